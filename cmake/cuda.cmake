@@ -1,0 +1,12 @@
+# Device code is optional: the plugin itself loads libcuda.so.1 when it runs and needs no toolkit to build.
+include(CheckLanguage)
+check_language(CUDA)
+if(CMAKE_CUDA_COMPILER)
+  set(CMAKE_CUDA_ARCHITECTURES ${VERBENA_CUDA_ARCHITECTURES})
+  enable_language(CUDA)
+  set(CMAKE_CUDA_STANDARD 17)
+  set(VERBENA_HAVE_CUDA ON)
+else()
+  message(STATUS "CUDA: no compiler found, the device code (kernels, GPU tests) is skipped")
+  set(VERBENA_HAVE_CUDA OFF)
+endif()

@@ -1,0 +1,28 @@
+// The one place that writes to a stream. A line reads `verbena: <object>: <what>: <cause> (<name> <value> <unit>)`;
+// callers give everything after "verbena: ". Lines go to NCCL's logger once init has handed one over, to stderr before.
+// Thread safe. Not for the data path: no function here is called between irecv and irecvConsumed unless it fails.
+#pragma once
+
+#include "base/status.h"
+
+namespace verbena::base {
+
+enum class LogLevel : uint8_t { kWarn, kInfo, kTrace };
+
+// `subsystem` is NCCL's bit mask (net 0x10 by default, init 0x1).
+using LogSink = void (*)(LogLevel level, const char* file, int line, const char* text);
+
+// Lines go to `sink` from now on; null restores stderr, where only warnings are shown.
+void set_log_sink(LogSink sink);
+
+void log_warn(const char* format, ...) __attribute__((format(printf, 1, 2)));
+void log_info(const char* format, ...) __attribute__((format(printf, 1, 2)));
+void log_trace(const char* format, ...) __attribute__((format(printf, 1, 2)));
+
+// Logs the line as a warning and returns the error: `return fail(Status::kRemote, "...")`.
+Error fail(Status status, const char* format, ...) __attribute__((format(printf, 2, 3)));
+
+// The same for a failed system or verbs call: appends ": <strerror> (errno <n>)" and keeps the number.
+Error fail_errno(Status status, int errno_value, const char* format, ...) __attribute__((format(printf, 3, 4)));
+
+}  // namespace verbena::base

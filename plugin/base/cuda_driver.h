@@ -1,0 +1,53 @@
+// The CUDA driver, loaded at run time: the plugin links no CUDA library, so that one binary serves machines with and
+// without a GPU. All calls tolerate stream capture in other threads (relaxed capture mode) and use neither the legacy
+// stream nor a device-wide synchronisation.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/status.h"
+
+namespace verbena::base {
+
+inline constexpr int kNoGpu = -1;
+
+// The device ordinal of the calling thread's current context; kNoGpu if there is no driver, no GPU or no context.
+int find_current_gpu();
+// The ordinal of the GPU that owns this address; kNoGpu for host memory (pinned included).
+int find_owning_gpu(const void* address);
+// True if the driver can hand out dma-buf descriptors for this GPU's memory.
+bool supports_dmabuf_export(int gpu);
+
+enum class Place : uint8_t {
+  kHost,    // page-aligned, pinned and mapped for the current GPU if there is one; reached by CPU, GPU and NIC
+  kDevice,  // memory of the current GPU; with no GPU the same as kHost
+};
+
+// Zero-filled memory, page aligned. Movable. Freed on destruction, from any thread.
+class Buffer {
+ public:
+  static Result<Buffer> allocate(Place place, size_t length_bytes);
+  Buffer() = default;
+  Buffer(Buffer&& other) noexcept;
+  Buffer& operator=(Buffer&& other) noexcept;
+  ~Buffer();
+
+  size_t length_bytes() const { return length_bytes_; }
+  // For the CPU and, in kHost, for the NIC. Null for memory of a GPU.
+  void* host() const { return host_; }
+  // For the GPU; the same number as host() under unified addressing, and always when there is no GPU.
+  void* device() const { return device_; }
+  bool is_gpu_memory() const { return host_ == nullptr && device_ != nullptr; }
+
+ private:
+  void* host_ = nullptr;
+  void* device_ = nullptr;
+  size_t length_bytes_ = 0;
+  int gpu_ = kNoGpu;
+};
+
+// Writes a few bytes into a Buffer wherever it lives; returns when they are visible to kernels that start later.
+Outcome write_buffer(const Buffer& target, size_t offset_bytes, const void* source, size_t length_bytes);
+
+}  // namespace verbena::base

@@ -1,0 +1,134 @@
+// RAII over completion queues, shared receive queues, memory regions and queue pairs. Movable, not copyable; a failing
+// constructor leaks nothing. Each object must be destroyed before the Device it was made on.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "verbs/device.h"
+#include "verbs/types.h"
+
+struct ibv_cq;
+struct ibv_mr;
+struct ibv_qp;
+struct ibv_srq;
+
+namespace verbena::verbs {
+
+// Read, write: what the remote side may do. Relaxed ordering is for payload only, never for memory that is polled.
+struct Access {
+  bool remote_read = false;
+  bool remote_write = false;
+  bool relaxed_ordering = false;
+};
+
+class MemoryRegion {
+ public:
+  static base::Result<MemoryRegion> register_memory(Device& device, void* address, size_t length_bytes, Access access);
+  // `address` is the GPU virtual address; offset_bytes counts from the start of the dma-buf. The fd stays the caller's.
+  static base::Result<MemoryRegion> register_dmabuf(Device& device, void* address, size_t length_bytes,
+                                                    uint64_t offset_bytes, int fd, Access access);
+  MemoryRegion() = default;
+  MemoryRegion(MemoryRegion&& other) noexcept;
+  MemoryRegion& operator=(MemoryRegion&& other) noexcept;
+  ~MemoryRegion();
+
+  uint32_t local_key() const { return local_key_; }
+  uint32_t remote_key() const { return remote_key_; }
+
+ private:
+  ibv_mr* region_ = nullptr;
+  const Library* library_ = nullptr;
+  uint32_t local_key_ = 0, remote_key_ = 0;
+};
+
+class CompletionQueue {
+ public:
+  static base::Result<CompletionQueue> create(Device& device, uint32_t depth_entries);
+  CompletionQueue() = default;
+  CompletionQueue(CompletionQueue&& other) noexcept;
+  CompletionQueue& operator=(CompletionQueue&& other) noexcept;
+  ~CompletionQueue();
+
+  // At most out.size() (<= 16) completions; how many, or -1 if the queue itself failed (then logged once).
+  int poll(std::span<Completion> out);
+  ibv_cq* get() const { return queue_; }
+
+ private:
+  ibv_cq* queue_ = nullptr;
+  const Library* library_ = nullptr;
+};
+
+struct ReceiveBuffer {
+  void* address;
+  uint32_t length;
+  uint32_t local_key;
+  uint64_t cookie;
+};
+
+// Posting is thread safe (the provider locks); everything else is not.
+class SharedReceiveQueue {
+ public:
+  static base::Result<SharedReceiveQueue> create(Device& device, uint32_t depth_entries);
+  SharedReceiveQueue() = default;
+  SharedReceiveQueue(SharedReceiveQueue&& other) noexcept;
+  SharedReceiveQueue& operator=(SharedReceiveQueue&& other) noexcept;
+  ~SharedReceiveQueue();
+
+  base::Outcome post(std::span<const ReceiveBuffer> buffers);
+  ibv_srq* get() const { return queue_; }
+
+ private:
+  ibv_srq* queue_ = nullptr;
+  const Library* library_ = nullptr;
+};
+
+struct QueuePairOptions {
+  uint32_t send_depth = 128;
+  SharedReceiveQueue* receive_queue = nullptr;  // null: this side receives nothing (writes without immediate only)
+  int traffic_class = -1;                       // of the communicator; -1: VERBENA_TC
+};
+
+// A reliable connection. One thread at a time.
+class QueuePair {
+ public:
+  static base::Result<QueuePair> create(Device& device, CompletionQueue& completions, const QueuePairOptions& options);
+  QueuePair() = default;
+  QueuePair(QueuePair&& other) noexcept;
+  QueuePair& operator=(QueuePair&& other) noexcept;
+  ~QueuePair();
+
+  QueuePairAddress address() const { return {number_, first_psn_}; }
+  uint32_t number() const { return number_; }
+
+  // INIT -> RTR -> RTS towards the peer; path MTU is the smaller of both ports. Errors name both ends' values.
+  base::Outcome connect(const PortAddress& remote_port, const QueuePairAddress& remote);
+  // Moves the queue pair to ERROR: all outstanding work is flushed and no DMA starts any more.
+  void stop();
+
+  // How many more work requests fit. A slot is free again once a completion at or after it was handed to retire().
+  uint32_t free_slots() const { return send_depth_ - (posted_ - retired_); }
+  // Posts a chain in order; the caller made sure that it fits free_slots() and that at least one in every
+  // send_depth/4 requests is signaled.
+  base::Outcome post(std::span<const WorkRequest> requests);
+  // To be called for each successful kSend completion of this queue pair, in order.
+  void retire();
+
+ private:
+  ibv_qp* pair_ = nullptr;
+  const Library* library_ = nullptr;
+  Device* device_ = nullptr;
+  uint32_t number_ = 0, first_psn_ = 0, send_depth_ = 0;
+  int traffic_class_ = -1;
+  uint32_t posted_ = 0, retired_ = 0;           // counts of work requests, wrapping
+  std::vector<uint32_t> signaled_positions_;    // ring: `posted_` right after each outstanding signaled request
+  uint32_t signaled_head_ = 0, signaled_tail_ = 0;
+};
+
+// The text of an ibv_wc_status, with what it usually means for the user.
+const char* describe_completion_error(int error);
+
+}  // namespace verbena::verbs

@@ -1,0 +1,55 @@
+// The vocabulary of the verbs layer, free of <infiniband/verbs.h>: the layers above never see a verbs struct.
+#pragma once
+
+#include <cstdint>
+
+namespace verbena::verbs {
+
+inline constexpr int kMaxRails = 8;        // physical ports that one virtual device may join (NCCL net v12)
+inline constexpr uint32_t kInlineBytes = 64;  // every queue pair sends up to this much inline
+
+// Where a port is reached; travels in the handshake. Byte order: host (x86-64 and arm64 are little endian), gid raw.
+struct PortAddress {
+  uint8_t gid[16];
+  uint16_t lid;         // 0 on Ethernet
+  uint8_t port_number;  // the peer's own; informational, never used as a local port number
+  uint8_t link_layer;   // 1 InfiniBand, 2 Ethernet
+  uint8_t mtu;          // enum ibv_mtu of the active port: 1 (256) .. 5 (4096)
+  uint8_t reserved[3];
+};
+static_assert(sizeof(PortAddress) == 24);
+
+struct QueuePairAddress {
+  uint32_t number;
+  uint32_t first_psn;
+};
+
+enum class Opcode : uint8_t { kSendImm, kWrite, kWriteImm, kRead };
+
+// One work request with one local segment. Units: bytes. `cookie` comes back in its completion if `signaled`.
+struct WorkRequest {
+  Opcode opcode = Opcode::kWrite;
+  bool signaled = false;
+  bool send_inline = false;  // length <= kInlineBytes; the buffer may be reused when post() returns
+  uint32_t imm = 0;          // host byte order
+  uint64_t cookie = 0;
+  const void* local = nullptr;
+  uint32_t local_key = 0;
+  uint32_t length = 0;
+  uint32_t remote_key = 0;
+  uint64_t remote = 0;
+};
+
+enum class CompletionKind : uint8_t { kSend, kReceive, kReceiveWrite };  // kReceiveWrite: RDMA WRITE with immediate
+
+struct Completion {
+  uint64_t cookie;     // of the work request; for receives the cookie of the receive (its page)
+  uint32_t imm;        // host byte order, receives only
+  uint32_t length;     // bytes received or written, receives only
+  uint32_t qp_number;  // local queue pair
+  int error;           // 0, or the ibv_wc_status; then only cookie and qp_number are valid
+  uint32_t vendor_error;
+  CompletionKind kind;
+};
+
+}  // namespace verbena::verbs

@@ -1,0 +1,260 @@
+// NCCL's network-plugin ABI, versions 7 (NCCL 2.19) to 12 (NCCL 2.30): plain data and constants. The function
+// tables are in abi_tables.h. Layouts are fixed by NCCL for x86-64 and arm64 Linux (LP64, little endian); the
+// assertions below are the contract. Members keep NCCL's words in our spelling. Nothing here has behaviour.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace verbena::abi {
+
+// ncclResult_t. Every function of a table returns one of these.
+enum Result : int {
+  kSuccess = 0,
+  kUnhandledCudaError = 1,
+  kSystemError = 2,
+  kInternalError = 3,
+  kInvalidArgument = 4,
+  kInvalidUsage = 5,
+  kRemoteError = 6,
+  kInProgress = 7,
+  kTimeout = 8,  // known to NCCL 2.30 and later; older releases print "unknown result code"
+};
+
+enum LogLevel : int {
+  kLogNone = 0,
+  kLogVersion = 1,
+  kLogWarn = 2,
+  kLogInfo = 3,
+  kLogAbort = 4,
+  kLogTrace = 5,
+};
+
+// Bits of the logger's `flags`: which NCCL_DEBUG_SUBSYS setting shows the line.
+inline constexpr unsigned long kSubsystemInit = 0x1;
+inline constexpr unsigned long kSubsystemNet = 0x10;
+inline constexpr unsigned long kSubsystemEnv = 0x80;
+inline constexpr unsigned long kSubsystemProxy = 0x400;
+inline constexpr unsigned long kSubsystemReg = 0x2000;
+inline constexpr unsigned long kSubsystemAll = ~0ul;
+
+// printf-like; `file` is shown by its last component or as NCCL was built to.
+using DebugLogger = void (*)(LogLevel level, unsigned long flags, const char* file, int line,
+                             const char* format, ...);
+
+enum ProfilerEventType : int {
+  kProfilerStart = 0,
+  kProfilerStop = 1,
+  kProfilerUpdate = 2,
+  kProfilerUpdateAndStop = 3,
+};
+// May be null. Must never be called with a null `phandle`: NCCL dereferences it (bootstrap traffic has none).
+using ProfilerCallback = Result (*)(void** event_handle, int type, void* phandle, int64_t plugin_id,
+                                    void* extra);
+
+inline constexpr size_t kHandleBytes = 128;  // what listen fills and connect reads; writable between polls
+inline constexpr int kMaxRequests = 32;      // that one communicator must be able to carry at a time
+inline constexpr int kMaxTestSizes = 64;     // length of the array `test` may fill for a receive
+inline constexpr int kPtrHost = 0x1;         // of regMr's `type` and of ptr_support
+inline constexpr int kPtrCuda = 0x2;
+inline constexpr int kPtrDmabuf = 0x4;                  // of ptr_support only: regMrDmaBuf may be called
+inline constexpr int64_t kMaxP2pBytes = 1ll << 40;      // largest legal max_p2p_bytes (1 TiB)
+inline constexpr int64_t kMaxMessageBytes = 1ll << 30;  // largest message NCCL sends (1 GiB)
+inline constexpr int kUndefined = -1;                   // rail and plane ids, traffic class, attributes
+
+// On entry to irecv `*request` equals this for LL and LL128 (table v9 and later, NCCL 2.24.3 and later): the
+// receive's completion need not be reported and its bytes must arrive in `data` itself. Any other value on
+// entry is stale.
+inline constexpr uintptr_t kOptionalRecvCompletion = 0x1;
+
+// Bits of NetAttr. `op` counts in ncclFunc_t's order, `algo` and `proto` in NCCL's.
+inline constexpr uint32_t kProtoLl = 1u << 0;
+inline constexpr uint32_t kProtoLl128 = 1u << 1;
+inline constexpr uint32_t kProtoSimple = 1u << 2;
+inline constexpr uint32_t kAlgoPat = 1u << 6;
+inline constexpr uint32_t kOpsPointToPoint = 0x7c0;  // Send, Recv, AlltoAll, Scatter, Gather
+inline constexpr uint32_t kAttrAny = 0xffffffffu;
+
+enum NetDeviceType : int {
+  kDeviceHost = 0,
+  kDeviceUnpack = 1,
+  kDeviceGinProxy = 2,
+  kDeviceGinGdaki = 3,
+  kDeviceGinGpi = 4,
+};
+inline constexpr int kDeviceInvalidVersion = 0;
+inline constexpr int kDeviceUnpackVersion = 0x7;
+
+// NCCL allocates it, zeroed but for type and version, and never frees it; accept fills it.
+struct NetDeviceHandle {
+  NetDeviceType type;
+  int version;
+  void* handle;  // dereferenced by the GPU: verbena::UnpackDeviceHandle (verbena/unpack_abi.h); the plugin
+                 // frees it
+  size_t size;   // bytes behind `handle`; informational
+  int needs_proxy_progress;  // 1, or NCCL never calls irecv on this communicator
+};
+static_assert(sizeof(NetDeviceHandle) == 32 && offsetof(NetDeviceHandle, version) == 4);
+static_assert(offsetof(NetDeviceHandle, handle) == 8 && offsetof(NetDeviceHandle, size) == 16);
+static_assert(offsetof(NetDeviceHandle, needs_proxy_progress) == 24);
+
+// The physical devices that one virtual device joins.
+template <int kMaxDevices>
+struct VDeviceProps {
+  static constexpr int kCapacity = kMaxDevices;
+  int ndevs;
+  int devs[kMaxDevices];
+};
+using VDeviceProps4 = VDeviceProps<4>;  // v9..v11
+using VDeviceProps8 = VDeviceProps<8>;  // v12
+static_assert(sizeof(VDeviceProps4) == 20 && offsetof(VDeviceProps4, devs) == 4);
+static_assert(sizeof(VDeviceProps8) == 36 && offsetof(VDeviceProps8, devs) == 4);
+
+struct NetCommConfig {  // v10..v12
+  int traffic_class;    // kUndefined: not set by the user
+};
+static_assert(sizeof(NetCommConfig) == 4);
+
+struct CommAttr {
+  int32_t max_concurrent_peers;
+  int32_t min_concurrent_peers;
+  int32_t max_flows_per_peer;
+  int32_t min_flows_per_peer;
+};
+struct NetAttr {  // v11, v12: hints about the calls that follow on this thread
+  CommAttr send;
+  CommAttr recv;
+  uint32_t op;
+  uint32_t algo;
+  uint32_t proto;
+};
+static_assert(sizeof(CommAttr) == 16 && offsetof(CommAttr, min_flows_per_peer) == 12);
+static_assert(sizeof(NetAttr) == 44 && offsetof(NetAttr, recv) == 16);
+static_assert(offsetof(NetAttr, op) == 32 && offsetof(NetAttr, algo) == 36 && offsetof(NetAttr, proto) == 40);
+
+// getProperties gives us uninitialised memory: every member is to be written. Strings stay valid while the
+// library is loaded. Bandwidth in Mb/s, latency in us.
+struct PropertiesV7 {
+  char* name;
+  char* pci_path;  // real path in /sys; null: attached to the first CPU
+  uint64_t guid;   // equal guids share one adapter's bandwidth
+  int ptr_support;
+  int speed_mbps;
+  int port;
+  float latency_us;
+  int max_comms;
+  int max_recvs;
+  NetDeviceType net_device_type;
+  int net_device_version;
+};
+static_assert(sizeof(PropertiesV7) == 56 && offsetof(PropertiesV7, pci_path) == 8);
+static_assert(offsetof(PropertiesV7, guid) == 16 && offsetof(PropertiesV7, ptr_support) == 24);
+static_assert(offsetof(PropertiesV7, speed_mbps) == 28 && offsetof(PropertiesV7, port) == 32);
+static_assert(offsetof(PropertiesV7, latency_us) == 36 && offsetof(PropertiesV7, max_comms) == 40);
+static_assert(offsetof(PropertiesV7, max_recvs) == 44 && offsetof(PropertiesV7, net_device_type) == 48);
+static_assert(offsetof(PropertiesV7, net_device_version) == 52);
+
+struct PropertiesV8 {
+  char* name;
+  char* pci_path;
+  uint64_t guid;
+  int ptr_support;
+  int reg_is_global;
+  int speed_mbps;
+  int port;
+  float latency_us;
+  int max_comms;
+  int max_recvs;
+  NetDeviceType net_device_type;
+  int net_device_version;
+};
+static_assert(sizeof(PropertiesV8) == 64 && offsetof(PropertiesV8, ptr_support) == 24);
+static_assert(offsetof(PropertiesV8, reg_is_global) == 28 && offsetof(PropertiesV8, speed_mbps) == 32);
+static_assert(offsetof(PropertiesV8, port) == 36 && offsetof(PropertiesV8, latency_us) == 40);
+static_assert(offsetof(PropertiesV8, max_comms) == 44 && offsetof(PropertiesV8, max_recvs) == 48);
+static_assert(offsetof(PropertiesV8, net_device_type) == 52 &&
+              offsetof(PropertiesV8, net_device_version) == 56);
+
+struct PropertiesV9 {
+  char* name;
+  char* pci_path;
+  uint64_t guid;
+  int ptr_support;
+  int reg_is_global;  // 0: registrations belong to one communicator
+  int force_flush;    // 1: NCCL calls iflush even where it thinks the hardware orders writes
+  int speed_mbps;
+  int port;
+  float latency_us;
+  int max_comms;
+  int max_recvs;
+  NetDeviceType net_device_type;
+  int net_device_version;
+  VDeviceProps4 vprops;
+  size_t max_p2p_bytes;
+  size_t max_coll_bytes;
+};
+using PropertiesV10 = PropertiesV9;
+static_assert(sizeof(PropertiesV9) == 104 && offsetof(PropertiesV9, ptr_support) == 24);
+static_assert(offsetof(PropertiesV9, reg_is_global) == 28 && offsetof(PropertiesV9, force_flush) == 32);
+static_assert(offsetof(PropertiesV9, speed_mbps) == 36 && offsetof(PropertiesV9, port) == 40);
+static_assert(offsetof(PropertiesV9, latency_us) == 44 && offsetof(PropertiesV9, max_comms) == 48);
+static_assert(offsetof(PropertiesV9, max_recvs) == 52 && offsetof(PropertiesV9, net_device_type) == 56);
+static_assert(offsetof(PropertiesV9, net_device_version) == 60 && offsetof(PropertiesV9, vprops) == 64);
+static_assert(offsetof(PropertiesV9, max_p2p_bytes) == 88 && offsetof(PropertiesV9, max_coll_bytes) == 96);
+
+struct PropertiesV11 {
+  char* name;
+  char* pci_path;
+  uint64_t guid;
+  int ptr_support;
+  int reg_is_global;
+  int force_flush;
+  int speed_mbps;
+  int port;
+  float latency_us;
+  int max_comms;
+  int max_recvs;
+  NetDeviceType net_device_type;
+  int net_device_version;
+  VDeviceProps4 vprops;
+  size_t max_p2p_bytes;
+  size_t max_coll_bytes;
+  int max_multi_request_size;
+};
+static_assert(sizeof(PropertiesV11) == 112 && offsetof(PropertiesV11, vprops) == 64);
+static_assert(offsetof(PropertiesV11, max_p2p_bytes) == 88 && offsetof(PropertiesV11, max_coll_bytes) == 96);
+static_assert(offsetof(PropertiesV11, max_multi_request_size) == 104);
+
+struct PropertiesV12 {
+  char* name;
+  char* pci_path;
+  uint64_t guid;
+  int ptr_support;
+  int reg_is_global;
+  int force_flush;
+  int speed_mbps;
+  int port;
+  float latency_us;
+  int max_comms;
+  int max_recvs;
+  NetDeviceType net_device_type;
+  int net_device_version;
+  VDeviceProps8 vprops;
+  size_t max_p2p_bytes;
+  size_t max_coll_bytes;
+  int max_multi_request_size;
+  int16_t rail_id;   // kUndefined: not known
+  int16_t plane_id;  // kUndefined: not known
+};
+static_assert(sizeof(PropertiesV12) == 128 && offsetof(PropertiesV12, ptr_support) == 24);
+static_assert(offsetof(PropertiesV12, reg_is_global) == 28 && offsetof(PropertiesV12, force_flush) == 32);
+static_assert(offsetof(PropertiesV12, speed_mbps) == 36 && offsetof(PropertiesV12, port) == 40);
+static_assert(offsetof(PropertiesV12, latency_us) == 44 && offsetof(PropertiesV12, max_comms) == 48);
+static_assert(offsetof(PropertiesV12, max_recvs) == 52 && offsetof(PropertiesV12, net_device_type) == 56);
+static_assert(offsetof(PropertiesV12, net_device_version) == 60 && offsetof(PropertiesV12, vprops) == 64);
+static_assert(offsetof(PropertiesV12, max_p2p_bytes) == 104 &&
+              offsetof(PropertiesV12, max_coll_bytes) == 112);
+static_assert(offsetof(PropertiesV12, max_multi_request_size) == 120);
+static_assert(offsetof(PropertiesV12, rail_id) == 124 && offsetof(PropertiesV12, plane_id) == 126);
+
+}  // namespace verbena::abi

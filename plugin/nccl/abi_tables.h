@@ -1,0 +1,134 @@
+// The function tables that NCCL looks up as data symbols ncclNetPlugin_v7 .. ncclNetPlugin_v12. The order of
+// the members is the contract; neighbouring versions that differ only in a type are one template.
+#pragma once
+
+#include "nccl/abi.h"
+
+namespace verbena::abi {
+
+// v7 and v8: sizes of messages are int; v8 widened the size of a registration.
+template <typename PropertiesT, typename RegisterSize>
+struct NetTableWithIntSizes {
+  using Properties = PropertiesT;
+  const char* name;
+  Result (*init)(DebugLogger logger);
+  Result (*devices)(int* count);
+  Result (*get_properties)(int device, Properties* properties);
+  Result (*listen)(int device, void* handle, void** listen_comm);
+  Result (*connect)(int device, void* handle, void** send_comm, NetDeviceHandle** send_device_handle);
+  Result (*accept)(void* listen_comm, void** recv_comm, NetDeviceHandle** recv_device_handle);
+  Result (*reg_mr)(void* comm, void* data, RegisterSize size, int type, void** mhandle);
+  Result (*reg_mr_dmabuf)(void* comm, void* data, size_t size, int type, uint64_t offset, int fd,
+                          void** mhandle);
+  Result (*dereg_mr)(void* comm, void* mhandle);
+  Result (*isend)(void* send_comm, void* data, int size, int tag, void* mhandle, void** request);
+  Result (*irecv)(void* recv_comm, int n, void** data, int* sizes, int* tags, void** mhandles,
+                  void** request);
+  Result (*iflush)(void* recv_comm, int n, void** data, int* sizes, void** mhandles, void** request);
+  Result (*test)(void* request, int* done, int* sizes);
+  Result (*close_send)(void* send_comm);
+  Result (*close_recv)(void* recv_comm);
+  Result (*close_listen)(void* listen_comm);
+  Result (*get_device_mr)(void* comm, void* mhandle, void** device_mhandle);
+  Result (*irecv_consumed)(void* recv_comm, int n, void* request);
+};
+using NetV7 = NetTableWithIntSizes<PropertiesV7, int>;
+using NetV8 = NetTableWithIntSizes<PropertiesV8, size_t>;
+static_assert(sizeof(NetV7) == 19 * sizeof(void*) && sizeof(NetV8) == 152);
+static_assert(offsetof(NetV8, isend) == 80 && offsetof(NetV8, irecv_consumed) == 144);
+
+struct NetV9 {
+  using Properties = PropertiesV9;
+  const char* name;
+  Result (*init)(DebugLogger logger);
+  Result (*devices)(int* count);
+  Result (*get_properties)(int device, Properties* properties);
+  Result (*listen)(int device, void* handle, void** listen_comm);
+  Result (*connect)(int device, void* handle, void** send_comm, NetDeviceHandle** send_device_handle);
+  Result (*accept)(void* listen_comm, void** recv_comm, NetDeviceHandle** recv_device_handle);
+  Result (*reg_mr)(void* comm, void* data, size_t size, int type, void** mhandle);
+  Result (*reg_mr_dmabuf)(void* comm, void* data, size_t size, int type, uint64_t offset, int fd,
+                          void** mhandle);
+  Result (*dereg_mr)(void* comm, void* mhandle);
+  Result (*isend)(void* send_comm, void* data, size_t size, int tag, void* mhandle, void** request);
+  Result (*irecv)(void* recv_comm, int n, void** data, size_t* sizes, int* tags, void** mhandles,
+                  void** request);
+  Result (*iflush)(void* recv_comm, int n, void** data, int* sizes, void** mhandles, void** request);
+  Result (*test)(void* request, int* done, int* sizes);
+  Result (*close_send)(void* send_comm);
+  Result (*close_recv)(void* recv_comm);
+  Result (*close_listen)(void* listen_comm);
+  Result (*get_device_mr)(void* comm, void* mhandle, void** device_mhandle);
+  Result (*irecv_consumed)(void* recv_comm, int n, void* request);
+  Result (*make_vdevice)(int* device, VDeviceProps4* members);
+};
+static_assert(sizeof(NetV9) == 160 && offsetof(NetV9, make_vdevice) == 152);
+
+// v10: a profiler callback, a configuration for connect, profiler handles of isend and irecv.
+struct NetV10 {
+  using Properties = PropertiesV10;
+  const char* name;
+  Result (*init)(DebugLogger logger, ProfilerCallback profiler);
+  Result (*devices)(int* count);
+  Result (*get_properties)(int device, Properties* properties);
+  Result (*listen)(int device, void* handle, void** listen_comm);
+  Result (*connect)(int device, NetCommConfig* config, void* handle, void** send_comm,
+                    NetDeviceHandle** send_device_handle);
+  Result (*accept)(void* listen_comm, void** recv_comm, NetDeviceHandle** recv_device_handle);
+  Result (*reg_mr)(void* comm, void* data, size_t size, int type, void** mhandle);
+  Result (*reg_mr_dmabuf)(void* comm, void* data, size_t size, int type, uint64_t offset, int fd,
+                          void** mhandle);
+  Result (*dereg_mr)(void* comm, void* mhandle);
+  Result (*isend)(void* send_comm, void* data, size_t size, int tag, void* mhandle, void* phandle,
+                  void** request);
+  Result (*irecv)(void* recv_comm, int n, void** data, size_t* sizes, int* tags, void** mhandles,
+                  void** phandles, void** request);
+  Result (*iflush)(void* recv_comm, int n, void** data, int* sizes, void** mhandles, void** request);
+  Result (*test)(void* request, int* done, int* sizes);
+  Result (*close_send)(void* send_comm);
+  Result (*close_recv)(void* recv_comm);
+  Result (*close_listen)(void* listen_comm);
+  Result (*get_device_mr)(void* comm, void* mhandle, void** device_mhandle);
+  Result (*irecv_consumed)(void* recv_comm, int n, void* request);
+  Result (*make_vdevice)(int* device, VDeviceProps4* members);
+};
+static_assert(sizeof(NetV10) == 160 && offsetof(NetV10, make_vdevice) == 152);
+
+// v11 and v12: a context for each NCCL communicator, finalize and hints; v12 joins up to 8 devices.
+template <typename PropertiesT, typename VDevicePropsT>
+struct NetTableWithContext {
+  using Properties = PropertiesT;
+  const char* name;
+  Result (*init)(void** context, uint64_t comm_id, NetCommConfig* config, DebugLogger logger,
+                 ProfilerCallback profiler);
+  Result (*devices)(int* count);
+  Result (*get_properties)(int device, Properties* properties);
+  Result (*listen)(void* context, int device, void* handle, void** listen_comm);
+  Result (*connect)(void* context, int device, void* handle, void** send_comm,
+                    NetDeviceHandle** send_device_handle);
+  Result (*accept)(void* listen_comm, void** recv_comm, NetDeviceHandle** recv_device_handle);
+  Result (*reg_mr)(void* comm, void* data, size_t size, int type, void** mhandle);
+  Result (*reg_mr_dmabuf)(void* comm, void* data, size_t size, int type, uint64_t offset, int fd,
+                          void** mhandle);
+  Result (*dereg_mr)(void* comm, void* mhandle);
+  Result (*isend)(void* send_comm, void* data, size_t size, int tag, void* mhandle, void* phandle,
+                  void** request);
+  Result (*irecv)(void* recv_comm, int n, void** data, size_t* sizes, int* tags, void** mhandles,
+                  void** phandles, void** request);
+  Result (*iflush)(void* recv_comm, int n, void** data, int* sizes, void** mhandles, void** request);
+  Result (*test)(void* request, int* done, int* sizes);
+  Result (*close_send)(void* send_comm);
+  Result (*close_recv)(void* recv_comm);
+  Result (*close_listen)(void* listen_comm);
+  Result (*get_device_mr)(void* comm, void* mhandle, void** device_mhandle);
+  Result (*irecv_consumed)(void* recv_comm, int n, void* request);
+  Result (*make_vdevice)(int* device, VDevicePropsT* members);
+  Result (*finalize)(void* context);
+  Result (*set_net_attr)(void* context, NetAttr* attributes);
+};
+using NetV11 = NetTableWithContext<PropertiesV11, VDeviceProps4>;
+using NetV12 = NetTableWithContext<PropertiesV12, VDeviceProps8>;
+static_assert(sizeof(NetV11) == 176 && sizeof(NetV12) == 176);
+static_assert(offsetof(NetV12, irecv_consumed) == 144 && offsetof(NetV12, set_net_attr) == 168);
+
+}  // namespace verbena::abi

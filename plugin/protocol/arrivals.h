@@ -1,0 +1,49 @@
+// Which chunks of one message have arrived. Chunks come in any order and, after a replay, more than once.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "protocol/wire.h"
+
+namespace verbena::protocol {
+
+enum class Arrival : uint8_t { kNew, kDuplicate, kInvalid };
+
+class Arrivals {
+ public:
+  void reset() { *this = Arrivals(); }
+
+  // kInvalid: the chunks contradict each other (two ends, a chunk behind the end, both kinds): the peer is
+  // broken.
+  Arrival record(const ChunkTag& tag, uint32_t length_bytes) {
+    if (seen_ != 0 && tag.direct != direct_) return Arrival::kInvalid;
+    if (tag.last ? (total_ != 0 && total_ != tag.index + 1U) || highest_ > tag.index
+                 : (total_ != 0 && tag.index + 1U >= total_)) {
+      return Arrival::kInvalid;
+    }
+    uint64_t& word = bitmap_[tag.index / 64];
+    const uint64_t bit = uint64_t{1} << (tag.index % 64);
+    if ((word & bit) != 0) return Arrival::kDuplicate;
+    word |= bit;
+    direct_ = tag.direct;
+    if (tag.index > highest_) highest_ = tag.index;
+    if (tag.last) total_ = tag.index + 1U;
+    ++seen_;
+    bytes_ += length_bytes;
+    return Arrival::kNew;
+  }
+
+  bool is_complete() const { return total_ != 0 && seen_ == total_; }
+  bool is_empty() const { return seen_ == 0; }
+  bool is_direct() const { return direct_; }
+  uint64_t bytes() const { return bytes_; }
+
+ private:
+  std::array<uint64_t, kMaxChunks / 64> bitmap_{};
+  uint64_t bytes_ = 0;
+  uint32_t seen_ = 0, total_ = 0, highest_ = 0;
+  bool direct_ = false;
+};
+
+}  // namespace verbena::protocol

@@ -1,0 +1,102 @@
+#include "protocol/handshake.h"
+
+#include <algorithm>
+#include <cstddef>
+
+namespace verbena::protocol {
+
+namespace {
+
+constexpr uint32_t kMinPageBytes = 4096, kMaxPageBytes = 65536;
+
+// FNV-1a: against truncation and foreign content, not against an enemy.
+uint64_t compute_checksum(const void* data, size_t length_bytes) {
+  uint64_t hash = 0xCBF29CE484222325;
+  const auto* bytes = static_cast<const uint8_t*>(data);
+  for (size_t i = 0; i < length_bytes; ++i) hash = (hash ^ bytes[i]) * 0x100000001B3;
+  return hash;
+}
+
+// Without an early exit: how long it takes says nothing about where the nonces differ.
+bool is_same_nonce(uint64_t a, uint64_t b) {
+  volatile uint64_t difference = a ^ b;
+  return difference == 0;
+}
+
+bool is_count(uint32_t value) {
+  return value >= 1 && value <= kMaxQueuePairs;
+}
+
+}  // namespace
+
+const char* describe(HandshakeError error) {
+  switch (error) {
+    case HandshakeError::kNone:
+      return "no error";
+    case HandshakeError::kForeign:
+      return "not a Verbena peer (wrong magic)";
+    case HandshakeError::kVersion:
+      return "the peer speaks another protocol version; use one Verbena release everywhere";
+    case HandshakeError::kMalformed:
+      return "truncated or damaged message";
+    case HandshakeError::kNonce:
+      return "the peer belongs to another connection (wrong nonce)";
+  }
+  return "unknown";
+}
+
+HandshakeHeader make_header(uint16_t length_bytes, uint64_t nonce) {
+  return {kMagic, kProtocolVersion, length_bytes, 0, nonce};
+}
+
+HandshakeError check_header(const HandshakeHeader& header, uint16_t expected_length_bytes,
+                            uint64_t expected_nonce) {
+  if (header.magic != kMagic) return HandshakeError::kForeign;
+  if (header.version != kProtocolVersion) return HandshakeError::kVersion;
+  if (header.length_bytes != expected_length_bytes) return HandshakeError::kMalformed;
+  if (!is_same_nonce(header.nonce, expected_nonce)) return HandshakeError::kNonce;
+  return HandshakeError::kNone;
+}
+
+void seal_handle(Handle& handle, uint64_t nonce) {
+  handle.header = make_header(sizeof(Handle), nonce);
+  handle.checksum = compute_checksum(&handle, offsetof(Handle, checksum));
+}
+
+HandshakeError check_handle(const Handle& handle) {
+  const HandshakeError error = check_header(handle.header, sizeof(Handle), handle.header.nonce);
+  if (error != HandshakeError::kNone) return error;
+  const bool ok = handle.checksum == compute_checksum(&handle, offsetof(Handle, checksum)) &&
+                  is_count(handle.rails) && is_count(handle.queue_pairs_per_rail) &&
+                  (handle.address.family == 2 || handle.address.family == 10);
+  return ok ? HandshakeError::kNone : HandshakeError::kMalformed;
+}
+
+HandshakeError check_hello(const Hello& hello, uint64_t nonce, uint32_t local_rails,
+                           uint32_t local_queue_pairs_per_rail) {
+  const HandshakeError error = check_header(hello.header, sizeof(Hello), nonce);
+  if (error != HandshakeError::kNone) return error;
+  // The sender's own queue pairs per rail are not in the message: any count that our side's numbers allow
+  // will do.
+  const bool ok =
+      is_count(hello.rails) && is_count(hello.queue_pairs) &&
+      hello.queue_pairs >= count_queue_pairs(local_rails, local_queue_pairs_per_rail, hello.rails, 1) &&
+      hello.control_address != 0 && hello.control_address % alignof(ControlBlock) == 0;
+  return ok ? HandshakeError::kNone : HandshakeError::kMalformed;
+}
+
+HandshakeError check_welcome(const Welcome& welcome, uint64_t nonce, uint32_t queue_pairs) {
+  const HandshakeError error = check_header(welcome.header, sizeof(Welcome), nonce);
+  if (error != HandshakeError::kNone || welcome.refusal != 0) return error;
+  bool ok = is_count(welcome.rails) && welcome.queue_pairs == queue_pairs &&
+            welcome.page_bytes >= kMinPageBytes && welcome.page_bytes <= kMaxPageBytes &&
+            (welcome.page_bytes & (welcome.page_bytes - 1)) == 0;
+  for (uint32_t q = 0; ok && q < queue_pairs; ++q) ok = welcome.window[q] >= 1 && welcome.window[q] <= 65536;
+  return ok ? HandshakeError::kNone : HandshakeError::kMalformed;
+}
+
+uint32_t count_queue_pairs(uint32_t rails_a, uint32_t per_rail_a, uint32_t rails_b, uint32_t per_rail_b) {
+  return std::min(kMaxQueuePairs, std::max(rails_a, rails_b) * std::max(per_rail_a, per_rail_b));
+}
+
+}  // namespace verbena::protocol

@@ -1,0 +1,99 @@
+// The out-of-band handshake, over TCP, sender to receiver: Hello ->, <- Welcome, Ready ->. And the 128-byte
+// handle that NCCL carries from the listener to the connecting side. Every field from outside is checked here
+// before anybody uses it.
+#pragma once
+
+#include <cstdint>
+
+#include "protocol/wire.h"
+
+namespace verbena::protocol {
+
+inline constexpr uint64_t kMagic = 0x31414E4542524556;  // "VERBENA1" in memory order
+inline constexpr uint16_t kProtocolVersion = 1;
+
+struct HandshakeHeader {
+  uint64_t magic;
+  uint16_t version;
+  uint16_t length_bytes;  // of the whole message, header included
+  uint32_t reserved;
+  uint64_t nonce;  // of the listener: a connection that does not know it is not ours
+};
+
+// Where a rail is reached: the verbs layer's PortAddress, opaque here.
+struct RailRecord {
+  uint8_t bytes[24];
+};
+
+struct QueuePairRecord {
+  uint32_t number;
+  uint32_t first_psn;
+};
+
+// The listener's address: family 2 or 10 as on Linux, port and address in network byte order.
+struct AddressRecord {
+  uint16_t family;
+  uint16_t port;
+  uint32_t scope;
+  uint8_t address[16];
+};
+
+struct Handle {
+  HandshakeHeader header;
+  AddressRecord address;
+  uint32_t rails;
+  uint32_t queue_pairs_per_rail;
+  uint8_t reserved[48];
+  uint64_t checksum;  // of all bytes before it: tells a truncated handle
+};
+static_assert(sizeof(Handle) <= 128);
+
+struct Hello {
+  HandshakeHeader header;
+  uint32_t rails;
+  uint32_t queue_pairs;
+  RailRecord rail[kMaxQueuePairs];
+  QueuePairRecord queue_pair[kMaxQueuePairs];
+  uint64_t control_address;               // of the sender's ControlBlock
+  uint32_t control_keys[kMaxQueuePairs];  // one for each of the sender's rails
+};
+
+enum class Refusal : uint32_t { kNone = 0, kVersion = 1, kMalformed = 2, kResources = 3 };
+
+struct Welcome {
+  HandshakeHeader header;
+  uint32_t refusal;  // Refusal; everything below counts only if it is kNone
+  uint32_t rails;
+  uint32_t queue_pairs;
+  uint32_t page_bytes;
+  RailRecord rail[kMaxQueuePairs];
+  QueuePairRecord queue_pair[kMaxQueuePairs];
+  uint32_t window[kMaxQueuePairs];   // receive entries for each queue pair
+  uint64_t staging_threshold_bytes;  // messages up to this size may be staged
+  uint32_t staging;                  // 0: this connection takes direct messages only
+  uint32_t reserved;
+};
+
+struct Ready {
+  HandshakeHeader header;
+};
+
+enum class HandshakeError : uint8_t { kNone, kForeign, kVersion, kMalformed, kNonce };
+
+const char* describe(HandshakeError error);
+
+HandshakeHeader make_header(uint16_t length_bytes, uint64_t nonce);
+HandshakeError check_header(const HandshakeHeader& header, uint16_t expected_length_bytes,
+                            uint64_t expected_nonce);
+
+// For the 128 bytes that NCCL carries. The nonce is the handle's own.
+void seal_handle(Handle& handle, uint64_t nonce);
+HandshakeError check_handle(const Handle& handle);
+HandshakeError check_hello(const Hello& hello, uint64_t nonce, uint32_t local_rails,
+                           uint32_t local_queue_pairs_per_rail);
+HandshakeError check_welcome(const Welcome& welcome, uint64_t nonce, uint32_t queue_pairs);
+
+// How many queue pairs a connection has; both ends compute it from both ends' numbers.
+uint32_t count_queue_pairs(uint32_t rails_a, uint32_t per_rail_a, uint32_t rails_b, uint32_t per_rail_b);
+
+}  // namespace verbena::protocol

@@ -1,0 +1,28 @@
+// The only place that compares counters which wrap. Two live values are always less than half the range
+// apart.
+#pragma once
+
+#include <cstdint>
+
+namespace verbena::protocol {
+
+// How far `later` is ahead of `earlier`; negative if it is behind.
+inline int32_t count_between(uint32_t earlier, uint32_t later) {
+  return static_cast<int32_t>(later - earlier);
+}
+
+inline bool is_before(uint32_t a, uint32_t b) {
+  return count_between(a, b) > 0;
+}
+
+// The newer of two snapshots of one counter.
+inline uint32_t take_newer(uint32_t a, uint32_t b) {
+  return is_before(a, b) ? b : a;
+}
+
+// The full sequence number whose low 16 bits are `low`, nearest to `reference`.
+inline uint32_t expand_sequence(uint32_t reference, uint16_t low) {
+  return reference + static_cast<uint32_t>(static_cast<int16_t>(low - static_cast<uint16_t>(reference)));
+}
+
+}  // namespace verbena::protocol

@@ -1,0 +1,116 @@
+"""Shows that tools/check_layers goes red on every kind of violation, and stays green on what is allowed."""
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+CHECKER = pathlib.Path(__file__).resolve().parents[2] / "tools" / "check_layers"
+
+# A small tree that keeps every rule, among them constructs that only look like a violation.
+CLEAN_TREE = {
+    "include/verbena/README.md": "public headers\n",
+    "include/verbena/abi.h": "#pragma once\n",
+    "include/verbena/device/README.md": "device headers\n",
+    "include/verbena/device/memory_order.cuh": "#pragma once\ninline void fence() { asm volatile(\"membar.sys;\"); }\n",
+    "plugin/base/README.md": "base\n",
+    "plugin/base/log.h": "#pragma once\n",
+    "plugin/base/log.cc": '#include "base/log.h"\nvoid log() { fprintf(stderr, "x"); }\n',
+    "plugin/base/parameters.cc": 'const char* read() { return std::getenv("VERBENA_HCA"); }\n',
+    "plugin/protocol/README.md": "protocol\n",
+    "plugin/protocol/wire.h": '#pragma once\n#include <cstdint>\n#include "base/log.h"\n#include "verbena/abi.h"\n',
+    "plugin/verbs/README.md": "verbs\n",
+    "plugin/verbs/device.h": "#pragma once\n#include <infiniband/verbs.h>\n",
+    "plugin/transport/README.md": "transport\n",
+    "plugin/transport/sender.cc":
+        '#include "protocol/wire.h"\n#include "verbs/device.h"\n'
+        '// abort() and printf("x") in a comment, #include "nccl/x.h" too\n'
+        'const char* kText = "call getenv(1) or exit(0)";\n'
+        'void f(Queue& q) { q.abort(); q->exit(1); snprintf(b, 1, "x"); engine::terminate(); static_assert(1); }\n',
+    "plugin/softverbs/README.md": "softverbs\n",
+    "plugin/softverbs/device.cc": '#include <infiniband/verbs.h>\nconst char* c() { return getenv("X"); }\n',
+    "tools/perf/README.md": "perf\n",
+    "tools/perf/main.cc": '#include "transport/../protocol/wire.h"\nint main() { printf("x"); exit(0); }\n',
+    "tests/base/log_test.cc": '#include "base/log.h"\n',
+}
+
+# name: (path, text, rule that must report it)
+VIOLATIONS = {
+    "base includes transport": ("plugin/base/a.cc", '#include "transport/t.h"\n', "layer"),
+    "protocol includes verbs": ("plugin/protocol/a.cc", '#include "verbs/device.h"\n', "layer"),
+    "verbs includes protocol": ("plugin/verbs/a.cc", '#include "protocol/wire.h"\n', "layer"),
+    "angle brackets do not help": ("device/a.cc", "#include <verbena/none.h>\n", "unresolved"),
+    "softverbs includes base": ("plugin/softverbs/a.cc", '#include "base/log.h"\n', "layer"),
+    "softverbs includes the public headers": ("plugin/softverbs/a.cc", '#include "verbena/abi.h"\n', "layer"),
+    "plugin includes device": ("plugin/transport/a.cc", '#include "../../device/put_queue.h"\n', "layer"),
+    "device includes plugin": ("device/a.cc", '#include "../plugin/base/log.h"\n', "layer"),
+    "public header includes plugin": ("include/verbena/b.h", '#pragma once\n#include "../../plugin/base/log.h"\n', "layer"),
+    "new layer": ("plugin/magic/a.cc", "int x;\n", "layer"),
+    "verbs' header elsewhere": ("plugin/transport/a.cc", "#include <infiniband/verbs.h>\n", "verbs-header"),
+    "hwloc elsewhere": ("plugin/verbs/a.cc", "#include <hwloc.h>\n", "hwloc-header"),
+    "CUDA headers in the plugin": ("plugin/base/a.cc", "#include <cuda_runtime.h>\n", "cuda-header"),
+    "a clock in protocol": ("plugin/protocol/a.cc", "#include <chrono>\n", "pure-protocol"),
+    "getenv elsewhere": ("plugin/transport/a.cc", 'auto x = ::getenv("A");\n', "environment"),
+    "setenv": ("plugin/verbs/a.cc", 'void f() { setenv("A", "1", 1); }\n', "environment"),
+    "printf": ("plugin/nccl/a.cc", 'void f() { printf("a"); }\n', "stream"),
+    "std::cerr": ("plugin/nccl/a.cc", "void f() { std::cerr << 1; }\n", "stream"),
+    "write to descriptor 2": ("plugin/nccl/a.cc", "void f() { write(2, a, 1); }\n", "stream"),
+    "fputs in softverbs": ("plugin/softverbs/a.cc", 'void f() { fputs("a", stderr); }\n', "stream"),
+    "abort": ("plugin/transport/a.cc", "void f() { std::abort(); }\n", "process-end"),
+    "exit": ("plugin/softverbs/a.cc", "void f() { if (x) exit(1); }\n", "process-end"),
+    "assert": ("plugin/base/a.cc", "void f() { assert(x); }\n", "process-end"),
+    "assembly": ("device/a.cuh", '#pragma once\nvoid f() { asm volatile("ld.acquire"); }\n', "assembly"),
+    "include that is not there": ("plugin/base/a.cc", '#include "base/none.h"\n', "unresolved"),
+    "test's include that is not there": ("tests/base/a.cc", '#include "base/none.h"\n', "unresolved"),
+    "header without a guard": ("plugin/base/a.h", "int f();\n", "guard"),
+    "long file": ("plugin/base/a.cc", "\n" * 351, "length"),
+    "code after a string with a quote": ("plugin/base/a.cc", 'auto a = "\\""; auto b = getenv("x");\n', "environment"),
+    "code after a digit separator": ("plugin/base/a.cc", "int a = 1'000; int b = f(abort(), 2'000);\n", "process-end"),
+    "long README": ("plugin/base/README.md", "line\n" * 41, "readme"),
+    "folder without a README": ("plugin/topology/a.cc", "int x;\n", "readme"),
+}
+
+
+def plant(root, files):
+    for path, text in files.items():
+        file = root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+
+
+class CheckLayersTest(unittest.TestCase):
+    def run_checker(self, extra):
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            plant(root, CLEAN_TREE)
+            plant(root, {"plugin/transport/t.h": "#pragma once\n", "device/put_queue.h": "#pragma once\n",
+                         "device/README.md": "device\n"})
+            plant(root, extra)
+            return subprocess.run([sys.executable, str(CHECKER), "--root", str(root)], capture_output=True, text=True,
+                                  timeout=60, check=False)
+
+    def test_clean_tree_is_green(self):
+        result = self.run_checker({})
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+
+    def test_empty_tree_is_red(self):
+        with tempfile.TemporaryDirectory() as folder:
+            result = subprocess.run([sys.executable, str(CHECKER), "--root", folder], capture_output=True, text=True,
+                                    timeout=60, check=False)
+        self.assertEqual(result.returncode, 1, result.stdout)
+
+    def test_each_violation_is_red(self):
+        for name, (path, text, rule) in VIOLATIONS.items():
+            with self.subTest(name):
+                result = self.run_checker({path: text})
+                self.assertEqual(result.returncode, 1, result.stdout + result.stderr)
+                reported = [line for line in result.stdout.splitlines() if f" {rule}: " in line]
+                self.assertTrue(any(line.startswith(path.rsplit("/", 1)[0]) for line in reported), result.stdout)
+
+    def test_line_number_survives_comments(self):
+        result = self.run_checker({"plugin/base/a.cc": '/* one\n two */\nauto s = R"(a\nb)";\nvoid f() { abort(); }\n'})
+        self.assertIn("plugin/base/a.cc:5: process-end:", result.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()

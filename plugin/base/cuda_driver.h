@@ -1,6 +1,6 @@
-// The CUDA driver, loaded at run time: the plugin links no CUDA library, so that one binary serves machines with and
-// without a GPU. All calls tolerate stream capture in other threads (relaxed capture mode) and use neither the legacy
-// stream nor a device-wide synchronisation.
+// The CUDA driver, loaded at run time: the plugin links no CUDA library, so that one binary serves machines
+// with and without a GPU. All calls tolerate stream capture in other threads (relaxed capture mode) and use
+// neither the legacy stream nor a device-wide synchronisation.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,8 @@ namespace verbena::base {
 
 inline constexpr int kNoGpu = -1;
 
-// The device ordinal of the calling thread's current context; kNoGpu if there is no driver, no GPU or no context.
+// The device ordinal of the calling thread's current context; kNoGpu if there is no driver, no GPU or no
+// context.
 int find_current_gpu();
 // The ordinal of the GPU that owns this address; kNoGpu for host memory (pinned included).
 int find_owning_gpu(const void* address);
@@ -20,7 +21,7 @@ int find_owning_gpu(const void* address);
 bool supports_dmabuf_export(int gpu);
 
 enum class Place : uint8_t {
-  kHost,    // page-aligned, pinned and mapped for the current GPU if there is one; reached by CPU, GPU and NIC
+  kHost,  // page-aligned, pinned and mapped for the current GPU if there is one; reached by CPU, GPU and NIC
   kDevice,  // memory of the current GPU; with no GPU the same as kHost
 };
 
@@ -45,9 +46,11 @@ class Buffer {
   void* device_ = nullptr;
   size_t length_bytes_ = 0;
   int gpu_ = kNoGpu;
+  void* allocation_ = nullptr;  // what to free: the driver does not align to pages, so device_ may lie inside
 };
 
-// Writes a few bytes into a Buffer wherever it lives; returns when they are visible to kernels that start later.
+// Writes a few bytes into a Buffer wherever it lives; returns when they are visible to kernels that start
+// later.
 Outcome write_buffer(const Buffer& target, size_t offset_bytes, const void* source, size_t length_bytes);
 
 }  // namespace verbena::base

@@ -1,6 +1,7 @@
-// The one place that writes to a stream. A line reads `verbena: <object>: <what>: <cause> (<name> <value> <unit>)`;
-// callers give everything after "verbena: ". Lines go to NCCL's logger once init has handed one over, to stderr before.
-// Thread safe. Not for the data path: no function here is called between irecv and irecvConsumed unless it fails.
+// The one place that writes to a stream. A line reads `verbena: <object>: <what>: <cause> (<name> <value>
+// <unit>)`; callers give everything after "verbena: ". Lines go to NCCL's logger once init has handed one
+// over, to stderr before. Thread safe. Not for the data path: no function here is called between irecv and
+// irecvConsumed unless it fails.
 #pragma once
 
 #include "base/status.h"
@@ -23,6 +24,7 @@ void log_trace(const char* format, ...) __attribute__((format(printf, 1, 2)));
 Error fail(Status status, const char* format, ...) __attribute__((format(printf, 2, 3)));
 
 // The same for a failed system or verbs call: appends ": <strerror> (errno <n>)" and keeps the number.
-Error fail_errno(Status status, int errno_value, const char* format, ...) __attribute__((format(printf, 3, 4)));
+Error fail_errno(Status status, int errno_value, const char* format, ...)
+    __attribute__((format(printf, 3, 4)));
 
 }  // namespace verbena::base

@@ -1,0 +1,174 @@
+// Buffer and write_buffer of cuda_driver.h: memory that a GPU, a NIC and the CPU share.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/cuda_api.h"
+#include "base/cuda_driver.h"
+#include "base/log.h"
+
+namespace verbena::base {
+namespace {
+
+size_t page_bytes() {
+  static const size_t bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  return bytes;
+}
+
+size_t round_up_to_page(size_t value) {
+  return (value + page_bytes() - 1) / page_bytes() * page_bytes();
+}
+
+CudaAddress to_cuda(const void* address) {
+  return reinterpret_cast<uintptr_t>(address);
+}
+
+void* from_cuda(CudaAddress address) {
+  return reinterpret_cast<void*>(static_cast<uintptr_t>(address));
+}
+
+void* align_to_page(void* address) {
+  return from_cuda(round_up_to_page(to_cuda(address)));
+}
+
+Error fail_cuda(const char* what, CudaResult result, size_t length_bytes) {
+  return fail(Status::kCuda, "buffer: %s: %s (result %d, length %zu bytes)", what, describe_cuda(result),
+              result, length_bytes);
+}
+
+// A stream of our own: work on it neither waits for the application's streams nor holds them up.
+class PrivateStream {
+ public:
+  explicit PrivateStream(const CudaApi& cuda) : cuda_(cuda) {
+    result_ = cuda_.create_stream(&stream_, kCudaStreamNonBlocking);
+  }
+  ~PrivateStream() {
+    if (stream_ != nullptr) cuda_.destroy_stream(stream_);
+  }
+  PrivateStream(const PrivateStream&) = delete;
+  PrivateStream& operator=(const PrivateStream&) = delete;
+
+  // Starts `work(stream)` and waits for it.
+  template <typename Work>
+  CudaResult run(Work work) {
+    if (result_ == kCudaSuccess) result_ = work(stream_);
+    return result_ == kCudaSuccess ? cuda_.synchronize_stream(stream_) : result_;
+  }
+
+ private:
+  const CudaApi& cuda_;
+  CudaStream stream_ = nullptr;
+  CudaResult result_ = kCudaSuccess;
+};
+
+Result<void*> map_plain(size_t length_bytes) {
+  void* memory = mmap(nullptr, length_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory != MAP_FAILED) return memory;
+  return fail_errno(Status::kSystem, errno, "buffer: cannot map %zu bytes", length_bytes);
+}
+
+Result<void*> allocate_pinned(const CudaApi& cuda, size_t length_bytes) {
+  void* memory = nullptr;
+  const CudaResult result = cuda.allocate_host(&memory, length_bytes, kCudaHostPortable | kCudaHostDeviceMap);
+  if (result != kCudaSuccess) return fail_cuda("cannot pin host memory", result, length_bytes);
+  std::memset(memory, 0, length_bytes);
+  return memory;
+}
+
+Result<void*> allocate_on_gpu(const CudaApi& cuda, size_t length_bytes) {
+  CudaAddress memory = 0;
+  CudaResult result = cuda.allocate_device(&memory, length_bytes);
+  if (result != kCudaSuccess) return fail_cuda("cannot allocate GPU memory", result, length_bytes);
+  result = PrivateStream(cuda).run(
+      [&](CudaStream stream) { return cuda.fill_async(memory, 0, length_bytes, stream); });
+  if (result == kCudaSuccess) return from_cuda(memory);
+  cuda.free_device(memory);
+  return fail_cuda("cannot clear GPU memory", result, length_bytes);
+}
+
+}  // namespace
+
+Result<Buffer> Buffer::allocate(Place place, size_t length_bytes) {
+  if (length_bytes == 0) return fail(Status::kInvalidArgument, "buffer: cannot allocate 0 bytes");
+  Buffer buffer;
+  buffer.length_bytes_ = round_up_to_page(length_bytes);
+  buffer.gpu_ = find_current_gpu();
+  if (buffer.gpu_ == kNoGpu) {
+    const Result<void*> memory = map_plain(buffer.length_bytes_);
+    if (!memory) return memory.error();
+    buffer.allocation_ = buffer.host_ = buffer.device_ = *memory;
+    return buffer;
+  }
+  const CudaApi& cuda = *find_cuda();
+  const RelaxedCapture relaxed(cuda);
+  const bool on_gpu = place == Place::kDevice;
+  const size_t room_bytes = buffer.length_bytes_ + page_bytes();
+  const Result<void*> memory = on_gpu ? allocate_on_gpu(cuda, room_bytes) : allocate_pinned(cuda, room_bytes);
+  if (!memory) return memory.error();
+  buffer.allocation_ = *memory;
+  buffer.device_ = align_to_page(*memory);
+  if (on_gpu) return buffer;
+  buffer.host_ = buffer.device_;
+  CudaAddress device = 0;
+  const CudaResult result = cuda.get_device_pointer(&device, buffer.host_, 0);
+  if (result != kCudaSuccess) return fail_cuda("host memory has no GPU address", result, length_bytes);
+  buffer.device_ = from_cuda(device);
+  return buffer;
+}
+
+Buffer::Buffer(Buffer&& other) noexcept {
+  *this = std::move(other);
+}
+
+Buffer& Buffer::operator=(Buffer&& other) noexcept {
+  std::swap(host_, other.host_);
+  std::swap(device_, other.device_);
+  std::swap(length_bytes_, other.length_bytes_);
+  std::swap(gpu_, other.gpu_);
+  std::swap(allocation_, other.allocation_);
+  return *this;
+}
+
+Buffer::~Buffer() {
+  if (allocation_ == nullptr) return;
+  if (gpu_ == kNoGpu) {
+    munmap(allocation_, length_bytes_);
+    return;
+  }
+  const CudaApi& cuda = *find_cuda();
+  const RelaxedCapture relaxed(cuda);
+  const OwningContext owner(cuda, to_cuda(allocation_));
+  if (!owner) return;  // the application destroyed the context, and the driver freed its memory
+  const CudaResult result =
+      is_gpu_memory() ? cuda.free_device(to_cuda(allocation_)) : cuda.free_host(allocation_);
+  if (result != kCudaSuccess) log_warn("buffer: cannot free: %s (result %d)", describe_cuda(result), result);
+}
+
+Outcome write_buffer(const Buffer& target, size_t offset_bytes, const void* source, size_t length_bytes) {
+  if (offset_bytes > target.length_bytes() || length_bytes > target.length_bytes() - offset_bytes) {
+    return fail(Status::kInternal, "buffer: write past the end (offset %zu, length %zu of %zu bytes)",
+                offset_bytes, length_bytes, target.length_bytes());
+  }
+  if (!target.is_gpu_memory()) {
+    if (length_bytes == 0) return {};
+    std::memcpy(static_cast<char*>(target.host()) + offset_bytes, source, length_bytes);
+    // Orders the bytes before whatever the caller does next to start the kernel.
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    return {};
+  }
+  const CudaApi& cuda = *find_cuda();
+  const RelaxedCapture relaxed(cuda);
+  const OwningContext owner(cuda, to_cuda(target.device()));
+  if (!owner) return fail(Status::kCuda, "buffer: cannot write: the GPU's context is gone");
+  const CudaResult result = PrivateStream(cuda).run([&](CudaStream stream) {
+    return cuda.copy_to_device_async(to_cuda(target.device()) + offset_bytes, source, length_bytes, stream);
+  });
+  if (result != kCudaSuccess) return fail_cuda("cannot write GPU memory", result, length_bytes);
+  return {};
+}
+
+}  // namespace verbena::base

@@ -1,0 +1,98 @@
+#include "base/log.h"
+
+#include <atomic>
+#include <cerrno>
+#include <cstdarg>
+#include <cstdio>
+#include <cstring>
+
+namespace verbena::base {
+namespace {
+
+constexpr size_t kLineBytes = 1024;  // longer lines are cut
+constexpr char kPrefix[] = "verbena: ";
+// printf-like functions cannot know their caller's file; the object in the line says where it comes from.
+constexpr char kFile[] = "verbena";
+
+// Release when set, acquire when used: what the sink's owner prepared is seen by every thread that logs.
+std::atomic<LogSink> g_sink{nullptr};
+
+class Line {
+ public:
+  Line() { append("%s", kPrefix); }
+
+  void append_list(const char* format, va_list arguments) __attribute__((format(printf, 2, 0))) {
+    const int wanted = std::vsnprintf(text_ + length_, kLineBytes - length_, format, arguments);
+    if (wanted < 0) return;
+    const size_t room = kLineBytes - 1 - length_;
+    length_ += static_cast<size_t>(wanted) < room ? static_cast<size_t>(wanted) : room;
+  }
+
+  void append(const char* format, ...) __attribute__((format(printf, 2, 3))) {
+    va_list arguments;
+    va_start(arguments, format);
+    append_list(format, arguments);
+    va_end(arguments);
+  }
+
+  const char* text() const { return text_; }
+
+ private:
+  char text_[kLineBytes] = {};
+  size_t length_ = 0;
+};
+
+void emit(LogLevel level, const Line& line) {
+  const int saved_errno = errno;
+  if (const LogSink sink = g_sink.load(std::memory_order_acquire)) {
+    sink(level, kFile, 0, line.text());
+  } else if (level == LogLevel::kWarn) {
+    std::fprintf(stderr, "%s\n", line.text());  // one call: lines of several threads do not mix
+  }
+  errno = saved_errno;
+}
+
+}  // namespace
+
+void set_log_sink(LogSink sink) {
+  g_sink.store(sink, std::memory_order_release);
+}
+
+#define VERBENA_LOG(level)             \
+  Line line;                           \
+  va_list arguments;                   \
+  va_start(arguments, format);         \
+  line.append_list(format, arguments); \
+  va_end(arguments);                   \
+  emit(level, line)
+
+void log_warn(const char* format, ...) {
+  VERBENA_LOG(LogLevel::kWarn);
+}
+
+void log_info(const char* format, ...) {
+  VERBENA_LOG(LogLevel::kInfo);
+}
+
+void log_trace(const char* format, ...) {
+  VERBENA_LOG(LogLevel::kTrace);
+}
+
+Error fail(Status status, const char* format, ...) {
+  VERBENA_LOG(LogLevel::kWarn);
+  return Error{status, 0};
+}
+
+Error fail_errno(Status status, int errno_value, const char* format, ...) {
+  Line line;
+  va_list arguments;
+  va_start(arguments, format);
+  line.append_list(format, arguments);
+  va_end(arguments);
+  char buffer[128];
+  line.append(": %s (errno %d)", strerror_r(errno_value, buffer, sizeof buffer), errno_value);
+  emit(LogLevel::kWarn, line);
+  return Error{status, errno_value};
+}
+
+}  // namespace verbena::base

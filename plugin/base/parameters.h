@@ -1,0 +1,41 @@
+// The plugin's settings. parameters.def declares them; the environment sets them. The only place that reads
+// it.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <string>
+
+#include "base/status.h"
+
+namespace verbena::base {
+
+// Enumerators in the order of the words in parameters.def.
+enum class AddressFamily : uint8_t { kInet, kInet6 };
+enum class BouncePlace : uint8_t { kAuto, kHost, kGpu };
+
+// What the word "unlimited" means to a size that may be unlimited.
+inline constexpr int64_t kUnlimitedBytes = std::numeric_limits<int64_t>::max();
+
+struct Parameters {
+#define VERBENA_FLAG(field, name, aliases, fallback, doc) bool field = fallback;
+#define VERBENA_NUMBER(field, name, aliases, fallback, minimum, maximum, unit, doc) int64_t field = fallback;
+#define VERBENA_BYTES(field, name, aliases, fallback, minimum, maximum, rules, doc) int64_t field = fallback;
+#define VERBENA_TEXT(field, name, aliases, doc) std::string field;
+#define VERBENA_CHOICE(field, type, name, aliases, fallback, words, doc) type field = fallback;
+#include "base/parameters.def"
+};
+
+// Reads the environment anew: the primary name wins over the aliases, an empty value counts as not set. Every
+// value that is malformed or out of range gives one line, and the set stays as it was: Status::kInvalidUsage.
+// Every unknown VERBENA_* name gives one warning. Not thread safe: the net core calls it before anything else
+// runs.
+Outcome load_parameters();
+
+// The current set; the defaults before the first load. Code that runs for long copies what it needs.
+const Parameters& parameters();
+
+// Where the current value of a parameter came from: the environment name, or "default".
+const std::string& parameter_origin(const std::string& name);
+
+}  // namespace verbena::base

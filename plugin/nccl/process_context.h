@@ -1,0 +1,26 @@
+// Versions up to 10 know neither a context nor finalize: all their communicators share the context of the
+// last init. NCCL calls such an init again only when no communicator is left, so the one before can be
+// finalized then.
+#pragma once
+
+#include <atomic>
+#include <mutex>
+
+#include "nccl/net_core.h"
+
+namespace verbena::nccl {
+
+class ProcessContext {
+ public:
+  static ProcessContext& get();
+
+  Outcome init(abi::DebugLogger logger, abi::ProfilerCallback profiler, int abi_version);
+  // Null before init. Any thread.
+  void* context() const { return context_.load(std::memory_order_acquire); }
+
+ private:
+  std::mutex mutex_;  // held by init
+  std::atomic<void*> context_{nullptr};
+};
+
+}  // namespace verbena::nccl

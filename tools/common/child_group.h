@@ -1,0 +1,74 @@
+#pragma once
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/environment.h"
+#include "common/line_channel.h"
+
+namespace verbena::tools {
+
+// A child speaks to the tool through this descriptor, and where it has a partner, to that one through the
+// next.
+inline constexpr int kControlDescriptor = 3;
+inline constexpr int kPartnerDescriptor = 4;
+
+struct ChildCommand {
+  std::string executable;
+  std::vector<std::string> arguments;  // without argv[0]
+  Environment environment;
+  int partner_descriptor = -1;  // stays the caller's; the child gets a copy as kPartnerDescriptor
+};
+
+struct ChildEvent {
+  enum class Kind { kLine, kExit, kTimeout };
+  Kind kind = Kind::kTimeout;
+  size_t child = 0;
+  std::string line;
+};
+
+// Processes of one run. None outlives the group, and nothing here waits without a deadline.
+class ChildGroup {
+ public:
+  ChildGroup() = default;
+  ChildGroup(const ChildGroup&) = delete;
+  ChildGroup& operator=(const ChildGroup&) = delete;
+  ~ChildGroup() { kill_all(); }
+
+  // Throws ToolError when the process cannot be started.
+  size_t start(const ChildCommand& command);
+
+  bool send_line(size_t child, const std::string& line, int64_t deadline_ns);
+  ChildEvent wait_event(int64_t deadline_ns);
+
+  // Kills by process id what still runs and collects it; what cannot be collected in five seconds is left.
+  void kill_all();
+
+  size_t size() const { return children_.size(); }
+  pid_t pid(size_t child) const { return children_[child].pid; }
+  bool has_exited(size_t child) const { return children_[child].exited; }
+
+  // After its exit: "exit status 2", "killed by signal 11 (Segmentation fault)".
+  std::string describe_exit(size_t child) const;
+  // Exit status, 128 + signal, or -1 while unknown.
+  int exit_status(size_t child) const;
+
+ private:
+  struct Child {
+    pid_t pid = -1;
+    LineChannel channel{-1};
+    bool exited = false;
+    int wait_status = -1;
+  };
+
+  bool try_collect(Child& child, int64_t deadline_ns);
+
+  std::vector<Child> children_;
+};
+
+// In a child, first thing: die with the tool, and let none of the own children inherit the channels.
+void prepare_child_process();
+
+}  // namespace verbena::tools

@@ -1,0 +1,21 @@
+#pragma once
+#include <stdexcept>
+#include <string>
+
+namespace verbena::tools {
+
+// What every tool prints as its one line before it leaves with kExitFailed.
+class ToolError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+enum ExitStatus : int {
+  kExitOk = 0,
+  kExitWrongData = 1,
+  kExitFailed = 2,
+  kExitHung = 3,
+  kExitNoDevice = 4,
+};
+
+}  // namespace verbena::tools

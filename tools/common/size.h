@@ -1,0 +1,27 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace verbena::tools {
+
+struct SizeRange {
+  uint64_t begin_bytes = 0;
+  uint64_t end_bytes = 0;
+};
+
+// "0", "64", "4k", "512K", "64M", "1g", also with a B or iB behind the letter; powers of 1024.
+std::optional<uint64_t> parse_size_bytes(std::string_view text);
+
+// "8:64M", or one size, which is a range of itself.
+std::optional<SizeRange> parse_size_range(std::string_view text);
+
+// begin, begin*factor, ... and always the end itself. A range from 0 goes 0, 1, factor, ...
+std::vector<uint64_t> list_sizes(SizeRange range, uint64_t factor);
+
+// The shortest exact spelling: 8, 4K, 64M.
+std::string format_size(uint64_t bytes);
+
+}  // namespace verbena::tools

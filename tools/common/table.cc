@@ -1,0 +1,57 @@
+#include "common/table.h"
+
+namespace verbena::tools {
+namespace {
+
+std::string pad_left(const std::string& text, int width) {
+  const auto length = static_cast<int>(text.size());
+  return length >= width ? text : std::string(static_cast<size_t>(width - length), ' ') + text;
+}
+
+void print_line(std::FILE* out, const std::string& line) {
+  std::fprintf(out, "%s\n", line.c_str());
+  std::fflush(out);
+}
+
+}  // namespace
+
+void Table::print_header() const {
+  std::string names = format_ == Format::kText ? "#" : "";
+  std::string units = "#";
+  bool first = true;
+  for (const Column& column : columns_) {
+    if (format_ == Format::kCsv) {
+      names += (first ? "" : ",") + column.name;
+    } else {
+      // The '#' takes one place of the first column, so that figures stay under their names.
+      const int width = column.width + (first ? 0 : 1);
+      names += pad_left(column.name, width);
+      units += pad_left(column.unit.empty() ? "" : "(" + column.unit + ")", width);
+    }
+    first = false;
+  }
+  print_line(out_, names);
+  if (format_ == Format::kText) print_line(out_, units);
+}
+
+void Table::print_row(const std::vector<std::string>& cells) const {
+  std::string line = format_ == Format::kText ? " " : "";
+  for (size_t index = 0; index < columns_.size() && index < cells.size(); ++index) {
+    if (format_ == Format::kCsv) {
+      line += (index == 0 ? "" : ",") + cells[index];
+    } else {
+      line += pad_left(cells[index], columns_[index].width + (index == 0 ? 0 : 1));
+    }
+  }
+  print_line(out_, line);
+}
+
+std::string format_figure(double value) {
+  char text[32];
+  const double magnitude = value < 0 ? -value : value;
+  const int decimals = magnitude < 100 ? 2 : magnitude < 1000 ? 1 : 0;
+  std::snprintf(text, sizeof text, "%.*f", decimals, value);
+  return text;
+}
+
+}  // namespace verbena::tools

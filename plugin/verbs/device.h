@@ -1,4 +1,5 @@
-// One usable port of one RDMA device: its open context and protection domain, shared by everything in the process.
+// One usable port of one RDMA device: its open context and protection domain, shared by everything in the
+// process.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +15,7 @@ struct ibv_pd;
 
 namespace verbena::verbs {
 
+class AsyncEvents;
 class Library;
 
 class Device {
@@ -22,24 +24,27 @@ class Device {
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
-  const std::string& name() const { return name_; }      // the verbs device's own name, e.g. mlx5_0
-  int port_number() const { return port_number_; }       // 1..
-  uint64_t guid() const { return guid_; }                // host byte order
+  const std::string& name() const { return name_; }  // the verbs device's own name, e.g. mlx5_0
+  int port_number() const { return port_number_; }   // 1..
+  uint64_t guid() const { return guid_; }            // host byte order
   uint32_t speed_mbps() const { return speed_mbps_; }
-  bool is_software() const { return is_software_; }      // softverbs or a kernel software device (rxe, siw)
+  bool is_software() const { return is_software_; }  // softverbs or a kernel software device (rxe, siw)
   bool is_softverbs() const { return is_softverbs_; }
-  const std::string& sysfs_path() const { return sysfs_path_; }  // /sys/class/infiniband/<name>/device resolved; may be empty
-  int gid_index() const { return gid_index_; }           // -1 on InfiniBand without GRH
+  const std::string& sysfs_path() const {
+    return sysfs_path_;
+  }                                             // /sys/class/infiniband/<name>/device resolved; may be empty
+  int gid_index() const { return gid_index_; }  // -1 on InfiniBand without GRH
   PortAddress address() const { return address_; }
   uint32_t max_srq_entries() const { return max_srq_entries_; }
   uint32_t max_qp_entries() const { return max_qp_entries_; }
   uint32_t max_cq_entries() const { return max_cq_entries_; }
-  // What regMr may be asked for; found by trying (dma-buf with fd -1: EBADF means supported; peermem by its module;
-  // softverbs registers CUDA pointers itself).
+  // What regMr may be asked for; found by trying (dma-buf with fd -1: EBADF means supported; peermem by its
+  // module; softverbs registers CUDA pointers itself).
   bool supports_dmabuf() const { return supports_dmabuf_; }
   bool supports_gpu_pointers() const { return supports_gpu_pointers_; }
 
-  // False after the port went down or the device failed; set by the async event thread. Relaxed atomic inside.
+  // False after the port went down or the device failed; set by the async event thread. Relaxed atomic
+  // inside.
   bool is_healthy() const;
 
   ibv_context* context() const { return context_; }
@@ -47,11 +52,10 @@ class Device {
   const Library& library() const { return *library_; }
 
  private:
-  friend class DeviceList;
-  friend class EventThread;
-  Device() = default;
+  friend class DeviceOpener;
+  friend class AsyncEvents;
+  Device();
 
-  struct Health;
   std::shared_ptr<const Library> library_;
   std::string name_, sysfs_path_;
   int port_number_ = 1, gid_index_ = -1;
@@ -61,13 +65,14 @@ class Device {
   PortAddress address_{};
   ibv_context* context_ = nullptr;
   ibv_pd* domain_ = nullptr;
-  std::unique_ptr<Health> health_;
+  std::unique_ptr<AsyncEvents> events_;
 };
 
-// Opens every active port that VERBENA_HCA (alias NCCL_IB_HCA) selects: from the system's libibverbs if that finds any
-// device, otherwise from the embedded softverbs beside the plugin (VERBENA_IBVERBS_LIB overrides). Ordered by PCI path,
-// then name. An error, logged once, if the library is missing, there is no device, or the filter matches none (the line
-// then lists what there is). Not thread safe; the net core calls it under its own mutex, once per first init.
+// Opens every active port that VERBENA_HCA (alias NCCL_IB_HCA) selects: from the system's libibverbs if that
+// finds any device, otherwise from the embedded softverbs beside the plugin (VERBENA_IBVERBS_LIB overrides).
+// Ordered by PCI path, then name. An error, logged once, if the library is missing, there is no device, or
+// the filter matches none (the line then lists what there is). Not thread safe; the net core calls it under
+// its own mutex, once per first init.
 base::Result<std::vector<std::unique_ptr<Device>>> discover_devices();
 
 }  // namespace verbena::verbs

@@ -1,9 +1,10 @@
-// RAII over completion queues, shared receive queues, memory regions and queue pairs. Movable, not copyable; a failing
-// constructor leaks nothing. Each object must be destroyed before the Device it was made on.
+// RAII over completion queues, shared receive queues, memory regions and queue pairs. Movable, not copyable;
+// a failing constructor leaks nothing. Each object must be destroyed before the Device it was made on.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -18,7 +19,19 @@ struct ibv_srq;
 
 namespace verbena::verbs {
 
-// Read, write: what the remote side may do. Relaxed ordering is for payload only, never for memory that is polled.
+// Gives a verbs object back to the library that made it.
+struct Destroyer {
+  const Library* library = nullptr;
+  void operator()(ibv_cq* queue) const;
+  void operator()(ibv_mr* region) const;
+  void operator()(ibv_qp* pair) const;
+  void operator()(ibv_srq* queue) const;
+};
+template <typename T>
+using Owned = std::unique_ptr<T, Destroyer>;
+
+// Read, write: what the remote side may do. Relaxed ordering is for payload only, never for memory that is
+// polled.
 struct Access {
   bool remote_read = false;
   bool remote_write = false;
@@ -27,21 +40,19 @@ struct Access {
 
 class MemoryRegion {
  public:
-  static base::Result<MemoryRegion> register_memory(Device& device, void* address, size_t length_bytes, Access access);
-  // `address` is the GPU virtual address; offset_bytes counts from the start of the dma-buf. The fd stays the caller's.
+  static base::Result<MemoryRegion> register_memory(Device& device, void* address, size_t length_bytes,
+                                                    Access access);
+  // `address` is the GPU virtual address; offset_bytes counts from the start of the dma-buf. The fd stays the
+  // caller's.
   static base::Result<MemoryRegion> register_dmabuf(Device& device, void* address, size_t length_bytes,
                                                     uint64_t offset_bytes, int fd, Access access);
   MemoryRegion() = default;
-  MemoryRegion(MemoryRegion&& other) noexcept;
-  MemoryRegion& operator=(MemoryRegion&& other) noexcept;
-  ~MemoryRegion();
 
   uint32_t local_key() const { return local_key_; }
   uint32_t remote_key() const { return remote_key_; }
 
  private:
-  ibv_mr* region_ = nullptr;
-  const Library* library_ = nullptr;
+  Owned<ibv_mr> region_;
   uint32_t local_key_ = 0, remote_key_ = 0;
 };
 
@@ -49,17 +60,14 @@ class CompletionQueue {
  public:
   static base::Result<CompletionQueue> create(Device& device, uint32_t depth_entries);
   CompletionQueue() = default;
-  CompletionQueue(CompletionQueue&& other) noexcept;
-  CompletionQueue& operator=(CompletionQueue&& other) noexcept;
-  ~CompletionQueue();
 
   // At most out.size() (<= 16) completions; how many, or -1 if the queue itself failed (then logged once).
   int poll(std::span<Completion> out);
-  ibv_cq* get() const { return queue_; }
+  ibv_cq* get() const { return queue_.get(); }
 
  private:
-  ibv_cq* queue_ = nullptr;
-  const Library* library_ = nullptr;
+  Owned<ibv_cq> queue_;
+  bool is_failure_logged_ = false;
 };
 
 struct ReceiveBuffer {
@@ -74,42 +82,39 @@ class SharedReceiveQueue {
  public:
   static base::Result<SharedReceiveQueue> create(Device& device, uint32_t depth_entries);
   SharedReceiveQueue() = default;
-  SharedReceiveQueue(SharedReceiveQueue&& other) noexcept;
-  SharedReceiveQueue& operator=(SharedReceiveQueue&& other) noexcept;
-  ~SharedReceiveQueue();
 
   base::Outcome post(std::span<const ReceiveBuffer> buffers);
-  ibv_srq* get() const { return queue_; }
+  ibv_srq* get() const { return queue_.get(); }
 
  private:
-  ibv_srq* queue_ = nullptr;
-  const Library* library_ = nullptr;
+  Owned<ibv_srq> queue_;
 };
 
 struct QueuePairOptions {
   uint32_t send_depth = 128;
-  SharedReceiveQueue* receive_queue = nullptr;  // null: this side receives nothing (writes without immediate only)
-  int traffic_class = -1;                       // of the communicator; -1: VERBENA_TC
+  SharedReceiveQueue* receive_queue =
+      nullptr;             // null: this side receives nothing (writes without immediate only)
+  int traffic_class = -1;  // of the communicator; -1: VERBENA_TC
 };
 
 // A reliable connection. One thread at a time.
 class QueuePair {
  public:
-  static base::Result<QueuePair> create(Device& device, CompletionQueue& completions, const QueuePairOptions& options);
+  static base::Result<QueuePair> create(Device& device, CompletionQueue& completions,
+                                        const QueuePairOptions& options);
   QueuePair() = default;
-  QueuePair(QueuePair&& other) noexcept;
-  QueuePair& operator=(QueuePair&& other) noexcept;
-  ~QueuePair();
 
   QueuePairAddress address() const { return {number_, first_psn_}; }
   uint32_t number() const { return number_; }
 
-  // INIT -> RTR -> RTS towards the peer; path MTU is the smaller of both ports. Errors name both ends' values.
+  // INIT -> RTR -> RTS towards the peer; path MTU is the smaller of both ports. Errors name both ends'
+  // values.
   base::Outcome connect(const PortAddress& remote_port, const QueuePairAddress& remote);
   // Moves the queue pair to ERROR: all outstanding work is flushed and no DMA starts any more.
   void stop();
 
-  // How many more work requests fit. A slot is free again once a completion at or after it was handed to retire().
+  // How many more work requests fit. A slot is free again once a completion at or after it was handed to
+  // retire().
   uint32_t free_slots() const { return send_depth_ - (posted_ - retired_); }
   // Posts a chain in order; the caller made sure that it fits free_slots() and that at least one in every
   // send_depth/4 requests is signaled.
@@ -118,13 +123,20 @@ class QueuePair {
   void retire();
 
  private:
-  ibv_qp* pair_ = nullptr;
-  const Library* library_ = nullptr;
+  // 0 or an errno value.
+  int enter_init();
+  int enter_ready_to_receive(const PortAddress& remote_port, const QueuePairAddress& remote);
+  int enter_ready_to_send();
+  base::Error fail_connect(const char* state, int errno_value, const PortAddress& remote_port,
+                           const QueuePairAddress& remote) const;
+  void note_posted(std::span<const WorkRequest> accepted);
+
+  Owned<ibv_qp> pair_;
   Device* device_ = nullptr;
   uint32_t number_ = 0, first_psn_ = 0, send_depth_ = 0;
   int traffic_class_ = -1;
-  uint32_t posted_ = 0, retired_ = 0;           // counts of work requests, wrapping
-  std::vector<uint32_t> signaled_positions_;    // ring: `posted_` right after each outstanding signaled request
+  uint32_t posted_ = 0, retired_ = 0;         // counts of work requests, wrapping
+  std::vector<uint32_t> signaled_positions_;  // ring: `posted_` right after each outstanding signaled request
   uint32_t signaled_head_ = 0, signaled_tail_ = 0;
 };
 

@@ -5,10 +5,11 @@
 
 namespace verbena::verbs {
 
-inline constexpr int kMaxRails = 8;        // physical ports that one virtual device may join (NCCL net v12)
+inline constexpr int kMaxRails = 8;  // physical ports that one virtual device may join (NCCL net v12)
 inline constexpr uint32_t kInlineBytes = 64;  // every queue pair sends up to this much inline
 
-// Where a port is reached; travels in the handshake. Byte order: host (x86-64 and arm64 are little endian), gid raw.
+// Where a port is reached; travels in the handshake. Byte order: host (x86-64 and arm64 are little endian),
+// gid raw.
 struct PortAddress {
   uint8_t gid[16];
   uint16_t lid;         // 0 on Ethernet
@@ -40,7 +41,11 @@ struct WorkRequest {
   uint64_t remote = 0;
 };
 
-enum class CompletionKind : uint8_t { kSend, kReceive, kReceiveWrite };  // kReceiveWrite: RDMA WRITE with immediate
+enum class CompletionKind : uint8_t {
+  kSend,
+  kReceive,
+  kReceiveWrite
+};  // kReceiveWrite: RDMA WRITE with immediate
 
 struct Completion {
   uint64_t cookie;     // of the work request; for receives the cookie of the receive (its page)

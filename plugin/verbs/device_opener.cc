@@ -1,0 +1,175 @@
+#include "verbs/device_opener.h"
+
+#include <endian.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/log.h"
+#include "verbs/async_events.h"
+#include "verbs/port_speed.h"
+#include "verbs/sysfs.h"
+
+namespace verbena::verbs {
+namespace {
+
+constexpr uint32_t kSoftverbsVendor = 0x5356;
+constexpr uint32_t kKernelSoftwareVendor = 0xffffff;  // rxe and siw
+
+std::string describe_port(const std::string& name, int port_number, const ibv_port_attr& port) {
+  const char* state = port.state == IBV_PORT_ACTIVE ? "active"
+                      : port.state == IBV_PORT_DOWN ? "down"
+                                                    : "not active";
+  return name + ":" + std::to_string(port_number) + " (" + state + ", " +
+         (port.link_layer == IBV_LINK_LAYER_ETHERNET ? "Ethernet" : "InfiniBand") + ")";
+}
+
+bool is_kernel_software(const std::string& name, uint32_t vendor, const std::string& sysfs_path) {
+  return vendor == kKernelSoftwareVendor || name.starts_with("rxe") || name.starts_with("siw") ||
+         sysfs_path.empty();
+}
+
+void copy_limits(const ibv_device_attr& limits, uint32_t* qp_entries, uint32_t* cq_entries,
+                 uint32_t* srq_entries) {
+  *qp_entries = static_cast<uint32_t>(std::max(limits.max_qp_wr, 0));
+  *cq_entries = static_cast<uint32_t>(std::max(limits.max_cqe, 0));
+  *srq_entries = static_cast<uint32_t>(std::max(limits.max_srq_wr, 0));
+}
+
+}  // namespace
+
+void DeviceOpener::open_ports(ibv_device* device, const PortFilter& filter,
+                              std::vector<std::unique_ptr<Device>>* opened,
+                              std::vector<std::string>* seen) const {
+  const std::string name = library_->get_device_name(device);
+  if (!filter.may_select(name)) {
+    seen->push_back(name);
+    return;
+  }
+  std::unique_ptr<Device> candidate = open_context(device);
+  if (candidate == nullptr) return;
+  ibv_device_attr limits{};
+  if (const int error = library_->query_device(candidate->context_, &limits); error != 0) {
+    base::log_warn("device %s: left out: cannot be queried (errno %d)", name.c_str(), error);
+    return;
+  }
+  for (int port_number = 1; port_number <= limits.phys_port_cnt; ++port_number) {
+    // Each port has a context of its own, so that each Device sees all async events that concern it.
+    if (candidate == nullptr && (candidate = open_context(device)) == nullptr) return;
+    ibv_port_attr port{};
+    const int error = library_->read_port(candidate->context_, static_cast<uint8_t>(port_number), &port);
+    if (error != 0) {
+      base::log_warn("device %s:%d: left out: the port cannot be queried (errno %d)", name.c_str(),
+                     port_number, error);
+      continue;
+    }
+    seen->push_back(describe_port(name, port_number, port));
+    if (port.state != IBV_PORT_ACTIVE || !filter.selects(name, port_number)) continue;
+    if (open_port(candidate.get(), port_number, port, limits)) opened->push_back(std::move(candidate));
+    candidate.reset();
+  }
+}
+
+std::unique_ptr<Device> DeviceOpener::open_context(ibv_device* device) const {
+  std::unique_ptr<Device> opened(new Device);
+  opened->library_ = library_;
+  opened->name_ = library_->get_device_name(device);
+  opened->context_ = library_->open_device(device);
+  if (opened->context_ != nullptr) return opened;
+  base::log_warn("device %s: left out: cannot be opened, may this user use /dev/infiniband? (errno %d)",
+                 opened->name_.c_str(), errno);
+  return nullptr;
+}
+
+bool DeviceOpener::open_port(Device* device, int port_number, const ibv_port_attr& port,
+                             const ibv_device_attr& limits) const {
+  device->port_number_ = port_number;
+  device->guid_ = be64toh(limits.sys_image_guid != 0 ? limits.sys_image_guid : limits.node_guid);
+  device->speed_mbps_ = compute_speed_mbps(port.active_width, port.active_speed);
+  copy_limits(limits, &device->max_qp_entries_, &device->max_cq_entries_, &device->max_srq_entries_);
+  device->sysfs_path_ = find_pci_path(settings_.sysfs_root, device->name_);
+  device->is_softverbs_ = limits.vendor_id == kSoftverbsVendor;
+  device->is_software_ =
+      device->is_softverbs_ || is_kernel_software(device->name_, limits.vendor_id, device->sysfs_path_);
+  if (!choose_address(device, port)) return false;
+  device->domain_ = library_->alloc_pd(device->context_);
+  if (device->domain_ == nullptr) {
+    base::log_warn("device %s:%d: left out: no protection domain (errno %d)", device->name_.c_str(),
+                   port_number, errno);
+    return false;
+  }
+  device->supports_dmabuf_ = tries_dmabuf(*device);
+  device->supports_gpu_pointers_ =
+      device->is_softverbs_ || (!device->is_software_ && has_peer_memory_module(settings_.sysfs_root));
+  device->events_ = std::make_unique<AsyncEvents>(*device);
+  return true;
+}
+
+bool DeviceOpener::choose_address(Device* device, const ibv_port_attr& port) const {
+  PortAddress& address = device->address_;
+  address.lid = port.lid;
+  address.port_number = static_cast<uint8_t>(device->port_number_);
+  address.mtu = static_cast<uint8_t>(port.active_mtu);
+  const bool is_ethernet = port.link_layer == IBV_LINK_LAYER_ETHERNET;
+  address.link_layer = is_ethernet ? IBV_LINK_LAYER_ETHERNET : IBV_LINK_LAYER_INFINIBAND;
+  const bool requires_grh = (port.flags & IBV_QPF_GRH_REQUIRED) != 0;
+  device->gid_index_ = settings_.gid_index >= 0 ? settings_.gid_index
+                       : is_ethernet            ? find_best_gid(*device, port)
+                       : requires_grh           ? 0
+                                                : kNoGid;
+  // Without a GRH the first GID still tells the peer our subnet.
+  const GidEntry entry = read_gid(*device, std::max(device->gid_index_, 0));
+  std::memcpy(address.gid, entry.gid, sizeof(address.gid));
+  if (!is_ethernet || (device->gid_index_ >= 0 && !is_empty_gid(entry.gid))) return true;
+  base::log_warn("device %s:%d: left out: the port has no GID%s (index %d)", device->name_.c_str(),
+                 device->port_number_,
+                 settings_.gid_index >= 0 ? " where VERBENA_GID_INDEX points"
+                                          : ", has its network interface an address?",
+                 device->gid_index_);
+  return false;
+}
+
+int DeviceOpener::find_best_gid(const Device& device, const ibv_port_attr& port) const {
+  std::vector<GidEntry> table;
+  for (int index = 0; index < port.gid_tbl_len; ++index) {
+    const GidEntry entry = read_gid(device, index);
+    if (!is_empty_gid(entry.gid)) table.push_back(entry);
+  }
+  return choose_gid(table, settings_.gid_preference);
+}
+
+GidEntry DeviceOpener::read_gid(const Device& device, int index) const {
+  GidEntry result{index, {}, GidType::kUnknown};
+  const auto port_number = static_cast<uint8_t>(device.port_number_);
+  if (library_->query_gid_ex != nullptr) {
+    ibv_gid_entry entry{};
+    const int error = library_->query_gid_ex(device.context_, port_number, static_cast<uint32_t>(index),
+                                             &entry, 0, sizeof(entry));
+    if (error == ENODATA) return result;
+    if (error == 0) {
+      std::memcpy(result.gid, entry.gid.raw, sizeof(result.gid));
+      result.type = entry.gid_type == IBV_GID_TYPE_ROCE_V2 ? GidType::kRoceV2 : GidType::kInfiniBandOrRoceV1;
+      return result;
+    }
+  }
+  ibv_gid gid{};
+  if (library_->query_gid(device.context_, port_number, index, &gid) != 0) return result;
+  std::memcpy(result.gid, gid.raw, sizeof(result.gid));
+  if (!is_empty_gid(result.gid)) {
+    result.type = read_gid_type(settings_.sysfs_root, device.name_, port_number, index);
+  }
+  return result;
+}
+
+// A device without dma-buf refuses any descriptor alike; one with it looks at the descriptor, and -1 is a bad
+// one.
+bool DeviceOpener::tries_dmabuf(const Device& device) const {
+  if (library_->reg_dmabuf_mr == nullptr) return false;
+  errno = 0;
+  ibv_mr* region = library_->reg_dmabuf_mr(device.domain_, 0, 0, 0, -1, 0);
+  if (region != nullptr) library_->dereg_mr(region);
+  return region == nullptr && errno != EOPNOTSUPP && errno != EPROTONOSUPPORT && errno != ENOSYS;
+}
+
+}  // namespace verbena::verbs

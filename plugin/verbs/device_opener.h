@@ -1,0 +1,49 @@
+// Opens ports of RDMA devices and finds out all that Device tells about them.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "verbs/device.h"
+#include "verbs/gid_choice.h"
+#include "verbs/library.h"
+#include "verbs/port_filter.h"
+
+namespace verbena::verbs {
+
+struct DiscoverySettings {
+  std::string library_choice;  // VERBENA_IBVERBS_LIB
+  std::string hca;             // VERBENA_HCA
+  int gid_index = kNoGid;      // VERBENA_GID_INDEX, kNoGid: choose by gid_preference
+  GidPreference gid_preference;
+  std::string sysfs_root = "/sys";
+};
+
+class DeviceOpener {
+ public:
+  DeviceOpener(std::shared_ptr<const Library> library, const DiscoverySettings& settings)
+      : library_(std::move(library)), settings_(settings) {}
+
+  // Appends to *opened a Device for each active port that the filter selects, and to *seen a phrase about
+  // every port. What cannot be opened is logged and left out.
+  void open_ports(ibv_device* device, const PortFilter& filter, std::vector<std::unique_ptr<Device>>* opened,
+                  std::vector<std::string>* seen) const;
+
+ private:
+  std::unique_ptr<Device> open_context(ibv_device* device) const;
+  bool open_port(Device* device, int port_number, const ibv_port_attr& port,
+                 const ibv_device_attr& limits) const;
+  bool choose_address(Device* device, const ibv_port_attr& port) const;
+  int find_best_gid(const Device& device, const ibv_port_attr& port) const;
+  GidEntry read_gid(const Device& device, int index) const;
+  bool tries_dmabuf(const Device& device) const;
+
+  std::shared_ptr<const Library> library_;
+  const DiscoverySettings& settings_;
+};
+
+// discover_devices() with other settings than the parameters'.
+base::Result<std::vector<std::unique_ptr<Device>>> discover_devices(const DiscoverySettings& settings);
+
+}  // namespace verbena::verbs

@@ -1,0 +1,94 @@
+#include <algorithm>
+#include <cerrno>
+#include <tuple>
+
+#include "base/log.h"
+#include "base/parameters.h"
+#include "verbs/device_opener.h"
+
+namespace verbena::verbs {
+namespace {
+
+using base::Status;
+using Devices = std::vector<std::unique_ptr<Device>>;
+
+std::string join(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
+  return text;
+}
+
+base::Error fail_without_device(const Library& library, const std::string& hca,
+                                const std::vector<std::string>& seen) {
+  if (seen.empty()) {
+    return base::fail(Status::kSystem,
+                      "devices: %s gives no usable RDMA device; VERBENA_IBVERBS_LIB=softverbs needs none",
+                      library.path().c_str());
+  }
+  if (hca.empty()) {
+    return base::fail(Status::kSystem, "devices: no usable active port, there are: %s", join(seen).c_str());
+  }
+  return base::fail(Status::kInvalidUsage,
+                    "devices: VERBENA_HCA %s selects no usable active port, there are: %s", hca.c_str(),
+                    join(seen).c_str());
+}
+
+// The same order on every rank of a host, and neighbours on the bus side by side.
+void sort_by_place(Devices* devices) {
+  std::sort(devices->begin(), devices->end(), [](const auto& left, const auto& right) {
+    return std::tuple(left->sysfs_path(), left->name(), left->port_number()) <
+           std::tuple(right->sysfs_path(), right->name(), right->port_number());
+  });
+}
+
+void log_device(const Device& device) {
+  base::log_info(
+      "device %s:%d: %s, gid %s index %d, lid %u, %u Mb/s, at %s, gpu memory by %s%s%s",
+      device.name().c_str(), device.port_number(),
+      device.address().link_layer == IBV_LINK_LAYER_ETHERNET ? "Ethernet" : "InfiniBand",
+      format_gid(device.address().gid).c_str(), device.gid_index(), device.address().lid, device.speed_mbps(),
+      device.sysfs_path().empty() ? "no bus" : device.sysfs_path().c_str(),
+      device.supports_dmabuf() ? "dma-buf " : "", device.supports_gpu_pointers() ? "pointer" : "",
+      device.supports_dmabuf() || device.supports_gpu_pointers() ? "" : "neither dma-buf nor pointer");
+}
+
+}  // namespace
+
+base::Result<Devices> discover_devices(const DiscoverySettings& settings) {
+  PortFilter filter;
+  std::string problem;
+  if (!PortFilter::parse(settings.hca, &filter, &problem)) {
+    return base::fail(Status::kInvalidUsage, "devices: VERBENA_HCA %s: %s", settings.hca.c_str(),
+                      problem.c_str());
+  }
+  auto library = Library::load(settings.library_choice);
+  if (!library) return library.error();
+  int count = 0;
+  ibv_device** list = (*library)->get_device_list(&count);
+  if (list == nullptr) {
+    return base::fail_errno(Status::kSystem, errno, "devices: %s cannot list them",
+                            (*library)->path().c_str());
+  }
+  Devices devices;
+  std::vector<std::string> seen;
+  const DeviceOpener opener(*library, settings);
+  for (int i = 0; i < count; ++i) opener.open_ports(list[i], filter, &devices, &seen);
+  (*library)->free_device_list(list);
+  if (devices.empty()) return fail_without_device(**library, settings.hca, seen);
+  sort_by_place(&devices);
+  for (const auto& device : devices) log_device(*device);
+  return devices;
+}
+
+base::Result<Devices> discover_devices() {
+  const base::Parameters& parameters = base::parameters();
+  DiscoverySettings settings;
+  settings.library_choice = parameters.ibverbs_lib;
+  settings.hca = parameters.hca;
+  settings.gid_index = static_cast<int>(parameters.gid_index);
+  settings.gid_preference.is_ipv6 = parameters.address_family == base::AddressFamily::kInet6;
+  settings.gid_preference.roce_version = static_cast<int>(parameters.roce_version);
+  return discover_devices(settings);
+}
+
+}  // namespace verbena::verbs

@@ -1,0 +1,80 @@
+// libibverbs, opened at run time. Inside plugin/verbs only: with <infiniband/verbs.h> come inline functions
+// and macros that would bind to the library at link time (ibv_query_port, ibv_reg_mr, ...), so every call
+// goes through here.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <memory>
+#include <string>
+
+#include "base/status.h"
+
+namespace verbena::verbs {
+
+// The exported functions without their ibv_ prefix. poll_cq and the post_* calls are not among them: the
+// header's inline versions dispatch through ibv_context::ops and need no symbol.
+#define VERBENA_REQUIRED_VERBS(X) \
+  X(get_device_list)              \
+  X(free_device_list)             \
+  X(get_device_name)              \
+  X(open_device)                  \
+  X(close_device)                 \
+  X(query_device)                 \
+  X(query_port)                   \
+  X(query_gid)                    \
+  X(alloc_pd)                     \
+  X(dealloc_pd)                   \
+  X(reg_mr)                       \
+  X(dereg_mr)                     \
+  X(create_cq)                    \
+  X(destroy_cq)                   \
+  X(create_srq)                   \
+  X(destroy_srq)                  \
+  X(create_qp)                    \
+  X(modify_qp)                    \
+  X(destroy_qp)                   \
+  X(get_async_event)              \
+  X(ack_async_event)              \
+  X(event_type_str)               \
+  X(wc_status_str)
+
+// Null where the library is older than the function.
+#define VERBENA_OPTIONAL_VERBS(X) \
+  X(fork_init)                    \
+  X(reg_mr_iova2)                 \
+  X(reg_dmabuf_mr)
+
+struct Symbols {
+#define VERBENA_DECLARE(name) decltype(&::ibv_##name) name = nullptr;
+  VERBENA_REQUIRED_VERBS(VERBENA_DECLARE)
+  VERBENA_OPTIONAL_VERBS(VERBENA_DECLARE)
+#undef VERBENA_DECLARE
+  decltype(&::_ibv_query_gid_ex) query_gid_ex = nullptr;
+};
+
+class Library : public Symbols {
+ public:
+  // `choice` is VERBENA_IBVERBS_LIB: empty (the system's library if it lists a device, otherwise softverbs),
+  // "softverbs" or a path. A failure is logged in one line that says what was tried.
+  static base::Result<std::shared_ptr<const Library>> load(const std::string& choice);
+
+  // One file and nothing else. The error text, if any, goes to *problem and is not logged. A library stays
+  // loaded for the life of the process: providers leave threads and fork handlers behind, which must not lose
+  // their code.
+  static std::shared_ptr<const Library> open(const std::string& path, std::string* problem);
+
+  const std::string& path() const { return path_; }
+  bool lists_devices() const;
+  // 0 or an errno value. Reaches the provider's own query_port, as the header's macro would; the exported
+  // function is for providers without one and fills only the older fields.
+  int read_port(ibv_context* context, uint8_t port_number, ibv_port_attr* attributes) const;
+
+ private:
+  explicit Library(std::string path) : path_(std::move(path)) {}
+  bool resolve_all(void* handle, std::string* problem);
+
+  std::string path_;
+};
+
+}  // namespace verbena::verbs

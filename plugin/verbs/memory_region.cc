@@ -1,0 +1,90 @@
+#include <cerrno>
+
+#include "base/log.h"
+#include "verbs/library.h"
+#include "verbs/queues.h"
+
+namespace verbena::verbs {
+namespace {
+
+using base::Result;
+using base::Status;
+
+// Receives, reads and the local half of a remote write all need LOCAL_WRITE, and NCCL's buffers are always
+// writable.
+unsigned encode_access(const Access& access) {
+  unsigned flags = IBV_ACCESS_LOCAL_WRITE;
+  if (access.remote_read) flags |= IBV_ACCESS_REMOTE_READ;
+  if (access.remote_write) flags |= IBV_ACCESS_REMOTE_WRITE;
+  if (access.relaxed_ordering) flags |= IBV_ACCESS_RELAXED_ORDERING;
+  return flags;
+}
+
+const char* hint_at_cause(int errno_value) {
+  switch (errno_value) {
+    case ENOMEM:
+      return ", out of locked memory? raise `ulimit -l`";
+    case EFAULT:
+      return ", not mapped, or GPU memory that this device cannot reach: load nvidia_peermem or use dma-buf";
+    case EOPNOTSUPP:
+      return ", not supported by this device or its driver";
+    default:
+      return "";
+  }
+}
+
+base::Error fail_registration(const Device& device, const char* kind, const void* address,
+                              size_t length_bytes) {
+  const int errno_value = errno;
+  return base::fail_errno(
+      Status::kSystem, errno_value, "device %s:%d: cannot register %s%s (address %p, length %zu bytes)",
+      device.name().c_str(), device.port_number(), kind, hint_at_cause(errno_value), address, length_bytes);
+}
+
+}  // namespace
+
+void Destroyer::operator()(ibv_mr* region) const {
+  const int error = library->dereg_mr(region);
+  if (error != 0) base::log_warn("memory region: cannot be released: errno %d", error);
+}
+
+Result<MemoryRegion> MemoryRegion::register_memory(Device& device, void* address, size_t length_bytes,
+                                                   Access access) {
+  const Library& library = device.library();
+  // Optional flags travel only through the newer function; without it they are dropped, as they may always
+  // be.
+  const bool has_optional_flags = library.reg_mr_iova2 != nullptr;
+  if (!has_optional_flags) access.relaxed_ordering = false;
+  const unsigned flags = encode_access(access);
+  ibv_mr* region = has_optional_flags
+                       ? library.reg_mr_iova2(device.domain(), address, length_bytes,
+                                              reinterpret_cast<uintptr_t>(address), flags)
+                       : library.reg_mr(device.domain(), address, length_bytes, static_cast<int>(flags));
+  if (region == nullptr) return fail_registration(device, "memory", address, length_bytes);
+  MemoryRegion result;
+  result.region_ = Owned<ibv_mr>(region, Destroyer{&library});
+  result.local_key_ = region->lkey;
+  result.remote_key_ = region->rkey;
+  return result;
+}
+
+Result<MemoryRegion> MemoryRegion::register_dmabuf(Device& device, void* address, size_t length_bytes,
+                                                   uint64_t offset_bytes, int fd, Access access) {
+  const Library& library = device.library();
+  if (library.reg_dmabuf_mr == nullptr) {
+    return base::fail(Status::kSystem,
+                      "device %s:%d: cannot register a dma-buf: %s is older than ibv_reg_dmabuf_mr",
+                      device.name().c_str(), device.port_number(), library.path().c_str());
+  }
+  ibv_mr* region =
+      library.reg_dmabuf_mr(device.domain(), offset_bytes, length_bytes, reinterpret_cast<uintptr_t>(address),
+                            fd, static_cast<int>(encode_access(access)));
+  if (region == nullptr) return fail_registration(device, "a dma-buf", address, length_bytes);
+  MemoryRegion result;
+  result.region_ = Owned<ibv_mr>(region, Destroyer{&library});
+  result.local_key_ = region->lkey;
+  result.remote_key_ = region->rkey;
+  return result;
+}
+
+}  // namespace verbena::verbs

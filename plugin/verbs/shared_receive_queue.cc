@@ -1,0 +1,68 @@
+#include <algorithm>
+#include <cerrno>
+
+#include "base/log.h"
+#include "verbs/library.h"
+#include "verbs/queues.h"
+
+namespace verbena::verbs {
+namespace {
+
+using base::Outcome;
+using base::Result;
+using base::Status;
+
+constexpr size_t kChainEntries = 32;  // bounds the stack of post()
+
+}  // namespace
+
+void Destroyer::operator()(ibv_srq* queue) const {
+  const int error = library->destroy_srq(queue);
+  if (error != 0) base::log_warn("shared receive queue: cannot be destroyed: errno %d", error);
+}
+
+Result<SharedReceiveQueue> SharedReceiveQueue::create(Device& device, uint32_t depth_entries) {
+  if (depth_entries > device.max_srq_entries()) {
+    return base::fail(
+        Status::kSystem,
+        "device %s: cannot create a shared receive queue: too deep (asked %u, limit %u entries)",
+        device.name().c_str(), depth_entries, device.max_srq_entries());
+  }
+  const Library& library = device.library();
+  ibv_srq_init_attr attributes{};
+  attributes.attr.max_wr = depth_entries;
+  attributes.attr.max_sge = 1;
+  ibv_srq* queue = library.create_srq(device.domain(), &attributes);
+  if (queue == nullptr) {
+    return base::fail_errno(Status::kSystem, errno,
+                            "device %s: cannot create a shared receive queue (depth %u entries)",
+                            device.name().c_str(), depth_entries);
+  }
+  SharedReceiveQueue result;
+  result.queue_ = Owned<ibv_srq>(queue, Destroyer{&library});
+  return result;
+}
+
+Outcome SharedReceiveQueue::post(std::span<const ReceiveBuffer> buffers) {
+  ibv_recv_wr chain[kChainEntries];
+  ibv_sge segments[kChainEntries];
+  while (!buffers.empty()) {
+    const size_t count = std::min(buffers.size(), kChainEntries);
+    for (size_t i = 0; i < count; ++i) {
+      const ReceiveBuffer& buffer = buffers[i];
+      segments[i] = {reinterpret_cast<uintptr_t>(buffer.address), buffer.length, buffer.local_key};
+      chain[i] = {buffer.cookie, i + 1 < count ? &chain[i + 1] : nullptr, &segments[i], 1};
+    }
+    ibv_recv_wr* rejected = nullptr;
+    const int error = ibv_post_srq_recv(queue_.get(), chain, &rejected);
+    if (error != 0) {
+      return base::fail_errno(Status::kSystem, error,
+                              "shared receive queue: cannot post a receive (entry %td of %zu)",
+                              rejected != nullptr ? rejected - chain : 0, count);
+    }
+    buffers = buffers.subspan(count);
+  }
+  return {};
+}
+
+}  // namespace verbena::verbs

@@ -1,0 +1,21 @@
+// What only /sys knows about an RDMA device. The root is a parameter so that tests can lay out their own.
+#pragma once
+
+#include <string>
+
+#include "verbs/gid_choice.h"
+
+namespace verbena::verbs {
+
+// <root>/class/infiniband/<name>/device resolved; empty where the device has no place on a bus (rxe,
+// softverbs).
+std::string find_pci_path(const std::string& root, const std::string& device_name);
+
+// For libraries that cannot tell the type of a GID themselves.
+GidType read_gid_type(const std::string& root, const std::string& device_name, int port_number,
+                      int gid_index);
+
+// Whether nvidia_peermem, or one of its predecessors, lets a NIC register pointers to GPU memory.
+bool has_peer_memory_module(const std::string& root);
+
+}  // namespace verbena::verbs

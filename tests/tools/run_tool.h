@@ -1,0 +1,25 @@
+#pragma once
+#include <sys/wait.h>
+#include <cstdio>
+#include <string>
+
+namespace verbena::tools {
+
+struct ToolRun {
+  int status = -1;
+  std::string output;  // of both streams
+};
+
+// Runs a shell command, killed after a minute (status 137).
+inline ToolRun run_tool(const std::string& command) {
+  ToolRun run;
+  std::FILE* const pipe = popen(("exec 2>&1; " + command).c_str(), "r");
+  if (pipe == nullptr) return run;
+  char chunk[4096];
+  for (size_t count; (count = std::fread(chunk, 1, sizeof chunk, pipe)) > 0;) run.output.append(chunk, count);
+  const int wait_status = pclose(pipe);
+  run.status = WIFEXITED(wait_status) ? WEXITSTATUS(wait_status) : 128 + WTERMSIG(wait_status);
+  return run;
+}
+
+}  // namespace verbena::tools

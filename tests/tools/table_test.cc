@@ -1,0 +1,53 @@
+#include "common/table.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "common/samples.h"
+
+namespace verbena::tools {
+namespace {
+
+std::string print_sample(Table::Format format) {
+  char* text = nullptr;
+  size_t length = 0;
+  std::FILE* const out = open_memstream(&text, &length);
+  const Table table({{"size", "B", 6}, {"time", "us", 8}, {"wrong", "", 6}}, format, out);
+  table.print_header();
+  table.print_row({"8", "12.50", "0"});
+  std::fclose(out);
+  std::string printed(text, length);
+  std::free(text);
+  return printed;
+}
+
+TEST(Table, AlignsFiguresUnderNames) {
+  EXPECT_EQ(print_sample(Table::Format::kText),
+            "#  size     time  wrong\n"
+            "#   (B)     (us)       \n"
+            "      8    12.50      0\n");
+}
+
+TEST(Table, PrintsCommaSeparatedValues) {
+  EXPECT_EQ(print_sample(Table::Format::kCsv), "size,time,wrong\n8,12.50,0\n");
+}
+
+TEST(Table, FormatsFiguresByMagnitude) {
+  EXPECT_EQ(format_figure(3.14159), "3.14");
+  EXPECT_EQ(format_figure(314.159), "314.2");
+  EXPECT_EQ(format_figure(31415.9), "31416");
+}
+
+TEST(Samples, PercentilesAreMeasuredValues) {
+  EXPECT_EQ(compute_median({}), 0);
+  EXPECT_EQ(compute_median({3, 1, 2}), 2);
+  EXPECT_EQ(compute_percentile({4, 1, 3, 2}, 50), 2);
+  std::vector<double> hundred;
+  for (int value = 1; value <= 100; ++value) hundred.push_back(value);
+  EXPECT_EQ(compute_percentile(hundred, 99), 99);
+  EXPECT_EQ(compute_percentile(hundred, 100), 100);
+}
+
+}  // namespace
+}  // namespace verbena::tools

@@ -93,7 +93,9 @@ Result<void*> allocate_on_gpu(const CudaApi& cuda, size_t length_bytes) {
 }  // namespace
 
 Result<Buffer> Buffer::allocate(Place place, size_t length_bytes) {
-  if (length_bytes == 0) return fail(Status::kInvalidArgument, "buffer: cannot allocate 0 bytes");
+  if (length_bytes == 0 || length_bytes > SIZE_MAX / 2) {
+    return fail(Status::kInvalidArgument, "buffer: cannot allocate %zu bytes", length_bytes);
+  }
   Buffer buffer;
   buffer.length_bytes_ = round_up_to_page(length_bytes);
   buffer.gpu_ = find_current_gpu();

@@ -1,0 +1,203 @@
+#include "base/event_loop.h"
+
+#include <pthread.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <condition_variable>
+#include <csignal>
+#include <map>
+#include <thread>
+
+#include "base/file_descriptor.h"
+#include "base/log.h"
+
+namespace verbena::base {
+namespace {
+
+constexpr int kBatchEvents = 32;
+constexpr uint64_t kStopId = 0;  // of the eventfd; watched descriptors count from 1
+
+uint32_t epoll_mask(Interest interest) {
+  // A closed peer stays closed: edge triggered, so that the loop does not spin until somebody unwatches.
+  return interest == Interest::kPeerClosed ? EPOLLRDHUP | EPOLLET : EPOLLIN | EPOLLRDHUP;
+}
+
+// A new thread inherits the creator's mask: the application's signals must not land on ours.
+class BlockedSignals {
+ public:
+  BlockedSignals() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~BlockedSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  BlockedSignals(const BlockedSignals&) = delete;
+  BlockedSignals& operator=(const BlockedSignals&) = delete;
+
+ private:
+  sigset_t before_;
+};
+
+}  // namespace
+
+// The thread with its epoll set: lives while at least one descriptor is watched.
+class EventLoop::Watcher {
+ public:
+  static Result<std::unique_ptr<Watcher>> start();
+  ~Watcher();
+
+  Outcome add(int fd, Interest interest, Callback callback, void* context);
+  void remove(int fd);
+  size_t count() const;
+
+ private:
+  struct Entry {
+    int fd;
+    Callback callback;
+    void* context;
+  };
+
+  Outcome add_to_epoll(int fd, uint32_t mask, uint64_t id);
+  void run();
+  void dispatch(uint64_t id);
+
+  FileDescriptor epoll_;
+  FileDescriptor stop_;
+  std::thread thread_;
+  pid_t owner_pid_ = 0;
+
+  mutable std::mutex mutex_;  // guards all below
+  std::condition_variable callback_ended_;
+  // By an id that is never used twice: an event already fetched for a removed descriptor finds nothing, even
+  // if the number of the descriptor is in use again.
+  std::map<uint64_t, Entry> entries_;
+  uint64_t next_id_ = kStopId + 1;
+  uint64_t running_id_ = kStopId;  // whose callback runs now; kStopId for none
+};
+
+Result<std::unique_ptr<EventLoop::Watcher>> EventLoop::Watcher::start() {
+  auto watcher = std::make_unique<Watcher>();
+  watcher->epoll_.reset(epoll_create1(EPOLL_CLOEXEC));
+  watcher->stop_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!watcher->epoll_ || !watcher->stop_) {
+    return fail_errno(Status::kSystem, errno, "events: cannot create the watcher's descriptors");
+  }
+  const Outcome added = watcher->add_to_epoll(watcher->stop_.get(), EPOLLIN, kStopId);
+  if (!added) return added.error();
+  watcher->owner_pid_ = getpid();
+  try {
+    const BlockedSignals blocked;
+    watcher->thread_ = std::thread([target = watcher.get()] { target->run(); });
+  } catch (const std::system_error& error) {
+    return fail_errno(Status::kSystem, error.code().value(), "events: cannot start the watcher thread");
+  }
+  pthread_setname_np(watcher->thread_.native_handle(), "verbena-events");
+  return watcher;
+}
+
+EventLoop::Watcher::~Watcher() {
+  if (!thread_.joinable()) return;
+  if (getpid() != owner_pid_) {
+    thread_.detach();  // in a forked child the thread does not exist, and joining it would never end
+    return;
+  }
+  const uint64_t one = 1;
+  while (write(stop_.get(), &one, sizeof one) < 0 && errno == EINTR) continue;
+  thread_.join();
+}
+
+Outcome EventLoop::Watcher::add_to_epoll(int fd, uint32_t mask, uint64_t id) {
+  epoll_event event{};
+  event.events = mask;
+  event.data.u64 = id;
+  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0) return {};
+  return fail_errno(Status::kSystem, errno, "events: cannot watch descriptor %d", fd);
+}
+
+Outcome EventLoop::Watcher::add(int fd, Interest interest, Callback callback, void* context) {
+  const std::lock_guard lock(mutex_);
+  const uint64_t id = next_id_++;
+  const Outcome added = add_to_epoll(fd, epoll_mask(interest), id);
+  if (added) entries_[id] = {fd, callback, context};
+  return added;
+}
+
+void EventLoop::Watcher::remove(int fd) {
+  std::unique_lock lock(mutex_);
+  for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
+    if (entry->second.fd != fd) continue;
+    const uint64_t id = entry->first;
+    entries_.erase(entry);
+    epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
+    callback_ended_.wait(lock, [&] { return running_id_ != id; });
+    return;
+  }
+}
+
+size_t EventLoop::Watcher::count() const {
+  const std::lock_guard lock(mutex_);
+  return entries_.size();
+}
+
+void EventLoop::Watcher::run() {
+  epoll_event events[kBatchEvents];
+  for (;;) {
+    const int count = epoll_wait(epoll_.get(), events, kBatchEvents, -1);
+    for (int i = 0; i < count; ++i) {
+      if (events[i].data.u64 == kStopId) return;
+      dispatch(events[i].data.u64);
+    }
+  }
+}
+
+void EventLoop::Watcher::dispatch(uint64_t id) {
+  Entry entry;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = entries_.find(id);
+    if (found == entries_.end()) return;
+    entry = found->second;
+    running_id_ = id;
+  }
+  entry.callback(entry.context);
+  const std::lock_guard lock(mutex_);
+  running_id_ = kStopId;
+  callback_ended_.notify_all();
+}
+
+EventLoop::EventLoop() = default;
+EventLoop::~EventLoop() = default;
+
+EventLoop& EventLoop::instance() {
+  static EventLoop loop;
+  return loop;
+}
+
+Outcome EventLoop::watch(int fd, Interest interest, Callback callback, void* context) {
+  const std::lock_guard lock(lifecycle_mutex_);
+  if (watcher_ == nullptr) {
+    Result<std::unique_ptr<Watcher>> started = Watcher::start();
+    if (!started) return started.error();
+    watcher_ = std::move(*started);
+  }
+  const Outcome added = watcher_->add(fd, interest, callback, context);
+  if (watcher_->count() == 0) watcher_.reset();
+  return added;
+}
+
+void EventLoop::unwatch(int fd) {
+  const std::lock_guard lock(lifecycle_mutex_);
+  if (watcher_ == nullptr) return;
+  watcher_->remove(fd);
+  if (watcher_->count() == 0) watcher_.reset();
+}
+
+size_t EventLoop::count_watched() const {
+  const std::lock_guard lock(lifecycle_mutex_);
+  return watcher_ == nullptr ? 0 : watcher_->count();
+}
+
+}  // namespace verbena::base

@@ -1,0 +1,141 @@
+#include "base/parameter_spec.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <set>
+
+namespace verbena::base {
+namespace {
+
+const ParameterSpec& spec_of(const std::string& name) {
+  for (const ParameterSpec& spec : list_parameter_specs()) {
+    if (name == spec.name) return spec;
+  }
+  ADD_FAILURE() << "no parameter " << name;
+  return list_parameter_specs()[0];
+}
+
+// The problem that a value has; empty if none.
+std::string problem_of(const std::string& name, const std::string& value) {
+  Parameters target;
+  return set_parameter(spec_of(name), value, target);
+}
+
+template <typename T>
+T parse(const std::string& name, const std::string& value, T Parameters::*field) {
+  Parameters target;
+  EXPECT_EQ(set_parameter(spec_of(name), value, target), "") << name << "=" << value;
+  return target.*field;
+}
+
+TEST(ParameterSpec, ReadsFlags) {
+  for (const char* word : {"0", "false", "No", "OFF"}) {
+    EXPECT_FALSE(parse("VERBENA_UNPACK", word, &Parameters::unpack)) << word;
+  }
+  for (const char* word : {"1", "true", "Yes", "ON", " 1 "}) {
+    EXPECT_TRUE(parse("VERBENA_UNPACK", word, &Parameters::unpack)) << word;
+  }
+  for (const char* word : {"2", "-1", "maybe", "10"}) {
+    EXPECT_EQ(problem_of("VERBENA_UNPACK", word), "not a yes or no") << word;
+  }
+}
+
+TEST(ParameterSpec, ReadsNumbers) {
+  EXPECT_EQ(parse("VERBENA_TC", "106", &Parameters::traffic_class), 106);
+  EXPECT_EQ(parse("VERBENA_TC", "0x6A", &Parameters::traffic_class), 106);
+  EXPECT_EQ(parse("VERBENA_TC", "-1", &Parameters::traffic_class), -1);
+  EXPECT_EQ(parse("VERBENA_TC", "0", &Parameters::traffic_class), 0);
+  for (const char* text :
+       {"1x", "x", "", "-", "--1", "0x", "1 2", "1.5", "0106", "4k", "99999999999999999999"}) {
+    EXPECT_EQ(problem_of("VERBENA_TC", text), "not a number") << text;
+  }
+}
+
+TEST(ParameterSpec, KeepsNumbersInTheirRange) {
+  EXPECT_EQ(parse("VERBENA_ACK_TIMEOUT", "1", &Parameters::ack_timeout), 1);
+  EXPECT_EQ(parse("VERBENA_ACK_TIMEOUT", "31", &Parameters::ack_timeout), 31);
+  EXPECT_EQ(problem_of("VERBENA_ACK_TIMEOUT", "0"), "out of range");
+  EXPECT_EQ(problem_of("VERBENA_ACK_TIMEOUT", "32"), "out of range");
+}
+
+TEST(ParameterSpec, ReadsSizesWithSuffixes) {
+  EXPECT_EQ(parse("VERBENA_BOUNCE_BYTES", "2m", &Parameters::bounce_bytes), 2 << 20);
+  EXPECT_EQ(parse("VERBENA_BOUNCE_BYTES", "4G", &Parameters::bounce_bytes), 4LL << 30);
+  EXPECT_EQ(parse("VERBENA_BOUNCE_BYTES", "0x100000", &Parameters::bounce_bytes), 1 << 20);
+  EXPECT_EQ(parse("VERBENA_MIN_STRIPE_BYTES", "4k", &Parameters::min_stripe_bytes), 4096);
+  EXPECT_EQ(problem_of("VERBENA_BOUNCE_BYTES", "5g"), "out of range");
+  for (const char* text : {"k", "4kb", "4t", "", "9223372036854775807k", "unlimited"}) {
+    EXPECT_EQ(problem_of("VERBENA_BOUNCE_BYTES", text), "not a size") << text;
+  }
+}
+
+TEST(ParameterSpec, KeepsPowersOfTwo) {
+  EXPECT_EQ(parse("VERBENA_PAGE_BYTES", "32k", &Parameters::page_bytes), 32768);
+  EXPECT_EQ(problem_of("VERBENA_PAGE_BYTES", "12k"), "not a power of two");
+  EXPECT_EQ(problem_of("VERBENA_PAGE_BYTES", "128k"), "out of range");
+}
+
+TEST(ParameterSpec, ReadsUnlimited) {
+  const auto field = &Parameters::unpack_threshold_bytes;
+  EXPECT_EQ(parse("VERBENA_UNPACK_THRESHOLD", "unlimited", field), kUnlimitedBytes);
+  EXPECT_EQ(parse("VERBENA_UNPACK_THRESHOLD", "0", field), 0);
+  EXPECT_EQ(parse("VERBENA_UNPACK_THRESHOLD", "4g", field), 4LL << 30);
+  EXPECT_EQ(problem_of("VERBENA_UNPACK_THRESHOLD", "5g"), "out of range");
+  EXPECT_EQ(problem_of("VERBENA_UNPACK_THRESHOLD", "-1"), "out of range");
+}
+
+TEST(ParameterSpec, ReadsChoices) {
+  EXPECT_EQ(parse("VERBENA_BOUNCE", "gpu", &Parameters::bounce), BouncePlace::kGpu);
+  EXPECT_EQ(parse("VERBENA_BOUNCE", "HOST", &Parameters::bounce), BouncePlace::kHost);
+  EXPECT_EQ(parse("VERBENA_ADDRESS_FAMILY", "AF_INET6", &Parameters::address_family), AddressFamily::kInet6);
+  EXPECT_EQ(problem_of("VERBENA_BOUNCE", "gpus"), "not one of its words");
+  EXPECT_EQ(problem_of("VERBENA_BOUNCE", "auto|host"), "not one of its words");
+}
+
+TEST(ParameterSpec, ReadsTextAsItIs) {
+  EXPECT_EQ(parse("VERBENA_HCA", "^=mlx5_0:1,mlx5_2", &Parameters::hca), "^=mlx5_0:1,mlx5_2");
+}
+
+TEST(ParameterSpec, LeavesTheTargetAloneWhenAValueIsWrong) {
+  Parameters target;
+  target.retry_count = 3;
+  EXPECT_NE(set_parameter(spec_of("VERBENA_RETRY_COUNT"), "8", target), "");
+  EXPECT_EQ(target.retry_count, 3);
+}
+
+// What is shown can be read again and means the same, and every default keeps its own rules.
+TEST(ParameterSpec, ShowsWhatItReads) {
+  const Parameters defaults;
+  for (const ParameterSpec& spec : list_parameter_specs()) {
+    Parameters target;
+    const std::string shown = show_parameter(spec, defaults);
+    EXPECT_EQ(set_parameter(spec, shown, target), "") << spec.name;
+    EXPECT_EQ(show_parameter(spec, target), shown) << spec.name;
+  }
+}
+
+TEST(ParameterSpec, ShowsSizesAndRanges) {
+  Parameters source;
+  source.min_stripe_bytes = 4097;
+  EXPECT_EQ(show_parameter(spec_of("VERBENA_MIN_STRIPE_BYTES"), source), "4097");
+  EXPECT_EQ(show_parameter(spec_of("VERBENA_UNPACK_THRESHOLD"), source), "32k");
+  EXPECT_EQ(show_range(spec_of("VERBENA_UNPACK_THRESHOLD")), "0 to 4g or unlimited");
+  EXPECT_EQ(show_range(spec_of("VERBENA_PAGE_BYTES")), "4k to 64k, a power of two");
+  EXPECT_EQ(show_range(spec_of("VERBENA_GID_INDEX")), "-1 to 255");
+  EXPECT_EQ(show_range(spec_of("VERBENA_BOUNCE")), "auto or host or gpu");
+  EXPECT_EQ(show_range(spec_of("VERBENA_UNPACK")), "0 or 1");
+}
+
+TEST(ParameterSpec, NamesAreUniqueAndDocumentedInOneLine) {
+  std::set<std::string> names;
+  for (const ParameterSpec& spec : list_parameter_specs()) {
+    EXPECT_TRUE(names.insert(spec.name).second) << spec.name;
+    EXPECT_TRUE(std::string(spec.name).starts_with("VERBENA_")) << spec.name;
+    EXPECT_EQ(std::string(spec.doc).find('\n'), std::string::npos) << spec.name;
+    EXPECT_GT(std::strlen(spec.doc), 10u) << spec.name;
+  }
+}
+
+}  // namespace
+}  // namespace verbena::base

@@ -1,0 +1,143 @@
+#include "base/parameters.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "base/edit_distance.h"
+#include "tests/base/log_capture.h"
+#include "tests/base/scoped_environment.h"
+
+namespace verbena::base {
+namespace {
+
+class ParametersTest : public ::testing::Test {
+ protected:
+  std::string only_warning() const {
+    const std::vector<std::string> warnings = capture_.warnings();
+    EXPECT_EQ(warnings.size(), 1u);
+    return warnings.empty() ? "" : warnings[0];
+  }
+  // Other tests of this program begin with the defaults again.
+  void TearDown() override {
+    for (const std::string& name : set_names_) unsetenv(name.c_str());
+    EXPECT_TRUE(load_parameters());
+  }
+  void set(const std::string& name, const std::string& value) {
+    environment_.set(name, value);
+    set_names_.push_back(name);
+  }
+
+  LogCapture capture_;
+  ScopedEnvironment environment_;
+  std::vector<std::string> set_names_;
+};
+
+TEST_F(ParametersTest, AreTheDefaultsWithoutEnvironment) {
+  ASSERT_TRUE(load_parameters());
+  EXPECT_EQ(parameters().page_bytes, 16384);
+  EXPECT_EQ(parameters().unpack_threshold_bytes, 32768);
+  EXPECT_EQ(parameters().hca, "");
+  EXPECT_EQ(parameter_origin("VERBENA_PAGE_BYTES"), "default");
+  EXPECT_TRUE(capture_.warnings().empty());
+}
+
+TEST_F(ParametersTest, AreReadAnewByEveryLoad) {
+  set("VERBENA_PAGE_BYTES", "4096");
+  ASSERT_TRUE(load_parameters());
+  EXPECT_EQ(parameters().page_bytes, 4096);
+  set("VERBENA_PAGE_BYTES", "8k");
+  ASSERT_TRUE(load_parameters());
+  EXPECT_EQ(parameters().page_bytes, 8192);
+  unsetenv("VERBENA_PAGE_BYTES");
+  ASSERT_TRUE(load_parameters());
+  EXPECT_EQ(parameters().page_bytes, 16384);
+}
+
+TEST_F(ParametersTest, TakeAliases) {
+  set("NCCL_IB_TIMEOUT", "22");
+  set("NCCL_IB_HCA", "=mlx5_1");
+  ASSERT_TRUE(load_parameters());
+  EXPECT_EQ(parameters().ack_timeout, 22);
+  EXPECT_EQ(parameters().hca, "=mlx5_1");
+  EXPECT_EQ(parameter_origin("VERBENA_ACK_TIMEOUT"), "NCCL_IB_TIMEOUT");
+}
+
+TEST_F(ParametersTest, PreferThePrimaryNameEvenToAWrongAlias) {
+  set("NCCL_IB_TIMEOUT", "nonsense");
+  set("VERBENA_ACK_TIMEOUT", "5");
+  ASSERT_TRUE(load_parameters());
+  EXPECT_EQ(parameters().ack_timeout, 5);
+  EXPECT_EQ(parameter_origin("VERBENA_ACK_TIMEOUT"), "VERBENA_ACK_TIMEOUT");
+}
+
+TEST_F(ParametersTest, TreatAnEmptyValueAsNotSet) {
+  set("VERBENA_ACK_TIMEOUT", "");
+  set("NCCL_IB_TIMEOUT", "9");
+  ASSERT_TRUE(load_parameters());
+  EXPECT_EQ(parameters().ack_timeout, 9);
+}
+
+TEST_F(ParametersTest, NameAnOutOfRangeValueInOneLine) {
+  set("VERBENA_CONNECT_TIMEOUT_MS", "5");
+  const Outcome outcome = load_parameters();
+  EXPECT_EQ(outcome.status(), Status::kInvalidUsage);
+  EXPECT_EQ(
+      only_warning(),
+      "verbena: parameters: VERBENA_CONNECT_TIMEOUT_MS: out of range (value 5, range 100 to 86400000 ms)");
+}
+
+TEST_F(ParametersTest, NameTheAliasThatAWrongValueCameFrom) {
+  set("NCCL_IB_TIMEOUT", "40");
+  EXPECT_EQ(load_parameters().status(), Status::kInvalidUsage);
+  EXPECT_EQ(
+      only_warning(),
+      "verbena: parameters: VERBENA_ACK_TIMEOUT from NCCL_IB_TIMEOUT: out of range (value 40, range 1 to 31 "
+      "4.096 us * 2^n)");
+}
+
+TEST_F(ParametersTest, NameEveryWrongValue) {
+  set("VERBENA_SL", "16");
+  set("VERBENA_BOUNCE", "moon");
+  EXPECT_EQ(load_parameters().status(), Status::kInvalidUsage);
+  EXPECT_EQ(capture_.warnings().size(), 2u);
+}
+
+TEST_F(ParametersTest, StayAsTheyWereWhenAValueIsWrong) {
+  set("VERBENA_PAGE_BYTES", "4096");
+  ASSERT_TRUE(load_parameters());
+  set("VERBENA_PAGE_BYTES", "8192");
+  set("VERBENA_SL", "16");
+  EXPECT_FALSE(load_parameters());
+  EXPECT_EQ(parameters().page_bytes, 4096);
+}
+
+TEST_F(ParametersTest, WarnOnceAboutAnUnknownNameAndSuggestTheClosest) {
+  set("VERBENA_UNPACK_TRESHOLD", "1");
+  ASSERT_TRUE(load_parameters());
+  EXPECT_EQ(only_warning(),
+            "verbena: parameters: VERBENA_UNPACK_TRESHOLD: unknown and ignored: did you mean "
+            "VERBENA_UNPACK_THRESHOLD?");
+}
+
+TEST_F(ParametersTest, WarnAboutEveryUnknownNameButNotAboutOthers) {
+  set("VERBENA_GIDINDEX", "1");
+  set("VERBENA_", "");
+  set("VERBENAX", "1");
+  set("NCCL_IB_NO_SUCH_THING", "1");
+  ASSERT_TRUE(load_parameters());
+  EXPECT_EQ(capture_.warnings().size(), 2u);
+}
+
+TEST(EditDistance, CountsSingleLetters) {
+  EXPECT_EQ(count_edits("", ""), 0u);
+  EXPECT_EQ(count_edits("abc", "abc"), 0u);
+  EXPECT_EQ(count_edits("", "abc"), 3u);
+  EXPECT_EQ(count_edits("abc", ""), 3u);
+  EXPECT_EQ(count_edits("kitten", "sitting"), 3u);
+  EXPECT_EQ(count_edits("flaw", "lawn"), 2u);
+}
+
+}  // namespace
+}  // namespace verbena::base

@@ -32,6 +32,9 @@ CLEAN_TREE = {
     "tools/perf/README.md": "perf\n",
     "tools/perf/main.cc": '#include "transport/../protocol/wire.h"\nint main() { printf("x"); exit(0); }\n',
     "tests/base/log_test.cc": '#include "base/log.h"\n',
+    "tests/base/support/capture.h": "#pragma once\n",
+    "tests/base/support/capture.cc": '#include "support/capture.h"\n',
+    "plugin/softverbs/copy.cc": 'void copy() { asm volatile("rep movsb"); }\n',
 }
 
 # name: (path, text, rule that must report it)
@@ -60,6 +63,7 @@ VIOLATIONS = {
     "exit": ("plugin/softverbs/a.cc", "void f() { if (x) exit(1); }\n", "process-end"),
     "assert": ("plugin/base/a.cc", "void f() { assert(x); }\n", "process-end"),
     "assembly": ("device/a.cuh", '#pragma once\nvoid f() { asm volatile("ld.acquire"); }\n', "assembly"),
+    "assembly elsewhere in softverbs": ("plugin/softverbs/a.cc", 'void f() { asm(""); }\n', "assembly"),
     "include that is not there": ("plugin/base/a.cc", '#include "base/none.h"\n', "unresolved"),
     "test's include that is not there": ("tests/base/a.cc", '#include "base/none.h"\n', "unresolved"),
     "header without a guard": ("plugin/base/a.h", "int f();\n", "guard"),

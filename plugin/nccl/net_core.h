@@ -1,8 +1,10 @@
-// The plugin without a version: what every table of net_tables.cc adapts to. Arguments have the newest release's types;
-// the meaning of each call is NCCL's (docs of its net plugin API). Failures are logged where they are found.
+// The plugin without a version: what every table of net_tables.cc adapts to. Arguments have the newest
+// release's types; the meaning of each call is NCCL's (docs of its net plugin API). Failures are logged where
+// they are found.
 //
-// Threads: init, devices, getProperties, makeVDevice and finalize lock a process-wide mutex. One communicator's data
-// calls (isend, irecv, iflush, test, irecvConsumed) come from one thread; registration may run beside them.
+// Threads: init, devices, getProperties, makeVDevice and finalize lock a process-wide mutex. One
+// communicator's data calls (isend, irecv, iflush, test, irecvConsumed) come from one thread; registration
+// may run beside them.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +17,9 @@ namespace verbena::nccl {
 
 using base::Outcome;
 
-// May be called again and again, with and without a finalize between. `abi_version` is the table's number: it decides
-// how receives are told apart (7..8: by registration order; 9..: by NCCL's hint; 11..: by attributes too).
+// May be called again and again, with and without a finalize between. `abi_version` is the table's number: it
+// decides how receives are told apart (7..8: by registration order; 9..: by NCCL's hint; 11..: by attributes
+// too).
 Outcome init(void** context, uint64_t communicator_id, int traffic_class, abi::DebugLogger logger,
              abi::ProfilerCallback profiler, int abi_version);
 // Tolerates a null context and one that init never finished.
@@ -42,10 +45,13 @@ Outcome register_dmabuf(void* comm, void* data, size_t length_bytes, int type, u
                         void** mhandle);
 Outcome deregister_memory(void* comm, void* mhandle);
 
-// *request is always written: null means "call again later". On entry to irecv it carries NCCL's hint (1: LL or LL128).
+// *request is always written: null means "call again later". On entry to irecv it carries NCCL's hint (1: LL
+// or LL128).
 Outcome isend(void* send_comm, void* data, size_t length_bytes, int tag, void* mhandle, void** request);
-Outcome irecv(void* receive_comm, int count, void** data, const size_t* lengths_bytes, void** mhandles, void** request);
-Outcome iflush(void* receive_comm, int count, void** data, const int* lengths_bytes, void** mhandles, void** request);
+Outcome irecv(void* receive_comm, int count, void** data, const size_t* lengths_bytes, void** mhandles,
+              void** request);
+Outcome iflush(void* receive_comm, int count, void** data, const int* lengths_bytes, void** mhandles,
+               void** request);
 // *done is always written; `lengths_bytes` may be null.
 Outcome test(void* request, int* done, int* lengths_bytes);
 Outcome irecv_consumed(void* receive_comm, int count, void* request);

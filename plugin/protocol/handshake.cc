@@ -68,7 +68,7 @@ HandshakeError check_handle(const Handle& handle) {
   if (error != HandshakeError::kNone) return error;
   const bool ok = handle.checksum == compute_checksum(&handle, offsetof(Handle, checksum)) &&
                   is_count(handle.rails) && is_count(handle.queue_pairs_per_rail) &&
-                  (handle.address.family == 2 || handle.address.family == 10);
+                  (handle.address.family == 4 || handle.address.family == 6);
   return ok ? HandshakeError::kNone : HandshakeError::kMalformed;
 }
 

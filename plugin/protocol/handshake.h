@@ -30,11 +30,12 @@ struct QueuePairRecord {
   uint32_t first_psn;
 };
 
-// The listener's address: family 2 or 10 as on Linux, port and address in network byte order.
+// The listener's address, as base::SocketAddress lays it out: family 4 or 6, port in host byte order, address
+// raw.
 struct AddressRecord {
   uint16_t family;
   uint16_t port;
-  uint32_t scope;
+  uint32_t scope_id;
   uint8_t address[16];
 };
 

@@ -1,0 +1,37 @@
+// What NCCL's opaque comm pointers point to.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+
+#include "nccl/process.h"
+#include "transport/listener.h"
+#include "transport/receiver.h"
+#include "transport/sender.h"
+
+namespace verbena::nccl {
+
+struct ListenComm {
+  Context* context;
+  std::shared_ptr<transport::NicRegistry> nics;  // keeps `nic` alive
+  std::unique_ptr<transport::Listener> listener;
+};
+
+// The common part of a sending and a receiving communicator. Exactly one of `sender` and `receiver` is set.
+struct Communicator {
+  Context* context;
+  std::shared_ptr<transport::NicRegistry> nics;
+  const transport::Nic* nic;
+  RegistrationOrder::Family family = RegistrationOrder::Family::kUnknown;
+  RegistrationOrder order;
+
+  std::mutex registration_mutex;  // registrations come from another thread than messages
+  std::unordered_map<const transport::Registration*, std::unique_ptr<transport::Registration>> registrations;
+
+  // After the registrations: queue pairs go before the memory they reach.
+  std::unique_ptr<transport::Sender> sender;
+  std::unique_ptr<transport::Receiver> receiver;
+};
+
+}  // namespace verbena::nccl

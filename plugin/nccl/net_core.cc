@@ -1,0 +1,90 @@
+// Life cycle and devices. Connections: net_connections.cc. Messages: net_data.cc.
+#include "nccl/net_core.h"
+
+#include <bit>
+#include <span>
+
+#include "base/log.h"
+#include "base/parameters.h"
+#include "nccl/communicators.h"
+
+namespace verbena::nccl {
+
+Outcome init(void** context, uint64_t communicator_id, int traffic_class, abi::DebugLogger,
+             abi::ProfilerCallback, int abi_version) {
+  auto opened = Process::get().open_context(communicator_id, traffic_class, abi_version);
+  if (!opened) return opened.error();
+  *context = *opened;
+  return {};
+}
+
+Outcome finalize(void* context) {
+  if (context != nullptr) Process::get().close_context(static_cast<Context*>(context));
+  return {};
+}
+
+Outcome count_devices(int* count) {
+  const auto nics = Process::get().nics();
+  if (nics == nullptr) return base::fail(base::Status::kInvalidUsage, "devices: called before init");
+  const std::lock_guard lock(Process::get().mutex());
+  *count = nics->size();
+  return {};
+}
+
+Outcome get_properties(int device, abi::PropertiesV12* properties) {
+  const auto nics = Process::get().nics();
+  const auto nic = Process::get().find_nic(nics, device, "getProperties");
+  if (!nic) return nic.error();
+  const transport::Nic& n = **nic;
+  *properties = {};
+  properties->name = const_cast<char*>(n.name.c_str());
+  properties->pci_path = n.pci_path.empty() ? nullptr : const_cast<char*>(n.pci_path.c_str());
+  properties->guid = n.guid;
+  properties->ptr_support = abi::kPtrHost | (n.supports_gpu_pointers ? abi::kPtrCuda : 0) |
+                            (n.supports_dmabuf ? abi::kPtrCuda | abi::kPtrDmabuf : 0);
+  properties->speed_mbps = static_cast<int>(n.speed_mbps);
+  properties->port = n.rails[0]->port_number();
+  properties->max_comms = 65536;
+  properties->max_recvs = 1;  // one device handle, one unpack slot for each receive
+  const bool unpack = base::parameters().unpack;
+  properties->net_device_type = unpack ? abi::kDeviceUnpack : abi::kDeviceHost;
+  properties->net_device_version = unpack ? abi::kDeviceUnpackVersion : abi::kDeviceInvalidVersion;
+  properties->vprops.ndevs = static_cast<int>(n.members.size());
+  for (size_t i = 0; i < n.members.size(); ++i) properties->vprops.devs[i] = n.members[i];
+  properties->max_p2p_bytes = static_cast<size_t>(abi::kMaxMessageBytes);
+  properties->max_coll_bytes = static_cast<size_t>(abi::kMaxMessageBytes);
+  properties->max_multi_request_size = 1;
+  properties->rail_id = properties->plane_id = abi::kUndefined;
+  return {};
+}
+
+Outcome make_virtual_device(int* device, const abi::VDeviceProps8& members) {
+  if (!base::parameters().merge_nics) {
+    return base::fail(base::Status::kInvalidUsage, "makeVDevice: devices stay apart (VERBENA_MERGE_NICS 0)");
+  }
+  const auto nics = Process::get().nics();
+  if (nics == nullptr) return base::fail(base::Status::kInvalidUsage, "makeVDevice: called before init");
+  const std::lock_guard lock(Process::get().mutex());
+  auto index = nics->add_virtual({members.devs, static_cast<size_t>(members.ndevs)});
+  if (!index) return index.error();
+  *device = *index;
+  return {};
+}
+
+// Before connect and accept NCCL names all operations a connection may serve; before messages exactly one.
+Outcome set_attributes(void* context, const abi::NetAttr& attributes) {
+  if (context == nullptr) return {};
+  auto& c = *static_cast<Context*>(context);
+  if (std::popcount(attributes.op) == 1) {
+    c.operation.store(attributes.op, std::memory_order_relaxed);
+    c.algorithm.store(attributes.algo, std::memory_order_relaxed);
+    c.protocol.store(attributes.proto, std::memory_order_relaxed);
+  } else {
+    c.family.store(attributes.op == abi::kOpsPointToPoint ? RegistrationOrder::Family::kPointToPoint
+                                                          : RegistrationOrder::Family::kCollective,
+                   std::memory_order_relaxed);
+  }
+  return {};
+}
+
+}  // namespace verbena::nccl

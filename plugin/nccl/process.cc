@@ -1,0 +1,107 @@
+#include "nccl/process.h"
+
+#include "base/environment.h"
+#include "base/log.h"
+#include "base/parameters.h"
+
+namespace verbena::nccl {
+
+namespace {
+
+// Up to table 10 nothing tells PAT from ring, and NCCL 2.24 to 2.27 choose PAT although its kernel never
+// unpacks.
+constexpr int kFirstTableWithAttributes = 11;
+
+void guard_against_pat(int abi_version) {
+  if (abi_version >= kFirstTableWithAttributes || !base::parameters().unpack) return;
+  if (base::set_environment_default("NCCL_PAT_ENABLE", "0")) {
+    base::log_info(
+        "init: NCCL_PAT_ENABLE=0 set: this NCCL does not say when PAT receives, which no kernel unpacks, are "
+        "posted (VERBENA_UNPACK=0 brings PAT back)");
+  }
+}
+
+unsigned long long as_ull(uint64_t value) {
+  return value;
+}
+
+}  // namespace
+
+void Context::enter() {
+  const std::lock_guard lock(mutex);
+  ++open_communicators;
+}
+
+void Context::leave(const transport::Statistics& statistics) {
+  bool is_last = false;
+  {
+    const std::lock_guard lock(mutex);
+    totals.add(statistics);
+    is_last = --open_communicators == 0 && abi_version < kFirstTableWithAttributes;
+  }
+  if (is_last) report();
+}
+
+void Context::report() {
+  const std::lock_guard lock(mutex);
+  const auto& t = totals;
+  base::log_info(
+      "communicator 0x%llx: sent: staged %llu messages %llu bytes, direct %llu messages %llu bytes; "
+      "received: "
+      "staged %llu messages %llu bytes, direct %llu messages %llu bytes; unpack descriptors %llu, copied by "
+      "the "
+      "plugin %llu messages",
+      as_ull(communicator_id), as_ull(t.sent_staged_messages), as_ull(t.sent_staged_bytes),
+      as_ull(t.sent_direct_messages), as_ull(t.sent_direct_bytes), as_ull(t.received_staged_messages),
+      as_ull(t.received_staged_bytes), as_ull(t.received_direct_messages), as_ull(t.received_direct_bytes),
+      as_ull(t.unpack_descriptors), as_ull(t.copied_messages));
+}
+
+Process& Process::get() {
+  static auto* process = new Process;  // communicators may outlive every static destructor
+  return *process;
+}
+
+base::Result<Context*> Process::open_context(uint64_t communicator_id, int traffic_class, int abi_version) {
+  const std::lock_guard lock(mutex_);
+  if (contexts_ == 0) {
+    if (auto outcome = base::load_parameters(); !outcome) return outcome.error();
+  }
+  if (nics_ == nullptr) {
+    auto nics = transport::NicRegistry::discover();
+    if (!nics) return nics.error();
+    nics_ = std::move(*nics);
+  }
+  guard_against_pat(abi_version);
+  auto context = std::make_unique<Context>();
+  context->communicator_id = communicator_id;
+  context->traffic_class = traffic_class;
+  context->abi_version = abi_version;
+  context->nics = nics_;
+  ++contexts_;
+  return context.release();
+}
+
+void Process::close_context(Context* context) {
+  if (context->abi_version >= kFirstTableWithAttributes) context->report();
+  const std::lock_guard lock(mutex_);
+  delete context;
+  if (--contexts_ == 0) nics_.reset();
+}
+
+std::shared_ptr<transport::NicRegistry> Process::nics() {
+  const std::lock_guard lock(mutex_);
+  return nics_;
+}
+
+base::Result<const transport::Nic*> Process::find_nic(const std::shared_ptr<transport::NicRegistry>& nics,
+                                                      int device, const char* who) {
+  if (nics == nullptr) return base::fail(base::Status::kInvalidUsage, "%s: called before init", who);
+  const std::lock_guard lock(mutex_);
+  const transport::Nic* nic = nics->find(device);
+  if (nic != nullptr) return nic;
+  return base::fail(base::Status::kInvalidArgument, "%s: no such device (dev %d, devices 0 to %d)", who,
+                    device, nics->size() - 1);
+}
+
+}  // namespace verbena::nccl

@@ -1,0 +1,62 @@
+// What the process shares: the devices, found once and kept while any context or communicator needs them; and
+// what one NCCL communicator has: its context.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "nccl/receive_class.h"
+#include "transport/connector.h"
+#include "transport/nic.h"
+#include "transport/statistics.h"
+
+namespace verbena::nccl {
+
+struct Context {
+  uint64_t communicator_id = 0;
+  int traffic_class = -1;
+  int abi_version = 0;
+  std::shared_ptr<transport::NicRegistry> nics;
+
+  // Of the last setNetAttr before a message; written and read by the communicator's progress thread.
+  std::atomic<uint32_t> operation{0}, algorithm{0}, protocol{0};
+  // Of the last setNetAttr before connect or accept; service thread.
+  std::atomic<RegistrationOrder::Family> family{RegistrationOrder::Family::kUnknown};
+
+  std::mutex mutex;                                                   // guards what follows
+  std::map<void*, std::unique_ptr<transport::Connector>> connecting;  // by the address of NCCL's handle
+  transport::Statistics totals;
+  int open_communicators = 0;
+
+  DataAttributes data_attributes() const {
+    return {operation.load(std::memory_order_relaxed), algorithm.load(std::memory_order_relaxed),
+            protocol.load(std::memory_order_relaxed)};
+  }
+  void enter();
+  // A communicator closed. Contexts that are never finalized report when their last one closes.
+  void leave(const transport::Statistics& statistics);
+  void report();
+};
+
+class Process {
+ public:
+  static Process& get();
+
+  base::Result<Context*> open_context(uint64_t communicator_id, int traffic_class, int abi_version);
+  void close_context(Context* context);
+  // Null before init.
+  std::shared_ptr<transport::NicRegistry> nics();
+  // `who` asks: the entry's name, for the log line. `nics` may be null (before init).
+  base::Result<const transport::Nic*> find_nic(const std::shared_ptr<transport::NicRegistry>& nics,
+                                               int device, const char* who);
+  std::mutex& mutex() { return mutex_; }
+
+ private:
+  std::mutex mutex_;  // guards the registry's content too
+  std::shared_ptr<transport::NicRegistry> nics_;
+  int contexts_ = 0;
+};
+
+}  // namespace verbena::nccl

@@ -1,0 +1,51 @@
+// Telling receives apart. NCCL's kernels unpack, and advance their head, for one kind of receive only: Simple
+// protocol into NCCL's own buffer. Being wrong here puts a connection out of step for good, so every mark
+// NCCL gives is used: its hint (tables 9..), the attributes (tables 11..), and the order of registration
+// (always).
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "transport/receiver.h"
+
+namespace verbena::nccl {
+
+// What the progress thread said before it posted: the operation, its algorithm and protocol. Each is one bit.
+struct DataAttributes {
+  uint32_t operation = 0;  // 0: NCCL said nothing (tables up to 10)
+  uint32_t algorithm = 0;
+  uint32_t protocol = 0;
+};
+
+// LL or LL128, or a collective whose kernel never unpacks (PAT). Attributes of algorithm and protocol are
+// stale for everything that is not one of the five classic collectives.
+bool is_never_unpacked(const DataAttributes& attributes);
+
+// The memory that a connection registered, in order. NCCL registers its own buffers right after accept or
+// connect: LL, LL128, Simple for collectives; Simple alone, or LL and Simple, for send/recv; whatever follows
+// is the user's. add() may run beside find_simple().
+class RegistrationOrder {
+ public:
+  enum class Family : uint8_t { kUnknown, kCollective, kPointToPoint };
+
+  // The ordinal of the registration.
+  uint32_t add(size_t length_bytes);
+  // The ordinal of NCCL's Simple buffer; decided at the first call, which comes with the first message.
+  uint32_t find_simple(Family family);
+
+ private:
+  uint32_t decide(Family family) const;
+
+  std::array<std::atomic<size_t>, 3> lengths_bytes_{};
+  std::atomic<uint32_t> count_{0};
+  std::optional<uint32_t> simple_;  // data thread only
+};
+
+transport::ReceiveClass classify_receive(bool has_hint, const DataAttributes& attributes, uint32_t ordinal,
+                                         uint32_t simple_ordinal);
+
+}  // namespace verbena::nccl

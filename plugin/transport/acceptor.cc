@@ -1,0 +1,217 @@
+#include "transport/acceptor.h"
+
+#include <algorithm>
+
+#include "base/log.h"
+#include "base/parameters.h"
+
+namespace verbena::transport {
+
+namespace {
+
+constexpr uint32_t kControlDepth = 64;  // grants and credit lines in flight on one queue pair
+constexpr uint32_t kMinEntriesPerPair =
+    8;  // NCCL keeps at most 8 receives open: each may bring one direct chunk
+constexpr uint32_t kMinWindowPages = 32;
+
+// The longest message that may be staged, as a slot and a window allow.
+uint64_t find_threshold_bytes() {
+  const auto wanted = static_cast<uint64_t>(base::parameters().unpack_threshold_bytes);
+  return std::min<uint64_t>(wanted, kUnpackMaxSliceBytes);
+}
+
+// Eight of the longest staged messages, as NCCL keeps eight receives open; at least two, as a message may
+// need half.
+uint32_t choose_window_pages() {
+  const auto& parameters = base::parameters();
+  if (parameters.window_pages != 0) return static_cast<uint32_t>(parameters.window_pages);
+  const auto page_bytes = static_cast<uint64_t>(parameters.page_bytes);
+  const auto pages = static_cast<uint32_t>((find_threshold_bytes() + page_bytes - 1) / page_bytes);
+  return std::clamp(8 * pages, kMinWindowPages, std::max(2 * pages, 256U));
+}
+
+bool prefers_gpu_bounce(const Nic& nic) {
+  switch (base::parameters().bounce) {
+    case base::BouncePlace::kHost:
+      return false;
+    case base::BouncePlace::kGpu:
+      return true;
+    case base::BouncePlace::kAuto:
+      break;
+  }
+  // A software device copies to GPU memory in microseconds, to host memory in less than one.
+  return nic.supports_gpu_pointers && !nic.rails[0]->is_software();
+}
+
+}  // namespace
+
+Acceptor::Acceptor(const Nic& nic, uint64_t nonce, base::Socket socket)
+    : nic_(nic),
+      nonce_(nonce),
+      socket_(std::move(socket)),
+      peer_(base::describe(socket_.peer())),
+      deadline_(base::Deadline::after_ms(base::parameters().connect_timeout_ms)) {}
+
+Acceptor::~Acceptor() {
+  give_back();
+}
+
+// What a Receiver would have given back, had it come to that.
+void Acceptor::give_back() {
+  if (!parts_) return;
+  parts_->link.stop();
+  for (uint32_t q = 0; q < parts_->link.queue_pairs(); ++q) {
+    if (parts_->promised[q] != 0)
+      parts_->pool->release(*parts_->rails[parts_->link.rail_of(q)], parts_->promised[q]);
+  }
+  if (parts_->unpack != nullptr) parts_->pool->return_unpack_memory(std::move(parts_->unpack));
+  parts_.reset();
+}
+
+base::Result<Acceptor::Verdict> Acceptor::poll(const AcceptOptions& options) {
+  while (step_ != Step::kStanding) {
+    auto advanced = advance();
+    if (!advanced)
+      return step_ == Step::kAwaitingHello ? Verdict::kStranger : base::Result<Verdict>(advanced.error());
+    if (!*advanced) {
+      if (!deadline_.has_passed()) return Verdict::kWaiting;
+      auto error = base::fail(base::Status::kTimeout,
+                              "accept from %s: handshake unfinished (VERBENA_CONNECT_TIMEOUT_MS "
+                              "%lld ms)",
+                              peer_.c_str(), static_cast<long long>(base::parameters().connect_timeout_ms));
+      return step_ == Step::kAwaitingHello ? Verdict::kStranger : base::Result<Verdict>(error);
+    }
+    if (step_ == Step::kAwaitingHello) {
+      auto verdict = judge_hello(options);
+      if (!verdict || *verdict == Verdict::kStranger) return verdict;
+    }
+    step_ = static_cast<Step>(static_cast<int>(step_) + 1);
+    offset_bytes_ = 0;
+  }
+  return Verdict::kStanding;
+}
+
+base::Result<bool> Acceptor::advance() {
+  switch (step_) {
+    case Step::kAwaitingHello:
+      return socket_.receive_exact(&hello_, sizeof(hello_), offset_bytes_);
+    case Step::kSendingWelcome:
+      return socket_.send_all(&welcome_, sizeof(welcome_), offset_bytes_);
+    default: {
+      auto received = socket_.receive_exact(&ready_, sizeof(ready_), offset_bytes_);
+      if (!received || !*received) return received;
+      const auto error = protocol::check_header(ready_.header, sizeof(ready_), nonce_);
+      if (error == protocol::HandshakeError::kNone) return true;
+      return base::fail(base::Status::kRemote, "accept from %s: %s", peer_.c_str(),
+                        protocol::describe(error));
+    }
+  }
+}
+
+base::Result<Acceptor::Verdict> Acceptor::judge_hello(const AcceptOptions& options) {
+  const auto error = protocol::check_hello(hello_, nonce_, static_cast<uint32_t>(nic_.rails.size()),
+                                           static_cast<uint32_t>(base::parameters().qps_per_connection));
+  welcome_.header = protocol::make_header(sizeof(welcome_), nonce_);
+  if (error == protocol::HandshakeError::kNone) {
+    if (auto outcome = build(options); !outcome) {
+      // The peer learns at once that waiting is in vain; we report our own cause.
+      welcome_.refusal = static_cast<uint32_t>(protocol::Refusal::kResources);
+      static_cast<void>(socket_.send_all(&welcome_, sizeof(welcome_), offset_bytes_));
+      return outcome.error();
+    }
+    return Verdict::kWaiting;
+  }
+  auto logged =
+      base::fail(base::Status::kRemote, "accept from %s: %s", peer_.c_str(), protocol::describe(error));
+  if (error == protocol::HandshakeError::kForeign || error == protocol::HandshakeError::kNonce)
+    return Verdict::kStranger;
+  const bool version = error == protocol::HandshakeError::kVersion;
+  welcome_.refusal =
+      static_cast<uint32_t>(version ? protocol::Refusal::kVersion : protocol::Refusal::kMalformed);
+  static_cast<void>(socket_.send_all(&welcome_, sizeof(welcome_), offset_bytes_));
+  return logged;
+}
+
+base::Outcome Acceptor::build(const AcceptOptions& options) {
+  auto pool = BouncePool::acquire(prefers_gpu_bounce(nic_));
+  if (!pool) return pool.error();
+  std::vector<BouncePool::Rail*> rails;
+  std::vector<verbs::SharedReceiveQueue*> queues;
+  for (verbs::Device* device : nic_.rails) {
+    auto rail = (*pool)->open_rail(*device);
+    if (!rail) return rail.error();
+    rails.push_back(*rail);
+    queues.push_back(&(*rail)->queue());
+  }
+  Link::Options link_options;
+  link_options.rails = nic_.rails;
+  link_options.queue_pairs = hello_.queue_pairs;
+  link_options.send_depth = kControlDepth;
+  link_options.receive_queues = queues;
+  const uint32_t window = options.unpacks ? choose_window_pages() : 0;
+  link_options.receive_entries = window + kMinEntriesPerPair * hello_.queue_pairs;
+  link_options.traffic_class = options.traffic_class;
+  auto link = Link::create(link_options);
+  if (!link) return link.error();
+
+  parts_.emplace();
+  parts_->link = std::move(*link);
+  parts_->pool = std::move(*pool);
+  parts_->rails = std::move(rails);
+  if (auto outcome = promise_entries(window); !outcome) return outcome;
+  if (options.unpacks) {
+    if (auto outcome = set_up_unpack(); !outcome) return outcome;
+  }
+  if (parts_->pool->gpu() != base::kNoGpu) {
+    auto loopback = Loopback::create(nic_.rails, options.traffic_class);
+    if (!loopback) return loopback.error();
+    parts_->loopback = std::move(*loopback);
+  }
+  parts_->needs_own_flush = parts_->pool->is_gpu_memory() && !nic_.rails[0]->is_softverbs();
+  parts_->waits_for_consumed = options.unpacks;
+
+  welcome_.rails = static_cast<uint32_t>(nic_.rails.size());
+  welcome_.queue_pairs = hello_.queue_pairs;
+  welcome_.page_bytes = parts_->pool->page_bytes();
+  parts_->link.describe(welcome_.rail, welcome_.queue_pair);
+  std::copy(parts_->promised.begin(), parts_->promised.end(), std::begin(welcome_.window));
+  welcome_.staging_threshold_bytes = find_threshold_bytes();
+  welcome_.staging = options.unpacks && base::parameters().unpack_threshold_bytes > 0;
+  return parts_->link.connect({hello_.rail, hello_.rails}, hello_.queue_pair);
+}
+
+base::Outcome Acceptor::promise_entries(uint32_t window_pages) {
+  const uint32_t pairs = parts_->link.queue_pairs();
+  const uint32_t wanted = std::max(kMinEntriesPerPair, (window_pages + pairs - 1) / pairs);
+  for (uint32_t q = 0; q < pairs; ++q) {
+    auto promised =
+        parts_->pool->reserve(*parts_->rails[parts_->link.rail_of(q)], wanted, kMinEntriesPerPair);
+    if (!promised) return promised.error();
+    parts_->promised[q] = *promised;
+  }
+  return {};
+}
+
+base::Outcome Acceptor::set_up_unpack() {
+  auto memory = parts_->pool->take_unpack_memory();
+  if (!memory) return memory.error();
+  parts_->unpack = std::move(*memory);
+  const UnpackDeviceHandle handle{static_cast<NetUnpackMeta*>(parts_->unpack->meta.device()),
+                                  parts_->pool->device_base(), kUnpackFreshHead};
+  device_handle_ = parts_->unpack->handle.device();
+  return base::write_buffer(parts_->unpack->handle, 0, &handle, sizeof(handle));
+}
+
+base::Result<std::unique_ptr<Receiver>> Acceptor::finish() {
+  auto watch = PeerWatch::start(std::move(socket_), peer_);
+  if (!watch) return watch.error();
+  Receiver::Peer peer;
+  peer.rails = hello_.rails;
+  peer.control_address = hello_.control_address;
+  std::copy(std::begin(hello_.control_keys), std::end(hello_.control_keys), peer.control_keys.begin());
+  auto receiver = std::make_unique<Receiver>(std::move(*parts_), peer, std::move(*watch));
+  parts_.reset();
+  return receiver;
+}
+
+}  // namespace verbena::transport

@@ -1,0 +1,59 @@
+// The listening (receiving) side's half of one handshake, polled until it yields a Receiver. Owns everything
+// made so far: dropping it half-way leaks nothing.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "base/clock.h"
+#include "base/socket.h"
+#include "protocol/handshake.h"
+#include "transport/nic.h"
+#include "transport/receiver.h"
+
+namespace verbena::transport {
+
+struct AcceptOptions {
+  int traffic_class = -1;
+  bool unpacks = false;  // the caller gave a device handle to fill
+};
+
+class Acceptor {
+ public:
+  Acceptor(const Nic& nic, uint64_t nonce, base::Socket socket);
+  ~Acceptor();
+
+  enum class Verdict : uint8_t { kWaiting, kStanding, kStranger };
+  // kStranger: whoever called is no peer of ours; it was logged, the listener goes on. An error: it was our
+  // peer, and the connection cannot be made.
+  base::Result<Verdict> poll(const AcceptOptions& options);
+  // Once, after kStanding.
+  base::Result<std::unique_ptr<Receiver>> finish();
+  // Where NCCL's kernels find the unpack queue; null if this connection has none. Valid after kStanding.
+  void* device_handle() const { return device_handle_; }
+
+ private:
+  enum class Step : uint8_t { kAwaitingHello, kSendingWelcome, kAwaitingReady, kStanding };
+
+  base::Result<bool> advance();
+  base::Result<Verdict> judge_hello(const AcceptOptions& options);
+  base::Outcome build(const AcceptOptions& options);
+  base::Outcome promise_entries(uint32_t window_pages);
+  base::Outcome set_up_unpack();
+  void give_back();
+
+  const Nic& nic_;
+  uint64_t nonce_;
+  base::Socket socket_;
+  std::string peer_;
+  base::Deadline deadline_;
+  Step step_ = Step::kAwaitingHello;
+  size_t offset_bytes_ = 0;
+  protocol::Hello hello_{};
+  protocol::Welcome welcome_{};
+  protocol::Ready ready_{};
+  std::optional<Receiver::Parts> parts_;
+  void* device_handle_ = nullptr;
+};
+
+}  // namespace verbena::transport

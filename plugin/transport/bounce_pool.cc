@@ -1,0 +1,134 @@
+#include "transport/bounce_pool.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/log.h"
+#include "base/parameters.h"
+
+namespace verbena::transport {
+
+namespace {
+
+constexpr uint32_t kPostBatch = 64;
+
+struct Registry {
+  std::mutex mutex;
+  std::map<int, std::weak_ptr<BouncePool>> pools;  // by GPU
+};
+
+Registry& get_registry() {
+  static auto* registry = new Registry;  // outlives every static destructor that may still close connections
+  return *registry;
+}
+
+}  // namespace
+
+base::Result<std::shared_ptr<BouncePool>> BouncePool::acquire(bool prefer_gpu_memory) {
+  const int gpu = base::find_current_gpu();
+  Registry& registry = get_registry();
+  const std::lock_guard lock(registry.mutex);
+  // One base per GPU whatever its place: a second connection takes what the first one chose.
+  auto& entry = registry.pools[gpu];
+  if (auto pool = entry.lock()) return pool;
+
+  auto pool = std::shared_ptr<BouncePool>(new BouncePool);
+  const auto& parameters = base::parameters();
+  const auto place = prefer_gpu_memory && gpu != base::kNoGpu ? base::Place::kDevice : base::Place::kHost;
+  auto region = base::Buffer::allocate(place, static_cast<size_t>(parameters.bounce_bytes));
+  if (!region) return region.error();
+  pool->gpu_ = gpu;
+  pool->page_bytes_ = static_cast<uint32_t>(parameters.page_bytes);
+  pool->region_ = std::move(*region);
+  pool->infos_.resize(pool->region_.length_bytes() / pool->page_bytes_);
+  entry = pool;
+  return pool;
+}
+
+void* BouncePool::address_of(uint32_t page) const {
+  auto* base = static_cast<uint8_t*>(region_.host() != nullptr ? region_.host() : region_.device());
+  return base + offset_of(page);
+}
+
+base::Result<BouncePool::Rail*> BouncePool::open_rail(verbs::Device& device) {
+  const std::lock_guard lock(mutex_);
+  auto& entry = rails_[&device];
+  if (entry != nullptr) return entry.get();
+  auto rail = std::make_unique<Rail>();
+  auto region = verbs::MemoryRegion::register_memory(device, address_of(0), region_.length_bytes(),
+                                                     {.remote_read = true, .remote_write = false});
+  if (!region) return region.error();
+  rail->region_ = std::move(*region);
+  rail->capacity_entries_ = std::min(pages(), device.max_srq_entries());
+  auto queue = verbs::SharedReceiveQueue::create(device, rail->capacity_entries_);
+  if (!queue) return queue.error();
+  rail->queue_ = std::move(*queue);
+  entry = std::move(rail);
+  return entry.get();
+}
+
+base::Result<uint32_t> BouncePool::reserve(Rail& rail, uint32_t wanted, uint32_t least) {
+  const std::lock_guard lock(mutex_);
+  const uint32_t spare = rail.posted_entries_ - std::min(rail.posted_entries_, rail.promised_entries_);
+  const uint32_t growth = std::min(pages() - next_free_page_, rail.capacity_entries_ - rail.posted_entries_);
+  uint32_t granted = std::min(wanted, spare + growth);
+  if (granted < least) {
+    base::log_info(
+        "bounce pool of GPU %d: full: a connection shares its entries (VERBENA_BOUNCE_BYTES %zu bytes)", gpu_,
+        region_.length_bytes());
+    granted = least;
+  }
+  uint32_t missing = granted - std::min(granted, spare);
+  missing = std::min(missing, growth);
+  while (missing != 0) {
+    verbs::ReceiveBuffer batch[kPostBatch];
+    const uint32_t count = std::min(missing, kPostBatch);
+    for (uint32_t i = 0; i < count; ++i) {
+      const uint32_t page = next_free_page_ + i;
+      batch[i] = {address_of(page), page_bytes_, rail.region_.local_key(), page};
+    }
+    if (auto outcome = rail.queue_.post({batch, count}); !outcome) return outcome.error();
+    next_free_page_ += count;
+    rail.posted_entries_ += count;
+    missing -= count;
+  }
+  rail.promised_entries_ += granted;
+  return granted;
+}
+
+void BouncePool::release(Rail& rail, uint32_t entries) {
+  const std::lock_guard lock(mutex_);
+  rail.promised_entries_ -= entries;
+}
+
+base::Outcome BouncePool::repost(Rail& rail, uint32_t page) {
+  const verbs::ReceiveBuffer buffer{address_of(page), page_bytes_, rail.region_.local_key(), page};
+  return rail.queue_.post({&buffer, 1});
+}
+
+base::Result<std::unique_ptr<BouncePool::UnpackMemory>> BouncePool::take_unpack_memory() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!spare_unpack_memory_.empty()) {
+      auto memory = std::move(spare_unpack_memory_.back());
+      spare_unpack_memory_.pop_back();
+      return memory;
+    }
+  }
+  auto memory = std::make_unique<UnpackMemory>();
+  auto meta = base::Buffer::allocate(base::Place::kHost, sizeof(NetUnpackMeta));
+  if (!meta) return meta.error();
+  memory->meta = std::move(*meta);
+  auto handle = base::Buffer::allocate(base::Place::kDevice, sizeof(UnpackDeviceHandle));
+  if (!handle) return handle.error();
+  memory->handle = std::move(*handle);
+  return memory;
+}
+
+void BouncePool::return_unpack_memory(std::unique_ptr<UnpackMemory> memory) {
+  const std::lock_guard lock(mutex_);
+  std::memset(memory->host_meta()->cnt, 0, sizeof(memory->host_meta()->cnt));
+  spare_unpack_memory_.push_back(std::move(memory));
+}
+
+}  // namespace verbena::transport

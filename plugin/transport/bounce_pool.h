@@ -1,0 +1,106 @@
+// The landing pages of one GPU: one region, registered on every rail that a receiving connection uses, cut
+// into pages that sit in one shared receive queue a rail. All receive connections of the GPU share it,
+// because a kernel's thread block knows a single bounce base.
+//
+// A page is, in turn: free (in no queue), posted (in a rail's receive queue), held (it carries a chunk of an
+// open message), posted again on the same rail. Only the connection whose completion named a held page
+// touches it.
+//
+// reserve/release and acquire lock; page access and repost are lock-free for us (the provider serialises a
+// queue).
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "base/cuda_driver.h"
+#include "base/status.h"
+#include "verbena/unpack_abi.h"
+#include "verbs/queues.h"
+
+namespace verbena::transport {
+
+inline constexpr uint32_t kNoPage = UINT32_MAX;
+
+// What a held page carries; owned by the holding connection.
+struct PageInfo {
+  uint32_t next = kNoPage;  // next page of the same message
+  uint32_t length_bytes = 0;
+  uint16_t chunk = 0;
+  uint8_t queue_pair = 0;
+};
+
+class BouncePool {
+ public:
+  class Rail {
+   public:
+    verbs::SharedReceiveQueue& queue() { return queue_; }
+    uint32_t local_key() const { return region_.local_key(); }
+    uint32_t remote_key() const { return region_.remote_key(); }
+
+   private:
+    friend class BouncePool;
+    verbs::MemoryRegion region_;
+    verbs::SharedReceiveQueue queue_;
+    uint32_t posted_entries_ = 0;  // pages that circulate on this rail
+    uint32_t promised_entries_ =
+        0;  // of them promised to connections; never more than posted, unless overcommitted
+    uint32_t capacity_entries_ = 0;
+  };
+
+  // The pool of the GPU that is current (or of the host when none is). Shared; goes when the last connection
+  // goes.
+  static base::Result<std::shared_ptr<BouncePool>> acquire(bool prefer_gpu_memory);
+
+  // The rail of this device, made at first use. The pointer lives as long as the pool.
+  base::Result<Rail*> open_rail(verbs::Device& device);
+  // Promises up to `wanted` receive entries on the rail and makes sure that they are posted; how many (at
+  // least `least`; those may be overcommitted when the region is full: then a sender can meet an empty queue
+  // and is retried).
+  base::Result<uint32_t> reserve(Rail& rail, uint32_t wanted, uint32_t least);
+  void release(Rail& rail, uint32_t entries);
+
+  base::Outcome repost(Rail& rail, uint32_t page);
+  PageInfo& info(uint32_t page) { return infos_[page]; }
+  uint32_t pages() const { return static_cast<uint32_t>(infos_.size()); }
+  uint32_t page_bytes() const { return page_bytes_; }
+  uint32_t offset_of(uint32_t page) const { return page * page_bytes_; }
+  // CPU address of a page; null if the region is in GPU memory.
+  const uint8_t* host_page(uint32_t page) const {
+    return region_.host() == nullptr ? nullptr
+                                     : static_cast<const uint8_t*>(region_.host()) + offset_of(page);
+  }
+  // What the NIC and the GPU call the page.
+  void* address_of(uint32_t page) const;
+  void* device_base() const { return region_.device(); }
+  bool is_gpu_memory() const { return region_.is_gpu_memory(); }
+  int gpu() const { return gpu_; }
+
+  // One unpack queue's memory with its device handle filled in. Kept and reused: allocating may wait for the
+  // GPU.
+  struct UnpackMemory {
+    base::Buffer meta;  // one NetUnpackMeta, host
+    base::Buffer
+        handle;  // one UnpackDeviceHandle, GPU memory; slices of 64 bytes would save little beside the meta
+    NetUnpackMeta* host_meta() const { return static_cast<NetUnpackMeta*>(meta.host()); }
+  };
+  base::Result<std::unique_ptr<UnpackMemory>> take_unpack_memory();
+  void return_unpack_memory(std::unique_ptr<UnpackMemory> memory);
+
+ private:
+  BouncePool() = default;
+
+  int gpu_ = base::kNoGpu;
+  uint32_t page_bytes_ = 0;
+  base::Buffer region_;
+  std::vector<PageInfo> infos_;
+  std::mutex mutex_;  // guards everything below
+  uint32_t next_free_page_ = 0;
+  std::map<verbs::Device*, std::unique_ptr<Rail>> rails_;
+  std::vector<std::unique_ptr<UnpackMemory>> spare_unpack_memory_;
+};
+
+}  // namespace verbena::transport

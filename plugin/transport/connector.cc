@@ -1,0 +1,132 @@
+#include "transport/connector.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "base/log.h"
+#include "base/parameters.h"
+
+namespace verbena::transport {
+
+namespace {
+
+constexpr uint32_t kSendDepth =
+    128;  // work requests of one queue pair; a staged run signals each 16th at the latest
+
+const char* describe_refusal(uint32_t refusal) {
+  switch (static_cast<protocol::Refusal>(refusal)) {
+    case protocol::Refusal::kVersion:
+      return "it speaks another protocol version; use one Verbena release everywhere";
+    case protocol::Refusal::kResources:
+      return "it could not make its end; its own log says why";
+    default:
+      return "it found our hello malformed";
+  }
+}
+
+}  // namespace
+
+Connector::Connector(const Nic& nic, const protocol::Handle& handle, base::Socket socket)
+    : nic_(nic),
+      handle_(handle),
+      socket_(std::move(socket)),
+      peer_(base::describe(socket_.peer())),
+      deadline_(base::Deadline::after_ms(base::parameters().connect_timeout_ms)) {}
+
+base::Result<std::unique_ptr<Connector>> Connector::start(const Nic& nic, const protocol::Handle& handle,
+                                                          int traffic_class) {
+  auto socket = base::Socket::start_connect(std::bit_cast<base::SocketAddress>(handle.address));
+  if (!socket) return socket.error();
+  auto connector = std::unique_ptr<Connector>(new Connector(nic, handle, std::move(*socket)));
+  if (auto outcome = connector->prepare(traffic_class); !outcome) return outcome.error();
+  return connector;
+}
+
+base::Outcome Connector::prepare(int traffic_class) {
+  const auto rails = static_cast<uint32_t>(nic_.rails.size());
+  Link::Options options;
+  options.rails = nic_.rails;
+  options.queue_pairs =
+      protocol::count_queue_pairs(rails, static_cast<uint32_t>(base::parameters().qps_per_connection),
+                                  handle_.rails, handle_.queue_pairs_per_rail);
+  options.send_depth = kSendDepth;
+  options.traffic_class = traffic_class;
+  auto link = Link::create(options);
+  if (!link) return link.error();
+  link_ = std::move(*link);
+  auto control = ControlMemory::create(nic_.rails);
+  if (!control) return control.error();
+  control_ = std::move(*control);
+
+  hello_.header = protocol::make_header(sizeof(hello_), handle_.header.nonce);
+  hello_.rails = rails;
+  hello_.queue_pairs = options.queue_pairs;
+  link_.describe(hello_.rail, hello_.queue_pair);
+  hello_.control_address = control_.address();
+  for (uint32_t r = 0; r < rails; ++r) hello_.control_keys[r] = control_.remote_key(r);
+  ready_.header = protocol::make_header(sizeof(ready_), handle_.header.nonce);
+  return {};
+}
+
+base::Result<std::unique_ptr<Sender>> Connector::poll() {
+  while (step_ != Step::kStanding) {
+    auto advanced = advance();
+    if (!advanced) return advanced.error();
+    if (!*advanced) {
+      if (!deadline_.has_passed()) return std::unique_ptr<Sender>();
+      return base::fail(
+          base::Status::kTimeout,
+          "connect to %s: no answer (VERBENA_CONNECT_TIMEOUT_MS %lld ms); is the peer alive, and does a "
+          "firewall let the handshake's port through?",
+          peer_.c_str(), static_cast<long long>(base::parameters().connect_timeout_ms));
+    }
+    step_ = static_cast<Step>(static_cast<int>(step_) + 1);
+    offset_bytes_ = 0;
+  }
+  return finish();
+}
+
+// True: the step is done.
+base::Result<bool> Connector::advance() {
+  switch (step_) {
+    case Step::kConnecting:
+      return socket_.finish_connect();
+    case Step::kSendingHello:
+      return socket_.send_all(&hello_, sizeof(hello_), offset_bytes_);
+    case Step::kAwaitingWelcome: {
+      auto received = socket_.receive_exact(&welcome_, sizeof(welcome_), offset_bytes_);
+      if (!received || !*received) return received;
+      if (auto outcome = accept_welcome(); !outcome) return outcome.error();
+      return true;
+    }
+    default:
+      return socket_.send_all(&ready_, sizeof(ready_), offset_bytes_);
+  }
+}
+
+base::Outcome Connector::accept_welcome() {
+  const auto error = protocol::check_welcome(welcome_, handle_.header.nonce, hello_.queue_pairs);
+  if (error != protocol::HandshakeError::kNone) {
+    return base::fail(base::Status::kRemote, "connect to %s: %s", peer_.c_str(), protocol::describe(error));
+  }
+  if (welcome_.refusal != 0) {
+    return base::fail(base::Status::kRemote, "connect to %s: the peer refused: %s", peer_.c_str(),
+                      describe_refusal(welcome_.refusal));
+  }
+  return link_.connect({welcome_.rail, welcome_.rails}, welcome_.queue_pair);
+}
+
+base::Result<std::unique_ptr<Sender>> Connector::finish() {
+  Sender::Peer peer;
+  peer.rails = welcome_.rails;
+  peer.page_bytes = welcome_.page_bytes;
+  std::copy(std::begin(welcome_.window), std::end(welcome_.window), peer.window.begin());
+  peer.staging_threshold_bytes = welcome_.staging_threshold_bytes;
+  peer.staging = welcome_.staging != 0;
+  peer.min_stripe_bytes = static_cast<uint64_t>(base::parameters().min_stripe_bytes);
+  auto watch = PeerWatch::start(std::move(socket_), peer_);
+  if (!watch) return watch.error();
+  return std::make_unique<Sender>(std::move(link_), std::move(control_), peer, std::move(*watch));
+}
+
+}  // namespace verbena::transport

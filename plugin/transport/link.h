@@ -1,0 +1,89 @@
+// The queue pairs of one connection and the completion queues they report to: one queue of completions for
+// each local rail, so that connections on different threads share no lock. Queue pair q runs on local rail q
+// mod rails.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "protocol/handshake.h"
+#include "verbs/queues.h"
+
+namespace verbena::transport {
+
+// A send completion's cookie: which queue pair, and what the owner wants to remember.
+inline uint64_t make_cookie(uint32_t queue_pair, uint32_t value) {
+  return uint64_t{queue_pair} << 32 | value;
+}
+inline uint32_t cookie_queue_pair(uint64_t cookie) {
+  return static_cast<uint32_t>(cookie >> 32);
+}
+inline uint32_t cookie_value(uint64_t cookie) {
+  return static_cast<uint32_t>(cookie);
+}
+
+class Link {
+ public:
+  struct Options {
+    std::span<verbs::Device* const> rails;
+    uint32_t queue_pairs = 1;
+    uint32_t send_depth = 128;
+    std::span<verbs::SharedReceiveQueue* const>
+        receive_queues;            // one a rail; empty: this side receives nothing
+    uint32_t receive_entries = 0;  // most receive completions outstanding on one rail
+    int traffic_class = -1;
+  };
+  static base::Result<Link> create(const Options& options);
+
+  uint32_t queue_pairs() const { return static_cast<uint32_t>(pairs_.size()); }
+  uint32_t rails() const { return static_cast<uint32_t>(rails_.size()); }
+  uint32_t rail_of(uint32_t queue_pair) const { return queue_pair % rails(); }
+  verbs::Device& device(uint32_t rail) { return *rails_[rail]; }
+  verbs::QueuePair& pair(uint32_t queue_pair) { return pairs_[queue_pair]; }
+
+  void describe(std::span<protocol::RailRecord> rails, std::span<protocol::QueuePairRecord> pairs) const;
+  base::Outcome connect(std::span<const protocol::RailRecord> rails,
+                        std::span<const protocol::QueuePairRecord> pairs);
+  // No DMA of this connection starts any more; what is under way is flushed.
+  void stop();
+
+  // Hands each completion to `handle(completion, queue_pair)` -> bool; stops at the first false and returns
+  // it. Send completions without error are retired before. False too if a completion queue itself failed.
+  template <typename Handle>
+  bool poll(Handle&& handle) {
+    for (auto& queue : completions_) {
+      verbs::Completion batch[16];
+      int count = 0;
+      do {
+        count = queue.poll(batch);
+        if (count < 0) return false;
+        for (int i = 0; i < count; ++i) {
+          const uint32_t pair = find_pair(batch[i].qp_number);
+          if (pair == queue_pairs()) continue;
+          if (batch[i].kind == verbs::CompletionKind::kSend && batch[i].error == 0) pairs_[pair].retire();
+          if (!handle(batch[i], pair)) return false;
+        }
+      } while (count == 16);
+    }
+    return true;
+  }
+
+  // `<peer>, rail <device>:<port>, qp <n>: <cause>` for a failed completion.
+  std::string describe_failure(const verbs::Completion& completion, uint32_t queue_pair) const;
+
+ private:
+  uint32_t find_pair(uint32_t qp_number) const {
+    uint32_t q = 0;
+    while (q < pairs_.size() && pairs_[q].number() != qp_number) ++q;
+    return q;
+  }
+
+  std::vector<verbs::Device*> rails_;
+  std::vector<verbs::CompletionQueue> completions_;  // before the pairs: destroyed after them
+  std::vector<verbs::QueuePair> pairs_;
+};
+
+}  // namespace verbena::transport

@@ -1,0 +1,74 @@
+#include "transport/listener.h"
+
+#include <sys/random.h>
+
+#include <bit>
+#include <cerrno>
+
+#include "base/log.h"
+#include "base/parameters.h"
+
+namespace verbena::transport {
+
+namespace {
+
+constexpr size_t kMaxHandshakes = 16;  // at a time; further callers wait in the kernel's queue
+
+base::Deadline make_deadline() {
+  return base::Deadline::after_ms(base::parameters().connect_timeout_ms);
+}
+
+}  // namespace
+
+Listener::Listener(const Nic& nic, base::Listener socket, uint64_t nonce)
+    : nic_(nic), socket_(std::move(socket)), nonce_(nonce), deadline_(make_deadline()) {}
+
+base::Result<std::unique_ptr<Listener>> Listener::open(const Nic& nic, protocol::Handle* handle) {
+  auto socket = base::Listener::open();
+  if (!socket) return socket.error();
+  uint64_t nonce = 0;
+  if (getrandom(&nonce, sizeof(nonce), GRND_NONBLOCK) != sizeof(nonce)) {
+    return base::fail_errno(base::Status::kSystem, errno, "listen: no random nonce");
+  }
+  *handle = {};
+  handle->address = std::bit_cast<protocol::AddressRecord>(socket->address());
+  handle->rails = static_cast<uint32_t>(nic.rails.size());
+  handle->queue_pairs_per_rail = static_cast<uint32_t>(base::parameters().qps_per_connection);
+  protocol::seal_handle(*handle, nonce);
+  return std::unique_ptr<Listener>(new Listener(nic, std::move(*socket), nonce));
+}
+
+base::Result<std::unique_ptr<Receiver>> Listener::poll(const AcceptOptions& options, void** device_handle) {
+  if (!is_polled_) deadline_ = make_deadline();
+  is_polled_ = true;
+  if (acceptors_.size() < kMaxHandshakes) {
+    auto socket = socket_.accept();
+    if (!socket) return socket.error();
+    if (*socket) acceptors_.push_back(std::make_unique<Acceptor>(nic_, nonce_, std::move(**socket)));
+  }
+  for (size_t i = 0; i < acceptors_.size();) {
+    auto verdict = acceptors_[i]->poll(options);
+    if (!verdict) {
+      acceptors_.erase(acceptors_.begin() + static_cast<ptrdiff_t>(i));
+      return verdict.error();
+    }
+    if (*verdict == Acceptor::Verdict::kStanding) {
+      const auto acceptor = std::move(acceptors_[i]);
+      acceptors_.clear();
+      *device_handle = acceptor->device_handle();
+      return acceptor->finish();
+    }
+    if (*verdict == Acceptor::Verdict::kStranger) {
+      acceptors_.erase(acceptors_.begin() + static_cast<ptrdiff_t>(i));
+    } else {
+      ++i;
+    }
+  }
+  if (!deadline_.has_passed()) return std::unique_ptr<Receiver>();
+  return base::fail(base::Status::kTimeout,
+                    "accept on %s: no peer connected (VERBENA_CONNECT_TIMEOUT_MS %lld ms)",
+                    base::describe(socket_.address()).c_str(),
+                    static_cast<long long>(base::parameters().connect_timeout_ms));
+}
+
+}  // namespace verbena::transport

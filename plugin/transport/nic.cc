@@ -1,0 +1,80 @@
+#include "transport/nic.h"
+
+#include <algorithm>
+
+#include "base/log.h"
+
+namespace verbena::transport {
+
+namespace {
+
+std::string make_name(const verbs::Device& device, bool has_sibling_port) {
+  std::string name = "verbena_" + device.name();
+  if (has_sibling_port) name += "_" + std::to_string(device.port_number());
+  return name;
+}
+
+}  // namespace
+
+base::Result<std::unique_ptr<NicRegistry>> NicRegistry::discover() {
+  auto devices = verbs::discover_devices();
+  if (!devices) return devices.error();
+  auto registry = std::make_unique<NicRegistry>();
+  registry->devices_ = std::move(*devices);
+  for (const auto& device : registry->devices_) {
+    const auto ports = std::count_if(registry->devices_.begin(), registry->devices_.end(),
+                                     [&](const auto& other) { return other->name() == device->name(); });
+    auto nic = std::make_unique<Nic>();
+    nic->name = make_name(*device, ports > 1);
+    nic->pci_path = device->sysfs_path();
+    nic->rails = {device.get()};
+    nic->members = {static_cast<int>(registry->nics_.size())};
+    nic->guid = device->guid();
+    nic->speed_mbps = device->speed_mbps();
+    nic->supports_gpu_pointers = device->supports_gpu_pointers();
+    nic->supports_dmabuf = device->supports_dmabuf();
+    registry->nics_.push_back(std::move(nic));
+  }
+  return registry;
+}
+
+const Nic* NicRegistry::find(int index) const {
+  return index >= 0 && index < size() ? nics_[static_cast<size_t>(index)].get() : nullptr;
+}
+
+base::Result<int> NicRegistry::add_virtual(std::span<const int> members) {
+  if (members.empty() || members.size() > verbs::kMaxRails) {
+    return base::fail(base::Status::kInvalidArgument, "makeVDevice: %zu members (1 to %d)", members.size(),
+                      verbs::kMaxRails);
+  }
+  for (int i = 0; i < size(); ++i) {
+    if (std::equal(members.begin(), members.end(), nics_[i]->members.begin(), nics_[i]->members.end()))
+      return i;
+  }
+  auto joined = std::make_unique<Nic>();
+  joined->supports_gpu_pointers = joined->supports_dmabuf = true;
+  for (const int member : members) {
+    const Nic* nic = find(member);
+    const bool repeated = std::count(members.begin(), members.end(), member) > 1;
+    if (nic == nullptr || nic->rails.size() != 1 || repeated) {
+      return base::fail(base::Status::kInvalidArgument, "makeVDevice: member %d is %s (devices 0 to %d)",
+                        member,
+                        nic == nullptr ? "unknown"
+                        : repeated     ? "named twice"
+                                       : "itself virtual",
+                        size() - 1);
+    }
+    joined->name += (joined->name.empty() ? "" : "+") + nic->name;
+    joined->rails.push_back(nic->rails[0]);
+    joined->members.push_back(member);
+    joined->speed_mbps += nic->speed_mbps;
+    joined->supports_gpu_pointers &= nic->supports_gpu_pointers;
+    joined->supports_dmabuf &= nic->supports_dmabuf;
+  }
+  joined->pci_path = find(members[0])->pci_path;
+  joined->guid = find(members[0])->guid;
+  nics_.push_back(std::move(joined));
+  return size() - 1;
+}
+
+}  // namespace verbena::transport

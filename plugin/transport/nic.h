@@ -1,0 +1,42 @@
+// What NCCL calls a net device: one port, or several joined into a virtual device. Its ports are the rails of
+// every connection opened on it.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "verbs/device.h"
+
+namespace verbena::transport {
+
+struct Nic {
+  std::string
+      name;  // unlike any verbs device's own name, so that NCCL's built-in transport never shares its node
+  std::string pci_path;  // empty: not a PCI device
+  std::vector<verbs::Device*> rails;
+  std::vector<int> members;  // indices of the physical devices it is made of
+  uint64_t guid = 0;
+  uint32_t speed_mbps = 0;  // of all rails together
+  bool supports_gpu_pointers = false, supports_dmabuf = false;
+};
+
+// All devices of the process, physical ones first. Not thread safe: the net core locks.
+class NicRegistry {
+ public:
+  static base::Result<std::unique_ptr<NicRegistry>> discover();
+
+  int size() const { return static_cast<int>(nics_.size()); }
+  // Stable address; null for an index out of range.
+  const Nic* find(int index) const;
+  // Joins physical devices; the same members give the same device again.
+  base::Result<int> add_virtual(std::span<const int> members);
+
+ private:
+  std::vector<std::unique_ptr<verbs::Device>> devices_;
+  std::vector<std::unique_ptr<Nic>> nics_;
+};
+
+}  // namespace verbena::transport

@@ -1,0 +1,184 @@
+// Both ends close in every order, at rest and in the middle of transfers; nothing waits for the peer, nothing
+// stays.
+#include <algorithm>
+#include <array>
+
+#include "nccl/live_fixture.h"
+
+namespace verbena::nccl::testing {
+namespace {
+
+enum class End { kSend, kRecv, kListen };
+
+class CloseOrderTest : public LiveTest<NewestVersion>,
+                       public ::testing::WithParamInterface<std::array<End, 3>> {
+ protected:
+  using Connection = LiveConnection<NewestVersion>;
+  void SetUp() override {
+    LiveTest::SetUp();
+    if (HasFatalFailure()) return;
+    ASSERT_EQ(start(), 2);
+  }
+  static void close_in_order(Connection& connection) {
+    const auto begin = std::chrono::steady_clock::now();
+    connection.deregister();
+    for (const End end : GetParam()) {
+      EXPECT_TRUE(end == End::kSend   ? connection.close_send()
+                  : end == End::kRecv ? connection.close_recv()
+                                      : connection.close_listen());
+    }
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(1));
+  }
+};
+
+TEST_P(CloseOrderTest, AtRest) {
+  Connection* connection = establish();
+  ASSERT_NE(connection, nullptr);
+  ASSERT_EQ(connection->transfer(4096, 0, 0), nullptr);
+  close_in_order(*connection);
+}
+
+TEST_P(CloseOrderTest, BeforeAnythingWasSent) {
+  Connection* connection = establish();
+  ASSERT_NE(connection, nullptr);
+  close_in_order(*connection);
+}
+
+TEST_P(CloseOrderTest, WithReceivesPostedAndNoSends) {
+  Connection* connection = establish();
+  ASSERT_NE(connection, nullptr);
+  for (int i = 0; i < 4; ++i) {
+    ASSERT_NE(connection->receive(connection->received.bytes.first(4096), connection->received.mhandle),
+              nullptr);
+  }
+  close_in_order(*connection);
+}
+
+TEST_P(CloseOrderTest, WithSendsThatNobodyReceives) {
+  Connection* connection = establish();
+  ASSERT_NE(connection, nullptr);
+  for (int i = 0; i < 4; ++i) {
+    ASSERT_NE(connection->send(connection->sent.bytes.first(4096), connection->sent.mhandle), nullptr);
+  }
+  close_in_order(*connection);
+}
+
+// As after an abort: completed, placed by nobody, never consumed; and bulk still under way.
+TEST_P(CloseOrderTest, InTheMiddleOfTransfers) {
+  Connection* connection = establish();
+  ASSERT_NE(connection, nullptr);
+  void* staged = connection->receive(connection->received.bytes.first(4096), connection->received.mhandle);
+  ASSERT_NE(connection->send(connection->sent.bytes.first(4096), connection->sent.mhandle), nullptr);
+  ASSERT_TRUE(connection->wait(staged, nullptr));
+  ASSERT_NE(connection->receive(connection->received.bytes.last(2 << 20), connection->received.mhandle),
+            nullptr);
+  ASSERT_NE(connection->send(connection->sent.bytes.first(2 << 20), connection->sent.mhandle), nullptr);
+  close_in_order(*connection);
+}
+
+TEST_P(CloseOrderTest, OtherConnectionsGoOn) {
+  Connection *closed = establish(), *other = establish();
+  ASSERT_TRUE(closed != nullptr && other != nullptr);
+  ASSERT_NE(closed->send(closed->sent.bytes.first(4096), closed->sent.mhandle), nullptr);
+  close_in_order(*closed);
+  for (const size_t size : {0, 4096, 1 << 20}) EXPECT_EQ(other->transfer(size, 0, 0), nullptr);
+}
+
+// Many rounds of pages left in all states: if any were lost, the pool would run dry.
+TEST_P(CloseOrderTest, NothingIsLostOverManyConnections) {
+  const size_t files = count_open_files();
+  size_t files_after_first = 0;
+  for (int round = 0; round < 40; ++round) {
+    LiveConnection<NewestVersion> connection(*net_, context_);
+    ASSERT_TRUE(connection.establish(0, HandleShape::kFilled)) << round;
+    ASSERT_EQ(connection.transfer(10000, 0, 0), nullptr) << round;
+    for (int i = 0; i < 8; ++i) connection.send(connection.sent.bytes.first(16384), connection.sent.mhandle);
+    close_in_order(connection);
+    if (round == 0) files_after_first = count_open_files();
+  }
+  EXPECT_LE(count_open_files(), std::max(files, files_after_first));
+}
+
+std::vector<std::array<End, 3>> list_orders() {
+  std::array<End, 3> order{End::kSend, End::kRecv, End::kListen};
+  std::vector<std::array<End, 3>> orders;
+  do orders.push_back(order);
+  while (std::next_permutation(order.begin(), order.end()));
+  return orders;
+}
+
+std::string name_order(const ::testing::TestParamInfo<std::array<End, 3>>& info) {
+  std::string name;
+  for (const End end : info.param) name += end == End::kSend ? "Send" : end == End::kRecv ? "Recv" : "Listen";
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Orders, CloseOrderTest, ::testing::ValuesIn(list_orders()), name_order);
+
+using HalfOpenTest = LiveTest<NewestVersion>;
+
+TEST_F(HalfOpenTest, ListenersThatNobodyConnectsTo) {
+  ASSERT_EQ(start(), 2);
+  for (int i = 0; i < 20; ++i) {
+    char handle[abi::kHandleBytes] = {};
+    void *listen_comm = nullptr, *recv_comm = this;
+    ASSERT_EQ(net_->listen(context_, 0, handle, &listen_comm), abi::kSuccess);
+    ASSERT_EQ((*net_)->accept(listen_comm, &recv_comm, nullptr), abi::kSuccess);
+    EXPECT_EQ(recv_comm, nullptr);
+    EXPECT_EQ((*net_)->close_listen(listen_comm), abi::kSuccess);
+  }
+}
+
+// NCCL drops a connect that another rank's failure interrupts: its state is the plugin's to clear up.
+TEST_F(HalfOpenTest, ConnectThatIsNeverFinished) {
+  ASSERT_EQ(start(), 2);
+  const size_t files = count_open_files();
+  char handle[abi::kHandleBytes] = {};
+  void *listen_comm = nullptr, *send_comm = nullptr;
+  ASSERT_EQ(net_->listen(context_, 0, handle, &listen_comm), abi::kSuccess);
+  ASSERT_EQ(net_->connect(context_, 0, abi::kUndefined, handle, &send_comm, nullptr), abi::kSuccess);
+  EXPECT_EQ((*net_)->close_listen(listen_comm), abi::kSuccess);
+  ASSERT_EQ(send_comm, nullptr);
+  EXPECT_EQ((*net_)->finalize(context_), abi::kSuccess);
+  is_up_ = false;
+  EXPECT_LE(count_open_files(), files);
+}
+
+TEST_F(HalfOpenTest, ReceiverLearnsThatTheSenderIsGone) {
+  environment_.set("VERBENA_PEER_GRACE_MS", "100");
+  ASSERT_EQ(start(), 2);
+  auto* connection = establish();
+  ASSERT_NE(connection, nullptr);
+  void* request = connection->receive(connection->received.bytes.first(4096), connection->received.mhandle);
+  ASSERT_NE(request, nullptr);
+  ASSERT_TRUE(connection->close_send());
+  LogCapture::get().take_lines();
+  EXPECT_FALSE(connection->wait(request, nullptr));
+  EXPECT_EQ(connection->result, abi::kRemoteError);
+  EXPECT_EQ(LogCapture::get().take_warnings().size(), 1u);
+  int done = 0;
+  EXPECT_EQ((*net_)->test(request, &done, nullptr),
+            abi::kRemoteError);  // the first error sticks, and is logged once
+  EXPECT_TRUE(LogCapture::get().take_warnings().empty());
+}
+
+TEST_F(HalfOpenTest, SenderLearnsThatTheReceiverIsGone) {
+  environment_.set("VERBENA_PEER_GRACE_MS", "100");
+  ASSERT_EQ(start(), 2);
+  auto* connection = establish();
+  ASSERT_NE(connection, nullptr);
+  ASSERT_TRUE(connection->close_recv());
+  LogCapture::get().take_lines();
+  // Eager sends may still leave; with nobody to return credits this must end in an error, not in a wait.
+  const bool failed = poll_until([&] {
+    void* request = connection->send(connection->sent.bytes.first(65536), connection->sent.mhandle);
+    if (connection->result != abi::kSuccess) return true;
+    return !connection->wait(request, nullptr) && connection->result != abi::kSuccess;
+  });
+  EXPECT_TRUE(failed);
+  EXPECT_EQ(connection->result, abi::kRemoteError);
+  EXPECT_EQ(LogCapture::get().take_warnings().size(), 1u);
+}
+
+}  // namespace
+}  // namespace verbena::nccl::testing

@@ -1,0 +1,107 @@
+// NCCL loads, initialises, finalizes and unloads the plugin as often as it likes.
+#include "nccl/live_fixture.h"
+
+namespace verbena::nccl::testing {
+namespace {
+
+template <typename V>
+class LifecycleTest : public LiveTest<V> {};
+TYPED_TEST_SUITE(LifecycleTest, AllVersions, VersionNames);
+
+TYPED_TEST(LifecycleTest, UnloadedAndLoadedAgain) {
+  size_t files = 0, threads = 0;
+  for (int round = 0; round < 4; ++round) {
+    if (round > 0) {
+      this->SetUp();
+    }
+    ASSERT_EQ(this->start(), 2) << round;
+    auto* connection = this->establish();
+    ASSERT_NE(connection, nullptr) << round;
+    ASSERT_EQ(connection->transfer(4096, 0, 0), nullptr) << round;
+    ASSERT_EQ(connection->transfer(1 << 20, 0, 0), nullptr) << round;
+    this->TearDown();
+    if (round == 0) {
+      files = count_open_files();
+      threads = count_threads();
+    }
+    EXPECT_LE(count_open_files(), files) << round;
+    EXPECT_LE(count_threads(), threads) << round;
+  }
+}
+
+TYPED_TEST(LifecycleTest, LoadedAndUnloadedWithoutInit) {
+  ASSERT_TRUE(LoadedPlugin::is_in_memory());
+  this->TearDown();
+  EXPECT_FALSE(LoadedPlugin::is_in_memory());
+}
+
+TYPED_TEST(LifecycleTest, InitTwice) {
+  ASSERT_EQ(this->start(), 2);
+  void* const first = this->context_;
+  void* second = nullptr;
+  ASSERT_EQ(this->net_->init(&second, 2, abi::kUndefined, &LogCapture::write), abi::kSuccess);
+  int count = 0;
+  EXPECT_EQ((*this->net_)->devices(&count), abi::kSuccess);
+  EXPECT_EQ(count, 2);
+  {
+    LiveConnection<TypeParam> connection(*this->net_, second);
+    ASSERT_TRUE(connection.establish(0, HandleShape::kFilled));
+    EXPECT_EQ(connection.transfer(4096, 0, 0), nullptr);
+    // One communicator's end is nothing to the other's connections.
+    this->context_ = second;
+    EXPECT_EQ(this->net_->finalize(first), abi::kSuccess);
+    EXPECT_EQ(connection.transfer(4096, 0, 0), nullptr);
+  }
+}
+
+TYPED_TEST(LifecycleTest, FinalizeOfNothing) {
+  EXPECT_EQ(this->net_->finalize(nullptr), abi::kSuccess);
+  ASSERT_EQ(this->start(), 2);
+  EXPECT_EQ(this->net_->finalize(nullptr), abi::kSuccess);
+  auto* connection = this->establish();
+  ASSERT_NE(connection, nullptr);
+  EXPECT_EQ(connection->transfer(4096, 0, 0), nullptr);
+}
+
+using NewestLifecycleTest = LiveTest<NewestVersion>;
+
+TEST_F(NewestLifecycleTest, UnloadingLeavesNothingMapped) {
+  ASSERT_EQ(start(), 2);
+  ASSERT_NE(establish(), nullptr);
+  TearDown();
+  EXPECT_FALSE(LoadedPlugin::is_in_memory());
+}
+
+TEST_F(NewestLifecycleTest, FinalizePrintsTheCounters) {
+  ASSERT_EQ(start(), 2);
+  auto* connection = establish();
+  ASSERT_NE(connection, nullptr);
+  ASSERT_EQ(connection->transfer(4096, 0, 0), nullptr);
+  ASSERT_EQ(connection->transfer(1 << 20, 0, 0), nullptr);
+  connections_.clear();
+  LogCapture::get().take_lines();
+  EXPECT_EQ(net_->finalize(context_), abi::kSuccess);
+  is_up_ = false;
+  std::string text;
+  for (const LogLine& line : LogCapture::get().take_lines()) {
+    EXPECT_EQ(line.level, abi::kLogInfo);
+    text += line.text + '\n';
+  }
+  for (const char* part : {"staged", "direct", "descriptors", "4096", "1048576"}) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << " in " << text;
+  }
+}
+
+TEST_F(NewestLifecycleTest, UnpackOffIsAPlainDevice) {
+  environment_.set("VERBENA_UNPACK", "0");
+  ASSERT_EQ(start(), 2);
+  abi::PropertiesV12 properties{};
+  ASSERT_EQ((*net_)->get_properties(0, &properties), abi::kSuccess);
+  EXPECT_EQ(properties.net_device_type, abi::kDeviceHost);
+  auto* connection = establish(0, HandleShape::kPointsToNull);
+  ASSERT_NE(connection, nullptr);
+  for (const size_t size : {0, 1, 4096, 1 << 20}) EXPECT_EQ(connection->transfer(size, 0, 0), nullptr);
+}
+
+}  // namespace
+}  // namespace verbena::nccl::testing

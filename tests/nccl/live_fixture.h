@@ -1,0 +1,70 @@
+// A typed fixture over the built plugin on softverbs: loaded, initialised, and at the end finalized and
+// unloaded.
+#pragma once
+
+#include <memory>
+
+#include "nccl/live_connection.h"
+#include "nccl/loaded_plugin.h"
+#include "nccl/log_capture.h"
+
+namespace verbena::nccl::testing {
+
+using NewestVersion = Version<12, abi::NetV12>;
+
+class LiveEnvironment : public ::testing::Test {
+ protected:
+  LiveEnvironment() {
+    for (const char* name : {"VERBENA_HCA", "NCCL_IB_HCA", "VERBENA_UNPACK", "VERBENA_UNPACK_THRESHOLD",
+                             "NCCL_NET_DEVICE_UNPACK_ENABLED", "NCCL_NET_DEVICE_UNPACK_THRESHOLD"}) {
+      environment_.unset(name);
+    }
+    environment_.set("VERBENA_IBVERBS_LIB", "softverbs");
+    environment_.set("SOFTVERBS_DEVICES", "2");
+    environment_.set("VERBENA_MERGE_NICS", "0");
+    environment_.set("VERBENA_SOCKET_IFNAME", "lo");
+    LogCapture::get().take_lines();
+  }
+  ScopedEnvironment environment_;
+};
+
+template <typename V>
+class LiveTest : public LiveEnvironment {
+ protected:
+  void SetUp() override {
+    plugin_ = std::make_unique<LoadedPlugin>();
+    ASSERT_NE(plugin_->table<V>(), nullptr) << plugin_->problem();
+    net_ = std::make_unique<Caller<V>>(*plugin_->table<V>());
+  }
+  void TearDown() override {
+    connections_.clear();
+    if (is_up_) {
+      EXPECT_EQ(net_->finalize(context_), abi::kSuccess);
+    }
+    net_.reset();
+    plugin_.reset();
+  }
+
+  // The number of devices, 0 if anything failed.
+  int start() {
+    int count = 0;
+    is_up_ = net_->init(&context_, 0x5eed, abi::kUndefined, &LogCapture::write) == abi::kSuccess;
+    if (!is_up_ || (*net_)->devices(&count) != abi::kSuccess) return 0;
+    return count;
+  }
+  LiveConnection<V>& add_connection() {
+    return *connections_.emplace_back(std::make_unique<LiveConnection<V>>(*net_, context_));
+  }
+  LiveConnection<V>* establish(int device = 0, HandleShape shape = HandleShape::kFilled) {
+    LiveConnection<V>& connection = add_connection();
+    return connection.establish(device, shape) ? &connection : nullptr;
+  }
+
+  std::unique_ptr<LoadedPlugin> plugin_;
+  std::unique_ptr<Caller<V>> net_;
+  void* context_ = nullptr;
+  bool is_up_ = false;
+  std::vector<std::unique_ptr<LiveConnection<V>>> connections_;
+};
+
+}  // namespace verbena::nccl::testing

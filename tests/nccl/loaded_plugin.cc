@@ -1,0 +1,75 @@
+#include "nccl/loaded_plugin.h"
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+namespace verbena::nccl::testing {
+
+namespace {
+
+size_t count_entries(const char* folder) {
+  size_t count = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(folder)) ++count;
+  return count;
+}
+
+}  // namespace
+
+ScopedEnvironment::~ScopedEnvironment() {
+  for (const auto& [name, value] : before_) {
+    if (value) {
+      setenv(name.c_str(), value->c_str(), 1);
+    } else {
+      unsetenv(name.c_str());
+    }
+  }
+}
+
+void ScopedEnvironment::remember(const std::string& name) {
+  const char* value = std::getenv(name.c_str());
+  before_.try_emplace(name, value == nullptr ? std::nullopt : std::optional<std::string>(value));
+}
+
+void ScopedEnvironment::set(const std::string& name, const std::string& value) {
+  remember(name);
+  setenv(name.c_str(), value.c_str(), 1);
+}
+
+void ScopedEnvironment::unset(const std::string& name) {
+  remember(name);
+  unsetenv(name.c_str());
+}
+
+LoadedPlugin::LoadedPlugin() : library_(dlopen(path(), RTLD_NOW | RTLD_LOCAL)) {
+  if (library_ == nullptr) problem_ = dlerror();
+}
+
+LoadedPlugin::~LoadedPlugin() {
+  if (library_ != nullptr) dlclose(library_);
+}
+
+const void* LoadedPlugin::find_symbol(const std::string& name) const {
+  return library_ == nullptr ? nullptr : dlsym(library_, name.c_str());
+}
+
+const char* LoadedPlugin::path() {
+  return VERBENA_PLUGIN_PATH;
+}
+
+bool LoadedPlugin::is_in_memory() {
+  void* const library = dlopen(path(), RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
+  if (library == nullptr) return false;
+  dlclose(library);
+  return true;
+}
+
+size_t count_open_files() {
+  return count_entries("/proc/self/fd");
+}
+size_t count_threads() {
+  return count_entries("/proc/self/task");
+}
+
+}  // namespace verbena::nccl::testing

@@ -1,0 +1,52 @@
+// The built libnccl-net.so, opened as NCCL opens it, in an environment of the test's own.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+
+namespace verbena::nccl::testing {
+
+// Sets and unsets variables; puts back what was there.
+class ScopedEnvironment {
+ public:
+  ScopedEnvironment() = default;
+  ScopedEnvironment(const ScopedEnvironment&) = delete;
+  ScopedEnvironment& operator=(const ScopedEnvironment&) = delete;
+  ~ScopedEnvironment();
+  void set(const std::string& name, const std::string& value);
+  void unset(const std::string& name);
+
+ private:
+  void remember(const std::string& name);
+  std::map<std::string, std::optional<std::string>> before_;
+};
+
+class LoadedPlugin {
+ public:
+  // Null pointers from table() if the library could not be opened; problem() says why.
+  LoadedPlugin();
+  LoadedPlugin(const LoadedPlugin&) = delete;
+  LoadedPlugin& operator=(const LoadedPlugin&) = delete;
+  ~LoadedPlugin();
+
+  template <typename V>
+  const typename V::Table* table() const {
+    return static_cast<const typename V::Table*>(find_symbol(V::symbol()));
+  }
+  const std::string& problem() const { return problem_; }
+
+  static const char* path();
+  static bool is_in_memory();  // mapped by anybody in this process
+
+ private:
+  const void* find_symbol(const std::string& name) const;
+  void* library_ = nullptr;
+  std::string problem_;
+};
+
+// What this process holds; to compare before and after.
+size_t count_open_files();
+size_t count_threads();
+
+}  // namespace verbena::nccl::testing

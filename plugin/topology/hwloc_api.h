@@ -1,0 +1,29 @@
+// The functions of libhwloc.so.15 that topology uses, found at run time: the plugin runs without it and then
+// knows no distances. Internal to topology.
+#pragma once
+
+#include <hwloc.h>
+
+namespace verbena::topology {
+
+#define VERBENA_HWLOC_FUNCTIONS(X) \
+  X(topology_init)                 \
+  X(topology_destroy)              \
+  X(topology_set_xmlbuffer)        \
+  X(topology_set_io_types_filter)  \
+  X(topology_set_components)       \
+  X(topology_load)                 \
+  X(get_obj_by_depth)              \
+  X(bitmap_weight)                 \
+  X(bitmap_first)
+
+struct HwlocApi {
+#define VERBENA_MEMBER(name) decltype(&::hwloc_##name) name = nullptr;
+  VERBENA_HWLOC_FUNCTIONS(VERBENA_MEMBER)
+#undef VERBENA_MEMBER
+};
+
+// Loaded on the first call and kept for the life of the plugin; null where there is none that fits.
+const HwlocApi* find_hwloc();
+
+}  // namespace verbena::topology

@@ -1,0 +1,55 @@
+#include "topology/pci_path.h"
+
+#include <charconv>
+#include <cstdlib>
+#include <memory>
+
+namespace verbena::topology {
+namespace {
+
+constexpr std::string_view kDevicesFolder = "/sys/devices/";
+
+// Takes a hexadecimal number and the separator behind it ('\0': the end) off the front of `text`.
+bool take_number(std::string_view& text, char separator, unsigned maximum, unsigned& value) {
+  const char* const end = text.data() + text.size();
+  const auto [next, error] = std::from_chars(text.data(), end, value, 16);
+  if (error != std::errc() || value > maximum) return false;
+  text.remove_prefix(static_cast<size_t>(next - text.data()));
+  if (separator == '\0') return text.empty();
+  if (!text.starts_with(separator)) return false;
+  text.remove_prefix(1);
+  return true;
+}
+
+}  // namespace
+
+std::optional<PciAddress> parse_pci_address(std::string_view text) {
+  PciAddress address;
+  const bool good =
+      take_number(text, ':', 0xffffffff, address.domain) && take_number(text, ':', 0xff, address.bus) &&
+      take_number(text, '.', 0x1f, address.device) && take_number(text, '\0', 7, address.function);
+  if (!good) return std::nullopt;
+  return address;
+}
+
+std::optional<PciAddress> find_pci_address(std::string_view path) {
+  const size_t slash = path.rfind('/');
+  return parse_pci_address(slash == std::string_view::npos ? path : path.substr(slash + 1));
+}
+
+std::string trim_to_pci_device(std::string_view resolved_path) {
+  if (!resolved_path.starts_with(kDevicesFolder)) return {};
+  while (resolved_path.size() > kDevicesFolder.size()) {
+    if (find_pci_address(resolved_path)) return std::string(resolved_path);
+    resolved_path = resolved_path.substr(0, resolved_path.rfind('/'));
+  }
+  return {};
+}
+
+std::string find_pci_path(const std::string& sysfs_entry) {
+  const std::unique_ptr<char, decltype(&std::free)> resolved(realpath(sysfs_entry.c_str(), nullptr),
+                                                             &std::free);
+  return resolved == nullptr ? std::string() : trim_to_pci_device(resolved.get());
+}
+
+}  // namespace verbena::topology

@@ -1,0 +1,56 @@
+// How near PCI devices are to each other and to the CPUs' memory. Devices are named by a sysfs path as
+// find_pci_path gives it, or by a PCI address alone (a GPU's). What is unknown is said so; nothing here is an
+// error.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+
+struct hwloc_topology;
+struct hwloc_obj;
+
+namespace verbena::topology {
+
+inline constexpr int kNoNode = -1;
+
+// From near to far.
+enum class Distance : uint8_t {
+  kSameDevice,  // functions of one PCI device included
+  kSameSwitch,  // a PCI switch or one root port
+  kSameBridge,  // the same host bridge: through the root complex
+  kSameNode,    // the same NUMA node: between host bridges
+  kOtherNode,   // over the link between NUMA nodes
+  kUnknown,
+};
+
+const char* describe(Distance distance);
+
+class Topology {
+ public:
+  // This machine's, read on the first call; knows nothing if hwloc is missing or fails. Safe from any thread.
+  static const Topology& system();
+  // A machine described in hwloc's XML, such as lstopo writes.
+  static base::Result<Topology> from_xml(const std::string& xml);
+
+  Topology() = default;
+  Topology(Topology&& other) noexcept;
+  Topology& operator=(Topology&& other) noexcept;
+  ~Topology();
+
+  // kNoNode if unknown, or if the device belongs to several nodes alike.
+  int find_numa_node(std::string_view device) const;
+  Distance measure_distance(std::string_view from, std::string_view to) const;
+  // "0000:3b:00.0 on NUMA node 0"
+  std::string describe_device(std::string_view device) const;
+
+ private:
+  static base::Result<Topology> load(const std::string* xml);
+  const hwloc_obj* find_object(std::string_view device) const;
+
+  hwloc_topology* topology_ = nullptr;
+};
+
+}  // namespace verbena::topology

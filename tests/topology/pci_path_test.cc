@@ -1,0 +1,57 @@
+#include "topology/pci_path.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+namespace verbena::topology {
+namespace {
+
+TEST(PciAddress, IsRead) {
+  EXPECT_EQ(parse_pci_address("0000:3b:00.1"), (PciAddress{0, 0x3b, 0, 1}));
+  EXPECT_EQ(parse_pci_address("10000:e1:1f.7"), (PciAddress{0x10000, 0xe1, 0x1f, 7}));
+}
+
+TEST(PciAddress, IsNotGuessed) {
+  for (const char* text :
+       {"", "3b:00.1", "0000:3b:00", "0000:3b:00.8", "0000:3b:20.0", "0000:100:00.0", "virtio0",
+        "0000:3b:00.1x", "pci0000:3b", "-1:3b:00.1", "0000:3b:00.", "0x0:3b:00.1"}) {
+    EXPECT_FALSE(parse_pci_address(text)) << text;
+  }
+}
+
+TEST(PciAddress, IsFoundAtTheEndOfAPath) {
+  EXPECT_EQ(find_pci_address("/sys/devices/pci0000:00/0000:00:03.0"), (PciAddress{0, 0, 3, 0}));
+  EXPECT_EQ(find_pci_address("0000:00:03.0"), (PciAddress{0, 0, 3, 0}));
+  EXPECT_FALSE(find_pci_address("/sys/devices/0000:00:03.0/virtio0"));
+}
+
+TEST(PciPath, EndsWithTheDevice) {
+  EXPECT_EQ(trim_to_pci_device("/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0"),
+            "/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0");
+  EXPECT_EQ(trim_to_pci_device("/sys/devices/pci0000:00/0000:00:03.0/virtio0/net/eth0"),
+            "/sys/devices/pci0000:00/0000:00:03.0");
+}
+
+TEST(PciPath, IsEmptyForVirtualDevices) {
+  EXPECT_EQ(trim_to_pci_device("/sys/devices/virtual/infiniband/rxe0"), "");
+  EXPECT_EQ(trim_to_pci_device("/sys/devices/"), "");
+  EXPECT_EQ(trim_to_pci_device("/proc/0000:00:03.0"), "");
+  EXPECT_EQ(find_pci_path("/sys/class/net/lo"), "");
+  EXPECT_EQ(find_pci_path("/no/such/path"), "");
+  EXPECT_EQ(find_pci_path(""), "");
+}
+
+TEST(PciPath, FollowsTheLinksOfThisMachine) {
+  std::error_code error;
+  const std::filesystem::path folder = "/sys/bus/pci/devices";
+  std::filesystem::directory_iterator entries(folder, error);
+  if (error || entries == std::filesystem::directory_iterator()) GTEST_SKIP() << "no PCI devices";
+  const std::string entry = entries->path();
+  const std::string path = find_pci_path(entry);
+  EXPECT_TRUE(path.starts_with("/sys/devices/")) << path;
+  EXPECT_EQ(find_pci_address(path), find_pci_address(entry));
+}
+
+}  // namespace
+}  // namespace verbena::topology

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace verbena::softverbs {
+
+inline constexpr uint32_t kMaxDevices = 8;
+
+// What the environment says; read once, at the first call into the library.
+struct Config {
+  uint32_t devices = 1;
+  std::string directory;                      // where the shared tables live
+  std::string job;                            // processes see each other only within one job
+  uint64_t inline_copy_bytes = 256ull << 10;  // larger work requests go to the rail's worker
+  uint32_t spin_polls = 0;                    // empty polls before a poller starts to yield its CPU
+  bool gpu = true;                            // whether CUDA pointers may be registered
+};
+
+const Config& get_config();
+
+// One line on stderr; the library has no logger of its application's.
+void warn(const char* format, ...) __attribute__((format(printf, 1, 2)));
+
+}  // namespace verbena::softverbs

@@ -1,0 +1,143 @@
+#include <poll.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <memory>
+
+#include "softverbs/events.h"
+#include "softverbs/objects.h"
+
+// verbs.h turns these names into macros for applications; here they are functions.
+#undef ibv_query_port
+SOFTVERBS_API int ibv_query_port(ibv_context* context, uint8_t port, _compat_ibv_port_attr* attributes);
+
+namespace verbena::softverbs {
+namespace {
+
+ibv_mw* refuse_memory_window(ibv_pd*, ibv_mw_type) {
+  return fail_with<ibv_mw>(EOPNOTSUPP);
+}
+int refuse_bind(ibv_qp*, ibv_mw*, ibv_mw_bind*) {
+  return EOPNOTSUPP;
+}
+int refuse_dealloc(ibv_mw*) {
+  return EOPNOTSUPP;
+}
+
+void install_operations(Context& context) {
+  verbs_context& verbs = context.verbs;
+  verbs.sz = sizeof(verbs_context);
+  verbs.query_port = query_port_sized;
+  verbs.query_device_ex = query_device_sized;
+  ibv_context_ops& ops = verbs.context.ops;
+  ops._compat_query_port = ibv_query_port;
+  ops._compat_query_device = ibv_query_device;
+  ops.alloc_mw = refuse_memory_window;
+  ops.bind_mw = refuse_bind;
+  ops.dealloc_mw = refuse_dealloc;
+  ops.poll_cq = poll_cq;
+  ops.req_notify_cq = request_notification;
+  ops.post_send = post_send;
+  ops.post_recv = post_receive;
+  ops.post_srq_recv = post_shared_receive;
+}
+
+// The element that an event is about, and the count that its acknowledgement raises.
+void fill_event(const AsyncRecord& record, void* object, ibv_async_event& event) {
+  event.event_type = static_cast<ibv_event_type>(record.type);
+  if (object == nullptr) {
+    event.element.port_num = static_cast<int>(record.token);
+  } else {
+    event.element.qp = static_cast<ibv_qp*>(object);  // a union of pointers
+  }
+}
+
+void acknowledge(pthread_mutex_t& mutex, pthread_cond_t& condition, uint32_t& completed) {
+  pthread_mutex_lock(&mutex);
+  ++completed;
+  pthread_cond_signal(&condition);
+  pthread_mutex_unlock(&mutex);
+}
+
+}  // namespace
+}  // namespace verbena::softverbs
+
+using namespace verbena::softverbs;
+
+SOFTVERBS_API ibv_context* ibv_open_device(ibv_device* device) {
+  Process* process = Process::get();
+  if (process == nullptr) return nullptr;
+  const int64_t index = process->contexts.allocate();
+  if (index < 0) return fail_with<ibv_context>(ENOMEM);
+  auto context = std::make_unique<Context>();
+  context->device = reinterpret_cast<Device*>(device);
+  context->index = static_cast<uint32_t>(index);
+  ibv_context& base = context->verbs.context;
+  if (!open_event_pipe(process->segment().header().async_pipes[index], base.async_fd)) {
+    process->contexts.free(context->index);
+    return nullptr;
+  }
+  base.device = device;
+  base.cmd_fd = -1;
+  base.num_comp_vectors = 1;
+  pthread_mutex_init(&base.mutex, nullptr);
+  base.abi_compat = reinterpret_cast<void*>(UINTPTR_MAX);  // "behind me lies a verbs_context"
+  install_operations(*context);
+  return &context.release()->verbs.context;
+}
+
+SOFTVERBS_API int ibv_close_device(ibv_context* base) {
+  Context& context = get_context(base);
+  Process* process = Process::get();
+  close_event_pipe(process->segment().header().async_pipes[context.index], base->async_fd);
+  process->contexts.free(context.index);
+  pthread_mutex_destroy(&base->mutex);
+  delete &context;
+  return 0;
+}
+
+SOFTVERBS_API int ibv_get_async_event(ibv_context* context, ibv_async_event* event) {
+  for (;;) {
+    AsyncRecord record{};
+    if (read(context->async_fd, &record, sizeof(record)) != sizeof(record)) return -1;
+    const bool is_about_object = record.token > UINT32_MAX;
+    void* object = nullptr;
+    if (is_about_object) {
+      object = get_event_table().deliver(record.token, &EventTable::Delivered::async);
+      if (object == nullptr) continue;  // destroyed meanwhile
+    }
+    fill_event(record, object, *event);
+    return 0;
+  }
+}
+
+SOFTVERBS_API void ibv_ack_async_event(ibv_async_event* event) {
+  switch (event->event_type) {
+    case IBV_EVENT_CQ_ERR: {
+      ibv_cq* cq = event->element.cq;
+      acknowledge(cq->mutex, cq->cond, cq->async_events_completed);
+      return;
+    }
+    case IBV_EVENT_QP_FATAL:
+    case IBV_EVENT_QP_REQ_ERR:
+    case IBV_EVENT_QP_ACCESS_ERR:
+    case IBV_EVENT_COMM_EST:
+    case IBV_EVENT_SQ_DRAINED:
+    case IBV_EVENT_PATH_MIG:
+    case IBV_EVENT_PATH_MIG_ERR:
+    case IBV_EVENT_QP_LAST_WQE_REACHED: {
+      ibv_qp* qp = event->element.qp;
+      acknowledge(qp->mutex, qp->cond, qp->events_completed);
+      return;
+    }
+    case IBV_EVENT_SRQ_ERR:
+    case IBV_EVENT_SRQ_LIMIT_REACHED: {
+      ibv_srq* srq = event->element.srq;
+      acknowledge(srq->mutex, srq->cond, srq->events_completed);
+      return;
+    }
+    default:
+      return;  // of a port or the device
+  }
+}

@@ -1,0 +1,109 @@
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <new>
+
+#include "softverbs/objects.h"
+
+namespace verbena::softverbs {
+namespace {
+
+const int not_a_driver = 0;
+
+// The same in every process of a host, another on every host and rail.
+uint64_t make_guid(uint32_t device) {
+  uint64_t hash = 0xcbf29ce484222325ull;
+  char boot_id[64] = "";
+  if (FILE* file = fopen("/proc/sys/kernel/random/boot_id", "re")) {
+    if (fgets(boot_id, sizeof(boot_id), file) == nullptr) boot_id[0] = '\0';
+    fclose(file);
+  }
+  for (const char* letter = boot_id; *letter != '\0'; ++letter) {
+    hash = (hash ^ static_cast<uint8_t>(*letter)) * 0x100000001b3ull;
+  }
+  constexpr uint64_t kLocalPrefix = 0x0253560000000000ull;  // a locally administered address
+  return kLocalPrefix | (hash & 0xffffffff00ull) | (device + 1);
+}
+
+Device* make_device(uint32_t index) {
+  auto* device = new Device;
+  device->index = index;
+  device->driver_operations = &not_a_driver;
+  device->base.node_type = IBV_NODE_CA;
+  device->base.transport_type = IBV_TRANSPORT_IB;
+  snprintf(device->base.name, sizeof(device->base.name), "softverbs%u", index);
+  snprintf(device->base.dev_name, sizeof(device->base.dev_name), "uverbs%u", index);
+  snprintf(device->base.dev_path, sizeof(device->base.dev_path), "/sys/class/infiniband_verbs/uverbs%u",
+           index);
+  snprintf(device->base.ibdev_path, sizeof(device->base.ibdev_path), "/sys/class/infiniband/softverbs%u",
+           index);
+  return device;
+}
+
+uint64_t swap_to_network(uint64_t value) {
+  return __builtin_bswap64(value);
+}
+
+}  // namespace
+
+Device* const* get_devices() {
+  static Device** devices = [] {
+    static Device* list[kMaxDevices];
+    for (uint32_t i = 0; i < kMaxDevices; ++i) list[i] = make_device(i);
+    return list;
+  }();
+  return devices;
+}
+
+// Exactly two, and one of them IPv4: NCCL then picks it without looking for its type in sysfs.
+ibv_gid get_gid(uint32_t device, int index) {
+  static const uint64_t guid_of_rail_0 = make_guid(0);
+  ibv_gid gid{};
+  if (index == 0) {
+    gid.global.subnet_prefix = swap_to_network(0xfe80000000000000ull);
+    gid.global.interface_id = swap_to_network(guid_of_rail_0 + device);
+  } else if (index == 1) {
+    const uint8_t address[] = {0xff, 0xff, 127, 0, 0, static_cast<uint8_t>(device + 1)};
+    memcpy(gid.raw + 10, address, sizeof(address));
+  }
+  return gid;
+}
+
+bool find_gid(const ibv_gid& gid, uint32_t& device) {
+  for (device = 0; device < kMaxDevices; ++device) {
+    for (int index = 0; index < kGidCount; ++index) {
+      const ibv_gid own = get_gid(device, index);
+      if (memcmp(&own, &gid, sizeof(gid)) == 0) return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace verbena::softverbs
+
+using namespace verbena::softverbs;
+
+SOFTVERBS_API ibv_device** ibv_get_device_list(int* count) {
+  const uint32_t devices = get_config().devices;
+  auto** list = static_cast<ibv_device**>(calloc(devices + 1, sizeof(ibv_device*)));
+  if (list == nullptr) return nullptr;
+  for (uint32_t i = 0; i < devices; ++i) list[i] = &get_devices()[i]->base;
+  if (count != nullptr) *count = static_cast<int>(devices);
+  return list;
+}
+
+SOFTVERBS_API void ibv_free_device_list(ibv_device** list) {
+  free(list);
+}
+
+SOFTVERBS_API const char* ibv_get_device_name(ibv_device* device) {
+  return device->name;
+}
+
+SOFTVERBS_API int ibv_get_device_index(ibv_device* device) {
+  return static_cast<int>(reinterpret_cast<Device*>(device)->index);
+}
+
+SOFTVERBS_API __be64 ibv_get_device_guid(ibv_device* device) {
+  return get_gid(reinterpret_cast<Device*>(device)->index, 0).global.interface_id;
+}

@@ -1,0 +1,152 @@
+#include "softverbs/memory_region.h"
+
+#include <sched.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <memory>
+
+#include "softverbs/objects.h"
+
+#undef ibv_reg_mr
+#undef ibv_reg_mr_iova
+
+namespace verbena::softverbs {
+namespace {
+
+constexpr uint32_t kRemoteWrites = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
+constexpr uint32_t kKnownAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+                                  IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND | IBV_ACCESS_ZERO_BASED |
+                                  IBV_ACCESS_ON_DEMAND | IBV_ACCESS_HUGETLB | IBV_ACCESS_OPTIONAL_RANGE;
+
+int check_access(int access) {
+  const uint32_t bits = static_cast<uint32_t>(access);
+  if ((bits & ~kKnownAccess) != 0) return EINVAL;
+  return (bits & kRemoteWrites) != 0 && (bits & IBV_ACCESS_LOCAL_WRITE) == 0 ? EINVAL : 0;
+}
+
+bool can_read(uint64_t address) {
+  char byte;
+  iovec local{&byte, 1};
+  iovec remote{reinterpret_cast<void*>(address), 1};
+  return process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == 1 || errno == EPERM || errno == ENOSYS;
+}
+
+// A peer learns the key only after we return, and the key is stored last: it never sees half an entry.
+ibv_mr* register_memory(ibv_pd* pd, void* address, size_t length, uint64_t iova, int access) {
+  if (const int error = check_access(access); error != 0) return fail_with<ibv_mr>(error);
+  const uint64_t start = reinterpret_cast<uint64_t>(address);
+  if (start + length < start || iova + length < iova) return fail_with<ibv_mr>(EINVAL);
+  if (length > 0 && (!can_read(start) || !can_read(start + length - 1))) return fail_with<ibv_mr>(EFAULT);
+
+  Process* process = Process::get();
+  const int64_t index = process->mrs.allocate();
+  if (index < 0) return fail_with<ibv_mr>(ENOMEM);
+  SharedMr& shared = process->segment().mr(static_cast<uint32_t>(index));
+  if (const int error = process->segment().commit(shared); error != 0) {
+    process->mrs.free(static_cast<uint32_t>(index));
+    return fail_with<ibv_mr>(error);
+  }
+  shared.pd.set(get_pd(pd).id);
+  shared.access.set(static_cast<uint32_t>(access));
+  shared.gpu.set(0);
+  shared.address.set(start);
+  shared.iova.set((access & IBV_ACCESS_ZERO_BASED) != 0 ? 0 : iova);
+  shared.length.set(length);
+  const uint32_t life = (shared.life.get() + 1) & (UINT32_MAX >> kKeyIndexBits);
+  shared.life.set(life);
+  const uint32_t key = life << kKeyIndexBits | static_cast<uint32_t>(index);
+  shared.key.store(key, std::memory_order_release);
+
+  auto* mr = new Mr;
+  mr->index = static_cast<uint32_t>(index);
+  mr->pd = &get_pd(pd);
+  mr->pd->users.fetch_add(1);
+  mr->base.context = pd->context;
+  mr->base.pd = pd;
+  mr->base.addr = address;
+  mr->base.length = length;
+  mr->base.handle = mr->index;
+  mr->base.lkey = mr->base.rkey = key;
+  return &mr->base;
+}
+
+// Peers may be copying under the key that was just cleared. Each marks the queue pair it works on.
+void wait_for_peers(Process& process) {
+  const uint32_t end = process.qps.get_high_water();
+  for (uint32_t index = kFirstQpIndex; index < end; ++index) {
+    SharedQp& qp = process.segment().qp(index);
+    const uint32_t peer = qp.busy.fetch_add(0);
+    if (peer == 0) continue;
+    const Peer* holder = process.connected[index].load();
+    while (qp.busy.load(std::memory_order_acquire) == peer) {
+      if (holder == nullptr || holder->dead.load(std::memory_order_acquire)) break;
+      sched_yield();
+    }
+  }
+}
+
+}  // namespace
+
+uint64_t translate(Segment& segment, const MemoryRequest& request) {
+  const SharedMr& mr = segment.mr(get_key_index(request.key));
+  if (request.key == 0 || mr.key.load(std::memory_order_acquire) != request.key) return 0;
+  const uint64_t offset = request.address - mr.iova.get();
+  const uint64_t length = mr.length.get();
+  const bool is_inside =
+      request.address >= mr.iova.get() && offset <= length && request.length <= length - offset;
+  const bool is_allowed = mr.pd.get() == request.pd && (mr.access.get() & request.access) == request.access;
+  return is_inside && is_allowed ? mr.address.get() + offset : 0;
+}
+
+}  // namespace verbena::softverbs
+
+using namespace verbena::softverbs;
+
+SOFTVERBS_API ibv_pd* ibv_alloc_pd(ibv_context* context) {
+  auto* pd = new Pd;
+  pd->id = Process::get()->next_pd.fetch_add(1);
+  pd->base.context = context;
+  pd->base.handle = pd->id;
+  return &pd->base;
+}
+
+SOFTVERBS_API int ibv_dealloc_pd(ibv_pd* pd) {
+  if (get_pd(pd).users.load() != 0) return EBUSY;
+  delete &get_pd(pd);
+  return 0;
+}
+
+SOFTVERBS_API ibv_mr* ibv_reg_mr(ibv_pd* pd, void* address, size_t length, int access) {
+  return register_memory(pd, address, length, reinterpret_cast<uint64_t>(address), access);
+}
+
+SOFTVERBS_API ibv_mr* ibv_reg_mr_iova(ibv_pd* pd, void* address, size_t length, uint64_t iova, int access) {
+  return register_memory(pd, address, length, iova, access);
+}
+
+SOFTVERBS_API ibv_mr* ibv_reg_mr_iova2(ibv_pd* pd, void* address, size_t length, uint64_t iova,
+                                       unsigned int access) {
+  return register_memory(pd, address, length, iova, static_cast<int>(access));
+}
+
+SOFTVERBS_API ibv_mr* ibv_reg_dmabuf_mr(ibv_pd*, uint64_t, size_t, uint64_t, int fd, int) {
+  // NCCL probes with fd -1: any answer but "not supported" means that dma-buf works.
+  return fail_with<ibv_mr>(fd < 0 ? EBADF : EOPNOTSUPP);
+}
+
+SOFTVERBS_API int ibv_dereg_mr(ibv_mr* base) {
+  auto* mr = reinterpret_cast<Mr*>(base);
+  Process* process = Process::get();
+  process->segment().mr(mr->index).key.store(0);
+  wait_for_peers(*process);
+  process->mrs.free(mr->index);
+  mr->pd->users.fetch_sub(1);
+  delete mr;
+  return 0;
+}
+
+SOFTVERBS_API int ibv_rereg_mr(ibv_mr*, int, ibv_pd*, void*, size_t, int) {
+  return IBV_REREG_MR_ERR_INPUT;
+}

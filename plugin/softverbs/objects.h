@@ -1,0 +1,122 @@
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <atomic>
+#include <mutex>
+
+#include "softverbs/config.h"
+#include "softverbs/process.h"
+
+// The verbs objects that the application holds. Each begins with the public struct of libibverbs, whose
+// address is the object's.
+namespace verbena::softverbs {
+
+inline constexpr uint8_t kPort = 1;
+inline constexpr uint32_t kMaxSges = 32;
+inline constexpr uint32_t kMaxInlineBytes = 1024;
+inline constexpr uint32_t kMaxQueueEntries = 32768;
+inline constexpr uint32_t kMaxCqEntries = 1u << 20;
+inline constexpr uint32_t kMaxMessageBytes = 1u << 30;
+inline constexpr uint32_t kMaxReads = 16;
+inline constexpr int kGidCount = 2;
+
+struct Device {
+  ibv_device base{};
+  // Providers look here, right behind ibv_device, for their own operations; any other value says "not mine".
+  const void* driver_operations = nullptr;
+  uint32_t index = 0;
+};
+static_assert(sizeof(ibv_device) == 664);
+
+struct Context {
+  verbs_context verbs{};  // ends with the ibv_context that the application sees
+  Device* device = nullptr;
+  uint32_t index = 0;  // of its async pipe
+};
+
+struct Pd {
+  ibv_pd base{};
+  uint32_t id = 0;
+  std::atomic<uint32_t> users{0};
+};
+
+struct Mr {
+  ibv_mr base{};
+  uint32_t index = 0;
+  Pd* pd = nullptr;
+};
+
+struct Channel {
+  ibv_comp_channel base{};
+  SharedPipe pipe;
+};
+
+struct Cq {
+  ibv_cq base{};
+  uint32_t index = 0;
+  uint64_t ring_bytes = 0;
+  std::mutex poll_mutex;
+  std::atomic<uint32_t> users{0};
+};
+
+// The owner's half of a receive queue.
+struct ReceiveQueue {
+  uint32_t index = 0;
+  uint32_t max_requests = 0;
+  uint32_t max_sge = 0;
+  uint64_t ring_bytes = 0;
+  SharedReceiveQueue* shared = nullptr;
+  std::mutex post_mutex;
+};
+
+struct Srq {
+  ibv_srq base{};
+  ReceiveQueue queue;
+  uint32_t srq_index = 0;
+  std::atomic<uint32_t> users{0};
+};
+
+inline Context& get_context(ibv_context* context) {
+  return *reinterpret_cast<Context*>(reinterpret_cast<char*>(context) - offsetof(verbs_context, context));
+}
+inline Pd& get_pd(ibv_pd* pd) {
+  return *reinterpret_cast<Pd*>(pd);
+}
+inline Cq& get_cq(ibv_cq* cq) {
+  return *reinterpret_cast<Cq*>(cq);
+}
+inline Srq& get_srq(ibv_srq* srq) {
+  return *reinterpret_cast<Srq*>(srq);
+}
+
+// In receive_queue.cc. 0 or an errno.
+int open_receive_queue(ReceiveQueue& queue, uint32_t max_requests, uint32_t max_sge, uint32_t pd);
+void close_receive_queue(ReceiveQueue& queue);
+int post_receives(ReceiveQueue& queue, ibv_recv_wr* request, ibv_recv_wr** bad);
+
+// The operations behind the inline functions of verbs.h; installed by open_device.
+int poll_cq(ibv_cq* cq, int count, ibv_wc* completions);
+int request_notification(ibv_cq* cq, int solicited_only);
+int post_send(ibv_qp* qp, ibv_send_wr* request, ibv_send_wr** bad);
+int post_receive(ibv_qp* qp, ibv_recv_wr* request, ibv_recv_wr** bad);
+int post_shared_receive(ibv_srq* srq, ibv_recv_wr* request, ibv_recv_wr** bad);
+int query_port_sized(ibv_context* context, uint8_t port, ibv_port_attr* attributes, size_t bytes);
+int query_device_sized(ibv_context* context, const ibv_query_device_ex_input* input,
+                       ibv_device_attr_ex* attributes, size_t bytes);
+
+// In devices.cc.
+Device* const* get_devices();  // kMaxDevices of them; the first get_config().devices are visible
+ibv_gid get_gid(uint32_t device, int index);
+bool find_gid(const ibv_gid& gid, uint32_t& device);  // of any rail of this host
+
+template <typename T>
+T* fail_with(int error) {
+  errno = error;
+  return nullptr;
+}
+
+}  // namespace verbena::softverbs
+
+// Marks what the version script exports.
+#define SOFTVERBS_API extern "C" __attribute__((visibility("default")))

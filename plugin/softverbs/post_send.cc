@@ -1,0 +1,103 @@
+#include <cerrno>
+
+#include "softverbs/queue_pair.h"
+
+namespace verbena::softverbs {
+namespace {
+
+bool is_known(const Qp& qp, ibv_wr_opcode opcode) {
+  switch (opcode) {
+    case IBV_WR_SEND:
+    case IBV_WR_SEND_WITH_IMM:
+      return true;
+    case IBV_WR_RDMA_WRITE:
+    case IBV_WR_RDMA_WRITE_WITH_IMM:
+    case IBV_WR_RDMA_READ:
+      return qp.base.qp_type == IBV_QPT_RC;
+    default:
+      return false;
+  }
+}
+
+int check_request(const Qp& qp, const ibv_send_wr& request, uint64_t length) {
+  if (!is_known(qp, request.opcode) || request.num_sge < 0) return EINVAL;
+  if (request.num_sge > static_cast<int>(qp.send_queue.max_sge())) return EINVAL;
+  if ((request.send_flags & IBV_SEND_INLINE) == 0) return length > kMaxMessageBytes ? EINVAL : 0;
+  if (request.opcode == IBV_WR_RDMA_READ || length > qp.send_queue.max_inline()) return EINVAL;
+  return 0;
+}
+
+void copy_inline(Qp& qp, SendRequest& stored, const ibv_send_wr& request) {
+  uint8_t* to = qp.send_queue.get_inline(stored);
+  for (int i = 0; i < request.num_sge; ++i) {
+    const ibv_sge& sge = request.sg_list[i];
+    if (sge.length == 0) continue;
+    memcpy(to, reinterpret_cast<const void*>(sge.addr), sge.length);
+    to += sge.length;
+  }
+  stored.inline_bytes = static_cast<uint32_t>(stored.length);
+}
+
+// Reads only the members that the opcode uses: NCCL's struct ends earlier than ours.
+int append(Qp& qp, const ibv_send_wr& request) {
+  uint64_t length = 0;
+  for (int i = 0; i < request.num_sge; ++i) length += request.sg_list[i].length;
+  if (const int error = check_request(qp, request, length); error != 0) return error;
+  SendQueue& queue = qp.send_queue;
+  if (queue.posted - qp.shared->send_retired.load(std::memory_order_acquire) >= queue.capacity())
+    return ENOMEM;
+  SendRequest& stored = queue.at(queue.posted);
+  stored = {};
+  stored.number = queue.posted;
+  stored.wr_id = request.wr_id;
+  stored.opcode = request.opcode;
+  stored.flags = request.send_flags;
+  stored.immediate = request.imm_data;
+  stored.length = length;
+  if (request.opcode != IBV_WR_SEND && request.opcode != IBV_WR_SEND_WITH_IMM) {
+    stored.remote_address = request.wr.rdma.remote_addr;
+    stored.rkey = request.wr.rdma.rkey;
+  }
+  if ((request.send_flags & IBV_SEND_INLINE) != 0) {
+    copy_inline(qp, stored, request);
+  } else {
+    stored.sge_count = static_cast<uint32_t>(request.num_sge);
+    if (stored.sge_count > 0)
+      memcpy(queue.get_sges(stored), request.sg_list, stored.sge_count * sizeof(ibv_sge));
+  }
+  ++queue.posted;
+  return 0;
+}
+
+}  // namespace
+
+int post_send(ibv_qp* base, ibv_send_wr* request, ibv_send_wr** bad) {
+  Qp& qp = get_qp(base);
+  int error = 0;
+  {
+    std::lock_guard lock(qp.mutex);
+    const ibv_qp_state state = get_state(*qp.shared);
+    if (state == IBV_QPS_RESET || state == IBV_QPS_INIT || state == IBV_QPS_RTR) error = EINVAL;
+    for (; error == 0 && request != nullptr; request = request->next) {
+      error = append(qp, *request);
+      if (error != 0) break;
+    }
+  }
+  if (error != 0) *bad = request;
+  run_send_queue(qp, Runner::kPoster);
+  return error;
+}
+
+int post_receive(ibv_qp* base, ibv_recv_wr* request, ibv_recv_wr** bad) {
+  Qp& qp = get_qp(base);
+  if (base->srq != nullptr || get_state(*qp.shared) == IBV_QPS_RESET) {
+    *bad = request;
+    return EINVAL;
+  }
+  const int error = post_receives(qp.receive_queue, request, bad);
+  // Posted first, looked second; who moves the queue pair to the error state does it the other way round.
+  if (qp.shared->state.fetch_add(0) == IBV_QPS_ERR) flush_receives(Process::get()->self(), qp.index);
+  return error;
+}
+
+}  // namespace verbena::softverbs

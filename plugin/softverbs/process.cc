@@ -1,0 +1,169 @@
+#include "softverbs/process.h"
+
+#include <pthread.h>
+#include <sys/epoll.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <thread>
+
+#include "softverbs/config.h"
+
+namespace verbena::softverbs {
+namespace {
+
+std::mutex process_mutex;
+std::atomic<Process*> process_instance{nullptr};
+
+// A forked child has neither our threads nor our identity: it starts anew when it opens a device. What it
+// inherited is left alone, as it belongs to the parent.
+void forget_process() {
+  process_instance.store(nullptr);
+  new (&process_mutex) std::mutex;
+}
+
+// Reads a word that the peer says holds its identity: proof that copies to and from it are allowed.
+int probe(int pid, const SegmentHeader& header) {
+  uint64_t word = 0;
+  iovec local{&word, sizeof(word)};
+  iovec remote{reinterpret_cast<void*>(header.probe_address), sizeof(word)};
+  if (process_vm_readv(pid, &local, 1, &remote, 1, 0) != sizeof(word)) return errno != 0 ? errno : EFAULT;
+  return word == header.owner ? 0 : ESRCH;
+}
+
+}  // namespace
+
+Process* Process::get() {
+  Process* process = process_instance.load(std::memory_order_acquire);
+  if (process != nullptr) return process;
+  std::lock_guard lock(process_mutex);
+  process = process_instance.load();
+  if (process == nullptr) {
+    process = open();
+    process_instance.store(process, std::memory_order_release);
+  }
+  return process;
+}
+
+Process* Process::open() {
+  std::unique_ptr<Process> process(new Process);
+  process->owner_ = read_owner(getpid());
+  process->directory_ = Directory::open();
+  if (process->directory_ == nullptr) return nullptr;
+  const auto claim = process->directory_->claim(process->owner_);
+  if (claim.slot == kProcessSlots) {
+    warn("more than %u processes use one SOFTVERBS_DIR and SOFTVERBS_JOB", kProcessSlots);
+    errno = EAGAIN;
+    return nullptr;
+  }
+  process->slot_ = claim.slot;
+  process->claimer_ = make_claimer(claim.slot, claim.generation);
+  const std::string path = process->directory_->get_segment_path(claim.slot, process->owner_);
+  unlink(path.c_str());
+  process->segment_ = Segment::create(path);
+  if (!process->segment_) {
+    warn("%s: cannot make the shared tables: %s", path.c_str(), strerror(errno));
+    return nullptr;
+  }
+  process->arena_ = std::make_unique<Arena>(*process->segment_);
+  SegmentHeader& header = process->segment_->header();
+  header.slot = claim.slot;
+  header.generation = claim.generation;
+  header.probe_address = reinterpret_cast<uint64_t>(&process->owner_);
+  reinterpret_cast<std::atomic<uint64_t>&>(header.owner).store(process->owner_, std::memory_order_release);
+  process->self_.segment = process->segment_.get();
+  process->self_.owner = process->owner_;
+  process->self_.pid = getpid();
+  process->self_.is_self = true;
+  prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);  // where Yama restricts copies; EINVAL elsewhere
+
+  static std::once_flag once;
+  std::call_once(once, [] {
+    pthread_atfork(nullptr, nullptr, forget_process);
+    atexit([] {
+      if (Process* leaving = process_instance.load()) leaving->leave();
+    });
+  });
+  return process.release();
+}
+
+void Process::leave() {
+  segment_->header().closed.store(1);
+  directory_->release(slot_, owner_);
+}
+
+Peer* Process::find_peer(uint32_t qp_number) {
+  const uint32_t slot = get_qp_slot(qp_number);
+  if (slot == slot_) return &self_;
+  const uint64_t owner = slot < kProcessSlots ? directory_->get_owner(slot) : 0;
+  if (owner == 0) {
+    errno = ENOENT;
+    return nullptr;
+  }
+  std::lock_guard lock(peers_mutex_);
+  const auto known = peers_.find(owner);
+  return known != peers_.end() ? known->second.get() : map_peer(slot, owner);
+}
+
+Peer* Process::map_peer(uint32_t slot, uint64_t owner) {
+  auto peer = std::make_unique<Peer>();
+  peer->owner = owner;
+  peer->pid = get_pid(owner);
+  peer->pidfd = static_cast<int>(syscall(SYS_pidfd_open, peer->pid, 0));
+  if (peer->pidfd < 0 || !is_alive(owner)) {
+    if (peer->pidfd >= 0) close(peer->pidfd);
+    errno = ENOENT;
+    return nullptr;
+  }
+  peer->mapped = Segment::open(directory_->get_segment_path(slot, owner));
+  int error = !peer->mapped || peer->mapped->header().owner != owner ? ENOENT : 0;
+  if (error == 0) error = probe(peer->pid, peer->mapped->header());
+  if (error != 0) {
+    close(peer->pidfd);
+    errno = error;
+    return nullptr;
+  }
+  peer->segment = peer->mapped.get();
+  start_monitor();
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.ptr = peer.get();
+  epoll_ctl(monitor_epoll_, EPOLL_CTL_ADD, peer->pidfd, &event);
+  return (peers_[owner] = std::move(peer)).get();
+}
+
+void Process::start_monitor() {
+  if (monitor_epoll_ >= 0) return;
+  monitor_epoll_ = epoll_create1(EPOLL_CLOEXEC);
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);  // the application's signals are for its own threads
+  std::thread([this] { watch_peers(); }).detach();
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+void Process::watch_peers() {
+  pthread_setname_np(pthread_self(), "softverbs-peers");
+  for (;;) {
+    epoll_event event{};
+    if (epoll_wait(monitor_epoll_, &event, 1, -1) != 1) continue;
+    auto* peer = static_cast<Peer*>(event.data.ptr);
+    epoll_ctl(monitor_epoll_, EPOLL_CTL_DEL, peer->pidfd, nullptr);
+    peer->dead.store(true, std::memory_order_release);
+  }
+}
+
+bool Process::is_claimer_dead(uint32_t claimer) const {
+  const uint32_t slot = claimer >> 12;
+  if ((directory_->get_generation(slot) & 0xfff) != (claimer & 0xfff)) return true;
+  return !is_alive(directory_->get_owner(slot));
+}
+
+}  // namespace verbena::softverbs

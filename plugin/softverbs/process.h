@@ -1,0 +1,76 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "softverbs/config.h"
+#include "softverbs/directory.h"
+#include "softverbs/rail_worker.h"
+#include "softverbs/segment.h"
+
+namespace verbena::softverbs {
+
+// Another process (or this one) whose segment is mapped here. Lives as long as this process.
+struct Peer {
+  std::unique_ptr<Segment> mapped;  // null for this process itself
+  Segment* segment = nullptr;
+  uint64_t owner = 0;
+  int pid = 0;
+  int pidfd = -1;
+  bool is_self = false;
+  std::atomic<bool> dead{false};
+
+  std::mutex pipes_mutex;
+  std::map<uint64_t, int> pipes;  // write ends of its event pipes, by inode
+};
+
+// This process's place in the shared world: its segment, its tables' indices, its peers.
+class Process {
+ public:
+  static Process* get();  // opened at the first call; nullptr and errno on failure
+
+  Segment& segment() { return *segment_; }
+  Arena& arena() { return *arena_; }
+  uint32_t slot() const { return slot_; }
+  uint32_t claimer() const { return claimer_; }
+
+  // The process that owns a queue pair number; nullptr (errno ENOENT, EPERM, ...) when it cannot be reached.
+  Peer* find_peer(uint32_t qp_number);
+  Peer& self() { return self_; }
+  // Whether the process that once was `claimer` has ended.
+  bool is_claimer_dead(uint32_t claimer) const;
+
+  IndexPool mrs{1, kMrCount}, qps{kFirstQpIndex, kQpCount}, cqs{0, kCqCount}, srqs{0, kSrqCount},
+      contexts{0, kContextCount};
+  std::atomic<uint32_t> next_pd{1};
+  RailWorker workers[kMaxDevices];
+  std::atomic<Peer*> connected[kQpCount] = {};  // by index: who may work on that queue pair
+
+ private:
+  Process() = default;
+  static Process* open();
+  Peer* map_peer(uint32_t slot, uint64_t owner);
+  void start_monitor();
+  void watch_peers();  // the monitor's thread
+  void leave();
+
+  Directory* directory_ = nullptr;
+  std::unique_ptr<Segment> segment_;
+  std::unique_ptr<Arena> arena_;
+  uint32_t slot_ = 0;
+  uint32_t claimer_ = 0;
+  uint64_t owner_ = 0;
+  Peer self_;
+  std::mutex peers_mutex_;
+  std::map<uint64_t, std::unique_ptr<Peer>> peers_;  // by owner
+  int monitor_epoll_ = -1;
+};
+
+inline uint32_t make_claimer(uint32_t slot, uint32_t generation) {
+  return slot << 12 | (generation & 0xfff);
+}
+
+}  // namespace verbena::softverbs

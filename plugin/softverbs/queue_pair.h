@@ -1,0 +1,71 @@
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <condition_variable>
+
+#include "softverbs/copy.h"
+#include "softverbs/objects.h"
+#include "softverbs/receive_ring.h"
+#include "softverbs/send_queue.h"
+
+namespace verbena::softverbs {
+
+// Why the head of a send queue does not move.
+enum class Wait { kNone, kPeerNotReady, kReceiverNotReady };
+
+struct Qp {
+  union {
+    ibv_qp base;
+    ibv_qp_ex extended;
+    uint8_t newer_headers[sizeof(ibv_qp_ex) + 128];  // where they look for functions that we do not have
+  };
+  uint32_t index = 0;
+  uint32_t device = 0;
+  SharedQp* shared = nullptr;
+  bool signal_all = false;
+  bool has_extended_posts = false;  // created for the ibv_wr_* functions
+  ibv_qp_cap capacity{};
+  ibv_qp_attr attributes{};  // as set, for query_qp
+  Peer* peer = nullptr;      // of an RC queue pair from RTR on; null when nobody is there
+  ReceiveQueue receive_queue;
+
+  std::mutex mutex;  // guards all below
+  SendQueue send_queue;
+  bool is_running = false;  // one thread executes requests, without the mutex
+  bool is_with_worker = false;
+  std::condition_variable idle;  // is_running became false
+
+  // Of the thread that executes.
+  ReceiveRequest receive;
+  Wait wait = Wait::kNone;
+  uint64_t wait_start_ns = 0;
+  uint64_t wait_budget_ns = 0;
+
+  Qp() : newer_headers{} {}
+};
+
+inline Qp& get_qp(ibv_qp* qp) {
+  return *reinterpret_cast<Qp*>(qp);
+}
+inline ibv_qp_state get_state(const SharedQp& qp) {
+  return static_cast<ibv_qp_state>(qp.state.load(std::memory_order_acquire));
+}
+
+// Who runs a send queue: the thread that posts leaves large copies and waits to its rail's worker.
+enum class Runner { kPoster, kWorker };
+
+void run_send_queue(Qp& qp, Runner runner);
+
+// Moves a queue pair to the error state, from its own side: pending sends and receives are flushed.
+void enter_error(Qp& qp);
+// The same done to a peer's by the one that works on it.
+void fail_target(Peer& peer, uint32_t qp_index, ibv_event_type event);
+void flush_receives(Peer& peer, uint32_t qp_index);
+// Waits until no peer touches our memory through this queue pair; finishes what a killed one began.
+void wait_until_quiet(Qp& qp);
+void wait_until_idle(Qp& qp);
+
+uint64_t read_clock_ns();
+
+}  // namespace verbena::softverbs

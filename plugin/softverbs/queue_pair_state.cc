@@ -1,0 +1,147 @@
+#include "softverbs/queue_pair_state.h"
+
+#include <cerrno>
+#include <cstring>
+
+#include "softverbs/queue_pair.h"
+#include "softverbs/rail_worker.h"
+
+namespace verbena::softverbs {
+namespace {
+
+// Field by field: callers' structs may be shorter than ours.
+void store_attributes(Qp& qp, const ibv_qp_attr& from, int mask) {
+  ibv_qp_attr& to = qp.attributes;
+  const auto has = [mask](int bit) { return (mask & bit) != 0; };
+  if (has(IBV_QP_ACCESS_FLAGS)) to.qp_access_flags = from.qp_access_flags;
+  if (has(IBV_QP_PKEY_INDEX)) to.pkey_index = from.pkey_index;
+  if (has(IBV_QP_PORT)) to.port_num = from.port_num;
+  if (has(IBV_QP_QKEY)) to.qkey = from.qkey;
+  if (has(IBV_QP_AV)) to.ah_attr = from.ah_attr;
+  if (has(IBV_QP_PATH_MTU)) to.path_mtu = from.path_mtu;
+  if (has(IBV_QP_TIMEOUT)) to.timeout = from.timeout;
+  if (has(IBV_QP_RETRY_CNT)) to.retry_cnt = from.retry_cnt;
+  if (has(IBV_QP_RNR_RETRY)) to.rnr_retry = from.rnr_retry;
+  if (has(IBV_QP_RQ_PSN)) to.rq_psn = from.rq_psn;
+  if (has(IBV_QP_SQ_PSN)) to.sq_psn = from.sq_psn;
+  if (has(IBV_QP_MAX_QP_RD_ATOMIC)) to.max_rd_atomic = from.max_rd_atomic;
+  if (has(IBV_QP_MAX_DEST_RD_ATOMIC)) to.max_dest_rd_atomic = from.max_dest_rd_atomic;
+  if (has(IBV_QP_MIN_RNR_TIMER)) to.min_rnr_timer = from.min_rnr_timer;
+  if (has(IBV_QP_DEST_QPN)) to.dest_qp_num = from.dest_qp_num;
+  qp.shared->access.set(to.qp_access_flags);
+  qp.shared->max_reads.set(to.max_dest_rd_atomic);
+  qp.shared->min_rnr_timer.set(to.min_rnr_timer);
+  qp.shared->qkey.set(to.qkey);
+}
+
+// Finds the process at the other end. Nobody there is no error, as on a wire: sends will fail by and by.
+int connect(Qp& qp) {
+  qp.peer = nullptr;
+  uint32_t device = 0;
+  const uint32_t number = qp.attributes.dest_qp_num;
+  if (find_gid(qp.attributes.ah_attr.grh.dgid, device)) {
+    qp.peer = Process::get()->find_peer(number);
+    if (qp.peer == nullptr && (errno == EPERM || errno == EACCES || errno == ENOSYS)) {
+      const int error = errno;
+      warn(
+          "queue pair %u: cannot copy to and from the process of queue pair %u: %s (both must run as one "
+          "user, allowed "
+          "to trace each other: see kernel.yama.ptrace_scope, the container's seccomp profile, "
+          "CAP_SYS_PTRACE)",
+          qp.base.qp_num, number, strerror(error));
+      return error;
+    }
+    if (qp.peer != nullptr && qp.peer->segment->qp(get_qp_index(number)).device.get() != device)
+      qp.peer = nullptr;
+  }
+  Process::get()->connected[qp.index].store(qp.peer);
+  qp.shared->peer_number.set(number);
+  return 0;
+}
+
+void reset(Qp& qp) {
+  stop_queue_pair(qp);
+  std::lock_guard lock(qp.mutex);
+  qp.is_with_worker = false;
+  qp.wait = Wait::kNone;
+  qp.send_queue.posted = qp.send_queue.executed = 0;
+  qp.peer = nullptr;
+  qp.shared->peer_number.set(0);
+  qp.shared->life.set(qp.shared->life.get() + 1);
+  qp.shared->send_retired.store(0);
+  if (qp.base.srq == nullptr) reset_receive_ring(Process::get()->segment(), *qp.receive_queue.shared);
+}
+
+void fail(Qp& qp) {
+  enter_error(qp);
+  get_worker(qp.device).forget(qp);
+  wait_until_idle(qp);
+  {
+    std::lock_guard lock(qp.mutex);
+    qp.is_with_worker = false;
+  }
+  run_send_queue(qp, Runner::kPoster);
+}
+
+}  // namespace
+}  // namespace verbena::softverbs
+
+using namespace verbena::softverbs;
+
+SOFTVERBS_API int ibv_modify_qp(ibv_qp* base, ibv_qp_attr* attributes, int mask) {
+  Qp& qp = get_qp(base);
+  const ibv_qp_state from = get_state(*qp.shared);
+  const ibv_qp_state to = (mask & IBV_QP_STATE) != 0 ? attributes->qp_state : from;
+  if ((mask & IBV_QP_CUR_STATE) != 0 && attributes->cur_qp_state != from) return EINVAL;
+  int error = check_transition(base->qp_type, from, to, mask);
+  if (error == 0) error = check_attributes(*attributes, mask);
+  if (error != 0) return error;
+  if (to == IBV_QPS_RESET) {
+    reset(qp);
+  } else if (to == IBV_QPS_ERR) {
+    fail(qp);
+  } else {
+    store_attributes(qp, *attributes, mask);
+    if (to == IBV_QPS_RTR && base->qp_type == IBV_QPT_RC) error = connect(qp);
+    if (error != 0) return error;
+    uint32_t expected = from;  // a peer may just have moved it to the error state
+    qp.shared->state.compare_exchange_strong(expected, to);
+    if (from == IBV_QPS_SQD && to == IBV_QPS_RTS) run_send_queue(qp, Runner::kPoster);
+  }
+  base->state = to;
+  return 0;
+}
+
+SOFTVERBS_API int ibv_query_qp(ibv_qp* base, ibv_qp_attr* to, int mask, ibv_qp_init_attr* init) {
+  Qp& qp = get_qp(base);
+  const ibv_qp_attr& from = qp.attributes;
+  const ibv_qp_state state = get_state(*qp.shared);
+  to->qp_state = to->cur_qp_state = state;
+  to->path_mtu = from.path_mtu;
+  to->path_mig_state = IBV_MIG_MIGRATED;
+  to->qkey = from.qkey;
+  to->rq_psn = from.rq_psn;
+  to->sq_psn = from.sq_psn;
+  to->dest_qp_num = from.dest_qp_num;
+  to->qp_access_flags = from.qp_access_flags;
+  to->cap = qp.capacity;
+  to->ah_attr = from.ah_attr;
+  to->pkey_index = from.pkey_index;
+  to->sq_draining = 0;
+  to->max_rd_atomic = from.max_rd_atomic;
+  to->max_dest_rd_atomic = from.max_dest_rd_atomic;
+  to->min_rnr_timer = from.min_rnr_timer;
+  to->port_num = from.port_num;
+  to->timeout = from.timeout;
+  to->retry_cnt = from.retry_cnt;
+  to->rnr_retry = from.rnr_retry;
+  init->qp_context = base->qp_context;
+  init->send_cq = base->send_cq;
+  init->recv_cq = base->recv_cq;
+  init->srq = base->srq;
+  init->cap = qp.capacity;
+  init->qp_type = base->qp_type;
+  init->sq_sig_all = qp.signal_all ? 1 : 0;
+  if ((mask & IBV_QP_STATE) != 0) base->state = state;
+  return 0;
+}

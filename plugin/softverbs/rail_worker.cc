@@ -1,0 +1,77 @@
+#include "softverbs/rail_worker.h"
+
+#include <pthread.h>
+#include <sys/prctl.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <thread>
+
+#include "softverbs/queue_pair.h"
+
+namespace verbena::softverbs {
+
+void RailWorker::add(Qp& qp, uint64_t delay_ns) {
+  std::lock_guard lock(mutex_);
+  entries_.push_back({&qp, delay_ns == 0 ? 0 : read_clock_ns() + delay_ns});
+  if (!is_started_) {
+    is_started_ = true;
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);  // the application's signals are for its own threads
+    std::thread([this] { work(); }).detach();
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+  changed_.notify_all();
+}
+
+void RailWorker::forget(Qp& qp) {
+  std::unique_lock lock(mutex_);
+  const auto erase = [&] { std::erase_if(entries_, [&](const Entry& entry) { return entry.qp == &qp; }); };
+  erase();
+  changed_.wait(lock, [&] { return current_ != &qp; });
+  erase();  // what it put back meanwhile
+}
+
+// The next queue pair to run; null after a wait, when the caller should look again.
+Qp* RailWorker::take_due(std::unique_lock<std::mutex>& lock) {
+  if (entries_.empty()) {
+    changed_.wait(lock);
+    return nullptr;
+  }
+  const auto first = std::min_element(entries_.begin(), entries_.end(),
+                                      [](const Entry& a, const Entry& b) { return a.due_ns < b.due_ns; });
+  const uint64_t now_ns = read_clock_ns();
+  if (first->due_ns > now_ns) {
+    changed_.wait_for(lock, std::chrono::nanoseconds(first->due_ns - now_ns));
+    return nullptr;
+  }
+  Qp* qp = first->qp;
+  entries_.erase(first);
+  return qp;
+}
+
+void RailWorker::work() {
+  pthread_setname_np(pthread_self(), "softverbs-rail");
+  constexpr unsigned long kTimerSlackNs = 1000;
+  prctl(PR_SET_TIMERSLACK, kTimerSlackNs, 0, 0, 0);
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    Qp* qp = take_due(lock);
+    if (qp == nullptr) continue;
+    current_ = qp;
+    lock.unlock();
+    run_send_queue(*qp, Runner::kWorker);
+    lock.lock();
+    current_ = nullptr;
+    changed_.notify_all();
+  }
+}
+
+RailWorker& get_worker(uint32_t device) {
+  return Process::get()->workers[device];
+}
+
+}  // namespace verbena::softverbs

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+namespace verbena::softverbs {
+
+struct Qp;
+
+// The thread of one rail. It executes what posting threads must not: large copies, and requests that wait for
+// the peer.
+class RailWorker {
+ public:
+  // Runs the queue pair's send queue as soon as possible, or after a delay. A queue pair is here at most
+  // once.
+  void add(Qp& qp, uint64_t delay_ns);
+  // Afterwards the worker does not touch the queue pair.
+  void forget(Qp& qp);
+
+ private:
+  struct Entry {
+    Qp* qp;
+    uint64_t due_ns;
+  };
+  void work();
+  Qp* take_due(std::unique_lock<std::mutex>& lock);
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Entry> entries_;
+  Qp* current_ = nullptr;
+  bool is_started_ = false;
+};
+
+RailWorker& get_worker(uint32_t device);
+
+}  // namespace verbena::softverbs

@@ -1,0 +1,99 @@
+#pragma once
+
+#include <cstring>
+#include <vector>
+
+#include "softverbs/ring_word.h"
+#include "softverbs/segment.h"
+
+namespace verbena::softverbs {
+
+// The shared half of a receive queue, private or shared: the owner produces (one thread at a time), every
+// connected peer consumes.
+
+inline constexpr uint32_t kIsReceive = 1u << 31;  // in Completion::receive_count, so that it is never 0
+
+struct ReceiveRequest {
+  uint64_t wr_id = 0;
+  uint32_t count = 0;           // of the queue pair's receives so far, and kIsReceive
+  std::vector<SharedSge> sges;  // keeps its capacity between messages
+};
+
+inline ReceiveSlot& get_receive_slot(Segment& segment, SharedReceiveQueue& queue, uint64_t ticket) {
+  const uint64_t index = ticket & (queue.capacity.get() - 1);
+  return *segment.at<ReceiveSlot>(queue.ring.get() + index * get_receive_slot_bytes(queue.max_sge.get()));
+}
+inline SharedSge* get_sges(ReceiveSlot& slot) {
+  return reinterpret_cast<SharedSge*>(&slot + 1);
+}
+
+inline uint64_t count_receives(const SharedReceiveQueue& queue) {
+  const uint64_t head = queue.head.load(std::memory_order_acquire);  // first: the tail never falls behind it
+  return queue.tail.load(std::memory_order_acquire) - head;
+}
+
+// An open receive is recorded in its queue pair until its completion has been pushed, so that it is never
+// lost. One that is flushed is not: several may flush at a time.
+enum class Keep { kOpen, kNothing };
+
+// Takes the oldest receive for the queue pair at `qp_index` of the same segment. False when the ring is
+// empty.
+inline bool pop_receive(Segment& segment, SharedReceiveQueue& queue, uint32_t qp_index,
+                        ReceiveRequest& request, Keep keep) {
+  for (;;) {
+    uint64_t ticket = queue.head.load(std::memory_order_acquire);
+    ReceiveSlot& slot = get_receive_slot(segment, queue, ticket);
+    uint64_t word = slot.word.load(std::memory_order_acquire);
+    if (word == make_word(ticket, SlotState::kReady)) {
+      const uint64_t held = make_word(ticket, SlotState::kHeld, qp_index);
+      if (!slot.word.compare_exchange_strong(word, held, std::memory_order_acq_rel)) continue;
+      const uint64_t taken = ticket;
+      queue.head.compare_exchange_strong(ticket, ticket + 1, std::memory_order_acq_rel);
+      request.wr_id = slot.wr_id;
+      request.sges.assign(get_sges(slot), get_sges(slot) + slot.sge_count);
+      SharedQp& qp = segment.qp(qp_index);
+      request.count = qp.receive_count.fetch_add(1) | kIsReceive;
+      if (keep == Keep::kOpen) {
+        qp.receive_wr_id.set(slot.wr_id);
+        qp.receive_open.store(1, std::memory_order_release);
+      }
+      slot.word.store(make_word(taken + queue.capacity.get(), SlotState::kEmpty), std::memory_order_release);
+      return true;
+    }
+    if (has_ticket(word, ticket)) {
+      if (get_slot_state(word) == SlotState::kEmpty) return false;
+      queue.head.compare_exchange_strong(ticket, ticket + 1, std::memory_order_acq_rel);
+    } else if (queue.head.load(std::memory_order_acquire) == ticket) {
+      return false;  // the slot still belongs to the turn before: nothing was posted here yet
+    }
+  }
+}
+
+// Owner only. Finishes what a dead peer's queue pair began: its held slots become its open receive.
+inline void recover_receives(Segment& segment, SharedReceiveQueue& queue, uint32_t qp_index) {
+  SharedQp& qp = segment.qp(qp_index);
+  for (uint64_t index = 0; index < queue.capacity.get(); ++index) {
+    ReceiveSlot& slot = get_receive_slot(segment, queue, index);
+    const uint64_t word = slot.word.load(std::memory_order_acquire);
+    if (get_slot_state(word) != SlotState::kHeld || get_holder(word) != qp_index) continue;
+    if (qp.receive_open.load() == 0) {
+      qp.receive_wr_id.set(slot.wr_id);
+      qp.receive_count.fetch_add(1);
+      qp.receive_open.store(1, std::memory_order_release);
+    }
+    uint64_t head = get_ticket(word);
+    queue.head.compare_exchange_strong(head, head + 1);
+    slot.word.store(make_word(get_ticket(word) + queue.capacity.get(), SlotState::kEmpty),
+                    std::memory_order_release);
+  }
+}
+
+inline void reset_receive_ring(Segment& segment, SharedReceiveQueue& queue) {
+  for (uint64_t ticket = 0; ticket < queue.capacity.get(); ++ticket) {
+    get_receive_slot(segment, queue, ticket).word.store(make_word(ticket, SlotState::kEmpty));
+  }
+  queue.tail.store(0);
+  queue.head.store(0);
+}
+
+}  // namespace verbena::softverbs

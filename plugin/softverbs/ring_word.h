@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+
+namespace verbena::softverbs {
+
+// The word that guards one slot of a shared ring: which turn of the ring it is in (the ticket), how far it
+// got, and who holds it. Every step is one compare-and-swap or one store, so a process killed anywhere leaves
+// a word that the others can interpret: there is no lock to inherit.
+//   empty --claim (CAS)--> held by somebody --store--> ready --> ... --store--> empty in the next turn
+enum class SlotState : uint32_t { kEmpty = 0, kHeld = 1, kReady = 2 };
+
+inline constexpr uint32_t kHolderBits = 22, kStateBits = 2;
+inline constexpr uint64_t kTicketMask = (uint64_t{1} << (64 - kHolderBits - kStateBits)) - 1;
+
+inline uint64_t make_word(uint64_t ticket, SlotState state, uint32_t holder = 0) {
+  return (ticket & kTicketMask) << (kHolderBits + kStateBits) | static_cast<uint64_t>(state) << kHolderBits |
+         holder;
+}
+inline uint64_t get_ticket(uint64_t word) {
+  return word >> (kHolderBits + kStateBits);
+}
+inline SlotState get_slot_state(uint64_t word) {
+  return static_cast<SlotState>(word >> kHolderBits & 3);
+}
+inline uint32_t get_holder(uint64_t word) {
+  return word & ((1u << kHolderBits) - 1);
+}
+inline bool has_ticket(uint64_t word, uint64_t ticket) {
+  return get_ticket(word) == (ticket & kTicketMask);
+}
+
+}  // namespace verbena::softverbs

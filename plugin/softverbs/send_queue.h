@@ -1,0 +1,62 @@
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+namespace verbena::softverbs {
+
+// A work request as posted, less its gather list and inline bytes.
+struct SendRequest {
+  uint64_t wr_id;
+  uint64_t number;  // counts the queue's requests
+  ibv_wr_opcode opcode;
+  uint32_t flags;  // IBV_SEND_*
+  uint32_t immediate;
+  uint32_t rkey;
+  uint64_t remote_address;
+  uint64_t compare_add;
+  uint64_t swap;
+  uint64_t length;
+  uint32_t sge_count;
+  uint32_t inline_bytes;
+  ibv_ah* address_handle;  // datagrams
+  uint32_t remote_qp;
+  uint32_t remote_qkey;
+};
+
+// Ring of posted requests. Entries [executed, posted) wait or run; those before are free again only when a
+// completion at or behind them was polled, which the queue's user accounts.
+class SendQueue {
+ public:
+  void open(uint32_t capacity, uint32_t max_sge, uint32_t max_inline) {
+    capacity_ = capacity;
+    max_sge_ = max_sge;
+    max_inline_ = max_inline;
+    requests_.resize(capacity);
+    sges_.resize(size_t{capacity} * max_sge);
+    inline_.resize(size_t{capacity} * max_inline);
+  }
+  uint32_t capacity() const { return capacity_; }
+  uint32_t max_sge() const { return max_sge_; }
+  uint32_t max_inline() const { return max_inline_; }
+
+  SendRequest& at(uint64_t number) { return requests_[number % capacity_]; }
+  ibv_sge* get_sges(const SendRequest& request) { return &sges_[request.number % capacity_ * max_sge_]; }
+  uint8_t* get_inline(const SendRequest& request) {
+    return &inline_[request.number % capacity_ * max_inline_];
+  }
+
+  uint64_t posted = 0;
+  uint64_t executed = 0;
+
+ private:
+  uint32_t capacity_ = 0, max_sge_ = 0, max_inline_ = 0;
+  std::vector<SendRequest> requests_;
+  std::vector<ibv_sge> sges_;
+  std::vector<uint8_t> inline_;
+};
+
+}  // namespace verbena::softverbs

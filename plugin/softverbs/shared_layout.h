@@ -1,0 +1,189 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+// What processes share. Every process owns one segment (a file) with its queue pairs, keys and rings; its
+// peers map that file and act on it themselves. Peers may be killed at any instruction: nothing here is a
+// lock.
+namespace verbena::softverbs {
+
+inline constexpr uint32_t kLayoutVersion = 1;
+
+// Relaxed atomic: plain data that a validated reader may read while it changes.
+template <typename T>
+class Shared {
+ public:
+  T get() const { return value_.load(std::memory_order_relaxed); }
+  void set(T value) { value_.store(value, std::memory_order_relaxed); }
+
+ private:
+  std::atomic<T> value_;
+};
+
+// A queue pair's number is its process's slot and its index there, so a number alone finds its segment.
+inline constexpr uint32_t kQpIndexBits = 14;
+inline constexpr uint32_t kQpCount = 1u << kQpIndexBits;
+inline constexpr uint32_t kProcessSlots = 1024;
+inline constexpr uint32_t kFirstQpIndex = 16;  // 0 and 1 are reserved numbers
+inline constexpr uint32_t kKeyIndexBits = 18;
+inline constexpr uint32_t kMrCount = 1u << kKeyIndexBits;
+inline constexpr uint32_t kCqCount = 1u << 14;
+inline constexpr uint32_t kSrqCount = 1u << 12;
+inline constexpr uint32_t kContextCount = 64;
+
+inline uint32_t make_qp_number(uint32_t slot, uint32_t index) {
+  return slot << kQpIndexBits | index;
+}
+inline uint32_t get_qp_index(uint32_t number) {
+  return number & (kQpCount - 1);
+}
+inline uint32_t get_qp_slot(uint32_t number) {
+  return number >> kQpIndexBits;
+}
+inline uint32_t get_key_index(uint32_t key) {
+  return key & (kMrCount - 1);
+}
+
+// A process in the directory: its pid and start time in one word, so that one compare-and-swap claims a slot.
+struct DirectorySlot {
+  std::atomic<uint64_t> owner;
+  std::atomic<uint32_t> generation;  // counts the owners that the slot has had
+  uint32_t reserved;
+};
+
+// Where to write an event so that it appears in its owner's file descriptor.
+struct SharedPipe {
+  Shared<int32_t> fd;
+  Shared<uint64_t> inode;
+};
+
+struct SegmentHeader {
+  uint64_t owner;
+  uint32_t slot;
+  uint32_t generation;
+  uint64_t probe_address;  // of a word in the owner that holds `owner`: a peer that can read it can copy
+  std::atomic<uint32_t> closed;
+  SharedPipe async_pipes[kContextCount];
+};
+
+struct alignas(64) SharedMr {
+  std::atomic<uint32_t> key;  // 0: free. Stored last when registering, cleared first when deregistering.
+  Shared<uint32_t> pd;
+  Shared<uint32_t> access;
+  Shared<uint32_t> gpu;   // 0: host memory, else 1 + index of its GPU export
+  Shared<uint32_t> life;  // the part of the key that makes it new each time
+  Shared<uint64_t> address;
+  Shared<uint64_t> iova;
+  Shared<uint64_t> length;
+};
+
+// The part of a queue pair that its peer works on.
+struct alignas(64) SharedQp {
+  std::atomic<uint32_t> number;  // 0: free
+  std::atomic<uint32_t> state;   // enum ibv_qp_state
+  Shared<uint32_t> peer_number;
+  Shared<uint32_t> type;
+  Shared<uint32_t> pd;
+  Shared<uint32_t> access;
+  Shared<uint32_t> max_reads;  // max_dest_rd_atomic
+  Shared<uint32_t> min_rnr_timer;
+  Shared<uint32_t> receive_cq;
+  Shared<uint32_t> receive_queue;  // index into the receive queues
+  Shared<uint32_t> context;        // whose async events report it
+  Shared<uint32_t> device;
+  Shared<uint64_t> token;  // its owner's name for it in events
+  Shared<uint32_t> qkey;
+  Shared<uint32_t> life;  // counts resets: completions of an earlier life are not reported
+
+  // Written by the one peer that is connected. busy = its number while it may touch the owner's memory; the
+  // message it is placing is recorded so that the owner can flush its receive if the peer dies midway.
+  alignas(64) std::atomic<uint32_t> busy;
+  std::atomic<uint32_t> receive_open;
+  std::atomic<uint32_t> receive_count;
+  Shared<uint64_t> receive_wr_id;
+
+  // Written by the owner's pollers.
+  alignas(64) std::atomic<uint64_t> send_retired;  // send queue entries whose completion was polled
+  Shared<uint32_t> receive_polled;                 // receive_count of the last receive completion polled
+};
+
+struct Completion {
+  uint64_t wr_id;
+  uint64_t send_retired;  // send completions: free the send queue up to here
+  uint32_t status;
+  uint32_t opcode;
+  uint32_t flags;
+  uint32_t byte_length;
+  uint32_t immediate;
+  uint32_t qp_number;
+  uint32_t life;
+  uint32_t receive_count;  // of the queue pair's receives; 0: a send completion
+  uint32_t source_qp;
+};
+
+// A slot's word is ticket, state and claimer; see completion_ring.h.
+struct alignas(64) CompletionSlot {
+  std::atomic<uint64_t> word;
+  Completion completion;
+};
+static_assert(sizeof(CompletionSlot) == 64);
+
+struct alignas(64) SharedCq {
+  Shared<uint32_t> capacity;  // entries, a power of two
+  Shared<uint32_t> context;
+  Shared<uint64_t> ring;   // offset in the segment
+  Shared<uint64_t> token;  // its owner's name for it in events
+  SharedPipe channel;
+  alignas(64) std::atomic<uint64_t> tail;
+  alignas(64) std::atomic<uint64_t> head;
+  std::atomic<uint32_t> armed;  // 0, or which completions make an event: see Armed
+  std::atomic<uint32_t> overrun;
+};
+
+enum Armed : uint32_t { kDisarmed = 0, kArmedSolicited = 1, kArmedAny = 2 };
+
+struct SharedSge {
+  uint64_t address;
+  uint32_t length;
+  uint32_t lkey;
+};
+
+// Followed by the queue's max_sge SharedSge.
+struct ReceiveSlot {
+  std::atomic<uint64_t> word;
+  uint64_t wr_id;
+  uint32_t sge_count;
+  uint32_t reserved;
+};
+
+struct alignas(64) SharedReceiveQueue {
+  Shared<uint32_t> capacity;  // slots, a power of two
+  Shared<uint32_t> max_sge;
+  Shared<uint64_t> ring;  // offset in the segment
+  Shared<uint32_t> pd;
+  Shared<uint32_t> is_shared;
+  Shared<uint32_t> context;
+  Shared<uint64_t> token;  // its owner's name for it in events
+  alignas(64) std::atomic<uint64_t> tail;
+  alignas(64) std::atomic<uint64_t> head;
+  std::atomic<uint32_t> limit;  // SRQ limit; 0: disarmed
+};
+
+inline uint64_t get_receive_slot_bytes(uint32_t max_sge) {
+  return sizeof(ReceiveSlot) + max_sge * sizeof(SharedSge);
+}
+
+// Offsets of a segment's tables. Files are sparse: only what is used takes memory.
+inline constexpr uint64_t kSegmentBytes = uint64_t{1} << 30;
+inline constexpr uint64_t kMrTable = 64 << 10;
+inline constexpr uint64_t kQpTable = kMrTable + kMrCount * sizeof(SharedMr);
+inline constexpr uint64_t kCqTable = kQpTable + kQpCount * sizeof(SharedQp);
+inline constexpr uint64_t kReceiveQueueTable = kCqTable + kCqCount * sizeof(SharedCq);
+inline constexpr uint64_t kReceiveQueueCount = kQpCount + kSrqCount;  // a queue pair's own has its index
+inline constexpr uint64_t kArena =
+    (kReceiveQueueTable + kReceiveQueueCount * sizeof(SharedReceiveQueue) + 0xffff) & ~uint64_t{0xffff};
+static_assert(sizeof(SegmentHeader) <= kMrTable);
+
+}  // namespace verbena::softverbs

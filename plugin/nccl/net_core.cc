@@ -23,6 +23,12 @@ Outcome finalize(void* context) {
   return {};
 }
 
+bool is_idle(void* context) {
+  auto& c = *static_cast<Context*>(context);
+  const std::lock_guard lock(c.mutex);
+  return c.open_communicators == 0;
+}
+
 Outcome count_devices(int* count) {
   const auto nics = Process::get().nics();
   if (nics == nullptr) return base::fail(base::Status::kInvalidUsage, "devices: called before init");

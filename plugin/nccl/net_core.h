@@ -24,6 +24,8 @@ Outcome init(void** context, uint64_t communicator_id, int traffic_class, abi::D
              abi::ProfilerCallback profiler, int abi_version);
 // Tolerates a null context and one that init never finished.
 Outcome finalize(void* context);
+// No communicator of this context is open.
+bool is_idle(void* context);
 
 Outcome count_devices(int* count);
 // Fills every field; the strings live until the library is unloaded.

@@ -65,8 +65,8 @@ class Receiver {
   };
   // Everything that accept set up. `promised` entries go back to the pool when the receiver goes.
   struct Parts {
+    std::shared_ptr<BouncePool> pool;  // before the link: its receive queues outlive the queue pairs
     Link link;
-    std::shared_ptr<BouncePool> pool;
     std::vector<BouncePool::Rail*> rails;  // of the pool, one a local rail
     std::array<uint32_t, protocol::kMaxQueuePairs> promised{};
     std::unique_ptr<BouncePool::UnpackMemory> unpack;  // null: no kernel unpacks here

@@ -25,6 +25,20 @@ expect 'a stage over its limit' 1 '1 passed, 1 failed, 0 skipped' \
   "$count; run_stage a 5 bash -c 'count 1 0 0'; run_stage b 1 sleep 20"
 expect 'nothing ran' 1 '0 passed, 0 failed, 0 skipped' "run_stage a 5 true; skip_stage b 'no QEMU'"
 
+# A script that is told to stop takes its stage with it.
+marker="sleep 61.$$"
+bash -uc ". tools/lib/stages.sh; run_stage a 70 $marker" >/dev/null &
+script=$!
+for _ in {1..50}; do pgrep -fx "$marker" >/dev/null && break; sleep 0.1; done
+kill -TERM $script
+wait $script
+status=$?
+for _ in {1..50}; do pgrep -fx "$marker" >/dev/null || break; sleep 0.1; done
+if [ $status != 143 ] || pgrep -fx "$marker" >/dev/null; then
+  echo "FAILED a stopped script leaves its stage: status $status"
+  failures=$((failures + 1))
+fi
+
 # The attributes that ctest's --output-junit writes, in its order and over several lines.
 junit=$(mktemp)
 printf '<?xml version="1.0"?>\n<testsuite name="(empty)"\n\ttests="12"\n\tfailures="2"\n\tdisabled="1"\n\tskipped="3"\n/>\n' >"$junit"

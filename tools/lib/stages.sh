@@ -7,6 +7,15 @@ stage_seconds=()
 tests_passed=0
 tests_failed=0
 tests_skipped=0
+stage_pid=
+
+# A stage runs in a process group of its own, so a signal to the script has to be handed on.
+stop_stage() {
+  [ -z "$stage_pid" ] || kill -TERM "$stage_pid" 2>/dev/null
+  exit "$1"
+}
+trap 'stop_stage 130' INT
+trap 'stop_stage 143' TERM
 
 # run_stage NAME LIMIT_S COMMAND...: COMMAND may be a program or a function of a script that exports it; it may write
 # "passed failed skipped" to $STAGE_COUNTS. Returns its status; 124 when the limit ended it.
@@ -15,7 +24,10 @@ run_stage() {
   shift 2
   counts=$(mktemp)
   printf '\n=== %s (at most %d s)\n' "$name" "$limit_s"
-  STAGE_COUNTS=$counts timeout --kill-after=10 "$limit_s" "$@" </dev/null || status=$?
+  STAGE_COUNTS=$counts timeout --kill-after=10 "$limit_s" "$@" </dev/null &
+  stage_pid=$!
+  wait "$stage_pid" || status=$?
+  stage_pid=
   finish_stage "$name" "$status" $((SECONDS - started)) "$counts" "$limit_s"
   rm -f "$counts"
   return "$status"

@@ -1,6 +1,8 @@
 #pragma once
 #include <chrono>
 #include <cstdint>
+#include <cstdio>
+#include <string>
 
 namespace verbena::tools {
 
@@ -12,6 +14,13 @@ inline int64_t now_ns() {
 
 inline int64_t deadline_after_s(double seconds) {
   return now_ns() + static_cast<int64_t>(seconds * 1e9);
+}
+
+// "30 s", "0.5 s".
+inline std::string format_seconds(double seconds) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%g s", seconds);
+  return text;
 }
 
 }  // namespace verbena::tools

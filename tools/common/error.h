@@ -10,6 +10,12 @@ class ToolError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// Something that should have come did not come in time.
+class HangError : public ToolError {
+ public:
+  using ToolError::ToolError;
+};
+
 enum ExitStatus : int {
   kExitOk = 0,
   kExitWrongData = 1,

@@ -19,7 +19,7 @@ class Spinner {
     if (++rounds_ % kRoundsPerYield != 0) return;
     sched_yield();
     if (rounds_ % kRoundsPerClock == 0 && now_ns() > deadline_ns_) {
-      throw ToolError(std::string(what) + ": nothing for " + std::to_string(timeout_s_) + " s");
+      throw HangError(std::string(what) + ": nothing for " + format_seconds(timeout_s_));
     }
   }
 

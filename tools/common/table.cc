@@ -1,5 +1,7 @@
 #include "common/table.h"
 
+#include <cstdio>
+
 namespace verbena::tools {
 namespace {
 
@@ -8,14 +10,9 @@ std::string pad_left(const std::string& text, int width) {
   return length >= width ? text : std::string(static_cast<size_t>(width - length), ' ') + text;
 }
 
-void print_line(std::FILE* out, const std::string& line) {
-  std::fprintf(out, "%s\n", line.c_str());
-  std::fflush(out);
-}
-
 }  // namespace
 
-void Table::print_header() const {
+std::string Table::format_header() const {
   std::string names = format_ == Format::kText ? "#" : "";
   std::string units = "#";
   bool first = true;
@@ -30,11 +27,10 @@ void Table::print_header() const {
     }
     first = false;
   }
-  print_line(out_, names);
-  if (format_ == Format::kText) print_line(out_, units);
+  return format_ == Format::kText ? names + "\n" + units + "\n" : names + "\n";
 }
 
-void Table::print_row(const std::vector<std::string>& cells) const {
+std::string Table::format_row(const std::vector<std::string>& cells) const {
   std::string line = format_ == Format::kText ? " " : "";
   for (size_t index = 0; index < columns_.size() && index < cells.size(); ++index) {
     if (format_ == Format::kCsv) {
@@ -43,7 +39,7 @@ void Table::print_row(const std::vector<std::string>& cells) const {
       line += pad_left(cells[index], columns_[index].width + (index == 0 ? 0 : 1));
     }
   }
-  print_line(out_, line);
+  return line + "\n";
 }
 
 std::string format_figure(double value) {

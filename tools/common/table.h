@@ -1,5 +1,4 @@
 #pragma once
-#include <cstdio>
 #include <string>
 #include <vector>
 
@@ -11,21 +10,19 @@ struct Column {
   int width = 10;
 };
 
-// Right-aligned text table whose rows are printed as they come, or comma-separated values.
+// Right-aligned text table, or comma-separated values; made row by row, each ending its line.
 class Table {
  public:
   enum class Format { kText, kCsv };
 
-  Table(std::vector<Column> columns, Format format, std::FILE* out)
-      : columns_(std::move(columns)), format_(format), out_(out) {}
+  Table(std::vector<Column> columns, Format format) : columns_(std::move(columns)), format_(format) {}
 
-  void print_header() const;
-  void print_row(const std::vector<std::string>& cells) const;
+  std::string format_header() const;
+  std::string format_row(const std::vector<std::string>& cells) const;
 
  private:
   std::vector<Column> columns_;
   Format format_;
-  std::FILE* out_;
 };
 
 // Two decimals below 100, one below 1000, none above: nccl-tests' way of keeping a column readable.

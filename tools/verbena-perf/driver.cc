@@ -96,7 +96,7 @@ int Driver::run() {
 std::optional<int> Driver::handle_event(const ChildEvent& event) {
   switch (event.kind) {
     case ChildEvent::Kind::kTimeout:
-      return fail("no progress in " + std::to_string(options_.timeout_s) + " s");
+      return fail("no progress in " + format_seconds(options_.timeout_s));
     case ChildEvent::Kind::kLine:
       handle_line(event.child, nlohmann::json::parse(event.line));
       if (!errors_[event.child].empty()) {

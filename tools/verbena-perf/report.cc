@@ -27,11 +27,16 @@ std::string format_count(const nlohmann::json& row, const char* name) {
   return std::to_string(row[name].get<uint64_t>());
 }
 
+// Flushed, so that a run that ends badly leaves all its rows.
+void print_text(const std::string& text) {
+  std::fputs(text.c_str(), stdout);
+  std::fflush(stdout);
+}
+
 }  // namespace
 
 Report::Report(const Options& options)
-    : options_(options),
-      table_(list_columns(), options.csv ? Table::Format::kCsv : Table::Format::kText, stdout) {}
+    : options_(options), table_(list_columns(), options.csv ? Table::Format::kCsv : Table::Format::kText) {}
 
 void Report::add_device(const nlohmann::json& device) {
   if (!device_.is_null()) return;
@@ -44,7 +49,7 @@ void Report::add_device(const nlohmann::json& device) {
                 device["unpack"].get<bool>() ? "on" : "off", describe_protocol(options_.protocol),
                 options_.window);
   }
-  table_.print_header();
+  print_text(table_.format_header());
 }
 
 void Report::add_row(const nlohmann::json& row) {
@@ -70,11 +75,11 @@ void Report::add_row(const nlohmann::json& row) {
 }
 
 void Report::print_row(const nlohmann::json& row) {
-  table_.print_row({format_count(row, "size"), row["path"], format_count(row, "count"),
-                    format_member(row, "latency_us"), format_member(row, "latency_p99_us"),
-                    format_member(row, "bandwidth_gbps"), format_count(row, "staged"),
-                    format_count(row, "direct"), format_count(row, "verified_bytes"),
-                    format_count(row, "wrong_bytes")});
+  print_text(table_.format_row({format_count(row, "size"), row["path"], format_count(row, "count"),
+                                format_member(row, "latency_us"), format_member(row, "latency_p99_us"),
+                                format_member(row, "bandwidth_gbps"), format_count(row, "staged"),
+                                format_count(row, "direct"), format_count(row, "verified_bytes"),
+                                format_count(row, "wrong_bytes")}));
 }
 
 void Report::finish() {

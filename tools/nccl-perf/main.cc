@@ -1,0 +1,132 @@
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+
+#include "common/cuda_driver.h"
+#include "common/error.h"
+#include "nccl-perf/nccl_search.h"
+#include "nccl-perf/rank.h"
+#include "nccl-perf/report.h"
+
+namespace verbena::tools::nccl {
+namespace {
+
+// Where NCCL's logs go: the user's folder, or a temporary one that is removed unless a run has failed.
+class LogFolder {
+ public:
+  explicit LogFolder(const std::string& wanted) : path_(wanted), temporary_(wanted.empty()) {
+    std::error_code error;
+    if (!temporary_) {
+      std::filesystem::create_directories(path_, error);
+      if (error) throw ToolError("cannot make " + path_ + ": " + error.message());
+      return;
+    }
+    std::string pattern = (std::filesystem::temp_directory_path(error) / "nccl-perf-XXXXXX").string();
+    if (mkdtemp(pattern.data()) == nullptr)
+      throw ToolError("cannot make " + pattern + ": " + std::strerror(errno));
+    path_ = pattern;
+  }
+  LogFolder(const LogFolder&) = delete;
+  LogFolder& operator=(const LogFolder&) = delete;
+  ~LogFolder() {
+    std::error_code error;
+    if (temporary_ && !kept_) std::filesystem::remove_all(path_, error);
+  }
+
+  const std::string& path() const { return path_; }
+  void keep() { kept_ = true; }
+
+ private:
+  std::string path_;
+  bool temporary_;
+  bool kept_ = false;
+};
+
+int list_nccl(const Options& options) {
+  const std::vector<NcclCandidate> candidates = find_nccl_libraries(options.nccl);
+  bool chosen = false;
+  for (const NcclCandidate& candidate : candidates) {
+    const bool usable = !candidate.version.empty();
+    std::printf("%s %-10s %-10s %s%s%s\n", usable && !chosen ? "*" : " ",
+                usable ? candidate.version.c_str() : "-", candidate.source.c_str(), candidate.path.c_str(),
+                usable ? "" : ": ", candidate.problem.c_str());
+    chosen = chosen || usable;
+  }
+  if (!chosen) std::fprintf(stderr, "nccl-perf: no usable libnccl.so.2 found\n");
+  return chosen ? kExitOk : kExitFailed;
+}
+
+// The number of ranks, or 0 after having said why there can be none.
+int choose_ranks(const Options& options) {
+  std::string why;
+  const int gpus = count_cuda_devices(why);
+  if (gpus == 0) {
+    std::fprintf(stderr, "no CUDA device: nccl-perf needs two GPUs; try verbena-perf%s\n",
+                 why.empty() ? "" : (" (" + why + ")").c_str());
+    return 0;
+  }
+  const int wanted = options.gpus == 0 ? gpus : options.gpus;
+  if (wanted < 2 || wanted > gpus) {
+    std::fprintf(stderr, "%d CUDA device%s, %d wanted: nccl-perf needs two GPUs or more; try verbena-perf\n",
+                 gpus, gpus == 1 ? "" : "s", wanted);
+    return 0;
+  }
+  return wanted;
+}
+
+int run_variant(const Options& options, const Variant& variant, int ranks, const NcclCandidate& nccl,
+                const std::string& log_folder, Report& report, int argc, const char* const* argv) {
+  Run run(options, variant, ranks, log_folder);
+  report.begin_variant(variant, run.list_settings());
+  const int status = run.execute(nccl, argc, argv, [&](const Row& row) { report.add_row(row); });
+  std::vector<NcclLog> logs;
+  for (int rank = 0; rank < ranks; ++rank)
+    logs.push_back(parse_nccl_log(read_whole_file(run.log_file(rank))));
+  report.end_variant(logs, run.gpu_names(), status);
+  return status;
+}
+
+int run_all(const Options& options, int argc, const char* const* argv) {
+  const int ranks = choose_ranks(options);
+  if (ranks == 0) return kExitNoDevice;
+  const NcclCandidate nccl = choose_nccl(find_nccl_libraries(options.nccl));
+  LogFolder folder(options.log_folder);
+  Report report(options, ranks);
+  report.begin(nccl);
+  int status = kExitOk;
+  for (const Variant& variant : list_variants(options)) {
+    // A variant that fails says so; the others are still worth their figures.
+    const int outcome = run_variant(options, variant, ranks, nccl, folder.path(), report, argc, argv);
+    if (outcome != kExitOk) folder.keep();
+    if (status == kExitOk) status = outcome;
+  }
+  report.finish();
+  if (status == kExitOk && report.wrong_elements() != 0) status = kExitWrongData;
+  return status;
+}
+
+int run_tool(int argc, char** argv) {
+  const ParsedOptions parsed = parse_options(argc, argv);
+  if (parsed.exit_status >= 0) return parsed.exit_status;
+  const Options& options = parsed.options;
+  try {
+    if (!options.probe_nccl.empty()) return run_nccl_probe(options.probe_nccl);
+    if (options.child_rank >= 0) return run_rank(options);
+    return options.list_nccl ? list_nccl(options) : run_all(options, argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "nccl-perf: %s\n", error.what());
+    return kExitFailed;
+  }
+}
+
+}  // namespace
+}  // namespace verbena::tools::nccl
+
+int main(int argc, char** argv) {
+  return verbena::tools::nccl::run_tool(argc, argv);
+}

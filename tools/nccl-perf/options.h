@@ -1,0 +1,46 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "nccl-perf/collective.h"
+
+namespace verbena::tools::nccl {
+
+struct Options {
+  std::string plugin;  // empty: ../lib beside the tool, unless NCCL_NET_PLUGIN is set
+  std::string nccl;
+  bool list_nccl = false;
+  int gpus = 0;  // 0: all
+  std::vector<Operation> operations;
+  std::vector<uint64_t> sizes_bytes;
+  uint64_t iterations = 20;
+  uint64_t warmup = 5;
+  bool verify = true;
+  std::string unpack;  // "", "0", "1" or "both"
+  std::string threshold;
+  std::string protocol;
+  std::string algorithm;
+  int rails = 0;  // 0: as the environment says
+  bool graph = false;
+  std::vector<std::string> compare;
+  double timeout_s = 60;
+  std::string json_file;
+  std::string out_file;
+  std::string log_folder;  // empty: a temporary one, kept only when a run fails
+  bool verbose = false;
+  // Set in the processes that the tool starts.
+  int child_rank = -1;
+  int child_ranks = 0;
+  std::string child_nccl;
+  std::string probe_nccl;
+};
+
+struct ParsedOptions {
+  Options options;
+  int exit_status = -1;  // >= 0: leave with it
+};
+
+ParsedOptions parse_options(int argc, const char* const* argv);
+
+}  // namespace verbena::tools::nccl

@@ -1,0 +1,149 @@
+#include "nccl-perf/report.h"
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <set>
+
+#include "common/error.h"
+
+namespace verbena::tools::nccl {
+namespace {
+
+std::string make_key(const Row& row) {
+  return row.operation + " " + std::to_string(row.requested_bytes);
+}
+
+// "3.1 (rank 0), 2.9 (rank 1)" is noise when all say the same: equal texts are told once.
+std::string join_distinct(const std::vector<NcclLog>& logs, std::string NcclLog::*member) {
+  std::set<std::string> texts;
+  for (const NcclLog& log : logs) texts.insert((log.*member).empty() ? "(not in the log)" : log.*member);
+  std::string joined;
+  for (const std::string& text : texts) joined += (joined.empty() ? "" : " / ") + text;
+  return joined;
+}
+
+}  // namespace
+
+Report::Report(const Options& options, int ranks) : options_(options), ranks_(static_cast<uint32_t>(ranks)) {
+  if (!options.out_file.empty()) {
+    out_ = std::fopen(options.out_file.c_str(), "w");
+    if (out_ == nullptr) throw ToolError("cannot write " + options.out_file + ": " + std::strerror(errno));
+  }
+  document_["variants"] = nlohmann::json::array();
+}
+
+Report::~Report() {
+  if (out_ != nullptr) std::fclose(out_);
+}
+
+void Report::print(const std::string& text) {
+  for (std::FILE* const stream : {stdout, out_}) {
+    if (stream == nullptr) continue;
+    std::fputs(text.c_str(), stream);
+    std::fflush(stream);
+  }
+}
+
+void Report::begin(const NcclCandidate& nccl) {
+  document_["nccl"] = {{"path", nccl.path}, {"version", nccl.version}, {"source", nccl.source}};
+  document_["ranks"] = ranks_;
+  print("# nccl-perf: NCCL " + nccl.version + " from " + nccl.path + " (" + nccl.source + "), " +
+        std::to_string(ranks_) + " processes, one GPU and one node each\n");
+}
+
+void Report::begin_variant(const Variant& variant, const std::vector<std::string>& settings) {
+  variant_ = variant.name;
+  operation_.clear();
+  if (first_variant_.empty()) first_variant_ = variant_;
+  document_["variants"].push_back(
+      {{"name", variant_}, {"environment", settings}, {"rows", nlohmann::json::array()}});
+  print("#\n# === " + variant_ + (options_.graph ? ", replayed from a CUDA graph" : "") + " ===\n");
+  if (!options_.verbose) return;
+  for (const std::string& setting : settings) print("#   " + setting + "\n");
+}
+
+Table Report::make_table() const {
+  std::vector<Column> columns = {{"size", "B", 12},    {"count", "elements", 12}, {"type", "", 8},
+                                 {"redop", "", 7},     {"root", "", 6},           {"time", "us", 10},
+                                 {"algbw", "GB/s", 8}, {"busbw", "GB/s", 8},      {"#wrong", "", 8}};
+  if (variant_ != first_variant_) columns.push_back({"ratio", first_variant_ + "/this", 16});
+  return {columns, Table::Format::kText};
+}
+
+void Report::add_row(const Row& row) {
+  const Operation operation = parse_operation(row.operation).value();
+  const Shape shape = make_shape(operation, row.requested_bytes, ranks_);
+  const double algorithm_gbps = static_cast<double>(shape.size_bytes) * 1e-3 / row.time_us;
+  const double bus_gbps = algorithm_gbps * compute_bus_factor(operation, ranks_);
+  std::vector<std::string> cells = {std::to_string(shape.size_bytes),
+                                    std::to_string(shape.count),
+                                    "uint32",
+                                    reduces(operation) ? "sum" : "none",
+                                    operation == Operation::kBroadcast ? "0" : "-1",
+                                    format_figure(row.time_us),
+                                    format_figure(algorithm_gbps),
+                                    format_figure(bus_gbps),
+                                    options_.verify ? std::to_string(row.wrong) : "N/A"};
+  nlohmann::json figures{
+      {"operation", row.operation}, {"size_bytes", shape.size_bytes}, {"count", shape.count},
+      {"time_us", row.time_us},     {"algbw_gbps", algorithm_gbps},   {"busbw_gbps", bus_gbps},
+      {"wrong", row.wrong}};
+  if (variant_ == first_variant_) {
+    first_times_us_[make_key(row)] = row.time_us;
+  } else if (const auto first = first_times_us_.find(make_key(row)); first != first_times_us_.end()) {
+    // Of bandwidths, hence of times the other way round: above 1 the first variant is the faster one.
+    const double ratio = row.time_us / first->second;
+    cells.push_back(format_figure(ratio));
+    figures["ratio"] = ratio;
+  }
+  const Table table = make_table();
+  if (operation_ != row.operation) {
+    operation_ = row.operation;
+    print("#\n# " + operation_ + "\n" + table.format_header());
+  }
+  print(table.format_row(cells));
+  wrong_elements_ += row.wrong;
+  document_["variants"].back()["rows"].push_back(std::move(figures));
+}
+
+void Report::print_network(const std::vector<NcclLog>& logs) {
+  const std::string assigned = join_distinct(logs, &NcclLog::assigned);
+  const std::string network = join_distinct(logs, &NcclLog::network);
+  const std::string loaded = join_distinct(logs, &NcclLog::loaded);
+  const std::string route = join_distinct(logs, &NcclLog::route);
+  bool unpack = !logs.empty();
+  for (const NcclLog& log : logs) unpack = unpack && log.unpack_accepted;
+  print("# NCCL assigned: " + assigned + "; using network: " + network + "; external plugin loaded: " +
+        loaded + "; first route: " + route + "; UNPACK " + (unpack ? "accepted" : "not used") + "\n");
+  document_["variants"].back()["network"] = {
+      {"assigned", assigned}, {"network", network}, {"loaded", loaded}, {"route", route}, {"unpack", unpack}};
+}
+
+void Report::end_variant(const std::vector<NcclLog>& logs, const std::vector<std::string>& gpu_names,
+                         int status) {
+  nlohmann::json& entry = document_["variants"].back();
+  entry["status"] = status;
+  entry["gpus"] = gpu_names;
+  print_network(logs);
+  constexpr size_t kShownWarnings = 5;
+  for (size_t rank = 0; rank < logs.size(); ++rank) {
+    const std::string prefix = "# rank " + std::to_string(rank) + " (" + gpu_names[rank] + "): ";
+    for (const std::string& counters : logs[rank].counters) print(prefix + counters + "\n");
+    for (size_t index = 0; index < std::min(logs[rank].warnings.size(), kShownWarnings); ++index) {
+      print(prefix + "WARN " + logs[rank].warnings[index] + "\n");
+    }
+    entry["counters"].push_back(logs[rank].counters);
+  }
+}
+
+void Report::finish() {
+  print("# " + std::to_string(wrong_elements_) + " wrong elements\n");
+  if (options_.json_file.empty()) return;
+  document_["wrong"] = wrong_elements_;
+  std::ofstream file(options_.json_file);
+  file << document_.dump(2) << '\n';
+  if (!file.flush()) throw ToolError("cannot write " + options_.json_file);
+}
+
+}  // namespace verbena::tools::nccl

@@ -1,0 +1,65 @@
+#pragma once
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/child_group.h"
+#include "nccl-perf/nccl_search.h"
+#include "nccl-perf/options.h"
+#include "nccl-perf/variant.h"
+
+namespace verbena::tools::nccl {
+
+// One size of one operation over all ranks: the slowest rank's time, everybody's wrong elements.
+struct Row {
+  std::string operation;
+  uint64_t requested_bytes = 0;
+  double time_us = 0;
+  uint64_t wrong = 0;
+};
+
+// The processes of one variant, from start to the last exit.
+class Run {
+ public:
+  using OnRow = std::function<void(const Row&)>;
+
+  Run(const Options& options, const Variant& variant, int ranks, const std::string& log_folder);
+
+  // Returns kExitOk, kExitFailed or kExitHung; failures have been told on stderr, with the logs' last lines.
+  int execute(const NcclCandidate& nccl, int argc, const char* const* argv, const OnRow& on_row);
+
+  const std::vector<std::string>& gpu_names() const { return gpu_names_; }
+  std::vector<std::string> list_settings() const { return environment_.list_applied(); }
+  std::string log_file(int rank) const;
+
+ private:
+  struct RankState {
+    std::string phase = "start";
+    std::string error;
+    bool done = false;
+  };
+
+  void start(const NcclCandidate& nccl, int argc, const char* const* argv);
+  std::optional<int> handle_event(const ChildEvent& event, const OnRow& on_row);
+  void handle_line(size_t rank, const nlohmann::json& line, const OnRow& on_row);
+  void add_row(const nlohmann::json& row, const OnRow& on_row);
+  void collect_last_words();
+  int fail(const std::string& why, bool hung);
+
+  const Options& options_;
+  int ranks_;
+  std::string log_folder_;
+  std::string file_prefix_;
+  Environment environment_;
+  ChildGroup group_;
+  std::vector<RankState> states_;
+  std::vector<std::string> gpu_names_;
+  std::map<std::string, std::pair<int, Row>> partial_rows_;  // by operation and size: ranks heard, joined row
+  bool hung_ = false;
+  bool progressed_ = false;
+};
+
+}  // namespace verbena::tools::nccl

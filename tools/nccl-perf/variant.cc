@@ -1,0 +1,89 @@
+#include "nccl-perf/variant.h"
+
+#include <filesystem>
+#include <system_error>
+
+#include "common/self_path.h"
+
+namespace verbena::tools::nccl {
+namespace {
+
+Variant make_plugin_variant(const std::string& unpack) {
+  return {unpack.empty() ? "plugin" : "unpack " + unpack, Variant::Transport::kPlugin, unpack};
+}
+
+// NCCL's own IB transport looks for libibverbs.so.1 in the loader's path; where there is a software device
+// beside the plugin, it is meant.
+void add_software_verbs(Environment& environment) {
+  const std::filesystem::path folder = find_default_plugin().parent_path() / "softverbs";
+  std::error_code error;
+  if (!std::filesystem::exists(folder / "libibverbs.so.1", error)) return;
+  const std::string* const path = environment.find("LD_LIBRARY_PATH");
+  environment.set("LD_LIBRARY_PATH", path == nullptr ? folder.string() : folder.string() + ":" + *path);
+}
+
+void set_transport(Environment& environment, const Options& options, const Variant& variant) {
+  switch (variant.transport) {
+    case Variant::Transport::kPlugin:
+      if (!options.plugin.empty()) environment.set("NCCL_NET_PLUGIN", options.plugin);
+      environment.set_default("NCCL_NET_PLUGIN", find_default_plugin().string());
+      return;
+    case Variant::Transport::kSocket:
+      environment.set("NCCL_NET_PLUGIN", "none");
+      environment.set("NCCL_NET", "Socket");
+      return;
+    case Variant::Transport::kIb:
+      environment.set("NCCL_NET_PLUGIN", "none");
+      environment.set("NCCL_NET", "IB");
+      environment.set_default("NCCL_GIN_TYPE", "2");
+      environment.set_default("NCCL_PROTO", "^LL128");
+      add_software_verbs(environment);
+      return;
+  }
+}
+
+}  // namespace
+
+std::vector<Variant> list_variants(const Options& options) {
+  std::vector<Variant> variants;
+  if (options.unpack == "both") {
+    variants.push_back(make_plugin_variant("1"));
+    variants.push_back(make_plugin_variant("0"));
+  } else {
+    variants.push_back(make_plugin_variant(options.unpack));
+  }
+  for (const std::string& name : options.compare) {
+    if (name == "socket") variants.push_back({"socket", Variant::Transport::kSocket, ""});
+    if (name == "ib") variants.push_back({"ib", Variant::Transport::kIb, ""});
+    if (name.starts_with("unpack")) variants.push_back(make_plugin_variant(name.substr(6)));
+  }
+  return variants;
+}
+
+Environment make_environment(const Options& options, const Variant& variant) {
+  Environment environment = Environment::copy_own();
+  if (!options.protocol.empty()) environment.set("NCCL_PROTO", options.protocol);
+  if (!options.algorithm.empty()) environment.set("NCCL_ALGO", options.algorithm);
+  if (!options.threshold.empty()) environment.set("VERBENA_UNPACK_THRESHOLD", options.threshold);
+  if (options.rails > 0) environment.set("SOFTVERBS_DEVICES", std::to_string(options.rails));
+  if (!variant.unpack.empty()) environment.set("VERBENA_UNPACK", variant.unpack);
+  set_transport(environment, options, variant);
+  environment.set_default("NCCL_NET_GDR_LEVEL", "SYS");
+  environment.set_default("NCCL_NET_GDR_READ", "1");
+  environment.set_default("NCCL_NVLS_ENABLE", "0");
+  environment.set_default("NCCL_P2P_DISABLE", "1");
+  environment.set_default("NCCL_SHM_DISABLE", "1");
+  environment.set_default("NCCL_SOCKET_IFNAME", "lo");
+  environment.set_default("NCCL_DEBUG", "INFO");
+  environment.set_default("NCCL_DEBUG_SUBSYS", "INIT,NET");
+  return environment;
+}
+
+Environment make_rank_environment(const Environment& shared, int rank, const std::string& log_file) {
+  Environment environment = shared;
+  environment.set("NCCL_HOSTID", "nccl-perf-node-" + std::to_string(rank));
+  environment.set("NCCL_DEBUG_FILE", log_file);
+  return environment;
+}
+
+}  // namespace verbena::tools::nccl

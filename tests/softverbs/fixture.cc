@@ -66,7 +66,9 @@ Buffer::Buffer(Node& node, size_t bytes, int access) : memory_(bytes) {
   EXPECT_NE(mr_, nullptr);
 }
 
-Buffer::~Buffer() { drop_mr(); }
+Buffer::~Buffer() {
+  drop_mr();
+}
 
 void Buffer::drop_mr() {
   if (mr_ != nullptr) {
@@ -76,7 +78,9 @@ void Buffer::drop_mr() {
 }
 
 namespace {
-uint8_t make_byte(uint8_t seed, size_t index) { return static_cast<uint8_t>(seed + index * 7 + (index >> 8) * 13); }
+uint8_t make_byte(uint8_t seed, size_t index) {
+  return static_cast<uint8_t>(seed + index * 7 + (index >> 8) * 13);
+}
 }  // namespace
 
 void Buffer::fill(uint8_t seed) {
@@ -94,7 +98,8 @@ QueuePair::QueuePair(Node& node, const QpOptions& options) : node_(node), option
   ibv_qp_init_attr init{};
   init.send_cq = init.recv_cq = node.cq;
   init.srq = options.srq;
-  init.cap = {options.send_requests, options.receive_requests, options.sges, options.sges, options.inline_bytes};
+  init.cap = {options.send_requests, options.receive_requests, options.sges, options.sges,
+              options.inline_bytes};
   init.qp_type = IBV_QPT_RC;
   init.sq_sig_all = options.signal_all ? 1 : 0;
   qp = ibv_create_qp(node.pd, &init);

@@ -37,8 +37,8 @@ class Node {
   ibv_wc wait_completion(int timeout_ms = 10000);
 };
 
-inline constexpr int kAllAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
-                                  IBV_ACCESS_REMOTE_ATOMIC;
+inline constexpr int kAllAccess =
+    IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
 
 class Buffer {
  public:
@@ -111,8 +111,8 @@ struct Send {
 
 int post_shared(ibv_srq* srq, uint64_t wr_id, const Buffer& buffer, size_t offset, size_t bytes);
 
-// A forked process that runs `body` with one end of a socket pair; the test has the other end. Fork before opening a
-// device. Its failed expectations make the test fail.
+// A forked process that runs `body` with one end of a socket pair; the test has the other end. Fork before
+// opening a device. Its failed expectations make the test fail.
 class Child {
  public:
   explicit Child(const std::function<void(int socket)>& body);

@@ -29,7 +29,11 @@ TEST_F(TransferTest, SendFillsTheReceive) {
   connect();
   source.fill(3);
   ASSERT_EQ(right->post_receive(7, target, 0, 5000), 0);
-  ASSERT_EQ(Send(IBV_WR_SEND_WITH_IMM, 8).from(source, 0, 1000).from(source, 1000, 3000).with_immediate(99).post(*left),
+  ASSERT_EQ(Send(IBV_WR_SEND_WITH_IMM, 8)
+                .from(source, 0, 1000)
+                .from(source, 1000, 3000)
+                .with_immediate(99)
+                .post(*left),
             0);
   const ibv_wc sent = left_node.wait_completion();
   EXPECT_EQ(sent.status, IBV_WC_SUCCESS);
@@ -136,7 +140,8 @@ TEST_F(TransferTest, ChainIsExecutedInOrder) {
   ibv_send_wr* bad = nullptr;
   ASSERT_EQ(ibv_post_send(left->qp, &chain[0].request, &bad), 0);
   const auto completions = left_node.wait_completions(kCount);
-  for (int i = 0; i < kCount; ++i) EXPECT_EQ(completions[static_cast<size_t>(i)].wr_id, static_cast<uint64_t>(i));
+  for (int i = 0; i < kCount; ++i)
+    EXPECT_EQ(completions[static_cast<size_t>(i)].wr_id, static_cast<uint64_t>(i));
 }
 
 TEST_F(TransferTest, OwnQueuePairCanBeThePeer) {

@@ -21,8 +21,10 @@ constexpr int kBatchEvents = 32;
 constexpr uint64_t kStopId = 0;  // of the eventfd; watched descriptors count from 1
 
 uint32_t epoll_mask(Interest interest) {
-  // A closed peer stays closed: edge triggered, so that the loop does not spin until somebody unwatches.
-  return interest == Interest::kPeerClosed ? EPOLLRDHUP | EPOLLET : EPOLLIN | EPOLLRDHUP;
+  // A closed peer stays closed, and a broken descriptor broken: edge triggered, so that the loop does not
+  // spin until somebody unwatches.
+  if (interest == Interest::kPeerClosed) return EPOLLRDHUP | EPOLLET;
+  return interest == Interest::kNewData ? EPOLLIN | EPOLLET : EPOLLIN | EPOLLRDHUP;
 }
 
 // A new thread inherits the creator's mask: the application's signals must not land on ours.

@@ -121,6 +121,22 @@ TEST(EventLoop, ReportsAPeerThatClosedBeforeItWasWatched) {
   loop.unwatch(pair.near_end.get());
 }
 
+TEST(EventLoop, ReportsNewDataOnceForEachArrivalAndAHangUpOnce) {
+  EventLoop loop;
+  SocketPair pair;
+  std::atomic<int> calls{0};
+  ASSERT_TRUE(loop.watch(pair.near_end.get(), Interest::kNewData, &count_call, &calls));
+  for (int i = 1; i <= 2; ++i) {
+    ASSERT_EQ(write(pair.far_end.get(), "x", 1), 1);  // never read
+    EXPECT_TRUE(becomes_true([&] { return calls == i; }));
+  }
+  pair.far_end.reset();
+  EXPECT_TRUE(becomes_true([&] { return calls == 3; }));
+  for (int i = 0; i < 20; ++i) nap();
+  EXPECT_EQ(calls, 3) << "the loop spins on a closed peer";
+  loop.unwatch(pair.near_end.get());
+}
+
 TEST(EventLoop, ThreadLivesAsLongAsSomethingIsWatched) {
   EventLoop loop;
   Event first, second;

@@ -1,0 +1,113 @@
+#include "verbs/async_events.h"
+
+#include <fcntl.h>
+
+#include <cerrno>
+
+#include "base/event_loop.h"
+#include "base/log.h"
+#include "verbs/library.h"
+
+namespace verbena::verbs {
+namespace {
+
+const char* explain_queue_pair_event(ibv_event_type type) {
+  switch (type) {
+    case IBV_EVENT_QP_FATAL:
+      return "failed: the device met an error while it served it; see dmesg";
+    case IBV_EVENT_QP_REQ_ERR:
+      return "failed: the peer sent an invalid request";
+    case IBV_EVENT_QP_ACCESS_ERR:
+      return "failed: the peer wrote or read where it may not";
+    case IBV_EVENT_PATH_MIG_ERR:
+      return "could not migrate its path";
+    default:
+      return nullptr;  // COMM_EST, SQ_DRAINED, LAST_WQE_REACHED: part of normal life
+  }
+}
+
+const char* explain_address_event(ibv_event_type type) {
+  switch (type) {
+    case IBV_EVENT_LID_CHANGE:
+      return "its LID changed, older connections may fail";
+    case IBV_EVENT_GID_CHANGE:
+      return "its GID table changed, connections fail if their GID went away";
+    case IBV_EVENT_PKEY_CHANGE:
+      return "its partition keys changed, connections fail if theirs went away";
+    default:
+      return nullptr;  // the subnet manager's business
+  }
+}
+
+}  // namespace
+
+AsyncEvents::AsyncEvents(const Device& device) : device_(device) {
+  const int fd = device.context()->async_fd;
+  const int flags = fcntl(fd, F_GETFL);
+  if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0) {
+    base::log_warn("device %s:%d: events cannot be watched (errno %d)", device.name().c_str(),
+                   device.port_number(), errno);
+    return;
+  }
+  const auto callback = [](void* context) { static_cast<AsyncEvents*>(context)->drain(); };
+  // Edge triggered, as the descriptor of a device that was unplugged stays in error for ever.
+  (void)base::EventLoop::instance().watch(fd, base::Interest::kNewData, callback, this).status();
+}
+
+AsyncEvents::~AsyncEvents() {
+  base::EventLoop::instance().unwatch(device_.context()->async_fd);
+}
+
+void AsyncEvents::drain() {
+  const Library& library = device_.library();
+  ibv_async_event event{};
+  for (;;) {
+    if (library.get_async_event(device_.context(), &event) == 0) {
+      handle(event);
+      library.ack_async_event(&event);
+      continue;
+    }
+    const int error = errno;
+    if (error == EINTR) continue;
+    if (error == EAGAIN || has_device_failed_.exchange(true, std::memory_order_relaxed)) return;
+    base::log_warn("device %s:%d: is gone: its events cannot be read any more (errno %d)",
+                   device_.name().c_str(), device_.port_number(), error);
+    return;
+  }
+}
+
+void AsyncEvents::handle(const ibv_async_event& event) {
+  const char* name = device_.name().c_str();
+  const int port_number = device_.port_number();
+  if (event.event_type == IBV_EVENT_DEVICE_FATAL) {
+    has_device_failed_.store(true, std::memory_order_relaxed);
+    base::log_warn("device %s:%d: failed: it must be reset; see dmesg", name, port_number);
+  } else if (event.event_type == IBV_EVENT_CQ_ERR) {
+    base::log_warn("device %s:%d: a completion queue failed: it overran", name, port_number);
+  } else if (event.event_type == IBV_EVENT_SRQ_ERR) {
+    base::log_warn("device %s:%d: a shared receive queue failed", name, port_number);
+  } else if (const char* what = explain_queue_pair_event(event.event_type); what != nullptr) {
+    // Not destroyed yet: destroying a queue pair waits for the acknowledgement of its events.
+    base::log_warn("device %s:%d: queue pair %u %s", name, port_number, event.element.qp->qp_num, what);
+  } else {
+    handle_port_event(event);
+  }
+}
+
+// Every context sees the events of all ports of its device.
+void AsyncEvents::handle_port_event(const ibv_async_event& event) {
+  const char* name = device_.name().c_str();
+  const int port_number = device_.port_number();
+  if (event.event_type == IBV_EVENT_PORT_ERR && event.element.port_num == port_number) {
+    is_port_up_.store(false, std::memory_order_relaxed);
+    base::log_warn("device %s:%d: port is down: check the cable and the switch", name, port_number);
+  } else if (event.event_type == IBV_EVENT_PORT_ACTIVE && event.element.port_num == port_number) {
+    is_port_up_.store(true, std::memory_order_relaxed);
+    base::log_warn("device %s:%d: port is up again", name, port_number);
+  } else if (const char* what = explain_address_event(event.event_type);
+             what != nullptr && event.element.port_num == port_number) {
+    base::log_warn("device %s:%d: %s", name, port_number, what);
+  }
+}
+
+}  // namespace verbena::verbs

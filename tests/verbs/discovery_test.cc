@@ -1,0 +1,231 @@
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "base/parameters.h"
+#include "support/fake_fixture.h"
+#include "verbs/library.h"
+
+namespace verbena::verbs {
+namespace {
+
+using testing::AllOf;
+using testing::Contains;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+std::vector<std::string> list_names(const Devices& devices) {
+  std::vector<std::string> names;
+  for (const auto& device : devices)
+    names.push_back(device->name() + ":" + std::to_string(device->port_number()));
+  return names;
+}
+
+// A /sys of our own: `add_device` links a device to its place on the bus.
+class FakeSysfs {
+ public:
+  FakeSysfs() {
+    char name[] = "/tmp/verbena_sysfs_XXXXXX";
+    root_ = mkdtemp(name);
+  }
+  ~FakeSysfs() { std::filesystem::remove_all(root_); }
+
+  void add_device(const std::string& name, const std::string& bus_address) {
+    const std::string place = root_ + "/devices/" + bus_address;
+    std::filesystem::create_directories(place);
+    std::filesystem::create_directories(root_ + "/class/infiniband/" + name);
+    std::filesystem::create_directory_symlink(place, root_ + "/class/infiniband/" + name + "/device");
+  }
+  void add_file(const std::string& path, const std::string& text) {
+    std::filesystem::create_directories(std::filesystem::path(root_ + path).parent_path());
+    std::ofstream(root_ + path) << text;
+  }
+  const std::string& root() const { return root_; }
+
+ private:
+  std::string root_;
+};
+
+class DiscoveryTest : public FakeTest {};
+
+TEST_F(DiscoveryTest, TellsWhatAPortCanDo) {
+  FakeSysfs sysfs;
+  sysfs.add_device("mlx5_0", "pci0000:17/0000:18:00.0");
+  settings_.sysfs_root = sysfs.root();
+  script().devices[0].guid = 0x0011223344556677;
+  const Devices devices = discover();
+  ASSERT_EQ(devices.size(), 1U);
+  const Device& device = *devices[0];
+  EXPECT_EQ(device.name(), "mlx5_0");
+  EXPECT_EQ(device.guid(), 0x0011223344556677U);
+  EXPECT_EQ(device.speed_mbps(), 200'000U);
+  EXPECT_EQ(device.sysfs_path(), sysfs.root() + "/devices/pci0000:17/0000:18:00.0");
+  EXPECT_EQ(device.gid_index(), 1);
+  EXPECT_EQ(device.address().link_layer, 2);
+  EXPECT_EQ(device.address().mtu, IBV_MTU_4096);
+  EXPECT_EQ(format_gid(device.address().gid), "::ffff:10.0.0.1");
+  EXPECT_EQ(device.max_qp_entries(), 1024U);
+  EXPECT_EQ(device.max_cq_entries(), 4096U);
+  EXPECT_EQ(device.max_srq_entries(), 2048U);
+  EXPECT_FALSE(device.is_software());
+  EXPECT_FALSE(device.is_softverbs());
+  EXPECT_TRUE(device.is_healthy());
+}
+
+TEST_F(DiscoveryTest, OpensEachActivePortOfACard) {
+  script().devices = {make_card("mlx5_0", 3)};
+  script().devices[0].ports[1].state = IBV_PORT_DOWN;
+  const Devices devices = discover();
+  EXPECT_THAT(list_names(devices), ElementsAre("mlx5_0:1", "mlx5_0:3"));
+  EXPECT_NE(devices[0]->context(), devices[1]->context());
+  EXPECT_EQ(devices[1]->address().port_number, 3);
+}
+
+TEST_F(DiscoveryTest, OrdersByPlaceOnTheBusThenName) {
+  FakeSysfs sysfs;
+  sysfs.add_device("mlx5_0", "pci0000:80/0000:81:00.0");
+  sysfs.add_device("mlx5_1", "pci0000:17/0000:18:00.0");
+  sysfs.add_device("mlx5_2", "pci0000:17/0000:18:00.0");
+  settings_.sysfs_root = sysfs.root();
+  script().devices = {make_card("mlx5_0"), make_card("mlx5_2"), make_card("mlx5_1", 2)};
+  EXPECT_THAT(list_names(discover()), ElementsAre("mlx5_1:1", "mlx5_1:2", "mlx5_2:1", "mlx5_0:1"));
+}
+
+TEST_F(DiscoveryTest, FollowsTheFilter) {
+  script().devices = {make_card("mlx5_0"), make_card("mlx5_1", 2), make_card("rxe0")};
+  settings_.hca = "mlx5_1:2,rxe";
+  EXPECT_THAT(list_names(discover()), ElementsAre("mlx5_1:2", "rxe0:1"));
+  settings_.hca = "^=mlx5_1";
+  EXPECT_THAT(list_names(discover()), ElementsAre("mlx5_0:1", "rxe0:1"));
+}
+
+TEST_F(DiscoveryTest, ListsWhatThereIsWhenTheFilterMatchesNothing) {
+  script().devices = {make_card("mlx5_0", 2), make_card("rxe0")};
+  script().devices[0].ports[1].state = IBV_PORT_DOWN;
+  settings_.hca = "mlx5_0:2";
+  const auto found = try_discover();
+  ASSERT_FALSE(found);
+  EXPECT_EQ(found.error().status, base::Status::kInvalidUsage);
+  EXPECT_THAT(log_.warnings(),
+              ElementsAre(AllOf(HasSubstr("VERBENA_HCA mlx5_0:2"), HasSubstr("mlx5_0:1 (active"),
+                                HasSubstr("mlx5_0:2 (down"), HasSubstr("rxe0"))));
+}
+
+TEST_F(DiscoveryTest, RejectsABadFilter) {
+  settings_.hca = "mlx5_0:x";
+  const auto found = try_discover();
+  ASSERT_FALSE(found);
+  EXPECT_EQ(found.error().status, base::Status::kInvalidUsage);
+  EXPECT_THAT(log_.warnings(), ElementsAre(HasSubstr("mlx5_0:x")));
+  EXPECT_EQ(record().fallible_calls, 0);
+}
+
+TEST_F(DiscoveryTest, AddressesInfiniBandByLid) {
+  fake::Port& port = script().devices[0].ports[0];
+  port.link_layer = IBV_LINK_LAYER_INFINIBAND;
+  port.lid = 17;
+  port.gids = {make_link_local_gid(IBV_GID_TYPE_IB)};
+  const Devices devices = discover();
+  ASSERT_EQ(devices.size(), 1U);
+  EXPECT_EQ(devices[0]->address().lid, 17);
+  EXPECT_EQ(devices[0]->address().link_layer, 1);
+  EXPECT_EQ(devices[0]->gid_index(), -1);
+  EXPECT_EQ(format_gid(devices[0]->address().gid), "fe80::102:304:506:708");
+}
+
+TEST_F(DiscoveryTest, UsesAGidOnInfiniBandThatRequiresGlobalRoutes) {
+  fake::Port& port = script().devices[0].ports[0];
+  port.link_layer = IBV_LINK_LAYER_INFINIBAND;
+  port.lid = 17;
+  port.flags = IBV_QPF_GRH_REQUIRED;
+  EXPECT_EQ(discover().at(0)->gid_index(), 0);
+}
+
+TEST_F(DiscoveryTest, PrefersTheGidOfTheUser) {
+  settings_.gid_index = 0;
+  const Devices devices = discover();
+  EXPECT_EQ(devices.at(0)->gid_index(), 0);
+  EXPECT_EQ(format_gid(devices.at(0)->address().gid), "fe80::102:304:506:708");
+}
+
+TEST_F(DiscoveryTest, LeavesOutAPortWhoseChosenGidIsEmpty) {
+  settings_.gid_index = 5;
+  EXPECT_FALSE(try_discover());
+  EXPECT_THAT(log_.warnings(), Contains(AllOf(HasSubstr("VERBENA_GID_INDEX"), HasSubstr("index 5"))));
+}
+
+TEST_F(DiscoveryTest, LeavesOutAPortWithoutGids) {
+  script().devices = {make_card("mlx5_0"), make_card("mlx5_1")};
+  script().devices[0].ports[0].gids.clear();
+  EXPECT_THAT(list_names(discover()), ElementsAre("mlx5_1:1"));
+  EXPECT_THAT(log_.warnings(), ElementsAre(AllOf(HasSubstr("mlx5_0:1"), HasSubstr("no GID"))));
+}
+
+TEST_F(DiscoveryTest, TakesTheTypeOfAGidFromSysfsWhereTheLibraryIsOld) {
+  FakeSysfs sysfs;
+  const std::string types = "/class/infiniband/mthca0/ports/1/gid_attrs/types/";
+  sysfs.add_file(types + "0", "IB/RoCE v1\n");
+  sysfs.add_file(types + "1", "RoCE v2\n");
+  settings_.sysfs_root = sysfs.root();
+  settings_.library_choice = FAKE_OLD_LIBRARY;
+  fake::Hooks& old_hooks = fake_hooks(FAKE_OLD_LIBRARY);
+  old_hooks.script.devices = {make_card("mthca0")};
+  old_hooks.script.devices[0].ports[0].gids = {make_ipv4_gid(1), make_ipv4_gid(1)};
+  EXPECT_EQ(discover().at(0)->gid_index(), 1);
+  EXPECT_EQ(old_hooks.record.live_objects, 0);
+  old_hooks.script = {};
+}
+
+TEST_F(DiscoveryTest, FindsDmabufByTrying) {
+  EXPECT_TRUE(discover().at(0)->supports_dmabuf());
+  for (const int refusal : {EOPNOTSUPP, EPROTONOSUPPORT}) {
+    script().dmabuf_errno = refusal;
+    EXPECT_FALSE(discover().at(0)->supports_dmabuf()) << refusal;
+  }
+}
+
+TEST_F(DiscoveryTest, FindsPeerMemoryByItsModule) {
+  FakeSysfs sysfs;
+  sysfs.add_device("mlx5_0", "pci0000:17/0000:18:00.0");
+  settings_.sysfs_root = sysfs.root();
+  EXPECT_FALSE(discover().at(0)->supports_gpu_pointers());
+  sysfs.add_file("/module/nvidia_peermem/version", "1\n");
+  EXPECT_TRUE(discover().at(0)->supports_gpu_pointers());
+  script().devices = {make_card("rxe0")};  // copies with the CPU, whatever modules there are
+  EXPECT_FALSE(discover().at(0)->supports_gpu_pointers());
+}
+
+TEST_F(DiscoveryTest, RecognisesSoftwareDevices) {
+  script().devices = {make_card("softverbs0")};
+  script().devices[0].vendor_id = 0x5356;
+  Devices devices = discover();
+  EXPECT_TRUE(devices.at(0)->is_softverbs());
+  EXPECT_TRUE(devices.at(0)->is_software());
+  EXPECT_TRUE(devices.at(0)->supports_gpu_pointers());
+  script().devices = {make_card("rxe0")};
+  script().devices[0].vendor_id = 0xffffff;
+  devices = discover();
+  EXPECT_FALSE(devices.at(0)->is_softverbs());
+  EXPECT_TRUE(devices.at(0)->is_software());
+}
+
+TEST_F(DiscoveryTest, ReadsTheParameters) {
+  script().devices = {make_card("mlx5_0"), make_card("mlx5_1")};
+  setenv("VERBENA_IBVERBS_LIB", FAKE_LIBRARY, 1);
+  setenv("NCCL_IB_HCA", "=mlx5_1", 1);
+  setenv("VERBENA_GID_INDEX", "0", 1);
+  ASSERT_TRUE(base::load_parameters());
+  {
+    const auto found = discover_devices();
+    ASSERT_TRUE(found);
+    EXPECT_THAT(list_names(*found), ElementsAre("mlx5_1:1"));
+    EXPECT_EQ(found->at(0)->gid_index(), 0);
+  }
+  for (const char* name : {"VERBENA_IBVERBS_LIB", "NCCL_IB_HCA", "VERBENA_GID_INDEX"}) unsetenv(name);
+  ASSERT_TRUE(base::load_parameters());
+}
+
+}  // namespace
+}  // namespace verbena::verbs

@@ -1,0 +1,47 @@
+// Each test runs in a process of its own with the environment that tests/verbs/CMakeLists.txt gives it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "support/log_capture.h"
+#include "verbs/library.h"
+
+namespace verbena::verbs {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+TEST(LibrarySearch, UsesTheSystemLibraryThatListsADevice) {
+  LogCapture log;
+  const auto library = Library::load("");
+  ASSERT_TRUE(library);
+  EXPECT_EQ((*library)->path(), "libibverbs.so.1");
+  EXPECT_TRUE((*library)->lists_devices());
+  EXPECT_TRUE(log.warnings().empty());
+}
+
+// With softverbs built it is used and says why; without it the error names both.
+TEST(LibrarySearch, PassesOverASystemLibraryWithoutDevices) {
+  LogCapture log;
+  const auto library = Library::load("");
+  if (library) {
+    EXPECT_THAT((*library)->path(), HasSubstr("/softverbs/libibverbs.so.1"));
+    EXPECT_THAT(log.infos(), ElementsAre(HasSubstr("the system's lists no device")));
+  } else {
+    EXPECT_THAT(log.warnings(), ElementsAre(AllOf(HasSubstr("libibverbs.so.1 lists no RDMA device"),
+                                                  HasSubstr("softverbs/libibverbs.so.1"))));
+  }
+}
+
+TEST(LibrarySearch, NamesWhatWasTriedForAPath) {
+  LogCapture log;
+  const auto library = Library::load("/nonexistent/verbs.so");
+  ASSERT_FALSE(library);
+  EXPECT_EQ(library.error().status, base::Status::kSystem);
+  EXPECT_THAT(log.warnings(), ElementsAre(AllOf(HasSubstr("VERBENA_IBVERBS_LIB /nonexistent/verbs.so"),
+                                                HasSubstr("install"))));
+}
+
+}  // namespace
+}  // namespace verbena::verbs

@@ -1,0 +1,172 @@
+#include <stdlib.h>
+
+#include <cstring>
+
+#include "base/parameters.h"
+#include "support/fake_fixture.h"
+
+namespace verbena::verbs {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr QueuePairAddress kRemotePair{0x1234, 0x00abcdef};
+
+PortAddress make_remote(uint8_t link_layer, uint16_t lid, uint8_t mtu, const fake::Gid& gid) {
+  PortAddress remote{};
+  std::memcpy(remote.gid, gid.bytes, sizeof(remote.gid));
+  remote.lid = lid;
+  remote.port_number = 9;  // the peer's own number: must never be used here
+  remote.link_layer = link_layer;
+  remote.mtu = mtu;
+  return remote;
+}
+
+const PortAddress kRoceRemote = make_remote(2, 0, IBV_MTU_1024, make_ipv4_gid(2));
+
+class QueuePairConnectTest : public FakeTest {
+ protected:
+  // Discovers anew with the script as it is now.
+  void connect(const PortAddress& remote, int traffic_class = -1) {
+    devices_ = discover();
+    ASSERT_FALSE(devices_.empty());
+    completions_ = std::move(*CompletionQueue::create(*devices_[0], 16));
+    pair_ = std::move(
+        *QueuePair::create(*devices_[0], completions_, {.send_depth = 16, .traffic_class = traffic_class}));
+    outcome_ = pair_.connect(remote, kRemotePair);
+  }
+  void use_infiniband(uint8_t flags = 0) {
+    fake::Port& port = script().devices[0].ports[0];
+    port.link_layer = IBV_LINK_LAYER_INFINIBAND;
+    port.lid = 17;
+    port.flags = flags;
+    port.gids = {make_link_local_gid(IBV_GID_TYPE_IB)};
+  }
+  const ibv_qp_attr& state(size_t step) { return record().modifications.at(step); }
+
+  Devices devices_;
+  CompletionQueue completions_;
+  QueuePair pair_;
+  base::Outcome outcome_;
+};
+
+TEST_F(QueuePairConnectTest, PassesThroughTheStates) {
+  script().devices = {make_card("mlx5_0", 2)};
+  script().devices[0].ports[0].state = IBV_PORT_DOWN;  // ours is port 2
+  connect(kRoceRemote);
+  ASSERT_TRUE(outcome_);
+  ASSERT_EQ(record().modifications.size(), 3U);
+  EXPECT_EQ(state(0).qp_state, IBV_QPS_INIT);
+  EXPECT_EQ(state(0).port_num, 2);
+  EXPECT_EQ(state(0).qp_access_flags, unsigned{IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ});
+  EXPECT_EQ(state(1).qp_state, IBV_QPS_RTR);
+  EXPECT_EQ(state(1).dest_qp_num, kRemotePair.number);
+  EXPECT_EQ(state(1).rq_psn, kRemotePair.first_psn);
+  EXPECT_EQ(state(1).path_mtu, IBV_MTU_1024);
+  EXPECT_EQ(state(1).ah_attr.port_num, 2);
+  EXPECT_EQ(state(2).qp_state, IBV_QPS_RTS);
+  EXPECT_EQ(state(2).sq_psn, pair_.address().first_psn);
+  EXPECT_EQ(state(2).timeout, 20);
+  EXPECT_EQ(state(2).retry_cnt, 7);
+  EXPECT_EQ(state(2).rnr_retry, 7);
+}
+
+TEST_F(QueuePairConnectTest, TakesTheSmallerMtuOfBothPorts) {
+  script().devices[0].ports[0].mtu = IBV_MTU_512;
+  connect(kRoceRemote);
+  ASSERT_TRUE(outcome_);
+  EXPECT_EQ(state(1).path_mtu, IBV_MTU_512);
+}
+
+TEST_F(QueuePairConnectTest, RoutesEthernetByGid) {
+  connect(kRoceRemote);
+  ASSERT_TRUE(outcome_);
+  const ibv_ah_attr& route = state(1).ah_attr;
+  EXPECT_EQ(route.is_global, 1);
+  EXPECT_EQ(route.grh.sgid_index, 1);
+  EXPECT_EQ(route.grh.hop_limit, 255);
+  EXPECT_EQ(format_gid(route.grh.dgid.raw), "::ffff:10.0.0.2");
+}
+
+TEST_F(QueuePairConnectTest, RoutesInfiniBandByLid) {
+  use_infiniband();
+  connect(make_remote(1, 42, IBV_MTU_4096, make_link_local_gid()));
+  ASSERT_TRUE(outcome_);
+  EXPECT_EQ(state(1).ah_attr.is_global, 0);
+  EXPECT_EQ(state(1).ah_attr.dlid, 42);
+}
+
+TEST_F(QueuePairConnectTest, CrossesInfiniBandSubnetsByGid) {
+  use_infiniband();
+  fake::Gid other = make_link_local_gid();
+  other.bytes[7] = 1;
+  connect(make_remote(1, 42, IBV_MTU_4096, other));
+  ASSERT_TRUE(outcome_);
+  EXPECT_EQ(state(1).ah_attr.is_global, 1);
+  EXPECT_EQ(state(1).ah_attr.grh.sgid_index, 0);
+}
+
+TEST_F(QueuePairConnectTest, UsesGidsWhereInfiniBandRequiresThem) {
+  use_infiniband(IBV_QPF_GRH_REQUIRED);
+  connect(make_remote(1, 42, IBV_MTU_4096, make_link_local_gid()));
+  ASSERT_TRUE(outcome_);
+  EXPECT_EQ(state(1).ah_attr.is_global, 1);
+}
+
+TEST_F(QueuePairConnectTest, KeepsTrafficClassAndServiceLevelApart) {
+  setenv("VERBENA_TC", "106", 1);
+  setenv("VERBENA_SL", "3", 1);
+  setenv("VERBENA_ACK_TIMEOUT", "14", 1);
+  setenv("VERBENA_RETRY_COUNT", "2", 1);
+  ASSERT_TRUE(base::load_parameters());
+  connect(kRoceRemote);
+  for (const char* name : {"VERBENA_TC", "VERBENA_SL", "VERBENA_ACK_TIMEOUT", "VERBENA_RETRY_COUNT"})
+    unsetenv(name);
+  ASSERT_TRUE(base::load_parameters());
+  ASSERT_TRUE(outcome_);
+  EXPECT_EQ(state(1).ah_attr.grh.traffic_class, 106);
+  EXPECT_EQ(state(1).ah_attr.sl, 3);
+  EXPECT_EQ(state(2).timeout, 14);
+  EXPECT_EQ(state(2).retry_cnt, 2);
+}
+
+TEST_F(QueuePairConnectTest, PrefersTheTrafficClassOfTheCommunicator) {
+  connect(kRoceRemote, 32);
+  ASSERT_TRUE(outcome_);
+  EXPECT_EQ(state(1).ah_attr.grh.traffic_class, 32);
+  EXPECT_EQ(state(1).ah_attr.sl, 0);
+}
+
+TEST_F(QueuePairConnectTest, RefusesAnotherLinkLayer) {
+  connect(make_remote(1, 42, IBV_MTU_4096, make_link_local_gid()));
+  EXPECT_EQ(outcome_.status(), base::Status::kRemote);
+  EXPECT_TRUE(record().modifications.empty());
+  EXPECT_THAT(log_.warnings(),
+              ElementsAre(AllOf(HasSubstr("ours Ethernet"), HasSubstr("peer's InfiniBand"))));
+}
+
+TEST_F(QueuePairConnectTest, RefusesAnAddressThatIsNotOne) {
+  PortAddress remote = kRoceRemote;
+  remote.mtu = 6;
+  connect(remote);
+  EXPECT_EQ(outcome_.status(), base::Status::kRemote);
+  EXPECT_EQ(pair_.connect(kRoceRemote, {0x1000000, 0}).status(), base::Status::kRemote);
+  EXPECT_EQ(pair_.connect(kRoceRemote, {0, 0}).status(), base::Status::kRemote);
+  remote = make_remote(2, 0, IBV_MTU_1024, {});
+  EXPECT_EQ(pair_.connect(remote, kRemotePair).status(), base::Status::kRemote);
+  EXPECT_TRUE(record().modifications.empty());
+}
+
+TEST_F(QueuePairConnectTest, NamesBothEndsWhenThePeerIsOutOfReach) {
+  script().failing_modify_errno = ETIMEDOUT;
+  connect(kRoceRemote);
+  EXPECT_EQ(outcome_.status(), base::Status::kRemote);
+  EXPECT_EQ(outcome_.error().errno_value, ETIMEDOUT);
+  EXPECT_THAT(log_.warnings(), ElementsAre(AllOf(HasSubstr("::ffff:10.0.0.1"), HasSubstr("::ffff:10.0.0.2"),
+                                                 HasSubstr("does not answer"), HasSubstr("4660"))));
+}
+
+}  // namespace
+}  // namespace verbena::verbs

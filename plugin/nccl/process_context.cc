@@ -2,6 +2,16 @@
 
 namespace verbena::nccl {
 
+namespace {
+
+// Made after the first init, so that at unloading it goes before all statics that the core made for its
+// devices.
+struct ReleaseAtUnload {
+  ~ReleaseAtUnload() { ProcessContext::get().release(); }
+};
+
+}  // namespace
+
 ProcessContext& ProcessContext::get() {
   static ProcessContext process_context;
   return process_context;
@@ -9,15 +19,29 @@ ProcessContext& ProcessContext::get() {
 
 Outcome ProcessContext::init(abi::DebugLogger logger, abi::ProfilerCallback profiler, int abi_version) {
   const std::lock_guard lock(mutex_);
-  // The new one comes first: what both share (open devices, the bounce region) then stays up in between.
+  if (!release_locked()) return {};  // still in use: the new communicators join
   void* fresh = nullptr;
   if (const Outcome outcome = nccl::init(&fresh, 0, abi::kUndefined, logger, profiler, abi_version);
       !outcome) {
     return outcome;
   }
-  void* const previous = context_.exchange(fresh, std::memory_order_acq_rel);
-  if (previous == nullptr) return {};
-  return nccl::finalize(previous);
+  context_.store(fresh, std::memory_order_release);
+  static const ReleaseAtUnload release_at_unload;
+  return {};
+}
+
+void ProcessContext::release() {
+  const std::lock_guard lock(mutex_);
+  release_locked();
+}
+
+// True: there is no context any more.
+bool ProcessContext::release_locked() {
+  void* const context = context_.load(std::memory_order_relaxed);
+  if (context == nullptr) return true;
+  if (!is_idle(context)) return false;
+  context_.store(nullptr, std::memory_order_relaxed);
+  return static_cast<bool>(nccl::finalize(context));
 }
 
 }  // namespace verbena::nccl

@@ -15,11 +15,15 @@ class ProcessContext {
   static ProcessContext& get();
 
   Outcome init(abi::DebugLogger logger, abi::ProfilerCallback profiler, int abi_version);
+  // Finalizes the context, unless communicators still use it (a process that exits in the middle of things).
+  void release();
   // Null before init. Any thread.
   void* context() const { return context_.load(std::memory_order_acquire); }
 
  private:
-  std::mutex mutex_;  // held by init
+  bool release_locked();
+
+  std::mutex mutex_;  // held by init and release
   std::atomic<void*> context_{nullptr};
 };
 

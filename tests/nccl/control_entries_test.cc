@@ -21,17 +21,16 @@ TYPED_TEST(ControlEntriesTest, EveryMemberIsFilledAndTheNameIsOurs) {
 TYPED_TEST(ControlEntriesTest, InitPassesWhatTheVersionHas) {
   fake_core().calls.clear();
   ASSERT_EQ(this->net_.init(&this->context_, 0xfeed, 5, &LogCapture::write), abi::kSuccess);
-  ASSERT_FALSE(fake_core().calls.empty());
   const uint64_t id = TypeParam::kHasContext ? 0xfeed : 0;
   const int traffic_class = TypeParam::kHasContext ? 5 : abi::kUndefined;
-  EXPECT_EQ(fake_core().calls[0],
+  EXPECT_EQ(this->last_call(),
             this->call("init", id, traffic_class, &LogCapture::write, nullptr, TypeParam::kVersion));
   if (TypeParam::kHasContext) {
     EXPECT_EQ(this->context_, &this->made_);
   }
 }
 
-TYPED_TEST(ControlEntriesTest, RepeatedInitWithoutFinalizeReleasesTheContextBefore) {
+TYPED_TEST(ControlEntriesTest, RepeatedInitWithoutFinalizeRenewsAnIdleContext) {
   char second = 0;
   fake_core().calls.clear();
   fake_core().produced = &second;
@@ -39,14 +38,29 @@ TYPED_TEST(ControlEntriesTest, RepeatedInitWithoutFinalizeReleasesTheContextBefo
   if (TypeParam::kHasContext) {
     EXPECT_EQ(fake_core().calls.size(), 1u);
   } else {
-    EXPECT_EQ(this->last_call(), this->call("finalize", &this->made_));
+    ASSERT_EQ(fake_core().calls.size(), 2u);
+    EXPECT_EQ(fake_core().calls[0], this->call("finalize", &this->made_));
+    EXPECT_EQ(fake_core().calls[1].function, "init");
     void* comm = nullptr;
     ASSERT_EQ(this->net_.listen(nullptr, 0, this->handle_, &comm), abi::kSuccess);
     EXPECT_EQ(this->last_call(), this->call("listen", &second, 0, this->handle_));
   }
 }
 
-TYPED_TEST(ControlEntriesTest, FailedInitLeavesNoContextAndAWorkingOneStands) {
+TYPED_TEST(ControlEntriesTest, RepeatedInitKeepsAContextInUse) {
+  if (TypeParam::kHasContext) return;
+  fake_core().is_idle = false;
+  fake_core().calls.clear();
+  EXPECT_EQ(this->net_.init(&this->context_, 1, 5, &LogCapture::write), abi::kSuccess);
+  EXPECT_TRUE(fake_core().calls.empty());
+  void* comm = nullptr;
+  ASSERT_EQ(this->net_.listen(nullptr, 0, this->handle_, &comm), abi::kSuccess);
+  EXPECT_EQ(this->last_call(), this->call("listen", &this->made_, 0, this->handle_));
+}
+
+TYPED_TEST(ControlEntriesTest, FailedInitLeavesNoContext) {
+  fake_core().produced = nullptr;  // the renewed context of a version without contexts
+  ASSERT_EQ(this->net_.init(&this->context_, 1, 5, &LogCapture::write), abi::kSuccess);
   fake_core().answer = [] { return base::Error{base::Status::kInvalidUsage}; };
   this->context_ = &this->comm_;
   EXPECT_EQ(this->net_.init(&this->context_, 1, 5, &LogCapture::write), abi::kInvalidUsage);
@@ -56,7 +70,7 @@ TYPED_TEST(ControlEntriesTest, FailedInitLeavesNoContextAndAWorkingOneStands) {
   } else {
     void* comm = nullptr;
     ASSERT_EQ(this->net_.listen(nullptr, 0, this->handle_, &comm), abi::kSuccess);
-    EXPECT_EQ(this->last_call(), this->call("listen", &this->made_, 0, this->handle_));
+    EXPECT_EQ(this->last_call(), this->call("listen", nullptr, 0, this->handle_));
   }
 }
 

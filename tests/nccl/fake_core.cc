@@ -43,6 +43,9 @@ Outcome init(void** context, uint64_t communicator_id, int traffic_class, abi::D
 Outcome finalize(void* context) {
   return record("finalize", context);
 }
+bool is_idle(void*) {
+  return fake_core().is_idle;
+}
 
 Outcome count_devices(int* count) {
   *count = 3;

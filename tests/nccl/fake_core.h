@@ -32,6 +32,7 @@ struct FakeCore {
   std::vector<Call> calls;
   std::function<Outcome()> answer = [] { return Outcome{}; };  // what every call returns, or throws
   void* produced = nullptr;  // what goes to a call's output pointer on success
+  bool is_idle = true;
   int produced_done = 1;
   int produced_size_bytes = 0;
   uint64_t request_on_entry = 0;  // of the last irecv

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <utility>
 
 #include "nccl/live_connection.h"
 #include "nccl/loaded_plugin.h"
@@ -21,7 +22,6 @@ class LiveEnvironment : public ::testing::Test {
     }
     environment_.set("VERBENA_IBVERBS_LIB", "softverbs");
     environment_.set("SOFTVERBS_DEVICES", "2");
-    environment_.set("VERBENA_MERGE_NICS", "0");
     environment_.set("VERBENA_SOCKET_IFNAME", "lo");
     LogCapture::get().take_lines();
   }
@@ -38,7 +38,7 @@ class LiveTest : public LiveEnvironment {
   }
   void TearDown() override {
     connections_.clear();
-    if (is_up_) {
+    if (std::exchange(is_up_, false)) {
       EXPECT_EQ(net_->finalize(context_), abi::kSuccess);
     }
     net_.reset();

@@ -105,4 +105,8 @@ const std::string& parameter_origin(const std::string& name) {
   return found == current().origins.end() ? kDefaultOrigin : found->second;
 }
 
+bool set_environment_default(const char* name, const char* value) {
+  return std::getenv(name) == nullptr && setenv(name, value, 0) == 0;
+}
+
 }  // namespace verbena::base

@@ -38,4 +38,8 @@ const Parameters& parameters();
 // Where the current value of a parameter came from: the environment name, or "default".
 const std::string& parameter_origin(const std::string& name);
 
+// The one change that the plugin makes to its process's environment: sets `name` unless it is set already;
+// whether it did. Not thread safe, like setenv: called from init only.
+bool set_environment_default(const char* name, const char* value);
+
 }  // namespace verbena::base

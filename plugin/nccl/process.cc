@@ -1,6 +1,5 @@
 #include "nccl/process.h"
 
-#include "base/environment.h"
 #include "base/log.h"
 #include "base/parameters.h"
 

@@ -3,6 +3,7 @@
 #include "transport/receiver.h"
 
 #include "base/log.h"
+#include "base/parameters.h"
 #include "protocol/sequence.h"
 
 namespace verbena::transport {
@@ -16,7 +17,10 @@ constexpr uint32_t kSignalEvery = 16;  // control writes; below send_depth / 4 o
 }  // namespace
 
 Receiver::Receiver(Parts parts, const Peer& peer, std::unique_ptr<PeerWatch> watch)
-    : parts_(std::move(parts)), peer_(peer), watch_(std::move(watch)) {
+    : parts_(std::move(parts)),
+      peer_(peer),
+      watch_(std::move(watch)),
+      wait_(base::parameters().stall_warning_ms) {
   if (parts_.unpack != nullptr) queue_.emplace(parts_.unpack->host_meta());
   for (uint32_t q = 0; q < parts_.link.queue_pairs(); ++q) credits_.set_window(q, parts_.promised[q]);
   for (auto& message : ring_) {

@@ -23,6 +23,7 @@
 #include "transport/registration.h"
 #include "transport/request.h"
 #include "transport/statistics.h"
+#include "transport/wait_monitor.h"
 
 namespace verbena::transport {
 
@@ -112,7 +113,7 @@ class Receiver {
   base::Outcome repost(uint32_t page);
   base::Outcome release_pages(ReceiveMessage& message);
   base::Outcome close_message(ReceiveMessage& message);
-  base::Outcome check_peer(const ReceiveMessage& message);
+  base::Outcome check_wait(const ReceiveMessage& message);
   base::Outcome stick(base::Error error);
 
   Parts parts_;
@@ -127,7 +128,7 @@ class Receiver {
   uint32_t consumed_ = 0;    // messages before it are closed
   uint32_t next_flush_ = 0;
   std::array<uint32_t, protocol::kMaxQueuePairs> control_writes_{};  // a queue pair
-  uint32_t idle_tests_ = 0;
+  WaitMonitor wait_;
   base::Outcome sticky_;
   Statistics statistics_;
 };

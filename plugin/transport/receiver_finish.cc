@@ -3,14 +3,12 @@
 #include <cstring>
 
 #include "base/log.h"
+#include "base/parameters.h"
 #include "transport/receiver.h"
 
 namespace verbena::transport {
 
 namespace {
-
-constexpr uint32_t kIdleTestsPerCheck =
-    256;  // how often an unsuccessful test looks whether the peer still lives
 
 // One descriptor is copied by one warp: 4 KiB keeps all warps of a block busy. At most 1024 of them for any
 // message, so that its pages (at most kMaxChunks, each rounding up once) still fit the slot.
@@ -29,9 +27,9 @@ base::Outcome Receiver::test(ReceiveMessage& message, bool* done, uint64_t* byte
   if (auto outcome = progress(); !outcome) return outcome;
   if (auto outcome = advance(message); !outcome) return outcome;
   if (message.phase != Phase::kReady) {
-    return ++idle_tests_ % kIdleTestsPerCheck == 0 ? check_peer(message) : base::Outcome();
+    return wait_.is_check_due() ? check_wait(message) : base::Outcome();
   }
-  idle_tests_ = 0;
+  wait_.note_progress();
   *done = true;
   *bytes = message.arrivals.bytes();
   message.phase = Phase::kReported;
@@ -215,7 +213,15 @@ base::Outcome Receiver::test_flush(FlushRequest& request, bool* done) {
   return {};
 }
 
-base::Outcome Receiver::check_peer(const ReceiveMessage& message) {
+base::Outcome Receiver::check_wait(const ReceiveMessage& message) {
+  if (wait_.is_stall_new()) {
+    base::log_warn(
+        "receive from %s: message %u: waits for %s, %llu bytes are here (VERBENA_STALL_WARNING_MS %lld ms)",
+        watch_->peer().c_str(), message.sequence,
+        message.phase == Phase::kMoving ? "its copy to GPU memory" : "data",
+        static_cast<unsigned long long>(message.arrivals.bytes()),
+        static_cast<long long>(base::parameters().stall_warning_ms));
+  }
   if (!watch_->is_closed() || !watch_->is_grace_over()) return {};
   return stick(base::fail(
       base::Status::kRemote,

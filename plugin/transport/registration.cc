@@ -1,6 +1,6 @@
 #include "transport/registration.h"
 
-#include "base/log.h"
+#include "base/parameters.h"
 
 namespace verbena::transport {
 
@@ -11,7 +11,9 @@ base::Result<std::unique_ptr<Registration>> register_on_rails(const Nic& nic, vo
   registration->address = address;
   registration->length_bytes = length_bytes;
   registration->is_gpu_memory = is_gpu_memory;
-  const verbs::Access access{.remote_read = true, .remote_write = true, .relaxed_ordering = true};
+  const verbs::Access access{.remote_read = true,
+                             .remote_write = true,
+                             .relaxed_ordering = base::parameters().pci_relaxed_ordering != 0};
   for (size_t rail = 0; rail < nic.rails.size(); ++rail) {
     verbs::Device& device = *nic.rails[rail];
     auto region = fd < 0 ? verbs::MemoryRegion::register_memory(device, address, length_bytes, access)

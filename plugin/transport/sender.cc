@@ -4,6 +4,7 @@
 #include <string>
 
 #include "base/log.h"
+#include "base/parameters.h"
 #include "protocol/sequence.h"
 
 namespace verbena::transport {
@@ -11,15 +12,17 @@ namespace verbena::transport {
 namespace {
 
 constexpr uint32_t kPostBatch = 16;  // work requests in one chain
-constexpr uint32_t kIdleTestsPerCheck =
-    256;  // how often an unsuccessful test looks whether the peer still lives
 
 using protocol::kMessageRing;
 
 }  // namespace
 
 Sender::Sender(Link link, ControlMemory control, const Peer& peer, std::unique_ptr<PeerWatch> watch)
-    : link_(std::move(link)), control_(std::move(control)), peer_(peer), watch_(std::move(watch)) {
+    : link_(std::move(link)),
+      control_(std::move(control)),
+      peer_(peer),
+      watch_(std::move(watch)),
+      wait_(base::parameters().stall_warning_ms) {
   uint32_t entries = 0;
   for (uint32_t q = 0; q < link_.queue_pairs(); ++q) {
     credits_.set_window(q, peer_.window[q]);
@@ -59,10 +62,10 @@ base::Outcome Sender::test(SendMessage& message, bool* done) {
   if (*done) {
     count(message);
     message.in_use = false;
-    idle_tests_ = 0;
+    wait_.note_progress();
     return {};
   }
-  return ++idle_tests_ % kIdleTestsPerCheck == 0 ? check_peer() : base::Outcome();
+  return wait_.is_check_due() ? check_wait(message) : base::Outcome();
 }
 
 base::Outcome Sender::progress() {
@@ -217,7 +220,15 @@ base::Outcome Sender::post_direct(SendMessage& message) {
 }
 
 // A peer that is gone grants nothing any more. Work already posted fails by itself.
-base::Outcome Sender::check_peer() {
+base::Outcome Sender::check_wait(const SendMessage& message) {
+  if (wait_.is_stall_new()) {
+    const char* cause = message.path == SendMessage::Path::kUndecided ? "a grant"
+                        : message.is_posted()                         ? "completions"
+                                                                      : "credits";
+    base::log_warn("send to %s: message %u: waits for %s (VERBENA_STALL_WARNING_MS %lld ms)",
+                   watch_->peer().c_str(), message.sequence, cause,
+                   static_cast<long long>(base::parameters().stall_warning_ms));
+  }
   if (!watch_->is_closed() || !watch_->is_grace_over()) return {};
   return stick(base::fail(base::Status::kRemote,
                           "send to %s: peer closed the connection with %u messages open",

@@ -18,6 +18,7 @@
 #include "transport/registration.h"
 #include "transport/request.h"
 #include "transport/statistics.h"
+#include "transport/wait_monitor.h"
 
 namespace verbena::transport {
 
@@ -75,7 +76,7 @@ class Sender {
   base::Outcome post_staged(SendMessage& message);
   base::Outcome post_staged_run(SendMessage& message, uint32_t queue_pair, uint32_t count);
   base::Outcome post_direct(SendMessage& message);
-  base::Outcome check_peer();
+  base::Outcome check_wait(const SendMessage& message);
   base::Outcome stick(base::Error error);
   void count(const SendMessage& message);
 
@@ -90,7 +91,7 @@ class Sender {
   uint32_t consumed_ = 0;  // as the receiver told
   uint32_t rotation_ = 0;  // queue pair that the next staged message starts on
   uint32_t max_staged_chunks_ = 0;
-  uint32_t idle_tests_ = 0;
+  WaitMonitor wait_;
   base::Outcome sticky_;
   Statistics statistics_;
 };

@@ -47,7 +47,7 @@ void add_nccl_options(CLI::App& app, Options& options) {
                  "libnccl-net.so (default: $NCCL_NET_PLUGIN, ../lib beside this tool)");
   app.add_option("--unpack", options.unpack, "0, 1, or both in turn: sets VERBENA_UNPACK")
       ->check(CLI::IsMember({"0", "1", "both"}));
-  app.add_option("--threshold", options.threshold, "sets VERBENA_UNPACK_THRESHOLD (bytes)");
+  app.add_option("--threshold", options.threshold, "sets VERBENA_UNPACK_THRESHOLD (bytes, or unlimited)");
   app.add_option("--proto", options.protocol, "sets NCCL_PROTO");
   app.add_option("--algo", options.algorithm, "sets NCCL_ALGO");
   app.add_option("--rails", options.rails, "sets SOFTVERBS_DEVICES")->check(CLI::Range(1, 8));
@@ -85,7 +85,7 @@ void resolve(Options& options, const RawOptions& raw) {
   if (!range)
     throw CLI::ValidationError("--begin/--end", "not a range of sizes: " + raw.begin + " to " + raw.end);
   options.sizes_bytes = list_sizes(*range, raw.factor);
-  if (!options.threshold.empty()) {
+  if (!options.threshold.empty() && options.threshold != "unlimited") {
     const auto threshold = parse_size_bytes(options.threshold);
     if (!threshold) throw CLI::ValidationError("--threshold", "not a size: " + options.threshold);
     options.threshold = std::to_string(*threshold);

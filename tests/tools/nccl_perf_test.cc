@@ -1,0 +1,101 @@
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "tools/run_tool.h"
+
+namespace verbena::tools {
+namespace {
+
+// The tool as it is, on a driver and an NCCL of the tests' own.
+ToolRun run_perf(const std::string& environment, const std::string& arguments) {
+  const std::string fakes = FAKE_FOLDER;
+  return run_tool("LD_LIBRARY_PATH=" + fakes + " " + environment + " timeout -s KILL 60 " + NCCL_PERF +
+                  " --nccl " + fakes + " " + arguments);
+}
+
+bool mentions(const ToolRun& run, const std::string& words) {
+  return run.output.find(words) != std::string::npos;
+}
+
+TEST(NcclPerf, RunsAndVerifiesEveryOperation) {
+  const std::string file = testing::TempDir() + "nccl_perf_test.json";
+  const ToolRun run =
+      run_perf("FAKE_GPUS=3", "--begin 8 --end 60k --factor 16 -n 3 -w 1 --compare socket --json " + file);
+  EXPECT_EQ(run.status, 0) << run.output;
+  EXPECT_TRUE(mentions(run, "NCCL assigned: Fake; using network: Fake")) << run.output;
+  EXPECT_TRUE(mentions(run, "NCCL assigned: Socket")) << run.output;
+  EXPECT_TRUE(mentions(run, "# rank 2 (Fake GPU 2): verbena: counters: 12 messages staged, 3 direct"))
+      << run.output;
+  std::ifstream stream(file);
+  const nlohmann::json document = nlohmann::json::parse(stream);
+  EXPECT_EQ(document["nccl"]["version"], "2.28.9");
+  ASSERT_EQ(document["variants"].size(), 2U);
+  for (const auto& variant : document["variants"]) {
+    EXPECT_EQ(variant["rows"].size(), 6U * 5U);
+    for (const auto& row : variant["rows"]) {
+      EXPECT_EQ(row["wrong"], 0) << row;
+      EXPECT_GT(row["time_us"].get<double>(), 0) << row;
+    }
+  }
+  EXPECT_TRUE(document["variants"][1]["rows"][0].contains("ratio"));
+  std::filesystem::remove(file);
+}
+
+TEST(NcclPerf, ReportsWrongElements) {
+  const ToolRun run =
+      run_perf("FAKE_GPUS=2 FAKE_NCCL_FAULT=wrong", "--op all_reduce --begin 4k --end 4k -n 5 -w 10");
+  EXPECT_EQ(run.status, 1) << run.output;
+  EXPECT_TRUE(mentions(run, "# 1 wrong elements")) << run.output;
+}
+
+TEST(NcclPerf, BoundsAHangAndShowsTheLogs) {
+  const ToolRun run =
+      run_perf("FAKE_GPUS=2 FAKE_NCCL_FAULT=hang", "--op all_reduce --begin 4k --end 4k --timeout 1");
+  EXPECT_EQ(run.status, 3) << run.output;
+  EXPECT_TRUE(mentions(run, "in \"all_reduce 4K\"")) << run.output;
+  EXPECT_TRUE(mentions(run, "Using network Fake")) << run.output;
+  EXPECT_TRUE(mentions(run, "thread ")) << run.output;
+}
+
+TEST(NcclPerf, BoundsAStreamThatNeverEnds) {
+  const ToolRun run = run_perf("FAKE_GPUS=2 FAKE_CUDA_BUSY=1", "--timeout 1");
+  EXPECT_EQ(run.status, 3) << run.output;
+  EXPECT_TRUE(mentions(run, "the GPU has not finished in 1 s")) << run.output;
+}
+
+TEST(NcclPerf, TellsADeadRank) {
+  const ToolRun run = run_perf("FAKE_GPUS=2 FAKE_NCCL_FAULT=crash", "--op all_reduce --begin 4k --end 4k");
+  EXPECT_EQ(run.status, 2) << run.output;
+  EXPECT_TRUE(mentions(run, "rank 1: killed by signal 9")) << run.output;
+}
+
+TEST(NcclPerf, SaysWhenThereAreTooFewGpus) {
+  const ToolRun none = run_perf("FAKE_GPUS=0", "");
+  EXPECT_EQ(none.status, 4);
+  EXPECT_TRUE(mentions(none, "no CUDA device: nccl-perf needs two GPUs; try verbena-perf")) << none.output;
+  EXPECT_EQ(run_perf("FAKE_GPUS=1", "").status, 4);
+  EXPECT_EQ(run_perf("FAKE_GPUS=2", "--gpus 3").status, 4);
+}
+
+TEST(NcclPerf, ListsLibraries) {
+  const ToolRun run = run_perf("", "--list-nccl");
+  EXPECT_EQ(run.status, 0);
+  EXPECT_TRUE(mentions(run, "2.28.9")) << run.output;
+  const ToolRun bad = run_tool(std::string(NCCL_PERF) + " --list-nccl --nccl " + NCCL_PERF);
+  EXPECT_EQ(bad.status, 2);
+  EXPECT_TRUE(mentions(bad, "cannot load NCCL")) << bad.output;
+}
+
+TEST(NcclPerf, RefusesBadOptions) {
+  EXPECT_EQ(run_perf("", "--op gather").status, 2);
+  EXPECT_EQ(run_perf("", "--begin 1M --end 1k").status, 2);
+  EXPECT_EQ(run_perf("", "--compare nothing").status, 2);
+  EXPECT_EQ(run_perf("FAKE_GPUS=2", "--out /nonexistent/file").status, 2);
+}
+
+}  // namespace
+}  // namespace verbena::tools

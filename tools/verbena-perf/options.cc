@@ -49,7 +49,7 @@ void add_plugin_options(CLI::App& app, Options& options, RawOptions& raw) {
       ->check(CLI::Range(1, 8));
   app.add_option("--device", options.device, "device index")->check(CLI::NonNegativeNumber);
   app.add_option("--unpack", options.unpack, "0 or 1: sets VERBENA_UNPACK")->check(CLI::Range(0, 1));
-  app.add_option("--threshold", options.threshold, "sets VERBENA_UNPACK_THRESHOLD (bytes)");
+  app.add_option("--threshold", options.threshold, "sets VERBENA_UNPACK_THRESHOLD (bytes, or unlimited)");
   app.add_option("--protocol", raw.protocol, "pose as NCCL's protocol")
       ->check(CLI::IsMember({"simple", "ll", "ll128"}))
       ->capture_default_str();
@@ -76,7 +76,7 @@ void resolve(Options& options, const RawOptions& raw) {
     throw CLI::ValidationError("--sizes",
                                "not a size or a range: " + (raw.size.empty() ? raw.sizes : raw.size));
   options.sizes_bytes = list_sizes(*range, raw.factor);
-  if (!options.threshold.empty()) {
+  if (!options.threshold.empty() && options.threshold != "unlimited") {
     const auto threshold = parse_size_bytes(options.threshold);
     if (!threshold) throw CLI::ValidationError("--threshold", "not a size: " + options.threshold);
     options.threshold = std::to_string(*threshold);

@@ -18,8 +18,8 @@ using protocol::kMessageRing;
 }  // namespace
 
 Sender::Sender(Link link, ControlMemory control, const Peer& peer, std::unique_ptr<PeerWatch> watch)
-    : link_(std::move(link)),
-      control_(std::move(control)),
+    : control_(std::move(control)),
+      link_(std::move(link)),
       peer_(peer),
       watch_(std::move(watch)),
       wait_(base::parameters().stall_warning_ms) {

@@ -80,8 +80,8 @@ class Sender {
   base::Outcome stick(base::Error error);
   void count(const SendMessage& message);
 
+  ControlMemory control_;  // before the link: the peer writes there until the queue pairs are gone
   Link link_;
-  ControlMemory control_;
   Peer peer_;
   std::unique_ptr<PeerWatch> watch_;
   protocol::SenderCredits credits_;

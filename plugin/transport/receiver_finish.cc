@@ -222,6 +222,7 @@ base::Outcome Receiver::check_wait(const ReceiveMessage& message) {
         static_cast<unsigned long long>(message.arrivals.bytes()),
         static_cast<long long>(base::parameters().stall_warning_ms));
   }
+  if (message.phase == Phase::kMoving) return {};  // all of it is here, the peer is not needed any more
   if (!watch_->is_closed() || !watch_->is_grace_over()) return {};
   return stick(base::fail(
       base::Status::kRemote,

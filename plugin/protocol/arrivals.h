@@ -14,14 +14,13 @@ class Arrivals {
  public:
   void reset() { *this = Arrivals(); }
 
-  // kInvalid: the chunks contradict each other (two ends, a chunk behind the end, both kinds): the peer is
-  // broken.
+  // kInvalid: the chunks contradict each other (two ends, a chunk behind the end, no room for an end, both
+  // kinds): the peer is broken.
   Arrival record(const ChunkTag& tag, uint32_t length_bytes) {
     if (seen_ != 0 && tag.direct != direct_) return Arrival::kInvalid;
-    if (tag.last ? (total_ != 0 && total_ != tag.index + 1U) || highest_ > tag.index
-                 : (total_ != 0 && tag.index + 1U >= total_)) {
+    const uint32_t end = total_ != 0 ? total_ : kMaxChunks;
+    if (tag.last ? (total_ != 0 && total_ != tag.index + 1U) || highest_ > tag.index : tag.index + 1U >= end)
       return Arrival::kInvalid;
-    }
     uint64_t& word = bitmap_[tag.index / 64];
     const uint64_t bit = uint64_t{1} << (tag.index % 64);
     if ((word & bit) != 0) return Arrival::kDuplicate;

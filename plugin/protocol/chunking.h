@@ -1,6 +1,6 @@
 // How a message is cut. Staged: whole pages, so that any page of the receiver's pool takes any chunk. Direct:
-// at most one stripe for each queue pair, none smaller than the minimum stripe, all starting on a 128-byte
-// boundary of the message.
+// at most one stripe for each queue pair, all starting on a 128-byte boundary of the message, none smaller
+// than the minimum stripe (the last one may be, by what the others were rounded up).
 #pragma once
 
 #include <algorithm>
@@ -9,6 +9,8 @@
 #include "protocol/wire.h"
 
 namespace verbena::protocol {
+
+inline constexpr uint64_t kMaxStripeBytes = uint64_t{1} << 30;  // every device takes messages this long
 
 struct Chunk {
   uint64_t offset_bytes;
@@ -36,8 +38,9 @@ inline ChunkPlan plan_staged(uint64_t length_bytes, uint32_t page_bytes) {
 }
 
 inline ChunkPlan plan_direct(uint64_t length_bytes, uint32_t queue_pairs, uint64_t min_stripe_bytes) {
-  const uint64_t stripes =
+  const uint64_t worthwhile =
       std::clamp<uint64_t>(length_bytes / std::max<uint64_t>(1, min_stripe_bytes), 1, queue_pairs);
+  const uint64_t stripes = std::max(worthwhile, divide_up(length_bytes, kMaxStripeBytes));
   const uint64_t stride =
       std::max<uint64_t>(1, divide_up(divide_up(length_bytes, stripes), kDirectAlignBytes)) *
       kDirectAlignBytes;

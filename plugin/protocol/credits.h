@@ -35,7 +35,7 @@ class SenderCredits {
 class ReceiverCredits {
  public:
   void set_window(uint32_t queue_pair, uint32_t entries) { window_[queue_pair] = entries; }
-  void give_back(uint32_t queue_pair) { ++returned_[queue_pair]; }
+  void give_back(uint32_t queue_pair, uint32_t entries) { returned_[queue_pair] += entries; }
 
   // Whether the sender should hear of it. Told at a quarter of the window, a sender that needs at most half
   // of the window for one message cannot starve: whatever is not outstanding and not told is less than a

@@ -52,9 +52,10 @@ HandshakeHeader make_header(uint16_t length_bytes, uint64_t nonce) {
 HandshakeError check_header(const HandshakeHeader& header, uint16_t expected_length_bytes,
                             uint64_t expected_nonce) {
   if (header.magic != kMagic) return HandshakeError::kForeign;
+  // Before the version: a stranger of an older release must not fail our own peer's connection.
+  if (!is_same_nonce(header.nonce, expected_nonce)) return HandshakeError::kNonce;
   if (header.version != kProtocolVersion) return HandshakeError::kVersion;
   if (header.length_bytes != expected_length_bytes) return HandshakeError::kMalformed;
-  if (!is_same_nonce(header.nonce, expected_nonce)) return HandshakeError::kNonce;
   return HandshakeError::kNone;
 }
 

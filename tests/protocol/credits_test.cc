@@ -34,7 +34,7 @@ class CreditPair {
   void give_some_back() {
     const uint32_t q = random_.between(0, pairs_ - 1);
     for (uint32_t count = held_[q] == 0 ? 0 : random_.between(1, held_[q]); count != 0; --count) {
-      receiver_.give_back(q);
+      receiver_.give_back(q, 1);
       --held_[q];
     }
     if (receiver_.is_update_due(consumed_)) lines_.push_back(receiver_.take_update(consumed_));
@@ -51,7 +51,7 @@ class CreditPair {
 
   void drain() {
     for (uint32_t q = 0; q < pairs_; ++q) {
-      for (; held_[q] != 0; --held_[q]) receiver_.give_back(q);
+      for (; held_[q] != 0; --held_[q]) receiver_.give_back(q, 1);
     }
     if (receiver_.is_update_due(consumed_)) lines_.push_back(receiver_.take_update(consumed_));
     deliver_newest();
@@ -106,7 +106,7 @@ TEST(Credits, EverySingleEntryOfASmallWindowIsReported) {
     for (int i = 0; i < 100; ++i) {
       ASSERT_NE(sender.available(0), 0U);
       sender.take(0);
-      receiver.give_back(0);
+      receiver.give_back(0, 1);
       ASSERT_TRUE(receiver.is_update_due(0));
       ASSERT_TRUE(sender.absorb(0, receiver.take_update(0).returned[0]));
     }
@@ -127,8 +127,8 @@ TEST(Credits, NothingIsDueWithoutNews) {
   ReceiverCredits receiver;
   for (uint32_t q = 0; q < kMaxQueuePairs; ++q) receiver.set_window(q, 8);
   EXPECT_FALSE(receiver.is_update_due(0));
-  receiver.give_back(3);
-  receiver.give_back(3);
+  receiver.give_back(3, 1);
+  receiver.give_back(3, 1);
   ASSERT_TRUE(receiver.is_update_due(0));
   EXPECT_EQ(receiver.take_update(0).returned[3], 2U);
   EXPECT_FALSE(receiver.is_update_due(0)) << "it was told";

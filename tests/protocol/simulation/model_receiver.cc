@@ -78,7 +78,7 @@ void ModelReceiver::absorb(const Received& received) {
 
 void ModelReceiver::give_back(const Received& received) {
   network_.post_page(received.queue_pair % shape_.rails, received.page);
-  credits_.give_back(received.queue_pair);
+  credits_.give_back(received.queue_pair, 1);
 }
 
 void ModelReceiver::send_grants() {

@@ -75,6 +75,9 @@ Result<std::shared_ptr<const Library>> load_default() {
 
 Result<std::shared_ptr<const Library>> Library::load(const std::string& choice) {
   if (choice.empty()) return load_default();
+  // A later dlopen of the system's name, say by NCCL, finds whichever library with that name was opened
+  // first; softverbs bears it too and must not be taken for the system's.
+  dlopen(kSystemLibrary, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   std::string problem;
   auto library = choice == kSoftverbs ? open_softverbs(&problem) : open(choice, &problem);
   if (library != nullptr) return library;

@@ -1,7 +1,9 @@
 // Each test runs in a process of its own with the environment that tests/verbs/CMakeLists.txt gives it.
+#include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "fake/fake_ibverbs.h"
 #include "support/log_capture.h"
 #include "verbs/library.h"
 
@@ -41,6 +43,13 @@ TEST(LibrarySearch, NamesWhatWasTriedForAPath) {
   EXPECT_EQ(library.error().status, base::Status::kSystem);
   EXPECT_THAT(log.warnings(), ElementsAre(AllOf(HasSubstr("VERBENA_IBVERBS_LIB /nonexistent/verbs.so"),
                                                 HasSubstr("install"))));
+}
+
+TEST(LibrarySearch, LeavesTheSystemsNameToTheSystem) {
+  ASSERT_TRUE(Library::load("softverbs"));
+  void* by_name = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_NOLOAD);
+  ASSERT_NE(by_name, nullptr);
+  EXPECT_NE(dlsym(by_name, fake::kGetHooks), nullptr) << "another program's dlopen would get softverbs";
 }
 
 }  // namespace

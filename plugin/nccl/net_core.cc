@@ -68,10 +68,7 @@ Outcome make_virtual_device(int* device, const abi::VDeviceProps8& members) {
   if (!base::parameters().merge_nics) {
     return base::fail(base::Status::kInvalidUsage, "makeVDevice: devices stay apart (VERBENA_MERGE_NICS 0)");
   }
-  const auto nics = Process::get().nics();
-  if (nics == nullptr) return base::fail(base::Status::kInvalidUsage, "makeVDevice: called before init");
-  const std::lock_guard lock(Process::get().mutex());
-  auto index = nics->add_virtual({members.devs, static_cast<size_t>(members.ndevs)});
+  auto index = Process::get().add_virtual_nic({members.devs, static_cast<size_t>(members.ndevs)});
   if (!index) return index.error();
   *device = *index;
   return {};
@@ -86,9 +83,10 @@ Outcome set_attributes(void* context, const abi::NetAttr& attributes) {
     c.algorithm.store(attributes.algo, std::memory_order_relaxed);
     c.protocol.store(attributes.proto, std::memory_order_relaxed);
   } else {
-    c.family.store(attributes.op == abi::kOpsPointToPoint ? RegistrationOrder::Family::kPointToPoint
-                                                          : RegistrationOrder::Family::kCollective,
-                   std::memory_order_relaxed);
+    const bool is_collective = (attributes.op & kClassicCollectives) != 0;
+    c.family.store(
+        is_collective ? RegistrationOrder::Family::kCollective : RegistrationOrder::Family::kPointToPoint,
+        std::memory_order_relaxed);
   }
   return {};
 }

@@ -32,17 +32,12 @@ void Context::enter() {
 }
 
 void Context::leave(const transport::Statistics& statistics) {
-  bool is_last = false;
-  {
-    const std::lock_guard lock(mutex);
-    totals.add(statistics);
-    is_last = --open_communicators == 0 && abi_version < kFirstTableWithAttributes;
-  }
-  if (is_last) report();
+  const std::lock_guard lock(mutex);  // whoever finalizes an idle context waits for it
+  totals.add(statistics);
+  if (--open_communicators == 0 && abi_version < kFirstTableWithAttributes) report();
 }
 
-void Context::report() {
-  const std::lock_guard lock(mutex);
+void Context::report() const {
   const auto& t = totals;
   base::log_info(
       "communicator 0x%llx: sent: staged %llu messages %llu bytes, direct %llu messages %llu bytes; "
@@ -67,9 +62,7 @@ base::Result<Context*> Process::open_context(uint64_t communicator_id, int traff
     if (auto outcome = base::load_parameters(); !outcome) return outcome.error();
   }
   if (nics_ == nullptr) {
-    auto nics = transport::NicRegistry::discover();
-    if (!nics) return nics.error();
-    nics_ = std::move(*nics);
+    if (auto outcome = find_nics(); !outcome) return outcome.error();
   }
   guard_against_pat(abi_version);
   auto context = std::make_unique<Context>();
@@ -81,11 +74,39 @@ base::Result<Context*> Process::open_context(uint64_t communicator_id, int traff
   return context.release();
 }
 
+// NCCL numbers the devices once in its life: the same ports and virtual devices are found again in the same
+// order.
+base::Outcome Process::find_nics() {
+  nics_ = last_nics_.lock();  // alive while communicators outlive their context
+  if (nics_ != nullptr) return {};
+  auto nics = transport::NicRegistry::discover();
+  if (!nics) return nics.error();
+  for (const auto& members : virtual_nics_) {
+    if (auto index = (*nics)->add_virtual(members); !index) return index.error();
+  }
+  nics_ = std::move(*nics);
+  return {};
+}
+
+base::Result<int> Process::add_virtual_nic(std::span<const int> members) {
+  const std::lock_guard lock(mutex_);
+  if (nics_ == nullptr) return base::fail(base::Status::kInvalidUsage, "makeVDevice: called before init");
+  const int before = nics_->size();
+  auto index = nics_->add_virtual(members);
+  if (index && *index == before) virtual_nics_.emplace_back(members.begin(), members.end());
+  return index;
+}
+
 void Process::close_context(Context* context) {
-  if (context->abi_version >= kFirstTableWithAttributes) context->report();
+  {
+    const std::lock_guard lock(context->mutex);
+    if (context->abi_version >= kFirstTableWithAttributes) context->report();
+  }
   const std::lock_guard lock(mutex_);
   delete context;
-  if (--contexts_ == 0) nics_.reset();
+  if (--contexts_ != 0) return;
+  last_nics_ = nics_;
+  nics_.reset();
 }
 
 std::shared_ptr<transport::NicRegistry> Process::nics() {

@@ -6,6 +6,8 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
+#include <vector>
 
 #include "nccl/receive_class.h"
 #include "transport/connector.h"
@@ -37,7 +39,7 @@ struct Context {
   void enter();
   // A communicator closed. Contexts that are never finalized report when their last one closes.
   void leave(const transport::Statistics& statistics);
-  void report();
+  void report() const;  // `mutex` is held
 };
 
 class Process {
@@ -51,11 +53,16 @@ class Process {
   // `who` asks: the entry's name, for the log line. `nics` may be null (before init).
   base::Result<const transport::Nic*> find_nic(const std::shared_ptr<transport::NicRegistry>& nics,
                                                int device, const char* who);
+  base::Result<int> add_virtual_nic(std::span<const int> members);
   std::mutex& mutex() { return mutex_; }
 
  private:
+  base::Outcome find_nics();
+
   std::mutex mutex_;  // guards the registry's content too
   std::shared_ptr<transport::NicRegistry> nics_;
+  std::weak_ptr<transport::NicRegistry> last_nics_;
+  std::vector<std::vector<int>> virtual_nics_;  // members of each, in the order of their making
   int contexts_ = 0;
 };
 

@@ -2,22 +2,13 @@
 
 #include <algorithm>
 
+#include "base/parameters.h"
 #include "nccl/abi.h"
 
 namespace verbena::nccl {
 
-namespace {
-
-// The shared send/recv buffer is a multiple of 16 slots x 128 KiB. NCCL's LL buffer is smaller, its LL128
-// buffer (a multiple of 120 payload bytes in 128) is no multiple of it.
-constexpr size_t kPointToPointUnitBytes = 16 * 131072;
-constexpr uint32_t kClassicCollectives =
-    5;  // ncclFunc_t below this: Broadcast, Reduce, AllGather, ReduceScatter, AllReduce
-
-}  // namespace
-
 bool is_never_unpacked(const DataAttributes& attributes) {
-  if (attributes.operation == 0 || attributes.operation >= 1U << kClassicCollectives) return false;
+  if ((attributes.operation & kClassicCollectives) == 0) return false;
   return (attributes.protocol & (abi::kProtoLl | abi::kProtoLl128)) != 0 ||
          (attributes.algorithm & abi::kAlgoPat) != 0;
 }
@@ -37,19 +28,21 @@ uint32_t RegistrationOrder::find_simple(Family family) {
 
 uint32_t RegistrationOrder::decide(Family family) const {
   const uint32_t count = count_.load(std::memory_order_acquire);
-  const bool starts_with_ll =
-      count >= 2 && lengths_bytes_[0].load(std::memory_order_relaxed) < kPointToPointUnitBytes;
+  const uint32_t last = count == 0 ? 0 : std::min(count, 3U) - 1;
+  const bool p2p_has_ll = base::parameters().nccl_p2p_ll_buffers;
   switch (family) {
     case Family::kCollective:
-      return std::min(2U, count - 1);
+      return last;
     case Family::kPointToPoint:
-      return starts_with_ll ? 1 : 0;
+      return p2p_has_ll ? std::min(last, 1U) : 0;
     case Family::kUnknown:
       break;
   }
-  if (!starts_with_ll) return 0;
-  if (count == 2) return 1;
-  return lengths_bytes_[1].load(std::memory_order_relaxed) % kPointToPointUnitBytes == 0 ? 1 : 2;
+  const auto length_bytes = [this](size_t i) { return lengths_bytes_[i].load(std::memory_order_relaxed); };
+  const auto& parameters = base::parameters();
+  if (count < 2 || length_bytes(0) != static_cast<size_t>(parameters.nccl_ll_buffer_bytes)) return 0;
+  const bool is_ll128 = length_bytes(1) == static_cast<size_t>(parameters.nccl_ll128_buffer_bytes);
+  return p2p_has_ll && !is_ll128 ? 1 : last;
 }
 
 transport::ReceiveClass classify_receive(bool has_hint, const DataAttributes& attributes, uint32_t ordinal,

@@ -21,6 +21,10 @@ struct DataAttributes {
   uint32_t protocol = 0;
 };
 
+// Bits of the operations whose attributes name an algorithm and a protocol: Broadcast, Reduce, AllGather,
+// ReduceScatter, AllReduce. A connection that may serve one of them has all three of NCCL's buffers.
+inline constexpr uint32_t kClassicCollectives = 0x1F;
+
 // LL or LL128, or a collective whose kernel never unpacks (PAT). Attributes of algorithm and protocol are
 // stale for everything that is not one of the five classic collectives.
 bool is_never_unpacked(const DataAttributes& attributes);
@@ -35,6 +39,7 @@ class RegistrationOrder {
   // The ordinal of the registration.
   uint32_t add(size_t length_bytes);
   // The ordinal of NCCL's Simple buffer; decided at the first call, which comes with the first message.
+  // Without a family the length of NCCL's LL buffer (NCCL_LL_BUFFSIZE) tells.
   uint32_t find_simple(Family family);
 
  private:

@@ -13,6 +13,11 @@ constexpr uint32_t kControlDepth = 64;  // grants and credit lines in flight on 
 constexpr uint32_t kMinEntriesPerPair =
     8;  // NCCL keeps at most 8 receives open: each may bring one direct chunk
 constexpr uint32_t kMinWindowPages = 32;
+constexpr int64_t kMaxHelloMs = 10000;  // a peer says hello as soon as it is connected; a stranger may never
+
+int64_t choose_hello_ms() {
+  return std::min(kMaxHelloMs, base::parameters().connect_timeout_ms);
+}
 
 // The longest message that may be staged, as a slot and a window allow.
 uint64_t find_threshold_bytes() {
@@ -30,17 +35,19 @@ uint32_t choose_window_pages() {
   return std::clamp(8 * pages, kMinWindowPages, std::max(2 * pages, 256U));
 }
 
-bool prefers_gpu_bounce(const Nic& nic) {
+BouncePool::Kind choose_pool(const Nic& nic, bool unpacks) {
+  if (!unpacks) return BouncePool::Kind::kBareEntries;
   switch (base::parameters().bounce) {
     case base::BouncePlace::kHost:
-      return false;
+      return BouncePool::Kind::kHostPages;
     case base::BouncePlace::kGpu:
-      return true;
+      return BouncePool::Kind::kGpuPages;
     case base::BouncePlace::kAuto:
       break;
   }
   // A software device copies to GPU memory in microseconds, to host memory in less than one.
-  return nic.supports_gpu_pointers && !nic.rails[0]->is_software();
+  const bool by_gpu = nic.supports_gpu_pointers && !nic.rails[0]->is_software();
+  return by_gpu ? BouncePool::Kind::kGpuPages : BouncePool::Kind::kHostPages;
 }
 
 }  // namespace
@@ -50,7 +57,7 @@ Acceptor::Acceptor(const Nic& nic, uint64_t nonce, base::Socket socket)
       nonce_(nonce),
       socket_(std::move(socket)),
       peer_(base::describe(socket_.peer())),
-      deadline_(base::Deadline::after_ms(base::parameters().connect_timeout_ms)) {}
+      deadline_(base::Deadline::after_ms(choose_hello_ms())) {}
 
 Acceptor::~Acceptor() {
   give_back();
@@ -59,12 +66,7 @@ Acceptor::~Acceptor() {
 // What a Receiver would have given back, had it come to that.
 void Acceptor::give_back() {
   if (!parts_) return;
-  parts_->link.stop();
-  for (uint32_t q = 0; q < parts_->link.queue_pairs(); ++q) {
-    if (parts_->promised[q] != 0)
-      parts_->pool->release(*parts_->rails[parts_->link.rail_of(q)], parts_->promised[q]);
-  }
-  if (parts_->unpack != nullptr) parts_->pool->return_unpack_memory(std::move(parts_->unpack));
+  parts_->give_back();
   parts_.reset();
 }
 
@@ -75,15 +77,17 @@ base::Result<Acceptor::Verdict> Acceptor::poll(const AcceptOptions& options) {
       return step_ == Step::kAwaitingHello ? Verdict::kStranger : base::Result<Verdict>(advanced.error());
     if (!*advanced) {
       if (!deadline_.has_passed()) return Verdict::kWaiting;
-      auto error = base::fail(base::Status::kTimeout,
-                              "accept from %s: handshake unfinished (VERBENA_CONNECT_TIMEOUT_MS "
-                              "%lld ms)",
-                              peer_.c_str(), static_cast<long long>(base::parameters().connect_timeout_ms));
-      return step_ == Step::kAwaitingHello ? Verdict::kStranger : base::Result<Verdict>(error);
+      const bool is_silent = step_ == Step::kAwaitingHello;
+      const auto error = base::fail(
+          base::Status::kTimeout, "accept from %s: handshake unfinished (%s %lld ms)", peer_.c_str(),
+          is_silent ? "no hello for" : "VERBENA_CONNECT_TIMEOUT_MS",
+          static_cast<long long>(is_silent ? choose_hello_ms() : base::parameters().connect_timeout_ms));
+      return is_silent ? Verdict::kStranger : base::Result<Verdict>(error);
     }
     if (step_ == Step::kAwaitingHello) {
       auto verdict = judge_hello(options);
       if (!verdict || *verdict == Verdict::kStranger) return verdict;
+      deadline_ = base::Deadline::after_ms(base::parameters().connect_timeout_ms);
     }
     step_ = static_cast<Step>(static_cast<int>(step_) + 1);
     offset_bytes_ = 0;
@@ -133,7 +137,7 @@ base::Result<Acceptor::Verdict> Acceptor::judge_hello(const AcceptOptions& optio
 }
 
 base::Outcome Acceptor::build(const AcceptOptions& options) {
-  auto pool = BouncePool::acquire(prefers_gpu_bounce(nic_));
+  auto pool = BouncePool::acquire(choose_pool(nic_, options.unpacks));
   if (!pool) return pool.error();
   std::vector<BouncePool::Rail*> rails;
   std::vector<verbs::SharedReceiveQueue*> queues;
@@ -167,12 +171,13 @@ base::Outcome Acceptor::build(const AcceptOptions& options) {
     if (!loopback) return loopback.error();
     parts_->loopback = std::move(*loopback);
   }
-  parts_->needs_own_flush = parts_->pool->is_gpu_memory() && !nic_.rails[0]->is_softverbs();
+  // softverbs says "done" when the bytes are there.
+  parts_->flushes = parts_->pool->gpu() != base::kNoGpu && !nic_.rails[0]->is_softverbs();
   parts_->waits_for_consumed = options.unpacks;
 
   welcome_.rails = static_cast<uint32_t>(nic_.rails.size());
   welcome_.queue_pairs = hello_.queue_pairs;
-  welcome_.page_bytes = parts_->pool->page_bytes();
+  welcome_.page_bytes = static_cast<uint32_t>(base::parameters().page_bytes);
   parts_->link.describe(welcome_.rail, welcome_.queue_pair);
   std::copy(parts_->promised.begin(), parts_->promised.end(), std::begin(welcome_.window));
   welcome_.staging_threshold_bytes = find_threshold_bytes();

@@ -11,10 +11,11 @@ namespace verbena::transport {
 namespace {
 
 constexpr uint32_t kPostBatch = 64;
+constexpr uint32_t kBareEntries = 32768;
 
 struct Registry {
   std::mutex mutex;
-  std::map<int, std::weak_ptr<BouncePool>> pools;  // by GPU
+  std::map<std::pair<int, bool>, std::weak_ptr<BouncePool>> pools;  // by GPU and by whether there are pages
 };
 
 Registry& get_registry() {
@@ -24,23 +25,27 @@ Registry& get_registry() {
 
 }  // namespace
 
-base::Result<std::shared_ptr<BouncePool>> BouncePool::acquire(bool prefer_gpu_memory) {
+base::Result<std::shared_ptr<BouncePool>> BouncePool::acquire(Kind kind) {
   const int gpu = base::find_current_gpu();
+  const bool has_pages = kind != Kind::kBareEntries;
   Registry& registry = get_registry();
   const std::lock_guard lock(registry.mutex);
-  // One base per GPU whatever its place: a second connection takes what the first one chose.
-  auto& entry = registry.pools[gpu];
+  auto& entry = registry.pools[{gpu, has_pages}];
   if (auto pool = entry.lock()) return pool;
 
   auto pool = std::shared_ptr<BouncePool>(new BouncePool);
-  const auto& parameters = base::parameters();
-  const auto place = prefer_gpu_memory && gpu != base::kNoGpu ? base::Place::kDevice : base::Place::kHost;
-  auto region = base::Buffer::allocate(place, static_cast<size_t>(parameters.bounce_bytes));
-  if (!region) return region.error();
   pool->gpu_ = gpu;
-  pool->page_bytes_ = static_cast<uint32_t>(parameters.page_bytes);
-  pool->region_ = std::move(*region);
-  pool->infos_.resize(pool->region_.length_bytes() / pool->page_bytes_);
+  size_t pages = kBareEntries;
+  if (has_pages) {
+    const auto& parameters = base::parameters();
+    auto region = base::Buffer::allocate(kind == Kind::kGpuPages ? base::Place::kDevice : base::Place::kHost,
+                                         static_cast<size_t>(parameters.bounce_bytes));
+    if (!region) return region.error();
+    pool->page_bytes_ = static_cast<uint32_t>(parameters.page_bytes);
+    pool->region_ = std::move(*region);
+    pages = pool->region_.length_bytes() / pool->page_bytes_;
+  }
+  pool->infos_.resize(pages);
   entry = pool;
   return pool;
 }
@@ -50,15 +55,21 @@ void* BouncePool::address_of(uint32_t page) const {
   return base + offset_of(page);
 }
 
+verbs::ReceiveBuffer BouncePool::make_receive(const Rail& rail, uint32_t page) const {
+  return {address_of(page), page_bytes_, rail.region_.local_key(), kPageBit | page};
+}
+
 base::Result<BouncePool::Rail*> BouncePool::open_rail(verbs::Device& device) {
   const std::lock_guard lock(mutex_);
   auto& entry = rails_[&device];
   if (entry != nullptr) return entry.get();
   auto rail = std::make_unique<Rail>();
-  auto region = verbs::MemoryRegion::register_memory(device, address_of(0), region_.length_bytes(),
-                                                     {.remote_read = true, .remote_write = false});
-  if (!region) return region.error();
-  rail->region_ = std::move(*region);
+  if (page_bytes_ != 0) {
+    auto region = verbs::MemoryRegion::register_memory(device, address_of(0), region_.length_bytes(),
+                                                       {.remote_read = true, .remote_write = false});
+    if (!region) return region.error();
+    rail->region_ = std::move(*region);
+  }
   rail->capacity_entries_ = std::min(pages(), device.max_srq_entries());
   auto queue = verbs::SharedReceiveQueue::create(device, rail->capacity_entries_);
   if (!queue) return queue.error();
@@ -85,7 +96,7 @@ base::Result<uint32_t> BouncePool::reserve(Rail& rail, uint32_t wanted, uint32_t
     const uint32_t count = std::min(missing, kPostBatch);
     for (uint32_t i = 0; i < count; ++i) {
       const uint32_t page = next_free_page_ + i;
-      batch[i] = {address_of(page), page_bytes_, rail.region_.local_key(), page};
+      batch[i] = make_receive(rail, page);
     }
     if (auto outcome = rail.queue_.post({batch, count}); !outcome) return outcome.error();
     next_free_page_ += count;
@@ -101,9 +112,15 @@ void BouncePool::release(Rail& rail, uint32_t entries) {
   rail.promised_entries_ -= entries;
 }
 
-base::Outcome BouncePool::repost(Rail& rail, uint32_t page) {
-  const verbs::ReceiveBuffer buffer{address_of(page), page_bytes_, rail.region_.local_key(), page};
-  return rail.queue_.post({&buffer, 1});
+base::Outcome BouncePool::repost(Rail& rail, std::span<const uint32_t> pages) {
+  verbs::ReceiveBuffer batch[kPostBatch];
+  while (!pages.empty()) {
+    const size_t count = std::min<size_t>(pages.size(), kPostBatch);
+    for (size_t i = 0; i < count; ++i) batch[i] = make_receive(rail, pages[i]);
+    if (auto outcome = rail.queue_.post({batch, count}); !outcome) return outcome;
+    pages = pages.subspan(count);
+  }
+  return {};
 }
 
 base::Result<std::unique_ptr<BouncePool::UnpackMemory>> BouncePool::take_unpack_memory() {

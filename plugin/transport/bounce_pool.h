@@ -14,6 +14,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <vector>
 
 #include "base/cuda_driver.h"
@@ -24,6 +25,16 @@
 namespace verbena::transport {
 
 inline constexpr uint32_t kNoPage = UINT32_MAX;
+
+// The cookie of a receive names its page, also in a failed completion, which says nothing else. No cookie of
+// a send has this bit.
+inline constexpr uint64_t kPageBit = uint64_t{1} << 63;
+inline bool is_page_cookie(uint64_t cookie) {
+  return (cookie & kPageBit) != 0;
+}
+inline uint32_t cookie_page(uint64_t cookie) {
+  return static_cast<uint32_t>(cookie);
+}
 
 // What a held page carries; owned by the holding connection.
 struct PageInfo {
@@ -51,9 +62,14 @@ class BouncePool {
     uint32_t capacity_entries_ = 0;
   };
 
+  enum class Kind : uint8_t {
+    kHostPages,
+    kGpuPages,     // host pages if no GPU is current
+    kBareEntries,  // receive entries without memory, for connections whose messages are all direct
+  };
   // The pool of the GPU that is current (or of the host when none is). Shared; goes when the last connection
-  // goes.
-  static base::Result<std::shared_ptr<BouncePool>> acquire(bool prefer_gpu_memory);
+  // goes. A GPU has one pool of pages, in the place its first connection asked for, and one of bare entries.
+  static base::Result<std::shared_ptr<BouncePool>> acquire(Kind kind);
 
   // The rail of this device, made at first use. The pointer lives as long as the pool.
   base::Result<Rail*> open_rail(verbs::Device& device);
@@ -63,10 +79,11 @@ class BouncePool {
   base::Result<uint32_t> reserve(Rail& rail, uint32_t wanted, uint32_t least);
   void release(Rail& rail, uint32_t entries);
 
-  base::Outcome repost(Rail& rail, uint32_t page);
+  // Posts pages again on the rail they were posted on before.
+  base::Outcome repost(Rail& rail, std::span<const uint32_t> pages);
   PageInfo& info(uint32_t page) { return infos_[page]; }
   uint32_t pages() const { return static_cast<uint32_t>(infos_.size()); }
-  uint32_t page_bytes() const { return page_bytes_; }
+  uint32_t page_bytes() const { return page_bytes_; }  // 0 for bare entries
   uint32_t offset_of(uint32_t page) const { return page * page_bytes_; }
   // CPU address of a page; null if the region is in GPU memory.
   const uint8_t* host_page(uint32_t page) const {
@@ -92,10 +109,11 @@ class BouncePool {
 
  private:
   BouncePool() = default;
+  verbs::ReceiveBuffer make_receive(const Rail& rail, uint32_t page) const;
 
   int gpu_ = base::kNoGpu;
   uint32_t page_bytes_ = 0;
-  base::Buffer region_;
+  base::Buffer region_;  // empty for bare entries
   std::vector<PageInfo> infos_;
   std::mutex mutex_;  // guards everything below
   uint32_t next_free_page_ = 0;

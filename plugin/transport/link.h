@@ -50,8 +50,8 @@ class Link {
   // No DMA of this connection starts any more; what is under way is flushed.
   void stop();
 
-  // Hands each completion to `handle(completion, queue_pair)` -> bool; stops at the first false and returns
-  // it. Send completions without error are retired before. False too if a completion queue itself failed.
+  // Hands every completion there is, failed ones too, to `handle(completion, queue_pair)`. Send completions
+  // without error are retired before. False if a completion queue itself failed.
   template <typename Handle>
   bool poll(Handle&& handle) {
     for (auto& queue : completions_) {
@@ -63,8 +63,8 @@ class Link {
         for (int i = 0; i < count; ++i) {
           const uint32_t pair = find_pair(batch[i].qp_number);
           if (pair == queue_pairs()) continue;
-          if (batch[i].kind == verbs::CompletionKind::kSend && batch[i].error == 0) pairs_[pair].retire();
-          if (!handle(batch[i], pair)) return false;
+          if (batch[i].error == 0 && batch[i].kind == verbs::CompletionKind::kSend) pairs_[pair].retire();
+          handle(batch[i], pair);
         }
       } while (count == 16);
     }

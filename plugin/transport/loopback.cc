@@ -2,12 +2,6 @@
 
 namespace verbena::transport {
 
-namespace {
-
-constexpr uint32_t kDepth = 32;  // outstanding operations a rail
-
-}  // namespace
-
 base::Result<Loopback> Loopback::create(std::span<verbs::Device* const> rails, int traffic_class) {
   Loopback loopback;
   loopback.scratch_ = std::make_unique<Scratch>();
@@ -42,6 +36,7 @@ base::Outcome Loopback::post(uint32_t rail, verbs::WorkRequest request, uint32_t
   request.signaled = true;
   request.cookie = make_cookie(rail, slot);
   ++*outstanding;
+  ++outstanding_;
   return link_.pair(rail).post({&request, 1});
 }
 
@@ -70,16 +65,20 @@ base::Outcome Loopback::copy(uint32_t rail, const void* source, uint32_t local_k
 }
 
 bool Loopback::poll(std::string* failure) {
-  return link_.poll([&](const verbs::Completion& completion, uint32_t queue_pair) {
-    if (completion.error != 0) {
-      *failure = link_.describe_failure(completion, queue_pair);
-      return false;
-    }
+  if (outstanding_ == 0) return true;
+  bool is_good = true;
+  const bool ok = link_.poll([&](const verbs::Completion& completion, uint32_t queue_pair) {
     Ticket& ticket = tickets_[cookie_value(completion.cookie)];
+    --outstanding_;
     --*ticket.outstanding;
     ticket.outstanding = nullptr;
-    return true;
+    if (completion.error != 0 && is_good) {
+      *failure = link_.describe_failure(completion, queue_pair);
+      is_good = false;
+    }
   });
+  if (!ok) *failure = "completion queue failed";
+  return ok && is_good;
 }
 
 }  // namespace verbena::transport

@@ -34,23 +34,25 @@ Receiver::Receiver(Parts parts, const Peer& peer, std::unique_ptr<PeerWatch> wat
 }
 
 Receiver::~Receiver() {
-  // No chunk lands any more; pages that did land but were never looked at come out of the completion queues
-  // here.
-  parts_.link.stop();
-  for (int empty_polls = 0; empty_polls < 2; ++empty_polls) {
-    parts_.link.poll([&](const verbs::Completion& completion, uint32_t queue_pair) {
-      const bool received = completion.kind != verbs::CompletionKind::kSend && completion.error == 0;
-      if (!received || completion.cookie >= parts_.pool->pages()) return true;
-      parts_.pool->info(static_cast<uint32_t>(completion.cookie)).queue_pair =
-          static_cast<uint8_t>(queue_pair);
-      return static_cast<bool>(repost(static_cast<uint32_t>(completion.cookie)));
+  for (auto& message : ring_) static_cast<void>(release_pages(message));
+  parts_.give_back();
+}
+
+void Receiver::Parts::give_back() {
+  link.stop();
+  // Two empty rounds: the first may have raced with the last flushed completion.
+  for (int empty_rounds = 0; empty_rounds < 2; ++empty_rounds) {
+    link.poll([&](const verbs::Completion& completion, uint32_t queue_pair) {
+      if (!is_page_cookie(completion.cookie)) return;
+      const uint32_t page = cookie_page(completion.cookie);
+      static_cast<void>(pool->repost(*rails[link.rail_of(queue_pair)], {&page, 1}));
+      empty_rounds = -1;
     });
   }
-  for (auto& message : ring_) static_cast<void>(release_pages(message));
-  for (uint32_t q = 0; q < parts_.link.queue_pairs(); ++q) {
-    parts_.pool->release(*parts_.rails[parts_.link.rail_of(q)], parts_.promised[q]);
+  for (uint32_t q = 0; q < link.queue_pairs(); ++q) {
+    if (promised[q] != 0) pool->release(*rails[link.rail_of(q)], promised[q]);
   }
-  if (parts_.unpack != nullptr) parts_.pool->return_unpack_memory(std::move(parts_.unpack));
+  if (unpack != nullptr) pool->return_unpack_memory(std::move(unpack));
 }
 
 base::Outcome Receiver::post(void* data, uint64_t length_bytes, const Registration* memory,
@@ -68,7 +70,7 @@ base::Outcome Receiver::post(void* data, uint64_t length_bytes, const Registrati
   message.data = static_cast<uint8_t*>(data);
   message.memory = memory;
   message.room_bytes = length_bytes;
-  message.outstanding = 0;
+  message.outstanding = message.rails_to_flush = 0;
   message.phase = ReceiveMessage::Phase::kArriving;
   *request = &message;
   return progress();
@@ -76,48 +78,54 @@ base::Outcome Receiver::post(void* data, uint64_t length_bytes, const Registrati
 
 base::Outcome Receiver::progress() {
   if (auto outcome = absorb_completions(); !outcome) return outcome;
-  if (next_grant_ != next_) {
-    if (auto outcome = send_grants(); !outcome) return outcome;
-  }
-  return credits_.is_update_due(consumed_) ? send_credits() : base::Outcome();
+  if (next_grant_ != next_) send_grants();
+  if (credits_.is_update_due(consumed_)) send_credits();
+  return {};
 }
 
 base::Outcome Receiver::absorb_completions() {
-  base::Outcome outcome;
   const bool ok = parts_.link.poll([&](const verbs::Completion& completion, uint32_t queue_pair) {
     if (completion.error != 0) {
-      outcome =
-          stick(base::fail(base::Status::kRemote, "receive from %s: message %u: %s", watch_->peer().c_str(),
-                           consumed_, parts_.link.describe_failure(completion, queue_pair).c_str()));
-      return false;
+      note_broken(completion, queue_pair);
+    } else if (completion.kind != verbs::CompletionKind::kSend) {
+      absorb_chunk(completion, queue_pair);
     }
-    if (completion.kind == verbs::CompletionKind::kSend) return true;
-    if (absorb_chunk(completion, queue_pair)) return true;
-    outcome = sticky_ ? stick(base::fail(base::Status::kRemote,
-                                         "receive from %s: chunk 0x%08x of %u bytes makes no sense (qp %u)",
-                                         watch_->peer().c_str(), completion.imm, completion.length,
-                                         completion.qp_number))
-                      : sticky_;
-    return false;
   });
-  if (!ok && outcome) {
-    outcome = stick(base::fail(base::Status::kSystem, "receive from %s: completion queue failed",
-                               watch_->peer().c_str()));
+  if (!ok) {
+    return stick(base::fail(base::Status::kSystem, "receive from %s: completion queue failed",
+                            watch_->peer().c_str()));
   }
-  if (!ok) return outcome;
   std::string failure;
   if (parts_.loopback && !parts_.loopback->poll(&failure)) {
     return stick(base::fail(base::Status::kSystem, "receive from %s: loopback: %s", watch_->peer().c_str(),
                             failure.c_str()));
   }
-  return {};
+  return sticky_;
 }
 
-// False: the peer broke the protocol, or the page could not be posted again (then sticky_ says so).
-bool Receiver::absorb_chunk(const verbs::Completion& completion, uint32_t queue_pair) {
+// A queue pair failed: usually a peer that is done and gone while we still send it credits. What has arrived
+// counts; only a message that is still incomplete fails (test()).
+void Receiver::note_broken(const verbs::Completion& completion, uint32_t queue_pair) {
+  if (broken_.empty()) broken_ = parts_.link.describe_failure(completion, queue_pair);
+  if (!is_page_cookie(completion.cookie)) return;
+  const uint32_t page = cookie_page(completion.cookie);
+  static_cast<void>(parts_.pool->repost(*parts_.rails[parts_.link.rail_of(queue_pair)], {&page, 1}));
+}
+
+void Receiver::absorb_chunk(const verbs::Completion& completion, uint32_t queue_pair) {
+  const bool is_within_window = ++held_[queue_pair] <= parts_.promised[queue_pair];
+  if (is_within_window && place_chunk(completion, queue_pair)) return;
+  const uint32_t page = cookie_page(completion.cookie);
+  static_cast<void>(repost(queue_pair, {&page, 1}));
+  static_cast<void>(
+      stick(base::fail(base::Status::kRemote, "receive from %s: chunk 0x%08x of %u bytes %s (qp %u)",
+                       watch_->peer().c_str(), completion.imm, completion.length,
+                       is_within_window ? "makes no sense" : "came without a credit", completion.qp_number)));
+}
+
+// False: the peer broke the protocol; then the page is still the caller's.
+bool Receiver::place_chunk(const verbs::Completion& completion, uint32_t queue_pair) {
   const auto tag = protocol::decode_tag(completion.imm);
-  const auto page = static_cast<uint32_t>(completion.cookie);
-  parts_.pool->info(page).queue_pair = static_cast<uint8_t>(queue_pair);
   if (!tag || tag->direct != (completion.kind == verbs::CompletionKind::kReceiveWrite)) return false;
   const uint32_t sequence = protocol::expand_sequence(consumed_ + kMessageRing / 2, tag->sequence);
   const int32_t ahead = protocol::count_between(consumed_, sequence);
@@ -127,21 +135,20 @@ bool Receiver::absorb_chunk(const verbs::Completion& completion, uint32_t queue_
   ReceiveMessage& message = ring_[sequence % kMessageRing];
   // A direct chunk answers a grant; a closed message gets none.
   if (message.phase > ReceiveMessage::Phase::kArriving || (tag->direct && !message.is_posted)) return false;
-  switch (message.arrivals.record(*tag, completion.length)) {
-    case protocol::Arrival::kInvalid:
-      return false;
-    case protocol::Arrival::kDuplicate:
-      return static_cast<bool>(repost(page));
-    case protocol::Arrival::kNew:
-      break;
+  const auto arrival = message.arrivals.record(*tag, completion.length);
+  if (arrival == protocol::Arrival::kInvalid) return false;
+  if (arrival == protocol::Arrival::kNew && !tag->direct && completion.length != 0) {
+    hold_page(message, completion, tag->index, queue_pair);
+    return true;
   }
-  return tag->direct || completion.length == 0 ? static_cast<bool>(repost(page))
-                                               : hold_page(message, completion, tag->index, queue_pair);
+  const uint32_t page = cookie_page(completion.cookie);
+  static_cast<void>(repost(queue_pair, {&page, 1}));  // a failure sticks
+  return true;
 }
 
-bool Receiver::hold_page(ReceiveMessage& message, const verbs::Completion& completion, uint16_t chunk,
+void Receiver::hold_page(ReceiveMessage& message, const verbs::Completion& completion, uint16_t chunk,
                          uint32_t queue_pair) {
-  const auto page = static_cast<uint32_t>(completion.cookie);
+  const uint32_t page = cookie_page(completion.cookie);
   parts_.pool->info(page) = {kNoPage, completion.length, chunk, static_cast<uint8_t>(queue_pair)};
   if (message.last_page == kNoPage) {
     message.first_page = page;
@@ -149,24 +156,22 @@ bool Receiver::hold_page(ReceiveMessage& message, const verbs::Completion& compl
     parts_.pool->info(message.last_page).next = page;
   }
   message.last_page = page;
-  return true;
 }
 
 // In order of posting. A message that has begun to arrive staged needs no grant.
-base::Outcome Receiver::send_grants() {
-  while (next_grant_ != next_) {
+void Receiver::send_grants() {
+  while (next_grant_ != next_ && broken_.empty()) {
     const ReceiveMessage& message = ring_[next_grant_ % kMessageRing];
     const uint32_t q = next_grant_ % parts_.link.queue_pairs();
     if (message.arrivals.is_empty()) {
-      if (parts_.link.pair(q).free_slots() == 0) return {};
-      if (auto outcome = send_grant(message, q); !outcome) return outcome;
+      if (parts_.link.pair(q).free_slots() == 0) return;
+      send_grant(message, q);
     }
     ++next_grant_;
   }
-  return {};
 }
 
-base::Outcome Receiver::send_grant(const ReceiveMessage& message, uint32_t queue_pair) {
+void Receiver::send_grant(const ReceiveMessage& message, uint32_t queue_pair) {
   protocol::Grant grant{};
   grant.address = reinterpret_cast<uintptr_t>(message.data);
   for (uint32_t r = 0; r < parts_.link.rails(); ++r)
@@ -179,13 +184,13 @@ base::Outcome Receiver::send_grant(const ReceiveMessage& message, uint32_t queue
 }
 
 // Always on the first queue pair: updates cannot overtake each other.
-base::Outcome Receiver::send_credits() {
-  if (parts_.link.pair(0).free_slots() == 0) return {};
+void Receiver::send_credits() {
+  if (!broken_.empty() || parts_.link.pair(0).free_slots() == 0) return;
   const protocol::CreditLine line = credits_.take_update(consumed_);
-  return write_control(0, &line, offsetof(protocol::ControlBlock, credits));
+  write_control(0, &line, offsetof(protocol::ControlBlock, credits));
 }
 
-base::Outcome Receiver::write_control(uint32_t queue_pair, const void* line, uint64_t offset_bytes) {
+void Receiver::write_control(uint32_t queue_pair, const void* line, uint64_t offset_bytes) {
   const bool signaled = ++control_writes_[queue_pair] % kSignalEvery == 0;
   const verbs::WorkRequest request{.opcode = verbs::Opcode::kWrite,
                                    .signaled = signaled,
@@ -195,8 +200,7 @@ base::Outcome Receiver::write_control(uint32_t queue_pair, const void* line, uin
                                    .length = 64,
                                    .remote_key = peer_.control_keys[queue_pair % peer_.rails],
                                    .remote = peer_.control_address + offset_bytes};
-  auto outcome = parts_.link.pair(queue_pair).post({&request, 1});
-  return outcome ? outcome : stick(outcome.error());
+  if (!parts_.link.pair(queue_pair).post({&request, 1})) broken_ = "a grant or credit could not be posted";
 }
 
 base::Outcome Receiver::stick(base::Error error) {

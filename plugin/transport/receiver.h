@@ -10,6 +10,8 @@
 #include <array>
 #include <memory>
 #include <optional>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "base/status.h"
@@ -45,6 +47,7 @@ struct ReceiveMessage : Request {
   uint32_t first_page = kNoPage, last_page = kNoPage;  // held pages in order of arrival
   uint32_t next_move = kNoPage;                        // next page to copy by loopback
   uint32_t outstanding = 0;                            // loopback operations
+  uint32_t rails_to_flush = 0;                         // whose writes to pages in GPU memory are to be pushed
   uint8_t* data = nullptr;
   const Registration* memory = nullptr;
   uint64_t room_bytes = 0;
@@ -72,8 +75,12 @@ class Receiver {
     std::array<uint32_t, protocol::kMaxQueuePairs> promised{};
     std::unique_ptr<BouncePool::UnpackMemory> unpack;  // null: no kernel unpacks here
     std::optional<Loopback> loopback;                  // where GPU memory is involved
-    bool needs_own_flush = false;                      // bounce pages are GPU memory behind a real NIC
-    bool waits_for_consumed = false;                   // the caller will call consume()
+    bool flushes = false;             // a real NIC behind GPU memory: writes are pushed by a READ
+    bool waits_for_consumed = false;  // the caller will call consume()
+
+    // No chunk lands any more; pages that landed and were not looked at, or were flushed, are posted again;
+    // everything promised and taken goes back to the pool.
+    void give_back();
   };
 
   Receiver(Parts parts, const Peer& peer, std::unique_ptr<PeerWatch> watch);
@@ -88,7 +95,6 @@ class Receiver {
   // Makes what arrived in `data` visible to the GPU. Null in `*request`: nothing to wait for.
   base::Outcome flush(const void* data, const Registration* memory, Request** request);
   base::Outcome test_flush(FlushRequest& request, bool* done);
-  void stop() { parts_.link.stop(); }
 
   bool unpacks() const { return parts_.unpack != nullptr; }
   const Statistics& statistics() const { return statistics_; }
@@ -96,13 +102,15 @@ class Receiver {
  private:
   base::Outcome progress();
   base::Outcome absorb_completions();
-  bool absorb_chunk(const verbs::Completion& completion, uint32_t queue_pair);
-  bool hold_page(ReceiveMessage& message, const verbs::Completion& completion, uint16_t chunk,
+  void absorb_chunk(const verbs::Completion& completion, uint32_t queue_pair);
+  bool place_chunk(const verbs::Completion& completion, uint32_t queue_pair);
+  void hold_page(ReceiveMessage& message, const verbs::Completion& completion, uint16_t chunk,
                  uint32_t queue_pair);
-  base::Outcome send_grants();
-  base::Outcome send_grant(const ReceiveMessage& message, uint32_t queue_pair);
-  base::Outcome send_credits();
-  base::Outcome write_control(uint32_t queue_pair, const void* line, uint64_t offset_bytes);
+  void note_broken(const verbs::Completion& completion, uint32_t queue_pair);
+  void send_grants();
+  void send_grant(const ReceiveMessage& message, uint32_t queue_pair);
+  void send_credits();
+  void write_control(uint32_t queue_pair, const void* line, uint64_t offset_bytes);
 
   base::Outcome advance(ReceiveMessage& message);
   base::Outcome finish_arrival(ReceiveMessage& message);
@@ -110,7 +118,7 @@ class Receiver {
   base::Outcome move_pages(ReceiveMessage& message);
   base::Outcome flush_pages(ReceiveMessage& message);
   base::Outcome make_ready(ReceiveMessage& message);
-  base::Outcome repost(uint32_t page);
+  base::Outcome repost(uint32_t queue_pair, std::span<const uint32_t> pages);
   base::Outcome release_pages(ReceiveMessage& message);
   base::Outcome close_message(ReceiveMessage& message);
   base::Outcome check_wait(const ReceiveMessage& message);
@@ -127,8 +135,10 @@ class Receiver {
   uint32_t next_grant_ = 0;  // grants before it are sent or not needed
   uint32_t consumed_ = 0;    // messages before it are closed
   uint32_t next_flush_ = 0;
-  std::array<uint32_t, protocol::kMaxQueuePairs> control_writes_{};  // a queue pair
+  std::array<uint32_t, protocol::kMaxQueuePairs> control_writes_{};  // on each queue pair
+  std::array<uint32_t, protocol::kMaxQueuePairs> held_{};  // entries taken and not posted again, on each
   WaitMonitor wait_;
+  std::string broken_;  // why nothing more can arrive; what has arrived is still delivered
   base::Outcome sticky_;
   Statistics statistics_;
 };

@@ -26,6 +26,10 @@ base::Outcome Receiver::test(ReceiveMessage& message, bool* done, uint64_t* byte
   if (!sticky_) return sticky_;
   if (auto outcome = progress(); !outcome) return outcome;
   if (auto outcome = advance(message); !outcome) return outcome;
+  if (message.phase == Phase::kArriving && !broken_.empty()) {
+    return stick(base::fail(base::Status::kRemote, "receive from %s: message %u: %s", watch_->peer().c_str(),
+                            message.sequence, broken_.c_str()));
+  }
   if (message.phase != Phase::kReady) {
     return wait_.is_check_due() ? check_wait(message) : base::Outcome();
   }
@@ -44,7 +48,12 @@ base::Outcome Receiver::advance(ReceiveMessage& message) {
   if (message.next_move != kNoPage) {
     if (auto outcome = move_pages(message); !outcome) return outcome;
   }
-  return message.next_move == kNoPage && message.outstanding == 0 ? make_ready(message) : base::Outcome();
+  if (message.rails_to_flush != 0) {
+    if (auto outcome = flush_pages(message); !outcome) return outcome;
+  }
+  const bool is_finished =
+      message.next_move == kNoPage && message.rails_to_flush == 0 && message.outstanding == 0;
+  return is_finished ? make_ready(message) : base::Outcome();
 }
 
 base::Outcome Receiver::finish_arrival(ReceiveMessage& message) {
@@ -62,7 +71,8 @@ base::Outcome Receiver::finish_arrival(ReceiveMessage& message) {
     return {};
   }
   if (auto outcome = describe_pages(message); !outcome) return outcome;
-  return parts_.needs_own_flush ? flush_pages(message) : base::Outcome();
+  if (parts_.flushes && parts_.pool->is_gpu_memory()) message.rails_to_flush = parts_.link.rails();
+  return {};
 }
 
 base::Outcome Receiver::describe_pages(ReceiveMessage& message) {
@@ -96,7 +106,7 @@ base::Outcome Receiver::move_pages(ReceiveMessage& message) {
                               "receive from %s: no loopback to copy to GPU memory with",
                               watch_->peer().c_str()));
     }
-    if (!parts_.loopback->has_room(0)) return {};
+    if (!parts_.loopback->has_room_to_copy(0)) return {};
     auto outcome = parts_.loopback->copy(0, pool.address_of(message.next_move), parts_.rails[0]->local_key(),
                                          target, message.memory->regions[0].remote_key(), info.length_bytes,
                                          &message.outstanding);
@@ -107,12 +117,9 @@ base::Outcome Receiver::move_pages(ReceiveMessage& message) {
 
 // The pages are GPU memory that a NIC wrote: NCCL flushes its own buffers at most, never ours.
 base::Outcome Receiver::flush_pages(ReceiveMessage& message) {
-  message.next_move = kNoPage;
-  for (uint32_t rail = 0; rail < parts_.link.rails(); ++rail) {
-    if (!parts_.loopback || !parts_.loopback->has_room(rail)) {
-      return stick(base::fail(base::Status::kInternal, "receive from %s: no loopback to flush with",
-                              watch_->peer().c_str()));
-    }
+  for (; message.rails_to_flush != 0; --message.rails_to_flush) {
+    const uint32_t rail = message.rails_to_flush - 1;
+    if (!parts_.loopback->has_room(rail)) return {};
     auto outcome = parts_.loopback->flush(rail, parts_.pool->address_of(message.last_page),
                                           parts_.rails[rail]->remote_key(), &message.outstanding);
     if (!outcome) return stick(outcome.error());
@@ -143,7 +150,8 @@ base::Outcome Receiver::consume(ReceiveMessage& message) {
                       watch_->peer().c_str(), message.sequence);
   }
   if (auto outcome = close_message(message); !outcome) return outcome;
-  return sticky_ && credits_.is_update_due(consumed_) ? send_credits() : base::Outcome();
+  if (credits_.is_update_due(consumed_)) send_credits();
+  return {};
 }
 
 base::Outcome Receiver::close_message(ReceiveMessage& message) {
@@ -161,29 +169,35 @@ base::Outcome Receiver::close_message(ReceiveMessage& message) {
   return outcome;
 }
 
+// In runs of one queue pair: a post costs the provider's lock.
 base::Outcome Receiver::release_pages(ReceiveMessage& message) {
+  constexpr uint32_t kMaxRun = 32;
   base::Outcome outcome;
   for (uint32_t page = message.first_page; page != kNoPage;) {
-    const uint32_t next = parts_.pool->info(page).next;
-    if (auto posted = repost(page); !posted) outcome = posted;
-    page = next;
+    const uint8_t queue_pair = parts_.pool->info(page).queue_pair;
+    uint32_t run[kMaxRun], count = 0;
+    while (page != kNoPage && count < kMaxRun && parts_.pool->info(page).queue_pair == queue_pair) {
+      run[count++] = page;
+      page = parts_.pool->info(page).next;
+    }
+    if (auto posted = repost(queue_pair, {run, count}); !posted) outcome = posted;
   }
   message.first_page = message.last_page = message.next_move = kNoPage;
   return outcome;
 }
 
-base::Outcome Receiver::repost(uint32_t page) {
-  const uint32_t queue_pair = parts_.pool->info(page).queue_pair;
-  auto outcome = parts_.pool->repost(*parts_.rails[parts_.link.rail_of(queue_pair)], page);
+base::Outcome Receiver::repost(uint32_t queue_pair, std::span<const uint32_t> pages) {
+  held_[queue_pair] -= static_cast<uint32_t>(pages.size());
+  auto outcome = parts_.pool->repost(*parts_.rails[parts_.link.rail_of(queue_pair)], pages);
   if (!outcome) return stick(outcome.error());
-  credits_.give_back(queue_pair);
+  credits_.give_back(queue_pair, static_cast<uint32_t>(pages.size()));
   return {};
 }
 
 base::Outcome Receiver::flush(const void* data, const Registration* memory, Request** request) {
   *request = nullptr;
   if (!sticky_) return sticky_;
-  if (!parts_.loopback || !memory->is_gpu_memory) return {};
+  if (!parts_.flushes || !parts_.loopback || !memory->is_gpu_memory) return {};
   FlushRequest& flush = flushes_[next_flush_ % flushes_.size()];
   for (uint32_t rail = 0; rail < parts_.link.rails(); ++rail) {
     // Never in practice: one flush is outstanding for each receive. Without room the caller asks NCCL to

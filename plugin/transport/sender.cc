@@ -82,22 +82,18 @@ base::Outcome Sender::progress() {
 }
 
 base::Outcome Sender::absorb_completions() {
-  base::Outcome outcome;
   const bool ok = link_.poll([&](const verbs::Completion& completion, uint32_t queue_pair) {
-    if (completion.error != 0) {
-      outcome = stick(base::fail(base::Status::kRemote, "send to %s: message %u: %s", watch_->peer().c_str(),
-                                 cookie_value(completion.cookie),
-                                 link_.describe_failure(completion, queue_pair).c_str()));
-      return false;
+    if (completion.error == 0) {
+      --ring_[cookie_value(completion.cookie) % kMessageRing].outstanding;
+    } else if (sticky_) {  // the first cause counts; what follows is flushed work
+      sticky_ =
+          base::fail(base::Status::kRemote, "send to %s: message %u: %s", watch_->peer().c_str(),
+                     cookie_value(completion.cookie), link_.describe_failure(completion, queue_pair).c_str());
     }
-    --ring_[cookie_value(completion.cookie) % kMessageRing].outstanding;
-    return true;
   });
-  if (!ok && outcome) {
-    outcome = stick(
-        base::fail(base::Status::kSystem, "send to %s: completion queue failed", watch_->peer().c_str()));
-  }
-  return outcome;
+  if (ok || !sticky_) return sticky_;
+  return stick(
+      base::fail(base::Status::kSystem, "send to %s: completion queue failed", watch_->peer().c_str()));
 }
 
 base::Outcome Sender::absorb_credits() {

@@ -61,8 +61,6 @@ class Sender {
                      Request** request);
   // Writes *done; a request that is done is free again. Requests may be tested in any order.
   base::Outcome test(SendMessage& message, bool* done);
-  // No DMA from registered memory starts after this.
-  void stop() { link_.stop(); }
 
   const Statistics& statistics() const { return statistics_; }
 

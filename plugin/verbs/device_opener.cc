@@ -99,7 +99,8 @@ bool DeviceOpener::open_port(Device* device, int port_number, const ibv_port_att
                    port_number, errno);
     return false;
   }
-  device->supports_dmabuf_ = tries_dmabuf(*device);
+  // softverbs takes CUDA pointers as they are; a dma-buf descriptor would tell it nothing more.
+  device->supports_dmabuf_ = !device->is_softverbs_ && tries_dmabuf(*device);
   device->supports_gpu_pointers_ =
       device->is_softverbs_ || (!device->is_software_ && has_peer_memory_module(settings_.sysfs_root));
   device->events_ = std::make_unique<AsyncEvents>(*device);

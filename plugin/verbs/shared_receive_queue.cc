@@ -51,7 +51,8 @@ Outcome SharedReceiveQueue::post(std::span<const ReceiveBuffer> buffers) {
     for (size_t i = 0; i < count; ++i) {
       const ReceiveBuffer& buffer = buffers[i];
       segments[i] = {reinterpret_cast<uintptr_t>(buffer.address), buffer.length, buffer.local_key};
-      chain[i] = {buffer.cookie, i + 1 < count ? &chain[i + 1] : nullptr, &segments[i], 1};
+      chain[i] = {buffer.cookie, i + 1 < count ? &chain[i + 1] : nullptr, &segments[i],
+                  buffer.length == 0 ? 0 : 1};
     }
     ibv_recv_wr* rejected = nullptr;
     const int error = ibv_post_srq_recv(queue_.get(), chain, &rejected);

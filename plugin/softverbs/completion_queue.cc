@@ -12,6 +12,8 @@
 namespace verbena::softverbs {
 namespace {
 
+constexpr int kHeldLooks = 200;  // at a completion being written, before its producer is suspected to be dead
+
 thread_local uint32_t empty_polls = 0;
 
 // The peer may need this CPU to send what we wait for.
@@ -93,8 +95,11 @@ int poll_cq(ibv_cq* base, int count, ibv_wc* completions) {
     Completion completion;
     uint32_t holder = 0;
     while (polled < count) {
-      const Polled result = pop_completion(segment, shared, completion, holder);
-      if (result == Polled::kHeld && empty_polls > 0 && process->is_claimer_dead(holder)) {
+      Polled result = pop_completion(segment, shared, completion, holder);
+      for (int looks = 0; result == Polled::kHeld && looks < kHeldLooks; ++looks) {
+        result = pop_completion(segment, shared, completion, holder);
+      }
+      if (result == Polled::kHeld && process->is_claimer_dead(holder)) {
         skip_completion(segment, shared);
         continue;
       }

@@ -1,6 +1,7 @@
 #include "softverbs/directory.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -9,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 
 #include "softverbs/config.h"
 
@@ -34,54 +36,89 @@ int make_folder(const std::string& folder) {
   return is_ours ? 0 : EPERM;
 }
 
-DirectorySlot* map_slots(const std::string& path) {
-  constexpr size_t kBytes = kProcessSlots * sizeof(DirectorySlot);
-  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-  if (fd < 0) return nullptr;
-  void* slots = MAP_FAILED;
-  const int error = posix_fallocate(fd, 0, kBytes);
-  if (error == 0) slots = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  const int cause = error != 0 ? error : errno;
-  ::close(fd);
-  errno = cause;
-  return slots == MAP_FAILED ? nullptr : static_cast<DirectorySlot*>(slots);
+// The file behind `fd` is still the one at `path`: the last process to leave may have removed it meanwhile.
+bool is_file_at(int fd, const std::string& path) {
+  struct stat opened {
+  }, named{};
+  if (fstat(fd, &opened) != 0 || stat(path.c_str(), &named) != 0) return false;
+  return opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
+}
+
+// Opens the table of processes and locks it; -1 and errno.
+int open_locked(const std::string& folder) {
+  const std::string path = folder + "/processes";
+  constexpr int kTries = 100;
+  for (int i = 0; i < kTries; ++i) {
+    if (const int error = make_folder(folder); error != 0) {
+      errno = error;
+      return -1;
+    }
+    const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (fd < 0 && errno != ENOENT) return -1;
+    if (fd < 0) continue;
+    if (flock(fd, LOCK_EX) == 0 && is_file_at(fd, path)) return fd;
+    close(fd);
+  }
+  errno = EAGAIN;
+  return -1;
 }
 
 }  // namespace
 
-Directory* Directory::open() {
-  auto* directory = new Directory;
+Directory* Directory::open(uint64_t owner, Claim& claim) {
+  auto directory = std::make_unique<Directory>();
   directory->folder_ = make_folder_name();
-  if (const int error = make_folder(directory->folder_); error != 0) {
-    warn("%s: cannot make or trust the folder of the shared tables: %s (set SOFTVERBS_DIR)",
+  directory->fd_ = open_locked(directory->folder_);
+  if (directory->fd_ < 0 || !directory->map()) {
+    const int error = errno;
+    warn("%s: cannot make, map or trust the shared tables: %s (set SOFTVERBS_DIR to a folder of your own)",
          directory->folder_.c_str(), strerror(error));
-    delete directory;
+    if (directory->fd_ >= 0) close(directory->fd_);
     errno = error;
     return nullptr;
   }
-  directory->slots_ = map_slots(directory->folder_ + "/processes");
-  if (directory->slots_ != nullptr) return directory;
-  const int error = errno;
-  warn("%s: cannot map the table of processes: %s", directory->folder_.c_str(), strerror(error));
-  delete directory;
-  errno = error;
-  return nullptr;
+  claim = directory->claim(owner);
+  flock(directory->fd_, LOCK_UN);
+  return directory.release();
+}
+
+bool Directory::map() {
+  constexpr size_t kBytes = kProcessSlots * sizeof(DirectorySlot);
+  errno = posix_fallocate(fd_, 0, kBytes);
+  if (errno != 0) return false;
+  void* slots = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
+  if (slots == MAP_FAILED) return false;
+  slots_ = static_cast<DirectorySlot*>(slots);
+  return true;
 }
 
 Directory::Claim Directory::claim(uint64_t owner) {
   for (uint32_t slot = 0; slot < kProcessSlots; ++slot) {
-    uint64_t present = slots_[slot].owner.load(std::memory_order_acquire);
+    const uint64_t present = get_owner(slot);
     if (present != 0 && is_alive(present)) continue;
-    if (!slots_[slot].owner.compare_exchange_strong(present, owner)) continue;
     if (present != 0) unlink(get_segment_path(slot, present).c_str());
+    slots_[slot].owner.store(owner, std::memory_order_release);
     return {slot, slots_[slot].generation.fetch_add(1) + 1};
   }
   return {kProcessSlots, 0};
 }
 
 void Directory::release(uint32_t slot, uint64_t owner) {
+  flock(fd_, LOCK_EX);
   unlink(get_segment_path(slot, owner).c_str());
-  slots_[slot].owner.compare_exchange_strong(owner, 0);
+  slots_[slot].owner.store(0, std::memory_order_release);
+  remove_if_empty();
+  flock(fd_, LOCK_UN);
+}
+
+void Directory::remove_if_empty() {
+  for (uint32_t slot = 0; slot < kProcessSlots; ++slot) {
+    if (get_owner(slot) == 0) continue;
+    if (is_alive(get_owner(slot))) return;
+    unlink(get_segment_path(slot, get_owner(slot)).c_str());
+  }
+  unlink((folder_ + "/processes").c_str());
+  rmdir(folder_.c_str());
 }
 
 std::string Directory::get_segment_path(uint32_t slot, uint64_t owner) const {

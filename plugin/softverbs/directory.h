@@ -10,14 +10,13 @@ namespace verbena::softverbs {
 // The file that names every process of one user and job: slot -> owner. A slot whose owner is dead is free.
 class Directory {
  public:
-  static Directory* open();  // nullptr and errno on failure; never closed
-
   struct Claim {
     uint32_t slot;
     uint32_t generation;
   };
-  // Claims a slot for this process; slot == kProcessSlots when all are taken.
-  Claim claim(uint64_t owner);
+  // Opens the file and claims a slot for this process. nullptr and errno on failure; never closed.
+  static Directory* open(uint64_t owner, Claim& claim);
+  // Gives the slot back. The last process to leave takes the folder away.
   void release(uint32_t slot, uint64_t owner);
 
   uint64_t get_owner(uint32_t slot) const { return slots_[slot].owner.load(std::memory_order_acquire); }
@@ -27,7 +26,12 @@ class Directory {
   std::string get_segment_path(uint32_t slot, uint64_t owner) const;
 
  private:
+  bool map();
+  Claim claim(uint64_t owner);
+  void remove_if_empty();
+
   std::string folder_;
+  int fd_ = -1;  // locked while a process comes or goes
   DirectorySlot* slots_ = nullptr;
 };
 

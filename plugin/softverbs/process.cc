@@ -55,9 +55,9 @@ Process* Process::get() {
 Process* Process::open() {
   std::unique_ptr<Process> process(new Process);
   process->owner_ = read_owner(getpid());
-  process->directory_ = Directory::open();
+  Directory::Claim claim{};
+  process->directory_ = Directory::open(process->owner_, claim);
   if (process->directory_ == nullptr) return nullptr;
-  const auto claim = process->directory_->claim(process->owner_);
   if (claim.slot == kProcessSlots) {
     warn("more than %u processes use one SOFTVERBS_DIR and SOFTVERBS_JOB", kProcessSlots);
     errno = EAGAIN;

@@ -67,7 +67,6 @@ void DeviceOpener::open_ports(ibv_device* device, const PortFilter& filter,
     seen->push_back(describe_port(name, port_number, port));
     if (port.state != IBV_PORT_ACTIVE || !filter.selects(name, port_number)) continue;
     if (open_port(candidate.get(), port_number, port, limits)) opened->push_back(std::move(candidate));
-    candidate.reset();
   }
 }
 

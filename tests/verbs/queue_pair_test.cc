@@ -123,8 +123,10 @@ TEST_F(QueuePairTest, CountsSlotsThroughManyLaps) {
   for (int lap = 0; lap < 1000; ++lap) {
     ASSERT_TRUE(pair.post(requests));
     EXPECT_EQ(pair.free_slots(), 0U);
-    for (int i = 0; i < 5; ++i) pair.retire();
-    ASSERT_EQ(pair.free_slots(), 5U);
+    for (uint32_t retired = 1; retired <= 5; ++retired) {
+      pair.retire();
+      ASSERT_EQ(pair.free_slots(), retired);
+    }
   }
 }
 

@@ -61,6 +61,7 @@ using namespace verbena::verbs::fake;
 extern "C" {
 
 int ibv_get_async_event(ibv_context* context, ibv_async_event* event) {
+  ++hooks().record.event_reads;
   const ssize_t count = read(context->async_fd, event, sizeof(*event));
   if (count == static_cast<ssize_t>(sizeof(*event))) return 0;
   if (count == 0) errno = EIO;

@@ -73,6 +73,7 @@ struct Record {
   std::vector<int> modification_masks;
   ibv_qp_init_attr pair_attributes{};
   std::atomic<int> acknowledged_events = 0;
+  std::atomic<int> event_reads = 0;  // calls of ibv_get_async_event
 };
 
 struct Hooks {

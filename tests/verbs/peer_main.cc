@@ -1,4 +1,4 @@
-// The peer of softverbs_processes_test: connects, then answers each write with immediate i by writing its
+// The peer of process_transfer_test: connects, then answers each write with immediate i by writing its
 // buffer, each byte increased by one, back with immediate i + 1. Ends when the test closes the socket.
 #include <sys/socket.h>
 #include <unistd.h>
@@ -25,7 +25,7 @@ bool answer(Endpoint& end, const PeerHello& remote, uint32_t imm) {
 }
 
 int serve(int socket) {
-  const auto devices = open_softverbs();
+  const auto devices = open_devices();
   PeerHello remote{};
   if (recv(socket, &remote, sizeof(remote), MSG_WAITALL) != sizeof(remote)) return 2;
   Endpoint end(*devices.at(0), remote.length_bytes);

@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include "verbs/device_opener.h"
+#include "base/parameters.h"
 
 namespace verbena::verbs {
 namespace {
@@ -22,11 +22,11 @@ T take(base::Result<T> result) {
 
 }  // namespace
 
-std::vector<std::unique_ptr<Device>> open_softverbs() {
+std::vector<std::unique_ptr<Device>> open_devices() {
   setenv("SOFTVERBS_DEVICES", "2", 1);
-  DiscoverySettings settings;
-  settings.library_choice = "softverbs";
-  return take(discover_devices(settings));
+  setenv("VERBENA_IBVERBS_LIB", "softverbs", 0);
+  if (!base::load_parameters()) throw std::runtime_error("bad parameters");
+  return take(discover_devices());
 }
 
 Endpoint::Endpoint(Device& device, size_t buffer_bytes)

@@ -8,8 +8,9 @@
 
 namespace verbena::verbs {
 
-// Two devices of the embedded softverbs, whatever else the machine has; throws if there are none.
-std::vector<std::unique_ptr<Device>> open_softverbs();
+// The devices of VERBENA_IBVERBS_LIB and VERBENA_HCA; by default two of softverbs, whatever else the machine
+// has. Throws if there are none.
+std::vector<std::unique_ptr<Device>> open_devices();
 
 class Endpoint {
  public:

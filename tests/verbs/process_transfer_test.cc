@@ -1,4 +1,4 @@
-// The layer over softverbs between two processes.
+// Between two processes, over the devices of VERBENA_IBVERBS_LIB: softverbs, or the kernel's in tests/vm.
 #include <gtest/gtest.h>
 #include <infiniband/verbs.h>
 #include <signal.h>
@@ -73,9 +73,9 @@ class PeerProcess {
   int socket_ = -1;
 };
 
-class SoftverbsProcessesTest : public testing::TestWithParam<uint32_t> {
+class ProcessTransferTest : public testing::TestWithParam<uint32_t> {
  protected:
-  SoftverbsProcessesTest() {
+  ProcessTransferTest() {
     setenv("VERBENA_ACK_TIMEOUT", "14", 1);
     setenv("VERBENA_RETRY_COUNT", "2", 1);
     EXPECT_TRUE(base::load_parameters());
@@ -90,10 +90,10 @@ class SoftverbsProcessesTest : public testing::TestWithParam<uint32_t> {
   }
 
   PeerProcess peer_;  // before this process loads softverbs
-  std::vector<std::unique_ptr<Device>> devices_ = open_softverbs();
+  std::vector<std::unique_ptr<Device>> devices_ = open_devices();
 };
 
-TEST_P(SoftverbsProcessesTest, DataGoesThereAndBack) {
+TEST_P(ProcessTransferTest, DataGoesThereAndBack) {
   Endpoint end(*devices_.at(0), GetParam());
   const PeerHello remote = connect(end);
   for (uint32_t round = 0; round < 10; ++round) {
@@ -118,11 +118,11 @@ TEST_P(SoftverbsProcessesTest, DataGoesThereAndBack) {
   EXPECT_EQ(peer_.end(), 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Lengths, SoftverbsProcessesTest, testing::Values(1, 64, 4096, 65537, 4 << 20));
+INSTANTIATE_TEST_SUITE_P(Lengths, ProcessTransferTest, testing::Values(1, 64, 4096, 65537, 4 << 20));
 
-using SoftverbsKilledPeerTest = SoftverbsProcessesTest;
+using KilledPeerTest = ProcessTransferTest;
 
-TEST_F(SoftverbsKilledPeerTest, TheDeathOfThePeerIsACompletionError) {
+TEST_F(KilledPeerTest, TheDeathOfThePeerIsACompletionError) {
   Endpoint end(*devices_.at(0), 4096);
   const PeerHello remote = connect(end);
   peer_.kill_now();

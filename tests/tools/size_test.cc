@@ -41,6 +41,13 @@ TEST(Size, ListsUpToTheEnd) {
   EXPECT_EQ(list_sizes({1, ~0ULL}, 1ULL << 32), (std::vector<uint64_t>{1, 1ULL << 32, ~0ULL}));
 }
 
+TEST(Size, ParsesThresholds) {
+  EXPECT_EQ(parse_threshold("64k"), "65536");
+  EXPECT_EQ(parse_threshold("0"), "0");
+  EXPECT_EQ(parse_threshold("unlimited"), "unlimited");
+  EXPECT_FALSE(parse_threshold("many").has_value());
+}
+
 TEST(Size, FormatsExactly) {
   EXPECT_EQ(format_size(0), "0");
   EXPECT_EQ(format_size(8), "8");

@@ -58,6 +58,14 @@ std::vector<uint64_t> list_sizes(SizeRange range, uint64_t factor) {
   return sizes;
 }
 
+std::optional<std::string> parse_threshold(std::string_view text) {
+  constexpr std::string_view kUnlimited = "unlimited";
+  if (text == kUnlimited) return std::string(kUnlimited);
+  const auto bytes = parse_size_bytes(text);
+  if (!bytes) return std::nullopt;
+  return std::to_string(*bytes);
+}
+
 std::string format_size(uint64_t bytes) {
   constexpr std::string_view kLetters = "GMK";
   for (unsigned index = 0; index < kLetters.size(); ++index) {

@@ -77,9 +77,10 @@ void resolve(Options& options, const RawOptions& raw) {
                                "not a size or a range: " + (raw.size.empty() ? raw.sizes : raw.size));
   options.sizes_bytes = list_sizes(*range, raw.factor);
   if (!options.threshold.empty() && options.threshold != "unlimited") {
-    const auto threshold = parse_size_bytes(options.threshold);
-    if (!threshold) throw CLI::ValidationError("--threshold", "not a size: " + options.threshold);
-    options.threshold = std::to_string(*threshold);
+    const auto threshold = parse_threshold(options.threshold);
+    if (!threshold)
+      throw CLI::ValidationError("--threshold", "neither a size nor unlimited: " + options.threshold);
+    options.threshold = *threshold;
   }
   options.latency = raw.mode != "bandwidth";
   options.bandwidth = raw.mode != "latency";

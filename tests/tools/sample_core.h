@@ -1,0 +1,28 @@
+#pragma once
+// A small net plugin over UNIX sockets, for testing the tools without the product: it stages short messages
+// in out-of-order descriptors and, when SAMPLE_FAULT names one, breaks the contract in one place, which the
+// tool has to notice.
+#include <cstddef>
+
+#include "nccl/abi_tables.h"
+
+namespace verbena::tools::sample {
+
+bool unpacks();
+abi::Result count_devices(int* count);
+abi::Result make_device(int* device, int member_count);
+abi::Result listen_on(int device, void* handle, void** listen_comm);
+abi::Result connect_to(int device, void* handle, void** send_comm, abi::NetDeviceHandle** device_handle);
+abi::Result accept_from(void* listen_comm, void** recv_comm, abi::NetDeviceHandle** device_handle);
+abi::Result add_registration(void* comm, void** mhandle);
+abi::Result register_dmabuf(void* comm, void* data, size_t length, int type, uint64_t offset, int fd,
+                            void** mhandle);
+abi::Result deregister_memory(void* comm, void* mhandle);
+abi::Result start_send(void* send_comm, void* data, size_t length, void** request);
+abi::Result start_receive(void* recv_comm, void* data, size_t length, void* mhandle, void** request);
+abi::Result test_request(void* request, int* done, int* sizes);
+abi::Result consume(void* recv_comm, int count, void* request);
+abi::Result flush(void* recv_comm, int count, void** data, int* sizes, void** mhandles, void** request);
+abi::Result close_comm(void* comm);
+
+}  // namespace verbena::tools::sample

@@ -115,6 +115,47 @@ std::string name_order(const ::testing::TestParamInfo<std::array<End, 3>>& info)
 
 INSTANTIATE_TEST_SUITE_P(Orders, CloseOrderTest, ::testing::ValuesIn(list_orders()), name_order);
 
+class LeavingTest : public LiveTest<NewestVersion> {
+ protected:
+  using Connection = LiveConnection<NewestVersion>;
+};
+
+// A rank that is done closes while the other one still has to look at what arrived.
+TEST_F(LeavingTest, EverythingSentIsReceivedAfterTheSenderHasClosed) {
+  ASSERT_EQ(start(), 2);
+  constexpr size_t kMessages = 8;
+  for (const size_t length : {size_t{32768}, size_t{65536}}) {  // staged, direct
+    Connection* connection = establish();
+    ASSERT_NE(connection, nullptr);
+    std::array<void*, kMessages> receives{}, sends{};
+    const auto message = [&](LiveBuffer& buffer, size_t i) {
+      return buffer.bytes.subspan(i * length, length);
+    };
+    for (size_t i = 0; i < kMessages; ++i) {
+      receives[i] = connection->receive(message(connection->received, i), connection->received.mhandle);
+      ASSERT_NE(receives[i], nullptr);
+    }
+    for (size_t i = 0; i < kMessages; ++i) {
+      tools::fill_pattern(message(connection->sent, i), i + 1);
+      sends[i] = connection->send(message(connection->sent, i), connection->sent.mhandle);
+      ASSERT_NE(sends[i], nullptr);
+      ASSERT_TRUE(connection->wait(sends[i], nullptr));
+    }
+    ASSERT_TRUE(connection->close_send());
+    for (size_t i = 0; i < kMessages; ++i) {
+      ASSERT_TRUE(connection->wait(receives[i], nullptr)) << "message " << i << ": " << connection->result;
+      connection->place(message(connection->received, i));
+      EXPECT_EQ(tools::check_pattern(message(connection->received, i), i + 1).wrong_bytes, 0u) << i;
+      ASSERT_EQ((*net_)->irecv_consumed(connection->recv_comm, 1, receives[i]), abi::kSuccess);
+    }
+    // What never came fails, and says so.
+    void* missing = connection->receive(message(connection->received, 0), connection->received.mhandle);
+    ASSERT_NE(missing, nullptr);
+    EXPECT_FALSE(connection->wait(missing, nullptr));
+    EXPECT_EQ(connection->result, abi::kRemoteError);
+  }
+}
+
 using HalfOpenTest = LiveTest<NewestVersion>;
 
 TEST_F(HalfOpenTest, ListenersThatNobodyConnectsTo) {

@@ -1,0 +1,57 @@
+#include "transport/support/connection.h"
+
+#include <sched.h>
+
+#include <stdexcept>
+
+namespace verbena::transport {
+
+bool poll_until(const std::function<bool()>& done, int64_t patience_ms) {
+  const auto deadline = base::Deadline::after_ms(patience_ms);
+  while (!done()) {
+    if (deadline.has_passed()) return done();
+    sched_yield();
+  }
+  return true;
+}
+
+std::unique_ptr<Sender> connect(const Nic& nic, const protocol::Handle& handle) {
+  auto connector = take(Connector::start(nic, handle, -1), "a connector");
+  std::unique_ptr<Sender> sender;
+  const bool ok = poll_until([&] { return (sender = take(connector->poll(), "a sender")) != nullptr; });
+  if (!ok) throw std::runtime_error("connect: no answer");
+  return sender;
+}
+
+ReceivingEnd accept(Listener& listener, bool unpacks) {
+  ReceivingEnd end;
+  void* handle = nullptr;
+  AcceptOptions options;
+  options.unpacks = unpacks;
+  const bool ok = poll_until(
+      [&] { return (end.receiver = take(listener.poll(options, &handle), "a receiver")) != nullptr; });
+  if (!ok) throw std::runtime_error("accept: nobody came");
+  end.handle = static_cast<const UnpackDeviceHandle*>(handle);
+  return end;
+}
+
+Connection connect_here(const Nic& sending, const Nic& receiving, bool unpacks) {
+  protocol::Handle handle;
+  auto listener = take(Listener::open(receiving, &handle), "a listener");
+  auto connector = take(Connector::start(sending, handle, -1), "a connector");
+  Connection connection;
+  void* device_handle = nullptr;
+  AcceptOptions options;
+  options.unpacks = unpacks;
+  const bool ok = poll_until([&] {
+    if (connection.sender == nullptr) connection.sender = take(connector->poll(), "a sender");
+    auto& receiver = connection.receiving.receiver;
+    if (receiver == nullptr) receiver = take(listener->poll(options, &device_handle), "a receiver");
+    return connection.sender != nullptr && receiver != nullptr;
+  });
+  if (!ok) throw std::runtime_error("the ends did not meet");
+  connection.receiving.handle = static_cast<const UnpackDeviceHandle*>(device_handle);
+  return connection;
+}
+
+}  // namespace verbena::transport

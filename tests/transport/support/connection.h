@@ -1,0 +1,36 @@
+// Making both ends of connections, and the plain steps of NCCL's side: post, test, unpack, consume.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "base/clock.h"
+#include "transport/connector.h"
+#include "transport/listener.h"
+#include "transport/support/host.h"
+#include "verbena/unpack_abi.h"
+
+namespace verbena::transport {
+
+inline constexpr int64_t kPatienceMs = 30'000;  // of a test: far more than anything here takes
+
+// Polls until `done` or the deadline; gives the CPU away when there was nothing to do.
+bool poll_until(const std::function<bool()>& done, int64_t patience_ms = kPatienceMs);
+
+struct ReceivingEnd {
+  std::unique_ptr<Receiver> receiver;
+  const UnpackDeviceHandle* handle = nullptr;  // null: nobody unpacks
+};
+
+struct Connection {
+  std::unique_ptr<Sender> sender;
+  ReceivingEnd receiving;
+};
+
+// Each throws if it does not come about within the patience.
+std::unique_ptr<Sender> connect(const Nic& nic, const protocol::Handle& handle);
+ReceivingEnd accept(Listener& listener, bool unpacks);
+// Both ends in this process, on this thread.
+Connection connect_here(const Nic& sending, const Nic& receiving, bool unpacks);
+
+}  // namespace verbena::transport

@@ -1,0 +1,120 @@
+// Messages of every length and alignment between two processes, over every kind of connection.
+#include <gtest/gtest.h>
+
+#include "transport/support/processes.h"
+#include "transport/support/transfer.h"
+
+namespace verbena::transport {
+namespace {
+
+struct Shape {
+  const char* name;
+  int sending_rails = 1, receiving_rails = 1;
+  bool unpacks = true;
+  Settings settings;
+};
+
+void PrintTo(const Shape& shape, std::ostream* out) {
+  *out << shape.name;
+}
+
+std::vector<size_t> list_lengths(size_t page_bytes) {
+  std::vector<size_t> lengths = {0, 1, 2, 3, 7, 8};
+  for (const size_t middle : {size_t{16}, size_t{64}, size_t{128}, size_t{4096}, page_bytes, size_t{65536}}) {
+    lengths.insert(lengths.end(), {middle - 1, middle, middle + 1});
+  }
+  lengths.insert(lengths.end(),
+                 {4 * page_bytes - 1, 4 * page_bytes, 131072 + 3, 1 << 20, (4 << 20) - 1, 4 << 20});
+  return lengths;
+}
+
+void run_transfer(const Shape& shape, const Transfer& transfer) {
+  const Part sending{[&](Channel& channel) {
+    Host host(shape.settings);
+    const Nic& nic = host.nic(shape.sending_rails);
+    const auto sender = connect(nic, channel.hear<protocol::Handle>());
+    SendingSide side(*sender, nic, transfer);
+    EXPECT_TRUE(poll_until([&] { return side.step(); }));
+    EXPECT_EQ(side.status(), base::Status::kOk);
+    channel.meet();
+  }};
+  const Part receiving{[&](Channel& channel) {
+    Host host(shape.settings);
+    const Nic& nic = host.nic(shape.receiving_rails);
+    protocol::Handle handle;
+    const auto listener = take(Listener::open(nic, &handle), "a listener");
+    channel.tell(handle);
+    ReceivingEnd end = accept(*listener, shape.unpacks);
+    ReceivingSide side(end, nic, transfer);
+    EXPECT_TRUE(poll_until([&] { return side.step(); }));
+    EXPECT_EQ(side.status(), base::Status::kOk);
+    EXPECT_EQ(side.problem(), "");
+    channel.meet();
+  }};
+  run_processes(sending, receiving);
+}
+
+class TransferTest : public testing::TestWithParam<Shape> {};
+
+TEST_P(TransferTest, EveryLength) {
+  Transfer transfer;
+  for (const size_t length : list_lengths(16384)) {
+    transfer.messages.push_back({.length_bytes = length, .extra_room_bytes = length % 3 * 50});
+  }
+  run_transfer(GetParam(), transfer);
+}
+
+TEST_P(TransferTest, EveryAlignment) {
+  Transfer transfer;
+  for (const size_t length : {1, 15, 64, 4097, 40'000}) {
+    for (uint32_t shifts = 0; shifts < 256; ++shifts) {
+      transfer.messages.push_back(
+          {.length_bytes = length, .source_shift = shifts % 16, .target_shift = shifts / 16});
+    }
+  }
+  run_transfer(GetParam(), transfer);
+}
+
+const Shape kShapes[] = {
+    {.name = "Default", .settings = {}},
+    {.name = "NothingStaged", .settings = {{"VERBENA_UNPACK_THRESHOLD", "0"}}},
+    {.name = "NobodyUnpacks", .unpacks = false, .settings = {}},
+    {.name = "AllStagedInSmallPages",
+     .settings = {{"VERBENA_UNPACK_THRESHOLD", "unlimited"}, {"VERBENA_PAGE_BYTES", "4k"}}},
+    {.name = "AllStagedInLargePages",
+     .settings = {{"VERBENA_UNPACK_THRESHOLD", "unlimited"}, {"VERBENA_PAGE_BYTES", "64k"}}},
+    {.name = "TwoRails", .sending_rails = 2, .receiving_rails = 2, .settings = {}},
+    {.name = "ThreeRailsAllStaged",
+     .sending_rails = 3,
+     .receiving_rails = 3,
+     .settings = {{"VERBENA_UNPACK_THRESHOLD", "unlimited"}, {"VERBENA_MIN_STRIPE_BYTES", "4k"}}},
+    {.name = "FourRails",
+     .sending_rails = 4,
+     .receiving_rails = 4,
+     .settings = {{"VERBENA_MIN_STRIPE_BYTES", "4k"}}},
+    {.name = "OneRailToTwo", .sending_rails = 1, .receiving_rails = 2, .settings = {}},
+    {.name = "TwoRailsToOne",
+     .sending_rails = 2,
+     .receiving_rails = 1,
+     .settings = {{"VERBENA_UNPACK_THRESHOLD", "unlimited"}}},
+    {.name = "ThreeRailsToTwo",
+     .sending_rails = 3,
+     .receiving_rails = 2,
+     .settings = {{"VERBENA_MIN_STRIPE_BYTES", "4k"}, {"VERBENA_QPS_PER_CONNECTION", "2"}}},
+    {.name = "SmallWindow",
+     .settings = {{"VERBENA_UNPACK_THRESHOLD", "unlimited"}, {"VERBENA_WINDOW_PAGES", "10"}}},
+};
+
+INSTANTIATE_TEST_SUITE_P(Shapes, TransferTest, testing::ValuesIn(kShapes),
+                         [](const auto& shape) { return std::string(shape.param.name); });
+
+TEST(LongTransfer, SixtyFourMegabytesStripedAndAsOne) {
+  Transfer transfer;
+  transfer.sends_ahead = transfer.receives_ahead = 1;
+  transfer.messages = {{.length_bytes = 64 << 20}, {.length_bytes = (64 << 20) - 1, .target_shift = 5}};
+  run_transfer({.name = "", .sending_rails = 2, .receiving_rails = 2, .settings = {}}, transfer);
+  run_transfer({.name = "", .settings = {}}, transfer);
+}
+
+}  // namespace
+}  // namespace verbena::transport

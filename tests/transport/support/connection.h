@@ -20,6 +20,7 @@ bool poll_until(const std::function<bool()>& done, int64_t patience_ms = kPatien
 struct ReceivingEnd {
   std::unique_ptr<Receiver> receiver;
   const UnpackDeviceHandle* handle = nullptr;  // null: nobody unpacks
+  uint64_t slots_used = 0;                     // what a kernel's head counts
 };
 
 struct Connection {

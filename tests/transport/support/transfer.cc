@@ -22,12 +22,6 @@ std::vector<uint32_t> list_places(uint32_t count) {
   return places;
 }
 
-uint32_t take_place(std::vector<uint32_t>& places) {
-  const uint32_t place = places.back();
-  places.pop_back();
-  return place;
-}
-
 }  // namespace
 
 size_t Transfer::slot_bytes() const {
@@ -92,7 +86,6 @@ ReceivingSide::ReceivingSide(ReceivingEnd& end, const Nic& nic, const Transfer& 
       free_places_(list_places(transfer.receives_ahead)) {}
 
 bool ReceivingSide::step() {
-  if (is_paused) return false;
   const bool may_go_on = status_ == base::Status::kOk && problem_.empty();
   if (may_go_on && next_ < transfer_.messages.size() && !free_places_.empty()) post_next();
   while (status_ == base::Status::kOk && problem_.empty() && test_some()) continue;
@@ -113,10 +106,10 @@ void ReceivingSide::post_next() {
                                            memory_.registration(), message.receive_class, &request);
   status_ = outcome.status();
   if (request == nullptr) return;
-  take_place(free_places_);
+  free_places_.pop_back();
   uint32_t slot = 0;
   if (end_.handle != nullptr && message.receive_class != ReceiveClass::kNoSlot)
-    slot = tools::compute_slot(kUnpackFreshHead, slots_used_++);
+    slot = tools::compute_slot(kUnpackFreshHead, end_.slots_used++);
   open_.push_back({static_cast<ReceiveMessage*>(request), next_, place, slot, false});
   ++next_;
 }

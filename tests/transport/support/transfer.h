@@ -59,11 +59,10 @@ class ReceivingSide {
   ReceivingSide(ReceivingEnd& end, const Nic& nic, const Transfer& transfer);
   bool step();
   base::Status status() const { return status_; }
+  uint32_t posted() const { return next_; }
   uint32_t finished() const { return finished_; }
   // What was wrong with the bytes, lengths or slots; empty if nothing.
   const std::string& problem() const { return problem_; }
-  // Posts and tests nothing new while it is set.
-  bool is_paused = false;
 
  private:
   struct Open {
@@ -83,7 +82,7 @@ class ReceivingSide {
   protocol::Random random_;
   std::vector<Open> open_;
   std::vector<uint32_t> free_places_;
-  uint32_t next_ = 0, finished_ = 0, slots_used_ = 0;
+  uint32_t next_ = 0, finished_ = 0;
   base::Status status_ = base::Status::kOk;
   std::string problem_;
 };

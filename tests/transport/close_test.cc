@@ -1,0 +1,189 @@
+// Ends that close, in every order and in the middle of things; what must be left behind is nothing.
+#include <dirent.h>
+#include <gtest/gtest.h>
+
+#include "base/log_capture.h"
+#include "transport/support/pool_probe.h"
+
+namespace verbena::transport {
+namespace {
+
+size_t count_descriptors() {
+  size_t count = 0;
+  DIR* folder = opendir("/proc/self/fd");
+  while (readdir(folder) != nullptr) ++count;
+  closedir(folder);
+  return count;
+}
+
+Transfer make_mixture(uint32_t count) {
+  Transfer transfer;
+  for (uint32_t i = 0; i < count; ++i) {
+    transfer.messages.push_back(
+        {.length_bytes = i % 3 == 0 ? 100'000U : 3000 * (i % 5), .may_stage = i % 7 != 0});
+  }
+  return transfer;
+}
+
+// Leaves messages in every state: staged and not taken, granted and not sent, half received.
+void leave_traffic(Connection& connection, const Nic& nic, uint64_t seed) {
+  protocol::Random random(seed);
+  Transfer transfer = make_mixture(60);
+  transfer.seed = seed;
+  transfer.sends_ahead = random.between(1, 30);
+  transfer.receives_ahead = random.between(1, 16);
+  SendingSide sender(*connection.sender, nic, transfer);
+  ReceivingSide receiver(connection.receiving, nic, transfer);
+  for (uint32_t steps = random.between(0, 60); steps != 0; --steps) {
+    if (random.happens(70)) sender.step();
+    if (random.happens(50)) receiver.step();
+  }
+  EXPECT_EQ(sender.status(), base::Status::kOk);
+  EXPECT_EQ(receiver.status(), base::Status::kOk);
+  EXPECT_EQ(receiver.problem(), "");
+  // In NCCL's order the ends close before their memory is deregistered.
+  if (random.happens(50)) {
+    connection.sender.reset();
+    connection.receiving.receiver.reset();
+  } else {
+    connection.receiving.receiver.reset();
+    connection.sender.reset();
+  }
+}
+
+TEST(Close, EverythingThatWasSentArrivesAfterTheSenderHasGone) {
+  Host host;
+  const Nic& nic = host.nic(3);
+  Connection connection = connect_here(nic, nic, true);
+  Transfer transfer;
+  transfer.messages.assign(20, {.length_bytes = 20'000});
+  transfer.sends_ahead = 20;
+  SendingSide sender(*connection.sender, nic, transfer);
+  ReceivingSide receiver(connection.receiving, nic, transfer);
+  ASSERT_TRUE(poll_until([&] { return sender.step() || sender.finished() >= 8; }));
+  // As many as left before anybody asked; the rest is what the peer will miss.
+  const uint32_t finished = sender.finished();
+  connection.sender.reset();
+  const base::LogCapture log;
+  EXPECT_TRUE(poll_until([&] { return receiver.finished() >= finished || receiver.step(); }));
+  EXPECT_GE(receiver.finished(), finished) << "what was done at the sender is not lost";
+  EXPECT_EQ(receiver.problem(), "");
+  EXPECT_TRUE(poll_until([&] { return receiver.step(); }));
+  EXPECT_EQ(receiver.status(), base::Status::kRemote) << "and the rest never comes";
+}
+
+TEST(Close, ReceiversLearnOfASenderThatCloses) {
+  Host host;
+  const Nic& nic = host.nic();
+  for (const uint32_t sent_before : {0, 5}) {
+    Connection connection = connect_here(nic, nic, true);
+    const Transfer transfer = make_mixture(50);
+    ReceivingSide receiver(connection.receiving, nic, transfer);
+    {
+      SendingSide sender(*connection.sender, nic, transfer);
+      poll_until([&] {
+        return receiver.step(), sent_before == 0 || (sender.step(), receiver.finished() >= sent_before);
+      });
+      connection.sender.reset();
+    }
+    const base::LogCapture log;
+    EXPECT_TRUE(poll_until([&] { return receiver.step(); }));
+    EXPECT_EQ(receiver.status(), base::Status::kRemote);
+    EXPECT_EQ(receiver.problem(), "");
+    EXPECT_EQ(log.warnings().size(), 1U) << "one line says why";
+  }
+}
+
+TEST(Close, SendersLearnOfAReceiverThatCloses) {
+  Host host;
+  const Nic& nic = host.nic();
+  for (const uint32_t received_before : {0, 5}) {
+    Connection connection = connect_here(nic, nic, true);
+    const Transfer transfer = make_mixture(150);
+    SendingSide sender(*connection.sender, nic, transfer);
+    {
+      ReceivingSide receiver(connection.receiving, nic, transfer);
+      poll_until([&] {
+        return sender.step(),
+               received_before == 0 || (receiver.step(), receiver.finished() >= received_before);
+      });
+      connection.receiving.receiver.reset();
+    }
+    const base::LogCapture log;
+    EXPECT_TRUE(poll_until([&] { return sender.step(); }));
+    EXPECT_EQ(sender.status(), base::Status::kRemote);
+    EXPECT_EQ(log.warnings().size(), 1U) << "one line says why";
+  }
+}
+
+TEST(Close, AnAbortLosesNoPage) {
+  Host host;
+  const Nic& nic = host.nic();
+  PoolProbe probe(nic);
+  ASSERT_NO_FATAL_FAILURE(probe.expect_whole()) << "before anything was aborted";
+  const base::LogCapture log;  // the ends complain of each other
+  for (uint64_t seed = 1; seed <= 60; ++seed) {
+    apply_settings(PoolProbe::make_settings(64));
+    Connection connection = connect_here(nic, nic, true);
+    leave_traffic(connection, nic, seed);
+  }
+  probe.expect_whole();
+}
+
+TEST(Close, TwoHundredConnectionsLeaveNothingBehind) {
+  Host host;
+  const Nic& nic = host.nic();
+  PoolProbe probe(nic);
+  apply_settings(PoolProbe::make_settings(64));
+  size_t before = 0;
+  for (int i = 0; i < 200; ++i) {
+    Connection connection = connect_here(nic, nic, true);
+    expect_transfer_here(connection, nic, nic, make_mixture(i % 10 == 0 ? 12 : 1));
+    connection = {};
+    if (i == 10) before = count_descriptors();  // what is kept once is open by now
+  }
+  EXPECT_EQ(count_descriptors(), before);
+  probe.expect_whole();
+}
+
+TEST(Close, ManyConnectionsAtOnceShareThePages) {
+  Host host;
+  const Nic& nic = host.nic();
+  PoolProbe probe(nic);
+  apply_settings(PoolProbe::make_settings(48));
+  {
+    const base::LogCapture log;
+    std::vector<Connection> connections;
+    for (int i = 0; i < 8; ++i) connections.push_back(connect_here(nic, nic, true));
+    EXPECT_FALSE(log.lines_of(base::LogLevel::kInfo).empty())
+        << "the region is too small for all, which is said";
+    const Transfer transfer = make_mixture(20);
+    std::vector<std::unique_ptr<SendingSide>> senders;
+    std::vector<std::unique_ptr<ReceivingSide>> receivers;
+    for (auto& connection : connections) {
+      senders.push_back(std::make_unique<SendingSide>(*connection.sender, nic, transfer));
+      receivers.push_back(std::make_unique<ReceivingSide>(connection.receiving, nic, transfer));
+    }
+    EXPECT_TRUE(poll_until([&] {
+      size_t finished = 0;
+      for (size_t i = 0; i < connections.size(); ++i)
+        finished += (senders[i]->step() ? 1 : 0) + (receivers[i]->step() ? 1 : 0);
+      return finished == 2 * connections.size();
+    }));
+    for (const auto& receiver : receivers) EXPECT_EQ(receiver->problem(), "");
+  }
+  probe.expect_whole();
+}
+
+TEST(Close, ASecondSetOfConnectionsAfterTheFirst) {
+  Host host;
+  for (int round = 0; round < 3; ++round) {
+    apply_settings({{"VERBENA_PAGE_BYTES", round == 1 ? "4k" : "64k"}});
+    const Nic& nic = host.nic(2);
+    Connection connection = connect_here(nic, nic, true);
+    expect_transfer_here(connection, nic, nic, make_mixture(40));
+  }
+}
+
+}  // namespace
+}  // namespace verbena::transport

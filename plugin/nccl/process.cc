@@ -1,5 +1,6 @@
 #include "nccl/process.h"
 
+#include "base/lasting.h"
 #include "base/log.h"
 #include "base/parameters.h"
 
@@ -52,8 +53,13 @@ void Context::report() const {
 }
 
 Process& Process::get() {
-  static auto* process = new Process;  // communicators may outlive every static destructor
+  static const base::Lasting<Process> process;
   return *process;
+}
+
+bool Process::is_idle() {
+  const std::lock_guard lock(mutex_);
+  return contexts_ == 0;
 }
 
 base::Result<Context*> Process::open_context(uint64_t communicator_id, int traffic_class, int abi_version) {

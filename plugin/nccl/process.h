@@ -45,6 +45,7 @@ struct Context {
 class Process {
  public:
   static Process& get();
+  bool is_idle();  // no context
 
   base::Result<Context*> open_context(uint64_t communicator_id, int traffic_class, int abi_version);
   void close_context(Context* context);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/lasting.h"
 #include "base/log.h"
 #include "base/parameters.h"
 
@@ -16,10 +17,15 @@ constexpr uint32_t kBareEntries = 32768;
 struct Registry {
   std::mutex mutex;
   std::map<std::pair<int, bool>, std::weak_ptr<BouncePool>> pools;  // by GPU and by whether there are pages
+
+  bool is_idle() {
+    const std::lock_guard lock(mutex);
+    return std::all_of(pools.begin(), pools.end(), [](const auto& entry) { return entry.second.expired(); });
+  }
 };
 
 Registry& get_registry() {
-  static auto* registry = new Registry;  // outlives every static destructor that may still close connections
+  static const base::Lasting<Registry> registry;
   return *registry;
 }
 

@@ -118,9 +118,7 @@ base::Result<Acceptor::Verdict> Acceptor::judge_hello(const AcceptOptions& optio
   welcome_.header = protocol::make_header(sizeof(welcome_), nonce_);
   if (error == protocol::HandshakeError::kNone) {
     if (auto outcome = build(options); !outcome) {
-      // The peer learns at once that waiting is in vain; we report our own cause.
-      welcome_.refusal = static_cast<uint32_t>(protocol::Refusal::kResources);
-      static_cast<void>(socket_.send_all(&welcome_, sizeof(welcome_), offset_bytes_));
+      refuse(protocol::Refusal::kResources);  // we report our own cause
       return outcome.error();
     }
     return Verdict::kWaiting;
@@ -130,10 +128,15 @@ base::Result<Acceptor::Verdict> Acceptor::judge_hello(const AcceptOptions& optio
   if (error == protocol::HandshakeError::kForeign || error == protocol::HandshakeError::kNonce)
     return Verdict::kStranger;
   const bool version = error == protocol::HandshakeError::kVersion;
-  welcome_.refusal =
-      static_cast<uint32_t>(version ? protocol::Refusal::kVersion : protocol::Refusal::kMalformed);
-  static_cast<void>(socket_.send_all(&welcome_, sizeof(welcome_), offset_bytes_));
+  refuse(version ? protocol::Refusal::kVersion : protocol::Refusal::kMalformed);
   return logged;
+}
+
+// The peer learns at once that waiting is in vain.
+void Acceptor::refuse(protocol::Refusal refusal) {
+  welcome_.refusal = static_cast<uint32_t>(refusal);
+  size_t sent_bytes = 0;
+  static_cast<void>(socket_.send_all(&welcome_, sizeof(welcome_), sent_bytes));
 }
 
 base::Outcome Acceptor::build(const AcceptOptions& options) {

@@ -31,12 +31,15 @@ class Acceptor {
   base::Result<std::unique_ptr<Receiver>> finish();
   // Where NCCL's kernels find the unpack queue; null if this connection has none. Valid after kStanding.
   void* device_handle() const { return device_handle_; }
+  // Has not said yet who it is.
+  bool is_unknown() const { return step_ == Step::kAwaitingHello; }
 
  private:
   enum class Step : uint8_t { kAwaitingHello, kSendingWelcome, kAwaitingReady, kStanding };
 
   base::Result<bool> advance();
   base::Result<Verdict> judge_hello(const AcceptOptions& options);
+  void refuse(protocol::Refusal refusal);
   base::Outcome build(const AcceptOptions& options);
   base::Outcome promise_entries(uint32_t window_pages);
   base::Outcome set_up_unpack();

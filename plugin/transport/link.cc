@@ -61,7 +61,7 @@ void Link::stop() {
 
 std::string Link::describe_failure(const verbs::Completion& completion, uint32_t queue_pair) const {
   const verbs::Device& device = *rails_[rail_of(queue_pair)];
-  char text[256];
+  char text[384];
   std::snprintf(text, sizeof(text), "rail %s:%d, qp %u: %s (status %d, vendor error 0x%x)",
                 device.name().c_str(), device.port_number(), completion.qp_number,
                 verbs::describe_completion_error(completion.error), completion.error,

@@ -2,6 +2,7 @@
 
 #include <sys/random.h>
 
+#include <algorithm>
 #include <bit>
 #include <cerrno>
 
@@ -12,7 +13,7 @@ namespace verbena::transport {
 
 namespace {
 
-constexpr size_t kMaxHandshakes = 16;  // at a time; further callers wait in the kernel's queue
+constexpr size_t kMaxHandshakes = 16;  // at a time
 
 base::Deadline make_deadline() {
   return base::Deadline::after_ms(base::parameters().connect_timeout_ms);
@@ -41,11 +42,10 @@ base::Result<std::unique_ptr<Listener>> Listener::open(const Nic& nic, protocol:
 base::Result<std::unique_ptr<Receiver>> Listener::poll(const AcceptOptions& options, void** device_handle) {
   if (!is_polled_) deadline_ = make_deadline();
   is_polled_ = true;
-  if (acceptors_.size() < kMaxHandshakes) {
-    auto socket = socket_.accept();
-    if (!socket) return socket.error();
-    if (*socket) acceptors_.push_back(std::make_unique<Acceptor>(nic_, nonce_, std::move(**socket)));
-  }
+  auto socket = socket_.accept();
+  if (!socket) return socket.error();
+  if (*socket) acceptors_.push_back(std::make_unique<Acceptor>(nic_, nonce_, std::move(**socket)));
+  if (acceptors_.size() > kMaxHandshakes) drop_longest_unknown();
   for (size_t i = 0; i < acceptors_.size();) {
     auto verdict = acceptors_[i]->poll(options);
     if (!verdict) {
@@ -69,6 +69,16 @@ base::Result<std::unique_ptr<Receiver>> Listener::poll(const AcceptOptions& opti
                     "accept on %s: no peer connected (VERBENA_CONNECT_TIMEOUT_MS %lld ms)",
                     base::describe(socket_.address()).c_str(),
                     static_cast<long long>(base::parameters().connect_timeout_ms));
+}
+
+// A peer says at once who it is; callers that do not must not keep it out.
+void Listener::drop_longest_unknown() {
+  const auto unknown = std::find_if(acceptors_.begin(), acceptors_.end(),
+                                    [](const auto& acceptor) { return acceptor->is_unknown(); });
+  if (unknown == acceptors_.end()) return;
+  base::log_info("accept on %s: dropped a caller that did not say who it is",
+                 base::describe(socket_.address()).c_str());
+  acceptors_.erase(unknown);
 }
 
 }  // namespace verbena::transport

@@ -22,6 +22,7 @@ class Listener {
 
  private:
   Listener(const Nic& nic, base::Listener socket, uint64_t nonce);
+  void drop_longest_unknown();
 
   const Nic& nic_;
   base::Listener socket_;

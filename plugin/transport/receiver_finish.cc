@@ -24,9 +24,11 @@ using Phase = ReceiveMessage::Phase;
 base::Outcome Receiver::test(ReceiveMessage& message, bool* done, uint64_t* bytes) {
   *done = false;
   if (!sticky_) return sticky_;
+  // Only a look at all rails that begins after the failure has seen everything that came before it.
+  const bool was_broken = !broken_.empty();
   if (auto outcome = progress(); !outcome) return outcome;
   if (auto outcome = advance(message); !outcome) return outcome;
-  if (message.phase == Phase::kArriving && !broken_.empty()) {
+  if (message.phase == Phase::kArriving && was_broken) {
     return stick(base::fail(base::Status::kRemote, "receive from %s: message %u: %s", watch_->peer().c_str(),
                             message.sequence, broken_.c_str()));
   }

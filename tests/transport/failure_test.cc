@@ -1,0 +1,141 @@
+// A peer that dies in the middle: the other process learns it in time and is none the worse for it.
+#include <gtest/gtest.h>
+
+#include "transport/support/pool_probe.h"
+#include "transport/support/processes.h"
+
+namespace verbena::transport {
+namespace {
+
+constexpr int64_t kNoticeMs = 10'000;  // the grace is 200 ms; the rest is for a busy machine
+
+struct Death {
+  const char* name;
+  size_t length_bytes;
+  uint32_t after;  // so many messages
+  bool stages;
+};
+
+void PrintTo(const Death& death, std::ostream* out) {
+  *out << death.name;
+}
+
+Transfer make_transfer(const Death& death) {
+  Transfer transfer;
+  transfer.messages.assign(500, {.length_bytes = death.length_bytes, .may_stage = death.stages});
+  if (death.length_bytes > 1'000'000) transfer.sends_ahead = transfer.receives_ahead = 2;
+  return transfer;
+}
+
+template <typename Side>
+void step_until_finished(Side& side, uint32_t count) {
+  EXPECT_TRUE(poll_until([&] { return side.step() || side.finished() >= count; }));
+}
+
+template <typename Side>
+void expect_to_learn_of_it(Side& side) {
+  const int64_t start_ns = base::monotonic_ns();
+  EXPECT_TRUE(poll_until([&] { return side.step(); }, kNoticeMs)) << "hangs with a dead peer";
+  EXPECT_EQ(side.status(), base::Status::kRemote);
+  EXPECT_LT((base::monotonic_ns() - start_ns) / base::kNsPerMs, kNoticeMs);
+}
+
+class DeathTest : public testing::TestWithParam<Death> {};
+
+TEST_P(DeathTest, OfTheSenderIsNoticedByTheReceiver) {
+  const Death death = GetParam();
+  const Transfer transfer = make_transfer(death);
+  const Part sending{[&](Channel& channel) {
+                       Host host(PoolProbe::make_settings(64));
+                       const Nic& nic = host.nic();
+                       const auto sender = connect(nic, channel.hear<protocol::Handle>());
+                       SendingSide side(*sender, nic, transfer);
+                       step_until_finished(side, death.after);
+                       die();
+                     },
+                     End::kKilled};
+  const Part receiving{[&](Channel& channel) {
+    Host host(PoolProbe::make_settings(64));
+    const Nic& nic = host.nic();
+    PoolProbe probe(nic);
+    apply_settings(PoolProbe::make_settings(64));
+    {
+      protocol::Handle handle;
+      const auto listener = take(Listener::open(nic, &handle), "a listener");
+      channel.tell(handle);
+      ReceivingEnd end = accept(*listener, true);
+      ReceivingSide side(end, nic, transfer);
+      expect_to_learn_of_it(side);
+      EXPECT_EQ(side.problem(), "");
+      end.receiver.reset();
+    }
+    probe.expect_whole();
+  }};
+  run_processes(sending, receiving);
+}
+
+TEST_P(DeathTest, OfTheReceiverIsNoticedByTheSender) {
+  const Death death = GetParam();
+  const Transfer transfer = make_transfer(death);
+  const Part sending{[&](Channel& channel) {
+    Host host;
+    const Nic& nic = host.nic();
+    const auto sender = connect(nic, channel.hear<protocol::Handle>());
+    SendingSide side(*sender, nic, transfer);
+    expect_to_learn_of_it(side);
+    EXPECT_GE(side.finished(), death.after);
+  }};
+  const Part receiving{[&](Channel& channel) {
+                         Host host;
+                         const Nic& nic = host.nic();
+                         protocol::Handle handle;
+                         const auto listener = take(Listener::open(nic, &handle), "a listener");
+                         channel.tell(handle);
+                         ReceivingEnd end = accept(*listener, true);
+                         ReceivingSide side(end, nic, transfer);
+                         step_until_finished(side, death.after);
+                         die();
+                       },
+                       End::kKilled};
+  run_processes(sending, receiving);
+}
+
+INSTANTIATE_TEST_SUITE_P(Deaths, DeathTest,
+                         testing::Values(Death{"BeforeTheFirstMessage", 1000, 0, true},
+                                         Death{"BetweenStagedMessages", 10'000, 50, true},
+                                         Death{"BetweenDirectMessages", 10'000, 50, false},
+                                         Death{"AmongLargeMessages", 24 << 20, 3, false}),
+                         [](const auto& death) { return std::string(death.param.name); });
+
+// The survivor can make a new connection at once.
+TEST(Failure, ASurvivorServesANewPeer) {
+  const Death death{"", 10'000, 20, true};
+  const Transfer transfer = make_transfer(death);
+  const Part sending{[&](Channel& channel) {
+                       Host host;
+                       const Nic& nic = host.nic();
+                       const auto sender = connect(nic, channel.hear<protocol::Handle>());
+                       SendingSide side(*sender, nic, transfer);
+                       step_until_finished(side, death.after);
+                       die();
+                     },
+                     End::kKilled};
+  const Part surviving{[&](Channel& channel) {
+    Host host;
+    const Nic& nic = host.nic();
+    {
+      protocol::Handle handle;
+      const auto listener = take(Listener::open(nic, &handle), "a listener");
+      channel.tell(handle);
+      ReceivingEnd end = accept(*listener, true);
+      ReceivingSide side(end, nic, transfer);
+      expect_to_learn_of_it(side);
+    }
+    Connection connection = connect_here(nic, nic, true);
+    expect_transfer_here(connection, nic, nic, transfer);
+  }};
+  run_processes(sending, surviving);
+}
+
+}  // namespace
+}  // namespace verbena::transport

@@ -28,12 +28,13 @@ void yield_if_idle() {
 bool is_current(SharedQp& qp, const Completion& completion) {
   if (qp.number.load(std::memory_order_acquire) != completion.qp_number) return false;
   if (qp.life.get() != completion.life) return false;
-  if (completion.receive_count == 0) {
+  if (completion.receive == 0) {
     qp.send_retired.store(completion.send_retired, std::memory_order_release);
     return true;
   }
-  if (qp.receive_polled.get() == completion.receive_count) return false;
-  qp.receive_polled.set(completion.receive_count);
+  if (completion.receive == kFlushedReceive) return true;
+  if (qp.receive_polled.get() == completion.receive) return false;
+  qp.receive_polled.set(completion.receive);
   return true;
 }
 

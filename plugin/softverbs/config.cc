@@ -46,6 +46,7 @@ Config read_environment() {
   const bool few_cpus = sysconf(_SC_NPROCESSORS_ONLN) < 8;
   config.spin_polls = static_cast<uint32_t>(
       read_number("SOFTVERBS_SPIN_POLLS", few_cpus ? few_cpus_spins : many_cpus_spins, 0, UINT32_MAX));
+  config.worker_spin_ns = 1000 * read_number("SOFTVERBS_WORKER_SPIN_US", few_cpus ? 0 : 100, 0, 1'000'000);
   config.gpu = read_number("SOFTVERBS_GPU", 1, 0, 1) != 0;
   return config;
 }

@@ -14,6 +14,7 @@ struct Config {
   std::string job;                            // processes see each other only within one job
   uint64_t inline_copy_bytes = 256ull << 10;  // larger work requests go to the rail's worker
   uint32_t spin_polls = 0;                    // empty polls before a poller starts to yield its CPU
+  uint64_t worker_spin_ns = 0;                // how long a rail's worker looks for work before it sleeps
   bool gpu = true;                            // whether CUDA pointers may be registered
 };
 

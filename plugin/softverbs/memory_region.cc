@@ -7,6 +7,8 @@
 #include <cerrno>
 #include <memory>
 
+#include "softverbs/clock.h"
+#include "softverbs/gpu_service.h"
 #include "softverbs/objects.h"
 
 #undef ibv_reg_mr
@@ -33,24 +35,56 @@ bool can_read(uint64_t address) {
   return process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == 1 || errno == EPERM || errno == ENOSYS;
 }
 
+// GPU memory gets all that its copies will need now, where waiting is allowed.
+int attach_gpu(const Context& context, uint64_t address, uint64_t length, uint32_t& gpu) {
+  Process& process = *Process::get();
+  if (const int error = process.gpu_memory.attach(address, length, gpu); error != 0) return error;
+  const cuda::Driver& driver = *cuda::find_driver();
+  const cuda::Context cuda_context = process.gpu_memory.get(gpu).context;
+  const uint32_t rail = context.device->index;
+  if (!process.lanes[rail].prepare(driver, cuda_context)) {
+    process.gpu_memory.detach(gpu);
+    return ENOMEM;
+  }
+  process.staging[rail].pin(driver, cuda_context);
+  start_gpu_service();
+  return 0;
+}
+
+int check_memory(ibv_pd* pd, uint64_t address, uint64_t length, uint32_t& gpu) {
+  gpu = 0;
+  if (length == 0) return 0;
+  if (GpuMemory::owns(address)) return attach_gpu(get_context(pd->context), address, length, gpu);
+  return can_read(address) && can_read(address + length - 1) ? 0 : EFAULT;
+}
+
+void release(const Mr& mr) {
+  Process& process = *Process::get();
+  if (mr.gpu != 0) process.gpu_memory.detach(mr.gpu);
+  process.mrs.free(mr.index);
+}
+
 // A peer learns the key only after we return, and the key is stored last: it never sees half an entry.
 ibv_mr* register_memory(ibv_pd* pd, void* address, size_t length, uint64_t iova, int access) {
   if (const int error = check_access(access); error != 0) return fail_with<ibv_mr>(error);
   const uint64_t start = reinterpret_cast<uint64_t>(address);
   if (start + length < start || iova + length < iova) return fail_with<ibv_mr>(EINVAL);
-  if (length > 0 && (!can_read(start) || !can_read(start + length - 1))) return fail_with<ibv_mr>(EFAULT);
 
   Process* process = Process::get();
   const int64_t index = process->mrs.allocate();
   if (index < 0) return fail_with<ibv_mr>(ENOMEM);
-  SharedMr& shared = process->segment().mr(static_cast<uint32_t>(index));
-  if (const int error = process->segment().commit(shared); error != 0) {
-    process->mrs.free(static_cast<uint32_t>(index));
+  auto mr = std::make_unique<Mr>();
+  mr->index = static_cast<uint32_t>(index);
+  SharedMr& shared = process->segment().mr(mr->index);
+  int error = process->segment().commit(shared);
+  if (error == 0) error = check_memory(pd, start, length, mr->gpu);
+  if (error != 0) {
+    process->mrs.free(mr->index);
     return fail_with<ibv_mr>(error);
   }
   shared.pd.set(get_pd(pd).id);
   shared.access.set(static_cast<uint32_t>(access));
-  shared.gpu.set(0);
+  shared.gpu.set(mr->gpu);
   shared.address.set(start);
   shared.iova.set((access & IBV_ACCESS_ZERO_BASED) != 0 ? 0 : iova);
   shared.length.set(length);
@@ -59,8 +93,6 @@ ibv_mr* register_memory(ibv_pd* pd, void* address, size_t length, uint64_t iova,
   const uint32_t key = life << kKeyIndexBits | static_cast<uint32_t>(index);
   shared.key.store(key, std::memory_order_release);
 
-  auto* mr = new Mr;
-  mr->index = static_cast<uint32_t>(index);
   mr->pd = &get_pd(pd);
   mr->pd->users.fetch_add(1);
   mr->base.context = pd->context;
@@ -69,35 +101,40 @@ ibv_mr* register_memory(ibv_pd* pd, void* address, size_t length, uint64_t iova,
   mr->base.length = length;
   mr->base.handle = mr->index;
   mr->base.lkey = mr->base.rkey = key;
-  return &mr->base;
+  return &mr.release()->base;
 }
 
-// Peers may be copying under the key that was just cleared. Each marks the queue pair it works on.
-void wait_for_peers(Process& process) {
-  const uint32_t end = process.qps.get_high_water();
+}  // namespace
+
+// Peers may be copying under a key that was just cleared: they began before they could see it. What they
+// begin later does not matter.
+void wait_for_peers() {
+  constexpr uint64_t kPatienceNs = 5'000'000'000;
+  Process* process = Process::get();
+  const uint64_t deadline_ns = read_clock_ns() + kPatienceNs;
+  const uint32_t end = process->qps.get_high_water();
   for (uint32_t index = kFirstQpIndex; index < end; ++index) {
-    SharedQp& qp = process.segment().qp(index);
-    const uint32_t peer = qp.busy.fetch_add(0);
-    if (peer == 0) continue;
-    const Peer* holder = process.connected[index].load();
-    while (qp.busy.load(std::memory_order_acquire) == peer) {
-      if (holder == nullptr || holder->dead.load(std::memory_order_acquire)) break;
+    SharedQp& qp = process->segment().qp(index);
+    const uint32_t started = qp.started.fetch_add(0);
+    while (static_cast<int32_t>(qp.finished.load(std::memory_order_acquire) - started) < 0) {
+      const Peer* peer = process->connected[index].load();
+      if (peer == nullptr || peer->dead.load(std::memory_order_acquire) || read_clock_ns() > deadline_ns)
+        break;
       sched_yield();
     }
   }
 }
 
-}  // namespace
-
-uint64_t translate(Segment& segment, const MemoryRequest& request) {
+Place translate(Segment& segment, const MemoryRequest& request) {
   const SharedMr& mr = segment.mr(get_key_index(request.key));
-  if (request.key == 0 || mr.key.load(std::memory_order_acquire) != request.key) return 0;
+  if (request.key == 0 || mr.key.load(std::memory_order_acquire) != request.key) return {};
   const uint64_t offset = request.address - mr.iova.get();
   const uint64_t length = mr.length.get();
   const bool is_inside =
       request.address >= mr.iova.get() && offset <= length && request.length <= length - offset;
   const bool is_allowed = mr.pd.get() == request.pd && (mr.access.get() & request.access) == request.access;
-  return is_inside && is_allowed ? mr.address.get() + offset : 0;
+  if (!is_inside || !is_allowed) return {};
+  return {mr.address.get() + offset, mr.gpu.get()};
 }
 
 }  // namespace verbena::softverbs
@@ -131,17 +168,21 @@ SOFTVERBS_API ibv_mr* ibv_reg_mr_iova2(ibv_pd* pd, void* address, size_t length,
   return register_memory(pd, address, length, iova, static_cast<int>(access));
 }
 
-SOFTVERBS_API ibv_mr* ibv_reg_dmabuf_mr(ibv_pd*, uint64_t, size_t, uint64_t, int fd, int) {
-  // NCCL probes with fd -1: any answer but "not supported" means that dma-buf works.
-  return fail_with<ibv_mr>(fd < 0 ? EBADF : EOPNOTSUPP);
+// Callers pass the GPU's own address as iova, which is all that we need: the descriptor is not used. NCCL
+// probes with descriptor -1, and takes any answer but "not supported" for support.
+SOFTVERBS_API ibv_mr* ibv_reg_dmabuf_mr(ibv_pd* pd, uint64_t, size_t length, uint64_t iova, int fd,
+                                        int access) {
+  if (fd < 0) return fail_with<ibv_mr>(EBADF);
+  if (!GpuMemory::owns(iova)) return fail_with<ibv_mr>(EOPNOTSUPP);
+  return register_memory(pd, reinterpret_cast<void*>(iova), length, iova, access);
 }
 
 SOFTVERBS_API int ibv_dereg_mr(ibv_mr* base) {
   auto* mr = reinterpret_cast<Mr*>(base);
   Process* process = Process::get();
   process->segment().mr(mr->index).key.store(0);
-  wait_for_peers(*process);
-  process->mrs.free(mr->index);
+  wait_for_peers();
+  release(*mr);
   mr->pd->users.fetch_sub(1);
   delete mr;
   return 0;

@@ -15,7 +15,14 @@ struct MemoryRequest {
   uint32_t access;  // the registration must allow all of these
 };
 
-// Where it lies in its owner's address space; 0 when the protection checks refuse it.
-uint64_t translate(Segment& segment, const MemoryRequest& request);
+struct Place {
+  uint64_t address;  // in its owner's address space; 0 when the protection checks refuse it
+  uint32_t gpu;      // 0: host memory, else 1 + index of its SharedGpu
+};
+
+Place translate(Segment& segment, const MemoryRequest& request);
+
+// Waits until no peer works under a key or for a queue pair as it was before the call.
+void wait_for_peers();
 
 }  // namespace verbena::softverbs

@@ -44,6 +44,7 @@ struct Pd {
 struct Mr {
   ibv_mr base{};
   uint32_t index = 0;
+  uint32_t gpu = 0;  // as in SharedMr
   Pd* pd = nullptr;
 };
 

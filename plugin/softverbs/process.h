@@ -8,6 +8,9 @@
 
 #include "softverbs/config.h"
 #include "softverbs/directory.h"
+#include "softverbs/gpu_lane.h"
+#include "softverbs/gpu_memory.h"
+#include "softverbs/gpu_staging.h"
 #include "softverbs/rail_worker.h"
 #include "softverbs/segment.h"
 
@@ -46,7 +49,12 @@ class Process {
   IndexPool mrs{1, kMrCount}, qps{kFirstQpIndex, kQpCount}, cqs{0, kCqCount}, srqs{0, kSrqCount},
       contexts{0, kContextCount};
   std::atomic<uint32_t> next_pd{1};
+  GpuMemory gpu_memory;
+  std::once_flag gpu_service_once;
+  // By rail.
   RailWorker workers[kMaxDevices];
+  GpuLanes lanes[kMaxDevices];
+  StagingBlock staging[kMaxDevices];
   std::atomic<Peer*> connected[kQpCount] = {};  // by index: who may work on that queue pair
 
  private:

@@ -5,7 +5,6 @@
 
 #include "softverbs/events.h"
 #include "softverbs/queue_pair_state.h"
-#include "softverbs/rail_worker.h"
 
 namespace verbena::softverbs {
 namespace {
@@ -45,8 +44,11 @@ void publish(Qp& qp, const ibv_qp_init_attr& init, const Pd& pd) {
   shared.device.set(qp.device);
   shared.token.set(get_event_table().add(&qp));
   shared.life.set(shared.life.get() + 1);
-  shared.busy.store(0);
-  shared.receive_open.store(0);
+  shared.started.store(0);
+  shared.finished.store(0);
+  shared.receives_opened.store(0);
+  shared.receives_closed.store(0);
+  shared.receive_polled.set(0);
   shared.send_retired.store(0);
   shared.number.store(make_qp_number(process->slot(), qp.index), std::memory_order_release);
 }
@@ -109,10 +111,9 @@ ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
 
 void stop_queue_pair(Qp& qp) {
   qp.shared->state.store(IBV_QPS_RESET);
-  wait_until_idle(qp);
-  get_worker(qp.device).forget(qp);
+  forget_sends(qp);
   wait_until_quiet(qp);
-  qp.shared->receive_open.store(0);
+  qp.shared->receives_closed.store(qp.shared->receives_opened.load());
 }
 
 }  // namespace verbena::softverbs

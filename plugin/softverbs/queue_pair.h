@@ -3,16 +3,14 @@
 #include <infiniband/verbs.h>
 
 #include <condition_variable>
+#include <deque>
 
-#include "softverbs/copy.h"
 #include "softverbs/objects.h"
+#include "softverbs/operation.h"
 #include "softverbs/receive_ring.h"
 #include "softverbs/send_queue.h"
 
 namespace verbena::softverbs {
-
-// Why the head of a send queue does not move.
-enum class Wait { kNone, kPeerNotReady, kReceiverNotReady };
 
 struct Qp {
   union {
@@ -36,8 +34,11 @@ struct Qp {
   bool is_with_worker = false;
   std::condition_variable idle;  // is_running became false
 
-  // Of the thread that executes.
-  ReceiveRequest receive;
+  // Of the thread that executes. Operations [executed, started) of the send queue are on their way, oldest
+  // first; the one at `started` may be prepared already, waiting for those before it.
+  std::deque<Operation> flying;
+  Operation next;
+  bool is_next_prepared = false;
   Wait wait = Wait::kNone;
   uint64_t wait_start_ns = 0;
   uint64_t wait_budget_ns = 0;
@@ -64,8 +65,7 @@ void fail_target(Peer& peer, uint32_t qp_index, ibv_event_type event);
 void flush_receives(Peer& peer, uint32_t qp_index);
 // Waits until no peer touches our memory through this queue pair; finishes what a killed one began.
 void wait_until_quiet(Qp& qp);
-void wait_until_idle(Qp& qp);
-
-uint64_t read_clock_ns();
+// In RESET: waits until none of its sends is under way, and takes it from the worker.
+void forget_sends(Qp& qp);
 
 }  // namespace verbena::softverbs

@@ -62,9 +62,8 @@ int connect(Qp& qp) {
 void reset(Qp& qp) {
   stop_queue_pair(qp);
   std::lock_guard lock(qp.mutex);
-  qp.is_with_worker = false;
   qp.wait = Wait::kNone;
-  qp.send_queue.posted = qp.send_queue.executed = 0;
+  qp.send_queue.posted = qp.send_queue.started = qp.send_queue.executed = 0;
   qp.peer = nullptr;
   qp.shared->peer_number.set(0);
   qp.shared->life.set(qp.shared->life.get() + 1);
@@ -72,14 +71,10 @@ void reset(Qp& qp) {
   if (qp.base.srq == nullptr) reset_receive_ring(Process::get()->segment(), *qp.receive_queue.shared);
 }
 
+// What the worker has of it is flushed by the worker, soon; the rest here.
 void fail(Qp& qp) {
   enter_error(qp);
-  get_worker(qp.device).forget(qp);
-  wait_until_idle(qp);
-  {
-    std::lock_guard lock(qp.mutex);
-    qp.is_with_worker = false;
-  }
+  get_worker(qp.device).hurry(qp);
   run_send_queue(qp, Runner::kPoster);
 }
 

@@ -9,6 +9,8 @@
 #include <cstdio>
 #include <thread>
 
+#include "softverbs/clock.h"
+#include "softverbs/gpu_import.h"
 #include "softverbs/queue_pair.h"
 
 namespace verbena::softverbs {
@@ -16,6 +18,7 @@ namespace verbena::softverbs {
 void RailWorker::add(Qp& qp, uint64_t delay_ns) {
   std::lock_guard lock(mutex_);
   entries_.push_back({&qp, delay_ns == 0 ? 0 : read_clock_ns() + delay_ns});
+  additions_.fetch_add(1);
   if (!is_started_) {
     is_started_ = true;
     sigset_t all, before;
@@ -23,6 +26,14 @@ void RailWorker::add(Qp& qp, uint64_t delay_ns) {
     pthread_sigmask(SIG_SETMASK, &all, &before);  // the application's signals are for its own threads
     std::thread([this] { work(); }).detach();
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+  changed_.notify_all();
+}
+
+void RailWorker::hurry(Qp& qp) {
+  std::lock_guard lock(mutex_);
+  for (Entry& entry : entries_) {
+    if (entry.qp == &qp) entry.due_ns = 0;
   }
   changed_.notify_all();
 }
@@ -38,7 +49,7 @@ void RailWorker::forget(Qp& qp) {
 // The next queue pair to run; null after a wait, when the caller should look again.
 Qp* RailWorker::take_due(std::unique_lock<std::mutex>& lock) {
   if (entries_.empty()) {
-    changed_.wait(lock);
+    rest(lock);
     return nullptr;
   }
   const auto first = std::min_element(entries_.begin(), entries_.end(),
@@ -51,6 +62,24 @@ Qp* RailWorker::take_due(std::unique_lock<std::mutex>& lock) {
   Qp* qp = first->qp;
   entries_.erase(first);
   return qp;
+}
+
+// Looks around for a while before it sleeps: a copy to a GPU is often followed by the next one soon.
+void RailWorker::rest(std::unique_lock<std::mutex>& lock) {
+  constexpr auto kHousekeeping = std::chrono::milliseconds(100);
+  const uint32_t seen = additions_.load();
+  lock.unlock();
+  const uint64_t end_ns = read_clock_ns() + get_config().worker_spin_ns;
+  while (additions_.load(std::memory_order_relaxed) == seen && read_clock_ns() < end_ns) {
+  }
+  const bool has_imports = additions_.load() == seen && get_gpu_imports().drop_stale();
+  lock.lock();
+  if (!entries_.empty()) return;
+  if (has_imports) {
+    changed_.wait_for(lock, kHousekeeping);
+  } else {
+    changed_.wait(lock);
+  }
 }
 
 void RailWorker::work() {

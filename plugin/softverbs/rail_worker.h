@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
@@ -16,6 +17,8 @@ class RailWorker {
   // Runs the queue pair's send queue as soon as possible, or after a delay. A queue pair is here at most
   // once.
   void add(Qp& qp, uint64_t delay_ns);
+  // Ends its delay.
+  void hurry(Qp& qp);
   // Afterwards the worker does not touch the queue pair.
   void forget(Qp& qp);
 
@@ -26,12 +29,14 @@ class RailWorker {
   };
   void work();
   Qp* take_due(std::unique_lock<std::mutex>& lock);
+  void rest(std::unique_lock<std::mutex>& lock);
 
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Entry> entries_;
   Qp* current_ = nullptr;
   bool is_started_ = false;
+  std::atomic<uint32_t> additions_{0};  // lets a resting worker see new entries without the mutex
 };
 
 RailWorker& get_worker(uint32_t device);

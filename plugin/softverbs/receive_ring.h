@@ -11,11 +11,9 @@ namespace verbena::softverbs {
 // The shared half of a receive queue, private or shared: the owner produces (one thread at a time), every
 // connected peer consumes.
 
-inline constexpr uint32_t kIsReceive = 1u << 31;  // in Completion::receive_count, so that it is never 0
-
 struct ReceiveRequest {
   uint64_t wr_id = 0;
-  uint32_t count = 0;           // of the queue pair's receives so far, and kIsReceive
+  uint32_t receive = 0;         // for Completion::receive
   std::vector<SharedSge> sges;  // keeps its capacity between messages
 };
 
@@ -34,57 +32,64 @@ inline uint64_t count_receives(const SharedReceiveQueue& queue) {
 
 // An open receive is recorded in its queue pair until its completion has been pushed, so that it is never
 // lost. One that is flushed is not: several may flush at a time.
-enum class Keep { kOpen, kNothing };
+enum class Take { kOpen, kFlush };
+
+inline void open_receive(SharedQp& qp, uint64_t wr_id, uint64_t ticket) {
+  const uint32_t count = qp.receives_opened.load(std::memory_order_relaxed);
+  qp.open_receives[count % kOpenReceives].wr_id.set(wr_id);
+  qp.open_receives[count % kOpenReceives].ticket.set(ticket);
+  qp.receives_opened.store(count + 1, std::memory_order_release);
+}
 
 // Takes the oldest receive for the queue pair at `qp_index` of the same segment. False when the ring is
 // empty.
 inline bool pop_receive(Segment& segment, SharedReceiveQueue& queue, uint32_t qp_index,
-                        ReceiveRequest& request, Keep keep) {
+                        ReceiveRequest& request, Take take) {
   for (;;) {
-    uint64_t ticket = queue.head.load(std::memory_order_acquire);
+    uint64_t head = queue.head.load(std::memory_order_acquire);
+    const uint64_t ticket = head;
     ReceiveSlot& slot = get_receive_slot(segment, queue, ticket);
     uint64_t word = slot.word.load(std::memory_order_acquire);
     if (word == make_word(ticket, SlotState::kReady)) {
       const uint64_t held = make_word(ticket, SlotState::kHeld, qp_index);
       if (!slot.word.compare_exchange_strong(word, held, std::memory_order_acq_rel)) continue;
-      const uint64_t taken = ticket;
-      queue.head.compare_exchange_strong(ticket, ticket + 1, std::memory_order_acq_rel);
+      queue.head.compare_exchange_strong(head, ticket + 1, std::memory_order_acq_rel);
+      SharedQp& qp = segment.qp(qp_index);
       request.wr_id = slot.wr_id;
       request.sges.assign(get_sges(slot), get_sges(slot) + slot.sge_count);
-      SharedQp& qp = segment.qp(qp_index);
-      request.count = qp.receive_count.fetch_add(1) | kIsReceive;
-      if (keep == Keep::kOpen) {
-        qp.receive_wr_id.set(slot.wr_id);
-        qp.receive_open.store(1, std::memory_order_release);
+      request.receive = kFlushedReceive;
+      if (take == Take::kOpen) {
+        request.receive = kReceive | (qp.receives_opened.load(std::memory_order_relaxed) & kReceiveCountMask);
+        open_receive(qp, slot.wr_id, ticket);
       }
-      slot.word.store(make_word(taken + queue.capacity.get(), SlotState::kEmpty), std::memory_order_release);
+      slot.word.store(make_word(ticket + queue.capacity.get(), SlotState::kEmpty), std::memory_order_release);
       return true;
     }
     if (has_ticket(word, ticket)) {
       if (get_slot_state(word) == SlotState::kEmpty) return false;
-      queue.head.compare_exchange_strong(ticket, ticket + 1, std::memory_order_acq_rel);
+      queue.head.compare_exchange_strong(head, ticket + 1, std::memory_order_acq_rel);
     } else if (queue.head.load(std::memory_order_acquire) == ticket) {
       return false;  // the slot still belongs to the turn before: nothing was posted here yet
     }
   }
 }
 
-// Owner only. Finishes what a dead peer's queue pair began: its held slots become its open receive.
+// Owner only, for a queue pair whose peer is dead. A slot that it holds becomes an open receive, unless it
+// already was.
 inline void recover_receives(Segment& segment, SharedReceiveQueue& queue, uint32_t qp_index) {
   SharedQp& qp = segment.qp(qp_index);
   for (uint64_t index = 0; index < queue.capacity.get(); ++index) {
     ReceiveSlot& slot = get_receive_slot(segment, queue, index);
     const uint64_t word = slot.word.load(std::memory_order_acquire);
     if (get_slot_state(word) != SlotState::kHeld || get_holder(word) != qp_index) continue;
-    if (qp.receive_open.load() == 0) {
-      qp.receive_wr_id.set(slot.wr_id);
-      qp.receive_count.fetch_add(1);
-      qp.receive_open.store(1, std::memory_order_release);
-    }
-    uint64_t head = get_ticket(word);
-    queue.head.compare_exchange_strong(head, head + 1);
-    slot.word.store(make_word(get_ticket(word) + queue.capacity.get(), SlotState::kEmpty),
-                    std::memory_order_release);
+    const uint64_t ticket = get_ticket(word);
+    const uint32_t opened = qp.receives_opened.load();
+    const bool is_open = opened != qp.receives_closed.load() &&
+                         has_ticket(word, qp.open_receives[(opened - 1) % kOpenReceives].ticket.get());
+    if (!is_open) open_receive(qp, slot.wr_id, ticket);
+    uint64_t head = ticket;
+    queue.head.compare_exchange_strong(head, ticket + 1);
+    slot.word.store(make_word(ticket + queue.capacity.get(), SlotState::kEmpty), std::memory_order_release);
   }
 }
 

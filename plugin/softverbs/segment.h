@@ -30,6 +30,8 @@ class Segment {
   SharedReceiveQueue& receive_queue(uint32_t index) const {
     return at<SharedReceiveQueue>(kReceiveQueueTable)[index];
   }
+  GpuServiceTable& gpu_service() const { return *at<GpuServiceTable>(kGpuService); }
+  SharedGpu& gpu(uint32_t index) const { return at<SharedGpu>(kGpuTable)[index]; }
 
   // Owner only: makes sure that the file has memory there, so that no later access can fault. 0 or an errno.
   int commit(uint64_t offset, uint64_t bytes);

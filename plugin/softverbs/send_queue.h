@@ -50,6 +50,7 @@ class SendQueue {
   }
 
   uint64_t posted = 0;
+  uint64_t started = 0;
   uint64_t executed = 0;
 
  private:

@@ -1,9 +1,9 @@
-#include <time.h>
-
 #include <algorithm>
 
+#include "softverbs/clock.h"
 #include "softverbs/events.h"
-#include "softverbs/executor.h"
+#include "softverbs/gpu_copy.h"
+#include "softverbs/queue_pair.h"
 #include "softverbs/rail_worker.h"
 
 namespace verbena::softverbs {
@@ -11,7 +11,11 @@ namespace {
 
 constexpr uint64_t kFirstRetryNs = 20'000, kLastRetryNs = 1'000'000;
 
-enum class Stop { kAtEnd, kWaiting, kTooLarge, kFailed };
+constexpr size_t kMaxFlying = kOpenReceives / 2;
+
+// Why a run ended: nothing left; the peer is not ready; a worker must go on; copies are on their way; a
+// failure.
+enum class Stop { kAtEnd, kWaiting, kNeedsWorker, kFlying, kFailed };
 
 ibv_wc_opcode get_completion_opcode(ibv_wr_opcode opcode) {
   switch (opcode) {
@@ -53,26 +57,95 @@ bool keep_waiting(Qp& qp, const Outcome& outcome) {
   return now_ns - qp.wait_start_ns <= outcome.budget_ns;
 }
 
-Stop run_until(Qp& qp, uint64_t end, Runner runner) {
-  while (qp.send_queue.executed != end) {
-    SendRequest& request = qp.send_queue.at(qp.send_queue.executed);
-    if (runner == Runner::kPoster && request.length > get_config().inline_copy_bytes) return Stop::kTooLarge;
-    const Outcome outcome = execute(qp, request);
-    if (outcome.step == Step::kWait && keep_waiting(qp, outcome)) return Stop::kWaiting;
-    qp.wait = Wait::kNone;
-    ++qp.send_queue.executed;
-    complete_send(qp, request, outcome.status);
-    if (outcome.step != Step::kDone) return Stop::kFailed;
-    if (get_state(*qp.shared) != IBV_QPS_RTS) return Stop::kAtEnd;
+// The oldest request has its outcome.
+Step conclude(Qp& qp, Operation& op) {
+  finish(op);
+  complete_send(qp, *op.request, op.outcome.status);
+  ++qp.send_queue.executed;
+  return op.outcome.step;
+}
+
+// Concludes the GPU copies that are done. Those behind a failure are flushed, but not before they have ended.
+Step land(Qp& qp) {
+  while (!qp.flying.empty()) {
+    Operation& op = qp.flying.front();
+    const LaneState state = look_at_lane(op);
+    if (state == LaneState::kBusy) break;
+    if (state == LaneState::kBroken) op.outcome = {Step::kFail, IBV_WC_GENERAL_ERR};
+    if (get_state(*qp.shared) == IBV_QPS_ERR) op.outcome = {Step::kFail, IBV_WC_WR_FLUSH_ERR};
+    const Step step = conclude(qp, op);
+    qp.flying.pop_front();
+    if (step == Step::kFail) return step;
   }
-  return Stop::kAtEnd;
+  return Step::kDone;
+}
+
+// Prepares the next request unless it is. False while it has to wait.
+bool prepare_next(Qp& qp) {
+  if (qp.is_next_prepared) return true;
+  Outcome outcome = prepare(qp.next, qp, qp.send_queue.at(qp.send_queue.started));
+  if (outcome.step == Step::kWait && keep_waiting(qp, outcome)) return false;
+  if (outcome.step == Step::kWait) outcome.step = Step::kFail;
+  qp.wait = Wait::kNone;
+  qp.next.outcome = outcome;
+  qp.is_next_prepared = true;
+  return true;
+}
+
+// Copies the next request, all those before it being concluded.
+Step run_alone(Qp& qp) {
+  if (qp.next.outcome.step == Step::kDone) {
+    qp.next.outcome = qp.next.uses_gpu() ? copy_staged(qp.next) : copy_host(qp.next);
+  }
+  ++qp.send_queue.started;
+  qp.is_next_prepared = false;
+  return conclude(qp, qp.next);
+}
+
+// Puts the next request's copies on their way if they can be; true if it did.
+bool launch(Qp& qp) {
+  if (qp.next.outcome.step != Step::kDone || !qp.next.uses_gpu()) return false;
+  if (!start_gpu_copies(qp.next)) return false;
+  qp.flying.push_back(std::move(qp.next));
+  qp.next = {};
+  ++qp.send_queue.started;
+  qp.is_next_prepared = false;
+  return true;
+}
+
+// Looks once for copies that are done, then starts what it can: those share one look at the GPU in the next
+// run.
+Stop run_until(Qp& qp, uint64_t end, Runner runner) {
+  if (land(qp) == Step::kFail) return Stop::kFailed;
+  for (;;) {
+    const bool is_over = qp.send_queue.started == end || get_state(*qp.shared) != IBV_QPS_RTS;
+    if (is_over) return qp.flying.empty() ? Stop::kAtEnd : Stop::kFlying;
+    const uint64_t length = qp.send_queue.at(qp.send_queue.started).length;
+    if (runner == Runner::kPoster && length > get_config().inline_copy_bytes) return Stop::kNeedsWorker;
+    if (!prepare_next(qp)) return qp.flying.empty() ? Stop::kWaiting : Stop::kFlying;
+    if (runner == Runner::kPoster && qp.next.uses_gpu()) return Stop::kNeedsWorker;
+    if (qp.flying.size() == kMaxFlying) return Stop::kFlying;
+    if (launch(qp)) continue;
+    if (!qp.flying.empty()) return Stop::kFlying;
+    if (run_alone(qp) == Step::kFail) return Stop::kFailed;
+  }
+}
+
+// Lets go of a request that was prepared but not begun.
+void drop_next(Qp& qp) {
+  if (!qp.is_next_prepared) return;
+  qp.next.outcome = {Step::kFail, IBV_WC_WR_FLUSH_ERR};
+  finish(qp.next);
+  qp.is_next_prepared = false;
 }
 
 void flush_sends(Qp& qp) {
   SendQueue& queue = qp.send_queue;
+  drop_next(qp);
   for (; queue.executed != queue.posted; ++queue.executed) {
     complete_send(qp, queue.at(queue.executed), IBV_WC_WR_FLUSH_ERR);
   }
+  queue.started = queue.executed;
 }
 
 // The longer it waited the less often it looks.
@@ -82,98 +155,38 @@ uint64_t get_retry_delay_ns(const Qp& qp) {
 
 }  // namespace
 
-uint64_t read_clock_ns() {
-  timespec now{};
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000ull + static_cast<uint64_t>(now.tv_nsec);
-}
-
 void run_send_queue(Qp& qp, Runner runner) {
   std::unique_lock lock(qp.mutex);
   if (runner == Runner::kWorker) qp.is_with_worker = false;
   while (!qp.is_running && !qp.is_with_worker && qp.send_queue.executed != qp.send_queue.posted) {
     const ibv_qp_state state = get_state(*qp.shared);
-    if (state == IBV_QPS_ERR) return flush_sends(qp);
-    if (state != IBV_QPS_RTS) return;
+    if (qp.flying.empty() && state == IBV_QPS_ERR) return flush_sends(qp);
+    if (qp.flying.empty() && state != IBV_QPS_RTS) return;
     qp.is_running = true;
-    const uint64_t end = qp.send_queue.posted;
+    const uint64_t end = state == IBV_QPS_RTS ? qp.send_queue.posted : qp.send_queue.started;
     lock.unlock();
     const Stop stop = run_until(qp, end, runner);
     if (stop == Stop::kFailed) enter_error(qp);
     lock.lock();
     qp.is_running = false;
     qp.idle.notify_all();
-    if (stop == Stop::kWaiting || stop == Stop::kTooLarge) {
-      qp.is_with_worker = true;
-      get_worker(qp.device).add(qp, stop == Stop::kWaiting ? get_retry_delay_ns(qp) : 0);
-    }
-  }
-}
-
-// A queue pair that waits with the worker is flushed at the worker's next look, at most a millisecond away.
-void enter_error(Qp& qp) {
-  const uint32_t before = qp.shared->state.exchange(IBV_QPS_ERR);
-  wait_until_quiet(qp);
-  flush_receives(Process::get()->self(), qp.index);
-  if (before != IBV_QPS_ERR && qp.base.srq != nullptr) {
-    raise_async(Process::get()->self(), qp.shared->context.get(), qp.shared->token.get(),
-                IBV_EVENT_QP_LAST_WQE_REACHED);
-  }
-}
-
-void fail_target(Peer& peer, uint32_t qp_index, ibv_event_type event) {
-  SharedQp& target = peer.segment->qp(qp_index);
-  uint32_t state = target.state.load();
-  while (state != IBV_QPS_ERR) {
-    if (state == IBV_QPS_RESET || state == IBV_QPS_INIT) return;
-    if (target.state.compare_exchange_weak(state, IBV_QPS_ERR)) break;
-  }
-  flush_receives(peer, qp_index);
-  if (state == IBV_QPS_ERR) return;
-  raise_async(peer, target.context.get(), target.token.get(), event);
-  if (peer.segment->receive_queue(target.receive_queue.get()).is_shared.get() != 0) {
-    raise_async(peer, target.context.get(), target.token.get(), IBV_EVENT_QP_LAST_WQE_REACHED);
-  }
-}
-
-void flush_receives(Peer& peer, uint32_t qp_index) {
-  Segment& segment = *peer.segment;
-  SharedQp& target = segment.qp(qp_index);
-  SharedReceiveQueue& queue = segment.receive_queue(target.receive_queue.get());
-  Completion completion{};
-  completion.status = IBV_WC_WR_FLUSH_ERR;
-  completion.opcode = IBV_WC_RECV;
-  completion.qp_number = target.number.load();
-  completion.life = target.life.get();
-  if (target.receive_open.exchange(0) != 0) {
-    completion.wr_id = target.receive_wr_id.get();
-    completion.receive_count = (target.receive_count.load() - 1) | kIsReceive;
-    complete(peer, target.receive_cq.get(), completion, true);
-  }
-  if (queue.is_shared.get() != 0) return;  // the others' receives
-  ReceiveRequest request;
-  while (pop_receive(segment, queue, qp_index, request, Keep::kNothing)) {
-    completion.wr_id = request.wr_id;
-    completion.receive_count = request.count;
-    complete(peer, target.receive_cq.get(), completion, true);
-  }
-}
-
-void wait_until_quiet(Qp& qp) {
-  Segment& segment = Process::get()->segment();
-  for (uint32_t looks = 0; qp.shared->busy.fetch_add(0) != 0; ++looks) {
-    if (qp.peer != nullptr && qp.peer->dead.load(std::memory_order_acquire)) {
-      recover_receives(segment, segment.receive_queue(qp.shared->receive_queue.get()), qp.index);
-      qp.shared->busy.store(0);
-      return;
-    }
-    sched_yield();
+    if (stop == Stop::kAtEnd || stop == Stop::kFailed) continue;
+    qp.is_with_worker = true;
+    get_worker(qp.device).add(qp, stop == Stop::kWaiting ? get_retry_delay_ns(qp) : 0);
   }
 }
 
 void wait_until_idle(Qp& qp) {
   std::unique_lock lock(qp.mutex);
-  qp.idle.wait(lock, [&] { return !qp.is_running; });
+  qp.idle.wait(lock, [&] { return !qp.is_running && qp.flying.empty(); });
+}
+
+void forget_sends(Qp& qp) {
+  wait_until_idle(qp);
+  get_worker(qp.device).forget(qp);
+  std::lock_guard lock(qp.mutex);
+  qp.is_with_worker = false;
+  drop_next(qp);
 }
 
 }  // namespace verbena::softverbs

@@ -79,6 +79,18 @@ struct alignas(64) SharedMr {
   Shared<uint64_t> length;
 };
 
+inline constexpr uint32_t kReceive = 1u << 31;  // in Completion::receive
+inline constexpr uint32_t kReceiveCountMask = (1u << 30) - 1;
+inline constexpr uint32_t kFlushedReceive = kReceive | 1u << 30;
+
+// Messages that one peer may be placing at a time.
+inline constexpr uint32_t kOpenReceives = 64;
+
+struct OpenReceive {
+  Shared<uint64_t> wr_id;
+  Shared<uint64_t> ticket;  // of its slot in the receive queue
+};
+
 // The part of a queue pair that its peer works on.
 struct alignas(64) SharedQp {
   std::atomic<uint32_t> number;  // 0: free
@@ -97,16 +109,18 @@ struct alignas(64) SharedQp {
   Shared<uint32_t> qkey;
   Shared<uint32_t> life;  // counts resets: completions of an earlier life are not reported
 
-  // Written by the one peer that is connected. busy = its number while it may touch the owner's memory; the
-  // message it is placing is recorded so that the owner can flush its receive if the peer dies midway.
-  alignas(64) std::atomic<uint32_t> busy;
-  std::atomic<uint32_t> receive_open;
-  std::atomic<uint32_t> receive_count;
-  Shared<uint64_t> receive_wr_id;
+  // Written by the one peer that is connected. Between `started` and `finished` it may touch the owner's
+  // memory. The receives of messages that it is placing are recorded, so that the owner can flush them if the
+  // peer dies midway.
+  alignas(64) std::atomic<uint32_t> started;
+  std::atomic<uint32_t> finished;
+  std::atomic<uint32_t> receives_opened;
+  std::atomic<uint32_t> receives_closed;
+  OpenReceive open_receives[kOpenReceives];  // of [closed, opened), by count
 
   // Written by the owner's pollers.
   alignas(64) std::atomic<uint64_t> send_retired;  // send queue entries whose completion was polled
-  Shared<uint32_t> receive_polled;                 // receive_count of the last receive completion polled
+  Shared<uint32_t> receive_polled;                 // Completion::receive of the last one polled
 };
 
 struct Completion {
@@ -119,7 +133,7 @@ struct Completion {
   uint32_t immediate;
   uint32_t qp_number;
   uint32_t life;
-  uint32_t receive_count;  // of the queue pair's receives; 0: a send completion
+  uint32_t receive;  // 0: a send completion; else kReceive and its count, or kFlushedReceive
   uint32_t source_qp;
 };
 
@@ -175,6 +189,42 @@ inline uint64_t get_receive_slot_bytes(uint32_t max_sge) {
   return sizeof(ReceiveSlot) + max_sge * sizeof(SharedSge);
 }
 
+// How peers get at an allocation of GPU memory. Constant while a registration refers to it.
+enum GpuExport : uint32_t { kNotExported = 0, kExportedAsFd = 1, kExportedAsIpc = 2 };
+
+struct alignas(64) SharedGpu {
+  std::atomic<uint32_t> life;  // even: free. Another value is another allocation.
+  uint32_t kind;               // GpuExport
+  int32_t fd;
+  uint32_t reserved;
+  uint64_t base;
+  uint64_t bytes;
+  uint8_t device[16];  // its UUID
+  uint8_t ipc_handle[64];
+};
+
+inline constexpr uint32_t kGpuCount = 1u << 14;
+
+// What a peer asks the owner of GPU memory that it cannot map: a copy between that memory and the peer's
+// staging block. The word is state and claimer; see gpu_service.h.
+struct alignas(64) GpuRequest {
+  std::atomic<uint64_t> word;
+  uint64_t address;
+  uint64_t bytes;
+  uint64_t stage;        // offset in the claimer's segment
+  uint64_t stage_block;  // the block that it is in
+  uint64_t stage_block_bytes;
+  uint32_t gpu;
+  uint32_t is_write;  // into the GPU's memory
+};
+
+inline constexpr uint32_t kGpuRequests = 64;
+
+struct GpuServiceTable {
+  alignas(64) std::atomic<uint32_t> doorbell;  // a futex: counts requests
+  GpuRequest requests[kGpuRequests];
+};
+
 // Offsets of a segment's tables. Files are sparse: only what is used takes memory.
 inline constexpr uint64_t kSegmentBytes = uint64_t{1} << 30;
 inline constexpr uint64_t kMrTable = 64 << 10;
@@ -182,8 +232,9 @@ inline constexpr uint64_t kQpTable = kMrTable + kMrCount * sizeof(SharedMr);
 inline constexpr uint64_t kCqTable = kQpTable + kQpCount * sizeof(SharedQp);
 inline constexpr uint64_t kReceiveQueueTable = kCqTable + kCqCount * sizeof(SharedCq);
 inline constexpr uint64_t kReceiveQueueCount = kQpCount + kSrqCount;  // a queue pair's own has its index
-inline constexpr uint64_t kArena =
-    (kReceiveQueueTable + kReceiveQueueCount * sizeof(SharedReceiveQueue) + 0xffff) & ~uint64_t{0xffff};
+inline constexpr uint64_t kGpuTable = kReceiveQueueTable + kReceiveQueueCount * sizeof(SharedReceiveQueue);
+inline constexpr uint64_t kGpuService = kGpuTable + kGpuCount * sizeof(SharedGpu);
+inline constexpr uint64_t kArena = (kGpuService + sizeof(GpuServiceTable) + 0xffff) & ~uint64_t{0xffff};
 static_assert(sizeof(SegmentHeader) <= kMrTable);
 
 }  // namespace verbena::softverbs

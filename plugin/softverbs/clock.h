@@ -1,0 +1,15 @@
+#pragma once
+
+#include <time.h>
+
+#include <cstdint>
+
+namespace verbena::softverbs {
+
+inline uint64_t read_clock_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000ull + static_cast<uint64_t>(now.tv_nsec);
+}
+
+}  // namespace verbena::softverbs

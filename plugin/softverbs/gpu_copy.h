@@ -1,0 +1,23 @@
+#pragma once
+
+#include "softverbs/gpu_lane.h"
+#include "softverbs/operation.h"
+
+namespace verbena::softverbs {
+
+// Puts an operation's copies on their way when all of its memory can be addressed from here; op.lane and
+// op.lane_ticket then tell when they are done. False: nothing was begun, copy_staged() can do it. Workers
+// only.
+bool start_gpu_copies(Operation& op);
+LaneState look_at_lane(Operation& op);
+
+// Copies through staging memory in pinned chunks, to the end. Workers only.
+Outcome copy_staged(Operation& op);
+
+// The lane for an operation of this rail; nullptr when this process uses no GPU there.
+GpuLane* choose_lane(const Operation& op);
+
+// Where a piece of the operation's remote memory appears in this process; 0: nowhere.
+uint64_t address_remote(const Operation& op, GpuLane* lane, uint64_t address, uint32_t gpu);
+
+}  // namespace verbena::softverbs

@@ -1,0 +1,196 @@
+#include "softverbs/gpu_service.h"
+
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+#include <csignal>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "softverbs/clock.h"
+#include "softverbs/gpu_lane.h"
+
+namespace verbena::softverbs {
+namespace {
+
+// free --claim (CAS)--> claimed --> ready --> (owner) done or failed --> free
+enum class RequestState : uint32_t { kFree, kClaimed, kReady, kDone, kFailed };
+
+uint64_t make_request_word(RequestState state, uint32_t claimer) {
+  return uint64_t{claimer} << 8 | static_cast<uint64_t>(state);
+}
+RequestState get_request_state(uint64_t word) {
+  return static_cast<RequestState>(word & 0xff);
+}
+uint32_t get_claimer(uint64_t word) {
+  return static_cast<uint32_t>(word >> 8);
+}
+
+void wait_for_doorbell(std::atomic<uint32_t>& doorbell, uint32_t seen, uint64_t timeout_ns) {
+  const timespec timeout{static_cast<time_t>(timeout_ns / 1'000'000'000),
+                         static_cast<long>(timeout_ns % 1'000'000'000)};
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&doorbell), FUTEX_WAIT, seen, &timeout, nullptr, 0);
+}
+
+// The owner's thread.
+class GpuService {
+ public:
+  explicit GpuService(Process& process) : process_(process), table_(process.segment().gpu_service()) {}
+  void work();
+
+ private:
+  struct Active {
+    GpuRequest* request;
+    GpuLane* lane;
+    uint64_t ticket;
+  };
+  void start(GpuRequest& request, uint64_t word);
+  bool start_copy(GpuRequest& request, Peer& peer);
+  void pin(const GpuRequest& request, Peer& peer);
+  bool start_ready();
+  void finish_active();
+  void free_orphans();
+  void answer(GpuRequest& request, bool is_done);
+
+  Process& process_;
+  GpuServiceTable& table_;
+  GpuLanes lanes_;
+  std::vector<Active> active_;
+  std::set<std::pair<Peer*, uint64_t>> pinned_;  // staging blocks that CUDA knows
+};
+
+void GpuService::work() {
+  constexpr uint64_t kSpinNs = 50'000, kSweepNs = 1'000'000'000;
+  pthread_setname_np(pthread_self(), "softverbs-gpu");
+  uint64_t last_work_ns = 0;
+  for (;;) {
+    const uint32_t seen = table_.doorbell.load(std::memory_order_acquire);
+    const bool has_started = start_ready();
+    finish_active();
+    const uint64_t now_ns = read_clock_ns();
+    if (has_started || !active_.empty()) last_work_ns = now_ns;
+    if (now_ns - last_work_ns < kSpinNs) continue;
+    free_orphans();
+    wait_for_doorbell(table_.doorbell, seen, kSweepNs);
+  }
+}
+
+bool GpuService::start_ready() {
+  bool has_started = false;
+  for (GpuRequest& request : table_.requests) {
+    const uint64_t word = request.word.load(std::memory_order_acquire);
+    if (get_request_state(word) != RequestState::kReady) continue;
+    const auto is_same = [&](const Active& active) { return active.request == &request; };
+    if (std::any_of(active_.begin(), active_.end(), is_same)) continue;
+    start(request, word);
+    has_started = true;
+  }
+  return has_started;
+}
+
+void GpuService::start(GpuRequest& request, uint64_t word) {
+  Peer* peer = process_.find_peer(make_qp_number(get_claimer(word) >> 12, 0));
+  if (peer == nullptr || !start_copy(request, *peer)) answer(request, false);
+}
+
+bool GpuService::start_copy(GpuRequest& request, Peer& peer) {
+  const GpuAllocation& allocation = process_.gpu_memory.get(request.gpu);
+  const bool is_inside = request.address >= allocation.base && request.bytes <= allocation.bytes &&
+                         request.address - allocation.base <= allocation.bytes - request.bytes &&
+                         request.stage >= kArena && request.stage + request.bytes <= kSegmentBytes;
+  const cuda::Driver& driver = *cuda::find_driver();
+  if (!is_inside || !lanes_.prepare(driver, allocation.context)) return false;
+  GpuLane* lane = lanes_.find(allocation.context);
+  cuda::enter(driver, allocation.context);
+  pin(request, peer);
+  const uint64_t stage = reinterpret_cast<uint64_t>(peer.segment->at<uint8_t>(request.stage));
+  const bool is_issued = request.is_write != 0 ? lane->copy(request.address, stage, request.bytes)
+                                               : lane->copy(stage, request.address, request.bytes);
+  if (is_issued) active_.push_back({&request, lane, lane->ticket()});
+  return is_issued;
+}
+
+// Copies from memory that CUDA does not know are correct too, but slow: a refusal is no failure.
+void GpuService::pin(const GpuRequest& request, Peer& peer) {
+  if (peer.is_self || !pinned_.insert({&peer, request.stage_block}).second) return;
+  cuda::find_driver()->host_register(peer.segment->at<uint8_t>(request.stage_block),
+                                     request.stage_block_bytes, cuda::kHostRegisterPortable);
+}
+
+void GpuService::finish_active() {
+  std::erase_if(active_, [this](const Active& active) {
+    const LaneState state = active.lane->look(active.ticket);
+    if (state != LaneState::kBusy) answer(*active.request, state == LaneState::kDone);
+    return state != LaneState::kBusy;
+  });
+}
+
+void GpuService::answer(GpuRequest& request, bool is_done) {
+  const uint32_t claimer = get_claimer(request.word.load());
+  const RequestState state = is_done ? RequestState::kDone : RequestState::kFailed;
+  request.word.store(make_request_word(state, claimer), std::memory_order_release);
+}
+
+void GpuService::free_orphans() {
+  for (GpuRequest& request : table_.requests) {
+    uint64_t word = request.word.load();
+    if (get_request_state(word) == RequestState::kFree || !process_.is_claimer_dead(get_claimer(word)))
+      continue;
+    request.word.compare_exchange_strong(word, make_request_word(RequestState::kFree, 0));
+  }
+}
+
+}  // namespace
+
+void start_gpu_service() {
+  Process& process = *Process::get();
+  std::call_once(process.gpu_service_once, [&process] {
+    if (process.segment().commit(process.segment().gpu_service()) != 0) return;
+    auto* service = new GpuService(process);
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    std::thread([service] { service->work(); }).detach();
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  });
+}
+
+bool submit(Peer& owner, const StagedCopy& copy, uint32_t& request) {
+  GpuServiceTable& table = owner.segment->gpu_service();
+  const uint32_t claimer = Process::get()->claimer();
+  for (request = 0; request < kGpuRequests; ++request) {
+    GpuRequest& slot = table.requests[request];
+    uint64_t free_word = make_request_word(RequestState::kFree, 0);
+    if (!slot.word.compare_exchange_strong(free_word, make_request_word(RequestState::kClaimed, claimer)))
+      continue;
+    slot.address = copy.address;
+    slot.bytes = copy.bytes;
+    slot.gpu = copy.gpu;
+    slot.is_write = copy.is_write ? 1 : 0;
+    slot.stage = copy.stage;
+    slot.stage_block = copy.stage_block;
+    slot.stage_block_bytes = copy.stage_block_bytes;
+    slot.word.store(make_request_word(RequestState::kReady, claimer), std::memory_order_release);
+    table.doorbell.fetch_add(1);
+    syscall(SYS_futex, reinterpret_cast<uint32_t*>(&table.doorbell), FUTEX_WAKE, INT_MAX, nullptr, nullptr,
+            0);
+    return true;
+  }
+  return false;
+}
+
+ServiceState look_at_request(Peer& owner, uint32_t request) {
+  if (owner.dead.load(std::memory_order_acquire)) return ServiceState::kFailed;
+  GpuRequest& slot = owner.segment->gpu_service().requests[request];
+  const RequestState state = get_request_state(slot.word.load(std::memory_order_acquire));
+  if (state != RequestState::kDone && state != RequestState::kFailed) return ServiceState::kBusy;
+  slot.word.store(make_request_word(RequestState::kFree, 0), std::memory_order_release);
+  return state == RequestState::kDone ? ServiceState::kDone : ServiceState::kFailed;
+}
+
+}  // namespace verbena::softverbs

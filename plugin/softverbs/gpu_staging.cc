@@ -1,0 +1,211 @@
+#include "softverbs/gpu_staging.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "softverbs/gpu_copy.h"
+#include "softverbs/gpu_import.h"
+#include "softverbs/gpu_service.h"
+#include "softverbs/queue_pair.h"
+
+namespace verbena::softverbs {
+namespace {
+
+enum class Side { kLocal, kRemote };
+enum class Flow { kIntoStage, kOutOfStage };
+
+// Copies one operation, chunk by chunk: each chunk fills a stage from the source's side, then drains it into
+// the destination's. Fills run ahead of drains; both may be asynchronous.
+class StagedTransfer {
+ public:
+  StagedTransfer(Operation& op, StagingBlock& block) : op_(op), block_(block), lane_(choose_lane(op)) {}
+  Outcome run();
+
+ private:
+  enum class Phase { kFree, kFilling, kDraining };
+  struct Stage {
+    Phase phase = Phase::kFree;
+    uint64_t offset = 0, bytes = 0;
+    uint64_t ticket = 0;  // of the lane
+    std::vector<uint32_t> requests;
+  };
+
+  Memory slice(Side side, const Stage& stage) const;
+  void move(Side side, Flow flow, uint32_t index);
+  void move_local(const iovec& piece, uint32_t gpu, uint8_t* stage, Flow flow);
+  void move_remote(const iovec& piece, uint32_t gpu, Stage& stage, uint64_t stage_offset, Flow flow);
+  void move_remote_host(const iovec& piece, uint8_t* stage, Flow flow);
+  void use_lane(uint64_t outside, uint8_t* stage, uint64_t bytes, Flow flow);
+  bool is_settled(Stage& stage);
+  void advance(uint32_t index);
+  void fail(Outcome outcome);
+
+  Operation& op_;
+  StagingBlock& block_;
+  GpuLane* lane_;
+  std::array<Stage, kStages> stages_;
+  uint64_t filled_ = 0;  // bytes whose fill has begun
+  uint64_t drained_ = 0;
+  uint64_t draining_ = 0;  // bytes whose drain has begun: drains begin in order
+  Outcome outcome_;
+};
+
+Outcome StagedTransfer::run() {
+  const uint64_t total = op_.request->length;
+  const auto is_busy = [](const Stage& stage) { return stage.phase != Phase::kFree; };
+  while (drained_ < total || std::any_of(stages_.begin(), stages_.end(), is_busy)) {
+    if (outcome_.step == Step::kDone) fail(check_progress(op_));
+    if (outcome_.step != Step::kDone && std::none_of(stages_.begin(), stages_.end(), is_busy)) break;
+    for (uint32_t i = 0; i < kStages; ++i) advance(i);
+  }
+  return outcome_;
+}
+
+// A failure ends the transfer, but only when nothing is under way any more: the stages are used again
+// afterwards.
+void StagedTransfer::fail(Outcome outcome) {
+  if (outcome_.step == Step::kDone) outcome_ = outcome;
+}
+
+void StagedTransfer::advance(uint32_t index) {
+  Stage& stage = stages_[index];
+  const bool is_reading = is_read(op_);
+  if (stage.phase == Phase::kFree) {
+    if (filled_ == op_.request->length || outcome_.step != Step::kDone) return;
+    stage = {Phase::kFilling, filled_, std::min(kStageBytes, op_.request->length - filled_), 0, {}};
+    filled_ += stage.bytes;
+    move(is_reading ? Side::kRemote : Side::kLocal, Flow::kIntoStage, index);
+    return;
+  }
+  if (!is_settled(stage)) return;
+  if (stage.phase == Phase::kDraining || outcome_.step != Step::kDone) {
+    drained_ += stage.bytes;
+    stage.phase = Phase::kFree;
+  } else if (stage.offset == draining_) {
+    stage.phase = Phase::kDraining;
+    draining_ += stage.bytes;
+    move(is_reading ? Side::kLocal : Side::kRemote, Flow::kOutOfStage, index);
+  }
+}
+
+bool StagedTransfer::is_settled(Stage& stage) {
+  std::erase_if(stage.requests, [this](uint32_t request) {
+    const ServiceState state = look_at_request(*op_.peer, request);
+    if (state == ServiceState::kFailed) fail({Step::kFail, IBV_WC_REM_OP_ERR});
+    return state != ServiceState::kBusy;
+  });
+  if (!stage.requests.empty()) return false;
+  if (stage.ticket == 0) return true;
+  const LaneState state = lane_->look(stage.ticket);
+  if (state == LaneState::kBroken) fail({Step::kFail, IBV_WC_GENERAL_ERR});
+  return state != LaneState::kBusy;
+}
+
+Memory StagedTransfer::slice(Side side, const Stage& stage) const {
+  const Memory& whole = side == Side::kLocal ? op_.local : op_.remote;
+  Memory part;
+  uint64_t skip = stage.offset, left = stage.bytes;
+  for (size_t i = 0; i < whole.pieces.size() && left > 0; ++i) {
+    const iovec& piece = whole.pieces[i];
+    if (skip >= piece.iov_len) {
+      skip -= piece.iov_len;
+      continue;
+    }
+    const uint64_t take = std::min(left, piece.iov_len - skip);
+    part.add(reinterpret_cast<uint64_t>(piece.iov_base) + skip, take, whole.gpus[i]);
+    left -= take;
+    skip = 0;
+  }
+  return part;
+}
+
+void StagedTransfer::move(Side side, Flow flow, uint32_t index) {
+  Stage& stage = stages_[index];
+  const Memory memory = slice(side, stage);
+  stage.ticket = 0;
+  uint64_t done = 0;
+  for (size_t i = 0; i < memory.pieces.size(); ++i) {
+    const iovec& piece = memory.pieces[i];
+    if (side == Side::kLocal) {
+      move_local(piece, memory.gpus[i], block_.stage(index) + done, flow);
+    } else {
+      move_remote(piece, memory.gpus[i], stage, block_.stage_offset(index) + done, flow);
+    }
+    done += piece.iov_len;
+  }
+  if (lane_ != nullptr) stage.ticket = lane_->ticket();
+}
+
+void StagedTransfer::use_lane(uint64_t outside, uint8_t* stage, uint64_t bytes, Flow flow) {
+  const uint64_t inside = reinterpret_cast<uint64_t>(stage);
+  const bool is_issued =
+      flow == Flow::kIntoStage ? lane_->copy(inside, outside, bytes) : lane_->copy(outside, inside, bytes);
+  if (!is_issued) fail({Step::kFail, IBV_WC_GENERAL_ERR});
+}
+
+void StagedTransfer::move_local(const iovec& piece, uint32_t gpu, uint8_t* stage, Flow flow) {
+  if (gpu != 0) {
+    use_lane(reinterpret_cast<uint64_t>(piece.iov_base), stage, piece.iov_len, flow);
+  } else if (flow == Flow::kIntoStage) {
+    memcpy(stage, piece.iov_base, piece.iov_len);
+  } else {
+    copy_inorder(piece.iov_base, stage, piece.iov_len);
+  }
+}
+
+void StagedTransfer::move_remote(const iovec& piece, uint32_t gpu, Stage& stage, uint64_t stage_offset,
+                                 Flow flow) {
+  const uint64_t there = reinterpret_cast<uint64_t>(piece.iov_base);
+  uint8_t* at = Process::get()->segment().at<uint8_t>(stage_offset);
+  if (gpu == 0) return move_remote_host(piece, at, flow);
+  if (const uint64_t here = address_remote(op_, lane_, there, gpu); here != 0) {
+    return use_lane(here, at, piece.iov_len, flow);
+  }
+  StagedCopy copy{there,           piece.iov_len,        gpu, flow == Flow::kOutOfStage, stage_offset,
+                  block_.offset(), kStages * kStageBytes};
+  uint32_t request = 0;
+  if (submit(*op_.peer, copy, request)) {
+    stage.requests.push_back(request);
+  } else {
+    fail({Step::kFail, IBV_WC_REM_OP_ERR});
+  }
+}
+
+void StagedTransfer::move_remote_host(const iovec& piece, uint8_t* stage, Flow flow) {
+  const int pid = op_.peer->is_self ? 0 : op_.peer->pid;
+  const Pieces remote{piece}, local{{stage, piece.iov_len}};
+  const int error =
+      flow == Flow::kIntoStage ? read_pieces(pid, remote, local) : write_pieces(pid, remote, local);
+  if (error != 0) fail(explain_copy_error(error));
+}
+
+}  // namespace
+
+bool StagingBlock::open() {
+  if (offset_ == 0) offset_ = Process::get()->arena().allocate(kStages * kStageBytes);
+  return offset_ != 0;
+}
+
+void StagingBlock::pin(const cuda::Driver& driver, cuda::Context context) {
+  if (is_pinned_ || !open()) return;
+  const cuda::Scope scope(driver, context);
+  // Refused, it stays pageable: slower, not wrong.
+  driver.host_register(stage(0), kStages * kStageBytes, cuda::kHostRegisterPortable);
+  is_pinned_ = true;
+}
+
+uint8_t* StagingBlock::stage(uint32_t index) const {
+  return Process::get()->segment().at<uint8_t>(stage_offset(index));
+}
+
+Outcome copy_staged(Operation& op) {
+  StagingBlock& block = Process::get()->staging[op.qp->device];
+  if (!block.open()) return {Step::kFail, IBV_WC_GENERAL_ERR};
+  get_gpu_imports().begin_use();
+  const Outcome outcome = StagedTransfer(op, block).run();
+  get_gpu_imports().end_use();
+  return outcome;
+}
+
+}  // namespace verbena::softverbs

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "softverbs/cuda_driver.h"
+
+namespace verbena::softverbs {
+
+inline constexpr uint64_t kStageBytes = 512 << 10;
+inline constexpr uint32_t kStages = 4;
+
+// The staging block of one rail: in this process's segment, so that owners of GPU memory can copy from and to
+// it too.
+class StagingBlock {
+ public:
+  // Allocates the block at the first call. False when there is no memory.
+  bool open();
+  // Tells CUDA about it, so that copies are asynchronous. The first context's call counts for all.
+  void pin(const cuda::Driver& driver, cuda::Context context);
+
+  uint64_t offset() const { return offset_; }  // in the segment
+  uint64_t stage_offset(uint32_t stage) const { return offset_ + stage * kStageBytes; }
+  uint8_t* stage(uint32_t index) const;
+
+ private:
+  uint64_t offset_ = 0;
+  bool is_pinned_ = false;
+};
+
+}  // namespace verbena::softverbs

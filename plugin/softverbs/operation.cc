@@ -1,0 +1,287 @@
+#include "softverbs/operation.h"
+
+#include <algorithm>
+#include <cerrno>
+
+#include "softverbs/events.h"
+#include "softverbs/memory_region.h"
+#include "softverbs/queue_pair.h"
+
+namespace verbena::softverbs {
+namespace {
+
+constexpr uint64_t kChunkBytes = 4 << 20;  // between two looks at whether the queue pair still works
+
+Outcome fail(ibv_wc_status status) {
+  return {Step::kFail, status};
+}
+constexpr Outcome kDone{};
+
+bool needs_receive(ibv_wr_opcode opcode) {
+  return opcode == IBV_WR_SEND || opcode == IBV_WR_SEND_WITH_IMM || opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
+}
+bool is_send(ibv_wr_opcode opcode) {
+  return opcode == IBV_WR_SEND || opcode == IBV_WR_SEND_WITH_IMM;
+}
+
+// The owner clears the way first (a key, a state), then looks at the marks; we set the mark first, then look:
+// one of the two always sees the other.
+void mark(Operation& op) {
+  op.target->started.fetch_add(1);
+  op.is_marked = true;
+}
+
+void unmark(Operation& op) {
+  if (op.is_marked) op.target->finished.fetch_add(1, std::memory_order_release);
+  op.is_marked = false;
+}
+
+// False on a protection error of the gather list.
+bool gather_local(Operation& op) {
+  Qp& qp = *op.qp;
+  const SendRequest& request = *op.request;
+  op.local.clear();
+  if ((request.flags & IBV_SEND_INLINE) != 0) {
+    op.local.add(reinterpret_cast<uint64_t>(qp.send_queue.get_inline(request)), request.inline_bytes, 0);
+    return true;
+  }
+  const uint32_t access = is_read(op) ? IBV_ACCESS_LOCAL_WRITE : 0;
+  Segment& own = Process::get()->segment();
+  const ibv_sge* sges = qp.send_queue.get_sges(request);
+  for (uint32_t i = 0; i < request.sge_count; ++i) {
+    if (sges[i].length == 0) continue;
+    const Place place =
+        translate(own, {sges[i].addr, sges[i].length, sges[i].lkey, qp.shared->pd.get(), access});
+    if (place.address == 0) return false;
+    op.local.add(place.address, sges[i].length, place.gpu);
+  }
+  return true;
+}
+
+Outcome wait_for_peer(const Qp& qp) {
+  Outcome outcome{Step::kWait, IBV_WC_RETRY_EXC_ERR, Wait::kPeerNotReady};
+  const uint32_t exponent = qp.attributes.timeout;
+  if (exponent != 0) outcome.budget_ns = (uint64_t{4096} << exponent) * (qp.attributes.retry_cnt + 1u);
+  return outcome;
+}
+
+Outcome wait_for_receive(const Qp& qp, uint32_t timer) {
+  constexpr uint32_t kTimerUnits[32] = {65536, 1,    2,    3,    4,    6,     8,     12,    16,    24,   32,
+                                        48,    64,   96,   128,  192,  256,   384,   512,   768,   1024, 1536,
+                                        2048,  3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152};
+  constexpr uint64_t kUnitNs = 10'000;
+  constexpr uint32_t kForever = 7;
+  const uint32_t retries = qp.attributes.rnr_retry;
+  if (retries == 0) return fail(IBV_WC_RNR_RETRY_EXC_ERR);
+  Outcome outcome{Step::kWait, IBV_WC_RNR_RETRY_EXC_ERR, Wait::kReceiverNotReady};
+  if (retries != kForever) outcome.budget_ns = retries * kTimerUnits[timer & 31] * kUnitNs;
+  return outcome;
+}
+
+// Whether the target listens to us. A peer that is not there yet is waited for; one that was there and left
+// is not.
+Outcome check_target(const Operation& op) {
+  const SharedQp& target = *op.target;
+  const Qp& qp = *op.qp;
+  if (op.peer->dead.load(std::memory_order_acquire)) return fail(IBV_WC_RETRY_EXC_ERR);
+  if (target.number.load(std::memory_order_acquire) != qp.attributes.dest_qp_num)
+    return fail(IBV_WC_RETRY_EXC_ERR);
+  const ibv_qp_state state = get_state(target);
+  if (state == IBV_QPS_RESET || state == IBV_QPS_INIT) return wait_for_peer(qp);
+  const bool is_ours = target.peer_number.get() == qp.base.qp_num && target.type.get() == IBV_QPT_RC;
+  return state == IBV_QPS_ERR || !is_ours ? fail(IBV_WC_RETRY_EXC_ERR) : kDone;
+}
+
+void complete_receive(Operation& op, ibv_wc_status status) {
+  const SendRequest& request = *op.request;
+  Completion completion{};
+  completion.wr_id = op.receive.wr_id;
+  completion.status = status;
+  completion.opcode = is_send(request.opcode) ? IBV_WC_RECV : IBV_WC_RECV_RDMA_WITH_IMM;
+  completion.byte_length = static_cast<uint32_t>(request.length);
+  if (request.opcode != IBV_WR_SEND) {
+    completion.flags = IBV_WC_WITH_IMM;
+    completion.immediate = request.immediate;
+  }
+  completion.qp_number = op.qp->attributes.dest_qp_num;
+  completion.source_qp = op.qp->base.qp_num;
+  completion.life = op.target->life.get();
+  completion.receive = op.receive.receive;
+  const bool is_solicited = (request.flags & IBV_SEND_SOLICITED) != 0 || status != IBV_WC_SUCCESS;
+  complete(*op.peer, op.target->receive_cq.get(), completion, is_solicited);
+  op.target->receives_closed.fetch_add(1, std::memory_order_release);
+  op.has_receive = false;
+}
+
+void raise_limit(Operation& op, SharedReceiveQueue& queue) {
+  const uint32_t limit = queue.limit.load(std::memory_order_relaxed);
+  if (limit == 0 || count_receives(queue) >= limit || queue.limit.exchange(0) == 0) return;
+  raise_async(*op.peer, queue.context.get(), queue.token.get(), IBV_EVENT_SRQ_LIMIT_REACHED);
+}
+
+bool take_receive(Operation& op) {
+  Segment& segment = *op.peer->segment;
+  SharedReceiveQueue& queue = segment.receive_queue(op.target->receive_queue.get());
+  op.has_receive = pop_receive(segment, queue, op.target_index, op.receive, Take::kOpen);
+  if (op.has_receive && queue.is_shared.get() != 0) raise_limit(op, queue);
+  return op.has_receive;
+}
+
+// The scatter list of the receive that was taken.
+Outcome scatter_remote(Operation& op) {
+  Segment& segment = *op.peer->segment;
+  const SharedReceiveQueue& queue = segment.receive_queue(op.target->receive_queue.get());
+  uint64_t left = op.request->length;
+  for (const SharedSge& sge : op.receive.sges) {
+    if (left == 0) break;
+    const uint64_t take = std::min<uint64_t>(left, sge.length);
+    if (take == 0) continue;
+    const Place place =
+        translate(segment, {sge.address, sge.length, sge.lkey, queue.pd.get(), IBV_ACCESS_LOCAL_WRITE});
+    if (place.address == 0) return fail(IBV_WC_REM_OP_ERR);
+    op.remote.add(place.address, take, place.gpu);
+    left -= take;
+  }
+  return left == 0 ? kDone : fail(IBV_WC_REM_INV_REQ_ERR);
+}
+
+uint32_t get_needed_access(ibv_wr_opcode opcode) {
+  switch (opcode) {
+    case IBV_WR_RDMA_READ:
+      return IBV_ACCESS_REMOTE_READ;
+    case IBV_WR_ATOMIC_CMP_AND_SWP:
+    case IBV_WR_ATOMIC_FETCH_AND_ADD:
+      return IBV_ACCESS_REMOTE_ATOMIC;
+    default:
+      return IBV_ACCESS_REMOTE_WRITE;
+  }
+}
+
+// The memory that the request names by a remote key.
+Outcome name_remote(Operation& op) {
+  const SendRequest& request = *op.request;
+  if (is_read(op) && op.target->max_reads.get() == 0) return fail(IBV_WC_REM_INV_REQ_ERR);
+  if (request.length == 0) return kDone;
+  const uint32_t access = get_needed_access(request.opcode);
+  if ((op.target->access.get() & access) == 0) return fail(IBV_WC_REM_ACCESS_ERR);
+  const MemoryRequest memory{request.remote_address, request.length, request.rkey, op.target->pd.get(),
+                             access};
+  const Place place = translate(*op.peer->segment, memory);
+  if (place.address == 0) return fail(IBV_WC_REM_ACCESS_ERR);
+  op.remote.add(place.address, request.length, place.gpu);
+  return kDone;
+}
+
+// The step in which the target's queue pair takes part.
+Outcome prepare_target(Operation& op) {
+  const ibv_wr_opcode opcode = op.request->opcode;
+  if (const Outcome marked = check_target(op); marked.step != Step::kDone) return marked;
+  op.remote.clear();
+  if (!is_send(opcode)) {
+    if (const Outcome named = name_remote(op); named.step != Step::kDone) return named;
+  }
+  if (needs_receive(opcode) && !take_receive(op))
+    return wait_for_receive(*op.qp, op.target->min_rnr_timer.get());
+  return is_send(opcode) ? scatter_remote(op) : kDone;
+}
+
+// What the peer's side sees of a failure: nothing, or an error of its own.
+struct PeerFailure {
+  ibv_event_type event;
+  ibv_wc_status receive_status;
+};
+bool find_peer_failure(ibv_wc_status status, PeerFailure& failure) {
+  switch (status) {
+    case IBV_WC_REM_ACCESS_ERR:
+      failure = {IBV_EVENT_QP_ACCESS_ERR, IBV_WC_LOC_ACCESS_ERR};
+      return true;
+    case IBV_WC_REM_INV_REQ_ERR:
+      failure = {IBV_EVENT_QP_REQ_ERR, IBV_WC_LOC_LEN_ERR};
+      return true;
+    case IBV_WC_REM_OP_ERR:
+      failure = {IBV_EVENT_QP_FATAL, IBV_WC_LOC_PROT_ERR};
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+bool is_read(const Operation& op) {
+  return op.request->opcode == IBV_WR_RDMA_READ;
+}
+
+void Memory::clear() {
+  pieces.clear();
+  gpus.clear();
+  has_gpu = false;
+}
+
+void Memory::add(uint64_t address, uint64_t bytes, uint32_t gpu) {
+  pieces.push_back({reinterpret_cast<void*>(address), bytes});
+  gpus.push_back(gpu);
+  has_gpu = has_gpu || gpu != 0;
+}
+
+Outcome prepare(Operation& op, Qp& qp, SendRequest& request) {
+  op.qp = &qp;
+  op.request = &request;
+  op.peer = qp.peer;
+  op.lane = nullptr;
+  if (!gather_local(op)) return fail(IBV_WC_LOC_PROT_ERR);
+  if (op.peer == nullptr) return fail(IBV_WC_RETRY_EXC_ERR);
+  op.target_index = get_qp_index(qp.attributes.dest_qp_num);
+  op.target = &op.peer->segment->qp(op.target_index);
+  if (const Outcome early = check_target(op); early.step != Step::kDone) return early;
+  mark(op);
+  const Outcome outcome = prepare_target(op);
+  if (outcome.step == Step::kWait) unmark(op);
+  return outcome;
+}
+
+Outcome explain_copy_error(int error) {
+  // ESRCH: the peer is gone. Anything else: its memory is.
+  return fail(error == ESRCH ? IBV_WC_RETRY_EXC_ERR : IBV_WC_REM_OP_ERR);
+}
+
+Outcome copy_host(Operation& op) {
+  const auto move = is_read(op) ? read_pieces : write_pieces;
+  const int pid = op.peer->is_self ? 0 : op.peer->pid;
+  const uint64_t bytes = op.request->length;
+  if (bytes <= kChunkBytes) {
+    const int error = bytes == 0 ? 0 : move(pid, op.remote.pieces, op.local.pieces);
+    return error == 0 ? kDone : explain_copy_error(error);
+  }
+  for (uint64_t done = 0; done < bytes; done += kChunkBytes) {
+    if (const Outcome outcome = check_progress(op); outcome.step != Step::kDone) return outcome;
+    const uint64_t take = std::min(kChunkBytes, bytes - done);
+    const int error =
+        move(pid, slice_pieces(op.remote.pieces, done, take), slice_pieces(op.local.pieces, done, take));
+    if (error != 0) return explain_copy_error(error);
+  }
+  return kDone;
+}
+
+Outcome check_progress(const Operation& op) {
+  const ibv_qp_state state = get_state(*op.qp->shared);
+  if (state == IBV_QPS_ERR || state == IBV_QPS_RESET) return fail(IBV_WC_WR_FLUSH_ERR);
+  const bool is_gone = op.peer->dead.load(std::memory_order_acquire) || get_state(*op.target) == IBV_QPS_ERR;
+  return is_gone ? fail(IBV_WC_RETRY_EXC_ERR) : kDone;
+}
+
+void finish(Operation& op) {
+  PeerFailure failure{};
+  if (op.outcome.step == Step::kDone) {
+    if (op.has_receive) complete_receive(op, IBV_WC_SUCCESS);
+  } else if (op.is_marked && find_peer_failure(op.outcome.status, failure)) {
+    if (op.has_receive) complete_receive(op, failure.receive_status);
+    fail_target(*op.peer, op.target_index, failure.event);
+  } else if (op.has_receive && get_state(*op.target) == IBV_QPS_ERR) {
+    complete_receive(op, IBV_WC_WR_FLUSH_ERR);
+  }
+  op.has_receive = false;  // one that is still open is flushed by its owner when that gives up the queue pair
+  unmark(op);
+}
+
+}  // namespace verbena::softverbs

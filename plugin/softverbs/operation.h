@@ -1,0 +1,75 @@
+#pragma once
+
+#include "softverbs/copy.h"
+#include "softverbs/receive_ring.h"
+#include "softverbs/send_queue.h"
+
+namespace verbena::softverbs {
+
+struct Qp;
+struct Peer;
+class GpuLane;
+
+// Why the head of a send queue does not move.
+enum class Wait { kNone, kPeerNotReady, kReceiverNotReady };
+
+enum class Step { kDone, kWait, kFail };
+
+struct Outcome {
+  Step step = Step::kDone;
+  ibv_wc_status status = IBV_WC_SUCCESS;  // of a failure
+  Wait wait = Wait::kNone;
+  uint64_t budget_ns = UINT64_MAX;  // how long to wait before that is a failure with `status`
+};
+
+// A gather list in one process's memory. `gpus` says for each piece 0 (host) or 1 + the index of its
+// SharedGpu.
+struct Memory {
+  Pieces pieces;
+  std::vector<uint32_t> gpus;
+  bool has_gpu = false;
+
+  void clear();
+  void add(uint64_t address, uint64_t bytes, uint32_t gpu);
+};
+
+// One request of a connected queue pair on its way: prepare, copy, finish.
+struct Operation {
+  Qp* qp = nullptr;
+  SendRequest* request = nullptr;
+  Peer* peer = nullptr;
+  SharedQp* target = nullptr;
+  uint32_t target_index = 0;
+  Memory local, remote;
+  ReceiveRequest receive;
+  bool is_marked = false;    // counted in target->started, not yet in finished
+  bool has_receive = false;  // opened there, not yet closed
+  Outcome outcome;
+
+  // GPU copies: done when the lane has come so far.
+  GpuLane* lane = nullptr;
+  uint64_t lane_ticket = 0;
+
+  bool uses_gpu() const { return local.has_gpu || remote.has_gpu; }
+};
+
+// Checks everything, marks the peer's queue pair and takes a receive if one is needed. Never waits: when the
+// request cannot go yet everything is as it was. A failure still needs finish().
+Outcome prepare(Operation& op, Qp& qp, SendRequest& request);
+
+// Between host memories.
+Outcome copy_host(Operation& op);
+
+// Whether a long copy should go on.
+Outcome check_progress(const Operation& op);
+
+// Tells the peer how it went (op.outcome) and lets go of its queue pair. The sender's completion is the
+// caller's.
+void finish(Operation& op);
+
+// What a failed copy means. `error` is an errno.
+Outcome explain_copy_error(int error);
+
+bool is_read(const Operation& op);
+
+}  // namespace verbena::softverbs

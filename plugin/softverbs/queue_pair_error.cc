@@ -1,0 +1,97 @@
+#include <sched.h>
+
+#include "softverbs/clock.h"
+#include "softverbs/events.h"
+#include "softverbs/queue_pair.h"
+
+namespace verbena::softverbs {
+namespace {
+
+void raise(Peer& peer, const SharedQp& qp, ibv_event_type type) {
+  raise_async(peer, qp.context.get(), qp.token.get(), type);
+}
+
+bool draws_from_shared(Segment& segment, const SharedQp& qp) {
+  return segment.receive_queue(qp.receive_queue.get()).is_shared.get() != 0;
+}
+
+// The receives of messages that a dead peer did not finish. A live one closes them itself.
+bool claim_open_receive(SharedQp& qp, Completion& completion) {
+  uint32_t closed = qp.receives_closed.load();
+  while (closed != qp.receives_opened.load()) {
+    const uint64_t wr_id = qp.open_receives[closed % kOpenReceives].wr_id.get();
+    if (!qp.receives_closed.compare_exchange_weak(closed, closed + 1)) continue;
+    completion.wr_id = wr_id;
+    completion.receive = kReceive | (closed & kReceiveCountMask);
+    return true;
+  }
+  return false;
+}
+
+Completion make_flushed(const SharedQp& qp) {
+  Completion completion{};
+  completion.status = IBV_WC_WR_FLUSH_ERR;
+  completion.opcode = IBV_WC_RECV;
+  completion.qp_number = qp.number.load();
+  completion.life = qp.life.get();
+  return completion;
+}
+
+}  // namespace
+
+// A queue pair that waits with the worker is flushed at the worker's next look, at most a millisecond away.
+void enter_error(Qp& qp) {
+  const uint32_t before = qp.shared->state.exchange(IBV_QPS_ERR);
+  wait_until_quiet(qp);
+  Peer& self = Process::get()->self();
+  Completion completion = make_flushed(*qp.shared);
+  while (claim_open_receive(*qp.shared, completion)) {
+    complete(self, qp.shared->receive_cq.get(), completion, true);
+  }
+  flush_receives(self, qp.index);
+  if (before != IBV_QPS_ERR && qp.base.srq != nullptr) raise(self, *qp.shared, IBV_EVENT_QP_LAST_WQE_REACHED);
+}
+
+void fail_target(Peer& peer, uint32_t qp_index, ibv_event_type event) {
+  SharedQp& target = peer.segment->qp(qp_index);
+  uint32_t state = target.state.load();
+  while (state != IBV_QPS_ERR) {
+    if (state == IBV_QPS_RESET || state == IBV_QPS_INIT) return;
+    if (target.state.compare_exchange_weak(state, IBV_QPS_ERR)) break;
+  }
+  flush_receives(peer, qp_index);
+  if (state == IBV_QPS_ERR) return;
+  raise(peer, target, event);
+  if (draws_from_shared(*peer.segment, target)) raise(peer, target, IBV_EVENT_QP_LAST_WQE_REACHED);
+}
+
+void flush_receives(Peer& peer, uint32_t qp_index) {
+  Segment& segment = *peer.segment;
+  SharedQp& target = segment.qp(qp_index);
+  if (draws_from_shared(segment, target)) return;  // the others' receives
+  Completion completion = make_flushed(target);
+  ReceiveRequest request;
+  while (pop_receive(segment, segment.receive_queue(target.receive_queue.get()), qp_index, request,
+                     Take::kFlush)) {
+    completion.wr_id = request.wr_id;
+    completion.receive = request.receive;
+    complete(peer, target.receive_cq.get(), completion, true);
+  }
+}
+
+void wait_until_quiet(Qp& qp) {
+  constexpr uint64_t kPatienceNs = 5'000'000'000;
+  const uint64_t deadline_ns = read_clock_ns() + kPatienceNs;
+  const uint32_t started = qp.shared->started.fetch_add(0);
+  while (static_cast<int32_t>(qp.shared->finished.load(std::memory_order_acquire) - started) < 0) {
+    const bool is_dead = qp.peer == nullptr || qp.peer->dead.load(std::memory_order_acquire);
+    if (is_dead || read_clock_ns() > deadline_ns) break;
+    sched_yield();
+  }
+  if (qp.peer == nullptr || !qp.peer->dead.load(std::memory_order_acquire)) return;
+  Segment& segment = Process::get()->segment();
+  recover_receives(segment, segment.receive_queue(qp.shared->receive_queue.get()), qp.index);
+  qp.shared->finished.store(started);
+}
+
+}  // namespace verbena::softverbs

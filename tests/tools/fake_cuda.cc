@@ -4,9 +4,12 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
+#include <map>
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "common/cuda_driver.h"
 #include "tools/ptx_interpreter.h"
@@ -22,10 +25,20 @@ constexpr CudaStatus kInvalidPtx = 218;
 constexpr CudaStatus kNotFound = 500;
 constexpr CudaStatus kNotSupported = 801;
 
+using Clock = std::chrono::steady_clock;
+
 struct Function {
   PtxProgram* program;
   std::string name;
 };
+
+// Like a driver, it owns what it hands out until the process ends.
+struct Owned {
+  std::deque<Function> functions;
+  std::deque<Clock::time_point> events;
+  std::deque<std::unique_ptr<PtxProgram>> programs;
+  std::map<CudaAddress, std::vector<std::byte>> memory;
+} owned;
 
 int count_gpus() {
   const char* const text = std::getenv("FAKE_GPUS");
@@ -73,12 +86,13 @@ EXPORT CudaStatus cuCtxSetCurrent(CudaContext) {
   return kCudaSuccess;
 }
 EXPORT CudaStatus cuMemAlloc_v2(CudaAddress* address, size_t length_bytes) {
-  *address = reinterpret_cast<CudaAddress>(std::malloc(length_bytes));
+  std::vector<std::byte> memory(length_bytes);
+  *address = reinterpret_cast<CudaAddress>(memory.data());
+  owned.memory[*address] = std::move(memory);
   return kCudaSuccess;
 }
 EXPORT CudaStatus cuMemFree_v2(CudaAddress address) {
-  std::free(reinterpret_cast<void*>(address));
-  return kCudaSuccess;
+  return owned.memory.erase(address) == 1 ? kCudaSuccess : kInvalidValue;
 }
 EXPORT CudaStatus cuMemsetD32Async(CudaAddress target, unsigned value, size_t count, CudaStream) {
   std::fill_n(reinterpret_cast<unsigned*>(target), count, value);
@@ -120,9 +134,8 @@ EXPORT CudaStatus cuGraphDestroy(CudaGraph) {
   return kCudaSuccess;
 }
 
-using Clock = std::chrono::steady_clock;
 EXPORT CudaStatus cuEventCreate(CudaEvent* event, unsigned) {
-  *event = reinterpret_cast<CudaEvent>(new Clock::time_point);
+  *event = reinterpret_cast<CudaEvent>(&owned.events.emplace_back());
   return kCudaSuccess;
 }
 EXPORT CudaStatus cuEventRecord(CudaEvent event, CudaStream) {
@@ -138,8 +151,8 @@ EXPORT CudaStatus cuEventElapsedTime(float* milliseconds, CudaEvent begin, CudaE
 
 EXPORT CudaStatus cuModuleLoadDataEx(CudaModule* module, const void* image, unsigned, int*, void** values) {
   try {
-    auto program = std::make_unique<PtxProgram>(static_cast<const char*>(image));
-    *module = reinterpret_cast<CudaModule>(program.release());
+    owned.programs.push_back(std::make_unique<PtxProgram>(static_cast<const char*>(image)));
+    *module = reinterpret_cast<CudaModule>(owned.programs.back().get());
     return kCudaSuccess;
   } catch (const std::exception& error) {
     std::strcpy(static_cast<char*>(values[0]), error.what());
@@ -148,7 +161,7 @@ EXPORT CudaStatus cuModuleLoadDataEx(CudaModule* module, const void* image, unsi
 }
 EXPORT CudaStatus cuModuleGetFunction(CudaFunction* function, CudaModule module, const char* name) {
   auto* const program = reinterpret_cast<PtxProgram*>(module);
-  *function = reinterpret_cast<CudaFunction>(new Function{program, name});
+  *function = reinterpret_cast<CudaFunction>(&owned.functions.emplace_back(Function{program, name}));
   return program->has_kernel(name) ? kCudaSuccess : kNotFound;
 }
 EXPORT CudaStatus cuLaunchKernel(CudaFunction opaque, unsigned grid_x, unsigned, unsigned, unsigned block_x,

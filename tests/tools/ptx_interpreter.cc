@@ -1,7 +1,7 @@
 #include "tools/ptx_interpreter.h"
 
+#include <algorithm>
 #include <cstring>
-#include <regex>
 #include <stdexcept>
 
 namespace verbena::tools {
@@ -33,6 +33,13 @@ std::string strip(std::string text) {
   return text;
 }
 
+std::string strip_comments(std::string_view text) {
+  std::string kept(text);
+  for (size_t at = 0; (at = kept.find("//", at)) != std::string::npos;)
+    kept.erase(at, kept.find('\n', at) - at);
+  return kept;
+}
+
 std::vector<std::string> split_operands(const std::string& text) {
   std::vector<std::string> operands;
   size_t begin = 0;
@@ -49,24 +56,26 @@ std::vector<std::string> split_operands(const std::string& text) {
 }  // namespace
 
 PtxProgram::PtxProgram(std::string_view text) {
-  const std::string source = std::regex_replace(std::string(text), std::regex("//[^\n]*"), "");
-  const std::regex entry(R"(\.entry\s+(\w+)\s*\(([^)]*)\)\s*\{([^}]*)\})");
-  // Register declarations hold no braces, and "%p<2>" is dropped with its line.
-  for (auto match = std::sregex_iterator(source.begin(), source.end(), entry);
-       match != std::sregex_iterator(); ++match) {
-    Kernel& kernel = kernels_[(*match)[1]];
-    const std::string parameters = (*match)[2];
-    const std::regex parameter(R"(\.param\s+\.u(\d+)\s+(\w+))");
-    for (auto found = std::sregex_iterator(parameters.begin(), parameters.end(), parameter);
-         found != std::sregex_iterator(); ++found) {
-      kernel.parameters.emplace_back((*found)[2], std::stoul((*found)[1]) / 8);
+  const std::string source = strip_comments(text);
+  constexpr std::string_view kEntry = ".entry";
+  for (size_t at = 0; (at = source.find(kEntry, at)) != std::string::npos;) {
+    const size_t open = source.find('(', at);
+    const size_t body_begin = source.find('{', open);
+    const size_t body_end = source.find('}', body_begin);
+    at += kEntry.size();
+    Kernel& kernel = kernels_[strip(source.substr(at, open - at))];
+    for (const std::string& parameter :
+         split_operands(source.substr(open + 1, source.find(')', open) - open - 1))) {
+      const size_t name = parameter.rfind(' ') + 1;
+      kernel.parameters.emplace_back(parameter.substr(name),
+                                     parameter.find(".u64") == std::string::npos ? 4 : 8);
     }
-    const std::string body = (*match)[3];
-    for (size_t begin = 0; begin < body.size();) {
-      const size_t end = std::min(body.find('\n', begin), body.size());
-      parse_line(kernel, strip(body.substr(begin, end - begin)));
+    for (size_t begin = body_begin + 1; begin < body_end;) {
+      const size_t end = std::min(source.find('\n', begin), body_end);
+      parse_line(kernel, strip(source.substr(begin, end - begin)));
       begin = end + 1;
     }
+    at = body_end;
   }
 }
 

@@ -154,7 +154,7 @@ abi::Result start_send(void* send_comm, void* data, size_t length, void** reques
 abi::Result start_receive(void* recv_comm, void* data, size_t length, void* mhandle, void** request) {
   auto* const comm = static_cast<Comm*>(recv_comm);
   if (++comm->receives == kFaultyMessage) {
-    if (has_fault("crash")) raise(SIGSEGV);
+    if (has_fault("crash")) raise(SIGKILL);
     if (has_fault("error")) return abi::kRemoteError;
     if (has_fault("request")) return abi::kSuccess;
   }

@@ -93,7 +93,7 @@ TEST(VerbenaPerf, ReportsBrokenContract) {
       {"register", "regMr failed: ncclSystemError (2)"},
       {"error", "irecv failed: ncclRemoteError"},
       {"request", "irecv left *request unwritten"},
-      {"crash", "killed by signal 11"},
+      {"crash", "killed by signal 9"},
       {"head", "no receive of it is complete"},
   };
   for (const BrokenContract& broken : kCases) {

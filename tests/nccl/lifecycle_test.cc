@@ -1,4 +1,6 @@
 // NCCL loads, initialises, finalizes and unloads the plugin as often as it likes.
+#include <cstdlib>
+
 #include "nccl/live_fixture.h"
 
 namespace verbena::nccl::testing {
@@ -61,6 +63,22 @@ TYPED_TEST(LifecycleTest, FinalizeOfNothing) {
   auto* connection = this->establish();
   ASSERT_NE(connection, nullptr);
   EXPECT_EQ(connection->transfer(4096, 0, 0), nullptr);
+}
+
+// Programs return from main without destroying their communicators, with messages under way and threads
+// polling.
+TYPED_TEST(LifecycleTest, ProcessThatExitsInTheMiddleOfThings) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto leave = [this] {
+    if (this->start() != 2) std::exit(3);
+    auto* connection = this->establish();
+    if (connection == nullptr || connection->transfer(4096, 0, 0) != nullptr) std::exit(4);
+    if (connection->receive(connection->received.bytes, connection->received.mhandle) == nullptr)
+      std::exit(5);
+    if (connection->send(connection->sent.bytes, connection->sent.mhandle) == nullptr) std::exit(6);
+    std::exit(0);
+  };
+  EXPECT_EXIT(leave(), ::testing::ExitedWithCode(0), "");
 }
 
 using NewestLifecycleTest = LiveTest<NewestVersion>;

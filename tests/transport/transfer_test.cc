@@ -7,11 +7,14 @@
 namespace verbena::transport {
 namespace {
 
+enum class Paths { kAny, kBoth, kOnlyDirect, kOnlyStaged };
+
 struct Shape {
   const char* name;
   int sending_rails = 1, receiving_rails = 1;
   bool unpacks = true;
   Settings settings;
+  Paths paths = Paths::kAny;  // that the messages must have taken, empty ones aside
 };
 
 void PrintTo(const Shape& shape, std::ostream* out) {
@@ -28,6 +31,12 @@ std::vector<size_t> list_lengths(size_t page_bytes) {
   return lengths;
 }
 
+void expect_paths(const Statistics& statistics, Paths paths) {
+  if (paths == Paths::kAny) return;
+  EXPECT_EQ(statistics.sent_direct_bytes == 0, paths == Paths::kOnlyStaged);
+  EXPECT_EQ(statistics.sent_staged_bytes == 0, paths == Paths::kOnlyDirect);
+}
+
 void run_transfer(const Shape& shape, const Transfer& transfer) {
   const Part sending{[&](Channel& channel) {
     Host host(shape.settings);
@@ -36,6 +45,7 @@ void run_transfer(const Shape& shape, const Transfer& transfer) {
     SendingSide side(*sender, nic, transfer);
     EXPECT_TRUE(poll_until([&] { return side.step(); }));
     EXPECT_EQ(side.status(), base::Status::kOk);
+    expect_paths(sender->statistics(), shape.paths);
     channel.meet();
   }};
   const Part receiving{[&](Channel& channel) {
@@ -66,7 +76,8 @@ TEST_P(TransferTest, EveryLength) {
 
 TEST_P(TransferTest, EveryAlignment) {
   Transfer transfer;
-  for (const size_t length : {1, 15, 64, 4097, 40'000}) {
+  transfer.sends_ahead = transfer.receives_ahead = kUnpackQueueDepthSlots;
+  for (const size_t length : {15, 4097, 90'000}) {
     for (uint32_t shifts = 0; shifts < 256; ++shifts) {
       transfer.messages.push_back(
           {.length_bytes = length, .source_shift = shifts % 16, .target_shift = shifts / 16});
@@ -76,14 +87,18 @@ TEST_P(TransferTest, EveryAlignment) {
 }
 
 const Shape kShapes[] = {
-    {.name = "Default", .settings = {}},
-    {.name = "NothingStaged", .settings = {{"VERBENA_UNPACK_THRESHOLD", "0"}}},
-    {.name = "NobodyUnpacks", .unpacks = false, .settings = {}},
+    {.name = "Default", .settings = {}, .paths = Paths::kBoth},
+    {.name = "NothingStaged", .settings = {{"VERBENA_UNPACK_THRESHOLD", "0"}}, .paths = Paths::kOnlyDirect},
+    {.name = "NobodyUnpacks", .unpacks = false, .settings = {}, .paths = Paths::kOnlyDirect},
     {.name = "AllStagedInSmallPages",
-     .settings = {{"VERBENA_UNPACK_THRESHOLD", "unlimited"}, {"VERBENA_PAGE_BYTES", "4k"}}},
+     .settings = {{"VERBENA_UNPACK_THRESHOLD", "unlimited"}, {"VERBENA_PAGE_BYTES", "4k"}},
+     .paths = Paths::kOnlyStaged},
     {.name = "AllStagedInLargePages",
-     .settings = {{"VERBENA_UNPACK_THRESHOLD", "unlimited"}, {"VERBENA_PAGE_BYTES", "64k"}}},
-    {.name = "TwoRails", .sending_rails = 2, .receiving_rails = 2, .settings = {}},
+     .settings = {{"VERBENA_UNPACK_THRESHOLD", "unlimited"},
+                  {"VERBENA_PAGE_BYTES", "64k"},
+                  {"VERBENA_BOUNCE_BYTES", "32m"}},
+     .paths = Paths::kOnlyStaged},
+    {.name = "TwoRails", .sending_rails = 2, .receiving_rails = 2, .settings = {}, .paths = Paths::kBoth},
     {.name = "ThreeRailsAllStaged",
      .sending_rails = 3,
      .receiving_rails = 3,
@@ -91,8 +106,9 @@ const Shape kShapes[] = {
     {.name = "FourRails",
      .sending_rails = 4,
      .receiving_rails = 4,
-     .settings = {{"VERBENA_MIN_STRIPE_BYTES", "4k"}}},
-    {.name = "OneRailToTwo", .sending_rails = 1, .receiving_rails = 2, .settings = {}},
+     .settings = {{"VERBENA_MIN_STRIPE_BYTES", "4k"}},
+     .paths = Paths::kBoth},
+    {.name = "OneRailToTwo", .sending_rails = 1, .receiving_rails = 2, .settings = {}, .paths = Paths::kBoth},
     {.name = "TwoRailsToOne",
      .sending_rails = 2,
      .receiving_rails = 1,
@@ -112,8 +128,10 @@ TEST(LongTransfer, SixtyFourMegabytesStripedAndAsOne) {
   Transfer transfer;
   transfer.sends_ahead = transfer.receives_ahead = 1;
   transfer.messages = {{.length_bytes = 64 << 20}, {.length_bytes = (64 << 20) - 1, .target_shift = 5}};
-  run_transfer({.name = "", .sending_rails = 2, .receiving_rails = 2, .settings = {}}, transfer);
-  run_transfer({.name = "", .settings = {}}, transfer);
+  Shape shape{.name = "", .settings = {}, .paths = Paths::kOnlyDirect};
+  run_transfer(shape, transfer);
+  shape.sending_rails = shape.receiving_rails = 2;
+  run_transfer(shape, transfer);
 }
 
 }  // namespace

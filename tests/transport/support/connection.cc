@@ -1,16 +1,24 @@
 #include "transport/support/connection.h"
 
 #include <sched.h>
+#include <unistd.h>
 
 #include <stdexcept>
 
 namespace verbena::transport {
 
+// On a busy machine a thread that only yields gets its turn after everybody else's; one that slept comes
+// sooner.
 bool poll_until(const std::function<bool()>& done, int64_t patience_ms) {
+  constexpr int kYields = 50;
   const auto deadline = base::Deadline::after_ms(patience_ms);
-  while (!done()) {
+  for (int rounds = 0; !done(); ++rounds) {
     if (deadline.has_passed()) return done();
-    sched_yield();
+    if (rounds % (kYields + 1) < kYields) {
+      sched_yield();
+    } else {
+      usleep(50);
+    }
   }
   return true;
 }

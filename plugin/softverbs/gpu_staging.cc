@@ -92,7 +92,9 @@ void StagedTransfer::advance(uint32_t index) {
 bool StagedTransfer::is_settled(Stage& stage) {
   std::erase_if(stage.requests, [this](uint32_t request) {
     const ServiceState state = look_at_request(*op_.peer, request);
-    if (state == ServiceState::kFailed) fail({Step::kFail, IBV_WC_REM_OP_ERR});
+    const bool is_dead = op_.peer->dead.load(std::memory_order_acquire);
+    if (state == ServiceState::kFailed)
+      fail({Step::kFail, is_dead ? IBV_WC_RETRY_EXC_ERR : IBV_WC_REM_OP_ERR});
     return state != ServiceState::kBusy;
   });
   if (!stage.requests.empty()) return false;

@@ -233,7 +233,7 @@ Child::Child(const std::function<void(int socket)>& body) {
   EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
   pid_ = fork();
   if (pid_ == 0) {
-    alarm(60);  // never outlive a test that hangs
+    alarm(100);  // never outlive a test that hangs
     close(ends[0]);
     body(ends[1]);
     fflush(nullptr);

@@ -1,0 +1,380 @@
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <condition_variable>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <thread>
+
+// A stand-in for libcuda.so.1 on machines without a GPU, so that the code around the driver's calls runs in
+// every test. "Device memory" is a memfd: its address faults when the CPU touches it, and only these copies
+// know where it really is. Streams are threads that take their time. It says nothing about how a real GPU
+// behaves.
+namespace {
+
+using Pointer = unsigned long long;
+enum Result {
+  kSuccess = 0,
+  kInvalidValue = 1,
+  kInvalidContext = 201,
+  kNotReady = 600,
+  kAlreadyRegistered = 712,
+  kNotSupported = 801
+};
+constexpr size_t kGrainBytes = 2 << 20;
+constexpr int kGpus = 2;
+
+struct Range {
+  size_t bytes = 0;
+  uint8_t* alias = nullptr;  // where the CPU may really touch it
+  int fd = -1;
+  int gpu = 0;
+  bool is_legacy = false, is_accessible = false, is_exportable = false;
+};
+
+struct Handle {
+  int fd;
+  size_t bytes;
+  int gpu;
+  bool is_exportable;
+};
+
+struct Context {
+  int gpu;
+};
+
+std::mutex mutex;
+std::map<Pointer, Range> ranges;  // by start
+std::map<uint64_t, size_t> host_ranges;
+Context contexts[kGpus] = {{0}, {1}};
+thread_local Context* current = nullptr;
+
+size_t round_up(size_t bytes) {
+  return (bytes + kGrainBytes - 1) / kGrainBytes * kGrainBytes;
+}
+
+// The range that holds an address; with the mutex held.
+std::pair<Pointer, Range*> find_range(Pointer address) {
+  auto after = ranges.upper_bound(address);
+  if (after == ranges.begin()) return {0, nullptr};
+  --after;
+  return address < after->first + after->second.bytes ? std::pair(after->first, &after->second)
+                                                      : std::pair(Pointer{0}, nullptr);
+}
+
+Pointer reserve(size_t bytes) {
+  void* address = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  return reinterpret_cast<Pointer>(address);
+}
+
+void attach(Pointer at, int fd, size_t bytes, int gpu, bool is_legacy, bool is_exportable = false) {
+  void* alias = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  std::lock_guard lock(mutex);
+  ranges[at] = {bytes, static_cast<uint8_t*>(alias), fd, gpu, is_legacy, is_legacy, is_exportable};
+}
+
+int detach(Pointer at) {
+  std::lock_guard lock(mutex);
+  const auto range = ranges.find(at);
+  if (range == ranges.end()) return kInvalidValue;
+  munmap(range->second.alias, range->second.bytes);
+  close(range->second.fd);
+  ranges.erase(range);
+  return kSuccess;
+}
+
+// Where the CPU finds [address, address + bytes); nullptr when that is not all accessible device memory.
+uint8_t* resolve(Pointer address, size_t bytes) {
+  std::lock_guard lock(mutex);
+  const auto [start, range] = find_range(address);
+  if (range == nullptr) return reinterpret_cast<uint8_t*>(address);  // the host's
+  if (!range->is_accessible || address + bytes > start + range->bytes) return nullptr;
+  return range->alias + (address - start);
+}
+
+struct Stream {
+  struct Copy {
+    uint8_t* to;
+    const uint8_t* from;
+    size_t bytes;
+  };
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<Copy> copies;
+  uint64_t issued = 0, done = 0;
+  std::thread thread{[this] { work(); }};
+
+  void work() {
+    std::unique_lock lock(mutex);
+    for (;;) {
+      changed.wait(lock, [this] { return !copies.empty(); });
+      const Copy copy = copies.front();
+      copies.pop_front();
+      lock.unlock();
+      usleep(20);
+      memcpy(copy.to, copy.from, copy.bytes);
+      lock.lock();
+      ++done;
+    }
+  }
+};
+
+struct Event {
+  Stream* stream = nullptr;
+  uint64_t count = 0;
+};
+
+// What cuIpcGetMemHandle puts into its 64 bytes.
+struct Ipc {
+  int pid, fd, gpu;
+  size_t bytes;
+};
+
+struct Location {
+  int type, id;
+};
+struct AllocationProperties {
+  int type, handle_types;
+  Location location;
+};
+
+int copy_now(Pointer to, Pointer from, size_t bytes) {
+  uint8_t* target = resolve(to, bytes);
+  const uint8_t* source = resolve(from, bytes);
+  if (target == nullptr || source == nullptr) return kInvalidValue;
+  memcpy(target, source, bytes);
+  return kSuccess;
+}
+
+}  // namespace
+
+#define API extern "C" __attribute__((visibility("default"))) int
+
+API cuInit(unsigned) {
+  return kSuccess;
+}
+API cuDeviceGetCount(int* count) {
+  *count = kGpus;
+  return kSuccess;
+}
+API cuDevicePrimaryCtxRetain(Context** context, int gpu) {
+  *context = &contexts[gpu];
+  return kSuccess;
+}
+API cuCtxSetCurrent(Context* context) {
+  current = context;
+  return kSuccess;
+}
+API cuCtxGetCurrent(Context** context) {
+  *context = current;
+  return kSuccess;
+}
+API cuCtxGetDevice(int* gpu) {
+  if (current == nullptr) return kInvalidContext;
+  *gpu = current->gpu;
+  return kSuccess;
+}
+API cuCtxGetStreamPriorityRange(int* least, int* greatest) {
+  *least = 0;
+  *greatest = -5;
+  return kSuccess;
+}
+API cuCtxSynchronize() {
+  return kSuccess;
+}
+API cuDeviceGetUuid(uint8_t* uuid, int gpu) {
+  memset(uuid, gpu + 1, 16);
+  return kSuccess;
+}
+API cuThreadExchangeStreamCaptureMode(int* mode) {
+  thread_local int present = 0;
+  std::swap(*mode, present);
+  return kSuccess;
+}
+
+API cuPointerGetAttributes(unsigned count, const int* which, void** data, Pointer address) {
+  std::lock_guard lock(mutex);
+  const auto [start, range] = find_range(address);
+  for (unsigned i = 0; i < count; ++i) {
+    const bool is_known = range != nullptr;
+    switch (which[i]) {
+      case 1:
+        *static_cast<Context**>(data[i]) = is_known && range->is_legacy ? &contexts[range->gpu] : nullptr;
+        break;
+      case 2:
+        *static_cast<unsigned*>(data[i]) = is_known ? 2 : 0;
+        break;
+      case 8:
+        *static_cast<unsigned*>(data[i]) = 0;
+        break;
+      case 9:
+        *static_cast<int*>(data[i]) = is_known ? range->gpu : -1;
+        break;
+      case 10:
+        *static_cast<unsigned*>(data[i]) = is_known && range->is_legacy ? 1 : 0;
+        break;
+      case 11:
+        *static_cast<Pointer*>(data[i]) = start;
+        break;
+      case 12:
+        *static_cast<size_t*>(data[i]) = is_known ? range->bytes : 0;
+        break;
+      default:
+        return kInvalidValue;
+    }
+  }
+  return kSuccess;
+}
+
+API cuMemAlloc_v2(Pointer* address, size_t bytes) {
+  if (current == nullptr) return kInvalidContext;
+  const int fd = memfd_create("fake-device", MFD_CLOEXEC);
+  if (ftruncate(fd, static_cast<off_t>(bytes)) != 0) return kInvalidValue;
+  *address = reserve(bytes);
+  attach(*address, fd, bytes, current->gpu, true);
+  return kSuccess;
+}
+API cuMemFree_v2(Pointer address) {
+  return detach(address);
+}
+API cuMemHostAlloc(void** address, size_t bytes, unsigned) {
+  *address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  return kSuccess;
+}
+API cuMemFreeHost(void*) {
+  return kSuccess;
+}
+API cuMemHostRegister_v2(void* address, size_t bytes, unsigned) {
+  std::lock_guard lock(mutex);
+  return host_ranges.emplace(reinterpret_cast<uint64_t>(address), bytes).second ? kSuccess
+                                                                                : kAlreadyRegistered;
+}
+
+API cuIpcGetMemHandle(Ipc* handle, Pointer address) {
+  std::lock_guard lock(mutex);
+  const auto [start, range] = find_range(address);
+  if (range == nullptr || !range->is_legacy) return kInvalidValue;
+  *handle = {getpid(), range->fd, range->gpu, range->bytes};
+  return kSuccess;
+}
+struct IpcHandle {
+  uint8_t bytes[64];
+};
+API cuIpcOpenMemHandle_v2(Pointer* address, IpcHandle handle, unsigned) {
+  Ipc ipc{};
+  memcpy(&ipc, handle.bytes, sizeof(ipc));
+  if (current == nullptr || ipc.pid == getpid()) return kInvalidContext;
+  char path[64];
+  snprintf(path, sizeof(path), "/proc/%d/fd/%d", ipc.pid, ipc.fd);
+  const int fd = open(path, O_RDWR | O_CLOEXEC);
+  if (fd < 0) return kInvalidValue;
+  *address = reserve(ipc.bytes);
+  attach(*address, fd, ipc.bytes, ipc.gpu, true);
+  return kSuccess;
+}
+API cuIpcCloseMemHandle(Pointer address) {
+  return detach(address);
+}
+
+API cuMemGetAllocationGranularity(size_t* grain, const AllocationProperties*, int) {
+  *grain = kGrainBytes;
+  return kSuccess;
+}
+API cuMemCreate(Handle** handle, size_t bytes, const AllocationProperties* properties, unsigned long long) {
+  if (bytes % kGrainBytes != 0) return kInvalidValue;
+  const int fd = memfd_create("fake-device", MFD_CLOEXEC);
+  if (ftruncate(fd, static_cast<off_t>(bytes)) != 0) return kInvalidValue;
+  *handle = new Handle{fd, bytes, properties->location.id, properties->handle_types == 1};
+  return kSuccess;
+}
+API cuMemRelease(Handle* handle) {
+  close(handle->fd);
+  delete handle;
+  return kSuccess;
+}
+API cuMemAddressReserve(Pointer* address, size_t bytes, size_t, Pointer, unsigned long long) {
+  *address = reserve(round_up(bytes));
+  return kSuccess;
+}
+API cuMemAddressFree(Pointer address, size_t bytes) {
+  munmap(reinterpret_cast<void*>(address), round_up(bytes));
+  return kSuccess;
+}
+API cuMemMap(Pointer address, size_t bytes, size_t offset, Handle* handle, unsigned long long) {
+  if (offset != 0 || bytes % kGrainBytes != 0 || bytes > handle->bytes) return kInvalidValue;
+  attach(address, dup(handle->fd), bytes, handle->gpu, false, handle->is_exportable);
+  return kSuccess;
+}
+API cuMemUnmap(Pointer address, size_t) {
+  return detach(address);
+}
+API cuMemSetAccess(Pointer address, size_t, const void*, size_t) {
+  std::lock_guard lock(mutex);
+  const auto [start, range] = find_range(address);
+  if (range == nullptr) return kInvalidValue;
+  range->is_accessible = true;
+  return kSuccess;
+}
+API cuMemRetainAllocationHandle(Handle** handle, void* address) {
+  std::lock_guard lock(mutex);
+  const auto [start, range] = find_range(reinterpret_cast<Pointer>(address));
+  if (range == nullptr || range->is_legacy) return kInvalidValue;
+  *handle = new Handle{dup(range->fd), range->bytes, range->gpu, range->is_exportable};
+  return kSuccess;
+}
+API cuMemExportToShareableHandle(int* fd, Handle* handle, int, unsigned long long) {
+  if (!handle->is_exportable) return kNotSupported;
+  *fd = dup(handle->fd);
+  return kSuccess;
+}
+API cuMemImportFromShareableHandle(Handle** handle, void* descriptor, int) {
+  const int fd = static_cast<int>(reinterpret_cast<intptr_t>(descriptor));
+  struct stat status {};
+  if (fstat(fd, &status) != 0) return kInvalidValue;
+  *handle = new Handle{dup(fd), static_cast<size_t>(status.st_size), 0, true};
+  return kSuccess;
+}
+
+API cuStreamCreateWithPriority(Stream** stream, unsigned, int) {
+  *stream = new Stream;
+  return kSuccess;
+}
+API cuEventCreate(Event** event, unsigned) {
+  *event = new Event;
+  return kSuccess;
+}
+API cuEventRecord(Event* event, Stream* stream) {
+  std::lock_guard lock(stream->mutex);
+  event->stream = stream;
+  event->count = stream->issued;
+  return kSuccess;
+}
+API cuEventQuery(Event* event) {
+  std::lock_guard lock(event->stream->mutex);
+  return event->stream->done >= event->count ? kSuccess : kNotReady;
+}
+API cuMemcpyAsync(Pointer to, Pointer from, size_t bytes, Stream* stream) {
+  if (current == nullptr) return kInvalidContext;
+  uint8_t* target = resolve(to, bytes);
+  const uint8_t* source = resolve(from, bytes);
+  if (target == nullptr || source == nullptr) return kInvalidValue;
+  std::lock_guard lock(stream->mutex);
+  stream->copies.push_back({target, source, bytes});
+  ++stream->issued;
+  stream->changed.notify_one();
+  return kSuccess;
+}
+API cuMemcpyHtoD_v2(Pointer to, const void* from, size_t bytes) {
+  return copy_now(to, reinterpret_cast<Pointer>(from), bytes);
+}
+API cuMemcpyDtoH_v2(void* to, Pointer from, size_t bytes) {
+  return copy_now(reinterpret_cast<Pointer>(to), from, bytes);
+}

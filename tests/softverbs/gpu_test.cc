@@ -1,0 +1,328 @@
+#include <sched.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <functional>
+#include <string>
+
+#include "fixture.h"
+#include "gpu_memory.h"
+
+#undef ibv_reg_mr
+
+// Every kind of memory on either side, in one process and between two. Skipped where there is no CUDA device.
+namespace verbena::softverbs_test {
+namespace {
+
+constexpr size_t kBytes = 3 << 20;
+constexpr size_t kSizes[] = {1, 8, 100, 4096, 65536 + 12, kBytes - 64};
+constexpr ibv_wr_opcode kOpcodes[] = {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND,
+                                      IBV_WR_RDMA_READ};
+
+#define SKIP_WITHOUT_GPU() \
+  if (!has_gpu_somewhere()) GTEST_SKIP() << "no CUDA device: skipped"
+
+// Memory of some kind, registered.
+struct Registered {
+  Registered(Node& node, Kind kind, int gpu) : memory(kind, gpu, kBytes) {
+    mr = ibv_reg_mr(node.pd, reinterpret_cast<void*>(memory.address()), kBytes, kAllAccess);
+    EXPECT_NE(mr, nullptr) << get_name(kind);
+  }
+  ~Registered() { EXPECT_EQ(ibv_dereg_mr(mr), 0); }
+  TestMemory memory;
+  ibv_mr* mr;
+};
+
+// What the side that sends asks of the other.
+enum class Order { kEnd, kPostReceive, kFill, kClear, kExpect };
+struct Command {
+  Order order;
+  uint8_t seed;
+  size_t offset, bytes;
+};
+
+// Plays the passive side of all transfers with one kind of memory.
+void serve(int socket, Node& node, QueuePair& pair, Registered& side) {
+  for (;;) {
+    const auto command = hear<Command>(socket);
+    switch (command.order) {
+      case Order::kEnd:
+        return;
+      case Order::kPostReceive: {
+        ibv_sge sge{side.memory.address() + command.offset, static_cast<uint32_t>(command.bytes),
+                    side.mr->lkey};
+        ibv_recv_wr request{}, *bad = nullptr;
+        request.sg_list = &sge;
+        request.num_sge = 1;
+        EXPECT_EQ(ibv_post_recv(pair.qp, &request, &bad), 0);
+        break;
+      }
+      case Order::kFill:
+        side.memory.fill(command.seed);
+        break;
+      case Order::kClear:
+        side.memory.clear();
+        break;
+      case Order::kExpect:
+        // With a receive the data must be there when its completion is.
+        if (command.offset == SIZE_MAX) {
+          EXPECT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+          break;
+        }
+        tell(socket, side.memory.matches(command.seed, command.offset, command.bytes));
+        continue;
+    }
+    tell(socket, true);
+  }
+}
+
+// CUDA does not survive a fork: whatever uses it runs in a process of its own, so that the test itself may
+// fork again.
+void run_apart(const std::function<void()>& body) {
+  Child child([&body](int) {
+    count_gpus();
+    body();
+  });
+}
+
+void order(int socket, Command command) {
+  tell(socket, command);
+  if (command.order != Order::kEnd) {
+    EXPECT_TRUE(hear<bool>(socket));
+  }
+}
+
+void transfer(int socket, Node& node, QueuePair& pair, Registered& near, RemoteMemory far,
+              ibv_wr_opcode opcode, size_t bytes, uint8_t seed) {
+  const size_t offset = bytes % 64 == 0 ? 0 : 4;
+  const bool is_read = opcode == IBV_WR_RDMA_READ;
+  const bool has_receive = opcode == IBV_WR_SEND || opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
+  if (is_read) {
+    order(socket, {Order::kFill, seed, 0, 0});
+    near.memory.clear();
+  } else {
+    near.memory.fill(seed);
+    order(socket, {Order::kClear, 0, 0, 0});
+  }
+  if (has_receive) order(socket, {Order::kPostReceive, 0, offset, bytes});
+  Send send(opcode, 1);
+  send.sges.push_back({near.memory.address() + offset, static_cast<uint32_t>(bytes), near.mr->lkey});
+  ASSERT_EQ(send.to(far.address + offset, far.rkey).post(pair), 0);
+  EXPECT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+  if (has_receive) order(socket, {Order::kExpect, 0, SIZE_MAX, 0});
+  if (is_read) {
+    EXPECT_TRUE(near.memory.matches(seed, offset, bytes));
+  } else {
+    order(socket, {Order::kExpect, seed, offset, bytes});
+  }
+}
+
+void meet(int socket, QueuePair& pair) {
+  tell(socket, pair.address());
+  pair.connect(hear<Address>(socket));
+  tell(socket, true);
+  hear<bool>(socket);
+}
+
+// Transfers from and to each kind of memory here, with one kind there.
+void drive_all(int socket, Kind far_kind) {
+  Node node;
+  QueuePair pair(node);
+  meet(socket, pair);
+  const auto far = hear<RemoteMemory>(socket);
+  uint8_t seed = 1;
+  for (const Kind near_kind : kKinds) {
+    Registered near(node, near_kind, 0);
+    for (const ibv_wr_opcode opcode : kOpcodes) {
+      for (const size_t bytes : kSizes) {
+        SCOPED_TRACE(std::string(get_name(near_kind)) + " to " + get_name(far_kind) + ", opcode " +
+                     std::to_string(opcode) + ", bytes " + std::to_string(bytes));
+        transfer(socket, node, pair, near, far, opcode, bytes, seed++);
+        if (::testing::Test::HasFailure()) break;
+      }
+    }
+  }
+  order(socket, {Order::kEnd, 0, 0, 0});
+}
+
+void test_all(Kind far_kind, bool is_other_gpu) {
+  Child child([=](int socket) {
+    const int gpu = is_other_gpu ? count_gpus() - 1 : 0;
+    count_gpus();
+    Node node;
+    QueuePair pair(node);
+    meet(socket, pair);
+    Registered side(node, far_kind, gpu);
+    tell(socket, RemoteMemory{side.memory.address(), side.mr->rkey});
+    serve(socket, node, pair, side);
+  });
+  run_apart([&] { drive_all(child.socket(), far_kind); });
+}
+void drive_one_process(Kind far_kind) {
+  Node node;
+  QueuePair pair(node);
+  pair.connect(pair.address());
+  Registered far(node, far_kind, count_gpus() - 1);
+  uint8_t seed = 1;
+  for (const Kind near_kind : kKinds) {
+    Registered near(node, near_kind, 0);
+    for (const size_t bytes : kSizes) {
+      SCOPED_TRACE(std::string(get_name(near_kind)) + " to " + get_name(far_kind) + ", bytes " +
+                   std::to_string(bytes));
+      near.memory.fill(++seed);
+      far.memory.clear();
+      Send write(IBV_WR_RDMA_WRITE, 1);
+      write.sges.push_back({near.memory.address(), static_cast<uint32_t>(bytes), near.mr->lkey});
+      ASSERT_EQ(write.to(far.memory.address(), far.mr->rkey).post(pair), 0);
+      ASSERT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+      EXPECT_TRUE(far.memory.matches(seed, 0, bytes));
+      near.memory.clear();
+      Send read(IBV_WR_RDMA_READ, 2);
+      read.sges = write.sges;
+      ASSERT_EQ(read.to(far.memory.address(), far.mr->rkey).post(pair), 0);
+      ASSERT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+      EXPECT_TRUE(near.memory.matches(seed, 0, bytes));
+    }
+  }
+}
+
+class GpuTest : public ::testing::TestWithParam<Kind> {};
+
+TEST_P(GpuTest, BetweenProcesses) {
+  SKIP_WITHOUT_GPU();
+  test_all(GetParam(), false);
+}
+
+TEST_P(GpuTest, BetweenProcessesAndGpus) {
+  SKIP_WITHOUT_GPU();
+  test_all(GetParam(), true);
+}
+
+TEST_P(GpuTest, InOneProcess) {
+  SKIP_WITHOUT_GPU();
+  run_apart([] { drive_one_process(GetParam()); });
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, GpuTest, ::testing::ValuesIn(kKinds),
+                         [](const auto& test) { return std::string(get_name(test.param)); });
+
+// Pages sent to a GPU one by one, then an immediate without data: all pages are there when it arrives.
+TEST(GpuOrderTest, NoticeFollowsItsPages) {
+  SKIP_WITHOUT_GPU();
+  constexpr size_t kPageBytes = 16384, kPages = 128;
+  constexpr int kRounds = 20;
+  Child child([](int socket) {
+    count_gpus();
+    Node node;
+    QueuePair pair(node, {.receive_requests = 256});
+    meet(socket, pair);
+    Registered side(node, Kind::kDevice, 0);
+    tell(socket, RemoteMemory{side.memory.address(), side.mr->rkey});
+    for (int round = 0; round < kRounds; ++round) {
+      side.memory.clear();
+      ibv_recv_wr request{}, *bad = nullptr;
+      ASSERT_EQ(ibv_post_recv(pair.qp, &request, &bad), 0);
+      tell(socket, true);
+      ASSERT_EQ(node.wait_completion().opcode, IBV_WC_RECV_RDMA_WITH_IMM);
+      EXPECT_TRUE(side.memory.matches(static_cast<uint8_t>(round), 0, kPages * kPageBytes))
+          << "round " << round;
+    }
+  });
+  run_apart([&] {
+    Node node;
+    QueuePair pair(node, {.send_requests = 512});
+    meet(child.socket(), pair);
+    const auto far = hear<RemoteMemory>(child.socket());
+    Registered near(node, Kind::kExportable, 0);
+    for (int round = 0; round < kRounds; ++round) {
+      near.memory.fill(static_cast<uint8_t>(round));
+      hear<bool>(child.socket());
+      for (size_t page = 0; page < kPages; ++page) {
+        // Odd pages first within pairs, so that not all copies continue each other.
+        const size_t at = (page ^ 1) * kPageBytes;
+        Send write(IBV_WR_RDMA_WRITE, page, 0);
+        write.sges.push_back({near.memory.address() + at, kPageBytes, near.mr->lkey});
+        ASSERT_EQ(write.to(far.address + at, far.rkey).post(pair), 0);
+      }
+      ASSERT_EQ(Send(IBV_WR_RDMA_WRITE_WITH_IMM, 1000).to(0, 0).post(pair), 0);
+      EXPECT_EQ(node.wait_completion().wr_id, 1000u);
+    }
+  });
+}
+
+// Memory that is freed and allocated again, mostly at its old address, must not be reached through an old
+// mapping.
+TEST(GpuOrderTest, RegistrationsComeAndGo) {
+  SKIP_WITHOUT_GPU();
+  constexpr int kRounds = 12;
+  Child child([](int socket) {
+    count_gpus();
+    Node node;
+    QueuePair pair(node);
+    meet(socket, pair);
+    for (int round = 0; round < kRounds; ++round) {
+      Registered side(node, round % 2 == 0 ? Kind::kDevice : Kind::kExportable, 0);
+      side.memory.clear();
+      tell(socket, RemoteMemory{side.memory.address(), side.mr->rkey});
+      hear<bool>(socket);
+      EXPECT_TRUE(side.memory.matches(static_cast<uint8_t>(round), 0, kBytes)) << "round " << round;
+    }
+  });
+  run_apart([&] {
+    Node node;
+    QueuePair pair(node);
+    meet(child.socket(), pair);
+    Registered near(node, Kind::kDevice, 0);
+    for (int round = 0; round < kRounds; ++round) {
+      const auto far = hear<RemoteMemory>(child.socket());
+      near.memory.fill(static_cast<uint8_t>(round));
+      Send write(IBV_WR_RDMA_WRITE, 1);
+      write.sges.push_back({near.memory.address(), kBytes, near.mr->lkey});
+      ASSERT_EQ(write.to(far.address, far.rkey).post(pair), 0);
+      EXPECT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+      tell(child.socket(), true);
+    }
+  });
+}
+
+// A peer that is killed while its GPU memory is written to.
+TEST(GpuOrderTest, KilledPeer) {
+  SKIP_WITHOUT_GPU();
+  for (const Kind kind : {Kind::kDevice, Kind::kPrivate}) {
+    Child child([kind](int socket) {
+      count_gpus();
+      Node node;
+      QueuePair pair(node);
+      meet(socket, pair);
+      Registered side(node, kind, 0);
+      tell(socket, RemoteMemory{side.memory.address(), side.mr->rkey});
+      pause();
+    });
+    run_apart([&child] {
+      Node node;
+      QueuePair pair(node, {.send_requests = 128});
+      meet(child.socket(), pair);
+      const auto far = hear<RemoteMemory>(child.socket());
+      Registered near(node, Kind::kDevice, 0);
+      const auto write = [&] {
+        Send send(IBV_WR_RDMA_WRITE, 1);
+        send.sges.push_back({near.memory.address(), kBytes, near.mr->lkey});
+        return send.to(far.address, far.rkey).post(pair);
+      };
+      for (int i = 0; i < 64; ++i) ASSERT_EQ(write(), 0);
+      EXPECT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+      ::kill(child.pid(), SIGKILL);
+      ibv_wc wc{};
+      for (int i = 0; i < 1000 && wc.status == IBV_WC_SUCCESS; ++i) {
+        ASSERT_EQ(write(), 0);
+        wc = node.wait_completion();
+      }
+      EXPECT_EQ(wc.status, IBV_WC_RETRY_EXC_ERR);
+      EXPECT_EQ(pair.query_state(), IBV_QPS_ERR);
+    });
+    child.kill();
+  }
+}
+
+}  // namespace
+}  // namespace verbena::softverbs_test

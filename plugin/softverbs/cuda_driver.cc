@@ -61,6 +61,7 @@ const Driver* find_driver() {
     return nullptr;
   }
   find_virtual_memory(library, *driver);
+  find(library, driver->context_create, "cuCtxCreate_v2");
   found.store(driver, std::memory_order_release);
   return driver;
 }

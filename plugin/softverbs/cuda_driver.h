@@ -53,6 +53,7 @@ struct Driver {
   Result (*context_get_device)(Device*);
   Result (*context_priorities)(int* least, int* greatest);
   Result (*primary_context_retain)(Context*, Device);
+  Result (*context_create)(Context*, unsigned flags, Device);  // leaves it current; may be missing
   Result (*device_uuid)(Uuid*, Device);
   Result (*stream_create)(Stream*, unsigned flags, int priority);
   Result (*event_create)(Event*, unsigned flags);

@@ -5,7 +5,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <map>
+#include <mutex>
 
+#include "softverbs/config.h"
 #include "softverbs/process.h"
 
 namespace verbena::softverbs {
@@ -38,9 +41,27 @@ bool is_gpu(const PointerFacts& facts) {
   return facts.type == cuda::kTypeDevice && facts.is_managed == 0;
 }
 
-// The context that allocated it; memory of the virtual memory calls belongs to none, and its device's own one
-// is used.
+// One for each device, for the rest of the process. A graph launch holds the application's context while it
+// waits for an earlier replay, which may wait for our copy; a context of our own is not held. It shares the
+// GPU by time slices with the application's kernels, so that a small copy, which the driver lets a kernel
+// make, waits milliseconds.
+cuda::Context find_own_context(const Driver& driver, cuda::Device device) {
+  static std::mutex mutex;
+  static std::map<cuda::Device, cuda::Context> contexts;
+  const std::lock_guard lock(mutex);
+  cuda::Context& context = contexts[device];
+  if (context != nullptr || driver.context_create == nullptr) return context;
+  cuda::Context before = nullptr;
+  driver.context_get_current(&before);
+  if (driver.context_create(&context, 0, device) != kSuccess) context = nullptr;
+  driver.context_set_current(before);
+  return context;
+}
+
+// The context that allocated it; memory of the virtual memory calls belongs to none, and its device's primary
+// one is used.
 cuda::Context find_context(const Driver& driver, const PointerFacts& facts) {
+  if (get_config().own_gpu_context) return find_own_context(driver, facts.device);
   if (facts.context != nullptr) return facts.context;
   cuda::Context context = nullptr;
   return driver.primary_context_retain(&context, facts.device) == kSuccess ? context : nullptr;

@@ -94,6 +94,23 @@ TEST(Close, ReceiversLearnOfASenderThatCloses) {
   }
 }
 
+// Its grants are out and it has nothing more to write: only the control socket tells.
+TEST(Close, AReceiverThatOnlyWaitsLearnsItToo) {
+  Host host;
+  const Nic& nic = host.nic();
+  Connection connection = connect_here(nic, nic, true);
+  const Transfer transfer = make_mixture(4);
+  ReceivingSide receiver(connection.receiving, nic, transfer);
+  for (int i = 0; i < 100; ++i) ASSERT_FALSE(receiver.step());
+  ASSERT_EQ(receiver.posted(), 4U);
+  connection.sender.reset();
+  const base::LogCapture log;
+  const int64_t start_ns = base::monotonic_ns();
+  EXPECT_TRUE(poll_until([&] { return receiver.step(); }));
+  EXPECT_EQ(receiver.status(), base::Status::kRemote);
+  EXPECT_GE((base::monotonic_ns() - start_ns) / base::kNsPerMs, 190) << "what is under way has its grace";
+}
+
 TEST(Close, SendersLearnOfAReceiverThatCloses) {
   Host host;
   const Nic& nic = host.nic();

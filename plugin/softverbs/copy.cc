@@ -49,8 +49,8 @@ constexpr size_t kCallPieces = 1024;  // of one system call: the kernel's limit
 
 // process_vm_writev copies piece after piece but each in any order it likes. Cuts the source where order
 // matters.
-Pieces cut_for_order(const Pieces& source, const Pieces& destination, uint64_t bytes) {
-  Pieces cut;
+void cut_for_order(const Pieces& source, const Pieces& destination, uint64_t bytes, Pieces& cut) {
+  cut.clear();
   uint64_t done = 0;
   const bool is_small = bytes <= kSmallBytes && destination.size() == 1;
   const uint64_t start = is_small ? reinterpret_cast<uint64_t>(destination[0].iov_base) : 0;
@@ -66,7 +66,6 @@ Pieces cut_for_order(const Pieces& source, const Pieces& destination, uint64_t b
       done += take;
     }
   }
-  return cut;
 }
 
 void skip_bytes(Pieces& pieces, size_t& first, uint64_t bytes) {
@@ -82,7 +81,8 @@ void skip_bytes(Pieces& pieces, size_t& first, uint64_t bytes) {
 
 using Call = ssize_t (*)(pid_t, const iovec*, unsigned long, const iovec*, unsigned long, unsigned long);
 
-int copy_across(Call call, int pid, Pieces remote, Pieces local, uint64_t bytes) {
+// Uses up both lists.
+int copy_across(Call call, int pid, Pieces& remote, Pieces& local, uint64_t bytes) {
   size_t first_remote = 0, first_local = 0;
   while (bytes > 0) {
     const ssize_t copied =
@@ -139,8 +139,11 @@ int write_pieces(int pid, const Pieces& remote, const Pieces& local) {
     copy_within(remote, local);
     return 0;
   }
+  thread_local Pieces there, here;  // keep their capacity
   const uint64_t bytes = count_bytes(local);
-  return copy_across(process_vm_writev, pid, remote, cut_for_order(local, remote, bytes), bytes);
+  there = remote;
+  cut_for_order(local, remote, bytes, here);
+  return copy_across(process_vm_writev, pid, there, here, bytes);
 }
 
 int read_pieces(int pid, const Pieces& remote, const Pieces& local) {
@@ -148,7 +151,10 @@ int read_pieces(int pid, const Pieces& remote, const Pieces& local) {
     copy_within(local, remote);
     return 0;
   }
-  return copy_across(process_vm_readv, pid, remote, local, count_bytes(local));
+  thread_local Pieces there, here;
+  there = remote;
+  here = local;
+  return copy_across(process_vm_readv, pid, there, here, count_bytes(local));
 }
 
 Pieces slice_pieces(const Pieces& pieces, uint64_t offset, uint64_t bytes) {

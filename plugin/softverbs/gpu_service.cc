@@ -59,7 +59,6 @@ class GpuService {
 
   Process& process_;
   GpuServiceTable& table_;
-  GpuLanes lanes_;
   std::vector<Active> active_;
   std::set<std::pair<Peer*, uint64_t>> pinned_;  // staging blocks that CUDA knows
 };
@@ -104,8 +103,8 @@ bool GpuService::start_copy(GpuRequest& request, Peer& peer) {
                          request.address - allocation.base <= allocation.bytes - request.bytes &&
                          request.stage >= kArena && request.stage + request.bytes <= kSegmentBytes;
   const cuda::Driver& driver = *cuda::find_driver();
-  if (!is_inside || !lanes_.prepare(driver, allocation.context)) return false;
-  GpuLane* lane = lanes_.find(allocation.context);
+  GpuLane* lane = process_.service_lanes.find(allocation.context);
+  if (!is_inside || lane == nullptr) return false;
   cuda::enter(driver, allocation.context);
   pin(request, peer);
   const uint64_t stage = reinterpret_cast<uint64_t>(peer.segment->at<uint8_t>(request.stage));
@@ -147,8 +146,9 @@ void GpuService::free_orphans() {
 
 }  // namespace
 
-void start_gpu_service() {
+bool start_gpu_service(cuda::Context context) {
   Process& process = *Process::get();
+  if (!process.service_lanes.prepare(*cuda::find_driver(), context)) return false;
   std::call_once(process.gpu_service_once, [&process] {
     if (process.segment().commit(process.segment().gpu_service()) != 0) return;
     auto* service = new GpuService(process);
@@ -158,6 +158,7 @@ void start_gpu_service() {
     std::thread([service] { service->work(); }).detach();
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
   });
+  return true;
 }
 
 bool submit(Peer& owner, const StagedCopy& copy, uint32_t& request) {

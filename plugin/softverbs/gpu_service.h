@@ -9,8 +9,8 @@ namespace verbena::softverbs {
 // For GPU memory that a peer cannot map, its owner copies: between the memory and the peer's staging block,
 // which both processes see in the peer's segment.
 
-// Owner: starts the thread that serves requests, once.
-void start_gpu_service();
+// Owner: prepares to serve requests for memory of a context. False when CUDA refuses.
+bool start_gpu_service(cuda::Context context);
 
 // Peer: one request. False while all are in use.
 struct StagedCopy {

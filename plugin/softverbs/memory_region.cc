@@ -42,12 +42,11 @@ int attach_gpu(const Context& context, uint64_t address, uint64_t length, uint32
   const cuda::Driver& driver = *cuda::find_driver();
   const cuda::Context cuda_context = process.gpu_memory.get(gpu).context;
   const uint32_t rail = context.device->index;
-  if (!process.lanes[rail].prepare(driver, cuda_context)) {
+  if (!process.lanes[rail].prepare(driver, cuda_context) || !start_gpu_service(cuda_context)) {
     process.gpu_memory.detach(gpu);
     return ENOMEM;
   }
   process.staging[rail].pin(driver, cuda_context);
-  start_gpu_service();
   return 0;
 }
 

@@ -73,18 +73,16 @@ int append(Qp& qp, const ibv_send_wr& request) {
 
 int post_send(ibv_qp* base, ibv_send_wr* request, ibv_send_wr** bad) {
   Qp& qp = get_qp(base);
-  int error = 0;
-  {
-    std::lock_guard lock(qp.mutex);
-    const ibv_qp_state state = get_state(*qp.shared);
-    if (state == IBV_QPS_RESET || state == IBV_QPS_INIT || state == IBV_QPS_RTR) error = EINVAL;
-    for (; error == 0 && request != nullptr; request = request->next) {
-      error = append(qp, *request);
-      if (error != 0) break;
-    }
+  std::unique_lock lock(qp.mutex);
+  const ibv_qp_state state = get_state(*qp.shared);
+  const bool can_post = state != IBV_QPS_RESET && state != IBV_QPS_INIT && state != IBV_QPS_RTR;
+  int error = can_post ? 0 : EINVAL;
+  while (error == 0 && request != nullptr) {
+    error = append(qp, *request);
+    if (error == 0) request = request->next;
   }
   if (error != 0) *bad = request;
-  run_send_queue(qp, Runner::kPoster);
+  run_send_queue(qp, Runner::kPoster, lock);
   return error;
 }
 

@@ -51,6 +51,7 @@ class Process {
   std::atomic<uint32_t> next_pd{1};
   GpuMemory gpu_memory;
   std::once_flag gpu_service_once;
+  GpuLanes service_lanes;
   // By rail.
   RailWorker workers[kMaxDevices];
   GpuLanes lanes[kMaxDevices];

@@ -57,6 +57,7 @@ inline ibv_qp_state get_state(const SharedQp& qp) {
 enum class Runner { kPoster, kWorker };
 
 void run_send_queue(Qp& qp, Runner runner);
+void run_send_queue(Qp& qp, Runner runner, std::unique_lock<std::mutex>& lock);  // holds qp.mutex
 
 // Moves a queue pair to the error state, from its own side: pending sends and receives are flushed.
 void enter_error(Qp& qp);

@@ -157,6 +157,10 @@ uint64_t get_retry_delay_ns(const Qp& qp) {
 
 void run_send_queue(Qp& qp, Runner runner) {
   std::unique_lock lock(qp.mutex);
+  run_send_queue(qp, runner, lock);
+}
+
+void run_send_queue(Qp& qp, Runner runner, std::unique_lock<std::mutex>& lock) {
   if (runner == Runner::kWorker) qp.is_with_worker = false;
   while (!qp.is_running && !qp.is_with_worker && qp.send_queue.executed != qp.send_queue.posted) {
     const ibv_qp_state state = get_state(*qp.shared);

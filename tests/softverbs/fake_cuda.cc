@@ -100,6 +100,15 @@ uint8_t* resolve(Pointer address, size_t bytes) {
   return range->alias + (address - start);
 }
 
+// Not memcpy: a thread sanitizer would watch that, and report races between accesses that other processes
+// order.
+__attribute__((no_sanitize("thread"))) void copy_unwatched(uint8_t* to, const uint8_t* from, size_t bytes) {
+  for (size_t i = 0; i < bytes; ++i) {
+    to[i] = from[i];
+    asm volatile("" ::: "memory");  // keeps the compiler from making this a memcpy
+  }
+}
+
 struct Stream {
   struct Copy {
     uint8_t* to;
@@ -120,7 +129,7 @@ struct Stream {
       copies.pop_front();
       lock.unlock();
       usleep(20);
-      memcpy(copy.to, copy.from, copy.bytes);
+      copy_unwatched(copy.to, copy.from, copy.bytes);
       lock.lock();
       ++done;
     }
@@ -150,7 +159,7 @@ int copy_now(Pointer to, Pointer from, size_t bytes) {
   uint8_t* target = resolve(to, bytes);
   const uint8_t* source = resolve(from, bytes);
   if (target == nullptr || source == nullptr) return kInvalidValue;
-  memcpy(target, source, bytes);
+  copy_unwatched(target, source, bytes);
   return kSuccess;
 }
 

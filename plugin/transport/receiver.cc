@@ -133,8 +133,10 @@ bool Receiver::place_chunk(const verbs::Completion& completion, uint32_t queue_p
   if (!tag->direct && !tag->last && completion.length != parts_.pool->page_bytes()) return false;  // a hole
 
   ReceiveMessage& message = ring_[sequence % kMessageRing];
-  // A direct chunk answers a grant; a closed message gets none.
-  if (message.phase > ReceiveMessage::Phase::kArriving || (tag->direct && !message.is_posted)) return false;
+  // Complete, or closed while an older one is still open.
+  const bool is_closed = !message.is_posted && protocol::is_before(sequence, next_);
+  if (is_closed || message.phase > ReceiveMessage::Phase::kArriving) return false;
+  if (tag->direct && !message.is_posted) return false;  // it answers no grant
   const auto arrival = message.arrivals.record(*tag, completion.length);
   if (arrival == protocol::Arrival::kInvalid) return false;
   if (arrival == protocol::Arrival::kNew && !tag->direct && completion.length != 0) {

@@ -106,6 +106,36 @@ INSTANTIATE_TEST_SUITE_P(Deaths, DeathTest,
                                          Death{"AmongLargeMessages", 24 << 20, 3, false}),
                          [](const auto& death) { return std::string(death.param.name); });
 
+// With messages open on both sides, both processes close and end at once.
+TEST(Failure, BothEndsCloseAtOnce) {
+  const Transfer transfer = make_transfer({"", 10'000, 0, true});
+  for (const uint32_t after : {0U, 10U, 100U}) {
+    const Part sending{[&](Channel& channel) {
+      Host host;
+      const Nic& nic = host.nic();
+      const auto sender = connect(nic, channel.hear<protocol::Handle>());
+      SendingSide side(*sender, nic, transfer);
+      step_until_finished(side, after);
+      EXPECT_EQ(side.status(), base::Status::kOk);
+      channel.meet();
+    }};
+    const Part receiving{[&](Channel& channel) {
+      Host host;
+      const Nic& nic = host.nic();
+      protocol::Handle handle;
+      const auto listener = take(Listener::open(nic, &handle), "a listener");
+      channel.tell(handle);
+      ReceivingEnd end = accept(*listener, true);
+      ReceivingSide side(end, nic, transfer);
+      step_until_finished(side, after);
+      EXPECT_EQ(side.status(), base::Status::kOk);
+      EXPECT_EQ(side.problem(), "");
+      channel.meet();
+    }};
+    run_processes(sending, receiving);
+  }
+}
+
 // The survivor can make a new connection at once.
 TEST(Failure, ASurvivorServesANewPeer) {
   const Death death{"", 10'000, 20, true};

@@ -1,0 +1,173 @@
+// Peers that passed the handshake and then break the protocol: an error that says so, never a hang, a write
+// outside a buffer or a page that is lost.
+#include <gtest/gtest.h>
+
+#include "base/log_capture.h"
+#include "protocol/wire.h"
+#include "transport/support/pool_probe.h"
+#include "transport/support/raw_peer.h"
+
+namespace verbena::transport {
+namespace {
+
+using protocol::ChunkTag;
+using protocol::encode_tag;
+
+constexpr uint32_t kPageBytes = 4096, kWindowPages = 40;
+
+struct Lie {
+  const char* name;
+  void (*tell)(RawSender& sender);
+};
+
+void PrintTo(const Lie& lie, std::ostream* out) {
+  *out << lie.name;
+}
+
+class LyingSenderTest : public testing::TestWithParam<Lie> {
+ protected:
+  Host host_;
+  const Nic& nic_ = host_.nic();
+};
+
+TEST_P(LyingSenderTest, IsFoundOutAndCostsNoPage) {
+  PoolProbe probe(nic_);
+  apply_settings(PoolProbe::make_settings(kWindowPages));
+  {
+    const base::LogCapture log;
+    Memory memory(nic_, 1 << 16);
+    ReceivingEnd end;
+    RawSender sender(nic_, true, &end);
+    Request* request = nullptr;
+    ASSERT_TRUE(end.receiver->post(memory.bytes().data(), memory.bytes().size(), memory.registration(),
+                                   ReceiveClass::kUnpacked, &request));
+    GetParam().tell(sender);
+    base::Status status = base::Status::kOk;
+    bool is_done = false;
+    EXPECT_TRUE(poll_until(
+        [&] {
+          uint64_t bytes = 0;
+          status = end.receiver->test(*static_cast<ReceiveMessage*>(request), &is_done, &bytes).status();
+          return is_done || status != base::Status::kOk;
+        },
+        10'000));
+    EXPECT_EQ(status, base::Status::kRemote);
+    EXPECT_FALSE(is_done);
+    ASSERT_EQ(log.warnings().size(), 1U);
+    EXPECT_NE(log.warnings()[0].find("receive from 127.0.0.1:"), std::string::npos) << log.warnings()[0];
+  }
+  probe.expect_whole();
+}
+
+uint32_t tag(uint16_t sequence, uint16_t index, bool last, bool direct = false) {
+  return encode_tag({sequence, index, last, direct});
+}
+
+const Lie kLies[] = {
+    {"UnknownBits", [](RawSender& s) { s.send(tag(0, 0, true) | 1U << 31, 8); }},
+    {"IndexBeyondAnyMessage", [](RawSender& s) { s.send(1024U << 16 | 1U << 28, 8); }},
+    {"AMessageTheRingDoesNotReach", [](RawSender& s) { s.send(tag(64, 0, true), 8); }},
+    {"AMessageLongAgo", [](RawSender& s) { s.send(tag(0xFFFF, 0, true), 8); }},
+    {"AHoleInAPage", [](RawSender& s) { s.send(tag(0, 0, false), kPageBytes - 1); }},
+    {"AStagedChunkThatSaysDirect", [](RawSender& s) { s.send(tag(0, 0, true, true), 8); }},
+    {"AWriteThatSaysStaged", [](RawSender& s) { s.write(tag(0, 0, true), 0, 0, 0); }},
+    {"ADirectChunkOfNoReceive", [](RawSender& s) { s.write(tag(1, 0, true, true), 0, 0, 0); }},
+    {"TwoEnds",
+     [](RawSender& s) {
+       s.send(tag(0, 3, true), 8);
+       s.send(tag(0, 4, true), 8);
+     }},
+    {"BothKindsInOneMessage",
+     [](RawSender& s) {
+       s.send(tag(0, 0, false), kPageBytes);
+       s.write(tag(0, 1, true, true), 0, 0, 0);
+     }},
+    {"NoEnd", [](RawSender& s) { s.send(tag(0, 1023, false), kPageBytes); }},
+    {"MoreThanItsWindow",
+     [](RawSender& s) {
+       for (uint16_t i = 0; i <= kWindowPages; ++i) s.send(tag(0, i, false), kPageBytes);
+     }},
+};
+
+INSTANTIATE_TEST_SUITE_P(Lies, LyingSenderTest, testing::ValuesIn(kLies),
+                         [](const auto& lie) { return std::string(lie.param.name); });
+
+// A message that is closed stays closed, also while an older one is open and its place in the ring is free.
+TEST(LyingSender, AChunkOfAClosedMessageIsRefused) {
+  Host host(PoolProbe::make_settings(kWindowPages));
+  const Nic& nic = host.nic();
+  const base::LogCapture log;
+  Memory memory(nic, 1 << 16);
+  ReceivingEnd end;
+  RawSender sender(nic, true, &end);
+  Request *open = nullptr, *closed = nullptr;
+  for (Request** request : {&open, &closed}) {
+    ASSERT_TRUE(end.receiver->post(memory.bytes().data(), 1000, memory.registration(),
+                                   ReceiveClass::kUnpacked, request));
+  }
+  const auto test = [&](Request* request, bool* done) {
+    uint64_t bytes = 0;
+    return end.receiver->test(*static_cast<ReceiveMessage*>(request), done, &bytes).status();
+  };
+  bool is_done = false;
+  sender.send(tag(1, 0, true), 8);
+  ASSERT_TRUE(poll_until([&] { return test(closed, &is_done) != base::Status::kOk || is_done; }, 10'000));
+  ASSERT_TRUE(end.receiver->consume(*static_cast<ReceiveMessage*>(closed)));
+  sender.send(tag(1, 0, true), 8);
+  EXPECT_TRUE(poll_until([&] { return test(open, &is_done) != base::Status::kOk; }, 2'000)) << "it was taken";
+}
+
+class LyingReceiverTest : public testing::Test {
+ protected:
+  static constexpr uint32_t kWindow = 32;
+
+  // Keeps asking one send until it fails.
+  base::Status provoke() {
+    Request* request = nullptr;
+    base::Status status =
+        sender_->post(memory_.bytes().data(), 5000, memory_.registration(), false, &request).status();
+    poll_until(
+        [&] {
+          bool is_done = false;
+          if (status == base::Status::kOk)
+            status = sender_->test(*static_cast<SendMessage*>(request), &is_done).status();
+          return is_done || status != base::Status::kOk;
+        },
+        10'000);
+    return status;
+  }
+
+  Host host_;
+  const Nic& nic_ = host_.nic();
+  Memory memory_{nic_, 1 << 16};
+  std::unique_ptr<Sender> sender_;
+  RawReceiver receiver_{nic_, kWindow, &sender_};
+  base::LogCapture log_;
+};
+
+TEST_F(LyingReceiverTest, CreditsThatWereNeverTaken) {
+  receiver_.control().credits.returned[0] = 1;
+  EXPECT_EQ(provoke(), base::Status::kRemote);
+  EXPECT_EQ(log_.warnings().size(), 1U);
+}
+
+TEST_F(LyingReceiverTest, MessagesConsumedBeforeTheyWereSent) {
+  receiver_.control().credits.consumed = 2;
+  EXPECT_EQ(provoke(), base::Status::kRemote);
+  EXPECT_EQ(log_.warnings().size(), 1U);
+}
+
+TEST_F(LyingReceiverTest, AGrantThatIsTooShort) {
+  receiver_.control().grants[0] = {
+      .address = 4096, .remote_keys = {}, .length_bytes = 4999, .reserved = 0, .sequence_plus_one = 1};
+  EXPECT_EQ(provoke(), base::Status::kInvalidUsage);
+}
+
+TEST_F(LyingReceiverTest, AGrantOfMemoryThatIsNotThere) {
+  receiver_.control().grants[0] = {
+      .address = 4096, .remote_keys = {7}, .length_bytes = 5000, .reserved = 0, .sequence_plus_one = 1};
+  EXPECT_EQ(provoke(), base::Status::kRemote);
+}
+
+}  // namespace
+}  // namespace verbena::transport

@@ -2,6 +2,7 @@
 
 #include <infiniband/verbs.h>
 
+#include <bit>
 #include <cstdint>
 #include <cstring>
 #include <vector>
@@ -35,25 +36,26 @@ class SendQueue {
     capacity_ = capacity;
     max_sge_ = max_sge;
     max_inline_ = max_inline;
-    requests_.resize(capacity);
-    sges_.resize(size_t{capacity} * max_sge);
-    inline_.resize(size_t{capacity} * max_inline);
+    const size_t slots = std::bit_ceil(capacity);
+    mask_ = slots - 1;
+    requests_.resize(slots);
+    sges_.resize(slots * max_sge);
+    inline_.resize(slots * max_inline);
   }
   uint32_t capacity() const { return capacity_; }
   uint32_t max_sge() const { return max_sge_; }
   uint32_t max_inline() const { return max_inline_; }
 
-  SendRequest& at(uint64_t number) { return requests_[number % capacity_]; }
-  ibv_sge* get_sges(const SendRequest& request) { return &sges_[request.number % capacity_ * max_sge_]; }
-  uint8_t* get_inline(const SendRequest& request) {
-    return &inline_[request.number % capacity_ * max_inline_];
-  }
+  SendRequest& at(uint64_t number) { return requests_[number & mask_]; }
+  ibv_sge* get_sges(const SendRequest& request) { return &sges_[(request.number & mask_) * max_sge_]; }
+  uint8_t* get_inline(const SendRequest& request) { return &inline_[(request.number & mask_) * max_inline_]; }
 
   uint64_t posted = 0;
   uint64_t started = 0;
   uint64_t executed = 0;
 
  private:
+  uint64_t mask_ = 0;
   uint32_t capacity_ = 0, max_sge_ = 0, max_inline_ = 0;
   std::vector<SendRequest> requests_;
   std::vector<ibv_sge> sges_;

@@ -1,6 +1,7 @@
 // Life cycle and devices. Connections: net_connections.cc. Messages: net_data.cc.
 #include "nccl/net_core.h"
 
+#include <algorithm>
 #include <bit>
 #include <span>
 
@@ -64,11 +65,33 @@ Outcome get_properties(int device, abi::PropertiesV12* properties) {
   return {};
 }
 
+namespace {
+
+// NCCL (2.28) joins whatever lies close together, but then finds no place for a joined device that is not on
+// the PCI bus: "Could not find NET with id 0". Refused, it uses the devices side by side.
+bool may_merge(std::span<const int> members) {
+  constexpr int64_t kNever = 0, kAlways = 1;
+  const int64_t setting = base::parameters().merge_nics;
+  if (setting == kNever || setting == kAlways) return setting == kAlways;
+  const auto nics = Process::get().nics();
+  if (nics == nullptr) return true;  // the refusal of an early call says more
+  const std::lock_guard lock(Process::get().mutex());
+  return std::none_of(members.begin(), members.end(), [&](int member) {
+    const transport::Nic* nic = nics->find(member);
+    return nic != nullptr && nic->pci_path.empty();
+  });
+}
+
+}  // namespace
+
 Outcome make_virtual_device(int* device, const abi::VDeviceProps8& members) {
-  if (!base::parameters().merge_nics) {
-    return base::fail(base::Status::kInvalidUsage, "makeVDevice: devices stay apart (VERBENA_MERGE_NICS 0)");
+  const std::span<const int> list(members.devs, static_cast<size_t>(members.ndevs));
+  if (!may_merge(list)) {
+    base::log_info("makeVDevice: devices stay apart (VERBENA_MERGE_NICS %lld)",
+                   static_cast<long long>(base::parameters().merge_nics));
+    return base::Error{base::Status::kInvalidUsage};
   }
-  auto index = Process::get().add_virtual_nic({members.devs, static_cast<size_t>(members.ndevs)});
+  auto index = Process::get().add_virtual_nic(list);
   if (!index) return index.error();
   *device = *index;
   return {};

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <cstring>
+#include <utility>
 
 #include "nccl/live_fixture.h"
 
@@ -106,6 +107,22 @@ TEST_F(BadInputTest, DeviceThatDoesNotExist) {
     EXPECT_EQ(net_->connect(context_, device, abi::kUndefined, handle, &comm, nullptr),
               abi::kInvalidArgument);
     expect_one_line({number});
+  }
+}
+
+// NCCL would find no place for the joined device; told no, it uses both.
+TEST_F(BadInputTest, DevicesOffThePciBusStayApartUnlessAsked) {
+  for (const char* setting : {"0", "2"}) {
+    environment_.set("VERBENA_MERGE_NICS", setting);
+    ASSERT_EQ(start(), 2);
+    LogCapture::get().take_lines();
+    int joined = -1, count = 0;
+    abi::VDeviceProps8 members{2, {0, 1}};
+    EXPECT_EQ((*net_)->make_vdevice(&joined, &members), abi::kInvalidUsage) << setting;
+    EXPECT_TRUE(LogCapture::get().take_warnings().empty());
+    EXPECT_EQ((*net_)->devices(&count), abi::kSuccess);
+    EXPECT_EQ(count, 2);
+    ASSERT_EQ(net_->finalize(std::exchange(context_, nullptr)), abi::kSuccess);
   }
 }
 

@@ -23,6 +23,7 @@ class LiveEnvironment : public ::testing::Test {
     environment_.set("VERBENA_IBVERBS_LIB", "softverbs");
     environment_.set("SOFTVERBS_DEVICES", "2");
     environment_.set("VERBENA_SOCKET_IFNAME", "lo");
+    environment_.set("VERBENA_MERGE_NICS", "1");  // softverbs has no PCI path
     LogCapture::get().take_lines();
   }
   ScopedEnvironment environment_;

@@ -31,6 +31,7 @@ Environment make_environment(const Options& options) {
   // The workers unpack on the CPU, so the plugin must keep its handle in host memory.
   environment.set("CUDA_VISIBLE_DEVICES", "");
   if (options.unpack >= 0) environment.set("VERBENA_UNPACK", std::to_string(options.unpack));
+  if (options.rails > 1) environment.set_default("VERBENA_MERGE_NICS", "1");
   if (!options.threshold.empty()) environment.set("VERBENA_UNPACK_THRESHOLD", options.threshold);
   if (options.rails > 1) environment.set_default("SOFTVERBS_DEVICES", std::to_string(options.rails));
   return environment;

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "softverbs/events.h"
+#include "softverbs/extended_verbs.h"
 #include "softverbs/objects.h"
 
 // verbs.h turns these names into macros for applications; here they are functions.
@@ -30,6 +31,7 @@ void install_operations(Context& context) {
   verbs.sz = sizeof(verbs_context);
   verbs.query_port = query_port_sized;
   verbs.query_device_ex = query_device_sized;
+  verbs.create_qp_ex = create_qp_extended;
   ibv_context_ops& ops = verbs.context.ops;
   ops._compat_query_port = ibv_query_port;
   ops._compat_query_device = ibv_query_device;

@@ -52,7 +52,7 @@ class StagedTransfer {
 };
 
 Outcome StagedTransfer::run() {
-  const uint64_t total = op_.request->length;
+  const uint64_t total = op_.bytes;
   const auto is_busy = [](const Stage& stage) { return stage.phase != Phase::kFree; };
   while (drained_ < total || std::any_of(stages_.begin(), stages_.end(), is_busy)) {
     if (outcome_.step == Step::kDone) fail(check_progress(op_));
@@ -72,8 +72,8 @@ void StagedTransfer::advance(uint32_t index) {
   Stage& stage = stages_[index];
   const bool is_reading = is_read(op_);
   if (stage.phase == Phase::kFree) {
-    if (filled_ == op_.request->length || outcome_.step != Step::kDone) return;
-    stage = {Phase::kFilling, filled_, std::min(kStageBytes, op_.request->length - filled_), 0, {}};
+    if (filled_ == op_.bytes || outcome_.step != Step::kDone) return;
+    stage = {Phase::kFilling, filled_, std::min(kStageBytes, op_.bytes - filled_), 0, {}};
     filled_ += stage.bytes;
     move(is_reading ? Side::kRemote : Side::kLocal, Flow::kIntoStage, index);
     return;

@@ -18,6 +18,7 @@ inline constexpr uint32_t kMaxInlineBytes = 1024;
 inline constexpr uint32_t kMaxQueueEntries = 32768;
 inline constexpr uint32_t kMaxCqEntries = 1u << 20;
 inline constexpr uint32_t kMaxMessageBytes = 1u << 30;
+inline constexpr uint32_t kMaxDatagramBytes = 4096;
 inline constexpr uint32_t kMaxReads = 16;
 inline constexpr int kGidCount = 2;
 
@@ -46,6 +47,13 @@ struct Mr {
   uint32_t index = 0;
   uint32_t gpu = 0;  // as in SharedMr
   Pd* pd = nullptr;
+};
+
+struct Ah {
+  ibv_ah base{};
+  ibv_ah_attr attributes{};
+  uint32_t device = 0;  // the rail that it leads to
+  bool is_reachable = false;
 };
 
 struct Channel {

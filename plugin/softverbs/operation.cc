@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "softverbs/datagram.h"
 #include "softverbs/events.h"
 #include "softverbs/memory_region.h"
 #include "softverbs/queue_pair.h"
@@ -24,18 +25,6 @@ bool is_send(ibv_wr_opcode opcode) {
   return opcode == IBV_WR_SEND || opcode == IBV_WR_SEND_WITH_IMM;
 }
 
-// The owner clears the way first (a key, a state), then looks at the marks; we set the mark first, then look:
-// one of the two always sees the other.
-void mark(Operation& op) {
-  op.target->started.fetch_add(1);
-  op.is_marked = true;
-}
-
-void unmark(Operation& op) {
-  if (op.is_marked) op.target->finished.fetch_add(1, std::memory_order_release);
-  op.is_marked = false;
-}
-
 // False on a protection error of the gather list.
 bool gather_local(Operation& op) {
   Qp& qp = *op.qp;
@@ -45,7 +34,8 @@ bool gather_local(Operation& op) {
     op.local.add(reinterpret_cast<uint64_t>(qp.send_queue.get_inline(request)), request.inline_bytes, 0);
     return true;
   }
-  const uint32_t access = is_read(op) ? IBV_ACCESS_LOCAL_WRITE : 0;
+  const bool is_filled = is_read(op) || is_atomic(request.opcode);
+  const uint32_t access = is_filled ? IBV_ACCESS_LOCAL_WRITE : 0;
   Segment& own = Process::get()->segment();
   const ibv_sge* sges = qp.send_queue.get_sges(request);
   for (uint32_t i = 0; i < request.sge_count; ++i) {
@@ -94,22 +84,24 @@ Outcome check_target(const Operation& op) {
 
 void complete_receive(Operation& op, ibv_wc_status status) {
   const SendRequest& request = *op.request;
+  const bool is_datagram = op.qp->base.qp_type == IBV_QPT_UD;
   Completion completion{};
   completion.wr_id = op.receive.wr_id;
   completion.status = status;
   completion.opcode = is_send(request.opcode) ? IBV_WC_RECV : IBV_WC_RECV_RDMA_WITH_IMM;
-  completion.byte_length = static_cast<uint32_t>(request.length);
+  completion.byte_length = static_cast<uint32_t>(is_datagram ? op.bytes : request.length);
+  if (is_datagram) completion.flags = IBV_WC_GRH;
   if (request.opcode != IBV_WR_SEND) {
-    completion.flags = IBV_WC_WITH_IMM;
+    completion.flags |= IBV_WC_WITH_IMM;
     completion.immediate = request.immediate;
   }
-  completion.qp_number = op.qp->attributes.dest_qp_num;
+  completion.qp_number = op.target->number.load(std::memory_order_relaxed);
   completion.source_qp = op.qp->base.qp_num;
   completion.life = op.target->life.get();
   completion.receive = op.receive.receive;
   const bool is_solicited = (request.flags & IBV_SEND_SOLICITED) != 0 || status != IBV_WC_SUCCESS;
   complete(*op.peer, op.target->receive_cq.get(), completion, is_solicited);
-  op.target->receives_closed.fetch_add(1, std::memory_order_release);
+  if (!is_datagram) op.target->receives_closed.fetch_add(1, std::memory_order_release);
   op.has_receive = false;
 }
 
@@ -160,7 +152,9 @@ uint32_t get_needed_access(ibv_wr_opcode opcode) {
 // The memory that the request names by a remote key.
 Outcome name_remote(Operation& op) {
   const SendRequest& request = *op.request;
-  if (is_read(op) && op.target->max_reads.get() == 0) return fail(IBV_WC_REM_INV_REQ_ERR);
+  const bool has_answer = is_read(op) || is_atomic(request.opcode);
+  if (has_answer && op.target->max_reads.get() == 0) return fail(IBV_WC_REM_INV_REQ_ERR);
+  if (is_atomic(request.opcode) && request.remote_address % 8 != 0) return fail(IBV_WC_REM_INV_REQ_ERR);
   if (request.length == 0) return kDone;
   const uint32_t access = get_needed_access(request.opcode);
   if ((op.target->access.get() & access) == 0) return fail(IBV_WC_REM_ACCESS_ERR);
@@ -208,6 +202,20 @@ bool find_peer_failure(ibv_wc_status status, PeerFailure& failure) {
 
 }  // namespace
 
+void Operation::mark() {
+  target->started.fetch_add(1);
+  is_marked = true;
+}
+
+void Operation::unmark() {
+  if (is_marked) target->finished.fetch_add(1, std::memory_order_release);
+  is_marked = false;
+}
+
+bool is_atomic(ibv_wr_opcode opcode) {
+  return opcode == IBV_WR_ATOMIC_CMP_AND_SWP || opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
+}
+
 bool is_read(const Operation& op) {
   return op.request->opcode == IBV_WR_RDMA_READ;
 }
@@ -229,14 +237,17 @@ Outcome prepare(Operation& op, Qp& qp, SendRequest& request) {
   op.request = &request;
   op.peer = qp.peer;
   op.lane = nullptr;
+  op.fits = true;
+  op.bytes = request.length;
   if (!gather_local(op)) return fail(IBV_WC_LOC_PROT_ERR);
+  if (qp.base.qp_type == IBV_QPT_UD) return prepare_datagram(op);
   if (op.peer == nullptr) return fail(IBV_WC_RETRY_EXC_ERR);
   op.target_index = get_qp_index(qp.attributes.dest_qp_num);
   op.target = &op.peer->segment->qp(op.target_index);
   if (const Outcome early = check_target(op); early.step != Step::kDone) return early;
-  mark(op);
+  op.mark();
   const Outcome outcome = prepare_target(op);
-  if (outcome.step == Step::kWait) unmark(op);
+  if (outcome.step == Step::kWait) op.unmark();
   return outcome;
 }
 
@@ -247,10 +258,11 @@ Outcome explain_copy_error(int error) {
 
 Outcome copy_host(Operation& op) {
   const auto move = is_read(op) ? read_pieces : write_pieces;
+  const uint64_t bytes = op.bytes;
+  if (bytes == 0) return kDone;  // a lost datagram has no peer
   const int pid = op.peer->is_self ? 0 : op.peer->pid;
-  const uint64_t bytes = op.request->length;
   if (bytes <= kChunkBytes) {
-    const int error = bytes == 0 ? 0 : move(pid, op.remote.pieces, op.local.pieces);
+    const int error = move(pid, op.remote.pieces, op.local.pieces);
     return error == 0 ? kDone : explain_copy_error(error);
   }
   for (uint64_t done = 0; done < bytes; done += kChunkBytes) {
@@ -273,7 +285,7 @@ Outcome check_progress(const Operation& op) {
 void finish(Operation& op) {
   PeerFailure failure{};
   if (op.outcome.step == Step::kDone) {
-    if (op.has_receive) complete_receive(op, IBV_WC_SUCCESS);
+    if (op.has_receive) complete_receive(op, op.fits ? IBV_WC_SUCCESS : IBV_WC_LOC_LEN_ERR);
   } else if (op.is_marked && find_peer_failure(op.outcome.status, failure)) {
     if (op.has_receive) complete_receive(op, failure.receive_status);
     fail_target(*op.peer, op.target_index, failure.event);
@@ -281,7 +293,7 @@ void finish(Operation& op) {
     complete_receive(op, IBV_WC_WR_FLUSH_ERR);
   }
   op.has_receive = false;  // one that is still open is flushed by its owner when that gives up the queue pair
-  unmark(op);
+  op.unmark();
 }
 
 }  // namespace verbena::softverbs

@@ -41,6 +41,9 @@ struct Operation {
   SharedQp* target = nullptr;
   uint32_t target_index = 0;
   Memory local, remote;
+  uint64_t bytes = 0;  // to copy
+  uint8_t header[40];  // of a datagram
+  bool fits = true;    // a datagram in its receive
   ReceiveRequest receive;
   bool is_marked = false;    // counted in target->started, not yet in finished
   bool has_receive = false;  // opened there, not yet closed
@@ -51,6 +54,10 @@ struct Operation {
   uint64_t lane_ticket = 0;
 
   bool uses_gpu() const { return local.has_gpu || remote.has_gpu; }
+  // The owner of the target clears the way first (a key, a state), then looks at the marks; we set the mark
+  // first, then look: one of the two always sees the other.
+  void mark();
+  void unmark();
 };
 
 // Checks everything, marks the peer's queue pair and takes a receive if one is needed. Never waits: when the
@@ -71,5 +78,6 @@ void finish(Operation& op);
 Outcome explain_copy_error(int error);
 
 bool is_read(const Operation& op);
+bool is_atomic(ibv_wr_opcode opcode);
 
 }  // namespace verbena::softverbs

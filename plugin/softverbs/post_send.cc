@@ -1,3 +1,5 @@
+#include "softverbs/post_send.h"
+
 #include <cerrno>
 
 #include "softverbs/queue_pair.h"
@@ -13,6 +15,8 @@ bool is_known(const Qp& qp, ibv_wr_opcode opcode) {
     case IBV_WR_RDMA_WRITE:
     case IBV_WR_RDMA_WRITE_WITH_IMM:
     case IBV_WR_RDMA_READ:
+    case IBV_WR_ATOMIC_CMP_AND_SWP:
+    case IBV_WR_ATOMIC_FETCH_AND_ADD:
       return qp.base.qp_type == IBV_QPT_RC;
     default:
       return false;
@@ -22,8 +26,11 @@ bool is_known(const Qp& qp, ibv_wr_opcode opcode) {
 int check_request(const Qp& qp, const ibv_send_wr& request, uint64_t length) {
   if (!is_known(qp, request.opcode) || request.num_sge < 0) return EINVAL;
   if (request.num_sge > static_cast<int>(qp.send_queue.max_sge())) return EINVAL;
-  if ((request.send_flags & IBV_SEND_INLINE) == 0) return length > kMaxMessageBytes ? EINVAL : 0;
-  if (request.opcode == IBV_WR_RDMA_READ || length > qp.send_queue.max_inline()) return EINVAL;
+  if (is_atomic(request.opcode) && length != sizeof(uint64_t)) return EINVAL;
+  const uint64_t longest = qp.base.qp_type == IBV_QPT_UD ? kMaxDatagramBytes : kMaxMessageBytes;
+  if ((request.send_flags & IBV_SEND_INLINE) == 0) return length > longest ? EINVAL : 0;
+  if (request.opcode == IBV_WR_RDMA_READ || is_atomic(request.opcode) || length > qp.send_queue.max_inline())
+    return EINVAL;
   return 0;
 }
 
@@ -37,6 +44,24 @@ void copy_inline(Qp& qp, SendRequest& stored, const ibv_send_wr& request) {
   }
   stored.inline_bytes = static_cast<uint32_t>(stored.length);
 }
+
+void copy_destination(const Qp& qp, SendRequest& stored, const ibv_send_wr& request) {
+  if (qp.base.qp_type == IBV_QPT_UD) {
+    stored.address_handle = request.wr.ud.ah;
+    stored.remote_qp = request.wr.ud.remote_qpn;
+    stored.remote_qkey = request.wr.ud.remote_qkey;
+  } else if (is_atomic(request.opcode)) {
+    stored.remote_address = request.wr.atomic.remote_addr;
+    stored.rkey = request.wr.atomic.rkey;
+    stored.compare_add = request.wr.atomic.compare_add;
+    stored.swap = request.wr.atomic.swap;
+  } else if (request.opcode != IBV_WR_SEND && request.opcode != IBV_WR_SEND_WITH_IMM) {
+    stored.remote_address = request.wr.rdma.remote_addr;
+    stored.rkey = request.wr.rdma.rkey;
+  }
+}
+
+}  // namespace
 
 // Reads only the members that the opcode uses: NCCL's struct ends earlier than ours.
 int append(Qp& qp, const ibv_send_wr& request) {
@@ -54,10 +79,7 @@ int append(Qp& qp, const ibv_send_wr& request) {
   stored.flags = request.send_flags;
   stored.immediate = request.imm_data;
   stored.length = length;
-  if (request.opcode != IBV_WR_SEND && request.opcode != IBV_WR_SEND_WITH_IMM) {
-    stored.remote_address = request.wr.rdma.remote_addr;
-    stored.rkey = request.wr.rdma.rkey;
-  }
+  copy_destination(qp, stored, request);
   if ((request.send_flags & IBV_SEND_INLINE) != 0) {
     copy_inline(qp, stored, request);
   } else {
@@ -69,14 +91,15 @@ int append(Qp& qp, const ibv_send_wr& request) {
   return 0;
 }
 
-}  // namespace
+int check_can_post(const Qp& qp) {
+  const ibv_qp_state state = get_state(*qp.shared);
+  return state == IBV_QPS_RESET || state == IBV_QPS_INIT || state == IBV_QPS_RTR ? EINVAL : 0;
+}
 
 int post_send(ibv_qp* base, ibv_send_wr* request, ibv_send_wr** bad) {
   Qp& qp = get_qp(base);
   std::unique_lock lock(qp.mutex);
-  const ibv_qp_state state = get_state(*qp.shared);
-  const bool can_post = state != IBV_QPS_RESET && state != IBV_QPS_INIT && state != IBV_QPS_RTR;
-  int error = can_post ? 0 : EINVAL;
+  int error = check_can_post(qp);
   while (error == 0 && request != nullptr) {
     error = append(qp, *request);
     if (error == 0) request = request->next;

@@ -12,6 +12,13 @@
 
 namespace verbena::softverbs {
 
+// A request of the ibv_wr_* calls that is being built.
+struct ExtendedPost {
+  ibv_send_wr request{};
+  std::vector<ibv_sge> sges;
+  std::vector<uint8_t> inline_bytes;
+};
+
 struct Qp {
   union {
     ibv_qp base;
@@ -30,6 +37,8 @@ struct Qp {
 
   std::mutex mutex;  // guards all below
   SendQueue send_queue;
+  std::vector<ExtendedPost> extended_posts;  // the first extended_count are in use
+  size_t extended_count = 0;
   bool is_running = false;  // one thread executes requests, without the mutex
   bool is_with_worker = false;
   std::condition_variable idle;  // is_running became false

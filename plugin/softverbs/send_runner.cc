@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "softverbs/atomic_operation.h"
 #include "softverbs/clock.h"
 #include "softverbs/events.h"
 #include "softverbs/gpu_copy.h"
@@ -92,11 +93,14 @@ bool prepare_next(Qp& qp) {
   return true;
 }
 
+Outcome execute(Operation& op) {
+  if (is_atomic(op.request->opcode)) return execute_atomic(op);
+  return op.uses_gpu() ? copy_staged(op) : copy_host(op);
+}
+
 // Copies the next request, all those before it being concluded.
 Step run_alone(Qp& qp) {
-  if (qp.next.outcome.step == Step::kDone) {
-    qp.next.outcome = qp.next.uses_gpu() ? copy_staged(qp.next) : copy_host(qp.next);
-  }
+  if (qp.next.outcome.step == Step::kDone) qp.next.outcome = execute(qp.next);
   ++qp.send_queue.started;
   qp.is_next_prepared = false;
   return conclude(qp, qp.next);
@@ -104,7 +108,8 @@ Step run_alone(Qp& qp) {
 
 // Puts the next request's copies on their way if they can be; true if it did.
 bool launch(Qp& qp) {
-  if (qp.next.outcome.step != Step::kDone || !qp.next.uses_gpu()) return false;
+  if (qp.next.outcome.step != Step::kDone || !qp.next.uses_gpu() || is_atomic(qp.next.request->opcode))
+    return false;
   if (!start_gpu_copies(qp.next)) return false;
   qp.flying.push_back(std::move(qp.next));
   qp.next = {};

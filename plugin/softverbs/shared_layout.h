@@ -65,6 +65,7 @@ struct SegmentHeader {
   uint32_t generation;
   uint64_t probe_address;  // of a word in the owner that holds `owner`: a peer that can read it can copy
   std::atomic<uint32_t> closed;
+  std::atomic<uint32_t> atomic_holder;  // 0, or 1 + the claimer whose turn it is
   SharedPipe async_pipes[kContextCount];
 };
 

@@ -63,18 +63,6 @@ SOFTVERBS_API int ibv_attach_mcast(ibv_qp*, const ibv_gid*, uint16_t) {
 SOFTVERBS_API int ibv_detach_mcast(ibv_qp*, const ibv_gid*, uint16_t) {
   return EOPNOTSUPP;
 }
-SOFTVERBS_API ibv_ah* ibv_create_ah(ibv_pd*, ibv_ah_attr*) {
-  return fail_with<ibv_ah>(EOPNOTSUPP);
-}
-SOFTVERBS_API ibv_ah* ibv_create_ah_from_wc(ibv_pd*, ibv_wc*, ibv_grh*, uint8_t) {
-  return fail_with<ibv_ah>(EOPNOTSUPP);
-}
-SOFTVERBS_API int ibv_init_ah_from_wc(ibv_context*, uint8_t, ibv_wc*, ibv_grh*, ibv_ah_attr*) {
-  return EOPNOTSUPP;
-}
-SOFTVERBS_API int ibv_destroy_ah(ibv_ah*) {
-  return EOPNOTSUPP;
-}
 SOFTVERBS_API int ibv_resolve_eth_l2_from_gid(ibv_context*, ibv_ah_attr*, uint8_t*, uint16_t*) {
   return EOPNOTSUPP;
 }

@@ -1,6 +1,7 @@
 #include "softverbs/gpu_copy.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "softverbs/gpu_import.h"
 #include "softverbs/queue_pair.h"
@@ -11,6 +12,13 @@ namespace {
 uint32_t find_first_gpu(const Memory& memory) {
   const auto gpu = std::find_if(memory.gpus.begin(), memory.gpus.end(), [](uint32_t at) { return at != 0; });
   return gpu == memory.gpus.end() ? 0 : *gpu;
+}
+
+// Whether a lane reaches memory of this process as it is. Memory of the virtual memory calls may be closed to
+// other devices than its own; runtime memory never is.
+bool is_open_to(const GpuLane& lane, const SharedGpu& shared) {
+  return shared.kind == kExportedAsIpc ||
+         memcmp(shared.device, lane.device().bytes, sizeof(shared.device)) == 0;
 }
 
 // The pieces of the remote side as addresses of this process; false when one has none.
@@ -52,9 +60,15 @@ GpuLane* choose_lane(const Operation& op) {
   return remote == 0 ? nullptr : lanes.find_near(op.peer->segment->gpu(remote - 1).device);
 }
 
+// Memory of the older calls is known to all contexts of its process; that of the virtual memory calls only to
+// the devices that were given access, so another device gets a mapping of its own.
 uint64_t address_remote(const Operation& op, GpuLane* lane, uint64_t address, uint32_t gpu) {
-  if (op.peer->is_self) return address;
-  if (gpu == 0 || lane == nullptr) return 0;
+  if (gpu == 0) return op.peer->is_self ? address : 0;
+  if (lane == nullptr) return 0;
+  if (op.peer->is_self) {
+    const bool is_lanes = Process::get()->gpu_memory.get(gpu).context == lane->context();
+    if (is_lanes || op.peer->segment->gpu(gpu - 1).kind == kExportedAsIpc) return address;
+  }
   const cuda::Driver& driver = *cuda::find_driver();
   cuda::enter(driver, lane->context());
   return get_gpu_imports().find(driver, lane->context(), *op.peer, gpu, address);

@@ -39,7 +39,7 @@ uint64_t map_handle(const Driver& driver, cuda::Handle handle, size_t bytes) {
 
 uint64_t open_descriptor(const Driver& driver, const Peer& peer, const SharedGpu& shared) {
   if (driver.retain_allocation == nullptr) return 0;
-  const long fd = syscall(SYS_pidfd_getfd, peer.pidfd, shared.fd, 0);
+  const long fd = peer.is_self ? dup(shared.fd) : syscall(SYS_pidfd_getfd, peer.pidfd, shared.fd, 0);
   if (fd < 0) return 0;
   cuda::Handle handle = 0;
   const bool is_imported =

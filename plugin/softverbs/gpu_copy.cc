@@ -1,7 +1,6 @@
 #include "softverbs/gpu_copy.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "softverbs/gpu_import.h"
 #include "softverbs/queue_pair.h"
@@ -12,13 +11,6 @@ namespace {
 uint32_t find_first_gpu(const Memory& memory) {
   const auto gpu = std::find_if(memory.gpus.begin(), memory.gpus.end(), [](uint32_t at) { return at != 0; });
   return gpu == memory.gpus.end() ? 0 : *gpu;
-}
-
-// Whether a lane reaches memory of this process as it is. Memory of the virtual memory calls may be closed to
-// other devices than its own; runtime memory never is.
-bool is_open_to(const GpuLane& lane, const SharedGpu& shared) {
-  return shared.kind == kExportedAsIpc ||
-         memcmp(shared.device, lane.device().bytes, sizeof(shared.device)) == 0;
 }
 
 // The pieces of the remote side as addresses of this process; false when one has none.

@@ -47,6 +47,7 @@ Config read_environment() {
   config.spin_polls = static_cast<uint32_t>(
       read_number("SOFTVERBS_SPIN_POLLS", few_cpus ? few_cpus_spins : many_cpus_spins, 0, UINT32_MAX));
   config.worker_spin_ns = 1000 * read_number("SOFTVERBS_WORKER_SPIN_US", few_cpus ? 0 : 100, 0, 1'000'000);
+  config.ordered_lines = read_number("SOFTVERBS_LL128", 0, 0, 1) != 0;
   config.gpu = read_number("SOFTVERBS_GPU", 1, 0, 1) != 0;
   config.own_gpu_context = read_number("SOFTVERBS_OWN_CONTEXT", 0, 0, 1) != 0;
   return config;

@@ -4,6 +4,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "softverbs/config.h"
+
 namespace verbena::softverbs {
 namespace {
 
@@ -45,20 +47,33 @@ bool is_misaligned_at(const uint8_t* address, uintptr_t bit) {
 constexpr uint64_t kTailBytes = 8;     // a poller's word: its own piece, so that the kernel stores it last
 constexpr uint64_t kSmallBytes = 512;  // writes up to this appear in order by 64-byte lines
 constexpr uint64_t kSmallLineBytes = 64;
-constexpr size_t kCallPieces = 1024;  // of one system call: the kernel's limit
+constexpr uint64_t kFlagLineBytes = 128,
+                   kFlagOffset = 120;  // NCCL's LL128: a line's last word says that it is there
+constexpr size_t kCallPieces = 1024;   // of one system call: the kernel's limit
+
+// How far a piece that lands at `address` may reach.
+uint64_t find_cut(uint64_t address, bool is_small, bool has_flags) {
+  uint64_t reach = UINT64_MAX;
+  if (is_small) reach = kSmallLineBytes - address % kSmallLineBytes;
+  if (has_flags) {
+    const uint64_t at = address % kFlagLineBytes;
+    reach = std::min(reach, (at < kFlagOffset ? kFlagOffset : kFlagLineBytes) - at);
+  }
+  return reach;
+}
 
 // process_vm_writev copies piece after piece but each in any order it likes. Cuts the source where order
 // matters.
 void cut_for_order(const Pieces& source, const Pieces& destination, uint64_t bytes, Pieces& cut) {
   cut.clear();
   uint64_t done = 0;
-  const bool is_small = bytes <= kSmallBytes && destination.size() == 1;
-  const uint64_t start = is_small ? reinterpret_cast<uint64_t>(destination[0].iov_base) : 0;
+  const bool is_one = destination.size() == 1;
+  const bool is_small = is_one && bytes <= kSmallBytes, has_flags = is_one && get_config().ordered_lines;
+  const uint64_t start = reinterpret_cast<uint64_t>(destination[0].iov_base);
   for (const iovec& piece : source) {
     auto* at = static_cast<uint8_t*>(piece.iov_base);
     for (uint64_t left = piece.iov_len; left > 0;) {
-      uint64_t take = left;
-      if (is_small) take = std::min(take, kSmallLineBytes - (start + done) % kSmallLineBytes);
+      uint64_t take = std::min(left, find_cut(start + done, is_small, has_flags));
       if (done + kTailBytes < bytes) take = std::min(take, bytes - kTailBytes - done);
       cut.push_back({at, take});
       at += take;

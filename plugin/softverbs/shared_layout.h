@@ -85,7 +85,7 @@ inline constexpr uint32_t kReceiveCountMask = (1u << 30) - 1;
 inline constexpr uint32_t kFlushedReceive = kReceive | 1u << 30;
 
 // Messages that one peer may be placing at a time.
-inline constexpr uint32_t kOpenReceives = 64;
+inline constexpr uint32_t kOpenReceives = 256;
 
 struct OpenReceive {
   Shared<uint64_t> wr_id;

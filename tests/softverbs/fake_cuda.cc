@@ -37,7 +37,8 @@ struct Range {
   uint8_t* alias = nullptr;  // where the CPU may really touch it
   int fd = -1;
   int gpu = 0;
-  bool is_legacy = false, is_accessible = false, is_exportable = false;
+  bool is_legacy = false, is_exportable = false;
+  unsigned access = 0;  // a bit for each GPU that may use it
 };
 
 struct Handle {
@@ -78,7 +79,7 @@ Pointer reserve(size_t bytes) {
 void attach(Pointer at, int fd, size_t bytes, int gpu, bool is_legacy, bool is_exportable = false) {
   void* alias = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   std::lock_guard lock(mutex);
-  ranges[at] = {bytes, static_cast<uint8_t*>(alias), fd, gpu, is_legacy, is_legacy, is_exportable};
+  ranges[at] = {bytes, static_cast<uint8_t*>(alias), fd, gpu, is_legacy, is_exportable, is_legacy ? ~0u : 0u};
 }
 
 int detach(Pointer at) {
@@ -96,7 +97,9 @@ uint8_t* resolve(Pointer address, size_t bytes) {
   std::lock_guard lock(mutex);
   const auto [start, range] = find_range(address);
   if (range == nullptr) return reinterpret_cast<uint8_t*>(address);  // the host's
-  if (!range->is_accessible || address + bytes > start + range->bytes) return nullptr;
+  if (current == nullptr || (range->access >> current->gpu & 1) == 0 ||
+      address + bytes > start + range->bytes)
+    return nullptr;
   return range->alias + (address - start);
 }
 
@@ -325,11 +328,11 @@ API cuMemMap(Pointer address, size_t bytes, size_t offset, Handle* handle, unsig
 API cuMemUnmap(Pointer address, size_t) {
   return detach(address);
 }
-API cuMemSetAccess(Pointer address, size_t, const void*, size_t) {
+API cuMemSetAccess(Pointer address, size_t, const Location* who, size_t) {
   std::lock_guard lock(mutex);
   const auto [start, range] = find_range(address);
   if (range == nullptr) return kInvalidValue;
-  range->is_accessible = true;
+  range->access |= 1u << who->id;
   return kSuccess;
 }
 API cuMemRetainAllocationHandle(Handle** handle, void* address) {

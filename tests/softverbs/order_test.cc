@@ -1,5 +1,6 @@
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <thread>
 
@@ -108,6 +109,10 @@ TEST(OrderTest, TailAfterHeadOfAnInlineLine) {
 }
 TEST(OrderTest, LinesOfASmallWriteBetweenProcesses) {
   hunt_between_processes(512, false, 128, 192);
+}
+TEST(OrderTest, FlagAfterItsLineBetweenProcessesWhenAskedFor) {
+  setenv("SOFTVERBS_LL128", "1", 1);  // read by each process when it first opens a device: here, none has yet
+  hunt_between_processes(16384, false, 8192, 8192 + 120);
 }
 TEST(OrderTest, TailAfterHeadOfALargeWrite) {
   hunt_between_processes(1 << 20, false, 0, (1 << 20) - 8);

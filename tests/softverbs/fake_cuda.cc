@@ -1,34 +1,25 @@
+#include "fake_cuda.h"
+
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <cerrno>
-#include <condition_variable>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <deque>
 #include <map>
 #include <mutex>
-#include <thread>
+#include <utility>
 
 // A stand-in for libcuda.so.1 on machines without a GPU, so that the code around the driver's calls runs in
 // every test. "Device memory" is a memfd: its address faults when the CPU touches it, and only these copies
 // know where it really is. Streams are threads that take their time. It says nothing about how a real GPU
 // behaves.
+using namespace fake_cuda;
+
 namespace {
 
-using Pointer = unsigned long long;
-enum Result {
-  kSuccess = 0,
-  kInvalidValue = 1,
-  kInvalidContext = 201,
-  kNotReady = 600,
-  kAlreadyRegistered = 712,
-  kNotSupported = 801
-};
 constexpr size_t kGrainBytes = 2 << 20;
 constexpr int kGpus = 2;
 
@@ -92,58 +83,6 @@ int detach(Pointer at) {
   return kSuccess;
 }
 
-// Where the CPU finds [address, address + bytes); nullptr when that is not all accessible device memory.
-uint8_t* resolve(Pointer address, size_t bytes) {
-  std::lock_guard lock(mutex);
-  const auto [start, range] = find_range(address);
-  if (range == nullptr) return reinterpret_cast<uint8_t*>(address);  // the host's
-  if (current == nullptr || (range->access >> current->gpu & 1) == 0 ||
-      address + bytes > start + range->bytes)
-    return nullptr;
-  return range->alias + (address - start);
-}
-
-// Not memcpy: a thread sanitizer would watch that, and report races between accesses that other processes
-// order.
-__attribute__((no_sanitize("thread"))) void copy_unwatched(uint8_t* to, const uint8_t* from, size_t bytes) {
-  for (size_t i = 0; i < bytes; ++i) {
-    to[i] = from[i];
-    asm volatile("" ::: "memory");  // keeps the compiler from making this a memcpy
-  }
-}
-
-struct Stream {
-  struct Copy {
-    uint8_t* to;
-    const uint8_t* from;
-    size_t bytes;
-  };
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::deque<Copy> copies;
-  uint64_t issued = 0, done = 0;
-  std::thread thread{[this] { work(); }};
-
-  void work() {
-    std::unique_lock lock(mutex);
-    for (;;) {
-      changed.wait(lock, [this] { return !copies.empty(); });
-      const Copy copy = copies.front();
-      copies.pop_front();
-      lock.unlock();
-      usleep(20);
-      copy_unwatched(copy.to, copy.from, copy.bytes);
-      lock.lock();
-      ++done;
-    }
-  }
-};
-
-struct Event {
-  Stream* stream = nullptr;
-  uint64_t count = 0;
-};
-
 // What cuIpcGetMemHandle puts into its 64 bytes.
 struct Ipc {
   int pid, fd, gpu;
@@ -158,17 +97,25 @@ struct AllocationProperties {
   Location location;
 };
 
-int copy_now(Pointer to, Pointer from, size_t bytes) {
-  uint8_t* target = resolve(to, bytes);
-  const uint8_t* source = resolve(from, bytes);
-  if (target == nullptr || source == nullptr) return kInvalidValue;
-  copy_unwatched(target, source, bytes);
-  return kSuccess;
-}
-
 }  // namespace
 
-#define API extern "C" __attribute__((visibility("default"))) int
+namespace fake_cuda {
+
+uint8_t* resolve(Pointer address, size_t bytes) {
+  std::lock_guard lock(mutex);
+  const auto [start, range] = find_range(address);
+  if (range == nullptr) return reinterpret_cast<uint8_t*>(address);  // the host's
+  if (current == nullptr || (range->access >> current->gpu & 1) == 0 ||
+      address + bytes > start + range->bytes)
+    return nullptr;
+  return range->alias + (address - start);
+}
+
+bool has_context() {
+  return current != nullptr;
+}
+
+}  // namespace fake_cuda
 
 API cuInit(unsigned) {
   return kSuccess;
@@ -353,40 +300,4 @@ API cuMemImportFromShareableHandle(Handle** handle, void* descriptor, int) {
   if (fstat(fd, &status) != 0) return kInvalidValue;
   *handle = new Handle{dup(fd), static_cast<size_t>(status.st_size), 0, true};
   return kSuccess;
-}
-
-API cuStreamCreateWithPriority(Stream** stream, unsigned, int) {
-  *stream = new Stream;
-  return kSuccess;
-}
-API cuEventCreate(Event** event, unsigned) {
-  *event = new Event;
-  return kSuccess;
-}
-API cuEventRecord(Event* event, Stream* stream) {
-  std::lock_guard lock(stream->mutex);
-  event->stream = stream;
-  event->count = stream->issued;
-  return kSuccess;
-}
-API cuEventQuery(Event* event) {
-  std::lock_guard lock(event->stream->mutex);
-  return event->stream->done >= event->count ? kSuccess : kNotReady;
-}
-API cuMemcpyAsync(Pointer to, Pointer from, size_t bytes, Stream* stream) {
-  if (current == nullptr) return kInvalidContext;
-  uint8_t* target = resolve(to, bytes);
-  const uint8_t* source = resolve(from, bytes);
-  if (target == nullptr || source == nullptr) return kInvalidValue;
-  std::lock_guard lock(stream->mutex);
-  stream->copies.push_back({target, source, bytes});
-  ++stream->issued;
-  stream->changed.notify_one();
-  return kSuccess;
-}
-API cuMemcpyHtoD_v2(Pointer to, const void* from, size_t bytes) {
-  return copy_now(to, reinterpret_cast<Pointer>(from), bytes);
-}
-API cuMemcpyDtoH_v2(void* to, Pointer from, size_t bytes) {
-  return copy_now(reinterpret_cast<Pointer>(to), from, bytes);
 }

@@ -271,4 +271,11 @@ void receive_bytes(int socket, void* data, size_t bytes) {
   ASSERT_EQ(recv(socket, data, bytes, MSG_WAITALL), static_cast<ssize_t>(bytes));
 }
 
+void meet(int socket, QueuePair& pair) {
+  tell(socket, pair.address());
+  pair.connect(hear<Address>(socket));
+  tell(socket, true);
+  hear<bool>(socket);
+}
+
 }  // namespace verbena::softverbs_test

@@ -141,6 +141,9 @@ T hear(int socket) {
   return value;
 }
 
+// Exchanges addresses with the process at the other end of the socket, and connects.
+void meet(int socket, QueuePair& pair);
+
 struct RemoteMemory {
   uint64_t address;
   uint32_t rkey;

@@ -118,13 +118,6 @@ void transfer(int socket, Node& node, QueuePair& pair, Registered& near, RemoteM
   }
 }
 
-void meet(int socket, QueuePair& pair) {
-  tell(socket, pair.address());
-  pair.connect(hear<Address>(socket));
-  tell(socket, true);
-  hear<bool>(socket);
-}
-
 // Transfers from and to each kind of memory here, with one kind there.
 void drive_all(int socket, Kind far_kind) {
   Node node;

@@ -1,0 +1,190 @@
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "fixture.h"
+
+// What is left of a killed process.
+namespace verbena::softverbs_test {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+int64_t count_ms_since(Clock::time_point start) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start).count();
+}
+
+TEST(KilledTest, WaitingSendsFailWhenThePeerIsKilled) {
+  Child child([](int socket) {
+    Node node;
+    QueuePair pair(node);
+    meet(socket, pair);
+    pause();
+  });
+  Node node;
+  Buffer memory(node, 64);
+  QueuePair pair(node);
+  meet(child.socket(), pair);
+  for (uint64_t i = 0; i < 4; ++i)
+    ASSERT_EQ(Send(IBV_WR_SEND, i).from(memory, 0, 8).post(pair), 0);  // no receive
+  const auto start = Clock::now();
+  child.kill();
+  const auto completions = node.wait_completions(4, 1000);
+  EXPECT_LT(count_ms_since(start), 500);
+  EXPECT_EQ(completions[0].status, IBV_WC_RETRY_EXC_ERR);
+  for (size_t i = 1; i < 4; ++i) EXPECT_EQ(completions[i].status, IBV_WC_WR_FLUSH_ERR);
+}
+
+TEST(KilledTest, LaterPostsToAKilledPeerFail) {
+  Child child([](int socket) {
+    Node node;
+    Buffer memory(node, 64);
+    QueuePair pair(node);
+    meet(socket, pair);
+    tell(socket, RemoteMemory{memory.address(), memory.mr()->rkey});
+    pause();
+  });
+  Node node;
+  Buffer memory(node, 64);
+  QueuePair pair(node);
+  meet(child.socket(), pair);
+  const auto remote = hear<RemoteMemory>(child.socket());
+  child.kill();
+  ASSERT_EQ(Send(IBV_WR_RDMA_WRITE, 1, 0).from(memory, 0, 8).to(remote.address, remote.rkey).post(pair), 0);
+  EXPECT_EQ(node.wait_completion(1000).status, IBV_WC_RETRY_EXC_ERR);
+  EXPECT_EQ(pair.query_state(), IBV_QPS_ERR);
+}
+
+// Senders are killed at random moments while they send into one shared queue. Whatever they were doing, the
+// receiver gets every page of its queue back, each exactly once, and the next sender works.
+TEST(KilledTest, KilledSendersLeaveNothingBehind) {
+  constexpr uint64_t kPages = 32;
+  constexpr size_t kPageBytes = 2048;
+  constexpr int kRounds = 25;
+  std::vector<std::unique_ptr<Child>> senders;
+  for (int round = 0; round < kRounds; ++round) {
+    senders.push_back(std::make_unique<Child>([](int socket) {
+      hear<bool>(socket);
+      Node node;
+      Buffer memory(node, kPageBytes);
+      QueuePair pair(node);
+      meet(socket, pair);
+      for (;;) {
+        if (Send(IBV_WR_SEND, 1).from(memory, 0, kPageBytes).post(pair) != 0) sched_yield();
+        ibv_wc wc{};
+        ibv_poll_cq(node.cq, 1, &wc);
+      }
+    }));
+  }
+  Node node;
+  Buffer memory(node, kPages * kPageBytes);
+  ibv_srq_init_attr init{};
+  init.attr = {kPages, 1, 0};
+  ibv_srq* srq = ibv_create_srq(node.pd, &init);
+  std::vector<bool> is_posted(kPages, true);
+  for (uint64_t i = 0; i < kPages; ++i) ASSERT_EQ(post_shared(srq, i, memory, i * kPageBytes, kPageBytes), 0);
+  uint64_t messages = 0;
+  const auto poll_once = [&](bool repost) {
+    ibv_wc wc{};
+    if (ibv_poll_cq(node.cq, 1, &wc) != 1) return false;
+    EXPECT_LT(wc.wr_id, kPages);
+    EXPECT_TRUE(is_posted[wc.wr_id]) << "reported twice: " << wc.wr_id;
+    is_posted[wc.wr_id] = false;
+    messages += wc.status == IBV_WC_SUCCESS ? 1u : 0u;
+    if (!repost) return true;
+    is_posted[wc.wr_id] = true;
+    EXPECT_EQ(post_shared(srq, wc.wr_id, memory, wc.wr_id * kPageBytes, kPageBytes), 0);
+    return true;
+  };
+  for (int round = 0; round < kRounds; ++round) {
+    Child& sender = *senders[static_cast<size_t>(round)];
+    QpOptions options;
+    options.srq = srq;
+    QueuePair pair(node, options);
+    tell(sender.socket(), true);
+    meet(sender.socket(), pair);
+    const auto start = Clock::now();
+    const uint64_t before = messages;
+    while (count_ms_since(start) < 5 + round % 7 || (messages == before && count_ms_since(start) < 10000)) {
+      poll_once(true);
+    }
+    EXPECT_GT(messages, before) << "round " << round;
+    sender.kill();
+    ASSERT_EQ(pair.to_state(IBV_QPS_ERR), 0);
+    while (poll_once(true)) {
+    }
+  }
+  // All pages are posted again: a last sender can fill each of them, and only those.
+  EXPECT_EQ(std::count(is_posted.begin(), is_posted.end(), true), static_cast<ptrdiff_t>(kPages));
+  QpOptions options;
+  options.srq = srq;
+  {
+    QueuePair receiver(node, options);
+    Node sender_node;
+    Buffer source(sender_node, kPageBytes);
+    QueuePair sender(sender_node);
+    receiver.connect(sender.address());
+    sender.connect(receiver.address());
+    for (uint64_t i = 0; i < kPages; ++i)
+      ASSERT_EQ(Send(IBV_WR_SEND, i, 0).from(source, 0, kPageBytes).post(sender), 0);
+    for (const ibv_wc& wc : node.wait_completions(kPages)) {
+      EXPECT_TRUE(is_posted[wc.wr_id]);
+      is_posted[wc.wr_id] = false;
+    }
+  }
+  EXPECT_EQ(ibv_destroy_srq(srq), 0);
+}
+
+TEST(KilledTest, SlotOfAKilledProcessIsUsedAgain) {
+  std::vector<uint32_t> slots;
+  std::vector<std::unique_ptr<Child>> children;
+  for (int i = 0; i < 3; ++i) {
+    children.push_back(std::make_unique<Child>([](int socket) {
+      Node node;
+      QueuePair pair(node);
+      tell(socket, pair.qp->qp_num);
+      pause();
+    }));
+    slots.push_back(hear<uint32_t>(children.back()->socket()) >> 14);
+    children.back()->kill();
+  }
+  EXPECT_EQ(slots[0], slots[1]);
+  EXPECT_EQ(slots[1], slots[2]);
+  Node last;  // takes away what they left
+}
+
+TEST(KilledTest, ExitInTheMiddleOfALargeWriteEndsTheQueuePair) {
+  constexpr size_t kBytes = 64 << 20;
+  Child child([](int socket) {
+    Node node;
+    Buffer memory(node, kBytes);
+    QueuePair pair(node);
+    meet(socket, pair);
+    tell(socket, RemoteMemory{memory.address(), memory.mr()->rkey});
+    pause();
+  });
+  Node node;
+  Buffer memory(node, kBytes);
+  QueuePair pair(node);
+  meet(child.socket(), pair);
+  const auto remote = hear<RemoteMemory>(child.socket());
+  for (uint64_t i = 0; i < 32; ++i) {
+    ASSERT_EQ(Send(IBV_WR_RDMA_WRITE, i).from(memory, 0, kBytes).to(remote.address, remote.rkey).post(pair),
+              0);
+  }
+  node.wait_completion();
+  child.kill();
+  bool has_failed = false;
+  for (const ibv_wc& wc : node.wait_completions(31)) {
+    EXPECT_FALSE(has_failed && wc.status == IBV_WC_SUCCESS);
+    if (wc.status == IBV_WC_SUCCESS) continue;
+    EXPECT_EQ(wc.status, has_failed ? IBV_WC_WR_FLUSH_ERR : IBV_WC_RETRY_EXC_ERR);
+    has_failed = true;
+  }
+  EXPECT_TRUE(has_failed);
+}
+
+}  // namespace
+}  // namespace verbena::softverbs_test

@@ -15,9 +15,8 @@ constexpr char kMarkdownHead[] =
     "k, m and g\n"
     "(powers of 1024). A value that is malformed or out of range is an error at init that names the "
     "parameter, the\n"
-    "value and the range; an unknown `VERBENA_` name is one warning. `verbena-info --params` shows the "
-    "values in force\n"
-    "and where they come from. This page is generated from plugin/base/parameters.def.\n"
+    "value and the range; an unknown `VERBENA_` name is one warning. This page is generated from\n"
+    "plugin/base/parameters.def.\n"
     "\n"
     "| name | aliases | default | range | unit | meaning |\n"
     "|---|---|---|---|---|---|\n";

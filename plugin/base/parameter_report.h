@@ -1,4 +1,4 @@
-// The parameters as people read them: rows for `verbena-info --params`, Markdown for docs/parameters.md.
+// The parameters as people read them: rows, and Markdown for docs/parameters.md.
 #pragma once
 
 #include <string>

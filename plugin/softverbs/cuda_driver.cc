@@ -62,6 +62,7 @@ const Driver* find_driver() {
   }
   find_virtual_memory(library, *driver);
   find(library, driver->context_create, "cuCtxCreate_v2");
+  find(library, driver->copy_batch_async, "cuMemcpyBatchAsync");
   found.store(driver, std::memory_order_release);
   return driver;
 }

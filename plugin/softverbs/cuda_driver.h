@@ -46,6 +46,15 @@ inline constexpr int kLocationDevice = 1, kReadWrite = 3, kPosixFd = 1, kCapture
 inline constexpr unsigned kStreamNonBlocking = 1, kEventNoTiming = 2, kHostRegisterPortable = 1,
                           kIpcLazyPeerAccess = 1;
 
+// How the copies of a batch are done.
+struct BatchAttributes {
+  int source_order;
+  Location source_hint, target_hint;
+  unsigned flags;
+};
+inline constexpr int kSourceInStreamOrder = 1;
+inline constexpr unsigned kPreferOverlap = 1;
+
 struct Driver {
   Result (*pointer_attributes)(unsigned count, PointerAttribute* which, void** data, Pointer pointer);
   Result (*context_get_current)(Context*);
@@ -60,6 +69,9 @@ struct Driver {
   Result (*event_record)(Event, Stream);
   Result (*event_query)(Event);
   Result (*copy_async)(Pointer to, Pointer from, size_t bytes, Stream);
+  // May be missing.
+  Result (*copy_batch_async)(Pointer* to, Pointer* from, size_t* bytes, size_t count, BatchAttributes*,
+                             size_t* attribute_indices, size_t attribute_count, size_t* failed, Stream);
   Result (*host_register)(void*, size_t, unsigned flags);
   Result (*exchange_capture_mode)(int* mode);
   Result (*ipc_get_handle)(IpcHandle*, Pointer);

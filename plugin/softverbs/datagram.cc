@@ -53,7 +53,7 @@ bool scatter(Operation& op) {
     const Place place =
         translate(segment, {sge.address, take, sge.lkey, queue.pd.get(), IBV_ACCESS_LOCAL_WRITE});
     if (place.address == 0) return false;
-    op.remote.add(place.address, take, place.gpu);
+    op.remote.add(place.address, take, place.gpu, sge.lkey);
     left -= take;
   }
   return left == 0;
@@ -77,10 +77,10 @@ Outcome prepare_datagram(Operation& op) {
   fill_header(op, handle);
   Memory payload;
   std::swap(payload, op.local);
-  op.local.add(reinterpret_cast<uint64_t>(op.header), sizeof(op.header), 0);
+  op.local.add(reinterpret_cast<uint64_t>(op.header), sizeof(op.header), 0, 0);
   for (size_t i = 0; i < payload.pieces.size(); ++i) {
     op.local.add(reinterpret_cast<uint64_t>(payload.pieces[i].iov_base), payload.pieces[i].iov_len,
-                 payload.gpus[i]);
+                 payload.gpus[i], payload.keys[i]);
   }
   op.bytes = op.request->length + sizeof(op.header);
   op.fits = scatter(op);

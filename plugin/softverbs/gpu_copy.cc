@@ -25,20 +25,26 @@ bool address_all(const Operation& op, GpuLane* lane, Pieces& pieces) {
   return true;
 }
 
-bool issue(GpuLane& lane, const Pieces& to, const Pieces& from) {
-  size_t at_to = 0, at_from = 0;
-  uint64_t done_to = 0, done_from = 0;
-  while (at_to < to.size() && at_from < from.size()) {
-    const uint64_t take = std::min(to[at_to].iov_len - done_to, from[at_from].iov_len - done_from);
-    const uint64_t to_address = reinterpret_cast<uint64_t>(to[at_to].iov_base) + done_to;
-    const uint64_t from_address = reinterpret_cast<uint64_t>(from[at_from].iov_base) + done_from;
-    if (!lane.copy(to_address, from_address, take)) return false;
-    done_to += take;
-    done_from += take;
-    if (done_to == to[at_to].iov_len) ++at_to, done_to = 0;
-    if (done_from == from[at_from].iov_len) ++at_from, done_from = 0;
+// Both sides cut into copies. `near` are the local pieces, `far` the remote ones as addresses of this
+// process.
+void issue(GpuLane& lane, const Operation& op, const Pieces& near, const Pieces& far) {
+  size_t at_near = 0, at_far = 0;
+  uint64_t done_near = 0, done_far = 0;
+  while (at_near < near.size() && at_far < far.size()) {
+    const uint64_t take = std::min(near[at_near].iov_len - done_near, far[at_far].iov_len - done_far);
+    const uint64_t near_address = reinterpret_cast<uint64_t>(near[at_near].iov_base) + done_near;
+    const uint64_t far_address = reinterpret_cast<uint64_t>(far[at_far].iov_base) + done_far;
+    const uint64_t origin = uint64_t{op.local.keys[at_near]} << 32 | op.remote.keys[at_far];
+    if (is_read(op)) {
+      lane.copy({near_address, far_address, take, origin});
+    } else {
+      lane.copy({far_address, near_address, take, origin});
+    }
+    done_near += take;
+    done_far += take;
+    if (done_near == near[at_near].iov_len) ++at_near, done_near = 0;
+    if (done_far == far[at_far].iov_len) ++at_far, done_far = 0;
   }
-  return true;
 }
 
 }  // namespace
@@ -75,16 +81,15 @@ bool start_gpu_copies(Operation& op) {
     get_gpu_imports().end_use();
     return false;
   }
-  const bool is_issued =
-      is_read(op) ? issue(*lane, op.local.pieces, remote) : issue(*lane, remote, op.local.pieces);
-  if (!is_issued) op.outcome = {Step::kFail, IBV_WC_GENERAL_ERR};
   op.lane = lane;
-  op.lane_ticket = lane->ticket();
+  op.lane_first = lane->ticket();
+  issue(*lane, op, op.local.pieces, remote);
+  op.lane_last = lane->ticket();
   return true;
 }
 
 LaneState look_at_lane(Operation& op) {
-  const LaneState state = op.lane->look(op.lane_ticket);
+  const LaneState state = op.lane->look(op.lane_first, op.lane_last);
   if (state != LaneState::kBusy) get_gpu_imports().end_use();
   return state;
 }

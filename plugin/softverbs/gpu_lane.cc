@@ -1,11 +1,15 @@
 #include "softverbs/gpu_lane.h"
 
+#include <algorithm>
 #include <cstring>
+
+#include "softverbs/config.h"
 
 namespace verbena::softverbs {
 namespace {
+constexpr size_t kMaxBatch = 64;
 constexpr int kEventsAhead = 16;  // made at the start, where making them may block
-}
+}  // namespace
 
 std::unique_ptr<GpuLane> GpuLane::open(const cuda::Driver& driver, cuda::Context context) {
   const cuda::Scope scope(driver, context);
@@ -14,6 +18,7 @@ std::unique_ptr<GpuLane> GpuLane::open(const cuda::Driver& driver, cuda::Context
   int least = 0, greatest = 0;
   const bool is_known = driver.context_get_device(&device) == cuda::kSuccess &&
                         driver.device_uuid(&lane->device_, device) == cuda::kSuccess;
+  lane->uses_batches_ = get_config().gpu_batches && driver.copy_batch_async != nullptr;
   driver.context_priorities(&least, &greatest);
   if (!is_known ||
       driver.stream_create(&lane->stream_, cuda::kStreamNonBlocking, greatest) != cuda::kSuccess) {
@@ -27,27 +32,66 @@ std::unique_ptr<GpuLane> GpuLane::open(const cuda::Driver& driver, cuda::Context
   return lane;
 }
 
-bool GpuLane::copy(uint64_t to, uint64_t from, uint64_t bytes) {
-  const bool continues =
-      pending_bytes_ > 0 && pending_to_ + pending_bytes_ == to && pending_from_ + pending_bytes_ == from;
-  if (!continues && !issue_pending()) return false;
-  if (!continues) {
-    pending_to_ = to;
-    pending_from_ = from;
+void GpuLane::copy(const GpuCopy& copy) {
+  const uint64_t ticket = issued_++;
+  if (!pending_.empty()) {
+    Pending& latest = pending_.back();
+    const bool continues = latest.copy.origin == copy.origin &&
+                           latest.copy.to + latest.copy.bytes == copy.to &&
+                           latest.copy.from + latest.copy.bytes == copy.from;
+    if (continues) {
+      latest.copy.bytes += copy.bytes;
+      latest.last = issued_;
+      return;
+    }
   }
-  pending_bytes_ += bytes;
-  ++issued_;
-  return true;
+  if (!uses_batches_ || pending_.size() == kMaxBatch || disturbs_pending(copy)) issue_pending();
+  pending_.push_back({copy, ticket, issued_});
 }
 
-bool GpuLane::issue_pending() {
-  if (pending_bytes_ == 0) return true;
-  const uint64_t bytes = pending_bytes_;
-  pending_bytes_ = 0;
+// Copies of one batch happen in any order.
+bool GpuLane::disturbs_pending(const GpuCopy& copy) const {
+  const auto overlap = [](uint64_t a, uint64_t a_bytes, uint64_t b, uint64_t b_bytes) {
+    return a < b + b_bytes && b < a + a_bytes;
+  };
+  return std::any_of(pending_.begin(), pending_.end(), [&](const Pending& pending) {
+    const GpuCopy& other = pending.copy;
+    return overlap(copy.to, copy.bytes, other.to, other.bytes) ||
+           overlap(copy.to, copy.bytes, other.from, other.bytes) ||
+           overlap(copy.from, copy.bytes, other.to, other.bytes);
+  });
+}
+
+// One call for many copies, with the wish that the copy engines do them: kernels of other contexts keep a
+// copy that a kernel does waiting for a time slice.
+bool GpuLane::issue_as_batch() {
+  std::vector<cuda::Pointer> to, from;
+  std::vector<size_t> bytes;
+  for (const Pending& pending : pending_) {
+    to.push_back(pending.copy.to);
+    from.push_back(pending.copy.from);
+    bytes.push_back(pending.copy.bytes);
+  }
+  cuda::BatchAttributes attributes{};
+  attributes.source_order = cuda::kSourceInStreamOrder;
+  attributes.flags = cuda::kPreferOverlap;
+  size_t first_index = 0, failed_index = 0;
+  return driver_.copy_batch_async(to.data(), from.data(), bytes.data(), bytes.size(), &attributes,
+                                  &first_index, 1, &failed_index, stream_) == cuda::kSuccess;
+}
+
+void GpuLane::issue_pending() {
+  if (pending_.empty()) return;
   cuda::enter(driver_, context_);
-  if (driver_.copy_async(pending_to_, pending_from_, bytes, stream_) == cuda::kSuccess) return true;
-  is_broken_ = true;
-  return false;
+  if (!uses_batches_ || !issue_as_batch()) {
+    uses_batches_ = false;  // a driver that refuses one is not asked again
+    for (const Pending& pending : pending_) {
+      const GpuCopy& copy = pending.copy;
+      if (driver_.copy_async(copy.to, copy.from, copy.bytes, stream_) != cuda::kSuccess)
+        refused_.push_back(pending);
+    }
+  }
+  pending_.clear();
 }
 
 cuda::Event GpuLane::take_event() {
@@ -63,7 +107,7 @@ cuda::Event GpuLane::take_event() {
 
 bool GpuLane::record() {
   if (recorded_ == issued_) return true;
-  if (!issue_pending()) return false;
+  issue_pending();
   const cuda::Event event = take_event();
   if (event == nullptr || driver_.event_record(event, stream_) != cuda::kSuccess) {
     is_broken_ = true;
@@ -74,10 +118,10 @@ bool GpuLane::record() {
   return true;
 }
 
-LaneState GpuLane::look(uint64_t ticket) {
+LaneState GpuLane::look(uint64_t first, uint64_t last) {
   cuda::enter(driver_, context_);
   if (is_broken_ || !record()) return LaneState::kBroken;
-  while (done_ < ticket && !fences_.empty()) {
+  while (done_ < last && !fences_.empty()) {
     const cuda::Result result = driver_.event_query(fences_.front().event);
     if (result == cuda::kNotReady) return LaneState::kBusy;
     if (result != cuda::kSuccess) {
@@ -88,7 +132,12 @@ LaneState GpuLane::look(uint64_t ticket) {
     free_events_.push_back(fences_.front().event);
     fences_.pop_front();
   }
-  return LaneState::kDone;
+  return !refused_.empty() && has_refused(first, last) ? LaneState::kBroken : LaneState::kDone;
+}
+
+bool GpuLane::has_refused(uint64_t first, uint64_t last) {
+  return std::any_of(refused_.begin(), refused_.end(),
+                     [&](const Pending& refused) { return refused.first < last && first < refused.last; });
 }
 
 bool GpuLanes::prepare(const cuda::Driver& driver, cuda::Context context) {

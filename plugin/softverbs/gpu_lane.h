@@ -11,6 +11,13 @@ namespace verbena::softverbs {
 
 enum class LaneState { kBusy, kDone, kBroken };
 
+// `origin` names the registrations at both ends: what continues a copy of another origin may lie in another
+// allocation, and no call copies across that border.
+struct GpuCopy {
+  uint64_t to, from, bytes;
+  uint64_t origin;
+};
+
 // A private stream on which one thread issues copies in order. Work is known by tickets: each copy takes the
 // next one, and a lane that has come to a ticket is done with all before. Copies that continue each other
 // become one, and all that were issued between two looks share one event.
@@ -23,30 +30,40 @@ class GpuLane {
   const cuda::Uuid& device() const { return device_; }
 
   // All below: by the lane's thread only.
-  bool copy(uint64_t to, uint64_t from, uint64_t bytes);  // false: CUDA refused
-  uint64_t ticket() const { return issued_; }             // of the latest copy
-  LaneState look(uint64_t ticket);
+  void copy(const GpuCopy& copy);
+  uint64_t ticket() const { return issued_; }  // of the latest copy
+  // Whether the copies (first, last] are done; broken when CUDA refused one of them, but not before all have
+  // ended.
+  LaneState look(uint64_t first, uint64_t last);
 
  private:
   struct Fence {
     cuda::Event event;
     uint64_t ticket;
   };
+  struct Pending {
+    GpuCopy copy;
+    uint64_t first, last;  // tickets (first, last]
+  };
   GpuLane(const cuda::Driver& driver, cuda::Context context) : driver_(driver), context_(context) {}
-  bool issue_pending();
+  bool disturbs_pending(const GpuCopy& copy) const;
+  bool issue_as_batch();
+  void issue_pending();
   bool record();
   cuda::Event take_event();
+  bool has_refused(uint64_t first, uint64_t last);
 
   const cuda::Driver& driver_;
   const cuda::Context context_;
   cuda::Uuid device_{};
   cuda::Stream stream_ = nullptr;
   std::vector<cuda::Event> free_events_;
-  std::deque<Fence> fences_;  // oldest first
+  std::deque<Fence> fences_;      // oldest first
+  std::vector<Pending> pending_;  // not yet given to CUDA
+  std::vector<Pending> refused_;
   uint64_t issued_ = 0, recorded_ = 0, done_ = 0;
-  bool is_broken_ = false;
-  // A copy that waits for one that continues it.
-  uint64_t pending_to_ = 0, pending_from_ = 0, pending_bytes_ = 0;
+  bool uses_batches_ = false;
+  bool is_broken_ = false;  // the context itself
 };
 
 // The lanes of one thread, by context. Others may add to them.

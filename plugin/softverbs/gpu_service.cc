@@ -47,7 +47,7 @@ class GpuService {
   struct Active {
     GpuRequest* request;
     GpuLane* lane;
-    uint64_t ticket;
+    uint64_t first, last;  // tickets
   };
   void start(GpuRequest& request, uint64_t word);
   bool start_copy(GpuRequest& request, Peer& peer);
@@ -108,10 +108,14 @@ bool GpuService::start_copy(GpuRequest& request, Peer& peer) {
   cuda::enter(driver, allocation.context);
   pin(request, peer);
   const uint64_t stage = reinterpret_cast<uint64_t>(peer.segment->at<uint8_t>(request.stage));
-  const bool is_issued = request.is_write != 0 ? lane->copy(request.address, stage, request.bytes)
-                                               : lane->copy(stage, request.address, request.bytes);
-  if (is_issued) active_.push_back({&request, lane, lane->ticket()});
-  return is_issued;
+  const uint64_t first = lane->ticket();
+  if (request.is_write != 0) {
+    lane->copy({request.address, stage, request.bytes, request.stage});
+  } else {
+    lane->copy({stage, request.address, request.bytes, request.stage});
+  }
+  active_.push_back({&request, lane, first, lane->ticket()});
+  return true;
 }
 
 // Copies from memory that CUDA does not know are correct too, but slow: a refusal is no failure.
@@ -123,7 +127,7 @@ void GpuService::pin(const GpuRequest& request, Peer& peer) {
 
 void GpuService::finish_active() {
   std::erase_if(active_, [this](const Active& active) {
-    const LaneState state = active.lane->look(active.ticket);
+    const LaneState state = active.lane->look(active.first, active.last);
     if (state != LaneState::kBusy) answer(*active.request, state == LaneState::kDone);
     return state != LaneState::kBusy;
   });

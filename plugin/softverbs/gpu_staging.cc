@@ -27,7 +27,7 @@ class StagedTransfer {
   struct Stage {
     Phase phase = Phase::kFree;
     uint64_t offset = 0, bytes = 0;
-    uint64_t ticket = 0;  // of the lane
+    uint64_t first = 0, last = 0;  // the lane's tickets
     std::vector<uint32_t> requests;
   };
 
@@ -73,7 +73,7 @@ void StagedTransfer::advance(uint32_t index) {
   const bool is_reading = is_read(op_);
   if (stage.phase == Phase::kFree) {
     if (filled_ == op_.bytes || outcome_.step != Step::kDone) return;
-    stage = {Phase::kFilling, filled_, std::min(kStageBytes, op_.bytes - filled_), 0, {}};
+    stage = {Phase::kFilling, filled_, std::min(kStageBytes, op_.bytes - filled_), 0, 0, {}};
     filled_ += stage.bytes;
     move(is_reading ? Side::kRemote : Side::kLocal, Flow::kIntoStage, index);
     return;
@@ -98,8 +98,8 @@ bool StagedTransfer::is_settled(Stage& stage) {
     return state != ServiceState::kBusy;
   });
   if (!stage.requests.empty()) return false;
-  if (stage.ticket == 0) return true;
-  const LaneState state = lane_->look(stage.ticket);
+  if (stage.first == stage.last) return true;
+  const LaneState state = lane_->look(stage.first, stage.last);
   if (state == LaneState::kBroken) fail({Step::kFail, IBV_WC_GENERAL_ERR});
   return state != LaneState::kBusy;
 }
@@ -115,7 +115,7 @@ Memory StagedTransfer::slice(Side side, const Stage& stage) const {
       continue;
     }
     const uint64_t take = std::min(left, piece.iov_len - skip);
-    part.add(reinterpret_cast<uint64_t>(piece.iov_base) + skip, take, whole.gpus[i]);
+    part.add(reinterpret_cast<uint64_t>(piece.iov_base) + skip, take, whole.gpus[i], whole.keys[i]);
     left -= take;
     skip = 0;
   }
@@ -125,7 +125,7 @@ Memory StagedTransfer::slice(Side side, const Stage& stage) const {
 void StagedTransfer::move(Side side, Flow flow, uint32_t index) {
   Stage& stage = stages_[index];
   const Memory memory = slice(side, stage);
-  stage.ticket = 0;
+  stage.first = lane_ != nullptr ? lane_->ticket() : 0;
   uint64_t done = 0;
   for (size_t i = 0; i < memory.pieces.size(); ++i) {
     const iovec& piece = memory.pieces[i];
@@ -136,14 +136,17 @@ void StagedTransfer::move(Side side, Flow flow, uint32_t index) {
     }
     done += piece.iov_len;
   }
-  if (lane_ != nullptr) stage.ticket = lane_->ticket();
+  stage.last = lane_ != nullptr ? lane_->ticket() : 0;
 }
 
 void StagedTransfer::use_lane(uint64_t outside, uint8_t* stage, uint64_t bytes, Flow flow) {
   const uint64_t inside = reinterpret_cast<uint64_t>(stage);
-  const bool is_issued =
-      flow == Flow::kIntoStage ? lane_->copy(inside, outside, bytes) : lane_->copy(outside, inside, bytes);
-  if (!is_issued) fail({Step::kFail, IBV_WC_GENERAL_ERR});
+  // No two are joined: each origin is a place of its own.
+  if (flow == Flow::kIntoStage) {
+    lane_->copy({inside, outside, bytes, inside});
+  } else {
+    lane_->copy({outside, inside, bytes, inside});
+  }
 }
 
 void StagedTransfer::move_local(const iovec& piece, uint32_t gpu, uint8_t* stage, Flow flow) {

@@ -31,7 +31,7 @@ bool gather_local(Operation& op) {
   const SendRequest& request = *op.request;
   op.local.clear();
   if ((request.flags & IBV_SEND_INLINE) != 0) {
-    op.local.add(reinterpret_cast<uint64_t>(qp.send_queue.get_inline(request)), request.inline_bytes, 0);
+    op.local.add(reinterpret_cast<uint64_t>(qp.send_queue.get_inline(request)), request.inline_bytes, 0, 0);
     return true;
   }
   const bool is_filled = is_read(op) || is_atomic(request.opcode);
@@ -43,7 +43,7 @@ bool gather_local(Operation& op) {
     const Place place =
         translate(own, {sges[i].addr, sges[i].length, sges[i].lkey, qp.shared->pd.get(), access});
     if (place.address == 0) return false;
-    op.local.add(place.address, sges[i].length, place.gpu);
+    op.local.add(place.address, sges[i].length, place.gpu, sges[i].lkey);
   }
   return true;
 }
@@ -131,7 +131,7 @@ Outcome scatter_remote(Operation& op) {
     const Place place =
         translate(segment, {sge.address, sge.length, sge.lkey, queue.pd.get(), IBV_ACCESS_LOCAL_WRITE});
     if (place.address == 0) return fail(IBV_WC_REM_OP_ERR);
-    op.remote.add(place.address, take, place.gpu);
+    op.remote.add(place.address, take, place.gpu, sge.lkey);
     left -= take;
   }
   return left == 0 ? kDone : fail(IBV_WC_REM_INV_REQ_ERR);
@@ -162,7 +162,7 @@ Outcome name_remote(Operation& op) {
                              access};
   const Place place = translate(*op.peer->segment, memory);
   if (place.address == 0) return fail(IBV_WC_REM_ACCESS_ERR);
-  op.remote.add(place.address, request.length, place.gpu);
+  op.remote.add(place.address, request.length, place.gpu, request.rkey);
   return kDone;
 }
 
@@ -223,12 +223,14 @@ bool is_read(const Operation& op) {
 void Memory::clear() {
   pieces.clear();
   gpus.clear();
+  keys.clear();
   has_gpu = false;
 }
 
-void Memory::add(uint64_t address, uint64_t bytes, uint32_t gpu) {
+void Memory::add(uint64_t address, uint64_t bytes, uint32_t gpu, uint32_t key) {
   pieces.push_back({reinterpret_cast<void*>(address), bytes});
   gpus.push_back(gpu);
+  keys.push_back(key);
   has_gpu = has_gpu || gpu != 0;
 }
 

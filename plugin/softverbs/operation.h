@@ -26,11 +26,11 @@ struct Outcome {
 // SharedGpu.
 struct Memory {
   Pieces pieces;
-  std::vector<uint32_t> gpus;
+  std::vector<uint32_t> gpus, keys;
   bool has_gpu = false;
 
   void clear();
-  void add(uint64_t address, uint64_t bytes, uint32_t gpu);
+  void add(uint64_t address, uint64_t bytes, uint32_t gpu, uint32_t key);
 };
 
 // One request of a connected queue pair on its way: prepare, copy, finish.
@@ -51,7 +51,7 @@ struct Operation {
 
   // GPU copies: done when the lane has come so far.
   GpuLane* lane = nullptr;
-  uint64_t lane_ticket = 0;
+  uint64_t lane_first = 0, lane_last = 0;  // tickets (first, last]
 
   bool uses_gpu() const { return local.has_gpu || remote.has_gpu; }
   // The owner of the target clears the way first (a key, a state), then looks at the marks; we set the mark

@@ -96,6 +96,14 @@ API cuMemcpyAsync(Pointer to, Pointer from, size_t bytes, Stream* stream) {
   stream->changed.notify_one();
   return kSuccess;
 }
+// The last copy first: nobody may rely on an order inside a batch.
+API cuMemcpyBatchAsync(Pointer* to, Pointer* from, size_t* bytes, size_t count, void*, size_t*, size_t,
+                       size_t*, Stream* stream) {
+  for (size_t i = count; i-- > 0;) {
+    if (const int error = cuMemcpyAsync(to[i], from[i], bytes[i], stream); error != kSuccess) return error;
+  }
+  return kSuccess;
+}
 API cuMemcpyHtoD_v2(Pointer to, const void* from, size_t bytes) {
   return copy_now(to, reinterpret_cast<Pointer>(from), bytes);
 }

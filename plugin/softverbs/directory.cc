@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 
 #include "softverbs/config.h"
@@ -18,13 +19,12 @@ namespace verbena::softverbs {
 namespace {
 
 // Process numbers mean something only inside one pid namespace, so each has its own folder.
-std::string make_folder_name() {
+std::string make_prefix() {
   struct stat name_space {};
   stat("/proc/self/ns/pid", &name_space);
   char name[160];
-  snprintf(name, sizeof(name), "/softverbs-%u-%u-%lu", kLayoutVersion, getuid(), name_space.st_ino);
-  const Config& config = get_config();
-  return config.directory + name + (config.job.empty() ? "" : "-" + config.job);
+  snprintf(name, sizeof(name), "softverbs-%u-%u-%lu", kLayoutVersion, getuid(), name_space.st_ino);
+  return name;
 }
 
 // Makes the folder, and refuses one that another user could have prepared.
@@ -66,8 +66,11 @@ int open_locked(const std::string& folder) {
 }  // namespace
 
 Directory* Directory::open(uint64_t owner, Claim& claim) {
+  const Config& config = get_config();
+  const std::string prefix = make_prefix();
+  sweep(config.directory, prefix);
   auto directory = std::make_unique<Directory>();
-  directory->folder_ = make_folder_name();
+  directory->folder_ = config.directory + "/" + prefix + (config.job.empty() ? "" : "-" + config.job);
   directory->fd_ = open_locked(directory->folder_);
   if (directory->fd_ < 0 || !directory->map()) {
     const int error = errno;
@@ -111,14 +114,32 @@ void Directory::release(uint32_t slot, uint64_t owner) {
   flock(fd_, LOCK_UN);
 }
 
-void Directory::remove_if_empty() {
+// With the file locked.
+bool Directory::remove_if_empty() {
   for (uint32_t slot = 0; slot < kProcessSlots; ++slot) {
     if (get_owner(slot) == 0) continue;
-    if (is_alive(get_owner(slot))) return;
+    if (is_alive(get_owner(slot))) return false;
     unlink(get_segment_path(slot, get_owner(slot)).c_str());
   }
   unlink((folder_ + "/processes").c_str());
-  rmdir(folder_.c_str());
+  return rmdir(folder_.c_str()) == 0;
+}
+
+// Removes what jobs left of which all processes were killed.
+void Directory::sweep(const std::string& parent, const std::string& prefix) {
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(parent, ignored)) {
+    if (entry.path().filename().string().rfind(prefix, 0) != 0) continue;
+    Directory other;
+    other.folder_ = entry.path().string();
+    other.fd_ = ::open((other.folder_ + "/processes").c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    if (other.fd_ < 0) continue;
+    if (flock(other.fd_, LOCK_EX | LOCK_NB) == 0 && other.map()) {
+      other.remove_if_empty();
+      munmap(other.slots_, kProcessSlots * sizeof(DirectorySlot));
+    }
+    close(other.fd_);
+  }
 }
 
 std::string Directory::get_segment_path(uint32_t slot, uint64_t owner) const {

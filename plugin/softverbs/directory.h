@@ -28,7 +28,8 @@ class Directory {
  private:
   bool map();
   Claim claim(uint64_t owner);
-  void remove_if_empty();
+  bool remove_if_empty();
+  static void sweep(const std::string& parent, const std::string& prefix);
 
   std::string folder_;
   int fd_ = -1;  // locked while a process comes or goes

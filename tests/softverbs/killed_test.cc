@@ -3,6 +3,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
 
 #include "fixture.h"
 
@@ -153,6 +156,28 @@ TEST(KilledTest, SlotOfAKilledProcessIsUsedAgain) {
   EXPECT_EQ(slots[0], slots[1]);
   EXPECT_EQ(slots[1], slots[2]);
   Node last;  // takes away what they left
+}
+
+TEST(KilledTest, WhatAKilledJobLeavesIsRemovedByTheNext) {
+  const std::string job = "killed-" + std::to_string(getpid());
+  const auto exists = [&job] {
+    for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
+      if (entry.path().string().ends_with(job)) return true;
+    }
+    return false;
+  };
+  Child child([&job](int socket) {
+    setenv("SOFTVERBS_JOB", job.c_str(), 1);
+    Node node;
+    tell(socket, true);
+    pause();
+  });
+  hear<bool>(child.socket());
+  EXPECT_TRUE(exists());
+  child.kill();
+  Child next([](int) { const Node node; });
+  next.join();
+  EXPECT_FALSE(exists());
 }
 
 TEST(KilledTest, ExitInTheMiddleOfALargeWriteEndsTheQueuePair) {

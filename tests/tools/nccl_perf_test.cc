@@ -45,6 +45,23 @@ TEST(NcclPerf, RunsAndVerifiesEveryOperation) {
   std::filesystem::remove(file);
 }
 
+TEST(NcclPerf, GivesRailsAPlaceInEveryRanksTopology) {
+  const std::string folder = testing::TempDir() + "nccl_perf_topology";
+  const ToolRun run = run_perf("FAKE_GPUS=2",
+                               "--op all_reduce --begin 8 --end 8 -n 1 -w 1 --verbose "
+                               "--rails 2 --join --log-dir " +
+                                   folder);
+  EXPECT_EQ(run.status, 0) << run.output;
+  EXPECT_TRUE(mentions(run, "VERBENA_MERGE_NICS=1")) << run.output;
+  for (const char* rank : {"0", "1"}) {
+    std::ifstream stream(folder + "/plugin.rank" + rank + ".topology.xml");
+    const std::string xml{std::istreambuf_iterator<char>(stream), {}};
+    EXPECT_NE(xml.find("<cpu numaid=\"-1\">"), std::string::npos) << xml;
+    EXPECT_NE(xml.find("softverbs1"), std::string::npos) << xml;
+  }
+  std::filesystem::remove_all(folder);
+}
+
 TEST(NcclPerf, ReportsWrongElements) {
   const ToolRun run =
       run_perf("FAKE_GPUS=2 FAKE_NCCL_FAULT=wrong", "--op all_reduce --begin 4k --end 4k -n 5 -w 10");
@@ -94,6 +111,7 @@ TEST(NcclPerf, RefusesBadOptions) {
   EXPECT_EQ(run_perf("", "--op gather").status, 2);
   EXPECT_EQ(run_perf("", "--begin 1M --end 1k").status, 2);
   EXPECT_EQ(run_perf("", "--compare nothing").status, 2);
+  EXPECT_EQ(run_perf("", "--join").status, 2);
   EXPECT_EQ(run_perf("FAKE_GPUS=2", "--out /nonexistent/file").status, 2);
 }
 

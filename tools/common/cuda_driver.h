@@ -33,6 +33,7 @@ inline constexpr int kCudaJitErrorLogBytes = 6;
   X(count_devices, "cuDeviceGetCount", (int* count))                                                      \
   X(get_device, "cuDeviceGet", (CudaDevice * device, int ordinal))                                        \
   X(get_device_name, "cuDeviceGetName", (char* name, int capacity, CudaDevice device))                    \
+  X(get_pci_bus_id, "cuDeviceGetPCIBusId", (char* text, int capacity, CudaDevice device))                 \
   X(retain_context, "cuDevicePrimaryCtxRetain", (CudaContext * context, CudaDevice device))               \
   X(release_context, "cuDevicePrimaryCtxRelease_v2", (CudaDevice device))                                 \
   X(set_context, "cuCtxSetCurrent", (CudaContext context))                                                \

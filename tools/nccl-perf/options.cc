@@ -50,7 +50,11 @@ void add_nccl_options(CLI::App& app, Options& options) {
   app.add_option("--threshold", options.threshold, "sets VERBENA_UNPACK_THRESHOLD (bytes, or unlimited)");
   app.add_option("--proto", options.protocol, "sets NCCL_PROTO");
   app.add_option("--algo", options.algorithm, "sets NCCL_ALGO");
-  app.add_option("--rails", options.rails, "sets SOFTVERBS_DEVICES")->check(CLI::Range(1, 8));
+  auto* rails =
+      app.add_option("--rails", options.rails, "sets SOFTVERBS_DEVICES, and gives each a place for NCCL")
+          ->check(CLI::Range(1, 8));
+  app.add_flag("--join", options.join_rails, "the rails are ports of one card: NCCL joins them to one device")
+      ->needs(rails);
   app.add_option("--compare", options.compare, "then the same with socket, ib, unpack0 or unpack1; a list")
       ->delimiter(',')
       ->check(CLI::IsMember({"socket", "ib", "unpack0", "unpack1"}));

@@ -22,6 +22,7 @@ struct Options {
   std::string protocol;
   std::string algorithm;
   int rails = 0;  // 0: as the environment says
+  bool join_rails = false;
   bool graph = false;
   std::vector<std::string> compare;
   double timeout_s = 60;

@@ -8,6 +8,7 @@
 #include "common/self_path.h"
 #include "nccl-perf/nccl_log.h"
 #include "nccl-perf/process_state.h"
+#include "nccl-perf/topology_file.h"
 
 namespace verbena::tools::nccl {
 namespace {
@@ -40,6 +41,16 @@ std::string Run::log_file(int rank) const {
   return log_folder_ + "/" + file_prefix_ + ".rank" + std::to_string(rank) + ".log";
 }
 
+// NCCL knows of no place for devices that are not in sysfs, and without one it uses no more than one of them.
+void Run::place_rails(Environment& environment, int rank) const {
+  if (options_.rails < 2 || environment.find("NCCL_TOPO_FILE") != nullptr) return;
+  const std::string file =
+      log_folder_ + "/" + file_prefix_ + ".rank" + std::to_string(rank) + ".topology.xml";
+  write_topology_file(file, rank, options_.rails,
+                      options_.join_rails ? RailPlacement::kJoined : RailPlacement::kSideBySide);
+  environment.set("NCCL_TOPO_FILE", file);
+}
+
 void Run::start(const NcclCandidate& nccl, int argc, const char* const* argv) {
   for (int rank = 0; rank < ranks_; ++rank) {
     ChildCommand command;
@@ -49,6 +60,7 @@ void Run::start(const NcclCandidate& nccl, int argc, const char* const* argv) {
     command.arguments.push_back("--child-ranks=" + std::to_string(ranks_));
     command.arguments.push_back("--child-nccl=" + nccl.path);
     command.environment = make_rank_environment(environment_, rank, log_file(rank));
+    place_rails(command.environment, rank);
     group_.start(command);
   }
 }

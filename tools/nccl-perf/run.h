@@ -43,6 +43,7 @@ class Run {
   };
 
   void start(const NcclCandidate& nccl, int argc, const char* const* argv);
+  void place_rails(Environment& environment, int rank) const;
   std::optional<int> handle_event(const ChildEvent& event, const OnRow& on_row);
   void handle_line(size_t rank, const nlohmann::json& line, const OnRow& on_row);
   void add_row(const nlohmann::json& row, const OnRow& on_row);

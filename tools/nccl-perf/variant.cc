@@ -68,6 +68,8 @@ Environment make_environment(const Options& options, const Variant& variant) {
   if (options.rails > 0) environment.set("SOFTVERBS_DEVICES", std::to_string(options.rails));
   if (!variant.unpack.empty()) environment.set("VERBENA_UNPACK", variant.unpack);
   set_transport(environment, options, variant);
+  // The devices are on no PCI bus; the topology file says that they are ports of one card all the same.
+  if (options.join_rails) environment.set_default("VERBENA_MERGE_NICS", "1");
   // A graph launch may hold the context in which softverbs would copy for the replay before.
   if (options.graph) environment.set_default("SOFTVERBS_OWN_CONTEXT", "1");
   environment.set_default("NCCL_NET_GDR_LEVEL", "SYS");

@@ -22,7 +22,8 @@ const std::vector<std::string> kFourRails = {"softverbs0", "softverbs1", "softve
 TEST(TopologyFile, RailsSideBySideAreCardsOfTheirOwn) {
   const std::string xml = make_topology_xml("1", 4, RailPlacement::kSideBySide);
   EXPECT_EQ(find_all(xml, "cpu numaid=\"([^\"]*)\""), std::vector<std::string>{"1"});
-  EXPECT_EQ(find_all(xml, "<net name=\"([^\"]*)\""), kFourRails);
+  EXPECT_EQ(find_all(xml, "<nic><net name=\"([^\"]*)\""), kFourRails);
+  EXPECT_EQ(find_all(xml, "<net name=\"verbena_([^\"]*)\""), kFourRails);
   EXPECT_TRUE(find_all(xml, "(0x060400)").empty());
   // NCCL takes functions of one device for ports of one card.
   const auto devices = find_all(xml, "busid=\"([^\"]*)[.][0-9]\"");
@@ -31,7 +32,7 @@ TEST(TopologyFile, RailsSideBySideAreCardsOfTheirOwn) {
 
 TEST(TopologyFile, JoinedRailsAreFunctionsOfOneCardUnderABridge) {
   const std::string xml = make_topology_xml("-1", 4, RailPlacement::kJoined);
-  EXPECT_EQ(find_all(xml, "<net name=\"([^\"]*)\""), kFourRails);
+  EXPECT_EQ(find_all(xml, "<nic><net name=\"([^\"]*)\""), kFourRails);
   EXPECT_EQ(find_all(xml, "(0x060400)").size(), 1U);
   const auto addresses = find_all(xml, "busid=\"([^\"]*)\" class=\"0x020000\"");
   EXPECT_EQ(std::set<std::string>(addresses.begin(), addresses.end()).size(), 4U);

@@ -24,7 +24,8 @@ std::string make_bus_id(int bus, int function) {
 
 void write_card(std::ostream& xml, const std::string& bus_id, int rail) {
   xml << R"(    <pci busid=")" << bus_id << R"(" class="0x020000" )" << kLink << ">\n"
-      << R"(      <nic><net name="softverbs)" << rail << "\"/></nic>\n"
+      << R"(      <nic><net name="softverbs)" << rail << R"("/><net name="verbena_softverbs)" << rail
+      << "\"/></nic>\n"
       << "    </pci>\n";
 }
 

@@ -10,7 +10,8 @@ enum class RailPlacement {
 };
 
 // A topology for NCCL_TOPO_FILE: what NCCL cannot find out about devices that are not in sysfs. GPUs and CPUs
-// are not in it; NCCL adds them. NCCL knows a device by its name, softverbs<rail>.
+// are not in it; NCCL adds them, and drops the devices that its transport does not name. NCCL's own IB
+// transport calls a device softverbs<rail>, the plugin verbena_softverbs<rail>.
 std::string make_topology_xml(const std::string& numa_node, int rails, RailPlacement placement);
 
 // The NUMA node of a GPU as NCCL reads it; "-1" where the machine does not say.

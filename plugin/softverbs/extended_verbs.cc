@@ -104,9 +104,20 @@ void set_datagram_address(ibv_qp_ex* qp, ibv_ah* handle, uint32_t number, uint32
 }
 
 constexpr uint64_t kSends = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
-constexpr uint64_t kReliableOnly = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM |
-                                   IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |
-                                   IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
+constexpr uint64_t kWrites = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
+constexpr uint64_t kReliableOnly =
+    IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
+
+uint64_t get_allowed_posts(ibv_qp_type type) {
+  switch (type) {
+    case IBV_QPT_RC:
+      return kSends | kWrites | kReliableOnly;
+    case IBV_QPT_UC:
+      return kSends | kWrites;
+    default:
+      return kSends;
+  }
+}
 
 }  // namespace
 
@@ -148,8 +159,8 @@ ibv_qp* create_qp_extended(ibv_context*, ibv_qp_init_attr_ex* init) {
   if ((init->comp_mask & IBV_QP_INIT_ATTR_PD) == 0) return fail_with<ibv_qp>(EINVAL);
   if ((init->comp_mask & ~kKnown) != 0) return fail_with<ibv_qp>(EOPNOTSUPP);
   const bool has_posts = (init->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) != 0;
-  const uint64_t allowed = init->qp_type == IBV_QPT_RC ? kSends | kReliableOnly : kSends;
-  if (has_posts && (init->send_ops_flags & ~allowed) != 0) return fail_with<ibv_qp>(EOPNOTSUPP);
+  if (has_posts && (init->send_ops_flags & ~get_allowed_posts(init->qp_type)) != 0)
+    return fail_with<ibv_qp>(EOPNOTSUPP);
   // The older struct is the beginning of the newer one.
   auto& basic = *reinterpret_cast<ibv_qp_init_attr*>(init);
   ibv_qp* qp = create_qp(init->pd, &basic);

@@ -78,7 +78,7 @@ Outcome check_target(const Operation& op) {
     return fail(IBV_WC_RETRY_EXC_ERR);
   const ibv_qp_state state = get_state(target);
   if (state == IBV_QPS_RESET || state == IBV_QPS_INIT) return wait_for_peer(qp);
-  const bool is_ours = target.peer_number.get() == qp.base.qp_num && target.type.get() == IBV_QPT_RC;
+  const bool is_ours = target.peer_number.get() == qp.base.qp_num && target.type.get() == qp.base.qp_type;
   return state == IBV_QPS_ERR || !is_ours ? fail(IBV_WC_RETRY_EXC_ERR) : kDone;
 }
 
@@ -179,6 +179,17 @@ Outcome prepare_target(Operation& op) {
   return is_send(opcode) ? scatter_remote(op) : kDone;
 }
 
+Outcome prepare_connected(Operation& op) {
+  if (op.peer == nullptr) return fail(IBV_WC_RETRY_EXC_ERR);
+  op.target_index = get_qp_index(op.qp->attributes.dest_qp_num);
+  op.target = &op.peer->segment->qp(op.target_index);
+  if (const Outcome early = check_target(op); early.step != Step::kDone) return early;
+  op.mark();
+  const Outcome outcome = prepare_target(op);
+  if (outcome.step == Step::kWait) op.unmark();
+  return outcome;
+}
+
 // What the peer's side sees of a failure: nothing, or an error of its own.
 struct PeerFailure {
   ibv_event_type event;
@@ -243,14 +254,17 @@ Outcome prepare(Operation& op, Qp& qp, SendRequest& request) {
   op.bytes = request.length;
   if (!gather_local(op)) return fail(IBV_WC_LOC_PROT_ERR);
   if (qp.base.qp_type == IBV_QPT_UD) return prepare_datagram(op);
-  if (op.peer == nullptr) return fail(IBV_WC_RETRY_EXC_ERR);
-  op.target_index = get_qp_index(qp.attributes.dest_qp_num);
-  op.target = &op.peer->segment->qp(op.target_index);
-  if (const Outcome early = check_target(op); early.step != Step::kDone) return early;
-  op.mark();
-  const Outcome outcome = prepare_target(op);
-  if (outcome.step == Step::kWait) op.unmark();
-  return outcome;
+  return settle(op, prepare_connected(op));
+}
+
+Outcome settle(Operation& op, const Outcome& outcome) {
+  const bool is_told = outcome.step == Step::kDone || outcome.status == IBV_WC_WR_FLUSH_ERR;
+  if (op.qp->base.qp_type != IBV_QPT_UC || is_told) return outcome;
+  op.local.clear();
+  op.remote.clear();
+  op.bytes = 0;
+  op.fits = false;
+  return kDone;
 }
 
 Outcome explain_copy_error(int error) {

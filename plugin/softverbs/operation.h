@@ -43,7 +43,7 @@ struct Operation {
   Memory local, remote;
   uint64_t bytes = 0;  // to copy
   uint8_t header[40];  // of a datagram
-  bool fits = true;    // a datagram in its receive
+  bool fits = true;    // an unreliable message in its receive
   ReceiveRequest receive;
   bool is_marked = false;    // counted in target->started, not yet in finished
   bool has_receive = false;  // opened there, not yet closed
@@ -63,6 +63,10 @@ struct Operation {
 // Checks everything, marks the peer's queue pair and takes a receive if one is needed. Never waits: when the
 // request cannot go yet everything is as it was. A failure still needs finish().
 Outcome prepare(Operation& op, Qp& qp, SendRequest& request);
+
+// On an unreliable connection nobody tells the sender what became of a message that could not be placed: it
+// is lost, and a receive that was taken for it is spoilt.
+Outcome settle(Operation& op, const Outcome& outcome);
 
 // Between host memories.
 Outcome copy_host(Operation& op);

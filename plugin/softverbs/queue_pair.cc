@@ -10,7 +10,8 @@ namespace verbena::softverbs {
 namespace {
 
 int check_init(const ibv_qp_init_attr& init) {
-  if (init.qp_type != IBV_QPT_RC && init.qp_type != IBV_QPT_UD) return EOPNOTSUPP;
+  if (init.qp_type != IBV_QPT_RC && init.qp_type != IBV_QPT_UC && init.qp_type != IBV_QPT_UD)
+    return EOPNOTSUPP;
   if (init.send_cq == nullptr || init.recv_cq == nullptr) return EINVAL;
   const ibv_qp_cap& cap = init.cap;
   if (cap.max_send_wr > kMaxQueueEntries || cap.max_send_sge > kMaxSges) return EINVAL;

@@ -97,7 +97,7 @@ SOFTVERBS_API int ibv_modify_qp(ibv_qp* base, ibv_qp_attr* attributes, int mask)
     fail(qp);
   } else {
     store_attributes(qp, *attributes, mask);
-    if (to == IBV_QPS_RTR && base->qp_type == IBV_QPT_RC) error = connect(qp);
+    if (to == IBV_QPS_RTR && base->qp_type != IBV_QPT_UD) error = connect(qp);
     if (error != 0) return error;
     uint32_t expected = from;  // a peer may just have moved it to the error state
     qp.shared->state.compare_exchange_strong(expected, to);

@@ -95,7 +95,7 @@ bool prepare_next(Qp& qp) {
 
 Outcome execute(Operation& op) {
   if (is_atomic(op.request->opcode)) return execute_atomic(op);
-  return op.uses_gpu() ? copy_staged(op) : copy_host(op);
+  return settle(op, op.uses_gpu() ? copy_staged(op) : copy_host(op));
 }
 
 // Copies the next request, all those before it being concluded.

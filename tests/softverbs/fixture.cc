@@ -100,7 +100,7 @@ QueuePair::QueuePair(Node& node, const QpOptions& options) : node_(node), option
   init.srq = options.srq;
   init.cap = {options.send_requests, options.receive_requests, options.sges, options.sges,
               options.inline_bytes};
-  init.qp_type = IBV_QPT_RC;
+  init.qp_type = options.type;
   init.sq_sig_all = options.signal_all ? 1 : 0;
   qp = ibv_create_qp(node.pd, &init);
   EXPECT_NE(qp, nullptr);
@@ -138,9 +138,10 @@ int QueuePair::to_ready_to_receive(const Address& peer) {
   attributes.ah_attr.grh.sgid_index = 1;
   attributes.ah_attr.grh.hop_limit = 64;
   attributes.ah_attr.port_num = 1;
+  const int reliable = IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
   return ibv_modify_qp(qp, &attributes,
                        IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-                           IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+                           (options_.type == IBV_QPT_RC ? reliable : 0));
 }
 
 int QueuePair::to_ready_to_send() {
@@ -150,9 +151,9 @@ int QueuePair::to_ready_to_send() {
   attributes.retry_cnt = options_.retry_count;
   attributes.rnr_retry = options_.rnr_retry;
   attributes.max_rd_atomic = 16;
+  const int reliable = IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
   return ibv_modify_qp(qp, &attributes,
-                       IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
-                           IBV_QP_MAX_QP_RD_ATOMIC);
+                       IBV_QP_STATE | IBV_QP_SQ_PSN | (options_.type == IBV_QPT_RC ? reliable : 0));
 }
 
 void QueuePair::connect(const Address& peer) {

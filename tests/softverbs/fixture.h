@@ -61,6 +61,7 @@ class Buffer {
 };
 
 struct QpOptions {
+  ibv_qp_type type = IBV_QPT_RC;  // or IBV_QPT_UC
   uint32_t send_requests = 64, receive_requests = 64, sges = 4, inline_bytes = 256;
   bool signal_all = false;
   ibv_srq* srq = nullptr;

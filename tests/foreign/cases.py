@@ -1,0 +1,124 @@
+"""What is run: programs that others wrote, as their packages in Debian ship them, over the software RDMA device.
+
+A pair is a server and a client of one program. {port} is a free port, {gid} the index of the device's IPv4 GID.
+"""
+
+from dataclasses import dataclass
+
+DEVICE = "softverbs0"
+GID = 1
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    command: str
+    client: str = ""  # what the client's command adds; without it, one process runs alone
+    expect: str = ""  # regular expression that the (client's) output must match
+    limit_s: int = 60
+    private_dev: bool = False  # needs a device node, given to it in a mount namespace of its own
+
+
+def pingpong(name, options, expect=r"bytes in .* seconds"):
+    kind = name.split()[0]
+    return Case(f"ibv_{name}", f"ibv_{kind}_pingpong -d {DEVICE} -g {GID} -p {{port}} {options}", "127.0.0.1", expect)
+
+
+def perftest(name, program, options="", expect=""):
+    common = f"{program} -d {DEVICE} -x {GID} -p {{port}} -F {options}"
+    # The name of the device stands above the results of every run.
+    return Case(name, common, "127.0.0.1", expect or rf"(?s)Device +: {DEVICE}\n.*#bytes.*\n +\d+ +\d+ ")
+
+
+def up_to(bytes_):
+    return rf"(?s)Device +: {DEVICE}\n.*#bytes.*\n +2 +\d+ .*\n +{bytes_} +\d+ "
+
+
+def ucx(name, transport, test, options):
+    kind = "ucp" if test.startswith(("tag_", "ucp_", "stream_")) else "uct"
+    settings = f"UCX_NET_DEVICES={DEVICE}:1 UCX_IB_GID_INDEX={GID} UCX_LOG_LEVEL=error"
+    place = f"-d {DEVICE}:1 -x rc_verbs" if kind == "uct" else ""
+    tls = f"UCX_TLS={transport}"
+    return Case(
+        name,
+        f"env {settings} {tls} ucx_perftest -p {{port}} {place} -t {test} {options}",
+        "127.0.0.1",
+        r"Final: +\d+",
+        private_dev=True,
+    )
+
+
+DEVICES = [
+    Case("ibv_devices", "ibv_devices", expect=rf"{DEVICE}\s+[0-9a-f]{{16}}"),
+    Case("ibv_devinfo", f"ibv_devinfo -v -d {DEVICE}", expect=rf"(?s)hca_id:\s+{DEVICE}.*PORT_ACTIVE.*GID\[ +1\]"),
+    Case("ibv_devinfo_list", "ibv_devinfo -l", expect=rf"1 HCA found:\s+{DEVICE}"),
+]
+
+PINGPONGS = [
+    pingpong("rc polling", "-n 1000"),
+    pingpong("rc events", "-e -n 1000"),
+    pingpong("rc 1 byte", "-s 1 -c"),
+    pingpong("rc 64 KiB checked", "-s 65536 -n 500 -c"),
+    pingpong("rc 1 MiB checked", "-s 1048576 -n 100 -c -r 20"),
+    pingpong("rc mtu 4096", "-m 4096 -n 500 -c"),
+    pingpong("rc ibv_wr posts", "-N -n 1000 -c"),
+    pingpong("uc polling", "-n 1000 -c"),
+    pingpong("uc events", "-e -n 1000"),
+    pingpong("ud polling", "-s 2048 -n 1000 -c"),
+    pingpong("ud events", "-e -s 1024 -n 1000"),
+    pingpong("srq 1 queue pair", "-q 1 -n 1000 -c"),
+    pingpong("srq 16 queue pairs", "-q 16 -n 1000 -c"),
+    pingpong("srq events", "-e -q 8 -n 1000"),
+]
+
+PERFTESTS = [
+    perftest("write_bw all sizes", "ib_write_bw", "-a -n 100", up_to(8388608)),
+    perftest("write_bw 8 queue pairs", "ib_write_bw", "-q 8 -n 200"),
+    perftest("write_bw both ways", "ib_write_bw", "-b -n 500"),
+    perftest("write_bw post list", "ib_write_bw", "-l 16 -s 1024 -n 960"),
+    perftest("write_bw inline", "ib_write_bw", "-I 64 -s 64 -n 1000"),
+    perftest("write_bw 2 s", "ib_write_bw", "-D 2"),
+    perftest("write_bw cq moderation", "ib_write_bw", "-Q 50 -n 1000"),
+    perftest("write_lat all sizes", "ib_write_lat", "-a -n 5", up_to(8388608)),
+    perftest("write_lat inline", "ib_write_lat", "-I 64 -s 64 -n 100"),
+    perftest("write_bw UC", "ib_write_bw", "-c UC -n 200"),
+    perftest("write_lat UC", "ib_write_lat", "-c UC -n 50"),
+    perftest("send_bw all sizes", "ib_send_bw", "-a -n 100", up_to(8388608)),
+    perftest("send_bw UD", "ib_send_bw", "-c UD -s 4096 -n 500"),
+    perftest("send_bw UC", "ib_send_bw", "-c UC -s 4096 -n 500"),
+    perftest("send_bw srq", "ib_send_bw", "--use-srq -q 4 -n 500"),
+    perftest("send_bw events", "ib_send_bw", "-e -n 500"),
+    perftest("send_bw both ways", "ib_send_bw", "-b -n 500"),
+    perftest("send_lat all sizes", "ib_send_lat", "-a -n 5", up_to(8388608)),
+    perftest("send_lat UD", "ib_send_lat", "-c UD -s 1024 -n 50"),
+    perftest("send_lat UC", "ib_send_lat", "-c UC -s 1024 -n 50"),
+    perftest("send_lat srq", "ib_send_lat", "--use-srq -n 50"),
+    perftest("send_lat events", "ib_send_lat", "-e -n 100"),
+    perftest("read_bw all sizes", "ib_read_bw", "-a -n 100", up_to(8388608)),
+    perftest("read_bw 4 queue pairs", "ib_read_bw", "-q 4 -n 200"),
+    perftest("read_lat all sizes", "ib_read_lat", "-a -n 20", up_to(8388608)),
+    perftest("read_bw events", "ib_read_bw", "-e -n 200"),
+    perftest("atomic_bw fetch and add", "ib_atomic_bw", "-A FETCH_AND_ADD -n 500"),
+    perftest("atomic_bw compare and swap", "ib_atomic_bw", "-A CMP_AND_SWAP -n 500"),
+    perftest("atomic_lat fetch and add", "ib_atomic_lat", "-A FETCH_AND_ADD -n 100"),
+    perftest("atomic_lat compare and swap", "ib_atomic_lat", "-A CMP_AND_SWAP -n 100"),
+]
+
+UCX = [
+    ucx("ucx uct am_lat", "rc_v", "am_lat", "-D short -s 8 -n 2000 -w 100"),
+    ucx("ucx uct am_bw bcopy", "rc_v", "am_bw", "-D bcopy -s 4096 -n 2000 -w 100"),
+    ucx("ucx uct am_bw zcopy", "rc_v", "am_bw", "-D zcopy -s 8192 -n 2000 -w 100"),
+    ucx("ucx uct put_lat", "rc_v", "put_lat", "-D short -s 8 -n 1000 -w 50"),
+    ucx("ucx uct put_bw zcopy", "rc_v", "put_bw", "-D zcopy -s 65536 -n 1000 -w 50"),
+    ucx("ucx uct get zcopy", "rc_v", "get", "-D zcopy -s 65536 -n 1000 -w 50"),
+    ucx("ucx uct fadd", "rc_v", "fadd", "-s 8 -n 1000 -w 50"),
+    ucx("ucx uct cswap", "rc_v", "cswap", "-s 8 -n 1000 -w 50"),
+    ucx("ucx ucp tag_lat", "rc_v", "tag_lat", "-s 8 -n 2000 -w 100"),
+    ucx("ucx ucp tag_lat 1 MiB", "rc_v", "tag_lat", "-s 1048576 -n 200 -w 10"),
+    ucx("ucx ucp tag_bw 64 KiB", "rc_v", "tag_bw", "-s 65536 -n 1000 -w 50"),
+    ucx("ucx ucp put_bw", "rc_v", "ucp_put_bw", "-s 65536 -n 1000 -w 50"),
+    ucx("ucx ucp get", "rc_v", "ucp_get", "-s 65536 -n 1000 -w 50"),
+    ucx("ucx ucp am_lat", "rc_v", "ucp_am_lat", "-s 1024 -n 1000 -w 50"),
+]
+
+GROUPS = {"ibv": DEVICES + PINGPONGS, "perftest": PERFTESTS, "ucx": UCX}

@@ -11,7 +11,7 @@
 namespace verbena::base {
 
 // Enumerators in the order of the words in parameters.def.
-enum class AddressFamily : uint8_t { kInet, kInet6 };
+enum class AddressFamily : uint8_t { kAuto, kInet, kInet6 };
 enum class BouncePlace : uint8_t { kAuto, kHost, kGpu };
 
 // What the word "unlimited" means to a size that may be unlimited.

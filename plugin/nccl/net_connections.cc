@@ -49,7 +49,9 @@ Outcome connect(void* context, int device, int traffic_class, void* handle, void
   protocol::Handle contents;
   std::memcpy(&contents, handle, sizeof(contents));
   if (const auto error = protocol::check_handle(contents); error != protocol::HandshakeError::kNone) {
-    return base::fail(base::Status::kInvalidArgument, "connect: the handle is %s", protocol::describe(error));
+    return base::fail(base::Status::kInvalidArgument, "connect: the handle is %s%s",
+                      protocol::describe(error),
+                      transport::describe_versions(error, contents.header).c_str());
   }
 
   std::unique_ptr<transport::Connector> connector;

@@ -82,17 +82,26 @@ HandshakeError check_hello(const Hello& hello, uint64_t nonce, uint32_t local_ra
   const bool ok =
       is_count(hello.rails) && is_count(hello.queue_pairs) &&
       hello.queue_pairs >= count_queue_pairs(local_rails, local_queue_pairs_per_rail, hello.rails, 1) &&
-      hello.control_address != 0 && hello.control_address % alignof(ControlBlock) == 0;
+      hello.traffic_class >= -1 && hello.traffic_class <= 255 && hello.control_address != 0 &&
+      hello.control_address % alignof(ControlBlock) == 0;
   return ok ? HandshakeError::kNone : HandshakeError::kMalformed;
 }
 
-HandshakeError check_welcome(const Welcome& welcome, uint64_t nonce, uint32_t queue_pairs) {
+HandshakeError check_welcome(const Welcome& welcome, uint64_t nonce, uint32_t offered) {
   const HandshakeError error = check_header(welcome.header, sizeof(Welcome), nonce);
-  if (error != HandshakeError::kNone || welcome.refusal != 0) return error;
-  bool ok = is_count(welcome.rails) && welcome.queue_pairs == queue_pairs &&
+  if (error != HandshakeError::kNone) return error;
+  if (welcome.refusal == static_cast<uint32_t>(Refusal::kUnreachable)) {
+    return is_count(welcome.rails) ? HandshakeError::kNone : HandshakeError::kMalformed;
+  }
+  if (welcome.refusal != 0) return HandshakeError::kNone;
+  bool ok = is_count(welcome.rails) && is_count(welcome.queue_pairs) && welcome.queue_pairs <= offered &&
             welcome.page_bytes >= kMinPageBytes && welcome.page_bytes <= kMaxPageBytes &&
             (welcome.page_bytes & (welcome.page_bytes - 1)) == 0;
-  for (uint32_t q = 0; ok && q < queue_pairs; ++q) ok = welcome.window[q] >= 1 && welcome.window[q] <= 65536;
+  for (uint32_t q = 0; ok && q < welcome.queue_pairs; ++q) {
+    const bool is_rising = q == 0 || welcome.origin[q] > welcome.origin[q - 1];
+    ok = welcome.window[q] >= 1 && welcome.window[q] <= 65536 && is_rising && welcome.origin[q] < offered &&
+         welcome.rail_of[q] < welcome.rails;
+  }
   return ok ? HandshakeError::kNone : HandshakeError::kMalformed;
 }
 

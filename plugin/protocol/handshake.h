@@ -10,7 +10,7 @@
 namespace verbena::protocol {
 
 inline constexpr uint64_t kMagic = 0x31414E4542524556;  // "VERBENA1" in memory order
-inline constexpr uint16_t kProtocolVersion = 1;
+inline constexpr uint16_t kProtocolVersion = 2;
 
 struct HandshakeHeader {
   uint64_t magic;
@@ -22,12 +22,18 @@ struct HandshakeHeader {
 
 // Where a rail is reached: the verbs layer's PortAddress, opaque here.
 struct RailRecord {
-  uint8_t bytes[24];
+  uint8_t bytes[40];
+};
+
+// The verbs layer's EceOptions, opaque here.
+struct EceRecord {
+  uint8_t bytes[12];
 };
 
 struct QueuePairRecord {
   uint32_t number;
   uint32_t first_psn;
+  EceRecord ece;
 };
 
 // The listener's address, as base::SocketAddress lays it out: family 4 or 6, port in host byte order, address
@@ -52,23 +58,33 @@ static_assert(sizeof(Handle) <= 128);
 struct Hello {
   HandshakeHeader header;
   uint32_t rails;
-  uint32_t queue_pairs;
+  uint32_t queue_pairs;  // pair q is on rail q mod rails
   RailRecord rail[kMaxQueuePairs];
   QueuePairRecord queue_pair[kMaxQueuePairs];
   uint64_t control_address;               // of the sender's ControlBlock
   uint32_t control_keys[kMaxQueuePairs];  // one for each of the sender's rails
+  int32_t traffic_class;                  // of the sender's communicator; -1: it asked for none
+  uint32_t reserved;
 };
 
-enum class Refusal : uint32_t { kNone = 0, kVersion = 1, kMalformed = 2, kResources = 3 };
+enum class Refusal : uint32_t {
+  kNone = 0,
+  kVersion = 1,
+  kMalformed = 2,
+  kResources = 3,
+  kUnreachable = 4,  // `rails` and `rail` are valid: the sender can say why too
+};
 
 struct Welcome {
   HandshakeHeader header;
   uint32_t refusal;  // Refusal; everything below counts only if it is kNone
   uint32_t rails;
-  uint32_t queue_pairs;
+  uint32_t queue_pairs;  // at most as many as the Hello offered
   uint32_t page_bytes;
   RailRecord rail[kMaxQueuePairs];
   QueuePairRecord queue_pair[kMaxQueuePairs];
+  uint8_t origin[kMaxQueuePairs];    // which of the Hello's queue pairs each one answers; rising
+  uint8_t rail_of[kMaxQueuePairs];   // which of the receiver's rails each one is on
   uint32_t window[kMaxQueuePairs];   // receive entries for each queue pair
   uint64_t staging_threshold_bytes;  // messages up to this size may be staged
   uint32_t staging;                  // 0: this connection takes direct messages only
@@ -92,7 +108,8 @@ void seal_handle(Handle& handle, uint64_t nonce);
 HandshakeError check_handle(const Handle& handle);
 HandshakeError check_hello(const Hello& hello, uint64_t nonce, uint32_t local_rails,
                            uint32_t local_queue_pairs_per_rail);
-HandshakeError check_welcome(const Welcome& welcome, uint64_t nonce, uint32_t queue_pairs);
+// `offered`: the queue pairs of our Hello.
+HandshakeError check_welcome(const Welcome& welcome, uint64_t nonce, uint32_t offered);
 
 // How many queue pairs a connection has; both ends compute it from both ends' numbers.
 uint32_t count_queue_pairs(uint32_t rails_a, uint32_t per_rail_a, uint32_t rails_b, uint32_t per_rail_b);

@@ -1,6 +1,8 @@
 #include "transport/acceptor.h"
 
 #include <algorithm>
+#include <array>
+#include <cstring>
 
 #include "base/log.h"
 #include "base/parameters.h"
@@ -117,19 +119,41 @@ base::Result<Acceptor::Verdict> Acceptor::judge_hello(const AcceptOptions& optio
                                            static_cast<uint32_t>(base::parameters().qps_per_connection));
   welcome_.header = protocol::make_header(sizeof(welcome_), nonce_);
   if (error == protocol::HandshakeError::kNone) {
+    paths_ = choose_paths();
+    if (paths_.empty()) return refuse_unreachable();
     if (auto outcome = build(options); !outcome) {
       refuse(protocol::Refusal::kResources);  // we report our own cause
       return outcome.error();
     }
     return Verdict::kWaiting;
   }
-  auto logged =
-      base::fail(base::Status::kRemote, "accept from %s: %s", peer_.c_str(), protocol::describe(error));
+  auto logged = base::fail(base::Status::kRemote, "accept from %s: %s%s", peer_.c_str(),
+                           protocol::describe(error), describe_versions(error, hello_.header).c_str());
   if (error == protocol::HandshakeError::kForeign || error == protocol::HandshakeError::kNonce)
     return Verdict::kStranger;
   const bool version = error == protocol::HandshakeError::kVersion;
   refuse(version ? protocol::Refusal::kVersion : protocol::Refusal::kMalformed);
   return logged;
+}
+
+std::vector<RailPath> Acceptor::choose_paths() {
+  for (verbs::Device* device : nic_.rails) addresses_.push_back(device->refresh_address());
+  welcome_.rails = static_cast<uint32_t>(nic_.rails.size());
+  std::vector<verbs::PortAddress> own;
+  for (size_t r = 0; r < addresses_.size(); ++r) {
+    own.push_back(addresses_[r].port);
+    std::memcpy(welcome_.rail[r].bytes, &own[r], sizeof(own[r]));
+  }
+  return pair_rails(read_addresses(hello_.rail, hello_.rails), own, hello_.queue_pairs,
+                    read_pairing_options());
+}
+
+base::Error Acceptor::refuse_unreachable() {
+  refuse(protocol::Refusal::kUnreachable);
+  const std::string cause =
+      explain_no_path(read_addresses(welcome_.rail, welcome_.rails),
+                      read_addresses(hello_.rail, hello_.rails), read_pairing_options());
+  return base::fail(base::Status::kRemote, "accept from %s: %s", peer_.c_str(), cause.c_str());
 }
 
 // The peer learns at once that waiting is in vain.
@@ -140,6 +164,35 @@ void Acceptor::refuse(protocol::Refusal refusal) {
 }
 
 base::Outcome Acceptor::build(const AcceptOptions& options) {
+  const uint32_t window = options.unpacks ? choose_window_pages() : 0;
+  // Of our communicator, else of the sender's: acknowledgements and credits travel as the data does.
+  const int traffic_class = options.traffic_class >= 0 ? options.traffic_class : hello_.traffic_class;
+  if (auto outcome = make_link(options, window, traffic_class); !outcome) return outcome;
+  if (auto outcome = promise_entries(window); !outcome) return outcome;
+  if (options.unpacks) {
+    if (auto outcome = set_up_unpack(); !outcome) return outcome;
+  }
+  if (parts_->pool->gpu() != base::kNoGpu) {
+    auto loopback = Loopback::create(nic_.rails, addresses_, traffic_class);
+    if (!loopback) return loopback.error();
+    parts_->loopback = std::move(*loopback);
+  }
+  // softverbs says "done" when the bytes are there.
+  parts_->flushes = parts_->pool->gpu() != base::kNoGpu && !nic_.rails[0]->is_softverbs();
+  parts_->waits_for_consumed = options.unpacks;
+
+  std::array<protocol::QueuePairRecord, protocol::kMaxQueuePairs> remote_pairs{};
+  std::array<uint8_t, protocol::kMaxQueuePairs> remote_rails{};
+  for (size_t q = 0; q < paths_.size(); ++q) {
+    remote_pairs[q] = hello_.queue_pair[paths_[q].origin];
+    remote_rails[q] = paths_[q].sender_rail;
+  }
+  if (auto outcome = parts_->link.connect(hello_.rail, remote_pairs, remote_rails); !outcome) return outcome;
+  describe_welcome(options);
+  return {};
+}
+
+base::Outcome Acceptor::make_link(const AcceptOptions& options, uint32_t window_pages, int traffic_class) {
   auto pool = BouncePool::acquire(choose_pool(nic_, options.unpacks));
   if (!pool) return pool.error();
   std::vector<BouncePool::Rail*> rails;
@@ -150,42 +203,37 @@ base::Outcome Acceptor::build(const AcceptOptions& options) {
     rails.push_back(*rail);
     queues.push_back(&(*rail)->queue());
   }
+  std::vector<uint8_t> rail_of;
+  for (const RailPath& path : paths_) rail_of.push_back(path.receiver_rail);
   Link::Options link_options;
   link_options.rails = nic_.rails;
-  link_options.queue_pairs = hello_.queue_pairs;
+  link_options.queue_pairs = static_cast<uint32_t>(paths_.size());
   link_options.send_depth = kControlDepth;
   link_options.receive_queues = queues;
-  const uint32_t window = options.unpacks ? choose_window_pages() : 0;
-  link_options.receive_entries = window + kMinEntriesPerPair * hello_.queue_pairs;
-  link_options.traffic_class = options.traffic_class;
+  link_options.receive_entries = window_pages + kMinEntriesPerPair * link_options.queue_pairs;
+  link_options.traffic_class = traffic_class;
+  link_options.rail_of = rail_of;
+  link_options.addresses = addresses_;
   auto link = Link::create(link_options);
   if (!link) return link.error();
-
   parts_.emplace();
   parts_->link = std::move(*link);
   parts_->pool = std::move(*pool);
   parts_->rails = std::move(rails);
-  if (auto outcome = promise_entries(window); !outcome) return outcome;
-  if (options.unpacks) {
-    if (auto outcome = set_up_unpack(); !outcome) return outcome;
-  }
-  if (parts_->pool->gpu() != base::kNoGpu) {
-    auto loopback = Loopback::create(nic_.rails, options.traffic_class);
-    if (!loopback) return loopback.error();
-    parts_->loopback = std::move(*loopback);
-  }
-  // softverbs says "done" when the bytes are there.
-  parts_->flushes = parts_->pool->gpu() != base::kNoGpu && !nic_.rails[0]->is_softverbs();
-  parts_->waits_for_consumed = options.unpacks;
+  return {};
+}
 
-  welcome_.rails = static_cast<uint32_t>(nic_.rails.size());
-  welcome_.queue_pairs = hello_.queue_pairs;
+void Acceptor::describe_welcome(const AcceptOptions& options) {
+  welcome_.queue_pairs = parts_->link.queue_pairs();
   welcome_.page_bytes = static_cast<uint32_t>(base::parameters().page_bytes);
   parts_->link.describe(welcome_.rail, welcome_.queue_pair);
+  for (size_t q = 0; q < paths_.size(); ++q) {
+    welcome_.origin[q] = paths_[q].origin;
+    welcome_.rail_of[q] = paths_[q].receiver_rail;
+  }
   std::copy(parts_->promised.begin(), parts_->promised.end(), std::begin(welcome_.window));
   welcome_.staging_threshold_bytes = find_threshold_bytes();
   welcome_.staging = options.unpacks && base::parameters().unpack_threshold_bytes > 0;
-  return parts_->link.connect({hello_.rail, hello_.rails}, hello_.queue_pair);
 }
 
 base::Outcome Acceptor::promise_entries(uint32_t window_pages) {
@@ -214,9 +262,9 @@ base::Result<std::unique_ptr<Receiver>> Acceptor::finish() {
   auto watch = PeerWatch::start(std::move(socket_), peer_);
   if (!watch) return watch.error();
   Receiver::Peer peer;
-  peer.rails = hello_.rails;
   peer.control_address = hello_.control_address;
-  std::copy(std::begin(hello_.control_keys), std::end(hello_.control_keys), peer.control_keys.begin());
+  for (size_t q = 0; q < paths_.size(); ++q)
+    peer.control_keys[q] = hello_.control_keys[paths_[q].sender_rail];
   auto receiver = std::make_unique<Receiver>(std::move(*parts_), peer, std::move(*watch));
   parts_.reset();
   return receiver;

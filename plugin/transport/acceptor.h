@@ -4,11 +4,13 @@
 
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/socket.h"
 #include "protocol/handshake.h"
 #include "transport/nic.h"
+#include "transport/rail_pairing.h"
 #include "transport/receiver.h"
 
 namespace verbena::transport {
@@ -40,7 +42,11 @@ class Acceptor {
   base::Result<bool> advance();
   base::Result<Verdict> judge_hello(const AcceptOptions& options);
   void refuse(protocol::Refusal refusal);
+  base::Error refuse_unreachable();
+  std::vector<RailPath> choose_paths();
   base::Outcome build(const AcceptOptions& options);
+  base::Outcome make_link(const AcceptOptions& options, uint32_t window_pages, int traffic_class);
+  void describe_welcome(const AcceptOptions& options);
   base::Outcome promise_entries(uint32_t window_pages);
   base::Outcome set_up_unpack();
   void give_back();
@@ -55,6 +61,8 @@ class Acceptor {
   protocol::Hello hello_{};
   protocol::Welcome welcome_{};
   protocol::Ready ready_{};
+  std::vector<verbs::LocalAddress> addresses_;  // of our rails, as the peer is told
+  std::vector<RailPath> paths_;                 // one a queue pair
   std::optional<Receiver::Parts> parts_;
   void* device_handle_ = nullptr;
 };

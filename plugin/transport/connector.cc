@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "base/parameters.h"
+#include "transport/rail_pairing.h"
 
 namespace verbena::transport {
 
@@ -62,6 +63,7 @@ base::Outcome Connector::prepare(int traffic_class) {
   hello_.rails = rails;
   hello_.queue_pairs = options.queue_pairs;
   link_.describe(hello_.rail, hello_.queue_pair);
+  hello_.traffic_class = std::max(traffic_class, -1);
   hello_.control_address = control_.address();
   for (uint32_t r = 0; r < rails; ++r) hello_.control_keys[r] = control_.remote_key(r);
   ready_.header = protocol::make_header(sizeof(ready_), handle_.header.nonce);
@@ -107,18 +109,32 @@ base::Result<bool> Connector::advance() {
 base::Outcome Connector::accept_welcome() {
   const auto error = protocol::check_welcome(welcome_, handle_.header.nonce, hello_.queue_pairs);
   if (error != protocol::HandshakeError::kNone) {
-    return base::fail(base::Status::kRemote, "connect to %s: %s", peer_.c_str(), protocol::describe(error));
+    return base::fail(base::Status::kRemote, "connect to %s: %s%s", peer_.c_str(), protocol::describe(error),
+                      describe_versions(error, welcome_.header).c_str());
   }
-  if (welcome_.refusal != 0) {
-    return base::fail(base::Status::kRemote, "connect to %s: the peer refused: %s", peer_.c_str(),
-                      describe_refusal(welcome_.refusal));
+  if (welcome_.refusal != 0) return fail_refused();
+  if (welcome_.queue_pairs < hello_.queue_pairs) {
+    base::log_info("connect to %s: %u of %u queue pairs reach a rail of the peer", peer_.c_str(),
+                   welcome_.queue_pairs, hello_.queue_pairs);
   }
-  return link_.connect({welcome_.rail, welcome_.rails}, welcome_.queue_pair);
+  link_.keep({welcome_.origin, welcome_.queue_pairs});
+  return link_.connect(welcome_.rail, welcome_.queue_pair, welcome_.rail_of);
+}
+
+base::Error Connector::fail_refused() const {
+  const auto refusal = static_cast<protocol::Refusal>(welcome_.refusal);
+  const std::string cause =
+      refusal == protocol::Refusal::kUnreachable
+          ? explain_no_path(link_.addresses(), read_addresses(welcome_.rail, welcome_.rails),
+                            read_pairing_options())
+          : describe_refusal(welcome_.refusal);
+  return base::fail(base::Status::kRemote, "connect to %s: the peer refused: %s", peer_.c_str(),
+                    cause.c_str());
 }
 
 base::Result<std::unique_ptr<Sender>> Connector::finish() {
   Sender::Peer peer;
-  peer.rails = welcome_.rails;
+  std::copy(std::begin(welcome_.rail_of), std::end(welcome_.rail_of), peer.rail_of.begin());
   peer.page_bytes = welcome_.page_bytes;
   std::copy(std::begin(welcome_.window), std::end(welcome_.window), peer.window.begin());
   peer.staging_threshold_bytes = welcome_.staging_threshold_bytes;

@@ -28,6 +28,7 @@ class Connector {
   base::Outcome prepare(int traffic_class);
   base::Result<bool> advance();
   base::Outcome accept_welcome();
+  base::Error fail_refused() const;
   base::Result<std::unique_ptr<Sender>> finish();
 
   const Nic& nic_;

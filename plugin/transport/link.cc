@@ -1,6 +1,7 @@
 #include "transport/link.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstdio>
 #include <cstring>
 
@@ -10,13 +11,36 @@ namespace verbena::transport {
 
 static_assert(sizeof(verbs::PortAddress) == sizeof(protocol::RailRecord));
 
+static_assert(sizeof(verbs::EceOptions) == sizeof(protocol::EceRecord));
+
+std::vector<verbs::PortAddress> read_addresses(const protocol::RailRecord* rails, uint32_t count) {
+  std::vector<verbs::PortAddress> addresses(count);
+  for (uint32_t r = 0; r < count; ++r) std::memcpy(&addresses[r], rails[r].bytes, sizeof(addresses[r]));
+  return addresses;
+}
+
+std::string describe_versions(protocol::HandshakeError error, const protocol::HandshakeHeader& theirs) {
+  if (error != protocol::HandshakeError::kVersion) return {};
+  return " (ours " + std::to_string(protocol::kProtocolVersion) + ", the peer's " +
+         std::to_string(theirs.version) + ")";
+}
+
 base::Result<Link> Link::create(const Options& options) {
   Link link;
   link.rails_.assign(options.rails.begin(), options.rails.end());
-  const uint32_t pairs_per_rail = (options.queue_pairs + link.rails() - 1) / link.rails();
-  for (verbs::Device* device : link.rails_) {
-    const uint32_t depth = pairs_per_rail * options.send_depth + options.receive_entries + 16;
-    auto queue = verbs::CompletionQueue::create(*device, std::min(depth, device->max_cq_entries()));
+  link.addresses_.assign(options.addresses.begin(), options.addresses.end());
+  if (options.addresses.empty()) {
+    for (verbs::Device* device : link.rails_) link.addresses_.push_back(device->refresh_address());
+  }
+  for (uint32_t q = 0; q < options.queue_pairs; ++q) {
+    link.rail_of_.push_back(options.rail_of.empty() ? static_cast<uint8_t>(q % link.rails())
+                                                    : options.rail_of[q]);
+  }
+  for (uint32_t rail = 0; rail < link.rails(); ++rail) {
+    verbs::Device& device = link.device(rail);
+    const auto pairs = static_cast<uint32_t>(std::ranges::count(link.rail_of_, rail));
+    const uint32_t depth = pairs * options.send_depth + options.receive_entries + 16;
+    auto queue = verbs::CompletionQueue::create(device, std::min(depth, device.max_cq_entries()));
     if (!queue) return queue.error();
     link.completions_.push_back(std::move(*queue));
   }
@@ -26,6 +50,7 @@ base::Result<Link> Link::create(const Options& options) {
     pair_options.send_depth = options.send_depth;
     pair_options.receive_queue = options.receive_queues.empty() ? nullptr : options.receive_queues[rail];
     pair_options.traffic_class = options.traffic_class;
+    pair_options.local = &link.addresses_[rail];
     auto pair = verbs::QueuePair::create(link.device(rail), link.completions_[rail], pair_options);
     if (!pair) return pair.error();
     link.pairs_.push_back(std::move(*pair));
@@ -35,21 +60,42 @@ base::Result<Link> Link::create(const Options& options) {
 
 void Link::describe(std::span<protocol::RailRecord> rails, std::span<protocol::QueuePairRecord> pairs) const {
   for (size_t r = 0; r < rails_.size(); ++r) {
-    const verbs::PortAddress address = rails_[r]->address();
-    std::memcpy(rails[r].bytes, &address, sizeof(address));
+    std::memcpy(rails[r].bytes, &addresses_[r].port, sizeof(rails[r].bytes));
   }
   for (size_t q = 0; q < pairs_.size(); ++q) {
     const auto address = pairs_[q].address();
-    pairs[q] = {address.number, address.first_psn};
+    pairs[q] = {address.number, address.first_psn, std::bit_cast<protocol::EceRecord>(address.ece)};
   }
 }
 
+std::vector<verbs::PortAddress> Link::addresses() const {
+  std::vector<verbs::PortAddress> ports;
+  for (const auto& address : addresses_) ports.push_back(address.port);
+  return ports;
+}
+
+void Link::keep(std::span<const uint8_t> queue_pairs) {
+  std::vector<verbs::QueuePair> kept;
+  std::vector<uint8_t> kept_rails;
+  for (const uint8_t q : queue_pairs) {
+    kept.push_back(std::move(pairs_[q]));
+    kept_rails.push_back(rail_of_[q]);
+  }
+  pairs_ = std::move(kept);
+  rail_of_ = std::move(kept_rails);
+}
+
 base::Outcome Link::connect(std::span<const protocol::RailRecord> rails,
-                            std::span<const protocol::QueuePairRecord> pairs) {
+                            std::span<const protocol::QueuePairRecord> pairs,
+                            std::span<const uint8_t> remote_rail_of) {
+  for (uint32_t rail = 0; rail < this->rails(); ++rail) {
+    if (auto outcome = rails_[rail]->confirm_address(addresses_[rail]); !outcome) return outcome;
+  }
   for (uint32_t q = 0; q < queue_pairs(); ++q) {
     verbs::PortAddress remote;
-    std::memcpy(&remote, rails[q % rails.size()].bytes, sizeof(remote));
-    auto outcome = pairs_[q].connect(remote, {pairs[q].number, pairs[q].first_psn});
+    std::memcpy(&remote, rails[remote_rail_of[q]].bytes, sizeof(remote));
+    const auto ece = std::bit_cast<verbs::EceOptions>(pairs[q].ece);
+    auto outcome = pairs_[q].connect(remote, {pairs[q].number, pairs[q].first_psn, ece});
     if (!outcome) return outcome;
   }
   return {};
@@ -57,6 +103,10 @@ base::Outcome Link::connect(std::span<const protocol::RailRecord> rails,
 
 void Link::stop() {
   for (auto& pair : pairs_) pair.stop();
+}
+
+bool Link::is_drained() const {
+  return std::all_of(pairs_.begin(), pairs_.end(), [](const auto& pair) { return pair.is_drained(); });
 }
 
 std::string Link::describe_failure(const verbs::Completion& completion, uint32_t queue_pair) const {

@@ -1,6 +1,5 @@
 // The queue pairs of one connection and the completion queues they report to: one queue of completions for
-// each local rail, so that connections on different threads share no lock. Queue pair q runs on local rail q
-// mod rails.
+// each local rail, so that connections on different threads share no lock.
 #pragma once
 
 #include <cstdint>
@@ -25,6 +24,11 @@ inline uint32_t cookie_value(uint64_t cookie) {
   return static_cast<uint32_t>(cookie);
 }
 
+// A message's rails as addresses.
+std::vector<verbs::PortAddress> read_addresses(const protocol::RailRecord* rails, uint32_t count);
+// ` (ours 2, the peer's 1)` for a version error, otherwise nothing.
+std::string describe_versions(protocol::HandshakeError error, const protocol::HandshakeHeader& theirs);
+
 class Link {
  public:
   struct Options {
@@ -35,20 +39,29 @@ class Link {
         receive_queues;            // one a rail; empty: this side receives nothing
     uint32_t receive_entries = 0;  // most receive completions outstanding on one rail
     int traffic_class = -1;
+    std::span<const uint8_t> rail_of;                // of each queue pair; empty: they go round the rails
+    std::span<const verbs::LocalAddress> addresses;  // what the peer was told; empty: read anew
   };
   static base::Result<Link> create(const Options& options);
 
   uint32_t queue_pairs() const { return static_cast<uint32_t>(pairs_.size()); }
   uint32_t rails() const { return static_cast<uint32_t>(rails_.size()); }
-  uint32_t rail_of(uint32_t queue_pair) const { return queue_pair % rails(); }
+  uint32_t rail_of(uint32_t queue_pair) const { return rail_of_[queue_pair]; }
   verbs::Device& device(uint32_t rail) { return *rails_[rail]; }
   verbs::QueuePair& pair(uint32_t queue_pair) { return pairs_[queue_pair]; }
 
   void describe(std::span<protocol::RailRecord> rails, std::span<protocol::QueuePairRecord> pairs) const;
+  std::vector<verbs::PortAddress> addresses() const;
+  // Goes on with these queue pairs, in this order, and destroys the others. Before connect.
+  void keep(std::span<const uint8_t> queue_pairs);
+  // `remote_rail_of`: the peer's rail of each queue pair. Checks that our own addresses still stand.
   base::Outcome connect(std::span<const protocol::RailRecord> rails,
-                        std::span<const protocol::QueuePairRecord> pairs);
+                        std::span<const protocol::QueuePairRecord> pairs,
+                        std::span<const uint8_t> remote_rail_of);
   // No DMA of this connection starts any more; what is under way is flushed.
   void stop();
+  // After stop(): no receive is under way any more; a last poll finds what there was.
+  bool is_drained() const;
 
   // Hands every completion there is, failed ones too, to `handle(completion, queue_pair)`. Send completions
   // without error are retired before. False if a completion queue itself failed.
@@ -82,6 +95,8 @@ class Link {
   }
 
   std::vector<verbs::Device*> rails_;
+  std::vector<verbs::LocalAddress> addresses_;       // one a rail, as the peer is told
+  std::vector<uint8_t> rail_of_;                     // one a queue pair
   std::vector<verbs::CompletionQueue> completions_;  // before the pairs: destroyed after them
   std::vector<verbs::QueuePair> pairs_;
 };

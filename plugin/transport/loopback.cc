@@ -1,8 +1,12 @@
 #include "transport/loopback.h"
 
+#include <numeric>
+
 namespace verbena::transport {
 
-base::Result<Loopback> Loopback::create(std::span<verbs::Device* const> rails, int traffic_class) {
+base::Result<Loopback> Loopback::create(std::span<verbs::Device* const> rails,
+                                        std::span<const verbs::LocalAddress> own_addresses,
+                                        int traffic_class) {
   Loopback loopback;
   loopback.scratch_ = std::make_unique<Scratch>();
   for (verbs::Device* device : rails) {
@@ -15,6 +19,7 @@ base::Result<Loopback> Loopback::create(std::span<verbs::Device* const> rails, i
   options.queue_pairs = static_cast<uint32_t>(rails.size());
   options.send_depth = kDepth;
   options.traffic_class = traffic_class;
+  options.addresses = own_addresses;
   auto link = Link::create(options);
   if (!link) return link.error();
   loopback.link_ = std::move(*link);
@@ -22,7 +27,9 @@ base::Result<Loopback> Loopback::create(std::span<verbs::Device* const> rails, i
   std::vector<protocol::RailRecord> addresses(rails.size());
   std::vector<protocol::QueuePairRecord> pairs(rails.size());
   loopback.link_.describe(addresses, pairs);
-  if (auto outcome = loopback.link_.connect(addresses, pairs); !outcome) return outcome.error();
+  std::vector<uint8_t> own_rails(rails.size());
+  std::iota(own_rails.begin(), own_rails.end(), uint8_t{0});
+  if (auto outcome = loopback.link_.connect(addresses, pairs, own_rails); !outcome) return outcome.error();
   loopback.tickets_.resize(rails.size() * kDepth);
   return loopback;
 }

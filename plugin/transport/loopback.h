@@ -13,7 +13,9 @@ namespace verbena::transport {
 
 class Loopback {
  public:
-  static base::Result<Loopback> create(std::span<verbs::Device* const> rails, int traffic_class);
+  // `own_addresses`: of the rails, as the connection uses them.
+  static base::Result<Loopback> create(std::span<verbs::Device* const> rails,
+                                       std::span<const verbs::LocalAddress> own_addresses, int traffic_class);
 
   bool has_room(uint32_t rail) { return link_.pair(rail).free_slots() != 0; }
   // Copies leave half of the queue to flushes.

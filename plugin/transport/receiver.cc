@@ -200,7 +200,7 @@ void Receiver::write_control(uint32_t queue_pair, const void* line, uint64_t off
                                    .cookie = make_cookie(queue_pair, 0),
                                    .local = line,
                                    .length = 64,
-                                   .remote_key = peer_.control_keys[queue_pair % peer_.rails],
+                                   .remote_key = peer_.control_keys[queue_pair],
                                    .remote = peer_.control_address + offset_bytes};
   if (!parts_.link.pair(queue_pair).post({&request, 1})) broken_ = "a grant or credit could not be posted";
 }

@@ -63,9 +63,8 @@ class Receiver {
  public:
   // Where the receiver writes its grants and credits, from the sender's Hello.
   struct Peer {
-    uint32_t rails = 1;
     uint64_t control_address = 0;
-    std::array<uint32_t, protocol::kMaxQueuePairs> control_keys{};
+    std::array<uint32_t, protocol::kMaxQueuePairs> control_keys{};  // one a queue pair
   };
   // Everything that accept set up. `promised` entries go back to the pool when the receiver goes.
   struct Parts {

@@ -205,7 +205,7 @@ base::Outcome Sender::post_direct(SendMessage& message) {
         .local = message.data + chunk.offset_bytes,
         .local_key = message.memory->regions[link_.rail_of(q)].local_key(),
         .length = chunk.length_bytes,
-        .remote_key = message.grant.remote_keys[q % peer_.rails],
+        .remote_key = message.grant.remote_keys[peer_.rail_of[q]],
         .remote = message.grant.address + chunk.offset_bytes};
     credits_.take(q);
     ++message.next_chunk;

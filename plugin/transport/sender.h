@@ -45,7 +45,7 @@ class Sender {
  public:
   // What the receiver said in its Welcome, and our own smallest stripe.
   struct Peer {
-    uint32_t rails = 1;
+    std::array<uint8_t, protocol::kMaxQueuePairs> rail_of{};  // the receiver's rail of each queue pair
     uint32_t page_bytes = 0;
     std::array<uint32_t, protocol::kMaxQueuePairs> window{};
     uint64_t staging_threshold_bytes = 0;

@@ -22,7 +22,7 @@ const char* explain_queue_pair_event(ibv_event_type type) {
     case IBV_EVENT_PATH_MIG_ERR:
       return "could not migrate its path";
     default:
-      return nullptr;  // COMM_EST, SQ_DRAINED, LAST_WQE_REACHED: part of normal life
+      return nullptr;  // COMM_EST, SQ_DRAINED: part of normal life
   }
 }
 
@@ -31,7 +31,7 @@ const char* explain_address_event(ibv_event_type type) {
     case IBV_EVENT_LID_CHANGE:
       return "its LID changed, older connections may fail";
     case IBV_EVENT_GID_CHANGE:
-      return "its GID table changed, connections fail if their GID went away";
+      return "its GID table changed: connections whose GID went away fail, new ones use what is there";
     case IBV_EVENT_PKEY_CHANGE:
       return "its partition keys changed, connections fail if theirs went away";
     default:
@@ -86,6 +86,8 @@ void AsyncEvents::handle(const ibv_async_event& event) {
     base::log_warn("device %s:%d: a completion queue failed: it overran", name, port_number);
   } else if (event.event_type == IBV_EVENT_SRQ_ERR) {
     base::log_warn("device %s:%d: a shared receive queue failed", name, port_number);
+  } else if (event.event_type == IBV_EVENT_QP_LAST_WQE_REACHED) {
+    note_drained(event.element.qp->qp_num);
   } else if (const char* what = explain_queue_pair_event(event.event_type); what != nullptr) {
     // Not destroyed yet: destroying a queue pair waits for the acknowledgement of its events.
     base::log_warn("device %s:%d: queue pair %u %s", name, port_number, event.element.qp->qp_num, what);
@@ -94,10 +96,27 @@ void AsyncEvents::handle(const ibv_async_event& event) {
   }
 }
 
+void AsyncEvents::watch_pair(uint32_t number, std::atomic<bool>* is_drained) {
+  const std::lock_guard lock(pairs_mutex_);
+  pairs_[number] = is_drained;
+}
+
+void AsyncEvents::forget_pair(uint32_t number) {
+  const std::lock_guard lock(pairs_mutex_);
+  pairs_.erase(number);
+}
+
+void AsyncEvents::note_drained(uint32_t number) {
+  const std::lock_guard lock(pairs_mutex_);
+  const auto found = pairs_.find(number);
+  if (found != pairs_.end()) found->second->store(true, std::memory_order_release);
+}
+
 // Every context sees the events of all ports of its device.
 void AsyncEvents::handle_port_event(const ibv_async_event& event) {
   const char* name = device_.name().c_str();
   const int port_number = device_.port_number();
+  if (event.element.port_num == port_number) has_address_changed_.store(true, std::memory_order_release);
   if (event.event_type == IBV_EVENT_PORT_ERR && event.element.port_num == port_number) {
     is_port_up_.store(false, std::memory_order_relaxed);
     base::log_warn("device %s:%d: port is down: check the cable and the switch", name, port_number);

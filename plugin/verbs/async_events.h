@@ -3,6 +3,9 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <unordered_map>
 
 #include "verbs/device.h"
 
@@ -23,14 +26,26 @@ class AsyncEvents {
     return is_port_up_.load(std::memory_order_relaxed) && !has_device_failed_.load(std::memory_order_relaxed);
   }
 
+  // Whether addresses of the port may have changed since the last call.
+  bool take_address_change() { return has_address_changed_.exchange(false, std::memory_order_acq_rel); }
+
+  // `*is_drained` is set (release) once the queue pair, in the error state, takes no more entries of its
+  // shared receive queue. Until forget_pair.
+  void watch_pair(uint32_t number, std::atomic<bool>* is_drained);
+  void forget_pair(uint32_t number);
+
  private:
   void drain();
   void handle(const ibv_async_event& event);
   void handle_port_event(const ibv_async_event& event);
+  void note_drained(uint32_t number);
 
   const Device& device_;
   std::atomic<bool> is_port_up_{true};
   std::atomic<bool> has_device_failed_{false};
+  std::atomic<bool> has_address_changed_{false};
+  std::mutex pairs_mutex_;                                  // guards pairs_
+  std::unordered_map<uint32_t, std::atomic<bool>*> pairs_;  // by queue pair number
 };
 
 }  // namespace verbena::verbs

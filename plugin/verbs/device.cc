@@ -1,6 +1,9 @@
 #include "verbs/device.h"
 
+#include <cstring>
+
 #include "base/log.h"
+#include "verbs/address_reader.h"
 #include "verbs/async_events.h"
 #include "verbs/library.h"
 
@@ -19,6 +22,50 @@ Device::~Device() {
     }
   }
   if (context_ != nullptr) library_->close_device(context_);
+}
+
+LocalAddress Device::local_address() const {
+  const std::lock_guard lock(address_mutex_);
+  return address_;
+}
+
+LocalAddress Device::refresh_address() {
+  const bool has_changed =
+      events_->take_address_change();  // before reading: what changes later, is told anew
+  ibv_port_attr port{};
+  const int error = library_->read_port(context_, static_cast<uint8_t>(port_number_), &port);
+  LocalAddress result = local_address();
+  std::string problem;
+  if (error != 0) {
+    problem = "the port cannot be queried (errno " + std::to_string(error) + ")";
+  } else if (port.state != IBV_PORT_ACTIVE) {
+    problem = "its port is down";
+  } else if (!has_changed && result.port.link_layer != 0 && address_reader_->is_current(result)) {
+    result.port.mtu = static_cast<uint8_t>(port.active_mtu);
+    result.port.lid = port.lid;
+  } else if (auto read = address_reader_->read(port, &problem)) {
+    result = *read;
+  }
+  if (!problem.empty()) {
+    base::log_warn("device %s:%d: no new connection uses it: %s", name_.c_str(), port_number_,
+                   problem.c_str());
+    result.port.link_layer = 0;
+  }
+  const std::lock_guard lock(address_mutex_);
+  if (std::memcmp(address_.port.gid, result.port.gid, kGidBytes) != 0) {
+    base::log_info("device %s:%d: its address is %s now (was %s)", name_.c_str(), port_number_,
+                   format_gid(result.port.gid).c_str(), format_gid(address_.port.gid).c_str());
+  }
+  address_ = result;
+  return result;
+}
+
+base::Outcome Device::confirm_address(const LocalAddress& known) const {
+  if (known.port.link_layer == 0 || address_reader_->is_current(known)) return {};
+  return base::fail(
+      base::Status::kSystem,
+      "device %s:%d: its GID table changed while a connection was made (%s at index %d is gone)",
+      name_.c_str(), port_number_, format_gid(known.port.gid).c_str(), known.gid_index);
 }
 
 bool Device::is_healthy() const {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@ struct ibv_pd;
 
 namespace verbena::verbs {
 
+class AddressReader;
 class AsyncEvents;
 class Library;
 
@@ -32,9 +34,17 @@ class Device {
   bool is_softverbs() const { return is_softverbs_; }
   const std::string& sysfs_path() const {
     return sysfs_path_;
-  }                                             // /sys/class/infiniband/<name>/device resolved; may be empty
-  int gid_index() const { return gid_index_; }  // -1 on InfiniBand without GRH
-  PortAddress address() const { return address_; }
+  }  // /sys/class/infiniband/<name>/device resolved; may be empty
+  // As it was last read.
+  LocalAddress local_address() const;
+  PortAddress address() const { return local_address().port; }
+  int gid_index() const { return local_address().gid_index; }  // -1 on InfiniBand without GRH
+  // For a new connection: reads the address anew where it may have changed (an event said so, or the GID is
+  // not where it was). If the port is down, or has lost its last GID, its link_layer is 0; that is logged.
+  LocalAddress refresh_address();
+  // Fails, naming both, if the GIDs of `known` are not the port's any more.
+  base::Outcome confirm_address(const LocalAddress& known) const;
+
   uint32_t max_srq_entries() const { return max_srq_entries_; }
   uint32_t max_qp_entries() const { return max_qp_entries_; }
   uint32_t max_cq_entries() const { return max_cq_entries_; }
@@ -46,6 +56,7 @@ class Device {
   // False after the port went down or the device failed; set by the async event thread. Relaxed atomic
   // inside.
   bool is_healthy() const;
+  AsyncEvents& events() const { return *events_; }
 
   ibv_context* context() const { return context_; }
   ibv_pd* domain() const { return domain_; }
@@ -58,11 +69,13 @@ class Device {
 
   std::shared_ptr<const Library> library_;
   std::string name_, sysfs_path_;
-  int port_number_ = 1, gid_index_ = -1;
+  int port_number_ = 1;
   uint64_t guid_ = 0;
   uint32_t speed_mbps_ = 0, max_srq_entries_ = 0, max_qp_entries_ = 0, max_cq_entries_ = 0;
   bool is_software_ = false, is_softverbs_ = false, supports_dmabuf_ = false, supports_gpu_pointers_ = false;
-  PortAddress address_{};
+  mutable std::mutex address_mutex_;  // guards address_
+  LocalAddress address_;
+  std::unique_ptr<AddressReader> address_reader_;
   ibv_context* context_ = nullptr;
   ibv_pd* domain_ = nullptr;
   std::unique_ptr<AsyncEvents> events_;

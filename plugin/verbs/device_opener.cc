@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 
 #include "base/log.h"
 #include "verbs/async_events.h"
@@ -87,11 +86,11 @@ bool DeviceOpener::open_port(Device* device, int port_number, const ibv_port_att
   device->guid_ = be64toh(limits.sys_image_guid != 0 ? limits.sys_image_guid : limits.node_guid);
   device->speed_mbps_ = compute_speed_mbps(port.active_width, port.active_speed);
   copy_limits(limits, &device->max_qp_entries_, &device->max_cq_entries_, &device->max_srq_entries_);
-  device->sysfs_path_ = find_pci_path(settings_.sysfs_root, device->name_);
+  device->sysfs_path_ = find_pci_path(settings_.address.sysfs_root, device->name_);
   device->is_softverbs_ = limits.vendor_id == kSoftverbsVendor;
   device->is_software_ =
       device->is_softverbs_ || is_kernel_software(device->name_, limits.vendor_id, device->sysfs_path_);
-  if (!choose_address(device, port)) return false;
+  if (!read_address(device, port)) return false;
   device->domain_ = library_->alloc_pd(device->context_);
   if (device->domain_ == nullptr) {
     base::log_warn("device %s:%d: left out: no protection domain (errno %d)", device->name_.c_str(),
@@ -101,65 +100,24 @@ bool DeviceOpener::open_port(Device* device, int port_number, const ibv_port_att
   // softverbs takes CUDA pointers as they are; a dma-buf descriptor would tell it nothing more.
   device->supports_dmabuf_ = !device->is_softverbs_ && tries_dmabuf(*device);
   device->supports_gpu_pointers_ =
-      device->is_softverbs_ || (!device->is_software_ && has_peer_memory_module(settings_.sysfs_root));
+      device->is_softverbs_ ||
+      (!device->is_software_ && has_peer_memory_module(settings_.address.sysfs_root));
   device->events_ = std::make_unique<AsyncEvents>(*device);
   return true;
 }
 
-bool DeviceOpener::choose_address(Device* device, const ibv_port_attr& port) const {
-  PortAddress& address = device->address_;
-  address.lid = port.lid;
-  address.port_number = static_cast<uint8_t>(device->port_number_);
-  address.mtu = static_cast<uint8_t>(port.active_mtu);
-  const bool is_ethernet = port.link_layer == IBV_LINK_LAYER_ETHERNET;
-  address.link_layer = is_ethernet ? IBV_LINK_LAYER_ETHERNET : IBV_LINK_LAYER_INFINIBAND;
-  const bool requires_grh = (port.flags & IBV_QPF_GRH_REQUIRED) != 0;
-  device->gid_index_ = settings_.gid_index >= 0 ? settings_.gid_index
-                       : is_ethernet            ? find_best_gid(*device, port)
-                       : requires_grh           ? 0
-                                                : kNoGid;
-  // Without a GRH the first GID still tells the peer our subnet.
-  const GidEntry entry = read_gid(*device, std::max(device->gid_index_, 0));
-  std::memcpy(address.gid, entry.gid, sizeof(address.gid));
-  if (!is_ethernet || (device->gid_index_ >= 0 && !is_empty_gid(entry.gid))) return true;
-  base::log_warn("device %s:%d: left out: the port has no GID%s (index %d)", device->name_.c_str(),
-                 device->port_number_,
-                 settings_.gid_index >= 0 ? " where VERBENA_GID_INDEX points"
-                                          : ", has its network interface an address?",
-                 device->gid_index_);
-  return false;
-}
-
-int DeviceOpener::find_best_gid(const Device& device, const ibv_port_attr& port) const {
-  std::vector<GidEntry> table;
-  for (int index = 0; index < port.gid_tbl_len; ++index) {
-    const GidEntry entry = read_gid(device, index);
-    if (!is_empty_gid(entry.gid)) table.push_back(entry);
+bool DeviceOpener::read_address(Device* device, const ibv_port_attr& port) const {
+  device->address_reader_ = std::make_unique<AddressReader>(*library_, device->context_, device->name_,
+                                                            device->port_number_, settings_.address);
+  std::string problem;
+  auto address = device->address_reader_->read(port, &problem);
+  if (!address) {
+    base::log_warn("device %s:%d: left out: %s", device->name_.c_str(), device->port_number_,
+                   problem.c_str());
+    return false;
   }
-  return choose_gid(table, settings_.gid_preference);
-}
-
-GidEntry DeviceOpener::read_gid(const Device& device, int index) const {
-  GidEntry result{index, {}, GidType::kUnknown};
-  const auto port_number = static_cast<uint8_t>(device.port_number_);
-  if (library_->query_gid_ex != nullptr) {
-    ibv_gid_entry entry{};
-    const int error = library_->query_gid_ex(device.context_, port_number, static_cast<uint32_t>(index),
-                                             &entry, 0, sizeof(entry));
-    if (error == ENODATA) return result;
-    if (error == 0) {
-      std::memcpy(result.gid, entry.gid.raw, sizeof(result.gid));
-      result.type = entry.gid_type == IBV_GID_TYPE_ROCE_V2 ? GidType::kRoceV2 : GidType::kInfiniBandOrRoceV1;
-      return result;
-    }
-  }
-  ibv_gid gid{};
-  if (library_->query_gid(device.context_, port_number, index, &gid) != 0) return result;
-  std::memcpy(result.gid, gid.raw, sizeof(result.gid));
-  if (!is_empty_gid(result.gid)) {
-    result.type = read_gid_type(settings_.sysfs_root, device.name_, port_number, index);
-  }
-  return result;
+  device->address_ = *address;
+  return true;
 }
 
 // A device without dma-buf refuses any descriptor alike; one with it looks at the descriptor, and -1 is a bad

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "verbs/address_reader.h"
 #include "verbs/device.h"
-#include "verbs/gid_choice.h"
 #include "verbs/library.h"
 #include "verbs/port_filter.h"
 
@@ -15,9 +15,7 @@ namespace verbena::verbs {
 struct DiscoverySettings {
   std::string library_choice;  // VERBENA_IBVERBS_LIB
   std::string hca;             // VERBENA_HCA
-  int gid_index = kNoGid;      // VERBENA_GID_INDEX, kNoGid: choose by gid_preference
-  GidPreference gid_preference;
-  std::string sysfs_root = "/sys";
+  AddressSettings address;
 };
 
 class DeviceOpener {
@@ -34,9 +32,7 @@ class DeviceOpener {
   std::unique_ptr<Device> open_context(ibv_device* device) const;
   bool open_port(Device* device, int port_number, const ibv_port_attr& port,
                  const ibv_device_attr& limits) const;
-  bool choose_address(Device* device, const ibv_port_attr& port) const;
-  int find_best_gid(const Device& device, const ibv_port_attr& port) const;
-  GidEntry read_gid(const Device& device, int index) const;
+  bool read_address(Device* device, const ibv_port_attr& port) const;
   bool tries_dmabuf(const Device& device) const;
 
   std::shared_ptr<const Library> library_;

@@ -52,6 +52,18 @@ void log_device(const Device& device) {
       device.supports_dmabuf() || device.supports_gpu_pointers() ? "" : "neither dma-buf nor pointer");
 }
 
+GidFamily convert_family(base::AddressFamily family) {
+  switch (family) {
+    case base::AddressFamily::kInet:
+      return GidFamily::kIpv4;
+    case base::AddressFamily::kInet6:
+      return GidFamily::kIpv6;
+    case base::AddressFamily::kAuto:
+      break;
+  }
+  return GidFamily::kAny;
+}
+
 }  // namespace
 
 base::Result<Devices> discover_devices(const DiscoverySettings& settings) {
@@ -85,9 +97,16 @@ base::Result<Devices> discover_devices() {
   DiscoverySettings settings;
   settings.library_choice = parameters.ibverbs_lib;
   settings.hca = parameters.hca;
-  settings.gid_index = static_cast<int>(parameters.gid_index);
-  settings.gid_preference.is_ipv6 = parameters.address_family == base::AddressFamily::kInet6;
-  settings.gid_preference.roce_version = static_cast<int>(parameters.roce_version);
+  settings.address.gid_index = static_cast<int>(parameters.gid_index);
+  settings.address.partition_key_index = static_cast<int>(parameters.pkey_index);
+  GidPreference& preference = settings.address.gid_preference;
+  preference.family = convert_family(parameters.address_family);
+  preference.roce_version = static_cast<int>(parameters.roce_version);
+  if (!parse_address_range(parameters.address_range, &preference.range)) {
+    return base::fail(Status::kInvalidUsage,
+                      "devices: VERBENA_ADDRESS_RANGE %s: is no range such as 10.0.0.0/8 or fd00::/16",
+                      parameters.address_range.c_str());
+  }
   return discover_devices(settings);
 }
 

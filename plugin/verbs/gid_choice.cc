@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstring>
 
 namespace verbena::verbs {
@@ -10,13 +11,37 @@ namespace {
 
 constexpr uint8_t kIpv4Prefix[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
 
-bool has_version(GidType type, int roce_version) {
-  return type == GidType::kUnknown || (type == GidType::kRoceV2) == (roce_version == 2);
+constexpr int kMappedBits = 96;      // of an IPv4-mapped address before the IPv4 address
+constexpr int kIpv6SubnetBits = 64;  // InfiniBand's too
+
+bool is_unique_local(const uint8_t* gid) {
+  return (gid[0] & 0xfe) == 0xfc;
+}
+
+bool has_prefix(const uint8_t* gid, const uint8_t* prefix, int length_bits) {
+  const int whole_bytes = length_bits / 8, rest_bits = length_bits % 8;
+  if (std::memcmp(gid, prefix, static_cast<size_t>(whole_bytes)) != 0) return false;
+  return rest_bits == 0 || ((gid[whole_bytes] ^ prefix[whole_bytes]) >> (8 - rest_bits)) == 0;
+}
+
+int count_subnet_bits(const uint8_t* gid, int ipv4_prefix_bits) {
+  return is_ipv4_gid(gid) ? kMappedBits + ipv4_prefix_bits : kIpv6SubnetBits;
+}
+
+int rate_address(const uint8_t* gid) {
+  if (is_link_local_gid(gid)) return 0;
+  if (is_ipv4_gid(gid)) return 3;
+  return is_unique_local(gid) ? 1 : 2;
+}
+
+bool is_of_family(const uint8_t* gid, GidFamily family) {
+  return family == GidFamily::kAny || is_ipv4_gid(gid) == (family == GidFamily::kIpv4);
 }
 
 int rate_entry(const GidEntry& entry, const GidPreference& preference) {
-  return (has_version(entry.type, preference.roce_version) ? 4 : 0) + (is_link_local_gid(entry.gid) ? 0 : 2) +
-         (is_ipv4_gid(entry.gid) != preference.is_ipv6 ? 1 : 0);
+  const bool is_wanted = is_of_family(entry.gid, preference.family) && !is_link_local_gid(entry.gid);
+  return (has_roce_version(entry.type, preference.roce_version) ? 8 : 0) + (is_wanted ? 4 : 0) +
+         rate_address(entry.gid);
 }
 
 }  // namespace
@@ -34,16 +59,72 @@ bool is_link_local_gid(const uint8_t* gid) {
   return gid[0] == 0xfe && (gid[1] & 0xc0) == 0x80;
 }
 
-int choose_gid(std::span<const GidEntry> table, const GidPreference& preference) {
-  int best_index = kNoGid, best_rating = -1;
+bool AddressRange::contains(const uint8_t* gid) const {
+  return has_prefix(gid, prefix, length_bits);
+}
+
+bool parse_address_range(std::string_view text, AddressRange* range) {
+  *range = {};
+  if (text.empty()) return true;
+  const size_t slash = text.find('/');
+  if (slash == std::string_view::npos) return false;
+  const std::string address(text.substr(0, slash));
+  const std::string_view length = text.substr(slash + 1);
+  AddressRange parsed;
+  const bool is_ipv4 = inet_pton(AF_INET, address.c_str(), parsed.prefix + sizeof(kIpv4Prefix)) == 1;
+  if (is_ipv4) std::memcpy(parsed.prefix, kIpv4Prefix, sizeof(kIpv4Prefix));
+  if (!is_ipv4 && inet_pton(AF_INET6, address.c_str(), parsed.prefix) != 1) return false;
+  const auto [end, error] = std::from_chars(length.data(), length.data() + length.size(), parsed.length_bits);
+  const int most_bits = is_ipv4 ? 32 : 128;
+  if (error != std::errc() || end != length.data() + length.size() || parsed.length_bits < 0 ||
+      parsed.length_bits > most_bits)
+    return false;
+  if (is_ipv4) parsed.length_bits += kMappedBits;
+  *range = parsed;
+  return true;
+}
+
+bool has_roce_version(GidType type, int roce_version) {
+  return type == GidType::kUnknown || (type == GidType::kRoceV2) == (roce_version == 2);
+}
+
+const GidEntry* choose_gid(std::span<const GidEntry> table, const GidPreference& preference) {
+  const GidEntry* best = nullptr;
   for (const GidEntry& entry : table) {
-    if (is_empty_gid(entry.gid)) continue;
-    const int rating = rate_entry(entry, preference);
-    if (rating <= best_rating) continue;
-    best_rating = rating;
-    best_index = entry.index;
+    if (is_empty_gid(entry.gid) || !preference.range.contains(entry.gid)) continue;
+    if (best == nullptr || rate_entry(entry, preference) > rate_entry(*best, preference)) best = &entry;
   }
-  return best_index;
+  return best;
+}
+
+const GidEntry* choose_other_gid(std::span<const GidEntry> table, const GidPreference& preference,
+                                 const GidEntry& first) {
+  const GidEntry* best = nullptr;
+  for (const GidEntry& entry : table) {
+    if (is_empty_gid(entry.gid) || is_link_local_gid(entry.gid) || entry.type != first.type ||
+        is_ipv4_gid(entry.gid) == is_ipv4_gid(first.gid) || !preference.range.contains(entry.gid))
+      continue;
+    if (best == nullptr || rate_address(entry.gid) > rate_address(best->gid)) best = &entry;
+  }
+  return best;
+}
+
+bool is_same_subnet(const uint8_t* left, const uint8_t* right, int ipv4_prefix_bits) {
+  return is_ipv4_gid(left) == is_ipv4_gid(right) &&
+         has_prefix(left, right, count_subnet_bits(right, ipv4_prefix_bits));
+}
+
+std::string format_subnet(const uint8_t* gid, int ipv4_prefix_bits) {
+  uint8_t masked[kGidBytes];
+  const int bits = count_subnet_bits(gid, ipv4_prefix_bits);
+  for (int i = 0; i < static_cast<int>(kGidBytes); ++i) {
+    const int kept_bits = std::clamp(bits - 8 * i, 0, 8);
+    masked[i] = static_cast<uint8_t>(gid[i] & (0xff00 >> kept_bits));
+  }
+  if (!is_ipv4_gid(gid)) return format_gid(masked) + "/" + std::to_string(bits);
+  char text[INET_ADDRSTRLEN] = "";
+  inet_ntop(AF_INET, masked + sizeof(kIpv4Prefix), text, sizeof(text));
+  return std::string(text) + "/" + std::to_string(ipv4_prefix_bits);
 }
 
 std::string format_gid(const uint8_t* gid) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace verbena::verbs {
 
@@ -18,10 +19,24 @@ struct GidEntry {
   GidType type;
 };
 
-// What the user asked for; a table without such an entry still gives its best one.
+enum class GidFamily : uint8_t { kAny, kIpv4, kIpv6 };
+
+// A block of addresses, e.g. 10.1.0.0/16 or fd00:7::/32.
+struct AddressRange {
+  uint8_t prefix[kGidBytes] = {};  // IPv4 as IPv4-mapped IPv6
+  int length_bits = 0;             // 0: everything
+
+  bool contains(const uint8_t* gid) const;
+};
+// Empty text is everything. False if it is no `address/length`.
+bool parse_address_range(std::string_view text, AddressRange* range);
+
+// What the user asked for. A table without an entry of the family or the version still gives its best one;
+// outside of the range there is none.
 struct GidPreference {
-  bool is_ipv6 = false;
+  GidFamily family = GidFamily::kAny;
   int roce_version = 2;
+  AddressRange range;
 };
 
 inline constexpr int kNoGid = -1;
@@ -31,9 +46,20 @@ bool is_ipv4_gid(const uint8_t* gid);  // ::ffff:a.b.c.d
 // fe80::/10, and 169.254/16 as an IPv4-mapped address: not unique across interfaces.
 bool is_link_local_gid(const uint8_t* gid);
 
-// The index of the best entry for RoCE: right version first, then not link-local, then the address family;
-// the lowest index among equals. kNoGid if all are empty. An unknown type counts as the right one.
-int choose_gid(std::span<const GidEntry> table, const GidPreference& preference);
+bool has_roce_version(GidType type, int roce_version);  // an unknown type counts as either
+
+// The best entry for RoCE: right version first, then the family asked for, then IPv4, global IPv6, unique
+// local IPv6, link-local; the lowest index among equals. Null if there is none.
+const GidEntry* choose_gid(std::span<const GidEntry> table, const GidPreference& preference);
+// The best one of the other address family that has the same version, for a peer that lacks the first one's
+// family. Null if there is none, or only link-local ones.
+const GidEntry* choose_other_gid(std::span<const GidEntry> table, const GidPreference& preference,
+                                 const GidEntry& first);
+
+// Whether both lie in one subnet: IPv4 by this many leading bits, IPv6 and InfiniBand by the first 64.
+bool is_same_subnet(const uint8_t* left, const uint8_t* right, int ipv4_prefix_bits);
+// e.g. 10.0.1.0/24
+std::string format_subnet(const uint8_t* gid, int ipv4_prefix_bits);
 
 // As IPv6 text, e.g. ::ffff:10.0.0.1.
 std::string format_gid(const uint8_t* gid);

@@ -43,7 +43,10 @@ namespace verbena::verbs {
 #define VERBENA_OPTIONAL_VERBS(X) \
   X(fork_init)                    \
   X(reg_mr_iova2)                 \
-  X(reg_dmabuf_mr)
+  X(reg_dmabuf_mr)                \
+  X(query_pkey)                   \
+  X(query_ece)                    \
+  X(set_ece)
 
 struct Symbols {
 #define VERBENA_DECLARE(name) decltype(&::ibv_##name) name = nullptr;

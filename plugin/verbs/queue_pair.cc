@@ -7,6 +7,7 @@
 #include <ctime>
 
 #include "base/log.h"
+#include "verbs/async_events.h"
 #include "verbs/library.h"
 #include "verbs/queues.h"
 
@@ -18,6 +19,7 @@ using base::Result;
 using base::Status;
 
 constexpr size_t kChainEntries = 32;  // bounds the stack of post()
+constexpr int kMaxTrafficClass = 255;
 constexpr uint32_t kPsnMask = 0xffffff;
 
 // Differs from life to life of a queue pair number, so that a stray packet of an earlier one is not taken for
@@ -75,12 +77,24 @@ void Destroyer::operator()(ibv_qp* pair) const {
   if (error != 0) base::log_warn("queue pair: cannot be destroyed: errno %d", error);
 }
 
+DrainMark::DrainMark(Device& device, uint32_t pair_number) : device_(device), pair_number_(pair_number) {
+  device_.events().watch_pair(pair_number_, &is_set_);
+}
+
+DrainMark::~DrainMark() {
+  device_.events().forget_pair(pair_number_);
+}
+
 Result<QueuePair> QueuePair::create(Device& device, CompletionQueue& completions,
                                     const QueuePairOptions& options) {
   if (options.send_depth == 0 || options.send_depth > device.max_qp_entries()) {
     return base::fail(Status::kSystem,
                       "device %s: cannot create a queue pair (send depth %u, limit %u entries)",
                       device.name().c_str(), options.send_depth, device.max_qp_entries());
+  }
+  if (options.traffic_class > kMaxTrafficClass) {
+    return base::fail(Status::kInvalidArgument, "device %s: no such traffic class (%d, range 0 to %d)",
+                      device.name().c_str(), options.traffic_class, kMaxTrafficClass);
   }
   const Library& library = device.library();
   ibv_qp_init_attr attributes{};
@@ -108,6 +122,9 @@ Result<QueuePair> QueuePair::create(Device& device, CompletionQueue& completions
   result.first_psn_ = draw_first_psn();
   result.send_depth_ = options.send_depth;
   result.traffic_class_ = options.traffic_class;
+  result.local_ = options.local != nullptr ? *options.local : device.local_address();
+  if (options.receive_queue != nullptr) result.drained_ = std::make_unique<DrainMark>(device, pair->qp_num);
+  result.query_ece();
   result.signaled_positions_.resize(std::bit_ceil(options.send_depth));
   return result;
 }

@@ -8,6 +8,7 @@
 #include "verbs/gid_choice.h"
 #include "verbs/library.h"
 #include "verbs/queues.h"
+#include "verbs/route.h"
 
 namespace verbena::verbs {
 namespace {
@@ -23,10 +24,6 @@ constexpr uint8_t kRetryWhileNotReady =
 constexpr uint32_t kMaxNumber = 0xffffff;  // queue pair numbers and PSNs have 24 bits
 constexpr size_t kSubnetPrefixBytes = 8;
 
-const char* name_link_layer(uint8_t link_layer) {
-  return link_layer == IBV_LINK_LAYER_ETHERNET ? "Ethernet" : "InfiniBand";
-}
-
 uint8_t choose_traffic_class(int of_communicator) {
   const int64_t of_user = base::parameters().traffic_class;
   return static_cast<uint8_t>(of_communicator >= 0 ? of_communicator : std::max<int64_t>(of_user, 0));
@@ -39,8 +36,8 @@ bool needs_global_route(const PortAddress& local, int local_gid_index, const Por
   return !is_empty_gid(remote.gid) && std::memcmp(local.gid, remote.gid, kSubnetPrefixBytes) != 0;
 }
 
-Outcome check_remote(const Device& device, const PortAddress& remote_port, const QueuePairAddress& remote) {
-  const PortAddress local = device.address();
+Outcome check_remote(const Device& device, const PortAddress& local, const PortAddress& remote_port,
+                     const QueuePairAddress& remote) {
   const bool is_sane = remote_port.mtu >= IBV_MTU_256 && remote_port.mtu <= IBV_MTU_4096 &&
                        remote.number != 0 && remote.number <= kMaxNumber && remote.first_psn <= kMaxNumber;
   if (!is_sane) {
@@ -48,29 +45,23 @@ Outcome check_remote(const Device& device, const PortAddress& remote_port, const
         Status::kRemote, "device %s:%d: the peer's address is not valid (mtu code %u, queue pair %u, psn %u)",
         device.name().c_str(), device.port_number(), remote_port.mtu, remote.number, remote.first_psn);
   }
-  const bool is_ethernet = local.link_layer == IBV_LINK_LAYER_ETHERNET;
-  const bool is_remote_ethernet = remote_port.link_layer == IBV_LINK_LAYER_ETHERNET;
-  if (is_ethernet != is_remote_ethernet) {
-    return base::fail(Status::kRemote,
-                      "device %s:%d: cannot reach the peer: link layers differ (ours %s, the peer's %s)",
-                      device.name().c_str(), device.port_number(), name_link_layer(local.link_layer),
-                      name_link_layer(remote_port.link_layer));
-  }
-  if (is_ethernet && is_empty_gid(remote_port.gid)) {
-    return base::fail(Status::kRemote, "device %s:%d: cannot reach the peer: it sent no GID (ours %s)",
-                      device.name().c_str(), device.port_number(), format_gid(local.gid).c_str());
-  }
-  return {};
+  const std::string mismatch = explain_mismatch(local, remote_port);
+  if (mismatch.empty()) return {};
+  return base::fail(Status::kRemote, "device %s:%d: cannot reach the peer: %s", device.name().c_str(),
+                    device.port_number(), mismatch.c_str());
 }
 
 }  // namespace
 
 Outcome QueuePair::connect(const PortAddress& remote_port, const QueuePairAddress& remote) {
-  if (Outcome outcome = check_remote(*device_, remote_port, remote); !outcome) return outcome;
+  if (Outcome outcome = check_remote(*device_, local_.port, remote_port, remote); !outcome) return outcome;
   if (const int error = enter_init(); error != 0) return fail_connect("INIT", error, remote_port, remote);
+  request_ece(remote.ece);
   if (const int error = enter_ready_to_receive(remote_port, remote); error != 0) {
     return fail_connect("RTR", error, remote_port, remote);
   }
+  may_receive_ = true;
+  query_ece();  // what the device made of the request
   if (const int error = enter_ready_to_send(); error != 0)
     return fail_connect("RTS", error, remote_port, remote);
   return {};
@@ -86,8 +77,30 @@ int QueuePair::enter_init() {
                                       IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
 }
 
+// As the connection manager does it: the sending side tells what it has, the receiving side asks its device
+// for that and tells what came of it, the sending side asks for the rest. Without an answer, without support
+// and after a refusal both go on with none.
+void QueuePair::query_ece() {
+  ece_ = {};
+  const Library& library = device_->library();
+  ibv_ece found{};
+  if (!base::parameters().ece || library.query_ece == nullptr || library.set_ece == nullptr) return;
+  if (library.query_ece(pair_.get(), &found) == 0) ece_ = {found.vendor_id, found.options, found.comp_mask};
+}
+
+void QueuePair::request_ece(const EceOptions& remote) {
+  if (remote.vendor_id == 0 || ece_.vendor_id == 0) return;
+  ibv_ece wanted{remote.vendor_id, remote.options, remote.mask};
+  if (const int error = device_->library().set_ece(pair_.get(), &wanted); error != 0) {
+    base::log_info(
+        "queue pair %u: goes on without ECE (ours vendor 0x%x options 0x%x, the peer's vendor 0x%x options "
+        "0x%x, errno %d)",
+        number_, ece_.vendor_id, ece_.options, remote.vendor_id, remote.options, error);
+  }
+}
+
 int QueuePair::enter_ready_to_receive(const PortAddress& remote_port, const QueuePairAddress& remote) {
-  const PortAddress local = device_->address();
+  const PortAddress& local = local_.port;
   ibv_qp_attr attributes{};
   attributes.qp_state = IBV_QPS_RTR;
   attributes.path_mtu = static_cast<ibv_mtu>(std::min(local.mtu, remote_port.mtu));
@@ -99,10 +112,13 @@ int QueuePair::enter_ready_to_receive(const PortAddress& remote_port, const Queu
   route.port_num = static_cast<uint8_t>(device_->port_number());
   route.sl = static_cast<uint8_t>(std::max<int64_t>(base::parameters().service_level, 0));
   route.dlid = remote_port.lid;
-  if (needs_global_route(local, device_->gid_index(), remote_port)) {
+  if (needs_global_route(local, local_.gid_index, remote_port)) {
+    const GidMatch match = match_gids(local, remote_port);
+    const int gid_index = match.by_our_other ? local_.other_gid_index : local_.gid_index;
+    const uint8_t* remote_gid = match.by_their_other ? remote_port.other_gid : remote_port.gid;
     route.is_global = 1;
-    std::memcpy(route.grh.dgid.raw, remote_port.gid, sizeof(remote_port.gid));
-    route.grh.sgid_index = static_cast<uint8_t>(std::max(device_->gid_index(), 0));
+    std::memcpy(route.grh.dgid.raw, remote_gid, kGidBytes);
+    route.grh.sgid_index = static_cast<uint8_t>(std::max(gid_index, 0));
     route.grh.hop_limit = kHopLimit;
     route.grh.traffic_class = choose_traffic_class(traffic_class_);
   }
@@ -126,14 +142,14 @@ int QueuePair::enter_ready_to_send() {
 
 base::Error QueuePair::fail_connect(const char* state, int errno_value, const PortAddress& remote_port,
                                     const QueuePairAddress& remote) const {
-  const PortAddress local = device_->address();
+  const PortAddress& local = local_.port;
   const char* hint = errno_value == ETIMEDOUT ? ", the peer's address does not answer" : "";
   return base::fail_errno(
       Status::kRemote, errno_value,
       "device %s:%d: queue pair cannot enter %s%s (ours: queue pair %u, gid %s index %d, lid %u, mtu "
       "code %u; the peer's: queue pair %u, gid %s, lid %u, mtu code %u)",
       device_->name().c_str(), device_->port_number(), state, hint, number_, format_gid(local.gid).c_str(),
-      device_->gid_index(), local.lid, local.mtu, remote.number, format_gid(remote_port.gid).c_str(),
+      local_.gid_index, local.lid, local.mtu, remote.number, format_gid(remote_port.gid).c_str(),
       remote_port.lid, remote_port.mtu);
 }
 

@@ -2,6 +2,7 @@
 // a failing constructor leaks nothing. Each object must be destroyed before the Device it was made on.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -93,8 +94,25 @@ class SharedReceiveQueue {
 struct QueuePairOptions {
   uint32_t send_depth = 128;
   SharedReceiveQueue* receive_queue =
-      nullptr;             // null: this side receives nothing (writes without immediate only)
-  int traffic_class = -1;  // of the communicator; -1: VERBENA_TC
+      nullptr;                          // null: this side receives nothing (writes without immediate only)
+  int traffic_class = -1;               // of the communicator; -1: VERBENA_TC
+  const LocalAddress* local = nullptr;  // what the peer is told; null: the device's own as it was last read
+};
+
+// Set once no receive of a queue pair in the error state is under way any more; lives as long as its pair.
+class DrainMark {
+ public:
+  DrainMark(Device& device, uint32_t pair_number);
+  ~DrainMark();
+  DrainMark(const DrainMark&) = delete;
+  DrainMark& operator=(const DrainMark&) = delete;
+
+  bool is_set() const { return is_set_.load(std::memory_order_acquire); }
+
+ private:
+  Device& device_;
+  uint32_t pair_number_;
+  std::atomic<bool> is_set_{false};
 };
 
 // A reliable connection. One thread at a time.
@@ -104,14 +122,18 @@ class QueuePair {
                                         const QueuePairOptions& options);
   QueuePair() = default;
 
-  QueuePairAddress address() const { return {number_, first_psn_}; }
+  QueuePairAddress address() const { return {number_, first_psn_, ece_}; }
   uint32_t number() const { return number_; }
 
-  // INIT -> RTR -> RTS towards the peer; path MTU is the smaller of both ports. Errors name both ends'
-  // values.
+  // INIT -> RTR -> RTS towards the peer; path MTU is the smaller of both ports, ECE what both have. Errors
+  // name both ends' values.
   base::Outcome connect(const PortAddress& remote_port, const QueuePairAddress& remote);
   // Moves the queue pair to ERROR: all outstanding work is flushed and no DMA starts any more.
   void stop();
+  // After stop(): the device takes no entry of the shared receive queue for this pair any more, and what it
+  // took is in the completion queue. Devices that do not say so (before Linux 6.4 Soft-RoCE) never make it
+  // true: wait with a deadline.
+  bool is_drained() const { return drained_ == nullptr || !may_receive_ || drained_->is_set(); }
 
   // How many more work requests fit. A slot is free again once a completion at or after it was handed to
   // retire().
@@ -130,9 +152,15 @@ class QueuePair {
   base::Error fail_connect(const char* state, int errno_value, const PortAddress& remote_port,
                            const QueuePairAddress& remote) const;
   void note_posted(std::span<const WorkRequest> accepted);
+  void query_ece();
+  void request_ece(const EceOptions& remote);
 
+  std::unique_ptr<DrainMark> drained_;  // before the pair; null without a shared receive queue
   Owned<ibv_qp> pair_;
   Device* device_ = nullptr;
+  LocalAddress local_;
+  EceOptions ece_{};
+  bool may_receive_ = false;  // it was in the state RTR
   uint32_t number_ = 0, first_psn_ = 0, send_depth_ = 0;
   int traffic_class_ = -1;
   uint32_t posted_ = 0, retired_ = 0;         // counts of work requests, wrapping

@@ -9,20 +9,39 @@ inline constexpr int kMaxRails = 8;  // physical ports that one virtual device m
 inline constexpr uint32_t kInlineBytes = 64;  // every queue pair sends up to this much inline
 
 // Where a port is reached; travels in the handshake. Byte order: host (x86-64 and arm64 are little endian),
-// gid raw.
+// gids raw.
 struct PortAddress {
   uint8_t gid[16];
-  uint16_t lid;         // 0 on Ethernet
-  uint8_t port_number;  // the peer's own; informational, never used as a local port number
-  uint8_t link_layer;   // 1 InfiniBand, 2 Ethernet
-  uint8_t mtu;          // enum ibv_mtu of the active port: 1 (256) .. 5 (4096)
-  uint8_t reserved[3];
+  uint8_t other_gid[16];   // of the other address family, same RoCE version; zero: none
+  uint16_t lid;            // 0 on Ethernet
+  uint16_t partition_key;  // 0: unknown
+  uint8_t port_number;     // the peer's own; informational, never used as a local port number
+  uint8_t link_layer;      // 1 InfiniBand, 2 Ethernet, 0: the port cannot be used now
+  uint8_t mtu;             // enum ibv_mtu of the active port: 1 (256) .. 5 (4096)
+  uint8_t roce_version;    // 1 or 2; 0: unknown, or InfiniBand
 };
-static_assert(sizeof(PortAddress) == 24);
+static_assert(sizeof(PortAddress) == 40);
+
+inline constexpr uint8_t kInfiniBand = 1, kEthernet = 2;  // PortAddress::link_layer
+
+// A port's own view of its address: where its GIDs stand in its table.
+struct LocalAddress {
+  PortAddress port{};
+  int gid_index = -1;        // -1 on InfiniBand without GRH
+  int other_gid_index = -1;  // -1: there is no other
+};
+
+// Enhanced connection establishment: vendor options that both ends agree on. vendor_id 0: none.
+struct EceOptions {
+  uint32_t vendor_id;
+  uint32_t options;
+  uint32_t mask;
+};
 
 struct QueuePairAddress {
   uint32_t number;
   uint32_t first_psn;
+  EceOptions ece;
 };
 
 enum class Opcode : uint8_t { kSendImm, kWrite, kWriteImm, kRead };

@@ -37,6 +37,7 @@ Welcome make_welcome() {
   welcome.queue_pairs = 2;
   welcome.page_bytes = 16384;
   welcome.window[0] = welcome.window[1] = 64;
+  welcome.origin[1] = welcome.rail_of[1] = 1;
   return welcome;
 }
 
@@ -114,10 +115,15 @@ TEST(Handshake, AWelcomeWithAnyBitFlippedIsRefusedOrUsable) {
     EXPECT_TRUE(bit / 8 < offsetof(HandshakeHeader, nonce) || bit / 8 >= sizeof(HandshakeHeader))
         << "bit " << bit;
     EXPECT_TRUE(welcome.rails >= 1 && welcome.rails <= kMaxQueuePairs);
-    EXPECT_EQ(welcome.queue_pairs, 2U);
+    EXPECT_TRUE(welcome.queue_pairs >= 1 && welcome.queue_pairs <= 2);
+    for (uint32_t q = 0; q < welcome.queue_pairs; ++q) {
+      EXPECT_LT(welcome.origin[q], 2);
+      EXPECT_LT(welcome.rail_of[q], welcome.rails);
+    }
     EXPECT_TRUE(welcome.page_bytes >= 4096 && welcome.page_bytes <= 65536);
     EXPECT_EQ(welcome.page_bytes & (welcome.page_bytes - 1), 0U);
-    for (uint32_t q = 0; q < 2; ++q) EXPECT_TRUE(welcome.window[q] >= 1 && welcome.window[q] <= 65536);
+    for (uint32_t q = 0; q < welcome.queue_pairs; ++q)
+      EXPECT_TRUE(welcome.window[q] >= 1 && welcome.window[q] <= 65536);
   }
 }
 
@@ -171,6 +177,31 @@ TEST(Handshake, ARefusalIsHeardWhateverElseTheWelcomeSays) {
   EXPECT_EQ(check(welcome), HandshakeError::kNone);
   welcome.header.nonce = 0;
   EXPECT_EQ(check(welcome), HandshakeError::kNonce) << "but not from strangers";
+}
+
+// Where rails lie in different subnets, some of the offered queue pairs have no partner.
+TEST(Handshake, AWelcomeMayAnswerFewerQueuePairsThanOffered) {
+  Welcome welcome = make_welcome();
+  welcome.queue_pairs = 1;
+  welcome.origin[0] = 1;
+  EXPECT_EQ(check(welcome), HandshakeError::kNone);
+  welcome.queue_pairs = 2;
+  EXPECT_EQ(check(welcome), HandshakeError::kMalformed) << "one queue pair twice";
+  welcome = make_welcome();
+  welcome.origin[1] = 2;
+  EXPECT_EQ(check(welcome), HandshakeError::kMalformed) << "a queue pair that was not offered";
+  welcome = make_welcome();
+  welcome.rail_of[0] = 2;
+  EXPECT_EQ(check(welcome), HandshakeError::kMalformed) << "a rail that is not there";
+}
+
+TEST(Handshake, AnUnreachablePeerTellsItsRails) {
+  Welcome welcome{};
+  welcome.header = make_header(sizeof(Welcome), kNonce);
+  welcome.refusal = static_cast<uint32_t>(Refusal::kUnreachable);
+  EXPECT_EQ(check(welcome), HandshakeError::kMalformed);
+  welcome.rails = kMaxQueuePairs;
+  EXPECT_EQ(check(welcome), HandshakeError::kNone);
 }
 
 TEST(Handshake, BothEndsCountTheSameQueuePairs) {

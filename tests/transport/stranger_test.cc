@@ -163,8 +163,13 @@ TEST_F(StrangerTest, APeerThatWeCannotServeIsToldSo) {
   Hello damaged = make_hello(handle_.header.nonce);
   damaged.queue_pairs = 9;
   expect_refusal(damaged, protocol::Refusal::kMalformed);
-  // Well formed, but there is nobody at its addresses to connect to.
-  expect_refusal(make_hello(handle_.header.nonce), protocol::Refusal::kResources);
+  // Well formed, but no port of its is up.
+  Hello mute = make_hello(handle_.header.nonce);
+  expect_refusal(mute, protocol::Refusal::kUnreachable);
+  // There is no queue pair 0 to connect to.
+  const verbs::PortAddress port = nic_.rails[0]->address();
+  std::memcpy(mute.rail[0].bytes, &port, sizeof(port));
+  expect_refusal(mute, protocol::Refusal::kResources);
 }
 
 TEST_F(StrangerTest, APeerThatLeavesBetweenHelloAndReadyIsAnError) {

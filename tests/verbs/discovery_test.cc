@@ -53,7 +53,7 @@ class DiscoveryTest : public FakeTest {};
 TEST_F(DiscoveryTest, TellsWhatAPortCanDo) {
   FakeSysfs sysfs;
   sysfs.add_device("mlx5_0", "pci0000:17/0000:18:00.0");
-  settings_.sysfs_root = sysfs.root();
+  settings_.address.sysfs_root = sysfs.root();
   script().devices[0].guid = 0x0011223344556677;
   const Devices devices = discover();
   ASSERT_EQ(devices.size(), 1U);
@@ -88,7 +88,7 @@ TEST_F(DiscoveryTest, OrdersByPlaceOnTheBusThenName) {
   sysfs.add_device("mlx5_0", "pci0000:80/0000:81:00.0");
   sysfs.add_device("mlx5_1", "pci0000:17/0000:18:00.0");
   sysfs.add_device("mlx5_2", "pci0000:17/0000:18:00.0");
-  settings_.sysfs_root = sysfs.root();
+  settings_.address.sysfs_root = sysfs.root();
   script().devices = {make_card("mlx5_0"), make_card("mlx5_2"), make_card("mlx5_1", 2)};
   EXPECT_THAT(list_names(discover()), ElementsAre("mlx5_1:1", "mlx5_1:2", "mlx5_2:1", "mlx5_0:1"));
 }
@@ -144,14 +144,14 @@ TEST_F(DiscoveryTest, UsesAGidOnInfiniBandThatRequiresGlobalRoutes) {
 }
 
 TEST_F(DiscoveryTest, PrefersTheGidOfTheUser) {
-  settings_.gid_index = 0;
+  settings_.address.gid_index = 0;
   const Devices devices = discover();
   EXPECT_EQ(devices.at(0)->gid_index(), 0);
   EXPECT_EQ(format_gid(devices.at(0)->address().gid), "fe80::102:304:506:708");
 }
 
 TEST_F(DiscoveryTest, LeavesOutAPortWhoseChosenGidIsEmpty) {
-  settings_.gid_index = 5;
+  settings_.address.gid_index = 5;
   EXPECT_FALSE(try_discover());
   EXPECT_THAT(log_.warnings(), Contains(AllOf(HasSubstr("VERBENA_GID_INDEX"), HasSubstr("index 5"))));
 }
@@ -160,7 +160,8 @@ TEST_F(DiscoveryTest, LeavesOutAPortWithoutGids) {
   script().devices = {make_card("mlx5_0"), make_card("mlx5_1")};
   script().devices[0].ports[0].gids.clear();
   EXPECT_THAT(list_names(discover()), ElementsAre("mlx5_1:1"));
-  EXPECT_THAT(log_.warnings(), ElementsAre(AllOf(HasSubstr("mlx5_0:1"), HasSubstr("no GID"))));
+  EXPECT_THAT(log_.warnings(),
+              ElementsAre(AllOf(HasSubstr("mlx5_0:1"), HasSubstr("GID table is empty (0 entries)"))));
 }
 
 TEST_F(DiscoveryTest, TakesTheTypeOfAGidFromSysfsWhereTheLibraryIsOld) {
@@ -168,7 +169,7 @@ TEST_F(DiscoveryTest, TakesTheTypeOfAGidFromSysfsWhereTheLibraryIsOld) {
   const std::string types = "/class/infiniband/mthca0/ports/1/gid_attrs/types/";
   sysfs.add_file(types + "0", "IB/RoCE v1\n");
   sysfs.add_file(types + "1", "RoCE v2\n");
-  settings_.sysfs_root = sysfs.root();
+  settings_.address.sysfs_root = sysfs.root();
   settings_.library_choice = FAKE_OLD_LIBRARY;
   fake::Hooks& old_hooks = fake_hooks(FAKE_OLD_LIBRARY);
   old_hooks.script.devices = {make_card("mthca0")};
@@ -189,7 +190,7 @@ TEST_F(DiscoveryTest, FindsDmabufByTrying) {
 TEST_F(DiscoveryTest, FindsPeerMemoryByItsModule) {
   FakeSysfs sysfs;
   sysfs.add_device("mlx5_0", "pci0000:17/0000:18:00.0");
-  settings_.sysfs_root = sysfs.root();
+  settings_.address.sysfs_root = sysfs.root();
   EXPECT_FALSE(discover().at(0)->supports_gpu_pointers());
   sysfs.add_file("/module/nvidia_peermem/version", "1\n");
   EXPECT_TRUE(discover().at(0)->supports_gpu_pointers());

@@ -12,7 +12,7 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-constexpr QueuePairAddress kRemotePair{0x1234, 0x00abcdef};
+constexpr QueuePairAddress kRemotePair{0x1234, 0x00abcdef, {}};
 
 PortAddress make_remote(uint8_t link_layer, uint16_t lid, uint8_t mtu, const fake::Gid& gid) {
   PortAddress remote{};
@@ -152,8 +152,8 @@ TEST_F(QueuePairConnectTest, RefusesAnAddressThatIsNotOne) {
   remote.mtu = 6;
   connect(remote);
   EXPECT_EQ(outcome_.status(), base::Status::kRemote);
-  EXPECT_EQ(pair_.connect(kRoceRemote, {0x1000000, 0}).status(), base::Status::kRemote);
-  EXPECT_EQ(pair_.connect(kRoceRemote, {0, 0}).status(), base::Status::kRemote);
+  EXPECT_EQ(pair_.connect(kRoceRemote, {0x1000000, 0, {}}).status(), base::Status::kRemote);
+  EXPECT_EQ(pair_.connect(kRoceRemote, {0, 0, {}}).status(), base::Status::kRemote);
   remote = make_remote(2, 0, IBV_MTU_1024, {});
   EXPECT_EQ(pair_.connect(remote, kRemotePair).status(), base::Status::kRemote);
   EXPECT_TRUE(record().modifications.empty());

@@ -17,6 +17,7 @@ protocol::Hello make_hello(const Nic& nic, uint64_t nonce, const Link& link, con
   hello.rails = static_cast<uint32_t>(nic.rails.size());
   hello.queue_pairs = link.queue_pairs();
   link.describe(hello.rail, hello.queue_pair);
+  hello.traffic_class = -1;
   hello.control_address = control.address();
   for (uint32_t rail = 0; rail < hello.rails; ++rail) hello.control_keys[rail] = control.remote_key(rail);
   return hello;
@@ -55,7 +56,7 @@ RawSender::RawSender(const Nic& nic, bool unpacks, ReceivingEnd* end)
         return take(socket_.receive_exact(&welcome_, sizeof(welcome_), received), "welcome");
       },
       "welcome");
-  if (!link_.connect({welcome_.rail, welcome_.rails}, welcome_.queue_pair))
+  if (!link_.connect(welcome_.rail, welcome_.queue_pair, welcome_.rail_of))
     throw std::runtime_error("connect");
   const protocol::Ready ready{protocol::make_header(sizeof(protocol::Ready), handle.header.nonce)};
   sent = 0;
@@ -113,7 +114,7 @@ RawReceiver::RawReceiver(const Nic& nic, uint32_t window, std::unique_ptr<Sender
         return socket_ && take(socket_.receive_exact(&hello_, sizeof(hello_), received), "hello");
       },
       "hello");
-  if (!link_.connect({hello_.rail, hello_.rails}, hello_.queue_pair)) throw std::runtime_error("connect");
+  if (!link_.connect(hello_.rail, hello_.queue_pair, {{0}})) throw std::runtime_error("connect");
   protocol::Welcome welcome{};
   welcome.header = protocol::make_header(sizeof(welcome), 0x1234);
   welcome.rails = welcome.queue_pairs = 1;

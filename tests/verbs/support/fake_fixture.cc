@@ -32,7 +32,7 @@ FakeTest::FakeTest() : hooks_(fake_hooks(FAKE_LIBRARY)) {
   std::destroy_at(&record());
   std::construct_at(&record());
   settings_.library_choice = FAKE_LIBRARY;
-  settings_.sysfs_root = "/nonexistent";
+  settings_.address.sysfs_root = "/nonexistent";
   script().devices = {make_card("mlx5_0")};
 }
 

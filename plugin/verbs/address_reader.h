@@ -1,0 +1,46 @@
+// Reads where a port is reached, now: state, LID, MTU, partition key, and the GIDs that its table has.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "verbs/gid_choice.h"
+#include "verbs/library.h"
+#include "verbs/types.h"
+
+namespace verbena::verbs {
+
+struct AddressSettings {
+  int gid_index = kNoGid;  // VERBENA_GID_INDEX, kNoGid: choose by gid_preference
+  GidPreference gid_preference;
+  int partition_key_index = 0;
+  std::string sysfs_root = "/sys";
+};
+
+class AddressReader {
+ public:
+  AddressReader(const Library& library, ibv_context* context, std::string device_name, int port_number,
+                AddressSettings settings);
+
+  // Why there is none goes to *problem.
+  std::optional<LocalAddress> read(const ibv_port_attr& port, std::string* problem) const;
+  // Whether the GIDs of `address` still stand where they were. A few short queries, not the whole table.
+  bool is_current(const LocalAddress& address) const;
+  int port_number() const { return port_number_; }
+
+ private:
+  bool choose_gids(const ibv_port_attr& port, LocalAddress* address, std::string* problem) const;
+  std::vector<GidEntry> read_table(const ibv_port_attr& port) const;
+  GidEntry read_gid(int index) const;
+  bool holds(int index, const uint8_t* gid) const;
+  uint16_t read_partition_key() const;
+
+  const Library& library_;
+  ibv_context* context_;
+  std::string device_name_;
+  int port_number_;
+  AddressSettings settings_;
+};
+
+}  // namespace verbena::verbs

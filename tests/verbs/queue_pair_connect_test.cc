@@ -30,6 +30,8 @@ class QueuePairConnectTest : public FakeTest {
  protected:
   // Discovers anew with the script as it is now.
   void connect(const PortAddress& remote, int traffic_class = -1) {
+    pair_ = {};
+    completions_ = {};
     devices_ = discover();
     ASSERT_FALSE(devices_.empty());
     completions_ = std::move(*CompletionQueue::create(*devices_[0], 16));
@@ -157,6 +159,104 @@ TEST_F(QueuePairConnectTest, RefusesAnAddressThatIsNotOne) {
   remote = make_remote(2, 0, IBV_MTU_1024, {});
   EXPECT_EQ(pair_.connect(remote, kRemotePair).status(), base::Status::kRemote);
   EXPECT_TRUE(record().modifications.empty());
+}
+
+TEST_F(QueuePairConnectTest, RefusesWhatNoPathCanJoin) {
+  const auto expect_named = [&](const PortAddress& remote, const char* ours, const char* theirs) {
+    const LogCapture log;
+    connect(remote);
+    EXPECT_EQ(outcome_.status(), base::Status::kRemote);
+    EXPECT_THAT(log.warnings(), ElementsAre(AllOf(HasSubstr(ours), HasSubstr(theirs))));
+  };
+  PortAddress remote = kRoceRemote;
+  remote.roce_version = 1;
+  expect_named(remote, "ours v2", "peer's v1");
+  remote = kRoceRemote;
+  remote.partition_key = 0x8001;
+  expect_named(remote, "ours 0xffff", "peer's 0x8001");
+  remote = make_remote(2, 0, IBV_MTU_1024, make_global_gid(2));
+  expect_named(remote, "ours ::ffff:10.0.0.1", "peer's 2001:db8::2");
+}
+
+TEST_F(QueuePairConnectTest, UsesTheAddressFamilyThatBothEndsHave) {
+  script().devices[0].ports[0].gids = {make_ipv4_gid(1), make_global_gid(1)};
+  connect(make_remote(2, 0, IBV_MTU_1024, make_global_gid(2)));
+  ASSERT_TRUE(outcome_);
+  EXPECT_EQ(state(1).ah_attr.grh.sgid_index, 1);
+  EXPECT_EQ(format_gid(state(1).ah_attr.grh.dgid.raw), "2001:db8::2");
+  PortAddress remote = make_remote(2, 0, IBV_MTU_1024, make_global_gid(2));
+  std::memcpy(remote.other_gid, make_ipv4_gid(7).bytes, sizeof(remote.other_gid));
+  record().modifications.clear();
+  connect(remote);
+  ASSERT_TRUE(outcome_);
+  EXPECT_EQ(state(1).ah_attr.grh.sgid_index, 0);
+  EXPECT_EQ(format_gid(state(1).ah_attr.grh.dgid.raw), "::ffff:10.0.0.7");
+}
+
+TEST_F(QueuePairConnectTest, RefusesATrafficClassThatIsNone) {
+  devices_ = discover();
+  completions_ = std::move(*CompletionQueue::create(*devices_[0], 16));
+  const auto pair = QueuePair::create(*devices_[0], completions_, {.send_depth = 16, .traffic_class = 256});
+  ASSERT_FALSE(pair);
+  EXPECT_EQ(pair.error().status, base::Status::kInvalidArgument);
+  EXPECT_THAT(log_.warnings(), ElementsAre(HasSubstr("traffic class (256")));
+}
+
+class EceTest : public QueuePairConnectTest {
+ protected:
+  EceTest() {
+    script().ece_vendor = 0x15b3;
+    script().ece_options = 0b0110;
+    remote_.ece = {0x15b3, 0b1100, 0};
+  }
+  void connect_to_remote() {
+    devices_ = discover();
+    completions_ = std::move(*CompletionQueue::create(*devices_[0], 16));
+    pair_ = std::move(*QueuePair::create(*devices_[0], completions_, {.send_depth = 16}));
+    offer_ = pair_.address().ece;
+    ASSERT_TRUE(pair_.connect(kRoceRemote, remote_));
+  }
+
+  QueuePairAddress remote_ = kRemotePair;
+  EceOptions offer_{};
+};
+
+TEST_F(EceTest, OffersWhatItHasAndAnswersWhatIsLeft) {
+  connect_to_remote();
+  EXPECT_EQ(offer_.vendor_id, 0x15b3U);
+  EXPECT_EQ(offer_.options, 0b0110U);
+  ASSERT_EQ(record().ece_requests.size(), 1U);
+  EXPECT_EQ(record().ece_requests[0].options, 0b1100U);
+  EXPECT_EQ(pair_.address().ece.options, 0b0100U);
+}
+
+TEST_F(EceTest, AsksForNothingIfOneEndHasNone) {
+  remote_.ece = {};
+  connect_to_remote();
+  EXPECT_TRUE(record().ece_requests.empty());
+  pair_ = {};
+  completions_ = {};
+  remote_.ece = {0x15b3, 1, 0};
+  script().ece_vendor = 0;
+  connect_to_remote();
+  EXPECT_EQ(offer_.vendor_id, 0U);
+  EXPECT_TRUE(record().ece_requests.empty());
+}
+
+TEST_F(EceTest, GoesOnAfterARefusal) {
+  script().set_ece_errno = EINVAL;
+  connect_to_remote();
+  EXPECT_THAT(log_.warnings(), testing::IsEmpty());
+}
+
+TEST_F(EceTest, CanBeTurnedOff) {
+  setenv("NCCL_IB_ECE_ENABLE", "0", 1);
+  ASSERT_TRUE(base::load_parameters());
+  connect_to_remote();
+  unsetenv("NCCL_IB_ECE_ENABLE");
+  ASSERT_TRUE(base::load_parameters());
+  EXPECT_EQ(offer_.vendor_id, 0U);
+  EXPECT_TRUE(record().ece_requests.empty());
 }
 
 TEST_F(QueuePairConnectTest, NamesBothEndsWhenThePeerIsOutOfReach) {

@@ -33,8 +33,13 @@ std::vector<std::unique_ptr<FakeDevice>>& listed_devices() {
   return devices;
 }
 
+// The script's as it is now; as it was when it was listed, if the script has no such device any more.
 const Port& port_of(ibv_context* context, uint32_t port_number) {
-  return to_fake(context)->description->ports.at(port_number - 1);
+  const Device* description = to_fake(context)->description;
+  for (const Device& device : hooks().script.devices) {
+    if (device.name == description->name) description = &device;
+  }
+  return description->ports.at(port_number - 1);
 }
 
 // For tests that cannot reach the hooks before the library is searched.
@@ -185,6 +190,13 @@ int _ibv_query_gid_ex(ibv_context* context, uint32_t port_number, uint32_t index
   entry->port_num = port_number;
   entry->gid_type = gid.type;
   return 0;
+}
+#endif
+
+#ifndef FAKE_IS_OLD
+int ibv_query_pkey(ibv_context* context, uint8_t port_number, int index, __be16* key) {
+  *key = htobe16(port_of(context, port_number).partition_key);
+  return index == 0 ? 0 : EINVAL;
 }
 #endif
 

@@ -24,6 +24,7 @@ struct Port {
   ibv_mtu mtu = IBV_MTU_4096;
   uint8_t width = 2, speed = 64;  // 4 x HDR
   uint8_t flags = 0;              // IBV_QPF_GRH_REQUIRED
+  uint16_t partition_key = 0xffff;
   std::vector<Gid> gids;
 };
 
@@ -36,13 +37,15 @@ struct Device {
 };
 
 struct Script {
-  std::vector<Device> devices;
-  int list_errno = 0;        // not 0: ibv_get_device_list fails
-  int dmabuf_errno = EBADF;  // what ibv_reg_dmabuf_mr says to a bad descriptor
+  std::vector<Device> devices;  // open ones too show what is written here later
+  int list_errno = 0;           // not 0: ibv_get_device_list fails
+  int dmabuf_errno = EBADF;     // what ibv_reg_dmabuf_mr says to a bad descriptor
   bool grants_inline = true;
   // The n-th call that can fail (counted from 1 since the last reset) fails; 0: none.
   int failing_call = 0, failing_errno = ENOMEM;
-  int failing_modify_errno = 0;  // every ibv_modify_qp fails
+  int failing_modify_errno = 0;              // every ibv_modify_qp fails
+  uint32_t ece_vendor = 0, ece_options = 0;  // what a queue pair has; vendor 0: no ECE
+  int set_ece_errno = 0;
 
   int poll_result = 0;              // negative: ibv_poll_cq fails
   std::vector<ibv_wc> completions;  // the next ones that ibv_poll_cq hands out
@@ -72,6 +75,7 @@ struct Record {
   std::vector<ibv_qp_attr> modifications;
   std::vector<int> modification_masks;
   ibv_qp_init_attr pair_attributes{};
+  std::vector<ibv_ece> ece_requests;
   std::atomic<int> acknowledged_events = 0;
   std::atomic<int> event_reads = 0;  // calls of ibv_get_async_event
 };

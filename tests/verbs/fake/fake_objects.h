@@ -36,6 +36,11 @@ struct FakeDomain {
   int children = 0;
 };
 
+struct FakePair {
+  ibv_qp pair{};
+  uint32_t ece_options = 0;
+};
+
 inline FakeDomain* to_fake(ibv_pd* pd) {
   return reinterpret_cast<FakeDomain*>(pd);
 }

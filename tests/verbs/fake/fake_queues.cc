@@ -183,7 +183,9 @@ ibv_qp* ibv_create_qp(ibv_pd* domain, ibv_qp_init_attr* attributes) {
   if (refuse()) return nullptr;
   hooks().record.pair_attributes = *attributes;
   if (!hooks().script.grants_inline) attributes->cap.max_inline_data = 0;
-  auto* pair = adopt(new ibv_qp{}, domain->context);
+  auto* fake = new FakePair;
+  fake->ece_options = hooks().script.ece_options;
+  ibv_qp* pair = adopt(&fake->pair, domain->context);
   pair->pd = domain;
   pair->qp_num = next_number++;
   ++to_fake(domain)->children;
@@ -201,8 +203,27 @@ int ibv_modify_qp(ibv_qp* pair, ibv_qp_attr* attributes, int mask) {
 
 int ibv_destroy_qp(ibv_qp* pair) {
   --to_fake(pair->pd)->children;
-  return release(pair);
+  --to_fake(pair->context)->children;
+  --hooks().record.live_objects;
+  delete reinterpret_cast<FakePair*>(pair);
+  return 0;
 }
+
+#ifndef FAKE_IS_OLD
+int ibv_query_ece(ibv_qp* pair, ibv_ece* ece) {
+  if (hooks().script.ece_vendor == 0) return EOPNOTSUPP;
+  *ece = {hooks().script.ece_vendor, reinterpret_cast<FakePair*>(pair)->ece_options, 0};
+  return 0;
+}
+
+// A device grants what it has of the request.
+int ibv_set_ece(ibv_qp* pair, ibv_ece* ece) {
+  hooks().record.ece_requests.push_back(*ece);
+  if (hooks().script.set_ece_errno != 0) return hooks().script.set_ece_errno;
+  reinterpret_cast<FakePair*>(pair)->ece_options = ece->options & hooks().script.ece_options;
+  return 0;
+}
+#endif
 
 const char* ibv_wc_status_str(ibv_wc_status) {
   return "fake status";

@@ -14,6 +14,10 @@ fake::Gid make_ipv4_gid(uint8_t last_byte, uint32_t type) {
   return {{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, last_byte}, type};
 }
 
+fake::Gid make_global_gid(uint8_t last_byte) {
+  return {{0x20, 0x01, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last_byte}, IBV_GID_TYPE_ROCE_V2};
+}
+
 fake::Gid make_link_local_gid(uint32_t type) {
   return {{0xfe, 0x80, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8}, type};
 }

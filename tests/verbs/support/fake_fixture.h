@@ -20,6 +20,7 @@ using Devices = std::vector<std::unique_ptr<Device>>;
 fake::Hooks& fake_hooks(const char* library_path);
 
 fake::Gid make_ipv4_gid(uint8_t last_byte, uint32_t type = IBV_GID_TYPE_ROCE_V2);
+fake::Gid make_global_gid(uint8_t last_byte);  // 2001:db8::, RoCE v2
 fake::Gid make_link_local_gid(uint32_t type = IBV_GID_TYPE_ROCE_V2);
 // A RoCE card as it is found in the field: one active port, link-local and IPv4 GIDs.
 fake::Device make_card(const std::string& name, size_t ports = 1);

@@ -1,0 +1,69 @@
+// Who compiles the device library, and the marks that its functions carry. Three ways, one source:
+//   nvcc, or clang with CUDA's headers      kernels of an application
+//   clang -x cuda without any headers       LLVM bitcode, PTX without a toolkit (VERBENA_FREESTANDING)
+//   any C++17 compiler                      the host: an emulated GPU, see emulation.h (VERBENA_EMULATED)
+// Nothing here includes CUDA's headers. NVRTC needs VERBENA_NO_STANDARD_HEADERS and <stdint.h>'s types.
+#ifndef VERBENA_DEVICE_PLATFORM_CUH
+#define VERBENA_DEVICE_PLATFORM_CUH
+
+#ifndef VERBENA_NO_STANDARD_HEADERS
+#include <stddef.h>
+#include <stdint.h>
+#endif
+
+#if defined(__CUDACC__) || defined(__CUDA__)
+#define VERBENA_EMULATED 0
+#if defined(__CUDACC_RTC__) || defined(__CUDA_RUNTIME_H__) || defined(__NVCC__) || \
+    defined(__CUDA_RUNTIME_API_H__)
+#define VERBENA_FREESTANDING 0
+#define VERBENA_HOST_DEVICE __host__ __device__ __forceinline__
+#define VERBENA_DEVICE __device__ __forceinline__
+#define VERBENA_SHARED __shared__
+#else
+#define VERBENA_FREESTANDING 1
+#define VERBENA_HOST_DEVICE \
+  __attribute__((host)) __attribute__((device)) __attribute__((always_inline)) inline
+#define VERBENA_DEVICE __attribute__((device)) __attribute__((always_inline)) inline
+#define VERBENA_SHARED __attribute__((shared))
+#endif
+#else
+#define VERBENA_EMULATED 1
+#define VERBENA_FREESTANDING 0
+#define VERBENA_HOST_DEVICE inline
+#define VERBENA_DEVICE inline
+#endif
+
+// The architecture of this pass, 900 for sm_90; 0 on the host and in an nvcc host pass.
+#if defined(__CUDA_ARCH__)
+#define VERBENA_ARCH __CUDA_ARCH__
+#else
+#define VERBENA_ARCH 0
+#endif
+
+// True where device instructions may stand: in nvcc's host pass the bodies are parsed, not compiled.
+#if !VERBENA_EMULATED && VERBENA_ARCH > 0
+#define VERBENA_PTX 1
+#else
+#define VERBENA_PTX 0
+#endif
+
+#define VERBENA_UNROLL _Pragma("unroll")
+
+namespace verbena::device {
+
+inline constexpr int kWarpLanes = 32;
+inline constexpr uint32_t kFullWarp = 0xffffffffu;
+
+// PTX's orders and scopes. kWeak is an access that the program otherwise orders; kVolatile is PTX's.
+enum class Order : uint8_t { kWeak, kVolatile, kRelaxed, kAcquire, kRelease, kAcquireRelease, kSequential };
+enum class Scope : uint8_t { kThreads, kBlock, kCluster, kGpu, kSystem };
+enum class Operation : uint8_t { kAdd, kMin, kMax, kAnd, kOr, kXor, kExchange, kCompareExchange };
+
+// 16 bytes as one load or store moves them.
+struct alignas(16) Vector16 {
+  uint32_t x, y, z, w;
+};
+
+}  // namespace verbena::device
+
+#endif

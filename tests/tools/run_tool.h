@@ -10,16 +10,20 @@ struct ToolRun {
   std::string output;  // of both streams
 };
 
-// Runs a shell command, killed after a minute (status 137).
-inline ToolRun run_tool(const std::string& command) {
+// All that a started command still says, and how it ends.
+inline ToolRun read_tool(std::FILE* pipe) {
   ToolRun run;
-  std::FILE* const pipe = popen(("exec 2>&1; " + command).c_str(), "r");
   if (pipe == nullptr) return run;
   char chunk[4096];
   for (size_t count; (count = std::fread(chunk, 1, sizeof chunk, pipe)) > 0;) run.output.append(chunk, count);
   const int wait_status = pclose(pipe);
   run.status = WIFEXITED(wait_status) ? WEXITSTATUS(wait_status) : 128 + WTERMSIG(wait_status);
   return run;
+}
+
+// Runs a shell command; whoever bounds it does so in the command.
+inline ToolRun run_tool(const std::string& command) {
+  return read_tool(popen(("exec 2>&1; " + command).c_str(), "r"));
 }
 
 }  // namespace verbena::tools

@@ -67,11 +67,17 @@ size_t ChildGroup::start(const ChildCommand& command) {
   return children_.size() - 1;
 }
 
+size_t ChildGroup::adopt(LineChannel channel) {
+  children_.push_back({.channel = std::move(channel)});
+  return children_.size() - 1;
+}
+
 bool ChildGroup::send_line(size_t child, const std::string& line, int64_t deadline_ns) {
   return children_[child].channel.send_line(line, deadline_ns);
 }
 
 bool ChildGroup::try_collect(Child& child, int64_t deadline_ns) {
+  if (child.pid < 0) child.exited = true;
   while (!child.exited) {
     const pid_t collected = waitpid(child.pid, &child.wait_status, WNOHANG);
     if (collected == child.pid || (collected < 0 && errno == ECHILD)) {
@@ -123,7 +129,7 @@ ChildEvent ChildGroup::wait_event(int64_t deadline_ns) {
 
 void ChildGroup::kill_all() {
   for (Child& child : children_) {
-    if (!child.exited) kill(child.pid, SIGKILL);
+    if (!child.exited && child.pid >= 0) kill(child.pid, SIGKILL);
   }
   const int64_t deadline_ns = now_ns() + kCollectDeadlineNs;
   for (Child& child : children_) try_collect(child, deadline_ns);
@@ -138,6 +144,7 @@ int ChildGroup::exit_status(size_t index) const {
 
 std::string ChildGroup::describe_exit(size_t index) const {
   const int status = exit_status(index);
+  if (children_[index].exited && children_[index].pid < 0) return "its connection closed";
   if (status < 0) return "still running";
   if (status < 128) return "exit status " + std::to_string(status);
   return "killed by signal " + std::to_string(status - 128) + " (" + strsignal(status - 128) + ")";

@@ -40,6 +40,10 @@ class ChildGroup {
   // Throws ToolError when the process cannot be started.
   size_t start(const ChildCommand& command);
 
+  // Takes in a process of another host that speaks through this channel. It counts as exited once the channel
+  // is closed, and cannot be killed.
+  size_t adopt(LineChannel channel);
+
   bool send_line(size_t child, const std::string& line, int64_t deadline_ns);
   ChildEvent wait_event(int64_t deadline_ns);
 
@@ -48,9 +52,11 @@ class ChildGroup {
 
   size_t size() const { return children_.size(); }
   pid_t pid(size_t child) const { return children_[child].pid; }
+  bool is_adopted(size_t child) const { return children_[child].pid < 0; }
   bool has_exited(size_t child) const { return children_[child].exited; }
 
-  // After its exit: "exit status 2", "killed by signal 11 (Segmentation fault)".
+  // After its exit: "exit status 2", "killed by signal 11 (Segmentation fault)"; if adopted, "its connection
+  // closed".
   std::string describe_exit(size_t child) const;
   // Exit status, 128 + signal, or -1 while unknown.
   int exit_status(size_t child) const;

@@ -13,6 +13,8 @@
 namespace verbena::tools {
 namespace {
 
+constexpr size_t kMaxLineBytes = 1 << 20;  // who sends more without an end is none of ours
+
 bool wait_ready(int descriptor, short events, int64_t deadline_ns) {
   for (;;) {
     pollfd entry{descriptor, events, 0};
@@ -80,6 +82,7 @@ std::optional<std::string> LineChannel::take_buffered_line() {
 int LineChannel::read_more(int64_t deadline_ns) {
   char chunk[4096];
   for (;;) {
+    if (buffer_.size() > kMaxLineBytes) return -1;
     const ssize_t count = recv(descriptor_, chunk, sizeof chunk, MSG_DONTWAIT);
     if (count > 0) {
       buffer_.append(chunk, static_cast<size_t>(count));

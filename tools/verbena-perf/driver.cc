@@ -14,6 +14,7 @@
 #include "common/environment.h"
 #include "common/error.h"
 #include "common/self_path.h"
+#include "verbena-perf/meeting.h"
 #include "verbena-perf/report.h"
 
 namespace verbena::tools::perf {
@@ -21,10 +22,10 @@ namespace {
 
 constexpr size_t kWorkers = 2;
 constexpr const char* kRoles[kWorkers] = {"worker 0", "worker 1"};
+constexpr const char* kHostRoles[kWorkers] = {"the client's worker", "the server's worker"};
 // The workers' own deadlines come first: they know better what did not happen.
 constexpr double kGraceS = 3;
-// After one worker has failed, the other may tell the cause.
-constexpr double kLastWordsS = 0.3;
+constexpr double kRelayTimeoutS = 10;
 
 Environment make_environment(const Options& options) {
   Environment environment = Environment::copy_own();
@@ -37,51 +38,75 @@ Environment make_environment(const Options& options) {
   return environment;
 }
 
+// Each worker is a process of this host or one behind the connection to the other host's driver, which passes
+// on all its lines. So both drivers see the same run, report it, and leave with the same status.
 class Driver {
  public:
-  explicit Driver(const Options& options) : options_(options), report_(options) {}
+  explicit Driver(const Options& options)
+      : options_(options), report_(options), roles_(options.has_two_hosts() ? kHostRoles : kRoles) {}
 
-  void start(int argc, const char* const* argv);
+  void start_both(int argc, const char* const* argv);
+  void start_one(int argc, const char* const* argv, Meeting meeting);
   int run();
 
  private:
+  void start_worker(size_t worker, int argc, const char* const* argv, int partner_descriptor);
   // A status to leave with, once there is one.
   std::optional<int> handle_event(const ChildEvent& event);
-  void handle_line(size_t worker, const nlohmann::json& line);
+  void handle_line(const ChildEvent& event);
+  void relay(size_t worker, const std::string& line);
   void collect_last_words();
   int fail(const std::string& why);
+  std::string describe(size_t worker) const;
 
   const Options& options_;
   Report report_;
+  const char* const* roles_;
   ChildGroup workers_;
-  std::array<std::string, kWorkers> phases_;
+  std::array<std::string, kWorkers> phases_{"start", "start"};
   std::array<std::string, kWorkers> errors_;
-  std::array<bool, kWorkers> done_{};
+  std::array<bool, kWorkers> done_{};    // has closed everything
+  std::array<bool, kWorkers> exited_{};  // and left with status 0
   bool progressed_ = false;
 };
 
-void Driver::start(int argc, const char* const* argv) {
-  int pair[2];
-  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) {
-    throw ToolError(std::string("socketpair: ") + std::strerror(errno));
-  }
+void Driver::start_worker(size_t worker, int argc, const char* const* argv, int partner_descriptor) {
   ChildCommand command;
   command.executable = find_self_executable().string();
   command.environment = make_environment(options_);
+  command.arguments.assign(argv + 1, argv + argc);
+  if (options_.server) {
+    command.arguments.insert(command.arguments.end(), options_.workload_arguments.begin(),
+                             options_.workload_arguments.end());
+  }
+  command.arguments.push_back("--child=" + std::to_string(worker));
+  command.partner_descriptor = partner_descriptor;
   if (options_.verbose) {
     for (const std::string& setting : command.environment.list_applied()) {
       std::fprintf(stderr, "# %s\n", setting.c_str());
     }
   }
-  for (size_t worker = 0; worker < kWorkers; ++worker) {
-    command.arguments.assign(argv + 1, argv + argc);
-    command.arguments.push_back("--child=" + std::to_string(worker));
-    command.partner_descriptor = pair[worker];
-    workers_.start(command);
-    phases_[worker] = "start";
+  workers_.start(command);
+}
+
+void Driver::start_both(int argc, const char* const* argv) {
+  int pair[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) {
+    throw ToolError(std::string("socketpair: ") + std::strerror(errno));
   }
-  close(pair[0]);
-  close(pair[1]);
+  const LineChannel ends[kWorkers] = {LineChannel(pair[0]), LineChannel(pair[1])};
+  for (size_t worker = 0; worker < kWorkers; ++worker) start_worker(worker, argc, argv, pair[worker]);
+}
+
+void Driver::start_one(int argc, const char* const* argv, Meeting meeting) {
+  const size_t own = options_.server ? 1 : 0;
+  for (size_t worker = 0; worker < kWorkers; ++worker) {
+    if (worker == own) {
+      start_worker(worker, argc, argv, meeting.workers.channel.descriptor());
+    } else {
+      workers_.adopt(std::move(meeting.drivers.channel));
+    }
+  }
 }
 
 int Driver::run() {
@@ -99,27 +124,31 @@ std::optional<int> Driver::handle_event(const ChildEvent& event) {
     case ChildEvent::Kind::kTimeout:
       return fail("no progress in " + format_seconds(options_.timeout_s));
     case ChildEvent::Kind::kLine:
-      handle_line(event.child, nlohmann::json::parse(event.line));
-      if (!errors_[event.child].empty()) {
-        collect_last_words();
-        return fail("");
-      }
-      return std::nullopt;
+      handle_line(event);
+      break;
     case ChildEvent::Kind::kExit:
+      if (exited_[event.child]) return std::nullopt;  // the other host has said so before
+      exited_[event.child] = done_[event.child] && workers_.exit_status(event.child) == kExitOk;
+      if (!exited_[event.child] && errors_[event.child].empty()) {
+        errors_[event.child] = workers_.describe_exit(event.child);
+      }
+      relay(event.child, exited_[event.child] ? R"({"exited":true})"
+                                              : nlohmann::json{{"error", errors_[event.child]}}.dump());
       break;
   }
-  if (!done_[event.child] || workers_.exit_status(event.child) != kExitOk) {
+  if (!errors_[event.child].empty()) {
     collect_last_words();
-    return fail(std::string(kRoles[event.child]) + ": " + workers_.describe_exit(event.child));
+    return fail("");
   }
-  for (size_t worker = 0; worker < kWorkers; ++worker) {
-    if (!workers_.has_exited(worker)) return std::nullopt;
-  }
+  if (!exited_[0] || !exited_[1]) return std::nullopt;
   report_.finish();
   return report_.wrong_bytes() == 0 ? kExitOk : kExitWrongData;
 }
 
-void Driver::handle_line(size_t worker, const nlohmann::json& line) {
+void Driver::handle_line(const ChildEvent& event) {
+  const size_t worker = event.child;
+  const nlohmann::json line = nlohmann::json::parse(event.line);
+  relay(worker, event.line);
   if (line.contains("phase")) {
     phases_[worker] = line["phase"].get<std::string>();
     progressed_ = true;
@@ -128,25 +157,40 @@ void Driver::handle_line(size_t worker, const nlohmann::json& line) {
   if (line.contains("row")) report_.add_row(line["row"]);
   if (line.contains("error")) errors_[worker] = line["error"].get<std::string>();
   if (line.contains("done")) done_[worker] = true;
+  if (line.contains("exited")) exited_[worker] = true;
+}
+
+// What this host's worker says goes to the other host's driver too. One that is gone shows by its own end.
+void Driver::relay(size_t worker, const std::string& line) {
+  const size_t other = 1 - worker;
+  if (workers_.is_adopted(other)) workers_.send_line(other, line, deadline_after_s(kRelayTimeoutS));
 }
 
 void Driver::collect_last_words() {
-  const int64_t deadline_ns = deadline_after_s(kLastWordsS);
+  const int64_t deadline_ns = deadline_after_s(options_.last_words_s);
   for (;;) {
+    if (!errors_[0].empty() && !errors_[1].empty()) return;
     const ChildEvent event = workers_.wait_event(deadline_ns);
     if (event.kind == ChildEvent::Kind::kTimeout) return;
-    if (event.kind == ChildEvent::Kind::kLine) handle_line(event.child, nlohmann::json::parse(event.line));
+    if (event.kind == ChildEvent::Kind::kLine) handle_line(event);
   }
+}
+
+std::string Driver::describe(size_t worker) const {
+  std::string text = roles_[worker];
+  if (!workers_.is_adopted(worker)) text += " (pid " + std::to_string(workers_.pid(worker)) + ")";
+  text += " in \"" + phases_[worker] + "\"";
+  return errors_[worker].empty() ? text : text + ": " + errors_[worker];
 }
 
 int Driver::fail(const std::string& why) {
   std::string line = why;
   for (size_t worker = 0; worker < kWorkers; ++worker) {
-    if (done_[worker]) continue;
+    if (done_[worker] && errors_[worker].empty()) continue;
     if (!line.empty()) line += "; ";
-    line += std::string(kRoles[worker]) + " (pid " + std::to_string(workers_.pid(worker)) + ") in \"" +
-            phases_[worker] + "\"";
-    if (!errors_[worker].empty()) line += ": " + errors_[worker];
+    line += describe(worker);
+    // The other host must not wait for its own deadline.
+    if (errors_[worker].empty()) relay(worker, nlohmann::json{{"error", "given up: " + line}}.dump());
   }
   workers_.kill_all();
   std::fflush(stdout);
@@ -156,10 +200,16 @@ int Driver::fail(const std::string& why) {
 
 }  // namespace
 
-int run_driver(const Options& options, int argc, const char* const* argv) {
+int run_driver(Options options, int argc, const char* const* argv) {
   try {
+    if (!options.has_two_hosts()) {
+      Driver driver(options);
+      driver.start_both(argc, argv);
+      return driver.run();
+    }
+    Meeting meeting = options.server ? await_client(options) : call_server(options);
     Driver driver(options);
-    driver.start(argc, argv);
+    driver.start_one(argc, argv, std::move(meeting));
     return driver.run();
   } catch (const std::exception& error) {
     std::fprintf(stderr, "verbena-perf: %s\n", error.what());

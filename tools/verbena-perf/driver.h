@@ -3,7 +3,8 @@
 
 namespace verbena::tools::perf {
 
-// Starts the two workers, prints their figures as they come, and returns the tool's exit status.
-int run_driver(const Options& options, int argc, const char* const* argv);
+// Starts the two workers, or the one of this host, prints their figures as they come, and returns the tool's
+// exit status.
+int run_driver(Options options, int argc, const char* const* argv);
 
 }  // namespace verbena::tools::perf

@@ -7,8 +7,8 @@ namespace verbena::tools::perf {
 
 enum class Protocol { kSimple, kLl, kLl128 };
 
-struct Options {
-  std::string plugin;
+// What is measured. Both sides must agree on it: a client gives it to its server, as the arguments it got.
+struct Workload {
   int abi_version = 12;
   std::vector<uint64_t> sizes_bytes;
   uint64_t iterations = 0;  // 0: chosen by size
@@ -16,7 +16,6 @@ struct Options {
   unsigned window = 8;
   unsigned consume_lag = 0;
   int rails = 1;
-  int device = 0;
   bool latency = true;
   bool bandwidth = true;
   int unpack = -1;  // -1: as the environment says
@@ -28,10 +27,24 @@ struct Options {
   uint64_t source_offset_bytes = 0;
   uint64_t destination_offset_bytes = 0;
   double timeout_s = 30;
+};
+
+// And what each side decides for itself.
+struct Options : Workload {
+  std::vector<std::string> workload_arguments;  // those of the command line that made the workload
+  std::string plugin;
+  int device = 0;
+  bool server = false;
+  std::string client;  // the server's host name or address
+  uint16_t port = 18590;
+  double wait_s = -1;  // for the other host to turn up; -1: the usual
+  double last_words_s = 0.3;
   bool json = false;
   bool csv = false;
   bool verbose = false;
-  int child = -1;  // set in the two processes that the tool starts
+  int child = -1;  // set in the processes that the tool starts; 0 begins each exchange, 1 answers
+
+  bool has_two_hosts() const { return server || !client.empty(); }
 };
 
 struct ParsedOptions {
@@ -40,6 +53,9 @@ struct ParsedOptions {
 };
 
 ParsedOptions parse_options(int argc, const char* const* argv);
+
+// Sets the workload from a client's arguments. Throws ToolError, with what this side makes of them.
+void adopt_workload(Options& options, const std::vector<std::string>& arguments);
 
 const char* describe_protocol(Protocol protocol);
 

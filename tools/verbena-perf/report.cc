@@ -12,19 +12,19 @@ std::vector<Column> list_columns() {
 }
 
 std::string describe_path(const nlohmann::json& row) {
-  const uint64_t staged = row["staged"];
-  const uint64_t direct = row["direct"];
-  if (row["size"] == 0) return "empty";
+  const uint64_t staged = row.at("staged");
+  const uint64_t direct = row.at("direct");
+  if (row.at("size") == 0) return "empty";
   if (staged == 0) return "direct";
   return direct == 0 ? "staged" : "mixed";
 }
 
 std::string format_member(const nlohmann::json& row, const char* name) {
-  return row.contains(name) ? format_figure(row[name].get<double>()) : "-";
+  return row.contains(name) ? format_figure(row.at(name).get<double>()) : "-";
 }
 
 std::string format_count(const nlohmann::json& row, const char* name) {
-  return std::to_string(row[name].get<uint64_t>());
+  return std::to_string(row.at(name).get<uint64_t>());
 }
 
 // Flushed, so that a run that ends badly leaves all its rows.

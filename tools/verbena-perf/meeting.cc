@@ -1,0 +1,129 @@
+#include "verbena-perf/meeting.h"
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "common/clock.h"
+#include "common/error.h"
+
+namespace verbena::tools::perf {
+namespace {
+
+// Of what both sides say to each other: here, the workers' lines, and the passes of a workload.
+constexpr int kProtocolVersion = 1;
+constexpr double kAnswerTimeoutS = 10;
+constexpr const char* kTool = "verbena-perf";
+
+nlohmann::json make_greeting() {
+  return {{"tool", kTool}, {"protocol", kProtocolVersion}, {"release", VERBENA_RELEASE}};
+}
+
+std::string describe_release(const nlohmann::json& greeting) {
+  return greeting.value("release", "?") + " (protocol " + std::to_string(greeting.value("protocol", 0)) + ")";
+}
+
+void send_greeting(TcpConnection& connection, const nlohmann::json& greeting) {
+  if (!connection.channel.send_line(greeting.dump(), deadline_after_s(kAnswerTimeoutS))) {
+    throw ToolError(connection.peer + " left, or takes no lines, while the run was being agreed on");
+  }
+}
+
+// Discarded when the other side says nothing that this tool would say.
+nlohmann::json receive_greeting(TcpConnection& connection) {
+  const auto received = connection.channel.receive_line(deadline_after_s(kAnswerTimeoutS));
+  const nlohmann::json nothing(nlohmann::json::value_t::discarded);
+  if (received.status != LineChannel::Status::kLine) return nothing;
+  nlohmann::json greeting = nlohmann::json::parse(received.line, nullptr, false);
+  const bool is_ours = greeting.is_object() && greeting.value("tool", nlohmann::json()) == kTool;
+  return is_ours ? greeting : nothing;
+}
+
+std::string make_token() {
+  std::random_device random;
+  return std::to_string(random()) + "-" + std::to_string(random());
+}
+
+void refuse(TcpConnection& connection, const std::string& why) {
+  nlohmann::json answer = make_greeting();
+  answer["error"] = why;
+  send_greeting(connection, answer);
+  throw ToolError("client " + connection.peer + " refused: " + why);
+}
+
+// Checks what the first connection of a client says, and takes over its workload.
+void admit(TcpConnection& connection, const nlohmann::json& greeting, Options& options) {
+  if (greeting.value("protocol", 0) != kProtocolVersion) {
+    refuse(connection, "the client is release " + describe_release(greeting) + ", the server " +
+                           describe_release(make_greeting()) + "; use one release on both hosts");
+  }
+  try {
+    adopt_workload(options, greeting.at("workload").get<std::vector<std::string>>());
+  } catch (const std::exception& error) {
+    refuse(connection, error.what());
+  }
+}
+
+class Reception {
+ public:
+  Reception(TcpListener& listener, int64_t deadline_ns) : listener_(listener), deadline_ns_(deadline_ns) {}
+
+  // The next caller that greets as this tool does; its greeting goes to `greeting`.
+  TcpConnection receive(const char* expected, nlohmann::json& greeting) {
+    while (auto connection = listener_.accept(deadline_ns_)) {
+      greeting = receive_greeting(*connection);
+      if (!greeting.is_discarded()) return std::move(*connection);
+      std::fprintf(stderr, "verbena-perf: %s turned away: it is no verbena-perf\n", connection->peer.c_str());
+    }
+    throw ToolError(std::string("nobody called: ") + expected + " was expected at port " +
+                    std::to_string(listener_.port()));
+  }
+
+ private:
+  TcpListener& listener_;
+  int64_t deadline_ns_;
+};
+
+}  // namespace
+
+Meeting await_client(Options& options) {
+  TcpListener listener(options.port);
+  std::fprintf(stderr, "# waiting for a client at port %d\n", listener.port());
+  nlohmann::json greeting;
+  TcpConnection drivers = Reception(listener, deadline_after_s(options.wait_s)).receive("a client", greeting);
+  admit(drivers, greeting, options);
+  nlohmann::json answer = make_greeting();
+  const std::string token = make_token();
+  answer["token"] = token;
+  send_greeting(drivers, answer);
+  Reception second(listener, deadline_after_s(kAnswerTimeoutS));
+  for (;;) {
+    TcpConnection workers = second.receive("the client's second connection", greeting);
+    if (greeting.value("token", "") == token) return {std::move(drivers), std::move(workers)};
+    std::fprintf(stderr, "verbena-perf: %s turned away: the server is busy with %s\n", workers.peer.c_str(),
+                 drivers.peer.c_str());
+  }
+}
+
+Meeting call_server(const Options& options) {
+  TcpConnection drivers = connect_tcp(options.client, options.port, deadline_after_s(options.wait_s));
+  nlohmann::json greeting = make_greeting();
+  greeting["workload"] = options.workload_arguments;
+  send_greeting(drivers, greeting);
+  const nlohmann::json answer = receive_greeting(drivers);
+  if (answer.is_discarded()) {
+    throw ToolError(drivers.peer +
+                    " is no verbena-perf server, or busy with another client: no greeting in " +
+                    format_seconds(kAnswerTimeoutS));
+  }
+  if (answer.contains("error")) {
+    throw ToolError("the server refuses: " + answer["error"].get<std::string>());
+  }
+  greeting = make_greeting();
+  greeting["token"] = answer.value("token", "");
+  TcpConnection workers = connect_tcp(options.client, options.port, deadline_after_s(kAnswerTimeoutS));
+  send_greeting(workers, greeting);
+  return {std::move(drivers), std::move(workers)};
+}
+
+}  // namespace verbena::tools::perf

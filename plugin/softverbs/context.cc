@@ -1,4 +1,5 @@
 #include <poll.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -7,6 +8,7 @@
 
 #include "softverbs/events.h"
 #include "softverbs/extended_verbs.h"
+#include "softverbs/memory_window.h"
 #include "softverbs/objects.h"
 
 // verbs.h turns these names into macros for applications; here they are functions.
@@ -16,28 +18,23 @@ SOFTVERBS_API int ibv_query_port(ibv_context* context, uint8_t port, _compat_ibv
 namespace verbena::softverbs {
 namespace {
 
-ibv_mw* refuse_memory_window(ibv_pd*, ibv_mw_type) {
-  return fail_with<ibv_mw>(EOPNOTSUPP);
-}
-int refuse_bind(ibv_qp*, ibv_mw*, ibv_mw_bind*) {
-  return EOPNOTSUPP;
-}
-int refuse_dealloc(ibv_mw*) {
-  return EOPNOTSUPP;
-}
-
 void install_operations(Context& context) {
   verbs_context& verbs = context.verbs;
   verbs.sz = sizeof(verbs_context);
   verbs.query_port = query_port_sized;
   verbs.query_device_ex = query_device_sized;
+  verbs.query_rt_values = query_clock;
   verbs.create_qp_ex = create_qp_extended;
+  verbs.alloc_td = allocate_thread_domain;
+  verbs.dealloc_td = deallocate_thread_domain;
+  verbs.alloc_parent_domain = allocate_parent_domain;
+  verbs.advise_mr = advise_memory;
   ibv_context_ops& ops = verbs.context.ops;
   ops._compat_query_port = ibv_query_port;
   ops._compat_query_device = ibv_query_device;
-  ops.alloc_mw = refuse_memory_window;
-  ops.bind_mw = refuse_bind;
-  ops.dealloc_mw = refuse_dealloc;
+  ops.alloc_mw = allocate_window;
+  ops.bind_mw = bind_window;
+  ops.dealloc_mw = deallocate_window;
   ops.poll_cq = poll_cq;
   ops.req_notify_cq = request_notification;
   ops.post_send = post_send;
@@ -67,7 +64,17 @@ void acknowledge(pthread_mutex_t& mutex, pthread_cond_t& condition, uint32_t& co
 
 using namespace verbena::softverbs;
 
-SOFTVERBS_API ibv_context* ibv_open_device(ibv_device* device) {
+namespace {
+
+// Names the device, so that a copy of the descriptor is enough to open it once more.
+int open_command_fd(const Device& device) {
+  const int fd = memfd_create("softverbs", MFD_CLOEXEC);
+  if (fd >= 0 && pwrite(fd, &device.index, sizeof(device.index), 0) == sizeof(device.index)) return fd;
+  if (fd >= 0) close(fd);
+  return -1;
+}
+
+ibv_context* open_context(ibv_device* device, int command_fd) {
   Process* process = Process::get();
   if (process == nullptr) return nullptr;
   const int64_t index = process->contexts.allocate();
@@ -81,7 +88,7 @@ SOFTVERBS_API ibv_context* ibv_open_device(ibv_device* device) {
     return nullptr;
   }
   base.device = device;
-  base.cmd_fd = -1;
+  base.cmd_fd = command_fd;
   base.num_comp_vectors = 1;
   pthread_mutex_init(&base.mutex, nullptr);
   base.abi_compat = reinterpret_cast<void*>(UINTPTR_MAX);  // "behind me lies a verbs_context"
@@ -89,11 +96,30 @@ SOFTVERBS_API ibv_context* ibv_open_device(ibv_device* device) {
   return &context.release()->verbs.context;
 }
 
+}  // namespace
+
+SOFTVERBS_API ibv_context* ibv_open_device(ibv_device* device) {
+  const int command_fd = open_command_fd(*reinterpret_cast<Device*>(device));
+  if (command_fd < 0) return nullptr;
+  ibv_context* context = open_context(device, command_fd);
+  if (context == nullptr) close(command_fd);
+  return context;
+}
+
+// Takes the descriptor over.
+SOFTVERBS_API ibv_context* ibv_import_device(int command_fd) {
+  uint32_t index = 0;
+  if (pread(command_fd, &index, sizeof(index), 0) != sizeof(index) || index >= get_config().devices)
+    return fail_with<ibv_context>(EINVAL);
+  return open_context(&get_devices()[index]->base, command_fd);
+}
+
 SOFTVERBS_API int ibv_close_device(ibv_context* base) {
   Context& context = get_context(base);
   Process* process = Process::get();
   close_event_pipe(process->segment().header().async_pipes[context.index], base->async_fd);
   process->contexts.free(context.index);
+  close(base->cmd_fd);
   pthread_mutex_destroy(&base->mutex);
   delete &context;
   return 0;

@@ -1,5 +1,6 @@
 #include "softverbs/extended_verbs.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -34,6 +35,11 @@ ExtendedPost& get_latest(ibv_qp_ex* base) {
   return qp.extended_posts[qp.extended_count - 1];
 }
 
+void add_inline(ExtendedPost& post, const void* data, size_t bytes) {
+  const auto* from = static_cast<const uint8_t*>(data);
+  post.inline_bytes.insert(post.inline_bytes.end(), from, from + bytes);
+}
+
 void add_remote(ibv_qp_ex* qp, ibv_wr_opcode opcode, uint32_t rkey, uint64_t address, __be32 immediate = 0) {
   ibv_send_wr& request = add(qp, opcode).request;
   request.wr.rdma.rkey = rkey;
@@ -45,6 +51,16 @@ void add_atomic(ibv_qp_ex* qp, ibv_wr_opcode opcode, uint32_t rkey, uint64_t add
                 uint64_t second) {
   ibv_send_wr& request = add(qp, opcode).request;
   request.wr.atomic = {address, first, second, rkey};
+}
+
+// The eight bytes are the caller's only until this returns.
+void add_atomic_write(ibv_qp_ex* qp, uint32_t rkey, uint64_t address, const void* value) {
+  add_remote(qp, IBV_WR_ATOMIC_WRITE, rkey, address);
+  add_inline(get_latest(qp), value, sizeof(uint64_t));
+}
+
+void add_bind(ibv_qp_ex* qp, ibv_mw* window, uint32_t rkey, const ibv_mw_bind_info* info) {
+  add(qp, IBV_WR_BIND_MW).request.bind_mw = {window, rkey, *info};
 }
 
 void start(ibv_qp_ex* base) {
@@ -86,11 +102,6 @@ void set_sge_list(ibv_qp_ex* qp, size_t count, const ibv_sge* list) {
   get_latest(qp).sges.assign(list, list + count);
 }
 
-void add_inline(ExtendedPost& post, const void* data, size_t bytes) {
-  const auto* from = static_cast<const uint8_t*>(data);
-  post.inline_bytes.insert(post.inline_bytes.end(), from, from + bytes);
-}
-
 void set_inline_data(ibv_qp_ex* qp, void* data, size_t bytes) {
   add_inline(get_latest(qp), data, bytes);
 }
@@ -105,8 +116,10 @@ void set_datagram_address(ibv_qp_ex* qp, ibv_ah* handle, uint32_t number, uint32
 
 constexpr uint64_t kSends = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
 constexpr uint64_t kWrites = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
-constexpr uint64_t kReliableOnly =
-    IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
+constexpr uint64_t kReliableOnly = IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |
+                                   IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD | IBV_QP_EX_WITH_ATOMIC_WRITE |
+                                   IBV_QP_EX_WITH_SEND_WITH_INV | IBV_QP_EX_WITH_LOCAL_INV |
+                                   IBV_QP_EX_WITH_BIND_MW;
 
 uint64_t get_allowed_posts(ibv_qp_type type) {
   switch (type) {
@@ -147,6 +160,14 @@ void install_extended_posts(Qp& qp) {
   ex.wr_atomic_fetch_add = [](ibv_qp_ex* base, uint32_t rkey, uint64_t address, uint64_t summand) {
     add_atomic(base, IBV_WR_ATOMIC_FETCH_AND_ADD, rkey, address, summand, 0);
   };
+  ex.wr_send_inv = [](ibv_qp_ex* base, uint32_t key) {
+    add(base, IBV_WR_SEND_WITH_INV).request.invalidate_rkey = key;
+  };
+  ex.wr_local_inv = [](ibv_qp_ex* base, uint32_t key) {
+    add(base, IBV_WR_LOCAL_INV).request.invalidate_rkey = key;
+  };
+  ex.wr_bind_mw = add_bind;
+  ex.wr_atomic_write = add_atomic_write;
   ex.wr_set_sge = set_sge;
   ex.wr_set_sge_list = set_sge_list;
   ex.wr_set_inline_data = set_inline_data;
@@ -155,12 +176,18 @@ void install_extended_posts(Qp& qp) {
 }
 
 ibv_qp* create_qp_extended(ibv_context*, ibv_qp_init_attr_ex* init) {
-  constexpr uint32_t kKnown = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+  constexpr uint32_t kKnown =
+      IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS | IBV_QP_INIT_ATTR_CREATE_FLAGS;
   if ((init->comp_mask & IBV_QP_INIT_ATTR_PD) == 0) return fail_with<ibv_qp>(EINVAL);
   if ((init->comp_mask & ~kKnown) != 0) return fail_with<ibv_qp>(EOPNOTSUPP);
+  if ((init->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS) != 0 && init->create_flags != 0)
+    return fail_with<ibv_qp>(EOPNOTSUPP);
   const bool has_posts = (init->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) != 0;
   if (has_posts && (init->send_ops_flags & ~get_allowed_posts(init->qp_type)) != 0)
     return fail_with<ibv_qp>(EOPNOTSUPP);
+  constexpr uint32_t kWordBytes = sizeof(uint64_t);
+  if (has_posts && (init->send_ops_flags & IBV_QP_EX_WITH_ATOMIC_WRITE) != 0)
+    init->cap.max_inline_data = std::max(init->cap.max_inline_data, kWordBytes);
   // The older struct is the beginning of the newer one.
   auto& basic = *reinterpret_cast<ibv_qp_init_attr*>(init);
   ibv_qp* qp = create_qp(init->pd, &basic);

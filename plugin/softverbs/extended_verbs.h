@@ -6,10 +6,21 @@ namespace verbena::softverbs {
 
 struct Qp;
 
-// Behind ibv_create_qp_ex.
-ibv_qp* create_qp_extended(ibv_context* context, ibv_qp_init_attr_ex* init);
+// What the inline functions of verbs.h call through the context: newer calls than those that are symbols.
 
+ibv_qp* create_qp_extended(ibv_context* context, ibv_qp_init_attr_ex* init);
 // Fills the function pointers of the ibv_wr_* calls.
 void install_extended_posts(Qp& qp);
+
+// In protection_domain.cc.
+ibv_td* allocate_thread_domain(ibv_context* context, ibv_td_init_attr* init);
+int deallocate_thread_domain(ibv_td* domain);
+ibv_pd* allocate_parent_domain(ibv_context* context, ibv_parent_domain_init_attr* init);
+
+// In memory_change.cc.
+int advise_memory(ibv_pd* pd, ibv_advise_mr_advice advice, uint32_t flags, ibv_sge* pieces, uint32_t count);
+
+// In query.cc.
+int query_clock(ibv_context* context, ibv_values_ex* values);
 
 }  // namespace verbena::softverbs

@@ -17,17 +17,6 @@
 namespace verbena::softverbs {
 namespace {
 
-constexpr uint32_t kRemoteWrites = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
-constexpr uint32_t kKnownAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
-                                  IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND | IBV_ACCESS_ZERO_BASED |
-                                  IBV_ACCESS_ON_DEMAND | IBV_ACCESS_HUGETLB | IBV_ACCESS_OPTIONAL_RANGE;
-
-int check_access(int access) {
-  const uint32_t bits = static_cast<uint32_t>(access);
-  if ((bits & ~kKnownAccess) != 0) return EINVAL;
-  return (bits & kRemoteWrites) != 0 && (bits & IBV_ACCESS_LOCAL_WRITE) == 0 ? EINVAL : 0;
-}
-
 bool can_read(uint64_t address) {
   char byte;
   iovec local{&byte, 1};
@@ -50,24 +39,37 @@ int attach_gpu(const Context& context, uint64_t address, uint64_t length, uint32
   return 0;
 }
 
-int check_memory(ibv_pd* pd, uint64_t address, uint64_t length, uint32_t& gpu) {
+}  // namespace
+
+int check_access(int access) {
+  constexpr uint32_t kRemoteWrites = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
+  constexpr uint32_t kKnown = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+                              IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND | IBV_ACCESS_ZERO_BASED |
+                              IBV_ACCESS_ON_DEMAND | IBV_ACCESS_HUGETLB | IBV_ACCESS_OPTIONAL_RANGE;
+  const uint32_t bits = static_cast<uint32_t>(access);
+  if ((bits & ~kKnown) != 0) return EINVAL;
+  return (bits & kRemoteWrites) != 0 && (bits & IBV_ACCESS_LOCAL_WRITE) == 0 ? EINVAL : 0;
+}
+
+int attach_memory(const MemoryRange& range, uint32_t& gpu) {
   gpu = 0;
-  if (length == 0) return 0;
+  const auto [pd, address, length, access] = range;
+  if (address + length < address) return EINVAL;
+  const bool is_whole_space = (access & IBV_ACCESS_ON_DEMAND) != 0 && address == 0 && length == SIZE_MAX;
+  if (length == 0 || is_whole_space) return 0;
   if (GpuMemory::owns(address)) return attach_gpu(get_context(pd->context), address, length, gpu);
   return can_read(address) && can_read(address + length - 1) ? 0 : EFAULT;
 }
 
-void release(const Mr& mr) {
-  Process& process = *Process::get();
-  if (mr.gpu != 0) process.gpu_memory.detach(mr.gpu);
-  process.mrs.free(mr.index);
+void detach_memory(uint32_t gpu) {
+  if (gpu != 0) Process::get()->gpu_memory.detach(gpu);
 }
 
 // A peer learns the key only after we return, and the key is stored last: it never sees half an entry.
 ibv_mr* register_memory(ibv_pd* pd, void* address, size_t length, uint64_t iova, int access) {
   if (const int error = check_access(access); error != 0) return fail_with<ibv_mr>(error);
   const uint64_t start = reinterpret_cast<uint64_t>(address);
-  if (start + length < start || iova + length < iova) return fail_with<ibv_mr>(EINVAL);
+  if (iova + length < iova) return fail_with<ibv_mr>(EINVAL);
 
   Process* process = Process::get();
   const int64_t index = process->mrs.allocate();
@@ -76,7 +78,7 @@ ibv_mr* register_memory(ibv_pd* pd, void* address, size_t length, uint64_t iova,
   mr->index = static_cast<uint32_t>(index);
   SharedMr& shared = process->segment().mr(mr->index);
   int error = process->segment().commit(shared);
-  if (error == 0) error = check_memory(pd, start, length, mr->gpu);
+  if (error == 0) error = attach_memory({pd, start, length, access}, mr->gpu);
   if (error != 0) {
     process->mrs.free(mr->index);
     return fail_with<ibv_mr>(error);
@@ -87,9 +89,8 @@ ibv_mr* register_memory(ibv_pd* pd, void* address, size_t length, uint64_t iova,
   shared.address.set(start);
   shared.iova.set((access & IBV_ACCESS_ZERO_BASED) != 0 ? 0 : iova);
   shared.length.set(length);
-  const uint32_t life = (shared.life.get() + 1) & (UINT32_MAX >> kKeyIndexBits);
-  shared.life.set(life);
-  const uint32_t key = life << kKeyIndexBits | static_cast<uint32_t>(index);
+  shared.window_of.set(0);
+  const uint32_t key = renew_key(shared, mr->index);
   shared.key.store(key, std::memory_order_release);
 
   mr->pd = &get_pd(pd);
@@ -102,8 +103,6 @@ ibv_mr* register_memory(ibv_pd* pd, void* address, size_t length, uint64_t iova,
   mr->base.lkey = mr->base.rkey = key;
   return &mr.release()->base;
 }
-
-}  // namespace
 
 // Peers may be copying under a key that was just cleared: they began before they could see it. What they
 // begin later does not matter.
@@ -124,8 +123,14 @@ void wait_for_peers() {
   }
 }
 
+uint32_t renew_key(SharedMr& shared, uint32_t index) {
+  const uint32_t life = (shared.life.get() + 1) % kKeyLives;
+  shared.life.set(life);
+  return make_key(index, life);
+}
+
 Place translate(Segment& segment, const MemoryRequest& request) {
-  const SharedMr& mr = segment.mr(get_key_index(request.key));
+  SharedMr& mr = segment.mr(get_key_index(request.key));
   if (request.key == 0 || mr.key.load(std::memory_order_acquire) != request.key) return {};
   const uint64_t offset = request.address - mr.iova.get();
   const uint64_t length = mr.length.get();
@@ -133,26 +138,18 @@ Place translate(Segment& segment, const MemoryRequest& request) {
       request.address >= mr.iova.get() && offset <= length && request.length <= length - offset;
   const bool is_allowed = mr.pd.get() == request.pd && (mr.access.get() & request.access) == request.access;
   if (!is_inside || !is_allowed) return {};
+  if (const uint32_t region = mr.window_of.get(); region != 0) {
+    const uint32_t owner = mr.window_qp.get();
+    const bool is_open = request.qp != 0 && (owner == kAnyQueuePair || owner == request.qp);
+    if (!is_open || segment.mr(get_key_index(region)).window_of.get() != 0) return {};
+    return translate(segment, {mr.address.get() + offset, request.length, region, request.pd, 0});
+  }
   return {mr.address.get() + offset, mr.gpu.get()};
 }
 
 }  // namespace verbena::softverbs
 
 using namespace verbena::softverbs;
-
-SOFTVERBS_API ibv_pd* ibv_alloc_pd(ibv_context* context) {
-  auto* pd = new Pd;
-  pd->id = Process::get()->next_pd.fetch_add(1);
-  pd->base.context = context;
-  pd->base.handle = pd->id;
-  return &pd->base;
-}
-
-SOFTVERBS_API int ibv_dealloc_pd(ibv_pd* pd) {
-  if (get_pd(pd).users.load() != 0) return EBUSY;
-  delete &get_pd(pd);
-  return 0;
-}
 
 SOFTVERBS_API ibv_mr* ibv_reg_mr(ibv_pd* pd, void* address, size_t length, int access) {
   return register_memory(pd, address, length, reinterpret_cast<uint64_t>(address), access);
@@ -178,15 +175,13 @@ SOFTVERBS_API ibv_mr* ibv_reg_dmabuf_mr(ibv_pd* pd, uint64_t, size_t length, uin
 
 SOFTVERBS_API int ibv_dereg_mr(ibv_mr* base) {
   auto* mr = reinterpret_cast<Mr*>(base);
+  if (mr->is_imported) return EINVAL;  // ibv_unimport_mr
   Process* process = Process::get();
   process->segment().mr(mr->index).key.store(0);
   wait_for_peers();
-  release(*mr);
+  detach_memory(mr->gpu);
+  process->mrs.free(mr->index);
   mr->pd->users.fetch_sub(1);
   delete mr;
   return 0;
-}
-
-SOFTVERBS_API int ibv_rereg_mr(ibv_mr*, int, ibv_pd*, void*, size_t, int) {
-  return IBV_REREG_MR_ERR_INPUT;
 }

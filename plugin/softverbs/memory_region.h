@@ -2,6 +2,7 @@
 
 #include <infiniband/verbs.h>
 
+#include "softverbs/objects.h"
 #include "softverbs/segment.h"
 
 namespace verbena::softverbs {
@@ -13,12 +14,29 @@ struct MemoryRequest {
   uint32_t key;
   uint32_t pd;
   uint32_t access;  // the registration must allow all of these
+  uint32_t qp = 0;  // at which a remote request arrived; windows are only for those
 };
 
 struct Place {
   uint64_t address;  // in its owner's address space; 0 when the protection checks refuse it
   uint32_t gpu;      // 0: host memory, else 1 + index of its SharedGpu
 };
+
+struct MemoryRange {
+  ibv_pd* pd;
+  uint64_t address;
+  uint64_t length;
+  int access;
+};
+
+// Steps of registering memory. 0 or an errno.
+int check_access(int access);
+int attach_memory(const MemoryRange& range, uint32_t& gpu);  // `gpu` as in SharedMr
+void detach_memory(uint32_t gpu);
+ibv_mr* register_memory(ibv_pd* pd, void* address, size_t length, uint64_t iova, int access);
+
+// The next key of an entry: none that it had lately.
+uint32_t renew_key(SharedMr& shared, uint32_t index);
 
 Place translate(Segment& segment, const MemoryRequest& request);
 

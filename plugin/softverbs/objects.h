@@ -40,6 +40,8 @@ struct Pd {
   ibv_pd base{};
   uint32_t id = 0;
   std::atomic<uint32_t> users{0};
+  Pd* origin = nullptr;  // of a parent domain or an imported one, which shares its id
+  std::atomic<uint32_t>* thread_users = nullptr;
 };
 
 struct Mr {
@@ -47,6 +49,7 @@ struct Mr {
   uint32_t index = 0;
   uint32_t gpu = 0;  // as in SharedMr
   Pd* pd = nullptr;
+  bool is_imported = false;
 };
 
 struct Ah {

@@ -6,6 +6,7 @@
 #include "softverbs/datagram.h"
 #include "softverbs/events.h"
 #include "softverbs/memory_region.h"
+#include "softverbs/memory_window.h"
 #include "softverbs/queue_pair.h"
 
 namespace verbena::softverbs {
@@ -18,11 +19,11 @@ Outcome fail(ibv_wc_status status) {
 }
 constexpr Outcome kDone{};
 
-bool needs_receive(ibv_wr_opcode opcode) {
-  return opcode == IBV_WR_SEND || opcode == IBV_WR_SEND_WITH_IMM || opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
-}
 bool is_send(ibv_wr_opcode opcode) {
-  return opcode == IBV_WR_SEND || opcode == IBV_WR_SEND_WITH_IMM;
+  return opcode == IBV_WR_SEND || opcode == IBV_WR_SEND_WITH_IMM || opcode == IBV_WR_SEND_WITH_INV;
+}
+bool needs_receive(ibv_wr_opcode opcode) {
+  return is_send(opcode) || opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
 }
 
 // False on a protection error of the gather list.
@@ -92,7 +93,7 @@ void complete_receive(Operation& op, ibv_wc_status status) {
   completion.byte_length = static_cast<uint32_t>(is_datagram ? op.bytes : request.length);
   if (is_datagram) completion.flags = IBV_WC_GRH;
   if (request.opcode != IBV_WR_SEND) {
-    completion.flags |= IBV_WC_WITH_IMM;
+    completion.flags |= request.opcode == IBV_WR_SEND_WITH_INV ? IBV_WC_WITH_INV : IBV_WC_WITH_IMM;
     completion.immediate = request.immediate;
   }
   completion.qp_number = op.target->number.load(std::memory_order_relaxed);
@@ -154,12 +155,13 @@ Outcome name_remote(Operation& op) {
   const SendRequest& request = *op.request;
   const bool has_answer = is_read(op) || is_atomic(request.opcode);
   if (has_answer && op.target->max_reads.get() == 0) return fail(IBV_WC_REM_INV_REQ_ERR);
-  if (is_atomic(request.opcode) && request.remote_address % 8 != 0) return fail(IBV_WC_REM_INV_REQ_ERR);
+  const bool is_word = is_atomic(request.opcode) || request.opcode == IBV_WR_ATOMIC_WRITE;
+  if (is_word && request.remote_address % 8 != 0) return fail(IBV_WC_REM_INV_REQ_ERR);
   if (request.length == 0) return kDone;
   const uint32_t access = get_needed_access(request.opcode);
   if ((op.target->access.get() & access) == 0) return fail(IBV_WC_REM_ACCESS_ERR);
-  const MemoryRequest memory{request.remote_address, request.length, request.rkey, op.target->pd.get(),
-                             access};
+  const MemoryRequest memory{request.remote_address, request.length, request.rkey,
+                             op.target->pd.get(),    access,         op.qp->attributes.dest_qp_num};
   const Place place = translate(*op.peer->segment, memory);
   if (place.address == 0) return fail(IBV_WC_REM_ACCESS_ERR);
   op.remote.add(place.address, request.length, place.gpu, request.rkey);
@@ -174,6 +176,7 @@ Outcome prepare_target(Operation& op) {
   if (!is_send(opcode)) {
     if (const Outcome named = name_remote(op); named.step != Step::kDone) return named;
   }
+  if (opcode == IBV_WR_SEND_WITH_INV && !can_invalidate(op)) return fail(IBV_WC_REM_INV_REQ_ERR);
   if (needs_receive(opcode) && !take_receive(op))
     return wait_for_receive(*op.qp, op.target->min_rnr_timer.get());
   return is_send(opcode) ? scatter_remote(op) : kDone;
@@ -253,6 +256,7 @@ Outcome prepare(Operation& op, Qp& qp, SendRequest& request) {
   op.fits = true;
   op.bytes = request.length;
   if (!gather_local(op)) return fail(IBV_WC_LOC_PROT_ERR);
+  if (is_local(request.opcode)) return kDone;
   if (qp.base.qp_type == IBV_QPT_UD) return prepare_datagram(op);
   return settle(op, prepare_connected(op));
 }
@@ -301,6 +305,7 @@ Outcome check_progress(const Operation& op) {
 void finish(Operation& op) {
   PeerFailure failure{};
   if (op.outcome.step == Step::kDone) {
+    if (op.request->opcode == IBV_WR_SEND_WITH_INV) invalidate_remote(op);
     if (op.has_receive) complete_receive(op, op.fits ? IBV_WC_SUCCESS : IBV_WC_LOC_LEN_ERR);
   } else if (op.is_marked && find_peer_failure(op.outcome.status, failure)) {
     if (op.has_receive) complete_receive(op, failure.receive_status);

@@ -2,6 +2,7 @@
 
 #include <cerrno>
 
+#include "softverbs/memory_window.h"
 #include "softverbs/queue_pair.h"
 
 namespace verbena::softverbs {
@@ -15,6 +16,10 @@ bool is_known(const Qp& qp, ibv_wr_opcode opcode) {
     case IBV_WR_RDMA_WRITE:
     case IBV_WR_RDMA_WRITE_WITH_IMM:
       return qp.base.qp_type != IBV_QPT_UD;
+    case IBV_WR_SEND_WITH_INV:
+    case IBV_WR_BIND_MW:
+    case IBV_WR_LOCAL_INV:
+    case IBV_WR_ATOMIC_WRITE:
     case IBV_WR_RDMA_READ:
     case IBV_WR_ATOMIC_CMP_AND_SWP:
     case IBV_WR_ATOMIC_FETCH_AND_ADD:
@@ -24,10 +29,16 @@ bool is_known(const Qp& qp, ibv_wr_opcode opcode) {
   }
 }
 
+bool needs_word(ibv_wr_opcode opcode) {
+  return is_atomic(opcode) || opcode == IBV_WR_ATOMIC_WRITE;
+}
+
 int check_request(const Qp& qp, const ibv_send_wr& request, uint64_t length) {
   if (!is_known(qp, request.opcode) || request.num_sge < 0) return EINVAL;
   if (request.num_sge > static_cast<int>(qp.send_queue.max_sge())) return EINVAL;
-  if (is_atomic(request.opcode) && length != sizeof(uint64_t)) return EINVAL;
+  if (is_local(request.opcode))
+    return length != 0 || (request.send_flags & IBV_SEND_INLINE) != 0 ? EINVAL : 0;
+  if (needs_word(request.opcode) && length != sizeof(uint64_t)) return EINVAL;
   const uint64_t longest = qp.base.qp_type == IBV_QPT_UD ? kMaxDatagramBytes : kMaxMessageBytes;
   if ((request.send_flags & IBV_SEND_INLINE) == 0) return length > longest ? EINVAL : 0;
   if (request.opcode == IBV_WR_RDMA_READ || is_atomic(request.opcode) || length > qp.send_queue.max_inline())
@@ -46,6 +57,11 @@ void copy_inline(Qp& qp, SendRequest& stored, const ibv_send_wr& request) {
   stored.inline_bytes = static_cast<uint32_t>(stored.length);
 }
 
+bool needs_address(ibv_wr_opcode opcode) {
+  return opcode == IBV_WR_RDMA_WRITE || opcode == IBV_WR_RDMA_WRITE_WITH_IMM || opcode == IBV_WR_RDMA_READ ||
+         opcode == IBV_WR_ATOMIC_WRITE;
+}
+
 void copy_destination(const Qp& qp, SendRequest& stored, const ibv_send_wr& request) {
   if (qp.base.qp_type == IBV_QPT_UD) {
     stored.address_handle = request.wr.ud.ah;
@@ -56,7 +72,14 @@ void copy_destination(const Qp& qp, SendRequest& stored, const ibv_send_wr& requ
     stored.rkey = request.wr.atomic.rkey;
     stored.compare_add = request.wr.atomic.compare_add;
     stored.swap = request.wr.atomic.swap;
-  } else if (request.opcode != IBV_WR_SEND && request.opcode != IBV_WR_SEND_WITH_IMM) {
+  } else if (request.opcode == IBV_WR_BIND_MW) {
+    const ibv_mw_bind_info& info = request.bind_mw.bind_info;
+    const ibv_mw& window = *request.bind_mw.mw;
+    stored.rkey = request.bind_mw.rkey;
+    stored.bind = {
+        info.addr,  info.length, window.rkey, info.mr != nullptr ? info.mr->lkey : 0, info.mw_access_flags,
+        window.type};
+  } else if (needs_address(request.opcode)) {
     stored.remote_address = request.wr.rdma.remote_addr;
     stored.rkey = request.wr.rdma.rkey;
   }
@@ -88,6 +111,7 @@ int append(Qp& qp, const ibv_send_wr& request) {
     if (stored.sge_count > 0)
       memcpy(queue.get_sges(stored), request.sg_list, stored.sge_count * sizeof(ibv_sge));
   }
+  if (request.opcode == IBV_WR_BIND_MW) request.bind_mw.mw->rkey = request.bind_mw.rkey;
   ++queue.posted;
   return 0;
 }

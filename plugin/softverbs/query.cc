@@ -1,7 +1,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <ctime>
 
+#include "softverbs/extended_verbs.h"
 #include "softverbs/objects.h"
 
 #undef ibv_query_port
@@ -35,12 +37,14 @@ void fill_device(const Device& device, ibv_device_attr& attributes) {
   attributes.vendor_part_id = 4129;  // perftest knows by this number that inline works
   attributes.max_qp = kQpCount - kFirstQpIndex;
   attributes.max_qp_wr = kMaxQueueEntries;
-  attributes.device_cap_flags = IBV_DEVICE_SYS_IMAGE_GUID | IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_SRQ_RESIZE;
+  attributes.device_cap_flags = IBV_DEVICE_SYS_IMAGE_GUID | IBV_DEVICE_RC_RNR_NAK_GEN |
+                                IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_WINDOW_TYPE_2A;
   attributes.max_sge = kMaxSges;
   attributes.max_sge_rd = kMaxSges;
   attributes.max_cq = kCqCount;
   attributes.max_cqe = kMaxCqEntries;
   attributes.max_mr = kMrCount - 1;
+  attributes.max_mw = kMrCount - 1;
   attributes.max_pd = 1 << 20;
   attributes.max_qp_rd_atom = kMaxReads;
   attributes.max_res_rd_atom = kMaxReads * (kQpCount - kFirstQpIndex);
@@ -52,6 +56,20 @@ void fill_device(const Device& device, ibv_device_attr& attributes) {
   attributes.max_srq_sge = kMaxSges;
   attributes.max_pkeys = 1;
   attributes.phys_port_cnt = 1;
+}
+
+// Memory is never pinned: any registration is on demand.
+void fill_extended(ibv_device_attr_ex& attributes) {
+  constexpr uint32_t kConnected = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
+  constexpr uint32_t kWrites = kConnected | IBV_ODP_SUPPORT_WRITE;
+  attributes.odp_caps.general_caps = IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT;
+  attributes.odp_caps.per_transport_caps.rc_odp_caps =
+      kWrites | IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_ATOMIC;
+  attributes.odp_caps.per_transport_caps.uc_odp_caps = kWrites;
+  attributes.odp_caps.per_transport_caps.ud_odp_caps = kConnected;
+  attributes.hca_core_clock = 1'000'000;  // kHz, of query_clock
+  attributes.device_cap_flags_ex = attributes.orig_attr.device_cap_flags;
+  attributes.phys_port_cnt_ex = 1;
 }
 
 }  // namespace
@@ -66,13 +84,23 @@ int query_port_sized(ibv_context*, uint8_t port, ibv_port_attr* attributes, size
   return 0;
 }
 
+// In nanoseconds, as hca_core_clock says.
+int query_clock(ibv_context*, ibv_values_ex* values) {
+  const uint32_t wanted = values->comp_mask;
+  values->comp_mask = 0;
+  if ((wanted & ~uint32_t{IBV_VALUES_MASK_RAW_CLOCK}) != 0) return EOPNOTSUPP;
+  if (clock_gettime(CLOCK_MONOTONIC_RAW, &values->raw_clock) != 0) return errno;
+  values->comp_mask = wanted;
+  return 0;
+}
+
 int query_device_sized(ibv_context* context, const ibv_query_device_ex_input* input,
                        ibv_device_attr_ex* attributes, size_t bytes) {
   if (input != nullptr && input->comp_mask != 0) return EINVAL;
   if (bytes < sizeof(ibv_device_attr)) return EINVAL;
   ibv_device_attr_ex mine{};
   fill_device(*get_context(context).device, mine.orig_attr);
-  mine.phys_port_cnt_ex = 1;
+  fill_extended(mine);
   memset(attributes, 0, bytes);
   memcpy(attributes, &mine, std::min(bytes, sizeof(mine)));
   return 0;

@@ -9,13 +9,23 @@
 
 namespace verbena::softverbs {
 
+// What IBV_WR_BIND_MW asks for.
+struct BindRequest {
+  uint64_t address;
+  uint64_t length;
+  uint32_t window;  // its key before
+  uint32_t region;  // its key
+  uint32_t access;
+  ibv_mw_type type;
+};
+
 // A work request as posted, less its gather list and inline bytes.
 struct SendRequest {
   uint64_t wr_id;
   uint64_t number;  // counts the queue's requests
   ibv_wr_opcode opcode;
-  uint32_t flags;  // IBV_SEND_*
-  uint32_t immediate;
+  uint32_t flags;      // IBV_SEND_*
+  uint32_t immediate;  // or the key to invalidate
   uint32_t rkey;
   uint64_t remote_address;
   uint64_t compare_add;
@@ -26,6 +36,7 @@ struct SendRequest {
   ibv_ah* address_handle;  // datagrams
   uint32_t remote_qp;
   uint32_t remote_qkey;
+  BindRequest bind;
 };
 
 // Ring of posted requests. Entries [executed, posted) wait or run; those before are free again only when a

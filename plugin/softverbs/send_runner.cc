@@ -4,6 +4,7 @@
 #include "softverbs/clock.h"
 #include "softverbs/events.h"
 #include "softverbs/gpu_copy.h"
+#include "softverbs/memory_window.h"
 #include "softverbs/queue_pair.h"
 #include "softverbs/rail_worker.h"
 
@@ -25,6 +26,12 @@ ibv_wc_opcode get_completion_opcode(ibv_wr_opcode opcode) {
       return IBV_WC_RDMA_WRITE;
     case IBV_WR_RDMA_READ:
       return IBV_WC_RDMA_READ;
+    case IBV_WR_BIND_MW:
+      return IBV_WC_BIND_MW;
+    case IBV_WR_LOCAL_INV:
+      return IBV_WC_LOCAL_INV;
+    case IBV_WR_ATOMIC_WRITE:
+      return IBV_WC_ATOMIC_WRITE;
     case IBV_WR_ATOMIC_CMP_AND_SWP:
       return IBV_WC_COMP_SWAP;
     case IBV_WR_ATOMIC_FETCH_AND_ADD:
@@ -94,6 +101,7 @@ bool prepare_next(Qp& qp) {
 }
 
 Outcome execute(Operation& op) {
+  if (is_local(op.request->opcode)) return execute_local(op);
   if (is_atomic(op.request->opcode)) return execute_atomic(op);
   return settle(op, op.uses_gpu() ? copy_staged(op) : copy_host(op));
 }

@@ -9,7 +9,7 @@
 // lock.
 namespace verbena::softverbs {
 
-inline constexpr uint32_t kLayoutVersion = 1;
+inline constexpr uint32_t kLayoutVersion = 2;
 
 // Relaxed atomic: plain data that a validated reader may read while it changes.
 template <typename T>
@@ -27,7 +27,10 @@ inline constexpr uint32_t kQpIndexBits = 14;
 inline constexpr uint32_t kQpCount = 1u << kQpIndexBits;
 inline constexpr uint32_t kProcessSlots = 1024;
 inline constexpr uint32_t kFirstQpIndex = 16;  // 0 and 1 are reserved numbers
-inline constexpr uint32_t kKeyIndexBits = 18;
+// A key: six bits of life, the index of its entry, and eight bits that the user of a memory window may
+// choose.
+inline constexpr uint32_t kKeyIndexBits = 18, kKeyTagBits = 8;
+inline constexpr uint32_t kKeyLives = 1u << (32 - kKeyIndexBits);  // that an entry's keys can tell apart
 inline constexpr uint32_t kMrCount = 1u << kKeyIndexBits;
 inline constexpr uint32_t kCqCount = 1u << 14;
 inline constexpr uint32_t kSrqCount = 1u << 12;
@@ -43,7 +46,11 @@ inline uint32_t get_qp_slot(uint32_t number) {
   return number >> kQpIndexBits;
 }
 inline uint32_t get_key_index(uint32_t key) {
-  return key & (kMrCount - 1);
+  return key >> kKeyTagBits & (kMrCount - 1);
+}
+inline uint32_t make_key(uint32_t index, uint32_t life) {
+  const uint32_t tag = life & ((1u << kKeyTagBits) - 1);
+  return life >> kKeyTagBits << (kKeyIndexBits + kKeyTagBits) | index << kKeyTagBits | tag;
 }
 
 // A process in the directory: its pid and start time in one word, so that one compare-and-swap claims a slot.
@@ -69,13 +76,17 @@ struct SegmentHeader {
   SharedPipe async_pipes[kContextCount];
 };
 
+inline constexpr uint32_t kAnyQueuePair = UINT32_MAX;
+
 struct alignas(64) SharedMr {
   std::atomic<uint32_t> key;  // 0: free. Stored last when registering, cleared first when deregistering.
   Shared<uint32_t> pd;
   Shared<uint32_t> access;
-  Shared<uint32_t> gpu;   // 0: host memory, else 1 + index of its GPU export
-  Shared<uint32_t> life;  // the part of the key that makes it new each time
-  Shared<uint64_t> address;
+  Shared<uint32_t> gpu;        // 0: host memory, else 1 + index of its GPU export
+  Shared<uint32_t> life;       // the part of the key that makes it new each time
+  Shared<uint32_t> window_of;  // 0: a region; else the key of the region through which this window leads
+  Shared<uint32_t> window_qp;  // the queue pair whose peer may use this window, or kAnyQueuePair
+  Shared<uint64_t> address;    // of a window: in its region, an iova of that
   Shared<uint64_t> iova;
   Shared<uint64_t> length;
 };

@@ -41,17 +41,6 @@ SOFTVERBS_API int ibv_query_qp_data_in_order(ibv_qp*, ibv_wr_opcode, uint32_t) {
   return 0;
 }
 
-SOFTVERBS_API ibv_context* ibv_import_device(int) {
-  return fail_with<ibv_context>(EOPNOTSUPP);
-}
-SOFTVERBS_API ibv_pd* ibv_import_pd(ibv_context*, uint32_t) {
-  return fail_with<ibv_pd>(EOPNOTSUPP);
-}
-SOFTVERBS_API void ibv_unimport_pd(ibv_pd*) {}
-SOFTVERBS_API ibv_mr* ibv_import_mr(ibv_pd*, uint32_t) {
-  return fail_with<ibv_mr>(EOPNOTSUPP);
-}
-SOFTVERBS_API void ibv_unimport_mr(ibv_mr*) {}
 SOFTVERBS_API ibv_dm* ibv_import_dm(ibv_context*, uint32_t) {
   return fail_with<ibv_dm>(EOPNOTSUPP);
 }

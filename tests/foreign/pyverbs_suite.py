@@ -7,6 +7,7 @@ They come from Debian's package python3-pyverbs and are unpacked for each run. T
 import glob
 import gzip
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -133,6 +134,7 @@ def run_in_process(tests_folder, results):
     from args_parser import parser
 
     parser.parse_args()
+    random.seed(os.environ.get("PYVERBS_SEED", "1"))  # many of the tests choose their values by chance
     with open(results, "w", encoding="utf-8") as Recorder.file:
         suite = unittest.defaultTestLoader.loadTestsFromModule(tests)
         unittest.TextTestRunner(resultclass=Recorder, verbosity=2).run(suite)

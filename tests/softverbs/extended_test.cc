@@ -171,8 +171,8 @@ TEST(ExtendedPostTest, BuildsAndPostsAllOrNothing) {
   init.cap = {4, 4, 2, 2, 64};
   init.qp_type = IBV_QPT_RC;
   init.pd = node.pd;
-  init.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
-  init.send_ops_flags = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_BIND_MW;
+  init.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS | IBV_QP_INIT_ATTR_CREATE_FLAGS;
+  init.send_ops_flags = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_TSO;
   EXPECT_EQ(ibv_create_qp_ex(node.context, &init), nullptr) << "an operation that the device does not have";
   init.send_ops_flags = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_SEND;
   QueuePair pair(node);

@@ -1,0 +1,227 @@
+// The machine a kernel runs on, as far as C++ has no word for it: where a thread stands, barriers of a block
+// and a warp, lanes, time, and bits of two words. PTX, or emulation.h when compiled for the host. The sync
+// functions order the memory accesses of the threads that take part, at block scope.
+#ifndef VERBENA_DEVICE_MACHINE_CUH
+#define VERBENA_DEVICE_MACHINE_CUH
+
+#include "verbena/device/platform.cuh"
+#if VERBENA_EMULATED
+#include "verbena/device/emulation.h"
+#endif
+
+namespace verbena::device {
+
+#if VERBENA_PTX
+#define VERBENA_READ(value, special) asm("mov.u32 %0, %%" special ";" : "=r"(value))
+namespace detail {
+
+// Blocks and grids may have three dimensions; ours have one, counted as CUDA numbers lanes.
+VERBENA_DEVICE uint32_t flatten(uint32_t x, uint32_t y, uint32_t z, uint32_t width, uint32_t height) {
+  return x + width * (y + height * z);
+}
+
+}  // namespace detail
+#endif
+
+VERBENA_DEVICE uint32_t thread_index() {
+  uint32_t result = 0;
+#if VERBENA_EMULATED
+  result = emulation::index().thread;
+#elif VERBENA_PTX
+  uint32_t x, y, z, width, height;
+  VERBENA_READ(x, "tid.x");
+  VERBENA_READ(y, "tid.y");
+  VERBENA_READ(z, "tid.z");
+  VERBENA_READ(width, "ntid.x");
+  VERBENA_READ(height, "ntid.y");
+  result = detail::flatten(x, y, z, width, height);
+#endif
+  return result;
+}
+
+VERBENA_DEVICE uint32_t threads_per_block() {
+  uint32_t result = 0;
+#if VERBENA_EMULATED
+  result = emulation::index().threads_per_block;
+#elif VERBENA_PTX
+  uint32_t x, y, z;
+  VERBENA_READ(x, "ntid.x");
+  VERBENA_READ(y, "ntid.y");
+  VERBENA_READ(z, "ntid.z");
+  result = x * y * z;
+#endif
+  return result;
+}
+
+VERBENA_DEVICE uint32_t block_index() {
+  uint32_t result = 0;
+#if VERBENA_EMULATED
+  result = emulation::index().block;
+#elif VERBENA_PTX
+  uint32_t x, y, z, width, height;
+  VERBENA_READ(x, "ctaid.x");
+  VERBENA_READ(y, "ctaid.y");
+  VERBENA_READ(z, "ctaid.z");
+  VERBENA_READ(width, "nctaid.x");
+  VERBENA_READ(height, "nctaid.y");
+  result = detail::flatten(x, y, z, width, height);
+#endif
+  return result;
+}
+
+VERBENA_DEVICE uint32_t blocks_per_grid() {
+  uint32_t result = 0;
+#if VERBENA_EMULATED
+  result = emulation::index().blocks_per_grid;
+#elif VERBENA_PTX
+  uint32_t x, y, z;
+  VERBENA_READ(x, "nctaid.x");
+  VERBENA_READ(y, "nctaid.y");
+  VERBENA_READ(z, "nctaid.z");
+  result = x * y * z;
+#endif
+  return result;
+}
+
+VERBENA_DEVICE uint32_t lane() {
+  uint32_t result = 0;
+#if VERBENA_EMULATED
+  result = emulation::index().thread % kWarpLanes;
+#elif VERBENA_PTX
+  VERBENA_READ(result, "laneid");
+#endif
+  return result;
+}
+
+// Every thread of the block comes, and the lanes of a warp together.
+VERBENA_DEVICE void sync_block() {
+#if VERBENA_EMULATED
+  emulation::sync_block();
+#elif VERBENA_PTX
+  asm volatile("barrier.sync.aligned 0;" ::: "memory");
+#endif
+}
+
+// `count_threads` threads come, whole warps and their lanes together; `barrier` is 0 to 15, 0 is
+// sync_block's.
+VERBENA_DEVICE void sync_named(int barrier, int count_threads) {
+#if VERBENA_EMULATED
+  emulation::sync_named(barrier, count_threads);
+#elif VERBENA_PTX
+  asm volatile("barrier.sync.aligned %0, %1;" ::"r"(barrier), "r"(count_threads) : "memory");
+#else
+  (void)barrier, (void)count_threads;
+#endif
+}
+
+// Of the next four: every lane of `lanes` comes, with the same mask, and the caller is one of them.
+VERBENA_DEVICE void sync_warp(uint32_t lanes = kFullWarp) {
+#if VERBENA_EMULATED
+  emulation::sync_warp(lanes);
+#elif VERBENA_PTX
+  asm volatile("bar.warp.sync %0;" ::"r"(lanes) : "memory");
+#else
+  (void)lanes;
+#endif
+}
+
+// `value` of `source_lane`, which is one of `lanes`.
+VERBENA_DEVICE uint32_t shuffle(uint32_t lanes, uint32_t value, int source_lane) {
+  uint32_t result = 0;
+#if VERBENA_EMULATED
+  result = emulation::shuffle(lanes, value, source_lane);
+#elif VERBENA_PTX
+  asm volatile("shfl.sync.idx.b32 %0, %1, %2, 0x1f, %3;"
+               : "=r"(result)
+               : "r"(value), "r"(source_lane), "r"(lanes));
+#else
+  (void)lanes, (void)value, (void)source_lane;
+#endif
+  return result;
+}
+
+// The lanes that vote yes.
+VERBENA_DEVICE uint32_t ballot(uint32_t lanes, bool vote) {
+  uint32_t result = 0;
+#if VERBENA_EMULATED
+  result = emulation::ballot(lanes, vote);
+#elif VERBENA_PTX
+  asm volatile(
+      "{\n\t.reg .pred p;\n\tsetp.ne.u32 p, %1, 0;\n\t"
+      "vote.sync.ballot.b32 %0, p, %2;\n\t}"
+      : "=r"(result)
+      : "r"(static_cast<uint32_t>(vote)), "r"(lanes));
+#else
+  (void)lanes, (void)vote;
+#endif
+  return result;
+}
+
+// True in exactly one lane, the lowest; sm_90's own instruction tells the compiler that it is one.
+VERBENA_DEVICE bool elect_one(uint32_t lanes = kFullWarp) {
+#if VERBENA_PTX && VERBENA_ARCH >= 900
+  uint32_t elected;
+  asm volatile(
+      "{\n\t.reg .pred p;\n\telect.sync _|p, %1;\n\t"
+      "selp.u32 %0, 1, 0, p;\n\t}"
+      : "=r"(elected)
+      : "r"(lanes));
+  return elected != 0;
+#else
+  return (lanes & ((1u << lane()) - 1)) == 0;
+#endif
+}
+
+// Nanoseconds of a clock that every SM shares and that only grows, in steps of 32 ns to 1 us.
+VERBENA_DEVICE uint64_t clock_ns() {
+  uint64_t result = 0;
+#if VERBENA_EMULATED
+  result = emulation::clock_ns();
+#elif VERBENA_PTX
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(result)::"memory");
+#endif
+  return result;
+}
+
+// Lets the other warps of the SM run for about so long: up to twice as long, and at most 1 ms.
+VERBENA_DEVICE void pause(uint32_t nanoseconds) {
+#if VERBENA_EMULATED
+  emulation::pause(nanoseconds);
+#elif VERBENA_PTX
+  asm volatile("nanosleep.u32 %0;" ::"r"(nanoseconds) : "memory");
+#else
+  (void)nanoseconds;
+#endif
+}
+
+// The low word of (high:low) >> (bits mod 32).
+VERBENA_DEVICE uint32_t shift_right_wrap(uint32_t low, uint32_t high, uint32_t bits) {
+#if VERBENA_PTX
+  uint32_t result;
+  asm("shf.r.wrap.b32 %0, %1, %2, %3;" : "=r"(result) : "r"(low), "r"(high), "r"(bits));
+  return result;
+#else
+  return static_cast<uint32_t>((static_cast<uint64_t>(high) << 32 | low) >> (bits % 32));
+#endif
+}
+
+// Four bytes of (high:low): result byte i is the one that hex digit i of `selector` (0 to 7) names.
+VERBENA_DEVICE uint32_t permute_bytes(uint32_t low, uint32_t high, uint32_t selector) {
+  uint32_t result = 0;
+#if VERBENA_PTX
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(result) : "r"(low), "r"(high), "r"(selector));
+#else
+  const uint64_t both = static_cast<uint64_t>(high) << 32 | low;
+  for (uint32_t i = 0; i < 4; ++i)
+    result |= static_cast<uint32_t>(both >> 8 * (selector >> 4 * i & 7) & 0xff) << 8 * i;
+#endif
+  return result;
+}
+
+#if VERBENA_PTX
+#undef VERBENA_READ
+#endif
+
+}  // namespace verbena::device
+
+#endif

@@ -1,0 +1,234 @@
+// Every access to memory that somebody else may touch at the same time, and every machine instruction that
+// C++ has no word for. PTX stands here and nowhere else; compiled for the host, the same calls go to
+// emulation.h.
+//
+// Addresses are generic unless Space::kGlobal says that they lie in global memory (the GPU's, a peer's or
+// mapped host memory), which is a little faster; they are multiples of the size accessed. An access of up to
+// 8 bytes is single-copy atomic, one of 16 is two of 8 under one order. Any thread may call any of these;
+// where a whole warp or block must come, the comment says so. Combinations that PTX lacks do not compile. A
+// cluster scope below sm_90, where a cluster is one block, is emitted as the wider .gpu.
+#ifndef VERBENA_DEVICE_MEMORY_ORDER_CUH
+#define VERBENA_DEVICE_MEMORY_ORDER_CUH
+
+#include "verbena/device/platform.cuh"
+#if VERBENA_EMULATED
+#include "verbena/device/emulation.h"
+#endif
+
+namespace verbena::device {
+
+// What the caches are told. Non-coherent loads (ld.global.nc, always of global memory) are for bytes that
+// nobody writes while a kernel may read them by this path: no acquire makes them fresh.
+enum class Cache : uint8_t {
+  kDefault,
+  kNoAllocate,
+  kEvictFirst,
+  kEvictLast,
+  kNonCoherent,
+  kNonCoherentNoAllocate
+};
+enum class Space : uint8_t { kGeneric, kGlobal };
+
+namespace detail {
+
+template <size_t bytes>
+VERBENA_HOST_DEVICE constexpr auto make_bits() {
+  static_assert(bytes == 1 || bytes == 2 || bytes == 4 || bytes == 8 || bytes == 16,
+                "verbena: an access is of 1, 2, 4, 8 or 16 bytes");
+  if constexpr (bytes == 1) {
+    return uint8_t{};
+  } else if constexpr (bytes == 2) {
+    return uint16_t{};
+  } else if constexpr (bytes == 4) {
+    return uint32_t{};
+  } else if constexpr (bytes == 8) {
+    return uint64_t{};
+  } else {
+    return Vector16{};
+  }
+}
+template <typename T>
+using Bits = decltype(make_bits<sizeof(T)>());
+
+struct alignas(16) Halves {
+  uint64_t low, high;
+};
+
+template <typename T>
+struct Unchanged {
+  using Type = T;
+};
+// A parameter of this type takes no part in deduction: fetch_add(&word64, 1) adds a 64-bit 1.
+template <typename T>
+using Same = typename Unchanged<T>::Type;
+
+template <Order order, Scope scope>
+inline constexpr bool kIsScopeRight =
+    (order == Order::kWeak || order == Order::kVolatile) == (scope == Scope::kThreads);
+template <Cache cache>
+inline constexpr bool kIsNonCoherent = cache == Cache::kNonCoherent || cache == Cache::kNonCoherentNoAllocate;
+
+}  // namespace detail
+
+#if VERBENA_PTX
+#if VERBENA_ARCH >= 900
+#define VERBENA_CLUSTER_SCOPE ".cluster"
+#else
+#define VERBENA_CLUSTER_SCOPE ".gpu"
+#endif
+// Each adds to an opcode what a template parameter of the enclosing function says, and goes on with `next`;
+// `leaf` is the macro that writes the instruction.
+#define VERBENA_BY_SCOPE(next, leaf, opcode)       \
+  if constexpr (scope == Scope::kBlock) {          \
+    next(leaf, opcode ".cta");                     \
+  } else if constexpr (scope == Scope::kCluster) { \
+    next(leaf, opcode VERBENA_CLUSTER_SCOPE);      \
+  } else if constexpr (scope == Scope::kGpu) {     \
+    next(leaf, opcode ".gpu");                     \
+  } else {                                         \
+    next(leaf, opcode ".sys");                     \
+  }
+#define VERBENA_BY_SPACE(leaf, opcode)     \
+  if constexpr (space == Space::kGlobal) { \
+    leaf(opcode ".global");                \
+  } else {                                 \
+    leaf(opcode);                          \
+  }
+#define VERBENA_BY_CACHE(leaf, opcode)                                                   \
+  if constexpr (cache == Cache::kNoAllocate || cache == Cache::kNonCoherentNoAllocate) { \
+    leaf(opcode ".L1::no_allocate");                                                     \
+  } else if constexpr (cache == Cache::kEvictFirst) {                                    \
+    leaf(opcode ".L1::evict_first");                                                     \
+  } else if constexpr (cache == Cache::kEvictLast) {                                     \
+    leaf(opcode ".L1::evict_last");                                                      \
+  } else {                                                                               \
+    leaf(opcode);                                                                        \
+  }
+#define VERBENA_BY_SPACE_AND_CACHE(leaf, opcode) \
+  if constexpr (space == Space::kGlobal) {       \
+    VERBENA_BY_CACHE(leaf, opcode ".global");    \
+  } else {                                       \
+    VERBENA_BY_CACHE(leaf, opcode);              \
+  }
+// One load into, one store from, `bits`. Registers are at least 32 bits wide. A weak access of 16 bytes goes
+// by words; an ordered one by 64-bit halves, the widest that every architecture makes atomic.
+#define VERBENA_LOAD(opcode)                                                        \
+  if constexpr (sizeof(T) <= 4) {                                                   \
+    uint32_t word;                                                                  \
+    if constexpr (sizeof(T) == 1)                                                   \
+      asm volatile(opcode ".b8 %0, [%1];" : "=r"(word) : "l"(address) : "memory");  \
+    else if constexpr (sizeof(T) == 2)                                              \
+      asm volatile(opcode ".b16 %0, [%1];" : "=r"(word) : "l"(address) : "memory"); \
+    else                                                                            \
+      asm volatile(opcode ".b32 %0, [%1];" : "=r"(word) : "l"(address) : "memory"); \
+    bits = static_cast<detail::Bits<T>>(word);                                      \
+  } else if constexpr (sizeof(T) == 8) {                                            \
+    asm volatile(opcode ".b64 %0, [%1];" : "=l"(bits) : "l"(address) : "memory");   \
+  } else if constexpr (order == Order::kWeak) {                                     \
+    asm volatile(opcode ".v4.b32 {%0, %1, %2, %3}, [%4];"                           \
+                 : "=r"(bits.x), "=r"(bits.y), "=r"(bits.z), "=r"(bits.w)           \
+                 : "l"(address)                                                     \
+                 : "memory");                                                       \
+  } else {                                                                          \
+    detail::Halves halves;                                                          \
+    asm volatile(opcode ".v2.b64 {%0, %1}, [%2];"                                   \
+                 : "=l"(halves.low), "=l"(halves.high)                              \
+                 : "l"(address)                                                     \
+                 : "memory");                                                       \
+    bits = __builtin_bit_cast(Vector16, halves);                                    \
+  }
+#define VERBENA_STORE(opcode)                                                                       \
+  if constexpr (sizeof(T) == 1)                                                                     \
+    asm volatile(opcode ".b8 [%0], %1;" ::"l"(address), "r"(uint32_t{bits}) : "memory");            \
+  else if constexpr (sizeof(T) == 2)                                                                \
+    asm volatile(opcode ".b16 [%0], %1;" ::"l"(address), "r"(uint32_t{bits}) : "memory");           \
+  else if constexpr (sizeof(T) == 4)                                                                \
+    asm volatile(opcode ".b32 [%0], %1;" ::"l"(address), "r"(bits) : "memory");                     \
+  else if constexpr (sizeof(T) == 8)                                                                \
+    asm volatile(opcode ".b64 [%0], %1;" ::"l"(address), "l"(bits) : "memory");                     \
+  else if constexpr (order == Order::kWeak)                                                         \
+    asm volatile(opcode ".v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(bits.x), "r"(bits.y), \
+                 "r"(bits.z), "r"(bits.w)                                                           \
+                 : "memory");                                                                       \
+  else                                                                                              \
+    asm volatile(opcode ".v2.b64 [%0], {%1, %2};" ::"l"(address),                                   \
+                 "l"(__builtin_bit_cast(detail::Halves, bits).low),                                 \
+                 "l"(__builtin_bit_cast(detail::Halves, bits).high)                                 \
+                 : "memory")
+#endif
+
+// `order` is kWeak or kVolatile (at Scope::kThreads), kRelaxed or kAcquire (at any other scope).
+template <Order order, Scope scope, Cache cache = Cache::kDefault, Space space = Space::kGeneric, typename T>
+VERBENA_DEVICE T load(const T* address) {
+  static_assert(order <= Order::kAcquire, "verbena: a load is weak, volatile, relaxed or acquire");
+  static_assert(detail::kIsScopeRight<order, scope>,
+                "verbena: weak and volatile loads have Scope::kThreads, the others a wider scope");
+  static_assert(order != Order::kVolatile || cache == Cache::kDefault,
+                "verbena: a volatile load has no cache hint");
+  static_assert(order == Order::kWeak || !detail::kIsNonCoherent<cache>,
+                "verbena: a non-coherent load is weak");
+  detail::Bits<T> bits{};
+#if VERBENA_EMULATED
+  emulation::load(&bits, address, sizeof(T), order, scope);
+#elif VERBENA_PTX
+  if constexpr (detail::kIsNonCoherent<cache>) {
+    VERBENA_BY_CACHE(VERBENA_LOAD, "ld.global.nc");
+  } else if constexpr (order == Order::kWeak) {
+    VERBENA_BY_SPACE_AND_CACHE(VERBENA_LOAD, "ld.weak");
+  } else if constexpr (order == Order::kVolatile) {
+    VERBENA_BY_SPACE(VERBENA_LOAD, "ld.volatile");
+  } else if constexpr (order == Order::kRelaxed) {
+    VERBENA_BY_SCOPE(VERBENA_BY_SPACE_AND_CACHE, VERBENA_LOAD, "ld.relaxed");
+  } else {
+    VERBENA_BY_SCOPE(VERBENA_BY_SPACE_AND_CACHE, VERBENA_LOAD, "ld.acquire");
+  }
+#endif
+  return __builtin_bit_cast(T, bits);
+}
+
+// `order` is kWeak or kVolatile (at Scope::kThreads), kRelaxed or kRelease (at any other scope).
+template <Order order, Scope scope, Cache cache = Cache::kDefault, Space space = Space::kGeneric, typename T>
+VERBENA_DEVICE void store(T* address, detail::Same<T> value) {
+  static_assert(order <= Order::kRelaxed || order == Order::kRelease,
+                "verbena: a store is weak, volatile, relaxed or release");
+  static_assert(detail::kIsScopeRight<order, scope>,
+                "verbena: weak and volatile stores have Scope::kThreads, the others a wider scope");
+  static_assert(order != Order::kVolatile || cache == Cache::kDefault,
+                "verbena: a volatile store has no cache hint");
+  static_assert(!detail::kIsNonCoherent<cache>, "verbena: only loads are non-coherent");
+  const auto bits = __builtin_bit_cast(detail::Bits<T>, value);
+#if VERBENA_EMULATED
+  emulation::store(address, &bits, sizeof(T), order, scope);
+#elif VERBENA_PTX
+  if constexpr (order == Order::kWeak) {
+    VERBENA_BY_SPACE_AND_CACHE(VERBENA_STORE, "st.weak");
+  } else if constexpr (order == Order::kVolatile) {
+    VERBENA_BY_SPACE(VERBENA_STORE, "st.volatile");
+  } else if constexpr (order == Order::kRelaxed) {
+    VERBENA_BY_SCOPE(VERBENA_BY_SPACE_AND_CACHE, VERBENA_STORE, "st.relaxed");
+  } else {
+    VERBENA_BY_SCOPE(VERBENA_BY_SPACE_AND_CACHE, VERBENA_STORE, "st.release");
+  }
+#endif
+}
+
+template <Scope scope, typename T>
+VERBENA_DEVICE T load_relaxed(const T* address) {
+  return load<Order::kRelaxed, scope>(address);
+}
+template <Scope scope, typename T>
+VERBENA_DEVICE T load_acquire(const T* address) {
+  return load<Order::kAcquire, scope>(address);
+}
+template <Scope scope, typename T>
+VERBENA_DEVICE void store_relaxed(T* address, detail::Same<T> value) {
+  store<Order::kRelaxed, scope>(address, value);
+}
+template <Scope scope, typename T>
+VERBENA_DEVICE void store_release(T* address, detail::Same<T> value) {
+  store<Order::kRelease, scope>(address, value);
+}
+
+}  // namespace verbena::device
+
+#endif

@@ -13,6 +13,7 @@ namespace {
 
 constexpr uint32_t kPostBatch = 64;
 constexpr uint32_t kBareEntries = 32768;
+constexpr int64_t kDrainMs = 1000;  // devices that say nothing: longer than any receive that has begun
 
 struct Registry {
   std::mutex mutex;
@@ -85,6 +86,7 @@ base::Result<BouncePool::Rail*> BouncePool::open_rail(verbs::Device& device) {
 }
 
 base::Result<uint32_t> BouncePool::reserve(Rail& rail, uint32_t wanted, uint32_t least) {
+  reap();
   const std::lock_guard lock(mutex_);
   const uint32_t spare = rail.posted_entries_ - std::min(rail.posted_entries_, rail.promised_entries_);
   const uint32_t growth = std::min(pages() - next_free_page_, rail.capacity_entries_ - rail.posted_entries_);
@@ -127,6 +129,28 @@ base::Outcome BouncePool::repost(Rail& rail, std::span<const uint32_t> pages) {
     pages = pages.subspan(count);
   }
   return {};
+}
+
+void BouncePool::retire(Link link, std::vector<Rail*> rails) {
+  {
+    const std::lock_guard lock(retired_mutex_);
+    retired_.push_back({std::move(link), std::move(rails), base::Deadline::after_ms(kDrainMs)});
+  }
+  reap();
+}
+
+void BouncePool::reap() {
+  const std::lock_guard lock(retired_mutex_);
+  std::erase_if(retired_, [this](Retired& retired) {
+    // Asked before the look: whatever came until then is found by it.
+    const bool is_last_look = retired.link.is_drained() || retired.deadline.has_passed();
+    const bool is_alive = retired.link.poll([&](const verbs::Completion& completion, uint32_t queue_pair) {
+      if (!is_page_cookie(completion.cookie)) return;
+      const uint32_t page = cookie_page(completion.cookie);
+      static_cast<void>(repost(*retired.rails[retired.link.rail_of(queue_pair)], {&page, 1}));
+    });
+    return is_last_look || !is_alive;
+  });
 }
 
 base::Result<std::unique_ptr<BouncePool::UnpackMemory>> BouncePool::take_unpack_memory() {

@@ -4,7 +4,7 @@
 //
 // A page is, in turn: free (in no queue), posted (in a rail's receive queue), held (it carries a chunk of an
 // open message), posted again on the same rail. Only the connection whose completion named a held page
-// touches it.
+// touches it. A page that a device took for a connection that then closed is nobody's until its completion.
 //
 // reserve/release and acquire lock; page access and repost are lock-free for us (the provider serialises a
 // queue).
@@ -17,8 +17,10 @@
 #include <span>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/cuda_driver.h"
 #include "base/status.h"
+#include "transport/link.h"
 #include "verbena/unpack_abi.h"
 #include "verbs/queues.h"
 
@@ -96,6 +98,13 @@ class BouncePool {
   bool is_gpu_memory() const { return region_.is_gpu_memory(); }
   int gpu() const { return gpu_; }
 
+  // For a connection that closed, after link.stop(): its device may still complete receives, and their pages
+  // come back only then. Keeps the queue pairs until the device says that there are none, or for a second
+  // where it says nothing. `rails`: of the link's rails.
+  void retire(Link link, std::vector<Rail*> rails);
+  // Posts again what retired connections gave back since. Never waits.
+  void reap();
+
   // One unpack queue's memory with its device handle filled in. Kept and reused: allocating may wait for the
   // GPU.
   struct UnpackMemory {
@@ -115,10 +124,18 @@ class BouncePool {
   uint32_t page_bytes_ = 0;
   base::Buffer region_;  // empty for bare entries
   std::vector<PageInfo> infos_;
-  std::mutex mutex_;  // guards everything below
+  std::mutex mutex_;  // guards everything up to the next mutex
   uint32_t next_free_page_ = 0;
   std::map<verbs::Device*, std::unique_ptr<Rail>> rails_;
   std::vector<std::unique_ptr<UnpackMemory>> spare_unpack_memory_;
+
+  struct Retired {
+    Link link;
+    std::vector<Rail*> rails;
+    base::Deadline deadline;
+  };
+  std::mutex retired_mutex_;      // guards retired_
+  std::vector<Retired> retired_;  // after rails_: queue pairs go before their receive queues
 };
 
 }  // namespace verbena::transport

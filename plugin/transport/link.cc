@@ -58,6 +58,15 @@ base::Result<Link> Link::create(const Options& options) {
   return link;
 }
 
+Link& Link::operator=(Link&& other) noexcept {
+  pairs_ = std::move(other.pairs_);
+  completions_ = std::move(other.completions_);
+  rails_ = std::move(other.rails_);
+  addresses_ = std::move(other.addresses_);
+  rail_of_ = std::move(other.rail_of_);
+  return *this;
+}
+
 void Link::describe(std::span<protocol::RailRecord> rails, std::span<protocol::QueuePairRecord> pairs) const {
   for (size_t r = 0; r < rails_.size(); ++r) {
     std::memcpy(rails[r].bytes, &addresses_[r].port, sizeof(rails[r].bytes));

@@ -43,6 +43,9 @@ class Link {
     std::span<const verbs::LocalAddress> addresses;  // what the peer was told; empty: read anew
   };
   static base::Result<Link> create(const Options& options);
+  Link() = default;
+  Link(Link&&) noexcept = default;
+  Link& operator=(Link&& other) noexcept;  // the old queue pairs go before the old completion queues
 
   uint32_t queue_pairs() const { return static_cast<uint32_t>(pairs_.size()); }
   uint32_t rails() const { return static_cast<uint32_t>(rails_.size()); }

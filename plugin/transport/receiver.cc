@@ -34,25 +34,18 @@ Receiver::Receiver(Parts parts, const Peer& peer, std::unique_ptr<PeerWatch> wat
 }
 
 Receiver::~Receiver() {
+  parts_.loopback.reset();  // it may be reading pages
   for (auto& message : ring_) static_cast<void>(release_pages(message));
   parts_.give_back();
 }
 
 void Receiver::Parts::give_back() {
   link.stop();
-  // Two empty rounds: the first may have raced with the last flushed completion.
-  for (int empty_rounds = 0; empty_rounds < 2; ++empty_rounds) {
-    link.poll([&](const verbs::Completion& completion, uint32_t queue_pair) {
-      if (!is_page_cookie(completion.cookie)) return;
-      const uint32_t page = cookie_page(completion.cookie);
-      static_cast<void>(pool->repost(*rails[link.rail_of(queue_pair)], {&page, 1}));
-      empty_rounds = -1;
-    });
-  }
   for (uint32_t q = 0; q < link.queue_pairs(); ++q) {
     if (promised[q] != 0) pool->release(*rails[link.rail_of(q)], promised[q]);
   }
   if (unpack != nullptr) pool->return_unpack_memory(std::move(unpack));
+  pool->retire(std::move(link), rails);
 }
 
 base::Outcome Receiver::post(void* data, uint64_t length_bytes, const Registration* memory,

@@ -230,6 +230,7 @@ base::Outcome Receiver::test_flush(FlushRequest& request, bool* done) {
 }
 
 base::Outcome Receiver::check_wait(const ReceiveMessage& message) {
+  parts_.pool->reap();  // what we wait for may wait for a page
   if (wait_.is_stall_new()) {
     base::log_warn(
         "receive from %s: message %u: waits for %s, %llu bytes are here (VERBENA_STALL_WARNING_MS %lld ms)",

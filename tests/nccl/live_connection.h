@@ -155,7 +155,8 @@ class LiveConnection {
     return met && result == abi::kSuccess && send_device_handle == nullptr && to_null == nullptr;
   }
   void drop_registration(void* comm, LiveBuffer& buffer) {
-    if (void* mhandle = std::exchange(buffer.mhandle, nullptr)) net_->dereg_mr(comm, mhandle);
+    void* mhandle = std::exchange(buffer.mhandle, nullptr);
+    if (mhandle != nullptr && comm != nullptr) net_->dereg_mr(comm, mhandle);
   }
   bool close(void*& comm, abi::Result (*function)(void*)) {
     return comm == nullptr || function(std::exchange(comm, nullptr)) == abi::kSuccess;

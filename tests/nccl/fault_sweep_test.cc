@@ -1,0 +1,157 @@
+// The whole plugin over a verbs library whose calls fail, one after the other: nothing is left behind, nobody
+// waits for ever, and the log names what failed.
+#include <dlfcn.h>
+
+#include <map>
+
+#include "nccl/live_fixture.h"
+#include "verbs/faulty/faulty_ibverbs.h"
+
+namespace verbena::nccl::testing {
+namespace {
+
+using verbs::faulty::GetHooks;
+using verbs::faulty::Hooks;
+using verbs::faulty::kGetHooks;
+
+class FaultSweepTest : public LiveTest<NewestVersion> {
+ protected:
+  FaultSweepTest() : hooks_(find_hooks()) {
+    environment_.set("VERBENA_IBVERBS_LIB", FAULTY_LIBRARY);
+    environment_.set(verbs::faulty::kTargetVariable, SOFTVERBS_LIBRARY);
+    environment_.set("SOFTVERBS_DEVICES", "1");
+    environment_.set("VERBENA_PEER_GRACE_MS", "20");
+    environment_.set("VERBENA_BOUNCE_BYTES", "4m");
+  }
+  ~FaultSweepTest() override {
+    hooks_.failing_call = hooks_.failing_poll = 0;
+    hooks_.most_regions = INT32_MAX;
+  }
+
+  // From init to finalize. Null: all went well; otherwise what failed, "hang" if nothing did.
+  const char* run() {
+    const char* failure = start() == 1 ? use_connection() : "init";
+    if (std::exchange(is_up_, false)) {
+      EXPECT_EQ(net_->finalize(context_), abi::kSuccess);
+    }
+    context_ = nullptr;
+    return failure;
+  }
+  const char* use_connection() {
+    LiveConnection<NewestVersion> connection(*net_, context_);
+    const char* failure = nullptr;
+    if (!connection.establish(0, HandleShape::kFilled)) {
+      failure = connection.result == abi::kSuccess && connection.recv_comm == nullptr ? "hang" : "establish";
+    }
+    for (const size_t length : {4096, 1 << 20}) {
+      if (failure == nullptr) failure = exchange(connection, length);
+    }
+    connection.close();
+    return failure;
+  }
+
+  // One message. Who fails closes, as NCCL's ranks do when they abort; then the other end must fail too, or
+  // be done.
+  const char* exchange(LiveConnection<NewestVersion>& connection, size_t length) {
+    void* receive = connection.receive(connection.received.bytes.first(length), connection.received.mhandle);
+    if (receive == nullptr) return "irecv";
+    void* send = connection.send(connection.sent.bytes.first(length), connection.sent.mhandle);
+    bool has_failed = false;
+    const auto test = [&](void*& request, bool is_send) {
+      int done = 0, size[abi::kMaxTestSizes] = {};
+      if (request != nullptr && (*net_)->test(request, &done, size) == abi::kSuccess) {
+        if (done == 0) return;
+        if (!is_send && (*net_)->irecv_consumed(connection.recv_comm, 1, request) != abi::kSuccess)
+          has_failed = true;
+      } else {
+        has_failed = true;
+        (void)(is_send ? connection.close_send() : connection.close_recv());
+      }
+      request = nullptr;
+    };
+    bool is_sent = false, is_received = false;
+    const bool is_over = poll_until([&] {
+      if (!is_sent) test(send, true);
+      is_sent = send == nullptr;
+      if (!is_received) test(receive, false);
+      is_received = receive == nullptr;
+      return is_sent && is_received;
+    });
+    return !is_over ? "hang" : has_failed ? "exchange" : nullptr;
+  }
+
+  // One run; the name of the call that failed in it, null if none did.
+  const char* run_with_failure(std::atomic<int>& which, int number) {
+    hooks_.calls = hooks_.polls = 0;
+    hooks_.failed = nullptr;
+    which = number;
+    LogCapture::get().take_lines();
+    const char* failure = run();
+    which = 0;
+    const char* failed = hooks_.failed;
+    const std::vector<std::string> warnings = LogCapture::get().take_warnings();
+    std::string text;
+    for (const std::string& line : warnings) text += line + '\n';
+    const std::string about = "call " + std::to_string(number) + " (" + (failed ? failed : "none") + "), " +
+                              (failure ? failure : "no failure") + ":\n" + text;
+    EXPECT_EQ(hooks_.live_objects, 0) << about;
+    EXPECT_STRNE(failure, "hang") << about;
+    if (failure != nullptr) {
+      EXPECT_FALSE(warnings.empty()) << about;
+      EXPECT_NE(text.find(describe(failed != nullptr ? failed : "nothing")), std::string::npos) << about;
+      // One for the call, one for what the end fails with, one for what its peer fails with.
+      EXPECT_LE(warnings.size(), 3U) << about;
+    }
+    return failed;
+  }
+
+  // How the log speaks of a call.
+  static const char* describe(const std::string& call) {
+    if (call == "get_device_list") return "cannot list";
+    if (call == "open_device") return "cannot be opened";
+    if (call == "query_device" || call == "query_port") return "cannot be queried";
+    if (call == "alloc_pd") return "protection domain";
+    if (call == "reg_mr") return "cannot register";
+    if (call == "create_cq" || call == "poll_cq") return "completion queue";
+    if (call == "create_srq") return "cannot create a shared receive queue";
+    if (call == "create_qp") return "cannot create a queue pair";
+    if (call == "modify_qp") return "queue pair cannot enter";
+    if (call == "post_send") return "cannot post";
+    if (call == "post_srq_recv") return "cannot post a receive";
+    return "a call that may fail without harm";
+  }
+
+  static Hooks& find_hooks() {
+    void* library = dlopen(FAULTY_LIBRARY, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    return *reinterpret_cast<GetHooks>(dlsym(library, kGetHooks))();
+  }
+
+  Hooks& hooks_;
+};
+
+TEST_F(FaultSweepTest, EveryCallInTurn) {
+  ASSERT_EQ(run(), nullptr);
+  ASSERT_EQ(hooks_.live_objects, 0);
+  std::map<std::string, int> seen;
+  int failing = 1;
+  for (; failing < 400; ++failing) {
+    const char* failed = run_with_failure(hooks_.failing_call, failing);
+    if (failed == nullptr) break;
+    ++seen[failed];
+  }
+  EXPECT_LT(failing, 400);
+  for (const char* call : {"open_device", "query_device", "query_port", "alloc_pd", "reg_mr", "create_cq",
+                           "create_srq", "create_qp", "modify_qp", "post_send", "post_srq_recv", "dereg_mr",
+                           "destroy_qp", "destroy_cq", "destroy_srq", "dealloc_pd", "close_device"}) {
+    EXPECT_GT(seen[call], 0) << call;
+  }
+}
+
+TEST_F(FaultSweepTest, PollsNowAndThen) {
+  for (const int failing : {1, 2, 3, 5, 8, 13, 21, 34, 55, 89}) {
+    run_with_failure(hooks_.failing_poll, failing);
+  }
+}
+
+}  // namespace
+}  // namespace verbena::nccl::testing

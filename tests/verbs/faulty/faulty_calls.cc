@@ -1,0 +1,162 @@
+// The exported calls. What destroys does its work even when it is to report a failure: nothing else could.
+#include "target.h"
+
+using namespace verbena::verbs::faulty;
+
+namespace {
+
+template <typename T>
+T* note_made(T* object) {
+  if (object != nullptr) ++hooks().live_objects;
+  return object;
+}
+
+int note_gone(const char* name, int result) {
+  if (result != 0) return result;
+  --hooks().live_objects;
+  return refuse(name) ? errno : 0;
+}
+
+ibv_mr* note_region(ibv_mr* region) {
+  if (region != nullptr) ++hooks().live_regions;
+  return note_made(region);
+}
+
+bool refuse_region(const char* name) {
+  if (refuse(name)) return true;
+  if (hooks().live_regions < hooks().most_regions) return false;
+  errno = ENOMEM;
+  return true;
+}
+
+}  // namespace
+
+extern "C" {
+
+ibv_device** ibv_get_device_list(int* count) {
+  return refuse("get_device_list") ? nullptr : note_made(target().get_device_list(count));
+}
+
+void ibv_free_device_list(ibv_device** list) {
+  --hooks().live_objects;
+  target().free_device_list(list);
+}
+
+const char* ibv_get_device_name(ibv_device* device) {
+  return target().get_device_name(device);
+}
+
+ibv_context* ibv_open_device(ibv_device* device) {
+  if (refuse("open_device")) return nullptr;
+  ibv_context* context = note_made(target().open_device(device));
+  if (context != nullptr) take_over(context);
+  return context;
+}
+
+int ibv_close_device(ibv_context* context) {
+  return note_gone("close_device", target().close_device(context));
+}
+
+int ibv_query_device(ibv_context* context, ibv_device_attr* attributes) {
+  return refuse("query_device") ? errno : target().query_device(context, attributes);
+}
+
+int ibv_query_port(ibv_context* context, uint8_t port_number, _compat_ibv_port_attr* attributes) {
+  return refuse("query_port") ? errno : target().query_port(context, port_number, attributes);
+}
+
+int ibv_query_gid(ibv_context* context, uint8_t port_number, int index, ibv_gid* gid) {
+  return refuse("query_gid") ? -1 : target().query_gid(context, port_number, index, gid);
+}
+
+int _ibv_query_gid_ex(ibv_context* context, uint32_t port_number, uint32_t index, ibv_gid_entry* entry,
+                      uint32_t flags, size_t length_bytes) {
+  if (refuse("query_gid_ex")) return errno;
+  return target().query_gid_ex(context, port_number, index, entry, flags, length_bytes);
+}
+
+int ibv_query_pkey(ibv_context* context, uint8_t port_number, int index, __be16* key) {
+  return refuse("query_pkey") ? -1 : target().query_pkey(context, port_number, index, key);
+}
+
+ibv_pd* ibv_alloc_pd(ibv_context* context) {
+  return refuse("alloc_pd") ? nullptr : note_made(target().alloc_pd(context));
+}
+
+int ibv_dealloc_pd(ibv_pd* domain) {
+  return note_gone("dealloc_pd", target().dealloc_pd(domain));
+}
+
+ibv_mr* ibv_reg_mr(ibv_pd* domain, void* address, size_t length_bytes, int access) {
+  return refuse_region("reg_mr") ? nullptr
+                                 : note_region(target().reg_mr(domain, address, length_bytes, access));
+}
+
+ibv_mr* ibv_reg_mr_iova2(ibv_pd* domain, void* address, size_t length_bytes, uint64_t iova, unsigned access) {
+  if (refuse_region("reg_mr")) return nullptr;
+  return note_region(target().reg_mr_iova2(domain, address, length_bytes, iova, access));
+}
+
+ibv_mr* ibv_reg_dmabuf_mr(ibv_pd* domain, uint64_t offset, size_t length_bytes, uint64_t iova, int fd,
+                          int access) {
+  if (fd >= 0 && refuse_region("reg_dmabuf_mr")) return nullptr;
+  return note_region(target().reg_dmabuf_mr(domain, offset, length_bytes, iova, fd, access));
+}
+
+int ibv_dereg_mr(ibv_mr* region) {
+  const int result = target().dereg_mr(region);
+  if (result == 0) --hooks().live_regions;
+  return note_gone("dereg_mr", result);
+}
+
+ibv_cq* ibv_create_cq(ibv_context* context, int depth, void* user, ibv_comp_channel* channel, int vector) {
+  if (refuse("create_cq")) return nullptr;
+  return note_made(target().create_cq(context, depth, user, channel, vector));
+}
+
+int ibv_destroy_cq(ibv_cq* queue) {
+  return note_gone("destroy_cq", target().destroy_cq(queue));
+}
+
+ibv_srq* ibv_create_srq(ibv_pd* domain, ibv_srq_init_attr* attributes) {
+  return refuse("create_srq") ? nullptr : note_made(target().create_srq(domain, attributes));
+}
+
+int ibv_destroy_srq(ibv_srq* queue) {
+  return note_gone("destroy_srq", target().destroy_srq(queue));
+}
+
+ibv_qp* ibv_create_qp(ibv_pd* domain, ibv_qp_init_attr* attributes) {
+  if (refuse("create_qp")) return nullptr;
+  ibv_qp* pair = note_made(target().create_qp(domain, attributes));
+  if (pair != nullptr) ++hooks().live_pairs;
+  return pair;
+}
+
+int ibv_modify_qp(ibv_qp* pair, ibv_qp_attr* attributes, int mask) {
+  return refuse("modify_qp") ? errno : target().modify_qp(pair, attributes, mask);
+}
+
+int ibv_destroy_qp(ibv_qp* pair) {
+  const int result = target().destroy_qp(pair);
+  if (result == 0) --hooks().live_pairs;
+  return note_gone("destroy_qp", result);
+}
+
+int ibv_query_ece(ibv_qp* pair, ibv_ece* ece) {
+  return refuse("query_ece") ? errno : target().query_ece(pair, ece);
+}
+
+int ibv_set_ece(ibv_qp* pair, ibv_ece* ece) {
+  return refuse("set_ece") ? errno : target().set_ece(pair, ece);
+}
+
+const char* ibv_event_type_str(ibv_event_type type) {
+  return target().event_type_str(type);
+}
+
+const char* ibv_wc_status_str(ibv_wc_status status) {
+  return target().wc_status_str(status);
+}
+
+}  // extern "C"

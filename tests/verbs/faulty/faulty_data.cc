@@ -1,0 +1,107 @@
+// Post and poll, and the events that a slow device would send late.
+#include <unistd.h>
+
+#include <algorithm>
+#include <mutex>
+#include <vector>
+
+#include "target.h"
+
+namespace verbena::verbs::faulty {
+namespace {
+
+// The same for all contexts of one library.
+ibv_context_ops own_ops;
+int (*own_query_port)(ibv_context*, uint8_t, ibv_port_attr*, size_t) = nullptr;
+
+struct HeldCompletion {
+  ibv_cq* queue;
+  ibv_wc entry;
+};
+std::mutex held_mutex;
+std::vector<HeldCompletion> held_completions;
+
+bool is_flushed_receive(const ibv_wc& entry) {
+  constexpr uint64_t kReceiveBit = uint64_t{1} << 63;  // the plugin's cookies of pages
+  return entry.status == IBV_WC_WR_FLUSH_ERR && (entry.wr_id & kReceiveBit) != 0;
+}
+
+int take_held(ibv_cq* queue, int count, ibv_wc* entries) {
+  const std::lock_guard lock(held_mutex);
+  int taken = 0;
+  std::erase_if(held_completions, [&](const HeldCompletion& held) {
+    if (held.queue != queue || taken == count) return false;
+    entries[taken++] = held.entry;
+    return true;
+  });
+  return taken;
+}
+
+// Moves flushed receives out of `entries`; how many stay.
+int hold(ibv_cq* queue, int count, ibv_wc* entries) {
+  const std::lock_guard lock(held_mutex);
+  ibv_wc* const end = std::stable_partition(entries, entries + count,
+                                            [](const ibv_wc& entry) { return !is_flushed_receive(entry); });
+  for (ibv_wc* entry = end; entry != entries + count; ++entry) held_completions.push_back({queue, *entry});
+  return static_cast<int>(end - entries);
+}
+
+int poll_cq(ibv_cq* queue, int count, ibv_wc* entries) {
+  if (++hooks().polls == hooks().failing_poll) {
+    hooks().failed = "poll_cq";
+    return -1;
+  }
+  if (hooks().holds_flushes) return hold(queue, own_ops.poll_cq(queue, count, entries), entries);
+  const int taken = take_held(queue, count, entries);
+  return taken != 0 ? taken : own_ops.poll_cq(queue, count, entries);
+}
+
+int post_send(ibv_qp* pair, ibv_send_wr* first, ibv_send_wr** rejected) {
+  *rejected = first;
+  return refuse("post_send") ? errno : own_ops.post_send(pair, first, rejected);
+}
+
+int post_srq_recv(ibv_srq* queue, ibv_recv_wr* first, ibv_recv_wr** rejected) {
+  *rejected = first;
+  return refuse("post_srq_recv") ? errno : own_ops.post_srq_recv(queue, first, rejected);
+}
+
+int query_port(ibv_context* context, uint8_t port_number, ibv_port_attr* attributes, size_t length_bytes) {
+  if (refuse("query_port")) return errno;
+  return own_query_port(context, port_number, attributes, length_bytes);
+}
+
+}  // namespace
+
+void take_over(ibv_context* context) {
+  verbs_context* extended = verbs_get_ctx(context);
+  if (context->ops.poll_cq == &poll_cq) return;
+  own_ops = context->ops;
+  context->ops.poll_cq = &poll_cq;
+  context->ops.post_send = &post_send;
+  context->ops.post_srq_recv = &post_srq_recv;
+  if (extended == nullptr || extended->query_port == nullptr) return;
+  own_query_port = extended->query_port;
+  extended->query_port = &query_port;
+}
+
+}  // namespace verbena::verbs::faulty
+
+using namespace verbena::verbs::faulty;
+
+extern "C" {
+
+// Waits in the reader: it is the plugin's event thread, which has time.
+int ibv_get_async_event(ibv_context* context, ibv_async_event* event) {
+  const int result = target().get_async_event(context, event);
+  if (result == 0 && event->event_type == IBV_EVENT_QP_LAST_WQE_REACHED) {
+    while (hooks().holds_flushes) usleep(1000);
+  }
+  return result;
+}
+
+void ibv_ack_async_event(ibv_async_event* event) {
+  target().ack_async_event(event);
+}
+
+}  // extern "C"

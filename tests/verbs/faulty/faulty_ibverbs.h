@@ -1,0 +1,33 @@
+// The hook into the faulty libibverbs: which call fails, and what was called.
+#pragma once
+
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+
+namespace verbena::verbs::faulty {
+
+struct Hooks {
+  // The n-th call from now on fails (set `calls` to 0); 0: none. Called from any thread.
+  std::atomic<int> failing_call{0};
+  std::atomic<int> failing_errno{ENOMEM};
+  std::atomic<int> calls{0};
+  std::atomic<const char*> failed{nullptr};  // the name of the call that failed, without ibv_
+  // The same for ibv_poll_cq, which is called as often as the caller has time.
+  std::atomic<int> failing_poll{0}, polls{0};
+  // Registrations beyond so many that are alive fail, with ENOMEM, as with a limit on locked memory.
+  std::atomic<int> most_regions{INT32_MAX};
+  // While set: of a queue pair in the error state no completion of a receive is found, and the event that
+  // tells the last of them is not delivered, as on a device that is slow to flush.
+  std::atomic<bool> holds_flushes{false};
+
+  std::atomic<int> live_objects{0};  // contexts, lists, domains, regions, queues, queue pairs
+  std::atomic<int> live_regions{0};
+  std::atomic<int> live_pairs{0};
+};
+
+using GetHooks = Hooks* (*)();
+inline constexpr char kGetHooks[] = "faulty_ibverbs_hooks";
+inline constexpr char kTargetVariable[] = "FAULTY_IBVERBS_TARGET";
+
+}  // namespace verbena::verbs::faulty

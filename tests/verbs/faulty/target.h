@@ -1,0 +1,60 @@
+// The library behind the faulty one. Inside only.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include "faulty_ibverbs.h"
+
+#undef ibv_query_port
+#undef ibv_reg_mr
+
+namespace verbena::verbs::faulty {
+
+#define FAULTY_VERBS(X) \
+  X(get_device_list)    \
+  X(free_device_list)   \
+  X(get_device_name)    \
+  X(open_device)        \
+  X(close_device)       \
+  X(query_device)       \
+  X(query_port)         \
+  X(query_gid)          \
+  X(query_pkey)         \
+  X(alloc_pd)           \
+  X(dealloc_pd)         \
+  X(reg_mr)             \
+  X(reg_mr_iova2)       \
+  X(reg_dmabuf_mr)      \
+  X(dereg_mr)           \
+  X(create_cq)          \
+  X(destroy_cq)         \
+  X(create_srq)         \
+  X(destroy_srq)        \
+  X(create_qp)          \
+  X(modify_qp)          \
+  X(destroy_qp)         \
+  X(query_ece)          \
+  X(set_ece)            \
+  X(get_async_event)    \
+  X(ack_async_event)    \
+  X(event_type_str)     \
+  X(wc_status_str)
+
+struct Target {
+#define FAULTY_MEMBER(name) decltype(&::ibv_##name) name = nullptr;
+  FAULTY_VERBS(FAULTY_MEMBER)
+#undef FAULTY_MEMBER
+  decltype(&::_ibv_query_gid_ex) query_gid_ex = nullptr;
+};
+
+// Loaded at the first call; ends the process if it cannot be.
+const Target& target();
+
+Hooks& hooks();
+// Counts the call; true if it is to fail. errno is set then.
+bool refuse(const char* name);
+
+// Puts our post, poll and query_port into a context of the other library.
+void take_over(ibv_context* context);
+
+}  // namespace verbena::verbs::faulty

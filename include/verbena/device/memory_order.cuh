@@ -155,6 +155,7 @@ inline constexpr bool kIsNonCoherent = cache == Cache::kNonCoherent || cache == 
                  "l"(__builtin_bit_cast(detail::Halves, bits).low),                                 \
                  "l"(__builtin_bit_cast(detail::Halves, bits).high)                                 \
                  : "memory")
+#define VERBENA_FENCE(unused, opcode) asm volatile(opcode ";" ::: "memory")
 #endif
 
 // `order` is kWeak or kVolatile (at Scope::kThreads), kRelaxed or kAcquire (at any other scope).
@@ -208,6 +209,23 @@ VERBENA_DEVICE void store(T* address, detail::Same<T> value) {
     VERBENA_BY_SCOPE(VERBENA_BY_SPACE_AND_CACHE, VERBENA_STORE, "st.relaxed");
   } else {
     VERBENA_BY_SCOPE(VERBENA_BY_SPACE_AND_CACHE, VERBENA_STORE, "st.release");
+  }
+#endif
+}
+
+// `order` is kAcquireRelease or kSequential; the scope is wider than a thread.
+template <Order order, Scope scope>
+VERBENA_DEVICE void fence() {
+  static_assert(order == Order::kAcquireRelease || order == Order::kSequential,
+                "verbena: a fence is acquire-release or sequentially consistent");
+  static_assert(scope != Scope::kThreads, "verbena: a fence has a scope");
+#if VERBENA_EMULATED
+  emulation::fence(order, scope);
+#elif VERBENA_PTX
+  if constexpr (order == Order::kAcquireRelease) {
+    VERBENA_BY_SCOPE(VERBENA_FENCE, , "fence.acq_rel");
+  } else {
+    VERBENA_BY_SCOPE(VERBENA_FENCE, , "fence.sc");
   }
 #endif
 }

@@ -70,14 +70,14 @@ class Link {
   // without error are retired before. False if a completion queue itself failed.
   template <typename Handle>
   bool poll(Handle&& handle) {
-    for (auto& queue : completions_) {
+    for (uint32_t rail = 0; rail < rails(); ++rail) {
       verbs::Completion batch[16];
       int count = 0;
       do {
-        count = queue.poll(batch);
+        count = completions_[rail].poll(batch);
         if (count < 0) return false;
         for (int i = 0; i < count; ++i) {
-          const uint32_t pair = find_pair(batch[i].qp_number);
+          const uint32_t pair = find_pair(rail, batch[i].qp_number);
           if (pair == queue_pairs()) continue;
           if (batch[i].error == 0 && batch[i].kind == verbs::CompletionKind::kSend) pairs_[pair].retire();
           handle(batch[i], pair);
@@ -91,9 +91,10 @@ class Link {
   std::string describe_failure(const verbs::Completion& completion, uint32_t queue_pair) const;
 
  private:
-  uint32_t find_pair(uint32_t qp_number) const {
+  // Two devices may give out the same number.
+  uint32_t find_pair(uint32_t rail, uint32_t qp_number) const {
     uint32_t q = 0;
-    while (q < pairs_.size() && pairs_[q].number() != qp_number) ++q;
+    while (q < pairs_.size() && (pairs_[q].number() != qp_number || rail_of_[q] != rail)) ++q;
     return q;
   }
 

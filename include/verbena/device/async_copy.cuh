@@ -1,0 +1,134 @@
+// Copies that the machine runs beside the threads: cp.async (sm_80), 16 bytes a thread; cp.async.bulk
+// (sm_90), a run of bytes by one thread, counted by an mbarrier on its way in and by bulk groups on its way
+// out. Below those architectures ptxas refuses the instruction. There is no emulation: code that uses these
+// chooses by VERBENA_ARCH and has another way when that is 0.
+//
+// Bulk addresses and lengths are multiples of 16 bytes; "shared" pointers are generic addresses of this
+// block's shared memory, other pointers are of global memory.
+#ifndef VERBENA_DEVICE_ASYNC_COPY_CUH
+#define VERBENA_DEVICE_ASYNC_COPY_CUH
+
+#include "verbena/device/platform.cuh"
+
+#if VERBENA_PTX
+
+namespace verbena::device {
+
+// A phase ends when as many threads have arrived as it was made for and all the bytes expected have come; the
+// parity that waits name is that of the phase waited for, 0 for the first. Lies in shared memory.
+struct alignas(8) CopyBarrier {
+  uint64_t word;
+};
+
+// The address within the shared window, as the .shared forms of instructions want it.
+VERBENA_DEVICE uint32_t get_shared_address(const void* shared) {
+  uint32_t result;
+  asm("{\n\t.reg .u64 address;\n\tcvta.to.shared.u64 address, %1;\n\tcvt.u32.u64 %0, address;\n\t}"
+      : "=r"(result)
+      : "l"(shared));
+  return result;
+}
+
+// One thread, before any other uses the barrier: that a block barrier follows is up to the caller.
+VERBENA_DEVICE void init_copy_barrier(CopyBarrier* barrier, uint32_t count_arrivals) {
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(get_shared_address(barrier)), "r"(count_arrivals)
+               : "memory");
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+// Ends the barrier's life, so that its memory may be used for something else. Nobody waits on it any more.
+VERBENA_DEVICE void destroy_copy_barrier(CopyBarrier* barrier) {
+  asm volatile("mbarrier.inval.shared.b64 [%0];" ::"r"(get_shared_address(barrier)) : "memory");
+}
+
+// Arrives, with release at block scope, and adds bytes to those that the phase waits for; at most 2^20 - 1 at
+// once.
+VERBENA_DEVICE void arrive_expecting(CopyBarrier* barrier, uint32_t length_bytes) {
+  asm volatile(
+      "mbarrier.arrive.expect_tx.release.cta.shared.b64 _, [%0], %1;" ::"r"(get_shared_address(barrier)),
+      "r"(length_bytes)
+      : "memory");
+}
+
+VERBENA_DEVICE void arrive(CopyBarrier* barrier) {
+  asm volatile("mbarrier.arrive.release.cta.shared.b64 _, [%0];" ::"r"(get_shared_address(barrier))
+               : "memory");
+}
+
+// True once the phase of that parity is over; what was copied in it is then visible to the caller (acquire at
+// block scope). May sleep for a while before it says no, never for ever.
+VERBENA_DEVICE bool try_wait_parity(const CopyBarrier* barrier, uint32_t parity) {
+  uint32_t is_over;
+  asm volatile(
+      "{\n\t.reg .pred p;\n\t"
+      "mbarrier.try_wait.parity.acquire.cta.shared.b64 p, [%1], %2;\n\tselp.u32 %0, 1, 0, p;\n\t}"
+      : "=r"(is_over)
+      : "r"(get_shared_address(barrier)), "r"(parity)
+      : "memory");
+  return is_over != 0;
+}
+
+// One thread starts it; the barrier's phase counts the bytes as they arrive.
+VERBENA_DEVICE void copy_bulk_global_to_shared(void* shared, const void* global, uint32_t length_bytes,
+                                               CopyBarrier* barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+          get_shared_address(shared)),
+      "l"(global), "r"(length_bytes), "r"(get_shared_address(barrier))
+      : "memory");
+}
+
+// One thread starts it, after fence_async_proxy() if threads wrote the bytes; it belongs to the thread's next
+// committed group.
+VERBENA_DEVICE void copy_bulk_shared_to_global(void* global, const void* shared, uint32_t length_bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global),
+               "r"(get_shared_address(shared)), "r"(length_bytes)
+               : "memory");
+}
+
+VERBENA_DEVICE void commit_bulk_group() {
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+// Until at most that many of this thread's latest groups are under way: their bytes are written and visible
+// to it.
+template <int count_pending>
+VERBENA_DEVICE void wait_bulk_groups() {
+  asm volatile("cp.async.bulk.wait_group %0;" ::"n"(count_pending) : "memory");
+}
+
+// The same, but only until their source may be overwritten.
+template <int count_pending>
+VERBENA_DEVICE void wait_bulk_groups_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(count_pending) : "memory");
+}
+
+// Orders this thread's accesses and those of bulk copies that it starts later, to shared memory or to all.
+VERBENA_DEVICE void fence_async_proxy_shared() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+VERBENA_DEVICE void fence_async_proxy() {
+  asm volatile("fence.proxy.async;" ::: "memory");
+}
+
+// 16 bytes, past L1; both addresses are multiples of 16.
+VERBENA_DEVICE void copy_async_global_to_shared(void* shared, const void* global) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(get_shared_address(shared)), "l"(global)
+               : "memory");
+}
+
+VERBENA_DEVICE void commit_async_group() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+// Until at most that many of this thread's latest groups are under way; its own bytes are then visible to it,
+// and to others after a barrier.
+template <int count_pending>
+VERBENA_DEVICE void wait_async_groups() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(count_pending) : "memory");
+}
+
+}  // namespace verbena::device
+
+#endif
+#endif

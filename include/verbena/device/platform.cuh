@@ -47,7 +47,14 @@
 #define VERBENA_PTX 0
 #endif
 
+#if VERBENA_EMULATED
+#define VERBENA_UNROLL
+#define VERBENA_UNROLL_BY(count)
+#else
 #define VERBENA_UNROLL _Pragma("unroll")
+#define VERBENA_PRAGMA(text) _Pragma(#text)
+#define VERBENA_UNROLL_BY(count) VERBENA_PRAGMA(unroll count)
+#endif
 
 namespace verbena::device {
 

@@ -1,0 +1,222 @@
+// Copies of any length between any two addresses: whole 16-byte vectors with many independent loads in
+// flight, the source realigned in registers where source and destination disagree modulo 16.
+//
+// The source is read in whole aligned 16-byte units, so up to 15 bytes before and after it are read too (and
+// ignored): memory is allocated in such units, but a buffer's own bounds checker may see it. Exactly the
+// bytes of the destination are written. Loads are relaxed at system scope: they see what an acquire before
+// them made visible even where an L1 cache holds older bytes, at the speed of weak ones on an H200. Stores
+// are weak: order them as any other. Source and destination do not overlap.
+#ifndef VERBENA_DEVICE_COPY_CUH
+#define VERBENA_DEVICE_COPY_CUH
+
+#include "verbena/device/machine.cuh"
+#include "verbena/device/memory_order.cuh"
+
+namespace verbena::device {
+
+inline constexpr uint32_t kVectorBytes = sizeof(Vector16);
+inline constexpr uint32_t kRowBytes = kVectorBytes * kWarpLanes;  // what a warp moves with one instruction
+
+namespace detail {
+
+VERBENA_DEVICE uint32_t offset_in_vector(const void* address) {
+  return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(address)) % kVectorBytes;
+}
+
+VERBENA_DEVICE Vector16 load_data(const char* address) {
+  return load<Order::kRelaxed, Scope::kSystem, Cache::kDefault, Space::kGlobal>(
+      reinterpret_cast<const Vector16*>(address));
+}
+
+VERBENA_DEVICE void store_data(char* address, Vector16 value) {
+  store<Order::kWeak, Scope::kThreads, Cache::kDefault, Space::kGlobal>(reinterpret_cast<Vector16*>(address),
+                                                                        value);
+}
+
+VERBENA_DEVICE void copy_byte(char* destination, const char* source) {
+  const auto value = load<Order::kRelaxed, Scope::kSystem, Cache::kDefault, Space::kGlobal>(
+      reinterpret_cast<const uint8_t*>(source));
+  store<Order::kWeak, Scope::kThreads, Cache::kDefault, Space::kGlobal>(
+      reinterpret_cast<uint8_t*>(destination), value);
+}
+
+// Bytes shift .. shift + 15 of the 32 bytes (low, high); shift is 0 to 15.
+VERBENA_DEVICE Vector16 realign(Vector16 low, Vector16 high, uint32_t shift) {
+  uint32_t w0 = low.x, w1 = low.y, w2 = low.z, w3 = low.w, w4 = high.x, w5 = high.y, w6 = high.z;
+  if ((shift & 8) != 0) w0 = w2, w1 = w3, w2 = w4, w3 = w5, w4 = w6, w5 = high.w;
+  if ((shift & 4) != 0) w0 = w1, w1 = w2, w2 = w3, w3 = w4, w4 = w5;
+  const uint32_t bits = shift % 4 * 8;
+  return {shift_right_wrap(w0, w1, bits), shift_right_wrap(w1, w2, bits), shift_right_wrap(w2, w3, bits),
+          shift_right_wrap(w3, w4, bits)};
+}
+
+}  // namespace detail
+
+// A stretch of bytes to copy.
+struct CopyPiece {
+  char* destination;
+  const char* source;
+  uint32_t length_bytes;
+};
+
+// How the bytes of a copy fall: a head up to the destination's first 16-byte boundary, whole vectors, a tail.
+struct CopyShape {
+  uint32_t head_bytes = 0, vectors = 0, tail_bytes = 0;
+  uint32_t shift = 0;  // bytes from an aligned unit of the source to what belongs into the first vector
+  char* destination = nullptr;   // of the first vector
+  const char* source = nullptr;  // the aligned unit in which the first vector's bytes begin
+
+  VERBENA_DEVICE static CopyShape of(const CopyPiece& piece) {
+    const auto [destination, source, length_bytes] = piece;
+    CopyShape shape;
+    const uint32_t to_boundary = (kVectorBytes - detail::offset_in_vector(destination)) % kVectorBytes;
+    shape.head_bytes = to_boundary < length_bytes ? to_boundary : length_bytes;
+    const uint32_t body_bytes = length_bytes - shape.head_bytes;
+    shape.vectors = body_bytes / kVectorBytes;
+    shape.tail_bytes = body_bytes % kVectorBytes;
+    shape.destination = destination + shape.head_bytes;
+    shape.shift = detail::offset_in_vector(source + shape.head_bytes);
+    shape.source = source + shape.head_bytes - shape.shift;
+    return shape;
+  }
+
+  // Head and tail, a byte a lane.
+  VERBENA_DEVICE void copy_ends(uint32_t lane) const {
+    if ((head_bytes | tail_bytes) == 0) return;
+    const char* const from = source + shift;
+    if (lane < head_bytes) {
+      const auto back = static_cast<ptrdiff_t>(lane) - static_cast<ptrdiff_t>(head_bytes);
+      detail::copy_byte(destination + back, from + back);
+    }
+    if (lane < tail_bytes) {
+      const uint32_t offset = vectors * kVectorBytes + lane;
+      detail::copy_byte(destination + offset, from + offset);
+    }
+  }
+};
+
+// A warp's copy of at most kRows rows between load() and store(), so that other work, or the loads of a
+// second piece, can stand between them. All 32 lanes call everything, with the same piece.
+template <int kRows>
+class WarpPiece {
+ public:
+  static constexpr uint32_t kMaxBodyBytes = kRows * kRowBytes;
+
+  VERBENA_DEVICE void load(const CopyPiece& piece) {
+    shape_ = CopyShape::of(piece);
+    const uint32_t lane = device::lane();
+    const char* const from = shape_.source + lane * kVectorBytes;
+    // A shifted vector needs the unit after it too: one more in all.
+    const uint32_t units = shape_.shift == 0 || shape_.vectors == 0 ? shape_.vectors : shape_.vectors + 1;
+    VERBENA_UNROLL
+    for (uint32_t row = 0; row < kRows; ++row) {
+      if (row * kWarpLanes + lane < units) rows_[row] = detail::load_data(from + row * kRowBytes);
+    }
+    if (units > kRows * kWarpLanes && lane == 0) beyond_ = detail::load_data(from + kRows * kRowBytes);
+  }
+
+  VERBENA_DEVICE void store() {
+    const uint32_t lane = device::lane();
+    char* const to = shape_.destination + lane * kVectorBytes;
+    VERBENA_UNROLL
+    for (uint32_t row = 0; row < kRows; ++row) {
+      const Vector16 value = shape_.shift == 0 ? rows_[row] : realign_row(row, lane);
+      if (row * kWarpLanes + lane < shape_.vectors) detail::store_data(to + row * kRowBytes, value);
+    }
+    shape_.copy_ends(lane);
+  }
+
+ private:
+  // The next unit is the next lane's; the last lane's is the first of the next row, which lane 0 passes on.
+  VERBENA_DEVICE Vector16 realign_row(uint32_t row, uint32_t lane) {
+    Vector16 mine = rows_[row];
+    if (lane == 0) mine = row + 1 < kRows ? rows_[row + 1 < kRows ? row + 1 : row] : beyond_;
+    const int from = static_cast<int>((lane + 1) % kWarpLanes);
+    const Vector16 next = {shuffle(kFullWarp, mine.x, from), shuffle(kFullWarp, mine.y, from),
+                           shuffle(kFullWarp, mine.z, from), shuffle(kFullWarp, mine.w, from)};
+    return detail::realign(rows_[row], next, shape_.shift);
+  }
+
+  CopyShape shape_;
+  Vector16 rows_[kRows] = {};
+  Vector16 beyond_ = {};
+};
+
+namespace detail {
+
+inline constexpr int kCopyRows = 4;
+inline constexpr uint32_t kCopyPieceBytes = WarpPiece<kCopyRows>::kMaxBodyBytes;
+
+// The `index`-th piece of a copy in pieces of `piece_bytes`: all but the first begin at a vector of the
+// destination.
+VERBENA_DEVICE CopyPiece cut_piece(char* destination, const char* source, uint64_t length_bytes,
+                                   uint64_t index, uint32_t piece_bytes) {
+  const uint32_t head = (kVectorBytes - offset_in_vector(destination)) % kVectorBytes;
+  const uint64_t from = index == 0 ? 0 : head + index * piece_bytes;
+  const uint64_t wanted = head + (index + 1) * piece_bytes;
+  const uint64_t to = wanted < length_bytes ? wanted : length_bytes;
+  return {destination + from, source + from, static_cast<uint32_t>(to - from)};
+}
+
+VERBENA_DEVICE uint64_t count_pieces(const char* destination, uint64_t length_bytes, uint32_t piece_bytes) {
+  const uint32_t head = (kVectorBytes - offset_in_vector(destination)) % kVectorBytes;
+  if (length_bytes <= head) return length_bytes == 0 ? 0 : 1;
+  return (length_bytes - head + piece_bytes - 1) / piece_bytes;
+}
+
+// Pieces first, first + step, ... by one warp, the next one's loads under way while one is stored.
+VERBENA_DEVICE void copy_pieces(char* destination, const char* source, uint64_t length_bytes, uint64_t first,
+                                uint64_t step) {
+  const uint64_t pieces = count_pieces(destination, length_bytes, kCopyPieceBytes);
+  if (first >= pieces) return;
+  WarpPiece<kCopyRows> even, odd;
+  even.load(cut_piece(destination, source, length_bytes, first, kCopyPieceBytes));
+  for (uint64_t piece = first;; piece += 2 * step) {
+    if (piece + step < pieces)
+      odd.load(cut_piece(destination, source, length_bytes, piece + step, kCopyPieceBytes));
+    even.store();
+    if (piece + step >= pieces) return;
+    if (piece + 2 * step < pieces)
+      even.load(cut_piece(destination, source, length_bytes, piece + 2 * step, kCopyPieceBytes));
+    odd.store();
+    if (piece + 2 * step >= pieces) return;
+  }
+}
+
+}  // namespace detail
+
+// One thread copies everything.
+VERBENA_DEVICE void copy_thread(void* destination, const void* source, size_t length_bytes) {
+  auto* const to = static_cast<char*>(destination);
+  const auto* const from = static_cast<const char*>(source);
+  size_t done = 0;
+  if (detail::offset_in_vector(to) == detail::offset_in_vector(from)) {
+    for (; done < length_bytes && detail::offset_in_vector(to + done) != 0; ++done)
+      detail::copy_byte(to + done, from + done);
+    for (; length_bytes - done >= kVectorBytes; done += kVectorBytes)
+      detail::store_data(to + done, detail::load_data(from + done));
+  }
+  for (; done < length_bytes; ++done) detail::copy_byte(to + done, from + done);
+}
+
+// All 32 lanes of the caller's warp copy together. They need a sync_warp before one reads what another wrote.
+VERBENA_DEVICE void copy_warp(void* destination, const void* source, size_t length_bytes) {
+  detail::copy_pieces(static_cast<char*>(destination), static_cast<const char*>(source), length_bytes, 0, 1);
+}
+
+// All warps of a group of `threads` threads (a multiple of 32) copy together; `thread` is the caller's number
+// in it. They need their barrier before one reads what another wrote.
+VERBENA_DEVICE void copy_group(void* destination, const void* source, size_t length_bytes, uint32_t thread,
+                               uint32_t threads) {
+  detail::copy_pieces(static_cast<char*>(destination), static_cast<const char*>(source), length_bytes,
+                      thread / kWarpLanes, threads / kWarpLanes);
+}
+
+// All threads of the block copy together; see copy_group.
+VERBENA_DEVICE void copy_block(void* destination, const void* source, size_t length_bytes) {
+  copy_group(destination, source, length_bytes, thread_index(), threads_per_block());
+}
+
+}  // namespace verbena::device
+
+#endif

@@ -114,6 +114,37 @@ VERBENA_DEVICE void sync_named(int barrier, int count_threads) {
 #endif
 }
 
+// sync_named, and says whether any of the threads voted yes.
+VERBENA_DEVICE bool sync_named_any(int barrier, int count_threads, bool vote) {
+#if VERBENA_PTX
+  uint32_t result;
+  asm volatile(
+      "{\n\t.reg .pred p, q;\n\tsetp.ne.u32 p, %3, 0;\n\t"
+      "barrier.red.or.pred.aligned q, %1, %2, p;\n\tselp.u32 %0, 1, 0, q;\n\t}"
+      : "=r"(result)
+      : "r"(barrier), "r"(count_threads), "r"(static_cast<uint32_t>(vote))
+      : "memory");
+  return result != 0;
+#elif VERBENA_EMULATED
+  // A word for each barrier. The first sync comes after the reads of the round before.
+  static const char key = 0;
+  auto* const voted =
+      static_cast<uint32_t*>(emulation::shared_memory(&key, 16 * sizeof(uint32_t), 4)) + barrier;
+  const uint32_t no = 0, yes = 1;
+  uint32_t result = 0;
+  emulation::sync_named(barrier, count_threads);
+  emulation::store(voted, &no, sizeof no, Order::kRelaxed, Scope::kBlock);
+  emulation::sync_named(barrier, count_threads);
+  if (vote) emulation::store(voted, &yes, sizeof yes, Order::kRelaxed, Scope::kBlock);
+  emulation::sync_named(barrier, count_threads);
+  emulation::load(&result, voted, sizeof result, Order::kRelaxed, Scope::kBlock);
+  return result != 0;
+#else
+  (void)barrier, (void)count_threads;
+  return vote;
+#endif
+}
+
 // Of the next four: every lane of `lanes` comes, with the same mask, and the caller is one of them.
 VERBENA_DEVICE void sync_warp(uint32_t lanes = kFullWarp) {
 #if VERBENA_EMULATED

@@ -1,0 +1,116 @@
+// Barriers of more than a block, to be used again and again: the blocks of a grid, and the GPUs (ranks) of a
+// system. They count up in 64 bits and are never set back, so no round can meet a late thread of another.
+// What any thread did before a barrier is there for every thread after it, at the barrier's scope.
+//
+// Every call ends by its limits. When one did not return kReached, the counts are out of step: the host
+// zeroes the words of all ranks, with no kernel running, before the barrier is used again. All blocks that
+// take part must be resident at the same time (a cooperative launch, or no more blocks than fit).
+#ifndef VERBENA_DEVICE_BARRIER_CUH
+#define VERBENA_DEVICE_BARRIER_CUH
+
+#include "verbena/device/atomic.cuh"
+#include "verbena/device/group.cuh"
+#include "verbena/device/wait.cuh"
+
+namespace verbena::device {
+
+// Between `count_blocks` blocks of one GPU, always as many; `arrived` is a word of its own in global memory,
+// zero before its first use and kept from kernel to kernel.
+struct GridBarrier {
+  uint64_t* arrived;
+  uint32_t count_blocks;
+
+  // By one thread of each block, after a block barrier if other threads' work counts. Releases, and returns
+  // the number that `arrived` reaches when the last block comes.
+  VERBENA_DEVICE uint64_t arrive() const {
+    const uint64_t before = fetch_add<Order::kRelease, Scope::kGpu>(arrived, 1);
+    return (before / count_blocks + 1) * count_blocks;
+  }
+
+  template <typename BackOff = SpinWithoutPause, uint32_t kSpinsPerCheck = kDefaultSpinsPerCheck>
+  [[nodiscard]] VERBENA_DEVICE WaitResult wait(uint64_t reached, const WaitLimits& limits) const {
+    return wait_until<Relation::kGreaterEqual, Scope::kGpu, BackOff, kSpinsPerCheck>(arrived, reached,
+                                                                                     limits);
+  }
+
+  // By all threads of the block's group.
+  template <typename BackOff = SpinWithoutPause, uint32_t kSpinsPerCheck = kDefaultSpinsPerCheck,
+            typename Group = BlockGroup>
+  [[nodiscard]] VERBENA_DEVICE WaitResult sync(const WaitLimits& limits, const Group& group = {}) const {
+    group.sync();
+    WaitResult mine = WaitResult::kReached;
+    if (group.elect()) mine = wait<BackOff, kSpinsPerCheck>(arrive(), limits);
+    return agree(group, mine);
+  }
+};
+
+// Between one group of threads on each of `count_ranks` GPUs (or processes). Each rank has `count_ranks`
+// words that its peers write and one that counts its own rounds, all zero before the first use.
+struct SystemBarrier {
+  uint64_t* const* arrivals;  // of each rank, as this GPU addresses it: word r is written by rank r
+  uint64_t* rounds;           // this rank's own
+  uint32_t rank;
+  uint32_t count_ranks;
+
+  // By all threads of the group, after a group barrier. Releases at system scope; returns the round begun.
+  template <typename Group>
+  VERBENA_DEVICE uint64_t arrive(const Group& group) const {
+    const uint64_t round = load_relaxed<Scope::kGpu>(rounds) + 1;
+    for (uint32_t peer = group.rank(); peer < count_ranks; peer += group.size())
+      store_release<Scope::kSystem>(arrivals[peer] + rank, round);
+    return round;
+  }
+
+  // By all threads of the group, once for each arrive().
+  template <typename BackOff = SpinWithoutPause, uint32_t kSpinsPerCheck = kDefaultSpinsPerCheck,
+            typename Group>
+  [[nodiscard]] VERBENA_DEVICE WaitResult wait(const Group& group, uint64_t round,
+                                               const WaitLimits& limits) const {
+    WaitResult mine = WaitResult::kReached;
+    for (uint32_t peer = group.rank(); peer < count_ranks && mine == WaitResult::kReached;
+         peer += group.size())
+      mine = wait_until<Relation::kGreaterEqual, Scope::kSystem, BackOff, kSpinsPerCheck>(
+          arrivals[rank] + peer, round, limits);
+    const WaitResult all = agree(group, mine);
+    if (group.elect()) store_relaxed<Scope::kGpu>(rounds, round);
+    return all;
+  }
+
+  template <typename BackOff = SpinWithoutPause, uint32_t kSpinsPerCheck = kDefaultSpinsPerCheck,
+            typename Group = BlockGroup>
+  [[nodiscard]] VERBENA_DEVICE WaitResult sync(const WaitLimits& limits, const Group& group = {}) const {
+    group.sync();
+    return wait<BackOff, kSpinsPerCheck>(group, arrive(group), limits);
+  }
+};
+
+// All blocks of all ranks: the grids meet, block 0 of each meets its peers, the grids meet again.
+template <typename BackOff = SpinWithoutPause, uint32_t kSpinsPerCheck = kDefaultSpinsPerCheck>
+[[nodiscard]] VERBENA_DEVICE WaitResult sync_all_ranks(const GridBarrier& grid, const SystemBarrier& system,
+                                                       const WaitLimits& limits) {
+  WaitResult result = grid.sync<BackOff, kSpinsPerCheck>(limits);
+  if (result == WaitResult::kReached && block_index() == 0)
+    result = system.sync<BackOff, kSpinsPerCheck>(limits);
+  if (result != WaitResult::kReached) return result;  // the other blocks' limits end their wait too
+  return grid.sync<BackOff, kSpinsPerCheck>(limits);
+}
+
+// The blocks of a grid as a group, for whatever takes one; sync() has the limits it was made with, and once
+// one of them ended it, is_broken() says so.
+struct GridGroup {
+  GridBarrier barrier;
+  WaitLimits limits;
+  WaitResult result = WaitResult::kReached;
+
+  VERBENA_DEVICE uint32_t rank() const { return block_index() * threads_per_block() + thread_index(); }
+  VERBENA_DEVICE uint32_t size() const { return blocks_per_grid() * threads_per_block(); }
+  VERBENA_DEVICE bool elect() const { return rank() == 0; }
+  VERBENA_DEVICE bool is_broken() const { return result != WaitResult::kReached; }
+  VERBENA_DEVICE void sync() {
+    if (!is_broken()) result = barrier.sync(limits);
+  }
+};
+
+}  // namespace verbena::device
+
+#endif

@@ -1,3 +1,5 @@
+#include "softverbs/completion_queue.h"
+
 #include <sched.h>
 #include <unistd.h>
 
@@ -15,13 +17,6 @@ namespace {
 constexpr int kHeldLooks = 200;  // at a completion being written, before its producer is suspected to be dead
 
 thread_local uint32_t empty_polls = 0;
-
-// The peer may need this CPU to send what we wait for.
-void yield_if_idle() {
-  if (++empty_polls < get_config().spin_polls) return;
-  empty_polls = get_config().spin_polls;
-  sched_yield();
-}
 
 // Completions of queue pairs that were destroyed or reset are dropped, and so is the second report of a
 // receive whose sender was killed while reporting.
@@ -73,6 +68,7 @@ Cq* make_cq(Context& context, uint32_t entries) {
   }
   shared.capacity.set(capacity);
   shared.context.set(context.index);
+  shared.stamp.set(kNoStamp);
   shared.ring.set(ring);
   shared.channel.inode.set(0);
   shared.token.set(get_event_table().add(cq));
@@ -85,35 +81,48 @@ Cq* make_cq(Context& context, uint32_t entries) {
 
 }  // namespace
 
-int poll_cq(ibv_cq* base, int count, ibv_wc* completions) {
-  Cq& cq = get_cq(base);
+void yield_if_idle(bool has_polled) {
+  empty_polls = has_polled ? 0 : empty_polls + 1;
+  if (empty_polls < get_config().spin_polls) return;
+  empty_polls = get_config().spin_polls;
+  sched_yield();
+}
+
+bool take_completion(Cq& cq, Completion& completion) {
   Process* process = Process::get();
   Segment& segment = process->segment();
   SharedCq& shared = segment.cq(cq.index);
-  int polled = 0;
-  {
-    std::lock_guard lock(cq.poll_mutex);
-    Completion completion;
-    uint32_t holder = 0;
-    while (polled < count) {
-      Polled result = pop_completion(segment, shared, completion, holder);
-      for (int looks = 0; result == Polled::kHeld && looks < kHeldLooks; ++looks) {
-        result = pop_completion(segment, shared, completion, holder);
-      }
-      if (result == Polled::kHeld && process->is_claimer_dead(holder)) {
-        skip_completion(segment, shared);
-        continue;
-      }
-      if (result != Polled::kTaken) break;
-      if (!is_current(segment.qp(get_qp_index(completion.qp_number)), completion)) continue;
-      fill_work_completion(completion, completions[polled++]);
+  uint32_t holder = 0;
+  for (;;) {
+    Polled result = pop_completion(segment, shared, completion, holder);
+    for (int looks = 0; result == Polled::kHeld && looks < kHeldLooks; ++looks) {
+      result = pop_completion(segment, shared, completion, holder);
     }
+    if (result == Polled::kHeld && process->is_claimer_dead(holder)) {
+      skip_completion(segment, shared);
+      continue;
+    }
+    if (result != Polled::kTaken) return false;
+    if (is_current(segment.qp(get_qp_index(completion.qp_number)), completion)) return true;
   }
-  if (polled == 0) {
-    yield_if_idle();
-  } else {
-    empty_polls = 0;
+}
+
+namespace {
+int poll_ring(Cq& cq, int count, ibv_wc* completions) {
+  std::lock_guard lock(cq.poll_mutex);
+  Completion completion;
+  int polled = 0;
+  while (polled < count && take_completion(cq, completion)) {
+    fill_work_completion(completion, completions[polled++]);
   }
+  return polled;
+}
+}  // namespace
+
+int poll_cq(ibv_cq* base, int count, ibv_wc* completions) {
+  Cq& cq = get_cq(base);
+  const int polled = poll_ring(cq, count, completions);
+  yield_if_idle(polled != 0);
   return polled;
 }
 
@@ -126,14 +135,10 @@ int request_notification(ibv_cq* base, int solicited_only) {
   return 0;
 }
 
-}  // namespace verbena::softverbs
-
-using namespace verbena::softverbs;
-
-SOFTVERBS_API ibv_cq* ibv_create_cq(ibv_context* context, int entries, void* cq_context,
-                                    ibv_comp_channel* channel, int vector) {
-  if (entries < 1 || entries > static_cast<int>(kMaxCqEntries)) return fail_with<ibv_cq>(EINVAL);
-  if (vector < 0 || vector >= context->num_comp_vectors) return fail_with<ibv_cq>(EINVAL);
+Cq* create_completion_queue(ibv_context* context, const CompletionQueueRequest& request) {
+  const auto [entries, cq_context, channel, vector] = request;
+  if (entries < 1 || entries > static_cast<int>(kMaxCqEntries)) return fail_with<Cq>(EINVAL);
+  if (vector < 0 || vector >= context->num_comp_vectors) return fail_with<Cq>(EINVAL);
   Cq* cq = make_cq(get_context(context), static_cast<uint32_t>(entries));
   if (cq == nullptr) return nullptr;
   ibv_cq& base = cq->base;
@@ -152,7 +157,17 @@ SOFTVERBS_API ibv_cq* ibv_create_cq(ibv_context* context, int entries, void* cq_
     ++channel->refcnt;
     pthread_mutex_unlock(&context->mutex);
   }
-  return &base;
+  return cq;
+}
+
+}  // namespace verbena::softverbs
+
+using namespace verbena::softverbs;
+
+SOFTVERBS_API ibv_cq* ibv_create_cq(ibv_context* context, int entries, void* cq_context,
+                                    ibv_comp_channel* channel, int vector) {
+  Cq* cq = create_completion_queue(context, {entries, cq_context, channel, vector});
+  return cq == nullptr ? nullptr : &cq->base;
 }
 
 SOFTVERBS_API int ibv_resize_cq(ibv_cq*, int) {

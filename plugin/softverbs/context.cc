@@ -24,6 +24,7 @@ void install_operations(Context& context) {
   verbs.query_port = query_port_sized;
   verbs.query_device_ex = query_device_sized;
   verbs.query_rt_values = query_clock;
+  verbs.create_cq_ex = create_cq_extended;
   verbs.create_qp_ex = create_qp_extended;
   verbs.alloc_td = allocate_thread_domain;
   verbs.dealloc_td = deallocate_thread_domain;

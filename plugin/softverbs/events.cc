@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <ctime>
 
 #include "softverbs/completion_ring.h"
 
@@ -34,6 +35,12 @@ bool is_woken_by(uint32_t armed, bool is_solicited) {
   return armed == kArmedAny || (armed == kArmedSolicited && is_solicited);
 }
 
+uint64_t read_stamp_ns(uint32_t stamp) {
+  timespec now{};
+  clock_gettime(stamp == kRawStamp ? CLOCK_MONOTONIC_RAW : CLOCK_REALTIME, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
+}
+
 }  // namespace
 
 void write_event(Peer& peer, const SharedPipe& pipe, const void* record, size_t bytes) {
@@ -57,8 +64,9 @@ void raise_async(Peer& peer, uint32_t context, uint64_t token, ibv_event_type ty
   write_event(peer, peer.segment->header().async_pipes[context], &record, sizeof(record));
 }
 
-void complete(Peer& peer, uint32_t cq_index, const Completion& completion, bool is_solicited) {
+void complete(Peer& peer, uint32_t cq_index, Completion& completion, bool is_solicited) {
   SharedCq& cq = peer.segment->cq(cq_index);
+  if (cq.stamp.get() != kNoStamp) completion.stamp_ns = read_stamp_ns(cq.stamp.get());
   if (!push_completion(*peer.segment, cq, completion, Process::get()->claimer())) {
     if (cq.overrun.exchange(1) == 0) raise_async(peer, cq.context.get(), cq.token.get(), IBV_EVENT_CQ_ERR);
     return;

@@ -19,8 +19,9 @@ void write_event(Peer& peer, const SharedPipe& pipe, const void* record, size_t 
 
 void raise_async(Peer& peer, uint32_t context, uint64_t token, ibv_event_type type);
 
-// Puts a completion into a queue of `peer`, and wakes its owner if that asked for it.
-void complete(Peer& peer, uint32_t cq_index, const Completion& completion, bool is_solicited);
+// Puts a completion into a queue of `peer`, stamped if that asks for it, and wakes its owner if that asked
+// for it.
+void complete(Peer& peer, uint32_t cq_index, Completion& completion, bool is_solicited);
 
 // A pipe whose read end is given to the application. False and errno on failure.
 bool open_event_pipe(SharedPipe& shared, int& read_fd);

@@ -12,6 +12,9 @@ ibv_qp* create_qp_extended(ibv_context* context, ibv_qp_init_attr_ex* init);
 // Fills the function pointers of the ibv_wr_* calls.
 void install_extended_posts(Qp& qp);
 
+// In completion_extended.cc.
+ibv_cq_ex* create_cq_extended(ibv_context* context, ibv_cq_init_attr_ex* init);
+
 // In protection_domain.cc.
 ibv_td* allocate_thread_domain(ibv_context* context, ibv_td_init_attr* init);
 int deallocate_thread_domain(ibv_td* domain);

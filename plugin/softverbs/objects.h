@@ -65,11 +65,18 @@ struct Channel {
 };
 
 struct Cq {
-  ibv_cq base{};
+  union {
+    ibv_cq base;
+    ibv_cq_ex extended;
+    uint8_t newer_headers[sizeof(ibv_cq_ex) + 64];  // where they look for functions that we do not have
+  };
   uint32_t index = 0;
   uint64_t ring_bytes = 0;
   std::mutex poll_mutex;
+  Completion current{};  // of ibv_start_poll and ibv_next_poll, under poll_mutex
   std::atomic<uint32_t> users{0};
+
+  Cq() : newer_headers{} {}
 };
 
 // The owner's half of a receive queue.

@@ -138,8 +138,9 @@ struct alignas(64) SharedQp {
 struct Completion {
   uint64_t wr_id;
   uint64_t send_retired;  // send completions: free the send queue up to here
-  uint32_t status;
-  uint32_t opcode;
+  uint64_t stamp_ns;      // by the clock that its queue asks for
+  uint16_t status;
+  uint16_t opcode;
   uint32_t flags;
   uint32_t byte_length;
   uint32_t immediate;
@@ -159,6 +160,7 @@ static_assert(sizeof(CompletionSlot) == 64);
 struct alignas(64) SharedCq {
   Shared<uint32_t> capacity;  // entries, a power of two
   Shared<uint32_t> context;
+  Shared<uint32_t> stamp;  // enum Stamp
   Shared<uint64_t> ring;   // offset in the segment
   Shared<uint64_t> token;  // its owner's name for it in events
   SharedPipe channel;
@@ -167,6 +169,8 @@ struct alignas(64) SharedCq {
   std::atomic<uint32_t> armed;  // 0, or which completions make an event: see Armed
   std::atomic<uint32_t> overrun;
 };
+
+enum Stamp : uint32_t { kNoStamp = 0, kRawStamp = 1, kWallStamp = 2 };
 
 enum Armed : uint32_t { kDisarmed = 0, kArmedSolicited = 1, kArmedAny = 2 };
 

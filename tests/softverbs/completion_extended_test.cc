@@ -1,0 +1,127 @@
+#include <cerrno>
+#include <ctime>
+
+#include "fixture.h"
+
+// ibv_create_cq_ex, and polling with ibv_start_poll and the read functions.
+namespace verbena::softverbs_test {
+namespace {
+
+uint64_t read_ns(clockid_t clock) {
+  timespec now{};
+  clock_gettime(clock, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
+}
+
+// A node whose queue pairs complete into an extended queue.
+struct ExtendedNode : Node {
+  ibv_cq* plain = cq;
+  ibv_cq_ex* extended = nullptr;
+
+  explicit ExtendedNode(uint64_t fields) {
+    ibv_cq_init_attr_ex init{};
+    init.cqe = 64;
+    init.wc_flags = fields;
+    extended = ibv_create_cq_ex(context, &init);
+    EXPECT_NE(extended, nullptr);
+    cq = ibv_cq_ex_to_cq(extended);
+  }
+  ~ExtendedNode() {
+    EXPECT_EQ(ibv_destroy_cq(cq), 0);
+    cq = plain;
+  }
+};
+
+int start_poll(ibv_cq_ex* cq) {
+  ibv_poll_cq_attr attributes{};
+  return ibv_start_poll(cq, &attributes);
+}
+
+struct CompletionExtendedTest : ::testing::Test {
+  void exchange(QueuePair& pair, Buffer& buffer) {
+    ASSERT_EQ(pair.post_receive(1, buffer, 0, 64), 0);
+    Send send(IBV_WR_SEND_WITH_IMM, 2);
+    send.from(buffer, 64, 40).with_immediate(77);
+    ASSERT_EQ(send.post(pair), 0);
+  }
+};
+
+TEST_F(CompletionExtendedTest, ReadsWhatItPolls) {
+  ExtendedNode node(IBV_WC_STANDARD_FLAGS);
+  Buffer buffer(node, 128);
+  QueuePair pair(node);
+  pair.connect(pair.address());
+  EXPECT_EQ(start_poll(node.extended), ENOENT);
+  exchange(pair, buffer);
+  ASSERT_EQ(start_poll(node.extended), 0);
+  EXPECT_EQ(node.extended->wr_id, 1u);
+  EXPECT_EQ(node.extended->status, IBV_WC_SUCCESS);
+  EXPECT_EQ(ibv_wc_read_opcode(node.extended), IBV_WC_RECV);
+  EXPECT_EQ(ibv_wc_read_byte_len(node.extended), 40u);
+  EXPECT_EQ(ibv_wc_read_imm_data(node.extended), 77u);
+  EXPECT_EQ(ibv_wc_read_wc_flags(node.extended), static_cast<unsigned>(IBV_WC_WITH_IMM));
+  EXPECT_EQ(ibv_wc_read_qp_num(node.extended), pair.qp->qp_num);
+  EXPECT_EQ(ibv_wc_read_src_qp(node.extended), pair.qp->qp_num);
+  ASSERT_EQ(ibv_next_poll(node.extended), 0);
+  EXPECT_EQ(node.extended->wr_id, 2u);
+  EXPECT_EQ(ibv_wc_read_opcode(node.extended), IBV_WC_SEND);
+  EXPECT_EQ(ibv_next_poll(node.extended), ENOENT);
+  ibv_end_poll(node.extended);
+  EXPECT_EQ(start_poll(node.extended), ENOENT) << "must not have kept its lock";
+}
+
+TEST_F(CompletionExtendedTest, ServesTheOlderPollToo) {
+  ExtendedNode node(0);
+  Buffer buffer(node, 128);
+  QueuePair pair(node);
+  pair.connect(pair.address());
+  exchange(pair, buffer);
+  EXPECT_EQ(node.wait_completions(2).size(), 2u);
+}
+
+void expect_stamp(uint64_t stamp_ns, uint64_t before_ns, uint64_t after_ns) {
+  EXPECT_GE(stamp_ns, before_ns);
+  EXPECT_LE(stamp_ns, after_ns);
+}
+
+TEST_F(CompletionExtendedTest, StampsAreOfTheCompletion) {
+  ExtendedNode node(IBV_WC_EX_WITH_COMPLETION_TIMESTAMP);
+  Buffer buffer(node, 128);
+  QueuePair pair(node);
+  pair.connect(pair.address());
+  const uint64_t before_ns = read_ns(CLOCK_MONOTONIC_RAW);
+  exchange(pair, buffer);
+  const uint64_t after_ns = read_ns(CLOCK_MONOTONIC_RAW);
+  ASSERT_EQ(start_poll(node.extended), 0);
+  expect_stamp(ibv_wc_read_completion_ts(node.extended), before_ns, after_ns);
+  ibv_end_poll(node.extended);
+}
+
+TEST_F(CompletionExtendedTest, StampsOfTheWallClock) {
+  ExtendedNode node(IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK);
+  Buffer buffer(node, 128);
+  QueuePair pair(node);
+  pair.connect(pair.address());
+  const uint64_t before_ns = read_ns(CLOCK_REALTIME);
+  exchange(pair, buffer);
+  const uint64_t after_ns = read_ns(CLOCK_REALTIME);
+  ASSERT_EQ(start_poll(node.extended), 0);
+  expect_stamp(ibv_wc_read_completion_wallclock_ns(node.extended), before_ns, after_ns);
+  ibv_end_poll(node.extended);
+}
+
+TEST_F(CompletionExtendedTest, RefusesWhatItDoesNotHave) {
+  Node node;
+  ibv_cq_init_attr_ex init{};
+  init.cqe = 8;
+  init.wc_flags = IBV_WC_EX_WITH_CVLAN;
+  EXPECT_EQ(ibv_create_cq_ex(node.context, &init), nullptr);
+  EXPECT_EQ(errno, EOPNOTSUPP);
+  init.wc_flags = 0;
+  init.comp_vector = 1;
+  EXPECT_EQ(ibv_create_cq_ex(node.context, &init), nullptr);
+  EXPECT_EQ(errno, EINVAL);
+}
+
+}  // namespace
+}  // namespace verbena::softverbs_test

@@ -1,0 +1,140 @@
+// TileScale's names (src/tl_templates/cuda: ldst.h, sync.h, intrin.h) for kernels that were generated against
+// them, each a thin alias of ours. Kept: names, template parameters, argument order. Mended: a weak load is
+// PTX; waits and barriers acquire, end by their limits and say how; the barrier's arrival comes after the
+// whole block's work. `na` is L1::no_allocate, `nc` the non-coherent path; a scope on a weak or volatile
+// access, which PTX does not have, is ignored as TileScale does. Sizes are 2, 4, 8 and 16 bytes, and 1.
+#ifndef VERBENA_DEVICE_TILESCALE_CUH
+#define VERBENA_DEVICE_TILESCALE_CUH
+
+#include "verbena/device/barrier.cuh"
+
+// Global, as there.
+enum class Semantic { WEAK, VOLATILE, ACQUIRE, RELEASE, RELAXED };
+enum class Scope { CTA, GPU, SYS };
+
+#define IS_MASTER_THREAD() (::verbena::device::thread_index() == 0)
+#define IS_MASTER_BLOCK() (::verbena::device::block_index() == 0)
+#define BARRIER_MAGIC 0x80000000u
+
+namespace tl {
+
+namespace detail {
+
+namespace vd = ::verbena::device;
+
+template <Semantic semantic>
+inline constexpr vd::Order kOrder = semantic == Semantic::WEAK       ? vd::Order::kWeak
+                                    : semantic == Semantic::VOLATILE ? vd::Order::kVolatile
+                                    : semantic == Semantic::ACQUIRE  ? vd::Order::kAcquire
+                                    : semantic == Semantic::RELEASE  ? vd::Order::kRelease
+                                                                     : vd::Order::kRelaxed;
+template <Semantic semantic, ::Scope scope>
+inline constexpr vd::Scope kScope =
+    semantic == Semantic::WEAK || semantic == Semantic::VOLATILE ? vd::Scope::kThreads
+    : scope == ::Scope::CTA                                      ? vd::Scope::kBlock
+    : scope == ::Scope::GPU                                      ? vd::Scope::kGpu
+                                                                 : vd::Scope::kSystem;
+template <bool nc, bool na>
+inline constexpr vd::Cache kCache = nc && na ? vd::Cache::kNonCoherentNoAllocate
+                                    : nc     ? vd::Cache::kNonCoherent
+                                    : na     ? vd::Cache::kNoAllocate
+                                             : vd::Cache::kDefault;
+
+}  // namespace detail
+
+// P is a pointer or an address as uint64_t, of global memory; T says how much is moved.
+template <Semantic semantic, ::Scope scope, bool na, typename P, typename T>
+VERBENA_DEVICE void st(P ptr, T value) {
+  detail::vd::store<detail::kOrder<semantic>, detail::kScope<semantic, scope>, detail::kCache<false, na>,
+                    detail::vd::Space::kGlobal>((T*)ptr, value);
+}
+template <Semantic semantic, ::Scope scope, bool nc, bool na, typename P, typename T>
+VERBENA_DEVICE void ld(const P ptr, T& value) {
+  value = detail::vd::load<detail::kOrder<semantic>, detail::kScope<semantic, scope>, detail::kCache<nc, na>,
+                           detail::vd::Space::kGlobal>((const T*)ptr);
+}
+
+VERBENA_DEVICE void memory_fence_cta() {
+  detail::vd::fence<detail::vd::Order::kAcquireRelease, detail::vd::Scope::kBlock>();
+}
+VERBENA_DEVICE void memory_fence_gpu() {
+  detail::vd::fence<detail::vd::Order::kAcquireRelease, detail::vd::Scope::kGpu>();
+}
+VERBENA_DEVICE void memory_fence_sys() {
+  detail::vd::fence<detail::vd::Order::kAcquireRelease, detail::vd::Scope::kSystem>();
+}
+
+VERBENA_DEVICE uint32_t ld_acquire_gpu_u32(const uint32_t* ptr) {
+  return detail::vd::load_acquire<detail::vd::Scope::kGpu>(ptr);
+}
+VERBENA_DEVICE uint32_t atomic_add_release_gpu_u32(uint32_t* ptr, uint32_t value) {
+  return detail::vd::fetch_add<detail::vd::Order::kRelease, detail::vd::Scope::kGpu>(ptr, value);
+}
+VERBENA_DEVICE int atomic_load_acquire_sys_s32(const int* ptr) {
+  return detail::vd::load_acquire<detail::vd::Scope::kSystem>(ptr);
+}
+
+// A barrier for one use by kExpected blocks. init_barrier_gpu is for a kernel before the one that uses it: a
+// block of the same kernel might arrive first. The host may write this value instead.
+template <uint32_t kExpected>
+inline constexpr uint32_t kBarrierStart = BARRIER_MAGIC - kExpected;
+template <const uint32_t kExpected>
+VERBENA_DEVICE void init_barrier_gpu(uint32_t* barrier) {
+  if (IS_MASTER_BLOCK() && IS_MASTER_THREAD())
+    detail::vd::store_release<detail::vd::Scope::kGpu>(barrier, kBarrierStart<kExpected>);
+}
+// By all threads of a block.
+VERBENA_DEVICE void arrive_barrier_gpu(uint32_t* barrier) {
+  detail::vd::sync_block();
+  if (IS_MASTER_THREAD()) atomic_add_release_gpu_u32(barrier, 1);
+}
+[[nodiscard]] VERBENA_DEVICE detail::vd::WaitResult wait_barrier_gpu(uint32_t* barrier,
+                                                                     const detail::vd::WaitLimits& limits) {
+  return detail::vd::wait_together<detail::vd::Relation::kGreaterEqual, detail::vd::Scope::kGpu>(
+      detail::vd::BlockGroup{}, barrier, BARRIER_MAGIC, limits);
+}
+[[nodiscard]] VERBENA_DEVICE detail::vd::WaitResult sync_barrier_gpu(uint32_t* barrier,
+                                                                     const detail::vd::WaitLimits& limits) {
+  arrive_barrier_gpu(barrier);
+  return wait_barrier_gpu(barrier, limits);
+}
+
+// wait_eq(ptr, value, limits) and so on, by one thread; words of 4 and 8 bytes, signed or not.
+#define VERBENA_NAME_WAIT(name, relation)                                                                 \
+  template <typename T>                                                                                   \
+  [[nodiscard]] VERBENA_DEVICE detail::vd::WaitResult wait_##name(                                        \
+      const T* ptr, ::verbena::device::detail::Same<T> value, const detail::vd::WaitLimits& limits) {     \
+    return detail::vd::wait_until<detail::vd::Relation::relation, detail::vd::Scope::kSystem>(ptr, value, \
+                                                                                              limits);    \
+  }
+VERBENA_NAME_WAIT(eq, kEqual)
+VERBENA_NAME_WAIT(ne, kNotEqual)
+VERBENA_NAME_WAIT(ge, kGreaterEqual)
+VERBENA_NAME_WAIT(le, kLessEqual)
+VERBENA_NAME_WAIT(gt, kGreater)
+VERBENA_NAME_WAIT(lt, kLess)
+#undef VERBENA_NAME_WAIT
+
+VERBENA_DEVICE int get_lane_idx(int warp_size = 32) {
+  return static_cast<int>(detail::vd::thread_index()) % (warp_size > 0 ? warp_size : 32);
+}
+VERBENA_DEVICE int get_warp_idx(int warp_size = 32) {
+  return static_cast<int>(detail::vd::thread_index()) / (warp_size > 0 ? warp_size : 32);
+}
+VERBENA_DEVICE int get_warp_group_idx(int warp_size = 32, int warps_per_group = 4) {
+  return get_warp_idx(warp_size) / (warps_per_group > 0 ? warps_per_group : 4);
+}
+// True in one thread of every `thread_extent` of a block (whole warps), of the whole block where that is 0.
+template <int thread_extent>
+VERBENA_DEVICE bool tl_shuffle_elect() {
+  static_assert(thread_extent >= 0 && thread_extent % 32 == 0, "verbena: an extent is of whole warps");
+  if constexpr (thread_extent == 0) {
+    return detail::vd::thread_index() == 0;
+  } else {
+    return detail::vd::thread_index() % thread_extent == 0;
+  }
+}
+
+}  // namespace tl
+
+#endif

@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "softverbs/objects.h"
+#include "softverbs/wire/wire.h"
 
 using namespace verbena::softverbs;
 
@@ -14,7 +15,8 @@ SOFTVERBS_API ibv_ah* ibv_create_ah(ibv_pd* pd, ibv_ah_attr* attributes) {
   handle->base.context = pd->context;
   handle->base.pd = pd;
   handle->attributes = *attributes;
-  handle->is_reachable = find_gid(attributes->grh.dgid, handle->device);
+  handle->is_local =
+      is_local_gid(attributes->grh.dgid) && !(wire::get_wire() != nullptr && get_config().force_wire);
   get_pd(pd).users.fetch_add(1);
   return &handle->base;
 }

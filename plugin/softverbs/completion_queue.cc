@@ -10,6 +10,7 @@
 #include "softverbs/completion_ring.h"
 #include "softverbs/events.h"
 #include "softverbs/objects.h"
+#include "softverbs/wire/wire.h"
 
 namespace verbena::softverbs {
 namespace {
@@ -121,7 +122,12 @@ int poll_ring(Cq& cq, int count, ibv_wc* completions) {
 
 int poll_cq(ibv_cq* base, int count, ibv_wc* completions) {
   Cq& cq = get_cq(base);
-  const int polled = poll_ring(cq, count, completions);
+  int polled = poll_ring(cq, count, completions);
+  wire::Wire* wire = Process::get()->wire;
+  if (polled == 0 && wire != nullptr) {
+    wire->poll(get_context(base->context).device->index);
+    polled = poll_ring(cq, count, completions);
+  }
   yield_if_idle(polled != 0);
   return polled;
 }

@@ -37,6 +37,12 @@ std::string read_job() {
 Config read_environment() {
   Config config;
   config.devices = static_cast<uint32_t>(read_number("SOFTVERBS_DEVICES", 1, 1, kMaxDevices));
+  config.has_device_count = getenv("SOFTVERBS_DEVICES") != nullptr;
+  config.netdevs = read_text("SOFTVERBS_NETDEVS", "none");
+  config.force_wire = read_number("SOFTVERBS_FORCE_WIRE", 0, 0, 1) != 0;
+  constexpr uint64_t kDefaultPort = 23552, kLastPort = 64511;  // a port for every slot follows
+  config.port = static_cast<uint32_t>(read_number("SOFTVERBS_PORT", kDefaultPort, 1024, kLastPort));
+  config.streams = static_cast<uint32_t>(read_number("SOFTVERBS_STREAMS", 4, 1, 16));
   config.directory = read_text("SOFTVERBS_DIR", "/dev/shm");
   config.job = read_job();
   config.inline_copy_bytes =

@@ -10,6 +10,11 @@ inline constexpr uint32_t kMaxDevices = 8;
 // What the environment says; read once, at the first call into the library.
 struct Config {
   uint32_t devices = 1;
+  bool has_device_count = false;              // SOFTVERBS_DEVICES was set
+  std::string netdevs;                        // the rails' network interfaces or addresses, "auto" or "none"
+  bool force_wire = false;                    // even between processes of one host
+  uint32_t port = 0;                          // of slot 0 on the network
+  uint32_t streams = 0;                       // TCP connections of a link between two processes
   std::string directory;                      // where the shared tables live
   std::string job;                            // processes see each other only within one job
   uint64_t inline_copy_bytes = 256ull << 10;  // larger work requests go to the rail's worker

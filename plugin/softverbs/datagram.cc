@@ -4,6 +4,8 @@
 
 #include "softverbs/memory_region.h"
 #include "softverbs/queue_pair.h"
+#include "softverbs/wire/requester.h"
+#include "softverbs/wire/wire.h"
 
 namespace verbena::softverbs {
 namespace {
@@ -24,7 +26,7 @@ void fill_header(Operation& op, const Ah& handle) {
 // The queue pair that a datagram reaches, or none.
 bool find_target(Operation& op, const Ah& handle) {
   const SendRequest& request = *op.request;
-  op.peer = handle.is_reachable ? Process::get()->find_peer(request.remote_qp) : nullptr;
+  op.peer = handle.is_local ? Process::get()->find_peer(request.remote_qp) : nullptr;
   if (op.peer == nullptr || op.peer->dead.load(std::memory_order_acquire)) return false;
   op.target_index = get_qp_index(request.remote_qp);
   op.target = &op.peer->segment->qp(op.target_index);
@@ -36,14 +38,16 @@ bool is_accepted(const Operation& op, const Ah& handle) {
   const SharedQp& target = *op.target;
   const ibv_qp_state state = get_state(target);
   const bool is_there = target.number.load(std::memory_order_acquire) == request.remote_qp &&
-                        target.type.get() == IBV_QPT_UD && target.device.get() == handle.device &&
+                        target.type.get() == IBV_QPT_UD &&
+                        has_gid(target.device.get(), handle.attributes.grh.dgid) &&
                         (state == IBV_QPS_RTR || state == IBV_QPS_RTS || state == IBV_QPS_SQD);
   const bool uses_own = (request.remote_qkey & kPrivilegedQkey) != 0;
   return is_there && target.qkey.get() == (uses_own ? op.qp->attributes.qkey : request.remote_qkey);
 }
 
-// The header, then the payload, into the receive's pieces. False when they do not fit.
-bool scatter(Operation& op) {
+}  // namespace
+
+bool scatter_datagram(Operation& op) {
   Segment& segment = *op.peer->segment;
   const SharedReceiveQueue& queue = segment.receive_queue(op.target->receive_queue.get());
   uint64_t left = op.bytes;
@@ -59,12 +63,14 @@ bool scatter(Operation& op) {
   return left == 0;
 }
 
-}  // namespace
-
 Outcome prepare_datagram(Operation& op) {
   const Ah& handle = *reinterpret_cast<const Ah*>(op.request->address_handle);
   op.remote.clear();
   op.bytes = 0;  // lost, unless it arrives
+  if (!handle.is_local && wire::get_wire() != nullptr) {
+    wire::send_datagram(op, handle);
+    return {};
+  }
   if (!find_target(op, handle)) return {};
   op.mark();
   Segment& segment = *op.peer->segment;
@@ -83,7 +89,7 @@ Outcome prepare_datagram(Operation& op) {
                  payload.gpus[i], payload.keys[i]);
   }
   op.bytes = op.request->length + sizeof(op.header);
-  op.fits = scatter(op);
+  op.fits = scatter_datagram(op);
   if (!op.fits) op.bytes = 0;
   return {};
 }

@@ -4,6 +4,7 @@
 #include <new>
 
 #include "softverbs/objects.h"
+#include "softverbs/wire/address.h"
 
 namespace verbena::softverbs {
 namespace {
@@ -55,13 +56,22 @@ Device* const* get_devices() {
   return devices;
 }
 
+uint32_t count_devices() {
+  const size_t wired = wire::get_rail_addresses().size();
+  return wired != 0 ? static_cast<uint32_t>(wired) : get_config().devices;
+}
+
 // Exactly two, and one of them IPv4: NCCL then picks it without looking for its type in sysfs.
 ibv_gid get_gid(uint32_t device, int index) {
   static const uint64_t guid_of_rail_0 = make_guid(0);
   ibv_gid gid{};
+  const auto& addresses = wire::get_rail_addresses();
+  const bool is_wired = device < addresses.size();
+  if (index == 1 && is_wired) return addresses[device];
   if (index == 0) {
     gid.global.subnet_prefix = swap_to_network(0xfe80000000000000ull);
-    gid.global.interface_id = swap_to_network(guid_of_rail_0 + device);
+    const uint64_t named = is_wired ? wire::make_guid(addresses[device], device) : 0;
+    gid.global.interface_id = swap_to_network(named != 0 ? named : guid_of_rail_0 + device);
   } else if (index == 1) {
     const uint8_t address[] = {0xff, 0xff, 127, 0, 0, static_cast<uint8_t>(device + 1)};
     memcpy(gid.raw + 10, address, sizeof(address));
@@ -69,12 +79,18 @@ ibv_gid get_gid(uint32_t device, int index) {
   return gid;
 }
 
-bool find_gid(const ibv_gid& gid, uint32_t& device) {
-  for (device = 0; device < kMaxDevices; ++device) {
-    for (int index = 0; index < kGidCount; ++index) {
-      const ibv_gid own = get_gid(device, index);
-      if (memcmp(&own, &gid, sizeof(gid)) == 0) return true;
-    }
+bool has_gid(uint32_t device, const ibv_gid& gid) {
+  for (int index = 0; index < kGidCount; ++index) {
+    const ibv_gid own = get_gid(device, index);
+    if (memcmp(&own, &gid, sizeof(gid)) == 0) return true;
+  }
+  return false;
+}
+
+bool is_local_gid(const ibv_gid& gid) {
+  const uint32_t rails = wire::is_enabled() ? count_devices() : kMaxDevices;
+  for (uint32_t device = 0; device < rails; ++device) {
+    if (has_gid(device, gid)) return true;
   }
   return false;
 }
@@ -84,7 +100,7 @@ bool find_gid(const ibv_gid& gid, uint32_t& device) {
 using namespace verbena::softverbs;
 
 SOFTVERBS_API ibv_device** ibv_get_device_list(int* count) {
-  const uint32_t devices = get_config().devices;
+  const uint32_t devices = count_devices();
   auto** list = static_cast<ibv_device**>(calloc(devices + 1, sizeof(ibv_device*)));
   if (list == nullptr) return nullptr;
   for (uint32_t i = 0; i < devices; ++i) list[i] = &get_devices()[i]->base;

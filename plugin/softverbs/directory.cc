@@ -65,7 +65,7 @@ int open_locked(const std::string& folder) {
 
 }  // namespace
 
-Directory* Directory::open(uint64_t owner, Claim& claim) {
+Directory* Directory::open(uint64_t owner, const Accept& accept, Claim& claim) {
   const Config& config = get_config();
   const std::string prefix = make_prefix();
   sweep(config.directory, prefix);
@@ -80,7 +80,7 @@ Directory* Directory::open(uint64_t owner, Claim& claim) {
     errno = error;
     return nullptr;
   }
-  claim = directory->claim(owner);
+  claim = directory->claim(owner, accept);
   flock(directory->fd_, LOCK_UN);
   return directory.release();
 }
@@ -95,10 +95,11 @@ bool Directory::map() {
   return true;
 }
 
-Directory::Claim Directory::claim(uint64_t owner) {
+Directory::Claim Directory::claim(uint64_t owner, const Accept& accept) {
   for (uint32_t slot = 0; slot < kProcessSlots; ++slot) {
     const uint64_t present = get_owner(slot);
     if (present != 0 && is_alive(present)) continue;
+    if (!accept(slot)) continue;
     if (present != 0) unlink(get_segment_path(slot, present).c_str());
     slots_[slot].owner.store(owner, std::memory_order_release);
     return {slot, slots_[slot].generation.fetch_add(1) + 1};

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "softverbs/shared_layout.h"
@@ -14,8 +15,10 @@ class Directory {
     uint32_t slot;
     uint32_t generation;
   };
-  // Opens the file and claims a slot for this process. nullptr and errno on failure; never closed.
-  static Directory* open(uint64_t owner, Claim& claim);
+  // Opens the file and claims a slot for this process that `accept` takes. nullptr and errno on failure;
+  // never closed.
+  using Accept = std::function<bool(uint32_t slot)>;
+  static Directory* open(uint64_t owner, const Accept& accept, Claim& claim);
   // Gives the slot back. The last process to leave takes the folder away.
   void release(uint32_t slot, uint64_t owner);
 
@@ -27,7 +30,7 @@ class Directory {
 
  private:
   bool map();
-  Claim claim(uint64_t owner);
+  Claim claim(uint64_t owner, const Accept& accept);
   bool remove_if_empty();
   static void sweep(const std::string& parent, const std::string& prefix);
 

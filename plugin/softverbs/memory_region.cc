@@ -10,6 +10,7 @@
 #include "softverbs/clock.h"
 #include "softverbs/gpu_service.h"
 #include "softverbs/objects.h"
+#include "softverbs/wire/wire.h"
 
 #undef ibv_reg_mr
 #undef ibv_reg_mr_iova
@@ -109,6 +110,7 @@ ibv_mr* register_memory(ibv_pd* pd, void* address, size_t length, uint64_t iova,
 void wait_for_peers() {
   constexpr uint64_t kPatienceNs = 5'000'000'000;
   Process* process = Process::get();
+  if (process->wire != nullptr) process->wire->quiesce();
   const uint64_t deadline_ns = read_clock_ns() + kPatienceNs;
   const uint32_t end = process->qps.get_high_water();
   for (uint32_t index = kFirstQpIndex; index < end; ++index) {

@@ -129,7 +129,8 @@ Outcome execute_local(Operation& op) {
 }
 
 bool can_invalidate(const Operation& op) {
-  return is_key_of(*op.peer->segment, op.request->immediate, op.qp->attributes.dest_qp_num);
+  return is_key_of(*op.peer->segment, op.request->immediate,
+                   op.target->number.load(std::memory_order_relaxed));
 }
 
 void invalidate_remote(const Operation& op) {

@@ -55,8 +55,7 @@ struct Mr {
 struct Ah {
   ibv_ah base{};
   ibv_ah_attr attributes{};
-  uint32_t device = 0;  // the rail that it leads to
-  bool is_reachable = false;
+  bool is_local = false;  // leads to this host
 };
 
 struct Channel {
@@ -125,9 +124,11 @@ int query_device_sized(ibv_context* context, const ibv_query_device_ex_input* in
                        ibv_device_attr_ex* attributes, size_t bytes);
 
 // In devices.cc.
-Device* const* get_devices();  // kMaxDevices of them; the first get_config().devices are visible
+Device* const* get_devices();  // kMaxDevices of them; the first count_devices() are visible
+uint32_t count_devices();
 ibv_gid get_gid(uint32_t device, int index);
-bool find_gid(const ibv_gid& gid, uint32_t& device);  // of any rail of this host
+bool has_gid(uint32_t device, const ibv_gid& gid);
+bool is_local_gid(const ibv_gid& gid);  // of any rail of this host
 
 template <typename T>
 T* fail_with(int error) {

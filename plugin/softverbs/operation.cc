@@ -19,14 +19,16 @@ Outcome fail(ibv_wc_status status) {
 }
 constexpr Outcome kDone{};
 
-bool is_send(ibv_wr_opcode opcode) {
-  return opcode == IBV_WR_SEND || opcode == IBV_WR_SEND_WITH_IMM || opcode == IBV_WR_SEND_WITH_INV;
-}
 bool needs_receive(ibv_wr_opcode opcode) {
   return is_send(opcode) || opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
 }
 
-// False on a protection error of the gather list.
+}  // namespace
+
+bool is_send(ibv_wr_opcode opcode) {
+  return opcode == IBV_WR_SEND || opcode == IBV_WR_SEND_WITH_IMM || opcode == IBV_WR_SEND_WITH_INV;
+}
+
 bool gather_local(Operation& op) {
   Qp& qp = *op.qp;
   const SendRequest& request = *op.request;
@@ -69,6 +71,8 @@ Outcome wait_for_receive(const Qp& qp, uint32_t timer) {
   return outcome;
 }
 
+namespace {
+
 // Whether the target listens to us. A peer that is not there yet is waited for; one that was there and left
 // is not.
 Outcome check_target(const Operation& op) {
@@ -83,9 +87,11 @@ Outcome check_target(const Operation& op) {
   return state == IBV_QPS_ERR || !is_ours ? fail(IBV_WC_RETRY_EXC_ERR) : kDone;
 }
 
+}  // namespace
+
 void complete_receive(Operation& op, ibv_wc_status status) {
   const SendRequest& request = *op.request;
-  const bool is_datagram = op.qp->base.qp_type == IBV_QPT_UD;
+  const bool is_datagram = op.is_datagram;
   Completion completion{};
   completion.wr_id = op.receive.wr_id;
   completion.status = status;
@@ -97,7 +103,7 @@ void complete_receive(Operation& op, ibv_wc_status status) {
     completion.immediate = request.immediate;
   }
   completion.qp_number = op.target->number.load(std::memory_order_relaxed);
-  completion.source_qp = op.qp->base.qp_num;
+  completion.source_qp = op.source_qp;
   completion.life = op.target->life.get();
   completion.receive = op.receive.receive;
   const bool is_solicited = (request.flags & IBV_SEND_SOLICITED) != 0 || status != IBV_WC_SUCCESS;
@@ -106,11 +112,15 @@ void complete_receive(Operation& op, ibv_wc_status status) {
   op.has_receive = false;
 }
 
+namespace {
+
 void raise_limit(Operation& op, SharedReceiveQueue& queue) {
   const uint32_t limit = queue.limit.load(std::memory_order_relaxed);
   if (limit == 0 || count_receives(queue) >= limit || queue.limit.exchange(0) == 0) return;
   raise_async(*op.peer, queue.context.get(), queue.token.get(), IBV_EVENT_SRQ_LIMIT_REACHED);
 }
+
+}  // namespace
 
 bool take_receive(Operation& op) {
   Segment& segment = *op.peer->segment;
@@ -119,6 +129,8 @@ bool take_receive(Operation& op) {
   if (op.has_receive && queue.is_shared.get() != 0) raise_limit(op, queue);
   return op.has_receive;
 }
+
+namespace {
 
 // The scatter list of the receive that was taken.
 Outcome scatter_remote(Operation& op) {
@@ -138,6 +150,8 @@ Outcome scatter_remote(Operation& op) {
   return left == 0 ? kDone : fail(IBV_WC_REM_INV_REQ_ERR);
 }
 
+}  // namespace
+
 uint32_t get_needed_access(ibv_wr_opcode opcode) {
   switch (opcode) {
     case IBV_WR_RDMA_READ:
@@ -150,7 +164,6 @@ uint32_t get_needed_access(ibv_wr_opcode opcode) {
   }
 }
 
-// The memory that the request names by a remote key.
 Outcome name_remote(Operation& op) {
   const SendRequest& request = *op.request;
   const bool has_answer = is_read(op) || is_atomic(request.opcode);
@@ -160,13 +173,16 @@ Outcome name_remote(Operation& op) {
   if (request.length == 0) return kDone;
   const uint32_t access = get_needed_access(request.opcode);
   if ((op.target->access.get() & access) == 0) return fail(IBV_WC_REM_ACCESS_ERR);
-  const MemoryRequest memory{request.remote_address, request.length, request.rkey,
-                             op.target->pd.get(),    access,         op.qp->attributes.dest_qp_num};
+  const MemoryRequest memory{
+      request.remote_address, request.length, request.rkey,
+      op.target->pd.get(),    access,         op.target->number.load(std::memory_order_relaxed)};
   const Place place = translate(*op.peer->segment, memory);
   if (place.address == 0) return fail(IBV_WC_REM_ACCESS_ERR);
   op.remote.add(place.address, request.length, place.gpu, request.rkey);
   return kDone;
 }
+
+namespace {
 
 // The step in which the target's queue pair takes part.
 Outcome prepare_target(Operation& op) {
@@ -193,11 +209,8 @@ Outcome prepare_connected(Operation& op) {
   return outcome;
 }
 
-// What the peer's side sees of a failure: nothing, or an error of its own.
-struct PeerFailure {
-  ibv_event_type event;
-  ibv_wc_status receive_status;
-};
+}  // namespace
+
 bool find_peer_failure(ibv_wc_status status, PeerFailure& failure) {
   switch (status) {
     case IBV_WC_REM_ACCESS_ERR:
@@ -213,8 +226,6 @@ bool find_peer_failure(ibv_wc_status status, PeerFailure& failure) {
       return false;
   }
 }
-
-}  // namespace
 
 void Operation::mark() {
   target->started.fetch_add(1);
@@ -252,6 +263,8 @@ Outcome prepare(Operation& op, Qp& qp, SendRequest& request) {
   op.qp = &qp;
   op.request = &request;
   op.peer = qp.peer;
+  op.source_qp = qp.base.qp_num;
+  op.is_datagram = qp.base.qp_type == IBV_QPT_UD;
   op.lane = nullptr;
   op.fits = true;
   op.bytes = request.length;

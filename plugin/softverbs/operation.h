@@ -40,6 +40,8 @@ struct Operation {
   Peer* peer = nullptr;
   SharedQp* target = nullptr;
   uint32_t target_index = 0;
+  uint32_t source_qp = 0;  // the requester's number
+  bool is_datagram = false;
   Memory local, remote;
   uint64_t bytes = 0;  // to copy
   uint8_t header[40];  // of a datagram
@@ -78,10 +80,27 @@ Outcome check_progress(const Operation& op);
 // caller's.
 void finish(Operation& op);
 
+// Steps of the above, for requests that go over the wire or came from there: of the requester,
+bool gather_local(Operation& op);  // false on a protection error of the gather list
+Outcome wait_for_peer(const Qp& qp);
+Outcome wait_for_receive(const Qp& qp, uint32_t timer);
+// of the target.
+bool take_receive(Operation& op);
+Outcome name_remote(Operation& op);  // the memory that the request names by a remote key
+uint32_t get_needed_access(ibv_wr_opcode opcode);
+void complete_receive(Operation& op, ibv_wc_status status);
+// What the peer's side sees of a failure: nothing, or an error of its own.
+struct PeerFailure {
+  ibv_event_type event;
+  ibv_wc_status receive_status;
+};
+bool find_peer_failure(ibv_wc_status status, PeerFailure& failure);
+
 // What a failed copy means. `error` is an errno.
 Outcome explain_copy_error(int error);
 
 bool is_read(const Operation& op);
+bool is_send(ibv_wr_opcode opcode);
 bool is_atomic(ibv_wr_opcode opcode);
 
 }  // namespace verbena::softverbs

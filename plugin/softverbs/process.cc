@@ -15,6 +15,8 @@
 #include <thread>
 
 #include "softverbs/config.h"
+#include "softverbs/wire/descriptors.h"
+#include "softverbs/wire/wire.h"
 
 namespace verbena::softverbs {
 namespace {
@@ -27,6 +29,7 @@ std::atomic<Process*> process_instance{nullptr};
 void forget_process() {
   process_instance.store(nullptr);
   new (&process_mutex) std::mutex;
+  wire::close_in_child();
 }
 
 // Reads a word that the peer says holds its identity: proof that copies to and from it are allowed.
@@ -56,7 +59,9 @@ Process* Process::open() {
   std::unique_ptr<Process> process(new Process);
   process->owner_ = read_owner(getpid());
   Directory::Claim claim{};
-  process->directory_ = Directory::open(process->owner_, claim);
+  auto wire = wire::is_enabled() ? std::make_unique<wire::Wire>() : nullptr;
+  const auto accept = [&](uint32_t slot) { return wire == nullptr || wire->claim(slot); };
+  process->directory_ = Directory::open(process->owner_, accept, claim);
   if (process->directory_ == nullptr) return nullptr;
   if (claim.slot == kProcessSlots) {
     warn("more than %u processes use one SOFTVERBS_DIR and SOFTVERBS_JOB", kProcessSlots);
@@ -82,6 +87,7 @@ Process* Process::open() {
   process->self_.owner = process->owner_;
   process->self_.pid = getpid();
   process->self_.is_self = true;
+  if (wire != nullptr && wire->is_listening()) process->wire = wire.release();
   prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);  // where Yama restricts copies; EINVAL elsewhere
 
   static std::once_flag once;
@@ -95,6 +101,7 @@ Process* Process::open() {
 }
 
 void Process::leave() {
+  if (wire != nullptr) wire->leave();
   segment_->header().closed.store(1);
   directory_->release(slot_, owner_);
 }

@@ -16,6 +16,10 @@
 
 namespace verbena::softverbs {
 
+namespace wire {
+class Wire;
+}
+
 // Another process (or this one) whose segment is mapped here. Lives as long as this process.
 struct Peer {
   std::unique_ptr<Segment> mapped;  // null for this process itself
@@ -56,6 +60,7 @@ class Process {
   RailWorker workers[kMaxDevices];
   GpuLanes lanes[kMaxDevices];
   StagingBlock staging[kMaxDevices];
+  wire::Wire* wire = nullptr;                   // null when this process is not on the network
   std::atomic<Peer*> connected[kQpCount] = {};  // by index: who may work on that queue pair
 
  private:

@@ -5,6 +5,8 @@
 
 #include "softverbs/events.h"
 #include "softverbs/queue_pair_state.h"
+#include "softverbs/wire/end.h"
+#include "softverbs/wire/wire.h"
 
 namespace verbena::softverbs {
 namespace {
@@ -79,6 +81,9 @@ void count_users(const ibv_qp& qp, int change) {
 
 }  // namespace
 
+Qp::Qp() : newer_headers{} {}
+Qp::~Qp() = default;
+
 ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
   if (const int error = check_init(*init); error != 0) return fail_with<ibv_qp>(error);
   Process* process = Process::get();
@@ -107,6 +112,12 @@ ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
   publish(*qp, *init, get_pd(pd));
   fill_base(*qp, pd, *init);
   count_users(qp->base, 1);
+  if (process->wire != nullptr) {
+    qp->wire = std::make_unique<wire::End>();
+    wire::forget_requests(*qp);  // begins its first session
+    process->wire->start();
+    process->wire->add_qp(*qp);
+  }
   return &qp.release()->base;
 }
 
@@ -114,6 +125,7 @@ void stop_queue_pair(Qp& qp) {
   qp.shared->state.store(IBV_QPS_RESET);
   forget_sends(qp);
   wait_until_quiet(qp);
+  if (qp.wire != nullptr) wire::forget_inbound(qp, true);
   qp.shared->receives_closed.store(qp.shared->receives_opened.load());
 }
 
@@ -133,6 +145,7 @@ SOFTVERBS_API int ibv_destroy_qp(ibv_qp* base) {
   pthread_mutex_lock(&base->mutex);
   while (base->events_completed != delivered.async) pthread_cond_wait(&base->cond, &base->mutex);
   pthread_mutex_unlock(&base->mutex);
+  if (process->wire != nullptr) process->wire->remove_qp(qp);
   qp.shared->number.store(0);
   if (base->srq == nullptr) close_receive_queue(qp.receive_queue);
   process->connected[qp.index].store(nullptr);

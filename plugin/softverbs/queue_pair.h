@@ -12,6 +12,10 @@
 
 namespace verbena::softverbs {
 
+namespace wire {
+struct End;
+}
+
 // A request of the ibv_wr_* calls that is being built.
 struct ExtendedPost {
   ibv_send_wr request{};
@@ -31,8 +35,10 @@ struct Qp {
   bool signal_all = false;
   bool has_extended_posts = false;  // created for the ibv_wr_* functions
   ibv_qp_cap capacity{};
-  ibv_qp_attr attributes{};  // as set, for query_qp
-  Peer* peer = nullptr;      // of an RC queue pair from RTR on; null when nobody is there
+  ibv_qp_attr attributes{};         // as set, for query_qp
+  std::unique_ptr<wire::End> wire;  // where there is a wire
+  bool is_wired = false;            // the peer is on another host
+  Peer* peer = nullptr;             // of an RC queue pair from RTR on; null when nobody is there
   ReceiveQueue receive_queue;
 
   std::mutex mutex;  // guards all below
@@ -52,7 +58,8 @@ struct Qp {
   uint64_t wait_start_ns = 0;
   uint64_t wait_budget_ns = 0;
 
-  Qp() : newer_headers{} {}
+  Qp();
+  ~Qp();
 };
 
 inline Qp& get_qp(ibv_qp* qp) {
@@ -67,6 +74,11 @@ enum class Runner { kPoster, kWorker };
 
 void run_send_queue(Qp& qp, Runner runner);
 void run_send_queue(Qp& qp, Runner runner, std::unique_lock<std::mutex>& lock);  // holds qp.mutex
+
+// The completion of a request, if it asked for one or failed.
+void complete_send(Qp& qp, const SendRequest& request, ibv_wc_status status);
+// True while the wait is within its budget; starts the clock at the first call of a wait.
+bool keep_waiting(Qp& qp, const Outcome& outcome);
 
 // Moves a queue pair to the error state, from its own side: pending sends and receives are flushed.
 void enter_error(Qp& qp);

@@ -3,6 +3,8 @@
 #include "softverbs/clock.h"
 #include "softverbs/events.h"
 #include "softverbs/queue_pair.h"
+#include "softverbs/wire/end.h"
+#include "softverbs/wire/wire.h"
 
 namespace verbena::softverbs {
 namespace {
@@ -43,6 +45,7 @@ Completion make_flushed(const SharedQp& qp) {
 void enter_error(Qp& qp) {
   const uint32_t before = qp.shared->state.exchange(IBV_QPS_ERR);
   wait_until_quiet(qp);
+  if (qp.wire != nullptr) wire::forget_inbound(qp, false);
   Peer& self = Process::get()->self();
   Completion completion = make_flushed(*qp.shared);
   while (claim_open_receive(*qp.shared, completion)) {
@@ -80,6 +83,7 @@ void flush_receives(Peer& peer, uint32_t qp_index) {
 }
 
 void wait_until_quiet(Qp& qp) {
+  if (qp.wire != nullptr) wire::get_wire()->quiesce();
   constexpr uint64_t kPatienceNs = 5'000'000'000;
   const uint64_t deadline_ns = read_clock_ns() + kPatienceNs;
   const uint32_t started = qp.shared->started.fetch_add(0);

@@ -37,9 +37,10 @@ void store_attributes(Qp& qp, const ibv_qp_attr& from, int mask) {
 // Finds the process at the other end. Nobody there is no error, as on a wire: sends will fail by and by.
 int connect(Qp& qp) {
   qp.peer = nullptr;
-  uint32_t device = 0;
   const uint32_t number = qp.attributes.dest_qp_num;
-  if (find_gid(qp.attributes.ah_attr.grh.dgid, device)) {
+  const ibv_gid& gid = qp.attributes.ah_attr.grh.dgid;
+  qp.is_wired = qp.wire != nullptr && (get_config().force_wire || !is_local_gid(gid));
+  if (!qp.is_wired && is_local_gid(gid)) {
     qp.peer = Process::get()->find_peer(number);
     if (qp.peer == nullptr && (errno == EPERM || errno == EACCES || errno == ENOSYS)) {
       const int error = errno;
@@ -51,7 +52,7 @@ int connect(Qp& qp) {
           qp.base.qp_num, number, strerror(error));
       return error;
     }
-    if (qp.peer != nullptr && qp.peer->segment->qp(get_qp_index(number)).device.get() != device)
+    if (qp.peer != nullptr && !has_gid(qp.peer->segment->qp(get_qp_index(number)).device.get(), gid))
       qp.peer = nullptr;
   }
   Process::get()->connected[qp.index].store(qp.peer);
@@ -65,6 +66,7 @@ void reset(Qp& qp) {
   qp.wait = Wait::kNone;
   qp.send_queue.posted = qp.send_queue.started = qp.send_queue.executed = 0;
   qp.peer = nullptr;
+  qp.is_wired = false;
   qp.shared->peer_number.set(0);
   qp.shared->life.set(qp.shared->life.get() + 1);
   qp.shared->send_retired.store(0);

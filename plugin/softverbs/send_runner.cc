@@ -7,6 +7,7 @@
 #include "softverbs/memory_window.h"
 #include "softverbs/queue_pair.h"
 #include "softverbs/rail_worker.h"
+#include "softverbs/wire/end.h"
 
 namespace verbena::softverbs {
 namespace {
@@ -41,6 +42,8 @@ ibv_wc_opcode get_completion_opcode(ibv_wr_opcode opcode) {
   }
 }
 
+}  // namespace
+
 void complete_send(Qp& qp, const SendRequest& request, ibv_wc_status status) {
   const bool is_signaled = qp.signal_all || (request.flags & IBV_SEND_SIGNALED) != 0;
   if (status == IBV_WC_SUCCESS && !is_signaled) return;
@@ -55,7 +58,6 @@ void complete_send(Qp& qp, const SendRequest& request, ibv_wc_status status) {
   complete(Process::get()->self(), get_cq(qp.base.send_cq).index, completion, status != IBV_WC_SUCCESS);
 }
 
-// True while the wait is within its budget; starts the clock at the first call of a wait.
 bool keep_waiting(Qp& qp, const Outcome& outcome) {
   const uint64_t now_ns = read_clock_ns();
   if (qp.wait != outcome.wait) {
@@ -64,6 +66,8 @@ bool keep_waiting(Qp& qp, const Outcome& outcome) {
   }
   return now_ns - qp.wait_start_ns <= outcome.budget_ns;
 }
+
+namespace {
 
 // The oldest request has its outcome.
 Step conclude(Qp& qp, Operation& op) {
@@ -174,6 +178,7 @@ void run_send_queue(Qp& qp, Runner runner) {
 }
 
 void run_send_queue(Qp& qp, Runner runner, std::unique_lock<std::mutex>& lock) {
+  if (qp.is_wired) return wire::run_requests(qp, runner, lock);
   if (runner == Runner::kWorker) qp.is_with_worker = false;
   while (!qp.is_running && !qp.is_with_worker && qp.send_queue.executed != qp.send_queue.posted) {
     const ibv_qp_state state = get_state(*qp.shared);
@@ -204,6 +209,7 @@ void forget_sends(Qp& qp) {
   std::lock_guard lock(qp.mutex);
   qp.is_with_worker = false;
   drop_next(qp);
+  if (qp.wire != nullptr) wire::forget_requests(qp);
 }
 
 }  // namespace verbena::softverbs

@@ -1,0 +1,162 @@
+#include "softverbs/wire/link.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/random.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "softverbs/clock.h"
+#include "softverbs/config.h"
+#include "softverbs/wire/descriptors.h"
+#include "softverbs/wire/requester.h"
+#include "softverbs/wire/socket.h"
+#include "softverbs/wire/wire.h"
+
+namespace verbena::softverbs::wire {
+namespace {
+
+constexpr uint32_t kPostBytes = 32 << 10;  // what a posting thread sends by itself
+constexpr uint64_t kLineBytes = 128;
+
+}  // namespace
+
+Link::Link(Port& at, bool requester, const Hello& said, uint16_t number)
+    : port(at), is_requester(requester), hello(said), remote_port(number), born_ns(read_clock_ns()) {}
+
+const ibv_gid& Link::peer() const {
+  return *reinterpret_cast<const ibv_gid*>(is_requester ? hello.destination : hello.source);
+}
+
+void Link::add_stream(uint32_t index, Loop& loop, int fd, bool is_connected) {
+  std::lock_guard lock(add_mutex_);
+  if (is_dead() || owned_[index] != nullptr) {
+    drop(fd);
+    return;
+  }
+  owned_[index] = std::make_unique<Stream>(*this, index, loop, fd, is_connected);
+  Stream* stream = owned_[index].get();
+  streams_[index].store(stream, std::memory_order_release);
+  stream->watch();
+}
+
+// The loop gets a stream that is connecting; it learns of the result by itself.
+bool Link::connect_stream(uint32_t index) {
+  sockaddr_storage from, to;
+  const ibv_gid& source = *reinterpret_cast<const ibv_gid*>(hello.source);
+  const socklen_t from_bytes = fill_socket_address(source, 0, from);
+  const socklen_t to_bytes = fill_socket_address(peer(), remote_port, to);
+  const int fd = open_socket(to.ss_family);
+  if (fd < 0) return false;
+  const bool is_bound = bind(fd, reinterpret_cast<sockaddr*>(&from), from_bytes) == 0;
+  const bool is_begun =
+      is_bound && (connect(fd, reinterpret_cast<sockaddr*>(&to), to_bytes) == 0 || errno == EINPROGRESS);
+  if (!is_begun) {
+    drop(fd);
+    return false;
+  }
+  Loop& loop = port.get_loop(index);
+  loop.post([link = shared_from_this(), index, &loop, fd] { link->add_stream(index, loop, fd, false); });
+  return true;
+}
+
+void Link::connect_rest() {
+  if (has_all_.exchange(true)) return;
+  for (uint32_t index = 1; index < hello.streams; ++index) connect_stream(index);
+}
+
+uint32_t Link::choose_home(uint32_t qp_index) {
+  const uint32_t index = qp_index % hello.streams;
+  Stream* stream = get_stream(index);
+  return stream != nullptr && stream->is_ready() ? index : 0;
+}
+
+bool Link::has_room(size_t limit) {
+  std::lock_guard lock(queue_mutex_);
+  return queue_.size() < limit;
+}
+
+void Link::submit(std::shared_ptr<OutMessage> message, bool from_poster) {
+  const uint32_t home = message->home;
+  const bool is_short = message->payload_bytes <= kPostBytes && !message->local.has_gpu;
+  {
+    std::lock_guard lock(queue_mutex_);
+    queue_.push_back(std::move(message));
+  }
+  if (home == kAnyStream && is_requester) connect_rest();
+  for (uint32_t index = 0; index < hello.streams; ++index) {
+    Stream* stream = get_stream(index);
+    if (stream == nullptr || (home != kAnyStream && index != home)) continue;
+    if (from_poster && is_short) {
+      stream->pump();
+    } else {
+      stream->pump_soon();
+    }
+  }
+}
+
+void Link::cancel(uint32_t qp_index) {
+  {
+    std::lock_guard lock(queue_mutex_);
+    std::erase_if(queue_, [&](const std::shared_ptr<OutMessage>& message) {
+      return message->qp_index == qp_index && message->source == nullptr;
+    });
+  }
+  for (uint32_t index = 0; index < hello.streams; ++index) {
+    if (Stream* stream = get_stream(index)) stream->cancel(qp_index);
+  }
+}
+
+// In the order of the queue: a stream never carries a chunk before one that was posted earlier.
+std::shared_ptr<OutMessage> Link::cut_frame(uint32_t stream, bool may_copy_gpu, Header& frame, bool& is_gpu) {
+  std::lock_guard lock(queue_mutex_);
+  const auto next =
+      std::find_if(queue_.begin(), queue_.end(), [&](const std::shared_ptr<OutMessage>& message) {
+        return message->home == kAnyStream || message->home == stream;
+      });
+  if (next == queue_.end()) return nullptr;
+  std::shared_ptr<OutMessage> message = *next;
+  is_gpu = message->local.has_gpu;
+  if (is_gpu && !may_copy_gpu) return nullptr;
+  frame = message->header;
+  frame.offset = message->cut;
+  frame.length = std::min(message->chunk_bytes, message->payload_bytes - message->cut);
+  // A line of NCCL's LL128 never lies in two chunks.
+  const bool is_first_of_many = message->cut == 0 && frame.length < message->payload_bytes;
+  if (is_first_of_many) frame.length -= static_cast<uint32_t>(frame.address % kLineBytes);
+  message->cut += frame.length;
+  if (message->cut == message->payload_bytes) queue_.erase(next);
+  return message;
+}
+
+void Link::fail(const char* why) {
+  if (is_dead_.exchange(true)) return;
+  if (!is_up() && is_requester) warn("cannot reach a process on another host: %s", why);
+  const auto self = shared_from_this();
+  port.wire.forget(self);
+  {
+    std::lock_guard lock(queue_mutex_);
+    queue_.clear();
+  }
+  std::lock_guard lock(add_mutex_);
+  for (const auto& stream : owned_) {
+    if (stream == nullptr) continue;
+    Stream* closing = stream.get();
+    closing->loop().post([self, closing] {
+      closing->close();
+      closing->loop().retire(self);
+    });
+  }
+  if (is_requester) fail_requests(*this);
+}
+
+uint64_t Link::get_silence_ns() {
+  uint64_t silence_ns = get_stream(0) == nullptr ? read_clock_ns() - born_ns : 0;
+  for (uint32_t index = 0; index < hello.streams; ++index) {
+    if (Stream* stream = get_stream(index)) silence_ns = std::max(silence_ns, stream->get_silence_ns());
+  }
+  return silence_ns;
+}
+
+}  // namespace verbena::softverbs::wire

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "softverbs/gpu_lane.h"
+
+namespace verbena::softverbs::wire {
+
+// Something with a file descriptor that a loop looks after.
+class Watched {
+ public:
+  virtual ~Watched() = default;
+  virtual void on_ready(uint32_t events) = 0;  // EPOLL*
+};
+
+// An epoll set, its thread, and the turn: whoever holds it is the only one that reads these sockets and
+// places what arrives. A thread that polls a completion queue takes the turn when it is free, so that no
+// other thread has to wake up for a message; the loop's own thread stands back while somebody does that.
+class Loop {
+ public:
+  bool open();
+  void start();  // the thread, once
+
+  bool add(int fd, uint32_t events, Watched& watched);
+  void change(int fd, uint32_t events, Watched& watched);
+  void remove(int fd);
+  // Runs the task soon, with the turn.
+  void post(std::function<void()> task);
+  // With the turn: keeps an object until no event that was already fetched can name it.
+  void retire(std::shared_ptr<void> object) { retired_.push_back(std::move(object)); }
+  // With the turn: run at the end of this turn.
+  void at_end(std::function<void()> task) { at_end_.push_back(std::move(task)); }
+  // Called about every kHousekeepingMs while there is one, with the turn.
+  std::function<void()> housekeeping;
+  static constexpr int kHousekeepingMs = 50;
+
+  void poll();  // by a thread that waits for completions
+  // Waits for the end of a turn that is being taken: what this thread did before is seen by every later one.
+  // Not with any turn.
+  void quiesce();
+  bool is_mine() const;  // this thread has the turn
+
+  GpuLanes lanes;  // used with the turn, by the loop's own thread
+
+  bool is_own_thread() const;
+  // What is to do is for the loop's own thread: pollers stay away until it has come.
+  void call_thread();
+
+ private:
+  bool has_poller() const;
+  void keep_house();
+  void work();
+  bool run();  // with the turn; true when there was something to do
+  void sleep();
+
+  int epoll_ = -1, wake_ = -1;
+  std::once_flag started_;
+  std::mutex turn_;
+  std::atomic<uint32_t> quiescers_{0};
+  std::atomic<uint64_t> last_poll_ns_{0};
+  std::atomic<bool> wants_thread_{false};
+  std::vector<std::shared_ptr<void>> retired_;
+  std::vector<std::function<void()>> at_end_;
+  uint64_t housekeeping_due_ns_ = 0;
+
+  std::mutex tasks_mutex_;
+  std::vector<std::function<void()>> tasks_;
+};
+
+}  // namespace verbena::softverbs::wire

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <map>
+
+#include "softverbs/wire/link.h"
+
+namespace verbena::softverbs::wire {
+
+class Wire;
+
+// One address of this process: its listener, the loops of its streams, and callers who have not yet said who
+// they are.
+class Port : public Watched {
+ public:
+  Port(Wire& owner, const ibv_gid& at) : wire(owner), address(at) {}
+  Wire& wire;
+  const ibv_gid address;
+  std::vector<std::unique_ptr<Loop>> loops;
+
+  bool listen(uint16_t number, int& error);
+  void stop_listening();
+  void start();
+  Loop& get_loop(uint32_t stream) { return *loops[stream % loops.size()]; }
+  void on_ready(uint32_t events) override;  // somebody calls
+
+ private:
+  struct Caller : Watched {
+    Caller(Port& at, int descriptor, const ibv_gid& from, uint64_t now_ns)
+        : port(at), fd(descriptor), address(from), since_ns(now_ns) {}
+    Port& port;
+    int fd;
+    const ibv_gid address;
+    const uint64_t since_ns;
+    Hello hello{};
+    size_t received = 0;
+    void on_ready(uint32_t events) override;
+  };
+  void dismiss(Caller& caller);
+  void admit(Caller& caller);
+  void keep_house();
+
+  int listener_ = -1;
+  std::map<int, std::shared_ptr<Caller>> callers_;  // by descriptor; with the first loop's turn
+};
+
+}  // namespace verbena::softverbs::wire

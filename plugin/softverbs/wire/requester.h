@@ -1,0 +1,52 @@
+#pragma once
+
+#include <deque>
+#include <mutex>
+
+#include "softverbs/queue_pair.h"
+#include "softverbs/wire/link.h"
+
+namespace verbena::softverbs::wire {
+
+// A request that was given to the link, and whose completion is still owed.
+struct Flying {
+  uint64_t number;
+  std::shared_ptr<Transfer> response;  // of READs and atomics
+  bool is_answered = false;            // the response is complete
+};
+
+// A queue pair's requests on their way. Guarded by the queue pair's mutex.
+struct Outbound {
+  std::shared_ptr<Link> link;
+  uint64_t session = 0;
+  uint32_t round = 0;
+  uint64_t acknowledged = 0;  // all before
+  uint32_t answers_owed = 0;
+  std::deque<Flying> flying;
+  uint64_t since_ns = 0;    // when the oldest of them became the oldest
+  bool is_waiting = false;  // for the peer to be ready
+  // The request that the peer refused for good; it fails when all before are complete.
+  uint64_t refused = UINT64_MAX;
+  bool has_failed = false;  // the oldest one failed; the worker does the rest
+  ibv_wc_status failure = IBV_WC_SUCCESS;
+};
+
+// Sends what was posted and may go. Holds the queue pair's mutex.
+void run_requests(Qp& qp, Runner runner, std::unique_lock<std::mutex>& lock);
+// In RESET: forgets all.
+void forget_requests(Qp& qp);
+
+// Of a loop, with the turn.
+Verdict begin_response(Link& link, const Header& header, std::shared_ptr<Transfer>& transfer);
+void end_response(Stream& stream, const Header& header, const std::shared_ptr<Transfer>& transfer);
+void take_acknowledgement(Link& link, const Header& header);
+void take_refusal(Link& link, const Header& header);
+void fail_requests(Link& link);
+void flush_soon(Qp& qp);  // its state is ERR
+// Fails requests of peers that have disappeared.
+void check_deadlines(Port& port);
+
+// A datagram for another host: on its way, or lost.
+void send_datagram(Operation& op, const Ah& handle);
+
+}  // namespace verbena::softverbs::wire

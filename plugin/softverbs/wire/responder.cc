@@ -1,0 +1,306 @@
+#include "softverbs/wire/responder.h"
+
+#include <algorithm>
+
+#include "softverbs/atomic_operation.h"
+#include "softverbs/clock.h"
+#include "softverbs/memory_region.h"
+#include "softverbs/memory_window.h"
+#include "softverbs/wire/end.h"
+#include "softverbs/wire/wire.h"
+
+namespace verbena::softverbs::wire {
+namespace {
+
+Inbound& get_inbound(Qp& qp) {
+  return qp.wire->inbound;
+}
+
+Header make_reply(Kind kind, const Header& request, uint64_t sequence) {
+  Header reply{};
+  reply.kind = kind;
+  reply.source_qp = request.target_qp;
+  reply.target_qp = request.source_qp;
+  reply.session = request.session;
+  reply.sequence = sequence;
+  reply.round = request.round;
+  return reply;
+}
+
+void refuse(Stream& stream, const Header& request, uint64_t sequence, Reason reason, uint32_t timer = 0) {
+  Header refusal = make_reply(Kind::kRefusal, request, sequence);
+  refusal.code = reason;
+  refusal.immediate = timer;
+  stream.control(refusal);
+}
+
+// The held streams look again. With the inbound mutex.
+void release_held(Inbound& in) {
+  for (HeldStream& held : in.held) {
+    held.stream->loop().post([held] { held.stream->resume(); });
+  }
+  in.held.clear();
+}
+
+// Refuses the expected message and drops what else comes of its round.
+Verdict refuse_round(Inbound& in, Stream& stream, const Header& header, Reason reason, uint32_t timer = 0) {
+  in.round = header.round + 1;
+  in.current.reset();
+  refuse(stream, header, in.expected, reason, timer);
+  release_held(in);
+  return Verdict::kDrop;
+}
+
+Reason get_reason(ibv_wc_status status) {
+  switch (status) {
+    case IBV_WC_REM_ACCESS_ERR:
+      return kAccessError;
+    case IBV_WC_REM_INV_REQ_ERR:
+      return kInvalidRequest;
+    default:
+      return kOperationError;
+  }
+}
+
+// Both queue pairs end in the error state.
+Verdict refuse_for_good(Qp& qp, Stream& stream, const Header& header, InboundMessage& message,
+                        ibv_wc_status status) {
+  PeerFailure failure{};
+  find_peer_failure(status, failure);
+  if (message.op.has_receive) complete_receive(message.op, failure.receive_status);
+  const Verdict verdict = refuse_round(get_inbound(qp), stream, header, get_reason(status));
+  fail_target(Process::get()->self(), qp.index, failure.event);
+  stream.loop().at_end([number = qp.base.qp_num] {
+    if (Qp* failed = get_wire()->find_qp(number)) flush_soon(*failed);
+  });
+  return verdict;
+}
+
+void fill_request(SendRequest& request, const Header& header) {
+  request.opcode = static_cast<ibv_wr_opcode>(header.code);
+  request.flags = (header.flags & kSolicited) != 0 ? IBV_SEND_SOLICITED : 0;
+  request.immediate = header.immediate;
+  request.rkey = header.key;
+  request.remote_address = header.address;
+  request.length = header.bytes;
+}
+
+std::shared_ptr<InboundMessage> make_message(Qp& qp, const Header& header) {
+  auto message = std::make_shared<InboundMessage>();
+  message->first = header;
+  message->bytes = header.bytes;
+  fill_request(message->request, header);
+  Operation& op = message->op;
+  op.peer = &Process::get()->self();
+  op.target = qp.shared;
+  op.target_index = qp.index;
+  op.request = &message->request;
+  op.source_qp = header.source_qp;
+  message->target.qp_index = qp.index;
+  message->target.life = qp.shared->life.get();
+  return message;
+}
+
+ibv_wc_status check_receive(InboundMessage& message, uint32_t queue_pd) {
+  message.target.pieces = message.op.receive.sges;
+  message.target.pd = queue_pd;
+  message.target.access = IBV_ACCESS_LOCAL_WRITE;
+  uint64_t room = 0;
+  for (const SharedSge& sge : message.target.pieces) room += sge.length;
+  if (room < message.bytes) return IBV_WC_REM_INV_REQ_ERR;
+  Memory memory;
+  return resolve(message.target, 0, message.bytes, memory) ? IBV_WC_SUCCESS : IBV_WC_REM_OP_ERR;
+}
+
+ibv_wc_status check_named(InboundMessage& message, Qp& qp) {
+  const Outcome outcome = name_remote(message.op);
+  if (outcome.step != Step::kDone) return outcome.status;
+  message.target.pieces = {{message.request.remote_address, message.bytes, message.request.rkey}};
+  message.target.pd = qp.shared->pd.get();
+  message.target.access = get_needed_access(message.request.opcode);
+  message.target.qp_number = qp.base.qp_num;
+  return IBV_WC_SUCCESS;
+}
+
+// The expected message begins.
+Verdict begin_message(Qp& qp, Stream& stream, const Header& header) {
+  Inbound& in = get_inbound(qp);
+  auto message = make_message(qp, header);
+  ibv_wc_status status = IBV_WC_SUCCESS;
+  const bool is_sent = is_send(message->request.opcode);
+  if (!is_sent) status = check_named(*message, qp);
+  if (header.code == IBV_WR_SEND_WITH_INV && !can_invalidate(message->op)) status = IBV_WC_REM_INV_REQ_ERR;
+  if (status == IBV_WC_SUCCESS && (is_sent || header.code == IBV_WR_RDMA_WRITE_WITH_IMM)) {
+    if (!take_receive(message->op))
+      return refuse_round(in, stream, header, kReceiverNotReady, qp.shared->min_rnr_timer.get());
+    const uint32_t pd = Process::get()->segment().receive_queue(qp.shared->receive_queue.get()).pd.get();
+    if (is_sent) status = check_receive(*message, pd);
+  }
+  if (status != IBV_WC_SUCCESS) return refuse_for_good(qp, stream, header, *message, status);
+  in.current = std::move(message);
+  return Verdict::kPlace;
+}
+
+// The expected message has been executed.
+void finish_message(Inbound& in) {
+  in.current.reset();
+  ++in.expected;
+  release_held(in);
+}
+
+void respond(Stream& stream, const Header& request, std::unique_ptr<Target> source,
+             std::vector<uint8_t> copy) {
+  auto message = std::make_shared<OutMessage>();
+  message->header = make_reply(Kind::kResponse, request, request.sequence);
+  message->header.bytes = message->payload_bytes = request.bytes;
+  message->qp_index = get_qp_index(request.target_qp);
+  message->copy = std::move(copy);
+  message->local.add(reinterpret_cast<uint64_t>(message->copy.data()), message->copy.size(), 0, 0);
+  if (source != nullptr) {
+    Memory memory;
+    message->local.clear();
+    message->local.has_gpu = resolve(*source, 0, request.bytes, memory) && memory.has_gpu;
+    message->source = std::move(source);
+  }
+  constexpr uint32_t kStripeBytes = 128 << 10;
+  message->chunk_bytes = 2 * kStripeBytes;
+  message->home = request.bytes <= kStripeBytes ? stream.index : kAnyStream;
+  stream.link().submit(std::move(message), true);
+}
+
+Verdict begin_read(Qp& qp, Stream& stream, const Header& header) {
+  if (!stream.link().has_room()) return Verdict::kBreak;
+  auto source = std::make_unique<Target>(get_inbound(qp).current->target);
+  finish_message(get_inbound(qp));
+  respond(stream, header, std::move(source), {});
+  return Verdict::kDrop;
+}
+
+bool is_from_peer(const Qp& qp, const Link& link, const Header& header) {
+  ibv_gid peer;
+  return qp.shared->peer_number.get() == header.source_qp &&
+         find_address(qp.attributes.ah_attr.grh.dgid, peer) && is_same(peer, link.peer());
+}
+
+// Chunks of one message agree about it.
+bool continues(const InboundMessage& message, const Header& header) {
+  const Header& first = message.first;
+  return first.code == header.code && first.bytes == header.bytes && first.address == header.address &&
+         first.key == header.key && first.round == header.round && has_payload(header.code);
+}
+
+void enter_session(Inbound& in, const Header& header) {
+  in.session = header.session;
+  in.round = 0;
+  in.expected = 0;
+  in.is_lost = false;
+  in.current.reset();
+}
+
+Verdict take_in_order(Qp& qp, Link& link, Stream& stream, const Header& header) {
+  Inbound& in = get_inbound(qp);
+  if (header.sequence < in.expected) return Verdict::kBreak;
+  if (header.sequence > in.expected) {
+    if (in.is_lost) return refuse_round(in, stream, header, kGone);
+    in.held.push_back({link.shared_from_this(), &stream, read_clock_ns()});
+    return Verdict::kHold;
+  }
+  if (in.current != nullptr) return continues(*in.current, header) ? Verdict::kPlace : Verdict::kBreak;
+  in.round = header.round;
+  const Verdict verdict = begin_message(qp, stream, header);
+  return verdict == Verdict::kPlace && header.code == IBV_WR_RDMA_READ ? begin_read(qp, stream, header)
+                                                                       : verdict;
+}
+
+}  // namespace
+
+Verdict begin_request(Link& link, Stream& stream, const Header& header, std::shared_ptr<Transfer>& transfer) {
+  Qp* qp = get_wire()->find_qp(header.target_qp);
+  if (qp == nullptr || qp->base.qp_type != IBV_QPT_RC) {
+    if (header.offset == 0) refuse(stream, header, header.sequence, kGone);
+    return Verdict::kDrop;
+  }
+  Inbound& in = get_inbound(*qp);
+  const std::lock_guard lock(in.mutex);
+  if (header.session < in.session) return Verdict::kDrop;
+  if (header.session > in.session) enter_session(in, header);
+  if (header.round < in.round) return Verdict::kDrop;
+  const ibv_qp_state state = get_state(*qp->shared);
+  if (state == IBV_QPS_RESET || state == IBV_QPS_INIT) return refuse_round(in, stream, header, kPeerNotReady);
+  if (state == IBV_QPS_ERR || !is_from_peer(*qp, link, header))
+    return refuse_round(in, stream, header, kGone);
+  const Verdict verdict = take_in_order(*qp, link, stream, header);
+  if (verdict == Verdict::kPlace) transfer = in.current;
+  return verdict;
+}
+
+void end_request(Stream& stream, const Header& header, const std::shared_ptr<Transfer>& transfer) {
+  Qp* qp = get_wire()->find_qp(header.target_qp);
+  if (qp == nullptr) return;
+  Inbound& in = get_inbound(*qp);
+  const std::lock_guard lock(in.mutex);
+  if (in.current != transfer || get_state(*qp->shared) == IBV_QPS_ERR) return;
+  if (header.length > transfer->bytes - transfer->received)
+    return stream.link().fail("a message that is too long");
+  transfer->received += header.length;
+  if (transfer->received < transfer->bytes) return;
+  store_tail(*transfer, stream.loop().lanes);
+  InboundMessage& message = *in.current;
+  if (transfer->error.load() != 0) {
+    const std::shared_ptr<Transfer> keep = transfer;
+    refuse_for_good(*qp, stream, header, message, IBV_WC_REM_OP_ERR);
+    return;
+  }
+  if (header.code == IBV_WR_SEND_WITH_INV) invalidate_remote(message.op);
+  if (message.op.has_receive) complete_receive(message.op, IBV_WC_SUCCESS);
+  stream.acknowledge(make_reply(Kind::kAcknowledge, header, header.sequence));
+  finish_message(in);
+}
+
+void execute_request(Stream& stream, const Header& header, Transfer& transfer, const uint8_t* operands) {
+  Qp* qp = get_wire()->find_qp(header.target_qp);
+  if (qp == nullptr) return;
+  Inbound& in = get_inbound(*qp);
+  const std::lock_guard lock(in.mutex);
+  if (in.current.get() != &transfer || get_state(*qp->shared) == IBV_QPS_ERR) return;
+  const std::shared_ptr<InboundMessage> message = in.current;
+  memcpy(&message->request.compare_add, operands, sizeof(uint64_t));
+  memcpy(&message->request.swap, operands + sizeof(uint64_t), sizeof(uint64_t));
+  std::vector<uint8_t> result(kAtomicResult);
+  message->op.local.clear();
+  message->op.local.add(reinterpret_cast<uint64_t>(result.data()), result.size(), 0, 0);
+  message->op.remote.clear();
+  const Outcome named = name_remote(message->op);
+  const Outcome outcome = named.step == Step::kDone ? execute_atomic(message->op) : named;
+  if (outcome.step != Step::kDone) {
+    refuse_for_good(*qp, stream, header, *message, outcome.status);
+    return;
+  }
+  finish_message(in);
+  respond(stream, header, nullptr, std::move(result));
+}
+
+void check_held(Port& port) {
+  constexpr uint64_t kPatienceNs = 60'000'000'000;
+  get_wire()->for_each_qp([&](Qp& qp) {
+    if (&get_wire()->get_port(qp.device) != &port) return;
+    Inbound& in = get_inbound(qp);
+    const std::lock_guard lock(in.mutex);
+    if (in.held.empty() || read_clock_ns() - in.held.front().since_ns < kPatienceNs) return;
+    in.is_lost = true;
+    release_held(in);
+  });
+}
+
+void forget_inbound(Qp& qp, bool is_reset) {
+  Inbound& in = get_inbound(qp);
+  const std::lock_guard lock(in.mutex);
+  in.current.reset();
+  release_held(in);
+  if (!is_reset) return;
+  in.session = in.expected = 0;
+  in.round = 0;
+  in.is_lost = false;
+}
+
+}  // namespace verbena::softverbs::wire

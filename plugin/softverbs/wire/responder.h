@@ -1,0 +1,46 @@
+#pragma once
+
+#include <mutex>
+
+#include "softverbs/queue_pair.h"
+#include "softverbs/wire/link.h"
+
+namespace verbena::softverbs::wire {
+
+// A request that is arriving.
+struct InboundMessage : Transfer {
+  Header first{};  // as its first chunk described it
+  SendRequest request{};
+  Operation op;
+};
+
+struct HeldStream {
+  std::shared_ptr<Link> link;
+  Stream* stream;
+  uint64_t since_ns;
+};
+
+// The receiving half of a queue pair.
+struct Inbound {
+  std::mutex mutex;
+  uint64_t session = 0;
+  uint32_t round = 0;
+  uint64_t expected = 0;                    // sequence of the next message
+  std::shared_ptr<InboundMessage> current;  // it, when some of it has arrived
+  std::vector<HeldStream> held;             // streams whose next chunk is of a later message
+  bool is_lost = false;                     // the expected message never came
+};
+
+// Of a loop, with the turn.
+Verdict begin_request(Link& link, Stream& stream, const Header& header, std::shared_ptr<Transfer>& transfer);
+void end_request(Stream& stream, const Header& header, const std::shared_ptr<Transfer>& transfer);
+void execute_request(Stream& stream, const Header& header, Transfer& transfer, const uint8_t* operands);
+void deliver_datagram(Link& link, const Header& header, const uint8_t* payload);
+
+// Gives up waiting for a message that a held stream has been waiting for too long.
+void check_held(Port& port);
+
+// The queue pair leaves its states of receiving; no loop places anything for it any more.
+void forget_inbound(Qp& qp, bool is_reset);
+
+}  // namespace verbena::softverbs::wire

@@ -1,0 +1,100 @@
+#pragma once
+
+#include <sys/uio.h>
+
+#include "softverbs/wire/loop.h"
+#include "softverbs/wire/message.h"
+
+namespace verbena::softverbs::wire {
+
+class Link;
+
+// What a stream is to do with a request's chunk.
+enum class Verdict { kPlace, kDrop, kHold, kBreak };
+
+// One TCP connection of a link.
+class Stream : public Watched {
+ public:
+  Stream(Link& link, uint32_t index, Loop& loop, int fd, bool is_connected);
+  ~Stream() override;
+
+  const uint32_t index;
+  Loop& loop() { return loop_; }
+  Link& link() { return link_; }
+  bool is_ready() const { return is_ready_.load(std::memory_order_relaxed); }
+
+  // With the loop's turn.
+  void watch();
+  void on_ready(uint32_t events) override;
+  void resume();  // takes up a chunk that was held
+  void close();
+  void acknowledge(const Header& header);  // joined with others for the same queue pair until the turn ends
+  void control(const Header& header);      // sent as soon as possible
+
+  // Any thread. Sends what can be sent without waiting.
+  void pump();
+  void pump_soon();  // in the loop
+  // Forgets frames of a queue pair's requests: afterwards the stream does not refer to their memory.
+  void cancel(uint32_t qp_index);
+  // How long the other host has not been heard of.
+  uint64_t get_silence_ns();
+
+ private:
+  enum class Reading { kHello, kHeader, kHeld, kPayload };
+  enum class Buffered { kNeedsMore, kStopped };
+
+  // stream_send.cc; with send_mutex_.
+  bool pump_once();
+  bool begin_frame();
+  bool find_payload(bool is_gpu);
+  ssize_t send_some();
+  void account(size_t bytes);
+  void keep_remainder();
+
+  // stream_receive.cc; with the turn.
+  void receive();
+  Buffered work_off();
+  bool take_hello();
+  bool take_header();
+  Buffered take_up();
+  bool take_payload();
+  void store(const uint8_t* from, uint32_t bytes);
+  ssize_t receive_more();
+  ssize_t receive_directly(bool& is_possible);
+  void end_chunk();
+  void finish_connect();
+  void flush_acknowledgements();
+  void watch_data(bool wanted);
+  uint32_t available() const { return end_ - begin_; }
+
+  Link& link_;
+  Loop& loop_;
+
+  std::mutex watch_mutex_;  // innermost
+  bool wants_room_ = false, wants_data_ = true;
+  void watch(bool& wish, bool wanted);
+
+  std::mutex send_mutex_;
+  int fd_;  // -1: closed. Changes with the turn and send_mutex_.
+  bool is_connected_;
+  std::atomic<bool> is_ready_;  // the hello was answered: frames may follow
+  std::atomic<bool> wants_pump_{false}, is_pump_posted_{false};
+  std::vector<uint8_t> control_;         // goes out between frames
+  std::shared_ptr<OutMessage> message_;  // of the frame that is being sent
+  Header frame_{};
+  std::vector<iovec> output_;  // what is left of the frame
+  bool is_begun_ = false;      // some of the frame is out
+  std::vector<uint8_t> remainder_;
+
+  Reading reading_ = Reading::kHello;
+  std::vector<uint8_t> buffer_;
+  uint32_t begin_ = 0, end_ = 0;        // what it holds
+  Header header_{};                     // of the chunk that is arriving
+  std::shared_ptr<Transfer> transfer_;  // null: its payload is dropped, or taken as a whole
+  uint32_t done_ = 0;                   // of its payload
+  bool needs_gpu_ = false;              // the transfer's memory is a GPU's
+  Memory memory_;
+  std::vector<Header> acknowledgements_;
+};
+
+}  // namespace verbena::softverbs::wire

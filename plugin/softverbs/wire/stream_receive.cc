@@ -1,0 +1,281 @@
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "softverbs/config.h"
+#include "softverbs/copy.h"
+#include "softverbs/wire/descriptors.h"
+#include "softverbs/wire/gpu.h"
+#include "softverbs/wire/link.h"
+#include "softverbs/wire/requester.h"
+#include "softverbs/wire/responder.h"
+#include "softverbs/wire/wire.h"
+
+namespace verbena::softverbs::wire {
+namespace {
+
+constexpr uint32_t kBufferBytes = 64 << 10;
+constexpr uint32_t kDirectBytes = 8 << 10;  // from here on the kernel places the payload itself
+constexpr ssize_t kTurnBytes = 2 << 20;     // then others have their turn
+
+// These have a small payload that is looked at as a whole.
+bool is_whole(const Header& header) {
+  return header.kind == Kind::kDatagram || (header.kind == Kind::kRequest && is_atomic_code(header.code));
+}
+
+}  // namespace
+
+void Stream::on_ready(uint32_t events) {
+  if (fd_ < 0) return;
+  if ((events & EPOLLOUT) != 0) {
+    if (!is_connected_) finish_connect();
+    pump();
+  }
+  if ((events & (EPOLLERR | EPOLLHUP)) != 0 && reading_ == Reading::kHeld)
+    return link_.fail("connection lost");
+  if ((events & (EPOLLIN | EPOLLERR | EPOLLHUP)) != 0 && fd_ >= 0 && is_connected_) receive();
+}
+
+void Stream::finish_connect() {
+  int error = 0;
+  socklen_t bytes = sizeof(error);
+  getsockopt(fd_, SOL_SOCKET, SO_ERROR, &error, &bytes);
+  if (error != 0) return link_.fail(strerror(error));
+  std::lock_guard lock(send_mutex_);
+  is_connected_ = true;
+}
+
+void Stream::close() {
+  std::lock_guard lock(send_mutex_);
+  if (fd_ < 0) return;
+  loop_.remove(fd_);
+  std::lock_guard watch_lock(watch_mutex_);
+  drop(fd_);
+  fd_ = -1;
+  message_.reset();
+  transfer_.reset();
+  output_.clear();
+  control_.clear();
+}
+
+void Stream::receive() {
+  if (buffer_.empty()) buffer_.resize(kBufferBytes);
+  for (ssize_t left = kTurnBytes; left > 0 && fd_ >= 0;) {
+    if (work_off() == Buffered::kStopped) return;
+    const ssize_t count = receive_more();
+    if (count == 0) return link_.fail("closed by the peer");
+    if (count < 0 && errno == EAGAIN) return;
+    if (count < 0 && errno != EINTR) return link_.fail(strerror(errno));
+    left -= count;
+  }
+}
+
+void Stream::resume() {
+  if (fd_ < 0 || reading_ != Reading::kHeld) return;
+  if (take_up() == Buffered::kStopped && reading_ == Reading::kHeld) return;
+  watch_data(true);
+  receive();
+}
+
+Stream::Buffered Stream::work_off() {
+  for (;;) {
+    if (fd_ < 0 || link_.is_dead()) return Buffered::kStopped;
+    switch (reading_) {
+      case Reading::kHello:
+        if (available() < sizeof(Hello)) return Buffered::kNeedsMore;
+        if (!take_hello()) return Buffered::kStopped;
+        break;
+      case Reading::kHeader:
+        if (available() < sizeof(Header)) return Buffered::kNeedsMore;
+        if (!take_header()) return Buffered::kStopped;
+        if (take_up() == Buffered::kStopped) return Buffered::kStopped;
+        break;
+      case Reading::kHeld:
+        return Buffered::kStopped;
+      case Reading::kPayload: {
+        if (needs_gpu_ && !loop_.is_own_thread()) {
+          loop_.call_thread();
+          return Buffered::kStopped;
+        }
+        if (!take_payload()) return Buffered::kNeedsMore;
+        break;
+      }
+    }
+  }
+}
+
+bool Stream::take_hello() {
+  Hello hello;
+  memcpy(&hello, buffer_.data() + begin_, sizeof(hello));
+  begin_ += sizeof(hello);
+  reading_ = Reading::kHeader;
+  const bool is_ours = hello.magic == kMagic && hello.refusal == kWelcome && hello.link == link_.hello.link;
+  if (!is_ours) {
+    link_.fail(hello.magic == kMagic ? "the peer refuses the connection (another SOFTVERBS_JOB or version?)"
+                                     : "the peer is no softverbs process");
+    return false;
+  }
+  {
+    std::lock_guard lock(send_mutex_);
+    is_ready_ = true;
+  }
+  if (index == 0) link_.set_up();
+  pump();
+  return true;
+}
+
+bool Stream::take_header() {
+  memcpy(&header_, buffer_.data() + begin_, sizeof(header_));
+  begin_ += sizeof(header_);
+  if (is_valid(header_, !link_.is_requester)) return true;
+  link_.fail("a frame that cannot be");
+  return false;
+}
+
+// Decides what becomes of the frame whose header has been read.
+Stream::Buffered Stream::take_up() {
+  done_ = 0;
+  transfer_.reset();
+  memory_.clear();
+  reading_ = Reading::kPayload;
+  Verdict verdict = Verdict::kDrop;
+  switch (header_.kind) {
+    case Kind::kRequest:
+      verdict = begin_request(link_, *this, header_, transfer_);
+      break;
+    case Kind::kResponse:
+      verdict = begin_response(link_, header_, transfer_);
+      break;
+    case Kind::kAcknowledge:
+      take_acknowledgement(link_, header_);
+      break;
+    case Kind::kRefusal:
+      take_refusal(link_, header_);
+      break;
+    case Kind::kDatagram:
+      verdict = Verdict::kPlace;
+      break;
+  }
+  if (verdict == Verdict::kBreak) {
+    link_.fail("a request out of order");
+    return Buffered::kStopped;
+  }
+  if (verdict == Verdict::kHold) {
+    reading_ = Reading::kHeld;
+    watch_data(false);
+    return Buffered::kStopped;
+  }
+  if (verdict == Verdict::kDrop) header_.kind = Kind::kAcknowledge;  // its payload means nothing any more
+  // Only to see whether a GPU takes part; every store looks again.
+  needs_gpu_ =
+      transfer_ != nullptr && resolve(transfer_->target, 0, transfer_->bytes, memory_) && memory_.has_gpu;
+  return Buffered::kNeedsMore;
+}
+
+// False when more bytes are needed.
+bool Stream::take_payload() {
+  if (is_whole(header_)) {
+    if (available() < header_.length) return false;
+    const uint8_t* payload = buffer_.data() + begin_;
+    begin_ += header_.length;
+    if (header_.kind == Kind::kDatagram) {
+      deliver_datagram(link_, header_, payload);
+    } else {
+      execute_request(*this, header_, *transfer_, payload);
+    }
+    reading_ = Reading::kHeader;
+    return true;
+  }
+  const uint32_t take = std::min(available(), header_.length - done_);
+  if (take > 0 && transfer_ != nullptr) store(buffer_.data() + begin_, take);
+  begin_ += take;
+  done_ += take;
+  if (done_ < header_.length) return false;
+  reading_ = Reading::kHeader;
+  end_chunk();
+  return true;
+}
+
+// The next bytes of the payload, but the message's tail is kept for the end.
+void Stream::store(const uint8_t* from, uint32_t bytes) {
+  const uint32_t at = header_.offset + done_;
+  const uint32_t tail_start = transfer_->bytes - transfer_->tail_bytes();
+  const uint32_t body = at < tail_start ? std::min(bytes, tail_start - at) : 0;
+  if (body < bytes) memcpy(transfer_->tail + (at + body - tail_start), from + body, bytes - body);
+  if (body == 0 || transfer_->error.load(std::memory_order_relaxed) != 0) return;
+  const bool is_stored =
+      resolve(transfer_->target, at, body, memory_) && store_memory(loop_.lanes, memory_, from);
+  if (!is_stored) transfer_->error.store(kOperationError);
+}
+
+ssize_t Stream::receive_more() {
+  bool is_possible = false;
+  const ssize_t count = receive_directly(is_possible);
+  if (is_possible) return count;
+  if (begin_ == end_) begin_ = end_ = 0;
+  if (begin_ > 0 && kBufferBytes - end_ < kBufferBytes / 2) {
+    memmove(buffer_.data(), buffer_.data() + begin_, available());
+    end_ -= begin_;
+    begin_ = 0;
+  }
+  uint32_t room = kBufferBytes - end_;
+  // In a stream of long chunks only up to the next header: the payload behind it goes straight to its place.
+  const bool is_bulk = header_.length >= kDirectBytes && !needs_gpu_ && !get_config().ordered_lines;
+  const uint32_t wanted = sizeof(Header) + (reading_ == Reading::kPayload ? header_.length - done_ : 0);
+  if (is_bulk && available() < wanted) room = std::min(room, wanted - available());
+  const ssize_t received = recv(fd_, buffer_.data() + end_, room, MSG_DONTWAIT);
+  if (received > 0) end_ += static_cast<uint32_t>(received);
+  return received;
+}
+
+ssize_t Stream::receive_directly(bool& is_possible) {
+  if (reading_ != Reading::kPayload || transfer_ == nullptr || get_config().ordered_lines) return -1;
+  const uint32_t at = header_.offset + done_, tail_start = transfer_->bytes - transfer_->tail_bytes();
+  if (at >= tail_start || transfer_->error.load(std::memory_order_relaxed) != 0) return -1;
+  const uint32_t bytes = std::min(header_.length - done_, tail_start - at);
+  if (bytes < kDirectBytes || needs_gpu_ || !resolve(transfer_->target, at, bytes, memory_)) return -1;
+  is_possible = true;
+  msghdr message{};
+  message.msg_iov = memory_.pieces.data();
+  message.msg_iovlen = std::min<size_t>(memory_.pieces.size(), kMaxSges);
+  const ssize_t received = recvmsg(fd_, &message, MSG_DONTWAIT);
+  if (received < 0 && errno == EFAULT) {
+    transfer_->error.store(kOperationError);
+    errno = EINTR;
+  }
+  if (received > 0) done_ += static_cast<uint32_t>(received);
+  return received;
+}
+
+void Stream::end_chunk() {
+  if (transfer_ == nullptr) return;
+  const std::shared_ptr<Transfer> transfer = std::move(transfer_);
+  if (header_.kind == Kind::kRequest) end_request(*this, header_, transfer);
+  if (header_.kind == Kind::kResponse) end_response(*this, header_, transfer);
+}
+
+void Stream::acknowledge(const Header& header) {
+  if (acknowledgements_.empty()) {
+    loop_.at_end([link = link_.shared_from_this(), this] { flush_acknowledgements(); });
+  }
+  for (Header& other : acknowledgements_) {
+    if (other.target_qp != header.target_qp || other.session != header.session) continue;
+    other.sequence = std::max(other.sequence, header.sequence);
+    return;
+  }
+  acknowledgements_.push_back(header);
+}
+
+void Stream::flush_acknowledgements() {
+  {
+    std::lock_guard lock(send_mutex_);
+    const auto* first = reinterpret_cast<const uint8_t*>(acknowledgements_.data());
+    control_.insert(control_.end(), first, first + acknowledgements_.size() * sizeof(Header));
+  }
+  acknowledgements_.clear();
+  pump();
+}
+
+}  // namespace verbena::softverbs::wire

@@ -1,0 +1,223 @@
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "softverbs/clock.h"
+#include "softverbs/wire/descriptors.h"
+#include "softverbs/wire/gpu.h"
+#include "softverbs/wire/link.h"
+
+namespace verbena::softverbs::wire {
+namespace {
+
+constexpr size_t kMaxPieces = 64;        // of one call
+constexpr int kPosterFrames = 4;         // that a posting thread sends before it leaves the rest to the loop
+constexpr size_t kMaxControl = 1 << 20;  // of a peer that does not read
+
+void append(std::vector<uint8_t>& to, const void* from, size_t bytes) {
+  const auto* begin = static_cast<const uint8_t*>(from);
+  to.insert(to.end(), begin, begin + bytes);
+}
+
+}  // namespace
+
+Stream::Stream(Link& link, uint32_t number, Loop& loop, int fd, bool is_connected)
+    : index(number),
+      link_(link),
+      loop_(loop),
+      fd_(fd),
+      is_connected_(is_connected),
+      is_ready_(!link.is_requester) {
+  Hello hello = link.hello;
+  hello.stream = index;
+  append(control_, &hello, sizeof(hello));  // a requester's, or the answer to it
+  reading_ = link.is_requester ? Reading::kHello : Reading::kHeader;
+}
+
+Stream::~Stream() {
+  drop(fd_);
+}
+
+void Stream::watch() {
+  wants_room_ = true;
+  loop_.add(fd_, EPOLLIN | EPOLLOUT, *this);
+}
+
+void Stream::watch(bool& wish, bool wanted) {
+  std::lock_guard lock(watch_mutex_);
+  if (wish == wanted || fd_ < 0) return;
+  wish = wanted;
+  loop_.change(fd_, (wants_data_ ? EPOLLIN : 0u) | (wants_room_ ? EPOLLOUT : 0u), *this);
+}
+
+void Stream::watch_data(bool wanted) {
+  watch(wants_data_, wanted);
+}
+
+void Stream::control(const Header& header) {
+  {
+    std::lock_guard lock(send_mutex_);
+    append(control_, &header, sizeof(header));
+  }
+  pump();
+}
+
+void Stream::pump_soon() {
+  if (is_pump_posted_.exchange(true)) return;
+  loop_.post([link = link_.shared_from_this(), this] {
+    is_pump_posted_.store(false);
+    pump();
+  });
+}
+
+void Stream::pump() {
+  wants_pump_.store(true);
+  while (wants_pump_.load()) {
+    std::unique_lock lock(send_mutex_, std::try_to_lock);
+    if (!lock) return;  // its holder looks again
+    wants_pump_.store(false);
+    const bool is_alive = pump_once();
+    lock.unlock();
+    if (is_alive) continue;
+    loop_.post([link = link_.shared_from_this()] { link->fail("cannot send"); });
+    return;
+  }
+}
+
+// False when the connection is broken.
+bool Stream::pump_once() {
+  for (int frames = 0; fd_ >= 0 && is_connected_;) {
+    if (control_.size() > kMaxControl) return false;
+    if (output_.empty() && is_ready_ && begin_frame() && ++frames > kPosterFrames && !loop_.is_mine()) {
+      pump_soon();
+      return true;
+    }
+    if (output_.empty() && control_.empty()) {
+      watch(wants_room_, false);
+      return true;
+    }
+    if (send_some() >= 0) continue;
+    if (errno == EINTR) continue;
+    if (errno != EAGAIN) return false;
+    if (message_ != nullptr && message_->source != nullptr) keep_remainder();
+    watch(wants_room_, true);
+    return true;
+  }
+  return true;
+}
+
+bool Stream::begin_frame() {
+  for (;;) {
+    bool is_gpu = false;
+    message_ = link_.cut_frame(index, loop_.is_own_thread(), frame_, is_gpu);
+    if (message_ == nullptr) {
+      if (is_gpu) {
+        loop_.call_thread();
+        pump_soon();
+      }
+      return false;
+    }
+    output_.assign(1, {&frame_, sizeof(frame_)});
+    is_begun_ = false;
+    if (frame_.length == 0 || find_payload(is_gpu)) return true;
+    output_.clear();
+    message_.reset();
+  }
+}
+
+// Of a request: what was gathered when it was posted. Of a response: what the keys say now.
+bool Stream::find_payload(bool is_gpu) {
+  Memory whole, *memory = &message_->local;
+  uint64_t offset = frame_.offset;
+  if (message_->header.kind == Kind::kRequest && is_atomic_code(frame_.code)) offset = 0;
+  if (message_->source != nullptr) {
+    if (!resolve(*message_->source, offset, frame_.length, whole)) {
+      Header refusal = message_->header;
+      refusal.kind = Kind::kRefusal;
+      refusal.code = kAccessError;
+      refusal.length = 0;
+      append(control_, &refusal, sizeof(refusal));
+      return false;
+    }
+    memory = &whole;
+    offset = 0;
+  }
+  if (is_gpu) {
+    remainder_.resize(frame_.length);
+    // Refused, the bytes are not those: the requester's own queue pair is what suffers.
+    copy_from_gpu(loop_.lanes, *memory, offset, remainder_.data(), frame_.length);
+    output_.push_back({remainder_.data(), remainder_.size()});
+    return true;
+  }
+  for (const iovec& piece : slice_pieces(memory->pieces, offset, frame_.length)) output_.push_back(piece);
+  return true;
+}
+
+ssize_t Stream::send_some() {
+  iovec pieces[kMaxPieces];
+  size_t count = 0;
+  if (!is_begun_ && !control_.empty()) pieces[count++] = {control_.data(), control_.size()};
+  for (size_t i = 0; i < output_.size() && count < kMaxPieces; ++i) pieces[count++] = output_[i];
+  msghdr message{};
+  message.msg_iov = pieces;
+  message.msg_iovlen = count;
+  const ssize_t sent = sendmsg(fd_, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (sent > 0) account(static_cast<size_t>(sent));
+  return sent;
+}
+
+void Stream::account(size_t bytes) {
+  if (!is_begun_ && !control_.empty()) {
+    const size_t take = std::min(bytes, control_.size());
+    control_.erase(control_.begin(), control_.begin() + static_cast<ptrdiff_t>(take));
+    bytes -= take;
+  }
+  if (bytes == 0) return;
+  is_begun_ = true;
+  size_t gone = 0;
+  while (bytes > 0) {
+    iovec& piece = output_[gone];
+    const size_t take = std::min(bytes, piece.iov_len);
+    piece.iov_base = static_cast<uint8_t*>(piece.iov_base) + take;
+    piece.iov_len -= take;
+    bytes -= take;
+    if (piece.iov_len == 0) ++gone;
+  }
+  output_.erase(output_.begin(), output_.begin() + static_cast<ptrdiff_t>(gone));
+  if (!output_.empty()) return;
+  is_begun_ = false;
+  message_.reset();
+}
+
+// From here on the frame refers to no memory but the stream's.
+void Stream::keep_remainder() {
+  if (output_.empty()) return;
+  std::vector<uint8_t> rest;
+  for (const iovec& piece : output_) append(rest, piece.iov_base, piece.iov_len);
+  remainder_.swap(rest);
+  output_.assign(1, {remainder_.data(), remainder_.size()});
+}
+
+void Stream::cancel(uint32_t qp_index) {
+  std::lock_guard lock(send_mutex_);
+  if (message_ == nullptr || message_->source != nullptr || message_->qp_index != qp_index) return;
+  if (is_begun_) return keep_remainder();
+  output_.clear();
+  message_.reset();
+}
+
+uint64_t Stream::get_silence_ns() {
+  std::lock_guard lock(send_mutex_);
+  if (fd_ < 0) return 0;
+  if (!is_connected_) return read_clock_ns() - link_.born_ns;
+  tcp_info info{};
+  socklen_t bytes = sizeof(info);
+  if (getsockopt(fd_, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) return 0;
+  return uint64_t{info.tcpi_last_ack_recv} * 1'000'000;
+}
+
+}  // namespace verbena::softverbs::wire

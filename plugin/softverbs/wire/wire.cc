@@ -1,0 +1,160 @@
+#include "softverbs/wire/wire.h"
+
+#include <sys/random.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "softverbs/config.h"
+#include "softverbs/objects.h"
+#include "softverbs/queue_pair.h"
+
+namespace verbena::softverbs::wire {
+namespace {
+
+std::array<uint8_t, 16> make_key(const void* gid) {
+  std::array<uint8_t, 16> key{};
+  memcpy(key.data(), gid, key.size());
+  return key;
+}
+
+void fill_job(char (&to)[sizeof(Hello::job)]) {
+  const std::string& job = get_config().job;
+  memcpy(to, job.data(), std::min(job.size(), sizeof(to)));
+}
+
+}  // namespace
+
+Wire::Wire() : qps_(new std::atomic<Qp*>[kQpCount]()) {
+  for (const ibv_gid& address : get_rail_addresses()) {
+    Port* port = nullptr;
+    for (const auto& known : ports_) {
+      if (is_same(known->address, address)) port = known.get();
+    }
+    if (port == nullptr) port = ports_.emplace_back(std::make_unique<Port>(*this, address)).get();
+    port_of_rail_.push_back(port);
+  }
+}
+
+bool Wire::claim(uint32_t slot) {
+  slot_ = slot;
+  for (const auto& port : ports_) {
+    int error = 0;
+    if (port->listen(static_cast<uint16_t>(get_config().port + slot), error)) continue;
+    for (const auto& other : ports_) other->stop_listening();
+    if (error == EADDRINUSE) return false;
+    warn("cannot listen for processes of other hosts: %s (SOFTVERBS_NETDEVS, SOFTVERBS_PORT)",
+         strerror(error));
+    return true;
+  }
+  is_listening_ = true;
+  return true;
+}
+
+void Wire::start() {
+  std::call_once(started_, [this] {
+    for (const auto& port : ports_) port->start();
+  });
+}
+
+void Wire::poll(uint32_t rail) {
+  if (is_active_.load(std::memory_order_relaxed)) get_port(rail).loops[0]->poll();
+}
+
+void Wire::quiesce() {
+  if (!is_active_.load()) return;
+  for (const auto& port : ports_) {
+    for (const auto& loop : port->loops) loop->quiesce();
+  }
+}
+
+void Wire::leave() {
+  if (!is_active_.load()) return;
+  for (const auto& port : ports_) {
+    for (const auto& loop : port->loops) loop->poll();
+  }
+}
+
+std::shared_ptr<Link> Wire::get_link(uint32_t rail, const ibv_gid& peer, uint32_t qp_number) {
+  Port& port = get_port(rail);
+  const auto number = static_cast<uint16_t>(get_config().port + get_qp_slot(qp_number));
+  const LinkKey key{&port, make_key(&peer), number};
+  const std::lock_guard lock(links_mutex_);
+  if (const auto known = links_.find(key); known != links_.end()) return known->second;
+  Hello hello = make_hello(port.address, peer, get_qp_slot(qp_number));
+  if (getrandom(&hello.link, sizeof(hello.link), GRND_NONBLOCK) != sizeof(hello.link)) return nullptr;
+  auto link = std::make_shared<Link>(port, true, hello, number);
+  set_active();
+  if (!link->connect_stream(0)) return nullptr;
+  return links_[key] = link;
+}
+
+std::shared_ptr<Link> Wire::join(Port& port, const Hello& hello) {
+  constexpr size_t kMaxAccepted = 16384;
+  const std::lock_guard lock(links_mutex_);
+  const std::pair key{hello.link, make_key(hello.source)};
+  if (const auto known = accepted_.find(key); known != accepted_.end()) return known->second;
+  if (accepted_.size() >= kMaxAccepted) return nullptr;
+  set_active();
+  return accepted_[key] = std::make_shared<Link>(port, false, hello, 0);
+}
+
+void Wire::forget(const std::shared_ptr<Link>& link) {
+  const std::lock_guard lock(links_mutex_);
+  if (!link->is_requester) {
+    accepted_.erase({link->hello.link, make_key(link->hello.source)});
+    return;
+  }
+  const auto known = links_.find({&link->port, make_key(link->hello.destination), link->remote_port});
+  if (known != links_.end() && known->second == link) links_.erase(known);
+}
+
+void Wire::add_qp(Qp& qp) {
+  qps_[qp.index].store(&qp, std::memory_order_release);
+}
+
+void Wire::remove_qp(Qp& qp) {
+  qps_[qp.index].store(nullptr, std::memory_order_release);
+  quiesce();
+}
+
+Qp* Wire::find_qp(uint32_t number) const {
+  Qp* qp =
+      get_qp_slot(number) == slot_ ? qps_[get_qp_index(number)].load(std::memory_order_acquire) : nullptr;
+  return qp != nullptr && qp->base.qp_num == number ? qp : nullptr;
+}
+
+void Wire::for_each_qp(const std::function<void(Qp&)>& visit) {
+  const uint32_t end = Process::get()->qps.get_high_water();
+  for (uint32_t index = kFirstQpIndex; index < end; ++index) {
+    if (Qp* qp = qps_[index].load(std::memory_order_acquire)) visit(*qp);
+  }
+}
+
+Wire* get_wire() {
+  return Process::get()->wire;
+}
+
+Hello make_hello(const ibv_gid& source, const ibv_gid& destination, uint32_t slot) {
+  Hello hello{};
+  hello.magic = kMagic;
+  hello.version = kProtocolVersion;
+  hello.streams = get_config().streams;
+  hello.slot = slot;
+  memcpy(hello.source, source.raw, sizeof(hello.source));
+  memcpy(hello.destination, destination.raw, sizeof(hello.destination));
+  fill_job(hello.job);
+  return hello;
+}
+
+uint16_t check_hello(const Hello& hello, uint32_t own_slot) {
+  if (hello.magic != kMagic || hello.version != kProtocolVersion) return kOtherVersion;
+  if (hello.streams == 0 || hello.streams > kMaxStreams || hello.stream >= hello.streams)
+    return kOtherVersion;
+  char job[sizeof(hello.job)] = {};
+  fill_job(job);
+  if (memcmp(job, hello.job, sizeof(job)) != 0) return kOtherJob;
+  return hello.slot == own_slot ? kWelcome : kOtherProcess;
+}
+
+}  // namespace verbena::softverbs::wire

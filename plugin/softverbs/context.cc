@@ -29,6 +29,9 @@ void install_operations(Context& context) {
   verbs.alloc_td = allocate_thread_domain;
   verbs.dealloc_td = deallocate_thread_domain;
   verbs.alloc_parent_domain = allocate_parent_domain;
+  verbs.alloc_dm = allocate_device_memory;
+  verbs.free_dm = free_device_memory;
+  verbs.reg_dm_mr = register_device_memory;
   verbs.advise_mr = advise_memory;
   ibv_context_ops& ops = verbs.context.ops;
   ops._compat_query_port = ibv_query_port;

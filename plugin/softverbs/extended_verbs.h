@@ -20,6 +20,11 @@ ibv_td* allocate_thread_domain(ibv_context* context, ibv_td_init_attr* init);
 int deallocate_thread_domain(ibv_td* domain);
 ibv_pd* allocate_parent_domain(ibv_context* context, ibv_parent_domain_init_attr* init);
 
+// In device_memory.cc.
+ibv_dm* allocate_device_memory(ibv_context* context, ibv_alloc_dm_attr* init);
+int free_device_memory(ibv_dm* memory);
+ibv_mr* register_device_memory(ibv_pd* pd, ibv_dm* memory, uint64_t offset, size_t length, unsigned access);
+
 // In memory_change.cc.
 int advise_memory(ibv_pd* pd, ibv_advise_mr_advice advice, uint32_t flags, ibv_sge* pieces, uint32_t count);
 

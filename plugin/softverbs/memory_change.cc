@@ -61,7 +61,8 @@ SOFTVERBS_API int ibv_rereg_mr(ibv_mr* base, int flags, ibv_pd* pd, void* addres
   const bool has_pd = (flags & IBV_REREG_MR_CHANGE_PD) != 0;
   const bool has_access = (flags & IBV_REREG_MR_CHANGE_ACCESS) != 0;
   const bool has_memory = (flags & IBV_REREG_MR_CHANGE_TRANSLATION) != 0;
-  if ((has_pd && pd == nullptr) || (has_memory && (address == nullptr || length == 0)))
+  const bool is_immovable = mr.memory_users != nullptr;
+  if ((has_pd && pd == nullptr) || (has_memory && (is_immovable || address == nullptr || length == 0)))
     return refuse(EINVAL, IBV_REREG_MR_ERR_INPUT);
   MemoryRange range{mr.base.pd, present.address.get(), present.length.get(),
                     static_cast<int>(present.access.get())};

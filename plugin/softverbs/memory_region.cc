@@ -184,6 +184,7 @@ SOFTVERBS_API int ibv_dereg_mr(ibv_mr* base) {
   detach_memory(mr->gpu);
   process->mrs.free(mr->index);
   mr->pd->users.fetch_sub(1);
+  if (mr->memory_users != nullptr) mr->memory_users->fetch_sub(1);
   delete mr;
   return 0;
 }

@@ -18,6 +18,7 @@ inline constexpr uint32_t kMaxInlineBytes = 1024;
 inline constexpr uint32_t kMaxQueueEntries = 32768;
 inline constexpr uint32_t kMaxCqEntries = 1u << 20;
 inline constexpr uint32_t kMaxMessageBytes = 1u << 30;
+inline constexpr uint32_t kMaxDeviceMemoryBytes = 256 << 10;
 inline constexpr uint32_t kMaxDatagramBytes = 4096;
 inline constexpr uint32_t kMaxReads = 16;
 inline constexpr int kGidCount = 2;
@@ -50,6 +51,7 @@ struct Mr {
   uint32_t gpu = 0;  // as in SharedMr
   Pd* pd = nullptr;
   bool is_imported = false;
+  std::atomic<uint32_t>* memory_users = nullptr;  // of the device memory that it is in
 };
 
 struct Ah {

@@ -68,6 +68,7 @@ void fill_extended(ibv_device_attr_ex& attributes) {
   attributes.odp_caps.per_transport_caps.uc_odp_caps = kWrites;
   attributes.odp_caps.per_transport_caps.ud_odp_caps = kConnected;
   attributes.completion_timestamp_mask = UINT64_MAX;
+  attributes.max_dm_size = kMaxDeviceMemoryBytes;
   attributes.hca_core_clock = 1'000'000;  // kHz, of query_clock
   attributes.device_cap_flags_ex = attributes.orig_attr.device_cap_flags;
   attributes.phys_port_cnt_ex = 1;

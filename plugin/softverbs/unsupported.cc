@@ -41,11 +41,6 @@ SOFTVERBS_API int ibv_query_qp_data_in_order(ibv_qp*, ibv_wr_opcode, uint32_t) {
   return 0;
 }
 
-SOFTVERBS_API ibv_dm* ibv_import_dm(ibv_context*, uint32_t) {
-  return fail_with<ibv_dm>(EOPNOTSUPP);
-}
-SOFTVERBS_API void ibv_unimport_dm(ibv_dm*) {}
-
 SOFTVERBS_API int ibv_attach_mcast(ibv_qp*, const ibv_gid*, uint16_t) {
   return EOPNOTSUPP;
 }

@@ -65,6 +65,7 @@ PINGPONGS = [
     pingpong("rc time stamps", "-t -n 500", r"Average receive completion clock cycles"),
     pingpong("rc on demand", "-o -n 500 -c"),
     pingpong("rc on demand, whole space, prefetched", "-O -P -n 500 -c"),
+    pingpong("rc device memory", "-j -n 500 -c"),
     pingpong("uc polling", "-n 1000 -c"),
     pingpong("uc events", "-e -n 1000"),
     pingpong("ud polling", "-s 2048 -n 1000 -c"),

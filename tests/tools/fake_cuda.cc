@@ -99,6 +99,29 @@ EXPORT CudaStatus cuMemAlloc_v2(CudaAddress* address, size_t length_bytes) {
 EXPORT CudaStatus cuMemFree_v2(CudaAddress address) {
   return owned.memory.erase(address) == 1 ? kCudaSuccess : kInvalidValue;
 }
+EXPORT CudaStatus cuDeviceGetAttribute(int* value, int attribute, CudaDevice) {
+  *value = attribute == kCudaComputeMajor ? 7 : 1;
+  return kCudaSuccess;
+}
+EXPORT CudaStatus cuMemHostAlloc(void** address, size_t length_bytes, unsigned) {
+  *address = std::calloc(1, length_bytes);
+  return *address == nullptr ? kInvalidValue : kCudaSuccess;
+}
+EXPORT CudaStatus cuMemFreeHost(void* address) {
+  std::free(address);
+  return kCudaSuccess;
+}
+EXPORT CudaStatus cuMemHostGetDevicePointer_v2(CudaAddress* mapped, void* address, unsigned) {
+  *mapped = reinterpret_cast<CudaAddress>(address);
+  return kCudaSuccess;
+}
+EXPORT CudaStatus cuMemGetInfo_v2(size_t* free_bytes, size_t* total_bytes) {
+  *free_bytes = *total_bytes = size_t{1} << 30;
+  return kCudaSuccess;
+}
+EXPORT CudaStatus cuFuncSetAttribute(CudaFunction, int, int) {
+  return kCudaSuccess;
+}
 EXPORT CudaStatus cuMemsetD32Async(CudaAddress target, unsigned value, size_t count, CudaStream) {
   std::fill_n(reinterpret_cast<unsigned*>(target), count, value);
   return kCudaSuccess;

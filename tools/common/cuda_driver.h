@@ -21,6 +21,13 @@ inline constexpr CudaStatus kCudaSuccess = 0;
 inline constexpr CudaStatus kCudaNotReady = 600;
 inline constexpr unsigned kCudaStreamNonBlocking = 1;
 inline constexpr int kCudaCaptureRelaxed = 2;
+inline constexpr unsigned kCudaHostMapped = 3;  // CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP
+inline constexpr int kCudaComputeMajor = 75;
+inline constexpr int kCudaComputeMinor = 76;
+inline constexpr int kCudaMultiprocessors = 16;
+inline constexpr int kCudaL2Bytes = 38;
+inline constexpr int kCudaSharedBytesOptIn = 97;      // a block may have, when its function asks for it
+inline constexpr int kCudaMaxDynamicSharedBytes = 8;  // of a function
 inline constexpr int kCudaJitErrorLog = 5;
 inline constexpr int kCudaJitErrorLogBytes = 6;
 
@@ -34,11 +41,17 @@ inline constexpr int kCudaJitErrorLogBytes = 6;
   X(get_device, "cuDeviceGet", (CudaDevice * device, int ordinal))                                        \
   X(get_device_name, "cuDeviceGetName", (char* name, int capacity, CudaDevice device))                    \
   X(get_pci_bus_id, "cuDeviceGetPCIBusId", (char* text, int capacity, CudaDevice device))                 \
+  X(get_attribute, "cuDeviceGetAttribute", (int* value, int attribute, CudaDevice device))                \
   X(retain_context, "cuDevicePrimaryCtxRetain", (CudaContext * context, CudaDevice device))               \
   X(release_context, "cuDevicePrimaryCtxRelease_v2", (CudaDevice device))                                 \
   X(set_context, "cuCtxSetCurrent", (CudaContext context))                                                \
   X(allocate, "cuMemAlloc_v2", (CudaAddress * address, size_t length_bytes))                              \
   X(free, "cuMemFree_v2", (CudaAddress address))                                                          \
+  X(allocate_host, "cuMemHostAlloc", (void** address, size_t length_bytes, unsigned flags))               \
+  X(free_host, "cuMemFreeHost", (void* address))                                                          \
+  X(get_mapped_address, "cuMemHostGetDevicePointer_v2",                                                   \
+    (CudaAddress * mapped, void* address, unsigned flags))                                                \
+  X(get_memory_info, "cuMemGetInfo_v2", (size_t * free_bytes, size_t * total_bytes))                      \
   X(fill_words_async, "cuMemsetD32Async",                                                                 \
     (CudaAddress target, unsigned value, size_t count, CudaStream stream))                                \
   X(copy_to_host_async, "cuMemcpyDtoHAsync_v2",                                                           \
@@ -60,6 +73,7 @@ inline constexpr int kCudaJitErrorLogBytes = 6;
   X(load_module, "cuModuleLoadDataEx",                                                                    \
     (CudaModule * module, const void* image, unsigned option_count, int* options, void** values))         \
   X(find_function, "cuModuleGetFunction", (CudaFunction * function, CudaModule module, const char* name)) \
+  X(set_function_attribute, "cuFuncSetAttribute", (CudaFunction function, int attribute, int value))      \
   X(launch, "cuLaunchKernel",                                                                             \
     (CudaFunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,          \
      unsigned block_y, unsigned block_z, unsigned shared_bytes, CudaStream stream, void** parameters,     \

@@ -3,29 +3,17 @@
 #include <algorithm>
 #include <cstring>
 
+#include "common/pattern_word.h"
+
 namespace verbena::tools {
 namespace {
 
-constexpr uint64_t kGolden = 0x9E3779B97F4A7C15ULL;
 constexpr size_t kWordBytes = sizeof(uint64_t);
-
-uint64_t mix_seed(uint64_t message_index) {
-  uint64_t x = (message_index + 1) * kGolden;
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ULL;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EBULL;
-  return x ^ (x >> 31);
-}
-
-// The high half is folded into the low one: the low bytes of a bare progression repeat every 256 words.
-uint64_t compute_word(uint64_t seed, uint64_t word_index) {
-  const uint64_t x = seed + word_index * kGolden;
-  return x ^ (x >> 32);
-}
 
 PatternCheck count_wrong_bytes(std::span<const std::byte> message, uint64_t seed) {
   PatternCheck check;
   for (size_t offset = 0; offset < message.size(); ++offset) {
-    const uint64_t word = compute_word(seed, offset / kWordBytes);
+    const uint64_t word = compute_pattern_word(seed, offset / kWordBytes);
     const auto expected = static_cast<std::byte>(word >> (8 * (offset % kWordBytes)));
     if (message[offset] == expected) continue;
     if (check.wrong_bytes++ == 0) check.first_wrong_offset = offset;
@@ -36,30 +24,30 @@ PatternCheck count_wrong_bytes(std::span<const std::byte> message, uint64_t seed
 }  // namespace
 
 void fill_pattern(std::span<std::byte> message, uint64_t message_index) {
-  const uint64_t seed = mix_seed(message_index);
+  const uint64_t seed = compute_pattern_seed(message_index);
   const size_t word_count = message.size() / kWordBytes;
   std::byte* out = message.data();
   for (size_t index = 0; index < word_count; ++index) {
-    const uint64_t word = compute_word(seed, index);
+    const uint64_t word = compute_pattern_word(seed, index);
     std::memcpy(out + index * kWordBytes, &word, kWordBytes);
   }
-  const uint64_t last_word = compute_word(seed, word_count);
+  const uint64_t last_word = compute_pattern_word(seed, word_count);
   for (size_t offset = word_count * kWordBytes; offset < message.size(); ++offset) {
     out[offset] = static_cast<std::byte>(last_word >> (8 * (offset % kWordBytes)));
   }
 }
 
 PatternCheck check_pattern(std::span<const std::byte> message, uint64_t message_index) {
-  const uint64_t seed = mix_seed(message_index);
+  const uint64_t seed = compute_pattern_seed(message_index);
   const size_t word_count = message.size() / kWordBytes;
   const std::byte* in = message.data();
   uint64_t difference = 0;
   for (size_t index = 0; index < word_count; ++index) {
     uint64_t word;
     std::memcpy(&word, in + index * kWordBytes, kWordBytes);
-    difference |= word ^ compute_word(seed, index);
+    difference |= word ^ compute_pattern_word(seed, index);
   }
-  const uint64_t last_word = compute_word(seed, word_count);
+  const uint64_t last_word = compute_pattern_word(seed, word_count);
   for (size_t offset = word_count * kWordBytes; offset < message.size(); ++offset) {
     const auto expected = static_cast<std::byte>(last_word >> (8 * (offset % kWordBytes)));
     difference |= static_cast<uint64_t>(message[offset] ^ expected);

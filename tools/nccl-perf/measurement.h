@@ -2,7 +2,7 @@
 #include <functional>
 
 #include "nccl-perf/collective.h"
-#include "nccl-perf/gpu.h"
+#include "common/gpu.h"
 #include "nccl-perf/kernels.h"
 #include "nccl-perf/nccl_library.h"
 #include "nccl-perf/options.h"

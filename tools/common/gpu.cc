@@ -1,23 +1,28 @@
-#include "nccl-perf/gpu.h"
+#include "common/gpu.h"
 
 #include <sched.h>
 
 #include "common/clock.h"
 #include "common/error.h"
 
-namespace verbena::tools::nccl {
+namespace verbena::tools {
 
 Gpu::Gpu(const CudaDriver& driver, int ordinal) : driver_(driver) {
-  CudaDevice device = 0;
   char name[256] = "";
   driver_.check(driver_.init(0), "cuInit");
-  driver_.check(driver_.get_device(&device, ordinal), "cuDeviceGet");
-  driver_.check(driver_.get_device_name(name, sizeof name, device), "cuDeviceGetName");
-  driver_.check(driver_.retain_context(&context_, device), "cuDevicePrimaryCtxRetain");
+  driver_.check(driver_.get_device(&device_, ordinal), "cuDeviceGet");
+  driver_.check(driver_.get_device_name(name, sizeof name, device_), "cuDeviceGetName");
+  driver_.check(driver_.retain_context(&context_, device_), "cuDevicePrimaryCtxRetain");
   // NCCL asks the CUDA runtime for the current device, which follows the current context.
   driver_.check(driver_.set_context(context_), "cuCtxSetCurrent");
   driver_.check(driver_.create_stream(&stream_, kCudaStreamNonBlocking), "cuStreamCreate");
   name_ = name;
+}
+
+int Gpu::attribute(int number) const {
+  int value = 0;
+  driver_.check(driver_.get_attribute(&value, number, device_), "cuDeviceGetAttribute");
+  return value;
 }
 
 CudaAddress Gpu::allocate(size_t length_bytes) {
@@ -87,4 +92,4 @@ void Graph::launch() {
   gpu_.driver().check(gpu_.driver().launch_graph(exec_, gpu_.stream()), "cuGraphLaunch");
 }
 
-}  // namespace verbena::tools::nccl
+}  // namespace verbena::tools

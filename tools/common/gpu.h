@@ -5,7 +5,7 @@
 
 #include "common/cuda_driver.h"
 
-namespace verbena::tools::nccl {
+namespace verbena::tools {
 
 // One GPU's primary context, made current on this thread, with a stream and event timing. Waits are bounded.
 // Lives as long as its process: nothing is given back before the process ends.
@@ -15,6 +15,9 @@ class Gpu {
   using Watch = std::function<void()>;
 
   Gpu(const CudaDriver& driver, int ordinal);
+
+  // One of CUDA's CU_DEVICE_ATTRIBUTE numbers.
+  int attribute(int number) const;
 
   const std::string& name() const { return name_; }
   const CudaDriver& driver() const { return driver_; }
@@ -35,6 +38,7 @@ class Gpu {
 
  private:
   const CudaDriver& driver_;
+  CudaDevice device_ = 0;
   CudaContext context_ = nullptr;
   CudaStream stream_ = nullptr;
   std::string name_;
@@ -57,4 +61,4 @@ class Graph {
   CudaGraphExec exec_ = nullptr;
 };
 
-}  // namespace verbena::tools::nccl
+}  // namespace verbena::tools

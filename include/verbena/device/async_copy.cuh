@@ -1,7 +1,7 @@
 // Copies that the machine runs beside the threads: cp.async (sm_80), 16 bytes a thread; cp.async.bulk
 // (sm_90), a run of bytes by one thread, counted by an mbarrier on its way in and by bulk groups on its way
-// out. Below those architectures ptxas refuses the instruction. There is no emulation: code that uses these
-// chooses by VERBENA_ARCH and has another way when that is 0.
+// out. Below those architectures ptxas refuses the instruction. Emulated, a bulk
+// copy is over when it returns; cp.async is not emulated.
 //
 // Bulk addresses and lengths are multiples of 16 bytes; "shared" pointers are generic addresses of this
 // block's shared memory, other pointers are of global memory.
@@ -9,10 +9,13 @@
 #define VERBENA_DEVICE_ASYNC_COPY_CUH
 
 #include "verbena/device/platform.cuh"
-
-#if VERBENA_PTX
+#if VERBENA_EMULATED
+#include "verbena/device/emulation.h"
+#endif
 
 namespace verbena::device {
+
+#if VERBENA_PTX
 
 // A phase ends when as many threads have arrived as it was made for and all the bytes expected have come; the
 // parity that waits name is that of the phase waited for, 0 for the first. Lies in shared memory.
@@ -128,7 +131,72 @@ VERBENA_DEVICE void wait_async_groups() {
   asm volatile("cp.async.wait_group %0;" ::"n"(count_pending) : "memory");
 }
 
-}  // namespace verbena::device
+#else
+
+// Emulated: `word` counts the phases that are over. In nvcc's host pass nothing calls these.
+struct alignas(8) CopyBarrier {
+  uint64_t word;
+};
+
+#if VERBENA_EMULATED
+namespace detail {
+
+VERBENA_DEVICE void copy_units(void* to, const void* from, uint32_t length_bytes) {
+  for (uint32_t done = 0; done < length_bytes; done += sizeof(Vector16)) {
+    Vector16 unit;
+    emulation::load(&unit, static_cast<const char*>(from) + done, sizeof(unit), Order::kWeak,
+                    Scope::kThreads);
+    emulation::store(static_cast<char*>(to) + done, &unit, sizeof(unit), Order::kWeak, Scope::kThreads);
+  }
+}
+
+}  // namespace detail
+#endif
+
+VERBENA_DEVICE void init_copy_barrier(CopyBarrier* barrier, uint32_t) {
+  barrier->word = 0;
+}
+VERBENA_DEVICE void arrive_expecting(CopyBarrier*, uint32_t) {}
+
+VERBENA_DEVICE bool try_wait_parity(const CopyBarrier* barrier, uint32_t parity) {
+#if VERBENA_EMULATED
+  uint64_t phases = 0;
+  emulation::load(&phases, &barrier->word, sizeof(phases), Order::kAcquire, Scope::kBlock);
+  return phases % 2 != parity;
+#else
+  return barrier->word % 2 != parity;
+#endif
+}
+
+VERBENA_DEVICE void copy_bulk_global_to_shared(void* shared, const void* global, uint32_t length_bytes,
+                                               CopyBarrier* barrier) {
+#if VERBENA_EMULATED
+  detail::copy_units(shared, global, length_bytes);
+  emulation::update(&barrier->word, Operation::kAdd, 1, 0, sizeof(barrier->word), Order::kRelease,
+                    Scope::kBlock);
+#else
+  (void)shared, (void)global, (void)length_bytes, (void)barrier;
+#endif
+}
+
+VERBENA_DEVICE void copy_bulk_shared_to_global(void* global, const void* shared, uint32_t length_bytes) {
+#if VERBENA_EMULATED
+  detail::copy_units(global, shared, length_bytes);
+#else
+  (void)global, (void)shared, (void)length_bytes;
+#endif
+}
+
+VERBENA_DEVICE void commit_bulk_group() {}
+template <int count_pending>
+VERBENA_DEVICE void wait_bulk_groups() {}
+template <int count_pending>
+VERBENA_DEVICE void wait_bulk_groups_read() {}
+VERBENA_DEVICE void fence_async_proxy_shared() {}
+VERBENA_DEVICE void fence_async_proxy() {}
 
 #endif
+
+}  // namespace verbena::device
+
 #endif

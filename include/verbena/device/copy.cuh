@@ -3,19 +3,24 @@
 //
 // The source is read in whole aligned 16-byte units, so up to 15 bytes before and after it are read too (and
 // ignored): memory is allocated in such units, but a buffer's own bounds checker may see it. Exactly the
-// bytes of the destination are written. Loads are relaxed at system scope: they see what an acquire before
-// them made visible even where an L1 cache holds older bytes, at the speed of weak ones on an H200. Stores
-// are weak: order them as any other. Source and destination do not overlap.
+// bytes of the destination are written. Source and destination do not overlap.
+//
+// All accesses are weak. Who reads what others wrote has acquired it first (load_acquire, or a barrier behind
+// one): that also drops what the L1 cache holds of a page that was used before. Loads at system scope would
+// not need it, but mapped host memory answers them thread by thread, 30 ns each.
 #ifndef VERBENA_DEVICE_COPY_CUH
 #define VERBENA_DEVICE_COPY_CUH
 
+#include "verbena/device/group.cuh"
 #include "verbena/device/machine.cuh"
 #include "verbena/device/memory_order.cuh"
 
 namespace verbena::device {
 
 inline constexpr uint32_t kVectorBytes = sizeof(Vector16);
-inline constexpr uint32_t kRowBytes = kVectorBytes * kWarpLanes;  // what a warp moves with one instruction
+inline constexpr uint32_t kRowShift = 9;
+inline constexpr uint32_t kRowBytes = 1u << kRowShift;  // what a warp moves with one instruction
+static_assert(kRowBytes == kVectorBytes * kWarpLanes, "verbena: a vector a lane");
 
 namespace detail {
 
@@ -23,8 +28,13 @@ VERBENA_DEVICE uint32_t offset_in_vector(const void* address) {
   return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(address)) % kVectorBytes;
 }
 
+// Up to the first 16-byte boundary.
+VERBENA_DEVICE uint32_t get_head_bytes(const void* address) {
+  return (kVectorBytes - offset_in_vector(address)) % kVectorBytes;
+}
+
 VERBENA_DEVICE Vector16 load_data(const char* address) {
-  return load<Order::kRelaxed, Scope::kSystem, Cache::kDefault, Space::kGlobal>(
+  return load<Order::kWeak, Scope::kThreads, Cache::kDefault, Space::kGlobal>(
       reinterpret_cast<const Vector16*>(address));
 }
 
@@ -34,7 +44,7 @@ VERBENA_DEVICE void store_data(char* address, Vector16 value) {
 }
 
 VERBENA_DEVICE void copy_byte(char* destination, const char* source) {
-  const auto value = load<Order::kRelaxed, Scope::kSystem, Cache::kDefault, Space::kGlobal>(
+  const auto value = load<Order::kWeak, Scope::kThreads, Cache::kDefault, Space::kGlobal>(
       reinterpret_cast<const uint8_t*>(source));
   store<Order::kWeak, Scope::kThreads, Cache::kDefault, Space::kGlobal>(
       reinterpret_cast<uint8_t*>(destination), value);
@@ -69,7 +79,7 @@ struct CopyShape {
   VERBENA_DEVICE static CopyShape of(const CopyPiece& piece) {
     const auto [destination, source, length_bytes] = piece;
     CopyShape shape;
-    const uint32_t to_boundary = (kVectorBytes - detail::offset_in_vector(destination)) % kVectorBytes;
+    const uint32_t to_boundary = detail::get_head_bytes(destination);
     shape.head_bytes = to_boundary < length_bytes ? to_boundary : length_bytes;
     const uint32_t body_bytes = length_bytes - shape.head_bytes;
     shape.vectors = body_bytes / kVectorBytes;
@@ -145,39 +155,43 @@ class WarpPiece {
 namespace detail {
 
 inline constexpr int kCopyRows = 4;
-inline constexpr uint32_t kCopyPieceBytes = WarpPiece<kCopyRows>::kMaxBodyBytes;
+inline constexpr uint32_t kCopyPieceShift = 11;
+static_assert(1 << kCopyPieceShift == WarpPiece<kCopyRows>::kMaxBodyBytes,
+              "verbena: a piece fills the registers");
 
-// The `index`-th piece of a copy in pieces of `piece_bytes`: all but the first begin at a vector of the
+// The `index`-th piece of a copy in pieces of 2^piece_shift bytes: all but the first begin at a vector of the
 // destination.
-VERBENA_DEVICE CopyPiece cut_piece(char* destination, const char* source, uint64_t length_bytes,
-                                   uint64_t index, uint32_t piece_bytes) {
-  const uint32_t head = (kVectorBytes - offset_in_vector(destination)) % kVectorBytes;
-  const uint64_t from = index == 0 ? 0 : head + index * piece_bytes;
-  const uint64_t wanted = head + (index + 1) * piece_bytes;
-  const uint64_t to = wanted < length_bytes ? wanted : length_bytes;
-  return {destination + from, source + from, static_cast<uint32_t>(to - from)};
+template <typename Length>
+VERBENA_DEVICE CopyPiece cut_piece(char* destination, const char* source, Length length_bytes, Length index,
+                                   uint32_t piece_shift) {
+  const Length head = get_head_bytes(destination);
+  const Length from = index == 0 ? 0 : head + (index << piece_shift);
+  const Length left = length_bytes - from;
+  const Length wanted = (Length{1} << piece_shift) + (index == 0 ? head : 0);
+  return {destination + from, source + from, static_cast<uint32_t>(wanted < left ? wanted : left)};
 }
 
-VERBENA_DEVICE uint64_t count_pieces(const char* destination, uint64_t length_bytes, uint32_t piece_bytes) {
-  const uint32_t head = (kVectorBytes - offset_in_vector(destination)) % kVectorBytes;
+template <typename Length>
+VERBENA_DEVICE Length count_pieces(const char* destination, Length length_bytes, uint32_t piece_shift) {
+  const Length head = get_head_bytes(destination);
   if (length_bytes <= head) return length_bytes == 0 ? 0 : 1;
-  return (length_bytes - head + piece_bytes - 1) / piece_bytes;
+  return ((length_bytes - head - 1) >> piece_shift) + 1;
 }
 
 // Pieces first, first + step, ... by one warp, the next one's loads under way while one is stored.
 VERBENA_DEVICE void copy_pieces(char* destination, const char* source, uint64_t length_bytes, uint64_t first,
                                 uint64_t step) {
-  const uint64_t pieces = count_pieces(destination, length_bytes, kCopyPieceBytes);
+  const uint64_t pieces = count_pieces(destination, length_bytes, kCopyPieceShift);
   if (first >= pieces) return;
   WarpPiece<kCopyRows> even, odd;
-  even.load(cut_piece(destination, source, length_bytes, first, kCopyPieceBytes));
+  even.load(cut_piece(destination, source, length_bytes, first, kCopyPieceShift));
   for (uint64_t piece = first;; piece += 2 * step) {
     if (piece + step < pieces)
-      odd.load(cut_piece(destination, source, length_bytes, piece + step, kCopyPieceBytes));
+      odd.load(cut_piece(destination, source, length_bytes, piece + step, kCopyPieceShift));
     even.store();
     if (piece + step >= pieces) return;
     if (piece + 2 * step < pieces)
-      even.load(cut_piece(destination, source, length_bytes, piece + 2 * step, kCopyPieceBytes));
+      even.load(cut_piece(destination, source, length_bytes, piece + 2 * step, kCopyPieceShift));
     odd.store();
     if (piece + 2 * step >= pieces) return;
   }
@@ -199,22 +213,21 @@ VERBENA_DEVICE void copy_thread(void* destination, const void* source, size_t le
   for (; done < length_bytes; ++done) detail::copy_byte(to + done, from + done);
 }
 
-// All 32 lanes of the caller's warp copy together. They need a sync_warp before one reads what another wrote.
+// All threads of a group (group.cuh) copy together: whole warps, all lanes. They need group.sync() before one
+// reads what another wrote.
+template <typename Group>
+VERBENA_DEVICE void copy_group(const Group& group, void* destination, const void* source,
+                               size_t length_bytes) {
+  detail::copy_pieces(static_cast<char*>(destination), static_cast<const char*>(source),
+                      uint64_t{length_bytes}, group.rank() / kWarpLanes, group.size() / kWarpLanes);
+}
+
 VERBENA_DEVICE void copy_warp(void* destination, const void* source, size_t length_bytes) {
-  detail::copy_pieces(static_cast<char*>(destination), static_cast<const char*>(source), length_bytes, 0, 1);
+  copy_group(WarpGroup{}, destination, source, length_bytes);
 }
 
-// All warps of a group of `threads` threads (a multiple of 32) copy together; `thread` is the caller's number
-// in it. They need their barrier before one reads what another wrote.
-VERBENA_DEVICE void copy_group(void* destination, const void* source, size_t length_bytes, uint32_t thread,
-                               uint32_t threads) {
-  detail::copy_pieces(static_cast<char*>(destination), static_cast<const char*>(source), length_bytes,
-                      thread / kWarpLanes, threads / kWarpLanes);
-}
-
-// All threads of the block copy together; see copy_group.
 VERBENA_DEVICE void copy_block(void* destination, const void* source, size_t length_bytes) {
-  copy_group(destination, source, length_bytes, thread_index(), threads_per_block());
+  copy_group(BlockGroup{}, destination, source, length_bytes);
 }
 
 }  // namespace verbena::device

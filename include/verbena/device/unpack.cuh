@@ -6,35 +6,21 @@
 // w, w + W, ... So warps are equally busy whether the message is one page of 64 KiB or a thousand of 16
 // bytes.
 //
-// Everything here is called by all threads of the group together. Descriptors come from the host over PCIe:
-// they are read once, as a coalesced load, at the same time as their count.
+// Everything here is called by all threads of a group (group.cuh: a warp, warps, a block) together.
+// Descriptors come from the host over PCIe: they are read once, as a coalesced load, at the same time as
+// their count.
 #ifndef VERBENA_DEVICE_UNPACK_CUH
 #define VERBENA_DEVICE_UNPACK_CUH
 
 #include "verbena/device/copy.cuh"
+#include "verbena/device/wait.cuh"
 #include "verbena/unpack_abi.h"
 
 namespace verbena::device {
 
-// The warps that place one message: `threads` is a multiple of 32; `barrier` (0 to 15) is theirs alone
-// meanwhile.
-struct UnpackGroup {
-  uint32_t thread;
-  uint32_t threads;
-  int barrier;
-
-  // The whole block; its barrier is sync_block's.
-  VERBENA_DEVICE static UnpackGroup block() { return {thread_index(), threads_per_block(), 0}; }
-
-  VERBENA_DEVICE uint32_t warp() const { return thread / kWarpLanes; }
-  VERBENA_DEVICE uint32_t warps() const { return threads / kWarpLanes; }
-  VERBENA_DEVICE void sync() const {
-    if (threads == kWarpLanes) {
-      sync_warp();
-    } else {
-      sync_named(barrier, static_cast<int>(threads));
-    }
-  }
+// What a warp staged, cut in rows and cut in whole pieces.
+struct StagedCounts {
+  uint32_t rows, pieces;
 };
 
 // Shared memory of one group. kBatch descriptors are staged at a time; 256 suit a block of its own (5.4 KiB),
@@ -45,16 +31,29 @@ struct alignas(16) UnpackScratch {
   LoadMeta descriptors[kBatch];
   // The number of the first piece of each descriptor; all ones behind the last, where a search ends.
   uint32_t first_piece[kBatch + kWarpLanes];
-  uint32_t warp_rows[kBatch / kWarpLanes];  // what each warp staged: in rows, and in whole pieces
-  uint32_t warp_pieces[kBatch / kWarpLanes];
+  StagedCounts staged[kBatch / kWarpLanes];
+  uint64_t count;  // wait_message passes it on
 };
 
 namespace detail {
 
+// Of the queue, which the host wrote and the group has acquired.
+template <typename T>
+VERBENA_DEVICE T load_queue(const T* address) {
+  return load<Order::kWeak, Scope::kThreads, Cache::kDefault, Space::kGlobal>(address);
+}
+
+// Descriptors staged at a time: one a thread.
+template <int kBatch, typename Group>
+VERBENA_DEVICE uint32_t get_capacity(const Group& group) {
+  return group.size() < kBatch ? group.size() : kBatch;
+}
+
 // Pieces of a batch as the group agreed on them.
 struct Batch {
   uint32_t pieces;
-  uint32_t piece_bytes;  // of the destination's whole vectors; a descriptor's first piece also has its head
+  uint32_t piece_shift;  // a piece is 2^piece_shift bytes of the destination's vectors, and a head where
+                         // there is one
 };
 
 // Inclusive over the lanes of a warp.
@@ -70,37 +69,35 @@ VERBENA_DEVICE uint32_t add_up_lanes(uint32_t value, uint32_t lane) {
 
 // Puts `count` descriptors, thread i holding the i-th, into the scratch and numbers their pieces. A message
 // that would leave warps without work is cut into single rows.
-template <int kBatch>
-VERBENA_DEVICE Batch stage_batch(const UnpackGroup& group, UnpackScratch<kBatch>& scratch, LoadMeta mine,
-                                 uint32_t count, const char* data, uint32_t largest_piece_bytes) {
-  const uint32_t thread = group.thread, lane = thread % kWarpLanes, warp = group.warp();
-  const uint32_t capacity = group.threads < kBatch ? group.threads : kBatch;
+template <int kPieceShift, int kBatch, typename Group>
+VERBENA_DEVICE Batch stage_batch(const Group& group, UnpackScratch<kBatch>& scratch, LoadMeta mine,
+                                 uint32_t count, const char* data) {
+  const uint32_t thread = group.rank(), lane = thread % kWarpLanes;
+  const uint32_t warp = thread / kWarpLanes, warps = group.size() / kWarpLanes;
   const bool holds = thread < count;
   const char* const destination = data + mine.dst_off;
-  const auto rows = holds ? static_cast<uint32_t>(count_pieces(destination, mine.len, kRowBytes)) : 0;
-  const auto pieces =
-      holds ? static_cast<uint32_t>(count_pieces(destination, mine.len, largest_piece_bytes)) : 0;
+  const uint32_t rows = holds ? count_pieces(destination, mine.len, kRowShift) : 0;
+  const uint32_t pieces = holds ? count_pieces(destination, mine.len, kPieceShift) : 0;
   const uint32_t rows_so_far = add_up_lanes(rows, lane);
   const uint32_t pieces_so_far = add_up_lanes(pieces, lane);
-  if (thread < capacity) {
-    if (holds) scratch.descriptors[thread] = mine;
-    if (lane == kWarpLanes - 1) {
-      scratch.warp_rows[warp] = rows_so_far;
-      scratch.warp_pieces[warp] = pieces_so_far;
-    }
-  }
+  if (holds) scratch.descriptors[thread] = mine;
+  if (lane == kWarpLanes - 1 && warp < kBatch / kWarpLanes)
+    scratch.staged[warp] = {rows_so_far, pieces_so_far};
   group.sync();
   uint32_t rows_before = 0, rows_in_all = 0, pieces_before = 0, pieces_in_all = 0;
-  for (uint32_t w = 0; w < capacity / kWarpLanes; ++w) {
-    if (w < warp) rows_before += scratch.warp_rows[w], pieces_before += scratch.warp_pieces[w];
-    rows_in_all += scratch.warp_rows[w], pieces_in_all += scratch.warp_pieces[w];
+  VERBENA_UNROLL
+  for (uint32_t w = 0; w < kBatch / kWarpLanes; ++w) {
+    const auto staged = w < warps ? scratch.staged[w] : StagedCounts{0, 0};
+    if (w < warp) rows_before += staged.rows, pieces_before += staged.pieces;
+    rows_in_all += staged.rows, pieces_in_all += staged.pieces;
   }
-  const bool small = pieces_in_all < 2 * group.warps();
+  const bool small = pieces_in_all < 2 * warps;
   const uint32_t first = small ? rows_before + rows_so_far - rows : pieces_before + pieces_so_far - pieces;
+  const uint32_t capacity = get_capacity<kBatch>(group);
   if (thread < capacity) scratch.first_piece[thread] = holds ? first : ~0u;
   if (thread < kWarpLanes) scratch.first_piece[capacity + thread] = ~0u;
   group.sync();
-  return small ? Batch{rows_in_all, kRowBytes} : Batch{pieces_in_all, largest_piece_bytes};
+  return small ? Batch{rows_in_all, kRowShift} : Batch{pieces_in_all, kPieceShift};
 }
 
 // A warp's walk over its pieces of a batch: piece numbers grow, so the descriptor is searched from the last
@@ -108,8 +105,12 @@ VERBENA_DEVICE Batch stage_batch(const UnpackGroup& group, UnpackScratch<kBatch>
 template <int kBatch>
 class PieceWalk {
  public:
-  VERBENA_DEVICE PieceWalk(const UnpackGroup& group, const UnpackScratch<kBatch>& scratch, Batch batch)
-      : scratch_(scratch), batch_(batch), next_(group.warp()), step_(group.warps()) {}
+  template <typename Group>
+  VERBENA_DEVICE PieceWalk(const Group& group, const UnpackScratch<kBatch>& scratch, Batch batch)
+      : scratch_(scratch),
+        batch_(batch),
+        next_(group.rank() / kWarpLanes),
+        step_(group.size() / kWarpLanes) {}
 
   VERBENA_DEVICE bool has_next() const { return next_ < batch_.pieces; }
 
@@ -126,7 +127,7 @@ class PieceWalk {
     const LoadMeta piece = scratch_.descriptors[descriptor_];
     const uint32_t index = next_ - scratch_.first_piece[descriptor_];
     next_ += step_;
-    return cut_piece(data + piece.dst_off, bounce + piece.src_off, piece.len, index, batch_.piece_bytes);
+    return cut_piece(data + piece.dst_off, bounce + piece.src_off, piece.len, index, batch_.piece_shift);
   }
 
  private:
@@ -141,13 +142,12 @@ class PieceWalk {
 // Copies through registers: any architecture, no memory but the scratch.
 struct CopyThroughRegisters {
   static constexpr int kRows = 4;
-  static constexpr uint32_t kPieceBytes = WarpPiece<kRows>::kMaxBodyBytes;
+  static constexpr int kPieceShift = 11;
+  static_assert(1 << kPieceShift == WarpPiece<kRows>::kMaxBodyBytes, "verbena: a piece fills the registers");
 
-  VERBENA_DEVICE uint32_t piece_bytes() const { return kPieceBytes; }
-
-  template <int kBatch>
-  VERBENA_DEVICE void copy(const UnpackGroup& group, const UnpackScratch<kBatch>& scratch,
-                           detail::Batch batch, const char* bounce, char* data) {
+  template <typename Group, int kBatch>
+  VERBENA_DEVICE void copy(const Group& group, const UnpackScratch<kBatch>& scratch, detail::Batch batch,
+                           const char* bounce, char* data) {
     detail::PieceWalk<kBatch> walk(group, scratch, batch);
     if (!walk.has_next()) return;
     WarpPiece<kRows> even, odd;  // one's loads are under way while the other is stored
@@ -170,31 +170,79 @@ enum class UnpackResult : uint8_t {
   kBadCount,  // the slot says more descriptors than it can hold: nothing was written
 };
 
-// Places the message of `slot` (0 to 15) at `data`. The caller's threads already know that the message is
-// complete: by wait_message below, or because NCCL's step said so. On return every byte is there for every
-// thread of the group; what the plugin reuses the slot for happens after it hears of that (irecvConsumed). A
-// count of 0 writes nothing.
-template <int kBatch, typename Copy>
-VERBENA_DEVICE UnpackResult unpack_message(const UnpackGroup& group, UnpackScratch<kBatch>& scratch,
-                                           Copy& copy, const NetUnpackMeta* meta, uint32_t slot,
-                                           const void* bounce, void* data) {
-  const LoadMeta* const list = meta->mem[slot];
-  const uint32_t capacity = group.threads < kBatch ? group.threads : kBatch;
-  // Both loads travel at once; what lies behind the count is not used.
-  LoadMeta mine{};
-  if (group.thread < capacity) mine = load_relaxed<Scope::kSystem>(list + group.thread);
-  const uint64_t count = load_relaxed<Scope::kSystem>(meta->cnt + slot);
-  if (count > kUnpackMaxDescriptors) return UnpackResult::kBadCount;
+namespace detail {
+
+// Thread i of the group holds the i-th descriptor.
+template <typename Group, int kBatch, typename Copy>
+VERBENA_DEVICE void unpack_list(const Group& group, UnpackScratch<kBatch>& scratch, Copy& copy,
+                                const LoadMeta* list, uint32_t count, LoadMeta mine, const char* bounce,
+                                char* data) {
+  const uint32_t capacity = get_capacity<kBatch>(group);
   for (uint32_t base = 0; base < count; base += capacity) {
-    const auto left = static_cast<uint32_t>(count) - base;
-    const detail::Batch batch = detail::stage_batch(group, scratch, mine, left < capacity ? left : capacity,
-                                                    static_cast<char*>(data), copy.piece_bytes());
-    const uint32_t next = base + capacity + group.thread;
-    if (group.thread < capacity && next < count) mine = load_relaxed<Scope::kSystem>(list + next);
-    copy.copy(group, scratch, batch, static_cast<const char*>(bounce), static_cast<char*>(data));
+    const uint32_t left = count - base;
+    const Batch batch =
+        stage_batch<Copy::kPieceShift>(group, scratch, mine, left < capacity ? left : capacity, data);
+    const uint32_t next = base + capacity + group.rank();
+    if (group.rank() < capacity && next < count) mine = load_queue(list + next);  // arrives during the copy
+    copy.copy(group, scratch, batch, bounce, data);
     group.sync();
   }
+}
+
+}  // namespace detail
+
+// Places the message of `slot` (0 to 15), which has `count` descriptors, at `data`. The caller's threads have
+// acquired the message: one of them by a load at system scope (wait_message, or NCCL's step), the others by a
+// barrier behind it. On return every byte is there for every thread of the group. The plugin uses the slot
+// and the pages again only when it is told (irecvConsumed). A count of 0 writes nothing.
+template <typename Group, int kBatch, typename Copy>
+VERBENA_DEVICE UnpackResult unpack_message(const Group& group, UnpackScratch<kBatch>& scratch, Copy& copy,
+                                           const NetUnpackMeta* meta, uint32_t slot, uint64_t count,
+                                           const void* bounce, void* data) {
+  if (count > kUnpackMaxDescriptors) return UnpackResult::kBadCount;
+  const LoadMeta* const list = meta->mem[slot];
+  LoadMeta mine{};
+  if (group.rank() < detail::get_capacity<kBatch>(group) && group.rank() < count)
+    mine = detail::load_queue(list + group.rank());
+  detail::unpack_list(group, scratch, copy, list, static_cast<uint32_t>(count), mine,
+                      static_cast<const char*>(bounce), static_cast<char*>(data));
   return UnpackResult::kDone;
+}
+
+// The same for a caller that knows that the message is complete but not its count, as NCCL does.
+template <typename Group, int kBatch, typename Copy>
+VERBENA_DEVICE UnpackResult unpack_message(const Group& group, UnpackScratch<kBatch>& scratch, Copy& copy,
+                                           const NetUnpackMeta* meta, uint32_t slot, const void* bounce,
+                                           void* data) {
+  // Count and descriptors cross PCIe at the same time; what lies behind the count is not used.
+  const LoadMeta* const list = meta->mem[slot];
+  LoadMeta mine{};
+  if (group.rank() < detail::get_capacity<kBatch>(group)) mine = detail::load_queue(list + group.rank());
+  const uint64_t count = detail::load_queue(meta->cnt + slot);
+  if (count > kUnpackMaxDescriptors) return UnpackResult::kBadCount;
+  detail::unpack_list(group, scratch, copy, list, static_cast<uint32_t>(count), mine,
+                      static_cast<const char*>(bounce), static_cast<char*>(data));
+  return UnpackResult::kDone;
+}
+
+struct MessageWait {
+  WaitResult result;
+  uint64_t count;  // the message's descriptors, if the result is kReached
+};
+
+// The group waits for the slot's message. Between two of these the group unpacks, or syncs.
+template <typename BackOff = SpinWithoutPause, uint32_t kSpinsPerCheck = kDefaultSpinsPerCheck,
+          typename Group, int kBatch>
+[[nodiscard]] VERBENA_DEVICE MessageWait wait_message(const Group& group, UnpackScratch<kBatch>& scratch,
+                                                      const NetUnpackMeta* meta, uint32_t slot,
+                                                      const WaitLimits& limits) {
+  WaitResult mine = WaitResult::kReached;
+  if (group.elect()) {
+    mine = wait_until<Relation::kNotEqual, Scope::kSystem, BackOff, kSpinsPerCheck>(meta->cnt + slot, 0,
+                                                                                    limits, &scratch.count);
+  }
+  const WaitResult result = agree(group, mine);
+  return {result, scratch.count};
 }
 
 }  // namespace verbena::device

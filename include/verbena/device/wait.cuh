@@ -61,15 +61,20 @@ VERBENA_HOST_DEVICE constexpr bool holds(T left, detail::Same<T> right) {
 }
 
 // One thread waits until `*address relation value`. T is an integer of 1 to 8 bytes and compares by its sign.
+// `seen`, if not null, is given the word that ended the wait.
 template <Relation relation, Scope scope, typename BackOff = SpinWithoutPause,
           uint32_t kSpinsPerCheck = kDefaultSpinsPerCheck, typename T>
 [[nodiscard]] VERBENA_DEVICE WaitResult wait_until(const T* address, detail::Same<T> value,
-                                                   const WaitLimits& limits) {
+                                                   const WaitLimits& limits, T* seen = nullptr) {
   static_assert(sizeof(T) <= 8, "verbena: a wait is for a word of at most 8 bytes");
   static_assert(kSpinsPerCheck > 0, "verbena: the limits are looked at every one or more polls");
   BackOff back_off{};
   for (uint32_t spins = 0;;) {
-    if (holds<relation>(load_acquire<scope>(address), value)) return WaitResult::kReached;
+    const T word = load_acquire<scope>(address);
+    if (holds<relation>(word, value)) {
+      if (seen != nullptr) *seen = word;
+      return WaitResult::kReached;
+    }
     if (++spins == kSpinsPerCheck) {
       spins = 0;
       if (limits.abort_word != nullptr && load_relaxed<Scope::kSystem>(limits.abort_word) != 0)

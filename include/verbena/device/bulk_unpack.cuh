@@ -1,0 +1,146 @@
+// The second way of placing a message, for sm_90 and later: the bulk copy engine brings pieces into shared
+// memory and takes them out again, and no register waits for a load. Where a piece does not lie on 16-byte
+// boundaries the engine still brings it, and the warp realigns it on the way out.
+#ifndef VERBENA_DEVICE_BULK_UNPACK_CUH
+#define VERBENA_DEVICE_BULK_UNPACK_CUH
+
+#include "verbena/device/async_copy.cuh"
+#include "verbena/device/unpack.cuh"
+
+namespace verbena::device {
+
+// One thread's part of a group's stages. Each warp owns a ring of them; the whole ring is in flight while
+// there is work. Made once in a kernel, by all threads of the group, and used for any number of messages.
+class CopyThroughShared {
+ public:
+  static constexpr int kPieceShift = 12;
+  // The engine is a fifth slower from or to addresses that are no multiple of this.
+  static constexpr uint32_t kLineBytes = 128;
+  // A piece may have a head of 15 bytes, and begin inside a line.
+  static constexpr uint32_t kStageBytes = (1u << kPieceShift) + 2 * kLineBytes;
+
+  // Shared memory for `stages` stages a warp, 2 to 32; three reach the speed of a copy kernel.
+  VERBENA_HOST_DEVICE static constexpr uint32_t count_shared_bytes(uint32_t warps, uint32_t stages) {
+    return warps * stages * (kStageBytes + sizeof(CopyBarrier));
+  }
+
+  // `shared` is a multiple of kLineBytes and holds count_shared_bytes of the group's warps. Nobody else
+  // touches it while the object lives.
+  template <typename Group>
+  VERBENA_DEVICE CopyThroughShared(const Group& group, void* shared, uint32_t stages)
+      : stages_(static_cast<char*>(shared) + (group.rank() / kWarpLanes) * stages * kStageBytes),
+        barriers_(reinterpret_cast<CopyBarrier*>(static_cast<char*>(shared) +
+                                                 (group.size() / kWarpLanes) * stages * kStageBytes) +
+                  (group.rank() / kWarpLanes) * stages),
+        stage_count_(stages) {
+    if (lane() == 0) {
+      for (uint32_t stage = 0; stage < stages; ++stage) init_copy_barrier(barriers_ + stage, 1);
+    }
+    sync_warp();
+  }
+
+  template <typename Group, int kBatch>
+  VERBENA_DEVICE void copy(const Group& group, const UnpackScratch<kBatch>& scratch, detail::Batch batch,
+                           const char* bounce, char* data) {
+    detail::PieceWalk<kBatch> walk(group, scratch, batch);
+    if (batch.piece_shift == kRowShift) {  // a short message: registers are sooner there
+      WarpPiece<1> row;
+      while (walk.has_next()) {
+        row.load(walk.take(bounce, data));
+        row.store();
+      }
+      return;
+    }
+    if (lane() == 0) fence_async_proxy();  // what the group knows to be there, the engine shall see
+    for (uint32_t in_flight = 0;;) {
+      for (; in_flight < stage_count_ && walk.has_next(); ++in_flight) begin(walk.take(bounce, data));
+      if (in_flight == 0) break;
+      finish();
+      --in_flight;
+    }
+    if (lane() == 0) wait_bulk_groups<0>();
+  }
+
+ private:
+  // A position in the ring and the parity of the round: barriers alternate.
+  struct Cursor {
+    uint32_t stage = 0, parity = 0;
+    VERBENA_DEVICE void advance(uint32_t stages) {
+      if (++stage == stages) stage = 0, parity ^= 1;
+    }
+  };
+
+  VERBENA_DEVICE void begin(const CopyPiece& piece) {
+    const uint32_t stage = begun_.stage;
+    begun_.advance(stage_count_);
+    // Reads of up to a line before the piece stay on its page.
+    const auto offset = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(piece.source)) % kLineBytes;
+    if (lane() == stage) {
+      destination_ = piece.destination;
+      offset_and_length_ = offset | piece.length_bytes * kLineBytes;
+    }
+    if (lane() != 0) return;
+    wait_bulk_groups_read<0>();  // the stage's last piece may be on its way out yet
+    const uint32_t units = (offset + piece.length_bytes + kVectorBytes - 1) / kVectorBytes;
+    arrive_expecting(barriers_ + stage, units * kVectorBytes);
+    copy_bulk_global_to_shared(stages_ + stage * kStageBytes, piece.source - offset, units * kVectorBytes,
+                               barriers_ + stage);
+  }
+
+  VERBENA_DEVICE void finish() {
+    const uint32_t stage = finished_.stage, parity = finished_.parity;
+    finished_.advance(stage_count_);
+    const auto from_lane = static_cast<int>(stage);
+    const uint32_t packed = shuffle(kFullWarp, offset_and_length_, from_lane);
+    const auto address = reinterpret_cast<uint64_t>(destination_);
+    const uint32_t low = shuffle(kFullWarp, static_cast<uint32_t>(address), from_lane);
+    const uint32_t high = shuffle(kFullWarp, static_cast<uint32_t>(address >> 32), from_lane);
+    const CopyPiece piece = {reinterpret_cast<char*>(static_cast<uint64_t>(high) << 32 | low),
+                             stages_ + stage * kStageBytes + packed % kLineBytes, packed / kLineBytes};
+    const bool is_whole = ((low | packed | piece.length_bytes) % kVectorBytes) == 0;
+    if (!is_whole) {
+      wait(stage, parity);
+      store_realigned(CopyShape::of(piece));
+      sync_warp();  // before the stage is filled again
+    } else if (lane() == 0) {
+      wait(stage, parity);
+      copy_bulk_shared_to_global(piece.destination, piece.source, piece.length_bytes);
+      commit_bulk_group();
+    }
+  }
+
+  // The engine answers for its copies: the wait ends.
+  VERBENA_DEVICE void wait(uint32_t stage, uint32_t parity) const {
+    while (!try_wait_parity(barriers_ + stage, parity)) continue;
+  }
+
+  VERBENA_DEVICE static void store_realigned(const CopyShape& shape) {
+    const auto* const units = reinterpret_cast<const Vector16*>(shape.source);
+    VERBENA_UNROLL_BY(4)
+    for (uint32_t vector = lane(); vector < shape.vectors; vector += kWarpLanes) {
+      const Vector16 value =
+          shape.shift == 0 ? units[vector] : detail::realign(units[vector], units[vector + 1], shape.shift);
+      detail::store_data(shape.destination + vector * kVectorBytes, value);
+    }
+    const char* const source = shape.source + shape.shift;
+    const auto put = [&](ptrdiff_t offset) {
+      store<Order::kWeak, Scope::kThreads, Cache::kDefault, Space::kGlobal>(
+          reinterpret_cast<uint8_t*>(shape.destination + offset), static_cast<uint8_t>(source[offset]));
+    };
+    const uint32_t mine = lane();
+    if (mine < shape.head_bytes) put(static_cast<ptrdiff_t>(mine) - static_cast<ptrdiff_t>(shape.head_bytes));
+    if (mine < shape.tail_bytes) put(shape.vectors * kVectorBytes + mine);
+  }
+
+  char* const stages_;           // of the caller's warp
+  CopyBarrier* const barriers_;  // one a stage
+  const uint32_t stage_count_;
+  Cursor begun_, finished_;
+  // Lane s keeps what is known of stage s.
+  char* destination_ = nullptr;
+  uint32_t offset_and_length_ = 0;
+};
+
+}  // namespace verbena::device
+
+#endif

@@ -11,7 +11,7 @@ limit_s=90 # of each process of a case
 run_case() {
   local name=$1 status=0 started=$EPOCHREALTIME
   shift
-  [[ $name == *"$only"* ]] || return 0
+  [[ $name =~ $only ]] || return 0
   ("$@") >"$work/output" 2>&1 </dev/null || status=$?
   printf -v seconds '%.1f' "$(awk -v a="$started" -v b="$EPOCHREALTIME" 'BEGIN { print b - a }')"
   case $status in
@@ -31,7 +31,7 @@ complain() { echo "*** $*"; return 1; }
 
 read_counter() { cat "/sys/class/infiniband/$1/ports/1/hw_counters/$2"; } # DEVICE COUNTER
 count_sent() { read_counter "$1" sent_pkts; }
-count_ipv6_sent() { awk '$1 == "Ip6OutRequests" { print $2 }' /proc/net/snmp6; }
+count_ipv6() { awk '$1 == "Ip6InReceives" { print $2 }' /proc/net/snmp6; }
 
 # start_pair OPTION...: verbena-perf's server on h1 and client on h0, each with the settings in the arrays h1_settings and
 # h0_settings. Both get time to tell their own cause. Their output: $work/h0 and $work/h1.
@@ -42,7 +42,7 @@ start_pair() {
     >"$work/h1" 2>&1 &
   h1_pid=$!
   rdma-on h0 timeout -k 2 "$limit_s" env "${h0_settings[@]}" "$perf" --client 10.9.0.2 --wait 60 --last-words 30 \
-    -v --timeout 60 "$@" >"$work/h0" 2>&1 &
+    -v --timeout 60 --warmup 2 "$@" >"$work/h0" 2>&1 &
   h0_pid=$!
 }
 

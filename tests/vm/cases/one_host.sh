@@ -13,7 +13,7 @@ perf_over() { # DEVICES OPTION...
   local -A before
   shift
   for device in ${devices//,/ }; do before[$device]=$(count_sent "$device"); done
-  VERBENA_HCA="=$devices" run_limited "$perf" --timeout 60 "$@" || return
+  VERBENA_HCA="=$devices" run_limited "$perf" --timeout 60 --warmup 2 "$@" || return
   for device in ${devices//,/ }; do
     [ "$(count_sent "$device")" -gt $((before[$device] + 10)) ] || complain "$device sent next to nothing" || return
   done

@@ -1,0 +1,157 @@
+// What a kernel that receives keeps in shared memory: which channel a block works on, its receive queues by
+// group and peer, whether it was aborted, where errors and traces go. A block declares one KernelState
+// (static or dynamic shared memory; it is passed by reference and has no global name), all its threads call
+// start_kernel, and finish_kernel at the end.
+//
+// Each field has one writer: start_kernel; after it, the thread with rank 0 of a group for that group's
+// heads, and any thread for `aborted` (it only ever becomes 1).
+#ifndef VERBENA_DEVICE_KERNEL_STATE_CUH
+#define VERBENA_DEVICE_KERNEL_STATE_CUH
+
+#include "verbena/device/group.cuh"
+#include "verbena/device/trace.cuh"
+#include "verbena/device/unpack.cuh"
+
+namespace verbena::device {
+
+enum class ErrorCode : uint8_t { kNone, kBadCount, kBadIndex, kAborted, kTimedOut };
+
+// The first error of a launch, in memory that the host reads too; 0 while there is none.
+struct alignas(8) ErrorWord {
+  uint64_t bits;  // code in bits 0-7, group 8-15, peer 16-23, slot 24-31, block 32-63
+
+  VERBENA_HOST_DEVICE static constexpr uint64_t pack(ErrorCode code, uint32_t group, uint32_t peer,
+                                                     uint32_t slot, uint32_t block) {
+    return static_cast<uint64_t>(code) | uint64_t{group & 0xff} << 8 | uint64_t{peer & 0xff} << 16 |
+           uint64_t{slot & 0xff} << 24 | uint64_t{block} << 32;
+  }
+  VERBENA_HOST_DEVICE static constexpr ErrorCode get_code(uint64_t bits) {
+    return static_cast<ErrorCode>(bits & 0xff);
+  }
+};
+
+// What a launch is told; the host writes it once, to memory that the GPU reads. A multiple of 16 bytes.
+struct alignas(16) KernelArguments {
+  static constexpr int kMaskWords = 4;
+  uint64_t channel_mask[kMaskWords];           // block b works on the channel of the b-th set bit
+  UnpackDeviceHandle* const* receive_handles;  // [channels][groups][peers]; null where there is no queue
+  const uint32_t* abort_word;                  // the host writes 1 to end all waits; may be null
+  ErrorWord* error;                            // may be null
+  TraceRing* trace;                            // may be null
+  uint32_t groups, peers;                      // of receive_handles; at most the state's
+  uint64_t timeout_ns;                         // of each wait
+};
+static_assert(sizeof(KernelArguments) % 16 == 0, "copied by 16 bytes");
+
+// One receive queue of a group. `head` counts as NCCL's does: it is incremented before the slot head mod 16
+// is used.
+struct alignas(16) ReceiveQueue {
+  UnpackDeviceHandle* handle;  // null where there is none
+  const NetUnpackMeta* meta;
+  const char* bounce;
+  uint64_t head;
+};
+
+template <int kGroupCount = 4, int kPeerCount = 4, int kBatch = 64>
+struct alignas(16) KernelState {
+  static_assert(kGroupCount >= 1 && kGroupCount <= 15, "verbena: a group has a hardware barrier, 1 to 15");
+  static constexpr uint32_t kGroups = kGroupCount;
+  static constexpr uint32_t kPeers = kPeerCount;
+  static constexpr int kBatchDescriptors = kBatch;
+
+  KernelArguments arguments;
+  uint32_t channel;
+  uint32_t aborted;
+  ReceiveQueue queues[kGroupCount][kPeerCount];
+  UnpackScratch<kBatch> scratch[kGroupCount];
+
+  VERBENA_DEVICE WaitLimits make_limits() const {
+    return WaitLimits::within(arguments.timeout_ns, arguments.abort_word);
+  }
+  VERBENA_DEVICE bool is_aborted() const { return load_relaxed<Scope::kBlock>(&aborted) != 0; }
+  VERBENA_DEVICE void abort() { store_relaxed<Scope::kBlock>(&aborted, 1); }
+
+  // The first report of a launch is kept. Any thread.
+  VERBENA_DEVICE void report(ErrorCode code, uint32_t group, uint32_t peer, uint32_t slot) {
+    if (arguments.error != nullptr) {
+      const uint64_t bits = ErrorWord::pack(code, group, peer, slot, block_index());
+      compare_exchange<Order::kRelaxed, Scope::kSystem>(&arguments.error->bits, 0, bits);
+    }
+    trace(arguments.trace, code == ErrorCode::kAborted ? TraceEvent::kAborted : TraceEvent::kError, group,
+          peer, slot);
+  }
+};
+static_assert(sizeof(KernelState<>) <= 8192, "fits beside other static shared memory");
+
+namespace detail {
+
+VERBENA_HOST_DEVICE constexpr uint32_t find_lowest_bit(uint64_t bits) {
+  return static_cast<uint32_t>(__builtin_popcountll((bits & (~bits + 1)) - 1));
+}
+
+// The channel of a block: where the mask's block-th set bit is; ~0 if it has fewer.
+VERBENA_DEVICE uint32_t find_channel(const uint64_t (&mask)[KernelArguments::kMaskWords], uint32_t block) {
+  for (uint32_t word = 0; word < KernelArguments::kMaskWords; ++word) {
+    uint64_t bits = mask[word];
+    const auto here = static_cast<uint32_t>(__builtin_popcountll(bits));
+    if (block >= here) {
+      block -= here;
+      continue;
+    }
+    for (; block > 0; --block) bits &= bits - 1;
+    return word * 64 + find_lowest_bit(bits);
+  }
+  return ~0u;
+}
+
+}  // namespace detail
+
+// All threads of the block, before anything else. Two stages with a barrier behind each: what the launch was
+// told, then what the handles of this block's channel say. False if the block has no channel.
+template <typename State>
+VERBENA_DEVICE bool start_kernel(State& state, const KernelArguments* arguments) {
+  const BlockGroup block;
+  const auto* const from = reinterpret_cast<const Vector16*>(arguments);
+  auto* const to = reinterpret_cast<Vector16*>(&state.arguments);
+  for (uint32_t i = block.rank(); i < sizeof(KernelArguments) / sizeof(Vector16); i += block.size())
+    to[i] = from[i];
+  // The second warp, where there is one, so that neither waits for the other's loads.
+  if (block.rank() == (block.size() > kWarpLanes ? kWarpLanes : 0)) {
+    state.channel = detail::find_channel(arguments->channel_mask, block_index());
+    state.aborted = 0;
+  }
+  block.sync();
+  if (state.channel == ~0u) return false;
+  const KernelArguments& told = state.arguments;
+  for (uint32_t i = block.rank(); i < State::kGroups * State::kPeers; i += block.size()) {
+    const uint32_t group = i / State::kPeers, peer = i % State::kPeers;
+    ReceiveQueue queue{};
+    if (group < told.groups && peer < told.peers && told.receive_handles != nullptr)
+      queue.handle = told.receive_handles[(state.channel * told.groups + group) * told.peers + peer];
+    if (queue.handle != nullptr) {
+      queue.meta = queue.handle->meta;
+      queue.bounce = static_cast<const char*>(queue.handle->bounce_buf);
+      queue.head = queue.handle->head;
+    }
+    state.queues[group][peer] = queue;
+  }
+  block.sync();
+  if (block.rank() == 0) trace(told.trace, TraceEvent::kKernelStart, 0, state.channel);
+  return true;
+}
+
+// All threads of the block, at the end: the heads go back to their handles, for the next launch.
+template <typename State>
+VERBENA_DEVICE void finish_kernel(State& state) {
+  const BlockGroup block;
+  block.sync();
+  for (uint32_t i = block.rank(); i < State::kGroups * State::kPeers; i += block.size()) {
+    const ReceiveQueue& queue = state.queues[i / State::kPeers][i % State::kPeers];
+    if (queue.handle != nullptr) queue.handle->head = queue.head;
+  }
+  if (block.rank() == 0) trace(state.arguments.trace, TraceEvent::kKernelEnd, 0, state.is_aborted() ? 1 : 0);
+}
+
+}  // namespace verbena::device
+
+#endif

@@ -1,0 +1,112 @@
+// ncclNetDeviceUnpack and its family, for kernels that are not NCCL's: NCCL's names and order of calls over a
+// KernelState instead of NCCL's own shared memory.
+//
+//   setup       once for each queue                        ncclNetDeviceUnpackSetup
+//   increment   before each receive                        ncclNetDeviceIncrementHead
+//   unpack      when the receive is complete               ncclNetDeviceUnpack<1>
+//   save        when the primitive is over                 ncclNetDeviceSaveHead
+//
+// Two things are other than in NCCL: an index out of range is reported and does nothing, and after an abort
+// unpacking returns at once whatever the counts say.
+#ifndef VERBENA_DEVICE_NCCL_UNPACK_CUH
+#define VERBENA_DEVICE_NCCL_UNPACK_CUH
+
+#include "verbena/device/kernel_state.cuh"
+
+namespace verbena::device {
+
+namespace detail {
+
+template <typename State>
+VERBENA_DEVICE bool is_queue(State& state, uint32_t group, uint32_t index) {
+  if (group < State::kGroups && index < State::kPeers) return true;
+  state.report(ErrorCode::kBadIndex, group, index, 0);
+  return false;
+}
+
+}  // namespace detail
+
+// One thread of the group; the group syncs before anything else uses the queue.
+template <typename State>
+VERBENA_DEVICE void ncclNetDeviceUnpackSetup(State& state, void* handle, uint32_t group, uint32_t index) {
+  if (!detail::is_queue(state, group, index)) return;
+  auto* const queue = static_cast<UnpackDeviceHandle*>(handle);
+  state.queues[group][index] = {queue, queue->meta, static_cast<const char*>(queue->bounce_buf), queue->head};
+}
+
+// One thread of the group.
+template <typename State>
+VERBENA_DEVICE void ncclNetDeviceIncrementHead(State& state, uint32_t group, uint32_t index) {
+  if (detail::is_queue(state, group, index)) state.queues[group][index].head++;
+}
+
+// One thread of the group, after the group's last unpack.
+template <typename State>
+VERBENA_DEVICE void ncclNetDeviceSaveHead(State& state, void* handle, uint32_t group, uint32_t index) {
+  if (detail::is_queue(state, group, index))
+    static_cast<UnpackDeviceHandle*>(handle)->head = state.queues[group][index].head;
+}
+
+// One queue's receive, at its head, to `data`.
+template <typename State, typename Group, typename Copy>
+VERBENA_DEVICE void ncclNetDeviceUnpackInner(State& state, const Group& group, Copy& copy,
+                                             uint32_t group_index, uint32_t index, void* data) {
+  const ReceiveQueue& queue = state.queues[group_index][index];
+  const auto slot = static_cast<uint32_t>(queue.head % kUnpackQueueDepthSlots);
+  if (state.is_aborted() || queue.meta == nullptr) return;
+  const UnpackResult result =
+      unpack_message(group, state.scratch[group_index], copy, queue.meta, slot, queue.bounce, data);
+  if (group.rank() != 0) return;
+  if (result == UnpackResult::kBadCount) state.report(ErrorCode::kBadCount, group_index, index, slot);
+  trace(state.arguments.trace, TraceEvent::kMessagePlaced, group_index, index, queue.head);
+}
+
+// All threads of the group. For each set bit p of `mask`: the receive at the head of queue p is placed at
+// data[p]. The threads have acquired NCCL's steps, or what stands for them. Sends (0) have nothing to unpack.
+template <int kReceive, typename State, typename Group, typename Copy>
+VERBENA_DEVICE void ncclNetDeviceUnpack(State& state, const Group& group, Copy& copy, uint32_t group_index,
+                                        uint32_t mask, void* const* data) {
+  if constexpr (kReceive != 0) {
+    for (; mask != 0; mask &= mask - 1) {
+      const auto index = detail::find_lowest_bit(mask);
+      if (group_index >= State::kGroups || index >= State::kPeers) {
+        if (group.rank() == 0) state.report(ErrorCode::kBadIndex, group_index, index, 0);
+        return;
+      }
+      ncclNetDeviceUnpackInner(state, group, copy, group_index, index, data[index]);
+    }
+  }
+}
+
+// One whole receive of a kernel of ours: next slot, wait, place. All threads of the group get the same
+// answer; an abort or a deadline is reported, and makes everything after it return at once.
+template <typename State, typename Group, typename Copy>
+VERBENA_DEVICE WaitResult receive_message(State& state, const Group& group, Copy& copy, uint32_t group_index,
+                                          uint32_t index, void* data) {
+  if (group.any(state.is_aborted())) return WaitResult::kAborted;
+  if (group.rank() == 0) ncclNetDeviceIncrementHead(state, group_index, index);
+  group.sync();
+  const ReceiveQueue& queue = state.queues[group_index][index];
+  const auto slot = static_cast<uint32_t>(queue.head % kUnpackQueueDepthSlots);
+  UnpackScratch<State::kBatchDescriptors>& scratch = state.scratch[group_index];
+  const MessageWait wait = wait_message(group, scratch, queue.meta, slot, state.make_limits());
+  if (wait.result != WaitResult::kReached) {
+    if (group.rank() == 0) {
+      state.abort();
+      state.report(wait.result == WaitResult::kAborted ? ErrorCode::kAborted : ErrorCode::kTimedOut,
+                   group_index, index, slot);
+    }
+    return wait.result;
+  }
+  const UnpackResult result =
+      unpack_message(group, scratch, copy, queue.meta, slot, wait.count, queue.bounce, data);
+  if (group.rank() == 0) {
+    if (result == UnpackResult::kBadCount) state.report(ErrorCode::kBadCount, group_index, index, slot);
+    trace(state.arguments.trace, TraceEvent::kMessagePlaced, group_index, index, queue.head);
+  }
+  return WaitResult::kReached;
+}
+
+}  // namespace verbena::device
+
+#endif

@@ -1,0 +1,56 @@
+// What a kernel did and when, in a ring in global memory that the host reads, also after an abort. A null
+// ring costs one test a call.
+#ifndef VERBENA_DEVICE_TRACE_CUH
+#define VERBENA_DEVICE_TRACE_CUH
+
+#include "verbena/device/atomic.cuh"
+#include "verbena/device/machine.cuh"
+
+namespace verbena::device {
+
+enum class TraceEvent : uint16_t {
+  kKernelStart = 1,
+  kMessageReady,
+  kMessagePlaced,
+  kAborted,
+  kError,
+  kKernelEnd,
+  kUser = 256
+};
+
+struct alignas(16) TraceEntry {
+  uint64_t time_ns;  // clock_ns(); 0 until the rest of the entry is written
+  uint16_t event;    // a TraceEvent, or kUser and more
+  uint16_t group;
+  uint32_t block;
+  uint64_t data[2];
+};
+static_assert(sizeof(TraceEntry) == 32, "the host reads entries by this layout");
+
+// The host makes it, zeroed, with `entries` a power of two, in memory that both sides reach. The youngest
+// `entries` entries survive.
+struct alignas(16) TraceRing {
+  uint64_t tail;  // entries ever written
+  uint64_t entries;
+
+  VERBENA_DEVICE TraceEntry* slots() { return reinterpret_cast<TraceEntry*>(this + 1); }
+};
+
+// One thread writes an entry. Any number of blocks may use one ring.
+VERBENA_DEVICE void trace(TraceRing* ring, TraceEvent event, uint32_t group, uint64_t first = 0,
+                          uint64_t second = 0) {
+  if (ring == nullptr) return;
+  const uint64_t position = fetch_add<Order::kRelaxed, Scope::kGpu>(&ring->tail, 1) & (ring->entries - 1);
+  TraceEntry* const entry = ring->slots() + position;
+  store_relaxed<Scope::kSystem>(&entry->time_ns, 0);
+  entry->event = static_cast<uint16_t>(event);
+  entry->group = static_cast<uint16_t>(group);
+  entry->block = block_index();
+  entry->data[0] = first;
+  entry->data[1] = second;
+  store_release<Scope::kSystem>(&entry->time_ns, clock_ns());
+}
+
+}  // namespace verbena::device
+
+#endif

@@ -1,0 +1,160 @@
+// The thread's place, barriers, warp operations, time and shared memory of verbena/device/emulation.h.
+#include <bit>
+
+#include "sanitizer.h"
+#include "scheduler.h"
+#include "shared_memory.h"
+#include "verbena/device/emulation.h"
+#include "world.h"
+
+namespace verbena::emulator {
+
+namespace {
+
+Scheduler& scheduler() {
+  return *Scheduler::active();
+}
+
+Block& own_block(const char* operation) {
+  Fiber& self = scheduler().running();
+  if (self.block == nullptr) fail(std::string("a host function calls ") + operation);
+  return *self.block;
+}
+
+// Waits until `expected` threads came; true for the last, which then still holds what the others read.
+// `orders_memory`: what came before any arrival is before what follows any leaving.
+template <typename OnComplete>
+void gather(Gathering& gathering, int expected, bool orders_memory, const OnComplete& on_complete) {
+  Fiber& self = scheduler().running();
+  const uint64_t generation = gathering.generation;
+  if (orders_memory) release_clock(gathering.clock(generation));
+  gathering.expected = expected;
+  if (++gathering.arrived < expected) {
+    self.next_waiting = gathering.last_waiting;
+    gathering.last_waiting = &self;
+    scheduler().wait();
+  } else {
+    on_complete();
+    Fiber* waiting = gathering.last_waiting;
+    gathering.last_waiting = nullptr;
+    gathering.arrived = 0;
+    ++gathering.generation;
+    scheduler().note_progress();
+    for (; waiting != nullptr; waiting = waiting->next_waiting) scheduler().wake(*waiting);
+  }
+  if (orders_memory) acquire_clock(gathering.clock(generation));
+}
+
+WarpGathering& find_gathering(Warp& warp, const char* operation, uint32_t lanes) {
+  for (WarpGathering& entry : warp.gatherings) {
+    if (entry.operation == operation && entry.lanes == lanes) return entry;
+  }
+  for (WarpGathering& entry : warp.gatherings) {
+    if (entry.operation != nullptr) continue;
+    entry.operation = operation;
+    entry.lanes = lanes;
+    return entry;
+  }
+  fail("more operations of a warp under way than it has lanes");
+}
+
+// Every lane of the mask brings a value; `take` says which result a lane leaves with.
+template <typename Take>
+void meet_lanes(const char* operation, uint32_t lanes, uint32_t value, bool orders_memory, const Take& take) {
+  Block& block = own_block(operation);
+  scheduler().step(operation, nullptr, lanes);
+  const uint32_t thread = scheduler().running().index.thread;
+  const uint32_t lane = thread % device::kWarpLanes;
+  const uint32_t warp_threads = block.threads - (thread - lane);
+  const uint32_t existing = warp_threads >= 32 ? device::kFullWarp : (1u << warp_threads) - 1;
+  if ((lanes >> lane & 1) == 0) fail(std::string(operation) + ": the caller is not among the lanes it names");
+  if ((lanes & ~existing) != 0) fail(std::string(operation) + " names lanes that the block does not have");
+  WarpGathering& entry = find_gathering(block.warps[thread / device::kWarpLanes], operation, lanes);
+  entry.values[lane] = value;
+  gather(entry.gathering, std::popcount(lanes), orders_memory, [&] {
+    for (Fiber* other = entry.gathering.last_waiting; other != nullptr; other = other->next_waiting) {
+      other->warp_values = entry.values;
+    }
+    scheduler().running().warp_values = entry.values;
+    entry.operation = nullptr;
+  });
+  take(scheduler().running().warp_values);
+}
+
+void meet_block(int barrier, int count_threads, const char* operation) {
+  Block& block = own_block(operation);
+  scheduler().step("barrier", nullptr, barrier);
+  if (barrier < 0 || barrier >= Block::kBarriers) fail("there is no barrier " + std::to_string(barrier));
+  Gathering& gathering = block.barriers[static_cast<size_t>(barrier)];
+  if (gathering.arrived > 0 && gathering.expected != count_threads) {
+    fail("barrier " + std::to_string(barrier) + ": " + std::to_string(count_threads) +
+         " threads expected here, " + std::to_string(gathering.expected) + " by those who came before");
+  }
+  if (count_threads <= 0 || static_cast<uint32_t>(count_threads) > block.threads) {
+    fail("barrier " + std::to_string(barrier) + " of " + std::to_string(count_threads) +
+         " threads in a block of " + std::to_string(block.threads));
+  }
+  gather(gathering, count_threads, true, [] {});
+}
+
+}  // namespace
+
+}  // namespace verbena::emulator
+
+namespace verbena::device::emulation {
+
+using emulator::Scheduler;
+
+const Index& index() {
+  return Scheduler::active()->running().index;
+}
+
+void sync_block() {
+  emulator::meet_block(0, static_cast<int>(index().threads_per_block), "sync_block");
+}
+
+void sync_named(int barrier, int count_threads) {
+  if (count_threads % kWarpLanes != 0) emulator::fail("a barrier's count is a multiple of 32");
+  emulator::meet_block(barrier, count_threads, "sync_named");
+}
+
+void sync_warp(uint32_t lanes) {
+  emulator::meet_lanes("sync_warp", lanes, 0, true, [](const auto&) {});
+}
+
+// Neither orders memory, as on the GPU.
+uint32_t shuffle(uint32_t lanes, uint32_t value, int source_lane) {
+  if (source_lane < 0 || source_lane >= kWarpLanes || (lanes >> source_lane & 1) == 0) {
+    emulator::fail("shuffle from lane " + std::to_string(source_lane) + ", which takes no part");
+  }
+  uint32_t result = 0;
+  emulator::meet_lanes("shuffle", lanes, value, false,
+                       [&](const auto& values) { result = values[static_cast<size_t>(source_lane)]; });
+  return result;
+}
+
+uint32_t ballot(uint32_t lanes, bool vote) {
+  uint32_t result = 0;
+  emulator::meet_lanes("ballot", lanes, vote ? 1 : 0, false, [&](const auto& values) {
+    for (uint32_t lane = 0; lane < kWarpLanes; ++lane) {
+      if ((lanes >> lane & 1) != 0) result |= values[lane] << lane;
+    }
+  });
+  return result;
+}
+
+uint64_t clock_ns() {
+  Scheduler::active()->step("reads the clock");
+  return Scheduler::active()->clock_ns();
+}
+
+void pause(uint32_t nanoseconds) {
+  Scheduler::active()->sleep(nanoseconds);
+}
+
+void* shared_memory(const void* key, size_t length_bytes, size_t alignment_bytes) {
+  return emulator::find_shared_memory(emulator::own_block("shared_memory"), key, length_bytes,
+                                      alignment_bytes);
+}
+
+}  // namespace verbena::device::emulation

@@ -1,0 +1,232 @@
+#include "scheduler.h"
+
+#include <algorithm>
+
+#include "report.h"
+#include "sanitizer.h"
+
+namespace verbena::emulator {
+
+namespace {
+
+constexpr uint64_t kStepNs = 10;
+constexpr size_t kStackBytes = kThreadSanitizer ? 128 * 1024 : 64 * 1024;
+constexpr uint64_t kLongestBurstSteps = 64;
+constexpr uint64_t kStragglersOneIn = 8;
+constexpr uint64_t kStragglersPatience = 64;  // a slow thread runs once in so many choices of it
+
+Scheduler* active_scheduler = nullptr;
+
+// Thrown where each thread stands once the run has failed, so that its stack is unwound.
+struct Stopped {};
+
+// Mapping a stack costs more than running a small kernel on it.
+std::vector<std::unique_ptr<Stack>>& spare_stacks() {
+  static std::vector<std::unique_ptr<Stack>> stacks;
+  return stacks;
+}
+
+std::unique_ptr<Stack> take_stack() {
+  auto& spare = spare_stacks();
+  if (spare.empty()) return std::make_unique<Stack>(kStackBytes);
+  auto stack = std::move(spare.back());
+  spare.pop_back();
+  return stack;
+}
+
+void give_stack(std::unique_ptr<Stack> stack) {
+  unpoison(stack->bottom(), stack->length_bytes());
+  spare_stacks().push_back(std::move(stack));
+}
+
+bool wakes_later(const Fiber* one, const Fiber* other) {
+  return one->wake_ns > other->wake_ns;
+}
+
+}  // namespace
+
+Scheduler::Scheduler(uint64_t seed, uint64_t stalled_steps_limit, uint64_t steps_limit)
+    : policy_(seed == 0 ? Policy::kLockstep : static_cast<Policy>(1 + seed % 3)),
+      random_state_(seed),
+      stalled_steps_limit_(stalled_steps_limit),
+      steps_limit_(steps_limit) {}
+
+Scheduler* Scheduler::active() {
+  return active_scheduler;
+}
+
+// splitmix64
+uint64_t Scheduler::random() {
+  uint64_t z = (random_state_ += 0x9e3779b97f4a7c15);
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+  return z ^ (z >> 31);
+}
+
+std::string Scheduler::run(const std::vector<std::unique_ptr<Fiber>>& fibers) {
+  if (fibers.empty()) return {};
+  fibers_ = &fibers;
+  ready_.resize(fibers.size());
+  sleeping_.reserve(fibers.size());
+  main_ = std::make_unique<Context>();
+  for (const auto& fiber : fibers) {
+    fiber->stack = take_stack();
+    fiber->context = std::make_unique<Context>(*fiber->stack, &Scheduler::enter_fiber);
+    if (kThreadSanitizer) fiber->context->name(describe_place(*fiber).c_str());
+    fiber->is_slow = random() % kStragglersOneIn == 0;
+    push_ready(*fiber);
+  }
+  active_scheduler = this;
+  running_ = take_ready();
+  main_->switch_to(*running_->context);
+  active_scheduler = nullptr;
+  running_ = nullptr;
+  for (const auto& fiber : fibers) {
+    acquire_clock(fiber.get());  // what the thread wrote is now the caller's
+    fiber->context.reset();
+    give_stack(std::move(fiber->stack));
+  }
+  return failure_;
+}
+
+void Scheduler::enter_fiber() {
+  Scheduler* scheduler = active_scheduler;
+  Fiber* self = scheduler->running_;
+  self->context->finish_first_switch(*scheduler->main_);
+  try {
+    if (!scheduler->is_stopping()) (*self->body)();
+  } catch (const Stopped&) {
+  }
+  self->state = Fiber::State::kDone;
+  release_clock(self);
+  scheduler->note_progress();
+  Fiber* next = scheduler->choose_next();
+  if (next == nullptr) self->context->switch_to(*scheduler->main_, true);
+  scheduler->switch_to(next);
+}
+
+void Scheduler::push_ready(Fiber& fiber) {
+  fiber.state = Fiber::State::kReady;
+  ready_[(ready_head_ + ready_count_++) % ready_.size()] = &fiber;
+}
+
+Fiber* Scheduler::take_ready() {
+  const size_t size = ready_.size();
+  if (policy_ != Policy::kLockstep) {
+    for (int attempt = 0; attempt < 4; ++attempt) {
+      std::swap(ready_[ready_head_], ready_[(ready_head_ + random() % ready_count_) % size]);
+      const bool is_held_back = policy_ == Policy::kStragglers && ready_[ready_head_]->is_slow &&
+                                random() % kStragglersPatience != 0;
+      if (!is_held_back) break;
+    }
+    if (policy_ == Policy::kBursts) burst_left_ = random() % kLongestBurstSteps;
+  }
+  Fiber* taken = ready_[ready_head_];
+  ready_head_ = (ready_head_ + 1) % size;
+  --ready_count_;
+  return taken;
+}
+
+void Scheduler::switch_to(Fiber* next) {
+  Fiber* self = running_;
+  running_ = next;
+  if (next != self) self->context->switch_to(*next->context, self->state == Fiber::State::kDone);
+}
+
+// Time runs faster while nothing happens, so that deadlines pass in a bounded number of steps.
+int Scheduler::stall_shift() const {
+  return static_cast<int>(std::min<uint64_t>(20, stalled_steps_ / (4096 + 8 * fibers_->size())));
+}
+
+void Scheduler::wake_sleepers() {
+  while (!sleeping_.empty() && sleeping_.front()->wake_ns <= clock_ns_) {
+    std::pop_heap(sleeping_.begin(), sleeping_.end(), wakes_later);
+    Fiber* woken = sleeping_.back();
+    sleeping_.pop_back();
+    push_ready(*woken);
+  }
+}
+
+void Scheduler::step(const char* doing, const void* where, int64_t detail) {
+  running_->doing = doing;
+  running_->where = where;
+  running_->detail = detail;
+  ++steps_;
+  ++stalled_steps_;
+  clock_ns_ += kStepNs << stall_shift();
+  if (stalled_steps_ > stalled_steps_limit_) {
+    fail("livelock: nothing has changed in " + std::to_string(stalled_steps_) + " steps\n" +
+         describe_waits());
+  }
+  if (steps_ > steps_limit_)
+    fail("still not done after " + std::to_string(steps_) + " steps\n" + describe_waits());
+  wake_sleepers();
+  if (ready_count_ == 0) return;
+  if (policy_ == Policy::kBursts && burst_left_ > 0) {
+    --burst_left_;
+    return;
+  }
+  push_ready(*running_);
+  switch_to(take_ready());
+  if (is_stopping()) throw Stopped();
+}
+
+void Scheduler::wait() {
+  running_->state = Fiber::State::kWaiting;
+  switch_to(choose_next());
+  if (is_stopping()) throw Stopped();
+}
+
+void Scheduler::wake(Fiber& fiber) {
+  push_ready(fiber);
+}
+
+void Scheduler::sleep(uint64_t nanoseconds) {
+  step("pauses");
+  running_->wake_ns = clock_ns_ + (nanoseconds << stall_shift());
+  running_->state = Fiber::State::kSleeping;
+  sleeping_.push_back(running_);
+  std::push_heap(sleeping_.begin(), sleeping_.end(), wakes_later);
+  switch_to(choose_next());
+  if (is_stopping()) throw Stopped();
+}
+
+void Scheduler::wait_until_step(uint64_t target) {
+  while (steps_ < target && (ready_count_ > 0 || !sleeping_.empty())) {
+    step("waits for a step");
+    note_progress();
+  }
+}
+
+// The thread that runs now is in no list of those that may. Once stopping, every thread is run to its end,
+// which is where it throws; null: all have ended.
+Fiber* Scheduler::choose_next() {
+  if (!is_stopping() && ready_count_ == 0 && !sleeping_.empty()) {
+    clock_ns_ = std::max(clock_ns_, sleeping_.front()->wake_ns);
+    wake_sleepers();
+  }
+  if (!is_stopping() && ready_count_ > 0) return take_ready();
+  const auto is_unfinished = [](const auto& fiber) { return fiber->state != Fiber::State::kDone; };
+  const auto unfinished = std::find_if(fibers_->begin(), fibers_->end(), is_unfinished);
+  if (unfinished == fibers_->end()) return nullptr;
+  if (!is_stopping()) {
+    const IgnoreScope ignore;
+    failure_ = "deadlock: every thread that has not ended waits for another\n" + describe_waits();
+  }
+  return unfinished->get();
+}
+
+void Scheduler::fail(const std::string& text) {
+  {
+    const IgnoreScope ignore;
+    if (failure_.empty()) failure_ = text;
+  }
+  throw Stopped();
+}
+
+std::string Scheduler::describe_waits() const {
+  const IgnoreScope ignore;
+  return describe_fibers(*fibers_, running_);
+}
+
+}  // namespace verbena::emulator

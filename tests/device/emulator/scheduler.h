@@ -1,0 +1,79 @@
+// Chooses which thread runs: one at a time, with a possible change at every operation. The same seed gives
+// the same run.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "fiber.h"
+#include "synchronization.h"
+
+namespace verbena::emulator {
+
+class Scheduler {
+ public:
+  Scheduler(uint64_t seed, uint64_t stalled_steps_limit, uint64_t steps_limit);
+
+  // `fibers` are of the caller, complete but for stack and context. Returns "" or what went wrong.
+  std::string run(const std::vector<std::unique_ptr<Fiber>>& fibers);
+
+  // The world that runs on this thread; null outside of run().
+  static Scheduler* active();
+
+  // For the running thread.
+  Fiber& running() { return *running_; }
+  // Before an operation: another thread may go first.
+  void step(const char* doing, const void* where = nullptr, int64_t detail = kNoDetail);
+  // Something other threads can notice has happened: whoever spins may have reason to.
+  void note_progress() { stalled_steps_ = 0; }
+  // Until someone calls wake().
+  void wait();
+  void wake(Fiber& fiber);
+  void sleep(uint64_t nanoseconds);
+  void wait_until_step(uint64_t step);
+  // Ends the run: throws here, and in every other thread where it stands. The first text stays.
+  [[noreturn]] void fail(const std::string& text);
+
+  uint64_t steps() const { return steps_; }
+  uint64_t clock_ns() const { return clock_ns_; }
+  SynchronizationModel& synchronization() { return synchronization_; }
+
+ private:
+  enum class Policy { kLockstep, kRandom, kBursts, kStragglers };
+
+  static void enter_fiber();
+  bool is_stopping() const { return !failure_.empty(); }
+  Fiber* choose_next();
+  void switch_to(Fiber* next);
+  Fiber* take_ready();
+  void push_ready(Fiber& fiber);
+  void wake_sleepers();
+  uint64_t random();
+  int stall_shift() const;
+  std::string describe_waits() const;
+
+  const Policy policy_;
+  uint64_t random_state_;
+  const uint64_t stalled_steps_limit_;
+  const uint64_t steps_limit_;
+
+  const std::vector<std::unique_ptr<Fiber>>* fibers_ = nullptr;
+  std::unique_ptr<Context> main_;
+  Fiber* running_ = nullptr;
+  // A ring of all threads' size, and a heap by time; neither grows while threads run.
+  std::vector<Fiber*> ready_;
+  size_t ready_head_ = 0;
+  size_t ready_count_ = 0;
+  std::vector<Fiber*> sleeping_;
+
+  uint64_t steps_ = 0;
+  uint64_t stalled_steps_ = 0;
+  uint64_t burst_left_ = 0;
+  uint64_t clock_ns_ = 1'000'000;
+  std::string failure_;
+  SynchronizationModel synchronization_;
+};
+
+}  // namespace verbena::emulator

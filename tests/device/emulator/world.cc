@@ -1,0 +1,78 @@
+#include "world.h"
+
+#include "report.h"
+#include "scheduler.h"
+#include "shared_memory.h"
+
+namespace verbena::emulator {
+
+World::World(uint64_t seed) : World(seed, Limits()) {}
+
+World::World(uint64_t seed, const Limits& limits) : seed_(seed), limits_(limits) {}
+
+World::~World() {
+  for (const auto& block : blocks_) release_shared_memory(*block);
+}
+
+void World::add_grid(uint32_t gpu, uint32_t blocks, uint32_t threads_per_block,
+                     std::function<void()> kernel) {
+  bodies_.push_back(std::make_unique<std::function<void()>>(std::move(kernel)));
+  const uint32_t warps = (threads_per_block + device::kWarpLanes - 1) / device::kWarpLanes;
+  for (uint32_t number = 0; number < blocks; ++number) {
+    auto block = std::make_unique<Block>();
+    block->gpu = gpu;
+    block->number = number;
+    block->threads = threads_per_block;
+    block->warps.resize(warps);
+    for (uint32_t thread = 0; thread < threads_per_block; ++thread) {
+      auto fiber = std::make_unique<Fiber>();
+      fiber->index = {thread, number, threads_per_block, blocks};
+      fiber->place = {static_cast<uint32_t>(fibers_.size()), static_cast<uint32_t>(blocks_.size()), gpu};
+      fiber->block = block.get();
+      fiber->body = bodies_.back().get();
+      fibers_.push_back(std::move(fiber));
+    }
+    blocks_.push_back(std::move(block));
+  }
+}
+
+void World::add_host(std::function<void()> body) {
+  bodies_.push_back(std::make_unique<std::function<void()>>(std::move(body)));
+  auto fiber = std::make_unique<Fiber>();
+  fiber->index = {hosts_++, 0, 1, 1};
+  // A host function is in no block but its own.
+  fiber->place = {static_cast<uint32_t>(fibers_.size()), ~static_cast<uint32_t>(fibers_.size()), kHostGpu};
+  fiber->block = nullptr;
+  fiber->body = bodies_.back().get();
+  fibers_.push_back(std::move(fiber));
+}
+
+std::string World::run() {
+  Scheduler scheduler(seed_, limits_.stalled_steps + 500 * fibers_.size(), limits_.steps);
+  std::string failure = scheduler.run(fibers_);
+  steps_ = scheduler.steps();
+  for (const auto& block : blocks_) {
+    if (failure.empty()) failure = check_shared_memory_guards(*block);
+  }
+  if (failure.empty()) return failure;
+  return "seed " + std::to_string(seed_) + ", step " + std::to_string(steps_) + ": " + failure;
+}
+
+void yield() {
+  Scheduler::active()->step("yields");
+}
+
+void wait_until_step(uint64_t step) {
+  Scheduler::active()->wait_until_step(step);
+}
+
+void fail(const std::string& text) {
+  Scheduler* scheduler = Scheduler::active();
+  scheduler->fail(describe_place(scheduler->running()) + ": " + text);
+}
+
+uint32_t current_gpu() {
+  return Scheduler::active()->running().place.gpu;
+}
+
+}  // namespace verbena::emulator

@@ -1,0 +1,69 @@
+// Several GPUs and a host as one program of the test: kernels' threads and host functions run one at a time,
+// on the calling thread, and change places at every operation of the device library
+// (verbena/device/emulation.h).
+//
+//   World world(seed);                                // 0: all in turn; others: schedules drawn from the
+//   seed world.add_grid(0, 2, 64, [&] { kernel(arguments); }); world.add_host([&] { fill_slots(); }); // a
+//   NIC, a proxy: C++'s atomics or emulation::store EXPECT_EQ(world.run(), "");
+//
+// All blocks are resident. Wrong use fails the run: a misaligned access, threads that do not meet at a
+// barrier, a run in which nothing changes any more. Expectations inside a kernel would order its threads for
+// ThreadSanitizer: use require().
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace verbena::emulator {
+
+struct Fiber;
+struct Block;
+
+class World {
+ public:
+  struct Limits {
+    uint64_t stalled_steps = 200'000;  // without a store, a barrier or an end: a livelock
+    uint64_t steps = 400'000'000;
+  };
+
+  explicit World(uint64_t seed = 0);
+  World(uint64_t seed, const Limits& limits);
+  ~World();
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
+
+  void add_grid(uint32_t gpu, uint32_t blocks, uint32_t threads_per_block, std::function<void()> kernel);
+  void add_host(std::function<void()> body);
+
+  // Once. Returns "" or what went wrong.
+  [[nodiscard]] std::string run();
+  uint64_t steps() const { return steps_; }
+
+ private:
+  const uint64_t seed_;
+  const Limits limits_;
+  std::vector<std::unique_ptr<std::function<void()>>> bodies_;
+  std::vector<std::unique_ptr<Block>> blocks_;
+  std::vector<std::unique_ptr<Fiber>> fibers_;
+  uint32_t hosts_ = 0;
+  uint64_t steps_ = 0;
+};
+
+// For code that runs in a world.
+
+// Lets other threads run; host functions call it between C++ operations.
+void yield();
+// Returns when the world has done so many operations, or when nothing else is left.
+void wait_until_step(uint64_t step);
+// Ends the run with this text.
+[[noreturn]] void fail(const std::string& text);
+inline void require(bool condition, const char* text) {
+  if (!condition) fail(text);
+}
+uint32_t current_gpu();
+
+}  // namespace verbena::emulator

@@ -1,0 +1,125 @@
+"""Each call of the device library becomes the instruction that PTX's manual has for it, and ptxas accepts it.
+
+usage: instructions_test.py text|ptxas [--all-architectures]
+  text    the assembly that clang writes without a toolkit
+  ptxas   the assembly that nvcc writes, assembled
+Exits with 77 where the compiler is missing.
+"""
+import re
+import sys
+
+import combinations
+import toolchain
+
+SKIPPED = 77
+INLINE_ASSEMBLY = re.compile(r"// begin inline asm\n(.*?)// end inline asm", re.S)
+PROLOGUE = """#include "verbena/device/async_copy.cuh"
+#include "verbena/device/atomic.cuh"
+#include "verbena/device/machine.cuh"
+using namespace verbena::device;
+#if VERBENA_FREESTANDING
+#define VERBENA_KERNEL extern "C" __attribute__((global))
+#else
+#define VERBENA_KERNEL extern "C" __global__
+#endif
+"""
+
+
+def opcodes_of(assembly):
+    """The first words of all inline assembly, in order."""
+    return [block.split()[0].rstrip(";") for block in INLINE_ASSEMBLY.findall(assembly)]
+
+
+def lower_for(architecture, opcode):
+    return opcode if architecture >= 90 else opcode.replace(".cluster", ".gpu")
+
+
+def compare(name, expected, found):
+    """Complaints about the first difference."""
+    for (call, wanted), got in zip(expected, found):
+        if wanted != got:
+            return [f"{name}: {call} became {got}, not {wanted}"]
+    if len(expected) != len(found):
+        return [f"{name}: {len(found)} instructions, not {len(expected)}"]
+    return []
+
+
+def test_family(name, pairs, architecture, compile_to_assembly, workplace):
+    body = "\n  ".join(call for call, _ in pairs)
+    source = workplace.write(f"{name}.cu", f"{PROLOGUE}VERBENA_KERNEL void {name}([[maybe_unused]] void* address) "
+                                           f"{{\n  {body}\n}}\n")
+    assembly, complaint = compile_to_assembly(source, architecture)
+    if complaint:
+        return [f"{name} for sm_{architecture}: {complaint}"]
+    expected = [(call, lower_for(architecture, opcode)) for call, opcode in pairs]
+    return [f"sm_{architecture}: {text}" for text in compare(name, expected, opcodes_of(assembly))]
+
+
+def test_machine(architecture, compile_to_assembly, workplace):
+    """One kernel calls them all; each instruction must follow the one of the call before it."""
+    pairs = [pair for pair in combinations.machine() if architecture >= pair[2]]
+    body = "\n  ".join(call for call, _, _ in pairs)
+    source = workplace.write("machine.cu", f"{PROLOGUE}{combinations.MACHINE_KERNEL}  {body}\n}}\n")
+    assembly, complaint = compile_to_assembly(source, architecture)
+    if complaint:
+        return [f"machine for sm_{architecture}: {complaint}"], len(pairs)
+    text, position = "\n".join(INLINE_ASSEMBLY.findall(assembly)), 0
+    for call, opcode, _ in pairs:
+        position = text.find(opcode, position)
+        if position < 0:
+            return [f"machine for sm_{architecture}: {call} lacks {opcode}"], len(pairs)
+        position += len(opcode)
+    return [], len(pairs)
+
+
+def compile_by_clang(clang, workplace):
+    def compile_one(source, architecture):
+        output = workplace.path / "clang.ptx"
+        succeeded, said = toolchain.run(toolchain.clang_command(clang, architecture, source, "-S", "-o", str(output)))
+        return (output.read_text(), "") if succeeded else ("", said)
+    return compile_one
+
+
+def compile_by_nvcc(nvcc, ptxas, workplace):
+    def compile_one(source, architecture):
+        output = workplace.path / "nvcc.ptx"
+        succeeded, said = toolchain.run(toolchain.nvcc_command(nvcc, architecture, source, "-ptx", "-o", str(output)))
+        if succeeded:
+            succeeded, said = toolchain.run([ptxas, f"-arch=sm_{architecture}", str(output), "-o", "/dev/null"])
+        return (output.read_text(), "") if succeeded else ("", said)
+    return compile_one
+
+
+def list_compilers(mode, workplace):
+    if mode == "text":
+        return {clang: compile_by_clang(clang, workplace) for clang in toolchain.find_clangs()}
+    tools = toolchain.find_nvcc()
+    return {tools[0]: compile_by_nvcc(*tools, workplace)} if tools else {}
+
+
+def main():
+    mode = sys.argv[1]
+    everything = "--all-architectures" in sys.argv
+    # Below and from sm_90 on the instructions differ; clang 16 knows no newer architecture.
+    architectures = toolchain.ALL_ARCHITECTURES if everything and mode == "ptxas" else (80, 90)
+    complaints, count = [], 0
+    with toolchain.Workplace() as workplace:
+        compilers = list_compilers(mode, workplace)
+        if not compilers:
+            print(f"skipped: {'clang++-16' if mode == 'text' else 'nvcc with ptxas'} is not installed")
+            return SKIPPED
+        for compile_one in compilers.values():
+            for architecture in architectures:
+                for name, pairs in combinations.families().items():
+                    complaints += test_family(name, pairs, architecture, compile_one, workplace)
+                    count += len(pairs)
+                more, listed = test_machine(architecture, compile_one, workplace)
+                complaints += more
+                count += listed
+    print("\n".join(complaints))
+    print(f"{count} instructions by {', '.join(compilers)} for {architectures}: {len(complaints)} complaints")
+    return 1 if complaints else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,48 @@
+// One kernel that goes through the templates of every header, so that each compiler has to take them in
+// earnest.
+#include "verbena/device/async_copy.cuh"
+#include "verbena/device/barrier.cuh"
+#include "verbena/device/tilescale.cuh"
+
+#if VERBENA_FREESTANDING
+#define VERBENA_KERNEL extern "C" __attribute__((global)) void
+#elif VERBENA_EMULATED
+#define VERBENA_KERNEL                                               \
+  void use_all(uint64_t*, uint64_t**, const uint32_t*, int*, void*); \
+  void
+#else
+#define VERBENA_KERNEL extern "C" __global__ void
+#endif
+
+namespace vd = verbena::device;
+
+VERBENA_KERNEL use_all(uint64_t* words, uint64_t** rows, const uint32_t* abort_word, int* out, void* any) {
+  const auto limits = vd::WaitLimits::within(1000000, abort_word);
+  const vd::GridBarrier grid{words, vd::blocks_per_grid()};
+  const vd::SystemBarrier system{rows, words + 16, 0, 4};
+  vd::GridGroup group{grid, limits};
+  group.sync();
+  vd::WaitResult result = vd::sync_all_ranks<vd::PauseLongerAndLonger<>>(grid, system, limits);
+  result = vd::agree(vd::ThreadGroup{}, result);
+  result =
+      vd::wait_together<vd::Relation::kLess, vd::Scope::kSystem>(vd::WarpsGroup{0, 64, 1}, out, -3, limits);
+  result = vd::wait_together<vd::Relation::kNotEqual, vd::Scope::kGpu>(vd::WarpGroup{}, out, -3, limits);
+
+  float value;
+  tl::ld<Semantic::WEAK, Scope::GPU, false, false>(words[0], value);
+  tl::st<Semantic::RELEASE, Scope::SYS, true>(static_cast<float*>(any), value);
+  tl::ld<Semantic::WEAK, Scope::CTA, true, true>(static_cast<const float*>(any), value);
+  tl::st<Semantic::VOLATILE, Scope::GPU, false>(static_cast<float*>(any), value);
+  auto* const counter = static_cast<uint32_t*>(any);
+  tl::init_barrier_gpu<4>(counter);
+  result = tl::sync_barrier_gpu(counter, limits);
+  result = tl::wait_ge(out, -4, limits);
+  out[2] = static_cast<int>(result) + tl::get_warp_group_idx() + tl::get_lane_idx() +
+           tl::tl_shuffle_elect<0>() + tl::tl_shuffle_elect<64>() + group.is_broken();
+  out[3] = tl::atomic_load_acquire_sys_s32(out) + static_cast<int>(tl::ld_acquire_gpu_u32(counter));
+  tl::memory_fence_cta();
+  tl::memory_fence_gpu();
+  tl::memory_fence_sys();
+  vd::reduce_min<vd::Order::kRelease, vd::Scope::kGpu>(out, -1);
+  out[4] = vd::compare_exchange<vd::Order::kAcquire, vd::Scope::kSystem>(out, 1, 2);
+}

@@ -52,12 +52,14 @@ class CopyThroughShared {
       return;
     }
     if (lane() == 0) fence_async_proxy();  // what the group knows to be there, the engine shall see
-    for (uint32_t in_flight = 0;;) {
-      for (; in_flight < stage_count_ && walk.has_next(); ++in_flight) begin(walk.take(bounce, data));
-      if (in_flight == 0) break;
-      finish();
-      --in_flight;
+    while (walk.has_next()) {
+      if (in_flight_ == stage_count_) finish();
+      begin(walk.take(bounce, data));
     }
+  }
+
+  VERBENA_DEVICE void drain() {
+    while (in_flight_ > 0) finish();
     if (lane() == 0) wait_bulk_groups<0>();
   }
 
@@ -73,6 +75,7 @@ class CopyThroughShared {
   VERBENA_DEVICE void begin(const CopyPiece& piece) {
     const uint32_t stage = begun_.stage;
     begun_.advance(stage_count_);
+    ++in_flight_;
     // Reads of up to a line before the piece stay on its page.
     const auto offset = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(piece.source)) % kLineBytes;
     if (lane() == stage) {
@@ -90,6 +93,7 @@ class CopyThroughShared {
   VERBENA_DEVICE void finish() {
     const uint32_t stage = finished_.stage, parity = finished_.parity;
     finished_.advance(stage_count_);
+    --in_flight_;
     const auto from_lane = static_cast<int>(stage);
     const uint32_t packed = shuffle(kFullWarp, offset_and_length_, from_lane);
     const auto address = reinterpret_cast<uint64_t>(destination_);
@@ -136,6 +140,7 @@ class CopyThroughShared {
   CopyBarrier* const barriers_;  // one a stage
   const uint32_t stage_count_;
   Cursor begun_, finished_;
+  uint32_t in_flight_ = 0;  // stages between the two
   // Lane s keeps what is known of stage s.
   char* destination_ = nullptr;
   uint32_t offset_and_length_ = 0;

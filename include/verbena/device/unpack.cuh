@@ -139,7 +139,10 @@ class PieceWalk {
 
 }  // namespace detail
 
-// Copies through registers: any architecture, no memory but the scratch.
+// A way of copying has copy(), which takes its share of a batch and may leave copies under way that need the
+// scratch no more, and drain(), which ends them.
+//
+// Through registers: any architecture, no memory but the scratch.
 struct CopyThroughRegisters {
   static constexpr int kRows = 4;
   static constexpr int kPieceShift = 11;
@@ -163,6 +166,8 @@ struct CopyThroughRegisters {
       if (!has_even) return;
     }
   }
+
+  VERBENA_DEVICE void drain() {}
 };
 
 enum class UnpackResult : uint8_t {
@@ -185,8 +190,10 @@ VERBENA_DEVICE void unpack_list(const Group& group, UnpackScratch<kBatch>& scrat
     const uint32_t next = base + capacity + group.rank();
     if (group.rank() < capacity && next < count) mine = load_queue(list + next);  // arrives during the copy
     copy.copy(group, scratch, batch, bounce, data);
-    group.sync();
+    if (base + capacity < count) group.sync();  // the scratch has been read
   }
+  copy.drain();
+  group.sync();
 }
 
 }  // namespace detail

@@ -30,7 +30,8 @@ int start_poll(ibv_cq_ex* base, ibv_poll_cq_attr* attributes) {
   if (attributes->comp_mask != 0) return EINVAL;
   Cq& cq = get_cq(base);
   cq.poll_mutex.lock();
-  const int result = poll_next(base);
+  int result = poll_next(base);
+  if (result != 0 && poll_wire(cq)) result = poll_next(base);
   if (result != 0) cq.poll_mutex.unlock();
   yield_if_idle(result == 0);
   return result;

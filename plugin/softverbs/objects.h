@@ -17,6 +17,8 @@ inline constexpr uint32_t kMaxSges = 32;
 inline constexpr uint32_t kMaxInlineBytes = 1024;
 inline constexpr uint32_t kMaxQueueEntries = 32768;
 inline constexpr uint32_t kMaxCqEntries = 1u << 20;
+inline constexpr uint32_t kMaxFormerRings = 20;
+static_assert(kMaxCqEntries <= 1u << kMaxFormerRings);
 inline constexpr uint32_t kMaxMessageBytes = 1u << 30;
 inline constexpr uint32_t kMaxDeviceMemoryBytes = 256 << 10;
 inline constexpr uint32_t kMaxDatagramBytes = 4096;
@@ -71,8 +73,10 @@ struct Cq {
     ibv_cq_ex extended;
     uint8_t newer_headers[sizeof(ibv_cq_ex) + 64];  // where they look for functions that we do not have
   };
-  uint32_t index = 0;
-  uint64_t ring_bytes = 0;
+  std::atomic<uint32_t> index{0};
+  // Rings that it had before it grew, oldest first: each growth at least doubles it.
+  uint32_t formers[kMaxFormerRings] = {};
+  std::atomic<uint32_t> former_count{0};
   std::mutex poll_mutex;
   Completion current{};  // of ibv_start_poll and ibv_next_poll, under poll_mutex
   std::atomic<uint32_t> users{0};

@@ -1,0 +1,141 @@
+#include <sched.h>
+
+#include <algorithm>
+
+#include "softverbs/completion_queue.h"
+#include "softverbs/completion_ring.h"
+#include "softverbs/objects.h"
+#include "softverbs/wire/wire.h"
+
+namespace verbena::softverbs {
+namespace {
+
+constexpr int kHeldLooks = 200;  // at a completion being written, before its producer is suspected to be dead
+
+thread_local uint32_t empty_polls = 0;
+
+// Completions of queue pairs that were destroyed or reset are dropped, and so is the second report of a
+// receive whose sender was killed while reporting.
+bool is_current(SharedQp& qp, const Completion& completion) {
+  if (qp.number.load(std::memory_order_acquire) != completion.qp_number) return false;
+  if (qp.life.get() != completion.life) return false;
+  if (completion.receive == 0) {
+    qp.send_retired.store(completion.send_retired, std::memory_order_release);
+    return true;
+  }
+  if (completion.receive == kFlushedReceive) return true;
+  if (qp.receive_polled.get() == completion.receive) return false;
+  qp.receive_polled.set(completion.receive);
+  return true;
+}
+
+void fill_work_completion(const Completion& completion, ibv_wc& wc) {
+  wc.wr_id = completion.wr_id;
+  wc.status = static_cast<ibv_wc_status>(completion.status);
+  wc.opcode = static_cast<ibv_wc_opcode>(completion.opcode);
+  wc.vendor_err = 0;
+  wc.byte_len = completion.byte_length;
+  wc.imm_data = completion.immediate;
+  wc.qp_num = completion.qp_number;
+  wc.src_qp = completion.source_qp;
+  wc.wc_flags = completion.flags;
+  wc.pkey_index = 0;
+  wc.slid = 0;
+  wc.sl = 0;
+  wc.dlid_path_bits = 0;
+}
+
+bool take_from_ring(uint32_t index, Completion& completion) {
+  Process* process = Process::get();
+  Segment& segment = process->segment();
+  SharedCq& shared = segment.cq(index);
+  uint32_t holder = 0;
+  for (;;) {
+    Polled result = pop_completion(segment, shared, completion, holder);
+    for (int looks = 0; result == Polled::kHeld && looks < kHeldLooks; ++looks) {
+      result = pop_completion(segment, shared, completion, holder);
+    }
+    if (result == Polled::kHeld && process->is_claimer_dead(holder)) {
+      skip_completion(segment, shared);
+      continue;
+    }
+    if (result != Polled::kTaken) return false;
+    if (is_current(segment.qp(get_qp_index(completion.qp_number)), completion)) return true;
+  }
+}
+
+bool has_completion(uint32_t index) {
+  Segment& segment = Process::get()->segment();
+  SharedCq& shared = segment.cq(index);
+  const uint64_t ticket = shared.head.load(std::memory_order_relaxed);
+  const uint64_t word = get_completion_slot(segment, shared, ticket).word.load(std::memory_order_acquire);
+  return word == make_word(ticket, SlotState::kReady);
+}
+
+}  // namespace
+
+void yield_if_idle(bool has_polled) {
+  empty_polls = has_polled ? 0 : empty_polls + 1;
+  if (empty_polls < get_config().spin_polls) return;
+  empty_polls = get_config().spin_polls;
+  sched_yield();
+}
+
+// Producers that had looked up a former ring may still push there. Who has pushed into the newest has pushed
+// all that came before: so first look whether there is something, then empty the former ones, then take it.
+bool take_completion(Cq& cq, Completion& completion) {
+  const uint32_t formers = cq.former_count.load(std::memory_order_acquire);
+  if (formers == 0) return take_from_ring(cq.index.load(), completion);
+  const uint32_t newest = cq.index.load();
+  const bool is_ready = has_completion(newest);
+  for (uint32_t i = 0; i < formers; ++i) {
+    if (take_from_ring(cq.formers[i], completion)) return true;
+  }
+  return is_ready && take_from_ring(newest, completion);
+}
+
+bool poll_wire(Cq& cq) {
+  wire::Wire* wire = Process::get()->wire;
+  if (wire == nullptr) return false;
+  wire->poll(get_context(cq.base.context).device->index);
+  return true;
+}
+
+namespace {
+int poll_ring(Cq& cq, int count, ibv_wc* completions) {
+  std::lock_guard lock(cq.poll_mutex);
+  Completion completion;
+  int polled = 0;
+  while (polled < count && take_completion(cq, completion)) {
+    fill_work_completion(completion, completions[polled++]);
+  }
+  return polled;
+}
+}  // namespace
+
+int poll_cq(ibv_cq* base, int count, ibv_wc* completions) {
+  Cq& cq = get_cq(base);
+  int polled = poll_ring(cq, count, completions);
+  if (polled == 0 && poll_wire(cq)) polled = poll_ring(cq, count, completions);
+  yield_if_idle(polled != 0);
+  return polled;
+}
+
+namespace {
+void arm(SharedCq& shared, uint32_t wanted) {
+  uint32_t present = shared.armed.load();
+  while (!shared.armed.compare_exchange_weak(present, std::max(present, wanted))) {
+  }
+}
+}  // namespace
+
+int request_notification(ibv_cq* base, int solicited_only) {
+  Cq& cq = get_cq(base);
+  Segment& segment = Process::get()->segment();
+  const uint32_t wanted = solicited_only != 0 ? kArmedSolicited : kArmedAny;
+  for (uint32_t i = 0; i < cq.former_count.load(); ++i) arm(segment.cq(cq.formers[i]), wanted);
+  arm(segment.cq(cq.index.load()), wanted);
+  return 0;
+}
+
+}  // namespace verbena::softverbs

@@ -35,14 +35,12 @@ struct WarpGroup {
   VERBENA_DEVICE bool elect() const { return elect_one(); }
 };
 
-// All threads of the caller's block, whole warps; hardware barrier 0.
+// All threads of the caller's block; hardware barrier 0.
 struct BlockGroup {
   VERBENA_DEVICE uint32_t rank() const { return thread_index(); }
   VERBENA_DEVICE uint32_t size() const { return threads_per_block(); }
   VERBENA_DEVICE void sync() const { sync_block(); }
-  VERBENA_DEVICE bool any(bool vote) const {
-    return sync_named_any(0, static_cast<int>(threads_per_block()), vote);
-  }
+  VERBENA_DEVICE bool any(bool vote) const { return sync_block_any(vote); }
   VERBENA_DEVICE bool elect() const { return thread_index() == 0; }
 };
 

@@ -114,9 +114,52 @@ VERBENA_DEVICE void sync_named(int barrier, int count_threads) {
 #endif
 }
 
-// sync_named, and says whether any of the threads voted yes.
+#if VERBENA_EMULATED
+namespace detail {
+
+// A word for each barrier, by the block's own way of meeting. The first meeting comes after the reads of the
+// round before.
+template <typename Meet>
+VERBENA_DEVICE bool meet_and_vote(int barrier, bool vote, const Meet& meet) {
+  static const char key = 0;
+  auto* const words = static_cast<uint32_t*>(emulation::shared_memory(&key, 16 * sizeof(uint32_t), 4));
+  const uint32_t no = 0, yes = 1;
+  uint32_t result = 0;
+  meet();
+  emulation::store(words + barrier, &no, sizeof no, Order::kRelaxed, Scope::kBlock);
+  meet();
+  if (vote) emulation::store(words + barrier, &yes, sizeof yes, Order::kRelaxed, Scope::kBlock);
+  meet();
+  emulation::load(&result, words + barrier, sizeof result, Order::kRelaxed, Scope::kBlock);
+  return result != 0;
+}
+
+}  // namespace detail
+#endif
+
+// sync_block, and whether any of the threads voted yes.
+VERBENA_DEVICE bool sync_block_any(bool vote) {
+#if VERBENA_EMULATED
+  return detail::meet_and_vote(0, vote, [] { sync_block(); });
+#elif VERBENA_PTX
+  uint32_t result;
+  asm volatile(
+      "{\n\t.reg .pred p, q;\n\tsetp.ne.u32 p, %1, 0;\n\t"
+      "barrier.red.or.pred.aligned q, 0, p;\n\tselp.u32 %0, 1, 0, q;\n\t}"
+      : "=r"(result)
+      : "r"(static_cast<uint32_t>(vote))
+      : "memory");
+  return result != 0;
+#else
+  return vote;
+#endif
+}
+
+// sync_named, and whether any of the threads voted yes.
 VERBENA_DEVICE bool sync_named_any(int barrier, int count_threads, bool vote) {
-#if VERBENA_PTX
+#if VERBENA_EMULATED
+  return detail::meet_and_vote(barrier, vote, [&] { sync_named(barrier, count_threads); });
+#elif VERBENA_PTX
   uint32_t result;
   asm volatile(
       "{\n\t.reg .pred p, q;\n\tsetp.ne.u32 p, %3, 0;\n\t"
@@ -124,20 +167,6 @@ VERBENA_DEVICE bool sync_named_any(int barrier, int count_threads, bool vote) {
       : "=r"(result)
       : "r"(barrier), "r"(count_threads), "r"(static_cast<uint32_t>(vote))
       : "memory");
-  return result != 0;
-#elif VERBENA_EMULATED
-  // A word for each barrier. The first sync comes after the reads of the round before.
-  static const char key = 0;
-  auto* const voted =
-      static_cast<uint32_t*>(emulation::shared_memory(&key, 16 * sizeof(uint32_t), 4)) + barrier;
-  const uint32_t no = 0, yes = 1;
-  uint32_t result = 0;
-  emulation::sync_named(barrier, count_threads);
-  emulation::store(voted, &no, sizeof no, Order::kRelaxed, Scope::kBlock);
-  emulation::sync_named(barrier, count_threads);
-  if (vote) emulation::store(voted, &yes, sizeof yes, Order::kRelaxed, Scope::kBlock);
-  emulation::sync_named(barrier, count_threads);
-  emulation::load(&result, voted, sizeof result, Order::kRelaxed, Scope::kBlock);
   return result != 0;
 #else
   (void)barrier, (void)count_threads;

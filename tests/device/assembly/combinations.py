@@ -89,6 +89,7 @@ def machine():
     """(call, instruction, first architecture) of machine.cuh and async_copy.cuh, in an order that compilers keep."""
     yield "sync_block();", "barrier.sync.aligned 0;", 75
     yield "sync_named(3, 64);", "barrier.sync.aligned %r", 75
+    yield "word[0] = sync_block_any(word[0] != 0);", "barrier.red.or.pred.aligned q, 0, p", 75
     yield "word[0] = sync_named_any(3, 64, word[0] != 0);", "barrier.red.or.pred.aligned", 75
     yield "sync_warp(word[0]);", "bar.warp.sync", 75
     yield "word[1] = shuffle(kFullWarp, word[2], 5);", "shfl.sync.idx.b32", 75

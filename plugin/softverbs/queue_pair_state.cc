@@ -42,6 +42,8 @@ int connect(Qp& qp) {
   qp.is_wired = qp.wire != nullptr && (get_config().force_wire || !is_local_gid(gid));
   if (!qp.is_wired && is_local_gid(gid)) {
     qp.peer = Process::get()->find_peer(number);
+    qp.is_wired = qp.peer == nullptr && qp.wire != nullptr;  // in another container, or not to be traced
+    if (qp.is_wired) errno = 0;
     if (qp.peer == nullptr && (errno == EPERM || errno == EACCES || errno == ENOSYS)) {
       const int error = errno;
       warn(

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 
+#include "bench_wire.h"
 #include "fixture.h"
 #include "gpu_memory.h"
 
@@ -16,6 +17,7 @@
 
 // softverbs-bench: what the device costs above the kernel's own copy between two processes, both measured in
 // one run. softverbs-bench --gpu FROM TO: bandwidth between two GPUs' memory, of two processes.
+// softverbs-bench --wire [FROM TO]: over TCP between two addresses of this host.
 namespace verbena::softverbs_test {
 namespace {
 
@@ -209,7 +211,12 @@ int main(int argument_count, char** arguments) {
   if (argument_count == 4 && std::string(arguments[1]) == "--gpu") {
     return verbena::softverbs_test::run(atoi(arguments[2]), atoi(arguments[3]));
   }
+  if (argument_count >= 2 && argument_count <= 4 && std::string(arguments[1]) == "--wire") {
+    const bool has_addresses = argument_count == 4;
+    return verbena::softverbs_test::measure_wire(has_addresses ? arguments[2] : "127.0.0.1",
+                                                 has_addresses ? arguments[3] : "127.0.0.2");
+  }
   if (argument_count == 1) return verbena::softverbs_test::run({}, {});
-  fprintf(stderr, "usage: softverbs-bench [--gpu FROM TO]\n");
+  fprintf(stderr, "usage: softverbs-bench [--gpu FROM TO | --wire [ADDRESS ADDRESS]]\n");
   return 2;
 }

@@ -1,7 +1,10 @@
 #include "softverbs/wire/gpu.h"
 
 #include <sched.h>
+#include <unistd.h>
 
+#include <atomic>
+#include <cerrno>
 #include <cstring>
 
 #include "softverbs/clock.h"
@@ -29,11 +32,26 @@ bool copy_and_wait(GpuLanes& lanes, uint32_t gpu, uint64_t to, uint64_t from, ui
 
 }  // namespace
 
+namespace {
+// By the kernel, which says so when the application has unmapped what it registered.
+bool store_host(const iovec& piece, const uint8_t* from) {
+  static std::atomic<bool> is_forbidden{false};
+  if (!is_forbidden.load(std::memory_order_relaxed)) {
+    auto* source = const_cast<uint8_t*>(from);
+    const int error = write_pieces(getpid(), {piece}, {{source, piece.iov_len}});
+    if (error != EPERM && error != ENOSYS) return error == 0;
+    is_forbidden.store(true);
+  }
+  copy_inorder(piece.iov_base, from, piece.iov_len);
+  return true;
+}
+}  // namespace
+
 bool store_memory(GpuLanes& lanes, const Memory& memory, const uint8_t* from) {
   for (size_t i = 0; i < memory.pieces.size(); ++i) {
     const iovec& piece = memory.pieces[i];
     if (memory.gpus[i] == 0) {
-      copy_inorder(piece.iov_base, from, piece.iov_len);
+      if (!store_host(piece, from)) return false;
     } else if (!copy_and_wait(lanes, memory.gpus[i], reinterpret_cast<uint64_t>(piece.iov_base),
                               reinterpret_cast<uint64_t>(from), piece.iov_len)) {
       return false;

@@ -161,7 +161,7 @@ void start_all(Qp& qp) {
 void conclude(Qp& qp) {
   Outbound& out = get_outbound(qp);
   SendQueue& queue = qp.send_queue;
-  if (out.has_failed || get_state(*qp.shared) == IBV_QPS_ERR) return;
+  if (out.has_failed) return;
   while (!out.flying.empty()) {
     const Flying& oldest = out.flying.front();
     const bool is_done = oldest.response != nullptr ? oldest.is_answered : oldest.number < out.acknowledged;
@@ -251,7 +251,7 @@ void conclude_failure(Qp& qp, std::unique_lock<std::mutex>& lock) {
   Outbound& out = get_outbound(qp);
   SendQueue& queue = qp.send_queue;
   if (qp.is_running) return;
-  qp.is_running = true;
+  qp.is_running = out.is_reported = true;
   if (out.link != nullptr) out.link->cancel(qp.index);
   const uint32_t before = qp.shared->state.exchange(IBV_QPS_ERR);
   if (queue.executed != queue.posted) complete_send(qp, queue.at(queue.executed++), out.failure);
@@ -297,7 +297,7 @@ void run_requests(Qp& qp, Runner runner, std::unique_lock<std::mutex>& lock) {
   }
   const ibv_qp_state state = get_state(*qp.shared);
   if (state == IBV_QPS_RESET) return;
-  if (out.has_failed && state != IBV_QPS_ERR) conclude_failure(qp, lock);
+  if (out.has_failed && !out.is_reported) conclude_failure(qp, lock);
   if (runner == Runner::kWorker) run_local(qp, lock);
   if (get_state(*qp.shared) == IBV_QPS_ERR) {
     if (!qp.is_running) flush(qp);

@@ -28,6 +28,7 @@ struct Outbound {
   // The request that the peer refused for good; it fails when all before are complete.
   uint64_t refused = UINT64_MAX;
   bool has_failed = false;  // the oldest one failed; the worker does the rest
+  bool is_reported = false;
   ibv_wc_status failure = IBV_WC_SUCCESS;
 };
 

@@ -70,6 +70,10 @@ Verdict refuse_for_good(Qp& qp, Stream& stream, const Header& header, InboundMes
   if (message.op.has_receive) complete_receive(message.op, failure.receive_status);
   const Verdict verdict = refuse_round(get_inbound(qp), stream, header, get_reason(status));
   fail_target(Process::get()->self(), qp.index, failure.event);
+  // A queue pair that is its own peer hears of it as the requester.
+  const bool is_own =
+      header.source_qp == qp.base.qp_num && is_same(stream.link().peer(), stream.link().port.address);
+  if (is_own) return verdict;
   stream.loop().at_end([number = qp.base.qp_num] {
     if (Qp* failed = get_wire()->find_qp(number)) flush_soon(*failed);
   });

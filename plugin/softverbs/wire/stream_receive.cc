@@ -62,8 +62,8 @@ void Stream::close() {
 
 void Stream::receive() {
   if (buffer_.empty()) buffer_.resize(kBufferBytes);
-  for (ssize_t left = kTurnBytes; left > 0 && fd_ >= 0;) {
-    if (work_off() == Buffered::kStopped) return;
+  for (ssize_t left = kTurnBytes; fd_ >= 0;) {
+    if (work_off() == Buffered::kStopped || left <= 0) return;  // what was read is worked off in any case
     const ssize_t count = receive_more();
     if (count == 0) return link_.fail("closed by the peer");
     if (count < 0 && errno == EAGAIN) return;

@@ -24,6 +24,12 @@ Stack::~Stack() {
   munmap(bottom_ - kGuardBytes, length_bytes_ + kGuardBytes);
 }
 
+Context::Context(const Stack& stack)
+    : stack_bottom_(stack.bottom()),
+      stack_bytes_(stack.length_bytes()),
+      tsan_fiber_(create_tsan_fiber()),
+      owns_tsan_fiber_(true) {}
+
 Context::Context() : tsan_fiber_(current_tsan_fiber()) {}
 
 Context::~Context() {
@@ -46,20 +52,16 @@ void Context::finish_first_switch(Context& caller) {
 
 #if VERBENA_EMULATOR_UCONTEXT
 
-Context::Context(const Stack& stack, void (*entry)())
-    : stack_bottom_(stack.bottom()),
-      stack_bytes_(stack.length_bytes()),
-      tsan_fiber_(create_tsan_fiber()),
-      owns_tsan_fiber_(true) {
+void Context::restart(void (*entry)()) {
   getcontext(&registers_);
-  registers_.uc_stack.ss_sp = stack.bottom();
-  registers_.uc_stack.ss_size = stack.length_bytes();
+  registers_.uc_stack.ss_sp = const_cast<void*>(stack_bottom_);
+  registers_.uc_stack.ss_size = stack_bytes_;
   registers_.uc_link = nullptr;
   makecontext(&registers_, entry, 0);
 }
 
-void Context::switch_to(Context& next, bool is_last) {
-  start_asan_switch(is_last ? nullptr : &fake_stack_, next.stack_bottom_, next.stack_bytes_);
+void Context::switch_to(Context& next) {
+  start_asan_switch(&fake_stack_, next.stack_bottom_, next.stack_bytes_);
   switch_tsan_fiber(next.tsan_fiber_);
   swapcontext(&registers_, &next.registers_);
   finish_asan_switch(fake_stack_, nullptr, nullptr);
@@ -93,22 +95,20 @@ verbena_emulator_switch:
 .size verbena_emulator_switch, .-verbena_emulator_switch
 )");
 
-Context::Context(const Stack& stack, void (*entry)())
-    : stack_bottom_(stack.bottom()),
-      stack_bytes_(stack.length_bytes()),
-      tsan_fiber_(create_tsan_fiber()),
-      owns_tsan_fiber_(true) {
+void Context::restart(void (*entry)()) {
   // As if `entry` had been called and had stopped before its first instruction: six registers, its address,
   // and the return address that it never uses; the stack is then aligned as at any call.
-  auto* top = reinterpret_cast<uint64_t*>(stack.bottom() + stack.length_bytes());
+  auto* bottom = static_cast<char*>(const_cast<void*>(stack_bottom_));
+  unpoison(bottom, stack_bytes_);
+  auto* top = reinterpret_cast<uint64_t*>(bottom + stack_bytes_);
   *--top = 0;
   *--top = reinterpret_cast<uint64_t>(entry);
   for (int i = 0; i < 6; ++i) *--top = 0;
   stack_pointer_ = top;
 }
 
-void Context::switch_to(Context& next, bool is_last) {
-  start_asan_switch(is_last ? nullptr : &fake_stack_, next.stack_bottom_, next.stack_bytes_);
+void Context::switch_to(Context& next) {
+  start_asan_switch(&fake_stack_, next.stack_bottom_, next.stack_bytes_);
   switch_tsan_fiber(next.tsan_fiber_);
   verbena_emulator_switch(&stack_pointer_, next.stack_pointer_);
   finish_asan_switch(fake_stack_, nullptr, nullptr);

@@ -33,15 +33,18 @@ class Context {
  public:
   // The calling thread's own stack.
   Context();
-  // Runs `entry` on `stack` when first switched to; entry never returns.
-  Context(const Stack& stack, void (*entry)());
+  // On `stack`, which lives as long. Sanitizers take a millisecond to make one: keep it and restart() it.
+  explicit Context(const Stack& stack);
   ~Context();
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
 
-  // Stops here, goes on there; returns when something switches back. `is_last`: this one is never resumed.
-  void switch_to(Context& next, bool is_last = false);
-  // The first thing that an entry does.
+  // Runs `entry` from its beginning when next switched to; entry never returns. What ran there must have
+  // ended.
+  void restart(void (*entry)());
+  // Stops here, goes on there; returns when something switches back.
+  void switch_to(Context& next);
+  // The first thing that an entry does; `caller` is the thread's own stack.
   void finish_first_switch(Context& caller);
   // What a sanitizer calls it in a report.
   void name(const char* text);

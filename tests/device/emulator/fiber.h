@@ -18,13 +18,19 @@ struct Block;
 inline constexpr uint32_t kHostGpu = ~0u;  // of a host function
 inline constexpr int64_t kNoDetail = -1;
 
+// What a fiber runs on, kept for the next world's fibers.
+struct Runner {
+  explicit Runner(size_t stack_bytes) : stack(stack_bytes), context(stack) {}
+  Stack stack;
+  Context context;
+};
+
 struct Fiber {
   device::emulation::Index index;
   Place place;   // for scopes
   Block* block;  // null for a host function
   const std::function<void()>* body;
-  std::unique_ptr<Stack> stack;
-  std::unique_ptr<Context> context;
+  std::unique_ptr<Runner> runner;
   FenceState fences;
 
   enum class State { kReady, kWaiting, kSleeping, kDone } state = State::kReady;

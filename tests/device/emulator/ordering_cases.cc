@@ -22,6 +22,11 @@ void finish(World& world) {
   exit(1);
 }
 
+// ThreadSanitizer remembers four accesses for each 8 bytes: what is to be judged stands alone.
+struct alignas(64) Word {
+  uint32_t value = 0;
+};
+
 // Where the reader stands, seen from the writer.
 enum class Reader { kOtherBlock, kOtherGpu };
 
@@ -29,19 +34,19 @@ enum class Reader { kOtherBlock, kOtherGpu };
 template <Order kStore, Scope kStoreScope, Order kLoad, Scope kLoadScope,
           Reader kReader = Reader::kOtherBlock, Order kFence = Order::kWeak, Scope kFenceScope = Scope::kGpu>
 void pass_message(uint64_t seed) {
-  uint32_t data = 0;
-  uint32_t flag = 0;
+  Word data;
+  Word flag;
   const auto write = [&] {
     const uint32_t one = 1;
-    store(&data, &one, 4, Order::kWeak, Scope::kThreads);
+    store(&data.value, &one, 4, Order::kWeak, Scope::kThreads);
     if (kFence != Order::kWeak) fence(kFence, kFenceScope);
-    store(&flag, &one, 4, kStore, kStoreScope);
+    store(&flag.value, &one, 4, kStore, kStoreScope);
   };
   const auto read = [&] {
     uint32_t seen = 0;
-    while (seen == 0) load(&seen, &flag, 4, kLoad, kLoadScope);
+    while (seen == 0) load(&seen, &flag.value, 4, kLoad, kLoadScope);
     if (kFence != Order::kWeak) fence(kFence, kFenceScope);
-    load(&seen, &data, 4, Order::kWeak, Scope::kThreads);
+    load(&seen, &data.value, 4, Order::kWeak, Scope::kThreads);
     require(seen == 1, "data");
   };
   World world(seed);
@@ -58,21 +63,21 @@ void pass_message(uint64_t seed) {
 // do.
 template <Order kMiddle, Scope kScope>
 void pass_on_with_update(uint64_t seed) {
-  uint32_t data = 0;
-  uint32_t count = 0;
+  Word data;
+  Word count;
   World world(seed);
   world.add_grid(0, 3, 1, [&] {
     uint32_t seen = 0;
     if (index().block == 0) {
       const uint32_t one = 1;
-      store(&data, &one, 4, Order::kWeak, Scope::kThreads);
-      store(&count, &one, 4, Order::kRelease, Scope::kGpu);
+      store(&data.value, &one, 4, Order::kWeak, Scope::kThreads);
+      store(&count.value, &one, 4, Order::kRelease, Scope::kGpu);
     } else if (index().block == 1) {
-      while (seen == 0) load(&seen, &count, 4, Order::kRelaxed, Scope::kGpu);
-      update(&count, Operation::kAdd, 1, 0, 4, kMiddle, kScope);
+      while (seen == 0) load(&seen, &count.value, 4, Order::kRelaxed, Scope::kGpu);
+      update(&count.value, Operation::kAdd, 1, 0, 4, kMiddle, kScope);
     } else {
-      while (seen != 2) load(&seen, &count, 4, Order::kAcquire, Scope::kGpu);
-      load(&seen, &data, 4, Order::kWeak, Scope::kThreads);
+      while (seen != 2) load(&seen, &count.value, 4, Order::kAcquire, Scope::kGpu);
+      load(&seen, &data.value, 4, Order::kWeak, Scope::kThreads);
     }
   });
   finish(world);
@@ -80,21 +85,22 @@ void pass_on_with_update(uint64_t seed) {
 
 // A relaxed store by another thread ends what the release before it promised.
 void overwritten_release(uint64_t seed) {
-  uint32_t data = 0;
-  uint32_t flag = 0;
+  Word data;
+  Word flag;
   World world(seed);
   world.add_grid(0, 3, 1, [&] {
     const uint32_t next = index().block + 1;
     uint32_t seen = 0;
     if (index().block == 0) {
-      store(&data, &next, 4, Order::kWeak, Scope::kThreads);
-      store(&flag, &next, 4, Order::kRelease, Scope::kGpu);
+      store(&data.value, &next, 4, Order::kWeak, Scope::kThreads);
+      store(&flag.value, &next, 4, Order::kRelease, Scope::kGpu);
     } else if (index().block == 1) {
-      while (seen != 1) load(&seen, &flag, 4, Order::kRelaxed, Scope::kGpu);
-      store(&flag, &next, 4, Order::kRelaxed, Scope::kGpu);
+      while (seen != 1) load(&seen, &flag.value, 4, Order::kRelaxed, Scope::kGpu);
+      store(&flag.value, &next, 4, Order::kRelaxed, Scope::kGpu);
     } else {
-      while (seen != 2) load(&seen, &flag, 4, Order::kAcquire, Scope::kGpu);
-      load(&seen, &data, 4, Order::kWeak, Scope::kThreads);
+      while (seen != 2) load(&seen, &flag.value, 4, Order::kRelaxed, Scope::kGpu);
+      load(&seen, &flag.value, 4, Order::kAcquire, Scope::kGpu);
+      load(&seen, &data.value, 4, Order::kWeak, Scope::kThreads);
     }
   });
   finish(world);
@@ -102,19 +108,19 @@ void overwritten_release(uint64_t seed) {
 
 // The fence stands before the data: what it releases does not hold them.
 void fence_too_early(uint64_t seed) {
-  uint32_t data = 0;
-  uint32_t flag = 0;
+  Word data;
+  Word flag;
   World world(seed);
   world.add_grid(0, 2, 1, [&] {
     const uint32_t one = 1;
     uint32_t seen = 0;
     if (index().block == 0) {
       fence(Order::kAcquireRelease, Scope::kGpu);
-      store(&data, &one, 4, Order::kWeak, Scope::kThreads);
-      store(&flag, &one, 4, Order::kRelaxed, Scope::kGpu);
+      store(&data.value, &one, 4, Order::kWeak, Scope::kThreads);
+      store(&flag.value, &one, 4, Order::kRelaxed, Scope::kGpu);
     } else {
-      while (seen == 0) load(&seen, &flag, 4, Order::kAcquire, Scope::kGpu);
-      load(&seen, &data, 4, Order::kWeak, Scope::kThreads);
+      while (seen == 0) load(&seen, &flag.value, 4, Order::kAcquire, Scope::kGpu);
+      load(&seen, &data.value, 4, Order::kWeak, Scope::kThreads);
     }
   });
   finish(world);
@@ -123,13 +129,13 @@ void fence_too_early(uint64_t seed) {
 // A flag alone, no data: the accesses to it race if their scopes do not reach each other.
 template <Scope kStoreScope, Scope kLoadScope>
 void bare_flag(uint64_t seed) {
-  uint32_t flag = 0;
+  Word flag;
   const uint32_t one = 1;
   World world(seed);
-  world.add_grid(0, 1, 1, [&] { store(&flag, &one, 4, Order::kRelaxed, kStoreScope); });
+  world.add_grid(0, 1, 1, [&] { store(&flag.value, &one, 4, Order::kRelaxed, kStoreScope); });
   world.add_grid(1, 1, 1, [&] {
     uint32_t seen = 0;
-    while (seen == 0) load(&seen, &flag, 4, Order::kRelaxed, kLoadScope);
+    while (seen == 0) load(&seen, &flag.value, 4, Order::kRelaxed, kLoadScope);
   });
   finish(world);
 }
@@ -137,19 +143,19 @@ void bare_flag(uint64_t seed) {
 // Host code with C++'s atomics fills, a kernel reads.
 template <std::memory_order kStore, Order kLoad, Scope kLoadScope>
 void host_to_kernel(uint64_t seed) {
-  uint32_t data = 0;
-  uint32_t flag = 0;
+  Word data;
+  Word flag;
   World world(seed);
   world.add_host([&] {
     yield();
-    data = 1;
+    data.value = 1;
     yield();
-    std::atomic_ref<uint32_t>(flag).store(1, kStore);
+    std::atomic_ref<uint32_t>(flag.value).store(1, kStore);
   });
   world.add_grid(0, 1, 1, [&] {
     uint32_t seen = 0;
-    while (seen == 0) load(&seen, &flag, 4, kLoad, kLoadScope);
-    load(&seen, &data, 4, Order::kWeak, Scope::kThreads);
+    while (seen == 0) load(&seen, &flag.value, 4, kLoad, kLoadScope);
+    load(&seen, &data.value, 4, Order::kWeak, Scope::kThreads);
   });
   finish(world);
 }
@@ -157,17 +163,17 @@ void host_to_kernel(uint64_t seed) {
 // A kernel fills, host code reads.
 template <Order kStore, Scope kStoreScope>
 void kernel_to_host(uint64_t seed) {
-  uint32_t data = 0;
-  uint32_t flag = 0;
+  Word data;
+  Word flag;
   World world(seed);
   world.add_host([&] {
-    while (std::atomic_ref<uint32_t>(flag).load(std::memory_order_acquire) == 0) yield();
-    require(data == 1, "data");
+    while (std::atomic_ref<uint32_t>(flag.value).load(std::memory_order_acquire) == 0) yield();
+    require(data.value == 1, "data");
   });
   world.add_grid(0, 1, 1, [&] {
     const uint32_t one = 1;
-    store(&data, &one, 4, Order::kWeak, Scope::kThreads);
-    store(&flag, &one, 4, kStore, kStoreScope);
+    store(&data.value, &one, 4, Order::kWeak, Scope::kThreads);
+    store(&flag.value, &one, 4, kStore, kStoreScope);
   });
   finish(world);
 }

@@ -20,23 +20,18 @@ Scheduler* active_scheduler = nullptr;
 // Thrown where each thread stands once the run has failed, so that its stack is unwound.
 struct Stopped {};
 
-// Mapping a stack costs more than running a small kernel on it.
-std::vector<std::unique_ptr<Stack>>& spare_stacks() {
-  static std::vector<std::unique_ptr<Stack>> stacks;
-  return stacks;
+// Those that no fiber uses now.
+std::vector<std::unique_ptr<Runner>>& spare_runners() {
+  static std::vector<std::unique_ptr<Runner>> runners;
+  return runners;
 }
 
-std::unique_ptr<Stack> take_stack() {
-  auto& spare = spare_stacks();
-  if (spare.empty()) return std::make_unique<Stack>(kStackBytes);
-  auto stack = std::move(spare.back());
+std::unique_ptr<Runner> take_runner() {
+  auto& spare = spare_runners();
+  if (spare.empty()) return std::make_unique<Runner>(kStackBytes);
+  auto runner = std::move(spare.back());
   spare.pop_back();
-  return stack;
-}
-
-void give_stack(std::unique_ptr<Stack> stack) {
-  unpoison(stack->bottom(), stack->length_bytes());
-  spare_stacks().push_back(std::move(stack));
+  return runner;
 }
 
 bool wakes_later(const Fiber* one, const Fiber* other) {
@@ -70,21 +65,21 @@ std::string Scheduler::run(const std::vector<std::unique_ptr<Fiber>>& fibers) {
   sleeping_.reserve(fibers.size());
   main_ = std::make_unique<Context>();
   for (const auto& fiber : fibers) {
-    fiber->stack = take_stack();
-    fiber->context = std::make_unique<Context>(*fiber->stack, &Scheduler::enter_fiber);
-    if (kThreadSanitizer) fiber->context->name(describe_place(*fiber).c_str());
+    fiber->runner = take_runner();
+    fiber->runner->context.restart(&Scheduler::enter_fiber);
+    if (kThreadSanitizer) fiber->runner->context.name(describe_place(*fiber).c_str());
     fiber->is_slow = random() % kStragglersOneIn == 0;
     push_ready(*fiber);
   }
   active_scheduler = this;
+  release_clock(this);
   running_ = take_ready();
-  main_->switch_to(*running_->context);
+  main_->switch_to(running_->runner->context);
   active_scheduler = nullptr;
   running_ = nullptr;
   for (const auto& fiber : fibers) {
     acquire_clock(fiber.get());  // what the thread wrote is now the caller's
-    fiber->context.reset();
-    give_stack(std::move(fiber->stack));
+    spare_runners().push_back(std::move(fiber->runner));
   }
   return failure_;
 }
@@ -92,7 +87,8 @@ std::string Scheduler::run(const std::vector<std::unique_ptr<Fiber>>& fibers) {
 void Scheduler::enter_fiber() {
   Scheduler* scheduler = active_scheduler;
   Fiber* self = scheduler->running_;
-  self->context->finish_first_switch(*scheduler->main_);
+  self->runner->context.finish_first_switch(*scheduler->main_);
+  acquire_clock(scheduler);  // what the caller of run() did is before all
   try {
     if (!scheduler->is_stopping()) (*self->body)();
   } catch (const Stopped&) {
@@ -101,7 +97,7 @@ void Scheduler::enter_fiber() {
   release_clock(self);
   scheduler->note_progress();
   Fiber* next = scheduler->choose_next();
-  if (next == nullptr) self->context->switch_to(*scheduler->main_, true);
+  if (next == nullptr) self->runner->context.switch_to(*scheduler->main_);
   scheduler->switch_to(next);
 }
 
@@ -130,7 +126,7 @@ Fiber* Scheduler::take_ready() {
 void Scheduler::switch_to(Fiber* next) {
   Fiber* self = running_;
   running_ = next;
-  if (next != self) self->context->switch_to(*next->context, self->state == Fiber::State::kDone);
+  if (next != self) self->runner->context.switch_to(next->runner->context);
 }
 
 // Time runs faster while nothing happens, so that deadlines pass in a bounded number of steps.

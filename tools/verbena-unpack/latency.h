@@ -1,0 +1,37 @@
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "verbena-unpack/workspace.h"
+
+namespace verbena::tools::unpack {
+
+struct LatencyOptions {
+  uint64_t message_bytes = 4096;
+  uint64_t messages = 2000;
+  uint32_t stages = 4;
+  double timeout_s = 30;
+};
+
+struct LatencyFigure {
+  Mover mover{};
+  uint32_t threads = 0;
+  BouncePlace bounce{};
+  uint64_t message_bytes = 0;
+  // On the GPU, from the count seen to the last byte stored.
+  double min_us = 0, median_us = 0, p90_us = 0;
+  // The same by the GPU's nanosecond clock, whose steps may be long.
+  double clock_median_us = 0;
+  // On the host, from the count's store to the answer seen.
+  double host_median_us = 0;
+  Finding finding;
+};
+
+// One block waits for messages that this thread publishes one by one.
+LatencyFigure measure_latency(Gpu& gpu, KernelSet& kernels, Workspace& workspace, Mover mover,
+                              uint32_t threads, BouncePlace bounce, const LatencyOptions& options);
+
+// Of the samples of a run; the first ones are left out while caches and clocks settle.
+void summarize_samples(const std::vector<LatencySample>& samples, LatencyFigure& figure);
+
+}  // namespace verbena::tools::unpack

@@ -1,0 +1,112 @@
+#include <algorithm>
+#include <cstdio>
+
+#include "common/error.h"
+#include "verbena-unpack/nccl_source.h"
+#include "verbena-unpack/options.h"
+#include "verbena-unpack/picture.h"
+#include "verbena-unpack/report.h"
+
+namespace verbena::tools::unpack {
+namespace {
+
+constexpr int kOldestComputeMajor = 8;
+
+bool has_device(int wanted) {
+  std::string why;
+  const int gpus = count_cuda_devices(why);
+  if (wanted < gpus) return true;
+  if (gpus == 0) {
+    std::fprintf(stderr, "no CUDA device: verbena-unpack needs a GPU%s\n",
+                 why.empty() ? "" : (" (" + why + ")").c_str());
+  } else {
+    std::fprintf(stderr, "no CUDA device %d: there are %d\n", wanted, gpus);
+  }
+  return false;
+}
+
+// Those asked for, and the copy that they are compared with.
+std::vector<Mover> choose_movers(const Options& options, const KernelSet& kernels) {
+  if (options.movers.empty()) return kernels.list_movers();
+  std::vector<Mover> movers = options.movers;
+  for (const Mover mover : movers) {
+    if (!kernels.has(mover))
+      throw ToolError(std::string("this GPU has no --copy ") + describe_mover(mover) + " (sm_90 or later)");
+  }
+  movers.push_back(Mover::kCopy);
+  return movers;
+}
+
+void measure_latencies(const Options& options, Gpu& gpu, KernelSet& kernels, Workspace& workspace,
+                       const std::vector<Mover>& movers, Report& report) {
+  std::vector<uint32_t> threads = options.sweep.threads;
+  std::vector<BouncePlace> bounces = options.sweep.bounces;
+  if (options.targets) {
+    threads = {256, 512, 640};
+    bounces = {BouncePlace::kGpu, BouncePlace::kHost};
+  }
+  for (const BouncePlace bounce : bounces) {
+    for (const uint32_t count : threads) {
+      for (const Mover mover : movers) {
+        if (mover != Mover::kRegisters && mover != Mover::kBulk) continue;
+        report.add_latency(measure_latency(gpu, kernels, workspace, mover, count, bounce, options.latency));
+      }
+    }
+  }
+}
+
+int measure_all(const Options& options) {
+  std::string why;
+  const CudaDriver& driver = *load_cuda_driver(why);
+  Gpu gpu(driver, options.gpu);
+  const int major = gpu.attribute(kCudaComputeMajor), minor = gpu.attribute(kCudaComputeMinor);
+  if (major < kOldestComputeMajor) {
+    std::fprintf(stderr, "%s is sm_%d%d: the kernels are for sm_%d0 and later\n", gpu.name().c_str(), major,
+                 minor, kOldestComputeMajor);
+    return kExitNoDevice;
+  }
+  KernelSet kernels(gpu);
+  if (!options.nccl_source.empty()) kernels.add_nccl(compile_nccl_kernel(options.nccl_source, major, minor));
+  const int multiprocessors = gpu.attribute(kCudaMultiprocessors);
+  const std::vector<Mover> movers = choose_movers(options, kernels);
+  Workspace workspace(gpu, kernels, options.measure.timeout_s);
+  Report report(options.measure.iterations != 0);
+  report.begin(gpu.name(), multiprocessors, gpu.attribute(kCudaL2Bytes));
+  const std::vector<TestCase> cases =
+      options.targets ? list_target_cases(static_cast<uint32_t>(multiprocessors)) : list_cases(options.sweep);
+  for (const TestCase& test_case : cases) {
+    report.add_case(test_case, measure_case(gpu, kernels, workspace, test_case, movers, options.measure));
+  }
+  if (options.measure_latency) measure_latencies(options, gpu, kernels, workspace, movers, report);
+  report.finish(options.json_file);
+  if (!options.svg_file.empty()) draw_picture(report.document(), options.svg_file);
+  return report.wrong_bytes() == 0 ? kExitOk : kExitWrongData;
+}
+
+int run_tool(int argc, char** argv) {
+  const ParsedOptions parsed = parse_options(argc, argv);
+  if (parsed.exit_status >= 0) return parsed.exit_status;
+  const Options& options = parsed.options;
+  try {
+    if (options.compile_only) {
+      const std::string image = compile_nccl_kernel(options.nccl_source, 9, 0);
+      std::printf("NCCL's unpacking compiles for sm_90: %zu bytes\n", image.size());
+      return kExitOk;
+    }
+    if (!has_device(options.gpu)) return kExitNoDevice;
+    return measure_all(options);
+  } catch (const HangError& error) {
+    std::fprintf(stderr, "verbena-unpack: %s\n", error.what());
+    return kExitHung;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "verbena-unpack: %s\n", error.what());
+    return kExitFailed;
+  }
+}
+
+}  // namespace
+}  // namespace verbena::tools::unpack
+
+int main(int argc, char** argv) {
+  return verbena::tools::unpack::run_tool(argc, argv);
+}

@@ -1,0 +1,67 @@
+#pragma once
+#include <cstddef>
+#include <string>
+
+#include "common/cuda_driver.h"
+#include "common/error.h"
+
+namespace verbena::tools::unpack {
+
+// GPU memory that is kept from case to case and only grows. Lives as long as its process's context.
+class GpuArena {
+ public:
+  explicit GpuArena(const CudaDriver& driver) : driver_(driver) {}
+
+  CudaAddress reserve(size_t length_bytes) {
+    if (length_bytes <= length_bytes_) return address_;
+    if (address_ != 0) driver_.check(driver_.free(address_), "cuMemFree");
+    length_bytes_ = 0;
+    address_ = 0;
+    size_t free_bytes = 0, total_bytes = 0;
+    driver_.check(driver_.get_memory_info(&free_bytes, &total_bytes), "cuMemGetInfo");
+    if (length_bytes > free_bytes)
+      throw ToolError("the case needs " + std::to_string(length_bytes >> 20) + " MiB of GPU memory, " +
+                      std::to_string(free_bytes >> 20) + " MiB are free: take fewer slots or smaller slices");
+    driver_.check(driver_.allocate(&address_, length_bytes), "cuMemAlloc");
+    length_bytes_ = length_bytes;
+    return address_;
+  }
+
+ private:
+  const CudaDriver& driver_;
+  CudaAddress address_ = 0;
+  size_t length_bytes_ = 0;
+};
+
+// The same of pinned host memory that the GPU reaches, as the plugin's queues are.
+class HostArena {
+ public:
+  explicit HostArena(const CudaDriver& driver) : driver_(driver) {}
+  HostArena(const HostArena&) = delete;
+  HostArena& operator=(const HostArena&) = delete;
+  ~HostArena() { release(); }
+
+  void* reserve(size_t length_bytes) {
+    if (length_bytes <= length_bytes_) return address_;
+    release();
+    driver_.check(driver_.allocate_host(&address_, length_bytes, kCudaHostMapped), "cuMemHostAlloc");
+    driver_.check(driver_.get_mapped_address(&mapped_, address_, 0), "cuMemHostGetDevicePointer");
+    length_bytes_ = length_bytes;
+    return address_;
+  }
+  CudaAddress mapped() const { return mapped_; }
+
+ private:
+  void release() {
+    if (address_ != nullptr) driver_.free_host(address_);
+    address_ = nullptr;
+    length_bytes_ = 0;
+  }
+
+  const CudaDriver& driver_;
+  void* address_ = nullptr;
+  CudaAddress mapped_ = 0;
+  size_t length_bytes_ = 0;
+};
+
+}  // namespace verbena::tools::unpack

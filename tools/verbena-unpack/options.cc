@@ -1,0 +1,173 @@
+#include "verbena-unpack/options.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <numeric>
+
+#include "common/error.h"
+#include "common/size.h"
+#include "verbena/unpack_abi.h"
+
+namespace verbena::tools::unpack {
+namespace {
+
+struct RawOptions {
+  std::vector<std::string> pages{"4k"};
+  std::vector<std::string> slices{"512k"};
+  std::vector<std::string> source_aligns{"0"};
+  std::vector<std::string> destination_aligns{"0"};
+  std::vector<std::string> bounces{"gpu"};
+  std::vector<std::string> movers;
+  std::string footprint = "256m";
+  std::string volume = "1g";
+  std::string latency_size = "4k";
+  bool check = false;
+};
+
+void add_sweep_options(CLI::App& app, Options& options, RawOptions& raw) {
+  Sweep& sweep = options.sweep;
+  app.option_defaults()->group("What is moved (lists: every combination)")->delimiter(',');
+  app.add_option("--page", raw.pages, "bytes of a bounce page, or mixed (2k to 64k), or ragged (0 to 8191)")
+      ->capture_default_str();
+  app.add_option("--slice", raw.slices, "bytes of a message, up to 4m")->capture_default_str();
+  app.add_option("--src-align", raw.source_aligns, "first byte of each page modulo 16: 0 to 15, or all")
+      ->capture_default_str();
+  app.add_option("--dst-align", raw.destination_aligns,
+                 "first byte of each message modulo 16: 0 to 15, or all")
+      ->capture_default_str();
+  app.add_option("--slots", sweep.slots, "messages in a connection's queue")
+      ->check(CLI::Range(1, kUnpackQueueDepthSlots))
+      ->capture_default_str();
+  app.add_option("--blocks", sweep.blocks, "blocks, a connection each")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  app.add_option("--threads", sweep.threads, "threads a block, whole warps")
+      ->check(CLI::Range(32, 640))
+      ->capture_default_str();
+  app.add_option("--bounce", raw.bounces, "where the pages lie: gpu, host")
+      ->check(CLI::IsMember({"gpu", "host"}))
+      ->capture_default_str();
+  app.add_option("--copy", raw.movers, "registers, bulk, nccl (default: all that there are)")
+      ->check(CLI::IsMember({"registers", "bulk", "nccl"}));
+  app.option_defaults()->delimiter('\0');
+  app.add_flag("--targets", options.targets,
+               "instead: the cases that the project has figures to meet for, and the latency");
+}
+
+void add_run_options(CLI::App& app, Options& options, RawOptions& raw) {
+  app.option_defaults()->group("How");
+  app.add_option("--gpu", options.gpu, "device index")->check(CLI::NonNegativeNumber);
+  app.add_flag("--check", raw.check, "only check the bytes, time nothing");
+  app.add_option("--iters,-n", options.measure.iterations, "timed launches a kernel")
+      ->check(CLI::Range(1, 10000))
+      ->capture_default_str();
+  app.add_option("--footprint", raw.footprint, "payload a case lays out, at least: more than the L2 cache")
+      ->capture_default_str();
+  app.add_option("--volume", raw.volume, "payload a timed launch moves, about")->capture_default_str();
+  app.add_option("--stages", options.measure.stages, "of the bulk way, a warp")
+      ->check(CLI::Range(2, 32))
+      ->capture_default_str();
+  app.add_flag("--latency", options.measure_latency, "then: one message at a time, published by the host");
+  app.add_option("--latency-size", raw.latency_size, "its bytes")->capture_default_str();
+  app.add_option("--latency-messages", options.latency.messages, "and how many")
+      ->check(CLI::Range(10, 1000000))
+      ->capture_default_str();
+  app.add_option("--timeout", options.measure.timeout_s, "seconds any one step may take")
+      ->check(CLI::Range(0.1, 3600.0))
+      ->capture_default_str();
+  app.add_option("--nccl-source", options.nccl_source,
+                 "checkout of NCCL: its own unpacking is compiled (nvcc) and measured beside ours");
+  app.add_flag("--compile-only", options.compile_only, "compile it, and leave: needs no GPU");
+}
+
+void add_output_options(CLI::App& app, Options& options) {
+  app.option_defaults()->group("Output");
+  app.add_option("--json", options.json_file, "write all figures to this file");
+  app.add_option("--svg", options.svg_file, "draw them into this file (gnuplot)");
+}
+
+uint64_t parse_size(const char* option, const std::string& text, uint64_t min_bytes, uint64_t max_bytes) {
+  const auto size_bytes = parse_size_bytes(text);
+  if (!size_bytes || *size_bytes < min_bytes || *size_bytes > max_bytes) {
+    throw CLI::ValidationError(
+        option, "not a size from " + format_size(min_bytes) + " to " + format_size(max_bytes) + ": " + text);
+  }
+  return *size_bytes;
+}
+
+PageLengths parse_pages(const std::string& text) {
+  if (text == "mixed") return {PageLengths::Kind::kMixed, 0};
+  if (text == "ragged") return {PageLengths::Kind::kRagged, 0};
+  return {PageLengths::Kind::kFixed, static_cast<uint32_t>(parse_size("--page", text, 1, 1 << 20))};
+}
+
+std::vector<uint32_t> parse_aligns(const char* option, const std::vector<std::string>& texts) {
+  constexpr uint32_t kAligns = 16;
+  std::vector<uint32_t> aligns;
+  for (const std::string& text : texts) {
+    if (text == "all") {
+      aligns.resize(kAligns);
+      std::iota(aligns.begin(), aligns.end(), 0U);
+      return aligns;
+    }
+    aligns.push_back(static_cast<uint32_t>(parse_size(option, text, 0, kAligns - 1)));
+  }
+  return aligns;
+}
+
+Mover parse_mover(const std::string& text) {
+  for (const Mover mover : {Mover::kBulk, Mover::kNccl})
+    if (text == describe_mover(mover)) return mover;
+  return Mover::kRegisters;
+}
+
+void resolve(Options& options, const RawOptions& raw) {
+  constexpr uint64_t kMaxMemoryBytes = uint64_t{1} << 40;
+  Sweep& sweep = options.sweep;
+  sweep.pages.clear();
+  for (const std::string& text : raw.pages) sweep.pages.push_back(parse_pages(text));
+  sweep.slices_bytes.clear();
+  for (const std::string& text : raw.slices)
+    sweep.slices_bytes.push_back(parse_size("--slice", text, 0, kUnpackMaxSliceBytes));
+  sweep.source_aligns = parse_aligns("--src-align", raw.source_aligns);
+  sweep.destination_aligns = parse_aligns("--dst-align", raw.destination_aligns);
+  sweep.bounces.clear();
+  for (const std::string& text : raw.bounces)
+    sweep.bounces.push_back(text == "host" ? BouncePlace::kHost : BouncePlace::kGpu);
+  for (const uint32_t threads : sweep.threads)
+    if (threads % 32 != 0) throw CLI::ValidationError("--threads", "not a multiple of 32");
+  for (const std::string& text : raw.movers) options.movers.push_back(parse_mover(text));
+  const bool wants_nccl =
+      std::find(options.movers.begin(), options.movers.end(), Mover::kNccl) != options.movers.end();
+  if (options.nccl_source.empty() && (wants_nccl || options.compile_only))
+    throw CLI::ValidationError("--nccl-source", "needed to run NCCL's code");
+  options.measure.footprint_bytes = parse_size("--footprint", raw.footprint, 0, kMaxMemoryBytes);
+  options.measure.volume_bytes = parse_size("--volume", raw.volume, 1, kMaxMemoryBytes);
+  if (raw.check) options.measure.iterations = 0;
+  options.measure_latency = options.measure_latency || options.targets;
+  options.latency.message_bytes = parse_size("--latency-size", raw.latency_size, 1, kUnpackMaxSliceBytes);
+  options.latency.timeout_s = options.measure.timeout_s;
+  options.latency.stages = options.measure.stages;
+}
+
+}  // namespace
+
+ParsedOptions parse_options(int argc, const char* const* argv) {
+  ParsedOptions parsed;
+  RawOptions raw;
+  CLI::App app(
+      "Unpacks messages on a GPU as NCCL's kernels would, checks every byte, and compares the speed with a "
+      "plain copy.");
+  add_sweep_options(app, parsed.options, raw);
+  add_run_options(app, parsed.options, raw);
+  add_output_options(app, parsed.options);
+  try {
+    app.parse(argc, argv);
+    resolve(parsed.options, raw);
+  } catch (const CLI::ParseError& error) {
+    parsed.exit_status = app.exit(error) == 0 ? kExitOk : kExitFailed;
+  }
+  return parsed;
+}
+
+}  // namespace verbena::tools::unpack

@@ -1,0 +1,32 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "verbena-unpack/latency.h"
+#include "verbena-unpack/measurement.h"
+#include "verbena-unpack/test_case.h"
+
+namespace verbena::tools::unpack {
+
+struct Options {
+  Sweep sweep;
+  bool targets = false;       // the project's cases instead of the sweep
+  std::vector<Mover> movers;  // empty: all that the GPU and the options have
+  MeasureOptions measure;
+  LatencyOptions latency;
+  bool measure_latency = false;
+  int gpu = 0;
+  std::string nccl_source;
+  std::string json_file;
+  std::string svg_file;
+  bool compile_only = false;  // NCCL's kernel, without a GPU
+};
+
+struct ParsedOptions {
+  Options options;
+  int exit_status = -1;  // >= 0: leave with it
+};
+
+ParsedOptions parse_options(int argc, const char* const* argv);
+
+}  // namespace verbena::tools::unpack

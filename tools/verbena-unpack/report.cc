@@ -1,0 +1,153 @@
+#include "verbena-unpack/report.h"
+
+#include <cstdio>
+#include <fstream>
+
+#include "common/size.h"
+
+namespace verbena::tools::unpack {
+namespace {
+
+const char* describe_place(BouncePlace place) {
+  return place == BouncePlace::kHost ? "host" : "gpu";
+}
+
+Table make_case_table() {
+  return {{{"blocks", "", 6},
+           {"threads", "", 7},
+           {"page", "", 6},
+           {"slice", "", 6},
+           {"src", "B", 4},
+           {"dst", "B", 4},
+           {"slots", "", 5},
+           {"bounce", "", 6},
+           {"kernel", "", 9},
+           {"a block", "GB/s", 8},
+           {"in all", "GB/s", 8},
+           {"best", "GB/s", 8},
+           {"of copy", "", 8},
+           {"#wrong", "B", 8}},
+          Table::Format::kText};
+}
+
+Table make_latency_table() {
+  return {{{"size", "", 6},
+           {"threads", "", 7},
+           {"bounce", "", 6},
+           {"kernel", "", 9},
+           {"min", "us", 8},
+           {"median", "us", 8},
+           {"p90", "us", 8},
+           {"by clock", "us", 8},
+           {"host", "us", 8},
+           {"#wrong", "B", 8}},
+          Table::Format::kText};
+}
+
+double find_copy(const std::vector<Figure>& figures) {
+  for (const Figure& figure : figures)
+    if (figure.mover == Mover::kCopy) return figure.gbps;
+  return 0;
+}
+
+nlohmann::json describe_case(const TestCase& test_case) {
+  return {{"blocks", test_case.blocks},
+          {"threads", test_case.threads},
+          {"page", test_case.pages.describe()},
+          {"slice_bytes", test_case.slice_bytes},
+          {"source_align", test_case.source_align},
+          {"destination_align", test_case.destination_align},
+          {"slots", test_case.slots},
+          {"bounce", describe_place(test_case.bounce)},
+          {"name", test_case.describe()},
+          {"kernels", nlohmann::json::object()}};
+}
+
+}  // namespace
+
+void Report::begin(const std::string& gpu_name, int multiprocessors, int l2_bytes) {
+  document_["gpu"] = {{"name", gpu_name}, {"multiprocessors", multiprocessors}, {"l2_bytes", l2_bytes}};
+  std::printf("# verbena-unpack: %s, %d multiprocessors, %d MiB L2 cache; GB/s of payload, medians\n",
+              gpu_name.c_str(), multiprocessors, l2_bytes >> 20);
+  if (is_timed_) std::fputs(make_case_table().format_header().c_str(), stdout);
+}
+
+void Report::count_wrong(const std::string& what, const Finding& finding) {
+  wrong_bytes_ += finding.wrong_bytes;
+  if (finding.wrong_bytes == 0) return;
+  std::printf("# WRONG: %s: %lu bytes, %s\n", what.c_str(), static_cast<unsigned long>(finding.wrong_bytes),
+              finding.where.c_str());
+}
+
+void Report::add_case(const TestCase& test_case, const std::vector<Figure>& figures) {
+  const Table table = make_case_table();
+  const double copy_gbps = find_copy(figures);
+  nlohmann::json entry = describe_case(test_case);
+  for (const Figure& figure : figures) {
+    const char* const name = describe_mover(figure.mover);
+    const double a_block_gbps = figure.gbps / test_case.blocks;
+    const double of_copy = copy_gbps > 0 ? figure.gbps / copy_gbps : 0;
+    entry["kernels"][name] = {{"gbps", figure.gbps},
+                              {"gbps_a_block", a_block_gbps},
+                              {"best_gbps", figure.best_gbps},
+                              {"of_copy", of_copy},
+                              {"wrong_bytes", figure.finding.wrong_bytes}};
+    ++cases_;
+    if (is_timed_) {
+      const std::string row = table.format_row(
+          {std::to_string(test_case.blocks), std::to_string(test_case.threads), test_case.pages.describe(),
+           format_size(test_case.slice_bytes), std::to_string(test_case.source_align),
+           std::to_string(test_case.destination_align), std::to_string(test_case.slots),
+           describe_place(test_case.bounce), name, format_figure(a_block_gbps), format_figure(figure.gbps),
+           format_figure(figure.best_gbps), copy_gbps > 0 ? format_figure(of_copy) : "-",
+           figure.mover == Mover::kCopy ? "-" : std::to_string(figure.finding.wrong_bytes)});
+      std::fputs(row.c_str(), stdout);
+    }
+    count_wrong(test_case.describe() + ", " + name, figure.finding);
+  }
+  document_["cases"].push_back(std::move(entry));
+  std::fflush(stdout);
+}
+
+void Report::add_latency(const LatencyFigure& figure) {
+  const Table table = make_latency_table();
+  if (!has_latency_header_) {
+    std::printf("#\n# One message on one block, from its count seen to its last byte stored\n%s",
+                table.format_header().c_str());
+  }
+  has_latency_header_ = true;
+  const char* const name = describe_mover(figure.mover);
+  std::fputs(table
+                 .format_row({format_size(figure.message_bytes), std::to_string(figure.threads),
+                              describe_place(figure.bounce), name, format_figure(figure.min_us),
+                              format_figure(figure.median_us), format_figure(figure.p90_us),
+                              format_figure(figure.clock_median_us), format_figure(figure.host_median_us),
+                              std::to_string(figure.finding.wrong_bytes)})
+                 .c_str(),
+             stdout);
+  document_["latency"].push_back({{"kernel", name},
+                                  {"threads", figure.threads},
+                                  {"bounce", describe_place(figure.bounce)},
+                                  {"message_bytes", figure.message_bytes},
+                                  {"min_us", figure.min_us},
+                                  {"median_us", figure.median_us},
+                                  {"p90_us", figure.p90_us},
+                                  {"clock_median_us", figure.clock_median_us},
+                                  {"host_median_us", figure.host_median_us},
+                                  {"wrong_bytes", figure.finding.wrong_bytes}});
+  ++cases_;
+  count_wrong(std::string("latency, ") + name, figure.finding);
+  std::fflush(stdout);
+}
+
+void Report::finish(const std::string& json_file) {
+  std::printf("# %lu runs checked, %lu wrong bytes\n", static_cast<unsigned long>(cases_),
+              static_cast<unsigned long>(wrong_bytes_));
+  if (json_file.empty()) return;
+  document_["wrong_bytes"] = wrong_bytes_;
+  std::ofstream file(json_file);
+  file << document_.dump(2) << '\n';
+  if (!file.flush()) throw ToolError("cannot write " + json_file);
+}
+
+}  // namespace verbena::tools::unpack

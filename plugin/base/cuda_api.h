@@ -22,6 +22,7 @@ inline constexpr int kCudaPointerMemoryType = 2;
 inline constexpr int kCudaPointerDeviceOrdinal = 9;
 inline constexpr unsigned kCudaMemoryTypeDevice = 2;
 inline constexpr int kCudaDeviceDmabufSupported = 124;
+inline constexpr int kCudaDevicePciBus = 33, kCudaDevicePciDevice = 34, kCudaDevicePciDomain = 50;
 inline constexpr int kCudaCaptureRelaxed = 2;
 
 // X(member, exported name, parameters)

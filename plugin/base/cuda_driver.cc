@@ -1,5 +1,8 @@
 #include "base/cuda_driver.h"
 
+#include <cstdio>
+#include <utility>
+
 #include "base/cuda_api.h"
 
 namespace verbena::base {
@@ -23,6 +26,21 @@ int find_owning_gpu(const void* address) {
   if (type != kCudaMemoryTypeDevice) return kNoGpu;
   const bool known = cuda->get_pointer_attribute(&ordinal, kCudaPointerDeviceOrdinal, target) == kCudaSuccess;
   return known ? ordinal : kNoGpu;
+}
+
+std::string find_gpu_pci_address(int gpu) {
+  const CudaApi* cuda = find_cuda();
+  CudaDevice device = 0;
+  if (cuda == nullptr || gpu < 0 || cuda->get_device(&device, gpu) != kCudaSuccess) return {};
+  int domain = 0, bus = 0, slot = 0;
+  for (const auto& [value, attribute] :
+       {std::pair(&domain, kCudaDevicePciDomain), std::pair(&bus, kCudaDevicePciBus),
+        std::pair(&slot, kCudaDevicePciDevice)}) {
+    if (cuda->get_device_attribute(value, attribute, device) != kCudaSuccess) return {};
+  }
+  char text[32];
+  std::snprintf(text, sizeof(text), "%04x:%02x:%02x.0", domain, bus, slot);  // GPUs are function 0
+  return text;
 }
 
 bool supports_dmabuf_export(int gpu) {

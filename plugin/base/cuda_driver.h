@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "base/status.h"
 
@@ -17,6 +18,8 @@ inline constexpr int kNoGpu = -1;
 int find_current_gpu();
 // The ordinal of the GPU that owns this address; kNoGpu for host memory (pinned included).
 int find_owning_gpu(const void* address);
+// e.g. 0000:3b:00.0; empty if there is no such GPU.
+std::string find_gpu_pci_address(int gpu);
 // True if the driver can hand out dma-buf descriptors for this GPU's memory.
 bool supports_dmabuf_export(int gpu);
 

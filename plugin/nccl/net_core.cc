@@ -50,7 +50,7 @@ Outcome get_properties(int device, abi::PropertiesV12* properties) {
   properties->ptr_support = abi::kPtrHost | (n.supports_gpu_pointers ? abi::kPtrCuda : 0) |
                             (n.supports_dmabuf ? abi::kPtrCuda | abi::kPtrDmabuf : 0);
   properties->speed_mbps = static_cast<int>(n.speed_mbps);
-  properties->port = n.rails[0]->port_number();
+  properties->port = n.port;
   properties->max_comms = 65536;
   properties->max_recvs = 1;  // one device handle, one unpack slot for each receive
   const bool unpack = base::parameters().unpack;

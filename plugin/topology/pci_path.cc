@@ -21,6 +21,12 @@ bool take_number(std::string_view& text, char separator, unsigned maximum, unsig
   return true;
 }
 
+// Without links; empty if there is no such file.
+std::string resolve(const std::string& path) {
+  const std::unique_ptr<char, decltype(&std::free)> resolved(realpath(path.c_str(), nullptr), &std::free);
+  return resolved == nullptr ? std::string() : resolved.get();
+}
+
 }  // namespace
 
 std::optional<PciAddress> parse_pci_address(std::string_view text) {
@@ -47,9 +53,16 @@ std::string trim_to_pci_device(std::string_view resolved_path) {
 }
 
 std::string find_pci_path(const std::string& sysfs_entry) {
-  const std::unique_ptr<char, decltype(&std::free)> resolved(realpath(sysfs_entry.c_str(), nullptr),
-                                                             &std::free);
-  return resolved == nullptr ? std::string() : trim_to_pci_device(resolved.get());
+  return trim_to_pci_device(resolve(sysfs_entry));
+}
+
+std::string find_card_path(const std::string& pci_path) {
+  if (!find_pci_address(pci_path)) return pci_path;
+  const std::string physical = resolve(pci_path + "/physfn");
+  std::string card = physical.empty() ? pci_path : physical;
+  card.back() = '0';  // of <domain>:<bus>:<device>.<function>
+  if (!resolve(card).empty()) return card;
+  return physical.empty() ? pci_path : physical;
 }
 
 }  // namespace verbena::topology

@@ -26,4 +26,8 @@ std::string trim_to_pci_device(std::string_view resolved_path);
 // The same for a sysfs entry such as /sys/class/infiniband/mlx5_0/device, whose links are followed first.
 std::string find_pci_path(const std::string& sysfs_entry);
 
+// The PCI device that stands for a whole card: function 0 of it; of a virtual function the physical one's.
+// The path itself if there is no such device. `pci_path` as find_pci_path gives it.
+std::string find_card_path(const std::string& pci_path);
+
 }  // namespace verbena::topology

@@ -6,6 +6,8 @@
 #include "base/lasting.h"
 #include "base/log.h"
 #include "base/parameters.h"
+#include "topology/pci_path.h"
+#include "topology/topology.h"
 
 namespace verbena::transport {
 
@@ -28,6 +30,16 @@ struct Registry {
 Registry& get_registry() {
   static const base::Lasting<Registry> registry;
   return *registry;
+}
+
+// Once for a GPU and a device: what the data of this pair crosses.
+void log_distance(int gpu, const verbs::Device& device) {
+  const std::string address = base::find_gpu_pci_address(gpu);
+  if (address.empty() || topology::trim_to_pci_device(device.sysfs_path()).empty()) return;
+  const auto& machine = topology::Topology::system();
+  base::log_info("GPU %d (%s): device %s:%d is at the distance: %s", gpu,
+                 machine.describe_device(address).c_str(), device.name().c_str(), device.port_number(),
+                 topology::describe(machine.measure_distance(address, device.sysfs_path())));
 }
 
 }  // namespace
@@ -82,6 +94,7 @@ base::Result<BouncePool::Rail*> BouncePool::open_rail(verbs::Device& device) {
   if (!queue) return queue.error();
   rail->queue_ = std::move(*queue);
   entry = std::move(rail);
+  log_distance(gpu_, device);
   return entry.get();
 }
 

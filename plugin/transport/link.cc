@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/log.h"
+#include "verbs/gid_choice.h"
 
 namespace verbena::transport {
 
@@ -116,6 +117,17 @@ void Link::stop() {
 
 bool Link::is_drained() const {
   return std::all_of(pairs_.begin(), pairs_.end(), [](const auto& pair) { return pair.is_drained(); });
+}
+
+std::string Link::describe_lost_address() {
+  for (uint32_t q = 0; q < queue_pairs(); ++q) {
+    if (!pairs_[q].has_lost_address()) continue;
+    const verbs::Device& device = *rails_[rail_of(q)];
+    return "rail " + device.name() + ":" + std::to_string(device.port_number()) + ", qp " +
+           std::to_string(pairs_[q].number()) + ": its address " + verbs::format_gid(pairs_[q].source_gid()) +
+           " is gone";
+  }
+  return {};
 }
 
 std::string Link::describe_failure(const verbs::Completion& completion, uint32_t queue_pair) const {

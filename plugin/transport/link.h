@@ -87,6 +87,10 @@ class Link {
     return true;
   }
 
+  // `rail <device>:<port>, qp <n>: its address <gid> is gone` for the first queue pair that has lost it; else
+  // empty. For slow paths.
+  std::string describe_lost_address();
+
   // `<peer>, rail <device>:<port>, qp <n>: <cause>` for a failed completion.
   std::string describe_failure(const verbs::Completion& completion, uint32_t queue_pair) const;
 

@@ -3,6 +3,9 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "base/parameters.h"
+#include "topology/pci_path.h"
+#include "topology/topology.h"
 
 namespace verbena::transport {
 
@@ -12,6 +15,21 @@ std::string make_name(const verbs::Device& device, bool has_sibling_port) {
   std::string name = "verbena_" + device.name();
   if (has_sibling_port) name += "_" + std::to_string(device.port_number());
   return name;
+}
+
+// Devices before this one that are other functions of the same card.
+int count_other_functions(const verbs::Device& device, const std::string& path,
+                          const std::vector<std::unique_ptr<Nic>>& before) {
+  if (path.empty()) return 0;
+  return static_cast<int>(std::count_if(before.begin(), before.end(), [&](const auto& nic) {
+    return nic->pci_path == path && nic->rails[0]->name() != device.name();
+  }));
+}
+
+// NCCL takes what has one path for one PCI device with one link to share.
+std::string find_path(const verbs::Device& device) {
+  const std::string path = topology::trim_to_pci_device(device.sysfs_path());
+  return base::parameters().merge_vfs ? topology::find_card_path(path) : path;
 }
 
 }  // namespace
@@ -26,13 +44,18 @@ base::Result<std::unique_ptr<NicRegistry>> NicRegistry::discover() {
                                      [&](const auto& other) { return other->name() == device->name(); });
     auto nic = std::make_unique<Nic>();
     nic->name = make_name(*device, ports > 1);
-    nic->pci_path = device->sysfs_path();
+    nic->pci_path = find_path(*device);
+    nic->port = device->port_number() + count_other_functions(*device, nic->pci_path, registry->nics_);
     nic->rails = {device.get()};
     nic->members = {static_cast<int>(registry->nics_.size())};
     nic->guid = device->guid();
     nic->speed_mbps = device->speed_mbps();
     nic->supports_gpu_pointers = device->supports_gpu_pointers();
     nic->supports_dmabuf = device->supports_dmabuf();
+    if (!nic->pci_path.empty()) {
+      base::log_info("device %s:%d: %s", device->name().c_str(), device->port_number(),
+                     topology::Topology::system().describe_device(nic->pci_path).c_str());
+    }
     registry->nics_.push_back(std::move(nic));
   }
   return registry;
@@ -72,6 +95,7 @@ base::Result<int> NicRegistry::add_virtual(std::span<const int> members) {
     joined->supports_dmabuf &= nic->supports_dmabuf;
   }
   joined->pci_path = find(members[0])->pci_path;
+  joined->port = find(members[0])->port;
   joined->guid = find(members[0])->guid;
   nics_.push_back(std::move(joined));
   return size() - 1;

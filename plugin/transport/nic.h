@@ -15,7 +15,8 @@ namespace verbena::transport {
 struct Nic {
   std::string
       name;  // unlike any verbs device's own name, so that NCCL's built-in transport never shares its node
-  std::string pci_path;  // empty: not a PCI device
+  std::string pci_path;  // of its card: functions of one card, virtual ones too, count as one; empty: none
+  int port = 1;          // tells the ports of one card apart, across its functions
   std::vector<verbs::Device*> rails;
   std::vector<int> members;  // indices of the physical devices it is made of
   uint64_t guid = 0;

@@ -22,15 +22,19 @@ class WaitMonitor {
       since_ns_ = now_ns;
       is_reported_ = false;
     }
-    if (stall_ns_ == 0 || is_reported_ || now_ns - since_ns_ < stall_ns_) return false;
+    waited_ns_ = now_ns - since_ns_;
+    if (stall_ns_ == 0 || is_reported_ || waited_ns_ < stall_ns_) return false;
     is_reported_ = true;
     return true;
   }
+  // How long this wait has lasted, as of the last is_stall_new().
+  int64_t waited_ns() const { return waited_ns_; }
 
  private:
   static constexpr uint64_t kTestsPerCheck = 256;
 
   int64_t stall_ns_;
+  int64_t waited_ns_ = 0;
   int64_t since_ns_ = 0;  // when the first check of this wait was made
   uint64_t idle_tests_ = 0;
   bool is_reported_ = false;

@@ -53,5 +53,47 @@ TEST(PciPath, FollowsTheLinksOfThisMachine) {
   EXPECT_EQ(find_pci_address(path), find_pci_address(entry));
 }
 
+// A bus of our own below a temporary folder.
+class CardPathTest : public ::testing::Test {
+ protected:
+  CardPathTest() {
+    char name[] = "/tmp/verbena_pci_XXXXXX";
+    root_ = mkdtemp(name);
+  }
+  ~CardPathTest() override { std::filesystem::remove_all(root_); }
+
+  std::string add(const std::string& address) {
+    std::filesystem::create_directories(root_ + "/" + address);
+    return root_ + "/" + address;
+  }
+  static void set_physical(const std::string& function, const std::string& physical) {
+    std::filesystem::create_directory_symlink(physical, function + "/physfn");
+  }
+  std::string root_;
+};
+
+TEST_F(CardPathTest, FunctionsOfOneCardAreOne) {
+  const std::string first = add("0000:3b:00.0"), second = add("0000:3b:00.1");
+  EXPECT_EQ(find_card_path(first), first);
+  EXPECT_EQ(find_card_path(second), first);
+  const std::string other = add("0000:3c:00.0");
+  EXPECT_EQ(find_card_path(other), other);
+}
+
+TEST_F(CardPathTest, AVirtualFunctionIsItsCards) {
+  const std::string first = add("0000:3b:00.0"), second = add("0000:3b:00.1"),
+                    virtual_one = add("0000:3b:01.3");
+  set_physical(virtual_one, second);
+  EXPECT_EQ(find_card_path(virtual_one), first);
+}
+
+// As a virtual machine shows it: the function alone, its card out of sight.
+TEST_F(CardPathTest, AFunctionWithoutItsCardStaysItself) {
+  const std::string alone = add("0000:07:00.3");
+  EXPECT_EQ(find_card_path(alone), alone);
+  EXPECT_EQ(find_card_path(""), "");
+  EXPECT_EQ(find_card_path("/sys/devices/virtual"), "/sys/devices/virtual");
+}
+
 }  // namespace
 }  // namespace verbena::topology

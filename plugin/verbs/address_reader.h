@@ -28,12 +28,13 @@ class AddressReader {
   // Whether the GIDs of `address` still stand where they were. A few short queries, not the whole table.
   bool is_current(const LocalAddress& address) const;
   int port_number() const { return port_number_; }
+  // Whether this entry is this GID.
+  bool holds(int index, const uint8_t* gid) const;
 
  private:
   bool choose_gids(const ibv_port_attr& port, LocalAddress* address, std::string* problem) const;
   std::vector<GidEntry> read_table(const ibv_port_attr& port) const;
   GidEntry read_gid(int index) const;
-  bool holds(int index, const uint8_t* gid) const;
   uint16_t read_partition_key() const;
 
   const Library& library_;

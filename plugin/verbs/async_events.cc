@@ -116,7 +116,10 @@ void AsyncEvents::note_drained(uint32_t number) {
 void AsyncEvents::handle_port_event(const ibv_async_event& event) {
   const char* name = device_.name().c_str();
   const int port_number = device_.port_number();
-  if (event.element.port_num == port_number) has_address_changed_.store(true, std::memory_order_release);
+  if (event.element.port_num == port_number) {
+    has_address_changed_.store(true, std::memory_order_release);
+    port_events_.fetch_add(1, std::memory_order_release);
+  }
   if (event.event_type == IBV_EVENT_PORT_ERR && event.element.port_num == port_number) {
     is_port_up_.store(false, std::memory_order_relaxed);
     base::log_warn("device %s:%d: port is down: check the cable and the switch", name, port_number);

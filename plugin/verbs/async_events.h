@@ -29,6 +29,9 @@ class AsyncEvents {
   // Whether addresses of the port may have changed since the last call.
   bool take_address_change() { return has_address_changed_.exchange(false, std::memory_order_acq_rel); }
 
+  // How many changes of the port and its addresses there were.
+  uint32_t count_port_events() const { return port_events_.load(std::memory_order_acquire); }
+
   // `*is_drained` is set (release) once the queue pair, in the error state, takes no more entries of its
   // shared receive queue. Until forget_pair.
   void watch_pair(uint32_t number, std::atomic<bool>* is_drained);
@@ -44,6 +47,7 @@ class AsyncEvents {
   std::atomic<bool> is_port_up_{true};
   std::atomic<bool> has_device_failed_{false};
   std::atomic<bool> has_address_changed_{false};
+  std::atomic<uint32_t> port_events_{0};
   std::mutex pairs_mutex_;                                  // guards pairs_
   std::unordered_map<uint32_t, std::atomic<bool>*> pairs_;  // by queue pair number
 };

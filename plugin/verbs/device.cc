@@ -68,6 +68,10 @@ base::Outcome Device::confirm_address(const LocalAddress& known) const {
       name_.c_str(), port_number_, format_gid(known.port.gid).c_str(), known.gid_index);
 }
 
+bool Device::has_gid(int index, const uint8_t* gid) const {
+  return address_reader_->holds(index, gid);
+}
+
 bool Device::is_healthy() const {
   return events_->is_healthy();
 }

@@ -45,6 +45,9 @@ class Device {
   // Fails, naming both, if the GIDs of `known` are not the port's any more.
   base::Outcome confirm_address(const LocalAddress& known) const;
 
+  // Whether this entry of the GID table is still this GID; a query of the device.
+  bool has_gid(int index, const uint8_t* gid) const;
+
   uint32_t max_srq_entries() const { return max_srq_entries_; }
   uint32_t max_qp_entries() const { return max_qp_entries_; }
   uint32_t max_cq_entries() const { return max_cq_entries_; }

@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "base/parameters.h"
+#include "verbs/async_events.h"
 #include "verbs/gid_choice.h"
 #include "verbs/library.h"
 #include "verbs/queues.h"
@@ -119,6 +120,9 @@ int QueuePair::enter_ready_to_receive(const PortAddress& remote_port, const Queu
     route.is_global = 1;
     std::memcpy(route.grh.dgid.raw, remote_gid, kGidBytes);
     route.grh.sgid_index = static_cast<uint8_t>(std::max(gid_index, 0));
+    source_gid_index_ = route.grh.sgid_index;
+    std::memcpy(source_gid_, match.by_our_other ? local.other_gid : local.gid, kGidBytes);
+    port_events_seen_ = device_->events().count_port_events();
     route.grh.hop_limit = kHopLimit;
     route.grh.traffic_class = choose_traffic_class(traffic_class_);
   }
@@ -138,6 +142,14 @@ int QueuePair::enter_ready_to_send() {
   return device_->library().modify_qp(pair_.get(), &attributes,
                                       IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
                                           IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
+}
+
+bool QueuePair::has_lost_address() {
+  const uint32_t port_events = device_->events().count_port_events();
+  if (source_gid_index_ < 0 || (port_events == port_events_seen_ && !has_lost_address_)) return false;
+  port_events_seen_ = port_events;
+  has_lost_address_ = !device_->has_gid(source_gid_index_, source_gid_);
+  return has_lost_address_;
 }
 
 base::Error QueuePair::fail_connect(const char* state, int errno_value, const PortAddress& remote_port,

@@ -135,6 +135,11 @@ class QueuePair {
   // true: wait with a deadline.
   bool is_drained() const { return drained_ == nullptr || !may_receive_ || drained_->is_set(); }
 
+  // True while the GID that this end sends from is not in the port's table, so that neither its packets nor
+  // their answers travel. For slow paths: asks the device after it has told of a change. Data thread only.
+  bool has_lost_address();
+  const uint8_t* source_gid() const { return source_gid_; }
+
   // How many more work requests fit. A slot is free again once a completion at or after it was handed to
   // retire().
   uint32_t free_slots() const { return send_depth_ - (posted_ - retired_); }
@@ -161,6 +166,10 @@ class QueuePair {
   LocalAddress local_;
   EceOptions ece_{};
   bool may_receive_ = false;  // it was in the state RTR
+  bool has_lost_address_ = false;
+  int source_gid_index_ = -1;  // -1: the route has no GRH
+  uint8_t source_gid_[sizeof(PortAddress::gid)] = {};
+  uint32_t port_events_seen_ = 0;
   uint32_t number_ = 0, first_psn_ = 0, send_depth_ = 0;
   int traffic_class_ = -1;
   uint32_t posted_ = 0, retired_ = 0;         // counts of work requests, wrapping

@@ -62,7 +62,7 @@ TEST_F(CableTest, AnAddressThatDoesNotAnswerIsNamed) {
   Endpoint near_end(*devices_.at(0), kBufferBytes);
   PortAddress nobody = devices_.at(1)->address();
   nobody.gid[15] = 99;
-  const auto outcome = near_end.pair().connect(nobody, {77, 0});
+  const auto outcome = near_end.pair().connect(nobody, {77, 0, {}});
   EXPECT_EQ(outcome.status(), base::Status::kRemote);
   EXPECT_EQ(outcome.error().errno_value, ETIMEDOUT);
   EXPECT_TRUE(log_.wait_for_warning("does not answer", 0));

@@ -115,6 +115,7 @@ ibv_cq* ibv_create_cq(ibv_context* context, int depth, void* user, ibv_comp_chan
 }
 
 int ibv_destroy_cq(ibv_cq* queue) {
+  forget(queue);
   return note_gone("destroy_cq", target().destroy_cq(queue));
 }
 

@@ -21,9 +21,9 @@ struct HeldCompletion {
 std::mutex held_mutex;
 std::vector<HeldCompletion> held_completions;
 
-bool is_flushed_receive(const ibv_wc& entry) {
-  constexpr uint64_t kReceiveBit = uint64_t{1} << 63;  // the plugin's cookies of pages
-  return entry.status == IBV_WC_WR_FLUSH_ERR && (entry.wr_id & kReceiveBit) != 0;
+// The plugin's cookies of pages have it: a failed completion does not say what it was for.
+bool is_receive(const ibv_wc& entry) {
+  return (entry.wr_id & uint64_t{1} << 63) != 0;
 }
 
 int take_held(ibv_cq* queue, int count, ibv_wc* entries) {
@@ -37,11 +37,11 @@ int take_held(ibv_cq* queue, int count, ibv_wc* entries) {
   return taken;
 }
 
-// Moves flushed receives out of `entries`; how many stay.
+// Moves receives out of `entries`; how many stay.
 int hold(ibv_cq* queue, int count, ibv_wc* entries) {
   const std::lock_guard lock(held_mutex);
-  ibv_wc* const end = std::stable_partition(entries, entries + count,
-                                            [](const ibv_wc& entry) { return !is_flushed_receive(entry); });
+  ibv_wc* const end =
+      std::stable_partition(entries, entries + count, [](const ibv_wc& entry) { return !is_receive(entry); });
   for (ibv_wc* entry = end; entry != entries + count; ++entry) held_completions.push_back({queue, *entry});
   return static_cast<int>(end - entries);
 }
@@ -51,7 +51,7 @@ int poll_cq(ibv_cq* queue, int count, ibv_wc* entries) {
     hooks().failed = "poll_cq";
     return -1;
   }
-  if (hooks().holds_flushes) return hold(queue, own_ops.poll_cq(queue, count, entries), entries);
+  if (hooks().holds_receives) return hold(queue, own_ops.poll_cq(queue, count, entries), entries);
   const int taken = take_held(queue, count, entries);
   return taken != 0 ? taken : own_ops.poll_cq(queue, count, entries);
 }
@@ -72,6 +72,11 @@ int query_port(ibv_context* context, uint8_t port_number, ibv_port_attr* attribu
 }
 
 }  // namespace
+
+void forget(ibv_cq* queue) {
+  const std::lock_guard lock(held_mutex);
+  std::erase_if(held_completions, [&](const HeldCompletion& held) { return held.queue == queue; });
+}
 
 void take_over(ibv_context* context) {
   verbs_context* extended = verbs_get_ctx(context);
@@ -94,10 +99,12 @@ extern "C" {
 // Waits in the reader: it is the plugin's event thread, which has time.
 int ibv_get_async_event(ibv_context* context, ibv_async_event* event) {
   const int result = target().get_async_event(context, event);
-  if (result == 0 && event->event_type == IBV_EVENT_QP_LAST_WQE_REACHED) {
-    while (hooks().holds_flushes) usleep(1000);
-  }
-  return result;
+  if (result != 0 || event->event_type != IBV_EVENT_QP_LAST_WQE_REACHED) return result;
+  while (hooks().holds_receives && !hooks().drops_last_events) usleep(1000);
+  if (!hooks().drops_last_events) return 0;
+  target().ack_async_event(event);
+  errno = EAGAIN;
+  return -1;
 }
 
 void ibv_ack_async_event(ibv_async_event* event) {

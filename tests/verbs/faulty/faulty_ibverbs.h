@@ -17,9 +17,11 @@ struct Hooks {
   std::atomic<int> failing_poll{0}, polls{0};
   // Registrations beyond so many that are alive fail, with ENOMEM, as with a limit on locked memory.
   std::atomic<int> most_regions{INT32_MAX};
-  // While set: of a queue pair in the error state no completion of a receive is found, and the event that
-  // tells the last of them is not delivered, as on a device that is slow to flush.
-  std::atomic<bool> holds_flushes{false};
+  // While set, no completion of a receive is found, and the event that tells the last one of a queue pair is
+  // not delivered, as on a device that is slow to flush.
+  std::atomic<bool> holds_receives{false};
+  // That event never comes, as on a device that does not know it.
+  std::atomic<bool> drops_last_events{false};
 
   std::atomic<int> live_objects{0};  // contexts, lists, domains, regions, queues, queue pairs
   std::atomic<int> live_regions{0};

@@ -56,5 +56,7 @@ bool refuse(const char* name);
 
 // Puts our post, poll and query_port into a context of the other library.
 void take_over(ibv_context* context);
+// Nobody asks for this queue's completions any more.
+void forget(ibv_cq* queue);
 
 }  // namespace verbena::verbs::faulty

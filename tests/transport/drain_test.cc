@@ -1,0 +1,83 @@
+// Connections that close while the device still has their receives: pages come back when it says so.
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include "transport/support/pool_probe.h"
+#include "verbs/faulty/faulty_ibverbs.h"
+
+namespace verbena::transport {
+namespace {
+
+using verbs::faulty::Hooks;
+
+constexpr uint32_t kWindowPages = 64;
+constexpr int kPairs = 2;  // of one connection with one rail, both ends
+
+Hooks& find_hooks() {
+  void* library = dlopen(FAULTY_LIBRARY, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+  return *reinterpret_cast<verbs::faulty::GetHooks>(dlsym(library, verbs::faulty::kGetHooks))();
+}
+
+class DrainTest : public testing::Test {
+ protected:
+  DrainTest() { hooks_.holds_receives = hooks_.drops_last_events = false; }
+  ~DrainTest() override { hooks_.holds_receives = hooks_.drops_last_events = false; }
+
+  static Settings make_settings() {
+    setenv(verbs::faulty::kTargetVariable, SOFTVERBS_LIBRARY, 1);
+    return {{"VERBENA_IBVERBS_LIB", FAULTY_LIBRARY}};
+  }
+  // A connection whose receiver closes when some pages have landed that it never saw.
+  void abandon_pages() {
+    apply_settings(PoolProbe::make_settings(kWindowPages));
+    Connection connection = connect_here(nic_, nic_, true);
+    Transfer transfer;
+    transfer.messages.assign(4, {.length_bytes = 5 * 4096});
+    transfer.sends_ahead = 4;
+    hooks_.holds_receives = true;
+    SendingSide sender(*connection.sender, nic_, transfer);
+    EXPECT_TRUE(poll_until([&] { return sender.step(); }));
+    connection.receiving.receiver.reset();
+    connection.sender.reset();
+  }
+  void reap() { take(BouncePool::acquire(BouncePool::Kind::kHostPages), "the pool")->reap(); }
+  bool wait_for_pairs(int count) {
+    return poll_until([&] {
+      reap();
+      return hooks_.live_pairs == count;
+    });
+  }
+
+  Hooks& hooks_ = find_hooks();
+  Host host_{make_settings()};
+  const Nic& nic_ = host_.nic();
+};
+
+TEST_F(DrainTest, LateReceivesComeBackToThePool) {
+  PoolProbe probe(nic_);
+  abandon_pages();
+  reap();
+  EXPECT_EQ(hooks_.live_pairs, kPairs + 1) << "the receiver's is kept while the device may use it";
+  hooks_.holds_receives = false;
+  EXPECT_TRUE(wait_for_pairs(kPairs));
+  probe.expect_whole();
+}
+
+TEST_F(DrainTest, ADeviceThatTellsNothingIsWaitedForNoLongerThanADeadline) {
+  PoolProbe probe(nic_);
+  hooks_.drops_last_events = true;
+  abandon_pages();
+  hooks_.holds_receives = false;
+  EXPECT_TRUE(wait_for_pairs(kPairs));
+  probe.expect_whole();
+}
+
+TEST_F(DrainTest, ThePoolGoesWithItsLastConnectionWhateverIsUnderWay) {
+  hooks_.drops_last_events = true;
+  abandon_pages();
+  EXPECT_EQ(hooks_.live_pairs, 0);
+}
+
+}  // namespace
+}  // namespace verbena::transport

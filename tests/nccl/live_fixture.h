@@ -1,7 +1,8 @@
-// A typed fixture over the built plugin on softverbs: loaded, initialised, and at the end finalized and
-// unloaded.
+// A typed fixture over the built plugin, on softverbs by default: loaded, initialised, and at the end
+// finalized and unloaded.
 #pragma once
 
+#include <cstdlib>
 #include <memory>
 #include <utility>
 
@@ -16,11 +17,15 @@ using NewestVersion = Version<12, abi::NetV12>;
 class LiveEnvironment : public ::testing::Test {
  protected:
   LiveEnvironment() {
-    for (const char* name : {"VERBENA_HCA", "NCCL_IB_HCA", "VERBENA_UNPACK", "VERBENA_UNPACK_THRESHOLD",
+    for (const char* name : {"NCCL_IB_HCA", "VERBENA_UNPACK", "VERBENA_UNPACK_THRESHOLD",
                              "NCCL_NET_DEVICE_UNPACK_ENABLED", "NCCL_NET_DEVICE_UNPACK_THRESHOLD"}) {
       environment_.unset(name);
     }
-    environment_.set("VERBENA_IBVERBS_LIB", "softverbs");
+    // Unless whoever runs the tests names a library, and two of its devices.
+    if (std::getenv("VERBENA_IBVERBS_LIB") == nullptr) {
+      environment_.set("VERBENA_IBVERBS_LIB", "softverbs");
+      environment_.unset("VERBENA_HCA");
+    }
     environment_.set("SOFTVERBS_DEVICES", "2");
     environment_.set("VERBENA_SOCKET_IFNAME", "lo");
     environment_.set("VERBENA_MERGE_NICS", "1");  // softverbs has no PCI path

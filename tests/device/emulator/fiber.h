@@ -40,7 +40,8 @@ struct Fiber {
   int64_t detail = kNoDetail;   // a barrier's number, a mask of lanes
   uint64_t wake_ns = 0;
   Fiber* next_waiting = nullptr;
-  std::array<uint32_t, device::kWarpLanes> warp_values{};  // what its last warp operation gathered
+  uint32_t shuffle_source = 0;  // the lane it asked for
+  uint32_t warp_result = 0;     // of its last warp operation
 };
 
 // Threads that wait for one another: at a block's barrier, or lanes of a warp in one operation. Nothing here

@@ -58,11 +58,12 @@ WarpGathering& find_gathering(Warp& warp, const char* operation, uint32_t lanes)
   fail("more operations of a warp under way than it has lanes");
 }
 
-// Every lane of the mask brings a value; `take` says which result a lane leaves with.
-template <typename Take>
-void meet_lanes(const char* operation, uint32_t lanes, uint32_t value, bool orders_memory, const Take& take) {
+// Every lane of the mask brings a value; `resolve(values, lane)` is what a lane leaves with.
+template <typename Resolve>
+uint32_t meet_lanes(const char* operation, uint32_t lanes, uint32_t value, bool orders_memory,
+                    const Resolve& resolve) {
   Block& block = own_block(operation);
-  scheduler().step(operation, nullptr, lanes);
+  scheduler().count_step(operation, nullptr, lanes);
   const uint32_t thread = scheduler().running().index.thread;
   const uint32_t lane = thread % device::kWarpLanes;
   const uint32_t warp_threads = block.threads - (thread - lane);
@@ -73,17 +74,17 @@ void meet_lanes(const char* operation, uint32_t lanes, uint32_t value, bool orde
   entry.values[lane] = value;
   gather(entry.gathering, std::popcount(lanes), orders_memory, [&] {
     for (Fiber* other = entry.gathering.last_waiting; other != nullptr; other = other->next_waiting) {
-      other->warp_values = entry.values;
+      other->warp_result = resolve(entry.values, *other);
     }
-    scheduler().running().warp_values = entry.values;
+    scheduler().running().warp_result = resolve(entry.values, scheduler().running());
     entry.operation = nullptr;
   });
-  take(scheduler().running().warp_values);
+  return scheduler().running().warp_result;
 }
 
 void meet_block(int barrier, int count_threads, const char* operation) {
   Block& block = own_block(operation);
-  scheduler().step("barrier", nullptr, barrier);
+  scheduler().count_step("barrier", nullptr, barrier);
   if (barrier < 0 || barrier >= Block::kBarriers) fail("there is no barrier " + std::to_string(barrier));
   Gathering& gathering = block.barriers[static_cast<size_t>(barrier)];
   if (gathering.arrived > 0 && gathering.expected != count_threads) {
@@ -119,7 +120,7 @@ void sync_named(int barrier, int count_threads) {
 }
 
 void sync_warp(uint32_t lanes) {
-  emulator::meet_lanes("sync_warp", lanes, 0, true, [](const auto&) {});
+  emulator::meet_lanes("sync_warp", lanes, 0, true, [](const auto&, const auto&) { return 0u; });
 }
 
 // Neither orders memory, as on the GPU.
@@ -127,20 +128,20 @@ uint32_t shuffle(uint32_t lanes, uint32_t value, int source_lane) {
   if (source_lane < 0 || source_lane >= kWarpLanes || (lanes >> source_lane & 1) == 0) {
     emulator::fail("shuffle from lane " + std::to_string(source_lane) + ", which takes no part");
   }
-  uint32_t result = 0;
-  emulator::meet_lanes("shuffle", lanes, value, false,
-                       [&](const auto& values) { result = values[static_cast<size_t>(source_lane)]; });
-  return result;
+  Scheduler::active()->running().shuffle_source = static_cast<uint32_t>(source_lane);
+  return emulator::meet_lanes("shuffle", lanes, value, false, [](const auto& values, const auto& fiber) {
+    return values[fiber.shuffle_source];
+  });
 }
 
 uint32_t ballot(uint32_t lanes, bool vote) {
-  uint32_t result = 0;
-  emulator::meet_lanes("ballot", lanes, vote ? 1 : 0, false, [&](const auto& values) {
+  return emulator::meet_lanes("ballot", lanes, vote ? 1 : 0, false, [&](const auto& values, const auto&) {
+    uint32_t result = 0;
     for (uint32_t lane = 0; lane < kWarpLanes; ++lane) {
       if ((lanes >> lane & 1) != 0) result |= values[lane] << lane;
     }
+    return result;
   });
-  return result;
 }
 
 uint64_t clock_ns() {

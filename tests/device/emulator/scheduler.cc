@@ -143,7 +143,7 @@ void Scheduler::wake_sleepers() {
   }
 }
 
-void Scheduler::step(const char* doing, const void* where, int64_t detail) {
+void Scheduler::count_step(const char* doing, const void* where, int64_t detail) {
   running_->doing = doing;
   running_->where = where;
   running_->detail = detail;
@@ -157,6 +157,10 @@ void Scheduler::step(const char* doing, const void* where, int64_t detail) {
   if (steps_ > steps_limit_)
     fail("still not done after " + std::to_string(steps_) + " steps\n" + describe_waits());
   wake_sleepers();
+}
+
+void Scheduler::step(const char* doing, const void* where, int64_t detail) {
+  count_step(doing, where, detail);
   if (ready_count_ == 0) return;
   if (policy_ == Policy::kBursts && burst_left_ > 0) {
     --burst_left_;

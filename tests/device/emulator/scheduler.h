@@ -26,6 +26,8 @@ class Scheduler {
   Fiber& running() { return *running_; }
   // Before an operation: another thread may go first.
   void step(const char* doing, const void* where = nullptr, int64_t detail = kNoDetail);
+  // The same without the change of threads: the operation itself waits for others.
+  void count_step(const char* doing, const void* where, int64_t detail);
   // Something other threads can notice has happened: whoever spins may have reason to.
   void note_progress() { stalled_steps_ = 0; }
   // Until someone calls wake().

@@ -24,7 +24,8 @@ uint64_t round_up(uint64_t value, uint64_t unit) {
 
 // Aligned pages lie as densely as the plugin's; others begin inside one of a few bytes more.
 uint64_t compute_page_stride(const TestCase& test_case) {
-  return round_up(test_case.pages.largest_bytes() + test_case.source_align, kLineBytes);
+  const uint64_t longest = std::min<uint64_t>(test_case.pages.largest_bytes(), test_case.slice_bytes);
+  return round_up(longest + test_case.source_align, kLineBytes);
 }
 
 // The same generator everywhere: figures of two runs are of the same layout.

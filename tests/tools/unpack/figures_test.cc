@@ -1,0 +1,108 @@
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "common/error.h"
+#include "verbena-unpack/picture.h"
+#include "verbena-unpack/program.h"
+#include "verbena-unpack/report.h"
+
+namespace verbena::tools::unpack {
+namespace {
+
+std::string read_file(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+Figure make_figure(Mover mover, double gbps, uint64_t wrong_bytes = 0) {
+  Figure figure;
+  figure.mover = mover;
+  figure.gbps = figure.best_gbps = gbps;
+  figure.finding = {wrong_bytes, "the first somewhere"};
+  return figure;
+}
+
+void add_cases(Report& report) {
+  TestCase test_case;
+  report.add_case(test_case, {make_figure(Mover::kRegisters, 320), make_figure(Mover::kCopy, 400)});
+  test_case.blocks = 132;
+  test_case.pages = {PageLengths::Kind::kMixed, 0};
+  report.add_case(test_case, {make_figure(Mover::kRegisters, 1900), make_figure(Mover::kNccl, 1400),
+                              make_figure(Mover::kCopy, 2000)});
+}
+
+TEST(Report, PrintsFiguresBesideTheCopy) {
+  const std::string file = testing::TempDir() + "verbena_unpack_report.json";
+  testing::internal::CaptureStdout();
+  Report report(true);
+  report.begin("Some GPU", 132, 50 << 20);
+  add_cases(report);
+  report.finish(file);
+  const std::string text = testing::internal::GetCapturedStdout();
+  EXPECT_NE(text.find("registers    40.00    320.0    320.0     0.80        0"), std::string::npos) << text;
+  EXPECT_NE(text.find("0 wrong bytes"), std::string::npos) << text;
+  const auto document = nlohmann::json::parse(read_file(file));
+  ASSERT_EQ(document["cases"].size(), 2U);
+  EXPECT_EQ(document["cases"][1]["page"], "mixed");
+  EXPECT_DOUBLE_EQ(document["cases"][1]["kernels"]["nccl"]["of_copy"], 0.7);
+  EXPECT_THROW(report.finish("/nonexistent/file"), ToolError);
+  std::filesystem::remove(file);
+}
+
+TEST(Report, ACheckPrintsOnlyWhatIsWrong) {
+  testing::internal::CaptureStdout();
+  Report report(false);
+  report.begin("Some GPU", 132, 50 << 20);
+  report.add_case({}, {make_figure(Mover::kRegisters, 0)});
+  report.add_case({}, {make_figure(Mover::kBulk, 0, 17)});
+  report.finish("");
+  const std::string text = testing::internal::GetCapturedStdout();
+  EXPECT_EQ(report.wrong_bytes(), 17U);
+  EXPECT_NE(text.find("# WRONG: 8x512 4K/512K +0/+0 gpu, bulk: 17 bytes, the first somewhere"),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find("# 2 runs checked, 17 wrong bytes"), std::string::npos) << text;
+  EXPECT_EQ(text.find("registers"), std::string::npos) << text;
+}
+
+TEST(Picture, HasAPlotForEachNumberOfBlocks) {
+  testing::internal::CaptureStdout();
+  Report report(true);
+  add_cases(report);
+  testing::internal::GetCapturedStdout();
+  const std::string plot = write_plot(report.document(), "it's.svg");
+  EXPECT_NE(plot.find("set output 'it''s.svg'"), std::string::npos) << plot;
+  EXPECT_NE(plot.find("\"132x512 mixed/512K +0/+0 gpu\" 1900 1400 2000"), std::string::npos) << plot;
+  EXPECT_NE(plot.find("\"8x512 4K/512K +0/+0 gpu\" 320 0 400"), std::string::npos) << plot;
+  if (find_program("gnuplot").empty()) GTEST_SKIP() << "no gnuplot here";
+  const std::string file = testing::TempDir() + "verbena_unpack.svg";
+  EXPECT_TRUE(draw_picture(report.document(), file));
+  const std::string picture = read_file(file);
+  EXPECT_NE(picture.find("<svg"), std::string::npos);
+  EXPECT_NE(picture.find("132 blocks"), std::string::npos);
+  EXPECT_THROW(draw_picture(report.document(), "/nonexistent/file.svg"), ToolError);
+  std::filesystem::remove(file);
+}
+
+TEST(Latency, IsCountedInCyclesAndToldInMicroseconds) {
+  // A clock of 1 us steps beside 2 cycles a nanosecond.
+  std::vector<LatencySample> samples;
+  for (uint64_t index = 0; index < 100; ++index) {
+    const uint64_t begin_ns = index * 10000;
+    const uint64_t took_ns = index < 10 ? 9000 : 1000 + 10 * (index % 10);  // the first are not counted
+    samples.push_back({begin_ns, begin_ns + took_ns / 1000 * 1000, begin_ns * 2, (begin_ns + took_ns) * 2});
+  }
+  samples.back().end_ns = samples.back().end_cycles / 2;
+  LatencyFigure figure;
+  summarize_samples(samples, figure);
+  EXPECT_NEAR(figure.min_us, 1.0, 1e-9);
+  EXPECT_NEAR(figure.median_us, 1.04, 1e-9);
+  EXPECT_NEAR(figure.p90_us, 1.08, 1e-9);
+  EXPECT_NEAR(figure.clock_median_us, 1.0, 1e-9);
+}
+
+}  // namespace
+}  // namespace verbena::tools::unpack

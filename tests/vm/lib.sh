@@ -23,6 +23,7 @@ run_case() {
       tail -n 60 "$work/output" | sed 's/^/        /'
       ;;
   esac
+  echo "$passed $failed $skipped" >"$counts"
 }
 
 run_limited() { timeout -k 2 "$limit_s" "$@"; }

@@ -2,7 +2,7 @@
 # here; the limit of the processes is what a hang would meet.
 
 fail_settings=(VERBENA_ACK_TIMEOUT=16 VERBENA_RETRY_COUNT=3)
-cause='(rail rxe[01]0:1, qp [0-9]+: .*\(status [0-9]+,|peer closed the connection)'
+cause='(rail rxe[01]0:1, qp [0-9]+: .*\(status [0-9]+,|rail rxe[01]0:1, qp [0-9]+: its address .* is gone|peer closed the connection)'
 
 start_long_pair() { # OPTION...
   h0_settings+=("${fail_settings[@]}" VERBENA_HCA==rxe00)
@@ -23,7 +23,7 @@ break_transfer() { # FAULT OPTION...
   expect_statuses 2 2 || return
   expect_said h0 "WARN verbena: (send to|receive from) 10\.9\.0\.2:[0-9]+: message [0-9]+: $cause|$cause" &&
     expect_said h1 "WARN verbena: (send to|receive from) 10\.9\.0\.1:[0-9]+: .*$cause" &&
-    grep -hEq 'rail rxe[01]0:1, qp [0-9]+: .*\(status [0-9]+' "$work/h0" "$work/h1" ||
+    grep -hEq 'rail rxe[01]0:1, qp [0-9]+: (.*\(status [0-9]+|its address)' "$work/h0" "$work/h1" ||
     complain 'nobody named a device and a status'
 }
 
@@ -39,11 +39,11 @@ kill_peer() { # OPTION...
 call_silent_address() {
   h0_settings+=("${fail_settings[@]}" VERBENA_HCA==rxe00)
   h1_settings+=("${fail_settings[@]}" VERBENA_HCA==rxe10)
-  ip neigh del 10.0.0.2 dev h0r0
-  ip -n sw link set h1r0 down
-  sleep 0.5
+  ip neigh replace 10.0.0.2 lladdr 02:00:00:00:01:00 nud failed dev h0r0
+  sysctl -qw net.ipv4.conf.h1r0.arp_ignore=8
   start_pair --size 4k
   finish_pair
+  sysctl -qw net.ipv4.conf.h1r0.arp_ignore=0
   heal
   expect_statuses 2 2 && expect_said h0 '10\.0\.0\.2'
 }

@@ -1,6 +1,7 @@
 #include "scheduler.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "report.h"
 #include "sanitizer.h"
@@ -61,7 +62,7 @@ uint64_t Scheduler::random() {
 std::string Scheduler::run(const std::vector<std::unique_ptr<Fiber>>& fibers) {
   if (fibers.empty()) return {};
   fibers_ = &fibers;
-  ready_.resize(fibers.size());
+  ready_.resize(std::bit_ceil(fibers.size()));
   sleeping_.reserve(fibers.size());
   main_ = std::make_unique<Context>();
   for (const auto& fiber : fibers) {
@@ -103,14 +104,15 @@ void Scheduler::enter_fiber() {
 
 void Scheduler::push_ready(Fiber& fiber) {
   fiber.state = Fiber::State::kReady;
-  ready_[(ready_head_ + ready_count_++) % ready_.size()] = &fiber;
+  ready_[(ready_head_ + ready_count_++) & (ready_.size() - 1)] = &fiber;
 }
 
 Fiber* Scheduler::take_ready() {
-  const size_t size = ready_.size();
+  const size_t mask = ready_.size() - 1;
   if (policy_ != Policy::kLockstep) {
     for (int attempt = 0; attempt < 4; ++attempt) {
-      std::swap(ready_[ready_head_], ready_[(ready_head_ + random() % ready_count_) % size]);
+      const size_t chosen = (random() >> 32) * ready_count_ >> 32;
+      std::swap(ready_[ready_head_], ready_[(ready_head_ + chosen) & mask]);
       const bool is_held_back = policy_ == Policy::kStragglers && ready_[ready_head_]->is_slow &&
                                 random() % kStragglersPatience != 0;
       if (!is_held_back) break;
@@ -118,7 +120,7 @@ Fiber* Scheduler::take_ready() {
     if (policy_ == Policy::kBursts) burst_left_ = random() % kLongestBurstSteps;
   }
   Fiber* taken = ready_[ready_head_];
-  ready_head_ = (ready_head_ + 1) % size;
+  ready_head_ = (ready_head_ + 1) & mask;
   --ready_count_;
   return taken;
 }

@@ -64,7 +64,7 @@ class Scheduler {
   const std::vector<std::unique_ptr<Fiber>>* fibers_ = nullptr;
   std::unique_ptr<Context> main_;
   Fiber* running_ = nullptr;
-  // A ring of all threads' size, and a heap by time; neither grows while threads run.
+  // A ring with room for all threads, a power of two, and a heap by time; neither grows while threads run.
   std::vector<Fiber*> ready_;
   size_t ready_head_ = 0;
   size_t ready_count_ = 0;

@@ -196,8 +196,12 @@ void Stream::account(size_t bytes) {
 // From here on the frame refers to no memory but the stream's.
 void Stream::keep_remainder() {
   if (output_.empty()) return;
-  std::vector<uint8_t> rest;
-  for (const iovec& piece : output_) append(rest, piece.iov_base, piece.iov_len);
+  std::vector<uint8_t> rest(count_bytes(output_));
+  uint64_t done = 0;
+  for (const iovec& piece : output_) {
+    load_host(piece, rest.data() + done);
+    done += piece.iov_len;
+  }
   remainder_.swap(rest);
   output_.assign(1, {remainder_.data(), remainder_.size()});
 }

@@ -1,0 +1,321 @@
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <memory>
+
+#include "fixture.h"
+#include "network.h"
+
+// Two hosts, each a network namespace of its own, with processes that share all else: /dev/shm, the boot id,
+// the job. Only their addresses say that they are two.
+namespace verbena::softverbs_test {
+namespace {
+
+constexpr size_t kBytes = 4 << 20;
+
+class WireTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    network = std::make_unique<Network>();
+    if (!network->problem().empty()) GTEST_SKIP() << network->problem();
+  }
+  // This process becomes host 0, the child host 1.
+  std::unique_ptr<Child> start_far(const std::function<void(int)>& body) {
+    setenv("SOFTVERBS_DEVICES", "1", 1);
+    auto child = std::make_unique<Child>([&](int socket) {
+      ASSERT_TRUE(network->enter(1));
+      choose_address(1);
+      body(socket);
+    });
+    EXPECT_TRUE(network->enter(0));
+    choose_address(0);
+    return child;
+  }
+  void choose_address(int host) {
+    const std::string address = use_v6 ? Network::get_address_v6(host) : Network::get_address(host);
+    setenv("SOFTVERBS_NETDEVS", address.c_str(), 1);
+  }
+  std::unique_ptr<Network> network;
+  bool use_v6 = false;
+};
+
+// What the far end offers for one-sided requests; it waits until it is told that all is over.
+void offer_memory(int socket) {
+  Node node;
+  QueuePair pair(node);
+  Buffer memory(node, kBytes);
+  memory.fill(3);
+  meet(socket, pair);
+  tell(socket, RemoteMemory{memory.address(), memory.mr()->rkey});
+  hear<bool>(socket);
+  tell(socket, memory.matches(9, kBytes));
+}
+
+void receive_numbers(int socket, int count, size_t bytes) {
+  Node node;
+  QueuePair pair(node);
+  Buffer memory(node, bytes * 16);
+  meet(socket, pair);
+  for (size_t i = 0; i < 16; ++i) {
+    ASSERT_EQ(pair.post_receive(i, memory, i * bytes, bytes), 0);
+  }
+  for (int i = 0; i < count; ++i) {
+    const ibv_wc wc = node.wait_completion(60000);
+    ASSERT_EQ(wc.status, IBV_WC_SUCCESS);
+    ASSERT_EQ(wc.byte_len, bytes);
+    ASSERT_EQ(wc.wr_id, static_cast<uint64_t>(i % 16)) << "in order";
+    const uint8_t* at = memory.data() + wc.wr_id * bytes;
+    for (size_t k = 0; k < bytes; ++k) ASSERT_EQ(at[k], static_cast<uint8_t>(i + k / 7)) << i << " " << k;
+    pair.post_receive(wc.wr_id, memory, wc.wr_id * bytes, bytes);
+  }
+}
+
+void send_numbers(int socket, int count, size_t bytes) {
+  Node node;
+  QueuePair pair(node);
+  Buffer memory(node, bytes * 4);
+  meet(socket, pair);
+  for (int i = 0; i < count; ++i) {
+    if (i >= 4) {
+      ASSERT_EQ(node.wait_completion(60000).status, IBV_WC_SUCCESS);
+    }
+    const size_t offset = static_cast<size_t>(i % 4) * bytes;
+    for (size_t k = 0; k < bytes; ++k) memory.data()[offset + k] = static_cast<uint8_t>(i + k / 7);
+    ASSERT_EQ(Send(IBV_WR_SEND, static_cast<uint64_t>(i)).from(memory, offset, bytes).post(pair), 0);
+  }
+  for (const ibv_wc& wc : node.wait_completions(4, 60000)) ASSERT_EQ(wc.status, IBV_WC_SUCCESS);
+}
+
+TEST_F(WireTest, WritesReadsAndAtomicsReachTheOtherHost) {
+  const auto far = start_far(offer_memory);
+  Node node;
+  QueuePair pair(node);
+  Buffer memory(node, kBytes);
+  meet(far->socket(), pair);
+  const auto remote = hear<RemoteMemory>(far->socket());
+  Send(IBV_WR_RDMA_READ, 1).from(memory, 0, kBytes).to(remote.address, remote.rkey).post(pair);
+  EXPECT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+  EXPECT_TRUE(memory.matches(3, kBytes));
+  memory.fill(9);
+  Send(IBV_WR_RDMA_WRITE, 2).from(memory, 0, kBytes).to(remote.address, remote.rkey).post(pair);
+  EXPECT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+  tell(far->socket(), true);
+  EXPECT_TRUE(hear<bool>(far->socket()));
+}
+
+TEST_F(WireTest, LinkLocalGidsLeadThereToo) {
+  const auto far = start_far([](int socket) {
+    Node node;
+    ibv_gid gid{};
+    ibv_query_gid(node.context, 1, 0, &gid);
+    QueuePair pair(node);
+    tell(socket, Address{pair.qp->qp_num, gid});
+    pair.connect(hear<Address>(socket));
+    tell(socket, true);
+    hear<bool>(socket);
+  });
+  Node node;
+  ibv_gid gid{};
+  ibv_query_gid(node.context, 1, 0, &gid);
+  QueuePair pair(node);
+  tell(far->socket(), Address{pair.qp->qp_num, gid});
+  pair.connect(hear<Address>(far->socket()));
+  hear<bool>(far->socket());
+  Buffer memory(node, 64);
+  Send(IBV_WR_RDMA_WRITE, 2).from(memory, 0, 0).to(0, 0).post(pair);
+  EXPECT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+  tell(far->socket(), true);
+}
+
+TEST_F(WireTest, Ipv6) {
+  use_v6 = true;
+  const auto far = start_far([](int socket) { receive_numbers(socket, 40, 3000); });
+  send_numbers(far->socket(), 40, 3000);
+}
+
+TEST_F(WireTest, ManySizesArriveWhole) {
+  constexpr size_t kSizes[] = {1, 8, 9, 4096, 8191, 8200, 65536, 131073, 300001, 1 << 20};
+  const auto far = start_far([&](int socket) {
+    for (const size_t bytes : kSizes) receive_numbers(socket, 24, bytes);
+  });
+  for (const size_t bytes : kSizes) send_numbers(far->socket(), 24, bytes);
+}
+
+TEST_F(WireTest, LossDelayAndReorderingChangeNoByte) {
+  network->set_weather({.loss_permille = 15, .late_permille = 30, .delay_us = 500});
+  const auto far = start_far([&](int socket) {
+    receive_numbers(socket, 60, 2000);
+    receive_numbers(socket, 16, 400000);
+  });
+  send_numbers(far->socket(), 60, 2000);
+  send_numbers(far->socket(), 16, 400000);
+}
+
+TEST_F(WireTest, ReceiverThatIsNotReadyIsWaitedFor) {
+  const auto far = start_far([](int socket) {
+    Node node;
+    QueuePair pair(node);
+    Buffer memory(node, 400000);
+    meet(socket, pair);
+    usleep(50000);
+    for (uint64_t i = 0; i < 3; ++i) {
+      pair.post_receive(i, memory, i * 100000, 100000);
+      usleep(20000);
+    }
+    for (uint64_t i = 0; i < 3; ++i) {
+      const ibv_wc wc = node.wait_completion();
+      EXPECT_EQ(wc.status, IBV_WC_SUCCESS);
+      EXPECT_EQ(wc.wr_id, i);
+    }
+    EXPECT_TRUE(memory.matches(5, 300000));
+    tell(socket, true);
+  });
+  Node node;
+  QueuePair pair(node);
+  Buffer memory(node, 400000);
+  memory.fill(5);
+  meet(far->socket(), pair);
+  for (uint64_t i = 0; i < 3; ++i) Send(IBV_WR_SEND, i).from(memory, i * 100000, 100000).post(pair);
+  for (const ibv_wc& wc : node.wait_completions(3)) EXPECT_EQ(wc.status, IBV_WC_SUCCESS);
+  hear<bool>(far->socket());
+}
+
+TEST_F(WireTest, ReceiverThatNeverIsReadyEndsTheRequest) {
+  const auto far = start_far(offer_memory);
+  Node node;
+  QueuePair pair(node, {.rnr_retry = 2});
+  Buffer memory(node, 64);
+  meet(far->socket(), pair);
+  hear<RemoteMemory>(far->socket());
+  Send(IBV_WR_SEND, 1).from(memory, 0, 64).post(pair);
+  Send(IBV_WR_SEND, 2).from(memory, 0, 64).post(pair);
+  EXPECT_EQ(node.wait_completion().status, IBV_WC_RNR_RETRY_EXC_ERR);
+  EXPECT_EQ(node.wait_completion().status, IBV_WC_WR_FLUSH_ERR);
+  EXPECT_EQ(pair.query_state(), IBV_QPS_ERR);
+  tell(far->socket(), true);
+  hear<bool>(far->socket());
+}
+
+TEST_F(WireTest, WrongKeyFailsBothEnds) {
+  const auto far = start_far([](int socket) {
+    Node node;
+    QueuePair pair(node);
+    Buffer memory(node, 4096);
+    meet(socket, pair);
+    pair.post_receive(7, memory, 0, 64);
+    tell(socket, RemoteMemory{memory.address(), memory.mr()->rkey});
+    const ibv_wc wc = node.wait_completion();
+    EXPECT_EQ(wc.status, IBV_WC_WR_FLUSH_ERR);
+    EXPECT_EQ(wc.wr_id, 7u);
+    EXPECT_EQ(pair.query_state(), IBV_QPS_ERR);
+    tell(socket, true);
+  });
+  Node node;
+  QueuePair pair(node);
+  Buffer memory(node, 8192);
+  meet(far->socket(), pair);
+  const auto remote = hear<RemoteMemory>(far->socket());
+  Send(IBV_WR_RDMA_WRITE, 1).from(memory, 0, 4096).to(remote.address, remote.rkey).post(pair);
+  Send(IBV_WR_RDMA_WRITE, 2).from(memory, 0, 4096).to(remote.address + 1, remote.rkey).post(pair);
+  Send(IBV_WR_RDMA_WRITE, 3).from(memory, 0, 4096).to(remote.address, remote.rkey).post(pair);
+  const auto completions = node.wait_completions(3);
+  ASSERT_EQ(completions.size(), 3u);
+  EXPECT_EQ(completions[0].status, IBV_WC_SUCCESS);
+  EXPECT_EQ(completions[1].status, IBV_WC_REM_ACCESS_ERR);
+  EXPECT_EQ(completions[2].status, IBV_WC_WR_FLUSH_ERR);
+  hear<bool>(far->socket());
+}
+
+// Writes without end until one fails.
+ibv_wc_status write_until_failure(Node& node, QueuePair& pair, Buffer& memory, const RemoteMemory& remote,
+                                  const std::function<void()>& after_some) {
+  for (int i = 0;; ++i) {
+    if (i == 8) after_some();
+    Send(IBV_WR_RDMA_WRITE, 1).from(memory, 0, kBytes).to(remote.address, remote.rkey).post(pair);
+    const ibv_wc wc = node.wait_completion(60000);
+    if (wc.status != IBV_WC_SUCCESS) return wc.status;
+  }
+}
+
+TEST_F(WireTest, KilledPeerEndsTheRequest) {
+  const auto far = start_far(offer_memory);
+  Node node;
+  QueuePair pair(node);
+  Buffer memory(node, kBytes);
+  meet(far->socket(), pair);
+  const auto remote = hear<RemoteMemory>(far->socket());
+  EXPECT_EQ(write_until_failure(node, pair, memory, remote, [&] { far->kill(); }), IBV_WC_RETRY_EXC_ERR);
+  EXPECT_EQ(pair.query_state(), IBV_QPS_ERR);
+}
+
+TEST_F(WireTest, PulledCableEndsTheRequest) {
+  const auto far = start_far(offer_memory);
+  Node node;
+  QueuePair pair(node);
+  Buffer memory(node, kBytes);
+  meet(far->socket(), pair);
+  const auto remote = hear<RemoteMemory>(far->socket());
+  EXPECT_EQ(write_until_failure(node, pair, memory, remote, [&] { network->pull_cable(true); }),
+            IBV_WC_RETRY_EXC_ERR);
+  tell(far->socket(), true);
+  hear<bool>(far->socket());
+}
+
+TEST_F(WireTest, CableThatComesBackLosesNothing) {
+  const auto far = start_far([](int socket) { receive_numbers(socket, 30, 200000); });
+  std::thread hand([&] {
+    usleep(30000);
+    network->pull_cable(true);
+    usleep(700000);
+    network->pull_cable(false);
+  });
+  send_numbers(far->socket(), 30, 200000);
+  hand.join();
+}
+
+TEST_F(WireTest, NewQueuePairsConnectAfterAFailure) {
+  const auto far = start_far([](int socket) {
+    offer_memory(socket);
+    receive_numbers(socket, 8, 1000);
+  });
+  {
+    Node node;
+    QueuePair pair(node);
+    Buffer memory(node, kBytes);
+    meet(far->socket(), pair);
+    const auto remote = hear<RemoteMemory>(far->socket());
+    write_until_failure(node, pair, memory, remote, [&] { network->pull_cable(true); });
+  }
+  network->pull_cable(false);
+  tell(far->socket(), true);
+  hear<bool>(far->socket());
+  send_numbers(far->socket(), 8, 1000);
+}
+
+// The memory goes first, then the queue pair; the next one uses the same connections.
+TEST_F(WireTest, DestroyedWithTrafficUnderWay) {
+  const auto far = start_far([](int socket) {
+    offer_memory(socket);
+    receive_numbers(socket, 20, 300000);
+  });
+  {
+    Node node;
+    QueuePair pair(node);
+    meet(far->socket(), pair);
+    const auto remote = hear<RemoteMemory>(far->socket());
+    Buffer memory(node, kBytes);
+    for (uint64_t k = 0; k < 20; ++k) {
+      Send(IBV_WR_RDMA_WRITE, k).from(memory, 0, kBytes).to(remote.address, remote.rkey).post(pair);
+    }
+    usleep(2000);
+  }
+  tell(far->socket(), true);
+  hear<bool>(far->socket());
+  send_numbers(far->socket(), 20, 300000);
+}
+
+}  // namespace
+}  // namespace verbena::softverbs_test

@@ -1,6 +1,6 @@
 #pragma once
 #include "common/line_channel.h"
-#include "verbena-perf/net_plugin.h"
+#include "common/net_plugin.h"
 #include "verbena-perf/options.h"
 
 namespace verbena::tools::perf {

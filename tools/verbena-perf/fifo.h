@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "verbena-perf/net_plugin.h"
+#include "common/net_plugin.h"
 #include "verbena-perf/options.h"
 
 namespace verbena::tools::perf {

@@ -3,9 +3,9 @@
 #include <cstdint>
 #include <utility>
 
+#include "common/net_plugin.h"
 #include "verbena-perf/connection.h"
 #include "verbena-perf/fifo.h"
-#include "verbena-perf/net_plugin.h"
 #include "verbena-perf/pass.h"
 #include "verbena/unpack_abi.h"
 

@@ -2,8 +2,8 @@
 #include <array>
 #include <cstdint>
 
+#include "common/net_plugin.h"
 #include "verbena-perf/fifo.h"
-#include "verbena-perf/net_plugin.h"
 #include "verbena-perf/pass.h"
 
 namespace verbena::tools::perf {

@@ -8,7 +8,7 @@
 
 #include "nccl/abi.h"
 
-namespace verbena::tools::perf {
+namespace verbena::tools {
 
 struct DeviceProperties {
   std::string name;
@@ -80,4 +80,4 @@ class PluginLibrary {
   void* handle_;
 };
 
-}  // namespace verbena::tools::perf
+}  // namespace verbena::tools

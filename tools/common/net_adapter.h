@@ -4,10 +4,10 @@
 #include <utility>
 
 #include "common/error.h"
+#include "common/net_plugin.h"
 #include "nccl/abi_tables.h"
-#include "verbena-perf/net_plugin.h"
 
-namespace verbena::tools::perf {
+namespace verbena::tools {
 
 const char* describe_result(abi::Result result);
 [[noreturn]] void throw_failed_call(const char* call, abi::Result result);
@@ -210,4 +210,4 @@ class NetAdapter final : public NetPlugin {
   void* context_ = nullptr;
 };
 
-}  // namespace verbena::tools::perf
+}  // namespace verbena::tools

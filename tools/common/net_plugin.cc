@@ -1,10 +1,10 @@
-#include "verbena-perf/net_plugin.h"
+#include "common/net_plugin.h"
 
 #include <dlfcn.h>
 
-#include "verbena-perf/net_adapter.h"
+#include "common/net_adapter.h"
 
-namespace verbena::tools::perf {
+namespace verbena::tools {
 namespace {
 
 template <typename Net, int kVersion>
@@ -78,4 +78,4 @@ void throw_failed_call(const char* call, abi::Result result) {
                   std::to_string(static_cast<int>(result)) + ")");
 }
 
-}  // namespace verbena::tools::perf
+}  // namespace verbena::tools

@@ -1,5 +1,8 @@
 #include <poll.h>
 
+#include <atomic>
+#include <thread>
+
 #include "fixture.h"
 
 // Completion queues that grow while queue pairs use them.
@@ -48,6 +51,28 @@ TEST_F(ResizeTest, IsNotMadeTooSmallForWhatItHolds) {
   EXPECT_EQ(ibv_resize_cq(node.cq, 0), EINVAL);
   EXPECT_EQ(node.wait_completions(3).size(), 3u);
   EXPECT_EQ(ibv_resize_cq(node.cq, 1), 0);
+}
+
+TEST_F(ResizeTest, GrowsWhileAnotherThreadPosts) {
+  constexpr uint64_t kWrites = 600;
+  std::atomic<uint64_t> polled{0};
+  std::thread poster([&] {
+    for (uint64_t i = 0; i < kWrites; ++i) {
+      while (i - polled.load() >= 4) std::this_thread::yield();
+      write(i);
+    }
+  });
+  uint64_t expected = 0;
+  for (int entries = 4; expected < kWrites; entries = std::min(entries * 2, 1 << 12)) {
+    ASSERT_EQ(ibv_resize_cq(node.cq, entries), 0);
+    for (int i = 0; i < 100 && expected < kWrites; ++i) {
+      for (const ibv_wc& wc : node.wait_completions(1)) {
+        EXPECT_EQ(wc.wr_id, expected++);
+        polled.store(expected);
+      }
+    }
+  }
+  poster.join();
 }
 
 TEST_F(ResizeTest, StaysArmed) {

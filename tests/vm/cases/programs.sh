@@ -1,24 +1,27 @@
 # The project's own test programs over the system's libibverbs: both ends on this host, or in processes that they fork.
 
 run_over() { # DEVICES PROGRAM [FILTER]
-  local devices=$1 program=$2
-  [ -x "$build/bin/$program" ] || { echo "$program was not built"; return 77; }
-  # A device must have carried it, and softverbs would not.
-  local before
+  [ -x "$build/bin/$2" ] || { echo "$2 was not built"; return 77; }
+  VERBENA_IBVERBS_LIB=libibverbs.so.1 VERBENA_HCA="=$1" VERBENA_PEER_GRACE_MS=2000 \
+    run_limited "$build/bin/$2" --gtest_filter="${3:-*}"
+}
+
+# And the first device must have carried it.
+transfer_over() { # DEVICES PROGRAM [FILTER]
+  local devices=$1 before
   before=$(count_sent "${devices%%,*}")
-  VERBENA_IBVERBS_LIB=libibverbs.so.1 VERBENA_HCA="=$devices" VERBENA_PEER_GRACE_MS=2000 \
-    run_limited "$build/bin/$program" --gtest_filter="${3:-*}" || return
+  run_over "$@" || return
   [ "$(count_sent "${devices%%,*}")" -gt $((before + 50)) ] || complain "${devices%%,*} sent next to nothing"
 }
 
 run_program_cases() {
   local four=rxe00,rxe01,rxe10,rxe11
-  run_case 'program: the verbs layer, in a process and between two' run_over rxe00,rxe10 verbs_transfer_test
+  run_case 'program: the verbs layer, in a process and between two' transfer_over rxe00,rxe10 verbs_transfer_test
   run_case 'program: a pulled cable, a silent address' run_over rxe00,rxe10 verbs_cable_test
   export VERBENA_ACK_TIMEOUT=16 VERBENA_RETRY_COUNT=3
-  run_case 'program: the transport, requests in any order' run_over $four transport_order_test
-  run_case 'program: the transport, closing in any order' run_over $four transport_close_test '-*TwoHundred*:*ManyConnections*'
-  run_case 'program: the transport, processes that die' run_over $four transport_failure_test
-  run_case 'program: the transport, threads' run_over $four transport_threads_test
-  run_case 'program: the plugin, closing in any order' run_over rxe00,rxe01 nccl_abi_test '*CloseOrder*RecvSendListen:*CloseOrder*SendRecvListen'
+  run_case 'program: the transport, requests in any order' transfer_over $four transport_order_test
+  run_case 'program: the transport, closing in any order' transfer_over $four transport_close_test '-*TwoHundred*:*ManyConnections*'
+  run_case 'program: the transport, processes that die' transfer_over $four transport_failure_test
+  run_case 'program: the transport, threads' transfer_over $four transport_threads_test
+  run_case 'program: the plugin, closing in any order' transfer_over rxe00,rxe01 nccl_abi_test '*CloseOrder*RecvSendListen:*CloseOrder*SendRecvListen'
 }

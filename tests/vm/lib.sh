@@ -5,7 +5,7 @@ passed=0
 failed=0
 skipped=0
 perf=$build/bin/verbena-perf
-limit_s=90 # of each process of a case
+limit_s=120 # of each process of a case
 
 # run_case NAME FUNCTION ARGUMENT...: in a subshell, so that a case may set what it likes. 77 is skipped.
 run_case() {

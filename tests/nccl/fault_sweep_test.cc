@@ -14,6 +14,8 @@ using verbs::faulty::GetHooks;
 using verbs::faulty::Hooks;
 using verbs::faulty::kGetHooks;
 
+constexpr int kMostCalls = 400;  // far more than a run makes
+
 class FaultSweepTest : public LiveTest<NewestVersion> {
  protected:
   FaultSweepTest() : hooks_(find_hooks()) {
@@ -25,6 +27,8 @@ class FaultSweepTest : public LiveTest<NewestVersion> {
   }
   ~FaultSweepTest() override {
     hooks_.failing_call = hooks_.failing_poll = 0;
+    hooks_.failing_errno = ENOMEM;
+    hooks_.ports_are_down = false;
     hooks_.most_regions = INT32_MAX;
   }
 
@@ -129,22 +133,61 @@ class FaultSweepTest : public LiveTest<NewestVersion> {
   Hooks& hooks_;
 };
 
-TEST_F(FaultSweepTest, EveryCallInTurn) {
+class EveryCallTest : public FaultSweepTest, public ::testing::WithParamInterface<int> {};
+
+TEST_P(EveryCallTest, InTurn) {
+  hooks_.failing_errno = GetParam();
   ASSERT_EQ(run(), nullptr);
   ASSERT_EQ(hooks_.live_objects, 0);
   std::map<std::string, int> seen;
   int failing = 1;
-  for (; failing < 400; ++failing) {
+  for (; failing < kMostCalls; ++failing) {
     const char* failed = run_with_failure(hooks_.failing_call, failing);
     if (failed == nullptr) break;
     ++seen[failed];
   }
-  EXPECT_LT(failing, 400);
+  EXPECT_LT(failing, kMostCalls);
   for (const char* call : {"open_device", "query_device", "query_port", "alloc_pd", "reg_mr", "create_cq",
                            "create_srq", "create_qp", "modify_qp", "post_send", "post_srq_recv", "dereg_mr",
                            "destroy_qp", "destroy_cq", "destroy_srq", "dealloc_pd", "close_device"}) {
     EXPECT_GT(seen[call], 0) << call;
   }
+}
+
+INSTANTIATE_TEST_SUITE_P(Errno, EveryCallTest, ::testing::Values(ENOMEM, EINVAL, EAGAIN, ETIMEDOUT, EIO),
+                         [](const auto& value) { return "E" + std::to_string(value.param); });
+
+// As with a limit on locked memory.
+TEST_F(FaultSweepTest, RegistrationsUpToALimit) {
+  int limit = 0;
+  for (; limit < kMostCalls; ++limit) {
+    hooks_.most_regions = limit;
+    LogCapture::get().take_lines();
+    const char* failure = run();
+    EXPECT_EQ(hooks_.live_objects, 0) << limit;
+    if (failure == nullptr) break;
+    EXPECT_STRNE(failure, "hang") << limit;
+    std::string text;
+    for (const std::string& line : LogCapture::get().take_warnings()) text += line + '\n';
+    EXPECT_NE(text.find("cannot register memory, out of locked memory? raise `ulimit -l`"), std::string::npos)
+        << limit << ": " << text;
+  }
+  EXPECT_GT(limit, 6) << "NCCL's own registrations at least";
+  EXPECT_LT(limit, kMostCalls);
+}
+
+// The devices were found; then the cable is pulled, and put back.
+TEST_F(FaultSweepTest, APortThatIsDownWhenAConnectionIsMade) {
+  ASSERT_EQ(start(), 1);
+  hooks_.ports_are_down = true;
+  LogCapture::get().take_lines();
+  EXPECT_STREQ(use_connection(), "establish");
+  std::string text;
+  for (const std::string& line : LogCapture::get().take_warnings()) text += line + '\n';
+  EXPECT_NE(text.find("its port is down"), std::string::npos) << text;
+  EXPECT_NE(text.find("accept from"), std::string::npos) << text;
+  hooks_.ports_are_down = false;
+  EXPECT_EQ(use_connection(), nullptr);
 }
 
 TEST_F(FaultSweepTest, PollsNowAndThen) {

@@ -68,7 +68,9 @@ int post_srq_recv(ibv_srq* queue, ibv_recv_wr* first, ibv_recv_wr** rejected) {
 
 int query_port(ibv_context* context, uint8_t port_number, ibv_port_attr* attributes, size_t length_bytes) {
   if (refuse("query_port")) return errno;
-  return own_query_port(context, port_number, attributes, length_bytes);
+  const int error = own_query_port(context, port_number, attributes, length_bytes);
+  if (error == 0 && hooks().ports_are_down) attributes->state = IBV_PORT_DOWN;
+  return error;
 }
 
 }  // namespace

@@ -17,6 +17,7 @@ struct Hooks {
   std::atomic<int> failing_poll{0}, polls{0};
   // Registrations beyond so many that are alive fail, with ENOMEM, as with a limit on locked memory.
   std::atomic<int> most_regions{INT32_MAX};
+  std::atomic<bool> ports_are_down{false};  // what ibv_query_port says
   // While set, no completion of a receive is found, and the event that tells the last one of a queue pair is
   // not delivered, as on a device that is slow to flush.
   std::atomic<bool> holds_receives{false};

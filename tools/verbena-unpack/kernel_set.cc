@@ -38,6 +38,7 @@ KernelSet::KernelSet(Gpu& gpu)
   registers_ = find(module_, "unpack_registers");
   copy_ = find(module_, "copy_plain");
   latency_registers_ = find(module_, "latency_registers");
+  receive_ = find(module_, "place_receive");
   fill_words_ = find(module_, "fill_words");
   fill_pages_ = find(module_, "fill_pages");
   verify_ = find(module_, "verify_buffers");
@@ -134,6 +135,11 @@ void KernelSet::launch_latency(Mover mover, const LatencyRun& latency, const Lau
   void* parameters[] = {&argument, &stages};
   enqueue(mover == Mover::kBulk ? latency_bulk_ : latency_registers_, 1, shape.threads,
           shape.threads / kWarpThreads * stages * bytes_a_stage_, parameters);
+}
+
+void KernelSet::launch_receive(CudaAddress handle, CudaAddress data, CudaAddress placed, uint32_t threads) {
+  void* parameters[] = {&handle, &data, &placed};
+  enqueue(receive_, 1, threads, 0, parameters);
 }
 
 void KernelSet::fill_words(CudaAddress target, uint64_t length_bytes, uint64_t word) {

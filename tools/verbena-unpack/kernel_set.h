@@ -34,6 +34,8 @@ class KernelSet {
   // `bad_counts` is a 32-bit word that the slots refused are added to.
   void launch(Mover mover, const UnpackRun& run, const LaunchShape& shape, CudaAddress bad_counts);
   void launch_latency(Mover mover, const LatencyRun& latency, const LaunchShape& shape);
+  // The next receive of the connection with this handle; the number of its descriptors goes to `placed`.
+  void launch_receive(CudaAddress handle, CudaAddress data, CudaAddress placed, uint32_t threads);
   void fill_words(CudaAddress target, uint64_t length_bytes, uint64_t word);
   void fill_pages(const UnpackRun& run);
   // `found`: two 64-bit words, the number of wrong bytes and the lowest position of one.
@@ -51,7 +53,7 @@ class KernelSet {
   CudaModule module_ = nullptr;
   CudaFunction registers_ = nullptr, bulk_ = nullptr, nccl_ = nullptr, copy_ = nullptr;
   CudaFunction latency_registers_ = nullptr, latency_bulk_ = nullptr;
-  CudaFunction fill_words_ = nullptr, fill_pages_ = nullptr, verify_ = nullptr;
+  CudaFunction receive_ = nullptr, fill_words_ = nullptr, fill_pages_ = nullptr, verify_ = nullptr;
   uint32_t multiprocessors_ = 0;
   uint32_t bytes_a_stage_ = 0;  // of shared memory, a warp
   uint32_t max_dynamic_bytes_ = 0;

@@ -32,9 +32,13 @@ __device__ void unpack_all(const UnpackRun& run, Copy& copy, uint32_t* bad_count
   for (uint32_t pass = 0; pass < run.passes; ++pass) {
     for (uint32_t round = 0; round < run.rounds; ++round) {
       const char* const bounce = run.bounce + run.bounce_offset(connection, round);
-      for (uint32_t slot = 0; slot < run.slots; ++slot) {
-        char* const data = run.buffers + run.data_offset(run.message_index(connection, round, slot));
-        const UnpackResult result = unpack_message(group, scratch, copy, queue, slot, bounce, data);
+      for (uint32_t slot = 0; slot < run.slots; slot += run.at_once) {
+        const uint32_t left = run.slots - slot;
+        const auto place = [&](uint32_t message) {
+          return run.buffers + run.data_offset(run.message_index(connection, round, slot + message));
+        };
+        const UnpackResult result = unpack_messages(group, scratch, copy, queue, slot,
+                                                    left < run.at_once ? left : run.at_once, bounce, place);
         if (result != UnpackResult::kDone && group.elect()) atomicAdd(bad_counts, 1u);
       }
     }
@@ -92,6 +96,25 @@ KERNEL __launch_bounds__(kMaxThreads) unpack_registers(UnpackRun run, uint32_t* 
 KERNEL __launch_bounds__(kMaxThreads) latency_registers(LatencyRun latency) {
   CopyThroughRegisters copy;
   measure_latency(latency, copy);
+}
+
+// The next receive of a connection of the plugin's, as NCCL's kernel takes it: the slot after the head.
+// `placed`: the number of its descriptors, all ones for a slot that was refused.
+KERNEL __launch_bounds__(kMaxThreads)
+    place_receive(UnpackDeviceHandle* handle, char* data, uint64_t* placed) {
+  __shared__ UnpackScratch<> scratch;
+  const BlockGroup group;
+  CopyThroughRegisters copy;
+  const NetUnpackMeta* const queue = handle->meta;
+  const uint64_t head = handle->head + 1;
+  const auto slot = static_cast<uint32_t>(head % kUnpackQueueDepthSlots);
+  const uint64_t count = load_relaxed<Scope::kSystem>(queue->cnt + slot);
+  const UnpackResult result = unpack_message(group, scratch, copy, queue, slot, handle->bounce_buf, data);
+  group.sync();
+  if (group.elect()) {
+    handle->head = head;
+    *placed = result == UnpackResult::kDone ? count : ~uint64_t{0};
+  }
 }
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900

@@ -80,6 +80,7 @@ UnpackRun plan_run(const TestCase& test_case, uint64_t footprint_bytes) {
   run.destination_offset_bytes = test_case.destination_align;
   run.connections = test_case.blocks;
   run.slots = test_case.slots;
+  run.at_once = test_case.at_once;
   run.passes = 1;
   const uint64_t round_bytes = test_case.slice_bytes * test_case.slots * test_case.blocks;
   run.rounds = static_cast<uint32_t>(std::clamp<uint64_t>(

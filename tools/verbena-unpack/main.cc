@@ -1,7 +1,8 @@
-#include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 
 #include "common/error.h"
+#include "verbena-unpack/live_gpu.h"
 #include "verbena-unpack/nccl_source.h"
 #include "verbena-unpack/options.h"
 #include "verbena-unpack/picture.h"
@@ -55,6 +56,31 @@ void measure_latencies(const Options& options, Gpu& gpu, KernelSet& kernels, Wor
   }
 }
 
+// As a run of NCCL would have it: everything that may be staged is.
+void receive_live(const Options& options, Gpu& gpu, KernelSet& kernels, Report& report) {
+  constexpr int kOverride = 0;
+  setenv("VERBENA_UNPACK", "1", kOverride);
+  setenv("VERBENA_UNPACK_THRESHOLD", "unlimited", kOverride);
+  for (const uint64_t message_bytes : options.live_sizes_bytes) {
+    LiveOptions live = options.live;
+    live.message_bytes = message_bytes;
+    GpuReceiver receiver(gpu, kernels, options.sweep.threads.front(), live.timeout_s);
+    report.add_live(run_live(live, receiver));
+  }
+}
+
+void run_cases(const Options& options, Gpu& gpu, KernelSet& kernels, Report& report) {
+  Workspace workspace(gpu, kernels, options.measure.timeout_s);
+  const std::vector<Mover> movers = choose_movers(options, kernels);
+  const auto multiprocessors = static_cast<uint32_t>(gpu.attribute(kCudaMultiprocessors));
+  const std::vector<TestCase> cases =
+      options.targets ? list_target_cases(multiprocessors) : list_cases(options.sweep);
+  for (const TestCase& test_case : cases) {
+    report.add_case(test_case, measure_case(gpu, kernels, workspace, test_case, movers, options.measure));
+  }
+  if (options.measure_latency) measure_latencies(options, gpu, kernels, workspace, movers, report);
+}
+
 int measure_all(const Options& options) {
   std::string why;
   const CudaDriver& driver = *load_cuda_driver(why);
@@ -67,17 +93,13 @@ int measure_all(const Options& options) {
   }
   KernelSet kernels(gpu);
   if (!options.nccl_source.empty()) kernels.add_nccl(compile_nccl_kernel(options.nccl_source, major, minor));
-  const int multiprocessors = gpu.attribute(kCudaMultiprocessors);
-  const std::vector<Mover> movers = choose_movers(options, kernels);
-  Workspace workspace(gpu, kernels, options.measure.timeout_s);
-  Report report(options.measure.iterations != 0);
-  report.begin(gpu.name(), multiprocessors, gpu.attribute(kCudaL2Bytes));
-  const std::vector<TestCase> cases =
-      options.targets ? list_target_cases(static_cast<uint32_t>(multiprocessors)) : list_cases(options.sweep);
-  for (const TestCase& test_case : cases) {
-    report.add_case(test_case, measure_case(gpu, kernels, workspace, test_case, movers, options.measure));
+  Report report(options.measure.iterations != 0 && !options.is_live);
+  report.begin(gpu.name(), gpu.attribute(kCudaMultiprocessors), gpu.attribute(kCudaL2Bytes));
+  if (options.is_live) {
+    receive_live(options, gpu, kernels, report);
+  } else {
+    run_cases(options, gpu, kernels, report);
   }
-  if (options.measure_latency) measure_latencies(options, gpu, kernels, workspace, movers, report);
   report.finish(options.json_file);
   if (!options.svg_file.empty()) draw_picture(report.document(), options.svg_file);
   return report.wrong_bytes() == 0 ? kExitOk : kExitWrongData;

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "common/error.h"
+#include "common/self_path.h"
 #include "common/size.h"
 #include "verbena/unpack_abi.h"
 
@@ -22,6 +23,7 @@ struct RawOptions {
   std::string volume = "1g";
   std::string latency_size = "4k";
   bool check = false;
+  std::vector<std::string> live_sizes{"8", "4k", "64k", "512k", "1m"};
 };
 
 void add_sweep_options(CLI::App& app, Options& options, RawOptions& raw) {
@@ -36,6 +38,9 @@ void add_sweep_options(CLI::App& app, Options& options, RawOptions& raw) {
                  "first byte of each message modulo 16: 0 to 15, or all")
       ->capture_default_str();
   app.add_option("--slots", sweep.slots, "messages in a connection's queue")
+      ->check(CLI::Range(1, kUnpackQueueDepthSlots))
+      ->capture_default_str();
+  app.add_option("--at-once", sweep.at_once, "complete messages that one call of ours places")
       ->check(CLI::Range(1, kUnpackQueueDepthSlots))
       ->capture_default_str();
   app.add_option("--blocks", sweep.blocks, "blocks, a connection each")
@@ -78,6 +83,24 @@ void add_run_options(CLI::App& app, Options& options, RawOptions& raw) {
   app.add_option("--nccl-source", options.nccl_source,
                  "checkout of NCCL: its own unpacking is compiled (nvcc) and measured beside ours");
   app.add_flag("--compile-only", options.compile_only, "compile it, and leave: needs no GPU");
+}
+
+void add_live_options(CLI::App& app, Options& options, RawOptions& raw) {
+  app.option_defaults()->group("Out of a live connection");
+  app.add_flag("--live", options.is_live,
+               "instead: the plugin fills the slots, of a connection from this process to itself");
+  app.add_option("--plugin", options.live.plugin,
+                 "libnccl-net.so to load (default: ../lib beside this tool)");
+  app.add_option("--device", options.live.device, "the plugin's device index")->check(CLI::NonNegativeNumber);
+  app.add_option("--abi", options.live.abi_version, "table version to drive")
+      ->check(CLI::Range(7, 12))
+      ->capture_default_str();
+  app.add_option("--live-size", raw.live_sizes, "bytes of a message, a list")
+      ->delimiter(',')
+      ->capture_default_str();
+  app.add_option("--live-messages", options.live.messages, "and how many, in windows of eight")
+      ->check(CLI::Range(1, 1000000))
+      ->capture_default_str();
 }
 
 void add_output_options(CLI::App& app, Options& options) {
@@ -146,6 +169,10 @@ void resolve(Options& options, const RawOptions& raw) {
   if (raw.check) options.measure.iterations = 0;
   options.measure_latency = options.measure_latency || options.targets;
   options.latency.message_bytes = parse_size("--latency-size", raw.latency_size, 1, kUnpackMaxSliceBytes);
+  for (const std::string& text : raw.live_sizes)
+    options.live_sizes_bytes.push_back(parse_size("--live-size", text, 1, kUnpackMaxSliceBytes));
+  options.live.timeout_s = options.measure.timeout_s;
+  if (options.live.plugin.empty()) options.live.plugin = find_default_plugin().string();
   options.latency.timeout_s = options.measure.timeout_s;
   options.latency.stages = options.measure.stages;
 }
@@ -160,6 +187,7 @@ ParsedOptions parse_options(int argc, const char* const* argv) {
       "plain copy.");
   add_sweep_options(app, parsed.options, raw);
   add_run_options(app, parsed.options, raw);
+  add_live_options(app, parsed.options, raw);
   add_output_options(app, parsed.options);
   try {
     app.parse(argc, argv);

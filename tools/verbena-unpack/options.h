@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "verbena-unpack/latency.h"
+#include "verbena-unpack/live.h"
 #include "verbena-unpack/measurement.h"
 #include "verbena-unpack/test_case.h"
 
@@ -15,6 +16,9 @@ struct Options {
   MeasureOptions measure;
   LatencyOptions latency;
   bool measure_latency = false;
+  LiveOptions live;
+  std::vector<uint64_t> live_sizes_bytes;
+  bool is_live = false;  // instead of anything else
   int gpu = 0;
   std::string nccl_source;
   std::string json_file;

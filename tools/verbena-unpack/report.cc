@@ -20,6 +20,7 @@ Table make_case_table() {
            {"src", "B", 4},
            {"dst", "B", 4},
            {"slots", "", 5},
+           {"once", "", 4},
            {"bounce", "", 6},
            {"kernel", "", 9},
            {"a block", "GB/s", 8},
@@ -58,6 +59,7 @@ nlohmann::json describe_case(const TestCase& test_case) {
           {"source_align", test_case.source_align},
           {"destination_align", test_case.destination_align},
           {"slots", test_case.slots},
+          {"at_once", test_case.at_once},
           {"bounce", describe_place(test_case.bounce)},
           {"name", test_case.describe()},
           {"kernels", nlohmann::json::object()}};
@@ -98,8 +100,9 @@ void Report::add_case(const TestCase& test_case, const std::vector<Figure>& figu
           {std::to_string(test_case.blocks), std::to_string(test_case.threads), test_case.pages.describe(),
            format_size(test_case.slice_bytes), std::to_string(test_case.source_align),
            std::to_string(test_case.destination_align), std::to_string(test_case.slots),
-           describe_place(test_case.bounce), name, format_figure(a_block_gbps), format_figure(figure.gbps),
-           format_figure(figure.best_gbps), copy_gbps > 0 ? format_figure(of_copy) : "-",
+           std::to_string(test_case.at_once), describe_place(test_case.bounce), name,
+           format_figure(a_block_gbps), format_figure(figure.gbps), format_figure(figure.best_gbps),
+           copy_gbps > 0 ? format_figure(of_copy) : "-",
            figure.mover == Mover::kCopy ? "-" : std::to_string(figure.finding.wrong_bytes)});
       std::fputs(row.c_str(), stdout);
     }
@@ -137,6 +140,23 @@ void Report::add_latency(const LatencyFigure& figure) {
                                   {"wrong_bytes", figure.finding.wrong_bytes}});
   ++cases_;
   count_wrong(std::string("latency, ") + name, figure.finding);
+  std::fflush(stdout);
+}
+
+void Report::add_live(const LiveFigure& figure) {
+  std::printf("# live, %s: %lu messages of %s, %lu staged, %lu descriptors, %lu bytes wrong\n",
+              figure.device.c_str(), static_cast<unsigned long>(figure.messages),
+              format_size(figure.message_bytes).c_str(), static_cast<unsigned long>(figure.staged),
+              static_cast<unsigned long>(figure.descriptors),
+              static_cast<unsigned long>(figure.finding.wrong_bytes));
+  document_["live"].push_back({{"device", figure.device},
+                               {"message_bytes", figure.message_bytes},
+                               {"messages", figure.messages},
+                               {"staged", figure.staged},
+                               {"descriptors", figure.descriptors},
+                               {"wrong_bytes", figure.finding.wrong_bytes}});
+  ++cases_;
+  count_wrong("live", figure.finding);
   std::fflush(stdout);
 }
 

@@ -5,6 +5,7 @@
 
 #include "common/table.h"
 #include "verbena-unpack/latency.h"
+#include "verbena-unpack/live.h"
 #include "verbena-unpack/measurement.h"
 
 namespace verbena::tools::unpack {
@@ -18,6 +19,7 @@ class Report {
   void begin(const std::string& gpu_name, int multiprocessors, int l2_bytes);
   void add_case(const TestCase& test_case, const std::vector<Figure>& figures);
   void add_latency(const LatencyFigure& figure);
+  void add_live(const LiveFigure& figure);
   // Throws ToolError when the file cannot be written.
   void finish(const std::string& json_file);
 
@@ -31,7 +33,9 @@ class Report {
   bool has_latency_header_ = false;
   uint64_t cases_ = 0;
   uint64_t wrong_bytes_ = 0;
-  nlohmann::json document_{{"cases", nlohmann::json::array()}, {"latency", nlohmann::json::array()}};
+  nlohmann::json document_{{"cases", nlohmann::json::array()},
+                           {"latency", nlohmann::json::array()},
+                           {"live", nlohmann::json::array()}};
 };
 
 }  // namespace verbena::tools::unpack

@@ -31,7 +31,8 @@ uint32_t PageLengths::largest_bytes() const {
 std::string TestCase::describe() const {
   return std::to_string(blocks) + "x" + std::to_string(threads) + " " + pages.describe() + "/" +
          format_size(slice_bytes) + " +" + std::to_string(source_align) + "/+" +
-         std::to_string(destination_align) + (bounce == BouncePlace::kHost ? " host" : " gpu");
+         std::to_string(destination_align) + " by " + std::to_string(at_once) +
+         (bounce == BouncePlace::kHost ? " host" : " gpu");
 }
 
 std::vector<TestCase> list_cases(const Sweep& sweep) {
@@ -52,6 +53,7 @@ std::vector<TestCase> list_cases(const Sweep& sweep) {
   multiply(sweep.pages, &TestCase::pages);
   multiply(sweep.slices_bytes, &TestCase::slice_bytes);
   multiply(sweep.slots, &TestCase::slots);
+  multiply(sweep.at_once, &TestCase::at_once);
   multiply(sweep.threads, &TestCase::threads);
   multiply(sweep.blocks, &TestCase::blocks);
   multiply(sweep.bounces, &TestCase::bounce);
@@ -71,6 +73,9 @@ std::vector<TestCase> list_target_cases(uint32_t all_blocks) {
   Sweep base;
   base.blocks = {8, all_blocks};
   add(base);
+  Sweep one_by_one = base;
+  one_by_one.at_once = {1};
+  add(one_by_one);
   Sweep pages = base;
   pages.pages = {{Kind::kFixed, 2048}, {Kind::kFixed, 16384}, {Kind::kFixed, 65536}, {Kind::kMixed, 0}};
   add(pages);

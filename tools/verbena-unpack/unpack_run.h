@@ -26,7 +26,8 @@ struct UnpackRun {
   uint32_t connections = 0;
   uint32_t rounds = 0;
   uint32_t slots = 0;
-  uint32_t passes = 0;  // over all rounds, in one launch
+  uint32_t at_once = 1;  // messages that one call places
+  uint32_t passes = 0;   // over all rounds, in one launch
 
   constexpr uint64_t count_messages() const { return static_cast<uint64_t>(connections) * rounds * slots; }
   constexpr uint64_t message_index(uint32_t connection, uint32_t round, uint32_t slot) const {

@@ -1,0 +1,53 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "nccl/abi.h"
+#include "verbena-unpack/unpack_run.h"
+#include "verbena-unpack/workspace.h"
+#include "verbena/unpack_abi.h"
+
+namespace verbena::tools::unpack {
+
+struct LiveOptions {
+  std::string plugin;
+  int device = 0;
+  int abi_version = 12;
+  uint64_t message_bytes = 524288;
+  uint64_t messages = 64;  // in whole windows
+  double timeout_s = 30;
+};
+
+// What stands for NCCL's kernel: the memory that receives land in, and who places what is staged.
+class LiveReceiver {
+ public:
+  virtual ~LiveReceiver() = default;
+
+  // abi::kPtrHost or abi::kPtrCuda.
+  virtual int pointer_type() const = 0;
+  // Memory that lives as long as this object.
+  virtual char* allocate(size_t length_bytes) = 0;
+  // Guard bytes all over the run's buffers.
+  virtual void reset(const UnpackRun& run) = 0;
+  // The connection's next receive, which test has called done, from its slot to `data`. Returns the number of
+  // its descriptors: 0 where the plugin has put the bytes there itself.
+  virtual uint64_t place(UnpackDeviceHandle* handle, char* data, uint64_t length_bytes) = 0;
+  virtual Finding check(const UnpackRun& run) = 0;
+};
+
+struct LiveFigure {
+  std::string device;
+  uint64_t message_bytes = 0;
+  uint64_t messages = 0;
+  uint64_t staged = 0;
+  uint64_t descriptors = 0;
+  Finding finding;
+};
+
+// Sends messages to itself through a connection of the plugin, as NCCL does it: receives of protocol Simple
+// in windows of eight, each placed by `receiver` once it is complete, and consumed afterwards.
+LiveFigure run_live(const LiveOptions& options, LiveReceiver& receiver);
+
+}  // namespace verbena::tools::unpack

@@ -77,11 +77,13 @@ bool SynchronizationModel::observe_load(const Place& place, FenceState& fences, 
   if (!kThreadSanitizer) return true;
   const IgnoreScope ignore;
   const auto found = locations_.find(address);
-  const bool is_first = found == locations_.end();
-  // The first value seen counts as written before the grids began, by nobody in particular.
-  if (is_first) locations_.emplace(address, Location{bits, kBeforeAll, Scope::kSystem, {}});
-  if (is_first || found->second.bits != bits) {
-    if (!covers(scope, place, kHostCode)) return is_first;
+  // The first value seen counts as written before the grids began, by nobody in particular; host code may
+  // write it again, so only a device's write says that host code did not.
+  if (found == locations_.end()) locations_.emplace(address, Location{bits, kBeforeAll, Scope::kSystem, {}});
+  const bool is_first_value = found == locations_.end() ||
+                              (found->second.writer.fiber == kBeforeAll.fiber && found->second.bits == bits);
+  if (is_first_value || found->second.bits != bits) {
+    if (!covers(scope, place, kHostCode)) return is_first_value;
     if (acquires(order)) {
       acquire_clock(address);
     } else if (std::count(fences.observed_from_host.begin(), fences.observed_from_host.end(), address) == 0) {

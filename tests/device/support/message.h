@@ -24,7 +24,8 @@ struct Message {
   uint32_t bounce_bytes = 0;  // from the first page on
 };
 
-inline constexpr uint32_t kPageBytes = 64;  // pieces of one page share no 16-byte unit with another's
+// A multiple of what a copy reads at once, at most a line of 128 bytes: two pages share none.
+inline constexpr uint32_t kPageBytes = 128;
 
 inline Message make_message(const MessageShape& shape, uint64_t seed, uint32_t bounce_begin = 0) {
   Random random(seed);

@@ -23,6 +23,8 @@ void check_group(const Group& group, uint32_t* ranks, uint32_t* elected, uint32_
     require(cells[(group.rank() + 1) % group.size()] == round, "the neighbour's cell after sync");
     const uint32_t voter = round * 37 % (2 * group.size());
     require(group.any(group.rank() == voter) == (voter < group.size()), "the vote");
+    require(!group.any(false), "no vote");
+    require(group.any(group.rank() == round % group.size()), "a vote right after it");
   }
 }
 

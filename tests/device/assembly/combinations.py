@@ -85,8 +85,12 @@ VERBENA_KERNEL void machine(uint32_t* word) {
 """
 
 
+# What only computes, a compiler may move; the others stay in the order of the calls.
+MOVABLE = ("shf.r.wrap.b32", "prmt.b32", "%laneid")
+
+
 def machine():
-    """(call, instruction, first architecture) of machine.cuh and async_copy.cuh, in an order that compilers keep."""
+    """(call, instruction, first architecture) of machine.cuh and async_copy.cuh."""
     yield "sync_block();", "barrier.sync.aligned 0;", 75
     yield "sync_named(3, 64);", "barrier.sync.aligned %r", 75
     yield "word[0] = sync_block_any(word[0] != 0);", "barrier.red.or.pred.aligned q, 0, p", 75

@@ -1,0 +1,163 @@
+#!/usr/bin/env python3
+"""Weakens each memory order, scope and barrier of the device library in turn, in a copy, and demands that a test goes red.
+
+usage: weaken.py --root DIR --compiler CXX --emulator LIBRARY --work DIR [--jobs N] [--only HEADER] [--list]
+
+Needs ThreadSanitizer's build of the emulator. What may survive stands in survivors.txt with its reason; a survivor that
+does not stand there, and a line there that no longer survives, are failures.
+"""
+import argparse
+import concurrent.futures
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+HEADERS = pathlib.PurePosixPath("include/verbena/device")
+# Which programs shall see a weakened header. One source each; the first red one is enough.
+PROGRAMS = {
+    "memory_order.cuh": ["order/wait_test.cc", "order/barrier_test.cc"],
+    "wait.cuh": ["order/wait_test.cc", "receive_test.cc"],
+    "group.cuh": ["order/group_test.cc", "receive_test.cc"],
+    "barrier.cuh": ["order/barrier_test.cc"],
+    "unpack.cuh": ["receive_test.cc"],
+    "bulk_unpack.cuh": ["receive_test.cc"],
+    "kernel_state.cuh": ["receive_test.cc", "nccl_unpack_test.cc"],
+    "nccl_unpack.cuh": ["receive_test.cc", "nccl_unpack_test.cc"],
+    "trace.cuh": ["nccl_unpack_test.cc"],
+}
+# (name, pattern, replacement)
+WEAKENINGS = [
+    ("acquire to relaxed", re.compile(r"\bload_acquire<"), "load_relaxed<"),
+    ("acquire to relaxed", re.compile(r"(?<=load<)Order::kAcquire\b"), "Order::kRelaxed"),
+    ("release to relaxed", re.compile(r"\bstore_release<"), "store_relaxed<"),
+    ("release to relaxed", re.compile(r"(?<=<)Order::kRelease\b"), "Order::kRelaxed"),
+    ("acquire-release to relaxed", re.compile(r"(?<=<)Order::kAcquireRelease\b"), "Order::kRelaxed"),
+    ("system to gpu scope", re.compile(r"\bScope::kSystem\b"), "Scope::kGpu"),
+    ("gpu to block scope", re.compile(r"\bScope::kGpu\b"), "Scope::kBlock"),
+    ("barrier left out", re.compile(r"\b(?:group\.sync|block\.sync|sync_warp|sync_block|sync_named)\([^;{}]*\);"), ";"),
+]
+SKIPPED_LINES = re.compile(r"^\s*(//|#|static_assert|asm|VERBENA_BY|next\()|\bemulation::|if constexpr|^VERBENA_DEVICE|template <|operator")
+TSAN = "exitcode=66 halt_on_error=1 symbolize=0 print_full_thread_history=0"
+FLAGS = ["-std=c++20", "-O1", "-fsanitize=thread", "-DVERBENA_EMULATOR_TSAN=1", "-DVERBENA_EMULATOR_ASAN=0"]
+RUN_LIMIT_S = 120
+
+
+class Mutant:
+    def __init__(self, header, line_number, line, name, start, end, replacement, ordinal):
+        self.header, self.line_number, self.line, self.name = header, line_number, line, name
+        self.ordinal = ordinal  # among the same lines of the header
+        self.mutated_line = line[:start] + replacement + line[end:]
+
+    def key(self):
+        suffix = f" ({self.ordinal})" if self.ordinal > 1 else ""
+        return f"{self.header} | {self.name} | {self.line.strip()}{suffix}"
+
+
+def find_mutants(root):
+    for header in PROGRAMS:
+        lines = (root / HEADERS / header).read_text(encoding="utf-8").splitlines()
+        for number, line in enumerate(lines):
+            code = line.split("//")[0]
+            if SKIPPED_LINES.search(code) and not re.search(r"\bsync\(\) const", code):
+                continue
+            for name, pattern, replacement in WEAKENINGS:
+                for match in pattern.finditer(code):
+                    ordinal = sum(earlier.strip() == line.strip() for earlier in lines[:number + 1])
+                    yield Mutant(header, number, line, name, match.start(), match.end(), replacement, ordinal)
+
+
+class Runner:
+    def __init__(self, arguments):
+        self.arguments = arguments
+
+    def build(self, source, include, program):
+        root = self.arguments.root
+        command = [self.arguments.compiler, *FLAGS, "-I", include, "-I", root / "plugin", "-I", root / "tests",
+                   "-I", (root / "tests/device" / source).parent, root / "tests/device" / source,
+                   self.arguments.emulator, "-lgtest_main", "-lgmock", "-lgtest", "-lpthread", "-o", program]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    def run(self, program):
+        """True: green."""
+        try:
+            done = subprocess.run([program, "--gtest_fail_fast", "--gtest_brief=1"], capture_output=True, check=False,
+                                  timeout=RUN_LIMIT_S, env={**os.environ, "TSAN_OPTIONS": TSAN})
+        except subprocess.TimeoutExpired:
+            return False
+        return done.returncode == 0
+
+    def judge(self, index, mutant):
+        """killed, survived, or does not compile."""
+        folder = self.arguments.work / str(index)
+        include = folder / "include"
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(self.arguments.root / "include", include)
+        if mutant is not None:
+            path = include / "verbena/device" / mutant.header
+            lines = path.read_text(encoding="utf-8").splitlines()
+            lines[mutant.line_number] = mutant.mutated_line
+            path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        sources = PROGRAMS[mutant.header] if mutant else sorted({s for group in PROGRAMS.values() for s in group})
+        verdict = "survived"
+        for source in sources:
+            program = folder / "program"
+            built = self.build(source, include, program)
+            if built.returncode != 0:
+                verdict = "does not compile: " + next((x for x in built.stderr.splitlines() if "error" in x), "")
+            elif not self.run(program):
+                verdict = "killed"
+            if verdict != "survived":
+                break
+        shutil.rmtree(folder, ignore_errors=True)
+        return verdict
+
+
+def read_survivors(path):
+    known = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if line and not line.startswith("#"):
+            key, reason = line.rsplit(" | ", 1)
+            known[key] = reason
+    return known
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--root", type=pathlib.Path, required=True)
+    parser.add_argument("--compiler", default="c++")
+    parser.add_argument("--emulator", type=pathlib.Path, required=True)
+    parser.add_argument("--work", type=pathlib.Path, required=True)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--only")
+    parser.add_argument("--list", action="store_true")
+    arguments = parser.parse_args()
+    mutants = [m for m in find_mutants(arguments.root) if arguments.only in (None, m.header)]
+    if arguments.list:
+        print("\n".join(f"{m.key()}  =>  {m.mutated_line.strip()}" for m in mutants))
+        return 0
+    runner = Runner(arguments)
+    if runner.judge(0, None) != "survived":
+        print("the library as it is does not pass: nothing can be said")
+        return 1
+    known = read_survivors(pathlib.Path(__file__).with_name("survivors.txt"))
+    failures = 0
+    with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
+        verdicts = list(pool.map(runner.judge, range(1, len(mutants) + 1), mutants))
+    for mutant, verdict in zip(mutants, verdicts):
+        is_expected = (verdict == "survived") == (mutant.key() in known) and not verdict.startswith("does not")
+        failures += not is_expected
+        print(f"{'' if is_expected else 'UNEXPECTED '}{verdict}: line {mutant.line_number + 1}: {mutant.key()}")
+    stale = set(known) - {m.key() for m in mutants}
+    for key in sorted(stale) if arguments.only is None else []:
+        failures += 1
+        print(f"survivors.txt names what is not there: {key}")
+    killed = verdicts.count("killed")
+    print(f"{len(mutants)} weakenings, {killed} red, {verdicts.count('survived')} survived, {failures} unexpected")
+    return 1 if failures or killed == 0 else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

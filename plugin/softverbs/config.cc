@@ -42,6 +42,7 @@ Config read_environment() {
   config.force_wire = read_number("SOFTVERBS_FORCE_WIRE", 0, 0, 1) != 0;
   constexpr uint64_t kDefaultPort = 23552, kLastPort = 64511;  // a port for every slot follows
   config.port = static_cast<uint32_t>(read_number("SOFTVERBS_PORT", kDefaultPort, 1024, kLastPort));
+  config.wire_threads = static_cast<uint32_t>(read_number("SOFTVERBS_WIRE_THREADS", 0, 0, 16));
   config.streams = static_cast<uint32_t>(read_number("SOFTVERBS_STREAMS", 4, 1, 16));
   config.directory = read_text("SOFTVERBS_DIR", "/dev/shm");
   config.job = read_job();

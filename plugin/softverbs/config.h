@@ -14,6 +14,7 @@ struct Config {
   std::string netdevs;                        // the rails' network interfaces or addresses, "auto" or "none"
   bool force_wire = false;                    // even between processes of one host
   uint32_t port = 0;                          // of slot 0 on the network
+  uint32_t wire_threads = 0;                  // of each rail's address; 0: by CPUs
   uint32_t streams = 0;                       // TCP connections of a link between two processes
   std::string directory;                      // where the shared tables live
   std::string job;                            // processes see each other only within one job

@@ -205,11 +205,14 @@ void wait_until_idle(Qp& qp) {
 
 void forget_sends(Qp& qp) {
   wait_until_idle(qp);
+  if (qp.wire != nullptr) {
+    const std::lock_guard lock(qp.mutex);
+    wire::forget_requests(qp);  // before: afterwards no loop hands it to the worker
+  }
   get_worker(qp.device).forget(qp);
   std::lock_guard lock(qp.mutex);
   qp.is_with_worker = false;
   drop_next(qp);
-  if (qp.wire != nullptr) wire::forget_requests(qp);
 }
 
 }  // namespace verbena::softverbs

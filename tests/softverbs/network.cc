@@ -59,7 +59,6 @@ Network::Network() {
       problem_ = std::string("no network namespace with a TUN device: ") + strerror(errno);
   }
   setns(original_, CLONE_NEWNET);
-  if (problem_.empty()) carrier_ = std::thread([this] { carry(); });
 }
 
 Network::~Network() {
@@ -69,6 +68,10 @@ Network::~Network() {
   for (const int fd : {original_, namespaces_[0], namespaces_[1], devices_[0], devices_[1]}) {
     if (fd >= 0) close(fd);
   }
+}
+
+void Network::connect() {
+  carrier_ = std::thread([this] { carry(); });
 }
 
 bool Network::open_host(int host) {

@@ -25,6 +25,8 @@ class Network {
 
   // Why there is none; empty when there is.
   const std::string& problem() const { return problem_; }
+  // From here on packets pass; a process that has forked will not miss the thread.
+  void connect();
   // The calling thread, and what it starts from then on, is on host 0 or 1. False on failure.
   bool enter(int host) const;
   static std::string get_address(int host);  // IPv4

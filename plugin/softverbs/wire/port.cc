@@ -44,7 +44,8 @@ void Port::stop_listening() {
 
 void Port::start() {
   const auto cpus = static_cast<uint32_t>(std::max(sysconf(_SC_NPROCESSORS_ONLN), 1l));
-  const uint32_t count = std::clamp(cpus / 2, 1u, get_config().streams);
+  const uint32_t wanted = get_config().wire_threads;
+  const uint32_t count = std::clamp(wanted != 0 ? wanted : cpus / 2, 1u, get_config().streams);
   for (uint32_t i = 0; i < count; ++i) {
     loops.push_back(std::make_unique<Loop>());
     if (!loops.back()->open()) warn("the wire has no event loop: %s", strerror(errno));

@@ -381,7 +381,7 @@ void fail_requests(Link& link) {
 
 void flush_soon(Qp& qp) {
   const std::lock_guard lock(qp.mutex);
-  call_worker(qp, 0);
+  if (get_state(*qp.shared) == IBV_QPS_ERR) call_worker(qp, 0);
 }
 
 void check_deadlines(Port& port) {

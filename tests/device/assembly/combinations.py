@@ -82,6 +82,7 @@ MACHINE_KERNEL = """#if VERBENA_FREESTANDING
 VERBENA_KERNEL void machine(uint32_t* word) {
   __shared__ CopyBarrier barrier;
   __shared__ Vector16 stage[4];
+  word[15] = get_shared_address(&barrier) + get_shared_address(stage);
 """
 
 
@@ -118,8 +119,8 @@ def machine():
     yield "wait_bulk_groups<1>();", "cp.async.bulk.wait_group 1", 90
     yield "wait_bulk_groups_read<2>();", "cp.async.bulk.wait_group.read 2", 90
     yield "destroy_copy_barrier(&barrier);", "mbarrier.inval.shared.b64", 90
-    yield "word[8] = shift_right_wrap(word[8], word[9], word[10]) + stage[0].x;", "shf.r.wrap.b32", 75
-    yield ("word[9] = permute_bytes(word[12], word[13], word[14]) + get_shared_address(&barrier);", "prmt.b32", 75)
+    yield "word[8] = shift_right_wrap(word[8], word[9], word[10]);", "shf.r.wrap.b32", 75
+    yield ("word[9] = permute_bytes(word[12], word[13], word[14]);", "prmt.b32", 75)
     yield "word[10] = lane();", "%laneid", 75
 
 

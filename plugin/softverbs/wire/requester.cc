@@ -12,18 +12,13 @@
 namespace verbena::softverbs::wire {
 namespace {
 
-constexpr size_t kMaxFlying = 256;            // requests of a queue pair under way
-constexpr uint32_t kStripeBytes = 128 << 10;  // longer payloads take all streams
-constexpr uint32_t kMaxChunkBytes = 512 << 10;
 constexpr uint64_t kFirstRetryNs = 100'000, kLastRetryNs = 2'000'000;
 
 Outbound& get_outbound(Qp& qp) {
   return qp.wire->outbound;
 }
 
-bool has_answer(ibv_wr_opcode opcode) {
-  return opcode == IBV_WR_RDMA_READ || is_atomic(opcode);
-}
+}  // namespace
 
 void call_worker(Qp& qp, uint64_t delay_ns) {
   if (qp.is_with_worker) {
@@ -34,8 +29,7 @@ void call_worker(Qp& qp, uint64_t delay_ns) {
   get_worker(qp.device).add(qp, delay_ns);
 }
 
-// The oldest request fails, and the queue pair with it: the worker sees to that, as it may wait for loops.
-void fail(Qp& qp, ibv_wc_status status) {
+void fail_oldest(Qp& qp, ibv_wc_status status) {
   Outbound& out = get_outbound(qp);
   if (out.has_failed) return;
   out.has_failed = true;
@@ -43,119 +37,7 @@ void fail(Qp& qp, ibv_wc_status status) {
   call_worker(qp, 0);
 }
 
-bool find_link(Qp& qp) {
-  Outbound& out = get_outbound(qp);
-  if (out.link != nullptr && !out.link->is_dead()) return true;
-  if (!out.flying.empty()) return false;  // they fail with their link
-  ibv_gid address;
-  out.link = find_address(qp.attributes.ah_attr.grh.dgid, address)
-                 ? get_wire()->get_link(qp.device, address, qp.attributes.dest_qp_num)
-                 : nullptr;
-  if (out.link == nullptr) fail(qp, IBV_WC_RETRY_EXC_ERR);
-  return out.link != nullptr;
-}
-
-bool can_start(Qp& qp) {
-  Outbound& out = get_outbound(qp);
-  SendQueue& queue = qp.send_queue;
-  if (queue.started == queue.posted || get_state(*qp.shared) != IBV_QPS_RTS) return false;
-  if (out.is_waiting || out.has_failed || out.refused != UINT64_MAX || out.flying.size() >= kMaxFlying)
-    return false;
-  const SendRequest& request = queue.at(queue.started);
-  if (is_local(request.opcode)) {
-    if (out.flying.empty() && !qp.is_running) call_worker(qp, 0);  // it may wait for loops
-    return false;
-  }
-  const uint32_t limit = std::max<uint32_t>(qp.attributes.max_rd_atomic, 1);
-  if (has_answer(request.opcode) && out.answers_owed >= limit) return false;
-  if ((request.flags & IBV_SEND_FENCE) != 0 && out.answers_owed > 0) return false;
-  return find_link(qp);
-}
-
-Header make_header(const Qp& qp, const SendRequest& request) {
-  Header header{};
-  header.kind = Kind::kRequest;
-  header.code = static_cast<uint8_t>(request.opcode);
-  if ((request.flags & IBV_SEND_SOLICITED) != 0) header.flags = kSolicited;
-  header.source_qp = qp.base.qp_num;
-  header.target_qp = qp.attributes.dest_qp_num;
-  header.session = qp.wire->outbound.session;
-  header.sequence = request.number;
-  header.round = qp.wire->outbound.round;
-  header.immediate = request.immediate;
-  header.bytes = static_cast<uint32_t>(request.length);
-  header.address = request.remote_address;
-  header.key = request.rkey;
-  return header;
-}
-
-// Where the response of a request goes.
-std::shared_ptr<Transfer> make_response(Qp& qp, const SendRequest& request) {
-  auto response = std::make_shared<Transfer>();
-  response->bytes = static_cast<uint32_t>(request.length);
-  Target& target = response->target;
-  const ibv_sge* sges = qp.send_queue.get_sges(request);
-  for (uint32_t i = 0; i < request.sge_count; ++i)
-    target.pieces.push_back({sges[i].addr, sges[i].length, sges[i].lkey});
-  target.pd = qp.shared->pd.get();
-  target.access = IBV_ACCESS_LOCAL_WRITE;
-  target.qp_index = qp.index;
-  target.life = qp.shared->life.get();
-  return response;
-}
-
-void choose_streams(OutMessage& message, Link& link) {
-  const uint32_t streams = link.hello.streams;
-  if (streams == 1 || message.payload_bytes <= kStripeBytes) {
-    message.home = link.choose_home(message.qp_index);
-    message.chunk_bytes = kMaxChunkBytes;
-    return;
-  }
-  constexpr uint32_t kGrain = 4096;
-  const uint32_t share = (message.payload_bytes / streams + kGrain) / kGrain * kGrain;
-  message.home = kAnyStream;
-  message.chunk_bytes = std::clamp(share, kStripeBytes / 2, kMaxChunkBytes);
-}
-
-// Gives the next request to the link. False when it cannot go.
-bool start_next(Qp& qp) {
-  Outbound& out = get_outbound(qp);
-  SendRequest& request = qp.send_queue.at(qp.send_queue.started);
-  Operation op;
-  op.qp = &qp;
-  op.request = &request;
-  if (!gather_local(op)) {
-    if (out.flying.empty()) fail(qp, IBV_WC_LOC_PROT_ERR);
-    return false;
-  }
-  auto message = std::make_shared<OutMessage>();
-  message->header = make_header(qp, request);
-  message->qp_index = qp.index;
-  std::shared_ptr<Transfer> response;
-  if (has_answer(request.opcode)) response = make_response(qp, request);
-  if (is_atomic(request.opcode)) {
-    message->copy.resize(kAtomicBytes);
-    memcpy(message->copy.data(), &request.compare_add, sizeof(uint64_t));
-    memcpy(message->copy.data() + sizeof(uint64_t), &request.swap, sizeof(uint64_t));
-    message->local.add(reinterpret_cast<uint64_t>(message->copy.data()), kAtomicBytes, 0, 0);
-    message->payload_bytes = kAtomicBytes;
-  } else if (request.opcode != IBV_WR_RDMA_READ) {
-    message->local = std::move(op.local);
-    message->payload_bytes = static_cast<uint32_t>(request.length);
-  }
-  choose_streams(*message, *out.link);
-  if (out.flying.empty()) out.since_ns = read_clock_ns();
-  if (response != nullptr) ++out.answers_owed;
-  out.flying.push_back({request.number, std::move(response)});
-  ++qp.send_queue.started;
-  out.link->submit(std::move(message), true);
-  return true;
-}
-
-void start_all(Qp& qp) {
-  while (can_start(qp) && start_next(qp)) {
-  }
-}
+namespace {
 
 // Completes what is done, from the oldest on.
 void conclude(Qp& qp) {
@@ -168,7 +50,7 @@ void conclude(Qp& qp) {
     if (!is_done) break;
     if (oldest.response != nullptr) {
       --out.answers_owed;
-      if (oldest.response->error.load() != 0) return fail(qp, IBV_WC_LOC_PROT_ERR);
+      if (oldest.response->error.load() != 0) return fail_oldest(qp, IBV_WC_LOC_PROT_ERR);
     }
     complete_send(qp, queue.at(queue.executed), IBV_WC_SUCCESS);
     ++queue.executed;
@@ -176,7 +58,7 @@ void conclude(Qp& qp) {
     out.since_ns = read_clock_ns();
     qp.wait = Wait::kNone;
   }
-  if (queue.executed == out.refused) fail(qp, out.failure);
+  if (queue.executed == out.refused) fail_oldest(qp, out.failure);
 }
 
 // The queue pair's mutex and its requests, if the frame is about them.
@@ -281,7 +163,7 @@ void run_local(Qp& qp, std::unique_lock<std::mutex>& lock) {
     lock.lock();
     qp.is_running = false;
     qp.idle.notify_all();
-    if (outcome.step != Step::kDone) return fail(qp, outcome.status);
+    if (outcome.step != Step::kDone) return fail_oldest(qp, outcome.status);
     complete_send(qp, *op.request, IBV_WC_SUCCESS);
     queue.started = ++queue.executed;
   }
@@ -361,7 +243,7 @@ void take_refusal(Link& link, const Header& header) {
   Outbound& out = get_outbound(*qp);
   if (out.round != header.round || out.refused != UINT64_MAX || header.sequence >= qp->send_queue.started)
     return;
-  if (header.code == kGone) return fail(*qp, IBV_WC_RETRY_EXC_ERR);
+  if (header.code == kGone) return fail_oldest(*qp, IBV_WC_RETRY_EXC_ERR);
   out.acknowledged = std::max(out.acknowledged, header.sequence);
   conclude(*qp);
   if (out.has_failed) return;
@@ -375,7 +257,7 @@ void fail_requests(Link& link) {
   get_wire()->for_each_qp([&](Qp& qp) {
     const std::lock_guard lock(qp.mutex);
     const Outbound& out = get_outbound(qp);
-    if (out.link.get() == &link && !out.flying.empty()) fail(qp, IBV_WC_RETRY_EXC_ERR);
+    if (out.link.get() == &link && !out.flying.empty()) fail_oldest(qp, IBV_WC_RETRY_EXC_ERR);
   });
 }
 
@@ -393,7 +275,7 @@ void check_deadlines(Port& port) {
     if (out.flying.empty() || out.link == nullptr || out.has_failed) return;
     const uint64_t bound_ns = std::max(kFloorNs, wait_for_peer(qp).budget_ns);
     if (read_clock_ns() - out.since_ns > bound_ns && out.link->get_silence_ns() > bound_ns)
-      fail(qp, IBV_WC_RETRY_EXC_ERR);
+      fail_oldest(qp, IBV_WC_RETRY_EXC_ERR);
   });
 }
 

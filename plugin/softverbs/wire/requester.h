@@ -34,6 +34,11 @@ struct Outbound {
 
 // Sends what was posted and may go. Holds the queue pair's mutex.
 void run_requests(Qp& qp, Runner runner, std::unique_lock<std::mutex>& lock);
+// Steps of it, with the mutex: gives the link what may go; has the worker run the queue pair; fails the
+// oldest request, and the queue pair with it, by the worker, as that may wait for loops.
+void start_all(Qp& qp);
+void call_worker(Qp& qp, uint64_t delay_ns);
+void fail_oldest(Qp& qp, ibv_wc_status status);
 // In RESET: forgets all.
 void forget_requests(Qp& qp);
 

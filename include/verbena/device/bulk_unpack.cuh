@@ -42,19 +42,15 @@ class CopyThroughShared {
   template <typename Group, int kBatch>
   VERBENA_DEVICE void copy(const Group& group, const UnpackScratch<kBatch>& scratch, detail::Batch batch,
                            const char* bounce, char* data) {
-    detail::PieceWalk<kBatch> walk(group, scratch, batch);
+    detail::PieceWalk<kBatch> walk(group, scratch, batch, bounce, data);
     if (batch.piece_shift == kRowShift) {  // a short message: registers are sooner there
-      WarpPiece<1> row;
-      while (walk.has_next()) {
-        row.load(walk.take(bounce, data));
-        row.store();
-      }
+      detail::copy_rows(walk);
       return;
     }
     if (lane() == 0) fence_async_proxy();  // what the group knows to be there, the engine shall see
     while (walk.has_next()) {
       if (in_flight_ == stage_count_) finish();
-      begin(walk.take(bounce, data));
+      begin(walk.take());
     }
   }
 

@@ -1,0 +1,194 @@
+// How a group shares out one message: a batch of descriptors goes to shared memory, each is cut into pieces,
+// the pieces of the batch are numbered by a prefix sum, and each warp walks over its own.
+#ifndef VERBENA_DEVICE_PIECE_WALK_CUH
+#define VERBENA_DEVICE_PIECE_WALK_CUH
+
+#include "verbena/device/copy.cuh"
+#include "verbena/unpack_abi.h"
+
+namespace verbena::device {
+
+// What a warp staged, cut in rows and cut in whole pieces.
+struct StagedCounts {
+  uint32_t rows, pieces;
+};
+
+// Shared memory of one group. kBatch descriptors are staged at a time; 256 suit a block of its own (5.4 KiB),
+// 32 a warp. A multiple of 32.
+template <int kBatch = 256>
+struct alignas(16) UnpackScratch {
+  static_assert(kBatch >= kWarpLanes && kBatch % kWarpLanes == 0, "verbena: whole warps stage descriptors");
+  LoadMeta descriptors[kBatch];
+  // The number of the first piece of each descriptor; all ones behind the last, where a search ends.
+  uint32_t first_piece[kBatch + kWarpLanes];
+  StagedCounts staged[kBatch / kWarpLanes];
+  uint64_t count;  // wait_message passes it on
+};
+
+namespace detail {
+
+// Of the queue, which the host wrote and the group has acquired.
+template <typename T>
+VERBENA_DEVICE T load_queue(const T* address) {
+  return load<Order::kWeak, Scope::kThreads, Cache::kDefault, Space::kGlobal>(address);
+}
+
+// Descriptors staged at a time: one a thread.
+template <int kBatch, typename Group>
+VERBENA_DEVICE uint32_t get_capacity(const Group& group) {
+  return group.size() < kBatch ? group.size() : kBatch;
+}
+
+// Pieces of a batch as the group agreed on them.
+struct Batch {
+  uint32_t pieces;
+  uint32_t piece_shift;  // a piece is 2^piece_shift bytes of the destination's vectors, and a head where
+                         // there is one
+};
+
+// Inclusive over the lanes of a warp.
+VERBENA_DEVICE uint32_t add_up_lanes(uint32_t value, uint32_t lane) {
+  VERBENA_UNROLL
+  for (int distance = 1; distance < kWarpLanes; distance *= 2) {
+    const int from = static_cast<int>(lane) - distance;
+    const uint32_t below = shuffle(kFullWarp, value, from < 0 ? 0 : from);
+    if (from >= 0) value += below;
+  }
+  return value;
+}
+
+// Puts `count` descriptors, thread i holding the i-th, into the scratch and numbers their pieces. A message
+// that would leave warps without work is cut into single rows.
+template <int kPieceShift, int kBatch, typename Group>
+VERBENA_DEVICE Batch stage_batch(const Group& group, UnpackScratch<kBatch>& scratch, LoadMeta mine,
+                                 uint32_t count, const char* data) {
+  const uint32_t thread = group.rank(), lane = thread % kWarpLanes;
+  const uint32_t warp = thread / kWarpLanes, warps = group.size() / kWarpLanes;
+  const bool holds = thread < count;
+  const char* const destination = data + mine.dst_off;
+  const uint32_t rows = holds ? count_pieces(destination, mine.len, kRowShift) : 0;
+  const uint32_t pieces = holds ? count_pieces(destination, mine.len, kPieceShift) : 0;
+  const uint32_t rows_so_far = add_up_lanes(rows, lane);
+  const uint32_t pieces_so_far = add_up_lanes(pieces, lane);
+  if (holds) scratch.descriptors[thread] = mine;
+  if (lane == kWarpLanes - 1 && warp < kBatch / kWarpLanes)
+    scratch.staged[warp] = {rows_so_far, pieces_so_far};
+  group.sync();
+  uint32_t rows_before = 0, rows_in_all = 0, pieces_before = 0, pieces_in_all = 0;
+  VERBENA_UNROLL
+  for (uint32_t w = 0; w < kBatch / kWarpLanes; ++w) {
+    const auto staged = w < warps ? scratch.staged[w] : StagedCounts{0, 0};
+    if (w < warp) rows_before += staged.rows, pieces_before += staged.pieces;
+    rows_in_all += staged.rows, pieces_in_all += staged.pieces;
+  }
+  const bool small = pieces_in_all < warps / 2;
+  const uint32_t first = small ? rows_before + rows_so_far - rows : pieces_before + pieces_so_far - pieces;
+  const uint32_t capacity = get_capacity<kBatch>(group);
+  if (thread < capacity) scratch.first_piece[thread] = holds ? first : ~0u;
+  if (thread < kWarpLanes) scratch.first_piece[capacity + thread] = ~0u;
+  group.sync();
+  return small ? Batch{rows_in_all, kRowShift} : Batch{pieces_in_all, kPieceShift};
+}
+
+// A warp's walk over its pieces of a batch: piece numbers grow, so the descriptor is searched from the last
+// one on.
+template <int kBatch>
+class PieceWalk {
+ public:
+  template <typename Group>
+  VERBENA_DEVICE PieceWalk(const Group& group, const UnpackScratch<kBatch>& scratch, Batch batch,
+                           const char* bounce, char* data)
+      : scratch_(scratch),
+        batch_(batch),
+        bounce_(bounce),
+        data_(data),
+        next_(group.rank() / kWarpLanes),
+        step_(group.size() / kWarpLanes) {}
+
+  VERBENA_DEVICE bool has_next() const { return next_ < batch_.pieces; }
+
+  // All lanes call it. There is a next piece.
+  VERBENA_DEVICE CopyPiece take() {
+    const uint32_t lane = device::lane();
+    for (;;) {
+      // The lanes look at the next 32 descriptors: those that begin at or before the piece are a run of
+      // lanes.
+      const uint32_t begun = ballot(kFullWarp, scratch_.first_piece[descriptor_ + 1 + lane] <= next_);
+      descriptor_ += static_cast<uint32_t>(__builtin_popcount(begun));
+      if (begun != kFullWarp) break;
+    }
+    const LoadMeta piece = scratch_.descriptors[descriptor_];
+    const uint32_t index = next_ - scratch_.first_piece[descriptor_];
+    next_ += step_;
+    return cut_piece(data_ + piece.dst_off, bounce_ + piece.src_off, piece.len, index, batch_.piece_shift);
+  }
+
+ private:
+  const UnpackScratch<kBatch>& scratch_;
+  const Batch batch_;
+  const char* const bounce_;
+  char* const data_;
+  uint32_t next_, step_;
+  uint32_t descriptor_ = 0;
+};
+
+// The same for a message of at most 32 descriptors, cut into rows: lane i of every warp has the i-th, nothing
+// is shared.
+class LaneWalk {
+ public:
+  template <typename Group>
+  VERBENA_DEVICE LaneWalk(const Group& group, const LoadMeta* list, uint32_t count, const char* bounce,
+                          char* data)
+      : bounce_(bounce), data_(data), next_(group.rank() / kWarpLanes), step_(group.size() / kWarpLanes) {
+    const uint32_t lane = device::lane();
+    if (lane < count) mine_ = load_queue(list + lane);
+    const uint32_t rows = lane < count ? count_pieces(data + mine_.dst_off, mine_.len, kRowShift) : 0;
+    const uint32_t so_far = add_up_lanes(rows, lane);
+    first_ = lane < count ? so_far - rows : ~0u;
+    rows_ = shuffle(kFullWarp, so_far, kWarpLanes - 1);
+  }
+
+  // A few rows a warp; longer messages are worth staging.
+  template <typename Group>
+  VERBENA_DEVICE bool is_short(const Group& group) const {
+    return rows_ <= group.size() / kWarpLanes * 2;
+  }
+  VERBENA_DEVICE bool has_next() const { return next_ < rows_; }
+
+  VERBENA_DEVICE CopyPiece take() {
+    const uint32_t begun = ballot(kFullWarp, first_ <= next_);
+    const int holder = __builtin_popcount(begun) - 1;
+    const auto get = [&](uint32_t value) { return shuffle(kFullWarp, value, holder); };
+    const uint64_t destination = get(static_cast<uint32_t>(mine_.dst_off)) |
+                                 uint64_t{get(static_cast<uint32_t>(mine_.dst_off >> 32))} << 32;
+    const uint32_t index = next_ - get(first_);
+    next_ += step_;
+    return cut_piece(data_ + destination, bounce_ + get(mine_.src_off), get(mine_.len), index, kRowShift);
+  }
+
+ private:
+  const char* const bounce_;
+  char* const data_;
+  uint32_t next_, step_, rows_ = 0;
+  LoadMeta mine_{};
+  uint32_t first_ = ~0u;  // the number of its first row
+};
+
+// Single rows, two of them on their way at a time: what a short message is cut into.
+template <typename Walk>
+VERBENA_DEVICE void copy_rows(Walk& walk) {
+  while (walk.has_next()) {
+    WarpPiece<1> first, second;
+    first.load(walk.take());
+    const bool has_second = walk.has_next();
+    if (has_second) second.load(walk.take());
+    first.store();
+    if (has_second) second.store();
+  }
+}
+
+}  // namespace detail
+
+}  // namespace verbena::device
+
+#endif

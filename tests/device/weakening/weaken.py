@@ -139,8 +139,9 @@ def main():
         print("\n".join(f"{m.key()}  =>  {m.mutated_line.strip()}" for m in mutants))
         return 0
     runner = Runner(arguments)
-    if runner.judge(0, None) != "survived":
-        print("the library as it is does not pass: nothing can be said")
+    baseline = runner.judge(0, None)
+    if baseline != "survived":
+        print(f"the library as it is: {baseline}; nothing can be said of a weaker one")
         return 1
     known = read_survivors(pathlib.Path(__file__).with_name("survivors.txt"))
     failures = 0

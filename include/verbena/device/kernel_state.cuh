@@ -69,7 +69,7 @@ struct alignas(16) KernelState {
     return WaitLimits::within(arguments.timeout_ns, arguments.abort_word);
   }
   VERBENA_DEVICE bool is_aborted() const { return load_relaxed<Scope::kBlock>(&aborted) != 0; }
-  VERBENA_DEVICE void abort() { store_relaxed<Scope::kBlock>(&aborted, 1); }
+  VERBENA_DEVICE void mark_aborted() { store_relaxed<Scope::kBlock>(&aborted, 1); }
 
   // The first report of a launch is kept. Any thread.
   VERBENA_DEVICE void report(ErrorCode code, uint32_t group, uint32_t peer, uint32_t slot) {

@@ -92,7 +92,7 @@ VERBENA_DEVICE WaitResult receive_message(State& state, const Group& group, Copy
   const MessageWait wait = wait_message(group, scratch, queue.meta, slot, state.make_limits());
   if (wait.result != WaitResult::kReached) {
     if (group.rank() == 0) {
-      state.abort();
+      state.mark_aborted();
       state.report(wait.result == WaitResult::kAborted ? ErrorCode::kAborted : ErrorCode::kTimedOut,
                    group_index, index, slot);
     }

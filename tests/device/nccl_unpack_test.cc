@@ -119,7 +119,7 @@ TEST_P(NcclUnpackTest, AfterAnAbortNothingIsPlacedWhateverTheCountsSay) {
   World world(GetParam());
   world.add_grid(0, 1, 64, [&] {
     run_primitive(0b1111, [](State& state, const device::WarpsGroup& group) {
-      if (group.rank() == 0) state.abort();
+      if (group.rank() == 0) state.mark_aborted();
       group.sync();
     });
   });
@@ -140,7 +140,7 @@ TEST_P(NcclUnpackTest, DISABLED_AnAbortByAnotherGroupDividesNoGroup) {
         run_primitive(0b1111, [](auto&, const auto&) {});
       } else if (device::start_kernel(state, &arguments_) && device::thread_index() == 64) {
         for (uint64_t i = 0; i < 40 * delay; ++i) emulator::yield();
-        state.abort();
+        state.mark_aborted();
       }
     });
     ASSERT_EQ(world.run(), "") << "delay " << delay;

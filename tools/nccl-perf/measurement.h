@@ -1,8 +1,8 @@
 #pragma once
 #include <functional>
 
-#include "nccl-perf/collective.h"
 #include "common/gpu.h"
+#include "nccl-perf/collective.h"
 #include "nccl-perf/kernels.h"
 #include "nccl-perf/nccl_library.h"
 #include "nccl-perf/options.h"

@@ -72,7 +72,7 @@ LatencyFigure measure_latency(Gpu& gpu, KernelSet& kernels, Workspace& workspace
   uint64_t counts[kUnpackQueueDepthSlots];
   std::memcpy(counts, queue.cnt, sizeof counts);
   std::memset(queue.cnt, 0, sizeof queue.cnt);
-  HostArena memory(gpu.driver());
+  HostArena& memory = workspace.exchange();
   std::vector<LatencySample> samples(options.messages);
   const size_t samples_bytes = options.messages * sizeof(LatencySample);
   auto* const exchange = static_cast<std::byte*>(memory.reserve(kSamplesOffsetBytes + samples_bytes));

@@ -10,17 +10,10 @@ GpuReceiver::GpuReceiver(Gpu& gpu, KernelSet& kernels, uint32_t threads, double 
       threads_(threads),
       timeout_s_(timeout_s),
       workspace_(gpu, kernels, timeout_s),
-      placed_(gpu.allocate(sizeof(uint64_t))) {
-  memory_.push_back(placed_);
-}
-
-GpuReceiver::~GpuReceiver() {
-  for (const CudaAddress address : memory_) gpu_.driver().free(address);
-}
+      placed_(gpu.allocate(sizeof(uint64_t))) {}
 
 char* GpuReceiver::allocate(size_t length_bytes) {
-  memory_.push_back(gpu_.allocate(length_bytes));
-  return reinterpret_cast<char*>(memory_.back());
+  return reinterpret_cast<char*>(gpu_.allocate(length_bytes));
 }
 
 void GpuReceiver::reset(const UnpackRun& run) {

@@ -4,13 +4,10 @@
 
 namespace verbena::tools::unpack {
 
-// Receives into GPU memory; a kernel a message.
+// Receives into GPU memory, which goes with the process; a kernel a message.
 class GpuReceiver final : public LiveReceiver {
  public:
   GpuReceiver(Gpu& gpu, KernelSet& kernels, uint32_t threads, double timeout_s);
-  GpuReceiver(const GpuReceiver&) = delete;
-  GpuReceiver& operator=(const GpuReceiver&) = delete;
-  ~GpuReceiver() override;
 
   int pointer_type() const override { return abi::kPtrCuda; }
   char* allocate(size_t length_bytes) override;
@@ -24,7 +21,6 @@ class GpuReceiver final : public LiveReceiver {
   uint32_t threads_;
   double timeout_s_;
   Workspace workspace_;
-  std::vector<CudaAddress> memory_;
   CudaAddress placed_;
 };
 

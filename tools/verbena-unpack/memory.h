@@ -7,7 +7,8 @@
 
 namespace verbena::tools::unpack {
 
-// GPU memory that is kept from case to case and only grows. Lives as long as its process's context.
+// GPU memory that is kept from case to case and only grows. It goes with the process: giving it back waits
+// for kernels, which may hang.
 class GpuArena {
  public:
   explicit GpuArena(const CudaDriver& driver) : driver_(driver) {}
@@ -37,13 +38,12 @@ class GpuArena {
 class HostArena {
  public:
   explicit HostArena(const CudaDriver& driver) : driver_(driver) {}
-  HostArena(const HostArena&) = delete;
-  HostArena& operator=(const HostArena&) = delete;
-  ~HostArena() { release(); }
 
   void* reserve(size_t length_bytes) {
     if (length_bytes <= length_bytes_) return address_;
-    release();
+    if (address_ != nullptr) driver_.check(driver_.free_host(address_), "cuMemFreeHost");
+    address_ = nullptr;
+    length_bytes_ = 0;
     driver_.check(driver_.allocate_host(&address_, length_bytes, kCudaHostMapped), "cuMemHostAlloc");
     driver_.check(driver_.get_mapped_address(&mapped_, address_, 0), "cuMemHostGetDevicePointer");
     length_bytes_ = length_bytes;
@@ -52,12 +52,6 @@ class HostArena {
   CudaAddress mapped() const { return mapped_; }
 
  private:
-  void release() {
-    if (address_ != nullptr) driver_.free_host(address_);
-    address_ = nullptr;
-    length_bytes_ = 0;
-  }
-
   const CudaDriver& driver_;
   void* address_ = nullptr;
   CudaAddress mapped_ = 0;

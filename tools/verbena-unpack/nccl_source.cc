@@ -64,7 +64,7 @@ std::string compile_nccl_kernel(const std::string& checkout, int compute_major, 
   const fs::path device = fs::path(checkout) / "src" / "device";
   const fs::path unpack = device / "network" / "unpack";
   if (!fs::exists(unpack / "unpack.h"))
-    throw ToolError("--nccl-source: no " + (unpack / "unpack.h").string() + " (NCCL 2.19 or later)");
+    throw ToolError("--nccl-source: no " + (unpack / "unpack.h").string() + " (NCCL 2.22 or later)");
   const std::string nvcc = find_nvcc();
   if (nvcc.empty())
     throw ToolError("--nccl-source: no nvcc in the PATH, nor in $CUDA_HOME/bin, to compile NCCL's code");

@@ -34,6 +34,7 @@ Workspace::Workspace(Gpu& gpu, KernelSet& kernels, double timeout_s)
       timeout_s_(timeout_s),
       queues_(gpu.driver()),
       host_bounce_(gpu.driver()),
+      exchange_(gpu.driver()),
       gpu_bounce_(gpu.driver()),
       buffers_(gpu.driver()),
       results_(gpu.driver()) {

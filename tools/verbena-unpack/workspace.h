@@ -24,6 +24,8 @@ class Workspace {
   // Fills all but the buffers.
   UnpackRun lay_out(const TestCase& test_case, uint64_t footprint_bytes);
   NetUnpackMeta* queues() { return queue_memory_; }
+  // Pinned host memory by which host and kernel talk during a run.
+  HostArena& exchange() { return exchange_; }
 
   void reset_buffers(const UnpackRun& run);
   // Where kernels count the slots that they refuse; set to 0 by reset_buffers.
@@ -39,7 +41,7 @@ class Workspace {
   KernelSet& kernels_;
   double timeout_s_;
   NetUnpackMeta* queue_memory_ = nullptr;
-  HostArena queues_, host_bounce_;
+  HostArena queues_, host_bounce_, exchange_;
   GpuArena gpu_bounce_, buffers_, results_;
 };
 

@@ -130,7 +130,7 @@ TEST_P(NcclUnpackTest, AfterAnAbortNothingIsPlacedWhateverTheCountsSay) {
 // Another group of the block aborts while this one unpacks: all its threads stop at the same message, or
 // none. Disabled while ncclNetDeviceUnpackInner lets each thread look at the abort for itself: those that see
 // it leave the others waiting for ever.
-TEST_P(NcclUnpackTest, DISABLED_AnAbortByAnotherGroupDividesNoGroup) {
+TEST_P(NcclUnpackTest, AnAbortByAnotherGroupDividesNoGroup) {
   for (uint64_t delay = 0; delay < 40; ++delay) {
     for (uint32_t peer = 0; peer < kPeers; ++peer) peers_[peer]->handle.head = kUnpackFreshHead + 7 * peer;
     World world(GetParam() + 4 * delay);

@@ -73,9 +73,13 @@ std::vector<TestCase> list_target_cases(uint32_t all_blocks) {
   Sweep base;
   base.blocks = {8, all_blocks};
   add(base);
-  Sweep one_by_one = base;
-  one_by_one.at_once = {1};
-  add(one_by_one);
+  Sweep together = base;
+  together.at_once = {16};
+  add(together);
+  Sweep long_messages = base;
+  long_messages.slices_bytes = {1 << 20, 4 << 20};
+  long_messages.slots = {4};
+  add(long_messages);
   Sweep pages = base;
   pages.pages = {{Kind::kFixed, 2048}, {Kind::kFixed, 16384}, {Kind::kFixed, 65536}, {Kind::kMixed, 0}};
   add(pages);
@@ -94,6 +98,7 @@ std::vector<TestCase> list_target_cases(uint32_t all_blocks) {
   add(threads);
   Sweep host = base;
   host.bounces = {BouncePlace::kHost};
+  host.blocks = {1, 8, all_blocks};
   add(host);
   Sweep small = base;
   small.slices_bytes = {4096, 65536, 131072};

@@ -26,7 +26,7 @@ struct TestCase {
   uint32_t source_align = 0;       // of each page's first byte, modulo 16
   uint32_t destination_align = 0;  // of the message's first byte, modulo 16
   uint32_t slots = 16;
-  uint32_t at_once = 16;  // messages that one call places
+  uint32_t at_once = 1;  // messages that one call places
   uint32_t blocks = 8;
   uint32_t threads = 512;
   BouncePlace bounce = BouncePlace::kGpu;
@@ -42,7 +42,7 @@ struct Sweep {
   std::vector<uint32_t> source_aligns{0};
   std::vector<uint32_t> destination_aligns{0};
   std::vector<uint32_t> slots{16};
-  std::vector<uint32_t> at_once{16};
+  std::vector<uint32_t> at_once{1};
   std::vector<uint32_t> blocks{8, 132};
   std::vector<uint32_t> threads{512};
   std::vector<BouncePlace> bounces{BouncePlace::kGpu};

@@ -53,7 +53,8 @@ VERBENA_DEVICE void ncclNetDeviceUnpackInner(State& state, const Group& group, C
                                              uint32_t group_index, uint32_t index, void* data) {
   const ReceiveQueue& queue = state.queues[group_index][index];
   const auto slot = static_cast<uint32_t>(queue.head % kUnpackQueueDepthSlots);
-  if (state.is_aborted() || queue.meta == nullptr) return;
+  // One answer for the whole group: another one may abort meanwhile.
+  if (group.any(state.is_aborted() || queue.meta == nullptr)) return;
   const UnpackResult result =
       unpack_message(group, state.scratch[group_index], copy, queue.meta, slot, queue.bounce, data);
   if (group.rank() != 0) return;
@@ -83,7 +84,9 @@ VERBENA_DEVICE void ncclNetDeviceUnpack(State& state, const Group& group, Copy& 
 template <typename State, typename Group, typename Copy>
 VERBENA_DEVICE WaitResult receive_message(State& state, const Group& group, Copy& copy, uint32_t group_index,
                                           uint32_t index, void* data) {
-  if (group.any(state.is_aborted())) return WaitResult::kAborted;
+  const bool is_bad = group_index >= State::kGroups || index >= State::kPeers;
+  if (is_bad && group.rank() == 0) state.report(ErrorCode::kBadIndex, group_index, index, 0);
+  if (group.any(is_bad || state.is_aborted())) return WaitResult::kAborted;
   if (group.rank() == 0) ncclNetDeviceIncrementHead(state, group_index, index);
   group.sync();
   const ReceiveQueue& queue = state.queues[group_index][index];

@@ -32,7 +32,10 @@ int attach_gpu(const Context& context, uint64_t address, uint64_t length, uint32
   const cuda::Driver& driver = *cuda::find_driver();
   const cuda::Context cuda_context = process.gpu_memory.get(gpu).context;
   const uint32_t rail = context.device->index;
-  if (!process.lanes[rail].prepare(driver, cuda_context) || !start_gpu_service(cuda_context)) {
+  const bool is_ready = process.lanes[rail].prepare(driver, cuda_context) &&
+                        start_gpu_service(cuda_context) &&
+                        (process.wire == nullptr || process.wire->prepare_gpu(rail, cuda_context));
+  if (!is_ready) {
     process.gpu_memory.detach(gpu);
     return ENOMEM;
   }
@@ -180,6 +183,7 @@ SOFTVERBS_API int ibv_dereg_mr(ibv_mr* base) {
   if (mr->is_imported) return EINVAL;  // ibv_unimport_mr
   Process* process = Process::get();
   process->segment().mr(mr->index).key.store(0);
+  if (process->wire != nullptr) process->wire->forget_memory(mr->base.lkey);
   wait_for_peers();
   detach_memory(mr->gpu);
   process->mrs.free(mr->index);

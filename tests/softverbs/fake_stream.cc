@@ -1,6 +1,8 @@
 #include <unistd.h>
 
+#include <atomic>
 #include <condition_variable>
+#include <cstdint>
 #include <deque>
 #include <mutex>
 #include <thread>
@@ -52,6 +54,8 @@ struct Stream {
   }
 };
 
+std::atomic<int64_t> copies_left{INT64_MAX};
+
 struct Event {
   Stream* stream = nullptr;
   uint64_t count = 0;
@@ -85,8 +89,14 @@ API cuEventQuery(Event* event) {
   std::lock_guard lock(event->stream->mutex);
   return event->stream->done >= event->count ? kSuccess : kNotReady;
 }
+// Of this stand-in: a test asks for refusals.
+API fakeRefuseCopiesAfter(int copies) {
+  copies_left.store(copies);
+  return kSuccess;
+}
 API cuMemcpyAsync(Pointer to, Pointer from, size_t bytes, Stream* stream) {
   if (!has_context()) return kInvalidContext;
+  if (copies_left.fetch_sub(1) <= 0) return kInvalidValue;
   uint8_t* target = resolve(to, bytes);
   const uint8_t* source = resolve(from, bytes);
   if (target == nullptr || source == nullptr) return kInvalidValue;

@@ -81,6 +81,10 @@ bool has_gpu_somewhere() {
   return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
+bool refuse_copies_after(int copies) {
+  return call("fakeRefuseCopiesAfter", copies) == 0;
+}
+
 TestMemory::TestMemory(Kind kind, int gpu, size_t bytes) : kind_(kind), gpu_(gpu), bytes_(bytes) {
   if (kind == Kind::kPageable) {
     address_ = reinterpret_cast<uint64_t>(malloc(bytes));
@@ -151,17 +155,30 @@ void TestMemory::clear() {
   write(std::vector<uint8_t>(bytes_));
 }
 
-bool TestMemory::matches(uint8_t seed, size_t offset, size_t bytes) const {
+std::vector<uint8_t> TestMemory::read(size_t offset, size_t bytes) const {
   std::vector<uint8_t> data(bytes);
-  if (bytes == 0) return true;
   if (!is_on_gpu(kind_)) {
     memcpy(data.data(), reinterpret_cast<const void*>(address_ + offset), bytes);
   } else {
     enter_gpu(gpu_);
     EXPECT_EQ(call("cuMemcpyDtoH_v2", static_cast<void*>(data.data()), Pointer{address_ + offset}, bytes), 0);
   }
+  return data;
+}
+
+bool TestMemory::matches(uint8_t seed, size_t offset, size_t bytes) const {
+  if (bytes == 0) return true;
+  const std::vector<uint8_t> data = read(offset, bytes);
   for (size_t i = 0; i < bytes; ++i) {
     if (data[i] != make_byte(seed, offset + i)) return false;
+  }
+  return true;
+}
+
+bool TestMemory::holds_only(uint8_t seed) const {
+  const std::vector<uint8_t> data = read(0, bytes_);
+  for (size_t i = 0; i < bytes_; ++i) {
+    if (data[i] != 0 && data[i] != make_byte(seed, i)) return false;
   }
   return true;
 }

@@ -27,6 +27,10 @@ int count_gpus();
 // Whether this process sees any, asked in a forked process: the caller may still fork.
 bool has_gpu_somewhere();
 
+// From now on the stand-in for CUDA refuses all asynchronous copies of this process but the next few. False
+// where a real driver is loaded.
+bool refuse_copies_after(int copies);
+
 class TestMemory {
  public:
   TestMemory(Kind kind, int gpu, size_t bytes);
@@ -40,9 +44,12 @@ class TestMemory {
   void clear();
   // Whether [offset, offset + bytes) holds what fill(seed) puts there.
   bool matches(uint8_t seed, size_t offset, size_t bytes) const;
+  // Whether each byte is one that fill(seed) puts there, or 0.
+  bool holds_only(uint8_t seed) const;
 
  private:
   void write(const std::vector<uint8_t>& data);
+  std::vector<uint8_t> read(size_t offset, size_t bytes) const;
 
   Kind kind_;
   int gpu_;

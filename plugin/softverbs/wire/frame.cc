@@ -29,6 +29,8 @@ bool is_valid(const Header& header, bool is_from_requester) {
   switch (header.kind) {
     case Kind::kRequest:
       return is_from_requester && is_request_valid(header);
+    case Kind::kAbandon:
+      return is_from_requester && header.length == 0;
     case Kind::kDatagram:
       return is_from_requester && is_datagram_valid(header);
     case Kind::kResponse:

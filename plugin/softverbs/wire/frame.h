@@ -11,19 +11,21 @@
 // names the slot. Whoever has requests connects; all its queue pairs that lead to one process and rail share
 // that link. A link has several streams. Each begins with a Hello in both directions; then come frames, a
 // header and `length` bytes of payload. Numbers are little-endian.
-//   connecting side:  kRequest (SEND, WRITE, READ, atomics; long ones in several chunks), kDatagram
+//   connecting side:  kRequest (SEND, WRITE, READ, atomics; long ones in several chunks), kDatagram, kAbandon
 //   listening side:   kResponse (what READs and atomics return, in chunks), kAcknowledge, kRefusal
 // Chunks of a long message take whichever stream has room; a short one stays on its queue pair's home stream.
 // Every stream carries chunks in the order in which they were posted, and the responder takes up the messages
 // of a queue pair strictly in sequence: it stops reading a stream whose next chunk belongs to a later
 // message. The oldest message of all is never held, so this cannot lock up.
 // A refusal for "not ready" starts a new round: the requester sends that message and all later ones again,
-// the responder drops what is left of the old round. Other refusals end the queue pair. A later session of
+// the responder drops what is left of the old round. Other refusals end the queue pair. A requester that will
+// not send all of a message says kAbandon where its chunk would have been, so that nothing waits for it: the
+// responder drops what is left of the round. A later session of
 // the same queue pair number (after a reset, or in a new process) starts at sequence 0.
 namespace verbena::softverbs::wire {
 
 inline constexpr uint32_t kMagic = 0x57565331;  // also tells the byte order
-inline constexpr uint16_t kProtocolVersion = 1;
+inline constexpr uint16_t kProtocolVersion = 2;
 inline constexpr uint32_t kMaxStreams = 16;
 inline constexpr uint32_t kMaxFrameBytes = 1 << 20;
 inline constexpr uint32_t kAtomicBytes = 16;  // payload of an atomic request: compare_add, swap
@@ -46,7 +48,7 @@ static_assert(sizeof(Hello) == 128);
 
 enum Unwelcome : uint16_t { kWelcome = 0, kOtherVersion, kOtherJob, kOtherProcess, kNoSuchLink };
 
-enum class Kind : uint8_t { kRequest = 1, kResponse, kAcknowledge, kRefusal, kDatagram };
+enum class Kind : uint8_t { kRequest = 1, kResponse, kAcknowledge, kRefusal, kDatagram, kAbandon };
 
 // Why a request was refused.
 enum Reason : uint8_t {
@@ -85,6 +87,18 @@ inline bool has_payload(uint8_t opcode) {
 }
 inline bool is_atomic_code(uint8_t opcode) {
   return opcode == IBV_WR_ATOMIC_CMP_AND_SWP || opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
+}
+
+// Of a request that will not be sent, or not to its end.
+inline Header make_abandon(const Header& request) {
+  Header header{};
+  header.kind = Kind::kAbandon;
+  header.source_qp = request.source_qp;
+  header.target_qp = request.target_qp;
+  header.session = request.session;
+  header.sequence = request.sequence;
+  header.round = request.round;
+  return header;
 }
 
 // Whether a header can come from us at all; nothing of it is used before.

@@ -1,8 +1,10 @@
 #include "softverbs/wire/gpu.h"
 
 #include <sched.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstring>
@@ -10,29 +12,15 @@
 #include "softverbs/clock.h"
 #include "softverbs/copy.h"
 #include "softverbs/process.h"
+#include "softverbs/wire/frame.h"
+#include "softverbs/wire/loop.h"
 
 namespace verbena::softverbs::wire {
 namespace {
 
 constexpr uint64_t kPatienceNs = 10'000'000'000;
+constexpr uint64_t kBounceBytes = kMaxFrameBytes;
 
-bool copy_and_wait(GpuLanes& lanes, uint32_t gpu, uint64_t to, uint64_t from, uint64_t bytes) {
-  GpuLane* lane = lanes.find(Process::get()->gpu_memory.get(gpu).context);
-  if (lane == nullptr) return false;
-  const uint64_t first = lane->ticket();
-  lane->copy({to, from, bytes, first});  // an origin of its own: joined with no other
-  const uint64_t last = lane->ticket(), deadline_ns = read_clock_ns() + kPatienceNs;
-  for (;;) {
-    const LaneState state = lane->look(first, last);
-    if (state != LaneState::kBusy) return state == LaneState::kDone;
-    if (read_clock_ns() > deadline_ns) return false;
-    sched_yield();
-  }
-}
-
-}  // namespace
-
-namespace {
 // By the kernel, which says so when the application has unmapped what it registered.
 bool store_host(const iovec& piece, const uint8_t* from) {
   static std::atomic<bool> is_forbidden{false};
@@ -45,46 +33,100 @@ bool store_host(const iovec& piece, const uint8_t* from) {
   copy_inorder(piece.iov_base, from, piece.iov_len);
   return true;
 }
+
 }  // namespace
 
-void load_host(const iovec& piece, uint8_t* to) {
-  const int error = read_pieces(getpid(), {piece}, {{to, piece.iov_len}});
-  if (error == EPERM || error == ENOSYS) memcpy(to, piece.iov_base, piece.iov_len);
+// Copies from memory that CUDA does not know are correct too, but slow: a refusal to pin is no failure.
+bool GpuPath::prepare(const cuda::Driver& driver, cuda::Context context) {
+  if (!lanes_.prepare(driver, context)) return false;
+  std::call_once(once_, [&] {
+    void* memory = mmap(nullptr, kBounceBytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    if (memory == MAP_FAILED) return;
+    const cuda::Scope scope(driver, context);
+    driver.host_register(memory, kBounceBytes, cuda::kHostRegisterPortable);
+    bounce_ = static_cast<uint8_t*>(memory);
+  });
+  return bounce_ != nullptr;
 }
 
-bool store_memory(GpuLanes& lanes, const Memory& memory, const uint8_t* from) {
-  for (size_t i = 0; i < memory.pieces.size(); ++i) {
-    const iovec& piece = memory.pieces[i];
-    if (memory.gpus[i] == 0) {
-      if (!store_host(piece, from)) return false;
-    } else if (!copy_and_wait(lanes, memory.gpus[i], reinterpret_cast<uint64_t>(piece.iov_base),
-                              reinterpret_cast<uint64_t>(from), piece.iov_len)) {
+bool GpuPath::copy_and_wait(uint32_t gpu, uint64_t to, uint64_t from, uint64_t bytes) {
+  GpuLane* lane = lanes_.find(Process::get()->gpu_memory.get(gpu).context);
+  if (lane == nullptr || is_lost_) return false;
+  const uint64_t first = lane->ticket();
+  lane->copy({to, from, bytes, first});  // an origin of its own: joined with no other
+  const uint64_t last = lane->ticket(), deadline_ns = read_clock_ns() + kPatienceNs;
+  for (;;) {
+    const LaneState state = lane->look(first, last);
+    if (state != LaneState::kBusy) return state == LaneState::kDone;
+    if (read_clock_ns() > deadline_ns) {
+      is_lost_ = true;  // the copy may still come: nobody uses the bounce memory again
       return false;
     }
+    sched_yield();
+  }
+}
+
+bool GpuPath::write(uint32_t gpu, uint64_t to, const uint8_t* from, uint64_t bytes) {
+  for (uint64_t done = 0; done < bytes;) {
+    const uint64_t take = std::min(bytes - done, kBounceBytes);
+    if (is_lost_ || bounce_ == nullptr) return false;
+    memcpy(bounce_, from + done, take);
+    if (!copy_and_wait(gpu, to + done, reinterpret_cast<uint64_t>(bounce_), take)) return false;
+    done += take;
+  }
+  return true;
+}
+
+bool GpuPath::read(uint32_t gpu, uint64_t from, uint8_t* to, uint64_t bytes) {
+  for (uint64_t done = 0; done < bytes;) {
+    const uint64_t take = std::min(bytes - done, kBounceBytes);
+    if (bounce_ == nullptr) return false;
+    if (!copy_and_wait(gpu, reinterpret_cast<uint64_t>(bounce_), from + done, take)) return false;
+    memcpy(to + done, bounce_, take);
+    done += take;
+  }
+  return true;
+}
+
+bool load_host(const iovec& piece, uint8_t* to) {
+  const int error = read_pieces(getpid(), {piece}, {{to, piece.iov_len}});
+  if (error == EPERM || error == ENOSYS) memcpy(to, piece.iov_base, piece.iov_len);
+  return error == 0 || error == EPERM || error == ENOSYS;
+}
+
+bool store_memory(Loop& loop, const Memory& memory, const uint8_t* from) {
+  if (memory.has_gpu && !loop.is_own_thread()) return false;
+  for (size_t i = 0; i < memory.pieces.size(); ++i) {
+    const iovec& piece = memory.pieces[i];
+    const uint64_t to = reinterpret_cast<uint64_t>(piece.iov_base);
+    const bool is_stored = memory.gpus[i] == 0 ? store_host(piece, from)
+                                               : loop.gpu_path.write(memory.gpus[i], to, from, piece.iov_len);
+    if (!is_stored) return false;
     from += piece.iov_len;
   }
   return true;
 }
 
-bool copy_from_gpu(GpuLanes& lanes, const Memory& memory, uint64_t offset, uint8_t* to, uint64_t bytes) {
+bool load_memory(Loop& loop, const Memory& memory, uint64_t offset, uint8_t* to, uint64_t bytes) {
+  if (memory.has_gpu && !loop.is_own_thread()) return false;
   for (size_t i = 0; i < memory.pieces.size() && bytes > 0; ++i) {
     const iovec& piece = memory.pieces[i];
     if (offset >= piece.iov_len) {
       offset -= piece.iov_len;
       continue;
     }
-    const uint64_t take = piece.iov_len - offset < bytes ? piece.iov_len - offset : bytes;
-    const uint64_t from = reinterpret_cast<uint64_t>(piece.iov_base) + offset;
-    if (memory.gpus[i] == 0) {
-      memcpy(to, reinterpret_cast<const void*>(from), take);
-    } else if (!copy_and_wait(lanes, memory.gpus[i], reinterpret_cast<uint64_t>(to), from, take)) {
-      return false;
-    }
+    const uint64_t take = std::min(piece.iov_len - offset, bytes);
+    auto* from = static_cast<uint8_t*>(piece.iov_base) + offset;
+    const bool is_loaded =
+        memory.gpus[i] == 0 ? load_host({from, take}, to)
+                            : loop.gpu_path.read(memory.gpus[i], reinterpret_cast<uint64_t>(from), to, take);
+    if (!is_loaded) return false;
     to += take;
     bytes -= take;
     offset = 0;
   }
-  return true;
+  return bytes == 0;
 }
 
 }  // namespace verbena::softverbs::wire

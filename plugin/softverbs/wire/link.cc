@@ -97,14 +97,21 @@ void Link::submit(std::shared_ptr<OutMessage> message, bool from_poster) {
 }
 
 void Link::cancel(uint32_t qp_index) {
+  // A later message may have overtaken a short one that its home stream had no room for; a long one, never.
+  std::shared_ptr<OutMessage> overtaken;
   {
     std::lock_guard lock(queue_mutex_);
     std::erase_if(queue_, [&](const std::shared_ptr<OutMessage>& message) {
-      return message->qp_index == qp_index && message->source == nullptr;
+      if (message->qp_index != qp_index || message->source != nullptr) return false;
+      if (overtaken == nullptr && message->home != kAnyStream) overtaken = message;
+      return true;
     });
   }
   for (uint32_t index = 0; index < hello.streams; ++index) {
-    if (Stream* stream = get_stream(index)) stream->cancel(qp_index);
+    Stream* stream = get_stream(index);
+    if (stream == nullptr) continue;
+    stream->cancel(qp_index);
+    if (overtaken != nullptr && overtaken->home == index) stream->abandon(overtaken->header);
   }
 }
 

@@ -102,6 +102,7 @@ bool Loop::run() {
     } else {
       eventfd_t ignored;
       eventfd_read(wake_, &ignored);
+      if (!is_own_thread() && wants_thread_.load()) eventfd_write(wake_, 1);  // it was for the thread
     }
   }
   bool was_busy = count > 0;
@@ -111,6 +112,10 @@ bool Loop::run() {
     {
       std::lock_guard lock(tasks_mutex_);
       tasks.swap(tasks_);
+      if (is_own_thread()) {
+        tasks.insert(tasks.end(), thread_tasks_.begin(), thread_tasks_.end());
+        thread_tasks_.clear();
+      }
     }
     tasks.insert(tasks.end(), at_end_.begin(), at_end_.end());
     at_end_.clear();
@@ -127,7 +132,11 @@ bool Loop::has_poller() const {
          read_clock_ns() - last_poll_ns_.load(std::memory_order_relaxed) < kPollerNs;
 }
 
-void Loop::call_thread() {
+void Loop::post_to_thread(std::function<void()> task) {
+  {
+    std::lock_guard lock(tasks_mutex_);
+    thread_tasks_.push_back(std::move(task));
+  }
   if (wants_thread_.exchange(true)) return;
   eventfd_write(wake_, 1);
 }

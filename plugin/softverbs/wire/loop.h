@@ -7,7 +7,7 @@
 #include <mutex>
 #include <vector>
 
-#include "softverbs/gpu_lane.h"
+#include "softverbs/wire/gpu.h"
 
 namespace verbena::softverbs::wire {
 
@@ -45,11 +45,11 @@ class Loop {
   void quiesce();
   bool is_mine() const;  // this thread has the turn
 
-  GpuLanes lanes;  // used with the turn, by the loop's own thread
+  GpuPath gpu_path;
 
   bool is_own_thread() const;
-  // What is to do is for the loop's own thread: pollers stay away until it has come.
-  void call_thread();
+  // Runs the task in the loop's own thread, with the turn; pollers stay away until it has come.
+  void post_to_thread(std::function<void()> task);
 
  private:
   bool has_poller() const;
@@ -69,7 +69,7 @@ class Loop {
   uint64_t housekeeping_due_ns_ = 0;
 
   std::mutex tasks_mutex_;
-  std::vector<std::function<void()>> tasks_;
+  std::vector<std::function<void()>> tasks_, thread_tasks_;
 };
 
 }  // namespace verbena::softverbs::wire

@@ -33,12 +33,19 @@ bool resolve(const Target& target, uint64_t offset, uint64_t bytes, Memory& memo
   return bytes == 0;
 }
 
-void store_tail(Transfer& transfer, GpuLanes& lanes) {
+bool holds(const Memory& memory) {
+  Segment& segment = Process::get()->segment();
+  return std::all_of(memory.keys.begin(), memory.keys.end(), [&](uint32_t key) {
+    return key == 0 || segment.mr(get_key_index(key)).key.load(std::memory_order_acquire) == key;
+  });
+}
+
+void store_tail(Transfer& transfer, Loop& loop) {
   const uint32_t bytes = transfer.tail_bytes();
   if (bytes == 0 || transfer.error.load() != 0) return;
   Memory memory;
   const bool is_stored = resolve(transfer.target, transfer.bytes - bytes, bytes, memory) &&
-                         store_memory(lanes, memory, transfer.tail);
+                         store_memory(loop, memory, transfer.tail);
   if (!is_stored) transfer.error.store(kOperationError);
 }
 

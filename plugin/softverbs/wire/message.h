@@ -4,11 +4,12 @@
 #include <memory>
 #include <vector>
 
-#include "softverbs/gpu_lane.h"
 #include "softverbs/operation.h"
 #include "softverbs/wire/frame.h"
 
 namespace verbena::softverbs::wire {
+
+class Loop;
 
 // Registered memory of a queue pair's process that a message goes into or, of a READ's response, comes from.
 // Named by keys, not addresses: each look at it checks them again.
@@ -25,6 +26,9 @@ struct Target {
 // what it was.
 bool resolve(const Target& target, uint64_t offset, uint64_t bytes, Memory& memory);
 
+// Whether the keys under which a request's memory was gathered are still in use.
+bool holds(const Memory& memory);
+
 // A message that is arriving, in chunks, perhaps on several streams at a time.
 struct Transfer {
   virtual ~Transfer() = default;
@@ -39,7 +43,7 @@ struct Transfer {
 };
 
 // Stores the tail of a complete transfer. Sets `error` when that is no longer possible.
-void store_tail(Transfer& transfer, GpuLanes& lanes);
+void store_tail(Transfer& transfer, Loop& loop);
 
 inline constexpr uint32_t kAnyStream = UINT32_MAX;
 

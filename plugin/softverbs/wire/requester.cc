@@ -87,6 +87,7 @@ void rewind(Qp& qp, uint64_t number) {
     out.flying.pop_back();
   }
   qp.send_queue.started = number;
+  out.refused = UINT64_MAX;
 }
 
 void wait_and_retry(Qp& qp, const Header& header) {
@@ -220,7 +221,7 @@ void end_response(Stream& stream, const Header& header, const std::shared_ptr<Tr
   }
   transfer->received += header.length;
   if (transfer->received < transfer->bytes) return;
-  store_tail(*transfer, stream.loop().lanes);
+  store_tail(*transfer, stream.loop());
   flying->is_answered = true;
   conclude(*qp);
   start_all(*qp);
@@ -241,8 +242,7 @@ void take_refusal(Link& link, const Header& header) {
   Qp* qp = find_requester(link, header, lock);
   if (qp == nullptr) return;
   Outbound& out = get_outbound(*qp);
-  if (out.round != header.round || out.refused != UINT64_MAX || header.sequence >= qp->send_queue.started)
-    return;
+  if (out.round != header.round || header.sequence >= std::min(out.refused, qp->send_queue.started)) return;
   if (header.code == kGone) return fail_oldest(*qp, IBV_WC_RETRY_EXC_ERR);
   out.acknowledged = std::max(out.acknowledged, header.sequence);
   conclude(*qp);
@@ -250,6 +250,19 @@ void take_refusal(Link& link, const Header& header) {
   if (header.code == kReceiverNotReady || header.code == kPeerNotReady) return wait_and_retry(*qp, header);
   out.refused = header.sequence;
   out.failure = explain(header.code);
+  conclude(*qp);
+}
+
+void fail_request(Link& link, const Header& request, ibv_wc_status status) {
+  Header header = request;
+  header.target_qp = request.source_qp;
+  std::unique_lock<std::mutex> lock;
+  Qp* qp = find_requester(link, header, lock);
+  if (qp == nullptr) return;
+  Outbound& out = get_outbound(*qp);
+  if (out.round != header.round || header.sequence >= std::min(out.refused, qp->send_queue.started)) return;
+  out.refused = header.sequence;
+  out.failure = status;
   conclude(*qp);
 }
 

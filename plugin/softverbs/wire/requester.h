@@ -47,6 +47,7 @@ Verdict begin_response(Link& link, const Header& header, std::shared_ptr<Transfe
 void end_response(Stream& stream, const Header& header, const std::shared_ptr<Transfer>& transfer);
 void take_acknowledgement(Link& link, const Header& header);
 void take_refusal(Link& link, const Header& header);
+void fail_request(Link& link, const Header& request, ibv_wc_status status);  // its bytes cannot be had
 void fail_requests(Link& link);
 void flush_soon(Qp& qp);  // its state is ERR
 // Fails requests of peers that have disappeared.

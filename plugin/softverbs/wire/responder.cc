@@ -16,17 +16,6 @@ Inbound& get_inbound(Qp& qp) {
   return qp.wire->inbound;
 }
 
-Header make_reply(Kind kind, const Header& request, uint64_t sequence) {
-  Header reply{};
-  reply.kind = kind;
-  reply.source_qp = request.target_qp;
-  reply.target_qp = request.source_qp;
-  reply.session = request.session;
-  reply.sequence = sequence;
-  reply.round = request.round;
-  return reply;
-}
-
 void refuse(Stream& stream, const Header& request, uint64_t sequence, Reason reason, uint32_t timer = 0) {
   Header refusal = make_reply(Kind::kRefusal, request, sequence);
   refusal.code = reason;
@@ -42,24 +31,18 @@ void release_held(Inbound& in) {
   in.held.clear();
 }
 
-// Refuses the expected message and drops what else comes of its round.
-Verdict refuse_round(Inbound& in, Stream& stream, const Header& header, Reason reason, uint32_t timer = 0) {
+// Drops what else comes of the round.
+Verdict end_round(Inbound& in, const Header& header) {
   in.round = header.round + 1;
   in.current.reset();
-  refuse(stream, header, in.expected, reason, timer);
   release_held(in);
   return Verdict::kDrop;
 }
 
-Reason get_reason(ibv_wc_status status) {
-  switch (status) {
-    case IBV_WC_REM_ACCESS_ERR:
-      return kAccessError;
-    case IBV_WC_REM_INV_REQ_ERR:
-      return kInvalidRequest;
-    default:
-      return kOperationError;
-  }
+// Refuses the expected message.
+Verdict refuse_round(Inbound& in, Stream& stream, const Header& header, Reason reason, uint32_t timer = 0) {
+  refuse(stream, header, in.expected, reason, timer);
+  return end_round(in, header);
 }
 
 // Both queue pairs end in the error state.
@@ -152,26 +135,6 @@ void finish_message(Inbound& in) {
   release_held(in);
 }
 
-void respond(Stream& stream, const Header& request, std::unique_ptr<Target> source,
-             std::vector<uint8_t> copy) {
-  auto message = std::make_shared<OutMessage>();
-  message->header = make_reply(Kind::kResponse, request, request.sequence);
-  message->header.bytes = message->payload_bytes = request.bytes;
-  message->qp_index = get_qp_index(request.target_qp);
-  message->copy = std::move(copy);
-  message->local.add(reinterpret_cast<uint64_t>(message->copy.data()), message->copy.size(), 0, 0);
-  if (source != nullptr) {
-    Memory memory;
-    message->local.clear();
-    message->local.has_gpu = resolve(*source, 0, request.bytes, memory) && memory.has_gpu;
-    message->source = std::move(source);
-  }
-  constexpr uint32_t kStripeBytes = 128 << 10;
-  message->chunk_bytes = 2 * kStripeBytes;
-  message->home = request.bytes <= kStripeBytes ? stream.index : kAnyStream;
-  stream.link().submit(std::move(message), true);
-}
-
 Verdict begin_read(Qp& qp, Stream& stream, const Header& header) {
   if (!stream.link().has_room()) return Verdict::kBreak;
   auto source = std::make_unique<Target>(get_inbound(qp).current->target);
@@ -199,16 +162,19 @@ void enter_session(Inbound& in, const Header& header) {
   in.expected = 0;
   in.is_lost = false;
   in.current.reset();
+  release_held(in);
 }
 
 Verdict take_in_order(Qp& qp, Link& link, Stream& stream, const Header& header) {
   Inbound& in = get_inbound(qp);
-  if (header.sequence < in.expected) return Verdict::kBreak;
+  const bool is_abandoned = header.kind == Kind::kAbandon;
+  if (header.sequence < in.expected) return is_abandoned ? Verdict::kDrop : Verdict::kBreak;
   if (header.sequence > in.expected) {
     if (in.is_lost) return refuse_round(in, stream, header, kGone);
     in.held.push_back({link.shared_from_this(), &stream, read_clock_ns()});
     return Verdict::kHold;
   }
+  if (is_abandoned) return end_round(in, header);
   if (in.current != nullptr) return continues(*in.current, header) ? Verdict::kPlace : Verdict::kBreak;
   in.round = header.round;
   const Verdict verdict = begin_message(qp, stream, header);
@@ -221,7 +187,7 @@ Verdict take_in_order(Qp& qp, Link& link, Stream& stream, const Header& header) 
 Verdict begin_request(Link& link, Stream& stream, const Header& header, std::shared_ptr<Transfer>& transfer) {
   Qp* qp = get_wire()->find_qp(header.target_qp);
   if (qp == nullptr || qp->base.qp_type != IBV_QPT_RC) {
-    if (header.offset == 0) refuse(stream, header, header.sequence, kGone);
+    if (header.offset == 0 && header.kind == Kind::kRequest) refuse(stream, header, header.sequence, kGone);
     return Verdict::kDrop;
   }
   Inbound& in = get_inbound(*qp);
@@ -248,7 +214,7 @@ void end_request(Stream& stream, const Header& header, const std::shared_ptr<Tra
     return stream.link().fail("a message that is too long");
   transfer->received += header.length;
   if (transfer->received < transfer->bytes) return;
-  store_tail(*transfer, stream.loop().lanes);
+  store_tail(*transfer, stream.loop());
   InboundMessage& message = *in.current;
   if (transfer->error.load() != 0) {
     const std::shared_ptr<Transfer> keep = transfer;

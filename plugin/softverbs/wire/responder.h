@@ -37,6 +37,16 @@ void end_request(Stream& stream, const Header& header, const std::shared_ptr<Tra
 void execute_request(Stream& stream, const Header& header, Transfer& transfer, const uint8_t* operands);
 void deliver_datagram(Link& link, const Header& header, const uint8_t* payload);
 
+// What goes back; response.cc.
+Header make_reply(Kind kind, const Header& request, uint64_t sequence);
+Reason get_reason(ibv_wc_status status);
+void respond(Stream& stream, const Header& request, std::unique_ptr<Target> source,
+             std::vector<uint8_t> copy);
+// A READ's bytes cannot be had: what its requester hears, and what becomes of the queue pair. The second in a
+// loop, without its queue pair's mutexes.
+Header refuse_response(const OutMessage& message, ibv_wc_status status);
+void fail_responder(const Target& source, ibv_wc_status status);
+
 // Gives up waiting for a message that a held stream has been waiting for too long.
 void check_held(Port& port);
 

@@ -36,6 +36,9 @@ class Stream : public Watched {
   void pump_soon();  // in the loop
   // Forgets frames of a queue pair's requests: afterwards the stream does not refer to their memory.
   void cancel(uint32_t qp_index);
+  // A registration ends: what is left of a request's frame is taken from it while it is there.
+  void forget_memory(uint32_t key);
+  void abandon(const Header& request);  // it, or what is left of it, will not come
   // How long the other host has not been heard of.
   uint64_t get_silence_ns();
 
@@ -46,10 +49,11 @@ class Stream : public Watched {
   // stream_send.cc; with send_mutex_.
   bool pump_once();
   bool begin_frame();
-  bool find_payload(bool is_gpu);
+  ibv_wc_status find_payload(bool is_gpu);
+  void give_up_frame(ibv_wc_status status);
   ssize_t send_some();
   void account(size_t bytes);
-  void keep_remainder();
+  bool keep_remainder();
 
   // stream_receive.cc; with the turn.
   void receive();
@@ -84,6 +88,7 @@ class Stream : public Watched {
   Header frame_{};
   std::vector<iovec> output_;  // what is left of the frame
   bool is_begun_ = false;      // some of the frame is out
+  bool is_broken_ = false;     // what is left of the frame cannot be had any more
   std::vector<uint8_t> remainder_;
 
   Reading reading_ = Reading::kHello;

@@ -96,7 +96,7 @@ Stream::Buffered Stream::work_off() {
         return Buffered::kStopped;
       case Reading::kPayload: {
         if (needs_gpu_ && !loop_.is_own_thread()) {
-          loop_.call_thread();
+          loop_.post_to_thread([link = link_.shared_from_this(), this] { receive(); });
           return Buffered::kStopped;
         }
         if (!take_payload()) return Buffered::kNeedsMore;
@@ -143,6 +143,7 @@ Stream::Buffered Stream::take_up() {
   Verdict verdict = Verdict::kDrop;
   switch (header_.kind) {
     case Kind::kRequest:
+    case Kind::kAbandon:
       verdict = begin_request(link_, *this, header_, transfer_);
       break;
     case Kind::kResponse:
@@ -205,8 +206,7 @@ void Stream::store(const uint8_t* from, uint32_t bytes) {
   const uint32_t body = at < tail_start ? std::min(bytes, tail_start - at) : 0;
   if (body < bytes) memcpy(transfer_->tail + (at + body - tail_start), from + body, bytes - body);
   if (body == 0 || transfer_->error.load(std::memory_order_relaxed) != 0) return;
-  const bool is_stored =
-      resolve(transfer_->target, at, body, memory_) && store_memory(loop_.lanes, memory_, from);
+  const bool is_stored = resolve(transfer_->target, at, body, memory_) && store_memory(loop_, memory_, from);
   if (!is_stored) transfer_->error.store(kOperationError);
 }
 
@@ -236,6 +236,7 @@ ssize_t Stream::receive_directly(bool& is_possible) {
   if (at >= tail_start || transfer_->error.load(std::memory_order_relaxed) != 0) return -1;
   const uint32_t bytes = std::min(header_.length - done_, tail_start - at);
   if (bytes < kDirectBytes || needs_gpu_ || !resolve(transfer_->target, at, bytes, memory_)) return -1;
+  if (memory_.has_gpu) return -1;
   is_possible = true;
   msghdr message{};
   message.msg_iov = memory_.pieces.data();

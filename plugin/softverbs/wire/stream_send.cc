@@ -10,6 +10,8 @@
 #include "softverbs/wire/descriptors.h"
 #include "softverbs/wire/gpu.h"
 #include "softverbs/wire/link.h"
+#include "softverbs/wire/requester.h"
+#include "softverbs/wire/responder.h"
 
 namespace verbena::softverbs::wire {
 namespace {
@@ -91,7 +93,7 @@ void Stream::pump() {
 // False when the connection is broken.
 bool Stream::pump_once() {
   for (int frames = 0; fd_ >= 0 && is_connected_;) {
-    if (control_.size() > kMaxControl) return false;
+    if (is_broken_ || control_.size() > kMaxControl) return false;
     if (output_.empty() && is_ready_ && begin_frame() && ++frames > kPosterFrames && !loop_.is_mine()) {
       pump_soon();
       return true;
@@ -102,8 +104,12 @@ bool Stream::pump_once() {
     }
     if (send_some() >= 0) continue;
     if (errno == EINTR) continue;
+    if (errno == EFAULT && !is_begun_ && control_.empty() && message_ != nullptr) {
+      give_up_frame(message_->source != nullptr ? IBV_WC_REM_OP_ERR : IBV_WC_LOC_PROT_ERR);
+      continue;
+    }
     if (errno != EAGAIN) return false;
-    if (message_ != nullptr && message_->source != nullptr) keep_remainder();
+    if (message_ != nullptr && message_->source != nullptr && !keep_remainder()) return false;
     watch(wants_room_, true);
     return true;
   }
@@ -115,46 +121,55 @@ bool Stream::begin_frame() {
     bool is_gpu = false;
     message_ = link_.cut_frame(index, loop_.is_own_thread(), frame_, is_gpu);
     if (message_ == nullptr) {
-      if (is_gpu) {
-        loop_.call_thread();
-        pump_soon();
-      }
+      if (is_gpu) loop_.post_to_thread([link = link_.shared_from_this(), this] { pump(); });
       return false;
     }
     output_.assign(1, {&frame_, sizeof(frame_)});
     is_begun_ = false;
-    if (frame_.length == 0 || find_payload(is_gpu)) return true;
-    output_.clear();
-    message_.reset();
+    const ibv_wc_status status = frame_.length == 0 ? IBV_WC_SUCCESS : find_payload(is_gpu);
+    if (status == IBV_WC_SUCCESS) return true;
+    give_up_frame(status);
   }
 }
 
-// Of a request: what was gathered when it was posted. Of a response: what the keys say now.
-bool Stream::find_payload(bool is_gpu) {
+// Not a byte of the frame is out: the peer is told that it will not come, and whoever owns the message.
+void Stream::give_up_frame(ibv_wc_status status) {
+  const std::shared_ptr<OutMessage> message = std::move(message_);
+  output_.clear();
+  if (message->source != nullptr) {
+    const Header refusal = refuse_response(*message, status);
+    append(control_, &refusal, sizeof(refusal));
+    loop_.post([message, status] { fail_responder(*message->source, status); });
+  } else if (message->header.kind == Kind::kRequest) {
+    const Header abandon = make_abandon(message->header);
+    append(control_, &abandon, sizeof(abandon));
+    loop_.post(
+        [link = link_.shared_from_this(), message, status] { fail_request(*link, message->header, status); });
+  }
+}
+
+// Of a request: what was gathered when it was posted, if its keys still hold. Of a response: what the keys
+// say now.
+ibv_wc_status Stream::find_payload(bool is_gpu) {
   Memory whole, *memory = &message_->local;
   uint64_t offset = frame_.offset;
-  if (message_->header.kind == Kind::kRequest && is_atomic_code(frame_.code)) offset = 0;
-  if (message_->source != nullptr) {
-    if (!resolve(*message_->source, offset, frame_.length, whole)) {
-      Header refusal = message_->header;
-      refusal.kind = Kind::kRefusal;
-      refusal.code = kAccessError;
-      refusal.length = 0;
-      append(control_, &refusal, sizeof(refusal));
-      return false;
-    }
+  const bool is_request = message_->source == nullptr;
+  if (!is_request) {
+    if (!resolve(*message_->source, offset, frame_.length, whole)) return IBV_WC_REM_ACCESS_ERR;
     memory = &whole;
     offset = 0;
+  } else if (!holds(*memory)) {
+    return IBV_WC_LOC_PROT_ERR;
   }
-  if (is_gpu) {
-    remainder_.resize(frame_.length);
-    // Refused, the bytes are not those: the requester's own queue pair is what suffers.
-    copy_from_gpu(loop_.lanes, *memory, offset, remainder_.data(), frame_.length);
-    output_.push_back({remainder_.data(), remainder_.size()});
-    return true;
+  if (!is_gpu && !memory->has_gpu) {
+    for (const iovec& piece : slice_pieces(memory->pieces, offset, frame_.length)) output_.push_back(piece);
+    return IBV_WC_SUCCESS;
   }
-  for (const iovec& piece : slice_pieces(memory->pieces, offset, frame_.length)) output_.push_back(piece);
-  return true;
+  remainder_.resize(frame_.length);
+  if (!load_memory(loop_, *memory, offset, remainder_.data(), frame_.length))
+    return is_request ? IBV_WC_GENERAL_ERR : IBV_WC_REM_OP_ERR;
+  output_.push_back({remainder_.data(), remainder_.size()});
+  return IBV_WC_SUCCESS;
 }
 
 ssize_t Stream::send_some() {
@@ -193,25 +208,53 @@ void Stream::account(size_t bytes) {
   message_.reset();
 }
 
-// From here on the frame refers to no memory but the stream's.
-void Stream::keep_remainder() {
-  if (output_.empty()) return;
+// From here on the frame refers to no memory but the stream's. False when the bytes are gone: the frame has
+// begun, so the connection cannot go on.
+bool Stream::keep_remainder() {
+  if (output_.empty()) return true;
   std::vector<uint8_t> rest(count_bytes(output_));
   uint64_t done = 0;
   for (const iovec& piece : output_) {
-    load_host(piece, rest.data() + done);
+    if (!load_host(piece, rest.data() + done)) is_broken_ = true;
     done += piece.iov_len;
   }
   remainder_.swap(rest);
   output_.assign(1, {remainder_.data(), remainder_.size()});
+  return !is_broken_;
 }
 
 void Stream::cancel(uint32_t qp_index) {
+  Header request{};
+  {
+    std::lock_guard lock(send_mutex_);
+    if (message_ == nullptr || message_->source != nullptr || message_->qp_index != qp_index) return;
+    if (is_begun_) {
+      if (!keep_remainder()) pump_soon();
+      return;
+    }
+    request = message_->header;
+    output_.clear();
+    message_.reset();
+  }
+  abandon(request);
+}
+
+void Stream::forget_memory(uint32_t key) {
   std::lock_guard lock(send_mutex_);
-  if (message_ == nullptr || message_->source != nullptr || message_->qp_index != qp_index) return;
-  if (is_begun_) return keep_remainder();
-  output_.clear();
-  message_.reset();
+  if (message_ == nullptr || message_->source != nullptr) return;
+  const auto& keys = message_->local.keys;
+  if (std::find(keys.begin(), keys.end(), key) == keys.end()) return;
+  if (!is_begun_) give_up_frame(IBV_WC_LOC_PROT_ERR);
+  if (!keep_remainder() || !is_begun_) pump_soon();
+}
+
+void Stream::abandon(const Header& request) {
+  {
+    std::lock_guard lock(send_mutex_);
+    const Header abandon = make_abandon(request);
+    append(control_, &abandon, sizeof(abandon));
+  }
+  pump_soon();
 }
 
 uint64_t Stream::get_silence_ns() {

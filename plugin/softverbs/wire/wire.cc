@@ -57,6 +57,14 @@ void Wire::start() {
   });
 }
 
+bool Wire::prepare_gpu(uint32_t rail, cuda::Context context) {
+  start();
+  const auto& loops = get_port(rail).loops;
+  return std::all_of(loops.begin(), loops.end(), [&](const std::unique_ptr<Loop>& loop) {
+    return loop->gpu_path.prepare(*cuda::find_driver(), context);
+  });
+}
+
 void Wire::poll(uint32_t rail) {
   if (is_active_.load(std::memory_order_relaxed)) get_port(rail).loops[0]->poll();
 }
@@ -97,6 +105,15 @@ std::shared_ptr<Link> Wire::join(Port& port, const Hello& hello) {
   if (accepted_.size() >= kMaxAccepted) return nullptr;
   set_active();
   return accepted_[key] = std::make_shared<Link>(port, false, hello, 0);
+}
+
+void Wire::forget_memory(uint32_t key) {
+  const std::lock_guard lock(links_mutex_);
+  for (const auto& [unused, link] : links_) {
+    for (uint32_t index = 0; index < link->hello.streams; ++index) {
+      if (Stream* stream = link->get_stream(index)) stream->forget_memory(key);
+    }
+  }
 }
 
 void Wire::forget(const std::shared_ptr<Link>& link) {

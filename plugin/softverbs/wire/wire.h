@@ -20,12 +20,14 @@ class Wire {
 
   Port& get_port(uint32_t rail) { return *port_of_rail_[rail]; }
   const std::vector<std::unique_ptr<Port>>& ports() const { return ports_; }
-  void poll(uint32_t rail);  // while the application polls a completion queue
-  void quiesce();            // of all loops
-  void leave();              // at exit: sends what is owed
+  void poll(uint32_t rail);                                // while the application polls a completion queue
+  void quiesce();                                          // of all loops
+  bool prepare_gpu(uint32_t rail, cuda::Context context);  // false when CUDA refuses
+  void leave();                                            // at exit: sends what is owed
 
   // The link to a queue pair's process; made when there is none.
   std::shared_ptr<Link> get_link(uint32_t rail, const ibv_gid& peer, uint32_t qp_number);
+  void forget_memory(uint32_t key);                            // no stream refers to it afterwards
   std::shared_ptr<Link> join(Port& port, const Hello& hello);  // of an accepted stream; null: refused
   void forget(const std::shared_ptr<Link>& link);
 

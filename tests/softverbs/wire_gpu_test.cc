@@ -1,0 +1,212 @@
+#include <unistd.h>
+
+#include <cstdlib>
+#include <functional>
+#include <memory>
+
+#include "fixture.h"
+#include "gpu_memory.h"
+
+#undef ibv_reg_mr
+
+// Copies to and from a GPU that CUDA refuses while a message is on the wire: the request fails with the
+// status that says where, no byte arrives that was not sent, and other queue pairs of the same connections go
+// on. Runs with every message on the wire, against the stand-in for CUDA.
+namespace verbena::softverbs_test {
+namespace {
+
+constexpr size_t kBytes = 3 << 20;
+constexpr uint8_t kSeed = 77;
+constexpr int kAllowed[] = {0, 1, 3};  // copies before the refusals begin
+
+struct Registered {
+  Registered(Node& node, Kind kind) : memory(kind, 0, kBytes) {
+    mr = ibv_reg_mr(node.pd, reinterpret_cast<void*>(memory.address()), kBytes, kAllAccess);
+    EXPECT_NE(mr, nullptr) << get_name(kind);
+    memory.fill(kSeed);
+  }
+  ~Registered() { EXPECT_EQ(ibv_dereg_mr(mr), 0); }
+  TestMemory memory;
+  ibv_mr* mr;
+};
+
+// One end: a queue pair that will fail, one that must not, and memory.
+struct End {
+  explicit End(Kind kind) : failing(node), other(node), side(node, kind) {}
+  void join(int socket) {
+    meet(socket, failing);
+    meet(socket, other);
+  }
+  Send make(ibv_wr_opcode opcode, const RemoteMemory& far) {
+    Send send(opcode, 1);
+    send.sges.push_back({side.memory.address(), kBytes, side.mr->lkey});
+    send.to(far.address, far.rkey);
+    return send;
+  }
+  Node node;
+  QueuePair failing, other;
+  Registered side;
+};
+
+enum class Verb {
+  kClear,
+  kRefuse,
+  kAllow,
+  kPostReceive,
+  kHoldsOnly,
+  kMatches,
+  kHasFailed,
+  kHasReceived,
+  kEnd
+};
+struct Command {
+  Verb verb;
+  int value;
+};
+
+bool obey(End& end, const Command& command) {
+  const ibv_sge sge{end.side.memory.address(), kBytes, end.side.mr->lkey};
+  ibv_recv_wr request{}, *bad = nullptr;
+  ibv_wc wc{};
+  switch (command.verb) {
+    case Verb::kClear:
+      end.side.memory.clear();
+      return true;
+    case Verb::kRefuse:
+      return refuse_copies_after(command.value);
+    case Verb::kAllow:
+      return refuse_copies_after(INT32_MAX);
+    case Verb::kPostReceive:
+      request.sg_list = const_cast<ibv_sge*>(&sge);
+      request.num_sge = 1;
+      return ibv_post_recv(end.failing.qp, &request, &bad) == 0;
+    case Verb::kHoldsOnly:
+      return end.side.memory.holds_only(kSeed);
+    case Verb::kMatches:
+      return end.side.memory.matches(kSeed, 0, kBytes);
+    case Verb::kHasFailed:  // soon: the requester may hear of it first
+      for (int i = 0; i < 5000 && end.failing.query_state() != IBV_QPS_ERR; ++i) usleep(1000);
+      return end.failing.query_state() == IBV_QPS_ERR;
+    case Verb::kHasReceived:
+      return ibv_poll_cq(end.node.cq, 1, &wc) > 0 && wc.status == IBV_WC_SUCCESS;
+    case Verb::kEnd:
+      break;
+  }
+  return true;
+}
+
+bool ask(int socket, Verb verb, int value = 0) {
+  tell(socket, Command{verb, value});
+  return hear<bool>(socket);
+}
+
+// Two processes with one kind of memory each; `near` drives.
+void run_pair(Kind near_kind, Kind far_kind, const std::function<void(int, End&, RemoteMemory)>& body) {
+  Child far([&](int socket) {
+    count_gpus();
+    End end(far_kind);
+    end.join(socket);
+    tell(socket, RemoteMemory{end.side.memory.address(), end.side.mr->rkey});
+    for (;;) {
+      const auto command = hear<Command>(socket);
+      tell(socket, obey(end, command));
+      if (command.verb == Verb::kEnd || ::testing::Test::HasFailure()) return;
+    }
+  });
+  Child near([&](int) {  // CUDA does not survive a fork
+    count_gpus();
+    End end(near_kind);
+    end.join(far.socket());
+    const auto remote = hear<RemoteMemory>(far.socket());
+    body(far.socket(), end, remote);
+    EXPECT_TRUE(ask(far.socket(), Verb::kEnd));
+  });
+}
+
+// The connections, which both queue pairs share, do not wait for what will never come.
+void expect_others_go_on(int socket, End& end, const RemoteMemory& far) {
+  EXPECT_TRUE(ask(socket, Verb::kAllow));
+  refuse_copies_after(INT32_MAX);
+  end.side.memory.fill(kSeed);
+  for (int i = 0; i < 4; ++i) ASSERT_EQ(end.make(IBV_WR_RDMA_WRITE, far).post(end.other), 0);
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(end.node.wait_completion().status, IBV_WC_SUCCESS);
+  EXPECT_TRUE(ask(socket, Verb::kMatches));
+}
+
+class WireGpuTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (getenv("SOFTVERBS_FORCE_WIRE") == nullptr) GTEST_SKIP() << "SOFTVERBS_FORCE_WIRE is not set: skipped";
+    Child probe([](int socket) { tell(socket, count_gpus() > 0 && refuse_copies_after(INT32_MAX)); });
+    if (!hear<bool>(probe.socket())) GTEST_SKIP() << "the stand-in for CUDA is not loaded: skipped";
+  }
+};
+
+TEST_F(WireGpuTest, RefusedAtTheRequestersSource) {
+  for (const ibv_wr_opcode opcode : {IBV_WR_RDMA_WRITE, IBV_WR_SEND}) {
+    for (const int allowed : kAllowed) {
+      SCOPED_TRACE(allowed);
+      run_pair(Kind::kDevice, Kind::kPageable, [&](int socket, End& end, RemoteMemory far) {
+        EXPECT_TRUE(ask(socket, Verb::kClear));
+        EXPECT_TRUE(ask(socket, Verb::kPostReceive));
+        refuse_copies_after(allowed);
+        for (int i = 0; i < 3; ++i) ASSERT_EQ(end.make(opcode, far).post(end.failing), 0);
+        EXPECT_EQ(end.node.wait_completion().status, IBV_WC_GENERAL_ERR);
+        EXPECT_EQ(end.node.wait_completion().status, IBV_WC_WR_FLUSH_ERR);
+        EXPECT_EQ(end.node.wait_completion().status, IBV_WC_WR_FLUSH_ERR);
+        EXPECT_EQ(end.failing.query_state(), IBV_QPS_ERR);
+        EXPECT_FALSE(ask(socket, Verb::kHasReceived));
+        EXPECT_TRUE(ask(socket, Verb::kHoldsOnly));
+        expect_others_go_on(socket, end, far);
+      });
+    }
+  }
+}
+
+TEST_F(WireGpuTest, RefusedAtTheRespondersTarget) {
+  for (const int allowed : kAllowed) {
+    SCOPED_TRACE(allowed);
+    run_pair(Kind::kPageable, Kind::kDevice, [&](int socket, End& end, RemoteMemory far) {
+      EXPECT_TRUE(ask(socket, Verb::kClear));
+      EXPECT_TRUE(ask(socket, Verb::kRefuse, allowed));
+      ASSERT_EQ(end.make(IBV_WR_RDMA_WRITE, far).post(end.failing), 0);
+      EXPECT_EQ(end.node.wait_completion().status, IBV_WC_REM_OP_ERR);
+      EXPECT_TRUE(ask(socket, Verb::kHasFailed));
+      EXPECT_TRUE(ask(socket, Verb::kHoldsOnly));
+      expect_others_go_on(socket, end, far);
+    });
+  }
+}
+
+TEST_F(WireGpuTest, RefusedAtTheRespondersSource) {
+  for (const int allowed : kAllowed) {
+    SCOPED_TRACE(allowed);
+    run_pair(Kind::kPageable, Kind::kDevice, [&](int socket, End& end, RemoteMemory far) {
+      end.side.memory.clear();
+      EXPECT_TRUE(ask(socket, Verb::kRefuse, allowed));
+      ASSERT_EQ(end.make(IBV_WR_RDMA_READ, far).post(end.failing), 0);
+      EXPECT_EQ(end.node.wait_completion().status, IBV_WC_REM_OP_ERR);
+      EXPECT_TRUE(ask(socket, Verb::kHasFailed));
+      EXPECT_TRUE(end.side.memory.holds_only(kSeed));
+      expect_others_go_on(socket, end, far);
+    });
+  }
+}
+
+TEST_F(WireGpuTest, RefusedAtTheRequestersTarget) {
+  for (const int allowed : kAllowed) {
+    SCOPED_TRACE(allowed);
+    run_pair(Kind::kDevice, Kind::kPageable, [&](int socket, End& end, RemoteMemory far) {
+      end.side.memory.clear();
+      refuse_copies_after(allowed);
+      ASSERT_EQ(end.make(IBV_WR_RDMA_READ, far).post(end.failing), 0);
+      EXPECT_EQ(end.node.wait_completion().status, IBV_WC_LOC_PROT_ERR);
+      EXPECT_EQ(end.failing.query_state(), IBV_QPS_ERR);
+      EXPECT_TRUE(end.side.memory.holds_only(kSeed));
+      expect_others_go_on(socket, end, far);
+    });
+  }
+}
+
+}  // namespace
+}  // namespace verbena::softverbs_test

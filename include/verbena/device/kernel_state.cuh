@@ -30,6 +30,19 @@ struct alignas(8) ErrorWord {
   }
 };
 
+// Faults that a test asks for, in KernelArguments::faults. Compiled in only with VERBENA_DEVICE_FAULTS;
+// without it the mask is ignored.
+enum class Fault : uint64_t {
+  kDelayPlacing = 1,  // a group pauses about a microsecond between a message's arrival and its placing
+  kForceAbort = 2,    // the next receive ends as if the abort word were set
+  kCorruptCount = 4,  // a message's count reads as more than a slot can hold
+};
+#ifdef VERBENA_DEVICE_FAULTS
+inline constexpr bool kHasFaults = true;
+#else
+inline constexpr bool kHasFaults = false;
+#endif
+
 // What a launch is told; the host writes it once, to memory that the GPU reads. A multiple of 16 bytes.
 struct alignas(16) KernelArguments {
   static constexpr int kMaskWords = 4;
@@ -40,6 +53,7 @@ struct alignas(16) KernelArguments {
   TraceRing* trace;                            // may be null
   uint32_t groups, peers;                      // of receive_handles; at most the state's
   uint64_t timeout_ns;                         // of each wait
+  uint64_t faults;                             // a set of Fault
 };
 static_assert(sizeof(KernelArguments) % 16 == 0, "copied by 16 bytes");
 
@@ -70,6 +84,10 @@ struct alignas(16) KernelState {
   }
   VERBENA_DEVICE bool is_aborted() const { return load_relaxed<Scope::kBlock>(&aborted) != 0; }
   VERBENA_DEVICE void mark_aborted() { store_relaxed<Scope::kBlock>(&aborted, 1); }
+
+  VERBENA_DEVICE bool has_fault(Fault fault) const {
+    return kHasFaults && (arguments.faults & static_cast<uint64_t>(fault)) != 0;
+  }
 
   // The first report of a launch is kept. Any thread.
   VERBENA_DEVICE void report(ErrorCode code, uint32_t group, uint32_t peer, uint32_t slot) {

@@ -92,7 +92,9 @@ VERBENA_DEVICE WaitResult receive_message(State& state, const Group& group, Copy
   const ReceiveQueue& queue = state.queues[group_index][index];
   const auto slot = static_cast<uint32_t>(queue.head % kUnpackQueueDepthSlots);
   UnpackScratch<State::kBatchDescriptors>& scratch = state.scratch[group_index];
-  const MessageWait wait = wait_message(group, scratch, queue.meta, slot, state.make_limits());
+  MessageWait wait = wait_message(group, scratch, queue.meta, slot, state.make_limits());
+  if (state.has_fault(Fault::kForceAbort)) wait.result = WaitResult::kAborted;
+  if (state.has_fault(Fault::kCorruptCount)) wait.count = kUnpackMaxDescriptors + 1;
   if (wait.result != WaitResult::kReached) {
     if (group.rank() == 0) {
       state.mark_aborted();
@@ -101,12 +103,18 @@ VERBENA_DEVICE WaitResult receive_message(State& state, const Group& group, Copy
     }
     return wait.result;
   }
+  if (state.has_fault(Fault::kDelayPlacing)) pause(1000);
   const UnpackResult result =
       unpack_message(group, scratch, copy, queue.meta, slot, wait.count, queue.bounce, data);
-  if (group.rank() == 0) {
-    if (result == UnpackResult::kBadCount) state.report(ErrorCode::kBadCount, group_index, index, slot);
-    trace(state.arguments.trace, TraceEvent::kMessagePlaced, group_index, index, queue.head);
+  if (result == UnpackResult::kBadCount) {
+    if (group.rank() == 0) {
+      state.mark_aborted();
+      state.report(ErrorCode::kBadCount, group_index, index, slot);
+    }
+    return WaitResult::kAborted;
   }
+  if (group.rank() == 0)
+    trace(state.arguments.trace, TraceEvent::kMessagePlaced, group_index, index, queue.head);
   return WaitResult::kReached;
 }
 

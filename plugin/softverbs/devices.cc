@@ -11,8 +11,8 @@ namespace {
 
 const int not_a_driver = 0;
 
-// The same in every process of a host, another on every host and rail.
-uint64_t make_guid(uint32_t device) {
+// The same in every process of a host, most probably another on every other host.
+uint64_t hash_host() {
   uint64_t hash = 0xcbf29ce484222325ull;
   char boot_id[64] = "";
   if (FILE* file = fopen("/proc/sys/kernel/random/boot_id", "re")) {
@@ -22,8 +22,21 @@ uint64_t make_guid(uint32_t device) {
   for (const char* letter = boot_id; *letter != '\0'; ++letter) {
     hash = (hash ^ static_cast<uint8_t>(*letter)) * 0x100000001b3ull;
   }
-  constexpr uint64_t kLocalPrefix = 0x0253560000000000ull;  // a locally administered address
-  return kLocalPrefix | (hash & 0xffffffff00ull) | (device + 1);
+  return hash;
+}
+
+// Of a rail without an address on the network: locally administered, and not one that names an address.
+uint64_t make_guid(uint64_t host, uint32_t device) {
+  constexpr uint64_t kPrefix = 0x0253570000000000ull;
+  return kPrefix | (host & 0xffffffff00ull) | (device + 1);
+}
+
+// 127.a.b.rail with a.b of the host, so that another host's is recognised as not ours.
+void fill_loopback(uint64_t host, uint32_t device, ibv_gid& gid) {
+  const auto high = static_cast<uint8_t>(host >> 32), low = static_cast<uint8_t>(host >> 40);
+  const uint8_t third = high == 0 && low == 0 ? 1 : low;  // 127.0.0.x is everybody's
+  const uint8_t address[] = {0xff, 0xff, 127, high, third, static_cast<uint8_t>(device + 1)};
+  memcpy(gid.raw + 10, address, sizeof(address));
 }
 
 Device* make_device(uint32_t index) {
@@ -63,7 +76,7 @@ uint32_t count_devices() {
 
 // Exactly two, and one of them IPv4: NCCL then picks it without looking for its type in sysfs.
 ibv_gid get_gid(uint32_t device, int index) {
-  static const uint64_t guid_of_rail_0 = make_guid(0);
+  static const uint64_t host = hash_host();
   ibv_gid gid{};
   const auto& addresses = wire::get_rail_addresses();
   const bool is_wired = device < addresses.size();
@@ -71,10 +84,9 @@ ibv_gid get_gid(uint32_t device, int index) {
   if (index == 0) {
     gid.global.subnet_prefix = swap_to_network(0xfe80000000000000ull);
     const uint64_t named = is_wired ? wire::make_guid(addresses[device], device) : 0;
-    gid.global.interface_id = swap_to_network(named != 0 ? named : guid_of_rail_0 + device);
+    gid.global.interface_id = swap_to_network(named != 0 ? named : make_guid(host, device));
   } else if (index == 1) {
-    const uint8_t address[] = {0xff, 0xff, 127, 0, 0, static_cast<uint8_t>(device + 1)};
-    memcpy(gid.raw + 10, address, sizeof(address));
+    fill_loopback(host, device, gid);
   }
   return gid;
 }

@@ -1,10 +1,14 @@
 #include "softverbs/queue_pair_state.h"
 
+#include <arpa/inet.h>
+
 #include <cerrno>
 #include <cstring>
 
 #include "softverbs/queue_pair.h"
 #include "softverbs/rail_worker.h"
+#include "softverbs/wire/address.h"
+#include "softverbs/wire/end.h"
 
 namespace verbena::softverbs {
 namespace {
@@ -34,11 +38,29 @@ void store_attributes(Qp& qp, const ibv_qp_attr& from, int mask) {
   qp.shared->qkey.set(to.qkey);
 }
 
+// A GID that no way leads to is an error, as for a network without a route.
+int check_route(const Qp& qp, const ibv_gid& gid) {
+  if (is_local_gid(gid) || (qp.wire != nullptr && wire::leads_away(gid))) return 0;
+  char name[INET6_ADDRSTRLEN] = "";
+  inet_ntop(AF_INET6, gid.raw, name, sizeof(name));
+  warn("queue pair %u: GID %s is not of this host, and no network leads there: set SOFTVERBS_NETDEVS %s",
+       qp.base.qp_num, name,
+       qp.wire == nullptr ? "(such as eth0) on all hosts to reach other hosts" : "on that host too");
+  return ENETUNREACH;
+}
+
+int check_type(const Qp& qp) {
+  if (!qp.is_wired || qp.base.qp_type != IBV_QPT_UC) return 0;
+  warn("queue pair %u: unreliable connections (UC) do not work between hosts: use RC", qp.base.qp_num);
+  return EOPNOTSUPP;
+}
+
 // Finds the process at the other end. Nobody there is no error, as on a wire: sends will fail by and by.
 int connect(Qp& qp) {
   qp.peer = nullptr;
   const uint32_t number = qp.attributes.dest_qp_num;
   const ibv_gid& gid = qp.attributes.ah_attr.grh.dgid;
+  if (const int error = check_route(qp, gid); error != 0) return error;
   qp.is_wired = qp.wire != nullptr && (get_config().force_wire || !is_local_gid(gid));
   if (!qp.is_wired && is_local_gid(gid)) {
     qp.peer = Process::get()->find_peer(number);
@@ -57,6 +79,7 @@ int connect(Qp& qp) {
     if (qp.peer != nullptr && !has_gid(qp.peer->segment->qp(get_qp_index(number)).device.get(), gid))
       qp.peer = nullptr;
   }
+  if (const int error = check_type(qp); error != 0) return error;
   Process::get()->connected[qp.index].store(qp.peer);
   qp.shared->peer_number.set(number);
   return 0;

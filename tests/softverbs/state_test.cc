@@ -1,5 +1,7 @@
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
+#include <string>
 
 #include "fixture.h"
 
@@ -112,10 +114,30 @@ TEST(StateTest, RailsDiffer) {
   EXPECT_EQ(ibv_query_gid(context, 1, 1, &second), 0);
   EXPECT_EQ(first.global.interface_id, device.node_guid);
   EXPECT_EQ(second.raw[10], 0xff);
-  EXPECT_EQ(second.raw[15], 2) << "127.0.0.2";
+  EXPECT_EQ(second.raw[12], 127);
+  EXPECT_EQ(second.raw[15], 2) << "127.a.b.2";
   EXPECT_EQ(ibv_query_gid(context, 1, 2, &second), -1);
   EXPECT_EQ(ibv_close_device(context), 0);
   ibv_free_device_list(devices);
+}
+
+// Without a wire another host's GIDs lead nowhere: not by chance to a process of this host.
+TEST(StateTest, GidsOfOtherHostsAreRefused) {
+  if (getenv("SOFTVERBS_NETDEVS") != nullptr) GTEST_SKIP() << "other hosts can be reached: skipped";
+  Node node;
+  QueuePair pair(node);
+  const Address own = pair.address();
+  EXPECT_FALSE(own.gid.raw[13] == 0 && own.gid.raw[14] == 0) << "127.0.0.x is everybody's";
+  Address address_of_other = own, guid_of_other = own;
+  address_of_other.gid.raw[13] ^= 1;
+  ASSERT_EQ(ibv_query_gid(node.context, 1, 0, &guid_of_other.gid), 0);
+  guid_of_other.gid.raw[12] ^= 1;
+  ASSERT_EQ(pair.to_init(), 0);
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(pair.to_ready_to_receive(address_of_other), ENETUNREACH);
+  EXPECT_EQ(pair.to_ready_to_receive(guid_of_other), ENETUNREACH);
+  EXPECT_NE(::testing::internal::GetCapturedStderr().find("SOFTVERBS_NETDEVS"), std::string::npos);
+  EXPECT_EQ(pair.to_ready_to_receive(own), 0);
 }
 
 // NCCL's own header has a shorter ibv_qp_attr and keeps one on its stack.

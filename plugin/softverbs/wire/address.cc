@@ -142,6 +142,15 @@ bool find_address(const ibv_gid& gid, ibv_gid& address) {
   return true;
 }
 
+bool leads_away(const ibv_gid& gid) {
+  constexpr uint8_t kLoopback = 127;
+  const auto is_loopback = [](const ibv_gid& of) { return is_mapped(of) && of.raw[12] == kLoopback; };
+  ibv_gid address;
+  if (!find_address(gid, address)) return false;
+  const auto& own = get_rail_addresses();  // may be of the loopback themselves
+  return !is_loopback(address) || std::any_of(own.begin(), own.end(), is_loopback);
+}
+
 bool is_same(const ibv_gid& a, const ibv_gid& b) {
   return memcmp(a.raw, b.raw, sizeof(a.raw)) == 0;
 }

@@ -25,6 +25,9 @@ uint64_t make_guid(const ibv_gid& address, uint32_t device);
 // The address behind a GID of either kind. False when it has none.
 bool find_address(const ibv_gid& gid, ibv_gid& address);
 
+// Whether another host can be behind a GID: not when it has no address, or one that hosts without a wire use.
+bool leads_away(const ibv_gid& gid);
+
 bool is_same(const ibv_gid& a, const ibv_gid& b);
 socklen_t fill_socket_address(const ibv_gid& address, uint16_t port, sockaddr_storage& to);
 ibv_gid read_socket_address(const sockaddr_storage& from);

@@ -84,6 +84,7 @@ void Wire::leave() {
 }
 
 std::shared_ptr<Link> Wire::get_link(uint32_t rail, const ibv_gid& peer, uint32_t qp_number) {
+  if (!leads_away(peer)) return nullptr;
   Port& port = get_port(rail);
   const auto number = static_cast<uint16_t>(get_config().port + get_qp_slot(qp_number));
   const LinkKey key{&port, make_key(&peer), number};

@@ -80,7 +80,7 @@ VERBENA_DEVICE void ncclNetDeviceUnpack(State& state, const Group& group, Copy& 
 }
 
 // One whole receive of a kernel of ours: next slot, wait, place. All threads of the group get the same
-// answer; an abort or a deadline is reported, and makes everything after it return at once.
+// answer; an abort, a deadline or a count out of range is reported, and makes all later ones return at once.
 template <typename State, typename Group, typename Copy>
 VERBENA_DEVICE WaitResult receive_message(State& state, const Group& group, Copy& copy, uint32_t group_index,
                                           uint32_t index, void* data) {

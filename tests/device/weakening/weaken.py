@@ -22,6 +22,7 @@ PROGRAMS = {
     "wait.cuh": ["order/wait_test.cc", "receive_test.cc"],
     "group.cuh": ["order/group_test.cc", "receive_test.cc"],
     "barrier.cuh": ["order/barrier_test.cc"],
+    "piece_walk.cuh": ["receive_test.cc"],
     "unpack.cuh": ["receive_test.cc"],
     "bulk_unpack.cuh": ["receive_test.cc"],
     "kernel_state.cuh": ["receive_test.cc", "nccl_unpack_test.cc"],

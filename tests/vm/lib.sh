@@ -89,6 +89,8 @@ heal() {
     done
   done | ip -batch -
   ip -6 -batch - < <(for rail in 0 1; do for host in 0 1; do
+    # An interface that was down has lost its routes.
+    echo "route replace fd00:$rail::/64 dev h${host}r$rail table 1$host$rail"
     echo "neigh replace fd00:$rail::$((2 - host)) lladdr 02:00:00:00:0$((1 - host)):0$rail dev h${host}r$rail"
   done; done)
 }

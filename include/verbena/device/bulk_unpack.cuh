@@ -36,7 +36,7 @@ class CopyThroughShared {
     if (lane() == 0) {
       for (uint32_t stage = 0; stage < stages; ++stage) init_copy_barrier(barriers_ + stage, 1);
     }
-    sync_warp();
+    // The other lanes look at them after the barriers in which a batch is staged.
   }
 
   template <typename Group, int kBatch>

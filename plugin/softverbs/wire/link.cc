@@ -158,6 +158,21 @@ void Link::fail(const char* why) {
   if (is_requester) fail_requests(*this);
 }
 
+void Link::end_stream() {
+  uint64_t never = 0;
+  ending_since_ns_.compare_exchange_strong(never, read_clock_ns());
+  const uint32_t ended = ended_streams_.fetch_add(1) + 1;
+  uint32_t present = 0;
+  for (uint32_t index = 0; index < hello.streams; ++index) present += get_stream(index) != nullptr ? 1 : 0;
+  if (!is_requester || ended >= present) fail("closed by the peer");
+}
+
+void Link::check_end() {
+  constexpr uint64_t kPatienceNs = 5'000'000'000;
+  const uint64_t since_ns = ending_since_ns_.load();
+  if (since_ns != 0 && read_clock_ns() - since_ns > kPatienceNs) fail("closed by the peer");
+}
+
 uint64_t Link::get_silence_ns() {
   uint64_t silence_ns = get_stream(0) == nullptr ? read_clock_ns() - born_ns : 0;
   for (uint32_t index = 0; index < hello.streams; ++index) {

@@ -43,6 +43,10 @@ class Link : public std::enable_shared_from_this<Link> {
   // Ends it: every stream is closed by its loop, queue pairs with requests under way fail.
   void fail(const char* why);
   uint64_t get_silence_ns();
+  // The peer has closed a stream. What it acknowledged before may still come on others, so a requester's link
+  // ends with the last of them, or when they take too long.
+  void end_stream();
+  void check_end();
 
  private:
   std::atomic<bool> is_dead_{false}, is_up_{false}, has_all_{false};
@@ -51,6 +55,8 @@ class Link : public std::enable_shared_from_this<Link> {
   std::array<std::atomic<Stream*>, kMaxStreams> streams_{};
   std::array<std::unique_ptr<Stream>, kMaxStreams> owned_;
   std::mutex add_mutex_;
+  std::atomic<uint32_t> ended_streams_{0};
+  std::atomic<uint64_t> ending_since_ns_{0};  // 0: no stream has ended
 };
 
 }  // namespace verbena::softverbs::wire

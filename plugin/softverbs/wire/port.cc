@@ -124,6 +124,7 @@ void Port::keep_house() {
     if (now_ns - caller->since_ns > kCallerPatienceNs) late.push_back(caller);
   }
   for (const auto& caller : late) dismiss(*caller);
+  wire.check_links(*this);
   check_deadlines(*this);
   check_held(*this);
 }

@@ -57,6 +57,7 @@ class Stream : public Watched {
 
   // stream_receive.cc; with the turn.
   void receive();
+  void end();
   Buffered work_off();
   bool take_hello();
   bool take_header();
@@ -97,6 +98,7 @@ class Stream : public Watched {
   Header header_{};                     // of the chunk that is arriving
   std::shared_ptr<Transfer> transfer_;  // null: its payload is dropped, or taken as a whole
   uint32_t done_ = 0;                   // of its payload
+  bool has_ended_ = false;              // the peer has closed it
   bool needs_gpu_ = false;              // the transfer's memory is a GPU's
   Memory memory_;
   std::vector<Header> acknowledgements_;

@@ -33,9 +33,15 @@ void Stream::on_ready(uint32_t events) {
     if (!is_connected_) finish_connect();
     pump();
   }
-  if ((events & (EPOLLERR | EPOLLHUP)) != 0 && reading_ == Reading::kHeld)
+  if ((events & (EPOLLERR | EPOLLHUP)) != 0 && (reading_ == Reading::kHeld || has_ended_))
     return link_.fail("connection lost");
   if ((events & (EPOLLIN | EPOLLERR | EPOLLHUP)) != 0 && fd_ >= 0 && is_connected_) receive();
+}
+
+void Stream::end() {
+  has_ended_ = true;
+  watch_data(false);
+  link_.end_stream();
 }
 
 void Stream::finish_connect() {
@@ -62,10 +68,10 @@ void Stream::close() {
 
 void Stream::receive() {
   if (buffer_.empty()) buffer_.resize(kBufferBytes);
-  for (ssize_t left = kTurnBytes; fd_ >= 0;) {
+  for (ssize_t left = kTurnBytes; fd_ >= 0 && !has_ended_;) {
     if (work_off() == Buffered::kStopped || left <= 0) return;  // what was read is worked off in any case
     const ssize_t count = receive_more();
-    if (count == 0) return link_.fail("closed by the peer");
+    if (count == 0) return end();
     if (count < 0 && errno == EAGAIN) return;
     if (count < 0 && errno != EINTR) return link_.fail(strerror(errno));
     left -= count;

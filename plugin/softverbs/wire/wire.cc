@@ -108,6 +108,17 @@ std::shared_ptr<Link> Wire::join(Port& port, const Hello& hello) {
   return accepted_[key] = std::make_shared<Link>(port, false, hello, 0);
 }
 
+void Wire::check_links(Port& port) {
+  std::vector<std::shared_ptr<Link>> links;
+  {
+    const std::lock_guard lock(links_mutex_);
+    for (const auto& [key, link] : links_) {
+      if (std::get<0>(key) == &port) links.push_back(link);
+    }
+  }
+  for (const auto& link : links) link->check_end();
+}
+
 void Wire::forget_memory(uint32_t key) {
   const std::lock_guard lock(links_mutex_);
   for (const auto& [unused, link] : links_) {

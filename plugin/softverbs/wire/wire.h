@@ -30,6 +30,7 @@ class Wire {
   void forget_memory(uint32_t key);                            // no stream refers to it afterwards
   std::shared_ptr<Link> join(Port& port, const Hello& hello);  // of an accepted stream; null: refused
   void forget(const std::shared_ptr<Link>& link);
+  void check_links(Port& port);  // of a loop: ends those whose peer is closing them for too long
 
   // What a loop finds stays until its turn ends.
   void add_qp(Qp& qp);

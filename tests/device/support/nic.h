@@ -36,6 +36,7 @@ class Connection {
   UnpackDeviceHandle* handle() { return &handle_; }
   const UnpackDeviceHandle& handle() const { return handle_; }
   uint8_t* destination(uint32_t message) { return destinations_[message]->data(); }
+  size_t length_bytes(uint32_t message) const { return destinations_[message]->length_bytes(); }
   // The kernel stores here how many messages it is done with.
   uint64_t* consumed() { return &consumed_; }
 

@@ -23,9 +23,9 @@ PROGRAMS = {
     "group.cuh": ["order/group_test.cc", "receive_test.cc"],
     "barrier.cuh": ["order/barrier_test.cc"],
     "piece_walk.cuh": ["receive_test.cc"],
-    "unpack.cuh": ["receive_test.cc"],
+    "unpack.cuh": ["visibility_test.cc", "receive_test.cc"],
     "bulk_unpack.cuh": ["receive_test.cc"],
-    "kernel_state.cuh": ["receive_test.cc", "nccl_unpack_test.cc"],
+    "kernel_state.cuh": ["visibility_test.cc", "receive_test.cc", "nccl_unpack_test.cc"],
     "nccl_unpack.cuh": ["receive_test.cc", "nccl_unpack_test.cc"],
     "trace.cuh": ["nccl_unpack_test.cc"],
 }

@@ -63,7 +63,7 @@ TEST(Report, ACheckPrintsOnlyWhatIsWrong) {
   report.finish("");
   const std::string text = testing::internal::GetCapturedStdout();
   EXPECT_EQ(report.wrong_bytes(), 17U);
-  EXPECT_NE(text.find("# WRONG: 8x512 4K/512K +0/+0 by 16 gpu, bulk: 17 bytes, the first somewhere"),
+  EXPECT_NE(text.find("# WRONG: 8x512 4K/512K +0/+0 by 1 gpu, bulk: 17 bytes, the first somewhere"),
             std::string::npos)
       << text;
   EXPECT_NE(text.find("# 2 runs checked, 17 wrong bytes"), std::string::npos) << text;
@@ -77,8 +77,8 @@ TEST(Picture, HasAPlotForEachNumberOfBlocks) {
   testing::internal::GetCapturedStdout();
   const std::string plot = write_plot(report.document(), "it's.svg");
   EXPECT_NE(plot.find("set output 'it''s.svg'"), std::string::npos) << plot;
-  EXPECT_NE(plot.find("\"132x512 mixed/512K +0/+0 by 16 gpu\" 1900 1400 2000"), std::string::npos) << plot;
-  EXPECT_NE(plot.find("\"8x512 4K/512K +0/+0 by 16 gpu\" 320 0 400"), std::string::npos) << plot;
+  EXPECT_NE(plot.find("\"132x512 mixed/512K +0/+0 by 1 gpu\" 1900 1400 2000"), std::string::npos) << plot;
+  EXPECT_NE(plot.find("\"8x512 4K/512K +0/+0 by 1 gpu\" 320 0 400"), std::string::npos) << plot;
   if (find_program("gnuplot").empty()) GTEST_SKIP() << "no gnuplot here";
   const std::string file = testing::TempDir() + "verbena_unpack.svg";
   EXPECT_TRUE(draw_picture(report.document(), file));

@@ -107,8 +107,8 @@ TEST(TestCase, TheTargetsAreEachThereOnce) {
   EXPECT_EQ(names.size(), cases.size());
   for (const char* name :
        {"8x512 4K/512K +0/+0 by 16 gpu", "8x512 4K/512K +0/+0 by 1 gpu", "132x512 4K/512K +0/+0 by 16 gpu",
-        "8x512 64K/512K +0/+0 by 16 gpu", "8x512 4K/512K +1/+0 by 16 gpu", "8x512 4K/512K +0/+1 by 16 gpu",
-        "132x512 4K/512K +0/+0 by 16 host"})
+        "8x512 64K/512K +0/+0 by 1 gpu", "8x512 4K/512K +1/+0 by 1 gpu", "8x512 4K/512K +0/+1 by 1 gpu",
+        "132x512 4K/512K +0/+0 by 1 host"})
     EXPECT_EQ(names.count(name), 1U) << name;
 }
 

@@ -5,7 +5,9 @@
 #include <cstdio>
 #include <cstring>
 
+#include "base/clock.h"
 #include "base/log.h"
+#include "base/parameters.h"
 #include "verbs/gid_choice.h"
 
 namespace verbena::transport {
@@ -119,7 +121,8 @@ bool Link::is_drained() const {
   return std::all_of(pairs_.begin(), pairs_.end(), [](const auto& pair) { return pair.is_drained(); });
 }
 
-std::string Link::describe_lost_address() {
+std::string Link::describe_lost_address(int64_t waited_ns) {
+  if (waited_ns < base::parameters().peer_grace_ms * base::kNsPerMs) return {};
   for (uint32_t q = 0; q < queue_pairs(); ++q) {
     if (!pairs_[q].has_lost_address()) continue;
     const verbs::Device& device = *rails_[rail_of(q)];

@@ -87,9 +87,10 @@ class Link {
     return true;
   }
 
-  // `rail <device>:<port>, qp <n>: its address <gid> is gone` for the first queue pair that has lost it; else
-  // empty. For slow paths.
-  std::string describe_lost_address();
+  // For a wait that has lasted `waited_ns`: `rail <device>:<port>, qp <n>: its address <gid> is gone` for the
+  // first queue pair that has lost it. Some devices neither send again nor fail then. Empty else, and before
+  // VERBENA_PEER_GRACE_MS: a link that bounces may get its address back. For slow paths.
+  std::string describe_lost_address(int64_t waited_ns);
 
   // `<peer>, rail <device>:<port>, qp <n>: <cause>` for a failed completion.
   std::string describe_failure(const verbs::Completion& completion, uint32_t queue_pair) const;

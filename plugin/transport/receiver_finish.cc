@@ -240,13 +240,9 @@ base::Outcome Receiver::check_wait(const ReceiveMessage& message) {
         static_cast<long long>(base::parameters().stall_warning_ms));
   }
   if (message.phase == Phase::kMoving) return {};  // all of it is here, the peer is not needed any more
-  // Some devices neither send again nor fail when their own address goes; a link that bounces may get it
-  // back.
-  if (wait_.waited_ns() >= base::parameters().peer_grace_ms * base::kNsPerMs) {
-    if (const std::string lost = parts_.link.describe_lost_address(); !lost.empty()) {
-      return stick(base::fail(base::Status::kRemote, "receive from %s: message %u: %s",
-                              watch_->peer().c_str(), message.sequence, lost.c_str()));
-    }
+  if (const std::string lost = parts_.link.describe_lost_address(wait_.waited_ns()); !lost.empty()) {
+    return stick(base::fail(base::Status::kRemote, "receive from %s: message %u: %s", watch_->peer().c_str(),
+                            message.sequence, lost.c_str()));
   }
   if (!watch_->is_closed() || !watch_->is_grace_over()) return {};
   return stick(base::fail(

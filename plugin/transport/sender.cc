@@ -225,13 +225,9 @@ base::Outcome Sender::check_wait(const SendMessage& message) {
                    watch_->peer().c_str(), message.sequence, cause,
                    static_cast<long long>(base::parameters().stall_warning_ms));
   }
-  // Some devices neither send again nor fail when their own address goes; a link that bounces may get it
-  // back.
-  if (wait_.waited_ns() >= base::parameters().peer_grace_ms * base::kNsPerMs) {
-    if (const std::string lost = link_.describe_lost_address(); !lost.empty()) {
-      return stick(base::fail(base::Status::kRemote, "send to %s: message %u: %s", watch_->peer().c_str(),
-                              message.sequence, lost.c_str()));
-    }
+  if (const std::string lost = link_.describe_lost_address(wait_.waited_ns()); !lost.empty()) {
+    return stick(base::fail(base::Status::kRemote, "send to %s: message %u: %s", watch_->peer().c_str(),
+                            message.sequence, lost.c_str()));
   }
   if (!watch_->is_closed() || !watch_->is_grace_over()) return {};
   return stick(base::fail(base::Status::kRemote,

@@ -18,8 +18,14 @@ namespace verbena::device {
 namespace detail {
 
 template <typename State>
+VERBENA_DEVICE bool is_in_range(uint32_t group, uint32_t index) {
+  return group < State::kGroups && index < State::kPeers;
+}
+
+// One thread asks; what is out of range is reported.
+template <typename State>
 VERBENA_DEVICE bool is_queue(State& state, uint32_t group, uint32_t index) {
-  if (group < State::kGroups && index < State::kPeers) return true;
+  if (is_in_range<State>(group, index)) return true;
   state.report(ErrorCode::kBadIndex, group, index, 0);
   return false;
 }
@@ -70,7 +76,7 @@ VERBENA_DEVICE void ncclNetDeviceUnpack(State& state, const Group& group, Copy& 
   if constexpr (kReceive != 0) {
     for (; mask != 0; mask &= mask - 1) {
       const auto index = detail::find_lowest_bit(mask);
-      if (group_index >= State::kGroups || index >= State::kPeers) {
+      if (!detail::is_in_range<State>(group_index, index)) {
         if (group.rank() == 0) state.report(ErrorCode::kBadIndex, group_index, index, 0);
         return;
       }
@@ -84,7 +90,7 @@ VERBENA_DEVICE void ncclNetDeviceUnpack(State& state, const Group& group, Copy& 
 template <typename State, typename Group, typename Copy>
 VERBENA_DEVICE WaitResult receive_message(State& state, const Group& group, Copy& copy, uint32_t group_index,
                                           uint32_t index, void* data) {
-  const bool is_bad = group_index >= State::kGroups || index >= State::kPeers;
+  const bool is_bad = !detail::is_in_range<State>(group_index, index);
   if (is_bad && group.rank() == 0) state.report(ErrorCode::kBadIndex, group_index, index, 0);
   if (group.any(is_bad || state.is_aborted())) return WaitResult::kAborted;
   if (group.rank() == 0) ncclNetDeviceIncrementHead(state, group_index, index);

@@ -9,6 +9,7 @@
 #include "base/cuda_api.h"
 #include "base/cuda_driver.h"
 #include "base/log.h"
+#include "base/private_stream.h"
 
 namespace verbena::base {
 namespace {
@@ -38,31 +39,6 @@ Error fail_cuda(const char* what, CudaResult result, size_t length_bytes) {
   return fail(Status::kCuda, "buffer: %s: %s (result %d, length %zu bytes)", what, describe_cuda(result),
               result, length_bytes);
 }
-
-// A stream of our own: work on it neither waits for the application's streams nor holds them up.
-class PrivateStream {
- public:
-  explicit PrivateStream(const CudaApi& cuda) : cuda_(cuda) {
-    result_ = cuda_.create_stream(&stream_, kCudaStreamNonBlocking);
-  }
-  ~PrivateStream() {
-    if (stream_ != nullptr) cuda_.destroy_stream(stream_);
-  }
-  PrivateStream(const PrivateStream&) = delete;
-  PrivateStream& operator=(const PrivateStream&) = delete;
-
-  // Starts `work(stream)` and waits for it.
-  template <typename Work>
-  CudaResult run(Work work) {
-    if (result_ == kCudaSuccess) result_ = work(stream_);
-    return result_ == kCudaSuccess ? cuda_.synchronize_stream(stream_) : result_;
-  }
-
- private:
-  const CudaApi& cuda_;
-  CudaStream stream_ = nullptr;
-  CudaResult result_ = kCudaSuccess;
-};
 
 Result<void*> map_plain(size_t length_bytes) {
   void* memory = mmap(nullptr, length_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

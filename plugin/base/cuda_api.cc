@@ -19,12 +19,25 @@ std::optional<CudaApi> load_cuda() {
   if (cuda.member == nullptr) missing = name;
   VERBENA_CUDA_FUNCTIONS(VERBENA_LOAD)
 #undef VERBENA_LOAD
+#define VERBENA_LOAD(member, name, arguments) \
+  cuda.member = reinterpret_cast<decltype(cuda.member)>(dlsym(library, name));
+  VERBENA_OPTIONAL_CUDA_FUNCTIONS(VERBENA_LOAD)
+  VERBENA_MAPPING_CUDA_FUNCTIONS(VERBENA_LOAD)
+#undef VERBENA_LOAD
   if (missing == nullptr) return cuda;
   log_warn("cuda: libcuda.so.1: too old, GPUs are not used: no %s", missing);
   return std::nullopt;
 }
 
 }  // namespace
+
+bool CudaApi::can_map() const {
+  bool has_all = true;
+#define VERBENA_CHECK(member, name, arguments) has_all = has_all && member != nullptr;
+  VERBENA_MAPPING_CUDA_FUNCTIONS(VERBENA_CHECK)
+#undef VERBENA_CHECK
+  return has_all;
+}
 
 const CudaApi* find_cuda() {
   static const std::optional<CudaApi> cuda = load_cuda();

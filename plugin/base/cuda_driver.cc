@@ -28,6 +28,14 @@ int find_owning_gpu(const void* address) {
   return known ? ordinal : kNoGpu;
 }
 
+uint64_t find_gpu_allocation(const void* address) {
+  const CudaApi* cuda = find_cuda();
+  unsigned long long id = 0;
+  if (cuda == nullptr) return 0;
+  const CudaAddress target = reinterpret_cast<uintptr_t>(address);
+  return cuda->get_pointer_attribute(&id, kCudaPointerBufferId, target) == kCudaSuccess ? id : 0;
+}
+
 std::string find_gpu_pci_address(int gpu) {
   const CudaApi* cuda = find_cuda();
   CudaDevice device = 0;

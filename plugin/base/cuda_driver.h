@@ -18,6 +18,9 @@ inline constexpr int kNoGpu = -1;
 int find_current_gpu();
 // The ordinal of the GPU that owns this address; kNoGpu for host memory (pinned included).
 int find_owning_gpu(const void* address);
+// The driver's number for the allocation that an address lies in, never given to another one; 0 if it has
+// none or there is no driver.
+uint64_t find_gpu_allocation(const void* address);
 // e.g. 0000:3b:00.0; empty if there is no such GPU.
 std::string find_gpu_pci_address(int gpu);
 // True if the driver can hand out dma-buf descriptors for this GPU's memory.

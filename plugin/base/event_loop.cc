@@ -7,10 +7,10 @@
 
 #include <cerrno>
 #include <condition_variable>
-#include <csignal>
 #include <map>
 #include <thread>
 
+#include "base/blocked_signals.h"
 #include "base/file_descriptor.h"
 #include "base/log.h"
 
@@ -26,22 +26,6 @@ uint32_t epoll_mask(Interest interest) {
   if (interest == Interest::kPeerClosed) return EPOLLRDHUP | EPOLLET;
   return interest == Interest::kNewData ? EPOLLIN | EPOLLET : EPOLLIN | EPOLLRDHUP;
 }
-
-// A new thread inherits the creator's mask: the application's signals must not land on ours.
-class BlockedSignals {
- public:
-  BlockedSignals() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~BlockedSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  BlockedSignals(const BlockedSignals&) = delete;
-  BlockedSignals& operator=(const BlockedSignals&) = delete;
-
- private:
-  sigset_t before_;
-};
 
 }  // namespace
 

@@ -17,6 +17,8 @@ constexpr char kFile[] = "verbena";
 // Release when set, acquire when used: what the sink's owner prepared is seen by every thread that logs.
 std::atomic<LogSink> g_sink{nullptr};
 
+thread_local char t_last_failure[kLineBytes] = "";
+
 class Line {
  public:
   Line() { append("%s", kPrefix); }
@@ -52,47 +54,55 @@ void emit(LogLevel level, const Line& line) {
   errno = saved_errno;
 }
 
+void emit_failure(const Line& line) {
+  std::strncpy(t_last_failure, line.text() + sizeof(kPrefix) - 1, kLineBytes - 1);
+  emit(LogLevel::kWarn, line);
+}
+
 }  // namespace
 
 void set_log_sink(LogSink sink) {
   g_sink.store(sink, std::memory_order_release);
 }
 
-#define VERBENA_LOG(level)             \
+#define VERBENA_LINE                   \
   Line line;                           \
   va_list arguments;                   \
   va_start(arguments, format);         \
   line.append_list(format, arguments); \
-  va_end(arguments);                   \
-  emit(level, line)
+  va_end(arguments)
 
 void log_warn(const char* format, ...) {
-  VERBENA_LOG(LogLevel::kWarn);
+  VERBENA_LINE;
+  emit(LogLevel::kWarn, line);
 }
 
 void log_info(const char* format, ...) {
-  VERBENA_LOG(LogLevel::kInfo);
+  VERBENA_LINE;
+  emit(LogLevel::kInfo, line);
 }
 
 void log_trace(const char* format, ...) {
-  VERBENA_LOG(LogLevel::kTrace);
+  VERBENA_LINE;
+  emit(LogLevel::kTrace, line);
 }
 
 Error fail(Status status, const char* format, ...) {
-  VERBENA_LOG(LogLevel::kWarn);
+  VERBENA_LINE;
+  emit_failure(line);
   return Error{status, 0};
 }
 
 Error fail_errno(Status status, int errno_value, const char* format, ...) {
-  Line line;
-  va_list arguments;
-  va_start(arguments, format);
-  line.append_list(format, arguments);
-  va_end(arguments);
+  VERBENA_LINE;
   char buffer[128];
   line.append(": %s (errno %d)", strerror_r(errno_value, buffer, sizeof buffer), errno_value);
-  emit(LogLevel::kWarn, line);
+  emit_failure(line);
   return Error{status, errno_value};
+}
+
+const char* last_failure() {
+  return t_last_failure;
 }
 
 }  // namespace verbena::base

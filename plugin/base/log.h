@@ -23,6 +23,9 @@ void log_trace(const char* format, ...) __attribute__((format(printf, 1, 2)));
 // Logs the line as a warning and returns the error: `return fail(Status::kRemote, "...")`.
 Error fail(Status status, const char* format, ...) __attribute__((format(printf, 2, 3)));
 
+// What this thread's last fail() or fail_errno() logged, without the prefix; empty if it never failed.
+const char* last_failure();
+
 // The same for a failed system or verbs call: appends ": <strerror> (errno <n>)" and keeps the number.
 Error fail_errno(Status status, int errno_value, const char* format, ...)
     __attribute__((format(printf, 3, 4)));

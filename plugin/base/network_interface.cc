@@ -36,12 +36,9 @@ std::optional<InterfaceAddress> find_best(std::span<const InterfaceAddress> cand
   const InterfaceAddress* best = nullptr;
   for (const InterfaceAddress& candidate : candidates) {
     if (!accepts(candidate)) continue;
-    if (best == nullptr) {
-      best = &candidate;
-    } else if (candidate.name == best->name &&
-               rank_address(candidate.address) < rank_address(best->address)) {
-      best = &candidate;
-    }
+    if (best == nullptr) best = &candidate;
+    if (candidate.name != best->name) continue;
+    if (rank_address(candidate.address) < rank_address(best->address)) best = &candidate;
   }
   if (best == nullptr) return std::nullopt;
   return *best;
@@ -79,7 +76,7 @@ std::optional<InterfaceAddress> select_interface(std::span<const InterfaceAddres
     return find_best(candidates, [&](const Candidate& c) { return matches_filter(filter, c.name); });
   }
   const auto passes = [&](const Candidate& c) { return filter.empty() || matches_filter(filter, c.name); };
-  const auto outside = find_best(candidates, [&](const Candidate& c) {
+  auto outside = find_best(candidates, [&](const Candidate& c) {
     return passes(c) && !c.is_loopback && !is_container_bridge(c.name);
   });
   if (outside) return outside;

@@ -5,8 +5,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <optional>
 #include <sstream>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/edit_distance.h"
@@ -29,28 +31,34 @@ LoadedParameters& current() {
   return loaded;
 }
 
-// The first of the parameter's names, the primary one first, that has a value; empty if none has.
-std::string find_origin(const ParameterSpec& spec) {
+struct Origin {
+  std::string name;
+  const char* value;
+};
+
+// The first of the parameter's names, the primary one first, that has a value. Read once: the application may
+// change its environment at any time.
+std::optional<Origin> find_origin(const ParameterSpec& spec) {
   std::istringstream names(std::string(spec.name) + " " + spec.aliases);
   for (std::string name; names >> name;) {
     const char* value = std::getenv(name.c_str());
-    if (value != nullptr && *value != '\0') return name;
+    if (value != nullptr && *value != '\0') return Origin{std::move(name), value};
   }
-  return {};
+  return std::nullopt;
 }
 
 Outcome load_one(const ParameterSpec& spec, LoadedParameters& target) {
-  const std::string origin = find_origin(spec);
-  if (origin.empty()) return {};
-  const char* value = std::getenv(origin.c_str());
-  const std::string problem = set_parameter(spec, value, target.values);
+  const std::optional<Origin> origin = find_origin(spec);
+  if (!origin) return {};
+  const std::string problem = set_parameter(spec, origin->value, target.values);
   if (problem.empty()) {
-    target.origins[spec.name] = origin;
+    target.origins[spec.name] = origin->name;
     return {};
   }
-  const std::string via = origin == spec.name ? "" : " from " + origin;
+  const std::string via = origin->name == spec.name ? "" : " from " + origin->name;
   return fail(Status::kInvalidUsage, "parameters: %s%s: %s (value %s, range %s%s%s)", spec.name, via.c_str(),
-              problem.c_str(), value, show_range(spec).c_str(), *spec.unit == '\0' ? "" : " ", spec.unit);
+              problem.c_str(), origin->value, show_range(spec).c_str(), *spec.unit == '\0' ? "" : " ",
+              spec.unit);
 }
 
 bool is_known(std::string_view name) {
@@ -103,6 +111,24 @@ const Parameters& parameters() {
 const std::string& parameter_origin(const std::string& name) {
   const auto found = current().origins.find(name);
   return found == current().origins.end() ? kDefaultOrigin : found->second;
+}
+
+void set_parameter_default(const std::string& name, const std::string& value, const std::string& origin) {
+  for (const ParameterSpec& spec : list_parameter_specs()) {
+    if (name != spec.name || current().origins.contains(name)) continue;
+    const std::string problem = set_parameter(spec, value, current().values);
+    if (problem.empty()) {
+      current().origins[name] = origin;
+      continue;
+    }
+    log_warn("parameters: %s from %s: %s (value %s, range %s %s)", spec.name, origin.c_str(), problem.c_str(),
+             value.c_str(), show_range(spec).c_str(), spec.unit);
+  }
+}
+
+std::string read_launcher_variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
 }
 
 bool set_environment_default(const char* name, const char* value) {

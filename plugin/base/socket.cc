@@ -4,6 +4,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "base/log.h"
@@ -34,6 +35,12 @@ bool is_gone_already(int error) {
          error == ENETUNREACH || error == EHOSTDOWN || error == ENONET || error == ENOPROTOOPT;
 }
 
+// After its listener went, a fixed port's old connections linger for a minute and would keep it.
+void take_lingering_port(int fd, const SocketAddress& address) {
+  const int on = 1;
+  if (address.port != 0) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+}
+
 void send_small_messages_at_once(int fd) {
   const int on = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
@@ -55,13 +62,27 @@ Socket::Socket(FileDescriptor fd, const SocketAddress& peer) : fd_(std::move(fd)
 }
 
 Result<Socket> Socket::start_connect(const SocketAddress& peer) {
+  auto result = try_connect(peer);
+  if (result) {
+    result->is_quiet_ = false;
+    return result;
+  }
+  const Error error = result.error();
+  if (error.status == Status::kRemote) return fail_peer(peer, error.errno_value, "cannot connect");
+  if (error.status == Status::kSystem)
+    return fail_errno(error.status, error.errno_value, "socket: cannot create");
+  return fail(Status::kInvalidArgument, "socket: cannot connect: the handle holds no address");
+}
+
+Result<Socket> Socket::try_connect(const SocketAddress& peer) {
   const std::optional<SystemAddress> target = to_system(peer);
-  if (!target) return fail(Status::kInvalidArgument, "socket: cannot connect: the handle holds no address");
+  if (!target) return Error{Status::kInvalidArgument, EAFNOSUPPORT};
   FileDescriptor fd = create_tcp(*target);
-  if (!fd) return fail_errno(Status::kSystem, errno, "socket: cannot create");
+  if (!fd) return Error{Status::kSystem, errno};
   Socket result(std::move(fd), peer);
   const int rc = ::connect(result.fd(), as_sockaddr(*target), target->length_bytes);
-  if (rc != 0 && errno != EINPROGRESS && errno != EINTR) return fail_peer(peer, errno, "cannot connect");
+  if (rc != 0 && errno != EINPROGRESS && errno != EINTR) return Error{Status::kRemote, errno};
+  result.is_quiet_ = true;
   return result;
 }
 
@@ -73,6 +94,7 @@ Result<bool> Socket::finish_connect() {
   int error = 0;
   socklen_t length = sizeof error;
   if (getsockopt(fd_.get(), SOL_SOCKET, SO_ERROR, &error, &length) != 0) error = errno;
+  if (error != 0 && is_quiet_) return Error{Status::kRemote, error};
   if (error != 0) return fail_peer(peer_, error, "cannot connect");
   return true;
 }
@@ -100,6 +122,28 @@ Result<bool> Socket::receive_exact(void* data, size_t length_bytes, size_t& offs
   return true;
 }
 
+size_t Socket::send_some(const void* data, size_t length_bytes) {
+  const ssize_t sent = ::send(fd_.get(), data, length_bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+  return sent < 0 ? 0 : static_cast<size_t>(sent);
+}
+
+size_t Socket::receive_some(void* data, size_t length_bytes) {
+  const ssize_t received = ::recv(fd_.get(), data, length_bytes, MSG_DONTWAIT);
+  return received < 0 ? 0 : static_cast<size_t>(received);
+}
+
+void Socket::limit_silence(int64_t limit_ms) {
+  constexpr int kProbes = 4;
+  const int on = 1;
+  const auto limit = static_cast<unsigned>(std::clamp<int64_t>(limit_ms, 1000, 3'600'000));
+  const int spacing_s = std::max(1, static_cast<int>(limit / 1000) / (kProbes + 1));
+  setsockopt(fd_.get(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+  setsockopt(fd_.get(), IPPROTO_TCP, TCP_KEEPIDLE, &spacing_s, sizeof spacing_s);
+  setsockopt(fd_.get(), IPPROTO_TCP, TCP_KEEPINTVL, &spacing_s, sizeof spacing_s);
+  setsockopt(fd_.get(), IPPROTO_TCP, TCP_KEEPCNT, &kProbes, sizeof kProbes);
+  setsockopt(fd_.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &limit, sizeof limit);
+}
+
 bool Socket::is_peer_closed() const {
   pollfd request{fd_.get(), POLLRDHUP, 0};
   return ::poll(&request, 1, 0) > 0;  // POLLHUP and POLLERR are always reported
@@ -125,6 +169,7 @@ Result<Listener> Listener::open_at(const SocketAddress& address) {
   result.fd_ = create_tcp(*wanted);
   SystemAddress bound;
   bound.length_bytes = sizeof bound.storage;
+  take_lingering_port(result.fd(), address);
   if (!result.fd_ || ::bind(result.fd(), as_sockaddr(*wanted), wanted->length_bytes) != 0 ||
       ::listen(result.fd(), kBacklogConnections) != 0 ||
       ::getsockname(result.fd(), reinterpret_cast<sockaddr*>(&bound.storage), &bound.length_bytes) != 0) {

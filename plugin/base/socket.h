@@ -20,6 +20,8 @@ class Socket {
 
   // Begins to connect; finish_connect() says when it is done. `peer` may come from an untrusted handle.
   static Result<Socket> start_connect(const SocketAddress& peer);
+  // The same for a peer that may not be there yet: what fails is not logged, here and in finish_connect().
+  static Result<Socket> try_connect(const SocketAddress& peer);
   // True once connected.
   Result<bool> finish_connect();
 
@@ -27,6 +29,12 @@ class Socket {
   // A peer that has closed is Status::kRemote.
   Result<bool> send_all(const void* data, size_t length_bytes, size_t& offset_bytes);
   Result<bool> receive_exact(void* data, size_t length_bytes, size_t& offset_bytes);
+
+  // What can be moved now, in bytes; 0: nothing can, or the peer is gone, which is no error here.
+  size_t send_some(const void* data, size_t length_bytes);
+  size_t receive_some(void* data, size_t length_bytes);
+  // A peer whose host vanishes counts as closed after this long.
+  void limit_silence(int64_t limit_ms);
 
   // True once the peer has closed or reset, even when unread data is left.
   bool is_peer_closed() const;
@@ -38,12 +46,14 @@ class Socket {
  private:
   FileDescriptor fd_;
   SocketAddress peer_;
+  bool is_quiet_ = false;
 };
 
 class Listener {
  public:
   // On the interface that VERBENA_SOCKET_IFNAME selects, any free port; reachable through that address only.
   static Result<Listener> open();
+  // A port that is not 0 may be one that connections of an earlier listener still linger at.
   static Result<Listener> open_at(const SocketAddress& address);
 
   Listener() = default;

@@ -45,18 +45,22 @@ class [[nodiscard]] Result {
   Error error_;
 };
 
+// Fits a register, as every call of the data path returns one.
 class [[nodiscard]] Outcome {
  public:
   Outcome() = default;
-  Outcome(Error error) : error_(error), ok_(false) {}  // NOLINT
+  Outcome(Error error)  // NOLINT
+      : word_(static_cast<uint64_t>(static_cast<uint32_t>(error.errno_value)) << 32 |
+              static_cast<uint64_t>(error.status)) {}
 
-  explicit operator bool() const { return ok_; }
-  Error error() const { return error_; }
-  Status status() const { return ok_ ? Status::kOk : error_.status; }
+  explicit operator bool() const { return status() == Status::kOk; }
+  Error error() const { return {status(), static_cast<int>(word_ >> 32)}; }
+  Status status() const { return static_cast<Status>(word_ & 0xFF); }
 
  private:
-  Error error_;
-  bool ok_ = true;
+  uint64_t word_ =
+      0;  // status, errno in the upper half: one word, as members apart would be packed by each call
 };
+static_assert(sizeof(Outcome) == 8);
 
 }  // namespace verbena::base

@@ -52,6 +52,21 @@ enum ProfilerEventType : int {
 using ProfilerCallback = Result (*)(void** event_handle, int type, void* phandle, int64_t plugin_id,
                                     void* extra);
 
+// What a network event is: of which plugin's kind, in the upper 48 bits, in which version. NCCL hands both on
+// to its profiler plugin, which knows them; ours are those of NCCL's own IB transport.
+inline constexpr int64_t kNetEventsOfIb = 1 << 16 | 1;
+struct NetIbEvent {
+  static constexpr uint8_t kQueuePair = 1;
+  uint8_t type = kQueuePair;
+  alignas(8) int device = 0;
+  uint64_t work_request = 0;
+  int opcode = 0;  // ibv_wr_opcode; -1: a receive
+  int qp_number = 0;
+  size_t length_bytes = 0;
+};
+static_assert(sizeof(NetIbEvent) == 40 && offsetof(NetIbEvent, device) == 8);
+static_assert(offsetof(NetIbEvent, opcode) == 24 && offsetof(NetIbEvent, length_bytes) == 32);
+
 inline constexpr size_t kHandleBytes = 128;  // what listen fills and connect reads; writable between polls
 inline constexpr int kMaxRequests = 32;      // that one communicator must be able to carry at a time
 inline constexpr int kMaxTestSizes = 64;     // length of the array `test` may fill for a receive

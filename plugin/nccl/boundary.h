@@ -2,9 +2,10 @@
 // ncclResult_t.
 #pragma once
 
+#include <cstddef>
 #include <exception>
-#include <initializer_list>
 #include <new>
+#include <utility>
 
 #include "base/log.h"
 #include "base/status.h"
@@ -17,19 +18,22 @@ struct Required {
   const char* name;
   const void* pointer;
 };
+struct NoArguments {};
 
-// `entry` is NCCL's name of the table entry. The core logged its own failures; here only ours are logged. On
-// the path that succeeds this is the null checks and nothing else.
+// Logs the first that is missing.
+[[gnu::cold, gnu::noinline]] inline abi::Result refuse_null(const char* entry, const char* argument) {
+  base::log_warn("%s: invalid argument: %s is NULL", entry, argument);
+  return abi::kInvalidArgument;
+}
+
+// Every data call passes here: on the path that succeeds this is the null checks and nothing else.
 template <typename Call>
-abi::Result guard(const char* entry, std::initializer_list<Required> arguments, const Call& call) noexcept {
-  for (const Required& argument : arguments) {
-    if (argument.pointer == nullptr) [[unlikely]] {
-      base::log_warn("%s: invalid argument: %s is NULL", entry, argument.name);
-      return abi::kInvalidArgument;
-    }
-  }
+[[gnu::always_inline]] inline abi::Result guard(const char* entry, NoArguments, const Call& call) noexcept {
   try {
-    return convert_status(call().status());
+    const base::Outcome outcome = call();
+    if (outcome) [[likely]]
+      return abi::kSuccess;
+    return convert_status(outcome.status());
   } catch (const std::bad_alloc&) {
     base::log_warn("%s: out of host memory", entry);
     return abi::kSystemError;
@@ -39,6 +43,28 @@ abi::Result guard(const char* entry, std::initializer_list<Required> arguments, 
     base::log_warn("%s: unexpected exception of an unknown type", entry);
   }
   return abi::kInternalError;
+}
+
+// By value, so that no array is built to be checked.
+template <typename Call, typename... Arguments>
+[[gnu::always_inline]] inline abi::Result guard_each(const char* entry, const Call& call,
+                                                     const Arguments... arguments) noexcept {
+  if ((... || (arguments.pointer == nullptr))) [[unlikely]] {
+    const char* missing = nullptr;
+    ((missing = missing == nullptr && arguments.pointer == nullptr ? arguments.name : missing), ...);
+    return refuse_null(entry, missing);
+  }
+  return guard(entry, NoArguments(), call);
+}
+
+// `entry` is NCCL's name of the table entry. The core logged its own failures; here only ours are logged.
+template <size_t kCount, typename Call>
+[[gnu::always_inline]] inline abi::Result guard(const char* entry, const Required (&arguments)[kCount],
+                                                const Call& call) noexcept {
+  return [&]<size_t... kIndex>(std::index_sequence<kIndex...>) __attribute__((always_inline)) {
+    return guard_each(entry, call, arguments[kIndex]...);
+  }
+  (std::make_index_sequence<kCount>());
 }
 
 }  // namespace verbena::nccl

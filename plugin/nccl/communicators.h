@@ -5,6 +5,7 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "nccl/net_profiler.h"
 #include "nccl/process.h"
 #include "transport/listener.h"
 #include "transport/receiver.h"
@@ -28,6 +29,8 @@ struct Communicator {
 
   std::mutex registration_mutex;  // registrations come from another thread than messages
   std::unordered_map<const transport::Registration*, std::unique_ptr<transport::Registration>> registrations;
+
+  std::unique_ptr<NetProfiler> profiler;  // null: nobody is told of work requests
 
   // After the registrations: queue pairs go before the memory they reach.
   std::unique_ptr<transport::Sender> sender;

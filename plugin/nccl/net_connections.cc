@@ -2,9 +2,9 @@
 #include <cstring>
 
 #include "base/log.h"
-#include "base/parameters.h"
 #include "nccl/communicators.h"
 #include "nccl/net_core.h"
+#include "nccl/unpack_offer.h"
 
 namespace verbena::nccl {
 
@@ -24,6 +24,14 @@ std::unique_ptr<Communicator> make_communicator(Context* context,
   comm->family = context->family.load(std::memory_order_relaxed);
   context->enter();
   return comm;
+}
+
+// Before its first message.
+template <typename End>
+void attach_profiler(Communicator& comm, const End& end) {
+  if (comm.context->profiler == nullptr || end.observed() == nullptr) return;
+  comm.profiler = std::make_unique<NetProfiler>(comm.context->profiler, comm.nic->members);
+  end.observed()->serve(comm.profiler.get());
 }
 
 }  // namespace
@@ -75,6 +83,8 @@ Outcome connect(void* context, int device, int traffic_class, void* handle, void
   }
   auto comm = make_communicator(c, c->nics, *nic);
   comm->sender = std::move(*sender);
+  comm->sender->name_communicator(c->communicator_id);
+  attach_profiler(*comm, *comm->sender);
   *send_comm = comm.release();
   return {};
 }
@@ -84,7 +94,7 @@ Outcome accept(void* listen_comm, void** receive_comm, abi::NetDeviceHandle** de
   abi::NetDeviceHandle* target = device_handle == nullptr ? nullptr : *device_handle;
   transport::AcceptOptions options;
   options.traffic_class = listening.context->traffic_class;
-  options.unpacks = target != nullptr && target->type == abi::kDeviceUnpack && base::parameters().unpack;
+  options.unpacks = target != nullptr && target->type == abi::kDeviceUnpack && offers_unpack();
   void* address = nullptr;
   auto receiver = listening.listener->poll(options, &address);
   if (!receiver) return receiver.error();
@@ -96,6 +106,8 @@ Outcome accept(void* listen_comm, void** receive_comm, abi::NetDeviceHandle** de
   }
   auto comm = make_communicator(listening.context, listening.nics, &listening.listener->nic());
   comm->receiver = std::move(*receiver);
+  comm->receiver->name_communicator(listening.context->communicator_id);
+  attach_profiler(*comm, *comm->receiver);
   *receive_comm = comm.release();
   return {};
 }
@@ -104,8 +116,16 @@ namespace {
 
 void close(Communicator* comm) {
   Context* context = comm->context;
-  const transport::Statistics statistics =
-      comm->sender != nullptr ? comm->sender->statistics() : comm->receiver->statistics();
+  transport::Statistics statistics;
+  const auto close_end = [&](auto& end) {
+    end.close();
+    statistics = end.statistics();
+  };
+  if (comm->sender != nullptr) {
+    close_end(*comm->sender);
+  } else {
+    close_end(*comm->receiver);
+  }
   delete comm;
   context->leave(statistics);
 }
@@ -165,8 +185,10 @@ Outcome register_dmabuf(void* comm, void* data, size_t length_bytes, int type, u
 
 Outcome deregister_memory(void* comm, void* mhandle) {
   auto& c = *static_cast<Communicator*>(comm);
-  const std::lock_guard lock(c.registration_mutex);
-  if (c.registrations.erase(static_cast<transport::Registration*>(mhandle)) == 1) return {};
+  std::unique_lock lock(c.registration_mutex);
+  const auto gone = c.registrations.extract(static_cast<transport::Registration*>(mhandle));
+  lock.unlock();  // the device may take its time
+  if (!gone.empty()) return {};
   return base::fail(base::Status::kInvalidArgument,
                     "deregMr: not a registration of this communicator (mhandle %p)", mhandle);
 }

@@ -8,13 +8,18 @@
 #include "base/log.h"
 #include "base/parameters.h"
 #include "nccl/communicators.h"
+#include "nccl/unpack_offer.h"
 
 namespace verbena::nccl {
 
+std::atomic<bool> is_profiling{false};
+
 Outcome init(void** context, uint64_t communicator_id, int traffic_class, abi::DebugLogger,
-             abi::ProfilerCallback, int abi_version) {
+             abi::ProfilerCallback profiler, int abi_version) {
   auto opened = Process::get().open_context(communicator_id, traffic_class, abi_version);
   if (!opened) return opened.error();
+  (*opened)->profiler = base::parameters().profiler ? profiler : nullptr;
+  if ((*opened)->profiler != nullptr) is_profiling.store(true, std::memory_order_relaxed);
   *context = *opened;
   return {};
 }
@@ -53,7 +58,7 @@ Outcome get_properties(int device, abi::PropertiesV12* properties) {
   properties->port = n.port;
   properties->max_comms = 65536;
   properties->max_recvs = 1;  // one device handle, one unpack slot for each receive
-  const bool unpack = base::parameters().unpack;
+  const bool unpack = offers_unpack();
   properties->net_device_type = unpack ? abi::kDeviceUnpack : abi::kDeviceHost;
   properties->net_device_version = unpack ? abi::kDeviceUnpackVersion : abi::kDeviceInvalidVersion;
   properties->vprops.ndevs = static_cast<int>(n.members.size());

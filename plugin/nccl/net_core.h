@@ -7,6 +7,7 @@
 // may run beside them.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
@@ -46,6 +47,11 @@ Outcome register_memory(void* comm, void* data, size_t length_bytes, int type, v
 Outcome register_dmabuf(void* comm, void* data, size_t length_bytes, int type, uint64_t offset_bytes, int fd,
                         void** mhandle);
 Outcome deregister_memory(void* comm, void* mhandle);
+
+// What the next message of this communicator belongs to: a handle of NCCL's profiler, or null. To be called
+// once somebody wants to know (VERBENA_PROFILER).
+[[gnu::visibility("hidden")]] extern std::atomic<bool> is_profiling;
+void name_parent(void* comm, void* phandle);
 
 // *request is always written: null means "call again later". On entry to irecv it carries NCCL's hint (1: LL
 // or LL128).

@@ -9,19 +9,26 @@ namespace {
 
 constexpr int kFirstTableWithHint = 9;
 
-Outcome refuse_outside(const char* who, const void* data, size_t length_bytes,
-                       const transport::Registration& memory) {
+[[gnu::cold, gnu::noinline]] Outcome refuse_outside(const char* who, const void* data, size_t length_bytes,
+                                                    const transport::Registration& memory) {
   return base::fail(
       base::Status::kInvalidArgument,
       "%s: the message lies outside its registration (data %p, size %zu bytes; registered %p, %zu bytes)",
       who, data, length_bytes, memory.address, memory.length_bytes);
 }
 
-Outcome refuse_kind(const char* who, const char* kind) {
+[[gnu::cold, gnu::noinline]] Outcome refuse_kind(const char* who, const char* kind) {
   return base::fail(base::Status::kInvalidArgument, "%s: not a %s communicator", who, kind);
 }
 
 }  // namespace
+
+void name_parent(void* comm, void* phandle) {
+  if (comm == nullptr) return;  // refused by the call itself
+  const auto& c = *static_cast<Communicator*>(comm);
+  if (c.profiler == nullptr) return;
+  (c.sender != nullptr ? c.sender->observed() : c.receiver->observed())->name_parent(phandle);
+}
 
 Outcome isend(void* send_comm, void* data, size_t length_bytes, int, void* mhandle, void** request) {
   auto& comm = *static_cast<Communicator*>(send_comm);
@@ -29,7 +36,7 @@ Outcome isend(void* send_comm, void* data, size_t length_bytes, int, void* mhand
   const auto& memory = *static_cast<transport::Registration*>(mhandle);
   if (length_bytes != 0 && !memory.covers(data, length_bytes))
     return refuse_outside("isend", data, length_bytes, memory);
-  const bool may_stage = memory.ordinal == comm.order.find_simple(comm.family) &&
+  const bool may_stage = comm.sender->stages() && memory.ordinal == comm.order.find_simple(comm.family) &&
                          !is_never_unpacked(comm.context->data_attributes());
   transport::Request* posted = nullptr;
   auto outcome = comm.sender->post(data, length_bytes, &memory, may_stage, &posted);
@@ -51,8 +58,11 @@ Outcome irecv(void* receive_comm, int count, void** data, const size_t* lengths_
   if (lengths_bytes[0] != 0 && !memory.covers(data[0], lengths_bytes[0])) {
     return refuse_outside("irecv", data[0], lengths_bytes[0], memory);
   }
-  const auto receive_class = classify_receive(has_hint, comm.context->data_attributes(), memory.ordinal,
-                                              comm.order.find_simple(comm.family));
+  // Where nothing unpacks there is nothing to tell apart.
+  const auto receive_class = !comm.receiver->unpacks()
+                                 ? transport::ReceiveClass::kNoSlot
+                                 : classify_receive(has_hint, comm.context->data_attributes(), memory.ordinal,
+                                                    comm.order.find_simple(comm.family));
   transport::Request* posted = nullptr;
   auto outcome = comm.receiver->post(data[0], lengths_bytes[0], &memory, receive_class, &posted);
   *request = posted;
@@ -76,9 +86,9 @@ Outcome iflush(void* receive_comm, int count, void** data, const int* lengths_by
 
 Outcome test(void* request, int* done, int* lengths_bytes) {
   auto* r = static_cast<transport::Request*>(request);
-  bool is_done = false;
+  bool is_done;  // written by each
   Outcome outcome;
-  uint64_t bytes = 0;
+  uint64_t bytes;  // written where it is done
   switch (r->kind) {
     case transport::RequestKind::kSend: {
       auto& message = *static_cast<transport::SendMessage*>(r);
@@ -91,6 +101,7 @@ Outcome test(void* request, int* done, int* lengths_bytes) {
                                                                   &is_done, &bytes);
       break;
     case transport::RequestKind::kFlush:
+      bytes = 0;
       outcome = static_cast<transport::Receiver*>(r->owner)->test_flush(
           *static_cast<transport::FlushRequest*>(r), &is_done);
       break;

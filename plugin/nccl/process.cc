@@ -1,8 +1,15 @@
 #include "nccl/process.h"
 
+#include <algorithm>
+#include <string>
+
+#include "base/job_key.h"
 #include "base/lasting.h"
 #include "base/log.h"
 #include "base/parameters.h"
+#include "nccl/tuning.h"
+#include "nccl/unpack_offer.h"
+#include "transport/state_report.h"
 
 namespace verbena::nccl {
 
@@ -10,19 +17,28 @@ namespace {
 
 // Up to table 10 nothing tells PAT from ring, and NCCL 2.24 to 2.27 choose PAT although its kernel never
 // unpacks.
-constexpr int kFirstTableWithAttributes = 11;
-
 void guard_against_pat(int abi_version) {
-  if (abi_version >= kFirstTableWithAttributes || !base::parameters().unpack) return;
+  if (abi_version >= kFirstTableWithAttributes || !offers_unpack()) return;
   if (base::set_environment_default("NCCL_PAT_ENABLE", "0")) {
     base::log_info(
         "init: NCCL_PAT_ENABLE=0 set: this NCCL does not say when PAT receives, which no kernel unpacks, are "
-        "posted (VERBENA_UNPACK=0 brings PAT back)");
+        "posted (without VERBENA_UNPACK=1 PAT is back)");
   }
 }
 
 unsigned long long as_ull(uint64_t value) {
   return value;
+}
+
+// `, by rail 12 34 bytes` where there is more than one.
+std::string describe_rails(const transport::Statistics& totals) {
+  const auto& bytes = totals.sent_rail_bytes;
+  size_t rails = bytes.size();
+  while (rails != 0 && bytes[rails - 1] == 0) --rails;
+  if (rails < 2) return {};
+  std::string text = ", by rail";
+  for (size_t r = 0; r < rails; ++r) text += ' ' + std::to_string(bytes[r]);
+  return text + " bytes";
 }
 
 }  // namespace
@@ -38,18 +54,29 @@ void Context::leave(const transport::Statistics& statistics) {
   if (--open_communicators == 0 && abi_version < kFirstTableWithAttributes) report();
 }
 
+// Nothing where nothing failed.
+std::string describe_failures(const transport::Statistics& totals) {
+  std::string stalls;
+  if (totals.stalls != 0) stalls = "; stalls " + std::to_string(totals.stalls);
+  if (totals.failed_queue_pairs == 0) return stalls;
+  return stalls + "; queue pairs failed " + std::to_string(totals.failed_queue_pairs) + ", revived " +
+         std::to_string(totals.revived_queue_pairs) + ", chunks sent again " +
+         std::to_string(totals.replayed_chunks);
+}
+
 void Context::report() const {
   const auto& t = totals;
   base::log_info(
-      "communicator 0x%llx: sent: staged %llu messages %llu bytes, direct %llu messages %llu bytes; "
+      "communicator 0x%llx: sent: staged %llu messages %llu bytes, direct %llu messages %llu bytes%s; "
       "received: "
       "staged %llu messages %llu bytes, direct %llu messages %llu bytes; unpack descriptors %llu, copied by "
       "the "
-      "plugin %llu messages",
-      as_ull(communicator_id), as_ull(t.sent_staged_messages), as_ull(t.sent_staged_bytes),
-      as_ull(t.sent_direct_messages), as_ull(t.sent_direct_bytes), as_ull(t.received_staged_messages),
-      as_ull(t.received_staged_bytes), as_ull(t.received_direct_messages), as_ull(t.received_direct_bytes),
-      as_ull(t.unpack_descriptors), as_ull(t.copied_messages));
+      "plugin %llu messages%s",
+      as_ull(communicator_id), as_ull(t.sent_staged().messages), as_ull(t.sent_staged().bytes),
+      as_ull(t.sent_direct().messages), as_ull(t.sent_direct().bytes), describe_rails(t).c_str(),
+      as_ull(t.received_staged_messages), as_ull(t.received_staged_bytes), as_ull(t.received_direct_messages),
+      as_ull(t.received_direct_bytes), as_ull(t.unpack_descriptors), as_ull(t.copied_messages),
+      describe_failures(t).c_str());
 }
 
 Process& Process::get() {
@@ -66,9 +93,14 @@ base::Result<Context*> Process::open_context(uint64_t communicator_id, int traff
   const std::lock_guard lock(mutex_);
   if (contexts_ == 0) {
     if (auto outcome = base::load_parameters(); !outcome) return outcome.error();
+    if (auto outcome = base::load_job_key(); !outcome) return outcome.error();
   }
   if (nics_ == nullptr) {
     if (auto outcome = find_nics(); !outcome) return outcome.error();
+  }
+  if (contexts_ == 0) {
+    load_tuning(*nics_, abi_version);
+    transport::start_reports();
   }
   guard_against_pat(abi_version);
   auto context = std::make_unique<Context>();
@@ -76,6 +108,7 @@ base::Result<Context*> Process::open_context(uint64_t communicator_id, int traff
   context->traffic_class = traffic_class;
   context->abi_version = abi_version;
   context->nics = nics_;
+  oldest_abi_version_ = contexts_ == 0 ? abi_version : std::min(oldest_abi_version_, abi_version);
   ++contexts_;
   return context.release();
 }
@@ -111,8 +144,14 @@ void Process::close_context(Context* context) {
   const std::lock_guard lock(mutex_);
   delete context;
   if (--contexts_ != 0) return;
+  transport::stop_reports();
   last_nics_ = nics_;
   nics_.reset();
+}
+
+int Process::oldest_abi_version() {
+  const std::lock_guard lock(mutex_);
+  return contexts_ == 0 ? 0 : oldest_abi_version_;
 }
 
 std::shared_ptr<transport::NicRegistry> Process::nics() {

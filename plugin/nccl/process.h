@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "nccl/abi.h"
 #include "nccl/receive_class.h"
 #include "transport/connector.h"
 #include "transport/nic.h"
@@ -16,10 +17,14 @@
 
 namespace verbena::nccl {
 
+// From this table on NCCL says what the messages that follow belong to.
+inline constexpr int kFirstTableWithAttributes = 11;
+
 struct Context {
   uint64_t communicator_id = 0;
   int traffic_class = -1;
   int abi_version = 0;
+  abi::ProfilerCallback profiler = nullptr;
   std::shared_ptr<transport::NicRegistry> nics;
 
   // Of the last setNetAttr before a message; written and read by the communicator's progress thread.
@@ -51,6 +56,8 @@ class Process {
   void close_context(Context* context);
   // Null before init.
   std::shared_ptr<transport::NicRegistry> nics();
+  // Of the tables that the open contexts came from; 0 if there is none.
+  int oldest_abi_version();
   // `who` asks: the entry's name, for the log line. `nics` may be null (before init).
   base::Result<const transport::Nic*> find_nic(const std::shared_ptr<transport::NicRegistry>& nics,
                                                int device, const char* who);
@@ -65,6 +72,7 @@ class Process {
   std::weak_ptr<transport::NicRegistry> last_nics_;
   std::vector<std::vector<int>> virtual_nics_;  // members of each, in the order of their making
   int contexts_ = 0;
+  int oldest_abi_version_ = 0;
 };
 
 }  // namespace verbena::nccl

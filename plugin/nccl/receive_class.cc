@@ -3,15 +3,8 @@
 #include <algorithm>
 
 #include "base/parameters.h"
-#include "nccl/abi.h"
 
 namespace verbena::nccl {
-
-bool is_never_unpacked(const DataAttributes& attributes) {
-  if ((attributes.operation & kClassicCollectives) == 0) return false;
-  return (attributes.protocol & (abi::kProtoLl | abi::kProtoLl128)) != 0 ||
-         (attributes.algorithm & abi::kAlgoPat) != 0;
-}
 
 uint32_t RegistrationOrder::add(size_t length_bytes) {
   const uint32_t ordinal = count_.load(std::memory_order_relaxed);
@@ -21,12 +14,12 @@ uint32_t RegistrationOrder::add(size_t length_bytes) {
   return ordinal;
 }
 
-uint32_t RegistrationOrder::find_simple(Family family) {
-  if (!simple_) simple_ = decide(family);
-  return *simple_;
+void RegistrationOrder::decide(Family family) {
+  simple_ = choose(family);
+  is_decided_ = true;
 }
 
-uint32_t RegistrationOrder::decide(Family family) const {
+uint32_t RegistrationOrder::choose(Family family) const {
   const uint32_t count = count_.load(std::memory_order_acquire);
   const uint32_t last = count == 0 ? 0 : std::min(count, 3U) - 1;
   const bool p2p_has_ll = base::parameters().nccl_p2p_ll_buffers;
@@ -43,13 +36,6 @@ uint32_t RegistrationOrder::decide(Family family) const {
   if (count < 2 || length_bytes(0) != static_cast<size_t>(parameters.nccl_ll_buffer_bytes)) return 0;
   const bool is_ll128 = length_bytes(1) == static_cast<size_t>(parameters.nccl_ll128_buffer_bytes);
   return p2p_has_ll && !is_ll128 ? 1 : last;
-}
-
-transport::ReceiveClass classify_receive(bool has_hint, const DataAttributes& attributes, uint32_t ordinal,
-                                         uint32_t simple_ordinal) {
-  if (has_hint || is_never_unpacked(attributes) || ordinal < simple_ordinal)
-    return transport::ReceiveClass::kNoSlot;
-  return ordinal == simple_ordinal ? transport::ReceiveClass::kUnpacked : transport::ReceiveClass::kSlotOnly;
 }
 
 }  // namespace verbena::nccl

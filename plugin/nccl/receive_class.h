@@ -8,8 +8,8 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 
+#include "nccl/abi.h"
 #include "transport/receiver.h"
 
 namespace verbena::nccl {
@@ -27,7 +27,11 @@ inline constexpr uint32_t kClassicCollectives = 0x1F;
 
 // LL or LL128, or a collective whose kernel never unpacks (PAT). Attributes of algorithm and protocol are
 // stale for everything that is not one of the five classic collectives.
-bool is_never_unpacked(const DataAttributes& attributes);
+inline bool is_never_unpacked(const DataAttributes& attributes) {
+  if ((attributes.operation & kClassicCollectives) == 0) return false;
+  return (attributes.protocol & (abi::kProtoLl | abi::kProtoLl128)) != 0 ||
+         (attributes.algorithm & abi::kAlgoPat) != 0;
+}
 
 // The memory that a connection registered, in order. NCCL registers its own buffers right after accept or
 // connect: LL, LL128, Simple for collectives; Simple alone, or LL and Simple, for send/recv; whatever follows
@@ -40,17 +44,27 @@ class RegistrationOrder {
   uint32_t add(size_t length_bytes);
   // The ordinal of NCCL's Simple buffer; decided at the first call, which comes with the first message.
   // Without a family the length of NCCL's LL buffer (NCCL_LL_BUFFSIZE) tells.
-  uint32_t find_simple(Family family);
+  uint32_t find_simple(Family family) {
+    if (!is_decided_) [[unlikely]]
+      decide(family);
+    return simple_;
+  }
 
  private:
-  uint32_t decide(Family family) const;
+  void decide(Family family);
+  uint32_t choose(Family family) const;
 
   std::array<std::atomic<size_t>, 3> lengths_bytes_{};
   std::atomic<uint32_t> count_{0};
-  std::optional<uint32_t> simple_;  // data thread only
+  uint32_t simple_ = 0;  // this and the next: data thread only
+  bool is_decided_ = false;
 };
 
-transport::ReceiveClass classify_receive(bool has_hint, const DataAttributes& attributes, uint32_t ordinal,
-                                         uint32_t simple_ordinal);
+inline transport::ReceiveClass classify_receive(bool has_hint, const DataAttributes& attributes,
+                                                uint32_t ordinal, uint32_t simple_ordinal) {
+  if (has_hint || is_never_unpacked(attributes) || ordinal < simple_ordinal)
+    return transport::ReceiveClass::kNoSlot;
+  return ordinal == simple_ordinal ? transport::ReceiveClass::kUnpacked : transport::ReceiveClass::kSlotOnly;
+}
 
 }  // namespace verbena::nccl

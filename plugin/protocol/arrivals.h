@@ -12,7 +12,13 @@ enum class Arrival : uint8_t { kNew, kDuplicate, kInvalid };
 
 class Arrivals {
  public:
-  void reset() { *this = Arrivals(); }
+  // Most messages are one chunk: only what was used is cleared.
+  void reset() {
+    bitmap_[0] = 0;
+    for (uint32_t word = 1; word <= highest_ / 64; ++word) bitmap_[word] = 0;
+    bytes_ = seen_ = total_ = highest_ = 0;
+    direct_ = false;
+  }
 
   // kInvalid: the chunks contradict each other (two ends, a chunk behind the end, no room for an end, both
   // kinds): the peer is broken.
@@ -33,9 +39,17 @@ class Arrivals {
     return Arrival::kNew;
   }
 
+  // The only chunk of a direct message of which nothing was seen yet.
+  void record_whole(uint32_t length_bytes) {
+    bitmap_[0] = seen_ = total_ = 1;
+    bytes_ = length_bytes;
+    direct_ = true;
+  }
+
   bool is_complete() const { return total_ != 0 && seen_ == total_; }
   bool is_empty() const { return seen_ == 0; }
   bool is_direct() const { return direct_; }
+  const std::array<uint64_t, kMaxChunks / 64>& bitmap() const { return bitmap_; }
   uint64_t bytes() const { return bytes_; }
 
  private:

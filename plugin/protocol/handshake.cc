@@ -82,8 +82,8 @@ HandshakeError check_hello(const Hello& hello, uint64_t nonce, uint32_t local_ra
   const bool ok =
       is_count(hello.rails) && is_count(hello.queue_pairs) &&
       hello.queue_pairs >= count_queue_pairs(local_rails, local_queue_pairs_per_rail, hello.rails, 1) &&
-      hello.traffic_class >= -1 && hello.traffic_class <= 255 && hello.control_address != 0 &&
-      hello.control_address % alignof(ControlBlock) == 0;
+      hello.is_keyed <= 1 && hello.traffic_class >= -1 && hello.traffic_class <= 255 &&
+      hello.control_address != 0 && hello.control_address % alignof(ControlBlock) == 0;
   return ok ? HandshakeError::kNone : HandshakeError::kMalformed;
 }
 

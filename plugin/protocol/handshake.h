@@ -4,13 +4,14 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "protocol/wire.h"
 
 namespace verbena::protocol {
 
 inline constexpr uint64_t kMagic = 0x31414E4542524556;  // "VERBENA1" in memory order
-inline constexpr uint16_t kProtocolVersion = 2;
+inline constexpr uint16_t kProtocolVersion = 4;
 
 struct HandshakeHeader {
   uint64_t magic;
@@ -55,6 +56,15 @@ struct Handle {
 };
 static_assert(sizeof(Handle) <= 128);
 
+// Where both ends have the job's key: a random number that the other end's MAC must cover, and the MAC of the
+// message (transport/handshake_auth.h says of what else). Zero without a key.
+inline constexpr uint32_t kChallengeBytes = 32, kMacBytes = 32;
+
+struct Proof {
+  uint8_t challenge[kChallengeBytes];
+  uint8_t mac[kMacBytes];
+};
+
 struct Hello {
   HandshakeHeader header;
   uint32_t rails;
@@ -64,7 +74,8 @@ struct Hello {
   uint64_t control_address;               // of the sender's ControlBlock
   uint32_t control_keys[kMaxQueuePairs];  // one for each of the sender's rails
   int32_t traffic_class;                  // of the sender's communicator; -1: it asked for none
-  uint32_t reserved;
+  uint32_t is_keyed;                      // 1: `proof` is one
+  Proof proof;                            // the last field: its MAC covers all before the MAC
 };
 
 enum class Refusal : uint32_t {
@@ -73,6 +84,9 @@ enum class Refusal : uint32_t {
   kMalformed = 2,
   kResources = 3,
   kUnreachable = 4,  // `rails` and `rail` are valid: the sender can say why too
+  kKeyMissing = 5,   // the receiver has a job key and the sender has none
+  kKeyUnknown = 6,   // the other way round
+  kKeyWrong = 7,     // both have one, and not the same
 };
 
 struct Welcome {
@@ -89,11 +103,19 @@ struct Welcome {
   uint64_t staging_threshold_bytes;  // messages up to this size may be staged
   uint32_t staging;                  // 0: this connection takes direct messages only
   uint32_t reserved;
+  uint32_t speed_mbps[kMaxQueuePairs];  // of the receiver's rails; 0: unknown
+  Proof proof;                          // not of a refusal
 };
 
 struct Ready {
   HandshakeHeader header;
+  uint8_t mac[kMacBytes];
 };
+
+// What a MAC covers has no byte that nobody sets.
+static_assert(std::has_unique_object_representations_v<Hello> &&
+              std::has_unique_object_representations_v<Welcome> &&
+              std::has_unique_object_representations_v<Ready>);
 
 enum class HandshakeError : uint8_t { kNone, kForeign, kVersion, kMalformed, kNonce };
 

@@ -14,8 +14,10 @@ namespace verbena::protocol {
 
 class UnpackQueue {
  public:
-  // `meta` is zeroed, outlives the queue, and is read by the GPU.
-  explicit UnpackQueue(NetUnpackMeta* meta) : meta_(meta) {}
+  // `meta` is zeroed, outlives the queue, and is read by the GPU. Only the first `descriptors` of each slot
+  // are ours.
+  explicit UnpackQueue(NetUnpackMeta* meta, uint32_t descriptors = kUnpackMaxDescriptors)
+      : meta_(meta), descriptors_(descriptors) {}
 
   bool has_free_slot() const { return (busy_ >> (next_ % kUnpackQueueDepthSlots) & 1) == 0; }
 
@@ -31,7 +33,7 @@ class UnpackQueue {
   bool append(uint32_t slot, uint32_t source_offset, uint64_t destination_offset, uint32_t length_bytes,
               uint32_t piece_bytes) {
     while (length_bytes != 0) {
-      if (pending_[slot] == kUnpackMaxDescriptors) return false;
+      if (pending_[slot] == descriptors_) return false;
       const uint32_t length = length_bytes < piece_bytes ? length_bytes : piece_bytes;
       meta_->mem[slot][pending_[slot]++] = LoadMeta{source_offset, length, destination_offset};
       source_offset += length;
@@ -56,6 +58,7 @@ class UnpackQueue {
 
  private:
   NetUnpackMeta* meta_;
+  uint32_t descriptors_;
   uint64_t next_ = 0;
   uint32_t busy_ = 0;
   uint32_t pending_[kUnpackQueueDepthSlots] = {};

@@ -14,15 +14,36 @@
 namespace verbena::protocol {
 
 inline constexpr uint32_t kMaxQueuePairs = 8;       // of one connection
-inline constexpr uint32_t kMessageRing = 64;        // messages between "posted by the sender" and "consumed"
+inline constexpr uint32_t kMessageRing = 32;        // messages between "posted by the sender" and "consumed"
 inline constexpr uint32_t kMaxChunks = 1024;        // of one message
 inline constexpr uint32_t kDirectAlignBytes = 128;  // stripes start on LL128 lines
+
+// Credits that ride on a grant, so that a connection whose messages are all direct needs no line for them:
+// the counters of the credit line, of the queue pair that the grant travels on. A note makes up for all
+// before it. Where messages are staged nobody reads every grant, and the note is empty.
+struct CreditNote {
+  static constexpr uint32_t kReturnedBits = 24;
+
+  uint32_t consumed;
+  uint32_t returned;  // the low bits of the queue pair's counter; its number above them
+
+  static CreditNote make(uint32_t consumed, uint32_t queue_pair, uint32_t returned) {
+    return {consumed, queue_pair << kReturnedBits | (returned & ((1U << kReturnedBits) - 1))};
+  }
+  uint32_t queue_pair() const { return returned >> kReturnedBits; }
+  // The whole counter, which is less than half of the bits' range away from one that was known.
+  uint32_t expand_returned(uint32_t known) const {
+    constexpr uint32_t kShift = 32 - kReturnedBits;
+    const auto ahead = static_cast<int32_t>((returned - known) << kShift) >> kShift;
+    return known + static_cast<uint32_t>(ahead);
+  }
+};
 
 struct alignas(64) Grant {
   uint64_t address;                      // where the message goes
   uint32_t remote_keys[kMaxQueuePairs];  // one for each of the receiver's rails
   uint64_t length_bytes;                 // room there
-  uint64_t reserved;
+  CreditNote note;
   uint64_t sequence_plus_one;  // written last: message k's grant stands when this reads k + 1
 };
 static_assert(sizeof(Grant) == 64);
@@ -40,6 +61,13 @@ struct ControlBlock {
 };
 static_assert(sizeof(ControlBlock) == 64 * (kMessageRing + 1));
 
+// The queue pair that short messages and grants stay on, so that it is warm. Both ends compute it from the
+// number of the receiver's first queue pair. Devices number one by one or in steps: the multiplication (by
+// 2^32 over the golden ratio) spreads either over the rails.
+inline uint32_t choose_home(uint32_t queue_pair_number, uint32_t queue_pairs) {
+  return (queue_pair_number * 0x9E3779B9U >> 16) % queue_pairs;
+}
+
 // One chunk of one message. Staged chunk i covers [i*page, i*page + length); a direct chunk was written to
 // its place.
 struct ChunkTag {
@@ -52,6 +80,11 @@ struct ChunkTag {
 inline uint32_t encode_tag(ChunkTag tag) {
   return static_cast<uint32_t>(tag.sequence) | (static_cast<uint32_t>(tag.index) << 16) |
          (tag.last ? 1U << 28 : 0U) | (tag.direct ? 1U << 29 : 0U);
+}
+
+// Whether it is the only chunk of its message, in its place.
+inline bool is_whole_direct(uint32_t imm) {
+  return imm >> 16 == encode_tag({0, 0, true, true}) >> 16;
 }
 
 // Empty if bits are set that this version does not know, or the index is out of range.

@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include "softverbs/clock.h"
+#include "softverbs/gpu_copy.h"
 #include "softverbs/queue_pair.h"
 
 namespace verbena::softverbs {
@@ -42,21 +43,48 @@ uint64_t compute(const SendRequest& request, uint64_t present) {
   return present == request.compare_add ? request.swap : present;
 }
 
+// The word as a short message of its own: what a copy of it does to a GPU, this does.
+Outcome move_staged(const Operation& op, ibv_wr_opcode opcode, uint64_t* value) {
+  SendRequest request = *op.request;
+  request.opcode = opcode;
+  Operation part;
+  part.qp = op.qp;
+  part.request = &request;
+  part.peer = op.peer;
+  part.target = op.target;
+  part.local.add(reinterpret_cast<uint64_t>(value), sizeof(*value), 0, 0);
+  part.remote = op.remote;
+  part.bytes = sizeof(*value);
+  return copy_staged(part);
+}
+
+GpuWord reach_host(const Operation& op) {
+  const int pid = op.peer->is_self ? 0 : op.peer->pid;
+  const auto explain = [](int error) { return error == 0 ? Outcome{} : explain_copy_error(error); };
+  return {[=, &op](uint64_t* value) {
+            return explain(read_pieces(pid, op.remote.pieces, {{value, sizeof(*value)}}));
+          },
+          [=, &op](uint64_t* value) {
+            return explain(write_pieces(pid, op.remote.pieces, {{value, sizeof(*value)}}));
+          }};
+}
+
 }  // namespace
 
-Outcome execute_atomic(Operation& op) {
-  if (op.uses_gpu()) return {Step::kFail, IBV_WC_REM_INV_REQ_ERR};
-  const int pid = op.peer->is_self ? 0 : op.peer->pid;
+GpuWord stage_word(const Operation& op) {
+  return {[&op](uint64_t* value) { return move_staged(op, IBV_WR_RDMA_READ, value); },
+          [&op](uint64_t* value) { return move_staged(op, IBV_WR_RDMA_WRITE, value); }};
+}
+
+Outcome execute_atomic(Operation& op, const GpuWord& gpu_word) {
+  if (op.local.has_gpu) return {Step::kFail, IBV_WC_LOC_PROT_ERR};
+  const GpuWord word = op.remote.has_gpu ? gpu_word : reach_host(op);
   uint64_t present = 0;
   {
     const AtomicTurn turn(*Process::get(), *op.peer->segment);
-    if (const int error = read_pieces(pid, op.remote.pieces, {{&present, sizeof(present)}}); error != 0) {
-      return explain_copy_error(error);
-    }
+    if (const Outcome loaded = word.load(&present); loaded.step != Step::kDone) return loaded;
     uint64_t next = compute(*op.request, present);
-    if (const int error = write_pieces(pid, op.remote.pieces, {{&next, sizeof(next)}}); error != 0) {
-      return explain_copy_error(error);
-    }
+    if (const Outcome stored = word.store(&next); stored.step != Step::kDone) return stored;
   }
   write_pieces(0, op.local.pieces, {{&present, sizeof(present)}});
   return {};

@@ -8,12 +8,12 @@
 
 #include "softverbs/events.h"
 #include "softverbs/extended_verbs.h"
+#include "softverbs/faults/faults.h"
 #include "softverbs/memory_window.h"
 #include "softverbs/objects.h"
 
 // verbs.h turns these names into macros for applications; here they are functions.
 #undef ibv_query_port
-SOFTVERBS_API int ibv_query_port(ibv_context* context, uint8_t port, _compat_ibv_port_attr* attributes);
 
 namespace verbena::softverbs {
 namespace {
@@ -81,6 +81,7 @@ int open_command_fd(const Device& device) {
 ibv_context* open_context(ibv_device* device, int command_fd) {
   Process* process = Process::get();
   if (process == nullptr) return nullptr;
+  if (!faults::start(*process)) return fail_with<ibv_context>(EINVAL);
   const int64_t index = process->contexts.allocate();
   if (index < 0) return fail_with<ibv_context>(ENOMEM);
   auto context = std::make_unique<Context>();
@@ -97,6 +98,7 @@ ibv_context* open_context(ibv_device* device, int command_fd) {
   pthread_mutex_init(&base.mutex, nullptr);
   base.abi_compat = reinterpret_cast<void*>(UINTPTR_MAX);  // "behind me lies a verbs_context"
   install_operations(*context);
+  process->rails.add(*context);
   return &context.release()->verbs.context;
 }
 
@@ -121,6 +123,7 @@ SOFTVERBS_API ibv_context* ibv_import_device(int command_fd) {
 SOFTVERBS_API int ibv_close_device(ibv_context* base) {
   Context& context = get_context(base);
   Process* process = Process::get();
+  process->rails.remove(context);
   close_event_pipe(process->segment().header().async_pipes[context.index], base->async_fd);
   process->contexts.free(context.index);
   close(base->cmd_fd);

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "softverbs/faults/rails.h"
 #include "softverbs/memory_region.h"
 #include "softverbs/queue_pair.h"
 #include "softverbs/wire/requester.h"
@@ -30,7 +31,7 @@ bool find_target(Operation& op, const Ah& handle) {
   if (op.peer == nullptr || op.peer->dead.load(std::memory_order_acquire)) return false;
   op.target_index = get_qp_index(request.remote_qp);
   op.target = &op.peer->segment->qp(op.target_index);
-  return true;
+  return !faults::is_down(*op.peer->segment, op.target->device.get());
 }
 
 bool is_accepted(const Operation& op, const Ah& handle) {
@@ -67,6 +68,7 @@ Outcome prepare_datagram(Operation& op) {
   const Ah& handle = *reinterpret_cast<const Ah*>(op.request->address_handle);
   op.remote.clear();
   op.bytes = 0;  // lost, unless it arrives
+  if (faults::is_down(Process::get()->segment(), op.qp->device)) return {};
   if (!handle.is_local && wire::get_wire() != nullptr) {
     wire::send_datagram(op, handle);
     return {};

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <new>
 
+#include "softverbs/faults/setup.h"
 #include "softverbs/objects.h"
 #include "softverbs/wire/address.h"
 
@@ -112,6 +113,8 @@ bool is_local_gid(const ibv_gid& gid) {
 using namespace verbena::softverbs;
 
 SOFTVERBS_API ibv_device** ibv_get_device_list(int* count) {
+  if (count != nullptr) *count = 0;
+  if (!faults::get_setup().is_valid) return fail_with<ibv_device*>(EINVAL);
   const uint32_t devices = count_devices();
   auto** list = static_cast<ibv_device**>(calloc(devices + 1, sizeof(ibv_device*)));
   if (list == nullptr) return nullptr;

@@ -94,6 +94,10 @@ void GpuLane::issue_pending() {
   pending_.clear();
 }
 
+void GpuLane::start() {
+  issue_pending();
+}
+
 cuda::Event GpuLane::take_event() {
   cuda::Event event = nullptr;
   if (free_events_.empty()) {

@@ -32,6 +32,8 @@ class GpuLane {
   // All below: by the lane's thread only.
   void copy(const GpuCopy& copy);
   uint64_t ticket() const { return issued_; }  // of the latest copy
+  // Gives CUDA what waited for something to continue it.
+  void start();
   // Whether the copies (first, last] are done; broken when CUDA refused one of them, but not before all have
   // ended.
   LaneState look(uint64_t first, uint64_t last);

@@ -187,13 +187,19 @@ void StagedTransfer::move_remote_host(const iovec& piece, uint8_t* stage, Flow f
 
 }  // namespace
 
-bool StagingBlock::open() {
+bool StagingBlock::allocate() {
   if (offset_ == 0) offset_ = Process::get()->arena().allocate(kStages * kStageBytes);
   return offset_ != 0;
 }
 
+bool StagingBlock::open() {
+  const std::lock_guard lock(mutex_);
+  return allocate();
+}
+
 void StagingBlock::pin(const cuda::Driver& driver, cuda::Context context) {
-  if (is_pinned_ || !open()) return;
+  const std::lock_guard lock(mutex_);
+  if (is_pinned_ || !allocate()) return;
   const cuda::Scope scope(driver, context);
   // Refused, it stays pageable: slower, not wrong.
   driver.host_register(stage(0), kStages * kStageBytes, cuda::kHostRegisterPortable);

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <mutex>
 
 #include "softverbs/cuda_driver.h"
 
@@ -11,7 +12,8 @@ inline constexpr uint64_t kStageBytes = 512 << 10;
 inline constexpr uint32_t kStages = 4;
 
 // The staging block of one rail: in this process's segment, so that owners of GPU memory can copy from and to
-// it too.
+// it too. Callers that register memory and the device's threads set it up, whoever comes first; whoever has
+// called open() may use the rest.
 class StagingBlock {
  public:
   // Allocates the block at the first call. False when there is no memory.
@@ -24,7 +26,10 @@ class StagingBlock {
   uint8_t* stage(uint32_t index) const;
 
  private:
-  uint64_t offset_ = 0;
+  bool allocate();  // with the mutex
+
+  std::mutex mutex_;
+  uint64_t offset_ = 0;  // once set, it stays
   bool is_pinned_ = false;
 };
 

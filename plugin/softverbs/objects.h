@@ -36,7 +36,8 @@ static_assert(sizeof(ibv_device) == 664);
 struct Context {
   verbs_context verbs{};  // ends with the ibv_context that the application sees
   Device* device = nullptr;
-  uint32_t index = 0;  // of its async pipe
+  uint32_t index = 0;                // of its async pipe
+  std::atomic<bool> is_dead{false};  // after IBV_EVENT_DEVICE_FATAL
 };
 
 struct Pd {

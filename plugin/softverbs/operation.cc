@@ -5,6 +5,7 @@
 
 #include "softverbs/datagram.h"
 #include "softverbs/events.h"
+#include "softverbs/faults/rails.h"
 #include "softverbs/memory_region.h"
 #include "softverbs/memory_window.h"
 #include "softverbs/queue_pair.h"
@@ -58,6 +59,12 @@ Outcome wait_for_peer(const Qp& qp) {
   return outcome;
 }
 
+Outcome wait_for_rail(const Qp& qp) {
+  Outcome outcome = wait_for_peer(qp);
+  outcome.wait = Wait::kRailDown;
+  return outcome;
+}
+
 Outcome wait_for_receive(const Qp& qp, uint32_t timer) {
   constexpr uint32_t kTimerUnits[32] = {65536, 1,    2,    3,    4,    6,     8,     12,    16,    24,   32,
                                         48,    64,   96,   128,  192,  256,   384,   512,   768,   1024, 1536,
@@ -73,12 +80,22 @@ Outcome wait_for_receive(const Qp& qp, uint32_t timer) {
 
 namespace {
 
+// Whether a rail of the two ends is down. Mostly none is, of any queue pair.
+bool is_way_down(const Operation& op) {
+  const uint32_t own = Process::get()->segment().header().rails_down.load(std::memory_order_acquire);
+  const uint32_t far = op.peer->segment->header().rails_down.load(std::memory_order_acquire);
+  if ((own | far) == 0) [[likely]]
+    return false;
+  return ((own >> op.qp->device | far >> op.target->device.get()) & 1) != 0;
+}
+
 // Whether the target listens to us. A peer that is not there yet is waited for; one that was there and left
 // is not.
 Outcome check_target(const Operation& op) {
   const SharedQp& target = *op.target;
   const Qp& qp = *op.qp;
   if (op.peer->dead.load(std::memory_order_acquire)) return fail(IBV_WC_RETRY_EXC_ERR);
+  if (is_way_down(op)) return wait_for_rail(qp);
   if (target.number.load(std::memory_order_acquire) != qp.attributes.dest_qp_num)
     return fail(IBV_WC_RETRY_EXC_ERR);
   const ibv_qp_state state = get_state(target);

@@ -11,7 +11,7 @@ struct Peer;
 class GpuLane;
 
 // Why the head of a send queue does not move.
-enum class Wait { kNone, kPeerNotReady, kReceiverNotReady };
+enum class Wait { kNone, kPeerNotReady, kReceiverNotReady, kRailDown, kDelayed };
 
 enum class Step { kDone, kWait, kFail };
 
@@ -83,6 +83,7 @@ void finish(Operation& op);
 // Steps of the above, for requests that go over the wire or came from there: of the requester,
 bool gather_local(Operation& op);  // false on a protection error of the gather list
 Outcome wait_for_peer(const Qp& qp);
+Outcome wait_for_rail(const Qp& qp);
 Outcome wait_for_receive(const Qp& qp, uint32_t timer);
 // of the target.
 bool take_receive(Operation& op);

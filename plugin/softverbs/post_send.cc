@@ -2,6 +2,7 @@
 
 #include <cerrno>
 
+#include "softverbs/clock.h"
 #include "softverbs/memory_window.h"
 #include "softverbs/queue_pair.h"
 
@@ -98,6 +99,8 @@ int append(Qp& qp, const ibv_send_wr& request) {
   SendRequest& stored = queue.at(queue.posted);
   stored = {};
   stored.number = queue.posted;
+  if (qp.faults != nullptr) [[unlikely]]
+    stored.posted_ns = read_clock_ns();
   stored.wr_id = request.wr_id;
   stored.opcode = request.opcode;
   stored.flags = request.send_flags;

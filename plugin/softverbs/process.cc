@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "softverbs/config.h"
+#include "softverbs/faults/injector.h"
 #include "softverbs/wire/descriptors.h"
 #include "softverbs/wire/wire.h"
 
@@ -42,6 +43,9 @@ int probe(int pid, const SegmentHeader& header) {
 }
 
 }  // namespace
+
+Process::Process() = default;
+Process::~Process() = default;
 
 Process* Process::get() {
   Process* process = process_instance.load(std::memory_order_acquire);

@@ -8,6 +8,8 @@
 
 #include "softverbs/config.h"
 #include "softverbs/directory.h"
+#include "softverbs/faults/rails.h"
+#include "softverbs/faults/schedule.h"
 #include "softverbs/gpu_lane.h"
 #include "softverbs/gpu_memory.h"
 #include "softverbs/gpu_staging.h"
@@ -18,6 +20,9 @@ namespace verbena::softverbs {
 
 namespace wire {
 class Wire;
+}
+namespace faults {
+class Injector;
 }
 
 // Another process (or this one) whose segment is mapped here. Lives as long as this process.
@@ -37,6 +42,7 @@ struct Peer {
 // This process's place in the shared world: its segment, its tables' indices, its peers.
 class Process {
  public:
+  ~Process();
   static Process* get();  // opened at the first call; nullptr and errno on failure
 
   Segment& segment() { return *segment_; }
@@ -60,11 +66,15 @@ class Process {
   RailWorker workers[kMaxDevices];
   GpuLanes lanes[kMaxDevices];
   StagingBlock staging[kMaxDevices];
-  wire::Wire* wire = nullptr;                   // null when this process is not on the network
+  wire::Wire* wire = nullptr;  // null when this process is not on the network
+  faults::Rails rails;
+  faults::Schedule schedule;
+  std::once_flag faults_once;
+  std::unique_ptr<faults::Injector> injector;   // null without a plan
   std::atomic<Peer*> connected[kQpCount] = {};  // by index: who may work on that queue pair
 
  private:
-  Process() = default;
+  Process();
   static Process* open();
   Peer* map_peer(uint32_t slot, uint64_t owner);
   void start_monitor();

@@ -4,6 +4,7 @@
 #include <ctime>
 
 #include "softverbs/extended_verbs.h"
+#include "softverbs/faults/rails.h"
 #include "softverbs/objects.h"
 
 #undef ibv_query_port
@@ -11,8 +12,9 @@
 namespace verbena::softverbs {
 namespace {
 
-void fill_port(ibv_port_attr& attributes) {
-  attributes.state = IBV_PORT_ACTIVE;
+void fill_port(ibv_context* context, ibv_port_attr& attributes) {
+  const bool is_down = faults::is_down(Process::get()->segment(), get_context(context).device->index);
+  attributes.state = is_down ? IBV_PORT_DOWN : IBV_PORT_ACTIVE;
   attributes.max_mtu = IBV_MTU_4096;
   attributes.active_mtu = IBV_MTU_4096;
   attributes.gid_tbl_len = kGidCount;
@@ -20,9 +22,9 @@ void fill_port(ibv_port_attr& attributes) {
   attributes.max_msg_sz = kMaxMessageBytes;
   attributes.pkey_tbl_len = 1;
   attributes.max_vl_num = 1;
-  attributes.active_width = 2;    // 4 lanes
-  attributes.active_speed = 128;  // of 100 Gb/s (NDR)
-  attributes.phys_state = 5;      // link up
+  attributes.active_width = 2;              // 4 lanes
+  attributes.active_speed = 128;            // of 100 Gb/s (NDR)
+  attributes.phys_state = is_down ? 3 : 5;  // disabled, link up
   attributes.link_layer = IBV_LINK_LAYER_ETHERNET;
 }
 
@@ -77,10 +79,10 @@ void fill_extended(ibv_device_attr_ex& attributes) {
 }  // namespace
 
 // `bytes` is the size of the caller's struct, which may be older or newer than ours.
-int query_port_sized(ibv_context*, uint8_t port, ibv_port_attr* attributes, size_t bytes) {
+int query_port_sized(ibv_context* context, uint8_t port, ibv_port_attr* attributes, size_t bytes) {
   if (port != kPort) return EINVAL;
   ibv_port_attr mine{};
-  fill_port(mine);
+  fill_port(context, mine);
   memset(attributes, 0, bytes);
   memcpy(attributes, &mine, std::min(bytes, sizeof(mine)));
   return 0;
@@ -118,10 +120,10 @@ SOFTVERBS_API int ibv_query_device(ibv_context* context, ibv_device_attr* attrib
 }
 
 // The exported symbol serves callers of an older, shorter struct: it ends behind `flags`.
-SOFTVERBS_API int ibv_query_port(ibv_context*, uint8_t port, _compat_ibv_port_attr* attributes) {
+SOFTVERBS_API int ibv_query_port(ibv_context* context, uint8_t port, _compat_ibv_port_attr* attributes) {
   if (port != kPort) return EINVAL;
   ibv_port_attr mine{};
-  fill_port(mine);
+  fill_port(context, mine);
   constexpr size_t kCompatBytes = offsetof(ibv_port_attr, flags) + sizeof(mine.flags);
   memcpy(static_cast<void*>(attributes), &mine, kCompatBytes);
   return 0;

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "softverbs/events.h"
+#include "softverbs/faults/injector.h"
 #include "softverbs/queue_pair_state.h"
 #include "softverbs/wire/end.h"
 #include "softverbs/wire/wire.h"
@@ -86,6 +87,7 @@ Qp::~Qp() = default;
 
 ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
   if (const int error = check_init(*init); error != 0) return fail_with<ibv_qp>(error);
+  if (get_context(pd->context).is_dead.load()) return fail_with<ibv_qp>(EIO);
   Process* process = Process::get();
   const int64_t index = process->qps.allocate();
   if (index < 0) return fail_with<ibv_qp>(ENOMEM);
@@ -112,6 +114,7 @@ ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
   publish(*qp, *init, get_pd(pd));
   fill_base(*qp, pd, *init);
   count_users(qp->base, 1);
+  if (process->injector != nullptr) process->injector->add(*qp);
   if (process->wire != nullptr) {
     qp->wire = std::make_unique<wire::End>();
     wire::forget_requests(*qp);  // begins its first session
@@ -140,6 +143,7 @@ SOFTVERBS_API ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
 SOFTVERBS_API int ibv_destroy_qp(ibv_qp* base) {
   Qp& qp = get_qp(base);
   Process* process = Process::get();
+  if (qp.faults != nullptr) process->injector->remove(qp);
   stop_queue_pair(qp);
   const auto delivered = get_event_table().remove(qp.shared->token.get());
   pthread_mutex_lock(&base->mutex);

@@ -15,6 +15,9 @@ namespace verbena::softverbs {
 namespace wire {
 struct End;
 }
+namespace faults {
+struct QueueFaults;
+}
 
 // A request of the ibv_wr_* calls that is being built.
 struct ExtendedPost {
@@ -35,10 +38,11 @@ struct Qp {
   bool signal_all = false;
   bool has_extended_posts = false;  // created for the ibv_wr_* functions
   ibv_qp_cap capacity{};
-  ibv_qp_attr attributes{};         // as set, for query_qp
-  std::unique_ptr<wire::End> wire;  // where there is a wire
-  bool is_wired = false;            // the peer is on another host
-  Peer* peer = nullptr;             // of an RC queue pair from RTR on; null when nobody is there
+  ibv_qp_attr attributes{};                     // as set, for query_qp
+  std::unique_ptr<wire::End> wire;              // where there is a wire
+  std::unique_ptr<faults::QueueFaults> faults;  // where there is a plan of faults
+  bool is_wired = false;                        // the peer is on another host
+  Peer* peer = nullptr;                         // of an RC queue pair from RTR on; null when nobody is there
   ReceiveQueue receive_queue;
 
   std::mutex mutex;  // guards all below
@@ -87,6 +91,8 @@ void fail_target(Peer& peer, uint32_t qp_index, ibv_event_type event);
 void flush_receives(Peer& peer, uint32_t qp_index);
 // Waits until no peer touches our memory through this queue pair; finishes what a killed one began.
 void wait_until_quiet(Qp& qp);
+// To the error state at its application's or its device's word.
+void fail_queue_pair(Qp& qp);
 // In RESET: waits until none of its sends is under way, and takes it from the worker.
 void forget_sends(Qp& qp);
 

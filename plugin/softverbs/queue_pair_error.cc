@@ -2,6 +2,7 @@
 
 #include "softverbs/clock.h"
 #include "softverbs/events.h"
+#include "softverbs/faults/gate.h"
 #include "softverbs/queue_pair.h"
 #include "softverbs/wire/end.h"
 #include "softverbs/wire/wire.h"
@@ -52,6 +53,7 @@ void enter_error(Qp& qp) {
     complete(self, qp.shared->receive_cq.get(), completion, true);
   }
   flush_receives(self, qp.index);
+  if (qp.faults != nullptr) faults::report_error(qp);
   if (before != IBV_QPS_ERR && qp.base.srq != nullptr) raise(self, *qp.shared, IBV_EVENT_QP_LAST_WQE_REACHED);
 }
 

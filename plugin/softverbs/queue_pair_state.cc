@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "softverbs/faults/gate.h"
 #include "softverbs/queue_pair.h"
 #include "softverbs/rail_worker.h"
 #include "softverbs/wire/address.h"
@@ -89,6 +90,7 @@ void reset(Qp& qp) {
   stop_queue_pair(qp);
   std::lock_guard lock(qp.mutex);
   qp.wait = Wait::kNone;
+  if (qp.faults != nullptr) faults::forget_requests(qp);
   qp.send_queue.posted = qp.send_queue.started = qp.send_queue.executed = 0;
   qp.peer = nullptr;
   qp.is_wired = false;
@@ -98,14 +100,15 @@ void reset(Qp& qp) {
   if (qp.base.srq == nullptr) reset_receive_ring(Process::get()->segment(), *qp.receive_queue.shared);
 }
 
+}  // namespace
+
 // What the worker has of it is flushed by the worker, soon; the rest here.
-void fail(Qp& qp) {
+void fail_queue_pair(Qp& qp) {
   enter_error(qp);
   get_worker(qp.device).hurry(qp);
   run_send_queue(qp, Runner::kPoster);
 }
 
-}  // namespace
 }  // namespace verbena::softverbs
 
 using namespace verbena::softverbs;
@@ -121,7 +124,9 @@ SOFTVERBS_API int ibv_modify_qp(ibv_qp* base, ibv_qp_attr* attributes, int mask)
   if (to == IBV_QPS_RESET) {
     reset(qp);
   } else if (to == IBV_QPS_ERR) {
-    fail(qp);
+    fail_queue_pair(qp);
+  } else if (get_context(base->context).is_dead.load()) {
+    return EIO;
   } else {
     store_attributes(qp, *attributes, mask);
     if (to == IBV_QPS_RTR && base->qp_type != IBV_QPT_UD) error = connect(qp);

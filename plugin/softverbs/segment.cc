@@ -11,11 +11,16 @@
 namespace verbena::softverbs {
 namespace {
 constexpr uint64_t kBlockBytes = 64 << 10;
-constexpr uint64_t kArenaGrainBytes = 4096;
+constexpr uint64_t kPageBytes = 4096, kGrainBytes = 512;
 constexpr uint32_t kFirstPoolEntries = 1024;
 
 uint64_t round_up(uint64_t value, uint64_t grain) {
   return (value + grain - 1) / grain * grain;
+}
+
+// Of a ring's length and start. Rings of a few hundred bytes are many.
+uint64_t choose_grain(uint64_t bytes) {
+  return bytes < kPageBytes ? kGrainBytes : kPageBytes;
 }
 }  // namespace
 
@@ -67,27 +72,33 @@ int Segment::commit(uint64_t offset, uint64_t bytes) {
   return 0;
 }
 
-uint64_t Arena::take(uint64_t bytes) {
+uint64_t Arena::take(uint64_t bytes, uint64_t grain) {
   for (auto hole = holes_.begin(); hole != holes_.end(); ++hole) {
-    if (hole->bytes < bytes) continue;
-    const uint64_t offset = hole->offset;
-    hole->offset += bytes;
-    hole->bytes -= bytes;
-    if (hole->bytes == 0) holes_.erase(hole);
+    const uint64_t offset = round_up(hole->offset, grain), hole_end = hole->offset + hole->bytes;
+    if (offset + bytes > hole_end) continue;
+    const Hole behind{offset + bytes, hole_end - offset - bytes};
+    hole->bytes = offset - hole->offset;
+    if (hole->bytes == 0)
+      hole = holes_.erase(hole);
+    else
+      ++hole;
+    if (behind.bytes != 0) holes_.insert(hole, behind);
     return offset;
   }
-  if (kSegmentBytes - end_ < bytes) return 0;
-  const uint64_t offset = end_;
-  end_ += bytes;
+  const uint64_t former_end = end_, offset = round_up(end_, grain);
+  if (kSegmentBytes - offset < bytes) return 0;
+  end_ = offset + bytes;
+  if (offset != former_end) add_hole({former_end, offset - former_end});
   return offset;
 }
 
 uint64_t Arena::allocate(uint64_t bytes) {
-  bytes = round_up(bytes, kArenaGrainBytes);
+  const uint64_t grain = choose_grain(bytes);
+  bytes = round_up(bytes, grain);
   uint64_t offset = 0;
   {
     std::lock_guard lock(mutex_);
-    offset = take(bytes);
+    offset = take(bytes, grain);
   }
   const int error = offset == 0 ? ENOMEM : segment_.commit(offset, bytes);
   if (error != 0) {
@@ -100,11 +111,15 @@ uint64_t Arena::allocate(uint64_t bytes) {
 }
 
 void Arena::free(uint64_t offset, uint64_t bytes) {
-  bytes = round_up(bytes, kArenaGrainBytes);
+  bytes = round_up(bytes, choose_grain(bytes));
   std::lock_guard lock(mutex_);
-  auto next = std::lower_bound(holes_.begin(), holes_.end(), offset,
+  add_hole({offset, bytes});
+}
+
+void Arena::add_hole(Hole added) {
+  auto next = std::lower_bound(holes_.begin(), holes_.end(), added.offset,
                                [](const Hole& hole, uint64_t at) { return hole.offset < at; });
-  next = holes_.insert(next, {offset, bytes});
+  next = holes_.insert(next, added);
   if (next + 1 != holes_.end() && next->offset + next->bytes == (next + 1)->offset) {
     next->bytes += (next + 1)->bytes;
     holes_.erase(next + 1);

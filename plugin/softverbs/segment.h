@@ -62,7 +62,8 @@ class Arena {
     uint64_t offset;
     uint64_t bytes;
   };
-  uint64_t take(uint64_t bytes);
+  uint64_t take(uint64_t bytes, uint64_t grain);
+  void add_hole(Hole added);
 
   Segment& segment_;
   std::mutex mutex_;

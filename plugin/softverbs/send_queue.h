@@ -22,7 +22,8 @@ struct BindRequest {
 // A work request as posted, less its gather list and inline bytes.
 struct SendRequest {
   uint64_t wr_id;
-  uint64_t number;  // counts the queue's requests
+  uint64_t number;     // counts the queue's requests
+  uint64_t posted_ns;  // where there is a plan of faults
   ibv_wr_opcode opcode;
   uint32_t flags;      // IBV_SEND_*
   uint32_t immediate;  // or the key to invalidate

@@ -3,6 +3,7 @@
 #include "softverbs/atomic_operation.h"
 #include "softverbs/clock.h"
 #include "softverbs/events.h"
+#include "softverbs/faults/gate.h"
 #include "softverbs/gpu_copy.h"
 #include "softverbs/memory_window.h"
 #include "softverbs/queue_pair.h"
@@ -47,6 +48,7 @@ ibv_wc_opcode get_completion_opcode(ibv_wr_opcode opcode) {
 void complete_send(Qp& qp, const SendRequest& request, ibv_wc_status status) {
   const bool is_signaled = qp.signal_all || (request.flags & IBV_SEND_SIGNALED) != 0;
   if (status == IBV_WC_SUCCESS && !is_signaled) return;
+  if (qp.faults != nullptr && status == IBV_WC_SUCCESS && faults::drops_completion(qp, request)) return;
   Completion completion{};
   completion.wr_id = request.wr_id;
   completion.send_retired = request.number + 1;
@@ -72,6 +74,10 @@ namespace {
 // The oldest request has its outcome.
 Step conclude(Qp& qp, Operation& op) {
   finish(op);
+  if (qp.faults != nullptr && op.outcome.step == Step::kDone) {
+    const ibv_wc_status failure = faults::get_late_failure(qp, *op.request);
+    if (failure != IBV_WC_SUCCESS) op.outcome = {Step::kFail, failure};
+  }
   complete_send(qp, *op.request, op.outcome.status);
   ++qp.send_queue.executed;
   return op.outcome.step;
@@ -95,7 +101,9 @@ Step land(Qp& qp) {
 // Prepares the next request unless it is. False while it has to wait.
 bool prepare_next(Qp& qp) {
   if (qp.is_next_prepared) return true;
-  Outcome outcome = prepare(qp.next, qp, qp.send_queue.at(qp.send_queue.started));
+  SendRequest& request = qp.send_queue.at(qp.send_queue.started);
+  Outcome outcome =
+      qp.faults == nullptr ? prepare(qp.next, qp, request) : faults::prepare_request(qp.next, qp, request);
   if (outcome.step == Step::kWait && keep_waiting(qp, outcome)) return false;
   if (outcome.step == Step::kWait) outcome.step = Step::kFail;
   qp.wait = Wait::kNone;
@@ -106,7 +114,7 @@ bool prepare_next(Qp& qp) {
 
 Outcome execute(Operation& op) {
   if (is_local(op.request->opcode)) return execute_local(op);
-  if (is_atomic(op.request->opcode)) return execute_atomic(op);
+  if (is_atomic(op.request->opcode)) return execute_atomic(op, stage_word(op));
   return settle(op, op.uses_gpu() ? copy_staged(op) : copy_host(op));
 }
 
@@ -130,9 +138,14 @@ bool launch(Qp& qp) {
   return true;
 }
 
-// Looks once for copies that are done, then starts what it can: those share one look at the GPU in the next
+// What was launched in one run may have become fewer copies; nothing more can continue them.
+void start_lanes(Qp& qp) {
+  for (const Operation& op : qp.flying) op.lane->start();
+}
+
+// Looks once for copies that are done, then launches what it can: those share one look at the GPU in the next
 // run.
-Stop run_until(Qp& qp, uint64_t end, Runner runner) {
+Stop look_and_launch(Qp& qp, uint64_t end, Runner runner) {
   if (land(qp) == Step::kFail) return Stop::kFailed;
   for (;;) {
     const bool is_over = qp.send_queue.started == end || get_state(*qp.shared) != IBV_QPS_RTS;
@@ -146,6 +159,12 @@ Stop run_until(Qp& qp, uint64_t end, Runner runner) {
     if (!qp.flying.empty()) return Stop::kFlying;
     if (run_alone(qp) == Step::kFail) return Stop::kFailed;
   }
+}
+
+Stop run_until(Qp& qp, uint64_t end, Runner runner) {
+  const Stop stop = look_and_launch(qp, end, runner);
+  if (stop == Stop::kFlying) start_lanes(qp);
+  return stop;
 }
 
 // Lets go of a request that was prepared but not begun.
@@ -166,7 +185,10 @@ void flush_sends(Qp& qp) {
 }
 
 // The longer it waited the less often it looks.
-uint64_t get_retry_delay_ns(const Qp& qp) {
+uint64_t get_retry_delay_ns(Qp& qp) {
+  if (qp.wait == Wait::kDelayed)
+    return std::clamp<uint64_t>(faults::get_delay_ns(qp, qp.send_queue.at(qp.send_queue.started)), 1,
+                                kLastRetryNs);
   return std::clamp((read_clock_ns() - qp.wait_start_ns) / 2, kFirstRetryNs, kLastRetryNs);
 }
 

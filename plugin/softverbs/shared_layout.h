@@ -9,7 +9,7 @@
 // lock.
 namespace verbena::softverbs {
 
-inline constexpr uint32_t kLayoutVersion = 2;
+inline constexpr uint32_t kLayoutVersion = 4;
 
 // Relaxed atomic: plain data that a validated reader may read while it changes.
 template <typename T>
@@ -74,6 +74,7 @@ struct SegmentHeader {
   std::atomic<uint32_t> closed;
   std::atomic<uint32_t> atomic_holder;  // 0, or 1 + the claimer whose turn it is
   SharedPipe async_pipes[kContextCount];
+  alignas(64) std::atomic<uint32_t> rails_down;  // bits; peers read it at every request
 };
 
 inline constexpr uint32_t kAnyQueuePair = UINT32_MAX;
@@ -96,7 +97,7 @@ inline constexpr uint32_t kReceiveCountMask = (1u << 30) - 1;
 inline constexpr uint32_t kFlushedReceive = kReceive | 1u << 30;
 
 // Messages that one peer may be placing at a time.
-inline constexpr uint32_t kOpenReceives = 256;
+inline constexpr uint32_t kOpenReceives = 128;
 
 struct OpenReceive {
   Shared<uint64_t> wr_id;

@@ -14,6 +14,12 @@ namespace verbena::topology {
   X(topology_set_components)       \
   X(topology_load)                 \
   X(get_obj_by_depth)              \
+  X(get_cpubind)                   \
+  X(set_cpubind)                   \
+  X(bitmap_alloc)                  \
+  X(bitmap_free)                   \
+  X(bitmap_and)                    \
+  X(bitmap_iszero)                 \
   X(bitmap_weight)                 \
   X(bitmap_first)
 

@@ -1,5 +1,6 @@
 #include "topology/pci_path.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <memory>
@@ -54,6 +55,20 @@ std::string trim_to_pci_device(std::string_view resolved_path) {
 
 std::string find_pci_path(const std::string& sysfs_entry) {
   return trim_to_pci_device(resolve(sysfs_entry));
+}
+
+std::vector<std::string> list_switches(std::string_view pci_path) {
+  std::vector<std::string> addresses;
+  for (size_t at = 0; at < pci_path.size();) {
+    const size_t end = std::min(pci_path.find('/', at), pci_path.size());
+    const std::string_view name = pci_path.substr(at, end - at);
+    if (parse_pci_address(name)) addresses.emplace_back(name);
+    at = end + 1;
+  }
+  // A root port, then two ports of each switch, then the device.
+  std::vector<std::string> switches;
+  for (size_t i = 1; i + 2 < addresses.size(); i += 2) switches.push_back(addresses[i]);
+  return switches;
 }
 
 std::string find_card_path(const std::string& pci_path) {

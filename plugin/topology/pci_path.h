@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace verbena::topology {
 
@@ -25,6 +26,10 @@ std::string trim_to_pci_device(std::string_view resolved_path);
 
 // The same for a sysfs entry such as /sys/class/infiniband/mlx5_0/device, whose links are followed first.
 std::string find_pci_path(const std::string& sysfs_entry);
+
+// Addresses of the PCI switches on the way to a device, the outermost first; each by the port that looks at
+// the root, as NCCL names it. `pci_path` as find_pci_path gives it.
+std::vector<std::string> list_switches(std::string_view pci_path);
 
 // The PCI device that stands for a whole card: function 0 of it; of a virtual function the physical one's.
 // The path itself if there is no such device. `pci_path` as find_pci_path gives it.

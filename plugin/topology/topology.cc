@@ -1,6 +1,7 @@
 #include "topology/topology.h"
 
 #include <cerrno>
+#include <memory>
 #include <utility>
 
 #include "base/log.h"
@@ -147,6 +148,18 @@ Distance Topology::measure_distance(std::string_view from, std::string_view to) 
   const hwloc_obj* to_object = find_object(to);
   if (from_object == nullptr || to_object == nullptr) return Distance::kUnknown;
   return measure_between(from_object, to_object);
+}
+
+bool Topology::bind_thread(std::string_view device) const {
+  const hwloc_obj* object = find_attachment(find_object(device));
+  if (object == nullptr) return false;
+  const HwlocApi& hwloc = *find_hwloc();
+  const std::unique_ptr<hwloc_bitmap_s, decltype(hwloc.bitmap_free)> cpus(hwloc.bitmap_alloc(),
+                                                                          hwloc.bitmap_free);
+  return cpus != nullptr && hwloc.get_cpubind(topology_, cpus.get(), HWLOC_CPUBIND_THREAD) == 0 &&
+         hwloc.bitmap_and(cpus.get(), cpus.get(), object->cpuset) == 0 &&
+         hwloc.bitmap_iszero(cpus.get()) == 0 &&
+         hwloc.set_cpubind(topology_, cpus.get(), HWLOC_CPUBIND_THREAD) == 0;
 }
 
 std::string Topology::describe_device(std::string_view device) const {

@@ -40,9 +40,14 @@ class Topology {
   Topology& operator=(Topology&& other) noexcept;
   ~Topology();
 
+  // False if hwloc is missing or failed: then every answer is "unknown".
+  bool is_known() const { return topology_ != nullptr; }
   // kNoNode if unknown, or if the device belongs to several nodes alike.
   int find_numa_node(std::string_view device) const;
   Distance measure_distance(std::string_view from, std::string_view to) const;
+  // Binds the calling thread to the CPUs that the device hangs at, of those that it may use now. False: they
+  // are unknown, or none of them is among these; nothing has changed. Only of this machine's topology.
+  bool bind_thread(std::string_view device) const;
   // "0000:3b:00.0 on NUMA node 0"
   std::string describe_device(std::string_view device) const;
 

@@ -6,50 +6,18 @@
 
 #include "base/log.h"
 #include "base/parameters.h"
+#include "transport/page_choice.h"
 
 namespace verbena::transport {
 
 namespace {
 
-constexpr uint32_t kControlDepth = 64;  // grants and credit lines in flight on one queue pair
-constexpr uint32_t kMinEntriesPerPair =
-    8;  // NCCL keeps at most 8 receives open: each may bring one direct chunk
-constexpr uint32_t kMinWindowPages = 32;
+constexpr uint32_t kDirectEntries =
+    32;                                 // NCCL keeps at most 8 receives open: each may bring one direct chunk
 constexpr int64_t kMaxHelloMs = 10000;  // a peer says hello as soon as it is connected; a stranger may never
 
 int64_t choose_hello_ms() {
   return std::min(kMaxHelloMs, base::parameters().connect_timeout_ms);
-}
-
-// The longest message that may be staged, as a slot and a window allow.
-uint64_t find_threshold_bytes() {
-  const auto wanted = static_cast<uint64_t>(base::parameters().unpack_threshold_bytes);
-  return std::min<uint64_t>(wanted, kUnpackMaxSliceBytes);
-}
-
-// Eight of the longest staged messages, as NCCL keeps eight receives open; at least two, as a message may
-// need half.
-uint32_t choose_window_pages() {
-  const auto& parameters = base::parameters();
-  if (parameters.window_pages != 0) return static_cast<uint32_t>(parameters.window_pages);
-  const auto page_bytes = static_cast<uint64_t>(parameters.page_bytes);
-  const auto pages = static_cast<uint32_t>((find_threshold_bytes() + page_bytes - 1) / page_bytes);
-  return std::clamp(8 * pages, kMinWindowPages, std::max(2 * pages, 256U));
-}
-
-BouncePool::Kind choose_pool(const Nic& nic, bool unpacks) {
-  if (!unpacks) return BouncePool::Kind::kBareEntries;
-  switch (base::parameters().bounce) {
-    case base::BouncePlace::kHost:
-      return BouncePool::Kind::kHostPages;
-    case base::BouncePlace::kGpu:
-      return BouncePool::Kind::kGpuPages;
-    case base::BouncePlace::kAuto:
-      break;
-  }
-  // A software device copies to GPU memory in microseconds, to host memory in less than one.
-  const bool by_gpu = nic.supports_gpu_pointers && !nic.rails[0]->is_software();
-  return by_gpu ? BouncePool::Kind::kGpuPages : BouncePool::Kind::kHostPages;
 }
 
 }  // namespace
@@ -59,10 +27,20 @@ Acceptor::Acceptor(const Nic& nic, uint64_t nonce, base::Socket socket)
       nonce_(nonce),
       socket_(std::move(socket)),
       peer_(base::describe(socket_.peer())),
-      deadline_(base::Deadline::after_ms(choose_hello_ms())) {}
+      deadline_(base::Deadline::after_ms(choose_hello_ms())) {
+  join_roster();
+}
 
 Acceptor::~Acceptor() {
+  leave_roster();
   give_back();
+}
+
+Telling Acceptor::tell_from_outside() const {
+  static constexpr const char* kWaits[] = {"waits for the caller to say who it is",
+                                           "waits for the socket to take its welcome",
+                                           "waits for the peer to say that it is ready", "stands"};
+  return {describe("accept from " + peer_, kWaits[static_cast<size_t>(get_step())])};
 }
 
 // What a Receiver would have given back, had it come to that.
@@ -73,45 +51,68 @@ void Acceptor::give_back() {
 }
 
 base::Result<Acceptor::Verdict> Acceptor::poll(const AcceptOptions& options) {
-  while (step_ != Step::kStanding) {
+  while (get_step() != Step::kStanding) {
     auto advanced = advance();
     if (!advanced)
-      return step_ == Step::kAwaitingHello ? Verdict::kStranger : base::Result<Verdict>(advanced.error());
+      return get_step() == Step::kAwaitingHello ? Verdict::kStranger
+                                                : base::Result<Verdict>(advanced.error());
     if (!*advanced) {
-      if (!deadline_.has_passed()) return Verdict::kWaiting;
-      const bool is_silent = step_ == Step::kAwaitingHello;
+      if (!deadline_.has_passed()) {
+        warn_if_stalled();
+        return Verdict::kWaiting;
+      }
+      const bool is_silent = get_step() == Step::kAwaitingHello;
       const auto error = base::fail(
           base::Status::kTimeout, "accept from %s: handshake unfinished (%s %lld ms)", peer_.c_str(),
           is_silent ? "no hello for" : "VERBENA_CONNECT_TIMEOUT_MS",
           static_cast<long long>(is_silent ? choose_hello_ms() : base::parameters().connect_timeout_ms));
       return is_silent ? Verdict::kStranger : base::Result<Verdict>(error);
     }
-    if (step_ == Step::kAwaitingHello) {
+    if (get_step() == Step::kAwaitingHello) {
       auto verdict = judge_hello(options);
       if (!verdict || *verdict == Verdict::kStranger) return verdict;
       deadline_ = base::Deadline::after_ms(base::parameters().connect_timeout_ms);
     }
-    step_ = static_cast<Step>(static_cast<int>(step_) + 1);
+    step_.store(static_cast<Step>(static_cast<int>(get_step()) + 1), std::memory_order_relaxed);
     offset_bytes_ = 0;
   }
   return Verdict::kStanding;
 }
 
 base::Result<bool> Acceptor::advance() {
-  switch (step_) {
+  switch (get_step()) {
     case Step::kAwaitingHello:
-      return socket_.receive_exact(&hello_, sizeof(hello_), offset_bytes_);
+      return receive_hello();
     case Step::kSendingWelcome:
       return socket_.send_all(&welcome_, sizeof(welcome_), offset_bytes_);
     default: {
       auto received = socket_.receive_exact(&ready_, sizeof(ready_), offset_bytes_);
       if (!received || !*received) return received;
-      const auto error = protocol::check_header(ready_.header, sizeof(ready_), nonce_);
-      if (error == protocol::HandshakeError::kNone) return true;
-      return base::fail(base::Status::kRemote, "accept from %s: %s", peer_.c_str(),
-                        protocol::describe(error));
+      if (auto outcome = confirm_ready(); !outcome) return outcome.error();
+      return true;
     }
   }
+}
+
+// A message of another version, which may be shorter, or a stranger's, is known by its header.
+base::Result<bool> Acceptor::receive_hello() {
+  if (offset_bytes_ < sizeof(hello_.header)) {
+    auto received = socket_.receive_exact(&hello_, sizeof(hello_.header), offset_bytes_);
+    if (!received || !*received) return received;
+  }
+  const auto error = protocol::check_header(hello_.header, sizeof(hello_), nonce_);
+  if (error != protocol::HandshakeError::kNone) return true;  // judge_hello() says what it is
+  return socket_.receive_exact(&hello_, sizeof(hello_), offset_bytes_);
+}
+
+base::Outcome Acceptor::confirm_ready() {
+  const auto error = protocol::check_header(ready_.header, sizeof(ready_), nonce_);
+  if (error != protocol::HandshakeError::kNone) {
+    return base::fail(base::Status::kRemote, "accept from %s: %s", peer_.c_str(), protocol::describe(error));
+  }
+  if (auth_.verify(hello_, welcome_, ready_)) return {};
+  return base::fail(base::Status::kRemote, "accept from %s: %s", peer_.c_str(),
+                    describe_key_refusal(protocol::Refusal::kKeyWrong, true));
 }
 
 base::Result<Acceptor::Verdict> Acceptor::judge_hello(const AcceptOptions& options) {
@@ -119,9 +120,10 @@ base::Result<Acceptor::Verdict> Acceptor::judge_hello(const AcceptOptions& optio
                                            static_cast<uint32_t>(base::parameters().qps_per_connection));
   welcome_.header = protocol::make_header(sizeof(welcome_), nonce_);
   if (error == protocol::HandshakeError::kNone) {
+    if (auto outcome = check_key(); !outcome) return outcome.error();
     paths_ = choose_paths();
     if (paths_.empty()) return refuse_unreachable();
-    if (auto outcome = build(options); !outcome) {
+    if (auto outcome = make_welcome(options); !outcome) {
       refuse(protocol::Refusal::kResources);  // we report our own cause
       return outcome.error();
     }
@@ -136,6 +138,27 @@ base::Result<Acceptor::Verdict> Acceptor::judge_hello(const AcceptOptions& optio
   return logged;
 }
 
+// Before anything is made for the peer.
+base::Outcome Acceptor::check_key() {
+  auto auth = HandshakeAuth::create();
+  if (!auth) {
+    refuse(protocol::Refusal::kResources);
+    return auth.error();
+  }
+  auth_ = std::move(*auth);
+  const auto refusal = auth_.judge(hello_);
+  if (refusal == protocol::Refusal::kNone) return {};
+  refuse(refusal);
+  return base::fail(base::Status::kRemote, "accept from %s: %s", peer_.c_str(),
+                    describe_key_refusal(refusal, true));
+}
+
+base::Outcome Acceptor::make_welcome(const AcceptOptions& options) {
+  if (auto outcome = build(options); !outcome) return outcome;
+  describe_welcome(options);
+  return auth_.sign(hello_, welcome_);
+}
+
 std::vector<RailPath> Acceptor::choose_paths() {
   for (verbs::Device* device : nic_.rails) addresses_.push_back(device->refresh_address());
   welcome_.rails = static_cast<uint32_t>(nic_.rails.size());
@@ -143,6 +166,7 @@ std::vector<RailPath> Acceptor::choose_paths() {
   for (size_t r = 0; r < addresses_.size(); ++r) {
     own.push_back(addresses_[r].port);
     std::memcpy(welcome_.rail[r].bytes, &own[r], sizeof(own[r]));
+    welcome_.speed_mbps[r] = nic_.rails[r]->speed_mbps();
   }
   return pair_rails(read_addresses(hello_.rail, hello_.rails), own, hello_.queue_pairs,
                     read_pairing_options());
@@ -164,21 +188,15 @@ void Acceptor::refuse(protocol::Refusal refusal) {
 }
 
 base::Outcome Acceptor::build(const AcceptOptions& options) {
-  const uint32_t window = options.unpacks ? choose_window_pages() : 0;
   // Of our communicator, else of the sender's: acknowledgements and credits travel as the data does.
   const int traffic_class = options.traffic_class >= 0 ? options.traffic_class : hello_.traffic_class;
-  if (auto outcome = make_link(options, window, traffic_class); !outcome) return outcome;
-  if (auto outcome = promise_entries(window); !outcome) return outcome;
+  parts_.emplace();
+  if (auto outcome = take_entries(options); !outcome) return outcome;
+  if (auto outcome = make_link(traffic_class); !outcome) return outcome;
   if (options.unpacks) {
     if (auto outcome = set_up_unpack(); !outcome) return outcome;
   }
-  if (parts_->pool->gpu() != base::kNoGpu) {
-    auto loopback = Loopback::create(nic_.rails, addresses_, traffic_class);
-    if (!loopback) return loopback.error();
-    parts_->loopback = std::move(*loopback);
-  }
-  // softverbs says "done" when the bytes are there.
-  parts_->flushes = parts_->pool->gpu() != base::kNoGpu && !nic_.rails[0]->is_softverbs();
+  if (auto outcome = make_loopback(traffic_class); !outcome) return outcome;
   parts_->waits_for_consumed = options.unpacks;
 
   std::array<protocol::QueuePairRecord, protocol::kMaxQueuePairs> remote_pairs{};
@@ -187,39 +205,94 @@ base::Outcome Acceptor::build(const AcceptOptions& options) {
     remote_pairs[q] = hello_.queue_pair[paths_[q].origin];
     remote_rails[q] = paths_[q].sender_rail;
   }
-  if (auto outcome = parts_->link.connect(hello_.rail, remote_pairs, remote_rails); !outcome) return outcome;
-  describe_welcome(options);
-  return {};
+  return parts_->link.connect(hello_.rail, remote_pairs, remote_rails);
 }
 
-base::Outcome Acceptor::make_link(const AcceptOptions& options, uint32_t window_pages, int traffic_class) {
-  auto pool = BouncePool::acquire(choose_pool(nic_, options.unpacks));
-  if (!pool) return pool.error();
-  std::vector<BouncePool::Rail*> rails;
-  std::vector<verbs::SharedReceiveQueue*> queues;
-  for (verbs::Device* device : nic_.rails) {
-    auto rail = (*pool)->open_rail(*device);
-    if (!rail) return rail.error();
-    rails.push_back(*rail);
-    queues.push_back(&(*rail)->queue());
+// Pages if anything will be staged and there are enough; else entries for direct messages only.
+base::Outcome Acceptor::take_entries(const AcceptOptions& options) {
+  if (options.unpacks) {
+    auto pages = BouncePool::acquire(choose_page_pool(nic_));
+    if (!pages) return pages.error();
+    parts_->pages = std::move(*pages);
+    if (base::parameters().unpack_threshold_bytes > 0) {
+      auto taken = take_entries_of(parts_->pages, choose_window());
+      if (!taken) return taken.error();
+      if (*taken) return {};
+      base::log_info(
+          "bounce pool of GPU %d: full: nothing is staged for %s (VERBENA_BOUNCE_BYTES %lld bytes)",
+          parts_->pages->gpu(), peer_.c_str(), static_cast<long long>(base::parameters().bounce_bytes));
+    }
   }
+  auto bare = BouncePool::acquire(BouncePool::Kind::kBareEntries);
+  if (!bare) return bare.error();
+  const uint32_t entries = kDirectEntries * static_cast<uint32_t>(paths_.size());
+  auto taken = take_entries_of(*bare, {.wanted = entries, .modest = kLeastEntries, .least = kLeastEntries});
+  if (!taken) return taken.error();
+  if (*taken) return {};
+  return base::fail(base::Status::kSystem, "accept from %s: too many connections: no receive entry is left",
+                    peer_.c_str());
+}
+
+// False, and nothing taken, if the pool has too few.
+base::Result<bool> Acceptor::take_entries_of(const std::shared_ptr<BouncePool>& pool,
+                                             const BouncePool::Wish& wish) {
+  parts_->give_back_entries();
+  parts_->pool = pool;
+  parts_->rails.clear();
+  for (verbs::Device* device : nic_.rails) {
+    auto rail = pool->open_rail(*device);
+    if (!rail) return rail.error();
+    parts_->rails.push_back(*rail);
+  }
+  const auto share = divide(wish, static_cast<uint32_t>(paths_.size()));
+  for (size_t q = 0; q < paths_.size(); ++q) {
+    auto& promise = parts_->promises[q];
+    promise.rail = parts_->rails[paths_[q].receiver_rail];
+    auto promised = pool->reserve(*promise.rail, share);
+    if (!promised) return promised.error();
+    promise.entries = *promised;
+    if (promise.entries == 0) return parts_->give_back_entries(), false;
+  }
+  return true;
+}
+
+base::Outcome Acceptor::make_link(int traffic_class) {
+  std::vector<verbs::SharedReceiveQueue*> queues;
+  for (auto* rail : parts_->rails) queues.push_back(&rail->queue());
   std::vector<uint8_t> rail_of;
-  for (const RailPath& path : paths_) rail_of.push_back(path.receiver_rail);
+  std::vector<uint32_t> entries(queues.size());
+  for (size_t q = 0; q < paths_.size(); ++q) {
+    rail_of.push_back(paths_[q].receiver_rail);
+    entries[paths_[q].receiver_rail] += parts_->promises[q].entries;
+  }
   Link::Options link_options;
   link_options.rails = nic_.rails;
   link_options.queue_pairs = static_cast<uint32_t>(paths_.size());
-  link_options.send_depth = kControlDepth;
+  link_options.send_depth = Receiver::kControlDepth;
+  link_options.inline_bytes = verbs::kInlineBytes;
+  link_options.operations = {.send_imm = false, .write = true, .write_imm = false, .read = false};
   link_options.receive_queues = queues;
-  link_options.receive_entries = window_pages + kMinEntriesPerPair * link_options.queue_pairs;
+  link_options.receive_entries = entries;
   link_options.traffic_class = traffic_class;
   link_options.rail_of = rail_of;
   link_options.addresses = addresses_;
   auto link = Link::create(link_options);
   if (!link) return link.error();
-  parts_.emplace();
   parts_->link = std::move(*link);
-  parts_->pool = std::move(*pool);
-  parts_->rails = std::move(rails);
+  return {};
+}
+
+// Where a GPU is current: a message may have to be copied to its memory, on the first rail, and real NICs
+// need a push on every rail before the GPU sees what they wrote. softverbs says "done" when the bytes are
+// there.
+base::Outcome Acceptor::make_loopback(int traffic_class) {
+  if (parts_->pool->gpu() == base::kNoGpu) return {};
+  parts_->flushes = !nic_.rails[0]->is_softverbs();
+  const size_t rails = parts_->flushes ? nic_.rails.size() : 1;
+  auto loopback =
+      Loopback::create(std::span(nic_.rails).first(rails), std::span(addresses_).first(rails), traffic_class);
+  if (!loopback) return loopback.error();
+  parts_->loopback = std::move(*loopback);
   return {};
 }
 
@@ -231,42 +304,33 @@ void Acceptor::describe_welcome(const AcceptOptions& options) {
     welcome_.origin[q] = paths_[q].origin;
     welcome_.rail_of[q] = paths_[q].receiver_rail;
   }
-  std::copy(parts_->promised.begin(), parts_->promised.end(), std::begin(welcome_.window));
+  for (size_t q = 0; q < paths_.size(); ++q) welcome_.window[q] = parts_->promises[q].entries;
   welcome_.staging_threshold_bytes = find_threshold_bytes();
-  welcome_.staging = options.unpacks && base::parameters().unpack_threshold_bytes > 0;
-}
-
-base::Outcome Acceptor::promise_entries(uint32_t window_pages) {
-  const uint32_t pairs = parts_->link.queue_pairs();
-  const uint32_t wanted = std::max(kMinEntriesPerPair, (window_pages + pairs - 1) / pairs);
-  for (uint32_t q = 0; q < pairs; ++q) {
-    auto promised =
-        parts_->pool->reserve(*parts_->rails[parts_->link.rail_of(q)], wanted, kMinEntriesPerPair);
-    if (!promised) return promised.error();
-    parts_->promised[q] = *promised;
-  }
-  return {};
+  welcome_.staging = options.unpacks && parts_->pool == parts_->pages;
 }
 
 base::Outcome Acceptor::set_up_unpack() {
-  auto memory = parts_->pool->take_unpack_memory();
+  auto& pages = *parts_->pages;
+  const auto descriptors =
+      static_cast<uint32_t>((find_threshold_bytes() + kUnpackPageBytes - 1) / kUnpackPageBytes);
+  auto memory = pages.unpack_memories().take(descriptors, pages.device_base());
   if (!memory) return memory.error();
   parts_->unpack = std::move(*memory);
-  const UnpackDeviceHandle handle{static_cast<NetUnpackMeta*>(parts_->unpack->meta.device()),
-                                  parts_->pool->device_base(), kUnpackFreshHead};
-  device_handle_ = parts_->unpack->handle.device();
-  return base::write_buffer(parts_->unpack->handle, 0, &handle, sizeof(handle));
+  device_handle_ = parts_->unpack->device_handle();
+  return {};
 }
 
 base::Result<std::unique_ptr<Receiver>> Acceptor::finish() {
-  auto watch = PeerWatch::start(std::move(socket_), peer_);
-  if (!watch) return watch.error();
+  auto auth = auth_.start_records(ConnectionEnd::kReceiver, hello_, welcome_);
+  if (!auth) return auth.error();
+  auto channel = PeerChannel::start(std::move(socket_), peer_, std::move(*auth));
   Receiver::Peer peer;
   peer.control_address = hello_.control_address;
   for (size_t q = 0; q < paths_.size(); ++q)
     peer.control_keys[q] = hello_.control_keys[paths_[q].sender_rail];
-  auto receiver = std::make_unique<Receiver>(std::move(*parts_), peer, std::move(*watch));
+  auto receiver = std::make_unique<Receiver>(std::move(*parts_), peer, std::move(channel));
   parts_.reset();
+  if (auto outcome = receiver->open(); !outcome) return outcome.error();
   return receiver;
 }
 

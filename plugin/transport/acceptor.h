@@ -2,6 +2,7 @@
 // made so far: dropping it half-way leaks nothing.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -9,6 +10,8 @@
 #include "base/clock.h"
 #include "base/socket.h"
 #include "protocol/handshake.h"
+#include "transport/handshake_auth.h"
+#include "transport/handshake_watch.h"
 #include "transport/nic.h"
 #include "transport/rail_pairing.h"
 #include "transport/receiver.h"
@@ -20,7 +23,7 @@ struct AcceptOptions {
   bool unpacks = false;  // the caller gave a device handle to fill
 };
 
-class Acceptor {
+class Acceptor final : public WatchedHandshake {
  public:
   Acceptor(const Nic& nic, uint64_t nonce, base::Socket socket);
   ~Acceptor();
@@ -34,20 +37,28 @@ class Acceptor {
   // Where NCCL's kernels find the unpack queue; null if this connection has none. Valid after kStanding.
   void* device_handle() const { return device_handle_; }
   // Has not said yet who it is.
-  bool is_unknown() const { return step_ == Step::kAwaitingHello; }
+  bool is_unknown() const { return get_step() == Step::kAwaitingHello; }
 
  private:
   enum class Step : uint8_t { kAwaitingHello, kSendingWelcome, kAwaitingReady, kStanding };
 
+  Step get_step() const { return step_.load(std::memory_order_relaxed); }
+  Telling tell_from_outside() const override;
   base::Result<bool> advance();
+  base::Result<bool> receive_hello();
+  base::Outcome confirm_ready();
   base::Result<Verdict> judge_hello(const AcceptOptions& options);
+  base::Outcome check_key();
+  base::Outcome make_welcome(const AcceptOptions& options);
   void refuse(protocol::Refusal refusal);
   base::Error refuse_unreachable();
   std::vector<RailPath> choose_paths();
   base::Outcome build(const AcceptOptions& options);
-  base::Outcome make_link(const AcceptOptions& options, uint32_t window_pages, int traffic_class);
+  base::Outcome take_entries(const AcceptOptions& options);
+  base::Result<bool> take_entries_of(const std::shared_ptr<BouncePool>& pool, const BouncePool::Wish& wish);
+  base::Outcome make_link(int traffic_class);
+  base::Outcome make_loopback(int traffic_class);
   void describe_welcome(const AcceptOptions& options);
-  base::Outcome promise_entries(uint32_t window_pages);
   base::Outcome set_up_unpack();
   void give_back();
 
@@ -56,11 +67,12 @@ class Acceptor {
   base::Socket socket_;
   std::string peer_;
   base::Deadline deadline_;
-  Step step_ = Step::kAwaitingHello;
+  std::atomic<Step> step_{Step::kAwaitingHello};  // changed by poll() alone; relaxed
   size_t offset_bytes_ = 0;
   protocol::Hello hello_{};
   protocol::Welcome welcome_{};
   protocol::Ready ready_{};
+  HandshakeAuth auth_;
   std::vector<verbs::LocalAddress> addresses_;  // of our rails, as the peer is told
   std::vector<RailPath> paths_;                 // one a queue pair
   std::optional<Receiver::Parts> parts_;

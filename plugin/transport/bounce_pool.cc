@@ -1,11 +1,11 @@
 #include "transport/bounce_pool.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/lasting.h"
 #include "base/log.h"
 #include "base/parameters.h"
+#include "base/text.h"
 #include "topology/pci_path.h"
 #include "topology/topology.h"
 
@@ -15,6 +15,10 @@ namespace {
 
 constexpr uint32_t kPostBatch = 64;
 constexpr uint32_t kBareEntries = 32768;
+constexpr uint32_t kStepBytes = 1 << 20;
+// Of a pool: kept for modest wishes. What is above it goes to the first connections, a quarter of the rest at
+// most to each.
+constexpr uint32_t kKept = 5, kKeptOf = 6, kMostOfTheRest = 4;
 constexpr int64_t kDrainMs = 1000;  // devices that say nothing: longer than any receive that has begun
 
 struct Registry {
@@ -54,28 +58,47 @@ base::Result<std::shared_ptr<BouncePool>> BouncePool::acquire(Kind kind) {
 
   auto pool = std::shared_ptr<BouncePool>(new BouncePool);
   pool->gpu_ = gpu;
-  size_t pages = kBareEntries;
+  pool->pages_ = kBareEntries;
   if (has_pages) {
-    const auto& parameters = base::parameters();
-    auto region = base::Buffer::allocate(kind == Kind::kGpuPages ? base::Place::kDevice : base::Place::kHost,
-                                         static_cast<size_t>(parameters.bounce_bytes));
-    if (!region) return region.error();
-    pool->page_bytes_ = static_cast<uint32_t>(parameters.page_bytes);
-    pool->region_ = std::move(*region);
-    pages = pool->region_.length_bytes() / pool->page_bytes_;
+    if (auto outcome = pool->set_up_pages(kind); !outcome) return outcome.error();
   }
-  pool->infos_.resize(pages);
   entry = pool;
   return pool;
 }
 
+base::Outcome BouncePool::set_up_pages(Kind kind) {
+  const auto& parameters = base::parameters();
+  page_bytes_ = static_cast<uint32_t>(parameters.page_bytes);
+  pages_ = static_cast<uint32_t>(static_cast<uint64_t>(parameters.bounce_bytes) / page_bytes_);
+  const size_t region_bytes = size_t{pages_} * page_bytes_;
+  if (kind == Kind::kGpuPages && gpu_ != base::kNoGpu) {
+    auto region = base::Buffer::allocate(base::Place::kDevice, region_bytes);
+    if (!region) return region.error();
+    gpu_region_ = std::move(*region);
+    step_pages_ = pages_;
+  } else {
+    auto region = base::GrowingBuffer::reserve(region_bytes);
+    if (!region) return region.error();
+    host_region_ = std::move(*region);
+    step_pages_ = std::max(kStepBytes / page_bytes_, 1U);
+  }
+  infos_.resize(pages_);
+  return {};
+}
+
 void* BouncePool::address_of(uint32_t page) const {
-  auto* base = static_cast<uint8_t*>(region_.host() != nullptr ? region_.host() : region_.device());
+  auto* base = static_cast<uint8_t*>(is_gpu_memory() ? gpu_region_.device() : host_region_.host());
   return base + offset_of(page);
 }
 
+uint64_t BouncePool::usable_bytes() {
+  const std::lock_guard lock(mutex_);
+  return is_gpu_memory() ? gpu_region_.length_bytes() : host_region_.usable_bytes();
+}
+
 verbs::ReceiveBuffer BouncePool::make_receive(const Rail& rail, uint32_t page) const {
-  return {address_of(page), page_bytes_, rail.region_.local_key(), kPageBit | page};
+  if (page_bytes_ == 0) return {nullptr, 0, 0, kPageBit | page};
+  return {address_of(page), page_bytes_, rail.local_key(page), kPageBit | page};
 }
 
 base::Result<BouncePool::Rail*> BouncePool::open_rail(verbs::Device& device) {
@@ -83,12 +106,9 @@ base::Result<BouncePool::Rail*> BouncePool::open_rail(verbs::Device& device) {
   auto& entry = rails_[&device];
   if (entry != nullptr) return entry.get();
   auto rail = std::make_unique<Rail>();
-  if (page_bytes_ != 0) {
-    auto region = verbs::MemoryRegion::register_memory(device, address_of(0), region_.length_bytes(),
-                                                       {.remote_read = true, .remote_write = false});
-    if (!region) return region.error();
-    rail->region_ = std::move(*region);
-  }
+  rail->step_pages_ = step_pages_;
+  rail->keys_.resize((pages_ + step_pages_ - 1) / step_pages_);
+  if (auto outcome = register_steps(device, *rail); !outcome) return outcome.error();
   rail->capacity_entries_ = std::min(pages(), device.max_srq_entries());
   auto queue = verbs::SharedReceiveQueue::create(device, rail->capacity_entries_);
   if (!queue) return queue.error();
@@ -98,27 +118,54 @@ base::Result<BouncePool::Rail*> BouncePool::open_rail(verbs::Device& device) {
   return entry.get();
 }
 
-base::Result<uint32_t> BouncePool::reserve(Rail& rail, uint32_t wanted, uint32_t least) {
+// Every step that there is and that this rail does not know yet.
+base::Outcome BouncePool::register_steps(verbs::Device& device, Rail& rail) {
+  for (auto step = static_cast<uint32_t>(rail.regions_.size()); step < usable_steps_; ++step) {
+    const uint32_t first = step * step_pages_;
+    const size_t length_bytes = size_t{std::min(step_pages_, pages_ - first)} * page_bytes_;
+    auto region = verbs::MemoryRegion::register_memory(device, address_of(first), length_bytes,
+                                                       {.remote_read = true, .remote_write = false});
+    if (!region) return region.error();
+    rail.keys_[step] = {region->local_key(), region->remote_key()};
+    rail.regions_.push_back(std::move(*region));
+  }
+  return {};
+}
+
+// Gives the first `pages` memory, on all rails.
+base::Outcome BouncePool::make_usable(uint32_t pages) {
+  if (page_bytes_ == 0) return {};
+  const uint32_t steps = (pages + step_pages_ - 1) / step_pages_;
+  if (!is_gpu_memory()) {
+    auto outcome = host_region_.grow(size_t{std::min(steps * step_pages_, pages_)} * page_bytes_);
+    if (!outcome) return outcome;
+  }
+  usable_steps_ = std::max(usable_steps_, steps);
+  for (auto& [device, rail] : rails_) {
+    if (auto outcome = register_steps(*device, *rail); !outcome) return outcome;
+  }
+  return {};
+}
+
+uint32_t BouncePool::choose_grant(const Rail& rail, const Wish& wish) const {
+  const uint32_t growth = std::min(pages_ - next_free_page_, rail.capacity_entries_ - rail.posted_entries_);
+  const uint32_t left = count_spare(rail) + growth;
+  const uint32_t kept = pages_ / kKeptOf * kKept;
+  const uint32_t generous = left > kept ? (left - kept) / kMostOfTheRest : 0;
+  const uint32_t grant = std::min({wish.wanted, std::max(generous, wish.modest), left});
+  return grant < wish.least ? 0 : grant;
+}
+
+base::Result<uint32_t> BouncePool::reserve(Rail& rail, const Wish& wish) {
   reap();
   const std::lock_guard lock(mutex_);
-  const uint32_t spare = rail.posted_entries_ - std::min(rail.posted_entries_, rail.promised_entries_);
-  const uint32_t growth = std::min(pages() - next_free_page_, rail.capacity_entries_ - rail.posted_entries_);
-  uint32_t granted = std::min(wanted, spare + growth);
-  if (granted < least) {
-    base::log_info(
-        "bounce pool of GPU %d: full: a connection shares its entries (VERBENA_BOUNCE_BYTES %zu bytes)", gpu_,
-        region_.length_bytes());
-    granted = least;
-  }
-  uint32_t missing = granted - std::min(granted, spare);
-  missing = std::min(missing, growth);
+  const uint32_t granted = choose_grant(rail, wish);
+  uint32_t missing = granted - std::min(granted, count_spare(rail));
+  if (auto outcome = make_usable(next_free_page_ + missing); !outcome) return outcome.error();
   while (missing != 0) {
     verbs::ReceiveBuffer batch[kPostBatch];
     const uint32_t count = std::min(missing, kPostBatch);
-    for (uint32_t i = 0; i < count; ++i) {
-      const uint32_t page = next_free_page_ + i;
-      batch[i] = make_receive(rail, page);
-    }
+    for (uint32_t i = 0; i < count; ++i) batch[i] = make_receive(rail, next_free_page_ + i);
     if (auto outcome = rail.queue_.post({batch, count}); !outcome) return outcome.error();
     next_free_page_ += count;
     rail.posted_entries_ += count;
@@ -144,6 +191,25 @@ base::Outcome BouncePool::repost(Rail& rail, std::span<const uint32_t> pages) {
   return {};
 }
 
+// Waits for nobody: whoever holds a mutex here may be waiting for a device.
+std::string BouncePool::describe() {
+  std::string text = page_bytes_ == 0 ? "receive entries without pages" : "pages";
+  text += gpu_ == base::kNoGpu ? " of the host" : " of GPU " + std::to_string(gpu_);
+  if (const std::unique_lock lock(mutex_, std::try_to_lock); lock) {
+    base::append(text, ": %u of %u in use, %u bytes each", next_free_page_, pages_, page_bytes_);
+    for (const auto& [device, rail] : rails_) {
+      base::append(text, "; rail %s:%d: %u circulate, %u promised", device->name().c_str(),
+                   device->port_number(), rail->posted_entries_, rail->promised_entries_);
+    }
+  } else {
+    text += ": are being posted or registered just now";
+  }
+  const std::unique_lock lock(retired_mutex_, std::try_to_lock);
+  if (lock && !retired_.empty())
+    base::append(text, "; of %zu closed connections not all are back", retired_.size());
+  return text;
+}
+
 void BouncePool::retire(Link link, std::vector<Rail*> rails) {
   {
     const std::lock_guard lock(retired_mutex_);
@@ -157,38 +223,18 @@ void BouncePool::reap() {
   std::erase_if(retired_, [this](Retired& retired) {
     // Asked before the look: whatever came until then is found by it.
     const bool is_last_look = retired.link.is_drained() || retired.deadline.has_passed();
-    const bool is_alive = retired.link.poll([&](const verbs::Completion& completion, uint32_t queue_pair) {
+    const auto take_page = [&](const verbs::Completion& completion, uint32_t rail) {
       if (!is_page_cookie(completion.cookie)) return;
       const uint32_t page = cookie_page(completion.cookie);
-      static_cast<void>(repost(*retired.rails[retired.link.rail_of(queue_pair)], {&page, 1}));
-    });
+      static_cast<void>(repost(*retired.rails[rail], {&page, 1}));
+    };
+    const bool is_alive = retired.link.poll(
+        [&](const verbs::Completion& completion, uint32_t queue_pair) {
+          take_page(completion, retired.link.rail_of(queue_pair));
+        },
+        take_page);
     return is_last_look || !is_alive;
   });
-}
-
-base::Result<std::unique_ptr<BouncePool::UnpackMemory>> BouncePool::take_unpack_memory() {
-  {
-    const std::lock_guard lock(mutex_);
-    if (!spare_unpack_memory_.empty()) {
-      auto memory = std::move(spare_unpack_memory_.back());
-      spare_unpack_memory_.pop_back();
-      return memory;
-    }
-  }
-  auto memory = std::make_unique<UnpackMemory>();
-  auto meta = base::Buffer::allocate(base::Place::kHost, sizeof(NetUnpackMeta));
-  if (!meta) return meta.error();
-  memory->meta = std::move(*meta);
-  auto handle = base::Buffer::allocate(base::Place::kDevice, sizeof(UnpackDeviceHandle));
-  if (!handle) return handle.error();
-  memory->handle = std::move(*handle);
-  return memory;
-}
-
-void BouncePool::return_unpack_memory(std::unique_ptr<UnpackMemory> memory) {
-  const std::lock_guard lock(mutex_);
-  std::memset(memory->host_meta()->cnt, 0, sizeof(memory->host_meta()->cnt));
-  spare_unpack_memory_.push_back(std::move(memory));
 }
 
 }  // namespace verbena::transport

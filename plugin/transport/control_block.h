@@ -7,6 +7,7 @@
 #include <span>
 
 #include "base/status.h"
+#include "protocol/sequence.h"
 #include "protocol/wire.h"
 #include "verbs/queues.h"
 
@@ -26,6 +27,17 @@ class ControlMemory {
     const uint64_t stamp = std::atomic_ref(entry.sequence_plus_one).load(std::memory_order_acquire);
     if (stamp != uint64_t{sequence} + 1) return false;
     grant = entry;
+    return true;
+  }
+  // The credits on the grant of message `*sequence`, or of a later one that has taken its place, once it
+  // stands: true, and *sequence goes past it. For connections where every message is granted, in order. The
+  // peer may write any number as the stamp: whoever reads on in a loop bounds how far.
+  bool read_note(uint32_t* sequence, protocol::CreditNote& note) const {
+    protocol::Grant& entry = block_->grants[*sequence % protocol::kMessageRing];
+    const uint64_t stamp = std::atomic_ref(entry.sequence_plus_one).load(std::memory_order_acquire);
+    if (stamp == 0 || protocol::is_before(static_cast<uint32_t>(stamp - 1), *sequence)) return false;
+    note = entry.note;
+    *sequence = static_cast<uint32_t>(stamp);
     return true;
   }
   uint32_t read_returned(uint32_t queue_pair) const {

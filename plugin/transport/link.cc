@@ -28,6 +28,15 @@ std::string describe_versions(protocol::HandshakeError error, const protocol::Ha
          std::to_string(theirs.version) + ")";
 }
 
+namespace {
+
+// A peer that takes more than it was given is seen before the queue of completions overruns.
+constexpr uint32_t kUncreditedEntries = 4;
+
+constexpr int64_t kBuriedMs = 1000;  // far longer than a device takes to flush
+
+}  // namespace
+
 base::Result<Link> Link::create(const Options& options) {
   Link link;
   link.rails_.assign(options.rails.begin(), options.rails.end());
@@ -42,31 +51,43 @@ base::Result<Link> Link::create(const Options& options) {
   for (uint32_t rail = 0; rail < link.rails(); ++rail) {
     verbs::Device& device = link.device(rail);
     const auto pairs = static_cast<uint32_t>(std::ranges::count(link.rail_of_, rail));
-    const uint32_t depth = pairs * options.send_depth + options.receive_entries + 16;
+    const uint32_t receives =
+        options.receive_queues.empty() ? 0 : options.receive_entries[rail] + kUncreditedEntries;
+    const uint32_t depth = pairs * options.send_depth + receives;
     auto queue = verbs::CompletionQueue::create(device, std::min(depth, device.max_cq_entries()));
     if (!queue) return queue.error();
     link.completions_.push_back(std::move(*queue));
   }
+  link.receive_queues_.assign(options.receive_queues.begin(), options.receive_queues.end());
+  link.pair_options_.send_depth = options.send_depth;
+  link.pair_options_.inline_bytes = options.inline_bytes;
+  link.pair_options_.operations = options.operations;
+  link.pair_options_.traffic_class = options.traffic_class;
   for (uint32_t q = 0; q < options.queue_pairs; ++q) {
-    const uint32_t rail = link.rail_of(q);
-    verbs::QueuePairOptions pair_options;
-    pair_options.send_depth = options.send_depth;
-    pair_options.receive_queue = options.receive_queues.empty() ? nullptr : options.receive_queues[rail];
-    pair_options.traffic_class = options.traffic_class;
-    pair_options.local = &link.addresses_[rail];
-    auto pair = verbs::QueuePair::create(link.device(rail), link.completions_[rail], pair_options);
+    auto pair = link.make_pair(q);
     if (!pair) return pair.error();
     link.pairs_.push_back(std::move(*pair));
   }
   return link;
 }
 
+base::Result<verbs::QueuePair> Link::make_pair(uint32_t queue_pair) {
+  const uint32_t rail = rail_of(queue_pair);
+  verbs::QueuePairOptions options = pair_options_;
+  options.receive_queue = receive_queues_.empty() ? nullptr : receive_queues_[rail];
+  options.local = &addresses_[rail];
+  return verbs::QueuePair::create(*rails_[rail], completions_[rail], options);
+}
+
 Link& Link::operator=(Link&& other) noexcept {
   pairs_ = std::move(other.pairs_);
+  buried_ = std::move(other.buried_);
   completions_ = std::move(other.completions_);
   rails_ = std::move(other.rails_);
   addresses_ = std::move(other.addresses_);
   rail_of_ = std::move(other.rail_of_);
+  pair_options_ = other.pair_options_;
+  receive_queues_ = std::move(other.receive_queues_);
   return *this;
 }
 
@@ -82,6 +103,7 @@ void Link::describe(std::span<protocol::RailRecord> rails, std::span<protocol::Q
 
 std::vector<verbs::PortAddress> Link::addresses() const {
   std::vector<verbs::PortAddress> ports;
+  ports.reserve(addresses_.size());
   for (const auto& address : addresses_) ports.push_back(address.port);
   return ports;
 }
@@ -113,6 +135,32 @@ base::Outcome Link::connect(std::span<const protocol::RailRecord> rails,
   return {};
 }
 
+base::Outcome Link::renew(uint32_t queue_pair, protocol::QueuePairRecord* pair, protocol::RailRecord* rail) {
+  const uint32_t r = rail_of(queue_pair);
+  addresses_[r] = rails_[r]->refresh_address();
+  auto made = make_pair(queue_pair);
+  if (!made) return made.error();
+  pairs_[queue_pair] = std::move(*made);
+  const auto address = pairs_[queue_pair].address();
+  *pair = {address.number, address.first_psn, std::bit_cast<protocol::EceRecord>(address.ece)};
+  std::memcpy(rail->bytes, &addresses_[r].port, sizeof(rail->bytes));
+  return {};
+}
+
+base::Outcome Link::connect_one(uint32_t queue_pair, const protocol::RailRecord& rail,
+                                const protocol::QueuePairRecord& pair) {
+  verbs::PortAddress remote;
+  std::memcpy(&remote, rail.bytes, sizeof(remote));
+  const auto ece = std::bit_cast<verbs::EceOptions>(pair.ece);
+  return pairs_[queue_pair].connect(remote, {pair.number, pair.first_psn, ece});
+}
+
+void Link::bury(uint32_t queue_pair) {
+  std::erase_if(buried_, [](const Buried& buried) { return buried.until.has_passed(); });
+  buried_.push_back({std::move(pairs_[queue_pair]), base::Deadline::after_ms(kBuriedMs)});
+  pairs_[queue_pair] = {};
+}
+
 void Link::stop() {
   for (auto& pair : pairs_) pair.stop();
 }
@@ -121,16 +169,20 @@ bool Link::is_drained() const {
   return std::all_of(pairs_.begin(), pairs_.end(), [](const auto& pair) { return pair.is_drained(); });
 }
 
-std::string Link::describe_lost_address(int64_t waited_ns) {
-  if (waited_ns < base::parameters().peer_grace_ms * base::kNsPerMs) return {};
-  for (uint32_t q = 0; q < queue_pairs(); ++q) {
-    if (!pairs_[q].has_lost_address()) continue;
-    const verbs::Device& device = *rails_[rail_of(q)];
-    return "rail " + device.name() + ":" + std::to_string(device.port_number()) + ", qp " +
-           std::to_string(pairs_[q].number()) + ": its address " + verbs::format_gid(pairs_[q].source_gid()) +
-           " is gone";
-  }
-  return {};
+bool Link::has_lost_address(uint32_t queue_pair, int64_t waited_ns) {
+  return waited_ns >= base::parameters().peer_grace_ms * base::kNsPerMs &&
+         pairs_[queue_pair].has_lost_address();
+}
+
+std::string Link::describe(uint32_t queue_pair) const {
+  const verbs::Device& device = *rails_[rail_of(queue_pair)];
+  return "rail " + device.name() + ":" + std::to_string(device.port_number()) + ", qp " +
+         std::to_string(pairs_[queue_pair].number());
+}
+
+std::string Link::describe_lost_address(uint32_t queue_pair) const {
+  return describe(queue_pair) + ": its address " + verbs::format_gid(pairs_[queue_pair].source_gid()) +
+         " is gone";
 }
 
 std::string Link::describe_failure(const verbs::Completion& completion, uint32_t queue_pair) const {

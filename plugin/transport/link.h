@@ -1,5 +1,6 @@
 // The queue pairs of one connection and the completion queues they report to: one queue of completions for
-// each local rail, so that connections on different threads share no lock.
+// each local rail, so that connections on different threads share no lock. It has room for everything that
+// may be outstanding, as a failure flushes all of it.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/status.h"
 #include "protocol/handshake.h"
 #include "verbs/queues.h"
@@ -36,8 +38,10 @@ class Link {
     uint32_t queue_pairs = 1;
     uint32_t send_depth = 128;
     std::span<verbs::SharedReceiveQueue* const>
-        receive_queues;            // one a rail; empty: this side receives nothing
-    uint32_t receive_entries = 0;  // most receive completions outstanding on one rail
+        receive_queues;                         // one a rail; empty: this side receives nothing
+    std::span<const uint32_t> receive_entries;  // one a rail: receive completions outstanding at most
+    uint32_t inline_bytes = 0;                  // of the longest request that is sent inline
+    verbs::Operations operations = {};          // what will be posted
     int traffic_class = -1;
     std::span<const uint8_t> rail_of;                // of each queue pair; empty: they go round the rails
     std::span<const verbs::LocalAddress> addresses;  // what the peer was told; empty: read anew
@@ -47,7 +51,7 @@ class Link {
   Link(Link&&) noexcept = default;
   Link& operator=(Link&& other) noexcept;  // the old queue pairs go before the old completion queues
 
-  uint32_t queue_pairs() const { return static_cast<uint32_t>(pairs_.size()); }
+  uint32_t queue_pairs() const { return static_cast<uint32_t>(rail_of_.size()); }
   uint32_t rails() const { return static_cast<uint32_t>(rails_.size()); }
   uint32_t rail_of(uint32_t queue_pair) const { return rail_of_[queue_pair]; }
   verbs::Device& device(uint32_t rail) { return *rails_[rail]; }
@@ -61,52 +65,87 @@ class Link {
   base::Outcome connect(std::span<const protocol::RailRecord> rails,
                         std::span<const protocol::QueuePairRecord> pairs,
                         std::span<const uint8_t> remote_rail_of);
+  // A new queue pair in the place of one that was buried, not connected yet, with the rail's address as it is
+  // now.
+  base::Outcome renew(uint32_t queue_pair, protocol::QueuePairRecord* pair, protocol::RailRecord* rail);
+  base::Outcome connect_one(uint32_t queue_pair, const protocol::RailRecord& rail,
+                            const protocol::QueuePairRecord& pair);
+  // After its stop(): nothing that it completes counts from here on (see poll), and its number stays taken
+  // for as long as anything of it may still come.
+  void bury(uint32_t queue_pair);
+  bool is_healthy(uint32_t queue_pair) const { return rails_[rail_of_[queue_pair]]->is_healthy(); }
+
   // No DMA of this connection starts any more; what is under way is flushed.
   void stop();
   // After stop(): no receive is under way any more; a last poll finds what there was.
   bool is_drained() const;
 
-  // Hands every completion there is, failed ones too, to `handle(completion, queue_pair)`. Send completions
-  // without error are retired before. False if a completion queue itself failed.
-  template <typename Handle>
-  bool poll(Handle&& handle) {
-    for (uint32_t rail = 0; rail < rails(); ++rail) {
-      verbs::Completion batch[16];
+  // Hands every completion there is, failed ones too, to `handle(completion, queue_pair)`, those of buried
+  // queue pairs to `handle_stray(completion, rail)`. Send completions without error are retired before. False
+  // if a completion queue itself failed.
+  template <typename Handle, typename HandleStray>
+  bool poll(Handle&& handle, HandleStray&& handle_stray) {
+    uint32_t rail = 0;
+    for (verbs::CompletionQueue& queue : completions_) {
+      verbs::Completion batch[verbs::CompletionQueue::kMaxPollEntries];
       int count = 0;
       do {
-        count = completions_[rail].poll(batch);
-        if (count < 0) return false;
+        count = queue.poll(batch);
         for (int i = 0; i < count; ++i) {
-          const uint32_t pair = find_pair(rail, batch[i].qp_number);
-          if (pair == queue_pairs()) continue;
-          if (batch[i].error == 0 && batch[i].kind == verbs::CompletionKind::kSend) pairs_[pair].retire();
-          handle(batch[i], pair);
+          const uint32_t q = find_pair(rail, batch[i].qp_number);
+          if (q == queue_pairs()) [[unlikely]] {
+            handle_stray(batch[i], rail);
+            continue;
+          }
+          if (batch[i].error == 0 && batch[i].kind() == verbs::CompletionKind::kSend) pairs_[q].retire();
+          handle(batch[i], q);
         }
-      } while (count == 16);
+      } while (count == verbs::CompletionQueue::kMaxPollEntries);
+      if (count < 0) [[unlikely]]
+        return false;
+      ++rail;
     }
     return true;
   }
+  // Where nothing is ever buried, or its completions mean nothing.
+  template <typename Handle>
+  bool poll(Handle&& handle) {
+    return poll(handle, [](const verbs::Completion&, uint32_t) {});
+  }
 
-  // For a wait that has lasted `waited_ns`: `rail <device>:<port>, qp <n>: its address <gid> is gone` for the
-  // first queue pair that has lost it. Some devices neither send again nor fail then. Empty else, and before
-  // VERBENA_PEER_GRACE_MS: a link that bounces may get its address back. For slow paths.
-  std::string describe_lost_address(int64_t waited_ns);
+  // For a wait that has lasted `waited_ns`: whether this queue pair's address is gone. Some devices neither
+  // send again nor fail then. False before VERBENA_PEER_GRACE_MS: a link that bounces may get its address
+  // back. For slow paths.
+  bool has_lost_address(uint32_t queue_pair, int64_t waited_ns);
+  // `rail <device>:<port>, qp <n>: its address <gid> is gone`.
+  std::string describe_lost_address(uint32_t queue_pair) const;
+  // `rail <device>:<port>, qp <n>`.
+  std::string describe(uint32_t queue_pair) const;
 
   // `<peer>, rail <device>:<port>, qp <n>: <cause>` for a failed completion.
   std::string describe_failure(const verbs::Completion& completion, uint32_t queue_pair) const;
 
  private:
+  base::Result<verbs::QueuePair> make_pair(uint32_t queue_pair);
   // Two devices may give out the same number.
   uint32_t find_pair(uint32_t rail, uint32_t qp_number) const {
+    const uint32_t count = queue_pairs();
     uint32_t q = 0;
-    while (q < pairs_.size() && (pairs_[q].number() != qp_number || rail_of_[q] != rail)) ++q;
+    while (q < count && (pairs_[q].number() != qp_number || rail_of_[q] != rail)) ++q;
     return q;
   }
 
   std::vector<verbs::Device*> rails_;
-  std::vector<verbs::LocalAddress> addresses_;       // one a rail, as the peer is told
-  std::vector<uint8_t> rail_of_;                     // one a queue pair
-  std::vector<verbs::CompletionQueue> completions_;  // before the pairs: destroyed after them
+  std::vector<verbs::LocalAddress> addresses_;  // one a rail, as the peer is told
+  std::vector<uint8_t> rail_of_;                // one a queue pair
+  verbs::QueuePairOptions pair_options_;        // of all, but for the rail's receive queue and address
+  std::vector<verbs::SharedReceiveQueue*> receive_queues_;  // one a rail, or none
+  std::vector<verbs::CompletionQueue> completions_;         // before the pairs: destroyed after them
+  struct Buried {
+    verbs::QueuePair pair;
+    base::Deadline until;
+  };
+  std::vector<Buried> buried_;
   std::vector<verbs::QueuePair> pairs_;
 };
 

@@ -22,7 +22,19 @@ base::Deadline make_deadline() {
 }  // namespace
 
 Listener::Listener(const Nic& nic, base::Listener socket, uint64_t nonce)
-    : nic_(nic), socket_(std::move(socket)), nonce_(nonce), deadline_(make_deadline()) {}
+    : nic_(nic), socket_(std::move(socket)), nonce_(nonce), deadline_(make_deadline()) {
+  join_roster();
+}
+
+Listener::~Listener() {
+  leave_roster();
+}
+
+Telling Listener::tell_from_outside() const {
+  const std::string who = "accept on " + base::describe(socket_.address());
+  if (is_over_.load(std::memory_order_relaxed)) return {who + ": its connection stands\n", true};
+  return {describe(who, "waits for its peer to connect")};
+}
 
 base::Result<std::unique_ptr<Listener>> Listener::open(const Nic& nic, protocol::Handle* handle) {
   auto socket = base::Listener::open();
@@ -40,7 +52,10 @@ base::Result<std::unique_ptr<Listener>> Listener::open(const Nic& nic, protocol:
 }
 
 base::Result<std::unique_ptr<Receiver>> Listener::poll(const AcceptOptions& options, void** device_handle) {
-  if (!is_polled_) deadline_ = make_deadline();
+  if (!is_polled_) {
+    deadline_ = make_deadline();
+    restart_watch();
+  }
   is_polled_ = true;
   auto socket = socket_.accept();
   if (!socket) return socket.error();
@@ -55,6 +70,7 @@ base::Result<std::unique_ptr<Receiver>> Listener::poll(const AcceptOptions& opti
     if (*verdict == Acceptor::Verdict::kStanding) {
       const auto acceptor = std::move(acceptors_[i]);
       acceptors_.clear();
+      is_over_.store(true, std::memory_order_relaxed);
       *device_handle = acceptor->device_handle();
       return acceptor->finish();
     }
@@ -64,7 +80,10 @@ base::Result<std::unique_ptr<Receiver>> Listener::poll(const AcceptOptions& opti
       ++i;
     }
   }
-  if (!deadline_.has_passed()) return std::unique_ptr<Receiver>();
+  if (!deadline_.has_passed()) {
+    if (acceptors_.empty()) warn_if_stalled();
+    return std::unique_ptr<Receiver>();
+  }
   return base::fail(base::Status::kTimeout,
                     "accept on %s: no peer connected (VERBENA_CONNECT_TIMEOUT_MS %lld ms)",
                     base::describe(socket_.address()).c_str(),

@@ -1,6 +1,8 @@
 // From "all chunks are there" to "the caller may have it", and back to free pages.
 #include <algorithm>
 #include <cstring>
+#include <thread>
+#include <utility>
 
 #include "base/log.h"
 #include "base/parameters.h"
@@ -21,29 +23,48 @@ uint32_t choose_piece_bytes(uint64_t length_bytes) {
 
 using Phase = ReceiveMessage::Phase;
 
-base::Outcome Receiver::test(ReceiveMessage& message, bool* done, uint64_t* bytes) {
-  *done = false;
-  if (!sticky_) return sticky_;
-  // Only a look at all rails that begins after the failure has seen everything that came before it.
-  const bool was_broken = !broken_.empty();
-  if (auto outcome = progress(); !outcome) return outcome;
-  if (auto outcome = advance(message); !outcome) return outcome;
-  if (message.phase == Phase::kArriving && was_broken) {
-    return stick(base::fail(base::Status::kRemote, "receive from %s: message %u: %s", watch_->peer().c_str(),
-                            message.sequence, broken_.c_str()));
-  }
-  if (message.phase != Phase::kReady) {
-    return wait_.is_check_due() ? check_wait(message) : base::Outcome();
-  }
-  wait_.note_progress();
-  *done = true;
-  *bytes = message.arrivals.bytes();
-  message.phase = Phase::kReported;
-  return parts_.waits_for_consumed ? base::Outcome() : close_message(message);
+inline base::Outcome Receiver::make_ready(ReceiveMessage& message) {
+  message.phase = Phase::kReady;
+  if (message.first_page != kNoPage) return hand_over(message);
+  ++statistics_.received_direct_messages;
+  statistics_.received_direct_bytes += message.arrivals.bytes();
+  return {};
 }
 
-base::Outcome Receiver::advance(ReceiveMessage& message) {
-  if (message.phase == Phase::kArriving && message.arrivals.is_complete()) {
+// A staged message to its kernel.
+base::Outcome Receiver::hand_over(ReceiveMessage& message) {
+  ++statistics_.received_staged_messages;
+  statistics_.received_staged_bytes += message.arrivals.bytes();
+  if (message.receive_class == ReceiveClass::kUnpacked) {
+    statistics_.unpack_descriptors += queue_->pending(message.slot);
+    queue_->publish(message.slot);
+    return {};
+  }
+  ++statistics_.copied_messages;
+  return release_pages(message);
+}
+
+inline base::Outcome Receiver::finish_arrival(ReceiveMessage& message) {
+  if (message.arrivals.bytes() > message.room_bytes) {
+    return stick(base::fail(
+        base::Status::kInvalidUsage,
+        "receive from %s: message %u is longer than its receive (%llu bytes, room %llu bytes)",
+        channel_->peer().c_str(), message.sequence, static_cast<unsigned long long>(message.arrivals.bytes()),
+        static_cast<unsigned long long>(message.room_bytes)));
+  }
+  if (message.first_page == kNoPage) return make_ready(message);
+  message.phase = Phase::kMoving;
+  if (message.receive_class != ReceiveClass::kUnpacked) {
+    message.next_move = message.first_page;
+    return {};
+  }
+  if (auto outcome = describe_pages(message); !outcome) return outcome;
+  if (parts_.flushes && parts_.pool->is_gpu_memory()) message.rails_to_flush = parts_.link.rails();
+  return {};
+}
+
+[[gnu::always_inline]] inline base::Outcome Receiver::advance(ReceiveMessage& message) {
+  if (is_here(message)) {
     if (auto outcome = finish_arrival(message); !outcome) return outcome;
   }
   if (message.phase != Phase::kMoving) return {};
@@ -58,23 +79,60 @@ base::Outcome Receiver::advance(ReceiveMessage& message) {
   return is_finished ? make_ready(message) : base::Outcome();
 }
 
-base::Outcome Receiver::finish_arrival(ReceiveMessage& message) {
-  if (message.arrivals.bytes() > message.room_bytes) {
-    return stick(base::fail(
-        base::Status::kInvalidUsage,
-        "receive from %s: message %u is longer than its receive (%llu bytes, room %llu bytes)",
-        watch_->peer().c_str(), message.sequence, static_cast<unsigned long long>(message.arrivals.bytes()),
-        static_cast<unsigned long long>(message.room_bytes)));
+inline base::Outcome Receiver::close_message(ReceiveMessage& message) {
+  if (message.slot_taken) queue_->clear(message.slot);
+  message.slot_taken = message.is_posted = false;
+  message.arrivals.reset();
+  message.phase = Phase::kFree;
+  const auto outcome = message.first_page == kNoPage ? base::Outcome() : release_pages(message);
+  // Tested out of order, messages close out of order; the sender is told of the closed ones without a gap.
+  while (consumed_ != next_) {
+    const ReceiveMessage& oldest = ring_[consumed_ % protocol::kMessageRing];
+    if (oldest.is_posted && oldest.sequence == consumed_) break;
+    ++consumed_;
   }
-  if (message.first_page == kNoPage) return make_ready(message);
-  message.phase = Phase::kMoving;
-  if (message.receive_class != ReceiveClass::kUnpacked) {
-    message.next_move = message.first_page;
-    return {};
+  return outcome;
+}
+
+base::Outcome Receiver::test(ReceiveMessage& message, bool* done, uint64_t* bytes) {
+  *done = false;
+  if (!sticky_) return sticky_;
+  // Only a look at all rails that begins after the failure has seen everything that came before it.
+  const bool was_broken = !broken_.empty();
+  if (!is_here(message)) {  // another's test may have found it
+    if (auto outcome = progress(); !outcome) return outcome;
   }
-  if (auto outcome = describe_pages(message); !outcome) return outcome;
-  if (parts_.flushes && parts_.pool->is_gpu_memory()) message.rails_to_flush = parts_.link.rails();
-  return {};
+  if (is_here(message) || message.phase == Phase::kMoving) {
+    if (auto outcome = advance(message); !outcome) return outcome;
+  }
+  if (message.phase != Phase::kReady) {
+    if (message.phase == Phase::kArriving && was_broken) return fail_broken(message);
+    return wait_.is_check_due(is_pressing()) ? check_wait(message) : base::Outcome();
+  }
+  wait_.note_progress();
+  *done = true;
+  *bytes = message.arrivals.bytes();
+  message.phase = Phase::kReported;
+  if (observed_ != nullptr) [[unlikely]]
+    return report_observed(message);
+  return report(message);
+}
+
+inline base::Outcome Receiver::report(ReceiveMessage& message) {
+  if (parts_.waits_for_consumed) return {};
+  const auto outcome = close_message(message);
+  finish_request();
+  return outcome;
+}
+
+base::Outcome Receiver::report_observed(ReceiveMessage& message) {
+  observed_->note_done(message.sequence, message.arrivals.bytes());
+  return report(message);
+}
+
+base::Outcome Receiver::fail_broken(const ReceiveMessage& message) {
+  return stick(base::fail(base::Status::kRemote, "receive from %s: message %u: %s", channel_->peer().c_str(),
+                          message.sequence, broken_.c_str()));
 }
 
 base::Outcome Receiver::describe_pages(ReceiveMessage& message) {
@@ -84,9 +142,11 @@ base::Outcome Receiver::describe_pages(ReceiveMessage& message) {
     const uint64_t destination = uint64_t{info.chunk} * parts_.pool->page_bytes();
     if (!queue_->append(message.slot, parts_.pool->offset_of(page), destination, info.length_bytes,
                         piece_bytes)) {
-      return stick(base::fail(base::Status::kInternal,
-                              "receive from %s: message %u does not fit its unpack slot",
-                              watch_->peer().c_str(), message.sequence));
+      return stick(
+          base::fail(base::Status::kRemote,
+                     "receive from %s: message %u is staged and longer than what may be (%llu bytes)",
+                     channel_->peer().c_str(), message.sequence,
+                     static_cast<unsigned long long>(message.arrivals.bytes())));
     }
   }
   return {};
@@ -106,13 +166,12 @@ base::Outcome Receiver::move_pages(ReceiveMessage& message) {
     if (!parts_.loopback) {
       return stick(base::fail(base::Status::kInternal,
                               "receive from %s: no loopback to copy to GPU memory with",
-                              watch_->peer().c_str()));
+                              channel_->peer().c_str()));
     }
     if (!parts_.loopback->has_room_to_copy(0)) return {};
-    auto outcome = parts_.loopback->copy(0, pool.address_of(message.next_move), parts_.rails[0]->local_key(),
-                                         target, message.memory->regions[0].remote_key(), info.length_bytes,
-                                         &message.outstanding);
-    if (!outcome) return stick(outcome.error());
+    parts_.loopback->copy(0, pool.address_of(message.next_move),
+                          parts_.rails[0]->local_key(message.next_move), target,
+                          message.memory->regions[0].remote_key(), info.length_bytes, &message.outstanding);
   }
   return {};
 }
@@ -122,70 +181,40 @@ base::Outcome Receiver::flush_pages(ReceiveMessage& message) {
   for (; message.rails_to_flush != 0; --message.rails_to_flush) {
     const uint32_t rail = message.rails_to_flush - 1;
     if (!parts_.loopback->has_room(rail)) return {};
-    auto outcome = parts_.loopback->flush(rail, parts_.pool->address_of(message.last_page),
-                                          parts_.rails[rail]->remote_key(), &message.outstanding);
-    if (!outcome) return stick(outcome.error());
+    parts_.loopback->flush(rail, parts_.pool->address_of(message.last_page),
+                           parts_.rails[rail]->remote_key(message.last_page), &message.outstanding);
   }
   return {};
-}
-
-base::Outcome Receiver::make_ready(ReceiveMessage& message) {
-  const bool staged = message.first_page != kNoPage;
-  const uint64_t bytes = message.arrivals.bytes();
-  ++(staged ? statistics_.received_staged_messages : statistics_.received_direct_messages);
-  (staged ? statistics_.received_staged_bytes : statistics_.received_direct_bytes) += bytes;
-  message.phase = Phase::kReady;
-  if (!staged) return {};
-  if (message.receive_class == ReceiveClass::kUnpacked) {
-    statistics_.unpack_descriptors += queue_->pending(message.slot);
-    queue_->publish(message.slot);
-    return {};
-  }
-  ++statistics_.copied_messages;
-  return release_pages(message);
 }
 
 base::Outcome Receiver::consume(ReceiveMessage& message) {
   if (!parts_.waits_for_consumed) return {};
   if (message.phase != Phase::kReported) {
     return base::fail(base::Status::kInvalidUsage, "receive from %s: message %u consumed before it was done",
-                      watch_->peer().c_str(), message.sequence);
+                      channel_->peer().c_str(), message.sequence);
   }
   if (auto outcome = close_message(message); !outcome) return outcome;
+  if (observed_ != nullptr) [[unlikely]]
+    observed_->note_consumed(message.sequence);
   if (credits_.is_update_due(consumed_)) send_credits();
+  finish_request();
   return {};
 }
 
-base::Outcome Receiver::close_message(ReceiveMessage& message) {
-  if (message.slot_taken) queue_->clear(message.slot);
-  message.slot_taken = message.is_posted = false;
-  message.arrivals.reset();
-  message.phase = Phase::kFree;
-  auto outcome = release_pages(message);
-  // Tested out of order, messages close out of order; the sender is told of the closed ones without a gap.
-  while (consumed_ != next_) {
-    const ReceiveMessage& oldest = ring_[consumed_ % protocol::kMessageRing];
-    if (oldest.is_posted && oldest.sequence == consumed_) break;
-    ++consumed_;
-  }
-  return outcome;
-}
-
-// In runs of one queue pair: a post costs the provider's lock.
 base::Outcome Receiver::release_pages(ReceiveMessage& message) {
-  constexpr uint32_t kMaxRun = 32;
   base::Outcome outcome;
   for (uint32_t page = message.first_page; page != kNoPage;) {
-    const uint8_t queue_pair = parts_.pool->info(page).queue_pair;
-    uint32_t run[kMaxRun], count = 0;
-    while (page != kNoPage && count < kMaxRun && parts_.pool->info(page).queue_pair == queue_pair) {
-      run[count++] = page;
-      page = parts_.pool->info(page).next;
-    }
-    if (auto posted = repost(queue_pair, {run, count}); !posted) outcome = posted;
+    const PageInfo info = parts_.pool->info(page);
+    if (auto given = give_back(info.queue_pair, page); !given) outcome = given;
+    page = info.next;
   }
   message.first_page = message.last_page = message.next_move = kNoPage;
   return outcome;
+}
+
+base::Outcome Receiver::repost_spare(uint32_t queue_pair) {
+  Spare& spare = spares_[queue_pair];
+  return repost(queue_pair, {spare.pages.data(), std::exchange(spare.count, 0)});
 }
 
 base::Outcome Receiver::repost(uint32_t queue_pair, std::span<const uint32_t> pages) {
@@ -198,24 +227,36 @@ base::Outcome Receiver::repost(uint32_t queue_pair, std::span<const uint32_t> pa
 
 base::Outcome Receiver::flush(const void* data, const Registration* memory, Request** request) {
   *request = nullptr;
-  if (!sticky_) return sticky_;
   if (!parts_.flushes || !parts_.loopback || !memory->is_gpu_memory) return {};
+  // NCCL takes a null request for "nothing to flush", so this cannot ask to be called again. The service is
+  // done in the time of making a queue pair.
+  const auto deadline = base::Deadline::after_ms(base::parameters().failover_timeout_ms);
+  while (open_ == 0 && !enter()) {
+    if (deadline.has_passed()) {
+      return base::fail(base::Status::kInternal,
+                        "receive from %s: flush: the service thread does not come back",
+                        channel_->peer().c_str());
+    }
+    std::this_thread::yield();
+  }
+  if (!sticky_) return refuse();
   FlushRequest& flush = flushes_[next_flush_ % flushes_.size()];
   for (uint32_t rail = 0; rail < parts_.link.rails(); ++rail) {
     // Never in practice: one flush is outstanding for each receive. Without room the caller asks NCCL to
     // wait.
     if (flush.in_use || !parts_.loopback->has_room(rail)) {
+      if (open_ == 0) leave();
       return base::fail(base::Status::kInternal, "receive from %s: too many flushes outstanding",
-                        watch_->peer().c_str());
+                        channel_->peer().c_str());
     }
   }
-  ++next_flush_;
+  ++open_;
+  flush.number = next_flush_++;
   flush.in_use = true;
   flush.outstanding = 0;
-  for (uint32_t rail = 0; rail < parts_.link.rails(); ++rail) {
-    auto outcome = parts_.loopback->flush(rail, data, memory->regions[rail].remote_key(), &flush.outstanding);
-    if (!outcome) return stick(outcome.error());
-  }
+  if (observed_ != nullptr) observed_->note_flush(flush.number);
+  for (uint32_t rail = 0; rail < parts_.link.rails(); ++rail)
+    parts_.loopback->flush(rail, data, memory->regions[rail].remote_key(), &flush.outstanding);
   *request = &flush;
   return {};
 }
@@ -225,30 +266,12 @@ base::Outcome Receiver::test_flush(FlushRequest& request, bool* done) {
   if (!sticky_) return sticky_;
   if (auto outcome = progress(); !outcome) return outcome;
   *done = request.outstanding == 0;
-  if (*done) request.in_use = false;
+  if (!*done) return wait_.is_check_due(is_pressing()) ? check_requests() : base::Outcome();
+  wait_.note_progress();
+  if (observed_ != nullptr) observed_->note_flush_done(request.number);
+  request.in_use = false;
+  finish_request();
   return {};
-}
-
-base::Outcome Receiver::check_wait(const ReceiveMessage& message) {
-  parts_.pool->reap();  // what we wait for may wait for a page
-  if (wait_.is_stall_new()) {
-    base::log_warn(
-        "receive from %s: message %u: waits for %s, %llu bytes are here (VERBENA_STALL_WARNING_MS %lld ms)",
-        watch_->peer().c_str(), message.sequence,
-        message.phase == Phase::kMoving ? "its copy to GPU memory" : "data",
-        static_cast<unsigned long long>(message.arrivals.bytes()),
-        static_cast<long long>(base::parameters().stall_warning_ms));
-  }
-  if (message.phase == Phase::kMoving) return {};  // all of it is here, the peer is not needed any more
-  if (const std::string lost = parts_.link.describe_lost_address(wait_.waited_ns()); !lost.empty()) {
-    return stick(base::fail(base::Status::kRemote, "receive from %s: message %u: %s", watch_->peer().c_str(),
-                            message.sequence, lost.c_str()));
-  }
-  if (!watch_->is_closed() || !watch_->is_grace_over()) return {};
-  return stick(base::fail(
-      base::Status::kRemote,
-      "receive from %s: peer closed the connection before message %u arrived (%llu bytes are here)",
-      watch_->peer().c_str(), message.sequence, static_cast<unsigned long long>(message.arrivals.bytes())));
 }
 
 }  // namespace verbena::transport

@@ -1,24 +1,26 @@
 #include "transport/registration.h"
 
-#include "base/log.h"
+#include <sys/stat.h>
+
+#include "base/cuda_driver.h"
 #include "base/parameters.h"
 
 namespace verbena::transport {
 
 namespace {
 
-// A dma-buf first; where the device refuses it, by address if a peer memory module lets it.
-base::Result<verbs::MemoryRegion> register_on(verbs::Device& device, void* address, size_t length_bytes,
-                                              int fd, uint64_t offset_bytes, verbs::Access access) {
-  if (fd < 0) return verbs::MemoryRegion::register_memory(device, address, length_bytes, access);
-  auto region = verbs::MemoryRegion::register_dmabuf(device, address, length_bytes, offset_bytes, fd, access);
-  if (region || !device.supports_gpu_pointers()) return region;
-  auto by_address = verbs::MemoryRegion::register_memory(device, address, length_bytes, access);
-  if (by_address) {
-    base::log_info("device %s:%d: registered by address what it refused as a dma-buf", device.name().c_str(),
-                   device.port_number());
+// NCCL exports a dma-buf anew for every registration, each with an inode of its own, so CUDA's name for the
+// memory comes first. An inode is one dma-buf (kernels that register dma-bufs give each its own); it names
+// the memory together with the address that its start would have. No inode is 0, so the two never meet.
+verbs::MemoryIdentity identify(const verbs::RegionRequest& request) {
+  if (request.kind == verbs::MemoryKind::kHost) return {};
+  const auto* start = static_cast<const std::byte*>(request.address);
+  if (const uint64_t allocation = base::find_gpu_allocation(start); allocation != 0) {
+    return {{allocation, 0, 0}, base::find_gpu_allocation(start + request.length_bytes - 1) == allocation};
   }
-  return by_address;
+  struct stat file {};
+  if (request.kind != verbs::MemoryKind::kDmabuf || fstat(request.fd, &file) != 0) return {};
+  return {{file.st_dev, file.st_ino, reinterpret_cast<uintptr_t>(start) - request.offset_bytes}, true};
 }
 
 }  // namespace
@@ -30,13 +32,22 @@ base::Result<std::unique_ptr<Registration>> register_on_rails(const Nic& nic, vo
   registration->address = address;
   registration->length_bytes = length_bytes;
   registration->is_gpu_memory = is_gpu_memory;
-  const verbs::Access access{.remote_read = true,
-                             .remote_write = true,
-                             .relaxed_ordering = base::parameters().pci_relaxed_ordering != 0};
+  verbs::RegionRequest request{.address = address,
+                               .length_bytes = length_bytes,
+                               .kind = fd >= 0         ? verbs::MemoryKind::kDmabuf
+                                       : is_gpu_memory ? verbs::MemoryKind::kGpuPointer
+                                                       : verbs::MemoryKind::kHost,
+                               .access = {.remote_read = true,
+                                          .remote_write = true,
+                                          .relaxed_ordering = base::parameters().pci_relaxed_ordering != 0},
+                               .identity = {},
+                               .fd = fd,
+                               .offset_bytes = offset_bytes};
+  request.identity = identify(request);
   for (size_t rail = 0; rail < nic.rails.size(); ++rail) {
-    verbs::Device& device = *nic.rails[rail];
-    auto region = register_on(device, address, length_bytes, fd, offset_bytes, access);
-    if (!region) return region.error();
+    auto region = nic.rails[rail]->regions().take(request);
+    if (!region) return region.error();  // and the rails before it give theirs back
+    registration->remote_keys[rail] = region->remote_key();
     registration->regions[rail] = std::move(*region);
   }
   return registration;

@@ -1,4 +1,5 @@
-// Caller memory made known to every rail of a connection's device: what NCCL holds as an mhandle.
+// Caller memory made known to every rail of a connection's device: what NCCL holds as an mhandle. It belongs
+// to one connection; the memory regions behind it are shared by all who registered the same memory.
 #pragma once
 
 #include <array>
@@ -7,9 +8,8 @@
 #include <memory>
 
 #include "base/status.h"
-#include "protocol/wire.h"
 #include "transport/nic.h"
-#include "verbs/queues.h"
+#include "verbs/region_cache.h"
 
 namespace verbena::transport {
 
@@ -18,7 +18,8 @@ struct Registration {
   size_t length_bytes = 0;
   bool is_gpu_memory = false;
   uint32_t ordinal = 0;  // the how-many-th registration of its connection, from 0
-  std::array<verbs::MemoryRegion, verbs::kMaxRails> regions;  // one a rail
+  std::array<verbs::RegionLease, verbs::kMaxRails> regions;  // one a rail
+  std::array<uint32_t, verbs::kMaxRails> remote_keys{};      // theirs, as grants carry them
 
   bool covers(const void* data, size_t length) const {
     const auto start = reinterpret_cast<uintptr_t>(data), base = reinterpret_cast<uintptr_t>(address);

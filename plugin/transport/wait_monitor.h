@@ -1,43 +1,97 @@
 // The slow path of waiting: a test that finds nothing new is cheap, and one in many is worth a clock and a
-// look at the peer. Data thread only.
+// look at the peer. Whoever has the connection's turn only.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 
 #include "base/clock.h"
+#include "protocol/wire.h"
 
 namespace verbena::transport {
 
-class WaitMonitor {
+// When a wait is a stall worth a line: after `stall_ms`, and whenever that has doubled. 0: never.
+class StallClock {
  public:
-  // 0: never calls a wait a stall.
-  explicit WaitMonitor(int64_t stall_ms) : stall_ns_(stall_ms * base::kNsPerMs) {}
+  explicit StallClock(int64_t stall_ms) : stall_ns_(stall_ms * base::kNsPerMs), next_ns_(stall_ns_) {}
 
-  void note_progress() { idle_tests_ = 0; }
-  bool is_check_due() { return ++idle_tests_ % kTestsPerCheck == 0; }
-  // To be asked when a check is due. True once in a wait, when it has lasted too long.
-  bool is_stall_new() {
-    const int64_t now_ns = base::monotonic_ns();
-    if (idle_tests_ == kTestsPerCheck) {
-      since_ns_ = now_ns;
-      is_reported_ = false;
-    }
-    waited_ns_ = now_ns - since_ns_;
-    if (stall_ns_ == 0 || is_reported_ || waited_ns_ < stall_ns_) return false;
-    is_reported_ = true;
+  void restart() { next_ns_ = stall_ns_; }
+  bool is_line_due(int64_t waited_ns) {
+    if (stall_ns_ == 0 || waited_ns < next_ns_) return false;
+    next_ns_ = 2 * waited_ns;
     return true;
   }
-  // How long this wait has lasted, as of the last is_stall_new().
+
+ private:
+  int64_t stall_ns_, next_ns_;
+};
+
+class WaitMonitor {
+ public:
+  explicit WaitMonitor(int64_t stall_ms) : stall_(stall_ms) {}
+
+  void note_progress() { idle_tests_ = 0; }
+  // `is_urgent`: something is known to be wrong. Otherwise one test in many; where others keep the cores busy
+  // those may take seconds.
+  bool is_check_due(bool is_urgent) {
+    ++idle_tests_;
+    if (!is_urgent) return idle_tests_ % kTestsPerCheck == 0;
+    idle_tests_ = std::max(idle_tests_, kTestsPerCheck);
+    return true;
+  }
+  // To be asked when a check is due.
+  bool is_stall_due() {
+    now_ns_ = base::monotonic_ns();
+    if (idle_tests_ == kTestsPerCheck) {
+      since_ns_ = now_ns_;
+      stall_.restart();
+    }
+    waited_ns_ = now_ns_ - since_ns_;
+    return stall_.is_line_due(waited_ns_);
+  }
+  // How long this wait has lasted, as of the last is_stall_due().
   int64_t waited_ns() const { return waited_ns_; }
+  int64_t checked_at_ns() const { return now_ns_; }
+  // Since when nothing has become done; 0: not long enough ago to have looked.
+  int64_t waiting_since_ns() const { return idle_tests_ >= kTestsPerCheck ? since_ns_ : 0; }
 
  private:
   static constexpr uint64_t kTestsPerCheck = 256;
 
-  int64_t stall_ns_;
+  StallClock stall_;
+  int64_t now_ns_ = 0;
   int64_t waited_ns_ = 0;
   int64_t since_ns_ = 0;  // when the first check of this wait was made
   uint64_t idle_tests_ = 0;
-  bool is_reported_ = false;
+};
+
+// Since when each open request is known to wait for what it waits for now. Nothing is stamped when it is
+// posted: the first check of a wait does it for all.
+class WaitStamps {
+ public:
+  // `wait`: what for, in the caller's terms. Since when.
+  int64_t note(uint32_t sequence, uint8_t wait, int64_t now_ns) {
+    Stamp& stamp = stamps_[sequence % protocol::kMessageRing];
+    if (stamp.since_ns == 0 || stamp.sequence != sequence || stamp.wait != wait)
+      stamp = {now_ns, sequence, wait};
+    return stamp.since_ns;
+  }
+  // What they wait for begins anew.
+  void restart() { stamps_ = {}; }
+  // 0: not known.
+  int64_t find(uint32_t sequence, uint8_t wait) const {
+    const Stamp& stamp = stamps_[sequence % protocol::kMessageRing];
+    return stamp.sequence == sequence && stamp.wait == wait ? stamp.since_ns : 0;
+  }
+
+ private:
+  struct Stamp {
+    int64_t since_ns = 0;
+    uint32_t sequence = 0;
+    uint8_t wait = 0;
+  };
+  std::array<Stamp, protocol::kMessageRing> stamps_;
 };
 
 }  // namespace verbena::transport

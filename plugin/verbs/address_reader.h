@@ -30,10 +30,11 @@ class AddressReader {
   int port_number() const { return port_number_; }
   // Whether this entry is this GID.
   bool holds(int index, const uint8_t* gid) const;
+  // The entries that are not empty.
+  std::vector<GidEntry> read_table(const ibv_port_attr& port) const;
 
  private:
   bool choose_gids(const ibv_port_attr& port, LocalAddress* address, std::string* problem) const;
-  std::vector<GidEntry> read_table(const ibv_port_attr& port) const;
   GidEntry read_gid(int index) const;
   uint16_t read_partition_key() const;
 

@@ -3,6 +3,13 @@
 
 namespace verbena::verbs {
 
+// Not so a remote invalid request. What a peer's queue pair forbids or has no room for is never asked of it,
+// and a device says it too of a message whose packets come again after some were lost, as rxe does.
+bool is_request_at_fault(int error) {
+  return error == IBV_WC_LOC_LEN_ERR || error == IBV_WC_LOC_PROT_ERR || error == IBV_WC_LOC_ACCESS_ERR ||
+         error == IBV_WC_MW_BIND_ERR || error == IBV_WC_REM_ACCESS_ERR;
+}
+
 const char* describe_completion_error(int error) {
   switch (error) {
     case IBV_WC_SUCCESS:
@@ -26,8 +33,8 @@ const char* describe_completion_error(int error) {
     case IBV_WC_LOC_ACCESS_ERR:
       return "local access error: a remote write reached memory that is not registered for it";
     case IBV_WC_REM_INV_REQ_ERR:
-      return "remote invalid request: the peer's receive buffer is too short or its queue pair forbids this "
-             "operation";
+      return "remote invalid request: the peer's device took a packet for out of order or forbidden; after "
+             "losses rxe says so";
     case IBV_WC_REM_ACCESS_ERR:
       return "remote access error: the peer's memory is not registered, or was released before the transfer; "
              "if it is "

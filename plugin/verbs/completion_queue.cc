@@ -1,7 +1,6 @@
-#include <endian.h>
-
 #include <algorithm>
 #include <cerrno>
+#include <cstddef>
 
 #include "base/log.h"
 #include "verbs/library.h"
@@ -13,27 +12,17 @@ namespace {
 using base::Result;
 using base::Status;
 
-constexpr size_t kMaxPollEntries = 16;
-
-CompletionKind classify(ibv_wc_opcode opcode) {
-  if (opcode == IBV_WC_RECV_RDMA_WITH_IMM) return CompletionKind::kReceiveWrite;
-  return (opcode & IBV_WC_RECV) != 0 ? CompletionKind::kReceive : CompletionKind::kSend;
-}
-
-Completion convert(const ibv_wc& entry) {
-  Completion completion{};
-  completion.cookie = entry.wr_id;
-  completion.qp_number = entry.qp_num;
-  if (entry.status != IBV_WC_SUCCESS) {  // everything else, the opcode included, is undefined then
-    completion.error = entry.status;
-    completion.vendor_error = entry.vendor_err;
-    return completion;
-  }
-  completion.kind = classify(entry.opcode);
-  completion.length = entry.byte_len;
-  if ((entry.wc_flags & IBV_WC_WITH_IMM) != 0) completion.imm = be32toh(entry.imm_data);
-  return completion;
-}
+static_assert(sizeof(Completion) == sizeof(ibv_wc) && alignof(Completion) == alignof(ibv_wc));
+static_assert(offsetof(Completion, cookie) == offsetof(ibv_wc, wr_id));
+static_assert(offsetof(Completion, error) == offsetof(ibv_wc, status) && IBV_WC_SUCCESS == 0);
+static_assert(offsetof(Completion, opcode) == offsetof(ibv_wc, opcode));
+static_assert(offsetof(Completion, vendor_error) == offsetof(ibv_wc, vendor_err));
+static_assert(offsetof(Completion, length) == offsetof(ibv_wc, byte_len));
+static_assert(offsetof(Completion, network_imm) == offsetof(ibv_wc, imm_data));
+static_assert(offsetof(Completion, qp_number) == offsetof(ibv_wc, qp_num));
+static_assert(offsetof(Completion, flags) == offsetof(ibv_wc, wc_flags));
+static_assert(Completion::kReceiveOpcode == IBV_WC_RECV && Completion::kWithImm == IBV_WC_WITH_IMM);
+static_assert(Completion::kReceiveWriteOpcode == IBV_WC_RECV_RDMA_WITH_IMM);
 
 }  // namespace
 
@@ -61,15 +50,16 @@ Result<CompletionQueue> CompletionQueue::create(Device& device, uint32_t depth_e
 }
 
 int CompletionQueue::poll(std::span<Completion> out) {
-  ibv_wc entries[kMaxPollEntries];
-  const int wanted = static_cast<int>(std::min(out.size(), kMaxPollEntries));
-  const int count = ibv_poll_cq(queue_.get(), wanted, entries);
-  for (int i = 0; i < count; ++i) out[i] = convert(entries[i]);
-  if (count >= 0) return count;
+  const int wanted = static_cast<int>(std::min<size_t>(out.size(), kMaxPollEntries));
+  const int count = ibv_poll_cq(queue_.get(), wanted, reinterpret_cast<ibv_wc*>(out.data()));
+  return count >= 0 ? count : note_failure(count);
+}
+
+int CompletionQueue::note_failure(int result) {
   if (!is_failure_logged_) {
     is_failure_logged_ = true;
     base::log_warn("completion queue: poll failed: the queue overran or its device is gone (result %d)",
-                   count);
+                   result);
   }
   return -1;
 }

@@ -6,10 +6,11 @@
 #include "verbs/address_reader.h"
 #include "verbs/async_events.h"
 #include "verbs/library.h"
+#include "verbs/region_cache.h"
 
 namespace verbena::verbs {
 
-Device::Device() = default;
+Device::Device() : regions_(std::make_unique<RegionCache>(*this)) {}
 
 // Also runs for a device that DeviceOpener could not finish.
 Device::~Device() {

@@ -19,6 +19,7 @@ namespace verbena::verbs {
 class AddressReader;
 class AsyncEvents;
 class Library;
+class RegionCache;
 
 class Device {
  public:
@@ -51,6 +52,11 @@ class Device {
   uint32_t max_srq_entries() const { return max_srq_entries_; }
   uint32_t max_qp_entries() const { return max_qp_entries_; }
   uint32_t max_cq_entries() const { return max_cq_entries_; }
+  uint64_t max_message_bytes() const { return max_message_bytes_; }
+  // Reads and atomics of one queue pair at a time, in either direction; at least 1.
+  uint32_t max_outstanding_reads() const { return max_outstanding_reads_; }
+  // 64-bit fetch-and-add, atomic among all that this device carries out.
+  bool supports_atomics() const { return supports_atomics_; }
   // What regMr may be asked for; found by trying (dma-buf with fd -1: EBADF means supported; peermem by its
   // module; softverbs registers CUDA pointers itself).
   bool supports_dmabuf() const { return supports_dmabuf_; }
@@ -60,6 +66,8 @@ class Device {
   // inside.
   bool is_healthy() const;
   AsyncEvents& events() const { return *events_; }
+  // Of callers' memory; shared by everything that uses this port.
+  RegionCache& regions() const { return *regions_; }
 
   ibv_context* context() const { return context_; }
   ibv_pd* domain() const { return domain_; }
@@ -75,6 +83,9 @@ class Device {
   int port_number_ = 1;
   uint64_t guid_ = 0;
   uint32_t speed_mbps_ = 0, max_srq_entries_ = 0, max_qp_entries_ = 0, max_cq_entries_ = 0;
+  uint64_t max_message_bytes_ = 0;
+  uint32_t max_outstanding_reads_ = 1;
+  bool supports_atomics_ = false;
   bool is_software_ = false, is_softverbs_ = false, supports_dmabuf_ = false, supports_gpu_pointers_ = false;
   mutable std::mutex address_mutex_;  // guards address_
   LocalAddress address_;
@@ -82,6 +93,7 @@ class Device {
   ibv_context* context_ = nullptr;
   ibv_pd* domain_ = nullptr;
   std::unique_ptr<AsyncEvents> events_;
+  std::unique_ptr<RegionCache> regions_;
 };
 
 // Opens every active port that VERBENA_HCA (alias NCCL_IB_HCA) selects: from the system's libibverbs if that
@@ -90,5 +102,7 @@ class Device {
 // the filter matches none (the line then lists what there is). Not thread safe; the net core calls it under
 // its own mutex, once per first init.
 base::Result<std::vector<std::unique_ptr<Device>>> discover_devices();
+// The same with another selection than VERBENA_HCA's.
+base::Result<std::vector<std::unique_ptr<Device>>> discover_selected_devices(const std::string& hca);
 
 }  // namespace verbena::verbs

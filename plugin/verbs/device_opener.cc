@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include "base/log.h"
 #include "verbs/async_events.h"
@@ -55,7 +56,8 @@ void DeviceOpener::open_ports(ibv_device* device, const PortFilter& filter,
   }
   for (int port_number = 1; port_number <= limits.phys_port_cnt; ++port_number) {
     // Each port has a context of its own, so that each Device sees all async events that concern it.
-    if (candidate == nullptr && (candidate = open_context(device)) == nullptr) return;
+    if (candidate == nullptr) candidate = open_context(device);
+    if (candidate == nullptr) return;
     ibv_port_attr port{};
     const int error = library_->read_port(candidate->context_, static_cast<uint8_t>(port_number), &port);
     if (error != 0) {
@@ -65,7 +67,9 @@ void DeviceOpener::open_ports(ibv_device* device, const PortFilter& filter,
     }
     seen->push_back(describe_port(name, port_number, port));
     if (port.state != IBV_PORT_ACTIVE || !filter.selects(name, port_number)) continue;
-    if (open_port(candidate.get(), port_number, port, limits)) opened->push_back(std::move(candidate));
+    if (open_port(candidate.get(), port_number, port, limits)) {
+      opened->push_back(std::exchange(candidate, nullptr));
+    }
   }
 }
 
@@ -86,6 +90,10 @@ bool DeviceOpener::open_port(Device* device, int port_number, const ibv_port_att
   device->guid_ = be64toh(limits.sys_image_guid != 0 ? limits.sys_image_guid : limits.node_guid);
   device->speed_mbps_ = compute_speed_mbps(port.active_width, port.active_speed);
   copy_limits(limits, &device->max_qp_entries_, &device->max_cq_entries_, &device->max_srq_entries_);
+  device->max_message_bytes_ = port.max_msg_sz;
+  device->max_outstanding_reads_ = static_cast<uint32_t>(
+      std::clamp(std::min(limits.max_qp_rd_atom, limits.max_qp_init_rd_atom), 1, UINT8_MAX));
+  device->supports_atomics_ = limits.atomic_cap != IBV_ATOMIC_NONE;
   device->sysfs_path_ = find_pci_path(settings_.address.sysfs_root, device->name_);
   device->is_softverbs_ = limits.vendor_id == kSoftverbsVendor;
   device->is_software_ =

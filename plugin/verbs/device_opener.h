@@ -39,6 +39,8 @@ class DeviceOpener {
   const DiscoverySettings& settings_;
 };
 
+// The parameters' settings, with another selection than VERBENA_HCA's.
+base::Result<DiscoverySettings> read_discovery_settings(const std::string& hca);
 // discover_devices() with other settings than the parameters'.
 base::Result<std::vector<std::unique_ptr<Device>>> discover_devices(const DiscoverySettings& settings);
 

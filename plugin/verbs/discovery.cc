@@ -93,10 +93,14 @@ base::Result<Devices> discover_devices(const DiscoverySettings& settings) {
 }
 
 base::Result<Devices> discover_devices() {
+  return discover_selected_devices(base::parameters().hca);
+}
+
+base::Result<DiscoverySettings> read_discovery_settings(const std::string& hca) {
   const base::Parameters& parameters = base::parameters();
   DiscoverySettings settings;
   settings.library_choice = parameters.ibverbs_lib;
-  settings.hca = parameters.hca;
+  settings.hca = hca;
   settings.address.gid_index = static_cast<int>(parameters.gid_index);
   settings.address.partition_key_index = static_cast<int>(parameters.pkey_index);
   GidPreference& preference = settings.address.gid_preference;
@@ -107,7 +111,13 @@ base::Result<Devices> discover_devices() {
                       "devices: VERBENA_ADDRESS_RANGE %s: is no range such as 10.0.0.0/8 or fd00::/16",
                       parameters.address_range.c_str());
   }
-  return discover_devices(settings);
+  return settings;
+}
+
+base::Result<Devices> discover_selected_devices(const std::string& hca) {
+  const auto settings = read_discovery_settings(hca);
+  if (!settings) return settings.error();
+  return discover_devices(*settings);
 }
 
 }  // namespace verbena::verbs

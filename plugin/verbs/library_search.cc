@@ -4,6 +4,7 @@
 #include <link.h>
 #include <stdlib.h>
 
+#include <string_view>
 #include <vector>
 
 #include "base/log.h"
@@ -35,10 +36,15 @@ std::string find_own_folder() {
   return path.substr(0, path.rfind('/'));
 }
 
-// Beside a plugin; beside the folder of libraries for a program in bin/.
+// Beside a plugin; beside the folder of libraries for a program in bin/, where that is in a build and once
+// installed.
 std::vector<std::string> list_softverbs_paths() {
   const std::string folder = find_own_folder();
-  return {folder + "/softverbs/libibverbs.so.1", folder + "/../lib/softverbs/libibverbs.so.1"};
+  std::vector<std::string> paths{folder, folder + "/../lib"};
+  if (std::string_view(VERBENA_LIBRARIES_FROM_TOOLS) != "../lib")
+    paths.push_back(folder + "/" VERBENA_LIBRARIES_FROM_TOOLS);
+  for (std::string& path : paths) path += "/softverbs/libibverbs.so.1";
+  return paths;
 }
 
 std::shared_ptr<const Library> open_softverbs(std::string* problem) {

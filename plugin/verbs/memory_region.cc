@@ -16,6 +16,7 @@ unsigned encode_access(const Access& access) {
   unsigned flags = IBV_ACCESS_LOCAL_WRITE;
   if (access.remote_read) flags |= IBV_ACCESS_REMOTE_READ;
   if (access.remote_write) flags |= IBV_ACCESS_REMOTE_WRITE;
+  if (access.remote_atomic) flags |= IBV_ACCESS_REMOTE_ATOMIC;
   if (access.relaxed_ordering) flags |= IBV_ACCESS_RELAXED_ORDERING;
   return flags;
 }

@@ -35,11 +35,9 @@ constexpr uint32_t compute_speed_mbps(uint8_t width_code, uint8_t speed_code) {
       lane_mbps = 5000;
       break;  // DDR
     case 4:
-      lane_mbps = 10000;
-      break;  // QDR
     case 8:
       lane_mbps = 10000;
-      break;  // FDR10
+      break;  // QDR, FDR10
     case 16:
       lane_mbps = 14000;
       break;  // FDR

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
+#include <cstddef>
 #include <ctime>
 
 #include "base/log.h"
@@ -34,18 +35,43 @@ uint32_t draw_first_psn() {
   return value & kPsnMask;
 }
 
-ibv_wr_opcode encode_opcode(Opcode opcode) {
-  switch (opcode) {
-    case Opcode::kSendImm:
-      return IBV_WR_SEND_WITH_IMM;
-    case Opcode::kWrite:
-      return IBV_WR_RDMA_WRITE;
-    case Opcode::kWriteImm:
-      return IBV_WR_RDMA_WRITE_WITH_IMM;
-    case Opcode::kRead:
-      return IBV_WR_RDMA_READ;
+// By Opcode.
+constexpr ibv_wr_opcode kOpcodes[] = {IBV_WR_SEND_WITH_IMM, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM,
+                                      IBV_WR_RDMA_READ, IBV_WR_ATOMIC_FETCH_AND_ADD};
+
+uint64_t encode_operations(const Operations& operations) {
+  return (operations.send_imm ? IBV_QP_EX_WITH_SEND_WITH_IMM : 0) |
+         (operations.write ? IBV_QP_EX_WITH_RDMA_WRITE : 0) |
+         (operations.write_imm ? IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM : 0) |
+         (operations.read ? IBV_QP_EX_WITH_RDMA_READ : 0) |
+         (operations.fetch_add ? IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD : 0);
+}
+
+// By the newer call where the device has it: told what will be posted, mlx5 has work requests of 64 bytes and
+// not of 256. ibv_post_send() goes on as ever (man ibv_wr_post). verbs.h's ibv_create_qp_ex() is inline code
+// that would bind to a library.
+ibv_qp* create_pair(const Device& device, ibv_qp_init_attr_ex* attributes) {
+  verbs_context* extended = verbs_get_ctx_op(device.context(), create_qp_ex);
+  if (extended != nullptr) {
+    ibv_qp_init_attr_ex asked = *attributes;
+    asked.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+    errno = 0;  // which some leave as it is when they do not know the flags
+    ibv_qp* pair = extended->create_qp_ex(device.context(), &asked);
+    const bool is_unknown = errno == 0 || errno == EOPNOTSUPP || errno == ENOSYS || errno == EINVAL;
+    if (pair != nullptr || !is_unknown) {
+      attributes->cap = asked.cap;
+      return pair;
+    }
   }
-  __builtin_unreachable();
+  ibv_qp_init_attr basic{};
+  basic.send_cq = attributes->send_cq;
+  basic.recv_cq = attributes->recv_cq;
+  basic.srq = attributes->srq;
+  basic.cap = attributes->cap;
+  basic.qp_type = attributes->qp_type;
+  ibv_qp* pair = device.library().create_qp(device.domain(), &basic);
+  attributes->cap = basic.cap;
+  return pair;
 }
 
 unsigned encode_flags(const WorkRequest& request) {
@@ -63,18 +89,29 @@ void encode(const WorkRequest& request, ibv_sge* segment, ibv_send_wr* entry, ib
   entry->next = next;
   entry->sg_list = segment;
   entry->num_sge = request.length != 0 ? 1 : 0;
-  entry->opcode = encode_opcode(request.opcode);
+  entry->opcode = kOpcodes[static_cast<size_t>(request.opcode)];
   entry->send_flags = encode_flags(request);
   entry->imm_data = htobe32(request.imm);
   entry->wr.rdma.remote_addr = request.remote;
   entry->wr.rdma.rkey = request.remote_key;
 }
 
+void encode(const OneSidedRequest& request, ibv_sge* segment, ibv_send_wr* entry, ibv_send_wr* next) {
+  encode(static_cast<const WorkRequest&>(request), segment, entry, next);
+  if (request.fenced) entry->send_flags |= IBV_SEND_FENCE;
+  if (request.opcode != Opcode::kFetchAdd) return;
+  entry->wr.atomic.remote_addr = request.remote;
+  entry->wr.atomic.compare_add = request.addend;
+  entry->wr.atomic.swap = 0;
+  entry->wr.atomic.rkey = request.remote_key;
+}
+
 }  // namespace
 
 void Destroyer::operator()(ibv_qp* pair) const {
+  const uint32_t number = pair->qp_num;
   const int error = library->destroy_qp(pair);
-  if (error != 0) base::log_warn("queue pair: cannot be destroyed: errno %d", error);
+  if (error != 0) base::log_warn("queue pair %u: cannot be destroyed: errno %d", number, error);
 }
 
 DrainMark::DrainMark(Device& device, uint32_t pair_number) : device_(device), pair_number_(pair_number) {
@@ -97,39 +134,46 @@ Result<QueuePair> QueuePair::create(Device& device, CompletionQueue& completions
                       device.name().c_str(), options.traffic_class, kMaxTrafficClass);
   }
   const Library& library = device.library();
-  ibv_qp_init_attr attributes{};
+  ibv_qp_init_attr_ex attributes{};
   attributes.send_cq = completions.get();
   attributes.recv_cq = completions.get();
   attributes.srq = options.receive_queue != nullptr ? options.receive_queue->get() : nullptr;
   attributes.cap.max_send_wr = options.send_depth;
   attributes.cap.max_send_sge = 1;
-  attributes.cap.max_inline_data = kInlineBytes;
+  attributes.cap.max_inline_data = options.inline_bytes;
   attributes.qp_type = IBV_QPT_RC;
-  ibv_qp* pair = library.create_qp(device.domain(), &attributes);
+  attributes.pd = device.domain();
+  attributes.send_ops_flags = encode_operations(options.operations);
+  ibv_qp* pair = create_pair(device, &attributes);
   if (pair == nullptr) {
     return base::fail_errno(Status::kSystem, errno,
                             "device %s: cannot create a queue pair (send depth %u entries, inline %u bytes)",
-                            device.name().c_str(), options.send_depth, kInlineBytes);
+                            device.name().c_str(), options.send_depth, options.inline_bytes);
   }
   QueuePair result;
   result.pair_ = Owned<ibv_qp>(pair, Destroyer{&library});
-  if (attributes.cap.max_inline_data < kInlineBytes) {
+  if (attributes.cap.max_inline_data < options.inline_bytes) {
     return base::fail(Status::kSystem, "device %s: sends too little inline (asked %u, granted %u bytes)",
-                      device.name().c_str(), kInlineBytes, attributes.cap.max_inline_data);
+                      device.name().c_str(), options.inline_bytes, attributes.cap.max_inline_data);
   }
   result.device_ = &device;
   result.number_ = pair->qp_num;
   result.first_psn_ = draw_first_psn();
   result.send_depth_ = options.send_depth;
-  result.traffic_class_ = options.traffic_class;
+  result.serves_reads_ = options.operations.read;
+  result.serves_adds_ = options.operations.fetch_add;
+  result.outstanding_reads_ = static_cast<uint8_t>(options.outstanding_reads);
+  result.traffic_class_ = static_cast<int16_t>(options.traffic_class);
   result.local_ = options.local != nullptr ? *options.local : device.local_address();
   if (options.receive_queue != nullptr) result.drained_ = std::make_unique<DrainMark>(device, pair->qp_num);
   result.query_ece();
   result.signaled_positions_.resize(std::bit_ceil(options.send_depth));
+  result.signaled_mask_ = static_cast<uint32_t>(result.signaled_positions_.size()) - 1;
   return result;
 }
 
 void QueuePair::stop() {
+  if (pair_ == nullptr) return;
   ibv_qp_attr attributes{};
   attributes.qp_state = IBV_QPS_ERR;
   const int error = device_->library().modify_qp(pair_.get(), &attributes, IBV_QP_STATE);
@@ -137,11 +181,35 @@ void QueuePair::stop() {
     base::log_info("queue pair %u: cannot be moved to the error state: errno %d", number_, error);
 }
 
-Outcome QueuePair::post(std::span<const WorkRequest> requests) {
-  if (requests.size() > free_slots()) {
-    return base::fail(Status::kInternal, "queue pair %u: send queue is full (asked %zu, free %u requests)",
-                      number_, requests.size(), free_slots());
-  }
+base::Error QueuePair::fail_full(size_t asked_requests) const {
+  return base::fail(Status::kInternal, "queue pair %u: send queue is full (asked %zu, free %u requests)",
+                    number_, asked_requests, free_slots());
+}
+
+base::Error QueuePair::fail_post(int errno_value, size_t accepted, size_t asked_requests) const {
+  return base::fail_errno(Status::kSystem, errno_value,
+                          "queue pair %u: cannot post (request %zu of %zu, %u in flight)", number_, accepted,
+                          asked_requests, posted_ - retired_);
+}
+
+// What most messages are: a chain of one, without the loops.
+Outcome QueuePair::post(const WorkRequest& request) {
+  if (free_slots() == 0) [[unlikely]]
+    return fail_full(1);
+  ibv_send_wr entry;
+  ibv_sge segment;
+  encode(request, &segment, &entry, nullptr);
+  ibv_send_wr* rejected = nullptr;
+  const int error = ibv_post_send(pair_.get(), &entry, &rejected);
+  if (error != 0) [[unlikely]]
+    return fail_post(error, 0, 1);
+  note_posted(request.signaled);
+  return {};
+}
+
+template <typename Request>
+Outcome QueuePair::post_chain(std::span<const Request> requests) {
+  if (requests.size() > free_slots()) return fail_full(requests.size());
   ibv_send_wr chain[kChainEntries];
   ibv_sge segments[kChainEntries];
   while (!requests.empty()) {
@@ -152,29 +220,19 @@ Outcome QueuePair::post(std::span<const WorkRequest> requests) {
     ibv_send_wr* rejected = nullptr;
     const int error = ibv_post_send(pair_.get(), chain, &rejected);
     const size_t accepted = error == 0 ? count : rejected != nullptr ? rejected - chain : 0;
-    note_posted(requests.first(accepted));
-    if (error != 0) {
-      return base::fail_errno(Status::kSystem, error,
-                              "queue pair %u: cannot post (request %zu of %zu, %u in flight)", number_,
-                              accepted, count, posted_ - retired_);
-    }
+    for (const Request& request : requests.first(accepted)) note_posted(request.signaled);
+    if (error != 0) return fail_post(error, accepted, count);
     requests = requests.subspan(count);
   }
   return {};
 }
 
-void QueuePair::note_posted(std::span<const WorkRequest> accepted) {
-  const uint32_t mask = static_cast<uint32_t>(signaled_positions_.size()) - 1;
-  for (const WorkRequest& request : accepted) {
-    ++posted_;
-    if (request.signaled) signaled_positions_[signaled_tail_++ & mask] = posted_;
-  }
+Outcome QueuePair::post(std::span<const WorkRequest> requests) {
+  return post_chain(requests);
 }
 
-void QueuePair::retire() {
-  if (signaled_head_ == signaled_tail_) return;  // a completion that no signaled request asked for
-  const uint32_t mask = static_cast<uint32_t>(signaled_positions_.size()) - 1;
-  retired_ = signaled_positions_[signaled_head_++ & mask];
+Outcome QueuePair::post(std::span<const OneSidedRequest> requests) {
+  return post_chain(requests);
 }
 
 }  // namespace verbena::verbs

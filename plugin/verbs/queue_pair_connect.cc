@@ -18,7 +18,6 @@ using base::Outcome;
 using base::Status;
 
 constexpr uint8_t kHopLimit = 255;
-constexpr uint8_t kOutstandingReads = 1;        // in either direction; every device has that many
 constexpr uint8_t kReceiverNotReadyTimer = 12;  // 0.64 ms between attempts
 constexpr uint8_t kRetryWhileNotReady =
     7;  // for ever: the receiver's pages come back when its application polls
@@ -40,7 +39,8 @@ bool needs_global_route(const PortAddress& local, int local_gid_index, const Por
 Outcome check_remote(const Device& device, const PortAddress& local, const PortAddress& remote_port,
                      const QueuePairAddress& remote) {
   const bool is_sane = remote_port.mtu >= IBV_MTU_256 && remote_port.mtu <= IBV_MTU_4096 &&
-                       remote.number != 0 && remote.number <= kMaxNumber && remote.first_psn <= kMaxNumber;
+                       remote.number != 0 && remote.number <= kMaxNumber && remote.first_psn <= kMaxNumber &&
+                       remote.outstanding_reads <= UINT8_MAX;
   if (!is_sane) {
     return base::fail(
         Status::kRemote, "device %s:%d: the peer's address is not valid (mtu code %u, queue pair %u, psn %u)",
@@ -63,7 +63,7 @@ Outcome QueuePair::connect(const PortAddress& remote_port, const QueuePairAddres
   }
   may_receive_ = true;
   query_ece();  // what the device made of the request
-  if (const int error = enter_ready_to_send(); error != 0)
+  if (const int error = enter_ready_to_send(remote); error != 0)
     return fail_connect("RTS", error, remote_port, remote);
   return {};
 }
@@ -73,7 +73,8 @@ int QueuePair::enter_init() {
   attributes.qp_state = IBV_QPS_INIT;
   attributes.pkey_index = static_cast<uint16_t>(base::parameters().pkey_index);
   attributes.port_num = static_cast<uint8_t>(device_->port_number());
-  attributes.qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+  attributes.qp_access_flags = IBV_ACCESS_REMOTE_WRITE | (serves_reads_ ? IBV_ACCESS_REMOTE_READ : 0) |
+                               (serves_adds_ ? IBV_ACCESS_REMOTE_ATOMIC : 0);
   return device_->library().modify_qp(pair_.get(), &attributes,
                                       IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
 }
@@ -107,7 +108,7 @@ int QueuePair::enter_ready_to_receive(const PortAddress& remote_port, const Queu
   attributes.path_mtu = static_cast<ibv_mtu>(std::min(local.mtu, remote_port.mtu));
   attributes.dest_qp_num = remote.number;
   attributes.rq_psn = remote.first_psn;
-  attributes.max_dest_rd_atomic = kOutstandingReads;
+  attributes.max_dest_rd_atomic = outstanding_reads_;
   attributes.min_rnr_timer = kReceiverNotReadyTimer;
   ibv_ah_attr& route = attributes.ah_attr;
   route.port_num = static_cast<uint8_t>(device_->port_number());
@@ -131,14 +132,15 @@ int QueuePair::enter_ready_to_receive(const PortAddress& remote_port, const Queu
                                           IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
 }
 
-int QueuePair::enter_ready_to_send() {
+int QueuePair::enter_ready_to_send(const QueuePairAddress& remote) {
   ibv_qp_attr attributes{};
   attributes.qp_state = IBV_QPS_RTS;
   attributes.timeout = static_cast<uint8_t>(base::parameters().ack_timeout);
   attributes.retry_cnt = static_cast<uint8_t>(base::parameters().retry_count);
   attributes.rnr_retry = kRetryWhileNotReady;
   attributes.sq_psn = first_psn_;
-  attributes.max_rd_atomic = kOutstandingReads;
+  attributes.max_rd_atomic =
+      static_cast<uint8_t>(std::min<uint32_t>(outstanding_reads_, remote.outstanding_reads));
   return device_->library().modify_qp(pair_.get(), &attributes,
                                       IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
                                           IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);

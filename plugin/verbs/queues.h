@@ -37,6 +37,9 @@ struct Access {
   bool remote_read = false;
   bool remote_write = false;
   bool relaxed_ordering = false;
+  bool remote_atomic = false;
+
+  bool operator==(const Access&) const = default;
 };
 
 class MemoryRegion {
@@ -62,11 +65,15 @@ class CompletionQueue {
   static base::Result<CompletionQueue> create(Device& device, uint32_t depth_entries);
   CompletionQueue() = default;
 
-  // At most out.size() (<= 16) completions; how many, or -1 if the queue itself failed (then logged once).
+  static constexpr int kMaxPollEntries = 16;
+  // At most out.size() (<= kMaxPollEntries) completions; how many, or -1 if the queue itself failed (then
+  // logged once).
   int poll(std::span<Completion> out);
   ibv_cq* get() const { return queue_.get(); }
 
  private:
+  int note_failure(int result);
+
   Owned<ibv_cq> queue_;
   bool is_failure_logged_ = false;
 };
@@ -93,8 +100,11 @@ class SharedReceiveQueue {
 
 struct QueuePairOptions {
   uint32_t send_depth = 128;
+  uint32_t inline_bytes = kInlineBytes;  // at most that
+  Operations operations = {};
   SharedReceiveQueue* receive_queue =
       nullptr;                          // null: this side receives nothing (writes without immediate only)
+  uint32_t outstanding_reads = 1;       // at most, in either direction: 1, which all have, to 255
   int traffic_class = -1;               // of the communicator; -1: VERBENA_TC
   const LocalAddress* local = nullptr;  // what the peer is told; null: the device's own as it was last read
 };
@@ -122,7 +132,7 @@ class QueuePair {
                                         const QueuePairOptions& options);
   QueuePair() = default;
 
-  QueuePairAddress address() const { return {number_, first_psn_, ece_}; }
+  QueuePairAddress address() const { return {number_, first_psn_, ece_, outstanding_reads_}; }
   uint32_t number() const { return number_; }
 
   // INIT -> RTR -> RTS towards the peer; path MTU is the smaller of both ports, ECE what both have. Errors
@@ -146,17 +156,29 @@ class QueuePair {
   // Posts a chain in order; the caller made sure that it fits free_slots() and that at least one in every
   // send_depth/4 requests is signaled.
   base::Outcome post(std::span<const WorkRequest> requests);
+  base::Outcome post(const WorkRequest& request);
+  base::Outcome post(std::span<const OneSidedRequest> requests);
   // To be called for each successful kSend completion of this queue pair, in order.
-  void retire();
+  void retire() {
+    if (signaled_head_ == signaled_tail_) return;  // a completion that no signaled request asked for
+    retired_ = signaled_positions_[signaled_head_++ & signaled_mask_];
+  }
 
  private:
   // 0 or an errno value.
   int enter_init();
   int enter_ready_to_receive(const PortAddress& remote_port, const QueuePairAddress& remote);
-  int enter_ready_to_send();
+  int enter_ready_to_send(const QueuePairAddress& remote);
   base::Error fail_connect(const char* state, int errno_value, const PortAddress& remote_port,
                            const QueuePairAddress& remote) const;
-  void note_posted(std::span<const WorkRequest> accepted);
+  void note_posted(bool signaled) {
+    ++posted_;
+    if (signaled) signaled_positions_[signaled_tail_++ & signaled_mask_] = posted_;
+  }
+  template <typename Request>
+  base::Outcome post_chain(std::span<const Request> requests);
+  base::Error fail_full(size_t asked_requests) const;
+  base::Error fail_post(int errno_value, size_t accepted, size_t asked_requests) const;
   void query_ece();
   void request_ece(const EceOptions& remote);
 
@@ -165,17 +187,26 @@ class QueuePair {
   Device* device_ = nullptr;
   LocalAddress local_;
   EceOptions ece_{};
+  bool serves_reads_ = true;
   bool may_receive_ = false;  // it was in the state RTR
   bool has_lost_address_ = false;
   int source_gid_index_ = -1;  // -1: the route has no GRH
   uint8_t source_gid_[sizeof(PortAddress::gid)] = {};
   uint32_t port_events_seen_ = 0;
   uint32_t number_ = 0, first_psn_ = 0, send_depth_ = 0;
-  int traffic_class_ = -1;
+  // Packed: a link finds its pairs by multiplying with their size.
+  int16_t traffic_class_ = -1;
+  uint8_t outstanding_reads_ = 1;
+  bool serves_adds_ = false;
   uint32_t posted_ = 0, retired_ = 0;         // counts of work requests, wrapping
   std::vector<uint32_t> signaled_positions_;  // ring: `posted_` right after each outstanding signaled request
+  uint32_t signaled_mask_ = 0;                // one less than its size
   uint32_t signaled_head_ = 0, signaled_tail_ = 0;
 };
+
+// Whether the request itself was wrong, so that it would fail on any other queue pair too; else it is the
+// way to the peer that failed.
+bool is_request_at_fault(int error);
 
 // The text of an ibv_wc_status, with what it usually means for the user.
 const char* describe_completion_error(int error);

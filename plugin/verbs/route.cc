@@ -97,7 +97,7 @@ GidMatch match_gids(const PortAddress& ours, const PortAddress& theirs) {
 }
 
 std::string describe_port_address(const PortAddress& address) {
-  const std::string layer = name_link_layer(address.link_layer);
+  std::string layer = name_link_layer(address.link_layer);
   if (address.link_layer == kInfiniBand) {
     return layer + " lid " + std::to_string(address.lid) + " gid " + format_gid(address.gid);
   }

@@ -1,12 +1,14 @@
 // The vocabulary of the verbs layer, free of <infiniband/verbs.h>: the layers above never see a verbs struct.
 #pragma once
 
+#include <endian.h>
+
 #include <cstdint>
 
 namespace verbena::verbs {
 
 inline constexpr int kMaxRails = 8;  // physical ports that one virtual device may join (NCCL net v12)
-inline constexpr uint32_t kInlineBytes = 64;  // every queue pair sends up to this much inline
+inline constexpr uint32_t kInlineBytes = 64;  // a queue pair sends up to this much inline if it is asked to
 
 // Where a port is reached; travels in the handshake. Byte order: host (x86-64 and arm64 are little endian),
 // gids raw.
@@ -42,9 +44,16 @@ struct QueuePairAddress {
   uint32_t number;
   uint32_t first_psn;
   EceOptions ece;
+  uint32_t outstanding_reads = 1;  // reads and adds that this end serves at a time
 };
 
-enum class Opcode : uint8_t { kSendImm, kWrite, kWriteImm, kRead };
+enum class Opcode : uint8_t { kSendImm, kWrite, kWriteImm, kRead, kFetchAdd /* OneSidedRequest */ };
+
+// Which of them a queue pair is for, at both ends: with fewer, a device's work requests are shorter. Where
+// nobody reads, the peer may not.
+struct Operations {
+  bool send_imm = true, write = true, write_imm = true, read = true, fetch_add = false;
+};
 
 // One work request with one local segment. Units: bytes. `cookie` comes back in its completion if `signaled`.
 struct WorkRequest {
@@ -60,20 +69,40 @@ struct WorkRequest {
   uint64_t remote = 0;
 };
 
+// The same for chains that may hold adds and fences, apart from the requests of every message.
+struct OneSidedRequest : WorkRequest {
+  uint64_t addend = 0;  // of kFetchAdd: of 8 bytes, aligned; the value before goes to `local`
+  bool fenced = false;  // begins once all reads and adds before it have come back
+};
+
 enum class CompletionKind : uint8_t {
   kSend,
   kReceive,
   kReceiveWrite
 };  // kReceiveWrite: RDMA WRITE with immediate
 
+// Laid out as ibv_wc (completion_queue.cc checks it), so that a device fills it in and nobody copies.
 struct Completion {
-  uint64_t cookie;     // of the work request; for receives the cookie of the receive (its page)
-  uint32_t imm;        // host byte order, receives only
-  uint32_t length;     // bytes received or written, receives only
-  uint32_t qp_number;  // local queue pair
-  int error;           // 0, or the ibv_wc_status; then only cookie and qp_number are valid
+  uint64_t cookie;  // of the work request; for receives the cookie of the receive (its page)
+  int error;        // 0, or the ibv_wc_status; then only cookie, qp_number and vendor_error are valid
+  uint32_t opcode;  // ibv_wc_opcode
   uint32_t vendor_error;
-  CompletionKind kind;
+  uint32_t length;         // bytes received or written, receives only
+  uint32_t network_imm;    // big endian; valid by `flags`
+  uint32_t qp_number;      // local queue pair
+  uint32_t unused_source;  // of datagrams, like the rest
+  uint32_t flags;          // ibv_wc_flags
+  uint32_t unused[2];
+
+  static constexpr uint32_t kReceiveOpcode = 1U << 7, kReceiveWriteOpcode = kReceiveOpcode + 1;
+  static constexpr uint32_t kWithImm = 1U << 1;
+
+  CompletionKind kind() const {
+    if (opcode == kReceiveWriteOpcode) return CompletionKind::kReceiveWrite;
+    return (opcode & kReceiveOpcode) != 0 ? CompletionKind::kReceive : CompletionKind::kSend;
+  }
+  // Host byte order; 0 without one.
+  uint32_t imm() const { return (flags & kWithImm) != 0 ? be32toh(network_imm) : 0; }
 };
 
 }  // namespace verbena::verbs

@@ -31,13 +31,13 @@ T parse(const std::string& name, const std::string& value, T Parameters::*field)
 
 TEST(ParameterSpec, ReadsFlags) {
   for (const char* word : {"0", "false", "No", "OFF"}) {
-    EXPECT_FALSE(parse("VERBENA_UNPACK", word, &Parameters::unpack)) << word;
+    EXPECT_FALSE(parse("VERBENA_ECE", word, &Parameters::ece)) << word;
   }
   for (const char* word : {"1", "true", "Yes", "ON", " 1 "}) {
-    EXPECT_TRUE(parse("VERBENA_UNPACK", word, &Parameters::unpack)) << word;
+    EXPECT_TRUE(parse("VERBENA_ECE", word, &Parameters::ece)) << word;
   }
   for (const char* word : {"2", "-1", "maybe", "10"}) {
-    EXPECT_EQ(problem_of("VERBENA_UNPACK", word), "not a yes or no") << word;
+    EXPECT_EQ(problem_of("VERBENA_ECE", word), "not a yes or no") << word;
   }
 }
 
@@ -124,7 +124,8 @@ TEST(ParameterSpec, ShowsSizesAndRanges) {
   EXPECT_EQ(show_range(spec_of("VERBENA_PAGE_BYTES")), "4k to 64k, a power of two");
   EXPECT_EQ(show_range(spec_of("VERBENA_GID_INDEX")), "-1 to 255");
   EXPECT_EQ(show_range(spec_of("VERBENA_BOUNCE")), "auto or host or gpu");
-  EXPECT_EQ(show_range(spec_of("VERBENA_UNPACK")), "0 or 1");
+  EXPECT_EQ(show_range(spec_of("VERBENA_ECE")), "0 or 1");
+  EXPECT_EQ(show_range(spec_of("VERBENA_UNPACK")), "auto or 0 or 1");
 }
 
 TEST(ParameterSpec, NamesAreUniqueAndDocumentedInOneLine) {

@@ -55,6 +55,28 @@ TEST_F(ParametersTest, AreReadAnewByEveryLoad) {
   EXPECT_EQ(parameters().page_bytes, 16384);
 }
 
+TEST_F(ParametersTest, ADefaultFromElsewhereStandsBehindTheEnvironment) {
+  set("VERBENA_PAGE_BYTES", "4096");
+  ASSERT_TRUE(load_parameters());
+  set_parameter_default("VERBENA_PAGE_BYTES", "8192", "a file");
+  set_parameter_default("VERBENA_MIN_STRIPE_BYTES", "12345", "a file");
+  EXPECT_EQ(parameters().page_bytes, 4096);
+  EXPECT_EQ(parameters().min_stripe_bytes, 12345);
+  EXPECT_EQ(parameter_origin("VERBENA_MIN_STRIPE_BYTES"), "a file");
+  EXPECT_TRUE(capture_.warnings().empty());
+  ASSERT_TRUE(load_parameters());
+  EXPECT_EQ(parameters().min_stripe_bytes, 65536);
+}
+
+TEST_F(ParametersTest, ADefaultFromElsewhereThatIsOutOfRangeIsNotTaken) {
+  ASSERT_TRUE(load_parameters());
+  set_parameter_default("VERBENA_MIN_STRIPE_BYTES", "1", "a file");
+  EXPECT_EQ(parameters().min_stripe_bytes, 65536);
+  EXPECT_NE(only_warning().find("VERBENA_MIN_STRIPE_BYTES from a file: out of range (value 1"),
+            std::string::npos);
+  EXPECT_EQ(parameter_origin("VERBENA_MIN_STRIPE_BYTES"), "default");
+}
+
 TEST_F(ParametersTest, TakeAliases) {
   set("NCCL_IB_TIMEOUT", "22");
   set("NCCL_IB_HCA", "=mlx5_1");

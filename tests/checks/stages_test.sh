@@ -25,6 +25,46 @@ expect 'a stage over its limit' 1 '1 passed, 1 failed, 0 skipped' \
   "$count; run_stage a 5 bash -c 'count 1 0 0'; run_stage b 1 sleep 20"
 expect 'nothing ran' 1 '0 passed, 0 failed, 0 skipped' "run_stage a 5 true; skip_stage b 'no QEMU'"
 
+expect 'a stage cut to what is left' 1 '0 passed, 1 failed, 0 skipped' 'within_s=2; run_stage a 60 sleep 20'
+expect 'a stage that has no time' 0 '1 passed, 0 failed, 0 skipped' \
+  "$count; within_s=50; run_stage a 5 bash -c 'count 1 0 0'; ! has_time b 51 || run_stage b 5 false"
+expect 'a stage that has time' 1 '0 passed, 1 failed, 0 skipped' 'within_s=50; ! has_time a 40 || run_stage a 5 false'
+
+# A preset whose tests `steady` pass, `unsteady` fails at its first run only, and `late` does as it is told.
+folder=$(mktemp -d)
+mkdir "$folder/source"
+cat >"$folder/source/CMakeLists.txt" <<'END'
+cmake_minimum_required(VERSION 3.25)
+project(repeated NONE)
+enable_testing()
+foreach(i RANGE 1 6)
+  add_test(NAME steady${i} COMMAND true)
+endforeach()
+add_test(NAME unsteady COMMAND bash -c "rm ${CMAKE_BINARY_DIR}/first 2>/dev/null && exit 1 || exit 0")
+add_test(NAME late COMMAND bash -c "${LATE}")
+END
+expect_repeated() { # NAME STATUS LAST_LINE COMMAND_OF_LATE
+  cmake -S "$folder/source" -B "$folder/build/made" "-DLATE=$4" >"$folder/output" || cat "$folder/output"
+  touch "$folder/build/made/first"
+  expect "$1" "$2" "$3" ". tools/lib/ctest.sh; export jobs=1 long=; cd $folder; run_stage a 60 bash -c 'test_preset made'"
+}
+expect_repeated 'a test that passes at the second try' 0 '8 passed, 0 failed, 0 skipped' true
+expect_repeated 'a test that fails at both' 1 '7 passed, 1 failed, 0 skipped' false
+expect_repeated "a sanitizer's finding, not repeated" 1 '6 passed, 2 failed, 0 skipped' \
+  "echo SUMMARY: ThreadSanitizer: data race && exit 66"
+shown=$(bash -uc ". tools/lib/stages.sh; . tools/lib/ctest.sh; export jobs=1 long=; cd $folder
+  run_stage a 60 bash -c 'test_preset made' >/dev/null; print_summary")
+if ! grep -qx -- '--- failed: late (.*)' <<<"$shown" || ! grep -q '^SUMMARY: Thread' <<<"$shown"; then
+  printf 'FAILED the summary shows what failed\n%s\n' "$shown"
+  failures=$((failures + 1))
+fi
+cmake -S "$folder/source" -B "$folder/build/made" "-DLATE=true" >/dev/null
+expect 'a preset in parts' 0 '8 passed, 0 failed, 0 skipped' \
+  ". tools/lib/ctest.sh; export jobs=1 long=; within_s=600; cd $folder; run_stage a 60 bash -c 'test_preset made'"
+expect 'parts that there is no time for' 0 '1 passed, 0 failed, 0 skipped' \
+  ". tools/lib/ctest.sh; export jobs=1 long=; within_s=20; cd $folder; run_stage a 60 bash -c 'test_preset made'"
+rm -rf "$folder"
+
 # A script that is told to stop takes its stage with it.
 marker="sleep 61.$$"
 bash -uc ". tools/lib/stages.sh; run_stage a 70 $marker" >/dev/null &

@@ -58,7 +58,7 @@ void copy_short_lengths(const Case& how, uint32_t source_offset, uint32_t destin
   constexpr uint32_t kLongest = 600;
   constexpr uint32_t kStride = 640;  // a multiple of the vector; the gaps stay untouched
   // A block is a warp and more: over all alignments it meets every length too.
-  const uint32_t step = emulator::kThreadSanitizer ? 37 : how.scope == Scope::kBlock ? 7 : 1;
+  const uint32_t step = emulator::kSanitizer ? 37 : how.scope == Scope::kBlock ? 7 : 1;
   const uint32_t first = (source_offset + destination_offset) % step;
   std::vector<uint8_t> storage = make_source(kLongest + kVector);
   const uint8_t* source = align_up(storage.data()) + source_offset;
@@ -78,7 +78,7 @@ void copy_short_lengths(const Case& how, uint32_t source_offset, uint32_t destin
 }
 
 TEST_P(CopyTest, EveryAlignmentAndShortLength) {
-  const uint32_t step = emulator::kThreadSanitizer ? 5 : 1;
+  const uint32_t step = emulator::kSanitizer ? 5 : 1;
   for (uint32_t source_offset = 0; source_offset < kVector; source_offset += step) {
     for (uint32_t destination_offset = 0; destination_offset < kVector; destination_offset += step) {
       SCOPED_TRACE("source + " + std::to_string(source_offset) + ", destination + " +
@@ -102,7 +102,7 @@ void copy_long(const Case& how, size_t length_bytes, uint32_t source_offset, uin
 
 TEST_P(CopyTest, LongLengths) {
   std::vector<size_t> lengths;
-  const size_t longest = emulator::kThreadSanitizer ? 1 << 14 : 1 << 20;
+  const size_t longest = emulator::kSanitizer ? 1 << 14 : 1 << 20;
   for (size_t around = 1024; around <= longest; around *= 2) {
     lengths.insert(lengths.end(), {around - 1, around, around + 1, around + 17});
   }
@@ -115,7 +115,7 @@ TEST_P(CopyTest, LongLengths) {
 }
 
 TEST_P(CopyTest, FourMebibytes) {
-  if (emulator::kThreadSanitizer) GTEST_SKIP() << "nothing new for the sanitizer";
+  if (emulator::kSanitizer) GTEST_SKIP() << "nothing new for the sanitizer";
   constexpr size_t k4MiB = size_t{4} << 20;
   copy_long(GetParam(), k4MiB, 0, 0);
   if (GetParam().scope != Scope::kThread) copy_long(GetParam(), k4MiB + 1, 3, 14);

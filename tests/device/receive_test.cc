@@ -150,8 +150,7 @@ uint64_t receive(const Plan& plan, uint64_t seed) {
 }
 
 class ReceiveTest : public testing::TestWithParam<uint64_t> {};
-INSTANTIATE_TEST_SUITE_P(Seeds, ReceiveTest,
-                         testing::Range<uint64_t>(0, emulator::kThreadSanitizer ? 4 : 12));
+INSTANTIATE_TEST_SUITE_P(Seeds, ReceiveTest, testing::Range<uint64_t>(0, emulator::kSanitizer ? 4 : 12));
 
 TEST_P(ReceiveTest, SlotsAreUsedAgainAndAgain) {
   receive({.messages = 40, .shape = kMixed}, GetParam());
@@ -184,7 +183,7 @@ TEST(AbortTest, AtEveryMoment) {
                      .shape = {.pieces = 5, .shortest_bytes = 1, .longest_bytes = 600, .is_shifted = true},
                      .nic_pause_ns = 30'000};
   const uint64_t steps = receive(plan, 1);
-  const uint64_t moments = emulator::kThreadSanitizer ? 12 : 120;
+  const uint64_t moments = emulator::kSanitizer ? 12 : 120;
   uint64_t aborted = 0;
   for (uint64_t moment = 0; moment < moments; ++moment) {
     const uint64_t seed = 1 + moment;

@@ -134,7 +134,7 @@ INSTANTIATE_TEST_SUITE_P(Groups, UnpackTest,
 TEST_P(UnpackTest, EveryNumberOfPieces) {
   for (const uint32_t pieces :
        {0, 1, 2, 31, 32, 33, 63, 64, 65, 95, 96, 97, 255, 256, 257, 511, 512, 513, 2047, 2048}) {
-    if (emulator::kThreadSanitizer && pieces > 300) continue;
+    if (emulator::kSanitizer && pieces > 300) continue;
     check_shape({.pieces = pieces,
                  .shortest_bytes = 0,
                  .longest_bytes = 70,
@@ -147,7 +147,7 @@ TEST_P(UnpackTest, EveryNumberOfPieces) {
 
 TEST_P(UnpackTest, EveryPageSize) {
   for (const uint32_t bytes : {1, 15, 16, 17, 64, 500, 512, 1000, 2048, 4096, 4097, 16384, 65536}) {
-    if (emulator::kThreadSanitizer && bytes > 5000) continue;
+    if (emulator::kSanitizer && bytes > 5000) continue;
     const uint32_t pieces = bytes > 10000 ? 3 : 17;
     check_shape({.pieces = pieces, .shortest_bytes = bytes, .longest_bytes = bytes});
     check_shape({.pieces = pieces, .shortest_bytes = bytes, .longest_bytes = bytes, .is_shifted = true});
@@ -157,7 +157,7 @@ TEST_P(UnpackTest, EveryPageSize) {
 
 // Nothing, or next to nothing, beside whole pages.
 TEST_P(UnpackTest, MixedSizes) {
-  for (uint32_t round = 0; round < (emulator::kThreadSanitizer ? 2 : 8); ++round) {
+  for (uint32_t round = 0; round < (emulator::kSanitizer ? 2 : 8); ++round) {
     check_shape({.pieces = 40 + 7 * round,
                  .shortest_bytes = 0,
                  .longest_bytes = round % 2 == 0 ? 4096u : 9000u,

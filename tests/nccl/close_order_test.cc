@@ -2,6 +2,7 @@
 // stays.
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 
 #include "nccl/live_fixture.h"
 
@@ -20,6 +21,9 @@ class CloseOrderTest : public LiveTest<NewestVersion>,
     ASSERT_EQ(start(), 2);
   }
   static void close_in_order(Connection& connection) {
+    // tests/vm runs this too, on an emulated processor of which this machine may have next to nothing to
+    // give.
+    const std::chrono::seconds limit(getenv("RDMA_VM") == nullptr ? 1 : 10);
     const auto begin = std::chrono::steady_clock::now();
     connection.deregister();
     for (const End end : GetParam()) {
@@ -27,7 +31,7 @@ class CloseOrderTest : public LiveTest<NewestVersion>,
                   : end == End::kRecv ? connection.close_recv()
                                       : connection.close_listen());
     }
-    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(1));
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, limit);
   }
 };
 

@@ -17,10 +17,12 @@ using NewestVersion = Version<12, abi::NetV12>;
 class LiveEnvironment : public ::testing::Test {
  protected:
   LiveEnvironment() {
-    for (const char* name : {"NCCL_IB_HCA", "VERBENA_UNPACK", "VERBENA_UNPACK_THRESHOLD",
-                             "NCCL_NET_DEVICE_UNPACK_ENABLED", "NCCL_NET_DEVICE_UNPACK_THRESHOLD"}) {
+    for (const char* name : {"NCCL_IB_HCA", "VERBENA_UNPACK_THRESHOLD", "NCCL_NET_DEVICE_UNPACK_ENABLED",
+                             "NCCL_NET_DEVICE_UNPACK_THRESHOLD"}) {
       environment_.unset(name);
     }
+    environment_.set("VERBENA_UNPACK", "1");
+    environment_.set("VERBENA_TUNING_FILE", "none");
     // Unless whoever runs the tests names a library, and two of its devices.
     if (std::getenv("VERBENA_IBVERBS_LIB") == nullptr) {
       environment_.set("VERBENA_IBVERBS_LIB", "softverbs");

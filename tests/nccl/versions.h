@@ -49,9 +49,9 @@ class Caller {
   abi::Result init(void** context, uint64_t id, int traffic_class, abi::DebugLogger logger) const {
     if constexpr (V::kHasContext) {
       abi::NetCommConfig config{traffic_class};
-      return table_.init(context, id, &config, logger, nullptr);
+      return table_.init(context, id, &config, logger, profiler);
     } else if constexpr (V::kHasConfig) {
-      return table_.init(logger, nullptr);
+      return table_.init(logger, profiler);
     } else {
       return table_.init(logger);
     }
@@ -83,7 +83,7 @@ class Caller {
     if constexpr (V::kHasIntSizes) {
       return table_.isend(comm, data, static_cast<int>(size), tag, mhandle, request);
     } else if constexpr (V::kHasConfig) {
-      return table_.isend(comm, data, size, tag, mhandle, poison_pointer(), request);
+      return table_.isend(comm, data, size, tag, mhandle, phandle, request);
     } else {
       return table_.isend(comm, data, size, tag, mhandle, request);
     }
@@ -97,14 +97,17 @@ class Caller {
     } else {
       size_t wide = sizes == nullptr ? 0 : *sizes;
       size_t* const pointer = sizes == nullptr ? nullptr : &wide;
-      void* phandle = poison_pointer();
+      void* first = phandle;
       if constexpr (V::kHasConfig)
-        return table_.irecv(comm, n, data, pointer, tags, mhandles, &phandle, request);
+        return table_.irecv(comm, n, data, pointer, tags, mhandles, &first, request);
       if constexpr (!V::kHasConfig) return table_.irecv(comm, n, data, pointer, tags, mhandles, request);
     }
   }
   const typename V::Table& operator*() const { return table_; }
   const typename V::Table* operator->() const { return &table_; }
+
+  abi::ProfilerCallback profiler = nullptr;
+  void* phandle = poison_pointer();
 
  private:
   const typename V::Table& table_;

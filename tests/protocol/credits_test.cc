@@ -11,7 +11,8 @@
 namespace verbena::protocol {
 namespace {
 
-// A sender, a receiver and the credit lines between them, which may come late, twice and out of order.
+// A sender, a receiver and what tells of credits between them: lines, which may come late, twice and out of
+// order, and notes on grants, which come in order; the newest of several may be all that is seen.
 class CreditPair {
  public:
   CreditPair(uint64_t seed, uint32_t pairs, uint32_t window) : random_(seed), pairs_(pairs), window_(window) {
@@ -49,12 +50,29 @@ class CreditPair {
     if (!lines_.empty()) deliver(lines_.back());
   }
 
+  void grant_some() {
+    for (uint32_t count = random_.between(0, 3); count != 0; --count)
+      notes_.push_back(receiver_.take_note(consumed_, pairs_ / 2));
+  }
+  void read_some_notes() {
+    if (notes_.empty()) return;
+    const uint32_t read = random_.between(0, static_cast<uint32_t>(notes_.size()));
+    const uint32_t skipped = random_.between(0, read);
+    for (uint32_t i = skipped; i < read; ++i) ASSERT_NO_FATAL_FAILURE(deliver(notes_[i]));
+    // What takes the place of skipped ones is newer than they.
+    if (read != 0) {
+      ASSERT_NO_FATAL_FAILURE(deliver(notes_[read - 1]));
+    }
+    notes_.erase(notes_.begin(), notes_.begin() + read);
+  }
+
   void drain() {
     for (uint32_t q = 0; q < pairs_; ++q) {
       for (; held_[q] != 0; --held_[q]) receiver_.give_back(q, 1);
     }
     if (receiver_.is_update_due(consumed_)) lines_.push_back(receiver_.take_update(consumed_));
     deliver_newest();
+    for (; !notes_.empty(); notes_.pop_front()) ASSERT_NO_FATAL_FAILURE(deliver(notes_.front()));
   }
 
   // With nothing held back, a quarter of each window at most is not known to the sender.
@@ -73,6 +91,13 @@ class CreditPair {
     }
   }
 
+  void deliver(const CreditNote& note) {
+    const uint32_t q = note.queue_pair();
+    ASSERT_EQ(q, pairs_ / 2);
+    ASSERT_TRUE(sender_.absorb(q, note.expand_returned(sender_.returned(q))));
+    ASSERT_LE(sender_.available(q), window_);
+  }
+
   Random random_;
   uint32_t pairs_, window_;
   SenderCredits sender_;
@@ -80,6 +105,7 @@ class CreditPair {
   uint32_t held_[kMaxQueuePairs] = {};
   uint32_t consumed_ = 0;
   std::vector<CreditLine> lines_;
+  std::deque<CreditNote> notes_;
 };
 
 TEST(Credits, ASenderIsNeverStarvedAndNeverOverdraws) {
@@ -95,6 +121,48 @@ TEST(Credits, ASenderIsNeverStarvedAndNeverOverdraws) {
       ASSERT_NO_FATAL_FAILURE(pair.expect_not_starved()) << "seed " << seed;
     }
   }
+}
+
+TEST(Credits, NotesOnGrantsTellAsWellAsLines) {
+  for (uint64_t seed = 0; seed < 500; ++seed) {
+    Random shape(seed);
+    CreditPair pair(seed, shape.between(1, kMaxQueuePairs), 1U << shape.between(2, 8));
+    for (int round = 0; round < 200; ++round) {
+      ASSERT_NO_FATAL_FAILURE(pair.send_some()) << "seed " << seed;
+      pair.give_some_back();
+      pair.grant_some();
+      ASSERT_NO_FATAL_FAILURE(pair.read_some_notes()) << "seed " << seed;
+      if (shape.between(0, 3) == 0) {
+        ASSERT_NO_FATAL_FAILURE(pair.deliver_any()) << "seed " << seed;
+      }
+      if (round % 20 != 19) continue;
+      ASSERT_NO_FATAL_FAILURE(pair.drain()) << "seed " << seed;
+      ASSERT_NO_FATAL_FAILURE(pair.expect_not_starved()) << "seed " << seed;
+    }
+  }
+}
+
+TEST(Credits, ANoteExpandsToTheNearestCounter) {
+  for (const uint32_t known : {0U, 100U, 0xFFFFFFU, 0x1000000U, 0xFFFFFFFFU}) {
+    for (const int32_t ahead : {-4096, -1, 0, 1, 4096}) {
+      const uint32_t returned = known + static_cast<uint32_t>(ahead);
+      const CreditNote note = CreditNote::make(7, 5, returned);
+      EXPECT_EQ(note.queue_pair(), 5U);
+      EXPECT_EQ(note.expand_returned(known), returned) << known << " " << ahead;
+    }
+  }
+}
+
+TEST(Credits, ANoteLeavesNothingDueThatItSays) {
+  ReceiverCredits receiver;
+  for (uint32_t q = 0; q < 2; ++q) receiver.set_window(q, 8);
+  receiver.give_back(0, 2);
+  receiver.give_back(1, 3);
+  ASSERT_TRUE(receiver.is_update_due(0));
+  EXPECT_EQ(receiver.take_note(0, 1).expand_returned(0), 3U);
+  EXPECT_TRUE(receiver.is_update_due(0)) << "the other one is due still";
+  EXPECT_EQ(receiver.take_note(0, 0).expand_returned(0), 2U);
+  EXPECT_FALSE(receiver.is_update_due(0));
 }
 
 TEST(Credits, EverySingleEntryOfASmallWindowIsReported) {

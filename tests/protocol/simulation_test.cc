@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <memory>
 
 namespace verbena::protocol::simulation {
 namespace {
@@ -18,16 +19,17 @@ uint64_t read_number(const char* name, uint64_t fallback) {
   return text == nullptr ? fallback : std::strtoull(text, nullptr, 0);
 }
 
-Report run_seed(uint64_t seed, NetUnpackMeta* meta) {
+Report run_seed(uint64_t seed, Scratch& scratch) {
   const Shape shape = draw_shape(seed);
-  return Simulation(shape, seed, meta).run();
+  return Simulation(shape, seed, scratch).run();
 }
 
 void run_seeds(uint64_t first, uint64_t count) {
-  auto meta = std::make_unique<NetUnpackMeta>();
+  const auto meta = std::make_unique<NetUnpackMeta>();
+  Scratch scratch{meta.get(), {}, {}};
   uint64_t staged = 0, direct = 0;
   for (uint64_t seed = first; seed < first + count; ++seed) {
-    const Report report = run_seed(seed, meta.get());
+    const Report report = run_seed(seed, scratch);
     ASSERT_TRUE(report.problem.empty()) << "seed " << seed << ": " << report.problem;
     staged += report.staged_messages;
     direct += report.direct_messages;
@@ -47,9 +49,10 @@ TEST(SimulationLong, EveryByteOfManySeedsIsRightAndInOrder) {
 }
 
 TEST(Simulation, ASeedRunsTheSameWayTwice) {
-  auto meta = std::make_unique<NetUnpackMeta>();
+  const auto meta = std::make_unique<NetUnpackMeta>();
+  Scratch scratch{meta.get(), {}, {}};
   for (uint64_t seed = 1; seed <= 20; ++seed) {
-    const Report first = run_seed(seed, meta.get()), second = run_seed(seed, meta.get());
+    const Report first = run_seed(seed, scratch), second = run_seed(seed, scratch);
     EXPECT_EQ(first.steps, second.steps);
     EXPECT_EQ(first.staged_messages, second.staged_messages);
   }

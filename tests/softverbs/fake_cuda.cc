@@ -11,6 +11,7 @@
 #include <map>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 // A stand-in for libcuda.so.1 on machines without a GPU, so that the code around the driver's calls runs in
 // every test. "Device memory" is a memfd: its address faults when the CPU touches it, and only these copies
@@ -48,6 +49,7 @@ std::map<Pointer, Range> ranges;  // by start
 std::map<uint64_t, size_t> host_ranges;
 Context contexts[kGpus] = {{0}, {1}};
 thread_local Context* current = nullptr;
+thread_local std::vector<Context*> pushed;
 
 size_t round_up(size_t bytes) {
   return (bytes + kGrainBytes - 1) / kGrainBytes * kGrainBytes;
@@ -275,10 +277,10 @@ API cuMemMap(Pointer address, size_t bytes, size_t offset, Handle* handle, unsig
 API cuMemUnmap(Pointer address, size_t) {
   return detach(address);
 }
-API cuMemSetAccess(Pointer address, size_t, const Location* who, size_t) {
+API cuMemSetAccess(Pointer address, size_t bytes, const Location* who, size_t) {
   std::lock_guard lock(mutex);
   const auto [start, range] = find_range(address);
-  if (range == nullptr) return kInvalidValue;
+  if (range == nullptr || start != address || range->bytes != bytes) return kInvalidValue;
   range->access |= 1u << who->id;
   return kSuccess;
 }
@@ -299,5 +301,28 @@ API cuMemImportFromShareableHandle(Handle** handle, void* descriptor, int) {
   struct stat status {};
   if (fstat(fd, &status) != 0) return kInvalidValue;
   *handle = new Handle{dup(fd), static_cast<size_t>(status.st_size), 0, true};
+  return kSuccess;
+}
+API cuMemGetAllocationPropertiesFromHandle(AllocationProperties* properties, Handle* handle) {
+  *properties = {1, handle->is_exportable ? 1 : 0, {1, handle->gpu}};
+  return kSuccess;
+}
+API cuMemGetAddressRange_v2(Pointer* begin, size_t* bytes, Pointer address) {
+  std::lock_guard lock(mutex);
+  const auto [start, range] = find_range(address);
+  if (range == nullptr) return kInvalidValue;
+  *begin = start;
+  *bytes = range->bytes;
+  return kSuccess;
+}
+API cuCtxPushCurrent_v2(Context* context) {
+  pushed.push_back(current);
+  current = context;
+  return kSuccess;
+}
+API cuCtxPopCurrent_v2(Context** context) {
+  *context = current;
+  current = pushed.back();
+  pushed.pop_back();
   return kSuccess;
 }

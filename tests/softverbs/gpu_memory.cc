@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
@@ -145,14 +146,14 @@ void TestMemory::write(const std::vector<uint8_t>& data) {
   ASSERT_EQ(call("cuCtxSynchronize"), 0);
 }
 
-void TestMemory::fill(uint8_t seed) {
-  std::vector<uint8_t> data(bytes_);
-  for (size_t i = 0; i < bytes_; ++i) data[i] = make_byte(seed, i);
+void TestMemory::fill(uint8_t seed, size_t most_bytes) {
+  std::vector<uint8_t> data(std::min(bytes_, most_bytes));
+  for (size_t i = 0; i < data.size(); ++i) data[i] = make_byte(seed, i);
   write(data);
 }
 
-void TestMemory::clear() {
-  write(std::vector<uint8_t>(bytes_));
+void TestMemory::clear(size_t most_bytes) {
+  write(std::vector<uint8_t>(std::min(bytes_, most_bytes)));
 }
 
 std::vector<uint8_t> TestMemory::read(size_t offset, size_t bytes) const {

@@ -40,8 +40,9 @@ class TestMemory {
 
   uint64_t address() const { return address_; }
   size_t size() const { return bytes_; }
-  void fill(uint8_t seed);
-  void clear();
+  // The first so many bytes, if there are more.
+  void fill(uint8_t seed, size_t most_bytes = SIZE_MAX);
+  void clear(size_t most_bytes = SIZE_MAX);
   // Whether [offset, offset + bytes) holds what fill(seed) puts there.
   bool matches(uint8_t seed, size_t offset, size_t bytes) const;
   // Whether each byte is one that fill(seed) puts there, or 0.

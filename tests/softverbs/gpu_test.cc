@@ -3,36 +3,17 @@
 
 #include <chrono>
 #include <csignal>
-#include <functional>
 #include <string>
 
-#include "fixture.h"
-#include "gpu_memory.h"
-
-#undef ibv_reg_mr
+#include "gpu_fixture.h"
 
 // Every kind of memory on either side, in one process and between two. Skipped where there is no CUDA device.
 namespace verbena::softverbs_test {
 namespace {
 
-constexpr size_t kBytes = 3 << 20;
 constexpr size_t kSizes[] = {1, 8, 100, 4096, 65536 + 12, kBytes - 64};
 constexpr ibv_wr_opcode kOpcodes[] = {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND,
                                       IBV_WR_RDMA_READ};
-
-#define SKIP_WITHOUT_GPU() \
-  if (!has_gpu_somewhere()) GTEST_SKIP() << "no CUDA device: skipped"
-
-// Memory of some kind, registered.
-struct Registered {
-  Registered(Node& node, Kind kind, int gpu) : memory(kind, gpu, kBytes) {
-    mr = ibv_reg_mr(node.pd, reinterpret_cast<void*>(memory.address()), kBytes, kAllAccess);
-    EXPECT_NE(mr, nullptr) << get_name(kind);
-  }
-  ~Registered() { EXPECT_EQ(ibv_dereg_mr(mr), 0); }
-  TestMemory memory;
-  ibv_mr* mr;
-};
 
 // What the side that sends asks of the other.
 enum class Order { kEnd, kPostReceive, kFill, kClear, kExpect };
@@ -59,10 +40,10 @@ void serve(int socket, Node& node, QueuePair& pair, Registered& side) {
         break;
       }
       case Order::kFill:
-        side.memory.fill(command.seed);
+        side.memory.fill(command.seed, command.bytes);
         break;
       case Order::kClear:
-        side.memory.clear();
+        side.memory.clear(command.bytes);
         break;
       case Order::kExpect:
         // With a receive the data must be there when its completion is.
@@ -77,15 +58,6 @@ void serve(int socket, Node& node, QueuePair& pair, Registered& side) {
   }
 }
 
-// CUDA does not survive a fork: whatever uses it runs in a process of its own, so that the test itself may
-// fork again.
-void run_apart(const std::function<void()>& body) {
-  Child child([&body](int) {
-    count_gpus();
-    body();
-  });
-}
-
 void order(int socket, Command command) {
   tell(socket, command);
   if (command.order != Order::kEnd) {
@@ -95,15 +67,15 @@ void order(int socket, Command command) {
 
 void transfer(int socket, Node& node, QueuePair& pair, Registered& near, RemoteMemory far,
               ibv_wr_opcode opcode, size_t bytes, uint8_t seed) {
-  const size_t offset = bytes % 64 == 0 ? 0 : 4;
+  const size_t offset = bytes % 64 == 0 ? 0 : 4, end = offset + bytes;
   const bool is_read = opcode == IBV_WR_RDMA_READ;
   const bool has_receive = opcode == IBV_WR_SEND || opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
   if (is_read) {
-    order(socket, {Order::kFill, seed, 0, 0});
-    near.memory.clear();
+    order(socket, {Order::kFill, seed, 0, end});
+    near.memory.clear(end);
   } else {
-    near.memory.fill(seed);
-    order(socket, {Order::kClear, 0, 0, 0});
+    near.memory.fill(seed, end);
+    order(socket, {Order::kClear, 0, 0, end});
   }
   if (has_receive) order(socket, {Order::kPostReceive, 0, offset, bytes});
   Send send(opcode, 1);
@@ -163,14 +135,14 @@ void drive_one_process(Kind far_kind) {
     for (const size_t bytes : kSizes) {
       SCOPED_TRACE(std::string(get_name(near_kind)) + " to " + get_name(far_kind) + ", bytes " +
                    std::to_string(bytes));
-      near.memory.fill(++seed);
-      far.memory.clear();
+      near.memory.fill(++seed, bytes);
+      far.memory.clear(bytes);
       Send write(IBV_WR_RDMA_WRITE, 1);
       write.sges.push_back({near.memory.address(), static_cast<uint32_t>(bytes), near.mr->lkey});
       ASSERT_EQ(write.to(far.memory.address(), far.mr->rkey).post(pair), 0);
       ASSERT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
       EXPECT_TRUE(far.memory.matches(seed, 0, bytes));
-      near.memory.clear();
+      near.memory.clear(bytes);
       Send read(IBV_WR_RDMA_READ, 2);
       read.sges = write.sges;
       ASSERT_EQ(read.to(far.memory.address(), far.mr->rkey).post(pair), 0);

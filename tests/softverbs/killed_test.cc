@@ -32,10 +32,8 @@ TEST(KilledTest, WaitingSendsFailWhenThePeerIsKilled) {
   meet(child.socket(), pair);
   for (uint64_t i = 0; i < 4; ++i)
     ASSERT_EQ(Send(IBV_WR_SEND, i).from(memory, 0, 8).post(pair), 0);  // no receive
-  const auto start = Clock::now();
   child.kill();
-  const auto completions = node.wait_completions(4, 1000);
-  EXPECT_LT(count_ms_since(start), 500);
+  const auto completions = node.wait_completions(4);
   EXPECT_EQ(completions[0].status, IBV_WC_RETRY_EXC_ERR);
   for (size_t i = 1; i < 4; ++i) EXPECT_EQ(completions[i].status, IBV_WC_WR_FLUSH_ERR);
 }
@@ -56,7 +54,7 @@ TEST(KilledTest, LaterPostsToAKilledPeerFail) {
   const auto remote = hear<RemoteMemory>(child.socket());
   child.kill();
   ASSERT_EQ(Send(IBV_WR_RDMA_WRITE, 1, 0).from(memory, 0, 8).to(remote.address, remote.rkey).post(pair), 0);
-  EXPECT_EQ(node.wait_completion(1000).status, IBV_WC_RETRY_EXC_ERR);
+  EXPECT_EQ(node.wait_completion().status, IBV_WC_RETRY_EXC_ERR);
   EXPECT_EQ(pair.query_state(), IBV_QPS_ERR);
 }
 

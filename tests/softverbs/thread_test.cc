@@ -1,4 +1,5 @@
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <thread>
 
@@ -94,6 +95,50 @@ TEST(ThreadTest, RegistrationsComeAndGoBesideTransfers) {
   stop = true;
   registrar.join();
   creator.join();
+}
+
+// Each request goes out alone: no later one takes along what a thread busy with the same stream kept it from.
+// Such threads: one whose queue pair has failed, so that each of its posts is flushed, and one that ends
+// registrations.
+TEST(ThreadTest, EachPostGoesOutBesideFlushes) {
+  Node node;
+  Buffer source(node, 8), target(node, 8);
+  QueuePair pair(node);
+  pair.connect(pair.address());
+  const auto make_write = [&](uint64_t number) {
+    return Send(IBV_WR_RDMA_WRITE, number).from(source, 0, 8).to(target.address(), target.mr()->rkey);
+  };
+  std::atomic<bool> stop{false};
+  std::thread flusher([&] {
+    Node other;
+    QueuePair failed(other);
+    failed.connect(failed.address());
+    Buffer memory(other, 16);
+    const auto post = [&] {
+      Send send(IBV_WR_RDMA_WRITE, 0);
+      ASSERT_EQ(send.from(memory, 0, 8).to(memory.address() + 8, memory.mr()->rkey).post(failed), 0);
+    };
+    post();
+    EXPECT_EQ(other.wait_completion().status, IBV_WC_SUCCESS);
+    ASSERT_EQ(failed.to_state(IBV_QPS_ERR), 0);
+    while (!stop && !HasFailure()) {
+      post();
+      EXPECT_EQ(other.wait_completion().status, IBV_WC_WR_FLUSH_ERR);
+    }
+  });
+  std::thread registrar([&] {
+    Node other;
+    while (!stop) Buffer(other, 4096);
+  });
+  // Where processors are fewer than threads, one may take a time slice and more.
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(3);
+  for (uint64_t n = 0; n < 10'000 && std::chrono::steady_clock::now() < end && !HasFailure(); ++n) {
+    EXPECT_EQ(make_write(n).post(pair), 0);
+    EXPECT_EQ(node.wait_completion().wr_id, n);
+  }
+  stop = true;
+  flusher.join();
+  registrar.join();
 }
 
 // The owner takes its memory away while a peer writes to it: the peer fails, and after the call nothing lands

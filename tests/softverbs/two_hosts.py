@@ -126,8 +126,8 @@ def main():
         with Network() as network:
             hosts = Hosts(network, perf, plugin, folder)
             sizes = "--sizes 8:1m --factor 32 --iters 20"
-            expect_success(hosts, f"--unpack 1 --threshold 1m --rails {RAILS} {sizes} --csv", ["staged"])
-            expect_success(hosts, f"--unpack 0 --rails {RAILS} {sizes} --csv", ["direct"])
+            expect_success(hosts, f"--unpack 1 --threshold 1m --rails {RAILS} {sizes} --csv -", ["staged"])
+            expect_success(hosts, f"--unpack 0 --rails {RAILS} {sizes} --csv -", ["direct"])
             for killed in (0, 1):
                 expect_end_after_kill(hosts, killed)
     except (OSError, subprocess.CalledProcessError) as error:

@@ -18,6 +18,8 @@ constexpr const char* kLog =
     "node:100:120 [0] NCCL INFO Channel 01/0 : 1[0] -> 0[0] [receive] via NET/Verbena/1/GDRDMA\n"
     "node:100:121 [0] transport.cc:3 NCCL WARN verbena: rail 0: port down\n"
     "node:100:120 [0] NCCL INFO verbena: totals: 5 messages staged, 7 direct\n"
+    "node:100:120 [0] NCCL INFO verbena: tuner: 2 ranks on 2 nodes: guard off: one node\n"
+    "node:100:120 [0] NCCL INFO 16 coll channels, 0 collnet channels, 0 nvls channels, 2 p2p channels\n"
     "unfinished line";
 
 TEST(NcclLog, TellsTheNetwork) {
@@ -27,6 +29,8 @@ TEST(NcclLog, TellsTheNetwork) {
   EXPECT_EQ(log.network, "Verbena");
   EXPECT_EQ(log.route, "NET/Verbena/0/GDRDMA");
   EXPECT_TRUE(log.unpack_accepted);
+  EXPECT_EQ(log.channels, 16);
+  EXPECT_EQ(log.tuner, "2 ranks on 2 nodes: guard off: one node");
   EXPECT_EQ(log.counters, (std::vector<std::string>{"verbena: totals: 5 messages staged, 7 direct"}));
   EXPECT_EQ(log.warnings, (std::vector<std::string>{"verbena: rail 0: port down"}));
 }

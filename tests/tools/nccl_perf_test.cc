@@ -1,10 +1,12 @@
 #include <gtest/gtest.h>
 
-#include <filesystem>
+#include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
+#include "base/scratch_path.h"
 #include "tools/run_tool.h"
 
 namespace verbena::tools {
@@ -21,10 +23,57 @@ bool mentions(const ToolRun& run, const std::string& words) {
   return run.output.find(words) != std::string::npos;
 }
 
+TEST(NcclPerf, FailsWhereNcclUsedAnotherNetwork) {
+  const ToolRun run = run_perf("FAKE_GPUS=2 NCCL_NET=Socket", "--op all_reduce --begin 8 --end 8 -n 2 -w 1");
+  EXPECT_EQ(run.status, 1) << run.output;
+  EXPECT_TRUE(mentions(run, "plugin: NCCL used its network Socket instead")) << run.output;
+}
+
+TEST(NcclPerf, ComparesMediansOfRounds) {
+  const verbena::tests::ScratchPath scratch("nccl_perf_rounds.json");
+  const std::string& file = scratch.get();
+  const ToolRun run = run_perf(
+      "FAKE_GPUS=2",
+      "--op all_reduce --begin 8 --end 128 --factor 16 -n 3 -w 1 --against socket --rounds 3 --json " + file);
+  EXPECT_EQ(run.status, 0) << run.output;
+  EXPECT_TRUE(mentions(run, "=== medians of 3 rounds ===")) << run.output;
+  std::ifstream stream(file);
+  const nlohmann::json document = nlohmann::json::parse(stream);
+  std::string order;
+  for (const auto& variant : document["details"]["variants"])
+    order += variant["name"].get<std::string>().front();
+  EXPECT_EQ(order, "psspps");
+  ASSERT_EQ(document["details"]["comparison"].size(), 2U);
+  for (const auto& line : document["details"]["comparison"]) {
+    auto own = line["times_us"]["plugin"].get<std::vector<double>>();
+    auto other = line["times_us"]["socket"].get<std::vector<double>>();
+    ASSERT_EQ(own.size(), 3U);
+    ASSERT_EQ(other.size(), 3U);
+    std::sort(own.begin(), own.end());
+    std::sort(other.begin(), other.end());
+    EXPECT_DOUBLE_EQ(line["gain"]["socket"].get<double>(), other[1] / own[1]);
+  }
+}
+
+TEST(NcclPerf, SoaksForAsLongAsItIsTold) {
+  const verbena::tests::ScratchPath scratch("nccl_perf_soak.json");
+  const ToolRun run = run_perf(
+      "FAKE_GPUS=2", "--op all_reduce --begin 64 --end 64 -n 3 -w 1 --soak 1 --json " + scratch.get());
+  EXPECT_EQ(run.status, 0) << run.output;
+  EXPECT_TRUE(mentions(run, "# soak: ")) << run.output;
+  std::ifstream stream(scratch.get());
+  const nlohmann::json soak = nlohmann::json::parse(stream)["details"]["variants"][0]["rows"][0]["soak"];
+  uint64_t iterations = 0;
+  for (const auto& count : soak["counts_by_power_of_two_us"]) iterations += count.get<uint64_t>();
+  EXPECT_GT(iterations, 2U * 3U) << "more than once, on both ranks";
+  EXPECT_EQ(iterations % (2 * 3), 0U) << "both ranks ended with the same repetition";
+}
+
 TEST(NcclPerf, RunsAndVerifiesEveryOperation) {
-  const std::string file = testing::TempDir() + "nccl_perf_test.json";
+  const verbena::tests::ScratchPath scratch("nccl_perf_test.json");
+  const std::string& file = scratch.get();
   const ToolRun run =
-      run_perf("FAKE_GPUS=3", "--begin 8 --end 60k --factor 16 -n 3 -w 1 --compare socket --json " + file);
+      run_perf("FAKE_GPUS=3", "--begin 8 --end 60k --factor 16 -n 3 -w 1 --against socket --json " + file);
   EXPECT_EQ(run.status, 0) << run.output;
   EXPECT_TRUE(mentions(run, "NCCL assigned: Fake; using network: Fake")) << run.output;
   EXPECT_TRUE(mentions(run, "NCCL assigned: Socket")) << run.output;
@@ -32,21 +81,35 @@ TEST(NcclPerf, RunsAndVerifiesEveryOperation) {
       << run.output;
   std::ifstream stream(file);
   const nlohmann::json document = nlohmann::json::parse(stream);
-  EXPECT_EQ(document["nccl"]["version"], "2.28.9");
-  ASSERT_EQ(document["variants"].size(), 2U);
-  for (const auto& variant : document["variants"]) {
+  EXPECT_EQ(document["details"]["nccl"]["version"], "2.28.9");
+  ASSERT_EQ(document["details"]["variants"].size(), 2U);
+  for (const auto& variant : document["details"]["variants"]) {
     EXPECT_EQ(variant["rows"].size(), 6U * 5U);
     for (const auto& row : variant["rows"]) {
       EXPECT_EQ(row["wrong"], 0) << row;
       EXPECT_GT(row["time_us"].get<double>(), 0) << row;
     }
   }
-  EXPECT_TRUE(document["variants"][1]["rows"][0].contains("ratio"));
-  std::filesystem::remove(file);
+  EXPECT_TRUE(document["details"]["variants"][1]["rows"][0].contains("ratio"));
+  ASSERT_EQ(document["tables"].size(), 6U) << "one an operation";
+  for (const auto& table : document["tables"]) {
+    ASSERT_EQ(table["rows"].size(), 2U * 5U);
+    for (const auto& row : table["rows"])
+      EXPECT_GE(row["time_p99_us"].get<double>(), row["time_us"].get<double>());
+  }
+}
+
+TEST(NcclPerf, TheResultIsAloneOnStandardOutput) {
+  const ToolRun run = run_perf("FAKE_GPUS=2", "--op all_reduce,broadcast --sizes 64,4K -n 3 -w 1 --csv -");
+  EXPECT_EQ(run.status, 0) << run.output;
+  EXPECT_EQ(run.output.rfind("operation,variant,size_bytes,count,time_us,", 0), 0U) << run.output;
+  EXPECT_EQ(std::count(run.output.begin(), run.output.end(), '\n'), 1 + 2 * 2) << run.output;
+  EXPECT_TRUE(mentions(run, "\nbroadcast,plugin,4096,")) << run.output;
 }
 
 TEST(NcclPerf, GivesRailsAPlaceInEveryRanksTopology) {
-  const std::string folder = testing::TempDir() + "nccl_perf_topology";
+  const verbena::tests::ScratchPath scratch("nccl_perf_topology");
+  const std::string& folder = scratch.get();
   const ToolRun run = run_perf("FAKE_GPUS=2",
                                "--op all_reduce --begin 8 --end 8 -n 1 -w 1 --verbose "
                                "--rails 2 --join --log-dir " +
@@ -59,7 +122,6 @@ TEST(NcclPerf, GivesRailsAPlaceInEveryRanksTopology) {
     EXPECT_NE(xml.find("<cpu numaid=\"-1\">"), std::string::npos) << xml;
     EXPECT_NE(xml.find("softverbs1"), std::string::npos) << xml;
   }
-  std::filesystem::remove_all(folder);
 }
 
 TEST(NcclPerf, ReportsWrongElements) {
@@ -86,7 +148,7 @@ TEST(NcclPerf, BoundsAStreamThatNeverEnds) {
 
 TEST(NcclPerf, TellsADeadRank) {
   const ToolRun run = run_perf("FAKE_GPUS=2 FAKE_NCCL_FAULT=crash", "--op all_reduce --begin 4k --end 4k");
-  EXPECT_EQ(run.status, 2) << run.output;
+  EXPECT_EQ(run.status, 1) << run.output;
   EXPECT_TRUE(mentions(run, "rank 1: killed by signal 9")) << run.output;
 }
 
@@ -103,16 +165,17 @@ TEST(NcclPerf, ListsLibraries) {
   EXPECT_EQ(run.status, 0);
   EXPECT_TRUE(mentions(run, "2.28.9")) << run.output;
   const ToolRun bad = run_tool(std::string(NCCL_PERF) + " --list-nccl --nccl " + NCCL_PERF);
-  EXPECT_EQ(bad.status, 2);
+  EXPECT_EQ(bad.status, 1);
   EXPECT_TRUE(mentions(bad, "cannot load NCCL")) << bad.output;
 }
 
 TEST(NcclPerf, RefusesBadOptions) {
   EXPECT_EQ(run_perf("", "--op gather").status, 2);
   EXPECT_EQ(run_perf("", "--begin 1M --end 1k").status, 2);
-  EXPECT_EQ(run_perf("", "--compare nothing").status, 2);
+  EXPECT_EQ(run_perf("", "--against nothing").status, 2);
   EXPECT_EQ(run_perf("", "--join").status, 2);
-  EXPECT_EQ(run_perf("FAKE_GPUS=2", "--out /nonexistent/file").status, 2);
+  EXPECT_EQ(run_perf("FAKE_GPUS=2", "--out /nonexistent/file").status, 1);
+  EXPECT_EQ(run_perf("FAKE_GPUS=2", "--calibrate x --json").status, 2);
 }
 
 }  // namespace

@@ -22,6 +22,12 @@ TEST(Size, RefusesOthers) {
   }
 }
 
+TEST(Size, ParsesLists) {
+  EXPECT_EQ(parse_size_list("8:64", 4), (std::vector<uint64_t>{8, 32, 64}));
+  EXPECT_EQ(parse_size_list("4K,1:2,1M", 2), (std::vector<uint64_t>{4096, 1, 2, 1 << 20}));
+  for (const char* text : {"", ",", "8,", "8:4", "8;16"}) EXPECT_FALSE(parse_size_list(text, 2)) << text;
+}
+
 TEST(Size, ParsesRanges) {
   const auto range = parse_size_range("8:64M");
   ASSERT_TRUE(range.has_value());

@@ -25,6 +25,8 @@ TEST(Table, PrintsCommaSeparatedValues) {
 
 TEST(Table, FormatsFiguresByMagnitude) {
   EXPECT_EQ(format_figure(3.14159), "3.14");
+  EXPECT_EQ(format_figure(0), "0.00");
+  EXPECT_EQ(format_figure(0.00314), "0.0031");
   EXPECT_EQ(format_figure(314.159), "314.2");
   EXPECT_EQ(format_figure(31415.9), "31416");
 }

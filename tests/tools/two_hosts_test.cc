@@ -7,6 +7,7 @@
 
 #include "common/clock.h"
 #include "common/tcp.h"
+#include "tools/result_document.h"
 #include "tools/run_tool.h"
 
 namespace verbena::tools {
@@ -64,20 +65,21 @@ TEST(TwoHosts, BothSeeTheSameRun) {
   const ToolRun served = server.finish();
   EXPECT_EQ(client.status, 0) << client.output;
   EXPECT_EQ(served.status, 0) << served.output;
-  const auto document = nlohmann::json::parse(client.output, nullptr, false);
+  const auto document = parse_document(client.output);
   ASSERT_TRUE(document.is_object()) << client.output;
-  EXPECT_EQ(document, nlohmann::json::parse(served.output, nullptr, false)) << served.output;
-  EXPECT_EQ(document["rows"].size(), 4U);
-  EXPECT_EQ(document["wrong_bytes"], 0);
-  EXPECT_GT(document["rows"][0]["bandwidth_gbps"].get<double>(), 0);
+  const auto rows = list_rows(document);
+  EXPECT_EQ(rows, list_rows(parse_document(served.output))) << served.output;
+  EXPECT_EQ(rows.size(), 4U);
+  EXPECT_EQ(document["details"]["wrong_bytes"], 0);
+  EXPECT_GT(rows[0]["bandwidth_GBps"].get<double>(), 0);
 }
 
 TEST(TwoHosts, TheClientGivesTheWorkload) {
   Server server("--csv");
   const ToolRun client =
       run_client(server, "--size 4k --iters 10 --abi 7 --protocol ll --window 2 --user-buffer --csv");
-  expect_told(client, 0, "4096,direct,10,");
-  expect_told(server.finish(), 0, "4096,direct,10,");
+  expect_told(client, 0, "verbena,4096,direct,10,");
+  expect_told(server.finish(), 0, "verbena,4096,direct,10,");
   expect_told(run_tool(make_command("", "--server --size 4k")), 2, "--size=4k: belongs to the client");
 }
 
@@ -89,29 +91,35 @@ TEST(TwoHosts, WrongBytesAreBothSidesFailure) {
 
 TEST(TwoHosts, AFailureIsToldOnBothSides) {
   Server server("", "error");
-  expect_told(run_client(server, "--size 4k --iters 20"), 2, "the server's worker in");
-  expect_told(server.finish(), 2, "irecv failed: ncclRemoteError");
+  expect_told(run_client(server, "--size 4k --iters 20"), 1, "the server's worker in");
+  expect_told(server.finish(), 1, "irecv failed: ncclRemoteError");
   Server crashing("", "crash");
-  expect_told(run_client(crashing, "--size 4k --iters 20"), 2, "killed by signal 9");
-  expect_told(crashing.finish(), 2, "killed by signal 9");
+  expect_told(run_client(crashing, "--size 4k --iters 20"), 1, "killed by signal 9");
+  expect_told(crashing.finish(), 1, "killed by signal 9");
 }
 
+// On a busy machine a client is gone before it has said anything: then with more time.
 TEST(TwoHosts, OneThatVanishesIsNamed) {
-  Server server("");
-  const std::string port = std::to_string(server.port());
-  const ToolRun client =
-      run_tool(make_command("", "--size 4k --iters 100000000 --client localhost --port " + port, 1));
-  EXPECT_EQ(client.status, 128 + SIGKILL);
-  expect_told(server.finish(), 2, "the client's worker in \"latency, warm-up, 4K B\": its connection closed");
+  for (int limit_s = 1;; limit_s *= 2) {
+    Server server("");
+    const std::string port = std::to_string(server.port());
+    const ToolRun client =
+        run_tool(make_command("", "--size 4k --iters 100000000 --client localhost --port " + port, limit_s));
+    EXPECT_EQ(client.status, 128 + SIGKILL);
+    const ToolRun served = server.finish();
+    if (served.output.find("warm-up") == std::string::npos && limit_s < 32) continue;
+    expect_told(served, 1, "the client's worker in \"latency, warm-up, 4K B\": its connection closed");
+    return;
+  }
 }
 
 TEST(TwoHosts, NobodyThere) {
-  expect_told(run_tool(make_command("", "--server --port 0 --wait 0.2")), 2,
+  expect_told(run_tool(make_command("", "--server --port 0 --wait 0.2")), 1,
               "nobody called: a client was expected at port");
   const std::string port = [] { return std::to_string(TcpListener(0).port()); }();
-  expect_told(run_tool(make_command("", "--client localhost --wait 0.2 --port ") + port), 2,
+  expect_told(run_tool(make_command("", "--client localhost --wait 0.2 --port ") + port), 1,
               "no connection to localhost port " + port + ": Connection refused");
-  expect_told(run_tool(make_command("", "--client no.such.host.invalid")), 2, "host no.such.host.invalid:");
+  expect_told(run_tool(make_command("", "--client no.such.host.invalid")), 1, "host no.such.host.invalid:");
 }
 
 // A caller of the test's own: says one line, hears one.
@@ -134,7 +142,7 @@ TEST(TwoHosts, AnotherReleaseIsRefused) {
   Server server("");
   const std::string answer = ask(server, R"({"tool":"verbena-perf","protocol":99,"release":"9.9"})");
   EXPECT_NE(answer.find("the client is release 9.9 (protocol 99)"), std::string::npos) << answer;
-  expect_told(server.finish(), 2, "use one release on both hosts");
+  expect_told(server.finish(), 1, "use one release on both hosts");
 }
 
 TEST(TwoHosts, AClientSetsNothingButTheWorkload) {
@@ -142,7 +150,7 @@ TEST(TwoHosts, AClientSetsNothingButTheWorkload) {
     Server server("");
     const nlohmann::json greeting{{"tool", "verbena-perf"}, {"protocol", 1}, {"workload", {argument}}};
     EXPECT_NE(ask(server, greeting.dump()).find("the client's options: "), std::string::npos) << argument;
-    expect_told(server.finish(), 2, "refused: the client's options: ");
+    expect_told(server.finish(), 1, "refused: the client's options: ");
   }
 }
 
@@ -156,7 +164,7 @@ TEST(TwoHosts, AServerThatRefusesEndsTheClient) {
   ASSERT_TRUE(connection);
   connection->channel.send_line(R"({"tool":"verbena-perf","protocol":1,"error":"too tired"})",
                                 deadline_after_s(20));
-  expect_told(read_tool(client), 2, "the server refuses: too tired");
+  expect_told(read_tool(client), 1, "the server refuses: too tired");
 }
 
 }  // namespace

@@ -25,13 +25,22 @@ TEST_F(Variants, ListsWhatIsAskedFor) {
   Options options;
   EXPECT_EQ(list_variants(options).size(), 1U);
   options.unpack = "both";
-  options.compare = {"socket", "ib"};
+  options.against = {"socket", "ib"};
   const auto variants = list_variants(options);
   ASSERT_EQ(variants.size(), 4U);
   EXPECT_EQ(variants[0].name, "unpack 1");
   EXPECT_EQ(variants[1].name, "unpack 0");
   EXPECT_EQ(variants[2].name, "socket");
   EXPECT_EQ(variants[3].name, "ib");
+}
+
+TEST_F(Variants, KnowTheirNetwork) {
+  const Variant plugin{"plugin", Variant::Transport::kPlugin, ""}, ib{"ib", Variant::Transport::kIb, ""};
+  const Variant socket{"socket", Variant::Transport::kSocket, ""};
+  EXPECT_TRUE(is_network_of(plugin, "Verbena") && is_network_of(ib, "IB") && is_network_of(socket, "Socket"));
+  EXPECT_TRUE(is_network_of(plugin, "") && is_network_of(ib, ""));
+  EXPECT_FALSE(is_network_of(plugin, "Socket") || is_network_of(plugin, "IB"));
+  EXPECT_FALSE(is_network_of(ib, "Socket") || is_network_of(socket, "Verbena"));
 }
 
 TEST_F(Variants, PluginRunsLookLikeManyNodes) {
@@ -42,6 +51,8 @@ TEST_F(Variants, PluginRunsLookLikeManyNodes) {
   EXPECT_EQ(find(environment, "NCCL_NET_PLUGIN"), "/opt/libnccl-net.so");
   EXPECT_EQ(find(environment, "VERBENA_UNPACK"), "1");
   EXPECT_EQ(find(environment, "VERBENA_UNPACK_THRESHOLD"), "4096");
+  EXPECT_EQ(find(make_environment(options, {"plugin", Variant::Transport::kPlugin, ""}), "VERBENA_UNPACK"),
+            "1");
   EXPECT_EQ(find(environment, "NCCL_NET_GDR_LEVEL"), "SYS");
   EXPECT_EQ(find(environment, "NCCL_NVLS_ENABLE"), "0");
   const Environment first = make_rank_environment(environment, 0, "a.log");

@@ -95,5 +95,16 @@ TEST_F(CardPathTest, AFunctionWithoutItsCardStaysItself) {
   EXPECT_EQ(find_card_path("/sys/devices/virtual"), "/sys/devices/virtual");
 }
 
+TEST(PciSwitches, AreNamedByTheirPortTowardsTheRoot) {
+  const std::string root = "/sys/devices/pci0000:15/0000:15:01.0";
+  EXPECT_EQ(list_switches(root + "/0000:16:00.0"), std::vector<std::string>());
+  const std::string outer = root + "/0000:16:00.0/0000:17:00.0";
+  EXPECT_EQ(list_switches(outer + "/0000:18:00.0"), std::vector<std::string>{"0000:16:00.0"});
+  const std::vector<std::string> both{"0000:16:00.0", "0000:18:00.0"};
+  EXPECT_EQ(list_switches(outer + "/0000:18:00.0/0000:19:01.0/0000:1a:00.0"), both);
+  EXPECT_EQ(list_switches("0000:1a:00.0"), std::vector<std::string>());
+  EXPECT_EQ(list_switches(""), std::vector<std::string>());
+}
+
 }  // namespace
 }  // namespace verbena::topology

@@ -1,10 +1,8 @@
 // Connections that close while the device still has their receives: pages come back when it says so.
-#include <dlfcn.h>
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
+#include "transport/support/faulty_devices.h"
 #include "transport/support/pool_probe.h"
-#include "verbs/faulty/faulty_ibverbs.h"
 
 namespace verbena::transport {
 namespace {
@@ -14,20 +12,11 @@ using verbs::faulty::Hooks;
 constexpr uint32_t kWindowPages = 64;
 constexpr int kPairs = 2;  // of one connection with one rail, both ends
 
-Hooks& find_hooks() {
-  void* library = dlopen(FAULTY_LIBRARY, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-  return *reinterpret_cast<verbs::faulty::GetHooks>(dlsym(library, verbs::faulty::kGetHooks))();
-}
-
 class DrainTest : public testing::Test {
  protected:
   DrainTest() { hooks_.holds_receives = hooks_.drops_last_events = false; }
   ~DrainTest() override { hooks_.holds_receives = hooks_.drops_last_events = false; }
 
-  static Settings make_settings() {
-    setenv(verbs::faulty::kTargetVariable, SOFTVERBS_LIBRARY, 1);
-    return {{"VERBENA_IBVERBS_LIB", FAULTY_LIBRARY}};
-  }
   // A connection whose receiver closes when some pages have landed that it never saw.
   void abandon_pages() {
     apply_settings(PoolProbe::make_settings(kWindowPages));
@@ -50,7 +39,7 @@ class DrainTest : public testing::Test {
   }
 
   Hooks& hooks_ = find_hooks();
-  Host host_{make_settings()};
+  Host host_{choose_faulty_devices()};
   const Nic& nic_ = host_.nic();
 };
 

@@ -1,14 +1,19 @@
 // Between irecv and irecvConsumed, and between isend and its completion: no allocation, no lock of ours, no
-// system call of anybody. Both ends are in this process and on one thread, so that softverbs copies with
-// memcpy: its system calls on the way to another process are the device's, and are not counted here. Nor are
-// its locks; its allocations are.
+// system call of anybody, no line of log. Both ends are in this process and on one thread, so that softverbs
+// copies with memcpy: its system calls on the way to another process are the device's, and are not counted
+// here. Nor are its locks; its allocations are.
 #include <gtest/gtest.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <array>
+#include <filesystem>
 #include <mutex>
+#include <shared_mutex>
 
+#include "base/dump_file.h"
+#include "base/log.h"
+#include "base/log_capture.h"
 #include "common/cpu_unpack.h"
 #include "common/pattern.h"
 #include "transport/support/call_counter.h"
@@ -17,14 +22,15 @@
 namespace verbena::transport {
 namespace {
 
-constexpr int kMessages = 25'000;  // of each of four kinds
-constexpr int kBatch = 8;          // NCCL keeps so many open
+constexpr int kMessages = 250'000;  // of each of four kinds: a million
+constexpr int kBatch = 8;           // NCCL keeps so many open
 
 struct Kind {
   const char* name;
   size_t length_bytes;
   bool may_stage;
   ReceiveClass receive_class;
+  bool is_observed = false;
 };
 
 void PrintTo(const Kind& kind, std::ostream* out) {
@@ -35,7 +41,13 @@ class HotPathTest : public testing::TestWithParam<Kind> {
  protected:
   static Settings make_settings() {
     setenv("SOFTVERBS_SPIN_POLLS", "4294967295", 1);  // a device does not give the CPU away
-    return {};
+    if (!GetParam().is_observed) return {};
+    return {{"VERBENA_TRACE", testing::TempDir() + "verbena.hot_path.%p.json"}};
+  }
+  ~HotPathTest() override {
+    const base::LogCapture quiet;
+    connection_ = {};
+    std::filesystem::remove(base::expand_path(testing::TempDir() + "verbena.hot_path.%p.json"));
   }
 
   // A batch from the first post to the last consume. False if anything failed.
@@ -104,6 +116,7 @@ TEST_P(HotPathTest, AsksForNothing) {
   EXPECT_EQ(calls.allocations, 0U);
   EXPECT_EQ(calls.locks, 0U);
   EXPECT_EQ(calls.library_allocations, 0U) << "softverbs";
+  EXPECT_EQ(calls.log_lines, 0U);
   EXPECT_EQ(calls.first_system_call, -1) << "number of the system call";
   for (int i = 0; i < kBatch; ++i) EXPECT_EQ(tools::check_pattern(target(i), 1).wrong_bytes, 0U);
 }
@@ -112,21 +125,29 @@ INSTANTIATE_TEST_SUITE_P(Kinds, HotPathTest,
                          testing::Values(Kind{"StagedAndUnpacked", 3000, true, ReceiveClass::kUnpacked},
                                          Kind{"StagedAndCopied", 20'000, true, ReceiveClass::kNoSlot},
                                          Kind{"DirectWithASlot", 40'000, false, ReceiveClass::kUnpacked},
-                                         Kind{"DirectStriped", 200'000, false, ReceiveClass::kNoSlot}),
+                                         Kind{"DirectStriped", 200'000, false, ReceiveClass::kNoSlot},
+                                         Kind{"ObservedStaged", 3000, true, ReceiveClass::kUnpacked, true},
+                                         Kind{"ObservedDirect", 200'000, false, ReceiveClass::kNoSlot, true}),
                          [](const auto& kind) { return std::string(kind.param.name); });
 
 TEST(CallCounter, Counts) {
   std::mutex mutex;
+  std::shared_mutex readers;
   ASSERT_TRUE(start_counting());
   const std::string long_enough_for_the_heap(100, 'x');
   mutex.lock();
   mutex.unlock();
+  if (mutex.try_lock()) mutex.unlock();
+  readers.lock_shared();
+  readers.unlock_shared();
+  base::log_info("a line");
   const auto parent = syscall(SYS_getppid);
   const Calls calls = stop_counting();
   EXPECT_EQ(parent, getppid()) << "the call is made all the same";
   EXPECT_EQ(long_enough_for_the_heap.size(), 100U);
   EXPECT_GE(calls.allocations, 1U);
-  EXPECT_EQ(calls.locks, 1U);
+  EXPECT_EQ(calls.locks, 3U);
+  EXPECT_EQ(calls.log_lines, 1U);
   EXPECT_EQ(calls.first_system_call, SYS_getppid);
   ASSERT_TRUE(start_counting());
   EXPECT_EQ(stop_counting().first_system_call, -1);

@@ -66,11 +66,12 @@ uint32_t tag(uint16_t sequence, uint16_t index, bool last, bool direct = false) 
 const Lie kLies[] = {
     {"UnknownBits", [](RawSender& s) { s.send(tag(0, 0, true) | 1U << 31, 8); }},
     {"IndexBeyondAnyMessage", [](RawSender& s) { s.send(1024U << 16 | 1U << 28, 8); }},
-    {"AMessageTheRingDoesNotReach", [](RawSender& s) { s.send(tag(64, 0, true), 8); }},
+    {"AMessageTheRingDoesNotReach", [](RawSender& s) { s.send(tag(protocol::kMessageRing, 0, true), 8); }},
     {"AMessageLongAgo", [](RawSender& s) { s.send(tag(0xFFFF, 0, true), 8); }},
     {"AHoleInAPage", [](RawSender& s) { s.send(tag(0, 0, false), kPageBytes - 1); }},
     {"AStagedChunkThatSaysDirect", [](RawSender& s) { s.send(tag(0, 0, true, true), 8); }},
-    {"AWriteThatSaysStaged", [](RawSender& s) { s.write(tag(0, 0, true), 0, 0, 0); }},
+    {"AHoleInAStagedWrite", [](RawSender& s) { s.write(tag(0, 0, false), 0, 0, 0); }},
+    {"AStagedWriteOfNoReceive", [](RawSender& s) { s.write(tag(1, 0, true), 0, 0, 0); }},
     {"ADirectChunkOfNoReceive", [](RawSender& s) { s.write(tag(1, 0, true, true), 0, 0, 0); }},
     {"TwoEnds",
      [](RawSender& s) {
@@ -117,6 +118,35 @@ TEST(LyingSender, AChunkOfAClosedMessageIsRefused) {
   EXPECT_TRUE(poll_until([&] { return test(open, &is_done) != base::Status::kOk; }, 2'000)) << "it was taken";
 }
 
+// What is staged has room for the descriptors of the longest message that may be, and for no more.
+TEST(LyingSender, AStagedMessageBeyondTheThresholdIsRefused) {
+  Host host(
+      {{"VERBENA_UNPACK_THRESHOLD", "32k"}, {"VERBENA_PAGE_BYTES", "4k"}, {"VERBENA_WINDOW_PAGES", "32"}});
+  const Nic& nic = host.nic();
+  const base::LogCapture log;
+  Memory memory(nic, 1 << 16);
+  ReceivingEnd end;
+  RawSender sender(nic, true, &end);
+  Connection neighbour = connect_here(nic, nic, true);  // whose descriptors lie behind
+  Request* request = nullptr;
+  ASSERT_TRUE(end.receiver->post(memory.bytes().data(), memory.bytes().size(), memory.registration(),
+                                 ReceiveClass::kUnpacked, &request));
+  constexpr uint16_t kPages = 9;
+  for (uint16_t i = 0; i < kPages; ++i) sender.send(tag(0, i, i + 1 == kPages), kPageBytes);
+  base::Status status = base::Status::kOk;
+  bool is_done = false;
+  EXPECT_TRUE(poll_until(
+      [&] {
+        uint64_t bytes = 0;
+        status = end.receiver->test(*static_cast<ReceiveMessage*>(request), &is_done, &bytes).status();
+        return is_done || status != base::Status::kOk;
+      },
+      10'000));
+  EXPECT_EQ(status, base::Status::kRemote);
+  const LoadMeta& first = neighbour.receiving.handle->meta->mem[0][0];
+  EXPECT_EQ(first.len, 0U) << "written outside";
+}
+
 class LyingReceiverTest : public testing::Test {
  protected:
   static constexpr uint32_t kWindow = 32;
@@ -159,15 +189,49 @@ TEST_F(LyingReceiverTest, MessagesConsumedBeforeTheyWereSent) {
 
 TEST_F(LyingReceiverTest, AGrantThatIsTooShort) {
   receiver_.control().grants[0] = {
-      .address = 4096, .remote_keys = {}, .length_bytes = 4999, .reserved = 0, .sequence_plus_one = 1};
+      .address = 4096, .remote_keys = {}, .length_bytes = 4999, .note = {}, .sequence_plus_one = 1};
   EXPECT_EQ(provoke(), base::Status::kInvalidUsage);
 }
 
 TEST_F(LyingReceiverTest, AGrantOfMemoryThatIsNotThere) {
   receiver_.control().grants[0] = {
-      .address = 4096, .remote_keys = {7}, .length_bytes = 5000, .reserved = 0, .sequence_plus_one = 1};
+      .address = 4096, .remote_keys = {7}, .length_bytes = 5000, .note = {}, .sequence_plus_one = 1};
   EXPECT_EQ(provoke(), base::Status::kRemote);
 }
+
+// Where nothing is staged credits ride on grants.
+class LyingStampTest : public LyingReceiverTest {
+ protected:
+  std::unique_ptr<Sender> direct_sender_;
+  RawReceiver direct_receiver_{nic_, kWindow, &direct_sender_, false};
+};
+
+class LyingNoteTest : public LyingStampTest, public testing::WithParamInterface<protocol::CreditNote> {};
+
+TEST_P(LyingNoteTest, IsFoundOut) {
+  sender_ = std::move(direct_sender_);
+  direct_receiver_.control().grants[0] = {
+      .address = 4096, .remote_keys = {}, .length_bytes = 5000, .note = GetParam(), .sequence_plus_one = 1};
+  EXPECT_EQ(provoke(), base::Status::kRemote);
+  EXPECT_EQ(log_.warnings().size(), 1U);
+}
+
+// Each stamp is ahead of the one before it, and the last one leads back to the first.
+TEST_F(LyingStampTest, StampsThatLeadInACircle) {
+  sender_ = std::move(direct_sender_);
+  auto& grants = direct_receiver_.control().grants;
+  grants[0].sequence_plus_one = 0x7FFFFFE1;
+  grants[1].sequence_plus_one = 0xFFFFFFC2;
+  grants[2].sequence_plus_one = 0x20;
+  EXPECT_EQ(provoke(), base::Status::kRemote);
+  EXPECT_EQ(log_.warnings().size(), 1U);
+}
+
+INSTANTIATE_TEST_SUITE_P(Notes, LyingNoteTest,
+                         testing::Values(protocol::CreditNote::make(0, 0, 1),     // never taken
+                                         protocol::CreditNote::make(2, 0, 0),     // never sent
+                                         protocol::CreditNote::make(0, 255, 0)),  // no such queue pair
+                         [](const auto& note) { return "Number" + std::to_string(note.index); });
 
 }  // namespace
 }  // namespace verbena::transport

@@ -130,7 +130,7 @@ TEST(Order, WhatIsStagedForNobodyIsCopiedByThePlugin) {
     EXPECT_EQ(statistics.copied_messages, statistics.received_staged_messages);
     EXPECT_GT(statistics.copied_messages, 0U);
     EXPECT_EQ(statistics.unpack_descriptors, 0U);
-    EXPECT_EQ(connection.sender->statistics().sent_staged_messages, statistics.received_staged_messages);
+    EXPECT_EQ(connection.sender->statistics().sent_staged().messages, statistics.received_staged_messages);
   }
 }
 
@@ -144,10 +144,10 @@ TEST(Order, CountersTellTheTwoPathsApart) {
   expect_transfer_here(connection, nic, nic, transfer);
   const Statistics& sent = connection.sender->statistics();
   const Statistics& received = connection.receiving.receiver->statistics();
-  EXPECT_EQ(sent.sent_staged_messages, 10U);
-  EXPECT_EQ(sent.sent_staged_bytes, 50'000U);
-  EXPECT_EQ(sent.sent_direct_messages, 20U);
-  EXPECT_EQ(sent.sent_direct_bytes, 2'000'000U);
+  EXPECT_EQ(sent.sent_staged().messages, 10U);
+  EXPECT_EQ(sent.sent_staged().bytes, 50'000U);
+  EXPECT_EQ(sent.sent_direct().messages, 20U);
+  EXPECT_EQ(sent.sent_direct().bytes, 2'000'000U);
   EXPECT_EQ(received.received_staged_messages, 10U);
   EXPECT_EQ(received.received_staged_bytes, 50'000U);
   EXPECT_EQ(received.received_direct_messages, 20U);

@@ -33,8 +33,8 @@ std::vector<size_t> list_lengths(size_t page_bytes) {
 
 void expect_paths(const Statistics& statistics, Paths paths) {
   if (paths == Paths::kAny) return;
-  EXPECT_EQ(statistics.sent_direct_bytes == 0, paths == Paths::kOnlyStaged);
-  EXPECT_EQ(statistics.sent_staged_bytes == 0, paths == Paths::kOnlyDirect);
+  EXPECT_EQ(statistics.sent_direct().bytes == 0, paths == Paths::kOnlyStaged);
+  EXPECT_EQ(statistics.sent_staged().bytes == 0, paths == Paths::kOnlyDirect);
 }
 
 void run_transfer(const Shape& shape, const Transfer& transfer) {

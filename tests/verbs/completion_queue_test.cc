@@ -36,14 +36,14 @@ TEST_F(CompletionQueueTest, ConvertsEachKind) {
   script().completions[2].imm_data = htobe32(0x01020304);
   ASSERT_EQ(queue_.poll(out_), 3);
   EXPECT_EQ(out_[0].cookie, 1U);
-  EXPECT_EQ(out_[0].kind, CompletionKind::kSend);
+  EXPECT_EQ(out_[0].kind(), CompletionKind::kSend);
   EXPECT_EQ(out_[0].error, 0);
   EXPECT_EQ(out_[0].qp_number, 77U);
-  EXPECT_EQ(out_[1].kind, CompletionKind::kReceive);
+  EXPECT_EQ(out_[1].kind(), CompletionKind::kReceive);
   EXPECT_EQ(out_[1].length, 4096U);
-  EXPECT_EQ(out_[1].imm, 0U);
-  EXPECT_EQ(out_[2].kind, CompletionKind::kReceiveWrite);
-  EXPECT_EQ(out_[2].imm, 0x01020304U);
+  EXPECT_EQ(out_[1].imm(), 0U);
+  EXPECT_EQ(out_[2].kind(), CompletionKind::kReceiveWrite);
+  EXPECT_EQ(out_[2].imm(), 0x01020304U);
   EXPECT_EQ(queue_.poll(out_), 0);
 }
 

@@ -25,6 +25,9 @@ TEST_F(MemoryRegionTest, AllowsWhatWasAskedFor) {
   EXPECT_EQ(record().last_access,
             unsigned{IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_RELAXED_ORDERING});
   EXPECT_TRUE(record().used_iova2);
+  auto addable = MemoryRegion::register_memory(device(), memory_, sizeof(memory_), {.remote_atomic = true});
+  ASSERT_TRUE(addable);
+  EXPECT_EQ(record().last_access, unsigned{IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_ATOMIC});
 }
 
 TEST_F(MemoryRegionTest, DropsRelaxedOrderingWhereTheLibraryIsOld) {

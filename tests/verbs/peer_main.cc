@@ -37,9 +37,9 @@ int serve(int socket) {
     const Completion completion = end.wait(10);
     if (completion.error == -1) continue;  // nothing yet
     if (completion.error != 0) return 5;
-    if (completion.kind == CompletionKind::kSend) {
+    if (completion.kind() == CompletionKind::kSend) {
       end.pair().retire();
-    } else if (!end.post_receive(0, 0, 1) || !answer(end, remote, completion.imm)) {
+    } else if (!end.post_receive(0, 0, 1) || !answer(end, remote, completion.imm())) {
       return 6;
     }
   }

@@ -105,10 +105,10 @@ TEST_P(ProcessTransferTest, DataGoesThereAndBack) {
     for (int i = 0; i < 2; ++i) {
       const Completion completion = end.wait(kPatienceMs);
       ASSERT_EQ(completion.error, 0) << describe_completion_error(completion.error);
-      if (completion.kind == CompletionKind::kSend) {
+      if (completion.kind() == CompletionKind::kSend) {
         end.pair().retire();
       } else {
-        EXPECT_EQ(completion.imm, round + 1);
+        EXPECT_EQ(completion.imm(), round + 1);
         EXPECT_EQ(completion.length, GetParam());
       }
     }

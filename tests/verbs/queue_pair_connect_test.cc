@@ -29,15 +29,21 @@ const PortAddress kRoceRemote = make_remote(2, 0, IBV_MTU_1024, make_ipv4_gid(2)
 class QueuePairConnectTest : public FakeTest {
  protected:
   // Discovers anew with the script as it is now.
-  void connect(const PortAddress& remote, int traffic_class = -1) {
+  void connect(const PortAddress& remote, int traffic_class = -1, const Operations& operations = {},
+               uint32_t own_reads = 1, uint32_t remote_reads = 1) {
     pair_ = {};
     completions_ = {};
     devices_ = discover();
     ASSERT_FALSE(devices_.empty());
     completions_ = std::move(*CompletionQueue::create(*devices_[0], 16));
-    pair_ = std::move(
-        *QueuePair::create(*devices_[0], completions_, {.send_depth = 16, .traffic_class = traffic_class}));
-    outcome_ = pair_.connect(remote, kRemotePair);
+    pair_ = std::move(*QueuePair::create(*devices_[0], completions_,
+                                         {.send_depth = 16,
+                                          .operations = operations,
+                                          .outstanding_reads = own_reads,
+                                          .traffic_class = traffic_class}));
+    QueuePairAddress remote_pair = kRemotePair;
+    remote_pair.outstanding_reads = remote_reads;
+    outcome_ = pair_.connect(remote, remote_pair);
   }
   void use_infiniband(uint8_t flags = 0) {
     fake::Port& port = script().devices[0].ports[0];
@@ -73,6 +79,35 @@ TEST_F(QueuePairConnectTest, PassesThroughTheStates) {
   EXPECT_EQ(state(2).timeout, 20);
   EXPECT_EQ(state(2).retry_cnt, 7);
   EXPECT_EQ(state(2).rnr_retry, 7);
+}
+
+TEST_F(QueuePairConnectTest, WhereNobodyReadsThePeerMayNot) {
+  connect(kRoceRemote, -1, {.read = false});
+  ASSERT_TRUE(outcome_);
+  EXPECT_EQ(state(0).qp_access_flags, unsigned{IBV_ACCESS_REMOTE_WRITE});
+}
+
+TEST_F(QueuePairConnectTest, OnlyWhereItWasAskedForMayThePeerAdd) {
+  connect(kRoceRemote, -1, {.fetch_add = true});
+  ASSERT_TRUE(outcome_);
+  EXPECT_EQ(state(0).qp_access_flags,
+            unsigned{IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC});
+}
+
+TEST_F(QueuePairConnectTest, ReadsNoMoreAtATimeThanThePeerServes) {
+  connect(kRoceRemote);
+  ASSERT_TRUE(outcome_);
+  EXPECT_EQ(state(1).max_dest_rd_atomic, 1);
+  EXPECT_EQ(state(2).max_rd_atomic, 1);
+  EXPECT_EQ(pair_.address().outstanding_reads, 1U);
+  record().modifications.clear();
+  connect(kRoceRemote, -1, {}, 16, 4);
+  ASSERT_TRUE(outcome_);
+  EXPECT_EQ(state(1).max_dest_rd_atomic, 16);
+  EXPECT_EQ(state(2).max_rd_atomic, 4);
+  EXPECT_EQ(pair_.address().outstanding_reads, 16U);
+  connect(kRoceRemote, -1, {}, 16, 256);
+  EXPECT_FALSE(outcome_) << "no device has so many";
 }
 
 TEST_F(QueuePairConnectTest, TakesTheSmallerMtuOfBothPorts) {

@@ -39,6 +39,32 @@ TEST_F(QueuePairTest, AsksForAReliableConnection) {
   EXPECT_EQ(pair.free_slots(), 96U);
 }
 
+TEST_F(QueuePairTest, TellsADeviceThatAsksWhatWillBePosted) {
+  script().extended_pair_errno = 0;
+  const auto pair =
+      QueuePair::create(device(), completions_,
+                        {.send_depth = 16,
+                         .inline_bytes = 0,
+                         .operations = {.send_imm = true, .write = false, .write_imm = true, .read = false}});
+  ASSERT_TRUE(pair);
+  EXPECT_EQ(record().pair_mask, unsigned{IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS});
+  EXPECT_EQ(record().pair_operations,
+            uint64_t{IBV_QP_EX_WITH_SEND_WITH_IMM | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM});
+  EXPECT_EQ(record().pair_attributes.cap.max_inline_data, 0U);
+}
+
+TEST_F(QueuePairTest, AsksTheOldWayWhereTheNewOneIsUnknown) {
+  for (const int error : {0, ENOSYS, EOPNOTSUPP, EINVAL}) {
+    script().extended_pair_errno = error == 0 ? -1 : error;  // some set no errno
+    record().pair_mask = 0;
+    EXPECT_TRUE(QueuePair::create(device(), completions_, {.send_depth = 16})) << error;
+    EXPECT_NE(record().pair_mask, 0U) << "the new way first";
+  }
+  script().extended_pair_errno = ENOMEM;
+  EXPECT_FALSE(QueuePair::create(device(), completions_, {.send_depth = 16}));
+  EXPECT_THAT(log_.warnings(), ElementsAre(HasSubstr("cannot create a queue pair")));
+}
+
 TEST_F(QueuePairTest, RefusesADepthBeyondTheDevice) {
   EXPECT_FALSE(QueuePair::create(device(), completions_, {.send_depth = 1025}));
   EXPECT_THAT(log_.warnings(), ElementsAre(AllOf(HasSubstr("1025"), HasSubstr("1024"))));
@@ -90,6 +116,33 @@ TEST_F(QueuePairTest, EncodesEachRequest) {
   EXPECT_EQ(posted[2].segments, 0);  // nothing to send but the immediate
   EXPECT_EQ(posted[2].flags, unsigned{IBV_SEND_SIGNALED});
   EXPECT_EQ(posted[3].opcode, IBV_WR_RDMA_READ);
+}
+
+TEST_F(QueuePairTest, EncodesAddsAndFencesInChains) {
+  QueuePair pair = make(16);
+  const OneSidedRequest requests[] = {
+      {{.opcode = Opcode::kFetchAdd,
+        .local = memory_,
+        .local_key = 11,
+        .length = 8,
+        .remote_key = 22,
+        .remote = 4096},
+       0x1122334455667788},
+      {{.opcode = Opcode::kWrite, .local = memory_, .length = 8, .remote_key = 23, .remote = 8}, 0, true},
+  };
+  ASSERT_TRUE(pair.post(requests));
+  const std::vector<fake::Request>& posted = record().requests;
+  ASSERT_EQ(posted.size(), 2U);
+  EXPECT_EQ(posted[0].opcode, IBV_WR_ATOMIC_FETCH_AND_ADD);
+  EXPECT_EQ(posted[0].flags, 0U);
+  EXPECT_EQ(posted[0].local, reinterpret_cast<uintptr_t>(memory_));
+  EXPECT_EQ(posted[0].length, 8U);
+  EXPECT_EQ(posted[0].remote, 4096U);
+  EXPECT_EQ(posted[0].remote_key, 22U);
+  EXPECT_EQ(posted[0].addend, 0x1122334455667788U);
+  EXPECT_EQ(posted[1].opcode, IBV_WR_RDMA_WRITE);
+  EXPECT_EQ(posted[1].flags, unsigned{IBV_SEND_FENCE});
+  EXPECT_EQ(posted[1].remote_key, 23U);
 }
 
 TEST_F(QueuePairTest, PostsALongChainInPieces) {

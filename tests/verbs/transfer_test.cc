@@ -56,14 +56,14 @@ TEST_F(TransferTest, WritesAndSaysSo) {
   ASSERT_TRUE(post(request));
   const Completion sent = near_.wait();
   EXPECT_EQ(sent.error, 0);
-  EXPECT_EQ(sent.kind, CompletionKind::kSend);
+  EXPECT_EQ(sent.kind(), CompletionKind::kSend);
   EXPECT_EQ(sent.cookie, 7U);
   EXPECT_EQ(sent.qp_number, near_.pair().number());
   const Completion received = far_.wait();
   EXPECT_EQ(received.error, 0);
-  EXPECT_EQ(received.kind, CompletionKind::kReceiveWrite);
+  EXPECT_EQ(received.kind(), CompletionKind::kReceiveWrite);
   EXPECT_EQ(received.cookie, 41U);
-  EXPECT_EQ(received.imm, 0xdeadbeefU);
+  EXPECT_EQ(received.imm(), 0xdeadbeefU);
   EXPECT_EQ(received.length, kBufferBytes);
   EXPECT_EQ(received.qp_number, far_.pair().number());
   EXPECT_EQ(near_.buffer(), far_.buffer());
@@ -77,9 +77,9 @@ TEST_F(TransferTest, SendsIntoAPostedBuffer) {
   ASSERT_TRUE(post(request));
   const Completion received = far_.wait();
   EXPECT_EQ(received.error, 0);
-  EXPECT_EQ(received.kind, CompletionKind::kReceive);
+  EXPECT_EQ(received.kind(), CompletionKind::kReceive);
   EXPECT_EQ(received.length, 100U);
-  EXPECT_EQ(received.imm, 5U);
+  EXPECT_EQ(received.imm(), 5U);
   EXPECT_TRUE(std::equal(near_.buffer().begin(), near_.buffer().begin() + 100, far_.buffer().begin() + 4096));
 }
 

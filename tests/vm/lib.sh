@@ -4,22 +4,61 @@ work=$(mktemp -d)
 passed=0
 failed=0
 skipped=0
+repeated=0
+within_s=${VM_SUITE_WITHIN_S:-1000000} # a case does not begin later
 perf=$build/bin/verbena-perf
-limit_s=120 # of each process of a case
+limit_s=240 # of each process of a case
+slow_s=30    # a case that took longer shows its output even if it succeeded
 
-# run_case NAME FUNCTION ARGUMENT...: in a subshell, so that a case may set what it likes. 77 is skipped.
+# Sets idle and total, hundredths of a second of both processors since the machine's start.
+read_idle() {
+  local user nice system wait irq softirq
+  read -r _ user nice system idle wait irq softirq _ </proc/stat
+  total=$((user + nice + system + idle + wait + irq + softirq))
+}
+
+# Sets took: what time_case NAME FUNCTION ARGUMENT... took; its output: $work/output. In a subshell, so that a case may set
+# what it likes.
+time_case() {
+  local status=0 started=$EPOCHREALTIME idle total idle_before total_before
+  read_idle
+  idle_before=$idle total_before=$total
+  ("$@") >"$work/output" 2>&1 </dev/null || status=$?
+  read_idle
+  printf -v seconds '%.1f' "$(awk -v a="$started" -v b="$EPOCHREALTIME" 'BEGIN { print b - a }')"
+  took="$seconds s, $((100 * (idle - idle_before) / (total - total_before + 1))) % idle"
+  return $status
+}
+
+# run_case NAME FUNCTION ARGUMENT...: 77 is skipped. What fails is tried once more, and is said to have been: emulated
+# hosts that get no processor time miss limits that NICs keep.
 run_case() {
-  local name=$1 status=0 started=$EPOCHREALTIME
+  local name=$1 status=0 seconds took tries=
   shift
   [[ $name =~ $only ]] || return 0
-  ("$@") >"$work/output" 2>&1 </dev/null || status=$?
-  printf -v seconds '%.1f' "$(awk -v a="$started" -v b="$EPOCHREALTIME" 'BEGIN { print b - a }')"
+  if [ "$SECONDS" -ge "$within_s" ]; then
+    skipped=$((skipped + 1))
+    echo "skipped $name: the suite's $within_s s are over"
+    return 0
+  fi
+  time_case "$@" || status=$?
+  if [ $status != 0 ] && [ $status != 77 ] && [ "$SECONDS" -lt "$within_s" ]; then
+    echo "        $name: status $status, $took; once more:"
+    tail -n 30 "$work/output" | sed 's/^/        /'
+    heal
+    repeated=$((repeated + 1)) tries=', at the second try' status=0
+    time_case "$@" || status=$?
+  fi
   case $status in
-    0) passed=$((passed + 1)); echo "ok      $name ($seconds s)" ;;
+    0)
+      passed=$((passed + 1))
+      echo "ok      $name ($took$tries)"
+      [ "${seconds%.*}" -lt $slow_s ] || sed 's/^/        /' "$work/output"
+      ;;
     77) skipped=$((skipped + 1)); echo "skipped $name: $(tail -n 1 "$work/output")" ;;
     *)
       failed=$((failed + 1))
-      echo "FAILED  $name (status $status, $seconds s)"
+      echo "FAILED  $name (status $status, $took)"
       tail -n 60 "$work/output" | sed 's/^/        /'
       ;;
   esac
@@ -38,11 +77,14 @@ count_ipv6() { awk '$1 == "Ip6InReceives" { print $2 }' /proc/net/snmp6; }
 # h0_settings. Both get time to tell their own cause. Their output: $work/h0 and $work/h1.
 h0_settings=()
 h1_settings=()
+server_options=()
+last_words_s=30 # how long each tool waits for the other to tell its own cause
 start_pair() {
-  rdma-on h1 timeout -k 2 "$limit_s" env "${h1_settings[@]}" "$perf" --server --wait 60 --last-words 30 -v \
+  rdma-on h1 timeout -k 2 "$limit_s" env "${h1_settings[@]}" "$perf" --server --wait 60 --last-words "$last_words_s" -v \
+    "${server_options[@]}" \
     >"$work/h1" 2>&1 &
   h1_pid=$!
-  rdma-on h0 timeout -k 2 "$limit_s" env "${h0_settings[@]}" "$perf" --client 10.9.0.2 --wait 60 --last-words 30 \
+  rdma-on h0 timeout -k 2 "$limit_s" env "${h0_settings[@]}" "$perf" --client 10.9.0.2 --wait 60 --last-words "$last_words_s" \
     -v --timeout 60 --warmup 2 "$@" >"$work/h0" 2>&1 &
   h0_pid=$!
 }

@@ -96,12 +96,8 @@ ChildEvent ChildGroup::wait_event(int64_t deadline_ns) {
     std::vector<pollfd> entries;
     std::vector<size_t> indices;
     for (size_t index = 0; index < children_.size(); ++index) {
-      Child& child = children_[index];
-      if (child.exited) continue;
-      if (auto line = child.channel.take_buffered_line()) {
-        return {ChildEvent::Kind::kLine, index, std::move(*line)};
-      }
-      entries.push_back({child.channel.descriptor(), POLLIN, 0});
+      if (children_[index].exited) continue;
+      entries.push_back({children_[index].channel.descriptor(), POLLIN, 0});
       indices.push_back(index);
     }
     if (entries.empty()) return {};

@@ -10,7 +10,11 @@ namespace {
 std::vector<std::string> join_pairs(const std::map<std::string, std::string>& variables) {
   std::vector<std::string> pairs;
   pairs.reserve(variables.size());
-  for (const auto& [name, value] : variables) pairs.push_back(name + "=" + value);
+  for (const auto& [name, value] : variables) {
+    std::string& pair = pairs.emplace_back(name);
+    pair += '=';
+    pair += value;
+  }
   return pairs;
 }
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <utility>
 
 #include "common/clock.h"
@@ -33,13 +34,13 @@ int compute_poll_timeout_ms(int64_t deadline_ns) {
 }
 
 LineChannel::LineChannel(LineChannel&& other) noexcept
-    : descriptor_(std::exchange(other.descriptor_, -1)), buffer_(std::move(other.buffer_)) {}
+    : descriptor_(std::exchange(other.descriptor_, -1)), begun_(std::move(other.begun_)) {}
 
 LineChannel& LineChannel::operator=(LineChannel&& other) noexcept {
   if (this != &other) {
     close_descriptor();
     descriptor_ = std::exchange(other.descriptor_, -1);
-    buffer_ = std::move(other.buffer_);
+    begun_ = std::move(other.begun_);
   }
   return *this;
 }
@@ -71,36 +72,33 @@ bool LineChannel::send_line(std::string_view line, int64_t deadline_ns) {
   return true;
 }
 
-std::optional<std::string> LineChannel::take_buffered_line() {
-  const size_t end = buffer_.find('\n');
-  if (end == std::string::npos) return std::nullopt;
-  std::string line = buffer_.substr(0, end);
-  buffer_.erase(0, end + 1);
-  return line;
-}
-
-int LineChannel::read_more(int64_t deadline_ns) {
+// What has come, up to the end of the line: whoever inherits the descriptor reads the lines after it.
+ssize_t LineChannel::read_some() {
   char chunk[4096];
-  for (;;) {
-    if (buffer_.size() > kMaxLineBytes) return -1;
-    const ssize_t count = recv(descriptor_, chunk, sizeof chunk, MSG_DONTWAIT);
-    if (count > 0) {
-      buffer_.append(chunk, static_cast<size_t>(count));
-      return 1;
-    }
-    if (count == 0) return -1;
-    if (errno == EINTR) continue;
-    if (errno != EAGAIN && errno != EWOULDBLOCK) return -1;
-    if (!wait_ready(descriptor_, POLLIN, deadline_ns)) return 0;
-  }
+  const ssize_t seen = recv(descriptor_, chunk, sizeof chunk, MSG_DONTWAIT | MSG_PEEK);
+  if (seen <= 0) return seen;
+  const void* const end = std::memchr(chunk, '\n', static_cast<size_t>(seen));
+  const size_t wanted = end == nullptr ? static_cast<size_t>(seen)
+                                       : static_cast<size_t>(static_cast<const char*>(end) - chunk) + 1;
+  const ssize_t count = recv(descriptor_, chunk, wanted, MSG_DONTWAIT);
+  if (count > 0) begun_.append(chunk, static_cast<size_t>(count));
+  return count;
 }
 
 LineChannel::Received LineChannel::receive_line(int64_t deadline_ns) {
-  for (;;) {
-    if (auto line = take_buffered_line()) return {Status::kLine, std::move(*line)};
-    const int outcome = read_more(deadline_ns);
-    if (outcome <= 0) return {outcome == 0 ? Status::kTimeout : Status::kClosed, {}};
+  while (begun_.size() <= kMaxLineBytes) {
+    const ssize_t count = read_some();
+    if (count > 0) {
+      if (begun_.back() != '\n') continue;
+      begun_.pop_back();
+      return {Status::kLine, std::exchange(begun_, {})};
+    }
+    if (count == 0) break;
+    if (errno == EINTR) continue;
+    if (errno != EAGAIN && errno != EWOULDBLOCK) break;
+    if (!wait_ready(descriptor_, POLLIN, deadline_ns)) return {Status::kTimeout, {}};
   }
+  return {Status::kClosed, {}};
 }
 
 }  // namespace verbena::tools

@@ -1,12 +1,14 @@
 #pragma once
+#include <sys/types.h>
+
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 
 namespace verbena::tools {
 
 // Lines of text over a socket, in both directions, each call bounded by a deadline. Owns the descriptor.
+// Nothing past the line it returns has been read, so another process may go on with the same socket.
 class LineChannel {
  public:
   enum class Status { kLine, kTimeout, kClosed };
@@ -24,18 +26,14 @@ class LineChannel {
   bool send_line(std::string_view line, int64_t deadline_ns);
   Received receive_line(int64_t deadline_ns);
 
-  // A line that has already arrived in full, without touching the socket.
-  std::optional<std::string> take_buffered_line();
-
   int descriptor() const { return descriptor_; }
 
  private:
   void close_descriptor();
-  // 1 data came, 0 deadline, -1 closed.
-  int read_more(int64_t deadline_ns);
+  ssize_t read_some();
 
   int descriptor_;
-  std::string buffer_;
+  std::string begun_;  // the start of a line whose end has not come
 };
 
 // Milliseconds for poll(2) until the deadline, rounded up, never negative.

@@ -47,8 +47,12 @@ class NetAdapter final : public NetPlugin {
     DeviceProperties properties;
     if (raw.name != nullptr) properties.name = raw.name;
     if (raw.pci_path != nullptr) properties.pci_path = raw.pci_path;
+    properties.guid = raw.guid;
     properties.pointer_support = raw.ptr_support;
     properties.speed_mbps = raw.speed_mbps;
+    properties.port = raw.port;
+    properties.latency_us = raw.latency_us;
+    properties.max_communicators = raw.max_comms;
     properties.max_receives = raw.max_recvs;
     properties.device_type = raw.net_device_type;
     properties.device_version = raw.net_device_version;
@@ -118,6 +122,14 @@ class NetAdapter final : public NetPlugin {
     return mhandle;
   }
 
+  void* register_dmabuf(void* comm, void* data, size_t length_bytes, int descriptor) override {
+    void* mhandle = nullptr;
+    constexpr uint64_t kFromTheStart = 0;
+    check("regMrDmaBuf",
+          net_.reg_mr_dmabuf(comm, data, length_bytes, abi::kPtrCuda, kFromTheStart, descriptor, &mhandle));
+    return mhandle;
+  }
+
   void deregister_memory(void* comm, void* mhandle) override {
     check("deregMr", net_.dereg_mr(comm, mhandle));
   }
@@ -162,6 +174,13 @@ class NetAdapter final : public NetPlugin {
 
   void consume(void* comm, void* request) override {
     if (net_.irecv_consumed != nullptr) check("irecvConsumed", net_.irecv_consumed(comm, 1, request));
+  }
+
+  void* flush(void* comm, void* data, size_t length_bytes, void* mhandle) override {
+    int length = narrow(length_bytes);
+    void* request = stale_request();
+    check("iflush", net_.iflush(comm, 1, &data, &length, &mhandle, &request));
+    return checked_request("iflush", request, stale_request());
   }
 
   void finalize() override {

@@ -13,8 +13,12 @@ namespace verbena::tools {
 struct DeviceProperties {
   std::string name;
   std::string pci_path;
+  uint64_t guid = 0;
   int pointer_support = 0;
   int speed_mbps = 0;
+  int port = 0;
+  float latency_us = 0;
+  int max_communicators = 0;
   int max_receives = 0;
   int device_type = 0;
   int device_version = 0;
@@ -52,6 +56,8 @@ class NetPlugin {
   virtual void close_receive(void* receive_comm) = 0;
 
   virtual void* register_memory(void* comm, void* data, size_t length_bytes, int type) = 0;
+  // `descriptor` stays the caller's.
+  virtual void* register_dmabuf(void* comm, void* data, size_t length_bytes, int descriptor) = 0;
   virtual void deregister_memory(void* comm, void* mhandle) = 0;
 
   virtual void* isend(void* comm, void* data, size_t length_bytes, void* mhandle) = 0;
@@ -60,9 +66,15 @@ class NetPlugin {
   // The received length when done.
   virtual std::optional<size_t> test(void* request) = 0;
   virtual void consume(void* comm, void* request) = 0;
+  // Null where nothing is to be waited for.
+  virtual void* flush(void* comm, void* data, size_t length_bytes, void* mhandle) = 0;
 
   virtual void finalize() = 0;
 };
+
+// An adapter of a table that outlives it. Throws ToolError for a version that is not known.
+std::unique_ptr<NetPlugin> adapt_table(const void* table, int abi_version);
+size_t size_of_table(int abi_version);
 
 // A plugin's shared object, opened as NCCL opens it. Must outlive the adapters it gives.
 class PluginLibrary {
@@ -73,6 +85,10 @@ class PluginLibrary {
   ~PluginLibrary();
 
   std::unique_ptr<NetPlugin> adapt(int abi_version) const;
+  // The versions of the tables that it exports under `prefix`, such as "ncclNetPlugin_v", in rising order.
+  std::vector<int> list_versions(const std::string& prefix) const;
+  // The file that the loader took.
+  std::string find_path() const;
 
  private:
   const void* find_table(int abi_version) const;

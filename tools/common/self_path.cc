@@ -10,10 +10,14 @@ std::filesystem::path find_self_executable() {
 }
 
 std::filesystem::path find_default_plugin() {
-  constexpr const char* kPluginName = "libnccl-net.so";
-  const auto beside = find_self_executable().parent_path().parent_path() / "lib" / kPluginName;
-  std::error_code error;
-  return std::filesystem::exists(beside, error) ? beside : std::filesystem::path(kPluginName);
+  constexpr const char* kPluginName = "libnccl-net-verbena.so";
+  const auto tools = find_self_executable().parent_path();
+  for (const char* libraries : {"../lib", VERBENA_LIBRARIES_FROM_TOOLS}) {
+    const auto beside = (tools / libraries / kPluginName).lexically_normal();
+    std::error_code error;
+    if (std::filesystem::exists(beside, error)) return beside;
+  }
+  return kPluginName;
 }
 
 }  // namespace verbena::tools

@@ -58,6 +58,18 @@ std::vector<uint64_t> list_sizes(SizeRange range, uint64_t factor) {
   return sizes;
 }
 
+std::optional<std::vector<uint64_t>> parse_size_list(std::string_view text, uint64_t factor) {
+  std::vector<uint64_t> sizes;
+  for (;;) {
+    const size_t comma = text.find(',');
+    const auto range = parse_size_range(text.substr(0, comma));
+    if (!range) return std::nullopt;
+    for (const uint64_t size : list_sizes(*range, factor)) sizes.push_back(size);
+    if (comma == std::string_view::npos) return sizes;
+    text.remove_prefix(comma + 1);
+  }
+}
+
 std::optional<std::string> parse_threshold(std::string_view text) {
   constexpr std::string_view kUnlimited = "unlimited";
   if (text == kUnlimited) return std::string(kUnlimited);

@@ -21,6 +21,9 @@ std::optional<SizeRange> parse_size_range(std::string_view text);
 // begin, begin*factor, ... and always the end itself. A range from 0 goes 0, 1, factor, ...
 std::vector<uint64_t> list_sizes(SizeRange range, uint64_t factor);
 
+// Sizes and ranges with commas between, each range stepped by `factor`: "8:64K", "4K,64K,1M:16M".
+std::optional<std::vector<uint64_t>> parse_size_list(std::string_view text, uint64_t factor);
+
 // What VERBENA_UNPACK_THRESHOLD takes: a size in bytes, or "unlimited"; nullopt for anything else.
 std::optional<std::string> parse_threshold(std::string_view text);
 

@@ -45,7 +45,7 @@ std::string Table::format_row(const std::vector<std::string>& cells) const {
 std::string format_figure(double value) {
   char text[32];
   const double magnitude = value < 0 ? -value : value;
-  const int decimals = magnitude < 100 ? 2 : magnitude < 1000 ? 1 : 0;
+  const int decimals = magnitude > 0 && magnitude < 0.1 ? 4 : magnitude < 100 ? 2 : magnitude < 1000 ? 1 : 0;
   std::snprintf(text, sizeof text, "%.*f", decimals, value);
   return text;
 }

@@ -25,7 +25,8 @@ class Table {
   Format format_;
 };
 
-// Two decimals below 100, one below 1000, none above: nccl-tests' way of keeping a column readable.
+// Two decimals below 100, one below 1000, none above: nccl-tests' way of keeping a column readable. Four
+// where two would leave nothing.
 std::string format_figure(double value);
 
 }  // namespace verbena::tools

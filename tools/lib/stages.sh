@@ -4,10 +4,15 @@
 stage_names=()
 stage_results=()
 stage_seconds=()
+stage_failures=()
 tests_passed=0
 tests_failed=0
 tests_skipped=0
 stage_pid=
+within_s=0 # all stages together, since the script's start; 0: no limit
+
+# left_s: seconds until then.
+left_s() { if [ "$within_s" = 0 ]; then echo 1000000; else echo $((within_s - SECONDS)); fi; }
 
 # A stage runs in a process group of its own, so a signal to the script has to be handed on.
 stop_stage() {
@@ -18,24 +23,28 @@ trap 'stop_stage 130' INT
 trap 'stop_stage 143' TERM
 
 # run_stage NAME LIMIT_S COMMAND...: COMMAND may be a program or a function of a script that exports it; it may write
-# "passed failed skipped" to $STAGE_COUNTS. Returns its status; 124 when the limit ended it.
+# "passed failed skipped", and a remark, to $STAGE_COUNTS, and to $STAGE_FAILURES what the summary shall repeat of what failed.
+# Returns its status; 124 when the limit ended it.
 run_stage() {
-  local name=$1 limit_s=$2 status=0 started=$SECONDS counts
+  local name=$1 limit_s=$2 status=0 started=$SECONDS counts failures
   shift 2
-  counts=$(mktemp)
+  [ "$limit_s" -lt "$(left_s)" ] || limit_s=$(left_s)
+  counts=$(mktemp) failures=$(mktemp)
   printf '\n=== %s (at most %d s)\n' "$name" "$limit_s"
-  STAGE_COUNTS=$counts timeout --kill-after=10 "$limit_s" "$@" </dev/null &
+  [ "$within_s" = 0 ] || export stage_deadline=$(($(date +%s) + $(left_s)))
+  STAGE_COUNTS=$counts STAGE_FAILURES=$failures timeout --kill-after=10 "$limit_s" "$@" </dev/null &
   stage_pid=$!
   wait "$stage_pid" || status=$?
   stage_pid=
   finish_stage "$name" "$status" $((SECONDS - started)) "$counts" "$limit_s"
-  rm -f "$counts"
+  [ ! -s "$failures" ] || stage_failures+=("=== failed in: $name"$'\n'"$(<"$failures")")
+  rm -f "$counts" "$failures"
   return "$status"
 }
 
 finish_stage() {
-  local name=$1 status=$2 seconds=$3 counts=$4 limit_s=$5 passed=0 failed=0 skipped=0 result=passed
-  [ ! -s "$counts" ] || read -r passed failed skipped <"$counts"
+  local name=$1 status=$2 seconds=$3 counts=$4 limit_s=$5 passed=0 failed=0 skipped=0 note='' result=passed
+  [ ! -s "$counts" ] || read -r passed failed skipped note <"$counts"
   if [ "$status" != 0 ]; then
     result="FAILED (exit status $status)"
     [ "$status" != 124 ] || result="FAILED (stopped at its limit of $limit_s s)"
@@ -44,11 +53,16 @@ finish_stage() {
   tests_passed=$((tests_passed + passed))
   tests_failed=$((tests_failed + failed))
   tests_skipped=$((tests_skipped + skipped))
-  [ "$passed$failed$skipped" = 000 ] || result+=": $passed passed, $failed failed, $skipped skipped"
+  [ "$passed$failed$skipped" = 000 ] || result+=": $passed passed, $failed failed, $skipped skipped${note:+; $note}"
   stage_names+=("$name")
   stage_results+=("$result")
   stage_seconds+=("$seconds")
   echo "=== $name: $result, $seconds s"
+}
+
+# has_time NAME SECONDS: whether so many are left; skips the stage otherwise.
+has_time() {
+  [ "$(left_s)" -ge "$2" ] || { skip_stage "$1" "takes about $2 s here, and of --within $(left_s) s are left"; return 1; }
 }
 
 # skip_stage NAME WHY
@@ -59,9 +73,11 @@ skip_stage() {
   stage_seconds+=(0)
 }
 
-# Prints a line a stage, then the counts alone on the last line; fails if anything failed.
+# Prints what failed, since who reads a long log reads its end; a line a stage; the counts alone on the last line. Fails if
+# anything failed.
 print_summary() {
   local i
+  [ "${#stage_failures[@]}" = 0 ] || printf '\n%s\n' "${stage_failures[@]}"
   printf '\n=== summary\n'
   for i in "${!stage_names[@]}"; do
     printf '%6d s  %-24s %s\n' "${stage_seconds[i]}" "${stage_names[i]}" "${stage_results[i]}"

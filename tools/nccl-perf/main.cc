@@ -1,5 +1,6 @@
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -9,6 +10,7 @@
 
 #include "common/cuda_driver.h"
 #include "common/error.h"
+#include "nccl-perf/calibrate.h"
 #include "nccl-perf/nccl_search.h"
 #include "nccl-perf/rank.h"
 #include "nccl-perf/report.h"
@@ -79,15 +81,61 @@ int choose_ranks(const Options& options) {
   return wanted;
 }
 
+// The exit status; `result`, if any, gets what the run gave.
 int run_variant(const Options& options, const Variant& variant, int ranks, const NcclCandidate& nccl,
-                const std::string& log_folder, Report& report, int argc, const char* const* argv) {
+                const std::string& log_folder, Report& report, int argc, const char* const* argv,
+                StepResult* result = nullptr) {
   Run run(options, variant, ranks, log_folder);
   report.begin_variant(variant, run.list_settings());
-  const int status = run.execute(nccl, argc, argv, [&](const Row& row) { report.add_row(row); });
+  int status = run.execute(nccl, argc, argv, [&](const Row& row) {
+    report.add_row(row);
+    if (result != nullptr) result->rows.push_back(row);
+  });
   std::vector<NcclLog> logs;
+  logs.reserve(static_cast<size_t>(ranks));
   for (int rank = 0; rank < ranks; ++rank)
     logs.push_back(parse_nccl_log(read_whole_file(run.log_file(rank))));
+  for (const NcclLog& log : logs) {
+    if (status != kExitOk || is_network_of(variant, log.network)) continue;
+    std::fprintf(stderr, "nccl-perf: %s: NCCL used its network %s instead\n", variant.name.c_str(),
+                 log.network.c_str());
+    status = kExitFailed;
+  }
   report.end_variant(logs, run.gpu_names(), status);
+  if (result != nullptr) {
+    result->status = status;
+    result->log = logs[0];
+    result->gpu = run.gpu_names()[0];
+  }
+  return status;
+}
+
+int calibrate(const Options& options, int ranks, const NcclCandidate& nccl, LogFolder& folder, Report& report,
+              int argc, const char* const* argv) {
+  report.begin_round(0);
+  return run_calibration(options, ranks, nccl.version, [&](const Variant& variant) {
+    StepResult result;
+    if (run_variant(options, variant, ranks, nccl, folder.path(), report, argc, argv, &result) != kExitOk)
+      folder.keep();
+    return result;
+  });
+}
+
+// What was asked for, round after round.
+int run_rounds(const Options& options, int ranks, const NcclCandidate& nccl, LogFolder& folder,
+               Report& report, int argc, const char* const* argv) {
+  int status = kExitOk;
+  std::vector<Variant> variants = list_variants(options);
+  for (int round = 0; round < options.rounds; ++round) {
+    report.begin_round(round);
+    for (const Variant& variant : variants) {
+      // A variant that fails says so; the others are still worth their figures.
+      const int outcome = run_variant(options, variant, ranks, nccl, folder.path(), report, argc, argv);
+      if (outcome != kExitOk) folder.keep();
+      if (status == kExitOk) status = outcome;
+    }
+    std::reverse(variants.begin(), variants.end());  // whoever always came second would be judged by that
+  }
   return status;
 }
 
@@ -95,19 +143,16 @@ int run_all(const Options& options, int argc, const char* const* argv) {
   const int ranks = choose_ranks(options);
   if (ranks == 0) return kExitNoDevice;
   const NcclCandidate nccl = choose_nccl(find_nccl_libraries(options.nccl));
+  Result result = begin_result("nccl-perf", argc, argv);
   LogFolder folder(options.log_folder);
   Report report(options, ranks);
   report.begin(nccl);
-  int status = kExitOk;
-  for (const Variant& variant : list_variants(options)) {
-    // A variant that fails says so; the others are still worth their figures.
-    const int outcome = run_variant(options, variant, ranks, nccl, folder.path(), report, argc, argv);
-    if (outcome != kExitOk) folder.keep();
-    if (status == kExitOk) status = outcome;
-  }
+  int status = options.calibrate.empty() ? run_rounds(options, ranks, nccl, folder, report, argc, argv)
+                                         : calibrate(options, ranks, nccl, folder, report, argc, argv);
   report.finish();
+  report.fill(result);
   if (status == kExitOk && report.wrong_elements() != 0) status = kExitWrongData;
-  return status;
+  return deliver_result(result, options.output, status);
 }
 
 int run_tool(int argc, char** argv) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "common/clock.h"
 #include "common/error.h"
 #include "common/samples.h"
 #include "nccl-perf/element.h"
@@ -38,11 +39,12 @@ Measurement::Measurement(const NcclLibrary& nccl, NcclComm comm, Gpu& gpu, const
       kernels_(kernels),
       options_(options),
       rank_(static_cast<uint32_t>(options.child_rank)),
-      ranks_(static_cast<uint32_t>(options.child_ranks)) {
+      ranks_(static_cast<uint32_t>(options.child_ranks)),
+      wrong_(gpu_.allocate(sizeof(uint64_t))),
+      votes_(gpu_.allocate(sizeof(uint32_t))) {
   const uint64_t buffer_bytes = find_largest_buffer(options, ranks_);
   send_ = gpu_.allocate(buffer_bytes);
   receive_ = gpu_.allocate(buffer_bytes);
-  wrong_ = gpu_.allocate(sizeof(uint64_t));
 }
 
 Measured Measurement::measure(Operation operation, uint64_t size_bytes) {
@@ -52,15 +54,29 @@ Measured Measurement::measure(Operation operation, uint64_t size_bytes) {
   for (uint64_t iteration = 0; iteration < options_.warmup; ++iteration) enqueue(operation, shape);
   wait();
   measured.wrong_elements = count_wrong(operation, shape);
-  prepare(shape);
-  run_timed(operation, shape);
   std::vector<double> samples_us;
-  for (uint64_t iteration = 0; iteration < options_.iterations; ++iteration) {
-    samples_us.push_back(gpu_.measure_us(iteration));
-  }
+  const int64_t end_ns = deadline_after_s(options_.soak_s);
+  do {
+    prepare(shape);
+    run_timed(operation, shape);
+    for (uint64_t iteration = 0; iteration < options_.iterations; ++iteration)
+      samples_us.push_back(gpu_.measure_us(iteration));
+    measured.wrong_elements += count_wrong(operation, shape);
+  } while (options_.soak_s > 0 && !agree_to_end(now_ns() >= end_ns));
+  if (options_.soak_s > 0) measured.soak = summarize(samples_us);
+  measured.p99_us = compute_percentile(samples_us, 99);
   measured.time_us = compute_median(std::move(samples_us));
-  measured.wrong_elements += count_wrong(operation, shape);
   return measured;
+}
+
+bool Measurement::agree_to_end(bool is_enough) {
+  uint32_t votes = 0;
+  gpu_.fill_words(votes_, is_enough ? 1 : 0, 1);
+  void* const address = as_pointer(votes_);
+  check(nccl_.all_reduce(address, address, 1, kNcclUint32, kNcclSum, comm_, gpu_.stream()), "ncclAllReduce");
+  wait();
+  gpu_.read(&votes, votes_, sizeof votes, options_.timeout_s);
+  return votes != 0;
 }
 
 // New data each time, so that nothing of an earlier operation passes. The wait keeps a registered receive,

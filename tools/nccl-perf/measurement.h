@@ -6,12 +6,15 @@
 #include "nccl-perf/kernels.h"
 #include "nccl-perf/nccl_library.h"
 #include "nccl-perf/options.h"
+#include "nccl-perf/soak.h"
 
 namespace verbena::tools::nccl {
 
 struct Measured {
   double time_us = 0;  // median of the timed iterations of this rank
+  double p99_us = 0;
   uint64_t wrong_elements = 0;
+  Soak soak;  // empty unless one was asked for
 };
 
 // Runs one rank's share of the operations on its communicator.
@@ -29,6 +32,8 @@ class Measurement {
   void enqueue_all_to_all(const Shape& shape);
   void prepare(const Shape& shape);
   uint64_t count_wrong(Operation operation, const Shape& shape);
+  // Whether any rank has soaked for long enough; all ranks call it and get the same answer.
+  bool agree_to_end(bool is_enough);
   void run_timed(Operation operation, const Shape& shape);
   void wait();
   void check(NcclStatus status, const char* call) const { nccl_.check(status, call); }
@@ -43,6 +48,7 @@ class Measurement {
   CudaAddress send_ = 0;
   CudaAddress receive_ = 0;
   CudaAddress wrong_ = 0;
+  CudaAddress votes_ = 0;  // of a soak: ranks for which it has lasted long enough
   uint32_t salt_ = 0;
 };
 

@@ -1,6 +1,7 @@
 #include "nccl-perf/nccl_log.h"
 
 #include <algorithm>
+#include <charconv>
 #include <fstream>
 #include <iterator>
 #include <optional>
@@ -46,8 +47,12 @@ void read_line(NcclLog& log, std::string_view line) {
   if (const auto route = find_after(text, " via NET/"); route && log.route.empty()) {
     log.route = "NET/" + std::string(*route);
   }
+  // "4 coll channels, 0 collnet channels, ..."
+  if (text.find(" coll channels, ") != std::string_view::npos)
+    std::from_chars(text.data(), text.data() + text.size(), log.channels);
   if (text.find("NCCL_NET_DEVICE_UNPACK net plugin version") != std::string_view::npos)
     log.unpack_accepted = true;
+  keep_first(log.tuner, find_after(text, "verbena: tuner: "));
   const bool own = text.find("verbena:") != std::string_view::npos;
   if (own && text.find("staged") != std::string_view::npos) log.counters.emplace_back(text);
   if (line.find("NCCL WARN ") != std::string_view::npos) log.warnings.emplace_back(text);

@@ -12,6 +12,8 @@ struct NcclLog {
   std::string assigned;               // the plugin NCCL assigned to the communicator
   std::string network;                // "Using network ..."
   std::string route;                  // the first "via NET/..." of a channel
+  std::string tuner;                  // what the plugin's tuner does, in its own words
+  int channels = 0;                   // that collectives may use; 0: not in the log
   bool unpack_accepted = false;       // NCCL saw an UNPACK device
   std::vector<std::string> counters;  // the plugin's own, printed at finalize
   std::vector<std::string> warnings;

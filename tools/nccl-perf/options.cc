@@ -1,78 +1,101 @@
 #include "nccl-perf/options.h"
 
-#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
+#include <sstream>
 
-#include "common/error.h"
+#include "common/option_style.h"
 #include "common/size.h"
 
 namespace verbena::tools::nccl {
 namespace {
 
+constexpr std::array kOthers{"socket", "ib", "unpack0", "unpack1"};
+
 struct RawOptions {
   std::vector<std::string> operations{"all"};
-  std::string begin = "8";
-  std::string end = "256M";
-  uint64_t factor = 4;
+  SizeOptions sizes;
 };
 
 void add_run_options(CLI::App& app, Options& options, RawOptions& raw) {
-  app.add_option("--gpus,-g", options.gpus, "number of GPUs, a process each (default: all)")
+  app.option_defaults()->group("What is measured");
+  app.add_option("--gpus,-g", options.gpus, "number of GPUs, a process each (default all)")
       ->check(CLI::Range(1, 64));
   app.add_option("--op,-o", raw.operations,
                  "all_reduce, all_gather, reduce_scatter, broadcast, send_recv, all_to_all; a list, or all")
       ->delimiter(',');
-  app.add_option("--begin,-b", raw.begin, "smallest size, with k, m, g")->capture_default_str();
-  app.add_option("--end,-e", raw.end, "largest size")->capture_default_str();
-  app.add_option("--factor,-f", raw.factor, "step between sizes")
-      ->check(CLI::Range(2, 1 << 20))
-      ->capture_default_str();
+  add_size_options(app, raw.sizes);
   app.add_option("--iters,-n", options.iterations, "timed iterations a size")
       ->check(CLI::Range(1, 100000))
       ->capture_default_str();
   app.add_option("--warmup,-w", options.warmup, "iterations before them (at least one)")
       ->check(CLI::Range(1, 100000))
       ->capture_default_str();
+  add_duration_option(app, "--soak", options.soak_s,
+                      "repeat the timed iterations of each size for so long, check the elements after each "
+                      "time, and show how long they took",
+                      1, 86400);
   app.add_option("--verify", options.verify, "0: do not check the elements")->capture_default_str();
   app.add_flag("--graph", options.graph, "capture each operation in a CUDA graph and replay that");
-  app.add_option("--timeout", options.timeout_s, "seconds any one step of a run may take")
-      ->check(CLI::Range(1.0, 3600.0))
-      ->capture_default_str();
+  add_duration_option(app, "--timeout", options.timeout_s, "any one step may take so long", 1, 3600);
 }
 
 void add_nccl_options(CLI::App& app, Options& options) {
+  app.option_defaults()->group("With what");
   app.add_option("--nccl", options.nccl,
-                 "libnccl.so.2 to use (default: $NCCL_LIB, loader, CUDA, Python packages)");
+                 "libnccl.so.2 to use (default $NCCL_LIB, loader, CUDA, Python packages)");
   app.add_flag("--list-nccl", options.list_nccl, "list every libnccl.so.2 found, and leave");
   app.add_option("--plugin", options.plugin,
                  "libnccl-net.so (default: $NCCL_NET_PLUGIN, ../lib beside this tool)");
   app.add_option("--unpack", options.unpack, "0, 1, or both in turn: sets VERBENA_UNPACK")
       ->check(CLI::IsMember({"0", "1", "both"}));
-  app.add_option("--threshold", options.threshold, "sets VERBENA_UNPACK_THRESHOLD (bytes, or unlimited)");
-  app.add_option("--proto", options.protocol, "sets NCCL_PROTO");
-  app.add_option("--algo", options.algorithm, "sets NCCL_ALGO");
+  app.add_option(
+      "--threshold", options.threshold,
+      "sets VERBENA_UNPACK_THRESHOLD (bytes, or unlimited), and VERBENA_UNPACK=1 unless it is set");
+  app.add_option("--protocol", options.protocol, "sets NCCL_PROTO");
+  app.add_option("--proto", options.protocol)->group("");
+  app.add_option("--algorithm", options.algorithm, "sets NCCL_ALGO");
+  app.add_option("--algo", options.algorithm)->group("");
   auto* rails =
       app.add_option("--rails", options.rails, "sets SOFTVERBS_DEVICES, and gives each a place for NCCL")
           ->check(CLI::Range(1, 8));
   app.add_flag("--join", options.join_rails, "the rails are ports of one card: NCCL joins them to one device")
       ->needs(rails);
-  app.add_option("--compare", options.compare, "then the same with socket, ib, unpack0 or unpack1; a list")
+  app.add_option("--against", options.against,
+                 "then the same with socket, ib, unpack0 or unpack1, or a list of them, and the ratios")
       ->delimiter(',')
-      ->check(CLI::IsMember({"socket", "ib", "unpack0", "unpack1"}));
+      ->check(CLI::IsMember(std::vector<std::string>(kOthers.begin(), kOthers.end())))
+      ->type_name("NAME");
+  app.add_option("--rounds", options.rounds,
+                 "repeat everything, every second time in reversed order, and show the medians")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
 }
 
-void add_output_options(CLI::App& app, Options& options) {
-  app.add_option("--json", options.json_file, "write all figures to this file");
+void add_calibration_options(CLI::App& app, Options& options) {
+  app.add_option(
+      "--calibrate", options.calibrate,
+      "measure collectives by algorithm, protocol and channels, and put the costs into this tuning file");
+  add_duration_option(app, "--budget", options.budget_s, "after so long a calibration begins no further run",
+                      1, 86400);
+}
+
+void add_log_options(CLI::App& app, Options& options) {
+  add_output_options(app, options.output);
   app.add_option("--out", options.out_file, "write what is printed to this file too");
   app.add_option("--log-dir", options.log_folder, "keep NCCL's logs in this folder");
   app.add_flag("--verbose,-v", options.verbose, "show the environment of the processes");
   app.add_option("--child-rank", options.child_rank)->group("");
   app.add_option("--child-ranks", options.child_ranks)->group("");
   app.add_option("--child-nccl", options.child_nccl)->group("");
+  app.add_option("--child-op", options.child_operations)->group("");
+  app.add_option("--child-end", options.child_end_bytes)->group("");
   app.add_option("--probe-nccl", options.probe_nccl)->group("");
 }
 
 void resolve_operations(Options& options, const RawOptions& raw) {
-  for (const std::string& name : raw.operations) {
+  for (const std::string& name :
+       options.child_operations.empty() ? raw.operations : options.child_operations) {
     if (name == "all") {
       options.operations.assign(std::begin(kAllOperations), std::end(kAllOperations));
       return;
@@ -83,12 +106,31 @@ void resolve_operations(Options& options, const RawOptions& raw) {
   }
 }
 
+// --compare took names before it took files.
+void adopt_old_spelling(Options& options) {
+  std::istringstream words(options.output.compare);
+  std::vector<std::string> names;
+  for (std::string name; std::getline(words, name, ',');) names.push_back(name);
+  const bool are_names = std::all_of(names.begin(), names.end(), [](const std::string& name) {
+    return std::find(kOthers.begin(), kOthers.end(), name) != kOthers.end();
+  });
+  if (!are_names) return;
+  options.against.insert(options.against.end(), names.begin(), names.end());
+  options.output.compare.clear();
+}
+
 void resolve(Options& options, const RawOptions& raw) {
+  adopt_old_spelling(options);
   resolve_operations(options, raw);
-  const auto range = parse_size_range(raw.begin + ":" + raw.end);
-  if (!range)
-    throw CLI::ValidationError("--begin/--end", "not a range of sizes: " + raw.begin + " to " + raw.end);
-  options.sizes_bytes = list_sizes(*range, raw.factor);
+  options.sizes_bytes = resolve_sizes(raw.sizes);
+  if (options.child_end_bytes != 0) {
+    std::erase_if(options.sizes_bytes, [&](uint64_t bytes) { return bytes > options.child_end_bytes; });
+  }
+  if (!options.calibrate.empty() && options.unpack == "both")
+    throw CLI::ValidationError("--calibrate",
+                               "measures with one --unpack: 0, 1, or by itself what is better");
+  if (!options.calibrate.empty() && options.output.takes_stdout())
+    throw CLI::ValidationError("--calibrate", "prints what it does: give --json and --csv a file");
   if (!options.threshold.empty() && options.threshold != "unlimited") {
     const auto threshold = parse_threshold(options.threshold);
     if (!threshold)
@@ -107,12 +149,16 @@ ParsedOptions parse_options(int argc, const char* const* argv) {
       "checked");
   add_run_options(app, parsed.options, raw);
   add_nccl_options(app, parsed.options);
-  add_output_options(app, parsed.options);
+  add_calibration_options(app, parsed.options);
+  add_log_options(app, parsed.options);
+  style_help(app, "nccl-perf");
   try {
     app.parse(argc, argv);
     resolve(parsed.options, raw);
+    const bool is_child = parsed.options.child_rank >= 0 || !parsed.options.probe_nccl.empty();
+    if (!is_child) check_output_options(parsed.options.output);
   } catch (const CLI::ParseError& error) {
-    parsed.exit_status = app.exit(error) == 0 ? kExitOk : kExitFailed;
+    parsed.exit_status = leave_parsing(app, error);
   }
   return parsed;
 }

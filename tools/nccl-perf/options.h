@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "common/output.h"
 #include "nccl-perf/collective.h"
 
 namespace verbena::tools::nccl {
@@ -17,6 +18,7 @@ struct Options {
   uint64_t iterations = 20;
   uint64_t warmup = 5;
   bool verify = true;
+  double soak_s = 0;   // 0: the timed iterations once
   std::string unpack;  // "", "0", "1" or "both"
   std::string threshold;
   std::string protocol;
@@ -24,9 +26,12 @@ struct Options {
   int rails = 0;  // 0: as the environment says
   bool join_rails = false;
   bool graph = false;
-  std::vector<std::string> compare;
+  std::vector<std::string> against;  // what runs besides, in turn
+  int rounds = 1;
+  std::string calibrate;  // the tuning file to write
+  double budget_s = 600;
   double timeout_s = 60;
-  std::string json_file;
+  OutputOptions output;
   std::string out_file;
   std::string log_folder;  // empty: a temporary one, kept only when a run fails
   bool verbose = false;
@@ -34,6 +39,8 @@ struct Options {
   int child_rank = -1;
   int child_ranks = 0;
   std::string child_nccl;
+  std::vector<std::string> child_operations;  // of the variant, if it has its own
+  uint64_t child_end_bytes = 0;
   std::string probe_nccl;
 };
 

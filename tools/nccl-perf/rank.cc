@@ -74,11 +74,13 @@ void Rank::run_operations(Measurement& measurement) {
     for (const uint64_t size_bytes : options_.sizes_bytes) {
       enter(std::string(describe_operation(operation)) + " " + format_size(size_bytes));
       const Measured measured = measurement.measure(operation, size_bytes);
-      report({{"row",
-               {{"operation", describe_operation(operation)},
-                {"requested_bytes", size_bytes},
-                {"time_us", measured.time_us},
-                {"wrong", measured.wrong_elements}}}});
+      nlohmann::json row{{"operation", describe_operation(operation)},
+                         {"requested_bytes", size_bytes},
+                         {"time_us", measured.time_us},
+                         {"p99_us", measured.p99_us},
+                         {"wrong", measured.wrong_elements}};
+      if (!measured.soak.is_empty()) row["soak"] = describe(measured.soak);
+      report({{"row", std::move(row)}});
     }
   }
 }

@@ -2,7 +2,6 @@
 
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <set>
 
 #include "common/error.h"
@@ -39,7 +38,7 @@ Report::~Report() {
 
 void Report::print(const std::string& text) {
   for (std::FILE* const stream : {stdout, out_}) {
-    if (stream == nullptr) continue;
+    if (stream == nullptr || (stream == stdout && options_.output.takes_stdout())) continue;
     std::fputs(text.c_str(), stream);
     std::fflush(stream);
   }
@@ -56,18 +55,26 @@ void Report::begin_variant(const Variant& variant, const std::vector<std::string
   variant_ = variant.name;
   operation_.clear();
   if (first_variant_.empty()) first_variant_ = variant_;
-  document_["variants"].push_back(
-      {{"name", variant_}, {"environment", settings}, {"rows", nlohmann::json::array()}});
-  print("#\n# === " + variant_ + (options_.graph ? ", replayed from a CUDA graph" : "") + " ===\n");
+  document_["variants"].push_back({{"name", variant_},
+                                   {"round", round_ + 1},
+                                   {"environment", settings},
+                                   {"rows", nlohmann::json::array()}});
+  const std::string round = options_.rounds > 1 ? ", round " + std::to_string(round_ + 1) : "";
+  print("#\n# === " + variant_ + (options_.graph ? ", replayed from a CUDA graph" : "") + round + " ===\n");
   if (!options_.verbose) return;
   for (const std::string& setting : settings) print("#   " + setting + "\n");
 }
 
+bool Report::shows_ratio() const {
+  return options_.rounds == 1 && variant_ != first_variant_;
+}
+
 Table Report::make_table() const {
-  std::vector<Column> columns = {{"size", "B", 12},    {"count", "elements", 12}, {"type", "", 8},
-                                 {"redop", "", 7},     {"root", "", 6},           {"time", "us", 10},
-                                 {"algbw", "GB/s", 8}, {"busbw", "GB/s", 8},      {"#wrong", "", 8}};
-  if (variant_ != first_variant_) columns.push_back({"ratio", first_variant_ + "/this", 16});
+  std::vector<Column> columns = {{"size", "B", 12}, {"count", "elements", 12}, {"type", "", 8},
+                                 {"redop", "", 7},  {"root", "", 6},           {"time", "us", 10},
+                                 {"p99", "us", 10}, {"algbw", "GB/s", 8},      {"busbw", "GB/s", 8},
+                                 {"#wrong", "", 8}};
+  if (shows_ratio()) columns.push_back({"ratio", first_variant_ + "/this", 16});
   return {columns, Table::Format::kText};
 }
 
@@ -82,16 +89,19 @@ void Report::add_row(const Row& row) {
                                     reduces(operation) ? "sum" : "none",
                                     operation == Operation::kBroadcast ? "0" : "-1",
                                     format_figure(row.time_us),
+                                    format_figure(row.p99_us),
                                     format_figure(algorithm_gbps),
                                     format_figure(bus_gbps),
                                     options_.verify ? std::to_string(row.wrong) : "N/A"};
-  nlohmann::json figures{
-      {"operation", row.operation}, {"size_bytes", shape.size_bytes}, {"count", shape.count},
-      {"time_us", row.time_us},     {"algbw_gbps", algorithm_gbps},   {"busbw_gbps", bus_gbps},
-      {"wrong", row.wrong}};
-  if (variant_ == first_variant_) {
-    first_times_us_[make_key(row)] = row.time_us;
-  } else if (const auto first = first_times_us_.find(make_key(row)); first != first_times_us_.end()) {
+  nlohmann::json figures{{"operation", row.operation}, {"size_bytes", shape.size_bytes},
+                         {"count", shape.count},       {"time_us", row.time_us},
+                         {"p99_us", row.p99_us},       {"algbw_gbps", algorithm_gbps},
+                         {"busbw_gbps", bus_gbps},     {"wrong", row.wrong}};
+  result_tables_.add(variant_, row);
+  comparison_.add(variant_, row);
+  if (variant_ == first_variant_) first_times_us_[make_key(row)] = row.time_us;
+  if (const auto first = first_times_us_.find(make_key(row));
+      shows_ratio() && first != first_times_us_.end()) {
     // Of bandwidths, hence of times the other way round: above 1 the first variant is the faster one.
     const double ratio = row.time_us / first->second;
     cells.push_back(format_figure(ratio));
@@ -103,6 +113,10 @@ void Report::add_row(const Row& row) {
     print("#\n# " + operation_ + "\n" + table.format_header());
   }
   print(table.format_row(cells));
+  if (!row.soak.is_empty()) {
+    print(format(row.soak));
+    figures["soak"] = describe(row.soak);
+  }
   wrong_elements_ += row.wrong;
   document_["variants"].back()["rows"].push_back(std::move(figures));
 }
@@ -116,8 +130,10 @@ void Report::print_network(const std::vector<NcclLog>& logs) {
   for (const NcclLog& log : logs) unpack = unpack && log.unpack_accepted;
   print("# NCCL assigned: " + assigned + "; using network: " + network + "; external plugin loaded: " +
         loaded + "; first route: " + route + "; UNPACK " + (unpack ? "accepted" : "not used") + "\n");
-  document_["variants"].back()["network"] = {
-      {"assigned", assigned}, {"network", network}, {"loaded", loaded}, {"route", route}, {"unpack", unpack}};
+  const std::string tuner = join_distinct(logs, &NcclLog::tuner);
+  print("# tuner: " + tuner + "\n");
+  document_["variants"].back()["network"] = {{"assigned", assigned}, {"network", network}, {"loaded", loaded},
+                                             {"route", route},       {"unpack", unpack},   {"tuner", tuner}};
 }
 
 void Report::end_variant(const std::vector<NcclLog>& logs, const std::vector<std::string>& gpu_names,
@@ -138,12 +154,33 @@ void Report::end_variant(const std::vector<NcclLog>& logs, const std::vector<std
 }
 
 void Report::finish() {
+  if (options_.rounds > 1) {
+    print("#\n# === medians of " + std::to_string(options_.rounds) + " rounds ===\n" +
+          comparison_.format(ranks_));
+    document_["comparison"] = comparison_.describe();
+  }
   print("# " + std::to_string(wrong_elements_) + " wrong elements\n");
-  if (options_.json_file.empty()) return;
-  document_["wrong"] = wrong_elements_;
-  std::ofstream file(options_.json_file);
-  file << document_.dump(2) << '\n';
-  if (!file.flush()) throw ToolError("cannot write " + options_.json_file);
+}
+
+void Report::fill(Result& result) const {
+  const nlohmann::json& nccl = document_.at("nccl");
+  result.setup["NCCL"] =
+      nccl.at("version").get<std::string>() + " from " + nccl.at("path").get<std::string>();
+  result.setup["ranks"] = std::to_string(ranks_) + ", one GPU and one node each";
+  result.setup["time"] =
+      "median of " + std::to_string(options_.iterations) + " iterations, the slowest rank's";
+  std::set<std::string> gpus, failed;
+  for (const nlohmann::json& variant : document_.at("variants")) {
+    if (!variant.contains("gpus")) continue;
+    for (const nlohmann::json& gpu : variant["gpus"]) gpus.insert(gpu.get<std::string>());
+    if (variant["status"] != 0) failed.insert(variant["name"].get<std::string>());
+    result.setup["network, " + variant["name"].get<std::string>()] = variant["network"]["network"];
+  }
+  for (const std::string& gpu : gpus) result.setup["GPU"] = gpu;
+  result.status = !failed.empty() ? "failed" : wrong_elements_ != 0 ? "wrong data" : "ok";
+  result.tables = result_tables_.list(ranks_);
+  result.details = document_;
+  result.details["wrong"] = wrong_elements_;
 }
 
 }  // namespace verbena::tools::nccl

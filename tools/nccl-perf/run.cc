@@ -32,10 +32,13 @@ Run::Run(const Options& options, const Variant& variant, int ranks, const std::s
     : options_(options),
       ranks_(ranks),
       log_folder_(log_folder),
+      variant_arguments_(variant.arguments),
       file_prefix_(make_file_prefix(variant.name)),
       environment_(make_environment(options, variant)),
       states_(static_cast<size_t>(ranks)),
-      gpu_names_(static_cast<size_t>(ranks)) {}
+      gpu_names_(static_cast<size_t>(ranks)),
+      variant_name_(variant.name),
+      progress_(options.operations.size() * options.sizes_bytes.size()) {}
 
 std::string Run::log_file(int rank) const {
   return log_folder_ + "/" + file_prefix_ + ".rank" + std::to_string(rank) + ".log";
@@ -56,6 +59,7 @@ void Run::start(const NcclCandidate& nccl, int argc, const char* const* argv) {
     ChildCommand command;
     command.executable = find_self_executable().string();
     command.arguments.assign(argv + 1, argv + argc);
+    command.arguments.insert(command.arguments.end(), variant_arguments_.begin(), variant_arguments_.end());
     command.arguments.push_back("--child-rank=" + std::to_string(rank));
     command.arguments.push_back("--child-ranks=" + std::to_string(ranks_));
     command.arguments.push_back("--child-nccl=" + nccl.path);
@@ -65,21 +69,25 @@ void Run::start(const NcclCandidate& nccl, int argc, const char* const* argv) {
   }
 }
 
+int64_t Run::find_deadline_ns() const {
+  return deadline_after_s(options_.timeout_s + options_.soak_s + kGraceS);
+}
+
 int Run::execute(const NcclCandidate& nccl, int argc, const char* const* argv, const OnRow& on_row) {
   start(nccl, argc, argv);
-  int64_t deadline_ns = deadline_after_s(options_.timeout_s + kGraceS);
+  int64_t deadline_ns = find_deadline_ns();
   for (;;) {
     const ChildEvent event = group_.wait_event(deadline_ns);
     progressed_ = false;
     if (const auto status = handle_event(event, on_row)) return *status;
-    if (progressed_) deadline_ns = deadline_after_s(options_.timeout_s + kGraceS);
+    if (progressed_) deadline_ns = find_deadline_ns();
   }
 }
 
 std::optional<int> Run::handle_event(const ChildEvent& event, const OnRow& on_row) {
   switch (event.kind) {
     case ChildEvent::Kind::kTimeout:
-      return fail("no progress in " + format_seconds(options_.timeout_s + kGraceS), true);
+      return fail("no progress in " + format_seconds(options_.timeout_s + options_.soak_s + kGraceS), true);
     case ChildEvent::Kind::kLine:
       handle_line(event.child, nlohmann::json::parse(event.line), on_row);
       if (states_[event.child].error.empty()) return std::nullopt;
@@ -95,6 +103,7 @@ std::optional<int> Run::handle_event(const ChildEvent& event, const OnRow& on_ro
   for (size_t rank = 0; rank < states_.size(); ++rank) {
     if (!group_.has_exited(rank)) return std::nullopt;
   }
+  progress_.clear();
   return kExitOk;
 }
 
@@ -103,6 +112,7 @@ void Run::handle_line(size_t rank, const nlohmann::json& line, const OnRow& on_r
   if (line.contains("phase")) {
     state.phase = line["phase"].get<std::string>();
     progressed_ = true;
+    progress_.show(rows_, variant_name_ + ": " + state.phase);
   }
   if (line.contains("gpu")) gpu_names_[rank] = line["gpu"].get<std::string>();
   if (line.contains("id")) {
@@ -125,8 +135,13 @@ void Run::add_row(const nlohmann::json& row, const OnRow& on_row) {
   joined.operation = operation;
   joined.requested_bytes = requested_bytes;
   joined.time_us = std::max(joined.time_us, row["time_us"].get<double>());
+  joined.p99_us = std::max(joined.p99_us, row["p99_us"].get<double>());
   joined.wrong += row["wrong"].get<uint64_t>();
-  if (++heard == ranks_) on_row(joined);
+  if (row.contains("soak")) merge(joined.soak, parse_soak(row["soak"]));
+  if (++heard != ranks_) return;
+  ++rows_;
+  progress_.clear();
+  on_row(joined);
 }
 
 void Run::collect_last_words() {
@@ -141,6 +156,7 @@ void Run::collect_last_words() {
 }
 
 int Run::fail(const std::string& why, bool hung) {
+  progress_.clear();
   std::fflush(stdout);
   std::fprintf(stderr, "nccl-perf: %s\n", why.c_str());
   for (size_t rank = 0; rank < states_.size(); ++rank) {

@@ -7,18 +7,22 @@
 #include <vector>
 
 #include "common/child_group.h"
+#include "common/progress.h"
 #include "nccl-perf/nccl_search.h"
 #include "nccl-perf/options.h"
+#include "nccl-perf/soak.h"
 #include "nccl-perf/variant.h"
 
 namespace verbena::tools::nccl {
 
-// One size of one operation over all ranks: the slowest rank's time, everybody's wrong elements.
+// One size of one operation over all ranks: the slowest rank's median and p99, everybody's wrong elements.
 struct Row {
   std::string operation;
   uint64_t requested_bytes = 0;
   double time_us = 0;
   uint64_t wrong = 0;
+  double p99_us = 0;
+  Soak soak = {};  // of all ranks
 };
 
 // The processes of one variant, from start to the last exit.
@@ -42,6 +46,8 @@ class Run {
     bool done = false;
   };
 
+  // By then the next phase has begun.
+  int64_t find_deadline_ns() const;
   void start(const NcclCandidate& nccl, int argc, const char* const* argv);
   void place_rails(Environment& environment, int rank) const;
   std::optional<int> handle_event(const ChildEvent& event, const OnRow& on_row);
@@ -53,6 +59,7 @@ class Run {
   const Options& options_;
   int ranks_;
   std::string log_folder_;
+  std::vector<std::string> variant_arguments_;
   std::string file_prefix_;
   Environment environment_;
   ChildGroup group_;
@@ -61,6 +68,9 @@ class Run {
   std::map<std::string, std::pair<int, Row>> partial_rows_;  // by operation and size: ranks heard, joined row
   bool hung_ = false;
   bool progressed_ = false;
+  std::string variant_name_;
+  uint64_t rows_ = 0;  // that all ranks have told
+  Progress progress_;
 };
 
 }  // namespace verbena::tools::nccl

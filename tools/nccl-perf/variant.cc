@@ -44,6 +44,19 @@ void set_transport(Environment& environment, const Options& options, const Varia
 
 }  // namespace
 
+bool is_network_of(const Variant& variant, const std::string& network) {
+  if (network.empty()) return true;
+  switch (variant.transport) {
+    case Variant::Transport::kSocket:
+      return network == "Socket";
+    case Variant::Transport::kIb:
+      return network == "IB";
+    case Variant::Transport::kPlugin:
+      break;
+  }
+  return network != "Socket" && network != "IB";
+}
+
 std::vector<Variant> list_variants(const Options& options) {
   std::vector<Variant> variants;
   if (options.unpack == "both") {
@@ -52,7 +65,7 @@ std::vector<Variant> list_variants(const Options& options) {
   } else {
     variants.push_back(make_plugin_variant(options.unpack));
   }
-  for (const std::string& name : options.compare) {
+  for (const std::string& name : options.against) {
     if (name == "socket") variants.push_back({"socket", Variant::Transport::kSocket, ""});
     if (name == "ib") variants.push_back({"ib", Variant::Transport::kIb, ""});
     if (name.starts_with("unpack")) variants.push_back(make_plugin_variant(name.substr(6)));
@@ -64,9 +77,13 @@ Environment make_environment(const Options& options, const Variant& variant) {
   Environment environment = Environment::copy_own();
   if (!options.protocol.empty()) environment.set("NCCL_PROTO", options.protocol);
   if (!options.algorithm.empty()) environment.set("NCCL_ALGO", options.algorithm);
-  if (!options.threshold.empty()) environment.set("VERBENA_UNPACK_THRESHOLD", options.threshold);
+  if (!options.threshold.empty()) {
+    environment.set("VERBENA_UNPACK_THRESHOLD", options.threshold);
+    environment.set_default("VERBENA_UNPACK", "1");  // without it no threshold counts
+  }
   if (options.rails > 0) environment.set("SOFTVERBS_DEVICES", std::to_string(options.rails));
   if (!variant.unpack.empty()) environment.set("VERBENA_UNPACK", variant.unpack);
+  for (const auto& [name, value] : variant.settings) environment.set(name, value);
   set_transport(environment, options, variant);
   // The devices are on no PCI bus; the topology file says that they are ports of one card all the same.
   if (options.join_rails) environment.set_default("VERBENA_MERGE_NICS", "1");

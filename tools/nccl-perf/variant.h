@@ -1,5 +1,6 @@
 #pragma once
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/environment.h"
@@ -12,10 +13,16 @@ struct Variant {
   enum class Transport { kPlugin, kSocket, kIb };
   std::string name;
   Transport transport = Transport::kPlugin;
-  std::string unpack;  // "", "0" or "1"
+  std::string unpack;                                              // "", "0" or "1"
+  std::vector<std::pair<std::string, std::string>> settings = {};  // what it is about besides
+  std::vector<std::string> arguments = {};                         // for its processes
 };
 
-// What --unpack and --compare ask for; the first is what the others are compared with.
+// Whether NCCL's word for the network it used ("Using network ...") is what the variant is about: a plugin
+// that cannot be loaded leaves NCCL with its own transports. Nothing in the log says nothing.
+bool is_network_of(const Variant& variant, const std::string& network);
+
+// What --unpack and --against ask for; the first is what the others are compared with.
 std::vector<Variant> list_variants(const Options& options);
 
 // The environment of a variant's processes. Settings of the user win over the defaults that make one host

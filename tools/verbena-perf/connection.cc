@@ -21,6 +21,7 @@ int choose_device(NetPlugin& plugin, const Options& options) {
                       std::to_string(device_count) + " devices");
     }
     std::vector<int> members;
+    members.reserve(static_cast<size_t>(options.rails));
     for (int index = 0; index < options.rails; ++index) members.push_back(index);
     const int device = plugin.make_virtual_device(members);
     if (plugin.count_devices() != device + 1) {

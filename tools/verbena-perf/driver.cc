@@ -13,9 +13,12 @@
 #include "common/clock.h"
 #include "common/environment.h"
 #include "common/error.h"
+#include "common/progress.h"
 #include "common/self_path.h"
+#include "verbena-perf/comparison.h"
 #include "verbena-perf/meeting.h"
 #include "verbena-perf/report.h"
+#include "verbena-perf/verbs_choice.h"
 
 namespace verbena::tools::perf {
 namespace {
@@ -26,6 +29,7 @@ constexpr const char* kHostRoles[kWorkers] = {"the client's worker", "the server
 // The workers' own deadlines come first: they know better what did not happen.
 constexpr double kGraceS = 3;
 constexpr double kRelayTimeoutS = 10;
+constexpr double kNextRunWaitS = 60;
 
 Environment make_environment(const Options& options) {
   Environment environment = Environment::copy_own();
@@ -33,8 +37,12 @@ Environment make_environment(const Options& options) {
   environment.set("CUDA_VISIBLE_DEVICES", "");
   if (options.unpack >= 0) environment.set("VERBENA_UNPACK", std::to_string(options.unpack));
   if (options.rails > 1) environment.set_default("VERBENA_MERGE_NICS", "1");
-  if (!options.threshold.empty()) environment.set("VERBENA_UNPACK_THRESHOLD", options.threshold);
+  if (!options.threshold.empty()) {
+    environment.set("VERBENA_UNPACK_THRESHOLD", options.threshold);
+    environment.set_default("VERBENA_UNPACK", "1");  // without it no threshold counts
+  }
   if (options.rails > 1) environment.set_default("SOFTVERBS_DEVICES", std::to_string(options.rails));
+  if (options.transport == Transport::kNcclIb) choose_same_verbs(environment, options.plugin);
   return environment;
 }
 
@@ -42,8 +50,11 @@ Environment make_environment(const Options& options) {
 // on all its lines. So both drivers see the same run, report it, and leave with the same status.
 class Driver {
  public:
-  explicit Driver(const Options& options)
-      : options_(options), report_(options), roles_(options.has_two_hosts() ? kHostRoles : kRoles) {}
+  Driver(const Options& options, Report& report)
+      : options_(options),
+        report_(report),
+        roles_(options.has_two_hosts() ? kHostRoles : kRoles),
+        progress_(options.sizes_bytes.size()) {}
 
   void start_both(int argc, const char* const* argv);
   void start_one(int argc, const char* const* argv, Meeting meeting);
@@ -54,13 +65,14 @@ class Driver {
   // A status to leave with, once there is one.
   std::optional<int> handle_event(const ChildEvent& event);
   void handle_line(const ChildEvent& event);
+  void show_progress(const std::string& phase);
   void relay(size_t worker, const std::string& line);
   void collect_last_words();
   int fail(const std::string& why);
   std::string describe(size_t worker) const;
 
   const Options& options_;
-  Report report_;
+  Report& report_;
   const char* const* roles_;
   ChildGroup workers_;
   std::array<std::string, kWorkers> phases_{"start", "start"};
@@ -68,6 +80,7 @@ class Driver {
   std::array<bool, kWorkers> done_{};    // has closed everything
   std::array<bool, kWorkers> exited_{};  // and left with status 0
   bool progressed_ = false;
+  Progress progress_;
 };
 
 void Driver::start_worker(size_t worker, int argc, const char* const* argv, int partner_descriptor) {
@@ -79,6 +92,8 @@ void Driver::start_worker(size_t worker, int argc, const char* const* argv, int 
     command.arguments.insert(command.arguments.end(), options_.workload_arguments.begin(),
                              options_.workload_arguments.end());
   }
+  command.arguments.insert(command.arguments.end(), options_.run_arguments.begin(),
+                           options_.run_arguments.end());
   command.arguments.push_back("--child=" + std::to_string(worker));
   command.partner_descriptor = partner_descriptor;
   if (options_.verbose) {
@@ -152,12 +167,24 @@ void Driver::handle_line(const ChildEvent& event) {
   if (line.contains("phase")) {
     phases_[worker] = line["phase"].get<std::string>();
     progressed_ = true;
+    show_progress(phases_[worker]);
+    return;
   }
+  progress_.clear();  // what follows may print
   if (line.contains("device")) report_.add_device(line["device"]);
   if (line.contains("row")) report_.add_row(line["row"]);
   if (line.contains("error")) errors_[worker] = line["error"].get<std::string>();
   if (line.contains("done")) done_[worker] = true;
   if (line.contains("exited")) exited_[worker] = true;
+}
+
+void Driver::show_progress(const std::string& phase) {
+  std::string text = phase;
+  if (options_.against) {
+    text = "run " + std::to_string(options_.run + 1) + " of " + std::to_string(options_.count_runs()) + ", " +
+           describe_transport(options_.transport) + ": " + phase;
+  }
+  progress_.show(report_.rows().size(), text);
 }
 
 // What this host's worker says goes to the other host's driver too. One that is gone shows by its own end.
@@ -193,24 +220,83 @@ int Driver::fail(const std::string& why) {
     if (errors_[worker].empty()) relay(worker, nlohmann::json{{"error", "given up: " + line}}.dump());
   }
   workers_.kill_all();
+  progress_.clear();
   std::fflush(stdout);
   std::fprintf(stderr, "verbena-perf: %s\n", line.c_str());
   return kExitFailed;
 }
 
+// What a run, or all runs against another transport, gave: to whom the options say.
+int deliver(Result& result, const Options& options, const Report& last, const Comparison& comparison,
+            int status) {
+  result.status = last.wrong_bytes() == 0 ? "ok" : "wrong data";
+  if (options.against) {
+    comparison.print(options);
+    comparison.fill(result, options);
+  } else {
+    last.fill(result);
+  }
+  return deliver_result(result, options.output, status);
+}
+
+// Whether figures came out of it.
+bool is_complete(const Report& report, int status) {
+  return status == kExitOk || report.wrong_bytes() != 0;
+}
+
+int run_all(const Options& options, int argc, const char* const* argv) {
+  Comparison comparison;
+  Result result = begin_result("verbena-perf", argc, argv);
+  int status = kExitOk;
+  for (unsigned run = 0;; ++run) {
+    const Options run_options = make_run_options(options, run);
+    Report report(run_options);
+    status = run_once(run_options, report, argc, argv);
+    comparison.add_run(run_options.transport, report);
+    if (!is_complete(report, status)) return status;
+    if (status == kExitOk && run + 1 < options.count_runs()) continue;
+    return deliver(result, run_options, report, comparison, status);
+  }
+}
+
+// The client says with its first run how many there will be.
+int serve(const Options& options, int argc, const char* const* argv) {
+  Comparison comparison;
+  Result result = begin_result("verbena-perf", argc, argv);
+  std::optional<TcpListener> listener(std::in_place, options.port);
+  std::fprintf(stderr, "# waiting for a client at port %d\n", listener->port());
+  for (unsigned run = 0;; ++run) {
+    Options run_options = options;
+    run_options.run = run;
+    if (run > 0) run_options.wait_s = kNextRunWaitS;
+    Meeting meeting = await_client(*listener, run_options);
+    const bool is_last = run + 1 == run_options.count_runs();
+    if (is_last) listener.reset();
+    Report report(run_options);
+    Driver driver(run_options, report);
+    driver.start_one(argc, argv, std::move(meeting));
+    const int status = driver.run();
+    comparison.add_run(run_options.transport, report);
+    if (!is_complete(report, status)) return status;
+    if (is_last || status != kExitOk) return deliver(result, run_options, report, comparison, status);
+  }
+}
+
 }  // namespace
 
-int run_driver(Options options, int argc, const char* const* argv) {
+int run_once(const Options& options, Report& report, int argc, const char* const* argv) {
+  Driver driver(options, report);
+  if (options.client.empty()) {
+    driver.start_both(argc, argv);
+  } else {
+    driver.start_one(argc, argv, call_server(options));
+  }
+  return driver.run();
+}
+
+int run_driver(const Options& options, int argc, const char* const* argv) {
   try {
-    if (!options.has_two_hosts()) {
-      Driver driver(options);
-      driver.start_both(argc, argv);
-      return driver.run();
-    }
-    Meeting meeting = options.server ? await_client(options) : call_server(options);
-    Driver driver(options);
-    driver.start_one(argc, argv, std::move(meeting));
-    return driver.run();
+    return options.server ? serve(options, argc, argv) : run_all(options, argc, argv);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "verbena-perf: %s\n", error.what());
     return kExitFailed;

@@ -6,6 +6,7 @@
 
 #include "common/clock.h"
 #include "common/error.h"
+#include "common/release.h"
 
 namespace verbena::tools::perf {
 namespace {
@@ -16,7 +17,7 @@ constexpr double kAnswerTimeoutS = 10;
 constexpr const char* kTool = "verbena-perf";
 
 nlohmann::json make_greeting() {
-  return {{"tool", kTool}, {"protocol", kProtocolVersion}, {"release", VERBENA_RELEASE}};
+  return {{"tool", kTool}, {"protocol", kProtocolVersion}, {"release", release()}};
 }
 
 std::string describe_release(const nlohmann::json& greeting) {
@@ -32,7 +33,7 @@ void send_greeting(TcpConnection& connection, const nlohmann::json& greeting) {
 // Discarded when the other side says nothing that this tool would say.
 nlohmann::json receive_greeting(TcpConnection& connection) {
   const auto received = connection.channel.receive_line(deadline_after_s(kAnswerTimeoutS));
-  const nlohmann::json nothing(nlohmann::json::value_t::discarded);
+  nlohmann::json nothing(nlohmann::json::value_t::discarded);
   if (received.status != LineChannel::Status::kLine) return nothing;
   nlohmann::json greeting = nlohmann::json::parse(received.line, nullptr, false);
   const bool is_ours = greeting.is_object() && greeting.value("tool", nlohmann::json()) == kTool;
@@ -57,11 +58,13 @@ void admit(TcpConnection& connection, const nlohmann::json& greeting, Options& o
     refuse(connection, "the client is release " + describe_release(greeting) + ", the server " +
                            describe_release(make_greeting()) + "; use one release on both hosts");
   }
+  const unsigned expected_run = options.run;
   try {
     adopt_workload(options, greeting.at("workload").get<std::vector<std::string>>());
   } catch (const std::exception& error) {
     refuse(connection, error.what());
   }
+  if (options.run != expected_run) refuse(connection, "the server is in the middle of a comparison");
 }
 
 class Reception {
@@ -86,9 +89,7 @@ class Reception {
 
 }  // namespace
 
-Meeting await_client(Options& options) {
-  TcpListener listener(options.port);
-  std::fprintf(stderr, "# waiting for a client at port %d\n", listener.port());
+Meeting await_client(TcpListener& listener, Options& options) {
   nlohmann::json greeting;
   TcpConnection drivers = Reception(listener, deadline_after_s(options.wait_s)).receive("a client", greeting);
   admit(drivers, greeting, options);

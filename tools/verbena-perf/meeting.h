@@ -15,9 +15,9 @@ struct Meeting {
   TcpConnection workers;
 };
 
-// Waits for one client and adopts its workload. Callers that are no verbena-perf are turned away.
-// Throws ToolError, having told the client too where there is one.
-Meeting await_client(Options& options);
+// Waits for one client and adopts its workload, which must be of the run that `options` names. Callers that
+// are no verbena-perf are turned away. Throws ToolError, having told the client too where there is one.
+Meeting await_client(TcpListener& listener, Options& options);
 
 Meeting call_server(const Options& options);
 

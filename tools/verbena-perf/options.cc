@@ -4,6 +4,7 @@
 #include <map>
 
 #include "common/error.h"
+#include "common/option_style.h"
 #include "common/self_path.h"
 #include "common/size.h"
 
@@ -12,25 +13,29 @@ namespace {
 
 constexpr const char* kWorkloadGroup = "What is measured (a server takes these from its client)";
 constexpr const char* kHostGroup = "Two hosts";
+constexpr const char* kVerbena = "verbena";
+constexpr const char* kNcclIb = "nccl-ib";
+constexpr const char* kAgainst = "--against";
+constexpr const char* kIb = "ib";
+constexpr unsigned kComparedRepeats = 5;
 constexpr double kServerWaitS = 600;
 constexpr double kClientWaitS = 10;
 
 struct RawWorkload {
-  std::string sizes = "8:64M";
-  std::string size;
-  uint64_t factor = 2;
+  SizeOptions sizes;
   std::string mode = "both";
   std::string protocol = "simple";
+  std::string transport = kVerbena;
+  std::string against;
 };
 
 void add_shape_options(CLI::App& app, Workload& workload, RawWorkload& raw) {
-  app.add_option("--sizes", raw.sizes, "message sizes BEGIN:END, with k, m, g")->capture_default_str();
-  app.add_option("--size", raw.size, "one message size instead of a range");
-  app.add_option("--factor", raw.factor, "step between sizes")
-      ->check(CLI::Range(2, 1 << 20))
+  add_size_options(app, raw.sizes);
+  app.add_option("--iters,-n", workload.iterations, "timed messages a size and a pass (0: chosen by size)")
+      ->type_name("N");
+  app.add_option("--warmup,-w", workload.warmup, "messages before the timed ones")
+      ->type_name("N")
       ->capture_default_str();
-  app.add_option("--iters", workload.iterations, "timed messages a size (0: chosen by size)");
-  app.add_option("--warmup", workload.warmup, "messages before the timed ones")->capture_default_str();
   app.add_option("--window", workload.window, "messages outstanding at once")
       ->check(CLI::Range(1, 8))
       ->capture_default_str();
@@ -45,6 +50,25 @@ void add_shape_options(CLI::App& app, Workload& workload, RawWorkload& raw) {
       ->check(CLI::Range(0, 4096));
 }
 
+void add_transport_options(CLI::App& app, Workload& workload, RawWorkload& raw) {
+  app.add_option("--transport", raw.transport,
+                 "verbena: the plugin; nccl-ib: NCCL's own IB transport, see --nccl")
+      ->check(CLI::IsMember({kVerbena, kNcclIb}))
+      ->capture_default_str();
+  app.add_option(
+         kAgainst, raw.against,
+         "ib: the plugin and NCCL's own IB transport in turn, and how many times better the plugin is")
+      ->check(CLI::IsMember({kIb}));
+  app.add_option("--rounds", workload.rounds, "of --against: runs of each transport")
+      ->check(CLI::Range(1, 1000))
+      ->type_name("N")
+      ->capture_default_str();
+  app.add_option("--repeats,-r", workload.repeats, "timed passes a size and a run (1; with --against 5)")
+      ->check(CLI::Range(1, 1000))
+      ->type_name("N");
+  app.add_option("--run", workload.run)->group("");
+}
+
 void add_contract_options(CLI::App& app, Workload& workload, RawWorkload& raw) {
   app.add_option("--abi", workload.abi_version, "table version to drive")
       ->check(CLI::Range(7, 12))
@@ -52,7 +76,9 @@ void add_contract_options(CLI::App& app, Workload& workload, RawWorkload& raw) {
   app.add_option("--rails", workload.rails, "above 1: one virtual device over the first N devices")
       ->check(CLI::Range(1, 8));
   app.add_option("--unpack", workload.unpack, "0 or 1: sets VERBENA_UNPACK")->check(CLI::Range(0, 1));
-  app.add_option("--threshold", workload.threshold, "sets VERBENA_UNPACK_THRESHOLD (bytes, or unlimited)");
+  app.add_option(
+      "--threshold", workload.threshold,
+      "sets VERBENA_UNPACK_THRESHOLD (bytes, or unlimited), and VERBENA_UNPACK=1 unless it is set");
   app.add_option("--protocol", raw.protocol, "pose as NCCL's protocol")
       ->check(CLI::IsMember({"simple", "ll", "ll128"}))
       ->capture_default_str();
@@ -61,14 +87,13 @@ void add_contract_options(CLI::App& app, Workload& workload, RawWorkload& raw) {
   app.add_flag("--cuda-type", workload.cuda_type, "declare the (host) buffers as GPU memory");
   app.add_option("--verify", workload.verify, "0: skip the pass that checks every byte")
       ->capture_default_str();
-  app.add_option("--timeout", workload.timeout_s, "seconds any one step may take")
-      ->check(CLI::Range(0.1, 3600.0))
-      ->capture_default_str();
+  add_duration_option(app, "--timeout", workload.timeout_s, "any one step may take so long", 0.1, 3600);
 }
 
 void add_workload_options(CLI::App& app, Workload& workload, RawWorkload& raw) {
   app.option_defaults()->group(kWorkloadGroup);
   add_shape_options(app, workload, raw);
+  add_transport_options(app, workload, raw);
   add_contract_options(app, workload, raw);
 }
 
@@ -78,30 +103,30 @@ void add_host_options(CLI::App& app, Options& options) {
   app.add_option("--client", options.client, "host name or address of the server")->excludes(server);
   app.add_option("--port", options.port, "the server's TCP port (0: any, which it prints)")
       ->capture_default_str();
-  app.add_option("--wait", options.wait_s,
-                 "seconds to wait for the other host to turn up (server 600, client 10)")
-      ->check(CLI::Range(0.0, 86400.0));
-  app.add_option("--last-words", options.last_words_s,
-                 "seconds one side has to tell its own cause after the other has failed")
-      ->check(CLI::Range(0.0, 3600.0))
-      ->capture_default_str();
+  add_duration_option(app, "--wait", options.wait_s,
+                      "wait so long for the other host to turn up (server 10m, client 10s)", 0, 86400);
+  add_duration_option(app, "--last-words", options.last_words_s,
+                      "one side has so long to tell its own cause after the other has failed", 0, 3600);
 }
 
 void add_own_options(CLI::App& app, Options& options) {
-  app.option_defaults()->group("This process");
+  app.option_defaults()->group("With what");
   app.add_option("--plugin", options.plugin, "libnccl-net.so to load (default: ../lib beside this tool)");
+  app.add_option("--nccl", options.nccl,
+                 "libnccl.so.2 for --transport nccl-ib (its CUDA release does not matter)")
+      ->capture_default_str();
   app.add_option("--device", options.device, "device index")->check(CLI::NonNegativeNumber);
-  app.add_flag("--json", options.json, "print one JSON document");
-  app.add_flag("--csv", options.csv, "print comma-separated values");
+  app.add_option(
+      "--calibrate", options.calibrate,
+      "measure direct and staged messages, with --rails pieces too, and put what follows into this "
+      "tuning file");
   app.add_flag("--verbose,-v", options.verbose, "show the children's environment and the plugin's log");
   app.add_option("--child", options.child)->group("");
+  add_output_options(app, options.output);
 }
 
 void resolve(Workload& workload, const RawWorkload& raw) {
-  const std::string& sizes = raw.size.empty() ? raw.sizes : raw.size;
-  const auto range = parse_size_range(sizes);
-  if (!range) throw CLI::ValidationError("--sizes", "not a size or a range: " + sizes);
-  workload.sizes_bytes = list_sizes(*range, raw.factor);
+  workload.sizes_bytes = resolve_sizes(raw.sizes);
   if (!workload.threshold.empty() && workload.threshold != "unlimited") {
     const auto threshold = parse_threshold(workload.threshold);
     if (!threshold)
@@ -110,6 +135,9 @@ void resolve(Workload& workload, const RawWorkload& raw) {
   }
   workload.latency = raw.mode != "bandwidth";
   workload.bandwidth = raw.mode != "latency";
+  workload.against = !raw.against.empty();
+  if (workload.repeats == 0) workload.repeats = workload.against ? kComparedRepeats : 1;
+  if (raw.transport == kNcclIb) workload.transport = Transport::kNcclIb;
   if (raw.protocol == "ll") workload.protocol = Protocol::kLl;
   if (raw.protocol == "ll128") workload.protocol = Protocol::kLl128;
   if (workload.consume_lag >= workload.window) {
@@ -117,23 +145,42 @@ void resolve(Workload& workload, const RawWorkload& raw) {
   }
 }
 
-std::vector<std::string> list_workload_arguments(const CLI::App& app) {
+// Of the options that came first into the application, `count` of them.
+std::vector<std::string> list_workload_arguments(const CLI::App& app, size_t count) {
   std::vector<std::string> arguments;
-  for (const CLI::Option* option : app.get_options()) {
-    if (option->get_group() != kWorkloadGroup || option->count() == 0) continue;
-    arguments.push_back(option->get_name() + "=" + option->results().back());
+  std::vector<const CLI::Option*> options = app.get_options();
+  options.resize(count);
+  for (const CLI::Option* option : options) {
+    const bool is_workload = option != app.get_help_ptr() && option->count() != 0;
+    // Hidden ones have no get_name().
+    if (is_workload)
+      arguments.push_back("--" + option->get_lnames().front() + "=" + option->results().back());
   }
   return arguments;
 }
 
+// --compare took a transport's name before it took files.
+void adopt_old_spelling(Options& options, RawWorkload& raw) {
+  if (options.output.compare != kIb) return;
+  options.output.compare.clear();
+  raw.against = kIb;
+  options.workload_arguments.push_back(std::string(kAgainst) + "=" + kIb);
+}
+
 void settle_hosts(Options& options) {
   if (options.child >= 0) return;
+  if (options.against && options.transport != Transport::kVerbena) {
+    throw CLI::ValidationError("--transport", "--against runs both");
+  }
   if (options.server && !options.workload_arguments.empty()) {
     throw CLI::ValidationError(options.workload_arguments.front(), "belongs to the client, not to --server");
   }
   if (!options.client.empty() && options.port == 0) {
     throw CLI::ValidationError("--port", "a client needs the server's");
   }
+  if (!options.calibrate.empty() && options.output.wants_anything())
+    throw CLI::ValidationError("--calibrate",
+                               "writes the tuning file alone: leave out --json, --csv, --plot and --compare");
   if (options.wait_s < 0) options.wait_s = options.server ? kServerWaitS : kClientWaitS;
 }
 
@@ -145,18 +192,23 @@ ParsedOptions parse_options(int argc, const char* const* argv) {
   RawWorkload raw;
   CLI::App app(
       "Moves and verifies messages between two processes through a NCCL net plugin, without NCCL or a GPU.\n"
-      "Both run here, or one on each of two hosts: --server there, then --client HOST here.");
+      "Both run here, or one on each of two hosts: --server there, then --client HOST here.\n"
+      "verbena-perf report DIR -o FILE makes a page of stored results (--json).");
   add_workload_options(app, options, raw);
+  const size_t workload_count = app.get_options().size();
   add_host_options(app, options);
   add_own_options(app, options);
+  style_help(app, "verbena-perf");
   try {
     app.parse(argc, argv);
+    options.workload_arguments = list_workload_arguments(app, workload_count);
+    adopt_old_spelling(options, raw);
     resolve(options, raw);
-    options.workload_arguments = list_workload_arguments(app);
     settle_hosts(options);
+    if (options.child < 0) check_output_options(options.output);
     if (options.plugin.empty()) options.plugin = find_default_plugin().string();
   } catch (const CLI::ParseError& error) {
-    parsed.exit_status = app.exit(error) == 0 ? kExitOk : kExitFailed;
+    parsed.exit_status = leave_parsing(app, error);
   }
   return parsed;
 }
@@ -176,6 +228,20 @@ void adopt_workload(Options& options, const std::vector<std::string>& arguments)
   }
   static_cast<Workload&>(options) = workload;
   options.workload_arguments = arguments;
+}
+
+Options make_run_options(const Options& options, unsigned run) {
+  Options made = options;
+  if (!options.against) return made;
+  made.run = run;
+  // 0 1, 1 0, 0 1, ...: what drifts meanwhile touches both alike.
+  made.transport = (run % 4 == 0 || run % 4 == 3) ? Transport::kVerbena : Transport::kNcclIb;
+  made.run_arguments = {
+      std::string("--transport=") + (made.transport == Transport::kNcclIb ? kNcclIb : kVerbena),
+      "--run=" + std::to_string(run)};
+  made.workload_arguments.insert(made.workload_arguments.end(), made.run_arguments.begin(),
+                                 made.run_arguments.end());
+  return made;
 }
 
 const char* describe_protocol(Protocol protocol) {

@@ -49,6 +49,7 @@ class ReceiveSide {
   unsigned window_;
   unsigned consume_lag_;
   Protocol protocol_;
+  bool gives_hint_;
   bool verify_;
   UnpackDeviceHandle* unpack_;  // null: the plugin unpacks nothing on this connection
   uint64_t first_head_ = 0;

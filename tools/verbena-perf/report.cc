@@ -6,8 +6,8 @@ namespace verbena::tools::perf {
 namespace {
 
 std::vector<Column> list_columns() {
-  return {{"size", "B", 11},     {"path", "", 7},   {"iters", "", 6},      {"latency", "us", 9},
-          {"p99", "us", 9},      {"bw", "GB/s", 8}, {"staged", "msgs", 8}, {"direct", "msgs", 8},
+  return {{"size", "B", 11},     {"path", "", 7},   {"iters", "", 6},      {"lat med", "us", 9},
+          {"lat p99", "us", 9},  {"bw", "GB/s", 8}, {"staged", "msgs", 8}, {"direct", "msgs", 8},
           {"verified", "B", 12}, {"wrong", "B", 8}};
 }
 
@@ -35,20 +35,18 @@ void print_text(const std::string& text) {
 
 }  // namespace
 
-Report::Report(const Options& options)
-    : options_(options), table_(list_columns(), options.csv ? Table::Format::kCsv : Table::Format::kText) {}
+Report::Report(const Options& options) : options_(options), table_(list_columns(), Table::Format::kText) {}
 
 void Report::add_device(const nlohmann::json& device) {
   if (!device_.is_null()) return;
   device_ = device;
-  if (options_.json) return;
-  if (!options_.csv) {
-    std::printf("# plugin %s, table v%d, device %s, %d Mb/s, unpack %s, protocol %s, window %u\n",
-                device["plugin"].get<std::string>().c_str(), device["abi"].get<int>(),
-                device["name"].get<std::string>().c_str(), device["speed_mbps"].get<int>(),
-                device["unpack"].get<bool>() ? "on" : "off", describe_protocol(options_.protocol),
-                options_.window);
-  }
+  if (options_.output.takes_stdout() || options_.against) return;
+  std::printf(
+      "# plugin %s, table v%d, device %s, %d Mb/s, unpack %s, protocol %s, window %u\n"
+      "# lat: half a round trip of one message; bw: one way, --window messages at once, median of passes\n",
+      device["plugin"].get<std::string>().c_str(), device["abi"].get<int>(),
+      device["name"].get<std::string>().c_str(), device["speed_mbps"].get<int>(),
+      device["unpack"].get<bool>() ? "on" : "off", describe_protocol(options_.protocol), options_.window);
   print_text(table_.format_header());
 }
 
@@ -70,7 +68,7 @@ void Report::add_row(const nlohmann::json& row) {
   verified_bytes_ += joined["verified_bytes"].get<uint64_t>();
   staged_ += joined["staged"].get<uint64_t>();
   direct_ += joined["direct"].get<uint64_t>();
-  if (!options_.json) print_row(joined);
+  if (!options_.output.takes_stdout() && !options_.against) print_row(joined);
   rows_.push_back(std::move(joined));
 }
 
@@ -83,20 +81,18 @@ void Report::print_row(const nlohmann::json& row) {
 }
 
 void Report::finish() {
-  if (options_.json) {
-    const nlohmann::json document{{"device", device_},
-                                  {"protocol", describe_protocol(options_.protocol)},
-                                  {"window", options_.window},
-                                  {"rows", rows_},
-                                  {"verified_bytes", verified_bytes_},
-                                  {"wrong_bytes", wrong_bytes_}};
-    std::printf("%s\n", document.dump(2).c_str());
-  } else if (!options_.csv) {
-    std::printf("# %lu bytes verified, %lu wrong; %lu messages staged, %lu direct\n",
-                static_cast<unsigned long>(verified_bytes_), static_cast<unsigned long>(wrong_bytes_),
-                static_cast<unsigned long>(staged_), static_cast<unsigned long>(direct_));
-  }
+  if (options_.against || options_.output.takes_stdout()) return;
+  std::printf("# %lu bytes verified, %lu wrong; %lu messages staged, %lu direct\n",
+              static_cast<unsigned long>(verified_bytes_), static_cast<unsigned long>(wrong_bytes_),
+              static_cast<unsigned long>(staged_), static_cast<unsigned long>(direct_));
   std::fflush(stdout);
+}
+
+void Report::fill(Result& result) const {
+  result.setup = describe_setup(device_, options_);
+  ResultTable& table = result.tables.emplace_back(make_message_table());
+  add_message_rows(table, options_.transport, rows_);
+  result.details = {{"device", device_}, {"verified_bytes", verified_bytes_}, {"wrong_bytes", wrong_bytes_}};
 }
 
 }  // namespace verbena::tools::perf

@@ -4,12 +4,22 @@
 #include <optional>
 #include <vector>
 
+#include "common/result.h"
 #include "common/table.h"
 #include "verbena-perf/options.h"
 
 namespace verbena::tools::perf {
 
-// Joins the rows of the two workers and prints each size once both have sent theirs.
+const char* describe_transport(Transport transport);
+
+// The table of a stored result: a row a transport and a size, filled from rows as Report joins them.
+ResultTable make_message_table();
+void add_message_rows(ResultTable& table, Transport transport, const nlohmann::json& rows);
+// What is told of a device, one line each.
+nlohmann::json describe_setup(const nlohmann::json& device, const Options& options);
+
+// Joins the rows of the two workers and prints each size once both have sent theirs. Prints nothing of a
+// comparison, which is told as a whole.
 class Report {
  public:
   explicit Report(const Options& options);
@@ -17,7 +27,11 @@ class Report {
   void add_device(const nlohmann::json& device);
   void add_row(const nlohmann::json& row);
   void finish();
+  // What is stored of this run alone.
+  void fill(Result& result) const;
 
+  const nlohmann::json& device() const { return device_; }
+  const nlohmann::json& rows() const { return rows_; }
   uint64_t wrong_bytes() const { return wrong_bytes_; }
 
  private:

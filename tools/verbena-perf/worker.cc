@@ -4,10 +4,12 @@
 #include <cstdarg>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "common/child_group.h"
 #include "common/clock.h"
 #include "common/error.h"
+#include "common/nccl_ib.h"
 #include "common/samples.h"
 #include "common/size.h"
 #include "verbena-perf/connection.h"
@@ -37,8 +39,10 @@ void log_plugin_line(abi::LogLevel level, unsigned long, const char* file, int l
 
 uint64_t choose_count(const Options& options, uint64_t length_bytes) {
   if (options.iterations != 0) return options.iterations;
-  constexpr uint64_t kPassBytes = 512ULL << 20;
-  return std::clamp<uint64_t>(kPassBytes / std::max<uint64_t>(length_bytes, 1), 10, 1000);
+  // A comparison has many passes.
+  const uint64_t pass_bytes = (options.against ? 64ULL : 512ULL) << 20;
+  const uint64_t least = options.against ? 4 : 10;
+  return std::clamp<uint64_t>(pass_bytes / std::max<uint64_t>(length_bytes, 1), least, 1000);
 }
 
 MessageAttributes describe_messages(Protocol protocol) {
@@ -49,6 +53,12 @@ MessageAttributes describe_messages(Protocol protocol) {
                         : protocol == Protocol::kLl128 ? abi::kProtoLl128
                                                        : abi::kProtoSimple;
   return attributes;
+}
+
+std::unique_ptr<NetPlugin> load_nccl_ib(const std::string& path, std::string& release) {
+  const NcclIbLibrary library(path);
+  release = "NCCL " + library.release() + "'s own ";
+  return library.adapt();
 }
 
 class Worker {
@@ -66,6 +76,8 @@ class Worker {
   void run_all();
   void run_sizes(NetPlugin& plugin, Exchange& exchange, ReceiveSide& receive);
   nlohmann::json measure(Exchange& exchange, ReceiveSide& receive, uint64_t length_bytes);
+  void measure_latency(Exchange& exchange, uint64_t length_bytes, nlohmann::json& row);
+  void measure_bandwidth(Exchange& exchange, uint64_t length_bytes, nlohmann::json& row);
 
   const Options& options_;
   LineChannel control_;
@@ -84,9 +96,13 @@ int Worker::run() {
 }
 
 void Worker::run_all() {
-  enter("load " + options_.plugin);
-  const PluginLibrary library(options_.plugin);
-  const std::unique_ptr<NetPlugin> plugin = library.adapt(options_.abi_version);
+  const bool is_own = options_.transport == Transport::kVerbena;
+  enter("load " + (is_own ? options_.plugin : options_.nccl));
+  std::optional<PluginLibrary> library;
+  std::string name;
+  const std::unique_ptr<NetPlugin> plugin = is_own
+                                                ? library.emplace(options_.plugin).adapt(options_.abi_version)
+                                                : load_nccl_ib(options_.nccl, name);
   enter("init");
   plugin->init(log_plugin_line);
   enter("connect");
@@ -94,7 +110,7 @@ void Worker::run_all() {
   establish(*plugin, partner_, options_, connection);
   const DeviceProperties device = plugin->read_properties(connection.device);
   report({{"device",
-           {{"plugin", plugin->name()},
+           {{"plugin", name + plugin->name()},
             {"abi", plugin->version()},
             {"name", device.name},
             {"speed_mbps", device.speed_mbps},
@@ -120,27 +136,9 @@ void Worker::run_sizes(NetPlugin& plugin, Exchange& exchange, ReceiveSide& recei
 
 nlohmann::json Worker::measure(Exchange& exchange, ReceiveSide& receive, uint64_t length_bytes) {
   const uint64_t count = choose_count(options_, length_bytes);
-  const std::string size = format_size(length_bytes) + " B";
   nlohmann::json row{{"size", length_bytes}, {"count", count}};
-  if (options_.latency) {
-    enter("latency, warm-up, " + size);
-    exchange.run_latency(length_bytes, options_.verify ? std::max(count, options_.warmup) : options_.warmup,
-                         true);
-    enter("latency, timed, " + size);
-    const std::vector<double> samples_us = exchange.run_latency(length_bytes, count, false);
-    if (!samples_us.empty()) {
-      row["latency_us"] = compute_median(samples_us);
-      row["latency_p99_us"] = compute_percentile(samples_us, 99);
-    }
-  }
-  if (options_.bandwidth) {
-    enter("bandwidth, warm-up, " + size);
-    exchange.run_bandwidth(length_bytes, options_.verify ? std::max(count, options_.warmup) : options_.warmup,
-                           true);
-    enter("bandwidth, timed, " + size);
-    const double seconds = exchange.run_bandwidth(length_bytes, count, false);
-    if (seconds > 0) row["bandwidth_gbps"] = static_cast<double>(length_bytes * count) * 1e-9 / seconds;
-  }
+  if (options_.latency) measure_latency(exchange, length_bytes, row);
+  if (options_.bandwidth) measure_bandwidth(exchange, length_bytes, row);
   const ReceiveCounts counts = receive.take_counts();
   row["staged"] = counts.staged;
   row["direct"] = counts.direct;
@@ -148,6 +146,45 @@ nlohmann::json Worker::measure(Exchange& exchange, ReceiveSide& receive, uint64_
   row["verified_bytes"] = counts.verified_bytes;
   row["wrong_bytes"] = counts.wrong_bytes;
   return row;
+}
+
+void Worker::measure_latency(Exchange& exchange, uint64_t length_bytes, nlohmann::json& row) {
+  const std::string size = format_size(length_bytes) + " B";
+  const uint64_t count = row["count"];
+  enter("latency, warm-up, " + size);
+  exchange.run_latency(length_bytes, options_.verify ? std::max(count, options_.warmup) : options_.warmup,
+                       true);
+  enter("latency, timed, " + size);
+  std::vector<double> samples_us, medians_us;
+  for (unsigned pass = 0; pass < options_.repeats; ++pass) {
+    const std::vector<double> pass_us = exchange.run_latency(length_bytes, count, false);
+    if (pass_us.empty()) continue;
+    medians_us.push_back(compute_median(pass_us));
+    samples_us.insert(samples_us.end(), pass_us.begin(), pass_us.end());
+  }
+  if (samples_us.empty()) return;
+  row["latency_us"] = compute_median(samples_us);
+  row["latency_p99_us"] = compute_percentile(samples_us, 99);
+  row["latency_min_us"] = *std::min_element(samples_us.begin(), samples_us.end());
+  row["latency_passes_us"] = medians_us;
+}
+
+void Worker::measure_bandwidth(Exchange& exchange, uint64_t length_bytes, nlohmann::json& row) {
+  const std::string size = format_size(length_bytes) + " B";
+  const uint64_t count = row["count"];
+  enter("bandwidth, warm-up, " + size);
+  exchange.run_bandwidth(length_bytes, options_.verify ? std::max(count, options_.warmup) : options_.warmup,
+                         true);
+  enter("bandwidth, timed, " + size);
+  std::vector<double> passes_gbps;
+  for (unsigned pass = 0; pass < options_.repeats; ++pass) {
+    const double seconds = exchange.run_bandwidth(length_bytes, count, false);
+    if (seconds > 0) passes_gbps.push_back(static_cast<double>(length_bytes * count) * 1e-9 / seconds);
+  }
+  if (passes_gbps.empty()) return;
+  row["bandwidth_gbps"] = compute_median(passes_gbps);
+  row["bandwidth_min_gbps"] = *std::min_element(passes_gbps.begin(), passes_gbps.end());
+  row["bandwidth_passes_gbps"] = passes_gbps;
 }
 
 }  // namespace

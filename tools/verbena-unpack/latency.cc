@@ -61,6 +61,7 @@ void summarize_samples(const std::vector<LatencySample>& samples, LatencyFigure&
   figure.min_us = compute_percentile(by_cycles_us, 0);
   figure.median_us = compute_median(by_cycles_us);
   figure.p90_us = compute_percentile(by_cycles_us, 90);
+  figure.p99_us = compute_percentile(by_cycles_us, 99);
   figure.clock_median_us = compute_median(by_clock_us);
 }
 

@@ -19,7 +19,7 @@ struct LatencyFigure {
   BouncePlace bounce{};
   uint64_t message_bytes = 0;
   // On the GPU, from the count seen to the last byte stored.
-  double min_us = 0, median_us = 0, p90_us = 0;
+  double min_us = 0, median_us = 0, p90_us = 0, p99_us = 0;
   // The same by the GPU's nanosecond clock, whose steps may be long.
   double clock_median_us = 0;
   // On the host, from the count's store to the answer seen.

@@ -2,10 +2,10 @@
 #include <cstdlib>
 
 #include "common/error.h"
+#include "common/progress.h"
 #include "verbena-unpack/live_gpu.h"
 #include "verbena-unpack/nccl_source.h"
 #include "verbena-unpack/options.h"
-#include "verbena-unpack/picture.h"
 #include "verbena-unpack/report.h"
 
 namespace verbena::tools::unpack {
@@ -75,13 +75,18 @@ void run_cases(const Options& options, Gpu& gpu, KernelSet& kernels, Report& rep
   const auto multiprocessors = static_cast<uint32_t>(gpu.attribute(kCudaMultiprocessors));
   const std::vector<TestCase> cases =
       options.targets ? list_target_cases(multiprocessors) : list_cases(options.sweep);
-  for (const TestCase& test_case : cases) {
-    report.add_case(test_case, measure_case(gpu, kernels, workspace, test_case, movers, options.measure));
+  Progress progress(cases.size());
+  for (size_t index = 0; index < cases.size(); ++index) {
+    progress.show(index, cases[index].describe());
+    const std::vector<Figure> figures =
+        measure_case(gpu, kernels, workspace, cases[index], movers, options.measure);
+    progress.clear();
+    report.add_case(cases[index], figures);
   }
   if (options.measure_latency) measure_latencies(options, gpu, kernels, workspace, movers, report);
 }
 
-int measure_all(const Options& options) {
+int measure_all(const Options& options, int argc, const char* const* argv) {
   std::string why;
   const CudaDriver& driver = *load_cuda_driver(why);
   Gpu gpu(driver, options.gpu);
@@ -93,16 +98,17 @@ int measure_all(const Options& options) {
   }
   KernelSet kernels(gpu);
   if (!options.nccl_source.empty()) kernels.add_nccl(compile_nccl_kernel(options.nccl_source, major, minor));
-  Report report(options.measure.iterations != 0 && !options.is_live);
+  Result result = begin_result("verbena-unpack", argc, argv);
+  Report report(options.measure.iterations != 0 && !options.is_live, options.output.takes_stdout());
   report.begin(gpu.name(), gpu.attribute(kCudaMultiprocessors), gpu.attribute(kCudaL2Bytes));
   if (options.is_live) {
     receive_live(options, gpu, kernels, report);
   } else {
     run_cases(options, gpu, kernels, report);
   }
-  report.finish(options.json_file);
-  if (!options.svg_file.empty()) draw_picture(report.document(), options.svg_file);
-  return report.wrong_bytes() == 0 ? kExitOk : kExitWrongData;
+  report.finish();
+  report.fill(result);
+  return deliver_result(result, options.output, report.wrong_bytes() == 0 ? kExitOk : kExitWrongData);
 }
 
 int run_tool(int argc, char** argv) {
@@ -116,7 +122,7 @@ int run_tool(int argc, char** argv) {
       return kExitOk;
     }
     if (!has_device(options.gpu)) return kExitNoDevice;
-    return measure_all(options);
+    return measure_all(options, argc, argv);
   } catch (const HangError& error) {
     std::fprintf(stderr, "verbena-unpack: %s\n", error.what());
     return kExitHung;

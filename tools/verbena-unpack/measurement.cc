@@ -18,6 +18,7 @@ void time_launches(Gpu& gpu, const MeasureOptions& options, uint64_t payload_byt
     gbps.push_back(static_cast<double>(payload_bytes) * 1e-3 / gpu.measure_us(0));
   }
   figure.gbps = compute_median(gbps);
+  figure.p99_gbps = compute_percentile(gbps, 1);
   figure.best_gbps = *std::max_element(gbps.begin(), gbps.end());
 }
 

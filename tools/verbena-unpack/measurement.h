@@ -18,6 +18,7 @@ struct Figure {
   Mover mover{};
   double gbps = 0;  // payload of all blocks, median; 0 when nothing was timed
   double best_gbps = 0;
+  double p99_gbps = 0;  // at the 99th percentile of the launches' times
   Finding finding;
 };
 

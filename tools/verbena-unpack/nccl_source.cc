@@ -13,8 +13,8 @@
 #include "common/clock.h"
 #include "common/environment.h"
 #include "common/error.h"
+#include "common/program.h"
 #include "verbena-unpack/images.h"
-#include "verbena-unpack/program.h"
 
 namespace verbena::tools::unpack {
 namespace {

@@ -1,10 +1,9 @@
 #include "verbena-unpack/options.h"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <numeric>
 
-#include "common/error.h"
+#include "common/option_style.h"
 #include "common/self_path.h"
 #include "common/size.h"
 #include "verbena/unpack_abi.h"
@@ -13,17 +12,17 @@ namespace verbena::tools::unpack {
 namespace {
 
 struct RawOptions {
-  std::vector<std::string> pages{"4k"};
-  std::vector<std::string> slices{"512k"};
+  std::vector<std::string> pages{"4K"};
+  std::vector<std::string> slices{"512K"};
   std::vector<std::string> source_aligns{"0"};
   std::vector<std::string> destination_aligns{"0"};
   std::vector<std::string> bounces{"gpu"};
   std::vector<std::string> movers;
-  std::string footprint = "256m";
-  std::string volume = "1g";
-  std::string latency_size = "4k";
+  std::string footprint = "256M";
+  std::string volume = "1G";
+  std::string latency_size = "4K";
   bool check = false;
-  std::vector<std::string> live_sizes{"8", "4k", "64k", "512k", "1m"};
+  std::vector<std::string> live_sizes{"8", "4K", "64K", "512K", "1M"};
 };
 
 void add_sweep_options(CLI::App& app, Options& options, RawOptions& raw) {
@@ -77,9 +76,8 @@ void add_run_options(CLI::App& app, Options& options, RawOptions& raw) {
   app.add_option("--latency-messages", options.latency.messages, "and how many")
       ->check(CLI::Range(10, 1000000))
       ->capture_default_str();
-  app.add_option("--timeout", options.measure.timeout_s, "seconds any one step may take")
-      ->check(CLI::Range(0.1, 3600.0))
-      ->capture_default_str();
+  add_duration_option(app, "--timeout", options.measure.timeout_s, "any one step may take so long", 0.1,
+                      3600);
   app.add_option("--nccl-source", options.nccl_source,
                  "checkout of NCCL: its own unpacking is compiled (nvcc) and measured beside ours");
   app.add_flag("--compile-only", options.compile_only, "compile it, and leave: needs no GPU");
@@ -101,12 +99,6 @@ void add_live_options(CLI::App& app, Options& options, RawOptions& raw) {
   app.add_option("--live-messages", options.live.messages, "and how many, in windows of eight")
       ->check(CLI::Range(1, 1000000))
       ->capture_default_str();
-}
-
-void add_output_options(CLI::App& app, Options& options) {
-  app.option_defaults()->group("Output");
-  app.add_option("--json", options.json_file, "write all figures to this file");
-  app.add_option("--svg", options.svg_file, "draw them into this file (gnuplot)");
 }
 
 uint64_t parse_size(const char* option, const std::string& text, uint64_t min_bytes, uint64_t max_bytes) {
@@ -188,12 +180,15 @@ ParsedOptions parse_options(int argc, const char* const* argv) {
   add_sweep_options(app, parsed.options, raw);
   add_run_options(app, parsed.options, raw);
   add_live_options(app, parsed.options, raw);
-  add_output_options(app, parsed.options);
+  add_output_options(app, parsed.options.output);
+  app.add_option("--svg", parsed.options.output.plot)->group("");
+  style_help(app, "verbena-unpack");
   try {
     app.parse(argc, argv);
     resolve(parsed.options, raw);
+    check_output_options(parsed.options.output);
   } catch (const CLI::ParseError& error) {
-    parsed.exit_status = app.exit(error) == 0 ? kExitOk : kExitFailed;
+    parsed.exit_status = leave_parsing(app, error);
   }
   return parsed;
 }

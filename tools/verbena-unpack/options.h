@@ -2,6 +2,7 @@
 #include <string>
 #include <vector>
 
+#include "common/output.h"
 #include "verbena-unpack/latency.h"
 #include "verbena-unpack/live.h"
 #include "verbena-unpack/measurement.h"
@@ -21,8 +22,7 @@ struct Options {
   bool is_live = false;  // instead of anything else
   int gpu = 0;
   std::string nccl_source;
-  std::string json_file;
-  std::string svg_file;
+  OutputOptions output;
   bool compile_only = false;  // NCCL's kernel, without a GPU
 };
 

@@ -24,6 +24,12 @@ struct WaitLimits {
     const uint64_t deadline_ns = now_ns + timeout_ns;
     return {deadline_ns < now_ns ? ~uint64_t{0} : deadline_ns, abort_word};
   }
+
+  // kReached: the wait may go on.
+  VERBENA_DEVICE WaitResult check() const {
+    if (abort_word != nullptr && load_relaxed<Scope::kSystem>(abort_word) != 0) return WaitResult::kAborted;
+    return clock_ns() >= deadline_ns ? WaitResult::kTimedOut : WaitResult::kReached;
+  }
 };
 
 // What a wait does between two polls. The first is for waits of microseconds, the second leaves the SM to
@@ -60,6 +66,23 @@ VERBENA_HOST_DEVICE constexpr bool holds(T left, detail::Same<T> right) {
   }
 }
 
+// One thread waits until `condition()`, which looks each time.
+template <typename BackOff = SpinWithoutPause, uint32_t kSpinsPerCheck = kDefaultSpinsPerCheck,
+          typename Condition>
+[[nodiscard]] VERBENA_DEVICE WaitResult wait_for(const WaitLimits& limits, const Condition& condition) {
+  static_assert(kSpinsPerCheck > 0, "verbena: the limits are looked at every one or more polls");
+  BackOff back_off{};
+  for (uint32_t spins = 0; !condition();) {
+    if (++spins == kSpinsPerCheck) {
+      spins = 0;
+      const WaitResult end = limits.check();
+      if (end != WaitResult::kReached) return end;
+    }
+    back_off.pause();
+  }
+  return WaitResult::kReached;
+}
+
 // One thread waits until `*address relation value`. T is an integer of 1 to 8 bytes and compares by its sign.
 // `seen`, if not null, is given the word that ended the wait.
 template <Relation relation, Scope scope, typename BackOff = SpinWithoutPause,
@@ -67,22 +90,12 @@ template <Relation relation, Scope scope, typename BackOff = SpinWithoutPause,
 [[nodiscard]] VERBENA_DEVICE WaitResult wait_until(const T* address, detail::Same<T> value,
                                                    const WaitLimits& limits, T* seen = nullptr) {
   static_assert(sizeof(T) <= 8, "verbena: a wait is for a word of at most 8 bytes");
-  static_assert(kSpinsPerCheck > 0, "verbena: the limits are looked at every one or more polls");
-  BackOff back_off{};
-  for (uint32_t spins = 0;;) {
+  return wait_for<BackOff, kSpinsPerCheck>(limits, [&] {
     const T word = load_acquire<scope>(address);
-    if (holds<relation>(word, value)) {
-      if (seen != nullptr) *seen = word;
-      return WaitResult::kReached;
-    }
-    if (++spins == kSpinsPerCheck) {
-      spins = 0;
-      if (limits.abort_word != nullptr && load_relaxed<Scope::kSystem>(limits.abort_word) != 0)
-        return WaitResult::kAborted;
-      if (clock_ns() >= limits.deadline_ns) return WaitResult::kTimedOut;
-    }
-    back_off.pause();
-  }
+    if (!holds<relation>(word, value)) return false;
+    if (seen != nullptr) *seen = word;
+    return true;
+  });
 }
 
 // What all threads of a group make of their own results: kReached only if all reached, kAborted before

@@ -60,7 +60,9 @@ enum Reason : uint8_t {
   kOperationError
 };
 
-enum FrameFlags : uint16_t { kSolicited = 1 };
+// A poisoned request is empty: the responder refuses it, as if its execution had ended with the status in
+// `immediate`.
+enum FrameFlags : uint16_t { kSolicited = 1, kPoisoned = 2 };
 
 struct Header {
   uint32_t length;  // of the payload behind it

@@ -36,9 +36,10 @@ void Link::add_stream(uint32_t index, Loop& loop, int fd, bool is_connected) {
     return;
   }
   owned_[index] = std::make_unique<Stream>(*this, index, loop, fd, is_connected);
-  Stream* stream = owned_[index].get();
-  streams_[index].store(stream, std::memory_order_release);
-  stream->watch();
+  // Watched before others may pump it and change what it is watched for. What was queued before they could
+  // see it goes when its socket has room, which is the first that its loop hears.
+  owned_[index]->watch();
+  streams_[index].store(owned_[index].get(), std::memory_order_release);
 }
 
 // The loop gets a stream that is connecting; it learns of the result by itself.

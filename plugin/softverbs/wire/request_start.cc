@@ -1,6 +1,8 @@
 #include <algorithm>
 
 #include "softverbs/clock.h"
+#include "softverbs/faults/gate.h"
+#include "softverbs/faults/rails.h"
 #include "softverbs/memory_window.h"
 #include "softverbs/wire/end.h"
 #include "softverbs/wire/wire.h"
@@ -31,23 +33,6 @@ bool find_link(Qp& qp) {
                  : nullptr;
   if (out.link == nullptr) fail_oldest(qp, IBV_WC_RETRY_EXC_ERR);
   return out.link != nullptr;
-}
-
-bool can_start(Qp& qp) {
-  Outbound& out = get_outbound(qp);
-  SendQueue& queue = qp.send_queue;
-  if (queue.started == queue.posted || get_state(*qp.shared) != IBV_QPS_RTS) return false;
-  if (out.is_waiting || out.has_failed || out.refused != UINT64_MAX || out.flying.size() >= kMaxFlying)
-    return false;
-  const SendRequest& request = queue.at(queue.started);
-  if (is_local(request.opcode)) {
-    if (out.flying.empty() && !qp.is_running) call_worker(qp, 0);  // it may wait for loops
-    return false;
-  }
-  const uint32_t limit = std::max<uint32_t>(qp.attributes.max_rd_atomic, 1);
-  if (has_answer(request.opcode) && out.answers_owed >= limit) return false;
-  if ((request.flags & IBV_SEND_FENCE) != 0 && out.answers_owed > 0) return false;
-  return find_link(qp);
 }
 
 Header make_header(const Qp& qp, const SendRequest& request) {
@@ -93,6 +78,63 @@ void choose_streams(OutMessage& message, Link& link) {
   const uint32_t share = (message.payload_bytes / streams + kGrain) / kGrain * kGrain;
   message.home = kAnyStream;
   message.chunk_bytes = std::clamp(share, kStripeBytes / 2, kMaxChunkBytes);
+}
+
+// The plan wants the queue pair at the other end to fail with this request.
+void poison(Qp& qp, const SendRequest& request, ibv_wc_status status) {
+  if (!find_link(qp)) return;
+  auto message = std::make_shared<OutMessage>();
+  message->header = make_header(qp, request);
+  message->header.code = IBV_WR_RDMA_WRITE;
+  message->header.flags = kPoisoned;
+  message->header.immediate = status;
+  message->header.bytes = 0;
+  message->qp_index = UINT32_MAX;  // what the queue pair gives up is not this
+  message->home = get_outbound(qp).link->choose_home(qp.index);
+  get_outbound(qp).link->submit(std::move(message), true);
+}
+
+// A rail that is down, or a plan of faults, may hold the next request back or fail it.
+bool passes_faults(Qp& qp, const SendRequest& request) {
+  Outbound& out = get_outbound(qp);
+  Outcome outcome;
+  if (qp.faults != nullptr) outcome = faults::check_start(qp, request);
+  if (outcome.step == Step::kDone && faults::is_down(Process::get()->segment(), qp.device))
+    outcome = wait_for_rail(qp);
+  if (outcome.step == Step::kDone) {
+    if (qp.wait == Wait::kRailDown || qp.wait == Wait::kDelayed) qp.wait = Wait::kNone;
+    return true;
+  }
+  if (outcome.step == Step::kWait && keep_waiting(qp, outcome)) {
+    constexpr uint64_t kLookNs = 1'000'000;
+    const bool is_delayed = outcome.wait == Wait::kDelayed;
+    const uint64_t rest_ns = is_delayed ? faults::get_delay_ns(qp, request) : kLookNs;
+    out.is_waiting = true;
+    call_worker(qp, std::clamp<uint64_t>(rest_ns, 1, kLookNs));
+    return false;
+  }
+  out.refused = request.number;
+  out.failure = outcome.status;
+  if (qp.faults != nullptr && faults::fails_far_end(qp, request)) poison(qp, request, outcome.status);
+  if (out.flying.empty()) fail_oldest(qp, outcome.status);
+  return false;
+}
+
+bool can_start(Qp& qp) {
+  Outbound& out = get_outbound(qp);
+  SendQueue& queue = qp.send_queue;
+  if (queue.started == queue.posted || get_state(*qp.shared) != IBV_QPS_RTS) return false;
+  if (out.is_waiting || out.has_failed || out.refused != UINT64_MAX || out.flying.size() >= kMaxFlying)
+    return false;
+  const SendRequest& request = queue.at(queue.started);
+  if (is_local(request.opcode)) {
+    if (out.flying.empty() && !qp.is_running) call_worker(qp, 0);  // it may wait for loops
+    return false;
+  }
+  const uint32_t limit = std::max<uint32_t>(qp.attributes.max_rd_atomic, 1);
+  if (has_answer(request.opcode) && out.answers_owed >= limit) return false;
+  if ((request.flags & IBV_SEND_FENCE) != 0 && out.answers_owed > 0) return false;
+  return passes_faults(qp, request) && find_link(qp);
 }
 
 // Gives the next request to the link. False when it cannot go.

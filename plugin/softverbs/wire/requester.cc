@@ -5,6 +5,7 @@
 
 #include "softverbs/clock.h"
 #include "softverbs/events.h"
+#include "softverbs/faults/gate.h"
 #include "softverbs/memory_window.h"
 #include "softverbs/wire/end.h"
 #include "softverbs/wire/wire.h"
@@ -51,6 +52,10 @@ void conclude(Qp& qp) {
     if (oldest.response != nullptr) {
       --out.answers_owed;
       if (oldest.response->error.load() != 0) return fail_oldest(qp, IBV_WC_LOC_PROT_ERR);
+    }
+    if (qp.faults != nullptr) {
+      const ibv_wc_status failure = faults::get_late_failure(qp, queue.at(queue.executed));
+      if (failure != IBV_WC_SUCCESS) return fail_oldest(qp, failure);
     }
     complete_send(qp, queue.at(queue.executed), IBV_WC_SUCCESS);
     ++queue.executed;

@@ -4,6 +4,7 @@
 
 #include "softverbs/atomic_operation.h"
 #include "softverbs/clock.h"
+#include "softverbs/faults/rails.h"
 #include "softverbs/memory_region.h"
 #include "softverbs/memory_window.h"
 #include "softverbs/wire/end.h"
@@ -109,10 +110,19 @@ ibv_wc_status check_named(InboundMessage& message, Qp& qp) {
   return IBV_WC_SUCCESS;
 }
 
+// What a poisoned request is refused with.
+ibv_wc_status get_poison(const Header& header) {
+  const auto status = static_cast<ibv_wc_status>(header.immediate);
+  PeerFailure failure{};
+  return find_peer_failure(status, failure) ? status : IBV_WC_REM_OP_ERR;
+}
+
 // The expected message begins.
 Verdict begin_message(Qp& qp, Stream& stream, const Header& header) {
   Inbound& in = get_inbound(qp);
   auto message = make_message(qp, header);
+  if ((header.flags & kPoisoned) != 0)
+    return refuse_for_good(qp, stream, header, *message, get_poison(header));
   ibv_wc_status status = IBV_WC_SUCCESS;
   const bool is_sent = is_send(message->request.opcode);
   if (!is_sent) status = check_named(*message, qp);
@@ -176,6 +186,8 @@ Verdict take_in_order(Qp& qp, Link& link, Stream& stream, const Header& header) 
   }
   if (is_abandoned) return end_round(in, header);
   if (in.current != nullptr) return continues(*in.current, header) ? Verdict::kPlace : Verdict::kBreak;
+  if (faults::is_down(Process::get()->segment(), qp.device))
+    return refuse_round(in, stream, header, kPeerNotReady);
   in.round = header.round;
   const Verdict verdict = begin_message(qp, stream, header);
   return verdict == Verdict::kPlace && header.code == IBV_WR_RDMA_READ ? begin_read(qp, stream, header)
@@ -217,7 +229,6 @@ void end_request(Stream& stream, const Header& header, const std::shared_ptr<Tra
   store_tail(*transfer, stream.loop());
   InboundMessage& message = *in.current;
   if (transfer->error.load() != 0) {
-    const std::shared_ptr<Transfer> keep = transfer;
     refuse_for_good(*qp, stream, header, message, IBV_WC_REM_OP_ERR);
     return;
   }
@@ -225,6 +236,19 @@ void end_request(Stream& stream, const Header& header, const std::shared_ptr<Tra
   if (message.op.has_receive) complete_receive(message.op, IBV_WC_SUCCESS);
   stream.acknowledge(make_reply(Kind::kAcknowledge, header, header.sequence));
   finish_message(in);
+}
+
+// On the loop's own thread.
+GpuWord reach_word(Loop& loop, const Operation& op) {
+  const auto judge = [](bool is_done) {
+    return is_done ? Outcome{} : Outcome{Step::kFail, IBV_WC_REM_OP_ERR};
+  };
+  return {[=, &loop, &op](uint64_t* value) {
+            return judge(load_memory(loop, op.remote, 0, reinterpret_cast<uint8_t*>(value), sizeof(*value)));
+          },
+          [=, &loop, &op](uint64_t* value) {
+            return judge(store_memory(loop, op.remote, reinterpret_cast<const uint8_t*>(value)));
+          }};
 }
 
 void execute_request(Stream& stream, const Header& header, Transfer& transfer, const uint8_t* operands) {
@@ -241,7 +265,8 @@ void execute_request(Stream& stream, const Header& header, Transfer& transfer, c
   message->op.local.add(reinterpret_cast<uint64_t>(result.data()), result.size(), 0, 0);
   message->op.remote.clear();
   const Outcome named = name_remote(message->op);
-  const Outcome outcome = named.step == Step::kDone ? execute_atomic(message->op) : named;
+  const Outcome outcome =
+      named.step == Step::kDone ? execute_atomic(message->op, reach_word(stream.loop(), message->op)) : named;
   if (outcome.step != Step::kDone) {
     refuse_for_good(*qp, stream, header, *message, outcome.status);
     return;

@@ -46,6 +46,19 @@ class Stream : public Watched {
   enum class Reading { kHello, kHeader, kHeld, kPayload };
   enum class Buffered { kNeedsMore, kStopped };
 
+  // The send mutex, for all but pump(): who lets it go sees to it that those are served who came to pump
+  // meanwhile.
+  class Hold {
+   public:
+    explicit Hold(Stream& stream) : stream_(stream) { stream_.send_mutex_.lock(); }
+    ~Hold();
+    Hold(const Hold&) = delete;
+    Hold& operator=(const Hold&) = delete;
+
+   private:
+    Stream& stream_;
+  };
+
   // stream_send.cc; with send_mutex_.
   bool pump_once();
   bool begin_frame();
@@ -79,11 +92,14 @@ class Stream : public Watched {
   bool wants_room_ = false, wants_data_ = true;
   void watch(bool& wish, bool wanted);
 
-  std::mutex send_mutex_;
+  std::mutex send_mutex_;  // by Hold or pump()
+  // Not 0: somebody came to pump. Only read-modify-writes, as they have one order: a holder that looks after
+  // it let go of the mutex either sees a wish, or whoever comes with a later one finds the mutex free.
+  std::atomic<uint32_t> wants_pump_{0};
   int fd_;  // -1: closed. Changes with the turn and send_mutex_.
   bool is_connected_;
   std::atomic<bool> is_ready_;  // the hello was answered: frames may follow
-  std::atomic<bool> wants_pump_{false}, is_pump_posted_{false};
+  std::atomic<bool> is_pump_posted_{false};
   std::vector<uint8_t> control_;         // goes out between frames
   std::shared_ptr<OutMessage> message_;  // of the frame that is being sent
   Header frame_{};

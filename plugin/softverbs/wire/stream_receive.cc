@@ -49,12 +49,12 @@ void Stream::finish_connect() {
   socklen_t bytes = sizeof(error);
   getsockopt(fd_, SOL_SOCKET, SO_ERROR, &error, &bytes);
   if (error != 0) return link_.fail(strerror(error));
-  std::lock_guard lock(send_mutex_);
+  const Hold hold(*this);
   is_connected_ = true;
 }
 
 void Stream::close() {
-  std::lock_guard lock(send_mutex_);
+  const Hold hold(*this);
   if (fd_ < 0) return;
   loop_.remove(fd_);
   std::lock_guard watch_lock(watch_mutex_);
@@ -124,7 +124,7 @@ bool Stream::take_hello() {
     return false;
   }
   {
-    std::lock_guard lock(send_mutex_);
+    const Hold hold(*this);
     is_ready_ = true;
   }
   if (index == 0) link_.set_up();
@@ -277,7 +277,7 @@ void Stream::acknowledge(const Header& header) {
 
 void Stream::flush_acknowledgements() {
   {
-    std::lock_guard lock(send_mutex_);
+    const Hold hold(*this);
     const auto* first = reinterpret_cast<const uint8_t*>(acknowledgements_.data());
     control_.insert(control_.end(), first, first + acknowledgements_.size() * sizeof(Header));
   }

@@ -33,11 +33,11 @@ Stream::Stream(Link& link, uint32_t number, Loop& loop, int fd, bool is_connecte
       loop_(loop),
       fd_(fd),
       is_connected_(is_connected),
-      is_ready_(!link.is_requester) {
+      is_ready_(!link.is_requester),
+      reading_(link.is_requester ? Reading::kHello : Reading::kHeader) {
   Hello hello = link.hello;
   hello.stream = index;
   append(control_, &hello, sizeof(hello));  // a requester's, or the answer to it
-  reading_ = link.is_requester ? Reading::kHello : Reading::kHeader;
 }
 
 Stream::~Stream() {
@@ -62,7 +62,7 @@ void Stream::watch_data(bool wanted) {
 
 void Stream::control(const Header& header) {
   {
-    std::lock_guard lock(send_mutex_);
+    const Hold hold(*this);
     append(control_, &header, sizeof(header));
   }
   pump();
@@ -76,12 +76,17 @@ void Stream::pump_soon() {
   });
 }
 
+Stream::Hold::~Hold() {
+  stream_.send_mutex_.unlock();
+  if (stream_.wants_pump_.fetch_add(0) != 0) stream_.pump_soon();
+}
+
 void Stream::pump() {
-  wants_pump_.store(true);
-  while (wants_pump_.load()) {
+  wants_pump_.exchange(1);
+  while (wants_pump_.fetch_add(0) != 0) {
     std::unique_lock lock(send_mutex_, std::try_to_lock);
     if (!lock) return;  // its holder looks again
-    wants_pump_.store(false);
+    wants_pump_.exchange(0);
     const bool is_alive = pump_once();
     lock.unlock();
     if (is_alive) continue;
@@ -226,7 +231,7 @@ bool Stream::keep_remainder() {
 void Stream::cancel(uint32_t qp_index) {
   Header request{};
   {
-    std::lock_guard lock(send_mutex_);
+    const Hold hold(*this);
     if (message_ == nullptr || message_->source != nullptr || message_->qp_index != qp_index) return;
     if (is_begun_) {
       if (!keep_remainder()) pump_soon();
@@ -240,7 +245,7 @@ void Stream::cancel(uint32_t qp_index) {
 }
 
 void Stream::forget_memory(uint32_t key) {
-  std::lock_guard lock(send_mutex_);
+  const Hold hold(*this);
   if (message_ == nullptr || message_->source != nullptr) return;
   const auto& keys = message_->local.keys;
   if (std::find(keys.begin(), keys.end(), key) == keys.end()) return;
@@ -250,7 +255,7 @@ void Stream::forget_memory(uint32_t key) {
 
 void Stream::abandon(const Header& request) {
   {
-    std::lock_guard lock(send_mutex_);
+    const Hold hold(*this);
     const Header abandon = make_abandon(request);
     append(control_, &abandon, sizeof(abandon));
   }
@@ -258,7 +263,7 @@ void Stream::abandon(const Header& request) {
 }
 
 uint64_t Stream::get_silence_ns() {
-  std::lock_guard lock(send_mutex_);
+  const Hold hold(*this);
   if (fd_ < 0) return 0;
   if (!is_connected_) return read_clock_ns() - link_.born_ns;
   tcp_info info{};

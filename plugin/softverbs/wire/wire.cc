@@ -70,7 +70,6 @@ void Wire::poll(uint32_t rail) {
 }
 
 void Wire::quiesce() {
-  if (!is_active_.load()) return;
   for (const auto& port : ports_) {
     for (const auto& loop : port->loops) loop->quiesce();
   }

@@ -1,7 +1,7 @@
 """What PTX does not have, and what seed code prints wrongly, does not compile, and the compiler says why.
 
 usage: invalid_test.py [--compiler CXX]
-Each case is compiled as C++ for the host, where the same conditions hold, and by clang for a GPU if it is there.
+Compiled as C++ for the host, where the same conditions hold, and by clang for a GPU if it is there.
 """
 import argparse
 import re
@@ -14,10 +14,11 @@ using namespace verbena::device;
 using Order = verbena::device::Order;
 #define SCOPE(scope) verbena::device::Scope::scope
 struct Three { char bytes[3]; };
-VERBENA_DEVICE void use(uint32_t* word, uint64_t* wide, uint8_t* byte, float* number, Three* three, Vector16* vector) {
-  (void)word, (void)wide, (void)byte, (void)number, (void)three, (void)vector;
-  STATEMENT;
-}
+#define CASE(name, ...) \\
+  VERBENA_DEVICE void name(uint32_t* word, uint64_t* wide, uint8_t* byte, float* number, Three* three, Vector16* vector) { \\
+    (void)word, (void)wide, (void)byte, (void)number, (void)three, (void)vector; \\
+    __VA_ARGS__; \\
+  }
 """
 LOAD_ORDER = "a load is weak, volatile, relaxed or acquire"
 STORE_ORDER = "a store is weak, volatile, relaxed or release"
@@ -97,27 +98,58 @@ VALID = ("load<Order::kRelaxed, SCOPE(kGpu)>(word)", "store<Order::kVolatile, SC
          "tl::ld<Semantic::WEAK, ::Scope::SYS, true, true>(word, *word)")
 
 
+def list_compilers(host):
+    """Commands that a source's path completes."""
+    yield lambda source: toolchain.host_command(host, 17, source, "-fsyntax-only", "-Wno-unused-function")
+    for clang in toolchain.find_clangs()[:1]:
+        yield lambda source: toolchain.clang_command(clang, 90, source, "-fsyntax-only", "-Wno-unused-function",
+                                                     "-ferror-limit=0")
+
+
+def compile_together(workplace, compiler, statements):
+    """(succeeded, everything said), each statement in a function on a line of its own."""
+    lines = [f"CASE(case_{number}, {statement})\n" for number, statement in enumerate(statements)]
+    return toolchain.run(compiler(workplace.write("case.cu", PROLOGUE + "".join(lines))))
+
+
+def split_by_statement(said, count):
+    """{statement's number: what was said of it}. gcc names the statement before the error, clang after it."""
+    start = r"\S+: In " if ": In " in said else r"\S+:\d+:\d+: error: "
+    first_line = PROLOGUE.count("\n") + 1
+    about = {}
+    for part in re.split(f"\n(?={start})", said):
+        for line in set(re.findall(r"case\.cu:(\d+):", part)):
+            number = int(line) - first_line
+            if 0 <= number < count:
+                about[number] = about.get(number, "") + part
+    return about
+
+
+def complain_of_invalid(workplace, compiler, cases):
+    """All at once, in which each mostly tells its reason; those that did not, alone."""
+    _, said = compile_together(workplace, compiler, [statement for statement, _ in cases])
+    about = split_by_statement(said, len(cases))
+    for number, (statement, reason) in enumerate(cases):
+        if re.search(f"verbena: .*{reason}", about.get(number, "")):
+            continue
+        succeeded, said = compile_together(workplace, compiler, [statement])
+        if succeeded:
+            yield f"{statement} compiles"
+        elif not re.search(f"verbena: .*{reason}", said):
+            yield f"{statement}: not because {reason}: {said}"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--compiler", default="g++")
-    compiler = parser.parse_args().compiler
-    complaints = []
+    arguments = parser.parse_args()
+    complaints, cases = [], list(list_invalid())
     with toolchain.Workplace() as workplace:
-        def compile_all(statement):
-            source = workplace.write("case.cu", PROLOGUE.replace("STATEMENT", statement))
-            yield toolchain.run(toolchain.host_command(compiler, 17, source, "-fsyntax-only", "-Wno-unused-function"))
-            for clang in toolchain.find_clangs()[:1]:
-                yield toolchain.run(toolchain.clang_command(clang, 90, source, "-fsyntax-only", "-Wno-unused-function"))
-
-        for statement in VALID:
-            complaints += [f"{statement}: {said}" for succeeded, said in compile_all(statement) if not succeeded]
-        cases = list(list_invalid())
-        for statement, reason in cases:
-            for succeeded, said in compile_all(statement):
-                if succeeded:
-                    complaints.append(f"{statement} compiles")
-                elif not re.search(f"verbena: .*{reason}", said):
-                    complaints.append(f"{statement}: not because {reason}: {said}")
+        for compiler in list_compilers(arguments.compiler):
+            succeeded, said = compile_together(workplace, compiler, VALID)
+            if not succeeded:
+                complaints.append(f"a valid call does not compile: {said}")
+            complaints += complain_of_invalid(workplace, compiler, cases)
     print("\n".join(complaints))
     print(f"{len(VALID)} valid calls, {len(cases)} invalid ones: {len(complaints)} complaints")
     return 1 if complaints else 0

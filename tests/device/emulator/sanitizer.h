@@ -31,6 +31,8 @@ void __asan_unpoison_memory_region(const volatile void* address, size_t size);
 namespace verbena::emulator {
 
 inline constexpr bool kThreadSanitizer = VERBENA_EMULATOR_TSAN != 0;
+// A switch of fibers takes many times as long: sweeps then take steps, and are whole without a sanitizer.
+inline constexpr bool kSanitizer = VERBENA_EMULATOR_TSAN != 0 || VERBENA_EMULATOR_ASAN != 0;
 inline constexpr unsigned kNoSynchronization = 1;  // of a switch: the scheduler orders nothing
 
 #if VERBENA_EMULATOR_TSAN

@@ -1,7 +1,10 @@
 #include "scheduler.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <bit>
+#include <ctime>
 
 #include "report.h"
 #include "sanitizer.h"
@@ -10,13 +13,21 @@ namespace verbena::emulator {
 
 namespace {
 
+constexpr uint64_t kFirstClock_ns = 1'000'000;
 constexpr uint64_t kStepNs = 10;
 constexpr size_t kStackBytes = kThreadSanitizer ? 128 * 1024 : 64 * 1024;
 constexpr uint64_t kLongestBurstSteps = 64;
 constexpr uint64_t kStragglersOneIn = 8;
+constexpr uint64_t kLookOutsideSteps = 256;   // of them without a change
 constexpr uint64_t kStragglersPatience = 64;  // a slow thread runs once in so many choices of it
 
 Scheduler* active_scheduler = nullptr;
+
+uint64_t read_machine_clock_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
+}
 
 // Thrown where each thread stands once the run has failed, so that its stack is unwound.
 struct Stopped {};
@@ -41,11 +52,14 @@ bool wakes_later(const Fiber* one, const Fiber* other) {
 
 }  // namespace
 
-Scheduler::Scheduler(uint64_t seed, uint64_t stalled_steps_limit, uint64_t steps_limit)
+Scheduler::Scheduler(uint64_t seed, uint64_t stalled_steps_limit, uint64_t steps_limit,
+                     uint32_t outside_patience_s)
     : policy_(seed == 0 ? Policy::kLockstep : static_cast<Policy>(1 + seed % 3)),
       random_state_(seed),
       stalled_steps_limit_(stalled_steps_limit),
-      steps_limit_(steps_limit) {}
+      steps_limit_(steps_limit),
+      outside_patience_ns_(uint64_t{outside_patience_s} * 1'000'000'000),
+      clock_ns_(outside_patience_s == 0 ? kFirstClock_ns : read_machine_clock_ns()) {}
 
 Scheduler* Scheduler::active() {
   return active_scheduler;
@@ -133,6 +147,7 @@ void Scheduler::switch_to(Fiber* next) {
 
 // Time runs faster while nothing happens, so that deadlines pass in a bounded number of steps.
 int Scheduler::stall_shift() const {
+  if (outside_patience_ns_ != 0) return 0;
   return static_cast<int>(std::min<uint64_t>(20, stalled_steps_ / (4096 + 8 * fibers_->size())));
 }
 
@@ -145,6 +160,16 @@ void Scheduler::wake_sleepers() {
   }
 }
 
+// Nothing has changed here for some steps: the other threads' turn.
+void Scheduler::look_outside() {
+  const uint64_t now_ns = read_machine_clock_ns();
+  clock_ns_ = std::max(clock_ns_, now_ns);
+  if (stalled_steps_ == kLookOutsideSteps) stalled_since_ns_ = now_ns;
+  if (now_ns - stalled_since_ns_ > outside_patience_ns_)
+    fail("nothing has changed for so long, here or outside\n" + describe_waits());
+  sched_yield();
+}
+
 void Scheduler::count_step(const char* doing, const void* where, int64_t detail) {
   running_->doing = doing;
   running_->where = where;
@@ -152,7 +177,9 @@ void Scheduler::count_step(const char* doing, const void* where, int64_t detail)
   ++steps_;
   ++stalled_steps_;
   clock_ns_ += kStepNs << stall_shift();
-  if (stalled_steps_ > stalled_steps_limit_) {
+  if (outside_patience_ns_ != 0) {
+    if (stalled_steps_ % kLookOutsideSteps == 0) look_outside();
+  } else if (stalled_steps_ > stalled_steps_limit_) {
     fail("livelock: nothing has changed in " + std::to_string(stalled_steps_) + " steps\n" +
          describe_waits());
   }

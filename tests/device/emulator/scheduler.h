@@ -14,7 +14,8 @@ namespace verbena::emulator {
 
 class Scheduler {
  public:
-  Scheduler(uint64_t seed, uint64_t stalled_steps_limit, uint64_t steps_limit);
+  // `outside_patience_s` is not 0: see World::Limits.
+  Scheduler(uint64_t seed, uint64_t stalled_steps_limit, uint64_t steps_limit, uint32_t outside_patience_s);
 
   // `fibers` are of the caller, complete but for stack and context. Returns "" or what went wrong.
   std::string run(const std::vector<std::unique_ptr<Fiber>>& fibers);
@@ -52,6 +53,7 @@ class Scheduler {
   Fiber* take_ready();
   void push_ready(Fiber& fiber);
   void wake_sleepers();
+  void look_outside();
   uint64_t random();
   int stall_shift() const;
   std::string describe_waits() const;
@@ -60,6 +62,7 @@ class Scheduler {
   uint64_t random_state_;
   const uint64_t stalled_steps_limit_;
   const uint64_t steps_limit_;
+  const uint64_t outside_patience_ns_;
 
   const std::vector<std::unique_ptr<Fiber>>* fibers_ = nullptr;
   std::unique_ptr<Context> main_;
@@ -72,8 +75,9 @@ class Scheduler {
 
   uint64_t steps_ = 0;
   uint64_t stalled_steps_ = 0;
+  uint64_t stalled_since_ns_ = 0;  // of the machine's clock
   uint64_t burst_left_ = 0;
-  uint64_t clock_ns_ = 1'000'000;
+  uint64_t clock_ns_;
   std::string failure_;
   SynchronizationModel synchronization_;
 };

@@ -6,6 +6,9 @@
 //   seed world.add_grid(0, 2, 64, [&] { kernel(arguments); }); world.add_host([&] { fill_slots(); }); // a
 //   NIC, a proxy: C++'s atomics or emulation::store EXPECT_EQ(world.run(), "");
 //
+// Real threads beside it, such as a proxy's: Limits::outside_patience_s. What a seed gives is then not the
+// same each time.
+//
 // All blocks are resident. Wrong use fails the run: a misaligned access, threads that do not meet at a
 // barrier, a run in which nothing changes any more. Expectations inside a kernel would order its threads for
 // ThreadSanitizer: use require().
@@ -28,6 +31,9 @@ class World {
   struct Limits {
     uint64_t stalled_steps = 200'000;  // without a store, a barrier or an end: a livelock
     uint64_t steps = 400'000'000;
+    // Threads beside the world's read and write its memory too: time is the machine's, and without a change
+    // it waits that long.
+    uint32_t outside_patience_s = 0;
   };
 
   explicit World(uint64_t seed = 0);

@@ -28,6 +28,7 @@ PROGRAMS = {
     "kernel_state.cuh": ["visibility_test.cc", "receive_test.cc", "nccl_unpack_test.cc"],
     "nccl_unpack.cuh": ["receive_test.cc", "nccl_unpack_test.cc"],
     "trace.cuh": ["nccl_unpack_test.cc"],
+    "symm_queue.cuh": ["symm/queue_test.cc"],
 }
 # (name, pattern, replacement)
 WEAKENINGS = [
@@ -35,7 +36,8 @@ WEAKENINGS = [
     ("acquire to relaxed", re.compile(r"(?<=load<)Order::kAcquire\b"), "Order::kRelaxed"),
     ("release to relaxed", re.compile(r"\bstore_release<"), "store_relaxed<"),
     ("release to relaxed", re.compile(r"(?<=<)Order::kRelease\b"), "Order::kRelaxed"),
-    ("acquire-release to relaxed", re.compile(r"(?<=<)Order::kAcquireRelease\b"), "Order::kRelaxed"),
+    ("acquire-release to relaxed", re.compile(r"(?<!fence<)(?<=<)Order::kAcquireRelease\b"), "Order::kRelaxed"),
+    ("fence left out", re.compile(r"\bfence<[^;{}]*\(\);"), ";"),
     ("system to gpu scope", re.compile(r"\bScope::kSystem\b"), "Scope::kGpu"),
     ("gpu to block scope", re.compile(r"\bScope::kGpu\b"), "Scope::kBlock"),
     ("barrier left out", re.compile(r"\b(?:group\.sync|block\.sync|sync_warp|sync_block|sync_named)\([^;{}]*\);"), ";"),

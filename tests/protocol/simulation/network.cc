@@ -1,109 +1,262 @@
 #include "protocol/simulation/network.h"
 
+#include <algorithm>
+#include <bit>
 #include <cstring>
 
 namespace verbena::protocol::simulation {
 
+namespace {
+
+// What can happen to a lane: one bit each.
+enum Event : uint32_t {
+  kLaunch,  // a packet leaves
+  kPlace,
+  kReport,
+  kAcknowledge,
+  kDrain,          // of an end that has failed
+  kFlush,          // the next of the sender's failed requests is reported
+  kExceedRetries,  // the sender's end gives up
+  kLaunchControl,
+  kPlaceControl,
+  kAcknowledgeControl,
+  kFlushControl,
+  kExceedControlRetries,
+};
+
+constexpr uint32_t kExceedPercent = 4;  // retries take long
+
+}  // namespace
+
 Network::Network(const Shape& shape, Random& random)
     : shape_(shape),
       random_(random),
-      packets_(shape.queue_pairs),
-      controls_(shape.queue_pairs),
-      acknowledged_(shape.queue_pairs),
-      frozen_steps_(3 * shape.queue_pairs),
+      down_until_ns_(shape.rails),
       queues_(shape.rails),
       pages_(size_t{shape.count_pages()} * shape.page_bytes) {
   control_.credits.consumed = shape.first_sequence;
+  for (uint32_t q = 0; q < shape.queue_pairs; ++q) {
+    Lane& lane = lanes_[make_lane(q)];
+    lane.sender.is_ready = lane.receiver.is_ready = true;
+  }
 }
 
-std::optional<uint32_t> Network::poll_sent() {
+uint32_t Network::make_lane(uint32_t queue_pair) {
+  Lane& lane = lanes_.emplace_back();
+  placed_.emplace_back();
+  lane.queue_pair = queue_pair;
+  lane.rail = queue_pair % shape_.rails;
+  return count_lanes() - 1;
+}
+
+// What has left may still arrive, from the first on up to where the rest got lost.
+void Network::fail_sender(uint32_t id) {
+  Lane& lane = lanes_[id];
+  if (lane.sender.has_failed) return;
+  lane.sender.has_failed = true;
+  lane.packets.note_failed();
+  lane.packets.flying = random_.between(lane.packets.placed, lane.packets.flying);
+  lane.draining = std::min(lane.draining, lane.packets.flying - lane.packets.placed);
+}
+
+void Network::fail_receiver(uint32_t id) {
+  Lane& lane = lanes_[id];
+  if (lane.receiver.has_failed) return;
+  lane.receiver.has_failed = true;
+  lane.answered = lane.packets.placed;
+  lane.controls.note_failed();
+  lane.controls.flying = random_.between(lane.controls.placed, lane.controls.flying);
+  lane.draining = random_.between(0, std::min(2U, lane.packets.flying - lane.packets.placed));
+}
+
+std::optional<Sent> Network::poll_sent() {
   if (sent_.empty()) return std::nullopt;
-  const uint32_t sequence = sent_.front();
+  const Sent sent = sent_.front();
   sent_.pop_front();
-  return sequence;
+  if (!sent.has_failed) --lanes_[sent.lane].unseen_sent;
+  return sent;
 }
 
 std::optional<Received> Network::poll_received() {
   if (received_.empty()) return std::nullopt;
   const Received received = received_.front();
   received_.pop_front();
+  if (!received.has_failed && !received.is_control) --lanes_[received.lane].unseen_received;
   return received;
 }
 
-void Network::write_control(uint32_t queue_pair, const void* line, size_t offset_bytes) {
-  ControlWrite write{{}, offset_bytes};
+void Network::write_control(uint32_t id, const void* line, size_t offset_bytes, bool is_signaled) {
+  ControlWrite write{{}, static_cast<uint32_t>(offset_bytes), is_signaled};
   std::memcpy(write.line, line, sizeof(write.line));
-  controls_[queue_pair].push_back(write);
+  lanes_[id].controls.requests.push_back(write);
 }
 
-void Network::advance() {
-  const uint32_t pairs = shape_.queue_pairs;
-  const uint32_t channel = random_.between(0, 3 * pairs - 1), q = channel % pairs;
-  if (frozen_steps_[channel] != 0) {
-    --frozen_steps_[channel];
-    return;
+uint32_t Network::find_events(const Lane& lane) const {
+  if (now_ns_ < lane.frozen_until_ns) return 0;
+  const bool passes = now_ns_ >= lane.silent_until_ns && is_up(lane.rail);
+  const bool sends = lane.sender.is_alive(), receives = lane.receiver.is_alive();
+  const auto& packets = lane.packets;
+  const auto& controls = lane.controls;
+  uint32_t events = 0;
+  const auto may = [&](Event event, bool can) { events |= uint32_t{can} << event; };
+  may(kLaunch, sends && packets.flying < packets.size());
+  may(kPlace, receives && passes && packets.placed < packets.flying);
+  may(kReport, lane.reported < packets.placed);
+  const uint32_t answered = lane.receiver.has_failed ? lane.answered : packets.placed;
+  may(kAcknowledge, sends && passes && packets.acknowledged < answered);
+  may(kDrain, lane.receiver.has_failed && lane.draining != 0);
+  may(kFlush, lane.sender.has_failed && packets.flushed < packets.size());
+  may(kExceedRetries, sends && !(receives && passes) && packets.acknowledged < packets.flying);
+  may(kLaunchControl, receives && controls.flying < controls.size());
+  may(kPlaceControl, sends && passes && controls.placed < controls.flying);
+  may(kAcknowledgeControl, receives && passes && controls.acknowledged < controls.placed);
+  may(kFlushControl, lane.receiver.has_failed && controls.flushed < controls.size());
+  may(kExceedControlRetries, receives && !(sends && passes) && controls.acknowledged < controls.flying);
+  return events;
+}
+
+bool Network::advance() {
+  const uint32_t count = count_lanes(), first = random_.between(0, count - 1);
+  for (uint32_t i = 0; i < count; ++i) {
+    const uint32_t id = (first + i) % count;
+    uint32_t events = find_events(lanes_[id]);
+    if (events == 0) continue;
+    if (shape_.freeze_percent != 0 && random_.happens(shape_.freeze_percent)) {
+      lanes_[id].frozen_until_ns = now_ns_ + random_.between(1, shape_.freeze_steps) * kStepNs;
+      return true;
+    }
+    for (uint32_t skip = random_.between(0, static_cast<uint32_t>(std::popcount(events)) - 1); skip != 0;
+         --skip)
+      events &= events - 1;
+    happen(id, static_cast<uint32_t>(std::countr_zero(events)));
+    return true;
   }
-  if (random_.happens(shape_.freeze_percent)) {
-    frozen_steps_[channel] = random_.between(1, shape_.freeze_steps);
-    return;
-  }
-  switch (channel / pairs) {
-    case 0:
-      if (random_.happens(shape_.retransmit_percent)) return place_early(q);
-      return deliver_packet(q);
-    case 1:
-      return deliver_control(q);
+  return false;
+}
+
+void Network::happen(uint32_t id, uint32_t event) {
+  Lane& lane = lanes_[id];
+  switch (event) {
+    case kLaunch:
+      lane.packets.flying = random_.between(lane.packets.flying + 1, lane.packets.size());
+      return;
+    case kPlace:
+      return place_packet(id);
+    case kReport:
+      return report(id);
+    case kAcknowledge:
+      return acknowledge(id);
+    case kDrain:
+      return drain_packet(id);
+    case kFlush: {
+      const Packet& packet = lane.packets.requests[lane.packets.flushed++];
+      sent_.push_back({id, packet.sequence, packet.length_bytes, packet.is_trial, true});
+      return;
+    }
+    case kExceedRetries:
+      if (random_.happens(kExceedPercent)) fail_sender(id);
+      return;
+    case kLaunchControl:
+      lane.controls.flying = lane.controls.size();
+      return;
+    case kPlaceControl:
+      return place_control(lane);
+    case kAcknowledgeControl:
+      return acknowledge_control(id);
+    case kFlushControl:
+      ++lane.controls.flushed;
+      received_.push_back({id, lane.queue_pair, 0, 0, kNoReceivePage, false, true, true});
+      return;
     default:
-      return deliver_acknowledgement(q);
+      if (random_.happens(kExceedPercent)) fail_receiver(id);
+      return;
   }
 }
 
 // The first packets of a write came through, the rest is sent again later, from the start.
-void Network::place_early(uint32_t queue_pair) {
-  if (packets_[queue_pair].empty()) return;
-  const Packet& packet = packets_[queue_pair].front();
+void Network::place_early(const Packet& packet) {
   if (packet.target == nullptr || packet.length_bytes == 0) return;
   std::memcpy(packet.target, packet.source, random_.between(1, packet.length_bytes));
 }
 
-void Network::deliver_packet(uint32_t queue_pair) {
-  if (packets_[queue_pair].empty()) return;
-  const Packet packet = packets_[queue_pair].front();
-  auto& queue = queues_[queue_pair % shape_.rails];
+uint32_t Network::take_page(const Lane& lane) {
+  auto& queue = queues_[lane.rail];
   if (queue.empty()) {
     violation_ = "a packet met an empty receive queue";
+    return kNoReceivePage;
+  }
+  const uint32_t page = queue.front();
+  queue.pop_front();
+  return page;
+}
+
+void Network::place_packet(uint32_t id) {
+  Lane& lane = lanes_[id];
+  const Packet& packet = lane.packets.requests[lane.packets.placed];
+  if (random_.happens(shape_.retransmit_percent)) return place_early(packet);
+  ++lane.packets.placed;
+  if (packet.is_trial) {
+    placed_[id].push_back({0, 0, kNoReceivePage, true, false});
     return;
   }
-  packets_[queue_pair].pop_front();
-  const uint32_t index = queue.front();
-  queue.pop_front();
-  uint8_t* target = packet.target;
-  if (target == nullptr) target = page(index);
+  const uint32_t index = take_page(lane);
+  if (index == kNoReceivePage) return;
+  uint8_t* target = packet.target == nullptr ? page(index) : packet.target;
   if (packet.length_bytes != 0) std::memcpy(target, packet.source, packet.length_bytes);
-  received_.push_back({queue_pair, packet.imm, packet.length_bytes, index, packet.target != nullptr});
-  acknowledged_[queue_pair].push_back(packet.sequence);
+  placed_[id].push_back({packet.imm, packet.length_bytes, index, packet.target != nullptr, false});
 }
 
-void Network::deliver_control(uint32_t queue_pair) {
-  auto& writes = controls_[queue_pair];
-  if (writes.empty()) return;
-  std::memcpy(reinterpret_cast<uint8_t*>(&control_) + writes.front().offset_bytes, writes.front().line,
-              sizeof(writes.front().line));
-  if (!random_.happens(shape_.retransmit_percent)) writes.pop_front();  // else it is placed once more
+// The end has failed in the middle of a packet: its bytes come all the same, whole or in part, and so does
+// the receive that it took.
+void Network::drain_packet(uint32_t id) {
+  Lane& lane = lanes_[id];
+  --lane.draining;
+  const uint32_t placed = lane.packets.placed;
+  place_packet(id);
+  if (lane.packets.placed != placed && random_.happens(50)) placed_[id].back().has_failed = true;
 }
 
-void Network::deliver_acknowledgement(uint32_t queue_pair) {
-  auto& numbers = acknowledged_[queue_pair];
-  if (numbers.empty()) return;
-  sent_.push_back(numbers.front());
-  numbers.pop_front();
+void Network::report(uint32_t id) {
+  Lane& lane = lanes_[id];
+  ++lane.reported;
+  const Placed placed = placed_[id].front();
+  placed_[id].pop_front();
+  if (placed.page == kNoReceivePage) return;
+  const bool has_failed = placed.has_failed || (lane.loses_reports && lane.receiver.has_failed);
+  if (!has_failed) ++lane.unseen_received;
+  received_.push_back({id, lane.queue_pair, placed.imm, placed.length_bytes, placed.page, placed.is_write,
+                       false, has_failed});
 }
 
-bool Network::is_quiet() const {
-  for (uint32_t q = 0; q < shape_.queue_pairs; ++q) {
-    if (!packets_[q].empty() || !controls_[q].empty() || !acknowledged_[q].empty()) return false;
-  }
-  return true;
+void Network::acknowledge(uint32_t id) {
+  Lane& lane = lanes_[id];
+  const Packet& packet = lane.packets.requests[lane.packets.acknowledged++];
+  ++lane.unseen_sent;
+  sent_.push_back({id, packet.sequence, packet.length_bytes, packet.is_trial, false});
+}
+
+void Network::place_control(Lane& lane) {
+  const ControlWrite& write = lane.controls.requests[lane.controls.placed];
+  std::memcpy(reinterpret_cast<uint8_t*>(&control_) + write.offset_bytes, write.line, sizeof(write.line));
+  if (!random_.happens(shape_.retransmit_percent)) ++lane.controls.placed;  // else it is placed once more
+}
+
+void Network::acknowledge_control(uint32_t id) {
+  Lane& lane = lanes_[id];
+  const ControlWrite& write = lane.controls.requests[lane.controls.acknowledged++];
+  if (write.is_signaled) received_.push_back({id, lane.queue_pair, 0, 0, kNoReceivePage, false, true, false});
+}
+
+bool Network::is_quiet() {
+  return sent_.empty() && received_.empty() &&
+         std::all_of(lanes_.begin(), lanes_.end(), [this](const Lane& lane) {
+           return now_ns_ >= lane.frozen_until_ns && find_events(lane) == 0;
+         });
+}
+
+void Network::report_all() {
+  for (uint32_t id = 0; id < count_lanes(); ++id)
+    while (lanes_[id].reported < lanes_[id].packets.placed) report(id);
 }
 
 size_t Network::count_posted_pages() const {

@@ -1,5 +1,6 @@
-// What lies between the two ends: queue pairs that each keep their order, as a reliable connection does, and
-// promise nothing about one another. Posting is immediate; what was posted arrives when advance() picks it.
+// What lies between the two ends: lanes, that is lives of queue pairs, on rails that may be down; receive
+// queues, one a rail, with their pages; both ends' completion queues; the sender's control block. Posting is
+// immediate; what was posted moves when advance() picks it.
 #pragma once
 
 #include <deque>
@@ -8,68 +9,97 @@
 #include <vector>
 
 #include "protocol/random.h"
+#include "protocol/simulation/lane.h"
 #include "protocol/simulation/shape.h"
-#include "protocol/wire.h"
+#include "protocol/simulation/times.h"
 
 namespace verbena::protocol::simulation {
 
-// A work request of the sender: into the next page of the receive queue, or to a place.
-struct Packet {
-  uint32_t imm;
-  uint32_t sequence;
-  const uint8_t* source;  // read when it arrives: the application must not touch it before
-  uint32_t length_bytes;
-  uint8_t* target;  // null: a page
+inline constexpr uint32_t kNoLane = UINT32_MAX;
+
+// A packet that is done, or has failed.
+struct Sent {
+  uint32_t lane, sequence, length_bytes;
+  bool is_trial, has_failed;
 };
 
+// Something that has arrived, or a control write that is done (neither page nor immediate).
 struct Received {
-  uint32_t queue_pair, imm, length_bytes, page;
-  bool is_write;
+  uint32_t lane, queue_pair, imm, length_bytes, page;
+  bool is_write, is_control, has_failed;
 };
+
+inline constexpr uint32_t kNoReceivePage = UINT32_MAX;
+inline constexpr uint32_t kInterleavePercent = 10;
 
 class Network {
  public:
   Network(const Shape& shape, Random& random);
 
-  void send(uint32_t queue_pair, const Packet& packet) { packets_[queue_pair].push_back(packet); }
-  // The number of a message one of whose packets is done.
-  std::optional<uint32_t> poll_sent();
+  // Lanes. A new one has a sender's end, not connected.
+  uint32_t make_lane(uint32_t queue_pair);
+  Lane& lane(uint32_t id) { return lanes_[id]; }
+  uint32_t count_lanes() const { return static_cast<uint32_t>(lanes_.size()); }
+  void fail_sender(uint32_t id);
+  void fail_receiver(uint32_t id);
+  bool is_up(uint32_t rail) const { return now_ns_ >= down_until_ns_[rail]; }
+  void take_down(uint32_t rail, int64_t until_ns) {
+    down_until_ns_[rail] = std::max(down_until_ns_[rail], until_ns);
+  }
+  bool is_dead_for_ever(uint32_t rail) const { return down_until_ns_[rail] == INT64_MAX; }
+
+  void send(uint32_t id, const Packet& packet) { lanes_[id].packets.requests.push_back(packet); }
+  std::optional<Sent> poll_sent();
 
   void post_page(uint32_t rail, uint32_t page) { queues_[rail].push_back(page); }
   std::optional<Received> poll_received();
-  void write_control(uint32_t queue_pair, const void* line, size_t offset_bytes);
+  void write_control(uint32_t id, const void* line, size_t offset_bytes, bool is_signaled);
 
   // One thing happens, if anything is under way.
-  void advance();
-  bool is_quiet() const;
+  bool advance();
+  // Sometimes: devices work on while an end computes.
+  void interleave() {
+    while (random_.happens(kInterleavePercent)) advance();
+  }
+  bool is_quiet();
+  // What has been placed is reported: a device takes less time for that than a goodbye does to arrive.
+  void report_all();
+
+  int64_t now_ns() const { return now_ns_; }
+  void pass_time(int64_t ns) { now_ns_ += ns; }
 
   const ControlBlock& control() const { return control_; }
-  uint8_t* page(uint32_t index) { return pages_.data() + index * shape_.page_bytes; }
+  uint8_t* page(uint32_t index) { return pages_.data() + size_t{index} * shape_.page_bytes; }
   uint8_t* bounce() { return pages_.data(); }
   size_t count_posted_pages() const;
   // What no reliable connection with credits may meet; empty if all went well.
   const std::string& violation() const { return violation_; }
 
  private:
-  struct ControlWrite {
-    uint8_t line[64];
-    size_t offset_bytes;
-  };
-
-  void deliver_packet(uint32_t queue_pair);
-  void deliver_control(uint32_t queue_pair);
-  void deliver_acknowledgement(uint32_t queue_pair);
-  void place_early(uint32_t queue_pair);
+  uint32_t find_events(const Lane& lane) const;
+  void happen(uint32_t id, uint32_t event);
+  void place_packet(uint32_t id);
+  void drain_packet(uint32_t id);
+  uint32_t take_page(const Lane& lane);
+  void place_early(const Packet& packet);
+  void report(uint32_t id);
+  void acknowledge(uint32_t id);
+  void place_control(Lane& lane);
+  void acknowledge_control(uint32_t id);
 
   const Shape& shape_;
   Random& random_;
-  std::vector<std::deque<Packet>> packets_;         // by queue pair, to the receiver
-  std::vector<std::deque<ControlWrite>> controls_;  // by queue pair, to the sender
-  std::vector<std::deque<uint32_t>> acknowledged_;  // by queue pair, to the sender
-  std::vector<uint32_t> frozen_steps_;              // by channel
-  std::vector<std::deque<uint32_t>> queues_;        // by rail: posted pages
+  int64_t now_ns_ = kStepNs;
+  std::deque<Lane> lanes_;
+  std::vector<int64_t> down_until_ns_;        // by rail
+  std::vector<std::deque<uint32_t>> queues_;  // by rail: posted pages
+  struct Placed {
+    uint32_t imm, length_bytes, page;
+    bool is_write, has_failed;
+  };
+  std::vector<std::deque<Placed>> placed_;  // by lane: not reported yet
   std::deque<Received> received_;
-  std::deque<uint32_t> sent_;
+  std::deque<Sent> sent_;
   std::vector<uint8_t> pages_;
   ControlBlock control_{};
   std::string violation_;

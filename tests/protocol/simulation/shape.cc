@@ -22,7 +22,8 @@ uint32_t draw_first_sequence(Random& random) {
   }
 }
 
-uint32_t draw_length_bytes(Random& random, const Shape& shape) {
+// `most_pages` long at most.
+uint32_t draw_length_bytes(Random& random, const Shape& shape, uint32_t most_pages) {
   switch (random.between(0, 4)) {
     case 0:
       return random.between(0, 3);
@@ -31,22 +32,67 @@ uint32_t draw_length_bytes(Random& random, const Shape& shape) {
     case 2:
       return random.between(0, 2 * shape.page_bytes);
     default:
-      return random.between(0, 40 * shape.page_bytes);
+      return random.between(0, most_pages * shape.page_bytes);
   }
 }
 
-MessageShape draw_message(Random& random, const Shape& shape, uint32_t staged_percent) {
+MessageShape draw_message(Random& random, const Shape& shape, uint32_t staged_percent, uint32_t most_pages) {
   MessageShape message{};
-  message.length_bytes = draw_length_bytes(random, shape);
+  message.length_bytes = draw_length_bytes(random, shape, most_pages);
   message.room_bytes = message.length_bytes + (random.happens(50) ? 0 : random.between(0, 300));
   // Mostly both ends agree about who unpacks; when they do not, the bytes must be right all the same.
-  message.may_stage = random.happens(staged_percent);
+  message.may_stage = shape.stages && random.happens(staged_percent);
   message.has_slot = random.happens(80);
   message.is_unpacked = message.has_slot && (random.happens(10) || message.may_stage);
   return message;
 }
 
+// Durations are far below the limit, so that what passes by itself must not end in an error.
+Fault draw_fault(Random& random) {
+  Fault fault;
+  do {
+    fault.kind = static_cast<FaultKind>(random.between(0, kFaultKinds - 1));
+    fault.state = static_cast<State>(random.between(0, kStates - 1));
+  } while (!is_possible(fault.kind, fault.state));
+  fault.delay_steps = random.happens(30) ? 0 : static_cast<uint16_t>(random.between(0, 60));
+  fault.duration_steps = static_cast<uint16_t>(1U << random.between(2, 9));
+  return fault;
+}
+
+// What happens during a recovery needs one: something that can be recovered from comes first.
+void draw_faults(Random& random, Shape& shape) {
+  static constexpr FaultKind kFirst[] = {FaultKind::kSenderEnd, FaultKind::kReceiverEnd,
+                                         FaultKind::kBothEnds,  FaultKind::kSilence,
+                                         FaultKind::kRailDown,  FaultKind::kEveryQueuePair};
+  const auto add = [&](FaultKind kind, State state) {
+    Fault fault = draw_fault(random);
+    fault.kind = kind;
+    fault.state = state;
+    shape.faults[shape.fault_count++] = fault;
+  };
+  const uint32_t directed = random.between(1, 2);
+  for (uint32_t i = 0; i < directed; ++i) {
+    const Fault fault = draw_fault(random);
+    if (fault.state > State::kCreditsUnderWay || random.happens(30)) {
+      add(kFirst[random.between(0, 5)],
+          static_cast<State>(random.between(0, static_cast<uint32_t>(State::kCreditsUnderWay))));
+    }
+    shape.faults[shape.fault_count++] = fault;
+  }
+  if (!random.happens(20)) return;
+  // The same again as soon as it lives again.
+  const FaultKind again = kFirst[random.between(0, 3)];
+  while (shape.fault_count < Shape::kMaxFaults) add(again, State::kRevived);
+}
+
 }  // namespace
+
+bool Shape::is_window_wide() const {
+  uint64_t pages = 0;
+  for (const MessageShape& message : messages)
+    pages += message.may_stage ? message.length_bytes / page_bytes + 1 : 0;
+  return 2 * pages <= window;
+}
 
 Shape draw_shape(uint64_t seed) {
   Random random(seed);
@@ -57,6 +103,7 @@ Shape draw_shape(uint64_t seed) {
   shape.window = random.between(1, 24);
   shape.threshold_bytes = random.happens(15) ? 0 : random.between(0, 40) * shape.page_bytes;
   shape.min_stripe_bytes = 128U << random.between(0, 4);
+  for (auto& speed : shape.speed_mbps) speed = 100 * random.between(1, 10);
   shape.first_sequence = draw_first_sequence(random);
   shape.posts_ahead = random.happens(30) ? kMessageRing : random.between(1, 8);
   shape.network_percent = random.between(10, 90);
@@ -64,7 +111,37 @@ Shape draw_shape(uint64_t seed) {
   shape.freeze_steps = 1U << random.between(2, 9);
   shape.retransmit_percent = random.happens(50) ? 0 : random.between(1, 40);
   const uint32_t staged_percent = random.between(0, 4) * 25, count = random.between(1, 150);
-  for (uint32_t i = 0; i < count; ++i) shape.messages.push_back(draw_message(random, shape, staged_percent));
+  for (uint32_t i = 0; i < count; ++i)
+    shape.messages.push_back(draw_message(random, shape, staged_percent, 40));
+  return shape;
+}
+
+Shape draw_failing_shape(uint64_t seed) {
+  Random random(seed);
+  Shape shape;
+  shape.queue_pairs = random.between(1, 4);
+  shape.rails = random.between(1, shape.queue_pairs);
+  shape.page_bytes = 32U << random.between(0, 2);
+  shape.stages = random.happens(80);
+  shape.window = 1U << random.between(0, 8);
+  shape.threshold_bytes = random.between(0, 10) * shape.page_bytes;
+  shape.min_stripe_bytes = 128U << random.between(0, 2);
+  for (auto& speed : shape.speed_mbps) speed = 100 * random.between(1, 10);
+  shape.first_sequence = draw_first_sequence(random);
+  shape.network_percent = random.between(20, 80);
+  shape.freeze_percent = random.happens(70) ? 0 : random.between(1, 10);
+  shape.freeze_steps = 1U << random.between(2, 7);
+  shape.retransmit_percent = random.happens(70) ? 0 : random.between(1, 30);
+  shape.is_in_order = random.happens(50);
+  shape.leaves_early = random.happens(15);
+  // Now and then far enough that every slot of the ring is used again.
+  const bool is_long = random.happens(4);
+  shape.posts_ahead = is_long ? kMessageRing : random.between(1, 8);
+  const uint32_t staged_percent = random.between(0, 4) * 25;
+  const uint32_t count = is_long ? random.between(kMessageRing + 1, 3 * kMessageRing) : random.between(1, 12);
+  for (uint32_t i = 0; i < count; ++i)
+    shape.messages.push_back(draw_message(random, shape, staged_percent, is_long ? 2 : 10));
+  draw_faults(random, shape);
   return shape;
 }
 

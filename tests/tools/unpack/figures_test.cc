@@ -1,26 +1,16 @@
 #include <gtest/gtest.h>
 
-#include <filesystem>
-#include <fstream>
-#include <iterator>
-
-#include "common/error.h"
-#include "verbena-unpack/picture.h"
-#include "verbena-unpack/program.h"
+#include "common/plot.h"
 #include "verbena-unpack/report.h"
 
 namespace verbena::tools::unpack {
 namespace {
 
-std::string read_file(const std::string& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
 Figure make_figure(Mover mover, double gbps, uint64_t wrong_bytes = 0) {
   Figure figure;
   figure.mover = mover;
   figure.gbps = figure.best_gbps = gbps;
+  figure.p99_gbps = gbps - 20;
   figure.finding = {wrong_bytes, "the first somewhere"};
   return figure;
 }
@@ -35,23 +25,23 @@ void add_cases(Report& report) {
 }
 
 TEST(Report, PrintsFiguresBesideTheCopy) {
-  const std::string file = testing::TempDir() + "verbena_unpack_report.json";
   testing::internal::CaptureStdout();
   Report report(true);
   report.begin("Some GPU", 132, 50 << 20);
   add_cases(report);
-  report.finish(file);
+  report.finish();
   const std::string text = testing::internal::GetCapturedStdout();
-  EXPECT_NE(text.find("registers    40.00    320.0    320.0     0.80        0"), std::string::npos) << text;
+  EXPECT_NE(text.find("registers    40.00    320.0    300.0    320.0     0.80        0"), std::string::npos)
+      << text;
   EXPECT_NE(text.find("0 wrong bytes"), std::string::npos) << text;
-  const auto document = nlohmann::json::parse(read_file(file));
+  Result result;
+  report.fill(result);
+  const nlohmann::json& document = result.details;
   ASSERT_EQ(document["cases"].size(), 2U);
   EXPECT_EQ(document["cases"][1]["page"], "mixed");
   EXPECT_DOUBLE_EQ(document["cases"][1]["kernels"]["nccl"]["of_copy"], 0.7);
   EXPECT_NE(text.find("1    gpu      nccl"), std::string::npos) << "one message a call:\n" << text;
   EXPECT_NE(text.find("-    gpu      copy"), std::string::npos) << text;
-  EXPECT_THROW(report.finish("/nonexistent/file"), ToolError);
-  std::filesystem::remove(file);
 }
 
 TEST(Report, ACheckPrintsOnlyWhatIsWrong) {
@@ -60,7 +50,7 @@ TEST(Report, ACheckPrintsOnlyWhatIsWrong) {
   report.begin("Some GPU", 132, 50 << 20);
   report.add_case({}, {make_figure(Mover::kRegisters, 0)});
   report.add_case({}, {make_figure(Mover::kBulk, 0, 17)});
-  report.finish("");
+  report.finish();
   const std::string text = testing::internal::GetCapturedStdout();
   EXPECT_EQ(report.wrong_bytes(), 17U);
   EXPECT_NE(text.find("# WRONG: 8x512 4K/512K +0/+0 by 1 gpu, bulk: 17 bytes, the first somewhere"),
@@ -70,23 +60,36 @@ TEST(Report, ACheckPrintsOnlyWhatIsWrong) {
   EXPECT_EQ(text.find("registers"), std::string::npos) << text;
 }
 
-TEST(Picture, HasAPlotForEachNumberOfBlocks) {
+TEST(Report, StoresATableForEachNumberOfBlocks) {
   testing::internal::CaptureStdout();
-  Report report(true);
+  Report report(true, true);
+  report.begin("Some GPU", 132, 50 << 20);
   add_cases(report);
-  testing::internal::GetCapturedStdout();
-  const std::string plot = write_plot(report.document(), "it's.svg");
-  EXPECT_NE(plot.find("set output 'it''s.svg'"), std::string::npos) << plot;
-  EXPECT_NE(plot.find("\"132x512 mixed/512K +0/+0 by 1 gpu\" 1900 1400 2000"), std::string::npos) << plot;
-  EXPECT_NE(plot.find("\"8x512 4K/512K +0/+0 by 1 gpu\" 320 0 400"), std::string::npos) << plot;
-  if (find_program("gnuplot").empty()) GTEST_SKIP() << "no gnuplot here";
-  const std::string file = testing::TempDir() + "verbena_unpack.svg";
-  EXPECT_TRUE(draw_picture(report.document(), file));
-  const std::string picture = read_file(file);
-  EXPECT_NE(picture.find("<svg"), std::string::npos);
-  EXPECT_NE(picture.find("132 blocks"), std::string::npos);
-  EXPECT_THROW(draw_picture(report.document(), "/nonexistent/file.svg"), ToolError);
-  std::filesystem::remove(file);
+  LatencyFigure latency;
+  latency.threads = 256;
+  latency.message_bytes = 4096;
+  latency.median_us = 1.5;
+  latency.p99_us = 2.5;
+  report.add_latency(latency);
+  report.add_case({}, {make_figure(Mover::kBulk, 0)});
+  report.finish();
+  EXPECT_EQ(testing::internal::GetCapturedStdout(), "") << "it is quiet";
+  Result result;
+  report.fill(result);
+  ASSERT_EQ(result.tables.size(), 3U);
+  EXPECT_EQ(result.tables[0].name, "unpacking, 8 blocks");
+  EXPECT_EQ(result.tables[1].name, "unpacking, 132 blocks");
+  EXPECT_EQ(result.tables[2].rows[0]["p99_us"], 2.5);
+  EXPECT_EQ(result.tables[1].rows.size(), 3U);
+  EXPECT_EQ(result.tables[0].rows[1]["p99_gbps"], 300);
+  EXPECT_FALSE(result.tables[0].rows[2].contains("gbps")) << "checked, not timed";
+  EXPECT_EQ(result.setup["L2 cache"], "50MB");
+  const std::vector<Plot> plots = list_plots(result.tables[1]);
+  ASSERT_EQ(plots.size(), 1U);
+  EXPECT_EQ(plots[0].y_label, "in all (GB/s)");
+  std::vector<std::string> names;
+  for (const PlotSeries& series : plots[0].series) names.push_back(series.name);
+  EXPECT_EQ(names, (std::vector<std::string>{"copy", "nccl", "registers"})) << "a bar a kernel";
 }
 
 TEST(Latency, IsCountedInCyclesAndToldInMicroseconds) {

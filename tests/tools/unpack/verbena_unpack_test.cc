@@ -5,11 +5,12 @@
 #include <set>
 #include <string>
 
+#include "base/scratch_path.h"
 #include "common/error.h"
+#include "common/program.h"
 #include "tools/run_tool.h"
 #include "verbena-unpack/images.h"
 #include "verbena-unpack/nccl_source.h"
-#include "verbena-unpack/program.h"
 #include "verbena-unpack/test_case.h"
 
 namespace verbena::tools::unpack {
@@ -61,22 +62,21 @@ TEST(VerbenaUnpack, CompilesNcclsCodeIntoItsKernel) {
 
 TEST(VerbenaUnpack, SaysWhyNcclsCodeCannotBeHad) {
   const ToolRun nowhere = run_unpack("", "--compile-only --nccl-source /nonexistent");
-  EXPECT_EQ(nowhere.status, 2);
+  EXPECT_EQ(nowhere.status, 1);
   EXPECT_TRUE(mentions(nowhere, "no /nonexistent/src/device/network/unpack/unpack.h")) << nowhere.output;
   const ToolRun no_compiler =
       run_unpack("CUDA_HOME=/nonexistent PATH=/bin", "--compile-only --nccl-source " NCCL_CHECKOUT);
-  EXPECT_EQ(no_compiler.status, 2);
+  EXPECT_EQ(no_compiler.status, 1);
   EXPECT_TRUE(mentions(no_compiler, "no nvcc in the PATH")) << no_compiler.output;
   if (find_nvcc().empty()) GTEST_SKIP() << "no nvcc where tests run";
-  const std::string broken = testing::TempDir() + "verbena_unpack_checkout";
-  std::filesystem::remove_all(broken);
+  const verbena::tests::ScratchPath scratch("verbena_unpack_checkout");
+  const std::string& broken = scratch.get();
   std::filesystem::copy(NCCL_CHECKOUT, broken, std::filesystem::copy_options::recursive);
   std::filesystem::remove(broken + "/src/device/network/unpack/unpack_defs.h");
   const ToolRun run = run_unpack("", "--compile-only --nccl-source " + broken);
-  EXPECT_EQ(run.status, 2);
+  EXPECT_EQ(run.status, 1);
   EXPECT_TRUE(mentions(run, "nvcc cannot compile NCCL's unpack.h:")) << run.output;
   EXPECT_TRUE(mentions(run, "unpack_defs.h")) << run.output;
-  std::filesystem::remove_all(broken);
 }
 
 TEST(Images, AreThere) {

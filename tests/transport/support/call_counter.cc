@@ -11,6 +11,8 @@
 #include <cstddef>
 #include <new>
 
+#include "base/log.h"
+
 // glibc's own functions behind the names that are replaced here, and the linker's marks of this program's
 // code.
 extern "C" {
@@ -33,6 +35,10 @@ thread_local bool is_counting = false;
 thread_local Calls calls;
 volatile char gate = kAllow;  // the kernel looks at it at each system call of the counting thread
 
+void count_line(base::LogLevel, const char*, int, const char*) {
+  if (is_counting) ++calls.log_lines;
+}
+
 // Makes the call in the interrupted code's place. The gate stays open: closing it here would also catch the
 // return from this handler.
 void on_system_call(int, siginfo_t* info, void* context) {
@@ -53,6 +59,7 @@ bool start_counting() {
   action.sa_sigaction = on_system_call;
   action.sa_flags = SA_SIGINFO;
   sigaction(SIGSYS, &action, nullptr);
+  base::set_log_sink(count_line);
   if (prctl(kSetDispatch, kDispatchOn, 0L, 0L, &gate) != 0) return false;
   calls = {};
   is_counting = true;
@@ -64,6 +71,7 @@ Calls stop_counting() {
   gate = kAllow;
   is_counting = false;
   prctl(kSetDispatch, kDispatchOff, 0L, 0L, 0L);
+  base::set_log_sink(nullptr);
   return calls;
 }
 
@@ -132,10 +140,15 @@ __attribute__((visibility("default"))) void operator delete(void* memory, size_t
   __libc_free(memory);
 }
 
-REPLACED int pthread_mutex_lock(pthread_mutex_t* mutex) {
-  using Lock = int (*)(pthread_mutex_t*);
-  static Lock lock = nullptr;
-  if (lock == nullptr) lock = reinterpret_cast<Lock>(dlsym(RTLD_NEXT, "pthread_mutex_lock"));
-  if (is_counting && is_own_code(CALLER)) ++calls.locks;
-  return lock(mutex);
-}
+#define REPLACED_LOCK(name, type)                                                            \
+  REPLACED int name(type* lock) {                                                            \
+    using Function = int (*)(type*);                                                         \
+    static Function original = nullptr;                                                      \
+    if (original == nullptr) original = reinterpret_cast<Function>(dlsym(RTLD_NEXT, #name)); \
+    if (is_counting && is_own_code(CALLER)) ++calls.locks;                                   \
+    return original(lock);                                                                   \
+  }
+REPLACED_LOCK(pthread_mutex_lock, pthread_mutex_t)
+REPLACED_LOCK(pthread_mutex_trylock, pthread_mutex_t)
+REPLACED_LOCK(pthread_rwlock_rdlock, pthread_rwlock_t)
+REPLACED_LOCK(pthread_rwlock_wrlock, pthread_rwlock_t)

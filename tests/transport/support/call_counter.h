@@ -12,11 +12,12 @@ namespace verbena::transport {
 struct Calls {
   uint64_t allocations = 0;          // of own code: new, delete, malloc and its kin, free
   uint64_t library_allocations = 0;  // of the libraries': the verbs library's
-  uint64_t locks = 0;                // of own code
-  long first_system_call = -1;       // of any code
+  uint64_t locks = 0;           // of own code: mutexes, those only tried, and readers' and writers' locks
+  uint64_t log_lines = 0;       // of any level
+  long first_system_call = -1;  // of any code
 };
 
-// False: this kernel cannot tell of system calls.
+// False: this kernel cannot tell of system calls. Log lines go nowhere while calls are counted.
 bool start_counting();
 Calls stop_counting();
 

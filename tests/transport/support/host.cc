@@ -4,6 +4,7 @@
 
 #include <numeric>
 
+#include "base/job_key.h"
 #include "base/parameters.h"
 
 namespace verbena::transport {
@@ -25,7 +26,7 @@ const Settings kDeviceDefaults = {
 const Settings kDefaults = {
     {"VERBENA_SOCKET_IFNAME", "lo"},    {"VERBENA_BOUNCE_BYTES", "8m"},     {"VERBENA_WINDOW_PAGES", ""},
     {"VERBENA_PAGE_BYTES", ""},         {"VERBENA_UNPACK_THRESHOLD", ""},   {"VERBENA_MIN_STRIPE_BYTES", ""},
-    {"VERBENA_QPS_PER_CONNECTION", ""}, {"VERBENA_CONNECT_TIMEOUT_MS", ""},
+    {"VERBENA_QPS_PER_CONNECTION", ""}, {"VERBENA_CONNECT_TIMEOUT_MS", ""}, {"VERBENA_JOB_KEY_FILE", ""},
 };
 
 }  // namespace
@@ -35,6 +36,7 @@ void apply_settings(const Settings& settings) {
   for (const auto& [name, value] : kDefaults) setenv(name.c_str(), value.c_str(), 1);
   for (const auto& [name, value] : settings) setenv(name.c_str(), value.c_str(), 1);
   if (!base::load_parameters()) throw std::runtime_error("a setting of the test is wrong");
+  if (!base::load_job_key()) throw std::runtime_error("the test's job key is wrong");
 }
 
 Host::Host(const Settings& settings) {

@@ -28,7 +28,9 @@ Link make_link(const Nic& nic, std::span<verbs::SharedReceiveQueue* const> recei
   options.rails = nic.rails;
   options.queue_pairs = static_cast<uint32_t>(nic.rails.size());
   options.receive_queues = receive_queues;
-  options.receive_entries = 256;
+  const std::vector<uint32_t> entries(nic.rails.size(), 256);
+  options.receive_entries = entries;
+  options.inline_bytes = verbs::kInlineBytes;
   return take(Link::create(options), "a link");
 }
 
@@ -58,7 +60,7 @@ RawSender::RawSender(const Nic& nic, bool unpacks, ReceivingEnd* end)
       "welcome");
   if (!link_.connect(welcome_.rail, welcome_.queue_pair, welcome_.rail_of))
     throw std::runtime_error("connect");
-  const protocol::Ready ready{protocol::make_header(sizeof(protocol::Ready), handle.header.nonce)};
+  const protocol::Ready ready{protocol::make_header(sizeof(protocol::Ready), handle.header.nonce), {}};
   sent = 0;
   expect_soon([&] { return take(socket_.send_all(&ready, sizeof(ready), sent), "ready"); }, "ready");
   expect_soon(
@@ -86,14 +88,14 @@ void RawSender::post(verbs::WorkRequest request) {
   request.signaled = true;
   request.local = memory_.bytes().data();
   request.local_key = memory_.registration()->regions[0].local_key();
-  if (!link_.pair(0).post({&request, 1})) throw std::runtime_error("post");
+  if (!link_.pair(0).post(request)) throw std::runtime_error("post");
   link_.poll([](const verbs::Completion&, uint32_t) {});
 }
 
-RawReceiver::RawReceiver(const Nic& nic, uint32_t window, std::unique_ptr<Sender>* sender) {
+RawReceiver::RawReceiver(const Nic& nic, uint32_t window, std::unique_ptr<Sender>* sender, bool stages) {
   pool_ = take(BouncePool::acquire(BouncePool::Kind::kHostPages), "a pool");
   auto* rail = take(pool_->open_rail(*nic.rails[0]), "a rail");
-  take(pool_->reserve(*rail, window, window), "pages");
+  take(pool_->reserve(*rail, {window, window, window}), "pages");
   verbs::SharedReceiveQueue* queues[] = {&rail->queue()};
   link_ = make_link(nic, queues);
   auto listener = take(base::Listener::open_at(std::bit_cast<base::SocketAddress>(
@@ -120,7 +122,7 @@ RawReceiver::RawReceiver(const Nic& nic, uint32_t window, std::unique_ptr<Sender
   welcome.rails = welcome.queue_pairs = 1;
   welcome.page_bytes = pool_->page_bytes();
   welcome.window[0] = window;
-  welcome.staging = 1;
+  welcome.staging = stages;
   welcome.staging_threshold_bytes = 1 << 20;
   link_.describe(welcome.rail, welcome.queue_pair);
   expect_soon([&] { return take(socket_.send_all(&welcome, sizeof(welcome), sent), "welcome"); }, "welcome");

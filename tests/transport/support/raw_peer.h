@@ -12,6 +12,10 @@ class RawSender {
   RawSender(const Nic& nic, bool unpacks, ReceivingEnd* end);
 
   const protocol::Welcome& welcome() const { return welcome_; }
+  // Where the receiver writes.
+  const protocol::ControlBlock& control() const {
+    return *reinterpret_cast<const protocol::ControlBlock*>(control_.address());
+  }
   void send(uint32_t imm, uint32_t length_bytes);
   void write(uint32_t imm, uint64_t address, uint32_t remote_key, uint32_t length_bytes);
 
@@ -28,7 +32,7 @@ class RawSender {
 // In the place of a Receiver, in the sender's own process: what it "writes" is put into the sender's memory.
 class RawReceiver {
  public:
-  RawReceiver(const Nic& nic, uint32_t window, std::unique_ptr<Sender>* sender);
+  RawReceiver(const Nic& nic, uint32_t window, std::unique_ptr<Sender>* sender, bool stages = true);
 
   protocol::ControlBlock& control() {
     return *reinterpret_cast<protocol::ControlBlock*>(hello_.control_address);

@@ -131,6 +131,7 @@ ibv_context* ibv_open_device(ibv_device* device) {
   plain.abi_compat = reinterpret_cast<void*>(UINTPTR_MAX);
   context->verbs.sz = sizeof(verbs_context);
   context->verbs.query_port = &query_port;
+  context->verbs.create_qp_ex = &create_qp_ex;
 #endif
   if (pipe2(context->event_pipe, O_CLOEXEC) != 0) std::abort();
   plain.async_fd = context->event_pipe[0];

@@ -41,11 +41,14 @@ struct Script {
   int list_errno = 0;           // not 0: ibv_get_device_list fails
   int dmabuf_errno = EBADF;     // what ibv_reg_dmabuf_mr says to a bad descriptor
   bool grants_inline = true;
+  int extended_pair_errno = ENOSYS;  // what ibv_create_qp_ex says; 0: it makes one
   // The n-th call that can fail (counted from 1 since the last reset) fails; 0: none.
   int failing_call = 0, failing_errno = ENOMEM;
   int failing_modify_errno = 0;              // every ibv_modify_qp fails
   uint32_t ece_vendor = 0, ece_options = 0;  // what a queue pair has; vendor 0: no ECE
   int set_ece_errno = 0;
+
+  uint32_t next_local_key = 11;  // of a region; its remote key is twice that
 
   int poll_result = 0;              // negative: ibv_poll_cq fails
   std::vector<ibv_wc> completions;  // the next ones that ibv_poll_cq hands out
@@ -57,6 +60,7 @@ struct Request {  // what was posted, field by field
   ibv_wr_opcode opcode;
   unsigned flags;
   uint32_t imm, remote_key, local_key, length;
+  uint64_t addend;
   int segments;
 };
 
@@ -75,6 +79,8 @@ struct Record {
   std::vector<ibv_qp_attr> modifications;
   std::vector<int> modification_masks;
   ibv_qp_init_attr pair_attributes{};
+  uint32_t pair_mask = 0;  // of ibv_create_qp_ex
+  uint64_t pair_operations = 0;
   std::vector<ibv_ece> ece_requests;
   std::atomic<int> acknowledged_events = 0;
   std::atomic<int> event_reads = 0;  // calls of ibv_get_async_event

@@ -50,6 +50,7 @@ int poll_cq(ibv_cq* queue, int count, ibv_wc* entries);
 int post_send(ibv_qp* pair, ibv_send_wr* first, ibv_send_wr** rejected);
 int post_srq_recv(ibv_srq* queue, ibv_recv_wr* first, ibv_recv_wr** rejected);
 
+ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* attributes);
 int query_port(ibv_context* context, uint8_t port_number, ibv_port_attr* attributes, size_t length_bytes);
 
 void raise_event(const char* device_name, ibv_event_type type, int port_number, ibv_qp* pair);

@@ -33,8 +33,8 @@ ibv_mr* make_region(ibv_pd* domain, void* address, size_t length_bytes) {
   region->pd = domain;
   region->addr = address;
   region->length = length_bytes;
-  region->lkey = 11;
-  region->rkey = 22;
+  region->lkey = hooks().script.next_local_key++;
+  region->rkey = 2 * region->lkey;
   ++to_fake(domain)->children;
   return region;
 }
@@ -47,6 +47,11 @@ Request record_request(const ibv_send_wr& request) {
   result.imm = request.imm_data;
   result.remote = request.wr.rdma.remote_addr;
   result.remote_key = request.wr.rdma.rkey;
+  if (request.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
+    result.remote = request.wr.atomic.remote_addr;
+    result.remote_key = request.wr.atomic.rkey;
+    result.addend = request.wr.atomic.compare_add;
+  }
   result.segments = request.num_sge;
   if (request.num_sge == 0) return result;
   result.local = request.sg_list->addr;
@@ -230,3 +235,13 @@ const char* ibv_wc_status_str(ibv_wc_status) {
 }
 
 }  // extern "C"
+
+// The older struct is the beginning of the newer one.
+ibv_qp* verbena::verbs::fake::create_qp_ex(ibv_context*, ibv_qp_init_attr_ex* attributes) {
+  hooks().record.pair_mask = attributes->comp_mask;
+  hooks().record.pair_operations = attributes->send_ops_flags;
+  if (hooks().script.extended_pair_errno == 0)
+    return ibv_create_qp(attributes->pd, reinterpret_cast<ibv_qp_init_attr*>(attributes));
+  errno = std::max(hooks().script.extended_pair_errno, 0);
+  return nullptr;
+}

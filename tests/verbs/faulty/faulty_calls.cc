@@ -17,18 +17,6 @@ int note_gone(const char* name, int result) {
   return refuse(name) ? errno : 0;
 }
 
-ibv_mr* note_region(ibv_mr* region) {
-  if (region != nullptr) ++hooks().live_regions;
-  return note_made(region);
-}
-
-bool refuse_region(const char* name) {
-  if (refuse(name)) return true;
-  if (hooks().live_regions < hooks().most_regions) return false;
-  errno = ENOMEM;
-  return true;
-}
-
 }  // namespace
 
 extern "C" {
@@ -85,28 +73,6 @@ ibv_pd* ibv_alloc_pd(ibv_context* context) {
 
 int ibv_dealloc_pd(ibv_pd* domain) {
   return note_gone("dealloc_pd", target().dealloc_pd(domain));
-}
-
-ibv_mr* ibv_reg_mr(ibv_pd* domain, void* address, size_t length_bytes, int access) {
-  return refuse_region("reg_mr") ? nullptr
-                                 : note_region(target().reg_mr(domain, address, length_bytes, access));
-}
-
-ibv_mr* ibv_reg_mr_iova2(ibv_pd* domain, void* address, size_t length_bytes, uint64_t iova, unsigned access) {
-  if (refuse_region("reg_mr")) return nullptr;
-  return note_region(target().reg_mr_iova2(domain, address, length_bytes, iova, access));
-}
-
-ibv_mr* ibv_reg_dmabuf_mr(ibv_pd* domain, uint64_t offset, size_t length_bytes, uint64_t iova, int fd,
-                          int access) {
-  if (fd >= 0 && refuse_region("reg_dmabuf_mr")) return nullptr;
-  return note_region(target().reg_dmabuf_mr(domain, offset, length_bytes, iova, fd, access));
-}
-
-int ibv_dereg_mr(ibv_mr* region) {
-  const int result = target().dereg_mr(region);
-  if (result == 0) --hooks().live_regions;
-  return note_gone("dereg_mr", result);
 }
 
 ibv_cq* ibv_create_cq(ibv_context* context, int depth, void* user, ibv_comp_channel* channel, int vector) {

@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 #include <mutex>
 #include <vector>
 
@@ -13,6 +14,7 @@ namespace {
 // The same for all contexts of one library.
 ibv_context_ops own_ops;
 int (*own_query_port)(ibv_context*, uint8_t, ibv_port_attr*, size_t) = nullptr;
+ibv_qp* (*own_create_qp_ex)(ibv_context*, ibv_qp_init_attr_ex*) = nullptr;
 
 struct HeldCompletion {
   ibv_cq* queue;
@@ -66,11 +68,28 @@ int post_srq_recv(ibv_srq* queue, ibv_recv_wr* first, ibv_recv_wr** rejected) {
   return refuse("post_srq_recv") ? errno : own_ops.post_srq_recv(queue, first, rejected);
 }
 
+constexpr uint8_t kSlowLane = 32;  // 25 Gb/s
+
+bool is_slow(const ibv_device* device) {
+  const int number = device->name[std::strlen(device->name) - 1] - '0';
+  return (hooks().slow_devices >> number & 1) != 0;
+}
+
 int query_port(ibv_context* context, uint8_t port_number, ibv_port_attr* attributes, size_t length_bytes) {
   if (refuse("query_port")) return errno;
   const int error = own_query_port(context, port_number, attributes, length_bytes);
   if (error == 0 && hooks().ports_are_down) attributes->state = IBV_PORT_DOWN;
+  if (error == 0 && is_slow(context->device)) attributes->active_speed = kSlowLane;
   return error;
+}
+
+ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* attributes) {
+  if (refuse("create_qp")) return nullptr;
+  ibv_qp* pair = own_create_qp_ex(context, attributes);
+  if (pair == nullptr) return nullptr;
+  ++hooks().live_objects;
+  ++hooks().live_pairs;
+  return pair;
 }
 
 }  // namespace
@@ -90,6 +109,9 @@ void take_over(ibv_context* context) {
   if (extended == nullptr || extended->query_port == nullptr) return;
   own_query_port = extended->query_port;
   extended->query_port = &query_port;
+  if (extended->create_qp_ex == nullptr) return;
+  own_create_qp_ex = extended->create_qp_ex;
+  extended->create_qp_ex = &create_qp_ex;
 }
 
 }  // namespace verbena::verbs::faulty

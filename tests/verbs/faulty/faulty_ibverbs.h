@@ -3,7 +3,10 @@
 
 #include <atomic>
 #include <cerrno>
+#include <cstddef>
 #include <cstdint>
+
+struct ibv_pd;
 
 namespace verbena::verbs::faulty {
 
@@ -17,7 +20,11 @@ struct Hooks {
   std::atomic<int> failing_poll{0}, polls{0};
   // Registrations beyond so many that are alive fail, with ENOMEM, as with a limit on locked memory.
   std::atomic<int> most_regions{INT32_MAX};
+  // Registrations of exactly this length are slow: they wait until this is something else.
+  std::atomic<size_t> slow_length_bytes{0};
+  std::atomic<int> slow_calls{0};           // that have begun
   std::atomic<bool> ports_are_down{false};  // what ibv_query_port says
+  std::atomic<uint32_t> slow_devices{0};    // bit n: the port of the device whose name ends in n has 100 Gb/s
   // While set, no completion of a receive is found, and the event that tells the last one of a queue pair is
   // not delivered, as on a device that is slow to flush.
   std::atomic<bool> holds_receives{false};
@@ -26,7 +33,11 @@ struct Hooks {
 
   std::atomic<int> live_objects{0};  // contexts, lists, domains, regions, queues, queue pairs
   std::atomic<int> live_regions{0};
+  std::atomic<int> made_regions{0};
   std::atomic<int> live_pairs{0};
+
+  // Whether a living region of this domain has this remote key, and the whole range lies in it.
+  bool (*reaches)(const ibv_pd* domain, uint32_t remote_key, const void* address, size_t length_bytes);
 };
 
 using GetHooks = Hooks* (*)();

@@ -33,7 +33,7 @@ const Target& target() {
 }
 
 Hooks& hooks() {
-  static Hooks shared;
+  static Hooks shared{.reaches = &reaches_region};
   return shared;
 }
 

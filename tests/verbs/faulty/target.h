@@ -54,6 +54,9 @@ Hooks& hooks();
 // Counts the call; true if it is to fail. errno is set then.
 bool refuse(const char* name);
 
+// What `Hooks::reaches` answers.
+bool reaches_region(const ibv_pd* domain, uint32_t remote_key, const void* address, size_t length_bytes);
+
 // Puts our post, poll and query_port into a context of the other library.
 void take_over(ibv_context* context);
 // Nobody asks for this queue's completions any more.

@@ -21,7 +21,7 @@ perf_over() { # DEVICES OPTION...
 
 refuse_absent_device() {
   local said
-  said=$(VERBENA_HCA==nonesuch run_limited "$perf" --size 4k --timeout 30 2>&1) && complain "it did not fail"
+  said=$(VERBENA_HCA="=nonesuch" run_limited "$perf" --size 4k --timeout 30 2>&1) && complain "it did not fail"
   echo "$said"
   [[ $said == *"=nonesuch selects no usable active port, there are: rxe00"* ]]
 }

@@ -27,7 +27,7 @@ lose_some() { # RAILS OPTION...
 }
 
 run_recovery_cases() {
-  local bulk='--size 256k --iters 400 --mode bandwidth --unpack 0' pages='--size 64k --iters 1500 --mode bandwidth --threshold 1m'
+  local bulk='--size 256k --iters 200 --mode bandwidth --unpack 0' pages='--size 64k --iters 800 --mode bandwidth --unpack 1 --threshold 1m'
   export VERBENA_ACK_TIMEOUT=19 # the first retry after 2 s: a pull may last that long on a busy machine
   run_case "recovery: the sender's cable is out for 0.2 s" survive 0 'pull_shortly h0r0' $bulk
   run_case "recovery: the receiver's cable is out for 0.2 s" survive 0 'pull_shortly h1r0' $pages

@@ -31,10 +31,12 @@ both_paths() { transfer "$@" --threshold 32k && expect_said h0 '[1-9][0-9]* mess
 
 # The kernel's own list of shared receive queues names the queue pairs attached to each.
 show_shared_queue() {
-  start_pair --size 64k --iters 2000 --mode bandwidth --unpack 1 --threshold 1m
-  wait_for_traffic rxe00 500
+  start_pair --size 64k --iters 400 --mode bandwidth --unpack 1 --threshold 1m
+  wait_for_traffic rxe00 100
   local queues
+  kill -STOP -- "-$h0_pid" # so that it is not over before the kernel is asked
   queues=$(rdma resource show srq dev rxe10)
+  kill -CONT -- "-$h0_pid"
   finish_pair
   echo "$queues"
   expect_statuses 0 0 && expect_said h0 '[1-9][0-9]* messages staged, 0 direct' || return
@@ -48,41 +50,37 @@ use_address() { # GID_EXPRESSION IP_VERSION SETTING OPTION...
   h1_settings+=("$3")
   shift 3
   before=$(count_ipv6)
-  transfer "$@" --sizes 4k:256k --factor 8 --iters 5 || return
+  transfer "$@" --sizes 4k:256k --factor 64 --iters 3 || return
   sent=$(($(count_ipv6) - before))
   expect_said h0 "device rxe0.*, gid $gid" && expect_said h1 "device rxe1.*, gid $gid" || return
   if [ "$version" = 6 ]; then [ "$sent" -gt 200 ]; else [ "$sent" -lt 100 ]; fi || complain "$sent packets of IPv6"
 }
 
-# One end's packets of 4 KiB would not fit the other's NIC. At 1 KiB a packet, 1 MiB is 1024 of them.
+# One end's packets of 4 KiB would not fit the other's NIC. At 1 KiB a packet, 256 KiB is 256 of them.
 differ_in_mtu() { # NIC_WITH_1500
   local before sent
   ip link set "$1" mtu 1500
   before=$(count_sent rxe00)
-  transfer 0 --size 1m --iters 4 --mode bandwidth
+  transfer 0 --size 256k --iters 4 --mode bandwidth
   local status=$?
   sent=$(($(count_sent rxe00) - before))
   heal
-  echo "$sent packets for 8 MiB"
+  echo "$sent packets for 2 MiB"
   [ $status = 0 ] || return
-  [ "$sent" -gt 8000 ] || complain 'packets were longer than the smaller MTU'
+  [ "$sent" -gt 2000 ] || complain 'packets were longer than the smaller MTU'
 }
 
 run_two_host_cases() {
-  local small='--sizes 4k:4m --factor 32 --iters 5'
-  for rails in 0 1 '0 1'; do
+  local small='--sizes 4k:4m --factor 32 --iters 3'
+  for rails in 0 '0 1'; do
     run_case "hosts, rails $rails: staged, 4 KiB to 4 MiB" staged "$rails" $small
     run_case "hosts, rails $rails: direct, 4 KiB to 4 MiB" direct "$rails" $small
   done
   run_case 'hosts: both paths in one run, the oldest table' both_paths 0 --abi 7 --sizes 8k:128k --factor 4 --iters 10
   run_case 'hosts: the staged path runs over a shared receive queue' show_shared_queue
-  run_case 'hosts: IPv4 by family' use_address ::ffff:10.0.0 4 VERBENA_ADDRESS_FAMILY=AF_INET 0
-  run_case 'hosts: IPv6 by family' use_address fd00::[12] 6 VERBENA_ADDRESS_FAMILY=AF_INET6 0
   run_case 'hosts: IPv6 by family, two rails' use_address fd00: 6 VERBENA_ADDRESS_FAMILY=AF_INET6 '0 1'
   run_case 'hosts: IPv4 by index' use_address ::ffff:10.0.1 4 VERBENA_GID_INDEX=1 1
-  run_case 'hosts: IPv6 by index' use_address fd00:1::[12] 6 VERBENA_GID_INDEX=2 1
   run_case 'hosts: IPv6 by range' use_address fd00::[12] 6 VERBENA_ADDRESS_RANGE=fd00::/16 0
-  run_case 'hosts: link-local, one rail' use_address fe80: 6 VERBENA_GID_INDEX=0 0
   run_case 'hosts: link-local, two rails' use_address fe80: 6 VERBENA_GID_INDEX=0 '0 1'
   run_case 'hosts: the sender has the smaller MTU' differ_in_mtu h0r0
   run_case 'hosts: the receiver has the smaller MTU' differ_in_mtu h1r0

@@ -1,0 +1,24 @@
+# Where things are installed. What is installed finds the rest by paths relative to itself: the folder can be moved.
+include(GNUInstallDirs)
+set(CMAKE_INSTALL_DEFAULT_COMPONENT_NAME verbena)
+# From a folder of tools to that of libraries: ../lib, or ../lib/x86_64-linux-gnu where Debian has it so.
+file(RELATIVE_PATH VERBENA_LIBRARIES_FROM_TOOLS ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})
+set(VERBENA_PYTHON_DIR lib/python3/dist-packages CACHE STRING "Where the Python package is installed")
+
+# Before 1.0.0 a minor release may change the binary interface (CHANGELOG.md), so it is part of the name until then.
+if(PROJECT_VERSION_MAJOR EQUAL 0)
+  set(VERBENA_SOVERSION 0.${PROJECT_VERSION_MINOR})
+  set(VERBENA_COMPATIBILITY SameMinorVersion)
+else()
+  set(VERBENA_SOVERSION ${PROJECT_VERSION_MAJOR})
+  set(VERBENA_COMPATIBILITY SameMajorVersion)
+endif()
+
+# install_library(TARGET NAME): a shared library that others link, as verbena::NAME.
+function(install_library target name)
+  set_target_properties(${target} PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${VERBENA_SOVERSION}
+    EXPORT_NAME ${name} INSTALL_RPATH $ORIGIN)
+  target_include_directories(${target} INTERFACE $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+  add_library(verbena::${name} ALIAS ${target})
+  install(TARGETS ${target} EXPORT verbena-targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+endfunction()

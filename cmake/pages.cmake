@@ -1,0 +1,49 @@
+# Manual pages and shell completions of the installed tools, made from what they print with --help.
+find_program(VERBENA_HELP2MAN help2man DOC "Makes manual pages; without it there are none")
+find_program(VERBENA_GZIP gzip)
+find_program(VERBENA_PYTHON3 python3)
+set(pages_folder ${PROJECT_BINARY_DIR}/share)
+set(pages "")
+set(about_verbena-info "show RDMA devices, GPUs and what NCCL will use of them")
+set(about_verbena-perf "measure and verify messages through a NCCL net plugin, without NCCL or a GPU")
+set(about_nccl-perf "measure and verify NCCL's collectives over the Verbena plugin")
+set(about_verbena-unpack "measure and verify the unpacking of messages on a GPU")
+set(about_verbena-symm "measure and verify symmetric memory between GPUs")
+
+# add_pages(TOOL): share/man/man1/TOOL.1.gz and a file for each shell.
+function(add_pages tool)
+  if(VERBENA_HELP2MAN AND VERBENA_GZIP)
+    set(page ${pages_folder}/man/man1/${tool}.1)
+    # Found by its name alone, so that no path gets into the text.
+    add_custom_command(OUTPUT ${page}.gz
+      COMMAND ${CMAKE_COMMAND} -E env "PATH=$<TARGET_FILE_DIR:${tool}>:$ENV{PATH}"
+        ${VERBENA_HELP2MAN} --no-info --section=1 "--name=${about_${tool}}" "--source=Verbena ${PROJECT_VERSION}"
+        "--manual=Verbena" --include=${PROJECT_SOURCE_DIR}/packaging/see-also.h2m --output=${page} ${tool}
+      COMMAND ${VERBENA_GZIP} -9nf ${page}
+      DEPENDS ${tool} ${PROJECT_SOURCE_DIR}/packaging/see-also.h2m COMMENT "Writing the manual page of ${tool}" VERBATIM)
+    set(found ${page}.gz)
+    install(FILES ${page}.gz DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+  endif()
+  if(VERBENA_PYTHON3)
+    set(bash ${pages_folder}/bash-completion/completions/${tool})
+    set(zsh ${pages_folder}/zsh/vendor-completions/_${tool})
+    add_custom_command(OUTPUT ${bash} ${zsh}
+      COMMAND ${VERBENA_PYTHON3} ${PROJECT_SOURCE_DIR}/packaging/make_completion $<TARGET_FILE:${tool}> --bash ${bash}
+        --zsh ${zsh}
+      DEPENDS ${tool} ${PROJECT_SOURCE_DIR}/packaging/make_completion COMMENT "Writing the completions of ${tool}" VERBATIM)
+    list(APPEND found ${bash} ${zsh})
+    install(FILES ${bash} DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
+    install(FILES ${zsh} DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/vendor-completions)
+  endif()
+  set(pages ${pages} ${found} PARENT_SCOPE)
+endfunction()
+
+file(MAKE_DIRECTORY ${pages_folder}/man/man1 ${pages_folder}/bash-completion/completions
+  ${pages_folder}/zsh/vendor-completions)
+foreach(tool ${installed_tools})
+  add_pages(${tool})
+endforeach()
+if(NOT VERBENA_HELP2MAN)
+  message(STATUS "manual pages: not built, no help2man (tools/setup build installs it)")
+endif()
+add_custom_target(verbena_pages ALL DEPENDS ${pages})

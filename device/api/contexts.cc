@@ -1,0 +1,235 @@
+// Results, log and contexts of verbena.h.
+#include <atomic>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "base/job_key.h"
+#include "base/log.h"
+#include "base/parameters.h"
+#include "device/api/objects.h"
+#include "device/bootstrap/environment.h"
+
+namespace verbena::api {
+namespace {
+
+using base::Outcome;
+using base::Status;
+using bootstrap::Bootstrap;
+
+static_assert(VERBENA_SUCCESS == static_cast<int>(Status::kOk));
+static_assert(VERBENA_CUDA_ERROR == static_cast<int>(Status::kCuda));
+static_assert(VERBENA_SYSTEM_ERROR == static_cast<int>(Status::kSystem));
+static_assert(VERBENA_INTERNAL_ERROR == static_cast<int>(Status::kInternal));
+static_assert(VERBENA_INVALID_ARGUMENT == static_cast<int>(Status::kInvalidArgument));
+static_assert(VERBENA_INVALID_USAGE == static_cast<int>(Status::kInvalidUsage));
+static_assert(VERBENA_REMOTE_ERROR == static_cast<int>(Status::kRemote));
+static_assert(VERBENA_TIMEOUT == static_cast<int>(Status::kTimeout));
+static_assert(sizeof(verbena_unique_id) == sizeof(bootstrap::UniqueId));
+
+std::atomic<void (*)(verbena_log_level, const char*)> g_sink{nullptr};
+
+void forward_line(base::LogLevel level, const char*, int, const char* text) {
+  if (const auto sink = g_sink.load(std::memory_order_acquire))
+    sink(static_cast<verbena_log_level>(level), text);
+}
+
+// All but the lease, which is taken before anything can fail.
+Outcome read_heap(const verbena_heap& heap, uint32_t count_ranks, symm::BorrowedHeap& read) {
+  if (heap.deltas == nullptr) return base::fail(Status::kInvalidArgument, "api: a heap without deltas");
+  const auto* const extension = static_cast<const std::byte*>(heap.extension);
+  if (extension == nullptr && heap.extension_bytes != 0) {
+    return base::fail(Status::kInvalidArgument, "api: a heap without its extension of %zu bytes",
+                      heap.extension_bytes);
+  }
+  read.backend = {.type = heap.type,
+                  .is_world_only = heap.is_world_only != 0,
+                  .multicast_delta = heap.multicast_delta,
+                  .extension = {extension, extension + heap.extension_bytes}};
+  read.begin = static_cast<std::byte*>(heap.begin);
+  read.length_bytes = heap.length_bytes;
+  read.deltas.assign(heap.deltas, heap.deltas + count_ranks);
+  return {};
+}
+
+// `join` gives a Result<Bootstrap>. The heap's lease ends with this call, or with the context if there is
+// one.
+template <typename Join>
+Outcome create(verbena_context** out, const Join& join, const verbena_heap* heap = nullptr) {
+  std::optional<symm::BorrowedHeap> borrowed;
+  if (heap != nullptr) borrowed.emplace().lease = symm::HeapLease(heap->release, heap->argument);
+  if (out == nullptr) return base::fail(Status::kInvalidArgument, "api: no place for the context");
+  if (auto loaded = load_settings(); !loaded) return loaded;
+  base::Result<Bootstrap> joined = join();
+  if (!joined) return joined.error();
+  if (heap != nullptr) {
+    const Outcome read = read_heap(*heap, joined->count_ranks(), *borrowed);
+    if (auto agreed = joined->all_agree(read, base::last_failure()); !agreed) return agreed;
+  }
+  auto made = symm::Context::create(std::move(*joined), symm::ContextSettings::from_parameters(),
+                                    std::move(borrowed));
+  if (!made) return made.error();
+  auto context = std::make_unique<verbena_context>();
+  context->context = std::move(*made);
+  context->world = {context.get(), &context->context->world()};
+  context->lsa = {context.get(), &context->context->in_reach()};
+  *out = context.release();
+  return {};
+}
+
+Outcome describe_end(symm::Context& context, std::string& text) {
+  text = context.error();
+  switch (context.state()) {
+    case SymmAbort::kNone:
+      return {};
+    case SymmAbort::kNetworkFailed:
+      return base::Error{Status::kRemote, 0};
+    case SymmAbort::kByUser:
+      if (text.empty()) text = "the context was aborted";
+      break;
+    case SymmAbort::kRefused:
+      break;
+  }
+  return base::Error{Status::kInvalidUsage, 0};
+}
+
+}  // namespace
+
+Outcome load_settings() {
+  static const Outcome outcome = [] {
+    Outcome loaded = base::load_parameters();
+    return loaded ? base::load_job_key() : loaded;
+  }();
+  return outcome;
+}
+
+}  // namespace verbena::api
+
+using namespace verbena;
+using api::guard;
+
+extern "C" {
+
+const char* verbena_describe(verbena_result result) {
+  switch (result) {
+    case VERBENA_SUCCESS:
+      return "success";
+    case VERBENA_CUDA_ERROR:
+      return "a CUDA call failed";
+    case VERBENA_SYSTEM_ERROR:
+      return "the operating system or the verbs library refused";
+    case VERBENA_INTERNAL_ERROR:
+      return "a fault of the library";
+    case VERBENA_INVALID_ARGUMENT:
+      return "an argument is not valid";
+    case VERBENA_INVALID_USAGE:
+      return "a setting or a call out of order";
+    case VERBENA_REMOTE_ERROR:
+      return "a peer, or the way to it, failed";
+    case VERBENA_TIMEOUT:
+      return "a peer did not come in time";
+  }
+  return "no result of this library";
+}
+
+const char* verbena_last_error(void) {
+  return base::last_failure();
+}
+
+void verbena_set_log(void (*sink)(verbena_log_level level, const char* line)) {
+  api::g_sink.store(sink, std::memory_order_release);
+  base::set_log_sink(sink == nullptr ? nullptr : &api::forward_line);
+}
+
+verbena_result verbena_get_unique_id(verbena_unique_id* id) {
+  return guard([&]() -> base::Outcome {
+    if (id == nullptr) return base::fail(base::Status::kInvalidArgument, "api: no place for the unique id");
+    if (auto loaded = api::load_settings(); !loaded) return loaded;
+    const auto made = bootstrap::make_unique_id();
+    if (!made) return made.error();
+    std::memcpy(id->bytes, made->bytes, sizeof(id->bytes));
+    return {};
+  });
+}
+
+verbena_result verbena_context_create(const verbena_unique_id* id, uint32_t rank, uint32_t count_ranks,
+                                      verbena_context** context) {
+  return guard([&]() -> base::Outcome {
+    if (id == nullptr) return base::fail(base::Status::kInvalidArgument, "api: no unique id");
+    bootstrap::UniqueId known;
+    std::memcpy(known.bytes, id->bytes, sizeof(known.bytes));
+    return api::create(context, [&] { return bootstrap::Bootstrap::join(known, rank, count_ranks); });
+  });
+}
+
+verbena_result verbena_context_create_from_environment(verbena_context** context) {
+  return guard([&] { return api::create(context, [] { return bootstrap::join_from_environment(); }); });
+}
+
+verbena_result verbena_context_create_from_all_gather(verbena_all_gather all_gather, void* argument,
+                                                      uint32_t rank, uint32_t count_ranks,
+                                                      verbena_context** context) {
+  return guard([&] {
+    return api::create(context, [&] {
+      return bootstrap::Bootstrap::from_all_gather(all_gather, argument, rank, count_ranks);
+    });
+  });
+}
+
+size_t verbena_heap_words(uint32_t count_ranks) {
+  size_t words_bytes = 0;
+  const verbena_result result = guard([&] {
+    base::Outcome loaded = api::load_settings();
+    if (loaded) words_bytes = symm::ContextSettings::from_parameters().measure_words(count_ranks);
+    return loaded;
+  });
+  return result == VERBENA_SUCCESS ? words_bytes : 0;
+}
+
+verbena_result verbena_context_create_over_heap(const verbena_heap* heap, verbena_all_gather all_gather,
+                                                void* argument, uint32_t rank, uint32_t count_ranks,
+                                                verbena_context** context) {
+  return guard([&]() -> base::Outcome {
+    if (heap == nullptr) return base::fail(base::Status::kInvalidArgument, "api: no heap");
+    return api::create(
+        context,
+        [&] { return bootstrap::Bootstrap::from_all_gather(all_gather, argument, rank, count_ranks); }, heap);
+  });
+}
+
+verbena_result verbena_context_destroy(verbena_context* context) {
+  return guard([&]() -> base::Outcome {
+    const std::unique_ptr<verbena_context> owned(context);
+    if (!owned || owned->context->state() != SymmAbort::kNone) return {};
+    return owned->context->leave();
+  });
+}
+
+uint32_t verbena_context_rank(const verbena_context* context) {
+  return context->context->rank();
+}
+uint32_t verbena_context_size(const verbena_context* context) {
+  return context->context->count_ranks();
+}
+
+verbena_result verbena_context_barrier(verbena_context* context) {
+  return guard([&] { return context->context->barrier(); });
+}
+
+verbena_result verbena_context_get_error(verbena_context* context, char* text, size_t length) {
+  return guard([&] {
+    std::string cause;
+    const base::Outcome end = api::describe_end(*context->context, cause);
+    if (text != nullptr && length > 0) {
+      const size_t copied = cause.copy(text, length - 1);
+      text[copied] = '\0';
+    }
+    return end;
+  });
+}
+
+void verbena_context_abort(verbena_context* context) {
+  context->context->end_waits();
+}
+
+}  // extern "C"

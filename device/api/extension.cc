@@ -1,0 +1,20 @@
+// What libraries over this one need of it.
+#include "base/log.h"
+#include "base/parameters.h"
+#include "device/api/objects.h"
+#include "verbena/backends.h"
+
+using namespace verbena;
+
+extern "C" {
+
+verbena_result verbena_fail(verbena_result result, const char* text) {
+  return static_cast<verbena_result>(base::fail(static_cast<base::Status>(result), "%s", text).status);
+}
+
+int verbena_uses_loads_and_stores(void) {
+  // What is wrong with the settings is said by the call that makes a context.
+  return !api::load_settings() || base::parameters().symm_path != base::SymmPath::kRdma;
+}
+
+}  // extern "C"

@@ -1,0 +1,52 @@
+// What is behind the handles of verbena.h.
+#pragma once
+
+#include <exception>
+#include <memory>
+#include <new>
+#include <vector>
+
+#include "device/symm/context.h"
+#include "verbena/verbena.h"
+
+// A window's handle is its ContextWindow, a team's this pair, both owned by the context.
+struct verbena_team {
+  verbena_context* context;
+  verbena::symm::Team* team;
+};
+
+struct verbena_context {
+  std::unique_ptr<verbena::symm::Context> context;
+  verbena_team world, lsa;
+  std::vector<std::unique_ptr<verbena_team>> teams;  // the caller's
+};
+
+namespace verbena::api {
+
+inline symm::ContextWindow* unwrap(verbena_window* window) {
+  return reinterpret_cast<symm::ContextWindow*>(window);
+}
+inline const symm::ContextWindow* unwrap(const verbena_window* window) {
+  return reinterpret_cast<const symm::ContextWindow*>(window);
+}
+inline verbena_window* wrap(symm::ContextWindow* window) {
+  return reinterpret_cast<verbena_window*>(window);
+}
+
+// Reads the environment and the job key, once a process.
+base::Outcome load_settings();
+
+// The boundary that no exception crosses: what a call did, as its result.
+template <typename Call>
+verbena_result guard(const Call& call) noexcept {
+  try {
+    const base::Outcome outcome = call();
+    return static_cast<verbena_result>(outcome.status());
+  } catch (const std::bad_alloc&) {
+    return static_cast<verbena_result>(base::fail(base::Status::kSystem, "api: out of memory").status);
+  } catch (const std::exception& error) {
+    return static_cast<verbena_result>(base::fail(base::Status::kInternal, "api: %s", error.what()).status);
+  }
+}
+
+}  // namespace verbena::api

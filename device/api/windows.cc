@@ -1,0 +1,113 @@
+// Windows and teams of verbena.h.
+#include <span>
+
+#include "base/log.h"
+#include "device/api/objects.h"
+
+using namespace verbena;
+using api::guard;
+using api::unwrap;
+using api::wrap;
+using base::Outcome;
+using base::Status;
+
+namespace {
+
+Outcome take_window(const base::Result<symm::ContextWindow*>& made, verbena_window** window) {
+  if (!made) return made.error();
+  *window = wrap(*made);
+  return {};
+}
+
+Outcome take_team(verbena_context* context, const base::Result<symm::Team*>& made, verbena_team** team) {
+  if (!made) return made.error();
+  *team = nullptr;
+  if (*made == nullptr) return {};
+  context->teams.push_back(std::make_unique<verbena_team>(verbena_team{context, *made}));
+  *team = context->teams.back().get();
+  return {};
+}
+
+}  // namespace
+
+extern "C" {
+
+verbena_result verbena_window_allocate(verbena_context* context, size_t length_bytes,
+                                       verbena_window** window) {
+  return guard([&] { return take_window(context->context->allocate_window(length_bytes), window); });
+}
+
+verbena_result verbena_window_register(verbena_context* context, void* address, size_t length_bytes,
+                                       verbena_window** window) {
+  return guard([&] { return take_window(context->context->register_window(address, length_bytes), window); });
+}
+
+verbena_result verbena_window_free(verbena_window* window) {
+  return guard([&]() -> Outcome {
+    if (window == nullptr) return base::fail(Status::kInvalidArgument, "api: no window to free");
+    return unwrap(window)->context->free_window(*unwrap(window));
+  });
+}
+
+void* verbena_window_address(const verbena_window* window) {
+  return unwrap(window)->address;
+}
+size_t verbena_window_length(const verbena_window* window) {
+  return unwrap(window)->length_bytes;
+}
+void* verbena_window_peer_address(const verbena_window* window, uint32_t rank) {
+  return unwrap(window)->context->find_peer(*unwrap(window), rank);
+}
+verbena_window* verbena_window_find(verbena_context* context, const void* address) {
+  return wrap(context->context->find_window(address));
+}
+
+verbena_team* verbena_team_world(verbena_context* context) {
+  return &context->world;
+}
+verbena_team* verbena_team_lsa(verbena_context* context) {
+  return &context->lsa;
+}
+
+verbena_result verbena_team_split(verbena_context* context, const verbena_team* parent, int64_t color,
+                                  int64_t key, verbena_team** team) {
+  return guard([&] {
+    const symm::Team* const of = parent == nullptr ? nullptr : parent->team;
+    return take_team(context, context->context->split_team(of, color, key), team);
+  });
+}
+
+verbena_result verbena_team_create(verbena_context* context, const uint32_t* ranks, size_t count,
+                                   verbena_team** team) {
+  return guard(
+      [&] { return take_team(context, context->context->make_team(std::span(ranks, count)), team); });
+}
+
+verbena_result verbena_team_free(verbena_team* team) {
+  return guard([&]() -> Outcome {
+    if (team == nullptr || team == &team->context->world || team == &team->context->lsa)
+      return base::fail(Status::kInvalidArgument, "api: no team of the caller's");
+    verbena_context& context = *team->context;
+    context.context->free_team(*team->team);
+    std::erase_if(context.teams, [&](const auto& one) { return one.get() == team; });
+    return {};
+  });
+}
+
+uint32_t verbena_team_rank(const verbena_team* team) {
+  return team->team->rank();
+}
+uint32_t verbena_team_size(const verbena_team* team) {
+  return static_cast<uint32_t>(team->team->ranks().size());
+}
+uint32_t verbena_team_world_rank(const verbena_team* team, uint32_t rank) {
+  return team->team->ranks()[rank];
+}
+const void* verbena_team_device_context(const verbena_team* team) {
+  return team->team->device_context();
+}
+const void* verbena_team_host_context(const verbena_team* team) {
+  return &team->team->context();
+}
+
+}  // extern "C"

@@ -1,0 +1,224 @@
+// libverbena_nccl.so: contexts over a communicator of the application's.
+#include <nccl.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "device/backends/cuda_calls.h"
+#include "device/backends/process_library.h"
+#include "device/backends/shared_heap.h"
+#include "verbena/device/backends/nccl.cuh"
+
+namespace verbena::backends {
+namespace {
+
+// NCCL has headers of its own for each version; what they declare is called in the library that is loaded.
+struct Nccl {
+  ProcessLibrary library{"libnccl.so.2"};
+#define VERBENA_NCCL_FUNCTION(name) decltype(&::name) name = library.find<decltype(::name)>(#name)
+  VERBENA_NCCL_FUNCTION(ncclGetVersion);
+  VERBENA_NCCL_FUNCTION(ncclGetErrorString);
+  VERBENA_NCCL_FUNCTION(ncclGetLastError);
+  VERBENA_NCCL_FUNCTION(ncclCommCount);
+  VERBENA_NCCL_FUNCTION(ncclCommUserRank);
+  VERBENA_NCCL_FUNCTION(ncclCommCuDevice);
+  VERBENA_NCCL_FUNCTION(ncclMemAlloc);
+  VERBENA_NCCL_FUNCTION(ncclMemFree);
+  VERBENA_NCCL_FUNCTION(ncclAllGather);
+  VERBENA_NCCL_FUNCTION(ncclCommWindowRegister);
+  VERBENA_NCCL_FUNCTION(ncclCommWindowDeregister);
+  VERBENA_NCCL_FUNCTION(ncclDevCommCreate);
+  VERBENA_NCCL_FUNCTION(ncclDevCommDestroy);
+  ncclTeam_t (*team_in_reach)(ncclComm_t) = library.find<ncclTeam_t(ncclComm_t)>("ncclTeamLsa");
+#undef VERBENA_NCCL_FUNCTION
+
+  Nccl() {
+    int loaded = 0;
+    check(ncclGetVersion(&loaded), "ncclGetVersion");
+    // The device communicator has no size in it before 2.29, and grew within 2.28.
+    if (loaded != NCCL_VERSION_CODE) {
+      throw Failure(VERBENA_INVALID_USAGE,
+                    "libverbena_nccl.so was built with NCCL " + std::to_string(NCCL_VERSION_CODE) +
+                        ", whose device code kernels hold; the process has " + std::to_string(loaded));
+    }
+  }
+  // NCCLX is NCCL with more for the host.
+  bool is_ncclx() const {
+    return library.seek<void()>("ncclCommDump") != nullptr ||
+           library.seek<void()>("ncclAllReduceSparseBlock") != nullptr;
+  }
+  void check(ncclResult_t result, const char* call, ncclComm_t communicator = nullptr) const {
+    if (result == ncclSuccess) return;
+    throw Failure(
+        result == ncclRemoteError ? VERBENA_REMOTE_ERROR : VERBENA_SYSTEM_ERROR,
+        std::string(call) + ": " + ncclGetErrorString(result) + ": " + ncclGetLastError(communicator));
+  }
+};
+
+// places[r]: where this rank finds the window of rank r of the world; untouched: it does not.
+__global__ void find_places(ncclDevComm communicator, ncclWindow_t window, void** places) {
+  const ncclTeam reached = ncclTeamLsa(communicator);
+  for (int peer = static_cast<int>(threadIdx.x); peer < reached.nRanks; peer += static_cast<int>(blockDim.x))
+    places[ncclTeamRankToWorld(communicator, reached, peer)] = ncclGetLsaPointer(window, 0, peer);
+}
+
+class NcclHeap : public SharedHeap {
+ public:
+  NcclHeap(const Nccl& nccl, ncclComm_t communicator, uint32_t rank, uint32_t count_ranks)
+      : SharedHeap(nccl.is_ncclx() ? kSymmNcclx : kSymmNccl, rank, count_ranks),
+        nccl_(nccl),
+        communicator_(communicator) {
+    is_world_only_ = true;  // a device communicator's signals are numbered once
+    CHECK_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+  }
+  ~NcclHeap() override;
+
+  void gather(const void* mine, void* all, size_t bytes_each) override;
+  // Collective.
+  void allocate(size_t window_bytes);
+  void open(bool uses_loads_and_stores);
+
+ private:
+  void register_window();
+  void create_communicator(bool needs_network);
+  void copy_communicator();
+  void find_peers();
+
+  const Nccl& nccl_;
+  ncclComm_t communicator_;
+  cudaStream_t stream_ = nullptr;
+  char* staging_ = nullptr;  // what gather() carries, on the GPU
+  size_t staging_bytes_ = 0;
+  ncclWindow_t window_ = nullptr;
+  ncclDevComm device_{};
+  bool has_device_ = false;
+  ncclDevComm* device_copy_ = nullptr;  // device_, where kernels read it
+};
+
+// What fails here has nobody to be told.
+NcclHeap::~NcclHeap() {
+  if (has_device_) nccl_.ncclDevCommDestroy(communicator_, &device_);
+  if (window_ != nullptr) nccl_.ncclCommWindowDeregister(communicator_, window_);
+  if (begin_ != nullptr) nccl_.ncclMemFree(begin_);
+  cudaFree(device_copy_);
+  cudaFree(staging_);
+  if (stream_ != nullptr) cudaStreamDestroy(stream_);
+}
+
+void NcclHeap::gather(const void* mine, void* all, size_t bytes_each) {
+  const size_t needed_bytes = bytes_each * (count_ranks() + 1);
+  if (needed_bytes > staging_bytes_) {
+    CHECK_CUDA(cudaFree(staging_));
+    staging_ = nullptr;
+    staging_bytes_ = std::max(needed_bytes, size_t{64} << 10);
+    CHECK_CUDA(cudaMalloc(&staging_, staging_bytes_));
+  }
+  char* const gathered = staging_ + bytes_each;
+  CHECK_CUDA(cudaMemcpyAsync(staging_, mine, bytes_each, cudaMemcpyHostToDevice, stream_));
+  nccl_.check(nccl_.ncclAllGather(staging_, gathered, bytes_each, ncclUint8, communicator_, stream_),
+              "ncclAllGather", communicator_);
+  CHECK_CUDA(cudaMemcpyAsync(all, gathered, bytes_each * count_ranks(), cudaMemcpyDeviceToHost, stream_));
+  CHECK_CUDA(cudaStreamSynchronize(stream_));
+}
+
+void NcclHeap::allocate(size_t window_bytes) {
+  agree("ncclMemAlloc", [&] {
+    length_bytes_ = measure(window_bytes);
+    nccl_.check(nccl_.ncclMemAlloc(&begin_, length_bytes_), "ncclMemAlloc");
+  });
+}
+
+void NcclHeap::open(bool uses_loads_and_stores) {
+  const int in_reach = uses_loads_and_stores ? nccl_.team_in_reach(communicator_).nRanks : 1;
+  agree("ncclCommWindowRegister", [&] { register_window(); });
+  agree("ncclDevCommCreate", [&] { create_communicator(in_reach < static_cast<int>(count_ranks())); });
+  agree("the device communicator", [&] {
+    copy_communicator();
+    set_peer(rank(), begin_, begin_);
+    if (uses_loads_and_stores) find_peers();
+  });
+}
+
+void NcclHeap::register_window() {
+  nccl_.check(
+      nccl_.ncclCommWindowRegister(communicator_, begin_, length_bytes_, &window_, NCCL_WIN_COLL_SYMMETRIC),
+      "ncclCommWindowRegister", communicator_);
+  if (window_ == nullptr) {
+    throw Failure(
+        VERBENA_INVALID_USAGE,
+        "ncclCommWindowRegister gives no symmetric window: it needs NCCL_CUMEM_ENABLE and NCCL_WIN_ENABLE, "
+        "and between GPUs of a host NVLink or PCIe peer access");
+  }
+}
+
+void NcclHeap::create_communicator(bool needs_network) {
+  ncclDevCommRequirements wanted{};
+#ifdef NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER
+  wanted = NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER;
+#endif
+  wanted.ginForceEnable = needs_network;
+  wanted.ginSignalCount = needs_network ? static_cast<int>(kNcclSymmSignals) : 0;
+  nccl_.check(nccl_.ncclDevCommCreate(communicator_, &wanted, &device_), "ncclDevCommCreate", communicator_);
+  has_device_ = true;
+}
+
+void NcclHeap::copy_communicator() {
+  CHECK_CUDA(cudaMalloc(&device_copy_, sizeof(device_)));
+  CHECK_CUDA(cudaMemcpyAsync(device_copy_, &device_, sizeof(device_), cudaMemcpyHostToDevice, stream_));
+  CHECK_CUDA(cudaStreamSynchronize(stream_));
+  NcclSymmContext context{};
+  context.communicator = device_copy_;
+  context.window = window_;
+  // Behind its base.
+  const auto* const whole = reinterpret_cast<const char*>(&context);
+  extension_.assign(whole + sizeof(SymmContext), whole + sizeof(context));
+}
+
+void NcclHeap::find_peers() {
+  std::vector<void*> places(count_ranks());
+  const size_t length_bytes = places.size() * sizeof(void*);
+  void** on_gpu = nullptr;
+  CHECK_CUDA(cudaMalloc(&on_gpu, length_bytes));
+  const std::unique_ptr<void*, cudaError_t (*)(void*)> owned(on_gpu,
+                                                             [](void* memory) { return cudaFree(memory); });
+  CHECK_CUDA(cudaMemsetAsync(on_gpu, 0, length_bytes, stream_));
+  find_places<<<1, 64, 0, stream_>>>(device_, window_, on_gpu);
+  CHECK_CUDA(cudaGetLastError());
+  CHECK_CUDA(cudaMemcpyAsync(places.data(), on_gpu, length_bytes, cudaMemcpyDeviceToHost, stream_));
+  CHECK_CUDA(cudaStreamSynchronize(stream_));
+  for (uint32_t peer = 0; peer < count_ranks(); ++peer) {
+    if (peer != rank() && places[peer] != nullptr) set_peer(peer, begin_, places[peer]);
+  }
+}
+
+verbena_context* create_context(ncclComm_t communicator, size_t window_bytes) {
+  static const Nccl nccl;
+  int rank = 0, count_ranks = 0, gpu = 0, current = 0;
+  nccl.check(nccl.ncclCommUserRank(communicator, &rank), "ncclCommUserRank", communicator);
+  nccl.check(nccl.ncclCommCount(communicator, &count_ranks), "ncclCommCount", communicator);
+  nccl.check(nccl.ncclCommCuDevice(communicator, &gpu), "ncclCommCuDevice", communicator);
+  CHECK_CUDA(cudaGetDevice(&current));
+  if (gpu != current) {
+    throw Failure(VERBENA_INVALID_USAGE, "GPU " + std::to_string(current) +
+                                             " is current, the communicator is GPU " + std::to_string(gpu) +
+                                             "'s");
+  }
+  auto heap = std::make_unique<NcclHeap>(nccl, communicator, static_cast<uint32_t>(rank),
+                                         static_cast<uint32_t>(count_ranks));
+  heap->allocate(window_bytes);
+  heap->open(verbena_uses_loads_and_stores() != 0);
+  return make_context(std::move(heap));
+}
+
+}  // namespace
+}  // namespace verbena::backends
+
+verbena_result verbena_nccl_context_create(ncclComm* communicator, size_t heap_bytes,
+                                           verbena_context** context) {
+  using namespace verbena::backends;
+  return guard([&] {
+    if (communicator == nullptr || context == nullptr)
+      throw verbena::Failure(VERBENA_INVALID_ARGUMENT, "no communicator, or no place for the context");
+    *context = create_context(communicator, heap_bytes);
+  });
+}

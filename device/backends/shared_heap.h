@@ -1,0 +1,81 @@
+// What heaps of other libraries have in common: a rank's part of making a context over one.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "verbena/symm_abi.h"
+#include "verbena/verbena.hpp"
+
+namespace verbena::backends {
+
+// Owned by the context that is made over it, and gone with it.
+class SharedHeap {
+ public:
+  SharedHeap(int32_t type, uint32_t rank, uint32_t count_ranks)
+      : type_(type), rank_(rank), deltas_(count_ranks, kSymmOutOfReach) {}
+  virtual ~SharedHeap() = default;
+  SharedHeap(const SharedHeap&) = delete;
+  SharedHeap& operator=(const SharedHeap&) = delete;
+
+  // Copies the `bytes_each` at `mine` to every rank's `all`, in the order of the ranks. Throws.
+  virtual void gather(const void* mine, void* all, size_t bytes_each) = 0;
+
+  // Collective: runs `step` on every rank; if it throws on any, all throw.
+  template <typename Step>
+  void agree(const char* name, const Step& step);
+
+  uint32_t rank() const { return rank_; }
+  uint32_t count_ranks() const { return static_cast<uint32_t>(deltas_.size()); }
+
+ protected:
+  // For windows of `window_bytes`, the teams' words among them.
+  size_t measure(size_t window_bytes) const { return verbena_heap_words(count_ranks()) + window_bytes; }
+  // `theirs`: where loads and stores of this rank find what it has at `begin`.
+  void set_peer(uint32_t rank, const void* begin, const void* theirs) {
+    deltas_[rank] = static_cast<const char*>(theirs) - static_cast<const char*>(begin);
+  }
+
+  int32_t type_;
+  uint32_t rank_;
+  void* begin_ = nullptr;
+  size_t length_bytes_ = 0;
+  bool is_world_only_ = false;
+  std::vector<char> extension_;
+
+ private:
+  friend verbena_context* make_context(std::unique_ptr<SharedHeap> heap);
+  std::vector<int64_t> deltas_;
+};
+
+// Collective. What a context over `heap`, complete by now, is; the heap goes with it, or at once.
+verbena_context* make_context(std::unique_ptr<SharedHeap> heap);
+
+template <typename Step>
+void SharedHeap::agree(const char* name, const Step& step) {
+  std::string cause;
+  verbena_result result = VERBENA_SUCCESS;
+  try {
+    step();
+  } catch (const Failure& failure) {
+    result = failure.result();
+    cause = failure.what();
+  } catch (const std::exception& error) {
+    result = VERBENA_INTERNAL_ERROR;
+    cause = error.what();
+  }
+  const auto mine = static_cast<int32_t>(result);
+  std::vector<int32_t> all(count_ranks());
+  gather(&mine, all.data(), sizeof(mine));
+  if (result != VERBENA_SUCCESS) throw Failure(result, cause);
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank] != VERBENA_SUCCESS)
+      throw Failure(static_cast<verbena_result>(all[rank]),
+                    std::string(name) + " failed on rank " + std::to_string(rank));
+  }
+}
+
+}  // namespace verbena::backends

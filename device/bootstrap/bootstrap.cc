@@ -1,0 +1,108 @@
+#include "device/bootstrap/bootstrap.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/log.h"
+#include "base/parameters.h"
+#include "device/bootstrap/caller_carrier.h"
+#include "device/bootstrap/tree_carrier.h"
+
+namespace verbena::bootstrap {
+namespace {
+
+constexpr size_t kMostTextBytes = 240;
+
+// What all_agree() carries.
+struct Vote {
+  uint32_t status = 0;
+  int32_t errno_value = 0;
+  char text[kMostTextBytes] = {};
+};
+
+base::Outcome check_place(uint32_t rank, uint32_t count_ranks) {
+  if (count_ranks > 0 && count_ranks <= kMostRanks && rank < count_ranks) return {};
+  return base::fail(base::Status::kInvalidArgument, "bootstrap: rank %u of %u: there is no such rank", rank,
+                    count_ranks);
+}
+
+}  // namespace
+
+base::Result<Bootstrap> Bootstrap::join(const UniqueId& id, uint32_t rank, uint32_t count_ranks,
+                                        const BootstrapOptions& options) {
+  const auto meeting = parse(id);
+  if (!meeting) return meeting.error();
+  return join(*meeting, rank, count_ranks, options);
+}
+
+base::Result<Bootstrap> Bootstrap::join(const Meeting& meeting, uint32_t rank, uint32_t count_ranks,
+                                        const BootstrapOptions& options) {
+  if (auto checked = check_place(rank, count_ranks); !checked) return checked.error();
+  const int64_t timeout_ms =
+      options.timeout_ms > 0 ? options.timeout_ms : base::parameters().bootstrap_timeout_ms;
+  const TreeLinks::Place place{{count_ranks, std::max(options.fan_out, uint32_t{1})}, rank, meeting.nonce};
+  TreeLinks links(place);
+  if (auto listening = links.listen(); !listening) return listening.error();
+  const auto parent =
+      ask_for_parent(meeting, place, links.address(), base::Deadline::after_ms(timeout_ms), options.patience);
+  if (!parent) return parent.error();
+  if (rank != 0) {
+    if (auto connected = links.connect_parent(*parent); !connected) return connected.error();
+  }
+  auto carrier = std::make_unique<TreeCarrier>(place, std::move(links), timeout_ms);
+  if (auto joined = carrier->all_gather(Operation::kJoin, {}, {}); !joined) return joined.error();
+  return Bootstrap(std::move(carrier));
+}
+
+base::Result<Bootstrap> Bootstrap::from_all_gather(AllGatherFunction function, void* context, uint32_t rank,
+                                                   uint32_t count_ranks) {
+  if (auto checked = check_place(rank, count_ranks); !checked) return checked.error();
+  if (function == nullptr) {
+    return base::fail(base::Status::kInvalidArgument, "bootstrap: no all-gather function");
+  }
+  return Bootstrap(std::make_unique<CallerCarrier>(function, context, rank, count_ranks));
+}
+
+base::Outcome Bootstrap::barrier() {
+  return carrier_->all_gather(Operation::kBarrier, {}, {});
+}
+
+base::Outcome Bootstrap::all_gather(std::span<const std::byte> mine, std::span<std::byte> all) {
+  if (all.size() == mine.size() * count_ranks())
+    return carrier_->all_gather(Operation::kAllGather, mine, all);
+  return base::fail(base::Status::kInvalidArgument,
+                    "bootstrap: all-gather: %zu bytes from each of %u ranks do not make %zu", mine.size(),
+                    count_ranks(), all.size());
+}
+
+base::Outcome Bootstrap::exchange(std::span<const std::byte> mine, std::span<std::byte> theirs) {
+  if (mine.size() == theirs.size() && mine.size() % count_ranks() == 0) {
+    return carrier_->exchange(mine, theirs);
+  }
+  return base::fail(base::Status::kInvalidArgument,
+                    "bootstrap: exchange: %zu and %zu bytes are not one part for each of %u ranks",
+                    mine.size(), theirs.size(), count_ranks());
+}
+
+base::Outcome Bootstrap::all_agree(base::Outcome mine, std::string_view text) {
+  Vote vote{static_cast<uint32_t>(mine.status()), mine.error().errno_value, {}};
+  std::copy_n(text.begin(), std::min(text.size(), kMostTextBytes - 1), vote.text);
+  std::vector<Vote> votes(count_ranks());
+  auto gathered = carrier_->all_gather(Operation::kAgree, std::as_bytes(std::span(&vote, 1)),
+                                       std::as_writable_bytes(std::span(votes)));
+  if (!gathered) return gathered;
+  const auto failed =
+      std::find_if(votes.begin(), votes.end(), [](const Vote& one) { return one.status != 0; });
+  if (failed == votes.end()) return {};
+  const auto who = static_cast<uint32_t>(failed - votes.begin());
+  if (who == rank()) return mine;
+  const bool is_known = failed->status <= static_cast<uint32_t>(base::Status::kTimeout);
+  failed->text[kMostTextBytes - 1] = '\0';
+  base::Error error =
+      base::fail(is_known ? static_cast<base::Status>(failed->status) : base::Status::kRemote,
+                 "bootstrap: rank %u of %u: rank %u failed: %s", rank(), count_ranks(), who, failed->text);
+  error.errno_value = failed->errno_value;
+  return error;
+}
+
+}  // namespace verbena::bootstrap

@@ -1,0 +1,32 @@
+// Who carries bytes between the ranks for a Bootstrap (bootstrap.h). Every call is collective: all ranks make
+// the same calls, with the same lengths, in the same order. After an error a carrier is over: each further
+// call returns that error.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "base/status.h"
+#include "device/bootstrap/wire.h"
+
+namespace verbena::bootstrap {
+
+class Carrier {
+ public:
+  virtual ~Carrier() = default;
+
+  // `all` has count_ranks() times the length of `mine`, and receives rank 0's first.
+  virtual base::Outcome all_gather(Operation what, std::span<const std::byte> mine,
+                                   std::span<std::byte> all) = 0;
+  // Part i of `mine` goes to rank i; part i of `theirs` came from rank i. Both have count_ranks() parts.
+  virtual base::Outcome exchange(std::span<const std::byte> mine, std::span<std::byte> theirs) = 0;
+  // Between two calls, whether all other ranks are there, as far as this one can see without waiting.
+  virtual base::Outcome look_around() = 0;
+  // Of each call from now on, where it is the carrier that keeps the time.
+  virtual void set_timeout_ms(int64_t) {}
+
+  virtual uint32_t rank() const = 0;
+  virtual uint32_t count_ranks() const = 0;
+};
+
+}  // namespace verbena::bootstrap

@@ -1,0 +1,62 @@
+// What one rank knows of one collective call: who has contributed, and what. Pure.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/clock.h"
+#include "device/bootstrap/tree_shape.h"
+#include "device/bootstrap/wire.h"
+
+namespace verbena::bootstrap {
+
+class CollectiveCall {
+ public:
+  // `mine` and `result` stay the caller's. A rank that is not the root gathers nothing, it relays.
+  CollectiveCall(const TreeShape& shape, uint32_t rank, Operation operation, base::Bytes mine,
+                 std::span<uint8_t> result, base::Deadline its_deadline);
+
+  Operation operation() const { return operation_; }
+  // The length of each rank's contribution.
+  size_t length_bytes() const { return mine_.size(); }
+  base::Bytes mine() const { return mine_; }
+  // Each rank receives a result of its own.
+  bool is_apart() const { return operation_ == Operation::kExchange; }
+
+  // A contribution that passed here; its rank and length were checked.
+  void hear(uint32_t rank, base::Bytes contribution);
+  bool has_heard(uint32_t rank) const { return is_heard_[rank]; }
+  // Of all within this rank's part of the tree.
+  bool has_heard_all() const { return heard_ == expected_; }
+  bool has_heard_all_within(uint32_t child) const;
+  // Those in our part of the tree that did not contribute; of those behind another one that did not, nothing
+  // is known.
+  std::vector<uint32_t> list_missing() const;
+
+  // In the root, once all have been heard: the result of all, or that of one rank.
+  base::Bytes gathered() const { return gathered_; }
+  std::vector<uint8_t> collect_for(uint32_t rank) const;
+
+  size_t result_bytes() const { return result_.size(); }
+  void set_result(base::Bytes bytes);
+  // For this rank and, where they are apart, for those below.
+  uint32_t results_due() const { return results_due_; }
+  void pass_result() { --results_due_; }
+  void end_results() { results_due_ = 0; }
+
+  base::Deadline deadline;
+  bool is_overdue = false;  // the root was asked who is missing
+
+ private:
+  TreeShape shape_;
+  uint32_t rank_;
+  Operation operation_;
+  base::Bytes mine_;
+  std::span<uint8_t> result_;
+  std::vector<bool> is_heard_;  // by rank
+  uint32_t heard_ = 0, expected_, results_due_;
+  std::vector<uint8_t> gathered_;  // in the root, rank by rank
+};
+
+}  // namespace verbena::bootstrap

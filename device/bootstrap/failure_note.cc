@@ -1,0 +1,48 @@
+#include "device/bootstrap/failure_note.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace verbena::bootstrap {
+namespace {
+
+constexpr size_t kMostTextBytes = 600;  // a log line has room for it
+
+struct Head {
+  uint32_t status = 0;
+  int32_t errno_value = 0;
+};
+
+bool is_printable(uint8_t letter) {
+  return letter >= 0x20 && letter != 0x7F;
+}
+
+}  // namespace
+
+Record make_failure(const FailureNote& note) {
+  const Head head{static_cast<uint32_t>(note.error.status), note.error.errno_value};
+  const size_t text_bytes = std::min(note.text.size(), kMostTextBytes);
+  return make_record({.kind = FrameKind::kFailure},
+                     {as_bytes(&head, sizeof(head)), as_bytes(note.text.data(), text_bytes)});
+}
+
+FailureNote read_failure(const Record& record) {
+  const base::Bytes payload = payload_of(record);
+  FailureNote note{{base::Status::kRemote, 0}, "no reason given"};
+  Head head;
+  if (payload.size() < sizeof(head)) return note;
+  std::memcpy(&head, payload.data(), sizeof(head));
+  if (head.status > 0 && head.status <= static_cast<uint32_t>(base::Status::kTimeout)) {
+    note.error.status = static_cast<base::Status>(head.status);
+  }
+  note.error.errno_value = head.errno_value;
+  const base::Bytes text =
+      payload.subspan(sizeof(head)).first(std::min(payload.size() - sizeof(head), kMostTextBytes));
+  note.text.assign(text.begin(), text.end());
+  std::replace_if(
+      note.text.begin(), note.text.end(),
+      [](char letter) { return !is_printable(static_cast<uint8_t>(letter)); }, '?');
+  return note;
+}
+
+}  // namespace verbena::bootstrap

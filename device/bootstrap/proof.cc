@@ -1,0 +1,132 @@
+#include "device/bootstrap/proof.h"
+
+#include <sys/random.h>
+
+#include <cerrno>
+
+#include "base/job_key.h"
+#include "base/log.h"
+
+namespace verbena::bootstrap {
+namespace {
+
+using base::as_label;
+
+// Nothing that is MACed in one place passes in another.
+constexpr char kHelloLabel[] = "verbena bootstrap hello";
+constexpr char kWelcomeLabel[] = "verbena bootstrap welcome";
+constexpr char kSessionLabel[] = "verbena bootstrap session key";
+
+template <typename Message>
+base::Bytes as_whole(const Message& message) {
+  return as_bytes(&message, sizeof(message));
+}
+// What its own MAC covers.
+template <typename Message>
+base::Bytes as_signed(const Message& message) {
+  static_assert(offsetof(Message, mac) + base::kMacBytes == sizeof(Message));
+  return as_bytes(&message, offsetof(Message, mac));
+}
+
+}  // namespace
+
+base::Outcome draw_random(std::span<uint8_t> bytes) {
+  if (getrandom(bytes.data(), bytes.size(), GRND_NONBLOCK) == static_cast<ssize_t>(bytes.size())) return {};
+  return base::fail_errno(base::Status::kSystem, errno, "bootstrap: no random bytes");
+}
+
+bool is_same_nonce(const Nonce& a, const Nonce& b) {
+  volatile uint8_t difference = 0;  // volatile: the compiler may not leave the loop early
+  for (size_t i = 0; i < a.size(); ++i) difference = difference | static_cast<uint8_t>(a[i] ^ b[i]);
+  return difference == 0;
+}
+
+base::Result<Proof> Proof::create() {
+  auto key = base::job_key();
+  if (!key) return key.error();
+  Proof proof;
+  proof.key_ = std::move(*key);
+  return proof;
+}
+
+base::Outcome Proof::sign(Hello& hello) const {
+  if (!is_keyed()) return {};
+  hello.is_keyed = 1;
+  if (auto drawn = draw_random(hello.challenge); !drawn) return drawn;
+  const auto mac = key_->compute({as_label(kHelloLabel), as_signed(hello)});
+  if (!mac) return mac.error();
+  hello.mac = *mac;
+  return {};
+}
+
+base::Outcome Proof::sign(const Hello& hello, Welcome& welcome) const {
+  if (!is_keyed()) return {};
+  if (auto drawn = draw_random(welcome.challenge); !drawn) return drawn;
+  const auto mac = key_->compute({as_label(kWelcomeLabel), as_whole(hello), as_signed(welcome)});
+  if (!mac) return mac.error();
+  welcome.mac = *mac;
+  return {};
+}
+
+Refusal Proof::judge(const Hello& hello) const {
+  if (is_keyed() != (hello.is_keyed != 0)) return is_keyed() ? Refusal::kKeyMissing : Refusal::kKeyUnknown;
+  if (!is_keyed()) return Refusal::kNone;
+  const auto mac = key_->compute({as_label(kHelloLabel), as_signed(hello)});
+  return mac && base::is_same_mac(*mac, hello.mac) ? Refusal::kNone : Refusal::kKeyWrong;
+}
+
+bool Proof::verify(const Hello& hello, const Welcome& welcome) const {
+  if (!is_keyed()) return true;
+  const auto mac = key_->compute({as_label(kWelcomeLabel), as_whole(hello), as_signed(welcome)});
+  return mac && base::is_same_mac(*mac, welcome.mac);
+}
+
+base::Result<base::RecordAuth> Proof::start_records(base::ConnectionEnd end, const Hello& hello,
+                                                    const Welcome& welcome) const {
+  if (!is_keyed()) return base::RecordAuth();
+  auto key = key_->derive({as_label(kSessionLabel), as_whole(hello), as_whole(welcome)});
+  if (!key) return key.error();
+  return base::RecordAuth(std::make_shared<const base::HmacKey>(std::move(*key)), end);
+}
+
+const char* describe(Refusal refusal) {
+  switch (refusal) {
+    case Refusal::kNone:
+      return "not refused";
+    case Refusal::kOtherVersion:
+      return "it speaks another version: every rank needs the same libverbena.so";
+    case Refusal::kOtherJob:
+      return "it belongs to another job";
+    case Refusal::kKeyMissing:
+      return "it has a job key and we have none: VERBENA_JOB_KEY_FILE must name the same key for every rank";
+    case Refusal::kKeyUnknown:
+      return "it has no job key and we have one: VERBENA_JOB_KEY_FILE must name the same key for every rank";
+    case Refusal::kKeyWrong:
+      return "it does not have our job key: VERBENA_JOB_KEY_FILE must name the same key for every rank";
+    case Refusal::kOtherCount:
+      return "it expects another number of ranks";
+    case Refusal::kRankTaken:
+      return "somebody came as our rank before";
+    case Refusal::kUnexpected:
+      break;
+  }
+  return "it does not expect our rank";
+}
+
+const char* describe_caller(Refusal refusal) {
+  switch (refusal) {
+    case Refusal::kKeyMissing:
+      return describe(Refusal::kKeyUnknown);  // from here the keys are the other way round
+    case Refusal::kKeyUnknown:
+      return describe(Refusal::kKeyMissing);
+    case Refusal::kRankTaken:
+      return "somebody came as this rank before";
+    case Refusal::kNone:
+    case Refusal::kUnexpected:
+      return "it does not belong here";
+    default:
+      return describe(refusal);
+  }
+}
+
+}  // namespace verbena::bootstrap

@@ -1,0 +1,231 @@
+#include "device/bootstrap/rendezvous.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+
+#include "base/blocked_signals.h"
+#include "base/log.h"
+#include "device/bootstrap/failure_note.h"
+#include "device/bootstrap/rank_list.h"
+
+namespace verbena::bootstrap {
+namespace {
+
+constexpr int64_t kPartingMs = 1000;  // for the last words to leave
+constexpr int kStepMs = 100;
+
+}  // namespace
+
+base::Result<std::unique_ptr<Rendezvous>> Rendezvous::open(const Meeting& meeting, int64_t timeout_ms) {
+  auto listener = meeting.address.family == base::IpFamily::kNone ? base::Listener::open()
+                                                                  : base::Listener::open_at(meeting.address);
+  if (!listener) return listener.error();
+  return open_at(std::move(*listener), meeting.nonce, timeout_ms);
+}
+
+base::Result<std::unique_ptr<Rendezvous>> Rendezvous::open_at(base::Listener listener, const Nonce& nonce,
+                                                              int64_t timeout_ms) {
+  auto proof = Proof::create();
+  if (!proof) return proof.error();
+  std::unique_ptr<Rendezvous> rendezvous(
+      new Rendezvous(std::move(listener), nonce, std::move(*proof), timeout_ms));
+  if (auto started = rendezvous->start(); !started) return started.error();
+  return rendezvous;
+}
+
+Rendezvous::Rendezvous(base::Listener listener, const Nonce& nonce, Proof proof, int64_t timeout_ms)
+    : listener_(std::move(listener)),
+      stop_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      id_(make_id({listener_.address(), nonce})),
+      nonce_(nonce),
+      proof_(std::move(proof)),
+      deadline_(base::Deadline::after_ms(timeout_ms)),
+      owner_pid_(getpid()) {}
+
+base::Outcome Rendezvous::start() {
+  if (!stop_) return base::fail_errno(base::Status::kSystem, errno, "bootstrap: no event descriptor");
+  try {
+    const base::BlockedSignals blocked;
+    thread_ = std::thread([this] { run(); });
+  } catch (const std::system_error& error) {
+    return base::fail_errno(base::Status::kSystem, error.code().value(),
+                            "bootstrap: cannot start the rendezvous' thread");
+  }
+  pthread_setname_np(thread_.native_handle(), "verbena-meeting");
+  return {};
+}
+
+Rendezvous::~Rendezvous() {
+  if (!thread_.joinable()) return;
+  if (getpid() != owner_pid_) {
+    thread_.detach();  // a forked child has no such thread
+    return;
+  }
+  const uint64_t one = 1;
+  while (write(stop_.get(), &one, sizeof(one)) < 0 && errno == EINTR) continue;
+  thread_.join();
+}
+
+void Rendezvous::run() {
+  while (!is_stopped_ && !is_done()) {
+    wait();
+    accept_all();
+    for (const auto& caller : callers_) serve(*caller);
+    if (deadline_.has_passed()) is_overdue_ = true;
+    notice_the_dead();
+    tell_parents();
+    if (is_overdue_ || !reason_.empty()) break;
+    std::erase_if(callers_, [](const auto& caller) {
+      if (caller->link.is_closed()) return true;
+      return (caller->is_told && caller->link.is_flushed()) ||
+             (!caller->registration && caller->deadline.has_passed());
+    });
+  }
+  if (!is_stopped_ && !is_done()) tell_failure();
+  callers_.clear();
+  listener_ = base::Listener();
+  has_ended_.store(true, std::memory_order_release);
+}
+
+bool Rendezvous::is_done() const {
+  if (count_ranks_ == 0 || told_ < count_ranks_) return false;
+  return std::all_of(callers_.begin(), callers_.end(),
+                     [](const auto& caller) { return !caller->is_told || caller->link.is_flushed(); });
+}
+
+void Rendezvous::wait() {
+  std::vector<pollfd> wishes{{stop_.get(), POLLIN, 0}, {listener_.fd(), POLLIN, 0}};
+  for (const auto& caller : callers_) wishes.push_back(caller->link.wish());
+  ::poll(wishes.data(), wishes.size(),
+         static_cast<int>(std::min<int64_t>(deadline_.remaining_ms(), kStepMs)));
+  is_stopped_ = (wishes[0].revents & POLLIN) != 0;
+}
+
+void Rendezvous::accept_all() {
+  while (true) {
+    auto socket = listener_.accept();
+    if (!socket) ::poll(nullptr, 0, kStepMs);  // out of descriptors: logged, and tried again a step later
+    if (!socket || !*socket) return;
+    callers_.push_back(std::make_unique<Caller>(Link::accept(std::move(**socket), proof_), kIntroductionMs));
+  }
+}
+
+void Rendezvous::serve(Caller& caller) {
+  caller.link.advance();
+  if (caller.link.asking() != nullptr) {
+    judge(caller.link);
+    caller.link.advance();
+  }
+  while (const Record record = caller.link.take()) {
+    const FrameKind kind = header_of(record).kind;
+    if (kind == FrameKind::kRegistration && !caller.registration) {
+      if (payload_of(record).size() != sizeof(Registration))
+        return caller.link.close("a registration of another length");
+      std::memcpy(&caller.registration.emplace(), payload_of(record).data(), sizeof(Registration));
+      take_registration(caller);
+    } else if (kind == FrameKind::kOverdue && caller.registration) {
+      is_overdue_ = true;
+    }
+  }
+}
+
+void Rendezvous::judge(Link& link) {
+  const Hello& hello = *link.asking();
+  const bool is_ours = is_same_nonce(hello.nonce, nonce_);
+  Refusal refusal = Refusal::kNone;
+  if (!is_ours) {
+    refusal = Refusal::kOtherJob;
+  } else if (hello.purpose != Purpose::kRegister || hello.count_ranks == 0 ||
+             hello.count_ranks > kMostRanks || hello.rank >= hello.count_ranks) {
+    refusal = Refusal::kUnexpected;
+  } else if (count_ranks_ != 0 && hello.count_ranks != count_ranks_) {
+    refusal = Refusal::kOtherCount;
+  } else if (count_ranks_ != 0 && addresses_[hello.rank]) {
+    refusal = Refusal::kRankTaken;
+  }
+  link.answer(refusal, is_ours ? count_ranks_ : 0);
+  if (!link.is_standing() && link.refusal() != Refusal::kNone) {
+    base::log_warn("bootstrap: rendezvous: caller from %s refused: %s", base::describe(link.peer()).c_str(),
+                   describe_caller(link.refusal()));
+  }
+}
+
+// The caller has proved by now that it is of our job.
+void Rendezvous::take_registration(Caller& caller) {
+  const Hello& hello = caller.link.hello();
+  if (count_ranks_ == 0) {
+    count_ranks_ = hello.count_ranks;
+    addresses_.resize(count_ranks_);
+    is_told_.resize(count_ranks_);
+  }
+  if (hello.count_ranks != count_ranks_ || addresses_[hello.rank] ||
+      (hello.rank != 0 && caller.registration->parent >= hello.rank)) {
+    return caller.link.close(
+        "it came twice, or contradicts the others");  // two at once: the first one counts
+  }
+  addresses_[hello.rank] = caller.registration->address;
+  ++came_;
+}
+
+void Rendezvous::notice_the_dead() {
+  for (const auto& caller : callers_) {
+    if (!caller->registration || caller->is_told || !caller->link.is_closed()) continue;
+    reason_ =
+        "rank " + std::to_string(caller->link.hello().rank) + " has gone (" + caller->link.problem() + ")";
+  }
+}
+
+// From the root down: whoever lies below a rank that is missing waits here, where it hears who is missing.
+void Rendezvous::tell_parents() {
+  for (bool is_news = true; is_news;) {
+    is_news = false;
+    for (const auto& caller : callers_) {
+      if (!caller->registration || caller->is_told || caller->link.is_closed()) continue;
+      const bool is_root = caller->link.hello().rank == 0;
+      const uint32_t parent = caller->registration->parent;
+      if (!is_root && !is_told_[parent]) continue;
+      const base::SocketAddress address = is_root ? base::SocketAddress() : *addresses_[parent];
+      caller->link.send(make_record({.kind = FrameKind::kParent}, {as_bytes(&address, sizeof(address))}));
+      caller->link.advance();
+      caller->is_told = is_told_[caller->link.hello().rank] = is_news = true;
+      ++told_;
+    }
+  }
+}
+
+std::string Rendezvous::describe_missing() const {
+  std::vector<uint32_t> missing;
+  for (uint32_t rank = 0; rank < count_ranks_; ++rank) {
+    if (!addresses_[rank]) missing.push_back(rank);
+  }
+  return "waited for " + show_ranks(missing) + ", who never came to the rendezvous (" +
+         std::to_string(came_) + " of " + std::to_string(count_ranks_) + " ranks did)";
+}
+
+void Rendezvous::tell_failure() {
+  if (count_ranks_ == 0) {
+    base::log_warn("bootstrap: rendezvous at %s: nobody came", base::describe(listener_.address()).c_str());
+    return;
+  }
+  const bool is_timeout = reason_.empty();
+  const Record record = make_failure({{is_timeout ? base::Status::kTimeout : base::Status::kRemote, 0},
+                                      "joining: " + (is_timeout ? describe_missing() : reason_)});
+  for (const auto& caller : callers_) {
+    if (caller->registration && !caller->is_told) caller->link.send(record);
+  }
+  const auto parting = base::Deadline::after_ms(kPartingMs);
+  const auto is_flushed = [](const auto& caller) {
+    caller->link.advance();
+    return !caller->registration || caller->link.is_flushed();
+  };
+  while (!parting.has_passed() && !std::all_of(callers_.begin(), callers_.end(), is_flushed)) {
+    ::poll(nullptr, 0, 1);
+  }
+}
+
+}  // namespace verbena::bootstrap

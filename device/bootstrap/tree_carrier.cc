@@ -1,0 +1,304 @@
+#include "device/bootstrap/tree_carrier.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/log.h"
+#include "base/text.h"
+#include "device/bootstrap/rank_list.h"
+
+namespace verbena::bootstrap {
+namespace {
+
+constexpr int64_t kStepMs = 100;
+// How long a step of the tree gets to say who is missing.
+constexpr int64_t kVerdictMs = 1000;
+constexpr int64_t kPartingMs = 200;  // for last words to leave
+
+const char* name_of(Operation operation) {
+  switch (operation) {
+    case Operation::kJoin:
+      return "joining";
+    case Operation::kBarrier:
+      return "barrier";
+    case Operation::kAllGather:
+      return "all-gather";
+    case Operation::kExchange:
+      return "exchange";
+    case Operation::kAgree:
+      return "agreement";
+  }
+  return "unknown call";
+}
+
+base::Bytes as_bytes_of(std::span<const std::byte> bytes) {
+  return as_bytes(bytes.data(), bytes.size());
+}
+std::span<uint8_t> as_writable(std::span<std::byte> bytes) {
+  return {reinterpret_cast<uint8_t*>(bytes.data()), bytes.size()};
+}
+
+}  // namespace
+
+TreeCarrier::TreeCarrier(const TreeLinks::Place& place, TreeLinks links, int64_t timeout_ms)
+    : shape_(place.shape),
+      rank_(place.rank),
+      timeout_ms_(timeout_ms),
+      links_(std::move(links)),
+      has_left_(links_.count()) {}
+
+TreeCarrier::~TreeCarrier() {
+  if (!state_) return;
+  links_.spread(make_record({.kind = FrameKind::kGoodbye, .rank = rank_}), std::nullopt);
+  links_.advance();
+}
+
+base::Outcome TreeCarrier::all_gather(Operation what, std::span<const std::byte> mine,
+                                      std::span<std::byte> all) {
+  return run(what, as_bytes_of(mine), as_writable(all));
+}
+
+base::Outcome TreeCarrier::exchange(std::span<const std::byte> mine, std::span<std::byte> theirs) {
+  return run(Operation::kExchange, as_bytes_of(mine), as_writable(theirs));
+}
+
+base::Outcome TreeCarrier::run(Operation operation, base::Bytes mine, std::span<uint8_t> result) {
+  if (!state_) return state_;
+  ++sequence_;
+  if (mine.size() * uint64_t{shape_.count_ranks} > kMostFrameBytes) {
+    return fail_all({{base::Status::kInvalidArgument, 0},
+                     describe_call(operation, sequence_) + ": " + std::to_string(mine.size()) +
+                         " bytes from each rank are too many"},
+                    std::nullopt);
+  }
+  Call call(shape_, rank_, operation, mine, result, base::Deadline::after_ms(timeout_ms_));
+  begin(call);
+  while (true) {
+    if (auto moved = progress(call); !moved) return moved;
+    if (is_done(call)) return {};
+    if (auto checked = check_for_lost(call); !checked) return checked;
+    if (auto timely = handle_time(call); !timely) return timely;
+    links_.wait(std::min(call.deadline.remaining_ms(), kStepMs));
+  }
+}
+
+void TreeCarrier::begin(Call& call) {
+  if (!is_root()) {
+    const FrameHeader header{.kind = FrameKind::kContribution,
+                             .operation = call.operation(),
+                             .rank = rank_,
+                             .sequence = sequence_};
+    links_.send_up(make_record(header, {call.mine()}));
+  } else if (call.has_heard_all()) {
+    send_results(call);
+  }
+}
+
+base::Outcome TreeCarrier::progress(Call& call) {
+  for (const TreeLinks::Arrival& arrival : std::exchange(early_, {})) {
+    if (auto handled = handle(call, arrival); !handled) return handled;
+  }
+  // Until nothing moves: what was read and not handled would not wake the wait that follows.
+  for (bool is_moved = true; is_moved;) {
+    links_.advance();
+    is_moved = false;
+    while (auto arrival = links_.take()) {
+      if (auto handled = handle(call, *arrival); !handled) return handled;
+      is_moved = true;
+    }
+  }
+  return {};
+}
+
+base::Outcome TreeCarrier::handle(Call& call, const TreeLinks::Arrival& arrival) {
+  const FrameHeader header = header_of(arrival.record);
+  // A neighbour whose result has left already may be in the next call, and what fails after our result came
+  // makes that one fail.
+  const bool is_next = header.sequence == sequence_ + 1 && call.has_heard_all() &&
+                       (header.kind == FrameKind::kContribution || header.kind == FrameKind::kOverdue);
+  if (is_next || (header.kind == FrameKind::kFailure && call.results_due() == 0)) {
+    early_.push_back(arrival);
+    return {};
+  }
+  switch (header.kind) {
+    case FrameKind::kContribution:
+      return handle_contribution(call, arrival);
+    case FrameKind::kResult:
+      return handle_result(call, arrival);
+    case FrameKind::kFailure:
+      return handle_failure(arrival);
+    case FrameKind::kGoodbye:
+      has_left_[arrival.neighbour] = true;
+      return {};
+    case FrameKind::kOverdue:
+      if (header.sequence != sequence_) return {};  // its result came meanwhile
+      if (is_root() && !call.has_heard_all()) return give_verdict(call);
+      if (!is_root() && !call.is_overdue) ask_who_is_missing(call);
+      return {};
+    case FrameKind::kReady:
+    case FrameKind::kRegistration:
+    case FrameKind::kParent:
+      break;
+  }
+  return fail_all({{base::Status::kRemote, 0},
+                   "rank " + std::to_string(links_.rank_of(arrival.neighbour)) + " sends what is not due"},
+                  arrival.neighbour);
+}
+
+base::Outcome TreeCarrier::handle_contribution(Call& call, const TreeLinks::Arrival& arrival) {
+  const FrameHeader header = header_of(arrival.record);
+  const uint32_t child = links_.rank_of(arrival.neighbour);
+  const bool is_plausible = !links_.is_parent(arrival.neighbour) && header.rank < shape_.count_ranks &&
+                            shape_.is_within(header.rank, child) && !call.has_heard(header.rank);
+  if (!is_plausible || header.operation != call.operation() || header.sequence != sequence_ ||
+      header.length_bytes != call.length_bytes()) {
+    return fail_all(
+        {{base::Status::kInvalidUsage, 0},
+         "the ranks are out of step: rank " + std::to_string(header.rank) + " is in " +
+             describe_call(header.operation, header.sequence) + " with " +
+             std::to_string(header.length_bytes) + " bytes, rank " + std::to_string(rank_) + " in " +
+             describe_call(call.operation(), sequence_) + " with " + std::to_string(call.length_bytes())},
+        std::nullopt);
+  }
+  call.hear(header.rank, payload_of(arrival.record));
+  if (!is_root()) {
+    links_.send_up(arrival.record);
+  } else if (call.has_heard_all()) {
+    send_results(call);
+  }
+  return {};
+}
+
+// In rank 0, once all have contributed.
+void TreeCarrier::send_results(Call& call) {
+  FrameHeader header{
+      .kind = FrameKind::kResult, .operation = call.operation(), .rank = kEveryone, .sequence = sequence_};
+  if (!call.is_apart()) {
+    call.set_result(call.gathered());
+    links_.send_to_children(make_record(header, {call.gathered()}));
+  } else {
+    call.set_result(call.collect_for(0));
+    for (header.rank = 1; header.rank < shape_.count_ranks; ++header.rank) {
+      links_.send(links_.neighbour_of(shape_.child_towards(0, header.rank)),
+                  make_record(header, {call.collect_for(header.rank)}));
+    }
+  }
+  call.end_results();
+}
+
+base::Outcome TreeCarrier::handle_result(Call& call, const TreeLinks::Arrival& arrival) {
+  const FrameHeader header = header_of(arrival.record);
+  const bool is_for_all = header.rank == kEveryone;
+  const bool is_for_us = is_for_all || header.rank == rank_;
+  const bool is_plausible =
+      links_.is_parent(arrival.neighbour) && header.sequence == sequence_ &&
+      header.operation == call.operation() && header.length_bytes == call.result_bytes() &&
+      call.results_due() > 0 && is_for_all == !call.is_apart() &&
+      (is_for_us || (header.rank < shape_.count_ranks && shape_.is_within(header.rank, rank_)));
+  if (!is_plausible) {
+    return fail_all(
+        {{base::Status::kRemote, 0},
+         "rank " + std::to_string(links_.rank_of(arrival.neighbour)) + " sends a result that is not due"},
+        arrival.neighbour);
+  }
+  call.pass_result();
+  if (is_for_us) call.set_result(payload_of(arrival.record));
+  if (is_for_all) {
+    links_.send_to_children(arrival.record);
+  } else if (!is_for_us) {
+    links_.send(links_.neighbour_of(shape_.child_towards(rank_, header.rank)), arrival.record);
+  }
+  return {};
+}
+
+base::Outcome TreeCarrier::handle_failure(const TreeLinks::Arrival& arrival) {
+  return fail_all(read_failure(arrival.record), arrival.neighbour);
+}
+
+// Whether this call still needs something from there.
+bool TreeCarrier::awaits(const Call& call, size_t neighbour) const {
+  if (links_.is_parent(neighbour)) return call.results_due() > 0;
+  return !call.has_heard_all_within(links_.rank_of(neighbour));
+}
+
+// A rank that has contributed and has gone since makes the next call fail, not this one.
+base::Outcome TreeCarrier::check_for_lost(const Call& call) {
+  for (size_t i = 0; i < links_.count(); ++i) {
+    if (!links_.is_lost(i) || !awaits(call, i)) continue;
+    return fail_all(
+        {{base::Status::kRemote, 0}, describe_call(call.operation(), sequence_) + ": " + describe_lost(i)},
+        i);
+  }
+  return {};
+}
+
+base::Outcome TreeCarrier::handle_time(Call& call) {
+  if (!call.deadline.has_passed()) return {};
+  if (is_root() || call.is_overdue) return give_verdict(call);
+  ask_who_is_missing(call);
+  return {};
+}
+
+// Rank 0 knows best. Each step on the way gets its time to find out that the next one does not answer.
+void TreeCarrier::ask_who_is_missing(Call& call) {
+  links_.send_up(make_record({.kind = FrameKind::kOverdue, .rank = rank_, .sequence = sequence_}));
+  call.is_overdue = true;
+  call.deadline = base::Deadline::after_ms(kVerdictMs * shape_.depth_of(rank_));
+}
+
+base::Error TreeCarrier::give_verdict(const Call& call) {
+  std::string text = describe_call(call.operation(), sequence_) + ": waited for ";
+  std::vector<uint32_t> missing = call.list_missing();
+  if (!missing.empty()) {
+    text += show_ranks(missing);
+  } else if (is_root()) {
+    text += "the network to take the result";
+  } else {
+    text += show_ranks(std::vector<uint32_t>{shape_.parent_of(rank_)}) + " to pass on the result";
+  }
+  return fail_all(
+      {{base::Status::kTimeout, 0}, text + " (" + base::show_duration(timeout_ms_ * base::kNsPerMs) + ")"},
+      std::nullopt);
+}
+
+base::Outcome TreeCarrier::look_around() {
+  if (!state_) return state_;
+  links_.advance();
+  while (auto arrival = links_.take()) {
+    if (header_of(arrival->record).kind == FrameKind::kGoodbye) has_left_[arrival->neighbour] = true;
+    early_.push_back(std::move(*arrival));
+  }
+  for (const TreeLinks::Arrival& arrival : early_) {
+    if (header_of(arrival.record).kind == FrameKind::kFailure) return handle_failure(arrival);
+  }
+  for (size_t i = 0; i < links_.count(); ++i) {
+    if (links_.is_lost(i)) return fail_all({{base::Status::kRemote, 0}, describe_lost(i)}, i);
+  }
+  return {};
+}
+
+std::string TreeCarrier::describe_call(Operation operation, uint32_t sequence) const {
+  if (operation == Operation::kJoin) return name_of(operation);
+  return name_of(operation) + (" " + std::to_string(sequence));
+}
+
+std::string TreeCarrier::describe_lost(size_t neighbour) const {
+  const std::string who = "rank " + std::to_string(links_.rank_of(neighbour));
+  if (has_left_[neighbour]) return who + " has left";
+  return who + " has gone (" + links_.problem_of(neighbour) + ")";
+}
+
+base::Error TreeCarrier::fail_all(const FailureNote& note, std::optional<size_t> from) {
+  links_.spread(make_failure(note), from);
+  const auto parting = base::Deadline::after_ms(kPartingMs);
+  links_.advance();
+  while (!links_.is_flushed() && !parting.has_passed()) {
+    links_.wait(1);
+    links_.advance();
+  }
+  state_ = note.error;
+  return base::fail(note.error.status, "bootstrap: rank %u of %u: %s", rank_, shape_.count_ranks,
+                    note.text.c_str());
+}
+
+}  // namespace verbena::bootstrap

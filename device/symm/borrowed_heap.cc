@@ -1,0 +1,46 @@
+#include "device/symm/borrowed_heap.h"
+
+#include "base/log.h"
+
+namespace verbena::symm {
+using base::fail;
+using base::Status;
+
+namespace {
+
+constexpr uint64_t kAlignmentBytes = 128;  // of a heap's begin: a line of a GPU's cache
+
+}  // namespace
+
+base::Outcome BorrowedHeap::check(base::MemoryOwner user, uint32_t rank, uint32_t count_ranks,
+                                  uint64_t words_bytes) const {
+  if (begin == nullptr) return fail(Status::kInvalidArgument, "symm: rank %u: a heap without a begin", rank);
+  if (reinterpret_cast<uintptr_t>(begin) % kAlignmentBytes != 0) {
+    return fail(Status::kInvalidArgument, "symm: rank %u: a heap's begin %p is no multiple of %llu bytes",
+                rank, static_cast<const void*>(begin), static_cast<unsigned long long>(kAlignmentBytes));
+  }
+  const int owning_gpu = base::find_owning_gpu(begin);
+  if (owning_gpu != base::kNoGpu && owning_gpu != user.gpu) {
+    return fail(Status::kInvalidArgument,
+                "symm: rank %u: a heap of GPU %d, while GPU %d is current (-1: none)", rank, owning_gpu,
+                user.gpu);
+  }
+  if (length_bytes < words_bytes) {
+    return fail(
+        Status::kInvalidArgument,
+        "symm: rank %u: a heap of %llu bytes has no room for the teams' words (verbena_heap_words() %llu, "
+        "VERBENA_SYMM_TEAMS)",
+        rank, static_cast<unsigned long long>(length_bytes), static_cast<unsigned long long>(words_bytes));
+  }
+  if (deltas.size() != count_ranks) {
+    return fail(Status::kInvalidArgument, "symm: rank %u: a heap with deltas of %zu ranks of %u", rank,
+                deltas.size(), count_ranks);
+  }
+  if (deltas[rank] != 0) {
+    return fail(Status::kInvalidArgument, "symm: rank %u: a heap's delta to its own rank is %lld, not 0",
+                rank, static_cast<long long>(deltas[rank]));
+  }
+  return {};
+}
+
+}  // namespace verbena::symm

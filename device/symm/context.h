@@ -1,0 +1,135 @@
+// A rank's part of symmetric memory: heap, windows, teams and the way to the others. What verbena.h offers,
+// in our own types.
+//
+// Collective calls are made by all ranks in the same order, by one thread a rank at a time, with the
+// context's GPU current; each returns within VERBENA_BOOTSTRAP_TIMEOUT_MS. A failed one leaves windows and
+// teams as they were. The others may be called from any thread.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "device/bootstrap/bootstrap.h"
+#include "device/put_queue/abort_word.h"
+#include "device/symm/remote.h"
+#include "device/symm/team.h"
+#include "device/symm/watch.h"
+#include "device/symm/window_memory.h"
+
+namespace verbena::symm {
+
+// Equal on all ranks.
+struct ContextSettings {
+  base::SymmPath path = base::SymmPath::kAuto;
+  uint64_t heap_bytes = 0;
+  uint32_t teams = 0;
+  uint64_t timeout_ns = 0;  // of waits in kernels; each rank's own
+
+  static ContextSettings from_parameters();
+  // At the heap's begin, in the first window.
+  uint64_t measure_words(uint32_t count_ranks) const;
+};
+
+class Context;
+
+// Memory at the same offset of every rank's heap. Owned by its context.
+struct ContextWindow {
+  Context* context = nullptr;
+  Window place;                  // in the heap; its region on the NIC
+  std::byte* address = nullptr;  // of this rank's; of a registered range the alias of its first byte
+  uint64_t length_bytes = 0;     // as it was asked for
+  const void* origin = nullptr;  // what was registered
+  uint32_t references = 1;       // registrations
+  base::MemoryPiece piece;
+  WindowMemory memory;
+};
+
+class Context {
+ public:
+  // Collective. On the calling thread's current GPU; in host memory if there is none. Over a borrowed heap
+  // settings of heap and path do not count.
+  static base::Result<std::unique_ptr<Context>> create(bootstrap::Bootstrap bootstrap,
+                                                       const ContextSettings& settings,
+                                                       std::optional<BorrowedHeap> borrowed = {});
+  // Not collective: what peers have under way may or may not happen. No kernel uses the context any more.
+  ~Context() = default;
+  // Collective, the last call before destruction, so that nobody's leaving is taken for a failure.
+  base::Outcome leave();
+
+  uint32_t rank() const { return bootstrap_.rank(); }
+  uint32_t count_ranks() const { return bootstrap_.count_ranks(); }
+  int gpu() const { return heap_->owner().gpu; }
+
+  // Collective. Zero-filled; at least `length_bytes`.
+  base::Result<ContextWindow*> allocate_window(uint64_t length_bytes);
+  // Collective. Memory of the caller's that can be shared (base::find_piece()), the same part of a piece of
+  // the same length on all ranks. It gets a second address, the window's; the same range again gets the same
+  // window.
+  base::Result<ContextWindow*> register_window(void* address, uint64_t length_bytes);
+  // Collective, with the same window. Registered ones go with their last registration.
+  base::Outcome free_window(ContextWindow& window);
+  // By an address of the window, or of what was registered; null: in none.
+  ContextWindow* find_window(const void* address);
+  // Where loads and stores of this rank find the window of `rank`; null: out of reach.
+  std::byte* find_peer(const ContextWindow& window, uint32_t rank) const;
+
+  Team& world() { return *teams_[0]; }
+  Team& in_reach() { return *teams_[1]; }
+  // Collective over the world; null for a rank that is in no team: a negative color. A rank outside of
+  // `parent` gives null for it, and gets null.
+  base::Result<Team*> split_team(const Team* parent, int64_t color, int64_t key);
+  // Collective over the world: members give the same list, all others an empty one.
+  base::Result<Team*> make_team(std::span<const uint32_t> ranks);
+  // Not collective: when no kernel of any member uses it any more.
+  void free_team(Team& team);
+
+  // Collective, on the host.
+  base::Outcome barrier();
+  // Ends all waits of this rank's kernels, now and later.
+  void end_waits() { abort_->raise(SymmAbort::kByUser); }
+  SymmAbort state() const { return abort_->value(); }
+  // Why the context has failed; empty: it has not.
+  std::string error() const;
+
+ private:
+  struct Wish;
+
+  Context(bootstrap::Bootstrap bootstrap, const ContextSettings& settings, HeapLease lease)
+      : lease_(std::move(lease)), bootstrap_(std::move(bootstrap)), settings_(settings) {}
+
+  base::Outcome prepare(base::MemoryOwner owner, const BorrowedHeap* borrowed);
+  base::Outcome compare_settings(base::MemoryOwner owner, const HeapBackend& backend);
+  base::Outcome make_first_teams();
+  SymmContext describe_common() const;
+  void note_loss(const std::string& cause);
+
+  base::Outcome check_gpu() const;
+  base::Outcome compare(const Wish& mine);
+  base::Result<ContextWindow*> make_window(std::unique_ptr<ContextWindow> window);
+  base::Outcome map_window(ContextWindow& window);
+  uint32_t find_free_region() const;
+  ContextWindow* find_registered(const void* address, uint64_t length_bytes);
+  base::Result<Team*> form_team(Membership mine, std::span<const uint32_t> expected);
+  base::Result<std::unique_ptr<Team>> build_team(TeamPlace place);
+
+  const HeapLease lease_;   // of a borrowed heap: the last to go
+  std::mutex calls_mutex_;  // held by each collective call, and by the watch while it looks
+  bootstrap::Bootstrap bootstrap_;
+  ContextSettings settings_;
+  std::optional<AbortWord> abort_;
+  std::optional<Reach> reach_;
+  std::optional<Heap> heap_;
+  std::mutex windows_mutex_;                             // guards the list
+  std::vector<std::unique_ptr<ContextWindow>> windows_;  // the first has the teams' words
+  std::unique_ptr<Remote> remote_;            // null: nobody is out of reach, or the heap is borrowed
+  std::vector<std::unique_ptr<Team>> teams_;  // the world, the ranks in reach, others
+  mutable std::mutex loss_mutex_;
+  std::string loss_;            // guarded: which rank has gone
+  std::optional<Watch> watch_;  // looks at what is above
+};
+
+}  // namespace verbena::symm

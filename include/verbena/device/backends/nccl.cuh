@@ -1,0 +1,126 @@
+// NCCL's device API (2.28 and later) as the way to members out of reach: GIN puts and signals of a device
+// communicator. The heap is one window of it (ncclCommWindowRegister), and heap_begin its first byte; kernels
+// are compiled against the headers of the NCCL that runs.
+//
+// GIN adds to signals of its own and sets none: a signal's part in `remote_signals` takes back what GIN had
+// added when the signal was reset. Hence a signal that members out of reach add to is not set by anybody
+// until its rank has reset it. All goes through GIN's context 0, where a signal is behind all puts to that
+// peer. Arrivals of members out of reach are GIN's too, so that their words here are free: one holds what a
+// signal of the member is set to, on its way there. GIN tells of sources and not of data at its peer:
+// symm_quiet() is only symm_flush() here, and a signal or a barrier shows the data. There is no get() before
+// NCCL 2.30. GIN waits for room as long as it wants.
+#ifndef VERBENA_DEVICE_BACKENDS_NCCL_CUH
+#define VERBENA_DEVICE_BACKENDS_NCCL_CUH
+
+#include <nccl_device.h>
+
+#include "verbena/device/symm.cuh"
+
+namespace verbena {
+
+// The device communicator has GIN signals for kNcclSymmSignals (ncclDevCommRequirements::ginSignalCount).
+inline constexpr uint32_t kNcclSymmSignals = kSymmSignals + 2 * kSymmBarriers;
+
+struct NcclSymmContext : SymmContext {
+  const ncclDevComm* communicator;  // in memory of the GPU; null: members out of reach are unreachable
+  ncclWindow_t window;              // the heap's
+};
+
+}  // namespace verbena
+
+namespace verbena::device {
+
+template <>
+struct SymmNetwork<NcclSymmContext> {
+  using Context = NcclSymmContext;
+
+  static constexpr bool kGets = false;
+  static constexpr bool kArrivesBehindAll = false;
+  static_assert(kSymmSignals <= kSymmBarrierRows, "verbena: a word for each signal of a member out of reach");
+
+  // NCCLX has NCCL's device API.
+  VERBENA_DEVICE static constexpr bool serves(int32_t type) {
+    return type == kSymmNccl || type == kSymmNcclx;
+  }
+  VERBENA_DEVICE static bool is_there(const Context& context) {
+    return context.communicator != nullptr && context.communicator->ginContextCount != 0;
+  }
+
+  VERBENA_DEVICE static WaitResult put(const Context& context, int32_t peer, void* destination,
+                                       const void* source, uint64_t length_bytes) {
+    put_with(context, peer, destination, source, length_bytes, ncclGin_None{});
+    return WaitResult::kReached;
+  }
+  VERBENA_DEVICE static WaitResult put_signal(const Context& context, int32_t peer, void* destination,
+                                              const void* source, uint64_t length_bytes, uint32_t number,
+                                              uint64_t value, SymmSignalOperation operation) {
+    if (operation == SymmSignalOperation::kAdd) {
+      put_with(context, peer, destination, source, length_bytes, ncclGin_SignalAdd{number, value});
+      return WaitResult::kReached;
+    }
+    put(context, peer, destination, source, length_bytes);
+    return signal(context, peer, number, value, operation);
+  }
+  VERBENA_DEVICE static WaitResult signal(const Context& context, int32_t peer, uint32_t number,
+                                          uint64_t value, SymmSignalOperation operation) {
+    if (operation == SymmSignalOperation::kAdd) {
+      add_signal(context, peer, number, value);
+    } else {
+      // NCCL 2.28's proxy fails of its own putValue(). This word is for this signal of this peer alone.
+      uint64_t* const source = detail::find_arrivals(context, number) + peer;
+      store_relaxed<Scope::kSystem>(source, value);
+      put(context, peer, context.signals + number, source, sizeof(value));
+    }
+    return WaitResult::kReached;
+  }
+
+  VERBENA_DEVICE static WaitResult complete(const Context& context) { return release_sources(context); }
+  VERBENA_DEVICE static WaitResult release_sources(const Context& context) {
+    if (is_there(context)) make_gin(context).flush(ncclCoopThread{});
+    return WaitResult::kReached;
+  }
+
+  // A rank sees its own GIN signals only.
+  VERBENA_DEVICE static uint64_t read_signal(const Context& context, uint32_t number, int64_t delta_bytes) {
+    if (delta_bytes != 0 || !is_there(context)) return 0;
+    return make_gin(context).readSignal(number) + context.remote_signals[number];
+  }
+  VERBENA_DEVICE static void reset_signal(const Context& context, uint32_t number) {
+    if (is_there(context))
+      context.remote_signals[number] = uint64_t{0} - make_gin(context).readSignal(number);
+  }
+
+  VERBENA_DEVICE static WaitResult arrive(const Context& context, int32_t peer, uint32_t barrier,
+                                          uint64_t round) {
+    add_signal(context, peer, kSymmSignals + SymmArrivalCount::find_word(barrier, round), 1);
+    return WaitResult::kReached;
+  }
+  VERBENA_DEVICE static bool has_arrived(const Context& context, int32_t, uint32_t barrier, uint64_t round) {
+    const uint32_t number = kSymmSignals + SymmArrivalCount::find_word(barrier, round);
+    return make_gin(context).readSignal(number) >= SymmArrivalCount::count_all(context, round);
+  }
+
+ private:
+  VERBENA_DEVICE static ncclGin make_gin(const Context& context) { return ncclGin(*context.communicator, 0); }
+  VERBENA_DEVICE static int find_rank(const Context& context, int32_t peer) {
+    return static_cast<int>(detail::get_world_rank(context, peer));
+  }
+  VERBENA_DEVICE static void add_signal(const Context& context, int32_t peer, uint32_t number,
+                                        uint64_t value) {
+    fence<Order::kAcquireRelease, Scope::kSystem>();
+    make_gin(context).signal(ncclTeamWorld(*context.communicator), find_rank(context, peer),
+                             ncclGin_SignalAdd{number, value});
+  }
+  template <typename Action>
+  VERBENA_DEVICE static void put_with(const Context& context, int32_t peer, void* destination,
+                                      const void* source, uint64_t length_bytes, Action action) {
+    fence<Order::kAcquireRelease, Scope::kSystem>();
+    make_gin(context).put(ncclTeamWorld(*context.communicator), find_rank(context, peer), context.window,
+                          detail::find_offset(context, destination), context.window,
+                          detail::find_offset(context, source), length_bytes, action);
+  }
+};
+
+}  // namespace verbena::device
+
+#endif

@@ -1,0 +1,128 @@
+// NVSHMEM 3 as the way to members out of reach. The heap lies in NVSHMEM's symmetric one (nvshmem_malloc), at
+// the same place at every PE, and the host has set up the device library in the module
+// (nvshmemx_cumodule_init) before the first launch. Members' ranks in the world are PEs.
+//
+// NVSHMEM waits inside its calls as long as it wants: a peer that is gone ends no get() and no complete().
+// Compiled against NVSHMEM's headers; without CUDA's, or with VERBENA_NVSHMEM_BY_NAME, its device functions
+// are declared here and linked by name.
+#ifndef VERBENA_DEVICE_BACKENDS_NVSHMEM_CUH
+#define VERBENA_DEVICE_BACKENDS_NVSHMEM_CUH
+
+#include "verbena/device/symm.cuh"
+#if VERBENA_FREESTANDING || defined(VERBENA_NVSHMEM_BY_NAME)
+extern "C" {
+#define VERBENA_NVSHMEM_FUNCTION __attribute__((device))
+VERBENA_NVSHMEM_FUNCTION void nvshmem_putmem_nbi(void* destination, const void* source, size_t length_bytes,
+                                                 int pe);
+VERBENA_NVSHMEM_FUNCTION void nvshmem_putmem_signal_nbi(void* destination, const void* source,
+                                                        size_t length_bytes, uint64_t* signal, uint64_t value,
+                                                        int operation, int pe);
+VERBENA_NVSHMEM_FUNCTION void nvshmem_getmem(void* destination, const void* source, size_t length_bytes,
+                                             int pe);
+VERBENA_NVSHMEM_FUNCTION void nvshmem_uint64_p(uint64_t* destination, uint64_t value, int pe);
+VERBENA_NVSHMEM_FUNCTION uint64_t nvshmem_uint64_g(const uint64_t* source, int pe);
+VERBENA_NVSHMEM_FUNCTION void nvshmemx_signal_op(uint64_t* signal, uint64_t value, int operation, int pe);
+VERBENA_NVSHMEM_FUNCTION void nvshmem_fence();
+VERBENA_NVSHMEM_FUNCTION void nvshmem_quiet();
+#undef VERBENA_NVSHMEM_FUNCTION
+}
+#else
+#include <nvshmem.h>
+#include <nvshmemx.h>
+#endif
+
+namespace verbena {
+
+struct NvshmemSymmContext : SymmContext {};
+
+}  // namespace verbena
+
+namespace verbena::device {
+
+template <>
+struct SymmNetwork<NvshmemSymmContext> {
+  using Context = NvshmemSymmContext;
+
+  static constexpr bool kGets = true;
+  static constexpr bool kArrivesBehindAll = true;
+
+  VERBENA_DEVICE static constexpr bool serves(int32_t type) { return type == kSymmNvshmem; }
+  VERBENA_DEVICE static bool is_there(const Context&) { return true; }
+
+  VERBENA_DEVICE static WaitResult put(const Context& context, int32_t peer, void* destination,
+                                       const void* source, uint64_t length_bytes) {
+    fence<Order::kAcquireRelease, Scope::kSystem>();
+    nvshmem_putmem_nbi(destination, source, length_bytes, find_pe(context, peer));
+    return WaitResult::kReached;
+  }
+  VERBENA_DEVICE static WaitResult put_signal(const Context& context, int32_t peer, void* destination,
+                                              const void* source, uint64_t length_bytes, uint32_t number,
+                                              uint64_t value, SymmSignalOperation operation) {
+    begin_signal();
+    nvshmem_putmem_signal_nbi(destination, source, length_bytes, context.remote_signals + number,
+                              find_operand(context, peer, number, value, operation), name(operation),
+                              find_pe(context, peer));
+    return WaitResult::kReached;
+  }
+  VERBENA_DEVICE static WaitResult signal(const Context& context, int32_t peer, uint32_t number,
+                                          uint64_t value, SymmSignalOperation operation) {
+    begin_signal();
+    nvshmemx_signal_op(context.remote_signals + number, find_operand(context, peer, number, value, operation),
+                       name(operation), find_pe(context, peer));
+    return WaitResult::kReached;
+  }
+  VERBENA_DEVICE static WaitResult get(const Context& context, int32_t peer, void* destination,
+                                       const void* source, uint64_t length_bytes) {
+    nvshmem_getmem(destination, source, length_bytes, find_pe(context, peer));
+    return WaitResult::kReached;
+  }
+
+  VERBENA_DEVICE static WaitResult complete(const Context&) {
+    nvshmem_quiet();
+    return WaitResult::kReached;
+  }
+  // There is nothing weaker that tells of a source.
+  VERBENA_DEVICE static WaitResult release_sources(const Context& context) { return complete(context); }
+
+  VERBENA_DEVICE static uint64_t read_signal(const Context& context, uint32_t number, int64_t delta_bytes) {
+    return load_acquire<Scope::kSystem>(detail::shift(context.remote_signals + number, delta_bytes));
+  }
+  // A signal is made 0 by the other word.
+  VERBENA_DEVICE static void reset_signal(const Context&, uint32_t) {}
+
+  VERBENA_DEVICE static WaitResult arrive(const Context& context, int32_t peer, uint32_t barrier,
+                                          uint64_t round) {
+    fence<Order::kAcquireRelease, Scope::kSystem>();
+    nvshmem_uint64_p(detail::find_arrival(context, barrier, context.team_rank), round,
+                     find_pe(context, peer));
+    return WaitResult::kReached;
+  }
+  VERBENA_DEVICE static bool has_arrived(const Context& context, int32_t peer, uint32_t barrier,
+                                         uint64_t round) {
+    return load_acquire<Scope::kSystem>(detail::find_arrival(context, barrier, peer)) >= round;
+  }
+
+ private:
+  VERBENA_DEVICE static int find_pe(const Context& context, int32_t peer) {
+    return static_cast<int>(detail::get_world_rank(context, peer));
+  }
+  // What this thread knows of, and the puts before, are before the signal.
+  VERBENA_DEVICE static void begin_signal() {
+    fence<Order::kAcquireRelease, Scope::kSystem>();
+    nvshmem_fence();
+  }
+  // NVSHMEM's numbers.
+  VERBENA_DEVICE static constexpr int name(SymmSignalOperation operation) {
+    return operation == SymmSignalOperation::kAdd ? 10 : 9;
+  }
+  // Setting: the sum with the word that those in reach set becomes the value.
+  VERBENA_DEVICE static uint64_t find_operand(const Context& context, int32_t peer, uint32_t number,
+                                              uint64_t value, SymmSignalOperation operation) {
+    if (operation == SymmSignalOperation::kAdd) return value;
+    return value - nvshmem_uint64_g(context.signals + number, find_pe(context, peer));
+  }
+};
+
+}  // namespace verbena::device
+
+#endif

@@ -1,0 +1,137 @@
+// Contexts whose backend is known only at run time.
+#ifndef VERBENA_DEVICE_SYMM_BACKENDS_CUH
+#define VERBENA_DEVICE_SYMM_BACKENDS_CUH
+
+#include "verbena/device/symm_network.cuh"
+
+namespace verbena {
+
+// In memory, by address only: it is one of `Contexts`, as its type says, and has that one's members behind.
+template <typename... Contexts>
+struct SymmAnyContext : SymmContext {};
+
+}  // namespace verbena
+
+namespace verbena::device {
+
+// A backend itself: what backends have in common does not look at the type, so that it costs nothing where
+// loads and stores reach. With a type that none of them serves, nobody else is reached.
+template <typename... Contexts>
+struct SymmNetwork<SymmAnyContext<Contexts...>> {
+  using Context = SymmAnyContext<Contexts...>;
+
+  static constexpr bool kGets = (SymmNetwork<Contexts>::kGets || ...);
+
+  VERBENA_DEVICE static constexpr bool serves(int32_t type) {
+    return (SymmNetwork<Contexts>::serves(type) || ...);
+  }
+  VERBENA_DEVICE static bool is_there(const Context& context) {
+    return choose(context, false, [](auto network, const auto& on) { return network.is_there(on); });
+  }
+  VERBENA_DEVICE static bool gets(const Context& context) {
+    return choose(context, false, [](auto network, const auto&) { return network.kGets; });
+  }
+  VERBENA_DEVICE static bool arrives_behind_all(const Context& context) {
+    return choose(context, true, [](auto network, const auto&) { return network.kArrivesBehindAll; });
+  }
+
+  VERBENA_DEVICE static WaitResult put(const Context& context, int32_t peer, void* destination,
+                                       const void* source, uint64_t length_bytes) {
+    return choose(context, kNone, [&](auto network, const auto& on) {
+      return network.put(on, peer, destination, source, length_bytes);
+    });
+  }
+  VERBENA_DEVICE static WaitResult put_signal(const Context& context, int32_t peer, void* destination,
+                                              const void* source, uint64_t length_bytes, uint32_t number,
+                                              uint64_t value, SymmSignalOperation operation) {
+    return choose(context, kNone, [&](auto network, const auto& on) {
+      return network.put_signal(on, peer, destination, source, length_bytes, number, value, operation);
+    });
+  }
+  VERBENA_DEVICE static WaitResult signal(const Context& context, int32_t peer, uint32_t number,
+                                          uint64_t value, SymmSignalOperation operation) {
+    return choose(context, kNone, [&](auto network, const auto& on) {
+      return network.signal(on, peer, number, value, operation);
+    });
+  }
+  VERBENA_DEVICE static WaitResult get(const Context& context, int32_t peer, void* destination,
+                                       const void* source, uint64_t length_bytes) {
+    return choose(context, kNone, [&](auto network, const auto& on) {
+      if constexpr (network.kGets) {
+        return network.get(on, peer, destination, source, length_bytes);
+      } else {
+        return kNone;
+      }
+    });
+  }
+
+  VERBENA_DEVICE static WaitResult complete(const Context& context) {
+    return choose(context, kNone, [](auto network, const auto& on) { return network.complete(on); });
+  }
+  VERBENA_DEVICE static WaitResult release_sources(const Context& context) {
+    return choose(context, kNone, [](auto network, const auto& on) { return network.release_sources(on); });
+  }
+
+  VERBENA_DEVICE static uint64_t read_signal(const Context& context, uint32_t number, int64_t delta_bytes) {
+    return choose(context, uint64_t{0},
+                  [&](auto network, const auto& on) { return network.read_signal(on, number, delta_bytes); });
+  }
+  VERBENA_DEVICE static void reset_signal(const Context& context, uint32_t number) {
+    choose(context, 0, [&](auto network, const auto& on) {
+      network.reset_signal(on, number);
+      return 0;
+    });
+  }
+
+  VERBENA_DEVICE static WaitResult arrive(const Context& context, int32_t peer, uint32_t barrier,
+                                          uint64_t round) {
+    return choose(context, kNone,
+                  [&](auto network, const auto& on) { return network.arrive(on, peer, barrier, round); });
+  }
+  VERBENA_DEVICE static bool has_arrived(const Context& context, int32_t peer, uint32_t barrier,
+                                         uint64_t round) {
+    return choose(context, false, [&](auto network, const auto& on) {
+      return network.has_arrived(on, peer, barrier, round);
+    });
+  }
+
+ private:
+  // Nothing is asked of a network that is not there.
+  static constexpr WaitResult kNone = WaitResult::kReached;
+
+  // What `call(network, context)` returns for the context as its backend's; a switch, as the compiler sees
+  // it.
+  template <typename Result, typename Call>
+  VERBENA_DEVICE static Result choose(const Context& context, Result otherwise, const Call& call) {
+    const int32_t type = context.type;
+    Result result = otherwise;
+    static_cast<void>(
+        ((SymmNetwork<Contexts>::serves(type) && (call_one<Contexts>(context, call, &result), true)) || ...));
+    return result;
+  }
+  template <typename One, typename Result, typename Call>
+  VERBENA_DEVICE static void call_one(const Context& context, const Call& call, Result* result) {
+    *result = call(SymmNetwork<One>{}, static_cast<const One&>(static_cast<const SymmContext&>(context)));
+  }
+};
+
+namespace detail {
+
+template <typename... Contexts>
+struct NetworkTraits<SymmAnyContext<Contexts...>> : SymmNetwork<SymmAnyContext<Contexts...>> {};
+
+// The one that there is, or any of them.
+template <typename... Contexts>
+struct ChosenContext {
+  using Type = SymmAnyContext<Contexts...>;
+};
+template <typename One>
+struct ChosenContext<One> {
+  using Type = One;
+};
+
+}  // namespace detail
+
+}  // namespace verbena::device
+
+#endif

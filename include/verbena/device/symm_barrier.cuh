@@ -1,0 +1,175 @@
+// Barriers between one group of threads on each rank of a team, or of those in reach of each other. What any
+// thread of any of them did before is there for all of them after, at system scope; a whole team's barrier
+// also completes what was put or signaled before by NICs, at whatever peer. A barrier has a number; two
+// groups of a rank that are in a barrier of one kind at the same time use different ones, such as their
+// block's. Rounds only grow, in the GPU's memory: a graph may be replayed.
+//
+// Every wait ends by the context's limits. When one did not return kDone the ranks are out of step: the host
+// makes the team anew.
+#ifndef VERBENA_DEVICE_SYMM_BARRIER_CUH
+#define VERBENA_DEVICE_SYMM_BARRIER_CUH
+
+#include "verbena/device/atomic.cuh"
+#include "verbena/device/group.cuh"
+#include "verbena/device/symm_verbena.cuh"
+
+namespace verbena::device {
+
+namespace detail {
+
+VERBENA_DEVICE uint64_t find_next_round(const SymmContext& context, uint32_t row) {
+  return load_relaxed<Scope::kGpu>(context.rounds + row) + 1;
+}
+
+// Tells the ranks in reach; the round begun.
+template <typename Group>
+VERBENA_DEVICE uint64_t arrive(const SymmContext& context, uint32_t row, const Group& group) {
+  group.sync();
+  const uint64_t round = find_next_round(context, row);
+  uint64_t* const mine = find_arrivals(context, row) + context.team_rank;
+  const auto size = static_cast<uint32_t>(context.team_size);
+  for (uint32_t peer = group.rank(); peer < size; peer += group.size()) {
+    const int64_t delta_bytes = get_delta(context, static_cast<int32_t>(peer));
+    if (delta_bytes != kSymmOutOfReach) store_release<Scope::kSystem>(shift(mine, delta_bytes), round);
+  }
+  return round;
+}
+
+// Where an arrival is only behind what went to the same peer, those in reach of each other meet once more: a
+// round of the words is then every other one, and the network's own count is of barriers.
+template <typename Context>
+VERBENA_DEVICE bool meets_twice(const Context& context) {
+  return context.has_remote != 0 && !NetworkTraits<Context>::arrives_behind_all(context);
+}
+template <typename Context>
+VERBENA_DEVICE uint64_t count_barriers(const Context& context, uint64_t round) {
+  return meets_twice(context) ? (round + 1) / 2 : round;
+}
+
+// Tells the others, behind all that this rank has asked for.
+template <typename Context, typename Group>
+VERBENA_DEVICE WaitResult arrive_far(const Context& context, uint32_t barrier, const Group& group) {
+  using Network = SymmNetwork<Context>;
+  group.sync();
+  WaitResult mine = WaitResult::kReached;
+  if (NetworkTraits<Context>::arrives_behind_all(context)) {
+    if (group.elect()) mine = Network::complete(context);
+    const WaitResult all = agree(group, mine);
+    if (all != WaitResult::kReached) return all;
+  }
+  const uint64_t count = count_barriers(context, find_next_round(context, kSymmBarriers + barrier));
+  const auto size = static_cast<uint32_t>(context.team_size);
+  for (uint32_t i = group.rank(); i < size && mine == WaitResult::kReached; i += group.size()) {
+    const auto peer = static_cast<int32_t>(i);
+    if (get_delta(context, peer) == kSymmOutOfReach) mine = Network::arrive(context, peer, barrier, count);
+  }
+  return agree(group, mine);
+}
+
+template <typename Context, typename Group>
+VERBENA_DEVICE SymmStatus arrive_whole(const Context& context, uint32_t barrier, const Group& group,
+                                       uint64_t* round) {
+  if (barrier >= kSymmBarriers) return SymmStatus::kInvalid;
+  if (context.has_remote != 0) {
+    if (!SymmNetwork<Context>::is_there(context)) return SymmStatus::kUnreachable;
+    const WaitResult result = arrive_far(context, barrier, group);
+    if (result != WaitResult::kReached) return as_status(context, result);
+  }
+  *round = arrive(context, kSymmBarriers + barrier, group);
+  return SymmStatus::kDone;
+}
+
+// `wait_far(peer, limits)` for a peer out of reach.
+template <typename Group, typename WaitFar>
+VERBENA_DEVICE SymmStatus await(const SymmContext& context, uint32_t row, uint64_t round, const Group& group,
+                                const WaitFar& wait_far) {
+  const WaitLimits limits = limit_wait(context);
+  const uint64_t* const arrivals = find_arrivals(context, row);
+  const auto size = static_cast<uint32_t>(context.team_size);
+  WaitResult mine = WaitResult::kReached;
+  for (uint32_t i = group.rank(); i < size && mine == WaitResult::kReached; i += group.size()) {
+    const auto peer = static_cast<int32_t>(i);
+    mine = get_delta(context, peer) == kSymmOutOfReach
+               ? wait_far(peer, limits)
+               : wait_until<Relation::kGreaterEqual, Scope::kSystem>(arrivals + i, round, limits);
+  }
+  const WaitResult all = agree(group, mine);
+  // Behind agree(): all threads have read the old round. The next arrive's group.sync() shows them the new
+  // one.
+  if (group.elect()) store_relaxed<Scope::kGpu>(context.rounds + row, round);
+  return as_status(context, all);
+}
+
+template <typename Group>
+VERBENA_DEVICE SymmStatus await_reach(const SymmContext& context, uint32_t row, uint64_t round,
+                                      const Group& group) {
+  return await(context, row, round, group, [](int32_t, const WaitLimits&) { return WaitResult::kReached; });
+}
+
+template <typename Context, typename Group>
+VERBENA_DEVICE SymmStatus await_whole(const Context& context, uint32_t barrier, uint64_t round,
+                                      const Group& group) {
+  const uint32_t row = kSymmBarriers + barrier;
+  const uint64_t count = count_barriers(context, round);
+  const SymmStatus status = await(context, row, round, group, [&](int32_t peer, const WaitLimits& limits) {
+    return wait_for(limits, [&] { return SymmNetwork<Context>::has_arrived(context, peer, barrier, count); });
+  });
+  if (status != SymmStatus::kDone || !meets_twice(context)) return status;
+  return await_reach(context, row, arrive(context, row, group), group);
+}
+
+}  // namespace detail
+
+// First half, by all threads of the group. Peers out of reach are left out: symm_barrier is for all.
+template <typename Group>
+VERBENA_DEVICE SymmStatus symm_lsa_barrier_arrive(const SymmContext& context, uint32_t barrier,
+                                                  const Group& group) {
+  if (barrier >= kSymmBarriers) return SymmStatus::kInvalid;
+  detail::arrive(context, barrier, group);
+  return SymmStatus::kDone;
+}
+
+// Second half, once for each first half.
+template <typename Group>
+[[nodiscard]] VERBENA_DEVICE SymmStatus symm_lsa_barrier_wait(const SymmContext& context, uint32_t barrier,
+                                                              const Group& group) {
+  if (barrier >= kSymmBarriers) return SymmStatus::kInvalid;
+  return detail::await_reach(context, barrier, detail::find_next_round(context, barrier), group);
+}
+
+// Of the ranks in reach.
+template <typename Group = BlockGroup>
+[[nodiscard]] VERBENA_DEVICE SymmStatus symm_lsa_barrier(const SymmContext& context, uint32_t barrier,
+                                                         const Group& group = {}) {
+  if (barrier >= kSymmBarriers) return SymmStatus::kInvalid;
+  return detail::await_reach(context, barrier, detail::arrive(context, barrier, group), group);
+}
+
+// The halves of symm_barrier. The first waits for what NICs were asked for before.
+template <typename Context, typename Group>
+[[nodiscard]] VERBENA_DEVICE SymmStatus symm_barrier_arrive(const Context& context, uint32_t barrier,
+                                                            const Group& group) {
+  uint64_t round = 0;
+  return detail::arrive_whole(context, barrier, group, &round);
+}
+
+template <typename Context, typename Group>
+[[nodiscard]] VERBENA_DEVICE SymmStatus symm_barrier_wait(const Context& context, uint32_t barrier,
+                                                          const Group& group) {
+  if (barrier >= kSymmBarriers) return SymmStatus::kInvalid;
+  const uint64_t round = detail::find_next_round(context, kSymmBarriers + barrier);
+  return detail::await_whole(context, barrier, round, group);
+}
+
+// Of the whole team.
+template <typename Context, typename Group = BlockGroup>
+[[nodiscard]] VERBENA_DEVICE SymmStatus symm_barrier(const Context& context, uint32_t barrier,
+                                                     const Group& group = {}) {
+  uint64_t round = 0;
+  const SymmStatus status = detail::arrive_whole(context, barrier, group, &round);
+  return status == SymmStatus::kDone ? detail::await_whole(context, barrier, round, group) : status;
+}
+
+}  // namespace verbena::device
+
+#endif

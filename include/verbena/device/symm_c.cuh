@@ -1,0 +1,242 @@
+// The primitives as functions with C names, for whoever calls a device function by name, such as Triton.
+// `context` is the address of a SymmContext that the GPU reaches; addresses are numbers too. Every thread of
+// a block calls, with the same arguments, and the operation happens once for the block. A block uses the
+// barrier of its own number where none is given: the same blocks of all ranks come. What returns int32
+// returns a SymmStatus unless it says otherwise.
+//
+// VERBENA_SYMM_FUNCTION may be defined before: what makes a definition of it, after `extern "C"`; and
+// VERBENA_SYMM_CONTEXTS: the contexts of the backends that the functions serve. Of several SymmContext::type
+// says which, on the way to members out of reach; of one it is not looked at.
+#ifndef VERBENA_DEVICE_SYMM_C_CUH
+#define VERBENA_DEVICE_SYMM_C_CUH
+
+#include "verbena/device/symm.cuh"
+#include "verbena/device/symm_backends.cuh"
+
+#ifndef VERBENA_SYMM_FUNCTION
+#define VERBENA_SYMM_FUNCTION VERBENA_DEVICE
+#endif
+#ifndef VERBENA_SYMM_CONTEXTS
+#define VERBENA_SYMM_CONTEXTS verbena::SymmContext
+#endif
+
+namespace verbena::device::detail {
+
+VERBENA_DEVICE const SymmContext& as_context(int64_t context) {
+  return *reinterpret_cast<const SymmContext*>(context);
+}
+template <typename T = char>
+VERBENA_DEVICE T* as_pointer(int64_t address) {
+  return reinterpret_cast<T*>(address);
+}
+template <typename T>
+VERBENA_DEVICE int64_t as_number(T* pointer) {
+  return static_cast<int64_t>(reinterpret_cast<uint64_t>(pointer));
+}
+// What `call(context)` returns, as a number; a null context is invalid. `run` gives the context of its
+// backend, `run_in_reach` what they have in common.
+template <typename Call>
+VERBENA_DEVICE int32_t run(int64_t context, const Call& call) {
+  using Context = ChosenContext<VERBENA_SYMM_CONTEXTS>::Type;
+  if (context == 0) return static_cast<int32_t>(SymmStatus::kInvalid);
+  return static_cast<int32_t>(call(static_cast<const Context&>(as_context(context))));
+}
+template <typename Call>
+VERBENA_DEVICE int32_t run_in_reach(int64_t context, const Call& call) {
+  return static_cast<int32_t>(context == 0 ? SymmStatus::kInvalid : call(as_context(context)));
+}
+// The same for `count` elements of so many bytes: `call(context, length in bytes)`; negative ones are
+// invalid.
+template <typename Call>
+VERBENA_DEVICE int32_t run_copy(int64_t context, int32_t count, int32_t element_bytes, const Call& call) {
+  return run(context, [&](const auto& on) {
+    const uint64_t length_bytes = static_cast<uint64_t>(count) * static_cast<uint64_t>(element_bytes);
+    return count < 0 || element_bytes < 0 ? SymmStatus::kInvalid : call(on, length_bytes);
+  });
+}
+
+// What thread 0 has, for all of the block.
+VERBENA_DEVICE int64_t share_in_block(int64_t value) {
+#if VERBENA_EMULATED
+  static const char key = 0;
+  auto* const shared =
+      static_cast<int64_t*>(emulation::shared_memory(&key, sizeof(int64_t), alignof(int64_t)));
+#else
+  VERBENA_SHARED int64_t place;
+  int64_t* const shared = &place;
+#endif
+  const BlockGroup block;
+  if (block.elect()) store_relaxed<Scope::kBlock>(shared, value);
+  block.sync();
+  const int64_t result = load_relaxed<Scope::kBlock>(shared);
+  block.sync();
+  return result;
+}
+
+// What does not compare so with `wanted`, where there is such a value.
+VERBENA_DEVICE int64_t find_vain(SymmCompare compare, int64_t wanted) {
+  if (compare == SymmCompare::kGreaterEqual) return INT64_MIN;
+  if (compare == SymmCompare::kLessEqual) return INT64_MAX;
+  return compare == SymmCompare::kEqual ? ~wanted : wanted;
+}
+
+}  // namespace verbena::device::detail
+
+extern "C" {
+
+// An address, or 0.
+VERBENA_SYMM_FUNCTION int64_t symm_lsa_ptr(int64_t context, int64_t local, int32_t peer) {
+  using namespace verbena::device;
+  if (context == 0) return 0;
+  return detail::as_number(symm_lsa_ptr(detail::as_context(context), detail::as_pointer(local), peer));
+}
+VERBENA_SYMM_FUNCTION int64_t symm_lsa_multicast_ptr(int64_t context, int64_t local) {
+  using namespace verbena::device;
+  if (context == 0) return 0;
+  return detail::as_number(symm_lsa_multicast_ptr(detail::as_context(context), detail::as_pointer(local)));
+}
+VERBENA_SYMM_FUNCTION int64_t symm_lsa_signal_ptr(int64_t context, int32_t peer) {
+  using namespace verbena::device;
+  return context == 0 ? 0 : detail::as_number(symm_lsa_signal_ptr(detail::as_context(context), peer));
+}
+
+// A number of ranks, or a rank.
+VERBENA_SYMM_FUNCTION int32_t symm_team_size(int64_t context) {
+  return context == 0 ? 0 : verbena::device::detail::as_context(context).team_size;
+}
+VERBENA_SYMM_FUNCTION int32_t symm_team_rank(int64_t context) {
+  return context == 0 ? -1 : verbena::device::detail::as_context(context).team_rank;
+}
+VERBENA_SYMM_FUNCTION int32_t symm_team_lsa_size(int64_t context) {
+  return context == 0 ? 0 : verbena::device::detail::as_context(context).lsa_size;
+}
+// 1 or 0.
+VERBENA_SYMM_FUNCTION int32_t symm_team_lsa(int64_t context, int32_t peer) {
+  using namespace verbena::device;
+  return context != 0 && symm_team_lsa(detail::as_context(context), peer) ? 1 : 0;
+}
+
+// `index` is a barrier's number, of the whole team or of the ranks in reach.
+#define VERBENA_SYMM_BARRIER(name, run)                                               \
+  VERBENA_SYMM_FUNCTION int32_t name(int64_t context, int32_t index) {                \
+    using namespace verbena::device;                                                  \
+    return detail::run(context, [&](const auto& on) {                                 \
+      return ::verbena::device::name(on, static_cast<uint32_t>(index), BlockGroup{}); \
+    });                                                                               \
+  }
+VERBENA_SYMM_BARRIER(symm_lsa_barrier, run_in_reach)
+VERBENA_SYMM_BARRIER(symm_lsa_barrier_arrive, run_in_reach)
+VERBENA_SYMM_BARRIER(symm_lsa_barrier_wait, run_in_reach)
+VERBENA_SYMM_BARRIER(symm_barrier_arrive, run)
+VERBENA_SYMM_BARRIER(symm_barrier_wait, run)
+#undef VERBENA_SYMM_BARRIER
+
+VERBENA_SYMM_FUNCTION int32_t symm_barrier(int64_t context) {
+  using namespace verbena::device;
+  return detail::run(context, [](const auto& on) { return symm_barrier(on, block_index(), BlockGroup{}); });
+}
+
+// Each thread's own fence: 0 block, 1 GPU, 2 system.
+VERBENA_SYMM_FUNCTION int32_t symm_fence(int64_t context, int32_t scope) {
+  using namespace verbena::device;
+  static_cast<void>(context);
+  if (scope == 0) {
+    symm_fence<Scope::kBlock>();
+  } else if (scope == 1) {
+    symm_fence<Scope::kGpu>();
+  } else if (scope == 2) {
+    symm_fence<Scope::kSystem>();
+  } else {
+    return static_cast<int32_t>(verbena::SymmStatus::kInvalid);
+  }
+  return 0;
+}
+
+VERBENA_SYMM_FUNCTION int32_t symm_quiet(int64_t context) {
+  using namespace verbena::device;
+  return detail::run(context, [](const auto& on) { return symm_quiet(on, BlockGroup{}); });
+}
+VERBENA_SYMM_FUNCTION int32_t symm_quiet_peer(int64_t context, int32_t peer) {
+  using namespace verbena::device;
+  return detail::run(context, [&](const auto& on) { return symm_quiet(on, peer, BlockGroup{}); });
+}
+VERBENA_SYMM_FUNCTION int32_t symm_flush(int64_t context) {
+  using namespace verbena::device;
+  return detail::run(context, [](const auto& on) { return symm_flush(on, BlockGroup{}); });
+}
+
+// `operation` is a SymmSignalOperation.
+VERBENA_SYMM_FUNCTION int32_t symm_signal(int64_t context, int32_t signal, int32_t peer, int64_t value,
+                                          int32_t operation) {
+  using namespace verbena::device;
+  return detail::run(context, [&](const auto& on) {
+    return symm_signal(on, static_cast<uint32_t>(signal), peer, static_cast<uint64_t>(value),
+                       static_cast<verbena::SymmSignalOperation>(operation), BlockGroup{});
+  });
+}
+// The signal as it was when the wait ended, the same for all threads: if it does not compare so, it ended in
+// vain. `compare` is a SymmCompare.
+VERBENA_SYMM_FUNCTION int64_t symm_signal_wait_until(int64_t context, int32_t signal, int32_t compare,
+                                                     int64_t wanted) {
+  using namespace verbena::device;
+  const auto relation = static_cast<verbena::SymmCompare>(compare);
+  int64_t seen = detail::find_vain(relation, wanted);
+  if (context == 0) return seen;
+  // Its status shows in `seen`.
+  static_cast<void>(detail::run(context, [&](const auto& on) {
+    return symm_signal_wait_until<int64_t>(on, static_cast<uint32_t>(signal), relation, wanted, &seen,
+                                           BlockGroup{});
+  }));
+  return detail::share_in_block(seen);
+}
+VERBENA_SYMM_FUNCTION int32_t symm_signal_reset(int64_t context, int32_t signal) {
+  using namespace verbena::device;
+  return detail::run(context, [&](const auto& on) {
+    return symm_signal_reset(on, static_cast<uint32_t>(signal), BlockGroup{});
+  });
+}
+
+// `count` elements of so many bytes.
+VERBENA_SYMM_FUNCTION int32_t symm_put_async(int64_t context, int64_t destination, int64_t source,
+                                             int32_t count, int32_t element_size, int32_t peer) {
+  using namespace verbena::device;
+  return detail::run_copy(context, count, element_size, [&](const auto& on, uint64_t length_bytes) {
+    return symm_put_async(on, detail::as_pointer(destination), detail::as_pointer(source), length_bytes, peer,
+                          BlockGroup{});
+  });
+}
+VERBENA_SYMM_FUNCTION int32_t symm_put_signal_async(int64_t context, int64_t destination, int64_t source,
+                                                    int32_t count, int32_t element_size, int32_t peer,
+                                                    int32_t signal, int64_t value, int32_t operation) {
+  using namespace verbena::device;
+  return detail::run_copy(context, count, element_size, [&](const auto& on, uint64_t length_bytes) {
+    return symm_put_signal_async(on, detail::as_pointer(destination), detail::as_pointer(source),
+                                 length_bytes, peer, static_cast<uint32_t>(signal),
+                                 static_cast<uint64_t>(value),
+                                 static_cast<verbena::SymmSignalOperation>(operation), BlockGroup{});
+  });
+}
+VERBENA_SYMM_FUNCTION int32_t symm_get(int64_t context, int64_t destination, int64_t source, int32_t count,
+                                       int32_t element_size, int32_t peer) {
+  using namespace verbena::device;
+  return detail::run_copy(context, count, element_size, [&](const auto& on, uint64_t length_bytes) {
+    return symm_get(on, detail::as_pointer(destination), detail::as_pointer(source), length_bytes, peer,
+                    BlockGroup{});
+  });
+}
+
+// In place: `operation` 0 is the sum, `type` 0 is float.
+VERBENA_SYMM_FUNCTION int32_t symm_all_reduce(int64_t context, int64_t local, int32_t byte_offset,
+                                              int32_t count, int32_t operation, int32_t type) {
+  using namespace verbena::device;
+  return detail::run_in_reach(context, [&](const auto& on) {
+    if (count < 0 || byte_offset % 4 != 0 || operation != 0 || type != 0)
+      return verbena::SymmStatus::kInvalid;
+    return symm_all_reduce_two_shot(on, block_index(), detail::as_pointer<float>(local + byte_offset),
+                                    static_cast<uint64_t>(count), BlockGroup{});
+  });
+}
+
+}  // extern "C"
+
+#endif

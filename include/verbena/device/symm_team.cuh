@@ -1,0 +1,93 @@
+// Who is in a team, and where a place of ours is at a peer. Any thread, any number of them; no call waits.
+#ifndef VERBENA_DEVICE_SYMM_TEAM_CUH
+#define VERBENA_DEVICE_SYMM_TEAM_CUH
+
+#include "verbena/device/wait.cuh"
+#include "verbena/symm_abi.h"
+
+namespace verbena::device {
+
+namespace detail {
+
+VERBENA_DEVICE bool is_member(const SymmContext& context, int32_t peer) {
+  return static_cast<uint32_t>(peer) < static_cast<uint32_t>(context.team_size);
+}
+
+// Of a member.
+VERBENA_DEVICE int64_t get_delta(const SymmContext& context, int32_t peer) {
+  return context.team_size <= kSymmInlineDeltas ? context.inline_deltas[peer] : context.more_deltas[peer];
+}
+// kSymmOutOfReach also of a rank that there is not.
+VERBENA_DEVICE int64_t find_delta(const SymmContext& context, int32_t peer) {
+  return is_member(context, peer) ? get_delta(context, peer) : kSymmOutOfReach;
+}
+
+VERBENA_DEVICE bool is_in_heap(const SymmContext& context, const void* address, uint64_t length_bytes) {
+  const auto begin = reinterpret_cast<uint64_t>(address);
+  return begin >= context.heap_begin && begin <= context.heap_end && length_bytes <= context.heap_end - begin;
+}
+
+template <typename T>
+VERBENA_DEVICE T* shift(T* address, int64_t delta_bytes) {
+  return reinterpret_cast<T*>(reinterpret_cast<uint64_t>(address) + static_cast<uint64_t>(delta_bytes));
+}
+
+VERBENA_DEVICE WaitLimits limit_wait(const SymmContext& context) {
+  return WaitLimits::within(context.timeout_ns, context.abort_word);
+}
+
+// Who was told of an abort reads again by whom: the word keeps its first value.
+VERBENA_DEVICE SymmStatus as_status(const SymmContext& context, WaitResult result) {
+  if (result == WaitResult::kReached) return SymmStatus::kDone;
+  if (result == WaitResult::kTimedOut) return SymmStatus::kTimedOut;
+  switch (static_cast<SymmAbort>(load_relaxed<Scope::kSystem>(context.abort_word))) {
+    case SymmAbort::kNetworkFailed:
+      return SymmStatus::kNetworkFailed;
+    case SymmAbort::kRefused:
+      return SymmStatus::kRefused;
+    default:
+      return SymmStatus::kAborted;
+  }
+}
+
+}  // namespace detail
+
+VERBENA_DEVICE int32_t symm_team_size(const SymmContext& context) {
+  return context.team_size;
+}
+VERBENA_DEVICE int32_t symm_team_rank(const SymmContext& context) {
+  return context.team_rank;
+}
+VERBENA_DEVICE int32_t symm_team_lsa_size(const SymmContext& context) {
+  return context.lsa_size;
+}
+// Whether loads and stores reach the peer's heap.
+VERBENA_DEVICE bool symm_team_lsa(const SymmContext& context, int32_t peer) {
+  return detail::find_delta(context, peer) != kSymmOutOfReach;
+}
+
+// The peer's place for an address of our heap; null: out of reach, or no symmetric address. Valid for loads,
+// stores and atomics as long as its window.
+template <typename T>
+VERBENA_DEVICE T* symm_lsa_ptr(const SymmContext& context, T* local, int32_t peer) {
+  const int64_t delta_bytes = detail::find_delta(context, peer);
+  if (delta_bytes == kSymmOutOfReach || !detail::is_in_heap(context, local, 1)) return nullptr;
+  return detail::shift(local, delta_bytes);
+}
+
+// For multimem instructions on the place at all ranks in reach; null where there is no multicast.
+template <typename T>
+VERBENA_DEVICE T* symm_lsa_multicast_ptr(const SymmContext& context, T* local) {
+  if (context.multicast_delta == 0 || !detail::is_in_heap(context, local, 1)) return nullptr;
+  return detail::shift(local, static_cast<int64_t>(context.multicast_delta));
+}
+
+// The peer's signals, kSymmSignals words, for loads and stores of one's own: what symm_signal writes where
+// the peer is in reach. Null: it is not.
+VERBENA_DEVICE uint64_t* symm_lsa_signal_ptr(const SymmContext& context, int32_t peer) {
+  return symm_lsa_ptr(context, context.signals, peer);
+}
+
+}  // namespace verbena::device
+
+#endif

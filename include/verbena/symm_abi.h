@@ -1,0 +1,92 @@
+// What a kernel knows of a team of ranks with symmetric memory: structures that the host fills and copies
+// into the GPU's memory, and that kernels only read. Symmetric: an address is given as this rank's, and means
+// the same place at every other rank.
+//
+// A rank's heap is one range of its GPU's addresses; every window lies in it, at the same offset on all
+// ranks. The heaps of the peers that loads and stores reach (over NVLink or the same GPU: the LSA domain) are
+// mapped behind each other, so that one number a peer leads from an address of ours to his.
+#ifndef VERBENA_SYMM_ABI_H
+#define VERBENA_SYMM_ABI_H
+
+#ifndef VERBENA_NO_STANDARD_HEADERS
+#include <stdint.h>
+#endif
+
+#include "verbena/put_abi.h"
+
+namespace verbena {
+
+// SymmContext::type: whose way leads to members out of reach, and which context derives from it.
+inline constexpr int32_t kSymmNccl = 0;
+inline constexpr int32_t kSymmNvshmem = 1;
+inline constexpr int32_t kSymmNcclx = 2;
+inline constexpr int32_t kSymmVerbena = 3;
+inline constexpr int32_t kSymmFirstOther = 64;  // from here on: backends that are not ours
+
+inline constexpr uint32_t kSymmSignals = 256;   // of a team, for users
+inline constexpr uint32_t kSymmBarriers = 128;  // of a team, of each kind; their words are no signals
+// Rows of words for barriers: those of the ranks in reach, behind them those of whole teams.
+inline constexpr uint32_t kSymmBarrierRows = 2 * kSymmBarriers;
+inline constexpr int32_t kSymmInlineDeltas = 8;
+inline constexpr int64_t kSymmOutOfReach = INT64_MIN;
+
+// What a call that may wait or fail returns; also as int32 from the extern "C" functions.
+enum class SymmStatus : int32_t {
+  kDone = 0,
+  kTimedOut = -1,       // SymmContext::timeout_ns
+  kAborted = -2,        // SymmContext::abort_word
+  kInvalid = -3,        // no such rank, signal, barrier, or no symmetric address
+  kUnreachable = -4,    // neither loads and stores nor a NIC lead there
+  kNetworkFailed = -5,  // a peer, or the way to it, has failed: the host knows the cause
+  kRefused = -6,        // what was asked of the proxy cannot be, such as an offset in no window
+};
+
+// What SymmContext::abort_word may say. The first value stays; it ends the context, on this rank.
+enum class SymmAbort : uint32_t {
+  kNone = 0,
+  kByUser = 1,  // kAborted; so is any value that is not named here
+  kNetworkFailed = 2,
+  kRefused = 3,
+};
+
+// Compared as signed integers. Numbered as the seed's users know them.
+enum class SymmCompare : int32_t { kEqual = 1, kNotEqual, kGreater, kGreaterEqual, kLess, kLessEqual };
+enum class SymmSignalOperation : int32_t { kSet = 0, kAdd = 1, kIncrement = 2 };  // the last adds 1
+
+// Of one team, on one rank. Everything it points to is in memory that this rank's GPU addresses. A kernel
+// that takes it by value, as a __grid_constant__, has it in constant memory: what it reads of one in global
+// memory it reads anew after each acquire, a quarter of a microsecond a time.
+// Other backends' contexts derive from it: their members begin directly behind it, at a multiple of 16 bytes.
+struct SymmContext {
+  int32_t type;
+  int32_t rank, world_size;  // in the world
+  int32_t team_size, team_rank;
+  int32_t lsa_size;       // ranks of the team in reach, this one among them
+  int32_t lsa_base_rank;  // the first of them, by its rank in the team
+  int32_t has_remote;     // some are not: signals come from NICs too
+  uint64_t lsa_mask;      // bit r: rank r of the team is in reach; teams of at most 64 ranks
+  // From an address of ours to the peer's, in bytes; kSymmOutOfReach. Teams of at most kSymmInlineDeltas
+  // ranks have them here, others behind the pointer.
+  int64_t inline_deltas[kSymmInlineDeltas];
+  const int64_t* more_deltas;     // [team_size], or null
+  uint64_t heap_begin, heap_end;  // this rank's own
+  uint64_t multicast_delta;       // from an address of ours to that of all ranks in reach at once; 0: none
+  // In the heap, hence at the same place on all ranks. A signal is the sum of its two words: one that ranks
+  // in reach set and add to, one that NICs do, as neither sees the other's atomics.
+  uint64_t* signals;         // [kSymmSignals]
+  uint64_t* remote_signals;  // [kSymmSignals]
+  uint64_t* arrivals;        // [kSymmBarrierRows][team_size]: round that rank r has come to, written by it
+  // This rank's own, in its memory alone.
+  uint64_t* rounds;  // [kSymmBarrierRows]: that it has come to itself
+  uint64_t timeout_ns;
+  const uint32_t* abort_word;  // a SymmAbort: anything but 0 ends every wait; null: none
+  // The way to ranks out of reach; the same for all teams of a rank. No queues: kUnreachable.
+  PutQueueView queues;
+  // Of each member in the world, as descriptors name it: here or behind the pointer, like the deltas.
+  int32_t inline_world_ranks[kSymmInlineDeltas];
+  const int32_t* more_world_ranks;  // [team_size], or null
+};
+
+}  // namespace verbena
+
+#endif

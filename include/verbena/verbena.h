@@ -1,0 +1,182 @@
+/* Symmetric memory between GPUs, on the host: contexts, windows and teams for the kernels of
+ * verbena/device/symm.cuh. Where GPUs share a host, kernels load and store in each other's memory; to all
+ * others this library carries what kernels ask for by RDMA. C, for libverbena.so; verbena.hpp has the same as
+ * C++ objects.
+ *
+ * A rank is a process or a thread with a GPU of its own, or without any GPU: then all memory is the host's.
+ * Calls marked "collective" are made by all ranks of the context, in the same order, by one thread a rank at
+ * a time, with the context's GPU current (cudaSetDevice); they return within VERBENA_BOOTSTRAP_TIMEOUT_MS
+ * even if a rank is gone. All others may be called from any thread at any time between a context's creation
+ * and its destruction.
+ *
+ * Settings come from the environment (docs/parameters.md), read once, by the first call of a process.
+ */
+#ifndef VERBENA_VERBENA_H
+#define VERBENA_VERBENA_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define VERBENA_API __attribute__((visibility("default")))
+
+/* What a call returns. */
+typedef enum {
+  VERBENA_SUCCESS = 0,
+  VERBENA_CUDA_ERROR = 1,       /* a CUDA call failed */
+  VERBENA_SYSTEM_ERROR = 2,     /* the operating system or the verbs library refused */
+  VERBENA_INTERNAL_ERROR = 3,   /* a fault of this library */
+  VERBENA_INVALID_ARGUMENT = 4, /* a pointer or number of the caller's */
+  VERBENA_INVALID_USAGE = 5,    /* a setting, a call out of order, or ranks that do not call alike */
+  VERBENA_REMOTE_ERROR = 6,     /* a peer, or the way to it */
+  VERBENA_TIMEOUT = 7           /* a peer did not come in time */
+} verbena_result;
+
+/* Static text. */
+VERBENA_API const char* verbena_describe(verbena_result result);
+/* What the last call of this thread that failed said, one line; empty if none did. Valid until the thread's
+ * next call. */
+VERBENA_API const char* verbena_last_error(void);
+
+typedef enum { VERBENA_LOG_WARN = 0, VERBENA_LOG_INFO = 1, VERBENA_LOG_TRACE = 2 } verbena_log_level;
+/* Lines go there instead of (warnings only) to stderr, from any thread; null: to stderr again. */
+VERBENA_API void verbena_set_log(void (*sink)(verbena_log_level level, const char* line));
+
+/* ---- Contexts ---- */
+
+typedef struct verbena_context verbena_context;
+typedef struct verbena_window verbena_window;
+typedef struct verbena_team verbena_team;
+
+/* By which ranks find each other; opaque. One process makes it, the application carries it to all ranks. */
+typedef struct {
+  uint8_t bytes[128];
+} verbena_unique_id;
+
+/* The maker's process serves as meeting point until all ranks have come. */
+VERBENA_API verbena_result verbena_get_unique_id(verbena_unique_id* id);
+
+/* Collective among `count_ranks` ranks, 1 to 65536. On the calling thread's current GPU. */
+VERBENA_API verbena_result verbena_context_create(const verbena_unique_id* id, uint32_t rank,
+                                                  uint32_t count_ranks, verbena_context** context);
+/* The same, with rank, count and meeting point from the variables of torchrun, Open MPI, PMI or Slurm. */
+VERBENA_API verbena_result verbena_context_create_from_environment(verbena_context** context);
+/* The same over the application's own all-gather: copies the `bytes_each` at `mine` to every rank's `all`,
+ * rank 0's first; returns 0, or anything else for failure. Called by this and by every collective call. */
+typedef int (*verbena_all_gather)(void* argument, const void* mine, void* all, size_t bytes_each);
+VERBENA_API verbena_result verbena_context_create_from_all_gather(verbena_all_gather all_gather,
+                                                                  void* argument, uint32_t rank,
+                                                                  uint32_t count_ranks,
+                                                                  verbena_context** context);
+
+/* Frees it with its windows and teams, and memory of the GPU with them. Waits for all ranks to come here, so
+ * that what peers have under way is done, unless the context or a rank has failed. No kernel uses it any
+ * more. */
+VERBENA_API verbena_result verbena_context_destroy(verbena_context* context);
+
+VERBENA_API uint32_t verbena_context_rank(const verbena_context* context);
+VERBENA_API uint32_t verbena_context_size(const verbena_context* context);
+/* Collective: a barrier of the host's. */
+VERBENA_API verbena_result verbena_context_barrier(verbena_context* context);
+/* VERBENA_SUCCESS, or why waits of this rank's kernels end: VERBENA_REMOTE_ERROR when a peer or the network
+ * failed, VERBENA_INVALID_USAGE when a kernel asked for what cannot be or the context was aborted. The text,
+ * cut to `length` bytes with its zero, goes to `text`, which may be null. */
+VERBENA_API verbena_result verbena_context_get_error(verbena_context* context, char* text, size_t length);
+/* Ends all waits of this rank's kernels in this context, those to come too. */
+VERBENA_API void verbena_context_abort(verbena_context* context);
+
+/* ---- Contexts over another library's symmetric memory (docs/add-a-backend.md) ---- */
+
+/* A rank's heap: at its begin the teams' words, behind them the windows. `type`, lengths and `is_world_only`
+ * are the same on all ranks. What is pointed to is read by the call, but for the heap itself. */
+typedef struct {
+  /* SymmContext::type, the backend's. */
+  int32_t type;
+  /* At a multiple of 128 bytes. The caller's, who leaves it alone until `release`. */
+  void* begin;
+  /* verbena_heap_words() and the windows, each rounded up to 512. */
+  size_t length_bytes;
+  /* [count_ranks]: from an address of ours to the rank's, in bytes, 0 to our own. INT64_MIN
+   * (kSymmOutOfReach): loads and stores do not lead there. Ranks in reach of each other reach the same ranks.
+   */
+  const int64_t* deltas;
+  /* From an address of ours to that of all ranks in reach at once; 0: none. For teams with all of them. */
+  uint64_t multicast_delta;
+  /* What a structure that derives from SymmContext adds to it, put directly behind each team's; aligned to 16
+   * bytes at most. Its length: the structure's without sizeof(SymmContext); 0: nothing is added. */
+  const void* extension;
+  size_t extension_bytes;
+  /* 1: the network knows the world's words alone: other teams with members out of reach are refused. */
+  int32_t is_world_only;
+  /* Called once with `argument`, as the last step of the call that destroys the context or could not make it.
+   * Null: nothing to do. */
+  void (*release)(void* argument);
+  void* argument;
+} verbena_heap;
+
+/* Bytes that the words of all teams (VERBENA_SYMM_TEAMS) take, a multiple of 512. 0: a setting is wrong. */
+VERBENA_API size_t verbena_heap_words(uint32_t count_ranks);
+/* Collective. The heap in place of memory of our own: windows are parts of it, memory of the caller's cannot
+ * be registered, and members out of reach are reached by the backend's network alone. Of the settings of
+ * memory and path only VERBENA_SYMM_TEAMS counts. */
+VERBENA_API verbena_result verbena_context_create_over_heap(const verbena_heap* heap,
+                                                            verbena_all_gather all_gather, void* argument,
+                                                            uint32_t rank, uint32_t count_ranks,
+                                                            verbena_context** context);
+
+/* ---- Windows: memory that every rank has at the same place of its heap ---- */
+
+/* Collective; all ranks give the same length, 1 byte or more. Zero-filled memory of the GPU. */
+VERBENA_API verbena_result verbena_window_allocate(verbena_context* context, size_t length_bytes,
+                                                   verbena_window** window);
+/* Collective. Memory that the caller has allocated and keeps until the window is freed: GPU memory of
+ * cuMemCreate with a POSIX file descriptor (ncclMemAlloc, PyTorch's expandable segments), the same part of an
+ * allocation of the same length on all ranks; other memory is refused with VERBENA_INVALID_USAGE. Kernels use
+ * the window's address, a second one of the same memory. The same range again gives the same window, which is
+ * then freed as often. */
+VERBENA_API verbena_result verbena_window_register(verbena_context* context, void* address,
+                                                   size_t length_bytes, verbena_window** window);
+/* Collective. No kernel of any rank uses it any more. */
+VERBENA_API verbena_result verbena_window_free(verbena_window* window);
+/* This rank's memory of it: the symmetric address, for kernels and cudaMemcpy. */
+VERBENA_API void* verbena_window_address(const verbena_window* window);
+VERBENA_API size_t verbena_window_length(const verbena_window* window);
+/* Where loads and stores of this rank's GPU find the window of `rank`; null: out of reach. */
+VERBENA_API void* verbena_window_peer_address(const verbena_window* window, uint32_t rank);
+/* The window that the address, or a registered one, lies in; null: none. */
+VERBENA_API verbena_window* verbena_window_find(verbena_context* context, const void* address);
+
+/* ---- Teams: ranks with signals and barriers of their own ---- */
+
+/* All ranks; and those that this rank's loads and stores reach. The context's: never freed by the caller. */
+VERBENA_API verbena_team* verbena_team_world(verbena_context* context);
+VERBENA_API verbena_team* verbena_team_lsa(verbena_context* context);
+/* Collective over the context. Members of `parent` with the same color, 0 or more, become a team, in the
+ * order of their keys, then of their ranks. Null for a negative color, and for a rank whose `parent` is null.
+ */
+VERBENA_API verbena_result verbena_team_split(verbena_context* context, const verbena_team* parent,
+                                              int64_t color, int64_t key, verbena_team** team);
+/* Collective over the context. Members give the same ranks of the world in the same order; others none (count
+ * 0), and get null. */
+VERBENA_API verbena_result verbena_team_create(verbena_context* context, const uint32_t* ranks, size_t count,
+                                               verbena_team** team);
+/* Not collective. No kernel of any member uses it any more. */
+VERBENA_API verbena_result verbena_team_free(verbena_team* team);
+VERBENA_API uint32_t verbena_team_rank(const verbena_team* team);
+VERBENA_API uint32_t verbena_team_size(const verbena_team* team);
+/* Of a member in the world. */
+VERBENA_API uint32_t verbena_team_world_rank(const verbena_team* team, uint32_t rank);
+/* What kernels are given (struct SymmContext of verbena/symm_abi.h, over another library's heap with its
+ * extension behind it), valid as long as the team: in memory of the GPU, to be passed as a pointer; and on
+ * the host, to be copied into a kernel's arguments, which is faster. */
+VERBENA_API const void* verbena_team_device_context(const verbena_team* team);
+VERBENA_API const void* verbena_team_host_context(const verbena_team* team);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

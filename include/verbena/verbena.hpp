@@ -1,0 +1,163 @@
+// libverbena.so for C++: objects that own what verbena.h makes, errors as exceptions. Rules, units and which calls are
+// collective are verbena.h's. Objects are movable and not thread safe; a context outlives its windows and teams.
+// Destruction is collective where freeing is; a failure in it is only logged.
+#ifndef VERBENA_VERBENA_HPP
+#define VERBENA_VERBENA_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "verbena/symm_abi.h"
+#include "verbena/verbena.h"
+
+namespace verbena {
+
+class Failure : public std::runtime_error {
+ public:
+  Failure(verbena_result result, const std::string& text) : std::runtime_error(text), result_(result) {}
+  verbena_result result() const { return result_; }
+
+ private:
+  verbena_result result_;
+};
+
+// Throws Failure, with verbena_last_error()'s text.
+inline void check(verbena_result result) {
+  if (result == VERBENA_SUCCESS) return;
+  const std::string text = verbena_last_error();
+  throw Failure(result, text.empty() ? verbena_describe(result) : text);
+}
+
+class SymmetricWindow {
+ public:
+  explicit SymmetricWindow(verbena_window* handle) : handle_(handle) {}
+
+  // The symmetric address.
+  template <typename T = std::byte>
+  T* address() const {
+    return static_cast<T*>(verbena_window_address(handle_.get()));
+  }
+  size_t length_bytes() const { return verbena_window_length(handle_.get()); }
+  // Null: out of reach.
+  template <typename T = std::byte>
+  T* peer_address(uint32_t rank) const {
+    return static_cast<T*>(verbena_window_peer_address(handle_.get(), rank));
+  }
+  verbena_window* handle() const { return handle_.get(); }
+
+ private:
+  struct Free {
+    void operator()(verbena_window* handle) const { verbena_window_free(handle); }
+  };
+  std::unique_ptr<verbena_window, Free> handle_;
+};
+
+class SymmetricTeam {
+ public:
+  explicit SymmetricTeam(verbena_team* handle, bool is_owned = true) : handle_(handle, Free{is_owned}) {}
+
+  // False for a rank that is in no team of the split.
+  explicit operator bool() const { return handle_ != nullptr; }
+  uint32_t rank() const { return verbena_team_rank(handle_.get()); }
+  uint32_t size() const { return verbena_team_size(handle_.get()); }
+  uint32_t world_rank(uint32_t rank) const { return verbena_team_world_rank(handle_.get(), rank); }
+  // For a kernel's argument by value (const __grid_constant__ verbena::SymmContext); over another library's heap
+  // its backend's, which derives from it.
+  template <typename Context = SymmContext>
+  const Context& context() const {
+    return *static_cast<const Context*>(verbena_team_host_context(handle_.get()));
+  }
+  template <typename Context = SymmContext>
+  const Context* device_context() const {
+    return static_cast<const Context*>(verbena_team_device_context(handle_.get()));
+  }
+  verbena_team* handle() const { return handle_.get(); }
+
+ private:
+  struct Free {
+    bool is_owned;
+    void operator()(verbena_team* handle) const {
+      if (is_owned) verbena_team_free(handle);
+    }
+  };
+  std::unique_ptr<verbena_team, Free> handle_;
+};
+
+class SymmetricContext {
+ public:
+  // Takes one that was made otherwise (backends.h).
+  explicit SymmetricContext(verbena_context* handle) : handle_(handle) {}
+  SymmetricContext(const verbena_unique_id& id, uint32_t rank, uint32_t count_ranks) {
+    verbena_context* handle = nullptr;
+    check(verbena_context_create(&id, rank, count_ranks, &handle));
+    handle_.reset(handle);
+  }
+  static SymmetricContext from_environment() {
+    verbena_context* handle = nullptr;
+    check(verbena_context_create_from_environment(&handle));
+    return SymmetricContext(handle);
+  }
+  static SymmetricContext from_all_gather(verbena_all_gather all_gather, void* argument, uint32_t rank,
+                                          uint32_t count_ranks) {
+    verbena_context* handle = nullptr;
+    check(verbena_context_create_from_all_gather(all_gather, argument, rank, count_ranks, &handle));
+    return SymmetricContext(handle);
+  }
+  // Over another library's symmetric memory.
+  static SymmetricContext over_heap(const verbena_heap& heap, verbena_all_gather all_gather, void* argument,
+                                    uint32_t rank, uint32_t count_ranks) {
+    verbena_context* handle = nullptr;
+    check(verbena_context_create_over_heap(&heap, all_gather, argument, rank, count_ranks, &handle));
+    return SymmetricContext(handle);
+  }
+
+  uint32_t rank() const { return verbena_context_rank(handle_.get()); }
+  uint32_t size() const { return verbena_context_size(handle_.get()); }
+  void barrier() { check(verbena_context_barrier(handle_.get())); }
+  void abort() { verbena_context_abort(handle_.get()); }
+  // Throws why this rank's kernels cannot go on, if so.
+  void check_error() {
+    char text[512] = "";
+    const verbena_result result = verbena_context_get_error(handle_.get(), text, sizeof(text));
+    if (result != VERBENA_SUCCESS) throw Failure(result, text);
+  }
+
+  SymmetricWindow allocate(size_t length_bytes) {
+    verbena_window* window = nullptr;
+    check(verbena_window_allocate(handle_.get(), length_bytes, &window));
+    return SymmetricWindow(window);
+  }
+  SymmetricWindow register_memory(void* address, size_t length_bytes) {
+    verbena_window* window = nullptr;
+    check(verbena_window_register(handle_.get(), address, length_bytes, &window));
+    return SymmetricWindow(window);
+  }
+
+  SymmetricTeam world() const { return SymmetricTeam(verbena_team_world(handle_.get()), false); }
+  SymmetricTeam lsa() const { return SymmetricTeam(verbena_team_lsa(handle_.get()), false); }
+  SymmetricTeam split(const SymmetricTeam& parent, int64_t color, int64_t key = 0) {
+    verbena_team* team = nullptr;
+    check(verbena_team_split(handle_.get(), parent.handle(), color, key, &team));
+    return SymmetricTeam(team);
+  }
+  SymmetricTeam create_team(const std::vector<uint32_t>& ranks) {
+    verbena_team* team = nullptr;
+    check(verbena_team_create(handle_.get(), ranks.data(), ranks.size(), &team));
+    return SymmetricTeam(team);
+  }
+  verbena_context* handle() const { return handle_.get(); }
+
+ private:
+  struct Destroy {
+    void operator()(verbena_context* handle) const { verbena_context_destroy(handle); }
+  };
+  std::unique_ptr<verbena_context, Destroy> handle_;
+};
+
+}  // namespace verbena
+
+#endif

@@ -1,0 +1,72 @@
+#include "base/dump_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "base/file_descriptor.h"
+#include "base/log.h"
+
+namespace verbena::base {
+
+std::string expand_path(const std::string& path) {
+  std::string expanded;
+  for (size_t i = 0; i < path.size(); ++i) {
+    const char next = path[i] == '%' && i + 1 < path.size() ? path[i + 1] : '\0';
+    if (next == 'h') {
+      char host[256] = {};
+      expanded += gethostname(host, sizeof(host) - 1) == 0 ? host : "host";
+    } else if (next == 'p') {
+      expanded += std::to_string(getpid());
+    } else if (next == '%') {
+      expanded += '%';
+    } else {
+      expanded += path[i];
+      continue;
+    }
+    ++i;
+  }
+  return expanded;
+}
+
+// One write for all of it. A pipe takes what it has room for.
+namespace {
+
+int write_all(int file, const std::string& text) {
+  size_t written = 0;
+  while (written < text.size()) {
+    const ssize_t now = ::write(file, text.data() + written, text.size() - written);
+    if (now < 0 && errno == EINTR) continue;
+    if (now <= 0) return now == 0 ? EIO : errno;
+    written += static_cast<size_t>(now);
+  }
+  return 0;
+}
+
+}  // namespace
+
+Outcome append_to_file(const std::string& path, const std::string& text) {
+  const FileDescriptor file(::open(
+      path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, S_IRUSR | S_IWUSR));
+  if (!file) return fail_errno(Status::kSystem, errno, "dump: cannot open %s (VERBENA_DUMP)", path.c_str());
+  if (const int error = write_all(file.get(), text); error != 0)
+    return fail_errno(Status::kSystem, error, "dump: cannot write to %s (VERBENA_DUMP)", path.c_str());
+  return {};
+}
+
+int replace_file(const std::string& path, const std::string& text, unsigned permissions) {
+  struct stat there {};
+  if (::stat(path.c_str(), &there) == 0 && !S_ISREG(there.st_mode)) return ENOTSUP;
+  const std::string fresh = path + "." + std::to_string(getpid()) + ".tmp";
+  const FileDescriptor file(
+      ::open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, permissions));
+  if (!file) return errno;
+  int error = write_all(file.get(), text);
+  if (error == 0 && ::rename(fresh.c_str(), path.c_str()) != 0) error = errno;
+  if (error != 0) ::unlink(fresh.c_str());
+  return error;
+}
+
+}  // namespace verbena::base

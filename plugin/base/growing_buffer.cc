@@ -1,0 +1,129 @@
+#include "base/growing_buffer.h"
+
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/cuda_api.h"
+#include "base/log.h"
+
+namespace verbena::base {
+namespace {
+
+#ifdef MADV_POPULATE_WRITE
+constexpr int kPopulate = MADV_POPULATE_WRITE;
+#else
+constexpr int kPopulate = 23;  // Linux 5.14
+#endif
+
+CudaAddress to_cuda(const void* address) {
+  return reinterpret_cast<uintptr_t>(address);
+}
+
+bool can_pin_parts(int gpu) {
+  const CudaApi* cuda = find_cuda();
+  int uses_host_pointers = 0;
+  return cuda->register_host != nullptr && cuda->unregister_host != nullptr &&
+         cuda->get_device_attribute(&uses_host_pointers, kCudaDeviceUsesHostPointers, gpu) == kCudaSuccess &&
+         uses_host_pointers != 0;
+}
+
+// Memory is found now, not when a peer's message comes.
+Outcome populate(void* memory, size_t length_bytes) {
+  if (madvise(memory, length_bytes, kPopulate) == 0) return {};
+  if (errno != EINVAL) {
+    return fail_errno(Status::kSystem, errno, "buffer: no memory for %zu bytes", length_bytes);
+  }
+  std::memset(memory, 0, length_bytes);
+  return {};
+}
+
+}  // namespace
+
+Result<GrowingBuffer> GrowingBuffer::reserve(size_t most_bytes) {
+  GrowingBuffer buffer;
+  const int gpu = find_current_gpu();
+  buffer.is_pinned_ = gpu != kNoGpu;
+  if (buffer.is_pinned_ && !can_pin_parts(gpu)) {
+    auto whole = Buffer::allocate(Place::kHost, most_bytes);
+    if (!whole) return whole.error();
+    buffer.whole_ = std::move(*whole);
+    buffer.host_ = buffer.whole_.host();
+    buffer.device_ = buffer.whole_.device();
+    buffer.most_bytes_ = buffer.usable_bytes_ = buffer.whole_.length_bytes();
+    return buffer;
+  }
+  void* memory =
+      mmap(nullptr, most_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) {
+    return fail_errno(Status::kSystem, errno, "buffer: cannot reserve %zu bytes of addresses", most_bytes);
+  }
+  buffer.host_ = buffer.device_ = memory;
+  buffer.most_bytes_ = most_bytes;
+  return buffer;
+}
+
+Outcome GrowingBuffer::grow(size_t length_bytes) {
+  if (length_bytes <= usable_bytes_) return {};
+  if (length_bytes > most_bytes_) {
+    return fail(Status::kInternal, "buffer: cannot grow to %zu of %zu bytes", length_bytes, most_bytes_);
+  }
+  const size_t more_bytes = length_bytes - usable_bytes_;
+  if (auto outcome = populate(static_cast<char*>(host_) + usable_bytes_, more_bytes); !outcome)
+    return outcome;
+  if (is_pinned_) {
+    if (auto outcome = pin(usable_bytes_, more_bytes); !outcome) return outcome;
+  }
+  usable_bytes_ = length_bytes;
+  return {};
+}
+
+Outcome GrowingBuffer::pin(size_t offset_bytes, size_t length_bytes) {
+  const CudaApi& cuda = *find_cuda();
+  const RelaxedCapture relaxed(cuda);
+  void* const part = static_cast<char*>(host_) + offset_bytes;
+  CudaResult result = cuda.register_host(part, length_bytes, kCudaHostPortable | kCudaHostDeviceMap);
+  if (result == kCudaSuccess) {
+    pinned_parts_.push_back(part);
+    CudaAddress device = 0;
+    result = cuda.get_device_pointer(&device, part, 0);
+    if (result == kCudaSuccess && device == to_cuda(part)) return {};
+    pinned_parts_.pop_back();
+    cuda.unregister_host(part);
+  }
+  return fail(Status::kCuda, "buffer: cannot pin host memory: %s (result %d, length %zu bytes)",
+              describe_cuda(result), result, length_bytes);
+}
+
+GrowingBuffer::GrowingBuffer(GrowingBuffer&& other) noexcept {
+  *this = std::move(other);
+}
+
+GrowingBuffer& GrowingBuffer::operator=(GrowingBuffer&& other) noexcept {
+  std::swap(whole_, other.whole_);
+  std::swap(host_, other.host_);
+  std::swap(device_, other.device_);
+  std::swap(most_bytes_, other.most_bytes_);
+  std::swap(usable_bytes_, other.usable_bytes_);
+  std::swap(is_pinned_, other.is_pinned_);
+  std::swap(pinned_parts_, other.pinned_parts_);
+  return *this;
+}
+
+GrowingBuffer::~GrowingBuffer() {
+  if (host_ == nullptr || whole_.host() != nullptr) return;
+  for (void* part : pinned_parts_) {
+    const CudaApi& cuda = *find_cuda();
+    const RelaxedCapture relaxed(cuda);
+    const OwningContext owner(cuda, to_cuda(part));
+    if (!owner) continue;  // the application destroyed the context, and the driver forgot its memory
+    const CudaResult result = cuda.unregister_host(part);
+    if (result != kCudaSuccess)
+      log_warn("buffer: cannot unpin: %s (result %d)", describe_cuda(result), result);
+  }
+  munmap(host_, most_bytes_);
+}
+
+}  // namespace verbena::base

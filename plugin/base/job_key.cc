@@ -1,0 +1,99 @@
+#include "base/job_key.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <string>
+#include <vector>
+
+#include "base/file_descriptor.h"
+#include "base/log.h"
+#include "base/parameters.h"
+
+namespace verbena::base {
+namespace {
+
+constexpr size_t kMinBytes = 16, kMaxBytes = 4096;
+constexpr mode_t kNotTheOwner = S_IRWXG | S_IRWXO;
+
+std::shared_ptr<const HmacKey>& current() {
+  static std::shared_ptr<const HmacKey> key;
+  return key;
+}
+
+Outcome check_file(int fd, const char* path) {
+  struct stat status {};
+  if (fstat(fd, &status) != 0) {
+    return fail_errno(Status::kSystem, errno, "job key: VERBENA_JOB_KEY_FILE %s: cannot be read", path);
+  }
+  if (!S_ISREG(status.st_mode)) {
+    return fail(Status::kInvalidUsage, "job key: VERBENA_JOB_KEY_FILE %s: is no plain file", path);
+  }
+  if ((status.st_mode & kNotTheOwner) == 0) return {};
+  return fail(
+      Status::kInvalidUsage,
+      "job key: VERBENA_JOB_KEY_FILE %s: others than its owner may use it (mode %04o, wanted 0600 or 0400)",
+      path, static_cast<unsigned>(status.st_mode & 07777));
+}
+
+// The file's first bytes, one more than may be there with the newline. In place: nothing is left behind in
+// memory that was given back.
+Result<size_t> read_file(int fd, std::span<uint8_t> into, const char* path) {
+  size_t length_bytes = 0;
+  while (length_bytes < into.size()) {
+    const ssize_t count = read(fd, into.data() + length_bytes, into.size() - length_bytes);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) {
+      return fail_errno(Status::kSystem, errno, "job key: VERBENA_JOB_KEY_FILE %s: cannot be read", path);
+    }
+    if (count == 0) break;
+    length_bytes += static_cast<size_t>(count);
+  }
+  return length_bytes;
+}
+
+Result<HmacKey> make_key(std::span<const uint8_t> content, const char* path) {
+  if (!content.empty() && content.back() == '\n') content = content.first(content.size() - 1);
+  if (content.size() >= kMinBytes && content.size() <= kMaxBytes) return HmacKey::create(content);
+  return fail(
+      Status::kInvalidUsage,
+      "job key: VERBENA_JOB_KEY_FILE %s: holds too %s bytes (%zu to %zu, without the newline at its end)",
+      path, content.size() < kMinBytes ? "few" : "many", kMinBytes, kMaxBytes);
+}
+
+Result<HmacKey> read_key(const char* path) {
+  const FileDescriptor fd(open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // a pipe does not block
+  if (!fd) {
+    return fail_errno(Status::kInvalidUsage, errno, "job key: VERBENA_JOB_KEY_FILE %s: cannot be opened",
+                      path);
+  }
+  if (auto outcome = check_file(fd.get(), path); !outcome) return outcome.error();
+  std::vector<uint8_t> buffer(kMaxBytes + 2);
+  const auto length_bytes = read_file(fd.get(), buffer, path);
+  Result<HmacKey> key = length_bytes ? make_key(std::span(buffer).first(*length_bytes), path)
+                                     : Result<HmacKey>(length_bytes.error());
+  wipe(buffer);
+  return key;
+}
+
+}  // namespace
+
+Outcome load_job_key() {
+  current().reset();
+  const std::string& path = parameters().job_key_file;
+  if (path.empty()) return {};
+  auto key = read_key(path.c_str());
+  if (!key) return key.error();
+  current() = std::make_shared<const HmacKey>(std::move(*key));
+  return {};
+}
+
+Result<std::shared_ptr<const HmacKey>> job_key() {
+  if (current() != nullptr || parameters().job_key_file.empty()) return current();
+  return fail(Status::kInvalidUsage, "job key: VERBENA_JOB_KEY_FILE %s: was not loaded",
+              parameters().job_key_file.c_str());
+}
+
+}  // namespace verbena::base

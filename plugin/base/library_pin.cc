@@ -1,0 +1,14 @@
+#include "base/library_pin.h"
+
+#include <dlfcn.h>
+
+namespace verbena::base {
+
+// In a program that has us linked in there is nothing to keep.
+void pin_library() {
+  Dl_info info{};
+  if (dladdr(reinterpret_cast<void*>(&pin_library), &info) == 0) return;
+  static_cast<void>(dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE));
+}
+
+}  // namespace verbena::base

@@ -1,0 +1,275 @@
+#include "base/virtual_memory.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/cuda_api.h"
+#include "base/log.h"
+#include "base/private_stream.h"
+
+namespace verbena::base {
+namespace {
+
+uint64_t to_cuda(const std::byte* address) {
+  return reinterpret_cast<uintptr_t>(address);
+}
+std::byte* from_cuda(CudaAddress address) {
+  return reinterpret_cast<std::byte*>(static_cast<uintptr_t>(address));
+}
+
+Error fail_cuda(const char* what, CudaResult result, uint64_t length_bytes) {
+  return fail(Status::kCuda, "memory: %s: %s (result %d, length %llu bytes)", what, describe_cuda(result),
+              result, static_cast<unsigned long long>(length_bytes));
+}
+Error fail_host(const char* what, uint64_t length_bytes) {
+  return fail_errno(Status::kSystem, errno, "memory: %s: %llu bytes", what,
+                    static_cast<unsigned long long>(length_bytes));
+}
+
+// The driver, if it can do what this file needs.
+Result<const CudaApi*> find_mapping_cuda() {
+  const CudaApi* cuda = find_cuda();
+  if (cuda != nullptr && cuda->can_map()) return cuda;
+  return fail(Status::kCuda, "memory: the CUDA driver has no virtual memory management (11.2 or newer has)");
+}
+
+// What pieces are made with: pinned, shareable, for NICs too where the GPU can.
+CudaPieceProperties describe_piece(const CudaApi& cuda, int gpu) {
+  CudaPieceProperties properties{};
+  properties.type = kCudaPiecePinned;
+  properties.shared_as = kCudaShareAsFile;
+  properties.place = {kCudaPlaceDevice, gpu};
+  int for_nics = 0;
+  CudaDevice device = 0;
+  if (cuda.get_device(&device, gpu) == kCudaSuccess &&
+      cuda.get_device_attribute(&for_nics, kCudaDeviceMapsForNics, device) == kCudaSuccess)
+    properties.for_nics = for_nics != 0;
+  return properties;
+}
+
+int open_memory_file() {
+  return memfd_create("verbena", MFD_CLOEXEC);
+}
+
+}  // namespace
+
+Result<uint64_t> measure_granularity(MemoryOwner owner) {
+  if (owner.gpu == kNoGpu) return static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  const auto cuda = find_mapping_cuda();
+  if (!cuda) return cuda.error();
+  const CudaPieceProperties properties = describe_piece(**cuda, owner.gpu);
+  size_t bytes = 0;
+  const CudaResult result = (*cuda)->get_granularity(&bytes, &properties, kCudaGranularityRecommended);
+  if (result != kCudaSuccess) return fail_cuda("no granularity", result, 0);
+  return uint64_t{bytes};
+}
+
+Result<AddressRange> AddressRange::reserve(MemoryOwner owner, uint64_t length_bytes) {
+  AddressRange range;
+  range.owner_ = owner;
+  range.length_bytes_ = length_bytes;
+  if (owner.gpu == kNoGpu) {
+    void* begin = mmap(nullptr, length_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (begin == MAP_FAILED) return fail_host("no room for addresses", length_bytes);
+    range.begin_ = static_cast<std::byte*>(begin);
+    return range;
+  }
+  const auto cuda = find_mapping_cuda();
+  if (!cuda) return cuda.error();
+  CudaAddress begin = 0;
+  const CudaResult result = (*cuda)->reserve_addresses(&begin, length_bytes, 0, 0, 0);
+  if (result != kCudaSuccess) return fail_cuda("no room for addresses", result, length_bytes);
+  range.begin_ = from_cuda(begin);
+  return range;
+}
+
+AddressRange::AddressRange(AddressRange&& other) noexcept
+    : owner_(other.owner_),
+      begin_(std::exchange(other.begin_, nullptr)),
+      length_bytes_(other.length_bytes_) {}
+
+AddressRange& AddressRange::operator=(AddressRange&& other) noexcept {
+  std::swap(owner_, other.owner_);
+  std::swap(begin_, other.begin_);
+  std::swap(length_bytes_, other.length_bytes_);
+  return *this;
+}
+
+AddressRange::~AddressRange() {
+  if (begin_ == nullptr) return;
+  if (owner_.gpu == kNoGpu) {
+    munmap(begin_, length_bytes_);
+  } else {
+    find_cuda()->free_addresses(to_cuda(begin_), length_bytes_);
+  }
+}
+
+Result<MemoryPiece> MemoryPiece::allocate(MemoryOwner owner, uint64_t length_bytes) {
+  MemoryPiece piece;
+  piece.owner_ = owner;
+  piece.length_bytes_ = length_bytes;
+  if (owner.gpu == kNoGpu) {
+    piece.file_.reset(open_memory_file());
+    if (!piece.file_ || ftruncate(piece.file_.get(), static_cast<off_t>(length_bytes)) != 0)
+      return fail_host("cannot allocate host memory", length_bytes);
+    return piece;
+  }
+  const auto cuda = find_mapping_cuda();
+  if (!cuda) return cuda.error();
+  const CudaPieceProperties properties = describe_piece(**cuda, owner.gpu);
+  const CudaResult result = (*cuda)->create_piece(&piece.handle_, length_bytes, &properties, 0);
+  if (result != kCudaSuccess) return fail_cuda("cannot allocate GPU memory", result, length_bytes);
+  return piece;
+}
+
+Result<MemoryPiece> MemoryPiece::open(MemoryOwner owner, int descriptor, uint64_t length_bytes) {
+  MemoryPiece piece;
+  piece.owner_ = owner;
+  piece.length_bytes_ = length_bytes;
+  if (owner.gpu == kNoGpu) {
+    piece.file_.reset(fcntl(descriptor, F_DUPFD_CLOEXEC, 0));
+    // A shorter file would be a bus error at its first use.
+    const off_t length = piece.file_ ? lseek(piece.file_.get(), 0, SEEK_END) : -1;
+    if (length < 0) return fail_host("cannot take over a peer's memory", length_bytes);
+    if (static_cast<uint64_t>(length) >= length_bytes) return piece;
+    return fail(Status::kRemote, "memory: a peer's piece is shorter than it said (%lld of %llu bytes)",
+                static_cast<long long>(length), static_cast<unsigned long long>(length_bytes));
+  }
+  const auto cuda = find_mapping_cuda();
+  if (!cuda) return cuda.error();
+  void* const as_pointer = reinterpret_cast<void*>(static_cast<uintptr_t>(descriptor));
+  const CudaResult result = (*cuda)->open_shared(&piece.handle_, as_pointer, kCudaShareAsFile);
+  if (result != kCudaSuccess) return fail_cuda("cannot take over a peer's GPU memory", result, length_bytes);
+  return piece;
+}
+
+MemoryPiece::MemoryPiece(MemoryPiece&& other) noexcept
+    : owner_(other.owner_),
+      length_bytes_(other.length_bytes_),
+      handle_(std::exchange(other.handle_, 0)),
+      file_(std::move(other.file_)) {}
+
+MemoryPiece& MemoryPiece::operator=(MemoryPiece&& other) noexcept {
+  std::swap(owner_, other.owner_);
+  std::swap(length_bytes_, other.length_bytes_);
+  std::swap(handle_, other.handle_);
+  std::swap(file_, other.file_);
+  return *this;
+}
+
+MemoryPiece::~MemoryPiece() {
+  if (handle_ != 0) find_cuda()->release_piece(handle_);
+}
+
+Result<FileDescriptor> MemoryPiece::share() const {
+  if (owner_.gpu == kNoGpu) {
+    FileDescriptor copy(fcntl(file_.get(), F_DUPFD_CLOEXEC, 0));
+    if (!copy) return fail_host("cannot share host memory", length_bytes_);
+    return copy;
+  }
+  int descriptor = -1;
+  const CudaResult result = find_cuda()->share_piece(&descriptor, handle_, kCudaShareAsFile, 0);
+  if (result != kCudaSuccess) return fail_cuda("cannot share GPU memory", result, length_bytes_);
+  return FileDescriptor(descriptor);
+}
+
+Result<FoundPiece> find_piece(const void* address) {
+  const int gpu = find_owning_gpu(address);
+  const CudaApi* cuda = find_cuda();
+  if (gpu == kNoGpu || !cuda->can_map()) {
+    return fail(Status::kInvalidUsage, "memory: %p: no GPU memory: only a GPU's can be shared later on",
+                address);
+  }
+  FoundPiece found;
+  CudaAddress begin = 0;
+  size_t length_bytes = 0;
+  CudaPieceProperties properties{};
+  const auto* at = static_cast<const std::byte*>(address);
+  if (cuda->retain_piece(&found.piece.handle_, const_cast<void*>(address)) != kCudaSuccess ||
+      cuda->get_piece_properties(&properties, found.piece.handle_) != kCudaSuccess ||
+      (properties.shared_as & kCudaShareAsFile) == 0) {
+    return fail(Status::kInvalidUsage,
+                "memory: %p: cannot be shared: it is not of cuMemCreate with a POSIX file descriptor (as "
+                "ncclMemAlloc's and expandable segments are); cudaMalloc's is not",
+                address);
+  }
+  const CudaResult result = cuda->get_address_range(&begin, &length_bytes, to_cuda(at));
+  if (result != kCudaSuccess) return fail_cuda("no address range", result, 0);
+  found.piece.owner_ = {gpu};
+  found.piece.length_bytes_ = length_bytes;
+  found.begin = from_cuda(begin);
+  return found;
+}
+
+Result<MappedPiece> MappedPiece::map(const MemoryPiece& piece, MemoryOwner user, std::byte* address) {
+  MappedPiece mapped;
+  mapped.user_ = user;
+  if (user.gpu == kNoGpu) {
+    void* const begin = mmap(address, piece.length_bytes(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
+                             piece.file_.get(), 0);
+    if (begin == MAP_FAILED) return fail_host("cannot map host memory", piece.length_bytes());
+    mapped.begin_ = address;
+    mapped.length_bytes_ = piece.length_bytes();
+    return mapped;
+  }
+  const CudaApi& cuda = *find_cuda();
+  CudaResult result = cuda.map_piece(to_cuda(address), piece.length_bytes(), 0, piece.handle_, 0);
+  if (result != kCudaSuccess) return fail_cuda("cannot map GPU memory", result, piece.length_bytes());
+  mapped.begin_ = address;
+  mapped.length_bytes_ = piece.length_bytes();
+  const CudaPieceAccess access{{kCudaPlaceDevice, user.gpu}, kCudaReadAndWrite};
+  result = cuda.set_access(to_cuda(address), piece.length_bytes(), &access, 1);
+  if (result != kCudaSuccess)
+    return fail_cuda("this GPU cannot reach that memory", result, piece.length_bytes());
+  return mapped;
+}
+
+MappedPiece::MappedPiece(MappedPiece&& other) noexcept
+    : user_(other.user_), begin_(std::exchange(other.begin_, nullptr)), length_bytes_(other.length_bytes_) {}
+
+MappedPiece& MappedPiece::operator=(MappedPiece&& other) noexcept {
+  std::swap(user_, other.user_);
+  std::swap(begin_, other.begin_);
+  std::swap(length_bytes_, other.length_bytes_);
+  return *this;
+}
+
+MappedPiece::~MappedPiece() {
+  if (begin_ == nullptr) return;
+  if (user_.gpu == kNoGpu) {
+    // The addresses stay reserved.
+    static_cast<void>(mmap(begin_, length_bytes_, PROT_NONE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0));
+  } else {
+    find_cuda()->unmap_piece(to_cuda(begin_), length_bytes_);
+  }
+}
+
+FileDescriptor MappedPiece::export_dmabuf() const {
+  int descriptor = -1;
+  const CudaApi* cuda = user_.gpu == kNoGpu ? nullptr : find_cuda();
+  if (cuda == nullptr || cuda->export_range == nullptr) return {};
+  if (cuda->export_range(&descriptor, to_cuda(begin_), length_bytes_, kCudaExportDmabuf, 0) != kCudaSuccess)
+    return {};
+  return FileDescriptor(descriptor);
+}
+
+Outcome fill_zero(MemoryOwner user, std::byte* begin, uint64_t length_bytes) {
+  if (user.gpu == kNoGpu) {
+    std::memset(begin, 0, length_bytes);
+    return {};
+  }
+  const CudaApi& cuda = *find_cuda();
+  const RelaxedCapture relaxed(cuda);
+  const CudaResult result = PrivateStream(cuda).run(
+      [&](CudaStream stream) { return cuda.fill_async(to_cuda(begin), 0, length_bytes, stream); });
+  if (result != kCudaSuccess) return fail_cuda("cannot clear GPU memory", result, length_bytes);
+  return {};
+}
+
+}  // namespace verbena::base

@@ -1,0 +1,86 @@
+// NCCL's tuner ABI, versions 2 (NCCL 2.21) to 6 (NCCL 2.30): what it looks up as data symbols
+// ncclTunerPlugin_vN, in libnccl-tuner.so or else in the network plugin. The order of the members is the
+// contract.
+#pragma once
+
+#include "nccl/abi.h"
+
+namespace verbena::abi {
+
+inline constexpr int kTunerUndefined = -1;  // v2's algorithm and protocol: NCCL is to choose
+
+// v5 and later.
+struct NvlDomainInfo {
+  int domains;
+  int min_ranks_per_domain;
+  int max_ranks_per_domain;
+};
+static_assert(sizeof(NvlDomainInfo) == 12 && offsetof(NvlDomainInfo, max_ranks_per_domain) == 8);
+
+// v5 and later: the constants of NCCL's own model, which a tuner may change and ours leaves alone. Latency in
+// us, bandwidth in GB/s.
+struct TunerConstants {
+  double base_latencies[7][3];
+  double hardware_latencies[3][7][3];
+  double ll_max_bandwidths[4][3];
+  double ring_ll128_channel_bandwidths[4][3];
+  double tree_ll128_channel_bandwidths[4][3];
+  double tree_channel_bandwidths[4][3];
+  double nvls_tree_channel_bandwidths[4][3];
+};
+static_assert(sizeof(TunerConstants) == 1152 && offsetof(TunerConstants, ll_max_bandwidths) == 672);
+
+// Shows no costs: takes an algorithm and a protocol, or neither, and a number of channels (0: NCCL's).
+struct TunerV2 {
+  const char* name;
+  Result (*init)(size_t ranks, size_t nodes, DebugLogger logger, void** context);
+  Result (*get_coll_info)(void* context, int function, size_t bytes, int collnet_support, int nvls_support,
+                          int pipelined_ops, int* algorithm, int* protocol, int* channels);
+  Result (*destroy)(void* context);
+};
+
+// From here on NCCL shows its costs in microseconds: `costs`, whatever its type, is the address of
+// float[algorithms][protocols]; -1 rules an entry out.
+struct TunerV3 {
+  const char* name;
+  Result (*init)(size_t ranks, size_t nodes, DebugLogger logger, void** context);
+  Result (*get_coll_info)(void* context, int function, size_t bytes, int pipelined_ops, float** costs,
+                          int algorithms, int protocols, int* channels);
+  Result (*destroy)(void* context);
+};
+
+// Tells whether the user's buffers can be registered.
+struct TunerV4 {
+  const char* name;
+  Result (*init)(size_t ranks, size_t nodes, DebugLogger logger, void** context);
+  Result (*get_coll_info)(void* context, int function, size_t bytes, int pipelined_ops, float** costs,
+                          int algorithms, int protocols, int registered, int* channels);
+  Result (*destroy)(void* context);
+};
+
+struct TunerV5 {
+  const char* name;
+  Result (*init)(void** context, uint64_t comm_id, size_t ranks, size_t nodes, DebugLogger logger,
+                 NvlDomainInfo* domains, TunerConstants* constants);
+  Result (*get_coll_info)(void* context, int function, size_t bytes, int pipelined_ops, float** costs,
+                          int algorithms, int protocols, int registered, int* channels);
+  Result (*finalize)(void* context);
+};
+
+struct TunerV6 {
+  const char* name;
+  Result (*init)(void** context, uint64_t comm_id, size_t ranks, size_t nodes, DebugLogger logger,
+                 NvlDomainInfo* domains, TunerConstants* constants);
+  Result (*get_coll_info)(void* context, int function, size_t bytes, int pipelined_ops, float** costs,
+                          int algorithms, int protocols, int registered, int* channels);
+  Result (*finalize)(void* context);
+  // May be null: NCCL's own length of a chunk stays.
+  Result (*get_chunk_size)(void* context, int function, size_t bytes, int algorithm, int protocol,
+                           int channels, size_t* chunk_bytes);
+};
+static_assert(sizeof(TunerV2) == 32 && sizeof(TunerV3) == 32 && sizeof(TunerV4) == 32);
+static_assert(offsetof(TunerV2, get_coll_info) == 16 && offsetof(TunerV4, destroy) == 24);
+static_assert(sizeof(TunerV5) == 32 && offsetof(TunerV5, get_coll_info) == 16);
+static_assert(sizeof(TunerV6) == 40 && offsetof(TunerV6, get_chunk_size) == 32);
+
+}  // namespace verbena::abi

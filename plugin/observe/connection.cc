@@ -1,0 +1,135 @@
+#include "observe/connection.h"
+
+#include <utility>
+
+namespace verbena::observe {
+
+Connection::Connection(Labels labels, uint32_t trace_events)
+    : labels_(std::move(labels)), recorder_(trace_events), paths_((labels_.rails.size() + 1) * kPaths) {}
+
+void Connection::note_post(uint32_t sequence, uint64_t bytes, uint32_t qp_number) {
+  const int64_t now_ns = base::monotonic_ns();
+  Message& m = message(sequence);  // of a receive: what came before it is noted there already
+  m.posted_ns = call_ns_ = now_ns;
+  m.parent = std::exchange(next_parent_, nullptr);
+  posted_.add(1);
+  if (m.parent != nullptr && labels_.direction == Direction::kReceive)
+    begin_net_event(m, {0, qp_number, sequence, bytes, NetEvent::Kind::kReceive});
+  recorder_.record({now_ns, bytes, sequence, EventKind::kPost});
+}
+
+void Connection::note_grant(uint32_t sequence) {
+  if (recorder_.is_on()) recorder_.record({now_ns(), 0, sequence, EventKind::kGrant});
+}
+
+void Connection::note_chunk(uint32_t sequence, Path path, uint32_t rail, uint32_t qp_number, uint64_t bytes) {
+  Message& m = message(sequence);
+  if (m.rail == kNoRail) {
+    m.path = path;
+    m.rail = static_cast<uint8_t>(rail);
+  } else if (m.rail != rail) {
+    m.rail = kMostRails;
+  }
+  ChunkCounters& chunks = rails_[rail].chunks[static_cast<size_t>(path)];
+  chunks.chunks.add(1);
+  chunks.bytes.add(bytes);
+  if (m.parent != nullptr && labels_.direction == Direction::kSend) {
+    begin_net_event(m, {rail, qp_number, sequence, bytes,
+                        path == Path::kDirect ? NetEvent::Kind::kWrite : NetEvent::Kind::kSend});
+  }
+  if (recorder_.is_on()) {
+    recorder_.record({now_ns(), bytes, sequence, EventKind::kChunk, static_cast<uint8_t>(rail), path});
+  }
+}
+
+void Connection::note_done(uint32_t sequence, uint64_t bytes) {
+  const int64_t now_ns = base::monotonic_ns();
+  Message& m = message(sequence);
+  PathCounters& path = counters(m.rail, m.path);
+  path.messages.add(1);
+  path.bytes.add(bytes);
+  path.latency.add(now_ns - m.posted_ns);
+  done_.add(1);
+  recorder_.record({now_ns, bytes, sequence, EventKind::kDone, m.rail, m.path});
+  end_net_events(m);
+  m.rail = kNoRail;
+}
+
+void Connection::note_consumed(uint32_t sequence) {
+  if (recorder_.is_on()) recorder_.record({base::monotonic_ns(), 0, sequence, EventKind::kConsumed});
+}
+
+void Connection::note_flush(uint32_t number) {
+  if (recorder_.is_on()) recorder_.record({base::monotonic_ns(), 0, number, EventKind::kFlush});
+}
+
+void Connection::note_flush_done(uint32_t number) {
+  if (recorder_.is_on()) recorder_.record({base::monotonic_ns(), 0, number, EventKind::kFlushDone});
+}
+
+void Connection::note_rail_down(uint32_t rail, uint32_t queue_pair) {
+  rails_[rail].failures.add(1);
+  recorder_.record({base::monotonic_ns(), queue_pair, 0, EventKind::kRailDown, static_cast<uint8_t>(rail)});
+}
+
+void Connection::note_rail_up(uint32_t rail, uint32_t queue_pair) {
+  rails_[rail].revivals.add(1);
+  recorder_.record({base::monotonic_ns(), queue_pair, 0, EventKind::kRailUp, static_cast<uint8_t>(rail)});
+}
+
+void Connection::note_replay(uint32_t sequence, uint32_t rail, uint64_t bytes) {
+  replayed_chunks_.add(1);
+  recorder_.record({base::monotonic_ns(), bytes, sequence, EventKind::kReplay, static_cast<uint8_t>(rail)});
+}
+
+void Connection::note_stall(int64_t waited_ns) {
+  stalls_.add(1);
+  recorder_.record({base::monotonic_ns(), static_cast<uint64_t>(waited_ns), 0, EventKind::kStall});
+}
+
+void Connection::note_failed() {
+  failures_.add(1);
+  recorder_.record({base::monotonic_ns(), 0, 0, EventKind::kFailed});
+}
+
+void Connection::begin_net_event(Message& message, const NetEvent& event) {
+  if (net_events_ == nullptr || message.net_event_count == kMostNetEvents) return;
+  void* const begun = net_events_->begin(message.parent, event);
+  if (begun != nullptr) message.net_events[message.net_event_count++] = begun;
+}
+
+void Connection::end_net_events(Message& message) {
+  for (size_t i = 0; i < message.net_event_count; ++i) net_events_->end(message.net_events[i]);
+  message.net_event_count = 0;
+  message.parent = nullptr;
+}
+
+Totals Connection::read(const std::string& peer) const {
+  Totals totals;
+  const EndKey end{labels_.direction, peer};
+  for (size_t place = 0; place <= labels_.rails.size(); ++place) {
+    const RailKey rail{end, rail_name(place)};
+    for (size_t p = 0; p < kPaths; ++p) {
+      const PathKey key{rail, static_cast<Path>(p)};
+      const PathCounters& path = paths_[place * kPaths + p];
+      if (const uint64_t messages = path.messages.read(); messages != 0) {
+        PathTotals& to = totals.messages[key];
+        to.messages = messages;
+        to.bytes = path.bytes.read();
+        for (size_t b = 0; b < kBuckets; ++b) to.latency[b] = path.latency.counts[b].read();
+        to.latency_sum_ns = path.latency.sum_ns.read();
+      }
+      if (place == labels_.rails.size()) continue;
+      const ChunkCounters& chunks = rails_[place].chunks[p];
+      if (chunks.chunks.read() != 0) totals.chunks[key] = {chunks.chunks.read(), chunks.bytes.read()};
+    }
+    if (place != labels_.rails.size())
+      totals.rails[rail] = {rails_[place].failures.read(), rails_[place].revivals.read()};
+  }
+  const uint64_t done = done_.read(), posted = posted_.read();  // in this order: never more done than posted
+  totals.ends[end] = {stalls_.read(), replayed_chunks_.read(), failures_.read(),
+                      posted < done ? 0 : posted - done, 1};
+  return totals;
+}
+
+}  // namespace verbena::observe

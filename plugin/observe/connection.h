@@ -1,0 +1,111 @@
+// What is seen of one end of a connection: counters, latencies, its last events. It is there only if somebody
+// wants to know; whoever moves the messages has a null pointer otherwise, and looks at nothing else.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "observe/counter.h"
+#include "observe/flight_recorder.h"
+#include "observe/net_events.h"
+#include "observe/totals.h"
+
+namespace verbena::observe {
+
+inline constexpr uint32_t kMostRails = 8;
+inline constexpr uint32_t kOpenMessages = 32;  // their numbers modulo this are different
+
+struct Labels {
+  Direction direction = Direction::kSend;
+  std::string peer;                // `10.0.0.7:51514`
+  std::vector<std::string> rails;  // `mlx5_0:1`; at most kMostRails
+};
+
+class Connection {
+ public:
+  Connection(Labels labels, uint32_t trace_events);
+
+  // --- By whoever has the connection's turn; nothing here allocates or locks.
+  // The next message belongs to this event of NCCL's profiler.
+  void name_parent(void* parent) { next_parent_ = parent; }
+  void note_post(uint32_t sequence, uint64_t bytes, uint32_t qp_number);
+  // The call that posted it returns. What is noted until then has the time of the post: a clock may take
+  // longer than the call.
+  void end_post() { call_ns_ = 0; }
+  void note_grant(uint32_t sequence);
+  // One work request, or a chain of them that completes as one.
+  void note_chunk(uint32_t sequence, Path path, uint32_t rail, uint32_t qp_number, uint64_t bytes);
+  void note_done(uint32_t sequence, uint64_t bytes);
+  void note_consumed(uint32_t sequence);
+  void note_flush(uint32_t number);
+  void note_flush_done(uint32_t number);
+  void note_rail_down(uint32_t rail, uint32_t queue_pair);
+  void note_rail_up(uint32_t rail, uint32_t queue_pair);
+  void note_replay(uint32_t sequence, uint32_t rail, uint64_t bytes);
+  void note_stall(int64_t waited_ns);
+  void note_failed();
+
+  // --- Before the first message.
+  void serve(NetEvents* net_events) { net_events_ = net_events; }
+
+  // --- Any thread.
+  const Labels& labels() const { return labels_; }
+  uint64_t id() const { return id_; }
+  void set_id(uint64_t id) { id_ = id; }  // once, before anybody else knows of it
+  const FlightRecorder& recorder() const { return recorder_; }
+  // Its counts, as those of `peer`.
+  Totals read(const std::string& peer) const;
+
+ private:
+  static constexpr uint8_t kNoRail = 0xFF;
+  static constexpr size_t kMostNetEvents = 8;  // of one message; further work requests are not told
+  static constexpr size_t kPaths = 2;
+
+  struct Message {
+    int64_t posted_ns = 0;
+    uint8_t rail = kNoRail;  // kMostRails: several
+    Path path = Path::kStaged;
+    void* parent = nullptr;
+    std::array<void*, kMostNetEvents> net_events{};
+    size_t net_event_count = 0;
+  };
+  struct PathCounters {
+    Counter messages, bytes;
+    Histogram latency;
+  };
+  struct ChunkCounters {
+    Counter chunks, bytes;
+  };
+  struct RailCounters {
+    std::array<ChunkCounters, kPaths> chunks;
+    Counter failures, revivals;
+  };
+
+  Message& message(uint32_t sequence) { return messages_[sequence % kOpenMessages]; }
+  PathCounters& counters(uint8_t rail, Path path) {
+    const size_t place = rail < labels_.rails.size() ? rail : labels_.rails.size();
+    return paths_[place * kPaths + static_cast<size_t>(path)];
+  }
+  std::string rail_name(size_t place) const {
+    return place < labels_.rails.size() ? labels_.rails[place] : "several";
+  }
+  int64_t now_ns() const { return call_ns_ != 0 ? call_ns_ : base::monotonic_ns(); }
+  void begin_net_event(Message& message, const NetEvent& event);
+  void end_net_events(Message& message);
+
+  const Labels labels_;
+  uint64_t id_ = 0;
+  NetEvents* net_events_ = nullptr;
+  void* next_parent_ = nullptr;
+  int64_t call_ns_ = 0;  // 0: no post is under way
+  FlightRecorder recorder_;
+  std::array<Message, kOpenMessages> messages_;
+  std::vector<PathCounters> paths_;  // a rail and then a path each; after the rails: several
+  std::array<RailCounters, kMostRails> rails_;
+  Counter posted_, done_, stalls_, replayed_chunks_, failures_;
+};
+
+}  // namespace verbena::observe

@@ -1,0 +1,74 @@
+// The last events of one end of a connection, in a ring of a fixed size. One thread writes, without a lock or
+// an allocation; any thread reads, and leaves out what was overwritten meanwhile.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+namespace verbena::observe {
+
+enum class EventKind : uint8_t {
+  kPost,      // value: bytes, or room for them
+  kGrant,     // of a receive, sent; of a send, read
+  kChunk,     // posted to a rail, or here; value: bytes
+  kDone,      // as the caller's test found it; value: bytes
+  kConsumed,  // the GPU is done with it
+  kFlush,     // posted; sequence: the flush's number
+  kFlushDone,
+  kRailDown,  // a queue pair failed; value: its index
+  kRailUp,    // and is used again
+  kReplay,    // a chunk is sent again; value: bytes
+  kStall,     // value: how long it has lasted, ns
+  kFailed,    // the connection
+};
+enum class Path : uint8_t { kStaged, kDirect };
+
+struct Event {
+  int64_t at_ns = 0;  // monotonic
+  uint64_t value = 0;
+  uint32_t sequence = 0;  // of the message
+  EventKind kind = EventKind::kPost;
+  uint8_t rail = 0;
+  Path path = Path::kStaged;
+};
+
+class FlightRecorder {
+ public:
+  // Rounded up to a power of two; 0 records nothing.
+  explicit FlightRecorder(uint32_t events);
+
+  bool is_on() const { return !ring_.empty(); }
+  void record(const Event& event) {
+    if (!is_on()) return;
+    const uint64_t index = begun_.load(std::memory_order_relaxed);
+    // Whoever reads what is stored below sees this before: see read().
+    begun_.store(index + 1, std::memory_order_relaxed);
+    Entry& entry = ring_[index & mask_];
+    entry.at_ns.store(event.at_ns, std::memory_order_release);
+    entry.value.store(event.value, std::memory_order_release);
+    entry.rest.store(pack(event), std::memory_order_release);
+    ended_.store(index + 1, std::memory_order_release);
+  }
+  // Oldest first.
+  std::vector<Event> read() const;
+  // So many are gone that came before.
+  uint64_t count_lost() const;
+
+ private:
+  struct Entry {
+    std::atomic<int64_t> at_ns{0};
+    std::atomic<uint64_t> value{0}, rest{0};
+  };
+  static uint64_t pack(const Event& event) {
+    return uint64_t{event.sequence} << 32 | uint64_t{static_cast<uint8_t>(event.kind)} << 16 |
+           uint64_t{event.rail} << 8 | static_cast<uint8_t>(event.path);
+  }
+  static Event unpack(const Entry& entry);
+
+  std::vector<Entry> ring_;
+  uint64_t mask_ = 0;
+  std::atomic<uint64_t> begun_{0}, ended_{0};  // events
+};
+
+}  // namespace verbena::observe

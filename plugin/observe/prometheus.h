@@ -1,0 +1,14 @@
+// Counts as text in Prometheus' exposition format, version 0.0.4.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "observe/totals.h"
+
+namespace verbena::observe {
+
+// `process`: a label of every line, so that files of several processes can be read together.
+std::string write_prometheus(const Totals& totals, uint64_t process, double unix_time_s);
+
+}  // namespace verbena::observe

@@ -1,0 +1,111 @@
+// How fast one queue pair gets rid of what it is given. No clock inside: the caller says when, in monotonic
+// nanoseconds. Rates are bytes per nanosecond, which is GB/s. A clock costs more than a short message is
+// worth: where only short ones are under way, the time may be left open (kUnknownNs).
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+namespace verbena::protocol {
+
+inline constexpr int64_t kUnknownNs = 0;
+
+class RailRate {
+ public:
+  // A piece shorter than this tells of latency, not of rate.
+  static constexpr uint64_t kSampleBytes = 16384;
+
+  // What the link could do; nobody is believed to be faster.
+  void set_link(double rate) { link_ = rate; }
+  double link() const { return link_; }
+  uint64_t outstanding_bytes() const { return outstanding_bytes_; }
+
+  // Whatever was outstanding went with the queue pair; what was measured stands.
+  void forget_outstanding() {
+    outstanding_bytes_ = 0;
+    measured_until_ns_ = kUnknownNs;
+  }
+
+  void note_posted(uint64_t bytes, int64_t now_ns) {
+    if (outstanding_bytes_ == 0 || measured_until_ns_ == kUnknownNs)
+      progress_ns_ = measured_until_ns_ = now_ns;
+    outstanding_bytes_ += bytes;
+    if (bytes >= kSampleBytes) used_ns_ = now_ns;
+  }
+  // Somebody waits: what is outstanding is under way since now at the latest.
+  void note_waiting(int64_t now_ns) {
+    if (progress_ns_ == kUnknownNs) progress_ns_ = measured_until_ns_ = now_ns;
+  }
+
+  // In order of posting. The completion was found at `now_ns`; a look at `unseen_ns` had not found it. It
+  // counts as if it had come right after that look: a rail is not blamed for how seldom somebody looks, and
+  // what is too quick to be measured is believed to be as quick as the link.
+  void note_completed(uint64_t bytes, int64_t unseen_ns, int64_t now_ns) {
+    outstanding_bytes_ -= bytes;
+    progress_ns_ = now_ns;
+    if (now_ns == kUnknownNs) {
+      measured_until_ns_ = kUnknownNs;
+      return;
+    }
+    const int64_t until_ns = std::max(unseen_ns, measured_until_ns_);
+    if (bytes >= kSampleBytes) sample(bytes, until_ns - measured_until_ns_, now_ns);
+    measured_until_ns_ = until_ns;
+  }
+
+  // Whether this much more is certainly done by then, without a look at the clock.
+  bool is_done_within(uint64_t bytes, double time_ns) const {
+    const bool may_be_late = outstanding_bytes_ != 0 && progress_ns_ != kUnknownNs;
+    return !may_be_late && static_cast<double>(outstanding_bytes_ + bytes) <= time_ns * measured_rate();
+  }
+
+  // Since when nothing has completed although something should have.
+  int64_t overdue_ns(int64_t now_ns) const {
+    if (outstanding_bytes_ == 0 || progress_ns_ == kUnknownNs) return 0;
+    return std::max<int64_t>(0, now_ns - progress_ns_ - kPatienceNs);
+  }
+
+  // As measured. A rail that has stalled is no faster than what it has not done since, even before it
+  // completes anything again; `least_bytes` keeps one late short message from looking like a slow link.
+  double estimate(uint64_t least_bytes, int64_t now_ns) const {
+    const double measured = measured_rate();
+    const int64_t overdue = overdue_ns(now_ns);
+    if (overdue == 0) return measured;
+    const uint64_t bytes = std::max(outstanding_bytes_, least_bytes);
+    return std::min(measured, static_cast<double>(bytes) / static_cast<double>(overdue));
+  }
+
+  // A rail that is known to be slow and therefore gets nothing is tried again after this long: rarely enough
+  // that the trial costs next to nothing, often enough that it comes back within a second.
+  bool is_probe_due(uint64_t probe_bytes, int64_t now_ns) const {
+    if (outstanding_bytes_ != 0 || measured_rate() * 2 > link_) return false;
+    const double lasts_ns = static_cast<double>(probe_bytes) / measured_rate();
+    const double wait_ns = std::clamp(lasts_ns * kProbeSpacing, kShortestProbeWaitNs, kLongestProbeWaitNs);
+    return static_cast<double>(now_ns - used_ns_) >= wait_ns;
+  }
+
+ private:
+  static constexpr double kMemoryNs = 1e6, kForgottenNs = 8e6;  // older samples count for less, then not
+  static constexpr int64_t kPatienceNs = 20'000;  // until a rail that completes nothing is suspected
+  static constexpr double kProbeSpacing = 50, kShortestProbeWaitNs = 1e7, kLongestProbeWaitNs = 1e9;
+
+  double measured_rate() const {
+    return sampled_ns_ * link_ <= sampled_bytes_ ? link_ : sampled_bytes_ / sampled_ns_;
+  }
+
+  void sample(uint64_t bytes, int64_t busy_ns, int64_t now_ns) {
+    const double age_ns = static_cast<double>(now_ns - sampled_at_ns_);
+    const double keep = age_ns > kForgottenNs ? 0 : kMemoryNs / (kMemoryNs + age_ns);
+    sampled_bytes_ = sampled_bytes_ * keep + static_cast<double>(bytes);
+    sampled_ns_ = sampled_ns_ * keep + static_cast<double>(busy_ns);
+    sampled_at_ns_ = now_ns;
+  }
+
+  double link_ = 1;
+  double sampled_bytes_ = 0, sampled_ns_ = 0;  // completed, and how long that kept the queue pair busy
+  uint64_t outstanding_bytes_ = 0;
+  int64_t progress_ns_ = 0;        // when something completed last, or the first of what is outstanding left
+  int64_t measured_until_ns_ = 0;  // the time before it is in a sample
+  int64_t sampled_at_ns_ = 0, used_ns_ = 0;
+};
+
+}  // namespace verbena::protocol

@@ -1,0 +1,211 @@
+// Which queue pair carries how much of a message, so that all are done at the same time: what a queue pair
+// still has to do and its share of the message, over its rate, come out equal ("filling with water"). Nobody
+// gets a stripe below the minimum, and a short message goes to one queue pair: a connection's home, whose
+// caches, doorbell and worker are warm, unless another would be done clearly sooner.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+
+#include "protocol/chunking.h"
+#include "protocol/rail_rate.h"
+
+namespace verbena::protocol {
+
+class RailShare {
+ public:
+  using Speeds = std::array<uint32_t, kMaxQueuePairs>;
+
+  // `speed_mbps`: of the link as far as this queue pair may count on it. Where one is unknown (0), all count
+  // as equal.
+  void start(uint32_t queue_pairs, const Speeds& speed_mbps, uint32_t home, uint64_t min_stripe_bytes) {
+    queue_pairs_ = queue_pairs;
+    home_ = home;
+    min_stripe_bytes_ = divide_up(min_stripe_bytes, kDirectAlignBytes) * kDirectAlignBytes;
+    const bool all_known = std::all_of(speed_mbps.begin(), speed_mbps.begin() + queue_pairs,
+                                       [](uint32_t speed) { return speed != 0; });
+    for (uint32_t q = 0; q < queue_pairs; ++q)
+      rates_[q].set_link((all_known ? speed_mbps[q] : kUnknownMbps) / kMbpsPerBytesPerNs);
+  }
+
+  uint32_t home() const { return home_; }
+  void set_home(uint32_t queue_pair) { home_ = queue_pair; }
+  // It has failed: nothing of it completes any more.
+  void forget_outstanding(uint32_t queue_pair) {
+    outstanding_bytes_ -= rates_[queue_pair].outstanding_bytes();
+    rates_[queue_pair].forget_outstanding();
+  }
+  const RailRate& rate(uint32_t queue_pair) const { return rates_[queue_pair]; }
+  // Not worth a second queue pair.
+  bool is_short(uint64_t length_bytes) const { return length_bytes < 2 * min_stripe_bytes_; }
+  // A short message for its home, without a look at the others or the clock.
+  bool is_for_home(uint64_t length_bytes) const {
+    return is_short(length_bytes) && rates_[home_].is_done_within(length_bytes, kChangeNs);
+  }
+  // Whether it is worth a look at the clock to know when something completes, and when nothing does.
+  bool is_measuring() const { return outstanding_bytes_ >= RailRate::kSampleBytes; }
+
+  void note_posted(uint32_t queue_pair, uint64_t bytes, int64_t now_ns) {
+    outstanding_bytes_ += bytes;
+    rates_[queue_pair].note_posted(bytes, now_ns);
+  }
+  // What completed before its queue pair failed may be found after it was forgotten.
+  void note_completed(uint32_t queue_pair, uint64_t bytes, int64_t now_ns) {
+    if (bytes > rates_[queue_pair].outstanding_bytes()) return;
+    outstanding_bytes_ -= bytes;
+    rates_[queue_pair].note_completed(bytes, looked_ns_, now_ns);
+  }
+  void note_waiting(int64_t now_ns) {
+    for (RailRate& rate : rates_) rate.note_waiting(now_ns);
+  }
+  // After everything that a look at `now_ns` found was noted.
+  void note_looked(int64_t now_ns) { looked_ns_ = now_ns; }
+
+  // Whole units, enough for the message (Cut says who gets less at its end), none above its `room`; too
+  // little if there is too little room.
+  Shares split(uint64_t length_bytes, uint64_t unit_bytes, const Shares& room, int64_t now_ns) const {
+    Filling filling{.message_bytes = length_bytes,
+                    .length_bytes = std::max<uint64_t>(1, divide_up(length_bytes, unit_bytes)) * unit_bytes,
+                    .unit_bytes = unit_bytes,
+                    .now_ns = now_ns};
+    for (uint32_t q = 0; q < queue_pairs_; ++q) {
+      filling.rate[q] = rates_[q].estimate(min_stripe_bytes_, now_ns);
+      filling.in_use[q] = room[q] >= std::min(filling.length_bytes, smallest_share(filling));
+    }
+    if (is_short(length_bytes)) {
+      const uint32_t q = choose_one(filling);
+      if (q < queue_pairs_) filling.shares[q] = filling.length_bytes;
+    } else {
+      fill(filling);
+      probe(filling, room);
+    }
+    keep_to_room(filling, room);
+    return filling.shares;
+  }
+
+ private:
+  static constexpr double kMbpsPerBytesPerNs = 8000;
+  static constexpr uint32_t kUnknownMbps = 100'000;
+  static constexpr double kChangeNs = 5000;  // what a queue pair that is not warm costs
+
+  struct Filling {
+    uint64_t message_bytes;  // and in whole units:
+    uint64_t length_bytes, unit_bytes;
+    int64_t now_ns;
+    std::array<double, kMaxQueuePairs> rate{};
+    std::array<bool, kMaxQueuePairs> in_use{};
+    Shares shares{};
+  };
+
+  uint64_t round_down(const Filling& filling, double bytes) const {
+    return bytes <= 0 ? 0 : static_cast<uint64_t>(bytes) / filling.unit_bytes * filling.unit_bytes;
+  }
+  uint64_t smallest_share(const Filling& filling) const {
+    return divide_up(min_stripe_bytes_, filling.unit_bytes) * filling.unit_bytes;
+  }
+
+  // How long all of the message would take here.
+  double predict_ns(const Filling& filling, uint32_t q) const {
+    return static_cast<double>(rates_[q].overdue_ns(filling.now_ns)) +
+           static_cast<double>(rates_[q].outstanding_bytes() + filling.length_bytes) / filling.rate[q];
+  }
+
+  // queue_pairs_: none is in use.
+  uint32_t choose_one(const Filling& filling) const {
+    uint32_t best = queue_pairs_;
+    double best_ns = 0;
+    for (uint32_t i = 0; i < queue_pairs_; ++i) {
+      const uint32_t q = (home_ + i) % queue_pairs_;
+      if (!filling.in_use[q]) continue;
+      if (q == home_ && rates_[q].is_probe_due(filling.length_bytes, filling.now_ns)) return q;
+      const double finish_ns = predict_ns(filling, q);
+      if (best != queue_pairs_ && finish_ns >= best_ns) continue;
+      best = q;
+      best_ns = finish_ns - (q == home_ ? kChangeNs : 0);
+    }
+    return best;
+  }
+
+  // Whoever would get too little leaves, the one with the least first, until all that stay get enough.
+  void fill(Filling& filling) const {
+    const uint64_t smallest = smallest_share(filling);
+    while (true) {
+      const double level_ns = find_level(filling);
+      uint32_t count = 0, worst = 0, last = 0;
+      uint64_t missing = filling.length_bytes;
+      for (uint32_t i = 0; i < queue_pairs_; ++i) {
+        const uint32_t q = (home_ + i) % queue_pairs_;
+        if (!filling.in_use[q]) continue;
+        const double bytes = level_ns * filling.rate[q] - static_cast<double>(rates_[q].outstanding_bytes());
+        filling.shares[q] = std::min(round_down(filling, bytes), missing);
+        missing -= filling.shares[q];
+        if (count == 0 || filling.shares[q] <= filling.shares[worst]) worst = q;
+        last = std::max(last, q);
+        ++count;
+      }
+      if (count == 0) return;
+      if (count == 1 || filling.shares[worst] >= smallest) {
+        filling.shares[last] += missing;
+        return;
+      }
+      filling.shares[worst] = 0;
+      filling.in_use[worst] = false;
+    }
+  }
+
+  // The time by which all in use are done.
+  double find_level(const Filling& filling) const {
+    double bytes = static_cast<double>(filling.message_bytes), rate = 0;
+    for (uint32_t q = 0; q < queue_pairs_; ++q) {
+      if (!filling.in_use[q]) continue;
+      bytes += static_cast<double>(rates_[q].outstanding_bytes());
+      rate += filling.rate[q];
+    }
+    return rate == 0 ? 0 : bytes / rate;
+  }
+
+  // A trickle for one that gets nothing because it was slow.
+  void probe(Filling& filling, const Shares& room) const {
+    const uint64_t bytes =
+        smallest_share(filling) + filling.unit_bytes;  // enough even at the end of a message
+    const auto largest = std::max_element(filling.shares.begin(), filling.shares.end());
+    if (*largest < 2 * bytes) return;
+    for (uint32_t q = 0; q < queue_pairs_; ++q) {
+      if (filling.shares[q] != 0 || room[q] < bytes || !rates_[q].is_probe_due(bytes, filling.now_ns))
+        continue;
+      *largest -= bytes;
+      filling.shares[q] = bytes;
+      return;
+    }
+  }
+
+  // What one has no room for goes to those that have, the fastest first.
+  void keep_to_room(Filling& filling, const Shares& room) const {
+    uint64_t missing = filling.length_bytes;
+    for (uint32_t q = 0; q < queue_pairs_; ++q) {
+      filling.shares[q] = std::min(filling.shares[q], room[q]);
+      missing -= filling.shares[q];
+    }
+    while (missing != 0) {
+      uint32_t best = queue_pairs_;
+      for (uint32_t i = 0; i < queue_pairs_; ++i) {
+        const uint32_t q = (home_ + i) % queue_pairs_;
+        const bool has_room = filling.shares[q] < room[q];
+        if (has_room && (best == queue_pairs_ || filling.rate[q] > filling.rate[best])) best = q;
+      }
+      if (best == queue_pairs_) return;
+      const uint64_t more = std::min(missing, room[best] - filling.shares[best]);
+      filling.shares[best] += more;
+      missing -= more;
+    }
+  }
+
+  std::array<RailRate, kMaxQueuePairs> rates_;
+  uint32_t queue_pairs_ = 1, home_ = 0;
+  uint64_t min_stripe_bytes_ = 0;
+  uint64_t outstanding_bytes_ = 0;
+  int64_t looked_ns_ = 0;
+};
+
+}  // namespace verbena::protocol

@@ -1,0 +1,314 @@
+// How the two ends of a connection agree that a queue pair is dead, what is to be sent again, and when a new
+// one takes its place. Pure: what it decides, it asks of `Host`; the caller says what time it is (monotonic
+// nanoseconds).
+//
+//   sender                                  receiver
+//   a failure: stop, kDown      ------>     stop, kDown (either end may begin)
+//   stop                        <------
+//                                           both are stopped and nothing is under way:
+//   send again what is missing  <------     kArrived, grants are written again
+//   ... after a while:
+//   kOffer                      ------>     a new queue pair
+//   connect, try it             <------     kAnswer (or kRefusal: later again)
+//   it works: kLive             ------>     used for grants again
+//
+// Invariants:
+//  * Nothing is sent again before both queue pairs of its generation are in the error state: no late write
+//  can
+//    reach a message that has closed, no late grant one that is newer.
+//  * What is sent again is what the receiver has not got, so that no chunk is ever under way twice.
+//  * A record of an older generation says nothing any more and is dropped; anything else that does not fit
+//  the
+//    phase is a broken peer.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <limits>
+
+#include "protocol/recovery_record.h"
+
+namespace verbena::protocol {
+
+struct RecoveryTimes {
+  int64_t retry_ns;       // after which a dead queue pair is built anew; doubles while it keeps failing
+  int64_t most_retry_ns;  // up to this
+  int64_t trial_ns;       // how long a new one may take to carry its first request
+  int64_t limit_ns;       // without any rail, or without an answer: the connection fails
+};
+
+inline constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+
+// What both ends keep of each queue pair.
+class QueuePairLives {
+ public:
+  enum class Phase : uint8_t {
+    kLive,
+    kStopping,  // ours is stopped, the exchange is under way
+    kDown,      // nobody has one
+    kOffered,   // sender: it waits for the answer
+    kTrial,     // there is a new one, which has carried nothing yet
+  };
+
+  QueuePairLives(uint32_t queue_pairs, const RecoveryTimes& times)
+      : queue_pairs_(queue_pairs), times_(times) {}
+
+  uint32_t queue_pairs() const { return queue_pairs_; }
+  Phase phase(uint32_t queue_pair) const { return lives_[queue_pair].phase; }
+  bool is_live(uint32_t queue_pair) const { return phase(queue_pair) == Phase::kLive; }
+  int64_t phase_since_ns(uint32_t queue_pair) const { return lives_[queue_pair].since_ns; }
+  bool is_any_live() const { return dead_ != all(); }
+  bool are_all_live() const { return dead_ == 0; }
+  uint32_t count_live() const { return queue_pairs_ - static_cast<uint32_t>(__builtin_popcount(dead_)); }
+  uint32_t generation(uint32_t queue_pair) const { return lives_[queue_pair].generation; }
+  // The first live one from `from` on, round the ring; `from` if none is.
+  uint32_t find_live(uint32_t from) const {
+    for (uint32_t i = 0; i < queue_pairs_; ++i) {
+      const uint32_t q = (from + i) % queue_pairs_;
+      if (is_live(q)) return q;
+    }
+    return from;
+  }
+  // Since when this end has waited in vain: no rail is left, or the other end does not answer. kNever: it
+  // does not.
+  int64_t find_waiting_since() const {
+    int64_t since = is_any_live() ? kNever : all_dead_since_ns_;
+    for (uint32_t q = 0; q < queue_pairs_; ++q) {
+      if (phase(q) == Phase::kStopping) since = std::min(since, lives_[q].since_ns);
+    }
+    return since;
+  }
+  bool is_overdue(int64_t now_ns) const {
+    const int64_t since = find_waiting_since();
+    return since != kNever && now_ns - since >= times_.limit_ns;
+  }
+
+ protected:
+  struct Life {
+    Phase phase = Phase::kLive;
+    bool is_peer_stopped = false;
+    uint32_t generation = 0;
+    int64_t since_ns = 0;  // of the phase
+    int64_t live_since_ns = 0;
+    int64_t retry_at_ns = 0, retry_ns = 0;  // retry_ns: 0 until it has failed
+  };
+
+  void enter(uint32_t queue_pair, Phase phase, int64_t now_ns) {
+    Life& life = lives_[queue_pair];
+    // Whoever has lived for long starts from scratch.
+    const bool has_lived = life.phase == Phase::kLive && now_ns - life.live_since_ns >= times_.most_retry_ns;
+    if (has_lived) life.retry_ns = 0;
+    life.phase = phase;
+    life.since_ns = now_ns;
+    const bool was_any_live = is_any_live();
+    if (phase == Phase::kLive) {
+      dead_ &= ~(1U << queue_pair);
+      life.live_since_ns = now_ns;
+    } else {
+      dead_ |= 1U << queue_pair;
+    }
+    if (!was_any_live || is_any_live()) return;
+    all_dead_since_ns_ = now_ns;
+    // Whoever was left alone for long because there were others is needed now.
+    for (Life& other : lives_) other.retry_at_ns = std::min(other.retry_at_ns, now_ns + times_.retry_ns);
+  }
+
+  RecoveryRecord make_record(RecoveryKind kind, uint32_t q) const {
+    RecoveryRecord record;
+    record.kind = kind;
+    record.queue_pair = static_cast<uint8_t>(q);
+    record.generation = generation(q);
+    return record;
+  }
+
+  uint32_t queue_pairs_;
+  RecoveryTimes times_;
+  std::array<Life, kMaxQueuePairs> lives_{};
+
+ private:
+  uint32_t all() const { return (1U << queue_pairs_) - 1; }
+
+  uint32_t dead_ = 0;  // a bit for each queue pair that is not live
+  int64_t all_dead_since_ns_ = 0;
+};
+
+// Host: stop(q), send(record), replay(q, arrived) -> bool, is_usable(q), offer(q, record) -> bool (makes a
+// queue pair and describes it), connect(q, answer) -> bool (and posts something to try it with), revive(q).
+class SenderRecovery : public QueuePairLives {
+ public:
+  using QueuePairLives::QueuePairLives;
+
+  // Ours has failed, or is to be given up.
+  template <typename Host>
+  void fail(Host& host, uint32_t q, int64_t now_ns) {
+    if (phase(q) != Phase::kLive && phase(q) != Phase::kTrial) return;
+    host.stop(q);
+    enter(q, Phase::kStopping, now_ns);
+    host.send(make_record(RecoveryKind::kDown, q));
+  }
+
+  // False: the peer breaks the protocol. `arrived`: of a kArrived record.
+  template <typename Host>
+  bool absorb(Host& host, const RecoveryRecord& record, const ArrivedRecord* arrived, int64_t now_ns) {
+    const uint32_t q = record.queue_pair;
+    switch (record.kind) {
+      case RecoveryKind::kDown:
+        if (record.generation > generation(q)) return false;
+        if (record.generation == generation(q)) fail(host, q, now_ns);
+        return true;
+      case RecoveryKind::kArrived:
+        if (phase(q) != Phase::kStopping || record.generation != generation(q) || arrived == nullptr)
+          return false;
+        enter(q, Phase::kDown, now_ns);
+        plan_retry(q, now_ns);
+        return host.replay(q, *arrived);
+      case RecoveryKind::kAnswer:
+        if (phase(q) != Phase::kOffered || record.generation != generation(q) + 1) return false;
+        ++lives_[q].generation;
+        enter(q, Phase::kTrial, now_ns);
+        if (!host.connect(q, record)) fail(host, q, now_ns);
+        return true;
+      case RecoveryKind::kRefusal:
+        if (phase(q) != Phase::kOffered || record.generation != generation(q) + 1) return false;
+        enter(q, Phase::kDown, now_ns);
+        plan_retry(q, now_ns);
+        return true;
+      default:
+        return false;
+    }
+  }
+
+  // What tried the new queue pair went through.
+  template <typename Host>
+  void pass_trial(Host& host, uint32_t q, int64_t now_ns) {
+    if (phase(q) != Phase::kTrial) return;
+    enter(q, Phase::kLive, now_ns);
+    host.revive(q);
+    host.send(make_record(RecoveryKind::kLive, q));
+  }
+
+  template <typename Host>
+  void step(Host& host, int64_t now_ns) {
+    for (uint32_t q = 0; q < queue_pairs_; ++q) {
+      if (phase(q) == Phase::kTrial && now_ns - lives_[q].since_ns >= times_.trial_ns) fail(host, q, now_ns);
+      if (phase(q) != Phase::kDown || now_ns < lives_[q].retry_at_ns) continue;
+      if (!host.is_usable(q)) {  // that is no failure of another try
+        lives_[q].retry_at_ns = now_ns + times_.retry_ns;
+        continue;
+      }
+      RecoveryRecord record = make_record(RecoveryKind::kOffer, q);
+      ++record.generation;
+      if (host.offer(q, record)) {
+        enter(q, Phase::kOffered, now_ns);
+        host.send(record);
+      } else {
+        plan_retry(q, now_ns);
+      }
+    }
+  }
+
+  // When step() has something to do, if nothing else happens before.
+  int64_t find_next_ns() const {
+    int64_t next = kNever;
+    for (uint32_t q = 0; q < queue_pairs_; ++q) {
+      if (phase(q) == Phase::kDown) next = std::min(next, lives_[q].retry_at_ns);
+      if (phase(q) == Phase::kTrial) next = std::min(next, lives_[q].since_ns + times_.trial_ns);
+    }
+    return next;
+  }
+
+ private:
+  // One that keeps failing is left alone for longer and longer while there are others; without any, the first
+  // try is made at once and the others do not become rarer.
+  void plan_retry(uint32_t q, int64_t now_ns) {
+    Life& life = lives_[q];
+    const bool is_first = life.retry_ns == 0;
+    if (is_first) {
+      life.retry_ns = times_.retry_ns;
+    } else if (is_any_live()) {
+      life.retry_ns = std::min(2 * life.retry_ns, times_.most_retry_ns);
+    }
+    const int64_t impatient_ns = is_first ? 0 : times_.retry_ns;
+    life.retry_at_ns = now_ns + (is_any_live() ? life.retry_ns : impatient_ns);
+  }
+};
+
+// Host: stop(q), send(record), is_drained(q) (after stop: what came is absorbed, nothing more comes),
+// send_arrived(record) (adds the ArrivedRecord), regrant(), answer(q, offer, record) -> bool (makes and
+// connects a queue pair and describes it), revive(q).
+class ReceiverRecovery : public QueuePairLives {
+ public:
+  using QueuePairLives::QueuePairLives;
+
+  template <typename Host>
+  void fail(Host& host, uint32_t q, int64_t now_ns) {
+    if (phase(q) != Phase::kLive && phase(q) != Phase::kTrial) return;
+    host.stop(q);
+    lives_[q].is_peer_stopped = false;
+    enter(q, Phase::kStopping, now_ns);
+    host.send(make_record(RecoveryKind::kDown, q));
+  }
+
+  // False: the peer breaks the protocol.
+  template <typename Host>
+  bool absorb(Host& host, const RecoveryRecord& record, int64_t now_ns) {
+    const uint32_t q = record.queue_pair;
+    switch (record.kind) {
+      case RecoveryKind::kDown:
+        if (record.generation != generation(q) || phase(q) == Phase::kDown) return false;
+        fail(host, q, now_ns);
+        lives_[q].is_peer_stopped = true;
+        step(host, now_ns);
+        return true;
+      case RecoveryKind::kOffer:
+        if (phase(q) != Phase::kDown || record.generation != generation(q) + 1) return false;
+        answer(host, record, now_ns);
+        return true;
+      case RecoveryKind::kLive:
+        // It may have failed here since.
+        if (record.generation != generation(q) || (phase(q) != Phase::kTrial && phase(q) != Phase::kStopping))
+          return false;
+        if (phase(q) != Phase::kTrial) return true;
+        enter(q, Phase::kLive, now_ns);
+        host.revive(q);
+        return true;
+      default:
+        return false;
+    }
+  }
+
+  template <typename Host>
+  void step(Host& host, int64_t now_ns) {
+    for (uint32_t q = 0; q < queue_pairs_; ++q) {
+      if (phase(q) != Phase::kStopping || !lives_[q].is_peer_stopped || !host.is_drained(q)) continue;
+      enter(q, Phase::kDown, now_ns);
+      host.send_arrived(make_record(RecoveryKind::kArrived, q));
+      host.regrant();
+    }
+  }
+
+  // Whether step() waits for something that nobody reports.
+  bool is_polling() const {
+    for (uint32_t q = 0; q < queue_pairs_; ++q)
+      if (phase(q) == Phase::kStopping && lives_[q].is_peer_stopped) return true;
+    return false;
+  }
+
+ private:
+  template <typename Host>
+  void answer(Host& host, const RecoveryRecord& offer, int64_t now_ns) {
+    const uint32_t q = offer.queue_pair;
+    RecoveryRecord record = make_record(RecoveryKind::kAnswer, q);
+    ++record.generation;
+    if (host.answer(q, offer, record)) {
+      ++lives_[q].generation;
+      enter(q, Phase::kTrial, now_ns);
+    } else {
+      record.kind = RecoveryKind::kRefusal;
+    }
+    host.send(record);
+  }
+};
+
+}  // namespace verbena::protocol

@@ -1,0 +1,89 @@
+#include "softverbs/faults/gate.h"
+
+#include "softverbs/clock.h"
+#include "softverbs/events.h"
+#include "softverbs/faults/injector.h"
+#include "softverbs/memory_window.h"
+#include "softverbs/queue_pair.h"
+
+namespace verbena::softverbs::faults {
+namespace {
+
+const Fate& get_fate(Qp& qp, const SendRequest& request) {
+  return Process::get()->injector->get_fate(qp, request);
+}
+
+// The queue pair at the other end enters the error state, if it is there and connected to us.
+void fail_far_end(Qp& qp) {
+  Peer* peer = qp.peer;
+  if (peer == nullptr || peer->dead.load(std::memory_order_acquire)) return;
+  const uint32_t number = qp.attributes.dest_qp_num;
+  SharedQp& target = peer->segment->qp(get_qp_index(number));
+  target.started.fetch_add(1);
+  if (target.number.load(std::memory_order_acquire) == number && target.peer_number.get() == qp.base.qp_num)
+    fail_target(*peer, get_qp_index(number), IBV_EVENT_QP_FATAL);
+  target.finished.fetch_add(1, std::memory_order_release);
+}
+
+// Whether the failure is one that the peer itself reports: then it gets so far as to take a receive.
+bool is_found_by_peer(const Qp& qp, const Fate& fate) {
+  PeerFailure failure{};
+  return !qp.is_wired && fate.fails_far && find_peer_failure(fate.failure, failure);
+}
+
+}  // namespace
+
+Outcome check_start(Qp& qp, const SendRequest& request) {
+  const Fate& fate = get_fate(qp, request);
+  if (fate.due_ns > read_clock_ns()) return {Step::kWait, IBV_WC_SUCCESS, Wait::kDelayed};
+  if (fate.failure == IBV_WC_SUCCESS || fate.is_after_work || is_found_by_peer(qp, fate)) return {};
+  if (fate.fails_far && !qp.is_wired) fail_far_end(qp);
+  if (fate.is_queue_fatal) qp.faults->owes_fatal_event.store(true);
+  return {Step::kFail, fate.failure};
+}
+
+Outcome prepare_request(Operation& op, Qp& qp, SendRequest& request) {
+  const Outcome start = check_start(qp, request);
+  if (start.step != Step::kDone) {
+    op.qp = &qp;
+    op.request = &request;
+    op.lane = nullptr;
+    op.local.clear();
+    op.remote.clear();
+    return start;
+  }
+  const Outcome outcome = prepare(op, qp, request);
+  const Fate& fate = get_fate(qp, request);
+  if (outcome.step != Step::kDone || !is_found_by_peer(qp, fate)) return outcome;
+  return {Step::kFail, fate.failure};
+}
+
+bool fails_far_end(Qp& qp, const SendRequest& request) {
+  const Fate& fate = get_fate(qp, request);
+  return fate.failure != IBV_WC_SUCCESS && fate.fails_far;
+}
+
+uint64_t get_delay_ns(Qp& qp, const SendRequest& request) {
+  const uint64_t due_ns = get_fate(qp, request).due_ns, now_ns = read_clock_ns();
+  return due_ns > now_ns ? due_ns - now_ns : 0;
+}
+
+ibv_wc_status get_late_failure(Qp& qp, const SendRequest& request) {
+  const Fate& fate = get_fate(qp, request);
+  return fate.is_after_work ? fate.failure : IBV_WC_SUCCESS;
+}
+
+bool drops_completion(Qp& qp, const SendRequest& request) {
+  return !is_local(request.opcode) && get_fate(qp, request).is_dropped;
+}
+
+void report_error(Qp& qp) {
+  if (!qp.faults->owes_fatal_event.exchange(false)) return;
+  raise_async(Process::get()->self(), qp.shared->context.get(), qp.shared->token.get(), IBV_EVENT_QP_FATAL);
+}
+
+void forget_requests(Qp& qp) {
+  qp.faults->fates.clear();
+}
+
+}  // namespace verbena::softverbs::faults

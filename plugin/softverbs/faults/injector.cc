@@ -1,0 +1,168 @@
+#include "softverbs/faults/injector.h"
+
+#include <algorithm>
+
+#include "softverbs/clock.h"
+#include "softverbs/memory_window.h"
+#include "softverbs/queue_pair.h"
+#include "softverbs/queue_pair_state.h"
+
+namespace verbena::softverbs::faults {
+namespace {
+
+bool is_about(const Rule& rule, const Qp& qp, const SendRequest& request) {
+  return (rule.rail == kEveryRail || rule.rail == qp.device) &&
+         (rule.queue_pair == 0 || rule.queue_pair == qp.faults->ordinal) &&
+         (rule.opcodes >> request.opcode & 1) != 0 && !is_local(request.opcode) &&
+         rule.trigger != Trigger::kTime;
+}
+
+// As on a real device: a responder that refuses a request gives up its own queue pair.
+bool fails_far(const Rule& rule) {
+  PeerFailure failure{};
+  return rule.far == Far::kAsStatus ? find_peer_failure(rule.status, failure) : rule.far == Far::kError;
+}
+
+const char* get_name(Action action) {
+  constexpr const char* kNames[] = {"fail", "error", "drop", "delay", "limit", "down", "event"};
+  return kNames[static_cast<size_t>(action)];
+}
+
+template <typename Function>
+void for_each_rail(const Rule& rule, const Function& function) {
+  for (uint32_t rail = 0; rail < kMaxDevices; ++rail) {
+    if (rule.rail == kEveryRail || rule.rail == rail) function(rail);
+  }
+}
+
+}  // namespace
+
+Injector::Injector(const Plan& plan, Rails& rails, Schedule& schedule)
+    : plan_(plan),
+      rails_(rails),
+      schedule_(schedule),
+      streams_(plan.rules.size()),
+      free_ns_(plan.rules.size()) {}
+
+void Injector::start() {
+  const uint64_t now_ns = read_clock_ns();
+  for (const Rule& rule : plan_.rules) {
+    if (rule.trigger != Trigger::kTime) continue;
+    for_each_rail(rule, [&](uint32_t rail) {
+      schedule_.add(now_ns + rule.at_ns, [this, &rule, rail] {
+        if (rule.action == Action::kDown) take_down(rule, rail, rule.flaps);
+        if (rule.action == Action::kEvent) raise(rule, rail);
+      });
+    });
+  }
+}
+
+void Injector::add(Qp& qp) {
+  qp.faults = std::make_unique<QueueFaults>();
+  qp.faults->ordinal = ordinals_[qp.device].fetch_add(1) + 1;
+  qp.faults->streams = std::make_unique<Stream[]>(plan_.rules.size());
+  const std::lock_guard lock(queues_mutex_);
+  queues_.insert(&qp);
+}
+
+void Injector::remove(Qp& qp) {
+  const std::lock_guard lock(queues_mutex_);
+  queues_.erase(&qp);
+}
+
+const Fate& Injector::get_fate(Qp& qp, const SendRequest& request) {
+  std::deque<Fate>& fates = qp.faults->fates;
+  while (!fates.empty() && fates.front().number < qp.send_queue.executed) fates.pop_front();
+  const auto known = std::find_if(fates.begin(), fates.end(),
+                                  [&](const Fate& fate) { return fate.number == request.number; });
+  return known != fates.end() ? *known : fates.emplace_back(decide(qp, request));
+}
+
+Fate Injector::decide(Qp& qp, const SendRequest& request) {
+  Fate fate;
+  fate.number = request.number;
+  for (size_t i = 0; i < plan_.rules.size(); ++i) {
+    const Rule& rule = plan_.rules[i];
+    if (!is_about(rule, qp, request)) continue;
+    const uint64_t ordinal = rule.counts_by_queue_pair ? qp.faults->ordinal : 0;
+    Stream& stream = ordinal != 0 ? qp.faults->streams[i] : streams_[i][qp.device];
+    const uint64_t key = mix(mix(mix(plan_.seed, i), qp.device), ordinal);
+    const Strike strike = count(rule, stream, key);
+    if (!strike.is_hit) continue;
+    if (plan_.is_logged && rule.action != Action::kLimit)
+      warn("fault: line %u: %s: rail %u, queue pair %u, request %llu", rule.line, get_name(rule.action),
+           qp.device, qp.base.qp_num, static_cast<unsigned long long>(request.number));
+    apply(rule, strike.draw, qp, request, fate);
+  }
+  return fate;
+}
+
+void Injector::apply(const Rule& rule, uint64_t draw, Qp& qp, const SendRequest& request, Fate& fate) {
+  switch (rule.action) {
+    case Action::kFail:
+    case Action::kError:
+      if (fate.failure != IBV_WC_SUCCESS) return;  // the first rule counts
+      fate.failure = rule.status;
+      fate.is_after_work = rule.is_after_work;
+      fate.fails_far = !rule.is_after_work && qp.base.qp_type == IBV_QPT_RC && fails_far(rule);
+      return;
+    case Action::kDrop:
+      fate.is_dropped = true;
+      return;
+    case Action::kDelay: {
+      const uint64_t span_ns = rule.delay_high_ns - rule.delay_low_ns + 1;
+      fate.due_ns = std::max(fate.due_ns, request.posted_ns + rule.delay_low_ns + draw % span_ns);
+      return;
+    }
+    case Action::kLimit:
+      fate.due_ns = std::max(fate.due_ns, take_bandwidth(rule, qp.device, request.length));
+      return;
+    case Action::kDown:
+      return take_down(rule, qp.device, rule.flaps);
+    case Action::kEvent:
+      if (rule.event == IBV_EVENT_PORT_ERR || rule.event == IBV_EVENT_PORT_ACTIVE)
+        return raise(rule, qp.device);
+      if (rule.event == IBV_EVENT_DEVICE_FATAL) raise(rule, qp.device);
+      fate.is_queue_fatal = rule.event == IBV_EVENT_QP_FATAL;
+      if (fate.failure == IBV_WC_SUCCESS) fate.failure = IBV_WC_WR_FLUSH_ERR;
+      return;
+  }
+}
+
+// When the request's last byte has left: the rail sends one request after the other.
+uint64_t Injector::take_bandwidth(const Rule& rule, uint32_t rail, uint64_t bytes) {
+  const std::lock_guard lock(bandwidth_mutex_);
+  uint64_t& free_ns = free_ns_[static_cast<size_t>(&rule - plan_.rules.data())][rail];
+  const double duration_ns = static_cast<double>(bytes) * 1e9 / static_cast<double>(rule.bytes_per_second);
+  free_ns = std::max(free_ns, read_clock_ns()) + static_cast<uint64_t>(duration_ns);
+  return free_ns;
+}
+
+void Injector::take_down(const Rule& rule, uint32_t rail, uint64_t flaps) {
+  rails_.hold_down(rail);
+  if (rule.down_ns == kUnlimited) return;
+  schedule_.add(read_clock_ns() + rule.down_ns, [this, &rule, rail, flaps] {
+    rails_.release(rail);
+    if (flaps <= 1) return;
+    schedule_.add(read_clock_ns() + rule.up_ns,
+                  [this, &rule, rail, flaps] { take_down(rule, rail, flaps - 1); });
+  });
+}
+
+// The end of a device waits for queue pairs, which who is in the middle of a request must not.
+void Injector::raise(const Rule& rule, uint32_t rail) {
+  rails_.raise(rail, rule.event);
+  if (rule.event == IBV_EVENT_DEVICE_FATAL)
+    schedule_.add(read_clock_ns(), [this, rail] { end_device(rail); });
+}
+
+void Injector::end_device(uint32_t rail) {
+  const std::lock_guard lock(queues_mutex_);
+  for (Qp* qp : queues_) {
+    const bool is_dead = qp->device == rail && get_context(qp->base.context).is_dead.load();
+    const ibv_qp_state state = get_state(*qp->shared);
+    if (is_dead && state != IBV_QPS_RESET && state != IBV_QPS_INIT) fail_queue_pair(*qp);
+  }
+}
+
+}  // namespace verbena::softverbs::faults

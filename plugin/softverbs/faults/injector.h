@@ -1,0 +1,79 @@
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <vector>
+
+#include "softverbs/faults/rails.h"
+#include "softverbs/faults/schedule.h"
+#include "softverbs/faults/setup.h"
+#include "softverbs/faults/stream.h"
+
+namespace verbena::softverbs {
+struct Qp;
+struct SendRequest;
+}  // namespace verbena::softverbs
+
+namespace verbena::softverbs::faults {
+
+// What is to become of one request.
+struct Fate {
+  uint64_t number = 0;  // of the request in its queue
+  uint64_t due_ns = 0;  // it does not begin before
+  ibv_wc_status failure = IBV_WC_SUCCESS;
+  bool is_after_work = false;
+  bool fails_far = false;       // the queue pair at the other end too
+  bool is_dropped = false;      // its completion
+  bool is_queue_fatal = false;  // IBV_EVENT_QP_FATAL comes with the failure
+};
+
+// A queue pair's part; only where there is a plan. Guarded as the requests: by whoever executes them.
+struct QueueFaults {
+  uint64_t ordinal = 0;               // counts the queue pairs that were made on the rail, from 1
+  std::unique_ptr<Stream[]> streams;  // by rule
+  std::deque<Fate> fates;             // of requests that have begun, in order
+  std::atomic<bool> owes_fatal_event{false};
+};
+
+// Decides by the plan. Its decisions depend on the plan, its seed and on how many requests it was asked about
+// before.
+class Injector {
+ public:
+  Injector(const Plan& plan, Rails& rails, Schedule& schedule);
+  void start();  // what the plan does by time
+
+  void add(Qp& qp);
+  void remove(Qp& qp);  // before it is destroyed
+
+  // The fate of a request, decided when it is asked for the first time. Those of completed ones are
+  // forgotten.
+  const Fate& get_fate(Qp& qp, const SendRequest& request);
+
+ private:
+  Fate decide(Qp& qp, const SendRequest& request);
+  void apply(const Rule& rule, uint64_t draw, Qp& qp, const SendRequest& request, Fate& fate);
+  uint64_t take_bandwidth(const Rule& rule, uint32_t rail, uint64_t bytes);
+  void take_down(const Rule& rule, uint32_t rail, uint64_t flaps);
+  void raise(const Rule& rule, uint32_t rail);
+  void end_device(uint32_t rail);
+
+  using RailStreams = std::array<Stream, kMaxDevices>;
+  const Plan& plan_;
+  Rails& rails_;
+  Schedule& schedule_;
+  std::vector<RailStreams> streams_;                        // by rule
+  std::vector<std::array<uint64_t, kMaxDevices>> free_ns_;  // by rule: when a limited rail has sent all
+  std::mutex bandwidth_mutex_;
+  std::atomic<uint64_t> ordinals_[kMaxDevices] = {};
+  std::mutex queues_mutex_;
+  std::set<Qp*> queues_;
+};
+
+}  // namespace verbena::softverbs::faults

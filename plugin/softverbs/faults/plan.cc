@@ -1,0 +1,223 @@
+#include "softverbs/faults/plan.h"
+
+#include <set>
+
+#include "softverbs/config.h"
+#include "softverbs/faults/words.h"
+
+namespace verbena::softverbs::faults {
+namespace {
+
+constexpr size_t kMaxRules = 256;
+
+struct Verb {
+  std::string_view name;
+  Action action;
+};
+constexpr Verb kVerbs[] = {{"fail", Action::kFail},   {"error", Action::kError}, {"drop", Action::kDrop},
+                           {"delay", Action::kDelay}, {"limit", Action::kLimit}, {"down", Action::kDown},
+                           {"event", Action::kEvent}};
+
+constexpr uint32_t bit(Action action) {
+  return 1u << static_cast<uint32_t>(action);
+}
+constexpr uint32_t kAll = UINT32_MAX;
+constexpr uint32_t kCounting = kAll & ~bit(Action::kLimit);
+constexpr uint32_t kFailing = bit(Action::kFail) | bit(Action::kError);
+constexpr uint32_t kTimed = bit(Action::kDown) | bit(Action::kEvent);
+
+bool set_trigger(Rule& rule, Trigger trigger) {
+  if (rule.trigger != Trigger::kNone) return false;
+  rule.trigger = trigger;
+  return true;
+}
+
+bool read_positive(std::string_view text, uint64_t& number) {
+  return read_number(text, number) && number > 0;
+}
+
+bool read_delay(Rule& rule, std::string_view text) {
+  const size_t dots = text.find("..");
+  if (!read_time(text.substr(0, dots), rule.delay_low_ns)) return false;
+  rule.delay_high_ns = rule.delay_low_ns;
+  if (dots == std::string_view::npos) return true;
+  return read_time(text.substr(dots + 2), rule.delay_high_ns) && rule.delay_low_ns <= rule.delay_high_ns;
+}
+
+template <typename T>
+bool choose(std::string_view text, std::string_view first, T first_value, std::string_view second,
+            T second_value, T& value) {
+  value = text == first ? first_value : second_value;
+  return text == first || text == second;
+}
+
+struct Key {
+  std::string_view name;
+  uint32_t actions;  // that have it
+  bool (*read)(Rule& rule, std::string_view text);
+};
+
+constexpr Key kKeys[] = {
+    {"rail", kAll, [](Rule& rule, std::string_view text) { return read_rail(text, rule.rail, kEveryRail); }},
+    {"qp", kCounting, [](Rule& rule, std::string_view text) { return read_positive(text, rule.queue_pair); }},
+    {"opcode", kCounting, [](Rule& rule, std::string_view text) { return read_opcodes(text, rule.opcodes); }},
+    {"per", kCounting,
+     [](Rule& rule, std::string_view text) {
+       return choose(text, "qp", true, "rail", false, rule.counts_by_queue_pair);
+     }},
+    {"nth", kCounting,
+     [](Rule& rule, std::string_view text) {
+       return set_trigger(rule, Trigger::kNth) && read_positive(text, rule.number);
+     }},
+    {"every", kCounting,
+     [](Rule& rule, std::string_view text) {
+       return set_trigger(rule, Trigger::kEvery) && read_positive(text, rule.number);
+     }},
+    {"chance", kCounting,
+     [](Rule& rule, std::string_view text) {
+       return set_trigger(rule, Trigger::kChance) && read_chance(text, rule.chance);
+     }},
+    {"at", kTimed,
+     [](Rule& rule, std::string_view text) {
+       return set_trigger(rule, Trigger::kTime) && read_time(text, rule.at_ns);
+     }},
+    {"after", kCounting, [](Rule& rule, std::string_view text) { return read_number(text, rule.after); }},
+    {"times", kCounting, [](Rule& rule, std::string_view text) { return read_positive(text, rule.times); }},
+    {"status", bit(Action::kFail),
+     [](Rule& rule, std::string_view text) { return read_status(text, rule.status); }},
+    {"peer", kFailing,
+     [](Rule& rule, std::string_view text) {
+       return choose(text, "error", Far::kError, "keep", Far::kKeep, rule.far);
+     }},
+    {"work", bit(Action::kFail),
+     [](Rule& rule, std::string_view text) {
+       return choose(text, "done", true, "none", false, rule.is_after_work);
+     }},
+    {"by", bit(Action::kDelay), read_delay},
+    {"rate", bit(Action::kLimit),
+     [](Rule& rule, std::string_view text) { return read_rate(text, rule.bytes_per_second); }},
+    {"type", bit(Action::kEvent),
+     [](Rule& rule, std::string_view text) { return read_event(text, rule.event); }},
+    {"for", bit(Action::kDown),
+     [](Rule& rule, std::string_view text) { return read_time(text, rule.down_ns) && rule.down_ns > 0; }},
+    {"up", bit(Action::kDown),
+     [](Rule& rule, std::string_view text) { return read_time(text, rule.up_ns) && rule.up_ns > 0; }},
+    {"flaps", bit(Action::kDown),
+     [](Rule& rule, std::string_view text) { return read_positive(text, rule.flaps); }},
+};
+
+std::string quote(std::string_view text) {
+  return "'" + std::string(text) + "'";
+}
+
+std::string read_key(Rule& rule, std::string_view word, std::set<std::string_view>& seen) {
+  const size_t equals = word.find('=');
+  const std::string_view name = word.substr(0, equals);
+  if (equals == std::string_view::npos) return quote(word) + " is not KEY=VALUE";
+  for (const Key& key : kKeys) {
+    if (key.name != name || (key.actions & bit(rule.action)) == 0) continue;
+    if (!seen.insert(key.name).second) return quote(name) + " is given twice";
+    const Trigger before = rule.trigger;
+    if (key.read(rule, word.substr(equals + 1))) return "";
+    const bool is_second = before != Trigger::kNone && rule.trigger == before;
+    const bool is_trigger = name == "nth" || name == "every" || name == "chance" || name == "at";
+    return quote(word) + (is_second && is_trigger ? " is a second answer to when" : " cannot be understood");
+  }
+  return quote(name) + " is nothing that this fault knows";
+}
+
+// What is missing, or does not go together.
+std::string check_rule(const Rule& rule, const std::set<std::string_view>& seen) {
+  const auto has = [&](std::string_view name) { return seen.contains(name); };
+  if (rule.action == Action::kFail && !has("status")) return "status= is missing";
+  if (rule.action == Action::kDelay && !has("by")) return "by= is missing";
+  if (rule.action == Action::kLimit && !has("rate")) return "rate= is missing";
+  if (rule.action == Action::kEvent && !has("type")) return "type= is missing";
+  const bool is_always = rule.action == Action::kDelay || rule.action == Action::kLimit;
+  if (rule.trigger == Trigger::kNone && !is_always) return "when? give nth=, every=, chance= or at=";
+  if (rule.trigger == Trigger::kTime) {
+    for (const std::string_view name : {"qp", "opcode", "per", "after", "times"}) {
+      if (has(name)) return quote(name) + " counts requests, at= does not";
+    }
+    if (rule.action == Action::kEvent && rule.event == IBV_EVENT_QP_FATAL)
+      return "QP_FATAL is about a request: give nth=, every= or chance=";
+  }
+  if (has("flaps") != has("up")) return "up= and flaps= go together";
+  if (has("up") && !has("for")) return "for= is missing";
+  if (rule.is_after_work && rule.far == Far::kError) return "work=done and peer=error exclude each other";
+  return "";
+}
+
+std::string read_rule(const std::vector<std::string_view>& words, Rule& rule) {
+  const Verb* verb = nullptr;
+  for (const Verb& known : kVerbs) {
+    if (known.name == words[0]) verb = &known;
+  }
+  if (verb == nullptr)
+    return "no such fault (there are: fail, error, drop, delay, limit, down, event; a path begins with / or "
+           ".)";
+  rule.action = verb->action;
+  if (rule.action == Action::kError) rule.status = IBV_WC_WR_FLUSH_ERR;
+  std::set<std::string_view> seen;
+  for (size_t i = 1; i < words.size(); ++i) {
+    if (std::string problem = read_key(rule, words[i], seen); !problem.empty()) return problem;
+  }
+  return check_rule(rule, seen);
+}
+
+std::string read_statement(const std::vector<std::string_view>& words, uint32_t line, Plan& plan) {
+  if (words[0] == "seed")
+    return words.size() == 2 && read_number(words[1], plan.seed) ? "" : "seed takes one number";
+  if (words[0] == "log") {
+    plan.is_logged = true;
+    return words.size() == 1 ? "" : "log stands alone";
+  }
+  if (plan.rules.size() == kMaxRules) return "more than 256 faults";
+  Rule rule;
+  rule.line = line;
+  std::string problem = read_rule(words, rule);
+  plan.rules.push_back(rule);
+  return problem;
+}
+
+}  // namespace
+
+ParsedPlan parse_plan(std::string_view text) {
+  ParsedPlan parsed;
+  uint32_t line = 0;
+  for (const std::string_view whole : split(text, '\n')) {
+    ++line;
+    for (const std::string_view statement : split(whole.substr(0, whole.find('#')), ';')) {
+      const auto words = split_words(statement);
+      if (words.empty()) continue;
+      const std::string problem = read_statement(words, line, parsed.plan);
+      if (problem.empty()) continue;
+      parsed.problem = "line " + std::to_string(line) + ": " + quote(words[0]) + ": " + problem;
+      return parsed;
+    }
+  }
+  return parsed;
+}
+
+RailOrders parse_rails(std::string_view text) {
+  RailOrders orders;
+  auto lines = split(text, '\n');
+  lines.pop_back();
+  for (size_t i = 0; i < lines.size(); ++i) {
+    const auto words = split_words(lines[i].substr(0, lines[i].find('#')));
+    if (words.empty()) continue;
+    uint32_t rail = 0;
+    const bool is_known = words.size() == 2 && read_rail(words[0], rail, kEveryRail) &&
+                          (words[1] == "up" || words[1] == "down");
+    if (!is_known) {
+      orders.problem = "line " + std::to_string(i + 1) + ": " + quote(lines[i]) + " is not RAIL up|down";
+      return orders;
+    }
+    const uint32_t bits = rail == kEveryRail ? (1u << kMaxDevices) - 1 : 1u << rail;
+    orders.up = words[1] == "up" ? orders.up | bits : orders.up & ~bits;
+    orders.down = words[1] == "down" ? orders.down | bits : orders.down & ~bits;
+  }
+  return orders;
+}
+
+}  // namespace verbena::softverbs::faults

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace verbena::softverbs::faults {
+
+enum class Action { kFail, kError, kDrop, kDelay, kLimit, kDown, kEvent };
+
+enum class Trigger { kNone, kNth, kEvery, kChance, kTime };
+
+// What a failed request does to the queue pair at the other end.
+enum class Far { kAsStatus, kError, kKeep };
+
+inline constexpr uint32_t kEveryRail = UINT32_MAX;
+inline constexpr uint32_t kEveryOpcode = UINT32_MAX;
+inline constexpr uint64_t kUnlimited = UINT64_MAX;
+
+// One line of a plan.
+struct Rule {
+  uint32_t line = 0;
+  Action action{};
+  // Which requests it is about.
+  uint32_t rail = kEveryRail;
+  uint64_t queue_pair = 0;            // 0: all; else the n-th that the process made on the rail
+  uint32_t opcodes = kEveryOpcode;    // bits, by enum ibv_wr_opcode
+  bool counts_by_queue_pair = false;  // else by rail
+  // When it strikes.
+  Trigger trigger = Trigger::kNone;
+  uint64_t number = 0;  // of kNth and kEvery
+  double chance = 0;
+  uint64_t at_ns = 0;           // since the process opened its first device
+  uint64_t after = 0;           // requests that are let alone first
+  uint64_t times = kUnlimited;  // strikes of one stream of requests
+  // What it does.
+  ibv_wc_status status = IBV_WC_SUCCESS;
+  Far far = Far::kAsStatus;
+  bool is_after_work = false;  // the request is carried out, then reported as failed
+  uint64_t delay_low_ns = 0, delay_high_ns = 0;
+  uint64_t bytes_per_second = 0;
+  ibv_event_type event{};
+  uint64_t down_ns = kUnlimited, up_ns = 0, flaps = 1;
+};
+
+struct Plan {
+  uint64_t seed = 1;
+  bool is_logged = false;
+  std::vector<Rule> rules;
+};
+
+// `problem` is empty, or names the line and what is wrong with it.
+struct ParsedPlan {
+  Plan plan;
+  std::string problem;
+};
+ParsedPlan parse_plan(std::string_view text);
+
+// The rails that a control file says are up or down, as bits.
+struct RailOrders {
+  uint32_t up = 0, down = 0;
+  std::string problem;
+};
+// Lines `RAIL up|down`, RAIL a number or *; the last one counts. What has no line end yet is still being
+// written.
+RailOrders parse_rails(std::string_view text);
+
+}  // namespace verbena::softverbs::faults

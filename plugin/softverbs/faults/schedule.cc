@@ -1,0 +1,46 @@
+#include "softverbs/faults/schedule.h"
+
+#include <pthread.h>
+
+#include <chrono>
+#include <csignal>
+#include <thread>
+
+#include "softverbs/clock.h"
+
+namespace verbena::softverbs::faults {
+
+void Schedule::add(uint64_t due_ns, std::function<void()> work) {
+  const std::lock_guard lock(mutex_);
+  entries_.emplace(due_ns, std::move(work));
+  if (!is_started_) {
+    is_started_ = true;
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);  // the application's signals are for its own threads
+    std::thread([this] { run(); }).detach();
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+  changed_.notify_all();
+}
+
+void Schedule::run() {
+  pthread_setname_np(pthread_self(), "softverbs-fault");
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    const uint64_t now_ns = read_clock_ns();
+    if (entries_.empty()) {
+      changed_.wait(lock);
+    } else if (const uint64_t due_ns = entries_.begin()->first; due_ns > now_ns) {
+      changed_.wait_for(lock, std::chrono::nanoseconds(due_ns - now_ns));
+    } else {
+      const auto work = std::move(entries_.begin()->second);
+      entries_.erase(entries_.begin());
+      lock.unlock();
+      work();
+      lock.lock();
+    }
+  }
+}
+
+}  // namespace verbena::softverbs::faults

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <mutex>
+
+namespace verbena::softverbs::faults {
+
+// A thread that does things when their time has come, one after the other. It starts with the first.
+class Schedule {
+ public:
+  void add(uint64_t due_ns, std::function<void()> work);  // by read_clock_ns
+
+ private:
+  void run();
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::multimap<uint64_t, std::function<void()>> entries_;
+  bool is_started_ = false;
+};
+
+}  // namespace verbena::softverbs::faults

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "softverbs/faults/plan.h"
+
+namespace verbena::softverbs::faults {
+
+// The requests that one rule counts: those of a rail, or of one queue pair.
+struct Stream {
+  std::atomic<uint64_t> count{0};
+  std::atomic<uint64_t> strikes{0};
+};
+
+// A number that depends on nothing but the words: the same in every run and on every machine.
+inline uint64_t mix(uint64_t a, uint64_t b) {
+  uint64_t word = a + 0x9e3779b97f4a7c15ull * (b + 1);
+  word = (word ^ word >> 30) * 0xbf58476d1ce4e5b9ull;
+  word = (word ^ word >> 27) * 0x94d049bb133111ebull;
+  return word ^ word >> 31;
+}
+
+struct Strike {
+  bool is_hit = false;
+  uint64_t draw = 0;  // the request's random number, for what the rule leaves open
+};
+
+// Counts a request that the rule is about, and says whether the rule strikes it. `key` is the seed mixed with
+// all that names the stream.
+inline Strike count(const Rule& rule, Stream& stream, uint64_t key) {
+  const uint64_t seen = stream.count.fetch_add(1, std::memory_order_relaxed) + 1;
+  if (seen <= rule.after) return {};
+  const uint64_t number = seen - rule.after;
+  const uint64_t draw = mix(key, number);
+  bool is_hit = true;
+  if (rule.trigger == Trigger::kNth) is_hit = number == rule.number;
+  if (rule.trigger == Trigger::kEvery) is_hit = number % rule.number == 0;
+  if (rule.trigger == Trigger::kChance) is_hit = static_cast<double>(draw >> 11) * 0x1p-53 < rule.chance;
+  if (!is_hit || stream.strikes.fetch_add(1, std::memory_order_relaxed) >= rule.times) return {};
+  return {true, mix(draw, 0)};
+}
+
+}  // namespace verbena::softverbs::faults

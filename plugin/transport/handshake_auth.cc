@@ -1,0 +1,139 @@
+#include "transport/handshake_auth.h"
+
+#include <sys/random.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+
+#include "base/job_key.h"
+#include "base/log.h"
+
+namespace verbena::transport {
+
+namespace {
+
+using base::as_bytes;
+using base::as_label;
+
+static_assert(protocol::kMacBytes == base::kMacBytes);
+
+// Nothing that is MACed in one place passes in another.
+constexpr char kHelloLabel[] = "verbena hello, sender to receiver";
+constexpr char kWelcomeLabel[] = "verbena welcome, receiver to sender";
+constexpr char kReadyLabel[] = "verbena ready, sender to receiver";
+constexpr char kSessionLabel[] = "verbena session key";
+
+template <typename Message>
+base::Bytes as_whole(const Message& message) {
+  return as_bytes(&message, sizeof(message));
+}
+// What its own MAC covers.
+template <typename Message>
+base::Bytes as_signed(const Message& message) {
+  return as_bytes(&message, sizeof(message) - base::kMacBytes);
+}
+static_assert(offsetof(protocol::Hello, proof) + sizeof(protocol::Proof) == sizeof(protocol::Hello));
+static_assert(offsetof(protocol::Welcome, proof) + sizeof(protocol::Proof) == sizeof(protocol::Welcome));
+static_assert(offsetof(protocol::Ready, mac) + base::kMacBytes == sizeof(protocol::Ready));
+
+base::Outcome put(const base::Result<base::Mac>& mac, uint8_t* to) {
+  if (!mac) return mac.error();
+  std::memcpy(to, mac->data(), mac->size());
+  return {};
+}
+
+bool is_mac(const base::Result<base::Mac>& mac, const uint8_t* claimed) {
+  return mac && base::is_same_mac(*mac, as_bytes(claimed, base::kMacBytes));
+}
+
+}  // namespace
+
+base::Result<HandshakeAuth> HandshakeAuth::create() {
+  auto key = base::job_key();
+  if (!key) return key.error();
+  HandshakeAuth auth;
+  if (*key == nullptr) return auth;
+  if (getrandom(auth.challenge_, sizeof(auth.challenge_), GRND_NONBLOCK) != sizeof(auth.challenge_)) {
+    return base::fail_errno(base::Status::kSystem, errno, "handshake: no random challenge");
+  }
+  auth.key_ = std::move(*key);
+  return auth;
+}
+
+base::Outcome HandshakeAuth::sign(protocol::Hello& hello) const {
+  if (!is_keyed()) return {};
+  hello.is_keyed = 1;
+  std::copy(std::begin(challenge_), std::end(challenge_), hello.proof.challenge);
+  return put(key_->compute({as_label(kHelloLabel), as_signed(hello)}), hello.proof.mac);
+}
+
+protocol::Refusal HandshakeAuth::judge(const protocol::Hello& hello) const {
+  using protocol::Refusal;
+  if (is_keyed() != (hello.is_keyed != 0)) return is_keyed() ? Refusal::kKeyMissing : Refusal::kKeyUnknown;
+  if (!is_keyed()) return Refusal::kNone;
+  const auto mac = key_->compute({as_label(kHelloLabel), as_signed(hello)});
+  return is_mac(mac, hello.proof.mac) ? Refusal::kNone : Refusal::kKeyWrong;
+}
+
+base::Outcome HandshakeAuth::sign(const protocol::Hello& hello, protocol::Welcome& welcome) const {
+  if (!is_keyed()) return {};
+  std::copy(std::begin(challenge_), std::end(challenge_), welcome.proof.challenge);
+  return put(key_->compute({as_label(kWelcomeLabel), as_whole(hello), as_signed(welcome)}),
+             welcome.proof.mac);
+}
+
+bool HandshakeAuth::verify(const protocol::Hello& hello, const protocol::Welcome& welcome) const {
+  if (!is_keyed()) return true;
+  const auto mac = key_->compute({as_label(kWelcomeLabel), as_whole(hello), as_signed(welcome)});
+  return is_mac(mac, welcome.proof.mac);
+}
+
+base::Outcome HandshakeAuth::sign(const protocol::Hello& hello, const protocol::Welcome& welcome,
+                                  protocol::Ready& ready) const {
+  if (!is_keyed()) return {};
+  return put(key_->compute({as_label(kReadyLabel), as_whole(hello), as_whole(welcome), as_signed(ready)}),
+             ready.mac);
+}
+
+bool HandshakeAuth::verify(const protocol::Hello& hello, const protocol::Welcome& welcome,
+                           const protocol::Ready& ready) const {
+  if (!is_keyed()) return true;
+  const auto mac =
+      key_->compute({as_label(kReadyLabel), as_whole(hello), as_whole(welcome), as_signed(ready)});
+  return is_mac(mac, ready.mac);
+}
+
+base::Result<RecordAuth> HandshakeAuth::start_records(ConnectionEnd end, const protocol::Hello& hello,
+                                                      const protocol::Welcome& welcome) const {
+  if (!is_keyed()) return RecordAuth();
+  auto key = key_->derive({as_label(kSessionLabel), as_whole(hello), as_whole(welcome)});
+  if (!key) return key.error();
+  return RecordAuth(std::make_shared<const base::HmacKey>(std::move(*key)), end);
+}
+
+const char* describe_key_refusal(protocol::Refusal refusal, bool is_ours) {
+  switch (refusal) {
+    case protocol::Refusal::kKeyMissing:
+      return is_ours
+                 ? "the peer has no job key and we have one: VERBENA_JOB_KEY_FILE must name the same key for "
+                   "every rank"
+                 : "it has a job key and we have none: VERBENA_JOB_KEY_FILE must name the same key for every "
+                   "rank";
+    case protocol::Refusal::kKeyUnknown:
+      return is_ours
+                 ? "the peer has a job key and we have none: VERBENA_JOB_KEY_FILE must name the same key for "
+                   "every rank"
+                 : "it has no job key and we have one: VERBENA_JOB_KEY_FILE must name the same key for every "
+                   "rank";
+    default:
+      return is_ours
+                 ? "the peer does not have our job key: VERBENA_JOB_KEY_FILE must name the same key for "
+                   "every "
+                   "rank"
+                 : "it does not have our job key: VERBENA_JOB_KEY_FILE must name the same key for every rank";
+  }
+}
+
+}  // namespace verbena::transport

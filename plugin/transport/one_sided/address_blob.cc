@@ -1,0 +1,169 @@
+#include "transport/one_sided/address_blob.h"
+
+#include <cstring>
+#include <type_traits>
+
+#include "base/text.h"
+
+namespace verbena::transport {
+
+namespace {
+
+constexpr uint16_t kVersion = 1;
+constexpr uint16_t kPeerKind = 1, kRegionKind = 2;
+constexpr uint32_t kMagic = 0x31535656;  // "VVS1"
+
+// No padding in any of these: every byte means something.
+struct Head {
+  uint32_t magic;
+  uint16_t version, kind;
+  uint64_t nonce;
+  uint32_t from, to, count_ranks;
+  uint32_t count;  // lanes, or the region's id
+};
+static_assert(sizeof(Head) == 32 && std::has_unique_object_representations_v<Head>);
+
+struct LaneRecord {
+  uint32_t number, first_psn, outstanding_reads;
+  uint32_t ece[3];
+};
+static_assert(sizeof(LaneRecord) == 24 && std::has_unique_object_representations_v<LaneRecord>);
+
+struct RegionRecord {
+  uint64_t base, bytes, remote_key;
+};
+static_assert(sizeof(RegionRecord) == 24 && std::has_unique_object_representations_v<RegionRecord>);
+
+using Sum = uint64_t;
+
+// Each step is a bijection of the sum so far, so that a change of one byte always shows.
+Sum compute_sum(std::span<const std::byte> bytes) {
+  Sum sum = 0xcbf29ce484222325;
+  for (const std::byte byte : bytes) sum = (sum ^ static_cast<uint8_t>(byte)) * 0x100000001b3;
+  return sum;
+}
+
+template <typename T>
+void put(std::vector<std::byte>& bytes, const T& value) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  const auto* start = reinterpret_cast<const std::byte*>(&value);
+  bytes.insert(bytes.end(), start, start + sizeof(value));
+}
+
+template <typename T>
+T take(std::span<const std::byte>& bytes) {
+  T value;
+  std::memcpy(&value, bytes.data(), sizeof(value));
+  bytes = bytes.subspan(sizeof(value));
+  return value;
+}
+
+Head make_head(uint16_t kind, const BlobNames& names, uint32_t count) {
+  return {kMagic, kVersion, kind, names.nonce, names.from, names.to, names.count_ranks, count};
+}
+
+bool refuse(std::string* problem, const char* what, uint64_t found, uint64_t expected) {
+  problem->clear();
+  base::append(*problem, "%s (found %llu, expected %llu)", what, static_cast<unsigned long long>(found),
+               static_cast<unsigned long long>(expected));
+  return false;
+}
+
+// The length is right: the head and the sum.
+bool check(std::span<const std::byte> bytes, const Head& expected, std::string* problem) {
+  std::span<const std::byte> rest = bytes;
+  const Head head = take<Head>(rest);
+  if (head.magic != expected.magic || head.kind != expected.kind)
+    return refuse(problem, "is no such address", head.kind, expected.kind);
+  if (head.version != expected.version)
+    return refuse(problem, "is of another version", head.version, expected.version);
+  std::span<const std::byte> tail = bytes.last(sizeof(Sum));
+  const Sum sum = compute_sum(bytes.first(bytes.size() - sizeof(Sum)));
+  if (const Sum told = take<Sum>(tail); told != sum) return refuse(problem, "is damaged: its sum", told, sum);
+  if (head.nonce != expected.nonce) return refuse(problem, "is of another group", head.nonce, expected.nonce);
+  if (head.count_ranks != expected.count_ranks)
+    return refuse(problem, "is of a group of another size", head.count_ranks, expected.count_ranks);
+  if (head.from != expected.from) return refuse(problem, "is another rank's", head.from, expected.from);
+  if (head.to != expected.to) return refuse(problem, "is for another rank", head.to, expected.to);
+  if (head.count == expected.count) return true;
+  const char* what = head.kind == kPeerKind ? "has another number of lanes" : "is another region's";
+  return refuse(problem, what, head.count, expected.count);
+}
+
+bool check_length(std::span<const std::byte> bytes, size_t expected, std::string* problem) {
+  return bytes.size() == expected || refuse(problem, "has another length", bytes.size(), expected);
+}
+
+void seal(std::vector<std::byte>& bytes) {
+  put(bytes, compute_sum(bytes));
+}
+
+}  // namespace
+
+size_t measure_peer_address(uint32_t lanes) {
+  return sizeof(Head) + sizeof(verbs::PortAddress) + lanes * sizeof(LaneRecord) + sizeof(Sum);
+}
+
+size_t measure_region_address() {
+  return sizeof(Head) + sizeof(RegionRecord) + sizeof(Sum);
+}
+
+std::vector<std::byte> encode(const PeerAddress& address) {
+  std::vector<std::byte> bytes;
+  bytes.reserve(measure_peer_address(static_cast<uint32_t>(address.lanes.size())));
+  put(bytes, make_head(kPeerKind, address.names, static_cast<uint32_t>(address.lanes.size())));
+  put(bytes, address.port);
+  for (const auto& lane : address.lanes) {
+    put(bytes, LaneRecord{lane.number,
+                          lane.first_psn,
+                          lane.outstanding_reads,
+                          {lane.ece.vendor_id, lane.ece.options, lane.ece.mask}});
+  }
+  seal(bytes);
+  return bytes;
+}
+
+std::vector<std::byte> encode(const RegionAddress& address) {
+  std::vector<std::byte> bytes;
+  bytes.reserve(measure_region_address());
+  put(bytes, make_head(kRegionKind, address.names, address.id));
+  put(bytes, RegionRecord{address.base, address.bytes, address.remote_key});
+  seal(bytes);
+  return bytes;
+}
+
+bool decode(std::span<const std::byte> bytes, const BlobNames& expected, uint32_t lanes, PeerAddress* address,
+            std::string* problem) {
+  if (!check_length(bytes, measure_peer_address(lanes), problem)) return false;
+  if (!check(bytes, make_head(kPeerKind, expected, lanes), problem)) return false;
+  address->names = expected;
+  bytes = bytes.subspan(sizeof(Head));
+  address->port = take<verbs::PortAddress>(bytes);
+  address->lanes.clear();
+  for (uint32_t lane = 0; lane < lanes; ++lane) {
+    const auto record = take<LaneRecord>(bytes);
+    address->lanes.push_back({record.number,
+                              record.first_psn,
+                              {record.ece[0], record.ece[1], record.ece[2]},
+                              record.outstanding_reads});
+  }
+  return true;
+}
+
+bool decode(std::span<const std::byte> bytes, const BlobNames& expected, uint32_t id, RegionAddress* address,
+            std::string* problem) {
+  if (!check_length(bytes, measure_region_address(), problem)) return false;
+  BlobNames names = expected;
+  names.to = 0;
+  if (!check(bytes, make_head(kRegionKind, names, id), problem)) return false;
+  bytes = bytes.subspan(sizeof(Head));
+  const auto record = take<RegionRecord>(bytes);
+  if (record.remote_key > UINT32_MAX)
+    return refuse(problem, "has no such key", record.remote_key, UINT32_MAX);
+  if (record.bytes == 0 || record.base + record.bytes < record.base)
+    return refuse(problem, "has no such range", record.bytes, UINT64_MAX - record.base);
+  *address = {names, id, static_cast<uint32_t>(record.remote_key), record.base, record.bytes};
+  return true;
+}
+
+}  // namespace verbena::transport

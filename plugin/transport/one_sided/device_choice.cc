@@ -1,0 +1,43 @@
+#include "transport/one_sided/device_choice.h"
+
+#include <algorithm>
+#include <mutex>
+#include <vector>
+
+#include "base/cuda_driver.h"
+#include "base/log.h"
+#include "base/parameters.h"
+#include "topology/topology.h"
+
+namespace verbena::transport {
+
+namespace {
+
+using Devices = std::vector<std::unique_ptr<verbs::Device>>;
+
+topology::Distance measure(const verbs::Device& device, const std::string& gpu) {
+  if (gpu.empty() || device.sysfs_path().empty()) return topology::Distance::kUnknown;
+  return topology::Topology::system().measure_distance(device.sysfs_path(), gpu);
+}
+
+}  // namespace
+
+base::Result<std::unique_ptr<verbs::Device>> choose_device(const std::string& filter, int gpu) {
+  static std::mutex discovery;  // which is not thread safe
+  const std::lock_guard lock(discovery);
+  auto found = verbs::discover_selected_devices(filter.empty() ? base::parameters().hca : filter);
+  if (!found) return found.error();
+  Devices& devices = *found;
+  std::erase_if(devices, [](const auto& device) { return !device->is_healthy(); });
+  if (devices.empty()) {
+    return base::fail(base::Status::kSystem, "endpoint: no port works: all that there are went down");
+  }
+  const std::string gpu_path = gpu == base::kNoGpu ? std::string() : base::find_gpu_pci_address(gpu);
+  auto nearest = topology::Distance::kUnknown;
+  for (const auto& device : devices) nearest = std::min(nearest, measure(*device, gpu_path));
+  std::erase_if(devices, [&](const auto& device) { return measure(*device, gpu_path) != nearest; });
+  const size_t turn = gpu == base::kNoGpu ? 0 : static_cast<size_t>(gpu) % devices.size();
+  return std::move(devices[turn]);
+}
+
+}  // namespace verbena::transport

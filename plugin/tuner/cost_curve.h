@@ -1,0 +1,27 @@
+// A measured time over sizes.
+#pragma once
+
+#include <vector>
+
+#include "tuner/calibration.h"
+
+namespace verbena::tuner {
+
+class CostCurve {
+ public:
+  // At least one point, ascending.
+  explicit CostCurve(const std::vector<Point>& points);
+
+  // Between two points the line through their logarithms. Below the first point its time, as latency bounds
+  // it; above the last one its bandwidth.
+  double estimate_us(uint64_t bytes) const;
+
+ private:
+  struct Knot {
+    double log_bytes;
+    double log_us;
+  };
+  std::vector<Knot> knots_;
+};
+
+}  // namespace verbena::tuner

@@ -1,0 +1,49 @@
+// Measured costs of one communicator's shape, and the choice that they justify.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "tuner/cost_curve.h"
+#include "tuner/guard.h"
+
+namespace verbena::tuner {
+
+class CostModel {
+ public:
+  CostModel() = default;
+  // Takes what was measured with as many ranks on as many nodes; where that is nothing, and there are several
+  // nodes, what was measured with nearly as many ranks.
+  CostModel(const Calibration& calibration, Shape shape);
+
+  size_t curve_count() const { return curve_count_; }
+  bool is_borrowed() const { return is_borrowed_; }
+
+  // Changes the table, and *channels, only if what NCCL would choose was measured and something allowed was
+  // measured to be clearly faster: then that becomes the cheapest entry. So the measurement can only replace
+  // a choice by one that it has seen to be better, and costs of NCCL's model are never compared with measured
+  // ones. Borrowed measurements change nothing but the number of channels of NCCL's own choice.
+  void apply(Function function, uint64_t bytes, const CostTable& table, int* channels) const;
+
+  // The fastest of the protocols measured for an algorithm.
+  std::optional<Protocol> find_fastest(Function function, Algorithm algorithm, uint64_t bytes) const;
+
+ private:
+  struct Curve {
+    int channels;  // 0: NCCL's own number
+    CostCurve cost;
+  };
+  const std::vector<Curve>& find(Function function, Algorithm algorithm, Protocol protocol) const {
+    return curves_[static_cast<size_t>(function)][static_cast<size_t>(algorithm)]
+                  [static_cast<size_t>(protocol)];
+  }
+
+  std::array<std::array<std::array<std::vector<Curve>, kProtocolCount>, kAlgorithmCount>, kFunctionCount>
+      curves_;
+  size_t curve_count_ = 0;
+  bool is_borrowed_ = false;
+};
+
+}  // namespace verbena::tuner

@@ -1,0 +1,53 @@
+// NCCL's table of costs for one call of a collective: microseconds by its own model, or kIgnored where NCCL,
+// the user's NCCL_ALGO and NCCL_PROTO, or we rule a combination out. NCCL takes the cheapest entry.
+#pragma once
+
+#include "tuner/kind.h"
+
+namespace verbena::tuner {
+
+inline constexpr float kIgnored = -1.0f;
+
+// A view of NCCL's memory: rows are algorithms, columns protocols. A release may know more or fewer of either
+// than we do; what we do not know is never touched.
+class CostTable {
+ public:
+  CostTable(float* entries, int algorithms, int protocols)
+      : entries_(entries), algorithms_(algorithms), protocols_(protocols) {}
+
+  // Null where the release has no such entry.
+  float* find(Algorithm algorithm, Protocol protocol) const {
+    const int row = number_of(algorithm), column = number_of(protocol);
+    if (row >= algorithms_ || column >= protocols_) return nullptr;
+    return entries_ + row * protocols_ + column;
+  }
+  bool is_allowed(Algorithm algorithm, Protocol protocol) const {
+    const float* const entry = find(algorithm, protocol);
+    return entry != nullptr && *entry >= 0.0f;
+  }
+  bool has_choice() const {
+    for (int i = 0; i < algorithms_ * protocols_; ++i) {
+      if (entries_[i] >= 0.0f) return true;
+    }
+    return false;
+  }
+
+ private:
+  float* entries_;
+  int algorithms_;
+  int protocols_;
+};
+
+// Calls `visit(algorithm, protocol, entry)` for every allowed entry that we know.
+template <typename Visit>
+void visit_allowed(const CostTable& table, const Visit& visit) {
+  for (int a = 0; a < kAlgorithmCount; ++a) {
+    for (int p = 0; p < kProtocolCount; ++p) {
+      const auto algorithm = static_cast<Algorithm>(a);
+      const auto protocol = static_cast<Protocol>(p);
+      if (table.is_allowed(algorithm, protocol)) visit(algorithm, protocol, *table.find(algorithm, protocol));
+    }
+  }
+}
+
+}  // namespace verbena::tuner

@@ -1,0 +1,41 @@
+#include "tuner/guard.h"
+
+namespace verbena::tuner {
+
+// NCCL's kernel has room for two peers that it unpacks for. A tree's node has three children where a local
+// rank hangs below the one that also receives from two other nodes.
+bool Guard::has_three_children() const {
+  return shape_.ranks > shape_.nodes && shape_.nodes >= 3;
+}
+
+bool Guard::forbids(Algorithm algorithm, Protocol protocol) const {
+  if (!is_active() || protocol != Protocol::kSimple) return false;
+  switch (algorithm) {
+    case Algorithm::kNvlsTree:
+      return true;  // its network children are the second and third peer
+    case Algorithm::kTree:
+      return has_three_children();
+    case Algorithm::kPat:
+      return !offer_.tells_pat;  // its kernel never unpacks
+    default:
+      return false;  // ring: one peer; CollNet and NVLS within a node: not over this network
+  }
+}
+
+void Guard::apply(const CostTable& table) const {
+  visit_allowed(table, [&](Algorithm algorithm, Protocol protocol, float& entry) {
+    if (forbids(algorithm, protocol)) entry = kIgnored;
+  });
+}
+
+std::string Guard::describe() const {
+  if (!offer_.is_in_use) return "guard off: this network is not in use";
+  if (!offer_.unpack) return "guard off: UNPACK is not offered";
+  if (shape_.nodes <= 1) return "guard off: one node";
+  std::string text = "guard on: UNPACK is offered: no nvls_tree";
+  if (has_three_children()) text += ", no tree with simple (three children)";
+  if (!offer_.tells_pat) text += ", no pat (this NCCL does not tell its receives)";
+  return text;
+}
+
+}  // namespace verbena::tuner

@@ -1,0 +1,42 @@
+// Keeps NCCL off the combinations whose kernels do not unpack rightly, or not at all. LL and LL128 never
+// unpack and are always served; what follows is about the Simple protocol.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "tuner/cost_table.h"
+
+namespace verbena::tuner {
+
+// Of a communicator.
+struct Shape {
+  size_t ranks = 1;
+  size_t nodes = 1;
+};
+
+// What the network says of itself.
+struct Offer {
+  bool is_in_use = false;  // NCCL opened our network in this process
+  bool unpack = false;     // its receives are offered as UNPACK
+  bool tells_pat = false;  // NCCL tells us which receives are PAT's: those go straight to their place
+};
+
+class Guard {
+ public:
+  Guard(Shape shape, Offer offer) : shape_(shape), offer_(offer) {}
+
+  bool is_active() const { return offer_.is_in_use && offer_.unpack && shape_.nodes > 1; }
+  bool forbids(Algorithm algorithm, Protocol protocol) const;
+  void apply(const CostTable& table) const;
+  // For the log: whether it is active, and why (not).
+  std::string describe() const;
+
+ private:
+  bool has_three_children() const;
+
+  Shape shape_;
+  Offer offer_;
+};
+
+}  // namespace verbena::tuner

@@ -1,0 +1,142 @@
+#include "verbs/port_survey.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/log.h"
+#include "verbs/port_speed.h"
+#include "verbs/sysfs.h"
+
+namespace verbena::verbs {
+namespace {
+
+using base::Status;
+
+const char* describe_state(ibv_port_state state) {
+  switch (state) {
+    case IBV_PORT_DOWN:
+      return "down";
+    case IBV_PORT_INIT:
+      return "initializing";
+    case IBV_PORT_ARMED:
+      return "armed";
+    case IBV_PORT_ACTIVE:
+      return "active";
+    case IBV_PORT_ACTIVE_DEFER:
+      return "active, deferred";
+    default:
+      return "unknown";
+  }
+}
+
+int to_bytes(ibv_mtu mtu) {
+  constexpr int kBytesBelowFirst = 128;  // IBV_MTU_256 is 1
+  return mtu >= IBV_MTU_256 && mtu <= IBV_MTU_4096 ? kBytesBelowFirst << mtu : 0;
+}
+
+const char* name_kind(const uint8_t* gid) {
+  if (is_link_local_gid(gid)) return "link-local";
+  if (is_ipv4_gid(gid)) return "IPv4";
+  return (gid[0] & 0xfe) == 0xfc ? "unique local IPv6" : "global IPv6";
+}
+
+SurveyedPort survey_port(const Library& library, ibv_context* context, const SurveyedPort& device,
+                         int port_number, const DiscoverySettings& settings) {
+  SurveyedPort result = device;
+  result.port_number = port_number;
+  ibv_port_attr port{};
+  if (const int error = library.read_port(context, static_cast<uint8_t>(port_number), &port); error != 0) {
+    result.problem = "the port cannot be queried (errno " + std::to_string(error) + ")";
+    return result;
+  }
+  result.state = describe_state(port.state);
+  result.speed_mbps = compute_speed_mbps(port.active_width, port.active_speed);
+  result.mtu_bytes = to_bytes(port.active_mtu);
+  result.max_mtu_bytes = to_bytes(port.max_mtu);
+  const AddressReader reader(library, context, device.device, port_number, settings.address);
+  result.gids = reader.read_table(port);
+  if (const auto address = reader.read(port, &result.problem)) result.address = *address;
+  if (result.address.port.link_layer == kEthernet) {
+    result.gid_reason = explain_gid(result.gids, settings.address, result.address.gid_index);
+  } else if (result.address.port.link_layer == kInfiniBand) {
+    result.gid_reason = result.address.gid_index == kNoGid ? "InfiniBand: the LID is enough within one subnet"
+                        : settings.address.gid_index >= 0  ? "VERBENA_GID_INDEX says so"
+                                                           : "InfiniBand: this fabric needs a GID";
+  }
+  result.address.port.link_layer = port.link_layer == IBV_LINK_LAYER_ETHERNET ? kEthernet : kInfiniBand;
+  if (port.state != IBV_PORT_ACTIVE) result.problem = "the port is " + result.state;
+  return result;
+}
+
+void survey_device(const std::shared_ptr<const Library>& library, ibv_device* device,
+                   const PortFilter& filter, const DiscoverySettings& settings,
+                   std::vector<SurveyedPort>* ports) {
+  SurveyedPort common;
+  common.device = library->get_device_name(device);
+  common.sysfs_path = find_pci_path(settings.address.sysfs_root, common.device);
+  ibv_context* const context = library->open_device(device);
+  if (context == nullptr) {
+    common.problem = std::string("cannot be opened: ") + std::strerror(errno);
+    ports->push_back(common);
+    return;
+  }
+  ibv_device_attr limits{};
+  if (const int error = library->query_device(context, &limits); error != 0) {
+    common.problem = "cannot be queried (errno " + std::to_string(error) + ")";
+    ports->push_back(common);
+  }
+  common.firmware.assign(limits.fw_ver, strnlen(limits.fw_ver, sizeof(limits.fw_ver)));
+  common.vendor_id = limits.vendor_id;
+  common.part_id = limits.vendor_part_id;
+  for (int port_number = 1; port_number <= limits.phys_port_cnt; ++port_number) {
+    ports->push_back(survey_port(*library, context, common, port_number, settings));
+    ports->back().is_selected = filter.selects(common.device, port_number);
+  }
+  library->close_device(context);
+}
+
+}  // namespace
+
+std::string explain_gid(const std::vector<GidEntry>& table, const AddressSettings& settings, int chosen) {
+  if (settings.gid_index >= 0) return "VERBENA_GID_INDEX says so";
+  const auto entry =
+      std::find_if(table.begin(), table.end(), [&](const GidEntry& e) { return e.index == chosen; });
+  if (entry == table.end()) return {};
+  const GidPreference& preference = settings.gid_preference;
+  const std::string wanted = "RoCE v" + std::to_string(preference.roce_version);
+  const std::string kind = name_kind(entry->gid);
+  std::string reason;
+  if (preference.range.length_bits > 0) reason += "in VERBENA_ADDRESS_RANGE, ";
+  reason += has_roce_version(entry->type, preference.roce_version) ? wanted + " and " + kind
+                                                                   : kind + "; no entry is " + wanted;
+  const auto alike = std::count_if(table.begin(), table.end(), [&](const GidEntry& e) {
+    return e.type == entry->type && kind == name_kind(e.gid) && preference.range.contains(e.gid);
+  });
+  if (table.size() == 1) return reason + ": the only entry";
+  return reason + (alike > 1 ? ": the first such of " : ": the best of ") + std::to_string(table.size()) +
+         " entries";
+}
+
+base::Result<Survey> survey_ports(const DiscoverySettings& settings) {
+  PortFilter filter;
+  std::string problem;
+  if (!PortFilter::parse(settings.hca, &filter, &problem)) {
+    return base::fail(Status::kInvalidUsage, "devices: VERBENA_HCA %s: %s", settings.hca.c_str(),
+                      problem.c_str());
+  }
+  const auto library = Library::load(settings.library_choice);
+  if (!library) return library.error();
+  int count = 0;
+  ibv_device** list = (*library)->get_device_list(&count);
+  if (list == nullptr) {
+    return base::fail_errno(Status::kSystem, errno, "devices: %s cannot list them",
+                            (*library)->path().c_str());
+  }
+  Survey survey{(*library)->path(), {}};
+  for (int i = 0; i < count; ++i) survey_device(*library, list[i], filter, settings, &survey.ports);
+  (*library)->free_device_list(list);
+  return survey;
+}
+
+}  // namespace verbena::verbs

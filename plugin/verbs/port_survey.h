@@ -1,0 +1,43 @@
+// Every port of every RDMA device as people ask for it: also those that the plugin does not use. For tools;
+// the plugin itself opens what it uses (device.h).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "verbs/device_opener.h"
+#include "verbs/gid_choice.h"
+#include "verbs/types.h"
+
+namespace verbena::verbs {
+
+struct SurveyedPort {
+  std::string device;    // the verbs device's own name
+  int port_number = 0;   // 0: the device itself could not be opened, `problem` says why
+  std::string problem;   // why the plugin cannot use the port; empty: it can
+  std::string state;     // active, down, ...
+  std::string firmware;  // empty: unknown
+  std::string sysfs_path;
+  uint32_t vendor_id = 0, part_id = 0;
+  uint32_t speed_mbps = 0;               // of the link as it is now; 0: unknown
+  int mtu_bytes = 0, max_mtu_bytes = 0;  // active, and what the port is able to
+  bool is_selected = true;               // by VERBENA_HCA
+  LocalAddress address;                  // all but the link layer is zero while there is none
+  std::vector<GidEntry> gids;            // entries that are not empty
+  std::string gid_reason;                // why this GID and no other
+};
+
+struct Survey {
+  std::string library_path;
+  std::vector<SurveyedPort> ports;
+};
+
+// Opens and closes every device. An error, logged, if there is no verbs library or it cannot list devices.
+base::Result<Survey> survey_ports(const DiscoverySettings& settings);
+
+// Why `chosen`, an index or kNoGid, is the entry that choose_gid takes. Pure.
+std::string explain_gid(const std::vector<GidEntry>& table, const AddressSettings& settings, int chosen);
+
+}  // namespace verbena::verbs

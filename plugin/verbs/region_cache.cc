@@ -1,0 +1,138 @@
+#include "verbs/region_cache.h"
+
+#include <utility>
+
+#include "base/log.h"
+
+namespace verbena::verbs {
+
+namespace {
+
+enum class RegionState : uint8_t { kPending, kReady, kFailed };
+
+}  // namespace
+
+// Counted by shared pointers, one a use; deregistered by the destructor of `region`.
+struct SharedRegion {
+  RegionState state = RegionState::kPending;
+  MemoryRegion region;  // once ready
+};
+
+// One request that was not given back yet.
+struct RegionUse : IntervalNode {
+  MemoryKind kind;
+  Access access;
+  MemoryIdentity identity;
+  std::shared_ptr<SharedRegion> shared;
+};
+
+namespace {
+
+// For a request that `held` covers.
+bool may_share(const RegionUse& held, const RegionRequest& request, const Interval& interval) {
+  if (held.kind != request.kind || held.access != request.access) return false;
+  if (held.kind == MemoryKind::kHost) return true;
+  if (held.identity.name != request.identity.name) return false;
+  const bool is_same_range = held.interval == interval;
+  // A pointer that is registered cannot have come to mean another memory. The address given with a dma-buf is
+  // the caller's word only.
+  if (!held.identity.is_known()) return held.kind == MemoryKind::kGpuPointer && is_same_range;
+  return is_same_range || held.identity.is_one_allocation;
+}
+
+// A dma-buf first; where the device refuses it, by address if a peer memory module lets it. Nothing in it
+// throws: others may be waiting for the end of it.
+base::Result<MemoryRegion> register_region(Device& device, const RegionRequest& request) {
+  const auto by_address = [&] {
+    return MemoryRegion::register_memory(device, request.address, request.length_bytes, request.access);
+  };
+  if (request.kind != MemoryKind::kDmabuf) return by_address();
+  auto region = MemoryRegion::register_dmabuf(device, request.address, request.length_bytes,
+                                              request.offset_bytes, request.fd, request.access);
+  if (region || !device.supports_gpu_pointers()) return region;
+  region = by_address();
+  if (region) {
+    base::log_info("device %s:%d: registered by address what it refused as a dma-buf", device.name().c_str(),
+                   device.port_number());
+  }
+  return region;
+}
+
+}  // namespace
+
+base::Result<RegionLease> RegionCache::take(const RegionRequest& request) {
+  const auto begin = reinterpret_cast<uintptr_t>(request.address);
+  const Interval interval{begin, begin + request.length_bytes};
+  if (interval.end <= interval.begin) {
+    return base::fail(base::Status::kInvalidArgument,
+                      "device %s:%d: cannot register memory: no such range (address %p, length %zu bytes)",
+                      device_.name().c_str(), device_.port_number(), request.address, request.length_bytes);
+  }
+  Lock lock(mutex_);
+  for (;;) {
+    auto use = std::make_unique<RegionUse>();
+    use->interval = interval;
+    use->kind = request.kind;
+    use->access = request.access;
+    use->identity = request.identity;
+    const RegionUse* held = find_shareable(request, interval);
+    use->shared = held != nullptr ? held->shared : std::make_shared<SharedRegion>();
+    const std::shared_ptr<SharedRegion> shared = use->shared;
+    RegionLease lease = add_use(use.release());
+    if (held == nullptr) return register_new(std::move(lease), request, lock);
+    settled_.wait(lock, [&] { return shared->state != RegionState::kPending; });
+    if (shared->state == RegionState::kReady) {
+      lease.local_key_ = shared->region.local_key();
+      lease.remote_key_ = shared->region.remote_key();
+      return lease;
+    }
+    // What was too much for the larger range need not be for ours; and our error names ours.
+    lock.unlock();
+    lease = {};
+    lock.lock();
+  }
+}
+
+RegionUse* RegionCache::find_shareable(const RegionRequest& request, const Interval& interval) const {
+  return static_cast<RegionUse*>(uses_.find_covering(interval, [&](const IntervalNode& node) {
+    const auto& held = static_cast<const RegionUse&>(node);
+    return held.shared->state != RegionState::kFailed && may_share(held, request, interval);
+  }));
+}
+
+RegionLease RegionCache::add_use(RegionUse* use) {
+  uses_.insert(use);
+  RegionLease lease;
+  lease.use_ = {use, RegionReturner{this}};
+  return lease;
+}
+
+base::Result<RegionLease> RegionCache::register_new(RegionLease lease, const RegionRequest& request,
+                                                    Lock& lock) {
+  SharedRegion& shared = *lease.use_->shared;
+  lock.unlock();
+  auto region = register_region(device_, request);
+  lock.lock();
+  shared.state = region ? RegionState::kReady : RegionState::kFailed;
+  if (region) {
+    lease.local_key_ = region->local_key();
+    lease.remote_key_ = region->remote_key();
+    shared.region = std::move(*region);
+  }
+  lock.unlock();
+  settled_.notify_all();
+  if (!region) return region.error();
+  return lease;
+}
+
+void RegionCache::give_back(RegionUse* use) {
+  const std::unique_ptr<RegionUse> gone(use);  // and perhaps its region, after the lock
+  const std::lock_guard lock(mutex_);
+  uses_.remove(use);
+}
+
+void RegionReturner::operator()(RegionUse* use) const {
+  cache->give_back(use);
+}
+
+}  // namespace verbena::verbs

@@ -1,0 +1,5 @@
+"""Ranks are processes of their own that import their functions from here."""
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))

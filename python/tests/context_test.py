@@ -1,0 +1,138 @@
+"""Contexts, windows and teams on ranks without a GPU: processes that share memory of the host's."""
+import ctypes
+import time
+
+import pytest
+
+import verbena
+from ranks import run_ranks
+
+
+def _use_windows_and_teams(rank):
+    with verbena.SymmetricContext.from_environment() as context:
+        assert (context.rank, context.size) == (rank, 3)
+        with context.allocate(1000) as window:
+            assert window.length_bytes == len(window) == 1000 and not window.is_on_gpu
+            assert not hasattr(window, "__cuda_array_interface__")
+            assert context.find_window(window.address + 999).handle == window.handle
+            assert context.find_window(4096) is None
+            window.host_view((rank + 1) % 3)[0] = rank + 1
+            context.barrier()
+            assert window.host_view()[0] == (rank + 2) % 3 + 1
+            freed = window
+        with pytest.raises(ValueError, match="freed"):
+            freed.address
+        world = context.world
+        assert (world.size, context.lsa.size, world.rank) == (3, 3, rank)
+        assert world.device_context and world.backend == verbena.Backend.VERBENA
+        team = context.split(world, -1 if rank == 1 else 5, -rank)
+        assert (team is None) == (rank == 1)
+        if team is not None:
+            with team:
+                assert (team.size, team.world_rank(0)) == (2, 2)
+                with pytest.raises(ValueError, match="rank 2 of a team of 2"):
+                    team.world_rank(2)
+        assert context.create_team([2, 1, 0]).rank == 2 - rank
+        context.check_error()
+    with pytest.raises(ValueError, match="closed"):
+        context.barrier()
+    with pytest.raises(ValueError, match="closed"):
+        world.size
+
+
+def test_windows_and_teams():
+    run_ranks(3, _use_windows_and_teams)
+
+
+def _see_failures(rank):
+    lines = []
+    verbena.set_log(lambda level, line: lines.append((level, line)))
+    with verbena.SymmetricContext.from_environment() as context:
+        with pytest.raises(verbena.VerbenaError, match="ranks 0 and 1") as caught:
+            context.allocate(4096 if rank == 0 else 1 << 20)
+        assert caught.value.result == verbena.Result.INVALID_USAGE
+    assert any(level == 0 and "ranks 0 and 1" in line for level, line in lines), lines
+    with pytest.raises(ValueError, match="128 bytes"):
+        verbena.SymmetricContext(b"short", 0, 1)
+
+
+def test_errors_are_exceptions():
+    run_ranks(2, _see_failures)
+
+
+def _abort(rank):
+    with verbena.SymmetricContext.from_environment() as context:
+        context.check_error()
+        context.abort()
+        with pytest.raises(verbena.VerbenaError) as caught:
+            context.check_error()
+        return caught.value.result
+
+
+def test_an_abort_is_told():
+    assert run_ranks(1, _abort) == [verbena.Result.INVALID_USAGE]
+
+
+def _fail_inside(rank):
+    # Without an abort each would wait for the other: one in freeing the window, one in closing the context.
+    expected = ZeroDivisionError if rank == 1 else verbena.VerbenaError
+    with pytest.raises(expected) as caught:
+        with verbena.SymmetricContext.from_environment() as context, context.allocate(8):
+            context.barrier()
+            if rank == 1:
+                raise ZeroDivisionError
+    return None if rank == 1 else caught.value.result
+
+
+def test_a_rank_that_raises_takes_the_others_along():
+    assert run_ranks(2, _fail_inside) == [verbena.Result.REMOTE_ERROR, None]
+
+
+def _gather_alone(mine):
+    return [mine]
+
+
+def _use_an_all_gather(rank):
+    with verbena.SymmetricContext.from_all_gather(_gather_alone, 0, 1) as context:
+        assert context.size == 1 and context.allocate(1).address
+    with pytest.raises(verbena.VerbenaError) as caught:
+        verbena.SymmetricContext.from_all_gather(lambda mine: [mine + b"x"], 0, 1)
+    assert "the all-gather of" in str(caught.value.__cause__)
+    def fail(mine):
+        raise KeyError("the caller's")
+    with pytest.raises(verbena.VerbenaError) as caught:
+        verbena.SymmetricContext.from_all_gather(fail, 0, 1)
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_over_the_callers_all_gather():
+    run_ranks(1, _use_an_all_gather)
+
+
+def _meet_by_unique_id(rank, folder):
+    place = folder / "id"
+    if rank == 0:
+        (folder / "part").write_bytes(verbena.make_unique_id())
+        (folder / "part").rename(place)
+    for _ in range(600):
+        if place.exists():
+            break
+        time.sleep(0.05)
+    with verbena.SymmetricContext(place.read_bytes(), rank, 2) as context:
+        return context.rank
+
+
+def test_ranks_meet_by_a_unique_id(tmp_path):
+    assert run_ranks(2, _meet_by_unique_id, tmp_path) == [0, 1]
+
+
+def _refuse_memory(rank):
+    memory = ctypes.create_string_buffer(4096)
+    with verbena.SymmetricContext.from_environment() as context:
+        with pytest.raises(verbena.VerbenaError) as caught:
+            context.register_memory(ctypes.addressof(memory), 4096)
+        return caught.value.result
+
+
+def test_memory_that_cannot_be_shared_is_refused():
+    assert run_ranks(1, _refuse_memory) == [verbena.Result.INVALID_USAGE]

@@ -1,0 +1,57 @@
+"""CUDA's driver, as far as an application's allocator needs it."""
+import ctypes
+
+GRAIN_BYTES = 2 << 20
+
+
+class _Location(ctypes.Structure):
+    _fields_ = [("type", ctypes.c_int), ("id", ctypes.c_int)]
+
+
+class _AllocationProperties(ctypes.Structure):
+    _fields_ = [("type", ctypes.c_int), ("handle_types", ctypes.c_int), ("location", _Location),
+                ("windows", ctypes.c_void_p), ("flags", ctypes.c_uint8 * 8)]
+
+
+class _AccessDescription(ctypes.Structure):
+    _fields_ = [("location", _Location), ("flags", ctypes.c_int)]
+
+
+_PINNED, _ON_DEVICE, _POSIX_DESCRIPTOR, _READ_WRITE = 1, 1, 1, 3
+
+
+def call(name, *arguments):
+    result = getattr(ctypes.CDLL("libcuda.so.1"), name)(*arguments)
+    assert result == 0, f"{name}: {result}"
+
+
+def use_gpu(gpu):
+    context = ctypes.c_void_p()
+    call("cuInit", 0)
+    call("cuDevicePrimaryCtxRetain", ctypes.byref(context), gpu)
+    call("cuCtxSetCurrent", context)
+
+
+def allocate(gpu, length_bytes):
+    """Memory that can be shared by a descriptor, for as long as the process lives."""
+    mapped_bytes = ctypes.c_size_t(-(-length_bytes // GRAIN_BYTES) * GRAIN_BYTES)
+    location = _Location(_ON_DEVICE, gpu)
+    properties = _AllocationProperties(_PINNED, _POSIX_DESCRIPTOR, location)
+    handle, address = ctypes.c_void_p(), ctypes.c_uint64()
+    none = ctypes.c_uint64(0)
+    call("cuMemCreate", ctypes.byref(handle), mapped_bytes, ctypes.byref(properties), none)
+    call("cuMemAddressReserve", ctypes.byref(address), mapped_bytes, ctypes.c_size_t(0), none, none)
+    call("cuMemMap", address, mapped_bytes, ctypes.c_size_t(0), handle, none)
+    access = _AccessDescription(location, _READ_WRITE)
+    call("cuMemSetAccess", address, mapped_bytes, ctypes.byref(access), ctypes.c_size_t(1))
+    return address.value
+
+
+def write(address, data):
+    call("cuMemcpyHtoD_v2", ctypes.c_uint64(address), data, ctypes.c_size_t(len(data)))
+
+
+def read(address, length_bytes):
+    data = ctypes.create_string_buffer(length_bytes)
+    call("cuMemcpyDtoH_v2", data, ctypes.c_uint64(address), ctypes.c_size_t(length_bytes))
+    return data.raw

@@ -1,0 +1,41 @@
+"""Runs this folder's tests with the first Python that has what they need: the one that tools/setup made, or one of the
+system's.
+
+usage: run.py MODULES COMMAND...   (such as: run.py pytest,triton -m pytest triton_test.py)
+Exits with 77 where no Python has all modules.
+"""
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+SKIPPED = 77
+LOOK_LIMIT_S = 60
+FOLDER = pathlib.Path(__file__).resolve().parent
+
+
+def list_pythons():
+    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
+    return [str(cache / "verbena" / "python" / "bin" / "python"), sys.executable, "/usr/bin/python3"]
+
+
+def has_modules(python, modules):
+    code = f"import importlib.util, sys; sys.exit(None in map(importlib.util.find_spec, {modules!r}))"
+    return shutil.which(python) and subprocess.run([python, "-c", code], timeout=LOOK_LIMIT_S, check=False).returncode == 0
+
+
+def main():
+    modules, command = sys.argv[1].split(","), sys.argv[2:]
+    for python in list_pythons():
+        if has_modules(python, modules):
+            os.chdir(FOLDER)
+            os.environ["PYTHONPATH"] = str(FOLDER.parent)
+            os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+            os.execv(python, [python, *command])
+    print(f"skipped: no Python has {' and '.join(modules)} (tools/setup test triton)")
+    return SKIPPED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,117 @@
+"""TorchComms' and PyTorch's calls that the builders use, by their signatures, where neither is installed."""
+import sys
+import time
+import types
+
+LIMIT_S = 60
+
+
+class Tensor:
+    """Bytes; as a buffer its address is made up."""
+
+    def __init__(self, data, is_contiguous=True):
+        self.data = bytearray(data)
+        self._is_contiguous = is_contiguous
+
+    def is_contiguous(self):
+        return self._is_contiguous
+
+    def data_ptr(self):
+        return 1 << 30
+
+    def numel(self):
+        return len(self.data) // self.element_size()
+
+    def element_size(self):
+        return 4
+
+    def to(self, device):
+        assert device == "cuda:0"
+        return self
+
+    def cpu(self):
+        return self
+
+    def numpy(self):
+        return self
+
+    def tobytes(self):
+        return bytes(self.data)
+
+
+def install_torch():
+    """The few functions, as the module torch; with torch.distributed's all-gather of objects."""
+    torch = types.ModuleType("torch")
+    torch.uint8 = "uint8"
+    torch.device = str
+    torch.frombuffer = lambda data, dtype: Tensor(data)
+    torch.empty = lambda size, dtype, device: Tensor(bytes(size))
+    torch.distributed = types.ModuleType("torch.distributed")
+    torch.distributed.get_backend = lambda group: "gloo"
+    def all_gather_object(gathered, mine, group):
+        gathered[:] = group.exchange(mine)
+    torch.distributed.all_gather_object = all_gather_object
+    sys.modules.update({"torch": torch, "torch.distributed": torch.distributed})
+
+
+class Exchange:
+    """An all-gather by files."""
+
+    def __init__(self, folder, rank, size):
+        self.folder, self._rank, self._size, self.rounds = folder, rank, size, 0
+
+    def exchange(self, mine):
+        self.rounds += 1
+        part = self.folder / f"{self.rounds}-{self._rank}.part"
+        part.write_bytes(mine)
+        part.rename(part.with_suffix(""))
+        return [self._read(self.folder / f"{self.rounds}-{rank}") for rank in range(self._size)]
+
+    @staticmethod
+    def _read(path):
+        deadline = time.monotonic() + LIMIT_S
+        while not path.exists():
+            assert time.monotonic() < deadline, f"nobody wrote {path}"
+            time.sleep(0.01)
+        return path.read_bytes()
+
+
+class TorchComm(Exchange):
+    def __init__(self, folder=None, rank=0, size=1, backend="ncclx"):
+        super().__init__(folder, rank, size)
+        self._backend = backend
+
+    def get_rank(self):
+        return self._rank
+
+    def get_size(self):
+        return self._size
+
+    def get_backend(self):
+        return self._backend
+
+    def get_device(self):
+        return "cuda:0"
+
+    def all_gather_single(self, output, input, async_op):
+        assert not async_op
+        output.data[:] = b"".join(self.exchange(input.tobytes()))
+
+
+class TorchCommWithHandle(TorchComm):
+    """As a release whose backend tells NCCL's communicator."""
+
+    def get_backend_impl(self):
+        return types.SimpleNamespace(get_nccl_comm_ptr=lambda: 4242)
+
+
+class ProcessGroup(Exchange):
+    def rank(self):
+        return self._rank
+
+    def size(self):
+        return self._size
+
+    def _get_backend(self, device):
+        assert device == "cuda"
+        return types.SimpleNamespace(_comm_ptr=lambda: self.handle)

@@ -1,0 +1,114 @@
+"""What a context takes from a communicator that the application has already: ranks, an all-gather, NCCL's own handle."""
+import warnings
+from typing import Any, Protocol
+
+
+class Communicator(Protocol):
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def backend(self) -> str: ...
+
+    def all_gather(self, mine: bytes) -> list[bytes]:
+        """What all ranks gave, rank 0's first; equally long."""
+
+    def find_native_handle(self) -> int:
+        """The ncclComm_t; raises where it cannot be had."""
+
+
+def adapt(communicator: Any) -> Communicator:
+    """A TorchComms communicator or a process group of torch.distributed's."""
+    if hasattr(communicator, "_get_backend"):
+        return ProcessGroupCommunicator(communicator)
+    return TorchCommsCommunicator(communicator)
+
+
+class TorchCommsCommunicator:
+    """torchcomms.new_comm(...), or what it was split into."""
+
+    def __init__(self, comm: Any) -> None:
+        self._comm = comm
+        for name in ("get_backend", "get_rank", "get_size"):
+            if not hasattr(comm, name):
+                raise AttributeError(f"TorchComms communicator does not expose {name}(): {comm!r}")
+
+    @property
+    def rank(self) -> int:
+        return int(self._comm.get_rank())
+
+    @property
+    def size(self) -> int:
+        return int(self._comm.get_size())
+
+    @property
+    def backend(self) -> str:
+        return str(self._comm.get_backend())
+
+    def all_gather(self, mine: bytes) -> list[bytes]:
+        import torch
+        device = self._comm.get_device()
+        given = torch.frombuffer(bytearray(mine), dtype=torch.uint8).to(device)
+        gathered = torch.empty(self.size * len(mine), dtype=torch.uint8, device=device)
+        self._comm.all_gather_single(gathered, given, False)
+        # The copy to the host waits for the communicator's work on the current stream.
+        everything = bytes(gathered.cpu().numpy().tobytes())
+        return [everything[place:place + len(mine)] for place in range(0, len(everything), len(mine))]
+
+    def find_native_handle(self) -> int:
+        """get_native_handle() was proposed and is not there; the NCCL and NCCLX backends tell their communicator."""
+        if hasattr(self._comm, "get_native_handle"):
+            return int(self._comm.get_native_handle())
+        implementation = self._find_implementation()
+        if not hasattr(implementation, "get_nccl_comm_ptr"):
+            raise AttributeError("TorchComms communicator exposes neither get_native_handle() nor "
+                                 "get_backend_impl().get_nccl_comm_ptr(): its ncclComm_t cannot be had from this release")
+        return int(implementation.get_nccl_comm_ptr())
+
+    def _find_implementation(self) -> Any:
+        if hasattr(self._comm, "get_backend_impl"):
+            return self._comm.get_backend_impl()
+        if not hasattr(self._comm, "unsafe_get_backend"):
+            return None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            return self._comm.unsafe_get_backend()
+
+
+class ProcessGroupCommunicator:
+    """torch.distributed's, such as dist.group.WORLD."""
+
+    def __init__(self, group: Any) -> None:
+        self._group = group
+
+    @property
+    def rank(self) -> int:
+        return int(self._group.rank())
+
+    @property
+    def size(self) -> int:
+        return int(self._group.size())
+
+    @property
+    def backend(self) -> str:
+        import torch.distributed as dist
+        return str(dist.get_backend(self._group))
+
+    def all_gather(self, mine: bytes) -> list[bytes]:
+        import torch.distributed as dist
+        gathered: list[Any] = [None] * self.size
+        dist.all_gather_object(gathered, mine, group=self._group)
+        return gathered
+
+    def find_native_handle(self) -> int:
+        import torch
+        backend = self._group._get_backend(torch.device("cuda"))
+        if not hasattr(backend, "_comm_ptr"):
+            raise AttributeError("this PyTorch's process group does not expose its ncclComm_t: 2.8 and newer do")
+        handle = int(backend._comm_ptr())
+        if handle == 0:
+            raise RuntimeError("the process group has no ncclComm_t yet: it makes it in its first collective call")
+        return handle

@@ -1,0 +1,66 @@
+"""Numbers that host and device agree on; verbena/symm_abi.h has the same."""
+import enum
+
+
+class Backend(enum.IntEnum):
+    """What a kernel is compiled for: DEFAULT looks at the context while it runs."""
+
+    DEFAULT = 0
+    NCCL = 1
+    NVSHMEM = 2
+    NCCLX = 3
+    VERBENA = 4
+
+
+class ContextType(enum.IntEnum):
+    """SymmContext::type: whose a context is."""
+
+    NCCL = 0
+    NVSHMEM = 1
+    NCCLX = 2
+    VERBENA = 3
+
+    @property
+    def backend(self) -> Backend:
+        return Backend[self.name]
+
+
+class Status(enum.IntEnum):
+    """What a primitive that may wait or fail returns; SymmStatus."""
+
+    DONE = 0
+    TIMED_OUT = -1
+    ABORTED = -2
+    INVALID = -3
+    UNREACHABLE = -4
+    NETWORK_FAILED = -5
+    REFUSED = -6
+
+
+class FenceScope(enum.IntEnum):
+    CTA = 0
+    GPU = 1
+    SYSTEM = 2
+
+
+class SignalOperation(enum.IntEnum):
+    SET = 0
+    ADD = 1
+    INCREMENT = 2
+
+
+class SignalCompare(enum.IntEnum):
+    EQ = 1
+    NE = 2
+    GT = 3
+    GE = 4
+    LT = 5
+    LE = 6
+
+
+class ReduceOperation(enum.IntEnum):
+    SUM = 0
+
+
+class DataType(enum.IntEnum):
+    FLOAT32 = 0

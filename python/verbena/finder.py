@@ -1,0 +1,136 @@
+"""Where libverbena.so and the bitcode of the device library are."""
+import os
+import pathlib
+import re
+import sys
+import sysconfig
+from collections.abc import Callable
+
+from verbena.constants import Backend
+
+LIBRARY_VARIABLE = "LIBVERBENA_PATH"
+BITCODE_VARIABLE = "LIBVERBENA_BITCODE_PATH"
+NVSHMEM_VARIABLE = "NVSHMEM_LIB_DIR"
+NCCL_VARIABLE = "NCCL_LIB_DIR"
+
+LIBRARY_NAME = "libverbena.so"
+BACKEND_LIBRARY_NAMES = {Backend.NCCL: "libverbena_nccl.so", Backend.NVSHMEM: "libverbena_nvshmem.so"}
+NVSHMEM_LIBRARY_NAME = "libnvshmem_host.so.3"
+BITCODE_NAMES = {
+    Backend.DEFAULT: "libverbena_symm_any.bc",
+    Backend.VERBENA: "libverbena_symm.bc",
+    Backend.NCCL: "libverbena_symm_nccl.bc",
+    Backend.NCCLX: "libverbena_symm_nccl.bc",
+    Backend.NVSHMEM: "libverbena_symm_nvshmem.bc",
+}
+
+_PACKAGE = pathlib.Path(__file__).resolve().parent
+_PRESETS = ("default", "debug")
+# lib, and lib/x86_64-linux-gnu where Debian has it so.
+_LIBRARY_FOLDERS = ("lib", f"lib/{sysconfig.get_config_var('MULTIARCH')}")
+
+
+class LibraryNotFound(RuntimeError):
+    """Names every place that was looked at."""
+
+
+class LibraryFinder:
+    """Looks in the environment variable's place, and nowhere else if it is set; in the package; where it is installed;
+    and in the builds of the source tree that the package lies in."""
+
+    @classmethod
+    def find_library(cls) -> str:
+        """libverbena.so."""
+        return _find(LIBRARY_NAME, LIBRARY_VARIABLE, _list_folders())
+
+    @classmethod
+    def find_backend_library(cls, backend: Backend) -> str:
+        """What makes contexts of NCCL or NVSHMEM; looked for where libverbena.so is."""
+        return _find(BACKEND_LIBRARY_NAMES[Backend(backend)], LIBRARY_VARIABLE, _list_folders(), stands_for_folder=True)
+
+    @classmethod
+    def find_device_library(cls, backend: Backend = Backend.VERBENA) -> str:
+        """The primitives as bitcode; DEFAULT: of all backends in one."""
+        folders = [folder / "bitcode" for folder in _list_folders()]
+        return _find(BITCODE_NAMES[Backend(backend)], BITCODE_VARIABLE, folders, stands_for_folder=True)
+
+    @classmethod
+    def find_nvshmem_library(cls) -> str:
+        """NVSHMEM itself, of its wheel or package."""
+        return _find(NVSHMEM_LIBRARY_NAME, NVSHMEM_VARIABLE, _list_vendor_folders("nvshmem"))
+
+    @classmethod
+    def find_nvshmem_device_library(cls, capability: int | None = None) -> str:
+        """NVSHMEM's own bitcode, which the primitives over NVSHMEM call: one file for all GPUs, or the one for a compute
+        capability (90) or the nearest below it. Without a capability, whichever there is."""
+        folders = _list_vendor_folders("nvshmem")
+        try:
+            return _find("libnvshmem_device.bc", NVSHMEM_VARIABLE, folders, alternatives=_choose_architecture(capability))
+        except LibraryNotFound as error:
+            wanted = "any GPU" if capability is None else f"sm_{capability} or a GPU before it"
+            raise LibraryNotFound(f"{error}\nNor is libnvshmem_device_sm_*.bc for {wanted} there.") from None
+
+    @classmethod
+    def find_nccl_device_library(cls) -> str:
+        """NCCL's own bitcode: built from NCCL 2.29 or newer with EMIT_LLVM_IR=1, since NCCL does not ship it."""
+        return _find("libnccl_device.bc", NCCL_VARIABLE, _list_vendor_folders("nccl"))
+
+    @classmethod
+    def is_available(cls, backend: Backend = Backend.VERBENA) -> bool:
+        """Whether kernels can be compiled for the backend."""
+        try:
+            cls.find_device_library(backend)
+        except LibraryNotFound:
+            return False
+        return True
+
+
+def _list_folders() -> list[pathlib.Path]:
+    # Of prefix/lib/python3/dist-packages/verbena, the prefix that it was installed to comes before all others.
+    own = [_PACKAGE.parents[3]] if len(_PACKAGE.parents) > 3 and _PACKAGE.parents[2].name == "lib" else []
+    prefixes = dict.fromkeys([*own, *map(pathlib.Path, (sys.prefix, "/usr/local", "/usr"))])
+    installed = [prefix / name for prefix in prefixes for name in _LIBRARY_FOLDERS]
+    tree = _PACKAGE.parents[1]
+    is_in_tree = (tree / "CMakePresets.json").is_file()
+    built = [tree / "build" / preset / "lib" for preset in _PRESETS if is_in_tree]
+    return [_PACKAGE / "lib", *installed, *built]
+
+
+def _list_vendor_folders(name: str) -> list[pathlib.Path]:
+    """As the vendor's wheel and package have it."""
+    wheels = [pathlib.Path(entry) / "nvidia" / name / "lib" for entry in sys.path if entry]
+    return [*wheels, pathlib.Path(sys.prefix) / "lib", pathlib.Path("/usr/local/lib"), pathlib.Path("/usr/lib")]
+
+
+def _choose_architecture(capability: int | None) -> Callable[[pathlib.Path], pathlib.Path | None]:
+    """Among a folder's libnvshmem_device_sm_*.bc."""
+    def choose(folder: pathlib.Path) -> pathlib.Path | None:
+        found = {}
+        for path in folder.glob("libnvshmem_device_sm_*.bc"):
+            number = re.fullmatch(r".*_sm_(\d+)", path.stem)
+            # Those with a letter (sm_90a) serve that GPU alone.
+            if number and (capability is None or int(number[1]) <= capability):
+                found[int(number[1])] = path
+        return found[max(found)] if found else None
+    return choose
+
+
+def _find(name: str, variable: str, folders: list[pathlib.Path], stands_for_folder: bool = False,
+          alternatives: Callable[[pathlib.Path], pathlib.Path | None] | None = None) -> str:
+    """The first that there is. The variable names the file or its folder; where there is more than one such file
+    (`stands_for_folder`), any file stands for its folder."""
+    paths = [folder / name for folder in folders]
+    named = os.environ.get(variable)
+    if named:
+        path = pathlib.Path(named).absolute()
+        is_folder = path.is_dir() or stands_for_folder
+        paths = [(path.parent if path.is_file() else path) / name if is_folder else path]
+    for path in paths:
+        if path.is_file():
+            return str(path)
+        alternative = alternatives(path.parent) if alternatives else None
+        if alternative is not None:
+            return str(alternative)
+    places = "\n".join(f"  {path}" for path in paths)
+    origin = f"{variable} names" if named else f"Without {variable}, which can name its folder, these are"
+    raise LibraryNotFound(f"{name} was not found. {origin}:\n{places}")

@@ -1,0 +1,142 @@
+"""The functions of libverbena.so and of the libraries beside it, as their headers in include/verbena declare them, and
+their results as exceptions."""
+import ctypes
+import enum
+import functools
+from ctypes import POINTER, c_char_p, c_int, c_int64, c_size_t, c_uint32, c_void_p
+from typing import Any
+
+from verbena.constants import Backend
+from verbena.finder import LibraryFinder, LibraryNotFound
+
+UNIQUE_ID_BYTES = 128
+
+AllGatherFunction = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p, c_size_t)
+LogFunction = ctypes.CFUNCTYPE(None, c_int, c_char_p)
+
+
+class UniqueIdBytes(ctypes.Structure):
+    _fields_ = [("bytes", ctypes.c_uint8 * UNIQUE_ID_BYTES)]
+
+
+class Result(enum.IntEnum):
+    SUCCESS = 0
+    CUDA_ERROR = 1
+    SYSTEM_ERROR = 2
+    INTERNAL_ERROR = 3
+    INVALID_ARGUMENT = 4
+    INVALID_USAGE = 5
+    REMOTE_ERROR = 6
+    TIMEOUT = 7
+
+
+class BackendUnavailable(RuntimeError):
+    """Says what is missing."""
+
+
+class VerbenaError(RuntimeError):
+    """A call that failed, with the library's own line on why."""
+
+    def __init__(self, result: Result, text: str) -> None:
+        super().__init__(text)
+        self.result = result
+
+
+_HANDLE = c_void_p
+Prototypes = dict[str, tuple[Any, list[Any]]]
+# (returned, arguments) by name.
+_PROTOTYPES: Prototypes = {
+    "describe": (c_char_p, [c_int]),
+    "last_error": (c_char_p, []),
+    "set_log": (None, [LogFunction]),
+    "get_unique_id": (c_int, [POINTER(UniqueIdBytes)]),
+    "context_create": (c_int, [POINTER(UniqueIdBytes), c_uint32, c_uint32, POINTER(_HANDLE)]),
+    "context_create_from_environment": (c_int, [POINTER(_HANDLE)]),
+    "context_create_from_all_gather": (c_int, [AllGatherFunction, c_void_p, c_uint32, c_uint32, POINTER(_HANDLE)]),
+    "context_destroy": (c_int, [_HANDLE]),
+    "context_rank": (c_uint32, [_HANDLE]),
+    "context_size": (c_uint32, [_HANDLE]),
+    "context_barrier": (c_int, [_HANDLE]),
+    "context_get_error": (c_int, [_HANDLE, c_char_p, c_size_t]),
+    "context_abort": (None, [_HANDLE]),
+    "window_allocate": (c_int, [_HANDLE, c_size_t, POINTER(_HANDLE)]),
+    "window_register": (c_int, [_HANDLE, c_void_p, c_size_t, POINTER(_HANDLE)]),
+    "window_free": (c_int, [_HANDLE]),
+    "window_address": (c_void_p, [_HANDLE]),
+    "window_length": (c_size_t, [_HANDLE]),
+    "window_peer_address": (c_void_p, [_HANDLE, c_uint32]),
+    "window_find": (c_void_p, [_HANDLE, c_void_p]),
+    "team_world": (c_void_p, [_HANDLE]),
+    "team_lsa": (c_void_p, [_HANDLE]),
+    "team_split": (c_int, [_HANDLE, _HANDLE, c_int64, c_int64, POINTER(_HANDLE)]),
+    "team_create": (c_int, [_HANDLE, POINTER(c_uint32), c_size_t, POINTER(_HANDLE)]),
+    "team_free": (c_int, [_HANDLE]),
+    "team_rank": (c_uint32, [_HANDLE]),
+    "team_size": (c_uint32, [_HANDLE]),
+    "team_world_rank": (c_uint32, [_HANDLE, c_uint32]),
+    "team_device_context": (c_void_p, [_HANDLE]),
+    "team_host_context": (c_void_p, [_HANDLE]),
+}
+
+
+_NCCL_PROTOTYPES: Prototypes = {
+    "nccl_context_create": (c_int, [c_void_p, c_size_t, POINTER(_HANDLE)]),
+}
+_NVSHMEM_PROTOTYPES: Prototypes = {
+    "nvshmem_init": (c_int, [AllGatherFunction, c_void_p, c_uint32, c_uint32]),
+    "nvshmem_context_create": (c_int, [c_size_t, POINTER(_HANDLE)]),
+    "nvshmem_prepare_module": (c_int, [c_void_p]),
+}
+# Where each comes from, for whoever does not have it.
+_ORIGINS = {
+    Backend.NCCL: (_NCCL_PROTOTYPES, "CMake builds it beside libverbena.so where it finds CUDA and nccl_device.h of NCCL "
+                                     "2.28.7 or newer (VERBENA_NCCL_INCLUDE names the folder)"),
+    Backend.NVSHMEM: (_NVSHMEM_PROTOTYPES, "CMake builds it beside libverbena.so where it finds CUDA"),
+}
+
+
+class NativeLibrary:
+    """The functions, by their names without `verbena_`."""
+
+    def __init__(self, path: str, prototypes: Prototypes) -> None:
+        self.path = path
+        self._library = ctypes.CDLL(path)
+        for name, (returned, arguments) in prototypes.items():
+            function = getattr(self._library, f"verbena_{name}")
+            function.restype, function.argtypes = returned, arguments
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._library, f"verbena_{name}")
+
+    def check(self, result: int) -> None:
+        """Raises VerbenaError unless the call of this thread that returned `result` succeeded."""
+        if result == Result.SUCCESS:
+            return
+        # One place of errors for all of the libraries.
+        library = load_library()
+        text = library.last_error() or library.describe(result)
+        raise VerbenaError(Result(result), text.decode())
+
+    def make(self, name: str, *arguments: Any) -> int | None:
+        """What a call writes to its last argument: a handle."""
+        handle = _HANDLE()
+        self.check(getattr(self, name)(*arguments, ctypes.byref(handle)))
+        return handle.value
+
+
+@functools.cache
+def load_library() -> NativeLibrary:
+    return NativeLibrary(LibraryFinder.find_library(), _PROTOTYPES)
+
+
+@functools.cache
+def load_backend_library(backend: Backend) -> NativeLibrary:
+    """What makes contexts of NCCL or NVSHMEM. Theirs is loaded before; and libverbena.so, so that there is one."""
+    prototypes, origin = _ORIGINS[backend]
+    load_library()
+    try:
+        return NativeLibrary(LibraryFinder.find_backend_library(backend), prototypes)
+    except LibraryNotFound as error:
+        raise BackendUnavailable(f"the backend {backend.name.lower()}: {error}\n{origin}.") from None
+    except OSError as error:
+        raise BackendUnavailable(f"the backend {backend.name.lower()}: {error}") from None

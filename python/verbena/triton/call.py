@@ -1,0 +1,87 @@
+"""How a primitive's wrapper becomes a call of a function of the bitcode."""
+from typing import Any
+
+import triton.language as tl
+from triton.language import core
+
+from verbena.constants import Backend
+
+# By which a kernel's extern_libs say whose functions are linked.
+BITCODE_KEYS = {
+    Backend.DEFAULT: "verbena_symm_any",
+    Backend.VERBENA: "verbena_symm",
+    Backend.NCCL: "verbena_symm_nccl",
+    Backend.NCCLX: "verbena_symm_nccl",
+    Backend.NVSHMEM: "verbena_symm_nvshmem",
+}
+
+# What NVSHMEM's bitcode is linked as.
+NVSHMEM_KEY = "libnvshmem_device"
+
+_LIMITS = {tl.int32: range(-2**31, 2**31), tl.int64: range(-2**63, 2**63)}
+
+
+def call(semantic: Any, backend: Any, name: str, returned: tl.dtype, *arguments: tuple[Any, tl.dtype]) -> Any:
+    """One call for each thread of the block, all with the same arguments."""
+    check_linked(semantic, name, unwrap(backend))
+    numbers = [_as_scalar(semantic, name, value, dtype) for value, dtype in arguments]
+    signature = tuple(dtype for _, dtype in arguments)
+    # Not pure: nothing is left out, merged or moved across another access to memory.
+    return core.extern_elementwise("", "", numbers, {signature: (name, returned)}, is_pure=False, _semantic=semantic)
+
+
+def unwrap(value: Any) -> Any:
+    return value.value if isinstance(value, tl.constexpr) else value
+
+
+def check_linked(semantic: Any, name: str, backend: Any) -> None:
+    """Instead of an undefined symbol in the assembler's words."""
+    if not isinstance(backend, int) or backend not in list(Backend):
+        raise ValueError(f"{name}: backend is a compile-time constant, one of BACKEND_*, not {backend}")
+    linked = {entry[0] for entry in semantic.builder.options.extern_libs or ()}
+    # What serves all backends serves each, and a call that names none takes what there is.
+    keys = BITCODE_KEYS.values() if backend == Backend.DEFAULT else (BITCODE_KEYS[Backend(backend)],)
+    if linked.isdisjoint([*keys, BITCODE_KEYS[Backend.DEFAULT]]):
+        raise RuntimeError(f"{name}: the kernel is compiled without the bitcode for it: decorate it with "
+                           f"@requires_symm(backend=BACKEND_{Backend(backend).name})")
+
+
+def _as_scalar(semantic: Any, name: str, value: Any, dtype: tl.dtype) -> Any:
+    value = unwrap(value)
+    if isinstance(value, int):
+        if value not in _LIMITS[dtype]:
+            raise ValueError(f"{name}: {value} does not fit {dtype}")
+        return semantic.scalar_constant(int(value), dtype)
+    if not isinstance(value, tl.tensor):
+        raise TypeError(f"{name}: {value!r} is neither a number nor a pointer")
+    if value.type.is_block():
+        raise ValueError(f"{name}: takes scalars: a tensor would be a call for each of its elements")
+    if not (value.dtype.is_int() or value.dtype.is_ptr()) or (value.dtype.is_ptr() and dtype != tl.int64):
+        raise TypeError(f"{name}: {value.dtype} where {dtype} is wanted")
+    return semantic.cast(value, dtype)
+
+
+def as_given(semantic: Any, address: Any, like: Any) -> Any:
+    """The address as a pointer of the type of `like`, if that is a pointer."""
+    like = unwrap(like)
+    is_pointer = isinstance(like, tl.tensor) and like.dtype.is_ptr()
+    return semantic.cast(address, like.dtype) if is_pointer else address
+
+
+def find_element_size(name: str, given: Any, pointer: Any) -> Any:
+    """In bytes; None: the pointer's elements'."""
+    given = unwrap(given)
+    if given is not None:
+        return given
+    pointer = unwrap(pointer)
+    if not (isinstance(pointer, tl.tensor) and pointer.dtype.is_ptr()):
+        raise ValueError(f"{name}: an address has no element size of its own: give element_size")
+    return max(pointer.dtype.element_ty.primitive_bitwidth // 8, 1)
+
+
+def find_program(semantic: Any) -> Any:
+    """The number of this program among all of the grid's, as the functions count blocks."""
+    x, y, z = (semantic.program_id(axis) for axis in range(3))
+    width, height = (semantic.num_programs(axis) for axis in range(2))
+    behind = semantic.mul(height, z, True)
+    return semantic.add(x, semantic.mul(width, semantic.add(y, behind, True), True), True)

@@ -1,0 +1,136 @@
+"""@requires_symm: kernels that are linked with the primitives."""
+import contextlib
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.runtime.driver import driver
+from triton.runtime.jit import JITFunction, KernelInterface
+
+from verbena.constants import Backend
+from verbena.finder import NVSHMEM_VARIABLE, LibraryFinder, LibraryNotFound
+from verbena.native import BackendUnavailable
+from verbena.team import SymmetricTeam
+from verbena.triton import modules
+from verbena.triton.call import BITCODE_KEYS, NVSHMEM_KEY, unwrap
+
+_WARP_THREADS = 32
+
+
+class SymmKernel(KernelInterface):
+    """A kernel that is launched like any other, kernel[grid](...); teams may stand where it wants a ctx_ptr."""
+
+    def __init__(self, launched: KernelInterface, backend: Backend) -> None:
+        self.fn = launched
+        self.jit_function = _find_jit_function(launched)
+        self.backend = backend
+        self.extern_libs = find_extern_libs(backend)
+        self.served = {one for one in Backend if {BITCODE_KEYS[one], BITCODE_KEYS[Backend.DEFAULT]} & set(self.extern_libs)}
+        self._libraries: dict[int, dict[str, str]] = {}
+        self.arg_names = self.jit_function.arg_names
+        self.__name__ = self.jit_function.__name__
+        self.__doc__ = self.jit_function.__doc__
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        libraries = self.extern_libs
+        if NVSHMEM_KEY in libraries:
+            modules.prepare_loaded()
+            libraries = self._find_libraries(driver.active.get_current_target().arch)
+        libraries = {**libraries, **dict(kwargs.pop("extern_libs", None) or {})}
+        given = {name: self._as_argument(value) for name, value in kwargs.items()}
+        with _telling_what_is_unreadable():
+            return self.fn.run(*map(self._as_argument, args), **given, extern_libs=libraries)
+
+    def compile(self, signature: Mapping[str, str], constexprs: Mapping[str, Any], capability: int,
+                **options: Any) -> Any:
+        """Without a GPU, for one of compute capability 80, 90, ...: signature has Triton's type of every parameter
+        ("i64", "*fp32", "constexpr"). What comes back has the stages in its `asm`: "ptx", "cubin"."""
+        source = triton.compiler.ASTSource(self.jit_function, dict(signature), dict(constexprs))
+        target = GPUTarget("cuda", capability, _WARP_THREADS)
+        with _telling_what_is_unreadable():
+            return triton.compile(source, target=target,
+                                  options={**options, "extern_libs": self._find_libraries(capability)})
+
+    def _find_libraries(self, capability: int) -> dict[str, str]:
+        """NVSHMEM's bitcode may be for one kind of GPU alone."""
+        if NVSHMEM_KEY not in self.extern_libs:
+            return self.extern_libs
+        if capability not in self._libraries:
+            nvshmem = {NVSHMEM_KEY: LibraryFinder.find_nvshmem_device_library(capability)}
+            self._libraries[capability] = {**self.extern_libs, **nvshmem}
+        return self._libraries[capability]
+
+    def _as_argument(self, value: Any) -> Any:
+        if not isinstance(value, SymmetricTeam):
+            return value
+        if value.backend not in self.served:
+            served = ", ".join(one.name for one in sorted(self.served))
+            raise RuntimeError(f"{self.__name__} is linked for {served}, and the context is of {value.backend.name}")
+        return value.device_context
+
+
+def requires_symm(jit_func_or_backend: Any = None, backend: Any = None) -> Any:
+    """Over @triton.jit, as @requires_symm, @requires_symm(BACKEND_...) or @requires_symm(backend=BACKEND_...)."""
+    given = unwrap(jit_func_or_backend)
+    if given is None or isinstance(given, int):
+        if given is not None and backend is not None:
+            raise TypeError("@requires_symm got two backends")
+        return functools.partial(_decorate, backend=_as_backend(backend if given is None else given))
+    return _decorate(given, _as_backend(backend))
+
+
+def _decorate(function: Any, backend: Backend) -> SymmKernel:
+    if not isinstance(function, KernelInterface) or isinstance(function, SymmKernel):
+        raise TypeError(f"@requires_symm stands over @triton.jit, once: {function!r} is no kernel of Triton's")
+    return SymmKernel(function, backend)
+
+
+def _find_jit_function(launched: Any) -> JITFunction:
+    """Below @triton.autotune and @triton.heuristics."""
+    while not isinstance(launched, JITFunction):
+        if isinstance(launched, SymmKernel) or not hasattr(launched, "fn"):
+            raise TypeError(f"@requires_symm stands over @triton.jit, once: {launched!r} is no kernel of Triton's")
+        launched = launched.fn
+    return launched
+
+
+def _as_backend(backend: Any) -> Backend:
+    value = unwrap(backend)
+    try:
+        return Backend.DEFAULT if value is None else Backend(value)
+    except ValueError:
+        names = ", ".join(f"BACKEND_{one.name}" for one in Backend)
+        raise ValueError(f"{value!r} is no backend: it is one of {names}") from None
+
+
+def find_extern_libs(backend: Backend) -> dict[str, str]:
+    """What a kernel is linked with. DEFAULT is all backends, or the library's own where not all that they need is there;
+    what is named and not there raises LibraryNotFound."""
+    if backend == Backend.DEFAULT:
+        try:
+            return _find_all(backend)
+        except LibraryNotFound:
+            return _find_all(Backend.VERBENA)
+    return _find_all(backend)
+
+
+@contextlib.contextmanager
+def _telling_what_is_unreadable() -> Iterator[None]:
+    """A launch may be the compilation too."""
+    try:
+        yield
+    except ValueError as error:
+        if "Failed to parse library" not in str(error):
+            raise
+        raise BackendUnavailable(f"{error}: a newer LLVM than that of Triton {triton.__version__} has written it. NVSHMEM's of "
+                                 f"3.4 can be read by Triton 3.6; {NVSHMEM_VARIABLE} names its folder") from None
+
+
+def _find_all(backend: Backend) -> dict[str, str]:
+    libraries = {BITCODE_KEYS[backend]: LibraryFinder.find_device_library(backend)}
+    if backend in (Backend.DEFAULT, Backend.NVSHMEM):
+        libraries[NVSHMEM_KEY] = LibraryFinder.find_nvshmem_device_library()
+        modules.watch()
+    return libraries

@@ -1,0 +1,66 @@
+"""NVSHMEM's device library has to be set up in each module that holds it, before the first launch: Triton tells of each
+module that it loads, whichever way a kernel came to be launched."""
+import ctypes
+import json
+import pathlib
+from typing import Any
+
+from triton import knobs
+from triton.runtime.driver import driver
+
+from verbena.constants import Backend
+from verbena.nvshmem import modules
+from verbena.triton.call import BITCODE_KEYS
+
+_CAPTURE_IMPLICIT = 906  # CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
+
+
+def watch() -> None:
+    """From now on, beside whoever else does; once, however often it is called."""
+    chain = knobs.runtime.kernel_load_end_hook
+    if not isinstance(chain, knobs.HookChain):
+        chain = knobs.HookChain(reversed=True)
+        if knobs.runtime.kernel_load_end_hook is not None:
+            chain.add(knobs.runtime.kernel_load_end_hook)
+        knobs.runtime.kernel_load_end_hook = chain
+    chain.add(_note_module)
+
+
+def prepare_loaded() -> None:
+    """Before a launch: what was loaded before it could be prepared."""
+    watch()
+    device = driver.active.get_current_device()
+    if modules.has_work(device):
+        _prepare(device, "a kernel")
+
+
+def _note_module(module: Any, function: Any, name: str, metadata_group: dict[str, str], hash: str) -> None:
+    linked = _list_linked(metadata_group)
+    if linked.isdisjoint([BITCODE_KEYS[Backend.NVSHMEM], BITCODE_KEYS[Backend.DEFAULT]]):
+        return
+    device = driver.active.get_current_device()
+    modules.add(int(module), device, is_needed=BITCODE_KEYS[Backend.NVSHMEM] in linked)
+    if modules.has_work(device):
+        _prepare(device, name)
+
+
+def _list_linked(metadata_group: dict[str, str]) -> set[str]:
+    """The names of what the kernel was linked with, as Triton's cache keeps them beside it."""
+    for name, path in metadata_group.items():
+        if name.endswith(".json"):
+            return {entry[0] for entry in json.loads(pathlib.Path(path).read_text()).get("extern_libs") or ()}
+    return set()
+
+
+def _prepare(device: int, name: str) -> None:
+    if _is_capturing(driver.active.get_current_stream(device)):
+        raise RuntimeError(f"{name}: its first launch cannot be captured into a CUDA graph, since NVSHMEM has to be set up in "
+                           "its module: launch it once before")
+    modules.prepare(device)
+
+
+def _is_capturing(stream: int) -> bool:
+    status = ctypes.c_int(0)
+    result = ctypes.CDLL("libcuda.so.1").cuStreamIsCapturing(ctypes.c_void_p(stream), ctypes.byref(status))
+    # What the default stream says while another one is captured that it would wait for.
+    return bool(result == _CAPTURE_IMPLICIT or (result == 0 and status.value != 0))

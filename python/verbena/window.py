@@ -1,0 +1,79 @@
+"""Windows: memory that every rank has at the same place."""
+import ctypes
+from types import TracebackType
+from typing import Any
+
+from verbena.part import ContextPart
+
+_CU_POINTER_ATTRIBUTE_MEMORY_TYPE = 2
+_CU_MEMORYTYPE_DEVICE = 2
+
+
+class SymmetricWindow(ContextPart):
+    """Freed collectively, by `free`, at the end of `with`, or with its context."""
+
+    _name = "window"
+
+    def __enter__(self) -> "SymmetricWindow":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        # Freeing is collective, and peers may not come: the context, which fails with this rank, takes the window.
+        if kind is None:
+            self.free()
+
+    def free(self) -> None:
+        """Collective."""
+        handle, self._handle = self._handle, None
+        if handle is not None and self._is_owned and not self._context.is_closed:
+            self._library.check(self._library.window_free(handle))
+
+    @property
+    def address(self) -> int:
+        """This rank's, the symmetric one: for kernels and copies."""
+        return int(self._library.window_address(self.handle))
+
+    @property
+    def length_bytes(self) -> int:
+        return int(self._library.window_length(self.handle))
+
+    def __len__(self) -> int:
+        return self.length_bytes
+
+    def peer_address(self, rank: int) -> int | None:
+        """Where this rank's loads and stores find the window of `rank`; None: out of reach."""
+        address = self._library.window_peer_address(self.handle, rank)
+        return None if address is None else int(address)
+
+    @property
+    def is_on_gpu(self) -> bool:
+        return _is_on_gpu(self.address)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """Bytes of the GPU, for torch.as_tensor(window, device="cuda").view(dtype)."""
+        if not self.is_on_gpu:
+            raise AttributeError("the window is in the host's memory: this rank has no GPU")
+        return {"shape": (self.length_bytes,), "typestr": "|u1", "data": (self.address, False), "version": 3}
+
+    def host_view(self, rank: int | None = None) -> memoryview:
+        """Bytes of a rank's window on ranks without a GPU, this one's unless named. Not to be used once it is freed."""
+        address = self.address if rank is None else self.peer_address(rank)
+        if address is None:
+            raise ValueError(f"the window of rank {rank} is out of reach")
+        if _is_on_gpu(address):
+            raise ValueError("the window is in GPU memory")
+        return memoryview((ctypes.c_uint8 * self.length_bytes).from_address(address)).cast("B")
+
+
+def _is_on_gpu(address: int) -> bool:
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    kind = ctypes.c_uint(0)
+    # Memory that the driver does not know is the host's.
+    result = driver.cuPointerGetAttribute(ctypes.byref(kind), _CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                          ctypes.c_uint64(address))
+    return bool(result == 0 and kind.value == _CU_MEMORYTYPE_DEVICE)

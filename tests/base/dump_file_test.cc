@@ -1,0 +1,76 @@
+#include "base/dump_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "tests/base/log_capture.h"
+#include "tests/base/scratch_path.h"
+
+namespace verbena::base {
+namespace {
+
+TEST(DumpFile, PathsNameHostAndProcess) {
+  char host[256] = {};
+  gethostname(host, sizeof(host) - 1);
+  const std::string process = std::to_string(getpid());
+  EXPECT_EQ(expand_path("/a/%h/b.%p"), std::string("/a/") + host + "/b." + process);
+  EXPECT_EQ(expand_path("100%%p %x %"), "100%p %x %");
+}
+
+TEST(DumpFile, TextsAreAdded) {
+  const tests::ScratchPath path("dump");
+  EXPECT_TRUE(append_to_file(path.get(), "one\n"));
+  EXPECT_TRUE(append_to_file(path.get(), "two\n"));
+  std::stringstream text;
+  text << std::ifstream(path.get()).rdbuf();
+  EXPECT_EQ(text.str(), "one\ntwo\n");
+  struct stat entry {};
+  stat(path.get().c_str(), &entry);
+  EXPECT_EQ(entry.st_mode & 0777, 0600U);
+}
+
+TEST(DumpFile, APipeThatNobodyReadsIsNotWaitedFor) {
+  const LogCapture log;
+  const tests::ScratchPath path("pipe");
+  ASSERT_EQ(mkfifo(path.get().c_str(), 0600), 0);
+  EXPECT_EQ(append_to_file(path.get(), "one\n").status(), Status::kSystem);
+  EXPECT_THAT(log.warnings(), testing::ElementsAre(testing::HasSubstr("VERBENA_DUMP")));
+}
+
+std::string read(const std::string& path) {
+  std::stringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+TEST(DumpFile, AWholeFileIsReplaced) {
+  const tests::ScratchPath folder("replaced");
+  std::filesystem::create_directory(folder.get());
+  const std::string path = folder.get() + "/file";
+  EXPECT_EQ(replace_file(path, "a long text\n", 0600), 0);
+  std::ifstream reader(path);  // goes on reading what it has opened
+  EXPECT_EQ(replace_file(path, "two\n", 0600), 0);
+  std::string line;
+  std::getline(reader, line);
+  EXPECT_EQ(line, "a long text");
+  EXPECT_EQ(read(path), "two\n");
+  const auto entries = std::filesystem::directory_iterator(folder.get());
+  EXPECT_EQ(std::distance(begin(entries), end(entries)), 1) << "nothing else is left";
+}
+
+TEST(DumpFile, OnlyARegularFileIsReplaced) {
+  const tests::ScratchPath path("pipe_to_replace");
+  ASSERT_EQ(mkfifo(path.get().c_str(), 0600), 0);
+  EXPECT_EQ(replace_file(path.get(), "one\n", 0600), ENOTSUP);
+  EXPECT_TRUE(std::filesystem::is_fifo(path.get()));
+  EXPECT_EQ(replace_file("/nowhere/at/all", "one\n", 0600), ENOENT);
+}
+
+}  // namespace
+}  // namespace verbena::base

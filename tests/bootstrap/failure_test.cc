@@ -1,0 +1,206 @@
+// Ranks that never come, come late to a call, are out of step, leave, or die: the others end, and name them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <thread>
+
+#include "base/clock.h"
+#include "bootstrap/support/ranks.h"
+#include "device/bootstrap/rendezvous.h"
+#include "tests/base/log_capture.h"
+
+namespace verbena::bootstrap {
+namespace {
+
+using testing::HasSubstr;
+
+struct Case {
+  uint32_t count_ranks, fan_out;
+  uint32_t absent;
+};
+
+std::string show(const testing::TestParamInfo<Case>& info) {
+  return std::to_string(info.param.count_ranks) + "RanksFanOut" + std::to_string(info.param.fan_out) +
+         "Without" + std::to_string(info.param.absent);
+}
+
+class AbsenceTest : public testing::TestWithParam<Case> {
+ protected:
+  // Every line names the absent rank.
+  void expect_named(size_t lines) {
+    const auto warnings = log_.warnings();
+    EXPECT_EQ(warnings.size(), lines);
+    const std::string name = "rank " + std::to_string(GetParam().absent);
+    for (const std::string& line : warnings) EXPECT_THAT(line, HasSubstr("waited for " + name));
+  }
+
+  base::LogCapture log_;
+};
+
+TEST_P(AbsenceTest, WhoNeverComesIsNamed) {
+  const auto [count, fan_out, absent] = GetParam();
+  const UniqueId id = take(make_unique_id(), "id");
+  run_as_threads(count, [&](uint32_t rank) {
+    if (rank == GetParam().absent) return;
+    const auto joined = Bootstrap::join(id, rank, count, {.timeout_ms = 3'000, .fan_out = fan_out});
+    ASSERT_FALSE(joined);
+    EXPECT_EQ(joined.error().status, base::Status::kTimeout) << "rank " << rank;
+  });
+  expect_named(count - 1);
+}
+
+TEST_P(AbsenceTest, WhoDoesNotCallIsNamed) {
+  const auto [count, fan_out, absent] = GetParam();
+  std::atomic<uint32_t> ended{0};
+  run_joined(count,
+             [&](Bootstrap& bootstrap) {
+               ASSERT_TRUE(bootstrap.barrier());
+               bootstrap.set_timeout_ms(1'000);
+               if (bootstrap.rank() == GetParam().absent) {
+                 const auto limit = base::Deadline::after_ms(20'000);
+                 while (ended.load() < count - 1 && !limit.has_passed()) std::this_thread::yield();
+                 return;
+               }
+               EXPECT_EQ(bootstrap.barrier().status(), base::Status::kTimeout);
+               EXPECT_EQ(bootstrap.barrier().status(), base::Status::kTimeout)
+                   << "the first error is the last";
+               ended.fetch_add(1);
+             },
+             {.timeout_ms = 30'000, .fan_out = fan_out});
+  expect_named(count - 1);
+}
+
+INSTANTIATE_TEST_SUITE_P(Absences, AbsenceTest,
+                         testing::Values(Case{2, 64, 0}, Case{5, 64, 3}, Case{7, 2, 1}, Case{7, 2, 6}), show);
+
+// In a process of its own: 0 if the bootstrap failed with what `text` says.
+int expect_failure(base::Outcome outcome, const base::LogCapture& log, const std::string& text) {
+  if (outcome) return 1;
+  for (const std::string& line : log.warnings()) {
+    if (line.find(text) != std::string::npos) return 0;
+  }
+  for (const std::string& line : log.warnings()) std::fprintf(stderr, "%s\n", line.c_str());
+  return 2;
+}
+
+class DeathTest : public testing::TestWithParam<Case> {};
+
+TEST_P(DeathTest, EndsTheOthersAtOnce) {
+  const auto [count, fan_out, dying] = GetParam();
+  const UniqueId id = take(make_unique_id(), "id");
+  const std::string name = "rank " + std::to_string(dying) + " has gone";
+  int ready[2];
+  ASSERT_EQ(pipe(ready), 0);
+  const auto begin = base::monotonic_ns();
+  Processes ranks(count, [&, count = count, fan_out = fan_out, dying = dying](uint32_t rank) {
+    base::LogCapture log;
+    auto bootstrap = Bootstrap::join(id, rank, count, {.timeout_ms = 40'000, .fan_out = fan_out});
+    if (!bootstrap || !bootstrap->barrier()) return 3;
+    if (rank == dying) {
+      if (write(ready[1], "x", 1) != 1) return 4;
+      pause();
+    }
+    return expect_failure(bootstrap->barrier(), log, name);
+  });
+  char byte;
+  ASSERT_EQ(read(ready[0], &byte, 1), 1);
+  close(ready[0]);
+  close(ready[1]);
+  ranks.kill(dying);
+  std::vector<int> expected(count, 0);
+  expected[dying] = 128 + SIGKILL;
+  EXPECT_EQ(ranks.await(kPatienceMs), expected);
+  EXPECT_LT(base::monotonic_ns() - begin, 30'000 * base::kNsPerMs) << "not by the deadline";
+}
+
+INSTANTIATE_TEST_SUITE_P(Deaths, DeathTest,
+                         testing::Values(Case{2, 64, 0}, Case{2, 64, 1}, Case{6, 64, 4}, Case{7, 2, 1},
+                                         Case{7, 2, 5}, Case{7, 2, 0}),
+                         show);
+
+TEST(Leaving, IsNamedSo) {
+  base::LogCapture log;
+  std::atomic<bool> has_left{false};
+  const UniqueId id = take(make_unique_id(), "id");
+  run_as_threads(3, [&](uint32_t rank) {
+    {
+      auto bootstrap = take(Bootstrap::join(id, rank, 3), "bootstrap");
+      if (rank != 2) {
+        while (!has_left.load()) std::this_thread::yield();
+        EXPECT_EQ(bootstrap.barrier().status(), base::Status::kRemote);
+      }
+    }
+    has_left.store(true);
+  });
+  EXPECT_THAT(log.warnings(), testing::Each(HasSubstr("rank 2 has left")));
+  EXPECT_EQ(log.warnings().size(), 2U);
+}
+
+TEST(LookingAround, SeesADeathWithoutACall) {
+  const UniqueId id = take(make_unique_id(), "id");
+  Processes ranks(3, [&](uint32_t rank) {
+    base::LogCapture log;
+    auto bootstrap = Bootstrap::join(id, rank, 3);
+    if (!bootstrap || !bootstrap->look_around() || !bootstrap->barrier()) return 3;
+    if (rank == 1) raise(SIGKILL);
+    const auto deadline = base::Deadline::after_ms(10'000);
+    while (bootstrap->look_around() && !deadline.has_passed()) usleep(1000);
+    return expect_failure(bootstrap->barrier(), log, "rank 1 has gone");
+  });
+  EXPECT_EQ(ranks.await(kPatienceMs), (std::vector<int>{0, 128 + SIGKILL, 0}));
+}
+
+TEST(OutOfStep, BothCallsAreNamed) {
+  base::LogCapture log;
+  run_joined(3, [](Bootstrap& bootstrap) {
+    std::vector<std::byte> all(3 * 8), mine(8);
+    const auto outcome = bootstrap.rank() == 1 ? bootstrap.all_gather(mine, all) : bootstrap.barrier();
+    EXPECT_EQ(outcome.status(), base::Status::kInvalidUsage);
+  });
+  for (const std::string& line : log.warnings()) {
+    EXPECT_THAT(line, HasSubstr("rank 1 is in all-gather 2 with 8 bytes, rank 0 in barrier 2 with 0"));
+  }
+  EXPECT_EQ(log.warnings().size(), 3U);
+}
+
+// The rendezvous lives on with the first that came.
+TEST(Joining, AnotherCountOrATakenRankIsRefused) {
+  base::LogCapture log;
+  const UniqueId id = take(make_unique_id(), "id");
+  const auto join_quickly = [&](uint32_t rank, uint32_t count) {
+    return Bootstrap::join(id, rank, count, {.timeout_ms = 5'000});
+  };
+  std::thread first([&] { EXPECT_TRUE(join_quickly(0, 3)); });
+  // Refused with a reason once the rendezvous knows the first rank; until then this would be the first
+  // itself.
+  usleep(100'000);
+  EXPECT_EQ(join_quickly(1, 4).error().status, base::Status::kRemote);
+  EXPECT_EQ(join_quickly(0, 3).error().status, base::Status::kRemote);
+  std::thread second([&] { EXPECT_TRUE(join_quickly(1, 3)); });
+  EXPECT_TRUE(join_quickly(2, 3));
+  second.join();
+  first.join();
+  EXPECT_THAT(log.warnings(), testing::IsSupersetOf({HasSubstr("it expects another number of ranks (3)"),
+                                                     HasSubstr("somebody came as our rank before")}));
+}
+
+TEST(Joining, ARendezvousThatHasGoneIsSeenAtOnce) {
+  base::LogCapture log;
+  auto rendezvous = take(Rendezvous::open({}, 10'000), "rendezvous");
+  const UniqueId id = rendezvous->id();
+  std::thread rank([&] {
+    EXPECT_EQ(Bootstrap::join(id, 1, 2, {.timeout_ms = 20'000}).error().status, base::Status::kRemote);
+  });
+  usleep(50'000);
+  rendezvous.reset();
+  rank.join();
+  EXPECT_EQ(Bootstrap::join(id, 1, 2, {.timeout_ms = 20'000}).error().status, base::Status::kRemote);
+  EXPECT_THAT(log.warnings().back(), HasSubstr("it cannot be reached: Connection refused"));
+}
+
+}  // namespace
+}  // namespace verbena::bootstrap

@@ -1,0 +1,115 @@
+// Ranks with the same job key, with another, and without: processes, as the key is a process's.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "base/job_key.h"
+#include "base/parameters.h"
+#include "bootstrap/support/ranks.h"
+#include "device/bootstrap/link.h"
+#include "tests/base/log_capture.h"
+#include "tests/base/scoped_environment.h"
+#include "tests/base/scratch_path.h"
+
+namespace verbena::bootstrap {
+namespace {
+
+constexpr int kJoined = 0, kRefused = 10, kOther = 11;
+
+class BootstrapKeyTest : public testing::Test {
+ protected:
+  BootstrapKeyTest() {
+    write_key(path_, "a secret of sixteen bytes");
+    write_key(other_path_, "quite another secret, longer");
+  }
+  ~BootstrapKeyTest() override { load(""); }
+
+  static void write_key(const tests::ScratchPath& path, const char* secret) {
+    std::ofstream(path.get()) << secret;
+    chmod(path.get().c_str(), 0600);
+  }
+  static void load(const std::string& key_file) {
+    base::ScopedEnvironment environment;
+    environment.set("VERBENA_JOB_KEY_FILE", key_file);
+    ASSERT_TRUE(base::load_parameters());
+    ASSERT_TRUE(base::load_job_key());
+  }
+  // Rank 1 comes with `key_of_rank_1`, all others and the rendezvous with the job's key.
+  std::vector<int> meet(const std::string& key, const std::string& key_of_rank_1, const char* reason) {
+    load(key);
+    const UniqueId id = take(make_unique_id(), "id");
+    Processes ranks(3, [&](uint32_t rank) {
+      if (rank == 1) load(key_of_rank_1);
+      base::LogCapture log;
+      auto bootstrap = Bootstrap::join(id, rank, 3, {.timeout_ms = 3'000, .fan_out = 1});
+      if (bootstrap) {
+        const auto all = bootstrap->gather(rank * 7);
+        return all && *all == std::vector<uint32_t>{0, 7, 14} && bootstrap->barrier() ? kJoined : kOther;
+      }
+      const auto warnings = log.warnings();
+      return warnings.size() == 1 && warnings[0].find(reason) != std::string::npos ? kRefused : kOther;
+    });
+    const auto codes = ranks.await(kPatienceMs);
+    return codes;
+  }
+
+  tests::ScratchPath path_{"key"}, other_path_{"other_key"};
+};
+
+TEST_F(BootstrapKeyTest, ACommonKeyJoins) {
+  EXPECT_THAT(meet(path_.get(), path_.get(), ""), testing::Each(kJoined));
+}
+
+TEST_F(BootstrapKeyTest, AnotherKeyIsRefused) {
+  base::LogCapture log;
+  EXPECT_EQ(meet(path_.get(), other_path_.get(), "it does not have our job key")[1], kRefused);
+  EXPECT_THAT(log.warnings(), testing::Contains(testing::HasSubstr("refused: it does not have our job key")));
+}
+
+TEST_F(BootstrapKeyTest, ARankWithoutAKeyIsRefused) {
+  base::LogCapture log;
+  EXPECT_EQ(meet(path_.get(), "", "it has a job key and we have none")[1], kRefused);
+}
+
+TEST_F(BootstrapKeyTest, ARankAloneWithAKeyIsRefused) {
+  base::LogCapture log;
+  EXPECT_EQ(meet("", path_.get(), "it has no job key and we have one")[1], kRefused);
+}
+
+TEST_F(BootstrapKeyTest, AFrameThatSomebodyElseSendsIsNoticed) {
+  load(path_.get());
+  base::LogCapture log;
+  auto listener = take(base::Listener::open(), "listener");
+  auto sender = take(Link::connect(listener.address(), Hello{.count_ranks = 2}), "link");
+  auto accepted = take(listener.accept(), "caller");
+  for (int i = 0; i < 1000 && !accepted; ++i) accepted = take(listener.accept(), "caller");
+  ASSERT_TRUE(accepted);
+  const int raw = dup(sender.wish().fd);
+  auto receiver = Link::accept(std::move(*accepted), take(Proof::create(), "proof"));
+  for (int i = 0; i < 200; ++i) {
+    sender.advance();
+    receiver.advance();
+    if (receiver.asking() != nullptr) receiver.answer(Refusal::kNone);
+    if (receiver.is_standing()) break;
+    usleep(1000);
+  }
+  ASSERT_TRUE(receiver.is_standing());
+  // A frame that does not come from the peer's link: right in form, with a MAC that nobody made.
+  const Record forged = make_record({.kind = FrameKind::kGoodbye, .rank = 0});
+  std::vector<uint8_t> bytes(*forged);
+  bytes.resize(bytes.size() + base::kMacBytes);
+  ASSERT_EQ(write(raw, bytes.data(), bytes.size()), static_cast<ssize_t>(bytes.size()));
+  close(raw);
+  for (int i = 0; i < 2000 && !receiver.is_closed(); ++i) {
+    receiver.advance();
+    usleep(1000);
+  }
+  EXPECT_EQ(receiver.take(), nullptr);
+  EXPECT_THAT(receiver.problem(), testing::HasSubstr("VERBENA_JOB_KEY_FILE"));
+}
+
+}  // namespace
+}  // namespace verbena::bootstrap

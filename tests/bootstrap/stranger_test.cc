@@ -1,0 +1,141 @@
+// Callers that are no ranks of this job: they are sent away, and the ranks meet all the same.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "base/clock.h"
+#include "base/socket.h"
+#include "bootstrap/support/ranks.h"
+#include "device/bootstrap/tree_links.h"
+#include "tests/base/log_capture.h"
+
+namespace verbena::bootstrap {
+namespace {
+
+using testing::HasSubstr;
+
+// Connects and says `text`, if anything.
+base::Socket call(const base::SocketAddress& address, std::string_view text) {
+  auto socket = take(base::Socket::start_connect(address), "a connection");
+  const auto deadline = base::Deadline::after_ms(5'000);
+  while (!take(socket.finish_connect(), "a connection") && !deadline.has_passed()) usleep(100);
+  EXPECT_EQ(socket.send_some(text.data(), text.size()), text.size());
+  return socket;
+}
+
+std::string_view as_text(const Hello& hello) {
+  return {reinterpret_cast<const char*>(&hello), sizeof(hello)};
+}
+
+// Whether the other end closes within the time.
+bool is_sent_away(const base::Socket& socket) {
+  const auto deadline = base::Deadline::after_ms(5'000);
+  while (!socket.is_peer_closed() && !deadline.has_passed()) usleep(1000);
+  return socket.is_peer_closed();
+}
+
+void expect_ranks_meet(const UniqueId& id) {
+  run_as_threads(3, [&](uint32_t rank) {
+    auto bootstrap = Bootstrap::join(id, rank, 3, {.timeout_ms = 20'000});
+    ASSERT_TRUE(bootstrap);
+    EXPECT_TRUE(bootstrap->barrier());
+  });
+}
+
+TEST(Strangers, DoNotKeepTheRanksApart) {
+  base::LogCapture log;
+  const UniqueId id = take(make_unique_id(), "id");
+  const auto address = take(parse(id), "its content").address;
+  std::vector<base::Socket> strangers;
+  for (const std::string& text :
+       {std::string(), std::string("GET / HTTP/1.1\r\n\r\n"), std::string(4096, '\xff'), std::string("ve"),
+        std::string(as_text(Hello{})).substr(0, 60)}) {
+    strangers.push_back(call(address, text));
+  }
+  expect_ranks_meet(id);
+  EXPECT_TRUE(is_sent_away(strangers[1])) << "garbage";
+  EXPECT_TRUE(is_sent_away(strangers[2])) << "more garbage";
+  EXPECT_THAT(log.warnings(), testing::IsEmpty());
+}
+
+TEST(Strangers, OfAnotherJobAreRefused) {
+  base::LogCapture log;
+  const UniqueId id = take(make_unique_id(), "id");
+  Meeting other = take(parse(id), "its content");
+  other.nonce[31] ^= 1;
+  const auto refused = Bootstrap::join(make_id(other), 0, 3, {.timeout_ms = 10'000});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().status, base::Status::kRemote);
+  EXPECT_THAT(log.warnings(), testing::UnorderedElementsAre(HasSubstr("refused: it belongs to another job"),
+                                                            HasSubstr("it belongs to another job")));
+  expect_ranks_meet(id);
+}
+
+TEST(Strangers, WithImpossibleNumbersAreRefused) {
+  base::LogCapture log;
+  const UniqueId id = take(make_unique_id(), "id");
+  const Meeting meeting = take(parse(id), "its content");
+  Hello hello;
+  hello.nonce = meeting.nonce;
+  for (const auto& [rank, count] : {std::pair(7U, 3U), {0U, 0U}, {0U, ~0U}, {3U, 3U}}) {
+    hello.rank = rank;
+    hello.count_ranks = count;
+    EXPECT_TRUE(is_sent_away(call(meeting.address, as_text(hello))));
+  }
+  hello.version = 99;
+  EXPECT_TRUE(is_sent_away(call(meeting.address, as_text(hello))));
+  // Ours, but then says what no rank says.
+  hello = {.rank = 1, .count_ranks = 3, .nonce = meeting.nonce};
+  FrameHeader frame{.kind = FrameKind::kReady, .length_bytes = ~uint64_t{0}};
+  auto socket = call(meeting.address, std::string(as_text(hello)) +
+                                          std::string(reinterpret_cast<char*>(&frame), sizeof(frame)));
+  EXPECT_TRUE(is_sent_away(socket));
+  expect_ranks_meet(id);
+}
+
+// Where the tree's links meet, the same holds: only a child that is expected, once, and of this job, gets its
+// place.
+TEST(Strangers, DoNotTakeAChildsPlace) {
+  base::LogCapture log;
+  const TreeLinks::Place root{{2, 64}, 0, {1, 2, 3}}, leaf{{2, 64}, 1, {1, 2, 3}};
+  TreeLinks parent(root);
+  ASSERT_TRUE(parent.listen());
+  const base::SocketAddress address = parent.address();
+  Hello hello{.purpose = Purpose::kTree, .rank = 1, .count_ranks = 2, .nonce = {9, 9, 9}};
+  const auto other_job = call(address, as_text(hello));
+  hello.nonce = root.nonce;
+  hello.rank = 2;
+  const auto other_rank = call(address, as_text(hello));
+  hello.rank = 1;
+  hello.purpose = Purpose::kRegister;
+  const auto other_purpose = call(address, as_text(hello));
+  const auto silent = call(address, "");
+  const auto garbage = call(address, "garbage!!");
+  hello.purpose = Purpose::kTree;
+  const auto unready = call(address, as_text(hello));  // the right hello, and nothing after it
+  for (int i = 0; i < 50; ++i) {
+    parent.advance();
+    usleep(1000);
+  }
+  EXPECT_TRUE(other_job.is_peer_closed());
+  EXPECT_TRUE(other_rank.is_peer_closed());
+  EXPECT_TRUE(other_purpose.is_peer_closed());
+  EXPECT_TRUE(garbage.is_peer_closed());
+  EXPECT_FALSE(parent.has_come(0));
+  TreeLinks child(leaf);
+  ASSERT_TRUE(child.connect_parent(address));
+  const auto deadline = base::Deadline::after_ms(5'000);
+  while (!parent.has_come(0) && !deadline.has_passed()) {
+    parent.advance();
+    child.advance();
+    parent.wait(1);
+  }
+  EXPECT_TRUE(parent.has_come(0));
+  EXPECT_TRUE(unready.is_peer_closed()) << "nobody else is expected";
+}
+
+}  // namespace
+}  // namespace verbena::bootstrap

@@ -1,0 +1,244 @@
+// Every primitive on teams of every shape: all by NICs, all by loads and stores, both mixed; by a thread, a
+// warp, a block.
+#include <gtest/gtest.h>
+
+#include "device/emulator/sanitizer.h"
+#include "device/proxy/support/rdma_fleet.h"
+#include "verbena/device/symm.cuh"
+
+namespace verbena::device_test {
+namespace {
+
+using device::Order;
+using device::Scope;
+using emulator::require;
+
+constexpr auto kSet = SymmSignalOperation::kSet, kAdd = SymmSignalOperation::kAdd;
+constexpr auto kIncrement = SymmSignalOperation::kIncrement;
+
+enum class By { kThread, kWarp, kBlock };
+
+struct Case {
+  int32_t ranks, domain_ranks;
+  By by;
+};
+
+uint32_t count_threads(By by) {
+  return by == By::kThread ? 1 : by == By::kWarp ? 32 : 64;
+}
+
+// What the thread sanitizer follows well: see the emulator's README.
+std::vector<Case> list_cases() {
+  std::vector<Case> cases = {
+      {1, 1, By::kBlock},  {2, 1, By::kThread}, {2, 1, By::kWarp},  {2, 1, By::kBlock},  {2, 2, By::kBlock},
+      {3, 1, By::kBlock},  {4, 2, By::kThread}, {4, 2, By::kWarp},  {5, 2, By::kThread}, {5, 2, By::kBlock},
+      {8, 1, By::kThread}, {8, 1, By::kWarp},   {8, 4, By::kBlock}, {9, 3, By::kWarp}};
+  if (VERBENA_EMULATOR_TSAN != 0) {
+    std::erase_if(cases, [](const Case& one) {
+      return static_cast<uint32_t>(one.ranks) * count_threads(one.by) > 192;
+    });
+  }
+  return cases;
+}
+constexpr uint64_t kSeeds = emulator::kSanitizer ? 1 : 3;
+
+template <typename Body>
+void as_group(By by, const Body& body) {
+  switch (by) {
+    case By::kThread:
+      return body(device::ThreadGroup{});
+    case By::kWarp:
+      return body(device::WarpGroup{});
+    case By::kBlock:
+      return body(device::BlockGroup{});
+  }
+}
+
+void expect(SymmStatus status, const char* text) {
+  if (status != SymmStatus::kDone)
+    emulator::fail(std::string(text) + ": status " + std::to_string(static_cast<int>(status)));
+}
+
+// What `from` writes for `to`, byte `i`, in a round.
+uint8_t byte_of(int32_t from, int32_t to, uint64_t i, uint64_t round) {
+  return static_cast<uint8_t>(31 * from + 7 * to + static_cast<int32_t>(3 * i + 11 * round) + 1);
+}
+
+template <typename Group>
+void fill(uint8_t* data, uint64_t bytes, int32_t from, int32_t to, uint64_t round, const Group& group) {
+  for (uint64_t i = group.rank(); i < bytes; i += group.size())
+    device::store<Order::kWeak, Scope::kThreads>(data + i, byte_of(from, to, i, round));
+  group.sync();
+}
+
+template <typename Group>
+void expect_bytes(const uint8_t* data, uint64_t bytes, int32_t from, int32_t to, uint64_t round,
+                  const Group& group, const char* text) {
+  for (uint64_t i = group.rank(); i < bytes; i += group.size())
+    require(device::load<Order::kWeak, Scope::kThreads>(data + i) == byte_of(from, to, i, round), text);
+  group.sync();
+}
+
+class SymmPathTest : public testing::TestWithParam<Case> {
+ protected:
+  SymmPathTest() : fleet_(make_shape(GetParam().ranks, GetParam().domain_ranks)) {}
+
+  // `kernel(rank, group)` on every rank.
+  template <typename Kernel>
+  void run(const Kernel& kernel) {
+    for (uint64_t seed = 0; seed < kSeeds; ++seed) {
+      const By by = GetParam().by;
+      EXPECT_EQ(run_on_all(fleet_, seed, 1, count_threads(by),
+                           [&](int32_t rank) {
+                             as_group(by, [&](const auto& group) { kernel(rank, group, seed); });
+                           }),
+                "");
+      for (int32_t rank = 0; rank < fleet_.size(); ++rank) EXPECT_EQ(fleet_.proxy(rank).error(), "");
+    }
+  }
+
+  RdmaFleet fleet_;
+};
+
+std::string name_case(const testing::TestParamInfo<Case>& one) {
+  const char* const groups[] = {"Thread", "Warp", "Block"};
+  return std::to_string(one.param.ranks) + "By" + std::to_string(one.param.domain_ranks) +
+         groups[static_cast<int>(one.param.by)];
+}
+
+INSTANTIATE_TEST_SUITE_P(Teams, SymmPathTest, testing::ValuesIn(list_cases()), name_case);
+
+constexpr uint64_t kLineBytes = 1024;  // of what one rank puts for another
+
+// All put to all and to themselves, signal, and wait for all.
+TEST_P(SymmPathTest, PutWithSignal) {
+  run([&](int32_t rank, const auto& group, uint64_t seed) {
+    const SymmContext& mine = fleet_.context(rank);
+    const auto size = static_cast<uint64_t>(fleet_.size());
+    for (uint64_t lap = 0; lap < 3; ++lap) {
+      const uint64_t round = 3 * seed + lap, length = 1 + 61 * lap;
+      for (int32_t peer = 0; peer < fleet_.size(); ++peer) {
+        uint8_t* const source = fleet_.data(rank, (size + static_cast<uint64_t>(peer)) * kLineBytes);
+        fill(source, length, rank, peer, round, group);
+        expect(
+            device::symm_put_signal_async(mine, fleet_.data(rank, static_cast<uint64_t>(rank) * kLineBytes),
+                                          source, length, peer, 5, 1, kAdd, group),
+            "put");
+      }
+      expect(
+          device::symm_signal_wait_until<int64_t>(mine, 5, SymmCompare::kGreaterEqual,
+                                                  static_cast<int64_t>((round + 1) * size), nullptr, group),
+          "wait");
+      for (int32_t peer = 0; peer < fleet_.size(); ++peer)
+        expect_bytes(fleet_.data(rank, static_cast<uint64_t>(peer) * kLineBytes), length, peer, rank, round,
+                     group, "what came");
+      expect(device::symm_flush(mine, group), "flush");
+      expect(device::symm_barrier(mine, 0, group), "all have read");
+    }
+  });
+}
+
+TEST_P(SymmPathTest, PutThenBarrier) {
+  run([&](int32_t rank, const auto& group, uint64_t round) {
+    const SymmContext& mine = fleet_.context(rank);
+    for (int32_t peer = 0; peer < fleet_.size(); ++peer) {
+      uint8_t* const source = fleet_.data(rank, static_cast<uint64_t>(fleet_.size() + peer) * kLineBytes);
+      fill(source, 333, rank, peer, round, group);
+      expect(device::symm_put_async(mine, fleet_.data(rank, static_cast<uint64_t>(rank) * kLineBytes), source,
+                                    333, peer, group),
+             "put");
+    }
+    expect(device::symm_barrier(mine, 1, group), "barrier");
+    for (int32_t peer = 0; peer < fleet_.size(); ++peer)
+      expect_bytes(fleet_.data(rank, static_cast<uint64_t>(peer) * kLineBytes), 333, peer, rank, round, group,
+                   "what came");
+    expect(device::symm_barrier_arrive(mine, 2, group), "arrive");
+    expect(device::symm_barrier_wait(mine, 2, group), "wait");
+  });
+}
+
+TEST_P(SymmPathTest, Get) {
+  run([&](int32_t rank, const auto& group, uint64_t round) {
+    const SymmContext& mine = fleet_.context(rank);
+    uint8_t *const told = fleet_.data(rank), *const got = fleet_.data(rank, kLineBytes);
+    fill(told, 500, rank, rank, round, group);
+    expect(device::symm_barrier(mine, 3, group), "told");
+    for (int32_t peer = 0; peer < fleet_.size(); ++peer) {
+      expect(device::symm_get(mine, got, told, 500, peer, group), "get");
+      expect_bytes(got, 500, peer, peer, round, group, "what was got");
+    }
+    expect(device::symm_barrier(mine, 3, group), "all have read");
+  });
+}
+
+// Each sets, adds to and increments a signal of its own at every peer.
+TEST_P(SymmPathTest, SignalsAreSetAddedToAndReset) {
+  run([&](int32_t rank, const auto& group, uint64_t) {
+    const SymmContext& mine = fleet_.context(rank);
+    const auto signal = static_cast<uint32_t>(20 + rank);
+    for (int32_t peer = 0; peer < fleet_.size(); ++peer) {
+      expect(device::symm_signal(mine, signal, peer, uint64_t{1} << 40, kAdd, group), "add");
+      expect(device::symm_signal(mine, signal, peer, uint64_t(-5), kSet, group), "set");
+      expect(device::symm_signal(mine, signal, peer, 77, kIncrement, group), "increment");
+      expect(device::symm_signal(mine, signal, peer, uint64_t{3} << 33, kAdd, group), "add");
+    }
+    for (int32_t peer = 0; peer < fleet_.size(); ++peer)
+      expect(
+          device::symm_signal_wait_until<int64_t>(mine, static_cast<uint32_t>(20 + peer), SymmCompare::kEqual,
+                                                  (int64_t{3} << 33) - 4, nullptr, group),
+          "all four");
+    expect(device::symm_barrier(mine, 4, group), "nobody signals");
+    for (int32_t peer = 0; peer < fleet_.size(); ++peer) {
+      expect(device::symm_signal_reset(mine, static_cast<uint32_t>(20 + peer), group), "reset");
+      group.sync();
+      require(device::symm_signal_read(mine, static_cast<uint32_t>(20 + peer)) == 0, "is 0");
+    }
+    expect(device::symm_barrier(mine, 4, group), "all are reset");
+  });
+}
+
+// Ranks in reach and ranks out of it add to one signal at the same time.
+TEST_P(SymmPathTest, SignalsOfBothPathsSumUp) {
+  constexpr uint64_t kTimes = 20;
+  run([&](int32_t rank, const auto& group, uint64_t seed) {
+    const SymmContext& mine = fleet_.context(rank);
+    for (uint64_t i = 0; i < kTimes; ++i)
+      for (int32_t peer = 0; peer < fleet_.size(); ++peer)
+        expect(device::symm_signal(mine, 9, peer, 1 + static_cast<uint64_t>(rank), kAdd, group), "add");
+    const auto size = static_cast<uint64_t>(fleet_.size());
+    const uint64_t sum = (seed + 1) * kTimes * size * (size + 1) / 2;
+    expect(device::symm_signal_wait_until<int64_t>(mine, 9, SymmCompare::kGreaterEqual,
+                                                   static_cast<int64_t>(sum), nullptr, group),
+           "sum");
+    expect(device::symm_barrier(mine, 5, group), "barrier");
+    require(device::symm_signal_read(mine, 9) == sum, "no more than that");
+    expect(device::symm_barrier(mine, 5, group), "barrier");
+  });
+}
+
+// Quiet means complete at the peer, with nobody's help: what was put can be got back at once.
+TEST_P(SymmPathTest, QuietIsRemoteCompletion) {
+  run([&](int32_t rank, const auto& group, uint64_t round) {
+    const SymmContext& mine = fleet_.context(rank);
+    uint8_t *const source = fleet_.data(rank, 32 * kLineBytes), *const back =
+                                                                    fleet_.data(rank, 33 * kLineBytes);
+    uint8_t* const place = fleet_.data(rank, static_cast<uint64_t>(rank) * kLineBytes);
+    for (int32_t peer = 0; peer < fleet_.size(); ++peer) {
+      fill(source, 200, rank, peer, round, group);
+      expect(device::symm_put_async(mine, place, source, 200, peer, group), "put");
+      expect(peer % 2 == 0 ? device::symm_quiet(mine, group) : device::symm_quiet(mine, peer, group),
+             "quiet");
+      for (uint64_t i = group.rank(); i < 200; i += group.size())
+        require(reinterpret_cast<std::atomic<uint8_t>*>(
+                    fleet_.data(peer, static_cast<uint64_t>(rank) * kLineBytes) + i)
+                        ->load(std::memory_order_relaxed) == byte_of(rank, peer, i, round),
+                "is there");
+      group.sync();
+      expect(device::symm_get(mine, back, place, 200, peer, group), "get");
+      expect_bytes(back, 200, rank, peer, round, group, "got back");
+    }
+  });
+}
+
+}  // namespace
+}  // namespace verbena::device_test

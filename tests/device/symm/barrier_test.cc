@@ -1,0 +1,127 @@
+// Barriers of a team: nobody passes before all have come, and what was done before is seen after.
+#include <gtest/gtest.h>
+
+#include "device/emulator/world.h"
+#include "device/symm/fleet.h"
+#include "verbena/device/symm.cuh"
+
+namespace verbena::device_test {
+namespace {
+
+using emulator::World;
+
+// Each rank tells all others its round, in plain memory; behind a barrier all of it is there, behind a second
+// one it may be overwritten.
+template <typename Group>
+void meet(Fleet& fleet, int32_t rank, uint32_t barrier, const Group& group, uint64_t rounds) {
+  const SymmContext& context = fleet.context(rank);
+  uint64_t* const told = fleet.data<uint64_t>(rank) + barrier * 64;
+  for (uint64_t round = 1; round <= rounds; ++round) {
+    for (int32_t peer = static_cast<int32_t>(group.rank()); peer < fleet.size();
+         peer += static_cast<int32_t>(group.size()))
+      device::store<device::Order::kWeak, device::Scope::kThreads>(
+          device::symm_lsa_ptr(context, told, peer) + rank, round);
+    emulator::require(device::symm_barrier(context, barrier, group) == SymmStatus::kDone, "first");
+    for (int32_t peer = 0; peer < fleet.size(); ++peer)
+      emulator::require(device::load<device::Order::kWeak, device::Scope::kThreads>(told + peer) == round,
+                        "all have told their round");
+    emulator::require(device::symm_barrier(context, barrier, group) == SymmStatus::kDone, "second");
+  }
+}
+
+struct Case {
+  int32_t ranks;
+  uint32_t threads;
+};
+class SymmBarrierTest : public testing::TestWithParam<Case> {};
+INSTANTIATE_TEST_SUITE_P(Teams, SymmBarrierTest,
+                         testing::Values(Case{1, 32}, Case{2, 64}, Case{3, 32}, Case{8, 32}, Case{40, 32}),
+                         [](const auto& one) {
+                           return std::to_string(one.param.ranks) + "x" + std::to_string(one.param.threads);
+                         });
+
+TEST_P(SymmBarrierTest, BlocksMeet) {
+  for (uint64_t seed = 0; seed < 6; ++seed) {
+    Fleet fleet(GetParam().ranks);
+    World world(seed);
+    for (int32_t rank = 0; rank < fleet.size(); ++rank) {
+      world.add_grid(static_cast<uint32_t>(rank), 1, GetParam().threads,
+                     [&fleet, rank] { meet(fleet, rank, 3, device::BlockGroup{}, 3); });
+    }
+    EXPECT_EQ(world.run(), "");
+  }
+}
+
+TEST(SymmBarrier, BlocksOfAGridMeetTheirOwnNumber) {
+  for (uint64_t seed = 1; seed < 5; ++seed) {
+    Fleet fleet(2);
+    World world(seed);
+    for (int32_t rank = 0; rank < 2; ++rank) {
+      world.add_grid(static_cast<uint32_t>(rank), 3, 32,
+                     [&fleet, rank] { meet(fleet, rank, device::block_index(), device::BlockGroup{}, 4); });
+    }
+    EXPECT_EQ(world.run(), "");
+  }
+}
+
+TEST(SymmBarrier, WarpsAndThreadsMeet) {
+  Fleet fleet(3);
+  World world(7);
+  for (int32_t rank = 0; rank < 3; ++rank) {
+    world.add_grid(static_cast<uint32_t>(rank), 1, 64, [&fleet, rank] {
+      if (device::thread_index() < 32) {
+        meet(fleet, rank, 0, device::WarpGroup{}, 3);
+      } else if (device::thread_index() == 40) {
+        meet(fleet, rank, 1, device::ThreadGroup{}, 3);
+      }
+    });
+  }
+  EXPECT_EQ(world.run(), "");
+}
+
+TEST(SymmBarrier, HalvesLeaveRoomForWork) {
+  Fleet fleet(2);
+  World world(11);
+  for (int32_t rank = 0; rank < 2; ++rank) {
+    world.add_grid(static_cast<uint32_t>(rank), 1, 32, [&fleet, rank] {
+      const SymmContext& context = fleet.context(rank);
+      const device::WarpGroup group;
+      uint64_t* const told = fleet.data<uint64_t>(rank);
+      if (group.elect())
+        device::store_relaxed<device::Scope::kSystem>(device::symm_lsa_ptr(context, told, 1 - rank), 77);
+      emulator::require(device::symm_lsa_barrier_arrive(context, 5, group) == SymmStatus::kDone, "arrive");
+      emulator::require(device::symm_lsa_barrier_wait(context, 5, group) == SymmStatus::kDone, "wait");
+      emulator::require(device::load_relaxed<device::Scope::kSystem>(told) == 77, "told");
+    });
+  }
+  EXPECT_EQ(world.run(), "");
+}
+
+TEST(SymmBarrier, EndsWithoutTheOthers) {
+  Fleet fleet(2);
+  fleet.context(0).timeout_ns = 20'000;
+  const uint32_t abort_word = 1;
+  fleet.context(1).abort_word = &abort_word;
+  World world;
+  world.add_grid(0, 1, 32, [&] {
+    emulator::require(device::symm_barrier(fleet.context(0), 0) == SymmStatus::kTimedOut, "timed out");
+  });
+  world.add_grid(1, 1, 32, [&] {
+    emulator::require(device::symm_barrier(fleet.context(1), 1) == SymmStatus::kAborted, "aborted");
+  });
+  EXPECT_EQ(world.run(), "");
+}
+
+TEST(SymmBarrier, RefusesWhatItCannot) {
+  Fleet fleet(2), far(2, 1);
+  World world;
+  world.add_grid(0, 1, 32, [&] {
+    emulator::require(device::symm_barrier(fleet.context(0), kSymmBarriers) == SymmStatus::kInvalid,
+                      "number");
+    emulator::require(device::symm_barrier(far.context(0), 0) == SymmStatus::kUnreachable, "far");
+  });
+  EXPECT_EQ(world.run(), "");
+}
+
+}  // namespace
+}  // namespace verbena::device_test

@@ -1,0 +1,120 @@
+// The functions with C names: every thread of a block calls, and what they ask for happens once.
+#include "verbena/device/symm_c.cuh"
+
+#include <gtest/gtest.h>
+
+#include "device/emulator/world.h"
+#include "device/symm/fleet.h"
+
+namespace verbena::device_test {
+namespace {
+
+using emulator::require;
+using emulator::World;
+
+constexpr uint32_t kThreads = 64;
+
+template <typename T>
+int64_t number(T* pointer) {
+  return static_cast<int64_t>(reinterpret_cast<uint64_t>(pointer));
+}
+
+int64_t context_of(Fleet& fleet, int32_t rank) {
+  return number(&fleet.context(rank));
+}
+
+TEST(SymmC, ABlockDoesItOnce) {
+  Fleet fleet(2);
+  for (int32_t i = 0; i < 100; ++i) fleet.data<int32_t>(0, 4096)[i] = i * i;
+  World world(3);
+  world.add_grid(0, 2, kThreads, [&] {
+    const int64_t mine = context_of(fleet, 0);
+    const auto block = static_cast<int32_t>(device::block_index());
+    require(symm_put_signal_async(mine, number(fleet.data<int32_t>(0) + 50 * block),
+                                  number(fleet.data<int32_t>(0, 4096) + 50 * block), 50, 4, 1, 3, 5, 1) == 0,
+            "put");
+    require(symm_signal(mine, 4, 1, 7, 2) == 0, "increment");
+    require(symm_barrier(mine) == 0, "barrier");
+    require(symm_quiet(mine) == 0 && symm_quiet_peer(mine, 1) == 0 && symm_flush(mine) == 0, "quiet");
+    require(symm_lsa_barrier(mine, block) == 0, "barrier in reach");
+  });
+  world.add_grid(1, 2, kThreads, [&] {
+    const int64_t mine = context_of(fleet, 1);
+    const auto block = static_cast<int32_t>(device::block_index());
+    require(symm_signal_wait_until(mine, 3, 4, 10) == 10, "both blocks' signals, once each");
+    require(symm_barrier_arrive(mine, block) == 0 && symm_barrier_wait(mine, block) == 0, "barrier");
+    require(symm_signal_wait_until(mine, 4, 1, 2) == 2, "increments");
+    int32_t got = 0;
+    for (int32_t i = 0; i < 100; ++i) {
+      got = device::load<device::Order::kWeak, device::Scope::kThreads>(fleet.data<int32_t>(1) + i);
+      require(got == i * i, "data");
+    }
+    require(symm_lsa_barrier_arrive(mine, block) == 0 && symm_lsa_barrier_wait(mine, block) == 0, "halves");
+    if (block == 0) require(symm_signal_reset(mine, 3) == 0, "reset");
+  });
+  EXPECT_EQ(world.run(), "");
+  EXPECT_EQ(fleet.context(1).signals[3], 0U);
+  EXPECT_EQ(fleet.context(1).signals[4], 2U);
+}
+
+TEST(SymmC, TellsWhereAndWho) {
+  Fleet fleet(3, 2);
+  World world;
+  world.add_grid(0, 1, kThreads, [&] {
+    const int64_t mine = context_of(fleet, 0);
+    require(symm_lsa_ptr(mine, number(fleet.data(0, 8)), 1) == number(fleet.data(1, 8)), "pointer");
+    require(symm_lsa_ptr(mine, number(fleet.data(0)), 2) == 0, "out of reach");
+    require(symm_lsa_signal_ptr(mine, 1) == number(fleet.context(1).signals), "signals");
+    require(symm_lsa_multicast_ptr(mine, number(fleet.data(0))) == 0, "no multicast");
+    require(symm_team_size(mine) == 3 && symm_team_rank(mine) == 0 && symm_team_lsa_size(mine) == 2, "team");
+    require(symm_team_lsa(mine, 1) == 1 && symm_team_lsa(mine, 2) == 0, "reach");
+    require(symm_get(mine, number(fleet.data(0, 64)), number(fleet.data(0, 128)), 4, 4, 1) == 0, "get");
+    for (int32_t scope = 0; scope < 3; ++scope) require(symm_fence(mine, scope) == 0, "fence");
+  });
+  EXPECT_EQ(world.run(), "");
+}
+
+TEST(SymmC, SaysWhatCannotBe) {
+  Fleet fleet(3, 2);
+  fleet.context(0).timeout_ns = 5'000;
+  const auto code = [](SymmStatus status) { return static_cast<int32_t>(status); };
+  World world;
+  world.add_grid(0, 1, kThreads, [&] {
+    const int64_t mine = context_of(fleet, 0), place = number(fleet.data(0));
+    require(
+        symm_barrier(0) == code(SymmStatus::kInvalid) && symm_team_size(0) == 0 && symm_lsa_ptr(0, 1, 0) == 0,
+        "no context");
+    require(symm_put_async(mine, place, place, -1, 4, 1) == code(SymmStatus::kInvalid), "count");
+    require(symm_put_async(mine, place, place, 1, 4, 2) == code(SymmStatus::kUnreachable), "far");
+    require(symm_signal(mine, 0, 1, 1, 3) == code(SymmStatus::kInvalid), "operation");
+    require(symm_signal(mine, -1, 1, 1, 1) == code(SymmStatus::kInvalid), "signal");
+    require(symm_fence(mine, 3) == code(SymmStatus::kInvalid), "scope");
+    require(symm_all_reduce(mine, place, 0, 4, 1, 0) == code(SymmStatus::kInvalid), "operation");
+    require(symm_all_reduce(mine, place, 0, 4, 0, 0) == code(SymmStatus::kUnreachable), "far");
+    for (int32_t compare = 1; compare <= 6; ++compare) {
+      const int64_t seen = symm_signal_wait_until(mine, 999, compare, 5);
+      require(!device::detail::holds(seen, static_cast<SymmCompare>(compare), int64_t{5}), "in vain");
+    }
+    require(symm_signal_wait_until(mine, 0, 3, 5) == 0, "as it was");
+  });
+  EXPECT_EQ(world.run(), "");
+}
+
+TEST(SymmC, SumsUp) {
+  Fleet fleet(2);
+  for (int32_t rank = 0; rank < 2; ++rank)
+    for (int32_t i = 0; i < 40; ++i) fleet.data<float>(rank)[i] = static_cast<float>(rank + i);
+  World world(1);
+  for (int32_t rank = 0; rank < 2; ++rank) {
+    world.add_grid(static_cast<uint32_t>(rank), 1, kThreads, [&fleet, rank] {
+      require(symm_all_reduce(context_of(fleet, rank), number(fleet.data(rank)), 16, 36, 0, 0) == 0,
+              "reduce");
+    });
+  }
+  EXPECT_EQ(world.run(), "");
+  for (int32_t i = 4; i < 40; ++i) EXPECT_EQ(fleet.data<float>(1)[i], static_cast<float>(2 * i + 1));
+  EXPECT_EQ(fleet.data<float>(0)[3], 3.0F) << "not before the offset";
+}
+
+}  // namespace
+}  // namespace verbena::device_test

@@ -1,0 +1,79 @@
+// Ranks of a team as GPUs of one emulated world: heaps in the test's memory, each with the team's words
+// first.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "verbena/symm_abi.h"
+
+namespace verbena::device_test {
+
+class Fleet {
+ public:
+  static constexpr uint64_t kDataBytes = 1 << 16;  // of each rank's heap, behind the words
+
+  // Ranks from `in_reach` on are out of everybody's reach.
+  explicit Fleet(int32_t ranks, int32_t in_reach = INT32_MAX) : ranks_(static_cast<size_t>(ranks)) {
+    for (size_t r = 0; r < ranks_.size(); ++r) make_memory(ranks_[r]);
+    for (int32_t r = 0; r < ranks; ++r) make_context(r, in_reach < ranks ? in_reach : ranks);
+  }
+
+  int32_t size() const { return static_cast<int32_t>(ranks_.size()); }
+  SymmContext& context(int32_t rank) { return at(rank).context; }
+  // At the same offset of each rank's heap; a multiple of 64 bytes plus `offset_bytes`.
+  template <typename T = uint8_t>
+  T* data(int32_t rank, uint64_t offset_bytes = 0) {
+    return reinterpret_cast<T*>(at(rank).data + offset_bytes);
+  }
+
+ private:
+  struct Rank {
+    std::vector<uint64_t> heap, rounds;
+    std::vector<int64_t> deltas;
+    uint8_t* data = nullptr;
+    uint64_t begin = 0;
+    SymmContext context{};
+  };
+
+  Rank& at(int32_t rank) { return ranks_[static_cast<size_t>(rank)]; }
+  uint64_t count_words() const { return 2 * kSymmSignals + kSymmBarrierRows * ranks_.size(); }
+
+  void make_memory(Rank& rank) {
+    rank.heap.resize(count_words() + 2 * 8 + kDataBytes / 8);
+    rank.rounds.resize(kSymmBarrierRows);
+    rank.begin = (reinterpret_cast<uint64_t>(rank.heap.data()) + 63) / 64 * 64;
+    rank.data = reinterpret_cast<uint8_t*>((rank.begin + 8 * count_words() + 63) / 64 * 64);
+  }
+  void make_context(int32_t r, int32_t in_reach) {
+    Rank& rank = at(r);
+    SymmContext& context = rank.context;
+    context.type = kSymmVerbena;
+    context.rank = context.team_rank = r;
+    context.world_size = context.team_size = size();
+    context.lsa_size = in_reach;
+    context.has_remote = in_reach < size();
+    for (int32_t peer = 0; peer < size(); ++peer) {
+      const bool is_reached = peer == r || (peer < in_reach && r < in_reach);
+      rank.deltas.push_back(is_reached ? static_cast<int64_t>(at(peer).begin - rank.begin) : kSymmOutOfReach);
+      if (is_reached) context.lsa_mask |= uint64_t{1} << peer;
+    }
+    std::copy_n(rank.deltas.begin(), std::min(rank.deltas.size(), size_t{kSymmInlineDeltas}),
+                context.inline_deltas);
+    if (size() > kSymmInlineDeltas) context.more_deltas = rank.deltas.data();
+    context.heap_begin = rank.begin;
+    context.heap_end = reinterpret_cast<uint64_t>(rank.data) + kDataBytes;
+    context.signals = reinterpret_cast<uint64_t*>(rank.begin);
+    context.remote_signals = context.signals + kSymmSignals;
+    context.arrivals = context.remote_signals + kSymmSignals;
+    context.rounds = rank.rounds.data();
+    context.timeout_ns = 1'000'000'000'000;
+  }
+
+  std::vector<Rank> ranks_;
+};
+
+}  // namespace verbena::device_test

@@ -1,0 +1,144 @@
+// Signals: operations, comparisons, both widths, both words, and the ends of waits in vain.
+#include <gtest/gtest.h>
+
+#include "device/emulator/world.h"
+#include "device/symm/fleet.h"
+#include "verbena/device/symm.cuh"
+
+namespace verbena::device_test {
+namespace {
+
+using device::symm_signal;
+using device::symm_signal_read;
+using device::symm_signal_wait_until;
+using emulator::require;
+using emulator::World;
+using enum SymmCompare;
+
+constexpr auto kSet = SymmSignalOperation::kSet, kAdd = SymmSignalOperation::kAdd;
+
+void run_alone(const std::function<void()>& kernel) {
+  World world;
+  world.add_grid(0, 1, 1, kernel);
+  EXPECT_EQ(world.run(), "");
+}
+
+TEST(SymmSignal, SetAddAndReset) {
+  Fleet fleet(2);
+  run_alone([&] {
+    const SymmContext &mine = fleet.context(0), &his = fleet.context(1);
+    require(symm_signal(mine, 9, 1, 40, kSet) == SymmStatus::kDone, "set");
+    require(symm_signal(mine, 9, 1, 2, kAdd) == SymmStatus::kDone, "add");
+    require(symm_signal_read(his, 9) == 42 && symm_signal_read(mine, 9) == 0, "only at the peer");
+    require(*device::symm_lsa_signal_ptr(mine, 1) == 0, "not in another signal");
+    require(device::symm_lsa_signal_ptr(mine, 1)[9] == 42, "where the pointer leads");
+    require(device::symm_signal_reset(his, 9) == SymmStatus::kDone && symm_signal_read(his, 9) == 0, "reset");
+    require(symm_signal(his, 255, 1, uint64_t(-5), kAdd) == SymmStatus::kDone, "to oneself");
+    require(symm_signal_read(his, 255) == uint64_t(-5), "wraps");
+  });
+}
+
+TEST(SymmSignal, IsTheSumOfBothWords) {
+  Fleet fleet(3, 2);
+  run_alone([&] {
+    const SymmContext &mine = fleet.context(0), &his = fleet.context(1);
+    his.remote_signals[4] = 100;  // as a NIC does
+    require(symm_signal(mine, 4, 1, 11, kAdd) == SymmStatus::kDone, "add");
+    require(symm_signal_read(his, 4) == 111, "sum");
+    require(symm_signal(mine, 4, 1, 7, kSet) == SymmStatus::kDone, "set");
+    require(symm_signal_read(his, 4) == 7, "set is of the sum");
+    his.remote_signals[4] += 3;
+    require(symm_signal_read(his, 4) == 10, "and NICs go on adding");
+    require(device::symm_signal_reset(his, 4) == SymmStatus::kDone && symm_signal_read(his, 4) == 0, "reset");
+  });
+}
+
+TEST(SymmSignal, EveryComparisonInBothWidths) {
+  Fleet fleet(1);
+  fleet.context(0).timeout_ns = 5'000;
+  run_alone([&] {
+    const SymmContext& mine = fleet.context(0);
+    const struct {
+      SymmCompare compare;
+      bool less, equal, greater;  // holds for such a value
+    } cases[] = {{kEqual, false, true, false},   {kNotEqual, true, false, true},
+                 {kGreater, false, false, true}, {kGreaterEqual, false, true, true},
+                 {kLess, true, false, false},    {kLessEqual, true, true, false}};
+    for (const auto& one : cases) {
+      const struct {
+        int64_t value;
+        bool holds;
+      } values[] = {{-8, one.less}, {-7, one.equal}, {6, one.greater}};
+      for (const auto& [value, holds] : values) {
+        // The upper half is no part of the 32-bit comparison.
+        require(
+            symm_signal(mine, 0, 0, uint64_t(uint32_t(value)) | uint64_t{5} << 32, kSet) == SymmStatus::kDone,
+            "set");
+        int32_t seen32 = 0;
+        require((symm_signal_wait_until<int32_t>(mine, 0, one.compare, -7, &seen32) == SymmStatus::kDone) ==
+                    holds,
+                "32 bits");
+        require(seen32 == value, "seen");
+        require(symm_signal(mine, 0, 0, uint64_t(value), kSet) == SymmStatus::kDone, "set");
+        require((symm_signal_wait_until<int64_t>(mine, 0, one.compare, -7) == SymmStatus::kDone) == holds,
+                "64 bits");
+      }
+    }
+  });
+}
+
+TEST(SymmSignal, AGroupAddsOnceAndWaitsTogether) {
+  constexpr uint32_t kRounds = 5;
+  for (uint64_t seed = 0; seed < 6; ++seed) {
+    Fleet fleet(3);
+    World world(seed);
+    for (int32_t rank = 1; rank < 3; ++rank) {
+      world.add_grid(static_cast<uint32_t>(rank), 2, 64, [&, rank] {
+        for (uint32_t round = 0; round < kRounds; ++round)
+          require(symm_signal(fleet.context(rank), 1, 0, 1, kAdd, device::BlockGroup{}) == SymmStatus::kDone,
+                  "signal");
+      });
+    }
+    world.add_grid(0, 1, 64, [&] {
+      int64_t seen = 0;
+      require(symm_signal_wait_until<int64_t>(fleet.context(0), 1, kGreaterEqual, 4 * kRounds, &seen,
+                                              device::BlockGroup{}) == SymmStatus::kDone,
+              "wait");
+    });
+    EXPECT_EQ(world.run(), "");
+    EXPECT_EQ(fleet.context(0).signals[1], 4 * kRounds) << "blocks, not threads, count";
+  }
+}
+
+TEST(SymmSignal, WaitsInVainEnd) {
+  Fleet fleet(1);
+  fleet.context(0).timeout_ns = 5'000;
+  run_alone([&] {
+    int64_t seen = -1;
+    require(symm_signal_wait_until<int64_t>(fleet.context(0), 0, kEqual, 1, &seen) == SymmStatus::kTimedOut,
+            "time");
+    require(seen == 0, "what it was");
+    const uint32_t abort_word = 1;
+    fleet.context(0).abort_word = &abort_word;
+    require(symm_signal_wait_until<int64_t>(fleet.context(0), 0, kEqual, 1) == SymmStatus::kAborted, "abort");
+  });
+}
+
+TEST(SymmSignal, RefusesWhatThereIsNot) {
+  Fleet fleet(3, 2);
+  run_alone([&] {
+    const SymmContext& mine = fleet.context(0);
+    require(symm_signal(mine, kSymmSignals, 1, 1, kAdd) == SymmStatus::kInvalid, "signal");
+    require(symm_signal(mine, 0, 3, 1, kAdd) == SymmStatus::kInvalid, "rank");
+    require(symm_signal(mine, 0, -1, 1, kAdd) == SymmStatus::kInvalid, "negative rank");
+    require(symm_signal(mine, 0, 2, 1, kAdd) == SymmStatus::kUnreachable, "out of reach");
+    require(symm_signal_wait_until<int64_t>(mine, kSymmSignals, kEqual, 0) == SymmStatus::kInvalid, "wait");
+    require(device::symm_signal_reset(mine, kSymmSignals) == SymmStatus::kInvalid, "reset");
+    require(!device::symm_team_lsa(mine, 2) && device::symm_team_lsa(mine, 1), "reach");
+    require(device::symm_lsa_signal_ptr(mine, 2) == nullptr, "no pointer");
+    require(device::symm_team_size(mine) == 3 && device::symm_team_lsa_size(mine) == 2, "sizes");
+  });
+}
+
+}  // namespace
+}  // namespace verbena::device_test

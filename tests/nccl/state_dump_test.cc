@@ -1,0 +1,132 @@
+// The plugin tells the state of its connections on the signal that it was given, and touches no other.
+#include <csignal>
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+#include "base/scratch_path.h"
+#include "nccl/live_fixture.h"
+
+namespace verbena::nccl::testing {
+namespace {
+
+using Handler = void (*)(int);
+
+std::vector<Handler> read_handlers() {
+  std::vector<Handler> handlers;
+  for (int signal = 1; signal < NSIG; ++signal) {
+    struct sigaction action {};
+    handlers.push_back(sigaction(signal, nullptr, &action) == 0 ? action.sa_handler : SIG_ERR);
+  }
+  return handlers;
+}
+void handle_otherwise(int) {}
+
+class StateDumpTest : public LiveTest<NewestVersion> {
+ protected:
+  StateDumpTest() {
+    environment_.set("VERBENA_DUMP", file_.get());
+    environment_.unset("VERBENA_DUMP_SIGNAL");
+  }
+  std::string read_file() const {
+    std::stringstream text;
+    text << std::ifstream(file_.get()).rdbuf();
+    return text.str();
+  }
+  void finalize() {
+    connections_.clear();
+    is_up_ = false;
+    EXPECT_EQ(net_->finalize(context_), abi::kSuccess);
+  }
+
+  tests::ScratchPath file_{"dump"};
+};
+
+TEST_F(StateDumpTest, NoSignalIsTouchedUnasked) {
+  const auto before = read_handlers();
+  ASSERT_EQ(start(), 2);
+  ASSERT_NE(establish(), nullptr);
+  EXPECT_EQ(read_handlers(), before);
+  finalize();
+  EXPECT_EQ(read_handlers(), before);
+}
+
+TEST_F(StateDumpTest, TheSignalTellsBothEnds) {
+  const auto before = read_handlers();
+  environment_.set("VERBENA_DUMP_SIGNAL", "usr1");
+  ASSERT_EQ(start(), 2);
+  LiveConnection<NewestVersion>* connection = establish();
+  ASSERT_NE(connection, nullptr);
+  EXPECT_EQ(connection->transfer(100'000, 0, 0), nullptr);
+  std::raise(SIGUSR1);
+  EXPECT_TRUE(poll_until([&] { return read_file().find("end of the state\n") != std::string::npos; }));
+  const std::string text = read_file();
+  EXPECT_NE(text.find("a signal asked for it\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("\nsend to 127.0.0.1:"), std::string::npos) << text;
+  EXPECT_NE(text.find("\nreceive from 127.0.0.1:"), std::string::npos) << text;
+  EXPECT_NE(text.find(", communicator 0x5eed, open for "), std::string::npos) << text;
+  EXPECT_NE(text.find("done: staged 0 messages 0 bytes, direct 1 messages 100000 bytes"), std::string::npos)
+      << text;
+  finalize();
+  EXPECT_EQ(read_handlers(), before);
+}
+
+TEST_F(StateDumpTest, ASignalOfSomebodyElseStaysHis) {
+  std::signal(SIGUSR1, handle_otherwise);
+  const auto before = read_handlers();
+  environment_.set("VERBENA_DUMP_SIGNAL", "USR1");
+  ASSERT_EQ(start(), 2);
+  EXPECT_EQ(read_handlers(), before);
+  const auto warnings = LogCapture::get().take_warnings();
+  ASSERT_EQ(warnings.size(), 2U);
+  EXPECT_NE(warnings[0].find("signal SIGUSR1: is handled already"), std::string::npos) << warnings[0];
+  EXPECT_NE(warnings[1].find("VERBENA_DUMP_SIGNAL"), std::string::npos) << warnings[1];
+  std::signal(SIGUSR1, SIG_DFL);
+}
+
+// Its threads are gone before their code is.
+TEST_F(StateDumpTest, UnloadedWithAConnectionThatNobodyCloses) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        std::thread([] {}).join();  // with the first one a sanitizer starts its own, which stays
+        const auto threads_before = count_threads();
+        if (start() != 2) std::_Exit(1);
+        auto* forgotten = new LiveConnection<NewestVersion>(*net_, context_);
+        if (!forgotten->establish(0, HandleShape::kFilled)) std::_Exit(2);
+        forgotten->close_recv();  // the sender's end is attended to
+        poll_until([&] { return count_threads() >= threads_before + 2; });
+        is_up_ = false;
+        plugin_.reset();
+        const bool are_gone = poll_until([&] { return count_threads() == threads_before; });
+        std::_Exit(LoadedPlugin::is_in_memory() || !are_gone ? 3 : 0);
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
+// With a table that has no finalize the plugin is told of no end: its statics find what is left, each after
+// what it used may have gone.
+using DumpAtExitTest = LiveTest<Version<10, abi::NetV10>>;
+
+TEST_F(DumpAtExitTest, TheProcessEndsAfterAReport) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const tests::ScratchPath file("dump_at_exit");
+  environment_.set("VERBENA_DUMP", file.get());
+  environment_.set("VERBENA_DUMP_SIGNAL", "usr1");
+  EXPECT_EXIT(
+      {
+        if (start() != 2 || establish() == nullptr) std::_Exit(1);
+        std::raise(SIGUSR1);
+        const bool is_told = poll_until([&] {
+          std::stringstream text;
+          text << std::ifstream(file.get()).rdbuf();
+          return text.str().find("end of the state\n") != std::string::npos;
+        });
+        connections_.clear();
+        std::exit(is_told ? 0 : 2);
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
+}  // namespace
+}  // namespace verbena::nccl::testing

@@ -1,0 +1,60 @@
+"""What documents for those who work here name is there, and the version stands the same everywhere.
+
+usage: names_test.py BUILD [TEST...]
+"""
+import re
+import sys
+import unittest
+
+import stage
+
+PAGES = ["docs/code-map.md", "CONTRIBUTING.md", "CHANGELOG.md", ".github/ISSUE_TEMPLATE/bug.md", "packaging/README.md"]
+CODE = re.compile(r"`([^`\n]+)`")
+LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
+# A path begins with a folder of the project's.
+FOLDERS = {path.name for path in stage.PROJECT.iterdir() if path.is_dir() and path.name != "build"}
+
+
+def is_path(text):
+    return re.fullmatch(r"[\w./-]+", text) and ("/" in text and text.removeprefix("./").split("/")[0] in FOLDERS)
+
+
+class NamesTest(unittest.TestCase):
+    def test_paths_and_links(self):
+        for page in PAGES:
+            text = (stage.PROJECT / page).read_text()
+            paths = [found.removeprefix("./") for found in CODE.findall(text) if is_path(found)]
+            paths += [command.split()[0].removeprefix("./") for command in re.findall(r"^    (\./tools.*)$", text, re.M)]
+            for path in paths:
+                self.assertTrue((stage.PROJECT / path).exists(), f"{page} names {path}")
+            for link in LINK.findall(text):
+                if not link.startswith(("http:", "https:")):
+                    self.assertTrue(((stage.PROJECT / page).parent / link).exists(), f"{page} links {link}")
+
+    def test_names_stand_in_the_file_beside_them(self):
+        rows, wrong = 0, []
+        for line in (stage.PROJECT / "docs/code-map.md").read_text().splitlines():
+            cells = [cell.strip() for cell in line.strip("|").split("|")]
+            if not line.startswith("|") or len(cells) != 3 or not CODE.fullmatch(cells[1]):
+                continue
+            file = stage.PROJECT / cells[1].strip("`")
+            if not file.is_file() or file.suffix not in (".cc", ".h", ".cuh"):
+                continue
+            names = [name for name in CODE.findall(cells[2]) if not is_path(name)]
+            rows += len(names)
+            wrong += [f"{cells[1]} has no {name}" for name in names
+                      if not re.search(rf"\b{re.escape(name)}\b", file.read_text())]
+        self.assertEqual(wrong, [])
+        self.assertGreater(rows, 30)
+
+    def test_one_version(self):
+        version = re.search(r"project\(verbena VERSION ([0-9.]+)", (stage.PROJECT / "CMakeLists.txt").read_text())[1]
+        python = (stage.PROJECT / "python/pyproject.toml").read_text()
+        self.assertIn(f'version = "{version}"', python)
+        changes = (stage.PROJECT / "CHANGELOG.md").read_text()
+        self.assertTrue(f"## {version}" in changes or f"To be {version}" in changes, "CHANGELOG.md has another version")
+
+
+if __name__ == "__main__":
+    sys.argv.pop(1)
+    unittest.main()

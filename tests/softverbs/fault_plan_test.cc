@@ -1,0 +1,129 @@
+#include <cerrno>
+
+#include "injected.h"
+
+// Plans and control files that cannot be understood: no device, and one line that says why.
+namespace verbena::softverbs_test {
+namespace {
+
+// What the library says about its environment in a process of its own; empty when it offers devices.
+std::string try_devices() {
+  Child child([](int socket) {
+    ::testing::internal::CaptureStderr();
+    int count = -1;
+    errno = 0;
+    ibv_device** devices = ibv_get_device_list(&count);
+    const int error = errno;
+    if (devices != nullptr) {
+      EXPECT_GT(count, 0);
+      ibv_context* context = ibv_open_device(devices[0]);
+      EXPECT_NE(context, nullptr);
+      EXPECT_EQ(ibv_close_device(context), 0);
+      ibv_free_device_list(devices);
+    } else {
+      EXPECT_EQ(error, EINVAL);
+      EXPECT_EQ(count, 0);
+      EXPECT_EQ(ibv_get_device_list(nullptr), nullptr) << "and again";
+    }
+    std::string said = ::testing::internal::GetCapturedStderr();
+    said.resize(512, '\0');
+    send_bytes(socket, said.data(), said.size());
+  });
+  std::string said(512, '\0');
+  receive_bytes(child.socket(), said.data(), said.size());
+  return said.substr(0, said.find('\0'));
+}
+
+std::string try_plan(const std::string& plan) {
+  setenv("SOFTVERBS_FAULTS", plan.c_str(), 1);
+  return try_devices();
+}
+
+void expect_refused(const std::string& plan, const std::string& cause) {
+  EXPECT_EQ(try_plan(plan), "softverbs: SOFTVERBS_FAULTS: " + cause + ": no device is offered\n") << plan;
+}
+
+TEST(FaultPlanTest, GoodPlans) {
+  for (const char* plan :
+       {"", "# nothing\n\n", "seed 9; log",
+        "fail status=IBV_WC_RETRY_EXC_ERR opcode=IBV_WR_SEND,RDMA_READ rail=* nth=1", "delay by=1us..1.5ms",
+        "limit rate=1.5GB/s rail=7", "down rail=0 at=100s for=1s up=2s flaps=3",
+        "error every=10 peer=error after=5 times=2 per=qp qp=4", "drop chance=1",
+        "event type=QP_FATAL chance=0.5", "down nth=1\tfor=1ms # comment; with = signs"}) {
+    EXPECT_EQ(try_plan(plan), "") << plan;
+  }
+}
+
+TEST(FaultPlanTest, MalformedPlansAreRefusedWithLineAndCause) {
+  expect_refused(
+      "explode nth=1",
+      "line 1: 'explode': no such fault (there are: fail, error, drop, delay, limit, down, event; a "
+      "path begins with / or .)");
+  expect_refused("seed 1\n\nfail status=NONSENSE nth=1",
+                 "line 3: 'fail': 'status=NONSENSE' cannot be understood");
+  expect_refused("fail status=SUCCESS nth=1", "line 1: 'fail': 'status=SUCCESS' cannot be understood");
+  expect_refused("fail nth=1", "line 1: 'fail': status= is missing");
+  expect_refused("log; fail status=GENERAL", "line 1: 'fail': when? give nth=, every=, chance= or at=");
+  expect_refused("drop nth=1 every=2", "line 1: 'drop': 'every=2' is a second answer to when");
+  expect_refused("drop nth=1 nth=2", "line 1: 'drop': 'nth' is given twice");
+  expect_refused("drop often", "line 1: 'drop': 'often' is not KEY=VALUE");
+  expect_refused("drop status=GENERAL nth=1", "line 1: 'drop': 'status' is nothing that this fault knows");
+  for (const char* word :
+       {"nth=0", "nth=-1", "nth=", "nth=1x", "nth=99999999999999999999", "chance=0", "chance=1.1",
+        "chance=nan", "rail=8", "rail=", "opcode=", "opcode=SEND,", "opcode=BIND_MW", "per=me"})
+    expect_refused(std::string("drop ") + word,
+                   std::string("line 1: 'drop': '") + word + "' cannot be understood");
+  for (const char* word : {"by=1", "by=ms", "by=1 ms", "by=2ms..1ms", "by=1ms..", "by=1e30s", "by=-1ms"}) {
+    const std::string text = word;
+    const std::string first = text.substr(0, text.find(' '));
+    expect_refused("delay " + text, "line 1: 'delay': '" + first + "' cannot be understood");
+  }
+  expect_refused("limit rate=0MB/s", "line 1: 'limit': 'rate=0MB/s' cannot be understood");
+  expect_refused("limit", "line 1: 'limit': rate= is missing");
+  expect_refused("delay", "line 1: 'delay': by= is missing");
+  expect_refused("event nth=1", "line 1: 'event': type= is missing");
+  expect_refused("event type=QP_FATAL at=1s",
+                 "line 1: 'event': QP_FATAL is about a request: give nth=, every= or chance=");
+  expect_refused("down at=1s times=2", "line 1: 'down': 'times' counts requests, at= does not");
+  expect_refused("down at=1s for=1s flaps=2", "line 1: 'down': up= and flaps= go together");
+  expect_refused("down at=1s up=1s flaps=2", "line 1: 'down': for= is missing");
+  expect_refused("fail status=GENERAL work=done peer=error nth=1",
+                 "line 1: 'fail': work=done and peer=error exclude each other");
+  expect_refused("seed", "line 1: 'seed': seed takes one number");
+  expect_refused("log loudly", "line 1: 'log': log stands alone");
+  std::string many;
+  for (int i = 0; i < 257; ++i) many += "drop nth=1\n";
+  expect_refused(many, "line 257: 'drop': more than 256 faults");
+}
+
+TEST(FaultPlanTest, PlansInFiles) {
+  const std::string path = ::testing::TempDir() + "plan-" + std::to_string(getpid());
+  std::ofstream(path) << "# a plan\nfail status=GENERAL nth=1\n";
+  EXPECT_EQ(try_plan(path), "");
+  std::ofstream(path) << "# a plan\nfail status=GENERAL nth=1\ndrop\n";
+  EXPECT_EQ(try_plan(path),
+            "softverbs: " + path +
+                ": line 3: 'drop': when? give nth=, every=, chance= or at=: no device is offered\n");
+  std::ofstream(path) << std::string((64 << 10) + 1, '#');
+  EXPECT_EQ(try_plan(path), "softverbs: " + path + ": File too large: no device is offered\n");
+  unlink(path.c_str());
+  EXPECT_EQ(try_plan(path), "softverbs: " + path + ": No such file or directory: no device is offered\n");
+  EXPECT_EQ(try_plan("./"), "softverbs: ./: Is a directory: no device is offered\n");
+}
+
+TEST(FaultPlanTest, ControlFilesOfRails) {
+  const std::string path = ::testing::TempDir() + "orders-" + std::to_string(getpid());
+  setenv("SOFTVERBS_RAILS", path.c_str(), 1);
+  EXPECT_EQ(try_devices(), "") << "it need not exist";
+  std::ofstream(path) << "0 down\n# comment\n\n* up # all\n7 down\nunfinis";
+  EXPECT_EQ(try_devices(), "");
+  for (const char* line : {"0", "0 sideways", "8 up", "down 0", "0 down 1"}) {
+    std::ofstream(path) << "0 up\n" << line << "\n";
+    EXPECT_EQ(try_devices(),
+              "softverbs: " + path + ": line 2: '" + line + "' is not RAIL up|down: no device is offered\n");
+  }
+  unlink(path.c_str());
+}
+
+}  // namespace
+}  // namespace verbena::softverbs_test

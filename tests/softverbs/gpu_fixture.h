@@ -1,0 +1,38 @@
+// What the tests of GPU memory share: registered memory of each kind, processes that may use CUDA.
+#pragma once
+
+#include <functional>
+
+#include "fixture.h"
+#include "gpu_memory.h"
+
+#undef ibv_reg_mr
+
+namespace verbena::softverbs_test {
+
+constexpr size_t kBytes = 3 << 20;
+
+#define SKIP_WITHOUT_GPU() \
+  if (!has_gpu_somewhere()) GTEST_SKIP() << "no CUDA device: skipped"
+
+// Memory of some kind, registered.
+struct Registered {
+  Registered(Node& node, Kind kind, int gpu) : memory(kind, gpu, kBytes) {
+    mr = ibv_reg_mr(node.pd, reinterpret_cast<void*>(memory.address()), kBytes, kAllAccess);
+    EXPECT_NE(mr, nullptr) << get_name(kind);
+  }
+  ~Registered() { EXPECT_EQ(ibv_dereg_mr(mr), 0); }
+  TestMemory memory;
+  ibv_mr* mr;
+};
+
+// CUDA does not survive a fork: whatever uses it runs in a process of its own, so that the test itself may
+// fork again.
+inline void run_apart(const std::function<void()>& body) {
+  Child child([&body](int) {
+    count_gpus();
+    body();
+  });
+}
+
+}  // namespace verbena::softverbs_test

@@ -1,0 +1,133 @@
+// verbena.h and verbena.hpp as an application sees them; each rank is a process.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <functional>
+
+#include "verbena/verbena.hpp"
+
+extern "C" int count_results_in_c(void);
+
+namespace verbena {
+namespace {
+
+// Forks `count` ranks that find each other by the environment; each returns whether all went well. No test of
+// this program touches the library before it forks: the library's threads do not live on in a child.
+void run_ranks(uint32_t count, const std::function<bool(uint32_t rank)>& body) {
+  std::vector<pid_t> ranks;
+  const std::string port = std::to_string(20000 + getpid() % 12000);
+  for (uint32_t rank = 0; rank < count; ++rank) {
+    const pid_t pid = fork();
+    if (pid == 0) {
+      setenv("RANK", std::to_string(rank).c_str(), 1);
+      setenv("WORLD_SIZE", std::to_string(count).c_str(), 1);
+      setenv("MASTER_ADDR", "127.0.0.1", 1);
+      setenv("MASTER_PORT", port.c_str(), 1);
+      bool is_right = false;
+      try {
+        is_right = body(rank);
+      } catch (const std::exception& error) {
+        std::fprintf(stderr, "rank %u: %s\n", rank, error.what());
+      }
+      _exit(is_right ? 0 : 1);
+    }
+    ranks.push_back(pid);
+  }
+  for (uint32_t rank = 0; rank < count; ++rank) {
+    int status = 0;
+    ASSERT_EQ(waitpid(ranks[rank], &status, 0), ranks[rank]);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "rank " << rank;
+  }
+}
+
+TEST(ApiTest, CompilesAsC) {
+  EXPECT_EQ(count_results_in_c(), 8);
+}
+
+TEST(ApiTest, WindowsAndTeams) {
+  run_ranks(3, [](uint32_t rank) {
+    auto context = SymmetricContext::from_environment();
+    auto window = context.allocate(1000);
+    const auto world = context.world();
+    bool is_right = context.rank() == rank && context.size() == 3 && window.length_bytes() == 1000 &&
+                    verbena_window_find(context.handle(), window.address() + 999) == window.handle() &&
+                    world.size() == 3 && context.lsa().size() == 3 && world.device_context() != nullptr;
+    *window.peer_address<uint32_t>((rank + 1) % 3) = rank + 1;
+    context.barrier();
+    is_right = is_right && *window.address<uint32_t>() == (rank + 2) % 3 + 1;
+    const auto team = context.split(world, rank == 1 ? -1 : 5, -int64_t{rank});
+    is_right = is_right && static_cast<bool>(team) == (rank != 1);
+    if (team)
+      is_right = is_right && team.size() == 2 && team.world_rank(0) == 2 && team.context().team_size == 2;
+    const auto listed = context.create_team({2, 1, 0});
+    is_right = is_right && listed.rank() == 2 - rank;
+    context.check_error();
+    return is_right;
+  });
+}
+
+TEST(ApiTest, ErrorsAreResultsAndText) {
+  run_ranks(2, [](uint32_t rank) {
+    verbena_set_log([](verbena_log_level, const char*) {});
+    auto context = SymmetricContext::from_environment();
+    try {
+      context.allocate(rank == 0 ? 4096 : 1 << 20);
+      return false;
+    } catch (const Failure& failure) {
+      if (failure.result() != VERBENA_INVALID_USAGE ||
+          std::string(failure.what()).find("ranks 0 and 1") == std::string::npos)
+        return false;
+    }
+    verbena_team* const world = verbena_team_world(context.handle());
+    return verbena_team_free(world) == VERBENA_INVALID_ARGUMENT &&
+           verbena_window_free(nullptr) == VERBENA_INVALID_ARGUMENT &&
+           verbena_context_create(nullptr, 0, 1, nullptr) == VERBENA_INVALID_ARGUMENT;
+  });
+}
+
+TEST(ApiTest, AnAbortIsTold) {
+  run_ranks(1, [](uint32_t) {
+    auto context = SymmetricContext::from_environment();
+    char text[8] = "";
+    if (verbena_context_get_error(context.handle(), text, sizeof(text)) != VERBENA_SUCCESS) return false;
+    context.abort();
+    const bool is_told =
+        verbena_context_get_error(context.handle(), text, sizeof(text)) == VERBENA_INVALID_USAGE;
+    return is_told && std::strlen(text) == 7 && *context.world().context().abort_word != 0;
+  });
+}
+
+TEST(ApiTest, ASettingOutOfRangeIsAnError) {
+  run_ranks(1, [](uint32_t) {
+    setenv("VERBENA_SYMM_TEAMS", "1000", 1);
+    verbena_context* context = nullptr;
+    return verbena_context_create_from_environment(&context) == VERBENA_INVALID_USAGE && context == nullptr;
+  });
+}
+
+TEST(ApiTest, OverTheCallersAllGather) {
+  run_ranks(1, [](uint32_t) {
+    const auto alone = [](void*, const void* mine, void* all, size_t bytes_each) {
+      std::memcpy(all, mine, bytes_each);
+      return 0;
+    };
+    auto context = SymmetricContext::from_all_gather(alone, nullptr, 0, 1);
+    return context.size() == 1 && context.allocate(1).address() != nullptr;
+  });
+}
+
+TEST(ApiTest, ContextsOneAfterTheOtherAndSideBySide) {
+  run_ranks(2, [](uint32_t) {
+    for (int round = 0; round < 3; ++round) {
+      auto first = SymmetricContext::from_environment(), second = SymmetricContext::from_environment();
+      auto one = first.allocate(64), other = second.allocate(64);
+      if (verbena_window_find(first.handle(), other.address()) != nullptr) return false;
+    }
+    return true;
+  });
+}
+
+}  // namespace
+}  // namespace verbena

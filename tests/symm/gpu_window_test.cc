@@ -1,0 +1,192 @@
+// Windows in GPU memory, over a stand-in for CUDA's driver (tests/softverbs/fake_cuda.cc): two GPUs whose
+// memory faults when the CPU touches it. Registered memory above all.
+#include <dlfcn.h>
+#include <gmock/gmock.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "base/log.h"
+#include "symm/support/contexts.h"
+
+namespace verbena::symm {
+namespace {
+
+using base::Status;
+using base::SymmPath;
+
+constexpr size_t kPieceBytes = 2 << 20;
+
+template <typename... Arguments>
+void call(const char* name, Arguments... arguments) {
+  void* const function = dlsym(dlopen("libcuda.so.1", RTLD_NOW), name);
+  ASSERT_NE(function, nullptr) << name;
+  ASSERT_EQ(reinterpret_cast<int (*)(Arguments...)>(function)(arguments...), 0) << name;
+}
+
+void use_gpu(uint32_t rank) {
+  void* context = nullptr;
+  call("cuDevicePrimaryCtxRetain", &context, static_cast<int>(rank % 2));
+  call("cuCtxSetCurrent", context);
+}
+void write(std::byte* to, uint64_t value) {
+  call("cuMemcpyHtoD_v2", reinterpret_cast<unsigned long long>(to), static_cast<const void*>(&value),
+       sizeof(value));
+}
+uint64_t read(const std::byte* from) {
+  uint64_t value = 0;
+  call("cuMemcpyDtoH_v2", static_cast<void*>(&value), reinterpret_cast<unsigned long long>(from),
+       sizeof(value));
+  return value;
+}
+
+// As an application's allocator gets it from cuMemCreate.
+std::byte* allocate(uint32_t rank, size_t length_bytes) {
+  auto piece = base::MemoryPiece::allocate({static_cast<int>(rank % 2)}, length_bytes);
+  auto range = base::AddressRange::reserve({static_cast<int>(rank % 2)}, length_bytes);
+  if (!piece || !range) return nullptr;
+  auto mapped = base::MappedPiece::map(*piece, piece->owner(), range->begin());
+  if (!mapped) return nullptr;
+  // For as long as the process; the mapping goes first.
+  static std::mutex mutex;
+  static std::vector<std::pair<base::AddressRange, base::MappedPiece>> kept;
+  const std::lock_guard lock(mutex);
+  kept.emplace_back(std::move(*range), std::move(*mapped));
+  return kept.back().second.begin();
+}
+
+class GpuWindowTest : public testing::TestWithParam<SymmPath> {
+ protected:
+  void run(uint32_t count_ranks, const std::function<void(Context&)>& body) {
+    const auto check = [&](Context& context) {
+      ASSERT_EQ(context.gpu(), static_cast<int>(context.rank() % 2));
+      body(context);
+    };
+    run_contexts(count_ranks, make_settings(GetParam()), check, use_gpu);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Paths, GpuWindowTest, testing::Values(SymmPath::kAuto, SymmPath::kRdma), name_path);
+
+TEST_P(GpuWindowTest, LiesAtOnePlaceOfEveryHeap) {
+  run(2, [](Context& context) {
+    auto window = context.allocate_window(3 << 20);
+    ASSERT_TRUE(window);
+    EXPECT_EQ((*window)->place.bytes, 2 * kPieceBytes);
+    EXPECT_EQ(read((*window)->address + 8), 0U);
+    ASSERT_TRUE(context.barrier());
+    std::byte* const there = context.find_peer(**window, 1 - context.rank());
+    ASSERT_EQ(there == nullptr, GetParam() == SymmPath::kRdma);
+    if (there != nullptr) write(there + 8, context.rank() + 1);
+    ASSERT_TRUE(context.barrier());
+    EXPECT_EQ(read((*window)->address + 8), there == nullptr ? 0 : 2 - context.rank());
+    ASSERT_TRUE(context.free_window(**window));
+  });
+}
+
+TEST_P(GpuWindowTest, RegisteredMemoryHasASecondAddress) {
+  run(2, [](Context& context) {
+    std::byte* const mine = allocate(context.rank(), 2 * kPieceBytes);
+    ASSERT_NE(mine, nullptr);
+    write(mine + 4096, 7 + context.rank());
+    auto window = context.register_window(mine + 4096, 1000);
+    ASSERT_TRUE(window);
+    EXPECT_EQ(read((*window)->address), 7 + context.rank()) << "it keeps what is in it";
+    EXPECT_EQ(context.find_window(mine + 4096), *window);
+    EXPECT_EQ(context.find_window((*window)->address), *window);
+    EXPECT_EQ(context.find_window(mine), nullptr);
+    if (std::byte* const there = context.find_peer(**window, 1 - context.rank())) {
+      EXPECT_EQ(read(there), 8 - context.rank());
+    }
+    // Again: the same window, freed as often.
+    const auto again = context.register_window(mine + 4096, 1000);
+    ASSERT_TRUE(again);
+    EXPECT_EQ(*again, *window);
+    ASSERT_TRUE(context.free_window(**window));
+    EXPECT_EQ(context.find_window(mine + 4096), *window);
+    ASSERT_TRUE(context.free_window(**window));
+    EXPECT_EQ(context.find_window(mine + 4096), nullptr);
+    EXPECT_EQ(read(mine + 4096), 7 + context.rank()) << "the caller's memory stays";
+  });
+}
+
+TEST_P(GpuWindowTest, WhatCannotBeRegisteredIsRefusedForAll) {
+  run(2, [](Context& context) {
+    unsigned long long plain = 0;
+    call("cuMemAlloc_v2", &plain, kPieceBytes);
+    EXPECT_EQ(context.register_window(reinterpret_cast<void*>(plain), 4096).error().status,
+              Status::kInvalidUsage);
+    std::byte* const mine = allocate(context.rank(), kPieceBytes);
+    EXPECT_EQ(context.register_window(mine, kPieceBytes + 1).error().status, Status::kInvalidArgument);
+    // One rank's is at another place of its piece.
+    EXPECT_EQ(context.register_window(mine + context.rank() * 4096, 4096).error().status,
+              Status::kInvalidUsage);
+    EXPECT_TRUE(context.register_window(mine, kPieceBytes)) << "the context goes on";
+  });
+}
+
+// Another library's memory of a GPU, mapped by it.
+TEST(BorrowedGpuHeap, WindowsAndWordsAreCleared) {
+  const ContextSettings settings = make_settings();
+  const uint64_t words_bytes = settings.measure_words(2);
+  const auto id = bootstrap::take(bootstrap::make_unique_id(), "unique id");
+  bootstrap::run_as_threads(2, [&](uint32_t rank) {
+    use_gpu(rank);
+    BorrowedHeap heap;
+    heap.begin = allocate(rank, kPieceBytes);
+    heap.length_bytes = kPieceBytes;
+    heap.deltas = {kSymmOutOfReach, kSymmOutOfReach};
+    heap.deltas[rank] = 0;
+    std::byte* const begin = heap.begin;
+    for (uint64_t at = 0; at < kPieceBytes; at += 4096) write(begin + at, 1);
+    auto joined = bootstrap::Bootstrap::join(id, rank, 2);
+    ASSERT_TRUE(joined);
+    const auto context = Context::create(std::move(*joined), settings, std::move(heap));
+    ASSERT_TRUE(context);
+    const auto window = (*context)->allocate_window(8192);
+    ASSERT_TRUE(window);
+    EXPECT_EQ((*window)->address, begin + words_bytes);
+    for (uint64_t at = 0; at < words_bytes + 8192; at += 4096) EXPECT_EQ(read(begin + at), 0U);
+    EXPECT_EQ(read(begin + (words_bytes + 8192 + 4095) / 4096 * 4096), 1U) << "and nothing else";
+    EXPECT_TRUE((*context)->leave());
+  });
+}
+
+TEST(BorrowedGpuHeap, ItsGpuIsTheCurrentOne) {
+  const auto id = bootstrap::take(bootstrap::make_unique_id(), "unique id");
+  bootstrap::run_as_threads(2, [&](uint32_t rank) {
+    use_gpu(rank);
+    BorrowedHeap heap;
+    heap.begin = allocate(1, kPieceBytes);
+    heap.length_bytes = kPieceBytes;
+    heap.deltas = {0, 0};
+    auto joined = bootstrap::Bootstrap::join(id, rank, 2);
+    ASSERT_TRUE(joined);
+    const auto context = Context::create(std::move(*joined), make_settings(), std::move(heap));
+    EXPECT_EQ(context.error().status, Status::kInvalidArgument);
+    EXPECT_THAT(base::last_failure(), testing::HasSubstr("a heap of GPU 1, while GPU 0 is current"));
+  });
+}
+
+TEST_P(GpuWindowTest, TheWrongGpuIsAnError) {
+  run(2, [](Context& context) {
+    use_gpu(context.rank() + 1);
+    EXPECT_EQ(context.allocate_window(1).error().status, Status::kInvalidUsage);
+    use_gpu(context.rank());
+    EXPECT_TRUE(context.allocate_window(1));
+  });
+}
+
+// A NIC of this machine does not know the stand-in's memory.
+class Softverbs : public testing::Environment {
+  void SetUp() override {
+    setenv("VERBENA_IBVERBS_LIB", "softverbs", 1);
+    ASSERT_TRUE(base::load_parameters());
+  }
+};
+const testing::Environment* const softverbs = testing::AddGlobalTestEnvironment(new Softverbs);
+
+}  // namespace
+}  // namespace verbena::symm

@@ -1,0 +1,40 @@
+// Contexts in host memory, a thread a rank.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/parameters.h"
+#include "bootstrap/support/ranks.h"
+#include "device/symm/context.h"
+
+namespace verbena::symm {
+
+inline ContextSettings make_settings(base::SymmPath path = base::SymmPath::kAuto) {
+  return {.path = path, .heap_bytes = 16 << 20, .teams = 8, .timeout_ns = 20'000'000'000};
+}
+
+inline std::string name_path(const testing::TestParamInfo<base::SymmPath>& tested) {
+  return tested.param == base::SymmPath::kRdma ? "rdma" : "lsa";
+}
+
+// `body` in each rank's thread with its context, which goes when all bodies have ended; `prepare` in it
+// before.
+inline void run_contexts(uint32_t count_ranks, const ContextSettings& settings,
+                         const std::function<void(Context&)>& body, const bootstrap::RankBody& prepare = {}) {
+  const auto id = bootstrap::take(bootstrap::make_unique_id(), "unique id");
+  bootstrap::run_as_threads(count_ranks, [&](uint32_t rank) {
+    if (prepare) prepare(rank);
+    auto joined = bootstrap::Bootstrap::join(id, rank, count_ranks);
+    ASSERT_TRUE(joined) << "rank " << rank;
+    auto context = Context::create(std::move(*joined), settings);
+    ASSERT_TRUE(context) << "rank " << rank;
+    body(**context);
+    EXPECT_TRUE((*context)->leave()) << "rank " << rank;
+  });
+}
+
+}  // namespace verbena::symm

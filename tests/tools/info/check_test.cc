@@ -1,0 +1,113 @@
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "common/error.h"
+#include "tools/info/run_info.h"
+
+namespace verbena::tools::info {
+namespace {
+
+Json find_check(const Json& document, const std::string& what) {
+  for (const Json& check : document["checks"]) {
+    if (check["what"] == what) return check;
+  }
+  ADD_FAILURE() << what << " is not in " << document["checks"];
+  return Json::object();
+}
+
+Json check_json(const std::string& settings, int status) {
+  const ToolRun run = run_info(settings, "--check --json --timeout 3 2>/dev/null");
+  EXPECT_EQ(run.status, status) << run.output;
+  return read_document(run);
+}
+
+std::vector<std::string> list_passed(const Json& check) {
+  std::vector<std::string> names;
+  for (const Json& test : check["tests"]) {
+    if (test["ok"] == true) names.push_back(test["test"]);
+  }
+  return names;
+}
+
+TEST(InfoCheck, EveryRailIsTested) {
+  const Json document = check_json("SOFTVERBS_DEVICES=2", kExitOk);
+  const std::vector<std::string> all{"connect", "data", "order", "flush", "close"};
+  for (const char* rail : {"verbena_softverbs0", "verbena_softverbs1"}) {
+    const Json check = find_check(document, rail);
+    EXPECT_EQ(check["status"], "ok");
+    EXPECT_EQ(check["with"], "host memory");
+    EXPECT_EQ(list_passed(check), all);
+  }
+}
+
+TEST(InfoCheck, ABrokenRailIsRedAndNoOther) {
+  const Json document =
+      check_json("SOFTVERBS_DEVICES=2 SOFTVERBS_FAULTS='fail rail=1 status=RETRY_EXC nth=2'", kExitFailed);
+  EXPECT_EQ(find_check(document, "verbena_softverbs0")["status"], "ok");
+  const Json broken = find_check(document, "verbena_softverbs1");
+  EXPECT_EQ(broken["status"], "failed");
+  EXPECT_NE(broken["detail"].get<std::string>().find("retries exhausted"), std::string::npos) << broken;
+  EXPECT_NE(broken["try"].get<std::string>().find("VERBENA_HCA=^softverbs1"), std::string::npos) << broken;
+  EXPECT_LT(list_passed(broken).size(), 5U);
+}
+
+TEST(InfoCheck, AMessageThatNeverArrivesEnds) {
+  const Json document = check_json("SOFTVERBS_FAULTS='drop every=1'", kExitFailed);
+  const Json check = find_check(document, "verbena_softverbs0");
+  EXPECT_EQ(check["status"], "failed");
+  EXPECT_NE(check["detail"].get<std::string>().find("nothing for 3 s"), std::string::npos) << check;
+}
+
+TEST(InfoCheck, SaysInALineWhatFailedAndWhatToDo) {
+  const ToolRun run = run_info("SOFTVERBS_FAULTS='fail status=RETRY_EXC nth=1'", "--check");
+  EXPECT_EQ(run.status, kExitFailed);
+  EXPECT_NE(run.output.find("FAILED   verbena_softverbs0"), std::string::npos) << run.output;
+  EXPECT_NE(run.output.find("  -> nothing comes back on this port"), std::string::npos) << run.output;
+  EXPECT_NE(run.output.find("# 1 ok, 1 failed, 1 skipped"), std::string::npos) << run.output;
+}
+
+TEST(InfoCheck, BrokenSettingsAreRed) {
+  EXPECT_EQ(find_check(check_json("VERBENA_TC=999", kExitFailed), "plugin")["status"], "failed");
+  EXPECT_EQ(find_check(check_json("VERBENA_HCA=mlx5", kExitNoDevice), "plugin")["status"], "failed");
+}
+
+#ifdef FAKE_FOLDER
+TEST(InfoCheck, EveryGpuIsTestedOnEveryRail) {
+  const Json document = check_json("SOFTVERBS_DEVICES=2 FAKE_GPUS=2 LD_LIBRARY_PATH=" FAKE_FOLDER, kExitOk);
+  ASSERT_EQ(document["gpus"]["devices"].size(), 2U);
+  EXPECT_EQ(document["gpus"]["devices"][1]["pci_address"], "fffe:ab:01.0");
+  std::vector<std::string> tested;
+  for (const Json& check : document["checks"]) {
+    EXPECT_EQ(check["status"], "ok") << check;
+    if (check.contains("tests"))
+      tested.push_back(check["what"].get<std::string>() + " " + read_text(check, "with"));
+  }
+  const std::vector<std::string> all{"verbena_softverbs0 host memory", "verbena_softverbs0 GPU 0",
+                                     "verbena_softverbs0 GPU 1",       "verbena_softverbs1 host memory",
+                                     "verbena_softverbs1 GPU 0",       "verbena_softverbs1 GPU 1"};
+  EXPECT_EQ(tested, all);
+}
+#endif
+
+ToolRun check_sample(const std::string& fault) {
+  return run_info("SAMPLE_FAULT=" + fault, std::string("--check --plugin ") + SAMPLE_PLUGIN);
+}
+
+// A plugin that gives a wrong byte.
+TEST(InfoCheck, WrongDataIsSaid) {
+  const ToolRun run = check_sample("flip");
+  EXPECT_EQ(run.status, kExitWrongData) << run.output;
+  EXPECT_NE(run.output.find("NCCL would compute with these bytes"), std::string::npos) << run.output;
+}
+
+TEST(InfoCheck, ACrashIsAFailureOfThatRailAlone) {
+  const ToolRun run = check_sample("crash");
+  EXPECT_EQ(run.status, kExitFailed) << run.output;
+  EXPECT_NE(run.output.find(": the process killed by signal"), std::string::npos) << run.output;
+  EXPECT_NE(run.output.find("# 1 ok, 1 failed, 1 skipped"), std::string::npos) << run.output;
+}
+
+}  // namespace
+}  // namespace verbena::tools::info

@@ -1,0 +1,168 @@
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+
+#include "common/error.h"
+#include "tools/info/run_info.h"
+#include "verbena-info/table_names.h"
+
+namespace verbena::tools::info {
+namespace {
+
+Json run_json(const std::string& settings, int status = kExitOk) {
+  const ToolRun run = run_info(settings, "--json 2>/dev/null");
+  EXPECT_EQ(run.status, status) << run.output;
+  return read_document(run);
+}
+
+Json find_parameter(const Json& document, const std::string& name) {
+  for (const Json& row : document["parameters"]) {
+    if (row["name"] == name) return row;
+  }
+  ADD_FAILURE() << name;
+  return Json::object();
+}
+
+bool mentions(const ToolRun& run, const std::string& words) {
+  return run.output.find(words) != std::string::npos;
+}
+
+TEST(Info, ShowsEveryRail) {
+  const Json document = run_json("SOFTVERBS_DEVICES=3");
+  EXPECT_EQ(document["schema_version"], kSchemaVersion);
+  ASSERT_EQ(document["devices"].size(), 3U);
+  for (size_t i = 0; i < 3; ++i) {
+    const Json& device = document["devices"][i];
+    EXPECT_EQ(device["device"], "softverbs" + std::to_string(i));
+    EXPECT_EQ(device["name"], "verbena_softverbs" + std::to_string(i));
+    EXPECT_EQ(device["index"], i);
+    EXPECT_EQ(device["usable"], true);
+    EXPECT_EQ(device["state"], "active");
+    EXPECT_EQ(device["mtu_bytes"], 4096);
+    EXPECT_EQ(device["gid"]["type"], "RoCE v2");
+    EXPECT_EQ(device["gid_reason"], "RoCE v2 and IPv4: the best of 2 entries");
+    EXPECT_EQ(device["gpu_memory"]["path"], "softverbs");
+  }
+}
+
+TEST(Info, ShowsWhatTheTableSays) {
+  const Json document = run_json("SOFTVERBS_DEVICES=2");
+  EXPECT_EQ(document["plugin"]["net_tables"], Json({7, 8, 9, 10, 11, 12}));
+  EXPECT_EQ(document["plugin"]["tuner_tables"], Json({2, 3, 4, 5, 6}));
+  const Json& view = document["nccl_view"];
+  EXPECT_EQ(view["table"], 12);
+  ASSERT_EQ(view["devices"].size(), 2U);
+  EXPECT_EQ(view["devices"][1]["name"], document["devices"][1]["name"]);
+  EXPECT_EQ(view["devices"][1]["speed_mbps"], document["devices"][1]["speed_mbps"]);
+  ASSERT_EQ(view["rail_sets"].size(), 1U);
+  EXPECT_EQ(view["rail_sets"][0]["refused"], "VERBENA_MERGE_NICS=2 joins PCI devices only");
+}
+
+TEST(Info, ShowsRailsThatMayBeJoined) {
+  const Json document = run_json("SOFTVERBS_DEVICES=2 VERBENA_MERGE_NICS=1");
+  const Json& set = document["nccl_view"]["rail_sets"][0];
+  EXPECT_EQ(set["name"], "verbena_softverbs0+verbena_softverbs1");
+  EXPECT_EQ(set["speed_mbps"], 2 * document["devices"][0]["speed_mbps"].get<int>());
+}
+
+TEST(Info, SaysWhyUnpackIsOffered) {
+  for (const char* value : {"0", "1"}) {
+    const Json unpack = run_json(std::string("NCCL_NET_DEVICE_UNPACK_ENABLED=") + value)["unpack"];
+    EXPECT_EQ(unpack["offered"], *value == '1');
+    EXPECT_EQ(unpack["why"], std::string("NCCL_NET_DEVICE_UNPACK_ENABLED=") + value);
+  }
+  EXPECT_NE(run_json("")["unpack"]["why"].get<std::string>().find("VERBENA_UNPACK=auto"), std::string::npos);
+}
+
+TEST(Info, ShowsParametersWithOrigin) {
+  const Json document = run_json("NCCL_IB_TIMEOUT=18");
+  const Json set = find_parameter(document, "VERBENA_ACK_TIMEOUT");
+  EXPECT_EQ(set["value"], "18");
+  EXPECT_EQ(set["origin"], "NCCL_IB_TIMEOUT");
+  EXPECT_EQ(set["default"], "20");
+  EXPECT_EQ(set["range"], "1 to 31");
+  EXPECT_FALSE(set["doc"].get<std::string>().empty());
+  EXPECT_EQ(find_parameter(document, "VERBENA_RETRY_COUNT")["origin"], "default");
+  EXPECT_EQ(document["environment"]["NCCL_IB_TIMEOUT"], "18");
+}
+
+TEST(Info, WithoutAUsableDeviceSaysWhatToDo) {
+  const Json document = run_json("SOFTVERBS_DEVICES=2 VERBENA_HCA=mlx5", kExitNoDevice);
+  ASSERT_EQ(document["devices"].size(), 2U);
+  EXPECT_EQ(document["devices"][0]["usable"], false);
+  EXPECT_EQ(document["devices"][0]["why_not"], "VERBENA_HCA=mlx5 leaves it out");
+  const ToolRun text = run_info("VERBENA_HCA=mlx5", "");
+  EXPECT_EQ(text.status, kExitNoDevice);
+  EXPECT_TRUE(mentions(text, "unset it, or name a device")) << text.output;
+}
+
+TEST(Info, ADeviceThatIsDownIsShownAsSuch) {
+  const std::string rails =
+      "RAILS=$(mktemp); echo '0 down' > $RAILS; SOFTVERBS_RAILS=$RAILS SOFTVERBS_DEVICES=2";
+  const Json document = run_json(rails);
+  ASSERT_EQ(document["devices"].size(), 2U);
+  EXPECT_EQ(document["devices"][0]["state"], "down");
+  EXPECT_EQ(document["devices"][0]["why_not"], "the port is down");
+  EXPECT_EQ(document["devices"][1]["usable"], true);
+}
+
+TEST(Info, DevicesThatCannotBeListed) {
+  const ToolRun run = run_info("SOFTVERBS_FAULTS=nonsense", "");
+  EXPECT_EQ(run.status, kExitNoDevice);
+  EXPECT_TRUE(mentions(run, "There is no RDMA device that the plugin can use")) << run.output;
+}
+
+TEST(Info, WithoutAVerbsLibrary) {
+  const ToolRun run = run_info("VERBENA_IBVERBS_LIB=/nonexistent/libibverbs.so.1", "");
+  EXPECT_EQ(run.status, kExitNoDevice);
+  EXPECT_TRUE(mentions(run, "install libibverbs1")) << run.output;
+}
+
+TEST(Info, ABrokenParameterIsNamed) {
+  const Json document = run_json("VERBENA_TC=999 VERBENA_TX=1", kExitFailed);
+  EXPECT_EQ(document["problem"], "parameters: VERBENA_TC: out of range (value 999, range -1 to 255)");
+  ASSERT_EQ(document["devices"].size(), 1U);
+  EXPECT_EQ(document["devices"][0]["usable"], false);
+  EXPECT_NE(document["messages"].dump().find("VERBENA_TX: unknown"), std::string::npos);
+}
+
+TEST(Info, WithoutThePlugin) {
+  const ToolRun run = run_info("", "--plugin /nonexistent.so");
+  EXPECT_EQ(run.status, kExitFailed);
+  EXPECT_TRUE(mentions(run, "NCCL could not use /nonexistent.so")) << run.output;
+}
+
+#ifdef FAKE_FOLDER
+// Its version is asked for, its tables are read from the file: here there are none in it.
+TEST(Info, ShowsLibrariesOfNccl) {
+  const ToolRun run = run_info("", std::string("--json --nccl ") + FAKE_FOLDER + " 2>/dev/null");
+  const Json libraries = read_document(run)["nccl_libraries"];
+  ASSERT_EQ(libraries.size(), 1U) << run.output;
+  EXPECT_EQ(libraries[0]["version"], "2.28.9");
+  EXPECT_EQ(libraries[0]["net_table"], nullptr);
+}
+#endif
+
+// The plugin's own names stand for those that NCCL looks up: every version that it has.
+TEST(Info, ReadsTablesFromAFile) {
+  EXPECT_EQ(read_table_names(PLUGIN, "ncclNetPlugin_v"), (std::set<int>{7, 8, 9, 10, 11, 12}));
+  EXPECT_TRUE(read_table_names("/nonexistent", "ncclNetPlugin_v").empty());
+}
+
+TEST(Info, TakesTheNewestTableOfBoth) {
+  EXPECT_EQ(choose_table({6, 7, 10, 11}, {7, 8, 9, 10, 11, 12}), 11);
+  EXPECT_EQ(choose_table({5, 13}, {7, 12}), nullptr);
+}
+
+TEST(Info, ShowsAStoredDocument) {
+  const ToolRun run =
+      run_tool(std::string("FILE=$(mktemp); ") + VERBENA_INFO + " --nccl /nonexistent --json > $FILE; " +
+               VERBENA_INFO + " --from $FILE --parameters; rm $FILE");
+  EXPECT_TRUE(mentions(run, "verbena_softverbs0")) << run.output;
+  EXPECT_TRUE(mentions(run, "VERBENA_ACK_TIMEOUT = 20 (default; 1 to 31)")) << run.output;
+  EXPECT_EQ(run_tool(std::string("echo '{}' | ") + VERBENA_INFO + " --from -").status, kExitFailed);
+}
+
+}  // namespace
+}  // namespace verbena::tools::info

@@ -1,0 +1,63 @@
+// A stand-in for libnccl: its own IB transport is a table that the file does not export, as NCCL's.
+#include <cstdlib>
+
+#include "tools/sample_core.h"
+
+namespace {
+
+using namespace verbena;
+using namespace verbena::tools::sample;
+
+abi::Result get_properties(int, abi::PropertiesV11* properties) {
+  static char name[] = "sample_ib";
+  *properties = {};
+  properties->name = name;
+  properties->ptr_support = abi::kPtrHost;
+  properties->speed_mbps = 1000;
+  properties->max_recvs = 8;
+  properties->net_device_type = abi::kDeviceHost;
+  return abi::kSuccess;
+}
+
+}  // namespace
+
+extern "C" {
+[[gnu::visibility("hidden")]] extern const abi::NetV11 ncclNetIb;
+const abi::NetV11 ncclNetIb = {
+    "IB",
+    [](void**, uint64_t, abi::NetCommConfig*, abi::DebugLogger, abi::ProfilerCallback) {
+      return abi::kSuccess;
+    },
+    count_devices,
+    get_properties,
+    [](void*, int device, void* handle, void** comm) { return listen_on(device, handle, comm); },
+    [](void*, int device, void* handle, void** comm, abi::NetDeviceHandle** device_handle) {
+      return connect_to(device, handle, comm, device_handle);
+    },
+    accept_from,
+    [](void* comm, void*, size_t, int, void** mhandle) { return add_registration(comm, mhandle); },
+    register_dmabuf,
+    deregister_memory,
+    [](void* comm, void* data, size_t size, int, void*, void*, void** request) {
+      return start_send(comm, data, size, request);
+    },
+    [](void* comm, int, void** data, size_t* sizes, int*, void** mhandles, void**, void** request) {
+      return start_receive(comm, *data, *sizes, *mhandles, request);
+    },
+    flush,
+    test_request,
+    close_comm,
+    close_comm,
+    close_comm,
+    nullptr,
+    consume,
+    [](int* device, abi::VDeviceProps4* members) { return make_device(device, members->ndevs); },
+    [](void*) { return abi::kSuccess; },
+    [](void*, abi::NetAttr*) { return abi::kSuccess; }};
+
+[[gnu::visibility("default")]] abi::Result ncclGetVersion(int* version) {
+  const char* const chosen = std::getenv("SAMPLE_NCCL_VERSION");
+  *version = chosen != nullptr ? std::atoi(chosen) : 22809;
+  return abi::kSuccess;
+}
+}

@@ -1,0 +1,122 @@
+// Credits ride on grants where all messages are direct: no line for them, nobody starves.
+#include <gtest/gtest.h>
+
+#include <atomic>
+
+#include "transport/support/raw_peer.h"
+
+namespace verbena::transport {
+namespace {
+
+constexpr uint32_t kMessageBytes = 64;
+
+class CreditNoteTest : public testing::Test {
+ protected:
+  Request* post() {
+    Request* request = nullptr;
+    EXPECT_TRUE(end_.receiver->post(memory_.bytes().data(), kMessageBytes, memory_.registration(),
+                                    ReceiveClass::kNoSlot, &request));
+    return request;
+  }
+  bool finish(Request* request) {
+    bool is_done = false;
+    uint64_t bytes = 0;
+    return poll_until(
+        [&] {
+          const auto outcome = end_.receiver->test(*static_cast<ReceiveMessage*>(request), &is_done, &bytes);
+          EXPECT_TRUE(outcome);
+          return is_done || !outcome;
+        },
+        10'000);
+  }
+  // Message `sequence`'s grant, once it is there.
+  protocol::Grant await_grant(uint32_t sequence) {
+    const protocol::Grant& grant = sender_.control().grants[sequence % protocol::kMessageRing];
+    EXPECT_TRUE(poll_until(
+        [&] {
+          return std::atomic_ref(const_cast<uint64_t&>(grant.sequence_plus_one)).load() == sequence + 1;
+        },
+        10'000));
+    return grant;
+  }
+  void answer(uint32_t sequence, const protocol::Grant& grant) {
+    sender_.write(protocol::encode_tag({static_cast<uint16_t>(sequence), 0, true, true}), grant.address,
+                  grant.remote_keys[0], kMessageBytes);
+  }
+
+  Host host_;
+  Memory memory_{host_.nic(), 1 << 16};
+  ReceivingEnd end_;
+  RawSender sender_{host_.nic(), false, &end_};
+};
+
+TEST_F(CreditNoteTest, EveryGrantTellsWhatCameBackAndNoLineIsWritten) {
+  constexpr uint32_t kMessages = 1000;
+  uint32_t returned = 0;
+  for (uint32_t i = 0; i < kMessages; ++i) {
+    Request* request = post();
+    const protocol::Grant grant = await_grant(i);
+    EXPECT_EQ(grant.note.consumed, i);
+    EXPECT_EQ(grant.note.queue_pair(), 0U);
+    returned = grant.note.expand_returned(returned);
+    // Entries are posted again in runs of at most an eighth of the window.
+    EXPECT_LE(returned, i);
+    EXPECT_GE(returned + sender_.welcome().window[0] / 8, i);
+    answer(i, grant);
+    ASSERT_TRUE(finish(request));
+  }
+  EXPECT_EQ(sender_.control().credits.consumed, 0U);
+  EXPECT_EQ(sender_.control().credits.returned[0], 0U);
+}
+
+// Nobody posts, so that no grant comes: the line does.
+TEST_F(CreditNoteTest, WithoutGrantsALineTells) {
+  Request* requests[protocol::kMessageRing / 4];
+  uint32_t sequence = 0;
+  for (Request*& request : requests) request = post();
+  for (Request* request : requests) {
+    answer(sequence, await_grant(sequence));
+    ASSERT_TRUE(finish(request));
+    ++sequence;
+  }
+  EXPECT_TRUE(poll_until([&] { return sender_.control().credits.returned[0] != 0; }, 10'000));
+}
+
+// A message of no bytes needs no grant and may overtake its receive; its credit comes back all the same.
+TEST(CreditNotes, EmptyMessagesStarveNobody) {
+  Host host;
+  Memory memory(host.nic(), 1 << 16);
+  Connection connection = connect_here(host.nic(), host.nic(), false);
+  for (uint32_t i = 0; i < 500; ++i) {
+    Request *sent = nullptr, *received = nullptr;
+    ASSERT_TRUE(poll_until(
+        [&] {
+          if (sent == nullptr) {
+            EXPECT_TRUE(connection.sender->post(memory.bytes().data(), i % 7 == 0 ? 8 : 0,
+                                                memory.registration(), false, &sent));
+          }
+          return sent != nullptr;
+        },
+        10'000));
+    ASSERT_TRUE(connection.receiving.receiver->post(memory.bytes().data() + 64, 64, memory.registration(),
+                                                    ReceiveClass::kNoSlot, &received));
+    bool is_sent = false, is_received = false;
+    uint64_t bytes = 0;
+    ASSERT_TRUE(poll_until(
+        [&] {
+          if (!is_sent) {
+            EXPECT_TRUE(connection.sender->test(*static_cast<SendMessage*>(sent), &is_sent));
+          }
+          if (!is_received) {
+            EXPECT_TRUE(connection.receiving.receiver->test(*static_cast<ReceiveMessage*>(received),
+                                                            &is_received, &bytes));
+          }
+          return is_sent && is_received;
+        },
+        10'000))
+        << "message " << i;
+  }
+}
+
+}  // namespace
+}  // namespace verbena::transport

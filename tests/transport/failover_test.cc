@@ -1,0 +1,203 @@
+// Rails are taken away under traffic and given back: everything arrives all the same, or an error comes in
+// time. SOFTVERBS_RAILS names the file that says which rails are down; softverbs reads it a few times in 20
+// ms.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+#include <thread>
+
+#include "base/log_capture.h"
+#include "transport/support/transfer.h"
+
+namespace verbena::transport {
+namespace {
+
+const std::string& find_rails_file() {
+  static const std::string path = [] {
+    const char* folder = std::getenv("TMPDIR");
+    return std::string(folder != nullptr ? folder : "/tmp") + "/failover_test." + std::to_string(getpid());
+  }();
+  return path;
+}
+
+// Before softverbs reads its environment, once.
+const bool is_environment_set = setenv("SOFTVERBS_RAILS", find_rails_file().c_str(), 1) == 0;
+
+void set_rails(const std::string& lines) {
+  const std::string next = find_rails_file() + ".next";
+  std::ofstream(next) << lines;
+  std::rename(next.c_str(), find_rails_file().c_str());
+}
+
+Settings make_settings(const char* threshold, const char* limit_ms = "20000") {
+  return {{"VERBENA_UNPACK", "1"},
+          {"VERBENA_UNPACK_THRESHOLD", threshold},
+          {"VERBENA_MIN_STRIPE_BYTES", "4096"},
+          {"VERBENA_ACK_TIMEOUT", "10"},  // 4 ms
+          {"VERBENA_RETRY_COUNT", "2"},
+          {"VERBENA_RAIL_RETRY_MS", "20"},
+          {"VERBENA_FAILOVER_TIMEOUT_MS", limit_ms}};
+}
+
+class FailoverTest : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    set_rails("* up\n");
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  void TearDown() override { std::remove(find_rails_file().c_str()); }
+  static Transfer make_transfer(uint32_t count) {
+    Transfer transfer;
+    protocol::Random random(7);
+    for (uint32_t i = 0; i < count; ++i)
+      transfer.messages.push_back({.length_bytes = random.next() >> random.between(46, 63)});
+    return transfer;
+  }
+};
+
+// Goes on until `done`, with `meanwhile` called between steps.
+template <typename Meanwhile>
+void run_transfer(Connection& connection, const Nic& nic, const Transfer& transfer, Meanwhile&& meanwhile) {
+  SendingSide sender(*connection.sender, nic, transfer);
+  ReceivingSide receiver(connection.receiving, nic, transfer);
+  EXPECT_TRUE(poll_until([&] {
+    meanwhile(receiver.finished());
+    const bool is_sent = sender.step(), is_received = receiver.step();
+    return is_sent && is_received;
+  }));
+  EXPECT_EQ(sender.status(), base::Status::kOk);
+  EXPECT_EQ(receiver.status(), base::Status::kOk);
+  EXPECT_EQ(receiver.problem(), "");
+  EXPECT_EQ(receiver.finished(), transfer.messages.size());
+}
+
+TEST_P(FailoverTest, TheOtherRailTakesOver) {
+  Host host(make_settings(GetParam()));
+  const Nic& nic = host.nic(2);
+  for (const char* dead : {"0", "1"}) {
+    Connection connection = connect_here(nic, nic, true);
+    const base::LogCapture log;
+    bool is_cut = false;
+    run_transfer(connection, nic, make_transfer(1500), [&](uint32_t finished) {
+      if (is_cut || finished < 500) return;
+      set_rails(std::string(dead) + " down\n");
+      is_cut = true;
+    });
+    EXPECT_EQ(connection.sender->statistics().failed_queue_pairs, 1U);
+    set_rails("* up\n");
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+}
+
+TEST_P(FailoverTest, RailsThatComeBackAreUsedAgain) {
+  Host host(make_settings(GetParam()));
+  const Nic& nic = host.nic(2);
+  Connection connection = connect_here(nic, nic, true);
+  const base::LogCapture log;
+  const auto begin = base::monotonic_ns();
+  size_t phase = 0;
+  const char* const phases[] = {"0 down\n", "* up\n", "1 down\n", "* up\n", "0 down\n1 down\n", "* up\n"};
+  Transfer transfer = make_transfer(3000);
+  run_transfer(connection, nic, transfer, [&](uint32_t) {
+    const auto due = static_cast<size_t>((base::monotonic_ns() - begin) / (100 * base::kNsPerMs));
+    if (due <= phase || phase == std::size(phases)) return;
+    set_rails(phases[phase++]);
+  });
+  EXPECT_GE(connection.sender->statistics().failed_queue_pairs, 1U);
+}
+
+TEST_P(FailoverTest, ASingleRailIsBuiltAnew) {
+  Host host(make_settings(GetParam()));
+  const Nic& nic = host.nic(1);
+  Connection connection = connect_here(nic, nic, true);
+  const base::LogCapture log;
+  int64_t cut_ns = 0;
+  bool is_back = false;
+  run_transfer(connection, nic, make_transfer(1500), [&](uint32_t finished) {
+    if (cut_ns == 0 && finished >= 500) {
+      set_rails("0 down\n");
+      cut_ns = base::monotonic_ns();
+    }
+    if (cut_ns != 0 && !is_back && base::monotonic_ns() - cut_ns > 200 * base::kNsPerMs) {
+      set_rails("0 up\n");
+      is_back = true;
+    }
+  });
+  EXPECT_TRUE(is_back);
+  EXPECT_GE(connection.sender->statistics().revived_queue_pairs, 1U);
+  EXPECT_GE(connection.receiving.receiver->statistics().revived_queue_pairs, 1U);
+}
+
+TEST_P(FailoverTest, WithoutAnyRailTheErrorComesInTime) {
+  Host host(make_settings(GetParam(), "2000"));
+  const Nic& nic = host.nic(2);
+  Connection connection = connect_here(nic, nic, true);
+  const Transfer transfer = make_transfer(1500);
+  SendingSide sender(*connection.sender, nic, transfer);
+  ReceivingSide receiver(connection.receiving, nic, transfer);
+  const base::LogCapture log;
+  EXPECT_TRUE(poll_until([&] {
+    if (receiver.finished() >= 500) set_rails("* down\n");
+    const bool is_sender_done = sender.step(), is_receiver_done = receiver.step();
+    return is_sender_done && is_receiver_done;
+  }));
+  EXPECT_EQ(sender.status(), base::Status::kRemote);
+  EXPECT_EQ(receiver.status(), base::Status::kRemote);
+  EXPECT_EQ(receiver.problem(), "");
+  std::string all;
+  for (const auto& line : log.warnings()) all += line + "\n";
+  EXPECT_NE(all.find("VERBENA_FAILOVER_TIMEOUT_MS"), std::string::npos) << all;
+  EXPECT_NE(all.find("rail softverbs0:1"), std::string::npos) << all;
+  EXPECT_NE(all.find("rail softverbs1:1"), std::string::npos) << all;
+}
+
+// Whose cores others have may test a few times a second only: the clock must not wait for many tests.
+TEST_P(FailoverTest, TheErrorNeedsFewTests) {
+  Host host(make_settings(GetParam(), "1000"));
+  const Nic& nic = host.nic(2);
+  Connection connection = connect_here(nic, nic, true);
+  const Transfer transfer = make_transfer(1500);
+  SendingSide sender(*connection.sender, nic, transfer);
+  ReceivingSide receiver(connection.receiving, nic, transfer);
+  const base::LogCapture log;
+  int steps_without_rails = 0;
+  EXPECT_TRUE(poll_until([&] {
+    if (receiver.finished() >= 500) {
+      if (steps_without_rails++ == 0) set_rails("* down\n");
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+    const bool is_sender_done = sender.step(), is_receiver_done = receiver.step();
+    return (is_sender_done && is_receiver_done) || steps_without_rails > 300;
+  }));
+  EXPECT_LT(steps_without_rails, 150);
+  EXPECT_EQ(sender.status(), base::Status::kRemote);
+  EXPECT_EQ(receiver.status(), base::Status::kRemote);
+}
+
+TEST_P(FailoverTest, WhereItIsOffTheConnectionFailsAtOnce) {
+  Settings settings = make_settings(GetParam());
+  settings.emplace_back("VERBENA_FAILOVER", "0");
+  Host host(settings);
+  const Nic& nic = host.nic(2);
+  Connection connection = connect_here(nic, nic, true);
+  const Transfer transfer = make_transfer(1500);
+  SendingSide sender(*connection.sender, nic, transfer);
+  ReceivingSide receiver(connection.receiving, nic, transfer);
+  const base::LogCapture log;
+  EXPECT_TRUE(poll_until([&] {
+    if (receiver.finished() >= 500) set_rails("1 down\n");
+    receiver.step();
+    return sender.step();
+  }));
+  EXPECT_EQ(sender.status(), base::Status::kRemote);
+}
+
+INSTANTIATE_TEST_SUITE_P(Paths, FailoverTest, testing::Values("0", "unlimited"), [](const auto& param) {
+  return std::string(param.param[0] == '0' ? "Direct" : "Staged");
+});
+
+}  // namespace
+}  // namespace verbena::transport

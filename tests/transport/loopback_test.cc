@@ -1,0 +1,119 @@
+// A connection's work on its own NIC goes on when its queue pairs fail: what was not completed is done again.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <optional>
+#include <thread>
+
+#include "base/clock.h"
+#include "base/log_capture.h"
+#include "protocol/random.h"
+#include "transport/loopback.h"
+#include "transport/support/host.h"
+
+namespace verbena::transport {
+namespace {
+
+std::string find_rails_file() {
+  return testing::TempDir() + "loopback_test." + std::to_string(getpid());
+}
+
+// Before softverbs reads its environment, once.
+const bool is_environment_set = setenv("SOFTVERBS_FAULTS",
+                                       "seed 3; fail opcode=RDMA_READ chance=0.01 status=RETRY_EXC; "
+                                       "fail opcode=RDMA_WRITE chance=0.005 status=GENERAL; "
+                                       "fail opcode=RDMA_WRITE chance=0.005 status=RETRY_EXC work=done",
+                                       1) == 0 &&
+                                setenv("SOFTVERBS_RAILS", find_rails_file().c_str(), 1) == 0;
+
+class LoopbackTest : public testing::Test {
+ protected:
+  static constexpr uint32_t kRails = 2, kOperations = 4000, kMostBytes = 9000;
+
+  LoopbackTest() {
+    set_rails("* up\n");
+    for (verbs::Device* device : nic_.rails) addresses_.push_back(device->refresh_address());
+    loopback_.emplace(take(Loopback::create(nic_.rails, addresses_, -1), "a loopback"));
+  }
+  ~LoopbackTest() override { unlink(find_rails_file().c_str()); }
+  static void set_rails(const char* text) { std::ofstream(find_rails_file()) << text; }
+
+  void copy(uint32_t rail, size_t from, size_t to, uint32_t bytes, uint32_t* outstanding) {
+    loopback_->copy(rail, source_.bytes().data() + from, source_.registration()->regions[rail].local_key(),
+                    target_.bytes().data() + to, target_.registration()->regions[rail].remote_key(), bytes,
+                    outstanding);
+  }
+  void flush(uint32_t rail, uint32_t* outstanding) {
+    loopback_->flush(rail, target_.bytes().data(), target_.registration()->regions[rail].remote_key(),
+                     outstanding);
+  }
+  // False: it failed for good.
+  bool wait_for(const uint32_t& outstanding) {
+    const auto deadline = base::Deadline::after_ms(60'000);
+    while (outstanding != 0 && !deadline.has_passed())
+      if (!loopback_->poll(&failure_)) return false;
+    EXPECT_EQ(outstanding, 0U);
+    return true;
+  }
+
+  Host host_{{{"VERBENA_RAIL_RETRY_MS", "10"}, {"VERBENA_FAILOVER_TIMEOUT_MS", "1000"}}};
+  const Nic& nic_ = host_.nic(kRails);
+  Memory source_{nic_, 1 << 16}, target_{nic_, 1 << 16};
+  std::vector<verbs::LocalAddress> addresses_;
+  std::optional<Loopback> loopback_;
+  std::string failure_;
+};
+
+TEST_F(LoopbackTest, FailedWorkIsDoneAgain) {
+  const base::LogCapture log;
+  protocol::Random random(1);
+  for (size_t i = 0; i < source_.bytes().size(); ++i)
+    source_.bytes()[i] = static_cast<std::byte>(random.next());
+  uint32_t flushes = 0;
+  for (uint32_t i = 0; i < kOperations; ++i) {
+    const auto rail = static_cast<uint32_t>(random.between(0, kRails - 1));
+    while (!loopback_->has_room_to_copy(rail)) ASSERT_TRUE(loopback_->poll(&failure_)) << failure_;
+    if (random.happens(50)) {
+      flush(rail, &flushes);
+      continue;
+    }
+    const auto bytes = static_cast<uint32_t>(random.between(1, kMostBytes));
+    const size_t from = random.between(0, kMostBytes), to = random.between(0, kMostBytes);
+    uint32_t copies = 0;
+    copy(rail, from, to, bytes, &copies);
+    ASSERT_TRUE(wait_for(copies)) << failure_;
+    ASSERT_EQ(std::memcmp(target_.bytes().data() + to, source_.bytes().data() + from, bytes), 0);
+    std::memset(target_.bytes().data() + to, 0, bytes);
+  }
+  ASSERT_TRUE(wait_for(flushes)) << failure_;
+  EXPECT_GE(log.warnings().size(), 10U);
+}
+
+TEST_F(LoopbackTest, ARailThatStaysDownIsGivenUp) {
+  const base::LogCapture log;
+  set_rails("1 down\n");
+  uint32_t good = 0, bad = 0;
+  while (nic_.rails[1]->is_healthy()) std::this_thread::yield();
+  copy(0, 0, 0, 100, &good);
+  EXPECT_TRUE(wait_for(good));
+  flush(1, &bad);
+  copy(1, 0, 0, 100, &bad);
+  EXPECT_FALSE(wait_for(bad));
+  EXPECT_EQ(bad, 2U);
+  EXPECT_NE(failure_.find("rail softverbs1:1"), std::string::npos) << failure_;
+}
+
+TEST_F(LoopbackTest, ARequestThatIsWrongIsNotRepeated) {
+  const base::LogCapture log;
+  uint32_t outstanding = 0;
+  loopback_->copy(0, source_.bytes().data(), source_.registration()->regions[0].local_key(),
+                  target_.bytes().data(), 1, 100, &outstanding);
+  EXPECT_FALSE(wait_for(outstanding));
+  EXPECT_NE(failure_.find("rail softverbs0:1"), std::string::npos) << failure_;
+}
+
+}  // namespace
+}  // namespace verbena::transport

@@ -1,0 +1,210 @@
+// Between two processes, and faults: an error names the peer, the rail and the cause, and the others go on.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include "transport/one_sided/support/group.h"
+#include "transport/support/processes.h"
+
+namespace verbena::transport {
+namespace {
+
+using testing::HasSubstr;
+
+void tell_bytes(Channel& channel, const std::vector<std::byte>& bytes) {
+  channel.tell(bytes.size());
+  channel.send(bytes.data(), bytes.size());
+}
+
+std::vector<std::byte> hear_bytes(Channel& channel) {
+  std::vector<std::byte> bytes(channel.hear<size_t>());
+  channel.receive(bytes.data(), bytes.size());
+  return bytes;
+}
+
+// One of two ranks in processes of their own, connected to the other.
+std::unique_ptr<Rank> join(Channel& channel, uint32_t rank) {
+  choose_devices();
+  auto joined = std::make_unique<Rank>(EndpointOptions{.rank = rank, .count_ranks = 2, .nonce = 7}, 4 << 20);
+  verbena::Endpoint& endpoint = joined->endpoint();
+  std::string error;
+  tell_bytes(channel, endpoint.local_address(1 - rank, &error));
+  EXPECT_TRUE(endpoint.connect(1 - rank, hear_bytes(channel), &error)) << error;
+  tell_bytes(channel, endpoint.region_address(kRegion));
+  EXPECT_TRUE(endpoint.add_remote_region(1 - rank, kRegion, hear_bytes(channel), &error)) << error;
+  channel.meet();
+  return joined;
+}
+
+// Rank 0 reaches itself over a lane too.
+std::unique_ptr<Rank> join_with_self(Channel& channel) {
+  auto self = join(channel, 0);
+  std::string error;
+  const auto address = self->endpoint().local_address(0, &error);
+  EXPECT_TRUE(self->endpoint().connect(0, address, &error)) << error;
+  EXPECT_TRUE(
+      self->endpoint().add_remote_region(0, kRegion, self->endpoint().region_address(kRegion), &error));
+  return self;
+}
+
+// Data, then a word after it, each way in turn; adds of both on one word.
+void play(Channel& channel, uint32_t rank) {
+  const auto self = rank == 0 ? join_with_self(channel) : join(channel, 1);
+  const uint32_t peer = 1 - rank;
+  constexpr uint64_t kRounds = 300;
+  constexpr size_t kFlag = 2 << 20, kSum = kFlag + 64;
+  verbena::Endpoint& endpoint = self->endpoint();
+  for (uint64_t round = 1; round <= kRounds; ++round) {
+    const size_t length = 1 + round * 7919 % 100'000;
+    const bool writes = round % 2 == rank;
+    if (writes) {
+      fill(self->memory().first(length), round);
+      self->insist([&] { return endpoint.put({peer, 0, kRegion, kRegion, 0, 1 << 20, length}, 0); });
+      self->insist([&] { return endpoint.write_word({peer, 0, kRegion, kFlag}, round, 0); });
+    } else {
+      ASSERT_TRUE(
+          self->poll_until([&] { return self->word(kFlag).load(std::memory_order_acquire) == round; }));
+      ASSERT_TRUE(holds(self->memory().subspan(1 << 20, length), round));
+    }
+    self->insist([&] { return endpoint.add_word({0, 0, kRegion, kSum}, 1, 0); });
+    ASSERT_TRUE(self->drain(peer, 0));
+  }
+  EXPECT_TRUE(self->drain(0, 0));
+  channel.meet();
+  if (rank == 0) {
+    EXPECT_EQ(self->word(kSum).load(), 2 * kRounds);
+  } else {
+    ASSERT_EQ(endpoint.get({0, 0, kRegion, kRegion, 3 << 20, kSum, 8}, 1), Posting::kTaken);
+    self->take_value(1);
+    EXPECT_EQ(self->word(3 << 20).load(), 2 * kRounds);
+  }
+  channel.meet();
+}
+
+// Operations to a peer that has failed are refused with its error; those to the own rank still work.
+void expect_failed_alone(Rank& rank, uint32_t failed, uint32_t other, const char* cause) {
+  EXPECT_TRUE(rank.poll_until([&] { return rank.count_failures(failed) == 1; }));
+  verbena::Endpoint& endpoint = rank.endpoint();
+  EXPECT_THAT(endpoint.error(failed), HasSubstr("rank " + std::to_string(failed) + ", rail softverbs0:1"));
+  EXPECT_THAT(endpoint.error(failed), HasSubstr(cause));
+  EXPECT_EQ(endpoint.write_word({failed, 0, kRegion, 0}, 1, 0), Posting::kRefused);
+  EXPECT_THAT(endpoint.refusal(), HasSubstr("has failed"));
+  EXPECT_EQ(endpoint.error(other), "");
+  ASSERT_EQ(endpoint.write_word({other, 0, kRegion, 256}, 4711, 99), Posting::kTaken);
+  rank.take_value(99);
+  EXPECT_TRUE(rank.drain(other));
+  EXPECT_EQ(rank.count_failures(failed), 1U) << "told once";
+  EXPECT_EQ(rank.count_failures(other), 0U);
+}
+
+TEST(OneSidedProcessTest, TwoProcessesReachEachOther) {
+  const auto as = [](uint32_t rank) { return Part{[rank](Channel& channel) { play(channel, rank); }}; };
+  run_processes(as(0), as(1));
+}
+
+TEST(OneSidedFailureTest, APeerThatVanishesIsNamedAndTheOwnRankGoesOn) {
+  run_processes({[](Channel& channel) {
+                  const auto self = join_with_self(channel);
+                  channel.tell('g');
+                  EXPECT_THROW(channel.hear<char>(), std::runtime_error) << "it is gone";
+                  const Transfer transfer{1, 0, kRegion, kRegion, 0, 0, 4096};
+                  self->insist([&] { return self->endpoint().put(transfer, 5); });
+                  expect_failed_alone(*self, 1, 0, "retries exhausted");
+                }},
+                {[](Channel& channel) {
+                   const auto self = join(channel, 1);
+                   channel.hear<char>();
+                   die();
+                 },
+                 End::kKilled});
+}
+
+// Three ranks in one process whose plan of faults is its own.
+void run_with_faults(const char* plan, const std::function<void(std::vector<std::unique_ptr<Rank>>&)>& body,
+                     bool pushes_all_gets = false) {
+  run_processes({[&](Channel& channel) {
+                  setenv("SOFTVERBS_FAULTS", plan, 1);
+                  auto ranks = make_group(3, {.lanes = 1, .pushes_all_gets = pushes_all_gets});
+                  body(ranks);
+                  channel.meet();
+                }},
+                {[](Channel& channel) { channel.meet(); }});
+}
+
+TEST(OneSidedFailureTest, APutThatFailsIsItsPeersError) {
+  run_with_faults("fail nth=40 opcode=RDMA_WRITE status=RETRY_EXC", [](auto& ranks) {
+    Rank& rank = *ranks[0];
+    for (uint64_t i = 0; i < 60; ++i) {
+      EXPECT_EQ(rank.endpoint().put({1, 0, kRegion, kRegion, 0, 0, 100}, i + 1000), Posting::kTaken) << i;
+    }
+    rank.endpoint().ring();
+    expect_failed_alone(rank, 1, 2, "retries exhausted");
+    // Those before it are told of as done, none behind it.
+    EXPECT_EQ(rank.count_done(1, 0), 39U);
+    EXPECT_EQ(rank.endpoint().count_taken(1, 0), 60U);
+  });
+}
+
+TEST(OneSidedFailureTest, AnAddThatIsRefusedThereIsItsPeersError) {
+  run_with_faults("fail nth=3 opcode=ATOMIC_FETCH_AND_ADD status=REM_ACCESS", [](auto& ranks) {
+    Rank& rank = *ranks[0];
+    for (uint64_t i = 0; i < 3; ++i) {
+      EXPECT_EQ(rank.endpoint().add_word({2, 0, kRegion, 0}, 1, 0), Posting::kTaken);
+    }
+    rank.endpoint().ring();
+    expect_failed_alone(rank, 2, 1, "remote access error");
+    EXPECT_EQ(ranks[2]->word(0).load(), 2U);
+  });
+}
+
+TEST(OneSidedFailureTest, ACompletionThatNeverComesIsGivenUp) {
+  run_with_faults("drop nth=1 opcode=RDMA_WRITE", [](auto& ranks) {
+    Rank& rank = *ranks[0];
+    ASSERT_EQ(rank.endpoint().put({1, 0, kRegion, kRegion, 0, 0, 100}, 1), Posting::kTaken);
+    rank.endpoint().ring();
+    rank.poll();
+    EXPECT_TRUE(rank.told().empty());
+    rank.endpoint().give_up(1, "waited too long");
+    rank.endpoint().give_up(1, "and again");
+    expect_failed_alone(rank, 1, 2, "given up: waited too long");
+  });
+}
+
+// The second READ is the one that pushes: as long as it is under way the get is not told of, nor is what came
+// after it, here or at another peer.
+TEST(OneSidedFailureTest, AGetIsNotToldOfBeforeItsPush) {
+  run_with_faults(
+      "drop nth=2 opcode=RDMA_READ",
+      [](auto& ranks) {
+        Rank& rank = *ranks[0];
+        ASSERT_EQ(rank.endpoint().put({1, 0, kRegion, kRegion, 0, 0, 100}, 1), Posting::kTaken);
+        rank.take_value(1);
+        ASSERT_EQ(rank.endpoint().get({1, 0, kRegion, kRegion, 0, 0, 100}, 2), Posting::kTaken);
+        EXPECT_FALSE(rank.drain(1, 0, 300));
+        ASSERT_EQ(rank.endpoint().put({2, 0, kRegion, kRegion, 0, 0, 100}, 3), Posting::kTaken);
+        EXPECT_FALSE(rank.drain(2, 0, 300));
+        EXPECT_TRUE(rank.told().empty());
+        rank.endpoint().give_up(1, "waited too long");
+        EXPECT_TRUE(rank.poll_until([&] { return rank.count_failures(1) == 1; }));
+        EXPECT_EQ(rank.told().size(), 1U) << "nothing more of a peer that failed";
+      },
+      true);
+}
+
+TEST(OneSidedFailureTest, APushThatFailsIsEveryPeersError) {
+  run_with_faults(
+      "fail nth=2 opcode=RDMA_READ status=LOC_PROT",
+      [](auto& ranks) {
+        Rank& rank = *ranks[0];
+        ASSERT_EQ(rank.endpoint().get({1, 0, kRegion, kRegion, 0, 0, 100}, 2), Posting::kTaken);
+        for (uint32_t peer = 0; peer < 3; ++peer) {
+          EXPECT_TRUE(rank.poll_until([&] { return rank.count_failures(peer) == 1; }));
+          EXPECT_THAT(rank.endpoint().error(peer), HasSubstr("cannot be pushed into GPU memory"));
+        }
+        EXPECT_EQ(rank.told().size(), 3U) << "the get is not told of";
+      },
+      true);
+}
+
+}  // namespace
+}  // namespace verbena::transport

@@ -1,0 +1,243 @@
+// Waits that last: the line that names what is waited for, the report that comes with the first one, and the
+// end of those that are in vain.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+
+#include "base/log_capture.h"
+#include "base/scratch_path.h"
+#include "transport/state_report.h"
+#include "transport/support/open_request.h"
+#include "transport/support/transfer.h"
+
+namespace verbena::transport {
+namespace {
+
+using testing::Contains;
+using testing::ContainsRegex;
+using testing::HasSubstr;
+using testing::Not;
+
+// Before softverbs reads its environment, once. Rail 2 never says what became of the first writes, a whole
+// queue of them, 3 of some messages, 1 of the one with which its port goes down; no rail says what became of
+// a read.
+const bool is_environment_set =
+    setenv("SOFTVERBS_FAULTS",
+           "drop opcode=RDMA_READ every=1; drop rail=2 opcode=RDMA_WRITE every=1 times=16; "
+           "drop rail=3 opcode=RDMA_WRITE_WITH_IMM nth=1; drop rail=3 opcode=RDMA_WRITE_WITH_IMM nth=41; "
+           "drop rail=1 opcode=RDMA_WRITE_WITH_IMM nth=1; "
+           "event rail=1 opcode=RDMA_WRITE_WITH_IMM nth=1 type=PORT_ERR",
+           1) == 0;
+
+class StallTest : public testing::Test {
+ protected:
+  StallTest()
+      : host_({{"VERBENA_DUMP", file_.get()},
+               {"VERBENA_STALL_WARNING_MS", "20"},
+               {"VERBENA_FAILOVER", "1"},
+               {"VERBENA_ACK_TIMEOUT", "8"},  // 1 ms: a device's patience is twice that of the failover
+               {"VERBENA_RETRY_COUNT", "2"},
+               {"VERBENA_RAIL_RETRY_MS", "20"},
+               {"VERBENA_FAILOVER_TIMEOUT_MS", "1500"}}) {}
+  ~StallTest() override { stop_reports(); }
+
+  // Goes on until a line of the log has `pattern`.
+  template <typename Step>
+  void expect_warning(Step&& step, const std::string& pattern) {
+    EXPECT_TRUE(poll_until([&] {
+      step();
+      const auto lines = log_.warnings();
+      return std::any_of(lines.begin(), lines.end(),
+                         [&](const auto& line) { return testing::Matches(ContainsRegex(pattern))(line); });
+    })) << pattern;
+  }
+  std::string read_file() const {
+    std::stringstream text;
+    text << std::ifstream(file_.get()).rdbuf();
+    return text.str();
+  }
+
+  tests::ScratchPath file_{"stalls"};
+  Host host_;
+  const base::LogCapture log_;
+};
+
+TEST(StallClock, LinesComeLessAndLessOften) {
+  StallClock clock(30);
+  const auto is_due = [&](int64_t ms) { return clock.is_line_due(ms * base::kNsPerMs); };
+  EXPECT_FALSE(is_due(29));
+  EXPECT_TRUE(is_due(30));
+  EXPECT_FALSE(is_due(31));
+  EXPECT_TRUE(is_due(61));
+  EXPECT_FALSE(is_due(121));
+  EXPECT_TRUE(is_due(122));
+  clock.restart();
+  EXPECT_TRUE(is_due(30));
+  StallClock never(0);
+  EXPECT_FALSE(never.is_line_due(INT64_MAX));
+}
+
+TEST_F(StallTest, ASendWaitsForItsGrant) {
+  Connection connection = connect_here(host_.nic(), host_.nic(), true);
+  OpenSend send(connection, host_.nic()), next(connection, host_.nic());
+  expect_warning(
+      [&] { EXPECT_FALSE(send.test() || next.test()); },
+      "send to 127.0.0.1:[0-9]+: stall: message 0 of 100000 bytes: waits for a grant: the peer has not "
+      "posted its receive; 2 requests are open, none has become done for [0-9.]+ m?s "
+      "\\(VERBENA_STALL_WARNING_MS 20 ms\\)$");
+}
+
+TEST_F(StallTest, ASendWaitsForCredits) {
+  apply_settings({{"VERBENA_WINDOW_PAGES", "4"}});
+  Connection connection = connect_here(host_.nic(), host_.nic(), true);
+  std::vector<std::unique_ptr<OpenSend>> sends;
+  for (int i = 0; i < 8; ++i)
+    sends.push_back(std::make_unique<OpenSend>(connection, host_.nic(), 1000, true));
+  expect_warning(
+      [&] { EXPECT_FALSE(sends.back()->test()); },
+      "stall: message [0-9] of 1000 bytes: waits for credits or room in a send queue: credits 0 on queue "
+      "pair 0; ");
+}
+
+TEST_F(StallTest, AReceiveWaitsForData) {
+  Connection connection = connect_here(host_.nic(), host_.nic(), true);
+  OpenReceive receive(connection, host_.nic());
+  expect_warning(
+      [&] { EXPECT_FALSE(receive.test()); },
+      "receive from 127.0.0.1:[0-9]+: stall: message 0: waits for data: nothing is here, 0 of at most 100000 "
+      "bytes are here; 1 requests are open, none has become done for ");
+}
+
+TEST_F(StallTest, HandshakesWaitForThePeer) {
+  protocol::Handle handle;
+  const auto listener = take(Listener::open(host_.nic(), &handle), "a listener");
+  void* device_handle = nullptr;
+  expect_warning(
+      [&] { EXPECT_EQ(take(listener->poll({}, &device_handle), "no receiver"), nullptr); },
+      "stall: accept on 127.0.0.1:[0-9]+: waits for its peer to connect, for [0-9.]+ m?s of at most 300.0 s");
+  const auto connector = take(Connector::start(host_.nic(), handle, -1), "a connector");
+  expect_warning([&] { EXPECT_EQ(take(connector->poll(), "no sender"), nullptr); },
+                 "stall: connect to 127.0.0.1:[0-9]+: waits for the peer's welcome");
+}
+
+TEST_F(StallTest, TheFirstComesWithAReport) {
+  // The handshake's is not to be the first, however busy the machine is.
+  apply_settings({{"VERBENA_STALL_WARNING_MS", "1500"}});
+  Connection connection = connect_here(host_.nic(), host_.nic(), true);
+  OpenReceive receive(connection, host_.nic());
+  expect_warning([&] { EXPECT_FALSE(receive.test()); }, "stall: message 0");
+  EXPECT_TRUE(poll_until([&] {
+    EXPECT_FALSE(receive.test());
+    return read_file().find("end of the state") != std::string::npos;
+  }));
+  EXPECT_THAT(read_file(),
+              ContainsRegex("Z: receive from 127.0.0.1:[0-9]+: stall: message 0: waits for data"));
+  EXPECT_THAT(read_file(),
+              ContainsRegex("message 0, room 100000 bytes, 0 bytes are here, slot 0: waits for data: "
+                            "nothing is here for [0-9.]+ m?s"));
+  EXPECT_FALSE(request_report(ReportCause::kStall, "another one soon after"));
+  stop_reports();
+  EXPECT_TRUE(request_report(ReportCause::kStall, "in the next life"));
+}
+
+Transfer make_direct(uint32_t count) {
+  Transfer transfer;
+  transfer.messages.assign(count, {.length_bytes = 5000, .may_stage = false});
+  return transfer;
+}
+
+TEST_F(StallTest, ADeviceThatLosesCompletionsIsGivenUp) {
+  const Nic& nic = host_.nic(1, 3);
+  Connection connection = connect_here(nic, nic, false);
+  expect_transfer_here(connection, nic, nic, make_direct(40));
+  EXPECT_EQ(connection.sender->statistics().failed_queue_pairs, 1U);
+  EXPECT_THAT(log_.warnings(),
+              Contains(ContainsRegex("stall: message 0 of 5000 bytes: waits for completions: 1 on "
+                                     "queue pair 0; ")));
+  EXPECT_THAT(log_.warnings(),
+              Contains(HasSubstr("its device does not say what became of its requests; 0 of 1 ")));
+}
+
+// How the sender ends over that rail, without failover.
+base::Status send_in_vain(const Nic& nic) {
+  Connection connection = connect_here(nic, nic, false);
+  const Transfer transfer = make_direct(60);
+  SendingSide sender(*connection.sender, nic, transfer);
+  ReceivingSide receiver(connection.receiving, nic, transfer);
+  EXPECT_TRUE(poll_until([&] {
+    receiver.step();
+    return sender.step();
+  }));
+  return sender.status();
+}
+
+TEST_F(StallTest, AndFailsWithoutFailover) {
+  apply_settings({{"VERBENA_FAILOVER", "0"}});
+  EXPECT_EQ(send_in_vain(host_.nic(1, 3)), base::Status::kRemote);
+}
+
+TEST_F(StallTest, APortThatIsDownIsWaitedForNoLongerThanItsTriesTake) {
+  apply_settings({{"VERBENA_FAILOVER", "0"}});
+  EXPECT_EQ(send_in_vain(host_.nic(1, 1)), base::Status::kRemote);
+  EXPECT_THAT(log_.warnings(), Contains(ContainsRegex("send to [^\n]*: the port is down$")));
+}
+
+TEST_F(StallTest, AQueueFullOfGrantsIsGivenUp) {
+  const Nic& nic = host_.nic(1, 2);
+  Connection connection = connect_here(nic, nic, false);
+  expect_transfer_here(connection, nic, nic, make_direct(100));
+  EXPECT_EQ(connection.receiving.receiver->statistics().failed_queue_pairs, 1U);
+  EXPECT_THAT(log_.warnings(),
+              Contains(ContainsRegex("receive from [^\n]*: stall: message [0-9]+: waits to be granted")));
+}
+
+// A receiver with a real NIC's flushes, which needs no GPU as nothing is ever sent to it.
+TEST_F(StallTest, AFlushThatNeverEndsFailsItsConnection) {
+  const Nic& nic = host_.nic();
+  Receiver::Parts parts;
+  parts.pool = parts.pages = take(BouncePool::acquire(BouncePool::Kind::kBareEntries), "a pool");
+  parts.rails = {take(parts.pool->open_rail(*nic.rails[0]), "a rail")};
+  verbs::SharedReceiveQueue* const queue = &parts.rails[0]->queue();
+  const uint32_t entries = 16;
+  Link::Options options;
+  options.rails = nic.rails;
+  options.receive_queues = {&queue, 1};
+  options.receive_entries = {&entries, 1};
+  options.inline_bytes = verbs::kInlineBytes;
+  parts.link = take(Link::create(options), "a link");
+  const std::vector<verbs::LocalAddress> addresses = {nic.rails[0]->local_address()};
+  parts.loopback = take(Loopback::create(nic.rails, addresses, -1), "a loopback");
+  parts.flushes = true;
+  int sockets[2] = {-1, -1};
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, sockets), 0);
+  const base::FileDescriptor other_end(sockets[1]);
+  base::Socket socket(base::FileDescriptor(sockets[0]), {});
+  Receiver receiver(std::move(parts), {}, PeerChannel::start(std::move(socket), "nobody", {}));
+  ASSERT_TRUE(receiver.open());
+
+  Memory memory(nic, 4096);
+  const auto registration = take(register_on_rails(nic, memory.bytes().data(), 4096, false, -1, 0), "a key");
+  registration->is_gpu_memory = true;  // as far as the receiver knows
+  Request* request = nullptr;
+  ASSERT_TRUE(receiver.flush(memory.bytes().data(), registration.get(), &request));
+  ASSERT_NE(request, nullptr);
+  bool is_done = false;
+  base::Outcome outcome;
+  EXPECT_TRUE(poll_until([&] {
+    outcome = receiver.test_flush(*static_cast<FlushRequest*>(request), &is_done);
+    return is_done || !outcome;
+  }));
+  EXPECT_EQ(outcome.status(), base::Status::kSystem);
+  EXPECT_THAT(log_.warnings(),
+              Contains(ContainsRegex("receive from nobody: stall: flush 0: waits for 1 reads of the "
+                                     "device; 1 requests are open, none has become done for ")));
+  EXPECT_THAT(log_.warnings(),
+              Contains(HasSubstr("flush 0: the device does not say what became of its local reads")));
+}
+
+}  // namespace
+}  // namespace verbena::transport

@@ -1,0 +1,114 @@
+// What connections get of the landing pages, and of the unpack queues' memory, as they become many.
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "base/log_capture.h"
+#include "transport/support/transfer.h"
+
+namespace verbena::transport {
+namespace {
+
+constexpr uint32_t kPages = 512;
+
+Settings make_settings() {
+  return {{"VERBENA_PAGE_BYTES", "16k"}, {"VERBENA_BOUNCE_BYTES", std::to_string(kPages * 16384)}};
+}
+
+class WindowTest : public testing::Test {
+ protected:
+  uint32_t reserve(const BouncePool::Wish& wish) {
+    const uint32_t entries = take(pool_->reserve(*rail_, wish), "entries");
+    total_ += entries;
+    return entries;
+  }
+
+  Host host_{make_settings()};
+  const Nic& nic_ = host_.nic();
+  std::shared_ptr<BouncePool> pool_ = take(BouncePool::acquire(BouncePool::Kind::kHostPages), "a pool");
+  BouncePool::Rail* rail_ = take(pool_->open_rail(*nic_.rails[0]), "a rail");
+  uint32_t total_ = 0;
+};
+
+TEST_F(WindowTest, ShrinksToTheModestAndNothingIsPromisedTwice) {
+  const BouncePool::Wish wish{.wanted = 16, .modest = 4, .least = 4};
+  EXPECT_EQ(pool_->usable_bytes(), 0U);
+  uint32_t last = reserve(wish), connections = 1;
+  EXPECT_EQ(last, 16U);
+  EXPECT_EQ(pool_->usable_bytes(), 1U << 20) << "one step";
+  for (uint32_t entries = 0; (entries = reserve(wish)) != 0; last = entries, ++connections) {
+    ASSERT_LE(entries, last);
+    ASSERT_GE(entries, 4U);
+  }
+  EXPECT_LE(total_, kPages);
+  EXPECT_GT(total_, kPages - 4);
+  EXPECT_GT(connections, kPages / 4 * 5 / 6) << "most of the pool is for the modest";
+  EXPECT_EQ(pool_->usable_bytes(), kPages * 16384U);
+  pool_->release(*rail_, 4);
+  EXPECT_EQ(reserve(wish), 4U) << "what is given back";
+}
+
+TEST_F(WindowTest, WhoIsNotModestGetsWhatIsLeft) {
+  EXPECT_EQ(reserve({.wanted = 500, .modest = 500, .least = 4}), 500U);
+  EXPECT_EQ(reserve({.wanted = 500, .modest = 500, .least = 4}), 12U);
+  EXPECT_EQ(reserve({.wanted = 500, .modest = 500, .least = 4}), 0U);
+}
+
+TEST_F(WindowTest, AFullPoolPlacesEverythingDirectly) {
+  EXPECT_EQ(reserve({.wanted = kPages - 3, .modest = kPages, .least = 4}), kPages - 3);
+  const base::LogCapture log;
+  Connection connection = connect_here(nic_, nic_, true);
+  EXPECT_EQ(log.lines_of(base::LogLevel::kInfo).size(), 1U) << "which is said";
+  ASSERT_NE(connection.receiving.handle, nullptr) << "its kernels advance a head all the same";
+  EXPECT_EQ(connection.receiving.handle->bounce_buf, pool_->device_base());
+  Transfer transfer;
+  for (int i = 0; i < 40; ++i) transfer.messages.push_back({.length_bytes = i % 3 == 0 ? 100'000U : 9U});
+  expect_transfer_here(connection, nic_, nic_, transfer);
+  EXPECT_EQ(connection.sender->statistics().sent_staged().bytes, 0U);
+}
+
+TEST(UnpackMemories, LieSideBySideAndDoNotMeet) {
+  UnpackMemories memories;
+  constexpr uint32_t kDescriptors = 8;
+  char bounce = 0;
+  std::vector<std::unique_ptr<UnpackMemory>> queues;
+  std::set<const void*> bytes;
+  for (uint32_t i = 0; i < 2 * kUnpackMaxDescriptors / kDescriptors; ++i) {
+    queues.push_back(take(memories.take(kDescriptors - 1, &bounce), "a queue"));
+    const UnpackMemory& queue = *queues.back();
+    ASSERT_EQ(queue.descriptors(), kDescriptors);
+    const auto& handle = *static_cast<const UnpackDeviceHandle*>(queue.device_handle());
+    EXPECT_EQ(handle.meta, queue.host_meta());
+    EXPECT_EQ(handle.bounce_buf, &bounce);
+    EXPECT_EQ(handle.head, kUnpackFreshHead);
+    NetUnpackMeta& meta = *queue.host_meta();
+    ASSERT_EQ(reinterpret_cast<uintptr_t>(&meta) % alignof(NetUnpackMeta), 0U);
+    for (int slot = 0; slot < kUnpackQueueDepthSlots; ++slot) {
+      for (uint32_t d = 0; d < kDescriptors; ++d)
+        ASSERT_TRUE(bytes.insert(&meta.mem[slot][d]).second) << "queue " << i << " slot " << slot;
+      ASSERT_TRUE(bytes.insert(&meta.cnt[slot]).second) << "queue " << i << " slot " << slot;
+      meta.cnt[slot] = i;
+      meta.mem[slot][kDescriptors - 1].len = i;
+    }
+  }
+  for (uint32_t i = 0; i < queues.size(); ++i) {
+    EXPECT_EQ(queues[i]->host_meta()->cnt[15], i);
+    EXPECT_EQ(queues[i]->host_meta()->mem[0][kDescriptors - 1].len, i);
+  }
+  NetUnpackMeta* const meta = queues.back()->host_meta();
+  memories.give_back(std::move(queues.back()));
+  const auto again = take(memories.take(kDescriptors, &bounce), "a queue");
+  EXPECT_EQ(again->host_meta(), meta);
+  EXPECT_EQ(meta->cnt[3], 0U) << "a stale count hangs an aborting kernel";
+}
+
+TEST(UnpackMemories, GiveTheWholeLayoutToWhoNeedsIt) {
+  UnpackMemories memories;
+  const auto queue = take(memories.take(kUnpackMaxDescriptors, nullptr), "a queue");
+  queue->host_meta()->mem[15][kUnpackMaxDescriptors - 1].len = 1;
+  queue->host_meta()->cnt[15] = 1;
+  EXPECT_EQ(queue->descriptors(), static_cast<uint32_t>(kUnpackMaxDescriptors));
+}
+
+}  // namespace
+}  // namespace verbena::transport

@@ -1,0 +1,172 @@
+#include "common/option_style.h"
+
+#include <memory>
+#include <sstream>
+
+#include "common/duration.h"
+#include "common/error.h"
+#include "common/plot.h"
+#include "common/release.h"
+#include "common/size.h"
+
+namespace verbena::tools {
+namespace {
+
+constexpr size_t kNameWidth = 30;
+constexpr size_t kDescriptionWidth = 68;
+constexpr const char* kFooter =
+    "Sizes: 64, 4K, 1M, 2G, powers of 1024. Times: 500ms, 30s, 2m; seconds where no unit is given.\n"
+    "Exit status: 0 all right, 1 wrong data or a failure, 2 usage, 3 hung, 4 what it needs is not here (a "
+    "GPU).";
+
+// "UINT:INT in [1 - 8]" and the like, taken apart.
+struct ValueKind {
+  std::string name;   // N, TEXT, FILE, {a,b}
+  std::string range;  // "1 to 8"
+};
+
+ValueKind describe_kind(const std::string& type) {
+  const size_t colon = type.find(':');
+  ValueKind kind{type.substr(0, colon), ""};
+  const std::string rule = colon == std::string::npos ? "" : type.substr(colon + 1);
+  if (rule.starts_with('{')) kind.name = rule.substr(0, rule.find('}') + 1);
+  const size_t open = rule.find(" in ["), dash = rule.find(" - "), close = rule.find(']');
+  if (open != std::string::npos && dash != std::string::npos && close != std::string::npos)
+    kind.range = rule.substr(open + 5, dash - open - 5) + " to " + rule.substr(dash + 3, close - dash - 3);
+  if (kind.name == "INT" || kind.name == "UINT") kind.name = "N";
+  if (kind.name == "BOOLEAN") kind.name = "0|1";
+  return kind;
+}
+
+// A line an option, what its values may be behind its description, which is broken into lines.
+class HelpFormatter : public CLI::Formatter {
+ public:
+  std::string make_option_opts(const CLI::Option* option) const override {
+    if (option->get_items_expected_max() == 0) return "";
+    return " " + describe_kind(option->get_type_name()).name;
+  }
+
+  std::string make_option_desc(const CLI::Option* option) const override {
+    const std::string range = describe_kind(option->get_type_name()).range;
+    const std::string value = option->get_items_expected_max() == 0 ? "" : option->get_default_str();
+    std::string notes = range;
+    if (!value.empty()) notes += (notes.empty() ? "" : "; ") + ("default " + value);
+    return break_lines(option->get_description() + (notes.empty() ? "" : " (" + notes + ")"));
+  }
+
+ private:
+  static std::string break_lines(const std::string& description) {
+    std::istringstream words(description);
+    std::string text;
+    size_t line_length = 0;
+    for (std::string word; words >> word; line_length += word.size() + 1) {
+      const bool breaks = line_length + word.size() > kDescriptionWidth;
+      if (!text.empty()) text += breaks ? '\n' : ' ';
+      if (breaks) line_length = 0;
+      text += word;
+    }
+    return text;
+  }
+};
+
+void add_target_option(CLI::App& app, const std::string& name, std::string& target, const std::string& help) {
+  app.add_option_function<std::string>(
+         // An option that stands alone has an empty value, or "true", by the release of CLI11.
+         name, [&target](const std::string& text) { target = text.empty() || text == "true" ? "-" : text; },
+         help)
+      ->expected(0, 1)
+      ->type_name("[FILE]");
+}
+
+}  // namespace
+
+void style_help(CLI::App& app, const std::string& tool) {
+  auto formatter = std::make_shared<HelpFormatter>();
+  formatter->column_width(kNameWidth);
+  app.formatter(formatter);
+  app.name(tool);
+  app.footer(kFooter);
+  app.option_defaults()->group("Options");
+  app.set_version_flag("--version", describe_release(tool.c_str()), "print the version, and leave");
+}
+
+void add_size_options(CLI::App& app, SizeOptions& options) {
+  app.add_option("--sizes", options.sizes,
+                 "message sizes: one, a range BEGIN:END in steps of --factor, or a list")
+      ->type_name("SIZES")
+      ->capture_default_str();
+  app.add_option("--size", options.sizes)->group("");
+  app.add_option("--begin,-b", options.begin)->group("");
+  app.add_option("--end,-e", options.end)->group("");
+  app.add_option("--factor,-f", options.factor, "from one size of a range to the next")
+      ->check(CLI::Range(2, 1 << 20))
+      ->type_name("N")
+      ->capture_default_str();
+}
+
+std::vector<uint64_t> resolve_sizes(const SizeOptions& options) {
+  std::string text = options.sizes;
+  if (!options.begin.empty() || !options.end.empty()) {
+    const size_t colon = text.find(':');
+    const std::string end = colon == std::string::npos ? text : text.substr(colon + 1);
+    text = (options.begin.empty() ? text.substr(0, colon) : options.begin) + ":" +
+           (options.end.empty() ? end : options.end);
+  }
+  const auto sizes_bytes = parse_size_list(text, options.factor);
+  if (!sizes_bytes) throw CLI::ValidationError("--sizes", "no sizes: " + text + " (8, 8:64M, or 4K,64K,1M)");
+  return *sizes_bytes;
+}
+
+CLI::Option* add_duration_option(CLI::App& app, const std::string& names, double& seconds,
+                                 const std::string& help, double least_s, double most_s) {
+  const auto take = [=, &seconds](const std::string& text) {
+    const auto parsed = parse_duration_s(text);
+    if (!parsed) throw CLI::ValidationError(names, "no time: " + text + " (30s, 500ms, 2m)");
+    if (*parsed < least_s || *parsed > most_s) {
+      throw CLI::ValidationError(
+          names, text + " is not from " + format_duration(least_s) + " to " + format_duration(most_s));
+    }
+    seconds = *parsed;
+  };
+  CLI::Option* const option = app.add_option_function<std::string>(names, take, help)->type_name("TIME");
+  if (seconds > 0) option->default_str(format_duration(seconds));
+  return option;
+}
+
+void add_output_options(CLI::App& app, OutputOptions& options) {
+  app.option_defaults()->group("Output");
+  add_target_option(app, "--json", options.json,
+                    "write the result, with command and machine, to FILE, or alone to standard output (-)");
+  add_target_option(app, "--csv", options.csv, "write its rows as comma-separated values, to FILE or -");
+  app.add_option("--plot", options.plot, "draw its figures into this SVG file (gnuplot)")->type_name("FILE");
+  CLI::Option* const compare =
+      app.add_option("--compare", options.compare,
+                     "then show how many times better each figure is than in this stored result (of --json)")
+          ->type_name("FILE");
+  app.add_option(
+         "--fail-below", options.fail_below,
+         "leave with status 1 where a median is fewer times better than this (0.9: 10 % worse is too much)")
+      ->needs(compare)
+      ->check(CLI::Range(0.0, 1000.0))
+      ->type_name("RATIO");
+}
+
+void check_output_options(const OutputOptions& options) {
+  if (options.json == "-" && options.csv == "-")
+    throw CLI::ValidationError("--csv", "--json has standard output already: give one of them a file");
+  if (options.plot == "-") throw CLI::ValidationError("--plot", "wants a file");
+  if (!options.plot.empty() && !find_plot_problem().empty())
+    throw CLI::ValidationError("--plot", find_plot_problem());
+  if (options.compare.empty()) return;
+  try {
+    read_result(options.compare);
+  } catch (const ToolError& error) {
+    throw CLI::ValidationError("--compare", error.what());
+  }
+}
+
+int leave_parsing(const CLI::App& app, const CLI::ParseError& error) {
+  return app.exit(error) == 0 ? kExitOk : kExitUsage;
+}
+
+}  // namespace verbena::tools

@@ -1,0 +1,31 @@
+#pragma once
+#include <cstdint>
+#include <string>
+
+namespace verbena::tools {
+
+// One line at the bottom of a terminal that says how far a long run is. Nothing where standard error is no
+// terminal. Whoever prints clears it before.
+class Progress {
+ public:
+  // `total` steps, 0: unknown.
+  explicit Progress(uint64_t total);
+  // For tests: as if `descriptor` were standard error.
+  Progress(uint64_t total, int descriptor, bool is_terminal);
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+  ~Progress() { clear(); }
+
+  void show(uint64_t done, const std::string& doing);
+  void clear();
+
+ private:
+  uint64_t total_;
+  int descriptor_;
+  bool is_terminal_;
+  bool is_shown_ = false;
+  int64_t begin_ns_;
+  int64_t next_ns_;
+};
+
+}  // namespace verbena::tools

@@ -1,0 +1,66 @@
+# Sourced by tools/test, after stages.sh: a preset's tests as a stage. Takes $jobs and $long from there.
+
+export most_repeated=8
+export finding='SUMMARY: [A-Za-z]*Sanitizer|runtime error:'
+failed_tests=$(realpath "$(dirname "${BASH_SOURCE[0]}")")/failed_tests.py
+export failed_tests
+
+# ctest_preset PRESET JUNIT_FILE CTEST_ARGUMENT...
+ctest_preset() {
+  local preset=$1 junit=$2 launch=()
+  shift 2
+  # gcc 12's thread sanitizer cannot map its shadow where the kernel randomises with many bits.
+  [ "$preset" != tsan ] || ! setarch "$(uname -m)" -R true 2>/dev/null || launch=(setarch "$(uname -m)" -R)
+  rm -f "$junit"
+  "${launch[@]}" ctest --test-dir "build/$preset" --timeout 300 --output-on-failure --output-junit "$junit" \
+    --no-tests=error "$@"
+}
+
+# test_preset PRESET: all of its tests. Of a sanitizer's preset with a $stage_deadline (seconds since 1970) every eighth, then
+# those after them, and so on as long as there is time.
+test_preset() {
+  local preset=$1 status=0 slices=1 slice started slowest_s=0 took_s passed=0 failed=0 skipped=0 note=
+  [ -z "${stage_deadline:-}" ] || [ "$preset" = default ] || slices=8
+  for ((slice = 1; slice <= slices; slice++)); do
+    started=$(date +%s)
+    if [ $slice != 1 ] && [ $((stage_deadline - started)) -lt $((2 * slowest_s + 30)) ]; then
+      note="$((slices - slice + 1)) of $slices parts left out for lack of time"
+      break
+    fi
+    test_slice "$preset" $slice $slices || status=$?
+    took_s=$(($(date +%s) - started))
+    [ $took_s -le $slowest_s ] || slowest_s=$took_s
+  done
+  echo "$passed $failed $skipped $note" >"$STAGE_COUNTS"
+  return $status
+}
+
+# Adds to its caller's passed, failed and skipped.
+test_slice() { # PRESET SLICE SLICES
+  local junit=$PWD/build/$1/junit.xml status=0 excluded='^vm$' counts again=0
+  [ -n "$long" ] || excluded+='|^long$'
+  [ "$1" = default ] || excluded+="|^checks\$|^no-$1\$" # scripts have no use for a sanitizer
+  ctest_preset "$1" "$junit" -j "$jobs" -LE "$excluded" -I "$2,,$3" || status=$?
+  [ -s "$junit" ] || return $status
+  read -ra counts < <(count_junit "$junit")
+  if [ "${counts[1]}" -gt 0 ] && [ "${counts[1]}" -le $most_repeated ] && ! grep -Eq "$finding" "$junit"; then
+    status=0
+    repeat_alone "$1" "${counts[1]}" || { status=$? again=$(<"build/$1/failed_again"); junit=${junit%.xml}_alone.xml; }
+    counts=($((counts[0] + counts[1] - again)) "$again" "${counts[2]}")
+  fi
+  passed=$((passed + counts[0])) failed=$((failed + counts[1])) skipped=$((skipped + counts[2]))
+  [ $status = 0 ] || python3 "$failed_tests" "$junit" >>"$STAGE_FAILURES"
+  return $status
+}
+
+# A few tests that failed may have lacked processor time beside others: each once more, alone, for all to see. What a
+# sanitizer found stays a failure, however rare.
+repeat_alone() { # PRESET FAILED: how many fail again is in build/PRESET/failed_again
+  local junit=$PWD/build/$1/junit_alone.xml status=0
+  printf '\n=== %d failed beside others; each again, alone\n' "$2"
+  ctest_preset "$1" "$junit" -j 1 --rerun-failed || status=$?
+  if [ -s "$junit" ]; then count_junit "$junit" | cut -d ' ' -f 2; else echo "$2"; fi >"build/$1/failed_again"
+  return $status
+}
+
+export -f ctest_preset test_preset test_slice repeat_alone count_junit

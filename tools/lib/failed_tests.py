@@ -1,0 +1,37 @@
+"""Prints the tests that failed by files that `ctest --output-junit` wrote: each one's name and how its output ends.
+
+usage: failed_tests.py JUNIT_FILE...
+"""
+
+import sys
+import xml.etree.ElementTree as ElementTree
+
+MOST_TESTS = 8
+MOST_CHARACTERS = 2500
+# What a sanitizer says stands before what the test makes of it, and may be far from the end.
+FINDINGS = ("Sanitizer:", "runtime error:")
+
+
+def shorten(output: str) -> str:
+    for finding in FINDINGS:
+        if finding in output:
+            begin = output.rindex("\n", 0, output.index(finding)) + 1 if "\n" in output else 0
+            return output[begin : begin + MOST_CHARACTERS]
+    return output[-MOST_CHARACTERS:]
+
+
+def main() -> None:
+    failed = [
+        case
+        for path in sys.argv[1:]
+        for case in ElementTree.parse(path).getroot().iter("testcase")
+        if case.get("status") == "fail"
+    ]
+    for case in failed[:MOST_TESTS]:
+        print(f"--- failed: {case.get('name')} ({float(case.get('time', 0)):.1f} s)")
+        print(shorten((case.findtext("system-out") or "").strip()))
+    for case in failed[MOST_TESTS:]:
+        print(f"--- failed: {case.get('name')}")
+
+
+main()

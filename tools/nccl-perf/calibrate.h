@@ -1,0 +1,29 @@
+#pragma once
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "nccl-perf/calibration_plan.h"
+#include "nccl-perf/nccl_log.h"
+
+namespace verbena::tools::nccl {
+
+// What one run of a variant gave.
+struct StepResult {
+  int status = 0;
+  std::vector<Row> rows;
+  NcclLog log;  // of rank 0
+  std::string gpu;
+};
+
+using RunVariant = std::function<StepResult(const Variant&)>;
+
+// Measures collectives in every way that the plan has, `options.rounds` times, for at most
+// `options.budget_s`, and merges the costs into the tuning file `options.calibrate`. Returns the tool's exit
+// status; throws ToolError if the file is somebody else's or cannot be written, or if NCCL did not use the
+// plugin.
+int run_calibration(const Options& options, int ranks, const std::string& nccl_version,
+                    const RunVariant& run);
+
+}  // namespace verbena::tools::nccl

@@ -1,0 +1,19 @@
+#pragma once
+#include <string>
+#include <vector>
+
+namespace verbena::tools::report {
+
+std::string escape_html(const std::string& text);
+
+struct HtmlColumn {
+  std::string label;
+  std::string unit;
+  bool is_number = true;  // stands at the right
+};
+
+// Cells are escaped here. Wide tables scroll by themselves.
+std::string format_html_table(const std::vector<HtmlColumn>& columns,
+                              const std::vector<std::vector<std::string>>& rows);
+
+}  // namespace verbena::tools::report

@@ -1,0 +1,89 @@
+#include "verbena-info/children.h"
+
+#include <cstdarg>
+#include <cstdio>
+#include <mutex>
+
+#include "common/child_group.h"
+#include "common/clock.h"
+#include "common/error.h"
+#include "common/self_path.h"
+#include "verbena-info/message_log.h"
+
+namespace verbena::tools::info {
+namespace {
+
+constexpr double kAnswerTimeoutS = 10;
+
+struct KeptLines {
+  std::mutex mutex;  // guards what follows
+  std::vector<std::string> warnings;
+  bool verbose = false;
+};
+
+KeptLines& kept() {
+  static auto* const lines = new KeptLines;  // the plugin's threads may outlive main
+  return *lines;
+}
+
+}  // namespace
+
+ChildAnswer ask_child(const std::string& role, const Options& options, const Environment& environment,
+                      double timeout_s) {
+  ChildCommand command{
+      find_self_executable().string(),
+      {"--child", role, "--plugin", options.plugin, "--timeout", std::to_string(options.timeout_s)},
+      environment,
+      -1};
+  if (options.verbose) command.arguments.emplace_back("--verbose");
+  ChildAnswer answer;
+  ChildGroup group;
+  try {
+    group.start(command);
+  } catch (const ToolError& error) {
+    answer.problem = error.what();
+    return answer;
+  }
+  for (;;) {
+    const ChildEvent event = group.wait_event(deadline_after_s(timeout_s));
+    if (event.kind == ChildEvent::Kind::kLine) {
+      answer.lines.push_back(Json::parse(event.line));
+      continue;
+    }
+    if (event.kind == ChildEvent::Kind::kTimeout) {
+      answer.problem = "nothing for " + format_seconds(timeout_s);
+    } else if (group.exit_status(0) != kExitOk) {
+      answer.problem = group.describe_exit(0);
+    }
+    return answer;
+  }
+}
+
+void answer(const Json& line) {
+  static LineChannel channel(kControlDescriptor);
+  channel.send_line(line.dump(-1, ' ', false, Json::error_handler_t::replace),
+                    deadline_after_s(kAnswerTimeoutS));
+}
+
+void log_plugin_line(abi::LogLevel level, unsigned long, const char*, int, const char* format, ...) {
+  char text[2048];
+  va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(text, sizeof text, format, arguments);
+  va_end(arguments);
+  const std::string line = strip_prefix(text);
+  const std::lock_guard lock(kept().mutex);
+  if (level <= abi::kLogWarn) kept().warnings.push_back(line);
+  if (kept().verbose) std::fprintf(stderr, "# %s\n", line.c_str());
+}
+
+void show_plugin_lines(bool verbose) {
+  kept().verbose = verbose;
+}
+
+std::vector<std::string> list_plugin_warnings() {
+  const std::lock_guard lock(kept().mutex);
+  return kept().warnings;
+}
+
+}  // namespace verbena::tools::info

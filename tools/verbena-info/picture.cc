@@ -1,0 +1,219 @@
+#include "verbena-info/picture.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <vector>
+
+#include "verbena-info/machine_tree.h"
+#include "verbena-info/svg.h"
+#include "verbena-info/text.h"
+
+namespace verbena::tools::info {
+namespace {
+
+constexpr double kMargin = 24, kGap = 12, kTitleHeight = 24, kHeadHeight = 104;
+constexpr double kCardWidth = 190, kGpuHeight = 62, kNicHeight = 96, kBetweenRows = 64;
+constexpr double kNetworkDistance = 70, kNetworkHeight = 34, kLegendWidth = 700;
+constexpr double kBodySize = 12;
+constexpr const char* kStyle =
+    "text{font-family:Helvetica,Arial,sans-serif;fill:#1c2733}"
+    ".title{font-size:18px;font-weight:bold}.name{font-size:13px;font-weight:bold}.body{font-size:12px}"
+    ".label{font-size:12px;fill:#5b6b7b}"
+    ".node{fill:#f3f5f8;stroke:#b9c3cf}.switch{fill:#fff;stroke:#b9c3cf;stroke-dasharray:5 4}"
+    ".gpu{fill:#e2f2e0;stroke:#4f9a48}.nic{fill:#dfebfa;stroke:#3b73b9}.idle{fill:#f6e3e1;stroke:#b5483d}"
+    ".network{fill:#fbf1d9;stroke:#c29a2e}"
+    ".near{stroke:#4f9a48;stroke-width:3}.middling{stroke:#c29a2e;stroke-width:2}"
+    ".far{stroke:#b5483d;stroke-width:2;stroke-dasharray:3 4}.rail{stroke:#3b73b9;stroke-width:2}";
+
+// From near to far, as topology::describe says it.
+constexpr std::array<const char*, 6> kDistances = {"same device",    "same PCI switch", "same host bridge",
+                                                   "same NUMA node", "other NUMA node", "unknown distance"};
+
+size_t rank_distance(const std::string& words) {
+  return static_cast<size_t>(std::find(kDistances.begin(), kDistances.end(), words) - kDistances.begin());
+}
+
+const char* choose_line(size_t rank) {
+  return rank <= 1 ? "near" : rank <= 3 ? "middling" : "far";
+}
+
+std::string count(size_t number, const std::string& what) {
+  return std::to_string(number) + " " + what + (number == 1 ? "" : "s");
+}
+
+class Drawing {
+ public:
+  explicit Drawing(const Json& document) : document_(document), nodes_(build_machine_tree(document)) {}
+  std::string draw();
+
+ private:
+  double draw_node(const NodeGroup& node, double left);
+  double draw_group(const DeviceGroup& group, double left);
+  void draw_gpu(const Json& gpu, const Box& box);
+  void draw_nic(const Json& nic, const Box& box);
+  void draw_nearest();
+  void draw_networks(double width);
+  void draw_head();
+
+  double group_top() const { return kMargin + kHeadHeight + kTitleHeight; }
+  double gpu_top() const { return group_top() + kTitleHeight; }
+  bool has_gpus() const { return !document_["gpus"]["devices"].empty(); }
+  double nic_top() const { return gpu_top() + (has_gpus() ? kGpuHeight + kBetweenRows : 0); }
+  double group_bottom() const { return nic_top() + kNicHeight + kGap; }
+  double node_bottom() const { return group_bottom() + kGap; }
+
+  const Json& document_;
+  std::vector<NodeGroup> nodes_;
+  Svg svg_;
+  std::map<int, Box> gpu_boxes_;                   // by index
+  std::map<std::string, std::vector<Box>> rails_;  // of usable NICs, by subnet
+  std::map<int, Box> nic_boxes_;                   // by the plugin's index
+};
+
+void Drawing::draw_gpu(const Json& gpu, const Box& box) {
+  gpu_boxes_[gpu["index"].get<int>()] = box;
+  svg_.begin_group(gpu.dump(1));
+  svg_.add_box(box, "gpu");
+  svg_.add_text(box.middle(), box.top + 20, "GPU " + show(gpu["index"]), "name", true);
+  svg_.add_text(box.middle(), box.top + 37, fit_text(read_text(gpu, "name"), box.width, kBodySize), "body",
+                true);
+  svg_.add_text(box.middle(), box.top + 53, read_text(gpu, "pci_address"), "label", true);
+  svg_.end_group();
+}
+
+void Drawing::draw_nic(const Json& nic, const Box& box) {
+  const bool usable = nic["usable"];
+  const std::string port = read_text(nic, "device") + " port " + show(nic["port"]);
+  svg_.begin_group(usable ? read_text(nic, "name") : read_text(nic, "why_not"));
+  svg_.add_box(box, usable ? "nic" : "idle");
+  svg_.add_text(box.middle(), box.top + 20, fit_text(port, box.width, 14), "name", true);
+  if (usable) {
+    const Json gid = nic.value("gid", Json());
+    svg_.add_text(box.middle(), box.top + 38,
+                  format_speed(nic["speed_mbps"]) + ", " + show(nic["link_layer"]), "body", true);
+    svg_.add_text(box.middle(), box.top + 55, "GPU memory: " + read_text(nic["gpu_memory"], "path"), "body",
+                  true);
+    const std::string address = gid.is_null() ? "LID " + show(nic["lid"]) : read_text(gid, "address");
+    svg_.add_text(box.middle(), box.top + 72, fit_text(address, box.width, kBodySize), "label", true);
+    const std::string network = gid.is_null() ? "InfiniBand" : read_text(gid, "subnet");
+    rails_[network].push_back(box);
+    nic_boxes_[nic["index"].get<int>()] = box;
+  } else {
+    svg_.add_text(box.middle(), box.top + 38, "not used", "body", true);
+    svg_.add_text(box.middle(), box.top + 55, fit_text(read_text(nic, "why_not"), box.width, kBodySize),
+                  "body", true);
+  }
+  const std::string place = read_text(nic, "pci_address");
+  svg_.add_text(box.middle(), box.top + 89, place.empty() ? "no PCI device" : place, "label", true);
+  svg_.end_group();
+}
+
+double Drawing::draw_group(const DeviceGroup& group, double left) {
+  const auto cards = static_cast<double>(std::max(group.gpus.size(), group.nics.size()));
+  const double width = cards * (kCardWidth + kGap) + kGap;
+  svg_.add_box({left, group_top(), width, group_bottom() - group_top()}, "switch");
+  svg_.add_text(left + kGap, group_top() + 17,
+                group.pci_switch.empty() ? "no PCI switch" : "PCI switch " + group.pci_switch, "label");
+  const auto place = [&](size_t index, size_t count, double top, double height) {
+    const double used = static_cast<double>(count) * (kCardWidth + kGap) - kGap;
+    const double start = left + (width - used) / 2;
+    return Box{start + static_cast<double>(index) * (kCardWidth + kGap), top, kCardWidth, height};
+  };
+  for (size_t i = 0; i < group.gpus.size(); ++i)
+    draw_gpu(*group.gpus[i], place(i, group.gpus.size(), gpu_top(), kGpuHeight));
+  for (size_t i = 0; i < group.nics.size(); ++i)
+    draw_nic(*group.nics[i], place(i, group.nics.size(), nic_top(), kNicHeight));
+  return width;
+}
+
+double Drawing::draw_node(const NodeGroup& node, double left) {
+  const auto count_width = [](const DeviceGroup& group) {
+    return static_cast<double>(std::max(group.gpus.size(), group.nics.size())) * (kCardWidth + kGap) + kGap;
+  };
+  double width = kGap;
+  for (const DeviceGroup& group : node.groups) width += count_width(group) + kGap;
+  const double top = kMargin + kHeadHeight;
+  svg_.add_box({left, top, width, node_bottom() - top}, "node");
+  svg_.add_text(left + kGap, top + 17,
+                node.numa_node.is_null() ? "no NUMA node known" : "NUMA node " + show(node.numa_node),
+                "name");
+  double at = left + kGap;
+  for (const DeviceGroup& group : node.groups) at += draw_group(group, at) + kGap;
+  return width;
+}
+
+// Each GPU with the NICs that are as near as any.
+void Drawing::draw_nearest() {
+  std::map<int, size_t> nearest;
+  const auto visit = [&](auto use) {
+    for (const Json& nic : document_["devices"]) {
+      if (!nic["usable"].get<bool>()) continue;
+      for (const Json& entry : nic["gpu_distances"])
+        use(entry["gpu"].get<int>(), nic["index"].get<int>(), rank_distance(read_text(entry, "distance")));
+    }
+  };
+  visit([&](int gpu, int, size_t rank) {
+    nearest[gpu] = std::min(rank, nearest.contains(gpu) ? nearest[gpu] : kDistances.size());
+  });
+  visit([&](int gpu, int nic, size_t rank) {
+    if (rank != nearest[gpu]) return;
+    const Box& from = gpu_boxes_[gpu];
+    const Box& to = nic_boxes_[nic];
+    svg_.add_line(from.middle(), from.bottom(), to.middle(), to.top, choose_line(rank));
+  });
+}
+
+void Drawing::draw_networks(double width) {
+  const double top = node_bottom() + kNetworkDistance;
+  double left = kMargin;
+  const double each = (width - 2 * kMargin - kGap * static_cast<double>(rails_.size() - 1)) /
+                      static_cast<double>(rails_.size());
+  for (const auto& [subnet, boxes] : rails_) {
+    const Box network{left, top, each, kNetworkHeight};
+    svg_.add_box(network, "network");
+    svg_.add_text(network.middle(), top + 22,
+                  fit_text("network " + subnet + ": " + count(boxes.size(), "rail"), each, 13), "name", true);
+    for (const Box& box : boxes) {
+      const double end = std::clamp(box.middle(), network.left + 10, network.right() - 10);
+      svg_.add_line(box.middle(), box.bottom(), end, top, "rail");
+    }
+    left += each + kGap;
+  }
+}
+
+void Drawing::draw_head() {
+  svg_.add_text(kMargin, kMargin + 18, "Verbena on " + read_text(document_["host"], "name"), "title");
+  const std::string counts = count(gpu_boxes_.size(), "GPU") + ", " +
+                             count(nic_boxes_.size(), "usable port") + ", " + count(rails_.size(), "network");
+  svg_.add_text(kMargin, kMargin + 40, counts, "body");
+  const std::array<std::pair<const char*, const char*>, 4> keys{{{"near", "nearest NIC: same PCI switch"},
+                                                                 {"middling", "same bridge or NUMA node"},
+                                                                 {"far", "other node or unknown"},
+                                                                 {"rail", "rail"}}};
+  double left = kMargin;
+  for (const auto& [style, words] : keys) {
+    svg_.add_line(left, kMargin + 66, left + 28, kMargin + 66, style);
+    svg_.add_text(left + 34, kMargin + 70, words, "label");
+    left += 34 + 6.6 * static_cast<double>(std::string(words).size()) + 18;
+  }
+}
+
+std::string Drawing::draw() {
+  double right = kMargin;
+  for (const NodeGroup& node : nodes_) right += draw_node(node, right) + kGap;
+  const double width = std::max(right - kGap + kMargin, kLegendWidth + 2 * kMargin);
+  draw_nearest();
+  if (!rails_.empty()) draw_networks(width);
+  draw_head();
+  const double height = node_bottom() + kNetworkDistance + kNetworkHeight + kMargin;
+  return svg_.finish(width, height, "Topology of " + read_text(document_["host"], "name"), kStyle);
+}
+
+}  // namespace
+
+std::string draw_topology(const Json& document) {
+  return Drawing(document).draw();
+}
+
+}  // namespace verbena::tools::info

@@ -1,0 +1,52 @@
+#include "verbena-symm/options.h"
+
+#include "common/option_style.h"
+
+namespace verbena::tools::symm {
+
+ParsedOptions parse_options(int argc, char** argv) {
+  ParsedOptions parsed;
+  Options& options = parsed.options;
+  CLI::App app{
+      "Symmetric memory between the GPUs of this machine, a process each: checks, then what barrier, put, "
+      "signal and all-reduce take. Times are the fastest rank's: the others wait for the last one to start."};
+  app.option_defaults()->group("What is measured");
+  app.add_option("--ranks", options.ranks, "processes (default one a GPU; two on a single GPU)")
+      ->check(CLI::Range(1, 64));
+  app.add_option("-n", options.ranks)->check(CLI::Range(1, 64))->group("");
+  app.add_option("--path,-p", options.path, "auto, lsa (loads and stores) or rdma: sets VERBENA_SYMM_PATH")
+      ->check(CLI::IsMember({"auto", "lsa", "rdma"}));
+  app.add_option(
+         "--backend", options.backends,
+         "verbena, nccl, nvshmem, or several with commas between: one after the other, beside each other")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"verbena", "nccl", "nvshmem"}))
+      ->type_name("NAME")
+      ->capture_default_str();
+  app.add_flag("--check", options.checks_only, "only check the data, measure nothing");
+  app.add_flag("--checks-only", options.checks_only)->group("");
+  app.add_option("--repeats,-r", options.repeats, "samples of each figure, of which median and p99 are shown")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  app.add_option("--rounds", options.repeats)->check(CLI::Range(1, 1000))->group("");
+  add_duration_option(app, "--timeout", options.timeout_s, "no rank may be silent for so long", 1, 3600);
+  add_output_options(app, options.output);
+  style_help(app, "verbena-symm");
+  // A child of this tool.
+  auto* rank = app.add_option("--rank-of", options.rank_plan.id)->group("");
+  app.add_option("--rank", options.rank_plan.rank)->group("");
+  app.add_option("--gpu", options.rank_plan.gpu)->group("");
+  try {
+    app.parse(argc, argv);
+    if (rank->count() == 0) check_output_options(options.output);
+  } catch (const CLI::ParseError& error) {
+    parsed.exit_status = leave_parsing(app, error);
+  }
+  options.is_rank = rank->count() > 0;
+  options.rank_plan.count_ranks = static_cast<unsigned>(options.ranks);
+  options.rank_plan.measures = !options.checks_only;
+  options.rank_plan.rounds = options.repeats;
+  return parsed;
+}
+
+}  // namespace verbena::tools::symm

@@ -1,0 +1,323 @@
+// One rank's process, over whatever backend its session has: checks first, then figures, section by section,
+// in step with the other ranks.
+#pragma once
+
+#include <cuda_runtime.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "verbena-symm/cuda_check.h"
+#include "verbena-symm/kernels.cuh"
+#include "verbena-symm/plan.h"
+#include "verbena-symm/primitives.cuh"
+#include "verbena/verbena.hpp"
+
+namespace verbena::tools::symm {
+
+inline constexpr int kControl = 3;  // common/child_group.h, which nvcc does not read
+inline constexpr int kThreads = 512;
+inline constexpr uint64_t kBulkBytes = uint64_t{256} << 20;
+inline constexpr uint64_t kSlowBulkBytes = uint64_t{16} << 20;  // by RDMA
+
+// A session has the backend's `Context`, makes itself of a plan and gives context(), a SymmetricContext with
+// room for kHeapBytes of windows.
+template <typename Session>
+class Rank {
+ public:
+  explicit Rank(const RankPlan& plan)
+      : plan_(plan),
+        session_(plan),
+        context_(session_.context()),
+        world_(context_.world()),
+        bulk_bytes_(is_remote() ? kSlowBulkBytes : kBulkBytes),
+        from_(context_.allocate(kBulkBytes)),
+        to_(context_.allocate(kBulkBytes)) {
+    CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+    CHECK(cudaEventCreate(&begin_));
+    CHECK(cudaEventCreate(&end_));
+    CHECK(cudaMalloc(&wrong_, kPrimitives * sizeof(uint32_t)));
+    CHECK(cudaMemset(wrong_, 0, kPrimitives * sizeof(uint32_t)));
+  }
+
+  void check_all() {
+    check_each();
+    check_rounds();
+    check_puts();
+    if (!is_remote()) check_sums();
+  }
+  void measure_all() {
+    measure_barrier();
+    measure_bounce();
+    measure_put();
+    if (is_remote()) {
+      measure_rate();
+    } else {
+      measure_sums();
+    }
+  }
+
+ private:
+  bool is_remote() const { return world_.context().has_remote != 0; }
+  // The backend's own has its members behind.
+  const typename Session::Context& kernel() const {
+    return static_cast<const typename Session::Context&>(world_.context());
+  }
+  int rank() const { return static_cast<int>(plan_.rank); }
+
+  // Starts in step with the others; microseconds on this GPU.
+  double time_us(const std::function<void()>& launch) {
+    CHECK(cudaStreamSynchronize(stream_));
+    context_.barrier();
+    CHECK(cudaEventRecord(begin_, stream_));
+    launch();
+    CHECK(cudaGetLastError());
+    CHECK(cudaEventRecord(end_, stream_));
+    CHECK(cudaStreamSynchronize(stream_));
+    float milliseconds = 0;
+    CHECK(cudaEventElapsedTime(&milliseconds, begin_, end_));
+    return 1000.0 * static_cast<double>(milliseconds);
+  }
+  void tell(const std::string& name, const std::vector<double>& samples) {
+    std::string line = "figure " + name;
+    for (const double sample : samples) line += " " + std::to_string(sample);
+    dprintf(kControl, "%s\n", line.c_str());
+  }
+  // `units` in each launch; one launch before, unseen.
+  void measure(const std::string& name, double units, const std::function<void()>& launch) {
+    std::vector<double> samples;
+    for (unsigned i = 0; i <= plan_.rounds; ++i) {
+      const double us = time_us(launch);
+      if (i > 0) samples.push_back(us / units);
+    }
+    tell(name, samples);
+    expect_right(name);
+  }
+  void expect_right(const std::string& what) {
+    uint32_t wrong = 0;
+    CHECK(cudaMemcpyAsync(&wrong, wrong_, sizeof(wrong), cudaMemcpyDefault, stream_));
+    CHECK(cudaMemsetAsync(wrong_, 0, sizeof(wrong), stream_));
+    CHECK(cudaStreamSynchronize(stream_));
+    tell_checked(wrong, what);
+    context_.check_error();
+  }
+  static void tell_checked(uint32_t wrong, const std::string& what) {
+    dprintf(kControl, "checked %u %s\n", wrong, what.c_str());
+  }
+
+  void check_each();
+  void check_rounds();
+  void check_puts();
+  void check_sums();
+  void measure_barrier();
+  void measure_bounce();
+  void measure_put();
+  void measure_rate();
+  void measure_sums();
+  void launch_reduce(bool is_two_shot, uint64_t count, int blocks, int threads);
+  // A graph of `count` all-reduces; replays are what is measured.
+  void measure_graph(const std::string& name, unsigned count, const std::function<void()>& launch);
+
+  const RankPlan plan_;
+  Session session_;
+  SymmetricContext& context_;
+  SymmetricTeam world_;
+  uint64_t bulk_bytes_;
+  SymmetricWindow from_, to_;
+  cudaStream_t stream_ = nullptr;
+  cudaEvent_t begin_ = nullptr, end_ = nullptr;
+  uint32_t* wrong_ = nullptr;
+  int64_t turns_ = 0;    // of the signal of bounce()
+  int64_t arrived_ = 0;  // of the signal of put_to_next()
+  uint64_t rounds_ = 1;  // of tell_rounds()
+};
+
+template <typename Session>
+void Rank<Session>::check_each() {
+  using Context = typename Session::Context;
+  const auto check = [&](auto* kernel_of) {
+    time_us([&] {
+      kernel_of<<<1, kPrimitiveThreads, 0, stream_>>>(kernel(), to_.address<uint8_t>(),
+                                                      from_.address<uint8_t>(), wrong_);
+    });
+  };
+  check(&check_primitives<ThreadGroup, Context>);
+  check(&check_primitives<WarpGroup, Context>);
+  check(&check_primitives<BlockGroup, Context>);
+  std::vector<uint32_t> wrong(kPrimitives);
+  const size_t length_bytes = wrong.size() * sizeof(uint32_t);
+  CHECK(cudaMemcpyAsync(wrong.data(), wrong_, length_bytes, cudaMemcpyDefault, stream_));
+  CHECK(cudaMemsetAsync(wrong_, 0, length_bytes, stream_));
+  CHECK(cudaStreamSynchronize(stream_));
+  for (uint32_t i = 0; i < kPrimitives; ++i)
+    tell_checked(wrong[i], std::string(kPrimitiveNames[i]) + ": by a thread, a warp, a block");
+  context_.check_error();
+}
+
+template <typename Session>
+void Rank<Session>::check_rounds() {
+  const uint32_t rounds = is_remote() ? 20 : 500;
+  for (const int threads : {32, 512}) {
+    time_us([&] {
+      tell_rounds<<<16, threads, 0, stream_>>>(kernel(), to_.address<uint64_t>(), from_.address<uint64_t>(),
+                                               rounds_, rounds, wrong_);
+    });
+    rounds_ += rounds;
+  }
+  expect_right("barriers of 16 blocks, all data there");
+  const uint32_t turns = is_remote() ? 50 : 1000;
+  time_us([&] {
+    bounce<<<1, 1, 0, stream_>>>(kernel(), to_.address<uint64_t>(), from_.address<uint64_t>(), turns, turns_,
+                                 wrong_);
+  });
+  turns_ += turns;
+  expect_right("put, signal and wait between two ranks");
+}
+
+template <typename Session>
+void Rank<Session>::check_puts() {
+  constexpr int kBlocks = 16;
+  constexpr char kBehind = 0x5a;
+  const int before = (rank() + static_cast<int>(plan_.count_ranks) - 1) % static_cast<int>(plan_.count_ranks);
+  for (const uint64_t length_bytes : {uint64_t{1}, uint64_t{4097}, bulk_bytes_ - 3}) {
+    fill<<<64, 256, 0, stream_>>>(from_.address<float>(), bulk_bytes_ / 4, rank());
+    CHECK(cudaMemsetAsync(to_.address<char>() + length_bytes, kBehind, 1, stream_));
+    arrived_ += kBlocks;
+    time_us([&] {
+      put_to_next<<<kBlocks, kThreads, 0, stream_>>>(kernel(), to_.address<char>(), from_.address<char>(),
+                                                     length_bytes, 2, wrong_);
+      wait_for<<<1, 1, 0, stream_>>>(kernel(), 2, arrived_, wrong_);
+      check_bytes<<<64, 256, 0, stream_>>>(to_.address<char>(), length_bytes, before, kBehind, wrong_);
+    });
+    context_.barrier();
+  }
+  expect_right("puts of 1 byte to " + std::to_string(bulk_bytes_ >> 20) + " MiB, not a byte more");
+}
+
+template <typename Session>
+void Rank<Session>::launch_reduce(bool is_two_shot, uint64_t count, int blocks, int threads) {
+  using Context = typename Session::Context;
+  auto* const kernel_of = is_two_shot ? &all_reduce<true, Context> : &all_reduce<false, Context>;
+  kernel_of<<<blocks, threads, 0, stream_>>>(kernel(), to_.address<float>(), from_.address<float>(), count,
+                                             wrong_);
+}
+
+template <typename Session>
+void Rank<Session>::check_sums() {
+  for (const bool is_two_shot : {false, true}) {
+    for (const uint64_t count : {uint64_t{1}, uint64_t{255}, uint64_t{4096}, (uint64_t{1} << 22) + 3}) {
+      fill<<<64, 256, 0, stream_>>>(from_.address<float>(), count, rank());
+      time_us([&] {
+        launch_reduce(is_two_shot, count, count < 4096 ? 1 : 24, kThreads);
+        check_sum<<<64, 256, 0, stream_>>>((is_two_shot ? from_ : to_).address<float>(), count,
+                                           static_cast<int>(plan_.count_ranks), wrong_);
+      });
+      context_.barrier();
+    }
+  }
+  expect_right("sums in one shot and two, 1 to 4194307 elements");
+}
+
+template <typename Session>
+void Rank<Session>::measure_barrier() {
+  const uint32_t count = is_remote() ? 200 : 2000;
+  for (const int threads : {32, 512}) {
+    measure("barrier/" + std::to_string(threads), count,
+            [&] { meet<<<1, threads, 0, stream_>>>(kernel(), count, wrong_); });
+  }
+}
+
+template <typename Session>
+void Rank<Session>::measure_bounce() {
+  const uint32_t turns = is_remote() ? 200 : 2000;
+  measure("bounce", 2.0 * turns, [&] {
+    bounce<<<1, 1, 0, stream_>>>(kernel(), to_.address<uint64_t>(), from_.address<uint64_t>(), turns, turns_,
+                                 wrong_);
+    turns_ += turns;
+  });
+}
+
+template <typename Session>
+void Rank<Session>::measure_put() {
+  for (const int blocks : {16, 32, 64, 132, 264}) {
+    // Bytes in a nanosecond, by its inverse: the slowest rank counts, as in everything here.
+    measure("put/" + std::to_string(blocks), static_cast<double>(bulk_bytes_) / 1000, [&] {
+      arrived_ += blocks;
+      put_to_next<<<blocks, kThreads, 0, stream_>>>(kernel(), to_.address<char>(), from_.address<char>(),
+                                                    bulk_bytes_, 2, wrong_);
+      wait_for<<<1, 1, 0, stream_>>>(kernel(), 2, arrived_, wrong_);
+    });
+  }
+}
+
+template <typename Session>
+void Rank<Session>::measure_rate() {
+  const uint32_t count = 20000;
+  for (const int blocks : {1, 4}) {
+    measure("rate/" + std::to_string(blocks), static_cast<double>(count) * blocks, [&] {
+      put_many<<<blocks, 1, 0, stream_>>>(kernel(), to_.address<uint64_t>(), from_.address<uint64_t>(), count,
+                                          wrong_);
+    });
+  }
+}
+
+template <typename Session>
+void Rank<Session>::measure_graph(const std::string& name, unsigned count,
+                                  const std::function<void()>& launch) {
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  CHECK(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
+  for (unsigned i = 0; i < count; ++i) launch();
+  CHECK(cudaStreamEndCapture(stream_, &graph));
+  CHECK(cudaGraphInstantiate(&executable, graph, 0));
+  CHECK(cudaGraphDestroy(graph));
+  measure(name, count, [&] { CHECK(cudaGraphLaunch(executable, stream_)); });
+  CHECK(cudaGraphExecDestroy(executable));
+}
+
+// Blocks and their threads worth trying for so many bytes.
+inline std::vector<std::pair<int, int>> list_shapes(uint64_t bytes) {
+  std::vector<std::pair<int, int>> shapes;
+  for (const int threads : {64, 128, 256, kThreads}) {
+    for (const int blocks : {1, 2, 4, 8, 16, 32, 64, 96, 128}) {
+      const uint64_t all = static_cast<uint64_t>(blocks) * static_cast<uint64_t>(threads);
+      const bool is_too_many = blocks > 1 && all * 4 > bytes;
+      const bool is_too_few = all * 16 * 64 < bytes;
+      if (!is_too_many && !is_too_few && (threads == kThreads || bytes <= 65536))
+        shapes.emplace_back(blocks, threads);
+    }
+  }
+  return shapes;
+}
+
+template <typename Session>
+void Rank<Session>::measure_sums() {
+  for (uint64_t bytes = 1024; bytes <= uint64_t{16} << 20; bytes *= 4) {
+    for (const bool is_two_shot : {false, true}) {
+      for (const auto& [blocks, threads] : list_shapes(bytes)) {
+        const std::string name = std::string(is_two_shot ? "two" : "one") + "/" + std::to_string(bytes) +
+                                 "/" + std::to_string(blocks) + "x" + std::to_string(threads);
+        measure_graph(name, 50, [&, blocks = blocks, threads = threads] {
+          launch_reduce(is_two_shot, bytes / 4, blocks, threads);
+        });
+      }
+    }
+  }
+}
+
+template <typename Session>
+void run_session(const RankPlan& plan) {
+  CHECK(cudaSetDevice(plan.gpu));
+  CHECK(cudaFree(nullptr));  // makes its context current
+  Rank<Session> rank(plan);
+  rank.check_all();
+  if (plan.measures) rank.measure_all();
+}
+
+}  // namespace verbena::tools::symm

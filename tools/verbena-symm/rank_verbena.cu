@@ -1,0 +1,24 @@
+// Ranks of verbena-symm: contexts of our own.
+#include "verbena-symm/rank.cuh"
+#include "verbena-symm/session.h"
+
+namespace verbena::tools::symm {
+namespace {
+
+class VerbenaSession {
+ public:
+  using Context = SymmContext;
+  explicit VerbenaSession(const RankPlan& plan) : context_(parse_id(plan.id), plan.rank, plan.count_ranks) {}
+  SymmetricContext& context() { return context_; }
+
+ private:
+  SymmetricContext context_;
+};
+
+}  // namespace
+
+void run_rank(const RankPlan& plan) {
+  run_session<VerbenaSession>(plan);
+}
+
+}  // namespace verbena::tools::symm

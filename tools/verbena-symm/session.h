@@ -1,0 +1,68 @@
+// A rank's connection to the others by verbena.h, which all backends begin with.
+#pragma once
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <stdexcept>
+#include <string>
+
+#include "verbena-symm/plan.h"
+#include "verbena/verbena.hpp"
+
+namespace verbena::tools::symm {
+
+// Of windows: twice what rank.cuh's longest put takes, and a little.
+inline constexpr size_t kHeapBytes = (size_t{2} * 256 << 20) + (size_t{1} << 20);
+
+inline verbena_unique_id parse_id(const std::string& digits) {
+  verbena_unique_id id{};
+  if (digits.size() != 2 * sizeof(id.bytes)) throw std::runtime_error("no unique id");
+  for (size_t i = 0; i < sizeof(id.bytes); ++i)
+    id.bytes[i] = static_cast<uint8_t>(std::stoul(digits.substr(2 * i, 2), nullptr, 16));
+  return id;
+}
+
+// What ranks of a host tell each other before their backend can: in a file that all map.
+class Meeting {
+ public:
+  static constexpr size_t kMostBytes = 4096;  // of a rank
+
+  explicit Meeting(const RankPlan& plan)
+      : context_(parse_id(plan.id), plan.rank, plan.count_ranks),
+        name_("/verbena-symm-" + plan.id.substr(0, 64)) {
+    const int file = shm_open(name_.c_str(), O_RDWR | O_CREAT, 0600);
+    if (file < 0 || ftruncate(file, static_cast<off_t>(length_bytes())) != 0)
+      throw std::runtime_error(name_ + ": no shared memory");
+    memory_ = static_cast<char*>(mmap(nullptr, length_bytes(), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0));
+    close(file);
+    if (memory_ == MAP_FAILED) throw std::runtime_error(name_ + ": cannot be mapped");
+    context_.barrier();
+    shm_unlink(name_.c_str());
+  }
+  ~Meeting() { munmap(memory_, length_bytes()); }
+  Meeting(const Meeting&) = delete;
+  Meeting& operator=(const Meeting&) = delete;
+
+  uint32_t rank() const { return context_.rank(); }
+  uint32_t size() const { return context_.size(); }
+
+  void gather(const void* mine, void* all, size_t bytes_each) {
+    if (bytes_each > kMostBytes) throw std::runtime_error("more to tell than there is room for");
+    std::memcpy(memory_ + rank() * bytes_each, mine, bytes_each);
+    context_.barrier();
+    std::memcpy(all, memory_, bytes_each * size());
+    context_.barrier();
+  }
+
+ private:
+  size_t length_bytes() const { return kMostBytes * size(); }
+
+  SymmetricContext context_;
+  std::string name_;
+  char* memory_ = nullptr;
+};
+
+}  // namespace verbena::tools::symm

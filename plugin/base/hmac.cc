@@ -29,13 +29,23 @@ bool find(void* library, const char* name, Function& function) {
   return function != nullptr;
 }
 
+// libcrypto sets itself up at its first use and takes locks for it. That use is made here, where a key is
+// loaded, rather than in a thread of ours beside which the process may fork: the child would wait for the
+// lock for ever.
+bool computes_macs(const CryptoApi& api) {
+  Mac mac{};
+  const uint8_t nothing = 0;
+  return api.hmac(api.sha256(), &nothing, 0, &nothing, 0, mac.data(), nullptr) != nullptr;
+}
+
 // Never closed: it may be the process's own too.
 std::optional<CryptoApi> load_crypto() {
   for (const char* name : kLibraries) {
     void* library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
     CryptoApi api{};
     if (library != nullptr && find(library, "HMAC", api.hmac) && find(library, "EVP_sha256", api.sha256) &&
-        find(library, "CRYPTO_memcmp", api.compare) && find(library, "OPENSSL_cleanse", api.cleanse))
+        find(library, "CRYPTO_memcmp", api.compare) && find(library, "OPENSSL_cleanse", api.cleanse) &&
+        computes_macs(api))
       return api;
   }
   return std::nullopt;
@@ -64,8 +74,10 @@ void wipe(std::span<uint8_t> bytes) {
 
 Result<HmacKey> HmacKey::create(Bytes secret) {
   if (find_crypto() == nullptr) {
-    return fail(Status::kSystem, "job key: VERBENA_JOB_KEY_FILE needs OpenSSL: there is neither %s nor %s",
-                kLibraries[0], kLibraries[1]);
+    return fail(
+        Status::kSystem,
+        "job key: VERBENA_JOB_KEY_FILE needs OpenSSL: neither %s nor %s is there and computes HMAC-SHA-256",
+        kLibraries[0], kLibraries[1]);
   }
   HmacKey key;
   key.secret_.assign(secret.begin(), secret.end());

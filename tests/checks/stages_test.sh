@@ -2,6 +2,7 @@
 # tools/lib/stages.sh: a failure, a time limit and an empty run each turn the summary red, and the counts add up.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
+unset stage_deadline # of the run that this test is a part of
 failures=0
 
 # expect NAME WANTED_STATUS WANTED_LAST_LINE SCRIPT

@@ -7,6 +7,7 @@
 #include "base/job_key.h"
 #include "base/log.h"
 #include "base/parameters.h"
+#include "device/api/exit.h"
 #include "device/api/objects.h"
 #include "device/bootstrap/environment.h"
 
@@ -73,6 +74,7 @@ Outcome create(verbena_context** out, const Join& join, const verbena_heap* heap
   context->context = std::move(*made);
   context->world = {context.get(), &context->context->world()};
   context->lsa = {context.get(), &context->context->in_reach()};
+  note_created(*context);
   *out = context.release();
   return {};
 }
@@ -200,6 +202,7 @@ verbena_result verbena_context_create_over_heap(const verbena_heap* heap, verben
 verbena_result verbena_context_destroy(verbena_context* context) {
   return guard([&]() -> base::Outcome {
     const std::unique_ptr<verbena_context> owned(context);
+    if (owned) api::note_destroyed(*owned);
     if (!owned || owned->context->state() != SymmAbort::kNone) return {};
     return owned->context->leave();
   });

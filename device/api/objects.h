@@ -6,6 +6,7 @@
 #include <new>
 #include <vector>
 
+#include "base/log.h"
 #include "device/symm/context.h"
 #include "verbena/verbena.h"
 

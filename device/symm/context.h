@@ -59,6 +59,9 @@ class Context {
   ~Context() = default;
   // Collective, the last call before destruction, so that nobody's leaving is taken for a failure.
   base::Outcome leave();
+  // Not collective: nothing of this rank is moved and nobody is watched from now on; only destruction may
+  // follow.
+  void end_threads();
 
   uint32_t rank() const { return bootstrap_.rank(); }
   uint32_t count_ranks() const { return bootstrap_.count_ranks(); }

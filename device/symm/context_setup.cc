@@ -80,6 +80,11 @@ Outcome Context::leave() {
   return barrier();
 }
 
+void Context::end_threads() {
+  watch_.reset();
+  if (remote_) remote_->stop();
+}
+
 Outcome Context::compare_settings(base::MemoryOwner owner, const HeapBackend& backend) {
   const Common mine{settings_.heap_bytes,
                     settings_.teams,

@@ -30,6 +30,8 @@ class Remote {
   // The first failure, in words; empty: none.
   std::string error() const { return proxy_->error(); }
   void fail(const std::string& cause) { proxy_->fail(cause); }
+  // Nothing is taken from the queues any more.
+  void stop() { proxy_->stop(); }
 
  private:
   Remote(std::unique_ptr<Endpoint> endpoint, PutQueue queues)

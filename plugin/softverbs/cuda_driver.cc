@@ -1,8 +1,10 @@
 #include "softverbs/cuda_driver.h"
 
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <mutex>
 
 namespace verbena::softverbs::cuda {
@@ -89,6 +91,41 @@ Scope::Scope(const Driver& driver, Context context) : driver_(driver) {
 Scope::~Scope() {
   driver_.context_set_current(before_);
   driver_.exchange_capture_mode(&capture_mode_);
+}
+
+namespace {
+
+std::atomic<uint32_t> uses{0};
+std::atomic<bool> is_refusing{false};
+
+// A copy may wait for a kernel that never ends.
+void refuse_uses() {
+  constexpr int kTries = 10'000;
+  is_refusing.store(true);
+  for (int i = 0; i < kTries && uses.load() != 0; ++i) usleep(100);
+}
+
+}  // namespace
+
+// Either this sees the refusal or refuse_uses() sees the use: both orders are sequentially consistent.
+Use::Use() : is_allowed_(true) {
+  uses.fetch_add(1);
+  if (!is_refusing.load()) return;
+  uses.fetch_sub(1);
+  is_allowed_ = false;
+}
+
+Use::~Use() {
+  if (is_allowed_) uses.fetch_sub(1);
+}
+
+void Use::refuse_at_exit() {
+  static std::once_flag once;
+  std::call_once(once, [] { atexit(refuse_uses); });
+}
+
+void Use::forget_all() {
+  uses.store(0);
 }
 
 }  // namespace verbena::softverbs::cuda

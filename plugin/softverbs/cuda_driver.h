@@ -110,4 +110,25 @@ class Scope {
   int capture_mode_ = kCaptureRelaxed;
 };
 
+// exit() takes CUDA apart while threads of ours still run. A step that calls CUDA outside the application's
+// own calls is a Use; those that begin once the process ends are refused.
+class Use {
+ public:
+  Use();
+  ~Use();
+  Use(const Use&) = delete;
+  Use& operator=(const Use&) = delete;
+  // Whether CUDA may be called.
+  explicit operator bool() const { return is_allowed_; }
+
+  // From now on exit() refuses uses, and waits a while for those that have begun, before CUDA ends: once CUDA
+  // is initialised, since exit() calls the latest handler first.
+  static void refuse_at_exit();
+  // In a forked child, whose threads are gone.
+  static void forget_all();
+
+ private:
+  bool is_allowed_;
+};
+
 }  // namespace verbena::softverbs::cuda

@@ -67,6 +67,8 @@ uint64_t address_remote(const Operation& op, GpuLane* lane, uint64_t address, ui
     const bool is_lanes = Process::get()->gpu_memory.get(gpu).context == lane->context();
     if (is_lanes || op.peer->segment->gpu(gpu - 1).kind == kExportedAsIpc) return address;
   }
+  const cuda::Use use;
+  if (!use) return 0;
   const cuda::Driver& driver = *cuda::find_driver();
   cuda::enter(driver, lane->context());
   return get_gpu_imports().find(driver, lane->context(), *op.peer, gpu, address);

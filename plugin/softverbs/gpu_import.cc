@@ -80,6 +80,8 @@ uint64_t GpuImports::find(const Driver& driver, cuda::Context context, Peer& pee
 }
 
 bool GpuImports::drop_stale() {
+  const cuda::Use use;
+  if (!use) return false;
   std::lock_guard lock(mutex_);
   // Who begins now waits for the lock in find(); who began before is counted.
   if (mappings_.empty() || users_.load() != 0) return !mappings_.empty();

@@ -12,6 +12,7 @@ constexpr int kEventsAhead = 16;  // made at the start, where making them may bl
 }  // namespace
 
 std::unique_ptr<GpuLane> GpuLane::open(const cuda::Driver& driver, cuda::Context context) {
+  cuda::Use::refuse_at_exit();
   const cuda::Scope scope(driver, context);
   std::unique_ptr<GpuLane> lane(new GpuLane(driver, context));
   cuda::Device device = 0;
@@ -81,7 +82,8 @@ bool GpuLane::issue_as_batch() {
 }
 
 void GpuLane::issue_pending() {
-  if (pending_.empty()) return;
+  const cuda::Use use;
+  if (pending_.empty() || !use) return;
   cuda::enter(driver_, context_);
   if (!uses_batches_ || !issue_as_batch()) {
     uses_batches_ = false;  // a driver that refuses one is not asked again
@@ -123,6 +125,8 @@ bool GpuLane::record() {
 }
 
 LaneState GpuLane::look(uint64_t first, uint64_t last) {
+  const cuda::Use use;
+  if (!use) return LaneState::kBroken;
   cuda::enter(driver_, context_);
   if (is_broken_ || !record()) return LaneState::kBroken;
   while (done_ < last && !fences_.empty()) {

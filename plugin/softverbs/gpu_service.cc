@@ -104,7 +104,8 @@ bool GpuService::start_copy(GpuRequest& request, Peer& peer) {
                          request.stage >= kArena && request.stage + request.bytes <= kSegmentBytes;
   const cuda::Driver& driver = *cuda::find_driver();
   GpuLane* lane = process_.service_lanes.find(allocation.context);
-  if (!is_inside || lane == nullptr) return false;
+  const cuda::Use use;
+  if (!is_inside || lane == nullptr || !use) return false;
   cuda::enter(driver, allocation.context);
   pin(request, peer);
   const uint64_t stage = reinterpret_cast<uint64_t>(peer.segment->at<uint8_t>(request.stage));

@@ -119,9 +119,6 @@ bool has_context() {
 
 }  // namespace fake_cuda
 
-API cuInit(unsigned) {
-  return kSuccess;
-}
 API cuDeviceGetCount(int* count) {
   *count = kGpus;
   return kSuccess;
@@ -131,6 +128,7 @@ API cuDevicePrimaryCtxRetain(Context** context, int gpu) {
   return kSuccess;
 }
 API cuCtxSetCurrent(Context* context) {
+  expect_alive();
   current = context;
   return kSuccess;
 }

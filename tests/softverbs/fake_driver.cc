@@ -1,10 +1,39 @@
 // What the plugin's base asks of the driver beyond softverbs.
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
 #include <cstring>
+#include <mutex>
 
 #include "fake_cuda.h"
 
 using namespace fake_cuda;
 
+namespace {
+
+std::atomic<bool> has_ended{false};
+
+// FAKE_CUDA_EXIT_MS: exit() takes so long to end CUDA, and whoever calls it then dies, as he may of the
+// driver.
+void end_slowly() {
+  has_ended.store(true);
+  usleep(1000 * static_cast<useconds_t>(atoi(getenv("FAKE_CUDA_EXIT_MS"))));
+}
+
+}  // namespace
+
+void fake_cuda::expect_alive() {
+  if (has_ended.load()) abort();
+}
+
+API cuInit(unsigned) {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    if (getenv("FAKE_CUDA_EXIT_MS") != nullptr) atexit(end_slowly);
+  });
+  return kSuccess;
+}
 API cuPointerGetAttributes(unsigned count, const int* which, void** data, Pointer address);
 API cuMemcpyAsync(Pointer to, Pointer from, size_t bytes, void* stream);
 API cuStreamCreateWithPriority(void** stream, unsigned flags, int priority);

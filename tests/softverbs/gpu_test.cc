@@ -1,8 +1,10 @@
 #include <sched.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <string>
 
 #include "gpu_fixture.h"
@@ -249,6 +251,43 @@ TEST(GpuOrderTest, RegistrationsComeAndGo) {
       tell(child.socket(), true);
     }
   });
+}
+
+// What a peer no longer lends is unmapped by a thread of ours, which must be done with CUDA when exit() ends
+// it.
+TEST(GpuOrderTest, ExitBesideUnmapping) {
+  SKIP_WITHOUT_GPU();
+  Child child([](int socket) {
+    count_gpus();
+    Node node;
+    QueuePair pair(node);
+    meet(socket, pair);
+    {
+      Registered side(node, Kind::kDevice, 0);
+      tell(socket, RemoteMemory{side.memory.address(), side.mr->rkey});
+      hear<bool>(socket);
+      usleep(50'000);
+    }
+    char none = 0;
+    EXPECT_EQ(recv(socket, &none, 1, 0), 0);  // until the other has ended
+  });
+  Child leaving([&child](int) {
+    setenv("FAKE_CUDA_EXIT_MS", "400", 1);
+    count_gpus();
+    Node node;
+    QueuePair pair(node);
+    meet(child.socket(), pair);
+    const auto far = hear<RemoteMemory>(child.socket());
+    Registered near(node, Kind::kDevice, 0);
+    Send write(IBV_WR_RDMA_WRITE, 1);
+    write.sges.push_back({near.memory.address(), kBytes, near.mr->lkey});
+    ASSERT_EQ(write.to(far.address, far.rkey).post(pair), 0);
+    EXPECT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+    tell(child.socket(), true);
+    exit(::testing::Test::HasFailure() ? 1 : 0);
+  });
+  leaving.join();
+  shutdown(child.socket(), SHUT_RDWR);
 }
 
 // A peer that is killed while its GPU memory is written to.

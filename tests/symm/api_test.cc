@@ -3,8 +3,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <functional>
+#include <string>
 
 #include "verbena/verbena.hpp"
 
@@ -115,6 +119,31 @@ TEST(ApiTest, OverTheCallersAllGather) {
     };
     auto context = SymmetricContext::from_all_gather(alone, nullptr, 0, 1);
     return context.size() == 1 && context.allocate(1).address() != nullptr;
+  });
+}
+
+bool has_own_threads() {
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::string name;
+    std::getline(std::ifstream(task.path() / "comm"), name);
+    if (name.starts_with("verbena-")) return true;
+  }
+  return false;
+}
+
+// As CUDA's handler, which is there before the context and frees what its threads look at.
+TEST(ApiTest, ThreadsEndBeforeWhatWasThereBefore) {
+  run_ranks(2, [](uint32_t) {
+    std::atexit([] {
+      if (has_own_threads()) _exit(2);
+    });
+    setenv("VERBENA_SYMM_PATH", "rdma", 1);
+    setenv("VERBENA_IBVERBS_LIB", "softverbs", 1);
+    verbena_context* context = nullptr;
+    if (verbena_context_create_from_environment(&context) != VERBENA_SUCCESS || !has_own_threads())
+      return false;
+    verbena_context_barrier(context);
+    std::exit(0);
   });
 }
 

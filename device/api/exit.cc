@@ -1,0 +1,53 @@
+#include "device/api/exit.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <mutex>
+#include <set>
+
+#include "device/api/objects.h"
+
+namespace verbena::api {
+namespace {
+
+struct Living {
+  std::mutex mutex;
+  std::set<verbena_context*> contexts;
+  const pid_t process = getpid();
+};
+
+// Never destroyed: handlers of exit() may still destroy contexts.
+Living& living() {
+  static auto* const all = new Living;
+  return *all;
+}
+
+// In a forked child the threads are not there to be waited for.
+void end_threads() {
+  Living& all = living();
+  if (getpid() != all.process) return;
+  const std::lock_guard lock(all.mutex);
+  for (verbena_context* context : all.contexts) context->context->end_threads();
+}
+
+// exit() calls the latest handler first, and CUDA's is there once a GPU is current.
+void register_handler(bool has_gpu) {
+  static std::once_flag with_gpu, without;
+  std::call_once(has_gpu ? with_gpu : without, [] { std::atexit(end_threads); });
+}
+
+}  // namespace
+
+void note_created(verbena_context& context) {
+  register_handler(context.context->gpu() != base::kNoGpu);
+  const std::lock_guard lock(living().mutex);
+  living().contexts.insert(&context);
+}
+
+void note_destroyed(verbena_context& context) {
+  const std::lock_guard lock(living().mutex);
+  living().contexts.erase(&context);
+}
+
+}  // namespace verbena::api

@@ -1,26 +1,21 @@
 #include "device/bootstrap/proof.h"
 
-#include <sys/random.h>
-
-#include <cerrno>
-
 #include "base/job_key.h"
-#include "base/log.h"
+#include "base/random.h"
 
 namespace verbena::bootstrap {
 namespace {
 
 using base::as_label;
+using base::as_whole;
+
+constexpr const char* kWhat = "bootstrap";
 
 // Nothing that is MACed in one place passes in another.
 constexpr char kHelloLabel[] = "verbena bootstrap hello";
 constexpr char kWelcomeLabel[] = "verbena bootstrap welcome";
 constexpr char kSessionLabel[] = "verbena bootstrap session key";
 
-template <typename Message>
-base::Bytes as_whole(const Message& message) {
-  return as_bytes(&message, sizeof(message));
-}
 // What its own MAC covers.
 template <typename Message>
 base::Bytes as_signed(const Message& message) {
@@ -29,11 +24,6 @@ base::Bytes as_signed(const Message& message) {
 }
 
 }  // namespace
-
-base::Outcome draw_random(std::span<uint8_t> bytes) {
-  if (getrandom(bytes.data(), bytes.size(), GRND_NONBLOCK) == static_cast<ssize_t>(bytes.size())) return {};
-  return base::fail_errno(base::Status::kSystem, errno, "bootstrap: no random bytes");
-}
 
 bool is_same_nonce(const Nonce& a, const Nonce& b) {
   volatile uint8_t difference = 0;  // volatile: the compiler may not leave the loop early
@@ -52,7 +42,7 @@ base::Result<Proof> Proof::create() {
 base::Outcome Proof::sign(Hello& hello) const {
   if (!is_keyed()) return {};
   hello.is_keyed = 1;
-  if (auto drawn = draw_random(hello.challenge); !drawn) return drawn;
+  if (auto drawn = base::draw_random(hello.challenge, kWhat); !drawn) return drawn;
   const auto mac = key_->compute({as_label(kHelloLabel), as_signed(hello)});
   if (!mac) return mac.error();
   hello.mac = *mac;
@@ -61,7 +51,7 @@ base::Outcome Proof::sign(Hello& hello) const {
 
 base::Outcome Proof::sign(const Hello& hello, Welcome& welcome) const {
   if (!is_keyed()) return {};
-  if (auto drawn = draw_random(welcome.challenge); !drawn) return drawn;
+  if (auto drawn = base::draw_random(welcome.challenge, kWhat); !drawn) return drawn;
   const auto mac = key_->compute({as_label(kWelcomeLabel), as_whole(hello), as_signed(welcome)});
   if (!mac) return mac.error();
   welcome.mac = *mac;

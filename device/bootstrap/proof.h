@@ -3,7 +3,6 @@
 #pragma once
 
 #include <memory>
-#include <span>
 
 #include "base/hmac.h"
 #include "base/record_auth.h"
@@ -12,8 +11,6 @@
 
 namespace verbena::bootstrap {
 
-// Status::kSystem where the system has no randomness yet.
-base::Outcome draw_random(std::span<uint8_t> bytes);
 // In constant time.
 bool is_same_nonce(const Nonce& a, const Nonce& b);
 

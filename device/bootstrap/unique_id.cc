@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "base/parameters.h"
+#include "base/random.h"
 #include "device/bootstrap/proof.h"
 #include "device/bootstrap/rendezvous.h"
 
@@ -61,7 +62,7 @@ base::Result<Meeting> parse(const UniqueId& id) {
 
 base::Result<UniqueId> make_unique_id() {
   Meeting meeting;
-  if (auto drawn = draw_random(meeting.nonce); !drawn) return drawn.error();
+  if (auto drawn = base::draw_random(meeting.nonce, "bootstrap"); !drawn) return drawn.error();
   auto rendezvous = Rendezvous::open(meeting, base::parameters().bootstrap_timeout_ms);
   if (!rendezvous) return rendezvous.error();
   const UniqueId id = (*rendezvous)->id();

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "base/log.h"
+#include "base/random.h"
 
 namespace verbena::bootstrap {
 namespace {
@@ -79,8 +80,8 @@ base::FileDescriptor take_descriptor(msghdr& message) {
 
 base::Result<UnixPost> UnixPost::open() {
   UnixPost post;
-  if (auto drawn = draw_random(post.address_.name); !drawn) return drawn.error();
-  if (auto drawn = draw_random(post.address_.secret); !drawn) return drawn.error();
+  if (auto drawn = base::draw_random(post.address_.name, "bootstrap"); !drawn) return drawn.error();
+  if (auto drawn = base::draw_random(post.address_.secret, "bootstrap"); !drawn) return drawn.error();
   post.socket_ = create_socket();
   const UnixAddress address(post.address_);
   if (!post.socket_ || bind(post.fd(), address.get(), address.length_bytes) != 0 ||

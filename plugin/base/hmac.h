@@ -20,6 +20,10 @@ using Bytes = std::span<const uint8_t>;
 inline Bytes as_bytes(const void* data, size_t length_bytes) {
   return {static_cast<const uint8_t*>(data), length_bytes};
 }
+template <typename Message>
+Bytes as_whole(const Message& message) {
+  return as_bytes(&message, sizeof(message));
+}
 // What is MACed for one purpose passes for no other: with the zero, so that none is the beginning of another.
 template <size_t kLength>
 Bytes as_label(const char (&label)[kLength]) {

@@ -112,7 +112,7 @@ base::Outcome Acceptor::confirm_ready() {
   }
   if (auth_.verify(hello_, welcome_, ready_)) return {};
   return base::fail(base::Status::kRemote, "accept from %s: %s", peer_.c_str(),
-                    describe_key_refusal(protocol::Refusal::kKeyWrong, true));
+                    describe_key_refusal(protocol::Refusal::kKeyWrong, true).c_str());
 }
 
 base::Result<Acceptor::Verdict> Acceptor::judge_hello(const AcceptOptions& options) {
@@ -150,7 +150,7 @@ base::Outcome Acceptor::check_key() {
   if (refusal == protocol::Refusal::kNone) return {};
   refuse(refusal);
   return base::fail(base::Status::kRemote, "accept from %s: %s", peer_.c_str(),
-                    describe_key_refusal(refusal, true));
+                    describe_key_refusal(refusal, true).c_str());
 }
 
 base::Outcome Acceptor::make_welcome(const AcceptOptions& options) {

@@ -11,7 +11,7 @@ namespace verbena::transport {
 
 namespace {
 
-const char* describe_refusal(uint32_t refusal) {
+std::string describe_refusal(uint32_t refusal) {
   switch (static_cast<protocol::Refusal>(refusal)) {
     case protocol::Refusal::kVersion:
       return "it speaks another protocol version; use one Verbena release everywhere";
@@ -148,7 +148,7 @@ base::Outcome Connector::accept_welcome() {
   if (welcome_.refusal != 0) return fail_refused();  // anybody may refuse: that needs no proof
   if (!auth_.verify(hello_, welcome_)) {
     return base::fail(base::Status::kRemote, "connect to %s: %s", peer_.c_str(),
-                      describe_key_refusal(protocol::Refusal::kKeyWrong, true));
+                      describe_key_refusal(protocol::Refusal::kKeyWrong, true).c_str());
   }
   if (welcome_.queue_pairs < hello_.queue_pairs) {
     base::log_info("connect to %s: %u of %u queue pairs reach a rail of the peer", peer_.c_str(),

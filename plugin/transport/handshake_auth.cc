@@ -1,14 +1,12 @@
 #include "transport/handshake_auth.h"
 
-#include <sys/random.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstddef>
 #include <cstring>
 
 #include "base/job_key.h"
 #include "base/log.h"
+#include "base/random.h"
 
 namespace verbena::transport {
 
@@ -16,6 +14,7 @@ namespace {
 
 using base::as_bytes;
 using base::as_label;
+using base::as_whole;
 
 static_assert(protocol::kMacBytes == base::kMacBytes);
 
@@ -25,10 +24,6 @@ constexpr char kWelcomeLabel[] = "verbena welcome, receiver to sender";
 constexpr char kReadyLabel[] = "verbena ready, sender to receiver";
 constexpr char kSessionLabel[] = "verbena session key";
 
-template <typename Message>
-base::Bytes as_whole(const Message& message) {
-  return as_bytes(&message, sizeof(message));
-}
 // What its own MAC covers.
 template <typename Message>
 base::Bytes as_signed(const Message& message) {
@@ -55,9 +50,7 @@ base::Result<HandshakeAuth> HandshakeAuth::create() {
   if (!key) return key.error();
   HandshakeAuth auth;
   if (*key == nullptr) return auth;
-  if (getrandom(auth.challenge_, sizeof(auth.challenge_), GRND_NONBLOCK) != sizeof(auth.challenge_)) {
-    return base::fail_errno(base::Status::kSystem, errno, "handshake: no random challenge");
-  }
+  if (auto drawn = base::draw_random(auth.challenge_, "handshake"); !drawn) return drawn.error();
   auth.key_ = std::move(*key);
   return auth;
 }
@@ -113,27 +106,16 @@ base::Result<RecordAuth> HandshakeAuth::start_records(ConnectionEnd end, const p
   return RecordAuth(std::make_shared<const base::HmacKey>(std::move(*key)), end);
 }
 
-const char* describe_key_refusal(protocol::Refusal refusal, bool is_ours) {
-  switch (refusal) {
-    case protocol::Refusal::kKeyMissing:
-      return is_ours
-                 ? "the peer has no job key and we have one: VERBENA_JOB_KEY_FILE must name the same key for "
-                   "every rank"
-                 : "it has a job key and we have none: VERBENA_JOB_KEY_FILE must name the same key for every "
-                   "rank";
-    case protocol::Refusal::kKeyUnknown:
-      return is_ours
-                 ? "the peer has a job key and we have none: VERBENA_JOB_KEY_FILE must name the same key for "
-                   "every rank"
-                 : "it has no job key and we have one: VERBENA_JOB_KEY_FILE must name the same key for every "
-                   "rank";
-    default:
-      return is_ours
-                 ? "the peer does not have our job key: VERBENA_JOB_KEY_FILE must name the same key for "
-                   "every "
-                   "rank"
-                 : "it does not have our job key: VERBENA_JOB_KEY_FILE must name the same key for every rank";
-  }
+std::string describe_key_refusal(protocol::Refusal refusal, bool is_ours) {
+  const char* const subject = is_ours ? "the peer" : "it";
+  const char* problem = "does not have our job key";
+  // The refusal names what the refused end has, and is told to it from the other's side.
+  if (refusal == protocol::Refusal::kKeyMissing)
+    problem = is_ours ? "has no job key and we have one" : "has a job key and we have none";
+  if (refusal == protocol::Refusal::kKeyUnknown)
+    problem = is_ours ? "has a job key and we have none" : "has no job key and we have one";
+  return std::string(subject) + " " + problem +
+         ": VERBENA_JOB_KEY_FILE must name the same key for every rank";
 }
 
 }  // namespace verbena::transport

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 
 #include "base/hmac.h"
 #include "base/record_auth.h"
@@ -47,6 +48,6 @@ class HandshakeAuth {
 };
 
 // What both ends log about a refusal of judge(); `is_ours`: it is our own end that refuses.
-const char* describe_key_refusal(protocol::Refusal refusal, bool is_ours);
+std::string describe_key_refusal(protocol::Refusal refusal, bool is_ours);
 
 }  // namespace verbena::transport

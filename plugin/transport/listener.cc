@@ -1,13 +1,12 @@
 #include "transport/listener.h"
 
-#include <sys/random.h>
-
 #include <algorithm>
 #include <bit>
-#include <cerrno>
+#include <span>
 
 #include "base/log.h"
 #include "base/parameters.h"
+#include "base/random.h"
 
 namespace verbena::transport {
 
@@ -40,9 +39,8 @@ base::Result<std::unique_ptr<Listener>> Listener::open(const Nic& nic, protocol:
   auto socket = base::Listener::open();
   if (!socket) return socket.error();
   uint64_t nonce = 0;
-  if (getrandom(&nonce, sizeof(nonce), GRND_NONBLOCK) != sizeof(nonce)) {
-    return base::fail_errno(base::Status::kSystem, errno, "listen: no random nonce");
-  }
+  const std::span bytes(reinterpret_cast<uint8_t*>(&nonce), sizeof(nonce));
+  if (auto drawn = base::draw_random(bytes, "listen"); !drawn) return drawn.error();
   *handle = {};
   handle->address = std::bit_cast<protocol::AddressRecord>(socket->address());
   handle->rails = static_cast<uint32_t>(nic.rails.size());

@@ -74,6 +74,22 @@ void run_transfer(Connection& connection, const Nic& nic, const Transfer& transf
   EXPECT_EQ(receiver.finished(), transfer.messages.size());
 }
 
+// The same, of a transfer whose rails do not come back: both ends report it.
+template <typename Meanwhile>
+void run_to_error(const Nic& nic, const Transfer& transfer, Meanwhile&& meanwhile) {
+  Connection connection = connect_here(nic, nic, true);
+  SendingSide sender(*connection.sender, nic, transfer);
+  ReceivingSide receiver(connection.receiving, nic, transfer);
+  EXPECT_TRUE(poll_until([&] {
+    meanwhile(receiver.finished());
+    const bool is_sender_done = sender.step(), is_receiver_done = receiver.step();
+    return is_sender_done && is_receiver_done;
+  }));
+  EXPECT_EQ(sender.status(), base::Status::kRemote);
+  EXPECT_EQ(receiver.status(), base::Status::kRemote);
+  EXPECT_EQ(receiver.problem(), "");
+}
+
 TEST_P(FailoverTest, TheOtherRailTakesOver) {
   Host host(make_settings(GetParam()));
   const Nic& nic = host.nic(2);
@@ -133,20 +149,10 @@ TEST_P(FailoverTest, ASingleRailIsBuiltAnew) {
 
 TEST_P(FailoverTest, WithoutAnyRailTheErrorComesInTime) {
   Host host(make_settings(GetParam(), "2000"));
-  const Nic& nic = host.nic(2);
-  Connection connection = connect_here(nic, nic, true);
-  const Transfer transfer = make_transfer(1500);
-  SendingSide sender(*connection.sender, nic, transfer);
-  ReceivingSide receiver(connection.receiving, nic, transfer);
   const base::LogCapture log;
-  EXPECT_TRUE(poll_until([&] {
-    if (receiver.finished() >= 500) set_rails("* down\n");
-    const bool is_sender_done = sender.step(), is_receiver_done = receiver.step();
-    return is_sender_done && is_receiver_done;
-  }));
-  EXPECT_EQ(sender.status(), base::Status::kRemote);
-  EXPECT_EQ(receiver.status(), base::Status::kRemote);
-  EXPECT_EQ(receiver.problem(), "");
+  run_to_error(host.nic(2), make_transfer(1500), [&](uint32_t finished) {
+    if (finished >= 500) set_rails("* down\n");
+  });
   std::string all;
   for (const auto& line : log.warnings()) all += line + "\n";
   EXPECT_NE(all.find("VERBENA_FAILOVER_TIMEOUT_MS"), std::string::npos) << all;
@@ -157,24 +163,14 @@ TEST_P(FailoverTest, WithoutAnyRailTheErrorComesInTime) {
 // Whose cores others have may test a few times a second only: the clock must not wait for many tests.
 TEST_P(FailoverTest, TheErrorNeedsFewTests) {
   Host host(make_settings(GetParam(), "1000"));
-  const Nic& nic = host.nic(2);
-  Connection connection = connect_here(nic, nic, true);
-  const Transfer transfer = make_transfer(1500);
-  SendingSide sender(*connection.sender, nic, transfer);
-  ReceivingSide receiver(connection.receiving, nic, transfer);
   const base::LogCapture log;
   int steps_without_rails = 0;
-  EXPECT_TRUE(poll_until([&] {
-    if (receiver.finished() >= 500) {
-      if (steps_without_rails++ == 0) set_rails("* down\n");
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    }
-    const bool is_sender_done = sender.step(), is_receiver_done = receiver.step();
-    return (is_sender_done && is_receiver_done) || steps_without_rails > 300;
-  }));
+  run_to_error(host.nic(2), make_transfer(1500), [&](uint32_t finished) {
+    if (finished < 500) return;
+    if (steps_without_rails++ == 0) set_rails("* down\n");
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  });
   EXPECT_LT(steps_without_rails, 150);
-  EXPECT_EQ(sender.status(), base::Status::kRemote);
-  EXPECT_EQ(receiver.status(), base::Status::kRemote);
 }
 
 TEST_P(FailoverTest, WhereItIsOffTheConnectionFailsAtOnce) {

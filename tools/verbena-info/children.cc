@@ -1,6 +1,5 @@
 #include "verbena-info/children.h"
 
-#include <cstdarg>
 #include <cstdio>
 #include <mutex>
 
@@ -65,16 +64,11 @@ void answer(const Json& line) {
                     deadline_after_s(kAnswerTimeoutS));
 }
 
-void log_plugin_line(abi::LogLevel level, unsigned long, const char*, int, const char* format, ...) {
-  char text[2048];
-  va_list arguments;
-  va_start(arguments, format);
-  std::vsnprintf(text, sizeof text, format, arguments);
-  va_end(arguments);
-  const std::string line = strip_prefix(text);
+void keep_plugin_line(const PluginLine& line) {
+  const std::string words = strip_prefix(line.text);
   const std::lock_guard lock(kept().mutex);
-  if (level <= abi::kLogWarn) kept().warnings.push_back(line);
-  if (kept().verbose) std::fprintf(stderr, "# %s\n", line.c_str());
+  if (line.is_warning()) kept().warnings.push_back(words);
+  if (kept().verbose) std::fprintf(stderr, "# %s\n", words.c_str());
 }
 
 void show_plugin_lines(bool verbose) {

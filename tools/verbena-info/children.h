@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "common/environment.h"
-#include "nccl/abi.h"
+#include "common/plugin_log.h"
 #include "verbena-info/document.h"
 #include "verbena-info/options.h"
 
@@ -22,9 +22,8 @@ ChildAnswer ask_child(const std::string& role, const Options& options, const Env
 // In a child: one line to the tool.
 void answer(const Json& line);
 
-// In a child: for the plugin's init. Keeps what it warns of; with show_plugin_lines all goes to stderr too.
-void log_plugin_line(abi::LogLevel level, unsigned long flags, const char* file, int line, const char* format,
-                     ...);
+// In a child: keeps what the plugin warns of; with show_plugin_lines all goes to stderr too.
+void keep_plugin_line(const PluginLine& line);
 void show_plugin_lines(bool verbose);
 std::vector<std::string> list_plugin_warnings();
 

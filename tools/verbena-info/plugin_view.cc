@@ -69,7 +69,7 @@ int choose_table(const std::vector<int>& versions) {
 
 void look_through_table(const PluginLibrary& library, int version) {
   const auto plugin = library.adapt(version);
-  plugin->init(log_plugin_line);
+  plugin->init(log_plugin_line<keep_plugin_line>);
   Json view{{"table", version}, {"name", plugin->name()}, {"devices", Json::array()}};
   std::vector<DeviceProperties> devices;
   const int count = plugin->count_devices();

@@ -210,7 +210,7 @@ int run_rail_tests(const Options& options) {
   show_plugin_lines(options.verbose);
   const PluginLibrary library(options.plugin);
   const auto plugin = library.adapt(kNewestTable);
-  plugin->init(log_plugin_line);
+  plugin->init(log_plugin_line<keep_plugin_line>);
   RailTest test(*plugin, device, gpu, options.timeout_s);
   const bool good =
       run_one("connect", test, &RailTest::connect) && run_one("data", test, &RailTest::check_data) &&

@@ -78,7 +78,13 @@ TEST_P(VisibilityTest, AllThreadsReadAllBytes) {
 
 INSTANTIATE_TEST_SUITE_P(Calls, VisibilityTest,
                          testing::Combine(testing::Values(Call::kWithCount, Call::kWithoutCount),
-                                          testing::Bool(), testing::Values(2048U, 16384U)));
+                                          testing::Bool(), testing::Values(2048U, 16384U)),
+                         [](const auto& given) {
+                           const auto [call, through_shared, length_bytes] = given.param;
+                           return std::string(call == Call::kWithCount ? "With" : "Without") +
+                                  "CountThrough" + (through_shared ? "Shared" : "Registers") +
+                                  std::to_string(length_bytes);
+                         });
 
 TEST(FinishKernel, SavesTheHeadsOfAllGroups) {
   using State = device::KernelState<2, 1, 32>;

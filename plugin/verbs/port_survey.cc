@@ -30,6 +30,7 @@ SurveyedPort survey_port(const Library& library, ibv_context* context, const Sur
   result.speed_mbps = compute_speed_mbps(port.active_width, port.active_speed);
   result.mtu_bytes = to_bytes(port.active_mtu);
   result.max_mtu_bytes = to_bytes(port.max_mtu);
+  result.interface = find_interface(settings.address.sysfs_root, device.device, port_number);
   const AddressReader reader(library, context, device.device, port_number, settings.address);
   result.gids = reader.read_table(port);
   if (const auto address = reader.read(port, &result.problem)) result.address = *address;
@@ -85,6 +86,10 @@ std::string explain_gid(const std::vector<GidEntry>& table, const AddressSetting
   const std::string kind = describe_gid_kind(entry->gid);
   std::string reason;
   if (preference.range.length_bits > 0) reason += "in VERBENA_ADDRESS_RANGE, ";
+  if (preference.family != GidFamily::kAny) {
+    const bool is_wanted = is_ipv4_gid(entry->gid) == (preference.family == GidFamily::kIpv4);
+    reason += is_wanted ? "of VERBENA_ADDRESS_FAMILY, " : "none is of VERBENA_ADDRESS_FAMILY, ";
+  }
   reason += has_roce_version(entry->type, preference.roce_version) ? wanted + " and " + kind
                                                                    : kind + "; no entry is " + wanted;
   const auto alike = std::count_if(table.begin(), table.end(), [&](const GidEntry& e) {

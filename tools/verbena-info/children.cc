@@ -50,9 +50,10 @@ ChildAnswer ask_child(const std::string& role, const Options& options, const Env
       continue;
     }
     if (event.kind == ChildEvent::Kind::kTimeout) {
-      answer.problem = "nothing for " + format_seconds(timeout_s);
+      answer.problem = "said nothing for " + format_seconds(timeout_s) + " and was ended";
     } else if (group.exit_status(0) != kExitOk) {
-      answer.problem = group.describe_exit(0);
+      const bool was_killed = group.exit_status(0) >= 128;
+      answer.problem = (was_killed ? "" : "left with ") + group.describe_exit(0);
     }
     return answer;
   }
@@ -75,9 +76,10 @@ void show_plugin_lines(bool verbose) {
   kept().verbose = verbose;
 }
 
-std::vector<std::string> list_plugin_warnings() {
+std::string join_warnings(std::string problem) {
   const std::lock_guard lock(kept().mutex);
-  return kept().warnings;
+  for (const std::string& warning : kept().warnings) problem += "; " + warning;
+  return problem;
 }
 
 }  // namespace verbena::tools::info

@@ -12,7 +12,7 @@ namespace verbena::tools::info {
 
 struct ChildAnswer {
   std::vector<Json> lines;
-  std::string problem;  // how it ended, if not well
+  std::string problem;  // how it ended, if not well: a predicate for "the process"
 };
 
 // Runs this tool with --child=`role`. Killed if `timeout_s` pass without a line.
@@ -25,6 +25,7 @@ void answer(const Json& line);
 // In a child: keeps what the plugin warns of; with show_plugin_lines all goes to stderr too.
 void keep_plugin_line(const PluginLine& line);
 void show_plugin_lines(bool verbose);
-std::vector<std::string> list_plugin_warnings();
+// `problem`, and behind it what the plugin has warned of.
+std::string join_warnings(std::string problem);
 
 }  // namespace verbena::tools::info

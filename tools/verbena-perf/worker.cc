@@ -19,8 +19,6 @@ namespace verbena::tools::perf {
 namespace {
 
 constexpr double kReportTimeoutS = 10;
-constexpr uint32_t kRingAllReduceOperation = 1U << 4;
-constexpr uint32_t kRingAlgorithm = 1U << 1;
 
 bool log_everything = false;
 int log_child = 0;
@@ -39,14 +37,10 @@ uint64_t choose_count(const Options& options, uint64_t length_bytes) {
   return std::clamp<uint64_t>(pass_bytes / std::max<uint64_t>(length_bytes, 1), least, 1000);
 }
 
-MessageAttributes describe_messages(Protocol protocol) {
-  MessageAttributes attributes;
-  attributes.operation = kRingAllReduceOperation;
-  attributes.algorithm = kRingAlgorithm;
-  attributes.protocol = protocol == Protocol::kLl      ? abi::kProtoLl
-                        : protocol == Protocol::kLl128 ? abi::kProtoLl128
-                                                       : abi::kProtoSimple;
-  return attributes;
+uint32_t encode_protocol(Protocol protocol) {
+  return protocol == Protocol::kLl      ? abi::kProtoLl
+         : protocol == Protocol::kLl128 ? abi::kProtoLl128
+                                        : abi::kProtoSimple;
 }
 
 std::unique_ptr<NetPlugin> load_nccl_ib(const std::string& path, std::string& release) {
@@ -126,7 +120,7 @@ void Worker::run_all() {
 }
 
 void Worker::run_sizes(NetPlugin& plugin, Exchange& exchange, ReceiveSide& receive) {
-  plugin.set_attributes(describe_messages(options_.protocol));
+  plugin.set_attributes(describe_ring_all_reduce(encode_protocol(options_.protocol)));
   for (const uint64_t length_bytes : options_.sizes_bytes) {
     report({{"row", measure(exchange, receive, length_bytes)}});
   }

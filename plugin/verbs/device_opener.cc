@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "verbs/async_events.h"
 #include "verbs/port_speed.h"
+#include "verbs/port_state.h"
 #include "verbs/sysfs.h"
 
 namespace verbena::verbs {
@@ -18,10 +19,7 @@ constexpr uint32_t kSoftverbsVendor = 0x5356;
 constexpr uint32_t kKernelSoftwareVendor = 0xffffff;  // rxe and siw
 
 std::string describe_port(const std::string& name, int port_number, const ibv_port_attr& port) {
-  const char* state = port.state == IBV_PORT_ACTIVE ? "active"
-                      : port.state == IBV_PORT_DOWN ? "down"
-                                                    : "not active";
-  return name + ":" + std::to_string(port_number) + " (" + state + ", " +
+  return name + ":" + std::to_string(port_number) + " (" + describe_port_state(port.state) + ", " +
          (port.link_layer == IBV_LINK_LAYER_ETHERNET ? "Ethernet" : "InfiniBand") + ")";
 }
 

@@ -1,9 +1,9 @@
 #include <algorithm>
-#include <cerrno>
 #include <tuple>
 
 #include "base/log.h"
 #include "base/parameters.h"
+#include "verbs/device_list.h"
 #include "verbs/device_opener.h"
 
 namespace verbena::verbs {
@@ -67,26 +67,15 @@ GidFamily convert_family(base::AddressFamily family) {
 }  // namespace
 
 base::Result<Devices> discover_devices(const DiscoverySettings& settings) {
-  PortFilter filter;
-  std::string problem;
-  if (!PortFilter::parse(settings.hca, &filter, &problem)) {
-    return base::fail(Status::kInvalidUsage, "devices: VERBENA_HCA %s: %s", settings.hca.c_str(),
-                      problem.c_str());
-  }
-  auto library = Library::load(settings.library_choice);
-  if (!library) return library.error();
-  int count = 0;
-  ibv_device** list = (*library)->get_device_list(&count);
-  if (list == nullptr) {
-    return base::fail_errno(Status::kSystem, errno, "devices: %s cannot list them",
-                            (*library)->path().c_str());
-  }
+  const auto list = DeviceList::read(settings);
+  if (!list) return list.error();
   Devices devices;
   std::vector<std::string> seen;
-  const DeviceOpener opener(*library, settings);
-  for (int i = 0; i < count; ++i) opener.open_ports(list[i], filter, &devices, &seen);
-  (*library)->free_device_list(list);
-  if (devices.empty()) return fail_without_device(**library, settings.hca, seen);
+  const DeviceOpener opener(list->library(), settings);
+  for (ibv_device* const device : list->devices()) {
+    opener.open_ports(device, list->filter(), &devices, &seen);
+  }
+  if (devices.empty()) return fail_without_device(*list->library(), settings.hca, seen);
   sort_by_place(&devices);
   for (const auto& device : devices) log_device(*device);
   return devices;

@@ -59,6 +59,12 @@ bool is_link_local_gid(const uint8_t* gid) {
   return gid[0] == 0xfe && (gid[1] & 0xc0) == 0x80;
 }
 
+const char* describe_gid_kind(const uint8_t* gid) {
+  if (is_link_local_gid(gid)) return "link-local";
+  if (is_ipv4_gid(gid)) return "IPv4";
+  return is_unique_local(gid) ? "unique local IPv6" : "global IPv6";
+}
+
 bool AddressRange::contains(const uint8_t* gid) const {
   return has_prefix(gid, prefix, length_bits);
 }

@@ -45,6 +45,8 @@ bool is_empty_gid(const uint8_t* gid);
 bool is_ipv4_gid(const uint8_t* gid);  // ::ffff:a.b.c.d
 // fe80::/10, and 169.254/16 as an IPv4-mapped address: not unique across interfaces.
 bool is_link_local_gid(const uint8_t* gid);
+// "IPv4", "global IPv6", "unique local IPv6", "link-local": what choose_gid goes by.
+const char* describe_gid_kind(const uint8_t* gid);
 
 bool has_roce_version(GidType type, int roce_version);  // an unknown type counts as either
 

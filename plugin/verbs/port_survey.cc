@@ -4,41 +4,17 @@
 #include <cerrno>
 #include <cstring>
 
-#include "base/log.h"
+#include "verbs/device_list.h"
 #include "verbs/port_speed.h"
+#include "verbs/port_state.h"
 #include "verbs/sysfs.h"
 
 namespace verbena::verbs {
 namespace {
 
-using base::Status;
-
-const char* describe_state(ibv_port_state state) {
-  switch (state) {
-    case IBV_PORT_DOWN:
-      return "down";
-    case IBV_PORT_INIT:
-      return "initializing";
-    case IBV_PORT_ARMED:
-      return "armed";
-    case IBV_PORT_ACTIVE:
-      return "active";
-    case IBV_PORT_ACTIVE_DEFER:
-      return "active, deferred";
-    default:
-      return "unknown";
-  }
-}
-
 int to_bytes(ibv_mtu mtu) {
   constexpr int kBytesBelowFirst = 128;  // IBV_MTU_256 is 1
   return mtu >= IBV_MTU_256 && mtu <= IBV_MTU_4096 ? kBytesBelowFirst << mtu : 0;
-}
-
-const char* name_kind(const uint8_t* gid) {
-  if (is_link_local_gid(gid)) return "link-local";
-  if (is_ipv4_gid(gid)) return "IPv4";
-  return (gid[0] & 0xfe) == 0xfc ? "unique local IPv6" : "global IPv6";
 }
 
 SurveyedPort survey_port(const Library& library, ibv_context* context, const SurveyedPort& device,
@@ -50,10 +26,11 @@ SurveyedPort survey_port(const Library& library, ibv_context* context, const Sur
     result.problem = "the port cannot be queried (errno " + std::to_string(error) + ")";
     return result;
   }
-  result.state = describe_state(port.state);
+  result.state = describe_port_state(port.state);
   result.speed_mbps = compute_speed_mbps(port.active_width, port.active_speed);
   result.mtu_bytes = to_bytes(port.active_mtu);
   result.max_mtu_bytes = to_bytes(port.max_mtu);
+  result.interface = find_interface(settings.address.sysfs_root, device.device, port_number);
   const AddressReader reader(library, context, device.device, port_number, settings.address);
   result.gids = reader.read_table(port);
   if (const auto address = reader.read(port, &result.problem)) result.address = *address;
@@ -69,20 +46,21 @@ SurveyedPort survey_port(const Library& library, ibv_context* context, const Sur
   return result;
 }
 
-void survey_device(const std::shared_ptr<const Library>& library, ibv_device* device,
-                   const PortFilter& filter, const DiscoverySettings& settings,
+void survey_device(const DeviceList& list, ibv_device* device, const DiscoverySettings& settings,
                    std::vector<SurveyedPort>* ports) {
+  const Library& library = *list.library();
   SurveyedPort common;
-  common.device = library->get_device_name(device);
+  common.device = library.get_device_name(device);
   common.sysfs_path = find_pci_path(settings.address.sysfs_root, common.device);
-  ibv_context* const context = library->open_device(device);
+  ibv_context* const context = library.open_device(device);
   if (context == nullptr) {
-    common.problem = std::string("cannot be opened: ") + std::strerror(errno);
+    common.problem =
+        std::string("cannot be opened, may this user use /dev/infiniband? (") + std::strerror(errno) + ")";
     ports->push_back(common);
     return;
   }
   ibv_device_attr limits{};
-  if (const int error = library->query_device(context, &limits); error != 0) {
+  if (const int error = library.query_device(context, &limits); error != 0) {
     common.problem = "cannot be queried (errno " + std::to_string(error) + ")";
     ports->push_back(common);
   }
@@ -90,10 +68,10 @@ void survey_device(const std::shared_ptr<const Library>& library, ibv_device* de
   common.vendor_id = limits.vendor_id;
   common.part_id = limits.vendor_part_id;
   for (int port_number = 1; port_number <= limits.phys_port_cnt; ++port_number) {
-    ports->push_back(survey_port(*library, context, common, port_number, settings));
-    ports->back().is_selected = filter.selects(common.device, port_number);
+    ports->push_back(survey_port(library, context, common, port_number, settings));
+    ports->back().is_selected = list.filter().selects(common.device, port_number);
   }
-  library->close_device(context);
+  library.close_device(context);
 }
 
 }  // namespace
@@ -105,13 +83,17 @@ std::string explain_gid(const std::vector<GidEntry>& table, const AddressSetting
   if (entry == table.end()) return {};
   const GidPreference& preference = settings.gid_preference;
   const std::string wanted = "RoCE v" + std::to_string(preference.roce_version);
-  const std::string kind = name_kind(entry->gid);
+  const std::string kind = describe_gid_kind(entry->gid);
   std::string reason;
   if (preference.range.length_bits > 0) reason += "in VERBENA_ADDRESS_RANGE, ";
+  if (preference.family != GidFamily::kAny) {
+    const bool is_wanted = is_ipv4_gid(entry->gid) == (preference.family == GidFamily::kIpv4);
+    reason += is_wanted ? "of VERBENA_ADDRESS_FAMILY, " : "none is of VERBENA_ADDRESS_FAMILY, ";
+  }
   reason += has_roce_version(entry->type, preference.roce_version) ? wanted + " and " + kind
                                                                    : kind + "; no entry is " + wanted;
   const auto alike = std::count_if(table.begin(), table.end(), [&](const GidEntry& e) {
-    return e.type == entry->type && kind == name_kind(e.gid) && preference.range.contains(e.gid);
+    return e.type == entry->type && kind == describe_gid_kind(e.gid) && preference.range.contains(e.gid);
   });
   if (table.size() == 1) return reason + ": the only entry";
   return reason + (alike > 1 ? ": the first such of " : ": the best of ") + std::to_string(table.size()) +
@@ -119,23 +101,10 @@ std::string explain_gid(const std::vector<GidEntry>& table, const AddressSetting
 }
 
 base::Result<Survey> survey_ports(const DiscoverySettings& settings) {
-  PortFilter filter;
-  std::string problem;
-  if (!PortFilter::parse(settings.hca, &filter, &problem)) {
-    return base::fail(Status::kInvalidUsage, "devices: VERBENA_HCA %s: %s", settings.hca.c_str(),
-                      problem.c_str());
-  }
-  const auto library = Library::load(settings.library_choice);
-  if (!library) return library.error();
-  int count = 0;
-  ibv_device** list = (*library)->get_device_list(&count);
-  if (list == nullptr) {
-    return base::fail_errno(Status::kSystem, errno, "devices: %s cannot list them",
-                            (*library)->path().c_str());
-  }
-  Survey survey{(*library)->path(), {}};
-  for (int i = 0; i < count; ++i) survey_device(*library, list[i], filter, settings, &survey.ports);
-  (*library)->free_device_list(list);
+  const auto list = DeviceList::read(settings);
+  if (!list) return list.error();
+  Survey survey{list->library()->path(), {}};
+  for (ibv_device* const device : list->devices()) survey_device(*list, device, settings, &survey.ports);
   return survey;
 }
 

@@ -20,6 +20,7 @@ struct SurveyedPort {
   std::string state;     // active, down, ...
   std::string firmware;  // empty: unknown
   std::string sysfs_path;
+  std::string interface;  // the network's name of an Ethernet port; empty: none, or unknown
   uint32_t vendor_id = 0, part_id = 0;
   uint32_t speed_mbps = 0;               // of the link as it is now; 0: unknown
   int mtu_bytes = 0, max_mtu_bytes = 0;  // active, and what the port is able to

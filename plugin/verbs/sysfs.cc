@@ -8,6 +8,22 @@
 
 namespace verbena::verbs {
 
+namespace {
+
+std::string name_port_folder(const std::string& root, const std::string& device_name, int port_number) {
+  return root + "/class/infiniband/" + device_name + "/ports/" + std::to_string(port_number);
+}
+
+// Empty where the file is not there, or has nothing to tell.
+std::string read_line(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+}  // namespace
+
 std::string find_pci_path(const std::string& root, const std::string& device_name) {
   const std::string link = root + "/class/infiniband/" + device_name + "/device";
   char resolved[PATH_MAX];
@@ -16,11 +32,17 @@ std::string find_pci_path(const std::string& root, const std::string& device_nam
 
 GidType read_gid_type(const std::string& root, const std::string& device_name, int port_number,
                       int gid_index) {
-  std::ifstream file(root + "/class/infiniband/" + device_name + "/ports/" + std::to_string(port_number) +
-                     "/gid_attrs/types/" + std::to_string(gid_index));
-  std::string text;
-  if (!std::getline(file, text)) return GidType::kUnknown;
+  const std::string text = read_line(name_port_folder(root, device_name, port_number) + "/gid_attrs/types/" +
+                                     std::to_string(gid_index));
+  if (text.empty()) return GidType::kUnknown;
   return text.starts_with("RoCE v2") ? GidType::kRoceV2 : GidType::kInfiniBandOrRoceV1;
+}
+
+std::string find_interface(const std::string& root, const std::string& device_name, int port_number) {
+  // The first GID is made from the interface's hardware address and stays as long as the interface.
+  const std::string of_gid =
+      read_line(name_port_folder(root, device_name, port_number) + "/gid_attrs/ndevs/0");
+  return of_gid.empty() ? read_line(root + "/class/infiniband/" + device_name + "/parent") : of_gid;
 }
 
 bool has_peer_memory_module(const std::string& root) {

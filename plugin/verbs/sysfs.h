@@ -15,6 +15,9 @@ std::string find_pci_path(const std::string& root, const std::string& device_nam
 GidType read_gid_type(const std::string& root, const std::string& device_name, int port_number,
                       int gid_index);
 
+// The network interface behind an Ethernet port, such as "eth2"; empty where there is none to be seen.
+std::string find_interface(const std::string& root, const std::string& device_name, int port_number);
+
 // Whether nvidia_peermem, or one of its predecessors, lets a NIC register pointers to GPU memory.
 bool has_peer_memory_module(const std::string& root);
 

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <cstdarg>
 #include <cstdio>
 #include <numeric>
 
@@ -11,6 +10,7 @@
 #include "common/child_group.h"
 #include "common/clock.h"
 #include "common/error.h"
+#include "common/plugin_log.h"
 
 namespace verbena::chaos {
 namespace {
@@ -20,14 +20,9 @@ using nlohmann::json;
 constexpr double kReportTimeoutS = 10;
 constexpr double kDriverTimeoutS = 120;  // it gives up before
 
-void log_plugin_line(abi::LogLevel level, unsigned long, const char*, int, const char* format, ...) {
-  char text[2048];
-  va_list arguments;
-  va_start(arguments, format);
-  std::vsnprintf(text, sizeof text, format, arguments);
-  va_end(arguments);
+void show_plugin_line(const tools::PluginLine& line) {
   std::fprintf(stderr, "%.3f %s %s\n", static_cast<double>(tools::now_ns()) * 1e-9,
-               level <= abi::kLogWarn ? "WARN" : "INFO", text);
+               line.is_warning() ? "WARN" : "INFO", line.text.c_str());
 }
 
 void redirect_output(const std::string& path) {
@@ -56,7 +51,7 @@ void spend_lives(const WorkerOptions& options, tools::LineChannel& control) {
   const tools::PluginLibrary library(options.plugin);
   const auto plugin = library.adapt(traffic.abi_version);
   notice("init", 0);
-  plugin->init(log_plugin_line);
+  plugin->init(tools::log_plugin_line<show_plugin_line>);
   const int device = open_device(*plugin, traffic.rails);
   const bool unpacks = plugin->read_properties(device).device_type == abi::kDeviceUnpack;
   Partner partner(tools::kPartnerDescriptor);

@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "device/emulator/world.h"
@@ -76,9 +77,16 @@ TEST_P(VisibilityTest, AllThreadsReadAllBytes) {
   EXPECT_EQ(slot.data, slot.bounce);
 }
 
+std::string name_case(const testing::TestParamInfo<VisibilityTest::ParamType>& given) {
+  const auto [call, through_shared, length_bytes] = given.param;
+  return std::string(call == Call::kWithCount ? "With" : "Without") + "CountThrough" +
+         (through_shared ? "Shared" : "Registers") + std::to_string(length_bytes);
+}
+
 INSTANTIATE_TEST_SUITE_P(Calls, VisibilityTest,
                          testing::Combine(testing::Values(Call::kWithCount, Call::kWithoutCount),
-                                          testing::Bool(), testing::Values(2048U, 16384U)));
+                                          testing::Bool(), testing::Values(2048U, 16384U)),
+                         name_case);
 
 TEST(FinishKernel, SavesTheHeadsOfAllGroups) {
   using State = device::KernelState<2, 1, 32>;

@@ -13,6 +13,7 @@ PortFilter parse(const char* text) {
 }
 
 struct Case {
+  const char* title;
   const char* text;
   const char* name;
   int port_number;
@@ -27,18 +28,28 @@ TEST_P(PortFilterTest, Selects) {
       << "'" << given.text << "' on " << given.name << ":" << given.port_number;
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Syntax, PortFilterTest,
-    testing::Values(Case{"", "mlx5_0", 1, true}, Case{"mlx5", "mlx5_0", 1, true},
-                    Case{"mlx5", "mlx4_0", 1, false}, Case{"mlx5_1", "mlx5_10", 1, true},
-                    Case{"=mlx5_1", "mlx5_10", 1, false}, Case{"=mlx5_1", "mlx5_1", 2, true},
-                    Case{"mlx5_0:2", "mlx5_0", 1, false}, Case{"mlx5_0:2", "mlx5_0", 2, true},
-                    Case{"^mlx5_1", "mlx5_0", 1, true}, Case{"^mlx5_1", "mlx5_1", 1, false},
-                    Case{"^mlx5_1", "mlx5_12", 1, false}, Case{"^=mlx5_1", "mlx5_12", 1, true},
-                    Case{"^mlx5_1:2", "mlx5_1", 1, true}, Case{"^mlx5_1:2", "mlx5_1", 2, false},
-                    Case{"mlx5_3,rxe:1", "rxe0", 1, true}, Case{"mlx5_3,rxe:1", "rxe0", 2, false},
-                    Case{",mlx5_3,,", "mlx5_3", 1, true}, Case{",mlx5_3,,", "rxe0", 1, false},
-                    Case{"^", "mlx5_0", 1, true}, Case{"=", "mlx5_0", 1, true}));
+INSTANTIATE_TEST_SUITE_P(Syntax, PortFilterTest,
+                         testing::Values(Case{"EmptyIsAll", "", "mlx5_0", 1, true},
+                                         Case{"Prefix", "mlx5", "mlx5_0", 1, true},
+                                         Case{"OtherPrefix", "mlx5", "mlx4_0", 1, false},
+                                         Case{"PrefixOfALongerName", "mlx5_1", "mlx5_10", 1, true},
+                                         Case{"ExactIsNoPrefix", "=mlx5_1", "mlx5_10", 1, false},
+                                         Case{"ExactName", "=mlx5_1", "mlx5_1", 2, true},
+                                         Case{"OtherPort", "mlx5_0:2", "mlx5_0", 1, false},
+                                         Case{"ThisPort", "mlx5_0:2", "mlx5_0", 2, true},
+                                         Case{"AllButAnother", "^mlx5_1", "mlx5_0", 1, true},
+                                         Case{"AllButThis", "^mlx5_1", "mlx5_1", 1, false},
+                                         Case{"AllButThisPrefix", "^mlx5_1", "mlx5_12", 1, false},
+                                         Case{"AllButExactlyAnother", "^=mlx5_1", "mlx5_12", 1, true},
+                                         Case{"AllButAnotherPort", "^mlx5_1:2", "mlx5_1", 1, true},
+                                         Case{"AllButThisPort", "^mlx5_1:2", "mlx5_1", 2, false},
+                                         Case{"SecondOfAList", "mlx5_3,rxe:1", "rxe0", 1, true},
+                                         Case{"SecondOfAListOtherPort", "mlx5_3,rxe:1", "rxe0", 2, false},
+                                         Case{"EmptyEntries", ",mlx5_3,,", "mlx5_3", 1, true},
+                                         Case{"EmptyEntriesSelectNothing", ",mlx5_3,,", "rxe0", 1, false},
+                                         Case{"AllButNothing", "^", "mlx5_0", 1, true},
+                                         Case{"ExactlyNothingIsAll", "=", "mlx5_0", 1, true}),
+                         [](const auto& given) { return std::string(given.param.title); });
 
 TEST(PortFilter, KnowsWhichDevicesNeedNotBeOpened) {
   EXPECT_FALSE(parse("mlx5_1:2").may_select("mlx5_0"));

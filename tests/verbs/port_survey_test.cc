@@ -60,6 +60,18 @@ TEST_F(PortSurveyTest, SaysWhyAGidIsSecondBest) {
   EXPECT_EQ(survey().ports.at(0).gid_reason, "VERBENA_GID_INDEX says so");
 }
 
+TEST_F(PortSurveyTest, SaysWhenTheFamilyDecided) {
+  fake::Device card = make_card("mlx5_0");
+  card.ports[0].gids = {make_link_local_gid(), make_ipv4_gid(1)};
+  script().devices = {card};
+  settings_.address.gid_preference.family = GidFamily::kIpv4;
+  EXPECT_EQ(survey().ports.at(0).gid_reason,
+            "of VERBENA_ADDRESS_FAMILY, RoCE v2 and IPv4: the best of 2 entries");
+  settings_.address.gid_preference.family = GidFamily::kIpv6;
+  EXPECT_EQ(survey().ports.at(0).gid_reason,
+            "none is of VERBENA_ADDRESS_FAMILY, RoCE v2 and IPv4: the best of 2 entries");
+}
+
 TEST_F(PortSurveyTest, InfiniBandNeedsNoGid) {
   fake::Device card = make_card("mlx5_0");
   card.ports[0].link_layer = IBV_LINK_LAYER_INFINIBAND;

@@ -118,7 +118,8 @@ TEST_P(ProcessTransferTest, DataGoesThereAndBack) {
   EXPECT_EQ(peer_.end(), 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Lengths, ProcessTransferTest, testing::Values(1, 64, 4096, 65537, 4 << 20));
+INSTANTIATE_TEST_SUITE_P(Lengths, ProcessTransferTest, testing::Values(1, 64, 4096, 65537, 4 << 20),
+                         testing::PrintToStringParamName());
 
 using KilledPeerTest = ProcessTransferTest;
 

@@ -10,6 +10,8 @@
 
 namespace verbena::tools {
 
+inline constexpr int kNewestNetTable = 12;  // that adapt_table knows
+
 struct DeviceProperties {
   std::string name;
   std::string pci_path;
@@ -24,12 +26,19 @@ struct DeviceProperties {
   int device_version = 0;
 };
 
-// NCCL's attributes of a message (v11 and later tables hear of them).
+// NCCL's attributes of a message (v11 and later tables hear of them); before a connection is made, of all
+// that it may carry: by default anything.
 struct MessageAttributes {
   uint32_t operation = 0xFFFFFFFF;
   uint32_t algorithm = 0xFFFFFFFF;
   uint32_t protocol = 0xFFFFFFFF;
 };
+
+// Of the messages of a ring all-reduce over `protocol` (abi::kProtoSimple, ...).
+inline MessageAttributes describe_ring_all_reduce(uint32_t protocol) {
+  constexpr uint32_t kAllReduce = 1U << 4, kRing = 1U << 1;
+  return {kAllReduce, kRing, protocol};
+}
 
 // One table of a loaded plugin, whatever its version. Every call throws ToolError, which names the call and
 // NCCL's code, when the plugin returns anything but success; "not yet" is a null comm or request, as in NCCL.

@@ -69,15 +69,6 @@ class HelpFormatter : public CLI::Formatter {
   }
 };
 
-void add_target_option(CLI::App& app, const std::string& name, std::string& target, const std::string& help) {
-  app.add_option_function<std::string>(
-         // An option that stands alone has an empty value, or "true", by the release of CLI11.
-         name, [&target](const std::string& text) { target = text.empty() || text == "true" ? "-" : text; },
-         help)
-      ->expected(0, 1)
-      ->type_name("[FILE]");
-}
-
 }  // namespace
 
 void style_help(CLI::App& app, const std::string& tool) {
@@ -131,6 +122,20 @@ CLI::Option* add_duration_option(CLI::App& app, const std::string& names, double
   CLI::Option* const option = app.add_option_function<std::string>(names, take, help)->type_name("TIME");
   if (seconds > 0) option->default_str(format_duration(seconds));
   return option;
+}
+
+void add_timeout_option(CLI::App& app, double& timeout_s, const std::string& help) {
+  constexpr double kLeastS = 0.1, kMostS = 3600;
+  add_duration_option(app, "--timeout", timeout_s, help, kLeastS, kMostS);
+}
+
+void add_target_option(CLI::App& app, const std::string& name, std::string& target, const std::string& help) {
+  app.add_option_function<std::string>(
+         // An option that stands alone has an empty value, or "true", by the release of CLI11.
+         name, [&target](const std::string& text) { target = text.empty() || text == "true" ? "-" : text; },
+         help)
+      ->expected(0, 1)
+      ->type_name("[FILE]");
 }
 
 void add_output_options(CLI::App& app, OutputOptions& options) {

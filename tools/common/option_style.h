@@ -28,6 +28,13 @@ std::vector<uint64_t> resolve_sizes(const SizeOptions& options);
 CLI::Option* add_duration_option(CLI::App& app, const std::string& names, double& seconds,
                                  const std::string& help, double least_s, double most_s);
 
+// --timeout, whose default is kStepTimeoutS. `help` where it is not about a step.
+void add_timeout_option(CLI::App& app, double& timeout_s,
+                        const std::string& help = "any one step may take so long");
+
+// An option whose value is a file, "-" for standard output, which it is without a value too.
+void add_target_option(CLI::App& app, const std::string& name, std::string& target, const std::string& help);
+
 void add_output_options(CLI::App& app, OutputOptions& options);
 // Before anything is measured: what would fail afterwards. Throws CLI::ValidationError.
 void check_output_options(const OutputOptions& options);

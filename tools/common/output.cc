@@ -39,17 +39,6 @@ std::string quote_argument(const std::string& argument) {
   return quoted + "'";
 }
 
-void write_text(const std::string& target, const std::string& text) {
-  if (target == "-") {
-    std::fputs(text.c_str(), stdout);
-    std::fflush(stdout);
-    return;
-  }
-  std::ofstream file(target);
-  file << text;
-  if (!file.flush()) throw ToolError("cannot write " + target + ": " + std::strerror(errno));
-}
-
 constexpr size_t kPlotColumns = 2;
 
 void draw_result(const Result& result, const std::string& svg_file) {
@@ -80,6 +69,18 @@ int compare_with_stored(const Result& result, const OutputOptions& options, int 
 }
 
 }  // namespace
+
+void write_text(const std::string& target, const std::string& text) {
+  if (target == "-") {
+    const bool is_written =
+        std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
+    if (!is_written) throw ToolError(std::string("cannot write to standard output: ") + std::strerror(errno));
+    return;
+  }
+  std::ofstream file(target);
+  file << text;
+  if (!file.flush()) throw ToolError("cannot write " + target + ": " + std::strerror(errno));
+}
 
 Result begin_result(const std::string& tool, int argc, const char* const* argv) {
   Result result;

@@ -19,6 +19,9 @@ struct OutputOptions {
   bool wants_anything() const { return !json.empty() || !csv.empty() || !plot.empty() || !compare.empty(); }
 };
 
+// To a file, or to standard output where the target is "-". Throws ToolError.
+void write_text(const std::string& target, const std::string& text);
+
 // A result with all that is known before anything is measured.
 Result begin_result(const std::string& tool, int argc, const char* const* argv);
 

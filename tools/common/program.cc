@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <sstream>
 
+#include "base/file_descriptor.h"
 #include "common/clock.h"
 #include "common/environment.h"
 #include "common/error.h"
@@ -23,36 +24,18 @@ extern char** environ;
 namespace verbena::tools {
 namespace {
 
-class Descriptor {
- public:
-  explicit Descriptor(int value) : value_(value) {}
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  ~Descriptor() { reset(); }
-
-  int get() const { return value_; }
-  void reset() {
-    if (value_ >= 0) close(value_);
-    value_ = -1;
-  }
-
- private:
-  int value_;
-};
+using base::FileDescriptor;
 
 // A file in memory, so that nobody has to feed the program while it talks.
-int make_input(const std::string& text) {
-  const int file = memfd_create("input", MFD_CLOEXEC);
-  if (file < 0) throw ToolError(std::string("memfd_create: ") + std::strerror(errno));
+FileDescriptor make_input(const std::string& text) {
+  FileDescriptor file(memfd_create("input", MFD_CLOEXEC));
+  if (!file) throw ToolError(std::string("memfd_create: ") + std::strerror(errno));
   for (size_t written = 0; written < text.size();) {
-    const ssize_t count = write(file, text.data() + written, text.size() - written);
-    if (count < 0) {
-      close(file);
-      throw ToolError(std::string("write: ") + std::strerror(errno));
-    }
+    const ssize_t count = write(file.get(), text.data() + written, text.size() - written);
+    if (count < 0) throw ToolError(std::string("write: ") + std::strerror(errno));
     written += static_cast<size_t>(count);
   }
-  lseek(file, 0, SEEK_SET);
+  lseek(file.get(), 0, SEEK_SET);
   return file;
 }
 
@@ -99,11 +82,11 @@ std::string find_program(const std::string& name) {
 
 ProgramResult run_program(const std::vector<std::string>& arguments, const std::string& input,
                           double timeout_s) {
-  const Descriptor source(make_input(input));
+  const FileDescriptor source(make_input(input));
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) throw ToolError(std::string("pipe: ") + std::strerror(errno));
-  const Descriptor reading(ends[0]);
-  Descriptor writing(ends[1]);
+  const FileDescriptor reading(ends[0]);
+  FileDescriptor writing(ends[1]);
   const pid_t pid = start(arguments, source.get(), writing.get());
   writing.reset();
   ProgramResult result;

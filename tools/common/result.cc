@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <fstream>
 
 #include "common/error.h"
@@ -149,9 +151,10 @@ Result parse_result(const json& document, const std::string& source) {
 
 Result read_result(const std::string& file) {
   std::ifstream stream(file);
-  if (!stream) throw ToolError(file + " cannot be read");
+  if (!stream) throw ToolError(file + " cannot be read: " + std::strerror(errno));
   const json document = json::parse(stream, nullptr, false);
-  if (document.is_discarded()) throw ToolError(file + " is no JSON");
+  if (document.is_discarded())
+    throw ToolError(file + " is no JSON: --json FILE of these tools writes results");
   return parse_result(document, file);
 }
 

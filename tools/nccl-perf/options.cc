@@ -37,7 +37,7 @@ void add_run_options(CLI::App& app, Options& options, RawOptions& raw) {
                       1, 86400);
   app.add_option("--verify", options.verify, "0: do not check the elements")->capture_default_str();
   app.add_flag("--graph", options.graph, "capture each operation in a CUDA graph and replay that");
-  add_duration_option(app, "--timeout", options.timeout_s, "any one step may take so long", 1, 3600);
+  add_timeout_option(app, options.timeout_s);
 }
 
 void add_nccl_options(CLI::App& app, Options& options) {

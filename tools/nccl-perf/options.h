@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "common/duration.h"
 #include "common/output.h"
 #include "nccl-perf/collective.h"
 
@@ -30,7 +31,7 @@ struct Options {
   int rounds = 1;
   std::string calibrate;  // the tuning file to write
   double budget_s = 600;
-  double timeout_s = 60;
+  double timeout_s = kStepTimeoutS;
   OutputOptions output;
   std::string out_file;
   std::string log_folder;  // empty: a temporary one, kept only when a run fails

@@ -11,7 +11,7 @@
 #include <iterator>
 
 #include "common/error.h"
-#include "report/html.h"
+#include "common/markup.h"
 
 namespace verbena::tools::report {
 namespace {
@@ -59,7 +59,7 @@ std::string draw_chart(const Plot& plot, size_t number) {
   const size_t begin = svg.find("<svg");
   if (begin == std::string::npos) throw ToolError("gnuplot has drawn nothing for " + plot.title);
   svg.erase(0, begin);
-  const std::string title = escape_html(plot.title + ", " + plot.y_label);
+  const std::string title = escape_markup(plot.title + ", " + plot.y_label);
   svg.insert(4, " role=\"img\" aria-label=\"" + title + "\"");
   replace_all(svg, "<title>Gnuplot</title>", "<title>" + title + "</title>");
   const std::string prefix = "chart" + std::to_string(number) + "-";

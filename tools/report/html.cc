@@ -1,37 +1,16 @@
 #include "report/html.h"
 
-namespace verbena::tools::report {
+#include "common/markup.h"
 
-std::string escape_html(const std::string& text) {
-  std::string escaped;
-  for (const char letter : text) {
-    switch (letter) {
-      case '&':
-        escaped += "&amp;";
-        break;
-      case '<':
-        escaped += "&lt;";
-        break;
-      case '>':
-        escaped += "&gt;";
-        break;
-      case '"':
-        escaped += "&quot;";
-        break;
-      default:
-        escaped += letter;
-    }
-  }
-  return escaped;
-}
+namespace verbena::tools::report {
 
 std::string format_html_table(const std::vector<HtmlColumn>& columns,
                               const std::vector<std::vector<std::string>>& rows) {
   std::string html = "<div class=\"scroll\"><table><thead><tr>";
   for (const HtmlColumn& column : columns) {
     html +=
-        std::string("<th") + (column.is_number ? "" : " class=\"text\"") + ">" + escape_html(column.label);
-    if (!column.unit.empty()) html += "<span>" + escape_html(column.unit) + "</span>";
+        std::string("<th") + (column.is_number ? "" : " class=\"text\"") + ">" + escape_markup(column.label);
+    if (!column.unit.empty()) html += "<span>" + escape_markup(column.unit) + "</span>";
     html += "</th>";
   }
   html += "</tr></thead><tbody>\n";
@@ -39,8 +18,8 @@ std::string format_html_table(const std::vector<HtmlColumn>& columns,
     html += "<tr>";
     for (size_t index = 0; index < row.size(); ++index) {
       const bool is_number = index >= columns.size() || columns[index].is_number;
-      html +=
-          std::string("<td") + (is_number ? "" : " class=\"text\"") + ">" + escape_html(row[index]) + "</td>";
+      html += std::string("<td") + (is_number ? "" : " class=\"text\"") + ">" + escape_markup(row[index]) +
+              "</td>";
     }
     html += "</tr>\n";
   }

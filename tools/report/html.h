@@ -4,8 +4,6 @@
 
 namespace verbena::tools::report {
 
-std::string escape_html(const std::string& text);
-
 struct HtmlColumn {
   std::string label;
   std::string unit;

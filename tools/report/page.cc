@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "common/markup.h"
 #include "common/result_comparison.h"
 #include "common/size.h"
 #include "common/table.h"
@@ -39,7 +40,8 @@ class Page {
         "measurements</title>\n<style>");
     add(kStyle);
     add("</style></head><body>\n<header><h1>Verbena: measurements</h1>\n<p class=\"soft\">" +
-        std::to_string(collection.results.size()) + " results of " + escape_html(folder) + "</p></header>\n");
+        std::to_string(collection.results.size()) + " results of " + escape_markup(folder) +
+        "</p></header>\n");
     add_overview(collection);
     const std::vector<LikeTables> likes = find_like_tables(collection.results);
     for (const LikeTables& like : likes) add_comparison(like);
@@ -63,19 +65,19 @@ class Page {
       const std::string machine =
           format_value(result.machine, "host") + ", " + format_value(result.machine, "cpu");
       add("<tr><td class=\"text\"><a href=\"#result-" + std::to_string(index) + "\">" +
-          escape_html(named.name) + "</a></td><td class=\"text\">" +
-          escape_html(result.tool + " " + result.version) + "</td><td class=\"text\">" +
-          escape_html(result.started) + "</td><td class=\"text\">" + escape_html(machine) +
+          escape_markup(named.name) + "</a></td><td class=\"text\">" +
+          escape_markup(result.tool + " " + result.version) + "</td><td class=\"text\">" +
+          escape_markup(result.started) + "</td><td class=\"text\">" + escape_markup(machine) +
           "</td><td class=\"text\">" + format_status(result) + "</td></tr>\n");
     }
     add("</tbody></table></div></nav>\n");
     for (const std::string& reason : collection.left_out)
-      add("<p class=\"soft\">Left out: " + escape_html(reason) + "</p>\n");
+      add("<p class=\"soft\">Left out: " + escape_markup(reason) + "</p>\n");
   }
 
   static std::string format_status(const Result& result) {
     const bool is_ok = result.status == "ok";
-    return std::string("<span class=\"") + (is_ok ? "ok" : "wrong") + "\">" + escape_html(result.status) +
+    return std::string("<span class=\"") + (is_ok ? "ok" : "wrong") + "\">" + escape_markup(result.status) +
            "</span>";
   }
 
@@ -89,7 +91,7 @@ class Page {
         shown = "memory";
         text = std::to_string(value.get<uint64_t>() >> 30) + " GiB";
       }
-      add("<dt>" + escape_html(shown) + "</dt><dd>" + escape_html(text) + "</dd>");
+      add("<dt>" + escape_markup(shown) + "</dt><dd>" + escape_markup(text) + "</dd>");
     }
     add("</dl></div>\n");
   }
@@ -121,9 +123,9 @@ class Page {
     char seconds[32];
     std::snprintf(seconds, sizeof seconds, "%.1f s", result.duration_s);
     add("<section class=\"result\" id=\"result-" + std::to_string(index) + "\"><h2>" +
-        escape_html(named.name) + "</h2>\n<p class=\"soft\">" +
-        escape_html(result.tool + " " + result.version) + ", " + escape_html(result.started) + ", took " +
-        seconds + ", " + format_status(result) + "</p>\n<pre>" + escape_html(result.command) +
+        escape_markup(named.name) + "</h2>\n<p class=\"soft\">" +
+        escape_markup(result.tool + " " + result.version) + ", " + escape_markup(result.started) + ", took " +
+        seconds + ", " + format_status(result) + "</p>\n<pre>" + escape_markup(result.command) +
         "</pre>\n<div class=\"facts\">");
     add_facts("Measured", result.setup);
     add_facts("Machine", result.machine);
@@ -131,12 +133,12 @@ class Page {
     if (!result.environment.empty()) {
       add("<details><summary>Environment</summary><dl>");
       for (const auto& [name, value] : result.environment.items())
-        add("<dt>" + escape_html(name) + "</dt><dd>" + escape_html(format_value(result.environment, name)) +
-            "</dd>");
+        add("<dt>" + escape_markup(name) + "</dt><dd>" +
+            escape_markup(format_value(result.environment, name)) + "</dd>");
       add("</dl></details>\n");
     }
     for (const ResultTable& table : result.tables) {
-      add("<h3>" + escape_html(table.name) + "</h3>\n");
+      add("<h3>" + escape_markup(table.name) + "</h3>\n");
       add_charts(table);
       add_table(table);
     }
@@ -146,8 +148,8 @@ class Page {
   // A table for each median: a column a result, and how many times better than the first one.
   void add_comparison(const LikeTables& like) {
     add("<section class=\"comparison\"><h2>Compared: " +
-        escape_html(like.tool + ", " + like.tables[0]->name) + "</h2>\n<p class=\"soft\">Times better than " +
-        escape_html(like.results[0]->name) +
+        escape_markup(like.tool + ", " + like.tables[0]->name) +
+        "</h2>\n<p class=\"soft\">Times better than " + escape_markup(like.results[0]->name) +
         ", the first one: above 1 is better, whether lower or higher is.</p>\n");
     add_charts(join_tables(like));
     add("<div class=\"beside\">");
@@ -179,7 +181,7 @@ class Page {
         cells.push_back(ratio > 0 ? format_figure(ratio) : "–");
       }
     }
-    add("<div><h3>" + escape_html(figure.label) + ", median</h3>\n" + format_html_table(columns, rows) +
+    add("<div><h3>" + escape_markup(figure.label) + ", median</h3>\n" + format_html_table(columns, rows) +
         "</div>\n");
   }
 

@@ -1,7 +1,6 @@
 #include "report/report.h"
 
 #include <cstdio>
-#include <fstream>
 
 #include "common/error.h"
 #include "common/option_style.h"
@@ -40,10 +39,9 @@ int run_report(int argc, const char* const* argv) {
     const Collection collection = collect_results(options.folder);
     for (const std::string& reason : collection.left_out)
       std::fprintf(stderr, "verbena-perf report: left out: %s\n", reason.c_str());
-    std::ofstream file(options.output);
-    file << make_page(collection, options.folder);
-    if (!file.flush()) throw ToolError("cannot write " + options.output);
-    std::printf("%s: %zu results\n", options.output.c_str(), collection.results.size());
+    write_text(options.output, make_page(collection, options.folder));
+    std::fprintf(options.output == "-" ? stderr : stdout, "%s: %zu results\n", options.output.c_str(),
+                 collection.results.size());
     return kExitOk;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "verbena-perf report: %s\n", error.what());

@@ -24,6 +24,11 @@ bool fails_for_settings(const Json& document) {
   return read_text(document, "problem").starts_with("parameters:");
 }
 
+std::string name_interface(const Json& device) {
+  const std::string known = read_text(device, "interface");
+  return known.empty() ? "INTERFACE" : known;
+}
+
 void advise_on_missing_device(Json& document) {
   const Json devices = document["devices"];
   for (const Json& device : devices) {
@@ -61,21 +66,22 @@ void advise_on_hardware(Json& document) {
            "if this host has an RDMA card: ls /sys/class/infiniband must show it (driver), and "
            "libibverbs1 with ibverbs-providers must be installed");
   }
+  if (any_device(document, "software", "kernel")) {
+    advise(document, "There are software devices of the kernel: right for trying and testing, not for speed.",
+           "if this host has an RDMA card, name its ports in VERBENA_HCA; if the card is not listed above, "
+           "load its driver");
+  }
 }
 
 void advise_on_ports(Json& document) {
   const Json devices = document["devices"];
   for (const Json& device : devices) {
-    const std::string name = read_text(device, "device") + " port " + device["port"].dump();
-    const std::string state = read_text(device, "state");
-    if (!state.empty() && state != "active")
-      advise(
-          document, name + " is " + state + ".",
-          "check cable and switch; Ethernet: ip link set its interface up; InfiniBand: is a subnet manager "
-          "running? (ibstat)");
-    if (read_text(device, "gid_reason").starts_with("link-local"))
+    const std::string name = name_port(device);
+    const std::string remedy = suggest_for_port(device);
+    if (!remedy.empty()) advise(document, name + " is " + read_text(device, "state") + ".", remedy);
+    if (read_text(device, "gid_reason").find("link-local") != std::string::npos)
       advise(document, name + " has a link-local address only, which other hosts may not reach.",
-             "give its interface an address (ip address add)");
+             "give its interface an address: ip address add ADDRESS/LENGTH dev " + name_interface(device));
     const Json memory = device.value("gpu_memory", Json::object());
     if (!document["gpus"]["devices"].empty() && !read_text(memory, "try").empty())
       advise(document, name + ": GPUDirect by " + read_text(memory, "path") + ": " + read_text(memory, "why"),
@@ -110,6 +116,15 @@ void advise_on_nccl(Json& document) {
 }
 
 }  // namespace
+
+std::string suggest_for_port(const Json& device) {
+  const std::string state = read_text(device, "state");
+  if (state.empty() || state == "active") return "";
+  return read_text(device, "link_layer") == "InfiniBand"
+             ? "check cable and switch, and that a subnet manager runs (ibstat)"
+             : "check cable and switch, and set its interface up: ip link set " + name_interface(device) +
+                   " up";
+}
 
 void add_advice(Json& document) {
   advise_on_plugin(document);

@@ -16,6 +16,10 @@ struct Remedy {
 constexpr Remedy kRemedies[] = {
     {"bytes are wrong", "report it with verbena-info --json; NCCL would compute with these bytes"},
     {"arrived as", "report it with verbena-info --json; NCCL would compute with these bytes"},
+    {" descriptors",
+     "report it with verbena-info --json; VERBENA_UNPACK=0 does without staged receives meanwhile"},
+    {"although VERBENA_UNPACK=1",
+     "report it with verbena-info --json; VERBENA_UNPACK=0 does without staged receives meanwhile"},
     {"the process killed", "report it with verbena-info --json and the core file"},
     {"retries exhausted",
      "nothing comes back on this port: check cable, switch port and GID (verbena-info -v lists them); leave "

@@ -1,6 +1,5 @@
 #include "verbena-info/children.h"
 
-#include <cstdarg>
 #include <cstdio>
 #include <mutex>
 
@@ -51,9 +50,10 @@ ChildAnswer ask_child(const std::string& role, const Options& options, const Env
       continue;
     }
     if (event.kind == ChildEvent::Kind::kTimeout) {
-      answer.problem = "nothing for " + format_seconds(timeout_s);
+      answer.problem = "said nothing for " + format_seconds(timeout_s) + " and was ended";
     } else if (group.exit_status(0) != kExitOk) {
-      answer.problem = group.describe_exit(0);
+      const bool was_killed = group.exit_status(0) >= 128;
+      answer.problem = (was_killed ? "" : "left with ") + group.describe_exit(0);
     }
     return answer;
   }
@@ -65,25 +65,21 @@ void answer(const Json& line) {
                     deadline_after_s(kAnswerTimeoutS));
 }
 
-void log_plugin_line(abi::LogLevel level, unsigned long, const char*, int, const char* format, ...) {
-  char text[2048];
-  va_list arguments;
-  va_start(arguments, format);
-  std::vsnprintf(text, sizeof text, format, arguments);
-  va_end(arguments);
-  const std::string line = strip_prefix(text);
+void keep_plugin_line(const PluginLine& line) {
+  const std::string words = strip_prefix(line.text);
   const std::lock_guard lock(kept().mutex);
-  if (level <= abi::kLogWarn) kept().warnings.push_back(line);
-  if (kept().verbose) std::fprintf(stderr, "# %s\n", line.c_str());
+  if (line.is_warning()) kept().warnings.push_back(words);
+  if (kept().verbose) std::fprintf(stderr, "# %s\n", words.c_str());
 }
 
 void show_plugin_lines(bool verbose) {
   kept().verbose = verbose;
 }
 
-std::vector<std::string> list_plugin_warnings() {
+std::string join_warnings(std::string problem) {
   const std::lock_guard lock(kept().mutex);
-  return kept().warnings;
+  for (const std::string& warning : kept().warnings) problem += "; " + warning;
+  return problem;
 }
 
 }  // namespace verbena::tools::info

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "common/environment.h"
-#include "nccl/abi.h"
+#include "common/plugin_log.h"
 #include "verbena-info/document.h"
 #include "verbena-info/options.h"
 
@@ -12,7 +12,7 @@ namespace verbena::tools::info {
 
 struct ChildAnswer {
   std::vector<Json> lines;
-  std::string problem;  // how it ended, if not well
+  std::string problem;  // how it ended, if not well: a predicate for "the process"
 };
 
 // Runs this tool with --child=`role`. Killed if `timeout_s` pass without a line.
@@ -22,10 +22,10 @@ ChildAnswer ask_child(const std::string& role, const Options& options, const Env
 // In a child: one line to the tool.
 void answer(const Json& line);
 
-// In a child: for the plugin's init. Keeps what it warns of; with show_plugin_lines all goes to stderr too.
-void log_plugin_line(abi::LogLevel level, unsigned long flags, const char* file, int line, const char* format,
-                     ...);
+// In a child: keeps what the plugin warns of; with show_plugin_lines all goes to stderr too.
+void keep_plugin_line(const PluginLine& line);
 void show_plugin_lines(bool verbose);
-std::vector<std::string> list_plugin_warnings();
+// `problem`, and behind it what the plugin has warned of.
+std::string join_warnings(std::string problem);
 
 }  // namespace verbena::tools::info

@@ -1,22 +1,22 @@
 #include "verbena-info/devices.h"
 
 #include <filesystem>
-#include <fstream>
 #include <memory>
 
 #include "base/log.h"
 #include "base/parameter_report.h"
 #include "base/parameters.h"
+#include "common/net_plugin.h"
 #include "nccl/process.h"
 #include "topology/pci_path.h"
 #include "topology/topology.h"
+#include "verbena-info/first_line.h"
 #include "verbena-info/gpu_memory.h"
 #include "verbs/port_survey.h"
 
 namespace verbena::tools::info {
 namespace {
 
-constexpr int kNewestTable = 12;
 constexpr uint64_t kCommunicator = 0x696e666f;
 
 const char* name_gid_type(verbs::GidType type) {
@@ -46,13 +46,6 @@ Json describe_gid(const verbs::SurveyedPort& port, int index) {
   return nullptr;
 }
 
-// Null if there is no such file.
-Json read_line(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  return std::getline(file, line) ? text_or_null(line) : Json();
-}
-
 void add_place(Json& entry, const std::string& pci_path) {
   const auto& topology = topology::Topology::system();
   const int node = pci_path.empty() ? topology::kNoNode : topology.find_numa_node(pci_path);
@@ -60,8 +53,8 @@ void add_place(Json& entry, const std::string& pci_path) {
   entry["pci_address"] = pci_path.empty() ? Json() : Json(pci_path.substr(pci_path.rfind('/') + 1));
   entry["numa_node"] = node == topology::kNoNode ? Json() : Json(node);
   entry["switches"] = topology::list_switches(pci_path);
-  entry["link_speed"] = read_line(pci_path + "/max_link_speed");
-  entry["link_width"] = read_line(pci_path + "/max_link_width");
+  entry["link_speed"] = text_or_null(read_first_line(pci_path + "/max_link_speed"));
+  entry["link_width"] = text_or_null(read_first_line(pci_path + "/max_link_width"));
 }
 
 Json describe_port(const verbs::SurveyedPort& port) {
@@ -71,6 +64,7 @@ Json describe_port(const verbs::SurveyedPort& port) {
   entry["link_layer"] = layer == verbs::kEthernet     ? Json("Ethernet")
                         : layer == verbs::kInfiniBand ? Json("InfiniBand")
                                                       : Json();
+  entry["interface"] = text_or_null(port.interface);
   entry["speed_mbps"] = port.speed_mbps;
   entry["mtu_bytes"] = port.mtu_bytes;
   entry["max_mtu_bytes"] = port.max_mtu_bytes;
@@ -107,7 +101,8 @@ std::string explain_disuse(const verbs::SurveyedPort& port, const Json& problem)
   if (!port.is_selected)
     return base::parameter_origin("VERBENA_HCA") + "=" + base::parameters().hca + " leaves it out";
   if (!port.problem.empty()) return port.problem;
-  return problem.is_null() ? "the plugin could not open it" : "the plugin does not start, see above";
+  return problem.is_null() ? "the plugin could not open it: verbena-info --verbose shows what it says"
+                           : "the plugin does not start, see above";
 }
 
 void add_nic(Json& entry, const FoundNic& found, const Json& gpus) {
@@ -181,7 +176,7 @@ void collect_devices(Json& document) {
   document["verbs_library"] = nullptr;
   document["devices"] = Json::array();
   // What NCCL's init does: settings, devices, the tuning file.
-  auto context = nccl::Process::get().open_context(kCommunicator, -1, kNewestTable);
+  auto context = nccl::Process::get().open_context(kCommunicator, -1, kNewestNetTable);
   if (!context) document["problem"] = base::last_failure();
   const auto nics = nccl::Process::get().nics();
   collect_ports(document, nics.get());

@@ -17,6 +17,11 @@ inline std::string read_text(const Json& object, const char* member) {
   return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
 }
 
+// Of one of "devices": "mlx5_0 port 1".
+inline std::string name_port(const Json& device) {
+  return read_text(device, "device") + " port " + device["port"].dump();
+}
+
 inline Json text_or_null(const std::string& text) {
   return text.empty() ? Json() : Json(text);
 }

@@ -56,17 +56,16 @@ Json describe_gpu(const CudaDriver& driver, int index) {
 
 Json collect_gpus() {
   Json gpus{{"driver", nullptr}, {"problem", nullptr}, {"devices", Json::array()}};
-  std::string why;
-  const int count = count_cuda_devices(why);
+  std::string problem, why;
+  const int count = count_cuda_devices(problem);
   if (const CudaDriver* driver = load_cuda_driver(why)) {
     int version = 0;
     if (driver->get_driver_version(&version) == kCudaSuccess)
       gpus["driver"] = std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
   }
   if (count == 0) {
-    count_cuda_devices(why);
-    gpus["problem"] =
-        why.empty() ? "the driver shows none: CUDA_VISIBLE_DEVICES?" : "no usable CUDA driver: " + why;
+    gpus["problem"] = problem.empty() ? "the driver shows none: CUDA_VISIBLE_DEVICES?"
+                                      : "no usable CUDA driver: " + problem;
     return gpus;
   }
   try {

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "topology/topology.h"
+#include "verbena-info/first_line.h"
 
 namespace verbena::tools::info {
 namespace {
@@ -25,13 +26,6 @@ Json read_memlock_limit() {
   rlimit limit{};
   if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return nullptr;
   return limit.rlim_cur;
-}
-
-std::string read_line(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
 }
 
 // Of the first processor; empty where this architecture has no such line.
@@ -52,7 +46,8 @@ Json list_numa_nodes() {
   constexpr int kMostNodes = 256;
   Json nodes = Json::array();
   for (int node = 0; node < kMostNodes; ++node) {
-    const std::string map = read_line("/sys/devices/system/node/node" + std::to_string(node) + "/cpumap");
+    const std::string map =
+        read_first_line("/sys/devices/system/node/node" + std::to_string(node) + "/cpumap");
     if (!map.empty()) nodes.push_back({{"node", node}, {"cpumap", map}});
   }
   return nodes;

@@ -1,10 +1,14 @@
+#include <array>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <fstream>
 #include <iostream>
 #include <sstream>
 
 #include "common/child_group.h"
 #include "common/error.h"
+#include "common/output.h"
 #include "nccl-perf/nccl_search.h"
 #include "verbena-info/advice.h"
 #include "verbena-info/check.h"
@@ -19,55 +23,73 @@
 namespace verbena::tools::info {
 namespace {
 
+// What every view of a document takes for granted.
+constexpr std::array kMembers{"tool",        "host",     "plugin",     "nccl_view", "gpus",
+                              "problem",     "devices",  "parameters", "unpack",    "nccl_libraries",
+                              "environment", "messages", "advice"};
+constexpr std::array kMembersOfPorts{"device", "port", "usable",    "speed_mbps",
+                                     "lid",    "gids", "numa_node", "switches"};
+constexpr std::array kMembersOfGpus{"index", "numa_node", "switches", "gpudirect", "dmabuf"};
+
+template <size_t kCount>
+void demand_members(const Json& object, const std::array<const char*, kCount>& members,
+                    const std::string& path) {
+  for (const char* member : members) {
+    if (!object.contains(member))
+      throw ToolError(path + " is damaged, it lacks \"" + member +
+                      "\": let verbena-info --json write it again");
+  }
+}
+
 Json read_document(const std::string& path) {
   std::stringstream text;
   if (path == "-") {
     text << std::cin.rdbuf();
   } else {
     std::ifstream file(path);
-    if (!file) throw ToolError("cannot read " + path);
+    if (!file) throw ToolError("cannot read " + path + ": " + std::strerror(errno));
     text << file.rdbuf();
   }
   Json document = Json::parse(text.str(), nullptr, false);
   if (document.is_discarded() || !document.is_object() || !document.contains("schema_version"))
-    throw ToolError(path + " is not what verbena-info --json prints");
+    throw ToolError(path + " is no document of verbena-info: verbena-info --json FILE writes one");
   if (document["schema_version"] != kSchemaVersion)
     throw ToolError(path + " has schema version " + document["schema_version"].dump() + ", this tool reads " +
-                    std::to_string(kSchemaVersion));
+                    std::to_string(kSchemaVersion) + ": show it with the release that wrote it");
+  demand_members(document, kMembers, path);
+  for (const Json& port : document["devices"]) demand_members(port, kMembersOfPorts, path);
+  for (const Json& gpu : document["gpus"]["devices"]) demand_members(gpu, kMembersOfGpus, path);
   return document;
 }
 
 void print(const std::string& text) {
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  std::fflush(stdout);
+  write_text("-", text);
 }
 
 void write_file(const std::string& path, const std::string& text) {
-  std::ofstream file(path);
-  file << text;
-  file.close();
-  if (!file) throw ToolError("cannot write " + path);
-  std::fprintf(stderr, "# wrote %s\n", path.c_str());
+  if (path.empty()) return;
+  write_text(path, text);
+  if (path != "-") std::fprintf(stderr, "# wrote %s\n", path.c_str());
 }
 
-// One line each, as soon as it is known.
-int run_check_lines(Json& document, const Options& options) {
-  run_checks(document, options, [](const Json& check) { print(format_check(check)); });
+// One line each, as soon as it is known; `quietly` where the document has standard output.
+void run_all_checks(Json& document, const Options& options, bool quietly) {
+  if (quietly) return run_checks(document, options, [](const Json&) {});
+  run_checks(document, options, [&](const Json& check) { print(format_check(document, check)); });
   print(format_verdict(document));
-  return judge(document) != kExitOk ? judge(document) : judge_checks(document);
 }
 
 int run_tool(const Options& options) {
   Json document = options.from.empty() ? collect_document(options) : read_document(options.from);
-  if (!options.topology.empty()) write_file(options.topology, draw_topology(document));
-  if (!options.topology_xml.empty()) write_file(options.topology_xml, format_topology_xml(document));
-  if (options.check && !options.json) return run_check_lines(document, options);
-  if (options.check) run_checks(document, options, [](const Json&) {});
-  if (options.json) {
-    print(document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
-  } else {
+  const bool quietly = options.json == "-";
+  if (options.check) {
+    run_all_checks(document, options, quietly);
+  } else if (!quietly) {
     print(format_document(document, {options.parameters, options.verbose}));
   }
+  write_file(options.json, document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  if (!options.topology.empty()) write_file(options.topology, draw_topology(document));
+  if (!options.topology_xml.empty()) write_file(options.topology_xml, format_topology_xml(document));
   const int status = judge(document);
   return status == kExitOk && options.check ? judge_checks(document) : status;
 }
@@ -75,8 +97,7 @@ int run_tool(const Options& options) {
 int run_child(const Options& options) {
   prepare_child_process();
   if (options.child == "view") return run_plugin_view(options);
-  if (options.child.starts_with("rail ")) return run_rail_tests(options);
-  throw ToolError("--child is the tool's own");
+  return run_rail_tests(options);
 }
 
 int run(int argc, const char* const* argv) {

@@ -1,6 +1,8 @@
 #pragma once
 #include <string>
 
+#include "common/duration.h"
+
 namespace verbena::tools::info {
 
 struct Options {
@@ -8,11 +10,11 @@ struct Options {
   std::string nccl;
   std::string from;
   std::string topology, topology_xml;
-  bool json = false;
+  std::string json;  // a file, or "-"
   bool check = false;
   bool parameters = false;
   bool verbose = false;
-  double timeout_s = 20;
+  double timeout_s = kStepTimeoutS;
   std::string child;        // what this process does for another one of ours; empty: it is the tool
   std::string probed_nccl;  // of NCCL's search
 

@@ -15,7 +15,8 @@ namespace {
 constexpr double kMargin = 24, kGap = 12, kTitleHeight = 24, kHeadHeight = 104;
 constexpr double kCardWidth = 190, kGpuHeight = 62, kNicHeight = 96, kBetweenRows = 64;
 constexpr double kNetworkDistance = 70, kNetworkHeight = 34, kLegendWidth = 700;
-constexpr double kBodySize = 12;
+constexpr double kTitleSize = 20, kBodySize = 12,
+                 kNameSize = 14;  // the latter is bold, which is wider than its 13
 constexpr const char* kStyle =
     "text{font-family:Helvetica,Arial,sans-serif;fill:#1c2733}"
     ".title{font-size:18px;font-weight:bold}.name{font-size:13px;font-weight:bold}.body{font-size:12px}"
@@ -42,6 +43,11 @@ std::string count(size_t number, const std::string& what) {
   return std::to_string(number) + " " + what + (number == 1 ? "" : "s");
 }
 
+struct Network {
+  std::string name;
+  std::vector<Box> rails;  // the usable NICs that lead there
+};
+
 class Drawing {
  public:
   explicit Drawing(const Json& document) : document_(document), nodes_(build_machine_tree(document)) {}
@@ -50,11 +56,13 @@ class Drawing {
  private:
   double draw_node(const NodeGroup& node, double left);
   double draw_group(const DeviceGroup& group, double left);
+  Network& find_network(const std::string& name);
+  void add_card_line(const Box& card, double down, const std::string& text, const std::string& style);
   void draw_gpu(const Json& gpu, const Box& box);
   void draw_nic(const Json& nic, const Box& box);
   void draw_nearest();
   void draw_networks(double width);
-  void draw_head();
+  void draw_head(double width);
 
   double group_top() const { return kMargin + kHeadHeight + kTitleHeight; }
   double gpu_top() const { return group_top() + kTitleHeight; }
@@ -66,46 +74,54 @@ class Drawing {
   const Json& document_;
   std::vector<NodeGroup> nodes_;
   Svg svg_;
-  std::map<int, Box> gpu_boxes_;                   // by index
-  std::map<std::string, std::vector<Box>> rails_;  // of usable NICs, by subnet
-  std::map<int, Box> nic_boxes_;                   // by the plugin's index
+  std::map<int, Box> gpu_boxes_;   // by index
+  std::vector<Network> networks_;  // from left to right, by the first of their NICs
+  std::map<int, Box> nic_boxes_;   // by the plugin's index
 };
+
+// A line of text in a card, its baseline this far below the card's top; cut where the card is too narrow.
+void Drawing::add_card_line(const Box& card, double down, const std::string& text, const std::string& style) {
+  const double size = style == "name" ? kNameSize : kBodySize;
+  svg_.add_text(card.middle(), card.top + down, fit_text(text, card.width - kGap, size), style, true);
+}
 
 void Drawing::draw_gpu(const Json& gpu, const Box& box) {
   gpu_boxes_[gpu["index"].get<int>()] = box;
   svg_.begin_group(gpu.dump(1));
   svg_.add_box(box, "gpu");
-  svg_.add_text(box.middle(), box.top + 20, "GPU " + show(gpu["index"]), "name", true);
-  svg_.add_text(box.middle(), box.top + 37, fit_text(read_text(gpu, "name"), box.width, kBodySize), "body",
-                true);
-  svg_.add_text(box.middle(), box.top + 53, read_text(gpu, "pci_address"), "label", true);
+  add_card_line(box, 20, "GPU " + show(gpu["index"]), "name");
+  add_card_line(box, 37, read_text(gpu, "name"), "body");
+  add_card_line(box, 53, read_text(gpu, "pci_address"), "label");
   svg_.end_group();
+}
+
+Network& Drawing::find_network(const std::string& name) {
+  const auto known =
+      std::find_if(networks_.begin(), networks_.end(), [&](const Network& n) { return n.name == name; });
+  return known == networks_.end() ? networks_.emplace_back(Network{name, {}}) : *known;
 }
 
 void Drawing::draw_nic(const Json& nic, const Box& box) {
   const bool usable = nic["usable"];
-  const std::string port = read_text(nic, "device") + " port " + show(nic["port"]);
+  const std::string port = name_port(nic);
   svg_.begin_group(usable ? read_text(nic, "name") : read_text(nic, "why_not"));
   svg_.add_box(box, usable ? "nic" : "idle");
-  svg_.add_text(box.middle(), box.top + 20, fit_text(port, box.width, 14), "name", true);
+  add_card_line(box, 20, port, "name");
   if (usable) {
     const Json gid = nic.value("gid", Json());
-    svg_.add_text(box.middle(), box.top + 38,
-                  format_speed(nic["speed_mbps"]) + ", " + show(nic["link_layer"]), "body", true);
-    svg_.add_text(box.middle(), box.top + 55, "GPU memory: " + read_text(nic["gpu_memory"], "path"), "body",
-                  true);
+    add_card_line(box, 38, format_speed(nic["speed_mbps"]) + ", " + show(nic["link_layer"]), "body");
+    add_card_line(box, 55, "GPU memory: " + read_text(nic["gpu_memory"], "path"), "body");
     const std::string address = gid.is_null() ? "LID " + show(nic["lid"]) : read_text(gid, "address");
-    svg_.add_text(box.middle(), box.top + 72, fit_text(address, box.width, kBodySize), "label", true);
+    add_card_line(box, 72, address, "label");
     const std::string network = gid.is_null() ? "InfiniBand" : read_text(gid, "subnet");
-    rails_[network].push_back(box);
+    find_network(network).rails.push_back(box);
     nic_boxes_[nic["index"].get<int>()] = box;
   } else {
-    svg_.add_text(box.middle(), box.top + 38, "not used", "body", true);
-    svg_.add_text(box.middle(), box.top + 55, fit_text(read_text(nic, "why_not"), box.width, kBodySize),
-                  "body", true);
+    add_card_line(box, 38, "not used", "body");
+    add_card_line(box, 55, read_text(nic, "why_not"), "body");
   }
   const std::string place = read_text(nic, "pci_address");
-  svg_.add_text(box.middle(), box.top + 89, place.empty() ? "no PCI device" : place, "label", true);
+  add_card_line(box, 89, place.empty() ? "no PCI device" : place, "label");
   svg_.end_group();
 }
 
@@ -113,8 +129,8 @@ double Drawing::draw_group(const DeviceGroup& group, double left) {
   const auto cards = static_cast<double>(std::max(group.gpus.size(), group.nics.size()));
   const double width = cards * (kCardWidth + kGap) + kGap;
   svg_.add_box({left, group_top(), width, group_bottom() - group_top()}, "switch");
-  svg_.add_text(left + kGap, group_top() + 17,
-                group.pci_switch.empty() ? "no PCI switch" : "PCI switch " + group.pci_switch, "label");
+  const std::string label = group.pci_switch.empty() ? "no PCI switch" : "PCI switch " + group.pci_switch;
+  svg_.add_text(left + kGap, group_top() + 17, fit_text(label, width - 2 * kGap, kBodySize), "label");
   const auto place = [&](size_t index, size_t count, double top, double height) {
     const double used = static_cast<double>(count) * (kCardWidth + kGap) - kGap;
     const double start = left + (width - used) / 2;
@@ -167,13 +183,15 @@ void Drawing::draw_nearest() {
 void Drawing::draw_networks(double width) {
   const double top = node_bottom() + kNetworkDistance;
   double left = kMargin;
-  const double each = (width - 2 * kMargin - kGap * static_cast<double>(rails_.size() - 1)) /
-                      static_cast<double>(rails_.size());
-  for (const auto& [subnet, boxes] : rails_) {
+  const double each = (width - 2 * kMargin - kGap * static_cast<double>(networks_.size() - 1)) /
+                      static_cast<double>(networks_.size());
+  for (const auto& [name, boxes] : networks_) {
     const Box network{left, top, each, kNetworkHeight};
     svg_.add_box(network, "network");
+    const std::string rails = name + ": " + count(boxes.size(), "rail"), full = "network " + rails;
+    const double room = each - kGap;
     svg_.add_text(network.middle(), top + 22,
-                  fit_text("network " + subnet + ": " + count(boxes.size(), "rail"), each, 13), "name", true);
+                  fits(full, room, kNameSize) ? full : fit_text(rails, room, kNameSize), "name", true);
     for (const Box& box : boxes) {
       const double end = std::clamp(box.middle(), network.left + 10, network.right() - 10);
       svg_.add_line(box.middle(), box.bottom(), end, top, "rail");
@@ -182,10 +200,12 @@ void Drawing::draw_networks(double width) {
   }
 }
 
-void Drawing::draw_head() {
-  svg_.add_text(kMargin, kMargin + 18, "Verbena on " + read_text(document_["host"], "name"), "title");
+void Drawing::draw_head(double width) {
+  const std::string title = "Verbena on " + read_text(document_["host"], "name");
+  svg_.add_text(kMargin, kMargin + 18, fit_text(title, width - 2 * kMargin, kTitleSize), "title");
   const std::string counts = count(gpu_boxes_.size(), "GPU") + ", " +
-                             count(nic_boxes_.size(), "usable port") + ", " + count(rails_.size(), "network");
+                             count(nic_boxes_.size(), "usable port") + ", " +
+                             count(networks_.size(), "network");
   svg_.add_text(kMargin, kMargin + 40, counts, "body");
   const std::array<std::pair<const char*, const char*>, 4> keys{{{"near", "nearest NIC: same PCI switch"},
                                                                  {"middling", "same bridge or NUMA node"},
@@ -195,7 +215,7 @@ void Drawing::draw_head() {
   for (const auto& [style, words] : keys) {
     svg_.add_line(left, kMargin + 66, left + 28, kMargin + 66, style);
     svg_.add_text(left + 34, kMargin + 70, words, "label");
-    left += 34 + 6.6 * static_cast<double>(std::string(words).size()) + 18;
+    left += 34 + 7 * static_cast<double>(std::string(words).size()) + 18;
   }
 }
 
@@ -204,8 +224,8 @@ std::string Drawing::draw() {
   for (const NodeGroup& node : nodes_) right += draw_node(node, right) + kGap;
   const double width = std::max(right - kGap + kMargin, kLegendWidth + 2 * kMargin);
   draw_nearest();
-  if (!rails_.empty()) draw_networks(width);
-  draw_head();
+  if (!networks_.empty()) draw_networks(width);
+  draw_head(width);
   const double height = node_bottom() + kNetworkDistance + kNetworkHeight + kMargin;
   return svg_.finish(width, height, "Topology of " + read_text(document_["host"], "name"), kStyle);
 }

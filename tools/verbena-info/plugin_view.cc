@@ -11,7 +11,6 @@ namespace {
 
 constexpr const char* kNetPrefix = "ncclNetPlugin_v";
 constexpr const char* kTunerPrefix = "ncclTunerPlugin_v";
-constexpr int kNewestKnown = 12;
 constexpr double kGraceS = 3;
 
 Json list_memory(int support) {
@@ -61,15 +60,15 @@ Json try_to_join(NetPlugin& plugin, const std::vector<int>& members) {
 
 int choose_table(const std::vector<int>& versions) {
   for (auto version = versions.rbegin(); version != versions.rend(); ++version) {
-    if (*version <= kNewestKnown) return *version;
+    if (*version <= kNewestNetTable) return *version;
   }
   throw ToolError("the plugin exports no net table that this tool knows (up to v" +
-                  std::to_string(kNewestKnown) + ")");
+                  std::to_string(kNewestNetTable) + ")");
 }
 
 void look_through_table(const PluginLibrary& library, int version) {
   const auto plugin = library.adapt(version);
-  plugin->init(log_plugin_line);
+  plugin->init(log_plugin_line<keep_plugin_line>);
   Json view{{"table", version}, {"name", plugin->name()}, {"devices", Json::array()}};
   std::vector<DeviceProperties> devices;
   const int count = plugin->count_devices();
@@ -98,9 +97,7 @@ int run_plugin_view(const Options& options) {
     look_through_table(library, choose_table(versions));
     return kExitOk;
   } catch (const std::exception& error) {
-    std::string problem = error.what();
-    for (const std::string& warning : list_plugin_warnings()) problem += "; " + warning;
-    answer({{"problem", problem}});
+    answer({{"problem", join_warnings(error.what())}});
     return kExitFailed;
   }
 }
@@ -109,7 +106,7 @@ void collect_plugin_view(Json& document, const Options& options, const Environme
   document["plugin"] = {{"path", options.plugin}, {"problem", nullptr}};
   document["nccl_view"] = nullptr;
   ChildAnswer answer = ask_child("view", options, environment, options.timeout_s + kGraceS);
-  std::string problem = answer.problem;
+  std::string problem = answer.problem.empty() ? "" : "the process that asked it " + answer.problem;
   for (Json& line : answer.lines) {
     if (line.contains("plugin")) document["plugin"].update(line["plugin"]);
     if (line.contains("view")) document["nccl_view"] = std::move(line["view"]);

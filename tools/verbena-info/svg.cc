@@ -1,37 +1,45 @@
 #include "verbena-info/svg.h"
 
+#include <algorithm>
 #include <cstdio>
+
+#include "common/markup.h"
 
 namespace verbena::tools::info {
 namespace {
 
-std::string escape(const std::string& text) {
-  std::string escaped;
-  for (const char letter : text) {
-    if (letter == '&') {
-      escaped += "&amp;";
-    } else if (letter == '<') {
-      escaped += "&lt;";
-    } else if (letter == '>') {
-      escaped += "&gt;";
-    } else if (letter == '"') {
-      escaped += "&quot;";
-    } else if (static_cast<unsigned char>(letter) >= ' ') {  // XML knows no control characters
-      escaped += letter;
-    }
-  }
-  return escaped;
-}
-
 // name="12.5"
 std::string number(const char* name, double value) {
   char text[64];
-  std::snprintf(text, sizeof text, " %s=\"%.4g\"", name, value);
+  std::snprintf(text, sizeof text, " %s=\"%.7g\"", name, value);
   return text;
 }
 
 std::string quoted(const char* name, const std::string& value) {
-  return std::string(" ") + name + "=\"" + escape(value) + "\"";
+  return std::string(" ") + name + "=\"" + escape_markup(value) + "\"";
+}
+
+// Of UTF-8: every byte but the later ones of a letter begins one.
+bool begins_letter(char byte) {
+  return (static_cast<unsigned char>(byte) & 0xC0) != 0x80;
+}
+
+size_t count_letters(const std::string& text) {
+  return static_cast<size_t>(std::count_if(text.begin(), text.end(), begins_letter));
+}
+
+// The place of letter `number`.
+size_t find_letter(const std::string& text, size_t number) {
+  size_t at = 0;
+  for (size_t begun = 0; at < text.size(); ++at) {
+    if (begins_letter(text[at]) && begun++ == number) break;
+  }
+  return at;
+}
+
+size_t count_most(double width, double font_size) {
+  constexpr double kLetterWidth = 0.56;  // of the font size, for sans-serif text with digits
+  return static_cast<size_t>(width / (kLetterWidth * font_size));
 }
 
 }  // namespace
@@ -43,7 +51,7 @@ void Svg::add_box(const Box& box, const std::string& style) {
 
 void Svg::add_text(double x, double y, const std::string& text, const std::string& style, bool centred) {
   body_ += "<text" + quoted("class", style) + number("x", x) + number("y", y) +
-           (centred ? " text-anchor=\"middle\"" : "") + ">" + escape(text) + "</text>\n";
+           (centred ? " text-anchor=\"middle\"" : "") + ">" + escape_markup(text) + "</text>\n";
 }
 
 void Svg::add_line(double from_x, double from_y, double to_x, double to_y, const std::string& style) {
@@ -52,7 +60,7 @@ void Svg::add_line(double from_x, double from_y, double to_x, double to_y, const
 }
 
 void Svg::begin_group(const std::string& tooltip) {
-  body_ += "<g><title>" + escape(tooltip) + "</title>\n";
+  body_ += "<g><title>" + escape_markup(tooltip) + "</title>\n";
 }
 
 void Svg::end_group() {
@@ -65,14 +73,20 @@ std::string Svg::finish(double width, double height, const std::string& title,
   std::snprintf(size, sizeof size, "width=\"%.0f\" height=\"%.0f\" viewBox=\"0 0 %.0f %.0f\"", width, height,
                 width, height);
   return "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<svg xmlns=\"http://www.w3.org/2000/svg\" " +
-         std::string(size) + ">\n<title>" + escape(title) + "</title>\n<style>" + style_sheet +
+         std::string(size) + ">\n<title>" + escape_markup(title) + "</title>\n<style>" + style_sheet +
          "</style>\n<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n" + body_ + "</svg>\n";
 }
 
+bool fits(const std::string& text, double width, double font_size) {
+  return count_letters(text) <= count_most(width, font_size);
+}
+
 std::string fit_text(const std::string& text, double width, double font_size) {
-  constexpr double kLetterWidth = 0.56;  // of the font size, for sans-serif text with digits
-  const auto most = static_cast<size_t>(width / (kLetterWidth * font_size));
-  return text.size() <= most || most < 2 ? text : text.substr(0, most - 1) + "\u2026";
+  const size_t most = count_most(width, font_size);
+  if (most < 2 || count_letters(text) <= most) return text;
+  const size_t kept = most - 1, at_end = kept / 2;
+  return text.substr(0, find_letter(text, kept - at_end)) + "\u2026" +
+         text.substr(find_letter(text, count_letters(text) - at_end));
 }
 
 }  // namespace verbena::tools::info

@@ -30,7 +30,9 @@ class Svg {
   std::string body_;
 };
 
-// Cut with an ellipsis to what fits into a width at a font size, by the average width of letters.
+// Whether a text fits into a width at a font size, by the average width of letters.
+bool fits(const std::string& text, double width, double font_size);
+// Cut to what fits, with an ellipsis in its middle: names that are long differ at their ends.
 std::string fit_text(const std::string& text, double width, double font_size);
 
 }  // namespace verbena::tools::info

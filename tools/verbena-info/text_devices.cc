@@ -47,12 +47,14 @@ std::string format_rail_set(const Json& device, const Json& document) {
 
 std::string format_device(const Json& device, const Json& document, bool verbose) {
   const bool usable = device["usable"];
-  const std::string name = read_text(device, "device") + " port " + show(device["port"]);
+  const std::string name = name_port(device);
   std::string text = usable ? "[" + show(device["index"]) + "] " + read_text(device, "name") + "  " + name
                             : " -  " + name + "  NOT USED: " + read_text(device, "why_not");
   text += "\n";
   if (!read_text(device, "state").empty()) {
-    text += format_fact("link", read_text(device, "state") + ", " + show(device["link_layer"]) + ", " +
+    const std::string interface = read_text(device, "interface");
+    text += format_fact("link", read_text(device, "state") + ", " + show(device["link_layer"]) +
+                                    (interface.empty() ? "" : " (" + interface + ")") + ", " +
                                     format_speed(device["speed_mbps"]) + ", MTU " +
                                     show(device["mtu_bytes"]) + " of " + show(device["max_mtu_bytes"]) +
                                     (device["lid"] == 0 ? "" : ", LID " + show(device["lid"])));
@@ -78,13 +80,16 @@ std::string abbreviate(const std::string& distance) {
 }
 
 std::string format_distances(const Json& document) {
-  constexpr size_t kNameWidth = 26, kCellWidth = 7;
+  constexpr size_t kLeastWidth = 26, kCellWidth = 7;
   const Json& gpus = document["gpus"]["devices"];
-  std::string head = "    " + pad("", kNameWidth), rows;
+  size_t width = kLeastWidth;
+  for (const Json& device : document["devices"])
+    width = std::max(width, read_text(device, "name").size() + 1);
+  std::string head = "    " + pad("", width), rows;
   for (const Json& gpu : gpus) head += pad("GPU" + show(gpu["index"]), kCellWidth);
   for (const Json& device : document["devices"]) {
     if (!device["usable"].get<bool>()) continue;
-    rows += "    " + pad(read_text(device, "name"), kNameWidth);
+    rows += "    " + pad(read_text(device, "name"), width);
     for (const Json& distance : device["gpu_distances"])
       rows += pad(abbreviate(read_text(distance, "distance")), kCellWidth);
     rows += "\n";

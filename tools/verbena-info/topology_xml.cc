@@ -4,6 +4,8 @@
 #include <map>
 #include <vector>
 
+#include "common/markup.h"
+
 namespace verbena::tools::info {
 namespace {
 
@@ -24,7 +26,7 @@ struct Element {
 };
 
 std::string attribute(const char* name, const std::string& value) {
-  return value.empty() ? "" : std::string(" ") + name + "=\"" + value + "\"";
+  return value.empty() ? "" : std::string(" ") + name + "=\"" + escape_markup(value) + "\"";
 }
 
 // NCCL asks for a link's speed and width, and takes what it knows only.

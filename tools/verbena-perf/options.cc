@@ -87,7 +87,7 @@ void add_contract_options(CLI::App& app, Workload& workload, RawWorkload& raw) {
   app.add_flag("--cuda-type", workload.cuda_type, "declare the (host) buffers as GPU memory");
   app.add_option("--verify", workload.verify, "0: skip the pass that checks every byte")
       ->capture_default_str();
-  add_duration_option(app, "--timeout", workload.timeout_s, "any one step may take so long", 0.1, 3600);
+  add_timeout_option(app, workload.timeout_s);
 }
 
 void add_workload_options(CLI::App& app, Workload& workload, RawWorkload& raw) {

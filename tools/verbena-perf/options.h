@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "common/duration.h"
 #include "common/output.h"
 
 namespace verbena::tools::perf {
@@ -34,7 +35,7 @@ struct Workload {
   bool verify = true;
   uint64_t source_offset_bytes = 0;
   uint64_t destination_offset_bytes = 0;
-  double timeout_s = 30;
+  double timeout_s = kStepTimeoutS;
 
   unsigned count_runs() const { return against ? 2 * rounds : 1; }
 };

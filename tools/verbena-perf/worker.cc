@@ -1,7 +1,6 @@
 #include "verbena-perf/worker.h"
 
 #include <algorithm>
-#include <cstdarg>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -10,6 +9,7 @@
 #include "common/clock.h"
 #include "common/error.h"
 #include "common/nccl_ib.h"
+#include "common/plugin_log.h"
 #include "common/samples.h"
 #include "common/size.h"
 #include "verbena-perf/connection.h"
@@ -19,22 +19,14 @@ namespace verbena::tools::perf {
 namespace {
 
 constexpr double kReportTimeoutS = 10;
-constexpr uint32_t kRingAllReduceOperation = 1U << 4;
-constexpr uint32_t kRingAlgorithm = 1U << 1;
 
 bool log_everything = false;
 int log_child = 0;
 
-void log_plugin_line(abi::LogLevel level, unsigned long, const char* file, int line, const char* format,
-                     ...) {
-  if (level > abi::kLogWarn && !log_everything) return;
-  char text[2048];
-  va_list arguments;
-  va_start(arguments, format);
-  std::vsnprintf(text, sizeof text, format, arguments);
-  va_end(arguments);
-  std::fprintf(stderr, "[%d] %s%s (%s:%d)\n", log_child, level <= abi::kLogWarn ? "WARN " : "", text,
-               file != nullptr ? file : "?", line);
+void show_plugin_line(const PluginLine& line) {
+  if (!line.is_warning() && !log_everything) return;
+  std::fprintf(stderr, "[%d] %s%s (%s:%d)\n", log_child, line.is_warning() ? "WARN " : "", line.text.c_str(),
+               line.file != nullptr ? line.file : "?", line.line);
 }
 
 uint64_t choose_count(const Options& options, uint64_t length_bytes) {
@@ -45,14 +37,10 @@ uint64_t choose_count(const Options& options, uint64_t length_bytes) {
   return std::clamp<uint64_t>(pass_bytes / std::max<uint64_t>(length_bytes, 1), least, 1000);
 }
 
-MessageAttributes describe_messages(Protocol protocol) {
-  MessageAttributes attributes;
-  attributes.operation = kRingAllReduceOperation;
-  attributes.algorithm = kRingAlgorithm;
-  attributes.protocol = protocol == Protocol::kLl      ? abi::kProtoLl
-                        : protocol == Protocol::kLl128 ? abi::kProtoLl128
-                                                       : abi::kProtoSimple;
-  return attributes;
+uint32_t encode_protocol(Protocol protocol) {
+  return protocol == Protocol::kLl      ? abi::kProtoLl
+         : protocol == Protocol::kLl128 ? abi::kProtoLl128
+                                        : abi::kProtoSimple;
 }
 
 std::unique_ptr<NetPlugin> load_nccl_ib(const std::string& path, std::string& release) {
@@ -71,6 +59,10 @@ class Worker {
  private:
   void report(const nlohmann::json& line) {
     control_.send_line(line.dump(), deadline_after_s(kReportTimeoutS));
+  }
+  // Only warm-ups have distinct patterns: with --verify as many messages as are timed.
+  uint64_t warmup_count(uint64_t timed) const {
+    return options_.verify ? std::max(timed, options_.warmup) : options_.warmup;
   }
   void enter(const std::string& phase) { report({{"phase", phase}}); }
   void run_all();
@@ -104,7 +96,7 @@ void Worker::run_all() {
                                                 ? library.emplace(options_.plugin).adapt(options_.abi_version)
                                                 : load_nccl_ib(options_.nccl, name);
   enter("init");
-  plugin->init(log_plugin_line);
+  plugin->init(log_plugin_line<show_plugin_line>);
   enter("connect");
   Connection connection;
   establish(*plugin, partner_, options_, connection);
@@ -128,7 +120,7 @@ void Worker::run_all() {
 }
 
 void Worker::run_sizes(NetPlugin& plugin, Exchange& exchange, ReceiveSide& receive) {
-  plugin.set_attributes(describe_messages(options_.protocol));
+  plugin.set_attributes(describe_ring_all_reduce(encode_protocol(options_.protocol)));
   for (const uint64_t length_bytes : options_.sizes_bytes) {
     report({{"row", measure(exchange, receive, length_bytes)}});
   }
@@ -152,8 +144,7 @@ void Worker::measure_latency(Exchange& exchange, uint64_t length_bytes, nlohmann
   const std::string size = format_size(length_bytes) + " B";
   const uint64_t count = row["count"];
   enter("latency, warm-up, " + size);
-  exchange.run_latency(length_bytes, options_.verify ? std::max(count, options_.warmup) : options_.warmup,
-                       true);
+  exchange.run_latency(length_bytes, warmup_count(count), true);
   enter("latency, timed, " + size);
   std::vector<double> samples_us, medians_us;
   for (unsigned pass = 0; pass < options_.repeats; ++pass) {
@@ -173,8 +164,7 @@ void Worker::measure_bandwidth(Exchange& exchange, uint64_t length_bytes, nlohma
   const std::string size = format_size(length_bytes) + " B";
   const uint64_t count = row["count"];
   enter("bandwidth, warm-up, " + size);
-  exchange.run_bandwidth(length_bytes, options_.verify ? std::max(count, options_.warmup) : options_.warmup,
-                         true);
+  exchange.run_bandwidth(length_bytes, warmup_count(count), true);
   enter("bandwidth, timed, " + size);
   std::vector<double> passes_gbps;
   for (unsigned pass = 0; pass < options_.repeats; ++pass) {

@@ -29,7 +29,7 @@ ParsedOptions parse_options(int argc, char** argv) {
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   app.add_option("--rounds", options.repeats)->check(CLI::Range(1, 1000))->group("");
-  add_duration_option(app, "--timeout", options.timeout_s, "no rank may be silent for so long", 1, 3600);
+  add_timeout_option(app, options.timeout_s, "no rank may be silent for so long");
   add_output_options(app, options.output);
   style_help(app, "verbena-symm");
   // A child of this tool.

@@ -2,6 +2,7 @@
 #include <string>
 #include <vector>
 
+#include "common/duration.h"
 #include "common/output.h"
 #include "verbena-symm/plan.h"
 
@@ -13,7 +14,7 @@ struct Options {
   std::string path;  // empty: as VERBENA_SYMM_PATH says
   bool checks_only = false;
   unsigned repeats = 11;
-  double timeout_s = 120;  // without a word from any rank
+  double timeout_s = kStepTimeoutS;  // without a word from any rank
   OutputOptions output;
   RankPlan rank_plan;  // of a child
   bool is_rank = false;

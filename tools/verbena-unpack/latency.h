@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "common/duration.h"
 #include "verbena-unpack/workspace.h"
 
 namespace verbena::tools::unpack {
@@ -10,7 +11,7 @@ struct LatencyOptions {
   uint64_t message_bytes = 4096;
   uint64_t messages = 2000;
   uint32_t stages = 4;
-  double timeout_s = 30;
+  double timeout_s = kStepTimeoutS;
 };
 
 struct LatencyFigure {

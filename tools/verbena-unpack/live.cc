@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdarg>
 #include <cstdio>
 #include <vector>
 
 #include "common/error.h"
 #include "common/net_plugin.h"
 #include "common/pattern.h"
+#include "common/plugin_log.h"
 #include "common/spinner.h"
 
 namespace verbena::tools::unpack {
@@ -21,14 +21,8 @@ constexpr size_t kSimpleBytes = 4194304;
 constexpr uint32_t kWindow = 8;
 constexpr uint64_t kMessageUnitBytes = 4096;
 
-void log_plugin_line(abi::LogLevel level, unsigned long, const char*, int, const char* format, ...) {
-  if (level > abi::kLogWarn) return;
-  char text[2048];
-  va_list arguments;
-  va_start(arguments, format);
-  std::vsnprintf(text, sizeof text, format, arguments);
-  va_end(arguments);
-  std::fprintf(stderr, "WARN %s\n", text);
+void show_warning(const PluginLine& line) {
+  if (line.is_warning()) std::fprintf(stderr, "WARN %s\n", line.text.c_str());
 }
 
 // Messages that lie as those of a laid-out run do, so that the same kernels check them.
@@ -167,7 +161,7 @@ class LiveConnection {
 LiveFigure run_live(const LiveOptions& options, LiveReceiver& receiver) {
   const PluginLibrary library(options.plugin);
   const std::unique_ptr<NetPlugin> plugin = library.adapt(options.abi_version);
-  plugin->init(log_plugin_line);
+  plugin->init(log_plugin_line<show_warning>);
   const int devices = plugin->count_devices();
   if (options.device >= devices)
     throw ToolError("--device " + std::to_string(options.device) + ": the plugin has " +

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "common/duration.h"
 #include "nccl/abi.h"
 #include "verbena-unpack/unpack_run.h"
 #include "verbena-unpack/workspace.h"
@@ -17,7 +18,7 @@ struct LiveOptions {
   int abi_version = 12;
   uint64_t message_bytes = 524288;
   uint64_t messages = 64;  // in whole windows
-  double timeout_s = 30;
+  double timeout_s = kStepTimeoutS;
 };
 
 // What stands for NCCL's kernel: the memory that receives land in, and who places what is staged.

@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "common/duration.h"
 #include "verbena-unpack/workspace.h"
 
 namespace verbena::tools::unpack {
@@ -11,7 +12,7 @@ struct MeasureOptions {
   uint64_t volume_bytes = 1073741824;    // of payload a timed launch moves, about
   uint32_t iterations = 10;              // timed launches; 0: only check the bytes
   uint32_t stages = 4;                   // of the bulk way, a warp
-  double timeout_s = 30;
+  double timeout_s = kStepTimeoutS;
 };
 
 struct Figure {

@@ -76,8 +76,7 @@ void add_run_options(CLI::App& app, Options& options, RawOptions& raw) {
   app.add_option("--latency-messages", options.latency.messages, "and how many")
       ->check(CLI::Range(10, 1000000))
       ->capture_default_str();
-  add_duration_option(app, "--timeout", options.measure.timeout_s, "any one step may take so long", 0.1,
-                      3600);
+  add_timeout_option(app, options.measure.timeout_s);
   app.add_option("--nccl-source", options.nccl_source,
                  "checkout of NCCL: its own unpacking is compiled (nvcc) and measured beside ours");
   app.add_flag("--compile-only", options.compile_only, "compile it, and leave: needs no GPU");

@@ -167,35 +167,41 @@ TEST_F(DrainTest, ASignalIsSetInTwoSteps) {
 }
 
 struct Bad {
+  const char* name;
   const char* why;
   PutDescriptor descriptor;
 };
 class BadDescriptorTest : public DrainTest, public testing::WithParamInterface<Bad> {};
 INSTANTIATE_TEST_SUITE_P(
     Fields, BadDescriptorTest,
-    testing::Values(Bad{"no such operation", describe(PutOperation{0}, 1, 0, 8, 0)},
-                    Bad{"no such operation", describe(PutOperation{6}, 1, 0, 8, 0)},
-                    Bad{"no such operation", describe(PutOperation{255}, 1, 0, 8, 0)},
-                    Bad{"no such operation", {0, 8, 0, uint64_t{0x0101} << kPutOperationShift | 1}},
-                    Bad{"no such rank", describe(kPut, 4, 0, 8, 0)},
-                    Bad{"no such rank", describe(kWriteWord, 0xFFFFFFFF, 0, 0, 0)},
-                    Bad{"at the peer is in no window", describe(kPut, 1, 0, 8, 4089)},
-                    Bad{"at the peer is in no window", describe(kPut, 1, 0, 8, kPutMaxOffset - 3)},
-                    Bad{"at the peer is in no window", describe(kPut, 1, 0, 4097, 0)},
-                    Bad{"at the peer is in no window", describe(kGet, 1, 0, UINT64_MAX, 16)},
-                    Bad{"at the peer is in no window", describe(kGet, 1, 0, UINT64_MAX - 7, kFar + 8)},
-                    Bad{"at the peer is in no window", describe(kPut, 1, 0, 0, 8192)},
-                    Bad{"here is in no window", describe(kPut, 1, 4089, 8, 0)},
-                    Bad{"here is in no window", describe(kGet, 1, UINT64_MAX - 3, 8, 0)},
-                    Bad{"here is in no window", describe(kGet, 1, 8192, 8, 0)},
-                    Bad{"no multiple of 8", describe(kWriteWord, 1, 0, 0, 4)},
-                    Bad{"no multiple of 8", describe(kAddWord, 1, 0, 0, kFar + 1)},
-                    Bad{"at the peer is in no window", describe(kAddWord, 1, 0, 0, 4096)},
-                    Bad{"has no length", describe(kAddWord, 1, 0, 8, 0)},
-                    Bad{"no multiple of 8", describe(kSetSignal, 1, 0, 8, 4)},
-                    Bad{"other word", describe(kSetSignal, 1, 0, 4, 8)},
-                    Bad{"other word", describe(kSetSignal, 1, 0, 4096, 8)},
-                    Bad{"other word", describe(kSetSignal, 1, 0, UINT64_MAX - 7, 8)}));
+    testing::Values(
+        Bad{"OperationZero", "no such operation", describe(PutOperation{0}, 1, 0, 8, 0)},
+        Bad{"OperationSix", "no such operation", describe(PutOperation{6}, 1, 0, 8, 0)},
+        Bad{"Operation255", "no such operation", describe(PutOperation{255}, 1, 0, 8, 0)},
+        Bad{"OperationOfTwoBytes",
+            "no such operation",
+            {0, 8, 0, uint64_t{0x0101} << kPutOperationShift | 1}},
+        Bad{"RankFour", "no such rank", describe(kPut, 4, 0, 8, 0)},
+        Bad{"RankOfAllOnes", "no such rank", describe(kWriteWord, 0xFFFFFFFF, 0, 0, 0)},
+        Bad{"PutPastTheWindow", "at the peer is in no window", describe(kPut, 1, 0, 8, 4089)},
+        Bad{"PutAtTheLastOffset", "at the peer is in no window", describe(kPut, 1, 0, 8, kPutMaxOffset - 3)},
+        Bad{"PutLongerThanTheWindow", "at the peer is in no window", describe(kPut, 1, 0, 4097, 0)},
+        Bad{"GetAtTheEndOfMemory", "at the peer is in no window", describe(kGet, 1, 0, UINT64_MAX, 16)},
+        Bad{"GetThatWrapsAround", "at the peer is in no window",
+            describe(kGet, 1, 0, UINT64_MAX - 7, kFar + 8)},
+        Bad{"PutOfNothingPastTheWindow", "at the peer is in no window", describe(kPut, 1, 0, 0, 8192)},
+        Bad{"PutFromPastTheWindow", "here is in no window", describe(kPut, 1, 4089, 8, 0)},
+        Bad{"GetToTheEndOfMemory", "here is in no window", describe(kGet, 1, UINT64_MAX - 3, 8, 0)},
+        Bad{"GetToPastTheWindow", "here is in no window", describe(kGet, 1, 8192, 8, 0)},
+        Bad{"WordAtFour", "no multiple of 8", describe(kWriteWord, 1, 0, 0, 4)},
+        Bad{"SumAtAnOddPlace", "no multiple of 8", describe(kAddWord, 1, 0, 0, kFar + 1)},
+        Bad{"SumPastTheWindow", "at the peer is in no window", describe(kAddWord, 1, 0, 0, 4096)},
+        Bad{"SumWithALength", "has no length", describe(kAddWord, 1, 0, 8, 0)},
+        Bad{"SignalAtFour", "no multiple of 8", describe(kSetSignal, 1, 0, 8, 4)},
+        Bad{"SignalOfAnOddWord", "other word", describe(kSetSignal, 1, 0, 4, 8)},
+        Bad{"SignalOfAWordPastTheWindow", "other word", describe(kSetSignal, 1, 0, 4096, 8)},
+        Bad{"SignalOfAWordAtTheEndOfMemory", "other word", describe(kSetSignal, 1, 0, UINT64_MAX - 7, 8)}),
+    [](const auto& bad) { return std::string(bad.param.name); });
 
 TEST_P(BadDescriptorTest, EndsTheContext) {
   write(0, kPut, 1, kNear, 16, kNear);

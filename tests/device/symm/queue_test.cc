@@ -219,15 +219,18 @@ TEST(SymmQueue, GivingUpLeavesNoHole) {
 }
 
 struct Ending {
+  const char* name;
   SymmAbort reason;
   SymmStatus status;
 };
 class SymmEndTest : public testing::TestWithParam<Ending> {};
 INSTANTIATE_TEST_SUITE_P(Reasons, SymmEndTest,
-                         testing::Values(Ending{SymmAbort::kByUser, SymmStatus::kAborted},
-                                         Ending{SymmAbort{77}, SymmStatus::kAborted},
-                                         Ending{SymmAbort::kNetworkFailed, SymmStatus::kNetworkFailed},
-                                         Ending{SymmAbort::kRefused, SymmStatus::kRefused}));
+                         testing::Values(Ending{"ByUser", SymmAbort::kByUser, SymmStatus::kAborted},
+                                         Ending{"ForAnUnknownReason", SymmAbort{77}, SymmStatus::kAborted},
+                                         Ending{"NetworkFailed", SymmAbort::kNetworkFailed,
+                                                SymmStatus::kNetworkFailed},
+                                         Ending{"Refused", SymmAbort::kRefused, SymmStatus::kRefused}),
+                         [](const auto& ending) { return std::string(ending.param.name); });
 
 // Every call that waits, in mid-wait, by a block: all threads are told the same.
 TEST_P(SymmEndTest, EndsEveryWait) {

@@ -9,11 +9,12 @@
 namespace verbena::tools::info {
 namespace {
 
-Json find_check(const Json& document, const std::string& what) {
+// The first of this subject, or the one with this.
+Json find_check(const Json& document, const std::string& what, const std::string& with = "") {
   for (const Json& check : document["checks"]) {
-    if (check["what"] == what) return check;
+    if (check["what"] == what && (with.empty() || check["with"] == with)) return check;
   }
-  ADD_FAILURE() << what << " is not in " << document["checks"];
+  ADD_FAILURE() << what << " " << with << " is not in " << document["checks"];
   return Json::object();
 }
 
@@ -39,7 +40,29 @@ TEST(InfoCheck, EveryRailIsTested) {
     EXPECT_EQ(check["status"], "ok");
     EXPECT_EQ(check["with"], "host memory");
     EXPECT_EQ(list_passed(check), all);
+    const Json staged = find_check(document, rail, "staged");
+    EXPECT_EQ(staged["status"], "ok") << staged;
+    EXPECT_EQ(list_passed(staged), all);
+    EXPECT_NE(staged["detail"].get<std::string>().find(" descriptors"), std::string::npos) << staged;
   }
+  const Json apart = find_check(document, "rails 0+1", "joined");
+  EXPECT_EQ(apart["status"], "skipped") << "softverbs devices are on no bus";
+  EXPECT_NE(apart["try"].get<std::string>().find("VERBENA_MERGE_NICS=1"), std::string::npos) << apart;
+}
+
+TEST(InfoCheck, RailsThatMayBeJoinedAreTestedJoined) {
+  const std::string settings = "SOFTVERBS_DEVICES=2 VERBENA_MERGE_NICS=1 ";
+  const Json good = find_check(check_json(settings, kExitOk), "rails 0+1", "joined");
+  EXPECT_EQ(good["status"], "ok") << good;
+  EXPECT_NE(good["detail"].get<std::string>().find("connect (verbena_softverbs0+verbena_softverbs1)"),
+            std::string::npos)
+      << good;
+  // The second of the two carries its part, or it could not fail.
+  const Json bad =
+      find_check(check_json(settings + "SOFTVERBS_FAULTS='fail rail=1 status=RETRY_EXC nth=2'", kExitFailed),
+                 "rails 0+1", "joined");
+  EXPECT_EQ(bad["status"], "failed") << bad;
+  EXPECT_NE(bad["try"].get<std::string>().find("VERBENA_HCA=^softverbs1"), std::string::npos) << bad;
 }
 
 TEST(InfoCheck, ABrokenRailIsRedAndNoOther) {
@@ -65,7 +88,7 @@ TEST(InfoCheck, SaysInALineWhatFailedAndWhatToDo) {
   EXPECT_EQ(run.status, kExitFailed);
   EXPECT_NE(run.output.find("FAILED   verbena_softverbs0"), std::string::npos) << run.output;
   EXPECT_NE(run.output.find("  -> nothing comes back on this port"), std::string::npos) << run.output;
-  EXPECT_NE(run.output.find("# 1 ok, 1 failed, 1 skipped"), std::string::npos) << run.output;
+  EXPECT_NE(run.output.find("# 1 ok, 1 failed, 2 skipped"), std::string::npos) << run.output;
 }
 
 TEST(InfoCheck, BrokenSettingsAreRed) {
@@ -75,7 +98,8 @@ TEST(InfoCheck, BrokenSettingsAreRed) {
 
 #ifdef FAKE_FOLDER
 TEST(InfoCheck, EveryGpuIsTestedOnEveryRail) {
-  const Json document = check_json("SOFTVERBS_DEVICES=2 FAKE_GPUS=2 LD_LIBRARY_PATH=" FAKE_FOLDER, kExitOk);
+  const Json document = check_json(
+      "SOFTVERBS_DEVICES=2 VERBENA_MERGE_NICS=1 FAKE_GPUS=2 LD_LIBRARY_PATH=" FAKE_FOLDER, kExitOk);
   ASSERT_EQ(document["gpus"]["devices"].size(), 2U);
   EXPECT_EQ(document["gpus"]["devices"][1]["pci_address"], "fffe:ab:01.0");
   std::vector<std::string> tested;
@@ -84,9 +108,10 @@ TEST(InfoCheck, EveryGpuIsTestedOnEveryRail) {
     if (check.contains("tests"))
       tested.push_back(check["what"].get<std::string>() + " " + read_text(check, "with"));
   }
-  const std::vector<std::string> all{"verbena_softverbs0 host memory", "verbena_softverbs0 GPU 0",
-                                     "verbena_softverbs0 GPU 1",       "verbena_softverbs1 host memory",
-                                     "verbena_softverbs1 GPU 0",       "verbena_softverbs1 GPU 1"};
+  const std::vector<std::string> all{
+      "verbena_softverbs0 host memory", "verbena_softverbs0 staged",      "verbena_softverbs0 GPU 0",
+      "verbena_softverbs0 GPU 1",       "verbena_softverbs1 host memory", "verbena_softverbs1 staged",
+      "verbena_softverbs1 GPU 0",       "verbena_softverbs1 GPU 1",       "rails 0+1 joined"};
   EXPECT_EQ(tested, all);
 }
 #endif
@@ -102,11 +127,24 @@ TEST(InfoCheck, WrongDataIsSaid) {
   EXPECT_NE(run.output.find("NCCL would compute with these bytes"), std::string::npos) << run.output;
 }
 
+// Descriptors that leave a byte out, point past the receive, or stay in their slot: only staged receives have
+// them.
+TEST(InfoCheck, WrongDescriptorsAreSaid) {
+  for (const char* fault : {"short", "offset", "stale"}) {
+    const ToolRun run = check_sample(fault);
+    EXPECT_EQ(run.status, kExitFailed) << fault << run.output;
+    EXPECT_NE(run.output.find("ok       verbena_softverbs0          host memory"), std::string::npos)
+        << run.output;
+    EXPECT_NE(run.output.find("FAILED   verbena_softverbs0          staged"), std::string::npos)
+        << fault << run.output;
+  }
+}
+
 TEST(InfoCheck, ACrashIsAFailureOfThatRailAlone) {
   const ToolRun run = check_sample("crash");
   EXPECT_EQ(run.status, kExitFailed) << run.output;
   EXPECT_NE(run.output.find(": the process killed by signal"), std::string::npos) << run.output;
-  EXPECT_NE(run.output.find("# 1 ok, 1 failed, 1 skipped"), std::string::npos) << run.output;
+  EXPECT_NE(run.output.find("# 1 ok, 2 failed, 2 skipped"), std::string::npos) << run.output;
 }
 
 }  // namespace

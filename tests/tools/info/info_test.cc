@@ -104,6 +104,9 @@ TEST(Info, ADeviceThatIsDownIsShownAsSuch) {
   ASSERT_EQ(document["devices"].size(), 2U);
   EXPECT_EQ(document["devices"][0]["state"], "down");
   EXPECT_EQ(document["devices"][0]["why_not"], "the port is down");
+  const ToolRun checked = run_info(rails, "--check");
+  EXPECT_EQ(checked.status, kExitOk) << checked.output;
+  EXPECT_TRUE(mentions(checked, "not used: the port is down  -> check cable and switch")) << checked.output;
   EXPECT_EQ(document["devices"][1]["usable"], true);
 }
 
@@ -155,6 +158,13 @@ TEST(Info, TakesTheNewestTableOfBoth) {
   EXPECT_EQ(choose_table({5, 13}, {7, 12}), nullptr);
 }
 
+TEST(Info, WritesItsDocumentToAFileToo) {
+  const ToolRun run = run_info("FILE=$(mktemp);", "--json $FILE; cat $FILE; rm $FILE");
+  EXPECT_TRUE(mentions(run, "WHAT NCCL WOULD SEE")) << run.output;
+  EXPECT_TRUE(mentions(run, "\"schema_version\": 1")) << run.output;
+  EXPECT_EQ(run_info("", "--json > /dev/full").status, kExitFailed);
+}
+
 TEST(Info, ShowsAStoredDocument) {
   const ToolRun run =
       run_tool(std::string("FILE=$(mktemp); ") + VERBENA_INFO + " --nccl /nonexistent --json > $FILE; " +
@@ -162,6 +172,10 @@ TEST(Info, ShowsAStoredDocument) {
   EXPECT_TRUE(mentions(run, "verbena_softverbs0")) << run.output;
   EXPECT_TRUE(mentions(run, "VERBENA_ACK_TIMEOUT = 20 (default; 1 to 31)")) << run.output;
   EXPECT_EQ(run_tool(std::string("echo '{}' | ") + VERBENA_INFO + " --from -").status, kExitFailed);
+  const ToolRun damaged =
+      run_tool(std::string("echo '{\"schema_version\": 1}' | ") + VERBENA_INFO + " --from - 2>&1");
+  EXPECT_EQ(damaged.status, kExitFailed);
+  EXPECT_TRUE(mentions(damaged, "it lacks \"tool\"")) << damaged.output;
 }
 
 }  // namespace

@@ -79,6 +79,34 @@ TEST(InfoPicture, NothingOverlaps) {
   for (size_t i = 0; i < 2; ++i) EXPECT_TRUE(holds(nodes[i], switches[i])) << i;
 }
 
+TEST(InfoPicture, ALargeMachineKeepsItsPlaces) {
+  const std::string svg = draw_topology(make_large_machine());
+  EXPECT_TRUE(is_well_formed(svg));
+  EXPECT_NE(svg.find("_15 port 1<"), std::string::npos) << "what tells it from the others";
+  const std::vector<Box> cards = find_boxes(svg, "gpu|nic|idle"), switches = find_boxes(svg, "switch"),
+                         networks = find_boxes(svg, "network");
+  ASSERT_EQ(cards.size(), 24U);
+  ASSERT_EQ(switches.size(), 8U);
+  ASSERT_EQ(networks.size(), 16U);
+  for (size_t i = 0; i < cards.size(); ++i) {
+    for (size_t j = i + 1; j < cards.size(); ++j) EXPECT_FALSE(overlap(cards[i], cards[j])) << i << " " << j;
+  }
+  for (size_t i = 1; i < switches.size(); ++i) EXPECT_FALSE(overlap(switches[i - 1], switches[i])) << i;
+  for (size_t i = 1; i < networks.size(); ++i) EXPECT_FALSE(overlap(networks[i - 1], networks[i])) << i;
+  // Every letter of a card counts as one byte here.
+  const std::regex text("<text class=\"(?:name|body)\"[^>]* text-anchor=\"middle\">([^<]*)</text>");
+  for (std::sregex_iterator at(svg.begin(), svg.end(), text), end; at != end; ++at)
+    EXPECT_LE((*at)[1].length(), 32) << (*at)[1];
+}
+
+TEST(InfoPicture, NetworksStandInTheOrderOfTheirNics) {
+  Json machine = make_sample_machine();
+  machine["devices"][0]["gid"]["subnet"] = "10.0.9.0/24";
+  machine["devices"][1]["gid"]["subnet"] = "10.0.10.0/24";  // before it in the alphabet
+  const std::string svg = draw_topology(machine);
+  EXPECT_LT(svg.find("network 10.0.9.0/24"), svg.find("network 10.0.10.0/24"));
+}
+
 TEST(InfoPicture, NamesAreEscapedAndCut) {
   Json machine = make_sample_machine();
   machine["host"]["name"] = "<\"a&b\">\x01";
@@ -88,6 +116,8 @@ TEST(InfoPicture, NamesAreEscapedAndCut) {
   EXPECT_NE(svg.find("&lt;&quot;a&amp;b&quot;&gt;"), std::string::npos);
   EXPECT_EQ(fit_text("short", 100, 12), "short");
   EXPECT_LT(fit_text(std::string(300, 'x'), 100, 12).size(), 20U);
+  EXPECT_EQ(fit_text("\u00fc\u00fc\u00fc\u00fc\u00fc\u00fc", 27, 12), "\u00fc\u00fc\u2026\u00fc")
+      << "no half letters";
 }
 
 TEST(InfoTopologyXml, PutsNicsBehindTheirSwitches) {

@@ -83,4 +83,34 @@ inline Json make_sample_machine() {
           {"advice", Json::array()}};
 }
 
+// Eight GPUs and sixteen NICs with long names, two NICs and a GPU behind each of eight switches, each NIC a
+// network.
+inline Json make_large_machine() {
+  Json machine = make_sample_machine();
+  Json gpus = Json::array(), ports = Json::array();
+  const auto name_switch = [](int index) { return "0000:" + std::to_string(10 + 10 * index) + ":00.0"; };
+  for (int index = 0; index < 8; ++index) {
+    gpus.push_back(make_sample_gpu(index, "0000:" + std::to_string(11 + 10 * index) + ":00.0", index / 4,
+                                   name_switch(index)));
+    gpus.back()["name"] = "NVIDIA Graphics Device with a name that is longer than its card";
+  }
+  for (int index = 0; index < 16; ++index) {
+    ports.push_back(make_sample_port(index, "0000:" + std::to_string(12 + 5 * index) + ":00.0", index / 8,
+                                     name_switch(index / 2)));
+    Json& port = ports.back();
+    port["device"] = "rdma_interface_of_the_fabric_number_" + std::to_string(index);
+    port["name"] = "verbena_" + read_text(port, "device");
+    port["gid"]["address"] = "fd00:1234:5678:" + std::to_string(1000 + index) + ":aaaa:bbbb:cccc:dddd";
+    port["gid"]["subnet"] = "fd00:1234:5678:" + std::to_string(1000 + index) + "::/64";
+    port["gpu_distances"] = Json::array();
+    for (int gpu = 0; gpu < 8; ++gpu)
+      port["gpu_distances"].push_back(
+          {{"gpu", gpu}, {"distance", gpu == index / 2 ? "same PCI switch" : "same NUMA node"}});
+  }
+  machine["gpus"]["devices"] = gpus;
+  machine["devices"] = ports;
+  machine["host"]["name"] = "node7." + std::string(600, 'x');
+  return machine;
+}
+
 }  // namespace verbena::tools::info

@@ -31,6 +31,15 @@ TEST(InfoText, ShowsHowFarNicsAreFromGpus) {
   EXPECT_NE(text.find("mlx5_2 port 1  NOT USED: the port is down"), std::string::npos) << text;
 }
 
+TEST(InfoText, ColumnsAreAsWideAsNames) {
+  Json machine = make_sample_machine();
+  machine["devices"][1]["name"] = "verbena_" + std::string(40, 'x');
+  const std::string text = format_document(machine, {});
+  EXPECT_NE(text.find("\n    verbena_mlx5_0" + std::string(35, ' ') + "PIX    SYS"), std::string::npos)
+      << text;
+  EXPECT_NE(text.find(std::string(40, 'x') + " SYS    PIX"), std::string::npos) << text;
+}
+
 TEST(InfoText, SaysHowNcclComesToLoadThePlugin) {
   Json machine = make_sample_machine();
   EXPECT_NE(format_document(machine, {}).find("export NCCL_NET_PLUGIN=verbena (not set now), with /opt in"),
@@ -56,6 +65,12 @@ TEST(InfoAdvice, NamesWhatIsWrongAndOnlyThat) {
   EXPECT_TRUE(advises(machine, "modprobe nvidia_peermem"));
   machine["devices"][0]["gid_reason"] = "link-local; no entry is RoCE v2: the only entry";
   EXPECT_TRUE(advises(machine, "ip address add"));
+  machine["devices"][0]["gid_reason"] = "RoCE v2 and IPv4: the best of 4 entries";
+  EXPECT_FALSE(advises(machine, "ip address add"));
+  machine["devices"][0]["gid_reason"] = "RoCE v2 and link-local: the only entry";
+  EXPECT_TRUE(advises(machine, "ip address add"));
+  machine["devices"][2]["interface"] = "eth7";
+  EXPECT_TRUE(advises(machine, "ip link set eth7 up"));
 }
 
 TEST(InfoAdvice, JudgesByExitStatus) {

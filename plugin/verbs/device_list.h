@@ -1,0 +1,42 @@
+// The verbs devices of this host, and which of their ports VERBENA_HCA selects.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <memory>
+#include <span>
+
+#include "base/status.h"
+#include "verbs/library.h"
+#include "verbs/port_filter.h"
+
+namespace verbena::verbs {
+
+struct DiscoverySettings;
+
+class DeviceList {
+ public:
+  // An error, logged, where VERBENA_HCA is no list of ports, there is no verbs library, or it cannot list.
+  static base::Result<DeviceList> read(const DiscoverySettings& settings);
+
+  DeviceList(DeviceList&& other) noexcept;
+  DeviceList(const DeviceList&) = delete;
+  DeviceList& operator=(const DeviceList&) = delete;
+  DeviceList& operator=(DeviceList&&) = delete;
+  ~DeviceList();
+
+  const std::shared_ptr<const Library>& library() const { return library_; }
+  const PortFilter& filter() const { return filter_; }
+  // As long as this list lives; an opened one lives longer.
+  std::span<ibv_device* const> devices() const { return {list_, static_cast<size_t>(count_)}; }
+
+ private:
+  DeviceList() = default;
+
+  std::shared_ptr<const Library> library_;
+  PortFilter filter_;
+  ibv_device** list_ = nullptr;
+  int count_ = 0;
+};
+
+}  // namespace verbena::verbs

@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kMargin = 24, kGap = 12, kTitleHeight = 24, kHeadHeight = 104;
 constexpr double kCardWidth = 190, kGpuHeight = 62, kNicHeight = 96, kBetweenRows = 64;
-constexpr double kNetworkDistance = 70, kNetworkHeight = 34, kLegendWidth = 700;
+constexpr double kNetworkDistance = 46, kNetworkHeight = 34, kLegendWidth = 770;
 constexpr double kBodySize = 12;
 constexpr const char* kStyle =
     "text{font-family:Helvetica,Arial,sans-serif;fill:#1c2733}"
@@ -24,7 +24,8 @@ constexpr const char* kStyle =
     ".gpu{fill:#e2f2e0;stroke:#4f9a48}.nic{fill:#dfebfa;stroke:#3b73b9}.idle{fill:#f6e3e1;stroke:#b5483d}"
     ".network{fill:#fbf1d9;stroke:#c29a2e}"
     ".near{stroke:#4f9a48;stroke-width:3}.middling{stroke:#c29a2e;stroke-width:2}"
-    ".far{stroke:#b5483d;stroke-width:2;stroke-dasharray:3 4}.rail{stroke:#3b73b9;stroke-width:2}";
+    ".far{stroke:#b5483d;stroke-width:2;stroke-dasharray:3 4}.rail{stroke:#3b73b9;stroke-width:2}"
+    ".end{fill:#3b73b9}";
 
 // From near to far, as topology::describe says it.
 constexpr std::array<const char*, 6> kDistances = {"same device",    "same PCI switch", "same host bridge",
@@ -42,6 +43,36 @@ std::string count(size_t number, const std::string& what) {
   return std::to_string(number) + " " + what + (number == 1 ? "" : "s");
 }
 
+// A network's bar lies below its ports, so that every rail goes straight down.
+struct Network {
+  std::string subnet;
+  std::vector<Box> ports;
+  Box bar;  // its height is a row's
+};
+
+// Into rows, narrow ones first: a wide network lies below those that have ports in its midst.
+double place_networks(std::vector<Network>* networks, double top) {
+  std::sort(networks->begin(), networks->end(), [](const Network& a, const Network& b) {
+    return std::pair(a.bar.width, a.bar.left) < std::pair(b.bar.width, b.bar.left);
+  });
+  std::vector<std::vector<Box>> rows;
+  for (Network& network : *networks) {
+    const auto is_free = [&](const std::vector<Box>& row) {
+      return std::all_of(row.begin(), row.end(), [&](const Box& other) {
+        return other.right() <= network.bar.left || network.bar.right() <= other.left;
+      });
+    };
+    const auto row = std::find_if(rows.begin(), rows.end(), is_free);
+    network.bar.top = top + static_cast<double>(row - rows.begin()) * (kNetworkHeight + kGap);
+    if (row == rows.end()) {
+      rows.push_back({network.bar});
+    } else {
+      row->push_back(network.bar);
+    }
+  }
+  return top + static_cast<double>(rows.size()) * (kNetworkHeight + kGap) - kGap;
+}
+
 class Drawing {
  public:
   explicit Drawing(const Json& document) : document_(document), nodes_(build_machine_tree(document)) {}
@@ -53,7 +84,7 @@ class Drawing {
   void draw_gpu(const Json& gpu, const Box& box);
   void draw_nic(const Json& nic, const Box& box);
   void draw_nearest();
-  void draw_networks(double width);
+  double draw_networks();
   void draw_head();
 
   double group_top() const { return kMargin + kHeadHeight + kTitleHeight; }
@@ -164,22 +195,32 @@ void Drawing::draw_nearest() {
   });
 }
 
-void Drawing::draw_networks(double width) {
-  const double top = node_bottom() + kNetworkDistance;
-  double left = kMargin;
-  const double each = (width - 2 * kMargin - kGap * static_cast<double>(rails_.size() - 1)) /
-                      static_cast<double>(rails_.size());
-  for (const auto& [subnet, boxes] : rails_) {
-    const Box network{left, top, each, kNetworkHeight};
-    svg_.add_box(network, "network");
-    svg_.add_text(network.middle(), top + 22,
-                  fit_text("network " + subnet + ": " + count(boxes.size(), "rail"), each, 13), "name", true);
-    for (const Box& box : boxes) {
-      const double end = std::clamp(box.middle(), network.left + 10, network.right() - 10);
-      svg_.add_line(box.middle(), box.bottom(), end, top, "rail");
-    }
-    left += each + kGap;
+// Where they end.
+double Drawing::draw_networks() {
+  std::vector<Network> networks;
+  for (const auto& [subnet, ports] : rails_) {
+    Network network{subnet, ports, {}};
+    const auto [first, last] = std::minmax_element(
+        ports.begin(), ports.end(), [](const Box& a, const Box& b) { return a.left < b.left; });
+    network.bar = {first->left, 0, last->right() - first->left, kNetworkHeight};
+    networks.push_back(std::move(network));
   }
+  const double bottom = place_networks(&networks, node_bottom() + kNetworkDistance);
+  for (const auto& [subnet, ports, bar] : networks) {
+    const std::string rails = subnet + ": " + count(ports.size(), "rail"), whole = "network " + rails;
+    const bool fits = fit_text(whole, bar.width, 13) == whole;
+    svg_.begin_group(whole);
+    svg_.add_box(bar, "network");
+    svg_.add_text(bar.middle(), bar.top + 22, fits ? whole : fit_text(rails, bar.width, 13), "name", true);
+    svg_.end_group();
+  }
+  for (const Network& network : networks) {
+    for (const Box& port : network.ports) {
+      svg_.add_line(port.middle(), port.bottom(), port.middle(), network.bar.top, "rail");
+      svg_.add_dot(port.middle(), network.bar.top, "end");
+    }
+  }
+  return bottom;
 }
 
 void Drawing::draw_head() {
@@ -195,7 +236,7 @@ void Drawing::draw_head() {
   for (const auto& [style, words] : keys) {
     svg_.add_line(left, kMargin + 66, left + 28, kMargin + 66, style);
     svg_.add_text(left + 34, kMargin + 70, words, "label");
-    left += 34 + 6.6 * static_cast<double>(std::string(words).size()) + 18;
+    left += 34 + 7 * static_cast<double>(std::string(words).size()) + 24;
   }
 }
 
@@ -204,10 +245,9 @@ std::string Drawing::draw() {
   for (const NodeGroup& node : nodes_) right += draw_node(node, right) + kGap;
   const double width = std::max(right - kGap + kMargin, kLegendWidth + 2 * kMargin);
   draw_nearest();
-  if (!rails_.empty()) draw_networks(width);
+  const double bottom = rails_.empty() ? node_bottom() : draw_networks();
   draw_head();
-  const double height = node_bottom() + kNetworkDistance + kNetworkHeight + kMargin;
-  return svg_.finish(width, height, "Topology of " + read_text(document_["host"], "name"), kStyle);
+  return svg_.finish(width, bottom + kMargin, "Topology of " + read_text(document_["host"], "name"), kStyle);
 }
 
 }  // namespace

@@ -27,6 +27,7 @@ TEST(Table, FormatsFiguresByMagnitude) {
   EXPECT_EQ(format_figure(3.14159), "3.14");
   EXPECT_EQ(format_figure(0), "0.00");
   EXPECT_EQ(format_figure(0.00314), "0.0031");
+  EXPECT_EQ(format_figure(0.0000314), "3.1e-05");
   EXPECT_EQ(format_figure(314.159), "314.2");
   EXPECT_EQ(format_figure(31415.9), "31416");
 }

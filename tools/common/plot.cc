@@ -101,7 +101,7 @@ void write_panel(std::ostream& out, const Plot& plot) {
   const std::string ink = std::string(" noenhanced textcolor rgb '") + kInkColor + "'\n";
   out << "set title " << quote(plot.title) << ink << "set xlabel " << quote(plot.x_label) << " offset 0,0.6"
       << ink << "set ylabel " << quote(plot.y_label) << ink << "set autoscale x\n"
-      << (plot.series.size() > 1 ? "set key below" + ink : "unset key\n");
+      << (plot.series.size() > 1 ? "set key below height 1" + ink : "unset key\n");
   plot.categories.empty() ? write_lines(out, plot) : write_bars(out, plot);
 }
 

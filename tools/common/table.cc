@@ -45,6 +45,10 @@ std::string Table::format_row(const std::vector<std::string>& cells) const {
 std::string format_figure(double value) {
   char text[32];
   const double magnitude = value < 0 ? -value : value;
+  if (magnitude > 0 && magnitude < 0.001) {
+    std::snprintf(text, sizeof text, "%.1e", value);
+    return text;
+  }
   const int decimals = magnitude > 0 && magnitude < 0.1 ? 4 : magnitude < 100 ? 2 : magnitude < 1000 ? 1 : 0;
   std::snprintf(text, sizeof text, "%.*f", decimals, value);
   return text;

@@ -25,8 +25,8 @@ class Table {
   Format format_;
 };
 
-// Two decimals below 100, one below 1000, none above: nccl-tests' way of keeping a column readable. Four
-// where two would leave nothing.
+// Two decimals below 100, one below 1000, none above: nccl-tests' way of keeping a column readable. Below
+// 0.1 four, and below 0.001 two digits and an exponent: what is not nothing never reads as 0.
 std::string format_figure(double value);
 
 }  // namespace verbena::tools

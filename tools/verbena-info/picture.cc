@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kMargin = 24, kGap = 12, kTitleHeight = 24, kHeadHeight = 104;
 constexpr double kCardWidth = 190, kGpuHeight = 62, kNicHeight = 96, kBetweenRows = 64;
-constexpr double kNetworkDistance = 70, kNetworkHeight = 34, kLegendWidth = 700;
+constexpr double kNetworkDistance = 46, kNetworkHeight = 34, kLegendWidth = 770;
 constexpr double kTitleSize = 20, kBodySize = 12,
                  kNameSize = 14;  // the latter is bold, which is wider than its 13
 constexpr const char* kStyle =
@@ -25,7 +25,8 @@ constexpr const char* kStyle =
     ".gpu{fill:#e2f2e0;stroke:#4f9a48}.nic{fill:#dfebfa;stroke:#3b73b9}.idle{fill:#f6e3e1;stroke:#b5483d}"
     ".network{fill:#fbf1d9;stroke:#c29a2e}"
     ".near{stroke:#4f9a48;stroke-width:3}.middling{stroke:#c29a2e;stroke-width:2}"
-    ".far{stroke:#b5483d;stroke-width:2;stroke-dasharray:3 4}.rail{stroke:#3b73b9;stroke-width:2}";
+    ".far{stroke:#b5483d;stroke-width:2;stroke-dasharray:3 4}.rail{stroke:#3b73b9;stroke-width:2}"
+    ".end{fill:#3b73b9}";
 
 // From near to far, as topology::describe says it.
 constexpr std::array<const char*, 6> kDistances = {"same device",    "same PCI switch", "same host bridge",
@@ -43,10 +44,35 @@ std::string count(size_t number, const std::string& what) {
   return std::to_string(number) + " " + what + (number == 1 ? "" : "s");
 }
 
+// A network's bar lies below its ports, so that every rail goes straight down.
 struct Network {
-  std::string name;
-  std::vector<Box> rails;  // the usable NICs that lead there
+  std::string subnet;
+  std::vector<Box> ports;
+  Box bar;  // its height is a row's
 };
+
+// Into rows, narrow ones first: a wide network lies below those that have ports in its midst.
+double place_networks(std::vector<Network>* networks, double top) {
+  std::sort(networks->begin(), networks->end(), [](const Network& a, const Network& b) {
+    return std::pair(a.bar.width, a.bar.left) < std::pair(b.bar.width, b.bar.left);
+  });
+  std::vector<std::vector<Box>> rows;
+  for (Network& network : *networks) {
+    const auto is_free = [&](const std::vector<Box>& row) {
+      return std::all_of(row.begin(), row.end(), [&](const Box& other) {
+        return other.right() <= network.bar.left || network.bar.right() <= other.left;
+      });
+    };
+    const auto row = std::find_if(rows.begin(), rows.end(), is_free);
+    network.bar.top = top + static_cast<double>(row - rows.begin()) * (kNetworkHeight + kGap);
+    if (row == rows.end()) {
+      rows.push_back({network.bar});
+    } else {
+      row->push_back(network.bar);
+    }
+  }
+  return top + static_cast<double>(rows.size()) * (kNetworkHeight + kGap) - kGap;
+}
 
 class Drawing {
  public:
@@ -56,12 +82,12 @@ class Drawing {
  private:
   double draw_node(const NodeGroup& node, double left);
   double draw_group(const DeviceGroup& group, double left);
-  Network& find_network(const std::string& name);
+  Network& find_network(const std::string& subnet);
   void add_card_line(const Box& card, double down, const std::string& text, const std::string& style);
   void draw_gpu(const Json& gpu, const Box& box);
   void draw_nic(const Json& nic, const Box& box);
   void draw_nearest();
-  void draw_networks(double width);
+  double draw_networks();
   void draw_head(double width);
 
   double group_top() const { return kMargin + kHeadHeight + kTitleHeight; }
@@ -74,9 +100,9 @@ class Drawing {
   const Json& document_;
   std::vector<NodeGroup> nodes_;
   Svg svg_;
-  std::map<int, Box> gpu_boxes_;   // by index
-  std::vector<Network> networks_;  // from left to right, by the first of their NICs
-  std::map<int, Box> nic_boxes_;   // by the plugin's index
+  std::map<int, Box> gpu_boxes_;  // by index
+  std::vector<Network> networks_;
+  std::map<int, Box> nic_boxes_;  // by the plugin's index
 };
 
 // A line of text in a card, its baseline this far below the card's top; cut where the card is too narrow.
@@ -95,10 +121,10 @@ void Drawing::draw_gpu(const Json& gpu, const Box& box) {
   svg_.end_group();
 }
 
-Network& Drawing::find_network(const std::string& name) {
+Network& Drawing::find_network(const std::string& subnet) {
   const auto known =
-      std::find_if(networks_.begin(), networks_.end(), [&](const Network& n) { return n.name == name; });
-  return known == networks_.end() ? networks_.emplace_back(Network{name, {}}) : *known;
+      std::find_if(networks_.begin(), networks_.end(), [&](const Network& n) { return n.subnet == subnet; });
+  return known == networks_.end() ? networks_.emplace_back(Network{subnet, {}, {}}) : *known;
 }
 
 void Drawing::draw_nic(const Json& nic, const Box& box) {
@@ -114,7 +140,7 @@ void Drawing::draw_nic(const Json& nic, const Box& box) {
     const std::string address = gid.is_null() ? "LID " + show(nic["lid"]) : read_text(gid, "address");
     add_card_line(box, 72, address, "label");
     const std::string network = gid.is_null() ? "InfiniBand" : read_text(gid, "subnet");
-    find_network(network).rails.push_back(box);
+    find_network(network).ports.push_back(box);
     nic_boxes_[nic["index"].get<int>()] = box;
   } else {
     add_card_line(box, 38, "not used", "body");
@@ -180,24 +206,31 @@ void Drawing::draw_nearest() {
   });
 }
 
-void Drawing::draw_networks(double width) {
-  const double top = node_bottom() + kNetworkDistance;
-  double left = kMargin;
-  const double each = (width - 2 * kMargin - kGap * static_cast<double>(networks_.size() - 1)) /
-                      static_cast<double>(networks_.size());
-  for (const auto& [name, boxes] : networks_) {
-    const Box network{left, top, each, kNetworkHeight};
-    svg_.add_box(network, "network");
-    const std::string rails = name + ": " + count(boxes.size(), "rail"), full = "network " + rails;
-    const double room = each - kGap;
-    svg_.add_text(network.middle(), top + 22,
-                  fits(full, room, kNameSize) ? full : fit_text(rails, room, kNameSize), "name", true);
-    for (const Box& box : boxes) {
-      const double end = std::clamp(box.middle(), network.left + 10, network.right() - 10);
-      svg_.add_line(box.middle(), box.bottom(), end, top, "rail");
-    }
-    left += each + kGap;
+// Where they end.
+double Drawing::draw_networks() {
+  for (Network& network : networks_) {
+    const auto [first, last] =
+        std::minmax_element(network.ports.begin(), network.ports.end(),
+                            [](const Box& a, const Box& b) { return a.left < b.left; });
+    network.bar = {first->left, 0, last->right() - first->left, kNetworkHeight};
   }
+  const double bottom = place_networks(&networks_, node_bottom() + kNetworkDistance);
+  for (const auto& [subnet, ports, bar] : networks_) {
+    const std::string rails = subnet + ": " + count(ports.size(), "rail"), whole = "network " + rails;
+    const double room = bar.width - kGap;
+    svg_.begin_group(whole);
+    svg_.add_box(bar, "network");
+    svg_.add_text(bar.middle(), bar.top + 22,
+                  fits(whole, room, kNameSize) ? whole : fit_text(rails, room, kNameSize), "name", true);
+    svg_.end_group();
+  }
+  for (const Network& network : networks_) {
+    for (const Box& port : network.ports) {
+      svg_.add_line(port.middle(), port.bottom(), port.middle(), network.bar.top, "rail");
+      svg_.add_dot(port.middle(), network.bar.top, "end");
+    }
+  }
+  return bottom;
 }
 
 void Drawing::draw_head(double width) {
@@ -215,7 +248,7 @@ void Drawing::draw_head(double width) {
   for (const auto& [style, words] : keys) {
     svg_.add_line(left, kMargin + 66, left + 28, kMargin + 66, style);
     svg_.add_text(left + 34, kMargin + 70, words, "label");
-    left += 34 + 7 * static_cast<double>(std::string(words).size()) + 18;
+    left += 34 + 7 * static_cast<double>(std::string(words).size()) + 24;
   }
 }
 
@@ -224,10 +257,9 @@ std::string Drawing::draw() {
   for (const NodeGroup& node : nodes_) right += draw_node(node, right) + kGap;
   const double width = std::max(right - kGap + kMargin, kLegendWidth + 2 * kMargin);
   draw_nearest();
-  if (!networks_.empty()) draw_networks(width);
+  const double bottom = networks_.empty() ? node_bottom() : draw_networks();
   draw_head(width);
-  const double height = node_bottom() + kNetworkDistance + kNetworkHeight + kMargin;
-  return svg_.finish(width, height, "Topology of " + read_text(document_["host"], "name"), kStyle);
+  return svg_.finish(width, bottom + kMargin, "Topology of " + read_text(document_["host"], "name"), kStyle);
 }
 
 }  // namespace

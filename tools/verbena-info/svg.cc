@@ -59,6 +59,10 @@ void Svg::add_line(double from_x, double from_y, double to_x, double to_y, const
            number("x2", to_x) + number("y2", to_y) + "/>\n";
 }
 
+void Svg::add_dot(double x, double y, const std::string& style) {
+  body_ += "<circle" + quoted("class", style) + number("cx", x) + number("cy", y) + " r=\"4\"/>\n";
+}
+
 void Svg::begin_group(const std::string& tooltip) {
   body_ += "<g><title>" + escape_markup(tooltip) + "</title>\n";
 }

@@ -19,6 +19,7 @@ class Svg {
   // The text's baseline begins at (x, y), or is centred there.
   void add_text(double x, double y, const std::string& text, const std::string& style, bool centred = false);
   void add_line(double from_x, double from_y, double to_x, double to_y, const std::string& style);
+  void add_dot(double x, double y, const std::string& style);
   // What a viewer shows when the pointer rests on all that is added until end_group.
   void begin_group(const std::string& tooltip);
   void end_group();

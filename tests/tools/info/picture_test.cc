@@ -107,6 +107,34 @@ TEST(InfoPicture, NetworksStandInTheOrderOfTheirNics) {
   EXPECT_LT(svg.find("network 10.0.9.0/24"), svg.find("network 10.0.10.0/24"));
 }
 
+// A storage port in the midst of a network of GPUs' rails, and that network's ports on both NUMA nodes.
+TEST(InfoPicture, RailsGoStraightToTheirNetworks) {
+  Json machine = make_sample_machine();
+  Json& ports = machine["devices"];
+  ports.push_back(make_sample_port(3, "0000:1b:00.0", 0, "0000:17:00.0"));
+  ports[0]["gid"]["subnet"] = ports[1]["gid"]["subnet"] = "fd00:7::/64";
+  const std::string svg = draw_topology(machine);
+  const std::vector<Box> networks = find_boxes(svg, "network"), nics = find_boxes(svg, "nic");
+  ASSERT_EQ(networks.size(), 2U);
+  ASSERT_EQ(nics.size(), 3U);
+  EXPECT_FALSE(overlap(networks[0], networks[1]));
+  EXPECT_LT(networks[0].width, networks[1].width);
+  EXPECT_LT(networks[0].bottom(), networks[1].top);
+  const std::vector<Box> bars = find_boxes(svg, "network|gpu|nic|idle");
+  const std::regex pattern(
+      R"re(<line class="rail" x1="([0-9.]+)" y1="([0-9.]+)" x2="([0-9.]+)" y2="([0-9.]+)")re");
+  size_t vertical = 0;
+  for (std::sregex_iterator at(svg.begin(), svg.end(), pattern), end; at != end; ++at) {
+    const double x = std::stod((*at)[1]), top = std::stod((*at)[2]), bottom = std::stod((*at)[4]);
+    if (top == bottom) continue;  // the legend's
+    EXPECT_EQ(std::stod((*at)[3]), x);
+    const Box line{x, top + 1, 0, bottom - top - 2};
+    for (const Box& bar : bars) EXPECT_FALSE(overlap(line, bar)) << "a rail crosses what is not its network";
+    ++vertical;
+  }
+  EXPECT_EQ(vertical, 3U);
+}
+
 TEST(InfoPicture, NamesAreEscapedAndCut) {
   Json machine = make_sample_machine();
   machine["host"]["name"] = "<\"a&b\">\x01";

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <bit>
 #include <cstdint>
 #include <vector>
 
@@ -33,10 +34,13 @@ struct Event {
   Path path = Path::kStaged;
 };
 
-class FlightRecorder {
+// `Atomic` is std::atomic but in the test, whose loads return all that the memory model lets them return.
+template <template <typename> typename Atomic>
+class BasicFlightRecorder {
  public:
   // Rounded up to a power of two; 0 records nothing.
-  explicit FlightRecorder(uint32_t events);
+  explicit BasicFlightRecorder(uint32_t events)
+      : ring_(events == 0 ? 0 : std::bit_ceil(events)), mask_(ring_.size() - 1) {}
 
   bool is_on() const { return !ring_.empty(); }
   void record(const Event& event) {
@@ -53,12 +57,15 @@ class FlightRecorder {
   // Oldest first.
   std::vector<Event> read() const;
   // So many are gone that came before.
-  uint64_t count_lost() const;
+  uint64_t count_lost() const {
+    const uint64_t end = ended_.load(std::memory_order_acquire);
+    return end <= ring_.size() ? 0 : end - ring_.size();
+  }
 
  private:
   struct Entry {
-    std::atomic<int64_t> at_ns{0};
-    std::atomic<uint64_t> value{0}, rest{0};
+    Atomic<int64_t> at_ns{0};
+    Atomic<uint64_t> value{0}, rest{0};
   };
   static uint64_t pack(const Event& event) {
     return uint64_t{event.sequence} << 32 | uint64_t{static_cast<uint8_t>(event.kind)} << 16 |
@@ -68,7 +75,39 @@ class FlightRecorder {
 
   std::vector<Entry> ring_;
   uint64_t mask_ = 0;
-  std::atomic<uint64_t> begun_{0}, ended_{0};  // events
+  Atomic<uint64_t> begun_{0}, ended_{0};  // events
 };
+
+template <template <typename> typename Atomic>
+Event BasicFlightRecorder<Atomic>::unpack(const Entry& entry) {
+  Event event;
+  // Acquire: with a value of a newer event comes the newer begun_, and read() drops it.
+  event.at_ns = entry.at_ns.load(std::memory_order_acquire);
+  event.value = entry.value.load(std::memory_order_acquire);
+  const uint64_t rest = entry.rest.load(std::memory_order_acquire);
+  event.sequence = static_cast<uint32_t>(rest >> 32);
+  event.kind = static_cast<EventKind>(rest >> 16 & 0xFF);
+  event.rail = static_cast<uint8_t>(rest >> 8);
+  event.path = static_cast<Path>(rest & 0xFF);
+  return event;
+}
+
+template <template <typename> typename Atomic>
+std::vector<Event> BasicFlightRecorder<Atomic>::read() const {
+  const uint64_t end = ended_.load(std::memory_order_acquire);
+  const uint64_t count = end < ring_.size() ? end : ring_.size();
+  std::vector<Event> events;
+  events.reserve(count);
+  for (uint64_t index = end - count; index != end; ++index) events.push_back(unpack(ring_[index & mask_]));
+  const uint64_t begun = begun_.load(std::memory_order_relaxed);
+  const uint64_t first_whole = begun < ring_.size() ? 0 : begun - ring_.size();
+  const uint64_t first = end - count;
+  const uint64_t overwritten = first_whole <= first ? 0 : first_whole - first;
+  events.erase(events.begin(),
+               events.begin() + static_cast<int64_t>(overwritten < count ? overwritten : count));
+  return events;
+}
+
+using FlightRecorder = BasicFlightRecorder<std::atomic>;
 
 }  // namespace verbena::observe

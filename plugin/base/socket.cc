@@ -46,12 +46,16 @@ void send_small_messages_at_once(int fd) {
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
 
+constexpr char kCannotConnect[] =
+    "cannot connect (is its process alive, does a firewall let the port through?)";
+
 Error fail_peer(const SocketAddress& peer, int error, const char* what) {
   return fail_errno(Status::kRemote, error, "socket: peer %s: %s", describe(peer).c_str(), what);
 }
 
 Error fail_peer_closed(const SocketAddress& peer, size_t offset_bytes, size_t length_bytes) {
-  return fail(Status::kRemote, "socket: peer %s: it closed the connection (%zu of %zu bytes received)",
+  return fail(Status::kRemote,
+              "socket: peer %s: it closed the connection (%zu of %zu bytes received); its log says why",
               describe(peer).c_str(), offset_bytes, length_bytes);
 }
 
@@ -68,7 +72,7 @@ Result<Socket> Socket::start_connect(const SocketAddress& peer) {
     return result;
   }
   const Error error = result.error();
-  if (error.status == Status::kRemote) return fail_peer(peer, error.errno_value, "cannot connect");
+  if (error.status == Status::kRemote) return fail_peer(peer, error.errno_value, kCannotConnect);
   if (error.status == Status::kSystem)
     return fail_errno(error.status, error.errno_value, "socket: cannot create");
   return fail(Status::kInvalidArgument, "socket: cannot connect: the handle holds no address");
@@ -95,7 +99,7 @@ Result<bool> Socket::finish_connect() {
   socklen_t length = sizeof error;
   if (getsockopt(fd_.get(), SOL_SOCKET, SO_ERROR, &error, &length) != 0) error = errno;
   if (error != 0 && is_quiet_) return Error{Status::kRemote, error};
-  if (error != 0) return fail_peer(peer_, error, "cannot connect");
+  if (error != 0) return fail_peer(peer_, error, kCannotConnect);
   return true;
 }
 

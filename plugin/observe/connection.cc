@@ -4,17 +4,34 @@
 
 namespace verbena::observe {
 
+namespace {
+
+// One message in eight, drawn by its number: whatever a job repeats, it does not repeat this. Reading a clock
+// waits for all loads before it, in the middle of moving a message; it is most of what counters take.
+bool is_timed(uint32_t sequence) {
+  constexpr uint32_t kSpread = 0x9E3779B1;  // 2^32 over the golden ratio
+  return sequence * kSpread >> 29 == 0;
+}
+
+}  // namespace
+
 Connection::Connection(Labels labels, uint32_t trace_events)
-    : labels_(std::move(labels)), recorder_(trace_events), paths_((labels_.rails.size() + 1) * kPaths) {}
+    : labels_(std::move(labels)),
+      rail_count_(labels_.rails.size()),
+      paths_((rail_count_ + 1) * kPaths),
+      recorder_(trace_events) {}
 
 void Connection::note_post(uint32_t sequence, uint64_t bytes, uint32_t qp_number) {
-  const int64_t now_ns = base::monotonic_ns();
+  const int64_t now_ns = recorder_.is_on() || is_timed(sequence) ? base::monotonic_ns() : 0;
   Message& m = message(sequence);  // of a receive: what came before it is noted there already
   m.posted_ns = call_ns_ = now_ns;
-  m.parent = std::exchange(next_parent_, nullptr);
   posted_.add(1);
-  if (m.parent != nullptr && labels_.direction == Direction::kReceive)
-    begin_net_event(m, {0, qp_number, sequence, bytes, NetEvent::Kind::kReceive});
+  m.is_told = next_parent_ != nullptr;
+  if (m.is_told) {
+    begin_told(sequence);
+    if (labels_.direction == Direction::kReceive)
+      begin_net_event({0, qp_number, sequence, bytes, NetEvent::Kind::kReceive});
+  }
   recorder_.record({now_ns, bytes, sequence, EventKind::kPost});
 }
 
@@ -33,9 +50,9 @@ void Connection::note_chunk(uint32_t sequence, Path path, uint32_t rail, uint32_
   ChunkCounters& chunks = rails_[rail].chunks[static_cast<size_t>(path)];
   chunks.chunks.add(1);
   chunks.bytes.add(bytes);
-  if (m.parent != nullptr && labels_.direction == Direction::kSend) {
-    begin_net_event(m, {rail, qp_number, sequence, bytes,
-                        path == Path::kDirect ? NetEvent::Kind::kWrite : NetEvent::Kind::kSend});
+  if (m.is_told && labels_.direction == Direction::kSend) {
+    begin_net_event({rail, qp_number, sequence, bytes,
+                     path == Path::kDirect ? NetEvent::Kind::kWrite : NetEvent::Kind::kSend});
   }
   if (recorder_.is_on()) {
     recorder_.record({now_ns(), bytes, sequence, EventKind::kChunk, static_cast<uint8_t>(rail), path});
@@ -43,15 +60,14 @@ void Connection::note_chunk(uint32_t sequence, Path path, uint32_t rail, uint32_
 }
 
 void Connection::note_done(uint32_t sequence, uint64_t bytes) {
-  const int64_t now_ns = base::monotonic_ns();
   Message& m = message(sequence);
+  const int64_t now_ns = m.posted_ns != 0 ? base::monotonic_ns() : 0;
   PathCounters& path = counters(m.rail, m.path);
   path.messages.add(1);
   path.bytes.add(bytes);
-  path.latency.add(now_ns - m.posted_ns);
-  done_.add(1);
+  if (m.posted_ns != 0) path.latency.add(now_ns - m.posted_ns);
   recorder_.record({now_ns, bytes, sequence, EventKind::kDone, m.rail, m.path});
-  end_net_events(m);
+  if (m.is_told) end_net_events(m, sequence);
   m.rail = kNoRail;
 }
 
@@ -92,21 +108,27 @@ void Connection::note_failed() {
   recorder_.record({base::monotonic_ns(), 0, 0, EventKind::kFailed});
 }
 
-void Connection::begin_net_event(Message& message, const NetEvent& event) {
-  if (net_events_ == nullptr || message.net_event_count == kMostNetEvents) return;
-  void* const begun = net_events_->begin(message.parent, event);
-  if (begun != nullptr) message.net_events[message.net_event_count++] = begun;
+void Connection::begin_told(uint32_t sequence) {
+  told_[sequence % kOpenMessages] = {std::exchange(next_parent_, nullptr), {}, 0};
 }
 
-void Connection::end_net_events(Message& message) {
-  for (size_t i = 0; i < message.net_event_count; ++i) net_events_->end(message.net_events[i]);
-  message.net_event_count = 0;
-  message.parent = nullptr;
+void Connection::begin_net_event(const NetEvent& event) {
+  ToldMessage& told = told_[event.sequence % kOpenMessages];
+  if (net_events_ == nullptr || told.net_event_count == kMostNetEvents) return;
+  void* const begun = net_events_->begin(told.parent, event);
+  if (begun != nullptr) told.net_events[told.net_event_count++] = begun;
+}
+
+void Connection::end_net_events(Message& message, uint32_t sequence) {
+  const ToldMessage& told = told_[sequence % kOpenMessages];
+  for (size_t i = 0; i < told.net_event_count; ++i) net_events_->end(told.net_events[i]);
+  message.is_told = false;
 }
 
 Totals Connection::read(const std::string& peer) const {
   Totals totals;
   const EndKey end{labels_.direction, peer};
+  uint64_t done = 0;
   for (size_t place = 0; place <= labels_.rails.size(); ++place) {
     const RailKey rail{end, rail_name(place)};
     for (size_t p = 0; p < kPaths; ++p) {
@@ -115,6 +137,7 @@ Totals Connection::read(const std::string& peer) const {
       if (const uint64_t messages = path.messages.read(); messages != 0) {
         PathTotals& to = totals.messages[key];
         to.messages = messages;
+        done += messages;
         to.bytes = path.bytes.read();
         for (size_t b = 0; b < kBuckets; ++b) to.latency[b] = path.latency.counts[b].read();
         to.latency_sum_ns = path.latency.sum_ns.read();
@@ -126,7 +149,7 @@ Totals Connection::read(const std::string& peer) const {
     if (place != labels_.rails.size())
       totals.rails[rail] = {rails_[place].failures.read(), rails_[place].revivals.read()};
   }
-  const uint64_t done = done_.read(), posted = posted_.read();  // in this order: never more done than posted
+  const uint64_t posted = posted_.read();  // after what is done: never more of that
   totals.ends[end] = {stalls_.read(), replayed_chunks_.read(), failures_.read(),
                       posted < done ? 0 : posted - done, 1};
   return totals;

@@ -2,6 +2,7 @@
 // wants to know; whoever moves the messages has a null pointer otherwise, and looks at nothing else.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <string>
@@ -64,48 +65,60 @@ class Connection {
   static constexpr size_t kMostNetEvents = 8;  // of one message; further work requests are not told
   static constexpr size_t kPaths = 2;
 
+  // A message between host memories has just gone through the caches: what is counted of it touches as few
+  // lines as can be. Latencies below 16 us are in the first line of their path.
+  static constexpr size_t kLineBytes = 64;
+
   struct Message {
     int64_t posted_ns = 0;
     uint8_t rail = kNoRail;  // kMostRails: several
     Path path = Path::kStaged;
+    bool is_told = false;  // to NCCL's profiler: see told_
+  };
+  struct ToldMessage {
     void* parent = nullptr;
     std::array<void*, kMostNetEvents> net_events{};
     size_t net_event_count = 0;
   };
-  struct PathCounters {
+  struct alignas(kLineBytes) PathCounters {
     Counter messages, bytes;
     Histogram latency;
   };
   struct ChunkCounters {
     Counter chunks, bytes;
   };
-  struct RailCounters {
+  struct alignas(kLineBytes) RailCounters {
     std::array<ChunkCounters, kPaths> chunks;
     Counter failures, revivals;
   };
 
   Message& message(uint32_t sequence) { return messages_[sequence % kOpenMessages]; }
   PathCounters& counters(uint8_t rail, Path path) {
-    const size_t place = rail < labels_.rails.size() ? rail : labels_.rails.size();
-    return paths_[place * kPaths + static_cast<size_t>(path)];
+    return paths_[std::min<size_t>(rail, rail_count_) * kPaths + static_cast<size_t>(path)];
   }
   std::string rail_name(size_t place) const {
     return place < labels_.rails.size() ? labels_.rails[place] : "several";
   }
   int64_t now_ns() const { return call_ns_ != 0 ? call_ns_ : base::monotonic_ns(); }
-  void begin_net_event(Message& message, const NetEvent& event);
-  void end_net_events(Message& message);
+  void begin_told(uint32_t sequence);
+  void begin_net_event(const NetEvent& event);
+  void end_net_events(Message& message, uint32_t sequence);
 
   const Labels labels_;
   uint64_t id_ = 0;
+  std::array<ToldMessage, kOpenMessages> told_;
   NetEvents* net_events_ = nullptr;
+  Counter stalls_, replayed_chunks_, failures_;
+
+  // From here on: of every message.
+  alignas(kLineBytes) const size_t rail_count_;
+  Counter posted_;
   void* next_parent_ = nullptr;
-  int64_t call_ns_ = 0;  // 0: no post is under way
-  FlightRecorder recorder_;
-  std::array<Message, kOpenMessages> messages_;
+  int64_t call_ns_ = 0;              // 0: no post is under way
   std::vector<PathCounters> paths_;  // a rail and then a path each; after the rails: several
+  alignas(kLineBytes) FlightRecorder recorder_;
+  alignas(kLineBytes) std::array<Message, kOpenMessages> messages_;
   std::array<RailCounters, kMostRails> rails_;
-  Counter posted_, done_, stalls_, replayed_chunks_, failures_;
 };
 
 }  // namespace verbena::observe

@@ -36,8 +36,8 @@ constexpr int64_t bucket_limit_ns(size_t bucket) {
 }
 
 struct Histogram {
-  std::array<Counter, kBuckets> counts;
   Counter sum_ns;
+  std::array<Counter, kBuckets> counts;
 
   void add(int64_t latency_ns) {
     counts[find_bucket(latency_ns)].add(1);

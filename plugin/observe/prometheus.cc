@@ -65,8 +65,8 @@ class Page {
 void add_latencies(Page& page, const Totals& totals) {
   constexpr const char* kName = "verbena_message_latency_seconds";
   page.begin(kName, "histogram",
-             "From isend or irecv to the test that found the message done; of a receive most of it is the "
-             "wait for the peer.");
+             "From isend or irecv to the test that found the message done, of one message in eight, or with "
+             "VERBENA_TRACE of all; of a receive most of it is the wait for the peer.");
   for (const auto& [key, path] : totals.messages) {
     const std::string labels = page.label(key);
     uint64_t count = 0;

@@ -229,7 +229,9 @@ base::Outcome Acceptor::take_entries(const AcceptOptions& options) {
   auto taken = take_entries_of(*bare, {.wanted = entries, .modest = kLeastEntries, .least = kLeastEntries});
   if (!taken) return taken.error();
   if (*taken) return {};
-  return base::fail(base::Status::kSystem, "accept from %s: too many connections: no receive entry is left",
+  return base::fail(base::Status::kSystem,
+                    "accept from %s: too many connections: no receive entry is left; fewer channels "
+                    "(NCCL_MAX_NCHANNELS) need fewer",
                     peer_.c_str());
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <cstring>
 #include <limits>
 #include <map>
 #include <mutex>
@@ -93,7 +94,10 @@ class Service {
       thread_ = std::thread([this] { run(); });
       pthread_setname_np(thread_.native_handle(), "verbena-service");
     } catch (const std::system_error& error) {
-      base::log_warn("service: cannot start its thread: errno %d", error.code().value());
+      base::log_warn(
+          "service: cannot start its thread: %s (errno %d); is a limit of processes reached, of the user or "
+          "of the container?",
+          strerror(error.code().value()), error.code().value());
     }
   }
 

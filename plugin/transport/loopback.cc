@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/parameters.h"
+#include "transport/advice.h"
 
 namespace verbena::transport {
 
@@ -93,7 +94,7 @@ bool Loopback::poll(std::string* failure) {
   const auto take = [&](const verbs::Completion& completion, uint32_t rail) {
     finish(completion, rail, failure);
   };
-  if (!link_.poll(take)) *failure = "completion queue failed";
+  if (!link_.poll(take)) *failure = "a completion queue of " + name_rails(link_) + " failed: " + kQueueAdvice;
   return failure->empty() && (broken_rails_ == 0 || repair(failure));
 }
 

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <ctime>
 #include <mutex>
+#include <numeric>
 #include <utility>
 
 #include "base/clock.h"
@@ -85,13 +86,14 @@ void log_latencies() {
   for (const auto direction : {observe::Direction::kSend, observe::Direction::kReceive}) {
     for (const auto path : {observe::Path::kStaged, observe::Path::kDirect}) {
       const observe::PathTotals sum = totals.sum(direction, path);
-      if (sum.messages == 0) continue;
+      const uint64_t timed = std::accumulate(sum.latency.begin(), sum.latency.end(), uint64_t{0});
+      if (timed == 0) continue;
       base::log_info(
           "latencies: %s %s: %llu messages, mean %.1f us, half within %.1f us, 99 %% within %.1f us",
           path == observe::Path::kStaged ? "staged" : "direct",
           direction == observe::Direction::kSend ? "sends" : "receives",
           static_cast<unsigned long long>(sum.messages),
-          static_cast<double>(sum.latency_sum_ns) / static_cast<double>(sum.messages) * 1e-3,
+          static_cast<double>(sum.latency_sum_ns) / static_cast<double>(timed) * 1e-3,
           static_cast<double>(observe::find_quantile_ns(sum, 0.5)) * 1e-3,
           static_cast<double>(observe::find_quantile_ns(sum, 0.99)) * 1e-3);
     }

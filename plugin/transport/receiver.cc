@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/parameters.h"
 #include "protocol/sequence.h"
+#include "transport/advice.h"
 #include "transport/observation.h"
 #include "transport/recovery_times.h"
 
@@ -120,9 +121,8 @@ void Receiver::refuse_chunk(const verbs::Completion& completion, uint32_t queue_
   const uint32_t page = cookie_page(completion.cookie);
   static_cast<void>(repost(queue_pair, {&page, 1}));
   static_cast<void>(
-      stick(base::fail(base::Status::kRemote, "receive from %s: chunk 0x%08x of %u bytes %s (qp %u)",
-                       channel_->peer().c_str(), completion.imm(), completion.length,
-                       is_within_window ? "makes no sense" : "came without a credit", completion.qp_number)));
+      stick(fail_at_pair("receive from", channel_->peer(), parts_.link, queue_pair,
+                         is_within_window ? "a chunk makes no sense" : "a chunk came without a credit")));
 }
 
 base::Outcome Receiver::absorb_completions() {

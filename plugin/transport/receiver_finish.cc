@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "base/parameters.h"
+#include "transport/advice.h"
 #include "transport/receiver.h"
 
 namespace verbena::transport {
@@ -48,9 +49,9 @@ inline base::Outcome Receiver::finish_arrival(ReceiveMessage& message) {
   if (message.arrivals.bytes() > message.room_bytes) {
     return stick(base::fail(
         base::Status::kInvalidUsage,
-        "receive from %s: message %u is longer than its receive (%llu bytes, room %llu bytes)",
+        "receive from %s: message %u is longer than its receive (%llu bytes, room %llu bytes)%s",
         channel_->peer().c_str(), message.sequence, static_cast<unsigned long long>(message.arrivals.bytes()),
-        static_cast<unsigned long long>(message.room_bytes)));
+        static_cast<unsigned long long>(message.room_bytes), kLengthAdvice));
   }
   if (message.first_page == kNoPage) return make_ready(message);
   message.phase = Phase::kMoving;
@@ -144,9 +145,9 @@ base::Outcome Receiver::describe_pages(ReceiveMessage& message) {
                         piece_bytes)) {
       return stick(
           base::fail(base::Status::kRemote,
-                     "receive from %s: message %u is staged and longer than what may be (%llu bytes)",
+                     "receive from %s: message %u is staged and longer than what may be (%llu bytes)%s",
                      channel_->peer().c_str(), message.sequence,
-                     static_cast<unsigned long long>(message.arrivals.bytes())));
+                     static_cast<unsigned long long>(message.arrivals.bytes()), kPeerAdvice));
     }
   }
   return {};

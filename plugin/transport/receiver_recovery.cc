@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/parameters.h"
+#include "transport/advice.h"
 #include "transport/receiver.h"
 #include "transport/recovery_times.h"
 
@@ -139,8 +140,8 @@ base::Outcome Receiver::absorb_records(RecoveryHost& host, int64_t now_ns) {
     if (failed_.note_record(*record)) count_failed(record->queue_pair);
     if (!protocol::is_sane(*record, parts_.link.queue_pairs()) || !recovery_.absorb(host, *record, now_ns)) {
       return stick(base::fail(
-          base::Status::kRemote, "receive from %s: a recovery record makes no sense (kind %u, qp index %u)",
-          channel_->peer().c_str(), static_cast<unsigned>(record->kind), record->queue_pair));
+          base::Status::kRemote, "receive from %s: a recovery record makes no sense (kind %u, qp index %u)%s",
+          channel_->peer().c_str(), static_cast<unsigned>(record->kind), record->queue_pair, kPeerAdvice));
     }
     update_rails();
     if (record->kind == protocol::RecoveryKind::kDown) failed_.log_loss(record->queue_pair);

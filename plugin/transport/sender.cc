@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "base/parameters.h"
+#include "transport/advice.h"
 #include "transport/observation.h"
 #include "transport/recovery_times.h"
 
@@ -167,9 +168,8 @@ base::Outcome Sender::refuse() {
 base::Outcome Sender::absorb_credits() {
   for (uint32_t q = 0; q < link_.queue_pairs(); ++q) {
     if (!credits_.absorb(q, control_.read_returned(q))) {
-      return stick(base::fail(base::Status::kRemote,
-                              "send to %s: peer returned more credits than it got (qp %u)",
-                              channel_->peer().c_str(), link_.pair(q).number()));
+      return stick(
+          fail_at_pair("send to", channel_->peer(), link_, q, "peer returned more credits than it got"));
     }
   }
   consumed_ = protocol::take_newer(consumed_, control_.read_consumed());
@@ -184,19 +184,19 @@ base::Outcome Sender::absorb_credits() {
 base::Outcome Sender::fail_note(const protocol::CreditNote& note) {
   return stick(
       base::fail(base::Status::kRemote,
-                 "send to %s: peer returned more credits than it got (a grant's note, queue pair %u)",
-                 channel_->peer().c_str(), note.queue_pair()));
+                 "send to %s: peer returned more credits than it got (a grant's note, queue pair index %u)%s",
+                 channel_->peer().c_str(), note.queue_pair(), kPeerAdvice));
 }
 
 base::Outcome Sender::fail_stamp() {
   return stick(base::fail(base::Status::kRemote,
-                          "send to %s: peer granted message %u, which is too far ahead of message %u",
-                          channel_->peer().c_str(), next_note_ - 1, next_));
+                          "send to %s: peer granted message %u, which is too far ahead of message %u%s",
+                          channel_->peer().c_str(), next_note_ - 1, next_, kPeerAdvice));
 }
 
 base::Outcome Sender::fail_consumed() {
-  return stick(base::fail(base::Status::kRemote, "send to %s: peer consumed message %u before it was sent",
-                          channel_->peer().c_str(), consumed_));
+  return stick(base::fail(base::Status::kRemote, "send to %s: peer consumed message %u before it was sent%s",
+                          channel_->peer().c_str(), consumed_, kPeerAdvice));
 }
 
 base::Outcome Sender::fail(uint32_t sequence, const std::string& cause) {

@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "transport/advice.h"
 #include "transport/sender.h"
 
 namespace verbena::transport {
@@ -145,10 +146,10 @@ base::Outcome Sender::post_waiting() {
 
 base::Outcome Sender::fail_grant(const SendMessage& message) {
   return stick(base::fail(base::Status::kInvalidUsage,
-                          "send to %s: message %u is longer than its receive (%llu bytes, room %llu bytes)",
+                          "send to %s: message %u is longer than its receive (%llu bytes, room %llu bytes)%s",
                           channel_->peer().c_str(), message.sequence,
                           static_cast<unsigned long long>(message.length_bytes),
-                          static_cast<unsigned long long>(message.grant.length_bytes)));
+                          static_cast<unsigned long long>(message.grant.length_bytes), kLengthAdvice));
 }
 
 // A short message should leave at once: over any queue pair that can take it, rather than wait for its home.

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/parameters.h"
+#include "transport/advice.h"
 #include "transport/recovery_times.h"
 #include "transport/sender.h"
 
@@ -84,7 +85,7 @@ void Sender::note_failure(const verbs::Completion& completion, uint32_t queue_pa
 
 // What could not be posted is sent again with the rest.
 base::Outcome Sender::fail_post(uint32_t queue_pair) {
-  give_up(queue_pair, link_.describe(queue_pair) + ": cannot post");
+  give_up(queue_pair, link_.describe(queue_pair) + ": cannot post, an earlier line has the device's error");
   return sticky_;
 }
 
@@ -129,11 +130,12 @@ base::Outcome Sender::absorb_records(RecoveryHost& host, int64_t now_ns) {
     if (failed_.note_record(*record)) count_failed(record->queue_pair);
     if (!protocol::is_sane(*record, link_.queue_pairs()) ||
         !recovery_.absorb(host, *record, arrived, now_ns)) {
-      return sticky_ ? stick(base::fail(base::Status::kRemote,
-                                        "send to %s: a recovery record makes no sense (kind %u, qp index %u)",
-                                        channel_->peer().c_str(), static_cast<unsigned>(record->kind),
-                                        record->queue_pair))
-                     : sticky_;
+      return sticky_
+                 ? stick(base::fail(base::Status::kRemote,
+                                    "send to %s: a recovery record makes no sense (kind %u, qp index %u)%s",
+                                    channel_->peer().c_str(), static_cast<unsigned>(record->kind),
+                                    record->queue_pair, kPeerAdvice))
+                 : sticky_;
     }
     update_rails();
     // Only now: a peer that is done and gone fails queue pairs too, and never answers.

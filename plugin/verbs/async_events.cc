@@ -16,9 +16,9 @@ const char* explain_queue_pair_event(ibv_event_type type) {
     case IBV_EVENT_QP_FATAL:
       return "failed: the device met an error while it served it; see dmesg";
     case IBV_EVENT_QP_REQ_ERR:
-      return "failed: the peer sent an invalid request";
+      return "failed: the peer sent an invalid request; its connection's line names the peer";
     case IBV_EVENT_QP_ACCESS_ERR:
-      return "failed: the peer wrote or read where it may not";
+      return "failed: the peer wrote or read where it may not; its connection's line names the peer";
     case IBV_EVENT_PATH_MIG_ERR:
       return "could not migrate its path";
     default:
@@ -83,9 +83,12 @@ void AsyncEvents::handle(const ibv_async_event& event) {
     has_device_failed_.store(true, std::memory_order_relaxed);
     base::log_warn("device %s:%d: failed: it must be reset; see dmesg", name, port_number);
   } else if (event.event_type == IBV_EVENT_CQ_ERR) {
-    base::log_warn("device %s:%d: a completion queue failed: it overran", name, port_number);
+    base::log_warn(
+        "device %s:%d: a completion queue failed: it overran; the lines of its connections name their peers",
+        name, port_number);
   } else if (event.event_type == IBV_EVENT_SRQ_ERR) {
-    base::log_warn("device %s:%d: a shared receive queue failed", name, port_number);
+    base::log_warn("device %s:%d: a shared receive queue failed: nothing arrives by it any more; see dmesg",
+                   name, port_number);
   } else if (event.event_type == IBV_EVENT_QP_LAST_WQE_REACHED) {
     note_drained(event.element.qp->qp_num);
   } else if (const char* what = explain_queue_pair_event(event.event_type); what != nullptr) {

@@ -27,8 +27,10 @@ static_assert(Completion::kReceiveWriteOpcode == IBV_WC_RECV_RDMA_WITH_IMM);
 }  // namespace
 
 void Destroyer::operator()(ibv_cq* queue) const {
+  const char* const device = name_device(queue->context);
   const int error = library->destroy_cq(queue);
-  if (error != 0) base::log_warn("completion queue: cannot be destroyed: errno %d", error);
+  if (error != 0)
+    base::log_warn("device %s: a completion queue cannot be destroyed (errno %d)", device, error);
 }
 
 Result<CompletionQueue> CompletionQueue::create(Device& device, uint32_t depth_entries) {
@@ -41,8 +43,8 @@ Result<CompletionQueue> CompletionQueue::create(Device& device, uint32_t depth_e
   ibv_cq* queue = library.create_cq(device.context(), static_cast<int>(depth_entries), nullptr, nullptr, 0);
   if (queue == nullptr) {
     return base::fail_errno(Status::kSystem, errno,
-                            "device %s: cannot create a completion queue (depth %u entries)",
-                            device.name().c_str(), depth_entries);
+                            "device %s: cannot create a completion queue%s (depth %u entries)",
+                            device.name().c_str(), hint_at_memory(errno), depth_entries);
   }
   CompletionQueue result;
   result.queue_ = Owned<ibv_cq>(queue, Destroyer{&library});
@@ -55,11 +57,14 @@ int CompletionQueue::poll(std::span<Completion> out) {
   return count >= 0 ? count : note_failure(count);
 }
 
-int CompletionQueue::note_failure(int result) {
+// Not part of poll(), which every look at a connection calls.
+[[gnu::cold, gnu::noinline]] int CompletionQueue::note_failure(int result) {
   if (!is_failure_logged_) {
     is_failure_logged_ = true;
-    base::log_warn("completion queue: poll failed: the queue overran or its device is gone (result %d)",
-                   result);
+    base::log_warn(
+        "device %s: a completion queue cannot be polled: it overran or the device is gone; see dmesg (result "
+        "%d)",
+        name_device(queue_->context), result);
   }
   return -1;
 }

@@ -5,12 +5,22 @@
 
 #include <infiniband/verbs.h>
 
+#include <cerrno>
 #include <memory>
 #include <string>
 
 #include "base/status.h"
 
 namespace verbena::verbs {
+
+// For lines about what knows no more of its device than the library tells.
+inline const char* name_device(const ibv_context* context) {
+  return context != nullptr && context->device != nullptr ? context->device->name : "(unnamed)";
+}
+// What to try when a queue or a registration is refused; empty if nothing helps.
+inline const char* hint_at_memory(int errno_value) {
+  return errno_value == ENOMEM ? ", out of locked memory? raise `ulimit -l`" : "";
+}
 
 // The exported functions without their ibv_ prefix. poll_cq and the post_* calls are not among them: the
 // header's inline versions dispatch through ibv_context::ops and need no symbol.

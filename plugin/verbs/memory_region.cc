@@ -23,14 +23,12 @@ unsigned encode_access(const Access& access) {
 
 const char* hint_at_cause(int errno_value) {
   switch (errno_value) {
-    case ENOMEM:
-      return ", out of locked memory? raise `ulimit -l`";
     case EFAULT:
       return ", not mapped, or GPU memory that this device cannot reach: load nvidia_peermem or use dma-buf";
     case EOPNOTSUPP:
       return ", not supported by this device or its driver";
     default:
-      return "";
+      return hint_at_memory(errno_value);
   }
 }
 
@@ -45,8 +43,9 @@ base::Error fail_registration(const Device& device, const char* kind, const void
 }  // namespace
 
 void Destroyer::operator()(ibv_mr* region) const {
+  const char* const device = name_device(region->context);
   const int error = library->dereg_mr(region);
-  if (error != 0) base::log_warn("memory region: cannot be released: errno %d", error);
+  if (error != 0) base::log_warn("device %s: a memory region cannot be released (errno %d)", device, error);
 }
 
 Result<MemoryRegion> MemoryRegion::register_memory(Device& device, void* address, size_t length_bytes,

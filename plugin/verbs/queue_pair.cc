@@ -110,8 +110,10 @@ void encode(const OneSidedRequest& request, ibv_sge* segment, ibv_send_wr* entry
 
 void Destroyer::operator()(ibv_qp* pair) const {
   const uint32_t number = pair->qp_num;
+  const char* const device = name_device(pair->context);
   const int error = library->destroy_qp(pair);
-  if (error != 0) base::log_warn("queue pair %u: cannot be destroyed: errno %d", number, error);
+  if (error != 0)
+    base::log_warn("device %s: queue pair %u cannot be destroyed (errno %d)", device, number, error);
 }
 
 DrainMark::DrainMark(Device& device, uint32_t pair_number) : device_(device), pair_number_(pair_number) {
@@ -146,9 +148,10 @@ Result<QueuePair> QueuePair::create(Device& device, CompletionQueue& completions
   attributes.send_ops_flags = encode_operations(options.operations);
   ibv_qp* pair = create_pair(device, &attributes);
   if (pair == nullptr) {
-    return base::fail_errno(Status::kSystem, errno,
-                            "device %s: cannot create a queue pair (send depth %u entries, inline %u bytes)",
-                            device.name().c_str(), options.send_depth, options.inline_bytes);
+    return base::fail_errno(
+        Status::kSystem, errno,
+        "device %s: cannot create a queue pair%s (send depth %u entries, inline %u bytes)",
+        device.name().c_str(), hint_at_memory(errno), options.send_depth, options.inline_bytes);
   }
   QueuePair result;
   result.pair_ = Owned<ibv_qp>(pair, Destroyer{&library});
@@ -178,18 +181,21 @@ void QueuePair::stop() {
   attributes.qp_state = IBV_QPS_ERR;
   const int error = device_->library().modify_qp(pair_.get(), &attributes, IBV_QP_STATE);
   if (error != 0)
-    base::log_info("queue pair %u: cannot be moved to the error state: errno %d", number_, error);
+    base::log_info("device %s:%d: queue pair %u: cannot be moved to the error state: errno %d",
+                   device_->name().c_str(), device_->port_number(), number_, error);
 }
 
 base::Error QueuePair::fail_full(size_t asked_requests) const {
-  return base::fail(Status::kInternal, "queue pair %u: send queue is full (asked %zu, free %u requests)",
-                    number_, asked_requests, free_slots());
+  return base::fail(Status::kInternal,
+                    "device %s:%d: queue pair %u: send queue is full (asked %zu, free %u requests)",
+                    device_->name().c_str(), device_->port_number(), number_, asked_requests, free_slots());
 }
 
 base::Error QueuePair::fail_post(int errno_value, size_t accepted, size_t asked_requests) const {
   return base::fail_errno(Status::kSystem, errno_value,
-                          "queue pair %u: cannot post (request %zu of %zu, %u in flight)", number_, accepted,
-                          asked_requests, posted_ - retired_);
+                          "device %s:%d: queue pair %u: cannot post (request %zu of %zu, %u in flight)",
+                          device_->name().c_str(), device_->port_number(), number_, accepted, asked_requests,
+                          posted_ - retired_);
 }
 
 // What most messages are: a chain of one, without the loops.

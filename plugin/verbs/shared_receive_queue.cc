@@ -17,8 +17,10 @@ constexpr size_t kChainEntries = 32;  // bounds the stack of post()
 }  // namespace
 
 void Destroyer::operator()(ibv_srq* queue) const {
+  const char* const device = name_device(queue->context);
   const int error = library->destroy_srq(queue);
-  if (error != 0) base::log_warn("shared receive queue: cannot be destroyed: errno %d", error);
+  if (error != 0)
+    base::log_warn("device %s: a shared receive queue cannot be destroyed (errno %d)", device, error);
 }
 
 Result<SharedReceiveQueue> SharedReceiveQueue::create(Device& device, uint32_t depth_entries) {
@@ -35,8 +37,8 @@ Result<SharedReceiveQueue> SharedReceiveQueue::create(Device& device, uint32_t d
   ibv_srq* queue = library.create_srq(device.domain(), &attributes);
   if (queue == nullptr) {
     return base::fail_errno(Status::kSystem, errno,
-                            "device %s: cannot create a shared receive queue (depth %u entries)",
-                            device.name().c_str(), depth_entries);
+                            "device %s: cannot create a shared receive queue%s (depth %u entries)",
+                            device.name().c_str(), hint_at_memory(errno), depth_entries);
   }
   SharedReceiveQueue result;
   result.queue_ = Owned<ibv_srq>(queue, Destroyer{&library});
@@ -57,9 +59,9 @@ Outcome SharedReceiveQueue::post(std::span<const ReceiveBuffer> buffers) {
     ibv_recv_wr* rejected = nullptr;
     const int error = ibv_post_srq_recv(queue_.get(), chain, &rejected);
     if (error != 0) {
-      return base::fail_errno(Status::kSystem, error,
-                              "shared receive queue: cannot post a receive (entry %td of %zu)",
-                              rejected != nullptr ? rejected - chain : 0, count);
+      return base::fail_errno(Status::kSystem, error, "device %s: cannot post a receive (entry %td of %zu)",
+                              name_device(queue_->context), rejected != nullptr ? rejected - chain : 0,
+                              count);
     }
     buffers = buffers.subspan(count);
   }

@@ -2,6 +2,7 @@
 // waits for ever, and the log names what failed.
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <map>
 
 #include "nccl/live_fixture.h"
@@ -100,6 +101,7 @@ class FaultSweepTest : public LiveTest<NewestVersion> {
                               (failure ? failure : "no failure") + ":\n" + text;
     EXPECT_EQ(hooks_.live_objects, 0) << about;
     EXPECT_STRNE(failure, "hang") << about;
+    for (const std::string& line : warnings) EXPECT_TRUE(says_where(line)) << line << '\n' << about;
     if (failure != nullptr) {
       EXPECT_FALSE(warnings.empty()) << about;
       EXPECT_NE(text.find(describe(failed != nullptr ? failed : "nothing")), std::string::npos) << about;
@@ -107,6 +109,14 @@ class FaultSweepTest : public LiveTest<NewestVersion> {
       EXPECT_LE(warnings.size(), 3U) << about;
     }
     return failed;
+  }
+
+  // A line is about a device or a peer, and names it.
+  static bool says_where(const std::string& line) {
+    constexpr const char* kPlaces[] = {"device ",       "devices: ",   "rail ",   "send to ",
+                                       "receive from ", "connect to ", "accept ", "socket: peer "};
+    return std::ranges::any_of(kPlaces,
+                               [&](const char* place) { return line.find(place) != std::string::npos; });
   }
 
   // How the log speaks of a call.

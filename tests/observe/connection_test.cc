@@ -67,6 +67,25 @@ TEST_F(ConnectionTest, APostIsOneMoment) {
   EXPECT_LT(events[1].at_ns, events[2].at_ns);
 }
 
+// All are counted, and one in eight timed, whatever step the job's own rhythm takes.
+TEST(ConnectionLatency, OfOneMessageInEightWithoutARecorder) {
+  for (const uint32_t step : {1U, 2U, 8U, 64U}) {
+    Connection connection({Direction::kSend, "p", {"a:1"}}, 0);
+    constexpr uint32_t kMessages = 8000;
+    for (uint32_t i = 0; i < kMessages; ++i) {
+      connection.note_post(i * step, 1, 0);
+      connection.end_post();
+      connection.note_chunk(i * step, Path::kDirect, 0, 0, 1);
+      connection.note_done(i * step, 1);
+    }
+    const PathTotals path = connection.read("p").messages.begin()->second;
+    EXPECT_EQ(path.messages, kMessages);
+    const auto timed = std::accumulate(path.latency.begin(), path.latency.end(), uint64_t{0});
+    EXPECT_GE(timed, kMessages / 9) << step;
+    EXPECT_LE(timed, kMessages / 7) << step;
+  }
+}
+
 // A staged message may be here before its receive is posted.
 TEST_F(ConnectionTest, ChunksMayComeFirst) {
   connection_.note_chunk(40, Path::kStaged, 1, 0, 50);

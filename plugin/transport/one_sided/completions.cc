@@ -54,7 +54,8 @@ bool OneSidedEndpoint::note_push(const verbs::Completion& completion) {
 uint32_t OneSidedEndpoint::release_held(std::span<EndpointCompletion> out) {
   if (get_push_ == nullptr || get_push_->is_empty()) return 0;
   const auto released = get_push_->release(out);
-  if (!released) fail_all("rail " + describe_rail() + ": the device refused to push what a get brought");
+  if (!released)
+    fail_all("rail " + describe_rail() + ": the device refused to push what a get brought; see dmesg");
   return released ? *released : 0;
 }
 
@@ -65,7 +66,8 @@ uint32_t OneSidedEndpoint::poll(std::span<EndpointCompletion> out) {
     const size_t wanted = std::min(std::size(batch), out.size() - filled);
     const int count = completions_.poll(std::span(batch).first(wanted));
     if (count < 0) [[unlikely]]
-      fail_all("the completion queue of rail " + describe_rail() + " failed");
+      fail_all("rail " + describe_rail() +
+               ": the completion queue failed: it overran or the device is gone; see dmesg");
     for (int i = 0; i < count; ++i) {
       if (tell(batch[i], &out[filled])) ++filled;
     }

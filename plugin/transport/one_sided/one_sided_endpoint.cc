@@ -53,8 +53,10 @@ void OneSidedEndpoint::note_pending(uint32_t peer, uint32_t lane, const Lane& of
 
 Posting OneSidedEndpoint::settle(uint32_t peer, uint32_t lane, base::Outcome outcome) {
   if (!outcome) [[unlikely]] {
-    fail_peer(peer, "lane " + std::to_string(lane) + ": the device refused what was posted (errno " +
-                        std::to_string(outcome.error().errno_value) + ")");
+    fail_peer(peer, "rail " + describe_rail() + ", qp " +
+                        std::to_string(peers_[peer].lanes[lane].pair().number()) +
+                        ": the device refused what was posted (errno " +
+                        std::to_string(outcome.error().errno_value) + "); see dmesg");
   }
   return Posting::kTaken;
 }

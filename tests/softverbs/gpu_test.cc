@@ -272,6 +272,8 @@ TEST(GpuOrderTest, ExitBesideUnmapping) {
     EXPECT_EQ(recv(socket, &none, 1, 0), 0);  // until the other has ended
   });
   Child leaving([&child](int) {
+    // The last handler but a sanitizer's, which has no use for a fork's end.
+    atexit([] { _exit(::testing::Test::HasFailure() ? 1 : 0); });
     setenv("FAKE_CUDA_EXIT_MS", "400", 1);
     count_gpus();
     Node node;
@@ -284,7 +286,7 @@ TEST(GpuOrderTest, ExitBesideUnmapping) {
     ASSERT_EQ(write.to(far.address, far.rkey).post(pair), 0);
     EXPECT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
     tell(child.socket(), true);
-    exit(::testing::Test::HasFailure() ? 1 : 0);
+    exit(0);
   });
   leaving.join();
   shutdown(child.socket(), SHUT_RDWR);

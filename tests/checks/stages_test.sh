@@ -52,7 +52,7 @@ expect_repeated() { # NAME STATUS LAST_LINE COMMAND_OF_LATE
 expect_repeated 'a test that passes at the second try' 0 '8 passed, 0 failed, 0 skipped' true
 expect_repeated 'a test that fails at both' 1 '7 passed, 1 failed, 0 skipped' false
 expect_repeated "a sanitizer's finding, not repeated" 1 '6 passed, 2 failed, 0 skipped' \
-  "echo SUMMARY: ThreadSanitizer: data race && exit 66"
+  "echo SUMMARY: ThreadSanitizer: data race && echo its stack && exit 66"
 shown=$(bash -uc ". tools/lib/stages.sh; . tools/lib/ctest.sh; export jobs=1 long=; cd $folder
   run_stage a 60 bash -c 'test_preset made' >/dev/null; print_summary")
 if ! grep -qx -- '--- failed: late (.*)' <<<"$shown" || ! grep -q '^SUMMARY: Thread' <<<"$shown"; then

@@ -15,7 +15,7 @@ FINDINGS = ("Sanitizer:", "runtime error:")
 def shorten(output: str) -> str:
     for finding in FINDINGS:
         if finding in output:
-            begin = output.rindex("\n", 0, output.index(finding)) + 1 if "\n" in output else 0
+            begin = output.rfind("\n", 0, output.index(finding)) + 1
             return output[begin : begin + MOST_CHARACTERS]
     return output[-MOST_CHARACTERS:]
 

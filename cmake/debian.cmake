@@ -1,4 +1,4 @@
-# Packages for Debian and Ubuntu: `cpack` in a build folder. No CUDA library is among what they need.
+# Packages for Debian and Ubuntu: `cpack` in a build folder. They do not depend on a CUDA library.
 set(debian_source ${PROJECT_SOURCE_DIR}/packaging/debian)
 set(debian_build ${package_build}/debian)
 set(VERBENA_DEBIAN_RELEASE 1)
@@ -6,7 +6,7 @@ set(VERBENA_CONTACT "Verbena maintainers <maintainers@verbena.invalid>")
 
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME verbena)
-# Each package has a description of its own; the project's would be put before it.
+# Each package has its own description; CPack would put the project's before it.
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "")
 set(CPACK_PACKAGE_VENDOR "Verbena maintainers")
 set(CPACK_PACKAGE_CONTACT ${VERBENA_CONTACT})
@@ -20,7 +20,7 @@ set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_COMPONENTS_GROUPING ONE_PER_GROUP)
 
-# What a package has that a plain installation does not: a copyright file and changelogs where Debian looks for them.
+# Files that a package has and a plain installation does not: a copyright file and changelogs, where Debian expects them.
 # They are compressed at build time, with the manual pages.
 string(TIMESTAMP VERBENA_DEBIAN_DATE "%a, %d %b %Y 00:00:00 +0000" UTC)
 configure_file(${debian_source}/changelog.in ${debian_build}/entry @ONLY)
@@ -51,9 +51,11 @@ set(CPACK_DEBIAN_MAIN_PACKAGE_NAME verbena)
 set(CPACK_DEBIAN_MAIN_PACKAGE_SECTION net)
 set(CPACK_DEBIAN_MAIN_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${CMAKE_LIBRARY_OUTPUT_DIRECTORY})
-# Opened at run time, where they are there.
+# Recommended libraries are loaded at run time if they are installed. python3 runs the script for --plot, --compare and the
+# report.
+set(CPACK_DEBIAN_MAIN_PACKAGE_DEPENDS "python3:any")
 set(CPACK_DEBIAN_MAIN_PACKAGE_RECOMMENDS "libibverbs1, ibverbs-providers, libhwloc15")
-set(CPACK_DEBIAN_MAIN_PACKAGE_SUGGESTS "python3-verbena, verbena-nccl-default, gnuplot-nox")
+set(CPACK_DEBIAN_MAIN_PACKAGE_SUGGESTS "python3-verbena, verbena-nccl-default, gnuplot-nox, graphviz")
 set(CPACK_DEBIAN_MAIN_DESCRIPTION "NCCL network plugin over RDMA, with its tools
 Verbena moves NCCL's messages over RDMA verbs; a GPU can unpack by itself what
 arrives for it. Where there is no RDMA NIC a software device takes its place.

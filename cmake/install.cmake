@@ -1,8 +1,9 @@
-# Where things are installed. What is installed finds the rest by paths relative to itself: the folder can be moved.
+# Where files are installed. Installed programs find the others by relative paths, so the folder can be moved.
 include(GNUInstallDirs)
 set(CMAKE_INSTALL_DEFAULT_COMPONENT_NAME verbena)
-# From a folder of tools to that of libraries: ../lib, or ../lib/x86_64-linux-gnu where Debian has it so.
+# The path from the tools to the libraries: ../lib, or ../lib/x86_64-linux-gnu in Debian's layout.
 file(RELATIVE_PATH VERBENA_LIBRARIES_FROM_TOOLS ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})
+file(RELATIVE_PATH VERBENA_DATA_FROM_TOOLS ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_DATADIR})
 set(VERBENA_PYTHON_DIR lib/python3/dist-packages CACHE STRING "Where the Python package is installed")
 
 # Before 1.0.0 a minor release may change the binary interface (CHANGELOG.md), so it is part of the name until then.
@@ -14,10 +15,12 @@ else()
   set(VERBENA_COMPATIBILITY SameMajorVersion)
 endif()
 
+# The library has its installed run path from the start: CMake would pad a path that it replaces later with colons, and each
+# of them means the current folder.
 # install_library(TARGET NAME): a shared library that others link, as verbena::NAME.
 function(install_library target name)
   set_target_properties(${target} PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${VERBENA_SOVERSION}
-    EXPORT_NAME ${name} INSTALL_RPATH $ORIGIN)
+    EXPORT_NAME ${name} INSTALL_RPATH $ORIGIN BUILD_WITH_INSTALL_RPATH ON)
   target_include_directories(${target} INTERFACE $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   add_library(verbena::${name} ALIAS ${target})
   install(TARGETS ${target} EXPORT verbena-targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})

@@ -1,14 +1,16 @@
-# What is installed besides the libraries: tools, headers, the Python package, documents; how CMake and pkg-config find it.
+# Installs everything except the libraries: tools, headers, the Python package, documents, and files for CMake and pkg-config.
 include(CMakePackageConfigHelpers)
 set(package_source ${PROJECT_SOURCE_DIR}/packaging)
 set(package_build ${PROJECT_BINARY_DIR}/packaging)
 
-# Some are built only where there is a GPU's compiler, some only when asked for.
+# Some tools need a CUDA compiler, and some are built only by their targets.
 set(installed_tools "")
 foreach(tool verbena-info verbena-perf nccl-perf verbena-unpack verbena-symm verbena-symm-nccl verbena-symm-nvshmem)
   if(TARGET ${tool})
-    set_target_properties(${tool} PROPERTIES INSTALL_RPATH
-      $<$<IN_LIST:verbena,$<TARGET_PROPERTY:${tool},LINK_LIBRARIES>>:$ORIGIN/${VERBENA_LIBRARIES_FROM_TOOLS}>)
+    # In the build, the libraries are always in ../lib.
+    set(folders $<REMOVE_DUPLICATES:$ORIGIN/../lib$<SEMICOLON>$ORIGIN/${VERBENA_LIBRARIES_FROM_TOOLS}>)
+    set_target_properties(${tool} PROPERTIES BUILD_WITH_INSTALL_RPATH ON
+      INSTALL_RPATH "$<$<IN_LIST:verbena,$<TARGET_PROPERTY:${tool},LINK_LIBRARIES>>:${folders}>")
     get_target_property(left_out ${tool} EXCLUDE_FROM_ALL)
     if(left_out)
       install(TARGETS ${tool} OPTIONAL)
@@ -37,7 +39,7 @@ write_basic_package_version_file(${package_build}/verbena-config-version.cmake C
 install(FILES ${package_build}/verbena-config.cmake ${package_build}/verbena-config-version.cmake
   DESTINATION ${config_folder})
 
-# Relative to where the file lies.
+# Relative to the folder of the file.
 foreach(folder PREFIX LIBDIR INCLUDEDIR)
   set(full ${CMAKE_INSTALL_FULL_${folder}})
   if(folder STREQUAL PREFIX)
@@ -48,7 +50,7 @@ endforeach()
 configure_file(${package_source}/verbena.pc.in ${package_build}/verbena.pc @ONLY)
 install(FILES ${package_build}/verbena.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 
-# With what pip wants to see of a package that it did not install itself.
+# With the metadata that pip expects of a package that it did not install itself.
 install(DIRECTORY python/verbena DESTINATION ${VERBENA_PYTHON_DIR} COMPONENT python PATTERN __pycache__ EXCLUDE)
 configure_file(${package_source}/python-metadata.in ${package_build}/METADATA @ONLY)
 install(FILES ${package_build}/METADATA DESTINATION ${VERBENA_PYTHON_DIR}/verbena-${PROJECT_VERSION}.dist-info

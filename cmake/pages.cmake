@@ -1,4 +1,4 @@
-# Manual pages and shell completions of the installed tools, made from what they print with --help.
+# Manual pages and shell completions of the installed tools, made from their --help.
 find_program(VERBENA_HELP2MAN help2man DOC "Makes manual pages; without it there are none")
 find_program(VERBENA_GZIP gzip)
 find_program(VERBENA_PYTHON3 python3)
@@ -10,11 +10,11 @@ set(about_nccl-perf "measure and verify NCCL's collectives over the Verbena plug
 set(about_verbena-unpack "measure and verify the unpacking of messages on a GPU")
 set(about_verbena-symm "measure and verify symmetric memory between GPUs")
 
-# add_pages(TOOL): share/man/man1/TOOL.1.gz and a file for each shell.
+# add_pages(TOOL): creates share/man/man1/TOOL.1.gz and a completion file for each shell.
 function(add_pages tool)
   if(VERBENA_HELP2MAN AND VERBENA_GZIP)
     set(page ${pages_folder}/man/man1/${tool}.1)
-    # Found by its name alone, so that no path gets into the text.
+    # Run by its name alone, so that the text contains no path.
     add_custom_command(OUTPUT ${page}.gz
       COMMAND ${CMAKE_COMMAND} -E env "PATH=$<TARGET_FILE_DIR:${tool}>:$ENV{PATH}"
         ${VERBENA_HELP2MAN} --no-info --section=1 "--name=${about_${tool}}" "--source=Verbena ${PROJECT_VERSION}"

@@ -1,5 +1,5 @@
-// All-to-all: part p of each rank's input becomes part r of rank p's output. A block a peer, each with a signal of its
-// own at the receiver; who has the signals of all has its whole output.
+// All-to-all: part p of rank r's input becomes part r of rank p's output. One block per peer, each with its own signal at
+// the receiver; a rank's output is complete when it has the signals of all ranks.
 #ifdef __CUDACC__
 #include "example.h"
 #endif
@@ -10,19 +10,19 @@ namespace exchange {
 using namespace verbena;
 using namespace verbena::device;
 
-// As many blocks as ranks, of whole warps. `input` and `output` are symmetric, `bytes_each` for each rank; 128 ranks at
-// most. `failed` is set if a rank did not come.
+// Launch one block per rank, of whole warps; at most 128 ranks. `input` and `output` are symmetric, with `bytes_each` for
+// each rank. Sets `failed` if a wait for a rank fails.
 __global__ void all_to_all(const __grid_constant__ SymmContext context, char* output, const char* input,
                            uint64_t bytes_each, uint32_t* failed) {
   const BlockGroup block;
   const auto rank = static_cast<uint32_t>(symm_team_rank(context));
   const auto size = static_cast<uint32_t>(symm_team_size(context));
-  // Nobody begins with the peer that all others begin with.
+  // Each rank starts with a different peer.
   const uint32_t to = (rank + block_index()) % size, from = (rank + size - block_index()) % size;
   const auto require = [&](SymmStatus status) {
     if (status != SymmStatus::kDone) *failed = 1;
   };
-  // Who waits here has read the output of the launch before.
+  // A rank that has arrived here has read the output of the previous launch.
   require(symm_barrier(context, block_index(), block));
   require(symm_put_signal_async(context, output + rank * bytes_each, input + to * bytes_each, bytes_each,
                                 static_cast<int32_t>(to), rank, 1, SymmSignalOperation::kAdd, block));

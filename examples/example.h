@@ -1,5 +1,5 @@
-// What the examples have in common on the host: a GPU for this rank, and errors as exceptions. Start one process a rank,
-// with torchrun, mpirun, srun, or RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set by hand.
+// The common host code of the examples: chooses a GPU for this rank, and throws errors. Start one process per rank, with
+// torchrun, mpirun or srun, or with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set by hand.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -20,7 +20,8 @@ inline void check(cudaError_t status) {
   if (status != cudaSuccess) throw std::runtime_error(cudaGetErrorString(status));
 }
 
-// By LOCAL_RANK, which launchers set, else by RANK; ranks share GPUs if there are too few. False: there is none.
+// Chooses by LOCAL_RANK, which launchers set, otherwise by RANK; ranks share GPUs if there are too few. False without a
+// GPU.
 inline bool choose_gpu() {
   int gpus = 0;
   if (cudaGetDeviceCount(&gpus) != cudaSuccess || gpus == 0) return false;
@@ -30,7 +31,7 @@ inline bool choose_gpu() {
   return true;
 }
 
-// Runs `body(context)`, which says whether all is right; what main() returns.
+// Runs `body(context)`, which returns true if the result is right. Returns the exit status for main().
 template <typename Body>
 int run(const char* name, const Body& body) {
   try {
@@ -48,7 +49,7 @@ int run(const char* name, const Body& body) {
   }
 }
 
-// A value of the GPU's memory.
+// Reads a value from GPU memory.
 template <typename T>
 T read_back(const T* address) {
   T value{};

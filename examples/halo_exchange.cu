@@ -1,5 +1,5 @@
-// Heat in a rod that is cut among the ranks: in each step a rank puts its outermost cells into its neighbours' halos,
-// works on its inner cells meanwhile, and then on the outer ones. One launch makes many steps, without the host.
+// Heat in a rod that is divided among the ranks: in each step a rank puts its outermost cells into its neighbours' halos,
+// computes its inner cells meanwhile, and then the outer ones. One launch runs many steps, without the host.
 #ifdef __CUDACC__
 #include "example.h"
 #endif
@@ -10,28 +10,28 @@ namespace halo {
 using namespace verbena;
 using namespace verbena::device;
 
-// Signals: the left neighbour's halo has come, the right one's.
+// Signals: the halo from the left neighbour has arrived, and that from the right one.
 inline constexpr uint32_t kFromLeft = 0, kFromRight = 1;
 
-// One block. `cells` is symmetric: two rows, in turn old and new, of a halo cell, `count` cells and a halo cell; the
-// first row is filled in, halos with what lies beyond the rod's ends. The result is in row `steps` modulo 2.
+// Launch one block. `cells` is symmetric: two rows, alternately old and new, of a halo cell, `count` cells and a halo cell.
+// The caller fills the first row, including the halos at the ends of the rod. The result is in row `steps` modulo 2.
 __global__ void diffuse(const __grid_constant__ SymmContext context, float* cells, uint64_t count, uint32_t steps,
                         uint32_t* failed) {
   const BlockGroup block;
   const int32_t left = symm_team_rank(context) - 1, right = left + 2;
   const bool has_left = left >= 0, has_right = right < symm_team_size(context);
   const uint64_t row = count + 2;
-  // Of all threads, as each learns of a failure by itself.
+  // Called by all threads: each gets the status itself.
   const auto require = [&](SymmStatus status) {
     if (status != SymmStatus::kDone) *failed = 1;
     return status == SymmStatus::kDone;
   };
-  // Neighbours have filled in their rows and left the launch before.
+  // Waits until the neighbours have filled their rows and finished the previous launch.
   if (!require(symm_barrier(context, 0, block))) return;
   for (uint32_t step = 0; step < steps; ++step) {
     float* const old = cells + step % 2 * row;
     float* const next = cells + (step + 1) % 2 * row;
-    // Our first cell becomes the left neighbour's last halo, and the other way round.
+    // Our first cell becomes the right halo of the left neighbour, and our last cell the left halo of the right one.
     if (has_left && !require(symm_put_signal_async(context, old + count + 1, old + 1, sizeof(float), left, kFromRight,
                                                    1, SymmSignalOperation::kAdd, block)))
       return;
@@ -51,9 +51,9 @@ __global__ void diffuse(const __grid_constant__ SymmContext context, float* cell
       if (!has_left) next[0] = old[0];
       if (!has_right) next[count + 1] = old[count + 1];
     }
-    block.sync();  // the new row is whole before it is put
+    block.sync();  // completes the new row before its cells are put
   }
-  // Puts of the last step have been seen, as their signals were waited for: the words are ours again.
+  // All signals of the last step have been waited for, so they can be reset.
   symm_signal_reset(context, kFromLeft, block);
   symm_signal_reset(context, kFromRight, block);
 }

@@ -1,5 +1,5 @@
-// All-gather around a ring, with work on each chunk while the next one travels: after it every rank has all ranks'
-// chunks, and their sum. Each block moves a slice of its own, by a signal of its own: no block waits for another.
+// All-gather around a ring, with work on each chunk while the next one is in flight: after it every rank has all ranks'
+// chunks, and their sum. Each block moves its own slice with its own signal: no block waits for another.
 #ifdef __CUDACC__
 #include "example.h"
 #endif
@@ -10,8 +10,8 @@ namespace ring {
 using namespace verbena;
 using namespace verbena::device;
 
-// `gathered` is symmetric, a chunk of `count` floats a rank, ours filled in; `sums` has a float a thread. At most 128
-// blocks, of whole warps. `failed` is set if a rank did not come.
+// `gathered` is symmetric, with a chunk of `count` floats per rank; the caller fills its own. `sums` has one float per
+// thread. At most 128 blocks, of whole warps. Sets `failed` if a wait for a rank fails.
 __global__ void all_gather(const __grid_constant__ SymmContext context, float* gathered, uint64_t count, float* sums,
                            uint32_t* failed) {
   const BlockGroup block;
@@ -22,11 +22,11 @@ __global__ void all_gather(const __grid_constant__ SymmContext context, float* g
   const uint64_t begin = part * number < count ? part * number : count;
   const uint64_t length = count - begin < part ? count - begin : part;
 
-  // Everybody has left the launch before: chunks may be overwritten, and signals start at 0.
+  // Waits until all ranks have finished the previous launch: chunks may be overwritten, and signals start at 0.
   if (symm_barrier(context, number, block) != SymmStatus::kDone) *failed = 1;
   float sum = 0;
   for (uint32_t step = 0; step < size; ++step) {
-    // The chunk that came last: ours first, then our predecessor's, then the one before.
+    // The newest chunk: first ours, then our predecessor's, then that of the rank before it.
     float* const slice = gathered + (rank + size - step) % size * count + begin;
     if (step > 0 && symm_signal_wait_until<int64_t>(context, number, SymmCompare::kGreaterEqual, step, nullptr,
                                                     block) != SymmStatus::kDone)
@@ -37,7 +37,7 @@ __global__ void all_gather(const __grid_constant__ SymmContext context, float* g
                                 SymmSignalOperation::kAdd, block) != SymmStatus::kDone)
         *failed = 1;
     }
-    // It travels on while this block works on it.
+    // The chunk is in flight to the next rank while this block works on it.
     for (uint64_t i = block.rank(); i < length; i += block.size()) sum += slice[i];
   }
   symm_signal_reset(context, number, block);

@@ -79,11 +79,21 @@ Outcome create(verbena_context** out, const Join& join, const verbena_heap* heap
   return {};
 }
 
-Outcome describe_end(symm::Context& context, std::string& text) {
+Outcome describe_late_waits(const symm::Context& context, std::string& text) {
+  const auto late = context.find_late_waits();
+  if (!late) return late.error();
+  if (late->empty()) return {};
+  text = *late +
+         " (VERBENA_SYMM_TIMEOUT_MS): when the cause is gone, verbena_team_reset() makes a team good, "
+         "verbena_workspace_reset() a workspace";
+  return base::Error{Status::kTimeout, 0};
+}
+
+Outcome describe_end(const symm::Context& context, std::string& text) {
   text = context.error();
   switch (context.state()) {
     case SymmAbort::kNone:
-      return {};
+      return describe_late_waits(context, text);
     case SymmAbort::kNetworkFailed:
       return base::Error{Status::kRemote, 0};
     case SymmAbort::kByUser:
@@ -103,6 +113,12 @@ Outcome load_settings() {
     return loaded ? base::load_job_key() : loaded;
   }();
   return outcome;
+}
+
+void copy_text(const std::string& cause, char* text, size_t length) {
+  if (text == nullptr || length == 0) return;
+  const size_t copied = cause.copy(text, length - 1);
+  text[copied] = '\0';
 }
 
 }  // namespace verbena::api
@@ -219,14 +235,15 @@ verbena_result verbena_context_barrier(verbena_context* context) {
   return guard([&] { return context->context->barrier(); });
 }
 
+verbena_result verbena_context_quiet(verbena_context* context) {
+  return guard([&] { return context->context->quiet(); });
+}
+
 verbena_result verbena_context_get_error(verbena_context* context, char* text, size_t length) {
   return guard([&] {
     std::string cause;
     const base::Outcome end = api::describe_end(*context->context, cause);
-    if (text != nullptr && length > 0) {
-      const size_t copied = cause.copy(text, length - 1);
-      text[copied] = '\0';
-    }
+    api::copy_text(cause, text, length);
     return end;
   });
 }

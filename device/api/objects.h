@@ -3,14 +3,17 @@
 
 #include <exception>
 #include <memory>
+#include <mutex>
 #include <new>
+#include <string>
 #include <vector>
 
 #include "base/log.h"
 #include "device/symm/context.h"
 #include "verbena/verbena.h"
 
-// A window's handle is its ContextWindow, a team's this pair, both owned by the context.
+// A window's handle is its ContextWindow, a workspace's its Workspace, a team's this pair, all owned by the
+// context.
 struct verbena_team {
   verbena_context* context;
   verbena::symm::Team* team;
@@ -19,6 +22,7 @@ struct verbena_team {
 struct verbena_context {
   std::unique_ptr<verbena::symm::Context> context;
   verbena_team world, lsa;
+  std::mutex teams_mutex;                            // guards the list
   std::vector<std::unique_ptr<verbena_team>> teams;  // the caller's
 };
 
@@ -34,8 +38,18 @@ inline verbena_window* wrap(symm::ContextWindow* window) {
   return reinterpret_cast<verbena_window*>(window);
 }
 
+inline symm::Workspace* unwrap(verbena_workspace* workspace) {
+  return reinterpret_cast<symm::Workspace*>(workspace);
+}
+inline const symm::Workspace* unwrap(const verbena_workspace* workspace) {
+  return reinterpret_cast<const symm::Workspace*>(workspace);
+}
+
 // Reads the environment and the job key, once a process.
 base::Outcome load_settings();
+
+// `cause`, cut to `length` bytes with its zero, goes to `text`, which may be null.
+void copy_text(const std::string& cause, char* text, size_t length);
 
 // The boundary that no exception crosses: what a call did, as its result.
 template <typename Call>

@@ -1,4 +1,4 @@
-// Windows and teams of verbena.h.
+// Windows, teams and workspaces of verbena.h.
 #include <span>
 
 #include "base/log.h"
@@ -23,6 +23,7 @@ Outcome take_team(verbena_context* context, const base::Result<symm::Team*>& mad
   if (!made) return made.error();
   *team = nullptr;
   if (*made == nullptr) return {};
+  const std::lock_guard lock(context->teams_mutex);
   context->teams.push_back(std::make_unique<verbena_team>(verbena_team{context, *made}));
   *team = context->teams.back().get();
   return {};
@@ -83,12 +84,17 @@ verbena_result verbena_team_create(verbena_context* context, const uint32_t* ran
       [&] { return take_team(context, context->context->make_team(std::span(ranks, count)), team); });
 }
 
+verbena_result verbena_team_reset(verbena_context* context, verbena_team* team) {
+  return guard([&] { return context->context->reset_team(team == nullptr ? nullptr : team->team); });
+}
+
 verbena_result verbena_team_free(verbena_team* team) {
   return guard([&]() -> Outcome {
     if (team == nullptr || team == &team->context->world || team == &team->context->lsa)
       return base::fail(Status::kInvalidArgument, "api: no team of the caller's");
     verbena_context& context = *team->context;
     context.context->free_team(*team->team);
+    const std::lock_guard lock(context.teams_mutex);
     std::erase_if(context.teams, [&](const auto& one) { return one.get() == team; });
     return {};
   });
@@ -108,6 +114,54 @@ const void* verbena_team_device_context(const verbena_team* team) {
 }
 const void* verbena_team_host_context(const verbena_team* team) {
   return &team->team->context();
+}
+
+verbena_result verbena_workspace_create(verbena_context* context, const verbena_team* team,
+                                        size_t slots_bytes, uint32_t blocks, verbena_workspace** workspace) {
+  return guard([&]() -> Outcome {
+    const auto made = context->context->make_workspace(team == nullptr ? nullptr : team->team,
+                                                       {.slots_bytes = slots_bytes, .blocks = blocks});
+    if (!made) return made.error();
+    *workspace = reinterpret_cast<verbena_workspace*>(*made);
+    return {};
+  });
+}
+
+verbena_result verbena_workspace_reset(verbena_workspace* workspace) {
+  return guard([&]() -> Outcome {
+    if (workspace == nullptr) return base::fail(Status::kInvalidArgument, "api: no workspace to reset");
+    return unwrap(workspace)->context->reset_workspace(*unwrap(workspace));
+  });
+}
+
+verbena_result verbena_workspace_free(verbena_workspace* workspace) {
+  return guard([&]() -> Outcome {
+    if (workspace == nullptr) return base::fail(Status::kInvalidArgument, "api: no workspace to free");
+    return unwrap(workspace)->context->free_workspace(*unwrap(workspace));
+  });
+}
+
+verbena_result verbena_workspace_get_error(verbena_workspace* workspace, char* text, size_t length) {
+  return guard([&]() -> Outcome {
+    const symm::Workspace& asked = *unwrap(workspace);
+    const auto late = asked.team == nullptr ? base::Result<std::string>(std::string())
+                                            : asked.context->find_late_wait(*asked.team);
+    if (!late) return late.error();
+    api::copy_text(*late, text, length);
+    return late->empty() ? Outcome() : Outcome(base::Error{Status::kTimeout, 0});
+  });
+}
+
+size_t verbena_workspace_slot_bytes(const verbena_workspace* workspace) {
+  return unwrap(workspace)->slot_bytes();
+}
+const void* verbena_workspace_device_context(const verbena_workspace* workspace) {
+  const auto& team = unwrap(workspace)->team;
+  return team == nullptr ? nullptr : team->device_context();
+}
+const void* verbena_workspace_host_context(const verbena_workspace* workspace) {
+  const auto& team = unwrap(workspace)->team;
+  return team == nullptr ? nullptr : &team->context();
 }
 
 }  // extern "C"

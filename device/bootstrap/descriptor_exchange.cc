@@ -1,7 +1,5 @@
 #include "device/bootstrap/descriptor_exchange.h"
 
-#include <poll.h>
-
 #include <algorithm>
 #include <optional>
 #include <string>
@@ -60,9 +58,9 @@ class Exchange {
 // A failure to send or receive does not end it: the others get what we can give, and hear of it afterwards.
 base::Outcome Exchange::run(UnixPost& post, std::span<const PostAddress> addresses, std::string& text) {
   while (true) {
-    if (auto sent = send_all(addresses); !sent && first_failure_) first_failure_ = sent;
-    if (auto received = receive_all(post); !received && first_failure_) first_failure_ = received;
-    if (!first_failure_ && has_sent_all()) {
+    if (auto sent = send_all(addresses); !sent && first_failure_.is_ok()) first_failure_ = sent;
+    if (auto received = receive_all(post); !received && first_failure_.is_ok()) first_failure_ = received;
+    if (first_failure_.has_failed() && has_sent_all()) {
       text = "it could not pass descriptors";
       return first_failure_;
     }
@@ -73,8 +71,7 @@ base::Outcome Exchange::run(UnixPost& post, std::span<const PostAddress> address
       return base::fail(base::Status::kTimeout, "bootstrap: rank %u of %u: %s", bootstrap_.rank(),
                         bootstrap_.count_ranks(), text.c_str());
     }
-    pollfd wish{post.fd(), POLLIN, 0};
-    ::poll(&wish, 1, static_cast<int>(std::min(deadline_.remaining_ms(), kStepMs)));
+    post.wait(std::min(deadline_.remaining_ms(), kStepMs));
   }
 }
 
@@ -86,7 +83,7 @@ base::Outcome Exchange::send_all(std::span<const PostAddress> addresses) {
     if (is_not_now(sent)) continue;
     has_sent_[i] = true;
     if (sent) continue;
-    if (first_failure) first_failure = sent.error();
+    if (first_failure.is_ok()) first_failure = sent.error();
     // So that the other does not wait for it; it hears why afterwards.
     has_sent_[i] =
         !is_not_now(UnixPost::send(addresses[domain_.ranks()[i]], bootstrap_.rank(), kNoDescriptor));
@@ -133,7 +130,7 @@ base::Result<std::vector<base::FileDescriptor>> exchange_descriptors(Bootstrap& 
                        "bootstrap: %zu descriptors for the %zu ranks of this host", own.size(),
                        domain.ranks().size());
   }
-  auto post = state ? UnixPost::open() : base::Result<UnixPost>(state.error());
+  auto post = state.is_ok() ? UnixPost::open() : base::Result<UnixPost>(state.error());
   if (!post) state = post.error();
   // Everybody has a post, or nobody waits for any.
   if (auto agreed = bootstrap.all_agree(state, "it cannot pass descriptors"); !agreed) return agreed.error();

@@ -30,8 +30,9 @@ using VariableReader = std::function<std::string(const char* name)>;
 // variables.
 base::Result<LaunchPlace> read_launch_place(const VariableReader& read, int64_t configured_port);
 
-// Joins by what read_launch_place() finds. Rank 0 listens at all its addresses; whoever comes before it,
-// tries again until the deadline. May be called again for a further context once it has returned.
+// Joins by what read_launch_place() finds. Rank 0 listens at the address that the launcher gave, and warns
+// once without a job key, as there is no secret then that a rank could prove; whoever comes before it, tries
+// again until the deadline. May be called again for a further context once it has returned.
 base::Result<Bootstrap> join_from_environment(const BootstrapOptions& options = {});
 base::Result<Bootstrap> join_at(const LaunchPlace& place, const BootstrapOptions& options = {});
 

@@ -1,5 +1,7 @@
 #include "device/bootstrap/link.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -12,11 +14,20 @@ constexpr size_t kMostArrivals = 1 << 18;       // more than one frame a rank an
 
 }  // namespace
 
-base::Result<Link> Link::connect(const base::SocketAddress& peer, const Hello& hello) {
-  auto proof = Proof::create();
+size_t find_most_strangers() {
+  constexpr size_t kLeast = 8, kMost = 256;
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return kLeast;
+  return std::clamp<size_t>(limit.rlim_cur / 8, kLeast, kMost);
+}
+
+base::Result<Link> Link::connect(const base::SocketAddress& peer, const Hello& hello,
+                                 const Nonce& id_secret) {
+  auto proof = Proof::create(id_secret);
   if (!proof) return proof.error();
   auto socket = base::Socket::try_connect(peer);
   if (!socket) return socket.error();
+  if (auto outcome = proof->encrypt(*socket, base::ConnectionEnd::kSender); !outcome) return outcome.error();
   Link link(std::move(*socket), std::move(*proof), Step::kConnecting);
   link.hello_ = hello;
   if (auto is_signed = link.proof_.sign(link.hello_); !is_signed) return is_signed.error();
@@ -24,7 +35,9 @@ base::Result<Link> Link::connect(const base::SocketAddress& peer, const Hello& h
 }
 
 Link Link::accept(base::Socket socket, const Proof& proof) {
-  return Link(std::move(socket), proof, Step::kAwaitingHello);
+  Link link(std::move(socket), proof, Step::kAwaitingHello);
+  if (!proof.encrypt(link.socket_, base::ConnectionEnd::kReceiver)) link.close("no encryption can be set up");
+  return link;
 }
 
 void Link::close(std::string problem) {
@@ -34,6 +47,10 @@ void Link::close(std::string problem) {
   out_.clear();
   greeting_.clear();
   socket_ = base::Socket();
+}
+
+void Link::close_lost() {
+  close(socket_.explain_end() != nullptr ? socket_.explain_end() : "its connection closed");
 }
 
 void Link::advance() {
@@ -71,6 +88,7 @@ bool Link::finish_connect() {
     return false;
   }
   if (!*done) return false;
+  was_connected_ = true;
   greet(hello_);
   step_ = Step::kAwaitingWelcome;
   return true;
@@ -129,9 +147,7 @@ bool Link::receive_welcome() {
   }
   was_answered_ = true;
   if (welcome_.version != kVersion) welcome_.refusal = Refusal::kOtherVersion;
-  if (welcome_.refusal == Refusal::kNone && !proof_.verify(hello_, welcome_)) {
-    welcome_.refusal = Refusal::kKeyWrong;
-  }
+  if (welcome_.refusal == Refusal::kNone) welcome_.refusal = proof_.judge(hello_, welcome_);
   if (welcome_.refusal != Refusal::kNone) {
     close(describe(welcome_.refusal));
     return false;
@@ -164,7 +180,7 @@ bool Link::receive_frame() {
   if (!fill(record_bytes + auth_.mac_bytes())) return false;
   const base::Bytes whole(in_.data(), in_bytes_);
   if (!auth_.verify(whole.first(record_bytes), whole.subspan(record_bytes))) {
-    close("its frame does not prove the job key: somebody in between, or VERBENA_JOB_KEY_FILE differs");
+    close("its frame does not prove the key: somebody in between, or VERBENA_JOB_KEY_FILE differs");
     return false;
   }
   in_.resize(record_bytes);
@@ -196,7 +212,7 @@ bool Link::fill(size_t wanted_bytes) {
       received = receive_some();  // what came between the two looks
     }
     if (received == 0) {
-      close("its connection closed");
+      close_lost();
       return false;
     }
     in_bytes_ += received;
@@ -218,7 +234,7 @@ Record Link::take() {
 bool Link::flush_greeting() {
   const size_t sent = greeting_.empty() ? 0 : socket_.send_some(greeting_.data(), greeting_.size());
   greeting_.erase(greeting_.begin(), greeting_.begin() + static_cast<ptrdiff_t>(sent));
-  if (!greeting_.empty() && socket_.is_peer_closed()) close("its connection closed");
+  if (!greeting_.empty() && socket_.is_peer_closed()) close_lost();
   return greeting_.empty() && !is_closed();
 }
 
@@ -246,7 +262,8 @@ void Link::flush() {
 
 pollfd Link::wish() const {
   if (is_closed()) return {-1, 0, 0};
-  const bool writes = step_ == Step::kConnecting || !greeting_.empty() || (is_standing() && !out_.empty());
+  const bool has_words = !greeting_.empty() || (is_standing() && !out_.empty());
+  const bool writes = step_ == Step::kConnecting || (has_words && !socket_.awaits_peer());
   return {socket_.fd(), static_cast<short>(POLLIN | POLLRDHUP | (writes ? POLLOUT : 0)), 0};
 }
 

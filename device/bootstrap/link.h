@@ -18,11 +18,14 @@ namespace verbena::bootstrap {
 
 // For the accepting end: a rank says who it is as soon as it is connected; a stranger may never.
 inline constexpr int64_t kIntroductionMs = 10000;
+// At how many strangers the longest silent one is sent away: a part of the descriptors that we may have.
+size_t find_most_strangers();
 
 class Link {
  public:
-  // The connecting end; its hello lacks challenge and MAC.
-  static base::Result<Link> connect(const base::SocketAddress& peer, const Hello& hello);
+  // The connecting end; its hello lacks challenge and MAC. `id_secret`: see Proof::create().
+  static base::Result<Link> connect(const base::SocketAddress& peer, const Hello& hello,
+                                    const Nonce& id_secret = {});
   // `proof` was made by a thread that may read the job key, which this one need not.
   static Link accept(base::Socket socket, const Proof& proof);
 
@@ -31,6 +34,11 @@ class Link {
   // Both ends have introduced themselves. What is sent before waits for it.
   bool is_standing() const { return step_ == Step::kStanding; }
   bool is_closed() const { return step_ == Step::kClosed; }
+  // The accepting end: the caller has not proven yet who it is; what it says may be what others said before.
+  bool is_stranger() const {
+    return step_ == Step::kAwaitingHello || step_ == Step::kAsked || step_ == Step::kAwaitingReady ||
+           step_ == Step::kRefusing;
+  }
   const std::string& problem() const { return problem_; }
   const base::SocketAddress& peer() const { return socket_.peer(); }
 
@@ -39,8 +47,9 @@ class Link {
   const Hello* asking() const { return step_ == Step::kAsked ? &hello_ : nullptr; }
   void answer(Refusal refusal, uint32_t detail = 0);
   const Hello& hello() const { return hello_; }
-  // The connecting end: why it was refused, kNone if it was not, and whether it ever had an answer.
+  // The connecting end: why it was refused, kNone if it was not; whether it was ever connected, and answered.
   Refusal refusal() const { return welcome_.refusal; }
+  bool was_connected() const { return was_connected_; }
   bool was_answered() const { return was_answered_; }
   uint32_t refusal_detail() const { return welcome_.detail; }
 
@@ -54,6 +63,7 @@ class Link {
   void close(std::string problem);
 
  private:
+  void close_lost();
   enum class Step : uint8_t {
     kConnecting,
     kAwaitingWelcome,
@@ -94,7 +104,7 @@ class Link {
   Step step_;
   Hello hello_;
   Welcome welcome_;
-  bool was_answered_ = false;
+  bool was_connected_ = false, was_answered_ = false;
   std::string problem_;
   std::vector<uint8_t> greeting_;  // hello or welcome, what of it is not sent yet
   std::deque<Outgoing> out_;

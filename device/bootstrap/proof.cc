@@ -1,6 +1,8 @@
 #include "device/bootstrap/proof.h"
 
 #include "base/job_key.h"
+#include "base/log.h"
+#include "base/parameters.h"
 #include "base/random.h"
 
 namespace verbena::bootstrap {
@@ -31,17 +33,31 @@ bool is_same_nonce(const Nonce& a, const Nonce& b) {
   return difference == 0;
 }
 
-base::Result<Proof> Proof::create() {
-  auto key = base::job_key();
-  if (!key) return key.error();
+base::Result<Proof> Proof::create(const Nonce& id_secret) {
+  auto job_key = base::job_key();
+  if (!job_key) return job_key.error();
   Proof proof;
-  proof.key_ = std::move(*key);
+  if (*job_key != nullptr) {
+    proof.kind_ = KeyKind::kJob;
+    proof.key_ = std::move(*job_key);
+    proof.encrypts_ = base::parameters().encryption;
+  } else if (id_secret != Nonce{}) {
+    if (!base::has_crypto()) {
+      return base::fail(base::Status::kSystem,
+                        "bootstrap: the unique id's secret cannot be proven: OpenSSL's libcrypto (3 or 1.1), "
+                        "which the process that made the id has, is not there; install it");
+    }
+    auto key = base::HmacKey::create(id_secret);
+    if (!key) return key.error();
+    proof.kind_ = KeyKind::kId;
+    proof.key_ = std::make_shared<const base::HmacKey>(std::move(*key));
+  }
   return proof;
 }
 
 base::Outcome Proof::sign(Hello& hello) const {
   if (!is_keyed()) return {};
-  hello.is_keyed = 1;
+  hello.key = kind_;
   if (auto drawn = base::draw_random(hello.challenge, kWhat); !drawn) return drawn;
   const auto mac = key_->compute({as_label(kHelloLabel), as_signed(hello)});
   if (!mac) return mac.error();
@@ -59,16 +75,27 @@ base::Outcome Proof::sign(const Hello& hello, Welcome& welcome) const {
 }
 
 Refusal Proof::judge(const Hello& hello) const {
-  if (is_keyed() != (hello.is_keyed != 0)) return is_keyed() ? Refusal::kKeyMissing : Refusal::kKeyUnknown;
+  if (hello.key != kind_) {
+    if (kind_ == KeyKind::kJob) return Refusal::kKeyMissing;
+    return hello.key == KeyKind::kJob ? Refusal::kKeyUnknown : Refusal::kOtherJob;
+  }
   if (!is_keyed()) return Refusal::kNone;
-  const auto mac = key_->compute({as_label(kHelloLabel), as_signed(hello)});
-  return mac && base::is_same_mac(*mac, hello.mac) ? Refusal::kNone : Refusal::kKeyWrong;
+  return judge_mac(key_->compute({as_label(kHelloLabel), as_signed(hello)}), hello.mac);
 }
 
-bool Proof::verify(const Hello& hello, const Welcome& welcome) const {
-  if (!is_keyed()) return true;
-  const auto mac = key_->compute({as_label(kWelcomeLabel), as_whole(hello), as_signed(welcome)});
-  return mac && base::is_same_mac(*mac, welcome.mac);
+Refusal Proof::judge(const Hello& hello, const Welcome& welcome) const {
+  if (!is_keyed()) return Refusal::kNone;
+  return judge_mac(key_->compute({as_label(kWelcomeLabel), as_whole(hello), as_signed(welcome)}),
+                   welcome.mac);
+}
+
+Refusal Proof::judge_mac(const base::Result<base::Mac>& right, const base::Mac& claimed) const {
+  if (right && base::is_same_mac(*right, claimed)) return Refusal::kNone;
+  return kind_ == KeyKind::kJob ? Refusal::kKeyWrong : Refusal::kOtherJob;
+}
+
+base::Outcome Proof::encrypt(base::Socket& socket, base::ConnectionEnd end) const {
+  return encrypts_ ? socket.encrypt(key_, end) : base::Outcome();
 }
 
 base::Result<base::RecordAuth> Proof::start_records(base::ConnectionEnd end, const Hello& hello,

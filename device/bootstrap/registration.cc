@@ -25,6 +25,8 @@ class Asking {
 
   // One attempt. Empty: it failed for a reason that time may heal, which is in `problem`.
   base::Result<std::optional<base::SocketAddress>> ask(std::string& problem);
+  // The last attempt was: where too many strangers call, a rank may be taken for one of them.
+  bool was_sent_away() const { return was_sent_away_; }
   base::Error fail(base::Status status, const std::string& text) const {
     return base::fail(status, "bootstrap: rank %u of %u: rendezvous at %s: %s", place_.rank,
                       place_.shape.count_ranks, base::describe(meeting_.address).c_str(), text.c_str());
@@ -37,14 +39,16 @@ class Asking {
   TreeLinks::Place place_;
   base::SocketAddress own_;
   base::Deadline deadline_;
+  bool was_sent_away_ = false;
 };
 
 base::Result<std::optional<base::SocketAddress>> Asking::ask(std::string& problem) {
+  was_sent_away_ = false;
   Hello hello;
   hello.rank = place_.rank;
   hello.count_ranks = place_.shape.count_ranks;
   hello.nonce = place_.nonce;
-  auto connected = Link::connect(meeting_.address, hello);
+  auto connected = Link::connect(meeting_.address, hello, place_.secret);
   if (!connected) {
     problem = std::string("it cannot be reached: ") + std::strerror(connected.error().errno_value);
     return std::optional<base::SocketAddress>();
@@ -59,6 +63,7 @@ base::Result<std::optional<base::SocketAddress>> Asking::ask(std::string& proble
     if (const Record record = link.take()) return read(record);
     if (link.is_closed() && (!link.was_answered() || link.refusal() != Refusal::kNone)) {
       problem = link.problem();
+      was_sent_away_ = link.was_connected() && !link.was_answered();
       const Refusal refusal = link.refusal();
       const bool may_heal =
           refusal == Refusal::kNone || refusal == Refusal::kOtherJob || refusal == Refusal::kRankTaken;
@@ -68,7 +73,8 @@ base::Result<std::optional<base::SocketAddress>> Asking::ask(std::string& proble
     }
     if (link.is_closed()) return fail(base::Status::kRemote, "it has gone: " + link.problem());
     if (deadline_.has_passed()) {
-      if (is_overdue || !link.is_standing()) return fail(base::Status::kTimeout, "it does not answer");
+      if (is_overdue || !link.is_standing())
+        return fail(base::Status::kTimeout, problem.empty() ? "it does not answer" : problem);
       link.send(make_record({.kind = FrameKind::kOverdue, .rank = place_.rank}));
       is_overdue = true;
       deadline_ = base::Deadline::after_ms(kVerdictMs);
@@ -105,7 +111,8 @@ base::Result<base::SocketAddress> ask_for_parent(const Meeting& meeting, const T
     auto answer = asking.ask(problem);
     if (!answer) return answer.error();
     if (*answer) return **answer;
-    if (patience == Patience::kNone) return asking.fail(base::Status::kRemote, problem);
+    if (patience == Patience::kNone && !asking.was_sent_away())
+      return asking.fail(base::Status::kRemote, problem);
     if (deadline.has_passed()) return asking.fail(base::Status::kTimeout, problem);
     ::poll(nullptr, 0, static_cast<int>(std::min(deadline.remaining_ms(), kRetryMs)));
   }

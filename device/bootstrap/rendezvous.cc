@@ -25,24 +25,24 @@ base::Result<std::unique_ptr<Rendezvous>> Rendezvous::open(const Meeting& meetin
   auto listener = meeting.address.family == base::IpFamily::kNone ? base::Listener::open()
                                                                   : base::Listener::open_at(meeting.address);
   if (!listener) return listener.error();
-  return open_at(std::move(*listener), meeting.nonce, timeout_ms);
+  return open_at(std::move(*listener), meeting, timeout_ms);
 }
 
-base::Result<std::unique_ptr<Rendezvous>> Rendezvous::open_at(base::Listener listener, const Nonce& nonce,
+base::Result<std::unique_ptr<Rendezvous>> Rendezvous::open_at(base::Listener listener, const Meeting& meeting,
                                                               int64_t timeout_ms) {
-  auto proof = Proof::create();
+  auto proof = Proof::create(meeting.secret);
   if (!proof) return proof.error();
   std::unique_ptr<Rendezvous> rendezvous(
-      new Rendezvous(std::move(listener), nonce, std::move(*proof), timeout_ms));
+      new Rendezvous(std::move(listener), meeting, std::move(*proof), timeout_ms));
   if (auto started = rendezvous->start(); !started) return started.error();
   return rendezvous;
 }
 
-Rendezvous::Rendezvous(base::Listener listener, const Nonce& nonce, Proof proof, int64_t timeout_ms)
+Rendezvous::Rendezvous(base::Listener listener, const Meeting& meeting, Proof proof, int64_t timeout_ms)
     : listener_(std::move(listener)),
       stop_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      id_(make_id({listener_.address(), nonce})),
-      nonce_(nonce),
+      id_(make_id({listener_.address(), meeting.nonce, meeting.secret})),
+      nonce_(meeting.nonce),
       proof_(std::move(proof)),
       deadline_(base::Deadline::after_ms(timeout_ms)),
       owner_pid_(getpid()) {}
@@ -109,10 +109,26 @@ void Rendezvous::wait() {
 void Rendezvous::accept_all() {
   while (true) {
     auto socket = listener_.accept();
-    if (!socket) ::poll(nullptr, 0, kStepMs);  // out of descriptors: logged, and tried again a step later
+    if (!socket) {  // out of descriptors: logged, and tried again a step later
+      send_stranger_away();
+      ::poll(nullptr, 0, kStepMs);
+    }
     if (!socket || !*socket) return;
+    const auto strangers = std::count_if(callers_.begin(), callers_.end(),
+                                         [](const auto& caller) { return caller->link.is_stranger(); });
+    if (static_cast<size_t>(strangers) >= find_most_strangers()) send_stranger_away();
     callers_.push_back(std::make_unique<Caller>(Link::accept(std::move(**socket), proof_), kIntroductionMs));
   }
+}
+
+// The longest silent one, if it has still nothing to say.
+void Rendezvous::send_stranger_away() {
+  const auto longest = std::find_if(callers_.begin(), callers_.end(),
+                                    [](const auto& caller) { return caller->link.is_stranger(); });
+  if (longest == callers_.end()) return;
+  serve(**longest);
+  if ((*longest)->link.is_stranger()) (*longest)->link.close("too many callers say nothing");
+  if ((*longest)->link.is_closed()) callers_.erase(longest);
 }
 
 void Rendezvous::serve(Caller& caller) {

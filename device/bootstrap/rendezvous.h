@@ -24,7 +24,7 @@ class Rendezvous {
   // none.
   static base::Result<std::unique_ptr<Rendezvous>> open(const Meeting& meeting, int64_t timeout_ms);
   // The same at a listener that stands already.
-  static base::Result<std::unique_ptr<Rendezvous>> open_at(base::Listener listener, const Nonce& nonce,
+  static base::Result<std::unique_ptr<Rendezvous>> open_at(base::Listener listener, const Meeting& meeting,
                                                            int64_t timeout_ms);
   ~Rendezvous();
   Rendezvous(const Rendezvous&) = delete;
@@ -43,10 +43,11 @@ class Rendezvous {
     bool is_told = false;
   };
 
-  Rendezvous(base::Listener listener, const Nonce& nonce, Proof proof, int64_t timeout_ms);
+  Rendezvous(base::Listener listener, const Meeting& meeting, Proof proof, int64_t timeout_ms);
   base::Outcome start();
   void run();
   void accept_all();
+  void send_stranger_away();
   void serve(Caller& caller);
   void judge(Link& link);
   void take_registration(Caller& caller);
@@ -61,7 +62,7 @@ class Rendezvous {
   base::FileDescriptor stop_;  // an eventfd: destroyed
   UniqueId id_;
   Nonce nonce_;
-  Proof proof_;  // with the job key as it was when this was opened
+  Proof proof_;  // with the key as it was when this was opened
   base::Deadline deadline_;
   pid_t owner_pid_ = 0;
   std::thread thread_;

@@ -48,7 +48,7 @@ TreeCarrier::TreeCarrier(const TreeLinks::Place& place, TreeLinks links, int64_t
       has_left_(links_.count()) {}
 
 TreeCarrier::~TreeCarrier() {
-  if (!state_) return;
+  if (state_.has_failed()) return;
   links_.spread(make_record({.kind = FrameKind::kGoodbye, .rank = rank_}), std::nullopt);
   links_.advance();
 }
@@ -63,7 +63,7 @@ base::Outcome TreeCarrier::exchange(std::span<const std::byte> mine, std::span<s
 }
 
 base::Outcome TreeCarrier::run(Operation operation, base::Bytes mine, std::span<uint8_t> result) {
-  if (!state_) return state_;
+  if (state_.has_failed()) return state_;
   ++sequence_;
   if (mine.size() * uint64_t{shape_.count_ranks} > kMostFrameBytes) {
     return fail_all({{base::Status::kInvalidArgument, 0},
@@ -262,7 +262,7 @@ base::Error TreeCarrier::give_verdict(const Call& call) {
 }
 
 base::Outcome TreeCarrier::look_around() {
-  if (!state_) return state_;
+  if (state_.has_failed()) return state_;
   links_.advance();
   while (auto arrival = links_.take()) {
     if (header_of(arrival->record).kind == FrameKind::kGoodbye) has_left_[arrival->neighbour] = true;

@@ -15,7 +15,8 @@ constexpr int kRetryMs = 100;
 }  // namespace
 
 TreeLinks::TreeLinks(const Place& place) : place_(place) {
-  const auto& [shape, rank, nonce] = place_;
+  const TreeShape& shape = place_.shape;
+  const uint32_t rank = place_.rank;
   if (rank != 0) neighbours_.push_back({shape.parent_of(rank), std::nullopt, {}});
   const uint32_t first = shape.first_child_of(rank);
   for (uint32_t i = 0; i < shape.count_children(rank); ++i) {
@@ -37,7 +38,7 @@ base::Outcome TreeLinks::connect_parent(const base::SocketAddress& address) {
   hello.rank = place_.rank;
   hello.count_ranks = place_.shape.count_ranks;
   hello.nonce = place_.nonce;
-  auto link = Link::connect(address, hello);
+  auto link = Link::connect(address, hello, place_.secret);
   if (!link) {
     return base::fail_errno(base::Status::kRemote, link.error().errno_value,
                             "bootstrap: rank %u of %u: cannot reach rank %u at %s", place_.rank,
@@ -63,9 +64,15 @@ void TreeLinks::advance() {
 void TreeLinks::accept_children() {
   while (listener_.fd() >= 0) {
     auto socket = listener_.accept();
-    if (!socket) ::poll(nullptr, 0, kRetryMs);  // out of descriptors: logged, and tried again
+    if (!socket) {  // out of descriptors: logged, and tried again
+      send_stranger_away();
+      ::poll(nullptr, 0, kRetryMs);
+    }
     if (!socket || !*socket) break;
-    const auto proof = Proof::create();
+    const auto strangers = std::count_if(callers_.begin(), callers_.end(),
+                                         [](const Caller& caller) { return caller.link.is_stranger(); });
+    if (static_cast<size_t>(strangers) >= find_most_strangers()) send_stranger_away();
+    const auto proof = Proof::create(place_.secret);
     if (!proof) break;
     callers_.push_back(
         {Link::accept(std::move(**socket), *proof), base::Deadline::after_ms(kIntroductionMs)});
@@ -77,6 +84,16 @@ void TreeLinks::accept_children() {
   if (listener_.fd() < 0 || !std::all_of(neighbours_.begin(), neighbours_.end(), has_come)) return;
   callers_.clear();
   listener_ = base::Listener();  // nobody else is expected
+}
+
+// The longest silent one, if it has still nothing to say.
+void TreeLinks::send_stranger_away() {
+  const auto longest = std::find_if(callers_.begin(), callers_.end(),
+                                    [](const Caller& caller) { return caller.link.is_stranger(); });
+  if (longest == callers_.end()) return;
+  serve(*longest);
+  if (longest->link.is_stranger()) longest->link.close("too many callers say nothing");
+  if (longest->link.is_closed()) callers_.erase(longest);
 }
 
 void TreeLinks::serve(Caller& caller) {

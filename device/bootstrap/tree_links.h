@@ -18,7 +18,7 @@ class TreeLinks {
   struct Place {
     TreeShape shape;
     uint32_t rank = 0;
-    Nonce nonce{};
+    Nonce nonce{}, secret{};  // of the Meeting
   };
   // One of our links, by its number; the parent's is 0, but in the root.
   struct Arrival {
@@ -70,6 +70,7 @@ class TreeLinks {
   };
 
   void accept_children();
+  void send_stranger_away();
   void serve(Caller& caller);
   Refusal judge(const Hello& hello) const;
   const Neighbour* find_child(uint32_t rank) const;

@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 
+#include "base/hmac.h"
 #include "base/log.h"
 #include "base/parameters.h"
 #include "base/random.h"
@@ -21,7 +22,7 @@ struct Content {
   uint32_t version = kVersion;
   uint32_t reserved = 0;
   Meeting meeting;
-  uint8_t reserved_too[56] = {};
+  uint8_t reserved_too[24] = {};
 };
 static_assert(sizeof(Content) == kUniqueIdBytes);
 
@@ -63,6 +64,13 @@ base::Result<Meeting> parse(const UniqueId& id) {
 base::Result<UniqueId> make_unique_id() {
   Meeting meeting;
   if (auto drawn = base::draw_random(meeting.nonce, "bootstrap"); !drawn) return drawn.error();
+  if (base::has_crypto()) {
+    if (auto drawn = base::draw_random(meeting.secret, "bootstrap"); !drawn) return drawn.error();
+  } else {
+    base::log_warn(
+        "bootstrap: unique id: no key: OpenSSL's libcrypto (3 or 1.1) is not there; who hears the ranks talk "
+        "may come as one of them: install it");
+  }
   auto rendezvous = Rendezvous::open(meeting, base::parameters().bootstrap_timeout_ms);
   if (!rendezvous) return rendezvous.error();
   const UniqueId id = (*rendezvous)->id();

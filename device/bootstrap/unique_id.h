@@ -24,7 +24,8 @@ static_assert(sizeof(UniqueId) == kUniqueIdBytes);
 // What it holds.
 struct Meeting {
   base::SocketAddress address;  // of the rendezvous
-  Nonce nonce{};                // who does not know it is of another job
+  Nonce nonce{};                // who does not know it is of another job; crosses the network
+  Nonce secret{};               // proven, never sent: the key of a job without one; zeros: there is none
 };
 
 UniqueId make_id(const Meeting& meeting);

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <vector>
 
 #include "base/log.h"
 #include "base/random.h"
@@ -16,7 +17,8 @@ namespace verbena::bootstrap {
 namespace {
 
 constexpr int kBacklogMessages = 1024;
-constexpr int kPacketMs = 1000;  // a sender that has connected has sent, too, or is a stranger
+constexpr int64_t kPacketMs = 1000;  // a sender that has connected has sent, too, or is a stranger
+constexpr size_t kMostCallers = 64;  // that are silent: the next ones wait for a place
 
 struct Packet {
   uint64_t magic = kMagic;
@@ -69,9 +71,11 @@ base::FileDescriptor take_descriptor(msghdr& message) {
   base::FileDescriptor taken;
   for (cmsghdr* part = CMSG_FIRSTHDR(&message); part != nullptr; part = CMSG_NXTHDR(&message, part)) {
     if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
-    int descriptor = -1;
-    std::memcpy(&descriptor, CMSG_DATA(part), sizeof(descriptor));
-    taken.reset(descriptor);
+    for (size_t at = CMSG_LEN(0); at + sizeof(int) <= part->cmsg_len; at += sizeof(int)) {
+      int descriptor = -1;  // padding has room for a second one: of several, the last is kept
+      std::memcpy(&descriptor, reinterpret_cast<const char*>(part) + at, sizeof(descriptor));
+      taken.reset(descriptor);
+    }
   }
   return taken;
 }
@@ -91,36 +95,65 @@ base::Result<UnixPost> UnixPost::open() {
   return post;
 }
 
+UnixPost::Verdict UnixPost::drop_stranger() {
+  if (!has_warned_) {
+    base::log_warn(
+        "bootstrap: a stranger called where the descriptors of this host's ranks arrive: ignored, as will be "
+        "all "
+        "others");
+  }
+  has_warned_ = true;
+  return Verdict::kStranger;
+}
+
+base::Outcome UnixPost::accept_all() {
+  while (callers_.size() < kMostCallers) {
+    base::FileDescriptor caller(accept4(fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!caller && is_not_now(errno)) return {};
+    if (!caller)
+      return base::fail_errno(base::Status::kSystem, errno, "bootstrap: cannot receive a descriptor");
+    if (is_of_our_user(caller.get())) {
+      callers_.push_back({std::move(caller), base::Deadline::after_ms(kPacketMs)});
+    } else {
+      drop_stranger();
+    }
+  }
+  return {};
+}
+
 base::Result<UnixPost::Verdict> UnixPost::receive(Arrival& arrival) {
-  const base::FileDescriptor caller(accept4(fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  if (!caller && is_not_now(errno)) return Verdict::kNothing;
-  if (!caller)
-    return base::fail_errno(base::Status::kSystem, errno, "bootstrap: cannot receive a descriptor");
-  Packet packet;
-  iovec part{&packet, sizeof(packet)};
-  Control control{};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control.bytes;
-  message.msg_controllen = sizeof(control.bytes);
-  pollfd wish{caller.get(), POLLIN, 0};
-  const bool is_ours = is_of_our_user(caller.get());
-  if (is_ours) ::poll(&wish, 1, kPacketMs);
-  const ssize_t length = is_ours ? recvmsg(caller.get(), &message, MSG_CMSG_CLOEXEC) : -1;
-  base::FileDescriptor descriptor = length > 0 ? take_descriptor(message) : base::FileDescriptor();
-  if (length != sizeof(packet) || packet.magic != kMagic || !is_same_nonce(packet.secret, address_.secret)) {
-    base::log_warn("bootstrap: a stranger called where the descriptors of this host's ranks arrive: ignored");
-    return Verdict::kStranger;
+  if (auto accepted = accept_all(); !accepted) return accepted.error();
+  for (auto caller = callers_.begin(); caller != callers_.end(); ++caller) {
+    Packet packet;
+    iovec part{&packet, sizeof(packet)};
+    Control control{};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.bytes;
+    message.msg_controllen = sizeof(control.bytes);
+    const ssize_t length = recvmsg(caller->socket.get(), &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+    if (length < 0 && is_not_now(errno) && !caller->deadline.has_passed()) continue;
+    callers_.erase(caller);
+    base::FileDescriptor descriptor = length > 0 ? take_descriptor(message) : base::FileDescriptor();
+    if (length != sizeof(packet) || packet.magic != kMagic || !is_same_nonce(packet.secret, address_.secret))
+      return drop_stranger();
+    if (packet.has_descriptor != 0 && !descriptor) {
+      return base::fail(base::Status::kSystem,
+                        "bootstrap: the descriptor of rank %u was lost: no room in this process (ulimit -n)?",
+                        packet.rank);
+    }
+    arrival.rank = packet.rank;
+    arrival.descriptor = std::move(descriptor);
+    return Verdict::kArrived;
   }
-  if (packet.has_descriptor != 0 && !descriptor) {
-    return base::fail(base::Status::kSystem,
-                      "bootstrap: the descriptor of rank %u was lost: no room in this process (ulimit -n)?",
-                      packet.rank);
-  }
-  arrival.rank = packet.rank;
-  arrival.descriptor = std::move(descriptor);
-  return Verdict::kArrived;
+  return Verdict::kNothing;
+}
+
+void UnixPost::wait(int64_t most_ms) const {
+  std::vector<pollfd> wishes{{fd(), POLLIN, 0}};
+  for (const Caller& caller : callers_) wishes.push_back({caller.socket.get(), POLLIN, 0});
+  ::poll(wishes.data(), wishes.size(), static_cast<int>(most_ms));
 }
 
 base::Result<bool> UnixPost::send(const PostAddress& to, uint32_t from, int descriptor) {

@@ -6,8 +6,10 @@
 
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <string>
 
+#include "base/clock.h"
 #include "base/file_descriptor.h"
 #include "base/status.h"
 #include "device/bootstrap/proof.h"
@@ -32,15 +34,27 @@ class UnixPost {
   static base::Result<UnixPost> open();
   const PostAddress& address() const { return address_; }
   int fd() const { return socket_.get(); }
+  // Until somebody calls or says something, `most_ms` at most.
+  void wait(int64_t most_ms) const;
 
-  // One message, if there is one. A stranger's is dropped, with a line in the log.
+  // One message, if there is one. A stranger's is dropped, with a line in the log for the first of them. A
+  // caller that says nothing is not waited for: it is looked at again at each call, for a second.
   base::Result<Verdict> receive(Arrival& arrival);
   // Of rank `from`, to the post at `to`. False: not now. `to` is not of our user: an error.
   static base::Result<bool> send(const PostAddress& to, uint32_t from, int descriptor);
 
  private:
+  struct Caller {
+    base::FileDescriptor socket;
+    base::Deadline deadline;
+  };
+  base::Outcome accept_all();
+  Verdict drop_stranger();
+
   base::FileDescriptor socket_;
+  std::deque<Caller> callers_;  // of our user, and silent so far
   PostAddress address_;
+  bool has_warned_ = false;
 };
 
 }  // namespace verbena::bootstrap

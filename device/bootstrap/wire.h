@@ -17,7 +17,7 @@
 namespace verbena::bootstrap {
 
 inline constexpr uint64_t kMagic = 0x746f'6f62'6272'6576;  // "verbboot"
-inline constexpr uint32_t kVersion = 1;
+inline constexpr uint32_t kVersion = 2;
 inline constexpr uint32_t kMostRanks = 65536;
 inline constexpr uint64_t kMostFrameBytes = uint64_t{1} << 30;
 
@@ -28,10 +28,17 @@ enum class Purpose : uint8_t {
   kTree = 2,      // to the parent, for as long as the bootstrap lives
 };
 
+// With which key the MACs are made.
+enum class KeyKind : uint8_t {
+  kNone,
+  kJob,  // VERBENA_JOB_KEY_FILE's
+  kId,   // the unique id's secret
+};
+
 enum class Refusal : uint8_t {
   kNone,
   kOtherVersion,
-  kOtherJob,    // another nonce
+  kOtherJob,    // another nonce, or another secret of the unique id
   kKeyMissing,  // the caller has no job key
   kKeyUnknown,  // the caller has one and we have not
   kKeyWrong,
@@ -45,13 +52,13 @@ struct Hello {
   uint64_t magic = kMagic;
   uint32_t version = kVersion;
   Purpose purpose = Purpose::kRegister;
-  uint8_t is_keyed = 0;
+  KeyKind key = KeyKind::kNone;
   uint16_t reserved = 0;
   uint32_t rank = 0;
   uint32_t count_ranks = 0;
   Nonce nonce{};
   Nonce challenge{};  // random, in each connection another
-  base::Mac mac{};    // over all above; zero without a job key
+  base::Mac mac{};    // over all above; zero without a key
 };
 static_assert(sizeof(Hello) == 120 && std::is_trivially_copyable_v<Hello>);
 
@@ -89,7 +96,7 @@ struct FrameHeader {
   uint32_t rank = 0;
   uint32_t sequence = 0;  // of the collective call
   uint32_t reserved_too = 0;
-  uint64_t length_bytes = 0;  // of what follows, at most kMostFrameBytes; then the MAC, if there is a job key
+  uint64_t length_bytes = 0;  // of what follows, at most kMostFrameBytes; then the MAC, if there is a key
 };
 static_assert(sizeof(FrameHeader) == 24 && std::is_trivially_copyable_v<FrameHeader>);
 

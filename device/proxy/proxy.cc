@@ -22,6 +22,7 @@ namespace {
 constexpr uint32_t kPolledCompletions = 64;
 constexpr uint32_t kRoundsBeforeYield = 64, kRoundsPerLook = 256;
 constexpr long kFirstSleep_ns = 1'000, kLongestSleep_ns = 50'000;
+constexpr long kQuietLook_ns = 20'000;
 constexpr unsigned long kTimerSlack_ns = 1'000;  // sleeps would last 50 us longer otherwise
 
 void sleep_ns(long duration_ns) {
@@ -140,10 +141,42 @@ void Proxy::give_up_late_peers() {
   }
 }
 
+void Proxy::take_up_quiet() {
+  const uint64_t asked = quiets_asked_.load(std::memory_order_acquire);
+  if (asked == quiets_marked_ || quiets_marked_ != quiets_answered_.load(std::memory_order_relaxed)) return;
+  quiets_marked_ = asked;
+  for (const auto& drain : drains_) drain->mark();
+}
+
+// The release orders what the completions brought before the caller's next step.
+void Proxy::answer_quiet() {
+  if (quiets_marked_ == quiets_answered_.load(std::memory_order_relaxed)) return;
+  const bool is_quiet =
+      std::all_of(drains_.begin(), drains_.end(), [](const auto& drain) { return drain->is_quiet(); });
+  if (is_quiet) quiets_answered_.store(quiets_marked_, std::memory_order_release);
+}
+
+base::Outcome Proxy::quiet() {
+  const uint64_t number = quiets_asked_.fetch_add(1, std::memory_order_acq_rel) + 1;
+  while (quiets_answered_.load(std::memory_order_acquire) < number) {
+    if (has_failed_.load(std::memory_order_acquire)) {
+      return base::fail(base::Status::kRemote, "proxy: what kernels asked for does not become complete: %s",
+                        error().c_str());
+    }
+    if (is_stopping()) {
+      return base::fail(base::Status::kInvalidUsage,
+                        "proxy: what kernels asked for does not become complete: the proxy has stopped");
+    }
+    sleep_ns(kQuietLook_ns);
+  }
+  return {};
+}
+
 // Room is given back only behind ring(): what was asked for is on its way then.
 bool Proxy::work() {
   uint32_t count = 0;
   windows_.take_up();
+  take_up_quiet();
   for (const auto& drain : drains_) {
     count += has_failed_.load(std::memory_order_relaxed) ? drain->drop() : drain->drain();
     if (drain->failure().reason != SymmAbort::kNone) end(drain->failure().reason, drain->failure().text);
@@ -156,6 +189,7 @@ bool Proxy::work() {
     drain->publish_consumed();
     if (!has_failed) drain->publish_completed();
   }
+  if (!has_failed) answer_quiet();
   const uint64_t round = rounds_.fetch_add(1, std::memory_order_relaxed);
   if (round % kRoundsPerLook == 0 && !has_failed) give_up_late_peers();
   descriptors_.fetch_add(count, std::memory_order_relaxed);

@@ -51,6 +51,9 @@ class Proxy {
   // Returns when the proxy looks at it no more (within microseconds; its sleep at most), so that the region
   // may be removed. Nothing of it is asked for or under way.
   void remove_window(uint64_t heap_offset);
+  // Returns when all is complete that the queues have now: what kernels asked for that have ended. An error
+  // if the context fails first, or the proxy stops; what does not become complete is such a failure.
+  base::Outcome quiet();
   // For a cause from elsewhere, such as a rank that went: ends the context, as kNetworkFailed.
   void fail(const std::string& cause);
   // The first error, in words; empty: none.
@@ -61,6 +64,7 @@ class Proxy {
   base::Outcome start();
   // Until the thread has ended; what is queued or under way then may or may not happen.
   void stop();
+  bool is_stopping() const { return is_stopping_.load(std::memory_order_relaxed); }
   // One round, for a caller who did not start(); whether there was anything to do.
   bool work();
 
@@ -68,6 +72,8 @@ class Proxy {
   void run();
   bool poll();
   void give_up_late_peers();
+  void take_up_quiet();
+  void answer_quiet();
   void end(SymmAbort reason, const std::string& text);
 
   Endpoint& endpoint_;
@@ -84,6 +90,11 @@ class Proxy {
   mutable std::mutex error_mutex_;
   std::string error_;                    // guarded
   std::atomic<bool> has_failed_{false};  // behind error_
+
+  // Callers of quiet() draw numbers; the driver marks the queues for all that are there, and says up to which
+  // number they are quiet.
+  std::atomic<uint64_t> quiets_asked_{0}, quiets_answered_{0};
+  uint64_t quiets_marked_ = 0;  // the driver's
 
   std::atomic<bool> is_stopping_{false};
   std::atomic<uint64_t> descriptors_{0}, rounds_{0}, sleeps_{0};  // the driver's

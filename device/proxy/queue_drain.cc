@@ -69,9 +69,10 @@ uint32_t QueueDrain::drop() {
 Posting QueueDrain::post() {
   const Request& request = request_;
   const bool is_copy = request.operation == PutOperation::kPut || request.operation == PutOperation::kGet;
-  if (request.operation < PutOperation::kPut || request.operation > PutOperation::kSetSignal)
+  if (request.operation < PutOperation::kPut || request.operation > PutOperation::kAwaitQueue)
     return refuse("there is no such operation");
   if (request.peer >= count_ranks_) return refuse("there is no such rank");
+  if (request.operation == PutOperation::kAwaitQueue) return await_queue();
   const Window* there = windows_.find(request.place, is_copy ? request.extent : kWordBytes);
   if (there == nullptr) return refuse("the place at the peer is in no window");
   if (is_copy) return post_copy(*there);
@@ -109,6 +110,15 @@ Posting QueueDrain::post_word(const Window& there) {
   const Posting posting = check(endpoint_.add_word(word, request.operand, 0));
   if (posting == Posting::kTaken) note_answer();
   return posting;
+}
+
+// Queues cannot wait for each other for ever: whoever asks reads the other queue's position first, so that of
+// two such descriptors the later one is behind the position that the earlier one waits for.
+Posting QueueDrain::await_queue() {
+  if (request_.extent >= queues_.count() || request_.extent == index_)
+    return refuse("there is no such other queue");
+  const uint64_t completed = queues_.completed(static_cast<uint32_t>(request_.extent));
+  return completed >= request_.operand ? Posting::kTaken : Posting::kFull;
 }
 
 // The word of NICs becomes what the word of the ranks in reach lacks. Whatever is asked for behind it waits.
@@ -172,6 +182,15 @@ Posting QueueDrain::check(Posting posting) {
   if (error.empty()) return refuse(endpoint_.refusal());
   failure_ = {SymmAbort::kNetworkFailed, error};
   return posting;
+}
+
+// A position whose producer is not done yet may stand before others that are.
+void QueueDrain::mark() {
+  mark_ = position_;
+  PutDescriptor descriptor;
+  for (uint64_t ahead = 0; ahead < queues_.depth(); ++ahead) {
+    if (queues_.read(index_, position_ + ahead, &descriptor)) mark_ = position_ + ahead + 1;
+  }
 }
 
 void QueueDrain::publish_consumed() {

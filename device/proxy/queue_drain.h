@@ -40,6 +40,10 @@ class QueueDrain {
   void publish_consumed();
   void publish_completed();
 
+  // What the queue has now becomes what is_quiet() asks for; and whether all of it has become complete since.
+  void mark();
+  bool is_quiet() const { return completed_ >= mark_; }
+
   // Descriptors that are complete, as last published.
   uint64_t count_completed() const { return completed_; }
   // Whose answer the next one needs to be complete; none where nothing is under way.
@@ -68,6 +72,7 @@ class QueueDrain {
   Posting post_copy(const Window& there);
   Posting post_signal(const Window& there);
   Posting post_word(const Window& there);
+  Posting await_queue();
   void order_behind_answers();
   void note_answer();
   void enter_under_way();
@@ -87,6 +92,7 @@ class QueueDrain {
 
   std::vector<UnderWay> under_way_;        // ring, by position
   uint64_t consumed_ = 0, completed_ = 0;  // as published
+  uint64_t mark_ = 0;                      // behind the last descriptor that mark() saw
   std::vector<uint64_t> done_;             // by peer: the endpoint's count_done
   std::vector<Answers> answers_;           // by peer
   DrainFailure failure_;

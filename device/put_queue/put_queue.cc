@@ -74,4 +74,8 @@ void PutQueue::publish_completed(uint32_t queue, uint64_t position) {
   __atomic_store_n(&at_host<PutProgress>(progress_)[queue].completed, position, __ATOMIC_RELEASE);
 }
 
+uint64_t PutQueue::completed(uint32_t queue) const {
+  return __atomic_load_n(&at_host<const PutProgress>(progress_)[queue].completed, __ATOMIC_RELAXED);
+}
+
 }  // namespace verbena::symm

@@ -35,6 +35,8 @@ class PutQueue {
   // Behind every read of the positions before this one.
   void publish_consumed(uint32_t queue, uint64_t position);
   void publish_completed(uint32_t queue, uint64_t position);
+  // As last published.
+  uint64_t completed(uint32_t queue) const;
 
  private:
   base::Buffer ring_, cursors_, progress_;

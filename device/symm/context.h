@@ -19,6 +19,7 @@
 #include "device/symm/team.h"
 #include "device/symm/watch.h"
 #include "device/symm/window_memory.h"
+#include "device/symm/workspace.h"
 
 namespace verbena::symm {
 
@@ -70,33 +71,53 @@ class Context {
   // Collective. Zero-filled; at least `length_bytes`.
   base::Result<ContextWindow*> allocate_window(uint64_t length_bytes);
   // Collective. Memory of the caller's that can be shared (base::find_piece()), the same part of a piece of
-  // the same length on all ranks. It gets a second address, the window's; the same range again gets the same
-  // window.
+  // the same length on all ranks. It gets a second address, the window's; the same range of the same
+  // allocations on all ranks again gets the same window. Other memory at an address that was registered gets
+  // a new one, and the address is no longer found as the old one's.
   base::Result<ContextWindow*> register_window(void* address, uint64_t length_bytes);
-  // Collective, with the same window. Registered ones go with their last registration.
+  // Collective, with the same window. Registered ones go with their last registration, when what the ranks'
+  // kernels asked for before is complete.
   base::Outcome free_window(ContextWindow& window);
   // By an address of the window, or of what was registered; null: in none.
   ContextWindow* find_window(const void* address);
   // Where loads and stores of this rank find the window of `rank`; null: out of reach.
   std::byte* find_peer(const ContextWindow& window, uint32_t rank) const;
 
-  Team& world() { return *teams_[0]; }
-  Team& in_reach() { return *teams_[1]; }
+  Team& world() { return first_team(0); }
+  Team& in_reach() { return first_team(1); }
   // Collective over the world; null for a rank that is in no team: a negative color. A rank outside of
   // `parent` gives null for it, and gets null.
   base::Result<Team*> split_team(const Team* parent, int64_t color, int64_t key);
   // Collective over the world: members give the same list, all others an empty one.
   base::Result<Team*> make_team(std::span<const uint32_t> ranks);
+  // Collective over the world; members give the team, others null. Behind all that kernels asked for, its
+  // words are as if it was new: waits that ended by time are forgotten. No kernel of any member uses it.
+  base::Outcome reset_team(Team* team);
   // Not collective: when no kernel of any member uses it any more.
-  void free_team(Team& team);
+  void free_team(const Team& team);
+
+  // Collective over the world, with the same shape: members give the team, others null. All ranks get a
+  // workspace, for the collective calls below; kernels use it on members alone. It may outlive the team.
+  base::Result<Workspace*> make_workspace(const Team* team, const WorkspaceShape& shape);
+  // Collective. As reset_team(), and the slots too.
+  base::Outcome reset_workspace(Workspace& workspace);
+  // Collective. No kernel of any rank uses it any more.
+  base::Outcome free_workspace(Workspace& workspace);
 
   // Collective, on the host.
   base::Outcome barrier();
+  // Until all is complete, here and at the peers, that this rank's kernels asked for that have ended; from
+  // any thread. A borrowed heap's network is asked through its own library: an error where that is needed.
+  base::Outcome quiet();
   // Ends all waits of this rank's kernels, now and later.
   void end_waits() { abort_->raise(SymmAbort::kByUser); }
   SymmAbort state() const { return abort_->value(); }
   // Why the context has failed; empty: it has not.
   std::string error() const;
+  // The first wait in a kernel of any member that ended by time; empty: none has. Of one team, or of each
+  // team and workspace.
+  base::Result<std::string> find_late_wait(const Team& team) const;
+  base::Result<std::string> find_late_waits() const;
 
  private:
   struct Wish;
@@ -106,17 +127,29 @@ class Context {
 
   base::Outcome prepare(base::MemoryOwner owner, const BorrowedHeap* borrowed);
   base::Outcome compare_settings(base::MemoryOwner owner, const HeapBackend& backend);
+  base::Outcome check_write_order(base::MemoryOwner owner);
   base::Outcome make_first_teams();
   SymmContext describe_common() const;
+  Team& first_team(size_t index);
+  base::Outcome check_reset(const Team* team) const;
+  base::Outcome compare_team(const Team* team);
   void note_loss(const std::string& cause);
 
+  base::Outcome quiet_all();
   base::Outcome check_gpu() const;
   base::Outcome compare(const Wish& mine);
+  base::Result<ContextWindow*> take_window(uint64_t length_bytes);
+  void drop_window(ContextWindow& window);
   base::Result<ContextWindow*> make_window(std::unique_ptr<ContextWindow> window);
+  base::Result<uint64_t> measure_workspace(const Team* team, const WorkspaceShape& shape);
+  base::Result<std::unique_ptr<Team>> build_workspace(const Team& team, const WorkspaceShape& shape,
+                                                      const ContextWindow& window) const;
   base::Outcome map_window(ContextWindow& window);
   uint32_t find_free_region() const;
-  ContextWindow* find_registered(const void* address, uint64_t length_bytes);
+  ContextWindow* find_registered(const void* address, uint64_t length_bytes, const base::MemoryPiece& piece);
+  void forget_origin(const void* address, uint64_t length_bytes, const base::MemoryPiece& piece);
   base::Result<Team*> form_team(Membership mine, std::span<const uint32_t> expected);
+  uint64_t find_taken_words() const;
   base::Result<std::unique_ptr<Team>> build_team(TeamPlace place);
 
   const HeapLease lease_;   // of a borrowed heap: the last to go
@@ -128,8 +161,11 @@ class Context {
   std::optional<Heap> heap_;
   std::mutex windows_mutex_;                             // guards the list
   std::vector<std::unique_ptr<ContextWindow>> windows_;  // the first has the teams' words
+  bool meets_twice_ = false;                             // as SymmContext's
   std::unique_ptr<Remote> remote_;            // null: nobody is out of reach, or the heap is borrowed
+  mutable std::mutex teams_mutex_;            // guards the lists: teams are freed by any thread
   std::vector<std::unique_ptr<Team>> teams_;  // the world, the ranks in reach, others
+  std::vector<std::unique_ptr<Workspace>> workspaces_;
   mutable std::mutex loss_mutex_;
   std::string loss_;            // guarded: which rank has gone
   std::optional<Watch> watch_;  // looks at what is above

@@ -75,9 +75,31 @@ Outcome Context::barrier() {
   return bootstrap_.barrier();
 }
 
+Outcome Context::quiet() {
+  if (remote_) return remote_->quiet();
+  if (!heap_->is_borrowed() || reach_->is_whole_world()) return {};
+  return base::fail(
+      Status::kInvalidUsage,
+      "symm: rank %u: ranks out of reach are reached by the network of the heap's library (type "
+      "%d): ask that library what is complete",
+      rank(), heap_->backend().type);
+}
+
+// Behind it nothing is under way between ranks that kernels asked for which have ended. In a context that has
+// failed nothing more becomes complete, and nobody waits for it.
+Outcome Context::quiet_all() {
+  if (!remote_) return {};
+  const bool is_over = remote_->has_stopped() || state() != SymmAbort::kNone;
+  const Outcome quiet = is_over ? Outcome() : remote_->quiet();
+  return bootstrap_.all_agree(quiet, base::last_failure());
+}
+
+// The peers' memory is theirs again when they have left.
 Outcome Context::leave() {
   watch_.reset();
-  return barrier();
+  const std::lock_guard call(calls_mutex_);
+  if (auto quiet = quiet_all(); !quiet) return quiet;
+  return bootstrap_.barrier();
 }
 
 void Context::end_threads() {
@@ -136,7 +158,24 @@ Outcome Context::prepare(base::MemoryOwner owner, const BorrowedHeap* borrowed) 
   auto remote = Remote::open(bootstrap_, *reach_, owner.gpu, *abort_);
   if (!remote) return remote.error();
   remote_ = std::move(*remote);
-  return {};
+  return check_write_order(owner);
+}
+
+// Who sees a signal that a NIC wrote shall see the data that it wrote before.
+Outcome Context::check_write_order(base::MemoryOwner owner) {
+  const auto mine =
+      owner.gpu == base::kNoGpu ? base::NicWriteOrder::kAllGpus : base::find_nic_write_order(owner.gpu);
+  const auto all = bootstrap_.gather(mine);
+  if (!all) return all.error();
+  const auto least = std::min_element(all->begin(), all->end());
+  meets_twice_ = *least < base::NicWriteOrder::kAllGpus;
+  if (*least >= base::NicWriteOrder::kThisGpu) return {};
+  return base::fail(
+      Status::kInvalidUsage,
+      "symm: the GPU of rank %zu may show a NIC's signal before the data (the driver: "
+      "GPU_DIRECT_RDMA_WRITES_ORDERING none): use VERBENA_SYMM_PATH=lsa among GPUs that reach each "
+      "other",
+      static_cast<size_t>(least - all->begin()));
 }
 
 Outcome Context::make_first_teams() {
@@ -159,12 +198,28 @@ SymmContext Context::describe_common() const {
   common.heap_end = common.heap_begin + heap_->slot_bytes();
   common.timeout_ns = settings_.timeout_ns;
   common.abort_word = abort_->device();
+  common.meets_twice = meets_twice_;
   if (remote_) common.queues = remote_->queues();
   return common;
 }
 
+Team& Context::first_team(size_t index) {
+  const std::lock_guard lock(teams_mutex_);
+  return *teams_[index];
+}
+
+// Bit i: the i-th words are some team's of this rank.
+uint64_t Context::find_taken_words() const {
+  const std::lock_guard lock(teams_mutex_);
+  uint64_t taken = 0;
+  for (const auto& team : teams_) taken |= uint64_t{1} << team->index();
+  return taken;
+}
+
 base::Result<Team*> Context::form_team(Membership mine, std::span<const uint32_t> expected) {
-  for (const auto& team : teams_) mine.taken |= uint64_t{1} << team->index();
+  // A late signal would land in a new team's words.
+  if (auto quiet = quiet_all(); !quiet) return quiet.error();
+  mine.taken = find_taken_words();
   auto place = agree_on_team(bootstrap_, mine, settings_.teams, expected);
   if (!place) return place.error();
   std::unique_ptr<Team> team;
@@ -180,13 +235,14 @@ base::Result<Team*> Context::form_team(Membership mine, std::span<const uint32_t
   // Nobody's words are written before everybody's are zero.
   if (auto agreed = bootstrap_.all_agree(state, base::last_failure()); !agreed) return agreed.error();
   if (!team) return static_cast<Team*>(nullptr);
+  const std::lock_guard lock(teams_mutex_);
   teams_.push_back(std::move(team));
   return teams_.back().get();
 }
 
 base::Result<std::unique_ptr<Team>> Context::build_team(TeamPlace place) {
   const auto& ranks = place.ranks;
-  const bool is_world = teams_.empty();
+  const bool is_world = find_taken_words() == 0;
   if (heap_->backend().is_world_only && !is_world &&
       !std::all_of(ranks.begin(), ranks.end(), [&](uint32_t member) { return reach_->reaches(member); })) {
     return base::fail(
@@ -198,7 +254,9 @@ base::Result<std::unique_ptr<Team>> Context::build_team(TeamPlace place) {
   const uint64_t words_bytes = measure_team_words(count_ranks());
   const uint64_t words = windows_.front()->place.heap_offset + words_bytes * place.index;
   if (auto cleared = heap_->fill_zero(words, words_bytes); !cleared) return cleared.error();
-  return Team::make(std::move(place), *reach_, *heap_, words, describe_common());
+  const std::string name = "team " + std::to_string(place.index);
+  return Team::make(std::move(place), {.name = name, .words = words, .behind = {}}, *reach_, *heap_,
+                    describe_common());
 }
 
 base::Result<Team*> Context::split_team(const Team* parent, int64_t color, int64_t key) {
@@ -219,7 +277,78 @@ base::Result<Team*> Context::make_team(std::span<const uint32_t> ranks) {
   return form_team(mine, ranks);
 }
 
-void Context::free_team(Team& team) {
+// All members of a team reset it, or nobody does.
+Outcome Context::check_reset(const Team* team) const {
+  if (state() != SymmAbort::kNone) {
+    return base::fail(
+        Status::kInvalidUsage,
+        "symm: rank %u: the context has failed, and no team of it can be made good again: make a "
+        "new context",
+        rank());
+  }
+  if (team != nullptr && heap_->backend().is_world_only && team->context().has_remote != 0) {
+    return base::fail(Status::kInvalidUsage,
+                      "symm: rank %u: a team with members out of reach: the heap's network (type %d) counts "
+                      "its barriers for itself: make a new context",
+                      rank(), heap_->backend().type);
+  }
+  return {};
+}
+
+// Whoever is a member of a team that one rank gives gives it too, and nobody else.
+Outcome Context::compare_team(const Team* team) {
+  constexpr uint64_t kNone = UINT64_MAX;
+  const auto all =
+      bootstrap_.gather(team == nullptr ? kNone : uint64_t{team->ranks().front()} << 32 | team->index());
+  if (!all) return all.error();
+  Outcome state;
+  for (uint32_t member = 0; team != nullptr && member < count_ranks() && state.is_ok(); ++member) {
+    const auto& ranks = team->ranks();
+    const bool is_member = std::find(ranks.begin(), ranks.end(), member) != ranks.end();
+    if (is_member == ((*all)[member] == (*all)[rank()])) continue;
+    state = base::fail(Status::kInvalidUsage,
+                       "symm: rank %u: rank %u %s of the team that this one gives, and gave another one",
+                       rank(), member, is_member ? "is a member" : "is no member");
+  }
+  return bootstrap_.all_agree(state, base::last_failure());
+}
+
+Outcome Context::reset_team(Team* team) {
+  const std::lock_guard call(calls_mutex_);
+  if (auto current = check_gpu(); !current) return current;
+  Outcome state = check_reset(team);
+  if (auto agreed = bootstrap_.all_agree(state, base::last_failure()); !agreed) return agreed;
+  if (auto same = compare_team(team); !same) return same;
+  if (auto quiet = quiet_all(); !quiet) return quiet;
+  // Behind a call of all: no late signal lands in words that are zero.
+  if (team != nullptr) state = heap_->fill_zero(team->words(), measure_team_words(count_ranks()));
+  return bootstrap_.all_agree(state, base::last_failure());
+}
+
+base::Result<std::string> Context::find_late_wait(const Team& team) const {
+  const auto failure = heap_->read_word(team.context().failure);
+  if (!failure) return failure.error();
+  return *failure == 0 ? std::string() : team.describe_failure(*failure);
+}
+
+base::Result<std::string> Context::find_late_waits() const {
+  const std::lock_guard lock(teams_mutex_);
+  std::vector<const Team*> all;
+  for (const auto& team : teams_) all.push_back(team.get());
+  for (const auto& workspace : workspaces_)
+    if (workspace->team != nullptr) all.push_back(workspace->team.get());
+  std::string text;
+  for (const Team* team : all) {
+    const auto late = find_late_wait(*team);
+    if (!late) return late.error();
+    if (!text.empty() && !late->empty()) text += "; ";
+    text += *late;
+  }
+  return text;
+}
+
+void Context::free_team(const Team& team) {
+  const std::lock_guard lock(teams_mutex_);
   std::erase_if(teams_, [&](const auto& one) { return one.get() == &team; });
 }
 

@@ -1,4 +1,4 @@
-// Windows of a context.
+// Windows of a context, and workspaces, which are windows with words and slots in them.
 #include <algorithm>
 #include <utility>
 
@@ -12,7 +12,7 @@ using base::Status;
 
 // What each rank asks for in a collective call about windows; it must be the same everywhere.
 struct Context::Wish {
-  enum class Kind : uint64_t { kAllocate, kRegister, kFree };
+  enum class Kind : uint64_t { kAllocate, kRegister, kFree, kReset };
   Kind kind;
   uint64_t piece_bytes;
   uint64_t begin_bytes;   // from the piece's start to the window's
@@ -47,6 +47,10 @@ Outcome Context::compare(const Wish& mine) {
 base::Result<ContextWindow*> Context::allocate_window(uint64_t length_bytes) {
   const std::lock_guard call(calls_mutex_);
   if (auto current = check_gpu(); !current) return current.error();
+  return take_window(length_bytes);
+}
+
+base::Result<ContextWindow*> Context::take_window(uint64_t length_bytes) {
   const uint64_t unit = heap_->granularity_bytes();
   const uint64_t piece_bytes = (std::max<uint64_t>(length_bytes, 1) + unit - 1) / unit * unit;
   const Wish wish{Wish::Kind::kAllocate, piece_bytes, 0, length_bytes, Wish::kNew};
@@ -71,30 +75,35 @@ base::Result<ContextWindow*> Context::register_window(void* address, uint64_t le
         rank());
   }
   if (auto current = check_gpu(); !current) return current.error();
-  ContextWindow* const known = find_registered(address, length_bytes);
+  ContextWindow* known = nullptr;
   auto window = std::make_unique<ContextWindow>();
-  Wish wish{Wish::Kind::kRegister, 0, 0, length_bytes,
-            known != nullptr ? known->place.heap_offset : Wish::kNew};
+  Wish wish{Wish::Kind::kRegister, 0, 0, length_bytes, Wish::kNew};
   Outcome state;
-  if (known == nullptr) {
-    if (auto found = base::find_piece(address)) {
-      wish.piece_bytes = found->piece.length_bytes();
-      wish.begin_bytes = static_cast<uint64_t>(static_cast<std::byte*>(address) - found->begin);
-      if (length_bytes > wish.piece_bytes - wish.begin_bytes) {
-        state = base::fail(Status::kInvalidArgument, "symm: %p: %llu bytes do not lie in one allocation",
-                           address, static_cast<unsigned long long>(length_bytes));
-      }
-      window->piece = std::move(found->piece);
-    } else {
-      state = found.error();
+  if (auto found = base::find_piece(address)) {
+    wish.piece_bytes = found->piece.length_bytes();
+    wish.begin_bytes = static_cast<uint64_t>(static_cast<std::byte*>(address) - found->begin);
+    if (length_bytes > wish.piece_bytes - wish.begin_bytes) {
+      state = base::fail(Status::kInvalidArgument, "symm: %p: %llu bytes do not lie in one allocation",
+                         address, static_cast<unsigned long long>(length_bytes));
     }
+    known = find_registered(address, length_bytes, found->piece);
+    window->piece = std::move(found->piece);
+  } else {
+    state = found.error();
   }
   if (auto agreed = bootstrap_.all_agree(state, base::last_failure()); !agreed) return agreed.error();
   if (auto same = compare(wish); !same) return same.error();
-  if (known != nullptr) {
+  // An allocator may have put one rank's memory elsewhere and left another's: then it is new for all.
+  const auto all_known = bootstrap_.gather(known != nullptr ? known->place.heap_offset : Wish::kNew);
+  if (!all_known) return all_known.error();
+  const bool is_known =
+      known != nullptr && std::all_of(all_known->begin(), all_known->end(),
+                                      [&](uint64_t one) { return one == known->place.heap_offset; });
+  if (is_known) {
     ++known->references;
     return known;
   }
+  forget_origin(address, length_bytes, window->piece);
   window->origin = address;
   window->length_bytes = length_bytes;
   window->place.bytes = wish.piece_bytes;
@@ -146,25 +155,151 @@ uint32_t Context::find_free_region() const {
   return region;
 }
 
-ContextWindow* Context::find_registered(const void* address, uint64_t length_bytes) {
+ContextWindow* Context::find_registered(const void* address, uint64_t length_bytes,
+                                        const base::MemoryPiece& piece) {
   const std::lock_guard lock(windows_mutex_);
   for (const auto& window : windows_) {
-    if (window->origin == address && window->length_bytes == length_bytes) return window.get();
+    const bool is_it = window->origin == address && window->length_bytes == length_bytes;
+    if (is_it && window->piece.is_same(piece)) return window.get();
   }
   return nullptr;
+}
+
+// Of windows whose memory lies there no longer, or which were registered as this range before.
+void Context::forget_origin(const void* address, uint64_t length_bytes, const base::MemoryPiece& piece) {
+  const auto* const begin = static_cast<const std::byte*>(address);
+  const std::lock_guard lock(windows_mutex_);
+  for (const auto& window : windows_) {
+    const auto* const origin = static_cast<const std::byte*>(window->origin);
+    if (origin == nullptr || origin >= begin + length_bytes || begin >= origin + window->length_bytes)
+      continue;
+    const bool is_this_range = origin == begin && window->length_bytes == length_bytes;
+    if (is_this_range || !window->piece.is_same(piece)) window->origin = nullptr;
+  }
 }
 
 Outcome Context::free_window(ContextWindow& window) {
   const std::lock_guard call(calls_mutex_);
   if (auto current = check_gpu(); !current) return current;
-  // Also a barrier: what every rank has asked for before is done, or never will be.
   if (auto same = compare({Wish::Kind::kFree, 0, 0, window.length_bytes, window.place.heap_offset}); !same)
     return same;
-  if (--window.references > 0) return {};
+  if (window.references > 1) {
+    --window.references;
+    return {};
+  }
+  if (auto quiet = quiet_all(); !quiet) return quiet;
+  drop_window(window);
+  return {};
+}
+
+void Context::drop_window(ContextWindow& window) {
   if (remote_) remote_->remove_window(window.place);
   heap_->offsets().give_back(window.place.heap_offset);
   const std::lock_guard lock(windows_mutex_);
   std::erase_if(windows_, [&](const auto& one) { return one.get() == &window; });
+}
+
+// The length of its window, which is the same on all ranks: teams that get theirs in one call may differ in
+// size.
+base::Result<uint64_t> Context::measure_workspace(const Team* team, const WorkspaceShape& shape) {
+  struct Asked {
+    uint64_t slots_bytes, blocks, members;
+  };
+  const auto all = bootstrap_.gather(
+      Asked{shape.slots_bytes, shape.blocks, team == nullptr ? uint64_t{0} : team->ranks().size()});
+  if (!all) return all.error();
+  uint64_t most = 1;
+  for (size_t other = 0; other < all->size(); ++other) {
+    const Asked& asked = (*all)[other];
+    most = std::max(most, asked.members);
+    if (asked.slots_bytes == all->front().slots_bytes && asked.blocks == all->front().blocks) continue;
+    return base::fail(Status::kInvalidUsage,
+                      "symm: rank %u: ranks 0 and %zu differ in a workspace (%llu and %llu bytes of slots, "
+                      "%llu and %llu blocks)",
+                      rank(), other, static_cast<unsigned long long>(all->front().slots_bytes),
+                      static_cast<unsigned long long>(asked.slots_bytes),
+                      static_cast<unsigned long long>(all->front().blocks),
+                      static_cast<unsigned long long>(asked.blocks));
+  }
+  if (shape.blocks == 0 || shape.blocks > kSymmMaxBlocks) {
+    return base::fail(Status::kInvalidArgument, "symm: a workspace of %u blocks: 1 to %u are possible",
+                      shape.blocks, kSymmMaxBlocks);
+  }
+  // More than that is no length of memory, and its sum with the words might wrap.
+  if (shape.slots_bytes > heap_->slot_bytes() || (shape.slots_bytes != 0 && shape.slot_bytes(most) == 0)) {
+    return base::fail(Status::kInvalidArgument,
+                      "symm: a workspace with %llu bytes of slots: %u blocks of a team of %llu take %llu at "
+                      "least, and the heap has %llu",
+                      static_cast<unsigned long long>(shape.slots_bytes), shape.blocks,
+                      static_cast<unsigned long long>(most),
+                      static_cast<unsigned long long>(shape.blocks * kSymmTurns * most * kSymmSlotUnit),
+                      static_cast<unsigned long long>(heap_->slot_bytes()));
+  }
+  return shape.measure(most);
+}
+
+base::Result<std::unique_ptr<Team>> Context::build_workspace(const Team& team, const WorkspaceShape& shape,
+                                                             const ContextWindow& window) const {
+  if (heap_->backend().is_world_only && team.context().has_remote != 0) {
+    return base::fail(Status::kInvalidUsage,
+                      "symm: rank %u: a workspace of a team with members out of reach: the heap's network "
+                      "(type %d) knows the world's own words alone",
+                      rank(), heap_->backend().type);
+  }
+  const std::string name = "workspace " + std::to_string(window.place.region) + " for " + team.name();
+  // A stream's blocks do not wait behind another one's of the same number.
+  SymmContext common = describe_common();
+  common.first_queue = window.place.region;
+  return make_workspace_team(team.place(), shape, name, *reach_, *heap_, window.place.heap_offset, common);
+}
+
+base::Result<Workspace*> Context::make_workspace(const Team* team, const WorkspaceShape& shape) {
+  const std::lock_guard call(calls_mutex_);
+  if (auto current = check_gpu(); !current) return current.error();
+  const auto length_bytes = measure_workspace(team, shape);
+  if (!length_bytes) return length_bytes.error();
+  if (auto same = compare_team(team); !same) return same.error();
+  const auto window = take_window(*length_bytes);
+  if (!window) return window.error();
+  auto workspace = std::make_unique<Workspace>();
+  workspace->context = this;
+  workspace->window = *window;
+  workspace->shape = shape;
+  Outcome state;
+  if (team != nullptr) {
+    auto built = build_workspace(*team, shape, **window);
+    if (built) {
+      workspace->team = std::move(*built);
+    } else {
+      state = built.error();
+    }
+  }
+  if (auto agreed = bootstrap_.all_agree(state, base::last_failure()); !agreed) {
+    drop_window(**window);
+    return agreed.error();
+  }
+  const std::lock_guard lock(teams_mutex_);
+  workspaces_.push_back(std::move(workspace));
+  return workspaces_.back().get();
+}
+
+Outcome Context::reset_workspace(Workspace& workspace) {
+  const std::lock_guard call(calls_mutex_);
+  if (auto current = check_gpu(); !current) return current;
+  const Window& place = workspace.window->place;
+  if (auto same = compare({Wish::Kind::kReset, 0, 0, place.bytes, place.heap_offset}); !same) return same;
+  Outcome state = check_reset(workspace.team.get());
+  if (auto agreed = bootstrap_.all_agree(state, base::last_failure()); !agreed) return agreed;
+  if (auto quiet = quiet_all(); !quiet) return quiet;
+  // Behind calls of all: no late signal lands in words that are zero. Nobody goes on before all are.
+  state = heap_->fill_zero(place.heap_offset, place.bytes);
+  return bootstrap_.all_agree(state, base::last_failure());
+}
+
+Outcome Context::free_workspace(Workspace& workspace) {
+  if (auto freed = free_window(*workspace.window); !freed) return freed;
+  const std::lock_guard lock(teams_mutex_);
+  std::erase_if(workspaces_, [&](const auto& one) { return one.get() == &workspace; });
   return {};
 }
 

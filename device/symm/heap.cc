@@ -63,4 +63,12 @@ base::Outcome Heap::fill_zero(uint64_t offset, uint64_t length_bytes) const {
   return base::fill_zero(owner_, begin_ + offset, length_bytes);
 }
 
+base::Result<uint64_t> Heap::read_word(const uint64_t* address) const {
+  if (owner_.gpu == base::kNoGpu) return __atomic_load_n(address, __ATOMIC_RELAXED);
+  uint64_t word = 0;
+  const auto* const begin = reinterpret_cast<const std::byte*>(address);
+  if (auto read = base::read_memory(owner_, begin, &word, sizeof(word)); !read) return read.error();
+  return word;
+}
+
 }  // namespace verbena::symm

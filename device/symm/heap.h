@@ -50,6 +50,8 @@ class Heap {
   base::Result<base::MemoryPiece> allocate(uint64_t length_bytes) const;
   // What has memory, of our own slot; with the owner's context current.
   base::Outcome fill_zero(uint64_t offset, uint64_t length_bytes) const;
+  // As it is at this moment, of our own slot; kernels may write it meanwhile.
+  base::Result<uint64_t> read_word(const uint64_t* address) const;
 
  private:
   Heap(base::MemoryOwner owner, std::byte* begin, uint64_t slot_bytes, uint64_t granularity_bytes);

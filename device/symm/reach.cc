@@ -77,7 +77,7 @@ base::Result<Reach> Reach::from_deltas(bootstrap::Bootstrap& bootstrap, std::spa
   if (!firsts) return firsts.error();
   // Whoever has our first rank has our ranks, or one of the two says here that it is not so.
   base::Outcome state;
-  for (uint32_t rank = 0; rank < firsts->size() && state; ++rank) {
+  for (uint32_t rank = 0; rank < firsts->size() && state.is_ok(); ++rank) {
     if (reach.reaches(rank) == ((*firsts)[rank] == reach.first_rank())) continue;
     state =
         base::fail(base::Status::kInvalidArgument,

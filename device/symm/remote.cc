@@ -108,15 +108,15 @@ Outcome Remote::add_window(Bootstrap& bootstrap, const Reach& reach, const Windo
   mine.resize(endpoint_->region_address_bytes());
   std::vector<std::byte> all(mine.size() * bootstrap.count_ranks());
   if (auto agreed = bootstrap.all_agree(state, base::last_failure()); !agreed) {
-    if (state) endpoint_->remove_region(window.region);
+    if (state.is_ok()) endpoint_->remove_region(window.region);
     return agreed;
   }
   if (auto gathered = bootstrap.all_gather(mine, all); !gathered) return gathered;
   state = for_remote(reach, [&](uint32_t rank, std::string* cause) {
     return endpoint_->add_remote_region(rank, window.region, part_of(all, mine.size(), rank), cause);
   });
-  if (state) state = proxy_->add_window(window.heap_offset, window.bytes, window.region);
-  const bool is_in_table = static_cast<bool>(state);
+  if (state.is_ok()) state = proxy_->add_window(window.heap_offset, window.bytes, window.region);
+  const bool is_in_table = state.is_ok();
   auto agreed = bootstrap.all_agree(state, base::last_failure());
   if (agreed) return agreed;
   if (is_in_table) proxy_->remove_window(window.heap_offset);

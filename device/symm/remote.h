@@ -27,6 +27,9 @@ class Remote {
                            const base::MappedPiece& memory);
   // Nothing of it is under way, from any rank.
   void remove_window(const Window& window);
+  // Until all is complete that kernels asked for that have ended; from any thread.
+  base::Outcome quiet() { return proxy_->quiet(); }
+  bool has_stopped() const { return proxy_->is_stopping(); }
   // The first failure, in words; empty: none.
   std::string error() const { return proxy_->error(); }
   void fail(const std::string& cause) { proxy_->fail(cause); }

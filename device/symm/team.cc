@@ -18,7 +18,8 @@ struct WordPlan {
   static constexpr uint64_t arrivals = remote_signals + kSymmSignals;
   uint64_t rounds;
 
-  uint64_t end() const { return rounds + kSymmBarrierRows; }
+  uint64_t failure() const { return rounds + kSymmBarrierRows; }
+  uint64_t end() const { return failure() + 1; }
 };
 
 // On the host too what derives from it may hold words of 16 bytes.
@@ -39,18 +40,21 @@ uint64_t measure_team_words(uint32_t count_ranks) {
   return round_up(WordPlan(count_ranks).end() * sizeof(uint64_t), kLineBytes);
 }
 
-base::Result<std::unique_ptr<Team>> Team::make(TeamPlace place, const Reach& reach, const Heap& heap,
-                                               uint64_t words, const SymmContext& common) {
-  std::unique_ptr<Team> team(new Team(std::move(place)));
+base::Result<std::unique_ptr<Team>> Team::make(TeamPlace place, TeamParts parts, const Reach& reach,
+                                               const Heap& heap, const SymmContext& common) {
+  std::unique_ptr<Team> team(new Team(std::move(place), std::move(parts)));
   SymmContext context = common;
-  auto* const first = reinterpret_cast<uint64_t*>(heap.begin() + words);
+  auto* const first = reinterpret_cast<uint64_t*>(heap.begin() + team->words());
   const WordPlan plan(team->ranks().size());
   context.signals = first + plan.signals;
   context.remote_signals = first + plan.remote_signals;
   context.arrivals = first + plan.arrivals;
   context.rounds = first + plan.rounds;
+  context.failure = first + plan.failure();
   const auto deltas = team->describe_members(context, reach, heap);
-  if (auto written = team->write(context, heap.backend().extension, deltas); !written) return written.error();
+  std::vector<std::byte> extension = heap.backend().extension;
+  extension.insert(extension.end(), team->parts_.behind.begin(), team->parts_.behind.end());
+  if (auto written = team->write(context, extension, deltas); !written) return written.error();
   return team;
 }
 
@@ -74,6 +78,34 @@ std::vector<int64_t> Team::describe_members(SymmContext& context, const Reach& r
   // It leads to all ranks in reach, members or not.
   if (static_cast<uint32_t>(context.lsa_size) != reach.count_slots) context.multicast_delta = 0;
   return deltas;
+}
+
+// From outside, as kernels write it: any number may be there.
+std::string Team::describe_failure(uint64_t failure) const {
+  const auto number =
+      static_cast<uint32_t>(failure >> kSymmFailureNumber) & ((uint32_t{1} << kSymmFailureNumberBits) - 1);
+  const auto name = [&](uint32_t shift) {
+    const auto member = static_cast<uint32_t>(failure >> shift) & kSymmNobody;
+    return member < ranks().size() ? "rank " + std::to_string(ranks()[member]) : std::string("a peer");
+  };
+  std::string text = parts_.name + " of " + std::to_string(ranks().size()) +
+                     " ranks: " + name(kSymmFailureRank) + " has waited in vain ";
+  const std::string peer = name(kSymmFailurePeer);
+  switch (static_cast<SymmWait>(failure & 0xff)) {
+    case SymmWait::kBarrier:
+      return text + "for " + peer + " in barrier " + std::to_string(number);
+    case SymmWait::kLsaBarrier:
+      return text + "for " + peer + " in barrier " + std::to_string(number) + " of the ranks in reach";
+    case SymmWait::kSignal:
+      return text + "for signal " + std::to_string(number);
+    case SymmWait::kRequest:
+      return text + "for the way to " + peer + " (its put queue is full, or a get has no answer)";
+    case SymmWait::kCompletion:
+      return text + "for what it has put to be complete";
+    case SymmWait::kPacket:
+      return text + "for a packet of " + peer + " in block " + std::to_string(number);
+  }
+  return text;
 }
 
 base::Outcome Team::write(SymmContext context, std::span<const std::byte> extension,

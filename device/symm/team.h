@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -18,29 +19,42 @@ namespace verbena::symm {
 // Bytes of a team's words in the heap, for a world of so many ranks.
 uint64_t measure_team_words(uint32_t count_ranks);
 
+// What one team has and no other.
+struct TeamParts {
+  std::string name;
+  uint64_t words = 0;             // the offset of its words in the heap, which are zero
+  std::vector<std::byte> behind;  // what kernels find directly behind its context and the backend's extension
+};
+
 class Team {
  public:
-  // `words` is the offset of the team's words in the heap, which are zero; `common` has what all teams of
-  // this rank share. In memory of the calling thread's current GPU.
-  static base::Result<std::unique_ptr<Team>> make(TeamPlace place, const Reach& reach, const Heap& heap,
-                                                  uint64_t words, const SymmContext& common);
+  // `common` has what all teams of this rank share. In memory of the calling thread's current GPU.
+  static base::Result<std::unique_ptr<Team>> make(TeamPlace place, TeamParts parts, const Reach& reach,
+                                                  const Heap& heap, const SymmContext& common);
 
   const std::vector<uint32_t>& ranks() const { return place_.ranks; }
   uint32_t rank() const { return place_.rank; }
   uint32_t index() const { return place_.index; }
-  // For kernels that take it by value; its pointers are the GPU's, as long as the team lives. Behind it lies
-  // the extension of the heap's backend.
+  const TeamPlace& place() const { return place_; }
+  const std::string& name() const { return parts_.name; }
+  // Of its words in the heap.
+  uint64_t words() const { return parts_.words; }
+  // What the word SymmContext::failure says, in words.
+  std::string describe_failure(uint64_t failure) const;
+  // For kernels that take it by value; its pointers are the GPU's, as long as the team lives. Behind it lie
+  // the extension of the heap's backend and TeamParts::behind.
   const SymmContext& context() const { return *reinterpret_cast<const SymmContext*>(image_.data()); }
   // The same in memory of the GPU.
   const SymmContext* device_context() const { return static_cast<const SymmContext*>(memory_.device()); }
 
  private:
-  explicit Team(TeamPlace place) : place_(std::move(place)) {}
+  Team(TeamPlace place, TeamParts parts) : place_(std::move(place)), parts_(std::move(parts)) {}
   std::vector<int64_t> describe_members(SymmContext& context, const Reach& reach, const Heap& heap) const;
   base::Outcome write(SymmContext context, std::span<const std::byte> extension,
                       std::span<const int64_t> deltas);
 
   TeamPlace place_;
+  TeamParts parts_;
   std::vector<std::byte> image_;  // the context, its extension, then what it points to
   base::Buffer memory_;           // the same for the GPU
 };

@@ -19,7 +19,7 @@ base::Result<WindowMemory> WindowMemory::make(bootstrap::Bootstrap& bootstrap, c
   } else {
     state = mapped.error();
   }
-  if (state && reach.has_peers()) {
+  if (state.is_ok() && reach.has_peers()) {
     if (auto descriptor = own.share()) {
       shared = std::move(*descriptor);
     } else {

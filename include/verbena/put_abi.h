@@ -23,6 +23,8 @@ enum class PutOperation : uint8_t {
   kWriteWord,  // 64 bits
   kAddWord,    // to 64 bits
   kSetSignal,  // the sum of two words of the peer becomes the value: see SymmContext::signals
+  // What is behind it in its queue begins when another queue's positions before `operand` are complete.
+  kAwaitQueue,
 };
 
 // Offsets are bytes from the start of a heap, below 2^48. Words lie at multiples of 8.
@@ -33,10 +35,12 @@ inline constexpr uint32_t kPutOperationShift = 32;  // of 8 bits of `action`; th
 // A slot's first half is ordered before its second, which one 16-byte store writes, a release at system
 // scope. That store's two words may appear in either order.
 struct alignas(32) PutDescriptor {
-  uint64_t operand;  // kPut, kGet: the offset in this rank's heap; otherwise the value
-  uint64_t extent;   // kPut, kGet: bytes; kSetSignal: offset of the word that ranks in reach set; otherwise 0
-  uint64_t place;    // turn | offset in the peer's heap
-  uint64_t action;   // turn | operation | the peer's rank in the world, 32 bits
+  uint64_t operand;  // kPut, kGet: the offset in this rank's heap; kAwaitQueue: a position; otherwise a value
+  // kPut, kGet: bytes; kSetSignal: offset of the word that ranks in reach set; kAwaitQueue: the other queue's
+  // number; otherwise 0
+  uint64_t extent;
+  uint64_t place;   // turn | offset in the peer's heap
+  uint64_t action;  // turn | operation | the peer's rank in the world, 32 bits
 };
 static_assert(sizeof(PutDescriptor) == 32, "verbena: a descriptor is written by two stores");
 

@@ -23,17 +23,22 @@ inline constexpr int32_t kSymmNcclx = 2;
 inline constexpr int32_t kSymmVerbena = 3;
 inline constexpr int32_t kSymmFirstOther = 64;  // from here on: backends that are not ours
 
-inline constexpr uint32_t kSymmSignals = 256;   // of a team, for users
-inline constexpr uint32_t kSymmBarriers = 128;  // of a team, of each kind; their words are no signals
+inline constexpr uint32_t kSymmSignals = 256;  // of a team, for users
+// Of a team, of each kind: three for each multiprocessor of the largest GPU. Their words are no signals.
+inline constexpr uint32_t kSymmBarriers = 512;
 // Rows of words for barriers: those of the ranks in reach, behind them those of whole teams.
 inline constexpr uint32_t kSymmBarrierRows = 2 * kSymmBarriers;
+// Blocks of a workspace, each with a barrier of its own: more than any GPU has multiprocessors.
+inline constexpr uint32_t kSymmMaxBlocks = kSymmBarriers;
+inline constexpr uint32_t kSymmTurns = 2;       // slots between two members, used in turn
+inline constexpr uint32_t kSymmSlotUnit = 128;  // bytes: a slot's address and length are multiples of it
 inline constexpr int32_t kSymmInlineDeltas = 8;
 inline constexpr int64_t kSymmOutOfReach = INT64_MIN;
 
 // What a call that may wait or fail returns; also as int32 from the extern "C" functions.
 enum class SymmStatus : int32_t {
   kDone = 0,
-  kTimedOut = -1,       // SymmContext::timeout_ns
+  kTimedOut = -1,       // SymmContext::timeout_ns, or another wait of the team did: SymmContext::failure
   kAborted = -2,        // SymmContext::abort_word
   kInvalid = -3,        // no such rank, signal, barrier, or no symmetric address
   kUnreachable = -4,    // neither loads and stores nor a NIC lead there
@@ -48,6 +53,22 @@ enum class SymmAbort : uint32_t {
   kNetworkFailed = 2,
   kRefused = 3,
 };
+
+// What SymmContext::failure says of the first wait of a team that ended by time, at whatever member: the kind
+// in bits 0 to 7, the number of its barrier or signal from bit 8, the member that it waited for from bit 24,
+// the member that waited from bit 44. 0: none has.
+enum class SymmWait : uint8_t {
+  kBarrier = 1,     // of the whole team
+  kLsaBarrier = 2,  // of the ranks in reach
+  kSignal = 3,      // for whoever signals
+  kRequest = 4,     // for a place in a put queue, or for what a get brings
+  kCompletion = 5,  // symm_quiet, symm_flush, or a barrier's first half
+  kPacket = 6,      // for a packet of low_latency.cuh; the number is the block's
+};
+inline constexpr uint32_t kSymmFailureNumber = 8, kSymmFailurePeer = 24, kSymmFailureRank = 44;  // bits
+inline constexpr uint32_t kSymmFailureNumberBits = 16, kSymmFailureRankBits = 20;
+inline constexpr uint32_t kSymmNobody =
+    (uint32_t{1} << kSymmFailureRankBits) - 1;  // a wait for no one member
 
 // Compared as signed integers. Numbered as the seed's users know them.
 enum class SymmCompare : int32_t { kEqual = 1, kNotEqual, kGreater, kGreaterEqual, kLess, kLessEqual };
@@ -78,6 +99,8 @@ struct SymmContext {
   uint64_t* arrivals;        // [kSymmBarrierRows][team_size]: round that rank r has come to, written by it
   // This rank's own, in its memory alone.
   uint64_t* rounds;  // [kSymmBarrierRows]: that it has come to itself
+  // In the heap. Anything but 0 ends every wait of the team here: see SymmWait. Null: nobody is told.
+  uint64_t* failure;
   uint64_t timeout_ns;
   const uint32_t* abort_word;  // a SymmAbort: anything but 0 ends every wait; null: none
   // The way to ranks out of reach; the same for all teams of a rank. No queues: kUnreachable.
@@ -85,6 +108,33 @@ struct SymmContext {
   // Of each member in the world, as descriptors name it: here or behind the pointer, like the deltas.
   int32_t inline_world_ranks[kSymmInlineDeltas];
   const int32_t* more_world_ranks;  // [team_size], or null
+  // 1: GPUs see in order what NICs write to their own memory, and not what they write to others'. Ranks in
+  // reach of each other then meet once more in a whole team's barrier.
+  uint32_t meets_twice;
+  // Block b asks for RDMA by put queue (first_queue + b) modulo their number. Kernels whose contexts differ
+  // in it, such as workspaces', are less in each other's way; a block's order is that of one context's calls.
+  uint32_t first_queue;
+};
+
+// What each block of a workspace has for itself.
+struct SymmBlocks {
+  // This rank's own, [count]: the last call of low_latency.cuh that the block has ended. In memory, so that a
+  // kernel in a CUDA graph goes on where the launch before it ended.
+  uint64_t* epochs;
+  // In the heap: [count][kSymmTurns][team_size] slots of slot_bytes each. Slot [b][t][r] of a rank is written
+  // by block b of member r.
+  char* slots;
+  uint64_t slot_bytes;  // a multiple of kSymmSlotUnit; 0: there are none
+  uint64_t count;       // of blocks, at most kSymmMaxBlocks
+};
+
+// Of one stream or one purpose: a team's context whose signals, barriers and failure word are the
+// workspace's own, so that kernels of the team that run at the same time, each with a workspace, cannot
+// meet by accident. It begins with the context: its address serves wherever a context's does.
+template <typename Context = SymmContext>
+struct SymmWorkspace {
+  Context context;
+  SymmBlocks blocks;
 };
 
 }  // namespace verbena

@@ -50,6 +50,7 @@ VERBENA_API void verbena_set_log(void (*sink)(verbena_log_level level, const cha
 typedef struct verbena_context verbena_context;
 typedef struct verbena_window verbena_window;
 typedef struct verbena_team verbena_team;
+typedef struct verbena_workspace verbena_workspace;
 
 /* By which ranks find each other; opaque. One process makes it, the application carries it to all ranks. */
 typedef struct {
@@ -72,18 +73,28 @@ VERBENA_API verbena_result verbena_context_create_from_all_gather(verbena_all_ga
                                                                   uint32_t count_ranks,
                                                                   verbena_context** context);
 
-/* Frees it with its windows and teams, and memory of the GPU with them. Waits for all ranks to come here, so
- * that what peers have under way is done, unless the context or a rank has failed. No kernel uses it any
- * more. */
+/* Frees it with its windows and teams, and memory of the GPU with them. Collective, unless the context or a
+ * rank has failed: waits for all ranks to come here, and for what their kernels asked for to be complete. No
+ * kernel uses it any more. */
 VERBENA_API verbena_result verbena_context_destroy(verbena_context* context);
 
 VERBENA_API uint32_t verbena_context_rank(const verbena_context* context);
 VERBENA_API uint32_t verbena_context_size(const verbena_context* context);
 /* Collective: a barrier of the host's. */
 VERBENA_API verbena_result verbena_context_barrier(verbena_context* context);
+/* Returns when all is complete at the peers that this rank's kernels asked NICs for, of kernels that have
+ * ended: registered memory that puts read is the caller's again. Not collective. VERBENA_REMOTE_ERROR when
+ * the context fails meanwhile, at the latest after VERBENA_SYMM_TIMEOUT_MS without progress.
+ * VERBENA_INVALID_USAGE over another library's heap with ranks out of reach: that library's own calls tell.
+ */
+VERBENA_API verbena_result verbena_context_quiet(verbena_context* context);
 /* VERBENA_SUCCESS, or why waits of this rank's kernels end: VERBENA_REMOTE_ERROR when a peer or the network
- * failed, VERBENA_INVALID_USAGE when a kernel asked for what cannot be or the context was aborted. The text,
- * cut to `length` bytes with its zero, goes to `text`, which may be null. */
+ * failed, VERBENA_INVALID_USAGE when a kernel asked for what cannot be or the context was aborted; then the
+ * context has failed. VERBENA_TIMEOUT when a wait in a kernel of this rank or of a peer ended by time: the
+ * text says which, of which team, and for whom; all waits of that team end then, at all members that loads
+ * and stores reach and at others where there was room to tell them, until verbena_team_reset(). The text, cut
+ * to `length` bytes with its zero, goes to `text`, which may be null. Takes some microseconds, as it reads
+ * memory of the GPU. */
 VERBENA_API verbena_result verbena_context_get_error(verbena_context* context, char* text, size_t length);
 /* Ends all waits of this rank's kernels in this context, those to come too. */
 VERBENA_API void verbena_context_abort(verbena_context* context);
@@ -135,11 +146,13 @@ VERBENA_API verbena_result verbena_window_allocate(verbena_context* context, siz
 /* Collective. Memory that the caller has allocated and keeps until the window is freed: GPU memory of
  * cuMemCreate with a POSIX file descriptor (ncclMemAlloc, PyTorch's expandable segments), the same part of an
  * allocation of the same length on all ranks; other memory is refused with VERBENA_INVALID_USAGE. Kernels use
- * the window's address, a second one of the same memory. The same range again gives the same window, which is
- * then freed as often. */
+ * the window's address, a second one of the same memory. The same range of the same allocations again gives
+ * the same window, which is then freed as often. If any rank has other memory at its address by now, all
+ * ranks get a new window; the old one keeps the old memory until it is freed, and is found by its own address
+ * alone. */
 VERBENA_API verbena_result verbena_window_register(verbena_context* context, void* address,
                                                    size_t length_bytes, verbena_window** window);
-/* Collective. No kernel of any rank uses it any more. */
+/* Collective. No kernel of any rank uses it any more; what such kernels asked for is waited for. */
 VERBENA_API verbena_result verbena_window_free(verbena_window* window);
 /* This rank's memory of it: the symmetric address, for kernels and cudaMemcpy. */
 VERBENA_API void* verbena_window_address(const verbena_window* window);
@@ -163,6 +176,12 @@ VERBENA_API verbena_result verbena_team_split(verbena_context* context, const ve
  * 0), and get null. */
 VERBENA_API verbena_result verbena_team_create(verbena_context* context, const uint32_t* ranks, size_t count,
                                                verbena_team** team);
+/* Collective over the context, also for its own teams: makes a team good again after a wait of it has ended
+ * by time, or for whatever reason. Members give the team, other ranks null. When what kernels asked for is
+ * complete, signals, barriers and the failure are 0 as in a new team; addresses stay. No kernel of any member
+ * uses the team. VERBENA_INVALID_USAGE if the context has failed, or if members are reached by a network that
+ * counts for itself (NCCL's): then only a new context helps. */
+VERBENA_API verbena_result verbena_team_reset(verbena_context* context, verbena_team* team);
 /* Not collective. No kernel of any member uses it any more. */
 VERBENA_API verbena_result verbena_team_free(verbena_team* team);
 VERBENA_API uint32_t verbena_team_rank(const verbena_team* team);
@@ -174,6 +193,36 @@ VERBENA_API uint32_t verbena_team_world_rank(const verbena_team* team, uint32_t 
  * the host, to be copied into a kernel's arguments, which is faster. */
 VERBENA_API const void* verbena_team_device_context(const verbena_team* team);
 VERBENA_API const void* verbena_team_host_context(const verbena_team* team);
+
+/* ---- Workspaces: signals, barriers and slots for one stream or one purpose ---- */
+
+/* Collective over the context, with the same `slots_bytes` and `blocks`: members give the team, other ranks
+ * null. Kernels that run at the same time, each with a workspace of its own, never meet by accident. It has
+ * kSymmSignals signals, barriers of both kinds and a failure word as a team has them; and `slots_bytes`
+ * bytes, cut into two slots for each pair of `blocks` blocks and members, for low_latency.cuh (0: none; each
+ * slot has 128 bytes or more). Blocks: 1 to 512, as many as the largest grid that uses it. All ranks get a
+ * handle; those of no member serve the collective calls alone. The team may be freed before the workspace.
+ */
+VERBENA_API verbena_result verbena_workspace_create(verbena_context* context, const verbena_team* team,
+                                                    size_t slots_bytes, uint32_t blocks,
+                                                    verbena_workspace** workspace);
+/* Collective over the context: as verbena_team_reset(), and the slots are zero too. For a workspace, a wait
+ * of which has ended by time. */
+VERBENA_API verbena_result verbena_workspace_reset(verbena_workspace* workspace);
+/* Collective over the context. No kernel of any rank uses it any more; what such kernels asked for is waited
+ * for. Freed with its context otherwise. */
+VERBENA_API verbena_result verbena_workspace_free(verbena_workspace* workspace);
+/* VERBENA_TIMEOUT and the text, as verbena_context_get_error(), if a wait of this workspace has ended by time
+ * on any member; what other teams and workspaces wait for does not count. VERBENA_SUCCESS of no member. */
+VERBENA_API verbena_result verbena_workspace_get_error(verbena_workspace* workspace, char* text,
+                                                       size_t length);
+/* Bytes of one slot; 0: there are none, or this rank is no member. */
+VERBENA_API size_t verbena_workspace_slot_bytes(const verbena_workspace* workspace);
+/* What kernels are given (struct SymmWorkspace of verbena/symm_abi.h), as verbena_team_device_context() and
+ * verbena_team_host_context(), valid as long as the workspace. It begins with a team's context, for calls
+ * that take one. Null of no member. */
+VERBENA_API const void* verbena_workspace_device_context(const verbena_workspace* workspace);
+VERBENA_API const void* verbena_workspace_host_context(const verbena_workspace* workspace);
 
 #ifdef __cplusplus
 }

@@ -87,6 +87,39 @@ class SymmetricTeam {
   std::unique_ptr<verbena_team, Free> handle_;
 };
 
+class SymmetricWorkspace {
+ public:
+  explicit SymmetricWorkspace(verbena_workspace* handle) : handle_(handle) {}
+
+  // False for a rank that is no member of its team: for the collective calls alone.
+  explicit operator bool() const { return verbena_workspace_host_context(handle_.get()) != nullptr; }
+  // Collective.
+  void reset() { check(verbena_workspace_reset(handle_.get())); }
+  // Throws which wait of it has ended by time, if one has.
+  void check_error() {
+    char text[512] = "";
+    const verbena_result result = verbena_workspace_get_error(handle_.get(), text, sizeof(text));
+    if (result != VERBENA_SUCCESS) throw Failure(result, text);
+  }
+  size_t slot_bytes() const { return verbena_workspace_slot_bytes(handle_.get()); }
+  // For a kernel's argument by value (const __grid_constant__ verbena::SymmWorkspace<>).
+  template <typename Context = SymmContext>
+  const SymmWorkspace<Context>& workspace() const {
+    return *static_cast<const SymmWorkspace<Context>*>(verbena_workspace_host_context(handle_.get()));
+  }
+  template <typename Context = SymmContext>
+  const SymmWorkspace<Context>* device_workspace() const {
+    return static_cast<const SymmWorkspace<Context>*>(verbena_workspace_device_context(handle_.get()));
+  }
+  verbena_workspace* handle() const { return handle_.get(); }
+
+ private:
+  struct Free {
+    void operator()(verbena_workspace* handle) const { verbena_workspace_free(handle); }
+  };
+  std::unique_ptr<verbena_workspace, Free> handle_;
+};
+
 class SymmetricContext {
  public:
   // Takes one that was made otherwise (backends.h).
@@ -118,6 +151,7 @@ class SymmetricContext {
   uint32_t rank() const { return verbena_context_rank(handle_.get()); }
   uint32_t size() const { return verbena_context_size(handle_.get()); }
   void barrier() { check(verbena_context_barrier(handle_.get())); }
+  void quiet() { check(verbena_context_quiet(handle_.get())); }
   void abort() { verbena_context_abort(handle_.get()); }
   // Throws why this rank's kernels cannot go on, if so.
   void check_error() {
@@ -148,6 +182,14 @@ class SymmetricContext {
     verbena_team* team = nullptr;
     check(verbena_team_create(handle_.get(), ranks.data(), ranks.size(), &team));
     return SymmetricTeam(team);
+  }
+  // Members give the team, others none.
+  void reset(const SymmetricTeam& team) { check(verbena_team_reset(handle_.get(), team.handle())); }
+  // Members give the team, others none.
+  SymmetricWorkspace create_workspace(const SymmetricTeam& team, size_t slots_bytes, uint32_t blocks) {
+    verbena_workspace* workspace = nullptr;
+    check(verbena_workspace_create(handle_.get(), team.handle(), slots_bytes, blocks, &workspace));
+    return SymmetricWorkspace(workspace);
   }
   verbena_context* handle() const { return handle_.get(); }
 

@@ -1,5 +1,5 @@
-// While a thread of ours is made: a new thread inherits its creator's mask, and the application's signals
-// must not land on ours.
+// Blocks all signals while one of our threads is created: a new thread inherits the mask of its creator, and
+// the application's signals must not be delivered to our threads.
 #pragma once
 
 #include <pthread.h>

@@ -23,11 +23,11 @@ size_t round_up_to_page(size_t value) {
   return (value + page_bytes() - 1) / page_bytes() * page_bytes();
 }
 
-CudaAddress to_cuda(const void* address) {
+CUdeviceptr to_cuda(const void* address) {
   return reinterpret_cast<uintptr_t>(address);
 }
 
-void* from_cuda(CudaAddress address) {
+void* from_cuda(CUdeviceptr address) {
   return reinterpret_cast<void*>(static_cast<uintptr_t>(address));
 }
 
@@ -35,7 +35,7 @@ void* align_to_page(void* address) {
   return from_cuda(round_up_to_page(to_cuda(address)));
 }
 
-Error fail_cuda(const char* what, CudaResult result, size_t length_bytes) {
+Error fail_cuda(const char* what, CUresult result, size_t length_bytes) {
   return fail(Status::kCuda, "buffer: %s: %s (result %d, length %zu bytes)", what, describe_cuda(result),
               result, length_bytes);
 }
@@ -48,20 +48,21 @@ Result<void*> map_plain(size_t length_bytes) {
 
 Result<void*> allocate_pinned(const CudaApi& cuda, size_t length_bytes) {
   void* memory = nullptr;
-  const CudaResult result = cuda.allocate_host(&memory, length_bytes, kCudaHostPortable | kCudaHostDeviceMap);
-  if (result != kCudaSuccess) return fail_cuda("cannot pin host memory", result, length_bytes);
+  const CUresult result =
+      cuda.cuMemHostAlloc(&memory, length_bytes, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP);
+  if (result != CUDA_SUCCESS) return fail_cuda("cannot pin host memory", result, length_bytes);
   std::memset(memory, 0, length_bytes);
   return memory;
 }
 
 Result<void*> allocate_on_gpu(const CudaApi& cuda, size_t length_bytes) {
-  CudaAddress memory = 0;
-  CudaResult result = cuda.allocate_device(&memory, length_bytes);
-  if (result != kCudaSuccess) return fail_cuda("cannot allocate GPU memory", result, length_bytes);
+  CUdeviceptr memory = 0;
+  CUresult result = cuda.cuMemAlloc_v2(&memory, length_bytes);
+  if (result != CUDA_SUCCESS) return fail_cuda("cannot allocate GPU memory", result, length_bytes);
   result = PrivateStream(cuda).run(
-      [&](CudaStream stream) { return cuda.fill_async(memory, 0, length_bytes, stream); });
-  if (result == kCudaSuccess) return from_cuda(memory);
-  cuda.free_device(memory);
+      [&](CUstream stream) { return cuda.cuMemsetD8Async(memory, 0, length_bytes, stream); });
+  if (result == CUDA_SUCCESS) return from_cuda(memory);
+  cuda.cuMemFree_v2(memory);
   return fail_cuda("cannot clear GPU memory", result, length_bytes);
 }
 
@@ -90,9 +91,9 @@ Result<Buffer> Buffer::allocate(Place place, size_t length_bytes) {
   buffer.device_ = align_to_page(*memory);
   if (on_gpu) return buffer;
   buffer.host_ = buffer.device_;
-  CudaAddress device = 0;
-  const CudaResult result = cuda.get_device_pointer(&device, buffer.host_, 0);
-  if (result != kCudaSuccess) return fail_cuda("host memory has no GPU address", result, length_bytes);
+  CUdeviceptr device = 0;
+  const CUresult result = cuda.cuMemHostGetDevicePointer_v2(&device, buffer.host_, 0);
+  if (result != CUDA_SUCCESS) return fail_cuda("host memory has no GPU address", result, length_bytes);
   buffer.device_ = from_cuda(device);
   return buffer;
 }
@@ -120,9 +121,9 @@ Buffer::~Buffer() {
   const RelaxedCapture relaxed(cuda);
   const OwningContext owner(cuda, to_cuda(allocation_));
   if (!owner) return;  // the application destroyed the context, and the driver freed its memory
-  const CudaResult result =
-      is_gpu_memory() ? cuda.free_device(to_cuda(allocation_)) : cuda.free_host(allocation_);
-  if (result != kCudaSuccess) log_warn("buffer: cannot free: %s (result %d)", describe_cuda(result), result);
+  const CUresult result =
+      is_gpu_memory() ? cuda.cuMemFree_v2(to_cuda(allocation_)) : cuda.cuMemFreeHost(allocation_);
+  if (result != CUDA_SUCCESS) log_warn("buffer: cannot free: %s (result %d)", describe_cuda(result), result);
 }
 
 Outcome write_buffer(const Buffer& target, size_t offset_bytes, const void* source, size_t length_bytes) {
@@ -140,10 +141,10 @@ Outcome write_buffer(const Buffer& target, size_t offset_bytes, const void* sour
   const RelaxedCapture relaxed(cuda);
   const OwningContext owner(cuda, to_cuda(target.device()));
   if (!owner) return fail(Status::kCuda, "buffer: cannot write: the GPU's context is gone");
-  const CudaResult result = PrivateStream(cuda).run([&](CudaStream stream) {
-    return cuda.copy_to_device_async(to_cuda(target.device()) + offset_bytes, source, length_bytes, stream);
+  const CUresult result = PrivateStream(cuda).run([&](CUstream stream) {
+    return cuda.cuMemcpyHtoDAsync_v2(to_cuda(target.device()) + offset_bytes, source, length_bytes, stream);
   });
-  if (result != kCudaSuccess) return fail_cuda("cannot write GPU memory", result, length_bytes);
+  if (result != CUDA_SUCCESS) return fail_cuda("cannot write GPU memory", result, length_bytes);
   return {};
 }
 

@@ -14,16 +14,15 @@ std::optional<CudaApi> load_cuda() {
   if (library == nullptr) return std::nullopt;
   CudaApi cuda;
   const char* missing = nullptr;
-#define VERBENA_LOAD(member, name, arguments)                                  \
-  cuda.member = reinterpret_cast<decltype(cuda.member)>(dlsym(library, name)); \
-  if (cuda.member == nullptr) missing = name;
-  VERBENA_CUDA_FUNCTIONS(VERBENA_LOAD)
-#undef VERBENA_LOAD
-#define VERBENA_LOAD(member, name, arguments) \
-  cuda.member = reinterpret_cast<decltype(cuda.member)>(dlsym(library, name));
-  VERBENA_OPTIONAL_CUDA_FUNCTIONS(VERBENA_LOAD)
-  VERBENA_MAPPING_CUDA_FUNCTIONS(VERBENA_LOAD)
-#undef VERBENA_LOAD
+#define VERBENA_TRY(name) cuda.VERBENA_CUDA_FIND(name)
+#define VERBENA_NEED(name) \
+  VERBENA_TRY(name)        \
+  if (cuda.name == nullptr) missing = #name;
+  VERBENA_CUDA_FUNCTIONS(VERBENA_NEED)
+  VERBENA_OPTIONAL_CUDA_FUNCTIONS(VERBENA_TRY)
+  VERBENA_MAPPING_CUDA_FUNCTIONS(VERBENA_TRY)
+#undef VERBENA_NEED
+#undef VERBENA_TRY
   if (missing == nullptr) return cuda;
   log_warn("cuda: libcuda.so.1: too old, GPUs are not used: no %s", missing);
   return std::nullopt;
@@ -33,7 +32,7 @@ std::optional<CudaApi> load_cuda() {
 
 bool CudaApi::can_map() const {
   bool has_all = true;
-#define VERBENA_CHECK(member, name, arguments) has_all = has_all && member != nullptr;
+#define VERBENA_CHECK(name) has_all = has_all && name != nullptr;
   VERBENA_MAPPING_CUDA_FUNCTIONS(VERBENA_CHECK)
 #undef VERBENA_CHECK
   return has_all;
@@ -44,30 +43,30 @@ const CudaApi* find_cuda() {
   return cuda ? &*cuda : nullptr;
 }
 
-const char* describe_cuda(CudaResult result) {
+const char* describe_cuda(CUresult result) {
   const char* text = nullptr;
   const CudaApi* cuda = find_cuda();
-  if (cuda == nullptr || cuda->get_error_string(result, &text) != kCudaSuccess) return "unknown CUDA error";
+  if (cuda == nullptr || cuda->cuGetErrorString(result, &text) != CUDA_SUCCESS) return "unknown CUDA error";
   return text;
 }
 
 RelaxedCapture::RelaxedCapture(const CudaApi& cuda) : cuda_(cuda) {
-  cuda_.exchange_capture_mode(&mode_);
+  cuda_.cuThreadExchangeStreamCaptureMode(&mode_);
 }
 
 RelaxedCapture::~RelaxedCapture() {
-  cuda_.exchange_capture_mode(&mode_);
+  cuda_.cuThreadExchangeStreamCaptureMode(&mode_);
 }
 
-OwningContext::OwningContext(const CudaApi& cuda, CudaAddress address) : cuda_(cuda) {
-  CudaContext context = nullptr;
-  if (cuda_.get_pointer_attribute(&context, kCudaPointerContext, address) != kCudaSuccess) return;
-  pushed_ = context != nullptr && cuda_.push_context(context) == kCudaSuccess;
+OwningContext::OwningContext(const CudaApi& cuda, CUdeviceptr address) : cuda_(cuda) {
+  CUcontext context = nullptr;
+  if (cuda_.cuPointerGetAttribute(&context, CU_POINTER_ATTRIBUTE_CONTEXT, address) != CUDA_SUCCESS) return;
+  pushed_ = context != nullptr && cuda_.cuCtxPushCurrent_v2(context) == CUDA_SUCCESS;
 }
 
 OwningContext::~OwningContext() {
-  CudaContext popped = nullptr;
-  if (pushed_) cuda_.pop_context(&popped);
+  CUcontext popped = nullptr;
+  if (pushed_) cuda_.cuCtxPopCurrent_v2(&popped);
 }
 
 }  // namespace verbena::base

@@ -10,21 +10,23 @@ namespace verbena::base {
 int find_current_gpu() {
   const CudaApi* cuda = find_cuda();
   if (cuda == nullptr) return kNoGpu;
-  CudaContext context = nullptr;
-  CudaDevice device = kNoGpu;
-  if (cuda->get_current_context(&context) != kCudaSuccess || context == nullptr) return kNoGpu;
-  return cuda->get_context_device(&device) == kCudaSuccess ? device : kNoGpu;
+  CUcontext context = nullptr;
+  CUdevice device = kNoGpu;
+  if (cuda->cuCtxGetCurrent(&context) != CUDA_SUCCESS || context == nullptr) return kNoGpu;
+  return cuda->cuCtxGetDevice(&device) == CUDA_SUCCESS ? device : kNoGpu;
 }
 
 int find_owning_gpu(const void* address) {
   const CudaApi* cuda = find_cuda();
   if (cuda == nullptr) return kNoGpu;
-  const CudaAddress target = reinterpret_cast<uintptr_t>(address);
+  const CUdeviceptr target = reinterpret_cast<uintptr_t>(address);
   unsigned type = 0;
   int ordinal = kNoGpu;
-  if (cuda->get_pointer_attribute(&type, kCudaPointerMemoryType, target) != kCudaSuccess) return kNoGpu;
-  if (type != kCudaMemoryTypeDevice) return kNoGpu;
-  const bool known = cuda->get_pointer_attribute(&ordinal, kCudaPointerDeviceOrdinal, target) == kCudaSuccess;
+  if (cuda->cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, target) != CUDA_SUCCESS)
+    return kNoGpu;
+  if (type != CU_MEMORYTYPE_DEVICE) return kNoGpu;
+  const bool known =
+      cuda->cuPointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, target) == CUDA_SUCCESS;
   return known ? ordinal : kNoGpu;
 }
 
@@ -32,33 +34,67 @@ uint64_t find_gpu_allocation(const void* address) {
   const CudaApi* cuda = find_cuda();
   unsigned long long id = 0;
   if (cuda == nullptr) return 0;
-  const CudaAddress target = reinterpret_cast<uintptr_t>(address);
-  return cuda->get_pointer_attribute(&id, kCudaPointerBufferId, target) == kCudaSuccess ? id : 0;
+  const CUdeviceptr target = reinterpret_cast<uintptr_t>(address);
+  return cuda->cuPointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, target) == CUDA_SUCCESS ? id : 0;
 }
 
 std::string find_gpu_pci_address(int gpu) {
   const CudaApi* cuda = find_cuda();
-  CudaDevice device = 0;
-  if (cuda == nullptr || gpu < 0 || cuda->get_device(&device, gpu) != kCudaSuccess) return {};
+  CUdevice device = 0;
+  if (cuda == nullptr || gpu < 0 || cuda->cuDeviceGet(&device, gpu) != CUDA_SUCCESS) return {};
   int domain = 0, bus = 0, slot = 0;
-  for (const auto& [value, attribute] :
-       {std::pair(&domain, kCudaDevicePciDomain), std::pair(&bus, kCudaDevicePciBus),
-        std::pair(&slot, kCudaDevicePciDevice)}) {
-    if (cuda->get_device_attribute(value, attribute, device) != kCudaSuccess) return {};
+  for (const auto& [value, attribute] : {std::pair(&domain, CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID),
+                                         std::pair(&bus, CU_DEVICE_ATTRIBUTE_PCI_BUS_ID),
+                                         std::pair(&slot, CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID)}) {
+    if (cuda->cuDeviceGetAttribute(value, attribute, device) != CUDA_SUCCESS) return {};
   }
   char text[32];
   std::snprintf(text, sizeof(text), "%04x:%02x:%02x.0", domain, bus, slot);  // GPUs are function 0
   return text;
 }
 
+// A driver that does not know (before 11.3) has GPUs that keep the order for themselves.
+NicWriteOrder find_nic_write_order(int gpu) {
+  const CudaApi* cuda = find_cuda();
+  CUdevice device = 0;
+  int order = static_cast<int>(NicWriteOrder::kThisGpu);
+  if (cuda == nullptr || cuda->cuDeviceGet(&device, gpu) != CUDA_SUCCESS) return NicWriteOrder::kThisGpu;
+  if (cuda->cuDeviceGetAttribute(&order, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING, device) !=
+      CUDA_SUCCESS)
+    return NicWriteOrder::kThisGpu;
+  return static_cast<NicWriteOrder>(order);
+}
+
 bool supports_dmabuf_export(int gpu) {
   const CudaApi* cuda = find_cuda();
-  if (cuda == nullptr || gpu < 0 || cuda->init(0) != kCudaSuccess) return false;
-  CudaDevice device = 0;
+  if (cuda == nullptr || gpu < 0 || cuda->cuInit(0) != CUDA_SUCCESS) return false;
+  CUdevice device = 0;
   int supported = 0;
-  return cuda->get_device(&device, gpu) == kCudaSuccess &&
-         cuda->get_device_attribute(&supported, kCudaDeviceDmabufSupported, device) == kCudaSuccess &&
+  return cuda->cuDeviceGet(&device, gpu) == CUDA_SUCCESS &&
+         cuda->cuDeviceGetAttribute(&supported, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, device) ==
+             CUDA_SUCCESS &&
          supported != 0;
+}
+
+namespace {
+
+int count_gpus() {
+  const CudaApi* cuda = find_cuda();
+  int count = 0;
+  return cuda != nullptr && cuda->cuDeviceGetCount(&count) == CUDA_SUCCESS ? count : 0;
+}
+
+}  // namespace
+
+bool has_gpu() {
+  return count_gpus() != 0;
+}
+
+bool has_unordered_gpu() {
+  const int count = count_gpus();
+  for (int gpu = 0; gpu < count; ++gpu)
+    if (find_nic_write_order(gpu) == NicWriteOrder::kNobody) return true;
+  return false;
 }
 
 }  // namespace verbena::base

@@ -18,13 +18,22 @@ inline constexpr int kNoGpu = -1;
 int find_current_gpu();
 // The ordinal of the GPU that owns this address; kNoGpu for host memory (pinned included).
 int find_owning_gpu(const void* address);
-// The driver's number for the allocation that an address lies in, never given to another one; 0 if it has
-// none or there is no driver.
+// The driver's id of the allocation that contains an address; the driver never uses an id twice. 0 if the
+// address is in no allocation, or without a driver.
 uint64_t find_gpu_allocation(const void* address);
 // e.g. 0000:3b:00.0; empty if there is no such GPU.
 std::string find_gpu_pci_address(int gpu);
+// For whom this GPU's memory shows in order what a NIC writes to it.
+enum class NicWriteOrder : int { kNobody = 0, kThisGpu = 100, kAllGpus = 200 };  // the driver's numbers
+NicWriteOrder find_nic_write_order(int gpu);
 // True if the driver can hand out dma-buf descriptors for this GPU's memory.
 bool supports_dmabuf_export(int gpu);
+
+// Whether CUDA shows this process a GPU; false before the application initialises CUDA.
+bool has_gpu();
+// Whether there is a GPU whose kernels may see what a NIC writes to its memory out of order, so that it has
+// to be flushed whatever the GPU's generation. False where the driver does not say.
+bool has_unordered_gpu();
 
 enum class Place : uint8_t {
   kHost,  // page-aligned, pinned and mapped for the current GPU if there is one; reached by CPU, GPU and NIC
@@ -41,9 +50,9 @@ class Buffer {
   ~Buffer();
 
   size_t length_bytes() const { return length_bytes_; }
-  // For the CPU and, in kHost, for the NIC. Null for memory of a GPU.
+  // The address for the CPU and, in kHost, for the NIC. Null for memory of a GPU.
   void* host() const { return host_; }
-  // For the GPU; the same number as host() under unified addressing, and always when there is no GPU.
+  // The address for the GPU: equal to host() under unified addressing, and always without a GPU.
   void* device() const { return device_; }
   bool is_gpu_memory() const { return host_ == nullptr && device_ != nullptr; }
 
@@ -52,11 +61,10 @@ class Buffer {
   void* device_ = nullptr;
   size_t length_bytes_ = 0;
   int gpu_ = kNoGpu;
-  void* allocation_ = nullptr;  // what to free: the driver does not align to pages, so device_ may lie inside
+  void* allocation_ = nullptr;  // to free; the driver does not align to pages, so device_ may lie inside it
 };
 
-// Writes a few bytes into a Buffer wherever it lives; returns when they are visible to kernels that start
-// later.
+// Writes a few bytes into a Buffer in host or GPU memory. When it returns, kernels that start later see them.
 Outcome write_buffer(const Buffer& target, size_t offset_bytes, const void* source, size_t length_bytes);
 
 }  // namespace verbena::base

@@ -1,6 +1,7 @@
 #include "base/dump_file.h"
 
 #include <fcntl.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -31,9 +32,9 @@ std::string expand_path(const std::string& path) {
   return expanded;
 }
 
-// One write for all of it. A pipe takes what it has room for.
 namespace {
 
+// Asks for everything in one write, so that texts of several processes do not mix. A pipe may take only part.
 int write_all(int file, const std::string& text) {
   size_t written = 0;
   while (written < text.size()) {
@@ -59,9 +60,11 @@ Outcome append_to_file(const std::string& path, const std::string& text) {
 int replace_file(const std::string& path, const std::string& text, unsigned permissions) {
   struct stat there {};
   if (::stat(path.c_str(), &there) == 0 && !S_ISREG(there.st_mode)) return ENOTSUP;
-  const std::string fresh = path + "." + std::to_string(getpid()) + ".tmp";
-  const FileDescriptor file(
-      ::open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, permissions));
+  // Other users may write to the folder, so the name cannot be guessed and the file must not exist yet.
+  uint64_t unguessable = 0;
+  if (getrandom(&unguessable, sizeof(unguessable), GRND_NONBLOCK) != sizeof(unguessable)) return EAGAIN;
+  const std::string fresh = path + "." + std::to_string(unguessable) + ".tmp";
+  const FileDescriptor file(::open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, permissions));
   if (!file) return errno;
   int error = write_all(file.get(), text);
   if (error == 0 && ::rename(fresh.c_str(), path.c_str()) != 0) error = errno;

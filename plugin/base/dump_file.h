@@ -1,4 +1,5 @@
-// A file that texts for people are added to. Nothing here waits: not for the reader of a pipe either.
+// Appends text for people to a file, or replaces a file. No call blocks, even if the file is a pipe without a
+// reader.
 #pragma once
 
 #include <string>
@@ -7,15 +8,15 @@
 
 namespace verbena::base {
 
-// With this host's name for %h, this process's number for %p and a percent sign for %%.
+// Replaces %h by the host's name, %p by the process id and %% by a percent sign.
 std::string expand_path(const std::string& path);
 
-// Adds the text to the end of the file, which is made if there is none (readable by its owner alone: it names
-// addresses). Several processes may use one file: each text stays in one piece.
+// Appends the text to the file. A new file is readable by its owner alone, since the text contains addresses.
+// Several processes may append to one file: each text stays in one piece.
 Outcome append_to_file(const std::string& path, const std::string& text);
 
-// Makes the text the whole of the file: whoever reads it finds the old text or the new one. Only a regular
-// file is replaced. 0, or the errno; logs nothing, as it may be called again and again.
+// Replaces the content of the file in one step: a reader sees either the old text or the new one. Only a
+// regular file is replaced. Returns 0 or the errno; logs nothing, as it may be called periodically.
 int replace_file(const std::string& path, const std::string& text, unsigned permissions);
 
 }  // namespace verbena::base

@@ -1,4 +1,5 @@
-// How many single letters must be inserted, removed or replaced to turn one word into the other.
+// The Levenshtein distance: how many letters must be inserted, removed or replaced to turn one word into the
+// other.
 #pragma once
 
 #include <algorithm>

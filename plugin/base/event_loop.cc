@@ -7,8 +7,8 @@
 
 #include <cerrno>
 #include <condition_variable>
-#include <map>
 #include <thread>
+#include <unordered_map>
 
 #include "base/blocked_signals.h"
 #include "base/file_descriptor.h"
@@ -18,18 +18,26 @@ namespace verbena::base {
 namespace {
 
 constexpr int kBatchEvents = 32;
-constexpr uint64_t kStopId = 0;  // of the eventfd; watched descriptors count from 1
+
+// The user data of an epoll event: the descriptor, and in the upper half the number of the watch, which
+// counts up. So an event that was fetched before its descriptor was removed matches no watch, even if the
+// descriptor number is in use again.
+constexpr int kWatchShift = 32;
+constexpr uint64_t kStopId = UINT64_MAX;  // the eventfd that stops the thread; no descriptor is -1
+
+int descriptor_of(uint64_t id) {
+  return static_cast<int>(static_cast<uint32_t>(id));
+}
 
 uint32_t epoll_mask(Interest interest) {
-  // A closed peer stays closed, and a broken descriptor broken: edge triggered, so that the loop does not
-  // spin until somebody unwatches.
+  // Edge triggered: a closed peer stays closed, and a level-triggered event would repeat until unwatch().
   if (interest == Interest::kPeerClosed) return EPOLLRDHUP | EPOLLET;
   return interest == Interest::kNewData ? EPOLLIN | EPOLLET : EPOLLIN | EPOLLRDHUP;
 }
 
 }  // namespace
 
-// The thread with its epoll set: lives while at least one descriptor is watched.
+// The thread and its epoll set. It lives while at least one descriptor is watched.
 class EventLoop::Watcher {
  public:
   static Result<std::unique_ptr<Watcher>> start();
@@ -41,7 +49,7 @@ class EventLoop::Watcher {
 
  private:
   struct Entry {
-    int fd;
+    uint64_t id;
     Callback callback;
     void* context;
   };
@@ -57,11 +65,9 @@ class EventLoop::Watcher {
 
   mutable std::mutex mutex_;  // guards all below
   std::condition_variable callback_ended_;
-  // By an id that is never used twice: an event already fetched for a removed descriptor finds nothing, even
-  // if the number of the descriptor is in use again.
-  std::map<uint64_t, Entry> entries_;
-  uint64_t next_id_ = kStopId + 1;
-  uint64_t running_id_ = kStopId;  // whose callback runs now; kStopId for none
+  std::unordered_map<int, Entry> entries_;  // by descriptor
+  uint64_t watches_ = 0;                    // made so far
+  uint64_t running_id_ = kStopId;           // the watch whose callback runs now; kStopId for none
 };
 
 Result<std::unique_ptr<EventLoop::Watcher>> EventLoop::Watcher::start() {
@@ -105,22 +111,18 @@ Outcome EventLoop::Watcher::add_to_epoll(int fd, uint32_t mask, uint64_t id) {
 
 Outcome EventLoop::Watcher::add(int fd, Interest interest, Callback callback, void* context) {
   const std::lock_guard lock(mutex_);
-  const uint64_t id = next_id_++;
+  const uint64_t id = watches_++ << kWatchShift | static_cast<uint32_t>(fd);
   const Outcome added = add_to_epoll(fd, epoll_mask(interest), id);
-  if (added) entries_[id] = {fd, callback, context};
+  if (added) entries_[fd] = {id, callback, context};
   return added;
 }
 
 void EventLoop::Watcher::remove(int fd) {
   std::unique_lock lock(mutex_);
-  for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
-    if (entry->second.fd != fd) continue;
-    const uint64_t id = entry->first;
-    entries_.erase(entry);
-    epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
-    callback_ended_.wait(lock, [&] { return running_id_ != id; });
-    return;
-  }
+  const auto gone = entries_.extract(fd);
+  if (gone.empty()) return;
+  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
+  callback_ended_.wait(lock, [&] { return running_id_ != gone.mapped().id; });
 }
 
 size_t EventLoop::Watcher::count() const {
@@ -143,8 +145,8 @@ void EventLoop::Watcher::dispatch(uint64_t id) {
   Entry entry;
   {
     const std::lock_guard lock(mutex_);
-    const auto found = entries_.find(id);
-    if (found == entries_.end()) return;
+    const auto found = entries_.find(descriptor_of(id));
+    if (found == entries_.end() || found->second.id != id) return;
     entry = found->second;
     running_id_ = id;
   }

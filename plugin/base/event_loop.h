@@ -1,6 +1,5 @@
-// One thread of the process that watches file descriptors: peers' control sockets and the verbs' async
-// events. It starts with the first descriptor and is joined when the last one goes, at the latest when the
-// library unloads.
+// A thread that watches file descriptors: the control sockets of peers and the async events of verbs. It
+// starts with the first descriptor and is joined after the last one, at the latest when the library unloads.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +12,8 @@
 namespace verbena::base {
 
 enum class Interest : uint8_t {
-  kReadable,  // whenever there is something to read; the callback must read it, or it is called again at once
-  kNewData,   // once for each arrival and once on an error or hang-up; the callback must read until EAGAIN
+  kReadable,    // while there is something to read; the callback must read it, or it is called again at once
+  kNewData,     // once for each arrival and once on an error or hang-up; the callback must read until EAGAIN
   kPeerClosed,  // once, when the peer of a socket closes or resets; unread data does not matter
 };
 
@@ -31,10 +30,10 @@ class EventLoop {
   EventLoop(const EventLoop&) = delete;
   EventLoop& operator=(const EventLoop&) = delete;
 
-  // From any thread. The descriptor stays the caller's; it must be unwatched before it is closed.
+  // Any thread. The caller keeps the descriptor and must call unwatch() before it closes it.
   Outcome watch(int fd, Interest interest, Callback callback, void* context);
-  // When this returns, the callback is not running and never runs again. Harmless for a descriptor not
-  // watched.
+  // When this returns, the callback is not running and never runs again. Does nothing for a descriptor that
+  // is not watched.
   void unwatch(int fd);
 
   size_t count_watched() const;
@@ -42,8 +41,8 @@ class EventLoop {
  private:
   class Watcher;
 
-  // Serialises watch and unwatch, the start and the join of the thread included; never taken by the thread
-  // itself.
+  // Serialises watch and unwatch, including the start and the join of the thread. The thread itself never
+  // takes it.
   mutable std::mutex lifecycle_mutex_;
   std::unique_ptr<Watcher> watcher_;
 };

@@ -18,19 +18,21 @@ constexpr int kPopulate = MADV_POPULATE_WRITE;
 constexpr int kPopulate = 23;  // Linux 5.14
 #endif
 
-CudaAddress to_cuda(const void* address) {
+CUdeviceptr get_cuda_address(const void* address) {
   return reinterpret_cast<uintptr_t>(address);
 }
 
 bool can_pin_parts(int gpu) {
   const CudaApi* cuda = find_cuda();
   int uses_host_pointers = 0;
-  return cuda->register_host != nullptr && cuda->unregister_host != nullptr &&
-         cuda->get_device_attribute(&uses_host_pointers, kCudaDeviceUsesHostPointers, gpu) == kCudaSuccess &&
+  return cuda->cuMemHostRegister_v2 != nullptr && cuda->cuMemHostUnregister != nullptr &&
+         cuda->cuDeviceGetAttribute(&uses_host_pointers,
+                                    CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM,
+                                    gpu) == CUDA_SUCCESS &&
          uses_host_pointers != 0;
 }
 
-// Memory is found now, not when a peer's message comes.
+// Allocates the pages now, so that a shortage of memory is an error here and not at a peer's message.
 Outcome populate(void* memory, size_t length_bytes) {
   if (madvise(memory, length_bytes, kPopulate) == 0) return {};
   if (errno != EINVAL) {
@@ -58,7 +60,8 @@ Result<GrowingBuffer> GrowingBuffer::reserve(size_t most_bytes) {
   void* memory =
       mmap(nullptr, most_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) {
-    return fail_errno(Status::kSystem, errno, "buffer: cannot reserve %zu bytes of addresses", most_bytes);
+    return fail_errno(Status::kSystem, errno,
+                      "buffer: cannot reserve %zu bytes of addresses; is `ulimit -v` set?", most_bytes);
   }
   buffer.host_ = buffer.device_ = memory;
   buffer.most_bytes_ = most_bytes;
@@ -84,14 +87,15 @@ Outcome GrowingBuffer::pin(size_t offset_bytes, size_t length_bytes) {
   const CudaApi& cuda = *find_cuda();
   const RelaxedCapture relaxed(cuda);
   void* const part = static_cast<char*>(host_) + offset_bytes;
-  CudaResult result = cuda.register_host(part, length_bytes, kCudaHostPortable | kCudaHostDeviceMap);
-  if (result == kCudaSuccess) {
+  CUresult result =
+      cuda.cuMemHostRegister_v2(part, length_bytes, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP);
+  if (result == CUDA_SUCCESS) {
     pinned_parts_.push_back(part);
-    CudaAddress device = 0;
-    result = cuda.get_device_pointer(&device, part, 0);
-    if (result == kCudaSuccess && device == to_cuda(part)) return {};
+    CUdeviceptr device = 0;
+    result = cuda.cuMemHostGetDevicePointer_v2(&device, part, 0);
+    if (result == CUDA_SUCCESS && device == get_cuda_address(part)) return {};
     pinned_parts_.pop_back();
-    cuda.unregister_host(part);
+    cuda.cuMemHostUnregister(part);
   }
   return fail(Status::kCuda, "buffer: cannot pin host memory: %s (result %d, length %zu bytes)",
               describe_cuda(result), result, length_bytes);
@@ -117,10 +121,10 @@ GrowingBuffer::~GrowingBuffer() {
   for (void* part : pinned_parts_) {
     const CudaApi& cuda = *find_cuda();
     const RelaxedCapture relaxed(cuda);
-    const OwningContext owner(cuda, to_cuda(part));
+    const OwningContext owner(cuda, get_cuda_address(part));
     if (!owner) continue;  // the application destroyed the context, and the driver forgot its memory
-    const CudaResult result = cuda.unregister_host(part);
-    if (result != kCudaSuccess)
+    const CUresult result = cuda.cuMemHostUnregister(part);
+    if (result != CUDA_SUCCESS)
       log_warn("buffer: cannot unpin: %s (result %d)", describe_cuda(result), result);
   }
   munmap(host_, most_bytes_);

@@ -1,5 +1,5 @@
-// Host memory that takes one range of addresses at once and becomes usable from its start on, as it is
-// needed: what was handed out keeps its address. With a GPU it is pinned and mapped for that. Movable.
+// Host memory that reserves its whole address range at once and grows within it, so that no address changes.
+// With a GPU it is pinned and mapped for the GPU. Movable.
 #pragma once
 
 #include <cstddef>
@@ -12,31 +12,31 @@ namespace verbena::base {
 
 class GrowingBuffer {
  public:
-  // For the GPU that is current. All of it is usable at once where the driver pins only what it allocates.
+  // For the current GPU. If the driver pins only what it allocates itself, all of it is usable at once.
   static Result<GrowingBuffer> reserve(size_t most_bytes);
   GrowingBuffer() = default;
   GrowingBuffer(GrowingBuffer&& other) noexcept;
   GrowingBuffer& operator=(GrowingBuffer&& other) noexcept;
   ~GrowingBuffer();
 
-  // At least the first `length_bytes` are usable from now on, zero-filled and present. A multiple of the page
-  // size, at most most_bytes(). The GPU that was current is so again.
+  // Makes at least the first `length_bytes` usable, zero-filled and backed by memory. `length_bytes` is a
+  // multiple of the page size and at most most_bytes(). The GPU of reserve() must be current.
   Outcome grow(size_t length_bytes);
 
   size_t usable_bytes() const { return usable_bytes_; }
   size_t most_bytes() const { return most_bytes_; }
   void* host() const { return host_; }
-  // For the GPU.
+  // The address for the GPU.
   void* device() const { return device_; }
 
  private:
   Outcome pin(size_t offset_bytes, size_t length_bytes);
 
-  Buffer whole_;  // where growing is not possible; then there is no range
+  Buffer whole_;  // used instead of a range if the memory cannot grow
   void* host_ = nullptr;
   void* device_ = nullptr;
   size_t most_bytes_ = 0, usable_bytes_ = 0;
-  bool is_pinned_ = false;           // part by part
+  bool is_pinned_ = false;           // each part by itself
   std::vector<void*> pinned_parts_;  // their starts
 };
 

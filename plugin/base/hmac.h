@@ -1,5 +1,4 @@
-// HMAC-SHA-256 by OpenSSL's libcrypto, which is loaded when the first key is made: machines whose jobs have
-// no key need none, and the system's own updates reach us. The only place that knows OpenSSL.
+// HMAC-SHA-256 by OpenSSL's libcrypto.
 #pragma once
 
 #include <array>
@@ -24,27 +23,30 @@ template <typename Message>
 Bytes as_whole(const Message& message) {
   return as_bytes(&message, sizeof(message));
 }
-// What is MACed for one purpose passes for no other: with the zero, so that none is the beginning of another.
+// The purpose of a MAC, so that a MAC made for one purpose is valid for no other. The bytes include the
+// terminating zero, so that no label is a prefix of another.
 template <size_t kLength>
 Bytes as_label(const char (&label)[kLength]) {
   return as_bytes(label, kLength);
 }
 
-// In constant time.
+// Loads libcrypto; returns whether it is there.
+bool has_crypto();
+// Compares in constant time.
 bool is_same_mac(Bytes a, Bytes b);
 
-// Movable, not copyable; wiped when it goes.
+// Movable, not copyable; wiped on destruction.
 class HmacKey {
  public:
-  // Status::kSystem, logged, where there is no libcrypto.
+  // Without a libcrypto: Status::kSystem, logged.
   static Result<HmacKey> create(Bytes secret);
   HmacKey(HmacKey&&) noexcept = default;
   HmacKey& operator=(HmacKey&& other) noexcept;
   ~HmacKey();
 
-  // Of the parts, one after the other.
+  // The MAC of the concatenated parts.
   Result<Mac> compute(std::initializer_list<Bytes> parts) const;
-  // A key of its own for another purpose: the MAC of the parts.
+  // A separate key for another purpose: the MAC of the parts.
   Result<HmacKey> derive(std::initializer_list<Bytes> parts) const;
 
  private:
@@ -53,7 +55,7 @@ class HmacKey {
   std::vector<uint8_t> secret_;
 };
 
-// Memory that held a secret.
+// Overwrites memory that held a secret; the compiler does not remove it.
 void wipe(std::span<uint8_t> bytes);
 
 }  // namespace verbena::base

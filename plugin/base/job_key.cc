@@ -18,7 +18,7 @@ namespace {
 constexpr size_t kMinBytes = 16, kMaxBytes = 4096;
 constexpr mode_t kNotTheOwner = S_IRWXG | S_IRWXO;
 
-std::shared_ptr<const HmacKey>& current() {
+std::shared_ptr<const HmacKey>& current_key() {
   static std::shared_ptr<const HmacKey> key;
   return key;
 }
@@ -29,7 +29,14 @@ Outcome check_file(int fd, const char* path) {
     return fail_errno(Status::kSystem, errno, "job key: VERBENA_JOB_KEY_FILE %s: cannot be read", path);
   }
   if (!S_ISREG(status.st_mode)) {
-    return fail(Status::kInvalidUsage, "job key: VERBENA_JOB_KEY_FILE %s: is no plain file", path);
+    return fail(Status::kInvalidUsage, "job key: VERBENA_JOB_KEY_FILE %s: is not a regular file", path);
+  }
+  if (status.st_uid != geteuid() && status.st_uid != 0) {
+    return fail(
+        Status::kInvalidUsage,
+        "job key: VERBENA_JOB_KEY_FILE %s: belongs to user %u, who may read and change it; it must be "
+        "this user's (%u) or root's",
+        path, static_cast<unsigned>(status.st_uid), static_cast<unsigned>(geteuid()));
   }
   if ((status.st_mode & kNotTheOwner) == 0) return {};
   return fail(
@@ -38,8 +45,8 @@ Outcome check_file(int fd, const char* path) {
       path, static_cast<unsigned>(status.st_mode & 07777));
 }
 
-// The file's first bytes, one more than may be there with the newline. In place: nothing is left behind in
-// memory that was given back.
+// Reads the first bytes of the file: one more than a valid file has with its newline, to notice a longer one.
+// Reads in place, so that no freed memory holds a copy of the secret.
 Result<size_t> read_file(int fd, std::span<uint8_t> into, const char* path) {
   size_t length_bytes = 0;
   while (length_bytes < into.size()) {
@@ -78,22 +85,38 @@ Result<HmacKey> read_key(const char* path) {
   return key;
 }
 
+Error fail_without_key() {
+  return fail(Status::kInvalidUsage,
+              "encryption: VERBENA_ENCRYPTION=1 needs a job key: name its file with VERBENA_JOB_KEY_FILE");
+}
+
 }  // namespace
 
 Outcome load_job_key() {
-  current().reset();
+  current_key().reset();
   const std::string& path = parameters().job_key_file;
+  if (path.empty() && parameters().encryption) return fail_without_key();
   if (path.empty()) return {};
   auto key = read_key(path.c_str());
   if (!key) return key.error();
-  current() = std::make_shared<const HmacKey>(std::move(*key));
+  current_key() = std::make_shared<const HmacKey>(std::move(*key));
   return {};
 }
 
 Result<std::shared_ptr<const HmacKey>> job_key() {
-  if (current() != nullptr || parameters().job_key_file.empty()) return current();
-  return fail(Status::kInvalidUsage, "job key: VERBENA_JOB_KEY_FILE %s: was not loaded",
+  if (current_key() == nullptr && parameters().job_key_file.empty() && parameters().encryption)
+    return fail_without_key();
+  if (current_key() != nullptr || parameters().job_key_file.empty()) return current_key();
+  return fail(Status::kInvalidUsage,
+              "job key: VERBENA_JOB_KEY_FILE %s: was not loaded; an earlier line says why",
               parameters().job_key_file.c_str());
+}
+
+Outcome encrypt_if_asked(Socket& socket, ConnectionEnd end) {
+  if (!parameters().encryption) return {};
+  auto key = job_key();
+  if (!key) return key.error();
+  return socket.encrypt(std::move(*key), end);
 }
 
 }  // namespace verbena::base

@@ -4,15 +4,21 @@
 #include <memory>
 
 #include "base/hmac.h"
+#include "base/socket.h"
 
 namespace verbena::base {
 
-// Reads the file anew, or forgets the key if none is named. Refused: what group or others may read or write,
-// what is no plain file, fewer than 16 or more than 4096 bytes; a newline at the end does not count. Not
-// thread safe, like load_parameters(), after which it is called.
+// Reads the file again, or forgets the key if no file is named. Refuses a file that belongs to neither this
+// user nor root, that group or others may read or write, that is not a regular file, or that has fewer than
+// 16 or more than 4096 bytes; a newline at the end does not count. Call it after load_parameters(). Not
+// thread safe, like load_parameters().
 Outcome load_job_key();
 
-// Null: the job has none. An error if one is named and was not loaded: nobody goes on without it by mistake.
+// Null if the job has no key. An error if a file is named but was not loaded, so that no connection is made
+// without the key by mistake.
 Result<std::shared_ptr<const HmacKey>> job_key();
+
+// Before the first byte, if VERBENA_ENCRYPTION asks for it.
+Outcome encrypt_if_asked(Socket& socket, ConnectionEnd end);
 
 }  // namespace verbena::base

@@ -1,10 +1,10 @@
-// Something of the process whose users may outlive every static destructor: NCCL's threads go on while a
-// program exits. It is freed when the library is unloaded with nobody using it, and stays otherwise.
+// A process-wide object whose users may outlive every static destructor: NCCL's threads go on while a program
+// exits. It is freed when the library is unloaded if it is idle then; otherwise it is never freed.
 #pragma once
 
 namespace verbena::base {
 
-// Made for a static of function scope. T has `bool is_idle()`: nobody uses it, and nobody will.
+// For a static of function scope. T has `bool is_idle()`: true if it has no users and will have none.
 template <typename T>
 class Lasting {
  public:

@@ -4,7 +4,7 @@
 
 namespace verbena::base {
 
-// In a program that has us linked in there is nothing to keep.
+// Does nothing if the plugin is linked into the program.
 void pin_library() {
   Dl_info info{};
   if (dladdr(reinterpret_cast<void*>(&pin_library), &info) == 0) return;

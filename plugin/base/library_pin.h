@@ -1,5 +1,5 @@
-// Keeps this library loaded until the process ends, whoever closes it: for what cannot be told to end, such
-// as a signal's handler, or a thread that a forgotten connection needs.
+// Keeps this library loaded until the process ends, even if NCCL closes it. Needed once its code may run at
+// any time: a signal handler, or a thread for a connection that was never closed.
 #pragma once
 
 namespace verbena::base {

@@ -6,6 +6,8 @@
 #include <cstdio>
 #include <cstring>
 
+#include "base/text.h"
+
 namespace verbena::base {
 namespace {
 
@@ -14,7 +16,7 @@ constexpr char kPrefix[] = "verbena: ";
 // printf-like functions cannot know their caller's file; the object in the line says where it comes from.
 constexpr char kFile[] = "verbena";
 
-// Release when set, acquire when used: what the sink's owner prepared is seen by every thread that logs.
+// Stored with release, loaded with acquire: every thread that logs sees what the owner of the sink prepared.
 std::atomic<LogSink> g_sink{nullptr};
 
 thread_local char t_last_failure[kLineBytes] = "";
@@ -37,15 +39,17 @@ class Line {
     va_end(arguments);
   }
 
-  const char* text() const { return text_; }
+  char* text() { return text_; }
 
  private:
   char text_[kLineBytes] = {};
   size_t length_ = 0;
 };
 
-void emit(LogLevel level, const Line& line) {
+// Lines may contain text from peers, so control characters are replaced.
+void emit(LogLevel level, Line& line) {
   const int saved_errno = errno;
+  disarm(line.text());
   if (const LogSink sink = g_sink.load(std::memory_order_acquire)) {
     sink(level, kFile, 0, line.text());
   } else if (level == LogLevel::kWarn) {
@@ -54,9 +58,9 @@ void emit(LogLevel level, const Line& line) {
   errno = saved_errno;
 }
 
-void emit_failure(const Line& line) {
-  std::strncpy(t_last_failure, line.text() + sizeof(kPrefix) - 1, kLineBytes - 1);
+void emit_failure(Line& line) {
   emit(LogLevel::kWarn, line);
+  std::strncpy(t_last_failure, line.text() + sizeof(kPrefix) - 1, kLineBytes - 1);
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // The one place that writes to a stream. A line reads `verbena: <object>: <what>: <cause> (<name> <value>
-// <unit>)`; callers give everything after "verbena: ". Lines go to NCCL's logger once init has handed one
-// over, to stderr before. Thread safe. Not for the data path: no function here is called between irecv and
-// irecvConsumed unless it fails.
+// <unit>)`; callers give everything after "verbena: ". Before init, lines go to stderr; from then on
+// to NCCL's logger. Thread safe. Not for the data path: between irecv and irecvConsumed these functions are
+// called only after an error.
 #pragma once
 
 #include "base/status.h"
@@ -23,7 +23,8 @@ void log_trace(const char* format, ...) __attribute__((format(printf, 1, 2)));
 // Logs the line as a warning and returns the error: `return fail(Status::kRemote, "...")`.
 Error fail(Status status, const char* format, ...) __attribute__((format(printf, 2, 3)));
 
-// What this thread's last fail() or fail_errno() logged, without the prefix; empty if it never failed.
+// The line that the last fail() or fail_errno() of this thread logged, without the prefix; empty if there was
+// none.
 const char* last_failure();
 
 // The same for a failed system or verbs call: appends ": <strerror> (errno <n>)" and keeps the number.

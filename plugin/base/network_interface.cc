@@ -26,7 +26,7 @@ bool is_container_bridge(std::string_view name) {
   return name.starts_with("docker") || name.starts_with("veth") || name.starts_with("virbr");
 }
 
-// Lower is better.
+// A lower rank is better.
 int rank_address(const SocketAddress& address) {
   return (is_link_local(address) ? 2 : 0) + (address.family == IpFamily::kV4 ? 0 : 1);
 }
@@ -70,7 +70,7 @@ bool matches_filter(std::string_view filter, std::string_view name) {
 std::optional<InterfaceAddress> select_interface(std::span<const InterfaceAddress> candidates,
                                                  std::string_view filter) {
   using Candidate = InterfaceAddress;
-  // An exclusion alone does not ask for loopback.
+  // Only a filter that names interfaces may choose loopback; an exclusion may not.
   const bool names_what_it_wants = !filter.empty() && !filter.starts_with('^');
   if (names_what_it_wants) {
     return find_best(candidates, [&](const Candidate& c) { return matches_filter(filter, c.name); });

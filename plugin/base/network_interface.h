@@ -25,9 +25,9 @@ Result<std::vector<InterfaceAddress>> list_interface_addresses();
 // them exact, a leading ^ makes the list an exclusion, ^= both.
 bool matches_filter(std::string_view filter, std::string_view name);
 
-// With a filter: the first interface that passes it. Without: the first that is neither loopback nor of a
-// container bridge, else loopback. Of its addresses IPv4 comes first and link-local last, whose scope means
-// nothing elsewhere. Empty if there is none.
+// With a filter: the first interface that matches it. Without: the first that is neither loopback nor a
+// container bridge, otherwise loopback. Prefers its IPv4 addresses; link-local ones come last, because their
+// scope is valid on this host only. Empty if there is none.
 std::optional<InterfaceAddress> select_interface(std::span<const InterfaceAddress> candidates,
                                                  std::string_view filter);
 

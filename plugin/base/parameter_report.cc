@@ -18,8 +18,22 @@ constexpr char kMarkdownHead[] =
     "value and the range; an unknown `VERBENA_` name is one warning. This page is generated from\n"
     "plugin/base/parameters.def.\n"
     "\n"
+    "Values of variables that begin with `NCCL_` follow NCCL's rules and never fail: a negative number means "
+    "the\n"
+    "default, a number above the range counts as its end, and any other value that does not fit is replaced "
+    "by the default,\n"
+    "with a warning. The second table lists settings of NCCL's own IB transport that have no effect here; "
+    "the "
+    "plugin warns\n"
+    "if one of them is set.\n"
+    "\n"
     "| name | aliases | default | range | unit | meaning |\n"
     "|---|---|---|---|---|---|\n";
+
+constexpr char kIgnoredHead[] =
+    "\n"
+    "| NCCL's setting without effect | instead |\n"
+    "|---|---|\n";
 
 const char* name_kind(ParameterKind kind) {
   switch (kind) {
@@ -75,6 +89,10 @@ std::string format_parameters_markdown() {
       page += "| " + cell + (cell.empty() ? "" : " ");
     }
     page += "|\n";
+  }
+  page += kIgnoredHead;
+  for (const IgnoredSetting& setting : list_ignored_settings()) {
+    page += "| " + quote_code(setting.name) + " | " + setting.doc + " |\n";
   }
   return page;
 }

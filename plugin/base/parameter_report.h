@@ -20,7 +20,7 @@ struct ParameterRow {
 
 std::vector<ParameterRow> list_parameters();
 
-// A table of names, aliases, defaults, ranges and meanings; the same whatever the environment says.
+// A table of names, aliases, defaults, ranges and meanings. It does not depend on the environment.
 std::string format_parameters_markdown();
 
 }  // namespace verbena::base

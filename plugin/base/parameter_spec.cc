@@ -31,6 +31,11 @@ const ParameterSpec kSpecs[] = {
 #include "base/parameters.def"
 };
 
+const IgnoredSetting kIgnored[] = {
+#define VERBENA_IGNORED(name, doc) {name, doc},
+#include "base/parameters.def"
+};
+
 bool equals_ignoring_case(std::string_view a, std::string_view b) {
   return a.size() == b.size() && strncasecmp(a.data(), b.data(), a.size()) == 0;
 }
@@ -52,7 +57,7 @@ std::vector<std::string_view> split_words(std::string_view words) {
   return result;
 }
 
-// Decimal or 0x hexadecimal. A leading zero is refused: C reads octal, people read decimal.
+// Decimal, or hexadecimal with 0x. Refuses a leading zero: C reads it as octal, people as decimal.
 std::optional<int64_t> parse_integer(std::string_view text) {
   const bool negative = text.starts_with('-');
   if (negative) text.remove_prefix(1);
@@ -176,6 +181,23 @@ std::string set_parameter(const ParameterSpec& spec, std::string_view value, Par
   if ((spec.rules & kPowerOfTwo) && (*number & (*number - 1)) != 0) return "not a power of two";
   spec.set_number(target, *number);
   return {};
+}
+
+ForeignValue set_foreign_parameter(const ParameterSpec& spec, std::string_view value, Parameters& target) {
+  const std::string problem = set_parameter(spec, value, target);
+  if (problem.empty()) return {true, {}};
+  const bool is_size = spec.kind == ParameterKind::kBytes;
+  const std::optional<int64_t> number =
+      is_size ? parse_bytes(trim(value), false) : parse_integer(trim(value));
+  const bool has_range = spec.kind != ParameterKind::kChoice && number.has_value();
+  if (has_range && *number < 0) return {false, {}};
+  if (!has_range || *number <= spec.maximum) return {false, problem + ", the default is used"};
+  spec.set_number(target, spec.maximum);
+  return {true, spec.kind == ParameterKind::kFlag ? "" : problem + ", the largest value is used"};
+}
+
+std::span<const IgnoredSetting> list_ignored_settings() {
+  return kIgnored;
 }
 
 std::string show_parameter(const ParameterSpec& spec, const Parameters& source) {

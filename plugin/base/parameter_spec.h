@@ -24,7 +24,7 @@ struct ParameterSpec {
   const char* unit;   // "" where there is none
   const char* words;  // of a choice, separated by |; the n-th is the value n
   const char* doc;
-  // All kinds but text travel as a number; text through its member.
+  // All kinds except text are read and written as a number; text through its member.
   void (*set_number)(Parameters&, int64_t);
   int64_t (*get_number)(const Parameters&);
   std::string Parameters::*text;
@@ -32,10 +32,26 @@ struct ParameterSpec {
 
 std::span<const ParameterSpec> list_parameter_specs();
 
-// What is wrong with a value; empty when it was good and `target` now holds it.
+// A setting of NCCL's own IB transport that has no effect here.
+struct IgnoredSetting {
+  const char* name;
+  const char* doc;  // what the plugin does or offers instead
+};
+std::span<const IgnoredSetting> list_ignored_settings();
+
+// Sets the parameter in `target`. Returns what is wrong with the value; empty if it was set.
 std::string set_parameter(const ParameterSpec& spec, std::string_view value, Parameters& target);
 
-// In the same words that set_parameter reads.
+// The same for a value of an NCCL_* name. It follows NCCL's rules and never fails: a negative number means
+// the default, and every number but 0 is a yes. A value above the range counts as the end of the range, any
+// other value that does not fit as the default.
+struct ForeignValue {
+  bool is_set = false;  // false: `target` is unchanged
+  std::string change;   // what was done instead, for a log line; empty: nothing to report
+};
+ForeignValue set_foreign_parameter(const ParameterSpec& spec, std::string_view value, Parameters& target);
+
+// In the syntax that set_parameter reads.
 std::string show_parameter(const ParameterSpec& spec, const Parameters& source);
 std::string show_range(const ParameterSpec& spec);
 

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -18,15 +19,15 @@
 namespace verbena::base {
 namespace {
 
-constexpr std::string_view kPrefix = "VERBENA_";
-const std::string kDefaultOrigin = "default";
+constexpr std::string_view kNamePrefix = "VERBENA_", kIbPrefix = "NCCL_IB_";
+const std::string kDefault = kDefaultOrigin;
 
 struct LoadedParameters {
   Parameters values;
   std::map<std::string, std::string> origins;  // parameter name to the environment name that set it
 };
 
-LoadedParameters& current() {
+LoadedParameters& loaded_parameters() {
   static LoadedParameters loaded;
   return loaded;
 }
@@ -36,8 +37,8 @@ struct Origin {
   const char* value;
 };
 
-// The first of the parameter's names, the primary one first, that has a value. Read once: the application may
-// change its environment at any time.
+// The first of the parameter's names that has a value; the primary name comes first. Reads each variable
+// once, because the application may change its environment at any time.
 std::optional<Origin> find_origin(const ParameterSpec& spec) {
   std::istringstream names(std::string(spec.name) + " " + spec.aliases);
   for (std::string name; names >> name;) {
@@ -47,25 +48,46 @@ std::optional<Origin> find_origin(const ParameterSpec& spec) {
   return std::nullopt;
 }
 
+std::string describe_range(const ParameterSpec& spec) {
+  return show_range(spec) + (*spec.unit == '\0' ? "" : " ") + spec.unit;
+}
+
+// A value that was chosen for another transport must not keep the plugin from starting.
+void load_foreign(const ParameterSpec& spec, const Origin& origin, LoadedParameters& target) {
+  const auto [is_set, change] = set_foreign_parameter(spec, origin.value, target.values);
+  if (is_set) target.origins[spec.name] = origin.name;
+  if (change.empty()) return;
+  log_warn("parameters: %s from %s: %s (%s; value %s, range %s)", spec.name, origin.name.c_str(),
+           change.c_str(), show_parameter(spec, target.values).c_str(), origin.value,
+           describe_range(spec).c_str());
+}
+
 Outcome load_one(const ParameterSpec& spec, LoadedParameters& target) {
   const std::optional<Origin> origin = find_origin(spec);
   if (!origin) return {};
+  if (!origin->name.starts_with(kNamePrefix)) return load_foreign(spec, *origin, target), Outcome();
   const std::string problem = set_parameter(spec, origin->value, target.values);
   if (problem.empty()) {
     target.origins[spec.name] = origin->name;
     return {};
   }
-  const std::string via = origin->name == spec.name ? "" : " from " + origin->name;
-  return fail(Status::kInvalidUsage, "parameters: %s%s: %s (value %s, range %s%s%s)", spec.name, via.c_str(),
-              problem.c_str(), origin->value, show_range(spec).c_str(), *spec.unit == '\0' ? "" : " ",
-              spec.unit);
+  return fail(Status::kInvalidUsage, "parameters: %s: %s (value %s, range %s)", spec.name, problem.c_str(),
+              origin->value, describe_range(spec).c_str());
 }
 
 bool is_known(std::string_view name) {
   for (const ParameterSpec& spec : list_parameter_specs()) {
-    if (name == spec.name) return true;
+    std::istringstream names(std::string(spec.name) + " " + spec.aliases);
+    for (std::string known; names >> known;)
+      if (name == known) return true;
   }
   return false;
+}
+
+const IgnoredSetting* find_ignored(std::string_view name) {
+  for (const IgnoredSetting& setting : list_ignored_settings())
+    if (name == setting.name) return &setting;
+  return nullptr;
 }
 
 const char* find_closest(std::string_view name) {
@@ -81,12 +103,23 @@ const char* find_closest(std::string_view name) {
   return closest;
 }
 
-void warn_about_unknown_names() {
+void warn_about_names_without_effect() {
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string_view assignment = *entry;
-    const std::string name(assignment.substr(0, assignment.find('=')));
-    if (!name.starts_with(kPrefix) || is_known(name)) continue;
-    log_warn("parameters: %s: unknown and ignored: did you mean %s?", name.c_str(), find_closest(name));
+    const size_t end = std::min(assignment.find('='), assignment.size());
+    const std::string name(assignment.substr(0, end));
+    if (const IgnoredSetting* ignored = find_ignored(name)) {
+      if (end + 1 < assignment.size())
+        log_warn("parameters: %s is set and has no effect here: %s", name.c_str(), ignored->doc);
+      continue;
+    }
+    const bool is_ours = name.starts_with(kNamePrefix);
+    if ((!is_ours && !name.starts_with(kIbPrefix)) || is_known(name)) continue;
+    if (is_ours) {
+      log_warn("parameters: %s: unknown and ignored: did you mean %s?", name.c_str(), find_closest(name));
+    } else {
+      log_warn("parameters: %s is unknown and has no effect here", name.c_str());
+    }
   }
 }
 
@@ -97,28 +130,28 @@ Outcome load_parameters() {
   Outcome first_failure;
   for (const ParameterSpec& spec : list_parameter_specs()) {
     const Outcome outcome = load_one(spec, loaded);
-    if (!outcome && first_failure) first_failure = outcome;
+    if (!outcome && first_failure.is_ok()) first_failure = outcome;
   }
-  warn_about_unknown_names();
-  if (first_failure) current() = std::move(loaded);
+  warn_about_names_without_effect();
+  if (first_failure.is_ok()) loaded_parameters() = std::move(loaded);
   return first_failure;
 }
 
 const Parameters& parameters() {
-  return current().values;
+  return loaded_parameters().values;
 }
 
 const std::string& parameter_origin(const std::string& name) {
-  const auto found = current().origins.find(name);
-  return found == current().origins.end() ? kDefaultOrigin : found->second;
+  const auto found = loaded_parameters().origins.find(name);
+  return found == loaded_parameters().origins.end() ? kDefault : found->second;
 }
 
 void set_parameter_default(const std::string& name, const std::string& value, const std::string& origin) {
   for (const ParameterSpec& spec : list_parameter_specs()) {
-    if (name != spec.name || current().origins.contains(name)) continue;
-    const std::string problem = set_parameter(spec, value, current().values);
+    if (name != spec.name || loaded_parameters().origins.contains(name)) continue;
+    const std::string problem = set_parameter(spec, value, loaded_parameters().values);
     if (problem.empty()) {
-      current().origins[name] = origin;
+      loaded_parameters().origins[name] = origin;
       continue;
     }
     log_warn("parameters: %s from %s: %s (value %s, range %s %s)", spec.name, origin.c_str(), problem.c_str(),

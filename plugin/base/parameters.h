@@ -1,5 +1,5 @@
-// The plugin's settings. parameters.def declares them; the environment sets them. The only place that reads
-// it.
+// The plugin's settings: parameters.def declares them, the environment sets them. Only this module reads the
+// environment.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ enum class DumpSignal : uint8_t { kNone, kUsr1, kUsr2, kHup, kQuit };
 enum class SymmPath : uint8_t { kAuto, kLsa, kRdma };
 enum class UnpackOffer : uint8_t { kAuto, kNever, kAlways };
 
-// What the word "unlimited" means to a size that may be unlimited.
+// The value of the word "unlimited", for sizes that allow it.
 inline constexpr int64_t kUnlimitedBytes = std::numeric_limits<int64_t>::max();
 
 struct Parameters {
@@ -29,28 +29,32 @@ struct Parameters {
 #include "base/parameters.def"
 };
 
-// Reads the environment anew: the primary name wins over the aliases, an empty value counts as not set. Every
-// value that is malformed or out of range gives one line, and the set stays as it was: Status::kInvalidUsage.
-// Every unknown VERBENA_* name gives one warning. Not thread safe: the net core calls it before anything else
-// runs.
+// Reads the environment again. The primary name wins over the aliases; an empty value counts as not set. Logs
+// one line for each value of a VERBENA_* name that is malformed or out of range; if there is any, it keeps
+// the former set and returns Status::kInvalidUsage. Adapts values of NCCL_* names to the range instead, with
+// a warning. Logs one warning for each unknown VERBENA_* name, and for each NCCL_IB_* name that has no effect
+// here. Not thread safe: the net core calls it before anything else runs.
 Outcome load_parameters();
 
-// The current set; the defaults before the first load. Code that runs for long copies what it needs.
+// The current set; the defaults before the first load. A later load changes it: long-lived objects copy what
+// they need.
 const Parameters& parameters();
 
-// Where the current value of a parameter came from: the environment name, or "default".
+// Where the current value of a parameter came from: the environment name, or kDefaultOrigin.
+inline constexpr char kDefaultOrigin[] = "default";
 const std::string& parameter_origin(const std::string& name);
 
-// Gives a parameter that the environment did not set another value, until the next load; `origin` says from
-// where. A value that is malformed or out of range gives one warning and changes nothing. Not thread safe,
-// like the load.
+// Sets a parameter that the environment did not set, until the next load; `origin` says where the value comes
+// from. Logs a warning and changes nothing if the value is malformed or out of range. Not thread safe, like
+// load_parameters().
 void set_parameter_default(const std::string& name, const std::string& value, const std::string& origin);
 
-// What a launcher says of this process, such as RANK or SLURM_PROCID; empty if it says nothing. Read anew.
+// A variable that the job's launcher sets, such as RANK or SLURM_PROCID; empty if it is not set. Reads the
+// environment at each call.
 std::string read_launcher_variable(const char* name);
 
-// The only way in which the plugin changes its process's environment: sets `name` unless it is set already;
-// whether it did. Not thread safe, like setenv: called from init only.
+// Sets `name` unless it is set already; returns whether it did. The plugin changes the environment in no
+// other way. Not thread safe, like setenv: call it from init only.
 bool set_environment_default(const char* name, const char* value);
 
 }  // namespace verbena::base

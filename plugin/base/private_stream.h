@@ -4,28 +4,28 @@
 
 namespace verbena::base {
 
-// A stream of our own: work on it neither waits for the application's streams nor holds them up.
+// A separate CUDA stream: work on it neither waits for the application's streams nor delays them.
 class PrivateStream {
  public:
   explicit PrivateStream(const CudaApi& cuda)
-      : cuda_(cuda), result_(cuda.create_stream(&stream_, kCudaStreamNonBlocking)) {}
+      : cuda_(cuda), result_(cuda.cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING)) {}
   ~PrivateStream() {
-    if (stream_ != nullptr) cuda_.destroy_stream(stream_);
+    if (stream_ != nullptr) cuda_.cuStreamDestroy_v2(stream_);
   }
   PrivateStream(const PrivateStream&) = delete;
   PrivateStream& operator=(const PrivateStream&) = delete;
 
   // Starts `work(stream)` and waits for it.
   template <typename Work>
-  CudaResult run(Work work) {
-    if (result_ == kCudaSuccess) result_ = work(stream_);
-    return result_ == kCudaSuccess ? cuda_.synchronize_stream(stream_) : result_;
+  CUresult run(Work work) {
+    if (result_ == CUDA_SUCCESS) result_ = work(stream_);
+    return result_ == CUDA_SUCCESS ? cuda_.cuStreamSynchronize(stream_) : result_;
   }
 
  private:
   const CudaApi& cuda_;
-  CudaStream stream_ = nullptr;
-  CudaResult result_;
+  CUstream stream_ = nullptr;
+  CUresult result_;
 };
 
 }  // namespace verbena::base

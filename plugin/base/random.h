@@ -1,4 +1,4 @@
-// What an attacker must not guess.
+// Random bytes that an attacker cannot guess.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace verbena::base {
 
-// At most 256 bytes, from the system. Never blocks: Status::kSystem, logged with `what` wants them, where the
-// system has no randomness yet.
+// Gets at most 256 bytes from the system. Never blocks: before the system's generator is ready it returns
+// Status::kSystem and logs `what`, the object that needs them.
 Outcome draw_random(std::span<uint8_t> bytes, const char* what);
 
 }  // namespace verbena::base

@@ -1,5 +1,5 @@
-// What proves that a record on a socket comes from the peer with which a session key was agreed: behind each
-// goes a MAC over its direction, its number and its bytes. Without a key nothing is computed and everything
+// Proves that a record on a socket comes from the peer that shares the session key: each record is followed
+// by a MAC over its direction, its number and its bytes. Without a key no MAC is sent and every record
 // passes.
 #pragma once
 
@@ -9,16 +9,14 @@
 #include <span>
 
 #include "base/hmac.h"
+#include "base/socket.h"
 #include "base/status.h"
 
 namespace verbena::base {
 
-// The sender is the end that connected.
-enum class ConnectionEnd : uint8_t { kSender = 1, kReceiver = 2 };
-
-// Of one connection and one of its ends. Records are counted on both ends: one that is missing, repeated, out
-// of order, changed, or our own, does not pass. Both ends use the same calls in the same order whether or not
-// there is a key.
+// One end of one connection. Both ends count the records, so a record that is missing, repeated, reordered,
+// changed, or reflected to its sender does not pass. Both ends make the same calls in the same order, with or
+// without a key.
 class RecordAuth {
  public:
   RecordAuth() = default;  // no key
@@ -26,11 +24,11 @@ class RecordAuth {
       : key_(std::move(session_key)), end_(end) {}
 
   bool is_keyed() const { return key_ != nullptr; }
-  // Bytes that travel behind each record: 0 without a key.
+  // Length of the MAC after each record: 0 without a key.
   size_t mac_bytes() const { return is_keyed() ? kMacBytes : 0; }
-  // For the next record that we send. `mac` has mac_bytes().
+  // Computes the MAC of the next record that we send. `mac` has mac_bytes().
   Outcome seal(Bytes record, std::span<uint8_t> mac);
-  // The next record that came. After a false the connection is over.
+  // Checks the MAC of the next record that we receive. After a false the connection must be closed.
   bool verify(Bytes record, Bytes mac);
 
  private:

@@ -15,9 +15,9 @@
 namespace verbena::base {
 namespace {
 
-// Made once and never closed: a handler may be about to write to it.
+// Created once and never closed, because a handler may be about to write to it.
 std::atomic<int> g_event{-1};
-// A forked child shares the descriptor, and is not meant.
+// The process that installed the handler: a forked child shares the descriptor and must not write to it.
 std::atomic<pid_t> g_owner{0};
 
 struct Taken {
@@ -27,7 +27,7 @@ struct Taken {
 };
 Taken g_taken;  // changed only while nothing watches
 
-// Nothing but what is safe in a signal handler.
+// The handler: calls only functions that are async-signal-safe.
 void note_signal(int) {
   const int saved_errno = errno;
   const int event = g_event.load(std::memory_order_relaxed);
@@ -59,13 +59,15 @@ Outcome install_handler(int signal) {
   ours.sa_flags = SA_RESTART;
   sigfillset(&ours.sa_mask);
   if (sigaction(signal, nullptr, &before) != 0)
-    return fail_errno(Status::kSystem, errno, "signal %d: cannot be looked at", signal);
+    return fail_errno(Status::kSystem, errno, "signal %d: cannot read its handler", signal);
   if (!is_default(before)) {
-    return fail(Status::kInvalidUsage, "signal SIG%s: is %s already, and stays so", sigabbrev_np(signal),
-                before.sa_handler == SIG_IGN ? "ignored" : "handled");
+    return fail(Status::kInvalidUsage,
+                "signal SIG%s: the application %s it already, so it triggers nothing here; choose another "
+                "VERBENA_DUMP_SIGNAL",
+                sigabbrev_np(signal), before.sa_handler == SIG_IGN ? "ignores" : "handles");
   }
   if (sigaction(signal, &ours, nullptr) == 0) return {};
-  return fail_errno(Status::kSystem, errno, "signal %d: cannot be taken", signal);
+  return fail_errno(Status::kSystem, errno, "signal %d: cannot install a handler", signal);
 }
 
 }  // namespace
@@ -74,7 +76,7 @@ Outcome take_signal(int signal, EventLoop::Callback callback, void* context) {
   release_signal();
   if (g_event.load(std::memory_order_relaxed) < 0) g_event.store(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   const int event = g_event.load(std::memory_order_relaxed);
-  if (event < 0) return fail_errno(Status::kSystem, errno, "signal %d: no descriptor to wait on", signal);
+  if (event < 0) return fail_errno(Status::kSystem, errno, "signal %d: cannot create an eventfd", signal);
   pin_library();
   g_taken = {signal, callback, context};
   g_owner.store(getpid(), std::memory_order_relaxed);
@@ -94,7 +96,8 @@ void release_signal() {
     now.sa_handler = SIG_DFL;
     sigaction(g_taken.signal, &now, nullptr);
   } else {
-    log_info("signal SIG%s: has another handler since, which stays", sigabbrev_np(g_taken.signal));
+    log_info("signal SIG%s: the application has installed another handler since; it is kept",
+             sigabbrev_np(g_taken.signal));
   }
   EventLoop::instance().unwatch(g_event.load(std::memory_order_relaxed));
   g_taken = {};

@@ -1,5 +1,5 @@
-// A signal of the process as a call on the event thread (event_loop.h). A signal that somebody handles or
-// ignores is not taken, and a handler that came after ours is left alone.
+// Turns a signal of the process into a call on the event thread (event_loop.h). A signal that the application
+// handles or ignores is not taken, and a handler that it installs after ours is not removed.
 #pragma once
 
 #include "base/event_loop.h"
@@ -7,10 +7,10 @@
 
 namespace verbena::base {
 
-// One signal at a time. From here on `callback` runs on the event thread after each signal, once for several
-// that come together. The library stays loaded from here on: a thread may be in the handler.
+// One signal at a time. `callback` runs on the event thread after each signal, once for several signals at
+// the same time. From this call on the library stays loaded, because a thread may be in the handler.
 Outcome take_signal(int signal, EventLoop::Callback callback, void* context);
-// Harmless without a signal. When it returns, the callback is not running and never runs again.
+// When it returns, the callback is not running and never runs again. Does nothing if no signal was taken.
 void release_signal();
 
 }  // namespace verbena::base

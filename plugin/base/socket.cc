@@ -5,16 +5,24 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <utility>
 
+#include "base/lasting.h"
 #include "base/log.h"
 #include "base/network_interface.h"
 #include "base/parameters.h"
+#include "base/random.h"
+#include "crypto/encrypted_stream.h"
 
 namespace verbena::base {
 namespace {
 
-constexpr int kBacklogConnections = 1024;  // every rank of a large job may knock at once; the kernel caps it
+constexpr int kBacklogConnections = 1024;  // all ranks of a job may connect at once; the kernel has a limit
 
 FileDescriptor create_tcp(const SystemAddress& address) {
   return FileDescriptor(
@@ -29,16 +37,61 @@ bool is_not_now(int error) {
   return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
 }
 
-// A connection that failed before accept() took it is the peer's trouble, not the listener's.
+// The connection failed before accept() took it: an error of that peer, not of the listener.
 bool is_gone_already(int error) {
   return error == ECONNABORTED || error == EPROTO || error == ENETDOWN || error == EHOSTUNREACH ||
          error == ENETUNREACH || error == EHOSTDOWN || error == ENONET || error == ENOPROTOOPT;
 }
 
-// After its listener went, a fixed port's old connections linger for a minute and would keep it.
-void take_lingering_port(int fd, const SocketAddress& address) {
+// The process, or the host, has no descriptor or memory left. The caller stays in the listener's queue.
+bool is_out_of_room(int error) {
+  return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
+}
+
+// Connections that an earlier listener accepted would block its port, for a minute in TIME_WAIT even when
+// they are closed. What this one accepts inherits the option, which a later one needs.
+void share_port_with_connections(int fd) {
   const int on = 1;
-  if (address.port != 0) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+}
+
+// Of listeners that are gone, by their addresses. Several are kept in turn, as a peer has only so many ports
+// of its own for connections to one of ours.
+class FreePorts {
+ public:
+  static constexpr size_t kInTurn = 64;
+
+  // Port 0: a new one.
+  SocketAddress take(const SocketAddress& any_port) {
+    const std::lock_guard lock(mutex_);
+    SocketAddress address = any_port;
+    auto& free = free_[describe(any_port)];
+    if (lent_++ + free.size() < kInTurn || free.empty()) return address;
+    address.port = free.front();
+    free.pop_front();
+    return address;
+  }
+  void give_back(const SocketAddress& address) {
+    const std::lock_guard lock(mutex_);
+    --lent_;
+    SocketAddress any_port = address;
+    any_port.port = 0;
+    if (address.port != 0) free_[describe(any_port)].push_back(address.port);
+  }
+  bool is_idle() {
+    const std::lock_guard lock(mutex_);
+    return lent_ == 0;
+  }
+
+ private:
+  std::mutex mutex_;
+  size_t lent_ = 0;
+  std::map<std::string, std::deque<uint16_t>> free_;  // the one that is free for longest in front
+};
+
+FreePorts& get_free_ports() {
+  static const Lasting<FreePorts> ports;
+  return *ports;
 }
 
 void send_small_messages_at_once(int fd) {
@@ -59,7 +112,34 @@ Error fail_peer_closed(const SocketAddress& peer, size_t offset_bytes, size_t le
               describe(peer).c_str(), offset_bytes, length_bytes);
 }
 
+constexpr char kNotEncrypted[] =
+    "it does not encrypt, or is no rank of ours: VERBENA_ENCRYPTION and VERBENA_JOB_KEY_FILE must be the "
+    "same for every rank";
+constexpr char kNotGenuine[] =
+    "what came was not encrypted by our key: VERBENA_JOB_KEY_FILE differs, or somebody in between changed it";
+
 }  // namespace
+
+struct Socket::Encryption {
+  // What both ends say before anything is encrypted.
+  struct Preamble {
+    uint64_t magic = 0x3163'6e65'6272'6576;  // "verbenc1"
+    std::array<uint8_t, 32> word{};          // random
+  };
+  static_assert(sizeof(Preamble) == 40);
+
+  std::shared_ptr<const HmacKey> key;
+  ConnectionEnd end;
+  Preamble ours, theirs;
+  size_t sent_bytes = 0, received_bytes = 0;        // of the preambles
+  std::unique_ptr<crypto::EncryptedStream> stream;  // once both are known
+  const char* problem = nullptr;
+};
+
+Socket::Socket() = default;
+Socket::Socket(Socket&&) noexcept = default;
+Socket& Socket::operator=(Socket&&) noexcept = default;
+Socket::~Socket() = default;
 
 Socket::Socket(FileDescriptor fd, const SocketAddress& peer) : fd_(std::move(fd)), peer_(peer) {
   send_small_messages_at_once(fd_.get());
@@ -103,12 +183,96 @@ Result<bool> Socket::finish_connect() {
   return true;
 }
 
+Outcome Socket::encrypt(std::shared_ptr<const HmacKey> key, ConnectionEnd end) {
+  encryption_ = std::make_unique<Encryption>();
+  encryption_->key = std::move(key);
+  encryption_->end = end;
+  return draw_random(encryption_->ours.word, "encryption");
+}
+
+bool Socket::awaits_peer() const {
+  return encryption_ != nullptr && encryption_->stream == nullptr &&
+         encryption_->sent_bytes == sizeof(Encryption::Preamble);
+}
+
+const char* Socket::explain_end() const {
+  if (encryption_ == nullptr || encryption_->problem != nullptr)
+    return encryption_ == nullptr ? nullptr : encryption_->problem;
+  return encryption_->stream == nullptr ? kNotEncrypted : nullptr;
+}
+
+bool Socket::is_spoilt() const {
+  return encryption_ != nullptr && encryption_->problem != nullptr;
+}
+
+// As HKDF (RFC 5869) does it: a key of both ends' words, and of that one for each direction.
+bool Socket::derive_keys() {
+  Encryption& e = *encryption_;
+  const bool connected = e.end == ConnectionEnd::kSender;
+  const Encryption::Preamble &first = connected ? e.ours : e.theirs, &second = connected ? e.theirs : e.ours;
+  constexpr uint8_t kFirstBlock = 1;
+  const auto session = e.key->derive({as_label("verbena encryption"), as_whole(first), as_whole(second)});
+  if (!session) return false;
+  const auto forth = session->compute({as_label("to the listener"), as_whole(kFirstBlock)});
+  const auto back = session->compute({as_label("to the caller"), as_whole(kFirstBlock)});
+  if (!forth || !back) return false;
+  e.stream = crypto::EncryptedStream::create(connected ? *forth : *back, connected ? *back : *forth,
+                                             crypto::EncryptedStream::kForControl);
+  return e.stream != nullptr;
+}
+
+// False with errno: not yet (EAGAIN), or never.
+bool Socket::begin_encryption() {
+  using Preamble = Encryption::Preamble;
+  Encryption& e = *encryption_;
+  if (e.problem != nullptr) return errno = EPROTO, false;
+  const auto* words = reinterpret_cast<const char*>(&e.ours);
+  auto* answer = reinterpret_cast<char*>(&e.theirs);
+  while (e.sent_bytes < sizeof(Preamble)) {
+    const ssize_t sent =
+        ::send(fd_.get(), words + e.sent_bytes, sizeof(Preamble) - e.sent_bytes, MSG_NOSIGNAL);
+    if (sent < 0) return false;
+    e.sent_bytes += static_cast<size_t>(sent);
+  }
+  while (e.received_bytes < sizeof(Preamble)) {
+    const ssize_t received =
+        ::recv(fd_.get(), answer + e.received_bytes, sizeof(Preamble) - e.received_bytes, MSG_DONTWAIT);
+    if (received < 0) return false;
+    e.received_bytes += static_cast<size_t>(received);
+    const bool says_magic = e.received_bytes < sizeof(e.ours.magic) || e.theirs.magic == Preamble().magic;
+    if (received == 0 || !says_magic) e.problem = kNotEncrypted;
+    if (e.problem != nullptr) return errno = EPROTO, false;
+  }
+  if (e.theirs.word == e.ours.word || !derive_keys()) e.problem = kNotEncrypted;
+  return e.problem == nullptr || (errno = EPROTO, false);
+}
+
+ssize_t Socket::send_now(const void* data, size_t length_bytes) {
+  if (encryption_ == nullptr) return ::send(fd_.get(), data, length_bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (encryption_->stream == nullptr && !begin_encryption()) return -1;
+  return encryption_->stream->send(fd_.get(), data, length_bytes);
+}
+
+ssize_t Socket::receive_now(void* data, size_t length_bytes) {
+  if (encryption_ == nullptr) return ::recv(fd_.get(), data, length_bytes, MSG_DONTWAIT);
+  if (encryption_->stream == nullptr && !begin_encryption()) return -1;
+  const ssize_t received = encryption_->stream->receive(fd_.get(), data, length_bytes);
+  if (received < 0 && errno == EBADMSG) encryption_->problem = kNotGenuine;
+  return received;
+}
+
+Error Socket::fail_moving(const char* what) {
+  if (is_silent_) return Error{Status::kRemote, errno};
+  if (explain_end() == nullptr) return fail_peer(peer_, errno, what);
+  return fail(Status::kRemote, "socket: peer %s: %s", describe(peer_).c_str(), explain_end());
+}
+
 Result<bool> Socket::send_all(const void* data, size_t length_bytes, size_t& offset_bytes) {
   while (offset_bytes < length_bytes) {
     const char* next = static_cast<const char*>(data) + offset_bytes;
-    const ssize_t sent = ::send(fd_.get(), next, length_bytes - offset_bytes, MSG_NOSIGNAL);
+    const ssize_t sent = send_now(next, length_bytes - offset_bytes);
     if (sent < 0 && is_not_now(errno)) return false;
-    if (sent < 0) return fail_peer(peer_, errno, "cannot send");
+    if (sent < 0) return fail_moving("cannot send");
     offset_bytes += static_cast<size_t>(sent);
   }
   return true;
@@ -117,9 +281,10 @@ Result<bool> Socket::send_all(const void* data, size_t length_bytes, size_t& off
 Result<bool> Socket::receive_exact(void* data, size_t length_bytes, size_t& offset_bytes) {
   while (offset_bytes < length_bytes) {
     char* next = static_cast<char*>(data) + offset_bytes;
-    const ssize_t received = ::recv(fd_.get(), next, length_bytes - offset_bytes, 0);
+    const ssize_t received = receive_now(next, length_bytes - offset_bytes);
     if (received < 0 && is_not_now(errno)) return false;
-    if (received < 0) return fail_peer(peer_, errno, "cannot receive");
+    if (received < 0) return fail_moving("cannot receive");
+    if (received == 0 && is_silent_) return Error{Status::kRemote, 0};
     if (received == 0) return fail_peer_closed(peer_, offset_bytes, length_bytes);
     offset_bytes += static_cast<size_t>(received);
   }
@@ -127,12 +292,12 @@ Result<bool> Socket::receive_exact(void* data, size_t length_bytes, size_t& offs
 }
 
 size_t Socket::send_some(const void* data, size_t length_bytes) {
-  const ssize_t sent = ::send(fd_.get(), data, length_bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+  const ssize_t sent = send_now(data, length_bytes);
   return sent < 0 ? 0 : static_cast<size_t>(sent);
 }
 
 size_t Socket::receive_some(void* data, size_t length_bytes) {
-  const ssize_t received = ::recv(fd_.get(), data, length_bytes, MSG_DONTWAIT);
+  const ssize_t received = receive_now(data, length_bytes);
   return received < 0 ? 0 : static_cast<size_t>(received);
 }
 
@@ -149,6 +314,7 @@ void Socket::limit_silence(int64_t limit_ms) {
 }
 
 bool Socket::is_peer_closed() const {
+  if (is_spoilt()) return true;  // nothing that it says counts any more
   pollfd request{fd_.get(), POLLRDHUP, 0};
   return ::poll(&request, 1, 0) > 0;  // POLLHUP and POLLERR are always reported
 }
@@ -158,26 +324,46 @@ Result<Listener> Listener::open() {
   if (!candidates) return candidates.error();
   const std::string& filter = parameters().socket_ifname;
   const std::optional<InterfaceAddress> selected = select_interface(*candidates, filter);
-  if (selected) return open_at(selected->address);
+  if (selected) {
+    FreePorts& ports = get_free_ports();
+    const SocketAddress wanted = ports.take(selected->address);
+    auto listener = wanted.port != 0 ? try_open_at(wanted) : open_at(wanted);
+    if (!listener && wanted.port != 0) listener = open_at(selected->address);  // somebody else has it by now
+    if (!listener) return ports.give_back({}), listener.error();
+    listener->port_ = std::shared_ptr<const void>(
+        &ports, [&ports, address = listener->address_](const void*) { ports.give_back(address); });
+    return listener;
+  }
   std::string names;
   for (const InterfaceAddress& candidate : *candidates) names += " " + candidate.name;
   return fail(Status::kInvalidUsage,
-              "socket: no interface to listen on: %s names none of those that are up:%s",
+              "socket: no interface to listen on: %s matches none of the interfaces that are up:%s",
               filter.empty() ? "the default" : ("VERBENA_SOCKET_IFNAME " + filter).c_str(), names.c_str());
 }
 
 Result<Listener> Listener::open_at(const SocketAddress& address) {
+  auto listener = try_open_at(address);
+  if (listener) return listener;
+  const Error error = listener.error();
+  if (error.status == Status::kInvalidArgument)
+    return fail(error.status, "socket: cannot listen: no address");
+  return fail_errno(error.status, error.errno_value, "socket: cannot listen at %s",
+                    describe(address).c_str());
+}
+
+// Without a line.
+Result<Listener> Listener::try_open_at(const SocketAddress& address) {
   const std::optional<SystemAddress> wanted = to_system(address);
-  if (!wanted) return fail(Status::kInvalidArgument, "socket: cannot listen: no address");
+  if (!wanted) return Error{Status::kInvalidArgument};
   Listener result;
   result.fd_ = create_tcp(*wanted);
   SystemAddress bound;
   bound.length_bytes = sizeof bound.storage;
-  take_lingering_port(result.fd(), address);
+  share_port_with_connections(result.fd());
   if (!result.fd_ || ::bind(result.fd(), as_sockaddr(*wanted), wanted->length_bytes) != 0 ||
       ::listen(result.fd(), kBacklogConnections) != 0 ||
       ::getsockname(result.fd(), reinterpret_cast<sockaddr*>(&bound.storage), &bound.length_bytes) != 0) {
-    return fail_errno(Status::kSystem, errno, "socket: cannot listen at %s", describe(address).c_str());
+    return Error{Status::kSystem, errno};
   }
   result.address_ = from_system(as_sockaddr(bound)).value_or(address);
   return result;
@@ -189,9 +375,19 @@ Result<std::optional<Socket>> Listener::accept() {
   FileDescriptor fd(::accept4(fd_.get(), reinterpret_cast<sockaddr*>(&peer.storage), &peer.length_bytes,
                               SOCK_NONBLOCK | SOCK_CLOEXEC));
   if (!fd) {
-    if (is_not_now(errno) || is_gone_already(errno)) return std::optional<Socket>();
-    return fail_errno(Status::kSystem, errno, "socket: cannot accept at %s", describe(address_).c_str());
+    const int error = errno;
+    if (is_not_now(error) || is_gone_already(error)) return std::optional<Socket>();
+    const bool is_told = std::exchange(logged_error_, error) == error;
+    if (is_out_of_room(error)) {
+      if (!is_told)
+        log_warn("socket: cannot accept at %s now, it is tried again (errno %d); raise `ulimit -n`?",
+                 describe(address_).c_str(), error);
+      return std::optional<Socket>();
+    }
+    if (is_told) return Error{Status::kSystem, error};
+    return fail_errno(Status::kSystem, error, "socket: cannot accept at %s", describe(address_).c_str());
   }
+  logged_error_ = 0;
   const SocketAddress address = from_system(as_sockaddr(peer)).value_or(SocketAddress());
   return std::optional<Socket>(Socket(std::move(fd), address));
 }

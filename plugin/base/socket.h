@@ -1,36 +1,62 @@
-// TCP for the out-of-band handshake and for noticing that a peer has gone. No call blocks: what is not ready
-// yet answers false or empty and is asked again; the caller keeps the deadline.
+// TCP for the out-of-band handshake and for noticing that a peer has gone. No call blocks: one that cannot
+// finish yet returns false or empty, and the caller calls again and keeps the deadline.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstddef>
+#include <memory>
 #include <optional>
 #include <string>
 
 #include "base/file_descriptor.h"
+#include "base/hmac.h"
 #include "base/socket_address.h"
 #include "base/status.h"
 
 namespace verbena::base {
 
+// The sender is the end that connected.
+enum class ConnectionEnd : uint8_t { kSender = 1, kReceiver = 2 };
+
 class Socket {
  public:
-  Socket() = default;
+  Socket();
+  Socket(Socket&&) noexcept;
+  Socket& operator=(Socket&&) noexcept;
+  ~Socket();
   // Takes over a connected descriptor that is non-blocking.
   Socket(FileDescriptor fd, const SocketAddress& peer);
 
-  // Begins to connect; finish_connect() says when it is done. `peer` may come from an untrusted handle.
+  // Starts to connect; finish_connect() reports when it is done. `peer` may come from an untrusted handle.
   static Result<Socket> start_connect(const SocketAddress& peer);
-  // The same for a peer that may not be there yet: what fails is not logged, here and in finish_connect().
+  // The same for a peer that may not be there yet: a failure is not logged, neither here nor in
+  // finish_connect().
   static Result<Socket> try_connect(const SocketAddress& peer);
   // True once connected.
   Result<bool> finish_connect();
+
+  // Before the first byte, at both ends: everything is encrypted, by keys from this one and a random word of
+  // each end. A peer that does not encrypt, or not with this key, is an error of the first bytes that are
+  // moved.
+  Outcome encrypt(std::shared_ptr<const HmacKey> key, ConnectionEnd end);
+  // Nothing can be sent before something has come.
+  bool awaits_peer() const;
+  // What encryption has to do with it if nothing moves any more, or if the peer closes now; null: nothing.
+  const char* explain_end() const;
+  // What came is not the peer's: the connection is over, although the peer has not closed.
+  bool is_spoilt() const;
 
   // Move bytes [offset, length) as far as possible now and advance `offset`; true once offset == length.
   // A peer that has closed is Status::kRemote.
   Result<bool> send_all(const void* data, size_t length_bytes, size_t& offset_bytes);
   Result<bool> receive_exact(void* data, size_t length_bytes, size_t& offset_bytes);
 
-  // What can be moved now, in bytes; 0: nothing can, or the peer is gone, which is no error here.
+  // Whether failures of send_all and receive_exact are left to the caller to log.
+  void set_silent(bool is_silent) { is_silent_ = is_silent; }
+
+  // Move as many bytes as possible now and return how many. 0 if none can be moved or the peer is gone, which
+  // is not an error here.
   size_t send_some(const void* data, size_t length_bytes);
   size_t receive_some(void* data, size_t length_bytes);
   // A peer whose host vanishes counts as closed after this long.
@@ -44,28 +70,44 @@ class Socket {
   explicit operator bool() const { return static_cast<bool>(fd_); }
 
  private:
+  struct Encryption;
+  ssize_t send_now(const void* data, size_t length_bytes);
+  ssize_t receive_now(void* data, size_t length_bytes);
+  bool begin_encryption();
+  bool derive_keys();
+  Error fail_moving(const char* what);
+
   FileDescriptor fd_;
   SocketAddress peer_;
-  bool is_quiet_ = false;
+  bool is_quiet_ = false, is_silent_ = false;
+  std::unique_ptr<Encryption> encryption_;  // null: none
 };
 
 class Listener {
  public:
-  // On the interface that VERBENA_SOCKET_IFNAME selects, any free port; reachable through that address only.
+  // Listens on a free port of the interface that VERBENA_SOCKET_IFNAME selects, at that address only. Ports
+  // of this process's listeners that are gone are used again, though connections that they accepted live on:
+  // otherwise each would keep one of the host's 28,000, and the kernel would search ever longer for a free
+  // one.
   static Result<Listener> open();
-  // A port that is not 0 may be one that connections of an earlier listener still linger at.
+  // A port other than 0 may still have connections of an earlier listener in TIME_WAIT.
   static Result<Listener> open_at(const SocketAddress& address);
 
   Listener() = default;
   // Where peers connect to.
   const SocketAddress& address() const { return address_; }
-  // A connected socket, or empty if nobody is waiting.
+  // A connected socket, or empty if none is waiting or if the process or the host has no descriptor or memory
+  // left for it. An error that repeats is logged once.
   Result<std::optional<Socket>> accept();
   int fd() const { return fd_.get(); }
 
  private:
+  static Result<Listener> try_open_at(const SocketAddress& address);
+
+  std::shared_ptr<const void> port_;  // goes back to those that are free, after the descriptor is closed
   FileDescriptor fd_;
   SocketAddress address_;
+  int logged_error_ = 0;
 };
 
 }  // namespace verbena::base

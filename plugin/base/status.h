@@ -1,5 +1,5 @@
-// How a failure travels: the frame that finds it logs it once (base/log.h, fail()) and returns an Error;
-// everybody above passes it on. "Not now" is not a failure: it is a bool or an empty optional.
+// How errors propagate: the function that detects an error logs it once (base/log.h, fail()) and returns an
+// Error; its callers pass it on. "Not now" is not an error: it is a bool or an empty optional.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace verbena::base {
 
-// What went wrong, in the terms that NCCL's result codes know (plugin/nccl maps them one to one).
+// What went wrong, as NCCL's result codes divide it (plugin/nccl maps them one to one).
 enum class Status : uint8_t {
   kOk,
   kCuda,             // a CUDA call failed
@@ -16,13 +16,13 @@ enum class Status : uint8_t {
   kInternal,         // an invariant of ours does not hold
   kInvalidArgument,  // the caller's pointer or number
   kInvalidUsage,     // a setting, or a call out of order
-  kRemote,           // the peer, or the way to it
+  kRemote,           // the peer, or the network to it
   kTimeout,          // a deadline of the parameter table passed
 };
 
 struct [[nodiscard]] Error {
   Status status = Status::kInternal;
-  int errno_value = 0;  // 0 where there is none
+  int errno_value = 0;  // 0 if there is none
 };
 
 // A value or an Error. Result<void> is spelled Outcome.
@@ -45,7 +45,7 @@ class [[nodiscard]] Result {
   Error error_;
 };
 
-// Fits a register, as every call of the data path returns one.
+// A Result<void>. Fits a register, because every call of the data path returns one.
 class [[nodiscard]] Outcome {
  public:
   Outcome() = default;
@@ -53,7 +53,11 @@ class [[nodiscard]] Outcome {
       : word_(static_cast<uint64_t>(static_cast<uint32_t>(error.errno_value)) << 32 |
               static_cast<uint64_t>(error.status)) {}
 
-  explicit operator bool() const { return status() == Status::kOk; }
+  bool is_ok() const { return status() == Status::kOk; }
+  bool has_failed() const { return !is_ok(); }
+  // As for a Result, for a value that is tested where it is made: `if (auto outcome = f(); !outcome) return
+  // outcome;`. A stored one is tested by name: `if (error_.has_failed()) return error_;`.
+  explicit operator bool() const { return is_ok(); }
   Error error() const { return {status(), static_cast<int>(word_ >> 32)}; }
   Status status() const { return static_cast<Status>(word_ & 0xFF); }
 

@@ -8,6 +8,12 @@ namespace verbena::base {
 
 void append(std::string& text, const char* format, ...) __attribute__((format(printf, 2, 3)));
 
+// Makes text from others safe to print: replaces control characters, which could move the cursor or rename
+// the window of a terminal, by question marks. In place; includes the 8-bit control characters as UTF-8
+// encodes them.
+void disarm(char* text);
+std::string disarmed(std::string text);
+
 // `3.1 s`, `12 ms`.
 std::string show_duration(int64_t duration_ns);
 

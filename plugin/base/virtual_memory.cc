@@ -18,11 +18,11 @@ namespace {
 uint64_t to_cuda(const std::byte* address) {
   return reinterpret_cast<uintptr_t>(address);
 }
-std::byte* from_cuda(CudaAddress address) {
+std::byte* from_cuda(CUdeviceptr address) {
   return reinterpret_cast<std::byte*>(static_cast<uintptr_t>(address));
 }
 
-Error fail_cuda(const char* what, CudaResult result, uint64_t length_bytes) {
+Error fail_cuda(const char* what, CUresult result, uint64_t length_bytes) {
   return fail(Status::kCuda, "memory: %s: %s (result %d, length %llu bytes)", what, describe_cuda(result),
               result, static_cast<unsigned long long>(length_bytes));
 }
@@ -31,24 +31,26 @@ Error fail_host(const char* what, uint64_t length_bytes) {
                     static_cast<unsigned long long>(length_bytes));
 }
 
-// The driver, if it can do what this file needs.
+// The driver, if it has the virtual memory management that this file uses.
 Result<const CudaApi*> find_mapping_cuda() {
   const CudaApi* cuda = find_cuda();
   if (cuda != nullptr && cuda->can_map()) return cuda;
   return fail(Status::kCuda, "memory: the CUDA driver has no virtual memory management (11.2 or newer has)");
 }
 
-// What pieces are made with: pinned, shareable, for NICs too where the GPU can.
-CudaPieceProperties describe_piece(const CudaApi& cuda, int gpu) {
-  CudaPieceProperties properties{};
-  properties.type = kCudaPiecePinned;
-  properties.shared_as = kCudaShareAsFile;
-  properties.place = {kCudaPlaceDevice, gpu};
-  int for_nics = 0;
-  CudaDevice device = 0;
-  if (cuda.get_device(&device, gpu) == kCudaSuccess &&
-      cuda.get_device_attribute(&for_nics, kCudaDeviceMapsForNics, device) == kCudaSuccess)
-    properties.for_nics = for_nics != 0;
+// The properties of our pieces: pinned, shareable, and usable by NICs (GPUDirect RDMA) if the GPU supports
+// it.
+CUmemAllocationProp describe_piece(const CudaApi& cuda, int gpu) {
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, gpu};
+  int reaches_nics = 0;
+  CUdevice device = 0;
+  if (cuda.cuDeviceGet(&device, gpu) == CUDA_SUCCESS &&
+      cuda.cuDeviceGetAttribute(&reaches_nics, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED,
+                                device) == CUDA_SUCCESS)
+    properties.allocFlags.gpuDirectRDMACapable = reaches_nics != 0;
   return properties;
 }
 
@@ -62,10 +64,11 @@ Result<uint64_t> measure_granularity(MemoryOwner owner) {
   if (owner.gpu == kNoGpu) return static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   const auto cuda = find_mapping_cuda();
   if (!cuda) return cuda.error();
-  const CudaPieceProperties properties = describe_piece(**cuda, owner.gpu);
+  const CUmemAllocationProp properties = describe_piece(**cuda, owner.gpu);
   size_t bytes = 0;
-  const CudaResult result = (*cuda)->get_granularity(&bytes, &properties, kCudaGranularityRecommended);
-  if (result != kCudaSuccess) return fail_cuda("no granularity", result, 0);
+  const CUresult result =
+      (*cuda)->cuMemGetAllocationGranularity(&bytes, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
+  if (result != CUDA_SUCCESS) return fail_cuda("no granularity", result, 0);
   return uint64_t{bytes};
 }
 
@@ -81,9 +84,9 @@ Result<AddressRange> AddressRange::reserve(MemoryOwner owner, uint64_t length_by
   }
   const auto cuda = find_mapping_cuda();
   if (!cuda) return cuda.error();
-  CudaAddress begin = 0;
-  const CudaResult result = (*cuda)->reserve_addresses(&begin, length_bytes, 0, 0, 0);
-  if (result != kCudaSuccess) return fail_cuda("no room for addresses", result, length_bytes);
+  CUdeviceptr begin = 0;
+  const CUresult result = (*cuda)->cuMemAddressReserve(&begin, length_bytes, 0, 0, 0);
+  if (result != CUDA_SUCCESS) return fail_cuda("no room for addresses", result, length_bytes);
   range.begin_ = from_cuda(begin);
   return range;
 }
@@ -105,7 +108,7 @@ AddressRange::~AddressRange() {
   if (owner_.gpu == kNoGpu) {
     munmap(begin_, length_bytes_);
   } else {
-    find_cuda()->free_addresses(to_cuda(begin_), length_bytes_);
+    find_cuda()->cuMemAddressFree(to_cuda(begin_), length_bytes_);
   }
 }
 
@@ -121,9 +124,9 @@ Result<MemoryPiece> MemoryPiece::allocate(MemoryOwner owner, uint64_t length_byt
   }
   const auto cuda = find_mapping_cuda();
   if (!cuda) return cuda.error();
-  const CudaPieceProperties properties = describe_piece(**cuda, owner.gpu);
-  const CudaResult result = (*cuda)->create_piece(&piece.handle_, length_bytes, &properties, 0);
-  if (result != kCudaSuccess) return fail_cuda("cannot allocate GPU memory", result, length_bytes);
+  const CUmemAllocationProp properties = describe_piece(**cuda, owner.gpu);
+  const CUresult result = (*cuda)->cuMemCreate(&piece.handle_, length_bytes, &properties, 0);
+  if (result != CUDA_SUCCESS) return fail_cuda("cannot allocate GPU memory", result, length_bytes);
   return piece;
 }
 
@@ -133,18 +136,19 @@ Result<MemoryPiece> MemoryPiece::open(MemoryOwner owner, int descriptor, uint64_
   piece.length_bytes_ = length_bytes;
   if (owner.gpu == kNoGpu) {
     piece.file_.reset(fcntl(descriptor, F_DUPFD_CLOEXEC, 0));
-    // A shorter file would be a bus error at its first use.
+    // Access beyond the end of a shorter file would raise SIGBUS.
     const off_t length = piece.file_ ? lseek(piece.file_.get(), 0, SEEK_END) : -1;
     if (length < 0) return fail_host("cannot take over a peer's memory", length_bytes);
     if (static_cast<uint64_t>(length) >= length_bytes) return piece;
-    return fail(Status::kRemote, "memory: a peer's piece is shorter than it said (%lld of %llu bytes)",
+    return fail(Status::kRemote, "memory: a peer shared a piece of %lld bytes and announced %llu bytes",
                 static_cast<long long>(length), static_cast<unsigned long long>(length_bytes));
   }
   const auto cuda = find_mapping_cuda();
   if (!cuda) return cuda.error();
   void* const as_pointer = reinterpret_cast<void*>(static_cast<uintptr_t>(descriptor));
-  const CudaResult result = (*cuda)->open_shared(&piece.handle_, as_pointer, kCudaShareAsFile);
-  if (result != kCudaSuccess) return fail_cuda("cannot take over a peer's GPU memory", result, length_bytes);
+  const CUresult result = (*cuda)->cuMemImportFromShareableHandle(&piece.handle_, as_pointer,
+                                                                  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  if (result != CUDA_SUCCESS) return fail_cuda("cannot take over a peer's GPU memory", result, length_bytes);
   return piece;
 }
 
@@ -163,7 +167,7 @@ MemoryPiece& MemoryPiece::operator=(MemoryPiece&& other) noexcept {
 }
 
 MemoryPiece::~MemoryPiece() {
-  if (handle_ != 0) find_cuda()->release_piece(handle_);
+  if (handle_ != 0) find_cuda()->cuMemRelease(handle_);
 }
 
 Result<FileDescriptor> MemoryPiece::share() const {
@@ -173,8 +177,9 @@ Result<FileDescriptor> MemoryPiece::share() const {
     return copy;
   }
   int descriptor = -1;
-  const CudaResult result = find_cuda()->share_piece(&descriptor, handle_, kCudaShareAsFile, 0);
-  if (result != kCudaSuccess) return fail_cuda("cannot share GPU memory", result, length_bytes_);
+  const CUresult result = find_cuda()->cuMemExportToShareableHandle(
+      &descriptor, handle_, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+  if (result != CUDA_SUCCESS) return fail_cuda("cannot share GPU memory", result, length_bytes_);
   return FileDescriptor(descriptor);
 }
 
@@ -186,20 +191,21 @@ Result<FoundPiece> find_piece(const void* address) {
                 address);
   }
   FoundPiece found;
-  CudaAddress begin = 0;
+  CUdeviceptr begin = 0;
   size_t length_bytes = 0;
-  CudaPieceProperties properties{};
+  CUmemAllocationProp properties{};
   const auto* at = static_cast<const std::byte*>(address);
-  if (cuda->retain_piece(&found.piece.handle_, const_cast<void*>(address)) != kCudaSuccess ||
-      cuda->get_piece_properties(&properties, found.piece.handle_) != kCudaSuccess ||
-      (properties.shared_as & kCudaShareAsFile) == 0) {
-    return fail(Status::kInvalidUsage,
-                "memory: %p: cannot be shared: it is not of cuMemCreate with a POSIX file descriptor (as "
-                "ncclMemAlloc's and expandable segments are); cudaMalloc's is not",
-                address);
+  if (cuda->cuMemRetainAllocationHandle(&found.piece.handle_, const_cast<void*>(address)) != CUDA_SUCCESS ||
+      cuda->cuMemGetAllocationPropertiesFromHandle(&properties, found.piece.handle_) != CUDA_SUCCESS ||
+      (properties.requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) == 0) {
+    return fail(
+        Status::kInvalidUsage,
+        "memory: %p: cannot be shared with other processes: it was not allocated by cuMemCreate with a "
+        "POSIX file descriptor, as ncclMemAlloc and expandable segments do and cudaMalloc does not",
+        address);
   }
-  const CudaResult result = cuda->get_address_range(&begin, &length_bytes, to_cuda(at));
-  if (result != kCudaSuccess) return fail_cuda("no address range", result, 0);
+  const CUresult result = cuda->cuMemGetAddressRange_v2(&begin, &length_bytes, to_cuda(at));
+  if (result != CUDA_SUCCESS) return fail_cuda("no address range", result, 0);
   found.piece.owner_ = {gpu};
   found.piece.length_bytes_ = length_bytes;
   found.begin = from_cuda(begin);
@@ -218,13 +224,13 @@ Result<MappedPiece> MappedPiece::map(const MemoryPiece& piece, MemoryOwner user,
     return mapped;
   }
   const CudaApi& cuda = *find_cuda();
-  CudaResult result = cuda.map_piece(to_cuda(address), piece.length_bytes(), 0, piece.handle_, 0);
-  if (result != kCudaSuccess) return fail_cuda("cannot map GPU memory", result, piece.length_bytes());
+  CUresult result = cuda.cuMemMap(to_cuda(address), piece.length_bytes(), 0, piece.handle_, 0);
+  if (result != CUDA_SUCCESS) return fail_cuda("cannot map GPU memory", result, piece.length_bytes());
   mapped.begin_ = address;
   mapped.length_bytes_ = piece.length_bytes();
-  const CudaPieceAccess access{{kCudaPlaceDevice, user.gpu}, kCudaReadAndWrite};
-  result = cuda.set_access(to_cuda(address), piece.length_bytes(), &access, 1);
-  if (result != kCudaSuccess)
+  const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, user.gpu}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  result = cuda.cuMemSetAccess(to_cuda(address), piece.length_bytes(), &access, 1);
+  if (result != CUDA_SUCCESS)
     return fail_cuda("this GPU cannot reach that memory", result, piece.length_bytes());
   return mapped;
 }
@@ -246,15 +252,16 @@ MappedPiece::~MappedPiece() {
     static_cast<void>(mmap(begin_, length_bytes_, PROT_NONE,
                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0));
   } else {
-    find_cuda()->unmap_piece(to_cuda(begin_), length_bytes_);
+    find_cuda()->cuMemUnmap(to_cuda(begin_), length_bytes_);
   }
 }
 
 FileDescriptor MappedPiece::export_dmabuf() const {
   int descriptor = -1;
   const CudaApi* cuda = user_.gpu == kNoGpu ? nullptr : find_cuda();
-  if (cuda == nullptr || cuda->export_range == nullptr) return {};
-  if (cuda->export_range(&descriptor, to_cuda(begin_), length_bytes_, kCudaExportDmabuf, 0) != kCudaSuccess)
+  if (cuda == nullptr || cuda->cuMemGetHandleForAddressRange == nullptr) return {};
+  if (cuda->cuMemGetHandleForAddressRange(&descriptor, to_cuda(begin_), length_bytes_,
+                                          CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0) != CUDA_SUCCESS)
     return {};
   return FileDescriptor(descriptor);
 }
@@ -266,9 +273,32 @@ Outcome fill_zero(MemoryOwner user, std::byte* begin, uint64_t length_bytes) {
   }
   const CudaApi& cuda = *find_cuda();
   const RelaxedCapture relaxed(cuda);
-  const CudaResult result = PrivateStream(cuda).run(
-      [&](CudaStream stream) { return cuda.fill_async(to_cuda(begin), 0, length_bytes, stream); });
-  if (result != kCudaSuccess) return fail_cuda("cannot clear GPU memory", result, length_bytes);
+  const CUresult result = PrivateStream(cuda).run(
+      [&](CUstream stream) { return cuda.cuMemsetD8Async(to_cuda(begin), 0, length_bytes, stream); });
+  if (result != CUDA_SUCCESS) return fail_cuda("cannot clear GPU memory", result, length_bytes);
+  return {};
+}
+
+Outcome read_memory(MemoryOwner user, const std::byte* begin, void* to, uint64_t length_bytes) {
+  if (user.gpu == kNoGpu) {
+    std::memcpy(to, begin, length_bytes);
+    return {};
+  }
+  const CudaApi& cuda = *find_cuda();
+  const RelaxedCapture relaxed(cuda);
+  CUdevice device = 0;
+  CUcontext context = nullptr, popped = nullptr;
+  CUresult result = cuda.cuDeviceGet(&device, user.gpu);
+  if (result == CUDA_SUCCESS) result = cuda.cuDevicePrimaryCtxRetain(&context, device);
+  if (result != CUDA_SUCCESS) return fail_cuda("no context of the GPU", result, length_bytes);
+  result = cuda.cuCtxPushCurrent_v2(context);
+  if (result == CUDA_SUCCESS) {
+    result = PrivateStream(cuda).run(
+        [&](CUstream stream) { return cuda.cuMemcpyDtoHAsync_v2(to, to_cuda(begin), length_bytes, stream); });
+    cuda.cuCtxPopCurrent_v2(&popped);
+  }
+  cuda.cuDevicePrimaryCtxRelease_v2(device);
+  if (result != CUDA_SUCCESS) return fail_cuda("cannot read GPU memory", result, length_bytes);
   return {};
 }
 

@@ -1,7 +1,8 @@
-// Addresses and memory apart. A range of addresses is reserved first; pieces of memory, a GPU's or the
-// host's, are mapped into it, and processes of one host pass each other pieces as file descriptors. GPU
-// memory by CUDA's virtual memory management, the host's by memfd. Objects are movable, not thread safe, and
-// may be destroyed on any thread, with or without a CUDA context; no kernel uses what is destroyed.
+// Separates addresses from memory: reserve a range of addresses first, then map pieces of GPU or host memory
+// into it. Processes of one host pass each other pieces as file descriptors. GPU memory comes from CUDA's
+// virtual memory management, host memory from memfd. Objects are movable, not thread safe, and may be
+// destroyed on any thread, with or without a CUDA context; the caller ensures that no kernel still uses the
+// memory.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +14,7 @@
 
 namespace verbena::base {
 
-// Whose memory: the GPU's of this ordinal, or the host's (kNoGpu).
+// The owner of memory: the GPU with this ordinal, or the host (kNoGpu).
 struct MemoryOwner {
   int gpu = kNoGpu;
 };
@@ -21,7 +22,7 @@ struct MemoryOwner {
 // Addresses and lengths of pieces are multiples of this.
 Result<uint64_t> measure_granularity(MemoryOwner owner);
 
-// Reserved addresses, with nothing behind them. Everything mapped in it goes first.
+// Reserved addresses without memory. Destroy everything that is mapped in the range before the range.
 class AddressRange {
  public:
   static Result<AddressRange> reserve(MemoryOwner owner, uint64_t length_bytes);
@@ -39,12 +40,13 @@ class AddressRange {
   uint64_t length_bytes_ = 0;
 };
 
-// Memory without an address. It lives until its last owner in any process and its last mapping have gone.
+// Memory without an address. It is freed with its last owner in any process and its last mapping.
 class MemoryPiece {
  public:
-  // Its contents are the driver's leavings: fill_zero() after mapping. The host's are zero.
+  // Host memory is zero. GPU memory is not initialised: call fill_zero() after mapping it.
   static Result<MemoryPiece> allocate(MemoryOwner owner, uint64_t length_bytes);
-  // What another process has shared; `length_bytes` as it says. The descriptor stays the caller's.
+  // Opens a piece that another process shared; `length_bytes` is what that process announced, and is checked
+  // for host memory. The caller keeps the descriptor.
   static Result<MemoryPiece> open(MemoryOwner owner, int descriptor, uint64_t length_bytes);
   MemoryPiece() = default;
   MemoryPiece(MemoryPiece&& other) noexcept;
@@ -53,7 +55,9 @@ class MemoryPiece {
 
   uint64_t length_bytes() const { return length_bytes_; }
   MemoryOwner owner() const { return owner_; }
-  // For processes of this host; independent of this object's life.
+  // Whether both are of one allocation of this process's driver, which has one handle for it.
+  bool is_same(const MemoryPiece& other) const { return handle_ == other.handle_; }
+  // A descriptor for other processes of this host. It may outlive this object.
   Result<FileDescriptor> share() const;
 
  private:
@@ -66,16 +70,16 @@ class MemoryPiece {
   FileDescriptor file_;            // the host's
 };
 
-// The piece that an address of this process lies in.
+// The piece that contains an address of this process.
 struct FoundPiece {
   MemoryPiece piece;
-  std::byte* begin = nullptr;  // of the piece's mapping here
+  std::byte* begin = nullptr;  // where this process has mapped it
 };
-// kInvalidUsage for memory that cannot be shared: cudaMalloc's, the host's, pieces made without a POSIX
-// descriptor.
+// Status::kInvalidUsage for memory that cannot be shared: from cudaMalloc, of the host, or a piece without a
+// POSIX descriptor.
 Result<FoundPiece> find_piece(const void* address);
 
-// A piece at an address of a range: read and written by the CPU (host memory) or by the GPU of `user`.
+// A piece mapped at an address of a range, for the CPU (host memory) or for the GPU of `user`.
 class MappedPiece {
  public:
   static Result<MappedPiece> map(const MemoryPiece& piece, MemoryOwner user, std::byte* address);
@@ -86,7 +90,7 @@ class MappedPiece {
 
   std::byte* begin() const { return begin_; }
   uint64_t length_bytes() const { return length_bytes_; }
-  // For NICs that want one; empty where the driver has none for this memory.
+  // A DMA-BUF descriptor for NICs; empty if the driver exports none for this memory.
   FileDescriptor export_dmabuf() const;
 
  private:
@@ -95,8 +99,11 @@ class MappedPiece {
   uint64_t length_bytes_ = 0;
 };
 
-// What the CPU (host memory) or the GPU of `user`, whose context is current, has an address for, whoever
-// mapped it; returns when it is done.
+// Zeroes memory that is mapped for the CPU (host memory) or for the GPU of `user`, whose context is current,
+// whichever code mapped it. Returns when it is done.
 Outcome fill_zero(MemoryOwner user, std::byte* begin, uint64_t length_bytes);
+// The same for reading, on any thread, with or without a context, while kernels run: `length_bytes` as they
+// are at some moment.
+Outcome read_memory(MemoryOwner user, const std::byte* begin, void* to, uint64_t length_bytes);
 
 }  // namespace verbena::base

@@ -1,6 +1,7 @@
 // NCCL's network-plugin ABI, versions 7 (NCCL 2.19) to 12 (NCCL 2.30): plain data and constants. The function
 // tables are in abi_tables.h. Layouts are fixed by NCCL for x86-64 and arm64 Linux (LP64, little endian); the
-// assertions below are the contract. Members keep NCCL's words in our spelling. Nothing here has behaviour.
+// assertions below are the contract. Members keep NCCL's words in our spelling; a comment names NCCL's type.
+// Nothing here has behaviour.
 #pragma once
 
 #include <cstddef>
@@ -21,6 +22,7 @@ enum Result : int {
   kTimeout = 8,  // known to NCCL 2.30 and later; older releases print "unknown result code"
 };
 
+// ncclDebugLogLevel.
 enum LogLevel : int {
   kLogNone = 0,
   kLogVersion = 1,
@@ -38,7 +40,7 @@ inline constexpr unsigned long kSubsystemProxy = 0x400;
 inline constexpr unsigned long kSubsystemReg = 0x2000;
 inline constexpr unsigned long kSubsystemAll = ~0ul;
 
-// printf-like; `file` is shown by its last component or as NCCL was built to.
+// ncclDebugLogger_t. printf-like; `file` is shown by its last component or as NCCL was built to.
 using DebugLogger = void (*)(LogLevel level, unsigned long flags, const char* file, int line,
                              const char* format, ...);
 
@@ -48,7 +50,8 @@ enum ProfilerEventType : int {
   kProfilerUpdate = 2,
   kProfilerUpdateAndStop = 3,
 };
-// May be null. Must never be called with a null `phandle`: NCCL dereferences it (bootstrap traffic has none).
+// ncclProfilerCallback_t. May be null. Must never be called with a null `phandle`: NCCL dereferences it
+// (bootstrap traffic has none).
 using ProfilerCallback = Result (*)(void** event_handle, int type, void* phandle, int64_t plugin_id,
                                     void* extra);
 
@@ -100,7 +103,8 @@ enum NetDeviceType : int {
 inline constexpr int kDeviceInvalidVersion = 0;
 inline constexpr int kDeviceUnpackVersion = 0x7;
 
-// NCCL allocates it, zeroed but for type and version, and never frees it; accept fills it.
+// ncclNetDeviceHandle_v7_t to _v12_t. NCCL allocates it, zeroed but for type and version, and never frees it;
+// accept fills it.
 struct NetDeviceHandle {
   NetDeviceType type;
   int version;
@@ -113,7 +117,7 @@ static_assert(sizeof(NetDeviceHandle) == 32 && offsetof(NetDeviceHandle, version
 static_assert(offsetof(NetDeviceHandle, handle) == 8 && offsetof(NetDeviceHandle, size) == 16);
 static_assert(offsetof(NetDeviceHandle, needs_proxy_progress) == 24);
 
-// The physical devices that one virtual device joins.
+// ncclNetVDeviceProps_v9_t to _v12_t: the physical devices that one virtual device joins.
 template <int kMaxDevices>
 struct VDeviceProps {
   static constexpr int kCapacity = kMaxDevices;
@@ -125,8 +129,9 @@ using VDeviceProps8 = VDeviceProps<8>;  // v12
 static_assert(sizeof(VDeviceProps4) == 20 && offsetof(VDeviceProps4, devs) == 4);
 static_assert(sizeof(VDeviceProps8) == 36 && offsetof(VDeviceProps8, devs) == 4);
 
-struct NetCommConfig {  // v10..v12
-  int traffic_class;    // kUndefined: not set by the user
+// ncclNetCommConfig_v10_t to _v12_t.
+struct NetCommConfig {
+  int traffic_class;  // kUndefined: not set by the user
 };
 static_assert(sizeof(NetCommConfig) == 4);
 
@@ -136,7 +141,8 @@ struct CommAttr {
   int32_t max_flows_per_peer;
   int32_t min_flows_per_peer;
 };
-struct NetAttr {  // v11, v12: hints about the calls that follow on this thread
+// ncclNetAttr_v11_t, ncclNetAttr_v12_t: hints about the next calls on this thread.
+struct NetAttr {
   CommAttr send;
   CommAttr recv;
   uint32_t op;
@@ -149,7 +155,7 @@ static_assert(offsetof(NetAttr, op) == 32 && offsetof(NetAttr, algo) == 36 && of
 
 // getProperties gives us uninitialised memory: every member is to be written. Strings stay valid while the
 // library is loaded. Bandwidth in Mb/s, latency in us.
-struct PropertiesV7 {
+struct PropertiesV7 {  // ncclNetProperties_v7_t
   char* name;
   char* pci_path;  // real path in /sys; null: attached to the first CPU
   uint64_t guid;   // equal guids share one adapter's bandwidth
@@ -169,7 +175,7 @@ static_assert(offsetof(PropertiesV7, latency_us) == 36 && offsetof(PropertiesV7,
 static_assert(offsetof(PropertiesV7, max_recvs) == 44 && offsetof(PropertiesV7, net_device_type) == 48);
 static_assert(offsetof(PropertiesV7, net_device_version) == 52);
 
-struct PropertiesV8 {
+struct PropertiesV8 {  // ncclNetProperties_v8_t
   char* name;
   char* pci_path;
   uint64_t guid;
@@ -190,7 +196,7 @@ static_assert(offsetof(PropertiesV8, max_comms) == 44 && offsetof(PropertiesV8, 
 static_assert(offsetof(PropertiesV8, net_device_type) == 52 &&
               offsetof(PropertiesV8, net_device_version) == 56);
 
-struct PropertiesV9 {
+struct PropertiesV9 {  // ncclNetProperties_v9_t, ncclNetProperties_v10_t
   char* name;
   char* pci_path;
   uint64_t guid;
@@ -217,7 +223,7 @@ static_assert(offsetof(PropertiesV9, max_recvs) == 52 && offsetof(PropertiesV9, 
 static_assert(offsetof(PropertiesV9, net_device_version) == 60 && offsetof(PropertiesV9, vprops) == 64);
 static_assert(offsetof(PropertiesV9, max_p2p_bytes) == 88 && offsetof(PropertiesV9, max_coll_bytes) == 96);
 
-struct PropertiesV11 {
+struct PropertiesV11 {  // ncclNetProperties_v11_t
   char* name;
   char* pci_path;
   uint64_t guid;
@@ -240,7 +246,7 @@ static_assert(sizeof(PropertiesV11) == 112 && offsetof(PropertiesV11, vprops) ==
 static_assert(offsetof(PropertiesV11, max_p2p_bytes) == 88 && offsetof(PropertiesV11, max_coll_bytes) == 96);
 static_assert(offsetof(PropertiesV11, max_multi_request_size) == 104);
 
-struct PropertiesV12 {
+struct PropertiesV12 {  // ncclNetProperties_v12_t
   char* name;
   char* pci_path;
   uint64_t guid;

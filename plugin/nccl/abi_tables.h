@@ -32,12 +32,12 @@ struct NetTableWithIntSizes {
   Result (*get_device_mr)(void* comm, void* mhandle, void** device_mhandle);
   Result (*irecv_consumed)(void* recv_comm, int n, void* request);
 };
-using NetV7 = NetTableWithIntSizes<PropertiesV7, int>;
-using NetV8 = NetTableWithIntSizes<PropertiesV8, size_t>;
+using NetV7 = NetTableWithIntSizes<PropertiesV7, int>;     // ncclNet_v7_t
+using NetV8 = NetTableWithIntSizes<PropertiesV8, size_t>;  // ncclNet_v8_t
 static_assert(sizeof(NetV7) == 19 * sizeof(void*) && sizeof(NetV8) == 152);
 static_assert(offsetof(NetV8, isend) == 80 && offsetof(NetV8, irecv_consumed) == 144);
 
-struct NetV9 {
+struct NetV9 {  // ncclNet_v9_t
   using Properties = PropertiesV9;
   const char* name;
   Result (*init)(DebugLogger logger);
@@ -65,7 +65,7 @@ struct NetV9 {
 static_assert(sizeof(NetV9) == 160 && offsetof(NetV9, make_vdevice) == 152);
 
 // v10: a profiler callback, a configuration for connect, profiler handles of isend and irecv.
-struct NetV10 {
+struct NetV10 {  // ncclNet_v10_t
   using Properties = PropertiesV10;
   const char* name;
   Result (*init)(DebugLogger logger, ProfilerCallback profiler);
@@ -126,8 +126,8 @@ struct NetTableWithContext {
   Result (*finalize)(void* context);
   Result (*set_net_attr)(void* context, NetAttr* attributes);
 };
-using NetV11 = NetTableWithContext<PropertiesV11, VDeviceProps4>;
-using NetV12 = NetTableWithContext<PropertiesV12, VDeviceProps8>;
+using NetV11 = NetTableWithContext<PropertiesV11, VDeviceProps4>;  // ncclNet_v11_t
+using NetV12 = NetTableWithContext<PropertiesV12, VDeviceProps8>;  // ncclNet_v12_t
 static_assert(sizeof(NetV11) == 176 && sizeof(NetV12) == 176);
 static_assert(offsetof(NetV12, irecv_consumed) == 144 && offsetof(NetV12, set_net_attr) == 168);
 

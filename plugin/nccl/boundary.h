@@ -2,6 +2,7 @@
 // ncclResult_t.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <exception>
 #include <new>
@@ -26,9 +27,27 @@ struct NoArguments {};
   return abi::kInvalidArgument;
 }
 
+// Set in a forked child of a process that had a communicator open: its connections, threads and devices are
+// the parent's, and what they share (queues that the device reads, sockets) must not be touched from here. A
+// child that wants NCCL execs, or is forked before. No lock may be taken where it is set.
+inline std::atomic<bool> is_inherited{false};
+
+[[gnu::cold, gnu::noinline]] inline abi::Result refuse_inherited(const char* entry) {
+  static std::atomic<bool> is_told{false};
+  if (!is_told.exchange(true)) {
+    base::log_warn(
+        "%s: called in a forked child, whose parent has the connections; fork before NCCL is initialised, or "
+        "exec",
+        entry);
+  }
+  return abi::kInvalidUsage;
+}
+
 // Every data call passes here: on the path that succeeds this is the null checks and nothing else.
 template <typename Call>
 [[gnu::always_inline]] inline abi::Result guard(const char* entry, NoArguments, const Call& call) noexcept {
+  if (is_inherited.load(std::memory_order_relaxed)) [[unlikely]]
+    return refuse_inherited(entry);
   try {
     const base::Outcome outcome = call();
     if (outcome) [[likely]]

@@ -7,21 +7,21 @@
 
 #include "nccl/net_profiler.h"
 #include "nccl/process.h"
-#include "transport/listener.h"
 #include "transport/receiver.h"
 #include "transport/sender.h"
+#include "transport/setup/listener.h"
 
 namespace verbena::nccl {
 
 struct ListenComm {
-  Context* context;
+  std::shared_ptr<Context> context;
   std::shared_ptr<transport::NicRegistry> nics;  // keeps `nic` alive
   std::unique_ptr<transport::Listener> listener;
 };
 
 // The common part of a sending and a receiving communicator. Exactly one of `sender` and `receiver` is set.
 struct Communicator {
-  Context* context;
+  std::shared_ptr<Context> context;
   std::shared_ptr<transport::NicRegistry> nics;
   const transport::Nic* nic;
   RegistrationOrder::Family family = RegistrationOrder::Family::kUnknown;

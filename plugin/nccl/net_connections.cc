@@ -11,10 +11,12 @@ namespace verbena::nccl {
 namespace {
 
 base::Result<const transport::Nic*> find_nic(Context* context, int device, const char* who) {
+  if (context != nullptr && context->self == nullptr)
+    return base::fail(base::Status::kInvalidUsage, "%s: called after finalize", who);
   return Process::get().find_nic(context == nullptr ? nullptr : context->nics, device, who);
 }
 
-std::unique_ptr<Communicator> make_communicator(Context* context,
+std::unique_ptr<Communicator> make_communicator(const std::shared_ptr<Context>& context,
                                                 const std::shared_ptr<transport::NicRegistry>& nics,
                                                 const transport::Nic* nic) {
   auto comm = std::make_unique<Communicator>();
@@ -45,7 +47,7 @@ Outcome listen(void* context, int device, void* handle, void** listen_comm) {
   if (!listener) return listener.error();
   std::memset(handle, 0, abi::kHandleBytes);
   std::memcpy(handle, &contents, sizeof(contents));
-  *listen_comm = new ListenComm{c, c->nics, std::move(*listener)};
+  *listen_comm = new ListenComm{c->self, c->nics, std::move(*listener)};
   return {};
 }
 
@@ -81,7 +83,7 @@ Outcome connect(void* context, int device, int traffic_class, void* handle, void
     c->connecting[handle] = std::move(connector);
     return {};
   }
-  auto comm = make_communicator(c, c->nics, *nic);
+  auto comm = make_communicator(c->self, c->nics, *nic);
   comm->sender = std::move(*sender);
   comm->sender->name_communicator(c->communicator_id);
   attach_profiler(*comm, *comm->sender);
@@ -94,6 +96,7 @@ Outcome accept(void* listen_comm, void** receive_comm, abi::NetDeviceHandle** de
   abi::NetDeviceHandle* target = device_handle == nullptr ? nullptr : *device_handle;
   transport::AcceptOptions options;
   options.traffic_class = listening.context->traffic_class;
+  options.connections_ahead = listening.context->connections_ahead.load(std::memory_order_relaxed);
   options.unpacks = target != nullptr && target->type == abi::kDeviceUnpack && offers_unpack();
   void* address = nullptr;
   auto receiver = listening.listener->poll(options, &address);
@@ -115,8 +118,8 @@ Outcome accept(void* listen_comm, void** receive_comm, abi::NetDeviceHandle** de
 namespace {
 
 void close(Communicator* comm) {
-  Context* context = comm->context;
-  transport::Statistics statistics;
+  const std::shared_ptr<Context> context = comm->context;
+  protocol::Statistics statistics;
   const auto close_end = [&](auto& end) {
     end.close();
     statistics = end.statistics();

@@ -5,6 +5,7 @@
 #include <bit>
 #include <span>
 
+#include "base/cuda_driver.h"
 #include "base/log.h"
 #include "base/parameters.h"
 #include "nccl/communicators.h"
@@ -25,7 +26,7 @@ Outcome init(void** context, uint64_t communicator_id, int traffic_class, abi::D
 }
 
 Outcome finalize(void* context) {
-  if (context != nullptr) Process::get().close_context(static_cast<Context*>(context));
+  if (context != nullptr) static_cast<Context*>(context)->finalize();
   return {};
 }
 
@@ -53,12 +54,14 @@ Outcome get_properties(int device, abi::PropertiesV12* properties) {
   properties->pci_path = n.pci_path.empty() ? nullptr : const_cast<char*>(n.pci_path.c_str());
   properties->guid = n.guid;
   properties->ptr_support = abi::kPtrHost | (n.supports_gpu_pointers ? abi::kPtrCuda : 0) |
-                            (n.supports_dmabuf ? abi::kPtrCuda | abi::kPtrDmabuf : 0);
+                            (n.supports_dmabuf ? abi::kPtrDmabuf : 0);
+  // NCCL itself decides by the GPU's generation.
+  properties->force_flush = !n.rails[0]->is_softverbs() && base::has_unordered_gpu() ? 1 : 0;
   properties->speed_mbps = static_cast<int>(n.speed_mbps);
   properties->port = n.port;
   properties->max_comms = 65536;
-  properties->max_recvs = 1;  // one device handle, one unpack slot for each receive
   const bool unpack = offers_unpack();
+  properties->max_recvs = unpack ? 1 : kMaxReceives;  // one device handle, one unpack slot for each receive
   properties->net_device_type = unpack ? abi::kDeviceUnpack : abi::kDeviceHost;
   properties->net_device_version = unpack ? abi::kDeviceUnpackVersion : abi::kDeviceInvalidVersion;
   properties->vprops.ndevs = static_cast<int>(n.members.size());
@@ -66,7 +69,9 @@ Outcome get_properties(int device, abi::PropertiesV12* properties) {
   properties->max_p2p_bytes = static_cast<size_t>(abi::kMaxMessageBytes);
   properties->max_coll_bytes = static_cast<size_t>(abi::kMaxMessageBytes);
   properties->max_multi_request_size = 1;
-  properties->rail_id = properties->plane_id = abi::kUndefined;
+  static_assert(verbs::PortPlace::kUnknown == abi::kUndefined);
+  properties->rail_id = n.place.rail;
+  properties->plane_id = n.place.plane;
   return {};
 }
 
@@ -91,9 +96,12 @@ bool may_merge(std::span<const int> members) {
 
 Outcome make_virtual_device(int* device, const abi::VDeviceProps8& members) {
   const std::span<const int> list(members.devs, static_cast<size_t>(members.ndevs));
-  if (!may_merge(list)) {
-    base::log_info("makeVDevice: devices stay apart (VERBENA_MERGE_NICS %lld)",
-                   static_cast<long long>(base::parameters().merge_nics));
+  // NCCL 2.24 to 2.26 asks for a virtual device of each device alone as well, and does not start without.
+  if (list.size() > 1 && !may_merge(list)) {
+    base::log_info(
+        "makeVDevice: devices stay apart (VERBENA_MERGE_NICS %lld). If NCCL ends here, as 2.25 does: set "
+        "NCCL_NET_MERGE_LEVEL=LOC",
+        static_cast<long long>(base::parameters().merge_nics));
     return base::Error{base::Status::kInvalidUsage};
   }
   auto index = Process::get().add_virtual_nic(list);
@@ -101,6 +109,17 @@ Outcome make_virtual_device(int* device, const abi::VDeviceProps8& members) {
   *device = *index;
   return {};
 }
+
+namespace {
+
+// That one rank may use at a time, of the kind that is set up next; 0: NCCL does not say.
+uint32_t count_connections(const abi::CommAttr& attributes) {
+  if (attributes.max_concurrent_peers <= 0) return 0;
+  const int64_t flows = std::max(attributes.max_flows_per_peer, 1);
+  return static_cast<uint32_t>(std::min<int64_t>(attributes.max_concurrent_peers * flows, UINT32_MAX));
+}
+
+}  // namespace
 
 // Before connect and accept NCCL names all operations a connection may serve; before messages exactly one.
 Outcome set_attributes(void* context, const abi::NetAttr& attributes) {
@@ -111,6 +130,7 @@ Outcome set_attributes(void* context, const abi::NetAttr& attributes) {
     c.algorithm.store(attributes.algo, std::memory_order_relaxed);
     c.protocol.store(attributes.proto, std::memory_order_relaxed);
   } else {
+    c.connections_ahead.store(count_connections(attributes.recv), std::memory_order_relaxed);
     const bool is_collective = (attributes.op & kClassicCollectives) != 0;
     c.family.store(
         is_collective ? RegistrationOrder::Family::kCollective : RegistrationOrder::Family::kPointToPoint,

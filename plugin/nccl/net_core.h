@@ -23,7 +23,8 @@ using base::Outcome;
 // too).
 Outcome init(void** context, uint64_t communicator_id, int traffic_class, abi::DebugLogger logger,
              abi::ProfilerCallback profiler, int abi_version);
-// Tolerates a null context and one that init never finished.
+// Tolerates a null context and one that init never finished. Communicators that are open stay usable, and are
+// to be closed all the same.
 Outcome finalize(void* context);
 // No communicator of this context is open.
 bool is_idle(void* context);
@@ -56,11 +57,14 @@ void name_parent(void* comm, void* phandle);
 // *request is always written: null means "call again later". On entry to irecv it carries NCCL's hint (1: LL
 // or LL128).
 Outcome isend(void* send_comm, void* data, size_t length_bytes, int tag, void* mhandle, void** request);
-Outcome irecv(void* receive_comm, int count, void** data, const size_t* lengths_bytes, void** mhandles,
-              void** request);
+// Up to kMaxReceives buffers a request, if the properties said so; each is filled by the next isend of its
+// tag.
+inline constexpr int kMaxReceives = 8;
+Outcome irecv(void* receive_comm, int count, void** data, const size_t* lengths_bytes, const int* tags,
+              void** mhandles, void** request);
 Outcome iflush(void* receive_comm, int count, void** data, const int* lengths_bytes, void** mhandles,
                void** request);
-// *done is always written; `lengths_bytes` may be null.
+// *done is always written; `lengths_bytes` may be null, or has room for one length for each buffer.
 Outcome test(void* request, int* done, int* lengths_bytes);
 Outcome irecv_consumed(void* receive_comm, int count, void* request);
 

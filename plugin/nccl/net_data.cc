@@ -1,4 +1,7 @@
 // Messages: from NCCL's call to the sender or receiver that does the work, and back.
+#include <array>
+
+#include "base/hot_path.h"
 #include "base/log.h"
 #include "nccl/communicators.h"
 #include "nccl/net_core.h"
@@ -21,6 +24,28 @@ constexpr int kFirstTableWithHint = 9;
   return base::fail(base::Status::kInvalidArgument, "%s: not a %s communicator", who, kind);
 }
 
+// One request for all: each is a message of its own below this.
+[[gnu::noinline]] Outcome post_group(Communicator& comm, int count, void** data, const size_t* lengths_bytes,
+                                     const int* tags, void** mhandles, void** request) {
+  *request = nullptr;
+  const int most = comm.receiver->unpacks() ? 1 : kMaxReceives;
+  if (count < 1 || count > most) {
+    return base::fail(base::Status::kInvalidUsage, "irecv: 1 to %d buffers a request (n %d, maxRecvs %d)",
+                      most, count, most);
+  }
+  std::array<transport::Receiver::Buffer, kMaxReceives> buffers;
+  for (int i = 0; i < count; ++i) {
+    const auto& memory = *static_cast<transport::Registration*>(mhandles[i]);
+    if (lengths_bytes[i] != 0 && !memory.covers(data[i], lengths_bytes[i]))
+      return refuse_outside("irecv", data[i], lengths_bytes[i], memory);
+    buffers[static_cast<size_t>(i)] = {data[i], lengths_bytes[i], &memory, tags[i]};
+  }
+  transport::Request* posted = nullptr;
+  auto outcome = comm.receiver->post_group({buffers.data(), static_cast<size_t>(count)}, &posted);
+  *request = posted;
+  return outcome;
+}
+
 }  // namespace
 
 void name_parent(void* comm, void* phandle) {
@@ -30,7 +55,8 @@ void name_parent(void* comm, void* phandle) {
   (c.sender != nullptr ? c.sender->observed() : c.receiver->observed())->name_parent(phandle);
 }
 
-Outcome isend(void* send_comm, void* data, size_t length_bytes, int, void* mhandle, void** request) {
+VERBENA_HOT_PATH Outcome isend(void* send_comm, void* data, size_t length_bytes, int tag, void* mhandle,
+                               void** request) {
   auto& comm = *static_cast<Communicator*>(send_comm);
   if (comm.sender == nullptr) return refuse_kind("isend", "sending");
   const auto& memory = *static_cast<transport::Registration*>(mhandle);
@@ -39,18 +65,16 @@ Outcome isend(void* send_comm, void* data, size_t length_bytes, int, void* mhand
   const bool may_stage = comm.sender->stages() && memory.ordinal == comm.order.find_simple(comm.family) &&
                          !is_never_unpacked(comm.context->data_attributes());
   transport::Request* posted = nullptr;
-  auto outcome = comm.sender->post(data, length_bytes, &memory, may_stage, &posted);
+  auto outcome = comm.sender->post(data, length_bytes, &memory, may_stage, &posted, tag);
   *request = posted;
   return outcome;
 }
 
-Outcome irecv(void* receive_comm, int count, void** data, const size_t* lengths_bytes, void** mhandles,
-              void** request) {
+VERBENA_HOT_PATH Outcome irecv(void* receive_comm, int count, void** data, const size_t* lengths_bytes,
+                               const int* tags, void** mhandles, void** request) {
   auto& comm = *static_cast<Communicator*>(receive_comm);
   if (comm.receiver == nullptr) return refuse_kind("irecv", "receiving");
-  if (count != 1) {
-    return base::fail(base::Status::kInvalidUsage, "irecv: one buffer at a time (n %d, maxRecvs 1)", count);
-  }
+  if (count != 1) return post_group(comm, count, data, lengths_bytes, tags, mhandles, request);
   const bool has_hint = comm.context->abi_version >= kFirstTableWithHint &&
                         reinterpret_cast<uintptr_t>(*request) == abi::kOptionalRecvCompletion;
   *request = nullptr;
@@ -64,7 +88,7 @@ Outcome irecv(void* receive_comm, int count, void** data, const size_t* lengths_
                                  : classify_receive(has_hint, comm.context->data_attributes(), memory.ordinal,
                                                     comm.order.find_simple(comm.family));
   transport::Request* posted = nullptr;
-  auto outcome = comm.receiver->post(data[0], lengths_bytes[0], &memory, receive_class, &posted);
+  auto outcome = comm.receiver->post(data[0], lengths_bytes[0], &memory, receive_class, &posted, tags[0]);
   *request = posted;
   return outcome;
 }
@@ -74,40 +98,55 @@ Outcome iflush(void* receive_comm, int count, void** data, const int* lengths_by
   auto& comm = *static_cast<Communicator*>(receive_comm);
   if (comm.receiver == nullptr) return refuse_kind("iflush", "receiving");
   *request = nullptr;
-  if (count != 1) {
-    return base::fail(base::Status::kInvalidUsage, "iflush: one buffer at a time (n %d, maxRecvs 1)", count);
+  if (count < 1 || count > kMaxReceives) {
+    return base::fail(base::Status::kInvalidUsage, "iflush: 1 to %d buffers a request (n %d)", kMaxReceives,
+                      count);
   }
-  if (lengths_bytes[0] == 0 || mhandles[0] == nullptr) return {};
+  // All are the one GPU's that this communicator receives for: the read that pushes what a rail wrote to one
+  // of them pushes what it wrote to the others before it.
+  int i = count - 1;
+  const auto is_of_gpu = [&](int at) {
+    const auto* memory = static_cast<transport::Registration*>(mhandles[at]);
+    return lengths_bytes[at] != 0 && memory != nullptr && memory->is_gpu_memory;
+  };
+  while (i >= 0 && !is_of_gpu(i)) --i;
+  if (i < 0) return {};
   transport::Request* posted = nullptr;
-  auto outcome = comm.receiver->flush(data[0], static_cast<transport::Registration*>(mhandles[0]), &posted);
+  auto outcome = comm.receiver->flush(data[i], static_cast<transport::Registration*>(mhandles[i]), &posted);
   *request = posted;
   return outcome;
 }
 
-Outcome test(void* request, int* done, int* lengths_bytes) {
+VERBENA_HOT_PATH Outcome test(void* request, int* done, int* lengths_bytes) {
   auto* r = static_cast<transport::Request*>(request);
-  bool is_done;  // written by each
+  bool is_done = false;
   Outcome outcome;
-  uint64_t bytes;  // written where it is done
+  uint64_t bytes[kMaxReceives];  // written where it is done
+  uint32_t count = 1;
   switch (r->kind) {
     case transport::RequestKind::kSend: {
       auto& message = *static_cast<transport::SendMessage*>(r);
-      bytes = message.length_bytes;
+      bytes[0] = message.length_bytes;
       outcome = static_cast<transport::Sender*>(r->owner)->test(message, &is_done);
       break;
     }
-    case transport::RequestKind::kReceive:
-      outcome = static_cast<transport::Receiver*>(r->owner)->test(*static_cast<transport::ReceiveMessage*>(r),
-                                                                  &is_done, &bytes);
+    case transport::RequestKind::kReceive: {
+      auto& message = *static_cast<transport::ReceiveMessage*>(r);
+      count = message.count;
+      outcome = static_cast<transport::Receiver*>(r->owner)->test(message, &is_done, bytes);
       break;
+    }
     case transport::RequestKind::kFlush:
-      bytes = 0;
+      bytes[0] = 0;
       outcome = static_cast<transport::Receiver*>(r->owner)->test_flush(
           *static_cast<transport::FlushRequest*>(r), &is_done);
       break;
   }
   *done = is_done ? 1 : 0;
-  if (is_done && lengths_bytes != nullptr) lengths_bytes[0] = static_cast<int>(bytes);
+  if (is_done && lengths_bytes != nullptr) {
+    lengths_bytes[0] = static_cast<int>(bytes[0]);
+    for (uint32_t i = 1; i < count; ++i) lengths_bytes[i] = static_cast<int>(bytes[i]);
+  }
   return outcome;
 }
 
@@ -115,9 +154,10 @@ Outcome irecv_consumed(void* receive_comm, int count, void* request) {
   auto& comm = *static_cast<Communicator*>(receive_comm);
   if (comm.receiver == nullptr) return refuse_kind("irecvConsumed", "receiving");
   auto* r = static_cast<transport::Request*>(request);
-  if (count != 1 || r->kind != transport::RequestKind::kReceive || r->owner != comm.receiver.get()) {
+  if (count < 1 || count > kMaxReceives || r->kind != transport::RequestKind::kReceive ||
+      r->owner != comm.receiver.get()) {
     return base::fail(base::Status::kInvalidArgument,
-                      "irecvConsumed: not one receive of this communicator (n %d)", count);
+                      "irecvConsumed: not a receive of this communicator (n %d)", count);
   }
   return comm.receiver->consume(*static_cast<transport::ReceiveMessage*>(r));
 }

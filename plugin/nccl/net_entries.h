@@ -5,6 +5,7 @@
 
 #include <type_traits>
 
+#include "base/hot_path.h"
 #include "nccl/abi.h"
 #include "nccl/boundary.h"
 #include "nccl/logger_adapter.h"
@@ -212,24 +213,25 @@ inline Result isend(void* send_comm, void* data, size_t size_bytes, int tag, voi
   return isend(send_comm, data, size_bytes, tag, mhandle, request);
 }
 
-// Every n is passed on, so that the core refuses what is not 1; only then do the arrays matter.
+// Every n is passed on, so that the core refuses what it does not take; only what it may is looked at.
 template <typename Size>
-Outcome post_receive(void* recv_comm, int n, void** data, const Size* sizes_bytes, void** mhandles,
-                     void** request) {
-  size_t length_bytes = 0;
-  if (n == 1) {
-    if (const Outcome outcome = convert_size("irecv", sizes_bytes[0], &length_bytes); !outcome)
+Outcome post_receive(void* recv_comm, int n, void** data, const Size* sizes_bytes, const int* tags,
+                     void** mhandles, void** request) {
+  size_t lengths_bytes[kMaxReceives];
+  lengths_bytes[0] = 0;
+  for (int i = 0; i < n && i < kMaxReceives; ++i) {
+    if (const Outcome outcome = convert_size("irecv", sizes_bytes[i], &lengths_bytes[i]); !outcome)
       return outcome;
-    if (mhandles[0] == nullptr) [[unlikely]] {
-      return base::fail(base::Status::kInvalidArgument, "irecv: invalid argument: mhandles[0] is NULL");
+    if (mhandles[i] == nullptr) [[unlikely]] {
+      return base::fail(base::Status::kInvalidArgument, "irecv: invalid argument: mhandles[%d] is NULL", i);
     }
   }
-  return nccl::irecv(recv_comm, n, data, &length_bytes, mhandles, request);
+  return nccl::irecv(recv_comm, n, data, lengths_bytes, tags, mhandles, request);
 }
 
 template <typename Size>
-Result irecv(void* recv_comm, int n, void** data, Size* sizes_bytes, int* /*tags*/, void** mhandles,
-             void** request) noexcept {
+VERBENA_HOT_PATH Result irecv(void* recv_comm, int n, void** data, Size* sizes_bytes, int* tags,
+                              void** mhandles, void** request) noexcept {
   // Before version 9 there is no hint, and what NCCL left in *request says nothing.
   if constexpr (std::is_same_v<Size, int>) reset_request(request);
   const Result result =
@@ -237,9 +239,10 @@ Result irecv(void* recv_comm, int n, void** data, Size* sizes_bytes, int* /*tags
             {{"recvComm", recv_comm},
              {"data", data},
              {"sizes", sizes_bytes},
+             {"tags", tags},
              {"mhandles", mhandles},
              {"request", request}},
-            [&] { return post_receive(recv_comm, n, data, sizes_bytes, mhandles, request); });
+            [&] { return post_receive(recv_comm, n, data, sizes_bytes, tags, mhandles, request); });
   if (result != abi::kSuccess) [[unlikely]]
     reset_request(request);
   return result;

@@ -1,15 +1,19 @@
 #include "nccl/process.h"
 
+#include <pthread.h>
+
 #include <algorithm>
+#include <atomic>
 #include <string>
 
 #include "base/job_key.h"
 #include "base/lasting.h"
 #include "base/log.h"
 #include "base/parameters.h"
+#include "nccl/boundary.h"
 #include "nccl/tuning.h"
 #include "nccl/unpack_offer.h"
-#include "transport/state_report.h"
+#include "transport/service/state_dump.h"
 
 namespace verbena::nccl {
 
@@ -26,12 +30,22 @@ void guard_against_pat(int abi_version) {
   }
 }
 
+std::atomic<int> living_contexts{0};
+
+// In the child, alone with the memory as the other threads left it. What it logs goes to stderr: NCCL's
+// logger may be locked by one of them for ever.
+void note_inheritance() {
+  if (living_contexts.load(std::memory_order_relaxed) == 0) return;
+  is_inherited.store(true, std::memory_order_relaxed);
+  base::set_log_sink(nullptr);
+}
+
 unsigned long long as_ull(uint64_t value) {
   return value;
 }
 
 // `, by rail 12 34 bytes` where there is more than one.
-std::string describe_rails(const transport::Statistics& totals) {
+std::string describe_rails(const protocol::Statistics& totals) {
   const auto& bytes = totals.sent_rail_bytes;
   size_t rails = bytes.size();
   while (rails != 0 && bytes[rails - 1] == 0) --rails;
@@ -43,19 +57,29 @@ std::string describe_rails(const transport::Statistics& totals) {
 
 }  // namespace
 
+void Context::finalize() {
+  const std::shared_ptr<Context> last = std::move(self);
+  const std::lock_guard lock(mutex);
+  if (open_communicators == 0) return;
+  base::log_warn(
+      "communicator 0x%llx: finalized while %d ends of its connections are open: they go on, and what they "
+      "use is freed when the last one is closed; close them before finalize",
+      as_ull(communicator_id), open_communicators);
+}
+
 void Context::enter() {
   const std::lock_guard lock(mutex);
   ++open_communicators;
 }
 
-void Context::leave(const transport::Statistics& statistics) {
+void Context::leave(const protocol::Statistics& statistics) {
   const std::lock_guard lock(mutex);  // whoever finalizes an idle context waits for it
   totals.add(statistics);
   if (--open_communicators == 0 && abi_version < kFirstTableWithAttributes) report();
 }
 
 // Nothing where nothing failed.
-std::string describe_failures(const transport::Statistics& totals) {
+std::string describe_failures(const protocol::Statistics& totals) {
   std::string stalls;
   if (totals.stalls != 0) stalls = "; stalls " + std::to_string(totals.stalls);
   if (totals.failed_queue_pairs == 0) return stalls;
@@ -103,14 +127,19 @@ base::Result<Context*> Process::open_context(uint64_t communicator_id, int traff
     transport::start_reports();
   }
   guard_against_pat(abi_version);
-  auto context = std::make_unique<Context>();
+  const std::shared_ptr<Context> context(new Context, [this](Context* gone) { close_context(gone); });
   context->communicator_id = communicator_id;
   context->traffic_class = traffic_class;
   context->abi_version = abi_version;
   context->nics = nics_;
   oldest_abi_version_ = contexts_ == 0 ? abi_version : std::min(oldest_abi_version_, abi_version);
+  // Gone with the library when that is unloaded.
+  static const int watches_forks = pthread_atfork(nullptr, nullptr, &note_inheritance);
+  static_cast<void>(watches_forks);
   ++contexts_;
-  return context.release();
+  living_contexts.store(contexts_, std::memory_order_relaxed);
+  context->self = context;
+  return context.get();
 }
 
 // NCCL numbers the devices once in its life: the same ports and virtual devices are found again in the same
@@ -143,7 +172,8 @@ void Process::close_context(Context* context) {
   }
   const std::lock_guard lock(mutex_);
   delete context;
-  if (--contexts_ != 0) return;
+  living_contexts.store(--contexts_, std::memory_order_relaxed);
+  if (contexts_ != 0) return;
   transport::stop_reports();
   last_nics_ = nics_;
   nics_.reset();

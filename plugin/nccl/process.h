@@ -11,16 +11,19 @@
 
 #include "nccl/abi.h"
 #include "nccl/receive_class.h"
-#include "transport/connector.h"
-#include "transport/nic.h"
-#include "transport/statistics.h"
+#include "protocol/statistics.h"
+#include "transport/link/nic.h"
+#include "transport/setup/connector.h"
 
 namespace verbena::nccl {
 
 // From this table on NCCL says what the messages that follow belong to.
 inline constexpr int kFirstTableWithAttributes = 11;
 
+// NCCL knows it by its address. It lives until it is finalized and the last of its communicators and
+// listeners is closed, in whatever order.
 struct Context {
+  std::shared_ptr<Context> self;  // until it is finalized
   uint64_t communicator_id = 0;
   int traffic_class = -1;
   int abi_version = 0;
@@ -31,19 +34,22 @@ struct Context {
   std::atomic<uint32_t> operation{0}, algorithm{0}, protocol{0};
   // Of the last setNetAttr before connect or accept; service thread.
   std::atomic<RegistrationOrder::Family> family{RegistrationOrder::Family::kUnknown};
+  std::atomic<uint32_t> connections_ahead{0};  // receiving ones of one rank; 0: not known
 
   std::mutex mutex;                                                   // guards what follows
   std::map<void*, std::unique_ptr<transport::Connector>> connecting;  // by the address of NCCL's handle
-  transport::Statistics totals;
+  protocol::Statistics totals;
   int open_communicators = 0;
 
   DataAttributes data_attributes() const {
     return {operation.load(std::memory_order_relaxed), algorithm.load(std::memory_order_relaxed),
             protocol.load(std::memory_order_relaxed)};
   }
+  // Drops NCCL's own reference. What is open goes on.
+  void finalize();
   void enter();
   // A communicator closed. Contexts that are never finalized report when their last one closes.
-  void leave(const transport::Statistics& statistics);
+  void leave(const protocol::Statistics& statistics);
   void report() const;  // `mutex` is held
 };
 
@@ -52,8 +58,8 @@ class Process {
   static Process& get();
   bool is_idle();  // no context
 
+  // Finalized by Context::finalize().
   base::Result<Context*> open_context(uint64_t communicator_id, int traffic_class, int abi_version);
-  void close_context(Context* context);
   // Null before init.
   std::shared_ptr<transport::NicRegistry> nics();
   // Of the tables that the open contexts came from; 0 if there is none.
@@ -66,6 +72,7 @@ class Process {
 
  private:
   base::Outcome find_nics();
+  void close_context(Context* context);  // that nobody refers to any more
 
   std::mutex mutex_;  // guards the registry's content too
   std::shared_ptr<transport::NicRegistry> nics_;

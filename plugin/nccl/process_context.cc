@@ -41,7 +41,7 @@ bool ProcessContext::release_locked() {
   if (context == nullptr) return true;
   if (!is_idle(context)) return false;
   context_.store(nullptr, std::memory_order_relaxed);
-  return static_cast<bool>(nccl::finalize(context));
+  return nccl::finalize(context).is_ok();
 }
 
 }  // namespace verbena::nccl

@@ -1,6 +1,6 @@
-// Telling receives apart. NCCL's kernels unpack, and advance their head, for one kind of receive only: Simple
-// protocol into NCCL's own buffer. Being wrong here puts a connection out of step for good, so every mark
-// NCCL gives is used: its hint (tables 9..), the attributes (tables 11..), and the order of registration
+// StateDump receives apart. NCCL's kernels unpack, and advance their head, for one kind of receive only:
+// Simple protocol into NCCL's own buffer. Being wrong here puts a connection out of step for good, so every
+// mark NCCL gives is used: its hint (tables 9..), the attributes (tables 11..), and the order of registration
 // (always).
 #pragma once
 

@@ -9,7 +9,7 @@ namespace verbena::abi {
 
 inline constexpr int kTunerUndefined = -1;  // v2's algorithm and protocol: NCCL is to choose
 
-// v5 and later.
+// ncclNvlDomainInfo_v5_t, _v6_t.
 struct NvlDomainInfo {
   int domains;
   int min_ranks_per_domain;
@@ -17,8 +17,8 @@ struct NvlDomainInfo {
 };
 static_assert(sizeof(NvlDomainInfo) == 12 && offsetof(NvlDomainInfo, max_ranks_per_domain) == 8);
 
-// v5 and later: the constants of NCCL's own model, which a tuner may change and ours leaves alone. Latency in
-// us, bandwidth in GB/s.
+// ncclTunerConstants_v5_t, _v6_t: the constants of NCCL's own model, which a tuner may change and ours leaves
+// alone. Latency in us, bandwidth in GB/s.
 struct TunerConstants {
   double base_latencies[7][3];
   double hardware_latencies[3][7][3];
@@ -31,7 +31,7 @@ struct TunerConstants {
 static_assert(sizeof(TunerConstants) == 1152 && offsetof(TunerConstants, ll_max_bandwidths) == 672);
 
 // Shows no costs: takes an algorithm and a protocol, or neither, and a number of channels (0: NCCL's).
-struct TunerV2 {
+struct TunerV2 {  // ncclTuner_v2_t
   const char* name;
   Result (*init)(size_t ranks, size_t nodes, DebugLogger logger, void** context);
   Result (*get_coll_info)(void* context, int function, size_t bytes, int collnet_support, int nvls_support,
@@ -41,7 +41,7 @@ struct TunerV2 {
 
 // From here on NCCL shows its costs in microseconds: `costs`, whatever its type, is the address of
 // float[algorithms][protocols]; -1 rules an entry out.
-struct TunerV3 {
+struct TunerV3 {  // ncclTuner_v3_t
   const char* name;
   Result (*init)(size_t ranks, size_t nodes, DebugLogger logger, void** context);
   Result (*get_coll_info)(void* context, int function, size_t bytes, int pipelined_ops, float** costs,
@@ -50,7 +50,7 @@ struct TunerV3 {
 };
 
 // Tells whether the user's buffers can be registered.
-struct TunerV4 {
+struct TunerV4 {  // ncclTuner_v4_t
   const char* name;
   Result (*init)(size_t ranks, size_t nodes, DebugLogger logger, void** context);
   Result (*get_coll_info)(void* context, int function, size_t bytes, int pipelined_ops, float** costs,
@@ -58,7 +58,7 @@ struct TunerV4 {
   Result (*destroy)(void* context);
 };
 
-struct TunerV5 {
+struct TunerV5 {  // ncclTuner_v5_t
   const char* name;
   Result (*init)(void** context, uint64_t comm_id, size_t ranks, size_t nodes, DebugLogger logger,
                  NvlDomainInfo* domains, TunerConstants* constants);
@@ -67,7 +67,7 @@ struct TunerV5 {
   Result (*finalize)(void* context);
 };
 
-struct TunerV6 {
+struct TunerV6 {  // ncclTuner_v6_t
   const char* name;
   Result (*init)(void** context, uint64_t comm_id, size_t ranks, size_t nodes, DebugLogger logger,
                  NvlDomainInfo* domains, TunerConstants* constants);

@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "transport/nic.h"
+#include "transport/link/nic.h"
 #include "tuner/calibration.h"
 #include "tuner/guard.h"
 

@@ -6,8 +6,9 @@ namespace verbena::observe {
 
 namespace {
 
-// One message in eight, drawn by its number: whatever a job repeats, it does not repeat this. Reading a clock
-// waits for all loads before it, in the middle of moving a message; it is most of what counters take.
+// Selects one message in eight by a hash of its number, so that no periodic pattern of a job is in step with
+// it. Reading a clock waits for all earlier loads, in the middle of moving a message; it is most of the cost
+// of the counters.
 bool is_timed(uint32_t sequence) {
   constexpr uint32_t kSpread = 0x9E3779B1;  // 2^32 over the golden ratio
   return sequence * kSpread >> 29 == 0;
@@ -23,12 +24,12 @@ Connection::Connection(Labels labels, uint32_t trace_events)
 
 void Connection::note_post(uint32_t sequence, uint64_t bytes, uint32_t qp_number) {
   const int64_t now_ns = recorder_.is_on() || is_timed(sequence) ? base::monotonic_ns() : 0;
-  Message& m = message(sequence);  // of a receive: what came before it is noted there already
+  Message& m = message(sequence);  // for a receive, chunks that arrived earlier are already noted there
   m.posted_ns = call_ns_ = now_ns;
   posted_.add(1);
-  m.is_told = next_parent_ != nullptr;
-  if (m.is_told) {
-    begin_told(sequence);
+  m.is_profiled = next_parent_ != nullptr;
+  if (m.is_profiled) {
+    begin_profiled(sequence);
     if (labels_.direction == Direction::kReceive)
       begin_net_event({0, qp_number, sequence, bytes, NetEvent::Kind::kReceive});
   }
@@ -45,12 +46,12 @@ void Connection::note_chunk(uint32_t sequence, Path path, uint32_t rail, uint32_
     m.path = path;
     m.rail = static_cast<uint8_t>(rail);
   } else if (m.rail != rail) {
-    m.rail = kMostRails;
+    m.rail = kMaxRails;
   }
   ChunkCounters& chunks = rails_[rail].chunks[static_cast<size_t>(path)];
   chunks.chunks.add(1);
   chunks.bytes.add(bytes);
-  if (m.is_told && labels_.direction == Direction::kSend) {
+  if (m.is_profiled && labels_.direction == Direction::kSend) {
     begin_net_event({rail, qp_number, sequence, bytes,
                      path == Path::kDirect ? NetEvent::Kind::kWrite : NetEvent::Kind::kSend});
   }
@@ -67,7 +68,7 @@ void Connection::note_done(uint32_t sequence, uint64_t bytes) {
   path.bytes.add(bytes);
   if (m.posted_ns != 0) path.latency.add(now_ns - m.posted_ns);
   recorder_.record({now_ns, bytes, sequence, EventKind::kDone, m.rail, m.path});
-  if (m.is_told) end_net_events(m, sequence);
+  if (m.is_profiled) end_net_events(m, sequence);
   m.rail = kNoRail;
 }
 
@@ -108,21 +109,21 @@ void Connection::note_failed() {
   recorder_.record({base::monotonic_ns(), 0, 0, EventKind::kFailed});
 }
 
-void Connection::begin_told(uint32_t sequence) {
-  told_[sequence % kOpenMessages] = {std::exchange(next_parent_, nullptr), {}, 0};
+void Connection::begin_profiled(uint32_t sequence) {
+  profiled_[sequence % kOpenMessages] = {std::exchange(next_parent_, nullptr), {}, 0};
 }
 
 void Connection::begin_net_event(const NetEvent& event) {
-  ToldMessage& told = told_[event.sequence % kOpenMessages];
-  if (net_events_ == nullptr || told.net_event_count == kMostNetEvents) return;
-  void* const begun = net_events_->begin(told.parent, event);
-  if (begun != nullptr) told.net_events[told.net_event_count++] = begun;
+  ProfiledMessage& profiled = profiled_[event.sequence % kOpenMessages];
+  if (net_events_ == nullptr || profiled.net_event_count == kMaxNetEvents) return;
+  void* const begun = net_events_->begin(profiled.parent, event);
+  if (begun != nullptr) profiled.net_events[profiled.net_event_count++] = begun;
 }
 
 void Connection::end_net_events(Message& message, uint32_t sequence) {
-  const ToldMessage& told = told_[sequence % kOpenMessages];
-  for (size_t i = 0; i < told.net_event_count; ++i) net_events_->end(told.net_events[i]);
-  message.is_told = false;
+  const ProfiledMessage& profiled = profiled_[sequence % kOpenMessages];
+  for (size_t i = 0; i < profiled.net_event_count; ++i) net_events_->end(profiled.net_events[i]);
+  message.is_profiled = false;
 }
 
 Totals Connection::read(const std::string& peer) const {
@@ -149,7 +150,7 @@ Totals Connection::read(const std::string& peer) const {
     if (place != labels_.rails.size())
       totals.rails[rail] = {rails_[place].failures.read(), rails_[place].revivals.read()};
   }
-  const uint64_t posted = posted_.read();  // after what is done: never more of that
+  const uint64_t posted = posted_.read();  // read after `done`, so that it is usually not below it
   totals.ends[end] = {stalls_.read(), replayed_chunks_.read(), failures_.read(),
                       posted < done ? 0 : posted - done, 1};
   return totals;

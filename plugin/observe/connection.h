@@ -1,5 +1,5 @@
-// What is seen of one end of a connection: counters, latencies, its last events. It is there only if somebody
-// wants to know; whoever moves the messages has a null pointer otherwise, and looks at nothing else.
+// Observes one end of a connection: counters, latencies, its last events. It exists only if a setting asks
+// for it; otherwise the transport has a null pointer and tests nothing else.
 #pragma once
 
 #include <algorithm>
@@ -16,25 +16,25 @@
 
 namespace verbena::observe {
 
-inline constexpr uint32_t kMostRails = 8;
-inline constexpr uint32_t kOpenMessages = 32;  // their numbers modulo this are different
+inline constexpr uint32_t kMaxRails = 8;
+inline constexpr uint32_t kOpenMessages = 32;  // at most; their numbers differ modulo this
 
 struct Labels {
   Direction direction = Direction::kSend;
   std::string peer;                // `10.0.0.7:51514`
-  std::vector<std::string> rails;  // `mlx5_0:1`; at most kMostRails
+  std::vector<std::string> rails;  // `mlx5_0:1`; at most kMaxRails
 };
 
 class Connection {
  public:
   Connection(Labels labels, uint32_t trace_events);
 
-  // --- By whoever has the connection's turn; nothing here allocates or locks.
-  // The next message belongs to this event of NCCL's profiler.
+  // --- For the thread that has the connection's progress token; nothing here allocates or locks.
+  // Makes this event of NCCL's profiler the parent of the next message.
   void name_parent(void* parent) { next_parent_ = parent; }
   void note_post(uint32_t sequence, uint64_t bytes, uint32_t qp_number);
-  // The call that posted it returns. What is noted until then has the time of the post: a clock may take
-  // longer than the call.
+  // Called when the call that posted a message returns. Events until then get the time of the post, because
+  // reading the clock may take longer than the call.
   void end_post() { call_ns_ = 0; }
   void note_grant(uint32_t sequence);
   // One work request, or a chain of them that completes as one.
@@ -55,29 +55,29 @@ class Connection {
   // --- Any thread.
   const Labels& labels() const { return labels_; }
   uint64_t id() const { return id_; }
-  void set_id(uint64_t id) { id_ = id; }  // once, before anybody else knows of it
+  void set_id(uint64_t id) { id_ = id; }  // once, before other threads know the object
   const FlightRecorder& recorder() const { return recorder_; }
-  // Its counts, as those of `peer`.
+  // The counts of this end, under the name `peer`.
   Totals read(const std::string& peer) const;
 
  private:
   static constexpr uint8_t kNoRail = 0xFF;
-  static constexpr size_t kMostNetEvents = 8;  // of one message; further work requests are not told
+  static constexpr size_t kMaxNetEvents = 8;  // of one message; further work requests are not reported
   static constexpr size_t kPaths = 2;
 
-  // A message between host memories has just gone through the caches: what is counted of it touches as few
-  // lines as can be. Latencies below 16 us are in the first line of their path.
+  // A message in host memory has just filled the caches, so counting it should touch few cache lines.
+  // Latencies below 16 us are in the first line of their path.
   static constexpr size_t kLineBytes = 64;
 
   struct Message {
     int64_t posted_ns = 0;
-    uint8_t rail = kNoRail;  // kMostRails: several
+    uint8_t rail = kNoRail;  // kMaxRails: several
     Path path = Path::kStaged;
-    bool is_told = false;  // to NCCL's profiler: see told_
+    bool is_profiled = false;  // reported to NCCL's profiler: see profiled_
   };
-  struct ToldMessage {
+  struct ProfiledMessage {
     void* parent = nullptr;
-    std::array<void*, kMostNetEvents> net_events{};
+    std::array<void*, kMaxNetEvents> net_events{};
     size_t net_event_count = 0;
   };
   struct alignas(kLineBytes) PathCounters {
@@ -100,17 +100,17 @@ class Connection {
     return place < labels_.rails.size() ? labels_.rails[place] : "several";
   }
   int64_t now_ns() const { return call_ns_ != 0 ? call_ns_ : base::monotonic_ns(); }
-  void begin_told(uint32_t sequence);
+  void begin_profiled(uint32_t sequence);
   void begin_net_event(const NetEvent& event);
   void end_net_events(Message& message, uint32_t sequence);
 
   const Labels labels_;
   uint64_t id_ = 0;
-  std::array<ToldMessage, kOpenMessages> told_;
+  std::array<ProfiledMessage, kOpenMessages> profiled_;
   NetEvents* net_events_ = nullptr;
   Counter stalls_, replayed_chunks_, failures_;
 
-  // From here on: of every message.
+  // Members below are used for every message.
   alignas(kLineBytes) const size_t rail_count_;
   Counter posted_;
   void* next_parent_ = nullptr;
@@ -118,7 +118,7 @@ class Connection {
   std::vector<PathCounters> paths_;  // a rail and then a path each; after the rails: several
   alignas(kLineBytes) FlightRecorder recorder_;
   alignas(kLineBytes) std::array<Message, kOpenMessages> messages_;
-  std::array<RailCounters, kMostRails> rails_;
+  std::array<RailCounters, kMaxRails> rails_;
 };
 
 }  // namespace verbena::observe

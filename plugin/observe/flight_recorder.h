@@ -1,5 +1,5 @@
 // The last events of one end of a connection, in a ring of a fixed size. One thread writes, without a lock or
-// an allocation; any thread reads, and leaves out what was overwritten meanwhile.
+// an allocation; any thread reads, and drops events that were overwritten meanwhile.
 #pragma once
 
 #include <atomic>
@@ -10,15 +10,15 @@
 namespace verbena::observe {
 
 enum class EventKind : uint8_t {
-  kPost,      // value: bytes, or room for them
-  kGrant,     // of a receive, sent; of a send, read
-  kChunk,     // posted to a rail, or here; value: bytes
+  kPost,      // value: bytes of a send, room of a receive
+  kGrant,     // a receive: sent; a send: read
+  kChunk,     // a send: posted to a rail; a receive: arrived; value: bytes
   kDone,      // as the caller's test found it; value: bytes
   kConsumed,  // the GPU is done with it
   kFlush,     // posted; sequence: the flush's number
   kFlushDone,
   kRailDown,  // a queue pair failed; value: its index
-  kRailUp,    // and is used again
+  kRailUp,    // it is used again
   kReplay,    // a chunk is sent again; value: bytes
   kStall,     // value: how long it has lasted, ns
   kFailed,    // the connection
@@ -34,7 +34,7 @@ struct Event {
   Path path = Path::kStaged;
 };
 
-// `Atomic` is std::atomic but in the test, whose loads return all that the memory model lets them return.
+// `Atomic` is std::atomic, except in a test, whose loads may return every value that the memory model allows.
 template <template <typename> typename Atomic>
 class BasicFlightRecorder {
  public:
@@ -46,7 +46,7 @@ class BasicFlightRecorder {
   void record(const Event& event) {
     if (!is_on()) return;
     const uint64_t index = begun_.load(std::memory_order_relaxed);
-    // Whoever reads what is stored below sees this before: see read().
+    // A reader that sees one of the stores below also sees this one: see read().
     begun_.store(index + 1, std::memory_order_relaxed);
     Entry& entry = ring_[index & mask_];
     entry.at_ns.store(event.at_ns, std::memory_order_release);
@@ -56,7 +56,7 @@ class BasicFlightRecorder {
   }
   // Oldest first.
   std::vector<Event> read() const;
-  // So many are gone that came before.
+  // How many earlier events were overwritten.
   uint64_t count_lost() const {
     const uint64_t end = ended_.load(std::memory_order_acquire);
     return end <= ring_.size() ? 0 : end - ring_.size();
@@ -81,7 +81,7 @@ class BasicFlightRecorder {
 template <template <typename> typename Atomic>
 Event BasicFlightRecorder<Atomic>::unpack(const Entry& entry) {
   Event event;
-  // Acquire: with a value of a newer event comes the newer begun_, and read() drops it.
+  // Acquire: if a value is of a newer event, the newer begun_ is visible too, and read() drops the event.
   event.at_ns = entry.at_ns.load(std::memory_order_acquire);
   event.value = entry.value.load(std::memory_order_acquire);
   const uint64_t rest = entry.rest.load(std::memory_order_acquire);

@@ -1,4 +1,4 @@
-// Whoever wants to be told when work requests begin and end: NCCL's profiler (plugin/nccl/net_profiler.h).
+// An observer of the begin and end of work requests: NCCL's profiler (plugin/nccl/net_profiler.h).
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,8 @@ struct NetEvent {
 
 class NetEvents {
  public:
-  // `parent`: what NCCL gave isend or irecv, never null. What end() is to be called with; null: it is not.
+  // `parent` is the handle that NCCL passed to isend or irecv, never null. Returns the argument for end();
+  // null if end() is not to be called.
   virtual void* begin(void* parent, const NetEvent& event) = 0;
   virtual void end(void* event) = 0;
 

@@ -11,7 +11,7 @@ namespace {
 
 using base::append;
 
-// Backslash, quote and line feed are the ones that the format escapes.
+// The format escapes backslash, quote and line feed, and nothing else.
 std::string quote(const std::string& value) {
   std::string quoted = "\"";
   for (const char c : value) {
@@ -48,7 +48,7 @@ class Page {
   std::string label(const PathKey& key) const {
     return label(key.rail) + ",path=" + quote(key.path == Path::kStaged ? "staged" : "direct");
   }
-  // A line for each entry of `map`, of what `get` takes from it.
+  // Writes a line for each entry of `map`, with the value that `get` returns for it.
   template <typename Map, typename Get>
   void add_all(const char* name, const char* type, const char* help, const Map& map, Get&& get) {
     begin(name, type, help);

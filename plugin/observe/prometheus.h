@@ -8,7 +8,7 @@
 
 namespace verbena::observe {
 
-// `process`: a label of every line, so that files of several processes can be read together.
+// `process` is a label of every line, so that a reader can combine the files of several processes.
 std::string write_prometheus(const Totals& totals, uint64_t process, double unix_time_s);
 
 }  // namespace verbena::observe

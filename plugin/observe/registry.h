@@ -1,8 +1,10 @@
-// Every connection end of the process that is observed, and what the closed ones leave behind: their counts
-// for as long as the process lives, the events of the last of them.
+// All observed connection ends of the process. Of closed ones it keeps the counts for the life of the
+// process, and the events of the most recent.
 #pragma once
 
+#include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -20,7 +22,7 @@ class Registry {
   bool is_idle();  // nothing is open
 
   std::shared_ptr<Connection> open(Labels labels, uint32_t trace_events);
-  // Nobody writes to it any more. How many are left open.
+  // Called when no thread writes to the connection any more. Returns how many are left open.
   size_t close(const std::shared_ptr<Connection>& connection);
   size_t count_open();
 
@@ -29,15 +31,15 @@ class Registry {
   std::vector<std::shared_ptr<const Connection>> list();
 
  private:
-  // So many peers that are gone keep their names; the counts of further ones are added to those of "others".
-  static constexpr size_t kMostClosedPeers = 1024;
-  static constexpr size_t kMostClosedConnections = 64;  // whose events are kept
+  // This many closed peers keep their names; the counts of further ones are added to those of "others".
+  static constexpr size_t kMaxClosedPeers = 1024;
+  static constexpr size_t kMaxClosedConnections = 64;  // whose events are kept
 
   void keep(const Connection& connection);
 
   std::mutex mutex_;  // guards all below
   uint64_t opened_ = 0;
-  std::vector<std::shared_ptr<Connection>> open_;
+  std::map<uint64_t, std::shared_ptr<Connection>> open_;  // by id, hence in the order of opening
   std::deque<std::shared_ptr<Connection>> closed_;
   std::set<EndKey> closed_peers_;
   Totals closed_totals_;

@@ -1,4 +1,4 @@
-// What all connections of the process did, closed ones too, by the labels that it is told with.
+// The counts of all connections of the process, including closed ones, by label.
 #pragma once
 
 #include <array>
@@ -25,7 +25,7 @@ struct RailKey {
   auto operator<=>(const RailKey&) const = default;
 };
 struct PathKey {
-  RailKey rail;  // "several": a message that more than one carried
+  RailKey rail;  // "several" for a message that more than one rail carried
   Path path = Path::kStaged;
   auto operator<=>(const PathKey&) const = default;
 };
@@ -35,7 +35,7 @@ struct PathTotals {
   std::array<uint64_t, kBuckets> latency{};
   uint64_t latency_sum_ns = 0;
 };
-// The limit of the bucket that holds the message at `share` (0 to 1) of them by latency; 0: there is none.
+// The latency quantile `share` (0 to 1): the upper limit of its bucket; 0 if nothing was counted.
 int64_t find_quantile_ns(const PathTotals& totals, double share);
 
 struct ChunkTotals {
@@ -57,7 +57,7 @@ struct Totals {
   std::map<EndKey, EndTotals> ends;
 
   void add(const Totals& other);
-  // Of all peers and rails.
+  // Over all peers and rails.
   PathTotals sum(Direction direction, Path path) const;
 };
 

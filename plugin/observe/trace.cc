@@ -15,7 +15,7 @@ unsigned long long as_ull(uint64_t value) {
   return value;
 }
 
-std::string quote(const std::string& value) {
+std::string quote_json(const std::string& value) {
   std::string quoted = "\"";
   for (const char c : value) {
     if (static_cast<unsigned char>(c) < 0x20) {
@@ -45,7 +45,7 @@ class Track {
 
   void write() {
     begin("thread_name", 'M', 0);
-    append(text_, ",\"args\":{\"name\":%s}}", quote(name_track(connection_)).c_str());
+    append(text_, ",\"args\":{\"name\":%s}}", quote_json(name_track(connection_)).c_str());
     begin("thread_sort_index", 'M', 0);
     append(text_, ",\"args\":{\"sort_index\":%llu}}", as_ull(connection_.id()));
     for (const Event& event : connection_.recorder().read()) add(event);
@@ -55,7 +55,7 @@ class Track {
  private:
   void begin(const std::string& name, char phase, int64_t at_ns) {
     append(text_, ",\n{\"name\":%s,\"ph\":\"%c\",\"pid\":%llu,\"tid\":%llu,\"ts\":%lld.%03lld",
-           quote(name).c_str(), phase, as_ull(process_), as_ull(connection_.id()),
+           quote_json(name).c_str(), phase, as_ull(process_), as_ull(connection_.id()),
            static_cast<long long>(at_ns / 1000), static_cast<long long>(at_ns % 1000));
   }
   void add_instant(const std::string& name, const Event& event, const std::string& arguments) {
@@ -88,18 +88,19 @@ class Track {
         event.kind == EventKind::kReplay)
       append(text, ",\"bytes\":%llu", as_ull(event.value));
     if (event.kind == EventKind::kDone || event.kind == EventKind::kChunk)
-      append(text, ",\"rail\":%s,\"path\":\"%s\"", quote(name_rail(event)).c_str(), name_path(event.path));
+      append(text, ",\"rail\":%s,\"path\":\"%s\"", quote_json(name_rail(event)).c_str(),
+             name_path(event.path));
     return text;
   }
 
   void add(const Event& event);
   void add_rail_event(const char* what, const Event& event) {
     std::string arguments;
-    append(arguments, "\"rail\":%s,\"queue pair\":%llu", quote(name_rail(event)).c_str(),
+    append(arguments, "\"rail\":%s,\"queue pair\":%llu", quote_json(name_rail(event)).c_str(),
            as_ull(event.value));
     add_instant(what + name_rail(event), event, arguments);
   }
-  // What `from` holds of this message, taken out; null if it was overwritten.
+  // Moves the event of this message from `from` to `event`; false if it was overwritten in the ring.
   static bool take(std::map<uint32_t, Event>& from, uint32_t sequence, Event& event) {
     const auto found = from.extract(sequence);
     if (!found.empty()) event = found.mapped();
@@ -109,7 +110,7 @@ class Track {
   std::string& text_;
   const Connection& connection_;
   const uint64_t process_;
-  std::map<uint32_t, Event> posted_, done_, flushes_;  // whose end has not come yet
+  std::map<uint32_t, Event> posted_, done_, flushes_;  // without their end so far
 };
 
 void Track::add(const Event& event) {
@@ -124,7 +125,7 @@ void Track::add(const Event& event) {
       done_[event.sequence] = event;
       return;
     case EventKind::kConsumed:
-      // What the CPU sees of the GPU: between these two its kernel unpacks the message and uses it.
+      // What the CPU knows of the GPU: between these two events its kernel unpacks the message and uses it.
       if (take(done_, event.sequence, from)) {
         const bool unpacks = from.path == Path::kStaged;
         add_slice("gpu", unpacks ? "GPU unpacks and uses" : "GPU uses", from, event);
@@ -161,12 +162,12 @@ std::string write_trace(const std::vector<std::shared_ptr<const Connection>>& co
   std::string text = "{\"displayTimeUnit\":\"ns\",\n\"otherData\":{\"clock\":\"CLOCK_MONOTONIC\"";
   uint64_t lost = 0;
   for (const auto& connection : connections) lost += connection->recorder().count_lost();
-  text += ",\"host\":" + quote(head.host) + ",\"cause\":" + quote(head.cause);
+  text += ",\"host\":" + quote_json(head.host) + ",\"cause\":" + quote_json(head.cause);
   append(text, ",\"realtime_ahead_ns\":\"%lld\",\"older events left out\":\"%llu\"},\n",
          static_cast<long long>(head.realtime_ahead_ns), as_ull(lost));
-  append(text,
-         "\"traceEvents\":[\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%llu,\"args\":{\"name\":%s}}",
-         as_ull(head.process), quote("verbena " + head.host + " " + std::to_string(head.process)).c_str());
+  append(
+      text, "\"traceEvents\":[\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%llu,\"args\":{\"name\":%s}}",
+      as_ull(head.process), quote_json("verbena " + head.host + " " + std::to_string(head.process)).c_str());
   for (const auto& connection : connections) Track(text, *connection, head.process).write();
   return text + "\n]}\n";
 }

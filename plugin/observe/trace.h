@@ -14,8 +14,8 @@ namespace verbena::observe {
 struct TraceHead {
   std::string host;
   uint64_t process = 0;
-  std::string cause;              // why it is written
-  int64_t realtime_ahead_ns = 0;  // of the monotonic clock, whose times the events have
+  std::string cause;              // why the trace is written
+  int64_t realtime_ahead_ns = 0;  // real time minus monotonic time, which the events have
 };
 
 std::string write_trace(const std::vector<std::shared_ptr<const Connection>>& connections,

@@ -4,7 +4,7 @@
 #include <array>
 #include <cstdint>
 
-#include "protocol/wire.h"
+#include "protocol/immediate.h"
 
 namespace verbena::protocol {
 

@@ -49,6 +49,9 @@ class SenderCredits {
 
 class ReceiverCredits {
  public:
+  // `consumed`: number of the first message.
+  explicit ReceiverCredits(uint32_t consumed = 0) : advertised_consumed_(consumed) {}
+
   void set_window(uint32_t queue_pair, uint32_t entries) { window_[queue_pair] = entries; }
   uint32_t returned(uint32_t queue_pair) const { return returned_[queue_pair]; }
   void give_back(uint32_t queue_pair, uint32_t entries) {
@@ -96,7 +99,7 @@ class ReceiverCredits {
   }
 
   std::array<uint32_t, kMaxQueuePairs> window_{}, returned_{}, advertised_{};
-  uint32_t advertised_consumed_ = 0;
+  uint32_t advertised_consumed_;
   bool is_window_due_ = false;  // of some queue pair
 };
 

@@ -1,6 +1,7 @@
 #include "protocol/handshake.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 
 namespace verbena::protocol {
@@ -23,8 +24,13 @@ bool is_same_nonce(uint64_t a, uint64_t b) {
   return difference == 0;
 }
 
-bool is_count(uint32_t value) {
-  return value >= 1 && value <= kMaxQueuePairs;
+bool is_count(uint32_t value, uint32_t most) {
+  return value >= 1 && value <= most;
+}
+
+bool is_possible(const Limits& limits) {
+  return limits.message_ring >= kLeastLimits.message_ring && std::has_single_bit(limits.message_ring) &&
+         limits.queue_pairs >= kLeastLimits.queue_pairs;
 }
 
 }  // namespace
@@ -45,30 +51,47 @@ const char* describe(HandshakeError error) {
   return "unknown";
 }
 
-HandshakeHeader make_header(uint16_t length_bytes, uint64_t nonce) {
-  return {kMagic, kProtocolVersion, length_bytes, 0, nonce};
+Limits agree(const Limits& peer) {
+  return {std::min(peer.message_ring, kOwnLimits.message_ring),
+          std::min(peer.queue_pairs, kOwnLimits.queue_pairs)};
 }
 
-HandshakeError check_header(const HandshakeHeader& header, uint16_t expected_length_bytes,
-                            uint64_t expected_nonce) {
+HandshakeHeader make_header(uint16_t length_bytes, uint64_t nonce, const Limits& limits) {
+  return {kMagic, kProtocolVersion, length_bytes, limits, nonce};
+}
+
+namespace {
+
+HandshakeError check_start(const HandshakeHeader& header, uint16_t expected_length_bytes,
+                           uint64_t expected_nonce) {
   if (header.magic != kMagic) return HandshakeError::kForeign;
   // Before the version: a stranger of an older release must not fail our own peer's connection.
   if (!is_same_nonce(header.nonce, expected_nonce)) return HandshakeError::kNonce;
   if (header.version != kProtocolVersion) return HandshakeError::kVersion;
-  if (header.length_bytes != expected_length_bytes) return HandshakeError::kMalformed;
-  return HandshakeError::kNone;
+  const bool ok = header.length_bytes == expected_length_bytes && is_possible(header.limits);
+  return ok ? HandshakeError::kNone : HandshakeError::kMalformed;
 }
 
-void seal_handle(Handle& handle, uint64_t nonce) {
-  handle.header = make_header(sizeof(Handle), nonce);
+}  // namespace
+
+HandshakeError check_header(const HandshakeHeader& header, uint16_t expected_length_bytes,
+                            uint64_t expected_nonce) {
+  const HandshakeError error = check_start(header, expected_length_bytes, expected_nonce);
+  if (error != HandshakeError::kNone) return error;
+  return agree(header.limits) == header.limits ? HandshakeError::kNone : HandshakeError::kMalformed;
+}
+
+void seal_handle(Handle& handle, uint64_t nonce, const Limits& limits) {
+  handle.header = make_header(sizeof(Handle), nonce, limits);
   handle.checksum = compute_checksum(&handle, offsetof(Handle, checksum));
 }
 
 HandshakeError check_handle(const Handle& handle) {
-  const HandshakeError error = check_header(handle.header, sizeof(Handle), handle.header.nonce);
+  const HandshakeError error = check_start(handle.header, sizeof(Handle), handle.header.nonce);
   if (error != HandshakeError::kNone) return error;
   const bool ok = handle.checksum == compute_checksum(&handle, offsetof(Handle, checksum)) &&
-                  is_count(handle.rails) && is_count(handle.queue_pairs_per_rail) &&
+                  is_count(handle.rails, kMaxRails) &&
+                  is_count(handle.queue_pairs_per_rail, handle.header.limits.queue_pairs) &&
                   (handle.address.family == 4 || handle.address.family == 6);
   return ok ? HandshakeError::kNone : HandshakeError::kMalformed;
 }
@@ -80,7 +103,7 @@ HandshakeError check_hello(const Hello& hello, uint64_t nonce, uint32_t local_ra
   // The sender's own queue pairs per rail are not in the message: any count that our side's numbers allow
   // will do.
   const bool ok =
-      is_count(hello.rails) && is_count(hello.queue_pairs) &&
+      is_count(hello.rails, kMaxRails) && is_count(hello.queue_pairs, kMaxQueuePairs) &&
       hello.queue_pairs >= count_queue_pairs(local_rails, local_queue_pairs_per_rail, hello.rails, 1) &&
       hello.is_keyed <= 1 && hello.traffic_class >= -1 && hello.traffic_class <= 255 &&
       hello.control_address != 0 && hello.control_address % alignof(ControlBlock) == 0;
@@ -91,12 +114,12 @@ HandshakeError check_welcome(const Welcome& welcome, uint64_t nonce, uint32_t of
   const HandshakeError error = check_header(welcome.header, sizeof(Welcome), nonce);
   if (error != HandshakeError::kNone) return error;
   if (welcome.refusal == static_cast<uint32_t>(Refusal::kUnreachable)) {
-    return is_count(welcome.rails) ? HandshakeError::kNone : HandshakeError::kMalformed;
+    return is_count(welcome.rails, kMaxRails) ? HandshakeError::kNone : HandshakeError::kMalformed;
   }
   if (welcome.refusal != 0) return HandshakeError::kNone;
-  bool ok = is_count(welcome.rails) && is_count(welcome.queue_pairs) && welcome.queue_pairs <= offered &&
-            welcome.page_bytes >= kMinPageBytes && welcome.page_bytes <= kMaxPageBytes &&
-            (welcome.page_bytes & (welcome.page_bytes - 1)) == 0;
+  bool ok = is_count(welcome.rails, kMaxRails) && is_count(welcome.queue_pairs, kMaxQueuePairs) &&
+            welcome.queue_pairs <= offered && welcome.page_bytes >= kMinPageBytes &&
+            welcome.page_bytes <= kMaxPageBytes && (welcome.page_bytes & (welcome.page_bytes - 1)) == 0;
   for (uint32_t q = 0; ok && q < welcome.queue_pairs; ++q) {
     const bool is_rising = q == 0 || welcome.origin[q] > welcome.origin[q - 1];
     ok = welcome.window[q] >= 1 && welcome.window[q] <= 65536 && is_rising && welcome.origin[q] < offered &&

@@ -11,14 +11,27 @@
 namespace verbena::protocol {
 
 inline constexpr uint64_t kMagic = 0x31414E4542524556;  // "VERBENA1" in memory order
-inline constexpr uint16_t kProtocolVersion = 4;
+inline constexpr uint16_t kProtocolVersion = 6;
+
+// What an end has room for, of one connection. A build may have more than the least, and then goes by what
+// its peer has.
+struct Limits {
+  uint16_t message_ring;  // messages; a power of two
+  uint16_t queue_pairs;
+
+  bool operator==(const Limits&) const = default;
+};
+inline constexpr Limits kLeastLimits{32, 8};
+inline constexpr Limits kOwnLimits{kMessageRing, kMaxQueuePairs};
+// A build that has more must compute the lengths of messages and of the control block from what was agreed.
+static_assert(kOwnLimits == kLeastLimits);
 
 struct HandshakeHeader {
   uint64_t magic;
   uint16_t version;
   uint16_t length_bytes;  // of the whole message, header included
-  uint32_t reserved;
-  uint64_t nonce;  // of the listener: a connection that does not know it is not ours
+  Limits limits;          // of a handle: the listener's; else the connection's, the smaller of both ends'
+  uint64_t nonce;         // of the listener: a connection that does not know it is not ours
 };
 
 // Where a rail is reached: the verbs layer's PortAddress, opaque here.
@@ -65,17 +78,18 @@ struct Proof {
   uint8_t mac[kMacBytes];
 };
 
+// Here and in the Welcome: where kMaxQueuePairs stands, the connection's limit.
 struct Hello {
   HandshakeHeader header;
   uint32_t rails;
   uint32_t queue_pairs;  // pair q is on rail q mod rails
-  RailRecord rail[kMaxQueuePairs];
+  RailRecord rail[kMaxRails];
   QueuePairRecord queue_pair[kMaxQueuePairs];
-  uint64_t control_address;               // of the sender's ControlBlock
-  uint32_t control_keys[kMaxQueuePairs];  // one for each of the sender's rails
-  int32_t traffic_class;                  // of the sender's communicator; -1: it asked for none
-  uint32_t is_keyed;                      // 1: `proof` is one
-  Proof proof;                            // the last field: its MAC covers all before the MAC
+  uint64_t control_address;          // of the sender's ControlBlock
+  uint32_t control_keys[kMaxRails];  // one for each of the sender's rails
+  int32_t traffic_class;             // of the sender's communicator; -1: it asked for none
+  uint32_t is_keyed;                 // 1: `proof` is one
+  Proof proof;                       // the last field: its MAC covers all before the MAC
 };
 
 enum class Refusal : uint32_t {
@@ -95,16 +109,16 @@ struct Welcome {
   uint32_t rails;
   uint32_t queue_pairs;  // at most as many as the Hello offered
   uint32_t page_bytes;
-  RailRecord rail[kMaxQueuePairs];
+  RailRecord rail[kMaxRails];
   QueuePairRecord queue_pair[kMaxQueuePairs];
   uint8_t origin[kMaxQueuePairs];    // which of the Hello's queue pairs each one answers; rising
   uint8_t rail_of[kMaxQueuePairs];   // which of the receiver's rails each one is on
   uint32_t window[kMaxQueuePairs];   // receive entries for each queue pair
   uint64_t staging_threshold_bytes;  // messages up to this size may be staged
-  uint32_t staging;                  // 0: this connection takes direct messages only
+  uint32_t staging;                  // 0: all are direct, and meet by tag (wire.h)
   uint32_t reserved;
-  uint32_t speed_mbps[kMaxQueuePairs];  // of the receiver's rails; 0: unknown
-  Proof proof;                          // not of a refusal
+  uint32_t speed_mbps[kMaxRails];  // of the receiver's rails; 0: unknown
+  Proof proof;                     // not of a refusal
 };
 
 struct Ready {
@@ -121,12 +135,15 @@ enum class HandshakeError : uint8_t { kNone, kForeign, kVersion, kMalformed, kNo
 
 const char* describe(HandshakeError error);
 
-HandshakeHeader make_header(uint16_t length_bytes, uint64_t nonce);
+// Of a connection to a peer that has these.
+Limits agree(const Limits& peer);
+HandshakeHeader make_header(uint16_t length_bytes, uint64_t nonce, const Limits& limits = kOwnLimits);
+// Of any message but the handle.
 HandshakeError check_header(const HandshakeHeader& header, uint16_t expected_length_bytes,
                             uint64_t expected_nonce);
 
 // For the 128 bytes that NCCL carries. The nonce is the handle's own.
-void seal_handle(Handle& handle, uint64_t nonce);
+void seal_handle(Handle& handle, uint64_t nonce, const Limits& limits = kOwnLimits);
 HandshakeError check_handle(const Handle& handle);
 HandshakeError check_hello(const Hello& hello, uint64_t nonce, uint32_t local_rails,
                            uint32_t local_queue_pairs_per_rail);

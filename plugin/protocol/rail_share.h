@@ -1,6 +1,6 @@
 // Which queue pair carries how much of a message, so that all are done at the same time: what a queue pair
 // still has to do and its share of the message, over its rate, come out equal ("filling with water"). Nobody
-// gets a stripe below the minimum, and a short message goes to one queue pair: a connection's home, whose
+// gets a stripe below the minimum, and a short message goes to one queue pair: a connection's primary, whose
 // caches, doorbell and worker are warm, unless another would be done clearly sooner.
 #pragma once
 
@@ -19,9 +19,9 @@ class RailShare {
 
   // `speed_mbps`: of the link as far as this queue pair may count on it. Where one is unknown (0), all count
   // as equal.
-  void start(uint32_t queue_pairs, const Speeds& speed_mbps, uint32_t home, uint64_t min_stripe_bytes) {
+  void start(uint32_t queue_pairs, const Speeds& speed_mbps, uint32_t primary, uint64_t min_stripe_bytes) {
     queue_pairs_ = queue_pairs;
-    home_ = home;
+    primary_ = primary;
     min_stripe_bytes_ = divide_up(min_stripe_bytes, kDirectAlignBytes) * kDirectAlignBytes;
     const bool all_known = std::all_of(speed_mbps.begin(), speed_mbps.begin() + queue_pairs,
                                        [](uint32_t speed) { return speed != 0; });
@@ -29,8 +29,8 @@ class RailShare {
       rates_[q].set_link((all_known ? speed_mbps[q] : kUnknownMbps) / kMbpsPerBytesPerNs);
   }
 
-  uint32_t home() const { return home_; }
-  void set_home(uint32_t queue_pair) { home_ = queue_pair; }
+  uint32_t primary() const { return primary_; }
+  void set_primary(uint32_t queue_pair) { primary_ = queue_pair; }
   // It has failed: nothing of it completes any more.
   void forget_outstanding(uint32_t queue_pair) {
     outstanding_bytes_ -= rates_[queue_pair].outstanding_bytes();
@@ -39,9 +39,9 @@ class RailShare {
   const RailRate& rate(uint32_t queue_pair) const { return rates_[queue_pair]; }
   // Not worth a second queue pair.
   bool is_short(uint64_t length_bytes) const { return length_bytes < 2 * min_stripe_bytes_; }
-  // A short message for its home, without a look at the others or the clock.
-  bool is_for_home(uint64_t length_bytes) const {
-    return is_short(length_bytes) && rates_[home_].is_done_within(length_bytes, kChangeNs);
+  // A short message for its primary, without a look at the others or the clock.
+  bool is_for_primary(uint64_t length_bytes) const {
+    return is_short(length_bytes) && rates_[primary_].is_done_within(length_bytes, kChangeNs);
   }
   // Whether it is worth a look at the clock to know when something completes, and when nothing does.
   bool is_measuring() const { return outstanding_bytes_ >= RailRate::kSampleBytes; }
@@ -116,13 +116,13 @@ class RailShare {
     uint32_t best = queue_pairs_;
     double best_ns = 0;
     for (uint32_t i = 0; i < queue_pairs_; ++i) {
-      const uint32_t q = (home_ + i) % queue_pairs_;
+      const uint32_t q = (primary_ + i) % queue_pairs_;
       if (!filling.in_use[q]) continue;
-      if (q == home_ && rates_[q].is_probe_due(filling.length_bytes, filling.now_ns)) return q;
+      if (q == primary_ && rates_[q].is_probe_due(filling.length_bytes, filling.now_ns)) return q;
       const double finish_ns = predict_ns(filling, q);
       if (best != queue_pairs_ && finish_ns >= best_ns) continue;
       best = q;
-      best_ns = finish_ns - (q == home_ ? kChangeNs : 0);
+      best_ns = finish_ns - (q == primary_ ? kChangeNs : 0);
     }
     return best;
   }
@@ -135,7 +135,7 @@ class RailShare {
       uint32_t count = 0, worst = 0, last = 0;
       uint64_t missing = filling.length_bytes;
       for (uint32_t i = 0; i < queue_pairs_; ++i) {
-        const uint32_t q = (home_ + i) % queue_pairs_;
+        const uint32_t q = (primary_ + i) % queue_pairs_;
         if (!filling.in_use[q]) continue;
         const double bytes = level_ns * filling.rate[q] - static_cast<double>(rates_[q].outstanding_bytes());
         filling.shares[q] = std::min(round_down(filling, bytes), missing);
@@ -190,7 +190,7 @@ class RailShare {
     while (missing != 0) {
       uint32_t best = queue_pairs_;
       for (uint32_t i = 0; i < queue_pairs_; ++i) {
-        const uint32_t q = (home_ + i) % queue_pairs_;
+        const uint32_t q = (primary_ + i) % queue_pairs_;
         const bool has_room = filling.shares[q] < room[q];
         if (has_room && (best == queue_pairs_ || filling.rate[q] > filling.rate[best])) best = q;
       }
@@ -202,7 +202,7 @@ class RailShare {
   }
 
   std::array<RailRate, kMaxQueuePairs> rates_;
-  uint32_t queue_pairs_ = 1, home_ = 0;
+  uint32_t queue_pairs_ = 1, primary_ = 0;
   uint64_t min_stripe_bytes_ = 0;
   uint64_t outstanding_bytes_ = 0;
   int64_t looked_ns_ = 0;

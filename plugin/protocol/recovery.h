@@ -32,10 +32,11 @@
 namespace verbena::protocol {
 
 struct RecoveryTimes {
-  int64_t retry_ns;       // after which a dead queue pair is built anew; doubles while it keeps failing
-  int64_t most_retry_ns;  // up to this
-  int64_t trial_ns;       // how long a new one may take to carry its first request
-  int64_t limit_ns;       // without any rail, or without an answer: the connection fails
+  int64_t retry_ns;      // after which a dead queue pair is built anew; doubles while it keeps failing
+  int64_t max_retry_ns;  // up to this
+  int64_t trial_ns;      // how long a new one may take to carry its first request
+  int64_t limit_ns;      // without any rail, or without an answer: the connection fails
+  int64_t poll_ns;       // between looks at what nobody reports
 };
 
 inline constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
@@ -57,6 +58,11 @@ class QueuePairLives {
   uint32_t queue_pairs() const { return queue_pairs_; }
   Phase phase(uint32_t queue_pair) const { return lives_[queue_pair].phase; }
   bool is_live(uint32_t queue_pair) const { return phase(queue_pair) == Phase::kLive; }
+  // Something of it may be under way. Of any other, what fails is flushed work.
+  bool is_in_use(uint32_t queue_pair) const {
+    return is_live(queue_pair) || phase(queue_pair) == Phase::kTrial;
+  }
+  const RecoveryTimes& times() const { return times_; }
   int64_t phase_since_ns(uint32_t queue_pair) const { return lives_[queue_pair].since_ns; }
   bool is_any_live() const { return dead_ != all(); }
   bool are_all_live() const { return dead_ == 0; }
@@ -97,7 +103,7 @@ class QueuePairLives {
   void enter(uint32_t queue_pair, Phase phase, int64_t now_ns) {
     Life& life = lives_[queue_pair];
     // Whoever has lived for long starts from scratch.
-    const bool has_lived = life.phase == Phase::kLive && now_ns - life.live_since_ns >= times_.most_retry_ns;
+    const bool has_lived = life.phase == Phase::kLive && now_ns - life.live_since_ns >= times_.max_retry_ns;
     if (has_lived) life.retry_ns = 0;
     life.phase = phase;
     life.since_ns = now_ns;
@@ -142,7 +148,7 @@ class SenderRecovery : public QueuePairLives {
   // Ours has failed, or is to be given up.
   template <typename Host>
   void fail(Host& host, uint32_t q, int64_t now_ns) {
-    if (phase(q) != Phase::kLive && phase(q) != Phase::kTrial) return;
+    if (!is_in_use(q)) return;
     host.stop(q);
     enter(q, Phase::kStopping, now_ns);
     host.send(make_record(RecoveryKind::kDown, q));
@@ -208,6 +214,12 @@ class SenderRecovery : public QueuePairLives {
     }
   }
 
+  // Whether it waits for something that nobody reports.
+  bool is_polling() const {
+    for (uint32_t q = 0; q < queue_pairs_; ++q)
+      if (phase(q) == Phase::kTrial) return true;
+    return false;
+  }
   // When step() has something to do, if nothing else happens before.
   int64_t find_next_ns() const {
     int64_t next = kNever;
@@ -227,7 +239,7 @@ class SenderRecovery : public QueuePairLives {
     if (is_first) {
       life.retry_ns = times_.retry_ns;
     } else if (is_any_live()) {
-      life.retry_ns = std::min(2 * life.retry_ns, times_.most_retry_ns);
+      life.retry_ns = std::min(2 * life.retry_ns, times_.max_retry_ns);
     }
     const int64_t impatient_ns = is_first ? 0 : times_.retry_ns;
     life.retry_at_ns = now_ns + (is_any_live() ? life.retry_ns : impatient_ns);
@@ -243,7 +255,7 @@ class ReceiverRecovery : public QueuePairLives {
 
   template <typename Host>
   void fail(Host& host, uint32_t q, int64_t now_ns) {
-    if (phase(q) != Phase::kLive && phase(q) != Phase::kTrial) return;
+    if (!is_in_use(q)) return;
     host.stop(q);
     lives_[q].is_peer_stopped = false;
     enter(q, Phase::kStopping, now_ns);
@@ -294,6 +306,7 @@ class ReceiverRecovery : public QueuePairLives {
       if (phase(q) == Phase::kStopping && lives_[q].is_peer_stopped) return true;
     return false;
   }
+  int64_t find_next_ns() const { return kNever; }  // only the peer begins anything here
 
  private:
   template <typename Host>

@@ -49,7 +49,8 @@ struct ArrivedRecord {
     return (complete >> ahead & 1) != 0 || (chunks[ahead][index / 64] >> (index % 64) & 1) != 0;
   }
 };
-static_assert(kMessageRing == 32, "ArrivedRecord::complete has a bit for each message");
+static_assert(kMessageRing == 32,
+              "ArrivedRecord::complete and SendCore::unclaimed_ have a bit for each message");
 static_assert(sizeof(ArrivedRecord) == 8 + kMessageRing * kMaxChunks / 8);
 
 inline bool is_sane(const RecoveryRecord& record, uint32_t queue_pairs) {

@@ -20,9 +20,9 @@ inline uint32_t take_newer(uint32_t a, uint32_t b) {
   return is_before(a, b) ? b : a;
 }
 
-// The full sequence number whose low 16 bits are `low`, nearest to `reference`.
-inline uint32_t expand_sequence(uint32_t reference, uint16_t low) {
-  return reference + static_cast<uint32_t>(static_cast<int16_t>(low - static_cast<uint16_t>(reference)));
+// The full sequence number whose low 8 bits are `low`, nearest to `reference`.
+inline uint32_t expand_sequence(uint32_t reference, uint8_t low) {
+  return reference + static_cast<uint32_t>(static_cast<int8_t>(low - static_cast<uint8_t>(reference)));
 }
 
 }  // namespace verbena::protocol

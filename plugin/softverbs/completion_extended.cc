@@ -10,15 +10,15 @@ namespace {
 constexpr uint64_t kStamps =
     IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
 
-Cq& get_cq(ibv_cq_ex* cq) {
+Cq& get_extended_cq(ibv_cq_ex* cq) {
   return *reinterpret_cast<Cq*>(cq);
 }
 const Completion& get_current(ibv_cq_ex* cq) {
-  return get_cq(cq).current;
+  return get_extended_cq(cq).current;
 }
 
 int poll_next(ibv_cq_ex* base) {
-  Cq& cq = get_cq(base);
+  Cq& cq = get_extended_cq(base);
   if (!take_completion(cq, cq.current)) return ENOENT;
   base->wr_id = cq.current.wr_id;
   base->status = static_cast<ibv_wc_status>(cq.current.status);
@@ -28,7 +28,7 @@ int poll_next(ibv_cq_ex* base) {
 // Between a start that found something and the end of the poll, no other thread polls.
 int start_poll(ibv_cq_ex* base, ibv_poll_cq_attr* attributes) {
   if (attributes->comp_mask != 0) return EINVAL;
-  Cq& cq = get_cq(base);
+  Cq& cq = get_extended_cq(base);
   cq.poll_mutex.lock();
   int result = poll_next(base);
   if (result != 0 && poll_wire(cq)) result = poll_next(base);
@@ -38,7 +38,7 @@ int start_poll(ibv_cq_ex* base, ibv_poll_cq_attr* attributes) {
 }
 
 void end_poll(ibv_cq_ex* base) {
-  get_cq(base).poll_mutex.unlock();
+  get_extended_cq(base).poll_mutex.unlock();
 }
 
 void install_reads(ibv_cq_ex& cq, uint64_t fields) {

@@ -39,7 +39,7 @@ bool open_ring(uint32_t entries, uint32_t& index) {
 void close_ring(uint32_t index) {
   Process* process = Process::get();
   const SharedCq& shared = process->segment().cq(index);
-  process->arena().free(shared.ring.get(), shared.capacity.get() * sizeof(CompletionSlot));
+  process->arena().free(shared.ring.get());
   process->cqs.free(index);
 }
 

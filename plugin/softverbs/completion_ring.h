@@ -10,7 +10,8 @@ namespace verbena::softverbs {
 enum class Polled { kEmpty, kTaken, kHeld };  // held: its producer has not finished, or was killed
 
 inline CompletionSlot& get_completion_slot(Segment& segment, SharedCq& cq, uint64_t ticket) {
-  return segment.at<CompletionSlot>(cq.ring.get())[ticket & (cq.capacity.get() - 1)];
+  const uint64_t index = ticket & (cq.capacity.get() - 1);
+  return segment.inside<CompletionSlot>(cq.ring.get() + index * sizeof(CompletionSlot));
 }
 
 // False when the ring is full (the queue has been overrun).

@@ -44,8 +44,12 @@ Config read_environment() {
   config.port = static_cast<uint32_t>(read_number("SOFTVERBS_PORT", kDefaultPort, 1024, kLastPort));
   config.wire_threads = static_cast<uint32_t>(read_number("SOFTVERBS_WIRE_THREADS", 0, 0, 16));
   config.streams = static_cast<uint32_t>(read_number("SOFTVERBS_STREAMS", 4, 1, 16));
-  config.directory = read_text("SOFTVERBS_DIR", "/dev/shm");
+  config.directory = read_text("SOFTVERBS_DIR", "");
   config.job = read_job();
+  config.key_file = read_text("SOFTVERBS_KEY_FILE", read_text("VERBENA_JOB_KEY_FILE", "").c_str());
+  config.encryption = read_number("VERBENA_ENCRYPTION", 0, 0, 1) != 0;
+  config.insecure = read_number("SOFTVERBS_INSECURE", 0, 0, 1) != 0;
+  config.ptracer = read_number("SOFTVERBS_PTRACER", 1, 0, 1) != 0;
   config.inline_copy_bytes =
       read_number("SOFTVERBS_INLINE_COPY", config.inline_copy_bytes, 0, uint64_t{1} << 40);
   // With few CPUs a poller probably keeps the peer it waits for from running.

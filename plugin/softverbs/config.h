@@ -16,7 +16,11 @@ struct Config {
   uint32_t port = 0;                          // of slot 0 on the network
   uint32_t wire_threads = 0;                  // of each rail's address; 0: by CPUs
   uint32_t streams = 0;                       // TCP connections of a link between two processes
-  std::string directory;                      // where the shared tables live
+  std::string directory;                      // where the shared tables live; empty: /dev/shm
+  std::string key_file;                       // of the job's key; empty: none
+  bool encryption = false;                    // of what goes to other hosts; needs a key
+  bool insecure = false;                      // listens without a key where strangers may reach it
+  bool ptracer = true;                        // other processes of the user may attach, where Yama asks
   std::string job;                            // processes see each other only within one job
   uint64_t inline_copy_bytes = 256ull << 10;  // larger work requests go to the rail's worker
   uint32_t spin_polls = 0;                    // empty polls before a poller starts to yield its CPU

@@ -10,41 +10,20 @@
 namespace verbena::softverbs::cuda {
 namespace {
 
-template <typename Function>
-bool find(void* library, Function*& function, const char* name) {
-  function = reinterpret_cast<Function*>(dlsym(library, name));
-  return function != nullptr;
-}
-
-bool find_needed(void* library, Driver& driver) {
-  return find(library, driver.pointer_attributes, "cuPointerGetAttributes") &&
-         find(library, driver.context_get_current, "cuCtxGetCurrent") &&
-         find(library, driver.context_set_current, "cuCtxSetCurrent") &&
-         find(library, driver.context_get_device, "cuCtxGetDevice") &&
-         find(library, driver.context_priorities, "cuCtxGetStreamPriorityRange") &&
-         find(library, driver.primary_context_retain, "cuDevicePrimaryCtxRetain") &&
-         find(library, driver.device_uuid, "cuDeviceGetUuid") &&
-         find(library, driver.stream_create, "cuStreamCreateWithPriority") &&
-         find(library, driver.event_create, "cuEventCreate") &&
-         find(library, driver.event_record, "cuEventRecord") &&
-         find(library, driver.event_query, "cuEventQuery") &&
-         find(library, driver.copy_async, "cuMemcpyAsync") &&
-         find(library, driver.host_register, "cuMemHostRegister_v2") &&
-         find(library, driver.exchange_capture_mode, "cuThreadExchangeStreamCaptureMode") &&
-         find(library, driver.ipc_get_handle, "cuIpcGetMemHandle") &&
-         find(library, driver.ipc_open_handle, "cuIpcOpenMemHandle_v2") &&
-         find(library, driver.ipc_close_handle, "cuIpcCloseMemHandle");
-}
-
-void find_virtual_memory(void* library, Driver& driver) {
-  const bool has_all = find(library, driver.export_handle, "cuMemExportToShareableHandle") &&
-                       find(library, driver.import_handle, "cuMemImportFromShareableHandle") &&
-                       find(library, driver.release, "cuMemRelease") &&
-                       find(library, driver.address_reserve, "cuMemAddressReserve") &&
-                       find(library, driver.address_free, "cuMemAddressFree") &&
-                       find(library, driver.map, "cuMemMap") && find(library, driver.unmap, "cuMemUnmap") &&
-                       find(library, driver.set_access, "cuMemSetAccess");
-  if (has_all) find(library, driver.retain_allocation, "cuMemRetainAllocationHandle");
+// False where the driver is too old for us.
+bool find_functions(void* library, Driver& driver) {
+  bool has_needed = true, has_mapping = true;
+#define SOFTVERBS_NEED(name) driver.VERBENA_CUDA_FIND(name) has_needed &= driver.name != nullptr;
+#define SOFTVERBS_MAP(name) driver.VERBENA_CUDA_FIND(name) has_mapping &= driver.name != nullptr;
+#define SOFTVERBS_TRY(name) driver.VERBENA_CUDA_FIND(name)
+  SOFTVERBS_CUDA_NEEDED(SOFTVERBS_NEED)
+  SOFTVERBS_CUDA_MAPPING(SOFTVERBS_MAP)
+  SOFTVERBS_CUDA_OPTIONAL(SOFTVERBS_TRY)
+#undef SOFTVERBS_NEED
+#undef SOFTVERBS_MAP
+#undef SOFTVERBS_TRY
+  if (!has_mapping) driver.cuMemRetainAllocationHandle = nullptr;
+  return has_needed;
 }
 
 }  // namespace
@@ -57,40 +36,37 @@ const Driver* find_driver() {
   void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
   if (library == nullptr) return nullptr;
   auto* driver = new Driver{};
-  if (!find_needed(library, *driver)) {
+  if (!find_functions(library, *driver)) {
     delete driver;
     dlclose(library);
     return nullptr;
   }
-  find_virtual_memory(library, *driver);
-  find(library, driver->context_create, "cuCtxCreate_v2");
-  find(library, driver->copy_batch_async, "cuMemcpyBatchAsync");
   found.store(driver, std::memory_order_release);
   return driver;
 }
 
-void enter(const Driver& driver, Context context) {
+void enter(const Driver& driver, CUcontext context) {
   thread_local bool is_relaxed = false;
-  thread_local Context current = nullptr;
+  thread_local CUcontext current = nullptr;
   if (!is_relaxed) {
-    int mode = kCaptureRelaxed;
-    driver.exchange_capture_mode(&mode);
+    int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    driver.cuThreadExchangeStreamCaptureMode(&mode);
     is_relaxed = true;
   }
   if (current == context) return;
-  driver.context_set_current(context);
+  driver.cuCtxSetCurrent(context);
   current = context;
 }
 
-Scope::Scope(const Driver& driver, Context context) : driver_(driver) {
-  driver_.exchange_capture_mode(&capture_mode_);
-  driver_.context_get_current(&before_);
-  driver_.context_set_current(context);
+Scope::Scope(const Driver& driver, CUcontext context) : driver_(driver) {
+  driver_.cuThreadExchangeStreamCaptureMode(&capture_mode_);
+  driver_.cuCtxGetCurrent(&before_);
+  driver_.cuCtxSetCurrent(context);
 }
 
 Scope::~Scope() {
-  driver_.context_set_current(before_);
-  driver_.exchange_capture_mode(&capture_mode_);
+  driver_.cuCtxSetCurrent(before_);
+  driver_.cuThreadExchangeStreamCaptureMode(&capture_mode_);
 }
 
 namespace {

@@ -1,113 +1,53 @@
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
+#include "abi/cuda.h"
 
 // The few calls of CUDA's driver that the device needs, found in the libcuda.so.1 that the application has
 // loaded. Nothing here loads or initialises CUDA.
 namespace verbena::softverbs::cuda {
 
-using Result = int;
-using Device = int;
-using Context = void*;
-using Stream = void*;
-using Event = void*;
-using Pointer = unsigned long long;
-using Handle = unsigned long long;
+using namespace ::verbena::cuda;  // NVIDIA's names
 
-inline constexpr Result kSuccess = 0, kNotReady = 600;
-
-enum PointerAttribute : int {
-  kContextOf = 1,
-  kMemoryType = 2,
-  kIsManaged = 8,
-  kDeviceOrdinal = 9,
-  kIsLegacyIpcCapable = 10,
-  kRangeStart = 11,
-  kRangeBytes = 12,
-};
-inline constexpr unsigned kTypeDevice = 2;  // of kMemoryType
-
-struct Uuid {
-  uint8_t bytes[16];
-};
-struct IpcHandle {
-  uint8_t bytes[64];
-};
-struct Location {
-  int type;
-  int id;
-};
-struct AccessDescription {
-  Location location;
-  int flags;
-};
-inline constexpr int kLocationDevice = 1, kReadWrite = 3, kPosixFd = 1, kCaptureRelaxed = 2;
-inline constexpr unsigned kStreamNonBlocking = 1, kEventNoTiming = 2, kHostRegisterPortable = 1,
-                          kIpcLazyPeerAccess = 1;
-
-// How the copies of a batch are done.
-struct BatchAttributes {
-  int source_order;
-  Location source_hint, target_hint;
-  unsigned flags;
-};
-inline constexpr int kSourceInStreamOrder = 1;
-inline constexpr unsigned kPreferOverlap = 1;
+// clang-format off
+#define SOFTVERBS_CUDA_NEEDED(X)                                                                             \
+  X(cuPointerGetAttributes) X(cuCtxGetCurrent) X(cuCtxSetCurrent) X(cuCtxGetDevice)                          \
+  X(cuCtxGetStreamPriorityRange) X(cuDevicePrimaryCtxRetain) X(cuDeviceGetUuid)                              \
+  X(cuStreamCreateWithPriority) X(cuEventCreate) X(cuEventRecord) X(cuEventQuery) X(cuMemcpyAsync)           \
+  X(cuMemHostRegister_v2) X(cuThreadExchangeStreamCaptureMode) X(cuIpcGetMemHandle)                          \
+  X(cuIpcOpenMemHandle_v2) X(cuIpcCloseMemHandle)
+// Virtual memory management; cuMemRetainAllocationHandle is null unless all others are there.
+#define SOFTVERBS_CUDA_MAPPING(X)                                                                            \
+  X(cuMemExportToShareableHandle) X(cuMemImportFromShareableHandle) X(cuMemRelease) X(cuMemAddressReserve)   \
+  X(cuMemAddressFree) X(cuMemMap) X(cuMemUnmap) X(cuMemSetAccess)
+// Null where the driver has none.
+#define SOFTVERBS_CUDA_OPTIONAL(X) X(cuCtxCreate_v2) X(cuMemcpyBatchAsync) X(cuMemRetainAllocationHandle)
+// clang-format on
 
 struct Driver {
-  Result (*pointer_attributes)(unsigned count, PointerAttribute* which, void** data, Pointer pointer);
-  Result (*context_get_current)(Context*);
-  Result (*context_set_current)(Context);
-  Result (*context_get_device)(Device*);
-  Result (*context_priorities)(int* least, int* greatest);
-  Result (*primary_context_retain)(Context*, Device);
-  Result (*context_create)(Context*, unsigned flags, Device);  // leaves it current; may be missing
-  Result (*device_uuid)(Uuid*, Device);
-  Result (*stream_create)(Stream*, unsigned flags, int priority);
-  Result (*event_create)(Event*, unsigned flags);
-  Result (*event_record)(Event, Stream);
-  Result (*event_query)(Event);
-  Result (*copy_async)(Pointer to, Pointer from, size_t bytes, Stream);
-  // May be missing.
-  Result (*copy_batch_async)(Pointer* to, Pointer* from, size_t* bytes, size_t count, BatchAttributes*,
-                             size_t* attribute_indices, size_t attribute_count, size_t* failed, Stream);
-  Result (*host_register)(void*, size_t, unsigned flags);
-  Result (*exchange_capture_mode)(int* mode);
-  Result (*ipc_get_handle)(IpcHandle*, Pointer);
-  Result (*ipc_open_handle)(Pointer*, IpcHandle, unsigned flags);
-  Result (*ipc_close_handle)(Pointer);
-  // Virtual memory management; null in old drivers.
-  Result (*retain_allocation)(Handle*, void*);
-  Result (*export_handle)(void* shareable, Handle, int type, unsigned long long flags);
-  Result (*import_handle)(Handle*, void* shareable, int type);
-  Result (*release)(Handle);
-  Result (*address_reserve)(Pointer*, size_t bytes, size_t alignment, Pointer wish, unsigned long long flags);
-  Result (*address_free)(Pointer, size_t);
-  Result (*map)(Pointer, size_t bytes, size_t offset, Handle, unsigned long long flags);
-  Result (*unmap)(Pointer, size_t);
-  Result (*set_access)(Pointer, size_t, const AccessDescription*, size_t count);
+  SOFTVERBS_CUDA_NEEDED(VERBENA_CUDA_MEMBER)
+  SOFTVERBS_CUDA_MAPPING(VERBENA_CUDA_MEMBER)
+  SOFTVERBS_CUDA_OPTIONAL(VERBENA_CUDA_MEMBER)
 };
 
 // nullptr while the application has not loaded CUDA.
 const Driver* find_driver();
 
 // Makes a context current on a thread of ours, once and for all until another one is needed.
-void enter(const Driver& driver, Context context);
+void enter(const Driver& driver, CUcontext context);
 
 // Makes a context current on a thread of the application for a scope, and lets calls pass that a stream
 // capture elsewhere in the process would forbid.
 class Scope {
  public:
-  Scope(const Driver& driver, Context context);
+  Scope(const Driver& driver, CUcontext context);
   ~Scope();
   Scope(const Scope&) = delete;
   Scope& operator=(const Scope&) = delete;
 
  private:
   const Driver& driver_;
-  Context before_ = nullptr;
-  int capture_mode_ = kCaptureRelaxed;
+  CUcontext before_ = nullptr;
+  int capture_mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
 };
 
 // exit() takes CUDA apart while threads of ours still run. A step that calls CUDA outside the application's

@@ -1,17 +1,20 @@
 #include "softverbs/directory.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <memory>
+#include <string_view>
+#include <vector>
 
 #include "softverbs/config.h"
 
@@ -19,63 +22,143 @@ namespace verbena::softverbs {
 namespace {
 
 // Process numbers mean something only inside one pid namespace, so each has its own folder.
-std::string make_prefix() {
+struct Prefix {
+  std::string of_user, whole;
+};
+Prefix make_prefix() {
   struct stat name_space {};
   stat("/proc/self/ns/pid", &name_space);
-  char name[160];
-  snprintf(name, sizeof(name), "softverbs-%u-%u-%lu", kLayoutVersion, getuid(), name_space.st_ino);
-  return name;
+  const std::string of_user =
+      "softverbs-" + std::to_string(kLayoutVersion) + "-" + std::to_string(getuid()) + "-";
+  return {of_user, of_user + std::to_string(name_space.st_ino)};
 }
 
-// Makes the folder, and refuses one that another user could have prepared.
-int make_folder(const std::string& folder) {
-  if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return errno;
+// Nobody else made it or may change it.
+bool is_ours(const struct stat& status, mode_t kind) {
+  return (status.st_mode & S_IFMT) == kind && status.st_uid == getuid() && (status.st_mode & 022) == 0;
+}
+
+// A folder of this user's, not what another one put in its place; -1 and errno, EPERM if it is not ours.
+int open_folder(int parent, const char* name) {
+  const int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
   struct stat status {};
-  if (lstat(folder.c_str(), &status) != 0) return errno;
-  const bool is_ours = S_ISDIR(status.st_mode) && status.st_uid == getuid() && (status.st_mode & 022) == 0;
-  return is_ours ? 0 : EPERM;
+  if (fd >= 0 && fstat(fd, &status) == 0 && is_ours(status, S_IFDIR)) return fd;
+  const int error = fd >= 0 || errno == ELOOP || errno == ENOTDIR || errno == EACCES ? EPERM : errno;
+  if (fd >= 0) close(fd);
+  errno = error;
+  return -1;
 }
 
-// The file behind `fd` is still the one at `path`: the last process to leave may have removed it meanwhile.
-bool is_file_at(int fd, const std::string& path) {
+constexpr char kTable[] = "processes";
+
+// The table of processes in a folder of ours; -1 and errno.
+int open_table(int folder, int flags) {
+  const int fd = openat(folder, kTable, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | flags, 0600);
+  struct stat status {};
+  if (fd < 0 || (fstat(fd, &status) == 0 && is_ours(status, S_IFREG) && status.st_nlink <= 1)) return fd;
+  close(fd);
+  errno = EPERM;
+  return -1;
+}
+
+// The table is still the folder's: the last process to leave may have removed it meanwhile.
+bool is_table_of(int fd, const std::string& folder) {
   struct stat opened {
   }, named{};
-  if (fstat(fd, &opened) != 0 || stat(path.c_str(), &named) != 0) return false;
+  if (fstat(fd, &opened) != 0 || stat((folder + "/" + kTable).c_str(), &named) != 0) return false;
   return opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
 }
 
 // Opens the table of processes and locks it; -1 and errno.
 int open_locked(const std::string& folder) {
-  const std::string path = folder + "/processes";
   constexpr int kTries = 100;
   for (int i = 0; i < kTries; ++i) {
-    if (const int error = make_folder(folder); error != 0) {
+    if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return -1;
+    const int parent = open_folder(AT_FDCWD, folder.c_str());
+    if (parent < 0 && errno != ENOENT) return -1;
+    if (parent < 0) continue;
+    const int fd = open_table(parent, O_CREAT);
+    const int error = errno;
+    close(parent);
+    if (fd < 0 && error != ENOENT) {
       errno = error;
       return -1;
     }
-    const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (fd < 0 && errno != ENOENT) return -1;
     if (fd < 0) continue;
-    if (flock(fd, LOCK_EX) == 0 && is_file_at(fd, path)) return fd;
+    if (flock(fd, LOCK_EX) == 0 && is_table_of(fd, folder)) return fd;
     close(fd);
   }
   errno = EAGAIN;
   return -1;
 }
 
+// Says that a process is there to those who cannot see it: process numbers of another namespace mean nothing.
+// The lock is the open file's and goes with its last holder, however that ends.
+bool lock_life(int table, short kind) {
+  flock64 life{};
+  life.l_type = kind;
+  life.l_whence = SEEK_SET;
+  life.l_len = 1;
+  return fcntl(table, F_OFD_SETLK, &life) == 0;
+}
+
+// Owners by slot, 0 where the file is shorter. Read, as a mapping of it would fault if it became shorter.
+std::vector<uint64_t> read_owners(int table) {
+  std::vector<DirectorySlot> slots(kProcessSlots);
+  [[maybe_unused]] const ssize_t bytes =
+      pread(table, static_cast<void*>(slots.data()), slots.size() * sizeof(DirectorySlot), 0);
+  std::vector<uint64_t> owners;
+  for (const DirectorySlot& slot : slots) owners.push_back(slot.owner.load(std::memory_order_relaxed));
+  return owners;
+}
+
+bool is_anyone_there(int table) {
+  const std::vector<uint64_t> owners = read_owners(table);
+  return std::any_of(owners.begin(), owners.end(), is_alive);
+}
+
+// With the table locked, and nobody left.
+void remove_folder(int parent, const char* name, int folder) {
+  unlinkat(folder, kTable, 0);
+  unlinkat(parent, name, AT_REMOVEDIR);
+}
+
+// Removes what jobs left of which all processes were killed, in this pid namespace or in another, as of a
+// container. Whoever may write to `parent` may have put there what he likes: only what is this user's and
+// nobody else's is looked at.
+void sweep(const std::string& parent, const Prefix& prefix) {
+  DIR* entries = opendir(parent.c_str());
+  if (entries == nullptr) return;
+  const int parent_fd = dirfd(entries);
+  while (const dirent* entry = readdir(entries)) {
+    const std::string_view name(entry->d_name);
+    if (!name.starts_with(prefix.of_user)) continue;
+    const bool is_near = name.starts_with(prefix.whole);
+    const int folder = open_folder(parent_fd, entry->d_name);
+    if (folder < 0) continue;
+    const int table = open_table(folder, 0);
+    if (table >= 0 && flock(table, LOCK_EX | LOCK_NB) == 0 &&
+        (is_near ? !is_anyone_there(table) : lock_life(table, F_WRLCK)))
+      remove_folder(parent_fd, entry->d_name, folder);
+    if (table >= 0) close(table);
+    close(folder);
+  }
+  closedir(entries);
+}
+
 }  // namespace
 
 Directory* Directory::open(uint64_t owner, const Accept& accept, Claim& claim) {
-  const Config& config = get_config();
-  const std::string prefix = make_prefix();
-  sweep(config.directory, prefix);
+  const Prefix prefix = make_prefix();
   auto directory = std::make_unique<Directory>();
-  directory->folder_ = config.directory + "/" + prefix + (config.job.empty() ? "" : "-" + config.job);
-  directory->fd_ = open_locked(directory->folder_);
-  if (directory->fd_ < 0 || !directory->map()) {
+  directory->find_place(prefix.whole, [&](const std::string& parent) { sweep(parent, prefix); });
+  if (directory->fd_ < 0 || !lock_life(directory->fd_, F_RDLCK) || !directory->map()) {
     const int error = errno;
-    warn("%s: cannot make, map or trust the shared tables: %s (set SOFTVERBS_DIR to a folder of your own)",
-         directory->folder_.c_str(), strerror(error));
+    warn(
+        "%s: cannot make, map or trust the shared tables: %s (set SOFTVERBS_DIR to a folder of your own, the "
+        "same "
+        "for every process of the job)",
+        directory->folder_.c_str(), strerror(error));
     if (directory->fd_ >= 0) close(directory->fd_);
     errno = error;
     return nullptr;
@@ -83,6 +166,30 @@ Directory* Directory::open(uint64_t owner, const Accept& accept, Claim& claim) {
   claim = directory->claim(owner, accept);
   flock(directory->fd_, LOCK_UN);
   return directory.release();
+}
+
+// Whoever takes our name where everybody may write does not keep us from starting: every process of the job
+// finds the same, and goes to the same other place.
+void Directory::find_place(const std::string& name, const std::function<void(const std::string&)>& sweep_in) {
+  const Config& config = get_config();
+  const std::string own = "/run/user/" + std::to_string(getuid());
+  const std::vector<std::string> parents =
+      config.directory.empty() ? std::vector<std::string>{"/dev/shm", own} : std::vector{config.directory};
+  int error = 0;
+  for (const std::string& parent : parents) {
+    if (error != 0) {
+      const int private_place = open_folder(AT_FDCWD, parent.c_str());
+      if (private_place < 0) break;
+      close(private_place);
+      warn("%s: it is not this user's: using %s", folder_.c_str(), parent.c_str());
+    }
+    sweep_in(parent);
+    folder_ = parent + "/" + name + (config.job.empty() ? "" : "-" + config.job);
+    fd_ = open_locked(folder_);
+    error = errno;
+    if (fd_ >= 0 || error != EPERM) return;
+  }
+  errno = error;
 }
 
 bool Directory::map() {
@@ -100,53 +207,21 @@ Directory::Claim Directory::claim(uint64_t owner, const Accept& accept) {
     const uint64_t present = get_owner(slot);
     if (present != 0 && is_alive(present)) continue;
     if (!accept(slot)) continue;
-    if (present != 0) unlink(get_segment_path(slot, present).c_str());
+    slots_[slot].segment.store(0, std::memory_order_release);
     slots_[slot].owner.store(owner, std::memory_order_release);
     return {slot, slots_[slot].generation.fetch_add(1) + 1};
   }
   return {kProcessSlots, 0};
 }
 
-void Directory::release(uint32_t slot, uint64_t owner) {
+void Directory::release(uint32_t slot) {
   flock(fd_, LOCK_EX);
-  unlink(get_segment_path(slot, owner).c_str());
   slots_[slot].owner.store(0, std::memory_order_release);
-  remove_if_empty();
+  if (const int folder = open_folder(AT_FDCWD, folder_.c_str()); folder >= 0) {
+    if (!is_anyone_there(fd_)) remove_folder(AT_FDCWD, folder_.c_str(), folder);
+    close(folder);
+  }
   flock(fd_, LOCK_UN);
-}
-
-// With the file locked.
-bool Directory::remove_if_empty() {
-  for (uint32_t slot = 0; slot < kProcessSlots; ++slot) {
-    if (get_owner(slot) == 0) continue;
-    if (is_alive(get_owner(slot))) return false;
-    unlink(get_segment_path(slot, get_owner(slot)).c_str());
-  }
-  unlink((folder_ + "/processes").c_str());
-  return rmdir(folder_.c_str()) == 0;
-}
-
-// Removes what jobs left of which all processes were killed.
-void Directory::sweep(const std::string& parent, const std::string& prefix) {
-  std::error_code ignored;
-  for (const auto& entry : std::filesystem::directory_iterator(parent, ignored)) {
-    if (entry.path().filename().string().rfind(prefix, 0) != 0) continue;
-    Directory other;
-    other.folder_ = entry.path().string();
-    other.fd_ = ::open((other.folder_ + "/processes").c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);
-    if (other.fd_ < 0) continue;
-    if (flock(other.fd_, LOCK_EX | LOCK_NB) == 0 && other.map()) {
-      other.remove_if_empty();
-      munmap(other.slots_, kProcessSlots * sizeof(DirectorySlot));
-    }
-    close(other.fd_);
-  }
-}
-
-std::string Directory::get_segment_path(uint32_t slot, uint64_t owner) const {
-  char name[64];
-  snprintf(name, sizeof(name), "/%u-%016lx", slot, owner);
-  return folder_ + name;
 }
 
 uint64_t read_owner(int pid) {

@@ -9,6 +9,8 @@
 namespace verbena::softverbs {
 
 // The file that names every process of one user and job: slot -> owner. A slot whose owner is dead is free.
+// It lies in SOFTVERBS_DIR, else in /dev/shm, or, when another user has taken its name there, in the user's
+// /run/user.
 class Directory {
  public:
   struct Claim {
@@ -20,22 +22,28 @@ class Directory {
   using Accept = std::function<bool(uint32_t slot)>;
   static Directory* open(uint64_t owner, const Accept& accept, Claim& claim);
   // Gives the slot back. The last process to leave takes the folder away.
-  void release(uint32_t slot, uint64_t owner);
+  void release(uint32_t slot);
 
   uint64_t get_owner(uint32_t slot) const { return slots_[slot].owner.load(std::memory_order_acquire); }
   uint32_t get_generation(uint32_t slot) const {
     return slots_[slot].generation.load(std::memory_order_acquire);
   }
-  std::string get_segment_path(uint32_t slot, uint64_t owner) const;
+  // Tells the others where this process's segment is; they ask for it as a process and its descriptor, or -1.
+  void set_segment(uint32_t slot, int descriptor) {
+    slots_[slot].segment.store(static_cast<uint32_t>(descriptor) + 1, std::memory_order_release);
+  }
+  int get_segment(uint32_t slot) const {
+    return static_cast<int>(slots_[slot].segment.load(std::memory_order_acquire)) - 1;
+  }
 
  private:
+  // Opens and locks the table in the first place that can be trusted; errno of the last one if there is none.
+  void find_place(const std::string& name, const std::function<void(const std::string&)>& sweep_in);
   bool map();
   Claim claim(uint64_t owner, const Accept& accept);
-  bool remove_if_empty();
-  static void sweep(const std::string& parent, const std::string& prefix);
 
   std::string folder_;
-  int fd_ = -1;  // locked while a process comes or goes
+  int fd_ = -1;  // locked while a process comes or goes; one byte of it, shared, while it is there
   DirectorySlot* slots_ = nullptr;
 };
 

@@ -61,7 +61,7 @@ void write_event(Peer& peer, const SharedPipe& pipe, const void* record, size_t 
 
 void raise_async(Peer& peer, uint32_t context, uint64_t token, ibv_event_type type) {
   const AsyncRecord record{token, static_cast<uint32_t>(type), 0};
-  write_event(peer, peer.segment->header().async_pipes[context], &record, sizeof(record));
+  write_event(peer, peer.segment->async_pipe(context), &record, sizeof(record));
 }
 
 void complete(Peer& peer, uint32_t cq_index, Completion& completion, bool is_solicited) {

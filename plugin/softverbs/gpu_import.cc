@@ -8,63 +8,67 @@
 namespace verbena::softverbs {
 namespace {
 
+using cuda::CUDA_SUCCESS;
 using cuda::Driver;
-using cuda::kSuccess;
 
 uint64_t open_ipc(const Driver& driver, const SharedGpu& shared) {
-  cuda::IpcHandle handle{};
-  memcpy(handle.bytes, shared.ipc_handle, sizeof(handle.bytes));
-  cuda::Pointer base = 0;
-  return driver.ipc_open_handle(&base, handle, cuda::kIpcLazyPeerAccess) == kSuccess ? base : 0;
+  cuda::CUipcMemHandle handle{};
+  memcpy(handle.reserved, shared.ipc_handle, sizeof(handle.reserved));
+  cuda::CUdeviceptr base = 0;
+  return driver.cuIpcOpenMemHandle_v2(&base, handle, cuda::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) == CUDA_SUCCESS
+             ? base
+             : 0;
 }
 
 // Gives a mapped range the right to be used by the current context's device.
-bool allow_access(const Driver& driver, cuda::Pointer base, size_t bytes) {
-  cuda::Device device = 0;
-  if (driver.context_get_device(&device) != kSuccess) return false;
-  const cuda::AccessDescription access{{cuda::kLocationDevice, device}, cuda::kReadWrite};
-  return driver.set_access(base, bytes, &access, 1) == kSuccess;
+bool allow_access(const Driver& driver, cuda::CUdeviceptr base, size_t bytes) {
+  cuda::CUdevice device = 0;
+  if (driver.cuCtxGetDevice(&device) != CUDA_SUCCESS) return false;
+  const cuda::CUmemAccessDesc access{{cuda::CU_MEM_LOCATION_TYPE_DEVICE, device},
+                                     cuda::CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  return driver.cuMemSetAccess(base, bytes, &access, 1) == CUDA_SUCCESS;
 }
 
-uint64_t map_handle(const Driver& driver, cuda::Handle handle, size_t bytes) {
-  cuda::Pointer base = 0;
-  if (driver.address_reserve(&base, bytes, 0, 0, 0) != kSuccess) return 0;
-  if (driver.map(base, bytes, 0, handle, 0) == kSuccess) {
+uint64_t map_handle(const Driver& driver, cuda::CUmemGenericAllocationHandle handle, size_t bytes) {
+  cuda::CUdeviceptr base = 0;
+  if (driver.cuMemAddressReserve(&base, bytes, 0, 0, 0) != CUDA_SUCCESS) return 0;
+  if (driver.cuMemMap(base, bytes, 0, handle, 0) == CUDA_SUCCESS) {
     if (allow_access(driver, base, bytes)) return base;
-    driver.unmap(base, bytes);
+    driver.cuMemUnmap(base, bytes);
   }
-  driver.address_free(base, bytes);
+  driver.cuMemAddressFree(base, bytes);
   return 0;
 }
 
 uint64_t open_descriptor(const Driver& driver, const Peer& peer, const SharedGpu& shared) {
-  if (driver.retain_allocation == nullptr) return 0;
+  if (driver.cuMemRetainAllocationHandle == nullptr) return 0;
   const long fd = peer.is_self ? dup(shared.fd) : syscall(SYS_pidfd_getfd, peer.pidfd, shared.fd, 0);
   if (fd < 0) return 0;
-  cuda::Handle handle = 0;
+  cuda::CUmemGenericAllocationHandle handle = 0;
   const bool is_imported =
-      driver.import_handle(&handle, reinterpret_cast<void*>(fd), cuda::kPosixFd) == kSuccess;
+      driver.cuMemImportFromShareableHandle(&handle, reinterpret_cast<void*>(fd),
+                                            cuda::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) == CUDA_SUCCESS;
   close(static_cast<int>(fd));
   if (!is_imported) return 0;
   const uint64_t base = map_handle(driver, handle, shared.bytes);
-  driver.release(handle);  // the mapping keeps the memory
+  driver.cuMemRelease(handle);  // the mapping keeps the memory
   return base;
 }
 
-void unmap(const Driver& driver, cuda::Context context, bool is_ipc, uint64_t base, uint64_t bytes) {
+void unmap(const Driver& driver, cuda::CUcontext context, bool is_ipc, uint64_t base, uint64_t bytes) {
   if (base == 0) return;
   const cuda::Scope scope(driver, context);
   if (is_ipc) {
-    driver.ipc_close_handle(base);
+    driver.cuIpcCloseMemHandle(base);
   } else {
-    driver.unmap(base, bytes);
-    driver.address_free(base, bytes);
+    driver.cuMemUnmap(base, bytes);
+    driver.cuMemAddressFree(base, bytes);
   }
 }
 
 }  // namespace
 
-uint64_t GpuImports::find(const Driver& driver, cuda::Context context, Peer& peer, uint32_t gpu,
+uint64_t GpuImports::find(const Driver& driver, cuda::CUcontext context, Peer& peer, uint32_t gpu,
                           uint64_t address) {
   const SharedGpu& shared = peer.segment->gpu(gpu - 1);
   const uint32_t life = shared.life.load(std::memory_order_acquire);

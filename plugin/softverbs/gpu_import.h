@@ -15,7 +15,7 @@ class GpuImports {
  public:
   // Where an address of `peer` appears here; 0 when its memory cannot be mapped. `gpu` is 1 + index of its
   // SharedGpu. With `context` current.
-  uint64_t find(const cuda::Driver& driver, cuda::Context context, Peer& peer, uint32_t gpu,
+  uint64_t find(const cuda::Driver& driver, cuda::CUcontext context, Peer& peer, uint32_t gpu,
                 uint64_t address);
 
   // Around everything that uses addresses from find().
@@ -34,7 +34,7 @@ class GpuImports {
     uint64_t bytes = 0;
     bool is_ipc = false;
   };
-  using Key = std::tuple<Peer*, uint32_t, cuda::Context>;
+  using Key = std::tuple<Peer*, uint32_t, cuda::CUcontext>;
 
   std::atomic<uint32_t> users_{0};
   std::mutex mutex_;

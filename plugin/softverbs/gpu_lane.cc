@@ -11,23 +11,23 @@ constexpr size_t kMaxBatch = 64;
 constexpr int kEventsAhead = 16;  // made at the start, where making them may block
 }  // namespace
 
-std::unique_ptr<GpuLane> GpuLane::open(const cuda::Driver& driver, cuda::Context context) {
+std::unique_ptr<GpuLane> GpuLane::open(const cuda::Driver& driver, cuda::CUcontext context) {
   cuda::Use::refuse_at_exit();
   const cuda::Scope scope(driver, context);
   std::unique_ptr<GpuLane> lane(new GpuLane(driver, context));
-  cuda::Device device = 0;
+  cuda::CUdevice device = 0;
   int least = 0, greatest = 0;
-  const bool is_known = driver.context_get_device(&device) == cuda::kSuccess &&
-                        driver.device_uuid(&lane->device_, device) == cuda::kSuccess;
-  lane->uses_batches_ = get_config().gpu_batches && driver.copy_batch_async != nullptr;
-  driver.context_priorities(&least, &greatest);
-  if (!is_known ||
-      driver.stream_create(&lane->stream_, cuda::kStreamNonBlocking, greatest) != cuda::kSuccess) {
+  const bool is_known = driver.cuCtxGetDevice(&device) == cuda::CUDA_SUCCESS &&
+                        driver.cuDeviceGetUuid(&lane->device_, device) == cuda::CUDA_SUCCESS;
+  lane->uses_batches_ = get_config().gpu_batches && driver.cuMemcpyBatchAsync != nullptr;
+  driver.cuCtxGetStreamPriorityRange(&least, &greatest);
+  if (!is_known || driver.cuStreamCreateWithPriority(&lane->stream_, cuda::CU_STREAM_NON_BLOCKING,
+                                                     greatest) != cuda::CUDA_SUCCESS) {
     return nullptr;
   }
   for (int i = 0; i < kEventsAhead; ++i) {
-    cuda::Event event = nullptr;
-    if (driver.event_create(&event, cuda::kEventNoTiming) != cuda::kSuccess) return nullptr;
+    cuda::CUevent event = nullptr;
+    if (driver.cuEventCreate(&event, cuda::CU_EVENT_DISABLE_TIMING) != cuda::CUDA_SUCCESS) return nullptr;
     lane->free_events_.push_back(event);
   }
   return lane;
@@ -66,19 +66,19 @@ bool GpuLane::disturbs_pending(const GpuCopy& copy) const {
 // One call for many copies, with the wish that the copy engines do them: kernels of other contexts keep a
 // copy that a kernel does waiting for a time slice.
 bool GpuLane::issue_as_batch() {
-  std::vector<cuda::Pointer> to, from;
+  std::vector<cuda::CUdeviceptr> to, from;
   std::vector<size_t> bytes;
   for (const Pending& pending : pending_) {
     to.push_back(pending.copy.to);
     from.push_back(pending.copy.from);
     bytes.push_back(pending.copy.bytes);
   }
-  cuda::BatchAttributes attributes{};
-  attributes.source_order = cuda::kSourceInStreamOrder;
-  attributes.flags = cuda::kPreferOverlap;
+  cuda::CUmemcpyAttributes attributes{};
+  attributes.srcAccessOrder = cuda::CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+  attributes.flags = cuda::CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE;
   size_t first_index = 0, failed_index = 0;
-  return driver_.copy_batch_async(to.data(), from.data(), bytes.data(), bytes.size(), &attributes,
-                                  &first_index, 1, &failed_index, stream_) == cuda::kSuccess;
+  return driver_.cuMemcpyBatchAsync(to.data(), from.data(), bytes.data(), bytes.size(), &attributes,
+                                    &first_index, 1, &failed_index, stream_) == cuda::CUDA_SUCCESS;
 }
 
 void GpuLane::issue_pending() {
@@ -89,7 +89,7 @@ void GpuLane::issue_pending() {
     uses_batches_ = false;  // a driver that refuses one is not asked again
     for (const Pending& pending : pending_) {
       const GpuCopy& copy = pending.copy;
-      if (driver_.copy_async(copy.to, copy.from, copy.bytes, stream_) != cuda::kSuccess)
+      if (driver_.cuMemcpyAsync(copy.to, copy.from, copy.bytes, stream_) != cuda::CUDA_SUCCESS)
         refused_.push_back(pending);
     }
   }
@@ -100,10 +100,10 @@ void GpuLane::start() {
   issue_pending();
 }
 
-cuda::Event GpuLane::take_event() {
-  cuda::Event event = nullptr;
+cuda::CUevent GpuLane::take_event() {
+  cuda::CUevent event = nullptr;
   if (free_events_.empty()) {
-    driver_.event_create(&event, cuda::kEventNoTiming);
+    driver_.cuEventCreate(&event, cuda::CU_EVENT_DISABLE_TIMING);
   } else {
     event = free_events_.back();
     free_events_.pop_back();
@@ -114,8 +114,8 @@ cuda::Event GpuLane::take_event() {
 bool GpuLane::record() {
   if (recorded_ == issued_) return true;
   issue_pending();
-  const cuda::Event event = take_event();
-  if (event == nullptr || driver_.event_record(event, stream_) != cuda::kSuccess) {
+  const cuda::CUevent event = take_event();
+  if (event == nullptr || driver_.cuEventRecord(event, stream_) != cuda::CUDA_SUCCESS) {
     is_broken_ = true;
     return false;
   }
@@ -130,9 +130,9 @@ LaneState GpuLane::look(uint64_t first, uint64_t last) {
   cuda::enter(driver_, context_);
   if (is_broken_ || !record()) return LaneState::kBroken;
   while (done_ < last && !fences_.empty()) {
-    const cuda::Result result = driver_.event_query(fences_.front().event);
-    if (result == cuda::kNotReady) return LaneState::kBusy;
-    if (result != cuda::kSuccess) {
+    const cuda::CUresult result = driver_.cuEventQuery(fences_.front().event);
+    if (result == cuda::CUDA_ERROR_NOT_READY) return LaneState::kBusy;
+    if (result != cuda::CUDA_SUCCESS) {
       is_broken_ = true;
       return LaneState::kBroken;
     }
@@ -148,7 +148,7 @@ bool GpuLane::has_refused(uint64_t first, uint64_t last) {
                      [&](const Pending& refused) { return refused.first < last && first < refused.last; });
 }
 
-bool GpuLanes::prepare(const cuda::Driver& driver, cuda::Context context) {
+bool GpuLanes::prepare(const cuda::Driver& driver, cuda::CUcontext context) {
   if (find(context) != nullptr) return true;
   auto lane = GpuLane::open(driver, context);
   if (!lane) return false;
@@ -157,7 +157,7 @@ bool GpuLanes::prepare(const cuda::Driver& driver, cuda::Context context) {
   return true;
 }
 
-GpuLane* GpuLanes::find(cuda::Context context) {
+GpuLane* GpuLanes::find(cuda::CUcontext context) {
   std::lock_guard lock(mutex_);
   for (const auto& lane : lanes_) {
     if (lane->context() == context) return lane.get();

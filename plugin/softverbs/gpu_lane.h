@@ -24,10 +24,10 @@ struct GpuCopy {
 class GpuLane {
  public:
   // nullptr when CUDA refuses. Called where blocking is allowed.
-  static std::unique_ptr<GpuLane> open(const cuda::Driver& driver, cuda::Context context);
+  static std::unique_ptr<GpuLane> open(const cuda::Driver& driver, cuda::CUcontext context);
 
-  cuda::Context context() const { return context_; }
-  const cuda::Uuid& device() const { return device_; }
+  cuda::CUcontext context() const { return context_; }
+  const cuda::CUuuid& device() const { return device_; }
 
   // All below: by the lane's thread only.
   void copy(const GpuCopy& copy);
@@ -40,26 +40,26 @@ class GpuLane {
 
  private:
   struct Fence {
-    cuda::Event event;
+    cuda::CUevent event;
     uint64_t ticket;
   };
   struct Pending {
     GpuCopy copy;
     uint64_t first, last;  // tickets (first, last]
   };
-  GpuLane(const cuda::Driver& driver, cuda::Context context) : driver_(driver), context_(context) {}
+  GpuLane(const cuda::Driver& driver, cuda::CUcontext context) : driver_(driver), context_(context) {}
   bool disturbs_pending(const GpuCopy& copy) const;
   bool issue_as_batch();
   void issue_pending();
   bool record();
-  cuda::Event take_event();
+  cuda::CUevent take_event();
   bool has_refused(uint64_t first, uint64_t last);
 
   const cuda::Driver& driver_;
-  const cuda::Context context_;
-  cuda::Uuid device_{};
-  cuda::Stream stream_ = nullptr;
-  std::vector<cuda::Event> free_events_;
+  const cuda::CUcontext context_;
+  cuda::CUuuid device_{};
+  cuda::CUstream stream_ = nullptr;
+  std::vector<cuda::CUevent> free_events_;
   std::deque<Fence> fences_;      // oldest first
   std::vector<Pending> pending_;  // not yet given to CUDA
   std::vector<Pending> refused_;
@@ -72,8 +72,8 @@ class GpuLane {
 class GpuLanes {
  public:
   // Opens the lane of a context unless it is open. False when CUDA refuses.
-  bool prepare(const cuda::Driver& driver, cuda::Context context);
-  GpuLane* find(cuda::Context context);
+  bool prepare(const cuda::Driver& driver, cuda::CUcontext context);
+  GpuLane* find(cuda::CUcontext context);
   // A lane on that device, else any; nullptr when there is none.
   GpuLane* find_near(const uint8_t* device_uuid);
 

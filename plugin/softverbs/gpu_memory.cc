@@ -14,67 +14,73 @@
 namespace verbena::softverbs {
 namespace {
 
+using cuda::CUDA_SUCCESS;
 using cuda::Driver;
-using cuda::kSuccess;
 
 struct PointerFacts {
-  cuda::Context context = nullptr;
+  cuda::CUcontext context = nullptr;
   unsigned type = 0;
   unsigned is_managed = 0;
   int device = -1;
   unsigned is_legacy = 0;
-  cuda::Pointer range_start = 0;
+  cuda::CUdeviceptr range_start = 0;
   size_t range_bytes = 0;
 };
 
 // Attributes that do not apply are left zero; unknown pointers give type 0.
 bool read_facts(const Driver& driver, uint64_t address, PointerFacts& facts) {
-  cuda::PointerAttribute which[] = {cuda::kContextOf,     cuda::kMemoryType,         cuda::kIsManaged,
-                                    cuda::kDeviceOrdinal, cuda::kIsLegacyIpcCapable, cuda::kRangeStart,
-                                    cuda::kRangeBytes};
+  cuda::CUpointer_attribute which[] = {cuda::CU_POINTER_ATTRIBUTE_CONTEXT,
+                                       cuda::CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                       cuda::CU_POINTER_ATTRIBUTE_IS_MANAGED,
+                                       cuda::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                                       cuda::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
+                                       cuda::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+                                       cuda::CU_POINTER_ATTRIBUTE_RANGE_SIZE};
   void* data[] = {&facts.context,   &facts.type,        &facts.is_managed, &facts.device,
                   &facts.is_legacy, &facts.range_start, &facts.range_bytes};
-  return driver.pointer_attributes(std::size(which), which, data, address) == kSuccess;
+  return driver.cuPointerGetAttributes(std::size(which), which, data, address) == CUDA_SUCCESS;
 }
 
 bool is_gpu(const PointerFacts& facts) {
-  return facts.type == cuda::kTypeDevice && facts.is_managed == 0;
+  return facts.type == cuda::CU_MEMORYTYPE_DEVICE && facts.is_managed == 0;
 }
 
 // One for each device, for the rest of the process. A graph launch holds the application's context while it
 // waits for an earlier replay, which may wait for our copy; a context of our own is not held. It shares the
 // GPU by time slices with the application's kernels, so that a small copy, which the driver lets a kernel
 // make, waits milliseconds.
-cuda::Context find_own_context(const Driver& driver, cuda::Device device) {
+cuda::CUcontext find_own_context(const Driver& driver, cuda::CUdevice device) {
   static std::mutex mutex;
-  static std::map<cuda::Device, cuda::Context> contexts;
+  static std::map<cuda::CUdevice, cuda::CUcontext> contexts;
   const std::lock_guard lock(mutex);
-  cuda::Context& context = contexts[device];
-  if (context != nullptr || driver.context_create == nullptr) return context;
-  cuda::Context before = nullptr;
-  driver.context_get_current(&before);
-  if (driver.context_create(&context, 0, device) != kSuccess) context = nullptr;
-  driver.context_set_current(before);
+  cuda::CUcontext& context = contexts[device];
+  if (context != nullptr || driver.cuCtxCreate_v2 == nullptr) return context;
+  cuda::CUcontext before = nullptr;
+  driver.cuCtxGetCurrent(&before);
+  if (driver.cuCtxCreate_v2(&context, 0, device) != CUDA_SUCCESS) context = nullptr;
+  driver.cuCtxSetCurrent(before);
   return context;
 }
 
 // The context that allocated it; memory of the virtual memory calls belongs to none, and its device's primary
 // one is used.
-cuda::Context find_context(const Driver& driver, const PointerFacts& facts) {
+cuda::CUcontext find_context(const Driver& driver, const PointerFacts& facts) {
   if (get_config().own_gpu_context) return find_own_context(driver, facts.device);
   if (facts.context != nullptr) return facts.context;
-  cuda::Context context = nullptr;
-  return driver.primary_context_retain(&context, facts.device) == kSuccess ? context : nullptr;
+  cuda::CUcontext context = nullptr;
+  return driver.cuDevicePrimaryCtxRetain(&context, facts.device) == CUDA_SUCCESS ? context : nullptr;
 }
 
 // Peers take the descriptor out of this process; it stays open until the last registration ends.
 int export_descriptor(const Driver& driver, uint64_t base) {
-  if (driver.retain_allocation == nullptr) return -1;
-  cuda::Handle handle = 0;
-  if (driver.retain_allocation(&handle, reinterpret_cast<void*>(base)) != kSuccess) return -1;
+  if (driver.cuMemRetainAllocationHandle == nullptr) return -1;
+  cuda::CUmemGenericAllocationHandle handle = 0;
+  if (driver.cuMemRetainAllocationHandle(&handle, reinterpret_cast<void*>(base)) != CUDA_SUCCESS) return -1;
   int fd = -1;
-  if (driver.export_handle(&fd, handle, cuda::kPosixFd, 0) != kSuccess) fd = -1;
-  driver.release(handle);
+  if (driver.cuMemExportToShareableHandle(&fd, handle, cuda::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) !=
+      CUDA_SUCCESS)
+    fd = -1;
+  driver.cuMemRelease(handle);
   return fd;
 }
 
@@ -83,14 +89,14 @@ void publish(const Driver& driver, const PointerFacts& facts, bool is_whole, Sha
   shared.fd = -1;
   shared.base = facts.range_start;
   shared.bytes = facts.range_bytes;
-  cuda::Uuid uuid{};
-  driver.device_uuid(&uuid, facts.device);
+  cuda::CUuuid uuid{};
+  driver.cuDeviceGetUuid(&uuid, facts.device);
   memcpy(shared.device, uuid.bytes, sizeof(shared.device));
-  cuda::IpcHandle handle{};
+  cuda::CUipcMemHandle handle{};
   if (!is_whole) {
     // Nobody else can map it.
-  } else if (facts.is_legacy != 0 && driver.ipc_get_handle(&handle, facts.range_start) == kSuccess) {
-    memcpy(shared.ipc_handle, handle.bytes, sizeof(shared.ipc_handle));
+  } else if (facts.is_legacy != 0 && driver.cuIpcGetMemHandle(&handle, facts.range_start) == CUDA_SUCCESS) {
+    memcpy(shared.ipc_handle, handle.reserved, sizeof(shared.ipc_handle));
     shared.kind = kExportedAsIpc;
   } else if (const int fd = export_descriptor(driver, facts.range_start); fd >= 0) {
     shared.fd = fd;

@@ -13,7 +13,7 @@ namespace verbena::softverbs {
 struct GpuAllocation {
   uint64_t base = 0;
   uint64_t bytes = 0;
-  cuda::Context context = nullptr;
+  cuda::CUcontext context = nullptr;
   uint32_t users = 0;
 };
 

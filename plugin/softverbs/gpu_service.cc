@@ -49,9 +49,18 @@ class GpuService {
     GpuLane* lane;
     uint64_t first, last;  // tickets
   };
+  // What a peer asks for, read once: it may write on.
+  struct Wish {
+    explicit Wish(const GpuRequest& request);
+    uint64_t address, bytes, stage, stage_block, stage_block_bytes;
+    uint32_t gpu;
+    bool is_write;
+
+    bool is_staged() const;
+  };
   void start(GpuRequest& request, uint64_t word);
   bool start_copy(GpuRequest& request, Peer& peer);
-  void pin(const GpuRequest& request, Peer& peer);
+  void pin(const Wish& wish, Peer& peer);
   bool start_ready();
   void finish_active();
   void free_orphans();
@@ -97,33 +106,53 @@ void GpuService::start(GpuRequest& request, uint64_t word) {
   if (peer == nullptr || !start_copy(request, *peer)) answer(request, false);
 }
 
+// In the peer's segment, as is the block that is pinned for it: sums that overflow do not pass.
+bool GpuService::Wish::is_staged() const {
+  const auto is_within = [](uint64_t offset, uint64_t length) {
+    return offset >= kArena && offset <= kSegmentBytes && length <= kSegmentBytes - offset;
+  };
+  return is_within(stage, bytes) && is_within(stage_block, stage_block_bytes);
+}
+
+GpuService::Wish::Wish(const GpuRequest& request) {
+  const volatile GpuRequest& asked = request;
+  address = asked.address;
+  bytes = asked.bytes;
+  stage = asked.stage;
+  stage_block = asked.stage_block;
+  stage_block_bytes = asked.stage_block_bytes;
+  gpu = asked.gpu;
+  is_write = asked.is_write != 0;
+}
+
 bool GpuService::start_copy(GpuRequest& request, Peer& peer) {
-  const GpuAllocation& allocation = process_.gpu_memory.get(request.gpu);
-  const bool is_inside = request.address >= allocation.base && request.bytes <= allocation.bytes &&
-                         request.address - allocation.base <= allocation.bytes - request.bytes &&
-                         request.stage >= kArena && request.stage + request.bytes <= kSegmentBytes;
+  const Wish wish(request);
+  if (wish.gpu == 0 || wish.gpu > kGpuCount) return false;
+  const GpuAllocation& allocation = process_.gpu_memory.get(wish.gpu);
+  const bool is_inside = wish.address >= allocation.base && wish.bytes <= allocation.bytes &&
+                         wish.address - allocation.base <= allocation.bytes - wish.bytes && wish.is_staged();
   const cuda::Driver& driver = *cuda::find_driver();
   GpuLane* lane = process_.service_lanes.find(allocation.context);
   const cuda::Use use;
   if (!is_inside || lane == nullptr || !use) return false;
   cuda::enter(driver, allocation.context);
-  pin(request, peer);
-  const uint64_t stage = reinterpret_cast<uint64_t>(peer.segment->at<uint8_t>(request.stage));
+  pin(wish, peer);
+  const uint64_t stage = reinterpret_cast<uint64_t>(peer.segment->at<uint8_t>(wish.stage));
   const uint64_t first = lane->ticket();
-  if (request.is_write != 0) {
-    lane->copy({request.address, stage, request.bytes, request.stage});
+  if (wish.is_write) {
+    lane->copy({wish.address, stage, wish.bytes, wish.stage});
   } else {
-    lane->copy({stage, request.address, request.bytes, request.stage});
+    lane->copy({stage, wish.address, wish.bytes, wish.stage});
   }
   active_.push_back({&request, lane, first, lane->ticket()});
   return true;
 }
 
 // Copies from memory that CUDA does not know are correct too, but slow: a refusal is no failure.
-void GpuService::pin(const GpuRequest& request, Peer& peer) {
-  if (peer.is_self || !pinned_.insert({&peer, request.stage_block}).second) return;
-  cuda::find_driver()->host_register(peer.segment->at<uint8_t>(request.stage_block),
-                                     request.stage_block_bytes, cuda::kHostRegisterPortable);
+void GpuService::pin(const Wish& wish, Peer& peer) {
+  if (peer.is_self || !pinned_.insert({&peer, wish.stage_block}).second) return;
+  cuda::find_driver()->cuMemHostRegister_v2(peer.segment->at<uint8_t>(wish.stage_block),
+                                            wish.stage_block_bytes, cuda::CU_MEMHOSTREGISTER_PORTABLE);
 }
 
 void GpuService::finish_active() {
@@ -151,7 +180,7 @@ void GpuService::free_orphans() {
 
 }  // namespace
 
-bool start_gpu_service(cuda::Context context) {
+bool start_gpu_service(cuda::CUcontext context) {
   Process& process = *Process::get();
   if (!process.service_lanes.prepare(*cuda::find_driver(), context)) return false;
   std::call_once(process.gpu_service_once, [&process] {

@@ -10,7 +10,7 @@ namespace verbena::softverbs {
 // which both processes see in the peer's segment.
 
 // Owner: prepares to serve requests for memory of a context. False when CUDA refuses.
-bool start_gpu_service(cuda::Context context);
+bool start_gpu_service(cuda::CUcontext context);
 
 // Peer: one request. False while all are in use.
 struct StagedCopy {

@@ -197,12 +197,12 @@ bool StagingBlock::open() {
   return allocate();
 }
 
-void StagingBlock::pin(const cuda::Driver& driver, cuda::Context context) {
+void StagingBlock::pin(const cuda::Driver& driver, cuda::CUcontext context) {
   const std::lock_guard lock(mutex_);
   if (is_pinned_ || !allocate()) return;
   const cuda::Scope scope(driver, context);
   // Refused, it stays pageable: slower, not wrong.
-  driver.host_register(stage(0), kStages * kStageBytes, cuda::kHostRegisterPortable);
+  driver.cuMemHostRegister_v2(stage(0), kStages * kStageBytes, cuda::CU_MEMHOSTREGISTER_PORTABLE);
   is_pinned_ = true;
 }
 

@@ -19,7 +19,7 @@ class StagingBlock {
   // Allocates the block at the first call. False when there is no memory.
   bool open();
   // Tells CUDA about it, so that copies are asynchronous. The first context's call counts for all.
-  void pin(const cuda::Driver& driver, cuda::Context context);
+  void pin(const cuda::Driver& driver, cuda::CUcontext context);
 
   uint64_t offset() const { return offset_; }  // in the segment
   uint64_t stage_offset(uint32_t stage) const { return offset_ + stage * kStageBytes; }

@@ -4,12 +4,16 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <memory>
+#include <mutex>
+#include <vector>
 
 #include "softverbs/clock.h"
 #include "softverbs/gpu_service.h"
 #include "softverbs/objects.h"
+#include "softverbs/random.h"
 #include "softverbs/wire/wire.h"
 
 #undef ibv_reg_mr
@@ -30,7 +34,7 @@ int attach_gpu(const Context& context, uint64_t address, uint64_t length, uint32
   Process& process = *Process::get();
   if (const int error = process.gpu_memory.attach(address, length, gpu); error != 0) return error;
   const cuda::Driver& driver = *cuda::find_driver();
-  const cuda::Context cuda_context = process.gpu_memory.get(gpu).context;
+  const cuda::CUcontext cuda_context = process.gpu_memory.get(gpu).context;
   const uint32_t rail = context.device->index;
   const bool is_ready = process.lanes[rail].prepare(driver, cuda_context) &&
                         start_gpu_service(cuda_context) &&
@@ -108,6 +112,43 @@ ibv_mr* register_memory(ibv_pd* pd, void* address, size_t length, uint64_t iova,
   return &mr.release()->base;
 }
 
+namespace {
+
+// A queue pair, and how much a peer had started for it when we looked.
+struct Mark {
+  uint32_t index;
+  uint32_t started;
+
+  bool is_finished(const SharedQp& qp) const {
+    return static_cast<int32_t>(qp.finished.load(std::memory_order_acquire) - started) >= 0;
+  }
+};
+
+// Of all queue pairs for which a peer is copying now. The groups without any cost next to nothing, however
+// many queue pairs there are: an application that closes everything deregisters once for each.
+std::vector<Mark> list_open_marks() {
+  static std::mutex mutex;  // else one could find a group cleared that another has not looked at yet
+  const std::lock_guard lock(mutex);
+  Segment& segment = Process::get()->segment();
+  const uint32_t end = Process::get()->qps.get_high_water();
+  std::vector<Mark> open;
+  for (uint32_t first = 0; first < end; first += kQpsPerGroup) {
+    std::atomic<uint32_t>& group = segment.header().busy_groups[first / kQpsPerGroup];
+    if (group.load() == 0) continue;
+    group.store(0);
+    const size_t before = open.size();
+    for (uint32_t index = std::max(first, kFirstQpIndex); index < std::min(first + kQpsPerGroup, end);
+         ++index) {
+      const Mark mark{index, segment.qp(index).started.fetch_add(0)};
+      if (!mark.is_finished(segment.qp(index))) open.push_back(mark);
+    }
+    if (open.size() != before) group.store(1);
+  }
+  return open;
+}
+
+}  // namespace
+
 // Peers may be copying under a key that was just cleared: they began before they could see it. What they
 // begin later does not matter.
 void wait_for_peers() {
@@ -115,12 +156,9 @@ void wait_for_peers() {
   Process* process = Process::get();
   if (process->wire != nullptr) process->wire->quiesce();
   const uint64_t deadline_ns = read_clock_ns() + kPatienceNs;
-  const uint32_t end = process->qps.get_high_water();
-  for (uint32_t index = kFirstQpIndex; index < end; ++index) {
-    SharedQp& qp = process->segment().qp(index);
-    const uint32_t started = qp.started.fetch_add(0);
-    while (static_cast<int32_t>(qp.finished.load(std::memory_order_acquire) - started) < 0) {
-      const Peer* peer = process->connected[index].load();
+  for (const Mark& mark : list_open_marks()) {
+    while (!mark.is_finished(process->segment().qp(mark.index))) {
+      const Peer* peer = process->connected[mark.index].load();
       if (peer == nullptr || peer->dead.load(std::memory_order_acquire) || read_clock_ns() > deadline_ns)
         break;
       sched_yield();
@@ -129,14 +167,17 @@ void wait_for_peers() {
 }
 
 uint32_t renew_key(SharedMr& shared, uint32_t index) {
-  const uint32_t life = (shared.life.get() + 1) % kKeyLives;
+  // The first is random: a key is not known to whoever was not told. A later one is new for as long as can
+  // be.
+  const uint32_t former = shared.life.get();
+  const uint32_t life = former == 0 ? 1 + draw_below(kKeyLives - 1) : (former + 1) % kKeyLives;
   shared.life.set(life);
   return make_key(index, life);
 }
 
 Place translate(Segment& segment, const MemoryRequest& request) {
   SharedMr& mr = segment.mr(get_key_index(request.key));
-  if (request.key == 0 || mr.key.load(std::memory_order_acquire) != request.key) return {};
+  if (request.key == 0 || mr.key.load() != request.key) return {};  // in one order with marks and groups
   const uint64_t offset = request.address - mr.iova.get();
   const uint64_t length = mr.length.get();
   const bool is_inside =

@@ -13,9 +13,8 @@
 namespace verbena::softverbs {
 
 inline constexpr uint8_t kPort = 1;
-inline constexpr uint32_t kMaxSges = 32;
 inline constexpr uint32_t kMaxInlineBytes = 1024;
-inline constexpr uint32_t kMaxQueueEntries = 32768;
+inline constexpr uint32_t kMaxQueueEntries = kMostReceiveSlots;
 inline constexpr uint32_t kMaxCqEntries = 1u << 20;
 inline constexpr uint32_t kMaxFormerRings = 20;
 static_assert(kMaxCqEntries <= 1u << kMaxFormerRings);
@@ -90,7 +89,7 @@ struct ReceiveQueue {
   uint32_t index = 0;
   uint32_t max_requests = 0;
   uint32_t max_sge = 0;
-  uint64_t ring_bytes = 0;
+  uint64_t ring = 0;  // as in the shared part, where a peer may write
   SharedReceiveQueue* shared = nullptr;
   std::mutex post_mutex;
 };

@@ -246,6 +246,8 @@ bool find_peer_failure(ibv_wc_status status, PeerFailure& failure) {
 
 void Operation::mark() {
   target->started.fetch_add(1);
+  std::atomic<uint32_t>& group = peer->segment->header().busy_groups[target_index / kQpsPerGroup];
+  if (group.load() == 0) group.store(1);
   is_marked = true;
 }
 

@@ -7,6 +7,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
@@ -17,6 +18,7 @@
 #include "softverbs/config.h"
 #include "softverbs/faults/injector.h"
 #include "softverbs/wire/descriptors.h"
+#include "softverbs/wire/secret.h"
 #include "softverbs/wire/wire.h"
 
 namespace verbena::softverbs {
@@ -43,6 +45,20 @@ int probe(int pid, const SegmentHeader& header) {
   return word == header.owner ? 0 : ESRCH;
 }
 
+// Without a key whoever reaches the port may say what a peer would say.
+bool may_listen() {
+  if (!wire::is_enabled() || wire::has_key() || get_config().insecure) return wire::is_enabled();
+  const auto& rails = wire::get_rail_addresses();
+  if (std::none_of(rails.begin(), rails.end(), wire::is_open_to_others)) return true;
+  warn(
+      "no connections to other hosts without a key: whoever reaches this one's port could read and write "
+      "what is "
+      "registered; name a file with a secret, the same for every process, with VERBENA_JOB_KEY_FILE, or, on "
+      "a "
+      "network that nobody else can reach, set SOFTVERBS_INSECURE=1");
+  return false;
+}
+
 }  // namespace
 
 Process::Process() = default;
@@ -64,22 +80,38 @@ Process* Process::open() {
   std::unique_ptr<Process> process(new Process);
   process->owner_ = read_owner(getpid());
   Directory::Claim claim{};
-  auto wire = wire::is_enabled() ? std::make_unique<wire::Wire>() : nullptr;
-  const auto accept = [&](uint32_t slot) { return wire == nullptr || wire->claim(slot); };
+  if (wire::is_enabled() && !wire::load_key()) {
+    errno = EACCES;
+    return nullptr;
+  }
+  auto wire = may_listen() ? std::make_unique<wire::Wire>() : nullptr;
+  uint32_t taken_ports = 0;
+  const auto accept = [&](uint32_t slot) {
+    const bool is_taken = wire != nullptr && !wire->claim(slot);
+    taken_ports += is_taken ? 1 : 0;
+    return !is_taken;
+  };
   process->directory_ = Directory::open(process->owner_, accept, claim);
   if (process->directory_ == nullptr) return nullptr;
-  if (claim.slot == kProcessSlots) {
+  if (claim.slot == kProcessSlots && taken_ports > 0) {
+    const uint32_t first = get_config().port;
+    warn(
+        "TCP ports %u to %u: %u are in use by other programs: no port is left for this process; choose "
+        "others "
+        "with SOFTVERBS_PORT, the same for every process of the job",
+        first, first + kProcessSlots - 1, taken_ports);
+  } else if (claim.slot == kProcessSlots) {
     warn("more than %u processes use one SOFTVERBS_DIR and SOFTVERBS_JOB", kProcessSlots);
+  }
+  if (claim.slot == kProcessSlots) {
     errno = EAGAIN;
     return nullptr;
   }
   process->slot_ = claim.slot;
   process->claimer_ = make_claimer(claim.slot, claim.generation);
-  const std::string path = process->directory_->get_segment_path(claim.slot, process->owner_);
-  unlink(path.c_str());
-  process->segment_ = Segment::create(path);
+  process->segment_ = Segment::create();
   if (!process->segment_) {
-    warn("%s: cannot make the shared tables: %s", path.c_str(), strerror(errno));
+    warn("cannot make the memory that peers share: %s", strerror(errno));
     return nullptr;
   }
   process->arena_ = std::make_unique<Arena>(*process->segment_);
@@ -88,12 +120,12 @@ Process* Process::open() {
   header.generation = claim.generation;
   header.probe_address = reinterpret_cast<uint64_t>(&process->owner_);
   reinterpret_cast<std::atomic<uint64_t>&>(header.owner).store(process->owner_, std::memory_order_release);
+  process->directory_->set_segment(claim.slot, process->segment_->fd());
   process->self_.segment = process->segment_.get();
   process->self_.owner = process->owner_;
   process->self_.pid = getpid();
   process->self_.is_self = true;
   if (wire != nullptr && wire->is_listening()) process->wire = wire.release();
-  prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);  // where Yama restricts copies; EINVAL elsewhere
 
   static std::once_flag once;
   std::call_once(once, [] {
@@ -105,10 +137,21 @@ Process* Process::open() {
   return process.release();
 }
 
+// Where Yama restricts ptrace, the copies of peers count as such, and so all of the user's processes have to
+// be allowed to attach. EINVAL where there is no Yama.
+void Process::count_queue_pair(int change) {
+  const std::lock_guard lock(queue_pairs_mutex_);
+  const bool was_open = queue_pairs_ != 0;
+  queue_pairs_ += change;
+  const bool is_open = queue_pairs_ != 0;
+  if (is_open == was_open || !get_config().ptracer || get_config().force_wire) return;
+  prctl(PR_SET_PTRACER, is_open ? PR_SET_PTRACER_ANY : 0, 0, 0, 0);
+}
+
 void Process::leave() {
   if (wire != nullptr) wire->leave();
   segment_->header().closed.store(1);
-  directory_->release(slot_, owner_);
+  directory_->release(slot_);
 }
 
 Peer* Process::find_peer(uint32_t qp_number) {
@@ -134,8 +177,10 @@ Peer* Process::map_peer(uint32_t slot, uint64_t owner) {
     errno = ENOENT;
     return nullptr;
   }
-  peer->mapped = Segment::open(directory_->get_segment_path(slot, owner));
-  int error = !peer->mapped || peer->mapped->header().owner != owner ? ENOENT : 0;
+  const int descriptor = directory_->get_segment(slot);
+  errno = ENOENT;
+  if (descriptor >= 0) peer->mapped = Segment::open(peer->pid, descriptor);
+  int error = !peer->mapped ? errno : peer->mapped->header().owner != owner ? ENOENT : 0;
   if (error == 0) error = probe(peer->pid, peer->mapped->header());
   if (error != 0) {
     close(peer->pidfd);

@@ -53,6 +53,8 @@ class Process {
   // The process that owns a queue pair number; nullptr (errno ENOENT, EPERM, ...) when it cannot be reached.
   Peer* find_peer(uint32_t qp_number);
   Peer& self() { return self_; }
+  // A queue pair was made or destroyed. While there is one, peers may copy from and to this process.
+  void count_queue_pair(int change);
   // Whether the process that once was `claimer` has ended.
   bool is_claimer_dead(uint32_t claimer) const;
 
@@ -88,6 +90,8 @@ class Process {
   uint32_t claimer_ = 0;
   uint64_t owner_ = 0;
   Peer self_;
+  std::mutex queue_pairs_mutex_;
+  int queue_pairs_ = 0;
   std::mutex peers_mutex_;
   std::map<uint64_t, std::unique_ptr<Peer>> peers_;  // by owner
   int monitor_epoll_ = -1;

@@ -63,11 +63,11 @@ void fill_device(const Device& device, ibv_device_attr& attributes) {
 // Memory is never pinned: any registration is on demand.
 void fill_extended(ibv_device_attr_ex& attributes) {
   constexpr uint32_t kConnected = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
-  constexpr uint32_t kWrites = kConnected | IBV_ODP_SUPPORT_WRITE;
+  constexpr uint32_t kConnectedOrWritten = kConnected | IBV_ODP_SUPPORT_WRITE;
   attributes.odp_caps.general_caps = IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT;
   attributes.odp_caps.per_transport_caps.rc_odp_caps =
-      kWrites | IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_ATOMIC;
-  attributes.odp_caps.per_transport_caps.uc_odp_caps = kWrites;
+      kConnectedOrWritten | IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_ATOMIC;
+  attributes.odp_caps.per_transport_caps.uc_odp_caps = kConnectedOrWritten;
   attributes.odp_caps.per_transport_caps.ud_odp_caps = kConnected;
   attributes.completion_timestamp_mask = UINT64_MAX;
   attributes.max_dm_size = kMaxDeviceMemoryBytes;

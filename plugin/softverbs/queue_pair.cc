@@ -114,6 +114,7 @@ ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
   publish(*qp, *init, get_pd(pd));
   fill_base(*qp, pd, *init);
   count_users(qp->base, 1);
+  process->count_queue_pair(1);
   if (process->injector != nullptr) process->injector->add(*qp);
   if (process->wire != nullptr) {
     qp->wire = std::make_unique<wire::End>();
@@ -155,6 +156,7 @@ SOFTVERBS_API int ibv_destroy_qp(ibv_qp* base) {
   process->connected[qp.index].store(nullptr);
   process->qps.free(qp.index);
   count_users(*base, -1);
+  process->count_queue_pair(-1);
   pthread_cond_destroy(&base->cond);
   pthread_mutex_destroy(&base->mutex);
   delete &qp;

@@ -21,7 +21,10 @@ bool draws_from_shared(Segment& segment, const SharedQp& qp) {
 // The receives of messages that a dead peer did not finish. A live one closes them itself.
 bool claim_open_receive(SharedQp& qp, Completion& completion) {
   uint32_t closed = qp.receives_closed.load();
-  while (closed != qp.receives_opened.load()) {
+  for (uint32_t opened; closed != (opened = qp.receives_opened.load());) {
+    if (opened - closed > kOpenReceives) {  // so many were never open: a peer has broken its word
+      qp.receives_closed.store(closed = opened - kOpenReceives);
+    }
     const uint64_t wr_id = qp.open_receives[closed % kOpenReceives].wr_id.get();
     if (!qp.receives_closed.compare_exchange_weak(closed, closed + 1)) continue;
     completion.wr_id = wr_id;
@@ -76,8 +79,9 @@ void flush_receives(Peer& peer, uint32_t qp_index) {
   if (draws_from_shared(segment, target)) return;  // the others' receives
   Completion completion = make_flushed(target);
   ReceiveRequest request;
-  while (pop_receive(segment, segment.receive_queue(target.receive_queue.get()), qp_index, request,
-                     Take::kFlush)) {
+  SharedReceiveQueue& queue = segment.receive_queue(target.receive_queue.get());
+  for (uint32_t flushed = 0; flushed < kMostReceiveSlots; ++flushed) {
+    if (!pop_receive(segment, queue, qp_index, request, Take::kFlush)) break;
     completion.wr_id = request.wr_id;
     completion.receive = request.receive;
     complete(peer, target.receive_cq.get(), completion, true);

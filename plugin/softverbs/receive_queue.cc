@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <memory>
 
+#include "softverbs/clock.h"
 #include "softverbs/events.h"
 #include "softverbs/objects.h"
 #include "softverbs/receive_ring.h"
@@ -11,19 +12,26 @@
 namespace verbena::softverbs {
 namespace {
 
-// The slot for the next receive; nullptr when the queue is full.
+// The slot for the next receive; nullptr when the queue is full, or a peer that lives keeps the slot.
 ReceiveSlot* find_free_slot(ReceiveQueue& queue, uint64_t ticket) {
+  constexpr uint64_t kPatienceNs = 5'000'000'000;
   Segment& segment = Process::get()->segment();
   if (count_receives(*queue.shared) >= queue.max_requests) return nullptr;
-  ReceiveSlot& slot = get_receive_slot(segment, *queue.shared, ticket);
-  for (;;) {
+  ReceiveSlot& slot = get_receive_slot(segment, *queue.shared, ticket, queue.max_sge);
+  for (uint64_t since_ns = 0;;) {
     const uint64_t word = slot.word.load(std::memory_order_acquire);
     if (word == make_word(ticket, SlotState::kEmpty)) return &slot;
     // A peer is reading the slot of the turn before. If it was killed meanwhile, finish in its place.
     if (get_slot_state(word) != SlotState::kHeld) return nullptr;
-    const Peer* reader = Process::get()->connected[get_holder(word)].load();
+    const uint32_t holder = get_holder(word);
+    if (holder >= kQpCount) return nullptr;  // nobody: a peer has broken its word
+    const Peer* reader = Process::get()->connected[holder].load();
     if (reader == nullptr || reader->dead.load(std::memory_order_acquire)) {
-      recover_receives(segment, *queue.shared, get_holder(word));
+      recover_receives(segment, *queue.shared, holder);
+    } else if (since_ns == 0) {
+      since_ns = read_clock_ns();
+    } else if (read_clock_ns() - since_ns > kPatienceNs) {
+      return nullptr;
     } else {
       sched_yield();
     }
@@ -55,13 +63,12 @@ int open_receive_queue(ReceiveQueue& queue, uint32_t max_requests, uint32_t max_
   queue.shared = &segment.receive_queue(queue.index);
   queue.max_requests = max_requests;
   queue.max_sge = max_sge;
-  queue.ring_bytes = capacity * get_receive_slot_bytes(max_sge);
   if (const int error = segment.commit(*queue.shared); error != 0) return error;
-  const uint64_t ring = process->arena().allocate(queue.ring_bytes);
-  if (ring == 0) return errno;
+  queue.ring = process->arena().allocate(capacity * get_receive_slot_bytes(max_sge));
+  if (queue.ring == 0) return errno;
   queue.shared->capacity.set(capacity);
   queue.shared->max_sge.set(max_sge);
-  queue.shared->ring.set(ring);
+  queue.shared->ring.set(queue.ring);
   queue.shared->pd.set(pd);
   queue.shared->is_shared.set(0);
   queue.shared->limit.store(0);
@@ -70,7 +77,7 @@ int open_receive_queue(ReceiveQueue& queue, uint32_t max_requests, uint32_t max_
 }
 
 void close_receive_queue(ReceiveQueue& queue) {
-  Process::get()->arena().free(queue.shared->ring.get(), queue.ring_bytes);
+  Process::get()->arena().free(queue.ring);
 }
 
 int post_receives(ReceiveQueue& queue, ibv_recv_wr* request, ibv_recv_wr** bad) {

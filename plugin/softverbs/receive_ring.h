@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -17,9 +18,16 @@ struct ReceiveRequest {
   std::vector<SharedSge> sges;  // keeps its capacity between messages
 };
 
-inline ReceiveSlot& get_receive_slot(Segment& segment, SharedReceiveQueue& queue, uint64_t ticket) {
+// Read once for a slot: its place and what may be read there must go together, whatever a peer writes
+// meanwhile.
+inline uint32_t count_most_sges(const SharedReceiveQueue& queue) {
+  return std::min(queue.max_sge.get(), kMaxSges);
+}
+inline ReceiveSlot& get_receive_slot(Segment& segment, SharedReceiveQueue& queue, uint64_t ticket,
+                                     uint32_t most_sges) {
   const uint64_t index = ticket & (queue.capacity.get() - 1);
-  return *segment.at<ReceiveSlot>(queue.ring.get() + index * get_receive_slot_bytes(queue.max_sge.get()));
+  const uint64_t bytes = get_receive_slot_bytes(most_sges);
+  return segment.inside<ReceiveSlot>(queue.ring.get() + index * bytes, bytes);
 }
 inline SharedSge* get_sges(ReceiveSlot& slot) {
   return reinterpret_cast<SharedSge*>(&slot + 1);
@@ -45,10 +53,11 @@ inline void open_receive(SharedQp& qp, uint64_t wr_id, uint64_t ticket) {
 // empty.
 inline bool pop_receive(Segment& segment, SharedReceiveQueue& queue, uint32_t qp_index,
                         ReceiveRequest& request, Take take) {
+  const uint32_t most_sges = count_most_sges(queue);
   for (;;) {
     uint64_t head = queue.head.load(std::memory_order_acquire);
     const uint64_t ticket = head;
-    ReceiveSlot& slot = get_receive_slot(segment, queue, ticket);
+    ReceiveSlot& slot = get_receive_slot(segment, queue, ticket, most_sges);
     uint64_t word = slot.word.load(std::memory_order_acquire);
     if (word == make_word(ticket, SlotState::kReady)) {
       const uint64_t held = make_word(ticket, SlotState::kHeld, qp_index);
@@ -56,7 +65,7 @@ inline bool pop_receive(Segment& segment, SharedReceiveQueue& queue, uint32_t qp
       queue.head.compare_exchange_strong(head, ticket + 1, std::memory_order_acq_rel);
       SharedQp& qp = segment.qp(qp_index);
       request.wr_id = slot.wr_id;
-      request.sges.assign(get_sges(slot), get_sges(slot) + slot.sge_count);
+      request.sges.assign(get_sges(slot), get_sges(slot) + std::min(slot.sge_count, most_sges));
       request.receive = kFlushedReceive;
       if (take == Take::kOpen) {
         request.receive = kReceive | (qp.receives_opened.load(std::memory_order_relaxed) & kReceiveCountMask);
@@ -74,12 +83,18 @@ inline bool pop_receive(Segment& segment, SharedReceiveQueue& queue, uint32_t qp
   }
 }
 
+// A peer may have written the number of slots: no more than there can be are gone through.
+inline uint64_t count_slots(const SharedReceiveQueue& queue) {
+  return std::min(queue.capacity.get(), kMostReceiveSlots);
+}
+
 // Owner only, for a queue pair whose peer is dead. A slot that it holds becomes an open receive, unless it
 // already was.
 inline void recover_receives(Segment& segment, SharedReceiveQueue& queue, uint32_t qp_index) {
   SharedQp& qp = segment.qp(qp_index);
-  for (uint64_t index = 0; index < queue.capacity.get(); ++index) {
-    ReceiveSlot& slot = get_receive_slot(segment, queue, index);
+  const uint32_t most_sges = count_most_sges(queue);
+  for (uint64_t index = 0; index < count_slots(queue); ++index) {
+    ReceiveSlot& slot = get_receive_slot(segment, queue, index, most_sges);
     const uint64_t word = slot.word.load(std::memory_order_acquire);
     if (get_slot_state(word) != SlotState::kHeld || get_holder(word) != qp_index) continue;
     const uint64_t ticket = get_ticket(word);
@@ -94,8 +109,9 @@ inline void recover_receives(Segment& segment, SharedReceiveQueue& queue, uint32
 }
 
 inline void reset_receive_ring(Segment& segment, SharedReceiveQueue& queue) {
-  for (uint64_t ticket = 0; ticket < queue.capacity.get(); ++ticket) {
-    get_receive_slot(segment, queue, ticket).word.store(make_word(ticket, SlotState::kEmpty));
+  const uint32_t most_sges = count_most_sges(queue);
+  for (uint64_t ticket = 0; ticket < count_slots(queue); ++ticket) {
+    get_receive_slot(segment, queue, ticket, most_sges).word.store(make_word(ticket, SlotState::kEmpty));
   }
   queue.tail.store(0);
   queue.head.store(0);

@@ -2,11 +2,16 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
+#include <iterator>
+
+#include "softverbs/random.h"
 
 namespace verbena::softverbs {
 namespace {
@@ -24,11 +29,14 @@ uint64_t choose_grain(uint64_t bytes) {
 }
 }  // namespace
 
-std::unique_ptr<Segment> Segment::create(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+std::unique_ptr<Segment> Segment::create() {
+  const int fd = memfd_create("softverbs", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) return nullptr;
-  if (ftruncate(fd, kSegmentBytes) != 0) {
+  if (ftruncate(fd, kSegmentBytes) != 0 ||
+      fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    const int error = errno;
     ::close(fd);
+    errno = error;
     return nullptr;
   }
   auto segment = map(fd);
@@ -41,9 +49,21 @@ std::unique_ptr<Segment> Segment::create(const std::string& path) {
   return segment;
 }
 
-std::unique_ptr<Segment> Segment::open(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
-  return fd < 0 ? nullptr : map(fd);
+// Whoever maps what its owner can make shorter dies of it.
+std::unique_ptr<Segment> Segment::open(int pid, int descriptor) {
+  char path[64];
+  snprintf(path, sizeof(path), "/proc/%d/fd/%d", pid, descriptor);
+  struct stat status {};
+  if (stat(path, &status) != 0) return nullptr;
+  const int fd = S_ISREG(status.st_mode) ? ::open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK) : -1;
+  if (fd < 0 && S_ISREG(status.st_mode)) return nullptr;
+  const int seals = fd < 0 ? 0 : fcntl(fd, F_GET_SEALS);
+  const bool is_whole = fd >= 0 && seals >= 0 && (seals & F_SEAL_SHRINK) != 0 && fstat(fd, &status) == 0 &&
+                        static_cast<uint64_t>(status.st_size) == kSegmentBytes;
+  if (is_whole) return map(fd);
+  if (fd >= 0) ::close(fd);
+  errno = EPERM;
+  return nullptr;
 }
 
 std::unique_ptr<Segment> Segment::map(int fd) {
@@ -74,21 +94,19 @@ int Segment::commit(uint64_t offset, uint64_t bytes) {
 
 uint64_t Arena::take(uint64_t bytes, uint64_t grain) {
   for (auto hole = holes_.begin(); hole != holes_.end(); ++hole) {
-    const uint64_t offset = round_up(hole->offset, grain), hole_end = hole->offset + hole->bytes;
+    const uint64_t offset = round_up(hole->first, grain), hole_end = hole->first + hole->second;
     if (offset + bytes > hole_end) continue;
-    const Hole behind{offset + bytes, hole_end - offset - bytes};
-    hole->bytes = offset - hole->offset;
-    if (hole->bytes == 0)
-      hole = holes_.erase(hole);
+    if (offset + bytes != hole_end) holes_.emplace(offset + bytes, hole_end - offset - bytes);
+    if (offset == hole->first)
+      holes_.erase(hole);
     else
-      ++hole;
-    if (behind.bytes != 0) holes_.insert(hole, behind);
+      hole->second = offset - hole->first;
     return offset;
   }
   const uint64_t former_end = end_, offset = round_up(end_, grain);
   if (kSegmentBytes - offset < bytes) return 0;
   end_ = offset + bytes;
-  if (offset != former_end) add_hole({former_end, offset - former_end});
+  if (offset != former_end) add_hole(former_end, offset - former_end);
   return offset;
 }
 
@@ -99,10 +117,11 @@ uint64_t Arena::allocate(uint64_t bytes) {
   {
     std::lock_guard lock(mutex_);
     offset = take(bytes, grain);
+    if (offset != 0) taken_.emplace(offset, bytes);
   }
   const int error = offset == 0 ? ENOMEM : segment_.commit(offset, bytes);
   if (error != 0) {
-    if (offset != 0) free(offset, bytes);
+    if (offset != 0) free(offset);
     errno = error;
     return 0;
   }
@@ -110,28 +129,34 @@ uint64_t Arena::allocate(uint64_t bytes) {
   return offset;
 }
 
-void Arena::free(uint64_t offset, uint64_t bytes) {
-  bytes = round_up(bytes, choose_grain(bytes));
+void Arena::free(uint64_t offset) {
   std::lock_guard lock(mutex_);
-  add_hole({offset, bytes});
+  const auto known = taken_.find(offset);
+  if (known == taken_.end()) return;
+  add_hole(offset, known->second);
+  taken_.erase(known);
 }
 
-void Arena::add_hole(Hole added) {
-  auto next = std::lower_bound(holes_.begin(), holes_.end(), added.offset,
-                               [](const Hole& hole, uint64_t at) { return hole.offset < at; });
-  next = holes_.insert(next, added);
-  if (next + 1 != holes_.end() && next->offset + next->bytes == (next + 1)->offset) {
-    next->bytes += (next + 1)->bytes;
-    holes_.erase(next + 1);
+void Arena::add_hole(uint64_t offset, uint64_t bytes) {
+  auto next = holes_.lower_bound(offset);
+  if (next != holes_.end() && offset + bytes == next->first) {
+    bytes += next->second;
+    next = holes_.erase(next);
   }
-  if (next != holes_.begin() && (next - 1)->offset + (next - 1)->bytes == next->offset) {
-    (next - 1)->bytes += next->bytes;
-    holes_.erase(next);
+  if (next != holes_.begin()) {
+    const auto before = std::prev(next);
+    if (before->first + before->second == offset) {
+      before->second += bytes;
+      return;
+    }
   }
+  holes_.emplace_hint(next, offset, bytes);
 }
 
 IndexPool::IndexPool(uint32_t first, uint32_t count)
-    : first_(first), count_(count), used_(std::min(count, kFirstPoolEntries)), next_(first) {}
+    : first_(first), count_(count), used_(std::min(count, kFirstPoolEntries)) {
+  next_ = first + draw_below(static_cast<uint32_t>(used_.size()) - first);
+}
 
 int64_t IndexPool::allocate() {
   std::lock_guard lock(mutex_);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -10,11 +11,15 @@
 
 namespace verbena::softverbs {
 
-// A mapped segment file, of this process or of a peer.
+// A mapped segment, of this process or of a peer: memory without a name, which ends with the last process
+// that has it, and which nobody can make shorter. Whatever a peer writes there that says where to read or
+// write next leads to some place in the segment, never out of it.
 class Segment {
  public:
-  static std::unique_ptr<Segment> create(const std::string& path);  // nullptr and errno on failure
-  static std::unique_ptr<Segment> open(const std::string& path);
+  static std::unique_ptr<Segment> create();  // nullptr and errno on failure
+  // The one that a process of this user has at its descriptor. EPERM: that is something else, or may be cut
+  // off.
+  static std::unique_ptr<Segment> open(int pid, int descriptor);
   ~Segment();
   Segment(const Segment&) = delete;
   Segment& operator=(const Segment&) = delete;
@@ -23,17 +28,25 @@ class Segment {
   T* at(uint64_t offset) const {
     return reinterpret_cast<T*>(base_ + offset);
   }
+  int fd() const { return fd_; }
   SegmentHeader& header() const { return *at<SegmentHeader>(0); }
   SharedMr& mr(uint32_t index) const { return at<SharedMr>(kMrTable)[index]; }
   SharedQp& qp(uint32_t index) const { return at<SharedQp>(kQpTable)[index]; }
-  SharedCq& cq(uint32_t index) const { return at<SharedCq>(kCqTable)[index]; }
+  SharedCq& cq(uint32_t index) const { return at<SharedCq>(kCqTable)[index % kCqCount]; }
   SharedReceiveQueue& receive_queue(uint32_t index) const {
-    return at<SharedReceiveQueue>(kReceiveQueueTable)[index];
+    return at<SharedReceiveQueue>(kReceiveQueueTable)[index < kReceiveQueueCount ? index : 0];
+  }
+  SharedPipe& async_pipe(uint32_t context) const { return header().async_pipes[context % kContextCount]; }
+  // `bytes` of a ring at an offset that a peer may have written.
+  template <typename T>
+  T& inside(uint64_t offset, uint64_t bytes = sizeof(T)) const {
+    constexpr uint64_t kAligned = ~uint64_t{7};
+    return *at<T>(offset <= kSegmentBytes - bytes ? offset & kAligned : 0);
   }
   GpuServiceTable& gpu_service() const { return *at<GpuServiceTable>(kGpuService); }
-  SharedGpu& gpu(uint32_t index) const { return at<SharedGpu>(kGpuTable)[index]; }
+  SharedGpu& gpu(uint32_t index) const { return at<SharedGpu>(kGpuTable)[index % kGpuCount]; }
 
-  // Owner only: makes sure that the file has memory there, so that no later access can fault. 0 or an errno.
+  // Owner only: makes sure that there is memory, so that no later access can fault. 0 or an errno.
   int commit(uint64_t offset, uint64_t bytes);
   template <typename T>
   int commit(T& object) {
@@ -55,23 +68,22 @@ class Arena {
  public:
   explicit Arena(Segment& segment) : segment_(segment) {}
   uint64_t allocate(uint64_t bytes);  // zeroed; 0 and errno on failure
-  void free(uint64_t offset, uint64_t bytes);
+  // A place that was not allocated is left alone: a peer may have written the offset.
+  void free(uint64_t offset);
 
  private:
-  struct Hole {
-    uint64_t offset;
-    uint64_t bytes;
-  };
   uint64_t take(uint64_t bytes, uint64_t grain);
-  void add_hole(Hole added);
+  void add_hole(uint64_t offset, uint64_t bytes);
 
   Segment& segment_;
   std::mutex mutex_;
   uint64_t end_ = kArena;
-  std::vector<Hole> holes_;  // sorted by offset, never adjacent
+  std::map<uint64_t, uint64_t> holes_;  // bytes by offset, never adjacent
+  std::map<uint64_t, uint64_t> taken_;  // bytes by offset
 };
 
-// Hands out table indices, the least recently freed late, so that stale numbers stay invalid for long.
+// Hands out table indices, the least recently freed late, so that stale numbers stay invalid for long. Where
+// it begins is random, as numbers and keys that others should not guess are made of them.
 class IndexPool {
  public:
   IndexPool(uint32_t first, uint32_t count);

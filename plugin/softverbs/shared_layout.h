@@ -4,12 +4,12 @@
 #include <cstddef>
 #include <cstdint>
 
-// What processes share. Every process owns one segment (a file) with its queue pairs, keys and rings; its
-// peers map that file and act on it themselves. Peers may be killed at any instruction: nothing here is a
+// What processes share. Every process owns one segment with its queue pairs, keys and rings; its
+// peers map it and act on it themselves. Peers may be killed at any instruction: nothing here is a
 // lock.
 namespace verbena::softverbs {
 
-inline constexpr uint32_t kLayoutVersion = 4;
+inline constexpr uint32_t kLayoutVersion = 7;
 
 // Relaxed atomic: plain data that a validated reader may read while it changes.
 template <typename T>
@@ -23,18 +23,21 @@ class Shared {
 };
 
 // A queue pair's number is its process's slot and its index there, so a number alone finds its segment.
-inline constexpr uint32_t kQpIndexBits = 14;
+inline constexpr uint32_t kQpIndexBits = 16;
 inline constexpr uint32_t kQpCount = 1u << kQpIndexBits;
-inline constexpr uint32_t kProcessSlots = 1024;
+inline constexpr uint32_t kProcessSlots = 256;
 inline constexpr uint32_t kFirstQpIndex = 16;  // 0 and 1 are reserved numbers
+inline constexpr uint32_t kQpsPerGroup = 64;
 // A key: six bits of life, the index of its entry, and eight bits that the user of a memory window may
 // choose.
 inline constexpr uint32_t kKeyIndexBits = 18, kKeyTagBits = 8;
 inline constexpr uint32_t kKeyLives = 1u << (32 - kKeyIndexBits);  // that an entry's keys can tell apart
 inline constexpr uint32_t kMrCount = 1u << kKeyIndexBits;
-inline constexpr uint32_t kCqCount = 1u << 14;
+inline constexpr uint32_t kCqCount = 1u << 16;
 inline constexpr uint32_t kSrqCount = 1u << 12;
 inline constexpr uint32_t kContextCount = 64;
+inline constexpr uint32_t kMaxSges = 32;
+inline constexpr uint32_t kMostReceiveSlots = 32768;
 
 inline uint32_t make_qp_number(uint32_t slot, uint32_t index) {
   return slot << kQpIndexBits | index;
@@ -57,7 +60,7 @@ inline uint32_t make_key(uint32_t index, uint32_t life) {
 struct DirectorySlot {
   std::atomic<uint64_t> owner;
   std::atomic<uint32_t> generation;  // counts the owners that the slot has had
-  uint32_t reserved;
+  std::atomic<uint32_t> segment;     // 1 + the owner's descriptor of its segment; 0: there is none yet
 };
 
 // Where to write an event so that it appears in its owner's file descriptor.
@@ -75,6 +78,11 @@ struct SegmentHeader {
   std::atomic<uint32_t> atomic_holder;  // 0, or 1 + the claimer whose turn it is
   SharedPipe async_pipes[kContextCount];
   alignas(64) std::atomic<uint32_t> rails_down;  // bits; peers read it at every request
+  // By group of queue pairs: 0 while no peer works for any of them, so that the owner need not look at each.
+  // A peer marks its queue pair (SharedQp::started) and sets this if it is 0; the owner clears it and then
+  // looks at the marks: one of the two always sees the other. Under traffic it stays set and nobody writes
+  // it.
+  alignas(64) std::atomic<uint32_t> busy_groups[kQpCount / kQpsPerGroup];
 };
 
 inline constexpr uint32_t kAnyQueuePair = UINT32_MAX;
@@ -242,7 +250,7 @@ struct GpuServiceTable {
   GpuRequest requests[kGpuRequests];
 };
 
-// Offsets of a segment's tables. Files are sparse: only what is used takes memory.
+// Offsets of a segment's tables. Segments are sparse: only what is used takes memory.
 inline constexpr uint64_t kSegmentBytes = uint64_t{1} << 30;
 inline constexpr uint64_t kMrTable = 64 << 10;
 inline constexpr uint64_t kQpTable = kMrTable + kMrCount * sizeof(SharedMr);

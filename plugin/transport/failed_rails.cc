@@ -9,16 +9,6 @@
 
 namespace verbena::transport {
 
-using protocol::RecoveryKind;
-
-bool FailedRails::note_record(const protocol::RecoveryRecord& record) {
-  const uint32_t q = record.queue_pair;
-  if (!protocol::is_sane(record, link_.queue_pairs())) return false;
-  if (record.kind != RecoveryKind::kDown || !lives_.is_live(q)) return false;
-  note(q, link_.describe(q) + ": failed at the peer, whose log says why");
-  return true;
-}
-
 std::string FailedRails::describe() const {
   std::string text;
   for (uint32_t q = 0; q < link_.queue_pairs(); ++q) {
@@ -58,9 +48,9 @@ std::string FailedRails::find_dying(uint32_t queue_pair, int64_t waited_ns) {
   return is_replaceable || is_in_vain ? link_.describe(queue_pair) + ": the port is down" : std::string();
 }
 
-bool FailedRails::is_over(int64_t waited_ns) const {
-  return waited_ns >= base::parameters().failover_timeout_ms * base::kNsPerMs &&
-         lives_.is_overdue(base::monotonic_ns());
+std::string FailedRails::describe_last(uint32_t queue_pair) const {
+  const std::string& cause = causes_[queue_pair];
+  return (cause.empty() ? std::string() : ", failed last because: " + cause) + "\n";
 }
 
 }  // namespace verbena::transport

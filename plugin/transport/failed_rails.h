@@ -1,5 +1,5 @@
 // What an end of a connection knows of its failed queue pairs: why they failed, in words, and which of them
-// are to be given up though no completion says so. For whoever has the turn (attendance.h); slow paths.
+// are to be given up though no completion says so. For whoever has the turn (progress_token.h); slow paths.
 #pragma once
 
 #include <array>
@@ -7,7 +7,7 @@
 #include <string>
 
 #include "protocol/recovery.h"
-#include "transport/link.h"
+#include "transport/link/link.h"
 
 namespace verbena::transport {
 
@@ -19,20 +19,19 @@ class FailedRails {
       : direction_(direction), peer_(peer), link_(link), lives_(lives) {}
 
   void note(uint32_t queue_pair, std::string cause) { causes_[queue_pair] = std::move(cause); }
-  // Before a record of the peer is absorbed. True: by it a queue pair fails that has worked until now.
-  bool note_record(const protocol::RecoveryRecord& record);
   // Of all queue pairs that do not live.
   std::string describe() const;
   void log_loss(uint32_t queue_pair) const;
   // Why it failed last; empty: it never did.
   const std::string& cause(uint32_t queue_pair) const { return causes_[queue_pair]; }
 
+  // `, failed last because: <cause>` or nothing, and the end of the line.
+  std::string describe_last(uint32_t queue_pair) const;
+
   // In a wait that has lasted for `waited_ns`: why a queue pair that lives is to be given up; empty: it is
   // not. A port that is known to be down is not waited for while there are others, and no longer than its
   // device may take to say so: one that was set down under its requests may never say it.
   std::string find_dying(uint32_t queue_pair, int64_t waited_ns);
-  // Too long for the wait to go on: no queue pair is left, or the peer does not answer.
-  bool is_over(int64_t waited_ns) const;
 
  private:
   bool is_any_healthy() const;

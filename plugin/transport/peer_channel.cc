@@ -22,9 +22,9 @@ std::unique_ptr<PeerChannel> PeerChannel::start(base::Socket socket, std::string
   return channel;
 }
 
-base::Outcome PeerChannel::watch(Attended* owner) {
+base::Outcome PeerChannel::watch(ProgressToken* owner) {
   owner_ = owner;
-  return base::EventLoop::instance().watch(
+  auto outcome = base::EventLoop::instance().watch(
       socket_.fd(), base::Interest::kNewData,
       [](void* context) {
         auto* channel = static_cast<PeerChannel*>(context);
@@ -32,6 +32,8 @@ base::Outcome PeerChannel::watch(Attended* owner) {
         channel->owner_->want();
       },
       this);
+  if (!outcome) owner_ = nullptr;
+  return outcome;
 }
 
 PeerChannel::~PeerChannel() {
@@ -39,7 +41,8 @@ PeerChannel::~PeerChannel() {
 }
 
 void PeerChannel::unwatch() {
-  if (socket_) base::EventLoop::instance().unwatch(socket_.fd());
+  if (owner_ != nullptr) base::EventLoop::instance().unwatch(socket_.fd());
+  owner_ = nullptr;
 }
 
 bool PeerChannel::is_grace_over() {
@@ -80,6 +83,7 @@ bool PeerChannel::fill(void* target, size_t begin_bytes, size_t length_bytes) {
   while (received_bytes_ < end_bytes) {
     const size_t offset = received_bytes_ - begin_bytes;
     const size_t now = socket_.receive_some(static_cast<uint8_t*>(target) + offset, length_bytes - offset);
+    if (now == 0 && socket_.is_spoilt()) closed_.store(true, std::memory_order_release);
     if (now == 0) return false;
     received_bytes_ += now;
   }

@@ -13,8 +13,8 @@
 #include "base/socket.h"
 #include "base/status.h"
 #include "protocol/recovery_record.h"
-#include "transport/attendance.h"
 #include "transport/handshake_auth.h"
+#include "transport/service/progress_token.h"
 
 namespace verbena::transport {
 
@@ -22,8 +22,8 @@ class PeerChannel {
  public:
   static std::unique_ptr<PeerChannel> start(base::Socket socket, std::string peer, RecordAuth auth);
   ~PeerChannel();
-  // From here on the process's event thread wants `owner` attended when something comes or the peer closes.
-  base::Outcome watch(Attended* owner);
+  // From here on the process's event thread wakes `owner` when something comes or the peer closes.
+  base::Outcome watch(ProgressToken* owner);
   // Before the owner retires.
   void unwatch();
 
@@ -54,7 +54,7 @@ class PeerChannel {
   base::Socket socket_;
   std::string peer_;
   RecordAuth auth_;
-  Attended* owner_ = nullptr;
+  ProgressToken* owner_ = nullptr;  // while watched
   std::atomic<bool> closed_{false};
   int64_t noticed_ns_ = 0;  // when is_grace_over() first saw it
   std::vector<uint8_t> unsent_;

@@ -6,20 +6,19 @@
 #include "base/clock.h"
 #include "base/parameters.h"
 #include "protocol/recovery.h"
+#include "verbs/ack_timeout.h"
 
 namespace verbena::transport {
 
-inline constexpr int64_t kMostRetryMs = 60'000;
+inline constexpr int64_t kMaxRetryMs = 60'000;
 inline constexpr int64_t kTrialMs = 1000;     // a write of no bytes, there and back
 inline constexpr int64_t kDrainMs = 100;      // devices that do not say that a queue pair is drained
-inline constexpr int kMostRecords = 64;       // in one go; each queue pair needs a few in its life
 inline constexpr int64_t kServicePollMs = 1;  // between looks at what nobody reports
 
 // All the tries of a request together. A device may take four times the timeout that it was given for each.
 inline int64_t find_tries_ns() {
-  const auto& parameters = base::parameters();
-  constexpr int64_t kMostOfATimeout = 4, kTimeoutUnitNs = 4096;
-  return kMostOfATimeout * (kTimeoutUnitNs << parameters.ack_timeout) * (parameters.retry_count + 1);
+  constexpr int64_t kMaxTimeoutFactor = 4;
+  return kMaxTimeoutFactor * verbs::compute_tries_ns(verbs::choose_ack_timeout(false));
 }
 
 // After which a device that has not said what became of a request will not say it any more; and the failover
@@ -38,9 +37,10 @@ inline int64_t find_down_patience_ns() {
 inline protocol::RecoveryTimes read_recovery_times() {
   const auto& parameters = base::parameters();
   return {.retry_ns = parameters.rail_retry_ms * base::kNsPerMs,
-          .most_retry_ns = kMostRetryMs * base::kNsPerMs,
+          .max_retry_ns = kMaxRetryMs * base::kNsPerMs,
           .trial_ns = kTrialMs * base::kNsPerMs,
-          .limit_ns = parameters.failover_timeout_ms * base::kNsPerMs};
+          .limit_ns = parameters.failover_timeout_ms * base::kNsPerMs,
+          .poll_ns = kServicePollMs * base::kNsPerMs};
 }
 
 }  // namespace verbena::transport

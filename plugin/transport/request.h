@@ -4,6 +4,10 @@
 
 #include <cstdint>
 
+#include "protocol/receive_core.h"
+#include "protocol/send_core.h"
+#include "transport/memory/registration.h"
+
 namespace verbena::transport {
 
 enum class RequestKind : uint8_t { kSend, kReceive, kFlush };
@@ -12,5 +16,17 @@ struct Request {
   RequestKind kind;
   void* owner;  // the Sender or Receiver
 };
+
+// What the cores of protocol/ are made with.
+struct CoreTypes {
+  using Request = transport::Request;
+  using Memory = Registration;
+};
+
+using protocol::ReceiveClass;
+using protocol::Statistics;
+using SendMessage = protocol::SendMessageOf<CoreTypes>;
+using ReceiveMessage = protocol::ReceiveMessageOf<CoreTypes>;
+using FlushRequest = protocol::FlushRequestOf<CoreTypes>;
 
 }  // namespace verbena::transport

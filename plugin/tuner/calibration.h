@@ -1,4 +1,4 @@
-// What was measured on a platform: the content of a tuning file.
+// The measurements of a platform: the content of a tuning file.
 #pragma once
 
 #include <cstdint>
@@ -17,12 +17,12 @@ struct Point {
   bool operator==(const Point&) const = default;
 };
 
-// One collective in one way, over sizes.
+// One collective with one algorithm, protocol and number of channels, over sizes.
 struct Measurement {
   Function function = Function::kAllReduce;
   Algorithm algorithm = Algorithm::kRing;
   Protocol protocol = Protocol::kSimple;
-  int channels = 0;  // the most that were allowed; 0: NCCL's own number
+  int channels = 0;  // the maximum that was allowed; 0: NCCL's default
   uint32_t ranks = 0;
   uint32_t nodes = 0;
   std::vector<Point> points;  // ascending by bytes
@@ -34,7 +34,7 @@ struct Measurement {
   }
 };
 
-// What the plugin's settings are worth where it was measured; absent: not measured.
+// The best values of the plugin's settings on the platform; absent if not measured.
 struct TransportEntries {
   std::optional<bool> unpack;
   std::optional<int64_t> unpack_threshold_bytes;
@@ -54,7 +54,7 @@ struct Calibration {
   bool operator==(const Calibration&) const = default;
 };
 
-// Puts the measurement in the place of one of the same way, or at the end.
+// Replaces the measurement of the same algorithm, protocol and channels, or appends it.
 void put_measurement(Calibration& calibration, Measurement measurement);
 
 }  // namespace verbena::tuner

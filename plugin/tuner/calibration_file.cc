@@ -18,11 +18,11 @@ constexpr size_t kMaxPoints = 256;
 constexpr int64_t kMaxChannels = 64;  // NCCL's own limit
 constexpr int64_t kMinChunkBytes = 4096, kMaxChunkBytes = 16 << 20;
 constexpr int64_t kMaxRanks = 1 << 24;
-constexpr int64_t kMaxSettingBytes = int64_t{1} << 32;  // of the settings that the entries stand for
+constexpr int64_t kMaxSettingBytes = int64_t{1} << 32;  // the limit of the settings that the entries set
 constexpr uint64_t kMaxPointBytes = uint64_t{1} << 50;
 constexpr double kMaxMicroseconds = 1e12;
 
-// Thrown and caught in this file: what is wrong, and where in the document.
+// Thrown and caught in this file: what is wrong and where in the document.
 struct Damage {
   std::string what;
 };
@@ -167,7 +167,7 @@ ParsedCalibration parse_calibration(std::string_view text) {
   bool is_too_deep = false;
   const auto bound_depth = [&](int depth, Json::parse_event_t, Json&) {
     is_too_deep = is_too_deep || depth > kMaxDepth;
-    return depth <= kMaxDepth;  // what lies deeper is thrown away, not built
+    return depth <= kMaxDepth;  // the parser discards deeper values
   };
   try {
     const Json document = Json::parse(text, bound_depth, false);

@@ -1,4 +1,4 @@
-// The tuning file: JSON, described in docs/tuning.md. Everything in it is checked before any of it is used.
+// The tuning file: JSON, described in docs/tuning.md. The whole file is checked before any of it is used.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ namespace verbena::tuner {
 inline constexpr const char* kCalibrationFormat = "verbena-tuning";
 inline constexpr int kCalibrationVersion = 1;
 
-// A calibration, or what is wrong with the file (a clause for a log line).
+// A calibration, or the problem with the file (a clause for a log line).
 struct ParsedCalibration {
   std::optional<Calibration> calibration;
   std::string problem;
@@ -20,13 +20,14 @@ struct ParsedCalibration {
 ParsedCalibration parse_calibration(std::string_view text);
 ParsedCalibration read_calibration_file(const std::string& path);
 
-// What parse_calibration reads back as the same.
+// Text from which parse_calibration makes an equal calibration.
 std::string format_calibration(const Calibration& calibration);
 
-// Replaces the file in one step; what went wrong, empty if nothing.
+// Replaces the file in one step. Returns the problem; empty if there is none.
 std::string write_calibration_file(const std::string& path, const Calibration& calibration);
 
-// Of the content, whatever the file's layout. It is in the log of every rank, as all must have the same file.
+// A hash of the content, independent of the file's layout. Every rank logs it, because all must have the same
+// file.
 uint64_t compute_fingerprint(const Calibration& calibration);
 
 }  // namespace verbena::tuner

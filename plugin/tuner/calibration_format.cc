@@ -1,11 +1,9 @@
-// Writing tuning files: the tools', but for the fingerprint.
-#include <cerrno>
-#include <cstdio>
+// Writes tuning files. Only the tools do that; the plugin uses only the fingerprint.
 #include <cstring>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/dump_file.h"
 #include "tuner/calibration_file.h"
 
 namespace verbena::tuner {
@@ -46,7 +44,7 @@ std::string dump(const Json& value) {
   return value.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-// A line for each member.
+// One line for each member.
 std::string dump_object(const Json& object) {
   std::string text;
   for (const auto& [name, value] : object.items())
@@ -65,7 +63,7 @@ void put_measurement(Calibration& calibration, Measurement measurement) {
   calibration.collectives.push_back(std::move(measurement));
 }
 
-// A line for each thing that was measured: people compare such files with diff.
+// One line for each measurement, because people compare such files with diff.
 std::string format_calibration(const Calibration& calibration) {
   std::string text = "{\n  \"format\": " + dump(kCalibrationFormat) +
                      ",\n  \"version\": " + std::to_string(kCalibrationVersion) +
@@ -80,17 +78,12 @@ std::string format_calibration(const Calibration& calibration) {
 }
 
 std::string write_calibration_file(const std::string& path, const Calibration& calibration) {
-  const std::string fresh = path + ".new";
-  std::ofstream file(fresh, std::ios::binary | std::ios::trunc);
-  file << format_calibration(calibration);
-  file.close();
-  if (!file) return "cannot write " + fresh + ": " + std::strerror(errno);
-  if (std::rename(fresh.c_str(), path.c_str()) != 0)
-    return "cannot replace " + path + ": " + std::strerror(errno);
-  return {};
+  constexpr unsigned kForAll = 0666;  // the umask applies
+  const int error = base::replace_file(path, format_calibration(calibration), kForAll);
+  return error == 0 ? "" : "cannot write " + path + ": " + std::strerror(error);
 }
 
-// FNV-1a: to tell two files apart by eye, not to withstand anybody.
+// FNV-1a: lets people see that two files differ; not protection against an attacker.
 uint64_t compute_fingerprint(const Calibration& calibration) {
   Calibration bare = calibration;
   bare.notes.clear();

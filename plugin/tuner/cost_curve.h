@@ -1,4 +1,4 @@
-// A measured time over sizes.
+// The measured time as a function of the size.
 #pragma once
 
 #include <vector>
@@ -12,8 +12,8 @@ class CostCurve {
   // At least one point, ascending.
   explicit CostCurve(const std::vector<Point>& points);
 
-  // Between two points the line through their logarithms. Below the first point its time, as latency bounds
-  // it; above the last one its bandwidth.
+  // Between two points: the line through their logarithms. Below the first point: its time, which is latency.
+  // Above the last point: its bandwidth.
   double estimate_us(uint64_t bytes) const;
 
  private:

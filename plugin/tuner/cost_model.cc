@@ -5,24 +5,24 @@
 namespace verbena::tuner {
 namespace {
 
-// Where a process happens to run moves its figures by a tenth: less than that is no reason to change a
+// Figures vary by a tenth from one process placement to another: a smaller gain is no reason to change a
 // choice.
 constexpr double kClearGain = 0.9;
-// NCCL rates an entry a thousand times dearer where it costs precision (fp8 over long rings): not ours to
-// overrule.
+// NCCL multiplies the cost of an entry by a thousand if it loses precision (fp8 over long rings). We do not
+// overrule that.
 constexpr float kLastResort = 100.0f;
 
 bool is_of(const Measurement& measurement, Shape shape) {
   return measurement.ranks == shape.ranks && measurement.nodes == shape.nodes;
 }
 
-// How far apart two numbers of ranks are: their ratio.
+// The distance of two numbers of ranks: their ratio.
 double find_distance(size_t a, size_t b) {
   return a < b ? static_cast<double>(b) / static_cast<double>(a)
                : static_cast<double>(a) / static_cast<double>(b);
 }
 
-// The measured shape that is most like this one. All ranks find the same.
+// The measured shape that is closest to this one. All ranks find the same.
 Shape find_nearest(const Calibration& calibration, Shape shape) {
   Shape nearest = shape;
   double distance = std::numeric_limits<double>::infinity();
@@ -52,7 +52,7 @@ CostModel::CostModel(const Calibration& calibration, Shape wanted) {
 
 void CostModel::apply(Function function, uint64_t bytes, const CostTable& table, int* channels) const {
   if (curve_count_ == 0) return;
-  float* own = nullptr;  // what NCCL would take
+  float* own = nullptr;  // the entry that NCCL would choose
   double own_us = std::numeric_limits<double>::infinity();
   visit_allowed(table, [&](Algorithm algorithm, Protocol protocol, float& entry) {
     if (own != nullptr && entry >= *own) return;
@@ -79,7 +79,7 @@ void CostModel::apply(Function function, uint64_t bytes, const CostTable& table,
   if (best == nullptr) return;
   if (best_channels > 0) *channels = best_channels;
   if (is_borrowed_) return;
-  // In measured time all others cost at least what NCCL's choice was measured to take.
+  // Scales the table to our measurement of NCCL's choice: every other entry then costs at least that.
   const double scale = *own > 0.0f ? own_us / static_cast<double>(*own) : 1.0;
   visit_allowed(table, [&](Algorithm, Protocol, float& entry) {
     entry = static_cast<float>(static_cast<double>(entry) * scale);

@@ -1,4 +1,4 @@
-// Measured costs of one communicator's shape, and the choice that they justify.
+// Measured costs for the shape of one communicator, and the choice that they justify.
 #pragma once
 
 #include <array>
@@ -14,17 +14,17 @@ namespace verbena::tuner {
 class CostModel {
  public:
   CostModel() = default;
-  // Takes what was measured with as many ranks on as many nodes; where that is nothing, and there are several
-  // nodes, what was measured with nearly as many ranks.
+  // Uses the measurements with the same numbers of ranks and nodes. If there are none and the communicator
+  // has several nodes, borrows those with the closest number of ranks.
   CostModel(const Calibration& calibration, Shape shape);
 
   size_t curve_count() const { return curve_count_; }
   bool is_borrowed() const { return is_borrowed_; }
 
-  // Changes the table, and *channels, only if what NCCL would choose was measured and something allowed was
-  // measured to be clearly faster: then that becomes the cheapest entry. So the measurement can only replace
-  // a choice by one that it has seen to be better, and costs of NCCL's model are never compared with measured
-  // ones. Borrowed measurements change nothing but the number of channels of NCCL's own choice.
+  // Changes the table and *channels only if NCCL's choice was measured and another allowed one was measured
+  // to be clearly faster: that one becomes the cheapest entry. So a choice is only replaced by one that
+  // measured better, and costs of NCCL's model are never compared with measured ones. Borrowed measurements
+  // change only the number of channels of NCCL's own choice.
   void apply(Function function, uint64_t bytes, const CostTable& table, int* channels) const;
 
   // The fastest of the protocols measured for an algorithm.

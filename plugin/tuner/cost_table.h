@@ -1,5 +1,5 @@
-// NCCL's table of costs for one call of a collective: microseconds by its own model, or kIgnored where NCCL,
-// the user's NCCL_ALGO and NCCL_PROTO, or we rule a combination out. NCCL takes the cheapest entry.
+// NCCL's table of costs for one call of a collective: microseconds by its own model, or kIgnored for a
+// combination that NCCL, the user's NCCL_ALGO and NCCL_PROTO, or the guard excludes. NCCL takes the cheapest.
 #pragma once
 
 #include "tuner/kind.h"
@@ -8,14 +8,14 @@ namespace verbena::tuner {
 
 inline constexpr float kIgnored = -1.0f;
 
-// A view of NCCL's memory: rows are algorithms, columns protocols. A release may know more or fewer of either
-// than we do; what we do not know is never touched.
+// A view of NCCL's memory: rows are algorithms, columns protocols. A release may have more or fewer of either
+// than we know; unknown entries are never changed.
 class CostTable {
  public:
   CostTable(float* entries, int algorithms, int protocols)
       : entries_(entries), algorithms_(algorithms), protocols_(protocols) {}
 
-  // Null where the release has no such entry.
+  // Null if the release has no such entry.
   float* find(Algorithm algorithm, Protocol protocol) const {
     const int row = number_of(algorithm), column = number_of(protocol);
     if (row >= algorithms_ || column >= protocols_) return nullptr;

@@ -2,8 +2,8 @@
 
 namespace verbena::tuner {
 
-// NCCL's kernel has room for two peers that it unpacks for. A tree's node has three children where a local
-// rank hangs below the one that also receives from two other nodes.
+// NCCL's kernel can unpack for two peers. A node of a tree has three children if a local rank is below a rank
+// that also receives from two other nodes.
 bool Guard::has_three_children() const {
   return shape_.ranks > shape_.nodes && shape_.nodes >= 3;
 }
@@ -12,13 +12,13 @@ bool Guard::forbids(Algorithm algorithm, Protocol protocol) const {
   if (!is_active() || protocol != Protocol::kSimple) return false;
   switch (algorithm) {
     case Algorithm::kNvlsTree:
-      return true;  // its network children are the second and third peer
+      return true;  // the second and third peer are children over the network
     case Algorithm::kTree:
       return has_three_children();
     case Algorithm::kPat:
-      return !offer_.tells_pat;  // its kernel never unpacks
+      return !offer_.tells_pat;  // PAT's kernel never unpacks
     default:
-      return false;  // ring: one peer; CollNet and NVLS within a node: not over this network
+      return false;  // ring: one peer; CollNet, and NVLS within a node: not over this network
   }
 }
 

@@ -1,5 +1,5 @@
-// Keeps NCCL off the combinations whose kernels do not unpack rightly, or not at all. LL and LL128 never
-// unpack and are always served; what follows is about the Simple protocol.
+// Excludes the combinations whose kernels do not unpack, or do it wrongly. LL and LL128 never unpack and are
+// always allowed; the rules below are for the Simple protocol.
 #pragma once
 
 #include <cstddef>
@@ -9,17 +9,17 @@
 
 namespace verbena::tuner {
 
-// Of a communicator.
+// The shape of a communicator.
 struct Shape {
   size_t ranks = 1;
   size_t nodes = 1;
 };
 
-// What the network says of itself.
+// What the network plugin offers.
 struct Offer {
   bool is_in_use = false;  // NCCL opened our network in this process
   bool unpack = false;     // its receives are offered as UNPACK
-  bool tells_pat = false;  // NCCL tells us which receives are PAT's: those go straight to their place
+  bool tells_pat = false;  // NCCL marks the receives of PAT, and we send those direct
 };
 
 class Guard {
@@ -29,7 +29,7 @@ class Guard {
   bool is_active() const { return offer_.is_in_use && offer_.unpack && shape_.nodes > 1; }
   bool forbids(Algorithm algorithm, Protocol protocol) const;
   void apply(const CostTable& table) const;
-  // For the log: whether it is active, and why (not).
+  // For the log: whether the guard is active, and why.
   std::string describe() const;
 
  private:

@@ -7,7 +7,7 @@
 namespace verbena::tuner {
 namespace {
 
-// Each in the order of its enumeration.
+// In the order of the enumerators.
 constexpr std::array<std::string_view, kFunctionCount> kFunctions{"broadcast", "reduce", "all_gather",
                                                                   "reduce_scatter", "all_reduce"};
 constexpr std::array<std::string_view, kAlgorithmCount> kAlgorithms{

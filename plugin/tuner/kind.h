@@ -1,4 +1,4 @@
-// What a collective runs as, in NCCL's numbers, and the words that the tuning file has for it.
+// Collectives, algorithms and protocols by NCCL's numbers, and their names in the tuning file.
 #pragma once
 
 #include <cstdint>

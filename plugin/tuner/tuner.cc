@@ -10,10 +10,10 @@
 namespace verbena::tuner {
 namespace {
 
-// Where nothing was measured: the size at which NCCL's own model, too, has a ring on few nodes leave LL.
+// For sizes without a measurement: NCCL's own model also leaves LL at this size, for a ring on few nodes.
 constexpr uint64_t kLongestLlBytes = 65536;
 
-// The protocol that a user's NCCL_PROTO names alone.
+// The protocol that the user's NCCL_PROTO names, if it names exactly one.
 std::optional<Protocol> parse_user_protocol(const std::string& text) {
   for (int p = 0; p < kProtocolCount; ++p) {
     const auto protocol = static_cast<Protocol>(p);

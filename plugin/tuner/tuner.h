@@ -1,6 +1,6 @@
-// One communicator's tuner. NCCL asks all ranks the same questions and all must give the same answers, or the
-// communicator hangs: every answer depends on the arguments, the shape, the settings and the tuning file
-// alone.
+// The tuner of one communicator. NCCL asks all ranks the same questions, and the communicator hangs unless
+// all give the same answers. So an answer depends only on the arguments, the shape, the settings and the
+// tuning file.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@
 
 namespace verbena::tuner {
 
-// The user's NCCL_ALGO and NCCL_PROTO: only for the release that does not show them in its costs.
+// The user's NCCL_ALGO and NCCL_PROTO, for the release whose costs do not show them.
 struct UserChoice {
   std::string algorithm;
   std::string protocol;
@@ -28,12 +28,12 @@ class Tuner {
   // `calibration` may be null.
   Tuner(Shape shape, Offer offer, std::shared_ptr<const Calibration> calibration);
 
-  // Writes the table, and *channels where a measurement says so. `function` is NCCL's number; what we do not
-  // know stays as it is. False: everything that NCCL or the user left is something UNPACK cannot serve.
+  // Changes the table, and *channels if a measurement says so. `function` is NCCL's number; unknown functions
+  // change nothing. False if UNPACK can serve none of the combinations that NCCL and the user allow.
   bool adjust(int function, uint64_t bytes, const CostTable& table, int* channels) const;
 
-  // For NCCL 2.21, which shows no costs and takes an algorithm and a protocol or nothing. Its kernels keep
-  // one count for all peers of a tree, so that no tree may be unpacked.
+  // For NCCL 2.21, which shows no costs and takes an algorithm and a protocol, or nothing. Its kernels keep
+  // one count for all peers of a tree, so a tree must not be unpacked.
   std::optional<Choice> choose_without_costs(int function, uint64_t bytes, const UserChoice& user) const;
 
   std::string describe() const;

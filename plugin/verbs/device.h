@@ -31,6 +31,7 @@ class Device {
   int port_number() const { return port_number_; }   // 1..
   uint64_t guid() const { return guid_; }            // host byte order
   uint32_t speed_mbps() const { return speed_mbps_; }
+  PortPlace place() const { return place_; }         // as VERBENA_HCA says
   bool is_software() const { return is_software_; }  // softverbs or a kernel software device (rxe, siw)
   bool is_softverbs() const { return is_softverbs_; }
   const std::string& sysfs_path() const {
@@ -81,6 +82,7 @@ class Device {
   std::shared_ptr<const Library> library_;
   std::string name_, sysfs_path_;
   int port_number_ = 1;
+  PortPlace place_;
   uint64_t guid_ = 0;
   uint32_t speed_mbps_ = 0, max_srq_entries_ = 0, max_qp_entries_ = 0, max_cq_entries_ = 0;
   uint64_t max_message_bytes_ = 0;

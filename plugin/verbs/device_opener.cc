@@ -57,7 +57,9 @@ void DeviceOpener::open_ports(ibv_device* device, const PortFilter& filter,
     if (candidate == nullptr) candidate = open_context(device);
     if (candidate == nullptr) return;
     ibv_port_attr port{};
-    const int error = library_->read_port(candidate->context_, static_cast<uint8_t>(port_number), &port);
+    uint32_t speed_code = 0;
+    const int error =
+        library_->read_port(candidate->context_, static_cast<uint8_t>(port_number), &port, &speed_code);
     if (error != 0) {
       base::log_warn("device %s:%d: left out: the port cannot be queried (errno %d)", name.c_str(),
                      port_number, error);
@@ -65,7 +67,9 @@ void DeviceOpener::open_ports(ibv_device* device, const PortFilter& filter,
     }
     seen->push_back(describe_port(name, port_number, port));
     if (port.state != IBV_PORT_ACTIVE || !filter.selects(name, port_number)) continue;
+    candidate->speed_mbps_ = compute_speed_mbps(port.active_width, speed_code);
     if (open_port(candidate.get(), port_number, port, limits)) {
+      candidate->place_ = filter.find_place(name, port_number);
       opened->push_back(std::exchange(candidate, nullptr));
     }
   }
@@ -86,7 +90,6 @@ bool DeviceOpener::open_port(Device* device, int port_number, const ibv_port_att
                              const ibv_device_attr& limits) const {
   device->port_number_ = port_number;
   device->guid_ = be64toh(limits.sys_image_guid != 0 ? limits.sys_image_guid : limits.node_guid);
-  device->speed_mbps_ = compute_speed_mbps(port.active_width, port.active_speed);
   copy_limits(limits, &device->max_qp_entries_, &device->max_cq_entries_, &device->max_srq_entries_);
   device->max_message_bytes_ = port.max_msg_sz;
   device->max_outstanding_reads_ = static_cast<uint32_t>(

@@ -2,6 +2,11 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstring>
+
 namespace verbena::verbs {
 
 std::shared_ptr<const Library> Library::open(const std::string& path, std::string* problem) {
@@ -43,11 +48,24 @@ bool Library::lists_devices() const {
   return count > 0;
 }
 
-int Library::read_port(ibv_context* context, uint8_t port_number, ibv_port_attr* attributes) const {
-  *attributes = {};
+int Library::read_port(ibv_context* context, uint8_t port_number, ibv_port_attr* attributes,
+                       uint32_t* speed_code) const {
+  // active_speed_ex, which the header may be too old for. Libraries fill what they know of the room that they
+  // are given, and leave the rest 0.
+  constexpr size_t kSpeedOffset = 52;
+  constexpr size_t kRoomBytes = std::max(sizeof(ibv_port_attr), kSpeedOffset + sizeof(uint32_t));
+  static_assert(offsetof(ibv_port_attr, port_cap_flags2) + sizeof(uint32_t) == kSpeedOffset);
+  alignas(ibv_port_attr) std::array<std::byte, kRoomBytes> room{};
+  auto* all = reinterpret_cast<ibv_port_attr*>(room.data());
   verbs_context* extended = verbs_get_ctx_op(context, query_port);
-  if (extended != nullptr) return extended->query_port(context, port_number, attributes, sizeof(*attributes));
-  return query_port(context, port_number, reinterpret_cast<_compat_ibv_port_attr*>(attributes));
+  const int error = extended != nullptr
+                        ? extended->query_port(context, port_number, all, room.size())
+                        : query_port(context, port_number, reinterpret_cast<_compat_ibv_port_attr*>(all));
+  std::memcpy(attributes, room.data(), sizeof(*attributes));
+  if (speed_code == nullptr) return error;
+  std::memcpy(speed_code, room.data() + kSpeedOffset, sizeof(*speed_code));
+  if (*speed_code == 0) *speed_code = attributes->active_speed;
+  return error;
 }
 
 }  // namespace verbena::verbs

@@ -81,7 +81,9 @@ class Library : public Symbols {
   bool lists_devices() const;
   // 0 or an errno value. Reaches the provider's own query_port, as the header's macro would; the exported
   // function is for providers without one and fills only the older fields.
-  int read_port(ibv_context* context, uint8_t port_number, ibv_port_attr* attributes) const;
+  // `speed_code` (may be null) also has rates from XDR on, which do not fit the 8 bits of active_speed.
+  int read_port(ibv_context* context, uint8_t port_number, ibv_port_attr* attributes,
+                uint32_t* speed_code = nullptr) const;
 
  private:
   explicit Library(std::string path) : path_(std::move(path)) {}

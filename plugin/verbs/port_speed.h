@@ -6,7 +6,7 @@
 namespace verbena::verbs {
 
 // 0 if either code is unknown.
-constexpr uint32_t compute_speed_mbps(uint8_t width_code, uint8_t speed_code) {
+constexpr uint32_t compute_speed_mbps(uint8_t width_code, uint32_t speed_code) {
   uint32_t lanes = 0, lane_mbps = 0;
   switch (width_code) {
     case 1:
@@ -50,6 +50,9 @@ constexpr uint32_t compute_speed_mbps(uint8_t width_code, uint8_t speed_code) {
     case 128:
       lane_mbps = 100000;
       break;  // NDR
+    case 256:
+      lane_mbps = 200000;
+      break;  // XDR
     default:
       break;
   }

@@ -17,32 +17,47 @@ int to_bytes(ibv_mtu mtu) {
   return mtu >= IBV_MTU_256 && mtu <= IBV_MTU_4096 ? kBytesBelowFirst << mtu : 0;
 }
 
+GidExplanation explain_infiniband(int gid_index, const AddressSettings& settings) {
+  if (gid_index == kNoGid)
+    return {GidReason::kLidSuffices, "InfiniBand: the LID is enough within one subnet"};
+  if (settings.gid_index >= 0) return {GidReason::kSetting, "VERBENA_GID_INDEX says so"};
+  return {GidReason::kFabric, "InfiniBand: this fabric needs a GID"};
+}
+
 SurveyedPort survey_port(const Library& library, ibv_context* context, const SurveyedPort& device,
                          int port_number, const DiscoverySettings& settings) {
   SurveyedPort result = device;
   result.port_number = port_number;
   ibv_port_attr port{};
-  if (const int error = library.read_port(context, static_cast<uint8_t>(port_number), &port); error != 0) {
+  uint32_t speed_code = 0;
+  const int error = library.read_port(context, static_cast<uint8_t>(port_number), &port, &speed_code);
+  if (error != 0) {
+    result.fault = PortFault::kNotQueried;
     result.problem = "the port cannot be queried (errno " + std::to_string(error) + ")";
     return result;
   }
   result.state = describe_port_state(port.state);
-  result.speed_mbps = compute_speed_mbps(port.active_width, port.active_speed);
+  result.speed_mbps = compute_speed_mbps(port.active_width, speed_code);
   result.mtu_bytes = to_bytes(port.active_mtu);
   result.max_mtu_bytes = to_bytes(port.max_mtu);
   result.interface = find_interface(settings.address.sysfs_root, device.device, port_number);
   const AddressReader reader(library, context, device.device, port_number, settings.address);
   result.gids = reader.read_table(port);
-  if (const auto address = reader.read(port, &result.problem)) result.address = *address;
+  if (const auto address = reader.read(port, &result.problem)) {
+    result.address = *address;
+  } else {
+    result.fault = PortFault::kNoAddress;
+  }
   if (result.address.port.link_layer == kEthernet) {
     result.gid_reason = explain_gid(result.gids, settings.address, result.address.gid_index);
   } else if (result.address.port.link_layer == kInfiniBand) {
-    result.gid_reason = result.address.gid_index == kNoGid ? "InfiniBand: the LID is enough within one subnet"
-                        : settings.address.gid_index >= 0  ? "VERBENA_GID_INDEX says so"
-                                                           : "InfiniBand: this fabric needs a GID";
+    result.gid_reason = explain_infiniband(result.address.gid_index, settings.address);
   }
   result.address.port.link_layer = port.link_layer == IBV_LINK_LAYER_ETHERNET ? kEthernet : kInfiniBand;
-  if (port.state != IBV_PORT_ACTIVE) result.problem = "the port is " + result.state;
+  if (port.state != IBV_PORT_ACTIVE) {
+    result.fault = PortFault::kNotActive;
+    result.problem = "the port is " + result.state;
+  }
   return result;
 }
 
@@ -54,6 +69,7 @@ void survey_device(const DeviceList& list, ibv_device* device, const DiscoverySe
   common.sysfs_path = find_pci_path(settings.address.sysfs_root, common.device);
   ibv_context* const context = library.open_device(device);
   if (context == nullptr) {
+    common.fault = PortFault::kNotOpened;
     common.problem =
         std::string("cannot be opened, may this user use /dev/infiniband? (") + std::strerror(errno) + ")";
     ports->push_back(common);
@@ -61,6 +77,7 @@ void survey_device(const DeviceList& list, ibv_device* device, const DiscoverySe
   }
   ibv_device_attr limits{};
   if (const int error = library.query_device(context, &limits); error != 0) {
+    common.fault = PortFault::kNotQueried;
     common.problem = "cannot be queried (errno " + std::to_string(error) + ")";
     ports->push_back(common);
   }
@@ -76,8 +93,8 @@ void survey_device(const DeviceList& list, ibv_device* device, const DiscoverySe
 
 }  // namespace
 
-std::string explain_gid(const std::vector<GidEntry>& table, const AddressSettings& settings, int chosen) {
-  if (settings.gid_index >= 0) return "VERBENA_GID_INDEX says so";
+GidExplanation explain_gid(const std::vector<GidEntry>& table, const AddressSettings& settings, int chosen) {
+  if (settings.gid_index >= 0) return {GidReason::kSetting, "VERBENA_GID_INDEX says so"};
   const auto entry =
       std::find_if(table.begin(), table.end(), [&](const GidEntry& e) { return e.index == chosen; });
   if (entry == table.end()) return {};
@@ -95,9 +112,10 @@ std::string explain_gid(const std::vector<GidEntry>& table, const AddressSetting
   const auto alike = std::count_if(table.begin(), table.end(), [&](const GidEntry& e) {
     return e.type == entry->type && kind == describe_gid_kind(e.gid) && preference.range.contains(e.gid);
   });
-  if (table.size() == 1) return reason + ": the only entry";
-  return reason + (alike > 1 ? ": the first such of " : ": the best of ") + std::to_string(table.size()) +
-         " entries";
+  const GidReason code = is_link_local_gid(entry->gid) ? GidReason::kLinkLocal : GidReason::kBest;
+  if (table.size() == 1) return {code, reason + ": the only entry"};
+  return {code, reason + (alike > 1 ? ": the first such of " : ": the best of ") +
+                    std::to_string(table.size()) + " entries"};
 }
 
 base::Result<Survey> survey_ports(const DiscoverySettings& settings) {

@@ -13,10 +13,29 @@
 
 namespace verbena::verbs {
 
+// Why the plugin cannot use a port.
+enum class PortFault : uint8_t { kNone, kNotOpened, kNotQueried, kNoAddress, kNotActive };
+
+// Why a port's GID is the one that is used, or why none is.
+enum class GidReason : uint8_t {
+  kNone,         // there is no GID to choose from
+  kSetting,      // VERBENA_GID_INDEX
+  kBest,         // the best entry of the table
+  kLinkLocal,    // the best entry, but other hosts may not reach a link-local address
+  kLidSuffices,  // InfiniBand without a router
+  kFabric,       // InfiniBand that needs a GID
+};
+
+struct GidExplanation {
+  GidReason code = GidReason::kNone;
+  std::string text;  // for people
+};
+
 struct SurveyedPort {
-  std::string device;    // the verbs device's own name
-  int port_number = 0;   // 0: the device itself could not be opened, `problem` says why
-  std::string problem;   // why the plugin cannot use the port; empty: it can
+  std::string device;   // the verbs device's own name
+  int port_number = 0;  // 0: the device itself could not be opened, `problem` says why
+  PortFault fault = PortFault::kNone;
+  std::string problem;   // the fault in words
   std::string state;     // active, down, ...
   std::string firmware;  // empty: unknown
   std::string sysfs_path;
@@ -27,7 +46,7 @@ struct SurveyedPort {
   bool is_selected = true;               // by VERBENA_HCA
   LocalAddress address;                  // all but the link layer is zero while there is none
   std::vector<GidEntry> gids;            // entries that are not empty
-  std::string gid_reason;                // why this GID and no other
+  GidExplanation gid_reason;             // why this GID and no other
 };
 
 struct Survey {
@@ -39,6 +58,6 @@ struct Survey {
 base::Result<Survey> survey_ports(const DiscoverySettings& settings);
 
 // Why `chosen`, an index or kNoGid, is the entry that choose_gid takes. Pure.
-std::string explain_gid(const std::vector<GidEntry>& table, const AddressSettings& settings, int chosen);
+GidExplanation explain_gid(const std::vector<GidEntry>& table, const AddressSettings& settings, int chosen);
 
 }  // namespace verbena::verbs

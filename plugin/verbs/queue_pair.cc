@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <ctime>
 
+#include "base/hot_path.h"
 #include "base/log.h"
 #include "verbs/async_events.h"
 #include "verbs/library.h"
@@ -19,7 +20,7 @@ using base::Outcome;
 using base::Result;
 using base::Status;
 
-constexpr size_t kChainEntries = 32;  // bounds the stack of post()
+constexpr size_t kSendChainEntries = 32;  // bounds the stack of post()
 constexpr int kMaxTrafficClass = 255;
 constexpr uint32_t kPsnMask = 0xffffff;
 
@@ -72,6 +73,33 @@ ibv_qp* create_pair(const Device& device, ibv_qp_init_attr_ex* attributes) {
   ibv_qp* pair = device.library().create_qp(device.domain(), &basic);
   attributes->cap = basic.cap;
   return pair;
+}
+
+struct MadePair {
+  Owned<ibv_qp> pair;
+  uint32_t inline_bytes;
+};
+
+Result<MadePair> make_pair(const Device& device, const CompletionQueue& completions,
+                           const QueuePairOptions& options) {
+  ibv_qp_init_attr_ex attributes{};
+  attributes.send_cq = completions.get();
+  attributes.recv_cq = completions.get();
+  attributes.srq = options.receive_queue != nullptr ? options.receive_queue->get() : nullptr;
+  attributes.cap.max_send_wr = options.send_depth;
+  attributes.cap.max_send_sge = 1;
+  attributes.cap.max_inline_data = options.inline_bytes;
+  attributes.qp_type = IBV_QPT_RC;
+  attributes.pd = device.domain();
+  attributes.send_ops_flags = encode_operations(options.operations);
+  ibv_qp* pair = create_pair(device, &attributes);
+  if (pair == nullptr) {
+    return base::fail_errno(
+        Status::kSystem, errno,
+        "device %s: cannot create a queue pair%s (send depth %u entries, inline %u bytes)",
+        device.name().c_str(), hint_at_memory(errno), options.send_depth, options.inline_bytes);
+  }
+  return MadePair{Owned<ibv_qp>(pair, Destroyer{&device.library()}), attributes.cap.max_inline_data};
 }
 
 unsigned encode_flags(const WorkRequest& request) {
@@ -135,32 +163,16 @@ Result<QueuePair> QueuePair::create(Device& device, CompletionQueue& completions
     return base::fail(Status::kInvalidArgument, "device %s: no such traffic class (%d, range 0 to %d)",
                       device.name().c_str(), options.traffic_class, kMaxTrafficClass);
   }
-  const Library& library = device.library();
-  ibv_qp_init_attr_ex attributes{};
-  attributes.send_cq = completions.get();
-  attributes.recv_cq = completions.get();
-  attributes.srq = options.receive_queue != nullptr ? options.receive_queue->get() : nullptr;
-  attributes.cap.max_send_wr = options.send_depth;
-  attributes.cap.max_send_sge = 1;
-  attributes.cap.max_inline_data = options.inline_bytes;
-  attributes.qp_type = IBV_QPT_RC;
-  attributes.pd = device.domain();
-  attributes.send_ops_flags = encode_operations(options.operations);
-  ibv_qp* pair = create_pair(device, &attributes);
-  if (pair == nullptr) {
-    return base::fail_errno(
-        Status::kSystem, errno,
-        "device %s: cannot create a queue pair%s (send depth %u entries, inline %u bytes)",
-        device.name().c_str(), hint_at_memory(errno), options.send_depth, options.inline_bytes);
+  auto made = make_pair(device, completions, options);
+  if (!made) return made.error();
+  if (made->inline_bytes < options.inline_bytes) {
+    return base::fail(Status::kSystem, "device %s: sends too little inline (asked %u, granted %u bytes)",
+                      device.name().c_str(), options.inline_bytes, made->inline_bytes);
   }
   QueuePair result;
-  result.pair_ = Owned<ibv_qp>(pair, Destroyer{&library});
-  if (attributes.cap.max_inline_data < options.inline_bytes) {
-    return base::fail(Status::kSystem, "device %s: sends too little inline (asked %u, granted %u bytes)",
-                      device.name().c_str(), options.inline_bytes, attributes.cap.max_inline_data);
-  }
+  result.pair_ = std::move(made->pair);
   result.device_ = &device;
-  result.number_ = pair->qp_num;
+  result.number_ = result.pair_->qp_num;
   result.first_psn_ = draw_first_psn();
   result.send_depth_ = options.send_depth;
   result.serves_reads_ = options.operations.read;
@@ -168,11 +180,19 @@ Result<QueuePair> QueuePair::create(Device& device, CompletionQueue& completions
   result.outstanding_reads_ = static_cast<uint8_t>(options.outstanding_reads);
   result.traffic_class_ = static_cast<int16_t>(options.traffic_class);
   result.local_ = options.local != nullptr ? *options.local : device.local_address();
-  if (options.receive_queue != nullptr) result.drained_ = std::make_unique<DrainMark>(device, pair->qp_num);
+  if (options.receive_queue != nullptr) result.drained_ = std::make_unique<DrainMark>(device, result.number_);
   result.query_ece();
   result.signaled_positions_.resize(std::bit_ceil(options.send_depth));
   result.signaled_mask_ = static_cast<uint32_t>(result.signaled_positions_.size()) - 1;
   return result;
+}
+
+Result<uint32_t> find_inline_bytes(Device& device) {
+  auto completions = CompletionQueue::create(device, 1);
+  if (!completions) return completions.error();
+  auto made = make_pair(device, *completions, {.send_depth = 1, .operations = {.write = true}});
+  if (!made) return made.error();
+  return std::min(made->inline_bytes, kInlineBytes);
 }
 
 void QueuePair::stop() {
@@ -199,7 +219,7 @@ base::Error QueuePair::fail_post(int errno_value, size_t accepted, size_t asked_
 }
 
 // What most messages are: a chain of one, without the loops.
-Outcome QueuePair::post(const WorkRequest& request) {
+VERBENA_HOT_PATH Outcome QueuePair::post(const WorkRequest& request) {
   if (free_slots() == 0) [[unlikely]]
     return fail_full(1);
   ibv_send_wr entry;
@@ -216,10 +236,10 @@ Outcome QueuePair::post(const WorkRequest& request) {
 template <typename Request>
 Outcome QueuePair::post_chain(std::span<const Request> requests) {
   if (requests.size() > free_slots()) return fail_full(requests.size());
-  ibv_send_wr chain[kChainEntries];
-  ibv_sge segments[kChainEntries];
+  ibv_send_wr chain[kSendChainEntries];
+  ibv_sge segments[kSendChainEntries];
   while (!requests.empty()) {
-    const size_t count = std::min(requests.size(), kChainEntries);
+    const size_t count = std::min(requests.size(), kSendChainEntries);
     for (size_t i = 0; i < count; ++i) {
       encode(requests[i], &segments[i], &chain[i], i + 1 < count ? &chain[i + 1] : nullptr);
     }

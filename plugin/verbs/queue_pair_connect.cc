@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "base/parameters.h"
+#include "verbs/ack_timeout.h"
 #include "verbs/async_events.h"
 #include "verbs/gid_choice.h"
 #include "verbs/library.h"
@@ -54,18 +55,44 @@ Outcome check_remote(const Device& device, const PortAddress& local, const PortA
 
 }  // namespace
 
-Outcome QueuePair::connect(const PortAddress& remote_port, const QueuePairAddress& remote) {
+Outcome QueuePair::connect(const PortAddress& remote_port, const QueuePairAddress& remote,
+                           bool has_other_rail) {
   if (Outcome outcome = check_remote(*device_, local_.port, remote_port, remote); !outcome) return outcome;
-  if (const int error = enter_init(); error != 0) return fail_connect("INIT", error, remote_port, remote);
+  const char* state = nullptr;
+  const int error = enter_all(remote_port, remote, has_other_rail, &state);
+  return error == 0 ? Outcome() : fail_connect(state, error, remote_port, remote);
+}
+
+base::Result<bool> QueuePair::try_connect(const PortAddress& remote_port, const QueuePairAddress& remote,
+                                          bool has_other_rail) {
+  if (Outcome outcome = check_remote(*device_, local_.port, remote_port, remote); !outcome)
+    return outcome.error();
+  const char* state = nullptr;
+  const int error = enter_all(remote_port, remote, has_other_rail, &state);
+  if (error == 0) return true;
+  if (error != ETIMEDOUT) return fail_connect(state, error, remote_port, remote);
+  reset();
+  return false;
+}
+
+int QueuePair::enter_all(const PortAddress& remote_port, const QueuePairAddress& remote, bool has_other_rail,
+                         const char** state) {
+  *state = "INIT";
+  if (const int error = enter_init(); error != 0) return error;
   request_ece(remote.ece);
-  if (const int error = enter_ready_to_receive(remote_port, remote); error != 0) {
-    return fail_connect("RTR", error, remote_port, remote);
-  }
+  *state = "RTR";
+  if (const int error = enter_ready_to_receive(remote_port, remote); error != 0) return error;
   may_receive_ = true;
   query_ece();  // what the device made of the request
-  if (const int error = enter_ready_to_send(remote); error != 0)
-    return fail_connect("RTS", error, remote_port, remote);
-  return {};
+  *state = "RTS";
+  return enter_ready_to_send(remote, has_other_rail);
+}
+
+// A failure shows in the next step.
+void QueuePair::reset() {
+  ibv_qp_attr attributes{};
+  attributes.qp_state = IBV_QPS_RESET;
+  static_cast<void>(device_->library().modify_qp(pair_.get(), &attributes, IBV_QP_STATE));
 }
 
 int QueuePair::enter_init() {
@@ -132,10 +159,10 @@ int QueuePair::enter_ready_to_receive(const PortAddress& remote_port, const Queu
                                           IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
 }
 
-int QueuePair::enter_ready_to_send(const QueuePairAddress& remote) {
+int QueuePair::enter_ready_to_send(const QueuePairAddress& remote, bool has_other_rail) {
   ibv_qp_attr attributes{};
   attributes.qp_state = IBV_QPS_RTS;
-  attributes.timeout = static_cast<uint8_t>(base::parameters().ack_timeout);
+  attributes.timeout = static_cast<uint8_t>(choose_ack_timeout(has_other_rail));
   attributes.retry_cnt = static_cast<uint8_t>(base::parameters().retry_count);
   attributes.rnr_retry = kRetryWhileNotReady;
   attributes.sq_psn = first_psn_;

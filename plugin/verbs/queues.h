@@ -136,8 +136,12 @@ class QueuePair {
   uint32_t number() const { return number_; }
 
   // INIT -> RTR -> RTS towards the peer; path MTU is the smaller of both ports, ECE what both have. Errors
-  // name both ends' values.
-  base::Outcome connect(const PortAddress& remote_port, const QueuePairAddress& remote);
+  // name both ends' values. `has_other_rail`: what this queue pair does not bring, another will.
+  base::Outcome connect(const PortAddress& remote_port, const QueuePairAddress& remote,
+                        bool has_other_rail = false);
+  // The same, but false, without a line, if the peer's address does not answer (yet): it may be tried again.
+  base::Result<bool> try_connect(const PortAddress& remote_port, const QueuePairAddress& remote,
+                                 bool has_other_rail);
   // Moves the queue pair to ERROR: all outstanding work is flushed and no DMA starts any more.
   void stop();
   // After stop(): the device takes no entry of the shared receive queue for this pair any more, and what it
@@ -168,7 +172,11 @@ class QueuePair {
   // 0 or an errno value.
   int enter_init();
   int enter_ready_to_receive(const PortAddress& remote_port, const QueuePairAddress& remote);
-  int enter_ready_to_send(const QueuePairAddress& remote);
+  int enter_ready_to_send(const QueuePairAddress& remote, bool has_other_rail);
+  // 0 or an errno value, with the state that was not reached.
+  int enter_all(const PortAddress& remote_port, const QueuePairAddress& remote, bool has_other_rail,
+                const char** state);
+  void reset();
   base::Error fail_connect(const char* state, int errno_value, const PortAddress& remote_port,
                            const QueuePairAddress& remote) const;
   void note_posted(bool signaled) {
@@ -203,6 +211,10 @@ class QueuePair {
   uint32_t signaled_mask_ = 0;                // one less than its size
   uint32_t signaled_head_ = 0, signaled_tail_ = 0;
 };
+
+// How much of kInlineBytes a queue pair of this device sends inline; an error, which is logged, if it cannot
+// make one at all. Makes one.
+base::Result<uint32_t> find_inline_bytes(Device& device);
 
 // Whether the request itself was wrong, so that it would fail on any other queue pair too; else it is the
 // way to the peer that failed.

@@ -6,15 +6,10 @@
 
 namespace verbena::verbs {
 
-namespace {
-
-enum class RegionState : uint8_t { kPending, kReady, kFailed };
-
-}  // namespace
-
 // Counted by shared pointers, one a use; deregistered by the destructor of `region`.
 struct SharedRegion {
-  RegionState state = RegionState::kPending;
+  enum class State : uint8_t { kPending, kReady, kFailed };
+  State state = State::kPending;
   MemoryRegion region;  // once ready
 };
 
@@ -80,8 +75,8 @@ base::Result<RegionLease> RegionCache::take(const RegionRequest& request) {
     const std::shared_ptr<SharedRegion> shared = use->shared;
     RegionLease lease = add_use(use.release());
     if (held == nullptr) return register_new(std::move(lease), request, lock);
-    settled_.wait(lock, [&] { return shared->state != RegionState::kPending; });
-    if (shared->state == RegionState::kReady) {
+    settled_.wait(lock, [&] { return shared->state != SharedRegion::State::kPending; });
+    if (shared->state == SharedRegion::State::kReady) {
       lease.local_key_ = shared->region.local_key();
       lease.remote_key_ = shared->region.remote_key();
       return lease;
@@ -96,7 +91,7 @@ base::Result<RegionLease> RegionCache::take(const RegionRequest& request) {
 RegionUse* RegionCache::find_shareable(const RegionRequest& request, const Interval& interval) const {
   return static_cast<RegionUse*>(uses_.find_covering(interval, [&](const IntervalNode& node) {
     const auto& held = static_cast<const RegionUse&>(node);
-    return held.shared->state != RegionState::kFailed && may_share(held, request, interval);
+    return held.shared->state != SharedRegion::State::kFailed && may_share(held, request, interval);
   }));
 }
 
@@ -113,7 +108,7 @@ base::Result<RegionLease> RegionCache::register_new(RegionLease lease, const Reg
   lock.unlock();
   auto region = register_region(device_, request);
   lock.lock();
-  shared.state = region ? RegionState::kReady : RegionState::kFailed;
+  shared.state = region ? SharedRegion::State::kReady : SharedRegion::State::kFailed;
   if (region) {
     lease.local_key_ = region->local_key();
     lease.remote_key_ = region->remote_key();

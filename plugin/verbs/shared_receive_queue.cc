@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "base/hot_path.h"
 #include "base/log.h"
 #include "verbs/library.h"
 #include "verbs/queues.h"
@@ -12,7 +13,7 @@ using base::Outcome;
 using base::Result;
 using base::Status;
 
-constexpr size_t kChainEntries = 32;  // bounds the stack of post()
+constexpr size_t kReceiveChainEntries = 32;  // bounds the stack of post()
 
 }  // namespace
 
@@ -45,11 +46,11 @@ Result<SharedReceiveQueue> SharedReceiveQueue::create(Device& device, uint32_t d
   return result;
 }
 
-Outcome SharedReceiveQueue::post(std::span<const ReceiveBuffer> buffers) {
-  ibv_recv_wr chain[kChainEntries];
-  ibv_sge segments[kChainEntries];
+VERBENA_HOT_PATH Outcome SharedReceiveQueue::post(std::span<const ReceiveBuffer> buffers) {
+  ibv_recv_wr chain[kReceiveChainEntries];
+  ibv_sge segments[kReceiveChainEntries];
   while (!buffers.empty()) {
-    const size_t count = std::min(buffers.size(), kChainEntries);
+    const size_t count = std::min(buffers.size(), kReceiveChainEntries);
     for (size_t i = 0; i < count; ++i) {
       const ReceiveBuffer& buffer = buffers[i];
       segments[i] = {reinterpret_cast<uintptr_t>(buffer.address), buffer.length, buffer.local_key};

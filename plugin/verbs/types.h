@@ -33,6 +33,14 @@ struct LocalAddress {
   int other_gid_index = -1;  // -1: there is no other
 };
 
+// Where the network has a port, as its administrator numbers it.
+struct PortPlace {
+  static constexpr int16_t kUnknown = -1;
+  int16_t rail = kUnknown, plane = kUnknown;
+
+  bool operator==(const PortPlace&) const = default;
+};
+
 // Enhanced connection establishment: vendor options that both ends agree on. vendor_id 0: none.
 struct EceOptions {
   uint32_t vendor_id;

@@ -44,6 +44,46 @@ def test_windows_and_teams():
     run_ranks(3, _use_windows_and_teams)
 
 
+def _reset_teams(rank):
+    with verbena.SymmetricContext.from_environment() as context:
+        context.quiet()
+        pair = context.create_team([0, 1] if rank < 2 else [])
+        context.reset(pair)
+        context.reset(context.world)
+        with pytest.raises(verbena.VerbenaError, match="gave another one") as caught:
+            context.reset(context.world if rank == 0 else pair)
+        assert caught.value.result == verbena.Result.INVALID_USAGE
+        context.check_error()
+
+
+def test_teams_are_made_good_again():
+    run_ranks(3, _reset_teams)
+
+
+def _use_workspaces(rank):
+    with verbena.SymmetricContext.from_environment() as context:
+        pair = context.create_team([0, 1] if rank < 2 else [])
+        with context.create_workspace(pair, 1 << 16, 16) as workspace:
+            assert workspace.is_member == (rank < 2)
+            assert workspace.slot_bytes == (1024 if rank < 2 else 0)
+            if rank < 2:
+                assert workspace.backend == verbena.Backend.VERBENA and workspace.device_context
+            else:
+                with pytest.raises(ValueError, match="is not in"):
+                    workspace.device_context
+            workspace.reset()
+            workspace.check_error()
+            freed = workspace
+        with pytest.raises(ValueError, match="freed"):
+            freed.slot_bytes
+        with pytest.raises(verbena.VerbenaError, match="differ in a workspace"):
+            context.create_workspace(context.world, 4096, 1 + rank)
+
+
+def test_workspaces():
+    run_ranks(3, _use_workspaces)
+
+
 def _see_failures(rank):
     lines = []
     verbena.set_log(lambda level, line: lines.append((level, line)))

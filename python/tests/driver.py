@@ -35,16 +35,28 @@ def use_gpu(gpu):
 def allocate(gpu, length_bytes):
     """Memory that can be shared by a descriptor, for as long as the process lives."""
     mapped_bytes = ctypes.c_size_t(-(-length_bytes // GRAIN_BYTES) * GRAIN_BYTES)
+    address, none = ctypes.c_uint64(), ctypes.c_uint64(0)
+    call("cuMemAddressReserve", ctypes.byref(address), mapped_bytes, ctypes.c_size_t(0), none, none)
+    _map_new(gpu, address, mapped_bytes)
+    return address.value
+
+
+def map_anew(gpu, address, length_bytes):
+    """Other memory at the address of `allocate`."""
+    mapped_bytes = ctypes.c_size_t(-(-length_bytes // GRAIN_BYTES) * GRAIN_BYTES)
+    call("cuMemUnmap", ctypes.c_uint64(address), mapped_bytes)
+    _map_new(gpu, ctypes.c_uint64(address), mapped_bytes)
+
+
+def _map_new(gpu, address, mapped_bytes):
     location = _Location(_ON_DEVICE, gpu)
     properties = _AllocationProperties(_PINNED, _POSIX_DESCRIPTOR, location)
-    handle, address = ctypes.c_void_p(), ctypes.c_uint64()
-    none = ctypes.c_uint64(0)
+    handle, none = ctypes.c_void_p(), ctypes.c_uint64(0)
     call("cuMemCreate", ctypes.byref(handle), mapped_bytes, ctypes.byref(properties), none)
-    call("cuMemAddressReserve", ctypes.byref(address), mapped_bytes, ctypes.c_size_t(0), none, none)
     call("cuMemMap", address, mapped_bytes, ctypes.c_size_t(0), handle, none)
+    call("cuMemRelease", handle)  # the mapping keeps it
     access = _AccessDescription(location, _READ_WRITE)
     call("cuMemSetAccess", address, mapped_bytes, ctypes.byref(access), ctypes.c_size_t(1))
-    return address.value
 
 
 def write(address, data):

@@ -156,7 +156,7 @@ def ask_for_a_fence(ctx_ptr, out, scope, BACKEND: tl.constexpr):
 def copy(ctx_ptr, destination, source, seen, out, kind, count, element_size, words, peer, index, late_ns,
          BACKEND: tl.constexpr):
     """To the next rank or from it, and what came from the rank before."""
-    # Whoever took a signal for the data's, or none at all, would be ahead of it.
+    # With a wrong signal, or none, a rank would read before the data has arrived.
     idle(late_ns)
     status = 0
     more = 0

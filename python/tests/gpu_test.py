@@ -44,8 +44,9 @@ def _register_a_tensor(rank, folder):
     buffer = _GpuTensor(driver.allocate(rank, LENGTH_BYTES))
     driver.write(buffer.data_ptr() + 9, b"rank %d" % rank)
     pointer = Factory.create_verbena_context(comm, buffer)
-    rounds = comm.rounds
-    assert pointer == Factory.create_context(comm, buffer, backend=4) and comm.rounds == rounds
+    window = Factory.find_window(comm, buffer)
+    assert pointer == Factory.create_context(comm, buffer, backend=4)
+    assert window.handle == Factory.find_window(comm, buffer).handle
     window = Factory.find_window(comm, buffer)
     assert window.address != buffer.data_ptr() and window.length_bytes == LENGTH_BYTES
     assert driver.read(window.address + 9, 6) == b"rank %d" % rank
@@ -55,6 +56,34 @@ def _register_a_tensor(rank, folder):
     with pytest.raises(ValueError, match="closed"):
         window.address
     assert driver.read(buffer.data_ptr() + 9, 6) == b"rank %d" % rank
+
+
+def _follow_the_allocation(rank, folder):
+    stand_ins.install_torch()
+    driver.use_gpu(rank)
+    comm = stand_ins.TorchComm(folder, rank, 2)
+    buffer = _GpuTensor(driver.allocate(rank, LENGTH_BYTES))
+    Factory.create_verbena_context(comm, buffer)
+    first = Factory.find_window(comm, buffer).address
+    # As an expandable segment that is unmapped and mapped again, on one rank alone.
+    if rank == 0:
+        driver.map_anew(rank, buffer.data_ptr(), LENGTH_BYTES)
+    driver.write(buffer.data_ptr() + 9, b"late %d" % rank)
+    Factory.create_verbena_context(comm, buffer)
+    second = Factory.find_window(comm, buffer)
+    assert second.address != first, "what is there now has a window of its own, on both ranks"
+    assert driver.read(second.address + 9, 6) == b"late %d" % rank
+    assert driver.read(second.peer_address(1 - rank) + 9, 6) == b"late %d" % (1 - rank)
+    Factory.release(comm, buffer)
+    with pytest.raises(KeyError):
+        Factory.find_window(comm, buffer)
+    Factory.create_verbena_context(comm, buffer)
+    assert driver.read(Factory.find_window(comm, buffer).address + 9, 6) == b"late %d" % rank
+    Factory.destroy_contexts(comm)
+
+
+def test_a_window_follows_the_allocation(tmp_path):
+    run_ranks(2, _follow_the_allocation, tmp_path)
 
 
 def test_a_tensor_becomes_a_window(tmp_path):

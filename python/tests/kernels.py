@@ -31,6 +31,7 @@ def call_everything(ctx_ptr, data_ptr, address, statuses, peer, value, ADDRESS_B
     symm_put_signal_async(ctx_ptr, data_ptr, data_ptr, 1024, 4, peer, 7)
     symm_get(ctx_ptr, data_ptr, address, 16, 8, peer, backend=BACKEND_VERBENA)
     tl.store(statuses + 8, symm_all_reduce(ctx_ptr, data_ptr, 0, 64, REDUCE_OP_SUM, DTYPE_FLOAT32))
+    tl.store(statuses + 9, symm_widen(symm_narrow(peer, 3), 3))
 
 
 EVERYTHING_SIGNATURE = {"ctx_ptr": "i64", "data_ptr": "*fp32", "address": "i64", "statuses": "*i64", "peer": "i32",

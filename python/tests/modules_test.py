@@ -61,7 +61,7 @@ def _list_events(gpu):
 
 
 def _decorate(backend=NVSHMEM, function=kernels.ask_for_the_size):
-    """A kernel of its own: Triton keeps what it has loaded with the function."""
+    """A new kernel for each test: Triton keeps the loaded module with the function."""
     return symm.requires_symm(backend=backend)(triton.jit(function.fn))
 
 

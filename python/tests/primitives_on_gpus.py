@@ -18,7 +18,7 @@ FOLDER = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(FOLDER), str(FOLDER.parent)]
 os.environ.setdefault("VERBENA_SYMM_TIMEOUT_MS", "5000")
 os.environ.setdefault("VERBENA_BOOTSTRAP_TIMEOUT_MS", "60000")
-# On one host nobody has to look for networks.
+# On one host no network is needed.
 if os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE"):
     os.environ.setdefault("NVSHMEM_REMOTE_TRANSPORT", "none")
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
@@ -69,7 +69,7 @@ class Bench:
         return self.window.peer_address(rank) is not None
 
     def take_signal(self):
-        """One that nobody has signalled yet."""
+        """A signal that no rank has used yet."""
         return next(self._signals)
 
     def expect(self, got, wanted, what):
@@ -77,7 +77,7 @@ class Bench:
             self.complaints.append(f"{self.warps} warps: {what}: {got} where {wanted} was expected")
 
     def launch(self, name, *arguments, programs=1):
-        """Of all ranks at once: nobody waits for a peer that still compiles."""
+        """Called by all ranks at once, so that no rank waits for a peer that still compiles."""
         options = {"BACKEND": int(self.backend), "num_warps": self.warps}
         do_together(lambda: self.find_kernel(name).warmup(self.team, *arguments, grid=(programs,), **options))
         do_together(lambda: self._launch(self.find_kernel(name)[(programs,)], arguments, options))

@@ -1,28 +1,30 @@
 """Runs ranks as processes: the library finds out about a machine once a process."""
-import contextlib
 import multiprocessing
 import multiprocessing.queues
 import os
 import queue
-import random
 import socket
 import traceback
 from collections.abc import Callable
 from typing import Any
 
-LIMIT_S = 90
+LIMIT_S = 300  # for what takes seconds alone, and minutes where others have the processors
 
 
-def run_ranks(count: int, body: Callable[..., Any], *arguments: Any) -> list[Any]:
+def run_ranks(count: int, body: Callable[..., Any], *arguments: Any, limit_s: int = LIMIT_S) -> list[Any]:
     """What body(rank, *arguments) returned on each of `count` ranks that find each other by the environment."""
+    with reserve_port() as holder:
+        return _run_at(holder.getsockname()[1], count, body, arguments, limit_s)
+
+
+def _run_at(port: int, count: int, body: Callable[..., Any], arguments: tuple[Any, ...], limit_s: int) -> list[Any]:
     spawn = multiprocessing.get_context("spawn")
     answers = spawn.Queue()
-    port = _find_free_port()
     ranks = [spawn.Process(target=_run_rank, args=(rank, count, port, answers, body, arguments)) for rank in range(count)]
     for process in ranks:
         process.start()
     try:
-        told = dict(_take(answers) for _ in range(count))
+        told = dict(_take(answers, limit_s) for _ in range(count))
     finally:
         for process in ranks:
             process.join(5)
@@ -32,15 +34,15 @@ def run_ranks(count: int, body: Callable[..., Any], *arguments: Any) -> list[Any
     return [told[rank][1] for rank in range(count)]
 
 
-def _take(answers: Any) -> Any:
+def _take(answers: Any, limit_s: int) -> Any:
     try:
-        return answers.get(timeout=LIMIT_S)
+        return answers.get(timeout=limit_s)
     except queue.Empty:
-        raise AssertionError(f"a rank did not answer within {LIMIT_S} s") from None
+        raise AssertionError(f"a rank did not answer within {limit_s} s") from None
 
 
 def _run_rank(rank: int, count: int, port: int, answers: Any, body: Callable[..., Any], arguments: Any) -> None:
-    os.environ.update(RANK=str(rank), WORLD_SIZE=str(count), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(count), MASTER_ADDR="127.0.0.1", VERBENA_BOOTSTRAP_PORT=str(port))
     os.environ["VERBENA_BOOTSTRAP_TIMEOUT_MS"] = str(LIMIT_S * 1000 // 2)
     try:
         answers.put((rank, (True, body(rank, *arguments))))
@@ -48,10 +50,9 @@ def _run_rank(rank: int, count: int, port: int, answers: Any, body: Callable[...
         answers.put((rank, (False, traceback.format_exc())))
 
 
-def _find_free_port() -> int:
-    """One that no connection of another test is given meanwhile: below those that the system hands out."""
-    for port in random.sample(range(20_000, 32_000), 100):
-        with contextlib.suppress(OSError), socket.socket() as probe:
-            probe.bind(("127.0.0.1", port))
-            return port
-    raise AssertionError("no port is free")
+def reserve_port() -> socket.socket:
+    """A socket bound to a port that the kernel gives to no other process. It does not listen, so a rank can bind the port by number."""
+    holder = socket.socket()
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    holder.bind(("127.0.0.1", 0))
+    return holder

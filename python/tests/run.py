@@ -1,8 +1,9 @@
 """Runs this folder's tests with the first Python that has what they need: the one that tools/setup made, or one of the
 system's.
 
-usage: run.py MODULES COMMAND...   (such as: run.py pytest,triton -m pytest triton_test.py)
-Exits with 77 where no Python has all modules.
+usage: run.py MODULES COMMAND...   (such as: run.py pytest,torch? -m pytest groups_test.py)
+A module with a question mark is one that some tests want: a Python that has it comes before others.
+Exits with 77 where no Python has all other modules.
 """
 import os
 import pathlib
@@ -27,13 +28,15 @@ def has_modules(python, modules):
 
 def main():
     modules, command = sys.argv[1].split(","), sys.argv[2:]
-    for python in list_pythons():
-        if has_modules(python, modules):
+    needed = [module for module in modules if not module.endswith("?")]
+    wanted = [module.rstrip("?") for module in modules]
+    for python, looked_for in [(python, those) for those in (wanted, needed) for python in list_pythons()]:
+        if has_modules(python, looked_for):
             os.chdir(FOLDER)
             os.environ["PYTHONPATH"] = str(FOLDER.parent)
             os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
             os.execv(python, [python, *command])
-    print(f"skipped: no Python has {' and '.join(modules)} (tools/setup test triton)")
+    print(f"skipped: no Python has {' and '.join(needed)} (tools/setup test triton)")
     return SKIPPED
 
 

@@ -1,4 +1,4 @@
-"""Symmetric memory between GPUs: contexts, windows and teams of libverbena.so; kernels in Triton by verbena.triton.
+"""Symmetric memory between GPUs: contexts, windows, teams and workspaces of libverbena.so; kernels in Triton by verbena.triton.
 
 What verbena.triton has can be imported from here too; Triton is loaded when it is first asked for."""
 import importlib
@@ -11,13 +11,14 @@ from verbena.finder import LibraryFinder, LibraryNotFound
 from verbena.native import BackendUnavailable, Result, VerbenaError
 from verbena.team import SymmetricTeam
 from verbena.window import SymmetricWindow
+from verbena.workspace import SymmetricWorkspace
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Backend", "BackendUnavailable", "ContextType", "FenceScope", "LibraryFinder", "LibraryNotFound", "Result",
-    "SignalCompare", "SignalOperation", "Status", "SymmetricContext", "SymmetricTeam", "SymmetricWindow", "VerbenaError",
-    "make_builder", "make_context", "make_unique_id", "set_log",
+    "SignalCompare", "SignalOperation", "Status", "SymmetricContext", "SymmetricTeam", "SymmetricWindow",
+    "SymmetricWorkspace", "VerbenaError", "make_builder", "make_context", "make_unique_id", "set_log",
 ]
 
 

@@ -39,8 +39,8 @@ class SymmContextBuilder(abc.ABC):
         return self.context.allocate(length_bytes)
 
     def build(self, buffer: Any, signal_pad_size: int = MOST_SIGNALS * SIGNAL_BYTES) -> int:
-        """The device context, for kernels that use the buffer: a tensor in a window of the context's. Collective the first
-        time with a buffer."""
+        """The device context, for kernels that use the buffer: a tensor in a window of the context's, or other memory where
+        the backend takes it. Collective the first time, and for other memory."""
         if signal_pad_size > MOST_SIGNALS * SIGNAL_BYTES:
             raise ValueError(f"a signal pad of {signal_pad_size} bytes: a team has {MOST_SIGNALS} signals of "
                              f"{SIGNAL_BYTES} bytes")
@@ -79,13 +79,28 @@ class SymmContextBuilder(abc.ABC):
 
 
 class VerbenaSymmContextBuilder(SymmContextBuilder):
-    """Ranks find each other by the communicator's all-gather. Buffers may be the application's own memory too."""
+    """Ranks find each other by the communicator's all-gather. Buffers may be the application's own memory too: then every
+    `build` is collective, as an allocator may have put other memory at the address, on this rank or on another."""
 
     name = "verbena"
 
     def __init__(self, comm: Any, heap_bytes: int = HEAP_BYTES) -> None:
         super().__init__(comm, heap_bytes)
-        self._registered: dict[tuple[int, int], SymmetricWindow] = {}
+        self._registered: dict[int, SymmetricWindow] = {}
+
+    def find_window(self, buffer: Any) -> SymmetricWindow:
+        address, length_bytes = _measure(buffer)
+        window = None if self._context is None else self._context.find_window(address)
+        if window is None or window.length_bytes < length_bytes:
+            raise KeyError("no buffer of this builder's")
+        return window
+
+    def release(self, buffer: Any) -> None:
+        """Collective: frees the window of memory of the application's, before that gives the memory back."""
+        window = self._registered.pop(self.find_window(buffer).handle, None)
+        if window is None:
+            raise KeyError("the buffer lies in a window of allocate's, which is freed by itself")
+        window.free()
 
     def close(self) -> None:
         """Collective."""
@@ -96,11 +111,12 @@ class VerbenaSymmContextBuilder(SymmContextBuilder):
         ranks = self._communicator
         return SymmetricContext.from_all_gather(ranks.all_gather, ranks.rank, ranks.size)
 
-    def _find(self, address: int, length_bytes: int) -> SymmetricWindow | None:
-        return self._registered.get((address, length_bytes)) or super()._find(address, length_bytes)
-
     def _admit(self, address: int, length_bytes: int) -> None:
-        self._registered[address, length_bytes] = self.context.register_memory(address, length_bytes)
+        window = self.context.register_memory(address, length_bytes)
+        if window.handle in self._registered:
+            window.free()  # which counts registrations: one is enough
+        else:
+            self._registered[window.handle] = window
 
 
 class NCCLSymmContextBuilder(SymmContextBuilder):

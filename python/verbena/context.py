@@ -9,6 +9,7 @@ from verbena.native import UNIQUE_ID_BYTES, AllGatherFunction, LogFunction, Resu
 from verbena.native import load_library
 from verbena.team import SymmetricTeam
 from verbena.window import SymmetricWindow
+from verbena.workspace import SymmetricWorkspace
 
 AllGather = Callable[[bytes], Sequence[bytes]]
 
@@ -114,6 +115,10 @@ class SymmetricContext:
         """Collective: of the hosts."""
         self._check(self._library.context_barrier(self.handle))
 
+    def quiet(self) -> None:
+        """Until all is complete that this rank's kernels asked for; they have ended. Not collective."""
+        self._check(self._library.context_quiet(self.handle))
+
     def abort(self) -> None:
         """Ends all waits of this rank's kernels, those to come too."""
         self._library.context_abort(self.handle)
@@ -156,6 +161,16 @@ class SymmetricContext:
         """Collective. Members name the same ranks of the world in the same order; others none, and get None."""
         team = self._make("team_create", (ctypes.c_uint32 * len(ranks))(*ranks), len(ranks))
         return None if team is None else SymmetricTeam(self, team)
+
+    def reset(self, team: SymmetricTeam | None) -> None:
+        """Collective: after a wait of the team has ended by time it is as good as new. Members name it, others None."""
+        self._check(self._library.team_reset(self.handle, None if team is None else team.handle))
+
+    def create_workspace(self, team: SymmetricTeam | None, slots_bytes: int, blocks: int) -> SymmetricWorkspace:
+        """Collective, with equal numbers: for kernels of at most so many blocks, with so many bytes of slots in all (0:
+        none). Members name the team, others None."""
+        handle = None if team is None else team.handle
+        return SymmetricWorkspace(self, self._make("workspace_create", handle, slots_bytes, blocks))
 
     def _make(self, name: str, *arguments: Any) -> int | None:
         with told_with_cause(self._carrier):

@@ -19,6 +19,34 @@ class UniqueIdBytes(ctypes.Structure):
     _fields_ = [("bytes", ctypes.c_uint8 * UNIQUE_ID_BYTES)]
 
 
+class QueueHandle(ctypes.Structure):
+    _fields_ = [("bytes", ctypes.c_uint8 * 128)]
+
+
+class QueueOptions(ctypes.Structure):
+    _fields_ = [("count_readers", c_uint32), ("count_chunks", c_uint32), ("chunk_bytes", c_size_t), ("spin_us", c_int64),
+                ("address", c_char_p), ("reader_ranks", POINTER(c_uint32))]
+
+
+class _PartPlace(ctypes.Union):
+    _fields_ = [("data", c_void_p), ("bytes", c_char_p)]
+
+
+class QueuePart(ctypes.Structure):
+    """`bytes` takes a bytes object as it is: the quickest way to its address."""
+    _anonymous_ = ["place"]
+    _fields_ = [("place", _PartPlace), ("length", c_size_t)]
+
+
+class QueueMessage(ctypes.Structure):
+    _fields_ = [("data", c_void_p), ("length", c_size_t), ("ticket", ctypes.c_uint64)]
+
+
+class RanksPlace(ctypes.Structure):
+    _fields_ = [("host", c_char_p), ("port", ctypes.c_uint16), ("count_ranks", c_uint32), ("rank", c_uint32),
+                ("timeout_ms", c_int64)]
+
+
 class Result(enum.IntEnum):
     SUCCESS = 0
     CUDA_ERROR = 1
@@ -57,6 +85,7 @@ _PROTOTYPES: Prototypes = {
     "context_rank": (c_uint32, [_HANDLE]),
     "context_size": (c_uint32, [_HANDLE]),
     "context_barrier": (c_int, [_HANDLE]),
+    "context_quiet": (c_int, [_HANDLE]),
     "context_get_error": (c_int, [_HANDLE, c_char_p, c_size_t]),
     "context_abort": (None, [_HANDLE]),
     "window_allocate": (c_int, [_HANDLE, c_size_t, POINTER(_HANDLE)]),
@@ -70,12 +99,40 @@ _PROTOTYPES: Prototypes = {
     "team_lsa": (c_void_p, [_HANDLE]),
     "team_split": (c_int, [_HANDLE, _HANDLE, c_int64, c_int64, POINTER(_HANDLE)]),
     "team_create": (c_int, [_HANDLE, POINTER(c_uint32), c_size_t, POINTER(_HANDLE)]),
+    "team_reset": (c_int, [_HANDLE, _HANDLE]),
     "team_free": (c_int, [_HANDLE]),
     "team_rank": (c_uint32, [_HANDLE]),
     "team_size": (c_uint32, [_HANDLE]),
     "team_world_rank": (c_uint32, [_HANDLE, c_uint32]),
     "team_device_context": (c_void_p, [_HANDLE]),
     "team_host_context": (c_void_p, [_HANDLE]),
+    "workspace_create": (c_int, [_HANDLE, _HANDLE, c_size_t, c_uint32, POINTER(_HANDLE)]),
+    "workspace_reset": (c_int, [_HANDLE]),
+    "workspace_free": (c_int, [_HANDLE]),
+    "workspace_get_error": (c_int, [_HANDLE, c_char_p, c_size_t]),
+    "workspace_slot_bytes": (c_size_t, [_HANDLE]),
+    "workspace_device_context": (c_void_p, [_HANDLE]),
+    "workspace_host_context": (c_void_p, [_HANDLE]),
+    "queue_create": (c_int, [POINTER(QueueOptions), POINTER(_HANDLE)]),
+    "queue_get_handle": (c_int, [_HANDLE, POINTER(QueueHandle)]),
+    "queue_attach": (c_int, [POINTER(QueueHandle), c_uint32, c_int64, POINTER(_HANDLE)]),
+    "queue_wait_until_ready": (c_int, [_HANDLE, c_int64]),
+    "queue_is_local": (c_int, [_HANDLE]),
+    "queue_pin": (c_int, [_HANDLE]),
+    "queue_destroy": (c_int, [_HANDLE]),
+    "queue_cancel": (None, [_HANDLE]),
+    "queue_enqueue": (c_int, [_HANDLE, POINTER(QueuePart), c_size_t, c_int64]),
+    "queue_reserve": (c_int, [_HANDLE, c_int64, POINTER(c_void_p)]),
+    "queue_commit": (c_int, [_HANDLE, c_size_t]),
+    "queue_drop_reader": (c_int, [_HANDLE, c_uint32]),
+    "queue_dequeue": (c_int, [_HANDLE, c_int64, POINTER(QueueMessage)]),
+    "queue_release": (c_int, [_HANDLE, ctypes.c_uint64]),
+    "ranks_join": (c_int, [POINTER(RanksPlace), POINTER(_HANDLE)]),
+    "ranks_rank": (c_uint32, [_HANDLE]),
+    "ranks_count": (c_uint32, [_HANDLE]),
+    "ranks_all_gather": (c_int, [_HANDLE, c_void_p, c_void_p, c_size_t]),
+    "ranks_barrier": (c_int, [_HANDLE]),
+    "ranks_leave": (None, [_HANDLE]),
 }
 
 
@@ -105,8 +162,10 @@ class NativeLibrary:
             function = getattr(self._library, f"verbena_{name}")
             function.restype, function.argtypes = returned, arguments
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._library, f"verbena_{name}")
+    def __getattr__(self, name: str) -> Any:  # the first time only
+        function = getattr(self._library, f"verbena_{name}")
+        setattr(self, name, function)
+        return function
 
     def check(self, result: int) -> None:
         """Raises VerbenaError unless the call of this thread that returned `result` succeeded."""

@@ -1,5 +1,6 @@
-"""What teams and windows are to their context."""
-from typing import TYPE_CHECKING
+"""What teams, windows and workspaces are to their context."""
+from types import TracebackType
+from typing import TYPE_CHECKING, TypeVar
 
 from verbena.native import load_library
 
@@ -23,3 +24,25 @@ class ContextPart:
         if self._handle is None or self._context.is_closed:
             raise ValueError(f"the {self._name} is freed, or its context is closed")
         return self._handle
+
+
+_Part = TypeVar("_Part", bound="CollectivePart")
+
+
+class CollectivePart(ContextPart):
+    """Freed by all ranks together, by `free` or at the end of `with`."""
+
+    def __enter__(self: _Part) -> _Part:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        # Peers may not come to a collective call of a rank that fails: its context, which fails with it, takes the part.
+        if kind is None:
+            self.free()
+
+    def free(self) -> None:
+        """Collective."""
+        handle, self._handle = self._handle, None
+        if handle is not None and self._is_owned and not self._context.is_closed:
+            self._library.check(getattr(self._library, f"{self._name}_free")(handle))

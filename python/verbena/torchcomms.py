@@ -1,7 +1,7 @@
 """Contexts from TorchComms communicators."""
 from typing import Any
 
-from verbena.builders import SymmContextBuilder, make_builder
+from verbena.builders import SymmContextBuilder, VerbenaSymmContextBuilder, make_builder
 from verbena.communicators import TorchCommsCommunicator
 from verbena.constants import Backend
 from verbena.window import SymmetricWindow
@@ -54,6 +54,15 @@ class TorchCommsSymmContextFactory:
             except KeyError:
                 pass
         raise KeyError("no buffer of this communicator's")
+
+    @staticmethod
+    def release(comm: Any, buffer: Any) -> None:
+        """Collective: the window of memory that was the application's (backend verbena), before it gives the memory back."""
+        _, builders = TorchCommsSymmContextFactory._builders[id(comm)]
+        builder = builders.get(Backend.VERBENA.name.lower())
+        if not isinstance(builder, VerbenaSymmContextBuilder):
+            raise KeyError("no buffer of this communicator's")
+        builder.release(buffer)
 
     @staticmethod
     def destroy_contexts(comm: Any) -> None:

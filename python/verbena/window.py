@@ -1,33 +1,17 @@
 """Windows: memory that every rank has at the same place."""
 import ctypes
-from types import TracebackType
 from typing import Any
 
-from verbena.part import ContextPart
+from verbena.part import CollectivePart
 
 _CU_POINTER_ATTRIBUTE_MEMORY_TYPE = 2
 _CU_MEMORYTYPE_DEVICE = 2
 
 
-class SymmetricWindow(ContextPart):
+class SymmetricWindow(CollectivePart):
     """Freed collectively, by `free`, at the end of `with`, or with its context."""
 
     _name = "window"
-
-    def __enter__(self) -> "SymmetricWindow":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
-        # Freeing is collective, and peers may not come: the context, which fails with this rank, takes the window.
-        if kind is None:
-            self.free()
-
-    def free(self) -> None:
-        """Collective."""
-        handle, self._handle = self._handle, None
-        if handle is not None and self._is_owned and not self._context.is_closed:
-            self._library.check(self._library.window_free(handle))
 
     @property
     def address(self) -> int:

@@ -97,33 +97,33 @@ class GpuBufferTest : public ::testing::Test {
   void SetUp() override {
     cuda_ = find_cuda();
     int gpus = 0;
-    if (cuda_ == nullptr || cuda_->init(0) != kCudaSuccess ||
-        cuda_->get_device_count(&gpus) != kCudaSuccess || gpus == 0) {
+    if (cuda_ == nullptr || cuda_->cuInit(0) != CUDA_SUCCESS ||
+        cuda_->cuDeviceGetCount(&gpus) != CUDA_SUCCESS || gpus == 0) {
       GTEST_SKIP() << "no GPU";
     }
-    ASSERT_EQ(cuda_->get_device(&device_, 0), kCudaSuccess);
-    ASSERT_EQ(cuda_->retain_primary_context(&context_, device_), kCudaSuccess);
-    ASSERT_EQ(cuda_->push_context(context_), kCudaSuccess);
+    ASSERT_EQ(cuda_->cuDeviceGet(&device_, 0), CUDA_SUCCESS);
+    ASSERT_EQ(cuda_->cuDevicePrimaryCtxRetain(&context_, device_), CUDA_SUCCESS);
+    ASSERT_EQ(cuda_->cuCtxPushCurrent_v2(context_), CUDA_SUCCESS);
   }
   void TearDown() override {
     if (context_ == nullptr) return;
-    CudaContext popped = nullptr;
-    EXPECT_EQ(cuda_->pop_context(&popped), kCudaSuccess);
+    CUcontext popped = nullptr;
+    EXPECT_EQ(cuda_->cuCtxPopCurrent_v2(&popped), CUDA_SUCCESS);
     EXPECT_EQ(popped, context_) << "a call left another context current";
-    EXPECT_EQ(cuda_->release_primary_context(device_), kCudaSuccess);
+    EXPECT_EQ(cuda_->cuDevicePrimaryCtxRelease_v2(device_), CUDA_SUCCESS);
   }
 
   // The plugin itself never copies this way, so its table has no such function.
-  static CudaResult copy_to_host(void* target, const void* source, size_t length_bytes) {
+  static CUresult copy_to_host(void* target, const void* source, size_t length_bytes) {
     void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-    using Copy = CudaResult (*)(void*, CudaAddress, size_t);
+    using Copy = CUresult (*)(void*, CUdeviceptr, size_t);
     const auto copy = reinterpret_cast<Copy>(dlsym(library, "cuMemcpyDtoH_v2"));
     return copy(target, reinterpret_cast<uintptr_t>(source), length_bytes);
   }
 
   const CudaApi* cuda_ = nullptr;
-  CudaDevice device_ = 0;
-  CudaContext context_ = nullptr;
+  CUdevice device_ = 0;
+  CUcontext context_ = nullptr;
 };
 
 TEST_F(GpuBufferTest, HostMemoryIsPinnedAndMapped) {
@@ -144,7 +144,7 @@ TEST_F(GpuBufferTest, DeviceMemoryIsZeroAlignedAndWritten) {
   const uint64_t value = ~uint64_t{0};
   ASSERT_TRUE(write_buffer(buffer, 16, &value, sizeof value));
   std::vector<uint64_t> copy(buffer.length_bytes() / 8, 1);
-  ASSERT_EQ(copy_to_host(copy.data(), buffer.device(), buffer.length_bytes()), kCudaSuccess);
+  ASSERT_EQ(copy_to_host(copy.data(), buffer.device(), buffer.length_bytes()), CUDA_SUCCESS);
   for (size_t i = 0; i < copy.size(); ++i) EXPECT_EQ(copy[i], i == 2 ? value : 0) << i;
 }
 

@@ -64,6 +64,21 @@ TEST(DumpFile, AWholeFileIsReplaced) {
   EXPECT_EQ(std::distance(begin(entries), end(entries)), 1) << "nothing else is left";
 }
 
+// In a folder that other users may write to, files may exist at the name of our temporary file.
+TEST(DumpFile, AFileThatSomebodyPreparedReceivesNothing) {
+  const tests::ScratchPath folder("prepared");
+  std::filesystem::create_directory(folder.get());
+  const std::string path = folder.get() + "/file", process = std::to_string(getpid());
+  const std::string prepared = path + "." + process + ".tmp";
+  std::ofstream(prepared).flush();
+  ASSERT_EQ(chmod(prepared.c_str(), 0666), 0);
+  EXPECT_EQ(replace_file(path, "for our eyes\n", 0600), 0);
+  EXPECT_EQ(read(path), "for our eyes\n");
+  EXPECT_EQ(std::filesystem::status(path).permissions(), std::filesystem::perms{0600});
+  ASSERT_TRUE(std::filesystem::exists(prepared)) << "it was made the file";
+  EXPECT_EQ(read(prepared), "");
+}
+
 TEST(DumpFile, OnlyARegularFileIsReplaced) {
   const tests::ScratchPath path("pipe_to_replace");
   ASSERT_EQ(mkfifo(path.get().c_str(), 0600), 0);

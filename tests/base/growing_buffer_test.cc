@@ -60,37 +60,39 @@ TEST(GrowingBuffer, DoesNotGrowBeyondItsAddresses) {
 TEST(GrowingBufferGpu, PinsItsPartsForTheGpu) {
   const CudaApi* cuda = find_cuda();
   int gpus = 0;
-  if (cuda == nullptr || cuda->init(0) != kCudaSuccess || cuda->get_device_count(&gpus) != kCudaSuccess ||
+  if (cuda == nullptr || cuda->cuInit(0) != CUDA_SUCCESS || cuda->cuDeviceGetCount(&gpus) != CUDA_SUCCESS ||
       gpus == 0) {
     GTEST_SKIP() << "no GPU";
   }
-  CudaDevice device = 0;
-  CudaContext context = nullptr;
-  ASSERT_EQ(cuda->get_device(&device, 0), kCudaSuccess);
-  ASSERT_EQ(cuda->retain_primary_context(&context, device), kCudaSuccess);
-  ASSERT_EQ(cuda->push_context(context), kCudaSuccess);
+  CUdevice device = 0;
+  CUcontext context = nullptr;
+  ASSERT_EQ(cuda->cuDeviceGet(&device, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cuda->cuDevicePrimaryCtxRetain(&context, device), CUDA_SUCCESS);
+  ASSERT_EQ(cuda->cuCtxPushCurrent_v2(context), CUDA_SUCCESS);
   const LogCapture capture;
   {
     auto buffer = GrowingBuffer::reserve(8 << 20);
     ASSERT_TRUE(buffer);
     int is_by_parts = 0;
-    EXPECT_EQ(cuda->get_device_attribute(&is_by_parts, kCudaDeviceUsesHostPointers, device), kCudaSuccess);
+    EXPECT_EQ(cuda->cuDeviceGetAttribute(&is_by_parts,
+                                         CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, device),
+              CUDA_SUCCESS);
     EXPECT_EQ(buffer->usable_bytes(), is_by_parts != 0 ? 0 : buffer->most_bytes());
     auto* const start = static_cast<char*>(buffer->host());
     for (const size_t part : {1, 2, 5}) {
       ASSERT_TRUE(buffer->grow(part << 20));
-      CudaAddress mapped = 0;  // the GPU's name of the last byte: one range, whatever its parts
-      ASSERT_EQ(cuda->get_device_pointer(&mapped, start + (part << 20) - 1, 0), kCudaSuccess);
+      CUdeviceptr mapped = 0;  // the GPU's name of the last byte: one range, whatever its parts
+      ASSERT_EQ(cuda->cuMemHostGetDevicePointer_v2(&mapped, start + (part << 20) - 1, 0), CUDA_SUCCESS);
       EXPECT_EQ(mapped, reinterpret_cast<uintptr_t>(buffer->device()) + (part << 20) - 1);
     }
     // From a thread without a context, as the last connection may go anywhere.
     std::thread([&] { buffer = GrowingBuffer(); }).join();
   }
   EXPECT_TRUE(capture.warnings().empty());
-  CudaContext popped = nullptr;
-  EXPECT_EQ(cuda->pop_context(&popped), kCudaSuccess);
+  CUcontext popped = nullptr;
+  EXPECT_EQ(cuda->cuCtxPopCurrent_v2(&popped), CUDA_SUCCESS);
   EXPECT_EQ(popped, context);
-  EXPECT_EQ(cuda->release_primary_context(device), kCudaSuccess);
+  EXPECT_EQ(cuda->cuDevicePrimaryCtxRelease_v2(device), CUDA_SUCCESS);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <fstream>
 
@@ -57,6 +58,19 @@ TEST_F(JobKeyTest, NoneIsNone) {
   EXPECT_TRUE(key && *key == nullptr);
 }
 
+TEST_F(JobKeyTest, EncryptionNeedsOne) {
+  environment_.set("VERBENA_JOB_KEY_FILE", "");
+  environment_.set("VERBENA_ENCRYPTION", "1");
+  const LogCapture log;
+  EXPECT_EQ(load(), Status::kInvalidUsage);
+  ASSERT_EQ(log.warnings().size(), 1U);
+  EXPECT_NE(log.warnings()[0].find("VERBENA_ENCRYPTION=1 needs a job key"), std::string::npos)
+      << log.warnings()[0];
+  Socket socket;
+  EXPECT_FALSE(encrypt_if_asked(socket, ConnectionEnd::kSender)) << "it would go on without";
+  environment_.set("VERBENA_ENCRYPTION", "0");
+}
+
 TEST_F(JobKeyTest, ANewlineAtTheEndDoesNotCount) {
   write("0123456789abcdef");
   ASSERT_EQ(load(), Status::kOk);
@@ -67,6 +81,13 @@ TEST_F(JobKeyTest, ANewlineAtTheEndDoesNotCount) {
   write("0123456789abcdef\n\n");
   ASSERT_EQ(load(), Status::kOk);
   EXPECT_NE(sign(), bare) << "only one is";
+}
+
+TEST_F(JobKeyTest, AnotherUsersFileIsRefused) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can give a file away";
+  write("0123456789abcdef");
+  ASSERT_EQ(chown(path_.get().c_str(), 65534, 65534), 0);
+  expect_refused("belongs to user 65534");
 }
 
 TEST_F(JobKeyTest, Lengths) {
@@ -94,10 +115,10 @@ TEST_F(JobKeyTest, NobodyElseMayUseTheFile) {
 TEST_F(JobKeyTest, OnlyAPlainFileIsAKey) {
   expect_refused("cannot be opened");
   ASSERT_EQ(mkfifo(path_.get().c_str(), 0600), 0);
-  expect_refused("no plain file");  // and does not wait for a writer
+  expect_refused("not a regular file");  // and does not wait for a writer
   ASSERT_EQ(remove(path_.get().c_str()), 0);
   ASSERT_EQ(mkdir(path_.get().c_str(), 0700), 0);
-  expect_refused("no plain file");
+  expect_refused("not a regular file");
 }
 
 TEST_F(JobKeyTest, AFileThatIsGoneTakesTheKeyWithIt) {

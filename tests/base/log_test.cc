@@ -23,6 +23,16 @@ TEST(Log, ShowsOnlyWarningsOnStderrBeforeASinkIsSet) {
   EXPECT_EQ(GetCapturedStderr(), "verbena: object: what: cause (name 7 ms)\n");
 }
 
+TEST(Log, WhatPeersSayDoesNotControlATerminal) {
+  CaptureStderr();
+  log_warn("peer: %s",
+           "a\x1b]0;title\a\x1b[2Jb\rc\nd\x7f\xc2\x9b"
+           "31m \xc3\xa9");
+  EXPECT_EQ(GetCapturedStderr(), "verbena: peer: a?]0;title??[2Jb?c?d???31m \xc3\xa9\n");
+  static_cast<void>(fail(Status::kRemote, "peer: %s", "\x1b[2J"));
+  EXPECT_STREQ(last_failure(), "peer: ?[2J");
+}
+
 TEST(Log, HandsEveryLevelToTheSink) {
   const LogCapture capture;
   CaptureStderr();

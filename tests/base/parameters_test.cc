@@ -2,10 +2,15 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <sstream>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "base/edit_distance.h"
+#include "base/parameter_spec.h"
 #include "tests/base/log_capture.h"
 #include "tests/base/scoped_environment.h"
 
@@ -110,13 +115,103 @@ TEST_F(ParametersTest, NameAnOutOfRangeValueInOneLine) {
       "verbena: parameters: VERBENA_CONNECT_TIMEOUT_MS: out of range (value 5, range 100 to 86400000 ms)");
 }
 
-TEST_F(ParametersTest, NameTheAliasThatAWrongValueCameFrom) {
+TEST_F(ParametersTest, FitWhatAnAliasSays) {
   set("NCCL_IB_TIMEOUT", "40");
-  EXPECT_EQ(load_parameters().status(), Status::kInvalidUsage);
+  ASSERT_TRUE(load_parameters());
+  EXPECT_EQ(parameters().ack_timeout, 31);
+  EXPECT_EQ(parameter_origin("VERBENA_ACK_TIMEOUT"), "NCCL_IB_TIMEOUT");
+  EXPECT_EQ(only_warning(),
+            "verbena: parameters: VERBENA_ACK_TIMEOUT from NCCL_IB_TIMEOUT: out of range, the largest value "
+            "is used "
+            "(31; value 40, range 1 to 31 4.096 us * 2^n)");
+}
+
+TEST_F(ParametersTest, ANegativeAliasIsNotSet) {
+  set("NCCL_IB_TIMEOUT", "-1");
+  ASSERT_TRUE(load_parameters());
+  EXPECT_EQ(parameter_origin("VERBENA_ACK_TIMEOUT"), kDefaultOrigin);
+}
+
+struct GivenValue {
+  const char *name, *value;
+  int64_t expected;
+  bool is_told;
+};
+
+// Each is good for NCCL, and none of them may keep the plugin from working.
+TEST_F(ParametersTest, TakeEveryValueThatNcclTakes) {
+  const std::pair<GivenValue, int64_t Parameters::*> values[] = {
+      {{"NCCL_IB_QPS_PER_CONNECTION", "16", 8, true}, &Parameters::qps_per_connection},
+      {{"NCCL_IB_QPS_PER_CONNECTION", "128", 8, true}, &Parameters::qps_per_connection},
+      {{"NCCL_IB_RETRY_CNT", "10", 7, true}, &Parameters::retry_count},
+      {{"NCCL_IB_TIMEOUT", "0", 20, true}, &Parameters::ack_timeout},
+      {{"NCCL_IB_TIMEOUT", "-1", 20, false}, &Parameters::ack_timeout},
+      {{"NCCL_IB_TIMEOUT", "soon", 20, true}, &Parameters::ack_timeout},
+      {{"NCCL_IB_PKEY", "-1", 0, false}, &Parameters::pkey_index},
+      {{"NCCL_IB_GID_INDEX", "-2", -1, false}, &Parameters::gid_index},
+      {{"NCCL_IB_GID_INDEX", "3", 3, false}, &Parameters::gid_index},
+      {{"NCCL_IB_SL", "-2", -1, false}, &Parameters::service_level},
+      {{"NCCL_IB_TC", "300", 255, true}, &Parameters::traffic_class},
+      {{"NCCL_IB_SUBNET_PREFIX_LEN", "64", 32, true}, &Parameters::subnet_prefix_bits},
+      {{"NCCL_LL_BUFFSIZE", "-2", 524288, false}, &Parameters::nccl_ll_buffer_bytes},
+      {{"NCCL_LL128_BUFFSIZE", "-2", 4915200, false}, &Parameters::nccl_ll128_buffer_bytes},
+      {{"NCCL_NET_DEVICE_UNPACK_THRESHOLD", "-1", 32768, false}, &Parameters::unpack_threshold_bytes},
+  };
+  for (const auto& [given, field] : values) {
+    set(given.name, given.value);
+    capture_.clear();
+    EXPECT_TRUE(load_parameters()) << given.name << "=" << given.value;
+    EXPECT_EQ(parameters().*field, given.expected) << given.name << "=" << given.value;
+    EXPECT_EQ(capture_.warnings().size(), given.is_told ? 1U : 0U) << given.name << "=" << given.value;
+    unsetenv(given.name);
+  }
+}
+
+TEST_F(ParametersTest, TakeEveryFlagAndWordThatNcclTakes) {
+  for (const auto& [value, expected, is_told] :
+       {std::tuple("-1", true, false), std::tuple("2", true, false), std::tuple("0", false, false),
+        std::tuple("please", true, true)}) {
+    set("NCCL_IB_ECE_ENABLE", value);
+    capture_.clear();
+    ASSERT_TRUE(load_parameters()) << value;
+    EXPECT_EQ(parameters().ece, expected) << value;
+    EXPECT_EQ(capture_.warnings().size(), is_told ? 1U : 0U) << value;
+  }
+  unsetenv("NCCL_IB_ECE_ENABLE");
+  set("NCCL_IB_ADDR_FAMILY", "AF_UNIX");
+  ASSERT_TRUE(load_parameters());
+  EXPECT_EQ(parameters().address_family, AddressFamily::kAuto);
+}
+
+TEST_F(ParametersTest, SayWhichSettingsHaveNoEffect) {
+  set("NCCL_IB_FIFO_TC", "106");
+  ASSERT_TRUE(load_parameters());
   EXPECT_EQ(
       only_warning(),
-      "verbena: parameters: VERBENA_ACK_TIMEOUT from NCCL_IB_TIMEOUT: out of range (value 40, range 1 to 31 "
-      "4.096 us * 2^n)");
+      "verbena: parameters: NCCL_IB_FIFO_TC is set and has no effect here: grants travel in the traffic "
+      "class of the data, VERBENA_TC");
+  set("NCCL_IB_FIFO_TC", "");
+  capture_.clear();
+  ASSERT_TRUE(load_parameters());
+  EXPECT_TRUE(capture_.warnings().empty());
+}
+
+// tests/base/nccl_settings.txt lists what NCCL's IB transport reads.
+TEST_F(ParametersTest, KnowEverySettingOfNcclsOwnTransport) {
+  std::ifstream list(VERBENA_NCCL_SETTINGS);
+  int settings = 0;
+  for (std::string line; std::getline(list, line);) {
+    if (line.empty() || line.starts_with('#')) continue;
+    ++settings;
+    int times = 0;
+    for (const ParameterSpec& spec : list_parameter_specs()) {
+      std::istringstream names(std::string(spec.name) + " " + spec.aliases);
+      for (std::string name; names >> name;) times += name == line;
+    }
+    for (const IgnoredSetting& setting : list_ignored_settings()) times += line == setting.name;
+    EXPECT_EQ(times, 1) << line << " must be an alias, or be listed as without effect";
+  }
+  EXPECT_GE(settings, 45);
 }
 
 TEST_F(ParametersTest, NameEveryWrongValue) {
@@ -143,13 +238,13 @@ TEST_F(ParametersTest, WarnOnceAboutAnUnknownNameAndSuggestTheClosest) {
             "VERBENA_UNPACK_THRESHOLD?");
 }
 
-TEST_F(ParametersTest, WarnAboutEveryUnknownNameButNotAboutOthers) {
+TEST_F(ParametersTest, WarnAboutEveryUnknownNameOfOursAndOfNcclsIbTransport) {
   set("VERBENA_GIDINDEX", "1");
   set("VERBENA_", "");
   set("VERBENAX", "1");
   set("NCCL_IB_NO_SUCH_THING", "1");
   ASSERT_TRUE(load_parameters());
-  EXPECT_EQ(capture_.warnings().size(), 2u);
+  EXPECT_EQ(capture_.warnings().size(), 3u);
 }
 
 TEST(EditDistance, CountsSingleLetters) {

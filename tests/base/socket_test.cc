@@ -4,9 +4,11 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/resource.h>
 
 #include <cstring>
 #include <numeric>
+#include <set>
 #include <vector>
 
 #include "base/clock.h"
@@ -81,6 +83,32 @@ TEST_P(SocketTest, ListenerHasAPortAndNobodyWaiting) {
   auto accepted = listener_.accept();
   ASSERT_TRUE(accepted);
   EXPECT_FALSE(*accepted);
+}
+
+// A flood of callers, or many connections: whoever knocks waits, and nothing has failed.
+TEST_P(SocketTest, WithoutADescriptorLeftAcceptingIsForLater) {
+  const LogCapture log;
+  auto client = Socket::start_connect(listener_.address());
+  ASSERT_TRUE(client);
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit none_left = before;
+  none_left.rlim_cur = 0;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none_left), 0);
+  EXPECT_TRUE(becomes_true([&] {
+    const auto accepted = listener_.accept();
+    return !accepted || *accepted || !log.warnings().empty();
+  }));
+  const auto again = listener_.accept();
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  ASSERT_TRUE(again);
+  EXPECT_FALSE(*again);
+  ASSERT_EQ(log.warnings().size(), 1U);
+  EXPECT_NE(log.warnings()[0].find("ulimit -n"), std::string::npos) << log.warnings()[0];
+  EXPECT_TRUE(becomes_true([&] {
+    const auto accepted = listener_.accept();
+    return accepted && *accepted;
+  }));
 }
 
 TEST_P(SocketTest, SocketsNeitherBlockNorDelayNorAreInherited) {
@@ -222,6 +250,50 @@ TEST(Listener, OpensOnTheInterfaceOfTheParameter) {
   }
   ASSERT_TRUE(load_parameters());
   EXPECT_TRUE(Listener::open());
+}
+
+// A port for each of thousands of listeners, kept by what they accepted, would use up the host's.
+TEST(Listener, PortsAreUsedAgainWhileTheirConnectionsLive) {
+  constexpr int kListeners = 300;
+  ScopedEnvironment environment;
+  environment.set("VERBENA_SOCKET_IFNAME", "lo");
+  ASSERT_TRUE(load_parameters());
+  std::set<uint16_t> ports;
+  std::vector<Pair> pairs;
+  for (int i = 0; i < kListeners; ++i) {
+    Result<Listener> listener = Listener::open(), other = Listener::open();
+    ASSERT_TRUE(listener && other);
+    EXPECT_NE(listener->address().port, other->address().port) << "both are awaited";
+    ports.insert({listener->address().port, other->address().port});
+    pairs.push_back(connect_pair(*listener));
+  }
+  // 65 or so: the kernel may give one of ours again, and somebody else may take one.
+  EXPECT_LE(ports.size(), kListeners / 2U);
+  EXPECT_GE(ports.size(), 32U) << "a peer has only so many ports for connections to one of ours";
+  for (size_t i = 0; i < pairs.size(); ++i) {
+    size_t sent = 0, received = 0;
+    uint64_t out = i, in = 0;
+    EXPECT_TRUE(becomes_true([&] { return *pairs[i].client.send_all(&out, sizeof out, sent); }));
+    EXPECT_TRUE(becomes_true([&] { return *pairs[i].server.receive_exact(&in, sizeof in, received); }));
+    EXPECT_EQ(in, i);
+  }
+}
+
+// Somebody else may have taken it meanwhile.
+TEST(Listener, AnotherPortIsTakenIfOneIsNotFreeAnyMore) {
+  ScopedEnvironment environment;
+  environment.set("VERBENA_SOCKET_IFNAME", "lo");
+  ASSERT_TRUE(load_parameters());
+  std::vector<Listener> squatters;
+  for (int i = 0; i < 200; ++i) {
+    Result<Listener> listener = Listener::open();
+    ASSERT_TRUE(listener);
+    const SocketAddress address = listener->address();
+    *listener = Listener();
+    Result<Listener> squatter = Listener::open_at(address);
+    ASSERT_TRUE(squatter);
+    squatters.push_back(*std::move(squatter));
+  }
 }
 
 }  // namespace

@@ -32,6 +32,8 @@ TEST(Result, HoldsFalseAsAValue) {
 TEST(Outcome, IsGoodUntilItHasAnError) {
   EXPECT_EQ(Outcome().status(), Status::kOk);
   EXPECT_TRUE(Outcome());
+  EXPECT_TRUE(Outcome().is_ok());
+  EXPECT_FALSE(Outcome().has_failed());
   const Outcome bad = Error{Status::kRemote, 0};
   EXPECT_FALSE(bad);
   EXPECT_EQ(bad.status(), Status::kRemote);

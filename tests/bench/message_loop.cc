@@ -10,10 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "common/clock.h"
-#include "common/cpu_unpack.h"
 #include "common/error.h"
-#include "common/net_plugin.h"
+#include "common/nccl_host.h"
 #include "common/pattern.h"
 
 namespace {
@@ -21,9 +19,7 @@ namespace {
 using namespace verbena;
 using namespace verbena::tools;
 
-constexpr size_t kBufferBytes[] = {524288, 4915200, 4194304};  // NCCL's LL, LL128, Simple
 constexpr size_t kPageBytes = 4096;
-constexpr int kHostType = 1;
 constexpr int kTableVersion = 11;
 constexpr double kConnectTimeoutS = 10;
 constexpr int kMaxTests = 1000;  // of one message: the null device completes at once
@@ -31,8 +27,8 @@ constexpr size_t kMaxWindow = 8;
 
 struct Side {
   void* comm = nullptr;
-  std::array<std::vector<std::byte>, std::size(kBufferBytes)> buffers;
-  std::array<void*, std::size(kBufferBytes)> mhandles{};
+  std::array<std::vector<std::byte>, kNcclBufferBytes.size()> buffers;
+  std::array<void*, kNcclBufferBytes.size()> mhandles{};
 
   std::byte* message(size_t place, size_t length_bytes) {
     const size_t stride = std::max(length_bytes, kPageBytes);
@@ -44,9 +40,8 @@ struct Side {
 struct Loop {
   NetPlugin* net = nullptr;
   Side sender, receiver;
-  abi::NetDeviceHandle device_handle{abi::kDeviceUnpack, abi::kDeviceUnpackVersion, nullptr, 0, 0};
+  NcclHost* host = nullptr;
   size_t length_bytes = 8;
-  uint64_t slots_taken = 0, first_head = 0;
   std::array<void*, kMaxWindow> sends{}, receives{};
 };
 
@@ -56,36 +51,11 @@ void* require(void* request, const char* call) {
 }
 
 void register_buffers(NetPlugin& net, Side& side) {
-  for (size_t i = 0; i < std::size(kBufferBytes); ++i) {
-    side.buffers[i].resize(kBufferBytes[i]);
-    side.mhandles[i] = net.register_memory(side.comm, side.buffers[i].data(), kBufferBytes[i], kHostType);
+  for (size_t i = 0; i < kNcclBufferBytes.size(); ++i) {
+    side.buffers[i].resize(kNcclBufferBytes[i]);
+    side.mhandles[i] =
+        net.register_memory(side.comm, side.buffers[i].data(), kNcclBufferBytes[i], abi::kPtrHost);
   }
-}
-
-int choose_device(NetPlugin& net, int rails) {
-  if (rails == 1) return 0;
-  std::vector<int> members;
-  for (int i = 0; i < rails; ++i) members.push_back(i);
-  return net.make_virtual_device(members);
-}
-
-void connect(Loop& loop, int device) {
-  NetPlugin& net = *loop.net;
-  std::array<char, abi::kHandleBytes> handle{};
-  void* const listen_comm = net.listen(device, handle.data());
-  const bool unpacks = net.read_properties(device).device_type == abi::kDeviceUnpack;
-  abi::NetDeviceHandle* device_handle = unpacks ? &loop.device_handle : nullptr;
-  const int64_t deadline_ns = deadline_after_s(kConnectTimeoutS);
-  while (loop.sender.comm == nullptr || loop.receiver.comm == nullptr) {
-    if (loop.sender.comm == nullptr) loop.sender.comm = net.connect(device, handle.data());
-    if (loop.receiver.comm == nullptr) loop.receiver.comm = net.accept(listen_comm, &device_handle);
-    if (now_ns() > deadline_ns) throw ToolError("no connection to itself");
-  }
-  net.close_listen(listen_comm);
-  register_buffers(net, loop.sender);
-  register_buffers(net, loop.receiver);
-  if (loop.device_handle.handle != nullptr)
-    loop.first_head = static_cast<UnpackDeviceHandle*>(loop.device_handle.handle)->head;
 }
 
 }  // namespace
@@ -126,10 +96,8 @@ int wait_until_done(Loop& loop, bool (*test)(Loop&, size_t), size_t place) {
 }
 
 void unpack(Loop& loop, size_t place) {
-  if (loop.device_handle.handle == nullptr) return;
-  auto& handle = *static_cast<UnpackDeviceHandle*>(loop.device_handle.handle);
-  unpack_slot(handle, compute_slot(loop.first_head, loop.slots_taken++),
-              {loop.receiver.message(place, loop.length_bytes), loop.length_bytes});
+  if (loop.host->slots() != nullptr)
+    loop.host->unpack({loop.receiver.message(place, loop.length_bytes), loop.length_bytes});
 }
 
 struct Idle {
@@ -184,17 +152,21 @@ void run_all(char** arguments) {
   const std::unique_ptr<NetPlugin> net = library.adapt(kTableVersion);
   loop.net = net.get();
   net->init(log_warnings);
-  connect(loop, choose_device(*net, rails));
-  MessageAttributes attributes{1U << 4, 1U << 1, abi::kProtoSimple};
-  net->set_attributes(attributes);
+  NcclHost host(*net, kConnectTimeoutS);
+  loop.host = &host;
+  host.connect(choose_device(*net, 0, rails));
+  loop.sender.comm = host.send_comm();
+  loop.receiver.comm = host.receive_comm();
+  register_buffers(*net, loop.sender);
+  register_buffers(*net, loop.receiver);
+  net->set_attributes(describe_ring_all_reduce(abi::kProtoSimple));
   Idle idle;
   run(loop, window, std::stoul(arguments[5]), idle);
   std::printf("idle tests: %lu of sends, %lu of receives\n", idle.send_tests, idle.receive_tests);
   for (Side* side : {&loop.sender, &loop.receiver}) {
     for (void* mhandle : side->mhandles) net->deregister_memory(side->comm, mhandle);
   }
-  net->close_send(loop.sender.comm);
-  net->close_receive(loop.receiver.comm);
+  host.close();
   net->finalize();
 }
 

@@ -2,12 +2,15 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
+#include <cstdio>
 
 #include "base/clock.h"
 #include "base/parameters.h"
@@ -77,7 +80,8 @@ TEST(HostDomain, ANameThatIsTooLongIsEverybodysError) {
   EXPECT_EQ(pose(""), pose(""));
 }
 
-// Threads: each rank gives each other one a file of its own, but for the posed other host.
+// Ranks are threads: each passes a different file to every other rank, except to the one that poses as
+// another host.
 TEST(Descriptors, EachGetsWhatWasMeantForIt) {
   run_joined(6, [](Bootstrap& bootstrap) {
     const uint32_t rank = bootstrap.rank();
@@ -154,7 +158,7 @@ TEST(Descriptors, ADeathEndsItAtOnce) {
   EXPECT_EQ(ranks.await(kPatienceMs), (std::vector<int>{0, 0, 128 + SIGKILL}));
 }
 
-// Without the secret nobody's descriptor is taken, whatever else is right; silence costs a second at most.
+// Without the secret no descriptor is accepted, even if everything else is right.
 TEST(Descriptors, AStrangersAreNotTaken) {
   base::LogCapture log;
   auto post = take(UnixPost::open(), "post");
@@ -162,14 +166,43 @@ TEST(Descriptors, AStrangersAreNotTaken) {
   PostAddress wrong = post.address();
   wrong.secret[31] ^= 1;
   EXPECT_TRUE(take(UnixPost::send(wrong, 1, file.get()), "sent"));
+  EXPECT_TRUE(take(UnixPost::send(wrong, 1, file.get()), "sent"));
   EXPECT_TRUE(take(UnixPost::send(post.address(), 1, file.get()), "sent"));
   UnixPost::Arrival arrival;
+  EXPECT_EQ(take(post.receive(arrival), "verdict"), UnixPost::Verdict::kStranger);
   EXPECT_EQ(take(post.receive(arrival), "verdict"), UnixPost::Verdict::kStranger);
   EXPECT_FALSE(arrival.descriptor);
   EXPECT_EQ(take(post.receive(arrival), "verdict"), UnixPost::Verdict::kArrived);
   EXPECT_EQ(read_file(arrival.descriptor), "x");
   EXPECT_EQ(take(post.receive(arrival), "verdict"), UnixPost::Verdict::kNothing);
   EXPECT_EQ(log.warnings().size(), 1U);
+}
+
+// What a rank sends is taken up although others of its user called before and say nothing; they are let go.
+TEST(Descriptors, SilenceIsNotWaitedFor) {
+  base::LogCapture log;
+  auto post = take(UnixPost::open(), "post");
+  const auto file = make_file("x");
+  constexpr char kPrefix[] = "verbena-";
+  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+  char* end = std::copy_n(kPrefix, sizeof(kPrefix) - 1, address.sun_path + 1);
+  for (const uint8_t byte : post.address().name) end += std::snprintf(end, 3, "%02x", unsigned{byte});
+  std::vector<base::FileDescriptor> silent;
+  for (int i = 0; i < 20; ++i) {
+    silent.emplace_back(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    ASSERT_EQ(connect(silent.back().get(), reinterpret_cast<const sockaddr*>(&address),
+                      static_cast<socklen_t>(end - reinterpret_cast<char*>(&address))),
+              0);
+  }
+  EXPECT_TRUE(take(UnixPost::send(post.address(), 1, file.get()), "sent"));
+  UnixPost::Arrival arrival;
+  EXPECT_EQ(take(post.receive(arrival), "verdict"), UnixPost::Verdict::kArrived);
+  EXPECT_EQ(read_file(arrival.descriptor), "x");
+  for (const auto& caller : silent) {
+    pollfd wish{caller.get(), POLLRDHUP, 0};
+    while (::poll(&wish, 1, 10) == 0) static_cast<void>(take(post.receive(arrival), "verdict"));
+    EXPECT_NE(wish.revents & (POLLRDHUP | POLLHUP), 0);
+  }
 }
 
 }  // namespace

@@ -3,16 +3,21 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <fstream>
 #include <map>
 #include <thread>
 
+#include "base/clock.h"
+#include "base/job_key.h"
 #include "base/parameters.h"
 #include "base/socket.h"
 #include "bootstrap/support/ranks.h"
 #include "tests/base/log_capture.h"
 #include "tests/base/scoped_environment.h"
+#include "tests/base/scratch_path.h"
 
 namespace verbena::bootstrap {
 namespace {
@@ -193,7 +198,7 @@ LaunchPlace place_here(uint32_t rank, uint16_t port) {
 }
 
 TEST(JoiningFromTheEnvironment, ProcessesMeetTwiceWhoeverComesFirst) {
-  const std::string port = std::to_string(find_free_port());
+  const std::string port = std::to_string(reserve_port());
   Processes ranks(3, [&](uint32_t rank) {
     base::LogCapture log;
     base::ScopedEnvironment environment;
@@ -214,6 +219,74 @@ TEST(JoiningFromTheEnvironment, ProcessesMeetTwiceWhoeverComesFirst) {
   EXPECT_THAT(ranks.await(kPatienceMs), testing::Each(0));
 }
 
+// Whether somebody listens there.
+bool is_open(const base::SocketAddress& address) {
+  auto socket = base::Socket::try_connect(address);
+  while (socket) {
+    const auto done = socket->finish_connect();
+    if (!done || *done) return static_cast<bool>(done);
+    usleep(100);
+  }
+  return false;
+}
+
+struct Listening {
+  const char* name;
+  const char* host;
+  bool is_at_others;  // reachable at another address of this host
+};
+
+class ListeningTest : public testing::TestWithParam<Listening> {};
+
+TEST_P(ListeningTest, RankZeroListensWhereTheLauncherSays) {
+  base::LogCapture log;
+  const uint16_t port = reserve_port();
+  const auto place = [&](uint32_t rank) {
+    LaunchPlace made = place_here(rank, port);
+    made.host = GetParam().host;
+    return made;
+  };
+  std::thread root([&] { EXPECT_TRUE(join_at(place(0), {.timeout_ms = 60'000})); });
+  base::SocketAddress named{.family = base::IpFamily::kV4, .port = port, .bytes = {127, 0, 0, 1}};
+  const auto deadline = base::Deadline::after_ms(30'000);
+  while (!is_open(named) && !deadline.has_passed()) usleep(1000);
+  named.bytes[3] = 2;
+  EXPECT_EQ(is_open(named), GetParam().is_at_others);
+  EXPECT_TRUE(join_at(place(1), {.timeout_ms = 60'000}));
+  root.join();
+}
+
+INSTANTIATE_TEST_SUITE_P(Hosts, ListeningTest,
+                         testing::Values(Listening{"Address", "127.0.0.1", false},
+                                         // To other hosts such a name may mean another address.
+                                         Listening{"NameOfALoopbackAddress", "127.1", true}),
+                         [](const auto& listening) { return listening.param.name; });
+
+// A process each, as it is said once a process. The exit code is the number of warnings.
+TEST(JoiningFromTheEnvironment, RankZeroWarnsOnceWithoutAKey) {
+  tests::ScratchPath path("key");
+  std::ofstream(path.get()) << "a secret of sixteen bytes";
+  chmod(path.get().c_str(), 0600);
+  for (const std::string& key : {std::string(), path.get()}) {
+    const uint16_t port = reserve_port();
+    Processes ranks(2, [&](uint32_t rank) {
+      base::LogCapture log;
+      base::ScopedEnvironment environment;
+      environment.set("VERBENA_JOB_KEY_FILE", key);
+      if (!base::load_parameters() || !base::load_job_key()) return 20;
+      for (int again = 0; again < 2; ++again) {
+        if (!join_at(place_here(rank, port), {.timeout_ms = 60'000})) return 30;
+      }
+      const auto warnings = log.warnings();
+      for (const std::string& line : warnings) {
+        if (line.find("VERBENA_JOB_KEY_FILE") == std::string::npos) return 40;
+      }
+      return static_cast<int>(warnings.size());
+    });
+    EXPECT_THAT(ranks.await(kPatienceMs), testing::ElementsAre(key.empty() ? 1 : 0, 0));
+  }
+}
+
 TEST(JoiningFromTheEnvironment, APortThatIsTakenIsToldWithTheCure) {
   base::LogCapture log;
   const auto other =
@@ -223,7 +296,7 @@ TEST(JoiningFromTheEnvironment, APortThatIsTakenIsToldWithTheCure) {
 }
 
 TEST(JoiningFromTheEnvironment, NobodyThereIsToldAtTheDeadline) {
-  LaunchPlace place = place_here(1, find_free_port());
+  LaunchPlace place = place_here(1, reserve_port());
   base::LogCapture log;
   EXPECT_EQ(join_at(place, {.timeout_ms = 200}).error().status, base::Status::kTimeout);
   EXPECT_THAT(log.warnings(), testing::ElementsAre(HasSubstr("Connection refused")));

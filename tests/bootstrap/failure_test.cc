@@ -77,7 +77,7 @@ TEST_P(AbsenceTest, WhoDoesNotCallIsNamed) {
 INSTANTIATE_TEST_SUITE_P(Absences, AbsenceTest,
                          testing::Values(Case{2, 64, 0}, Case{5, 64, 3}, Case{7, 2, 1}, Case{7, 2, 6}), show);
 
-// In a process of its own: 0 if the bootstrap failed with what `text` says.
+// Runs in a separate process; returns 0 if the bootstrap failed with `text`.
 int expect_failure(base::Outcome outcome, const base::LogCapture& log, const std::string& text) {
   if (outcome) return 1;
   for (const std::string& line : log.warnings()) {

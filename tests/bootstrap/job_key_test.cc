@@ -31,18 +31,20 @@ class BootstrapKeyTest : public testing::Test {
     std::ofstream(path.get()) << secret;
     chmod(path.get().c_str(), 0600);
   }
-  static void load(const std::string& key_file) {
+  static void load(const std::string& key_file, const char* encryption = "0") {
     base::ScopedEnvironment environment;
     environment.set("VERBENA_JOB_KEY_FILE", key_file);
+    environment.set("VERBENA_ENCRYPTION", encryption);
     ASSERT_TRUE(base::load_parameters());
     ASSERT_TRUE(base::load_job_key());
   }
   // Rank 1 comes with `key_of_rank_1`, all others and the rendezvous with the job's key.
-  std::vector<int> meet(const std::string& key, const std::string& key_of_rank_1, const char* reason) {
-    load(key);
+  std::vector<int> meet(const std::string& key, const std::string& key_of_rank_1, const char* reason,
+                        const char* encryption = "0", const char* encryption_of_rank_1 = "0") {
+    load(key, encryption);
     const UniqueId id = take(make_unique_id(), "id");
     Processes ranks(3, [&](uint32_t rank) {
-      if (rank == 1) load(key_of_rank_1);
+      if (rank == 1) load(key_of_rank_1, encryption_of_rank_1);
       base::LogCapture log;
       auto bootstrap = Bootstrap::join(id, rank, 3, {.timeout_ms = 3'000, .fan_out = 1});
       if (bootstrap) {
@@ -50,6 +52,7 @@ class BootstrapKeyTest : public testing::Test {
         return all && *all == std::vector<uint32_t>{0, 7, 14} && bootstrap->barrier() ? kJoined : kOther;
       }
       const auto warnings = log.warnings();
+      for (const auto& line : warnings) std::cerr << "rank " << rank << ": " << line << "\n";
       return warnings.size() == 1 && warnings[0].find(reason) != std::string::npos ? kRefused : kOther;
     });
     const auto codes = ranks.await(kPatienceMs);
@@ -79,6 +82,20 @@ TEST_F(BootstrapKeyTest, ARankAloneWithAKeyIsRefused) {
   EXPECT_EQ(meet("", path_.get(), "it has no job key and we have one")[1], kRefused);
 }
 
+TEST_F(BootstrapKeyTest, RanksThatEncryptJoin) {
+  EXPECT_THAT(meet(path_.get(), path_.get(), "", "1", "1"), testing::Each(kJoined));
+}
+
+TEST_F(BootstrapKeyTest, ARankAloneThatEncryptsIsToldWhy) {
+  base::LogCapture log;
+  EXPECT_EQ(meet(path_.get(), path_.get(), "VERBENA_ENCRYPTION", "0", "1")[1], kRefused);
+}
+
+TEST_F(BootstrapKeyTest, ARankAloneThatDoesNotEncryptStaysOutside) {
+  base::LogCapture log;
+  EXPECT_NE(meet(path_.get(), path_.get(), "", "1", "0")[1], kJoined);
+}
+
 TEST_F(BootstrapKeyTest, AFrameThatSomebodyElseSendsIsNoticed) {
   load(path_.get());
   base::LogCapture log;
@@ -97,7 +114,7 @@ TEST_F(BootstrapKeyTest, AFrameThatSomebodyElseSendsIsNoticed) {
     usleep(1000);
   }
   ASSERT_TRUE(receiver.is_standing());
-  // A frame that does not come from the peer's link: right in form, with a MAC that nobody made.
+  // A frame that does not come from the peer: well-formed, with an invalid MAC.
   const Record forged = make_record({.kind = FrameKind::kGoodbye, .rank = 0});
   std::vector<uint8_t> bytes(*forged);
   bytes.resize(bytes.size() + base::kMacBytes);

@@ -1,14 +1,21 @@
 // Callers that are no ranks of this job: they are sent away, and the ranks meet all the same.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <thread>
 
 #include "base/clock.h"
+#include "base/file_descriptor.h"
 #include "base/socket.h"
 #include "bootstrap/support/ranks.h"
+#include "device/bootstrap/rendezvous.h"
 #include "device/bootstrap/tree_links.h"
 #include "tests/base/log_capture.h"
 
@@ -61,6 +68,44 @@ TEST(Strangers, DoNotKeepTheRanksApart) {
   EXPECT_THAT(log.warnings(), testing::IsEmpty());
 }
 
+// With the few descriptors that a process usually has. The tests of this program each have a process.
+TEST(Strangers, WhoSayNothingLeaveDescriptors) {
+  rlimit limit{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+  constexpr rlim_t kCallers = 300, kOurs = 256;
+  rlimit many = limit;
+  many.rlim_cur = std::max<rlim_t>(limit.rlim_cur, kCallers + 2 * kOurs);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &many), 0);
+  base::LogCapture log;
+  Processes ranks(1, [&](uint32_t) {
+    const rlimit few{kOurs, limit.rlim_max};
+    if (setrlimit(RLIMIT_NOFILE, &few) != 0) return 3;
+    const auto rendezvous = take(Rendezvous::open({}, 60'000), "rendezvous");  // ends with this function
+    const UniqueId id = rendezvous->id();
+    const auto address = take(parse(id), "its content").address;
+    int told[2];
+    if (pipe(told) != 0) return 2;
+    const pid_t stranger = fork();
+    if (stranger == 0) {
+      const rlimit more{kCallers + kOurs, limit.rlim_max};
+      if (setrlimit(RLIMIT_NOFILE, &more) != 0) _exit(4);
+      std::vector<base::Socket> callers;
+      for (rlim_t i = 0; i < kCallers; ++i) callers.push_back(call(address, ""));
+      while (write(told[1], "", 1) != 1) continue;
+      pause();
+      _exit(0);
+    }
+    char word = 0;
+    if (read(told[0], &word, 1) != 1) return 5;
+    expect_ranks_meet(id);
+    const base::FileDescriptor free(open("/dev/null", O_RDONLY | O_CLOEXEC));
+    kill(stranger, SIGKILL);
+    waitpid(stranger, nullptr, 0);
+    return free && !testing::Test::HasFailure() && log.warnings().empty() ? 0 : 1;
+  });
+  EXPECT_THAT(ranks.await(kPatienceMs), testing::ElementsAre(0));
+}
+
 TEST(Strangers, OfAnotherJobAreRefused) {
   base::LogCapture log;
   const UniqueId id = take(make_unique_id(), "id");
@@ -74,9 +119,61 @@ TEST(Strangers, OfAnotherJobAreRefused) {
   expect_ranks_meet(id);
 }
 
-TEST(Strangers, WithImpossibleNumbersAreRefused) {
+// The nonce crosses the network in the clear; the id's secret does not.
+TEST(Strangers, WhoKnowTheNonceAloneAreRefused) {
   base::LogCapture log;
   const UniqueId id = take(make_unique_id(), "id");
+  const Meeting meeting = take(parse(id), "its content");
+  for (const uint8_t change : {uint8_t{0}, uint8_t{1}}) {
+    Meeting overheard = meeting;
+    overheard.secret[0] ^= change;
+    if (change == 0) overheard.secret = {};
+    const auto refused = Bootstrap::join(make_id(overheard), 0, 3, {.timeout_ms = 10'000});
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().status, base::Status::kRemote);
+  }
+  EXPECT_THAT(log.warnings(), testing::Contains(HasSubstr("refused: it belongs to another job")));
+  expect_ranks_meet(id);
+}
+
+TEST(Strangers, WhoBreakOffAreBounded) {
+  base::LogCapture log;
+  const TreeLinks::Place root{{2, 64}, 0, {1, 2, 3}, {}};
+  TreeLinks parent(root);
+  ASSERT_TRUE(parent.listen());
+  const Hello hello{.purpose = Purpose::kTree, .rank = 1, .count_ranks = 2, .nonce = root.nonce};
+  std::vector<base::Socket> callers;
+  for (size_t i = 0; i < 2 * find_most_strangers(); ++i) {
+    callers.push_back(call(parent.address(), as_text(hello)));
+    parent.advance();
+  }
+  for (int i = 0; i < 20; ++i) {
+    parent.advance();
+    usleep(1000);
+  }
+  const auto kept = std::count_if(callers.begin(), callers.end(),
+                                  [](const base::Socket& caller) { return !caller.is_peer_closed(); });
+  EXPECT_LE(static_cast<size_t>(kept), find_most_strangers());
+  EXPECT_FALSE(parent.has_come(0));
+}
+
+TEST(Strangers, ARankThatIsTakenForOneComesAgain) {
+  base::LogCapture log;
+  auto listener =
+      take(base::Listener::open_at({.family = base::IpFamily::kV4, .bytes = {127, 0, 0, 1}}), "listener");
+  const Meeting meeting{listener.address(), {1, 2, 3}, {}};
+  std::thread rank([&] { EXPECT_TRUE(Bootstrap::join(meeting, 0, 1, {.timeout_ms = 60'000})); });
+  for (auto caller = take(listener.accept(), "caller"); !caller; usleep(1000))
+    caller = take(listener.accept(), "caller");  // and closes it
+  const auto rendezvous = take(Rendezvous::open_at(std::move(listener), meeting, 60'000), "rendezvous");
+  rank.join();
+}
+
+TEST(Strangers, WithImpossibleNumbersAreRefused) {
+  base::LogCapture log;
+  const auto rendezvous =
+      take(Rendezvous::open({}, 60'000), "rendezvous");  // no secret: who knows the nonce gets on
+  const UniqueId id = rendezvous->id();
   const Meeting meeting = take(parse(id), "its content");
   Hello hello;
   hello.nonce = meeting.nonce;
@@ -100,7 +197,7 @@ TEST(Strangers, WithImpossibleNumbersAreRefused) {
 // place.
 TEST(Strangers, DoNotTakeAChildsPlace) {
   base::LogCapture log;
-  const TreeLinks::Place root{{2, 64}, 0, {1, 2, 3}}, leaf{{2, 64}, 1, {1, 2, 3}};
+  const TreeLinks::Place root{{2, 64}, 0, {1, 2, 3}, {}}, leaf{{2, 64}, 1, {1, 2, 3}, {}};
   TreeLinks parent(root);
   ASSERT_TRUE(parent.listen());
   const base::SocketAddress address = parent.address();

@@ -1,8 +1,5 @@
 #include "chaos/lane.h"
 
-#include <cstdlib>
-#include <new>
-
 #include "common/clock.h"
 #include "common/cpu_unpack.h"
 #include "common/pattern.h"
@@ -10,9 +7,8 @@
 namespace verbena::chaos {
 namespace {
 
-constexpr size_t kPageBytes = 4096;
-constexpr int kHostType = 1;
-constexpr int64_t kLeastGapNs = 1'000'000;
+constexpr size_t kPageBytes = tools::PageMemory::kPageBytes;
+constexpr int64_t kMinGapNs = 1'000'000;
 
 size_t round_up(size_t value, size_t unit) {
   return (value + unit - 1) / unit * unit;
@@ -20,20 +16,14 @@ size_t round_up(size_t value, size_t unit) {
 
 }  // namespace
 
-void Places::Free::operator()(std::byte* memory) const {
-  std::free(memory);
-}
-
 Places::Places(const MessageList& list, unsigned window)
     : window_(window),
-      stride_bytes_(round_up(list.longest_bytes() + MessageList::kMostOffsetBytes + tools::kGuardLengthBytes,
+      stride_bytes_(round_up(list.longest_bytes() + MessageList::kMaxOffsetBytes + tools::kGuardLengthBytes,
                              kPageBytes)),
-      storage_(static_cast<std::byte*>(std::aligned_alloc(kPageBytes, window * stride_bytes_))) {
-  if (storage_ == nullptr) throw std::bad_alloc();
-}
+      storage_(window * stride_bytes_) {}
 
 std::span<std::byte> Places::place(const MessageList& list, uint64_t message) {
-  return {storage_.get() + message % window_ * stride_bytes_ + list.offset_bytes(message),
+  return {storage_.data() + message % window_ * stride_bytes_ + list.offset_bytes(message),
           list.length_bytes(message)};
 }
 
@@ -49,7 +39,7 @@ Lane::Lane(tools::NetPlugin& plugin, void* comm, const Traffic& traffic, Message
       messages_(traffic.messages),
       window_(traffic.window),
       places_(list, traffic.window),
-      mhandle_(plugin.register_memory(comm, places_.data(), places_.length_bytes(), kHostType)) {}
+      mhandle_(plugin.register_memory(comm, places_.data(), places_.length_bytes(), abi::kPtrHost)) {}
 
 void Lane::close() {
   plugin_.deregister_memory(comm_, mhandle_);
@@ -133,7 +123,7 @@ void Incoming::verify(std::span<std::byte> message) {
 
 void Incoming::note_completion() {
   const int64_t now_ns = tools::now_ns();
-  if (now_ns - last_ns_ >= kLeastGapNs) gaps_.push_back({last_ns_, now_ns});
+  if (now_ns - last_ns_ >= kMinGapNs) gaps_.push_back({last_ns_, now_ns});
   last_ns_ = now_ns;
 }
 

@@ -8,7 +8,7 @@
 
 #include "chaos/traffic.h"
 #include "common/error.h"
-#include "common/net_plugin.h"
+#include "common/nccl_host.h"
 #include "verbena/unpack_abi.h"
 
 namespace verbena::chaos {
@@ -19,17 +19,13 @@ class Places {
   Places(const MessageList& list, unsigned window);
   std::span<std::byte> place(const MessageList& list, uint64_t message);
   std::span<std::byte> guard(const MessageList& list, uint64_t message);
-  std::byte* data() { return storage_.get(); }
+  std::byte* data() { return storage_.data(); }
   size_t length_bytes() const { return window_ * stride_bytes_; }
 
  private:
-  struct Free {
-    void operator()(std::byte* memory) const;
-  };
-
   unsigned window_;
   size_t stride_bytes_;
-  std::unique_ptr<std::byte, Free> storage_;
+  tools::PageMemory storage_;
 };
 
 // One connection's end. NCCL's proxy: a window of requests, of which the oldest is tested.

@@ -32,7 +32,7 @@ void print_problems(const Plan& plan, const RoundResult& result, const std::stri
   std::printf("  repeat: verbena-chaos --seed %lu --round %lu%s\n", plan.seed, plan.round, faults.c_str());
 }
 
-// After the round that is under way: what it has made goes away, and all is told.
+// Stops after the current round, which cleans up and reports.
 std::atomic<bool> is_asked_to_stop{false};
 
 void stop_on_signals() {

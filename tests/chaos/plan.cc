@@ -8,7 +8,7 @@ namespace verbena::chaos {
 namespace {
 
 constexpr uint64_t kTrafficBytes = 12 << 20;
-constexpr uint64_t kLeastMessages = 60, kMostMessages = 1500;
+constexpr uint64_t kMinMessages = 60, kMaxMessages = 1500;
 // VERBENA_FAILOVER_TIMEOUT_MS: longer than any flap, and short where it is what a round waits for.
 constexpr uint64_t kPatienceMs = 6000, kBlackoutPatienceMs = 1500;
 
@@ -20,7 +20,7 @@ std::string number(uint64_t value) {
 uint64_t choose_messages(const Traffic& traffic) {
   const uint64_t mean_bytes = 3 * (uint64_t{1} << traffic.length_bits) / (2 * (traffic.length_bits + 1));
   const uint64_t all = kTrafficBytes / std::max<uint64_t>(mean_bytes, 1) / traffic.senders.size();
-  return std::clamp(all, kLeastMessages, kMostMessages);
+  return std::clamp(all, kMinMessages, kMaxMessages);
 }
 
 void choose_traffic(Dice& dice, Traffic& traffic) {

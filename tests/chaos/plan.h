@@ -41,7 +41,8 @@ struct Plan {
   std::array<std::string, kEnds> softverbs_faults;            // of each
   std::vector<Strike> strikes;
   bool has_job_key = false;
-  // What an end's first life may come to, if nobody kills it. A failure is a reported remote error.
+  // The allowed outcome of an end's first life, unless the round kills it. A failure is a reported remote
+  // error.
   bool may_fail = false;
   bool must_fail = false;
 

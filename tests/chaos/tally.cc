@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <iterator>
 
-#include "common/samples.h"
+#include "common/table.h"
 
 namespace verbena::chaos {
 
@@ -87,7 +87,7 @@ void Tally::print_times() const {
 // Of the stalls of all rounds whose traffic went on.
 void Tally::print_histogram() const {
   constexpr size_t kBuckets = 16;
-  constexpr double kMostColumns = 60;
+  constexpr double kMaxColumns = 60;
   std::array<uint64_t, kBuckets> counts{};
   for (const Row& row : rows_) {
     for (const double stall_ms : row.stalls.all_ms) {
@@ -101,7 +101,7 @@ void Tally::print_histogram() const {
   for (size_t bucket = 0; bucket < kBuckets; ++bucket) {
     if (counts[bucket] == 0) continue;
     const auto columns = static_cast<size_t>(
-        std::ceil(kMostColumns * static_cast<double>(counts[bucket]) / static_cast<double>(most)));
+        std::ceil(kMaxColumns * static_cast<double>(counts[bucket]) / static_cast<double>(most)));
     std::printf("  < %6u ms %6lu %s\n", 1U << bucket, counts[bucket], std::string(columns, '#').c_str());
   }
 }

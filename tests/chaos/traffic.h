@@ -39,10 +39,10 @@ class MessageList {
     return bits == 0 ? 0 : random >> (64 - bits);
   }
   uint64_t pattern_index(uint64_t message) const { return salt_ + 2 * message + 1; }
-  uint64_t offset_bytes(uint64_t message) const { return mix(salt_ ^ message) % kMostOffsetBytes; }
+  uint64_t offset_bytes(uint64_t message) const { return mix(salt_ ^ message) % kMaxOffsetBytes; }
   uint64_t longest_bytes() const { return uint64_t{1} << length_bits_; }
 
-  static constexpr uint64_t kMostOffsetBytes = 64;
+  static constexpr uint64_t kMaxOffsetBytes = 64;
 
  private:
   static constexpr uint64_t mix(uint64_t x) {

@@ -10,7 +10,7 @@
 #include "common/child_group.h"
 #include "common/clock.h"
 #include "common/error.h"
-#include "common/plugin_log.h"
+#include "common/net_plugin.h"
 
 namespace verbena::chaos {
 namespace {

@@ -7,7 +7,7 @@ import tempfile
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PROGRAMS = ("git", "clang-format-16", "shellcheck", "pyflakes3", "mypy")
+PROGRAMS = ("git", "clang-format-16", "shellcheck", "pyflakes3", "mypy", "ctags")
 
 GOOD = {
     "plugin/README.md": "plugin\n",
@@ -38,7 +38,7 @@ class LintTest(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         cls.addClassCleanup(folder.cleanup)
         cls.root = pathlib.Path(folder.name)
-        for name in ("tools/lint", "tools/format-all", "tools/check_layers", ".clang-format", "python/pyproject.toml"):
+        for name in ("tools/lint", "tools/format-all", "tools/check_layers", "tools/list-large", ".clang-format", "python/pyproject.toml"):
             (cls.root / name).parent.mkdir(exist_ok=True)
             shutil.copy(ROOT / name, cls.root / name)
         for name, text in GOOD.items():
@@ -59,7 +59,7 @@ class LintTest(unittest.TestCase):
     def test_good_files(self):
         status, said = self.lint("--check")
         self.assertEqual(status, 0, said)
-        self.assertEqual(said, "".join(f"lint: {name}: clean\n" for name in ("format", "layers", "shell", "python", "types")))
+        self.assertEqual(said, "".join(f"lint: {name}: clean\n" for name in ("format", "layers", "shell", "python", "types", "large")))
 
     def test_each_bad_file(self):
         for kind, (name, text, expected) in BAD.items():
@@ -89,6 +89,31 @@ class LintTest(unittest.TestCase):
         self.write("build/bad.py", "import os\n")
         self.assertEqual(self.lint("--check")[0], 0)
         shutil.rmtree(self.root / "build")
+
+    # At the limit: nothing. One more of each: listed, and no finding.
+    def test_what_is_large_is_listed_and_no_finding(self):
+        def write_sources(more):
+            functions = "".join(f"  int f{i}();\n" for i in range(22 + more)) + "  int in_1();\n  int in_2();\n  int in_3();\n"
+            members = "".join(f"  int m{i}_ = 0;\n" for i in range(20 + more))
+            self.write("plugin/base/busy.h", f"#pragma once\nclass Busy {{\n public:\n{functions}}};\n")
+            self.write("plugin/base/wide.cuh", f"#pragma once\nnamespace n {{\nstruct Wide {{\n{members}}};\n}}  // namespace n\n")
+            for i in range(1, 3 + more):
+                self.write(f"plugin/base/busy_{i}.cc", f'#include "base/busy.h"\nint Busy::in_{i}() {{\n  return {i};\n}}\n')
+            self.write("plugin/base/long.cc", "int count() {\n  int n = 0;\n" + "  ++n;\n" * (56 + more) + "  return n;\n}\n")
+            self.write("tools/long.py", "def count():\n    n = 0\n" + "    n += 1\n" * (57 + more) + "    return n\n")
+
+        write_sources(0)
+        status, said = self.lint("--check")
+        self.assertEqual((status, said.splitlines()[-1]), (0, "lint: large: clean"), said)
+        write_sources(1)
+        status, said = self.lint("--check")
+        self.assertEqual(status, 0, said)
+        self.assertEqual(said.partition("lint: large, for a reader to judge:\n")[2].splitlines(), [
+            "plugin/base/busy.h:2: Busy: 26 functions, 3 .cc files", "plugin/base/long.cc:1: count: 61 lines",
+            "plugin/base/wide.cuh:3: n::Wide: 21 data members", "tools/long.py:1: count: 61 lines"])
+        for name in ("busy.h", "wide.cuh", "busy_1.cc", "busy_2.cc", "busy_3.cc", "long.cc"):
+            (self.root / "plugin/base" / name).unlink()
+        (self.root / "tools/long.py").unlink()
 
     def test_unknown_option(self):
         self.assertEqual(self.lint("--chek")[0], 2)

@@ -31,7 +31,7 @@ expect 'a stage that has no time' 0 '1 passed, 0 failed, 0 skipped' \
   "$count; within_s=50; run_stage a 5 bash -c 'count 1 0 0'; ! has_time b 51 || run_stage b 5 false"
 expect 'a stage that has time' 1 '0 passed, 1 failed, 0 skipped' 'within_s=50; ! has_time a 40 || run_stage a 5 false'
 
-# A preset whose tests `steady` pass, `unsteady` fails at its first run only, and `late` does as it is told.
+# A preset with tests: `steady` passes, `unsteady` fails only in its first run, and `late` does what a variable says.
 folder=$(mktemp -d)
 mkdir "$folder/source"
 cat >"$folder/source/CMakeLists.txt" <<'END'
@@ -66,7 +66,7 @@ expect 'parts that there is no time for' 0 '1 passed, 0 failed, 0 skipped' \
   ". tools/lib/ctest.sh; export jobs=1 long=; within_s=20; cd $folder; run_stage a 60 bash -c 'test_preset made'"
 rm -rf "$folder"
 
-# A script that is told to stop takes its stage with it.
+# A signal to the script also ends its stage.
 marker="sleep 61.$$"
 bash -uc ". tools/lib/stages.sh; run_stage a 70 $marker" >/dev/null &
 script=$!

@@ -53,7 +53,7 @@ INSTANTIATE_TEST_SUITE_P(Scopes, CopyTest,
                                          Case{"block", Scope::kBlock, 96}),
                          [](const auto& one) { return std::string(one.param.name); });
 
-// One run copies every length up to the longest, each to a place of its own.
+// One run copies every length up to the longest, each to a different place.
 void copy_short_lengths(const Case& how, uint32_t source_offset, uint32_t destination_offset, uint64_t seed) {
   constexpr uint32_t kLongest = 600;
   constexpr uint32_t kStride = 640;  // a multiple of the vector; the gaps stay untouched

@@ -173,5 +173,36 @@ TEST(TraceTest, AnEntryWithATimeIsWhole) {
   }
 }
 
+// The same while the ring goes round: what has the same time before and after is whole.
+TEST(TraceTest, AnEntryIsWholeWhileTheRingGoesRound) {
+  constexpr uint64_t kEntries = 4, kTimes = 40;
+  alignas(16) static unsigned char memory[sizeof(device::TraceRing) + kEntries * sizeof(device::TraceEntry)];
+  for (uint64_t seed = 0; seed < 6; ++seed) {
+    std::fill(std::begin(memory), std::end(memory), 0);
+    auto* ring = new (memory) device::TraceRing{0, kEntries};
+    World world(seed);
+    world.add_grid(0, 1, 1, [&] {
+      for (uint64_t i = 1; i <= kTimes; ++i)
+        device::trace(ring, device::TraceEvent::kUser, static_cast<uint32_t>(i), i, 3 * i);
+    });
+    world.add_host([&] {
+      const auto look = [](auto& field) { return std::atomic_ref(field).load(std::memory_order_acquire); };
+      for (uint64_t last = 0; last != kTimes;) {
+        for (uint64_t i = 0; i < kEntries; ++i) {
+          device::TraceEntry& entry = ring->slots()[i];
+          const uint64_t time_ns = look(entry.time_ns);
+          const uint64_t group = look(entry.group), first = look(entry.data[0]), second = look(entry.data[1]);
+          emulator::yield();
+          if (time_ns == 0 || look(entry.time_ns) != time_ns) continue;
+          emulator::require(group == first && second == 3 * first, "whole");
+          last = std::max(last, first);
+        }
+        emulator::yield();
+      }
+    });
+    EXPECT_EQ(world.run(), "");
+  }
+}
+
 }  // namespace
 }  // namespace verbena::device_test

@@ -191,5 +191,40 @@ TEST(UnpackCountTest, MoreThanASlotHoldsWritesNothing) {
   EXPECT_EQ(destination.compare(std::vector<uint8_t>(64, kUntouched)), "");
 }
 
+// Its barriers end with it, and the memory may be another object's, with its stages elsewhere.
+TEST(CopyThroughSharedTest, LeavesNoBarrierBehind) {
+  constexpr uint32_t kThreads = 64;
+  const Message message =
+      make_message({.pieces = 20, .shortest_bytes = 3000, .longest_bytes = 5000, .is_shifted = true}, 3);
+  Bounce bounce(message.bounce_bytes);
+  std::vector<uint8_t> data(message.length_bytes);
+  auto meta = std::make_unique<NetUnpackMeta>();
+  std::copy(message.pieces.begin(), message.pieces.end(), meta->mem[0]);
+  meta->cnt[0] = message.pieces.size();
+  World world(1);
+  world.add_grid(0, 1, kThreads, [&] {
+    using Scratch = UnpackScratch<32>;
+    auto& scratch = *static_cast<Scratch*>(
+        device::emulation::shared_memory(&scratch_key, sizeof(Scratch), alignof(Scratch)));
+    const device::BlockGroup group;
+    const uint32_t stages_bytes = kThreads / 32 * kStages * device::CopyThroughShared::kStageBytes;
+    auto* const memory = static_cast<char*>(
+        device::emulation::shared_memory(&stages_key, stages_bytes + 8 * kThreads / 32 * kStages, 128));
+    for (int object = 0; object < 2; ++object) {
+      {
+        device::CopyThroughShared copy(group, memory, kStages);
+        emulator::require(device::unpack_message(group, scratch, copy, meta.get(), 0, bounce.data(),
+                                                 data.data()) == UnpackResult::kDone,
+                          "unpack");
+      }
+      group.sync();
+      const auto* const words = reinterpret_cast<const uint64_t*>(memory + stages_bytes);
+      for (uint32_t i = 0; i < kThreads / 32 * kStages; ++i) emulator::require(words[i] == 0, "no barrier");
+      group.sync();
+    }
+  });
+  EXPECT_EQ(world.run(), "");
+}
+
 }  // namespace
 }  // namespace verbena::device_test

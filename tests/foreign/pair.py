@@ -3,14 +3,13 @@
 import os
 import re
 import shlex
-import socket
 import subprocess
 import tempfile
 import time
 
 from cases import Case
 
-# UCX wants a character device, which nobody opens, and finds it in a /dev of its own.
+# UCX needs a character device, but does not open it; it finds one in a private /dev.
 PRIVATE_DEV = """set -e
 mkdir "$0/dev" "$0/infiniband"
 mount --rbind /dev "$0/dev"
@@ -27,25 +26,44 @@ class Failure(Exception):
     pass
 
 
-def find_free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+# These programs want to be told a port. Any is free in a network namespace of one's own.
+PORT = 18515
 
 
-def is_listening(port):
-    wanted, listen = f"{port:04X}", "0A"
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        with open(table, encoding="ascii") as lines:
-            for fields in (line.split() for line in lines):
-                if fields[1].endswith(":" + wanted) and fields[3] == listen:
-                    return True
-    return False
+class Network:
+    """A network namespace with a loopback device, for the processes of one case. Raises Failure where it may not be made."""
+
+    def __init__(self):
+        is_root = os.geteuid() == 0
+        self.holder = subprocess.Popen(
+            ["unshare", *([] if is_root else ["--map-root-user"]), "--net", "sh", "-c", "ip link set lo up && echo up && exec sleep 900"],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=dict(os.environ, LC_ALL="C"),
+        )  # fmt: skip
+        self.enter = ["nsenter", f"--target={self.holder.pid}", *([] if is_root else ["--user", "--preserve-credentials"]), "--net"]
+        said = self.holder.stdout.readline().decode(errors="replace")
+        if said != "up\n":
+            self.close()
+            raise Failure(f"no network namespace: {said.strip()}")
+
+    def is_listened_to(self):
+        wanted, listen = f"{PORT:04X}", "0A"
+        for table in ("tcp", "tcp6"):
+            with open(f"/proc/{self.holder.pid}/net/{table}", encoding="ascii") as lines:
+                for fields in (line.split() for line in lines):
+                    if fields[1].endswith(":" + wanted) and fields[3] == listen:
+                        return True
+        return False
+
+    def close(self):
+        self.holder.kill()
+        self.holder.wait()
+        self.holder.stdout.close()
 
 
 class Process:
-    def __init__(self, command, case, folder, environment):
+    def __init__(self, command, case, folder, environment, network):
         self.command = command
+        self.network = network
         arguments = shlex.split(command)
         if case.private_dev:
             mounts = tempfile.mkdtemp(dir=folder)
@@ -53,7 +71,7 @@ class Process:
             arguments = ["unshare", *own, "--mount", "sh", "-c", PRIVATE_DEV, mounts, *arguments]
         self.output = tempfile.TemporaryFile(dir=folder)
         self.process = subprocess.Popen(
-            arguments, stdin=subprocess.DEVNULL, stdout=self.output, stderr=subprocess.STDOUT, env=environment
+            [*network.enter, *arguments], stdin=subprocess.DEVNULL, stdout=self.output, stderr=subprocess.STDOUT, env=environment
         )
 
     def read_output(self):
@@ -71,8 +89,8 @@ class Process:
         if status != 0:
             raise self.explain(f"exit status {status}")
 
-    def wait_until_listening(self, port, deadline):
-        while not is_listening(port):
+    def wait_until_listening(self, deadline):
+        while not self.network.is_listened_to():
             if self.process.poll() is not None:
                 raise self.explain(f"the server ended early with {self.process.returncode}")
             if time.monotonic() > deadline:
@@ -102,16 +120,16 @@ def run_case(case: Case, library_folder, folder):
     environment = dict(os.environ, LD_LIBRARY_PATH=library_folder, SOFTVERBS_JOB=f"{os.getpid()}-{case.name}", LC_ALL="C")
     library = os.path.realpath(os.path.join(library_folder, "libibverbs.so.1"))
     deadline = time.monotonic() + case.limit_s
-    port = find_free_port()
-    command = case.command.format(port=port)
+    command = case.command.format(port=PORT)
+    network = Network()
     started = []
     try:
-        started.append(Process(command, case, folder, environment))
+        started.append(Process(command, case, folder, environment, network))
         if case.client:
-            started[0].wait_until_listening(port, deadline)
-            # Some load it only when somebody calls; others have ended milliseconds after that.
+            started[0].wait_until_listening(deadline)
+            # Some programs load the library only at a connection, others exit milliseconds after one.
             is_seen = started[0].is_using(library)
-            started.append(Process(f"{command} {case.client}", case, folder, environment))
+            started.append(Process(f"{command} {case.client}", case, folder, environment, network))
             if not is_seen:
                 started[0].wait_until_used(library, deadline)
         for process in reversed(started):
@@ -122,3 +140,4 @@ def run_case(case: Case, library_folder, folder):
     finally:
         for process in started:
             process.stop()
+        network.close()

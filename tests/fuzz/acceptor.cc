@@ -1,6 +1,6 @@
 // Every byte that a caller may send to a listener, in pieces: strangers, halves, and peers whose Hello makes
 // the receiving end build queue pairs towards whatever it says.
-#include "transport/acceptor.h"
+#include "transport/setup/acceptor.h"
 #include "support/devices.h"
 #include "support/message.h"
 
@@ -50,7 +50,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t length_bytes)
                 (data.ConsumeBool() ? 0 : data.ConsumeIntegralInRange<size_t>(0, stream.size())));
 
   auto sockets = fuzz::make_sockets();
-  Acceptor acceptor(nic, fuzz::kNonce, std::move(sockets.product));
+  bool has_told_of_strangers = false;
+  Acceptor acceptor(nic, fuzz::kNonce, std::move(sockets.product), &has_told_of_strangers);
   for (size_t sent = 0; sent < stream.size();) {
     const size_t piece =
         std::min(stream.size() - sent, data.ConsumeIntegralInRange<size_t>(1, sizeof(hello)));

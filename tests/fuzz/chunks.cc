@@ -4,7 +4,7 @@
 #include "support/devices.h"
 #include "support/message.h"
 #include "support/records.h"
-#include "transport/acceptor.h"
+#include "transport/setup/acceptor.h"
 #include "verbena/unpack_abi.h"
 
 #include <sys/socket.h>
@@ -58,7 +58,8 @@ class Peer {
  private:
   void shake_hands(bool unpacks) {
     auto sockets = fuzz::make_sockets();
-    transport::Acceptor acceptor(nic_, fuzz::kNonce, std::move(sockets.product));
+    bool has_told_of_strangers = false;
+    transport::Acceptor acceptor(nic_, fuzz::kNonce, std::move(sockets.product), &has_told_of_strangers);
     protocol::Hello hello{};
     hello.header = protocol::make_header(sizeof(hello), fuzz::kNonce);
     hello.rails = static_cast<uint32_t>(nic_.rails.size());
@@ -102,7 +103,7 @@ class Peer {
 
 struct Open {
   ReceiveMessage* message;
-  std::unique_ptr<uint8_t[]> place;  // of its own, so that a byte too many is noticed
+  std::unique_ptr<uint8_t[]> place;  // a separate allocation, so that a byte too many is noticed
   uint64_t room_bytes;
   bool is_done;
 };
@@ -180,19 +181,22 @@ class Game {
   void send() {
     const auto queue_pair = data_.ConsumeIntegralInRange(0U, peer_.queue_pairs() - 1);
     const bool is_write = data_.ConsumeBool();
-    const uint32_t imm =
-        data_.ConsumeIntegralInRange(0, 31) == 0 ? data_.ConsumeIntegral<uint32_t>() : make_tag(is_write);
     static constexpr uint32_t kLengths[] = {0, 1, 100, 4095, 4096};
     uint32_t length = data_.PickValueInArray(kLengths);
     if (is_write) length *= data_.ConsumeIntegralInRange(1U, 20U);
-    peer_.send(queue_pair, imm, is_write ? length : std::min(length, peer_.longest_send()), is_write);
+    if (!is_write) length = std::min(length, peer_.longest_send());
+    const uint32_t imm = data_.ConsumeIntegralInRange(0, 31) == 0 ? data_.ConsumeIntegral<uint32_t>()
+                                                                  : make_tag(is_write, length);
+    peer_.send(queue_pair, imm, length, is_write);
   }
 
-  uint32_t make_tag(bool is_write) {
-    const auto near = static_cast<uint16_t>(posted_ + data_.ConsumeIntegralInRange(-6, 4));
+  uint32_t make_tag(bool is_write, uint32_t length) {
+    const auto near = static_cast<uint8_t>(posted_ + data_.ConsumeIntegralInRange(-6, 4));
     const auto index = static_cast<uint16_t>(data_.ConsumeBool() ? 0 : data_.ConsumeIntegralInRange(0, 20));
     const bool is_direct = data_.ConsumeIntegralInRange(0, 15) == 0 ? !is_write : is_write;
-    return protocol::encode_tag({near, index, data_.ConsumeBool(), is_direct});
+    const bool is_last = data_.ConsumeBool();
+    const uint32_t announced = data_.ConsumeIntegralInRange(0, 15) == 0 ? length / 2 : length;
+    return protocol::encode_tag({near, index, is_last, is_direct}, announced);
   }
 
   // While a request is open, so that the receiver takes it in its next call.

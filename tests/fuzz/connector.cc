@@ -1,6 +1,6 @@
 // Every byte that may answer a connector, which has made its queue pairs by then. Over loopback TCP, as it
 // connects by itself.
-#include "transport/connector.h"
+#include "transport/setup/connector.h"
 #include "support/devices.h"
 #include "support/message.h"
 

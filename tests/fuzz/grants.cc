@@ -13,7 +13,7 @@ using protocol::kMessageRing;
 
 namespace {
 
-constexpr int kMaxSteps = 400;
+constexpr int kMaxSteps = 400, kMaxTag = 2;
 constexpr uint32_t kEntries = 256, kPageBytes = 65536;
 
 // In the place of a receiver: queue pairs with entries enough, all of one page.
@@ -67,11 +67,11 @@ class Peer {
   std::array<uint32_t, protocol::kMaxQueuePairs> taken_{};
 };
 
-transport::Sender::Peer take_peer(FuzzedDataProvider& data, uint32_t queue_pairs) {
-  transport::Sender::Peer peer;
+protocol::SendOptions take_peer(FuzzedDataProvider& data, uint32_t queue_pairs) {
+  protocol::SendOptions peer;
   peer.page_bytes = 4096U << data.ConsumeIntegralInRange(0, 4);
   for (uint32_t q = 0; q < queue_pairs; ++q) {
-    peer.rail_of[q] = static_cast<uint8_t>(data.ConsumeIntegralInRange(0, 7));
+    peer.peer_rail_of[q] = static_cast<uint8_t>(data.ConsumeIntegralInRange(0, 7));
     peer.window[q] =
         data.ConsumeBool() ? data.ConsumeIntegralInRange(1U, 64U) : data.ConsumeIntegralInRange(1U, 65536U);
     peer.speed_mbps[q] = data.ConsumeBool() ? 100000 : data.ConsumeIntegral<uint32_t>();
@@ -79,7 +79,7 @@ transport::Sender::Peer take_peer(FuzzedDataProvider& data, uint32_t queue_pairs
   peer.staging = data.ConsumeBool();
   peer.staging_threshold_bytes = data.ConsumeBool() ? data.ConsumeIntegral<uint64_t>() : 32768;
   peer.min_stripe_bytes = data.ConsumeIntegralInRange(4096U, 1U << 17);
-  peer.home = protocol::choose_home(data.ConsumeIntegral<uint32_t>(), queue_pairs);
+  peer.primary = protocol::choose_primary(data.ConsumeIntegral<uint32_t>(), queue_pairs);
   return peer;
 }
 
@@ -123,7 +123,7 @@ class Game {
     static constexpr uint64_t kLengths[] = {0, 1, 4096, 4097, 40000, 65537, 300000, 1048576};
     transport::Request* request = nullptr;
     if (!sender_.post(fuzz::find_scratch().data(), data_.PickValueInArray(kLengths), memory_,
-                      data_.ConsumeBool(), &request))
+                      data_.ConsumeBool(), &request, data_.ConsumeIntegralInRange(0, kMaxTag)))
       return false;
     if (request == nullptr) return true;
     open_.push_back(static_cast<transport::SendMessage*>(request));
@@ -152,13 +152,14 @@ class Game {
     for (auto& key : grant.remote_keys) key = sequence;
     grant.length_bytes =
         data_.ConsumeIntegralInRange(0, 7) == 0 ? data_.ConsumeIntegral<uint64_t>() : fuzz::kScratchBytes;
-    const auto home = data_.ConsumeIntegralInRange(0U, peer_.link().queue_pairs() - 1);
+    const auto primary = data_.ConsumeIntegralInRange(0U, peer_.link().queue_pairs() - 1);
     grant.note =
         data_.ConsumeIntegralInRange(0, 7) == 0
             ? protocol::CreditNote{data_.ConsumeIntegral<uint32_t>(), data_.ConsumeIntegral<uint32_t>()}
-            : protocol::CreditNote::make(consumed_, home, peer_.taken(home));
-    grant.sequence_plus_one =
-        data_.ConsumeIntegralInRange(0, 31) == 0 ? data_.ConsumeIntegral<uint64_t>() : uint64_t{sequence} + 1;
+            : protocol::CreditNote::make(consumed_, primary, peer_.taken(primary));
+    grant.stamp = data_.ConsumeIntegralInRange(0, 31) == 0
+                      ? data_.ConsumeIntegral<uint64_t>()
+                      : protocol::Grant::make_stamp(sequence, data_.ConsumeIntegralInRange(0, kMaxTag));
   }
 
   void tell_truth() {
@@ -198,7 +199,7 @@ transport::Link make_link(const transport::Nic& nic, uint32_t queue_pairs) {
   transport::Link::Options options;
   options.rails = nic.rails;
   options.queue_pairs = queue_pairs;
-  options.send_depth = transport::Sender::kSendDepth;
+  options.send_depth = protocol::kSendDepth;
   auto link = transport::Link::create(options);
   fuzz::require(static_cast<bool>(link));
   return std::move(*link);

@@ -13,7 +13,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t length_bytes)
     fuzz::require(welcome.rails >= 1 && welcome.rails <= kMaxQueuePairs);
   if (welcome.refusal != 0) return 0;
   fuzz::require(welcome.queue_pairs >= 1 && welcome.queue_pairs <= offered);
-  fuzz::require(protocol::choose_home(welcome.queue_pair[0].number, welcome.queue_pairs) <
+  fuzz::require(protocol::choose_primary(welcome.queue_pair[0].number, welcome.queue_pairs) <
                 welcome.queue_pairs);
   bool is_taken[kMaxQueuePairs] = {};
   for (uint32_t q = 0; q < welcome.queue_pairs; ++q) {

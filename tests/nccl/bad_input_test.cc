@@ -126,6 +126,22 @@ TEST_F(BadInputTest, DevicesOffThePciBusStayApartUnlessAsked) {
   }
 }
 
+// NCCL 2.25 asks for it whatever the device, and takes a refusal for an error.
+TEST_F(BadInputTest, ADeviceAloneBecomesAVirtualDevice) {
+  environment_.set("VERBENA_MERGE_NICS", "2");
+  ASSERT_EQ(start(), 2);
+  int alone = -1, count = 0;
+  abi::VDeviceProps8 members{1, {1}};
+  EXPECT_EQ((*net_)->make_vdevice(&alone, &members), abi::kSuccess);
+  EXPECT_EQ(alone, 2);
+  EXPECT_EQ((*net_)->devices(&count), abi::kSuccess);
+  EXPECT_EQ(count, 3);
+  abi::PropertiesV12 properties{};
+  ASSERT_EQ((*net_)->get_properties(alone, &properties), abi::kSuccess);
+  EXPECT_EQ(properties.vprops.ndevs, 1);
+  EXPECT_EQ(properties.vprops.devs[0], 1);
+}
+
 TEST_F(BadInputTest, VirtualDeviceOfNonsense) {
   ASSERT_EQ(start(), 2);
   LogCapture::get().take_lines();
@@ -207,7 +223,7 @@ TEST_F(BadInputTest, NullCommunicators) {
 TEST_F(BadInputTest, RegistrationThatFails) {
   auto* connection = start_connection();
   ASSERT_NE(connection, nullptr);
-  // Kept, so that nobody else's memory comes to lie there.
+  // Kept, so that no other memory is allocated at this address.
   void* const hole = mmap(nullptr, 8192, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(hole, MAP_FAILED);
   for (void* comm : {connection->send_comm, connection->recv_comm}) {

@@ -1,4 +1,6 @@
 // isend, irecv, iflush, test, irecvConsumed of every version over the fake core.
+#include <vector>
+
 #include "nccl/adapters_fixture.h"
 
 namespace verbena::nccl::testing {
@@ -14,11 +16,13 @@ class DataEntriesTest : public AdaptersTest<V> {
     fake_core().answer = [] { return base::Error{base::Status::kRemote}; };
   }
   abi::Result post_receive(void** request, size_t size_bytes = 4096, int n = 1) {
-    return this->net_.irecv(&this->comm_, n, data_list_, &size_bytes, tags_, mhandles_, request);
+    const std::vector<size_t> sizes(8, size_bytes);
+    return this->net_.irecv(&this->comm_, n, data_list_, sizes.data(), tags_, mhandles_, request);
   }
 
   void* data_list_[1] = {&this->data_};
-  void* mhandles_[1] = {&this->mhandle_};
+  void* mhandles_[8] = {&this->mhandle_, &this->mhandle_, &this->mhandle_, &this->mhandle_,
+                        &this->mhandle_, &this->mhandle_, &this->mhandle_, &this->mhandle_};
   int tags_[1] = {7};
 };
 TYPED_TEST_SUITE(DataEntriesTest, AllVersions, VersionNames);
@@ -63,7 +67,7 @@ TYPED_TEST(DataEntriesTest, ReceiveArgumentsKeepTheirPlaces) {
   void* request = nullptr;
   ASSERT_EQ(this->post_receive(&request, 12345), abi::kSuccess);
   EXPECT_EQ(this->last_call(),
-            this->call("irecv", &this->comm_, 1, this->data_list_, 12345, this->mhandles_));
+            this->call("irecv", &this->comm_, 1, this->data_list_, 12345, this->tags_, this->mhandles_));
   EXPECT_EQ(request, &this->made_);
 }
 

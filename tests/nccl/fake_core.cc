@@ -103,10 +103,10 @@ void name_parent(void* comm, void* phandle) {
 Outcome isend(void* send_comm, void* data, size_t length_bytes, int tag, void* mhandle, void** request) {
   return record_and_produce("isend", request, send_comm, data, length_bytes, tag, mhandle);
 }
-Outcome irecv(void* receive_comm, int count, void** data, const size_t* lengths_bytes, void** mhandles,
-              void** request) {
+Outcome irecv(void* receive_comm, int count, void** data, const size_t* lengths_bytes, const int* tags,
+              void** mhandles, void** request) {
   fake_core().request_on_entry = testing::to_word(*request);
-  return record_and_produce("irecv", request, receive_comm, count, data, lengths_bytes[0], mhandles);
+  return record_and_produce("irecv", request, receive_comm, count, data, lengths_bytes[0], tags, mhandles);
 }
 Outcome iflush(void* receive_comm, int count, void** data, const int* lengths_bytes, void** mhandles,
                void** request) {

@@ -15,7 +15,7 @@ using verbs::faulty::GetHooks;
 using verbs::faulty::Hooks;
 using verbs::faulty::kGetHooks;
 
-constexpr int kMostCalls = 400;  // far more than a run makes
+constexpr int kMaxCalls = 400;  // far more than a run makes
 
 class FaultSweepTest : public LiveTest<NewestVersion> {
  protected:
@@ -151,12 +151,12 @@ TEST_P(EveryCallTest, InTurn) {
   ASSERT_EQ(hooks_.live_objects, 0);
   std::map<std::string, int> seen;
   int failing = 1;
-  for (; failing < kMostCalls; ++failing) {
+  for (; failing < kMaxCalls; ++failing) {
     const char* failed = run_with_failure(hooks_.failing_call, failing);
     if (failed == nullptr) break;
     ++seen[failed];
   }
-  EXPECT_LT(failing, kMostCalls);
+  EXPECT_LT(failing, kMaxCalls);
   for (const char* call : {"open_device", "query_device", "query_port", "alloc_pd", "reg_mr", "create_cq",
                            "create_srq", "create_qp", "modify_qp", "post_send", "post_srq_recv", "dereg_mr",
                            "destroy_qp", "destroy_cq", "destroy_srq", "dealloc_pd", "close_device"}) {
@@ -170,7 +170,7 @@ INSTANTIATE_TEST_SUITE_P(Errno, EveryCallTest, ::testing::Values(ENOMEM, EINVAL,
 // As with a limit on locked memory.
 TEST_F(FaultSweepTest, RegistrationsUpToALimit) {
   int limit = 0;
-  for (; limit < kMostCalls; ++limit) {
+  for (; limit < kMaxCalls; ++limit) {
     hooks_.most_regions = limit;
     LogCapture::get().take_lines();
     const char* failure = run();
@@ -183,7 +183,7 @@ TEST_F(FaultSweepTest, RegistrationsUpToALimit) {
         << limit << ": " << text;
   }
   EXPECT_GT(limit, 6) << "NCCL's own registrations at least";
-  EXPECT_LT(limit, kMostCalls);
+  EXPECT_LT(limit, kMaxCalls);
 }
 
 // The devices were found; then the cable is pulled, and put back.

@@ -66,6 +66,38 @@ TYPED_TEST(LifecycleTest, FinalizeOfNothing) {
   EXPECT_EQ(connection->transfer(4096, 0, 0), nullptr);
 }
 
+// NCCL closes before it finalizes. After an error a caller may not do so, which must not crash.
+TYPED_TEST(LifecycleTest, FinalizeBeforeClose) {
+  ASSERT_EQ(this->start(), 2);
+  auto* connection = this->establish();
+  ASSERT_NE(connection, nullptr);
+  ASSERT_EQ(connection->transfer(4096, 0, 0), nullptr);
+  LogCapture::get().take_lines();
+  EXPECT_EQ(this->net_->finalize(this->context_), abi::kSuccess);
+  if constexpr (TypeParam::kHasContext) {
+    this->is_up_ = false;
+    const auto warnings = LogCapture::get().take_warnings();
+    ASSERT_EQ(warnings.size(), 1u);
+    EXPECT_NE(warnings[0].find("finalized while 2 ends of its connections are open"), std::string::npos)
+        << warnings[0];
+  }
+  for (const size_t size : {4096, 1 << 20}) EXPECT_EQ(connection->transfer(size, 0, 0), nullptr);
+  connection->deregister();
+  EXPECT_TRUE(connection->close_send());
+  // A new communicator may begin meanwhile, and has nothing to do with the old one.
+  void* const old = this->context_;
+  ASSERT_EQ(this->start(), 2);
+  auto* other = this->establish();
+  ASSERT_NE(other, nullptr);
+  EXPECT_EQ(other->transfer(4096, 0, 0), nullptr);
+  if constexpr (TypeParam::kHasContext) {
+    EXPECT_NE(this->context_, old);
+  }
+  EXPECT_TRUE(connection->close_listen());
+  EXPECT_TRUE(connection->close_recv());
+  EXPECT_EQ(other->transfer(4096, 0, 0), nullptr);
+}
+
 // Programs return from main without destroying their communicators, with messages under way and threads
 // polling.
 TYPED_TEST(LifecycleTest, ProcessThatExitsInTheMiddleOfThings) {

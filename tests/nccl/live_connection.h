@@ -119,8 +119,11 @@ class LiveConnection {
   bool close_send() { return close(send_comm, net_->close_send); }
   bool close_recv() { return close(recv_comm, net_->close_recv); }
   bool close_listen() { return close(listen_comm, net_->close_listen); }
-  void deregister() {
+  void deregister_receives() {
     for (LiveBuffer* buffer : {&ll_, &ll128_, &received}) drop_registration(recv_comm, *buffer);
+  }
+  void deregister() {
+    deregister_receives();
     for (LiveBuffer* buffer : {&send_ll_, &send_ll128_, &sent}) drop_registration(send_comm, *buffer);
   }
   bool close() {

@@ -23,7 +23,7 @@ class LiveEnvironment : public ::testing::Test {
     }
     environment_.set("VERBENA_UNPACK", "1");
     environment_.set("VERBENA_TUNING_FILE", "none");
-    // Unless whoever runs the tests names a library, and two of its devices.
+    // Unless the environment names a library, and two of its devices.
     if (std::getenv("VERBENA_IBVERBS_LIB") == nullptr) {
       environment_.set("VERBENA_IBVERBS_LIB", "softverbs");
       environment_.unset("VERBENA_HCA");

@@ -1,5 +1,5 @@
-// NCCL's profiler: which events it is told of, by the tables that have its callback, and that nobody calls it
-// unasked.
+// NCCL's profiler: the events that it gets, by the tables that have its callback. Without VERBENA_PROFILER
+// the plugin does not call it.
 #include <atomic>
 #include <cstring>
 

@@ -1,4 +1,4 @@
-// Memory that several communicators registered: each has an mhandle of its own, the device one region.
+// Memory that several communicators registered: each has its own mhandle, and the device has one region.
 #include <algorithm>
 
 #include "nccl/live_fixture.h"
@@ -38,7 +38,7 @@ TEST_F(RegistrationTest, AnMhandleIsOfOneCommunicator) {
   expect_transfer(*first);
 }
 
-// Whoever was first leaves, and its communicators too; the others' messages go on.
+// The first user closes, with its communicators; the messages of the others continue.
 TEST_F(RegistrationTest, SharedMemoryStaysForWhoIsLeft) {
   ASSERT_EQ(start(), 2);
   Connection *first = establish(), *second = establish();

@@ -1,4 +1,4 @@
-// The plugin tells the state of its connections on the signal that it was given, and touches no other.
+// The plugin writes the state of its connections on the configured signal, and handles no other.
 #include <csignal>
 #include <fstream>
 #include <sstream>
@@ -71,6 +71,29 @@ TEST_F(StateDumpTest, TheSignalTellsBothEnds) {
   EXPECT_EQ(read_handlers(), before);
 }
 
+// What NCCL says before accept decides how many receive entries a connection gets.
+TEST_F(StateDumpTest, WindowsFollowThePeersThatNcclExpects) {
+  environment_.set("VERBENA_DUMP_SIGNAL", "usr1");
+  environment_.set("VERBENA_UNPACK", "0");
+  ASSERT_EQ(start(), 2);
+  const auto count_entries = [&](int peers, int flows) {
+    const abi::CommAttr side{peers, 1, flows, 1};
+    abi::NetAttr attributes{side, side, abi::kAttrAny, abi::kAttrAny, abi::kAttrAny};
+    EXPECT_EQ((*net_)->set_net_attr(context_, &attributes), abi::kSuccess);
+    EXPECT_NE(establish(), nullptr);
+    std::remove(file_.get().c_str());
+    std::raise(SIGUSR1);
+    EXPECT_TRUE(poll_until([&] { return read_file().find("end of the state\n") != std::string::npos; }));
+    const std::string text = read_file(), label = "entries promised ";
+    const size_t at = text.rfind(label);
+    return at == std::string::npos ? 0 : std::stoi(text.substr(at + label.size()));
+  };
+  EXPECT_EQ(count_entries(abi::kUndefined, abi::kUndefined), 32);
+  EXPECT_EQ(count_entries(9'999, 2), 12);
+  EXPECT_EQ(count_entries(1'024, 2), 16);
+  finalize();
+}
+
 TEST_F(StateDumpTest, ASignalOfSomebodyElseStaysHis) {
   std::signal(SIGUSR1, handle_otherwise);
   const auto before = read_handlers();
@@ -79,7 +102,8 @@ TEST_F(StateDumpTest, ASignalOfSomebodyElseStaysHis) {
   EXPECT_EQ(read_handlers(), before);
   const auto warnings = LogCapture::get().take_warnings();
   ASSERT_EQ(warnings.size(), 2U);
-  EXPECT_NE(warnings[0].find("signal SIGUSR1: is handled already"), std::string::npos) << warnings[0];
+  EXPECT_NE(warnings[0].find("signal SIGUSR1: the application handles it already"), std::string::npos)
+      << warnings[0];
   EXPECT_NE(warnings[1].find("VERBENA_DUMP_SIGNAL"), std::string::npos) << warnings[1];
   std::signal(SIGUSR1, SIG_DFL);
 }
@@ -104,8 +128,8 @@ TEST_F(StateDumpTest, UnloadedWithAConnectionThatNobodyCloses) {
       ::testing::ExitedWithCode(0), "");
 }
 
-// With a table that has no finalize the plugin is told of no end: its statics find what is left, each after
-// what it used may have gone.
+// With a table without finalize the plugin does not learn of the end: static destructors clean up, each
+// possibly after the objects that it used.
 using DumpAtExitTest = LiveTest<Version<10, abi::NetV10>>;
 
 TEST_F(DumpAtExitTest, TheProcessEndsAfterAReport) {

@@ -117,7 +117,7 @@ TEST_F(ConnectionTest, WhatIsOpenAndWhatWentWrong) {
   EXPECT_EQ(totals.rails.at(key("b:1", Path::kStaged).rail).revivals, 1U);
 }
 
-// What NCCL's profiler is told.
+// The events for NCCL's profiler.
 class Listener : public NetEvents {
  public:
   void* begin(void* parent, const NetEvent& event) override {

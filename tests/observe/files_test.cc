@@ -12,7 +12,7 @@
 
 #include "base/log_capture.h"
 #include "base/scratch_path.h"
-#include "transport/state_report.h"
+#include "transport/service/state_dump.h"
 #include "transport/support/open_request.h"
 #include "transport/support/transfer.h"
 
@@ -79,7 +79,7 @@ class FilesTest : public testing::Test {
 TEST_F(FilesTest, NobodyAsksNothingIsWritten) {
   Host host;
   const Nic& nic = host.nic(2);
-  Connection connection = connect_here(nic, nic, true);
+  ConnectedPair connection = connect_here(nic, nic, true);
   EXPECT_EQ(connection.sender->observed(), nullptr);
   EXPECT_EQ(connection.receiving.receiver->observed(), nullptr);
   connection = {};
@@ -90,7 +90,7 @@ TEST_F(FilesTest, BothEndsCountTheSame) {
   const base::LogCapture log;
   Host host(both_);
   const Nic& nic = host.nic(2);
-  Connection connection = connect_here(nic, nic, true);
+  ConnectedPair connection = connect_here(nic, nic, true);
   Transfer transfer;
   transfer.messages.assign(30, {.length_bytes = 3000});
   transfer.messages.insert(transfer.messages.end(), 20, {.length_bytes = 300'000, .may_stage = false});
@@ -137,7 +137,7 @@ TEST_F(FilesTest, AStallIsTracedUnderItsOwnName) {
   Host host(both_);
   // The handshake's is not to be the first, however busy the machine is.
   apply_settings({both_[0], both_[1], both_[2], {"VERBENA_STALL_WARNING_MS", "1500"}});
-  Connection connection = connect_here(host.nic(), host.nic(), true);
+  ConnectedPair connection = connect_here(host.nic(), host.nic(), true);
   OpenReceive receive(connection, host.nic());
   EXPECT_TRUE(poll_until([&] {
     EXPECT_FALSE(receive.test());
@@ -157,7 +157,7 @@ TEST_F(FilesTest, OnTheSignal) {
   settings.emplace_back("VERBENA_DUMP_SIGNAL", "USR1");
   Host host(settings);
   start_reports();
-  Connection connection = connect_here(host.nic(), host.nic(), true);
+  ConnectedPair connection = connect_here(host.nic(), host.nic(), true);
   raise(SIGUSR1);
   EXPECT_TRUE(poll_until([&] { return count(trace(find_trace("signal")), "M", "thread_name") >= 2; }));
 }
@@ -167,7 +167,7 @@ TEST_F(FilesTest, WhatCannotBeWrittenIsToldOnce) {
   const base::LogCapture log;
   Host host({{"VERBENA_STATS", "/nowhere/at/all.prom"}, {"VERBENA_STATS_INTERVAL_MS", "100"}});
   const Nic& nic = host.nic();
-  Connection connection = connect_here(nic, nic, true);
+  ConnectedPair connection = connect_here(nic, nic, true);
   Transfer transfer;
   transfer.messages.assign(5, {.length_bytes = 3000});
   EXPECT_TRUE(poll_until([&] { return !log.warnings().empty(); }));
@@ -183,7 +183,7 @@ TEST_F(FilesTest, WhatCannotBeWrittenIsToldOnce) {
 TEST_F(FilesTest, WrittenWhileMessagesMove) {
   Host host(both_);
   const Nic& nic = host.nic(2);
-  Connection connection = connect_here(nic, nic, true);
+  ConnectedPair connection = connect_here(nic, nic, true);
   Transfer transfer;
   transfer.messages.assign(200, {.length_bytes = 3000});
   std::string last;

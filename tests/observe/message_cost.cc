@@ -26,11 +26,11 @@ constexpr double kSigmas = 1.96;  // of the interval that holds the true median 
 struct Way {
   std::string name;
   Settings settings;
-  Connection connection;
+  ConnectedPair connection;
   std::vector<double> times_ns;  // of a message, a round each
 };
 
-void move_message(Connection& connection, Memory& from, Memory& to, size_t length_bytes) {
+void move_message(ConnectedPair& connection, Memory& from, Memory& to, size_t length_bytes) {
   Request *sent = nullptr, *received = nullptr;
   Receiver& receiver = *connection.receiving.receiver;
   const auto post = [&] {
@@ -56,7 +56,7 @@ void move_message(Connection& connection, Memory& from, Memory& to, size_t lengt
   }
 }
 
-double measure_ns(Connection& connection, Memory& from, Memory& to, size_t length_bytes) {
+double measure_ns(ConnectedPair& connection, Memory& from, Memory& to, size_t length_bytes) {
   const int64_t start_ns = base::monotonic_ns();
   for (int i = 0; i < kBatch; ++i) move_message(connection, from, to, length_bytes);
   return static_cast<double>(base::monotonic_ns() - start_ns) / kBatch;

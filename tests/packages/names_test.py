@@ -1,4 +1,4 @@
-"""What documents for those who work here name is there, and the version stands the same everywhere.
+"""Checks that the paths, links and names in the documents for contributors exist, and that all versions are equal.
 
 usage: names_test.py BUILD [TEST...]
 """
@@ -46,6 +46,17 @@ class NamesTest(unittest.TestCase):
                       if not re.search(rf"\b{re.escape(name)}\b", file.read_text())]
         self.assertEqual(wrong, [])
         self.assertGreater(rows, 30)
+
+    def test_the_glossary_names_code(self):
+        sources = [path for folder in ("plugin", "include", "device") for path in (stage.PROJECT / folder).rglob("*.*")
+                   if path.suffix in (".cc", ".h", ".cuh", ".hpp")]
+        words = {path.name for path in sources}
+        for path in sources:
+            words.update(re.findall(r"[\w-]+", path.read_text()))
+        rows = [line.strip("|").split("|") for line in (stage.PROJECT / "docs/words.md").read_text().splitlines() if line.startswith("|")]
+        names = [name for cells in rows if len(cells) == 4 for name in CODE.findall(cells[3])]
+        self.assertEqual([name for name in names if not (stage.PROJECT / name).exists() and name.split("::")[-1] not in words], [])
+        self.assertGreater(len(names), 40)
 
     def test_one_version(self):
         version = re.search(r"project\(verbena VERSION ([0-9.]+)", (stage.PROJECT / "CMakeLists.txt").read_text())[1]

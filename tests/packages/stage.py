@@ -1,4 +1,4 @@
-"""A build installed into a folder of its own, as the tests of this folder use it."""
+"""Installs the build into a separate folder for the tests here."""
 import os
 import pathlib
 import shutil
@@ -34,7 +34,7 @@ def find_libraries(prefix):
 
 
 def find_missing(*programs):
-    """A line for those that are not installed, or nothing."""
+    """A line that names those which are not installed, or nothing."""
     missing = [program for program in programs if shutil.which(program) is None]
     return f"no {', '.join(missing)}: tools/setup test installs what is missing" if missing else ""
 

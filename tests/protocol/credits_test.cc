@@ -11,8 +11,8 @@
 namespace verbena::protocol {
 namespace {
 
-// A sender, a receiver and what tells of credits between them: lines, which may come late, twice and out of
-// order, and notes on grants, which come in order; the newest of several may be all that is seen.
+// A sender, a receiver, and the two ways of returning credits: credit lines, which may arrive late, twice and
+// out of order, and credit notes in grants, which arrive in order; of several, only the newest may be seen.
 class CreditPair {
  public:
   CreditPair(uint64_t seed, uint32_t pairs, uint32_t window) : random_(seed), pairs_(pairs), window_(window) {

@@ -98,9 +98,7 @@ TEST(Handshake, AHelloWithAnyBitFlippedIsRefusedOrUsable) {
     Hello hello = make_hello();
     bytes_of(hello)[bit / 8] ^= static_cast<uint8_t>(1 << bit % 8);
     if (check(hello) != HandshakeError::kNone) continue;
-    EXPECT_GE(bit / 8, offsetof(HandshakeHeader, reserved));
-    EXPECT_TRUE(bit / 8 < offsetof(HandshakeHeader, nonce) || bit / 8 >= sizeof(HandshakeHeader))
-        << "bit " << bit;
+    EXPECT_GE(bit / 8, sizeof(HandshakeHeader));
     EXPECT_TRUE(hello.rails >= 1 && hello.rails <= kMaxQueuePairs);
     EXPECT_TRUE(hello.queue_pairs >= 2 && hello.queue_pairs <= kMaxQueuePairs);
     EXPECT_TRUE(hello.control_address != 0 && hello.control_address % alignof(ControlBlock) == 0);
@@ -112,8 +110,7 @@ TEST(Handshake, AWelcomeWithAnyBitFlippedIsRefusedOrUsable) {
     Welcome welcome = make_welcome();
     bytes_of(welcome)[bit / 8] ^= static_cast<uint8_t>(1 << bit % 8);
     if (check(welcome) != HandshakeError::kNone || welcome.refusal != 0) continue;
-    EXPECT_TRUE(bit / 8 < offsetof(HandshakeHeader, nonce) || bit / 8 >= sizeof(HandshakeHeader))
-        << "bit " << bit;
+    EXPECT_GE(bit / 8, sizeof(HandshakeHeader));
     EXPECT_TRUE(welcome.rails >= 1 && welcome.rails <= kMaxQueuePairs);
     EXPECT_TRUE(welcome.queue_pairs >= 1 && welcome.queue_pairs <= 2);
     for (uint32_t q = 0; q < welcome.queue_pairs; ++q) {
@@ -159,6 +156,33 @@ TEST(Handshake, TheCauseIsNamed) {
   expect(HandshakeError::kMalformed, [](HandshakeHeader& header) { --header.length_bytes; });
   expect(HandshakeError::kNonce, [](HandshakeHeader& header) { header.nonce ^= 1; });
   expect(HandshakeError::kNonce, [](HandshakeHeader& header) { header.nonce ^= uint64_t{1} << 63; });
+}
+
+// A build that has room for more says so in its handle, and then goes by what the other end has.
+TEST(Handshake, ThePeerMayHaveMoreButNotLess) {
+  const auto seal = [](Limits limits, uint32_t queue_pairs_per_rail = 1) {
+    Handle handle = make_handle();
+    handle.queue_pairs_per_rail = queue_pairs_per_rail;
+    seal_handle(handle, kNonce, limits);
+    return check_handle(handle);
+  };
+  EXPECT_EQ(seal({256, 128}), HandshakeError::kNone);
+  EXPECT_EQ(seal({256, 128}, 128), HandshakeError::kNone);
+  EXPECT_EQ(seal({256, 128}, 129), HandshakeError::kMalformed);
+  EXPECT_EQ(agree({256, 128}), kOwnLimits);
+  EXPECT_EQ(count_queue_pairs(1, 1, 1, 128), kMaxQueuePairs);
+  for (const Limits limits : {Limits{16, 8}, Limits{32, 7}, Limits{48, 8}, Limits{0, 0}})
+    EXPECT_EQ(seal(limits), HandshakeError::kMalformed) << limits.message_ring << ' ' << limits.queue_pairs;
+
+  // What is sent to us was agreed, and is no more than we have.
+  for (const Limits limits : {Limits{64, 8}, Limits{32, 9}, Limits{16, 8}}) {
+    Hello hello = make_hello();
+    hello.header = make_header(sizeof(Hello), kNonce, limits);
+    EXPECT_EQ(check(hello), HandshakeError::kMalformed) << limits.message_ring << ' ' << limits.queue_pairs;
+    Welcome welcome = make_welcome();
+    welcome.header = make_header(sizeof(Welcome), kNonce, limits);
+    EXPECT_EQ(check(welcome), HandshakeError::kMalformed) << limits.message_ring << ' ' << limits.queue_pairs;
+  }
 }
 
 TEST(Handshake, EveryErrorHasItsOwnText) {

@@ -105,17 +105,17 @@ TEST(RailShare, TakesRailsOfUnknownSpeedForEqual) {
 }
 
 TEST(RailShare, AShortMessageStaysOnItsHome) {
-  for (uint32_t home = 0; home < 4; ++home) {
+  for (uint32_t primary = 0; primary < 4; ++primary) {
     RailShare share;
-    share.start(4, equal_speeds(400'000), home, kMinStripe);
+    share.start(4, equal_speeds(400'000), primary, kMinStripe);
     Shares room{};
     room.fill(1 << 20);
     for (int64_t i = 0; i < 64; ++i) {
-      EXPECT_TRUE(share.is_for_home(8));
-      EXPECT_EQ(share.split(8, kDirectAlignBytes, room, 1000 + i)[home], kDirectAlignBytes);
-      share.note_posted(home, 8, kUnknownNs);
+      EXPECT_TRUE(share.is_for_primary(8));
+      EXPECT_EQ(share.split(8, kDirectAlignBytes, room, 1000 + i)[primary], kDirectAlignBytes);
+      share.note_posted(primary, 8, kUnknownNs);
     }
-    EXPECT_FALSE(share.is_for_home(2 * kMinStripe)) << "worth two";
+    EXPECT_FALSE(share.is_for_primary(2 * kMinStripe)) << "worth two";
   }
 }
 
@@ -125,12 +125,12 @@ TEST(RailShare, AShortMessageLeavesAHomeThatHasMuchToDoOrIsStuck) {
   RailShare busy;
   busy.start(2, equal_speeds(100'000), 1, kMinStripe);
   busy.note_posted(1, 16 << 20, 1000);
-  EXPECT_FALSE(busy.is_for_home(8));
+  EXPECT_FALSE(busy.is_for_primary(8));
   EXPECT_EQ(busy.split(8, kDirectAlignBytes, room, 1000)[0], kDirectAlignBytes);
   RailShare stuck;
   stuck.start(2, equal_speeds(100'000), 1, kMinStripe);
   stuck.note_posted(1, 8, kUnknownNs);
-  EXPECT_TRUE(stuck.is_for_home(8)) << "nobody has waited yet";
+  EXPECT_TRUE(stuck.is_for_primary(8)) << "nobody has waited yet";
   stuck.note_waiting(1000);
   EXPECT_EQ(stuck.split(8, kDirectAlignBytes, room, 2000)[1], kDirectAlignBytes);
   EXPECT_EQ(stuck.split(8, kDirectAlignBytes, room, 2 * kMs)[0], kDirectAlignBytes);
@@ -208,7 +208,7 @@ TEST(RailShare, RailsOfAnySpeedAreKeptBusy) {
   }
 }
 
-// A sender that looks seldom sees everything late; nobody is blamed for it.
+// A sender that polls seldom sees all completions late; no rail loses its share for that.
 TEST(RailShare, EqualRailsStayEqualHoweverSeldomSomebodyLooks) {
   for (const int64_t look_ns : {100, 10'000, 1'000'000}) {
     for (const uint64_t length : {200'000, 1 << 20, 16 << 20}) {
@@ -253,14 +253,14 @@ TEST(RailShare, WhatIsFoundCompleteAfterItWasForgottenCountsNoMore) {
   share.note_completed(0, 1000, kMs);
   EXPECT_EQ(share.rate(0).outstanding_bytes(), 0U);
   EXPECT_FALSE(share.is_measuring());
-  EXPECT_TRUE(share.is_for_home(1000));
+  EXPECT_TRUE(share.is_for_primary(1000));
 }
 
 TEST(RailShare, HomesAreSpreadOverTheRailsHoweverADeviceNumbers) {
   for (const uint32_t step : {1, 2, 3, 4, 6, 8, 16, 64}) {
     for (uint32_t pairs = 2; pairs <= kMaxQueuePairs; ++pairs) {
       std::array<int, kMaxQueuePairs> homes{};
-      for (uint32_t i = 0; i < 1000; ++i) ++homes[choose_home(100 + i * step, pairs)];
+      for (uint32_t i = 0; i < 1000; ++i) ++homes[choose_primary(100 + i * step, pairs)];
       const auto [least, most] = std::minmax_element(homes.begin(), homes.begin() + pairs);
       EXPECT_LT(*most, 2 * *least + 20) << "steps of " << step << " over " << pairs;
     }

@@ -6,9 +6,9 @@ namespace verbena::protocol {
 namespace {
 
 constexpr uint32_t kHalf = 0x80000000;
-// Where 32 and 16 bits wrap, and places that are nothing special.
-constexpr uint32_t kReferences[] = {0,       1,          31,    0x7FFF,     0x8000,    0xFFFF,
-                                    0x10000, 0x12345678, kHalf, 0xFFFF8000, 0xFFFFFFFF};
+// Where 32, 16 and 8 bits wrap, and places that are nothing special.
+constexpr uint32_t kReferences[] = {0,      1,       31,         0xFF,  0x7FFF,     0x8000,
+                                    0xFFFF, 0x10000, 0x12345678, kHalf, 0xFFFF8000, 0xFFFFFFFF};
 constexpr uint32_t kDistances[] = {1, 2, 63, 64, 0xFFFF, 0x10000, kHalf - 1};
 
 TEST(Sequence, OrderSurvivesTheWrap) {
@@ -37,10 +37,9 @@ TEST(Sequence, TheNewerSnapshotIsTakenWhicheverComesFirst) {
 
 TEST(Sequence, LowBitsExpandToTheNearestNumber) {
   for (const uint32_t reference : kReferences) {
-    for (int32_t distance = -0x8000; distance < 0x8000; ++distance) {
+    for (int32_t distance = -0x80; distance < 0x80; ++distance) {
       const uint32_t full = reference + static_cast<uint32_t>(distance);
-      ASSERT_EQ(expand_sequence(reference, static_cast<uint16_t>(full)), full)
-          << reference << " " << distance;
+      ASSERT_EQ(expand_sequence(reference, static_cast<uint8_t>(full)), full) << reference << " " << distance;
     }
   }
 }

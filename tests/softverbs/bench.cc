@@ -69,7 +69,7 @@ struct End {
     }
     if (wc.status != IBV_WC_SUCCESS) abort();
   }
-  // The kernel's copy, with the last word as a piece of its own.
+  // The kernel's copy, with the last word as a separate piece.
   void copy_raw(size_t bytes) {
     auto* from = reinterpret_cast<uint8_t*>(memory.address());
     iovec local[] = {{from, bytes - 8}, {from + bytes - 8, 8}};

@@ -150,12 +150,13 @@ double measure_half_turn(End& end, bool is_first) {
 
 void play(int socket, const std::string& netdev, int streams, bool is_first, Result* result) {
   setenv("SOFTVERBS_NETDEVS", netdev.c_str(), 1);
+  setenv("SOFTVERBS_INSECURE", "1", 0);
   setenv("SOFTVERBS_FORCE_WIRE", "1", 1);
   setenv("SOFTVERBS_STREAMS", std::to_string(streams).c_str(), 1);
   End end(socket);
   const double half_turn_us = measure_half_turn(end, is_first);
   if (result == nullptr) {
-    hear<bool>(socket);
+    for (size_t i = 0; i <= std::size(kSizes); ++i) hear<bool>(socket);  // each within its patience
     return;
   }
   result->half_turn_us = half_turn_us;
@@ -163,6 +164,7 @@ void play(int socket, const std::string& netdev, int streams, bool is_first, Res
     std::vector<double> rates;
     for (int trial = 0; trial < kTrials; ++trial) rates.push_back(stream(end, kSizes[i]));
     result->megabytes[i] = get_median(rates);
+    tell(socket, true);
   }
   tell(socket, true);
 }

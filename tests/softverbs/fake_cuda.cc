@@ -24,20 +24,23 @@ namespace {
 constexpr size_t kGrainBytes = 2 << 20;
 constexpr int kGpus = 2;
 
+// An allocation has one for as long as anybody holds it or maps it.
+struct Handle {
+  int fd;
+  size_t bytes;
+  int gpu;
+  bool is_exportable;
+  int holders = 1;
+};
+
 struct Range {
   size_t bytes = 0;
   uint8_t* alias = nullptr;  // where the CPU may really touch it
   int fd = -1;
   int gpu = 0;
   bool is_legacy = false, is_exportable = false;
-  unsigned access = 0;  // a bit for each GPU that may use it
-};
-
-struct Handle {
-  int fd;
-  size_t bytes;
-  int gpu;
-  bool is_exportable;
+  unsigned access = 0;       // a bit for each GPU that may use it
+  Handle* handle = nullptr;  // of what is mapped there
 };
 
 struct Context {
@@ -69,10 +72,19 @@ Pointer reserve(size_t bytes) {
   return reinterpret_cast<Pointer>(address);
 }
 
-void attach(Pointer at, int fd, size_t bytes, int gpu, bool is_legacy, bool is_exportable = false) {
+void release(Handle* handle) {
+  if (handle == nullptr || --handle->holders > 0) return;
+  close(handle->fd);
+  delete handle;
+}
+
+void attach(Pointer at, int fd, size_t bytes, int gpu, bool is_legacy, bool is_exportable = false,
+            Handle* handle = nullptr) {
   void* alias = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   std::lock_guard lock(mutex);
-  ranges[at] = {bytes, static_cast<uint8_t*>(alias), fd, gpu, is_legacy, is_exportable, is_legacy ? ~0u : 0u};
+  ranges[at] = {bytes,         static_cast<uint8_t*>(alias), fd,    gpu, is_legacy,
+                is_exportable, is_legacy ? ~0u : 0u,         handle};
+  if (handle != nullptr) ++handle->holders;
 }
 
 int detach(Pointer at) {
@@ -81,6 +93,7 @@ int detach(Pointer at) {
   if (range == ranges.end()) return kInvalidValue;
   munmap(range->second.alias, range->second.bytes);
   close(range->second.fd);
+  release(range->second.handle);
   ranges.erase(range);
   return kSuccess;
 }
@@ -255,8 +268,8 @@ API cuMemCreate(Handle** handle, size_t bytes, const AllocationProperties* prope
   return kSuccess;
 }
 API cuMemRelease(Handle* handle) {
-  close(handle->fd);
-  delete handle;
+  std::lock_guard lock(mutex);
+  release(handle);
   return kSuccess;
 }
 API cuMemAddressReserve(Pointer* address, size_t bytes, size_t, Pointer, unsigned long long) {
@@ -269,7 +282,7 @@ API cuMemAddressFree(Pointer address, size_t bytes) {
 }
 API cuMemMap(Pointer address, size_t bytes, size_t offset, Handle* handle, unsigned long long) {
   if (offset != 0 || bytes % kGrainBytes != 0 || bytes > handle->bytes) return kInvalidValue;
-  attach(address, dup(handle->fd), bytes, handle->gpu, false, handle->is_exportable);
+  attach(address, dup(handle->fd), bytes, handle->gpu, false, handle->is_exportable, handle);
   return kSuccess;
 }
 API cuMemUnmap(Pointer address, size_t) {
@@ -285,8 +298,9 @@ API cuMemSetAccess(Pointer address, size_t bytes, const Location* who, size_t) {
 API cuMemRetainAllocationHandle(Handle** handle, void* address) {
   std::lock_guard lock(mutex);
   const auto [start, range] = find_range(reinterpret_cast<Pointer>(address));
-  if (range == nullptr || range->is_legacy) return kInvalidValue;
-  *handle = new Handle{dup(range->fd), range->bytes, range->gpu, range->is_exportable};
+  if (range == nullptr || range->handle == nullptr) return kInvalidValue;
+  *handle = range->handle;
+  ++range->handle->holders;
   return kSuccess;
 }
 API cuMemExportToShareableHandle(int* fd, Handle* handle, int, unsigned long long) {

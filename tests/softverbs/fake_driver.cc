@@ -14,8 +14,8 @@ namespace {
 
 std::atomic<bool> has_ended{false};
 
-// FAKE_CUDA_EXIT_MS: exit() takes so long to end CUDA, and whoever calls it then dies, as he may of the
-// driver.
+// FAKE_CUDA_EXIT_MS: exit() takes this long to end CUDA; a thread that calls CUDA during that time crashes,
+// as it may in the real driver.
 void end_slowly() {
   has_ended.store(true);
   usleep(1000 * static_cast<useconds_t>(atoi(getenv("FAKE_CUDA_EXIT_MS"))));
@@ -46,8 +46,17 @@ API cuDeviceGet(int* device, int ordinal) {
   *device = ordinal;
   return kSuccess;
 }
-API cuDeviceGetAttribute(int* value, int, int) {
-  *value = 0;
+// NICs' writes are in order for all GPUs, unless a test says otherwise.
+namespace {
+int write_order = 200;
+}
+API fake_set_write_order(int order) {
+  write_order = order;
+  return kSuccess;
+}
+API cuDeviceGetAttribute(int* value, int which, int) {
+  constexpr int kWriteOrdering = 118;
+  *value = which == kWriteOrdering ? write_order : 0;
   return kSuccess;
 }
 API cuDevicePrimaryCtxRelease_v2(int) {
@@ -62,6 +71,9 @@ API cuMemHostGetDevicePointer_v2(Pointer* device, void* host, unsigned) {
 }
 API cuMemcpyHtoDAsync_v2(Pointer to, const void* from, size_t bytes, void* stream) {
   return cuMemcpyAsync(to, reinterpret_cast<Pointer>(from), bytes, stream);
+}
+API cuMemcpyDtoHAsync_v2(void* to, Pointer from, size_t bytes, void* stream) {
+  return cuMemcpyAsync(reinterpret_cast<Pointer>(to), from, bytes, stream);
 }
 // At once, as nothing else is on the streams that it is used on.
 API cuMemsetD8Async(Pointer to, unsigned char value, size_t bytes, void*) {

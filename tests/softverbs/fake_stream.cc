@@ -112,7 +112,7 @@ API cuMemcpyAsync(Pointer to, Pointer from, size_t bytes, Stream* stream) {
   stream->changed.notify_one();
   return kSuccess;
 }
-// The last copy first: nobody may rely on an order inside a batch.
+// The last copy first, because callers must not rely on the order within a batch.
 API cuMemcpyBatchAsync(Pointer* to, Pointer* from, size_t* bytes, size_t count, void*, size_t*, size_t,
                        size_t*, Stream* stream) {
   for (size_t i = count; i-- > 0;) {

@@ -6,7 +6,7 @@
 namespace verbena::softverbs_test {
 namespace {
 
-// What the library says about its environment in a process of its own; empty when it offers devices.
+// The library's error about its environment, in a separate process; empty if it offers devices.
 std::string try_devices() {
   Child child([](int socket) {
     ::testing::internal::CaptureStderr();

@@ -33,8 +33,8 @@ class Node {
   ibv_cq* cq = nullptr;
 
   // Exactly `count` completions within the deadline, or fewer.
-  std::vector<ibv_wc> wait_completions(int count, int timeout_ms = 10000);
-  ibv_wc wait_completion(int timeout_ms = 10000);
+  std::vector<ibv_wc> wait_completions(int count, int timeout_ms = 60000);
+  ibv_wc wait_completion(int timeout_ms = 60000);
 };
 
 inline constexpr int kAllAccess =

@@ -17,7 +17,7 @@ void remove_tables(const std::string& job) {
 
 }  // namespace
 
-// Each test process is a job of its own, so that tests may run beside each other.
+// Each test process is a separate job, so that tests may run beside each other.
 int main(int argument_count, char** arguments) {
   setenv("SOFTVERBS_DEVICES", "4", 1);
   const std::string job = "test-" + std::to_string(getpid());

@@ -26,7 +26,7 @@ struct Registered {
   ibv_mr* mr;
 };
 
-// CUDA does not survive a fork: whatever uses it runs in a process of its own, so that the test itself may
+// CUDA does not survive a fork: code that uses it runs in a separate process, so that the test itself may
 // fork again.
 inline void run_apart(const std::function<void()>& body) {
   Child child([&body](int) {

@@ -12,7 +12,7 @@ enum class Kind {
   kPinned,      // cuMemHostAlloc
   kDevice,      // cuMemAlloc: exported by IPC
   kExportable,  // cuMemCreate with a descriptor handle, as NCCL allocates
-  kPrivate,     // cuMemCreate without handle: nobody else can map it
+  kPrivate,     // cuMemCreate without handle: no other process can map it
 };
 inline constexpr Kind kKinds[] = {Kind::kPageable, Kind::kPinned, Kind::kDevice, Kind::kExportable,
                                   Kind::kPrivate};

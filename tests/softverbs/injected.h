@@ -12,7 +12,7 @@
 
 namespace verbena::softverbs_test {
 
-// Plans and control files are read once in a process, so each test has a process of its own. Runs once in
+// Plans and control files are read once per process, so each test has a separate process. Runs once in
 // memory and once over the wire.
 class InjectedTest : public ::testing::TestWithParam<bool> {
  protected:

@@ -140,7 +140,7 @@ TEST_P(InjectedTroubleTest, PortEventsAlone) {
   EXPECT_EQ(query_port(link.left_node), IBV_PORT_ACTIVE);
 }
 
-// Which of 400 writes over two queue pairs fail, and how, in a process of its own.
+// Which of 400 writes over two queue pairs fail, and how; runs in a separate process.
 std::string run_seeded(uint64_t seed, bool is_mixed) {
   std::string seen(400, '.');
   Child child([&](int socket) {

@@ -14,7 +14,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr auto kHuntTime = std::chrono::milliseconds(700);
-constexpr auto kMostHuntTime = std::chrono::seconds(60);  // where the writer hardly ever runs
+constexpr auto kMaxHuntTime = std::chrono::seconds(60);  // where the writer hardly ever runs
 constexpr uint64_t kEnoughFresh = 5;
 
 uint64_t load_word(const uint8_t* address) {
@@ -66,7 +66,7 @@ Hunt hunt(const uint8_t* memory, size_t bytes, Suspects where) {
   const auto begin = Clock::now();
   const auto is_over = [&] {
     const auto hunted = Clock::now() - begin;
-    return hunted >= kHuntTime && (result.fresh > kEnoughFresh || hunted >= kMostHuntTime);
+    return hunted >= kHuntTime && (result.fresh > kEnoughFresh || hunted >= kMaxHuntTime);
   };
   while (!is_over()) {
     for (int i = 0; i < 50; ++i) {

@@ -8,11 +8,32 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdarg>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <set>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "fixture.h"
+#include "softverbs/receive_ring.h"
+
+// Which PR_SET_PTRACER the library asked for.
+static std::vector<unsigned long> ptracers;
+
+// Stands in front of the C library's.
+extern "C" __attribute__((visibility("default"))) int prctl(int option, ...) noexcept {
+  unsigned long more[4];
+  va_list list;
+  va_start(list, option);
+  for (unsigned long& one : more) one = va_arg(list, unsigned long);
+  va_end(list);
+  if (option == PR_SET_PTRACER) ptracers.push_back(more[0]);
+  return static_cast<int>(syscall(SYS_prctl, option, more[0], more[1], more[2], more[3]));
+}
 
 // Two processes on one host, and what is left of a killed one.
 namespace verbena::softverbs_test {
@@ -182,6 +203,200 @@ TEST(ProcessTest, RefusedCopiesFailTheConnection) {
   });
   refused.join();
   tell(owner.socket(), true);
+}
+
+// Queue pair numbers and memory keys cannot be guessed: they differ between processes.
+TEST(ProcessTest, NumbersAndKeysAreNotGuessed) {
+  constexpr int kProcesses = 8;
+  std::set<uint32_t> keys, numbers;
+  for (int i = 0; i < kProcesses; ++i) {
+    Child child([](int socket) {
+      Node node;
+      Buffer memory(node, 64);
+      QueuePair pair(node);
+      tell(socket, memory.mr()->rkey);
+      tell(socket, pair.qp->qp_num);
+      hear<bool>(socket);
+    });
+    keys.insert(hear<uint32_t>(child.socket()));
+    numbers.insert(hear<uint32_t>(child.socket()) % softverbs::kQpCount);
+    tell(child.socket(), true);
+  }
+  EXPECT_EQ(keys.size(), static_cast<size_t>(kProcesses));
+  EXPECT_GT(numbers.size(), 1u) << "one in a thousand is the same as another";
+}
+
+// Where a process's tables are mapped in this one.
+uint8_t* find_tables(uint32_t slot) {
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    const bool is_theirs =
+        line.find("softverbs") != std::string::npos && line.find(".so") == std::string::npos;
+    if (!is_theirs || line.find("/processes") != std::string::npos) continue;
+    auto* tables = reinterpret_cast<uint8_t*>(std::stoull(line, nullptr, 16));
+    if (line.find(" rw-s ") == std::string::npos) continue;
+    if (reinterpret_cast<softverbs::SegmentHeader*>(tables)->slot == slot) return tables;
+  }
+  return nullptr;
+}
+
+// A process takes the memory of its tables away, under the eyes of those who have mapped them.
+void cut_off_own_tables() {
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code ignored;
+    const std::string name = std::filesystem::read_symlink(entry.path(), ignored);
+    const bool is_table = name.find("softverbs") != std::string::npos && !name.ends_with("/processes");
+    if (is_table && std::filesystem::file_size(entry.path(), ignored) == softverbs::kSegmentBytes)
+      static_cast<void>(ftruncate(std::stoi(entry.path().filename()), 0) == 0);
+  }
+}
+
+// A process may write anything into its own tables: a process that sends to it does not read or write outside
+// of them.
+TEST(ProcessTest, ALyingPeerDoesNotMoveItsSendersHand) {
+  using namespace softverbs;
+  constexpr int kLies = 6;
+  std::vector<std::unique_ptr<Child>> liars, senders;
+  for (int lie = 0; lie < kLies; ++lie) {
+    liars.push_back(std::make_unique<Child>([lie](int socket) {
+      Node node;
+      Buffer memory(node, 64);
+      QueuePair pair(node);
+      meet(socket, pair);
+      ASSERT_EQ(pair.post_receive(1, memory, 0, 64), 0);
+      uint8_t* tables = find_tables(get_qp_slot(pair.qp->qp_num));
+      ASSERT_NE(tables, nullptr);
+      auto& qp = reinterpret_cast<SharedQp*>(tables + kQpTable)[get_qp_index(pair.qp->qp_num)];
+      auto& queue =
+          reinterpret_cast<SharedReceiveQueue*>(tables + kReceiveQueueTable)[qp.receive_queue.get()];
+      auto& cq = reinterpret_cast<SharedCq*>(tables + kCqTable)[qp.receive_cq.get()];
+      ASSERT_EQ(qp.number.load(), pair.qp->qp_num);
+      if (lie == 0) cq.ring.set(uint64_t{1} << 44);
+      if (lie == 1) qp.receive_cq.set(UINT32_MAX);
+      if (lie == 2) queue.ring.set(uint64_t{0} - (uint64_t{1} << 40));
+      if (lie == 3) qp.receive_queue.set(UINT32_MAX);
+      if (lie == 4) queue.max_sge.set(UINT32_MAX), queue.capacity.set(1 << 30), queue.head.store(UINT32_MAX);
+      if (lie == 5) cut_off_own_tables();
+      tell(socket, true);
+      hear<bool>(socket);
+      _exit(::testing::Test::HasFailure() ? 1 : 0);  // its own tables are of no use to it any more
+    }));
+    senders.push_back(std::make_unique<Child>([](int socket) {
+      Node node;
+      Buffer memory(node, 64);
+      QpOptions options;
+      options.rnr_retry = 1;
+      QueuePair pair(node, options);
+      meet(socket, pair);
+      hear<bool>(socket);
+      ASSERT_EQ(Send(IBV_WR_SEND, 1).from(memory, 0, 64).post(pair), 0);
+      node.wait_completion();  // a failure, or the liar's loss
+    }));
+    Child &liar = *liars.back(), &sender = *senders.back();
+    tell(sender.socket(), hear<Address>(liar.socket()));
+    tell(liar.socket(), hear<Address>(sender.socket()));
+    for (Child* of : {&liar, &sender}) {
+      hear<bool>(of->socket());
+      tell(of->socket(), true);
+    }
+    tell(sender.socket(), hear<bool>(liar.socket()));
+    sender.join();
+    tell(liar.socket(), true);
+  }
+}
+
+// The same for a process in whose tables its peer writes what it likes.
+TEST(ProcessTest, ALyingPeerDoesNotMoveItsReceiversHand) {
+  using namespace softverbs;
+  constexpr int kLies = 5;
+  for (int lie = 0; lie < kLies; ++lie) {
+    Child victim([lie](int socket) {
+      Node node;
+      Buffer memory(node, 64);
+      {
+        QueuePair pair(node);
+        meet(socket, pair);
+        ASSERT_EQ(pair.post_receive(1, memory, 0, 64), 0);
+        tell(socket, true);
+        hear<bool>(socket);  // that it was lied to
+        if (lie == 0) {
+          EXPECT_NE(pair.post_receive(2, memory, 0, 64), 0) << "nobody holds the slot";
+        }
+        ibv_wc completion{};
+        ibv_poll_cq(node.cq, 1, &completion);
+        ASSERT_EQ(pair.to_state(IBV_QPS_ERR), 0);
+        ibv_poll_cq(node.cq, 1, &completion);
+      }
+      // What it gave back is not given out again from anywhere else.
+      QpOptions larger;
+      larger.receive_requests = 4096;
+      const QueuePair next(node, larger);
+      tell(socket, true);
+    });
+    Child liar([lie](int socket) {
+      Node node;
+      QueuePair pair(node);
+      meet(socket, pair);
+      const auto victims = hear<uint32_t>(socket);
+      uint8_t* tables = find_tables(get_qp_slot(victims));
+      ASSERT_NE(tables, nullptr);
+      auto& qp = reinterpret_cast<SharedQp*>(tables + kQpTable)[get_qp_index(victims)];
+      auto& queue =
+          reinterpret_cast<SharedReceiveQueue*>(tables + kReceiveQueueTable)[qp.receive_queue.get()];
+      if (lie == 0) {
+        const uint64_t bytes = get_receive_slot_bytes(queue.max_sge.get());
+        const uint64_t ticket = queue.tail.load();
+        auto& slot = *reinterpret_cast<ReceiveSlot*>(tables + queue.ring.get() + ticket * bytes);
+        slot.word.store(make_word(ticket, SlotState::kHeld, (1u << kHolderBits) - 1));
+      }
+      if (lie == 1) queue.ring.set(uint64_t{1} << 44);
+      if (lie == 2) reinterpret_cast<SharedCq*>(tables + kCqTable)[qp.receive_cq.get()].ring.set(1 << 29);
+      if (lie == 3) qp.receives_opened.store(qp.receives_closed.load() + INT32_MAX);
+      if (lie == 4) queue.capacity.set(1u << 31), queue.max_sge.set(UINT32_MAX);
+      tell(socket, true);
+      hear<bool>(socket);
+      _exit(::testing::Test::HasFailure() ? 1 : 0);
+    });
+    const auto address = hear<Address>(victim.socket());
+    tell(victim.socket(), hear<Address>(liar.socket()));
+    tell(liar.socket(), address);
+    for (Child* of : {&victim, &liar}) hear<bool>(of->socket());
+    for (Child* of : {&victim, &liar}) tell(of->socket(), true);
+    hear<bool>(victim.socket());
+    tell(liar.socket(), address.qp_number);
+    hear<bool>(liar.socket());
+    if (lie == 4) liar.kill();  // its victim looks for what it held
+    tell(victim.socket(), true);
+    hear<bool>(victim.socket());
+    victim.join();
+    if (lie != 4) {
+      tell(liar.socket(), true);
+      liar.join();
+    }
+  }
+}
+
+// The user's other processes may attach while a peer may have to copy, and not before or after.
+TEST(ProcessTest, OthersMayAttachWhileThereAreQueuePairs) {
+  Child child([](int) {
+    ptracers.clear();
+    Node node;
+    EXPECT_EQ(ptracers, std::vector<unsigned long>());
+    {
+      const QueuePair first(node);
+      const QueuePair second(node);
+      EXPECT_EQ(ptracers, std::vector<unsigned long>{PR_SET_PTRACER_ANY});
+    }
+    EXPECT_EQ(ptracers, (std::vector<unsigned long>{PR_SET_PTRACER_ANY, 0}));
+  });
+  child.join();
+  Child other([](int) {
+    setenv("SOFTVERBS_PTRACER", "0", 1);
+    Node node;
+    const QueuePair pair(node);
+    EXPECT_EQ(ptracers, std::vector<unsigned long>());
+  });
+  other.join();
 }
 
 TEST(ProcessTest, OtherNetworkNamespace) {

@@ -58,12 +58,16 @@ class Hosts:
         self.tool = [perf, "--plugin", plugin]
         self.folder = library_folder
         self.shared = tempfile.TemporaryDirectory()
+        self.key = os.path.join(self.shared.name, "job.key")
+        with open(os.open(self.key, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="ascii") as file:
+            file.write("of this test alone\n")
 
     def start(self, host, arguments):
         # Nothing but the addresses says that these are two hosts, unless their tables lie in two places.
         tables = os.path.join(self.shared.name, str(host))
         os.makedirs(tables, exist_ok=True)
-        environment = dict(os.environ, LD_LIBRARY_PATH=self.folder, SOFTVERBS_NETDEVS="rail0,rail1", SOFTVERBS_DIR=tables)
+        environment = dict(os.environ, LD_LIBRARY_PATH=self.folder, SOFTVERBS_NETDEVS="rail0,rail1", SOFTVERBS_DIR=tables,
+                           VERBENA_JOB_KEY_FILE=self.key)
         command = ["ip", "netns", "exec", self.network.hosts[host], *self.tool, *arguments.split()]
         return subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                 start_new_session=True)

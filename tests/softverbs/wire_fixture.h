@@ -12,7 +12,7 @@
 
 namespace verbena::softverbs_test {
 
-// Two hosts, each a network namespace of its own, with processes that share all else: /dev/shm, the boot id,
+// Two hosts, each a network namespace, with processes that share everything else: /dev/shm, the boot id,
 // the job. Only their addresses say that they are two.
 class WireTest : public ::testing::Test {
  protected:
@@ -36,6 +36,7 @@ class WireTest : public ::testing::Test {
   void choose_address(int host) {
     const std::string address = use_v6 ? Network::get_address_v6(host) : Network::get_address(host);
     setenv("SOFTVERBS_NETDEVS", address.c_str(), 1);
+    setenv("SOFTVERBS_INSECURE", "1", 1);
   }
   std::unique_ptr<Network> network;
   bool use_v6 = false;

@@ -85,7 +85,7 @@ bool obey(End& end, const Command& command) {
       return end.side.memory.holds_only(kSeed);
     case Verb::kMatches:
       return end.side.memory.matches(kSeed, 0, kBytes);
-    case Verb::kHasFailed:  // soon: the requester may hear of it first
+    case Verb::kHasFailed:  // soon: the requester may get the error first
       for (int i = 0; i < 5000 && end.failing.query_state() != IBV_QPS_ERR; ++i) usleep(1000);
       return end.failing.query_state() == IBV_QPS_ERR;
     case Verb::kHasReceived:

@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kBytes = 4 << 20;
 
-// What the far end offers for one-sided requests; it waits until it is told that all is over.
+// The far end's memory for one-sided requests; it waits for the message that everything is done.
 void offer_memory(int socket) {
   Node node;
   QueuePair pair(node);

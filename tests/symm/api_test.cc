@@ -1,5 +1,7 @@
 // verbena.h and verbena.hpp as an application sees them; each rank is a process.
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -21,14 +23,24 @@ namespace {
 // this program touches the library before it forks: the library's threads do not live on in a child.
 void run_ranks(uint32_t count, const std::function<bool(uint32_t rank)>& body) {
   std::vector<pid_t> ranks;
-  const std::string port = std::to_string(20000 + getpid() % 12000);
+  // Bound but not listening: the kernel gives the port only to a process that binds it by number.
+  const int holder = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int on = 1;
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof(address);
+  ASSERT_EQ(setsockopt(holder, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)), 0);
+  ASSERT_EQ(bind(holder, reinterpret_cast<sockaddr*>(&address), length), 0);
+  ASSERT_EQ(getsockname(holder, reinterpret_cast<sockaddr*>(&address), &length), 0);
+  const std::string port = std::to_string(ntohs(address.sin_port));
   for (uint32_t rank = 0; rank < count; ++rank) {
     const pid_t pid = fork();
     if (pid == 0) {
       setenv("RANK", std::to_string(rank).c_str(), 1);
       setenv("WORLD_SIZE", std::to_string(count).c_str(), 1);
       setenv("MASTER_ADDR", "127.0.0.1", 1);
-      setenv("MASTER_PORT", port.c_str(), 1);
+      setenv("VERBENA_BOOTSTRAP_PORT", port.c_str(), 1);
       bool is_right = false;
       try {
         is_right = body(rank);
@@ -44,6 +56,7 @@ void run_ranks(uint32_t count, const std::function<bool(uint32_t rank)>& body) {
     ASSERT_EQ(waitpid(ranks[rank], &status, 0), ranks[rank]);
     EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "rank " << rank;
   }
+  close(holder);
 }
 
 TEST(ApiTest, CompilesAsC) {
@@ -69,6 +82,37 @@ TEST(ApiTest, WindowsAndTeams) {
     is_right = is_right && listed.rank() == 2 - rank;
     context.check_error();
     return is_right;
+  });
+}
+
+TEST(ApiTest, Workspaces) {
+  run_ranks(3, [](uint32_t rank) {
+    auto context = SymmetricContext::from_environment();
+    const auto pair = context.split(context.world(), rank == 2 ? -1 : 0);
+    auto workspace = context.create_workspace(pair, 1 << 16, 16);
+    bool is_right = static_cast<bool>(workspace) == (rank < 2);
+    if (workspace) {
+      const SymmWorkspace<>& kernel = workspace.workspace();
+      is_right = is_right && kernel.blocks.count == 16 && workspace.slot_bytes() == 1024 &&
+                 workspace.device_workspace()->context.team_size == 2 &&
+                 kernel.context.signals != pair.context().signals;
+      *kernel.context.failure = 3;
+      try {
+        workspace.check_error();
+        is_right = false;
+      } catch (const Failure& failure) {
+        is_right = is_right && failure.result() == VERBENA_TIMEOUT &&
+                   std::string(failure.what()).find("signal 0") != std::string::npos;
+      }
+      is_right = is_right && verbena_context_get_error(context.handle(), nullptr, 0) == VERBENA_TIMEOUT;
+    }
+    workspace.reset();
+    workspace.check_error();
+    context.check_error();
+    auto other = context.create_workspace(context.world(), 0, 1);
+    return is_right && other.slot_bytes() == 0 &&
+           verbena_workspace_free(nullptr) == VERBENA_INVALID_ARGUMENT &&
+           verbena_workspace_reset(nullptr) == VERBENA_INVALID_ARGUMENT;
   });
 }
 

@@ -269,7 +269,7 @@ TEST(BorrowedHeap, ManyRanksStandBehindTheExtension) {
       change);
 }
 
-// One rank's fault is told to all, by name.
+// All ranks get the error of one rank, with its number.
 TEST(BorrowedHeap, WhatCannotBeIsRefusedForAll) {
   const auto refuse = [](const std::function<void(BorrowedHeap&)>& spoil, const std::string& text) {
     Lender lender = make_lender(2, 2);

@@ -107,7 +107,7 @@ bool swap_parts(SymmetricContext& context) {
   return is_right;
 }
 
-// Each block tells every rank its round, and sees theirs, behind a barrier of its own; blocks share queues.
+// Each block writes its round to every rank, and reads theirs after the block's barrier; blocks share queues.
 void tell_rounds(const SymmContext& context, uint64_t* told, uint64_t* own, uint32_t rounds,
                  uint32_t* failed) {
   using namespace device;
@@ -145,13 +145,48 @@ bool meet(SymmetricContext& context) {
   return failed == 0;
 }
 
+// Rank 0 waits in a barrier that the others do not come to: all are told, and one call makes the team good.
+bool give_up(SymmetricContext& context) {
+  using namespace device;
+  const auto world = context.world();
+  bool is_right = true;
+  if (context.rank() == 0) {
+    SymmContext hasty = world.context();
+    hasty.timeout_ns = 50'000'000;
+    uint32_t reached = 0;
+    launch(1, 32, [&] {
+      if (symm_barrier(hasty, 9) != SymmStatus::kTimedOut) reached = 1;
+    });
+    is_right = reached == 0;
+    context.quiet();  // so that those out of reach are told
+  }
+  context.barrier();
+  try {
+    context.check_error();
+    is_right = false;
+  } catch (const Failure& failure) {
+    const std::string text = failure.what();
+    is_right = is_right && failure.result() == VERBENA_TIMEOUT &&
+               text.find("rank 0 has waited in vain for rank ") != std::string::npos &&
+               text.find("in barrier 9") != std::string::npos;
+  }
+  context.reset(world);
+  context.check_error();
+  uint32_t failed = 0;
+  launch(1, 32, [&] {
+    if (symm_barrier(world.context(), 9) != SymmStatus::kDone) failed = 1;
+  });
+  return is_right && failed == 0;
+}
+
 int run_rank(const verbena_unique_id& id, uint32_t rank, uint32_t count_ranks) {
   try {
     SymmetricContext context(id, rank, count_ranks);
     bool is_right = true;
     for (const auto& [name, example] :
          {std::pair("barriers", &meet), std::pair("ring all-gather", &gather),
-          std::pair("halo exchange", &diffuse), std::pair("all-to-all", &swap_parts)}) {
+          std::pair("halo exchange", &diffuse), std::pair("all-to-all", &swap_parts),
+          std::pair("late rank", &give_up), std::pair("barriers again", &meet)}) {
       const bool is_one_right = example(context);
       std::printf("%-16s rank %u of %u, %d in reach: %s\n", name, rank, count_ranks,
                   context.world().context().lsa_size, is_one_right ? "ok" : "WRONG");
@@ -176,7 +211,7 @@ void choose_path(const std::string& path, uint32_t rank) {
 }  // namespace
 
 int run(uint32_t count_ranks, const std::string& path) {
-  // The meeting point's process has threads: a child of its own, that says the id, so that ranks are forked
+  // The rendezvous process has threads, so it is a separate child, which reports the id; so ranks are forked
   // from none.
   int ends[2];
   if (pipe(ends) != 0) return 2;

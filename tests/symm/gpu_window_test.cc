@@ -43,6 +43,19 @@ uint64_t read(const std::byte* from) {
   return value;
 }
 
+// As an allocator that unmaps a part of its address range and maps other memory there.
+void map_anew(uint32_t rank, std::byte* address, size_t length_bytes) {
+  auto piece = base::MemoryPiece::allocate({static_cast<int>(rank % 2)}, length_bytes);
+  ASSERT_TRUE(piece);
+  call("cuMemUnmap", reinterpret_cast<unsigned long long>(address), length_bytes);
+  auto mapped = base::MappedPiece::map(*piece, piece->owner(), address);
+  ASSERT_TRUE(mapped);
+  static std::mutex mutex;
+  static std::vector<base::MappedPiece> kept;
+  const std::lock_guard lock(mutex);
+  kept.push_back(std::move(*mapped));
+}
+
 // As an application's allocator gets it from cuMemCreate.
 std::byte* allocate(uint32_t rank, size_t length_bytes) {
   auto piece = base::MemoryPiece::allocate({static_cast<int>(rank % 2)}, length_bytes);
@@ -112,6 +125,35 @@ TEST_P(GpuWindowTest, RegisteredMemoryHasASecondAddress) {
   });
 }
 
+TEST_P(GpuWindowTest, ARegistrationIsOfTheMemoryNotOfTheAddress) {
+  run(2, [](Context& context) {
+    const uint32_t rank = context.rank();
+    std::byte* const mine = allocate(rank, 2 * kPieceBytes);
+    ASSERT_NE(mine, nullptr);
+    const auto old = context.register_window(mine, 1000);
+    ASSERT_TRUE(old);
+    write((*old)->address, 5);
+    // One rank's memory goes; the other's stays.
+    if (rank == 0) map_anew(rank, mine, 2 * kPieceBytes);
+    write(mine, 70 + rank);
+    const auto made = context.register_window(mine, 1000);
+    ASSERT_TRUE(made);
+    EXPECT_NE(*made, *old) << "new for all";
+    EXPECT_EQ(read((*made)->address), 70 + rank);
+    EXPECT_EQ(context.find_window(mine), *made);
+    EXPECT_EQ(read((*old)->address), rank == 0 ? 5 : 71U) << "the old window keeps its memory";
+    const auto again = context.register_window(mine, 1000);
+    ASSERT_TRUE(again);
+    EXPECT_EQ(*again, *made);
+    ASSERT_TRUE(context.barrier());
+    if (std::byte* const there = context.find_peer(**made, 1 - rank)) {
+      EXPECT_EQ(read(there), 71 - rank);
+    }
+    ASSERT_TRUE(context.free_window(**old));
+    EXPECT_EQ(context.find_window(mine), *made);
+  });
+}
+
 TEST_P(GpuWindowTest, WhatCannotBeRegisteredIsRefusedForAll) {
   run(2, [](Context& context) {
     unsigned long long plain = 0;
@@ -167,6 +209,51 @@ TEST(BorrowedGpuHeap, ItsGpuIsTheCurrentOne) {
     const auto context = Context::create(std::move(*joined), make_settings(), std::move(heap));
     EXPECT_EQ(context.error().status, Status::kInvalidArgument);
     EXPECT_THAT(base::last_failure(), testing::HasSubstr("a heap of GPU 1, while GPU 0 is current"));
+  });
+}
+
+// What the driver says of the order in which a NIC's writes are seen.
+TEST(NicWriteOrderTest, DecidesWhetherAndHowRanksMeet) {
+  const struct {
+    int order;
+    bool is_possible;
+    uint64_t meets_twice;
+  } cases[] = {{0, false, 0}, {100, true, 1}, {200, true, 0}};
+  for (const auto& one : cases) {
+    call("fake_set_write_order", one.order);
+    const auto id = bootstrap::take(bootstrap::make_unique_id(), "unique id");
+    bootstrap::run_as_threads(2, [&](uint32_t rank) {
+      use_gpu(rank);
+      auto joined = bootstrap::Bootstrap::join(id, rank, 2);
+      ASSERT_TRUE(joined);
+      const auto context = Context::create(std::move(*joined), make_settings(SymmPath::kRdma));
+      ASSERT_EQ(context.error().status == Status::kInvalidUsage, !one.is_possible);
+      if (!one.is_possible) return;
+      EXPECT_EQ((*context)->world().context().meets_twice, one.meets_twice);
+      EXPECT_TRUE((*context)->leave());
+    });
+  }
+}
+
+// Its memory and what kernels are told of it are the GPU's.
+TEST_P(GpuWindowTest, AWorkspace) {
+  run(2, [](Context& context) {
+    const auto made = context.make_workspace(&context.world(), {.slots_bytes = 1 << 16, .blocks = 4});
+    ASSERT_TRUE(made);
+    const auto& kernel = *reinterpret_cast<const SymmWorkspace<>*>(&(*made)->team->context());
+    const auto at = [](const void* address) {
+      return const_cast<std::byte*>(static_cast<const std::byte*>(address));
+    };
+    const auto* const device = reinterpret_cast<const std::byte*>((*made)->team->device_context());
+    EXPECT_EQ(read(device + offsetof(SymmWorkspace<>, blocks.slots)),
+              reinterpret_cast<uint64_t>(kernel.blocks.slots));
+    write(at(kernel.context.failure), static_cast<uint64_t>(SymmWait::kPacket));
+    write(at(kernel.blocks.slots), 5);
+    EXPECT_THAT(*context.find_late_waits(), testing::HasSubstr("workspace 1 for team 0"));
+    ASSERT_TRUE(context.reset_workspace(**made));
+    EXPECT_EQ(*context.find_late_waits(), "");
+    EXPECT_EQ(read(at(kernel.blocks.slots)), 0U);
+    EXPECT_TRUE(context.free_workspace(**made));
   });
 }
 

@@ -1,4 +1,4 @@
-// Ranks that go while others are in a context: waits end, and the context says who went.
+// Ranks exit while others use the context: waits end, and the context names the lost rank.
 #include <gmock/gmock.h>
 
 #include <unistd.h>
@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "base/clock.h"
+#include "base/parameters.h"
 #include "device/bootstrap/environment.h"
 #include "symm/support/contexts.h"
 
@@ -15,9 +16,9 @@ namespace {
 
 using testing::HasSubstr;
 
-// Whether the context has failed within ten seconds.
+// Whether the context has failed within a minute.
 bool await_end(const Context& context) {
-  const auto deadline = base::Deadline::after_ms(10000);
+  const auto deadline = base::Deadline::after_ms(60'000);
   while (context.state() == SymmAbort::kNone) {
     if (deadline.has_passed()) return false;
     usleep(1000);
@@ -30,12 +31,13 @@ INSTANTIATE_TEST_SUITE_P(Paths, LossTest, testing::Values(base::SymmPath::kAuto,
                          name_path);
 
 TEST_P(LossTest, APeerThatIsKilledEndsWaits) {
-  const std::string port = std::to_string(bootstrap::find_free_port());
+  const std::string port = std::to_string(bootstrap::reserve_port());
   bootstrap::Processes ranks(3, [&](uint32_t rank) {
     setenv("RANK", std::to_string(rank).c_str(), 1);
     setenv("WORLD_SIZE", "3", 1);
     setenv("MASTER_ADDR", "127.0.0.1", 1);
-    setenv("MASTER_PORT", port.c_str(), 1);
+    setenv("VERBENA_BOOTSTRAP_PORT", port.c_str(), 1);
+    if (!base::load_parameters()) return 1;
     auto joined = bootstrap::join_from_environment();
     if (!joined) return 2;
     auto context = Context::create(std::move(*joined), make_settings(GetParam()));

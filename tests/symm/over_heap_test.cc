@@ -176,6 +176,26 @@ TEST(OverHeap, WordsAreCounted) {
   });
 }
 
+// Behind what the backend adds to the context. Its network knows the world's words alone.
+TEST(OverHeap, AWorkspaceWhereLoadsAndStoresReach) {
+  for (const uint32_t domain : {2U, 1U}) {
+    Lender lender = make_lender(2, domain);
+    run_ranks(lender, [&](StubHeap& stub, Meeting::Seat& seat) {
+      auto context = make_context(lender, stub, seat);
+      verbena_workspace* made = nullptr;
+      const auto world = context.world();
+      const auto result = verbena_workspace_create(context.handle(), world.handle(), 4096, 2, &made);
+      EXPECT_EQ(result, domain == 2 ? VERBENA_SUCCESS : VERBENA_INVALID_USAGE);
+      if (result != VERBENA_SUCCESS) return;
+      const SymmetricWorkspace workspace(made);
+      const auto& kernel = workspace.workspace<StubSymmContext>();
+      EXPECT_EQ(kernel.blocks.count, 2U);
+      EXPECT_EQ(kernel.blocks.slot_bytes, 512U);
+      EXPECT_EQ(kernel.context.far_deltas, world.context<StubSymmContext>().far_deltas);
+    });
+  }
+}
+
 TEST(OverHeap, APlaceIsGivenBackAndTakenAgain) {
   Lender lender = make_lender(2, 1);
   run_ranks(lender, [&](StubHeap& stub, Meeting::Seat& seat) {
@@ -230,7 +250,7 @@ TEST(OverHeap, TheHeapGoesBackIfThereIsNobodyToAsk) {
     EXPECT_EQ(verbena_context_create_over_heap(nullptr, &Meeting::all_gather, &seat, 0, 1, &context),
               VERBENA_INVALID_ARGUMENT);
     EXPECT_EQ(lender.count_returns(0), 3);
-    // A heap that nobody wants back.
+    // A heap that is never returned.
     stub.heap().release = nullptr;
     EXPECT_EQ(verbena_context_create_over_heap(&heap, &Meeting::all_gather, &seat, 0, 1, &context),
               VERBENA_SUCCESS);

@@ -1,7 +1,9 @@
-// Teams: who is in them, in which order, and that their words are their own.
+// Teams: their members, the order of these, and that teams do not share words.
 #include <array>
+#include <atomic>
 #include <numeric>
 #include <set>
+#include <thread>
 
 #include "symm/support/contexts.h"
 
@@ -131,6 +133,73 @@ TEST_P(TeamTest, WordsLieAtOnePlaceOfAllMembers) {
   });
   EXPECT_EQ(places[1], places[2]);
   EXPECT_NE(places[1], 0U);
+}
+
+// As kernels leave them that gave up a barrier: one rank ahead, signals somewhere, the failure told.
+TEST_P(TeamTest, AResetMakesWordsNew) {
+  run_contexts(3, make_settings(GetParam()), [](Context& context) {
+    const uint32_t rank = context.rank();
+    const auto pair = context.make_team(rank < 2 ? count_from(0, 2, 1) : std::vector<uint32_t>{});
+    ASSERT_TRUE(pair);
+    for (Team* team : {&context.world(), &context.in_reach(), *pair}) {
+      if (team != nullptr) {
+        const SymmContext& kernel = team->context();
+        kernel.signals[5] = kernel.remote_signals[5] = rank + 1;
+        kernel.arrivals[0] = kernel.rounds[kSymmBarrierRows - 1] = rank + 7;
+        *kernel.failure = static_cast<uint64_t>(SymmWait::kBarrier) | uint64_t{9} << kSymmFailureNumber |
+                          uint64_t{0} << kSymmFailurePeer | (team->ranks().size() - 1) << kSymmFailureRank;
+        const auto late = context.find_late_waits();
+        ASSERT_TRUE(late);
+        EXPECT_NE(
+            late->find("rank " + std::to_string(team->ranks().back()) + " has waited in vain for rank " +
+                       std::to_string(team->ranks().front()) + " in barrier 9"),
+            std::string::npos)
+            << *late;
+      }
+      ASSERT_TRUE(context.reset_team(team));
+      const auto late = context.find_late_waits();
+      ASSERT_TRUE(late);
+      EXPECT_EQ(*late, "");
+      if (team == nullptr) continue;
+      const SymmContext& kernel = team->context();
+      for (const uint64_t* word = kernel.signals; word <= kernel.failure; ++word) ASSERT_EQ(*word, 0U);
+    }
+    // Not everybody's the same: nobody's.
+    EXPECT_EQ(context.reset_team(rank == 2 ? nullptr : &context.world()).status(), Status::kInvalidUsage);
+    EXPECT_EQ(context.reset_team(rank < 2 ? *pair : &context.world()).status(), Status::kInvalidUsage);
+    EXPECT_TRUE(context.reset_team(&context.world())) << "and it can be called again";
+  });
+}
+
+TEST(TeamTest, NoResetOfAFailedContext) {
+  run_contexts(2, make_settings(), [](Context& context) {
+    if (context.rank() == 1) context.end_waits();
+    EXPECT_EQ(context.reset_team(&context.world()).status(), Status::kInvalidUsage);
+  });
+}
+
+// Freeing is not collective: a thread of its own frees while another one makes teams.
+TEST_P(TeamTest, IsFreedWhileOthersAreMade) {
+  run_contexts(1, make_settings(GetParam()), [](Context& context) {
+    constexpr int kTeams = 200, kAtOnce = 4;
+    std::array<std::atomic<Team*>, kTeams> made{};
+    std::atomic<int> freed{0};
+    std::thread freeing([&] {
+      for (auto& team : made) {
+        while (team == nullptr) std::this_thread::yield();
+        context.free_team(*team);
+        ++freed;
+      }
+    });
+    for (int count = 0; count < kTeams; ++count) {
+      while (count - freed >= kAtOnce) std::this_thread::yield();
+      const auto team = context.split_team(&context.world(), 0, 0);
+      ASSERT_TRUE(team);
+      made[static_cast<size_t>(count)] = *team;
+    }
+    freeing.join();
+    EXPECT_EQ(context.world().index(), 0U);
+  });
 }
 
 TEST(TeamTest, ManyRanksStandBehindAPointer) {

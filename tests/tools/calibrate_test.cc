@@ -258,7 +258,7 @@ TEST_F(CalibrateTest, KeepsToItsBudgetAndGoesOnAfterAFailure) {
 TEST_F(CalibrateTest, ToolEndToEnd) {
   const std::string fakes = FAKE_FOLDER;
   const ToolRun run =
-      run_tool("LD_LIBRARY_PATH=" + fakes + " FAKE_GPUS=2 NCCL_NET=Verbena timeout -s KILL 100 " + NCCL_PERF +
+      run_tool("LD_LIBRARY_PATH=" + fakes + " FAKE_GPUS=2 NCCL_NET=Verbena timeout -s KILL 240 " + NCCL_PERF +
                " --nccl " + fakes + " --calibrate " + path_ +
                " --op all_reduce,all_gather --begin 8 --end 4k --factor 16 -n 2 -w 1");
   EXPECT_EQ(run.status, 0) << run.output;

@@ -2,9 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <vector>
+
 #include "nccl-perf/element.h"
-#include "nccl-perf/kernels.h"
-#include "tools/ptx_interpreter.h"
 
 namespace verbena::tools::nccl {
 namespace {
@@ -14,9 +14,7 @@ constexpr uint32_t kSalt = 9;
 
 Buffer make_send_buffer(const Shape& shape, uint32_t rank) {
   Buffer buffer(shape.send_elements);
-  for (size_t index = 0; index < buffer.size(); ++index) {
-    buffer[index] = compute_element(static_cast<uint32_t>(index), compute_seed(rank, kSalt));
-  }
+  fill_elements(buffer, 0, rank, kSalt);
   return buffer;
 }
 
@@ -45,19 +43,13 @@ uint32_t compute_result(Operation operation, const std::vector<Buffer>& sends, u
   return 0;
 }
 
-uint64_t check_with_kernel(const Buffer& buffer, const std::vector<Expectation>& parts) {
-  static const PtxProgram program(kKernelText);
+// In two pieces, as what is longer than the staging memory.
+uint64_t check(const Buffer& buffer, const std::vector<Expectation>& parts) {
   uint64_t wrong = 0;
   for (const Expectation& expected : parts) {
-    uint64_t data = reinterpret_cast<uint64_t>(buffer.data() + expected.offset);
-    uint64_t count = expected.count;
-    uint32_t base_index = expected.base_index;
-    uint32_t seed = compute_seed(expected.first_rank, kSalt);
-    uint32_t rank_count = expected.rank_count;
-    uint32_t rank_step = kRankStep;
-    uint64_t counter = reinterpret_cast<uint64_t>(&wrong);
-    void* arguments[] = {&data, &count, &base_index, &seed, &rank_count, &rank_step, &counter};
-    program.launch("check_elements", {3, 4}, arguments);
+    const std::span<const uint32_t> part(buffer.data() + expected.offset, expected.count);
+    wrong += count_wrong_elements(part.first(3), 0, expected, kSalt) +
+             count_wrong_elements(part.subspan(3), 3, expected, kSalt);
   }
   return wrong;
 }
@@ -74,9 +66,9 @@ TEST(Collective, ExpectationsMatchTheDefinitions) {
           result[index] = compute_result(operation, sends, shape.count, rank, index);
         }
         const auto parts = list_expectations(operation, shape, rank, ranks);
-        EXPECT_EQ(check_with_kernel(result, parts), 0U) << describe_operation(operation) << " " << ranks;
+        EXPECT_EQ(check(result, parts), 0U) << describe_operation(operation) << " " << ranks;
         std::swap(result.front(), result.back());
-        EXPECT_EQ(check_with_kernel(result, parts), 2U) << describe_operation(operation) << " " << ranks;
+        EXPECT_EQ(check(result, parts), 2U) << describe_operation(operation) << " " << ranks;
       }
     }
   }
@@ -111,17 +103,33 @@ TEST(Collective, ParsesNames) {
   EXPECT_FALSE(parse_operation("gather").has_value());
 }
 
-TEST(Kernels, FillComputesTheElements) {
-  const PtxProgram program(kKernelText);
-  Buffer buffer(1000);
-  uint64_t data = reinterpret_cast<uint64_t>(buffer.data());
-  uint64_t count = 999;
-  uint32_t seed = compute_seed(5, kSalt);
-  void* arguments[] = {&data, &count, &seed};
-  program.launch("fill_elements", {2, 32}, arguments);
-  for (uint32_t index = 0; index < count; ++index)
-    ASSERT_EQ(buffer[index], compute_element(index, seed)) << index;
-  EXPECT_EQ(buffer[999], 0U);
+TEST(Elements, TellRanksAndRoundsApart) {
+  Buffer own(1000), later(1000), other(1000);
+  fill_elements(own, 0, 5, kSalt);
+  fill_elements(later, 0, 5, kSalt + 1);
+  fill_elements(other, 0, 6, kSalt);
+  const Expectation expected{0, 1000, 0, 5, 1};
+  EXPECT_EQ(count_wrong_elements(own, 0, expected, kSalt), 0U);
+  EXPECT_EQ(count_wrong_elements(own, 1, expected, kSalt), 1000U) << "shifted by one";
+  EXPECT_EQ(count_wrong_elements(later, 0, expected, kSalt), 1000U);
+  EXPECT_EQ(count_wrong_elements(other, 0, expected, kSalt), 1000U);
+  own[17] ^= 0x80000000U;
+  EXPECT_EQ(count_wrong_elements(own, 0, expected, kSalt), 1U);
+}
+
+// The part of one rank that is missing, or there twice.
+TEST(Elements, SumsTellEveryPart) {
+  for (uint32_t ranks = 2; ranks <= 16; ++ranks) {
+    Buffer sum(100), part(100);
+    for (uint32_t rank = 0; rank < ranks; ++rank) {
+      fill_elements(part, 0, rank, kSalt);
+      for (size_t index = 0; index < sum.size(); ++index) sum[index] += part[index];
+    }
+    const Expectation expected{0, 100, 0, 0, ranks};
+    EXPECT_EQ(count_wrong_elements(sum, 0, expected, kSalt), 0U) << ranks;
+    for (size_t index = 0; index < sum.size(); ++index) sum[index] += part[index];
+    EXPECT_EQ(count_wrong_elements(sum, 0, expected, kSalt), 100U) << ranks;
+  }
 }
 
 }  // namespace

@@ -12,7 +12,7 @@ namespace verbena::tools {
 namespace {
 
 std::string make_command(const std::string& arguments) {
-  return std::string("timeout -s KILL 60 ") + VERBENA_PERF + " --plugin " + SAMPLE_PLUGIN + " --nccl " +
+  return std::string("timeout -s KILL 240 ") + VERBENA_PERF + " --plugin " + SAMPLE_PLUGIN + " --nccl " +
          SAMPLE_NCCL + " " + arguments;
 }
 

@@ -40,7 +40,7 @@ TEST(Crossover, ToolWritesTheTransportEntries) {
   before.transport.unpack = false;
   before.transport.min_stripe_bytes = 8192;
   ASSERT_EQ(tuner::write_calibration_file(path, before), "");
-  const std::string command = std::string("timeout -s KILL 100 ") + VERBENA_PERF + " --plugin " +
+  const std::string command = std::string("timeout -s KILL 240 ") + VERBENA_PERF + " --plugin " +
                               SAMPLE_PLUGIN + " --calibrate " + path;
   const ToolRun run = run_tool(command + " --sizes 8:4k --factor 8 --iters 20 --repeats 2");
   EXPECT_EQ(run.status, 0) << run.output;

@@ -1,6 +1,6 @@
 // libnccl.so.2 for tests: collectives between processes through a shared file, on host memory, at once.
 // FAKE_NCCL_FAULT, for rank 1 in its tenth operation: "wrong" spoils an element, "hang" never returns,
-// "crash" dies.
+// "crash" dies; "wrong-split" spoils one of a communicator that ncclCommSplit made.
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/mman.h>
@@ -15,13 +15,13 @@
 #include <string_view>
 #include <vector>
 
-#include "nccl-perf/nccl_library.h"
+#include "common/nccl_library.h"
 
 #define EXPORT extern "C" [[gnu::visibility("default")]]
 
 namespace {
 
-using verbena::tools::CudaStream;
+using verbena::tools::CUstream;
 using namespace verbena::tools::nccl;
 
 constexpr size_t kAreaBytes = 4 << 20;  // what one rank can send in one operation
@@ -41,6 +41,8 @@ struct Comm {
   uint32_t ranks = 0;
   uint32_t rank = 0;
   int operations = 0;
+  int splits = 0;
+  bool is_split = false;
 };
 
 struct PeerCopy {
@@ -50,7 +52,7 @@ struct PeerCopy {
   size_t bytes;
   uint32_t peer;
 };
-std::vector<PeerCopy> group;
+thread_local std::vector<PeerCopy> group;
 
 bool has_fault(const Comm& comm, std::string_view name) {
   const char* const fault = std::getenv("FAKE_NCCL_FAULT");
@@ -80,7 +82,7 @@ NcclStatus run(Comm* comm, const void* send, size_t send_elements, void* receive
   meet(*comm);
   auto* const out = static_cast<uint32_t*>(receive);
   compute(out);
-  if (has_fault(*comm, "wrong")) ++out[0];
+  if (has_fault(*comm, comm->is_split ? "wrong-split" : "wrong")) ++out[0];
   meet(*comm);
   return kNcclSuccess;
 }
@@ -133,6 +135,16 @@ EXPORT NcclStatus ncclCommInitRank(NcclComm* comm, int ranks, NcclUniqueId id, i
   log_line("%s coll channels, 4 collnet channels, 0 nvls channels, 8 p2p channels", "4");
   return kNcclSuccess;
 }
+// All ranks stay together.
+EXPORT NcclStatus ncclCommSplit(NcclComm comm, int, int key, NcclComm* made, void*) {
+  const Comm& whole = *as_comm(comm);
+  NcclUniqueId id{};
+  std::snprintf(id.bytes.data(), id.bytes.size(), "%s-%d", whole.path.c_str(), ++as_comm(comm)->splits);
+  meet(whole);
+  const NcclStatus status = ncclCommInitRank(made, static_cast<int>(whole.ranks), id, key);
+  if (status == kNcclSuccess) as_comm(*made)->is_split = true;
+  return status;
+}
 EXPORT NcclStatus ncclCommDestroy(NcclComm comm) {
   log_line("verbena: %s: 12 messages staged, 3 direct", "counters");
   munmap(as_comm(comm)->shared, sizeof(Shared));
@@ -151,20 +163,19 @@ EXPORT const char* ncclGetLastError(NcclComm) {
 }
 
 EXPORT NcclStatus ncclAllReduce(const void* send, void* receive, size_t count, int, int, NcclComm comm,
-                                CudaStream) {
+                                CUstream) {
   return run(as_comm(comm), send, count, receive, [&](uint32_t* out) {
     for (size_t index = 0; index < count; ++index) out[index] = sum_at(*as_comm(comm), index);
   });
 }
 EXPORT NcclStatus ncclReduceScatter(const void* send, void* receive, size_t count, int, int, NcclComm comm,
-                                    CudaStream) {
+                                    CUstream) {
   const Comm& own = *as_comm(comm);
   return run(as_comm(comm), send, count * own.ranks, receive, [&](uint32_t* out) {
     for (size_t index = 0; index < count; ++index) out[index] = sum_at(own, own.rank * count + index);
   });
 }
-EXPORT NcclStatus ncclAllGather(const void* send, void* receive, size_t count, int, NcclComm comm,
-                                CudaStream) {
+EXPORT NcclStatus ncclAllGather(const void* send, void* receive, size_t count, int, NcclComm comm, CUstream) {
   const Comm& own = *as_comm(comm);
   return run(as_comm(comm), send, count, receive, [&](uint32_t* out) {
     for (uint32_t rank = 0; rank < own.ranks; ++rank) {
@@ -173,16 +184,16 @@ EXPORT NcclStatus ncclAllGather(const void* send, void* receive, size_t count, i
   });
 }
 EXPORT NcclStatus ncclBroadcast(const void* send, void* receive, size_t count, int, int root, NcclComm comm,
-                                CudaStream) {
+                                CUstream) {
   return run(as_comm(comm), send, count, receive, [&](uint32_t* out) {
     std::memcpy(out, read_area(*as_comm(comm), static_cast<uint32_t>(root)), count * sizeof(uint32_t));
   });
 }
-EXPORT NcclStatus ncclSend(const void* data, size_t count, int, int peer, NcclComm comm, CudaStream) {
+EXPORT NcclStatus ncclSend(const void* data, size_t count, int, int peer, NcclComm comm, CUstream) {
   group.push_back({as_comm(comm), data, nullptr, count * sizeof(uint32_t), static_cast<uint32_t>(peer)});
   return kNcclSuccess;
 }
-EXPORT NcclStatus ncclRecv(void* data, size_t count, int, int peer, NcclComm comm, CudaStream) {
+EXPORT NcclStatus ncclRecv(void* data, size_t count, int, int peer, NcclComm comm, CUstream) {
   group.push_back({as_comm(comm), nullptr, data, count * sizeof(uint32_t), static_cast<uint32_t>(peer)});
   return kNcclSuccess;
 }

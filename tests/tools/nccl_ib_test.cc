@@ -9,7 +9,6 @@
 #include <filesystem>
 #include <fstream>
 
-#include "common/elf_symbol.h"
 #include "common/error.h"
 
 namespace verbena::tools {

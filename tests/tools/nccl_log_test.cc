@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "nccl-perf/nccl_library.h"
+#include "common/nccl_library.h"
 
 namespace verbena::tools::nccl {
 namespace {

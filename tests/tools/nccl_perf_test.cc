@@ -15,7 +15,7 @@ namespace {
 // The tool as it is, on a driver and an NCCL of the tests' own.
 ToolRun run_perf(const std::string& environment, const std::string& arguments) {
   const std::string fakes = FAKE_FOLDER;
-  return run_tool("LD_LIBRARY_PATH=" + fakes + " " + environment + " timeout -s KILL 60 " + NCCL_PERF +
+  return run_tool("LD_LIBRARY_PATH=" + fakes + " " + environment + " timeout -s KILL 240 " + NCCL_PERF +
                   " --nccl " + fakes + " " + arguments);
 }
 
@@ -152,12 +152,28 @@ TEST(NcclPerf, TellsADeadRank) {
   EXPECT_TRUE(mentions(run, "rank 1: killed by signal 9")) << run.output;
 }
 
-TEST(NcclPerf, SaysWhenThereAreTooFewGpus) {
+TEST(NcclPerf, NeedsAGpu) {
   const ToolRun none = run_perf("FAKE_GPUS=0", "");
   EXPECT_EQ(none.status, 4);
-  EXPECT_TRUE(mentions(none, "no CUDA device: nccl-perf needs two GPUs; try verbena-perf")) << none.output;
-  EXPECT_EQ(run_perf("FAKE_GPUS=1", "").status, 4);
-  EXPECT_EQ(run_perf("FAKE_GPUS=2", "--gpus 3").status, 4);
+  EXPECT_TRUE(mentions(none, "no CUDA device: nccl-perf needs a GPU; try verbena-perf")) << none.output;
+}
+
+TEST(NcclPerf, RanksShareGpus) {
+  const ToolRun two = run_perf("FAKE_GPUS=1", "--op all_reduce --begin 4k --end 4k");
+  EXPECT_EQ(two.status, 0) << two.output;
+  EXPECT_TRUE(mentions(two, "2 ranks share 1 GPU ")) << two.output;
+  const ToolRun three = run_perf("FAKE_GPUS=2", "--ranks 3 --op all_reduce --begin 4k --end 4k");
+  EXPECT_EQ(three.status, 0) << three.output;
+  EXPECT_TRUE(mentions(three, "3 ranks share 2 GPUs ")) << three.output;
+}
+
+TEST(NcclPerf, RunsCommunicatorsAtTheSameTime) {
+  const char* const options = "--communicators 3 --op all_reduce,send_recv --begin 4k --end 4k -n 3 -w 10";
+  const ToolRun right = run_perf("FAKE_GPUS=2", options);
+  EXPECT_EQ(right.status, 0) << right.output;
+  const ToolRun wrong = run_perf("FAKE_GPUS=2 FAKE_NCCL_FAULT=wrong-split", options);
+  EXPECT_EQ(wrong.status, 1) << wrong.output;
+  EXPECT_TRUE(mentions(wrong, "wrong")) << wrong.output;
 }
 
 TEST(NcclPerf, ListsLibraries) {

@@ -1,4 +1,4 @@
-// What is stored of a measurement: its JSON and back, CSV, and files that are none.
+// What is stored of a measurement: its JSON, CSV.
 #include "common/result.h"
 
 #include <gtest/gtest.h>
@@ -8,7 +8,6 @@
 
 #include "base/scratch_path.h"
 #include "common/error.h"
-#include "common/machine.h"
 #include "common/output.h"
 
 namespace verbena::tools {
@@ -36,28 +35,16 @@ OutputOptions to_json_file(const std::string& file) {
   return options;
 }
 
-std::string find_problem(const nlohmann::json& document) {
-  try {
-    parse_result(document, "some.json");
-  } catch (const ToolError& error) {
-    return error.what();
-  }
-  return "";
-}
-
-TEST(Result, IsReadBackAsItWasWritten) {
+TEST(Result, IsWrittenAsItIs) {
   const verbena::tests::ScratchPath scratch("result.json");
   Result written = make_result();
   EXPECT_EQ(deliver_result(written, to_json_file(scratch.get()), kExitOk), kExitOk);
-  const Result read = read_result(scratch.get());
-  EXPECT_EQ(describe_result(read), describe_result(written));
-  EXPECT_EQ(read.source, scratch.get());
-  EXPECT_GE(read.duration_s, 0);
-  EXPECT_LT(read.duration_s, 600);
-  EXPECT_EQ(read.command, "sample --sizes 8:64 --title 'it'\\''s one'");
-  EXPECT_EQ(read.tables[0].describe_keys(read.tables[0].rows[0]), "a, 8");
-  EXPECT_EQ(read.find_table("messages"), &read.tables[0]);
-  EXPECT_EQ(read.find_table("other"), nullptr);
+  std::ifstream file(scratch.get());
+  const nlohmann::json read = nlohmann::json::parse(file);
+  EXPECT_EQ(read, describe_result(written));
+  EXPECT_GE(read["duration_s"], 0);
+  EXPECT_LT(read["duration_s"], 600);
+  EXPECT_EQ(read["command"], "sample --sizes 8:64 --title 'it'\\''s one'");
 }
 
 TEST(Result, CsvHasUnitsInItsHeaderAndNoSamples) {
@@ -69,24 +56,6 @@ TEST(Result, CsvHasUnitsInItsHeaderAndNoSamples) {
   const std::string rows = "a,8,1.5\n\"b, \"\"c\"\"\",64,\n";
   EXPECT_EQ(format_csv(result), "kind,size_bytes,time_us\n" + rows + rows + "\nspeed_GBps\n2\n")
       << "tables of the same columns share a header";
-}
-
-TEST(Result, OthersAreRefusedByName) {
-  EXPECT_NE(find_problem(nlohmann::json::array()).find("some.json is no result"), std::string::npos);
-  nlohmann::json document = describe_result(make_result());
-  EXPECT_EQ(find_problem(document), "");
-  document["schema_version"] = 99;
-  EXPECT_NE(find_problem(document).find("has schema_version 99"), std::string::npos);
-  document = describe_result(make_result());
-  document["tables"][0].erase("columns");
-  EXPECT_NE(find_problem(document).find("some.json"), std::string::npos);
-  document = describe_result(make_result());
-  document["tables"][0]["rows"].push_back(7);
-  EXPECT_NE(find_problem(document).find("a row is no object"), std::string::npos);
-  EXPECT_THROW(read_result("/nonexistent/file"), ToolError);
-  const verbena::tests::ScratchPath scratch("result_broken.json");
-  std::ofstream(scratch.get()) << "{";
-  EXPECT_THROW(read_result(scratch.get()), ToolError);
 }
 
 TEST(Result, WhatCannotBeWrittenIsAnError) {

@@ -21,7 +21,7 @@ inline ToolRun read_tool(std::FILE* pipe) {
   return run;
 }
 
-// Runs a shell command; whoever bounds it does so in the command.
+// Runs a shell command without a time limit; a limit must be in the command.
 inline ToolRun run_tool(const std::string& command) {
   return read_tool(popen(("exec 2>&1; " + command).c_str(), "r"));
 }

@@ -1,14 +1,12 @@
 // The figures of several backends: which rows there are, and what stands in them.
-#include "verbena-symm/comparison.h"
+#include "verbena-symm/figures.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <sstream>
 
-#include "common/plot.h"
 #include "verbena-symm/options.h"
-#include "verbena-symm/result_tables.h"
 
 namespace verbena::tools::symm {
 namespace {
@@ -73,15 +71,17 @@ TEST(SymmResultTest, ATableForEachKindOfFigure) {
   EXPECT_EQ(tables[3].rows[0]["time_us"], 8);
   EXPECT_EQ(tables[3].rows[0]["time_p99_us"], 9);
   EXPECT_EQ(tables[3].rows[0]["blocks"], "4x64");
-  EXPECT_FALSE(list_plots(tables[3])[0].series.empty());
   EXPECT_TRUE(list_result_tables({{"verbena", make_figures({"figure other 1"})}}).empty());
 }
 
 TEST(SymmFiguresTest, TheTableHasMediansAndP99) {
   const std::string text =
-      make_figures({"figure barrier/32 3 1 2", "figure one/1024/4x64 7 9 8"}).format_table(2);
+      make_figures({"figure barrier/32 3 1 2", "figure one/1024/4x64 7 9 8",
+                    "figure packets/1024/16:1x64 4 5 3", "figure packets/1024/8:1x64 6 6 6"})
+          .format_table(2);
   EXPECT_THAT(split_words(text, "a block of 32 threads"), ElementsAre("2.00", "us,", "p99", "3.00"));
-  EXPECT_THAT(split_words(text, "1024"), ElementsAre("8.00", "9.00", "4x64", "-", "-", "-"));
+  EXPECT_THAT(split_words(text, "1024"),
+              ElementsAre("8.00", "9.00", "4x64", "-", "-", "-", "4.00", "5.00", "16:1x64"));
 }
 
 TEST(SymmOptionsTest, OldAndNewSpellings) {

@@ -2,25 +2,15 @@
 
 #include <gtest/gtest.h>
 
-#include "common/samples.h"
-
 namespace verbena::tools {
 namespace {
 
-std::string print_sample(Table::Format format) {
-  const Table table({{"size", "B", 6}, {"time", "us", 8}, {"wrong", "", 6}}, format);
-  return table.format_header() + table.format_row({"8", "12.50", "0"});
-}
-
 TEST(Table, AlignsFiguresUnderNames) {
-  EXPECT_EQ(print_sample(Table::Format::kText),
+  const Table table({{"size", "B", 6}, {"time", "us", 8}, {"wrong", "", 6}});
+  EXPECT_EQ(table.format_header() + table.format_row({"8", "12.50", "0"}),
             "#  size     time  wrong\n"
             "#   (B)     (us)       \n"
             "      8    12.50      0\n");
-}
-
-TEST(Table, PrintsCommaSeparatedValues) {
-  EXPECT_EQ(print_sample(Table::Format::kCsv), "size,time,wrong\n8,12.50,0\n");
 }
 
 TEST(Table, FormatsFiguresByMagnitude) {

@@ -61,6 +61,23 @@ TEST_F(Variants, PluginRunsLookLikeManyNodes) {
   EXPECT_EQ(find(second, "NCCL_DEBUG_FILE"), "b.log");
 }
 
+TEST_F(Variants, OldReleasesFindThePluginByName) {
+  Options options;
+  const auto fit = [&](const char* plugin, const char* version) {
+    options.plugin = plugin;
+    Environment environment = make_environment(options, {"plugin", Variant::Transport::kPlugin, ""});
+    fit_plugin_name(environment, version);
+    return environment;
+  };
+  const Environment plain = fit("/opt/libnccl-net.so", "2.19.3");
+  EXPECT_EQ(plain.find("NCCL_NET_PLUGIN"), nullptr);
+  EXPECT_TRUE(find(plain, "LD_LIBRARY_PATH").starts_with("/opt"));
+  const Environment named = fit("/opt/libnccl-net-verbena.so", "2.20.5");
+  EXPECT_EQ(find(named, "NCCL_NET_PLUGIN"), "verbena");
+  EXPECT_EQ(find(fit("theirs", "2.19.3"), "NCCL_NET_PLUGIN"), "theirs");
+  EXPECT_EQ(find(fit("/opt/libnccl-net.so", "2.21.5"), "NCCL_NET_PLUGIN"), "/opt/libnccl-net.so");
+}
+
 TEST_F(Variants, UsersSettingsWinOverDefaultsOnly) {
   setenv("NCCL_NET_GDR_LEVEL", "LOC", 1);
   setenv("NCCL_NET_PLUGIN", "theirs", 1);

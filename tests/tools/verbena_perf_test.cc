@@ -11,7 +11,8 @@ namespace {
 
 ToolRun run_perf(const std::string& fault, const std::string& arguments) {
   const std::string sample = std::string(" --plugin ") + SAMPLE_PLUGIN;
-  return run_tool("SAMPLE_FAULT=" + fault + " timeout -s KILL 60 " + VERBENA_PERF + sample + " " + arguments);
+  return run_tool("SAMPLE_FAULT=" + fault + " timeout -s KILL 240 " + VERBENA_PERF + sample + " " +
+                  arguments);
 }
 
 nlohmann::json run_json(const std::string& arguments) {
@@ -34,11 +35,36 @@ TEST(VerbenaPerf, MovesAndVerifiesAllSizes) {
   }
 }
 
+TEST(VerbenaPerf, RepeatsTheCheckedPassUntilAFileIsThere) {
+  const std::string run = std::string(VERBENA_PERF) + " --plugin " + SAMPLE_PLUGIN +
+                          " --size 4k --iters 4 --mode bandwidth --until ";
+  constexpr int kKilled = 137;
+  EXPECT_EQ(run_tool("timeout -s KILL 2 " + run + "/nonexistent/file").status, kKilled);
+  EXPECT_EQ(run_tool("timeout -s KILL 240 " + run + VERBENA_PERF).status, 0);
+}
+
 TEST(VerbenaPerf, CountsDescriptors) {
   const nlohmann::json document = run_json("--size 2500 --iters 20 --warmup 0 --mode bandwidth");
   ASSERT_EQ(list_rows(document).size(), 1U);
   EXPECT_EQ(list_rows(document)[0]["staged_messages"], 40);
   EXPECT_EQ(list_rows(document)[0]["descriptors"], 120);
+}
+
+// Every connection carries messages, and the last is measured as the first is.
+TEST(VerbenaPerf, ShowsTheLastOfManyConnections) {
+  const nlohmann::json document = run_json("--size 4k --iters 20 --warmup 8 --pairs 5");
+  ASSERT_EQ(list_rows(document).size(), 1U);
+  const nlohmann::json row = list_rows(document)[0];
+  EXPECT_GT(row["latency_us"].get<double>(), 0);
+  EXPECT_GT(row["last_latency_us"].get<double>(), 0);
+  EXPECT_GT(row["last_bandwidth_GBps"].get<double>(), 0);
+  EXPECT_EQ(document["details"]["wrong_bytes"], 0);
+  // Of the first and of the last as of a single one, and a window of each of the five.
+  EXPECT_EQ(row["verified_bytes"].get<uint64_t>(), 4096U * (2 * (2 * (20 + 8) + 20 + 8) + 5 * 8));
+  const ToolRun run = run_perf("", "--size 4k --iters 20 --pairs 5");
+  EXPECT_EQ(run.status, 0) << run.output;
+  EXPECT_NE(run.output.find("last: bw"), std::string::npos) << run.output;
+  EXPECT_EQ(run_perf("", "--pairs 0").status, 2);
 }
 
 TEST(VerbenaPerf, DrivesEveryTableOfThePlugin) {

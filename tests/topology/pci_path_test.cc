@@ -53,7 +53,7 @@ TEST(PciPath, FollowsTheLinksOfThisMachine) {
   EXPECT_EQ(find_pci_address(path), find_pci_address(entry));
 }
 
-// A bus of our own below a temporary folder.
+// An artificial bus in a temporary folder.
 class CardPathTest : public ::testing::Test {
  protected:
   CardPathTest() {

@@ -26,7 +26,7 @@ Transfer make_mixture(uint32_t count) {
 }
 
 // Leaves messages in every state: staged and not taken, granted and not sent, half received.
-void leave_traffic(Connection& connection, const Nic& nic, uint64_t seed) {
+void leave_traffic(ConnectedPair& connection, const Nic& nic, uint64_t seed) {
   protocol::Random random(seed);
   Transfer transfer = make_mixture(60);
   transfer.seed = seed;
@@ -54,7 +54,7 @@ void leave_traffic(Connection& connection, const Nic& nic, uint64_t seed) {
 TEST(Close, EverythingThatWasSentArrivesAfterTheSenderHasGone) {
   Host host;
   const Nic& nic = host.nic(3);
-  Connection connection = connect_here(nic, nic, true);
+  ConnectedPair connection = connect_here(nic, nic, true);
   Transfer transfer;
   transfer.messages.assign(20, {.length_bytes = 20'000});
   transfer.sends_ahead = 20;
@@ -76,7 +76,7 @@ TEST(Close, ReceiversLearnOfASenderThatCloses) {
   Host host;
   const Nic& nic = host.nic();
   for (const uint32_t sent_before : {0, 5}) {
-    Connection connection = connect_here(nic, nic, true);
+    ConnectedPair connection = connect_here(nic, nic, true);
     const Transfer transfer = make_mixture(50);
     ReceivingSide receiver(connection.receiving, nic, transfer);
     {
@@ -98,7 +98,7 @@ TEST(Close, ReceiversLearnOfASenderThatCloses) {
 TEST(Close, AReceiverThatOnlyWaitsLearnsItToo) {
   Host host;
   const Nic& nic = host.nic();
-  Connection connection = connect_here(nic, nic, true);
+  ConnectedPair connection = connect_here(nic, nic, true);
   const Transfer transfer = make_mixture(4);
   ReceivingSide receiver(connection.receiving, nic, transfer);
   for (int i = 0; i < 100; ++i) ASSERT_FALSE(receiver.step());
@@ -115,7 +115,7 @@ TEST(Close, SendersLearnOfAReceiverThatCloses) {
   Host host;
   const Nic& nic = host.nic();
   for (const uint32_t received_before : {0, 5}) {
-    Connection connection = connect_here(nic, nic, true);
+    ConnectedPair connection = connect_here(nic, nic, true);
     const Transfer transfer = make_mixture(150);
     SendingSide sender(*connection.sender, nic, transfer);
     {
@@ -141,7 +141,7 @@ TEST(Close, AnAbortLosesNoPage) {
   const base::LogCapture log;  // the ends complain of each other
   for (uint64_t seed = 1; seed <= 60; ++seed) {
     apply_settings(PoolProbe::make_settings(64));
-    Connection connection = connect_here(nic, nic, true);
+    ConnectedPair connection = connect_here(nic, nic, true);
     leave_traffic(connection, nic, seed);
   }
   probe.expect_whole();
@@ -159,7 +159,7 @@ TEST(Close, TwoHundredConnectionsLeaveNothingBehind) {
   apply_settings(PoolProbe::make_settings(64));
   size_t before = 0;
   for (int i = 0; i < kConnections; ++i) {
-    Connection connection = connect_here(nic, nic, true);
+    ConnectedPair connection = connect_here(nic, nic, true);
     expect_transfer_here(connection, nic, nic, make_mixture(i % 10 == 0 ? 12 : 1));
     connection = {};
     if (i == 10) before = count_descriptors();  // what is kept once is open by now
@@ -175,7 +175,7 @@ TEST(Close, ManyConnectionsAtOnceShareThePages) {
   apply_settings(PoolProbe::make_settings(48));
   {
     const base::LogCapture log;
-    std::vector<Connection> connections;
+    std::vector<ConnectedPair> connections;
     for (int i = 0; i < 8; ++i) connections.push_back(connect_here(nic, nic, true));
     EXPECT_FALSE(log.lines_of(base::LogLevel::kInfo).empty())
         << "the region is too small for all, which is said";
@@ -202,7 +202,7 @@ TEST(Close, ASecondSetOfConnectionsAfterTheFirst) {
   for (int round = 0; round < 3; ++round) {
     apply_settings({{"VERBENA_PAGE_BYTES", round == 1 ? "4k" : "64k"}});
     const Nic& nic = host.nic(2);
-    Connection connection = connect_here(nic, nic, true);
+    ConnectedPair connection = connect_here(nic, nic, true);
     expect_transfer_here(connection, nic, nic, make_mixture(40));
   }
 }

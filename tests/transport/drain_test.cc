@@ -20,7 +20,7 @@ class DrainTest : public testing::Test {
   // A connection whose receiver closes when some pages have landed that it never saw.
   void abandon_pages() {
     apply_settings(PoolProbe::make_settings(kWindowPages));
-    Connection connection = connect_here(nic_, nic_, true);
+    ConnectedPair connection = connect_here(nic_, nic_, true);
     Transfer transfer;
     transfer.messages.assign(4, {.length_bytes = 5 * 4096});
     transfer.sends_ahead = 4;
@@ -66,6 +66,18 @@ TEST_F(DrainTest, ThePoolGoesWithItsLastConnectionWhateverIsUnderWay) {
   hooks_.drops_last_events = true;
   abandon_pages();
   EXPECT_EQ(hooks_.live_pairs, 0);
+}
+
+// Each that closes looks at a few of those that closed before it and wait for the device, not at all of them.
+TEST_F(DrainTest, ClosingManyLooksAtEachAFewTimes) {
+  constexpr int kConnections = 100, kMaxPolls = 15;  // of each; with all of them: 50 on average
+  hooks_.drops_last_events = true;
+  std::vector<ConnectedPair> connections;
+  for (int i = 0; i < kConnections; ++i) connections.push_back(connect_here(nic_, nic_, false));
+  hooks_.polls = 0;
+  for (ConnectedPair& connection : connections) connection.receiving.receiver.reset();
+  EXPECT_GE(hooks_.polls, kConnections);
+  EXPECT_LE(hooks_.polls, kMaxPolls * kConnections);
 }
 
 }  // namespace

@@ -4,10 +4,13 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "base/log_capture.h"
 #include "transport/support/transfer.h"
@@ -32,6 +35,22 @@ void set_rails(const std::string& lines) {
   std::rename(next.c_str(), find_rails_file().c_str());
 }
 
+// Returns when the devices have told it: what follows in the test does so over these rails.
+void pull(const Nic& nic, std::vector<size_t> rails) {
+  std::string lines;
+  for (const size_t rail : rails) lines += std::to_string(rail) + " down\n";
+  set_rails(lines);
+  EXPECT_TRUE(poll_until([&] {
+    return std::ranges::none_of(rails, [&](size_t rail) { return nic.rails[rail]->is_healthy(); });
+  }));
+}
+void plug_all(const Nic& nic) {
+  set_rails("* up\n");
+  EXPECT_TRUE(poll_until([&] {
+    return std::ranges::all_of(nic.rails, [](verbs::Device* rail) { return rail->is_healthy(); });
+  }));
+}
+
 Settings make_settings(const char* threshold, const char* limit_ms = "20000") {
   return {{"VERBENA_UNPACK", "1"},
           {"VERBENA_UNPACK_THRESHOLD", threshold},
@@ -44,10 +63,7 @@ Settings make_settings(const char* threshold, const char* limit_ms = "20000") {
 
 class FailoverTest : public testing::TestWithParam<const char*> {
  protected:
-  void SetUp() override {
-    set_rails("* up\n");
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  }
+  void SetUp() override { set_rails("* up\n"); }
   void TearDown() override { std::remove(find_rails_file().c_str()); }
   static Transfer make_transfer(uint32_t count) {
     Transfer transfer;
@@ -60,7 +76,8 @@ class FailoverTest : public testing::TestWithParam<const char*> {
 
 // Goes on until `done`, with `meanwhile` called between steps.
 template <typename Meanwhile>
-void run_transfer(Connection& connection, const Nic& nic, const Transfer& transfer, Meanwhile&& meanwhile) {
+void run_transfer(ConnectedPair& connection, const Nic& nic, const Transfer& transfer,
+                  Meanwhile&& meanwhile) {
   SendingSide sender(*connection.sender, nic, transfer);
   ReceivingSide receiver(connection.receiving, nic, transfer);
   EXPECT_TRUE(poll_until([&] {
@@ -77,7 +94,7 @@ void run_transfer(Connection& connection, const Nic& nic, const Transfer& transf
 // The same, of a transfer whose rails do not come back: both ends report it.
 template <typename Meanwhile>
 void run_to_error(const Nic& nic, const Transfer& transfer, Meanwhile&& meanwhile) {
-  Connection connection = connect_here(nic, nic, true);
+  ConnectedPair connection = connect_here(nic, nic, true);
   SendingSide sender(*connection.sender, nic, transfer);
   ReceivingSide receiver(connection.receiving, nic, transfer);
   EXPECT_TRUE(poll_until([&] {
@@ -93,52 +110,59 @@ void run_to_error(const Nic& nic, const Transfer& transfer, Meanwhile&& meanwhil
 TEST_P(FailoverTest, TheOtherRailTakesOver) {
   Host host(make_settings(GetParam()));
   const Nic& nic = host.nic(2);
-  for (const char* dead : {"0", "1"}) {
-    Connection connection = connect_here(nic, nic, true);
+  for (const size_t dead : {0, 1}) {
+    ConnectedPair connection = connect_here(nic, nic, true);
     const base::LogCapture log;
     bool is_cut = false;
     run_transfer(connection, nic, make_transfer(1500), [&](uint32_t finished) {
       if (is_cut || finished < 500) return;
-      set_rails(std::string(dead) + " down\n");
+      pull(nic, {dead});
       is_cut = true;
     });
     EXPECT_EQ(connection.sender->statistics().failed_queue_pairs, 1U);
-    set_rails("* up\n");
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    plug_all(nic);
   }
 }
 
 TEST_P(FailoverTest, RailsThatComeBackAreUsedAgain) {
   Host host(make_settings(GetParam()));
   const Nic& nic = host.nic(2);
-  Connection connection = connect_here(nic, nic, true);
+  ConnectedPair connection = connect_here(nic, nic, true);
   const base::LogCapture log;
-  const auto begin = base::monotonic_ns();
+  // Each after so many messages more; without any rail there are none, but time passes.
+  const std::vector<std::vector<size_t>> phases = {{0}, {}, {1}, {}, {0, 1}, {}};
+  constexpr uint32_t kPhaseMessages = 400;
+  constexpr int64_t kWithoutRailsNs = 100 * base::kNsPerMs;
   size_t phase = 0;
-  const char* const phases[] = {"0 down\n", "* up\n", "1 down\n", "* up\n", "0 down\n1 down\n", "* up\n"};
-  Transfer transfer = make_transfer(3000);
-  run_transfer(connection, nic, transfer, [&](uint32_t) {
-    const auto due = static_cast<size_t>((base::monotonic_ns() - begin) / (100 * base::kNsPerMs));
-    if (due <= phase || phase == std::size(phases)) return;
-    set_rails(phases[phase++]);
+  int64_t begin_ns = 0;
+  run_transfer(connection, nic, make_transfer(3000), [&](uint32_t finished) {
+    if (phase == phases.size()) return;
+    const bool has_rails = phase == 0 || phases[phase - 1].size() < nic.rails.size();
+    if (has_rails ? finished < (phase + 1) * kPhaseMessages
+                  : base::monotonic_ns() - begin_ns < kWithoutRailsNs)
+      return;
+    phases[phase].empty() ? plug_all(nic) : pull(nic, phases[phase]);
+    begin_ns = base::monotonic_ns();
+    ++phase;
   });
+  EXPECT_EQ(phase, phases.size());
   EXPECT_GE(connection.sender->statistics().failed_queue_pairs, 1U);
 }
 
 TEST_P(FailoverTest, ASingleRailIsBuiltAnew) {
   Host host(make_settings(GetParam()));
   const Nic& nic = host.nic(1);
-  Connection connection = connect_here(nic, nic, true);
+  ConnectedPair connection = connect_here(nic, nic, true);
   const base::LogCapture log;
   int64_t cut_ns = 0;
   bool is_back = false;
   run_transfer(connection, nic, make_transfer(1500), [&](uint32_t finished) {
     if (cut_ns == 0 && finished >= 500) {
-      set_rails("0 down\n");
+      pull(nic, {0});
       cut_ns = base::monotonic_ns();
     }
     if (cut_ns != 0 && !is_back && base::monotonic_ns() - cut_ns > 200 * base::kNsPerMs) {
-      set_rails("0 up\n");
+      plug_all(nic);
       is_back = true;
     }
   });
@@ -149,9 +173,13 @@ TEST_P(FailoverTest, ASingleRailIsBuiltAnew) {
 
 TEST_P(FailoverTest, WithoutAnyRailTheErrorComesInTime) {
   Host host(make_settings(GetParam(), "2000"));
+  const Nic& nic = host.nic(2);
   const base::LogCapture log;
-  run_to_error(host.nic(2), make_transfer(1500), [&](uint32_t finished) {
-    if (finished >= 500) set_rails("* down\n");
+  bool is_cut = false;
+  run_to_error(nic, make_transfer(1500), [&](uint32_t finished) {
+    if (is_cut || finished < 500) return;
+    pull(nic, {0, 1});
+    is_cut = true;
   });
   std::string all;
   for (const auto& line : log.warnings()) all += line + "\n";
@@ -163,11 +191,12 @@ TEST_P(FailoverTest, WithoutAnyRailTheErrorComesInTime) {
 // Whose cores others have may test a few times a second only: the clock must not wait for many tests.
 TEST_P(FailoverTest, TheErrorNeedsFewTests) {
   Host host(make_settings(GetParam(), "1000"));
+  const Nic& nic = host.nic(2);
   const base::LogCapture log;
   int steps_without_rails = 0;
-  run_to_error(host.nic(2), make_transfer(1500), [&](uint32_t finished) {
+  run_to_error(nic, make_transfer(1500), [&](uint32_t finished) {
     if (finished < 500) return;
-    if (steps_without_rails++ == 0) set_rails("* down\n");
+    if (steps_without_rails++ == 0) pull(nic, {0, 1});
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   });
   EXPECT_LT(steps_without_rails, 150);
@@ -178,13 +207,17 @@ TEST_P(FailoverTest, WhereItIsOffTheConnectionFailsAtOnce) {
   settings.emplace_back("VERBENA_FAILOVER", "0");
   Host host(settings);
   const Nic& nic = host.nic(2);
-  Connection connection = connect_here(nic, nic, true);
+  ConnectedPair connection = connect_here(nic, nic, true);
   const Transfer transfer = make_transfer(1500);
   SendingSide sender(*connection.sender, nic, transfer);
   ReceivingSide receiver(connection.receiving, nic, transfer);
   const base::LogCapture log;
+  bool is_cut = false;
   EXPECT_TRUE(poll_until([&] {
-    if (receiver.finished() >= 500) set_rails("1 down\n");
+    if (!is_cut && receiver.finished() >= 500) {
+      pull(nic, {1});
+      is_cut = true;
+    }
     receiver.step();
     return sender.step();
   }));

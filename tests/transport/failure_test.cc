@@ -163,7 +163,7 @@ TEST(Failure, ASurvivorServesANewPeer) {
       ReceivingSide side(end, nic, transfer);
       expect_to_learn_of_it(side);
     }
-    Connection connection = connect_here(nic, nic, true);
+    ConnectedPair connection = connect_here(nic, nic, true);
     expect_transfer_here(connection, nic, nic, transfer);
   }};
   run_processes(sending, surviving);

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "base/cuda_driver.h"
-#include "transport/registration.h"
+#include "transport/memory/registration.h"
 #include "transport/support/faulty_devices.h"
 
 namespace verbena::transport {
@@ -66,7 +66,7 @@ TEST_F(GpuRegistrationTest, PartsOfSeveralAllocationsDoNot) {
   EXPECT_EQ(regions(), 3);
 }
 
-// As NCCL does it: a descriptor of its own for every registration.
+// As in NCCL: a separate descriptor for every registration.
 TEST_F(GpuRegistrationTest, DmabufsOfOneAllocationShare) {
   const int first = memfd_create("first", 0), second = memfd_create("second", 0);
   ASSERT_TRUE(first >= 0 && second >= 0);

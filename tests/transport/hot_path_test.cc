@@ -100,7 +100,7 @@ class HotPathTest : public testing::TestWithParam<Kind> {
   static constexpr size_t kSpaceBytes = 1 << 18;
   Host host_{make_settings()};
   const Nic& nic_ = host_.nic(2);
-  Connection connection_ = connect_here(nic_, nic_, true);
+  ConnectedPair connection_ = connect_here(nic_, nic_, true);
   Memory source_{nic_, kSpaceBytes}, target_{nic_, kBatch* kSpaceBytes};
   bool is_good_ = true;
 };

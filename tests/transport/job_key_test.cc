@@ -1,5 +1,5 @@
-// Connections where one end or both have a job key, somebody in between who changes what they say, and what
-// the logs tell of the secrets.
+// Connections of which one or both ends have a job key, attackers that interfere, and that logs contain no
+// secrets.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -60,9 +60,24 @@ class JobKeyTest : public testing::Test {
     }
     return ends.are_done();
   }
+  // Until the sender's end fails, or both stand. The listener waits on all the while.
+  Ends knock(const Settings& sending, const Settings& receiving) {
+    apply_settings(sending);
+    auto connector = take(Connector::start(nic_, handle_, -1), "a connector");
+    apply_settings(receiving);
+    Ends ends;
+    EXPECT_TRUE(
+        poll_until([&] { return poll(*connector, ends) || ends.sending != base::Status::kOk; }, 10'000));
+    return ends;
+  }
+  // Whatever strangers did: the peer that has the key gets its connection.
+  void expect_peer_connects() {
+    Ends ends = meet(key_.settings(), key_.settings());
+    EXPECT_NE(ends.sender, nullptr);
+    EXPECT_NE(ends.receiver, nullptr);
+  }
   void expect_refused(const Ends& ends, const char* receivers_words, const char* senders_words) {
     EXPECT_EQ(ends.sending, base::Status::kRemote);
-    EXPECT_EQ(ends.receiving, base::Status::kRemote);
     const auto warnings = log_.warnings();
     ASSERT_EQ(warnings.size(), 2U);
     for (const std::string& line : warnings) {
@@ -72,6 +87,7 @@ class JobKeyTest : public testing::Test {
     }
   }
   void expect_no_secret_logged();
+  bool is_noticed();
 
   Host host_;
   const Nic& nic_ = host_.nic();
@@ -85,7 +101,7 @@ TEST_F(JobKeyTest, ACommonKeyConnects) {
   Ends ends = meet(key_.settings(), key_.settings());
   ASSERT_NE(ends.sender, nullptr);
   ASSERT_NE(ends.receiver, nullptr);
-  Connection connection{std::move(ends.sender), {std::move(ends.receiver), nullptr}};
+  ConnectedPair connection{std::move(ends.sender), {std::move(ends.receiver), nullptr}};
   Transfer transfer;
   transfer.messages.assign(5, {.length_bytes = 1000});
   expect_transfer_here(connection, nic_, nic_, transfer);
@@ -93,16 +109,58 @@ TEST_F(JobKeyTest, ACommonKeyConnects) {
 }
 
 TEST_F(JobKeyTest, ASenderWithoutAKeyIsRefused) {
-  expect_refused(meet({}, key_.settings()), "the peer has no job key", "it has a job key and we have none");
+  const Ends ends = knock({}, key_.settings());
+  EXPECT_EQ(ends.receiving, base::Status::kOk);
+  expect_refused(ends, "the peer has no job key", "it has a job key and we have none");
+  expect_peer_connects();
 }
 
 TEST_F(JobKeyTest, AReceiverWithoutAKeyRefuses) {
-  expect_refused(meet(key_.settings(), {}), "the peer has a job key and we have none", "it has no job key");
+  const Ends ends = meet(key_.settings(), {});
+  EXPECT_EQ(ends.receiving, base::Status::kRemote);
+  expect_refused(ends, "the peer has a job key and we have none", "it has no job key");
 }
 
 TEST_F(JobKeyTest, AnotherKeyIsRefused) {
-  expect_refused(meet(key_.settings(), other_key_.settings()), "the peer does not have our job key",
-                 "it does not have our job key");
+  const Ends ends = knock(other_key_.settings(), key_.settings());
+  EXPECT_EQ(ends.receiving, base::Status::kOk);
+  expect_refused(ends, "the peer does not have our job key", "it does not have our job key");
+  expect_peer_connects();
+}
+
+Settings with_encryption(Settings settings) {
+  settings.emplace_back("VERBENA_ENCRYPTION", "1");
+  return settings;
+}
+
+TEST_F(JobKeyTest, BothEndsEncrypt) {
+  const Settings settings = with_encryption(key_.settings());
+  Ends ends = meet(settings, settings);
+  ASSERT_NE(ends.sender, nullptr);
+  ASSERT_NE(ends.receiver, nullptr);
+  ConnectedPair connection{std::move(ends.sender), {std::move(ends.receiver), nullptr}};
+  Transfer transfer;
+  transfer.messages.assign(5, {.length_bytes = 1000});
+  expect_transfer_here(connection, nic_, nic_, transfer);
+  EXPECT_TRUE(log_.warnings().empty());
+}
+
+TEST_F(JobKeyTest, OnlyOneEndEncrypts) {
+  const auto expect_said = [&] {
+    const auto warnings = log_.warnings();
+    EXPECT_TRUE(std::any_of(warnings.begin(), warnings.end(), [](const std::string& line) {
+      return line.find("VERBENA_ENCRYPTION") != std::string::npos;
+    }));
+  };
+  // A listener waits on for its peer, whichever of the two it is.
+  const Ends encrypting = knock(with_encryption(key_.settings()), key_.settings());
+  EXPECT_EQ(encrypting.sending, base::Status::kRemote);
+  EXPECT_EQ(encrypting.receiving, base::Status::kOk);
+  expect_said();
+  const Ends plain = knock(key_.settings(), with_encryption(key_.settings()));
+  EXPECT_EQ(plain.sending, base::Status::kRemote);
+  EXPECT_EQ(plain.receiving, base::Status::kOk);
+  expect_peer_connects();
 }
 
 // Carries bytes between a connector and the listener, and changes one on the way.
@@ -148,6 +206,13 @@ class Meddler {
   base::Socket caught_, onward_;
 };
 
+bool JobKeyTest::is_noticed() {
+  const auto warnings = log_.warnings();
+  return std::any_of(warnings.begin(), warnings.end(), [](const std::string& line) {
+    return line.find("VERBENA_JOB_KEY_FILE") != std::string::npos;
+  });
+}
+
 struct Change {
   const char* name;
   Meddler::Way way;
@@ -165,19 +230,15 @@ TEST_P(MeddlerTest, IsNoticed) {
       [&] {
         meddler.step();
         if (ends.sending != base::Status::kOk) connector.reset();  // as NCCL closes what failed
-        if (connector) return poll(*connector, ends);
+        if (connector) return poll(*connector, ends), is_noticed();
         void* device_handle = nullptr;
         if (auto receiver = listener_->poll({}, &device_handle); !receiver)
           ends.receiving = receiver.error().status;
-        return ends.receiving != base::Status::kOk;
+        return is_noticed();
       },
       10'000));
-  EXPECT_EQ(ends.receiver, nullptr);
-  EXPECT_EQ(ends.receiving, base::Status::kRemote);
-  const auto warnings = log_.warnings();
-  EXPECT_TRUE(std::any_of(warnings.begin(), warnings.end(), [](const std::string& line) {
-    return line.find("VERBENA_JOB_KEY_FILE") != std::string::npos;
-  }));
+  EXPECT_TRUE(ends.receiver == nullptr && ends.receiving == base::Status::kOk)
+      << "the listener waits on for the peer";
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -191,37 +252,79 @@ INSTANTIATE_TEST_SUITE_P(
                sizeof(protocol::Hello) + offsetof(protocol::Ready, mac)}),
     [](const auto& change) { return std::string(change.param.name); });
 
-// Whoever heard a Hello can say it again, and gets no further.
-TEST_F(JobKeyTest, AHelloThatIsSaidAgainIsNotEnough) {
-  apply_settings(key_.settings());
-  auto auth = take(HandshakeAuth::create(), "proofs");
-  protocol::Hello hello{};
-  hello.header = protocol::make_header(sizeof(hello), handle_.header.nonce);
-  hello.rails = hello.queue_pairs = 1;
-  hello.traffic_class = -1;
-  hello.control_address = 0x1000;
-  hello.queue_pair[0].number = 77;
-  const verbs::PortAddress port = nic_.rails[0]->address();
-  std::memcpy(hello.rail[0].bytes, &port, sizeof(port));
-  ASSERT_TRUE(auth.sign(hello));
-  auto socket =
-      take(base::Socket::start_connect(std::bit_cast<base::SocketAddress>(handle_.address)), "a socket");
-  protocol::Ready ready{};
-  ready.header = protocol::make_header(sizeof(ready), handle_.header.nonce);
-  size_t hello_sent = 0, ready_sent = 0;
-  base::Status status = base::Status::kOk;
-  EXPECT_TRUE(poll_until(
-      [&] {
-        if (!take(socket.finish_connect(), "a connection")) return false;
-        if (!take(socket.send_all(&hello, sizeof(hello), hello_sent), "hello")) return false;
-        if (!take(socket.send_all(&ready, sizeof(ready), ready_sent), "ready")) return false;
-        void* device_handle = nullptr;
-        auto receiver = listener_->poll({}, &device_handle);
-        if (!receiver) status = receiver.error().status;
-        return !receiver || *receiver != nullptr;
-      },
-      10'000));
-  EXPECT_EQ(status, base::Status::kRemote);
+// Attackers that saw the nonce, which is sent unencrypted: each loses its own connection.
+class ImpostorTest : public JobKeyTest {
+ protected:
+  protocol::Hello make_hello() {
+    apply_settings(key_.settings());
+    auto auth = take(HandshakeAuth::create(), "proofs");
+    protocol::Hello hello{};
+    hello.header = protocol::make_header(sizeof(hello), handle_.header.nonce);
+    hello.rails = hello.queue_pairs = 1;
+    hello.traffic_class = -1;
+    hello.control_address = 0x1000;
+    hello.queue_pair[0].number = 77;
+    const verbs::PortAddress port = nic_.rails[0]->address();
+    std::memcpy(hello.rail[0].bytes, &port, sizeof(port));
+    EXPECT_TRUE(auth.sign(hello));
+    return hello;
+  }
+  base::Socket call() {
+    auto socket =
+        take(base::Socket::start_connect(std::bit_cast<base::SocketAddress>(handle_.address)), "a socket");
+    EXPECT_TRUE(poll_until([&] { return take(socket.finish_connect(), "a connection"); }, 10'000));
+    return socket;
+  }
+  void listen() {
+    void* device_handle = nullptr;
+    auto receiver = listener_->poll({}, &device_handle);
+    EXPECT_TRUE(receiver && !*receiver) << "the listener gave up";
+  }
+  // Says it, and is sent away.
+  void expect_sent_away(const void* words, size_t length_bytes) {
+    base::Socket socket = call();
+    size_t sent = 0;
+    EXPECT_TRUE(take(socket.send_all(words, length_bytes, sent), "words"));
+    EXPECT_TRUE(poll_until([&] { return listen(), socket.is_peer_closed(); }, 10'000));
+  }
+};
+
+TEST_F(ImpostorTest, WhatNobodyOfTheJobSaysIsNotTheListenersError) {
+  const protocol::Hello hello = make_hello();
+  const auto spoil = [&](auto&& change) {
+    protocol::Hello changed = hello;
+    change(changed);
+    expect_sent_away(&changed, sizeof(changed));
+  };
+  spoil([](protocol::Hello& changed) { ++changed.header.version; });
+  spoil([](protocol::Hello& changed) { changed.header.length_bytes -= 8; });
+  spoil([](protocol::Hello& changed) { changed.is_keyed = 0; });
+  spoil([](protocol::Hello& changed) { changed.proof.mac[0] ^= 1; });
+  expect_peer_connects();
+}
+
+// An attacker can replay a recorded Hello, without success.
+TEST_F(ImpostorTest, AHelloThatIsSaidAgainIsNotEnough) {
+  struct {
+    protocol::Hello hello;
+    protocol::Ready ready;
+  } words{make_hello(), {}};
+  words.ready.header = protocol::make_header(sizeof(words.ready), handle_.header.nonce);
+  expect_sent_away(&words, sizeof(words));
+  expect_peer_connects();
+}
+
+// However often.
+TEST_F(ImpostorTest, HellosSaidAgainDoNotKeepThePeerOut) {
+  const protocol::Hello hello = make_hello();
+  std::vector<base::Socket> calls;
+  while (calls.size() < 40) {
+    calls.push_back(call());
+    size_t sent = 0;
+    EXPECT_TRUE(take(calls.back().send_all(&hello, sizeof(hello), sent), "hello"));
+    listen();
+  }
+  expect_peer_connects();
 }
 
 std::string show_hex(const void* data, size_t length_bytes, bool is_reversed) {
@@ -265,7 +368,7 @@ TEST_F(JobKeyTest, NoSecretIsLogged) {
   base::log_info("a line, so that there is one");
   expect_no_secret_logged();
   listener_ = take(Listener::open(nic_, &handle_), "a listener");
-  meet(key_.settings(), other_key_.settings());
+  knock(key_.settings(), other_key_.settings());
   expect_no_secret_logged();
   // A stranger's nonce may be that of another connection of ours.
   listener_ = take(Listener::open(nic_, &handle_), "a listener");

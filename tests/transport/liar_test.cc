@@ -2,8 +2,10 @@
 // outside a buffer or a page that is lost.
 #include <gtest/gtest.h>
 
+#include <atomic>
+
 #include "base/log_capture.h"
-#include "protocol/wire.h"
+#include "protocol/immediate.h"
 #include "transport/support/pool_probe.h"
 #include "transport/support/raw_peer.h"
 
@@ -59,34 +61,62 @@ TEST_P(LyingSenderTest, IsFoundOutAndCostsNoPage) {
   probe.expect_whole();
 }
 
-uint32_t tag(uint16_t sequence, uint16_t index, bool last, bool direct = false) {
-  return encode_tag({sequence, index, last, direct});
+// Of a chunk that comes with `length_bytes`.
+uint32_t tag(uint8_t sequence, uint16_t index, bool last, uint32_t length_bytes, bool direct = false) {
+  return encode_tag({sequence, index, last, direct}, length_bytes);
+}
+constexpr uint32_t kShort = 8;
+
+// To the place that the receiver grants the first message.
+void write_granted(RawSender& sender, uint32_t imm, uint32_t length_bytes) {
+  const protocol::Grant& grant = sender.control().grants[0];
+  ASSERT_TRUE(poll_until(
+      [&] {
+        return std::atomic_ref(const_cast<uint64_t&>(grant.stamp)).load() ==
+               protocol::Grant::make_stamp(0, 0);
+      },
+      10'000));
+  sender.write(imm, grant.address, grant.remote_keys[0], length_bytes);
 }
 
 const Lie kLies[] = {
-    {"UnknownBits", [](RawSender& s) { s.send(tag(0, 0, true) | 1U << 31, 8); }},
-    {"IndexBeyondAnyMessage", [](RawSender& s) { s.send(1024U << 16 | 1U << 28, 8); }},
-    {"AMessageTheRingDoesNotReach", [](RawSender& s) { s.send(tag(protocol::kMessageRing, 0, true), 8); }},
-    {"AMessageLongAgo", [](RawSender& s) { s.send(tag(0xFFFF, 0, true), 8); }},
-    {"AHoleInAPage", [](RawSender& s) { s.send(tag(0, 0, false), kPageBytes - 1); }},
-    {"AStagedChunkThatSaysDirect", [](RawSender& s) { s.send(tag(0, 0, true, true), 8); }},
-    {"AHoleInAStagedWrite", [](RawSender& s) { s.write(tag(0, 0, false), 0, 0, 0); }},
-    {"AStagedWriteOfNoReceive", [](RawSender& s) { s.write(tag(1, 0, true), 0, 0, 0); }},
-    {"ADirectChunkOfNoReceive", [](RawSender& s) { s.write(tag(1, 0, true, true), 0, 0, 0); }},
+    {"WrittenBeforeAndNothingWas",
+     [](RawSender& s) { s.send(protocol::kWrittenBit | protocol::kLastBit, kShort); }},
+    {"AMessageTheRingDoesNotReach",
+     [](RawSender& s) { s.send(tag(protocol::kMessageRing, 0, true, kShort), kShort); }},
+    {"AMessageLongAgo", [](RawSender& s) { s.send(tag(0xFF, 0, true, kShort), kShort); }},
+    {"AHoleInAPage", [](RawSender& s) { s.send(tag(0, 0, false, kPageBytes - 1), kPageBytes - 1); }},
+    {"AStagedChunkThatSaysDirect", [](RawSender& s) { s.send(tag(0, 0, true, kShort, true), kShort); }},
+    {"AHoleInAStagedWrite", [](RawSender& s) { s.write(tag(0, 0, false, 0), 0, 0, 0); }},
+    {"AStagedWriteOfNoReceive", [](RawSender& s) { s.write(tag(1, 0, true, 0), 0, 0, 0); }},
+    {"ADirectChunkOfNoReceive", [](RawSender& s) { s.write(tag(1, 0, true, 0, true), 0, 0, 0); }},
+    {"NoBytesOfAMessageThatHasSome", [](RawSender& s) { s.write(tag(0, 0, true, kShort, true), 0, 0, 0); }},
+    {"NoBytesOfAStagedMessageThatHasSome", [](RawSender& s) { s.send(tag(0, 0, true, kShort), 0); }},
+    {"NoBytesOfAPage", [](RawSender& s) { s.send(tag(0, 0, false, kPageBytes), 0); }},
+    {"BytesOfAnEmptyMessage", [](RawSender& s) { s.send(tag(0, 0, true, 0), kShort); }},
+    {"LessThanAnnounced", [](RawSender& s) { s.send(tag(0, 0, true, kShort), kShort - 1); }},
+    {"MoreThanAnnounced", [](RawSender& s) { s.send(tag(0, 0, true, kShort), kShort + 1); }},
+    {"LessThanAnnouncedInItsPlace",
+     [](RawSender& s) { write_granted(s, tag(0, 0, true, kPageBytes, true), kPageBytes - 1); }},
+    {"AUnitBehindWhatWasWrittenBefore",
+     [](RawSender& s) {
+       write_granted(s, encode_tag({0, 0, true, true, protocol::kWrittenUnitBytes}, 0),
+                     protocol::kWrittenUnitBytes);
+     }},
     {"TwoEnds",
      [](RawSender& s) {
-       s.send(tag(0, 3, true), 8);
-       s.send(tag(0, 4, true), 8);
+       s.send(tag(0, 3, true, kShort), kShort);
+       s.send(tag(0, 4, true, kShort), kShort);
      }},
     {"BothKindsInOneMessage",
      [](RawSender& s) {
-       s.send(tag(0, 0, false), kPageBytes);
-       s.write(tag(0, 1, true, true), 0, 0, 0);
+       s.send(tag(0, 0, false, kPageBytes), kPageBytes);
+       s.write(tag(0, 1, true, 0, true), 0, 0, 0);
      }},
-    {"NoEnd", [](RawSender& s) { s.send(tag(0, 1023, false), kPageBytes); }},
+    {"NoEnd", [](RawSender& s) { s.send(tag(0, 1023, false, kPageBytes), kPageBytes); }},
     {"MoreThanItsWindow",
      [](RawSender& s) {
-       for (uint16_t i = 0; i <= kWindowPages; ++i) s.send(tag(0, i, false), kPageBytes);
+       for (uint16_t i = 0; i <= kWindowPages; ++i) s.send(tag(0, i, false, kPageBytes), kPageBytes);
      }},
 };
 
@@ -111,10 +141,10 @@ TEST(LyingSender, AChunkOfAClosedMessageIsRefused) {
     return end.receiver->test(*static_cast<ReceiveMessage*>(request), done, &bytes).status();
   };
   bool is_done = false;
-  sender.send(tag(1, 0, true), 8);
+  sender.send(tag(1, 0, true, kShort), kShort);
   ASSERT_TRUE(poll_until([&] { return test(closed, &is_done) != base::Status::kOk || is_done; }, 10'000));
   ASSERT_TRUE(end.receiver->consume(*static_cast<ReceiveMessage*>(closed)));
-  sender.send(tag(1, 0, true), 8);
+  sender.send(tag(1, 0, true, kShort), kShort);
   EXPECT_TRUE(poll_until([&] { return test(open, &is_done) != base::Status::kOk; }, 2'000)) << "it was taken";
 }
 
@@ -127,12 +157,12 @@ TEST(LyingSender, AStagedMessageBeyondTheThresholdIsRefused) {
   Memory memory(nic, 1 << 16);
   ReceivingEnd end;
   RawSender sender(nic, true, &end);
-  Connection neighbour = connect_here(nic, nic, true);  // whose descriptors lie behind
+  ConnectedPair neighbour = connect_here(nic, nic, true);  // whose descriptors lie behind
   Request* request = nullptr;
   ASSERT_TRUE(end.receiver->post(memory.bytes().data(), memory.bytes().size(), memory.registration(),
                                  ReceiveClass::kUnpacked, &request));
   constexpr uint16_t kPages = 9;
-  for (uint16_t i = 0; i < kPages; ++i) sender.send(tag(0, i, i + 1 == kPages), kPageBytes);
+  for (uint16_t i = 0; i < kPages; ++i) sender.send(tag(0, i, i + 1 == kPages, kPageBytes), kPageBytes);
   base::Status status = base::Status::kOk;
   bool is_done = false;
   EXPECT_TRUE(poll_until(
@@ -154,13 +184,16 @@ class LyingReceiverTest : public testing::Test {
   // Keeps asking one send until it fails.
   base::Status provoke() {
     Request* request = nullptr;
-    base::Status status =
-        sender_->post(memory_.bytes().data(), 5000, memory_.registration(), false, &request).status();
+    base::Status status = base::Status::kOk;
     poll_until(
         [&] {
           bool is_done = false;
-          if (status == base::Status::kOk)
+          if (request == nullptr) {
+            status =
+                sender_->post(memory_.bytes().data(), 5000, memory_.registration(), false, &request).status();
+          } else {
             status = sender_->test(*static_cast<SendMessage*>(request), &is_done).status();
+          }
           return is_done || status != base::Status::kOk;
         },
         10'000);
@@ -195,14 +228,20 @@ TEST_F(LyingReceiverTest, MessagesConsumedBeforeTheyWereSent) {
 }
 
 TEST_F(LyingReceiverTest, AGrantThatIsTooShort) {
-  receiver_.control().grants[0] = {
-      .address = 4096, .remote_keys = {}, .length_bytes = 4999, .note = {}, .sequence_plus_one = 1};
+  receiver_.control().grants[0] = {.address = 4096,
+                                   .remote_keys = {},
+                                   .length_bytes = 4999,
+                                   .note = {},
+                                   .stamp = protocol::Grant::make_stamp(0, 0)};
   EXPECT_EQ(provoke(), base::Status::kInvalidUsage);
 }
 
 TEST_F(LyingReceiverTest, AGrantOfMemoryThatIsNotThere) {
-  receiver_.control().grants[0] = {
-      .address = 4096, .remote_keys = {7}, .length_bytes = 5000, .note = {}, .sequence_plus_one = 1};
+  receiver_.control().grants[0] = {.address = 4096,
+                                   .remote_keys = {7},
+                                   .length_bytes = 5000,
+                                   .note = {},
+                                   .stamp = protocol::Grant::make_stamp(0, 0)};
   EXPECT_EQ(provoke(), base::Status::kRemote);
 }
 
@@ -217,8 +256,11 @@ class LyingNoteTest : public LyingStampTest, public testing::WithParamInterface<
 
 TEST_P(LyingNoteTest, IsFoundOut) {
   sender_ = std::move(direct_sender_);
-  direct_receiver_.control().grants[0] = {
-      .address = 4096, .remote_keys = {}, .length_bytes = 5000, .note = GetParam(), .sequence_plus_one = 1};
+  direct_receiver_.control().grants[0] = {.address = 4096,
+                                          .remote_keys = {},
+                                          .length_bytes = 5000,
+                                          .note = GetParam(),
+                                          .stamp = protocol::Grant::make_stamp(0, 0)};
   EXPECT_EQ(provoke(), base::Status::kRemote);
   expect_line("peer ");  // returned or consumed too much
 }
@@ -227,9 +269,9 @@ TEST_P(LyingNoteTest, IsFoundOut) {
 TEST_F(LyingStampTest, StampsThatLeadInACircle) {
   sender_ = std::move(direct_sender_);
   auto& grants = direct_receiver_.control().grants;
-  grants[0].sequence_plus_one = 0x7FFFFFE1;
-  grants[1].sequence_plus_one = 0xFFFFFFC2;
-  grants[2].sequence_plus_one = 0x20;
+  grants[0].stamp = protocol::Grant::make_stamp(0x3FFFFFE0, 0);
+  grants[1].stamp = protocol::Grant::make_stamp(0x7FFFFFC1, 0);
+  grants[2].stamp = protocol::Grant::make_stamp(0x1F, 0);
   EXPECT_EQ(provoke(), base::Status::kRemote);
   EXPECT_EQ(log_.warnings().size(), 1U);
 }

@@ -69,7 +69,7 @@ class ListeningTest : public testing::Test {
     const Nic& nic = host.nic();
     protocol::Handle handle;
     const auto listener = take(Listener::open(nic, &handle), "a listener");
-    const Connection connection = connect_here(nic, nic, true);
+    const ConnectedPair connection = connect_here(nic, nic, true);
     return list_listeners();
   }
 };
@@ -81,6 +81,7 @@ TEST_F(ListeningTest, TheHandshakeWaitsAtTheInterfaceThatWasNamed) {
 // softverbs between hosts waits for streams, at its rails' addresses.
 TEST_F(ListeningTest, TheWireWaitsAtItsRails) {
   setenv("SOFTVERBS_NETDEVS", "other0", 1);
+  setenv("SOFTVERBS_INSECURE", "1", 1);
   setenv("SOFTVERBS_FORCE_WIRE", "1", 1);
   EXPECT_EQ(listen("=asked0"),
             (std::set<std::string>{show_as_kernel_does(kAsked), show_as_kernel_does(kOther)}));

@@ -1,17 +1,22 @@
-// A connection's work on its own NIC goes on when its queue pairs fail: what was not completed is done again.
+// Connections' work on their own NIC goes on when its queue pairs fail: what was not completed is done again.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
-#include <optional>
+#include <memory>
+#include <span>
 #include <thread>
+#include <vector>
 
 #include "base/clock.h"
+#include "base/cuda_driver.h"
 #include "base/log_capture.h"
 #include "protocol/random.h"
-#include "transport/loopback.h"
+#include "transport/link/loopback.h"
 #include "transport/support/host.h"
 
 namespace verbena::transport {
@@ -31,13 +36,9 @@ const bool is_environment_set = setenv("SOFTVERBS_FAULTS",
 
 class LoopbackTest : public testing::Test {
  protected:
-  static constexpr uint32_t kRails = 2, kOperations = 4000, kMostBytes = 9000;
+  static constexpr uint32_t kRails = 2, kOperations = 4000, kMaxBytes = 9000;
 
-  LoopbackTest() {
-    set_rails("* up\n");
-    for (verbs::Device* device : nic_.rails) addresses_.push_back(device->refresh_address());
-    loopback_.emplace(take(Loopback::create(nic_.rails, addresses_, -1), "a loopback"));
-  }
+  LoopbackTest() { set_rails("* up\n"); }
   ~LoopbackTest() override { unlink(find_rails_file().c_str()); }
   static void set_rails(const char* text) { std::ofstream(find_rails_file()) << text; }
 
@@ -62,8 +63,8 @@ class LoopbackTest : public testing::Test {
   Host host_{{{"VERBENA_RAIL_RETRY_MS", "10"}, {"VERBENA_FAILOVER_TIMEOUT_MS", "1000"}}};
   const Nic& nic_ = host_.nic(kRails);
   Memory source_{nic_, 1 << 16}, target_{nic_, 1 << 16};
-  std::vector<verbs::LocalAddress> addresses_;
-  std::optional<Loopback> loopback_;
+  std::unique_ptr<LoopbackUser> loopback_ =
+      std::make_unique<LoopbackUser>(Loopback::acquire(base::kNoGpu, nic_));
   std::string failure_;
 };
 
@@ -80,8 +81,8 @@ TEST_F(LoopbackTest, FailedWorkIsDoneAgain) {
       flush(rail, &flushes);
       continue;
     }
-    const auto bytes = static_cast<uint32_t>(random.between(1, kMostBytes));
-    const size_t from = random.between(0, kMostBytes), to = random.between(0, kMostBytes);
+    const auto bytes = static_cast<uint32_t>(random.between(1, kMaxBytes));
+    const size_t from = random.between(0, kMaxBytes), to = random.between(0, kMaxBytes);
     uint32_t copies = 0;
     copy(rail, from, to, bytes, &copies);
     ASSERT_TRUE(wait_for(copies)) << failure_;
@@ -104,6 +105,83 @@ TEST_F(LoopbackTest, ARailThatStaysDownIsGivenUp) {
   EXPECT_FALSE(wait_for(bad));
   EXPECT_EQ(bad, 2U);
   EXPECT_NE(failure_.find("rail softverbs1:1"), std::string::npos) << failure_;
+}
+
+TEST_F(LoopbackTest, OneForAGpuAndANic) {
+  const auto first = Loopback::acquire(base::kNoGpu, nic_);
+  EXPECT_EQ(Loopback::acquire(base::kNoGpu, nic_), first);
+  EXPECT_NE(Loopback::acquire(0, nic_), first);
+  EXPECT_NE(Loopback::acquire(base::kNoGpu, host_.nic()), first);
+}
+
+// Threads that share one, whose queue pairs fail all the time: each finds its own work done, once it is done.
+TEST_F(LoopbackTest, ThreadsShareOne) {
+  const base::LogCapture log;
+  constexpr uint32_t kThreads = 4, kCopies = 400;
+  const size_t share = target_.bytes().size() / kThreads;
+  std::atomic<uint32_t> wrong{0}, failed{0};
+  std::vector<std::thread> threads;
+  for (uint32_t t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      LoopbackUser user(Loopback::acquire(base::kNoGpu, nic_));
+      const std::span<std::byte> source = source_.bytes().subspan(t * share, share);
+      const std::span<std::byte> target = target_.bytes().subspan(t * share, share);
+      std::string failure;
+      for (uint32_t i = 0; i < kCopies && failure.empty(); ++i) {
+        const uint32_t rail = (i + t) % kRails;
+        uint32_t outstanding = 0;
+        std::ranges::fill(source, static_cast<std::byte>(i * kThreads + t));
+        user.copy(rail, source.data(), source_.registration()->regions[rail].local_key(), target.data(),
+                  target_.registration()->regions[rail].remote_key(), static_cast<uint32_t>(share),
+                  &outstanding);
+        user.flush(rail, target.data(), target_.registration()->regions[rail].remote_key(), &outstanding);
+        while (outstanding != 0 && user.poll(&failure)) std::this_thread::yield();
+        wrong += !std::ranges::equal(source, target);
+      }
+      failed += !failure.empty();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0U);
+  EXPECT_EQ(failed, 0U);
+  EXPECT_GE(log.warnings().size(), 5U) << "or nothing has failed";
+}
+
+// A connection that closes in the middle leaves nothing behind, and takes nothing from the others.
+TEST_F(LoopbackTest, WhoLeavesTakesItsWorkAlong) {
+  const base::LogCapture log;
+  uint32_t leaving = 0, staying = 0;
+  for (int round = 0; round < 50; ++round) {
+    auto other = std::make_unique<LoopbackUser>(Loopback::acquire(base::kNoGpu, nic_));
+    for (int i = 0; i < 8; ++i) {
+      other->copy(0, source_.bytes().data(), source_.registration()->regions[0].local_key(),
+                  target_.bytes().data(), target_.registration()->regions[0].remote_key(), kMaxBytes,
+                  &leaving);
+      copy(0, kMaxBytes, kMaxBytes, kMaxBytes, &staying);
+    }
+    other.reset();
+    std::ranges::fill(target_.bytes().first(kMaxBytes), std::byte{7});
+    ASSERT_TRUE(wait_for(staying)) << failure_;
+    ASSERT_TRUE(std::ranges::all_of(target_.bytes().first(kMaxBytes), [](std::byte byte) {
+      return byte == std::byte{7};
+    })) << "written after it had closed";
+  }
+}
+
+TEST_F(LoopbackTest, ARequestThatIsWrongFailsNobodyElse) {
+  const base::LogCapture log;
+  LoopbackUser other(Loopback::acquire(base::kNoGpu, nic_));
+  uint32_t bad = 0, good = 0;
+  copy(0, 0, 0, 100, &good);
+  ASSERT_TRUE(wait_for(good));
+  other.copy(0, source_.bytes().data(), source_.registration()->regions[0].local_key(),
+             target_.bytes().data(), 1, 100, &bad);
+  for (int i = 0; i < 8; ++i) copy(0, 0, 0, 100, &good);
+  EXPECT_TRUE(wait_for(good)) << failure_;
+  std::string failure;
+  const auto deadline = base::Deadline::after_ms(60'000);
+  while (other.poll(&failure) && !deadline.has_passed()) std::this_thread::yield();
+  EXPECT_NE(failure.find("rail softverbs0:1"), std::string::npos) << failure;
 }
 
 TEST_F(LoopbackTest, ARequestThatIsWrongIsNotRepeated) {

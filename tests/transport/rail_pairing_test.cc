@@ -1,4 +1,4 @@
-#include "transport/rail_pairing.h"
+#include "transport/setup/rail_pairing.h"
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>

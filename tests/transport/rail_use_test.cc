@@ -23,7 +23,7 @@ class RailUseTest : public testing::TestWithParam<int> {
     settings.emplace_back("VERBENA_MIN_STRIPE_BYTES", std::to_string(kStripeBytes));
     return settings;
   }
-  static std::array<uint64_t, protocol::kMaxQueuePairs> send(Connection& connection, const Nic& nic,
+  static std::array<uint64_t, protocol::kMaxQueuePairs> send(ConnectedPair& connection, const Nic& nic,
                                                              size_t length_bytes, uint32_t count) {
     Transfer transfer;
     transfer.messages.assign(count, {.length_bytes = length_bytes});
@@ -48,7 +48,7 @@ TEST_P(RailUseTest, ShortMessagesOfAConnectionStayOnOneRailAndConnectionsDiffer)
     Host host(make_settings(threshold));
     const Nic& nic = host.nic(GetParam());
     std::set<size_t> homes;
-    std::vector<Connection> connections;
+    std::vector<ConnectedPair> connections;
     for (int i = 0; i < 24; ++i) {
       connections.push_back(connect_here(nic, nic, true));
       const auto used = list_used(send(connections.back(), nic, 8, 50));
@@ -63,7 +63,7 @@ TEST_P(RailUseTest, LongMessagesUseAllRails) {
   for (const char* threshold : {"0", "unlimited"}) {
     Host host(make_settings(threshold));
     const Nic& nic = host.nic(GetParam());
-    Connection connection = connect_here(nic, nic, true);
+    ConnectedPair connection = connect_here(nic, nic, true);
     const auto sent = send(connection, nic, 1 << 20, 1);
     EXPECT_EQ(list_used(sent).size(), static_cast<size_t>(GetParam())) << "threshold " << threshold;
     for (int r = 0; r < GetParam(); ++r) EXPECT_GE(sent[static_cast<size_t>(r)], kStripeBytes);
@@ -73,7 +73,7 @@ TEST_P(RailUseTest, LongMessagesUseAllRails) {
 TEST_P(RailUseTest, AMessageShorterThanTwoStripesIsNotSplit) {
   Host host(make_settings("0"));
   const Nic& nic = host.nic(GetParam());
-  Connection connection = connect_here(nic, nic, true);
+  ConnectedPair connection = connect_here(nic, nic, true);
   EXPECT_EQ(list_used(send(connection, nic, 2 * kStripeBytes - 1, 1)).size(), 1U);
   EXPECT_EQ(list_used(send(connection, nic, 2 * kStripeBytes, 1)).size(), 2U);
 }
@@ -90,7 +90,7 @@ TEST_P(RailUseTest, UnequalLinksShareTheFirstMessageByTheirSpeed) {
     Host host(settings);
     const Nic &equal = host.nic(GetParam()), &unequal = slow_host.nic(GetParam());
     for (const auto& [sending, receiving] : {std::pair(&equal, &unequal), std::pair(&unequal, &equal)}) {
-      Connection connection = connect_here(*sending, *receiving, true);
+      ConnectedPair connection = connect_here(*sending, *receiving, true);
       constexpr size_t kBytes = 1 << 20;
       Transfer transfer;
       transfer.messages.assign(1, {.length_bytes = kBytes});

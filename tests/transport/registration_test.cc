@@ -1,6 +1,6 @@
 // Registrations of many connections on shared devices: what the devices are asked for, from several threads,
 // while some calls are slow or fail. Over `tests/verbs/faulty`, which knows every region that lives.
-#include "transport/registration.h"
+#include "transport/memory/registration.h"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -196,7 +196,7 @@ TEST_F(RegistrationTest, WhoWaitedForAFailureTriesForItself) {
   }
 }
 
-// The first to ask leaves as soon as it has its own; those who waited keep the region.
+// The first caller deregisters as soon as it has its region; the callers that waited keep it.
 TEST_F(RegistrationTest, TheFirstMayLeaveFirst) {
   const Nic& nic = host_.nic();
   for (int round = 0; round < 50; ++round) {

@@ -35,7 +35,7 @@ TEST_P(ReplayTest, NothingIsLostAndNothingComesTwice) {
              {"VERBENA_RAIL_RETRY_MS", "10"},
              {"VERBENA_FAILOVER_TIMEOUT_MS", "20000"}});
   const Nic& nic = host.nic(GetParam().rails);
-  Connection connection = connect_here(nic, nic, true);
+  ConnectedPair connection = connect_here(nic, nic, true);
   const base::LogCapture log;
   Transfer transfer;
   protocol::Random random(11);

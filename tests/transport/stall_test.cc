@@ -1,5 +1,5 @@
-// Waits that last: the line that names what is waited for, the report that comes with the first one, and the
-// end of those that are in vain.
+// Stalls: the line that names the cause of a wait, the report with the first one, and the end of waits that
+// cannot succeed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -10,7 +10,7 @@
 
 #include "base/log_capture.h"
 #include "base/scratch_path.h"
-#include "transport/state_report.h"
+#include "transport/service/state_dump.h"
 #include "transport/support/open_request.h"
 #include "transport/support/transfer.h"
 
@@ -67,7 +67,7 @@ class StallTest : public testing::Test {
 };
 
 TEST(StallClock, LinesComeLessAndLessOften) {
-  StallClock clock(30);
+  protocol::StallClock clock(30 * base::kNsPerMs);
   const auto is_due = [&](int64_t ms) { return clock.is_line_due(ms * base::kNsPerMs); };
   EXPECT_FALSE(is_due(29));
   EXPECT_TRUE(is_due(30));
@@ -77,12 +77,12 @@ TEST(StallClock, LinesComeLessAndLessOften) {
   EXPECT_TRUE(is_due(122));
   clock.restart();
   EXPECT_TRUE(is_due(30));
-  StallClock never(0);
+  protocol::StallClock never(0);
   EXPECT_FALSE(never.is_line_due(INT64_MAX));
 }
 
 TEST_F(StallTest, ASendWaitsForItsGrant) {
-  Connection connection = connect_here(host_.nic(), host_.nic(), true);
+  ConnectedPair connection = connect_here(host_.nic(), host_.nic(), true);
   OpenSend send(connection, host_.nic()), next(connection, host_.nic());
   expect_warning(
       [&] { EXPECT_FALSE(send.test() || next.test()); },
@@ -93,7 +93,7 @@ TEST_F(StallTest, ASendWaitsForItsGrant) {
 
 TEST_F(StallTest, ASendWaitsForCredits) {
   apply_settings({{"VERBENA_WINDOW_PAGES", "4"}});
-  Connection connection = connect_here(host_.nic(), host_.nic(), true);
+  ConnectedPair connection = connect_here(host_.nic(), host_.nic(), true);
   std::vector<std::unique_ptr<OpenSend>> sends;
   for (int i = 0; i < 8; ++i)
     sends.push_back(std::make_unique<OpenSend>(connection, host_.nic(), 1000, true));
@@ -104,7 +104,7 @@ TEST_F(StallTest, ASendWaitsForCredits) {
 }
 
 TEST_F(StallTest, AReceiveWaitsForData) {
-  Connection connection = connect_here(host_.nic(), host_.nic(), true);
+  ConnectedPair connection = connect_here(host_.nic(), host_.nic(), true);
   OpenReceive receive(connection, host_.nic());
   expect_warning(
       [&] { EXPECT_FALSE(receive.test()); },
@@ -127,7 +127,7 @@ TEST_F(StallTest, HandshakesWaitForThePeer) {
 TEST_F(StallTest, TheFirstComesWithAReport) {
   // The handshake's is not to be the first, however busy the machine is.
   apply_settings({{"VERBENA_STALL_WARNING_MS", "1500"}});
-  Connection connection = connect_here(host_.nic(), host_.nic(), true);
+  ConnectedPair connection = connect_here(host_.nic(), host_.nic(), true);
   OpenReceive receive(connection, host_.nic());
   expect_warning([&] { EXPECT_FALSE(receive.test()); }, "stall: message 0");
   EXPECT_TRUE(poll_until([&] {
@@ -152,7 +152,7 @@ Transfer make_direct(uint32_t count) {
 
 TEST_F(StallTest, ADeviceThatLosesCompletionsIsGivenUp) {
   const Nic& nic = host_.nic(1, 3);
-  Connection connection = connect_here(nic, nic, false);
+  ConnectedPair connection = connect_here(nic, nic, false);
   expect_transfer_here(connection, nic, nic, make_direct(40));
   EXPECT_EQ(connection.sender->statistics().failed_queue_pairs, 1U);
   EXPECT_THAT(log_.warnings(),
@@ -164,7 +164,7 @@ TEST_F(StallTest, ADeviceThatLosesCompletionsIsGivenUp) {
 
 // How the sender ends over that rail, without failover.
 base::Status send_in_vain(const Nic& nic) {
-  Connection connection = connect_here(nic, nic, false);
+  ConnectedPair connection = connect_here(nic, nic, false);
   const Transfer transfer = make_direct(60);
   SendingSide sender(*connection.sender, nic, transfer);
   ReceivingSide receiver(connection.receiving, nic, transfer);
@@ -188,55 +188,11 @@ TEST_F(StallTest, APortThatIsDownIsWaitedForNoLongerThanItsTriesTake) {
 
 TEST_F(StallTest, AQueueFullOfGrantsIsGivenUp) {
   const Nic& nic = host_.nic(1, 2);
-  Connection connection = connect_here(nic, nic, false);
+  ConnectedPair connection = connect_here(nic, nic, false);
   expect_transfer_here(connection, nic, nic, make_direct(100));
   EXPECT_EQ(connection.receiving.receiver->statistics().failed_queue_pairs, 1U);
   EXPECT_THAT(log_.warnings(),
               Contains(ContainsRegex("receive from [^\n]*: stall: message [0-9]+: waits to be granted")));
-}
-
-// A receiver with a real NIC's flushes, which needs no GPU as nothing is ever sent to it.
-TEST_F(StallTest, AFlushThatNeverEndsFailsItsConnection) {
-  const Nic& nic = host_.nic();
-  Receiver::Parts parts;
-  parts.pool = parts.pages = take(BouncePool::acquire(BouncePool::Kind::kBareEntries), "a pool");
-  parts.rails = {take(parts.pool->open_rail(*nic.rails[0]), "a rail")};
-  verbs::SharedReceiveQueue* const queue = &parts.rails[0]->queue();
-  const uint32_t entries = 16;
-  Link::Options options;
-  options.rails = nic.rails;
-  options.receive_queues = {&queue, 1};
-  options.receive_entries = {&entries, 1};
-  options.inline_bytes = verbs::kInlineBytes;
-  parts.link = take(Link::create(options), "a link");
-  const std::vector<verbs::LocalAddress> addresses = {nic.rails[0]->local_address()};
-  parts.loopback = take(Loopback::create(nic.rails, addresses, -1), "a loopback");
-  parts.flushes = true;
-  int sockets[2] = {-1, -1};
-  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, sockets), 0);
-  const base::FileDescriptor other_end(sockets[1]);
-  base::Socket socket(base::FileDescriptor(sockets[0]), {});
-  Receiver receiver(std::move(parts), {}, PeerChannel::start(std::move(socket), "nobody", {}));
-  ASSERT_TRUE(receiver.open());
-
-  Memory memory(nic, 4096);
-  const auto registration = take(register_on_rails(nic, memory.bytes().data(), 4096, false, -1, 0), "a key");
-  registration->is_gpu_memory = true;  // as far as the receiver knows
-  Request* request = nullptr;
-  ASSERT_TRUE(receiver.flush(memory.bytes().data(), registration.get(), &request));
-  ASSERT_NE(request, nullptr);
-  bool is_done = false;
-  base::Outcome outcome;
-  EXPECT_TRUE(poll_until([&] {
-    outcome = receiver.test_flush(*static_cast<FlushRequest*>(request), &is_done);
-    return is_done || !outcome;
-  }));
-  EXPECT_EQ(outcome.status(), base::Status::kSystem);
-  EXPECT_THAT(log_.warnings(),
-              Contains(ContainsRegex("receive from nobody: stall: flush 0: waits for 1 reads of the "
-                                     "device; 1 requests are open, none has become done for ")));
-  EXPECT_THAT(log_.warnings(),
-              Contains(HasSubstr("flush 0: the device does not say what became of its local reads")));
 }
 
 }  // namespace

@@ -69,7 +69,7 @@ class StrangerTest : public testing::Test {
   }
   void expect_peer_served() {
     auto connector = take(Connector::start(nic_, handle_, -1), "a connector");
-    Connection connection;
+    ConnectedPair connection;
     ASSERT_TRUE(poll_until(
         [&] {
           if (connection.sender == nullptr) connection.sender = take(connector->poll(), "a sender");
@@ -104,6 +104,25 @@ size_t Stranger::hear(Listener& listener, void* answer, size_t length_bytes) {
       },
       10'000);
   return heard;
+}
+
+// A scanner fills no log.
+TEST_F(StrangerTest, OnlyTheFirstIsWarnedOf) {
+  const auto wait_for_lines = [&](size_t count) {
+    return poll_until([&] {
+      void* device_handle = nullptr;
+      EXPECT_EQ(take(listener_->poll({}, &device_handle), "nobody"), nullptr);
+      return log_.lines_of(base::LogLevel::kInfo).size() + log_.warnings().size() >= count;
+    });
+  };
+  for (size_t i = 0; i < 20; ++i) {
+    Stranger stranger(handle_);
+    const char junk[64] = "GET / HTTP/1.1";
+    if (i % 2 == 0) stranger.say(junk, i % 4 == 0 ? sizeof(junk) : 3);
+    { const Stranger gone = std::move(stranger); }
+    EXPECT_TRUE(wait_for_lines(i + 1));
+  }
+  EXPECT_EQ(log_.warnings().size(), 1U);
 }
 
 TEST_F(StrangerTest, NoiseSilenceAndHalfAHelloDoNotDisturb) {

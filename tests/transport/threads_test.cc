@@ -28,7 +28,7 @@ TEST(Threads, ConnectionsDoNotDisturbOneAnother) {
   for (int thread = 0; thread < kThreads; ++thread) {
     threads.emplace_back([&nic, thread] {
       for (int round = 0; round < 3; ++round) {
-        Connection connection = connect_here(nic, nic, thread % 2 == 0);
+        ConnectedPair connection = connect_here(nic, nic, thread % 2 == 0);
         expect_transfer_here(connection, nic, nic, make_transfer(thread));
       }
     });
@@ -41,7 +41,7 @@ TEST(Threads, TheEndsOfAConnectionRunOnTheirOwnThreads) {
   Host host;
   const Nic& nic = host.nic(2);
   for (int round = 0; round < 3; ++round) {
-    Connection connection = connect_here(nic, nic, true);
+    ConnectedPair connection = connect_here(nic, nic, true);
     const Transfer transfer = make_transfer(round);
     SendingSide sender(*connection.sender, nic, transfer);
     ReceivingSide receiver(connection.receiving, nic, transfer);

@@ -87,6 +87,22 @@ TEST_P(TransferTest, EveryAlignment) {
 }
 
 const Shape kShapes[] = {
+    {.name = "ImmediatesBehindTheirBytes",
+     .sending_rails = 2,
+     .receiving_rails = 2,
+     .unpacks = false,
+     .settings = {{"VERBENA_ADAPTIVE_ROUTING", "1"}, {"VERBENA_MIN_STRIPE_BYTES", "4k"}},
+     .paths = Paths::kOnlyDirect},
+    {.name = "ImmediatesBehindTheirBytesAndPages",
+     .settings = {{"VERBENA_ADAPTIVE_ROUTING", "1"}, {"VERBENA_AR_THRESHOLD", "0"}}},
+    {.name = "QueuePairsInTurn",
+     .unpacks = false,
+     .settings = {{"VERBENA_QPS_PER_CONNECTION", "4"}},
+     .paths = Paths::kOnlyDirect},
+    {.name = "AllQueuePairsAtOnce",
+     .unpacks = false,
+     .settings = {{"VERBENA_QPS_PER_CONNECTION", "4"}, {"VERBENA_SPLIT_DATA_ON_QPS", "1"}},
+     .paths = Paths::kOnlyDirect},
     {.name = "Default", .settings = {}, .paths = Paths::kBoth},
     {.name = "NothingStaged", .settings = {{"VERBENA_UNPACK_THRESHOLD", "0"}}, .paths = Paths::kOnlyDirect},
     {.name = "NobodyUnpacks", .unpacks = false, .settings = {}, .paths = Paths::kOnlyDirect},
@@ -132,6 +148,28 @@ TEST(LongTransfer, SixtyFourMegabytesStripedAndAsOne) {
   run_transfer(shape, transfer);
   shape.sending_rails = shape.receiving_rails = 2;
   run_transfer(shape, transfer);
+}
+
+// A listener of a build that has room for more messages and queue pairs than we have.
+TEST(Limits, AnEndGoesByThoseOfThePeerThatHasLess) {
+  Host host;
+  const Nic& nic = host.nic(2);
+  protocol::Handle handle;
+  auto listener = take(Listener::open(nic, &handle), "a listener");
+  handle.queue_pairs_per_rail = 100;
+  protocol::seal_handle(handle, handle.header.nonce, {256, 128});
+  auto connector = take(Connector::start(nic, handle, -1), "a connector");
+  ConnectedPair connection;
+  void* device_handle = nullptr;
+  ASSERT_TRUE(poll_until([&] {
+    if (connection.sender == nullptr) connection.sender = take(connector->poll(), "a sender");
+    auto& receiver = connection.receiving.receiver;
+    if (receiver == nullptr) receiver = take(listener->poll({}, &device_handle), "a receiver");
+    return connection.sender != nullptr && receiver != nullptr;
+  }));
+  Transfer transfer;
+  for (int i = 0; i < 100; ++i) transfer.messages.push_back({.length_bytes = i % 3 == 0 ? 1'000'000U : 9U});
+  expect_transfer_here(connection, nic, nic, transfer);
 }
 
 }  // namespace

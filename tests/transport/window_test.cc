@@ -4,6 +4,7 @@
 #include <set>
 
 #include "base/log_capture.h"
+#include "transport/setup/page_choice.h"
 #include "transport/support/transfer.h"
 
 namespace verbena::transport {
@@ -18,15 +19,16 @@ Settings make_settings() {
 class WindowTest : public testing::Test {
  protected:
   uint32_t reserve(const BouncePool::Wish& wish) {
-    const uint32_t entries = take(pool_->reserve(*rail_, wish), "entries");
-    total_ += entries;
-    return entries;
+    const auto promise = take(pool_->reserve(*nic_.rails[0], wish), "entries");
+    queue_ = promise.queue;
+    total_ += promise.entries;
+    return promise.entries;
   }
 
   Host host_{make_settings()};
   const Nic& nic_ = host_.nic();
   std::shared_ptr<BouncePool> pool_ = take(BouncePool::acquire(BouncePool::Kind::kHostPages), "a pool");
-  BouncePool::Rail* rail_ = take(pool_->open_rail(*nic_.rails[0]), "a rail");
+  BouncePool::Queue* queue_ = nullptr;
   uint32_t total_ = 0;
 };
 
@@ -44,7 +46,7 @@ TEST_F(WindowTest, ShrinksToTheModestAndNothingIsPromisedTwice) {
   EXPECT_GT(total_, kPages - 4);
   EXPECT_GT(connections, kPages / 4 * 5 / 6) << "most of the pool is for the modest";
   EXPECT_EQ(pool_->usable_bytes(), kPages * 16384U);
-  pool_->release(*rail_, 4);
+  pool_->release(*queue_, 4);
   EXPECT_EQ(reserve(wish), 4U) << "what is given back";
 }
 
@@ -57,7 +59,7 @@ TEST_F(WindowTest, WhoIsNotModestGetsWhatIsLeft) {
 TEST_F(WindowTest, AFullPoolPlacesEverythingDirectly) {
   EXPECT_EQ(reserve({.wanted = kPages - 3, .modest = kPages, .least = 4}), kPages - 3);
   const base::LogCapture log;
-  Connection connection = connect_here(nic_, nic_, true);
+  ConnectedPair connection = connect_here(nic_, nic_, true);
   EXPECT_EQ(log.lines_of(base::LogLevel::kInfo).size(), 1U) << "which is said";
   ASSERT_NE(connection.receiving.handle, nullptr) << "its kernels advance a head all the same";
   EXPECT_EQ(connection.receiving.handle->bounce_buf, pool_->device_base());
@@ -65,6 +67,74 @@ TEST_F(WindowTest, AFullPoolPlacesEverythingDirectly) {
   for (int i = 0; i < 40; ++i) transfer.messages.push_back({.length_bytes = i % 3 == 0 ? 100'000U : 9U});
   expect_transfer_here(connection, nic_, nic_, transfer);
   EXPECT_EQ(connection.sender->statistics().sent_staged().bytes, 0U);
+}
+
+TEST_F(WindowTest, SeveralQueuePairsShareAQueue) {
+  const auto promise =
+      take(pool_->reserve(*nic_.rails[0], {.wanted = 100, .modest = 12, .least = 12}, 4), "entries");
+  EXPECT_EQ(promise.entries, 12U) << "each: together they are not generous any more";
+  EXPECT_EQ(take(pool_->reserve(*nic_.rails[0], {500, 500, 12}), "entries").entries, kPages - 4 * 12);
+}
+
+// Bare entries: as many as the device has, for every rail by itself.
+class BareEntriesTest : public testing::Test {
+ protected:
+  static constexpr BouncePool::Wish kWish{.wanted = 32, .modest = 32, .least = 12};
+  static constexpr uint32_t kInOneQueue = BouncePool::kBareQueueEntries / 32;
+
+  Host host_;
+  const Nic& nic_ = host_.nic(2);
+  std::shared_ptr<BouncePool> pool_ = take(BouncePool::acquire(BouncePool::Kind::kBareEntries), "a pool");
+};
+
+TEST_F(BareEntriesTest, AFullQueueIsFollowedByAnother) {
+  std::set<BouncePool::Queue*> queues;
+  std::vector<BouncePool::Queue*> promised;
+  for (uint32_t i = 0; i < 5 * kInOneQueue / 2; ++i) {
+    const auto promise = take(pool_->reserve(*nic_.rails[0], kWish), "entries");
+    ASSERT_EQ(promise.entries, 32U) << "after " << i;
+    queues.insert(promise.queue);
+    promised.push_back(promise.queue);
+  }
+  EXPECT_EQ(queues.size(), 3U);
+  const auto other = take(pool_->reserve(*nic_.rails[1], kWish), "entries of the other rail");
+  EXPECT_FALSE(queues.contains(other.queue));
+  EXPECT_NE(pool_->describe().find("softverbs0:1: 81920 circulate, 81920 promised, in 3 queues"),
+            std::string::npos)
+      << pool_->describe();
+  for (BouncePool::Queue* queue : promised) pool_->release(*queue, 32);
+  EXPECT_TRUE(queues.contains(take(pool_->reserve(*nic_.rails[0], kWish), "entries").queue));
+  EXPECT_NE(pool_->describe().find("81920 circulate, 32 promised"), std::string::npos) << "used again";
+}
+
+TEST_F(BareEntriesTest, SeveralQueuePairsShareAQueue) {
+  EXPECT_EQ(take(pool_->reserve(*nic_.rails[0], kWish, kInOneQueue - 1), "entries").entries, 32U);
+  const auto first = take(pool_->reserve(*nic_.rails[0], kWish, 1), "the rest");
+  const auto next = take(pool_->reserve(*nic_.rails[0], kWish, 8), "entries");
+  EXPECT_EQ(next.entries, 32U);
+  EXPECT_NE(next.queue, first.queue);
+}
+
+TEST(DirectWindow, FollowsTheConnectionsToCome) {
+  EXPECT_EQ(choose_direct_window(0).wanted, 32U);
+  EXPECT_EQ(choose_direct_window(1000).wanted, 32U);
+  EXPECT_EQ(choose_direct_window(2000).wanted, 16U);
+  EXPECT_EQ(choose_direct_window(20'000).wanted, 12U) << "NCCL keeps 8 open";
+  EXPECT_EQ(choose_direct_window(20'000).least, 12U);
+}
+
+// Whatever else is set: never fewer than NCCL can use, unless the user says so.
+TEST_F(WindowTest, NoQueuePairGetsFewerPagesThanNcclCanUse) {
+  for (const uint32_t pairs : {1U, 2U, 8U}) {
+    const auto wish = choose_window(pairs);
+    EXPECT_GE(wish.wanted, 12U);
+    EXPECT_GE(wish.modest, 12U);
+    EXPECT_EQ(wish.least, 12U);
+  }
+  apply_settings({{"VERBENA_WINDOW_PAGES", "8"}});
+  EXPECT_EQ(choose_window(2).wanted, 4U);
+  EXPECT_EQ(choose_window(2).least, 4U);
+  apply_settings({{"VERBENA_WINDOW_PAGES", ""}});
 }
 
 TEST(UnpackMemories, LieSideBySideAndDoNotMeet) {

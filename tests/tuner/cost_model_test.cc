@@ -143,7 +143,7 @@ TEST_F(CostModelTest, LimitsChannelsWhereFewerWereFaster) {
 
 TEST_F(CostModelTest, ScalesWhatWasNotMeasuredSoThatItStaysBehind) {
   costs_.at(kRing, kLl) = 30;
-  costs_.at(kTree, kLl) = 31;  // almost as good by NCCL's model; nobody measured it
+  costs_.at(kTree, kLl) = 31;  // almost as good by NCCL's model, but not measured
   costs_.at(kRing, kSimple) = 90;
   measure(kRing, kLl, 0, 300);
   measure(kRing, kSimple, 0, 200);

@@ -17,7 +17,7 @@ namespace verbena::verbs {
 namespace {
 
 constexpr size_t kBufferBytes = 4096;
-constexpr int kPatienceMs = 20'000;
+constexpr int kPatienceMs = 60'000;
 
 class CableTest : public testing::Test {
  protected:

@@ -23,7 +23,7 @@ std::vector<std::string> list_names(const Devices& devices) {
   return names;
 }
 
-// A /sys of our own: `add_device` links a device to its place on the bus.
+// An artificial /sys: `add_device` links a device to its place on the bus.
 class FakeSysfs {
  public:
   FakeSysfs() {
@@ -49,6 +49,24 @@ class FakeSysfs {
 };
 
 class DiscoveryTest : public FakeTest {};
+
+TEST_F(DiscoveryTest, ReadsSpeedsThatDoNotFitTheOldField) {
+  fake::Port& port = script().devices[0].ports[0];
+  port.speed = 0;
+  port.extended_speed = 256;  // XDR
+  EXPECT_EQ(discover()[0]->speed_mbps(), 800'000U);
+  port.speed = 128;  // as kernels do that tell NDR where they have no other word
+  EXPECT_EQ(discover()[0]->speed_mbps(), 800'000U);
+  port.extended_speed = 0;
+  EXPECT_EQ(discover()[0]->speed_mbps(), 400'000U);
+}
+
+TEST_F(DiscoveryTest, PlacesPortsAsTheFilterSays) {
+  settings_.hca = script().devices[0].name + ":1:3:2";
+  EXPECT_EQ(discover()[0]->place(), (PortPlace{3, 2}));
+  settings_.hca = "";
+  EXPECT_EQ(discover()[0]->place(), PortPlace());
+}
 
 TEST_F(DiscoveryTest, TellsWhatAPortCanDo) {
   FakeSysfs sysfs;

@@ -61,7 +61,7 @@ TEST(IntervalTreeTest, AgreesWithALookAtAll) {
 // In the worst order for a tree that is not balanced. How much of the stack lies above a look-up's answer
 // tells how deep it stood.
 TEST(IntervalTreeTest, StaysFlat) {
-  constexpr uintptr_t kCount = 1 << 16, kMostStackBytes = 64 << 10;
+  constexpr uintptr_t kCount = 1 << 16, kMaxStackBytes = 64 << 10;
   std::vector<IntervalNode> nodes(kCount);
   IntervalTree tree;
   for (uintptr_t i = 0; i < kCount; ++i) {
@@ -81,7 +81,7 @@ TEST(IntervalTreeTest, StaysFlat) {
     ASSERT_EQ(tree.find_covering({i * 16 + 4, i * 16 + 12}, note), nullptr);
   }
   EXPECT_EQ(looked, kCount) << "those that cover are looked at, no others";
-  EXPECT_LT(here - deepest, kMostStackBytes);
+  EXPECT_LT(here - deepest, kMaxStackBytes);
 }
 
 }  // namespace

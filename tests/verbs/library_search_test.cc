@@ -1,4 +1,4 @@
-// Each test runs in a process of its own with the environment that tests/verbs/CMakeLists.txt gives it.
+// Each test runs in a separate process with the environment from tests/verbs/CMakeLists.txt.
 #include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -59,6 +59,28 @@ TEST(PortFilter, KnowsWhichDevicesNeedNotBeOpened) {
   EXPECT_TRUE(parse("").may_select("anything"));
 }
 
+TEST(PortFilter, ReadsRailAndPlane) {
+  const PortFilter filter = parse("mlx5_0:1:3:2,mlx5_1:2:5,mlx5_2::7,mlx5_3:1::4,mlx5_4");
+  EXPECT_EQ(filter.find_place("mlx5_0", 1), (PortPlace{3, 2}));
+  EXPECT_EQ(filter.find_place("mlx5_0", 2), PortPlace());
+  EXPECT_EQ(filter.find_place("mlx5_1", 2), (PortPlace{5, PortPlace::kUnknown}));
+  EXPECT_EQ(filter.find_place("mlx5_2", 9), (PortPlace{7, PortPlace::kUnknown}));
+  EXPECT_EQ(filter.find_place("mlx5_3", 1), (PortPlace{PortPlace::kUnknown, 4}));
+  EXPECT_EQ(filter.find_place("mlx5_4", 1), PortPlace());
+  EXPECT_TRUE(filter.selects("mlx5_0", 1));
+  EXPECT_FALSE(filter.selects("mlx5_0", 2));
+  EXPECT_EQ(parse("^mlx5_0:1:3:2").find_place("mlx5_1", 1), PortPlace());
+}
+
+TEST(PortFilter, RejectsPlacesThatAreNoPlaces) {
+  for (const char* text : {"a:1:x", "a:1:-1", "a:1:32768", "a:1:2:3:4", "a:1:2:3x"}) {
+    PortFilter filter;
+    std::string problem;
+    EXPECT_FALSE(PortFilter::parse(text, &filter, &problem)) << text;
+    EXPECT_NE(problem.find(text), std::string::npos) << problem;
+  }
+}
+
 TEST(PortFilter, RejectsPortsThatAreNoPorts) {
   for (const char* text : {"mlx5_0:", "mlx5_0:0", "mlx5_0:256", "mlx5_0:1x", "mlx5_0:-1", "a,mlx5_0:x"}) {
     PortFilter filter;

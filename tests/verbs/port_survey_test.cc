@@ -31,7 +31,11 @@ TEST_F(PortSurveyTest, ShowsPortsThatAreNotUsed) {
   EXPECT_EQ(found.ports[0].mtu_bytes, 4096);
   EXPECT_EQ(found.ports[1].state, "active");
   EXPECT_TRUE(found.ports[1].is_selected);
+  EXPECT_EQ(found.ports[1].fault, PortFault::kNone);
   EXPECT_EQ(found.ports[2].problem, "the port is down");
+  EXPECT_EQ(found.ports[2].fault, PortFault::kNotActive);
+  EXPECT_EQ(found.ports[3].fault, PortFault::kNoAddress);
+  EXPECT_EQ(found.ports[4].fault, PortFault::kNotOpened);
   EXPECT_THAT(found.ports[3].problem, testing::HasSubstr("GID table is empty"));
   EXPECT_EQ(found.ports[4].port_number, 0);
   EXPECT_THAT(found.ports[4].problem, testing::HasSubstr("cannot be opened"));
@@ -46,18 +50,21 @@ TEST_F(PortSurveyTest, ChoosesTheGidThatThePluginChooses) {
   ASSERT_EQ(found.ports.size(), 1U);
   ASSERT_EQ(devices.size(), 1U);
   EXPECT_EQ(found.ports[0].address.gid_index, devices[0]->gid_index());
-  EXPECT_EQ(found.ports[0].gid_reason, "RoCE v2 and IPv4: the best of 3 entries");
+  EXPECT_EQ(found.ports[0].gid_reason.text, "RoCE v2 and IPv4: the best of 3 entries");
+  EXPECT_EQ(found.ports[0].gid_reason.code, GidReason::kBest);
 }
 
 TEST_F(PortSurveyTest, SaysWhyAGidIsSecondBest) {
   fake::Device card = make_card("mlx5_0");
   card.ports[0].gids = {make_link_local_gid()};
   script().devices = {card};
-  EXPECT_EQ(survey().ports.at(0).gid_reason, "RoCE v2 and link-local: the only entry");
+  EXPECT_EQ(survey().ports.at(0).gid_reason.text, "RoCE v2 and link-local: the only entry");
+  EXPECT_EQ(survey().ports.at(0).gid_reason.code, GidReason::kLinkLocal);
   settings_.address.gid_preference.roce_version = 1;
-  EXPECT_EQ(survey().ports.at(0).gid_reason, "link-local; no entry is RoCE v1: the only entry");
+  EXPECT_EQ(survey().ports.at(0).gid_reason.text, "link-local; no entry is RoCE v1: the only entry");
   settings_.address.gid_index = 0;
-  EXPECT_EQ(survey().ports.at(0).gid_reason, "VERBENA_GID_INDEX says so");
+  EXPECT_EQ(survey().ports.at(0).gid_reason.text, "VERBENA_GID_INDEX says so");
+  EXPECT_EQ(survey().ports.at(0).gid_reason.code, GidReason::kSetting);
 }
 
 TEST_F(PortSurveyTest, SaysWhenTheFamilyDecided) {
@@ -65,10 +72,10 @@ TEST_F(PortSurveyTest, SaysWhenTheFamilyDecided) {
   card.ports[0].gids = {make_link_local_gid(), make_ipv4_gid(1)};
   script().devices = {card};
   settings_.address.gid_preference.family = GidFamily::kIpv4;
-  EXPECT_EQ(survey().ports.at(0).gid_reason,
+  EXPECT_EQ(survey().ports.at(0).gid_reason.text,
             "of VERBENA_ADDRESS_FAMILY, RoCE v2 and IPv4: the best of 2 entries");
   settings_.address.gid_preference.family = GidFamily::kIpv6;
-  EXPECT_EQ(survey().ports.at(0).gid_reason,
+  EXPECT_EQ(survey().ports.at(0).gid_reason.text,
             "none is of VERBENA_ADDRESS_FAMILY, RoCE v2 and IPv4: the best of 2 entries");
 }
 
@@ -80,7 +87,7 @@ TEST_F(PortSurveyTest, InfiniBandNeedsNoGid) {
   const Survey found = survey();
   EXPECT_EQ(found.ports.at(0).address.gid_index, kNoGid);
   EXPECT_EQ(found.ports.at(0).address.port.lid, 17);
-  EXPECT_THAT(found.ports.at(0).gid_reason, testing::HasSubstr("LID"));
+  EXPECT_THAT(found.ports.at(0).gid_reason.text, testing::HasSubstr("LID"));
 }
 
 }  // namespace

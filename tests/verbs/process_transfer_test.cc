@@ -20,7 +20,7 @@
 namespace verbena::verbs {
 namespace {
 
-constexpr int kPatienceMs = 20'000;
+constexpr int kPatienceMs = 60'000;
 
 class PeerProcess {
  public:

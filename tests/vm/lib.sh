@@ -7,7 +7,8 @@ skipped=0
 repeated=0
 within_s=${VM_SUITE_WITHIN_S:-1000000} # a case does not begin later
 perf=$build/bin/verbena-perf
-limit_s=240 # of each process of a case
+limit_s=900      # of each process of a case
+step_timeout_s=60 # of verbena-perf's steps
 slow_s=30    # a case that took longer shows its output even if it succeeded
 
 # Sets idle and total, hundredths of a second of both processors since the machine's start.
@@ -85,7 +86,7 @@ start_pair() {
     >"$work/h1" 2>&1 &
   h1_pid=$!
   rdma-on h0 timeout -k 2 "$limit_s" env "${h0_settings[@]}" "$perf" --client 10.9.0.2 --wait 60 --last-words "$last_words_s" \
-    -v --timeout 60 --warmup 2 "$@" >"$work/h0" 2>&1 &
+    -v --timeout "$step_timeout_s" --warmup 2 "$@" >"$work/h0" 2>&1 &
   h0_pid=$!
 }
 
@@ -109,12 +110,12 @@ expect_said() { # HOST REGULAR_EXPRESSION
 
 # Waits until this device of the pair has sent this many packets more.
 wait_for_traffic() { # DEVICE PACKETS
-  local goal=$(($(count_sent "$1") + $2)) i
-  for ((i = 0; i < 400; i++)); do
-    [ "$(count_sent "$1")" -lt "$goal" ] || return 0
+  local goal=$(($(count_sent "$1") + $2)) deadline=$((SECONDS + 300))
+  until [ "$(count_sent "$1")" -ge "$goal" ]; do
+    [ $SECONDS -lt $deadline ] || { complain "$1 sends nothing"; return; }
+    kill -0 "$h0_pid" 2>/dev/null || { complain "h0 ended before $1 had sent $2 packets"; return; }
     sleep 0.1
   done
-  complain "$1 sends nothing"
 }
 
 # Undoes every fault that a case may have left.

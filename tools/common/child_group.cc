@@ -28,7 +28,8 @@ std::vector<char*> make_pointers(std::vector<std::string>& strings) {
   return pointers;
 }
 
-// The two channels first move above the numbers they end at: a dup2 onto itself would keep close-on-exec set.
+// Moves a channel above the numbers that both get in the end: a dup2 of a descriptor onto itself would keep
+// close-on-exec set.
 int duplicate_high(int descriptor) {
   return fcntl(descriptor, F_DUPFD_CLOEXEC, kPartnerDescriptor + 1);
 }
@@ -114,7 +115,7 @@ ChildEvent ChildGroup::wait_event(int64_t deadline_ns) {
         return {ChildEvent::Kind::kLine, indices[at], std::move(received.line)};
       }
       if (received.status == LineChannel::Status::kTimeout) continue;
-      // The channel closes with the process; one that closed it and lives on is not working for us any more.
+      // The channel closes when the process exits; a process that closed it but still runs is killed.
       if (!try_collect(child, now_ns() + kCollectDeadlineNs)) kill(child.pid, SIGKILL);
       try_collect(child, now_ns() + kCollectDeadlineNs);
       child.exited = true;

@@ -10,8 +10,8 @@
 
 namespace verbena::tools {
 
-// A child speaks to the tool through this descriptor, and where it has a partner, to that one through the
-// next.
+// A child talks to the tool through the first descriptor, and to its partner, if it has one, through the
+// second.
 inline constexpr int kControlDescriptor = 3;
 inline constexpr int kPartnerDescriptor = 4;
 
@@ -19,7 +19,7 @@ struct ChildCommand {
   std::string executable;
   std::vector<std::string> arguments;  // without argv[0]
   Environment environment;
-  int partner_descriptor = -1;  // stays the caller's; the child gets a copy as kPartnerDescriptor
+  int partner_descriptor = -1;  // the caller keeps it; the child gets a copy as kPartnerDescriptor
 };
 
 struct ChildEvent {
@@ -29,7 +29,7 @@ struct ChildEvent {
   std::string line;
 };
 
-// Processes of one run. None outlives the group, and nothing here waits without a deadline.
+// The processes of one run. None outlives the group, and no wait is without a deadline.
 class ChildGroup {
  public:
   ChildGroup() = default;
@@ -37,17 +37,17 @@ class ChildGroup {
   ChildGroup& operator=(const ChildGroup&) = delete;
   ~ChildGroup() { kill_all(); }
 
-  // Throws ToolError when the process cannot be started.
+  // Throws ToolError if the process cannot be started.
   size_t start(const ChildCommand& command);
 
-  // Takes in a process of another host that speaks through this channel. It counts as exited once the channel
-  // is closed, and cannot be killed.
+  // Adds a process of another host that talks through this channel. It counts as exited when the channel is
+  // closed, and cannot be killed.
   size_t adopt(LineChannel channel);
 
   bool send_line(size_t child, const std::string& line, int64_t deadline_ns);
   ChildEvent wait_event(int64_t deadline_ns);
 
-  // Kills by process id what still runs and collects it; what cannot be collected in five seconds is left.
+  // Kills the processes that still run, by process id, and collects them; gives up on one after five seconds.
   void kill_all();
 
   size_t size() const { return children_.size(); }
@@ -74,7 +74,7 @@ class ChildGroup {
   std::vector<Child> children_;
 };
 
-// In a child, first thing: die with the tool, and let none of the own children inherit the channels.
+// Called first in a child: lets it die with the tool, and keeps the channels from its own children.
 void prepare_child_process();
 
 }  // namespace verbena::tools

@@ -1,8 +1,14 @@
 #pragma once
+#include <sched.h>
+
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <optional>
 #include <string>
+#include <string_view>
+
+#include "common/error.h"
 
 namespace verbena::tools {
 
@@ -22,5 +28,39 @@ inline std::string format_seconds(double seconds) {
   std::snprintf(text, sizeof text, "%g s", seconds);
   return text;
 }
+
+// Bounds a polling loop: call idle() after each round without progress. It yields the core now and then, so
+// that two polling processes can share one, and throws HangError after the deadline.
+class Spinner {
+ public:
+  explicit Spinner(double timeout_s) : timeout_s_(timeout_s), deadline_ns_(deadline_after_s(timeout_s)) {}
+
+  void idle(const char* what) {
+    if (++rounds_ % kRoundsPerYield != 0) return;
+    sched_yield();
+    if (rounds_ % kRoundsPerClock == 0 && now_ns() > deadline_ns_) {
+      throw HangError(std::string(what) + ": nothing for " + format_seconds(timeout_s_));
+    }
+  }
+
+ private:
+  static constexpr uint64_t kRoundsPerYield = 256;
+  static constexpr uint64_t kRoundsPerClock = 1024;
+
+  double timeout_s_;
+  int64_t deadline_ns_;
+  uint64_t rounds_ = 0;
+};
+
+// The default of --timeout in every tool: the limit of any one step. It is longer than the 34 s after which a
+// NIC gives up on a silent peer at VERBENA_ACK_TIMEOUT 20 and VERBENA_RETRY_COUNT 7, so that the tool reports
+// the NIC's error and not only a timeout.
+inline constexpr double kStepTimeoutS = 60;
+
+// "30", "30s", "500ms", "2m", "1h", "0.5"; without a unit, seconds.
+std::optional<double> parse_duration_s(std::string_view text);
+
+// The shortest form that parse_duration_s reads: 30s, 500ms, 2m.
+std::string format_duration(double seconds);
 
 }  // namespace verbena::tools

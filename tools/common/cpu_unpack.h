@@ -12,18 +12,19 @@ struct UnpackedSlot {
   uint64_t bytes = 0;
 };
 
-// What NCCL's kernel does for one receive, on one CPU thread: a slot is read once, without waiting, and every
-// descriptor moves `len` bytes from bounce + src_off to the receive's buffer + dst_off. Unlike the kernel it
-// refuses (ToolError) more descriptors than a slot holds and bytes beyond `destination`.
+// Does on one CPU thread what NCCL's kernel does for one receive: reads a slot once, without waiting, and
+// copies for each descriptor `len` bytes from bounce + src_off to the receive's buffer + dst_off. Unlike the
+// kernel it throws ToolError for more descriptors than a slot holds and for bytes beyond `destination`.
 UnpackedSlot unpack_slot(const UnpackDeviceHandle& handle, unsigned slot, std::span<std::byte> destination);
 
-// A fresh handle's first receive uses (head + 1) mod 16: the kernel advances before it reads.
+// The first receive of a new handle uses slot (head + 1) mod 16: the kernel advances before it reads.
 inline constexpr unsigned kUnpackSlots = kUnpackQueueDepthSlots;
 inline unsigned compute_slot(uint64_t head, uint64_t receive_index) {
   return static_cast<unsigned>((head + 1 + receive_index) % kUnpackSlots);
 }
 
-// Plain host memory stands in for the GPU's: the counter was published with a release store by this process.
+// The slot is in plain host memory instead of the GPU's: this process published the count with a release
+// store.
 uint64_t load_slot_count(const UnpackDeviceHandle& handle, unsigned slot);
 
 }  // namespace verbena::tools

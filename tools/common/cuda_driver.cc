@@ -12,16 +12,18 @@ struct LoadedDriver {
   std::string why;
 
   LoadedDriver() {
-    // Never closed: the driver keeps threads.
+    // Never closed, because the driver has threads.
     void* const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
     if (library == nullptr) {
       why = dlerror();
       return;
     }
-#define VERBENA_FIND(member, name, parameters)                                     \
-  driver.member = reinterpret_cast<decltype(driver.member)>(dlsym(library, name)); \
-  if (driver.member == nullptr && why.empty()) why = "libcuda.so.1 lacks " name;
+#define VERBENA_FIND(name)                                                        \
+  driver.VERBENA_CUDA_FIND(name) if (driver.name == nullptr && why.empty()) why = \
+      "libcuda.so.1 "                                                             \
+      "lacks " #name;
     VERBENA_TOOLS_CUDA(VERBENA_FIND)
+    driver.VERBENA_CUDA_FIND(cuMemGetHandleForAddressRange)
 #undef VERBENA_FIND
   }
 };
@@ -34,12 +36,12 @@ const CudaDriver* load_cuda_driver(std::string& why) {
   return why.empty() ? &loaded.driver : nullptr;
 }
 
-void CudaDriver::check(CudaStatus status, const char* call) const {
-  if (status == kCudaSuccess) return;
+void CudaDriver::check(CUresult status, const char* call) const {
+  if (status == CUDA_SUCCESS) return;
   const char* name = nullptr;
   const char* text = nullptr;
-  get_error_name(status, &name);
-  get_error_string(status, &text);
+  cuGetErrorName(status, &name);
+  cuGetErrorString(status, &text);
   throw ToolError(std::string(call) + " failed: " + (name != nullptr ? name : "?") + " (" +
                   std::to_string(status) + (text != nullptr ? std::string(": ") + text : "") + ")");
 }
@@ -48,9 +50,9 @@ int count_cuda_devices(std::string& why) {
   const CudaDriver* const driver = load_cuda_driver(why);
   if (driver == nullptr) return 0;
   try {
-    driver->check(driver->init(0), "cuInit");
+    driver->check(driver->cuInit(0), "cuInit");
     int count = 0;
-    driver->check(driver->count_devices(&count), "cuDeviceGetCount");
+    driver->check(driver->cuDeviceGetCount(&count), "cuDeviceGetCount");
     return count;
   } catch (const ToolError& error) {
     why = error.what();

@@ -5,8 +5,8 @@
 
 namespace verbena::tools {
 
-// The environment of children: this process's own, plus the tool's defaults, which never override the user's
-// values, plus settings that an explicit option of the tool asks for, which do.
+// The environment of child processes: that of this process, plus the tool's defaults, which never override
+// the user's values, plus settings from explicit options of the tool, which do.
 class Environment {
  public:
   static Environment copy_own();
@@ -17,7 +17,7 @@ class Environment {
 
   const std::string* find(const std::string& name) const;
 
-  // "NAME=value" of all variables, and of those alone that this tool has set.
+  // "NAME=value" of all variables, or only of those that this tool has set.
   std::vector<std::string> list_all() const;
   std::vector<std::string> list_applied() const;
 

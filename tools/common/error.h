@@ -4,26 +4,26 @@
 
 namespace verbena::tools {
 
-// What every tool prints as its one line before it leaves with kExitFailed.
+// An error. The tool prints it as one line and exits with kExitFailed.
 class ToolError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// What was asked for cannot be: kExitUsage.
+// The options cannot be satisfied: exit status kExitUsage.
 class UsageError : public ToolError {
  public:
   using ToolError::ToolError;
 };
 
-// Something that should have come did not come in time.
+// An expected event did not happen in time: exit status kExitHung.
 class HangError : public ToolError {
  public:
   using ToolError::ToolError;
 };
 
-// Of all tools. Whoever only asks "was it right?" asks for 0; the words on stderr tell wrong data from
-// failures.
+// The exit statuses of all tools. 0 means that everything was right. Wrong data and failures have the same
+// status; the line on stderr distinguishes them.
 enum ExitStatus : int {
   kExitOk = 0,
   kExitWrongData = 1,

@@ -7,28 +7,30 @@
 
 namespace verbena::tools {
 
-// One GPU's primary context, made current on this thread, with a stream and event timing. Waits are bounded.
-// Lives as long as its process: nothing is given back before the process ends.
+// The primary context of one GPU, made current on this thread, with a stream and event timing. Waits are
+// bounded. Nothing is released before the process ends.
 class Gpu {
  public:
-  // Polled while the GPU works: throws when something else has failed.
+  // Called repeatedly while the GPU works; throws to end the wait if something else has failed.
   using Watch = std::function<void()>;
 
   Gpu(const CudaDriver& driver, int ordinal);
+  // For a thread other than the one that constructed it.
+  void make_current();
 
   // One of CUDA's CU_DEVICE_ATTRIBUTE numbers.
   int attribute(int number) const;
 
   const std::string& name() const { return name_; }
   const CudaDriver& driver() const { return driver_; }
-  CudaStream stream() const { return stream_; }
+  CUstream stream() const { return stream_; }
 
-  CudaAddress allocate(size_t length_bytes);
-  void fill_words(CudaAddress target, uint32_t value, uint64_t count);
-  void write(CudaAddress target, const void* source, size_t length_bytes, double timeout_s);
-  void read(void* target, CudaAddress source, size_t length_bytes, double timeout_s);
+  CUdeviceptr allocate(size_t length_bytes);
+  void fill_words(CUdeviceptr target, uint32_t value, uint64_t count);
+  void write(CUdeviceptr target, const void* source, size_t length_bytes, double timeout_s);
+  void read(void* target, CUdeviceptr source, size_t length_bytes, double timeout_s);
 
-  // Until the stream is empty; throws HangError after `timeout_s`.
+  // Waits until the stream is empty; throws HangError after `timeout_s`.
   void wait(double timeout_s, const Watch& watch = nullptr);
 
   // Records time mark `index` of a series.
@@ -38,14 +40,14 @@ class Gpu {
 
  private:
   const CudaDriver& driver_;
-  CudaDevice device_ = 0;
-  CudaContext context_ = nullptr;
-  CudaStream stream_ = nullptr;
+  CUdevice device_ = 0;
+  CUcontext context_ = nullptr;
+  CUstream stream_ = nullptr;
   std::string name_;
-  std::vector<CudaEvent> events_;
+  std::vector<CUevent> events_;
 };
 
-// A captured piece of the stream, to be replayed.
+// A captured part of the stream, for replay.
 class Graph {
  public:
   Graph(Gpu& gpu, const std::function<void()>& enqueue);
@@ -57,8 +59,8 @@ class Graph {
 
  private:
   Gpu& gpu_;
-  CudaGraph graph_ = nullptr;
-  CudaGraphExec exec_ = nullptr;
+  CUgraph graph_ = nullptr;
+  CUgraphExec exec_ = nullptr;
 };
 
 }  // namespace verbena::tools

@@ -14,7 +14,7 @@
 namespace verbena::tools {
 namespace {
 
-constexpr size_t kMaxLineBytes = 1 << 20;  // who sends more without an end is none of ours
+constexpr size_t kMaxLineBytes = 1 << 20;  // a longer line does not come from one of our tools
 
 bool wait_ready(int descriptor, short events, int64_t deadline_ns) {
   for (;;) {
@@ -72,7 +72,8 @@ bool LineChannel::send_line(std::string_view line, int64_t deadline_ns) {
   return true;
 }
 
-// What has come, up to the end of the line: whoever inherits the descriptor reads the lines after it.
+// Reads the available bytes up to the end of the line, and no further: a process that inherits the descriptor
+// reads the next lines.
 ssize_t LineChannel::read_some() {
   char chunk[4096];
   const ssize_t seen = recv(descriptor_, chunk, sizeof chunk, MSG_DONTWAIT | MSG_PEEK);

@@ -7,8 +7,8 @@
 
 namespace verbena::tools {
 
-// Lines of text over a socket, in both directions, each call bounded by a deadline. Owns the descriptor.
-// Nothing past the line it returns has been read, so another process may go on with the same socket.
+// Lines of text over a socket, in both directions; each call has a deadline. Owns the descriptor. It never
+// reads beyond the line that it returns, so another process may continue on the same socket.
 class LineChannel {
  public:
   enum class Status { kLine, kTimeout, kClosed };
@@ -22,7 +22,7 @@ class LineChannel {
   LineChannel& operator=(LineChannel&& other) noexcept;
   ~LineChannel();
 
-  // False when the other side is gone or does not read until the deadline.
+  // False if the other side is gone or does not read before the deadline.
   bool send_line(std::string_view line, int64_t deadline_ns);
   Received receive_line(int64_t deadline_ns);
 
@@ -33,7 +33,7 @@ class LineChannel {
   ssize_t read_some();
 
   int descriptor_;
-  std::string begun_;  // the start of a line whose end has not come
+  std::string begun_;  // the start of an incomplete line
 };
 
 // Milliseconds for poll(2) until the deadline, rounded up, never negative.

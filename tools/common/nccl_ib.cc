@@ -3,9 +3,14 @@
 #include <dlfcn.h>
 #include <link.h>
 
+#include <fcntl.h>
+#include <gelf.h>
+#include <cerrno>
 #include <cstring>
+#include <memory>
+#include <optional>
 
-#include "common/elf_symbol.h"
+#include "base/file_descriptor.h"
 #include "common/error.h"
 
 namespace verbena::tools {
@@ -53,7 +58,7 @@ int find_table_version(int version) {
                   ": the table of its own IB transport is known for 2.19 to 2.30 only");
 }
 
-// Stays loaded: threads that NCCL starts for asynchronous events never end.
+// Stays loaded, because the threads that NCCL starts for asynchronous events never end.
 NcclIbLibrary::NcclIbLibrary(const std::string& path)
     : handle_(dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE)) {
   if (handle_ == nullptr) throw ToolError(std::string("cannot load NCCL: ") + dlerror());
@@ -66,7 +71,7 @@ std::unique_ptr<NetPlugin> NcclIbLibrary::adapt() const {
   const link_map& map = find_link_map(handle_);
   const ElfSymbol symbol = find_data_symbol(map.l_name, kTableSymbol);
   const size_t expected_bytes = size_of_table(table_version_);
-  // Another layout than the release's own headers tell would be called into at random.
+  // With another layout than that of the release's headers we would call arbitrary addresses.
   if (symbol.size_bytes != expected_bytes) {
     throw ToolError("NCCL " + release_ + ": " + kTableSymbol + " has " + std::to_string(symbol.size_bytes) +
                     " bytes, a table v" + std::to_string(table_version_) + " has " +
@@ -79,6 +84,51 @@ std::unique_ptr<NetPlugin> NcclIbLibrary::adapt() const {
                     " does not begin with the name of the IB transport");
   }
   return adapt_table(table, table_version_);
+}
+
+namespace {
+
+struct ElfDeleter {
+  void operator()(Elf* elf) const { elf_end(elf); }
+};
+using ElfHandle = std::unique_ptr<Elf, ElfDeleter>;
+
+Elf_Scn* find_symbol_table(Elf* elf, GElf_Shdr& header) {
+  for (Elf_Scn* section = elf_nextscn(elf, nullptr); section != nullptr;
+       section = elf_nextscn(elf, section)) {
+    if (gelf_getshdr(section, &header) != nullptr && header.sh_type == SHT_SYMTAB) return section;
+  }
+  return nullptr;
+}
+
+std::optional<ElfSymbol> find_in(Elf* elf, const GElf_Shdr& header, Elf_Data* data, const std::string& name) {
+  const uint64_t count = header.sh_entsize == 0 ? 0 : header.sh_size / header.sh_entsize;
+  for (uint64_t index = 0; index < count; ++index) {
+    GElf_Sym symbol;
+    if (gelf_getsym(data, static_cast<int>(index), &symbol) == nullptr) break;
+    if (GELF_ST_TYPE(symbol.st_info) != STT_OBJECT || symbol.st_shndx == SHN_UNDEF) continue;
+    const char* const text = elf_strptr(elf, header.sh_link, symbol.st_name);
+    if (text != nullptr && name == text) return ElfSymbol{symbol.st_value, symbol.st_size};
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+ElfSymbol find_data_symbol(const std::string& path, const std::string& name) {
+  const base::FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file) throw ToolError("cannot open " + path + ": " + std::strerror(errno));
+  elf_version(EV_CURRENT);
+  const ElfHandle elf(elf_begin(file.get(), ELF_C_READ_MMAP, nullptr));
+  if (elf == nullptr || elf_kind(elf.get()) != ELF_K_ELF) throw ToolError(path + " is no ELF file");
+  GElf_Shdr header;
+  Elf_Scn* const section = find_symbol_table(elf.get(), header);
+  if (section == nullptr) throw ToolError(path + " has no .symtab: it was stripped");
+  Elf_Data* const data = elf_getdata(section, nullptr);
+  if (data == nullptr) throw ToolError(path + ": " + elf_errmsg(-1));
+  const auto symbol = find_in(elf.get(), header, data, name);
+  if (!symbol) throw ToolError(path + " has no data symbol " + name);
+  return *symbol;
 }
 
 }  // namespace verbena::tools

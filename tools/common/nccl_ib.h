@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -6,12 +7,12 @@
 
 namespace verbena::tools {
 
-// The newest net table that this release of NCCL knows, which is the one that its own transports are written
-// in. `version` is what ncclGetVersion says, 22809 for 2.28.9. Throws ToolError for a release not known here.
+// The newest net table version of this release of NCCL, which its own transports use. `version` is that of
+// ncclGetVersion: 22809 for 2.28.9. Throws ToolError for an unknown release.
 int find_table_version(int version);
 
 // NCCL's own transport over verbs, driven as a plugin: its table is a local symbol of libnccl, which NCCL's
-// releases do not strip. Needs no GPU. Its libibverbs.so.1 is found by the loader. Stays loaded for good.
+// releases do not strip. It needs no GPU. The loader finds its libibverbs.so.1. The library stays loaded.
 class NcclIbLibrary {
  public:
   // A path, or a name for the loader.
@@ -25,5 +26,14 @@ class NcclIbLibrary {
   std::string release_;
   int table_version_ = 0;
 };
+
+// A defined data object of a shared object, exported or not.
+struct ElfSymbol {
+  uint64_t address = 0;  // before relocation: add the load address of the object
+  uint64_t size_bytes = 0;
+};
+
+// Reads .symtab, which a stripped file lacks. Throws ToolError with the file and what is missing.
+ElfSymbol find_data_symbol(const std::string& path, const std::string& name);
 
 }  // namespace verbena::tools

@@ -3,49 +3,69 @@
 #include <dlfcn.h>
 #include <link.h>
 
+#include <cstdio>
+
 #include "common/net_adapter.h"
 
 namespace verbena::tools {
 namespace {
 
-// Calls `use` with a TableType of the version.
-template <typename Net, int kNetVersion>
-struct TableType {
-  using Table = Net;
-  static constexpr int kVersion = kNetVersion;
-};
-
+// Calls `use` with the TableVersion.
 template <typename Use>
-auto with_table_type(int abi_version, Use use) {
+auto with_version(int abi_version, Use use) {
   switch (abi_version) {
     case 7:
-      return use(TableType<abi::NetV7, 7>());
+      return use(TableVersion<7, abi::NetV7>());
     case 8:
-      return use(TableType<abi::NetV8, 8>());
+      return use(TableVersion<8, abi::NetV8>());
     case 9:
-      return use(TableType<abi::NetV9, 9>());
+      return use(TableVersion<9, abi::NetV9>());
     case 10:
-      return use(TableType<abi::NetV10, 10>());
+      return use(TableVersion<10, abi::NetV10>());
     case 11:
-      return use(TableType<abi::NetV11, 11>());
+      return use(TableVersion<11, abi::NetV11>());
     case 12:
-      return use(TableType<abi::NetV12, 12>());
+      return use(TableVersion<12, abi::NetV12>());
     default:
       throw ToolError("no adapter for table version " + std::to_string(abi_version));
   }
 }
 
+const char* describe_result(abi::Result result) {
+  switch (result) {
+    case abi::kSuccess:
+      return "ncclSuccess";
+    case abi::kUnhandledCudaError:
+      return "ncclUnhandledCudaError";
+    case abi::kSystemError:
+      return "ncclSystemError";
+    case abi::kInternalError:
+      return "ncclInternalError";
+    case abi::kInvalidArgument:
+      return "ncclInvalidArgument";
+    case abi::kInvalidUsage:
+      return "ncclInvalidUsage";
+    case abi::kRemoteError:
+      return "ncclRemoteError";
+    case abi::kInProgress:
+      return "ncclInProgress";
+    case abi::kTimeout:
+      return "ncclTimeout";
+  }
+  return "a code that is not NCCL's";
+}
+
 }  // namespace
 
 std::unique_ptr<NetPlugin> adapt_table(const void* table, int abi_version) {
-  return with_table_type(abi_version, [table](auto type) -> std::unique_ptr<NetPlugin> {
-    using Net = typename decltype(type)::Table;
-    return std::make_unique<NetAdapter<Net, type.kVersion>>(*static_cast<const Net*>(table));
+  return with_version(abi_version, [table](auto version) -> std::unique_ptr<NetPlugin> {
+    using Version = decltype(version);
+    return std::make_unique<NetAdapter<Version>>(*static_cast<const typename Version::Table*>(table));
   });
 }
 
 size_t size_of_table(int abi_version) {
-  return with_table_type(abi_version, [](auto type) { return sizeof(typename decltype(type)::Table); });
+  return with_version(abi_version, [](auto version) { return sizeof(typename decltype(version)::Table); });
 }
 
 PluginLibrary::PluginLibrary(const std::string& path) : handle_(dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) {
@@ -81,33 +101,14 @@ std::unique_ptr<NetPlugin> PluginLibrary::adapt(int abi_version) const {
   return adapt_table(find_table(abi_version), abi_version);
 }
 
-const char* describe_result(abi::Result result) {
-  switch (result) {
-    case abi::kSuccess:
-      return "ncclSuccess";
-    case abi::kUnhandledCudaError:
-      return "ncclUnhandledCudaError";
-    case abi::kSystemError:
-      return "ncclSystemError";
-    case abi::kInternalError:
-      return "ncclInternalError";
-    case abi::kInvalidArgument:
-      return "ncclInvalidArgument";
-    case abi::kInvalidUsage:
-      return "ncclInvalidUsage";
-    case abi::kRemoteError:
-      return "ncclRemoteError";
-    case abi::kInProgress:
-      return "ncclInProgress";
-    case abi::kTimeout:
-      return "ncclTimeout";
-  }
-  return "a code that is not NCCL's";
-}
+CallError::CallError(const char* call, abi::Result code)
+    : ToolError(std::string(call) + " failed: " + describe_result(code) + " (" +
+                std::to_string(static_cast<int>(code)) + ")"),
+      code_(code) {}
 
-void throw_failed_call(const char* call, abi::Result result) {
-  throw ToolError(std::string(call) + " failed: " + describe_result(result) + " (" +
-                  std::to_string(static_cast<int>(result)) + ")");
+std::string format_plugin_text(const char* format, va_list arguments) {
+  char text[2048];
+  return std::vsnprintf(text, sizeof text, format, arguments) < 0 ? format : text;
 }
 
 }  // namespace verbena::tools

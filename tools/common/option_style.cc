@@ -3,10 +3,9 @@
 #include <memory>
 #include <sstream>
 
-#include "common/duration.h"
+#include "common/clock.h"
 #include "common/error.h"
-#include "common/plot.h"
-#include "common/release.h"
+#include "common/self_path.h"
 #include "common/size.h"
 
 namespace verbena::tools {
@@ -19,7 +18,7 @@ constexpr const char* kFooter =
     "Exit status: 0 all right, 1 wrong data or a failure, 2 usage, 3 hung, 4 what it needs is not here (a "
     "GPU).";
 
-// "UINT:INT in [1 - 8]" and the like, taken apart.
+// The parts of a type such as "UINT:INT in [1 - 8]".
 struct ValueKind {
   std::string name;   // N, TEXT, FILE, {a,b}
   std::string range;  // "1 to 8"
@@ -38,7 +37,7 @@ ValueKind describe_kind(const std::string& type) {
   return kind;
 }
 
-// A line an option, what its values may be behind its description, which is broken into lines.
+// One entry for each option: its description, broken into lines, and then its possible values.
 class HelpFormatter : public CLI::Formatter {
  public:
   std::string make_option_opts(const CLI::Option* option) const override {
@@ -78,7 +77,7 @@ void style_help(CLI::App& app, const std::string& tool) {
   app.name(tool);
   app.footer(kFooter);
   app.option_defaults()->group("Options");
-  app.set_version_flag("--version", describe_release(tool.c_str()), "print the version, and leave");
+  app.set_version_flag("--version", describe_release(tool.c_str()), "print the version and exit");
 }
 
 void add_size_options(CLI::App& app, SizeOptions& options) {
@@ -104,7 +103,8 @@ std::vector<uint64_t> resolve_sizes(const SizeOptions& options) {
            (options.end.empty() ? end : options.end);
   }
   const auto sizes_bytes = parse_size_list(text, options.factor);
-  if (!sizes_bytes) throw CLI::ValidationError("--sizes", "no sizes: " + text + " (8, 8:64M, or 4K,64K,1M)");
+  if (!sizes_bytes)
+    throw CLI::ValidationError("--sizes", "cannot read " + text + "; write 8, 8:64M, or 4K,64K,1M");
   return *sizes_bytes;
 }
 
@@ -112,10 +112,10 @@ CLI::Option* add_duration_option(CLI::App& app, const std::string& names, double
                                  const std::string& help, double least_s, double most_s) {
   const auto take = [=, &seconds](const std::string& text) {
     const auto parsed = parse_duration_s(text);
-    if (!parsed) throw CLI::ValidationError(names, "no time: " + text + " (30s, 500ms, 2m)");
+    if (!parsed) throw CLI::ValidationError(names, "cannot read " + text + "; write 30s, 500ms, or 2m");
     if (*parsed < least_s || *parsed > most_s) {
       throw CLI::ValidationError(
-          names, text + " is not from " + format_duration(least_s) + " to " + format_duration(most_s));
+          names, text + " is out of range: " + format_duration(least_s) + " to " + format_duration(most_s));
     }
     seconds = *parsed;
   };
@@ -125,13 +125,13 @@ CLI::Option* add_duration_option(CLI::App& app, const std::string& names, double
 }
 
 void add_timeout_option(CLI::App& app, double& timeout_s, const std::string& help) {
-  constexpr double kLeastS = 0.1, kMostS = 3600;
-  add_duration_option(app, "--timeout", timeout_s, help, kLeastS, kMostS);
+  constexpr double kMinS = 0.1, kMaxS = 3600;
+  add_duration_option(app, "--timeout", timeout_s, help, kMinS, kMaxS);
 }
 
 void add_target_option(CLI::App& app, const std::string& name, std::string& target, const std::string& help) {
   app.add_option_function<std::string>(
-         // An option that stands alone has an empty value, or "true", by the release of CLI11.
+         // Without a value CLI11 passes "" or "true", depending on its release.
          name, [&target](const std::string& text) { target = text.empty() || text == "true" ? "-" : text; },
          help)
       ->expected(0, 1)
@@ -141,16 +141,17 @@ void add_target_option(CLI::App& app, const std::string& name, std::string& targ
 void add_output_options(CLI::App& app, OutputOptions& options) {
   app.option_defaults()->group("Output");
   add_target_option(app, "--json", options.json,
-                    "write the result, with command and machine, to FILE, or alone to standard output (-)");
-  add_target_option(app, "--csv", options.csv, "write its rows as comma-separated values, to FILE or -");
-  app.add_option("--plot", options.plot, "draw its figures into this SVG file (gnuplot)")->type_name("FILE");
+                    "write the result, with command and machine, to FILE, or only it to standard output (-)");
+  add_target_option(app, "--csv", options.csv, "write the rows as comma-separated values to FILE or -");
+  app.add_option("--plot", options.plot, "plot the figures into this SVG file (needs gnuplot)")
+      ->type_name("FILE");
   CLI::Option* const compare =
       app.add_option("--compare", options.compare,
-                     "then show how many times better each figure is than in this stored result (of --json)")
+                     "show how many times better each figure is than in this result, stored with --json")
           ->type_name("FILE");
   app.add_option(
          "--fail-below", options.fail_below,
-         "leave with status 1 where a median is fewer times better than this (0.9: 10 % worse is too much)")
+         "exit with status 1 if a median is fewer times better than this (0.9: 10 % worse is too much)")
       ->needs(compare)
       ->check(CLI::Range(0.0, 1000.0))
       ->type_name("RATIO");
@@ -158,16 +159,13 @@ void add_output_options(CLI::App& app, OutputOptions& options) {
 
 void check_output_options(const OutputOptions& options) {
   if (options.json == "-" && options.csv == "-")
-    throw CLI::ValidationError("--csv", "--json has standard output already: give one of them a file");
-  if (options.plot == "-") throw CLI::ValidationError("--plot", "wants a file");
+    throw CLI::ValidationError("--csv", "--json already writes to standard output: give one of them a file");
+  if (options.plot == "-") throw CLI::ValidationError("--plot", "needs a file, not -");
   if (!options.plot.empty() && !find_plot_problem().empty())
     throw CLI::ValidationError("--plot", find_plot_problem());
   if (options.compare.empty()) return;
-  try {
-    read_result(options.compare);
-  } catch (const ToolError& error) {
-    throw CLI::ValidationError("--compare", error.what());
-  }
+  const std::string problem = find_compare_problem(options.compare);
+  if (!problem.empty()) throw CLI::ValidationError("--compare", problem);
 }
 
 int leave_parsing(const CLI::App& app, const CLI::ParseError& error) {

@@ -8,12 +8,12 @@
 
 namespace verbena::tools {
 
-// The options that several tools have: each is spelled, explained and defaulted here alone.
+// The options that several tools have: only this file defines their names, help and defaults.
 
-// A help page that is read on a screen, --help and --version.
+// Sets the layout of the help, and adds --help and --version.
 void style_help(CLI::App& app, const std::string& tool);
 
-// Which message sizes a sweep goes through.
+// The message sizes of a sweep.
 struct SizeOptions {
   std::string sizes = "8:64M";
   std::string begin;  // nccl-tests' spelling
@@ -24,22 +24,21 @@ void add_size_options(CLI::App& app, SizeOptions& options);
 // Throws CLI::ValidationError.
 std::vector<uint64_t> resolve_sizes(const SizeOptions& options);
 
-// A time with a unit, kept in seconds; the default is what `seconds` holds.
+// A time with a unit, stored in seconds; `seconds` holds the default.
 CLI::Option* add_duration_option(CLI::App& app, const std::string& names, double& seconds,
                                  const std::string& help, double least_s, double most_s);
 
-// --timeout, whose default is kStepTimeoutS. `help` where it is not about a step.
-void add_timeout_option(CLI::App& app, double& timeout_s,
-                        const std::string& help = "any one step may take so long");
+// --timeout; `timeout_s` holds the default. `help` replaces the text if the limit is not for one step.
+void add_timeout_option(CLI::App& app, double& timeout_s, const std::string& help = "limit of any one step");
 
-// An option whose value is a file, "-" for standard output, which it is without a value too.
+// An option whose value is a file; "-", or no value, is standard output.
 void add_target_option(CLI::App& app, const std::string& name, std::string& target, const std::string& help);
 
 void add_output_options(CLI::App& app, OutputOptions& options);
-// Before anything is measured: what would fail afterwards. Throws CLI::ValidationError.
+// Checks before the measurement what would fail after it. Throws CLI::ValidationError.
 void check_output_options(const OutputOptions& options);
 
-// Help and version print themselves, what is wrong is told; the status to leave with.
+// Prints the help, the version or the error; returns the exit status.
 int leave_parsing(const CLI::App& app, const CLI::ParseError& error);
 
 }  // namespace verbena::tools

@@ -1,17 +1,20 @@
 #include "common/output.h"
 
+#include <sys/utsname.h>
+#include <unistd.h>
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <ctime>
 #include <fstream>
+#include <string>
 
+#include "common/environment.h"
 #include "common/error.h"
-#include "common/machine.h"
-#include "common/plot.h"
-#include "common/release.h"
-#include "common/result_comparison.h"
+#include "common/program.h"
+#include "common/self_path.h"
 
 namespace verbena::tools {
 namespace {
@@ -28,7 +31,7 @@ std::string format_utc(std::time_t time) {
   return text;
 }
 
-// So that it can be pasted into a shell.
+// Quotes an argument so that it can be pasted into a shell.
 std::string quote_argument(const std::string& argument) {
   const bool is_plain = !argument.empty() && argument.find_first_not_of(
                                                  "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -39,36 +42,52 @@ std::string quote_argument(const std::string& argument) {
   return quoted + "'";
 }
 
-constexpr size_t kPlotColumns = 2;
+constexpr double kScriptTimeoutS = 90;
+constexpr int kBelow = 3;  // the exit status of the script if a median is below the limit
 
-void draw_result(const Result& result, const std::string& svg_file) {
-  std::vector<Plot> plots;
-  for (const ResultTable& table : result.tables) {
-    for (Plot& plot : list_plots(table)) {
-      plot.title = result.tool + ": " + plot.title;
-      plots.push_back(std::move(plot));
-    }
-  }
-  draw_plots(plots, svg_file, kPlotColumns);
+ProgramResult run_script(const std::vector<std::string>& arguments, const std::string& input) {
+  std::vector<std::string> command{find_program("python3"), find_results_script().string()};
+  if (command[0].empty()) throw ToolError("no python3 in the PATH");
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  return run_program(command, input, kScriptTimeoutS);
 }
 
-// The status to leave with.
+void draw_result(const Result& result, const std::string& svg_file) {
+  const std::string problem = find_plot_problem();
+  if (!problem.empty()) throw ToolError("cannot draw " + svg_file + ": " + problem);
+  const ProgramResult drawn = run_script({"--plot", svg_file}, describe_result(result).dump());
+  if (drawn.status != 0) throw ToolError("cannot draw " + svg_file + ": " + drawn.output);
+}
+
+// Prints the comparison; returns the exit status.
 int compare_with_stored(const Result& result, const OutputOptions& options, int status) {
-  const ResultComparison comparison(result, read_result(options.compare));
+  const ProgramResult compared =
+      run_script({"--compare", options.compare, "--fail-below", std::to_string(options.fail_below)},
+                 describe_result(result).dump());
+  if (compared.status != 0 && compared.status != kBelow) throw ToolError("--compare: " + compared.output);
   std::FILE* const out = options.takes_stdout() ? stderr : stdout;
-  std::fputs(comparison.format().c_str(), out);
+  std::fputs(compared.output.c_str(), out);
   std::fflush(out);
-  if (options.fail_below <= 0) return status;
-  if (comparison.least_ratio() >= options.fail_below) return status;
-  char text[32];
-  std::snprintf(text, sizeof text, "%.3f", comparison.least_ratio());
-  std::fprintf(stderr, "%s: --fail-below: %s\n", result.tool.c_str(),
-               comparison.count_rows() == 0 ? "there is nothing to judge by"
-                                            : (comparison.least_row() + ": " + text + " times").c_str());
-  return status == kExitOk ? kExitFailed : status;
+  return compared.status == kBelow && status == kExitOk ? kExitFailed : status;
 }
 
 }  // namespace
+
+std::string find_plot_problem() {
+  if (find_program("python3").empty()) return "needs python3, which is not in the PATH";
+  return find_program("gnuplot").empty()
+             ? "needs gnuplot, which is not in the PATH (Debian and Ubuntu: gnuplot-nox)"
+             : "";
+}
+
+std::string find_compare_problem(const std::string& file) {
+  try {
+    const ProgramResult checked = run_script({"--check", file}, "");
+    return checked.status == 0 ? "" : checked.output;
+  } catch (const ToolError& error) {
+    return error.what();
+  }
+}
 
 void write_text(const std::string& target, const std::string& text) {
   if (target == "-") {
@@ -90,7 +109,7 @@ Result begin_result(const std::string& tool, int argc, const char* const* argv) 
   for (int index = 1; index < argc; ++index) result.command += " " + quote_argument(argv[index]);
   const double begin_s = now_s();
   result.started = format_utc(static_cast<std::time_t>(begin_s));
-  result.duration_s = -begin_s;  // until it is delivered
+  result.duration_s = -begin_s;  // deliver_result() adds the end
   result.machine = describe_machine();
   result.environment = list_measured_environment();
   return result;
@@ -103,6 +122,49 @@ int deliver_result(Result& result, const OutputOptions& options, int status) {
   if (!options.plot.empty()) draw_result(result, options.plot);
   if (!options.compare.empty()) return compare_with_stored(result, options, status);
   return status;
+}
+
+namespace {
+
+// The rest of the first line that begins with `name`, without separators and quotes.
+std::string find_entry(const char* file, const std::string& name) {
+  std::ifstream stream(file);
+  for (std::string line; std::getline(stream, line);) {
+    if (!line.starts_with(name)) continue;
+    const size_t begin = line.find_first_not_of(" \t:=\"", name.size());
+    const size_t end = line.find_last_not_of(" \t\"");
+    if (begin != std::string::npos) return line.substr(begin, end - begin + 1);
+  }
+  return "";
+}
+
+}  // namespace
+
+nlohmann::json describe_machine() {
+  utsname names{};
+  uname(&names);
+  const auto pages = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES));
+  const auto page_bytes = static_cast<uint64_t>(sysconf(_SC_PAGE_SIZE));
+  std::string cpu = find_entry("/proc/cpuinfo", "model name");
+  if (cpu.empty()) cpu = names.machine;  // /proc/cpuinfo has no model name on some architectures
+  return {{"host", names.nodename},
+          {"system", find_entry("/etc/os-release", "PRETTY_NAME")},
+          {"kernel", std::string(names.sysname) + " " + names.release + " " + names.machine},
+          {"cpu", cpu},
+          {"cpus", sysconf(_SC_NPROCESSORS_ONLN)},
+          {"memory_bytes", pages * page_bytes}};
+}
+
+nlohmann::json list_measured_environment() {
+  constexpr std::array kPrefixes{"VERBENA_", "NCCL_", "SOFTVERBS_", "CUDA_"};
+  nlohmann::json listed = nlohmann::json::object();
+  for (const std::string& pair : Environment::copy_own().list_all()) {
+    for (const char* prefix : kPrefixes) {
+      const size_t equals = pair.find('=');
+      if (pair.starts_with(prefix)) listed[pair.substr(0, equals)] = pair.substr(equals + 1);
+    }
+  }
+  return listed;
 }
 
 }  // namespace verbena::tools

@@ -5,8 +5,8 @@
 
 namespace verbena::tools {
 
-// Every byte depends on the message and on its offset, so that a byte of another message, another page or
-// another offset shows. The words follow a simple progression, which compilers turn into vector code.
+// Every byte depends on the message and on its offset, which reveals a byte of another message, page or
+// offset. The words follow a simple progression, which compilers vectorise.
 void fill_pattern(std::span<std::byte> message, uint64_t message_index);
 
 struct PatternCheck {

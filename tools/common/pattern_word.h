@@ -1,4 +1,4 @@
-// The words of which every test pattern is made, for the host and, in kernels that are compiled with
+// The 8-byte words of every test pattern, for the host and, in kernels compiled with
 // --expt-relaxed-constexpr, for the GPU. C++17.
 #pragma once
 #include <stdint.h>
@@ -7,7 +7,7 @@ namespace verbena::tools {
 
 inline constexpr uint64_t kPatternGolden = 0x9E3779B97F4A7C15ULL;
 
-// Where the progression of a message begins.
+// The start of a message's progression.
 constexpr uint64_t compute_pattern_seed(uint64_t message_index) {
   uint64_t x = (message_index + 1) * kPatternGolden;
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ULL;
@@ -15,13 +15,13 @@ constexpr uint64_t compute_pattern_seed(uint64_t message_index) {
   return x ^ (x >> 31);
 }
 
-// The high half is folded into the low one: the low bytes of a bare progression repeat every 256 words.
+// Folds the high half into the low one: the low bytes of the progression alone would repeat every 256 words.
 constexpr uint64_t compute_pattern_word(uint64_t seed, uint64_t word_index) {
   const uint64_t x = seed + word_index * kPatternGolden;
   return x ^ (x >> 32);
 }
 
-// Eight bytes of the message from any offset on.
+// The eight bytes of the message at any offset.
 constexpr uint64_t compute_pattern_at(uint64_t seed, uint64_t offset_bytes) {
   const uint64_t low = compute_pattern_word(seed, offset_bytes / 8);
   const uint64_t bits = offset_bytes % 8 * 8;

@@ -26,7 +26,7 @@ namespace {
 
 using base::FileDescriptor;
 
-// A file in memory, so that nobody has to feed the program while it talks.
+// Puts the input into a file in memory, so that we need not write to the program while we read from it.
 FileDescriptor make_input(const std::string& text) {
   FileDescriptor file(memfd_create("input", MFD_CLOEXEC));
   if (!file) throw ToolError(std::string("memfd_create: ") + std::strerror(errno));
@@ -55,7 +55,7 @@ pid_t start(const std::vector<std::string>& arguments, int input, int output) {
   return pid;
 }
 
-// Until the program has closed its output; false when the deadline came first.
+// Reads until the program closes its output; false if the deadline is earlier.
 bool read_all(int descriptor, int64_t deadline_ns, std::string& text) {
   for (;;) {
     pollfd poll_entry{descriptor, POLLIN, 0};
@@ -94,7 +94,7 @@ ProgramResult run_program(const std::vector<std::string>& arguments, const std::
   if (!ended) kill(pid, SIGKILL);
   int wait_status = 0;
   waitpid(pid, &wait_status, 0);
-  if (!ended) throw ToolError(arguments[0] + " has not ended in " + format_seconds(timeout_s));
+  if (!ended) throw ToolError(arguments[0] + " did not finish within " + format_seconds(timeout_s));
   result.status = WIFEXITED(wait_status) ? WEXITSTATUS(wait_status) : 128 + WTERMSIG(wait_status);
   return result;
 }

@@ -11,7 +11,7 @@
 namespace verbena::tools {
 namespace {
 
-constexpr int64_t kQuietNs = 500'000'000;  // what is over by then needs no progress
+constexpr int64_t kQuietNs = 500'000'000;  // a shorter run shows no progress
 constexpr int64_t kPauseNs = 100'000'000;
 constexpr size_t kUsualWidth = 80;
 
@@ -24,7 +24,7 @@ size_t find_width(int descriptor) {
 void write_all(int descriptor, std::string_view text) {
   while (!text.empty()) {
     const ssize_t count = write(descriptor, text.data(), text.size());
-    if (count <= 0) return;  // nobody is missing a figure
+    if (count <= 0) return;  // an error on the terminal is not reported
     text.remove_prefix(static_cast<size_t>(count));
   }
 }
@@ -48,7 +48,7 @@ void Progress::show(uint64_t done, const std::string& doing) {
   if (total_ != 0)
     line += std::to_string(std::min(done, total_)) + " of " + std::to_string(total_) + " done, ";
   line += doing;
-  const size_t most = find_width(descriptor_) - 1;  // a full line would move the screen
+  const size_t most = find_width(descriptor_) - 1;  // a full line would scroll the screen
   if (line.size() > most) line.resize(most);
   write_all(descriptor_, "\r" + line + "\033[K");
   is_shown_ = true;

@@ -4,13 +4,13 @@
 
 namespace verbena::tools {
 
-// One line at the bottom of a terminal that says how far a long run is. Nothing where standard error is no
-// terminal. Whoever prints clears it before.
+// A progress line at the bottom of the terminal, for long runs. Writes nothing if standard error is not a
+// terminal. Clear it before printing anything else.
 class Progress {
  public:
-  // `total` steps, 0: unknown.
+  // `total` steps; 0 if unknown.
   explicit Progress(uint64_t total);
-  // For tests: as if `descriptor` were standard error.
+  // For tests: `descriptor` replaces standard error.
   Progress(uint64_t total, int descriptor, bool is_terminal);
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;

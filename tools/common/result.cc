@@ -1,13 +1,7 @@
 #include "common/result.h"
 
-#include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
-#include <fstream>
-
-#include "common/error.h"
 
 namespace verbena::tools {
 namespace {
@@ -22,13 +16,6 @@ const char* describe_role(Role role) {
   return kRoleNames[static_cast<size_t>(role)];
 }
 
-Role parse_role(const std::string& name) {
-  for (size_t index = 0; index < kRoleNames.size(); ++index) {
-    if (name == kRoleNames[index]) return static_cast<Role>(index);
-  }
-  return Role::kNote;  // of a later release: nothing is lost by showing it
-}
-
 json describe_column(const ResultColumn& column) {
   json described{{"name", column.name},
                  {"label", column.label},
@@ -37,28 +24,6 @@ json describe_column(const ResultColumn& column) {
   if (!column.statistic.empty()) described["statistic"] = column.statistic;
   if (column.is_plotted) described["plotted"] = true;
   return described;
-}
-
-ResultColumn parse_column(const json& described) {
-  ResultColumn column;
-  column.name = described.at("name");
-  column.label = described.value("label", column.name);
-  column.unit = described.value("unit", "");
-  column.role = parse_role(described.value("role", "note"));
-  column.statistic = described.value("statistic", "");
-  column.is_plotted = described.value("plotted", false);
-  return column;
-}
-
-ResultTable parse_table(const json& described) {
-  ResultTable table;
-  table.name = described.at("name");
-  for (const json& column : described.at("columns")) table.columns.push_back(parse_column(column));
-  for (const json& row : described.at("rows")) {
-    if (!row.is_object()) throw ToolError("a row is no object");
-    table.rows.push_back(row);
-  }
-  return table;
 }
 
 std::string quote_csv(const std::string& text) {
@@ -77,27 +42,6 @@ std::string join_csv_header(const ResultTable& table) {
 }
 
 }  // namespace
-
-std::vector<const ResultColumn*> ResultTable::list_keys() const {
-  std::vector<const ResultColumn*> keys;
-  for (const ResultColumn& column : columns) {
-    if (column.role == Role::kKey) keys.push_back(&column);
-  }
-  return keys;
-}
-
-std::string ResultTable::describe_keys(const json& row) const {
-  std::string text;
-  for (const ResultColumn* key : list_keys())
-    text += (text.empty() ? "" : ", ") + format_value(row, key->name);
-  return text;
-}
-
-const ResultTable* Result::find_table(const std::string& name) const {
-  const auto found = std::find_if(tables.begin(), tables.end(),
-                                  [&](const ResultTable& table) { return table.name == name; });
-  return found == tables.end() ? nullptr : &*found;
-}
 
 json describe_result(const Result& result) {
   json tables = json::array();
@@ -119,43 +63,6 @@ json describe_result(const Result& result) {
           {"setup", result.setup},
           {"tables", std::move(tables)},
           {"details", result.details}};
-}
-
-Result parse_result(const json& document, const std::string& source) {
-  try {
-    if (!document.is_object() || document.value("schema", "") != kSchema)
-      throw ToolError("is no result: --json of these tools writes them");
-    const int version = document.at("schema_version");
-    if (version > kResultSchemaVersion) {
-      throw ToolError("has schema_version " + std::to_string(version) + ", and this release reads up to " +
-                      std::to_string(kResultSchemaVersion));
-    }
-    Result result;
-    result.tool = document.at("tool");
-    result.version = document.at("version");
-    result.command = document.at("command");
-    result.started = document.at("started");
-    result.duration_s = document.value("duration_s", 0.0);
-    result.status = document.value("status", "ok");
-    result.machine = document.value("machine", json::object());
-    result.environment = document.value("environment", json::object());
-    result.setup = document.value("setup", json::object());
-    for (const json& table : document.at("tables")) result.tables.push_back(parse_table(table));
-    result.details = document.value("details", json::object());
-    result.source = source;
-    return result;
-  } catch (const std::exception& error) {
-    throw ToolError(source + " " + error.what());
-  }
-}
-
-Result read_result(const std::string& file) {
-  std::ifstream stream(file);
-  if (!stream) throw ToolError(file + " cannot be read: " + std::strerror(errno));
-  const json document = json::parse(stream, nullptr, false);
-  if (document.is_discarded())
-    throw ToolError(file + " is no JSON: --json FILE of these tools writes results");
-  return parse_result(document, file);
 }
 
 std::string format_value(const json& row, const std::string& column) {

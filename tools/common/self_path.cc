@@ -20,4 +20,17 @@ std::filesystem::path find_default_plugin() {
   return kPluginName;
 }
 
+std::filesystem::path find_results_script() {
+  return (find_self_executable().parent_path() / VERBENA_DATA_FROM_TOOLS / "verbena/stored_results.py")
+      .lexically_normal();
+}
+
+const char* release() {
+  return VERBENA_RELEASE;
+}
+
+std::string describe_release(const char* tool) {
+  return std::string(tool) + " " + release();
+}
+
 }  // namespace verbena::tools

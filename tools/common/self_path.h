@@ -1,12 +1,22 @@
 #pragma once
 #include <filesystem>
+#include <string>
 
 namespace verbena::tools {
 
 std::filesystem::path find_self_executable();
 
-// The plugin in ../lib beside the tool, or where else libraries were installed; otherwise its bare name,
-// which the loader seeks in its library path.
+// The plugin in ../lib beside the tool, or in the folder where libraries were installed; otherwise its bare
+// name, which the loader looks up in its library path.
 std::filesystem::path find_default_plugin();
+
+// The script that reads, compares and draws stored results, in ../share/verbena beside the tool.
+std::filesystem::path find_results_script();
+
+// The version in CMakeLists.txt, such as "0.1.0".
+const char* release();
+
+// The output of `tool --version`: "verbena-perf 0.1.0".
+std::string describe_release(const char* tool);
 
 }  // namespace verbena::tools

@@ -10,23 +10,25 @@ struct Column {
   int width = 10;
 };
 
-// Right-aligned text table, or comma-separated values; made row by row, each ending its line.
+// A right-aligned table, formatted row by row; each row ends with a newline.
 class Table {
  public:
-  enum class Format { kText, kCsv };
-
-  Table(std::vector<Column> columns, Format format) : columns_(std::move(columns)), format_(format) {}
+  explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
 
   std::string format_header() const;
   std::string format_row(const std::vector<std::string>& cells) const;
 
  private:
   std::vector<Column> columns_;
-  Format format_;
 };
 
-// Two decimals below 100, one below 1000, none above: nccl-tests' way of keeping a column readable. Below
-// 0.1 four, and below 0.001 two digits and an exponent: what is not nothing never reads as 0.
+// Two decimals below 100, one below 1000, none above, as nccl-tests does. Four below 0.1, and two digits with
+// an exponent below 0.001, so that only zero is shown as 0.
 std::string format_figure(double value);
+
+// Nearest-rank percentile of measured times; 0 for no sample. Takes a copy because it sorts.
+double compute_percentile(std::vector<double> samples, double percent);
+
+double compute_median(std::vector<double> samples);
 
 }  // namespace verbena::tools

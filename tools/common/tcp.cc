@@ -30,7 +30,7 @@ std::string describe_address(const sockaddr* address, socklen_t length) {
   return std::string(host) + ":" + port;
 }
 
-// Lines are short and each is waited for.
+// Disables Nagle's algorithm: lines are short, and the other side waits for each.
 void send_at_once(int descriptor) {
   const int on = 1;
   setsockopt(descriptor, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
@@ -53,7 +53,7 @@ int open_listener(int family, uint16_t port) {
   if (family == AF_INET6) setsockopt(descriptor, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
   sockaddr_storage address{};
   address.ss_family = static_cast<sa_family_t>(family);
-  // The port lies at the same place in both families.
+  // The port has the same offset in both address families.
   reinterpret_cast<sockaddr_in*>(&address)->sin_port = htons(port);
   const socklen_t length = family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
   if (bind(descriptor, reinterpret_cast<sockaddr*>(&address), length) == 0 && listen(descriptor, 8) == 0) {
@@ -65,7 +65,7 @@ int open_listener(int family, uint16_t port) {
   return -1;
 }
 
-// 0, or the errno of the attempt; the connected socket goes to `connected`.
+// Returns 0 or the errno of the attempt; stores the connected socket in `connected`.
 int try_connect(const addrinfo& address, int64_t deadline_ns, int& connected) {
   const int descriptor = socket(address.ai_family, kSocketFlags, 0);
   if (descriptor < 0) return errno;
@@ -112,7 +112,7 @@ std::optional<TcpConnection> TcpListener::accept(int64_t deadline_ns) {
     socklen_t length = sizeof address;
     const int descriptor =
         accept4(descriptor_, reinterpret_cast<sockaddr*>(&address), &length, SOCK_NONBLOCK | SOCK_CLOEXEC);
-    if (descriptor < 0) continue;  // the caller has left again
+    if (descriptor < 0) continue;  // the peer has closed the connection already
     send_at_once(descriptor);
     return TcpConnection{LineChannel(descriptor),
                          describe_address(reinterpret_cast<sockaddr*>(&address), length)};

@@ -16,8 +16,8 @@ ctest_preset() {
     --no-tests=error "$@"
 }
 
-# test_preset PRESET: all of its tests. Of a sanitizer's preset with a $stage_deadline (seconds since 1970) every eighth, then
-# those after them, and so on as long as there is time.
+# test_preset PRESET: runs all its tests. With a $stage_deadline (seconds since 1970), a sanitizer's preset runs every eighth
+# test, then the ones after these, and so on until the deadline.
 test_preset() {
   local preset=$1 status=0 slices=1 slice started slowest_s=0 took_s passed=0 failed=0 skipped=0 note=
   [ -z "${stage_deadline:-}" ] || [ "$preset" = default ] || slices=8
@@ -53,8 +53,8 @@ test_slice() { # PRESET SLICE SLICES
   return $status
 }
 
-# A few tests that failed may have lacked processor time beside others: each once more, alone, for all to see. What a
-# sanitizer found stays a failure, however rare.
+# Repeats a few failed tests, each alone, because they may have lacked processor time; the output shows it. A sanitizer's
+# finding remains a failure, even if it does not repeat.
 repeat_alone() { # PRESET FAILED: how many fail again is in build/PRESET/failed_again
   local junit=$PWD/build/$1/junit_alone.xml status=0
   printf '\n=== %d failed beside others; each again, alone\n' "$2"

@@ -1,7 +1,7 @@
-"""Doxygen's input filter: our plain comments as its own.
+"""Doxygen's input filter: turns plain comments into Doxygen's.
 
-What stands before a declaration describes it; what stands behind one on its line, and goes on below in the same
-column, describes that one.
+A comment before a declaration describes it; so does one after it on the same line, which may continue below in the same
+column.
 
 usage: doxygen_filter.py HEADER
 """
@@ -11,13 +11,13 @@ import sys
 
 OWN_LINE = re.compile(r"^(\s*)(//|/\*)(?![/*!<])(.*)$")
 BEHIND_CODE = re.compile(r"^(\s*[^\s/*].*?\s)(//|/\*)(?![/*!<])( .*)$")
-# Headlines between parts, and what only tools read.
+# Headings between parts, and comments for tools.
 NO_TEXT = re.compile(r"^\s*(----|NOLINT|clang-format|Copyright)")
 
 
 def convert(lines: list[str]) -> list[str]:
     converted = []
-    column = -1  # of the comment behind code that may go on
+    column = -1  # of a comment after code that may continue
     for line in lines:
         own, behind = OWN_LINE.match(line), BEHIND_CODE.match(line)
         if behind and line.count('"', 0, behind.start(2)) % 2 == 0 and not NO_TEXT.match(behind[3]):

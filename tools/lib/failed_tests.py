@@ -1,4 +1,4 @@
-"""Prints the tests that failed by files that `ctest --output-junit` wrote: each one's name and how its output ends.
+"""Prints the failed tests of files that `ctest --output-junit` wrote: their names and the ends of their outputs.
 
 usage: failed_tests.py JUNIT_FILE...
 """
@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ElementTree
 
 MOST_TESTS = 8
 MOST_CHARACTERS = 2500
-# What a sanitizer says stands before what the test makes of it, and may be far from the end.
+# A sanitizer's report comes before the test's own messages, and may be far from the end.
 FINDINGS = ("Sanitizer:", "runtime error:")
 
 

@@ -4,6 +4,7 @@
 stage_names=()
 stage_results=()
 stage_seconds=()
+stage_cpu_s=()
 stage_failures=()
 tests_passed=0
 tests_failed=0
@@ -11,7 +12,7 @@ tests_skipped=0
 stage_pid=
 within_s=0 # all stages together, since the script's start; 0: no limit
 
-# left_s: seconds until then.
+# left_s: prints the remaining seconds.
 left_s() { if [ "$within_s" = 0 ]; then echo 1000000; else echo $((within_s - SECONDS)); fi; }
 
 # A stage runs in a process group of its own, so a signal to the script has to be handed on.
@@ -22,12 +23,24 @@ stop_stage() {
 trap 'stop_stage 130' INT
 trap 'stop_stage 143' TERM
 
+# Sets cpu_s: the processor seconds of all processes that have ended. On a busy machine they show the time of a quiet one.
+cpu_s=0
+count_cpu_s() {
+  local file
+  file=$(mktemp)
+  times >"$file" # not by a pipe: a subshell has none of our children
+  cpu_s=$(awk -F '[ms ]+' 'NR == 2 { printf "%d", 60 * ($1 + $3) + $2 + $4 }' "$file")
+  rm -f "$file"
+}
+
 # run_stage NAME LIMIT_S COMMAND...: COMMAND may be a program or a function of a script that exports it; it may write
-# "passed failed skipped", and a remark, to $STAGE_COUNTS, and to $STAGE_FAILURES what the summary shall repeat of what failed.
+# "passed failed skipped", and a remark, to $STAGE_COUNTS, and text about failures for the summary to $STAGE_FAILURES.
 # Returns its status; 124 when the limit ended it.
 run_stage() {
-  local name=$1 limit_s=$2 status=0 started=$SECONDS counts failures
+  local name=$1 limit_s=$2 status=0 started=$SECONDS started_cpu_s counts failures
   shift 2
+  count_cpu_s
+  started_cpu_s=$cpu_s
   [ "$limit_s" -lt "$(left_s)" ] || limit_s=$(left_s)
   counts=$(mktemp) failures=$(mktemp)
   printf '\n=== %s (at most %d s)\n' "$name" "$limit_s"
@@ -36,6 +49,8 @@ run_stage() {
   stage_pid=$!
   wait "$stage_pid" || status=$?
   stage_pid=
+  count_cpu_s
+  stage_cpu_s+=($((cpu_s - started_cpu_s)))
   finish_stage "$name" "$status" $((SECONDS - started)) "$counts" "$limit_s"
   [ ! -s "$failures" ] || stage_failures+=("=== failed in: $name"$'\n'"$(<"$failures")")
   rm -f "$counts" "$failures"
@@ -60,7 +75,7 @@ finish_stage() {
   echo "=== $name: $result, $seconds s"
 }
 
-# has_time NAME SECONDS: whether so many are left; skips the stage otherwise.
+# has_time NAME SECONDS: true if so many seconds are left; otherwise skips the stage.
 has_time() {
   [ "$(left_s)" -ge "$2" ] || { skip_stage "$1" "takes about $2 s here, and of --within $(left_s) s are left"; return 1; }
 }
@@ -71,18 +86,19 @@ skip_stage() {
   stage_names+=("$1")
   stage_results+=("skipped: $2")
   stage_seconds+=(0)
+  stage_cpu_s+=(0)
 }
 
-# Prints what failed, since who reads a long log reads its end; a line a stage; the counts alone on the last line. Fails if
-# anything failed.
+# Prints the failures again, because readers start at the end of a long log; then one line per stage; and on the last line
+# only the counts. Fails if anything failed.
 print_summary() {
   local i
   [ "${#stage_failures[@]}" = 0 ] || printf '\n%s\n' "${stage_failures[@]}"
   printf '\n=== summary\n'
   for i in "${!stage_names[@]}"; do
-    printf '%6d s  %-24s %s\n' "${stage_seconds[i]}" "${stage_names[i]}" "${stage_results[i]}"
+    printf '%6d s %6d CPU s  %-24s %s\n' "${stage_seconds[i]}" "${stage_cpu_s[i]}" "${stage_names[i]}" "${stage_results[i]}"
   done
-  printf '%6d s  in all\n' "$SECONDS"
+  printf '%6d s %6d CPU s  in all\n' "$SECONDS" "$cpu_s"
   echo "$tests_passed passed, $tests_failed failed, $tests_skipped skipped"
   [ "$tests_failed" = 0 ] && [ "$tests_passed" != 0 ]
 }

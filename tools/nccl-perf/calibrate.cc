@@ -58,7 +58,7 @@ class Calibration {
   }
 
  private:
-  // Keeps the rows of one run; false: there was no time for it.
+  // Runs one step and keeps its rows; false if the budget was used up.
   bool measure_one(const CalibrationStep& step, std::vector<Row>& rows) {
     if (now_ns() > deadline_ns_) {
       ++left_out_;
@@ -90,15 +90,15 @@ class Calibration {
     measure_all(steps);
     const double gain =
         compute_gain(rows_[0], rows_[1], {Operation::kAllReduce, Operation::kSendRecv}, 0, UINT64_MAX);
-    if (gain == 0) return content_.transport.unpack.value_or(false) ? "1" : "0";  // not measured now
+    if (gain == 0) return content_.transport.unpack.value_or(false) ? "1" : "0";  // not measured this time
     const bool is_worthwhile = gain >= kWorthwhileUnpackGain;
     std::printf("# UNPACK: %.3f times as fast as direct placement: %s\n", gain, is_worthwhile ? "on" : "off");
     content_.transport.unpack = is_worthwhile;
     return is_worthwhile ? "1" : "0";
   }
 
-  // How many channels NCCL is to make at least, where more than its own number are clearly faster. The user's
-  // settings stay.
+  // Decides the minimum number of channels, if more channels than NCCL's default are clearly faster. Does not
+  // change what the user has set.
   void decide_channels(const std::string& unpack) {
     const CalibrationStep own = list_channel_steps(options_, unpack, 0).front();
     std::vector<Row> base;

@@ -9,7 +9,7 @@
 
 namespace verbena::tools::nccl {
 
-// What one run of a variant gave.
+// The outcome of one run of a variant.
 struct StepResult {
   int status = 0;
   std::vector<Row> rows;
@@ -19,10 +19,9 @@ struct StepResult {
 
 using RunVariant = std::function<StepResult(const Variant&)>;
 
-// Measures collectives in every way that the plan has, `options.rounds` times, for at most
-// `options.budget_s`, and merges the costs into the tuning file `options.calibrate`. Returns the tool's exit
-// status; throws ToolError if the file is somebody else's or cannot be written, or if NCCL did not use the
-// plugin.
+// Measures every step of the calibration plan `options.rounds` times, for at most `options.budget_s`, and
+// merges the costs into the tuning file `options.calibrate`. Returns the tool's exit status. Throws ToolError
+// if the file exists and is not a tuning file, if it cannot be written, or if NCCL did not use the plugin.
 int run_calibration(const Options& options, int ranks, const std::string& nccl_version,
                     const RunVariant& run);
 

@@ -5,7 +5,7 @@
 #include <map>
 #include <optional>
 
-#include "common/samples.h"
+#include "common/table.h"
 
 namespace verbena::tools::nccl {
 namespace {
@@ -14,12 +14,12 @@ using tuner::Algorithm;
 using tuner::Protocol;
 
 constexpr Protocol kProtocols[] = {Protocol::kSimple, Protocol::kLl, Protocol::kLl128};
-// LL spends half of the wire on flags: nobody wants it for more than this, and it takes long to measure.
+// LL uses half of the bandwidth for flags: it never wins above this size, and is slow to measure there.
 constexpr uint64_t kLargestLlBytes = 8 << 20;
 constexpr uint64_t kLargestUnpackBytes = 4 << 20;
 constexpr uint64_t kLongChunkBytes = 512 << 10;
-constexpr int kFewerChannels[] = {2, 4, 8, 16};  // parts of NCCL's own number
-constexpr int kMostChannels = 32;
+constexpr int kFewerChannels[] = {2, 4, 8, 16};  // divisors of NCCL's default
+constexpr int kMaxChannels = 32;
 
 const char* spell(Algorithm algorithm) {
   switch (algorithm) {
@@ -43,7 +43,7 @@ const char* spell(Protocol protocol) {
   }
 }
 
-// NCCL asks a tuner about neither send/recv nor all-to-all.
+// NCCL does not ask a tuner about send/recv and all-to-all.
 std::optional<tuner::Function> find_function(Operation operation) {
   switch (operation) {
     case Operation::kAllReduce:
@@ -113,14 +113,15 @@ std::vector<CalibrationStep> list_channel_steps(const Options& options, const st
   CalibrationStep step{Algorithm::kRing, Protocol::kSimple, 0, unpack, {}, options.sizes_bytes.back()};
   step.operations = {Operation::kAllReduce, Operation::kSendRecv, Operation::kAllToAll};
   std::vector<CalibrationStep> steps{step};
-  // More channels for collectives, channels of send/recv to a peer, and its pieces: 0 is NCCL's own.
+  // Multiples of the channels of collectives; channels and chunk size of send/recv to one peer. 0: NCCL's
+  // default.
   constexpr struct {
     int times, peer;
     uint64_t chunk_bytes;
   } kTrials[] = {
       {2, 4, 0}, {4, 8, 0}, {8, 2, kLongChunkBytes}, {0, 4, kLongChunkBytes}, {0, 8, kLongChunkBytes}};
   for (const auto& trial : kTrials) {
-    step.min_channels = own_channels * trial.times <= kMostChannels ? own_channels * trial.times : 0;
+    step.min_channels = own_channels * trial.times <= kMaxChannels ? own_channels * trial.times : 0;
     step.net_peer_channels = trial.peer;
     step.net_chunk_bytes = trial.chunk_bytes;
     steps.push_back(step);
@@ -183,9 +184,9 @@ Variant make_variant(const CalibrationStep& step) {
   variant.unpack = step.unpack;
   variant.settings = {{"NCCL_ALGO", spell(step.algorithm)},
                       {"NCCL_PROTO", spell(step.protocol)},
-                      {"VERBENA_TUNING_FILE", "none"}};  // what was measured before is nothing to this
+                      {"VERBENA_TUNING_FILE", "none"}};  // earlier measurements must not influence this one
   if (step.channels > 0) {
-    // Both: NCCL's own number may be smaller, too.
+    // Sets both limits, because NCCL's default may be smaller.
     variant.settings.emplace_back("NCCL_MIN_NCHANNELS", std::to_string(step.channels));
     variant.settings.emplace_back("NCCL_MAX_NCHANNELS", std::to_string(step.channels));
   }
@@ -208,7 +209,7 @@ std::vector<tuner::Measurement> make_measurements(const CalibrationStep& step, c
   for (const Operation operation : step.operations) {
     const auto function = find_function(operation);
     if (!function) continue;
-    std::map<uint64_t, std::vector<double>> times_us;  // the smallest sizes may be rounded to the same
+    std::map<uint64_t, std::vector<double>> times_us;  // small sizes may be rounded to the same size
     for (const Row& row : rows) {
       if (row.operation != describe_operation(operation) || row.wrong != 0 || !(row.time_us > 0)) continue;
       times_us[make_shape(operation, row.requested_bytes, ranks).size_bytes].push_back(row.time_us);

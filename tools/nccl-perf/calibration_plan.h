@@ -9,45 +9,45 @@
 
 namespace verbena::tools::nccl {
 
-// One way to run collectives, for its costs.
+// One setting in which collectives are measured.
 struct CalibrationStep {
   tuner::Algorithm algorithm = tuner::Algorithm::kRing;
   tuner::Protocol protocol = tuner::Protocol::kSimple;
-  int channels = 0;  // the most that NCCL may make; 0: its own number
+  int channels = 0;  // the number of channels; 0: NCCL's default
   std::string unpack;
   std::vector<Operation> operations;
   uint64_t largest_bytes = 0;
-  int min_channels = 0;       // 0: NCCL's own, as below
+  int min_channels = 0;       // 0: NCCL's default, also below
   int net_peer_channels = 0;  // of send/recv
   uint64_t net_chunk_bytes = 0;
 };
 
-// The two runs that decide whether UNPACK is offered where it was measured: without, then with it.
+// The two runs that decide whether UNPACK is offered on the measured platform: without, then with it.
 std::vector<CalibrationStep> list_unpack_steps(const Options& options);
 
-// A first run with NCCL's own channels, then with twice, four and eight times as many for collectives, and
-// with more of them and longer pieces for each peer of send/recv.
+// First a run with NCCL's default, then runs with two, four and eight times as many channels for collectives,
+// and with more channels and larger chunks for each peer of send/recv.
 std::vector<CalibrationStep> list_channel_steps(const Options& options, const std::string& unpack,
                                                 int own_channels);
 
-// Above 1: `other` is that much faster, on the average of the sizes from `least_bytes` to `most_bytes` that
-// both have; 0: there is none.
+// How many times faster `other` is than `base`, on average over the sizes from `least_bytes` to `most_bytes`
+// that both have; 0 if there is none.
 double compute_gain(const std::vector<Row>& base, const std::vector<Row>& other,
                     const std::vector<Operation>& operations, uint64_t least_bytes, uint64_t most_bytes);
 inline constexpr double kWorthwhileUnpackGain = 1.03;
-// More channels are more of the GPU's cores: long messages must gain clearly. Short ones must not lose, but
-// for collectives (`may_lower`), where the tuner takes fewer channels for them.
+// More channels take more of the GPU's multiprocessors, so long messages must gain clearly. Short ones must
+// not lose, except for collectives (`may_lower`), where the tuner can use fewer channels for them.
 bool are_channels_worthwhile(const std::vector<Row>& base, const std::vector<Row>& other,
                              const std::vector<Operation>& operations, bool may_lower);
 
-// Everything else, what is worth most first. `own_channels` is what NCCL makes by itself, or from
-// `min_channels` on; 0: unknown.
+// All other steps, the most valuable first. `own_channels` is NCCL's default, or its number with
+// `min_channels`; 0 if unknown.
 std::vector<CalibrationStep> list_steps(const Options& options, const std::string& unpack, int own_channels,
                                         int min_channels);
 
 Variant make_variant(const CalibrationStep& step);
 
-// What a step's rows say: a measurement for each collective. Rows with wrong elements say nothing.
+// Makes a measurement for each collective from the rows of a step. Ignores rows with wrong elements.
 std::vector<tuner::Measurement> make_measurements(const CalibrationStep& step, const std::vector<Row>& rows,
                                                   uint32_t ranks);
 

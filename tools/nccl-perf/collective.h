@@ -13,13 +13,13 @@ inline constexpr Operation kAllOperations[] = {Operation::kAllReduce,     Operat
                                                Operation::kSendRecv,      Operation::kAllToAll};
 
 const char* describe_operation(Operation operation);
-// all_reduce, all_gather, reduce_scatter, broadcast, send_recv, all_to_all; dashes and missing separators
-// pass.
+// all_reduce, all_gather, reduce_scatter, broadcast, send_recv, all_to_all; also with dashes or without
+// separators.
 std::optional<Operation> parse_operation(std::string_view name);
 bool reduces(Operation operation);
 
-// One size of one operation, counted as nccl-tests do: `size_bytes` is the larger of what a rank sends and
-// receives, `count` the argument of the NCCL call.
+// One size of one operation, counted as in nccl-tests: `size_bytes` is the larger of the bytes that a rank
+// sends and receives, `count` the argument of the NCCL call.
 struct Shape {
   uint64_t size_bytes = 0;
   uint64_t count = 0;
@@ -29,11 +29,11 @@ struct Shape {
 
 inline constexpr uint64_t kElementBytes = 4;
 
-// Sizes are rounded down to whole elements for every rank, but never to nothing.
+// Rounds the size down to whole elements for every rank, but not to zero.
 Shape make_shape(Operation operation, uint64_t size_bytes, uint32_t ranks);
 
-// What a part of a rank's result must hold: at element `offset`, `count` elements whose i-th is the sum over
-// ranks first_rank .. first_rank + rank_count - 1 of their element base_index + i.
+// The expected content of a part of a rank's result: at element `offset`, `count` elements; the i-th is the
+// sum over ranks first_rank .. first_rank + rank_count - 1 of their element base_index + i.
 struct Expectation {
   uint64_t offset = 0;
   uint64_t count = 0;

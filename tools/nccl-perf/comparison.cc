@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "common/samples.h"
 #include "common/table.h"
 #include "nccl-perf/collective.h"
 
@@ -41,7 +40,7 @@ std::string Comparison::format(uint32_t ranks) const {
     columns.push_back({variant, "us", kFigureWidth});
     if (variant != variants_.front()) columns.push_back({"gain", "x", kFigureWidth / 2});
   }
-  const Table table(columns, Table::Format::kText);
+  const Table table(columns);
   std::string operation;
   for (const Line& line : lines_) {
     if (operation != line.operation) {

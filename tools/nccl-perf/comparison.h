@@ -9,14 +9,14 @@
 
 namespace verbena::tools::nccl {
 
-// The figures of several rounds side by side: for each size the median over the rounds, and what the first
-// variant gains over each other one. Where a process happens to run moves its figures by a tenth, so that
-// single runs say little.
+// Compares variants over several rounds: for each size the median over the rounds, and the gain of the first
+// variant over each other one. Figures vary by a tenth from one process placement to another, so a single run
+// says little.
 class Comparison {
  public:
   void add(const std::string& variant, const Row& row);
 
-  // A table an operation: sizes down, variants across.
+  // One table for each operation: a row for each size, a column for each variant.
   std::string format(uint32_t ranks) const;
   nlohmann::json describe() const;
 
@@ -24,9 +24,9 @@ class Comparison {
   struct Line {
     std::string operation;
     uint64_t requested_bytes = 0;
-    std::map<std::string, std::vector<double>> times_us;  // by variant, one a round
+    std::map<std::string, std::vector<double>> times_us;  // by variant, one for each round
   };
-  // Times of the other over the first: above 1 the first is the faster one. 0 if one of them has none.
+  // Time of the other variant over time of the first: above 1 if the first is faster. 0 if one has no times.
   double find_gain(const Line& line, const std::string& other) const;
 
   std::vector<std::string> variants_;  // in order of appearance; the first is compared with the others

@@ -10,15 +10,15 @@
 
 #include "common/cuda_driver.h"
 #include "common/error.h"
+#include "common/nccl_search.h"
 #include "nccl-perf/calibrate.h"
-#include "nccl-perf/nccl_search.h"
-#include "nccl-perf/rank.h"
 #include "nccl-perf/report.h"
+#include "nccl-perf/run.h"
 
 namespace verbena::tools::nccl {
 namespace {
 
-// Where NCCL's logs go: the user's folder, or a temporary one that is removed unless a run has failed.
+// The folder of NCCL's logs: the user's, or a temporary one, which is removed unless a run has failed.
 class LogFolder {
  public:
   explicit LogFolder(const std::string& wanted) : path_(wanted), temporary_(wanted.empty()) {
@@ -63,25 +63,25 @@ int list_nccl(const Options& options) {
   return chosen ? kExitOk : kExitFailed;
 }
 
-// The number of ranks, or 0 after having said why there can be none.
+// The number of ranks; 0, after an error line, if there can be none.
 int choose_ranks(const Options& options) {
   std::string why;
   const int gpus = count_cuda_devices(why);
   if (gpus == 0) {
-    std::fprintf(stderr, "no CUDA device: nccl-perf needs two GPUs; try verbena-perf%s\n",
+    std::fprintf(stderr, "no CUDA device: nccl-perf needs a GPU; try verbena-perf%s\n",
                  why.empty() ? "" : (" (" + why + ")").c_str());
     return 0;
   }
-  const int wanted = options.gpus == 0 ? gpus : options.gpus;
-  if (wanted < 2 || wanted > gpus) {
-    std::fprintf(stderr, "%d CUDA device%s, %d wanted: nccl-perf needs two GPUs or more; try verbena-perf\n",
-                 gpus, gpus == 1 ? "" : "s", wanted);
-    return 0;
-  }
-  return wanted;
+  const int ranks = options.ranks == 0 ? std::max(gpus, 2) : options.ranks;
+  if (ranks > gpus)
+    std::fprintf(stderr,
+                 "nccl-perf: %d ranks share %d GPU%s and wait for each other's time slices: the data is "
+                 "checked, the times mean nothing\n",
+                 ranks, gpus, gpus == 1 ? "" : "s");
+  return ranks;
 }
 
-// The exit status; `result`, if any, gets what the run gave.
+// Returns the exit status; stores the outcome of the run in `result`, unless null.
 int run_variant(const Options& options, const Variant& variant, int ranks, const NcclCandidate& nccl,
                 const std::string& log_folder, Report& report, int argc, const char* const* argv,
                 StepResult* result = nullptr) {
@@ -121,7 +121,7 @@ int calibrate(const Options& options, int ranks, const NcclCandidate& nccl, LogF
   });
 }
 
-// What was asked for, round after round.
+// Runs all variants, round after round.
 int run_rounds(const Options& options, int ranks, const NcclCandidate& nccl, LogFolder& folder,
                Report& report, int argc, const char* const* argv) {
   int status = kExitOk;
@@ -129,12 +129,12 @@ int run_rounds(const Options& options, int ranks, const NcclCandidate& nccl, Log
   for (int round = 0; round < options.rounds; ++round) {
     report.begin_round(round);
     for (const Variant& variant : variants) {
-      // A variant that fails says so; the others are still worth their figures.
+      // A variant that fails prints its error; the others still give figures.
       const int outcome = run_variant(options, variant, ranks, nccl, folder.path(), report, argc, argv);
       if (outcome != kExitOk) folder.keep();
       if (status == kExitOk) status = outcome;
     }
-    std::reverse(variants.begin(), variants.end());  // whoever always came second would be judged by that
+    std::reverse(variants.begin(), variants.end());  // so that no variant always runs second
   }
   return status;
 }

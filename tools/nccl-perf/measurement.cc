@@ -5,7 +5,7 @@
 
 #include "common/clock.h"
 #include "common/error.h"
-#include "common/samples.h"
+#include "common/table.h"
 #include "nccl-perf/element.h"
 
 namespace verbena::tools::nccl {
@@ -13,6 +13,7 @@ namespace {
 
 constexpr uint32_t kPoison = 0xDEADBEEF;
 constexpr int kRoot = 0;
+constexpr uint64_t kStagingElements = 4 << 20;
 
 uint64_t find_largest_buffer(const Options& options, uint32_t ranks) {
   uint64_t elements = 0;
@@ -25,23 +26,25 @@ uint64_t find_largest_buffer(const Options& options, uint32_t ranks) {
   return elements * kElementBytes;
 }
 
-void* as_pointer(CudaAddress address) {
+void* as_pointer(CUdeviceptr address) {
   return reinterpret_cast<void*>(address);
 }
 
 }  // namespace
 
-Measurement::Measurement(const NcclLibrary& nccl, NcclComm comm, Gpu& gpu, const Kernels& kernels,
-                         const Options& options)
+Measurement::Measurement(const NcclLibrary& nccl, NcclComm comm, Gpu& gpu, const Options& options)
     : nccl_(nccl),
       comm_(comm),
       gpu_(gpu),
-      kernels_(kernels),
       options_(options),
       rank_(static_cast<uint32_t>(options.child_rank)),
       ranks_(static_cast<uint32_t>(options.child_ranks)),
-      wrong_(gpu_.allocate(sizeof(uint64_t))),
       votes_(gpu_.allocate(sizeof(uint32_t))) {
+  void* staging = nullptr;
+  gpu_.driver().check(
+      gpu_.driver().cuMemHostAlloc(&staging, kStagingElements * kElementBytes, CU_MEMHOSTALLOC_PORTABLE),
+      "cuMemHostAlloc");
+  staging_ = {static_cast<uint32_t*>(staging), kStagingElements};
   const uint64_t buffer_bytes = find_largest_buffer(options, ranks_);
   send_ = gpu_.allocate(buffer_bytes);
   receive_ = gpu_.allocate(buffer_bytes);
@@ -79,11 +82,16 @@ bool Measurement::agree_to_end(bool is_enough) {
   return votes != 0;
 }
 
-// New data each time, so that nothing of an earlier operation passes. The wait keeps a registered receive,
-// which the network may write before the operation's kernel starts, from being poisoned afterwards.
+// Writes new data each time, so that data of an earlier operation is noticed. The wait is needed because the
+// network may write into a registered receive before the kernel of the operation starts: poisoning must be
+// over.
 void Measurement::prepare(const Shape& shape) {
   ++salt_;
-  kernels_.fill(send_, shape.send_elements, rank_, salt_, gpu_.stream());
+  for (uint64_t first = 0; first < shape.send_elements; first += kStagingElements) {
+    const auto part = staging_.first(std::min(kStagingElements, shape.send_elements - first));
+    fill_elements(part, static_cast<uint32_t>(first), rank_, salt_);
+    gpu_.write(send_ + first * kElementBytes, part.data(), part.size_bytes(), options_.timeout_s);
+  }
   gpu_.fill_words(receive_, kPoison, shape.receive_elements);
   wait();
 }
@@ -117,12 +125,15 @@ void Measurement::wait() {
 
 uint64_t Measurement::count_wrong(Operation operation, const Shape& shape) {
   if (!options_.verify) return 0;
-  gpu_.fill_words(wrong_, 0, sizeof(uint64_t) / kElementBytes);
-  for (const Expectation& expected : list_expectations(operation, shape, rank_, ranks_)) {
-    kernels_.check(receive_, expected, salt_, wrong_, gpu_.stream());
-  }
   uint64_t wrong = 0;
-  gpu_.read(&wrong, wrong_, sizeof wrong, options_.timeout_s);
+  for (const Expectation& expected : list_expectations(operation, shape, rank_, ranks_)) {
+    for (uint64_t first = 0; first < expected.count; first += kStagingElements) {
+      const auto part = staging_.first(std::min(kStagingElements, expected.count - first));
+      gpu_.read(part.data(), receive_ + (expected.offset + first) * kElementBytes, part.size_bytes(),
+                options_.timeout_s);
+      wrong += count_wrong_elements(part, first, expected, salt_);
+    }
+  }
   return wrong;
 }
 
@@ -130,7 +141,7 @@ void Measurement::enqueue(Operation operation, const Shape& shape) {
   const void* const send = as_pointer(send_);
   void* const receive = as_pointer(receive_);
   const uint64_t count = shape.count;
-  const CudaStream stream = gpu_.stream();
+  const CUstream stream = gpu_.stream();
   switch (operation) {
     case Operation::kAllReduce:
       return check(nccl_.all_reduce(send, receive, count, kNcclUint32, kNcclSum, comm_, stream),
@@ -156,7 +167,7 @@ void Measurement::enqueue(Operation operation, const Shape& shape) {
 }
 
 void Measurement::enqueue_all_to_all(const Shape& shape) {
-  const CudaStream stream = gpu_.stream();
+  const CUstream stream = gpu_.stream();
   check(nccl_.group_start(), "ncclGroupStart");
   for (uint32_t peer = 0; peer < ranks_; ++peer) {
     const uint64_t offset_bytes = peer * shape.count * kElementBytes;
@@ -167,40 +178,6 @@ void Measurement::enqueue_all_to_all(const Shape& shape) {
           "ncclRecv");
   }
   check(nccl_.group_end(), "ncclGroupEnd");
-}
-
-void check_kernels(Gpu& gpu, const Kernels& kernels, double timeout_s) {
-  constexpr uint32_t kCount = 4099;
-  constexpr uint32_t kRank = 3;
-  constexpr uint32_t kSalt = 7;
-  const CudaAddress data = gpu.allocate(kCount * kElementBytes);
-  const CudaAddress wrong = gpu.allocate(sizeof(uint64_t));
-  const auto count_wrong = [&](const Expectation& expected) {
-    uint64_t count = 0;
-    gpu.fill_words(wrong, 0, sizeof(uint64_t) / kElementBytes);
-    kernels.check(data, expected, kSalt, wrong, gpu.stream());
-    gpu.read(&count, wrong, sizeof count, timeout_s);
-    return count;
-  };
-  const auto demand = [](bool holds, const char* what) {
-    if (!holds) throw ToolError(std::string("the check kernels are wrong on this GPU: ") + what);
-  };
-  std::vector<uint32_t> elements(kCount);
-  kernels.fill(data, kCount, kRank, kSalt, gpu.stream());
-  gpu.read(elements.data(), data, kCount * kElementBytes, timeout_s);
-  for (uint32_t index = 0; index < kCount; ++index) {
-    demand(elements[index] == compute_element(index, compute_seed(kRank, kSalt)), "fill");
-  }
-  demand(count_wrong({5, kCount - 5, 5, kRank, 1}) == 0, "check of one rank");
-  gpu.fill_words(data + 17 * kElementBytes, kPoison, 1);
-  demand(count_wrong({0, kCount, 0, kRank, 1}) == 1, "one wrong element");
-  for (uint32_t index = 0; index < kCount; ++index) {
-    elements[index] = compute_element(index, compute_seed(kRank, kSalt)) +
-                      compute_element(index, compute_seed(kRank + 1, kSalt));
-  }
-  gpu.write(data, elements.data(), kCount * kElementBytes, timeout_s);
-  demand(count_wrong({0, kCount, 0, kRank, 2}) == 0, "check of a sum");
-  demand(count_wrong({0, kCount, 1, kRank, 2}) == kCount, "shifted data");
 }
 
 }  // namespace verbena::tools::nccl

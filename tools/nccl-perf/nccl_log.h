@@ -6,14 +6,14 @@
 
 namespace verbena::tools::nccl {
 
-// What NCCL's own INFO log of one rank tells about its network.
+// What the INFO log of NCCL on one rank reports about its network.
 struct NcclLog {
-  std::string loaded;                 // "Verbena (v11)": the table NCCL took
-  std::string assigned;               // the plugin NCCL assigned to the communicator
+  std::string loaded;                 // "Verbena (v11)": the table that NCCL loaded
+  std::string assigned;               // the plugin that NCCL assigned to the communicator
   std::string network;                // "Using network ..."
   std::string route;                  // the first "via NET/..." of a channel
-  std::string tuner;                  // what the plugin's tuner does, in its own words
-  int channels = 0;                   // that collectives may use; 0: not in the log
+  std::string tuner;                  // the line of the plugin's tuner
+  int channels = 0;                   // of collectives; 0: not in the log
   bool unpack_accepted = false;       // NCCL saw an UNPACK device
   std::vector<std::string> counters;  // the plugin's own, printed at finalize
   std::vector<std::string> warnings;
@@ -21,7 +21,7 @@ struct NcclLog {
 
 NcclLog parse_nccl_log(std::string_view text);
 
-// Empty when the file cannot be read.
+// Empty if the file cannot be read.
 std::string read_whole_file(const std::string& path);
 
 std::vector<std::string> take_last_lines(std::string_view text, size_t count);

@@ -19,24 +19,31 @@ struct RawOptions {
 
 void add_run_options(CLI::App& app, Options& options, RawOptions& raw) {
   app.option_defaults()->group("What is measured");
-  app.add_option("--gpus,-g", options.gpus, "number of GPUs, a process each (default all)")
-      ->check(CLI::Range(1, 64));
-  app.add_option("--op,-o", raw.operations,
-                 "all_reduce, all_gather, reduce_scatter, broadcast, send_recv, all_to_all; a list, or all")
+  app.add_option("--ranks", options.ranks, "processes (default one per GPU; two on a single GPU)")
+      ->check(CLI::Range(2, 64));
+  app.add_option("--gpus,-g", options.ranks)->check(CLI::Range(2, 64))->group("");
+  app.add_option(
+         "--op,-o", raw.operations,
+         "all_reduce, all_gather, reduce_scatter, broadcast, send_recv, all_to_all; a list, or all of them")
       ->delimiter(',');
   add_size_options(app, raw.sizes);
-  app.add_option("--iters,-n", options.iterations, "timed iterations a size")
+  app.add_option("--iters,-n", options.iterations, "timed iterations per size")
       ->check(CLI::Range(1, 100000))
       ->capture_default_str();
   app.add_option("--warmup,-w", options.warmup, "iterations before them (at least one)")
       ->check(CLI::Range(1, 100000))
       ->capture_default_str();
   add_duration_option(app, "--soak", options.soak_s,
-                      "repeat the timed iterations of each size for so long, check the elements after each "
-                      "time, and show how long they took",
+                      "repeat the timed iterations of each size for this time, check the elements after each "
+                      "repetition, and show a histogram of the times",
                       1, 86400);
   app.add_option("--verify", options.verify, "0: do not check the elements")->capture_default_str();
-  app.add_flag("--graph", options.graph, "capture each operation in a CUDA graph and replay that");
+  app.add_flag("--graph", options.graph, "capture each operation in a CUDA graph and replay the graph");
+  app.add_option("--communicators", options.communicators,
+                 "run each operation on so many communicators at the same time; all but the first come from "
+                 "ncclCommSplit")
+      ->check(CLI::Range(1, 8))
+      ->capture_default_str();
   add_timeout_option(app, options.timeout_s);
 }
 
@@ -44,7 +51,7 @@ void add_nccl_options(CLI::App& app, Options& options) {
   app.option_defaults()->group("With what");
   app.add_option("--nccl", options.nccl,
                  "libnccl.so.2 to use (default $NCCL_LIB, loader, CUDA, Python packages)");
-  app.add_flag("--list-nccl", options.list_nccl, "list every libnccl.so.2 found, and leave");
+  app.add_flag("--list-nccl", options.list_nccl, "list every libnccl.so.2 that is found, and exit");
   app.add_option("--plugin", options.plugin,
                  "libnccl-net.so (default: $NCCL_NET_PLUGIN, ../lib beside this tool)");
   app.add_option("--unpack", options.unpack, "0, 1, or both in turn: sets VERBENA_UNPACK")
@@ -62,7 +69,7 @@ void add_nccl_options(CLI::App& app, Options& options) {
   app.add_flag("--join", options.join_rails, "the rails are ports of one card: NCCL joins them to one device")
       ->needs(rails);
   app.add_option("--against", options.against,
-                 "then the same with socket, ib, unpack0 or unpack1, or a list of them, and the ratios")
+                 "run the same with socket, ib, unpack0 or unpack1, or a list of them, and show the ratios")
       ->delimiter(',')
       ->check(CLI::IsMember(std::vector<std::string>(kOthers.begin(), kOthers.end())))
       ->type_name("NAME");
@@ -75,14 +82,14 @@ void add_nccl_options(CLI::App& app, Options& options) {
 void add_calibration_options(CLI::App& app, Options& options) {
   app.add_option(
       "--calibrate", options.calibrate,
-      "measure collectives by algorithm, protocol and channels, and put the costs into this tuning file");
-  add_duration_option(app, "--budget", options.budget_s, "after so long a calibration begins no further run",
-                      1, 86400);
+      "measure collectives by algorithm, protocol and channels, and write the costs to this tuning file");
+  add_duration_option(app, "--budget", options.budget_s,
+                      "start no further run of a calibration after this time", 1, 86400);
 }
 
 void add_log_options(CLI::App& app, Options& options) {
   add_output_options(app, options.output);
-  app.add_option("--out", options.out_file, "write what is printed to this file too");
+  app.add_option("--out", options.out_file, "also write everything that is printed to this file");
   app.add_option("--log-dir", options.log_folder, "keep NCCL's logs in this folder");
   app.add_flag("--verbose,-v", options.verbose, "show the environment of the processes");
   app.add_option("--child-rank", options.child_rank)->group("");
@@ -101,12 +108,12 @@ void resolve_operations(Options& options, const RawOptions& raw) {
       return;
     }
     const auto operation = parse_operation(name);
-    if (!operation) throw CLI::ValidationError("--op", "no such operation: " + name);
+    if (!operation) throw CLI::ValidationError("--op", "unknown operation: " + name);
     options.operations.push_back(*operation);
   }
 }
 
-// --compare took names before it took files.
+// In earlier releases --compare took the names of --against.
 void adopt_old_spelling(Options& options) {
   std::istringstream words(options.output.compare);
   std::vector<std::string> names;
@@ -128,9 +135,9 @@ void resolve(Options& options, const RawOptions& raw) {
   }
   if (!options.calibrate.empty() && options.unpack == "both")
     throw CLI::ValidationError("--calibrate",
-                               "measures with one --unpack: 0, 1, or by itself what is better");
+                               "needs one --unpack: 0, 1, or none, and then it finds the better one");
   if (!options.calibrate.empty() && options.output.takes_stdout())
-    throw CLI::ValidationError("--calibrate", "prints what it does: give --json and --csv a file");
+    throw CLI::ValidationError("--calibrate", "prints to standard output: give --json and --csv a file");
   if (!options.threshold.empty() && options.threshold != "unlimited") {
     const auto threshold = parse_threshold(options.threshold);
     if (!threshold)
@@ -145,8 +152,9 @@ ParsedOptions parse_options(int argc, const char* const* argv) {
   ParsedOptions parsed;
   RawOptions raw;
   CLI::App app(
-      "NCCL's collectives over the Verbena plugin, one process a GPU, each its own node; every element "
-      "checked");
+      "Runs NCCL's collectives over the Verbena plugin, with one process per GPU, each its own node, and "
+      "checks "
+      "every element.");
   add_run_options(app, parsed.options, raw);
   add_nccl_options(app, parsed.options);
   add_calibration_options(app, parsed.options);

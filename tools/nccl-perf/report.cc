@@ -1,10 +1,13 @@
 #include "nccl-perf/report.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <set>
 
 #include "common/error.h"
+#include "common/table.h"
+#include "nccl-perf/collective.h"
 
 namespace verbena::tools::nccl {
 namespace {
@@ -13,7 +16,7 @@ std::string make_key(const Row& row) {
   return row.operation + " " + std::to_string(row.requested_bytes);
 }
 
-// "3.1 (rank 0), 2.9 (rank 1)" is noise when all say the same: equal texts are told once.
+// Joins texts such as "3.1 (rank 0), 2.9 (rank 1)"; a text that several ranks have appears once.
 std::string join_distinct(const std::vector<NcclLog>& logs, std::string NcclLog::*member) {
   std::set<std::string> texts;
   for (const NcclLog& log : logs) texts.insert((log.*member).empty() ? "(not in the log)" : log.*member);
@@ -75,7 +78,7 @@ Table Report::make_table() const {
                                  {"p99", "us", 10}, {"algbw", "GB/s", 8},      {"busbw", "GB/s", 8},
                                  {"#wrong", "", 8}};
   if (shows_ratio()) columns.push_back({"ratio", first_variant_ + "/this", 16});
-  return {columns, Table::Format::kText};
+  return Table(columns);
 }
 
 void Report::add_row(const Row& row) {
@@ -102,7 +105,7 @@ void Report::add_row(const Row& row) {
   if (variant_ == first_variant_) first_times_us_[make_key(row)] = row.time_us;
   if (const auto first = first_times_us_.find(make_key(row));
       shows_ratio() && first != first_times_us_.end()) {
-    // Of bandwidths, hence of times the other way round: above 1 the first variant is the faster one.
+    // The ratio of bandwidths, hence the inverse ratio of times: above 1 if the first variant is faster.
     const double ratio = row.time_us / first->second;
     cells.push_back(format_figure(ratio));
     figures["ratio"] = ratio;
@@ -181,6 +184,64 @@ void Report::fill(Result& result) const {
   result.tables = result_tables_.list(ranks_);
   result.details = document_;
   result.details["wrong"] = wrong_elements_;
+}
+
+namespace {
+
+using Role = ResultColumn::Role;
+
+ResultTable make_table(const std::string& operation) {
+  return {operation,
+          {{"operation", "operation", "", Role::kKey},
+           {"variant", "variant", "", Role::kKey},
+           {"size_bytes", "size", "B", Role::kKey},
+           {"count", "count", "elements"},
+           {"time_us", "time", "us", Role::kLower, "median", true},
+           {"time_p99_us", "time p99", "us", Role::kLower, "p99", true},
+           {"algbw_GBps", "algbw", "GB/s", Role::kHigher, "median"},
+           {"busbw_GBps", "busbw", "GB/s", Role::kHigher, "median", true},
+           {"wrong_elements", "wrong", "elements"},
+           {"times_us", "", "us", Role::kSamples}}};
+}
+
+}  // namespace
+
+void ResultTables::add(const std::string& variant, const Row& row) {
+  if (!lines_.contains(row.operation)) operations_.push_back(row.operation);
+  std::vector<Line>& lines = lines_[row.operation];
+  auto line = std::find_if(lines.begin(), lines.end(), [&](const Line& known) {
+    return known.variant == variant && known.row.requested_bytes == row.requested_bytes;
+  });
+  if (line == lines.end())
+    line = lines.insert(lines.end(), {variant, row, {}, {}});
+  else
+    line->row.wrong += row.wrong;
+  line->times_us.push_back(row.time_us);
+  line->p99_us.push_back(row.p99_us);
+}
+
+std::vector<ResultTable> ResultTables::list(uint32_t ranks) const {
+  std::vector<ResultTable> tables;
+  for (const std::string& name : operations_) {
+    ResultTable& table = tables.emplace_back(make_table(name));
+    const Operation operation = parse_operation(name).value();
+    for (const Line& line : lines_.at(name)) {
+      const Shape shape = make_shape(operation, line.row.requested_bytes, ranks);
+      const double time_us = compute_median(line.times_us);
+      const double algorithm_gbps = static_cast<double>(shape.size_bytes) * 1e-3 / time_us;
+      table.rows.push_back({{"operation", name},
+                            {"variant", line.variant},
+                            {"size_bytes", shape.size_bytes},
+                            {"count", shape.count},
+                            {"time_us", time_us},
+                            {"time_p99_us", compute_median(line.p99_us)},
+                            {"algbw_GBps", algorithm_gbps},
+                            {"busbw_GBps", algorithm_gbps * compute_bus_factor(operation, ranks)},
+                            {"wrong_elements", line.row.wrong},
+                            {"times_us", line.times_us}});
+    }
+  }
+  return tables;
 }
 
 }  // namespace verbena::tools::nccl

@@ -2,20 +2,23 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <system_error>
 
 #include "common/clock.h"
+#include "common/cuda_driver.h"
 #include "common/error.h"
 #include "common/self_path.h"
 #include "nccl-perf/nccl_log.h"
-#include "nccl-perf/process_state.h"
 #include "nccl-perf/topology_file.h"
 
 namespace verbena::tools::nccl {
 namespace {
 
-// The ranks' own deadlines come first: they know better what did not happen.
+// The ranks' own deadlines are earlier, because a rank knows better what it waits for.
 constexpr double kGraceS = 5;
-// After one rank has failed, the others may tell the cause.
+// After one rank has failed, the others get this long to report the cause.
 constexpr double kLastWordsS = 1;
 constexpr double kSendTimeoutS = 5;
 constexpr size_t kTailLines = 15;
@@ -27,6 +30,11 @@ std::string make_file_prefix(const std::string& variant) {
 }
 
 }  // namespace
+
+int gpu_of_rank(int rank) {
+  std::string why;
+  return rank % std::max(count_cuda_devices(why), 1);
+}
 
 Run::Run(const Options& options, const Variant& variant, int ranks, const std::string& log_folder)
     : options_(options),
@@ -44,12 +52,12 @@ std::string Run::log_file(int rank) const {
   return log_folder_ + "/" + file_prefix_ + ".rank" + std::to_string(rank) + ".log";
 }
 
-// NCCL knows of no place for devices that are not in sysfs, and without one it uses no more than one of them.
+// Devices that are not in sysfs have no place in NCCL's topology, and without one NCCL uses only one of them.
 void Run::place_rails(Environment& environment, int rank) const {
   if (options_.rails < 2 || environment.find("NCCL_TOPO_FILE") != nullptr) return;
   const std::string file =
       log_folder_ + "/" + file_prefix_ + ".rank" + std::to_string(rank) + ".topology.xml";
-  write_topology_file(file, rank, options_.rails,
+  write_topology_file(file, gpu_of_rank(rank), options_.rails,
                       options_.join_rails ? RailPlacement::kJoined : RailPlacement::kSideBySide);
   environment.set("NCCL_TOPO_FILE", file);
 }
@@ -64,6 +72,7 @@ void Run::start(const NcclCandidate& nccl, int argc, const char* const* argv) {
     command.arguments.push_back("--child-ranks=" + std::to_string(ranks_));
     command.arguments.push_back("--child-nccl=" + nccl.path);
     command.environment = make_rank_environment(environment_, rank, log_file(rank));
+    fit_plugin_name(command.environment, nccl.version);
     place_rails(command.environment, rank);
     group_.start(command);
   }
@@ -179,6 +188,36 @@ int Run::fail(const std::string& why, bool hung) {
     }
   }
   return hung ? kExitHung : kExitFailed;
+}
+
+namespace {
+
+std::string read_first_line(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+// "1234 (name) S ..." -> "S"; the name may hold spaces and brackets.
+std::string extract_state(const std::string& stat) {
+  const size_t end = stat.rfind(") ");
+  return end == std::string::npos ? "?" : stat.substr(end + 2, 1);
+}
+
+}  // namespace
+
+std::vector<std::string> describe_threads(pid_t pid) {
+  std::vector<std::string> lines;
+  std::error_code error;
+  const std::filesystem::path tasks = "/proc/" + std::to_string(pid) + "/task";
+  for (const auto& task : std::filesystem::directory_iterator(tasks, error)) {
+    const std::string waits_in = read_first_line(task.path() / "wchan");
+    lines.push_back(task.path().filename().string() + " " + read_first_line(task.path() / "comm") + ": " +
+                    extract_state(read_first_line(task.path() / "stat")) +
+                    (waits_in.empty() || waits_in == "0" ? "" : " in " + waits_in));
+  }
+  return lines;
 }
 
 }  // namespace verbena::tools::nccl

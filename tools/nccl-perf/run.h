@@ -1,4 +1,5 @@
 #pragma once
+#include <sys/types.h>
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -7,15 +8,15 @@
 #include <vector>
 
 #include "common/child_group.h"
+#include "common/nccl_search.h"
 #include "common/progress.h"
-#include "nccl-perf/nccl_search.h"
 #include "nccl-perf/options.h"
 #include "nccl-perf/soak.h"
 #include "nccl-perf/variant.h"
 
 namespace verbena::tools::nccl {
 
-// One size of one operation over all ranks: the slowest rank's median and p99, everybody's wrong elements.
+// One size of one operation over all ranks: the slowest rank's median and p99, and the wrong elements of all.
 struct Row {
   std::string operation;
   uint64_t requested_bytes = 0;
@@ -25,14 +26,17 @@ struct Row {
   Soak soak = {};  // of all ranks
 };
 
-// The processes of one variant, from start to the last exit.
+// Ranks beyond the number of GPUs share them in turn.
+int gpu_of_rank(int rank);
+
+// The processes of one variant, from the start to the last exit.
 class Run {
  public:
   using OnRow = std::function<void(const Row&)>;
 
   Run(const Options& options, const Variant& variant, int ranks, const std::string& log_folder);
 
-  // Returns kExitOk, kExitFailed or kExitHung; failures have been told on stderr, with the logs' last lines.
+  // Returns kExitOk, kExitFailed or kExitHung; prints failures to stderr, with the last lines of the logs.
   int execute(const NcclCandidate& nccl, int argc, const char* const* argv, const OnRow& on_row);
 
   const std::vector<std::string>& gpu_names() const { return gpu_names_; }
@@ -46,7 +50,7 @@ class Run {
     bool done = false;
   };
 
-  // By then the next phase has begun.
+  // The deadline by which the next phase must begin.
   int64_t find_deadline_ns() const;
   void start(const NcclCandidate& nccl, int argc, const char* const* argv);
   void place_rails(Environment& environment, int rank) const;
@@ -69,8 +73,18 @@ class Run {
   bool hung_ = false;
   bool progressed_ = false;
   std::string variant_name_;
-  uint64_t rows_ = 0;  // that all ranks have told
+  uint64_t rows_ = 0;  // reported by all ranks
   Progress progress_;
 };
+
+// One line for each thread of a process that hangs: its name, its state and, if the kernel shows it, the
+// function that it waits in.
+std::vector<std::string> describe_threads(pid_t pid);
+
+// One rank, in its own process, on the GPU with its number. Exchanges lines of JSON over kControlDescriptor:
+//   out: "gpu": its name;  "id": NCCL's unique id (rank 0);  "phase": what begins;  "row": one size of one
+//        operation;  "error" (and "hung"): why it ends;  "done"
+//   in:  "id"
+int run_rank(const Options& options);
 
 }  // namespace verbena::tools::nccl

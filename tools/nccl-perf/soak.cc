@@ -4,7 +4,6 @@
 #include <cmath>
 #include <numeric>
 
-#include "common/samples.h"
 #include "common/table.h"
 
 namespace verbena::tools::nccl {
@@ -65,7 +64,7 @@ std::string format(const Soak& soak) {
   const auto first = std::find_if(soak.counts.begin(), soak.counts.end(), is_used);
   const auto last = std::find_if(soak.counts.rbegin(), soak.counts.rend(), is_used).base();
   if (first == soak.counts.end()) return text;
-  const Table table({{"time", "us", 14}, {"iterations", "", 12}}, Table::Format::kText);
+  const Table table({{"time", "us", 14}, {"iterations", "", 12}});
   for (auto bucket = first; bucket != last; ++bucket) {
     const auto index = static_cast<size_t>(bucket - soak.counts.begin());
     text += table.format_row({format_limit(index), std::to_string(*bucket)});

@@ -8,7 +8,7 @@
 
 namespace verbena::tools::nccl {
 
-// How long the iterations of one operation and size took, on one rank or on all of them together.
+// The durations of the iterations of one operation and size, on one rank or on all together.
 struct Soak {
   static constexpr size_t kBuckets =
       32;  // bucket b: below 2^b us and not in the one before; the last: the rest
@@ -21,11 +21,11 @@ struct Soak {
 };
 
 Soak summarize(const std::vector<double>& samples_us);
-// Counts add up; of the times the longer ones stay.
+// Adds the counts; keeps the longer times.
 void merge(Soak& into, const Soak& from);
 nlohmann::json describe(const Soak& soak);
 Soak parse_soak(const nlohmann::json& described);
-// A line with the times, and one for every bucket between the first and the last that is not empty.
+// A line with the times, then one line for each bucket from the first to the last that is not empty.
 std::string format(const Soak& soak);
 
 }  // namespace verbena::tools::nccl

@@ -15,7 +15,7 @@ namespace {
 constexpr const char* kUnknownNode = "-1";
 constexpr const char* kLink = R"(link_speed="32.0 GT/s PCIe" link_width="16")";
 
-// Bus addresses in the last PCI domain, where no real device is.
+// A bus address in the last PCI domain, which has no real devices.
 std::string make_bus_id(int bus, int function) {
   std::ostringstream text;
   text << "ffff:" << std::hex << 0xe0 + bus << ":00." << function;
@@ -35,7 +35,7 @@ std::string make_topology_xml(const std::string& numa_node, int rails, RailPlace
   std::ostringstream xml;
   xml << "<system version=\"1\">\n  <cpu numaid=\"" << numa_node << "\">\n";
   if (placement == RailPlacement::kJoined) {
-    // NCCL places the virtual device beside its members, under the bridge that they share.
+    // NCCL puts the virtual device beside its members, below the bridge that they share.
     xml << R"(    <pci busid=")" << make_bus_id(0, 0) << R"(" class="0x060400" )" << kLink << ">\n";
     for (int rail = 0; rail < rails; ++rail) write_card(xml, make_bus_id(1, rail), rail);
     xml << "    </pci>\n";
@@ -50,10 +50,10 @@ std::string find_gpu_numa_node(int gpu) {
   std::string why;
   const CudaDriver* const driver = load_cuda_driver(why);
   if (driver == nullptr) throw ToolError(why);
-  CudaDevice device = 0;
-  driver->check(driver->get_device(&device, gpu), "cuDeviceGet");
+  CUdevice device = 0;
+  driver->check(driver->cuDeviceGet(&device, gpu), "cuDeviceGet");
   std::array<char, 32> bus_id{};
-  driver->check(driver->get_pci_bus_id(bus_id.data(), static_cast<int>(bus_id.size()), device),
+  driver->check(driver->cuDeviceGetPCIBusId(bus_id.data(), static_cast<int>(bus_id.size()), device),
                 "cuDeviceGetPCIBusId");
   std::string name = bus_id.data();
   std::transform(name.begin(), name.end(), name.begin(),

@@ -1,7 +1,10 @@
 #include "nccl-perf/variant.h"
 
+#include <cstdio>
 #include <filesystem>
+#include <string_view>
 #include <system_error>
+#include <tuple>
 
 #include "common/self_path.h"
 
@@ -12,14 +15,17 @@ Variant make_plugin_variant(const std::string& unpack) {
   return {unpack.empty() ? "plugin" : "unpack " + unpack, Variant::Transport::kPlugin, unpack};
 }
 
-// NCCL's own IB transport looks for libibverbs.so.1 in the loader's path; where there is a software device
-// beside the plugin, it is meant.
+void add_to_loader_path(Environment& environment, const std::filesystem::path& folder) {
+  const std::string* const path = environment.find("LD_LIBRARY_PATH");
+  environment.set("LD_LIBRARY_PATH", path == nullptr ? folder.string() : folder.string() + ":" + *path);
+}
+
+// NCCL's own IB transport finds libibverbs.so.1 in the loader's path. Puts the software device beside the
+// plugin, if there is one, into that path.
 void add_software_verbs(Environment& environment) {
   const std::filesystem::path folder = find_default_plugin().parent_path() / "softverbs";
   std::error_code error;
-  if (!std::filesystem::exists(folder / "libibverbs.so.1", error)) return;
-  const std::string* const path = environment.find("LD_LIBRARY_PATH");
-  environment.set("LD_LIBRARY_PATH", path == nullptr ? folder.string() : folder.string() + ":" + *path);
+  if (std::filesystem::exists(folder / "libibverbs.so.1", error)) add_to_loader_path(environment, folder);
 }
 
 void set_transport(Environment& environment, const Options& options, const Variant& variant) {
@@ -85,9 +91,9 @@ Environment make_environment(const Options& options, const Variant& variant) {
   if (!variant.unpack.empty()) environment.set("VERBENA_UNPACK", variant.unpack);
   for (const auto& [name, value] : variant.settings) environment.set(name, value);
   set_transport(environment, options, variant);
-  // The devices are on no PCI bus; the topology file says that they are ports of one card all the same.
+  // The devices are not on a PCI bus, but the topology file makes them ports of one card.
   if (options.join_rails) environment.set_default("VERBENA_MERGE_NICS", "1");
-  // A graph launch may hold the context in which softverbs would copy for the replay before.
+  // A graph launch may hold the context in which softverbs would copy for the previous replay.
   if (options.graph) environment.set_default("SOFTVERBS_OWN_CONTEXT", "1");
   environment.set_default("NCCL_NET_GDR_LEVEL", "SYS");
   environment.set_default("NCCL_NET_GDR_READ", "1");
@@ -98,6 +104,25 @@ Environment make_environment(const Options& options, const Variant& variant) {
   environment.set_default("NCCL_DEBUG", "INFO");
   environment.set_default("NCCL_DEBUG_SUBSYS", "INIT,NET");
   return environment;
+}
+
+void fit_plugin_name(Environment& environment, const std::string& nccl_version) {
+  int major = 0, minor = 0;
+  const std::string* const named = environment.find("NCCL_NET_PLUGIN");
+  if (std::sscanf(nccl_version.c_str(), "%d.%d", &major, &minor) != 2 ||
+      std::tie(major, minor) >= std::tuple(2, 21) || named == nullptr)
+    return;
+  constexpr std::string_view kPrefix = "libnccl-net";
+  const std::filesystem::path file(*named);
+  std::string name = file.stem();
+  if (!file.has_parent_path() || !name.starts_with(kPrefix)) return;
+  name.erase(0, kPrefix.size());
+  if (name.empty()) {
+    environment.unset("NCCL_NET_PLUGIN");
+  } else {
+    environment.set("NCCL_NET_PLUGIN", name.substr(1));  // without the hyphen
+  }
+  add_to_loader_path(environment, file.parent_path());
 }
 
 Environment make_rank_environment(const Environment& shared, int rank, const std::string& log_file) {

@@ -8,28 +8,31 @@
 
 namespace verbena::tools::nccl {
 
-// One way to run everything once: which transport, and with which of its settings.
+// One way to run everything: a transport and its settings.
 struct Variant {
   enum class Transport { kPlugin, kSocket, kIb };
   std::string name;
   Transport transport = Transport::kPlugin;
   std::string unpack;                                              // "", "0" or "1"
-  std::vector<std::pair<std::string, std::string>> settings = {};  // what it is about besides
-  std::vector<std::string> arguments = {};                         // for its processes
+  std::vector<std::pair<std::string, std::string>> settings = {};  // other settings
+  std::vector<std::string> arguments = {};                         // of its processes
 };
 
-// Whether NCCL's word for the network it used ("Using network ...") is what the variant is about: a plugin
-// that cannot be loaded leaves NCCL with its own transports. Nothing in the log says nothing.
+// True if the network in NCCL's log ("Using network ...") is the variant's, or if the log has none: without a
+// plugin that can be loaded, NCCL uses its own transports.
 bool is_network_of(const Variant& variant, const std::string& network);
 
-// What --unpack and --against ask for; the first is what the others are compared with.
+// The variants of --unpack and --against; the others are compared with the first.
 std::vector<Variant> list_variants(const Options& options);
 
-// The environment of a variant's processes. Settings of the user win over the defaults that make one host
-// look like many nodes; the tool's options, and what a variant is about, win over the user's.
+// The environment of a variant's processes. The user's settings override the defaults that make one host look
+// like many nodes; options of the tool and settings of the variant override the user's.
 Environment make_environment(const Options& options, const Variant& variant);
 
-// The same for one rank: its own host identity, and a file for NCCL's log.
+// The same for one rank, with its own host identity and a file for NCCL's log.
+// NCCL before 2.21 takes no path in NCCL_NET_PLUGIN: it loads libnccl-net-NAME.so, or libnccl-net.so without
+// the variable, from the loader's path.
+void fit_plugin_name(Environment& environment, const std::string& nccl_version);
 Environment make_rank_environment(const Environment& shared, int rank, const std::string& log_file);
 
 }  // namespace verbena::tools::nccl

@@ -9,136 +9,166 @@ namespace {
 
 constexpr uint64_t kEnoughLockedBytes = 1ULL << 30;
 
-bool any_device(const Json& document, const char* member, const Json& value) {
-  return std::any_of(document["devices"].begin(), document["devices"].end(), [&](const Json& device) {
-    return device["usable"].get<bool>() && device.value(member, Json()) == value;
-  });
+bool any_software(const Document& document, SoftwareDevice kind) {
+  return std::any_of(document.ports.begin(), document.ports.end(),
+                     [&](const Port& port) { return port.nic && port.nic->software == kind; });
 }
 
-size_t count_usable(const Json& document) {
-  return static_cast<size_t>(std::count_if(document["devices"].begin(), document["devices"].end(),
-                                           [](const Json& device) { return device["usable"].get<bool>(); }));
+std::string name_interface(const Port& port) {
+  return port.interface.empty() ? "INTERFACE" : port.interface;
 }
 
-bool fails_for_settings(const Json& document) {
-  return read_text(document, "problem").starts_with("parameters:");
-}
+class Adviser {
+ public:
+  explicit Adviser(const Document& document) : document_(document) {}
 
-std::string name_interface(const Json& device) {
-  const std::string known = read_text(device, "interface");
-  return known.empty() ? "INTERFACE" : known;
-}
-
-void advise_on_missing_device(Json& document) {
-  const Json devices = document["devices"];
-  for (const Json& device : devices) {
-    if (read_text(device, "why_not").find("leaves it out") == std::string::npos) continue;
-    advise(document,
-           "No port is usable that VERBENA_HCA (NCCL_IB_HCA) selects: " + read_text(document, "problem"),
-           "unset it, or name a device from the list above");
-    return;
+  std::vector<Advice> list() {
+    advise_on_plugin();
+    advise_on_hardware();
+    for (const Port& port : document_.ports) advise_on_port(port);
+    advise_on_host();
+    advise_on_nccl();
+    return std::move(advice_);
   }
-  advise(document, "There is no RDMA device that the plugin can use: " + read_text(document, "problem"),
-         "with a card: load its driver (ls /sys/class/infiniband shows it), install libibverbs1 and "
-         "ibverbs-providers, bring the port up and give its interface an address. Without one: "
-         "VERBENA_IBVERBS_LIB=softverbs");
-}
 
-void advise_on_plugin(Json& document) {
-  const std::string problem = read_text(document["plugin"], "problem");
-  if (fails_for_settings(document)) {
-    advise(document, "The plugin would not start: " + read_text(document, "problem"),
-           "correct or unset that variable; verbena-info --parameters shows every range");
-  } else if (count_usable(document) > 0 && !document["problem"].is_null()) {
-    advise(document, "The plugin would not start: " + read_text(document, "problem"),
-           "see what it says above");
-  } else if (count_usable(document) == 0 && !document["problem"].is_null()) {
-    advise_on_missing_device(document);
-  } else if (!problem.empty()) {
-    advise(document, "NCCL could not use " + read_text(document["plugin"], "path") + ": " + problem,
-           "build or install Verbena's plugin, or name it with --plugin");
-  }
-}
+ private:
+  void advise(const std::string& what, const std::string& remedy) { advice_.push_back({what, remedy}); }
 
-void advise_on_hardware(Json& document) {
-  if (any_device(document, "software", "softverbs")) {
-    advise(document, "These are software devices: right for trying and testing, not for speed.",
-           "if this host has an RDMA card: ls /sys/class/infiniband must show it (driver), and "
-           "libibverbs1 with ibverbs-providers must be installed");
+  void advise_on_plugin() {
+    switch (document_.init_fault) {
+      case InitFault::kSettings:
+        return advise("The plugin would not start: " + document_.problem,
+                      "correct or unset that variable; verbena-info --parameters shows every range");
+      case InitFault::kNoDevice:
+        return advise_on_missing_device();
+      case InitFault::kNone:
+        break;
+    }
+    if (!document_.plugin.problem.empty())
+      advise("NCCL could not use " + document_.plugin.path + ": " + document_.plugin.problem,
+             "build or install Verbena's plugin, or name it with --plugin");
   }
-  if (any_device(document, "software", "kernel")) {
-    advise(document, "There are software devices of the kernel: right for trying and testing, not for speed.",
-           "if this host has an RDMA card, name its ports in VERBENA_HCA; if the card is not listed above, "
-           "load its driver");
-  }
-}
 
-void advise_on_ports(Json& document) {
-  const Json devices = document["devices"];
-  for (const Json& device : devices) {
-    const std::string name = name_port(device);
-    const std::string remedy = suggest_for_port(device);
-    if (!remedy.empty()) advise(document, name + " is " + read_text(device, "state") + ".", remedy);
-    if (read_text(device, "gid_reason").find("link-local") != std::string::npos)
-      advise(document, name + " has a link-local address only, which other hosts may not reach.",
-             "give its interface an address: ip address add ADDRESS/LENGTH dev " + name_interface(device));
-    const Json memory = device.value("gpu_memory", Json::object());
-    if (!document["gpus"]["devices"].empty() && !read_text(memory, "try").empty())
-      advise(document, name + ": GPUDirect by " + read_text(memory, "path") + ": " + read_text(memory, "why"),
-             read_text(memory, "try"));
+  void advise_on_missing_device() {
+    const bool is_filtered =
+        std::any_of(document_.ports.begin(), document_.ports.end(),
+                    [](const Port& port) { return port.disuse == Disuse::kNotSelected; });
+    if (is_filtered)
+      return advise("No port is usable that VERBENA_HCA (NCCL_IB_HCA) selects: " + document_.problem,
+                    "unset it, or name a device from the list above");
+    advise("There is no RDMA device that the plugin can use: " + document_.problem,
+           "with a card: load its driver (ls /sys/class/infiniband shows it), install libibverbs1 and "
+           "ibverbs-providers, bring the port up and give its interface an address. Without one: "
+           "VERBENA_IBVERBS_LIB=softverbs");
   }
-}
 
-void advise_on_host(Json& document) {
-  const Json& limit = document["host"]["memlock_limit_bytes"];
-  if (any_device(document, "software", nullptr) && !limit.is_null() && limit < kEnoughLockedBytes)
-    advise(
-        document,
-        "Only " + std::to_string(limit.get<uint64_t>() >> 10) + " KiB of memory may be locked (ulimit -l).",
-        "ulimit -l unlimited; for services LimitMEMLOCK=infinity; for containers --ulimit memlock=-1");
-  if (!document["host"]["hwloc"].get<bool>())
-    advise(document, "Distances between NICs and GPUs are unknown: no libhwloc.so.15.",
-           "install libhwloc15 (Debian, Ubuntu) or hwloc-libs (Fedora, RHEL)");
-}
-
-void advise_on_nccl(Json& document) {
-  if (document["nccl_libraries"].empty())
-    advise(document, "No libnccl.so.2 was found.",
-           "install NCCL or PyTorch with CUDA, or name a library with --nccl");
-  const Json libraries = document["nccl_libraries"];
-  for (const Json& library : libraries) {
-    if (!library["problem"].is_null() || !library["net_table"].is_null() ||
-        library["net_tables_known"].empty())
-      continue;
-    advise(document, read_text(library, "path") + " shares no table with this plugin.",
-           "use NCCL 2.19 or newer");
+  void advise_on_hardware() {
+    if (any_software(document_, SoftwareDevice::kSoftverbs))
+      advise("These are software devices: right for trying and testing, not for speed.",
+             "if this host has an RDMA card: ls /sys/class/infiniband must show it (driver), and "
+             "libibverbs1 with ibverbs-providers must be installed");
+    if (any_software(document_, SoftwareDevice::kKernel))
+      advise("There are software devices of the kernel: right for trying and testing, not for speed.",
+             "if this host has an RDMA card, name its ports in VERBENA_HCA; if the card is not listed above, "
+             "load its driver");
   }
-}
+
+  void advise_on_port(const Port& port) {
+    const std::string remedy = suggest_for_port(port);
+    if (!remedy.empty()) advise(port.title() + " is " + port.state + ".", remedy);
+    if (port.gid_choice == verbs::GidReason::kLinkLocal)
+      advise(port.title() + " has a link-local address only, which other hosts may not reach.",
+             "give its interface an address: ip address add ADDRESS/LENGTH dev " + name_interface(port));
+    if (document_.gpus.devices.empty() || !port.nic || port.nic->gpu_memory.remedy.empty()) return;
+    const GpuMemory& memory = port.nic->gpu_memory;
+    advise(port.title() + ": GPUDirect by " + describe(memory.path) + ": " + memory.why, memory.remedy);
+  }
+
+  void advise_on_host() {
+    const auto& limit_bytes = document_.host.memlock_limit_bytes;
+    if (any_software(document_, SoftwareDevice::kNone) && limit_bytes && *limit_bytes < kEnoughLockedBytes)
+      advise("Only " + std::to_string(*limit_bytes >> 10) + " KiB of memory may be locked (ulimit -l).",
+             "ulimit -l unlimited; for services LimitMEMLOCK=infinity; for containers --ulimit memlock=-1");
+    if (!document_.host.hwloc)
+      advise("Distances between NICs and GPUs are unknown: no libhwloc.so.15.",
+             "install libhwloc15 (Debian, Ubuntu) or hwloc-libs (Fedora, RHEL)");
+  }
+
+  void advise_on_nccl() {
+    if (document_.nccl_libraries.empty())
+      advise("No libnccl.so.2 was found.",
+             "install NCCL or PyTorch with CUDA, or name a library with --nccl");
+    if (document_.plugin.net_tables.empty()) return;  // unknown: the plugin could not be loaded
+    for (const NcclLibrary& library : document_.nccl_libraries) {
+      if (library.problem.empty() && !library.net_table && !library.net_tables_known.empty())
+        advise(library.path + " shares no table with this plugin.", "use NCCL 2.19 or newer");
+    }
+  }
+
+  const Document& document_;
+  std::vector<Advice> advice_;
+};
 
 }  // namespace
 
-std::string suggest_for_port(const Json& device) {
-  const std::string state = read_text(device, "state");
-  if (state.empty() || state == "active") return "";
-  return read_text(device, "link_layer") == "InfiniBand"
+std::vector<Advice> list_advice(const Document& document) {
+  return Adviser(document).list();
+}
+
+std::string suggest_for_port(const Port& port) {
+  if (port.disuse != Disuse::kNotActive) return "";
+  return port.link_layer == LinkLayer::kInfiniBand
              ? "check cable and switch, and that a subnet manager runs (ibstat)"
-             : "check cable and switch, and set its interface up: ip link set " + name_interface(device) +
+             : "check cable and switch, and set its interface up: ip link set " + name_interface(port) +
                    " up";
 }
 
-void add_advice(Json& document) {
-  advise_on_plugin(document);
-  advise_on_hardware(document);
-  advise_on_ports(document);
-  advise_on_host(document);
-  advise_on_nccl(document);
+std::string suggest_for_test(TestFault fault, const Port& port, bool with_gpu) {
+  const std::string leave_out = "VERBENA_HCA=^" + port.device;
+  switch (fault) {
+    case TestFault::kWrongData:
+      return "report it with verbena-info --json; NCCL would compute with these bytes";
+    case TestFault::kWrongDescriptors:
+    case TestFault::kNotStaged:
+      return "report it with verbena-info --json; VERBENA_UNPACK=0 does without staged receives meanwhile";
+    case TestFault::kProcessEnded:
+      return "report it with verbena-info --json and the core file";
+    case TestFault::kNoConnection:
+      return "the handshake goes over TCP: VERBENA_SOCKET_IFNAME names an interface that may be used";
+    case TestFault::kNoRegistration:
+      if (!with_gpu) return "ulimit -l unlimited; for containers --ulimit memlock=-1";
+      return port.nic && !port.nic->gpu_memory.remedy.empty()
+                 ? port.nic->gpu_memory.remedy
+                 : "check nvidia_peermem or dma-buf, IOMMU and PCI ACS; see dmesg";
+    case TestFault::kPeer:
+      return "nothing comes back on this port: check cable, switch port and GID (verbena-info -v lists "
+             "them); "
+             "leave the device out with " +
+             leave_out + " meanwhile";
+    case TestFault::kNoArrival:
+      return "requests vanish on this port: see dmesg and its error counters (rdma statistic); leave the "
+             "device "
+             "out with " +
+             leave_out + " meanwhile";
+    case TestFault::kCallFailed:
+    case TestFault::kSilent:
+    case TestFault::kNone:
+      break;
+  }
+  return "run verbena-info --check --verbose, and see dmesg; the device may need a reset or new firmware; " +
+         leave_out + " leaves it out";
 }
 
-int judge(const Json& document) {
-  if (fails_for_settings(document)) return kExitFailed;
-  if (count_usable(document) == 0) return kExitNoDevice;
-  if (!document["problem"].is_null() || !document["plugin"]["problem"].is_null()) return kExitFailed;
-  return kExitOk;
+int judge(const Document& document) {
+  if (document.init_fault == InitFault::kSettings) return kExitFailed;
+  if (document.count_usable_ports() == 0) return kExitNoDevice;
+  if (!document.problem.empty() || !document.plugin.problem.empty()) return kExitFailed;
+  int status = kExitOk;
+  for (const Check& check : document.checks.value_or(std::vector<Check>())) {
+    if (check.fault == TestFault::kWrongData) return kExitWrongData;
+    if (check.status == CheckStatus::kFailed) status = kExitFailed;
+  }
+  return status;
 }
 
 }  // namespace verbena::tools::info

@@ -1,17 +1,22 @@
+// Advice to the user, and the exit status, both decided by the document's codes. Pure.
 #pragma once
 #include <string>
+#include <vector>
 
 #include "verbena-info/document.h"
 
 namespace verbena::tools::info {
 
-// What a person should do next, the gravest first, from what the document says.
-void add_advice(Json& document);
+// The most severe first.
+std::vector<Advice> list_advice(const Document& document);
 
-// What to do about a port that is not active; empty where it is.
-std::string suggest_for_port(const Json& device);
+// Advice for a port that is not active; empty if it is.
+std::string suggest_for_port(const Port& port);
 
-// Of a document without anything wrong 0; otherwise the tools' exit status.
-int judge(const Json& document);
+// Advice for a self-test that failed; `with_gpu`: it used GPU memory.
+std::string suggest_for_test(TestFault fault, const Port& port, bool with_gpu);
+
+// The exit status for a document, including its checks.
+int judge(const Document& document);
 
 }  // namespace verbena::tools::info

@@ -1,4 +1,3 @@
-#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -8,40 +7,74 @@
 
 #include "common/child_group.h"
 #include "common/error.h"
+#include "common/nccl_search.h"
+#include "common/option_style.h"
 #include "common/output.h"
-#include "nccl-perf/nccl_search.h"
+#include "common/program.h"
+#include "common/self_path.h"
 #include "verbena-info/advice.h"
 #include "verbena-info/check.h"
 #include "verbena-info/collect.h"
 #include "verbena-info/options.h"
-#include "verbena-info/picture.h"
-#include "verbena-info/plugin_view.h"
-#include "verbena-info/rail_test.h"
 #include "verbena-info/text.h"
-#include "verbena-info/topology_xml.h"
 
 namespace verbena::tools::info {
 namespace {
 
-// What every view of a document takes for granted.
-constexpr std::array kMembers{"tool",        "host",     "plugin",     "nccl_view", "gpus",
-                              "problem",     "devices",  "parameters", "unpack",    "nccl_libraries",
-                              "environment", "messages", "advice"};
-constexpr std::array kMembersOfPorts{"device", "port", "usable",    "speed_mbps",
-                                     "lid",    "gids", "numa_node", "switches"};
-constexpr std::array kMembersOfGpus{"index", "numa_node", "switches", "gpudirect", "dmabuf"};
+constexpr double kDrawTimeoutS = 60;
+constexpr const char* kFooter =
+    "Exit status: 0 all right, 1 a setting, the plugin or a self-test does not work, or data is wrong, 2 "
+    "usage,\n"
+    "4 no usable device.";
 
-template <size_t kCount>
-void demand_members(const Json& object, const std::array<const char*, kCount>& members,
-                    const std::string& path) {
-  for (const char* member : members) {
-    if (!object.contains(member))
-      throw ToolError(path + " is damaged, it lacks \"" + member +
-                      "\": let verbena-info --json write it again");
+// Returns the exit status, or -1 to continue.
+int parse_options(int argc, const char* const* argv, Options& options) {
+  CLI::App app(
+      "Shows what Verbena finds on this host: devices and rails, GPUs, what NCCL would see, settings.");
+  app.option_defaults()->group("What is shown");
+  app.add_flag(
+      "--check", options.check,
+      "instead test every rail with host memory and every GPU, staged receives and joined rails: data, "
+      "order, flush");
+  app.add_flag("--parameters", options.parameters, "show all parameters, not only those that are set");
+  app.add_flag("--verbose,-v", options.verbose, "show all log lines of the plugin, and every GID");
+  app.add_option("--from", options.from,
+                 "show a document that --json has written on another host (-: standard input)")
+      ->type_name("FILE");
+  app.option_defaults()->group("Output");
+  add_target_option(app, "--json", options.json,
+                    "write everything as one JSON document to FILE, or only it to standard output (-)");
+  app.add_option(
+         "--topology", options.topology,
+         "draw GPUs, NICs and rails: into FILE.svg by Graphviz's dot, or its input into any other FILE")
+      ->type_name("FILE");
+  app.add_option("--topology-xml", options.topology_xml, "write a topology file for NCCL_TOPO_FILE")
+      ->type_name("FILE");
+  app.option_defaults()->group("How");
+  app.add_option("--plugin", options.plugin, "libnccl-net.so to examine (default ../lib beside this tool)")
+      ->type_name("FILE")
+      ->take_last();
+  app.add_option("--nccl", options.nccl, "the only libnccl.so.2 to examine (default all that are found)")
+      ->type_name("FILE")
+      ->take_last();
+  add_timeout_option(app, options.timeout_s);
+  app.add_option("--child", options.child)->group("");
+  app.add_option("--probe-nccl", options.probed_nccl)->group("");
+  style_help(app, "verbena-info");
+  app.footer(kFooter);
+  try {
+    app.parse(argc, argv);
+    if (options.check && !options.from.empty())
+      throw CLI::ValidationError("--check",
+                                 "tests this host, but --from shows another: leave out one of them");
+    if (options.plugin.empty()) options.plugin = find_default_plugin().string();
+  } catch (const CLI::ParseError& error) {
+    return leave_parsing(app, error);
   }
+  return -1;
 }
 
-Json read_document(const std::string& path) {
+Document read_document(const std::string& path) {
   std::stringstream text;
   if (path == "-") {
     text << std::cin.rdbuf();
@@ -50,20 +83,7 @@ Json read_document(const std::string& path) {
     if (!file) throw ToolError("cannot read " + path + ": " + std::strerror(errno));
     text << file.rdbuf();
   }
-  Json document = Json::parse(text.str(), nullptr, false);
-  if (document.is_discarded() || !document.is_object() || !document.contains("schema_version"))
-    throw ToolError(path + " is no document of verbena-info: verbena-info --json FILE writes one");
-  if (document["schema_version"] != kSchemaVersion)
-    throw ToolError(path + " has schema version " + document["schema_version"].dump() + ", this tool reads " +
-                    std::to_string(kSchemaVersion) + ": show it with the release that wrote it");
-  demand_members(document, kMembers, path);
-  for (const Json& port : document["devices"]) demand_members(port, kMembersOfPorts, path);
-  for (const Json& gpu : document["gpus"]["devices"]) demand_members(gpu, kMembersOfGpus, path);
-  return document;
-}
-
-void print(const std::string& text) {
-  write_text("-", text);
+  return parse_document(text.str(), path);
 }
 
 void write_file(const std::string& path, const std::string& text) {
@@ -72,37 +92,44 @@ void write_file(const std::string& path, const std::string& text) {
   if (path != "-") std::fprintf(stderr, "# wrote %s\n", path.c_str());
 }
 
-// One line each, as soon as it is known; `quietly` where the document has standard output.
-void run_all_checks(Json& document, const Options& options, bool quietly) {
-  if (quietly) return run_checks(document, options, [](const Json&) {});
-  run_checks(document, options, [&](const Json& check) { print(format_check(document, check)); });
-  print(format_verdict(document));
+void write_picture(const std::string& path, const std::string& graph) {
+  if (!path.ends_with(".svg")) return write_file(path, graph);
+  const std::string dot = find_program("dot");
+  if (dot.empty())
+    throw ToolError("cannot draw " + path +
+                    ": no dot in the PATH: install graphviz, or write its input with --topology FILE.dot");
+  const ProgramResult drawn = run_program({dot, "-Tsvg", "-o", path}, graph, kDrawTimeoutS);
+  if (drawn.status != 0) throw ToolError("cannot draw " + path + ": dot: " + drawn.output);
+  std::fprintf(stderr, "# wrote %s\n", path.c_str());
 }
 
 int run_tool(const Options& options) {
-  Json document = options.from.empty() ? collect_document(options) : read_document(options.from);
-  const bool quietly = options.json == "-";
+  Document document = options.from.empty() ? collect_document(options) : read_document(options.from);
+  if (options.from.empty()) document.advice = list_advice(document);
+  // With --json -, only the document goes to standard output.
+  const auto print = [&](const std::string& text) {
+    if (options.json != "-") write_text("-", text);
+  };
   if (options.check) {
-    run_all_checks(document, options, quietly);
-  } else if (!quietly) {
+    run_checks(document, options, [&](const Check& check) { print(format_check(document, check)); });
+    print(format_verdict(*document.checks));
+  } else {
     print(format_document(document, {options.parameters, options.verbose}));
   }
-  write_file(options.json, document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
-  if (!options.topology.empty()) write_file(options.topology, draw_topology(document));
+  write_file(options.json, format_json(document));
+  if (!options.topology.empty()) write_picture(options.topology, draw_topology(document));
   if (!options.topology_xml.empty()) write_file(options.topology_xml, format_topology_xml(document));
-  const int status = judge(document);
-  return status == kExitOk && options.check ? judge_checks(document) : status;
+  return judge(document);
 }
 
 int run_child(const Options& options) {
   prepare_child_process();
-  if (options.child == "view") return run_plugin_view(options);
-  return run_rail_tests(options);
+  return options.child == "view" ? run_plugin_view(options) : run_rail_tests(options);
 }
 
 int run(int argc, const char* const* argv) {
-  const Options options = parse_options(argc, argv);
-  if (options.exit_status >= 0) return options.exit_status;
+  Options options;
+  if (const int status = parse_options(argc, argv, options); status >= 0) return status;
   try {
     if (!options.probed_nccl.empty()) return nccl::run_nccl_probe(options.probed_nccl);
     return options.child.empty() ? run_tool(options) : run_child(options);

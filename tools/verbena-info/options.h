@@ -1,7 +1,7 @@
 #pragma once
 #include <string>
 
-#include "common/duration.h"
+#include "common/clock.h"
 
 namespace verbena::tools::info {
 
@@ -15,12 +15,8 @@ struct Options {
   bool parameters = false;
   bool verbose = false;
   double timeout_s = kStepTimeoutS;
-  std::string child;        // what this process does for another one of ours; empty: it is the tool
-  std::string probed_nccl;  // of NCCL's search
-
-  int exit_status = -1;  // >= 0: leave with it, all is said
+  std::string child;        // the role of this process as a child of the tool; empty: it is the tool itself
+  std::string probed_nccl;  // for the search of NCCL's libraries
 };
-
-Options parse_options(int argc, const char* const* argv);
 
 }  // namespace verbena::tools::info

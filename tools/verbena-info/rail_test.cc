@@ -1,45 +1,121 @@
-#include "verbena-info/rail_test.h"
+#include "verbena-info/check.h"
 
 #include <array>
+#include <cstring>
 #include <sstream>
 #include <utility>
-#include <vector>
 
-#include "common/cpu_unpack.h"
+#include "base/file_descriptor.h"
 #include "common/error.h"
-#include "common/net_plugin.h"
+#include "common/gpu.h"
+#include "common/nccl_host.h"
 #include "common/pattern.h"
 #include "common/size.h"
-#include "common/spinner.h"
-#include "verbena-info/children.h"
-#include "verbena-info/test_memory.h"
+#include "verbena-info/child.h"
 
 namespace verbena::tools::info {
 namespace {
 
-constexpr size_t kAlignmentBytes = 65536;
-constexpr size_t kSlotBytes = 4 << 20;  // the longest message that UNPACK stages, too
-constexpr size_t kSlots = 8;            // as many messages as NCCL has under way
+constexpr size_t kOtherBytes = 65536;
+constexpr size_t kSlotBytes = 4 << 20;  // also the longest message that UNPACK stages
+constexpr size_t kSlots = 8;            // as many messages as NCCL has in flight
 constexpr std::array<size_t, 7> kDataBytes{1, 8, 4096, 65536, 1 << 20, (1 << 20) + 3, kSlotBytes};
-// Long ones first, so that short ones behind them could overtake.
+// Long messages first, so that short ones could overtake them.
 constexpr std::array<size_t, kSlots> kOrderBytes{1 << 20, 1, 65536, 8, 262144, 4096, 131072, 64};
 
-// Wrong bytes, as opposed to calls that failed.
-class WrongData : public ToolError {
+// A test found an error, although all calls succeeded.
+class Finding : public ToolError {
  public:
-  using ToolError::ToolError;
+  Finding(TestFault fault, const std::string& words) : ToolError(words), fault_(fault) {}
+  TestFault fault() const { return fault_; }
+
+ private:
+  TestFault fault_;
+};
+
+// Memory for messages, of the host or of a GPU.
+class TestMemory {
+ public:
+  virtual ~TestMemory() = default;
+  virtual std::byte* address() const = 0;
+  virtual void* register_on(NetPlugin& plugin, void* comm, int pointer_support) const = 0;
+  virtual void write(size_t offset_bytes, std::span<const std::byte> bytes) = 0;
+  virtual void read(size_t offset_bytes, std::span<std::byte> bytes) = 0;
+};
+
+class HostMemory final : public TestMemory {
+ public:
+  explicit HostMemory(size_t length_bytes) : memory_(length_bytes) {}
+  std::byte* address() const override { return memory_.data(); }
+  void* register_on(NetPlugin& plugin, void* comm, int) const override {
+    return plugin.register_memory(comm, memory_.data(), memory_.length_bytes(), abi::kPtrHost);
+  }
+  void write(size_t offset_bytes, std::span<const std::byte> bytes) override {
+    std::memcpy(address() + offset_bytes, bytes.data(), bytes.size());
+  }
+  void read(size_t offset_bytes, std::span<std::byte> bytes) override {
+    std::memcpy(bytes.data(), address() + offset_bytes, bytes.size());
+  }
+
+ private:
+  PageMemory memory_;
+};
+
+const CudaDriver& find_driver() {
+  std::string why;
+  const CudaDriver* const driver = load_cuda_driver(why);
+  if (driver == nullptr) throw ToolError(why);
+  return *driver;
+}
+
+class GpuMemory final : public TestMemory {
+ public:
+  GpuMemory(int gpu, size_t length_bytes, double timeout_s)
+      : gpu_(find_driver(), gpu),
+        // CUDA aligns large allocations to 2 MiB.
+        start_(gpu_.allocate(length_bytes)),
+        length_bytes_(length_bytes),
+        timeout_s_(timeout_s) {}
+
+  std::byte* address() const override { return reinterpret_cast<std::byte*>(start_); }
+  // As NCCL does: with dma-buf if the plugin and the driver support it.
+  void* register_on(NetPlugin& plugin, void* comm, int pointer_support) const override {
+    const auto export_range = gpu_.driver().cuMemGetHandleForAddressRange;
+    int raw = -1;
+    if ((pointer_support & abi::kPtrDmabuf) != 0 && export_range != nullptr &&
+        export_range(&raw, start_, length_bytes_, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0) == CUDA_SUCCESS) {
+      const base::FileDescriptor descriptor(raw);
+      return plugin.register_dmabuf(comm, address(), length_bytes_, descriptor.get());
+    }
+    return plugin.register_memory(comm, address(), length_bytes_, abi::kPtrCuda);
+  }
+  void write(size_t offset_bytes, std::span<const std::byte> bytes) override {
+    gpu_.write(start_ + offset_bytes, bytes.data(), bytes.size(), timeout_s_);
+  }
+  void read(size_t offset_bytes, std::span<std::byte> bytes) override {
+    gpu_.read(bytes.data(), start_ + offset_bytes, bytes.size(), timeout_s_);
+  }
+
+ private:
+  tools::Gpu gpu_;
+  CUdeviceptr start_;
+  size_t length_bytes_;
+  double timeout_s_;
 };
 
 class RailTest {
  public:
   RailTest(NetPlugin& plugin, RailRole role, double timeout_s)
-      : plugin_(plugin), role_(std::move(role)), timeout_s_(timeout_s) {}
+      : plugin_(plugin), role_(std::move(role)), timeout_s_(timeout_s), host_(plugin, timeout_s) {}
 
   std::string connect();
   std::string check_data();
   std::string check_order();
   std::string check_flush();
   std::string close();
+
+  // The fault to report if a call fails or does not return at this point.
+  TestFault fault_of_call() const { return fault_of_call_; }
 
  private:
   struct Message {
@@ -48,41 +124,45 @@ class RailTest {
   };
 
   void prepare(const Message& message);
-  void check(const Message& message);
   void transfer(std::span<const Message> messages);
-  void finish(const Message& message, size_t length_bytes);
-  void give_back(void* request);
-  void open(int device);
+  void finish(const Message& message, size_t length_bytes, void* request);
+  void check(const Message& message);
+  std::unique_ptr<TestMemory> allocate(int gpu, size_t length_bytes) const;
   std::vector<void*> register_all(void* comm, const TestMemory& last, int support);
-  void* post(bool sends, const Message& message);
-  size_t await(void* request, const char* what);
 
   NetPlugin& plugin_;
   RailRole role_;
   double timeout_s_;
-  void *send_comm_ = nullptr, *receive_comm_ = nullptr;
-  abi::NetDeviceHandle slots_{abi::kDeviceUnpack, abi::kDeviceUnpackVersion, nullptr, 0, 0};
-  uint64_t first_head_ = 0, receives_ = 0, descriptors_ = 0;
-  std::vector<std::unique_ptr<TestMemory>> others_;  // before the one that messages lie in
+  NcclHost host_;
+  TestFault fault_of_call_ = TestFault::kNoConnection;
+  uint64_t descriptors_ = 0, messages_ = 0;
+  std::vector<std::unique_ptr<TestMemory>> others_;  // registered before the memory for messages
   std::unique_ptr<TestMemory> source_, target_;
-  std::vector<void*> source_keys_, target_keys_;  // the last is of the memory that messages lie in
-  uint64_t messages_ = 0;
+  std::vector<void*> source_keys_, target_keys_;  // the last is of the memory for messages
 };
 
 std::string RailTest::connect() {
   const bool joins = role_.devices.size() > 1;
   const int device = joins ? plugin_.make_virtual_device(role_.devices) : role_.devices[0];
-  open(device);
+  host_.connect(device);
+  if (role_.is_staged && host_.slots() == nullptr)
+    throw Finding(TestFault::kNotStaged, "the plugin gives the receiver no slots although VERBENA_UNPACK=1");
+  fault_of_call_ = TestFault::kNoRegistration;
   const DeviceProperties properties = plugin_.read_properties(device);
-  source_ = allocate_memory(role_.gpu, kSlots * kSlotBytes, timeout_s_);
-  target_ = allocate_memory(role_.gpu, kSlots * kSlotBytes, timeout_s_);
-  // NCCL registers its buffers of LL and LL128 before the one of Simple, which alone is staged from and to.
-  while (role_.is_staged && others_.size() < 2)
-    others_.push_back(allocate_memory(kHostMemory, kAlignmentBytes, timeout_s_));
-  source_keys_ = register_all(send_comm_, *source_, properties.pointer_support);
-  target_keys_ = register_all(receive_comm_, *target_, properties.pointer_support);
+  source_ = allocate(role_.gpu, kSlots * kSlotBytes);
+  target_ = allocate(role_.gpu, kSlots * kSlotBytes);
+  // NCCL registers its buffers of LL and LL128 before that of Simple, and only the latter may be staged.
+  while (role_.is_staged && others_.size() < 2) others_.push_back(allocate(kHostMemory, kOtherBytes));
+  source_keys_ = register_all(host_.send_comm(), *source_, properties.pointer_support);
+  target_keys_ = register_all(host_.receive_comm(), *target_, properties.pointer_support);
+  fault_of_call_ = TestFault::kNoArrival;
   plugin_.set_attributes(describe_ring_all_reduce(abi::kProtoSimple));
   return joins ? properties.name : "";
+}
+
+std::unique_ptr<TestMemory> RailTest::allocate(int gpu, size_t length_bytes) const {
+  if (gpu == kHostMemory) return std::make_unique<HostMemory>(length_bytes);
+  return std::make_unique<GpuMemory>(gpu, length_bytes, timeout_s_);
 }
 
 std::vector<void*> RailTest::register_all(void* comm, const TestMemory& last, int support) {
@@ -92,28 +172,11 @@ std::vector<void*> RailTest::register_all(void* comm, const TestMemory& last, in
   return keys;
 }
 
-void RailTest::open(int device) {
-  plugin_.set_attributes({});  // as NCCL does before it connects: for any operation
-  std::array<uint8_t, abi::kHandleBytes> handle{};
-  void* const listen_comm = plugin_.listen(device, handle.data());
-  abi::NetDeviceHandle* slots = role_.is_staged ? &slots_ : nullptr;
-  Spinner spinner(timeout_s_);
-  while (send_comm_ == nullptr || receive_comm_ == nullptr) {
-    if (send_comm_ == nullptr) send_comm_ = plugin_.connect(device, handle.data());
-    if (receive_comm_ == nullptr) receive_comm_ = plugin_.accept(listen_comm, &slots);
-    spinner.idle("the connection does not come up");
-  }
-  plugin_.close_listen(listen_comm);
-  if (role_.is_staged && slots_.handle == nullptr)
-    throw ToolError("the plugin gives the receiver no slots although VERBENA_UNPACK=1");
-  if (role_.is_staged) first_head_ = static_cast<UnpackDeviceHandle*>(slots_.handle)->head;
-}
-
 void RailTest::prepare(const Message& message) {
   std::vector<std::byte> bytes(message.length_bytes);
   fill_pattern(bytes, message.pattern);
   source_->write(message.slot * kSlotBytes, bytes);
-  for (std::byte& byte : bytes) byte = ~byte;  // so that what does not arrive shows
+  for (std::byte& byte : bytes) byte = ~byte;  // so that a byte that does not arrive is wrong
   target_->write(message.slot * kSlotBytes, bytes);
 }
 
@@ -122,77 +185,48 @@ void RailTest::check(const Message& message) {
   target_->read(message.slot * kSlotBytes, bytes);
   const PatternCheck result = check_pattern(bytes, message.pattern);
   if (result.wrong_bytes == 0) return;
-  throw WrongData(std::to_string(result.wrong_bytes) + " of " + std::to_string(message.length_bytes) +
-                  " bytes are wrong, the first at offset " + std::to_string(result.first_wrong_offset));
+  throw Finding(TestFault::kWrongData,
+                std::to_string(result.wrong_bytes) + " of " + std::to_string(message.length_bytes) +
+                    " bytes are wrong, the first at offset " + std::to_string(result.first_wrong_offset));
 }
 
-void* RailTest::post(bool sends, const Message& message) {
-  Spinner spinner(timeout_s_);
-  const size_t offset = message.slot * kSlotBytes;
-  for (;;) {
-    void* const request = sends ? plugin_.isend(send_comm_, source_->address() + offset, message.length_bytes,
-                                                source_keys_.back())
-                                : plugin_.irecv(receive_comm_, target_->address() + offset,
-                                                message.length_bytes, target_keys_.back(), false);
-    if (request != nullptr) return request;
-    spinner.idle(sends ? "isend takes no message" : "irecv takes no buffer");
-  }
-}
-
-size_t RailTest::await(void* request, const char* what) {
-  Spinner spinner(timeout_s_);
-  for (;;) {
-    if (const auto length = plugin_.test(request)) return *length;
-    spinner.idle(what);
-  }
-}
-
-// All at once; receives complete in the order of their posting.
+// Posts all messages at once; receives complete in the order in which they were posted.
 void RailTest::transfer(std::span<const Message> messages) {
   std::vector<void*> receives, sends;
   for (const Message& message : messages) prepare(message);
-  for (const Message& message : messages) receives.push_back(post(false, message));
-  for (const Message& message : messages) sends.push_back(post(true, message));
-  std::vector<size_t> lengths(messages.size());
-  for (size_t i = 0; i < messages.size(); ++i) {
-    // A send may wait for its receive to be looked at, and the other way round.
-    bool has_come = false, has_gone = false;
-    Spinner spinner(timeout_s_);
-    while (!has_come || !has_gone) {
-      if (!has_gone) has_gone = plugin_.test(sends[i]).has_value();
-      if (!has_come) {
-        const auto length = plugin_.test(receives[i]);
-        has_come = length.has_value();
-        lengths[i] = length.value_or(0);
-      }
-      spinner.idle("a message does not arrive");
-    }
+  for (const Message& m : messages)
+    receives.push_back(
+        host_.irecv(target_->address() + m.slot * kSlotBytes, m.length_bytes, target_keys_.back()));
+  for (const Message& m : messages)
+    sends.push_back(host_.isend(source_->address() + m.slot * kSlotBytes, m.length_bytes, source_keys_.back(),
+                                receives.back()));
+  std::vector<size_t> lengths;
+  for (void* const receive : receives) lengths.push_back(host_.wait(receive, sends));
+  for (void* const send : sends) {
+    if (send != nullptr) host_.wait(send);
   }
   for (size_t i = 0; i < messages.size(); ++i) {
-    finish(messages[i], lengths[i]);
-    give_back(receives[i]);
+    finish(messages[i], lengths[i], receives[i]);
     check(messages[i]);
   }
 }
 
-// What a kernel of NCCL's does with a receive that is complete.
-void RailTest::finish(const Message& message, size_t length_bytes) {
+// Does what NCCL's kernel and proxy do with a complete receive.
+void RailTest::finish(const Message& message, size_t length_bytes, void* request) {
   if (length_bytes != message.length_bytes)
-    throw WrongData("a message of " + std::to_string(message.length_bytes) + " bytes arrived as " +
-                    std::to_string(length_bytes));
-  if (!role_.is_staged) return;
-  const auto& slots = *static_cast<const UnpackDeviceHandle*>(slots_.handle);
-  const std::span<std::byte> place(target_->address() + message.slot * kSlotBytes, length_bytes);
-  descriptors_ += unpack_slot(slots, compute_slot(first_head_, receives_), place).descriptor_count;
-}
-
-// A slot that is left full makes NCCL's kernels loop for ever after an abort.
-void RailTest::give_back(void* request) {
-  plugin_.consume(receive_comm_, request);
-  if (!role_.is_staged) return;
-  const unsigned slot = compute_slot(first_head_, receives_++);
-  if (load_slot_count(*static_cast<const UnpackDeviceHandle*>(slots_.handle), slot) != 0)
-    throw ToolError("irecvConsumed left descriptors in slot " + std::to_string(slot));
+    throw Finding(TestFault::kWrongData, "a message of " + std::to_string(message.length_bytes) +
+                                             " bytes arrived as " + std::to_string(length_bytes));
+  if (!role_.is_staged) return plugin_.consume(host_.receive_comm(), request);
+  try {
+    descriptors_ +=
+        host_.unpack({target_->address() + message.slot * kSlotBytes, length_bytes}).descriptor_count;
+    plugin_.consume(host_.receive_comm(), request);
+    host_.check_slot_is_empty();
+  } catch (const CallError&) {
+    throw;
+  } catch (const ToolError& error) {
+    throw Finding(TestFault::kWrongDescriptors, error.what());
+  }
 }
 
 std::string RailTest::check_data() {
@@ -202,7 +236,8 @@ std::string RailTest::check_data() {
     transfer({&message, 1});
   }
   if (role_.is_staged && descriptors_ == 0)
-    throw ToolError("no receive was staged although VERBENA_UNPACK=1: no slot had a descriptor");
+    throw Finding(TestFault::kNotStaged,
+                  "no receive was staged although VERBENA_UNPACK=1: no slot had a descriptor");
   return std::to_string(kDataBytes.size()) + " sizes to " + format_size(kSlotBytes) +
          (role_.is_staged ? ", " + std::to_string(descriptors_) + " descriptors" : "");
 }
@@ -217,31 +252,42 @@ std::string RailTest::check_order() {
 std::string RailTest::check_flush() {
   const Message message{0, kSlotBytes, messages_++};
   transfer({&message, 1});
-  void* const request = plugin_.flush(receive_comm_, target_->address(), kSlotBytes, target_keys_.back());
+  void* const request =
+      plugin_.flush(host_.receive_comm(), target_->address(), kSlotBytes, target_keys_.back());
   if (request == nullptr) return "not needed";
-  await(request, "the flush does not complete");
+  host_.wait(request);
   check(message);
   return "";
 }
 
 std::string RailTest::close() {
-  for (void* key : source_keys_) plugin_.deregister_memory(send_comm_, key);
-  for (void* key : target_keys_) plugin_.deregister_memory(receive_comm_, key);
-  plugin_.close_send(send_comm_);
-  plugin_.close_receive(receive_comm_);
+  fault_of_call_ = TestFault::kCallFailed;
+  for (void* key : source_keys_) plugin_.deregister_memory(host_.send_comm(), key);
+  for (void* key : target_keys_) plugin_.deregister_memory(host_.receive_comm(), key);
+  host_.close();
   return "";
 }
 
 bool run_one(const char* name, RailTest& test, std::string (RailTest::*run)()) {
+  Test result{name, false, "", TestFault::kCallFailed};
   try {
-    answer({{"test", name}, {"ok", true}, {"detail", (test.*run)()}});
-    return true;
-  } catch (const WrongData& error) {
-    answer({{"test", name}, {"ok", false}, {"wrong_data", true}, {"detail", error.what()}});
+    result = {name, true, (test.*run)(), TestFault::kNone};
+  } catch (const Finding& finding) {
+    result.fault = finding.fault();
+    result.detail = finding.what();
+  } catch (const CallError& error) {
+    result.fault = test.fault_of_call();
+    if (result.fault == TestFault::kNoArrival)
+      result.fault = error.code() == abi::kRemoteError ? TestFault::kPeer : TestFault::kCallFailed;
+    result.detail = join_warnings(error.what());
+  } catch (const HangError& error) {
+    result.fault = test.fault_of_call();
+    result.detail = join_warnings(error.what());
   } catch (const std::exception& error) {
-    answer({{"test", name}, {"ok", false}, {"detail", join_warnings(error.what())}});
+    result.detail = join_warnings(error.what());
   }
-  return false;
+  answer({.plugin = {}, .view = {}, .test = result});
+  return result.ok;
 }
 
 }  // namespace
@@ -265,7 +311,7 @@ RailRole parse_role(const std::string& text) {
 
 int run_rail_tests(const Options& options) {
   const RailRole role = parse_role(options.child);
-  if (role.devices.empty()) throw ToolError("--child is the tool's own");
+  if (role.devices.empty()) throw ToolError("--child is only for the tool's own processes");
   show_plugin_lines(options.verbose);
   const PluginLibrary library(options.plugin);
   const auto plugin = library.adapt(kNewestNetTable);
@@ -274,8 +320,8 @@ int run_rail_tests(const Options& options) {
   const bool good =
       run_one("connect", test, &RailTest::connect) && run_one("data", test, &RailTest::check_data) &&
       run_one("order", test, &RailTest::check_order) && run_one("flush", test, &RailTest::check_flush) &&
-      run_one("close", test, &RailTest::close);
-  // What failed is left to the end of the process.
+      run_one(kCloseTest, test, &RailTest::close);
+  // After a failure, the end of the process cleans up.
   if (good) plugin->finalize();
   return kExitOk;
 }

@@ -1,6 +1,7 @@
-// The document as people read it.
+// The document for people: as text, as a picture, and as a topology file. Pure.
 #pragma once
 #include <string>
+#include <vector>
 
 #include "verbena-info/document.h"
 
@@ -11,13 +12,28 @@ struct TextOptions {
   bool verbose = false;
 };
 
-std::string format_document(const Json& document, const TextOptions& options);
+std::string format_document(const Document& document, const TextOptions& options);
+
+// A line for a check, in columns that fit the names of the document's devices; and the last line.
+std::string format_check(const Document& document, const Check& check);
+std::string format_verdict(const std::vector<Check>& checks);
 
 // "400 Gb/s"
 std::string format_speed(uint64_t mbps);
-// One that may be null: "?".
-std::string show(const Json& value);
-// "what\n  try: remedy\n" for each.
-std::string format_advice(const Json& document);
+// [7,8,9,12] as "v7 to v9, v12".
+std::string format_versions(const std::vector<int>& versions);
+std::string join(const std::vector<std::string>& words, const std::string& comma = ", ");
+std::string join(const std::vector<int>& numbers, const std::string& comma);
+// Breaks lines between words; lines after the first start at `first_column`.
+std::string wrap(const std::string& text, size_t first_column, size_t width);
+
+// A graph in Graphviz's language: NUMA nodes as frames, with PCI switches in them, with GPUs and ports in
+// these; below them the networks of the rails; a line from each GPU to its nearest ports.
+std::string draw_topology(const Document& document);
+
+// A topology file for NCCL (NCCL_TOPO_FILE) with the places of the plugin's devices. It has no GPUs: NCCL
+// finds and adds them. A device without PCI bus gets an address that no real device has, at the first NUMA
+// node.
+std::string format_topology_xml(const Document& document);
 
 }  // namespace verbena::tools::info

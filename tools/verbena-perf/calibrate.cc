@@ -1,4 +1,3 @@
-#include "verbena-perf/calibrate.h"
 
 #include <cstdio>
 #include <cstdlib>
@@ -7,7 +6,7 @@
 #include <string_view>
 
 #include "common/error.h"
-#include "common/samples.h"
+#include "common/table.h"
 #include "tuner/calibration_file.h"
 #include "verbena-perf/crossover.h"
 #include "verbena-perf/driver.h"
@@ -33,7 +32,7 @@ class Calibration {
     for (const std::string& argument : options.workload_arguments) {
       for (const char* own : {"--unpack", "--threshold", "--mode", "--against", "--transport"}) {
         if (names(argument, own))
-          throw UsageError(std::string("--calibrate says itself what is compared: leave out ") + own);
+          throw UsageError(std::string("--calibrate chooses what is compared: leave out ") + own);
       }
       shared_.push_back(argument);
       has_sizes_ = has_sizes_ || names(argument, "--sizes") || names(argument, "--size") ||
@@ -55,7 +54,7 @@ class Calibration {
         status != kExitOk)
       return status;
     transport.unpack_threshold_bytes = find_unpack_threshold(transport.staged, transport.direct);
-    // The other host's end would cut by its own environment.
+    // The sender on the other host would cut messages by its own environment.
     if (options_.rails < 2 || options_.has_two_hosts()) return kExitOk;
     std::vector<tuner::Point> cut, whole;
     const Way in_pieces{"in pieces", {"--unpack=0"}, kAlwaysCut}, in_one{"whole", {"--unpack=0"}, kNeverCut};
@@ -84,8 +83,8 @@ class Calibration {
   };
   using Samples = std::map<uint64_t, std::vector<double>>;  // latencies by size
 
-  // Where a process happens to run moves its figures by a tenth, and what drifts should touch both alike: so
-  // runs alternate, 0 1 1 0, and medians are compared.
+  // Figures vary by a tenth from one process placement to another, and drift should affect both settings
+  // equally: so the runs alternate, 0 1 1 0, and medians are compared.
   int compare(const Way& first, const Way& second, const char* sizes, std::vector<tuner::Point>& first_points,
               std::vector<tuner::Point>& second_points) {
     Samples samples[2];
@@ -154,8 +153,8 @@ class Calibration {
 
 int run_calibration(const Options& options) {
   try {
-    setenv("VERBENA_TUNING_FILE", "", 1);  // what was measured before is nothing to this
-    if (options.server) throw UsageError("--calibrate belongs to the client, not to --server");
+    setenv("VERBENA_TUNING_FILE", "", 1);  // earlier measurements must not influence this one
+    if (options.server) throw UsageError("--calibrate belongs to the client, not to --server: run it there");
     Calibration calibration(options);
     const int status = calibration.measure();
     if (status == kExitOk) calibration.write();

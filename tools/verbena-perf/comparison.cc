@@ -3,13 +3,12 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "common/samples.h"
 #include "common/table.h"
 
 namespace verbena::tools::perf {
 namespace {
 
-std::vector<Column> list_columns() {
+std::vector<Column> list_compared_columns() {
   return {{"size", "B", 10},      {"path", "", 7},     {"latency", "us", 9},   {"min", "us", 9},
           {"ib", "us", 9},        {"ib min", "us", 9}, {"faster", "times", 7}, {"bw", "GB/s", 8},
           {"min", "GB/s", 8},     {"ib", "GB/s", 8},   {"ib min", "GB/s", 8},  {"higher", "times", 7},
@@ -91,7 +90,7 @@ void Comparison::print(const Options& options) const {
                 side->device["plugin"].get<std::string>().c_str(), side->device["abi"].get<int>(),
                 side->device["name"].get<std::string>().c_str());
   }
-  const Table table(list_columns(), Table::Format::kText);
+  const Table table(list_compared_columns());
   std::fputs(table.format_header().c_str(), stdout);
   for (const auto& [size, ours] : ours_.sizes) {
     const auto found = theirs_.sizes.find(size);

@@ -8,23 +8,23 @@
 
 namespace verbena::tools::perf {
 
-// Joins the runs of both transports: medians of all passes, the best and worst of them, and how many times
-// better the plugin is.
+// Joins the runs of both transports: the median, best and worst of all passes, and how many times better the
+// plugin is.
 class Comparison {
  public:
   void add_run(Transport transport, const Report& report);
-  // Unless standard output is for the result alone.
+  // Does nothing if standard output is reserved for the result.
   void print(const Options& options) const;
   void fill(Result& result, const Options& options) const;
 
  private:
   struct Figures {
     std::vector<double> latency_us;
-    std::vector<double> latency_p99_us;  // of each run
+    std::vector<double> latency_p99_us;  // one for each run
     double latency_min_us = 0;
     std::vector<double> bandwidth_gbps;
     uint64_t wrong_bytes = 0;
-    uint64_t messages = 0;  // of a pass
+    uint64_t messages = 0;  // in one pass
     std::string path;
   };
   struct Side {

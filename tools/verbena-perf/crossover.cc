@@ -6,7 +6,7 @@ namespace verbena::tools::perf {
 namespace {
 
 constexpr double kAsGood = 1.05;
-constexpr int64_t kLeastStripeBytes = 4096;  // of VERBENA_MIN_STRIPE_BYTES
+constexpr int64_t kMinStripeBytes = 4096;  // of VERBENA_MIN_STRIPE_BYTES
 
 struct Pair {
   uint64_t bytes;
@@ -39,12 +39,12 @@ int64_t find_unpack_threshold(const std::vector<tuner::Point>& staged,
 
 int64_t find_min_stripe(const std::vector<tuner::Point>& cut, const std::vector<tuner::Point>& whole) {
   const std::vector<Pair> pairs = join(cut, whole);
-  if (pairs.empty()) return kLeastStripeBytes;
+  if (pairs.empty()) return kMinStripeBytes;
   int64_t stripe_bytes = static_cast<int64_t>(pairs.back().bytes);
   for (auto pair = pairs.rbegin(); pair != pairs.rend() && pair->first_is_as_good(); ++pair) {
     stripe_bytes = static_cast<int64_t>(pair->bytes / 2);
   }
-  return std::max(stripe_bytes, kLeastStripeBytes);
+  return std::max(stripe_bytes, kMinStripeBytes);
 }
 
 }  // namespace verbena::tools::perf

@@ -7,7 +7,9 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <optional>
+#include <system_error>
 
 #include "common/child_group.h"
 #include "common/clock.h"
@@ -18,7 +20,6 @@
 #include "verbena-perf/comparison.h"
 #include "verbena-perf/meeting.h"
 #include "verbena-perf/report.h"
-#include "verbena-perf/verbs_choice.h"
 
 namespace verbena::tools::perf {
 namespace {
@@ -26,7 +27,7 @@ namespace {
 constexpr size_t kWorkers = 2;
 constexpr const char* kRoles[kWorkers] = {"worker 0", "worker 1"};
 constexpr const char* kHostRoles[kWorkers] = {"the client's worker", "the server's worker"};
-// The workers' own deadlines come first: they know better what did not happen.
+// The workers' own deadlines are earlier, because a worker knows better what it waits for.
 constexpr double kGraceS = 3;
 constexpr double kRelayTimeoutS = 10;
 constexpr double kNextRunWaitS = 60;
@@ -39,15 +40,15 @@ Environment make_environment(const Options& options) {
   if (options.rails > 1) environment.set_default("VERBENA_MERGE_NICS", "1");
   if (!options.threshold.empty()) {
     environment.set("VERBENA_UNPACK_THRESHOLD", options.threshold);
-    environment.set_default("VERBENA_UNPACK", "1");  // without it no threshold counts
+    environment.set_default("VERBENA_UNPACK", "1");  // the threshold has no effect without it
   }
   if (options.rails > 1) environment.set_default("SOFTVERBS_DEVICES", std::to_string(options.rails));
   if (options.transport == Transport::kNcclIb) choose_same_verbs(environment, options.plugin);
   return environment;
 }
 
-// Each worker is a process of this host or one behind the connection to the other host's driver, which passes
-// on all its lines. So both drivers see the same run, report it, and leave with the same status.
+// A worker is a process of this host, or one behind the connection to the other host's driver, which forwards
+// all its lines. So both drivers see the same run, report it, and exit with the same status.
 class Driver {
  public:
   Driver(const Options& options, Report& report)
@@ -62,7 +63,7 @@ class Driver {
 
  private:
   void start_worker(size_t worker, int argc, const char* const* argv, int partner_descriptor);
-  // A status to leave with, once there is one.
+  // Returns the exit status when the run is over.
   std::optional<int> handle_event(const ChildEvent& event);
   void handle_line(const ChildEvent& event);
   void show_progress(const std::string& phase);
@@ -77,8 +78,8 @@ class Driver {
   ChildGroup workers_;
   std::array<std::string, kWorkers> phases_{"start", "start"};
   std::array<std::string, kWorkers> errors_;
-  std::array<bool, kWorkers> done_{};    // has closed everything
-  std::array<bool, kWorkers> exited_{};  // and left with status 0
+  std::array<bool, kWorkers> done_{};    // the worker has closed everything
+  std::array<bool, kWorkers> exited_{};  // and exited with status 0
   bool progressed_ = false;
   Progress progress_;
 };
@@ -142,7 +143,7 @@ std::optional<int> Driver::handle_event(const ChildEvent& event) {
       handle_line(event);
       break;
     case ChildEvent::Kind::kExit:
-      if (exited_[event.child]) return std::nullopt;  // the other host has said so before
+      if (exited_[event.child]) return std::nullopt;  // the other host has reported it already
       exited_[event.child] = done_[event.child] && workers_.exit_status(event.child) == kExitOk;
       if (!exited_[event.child] && errors_[event.child].empty()) {
         errors_[event.child] = workers_.describe_exit(event.child);
@@ -170,7 +171,7 @@ void Driver::handle_line(const ChildEvent& event) {
     show_progress(phases_[worker]);
     return;
   }
-  progress_.clear();  // what follows may print
+  progress_.clear();  // the code below may print
   if (line.contains("device")) report_.add_device(line["device"]);
   if (line.contains("row")) report_.add_row(line["row"]);
   if (line.contains("error")) errors_[worker] = line["error"].get<std::string>();
@@ -187,7 +188,8 @@ void Driver::show_progress(const std::string& phase) {
   progress_.show(report_.rows().size(), text);
 }
 
-// What this host's worker says goes to the other host's driver too. One that is gone shows by its own end.
+// Forwards a line of this host's worker to the other host's driver. If that one is gone, the end of its
+// connection is noticed elsewhere.
 void Driver::relay(size_t worker, const std::string& line) {
   const size_t other = 1 - worker;
   if (workers_.is_adopted(other)) workers_.send_line(other, line, deadline_after_s(kRelayTimeoutS));
@@ -216,7 +218,7 @@ int Driver::fail(const std::string& why) {
     if (done_[worker] && errors_[worker].empty()) continue;
     if (!line.empty()) line += "; ";
     line += describe(worker);
-    // The other host must not wait for its own deadline.
+    // Tells the other host now, so that it does not wait for its own deadline.
     if (errors_[worker].empty()) relay(worker, nlohmann::json{{"error", "given up: " + line}}.dump());
   }
   workers_.kill_all();
@@ -226,7 +228,7 @@ int Driver::fail(const std::string& why) {
   return kExitFailed;
 }
 
-// What a run, or all runs against another transport, gave: to whom the options say.
+// Delivers the result of one run, or of all runs of a comparison, as the options say.
 int deliver(Result& result, const Options& options, const Report& last, const Comparison& comparison,
             int status) {
   result.status = last.wrong_bytes() == 0 ? "ok" : "wrong data";
@@ -239,7 +241,7 @@ int deliver(Result& result, const Options& options, const Report& last, const Co
   return deliver_result(result, options.output, status);
 }
 
-// Whether figures came out of it.
+// True if the run gave figures.
 bool is_complete(const Report& report, int status) {
   return status == kExitOk || report.wrong_bytes() != 0;
 }
@@ -259,7 +261,7 @@ int run_all(const Options& options, int argc, const char* const* argv) {
   }
 }
 
-// The client says with its first run how many there will be.
+// Serves all runs of one client; its first run says how many there are.
 int serve(const Options& options, int argc, const char* const* argv) {
   Comparison comparison;
   Result result = begin_result("verbena-perf", argc, argv);
@@ -301,6 +303,33 @@ int run_driver(const Options& options, int argc, const char* const* argv) {
     std::fprintf(stderr, "verbena-perf: %s\n", error.what());
     return kExitFailed;
   }
+}
+
+namespace {
+
+constexpr const char* kKernelDevices = "/sys/class/infiniband";
+constexpr const char* kSoftverbs = "softverbs";
+
+bool has_kernel_devices() {
+  std::error_code error;
+  return std::filesystem::directory_iterator(kKernelDevices, error) != std::filesystem::directory_iterator();
+}
+
+}  // namespace
+
+void choose_same_verbs(Environment& environment, const std::string& plugin) {
+  const std::string* const chosen = environment.find("VERBENA_IBVERBS_LIB");
+  const bool is_default = chosen == nullptr || chosen->empty();
+  if (is_default && has_kernel_devices()) return;
+  std::filesystem::path folder;
+  if (is_default || *chosen == kSoftverbs) {
+    folder = std::filesystem::path(plugin).parent_path() / kSoftverbs;
+  } else {
+    folder = std::filesystem::path(*chosen).parent_path();
+  }
+  if (folder.empty()) return;
+  const std::string* const before = environment.find("LD_LIBRARY_PATH");
+  environment.set("LD_LIBRARY_PATH", before == nullptr ? folder.string() : folder.string() + ":" + *before);
 }
 
 }  // namespace verbena::tools::perf

@@ -1,17 +1,35 @@
 #include "verbena-perf/exchange.h"
 
+#include <unistd.h>
+
+#include <utility>
+
 #include "common/clock.h"
 #include "common/error.h"
-#include "common/spinner.h"
 
 namespace verbena::tools::perf {
 
 void Exchange::meet_partner() {
   const int64_t deadline_ns = deadline_after_s(options_.timeout_s);
   if (!partner_.send_line("ready", deadline_ns)) throw ToolError("the partner is gone");
-  const auto received = partner_.receive_line(deadline_ns);
+  receive_word(deadline_ns);
+}
+
+std::string Exchange::receive_word(int64_t deadline_ns) {
+  auto received = partner_.receive_line(deadline_ns);
   if (received.status == LineChannel::Status::kClosed) throw ToolError("the partner is gone");
-  if (received.status == LineChannel::Status::kTimeout) throw ToolError("the partner does not get ready");
+  if (received.status == LineChannel::Status::kTimeout) throw ToolError("the partner was not ready in time");
+  return std::move(received.line);
+}
+
+bool Exchange::is_wanted_again() {
+  static constexpr const char* kAgain = "again";
+  if (options_.until.empty()) return false;
+  const int64_t deadline_ns = deadline_after_s(options_.timeout_s);
+  if (!starts()) return receive_word(deadline_ns) == kAgain;
+  const bool is_wanted = access(options_.until.c_str(), F_OK) != 0;
+  if (!partner_.send_line(is_wanted ? kAgain : "enough", deadline_ns)) throw ToolError("the partner is gone");
+  return is_wanted;
 }
 
 void Exchange::post_receives() {
@@ -21,7 +39,10 @@ void Exchange::post_receives() {
 
 void Exchange::send_one() {
   Spinner spinner(options_.timeout_s);
-  while (!send_.post()) spinner.idle("isend takes no message");
+  while (!send_.post()) {
+    const bool moved = send_.complete() | receive_.complete();
+    if (!moved) spinner.idle("isend takes no message");
+  }
 }
 
 void Exchange::receive_one(uint64_t already_completed) {

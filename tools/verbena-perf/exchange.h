@@ -9,21 +9,26 @@
 
 namespace verbena::tools::perf {
 
-// Runs passes between the two processes, in step: each begins when both have posted their first receives.
+// Runs passes between the two processes, in step: a pass starts when both have posted their first receives.
 class Exchange {
  public:
   Exchange(SendSide& send, ReceiveSide& receive, LineChannel& partner, const Options& options)
       : send_(send), receive_(receive), partner_(partner), options_(options) {}
 
-  // Ping-pong. Half the round trip of every message, in microseconds; empty on the answering side.
+  // Ping-pong. Returns half the round trip of every message, in microseconds; nothing on the answering side.
   std::vector<double> run_latency(uint64_t length_bytes, uint64_t count, bool distinct);
 
-  // Messages one way. On the receiving side the seconds from the start to the last consumed; else 0.
+  // Messages in one direction. Returns the seconds from the start to the last consumed message on the
+  // receiving side, 0 on the other.
   double run_bandwidth(uint64_t length_bytes, uint64_t count, bool distinct);
+
+  // After a pass: true if --until asks to repeat it. The starting side decides for both.
+  bool is_wanted_again();
 
  private:
   bool starts() const { return options_.child == 0; }
   void meet_partner();
+  std::string receive_word(int64_t deadline_ns);
   void post_receives();
   void send_one();
   void receive_one(uint64_t already_completed);
@@ -34,7 +39,8 @@ class Exchange {
   const Options& options_;
   uint64_t latency_sequence_ = 0;
   uint64_t bandwidth_sequence_ = kBandwidthSequences;
-  static constexpr uint64_t kBandwidthSequences = 1ULL << 48;  // patterns of the two modes never meet
+  static constexpr uint64_t kBandwidthSequences = 1ULL
+                                                  << 48;  // so that the two modes have different patterns
 };
 
 }  // namespace verbena::tools::perf

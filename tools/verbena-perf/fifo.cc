@@ -7,14 +7,7 @@
 namespace verbena::tools::perf {
 namespace {
 
-constexpr uint64_t kPageBytes = 4096;
-// NCCL's default buffer sizes; the slice is an eighth of each.
-constexpr size_t kLlBytes = 524288;
-constexpr size_t kLl128Bytes = 4915200;
-constexpr size_t kSimpleBytes = 4194304;
-constexpr uint64_t kSlicesPerBuffer = 8;
-constexpr int kHostType = 1;
-constexpr int kCudaType = 2;
+constexpr uint64_t kPageBytes = PageMemory::kPageBytes;
 
 uint64_t round_up(uint64_t value, uint64_t unit) {
   return (value + unit - 1) / unit * unit;
@@ -22,30 +15,29 @@ uint64_t round_up(uint64_t value, uint64_t unit) {
 
 }  // namespace
 
-Fifo::Fifo(NetPlugin& plugin, void* comm, const Options& options, uint64_t offset_bytes)
+Fifo::Fifo(NetPlugin& plugin, void* comm, const Options& options, uint64_t offset_bytes, const Fifo* lender)
     : window_(options.window), offset_bytes_(offset_bytes) {
-  constexpr size_t kDefaults[] = {kLlBytes, kLl128Bytes, kSimpleBytes};
   const size_t active = options.protocol == Protocol::kLl ? 0 : options.protocol == Protocol::kLl128 ? 1 : 2;
-  slice_bytes_ = round_up(kDefaults[active] / kSlicesPerBuffer, kPageBytes);
+  slice_bytes_ = round_up(kNcclBufferBytes[active] / kNcclSlices, kPageBytes);
   const uint64_t longest = *std::max_element(options.sizes_bytes.begin(), options.sizes_bytes.end());
   const uint64_t needed = window_ * stride(longest);
-  const int type = options.cuda_type ? kCudaType : kHostType;
-  regions_.reserve(std::size(kDefaults) + 1);
-  for (size_t index = 0; index < std::size(kDefaults); ++index) {
+  const int type = options.cuda_type ? abi::kPtrCuda : abi::kPtrHost;
+  regions_.reserve(std::size(kNcclBufferBytes) + 1);
+  for (size_t index = 0; index < std::size(kNcclBufferBytes); ++index) {
     const bool carries = index == active && !options.user_buffer;
-    add_region(plugin, comm, carries ? std::max<size_t>(kDefaults[index], needed) : kDefaults[index], type);
+    add_region(plugin, comm,
+               carries ? std::max<size_t>(kNcclBufferBytes[index], needed) : kNcclBufferBytes[index], type,
+               lender);
   }
-  if (options.user_buffer) add_region(plugin, comm, needed, type);
-  active_ = &regions_[options.user_buffer ? std::size(kDefaults) : active];
+  if (options.user_buffer) add_region(plugin, comm, needed, type, lender);
+  active_ = &regions_[options.user_buffer ? std::size(kNcclBufferBytes) : active];
 }
 
-void Fifo::add_region(NetPlugin& plugin, void* comm, size_t length_bytes, int type) {
-  Region region;
-  region.storage.resize(length_bytes + kPageBytes);
-  const auto address = reinterpret_cast<uintptr_t>(region.storage.data());
-  region.data = region.storage.data() + (round_up(address, kPageBytes) - address);
-  region.length_bytes = length_bytes;
-  region.mhandle = plugin.register_memory(comm, region.data, length_bytes, type);
+void Fifo::add_region(NetPlugin& plugin, void* comm, size_t length_bytes, int type, const Fifo* lender) {
+  Region region{lender != nullptr ? lender->regions_[regions_.size()].memory
+                                  : std::make_shared<PageMemory>(length_bytes + kPageBytes),
+                nullptr};
+  region.mhandle = plugin.register_memory(comm, region.memory->data(), length_bytes, type);
   regions_.push_back(std::move(region));
 }
 
@@ -64,7 +56,7 @@ uint64_t Fifo::receive_length(uint64_t length_bytes) const {
 }
 
 std::span<std::byte> Fifo::place(uint64_t index, uint64_t length_bytes) const {
-  std::byte* const start = active_->data + (index % window_) * stride(length_bytes) + offset_bytes_;
+  std::byte* const start = active_->memory->data() + (index % window_) * stride(length_bytes) + offset_bytes_;
   return {start, length_bytes};
 }
 

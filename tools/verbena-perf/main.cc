@@ -1,13 +1,32 @@
-#include <string_view>
+#include <unistd.h>
 
-#include "report/report.h"
-#include "verbena-perf/calibrate.h"
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <string_view>
+#include <vector>
+
+#include "common/error.h"
+#include "common/self_path.h"
 #include "verbena-perf/driver.h"
-#include "verbena-perf/worker.h"
+
+namespace {
+
+// Replaces this process by the script that makes the page of stored results.
+int run_report(int argc, char** argv) {
+  std::string python = "python3", script = verbena::tools::find_results_script().string();
+  std::vector<char*> arguments{python.data(), script.data()};
+  arguments.insert(arguments.end(), argv + 2, argv + argc);
+  arguments.push_back(nullptr);
+  execvp(python.c_str(), arguments.data());
+  std::fprintf(stderr, "verbena-perf report: cannot start python3: %s\n", std::strerror(errno));
+  return verbena::tools::kExitFailed;
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
-  if (argc > 1 && std::string_view(argv[1]) == "report")
-    return verbena::tools::report::run_report(argc - 1, argv + 1);
+  if (argc > 1 && std::string_view(argv[1]) == "report") return run_report(argc, argv);
   const auto parsed = verbena::tools::perf::parse_options(argc, argv);
   if (parsed.exit_status >= 0) return parsed.exit_status;
   const auto& options = parsed.options;

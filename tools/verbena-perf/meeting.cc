@@ -4,14 +4,15 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "base/text.h"
 #include "common/clock.h"
 #include "common/error.h"
-#include "common/release.h"
+#include "common/self_path.h"
 
 namespace verbena::tools::perf {
 namespace {
 
-// Of what both sides say to each other: here, the workers' lines, and the passes of a workload.
+// The version of the protocol between both sides: greetings, workers' lines, and the passes of a workload.
 constexpr int kProtocolVersion = 1;
 constexpr double kAnswerTimeoutS = 10;
 constexpr const char* kTool = "verbena-perf";
@@ -21,22 +22,30 @@ nlohmann::json make_greeting() {
 }
 
 std::string describe_release(const nlohmann::json& greeting) {
-  return greeting.value("release", "?") + " (protocol " + std::to_string(greeting.value("protocol", 0)) + ")";
+  return base::disarmed(greeting.value("release", "?")) + " (protocol " +
+         std::to_string(greeting.value("protocol", 0)) + ")";
 }
 
 void send_greeting(TcpConnection& connection, const nlohmann::json& greeting) {
   if (!connection.channel.send_line(greeting.dump(), deadline_after_s(kAnswerTimeoutS))) {
-    throw ToolError(connection.peer + " left, or takes no lines, while the run was being agreed on");
+    throw ToolError(connection.peer +
+                    ": the connection was closed or does not read, before both agreed on a run");
   }
 }
 
-// Discarded when the other side says nothing that this tool would say.
+// Returns a discarded value if the message is not a greeting of this tool.
 nlohmann::json receive_greeting(TcpConnection& connection) {
   const auto received = connection.channel.receive_line(deadline_after_s(kAnswerTimeoutS));
   nlohmann::json nothing(nlohmann::json::value_t::discarded);
   if (received.status != LineChannel::Status::kLine) return nothing;
   nlohmann::json greeting = nlohmann::json::parse(received.line, nullptr, false);
-  const bool is_ours = greeting.is_object() && greeting.value("tool", nlohmann::json()) == kTool;
+  const auto has = [&](const char* name, nlohmann::json::value_t type) {
+    return !greeting.contains(name) || greeting[name].type() == type;
+  };
+  using Type = nlohmann::json::value_t;
+  const bool is_ours = greeting.is_object() && greeting.value("tool", nlohmann::json()) == kTool &&
+                       has("protocol", Type::number_unsigned) && has("release", Type::string) &&
+                       has("token", Type::string) && has("error", Type::string);
   return is_ours ? greeting : nothing;
 }
 
@@ -49,10 +58,10 @@ void refuse(TcpConnection& connection, const std::string& why) {
   nlohmann::json answer = make_greeting();
   answer["error"] = why;
   send_greeting(connection, answer);
-  throw ToolError("client " + connection.peer + " refused: " + why);
+  throw ToolError("client " + connection.peer + " refused: " + base::disarmed(why));
 }
 
-// Checks what the first connection of a client says, and takes over its workload.
+// Checks the greeting of a client's first connection, and adopts its workload.
 void admit(TcpConnection& connection, const nlohmann::json& greeting, Options& options) {
   if (greeting.value("protocol", 0) != kProtocolVersion) {
     refuse(connection, "the client is release " + describe_release(greeting) + ", the server " +
@@ -71,14 +80,14 @@ class Reception {
  public:
   Reception(TcpListener& listener, int64_t deadline_ns) : listener_(listener), deadline_ns_(deadline_ns) {}
 
-  // The next caller that greets as this tool does; its greeting goes to `greeting`.
+  // Returns the next connection whose greeting is valid, and stores that in `greeting`.
   TcpConnection receive(const char* expected, nlohmann::json& greeting) {
     while (auto connection = listener_.accept(deadline_ns_)) {
       greeting = receive_greeting(*connection);
       if (!greeting.is_discarded()) return std::move(*connection);
-      std::fprintf(stderr, "verbena-perf: %s turned away: it is no verbena-perf\n", connection->peer.c_str());
+      std::fprintf(stderr, "verbena-perf: %s refused: it is not verbena-perf\n", connection->peer.c_str());
     }
-    throw ToolError(std::string("nobody called: ") + expected + " was expected at port " +
+    throw ToolError(std::string("no connection: ") + expected + " was expected at port " +
                     std::to_string(listener_.port()));
   }
 
@@ -101,7 +110,7 @@ Meeting await_client(TcpListener& listener, Options& options) {
   for (;;) {
     TcpConnection workers = second.receive("the client's second connection", greeting);
     if (greeting.value("token", "") == token) return {std::move(drivers), std::move(workers)};
-    std::fprintf(stderr, "verbena-perf: %s turned away: the server is busy with %s\n", workers.peer.c_str(),
+    std::fprintf(stderr, "verbena-perf: %s refused: the server is busy with %s\n", workers.peer.c_str(),
                  drivers.peer.c_str());
   }
 }
@@ -114,11 +123,11 @@ Meeting call_server(const Options& options) {
   const nlohmann::json answer = receive_greeting(drivers);
   if (answer.is_discarded()) {
     throw ToolError(drivers.peer +
-                    " is no verbena-perf server, or busy with another client: no greeting in " +
+                    " is not a verbena-perf server, or is busy with another client: no greeting within " +
                     format_seconds(kAnswerTimeoutS));
   }
   if (answer.contains("error")) {
-    throw ToolError("the server refuses: " + answer["error"].get<std::string>());
+    throw ToolError("the server refuses: " + base::disarmed(answer["error"].get<std::string>()));
   }
   greeting = make_greeting();
   greeting["token"] = answer.value("token", "");

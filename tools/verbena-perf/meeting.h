@@ -7,16 +7,16 @@
 
 namespace verbena::tools::perf {
 
-// How the tools of two hosts find each other. The client calls twice: the first connection joins the two
-// drivers and begins with the client's workload, the second one, which names the first, joins the two
+// Connects the tools of two hosts. The client connects twice: the first connection is between the two drivers
+// and starts with the client's workload; the second one, which has the token of the first, is between the
 // workers.
 struct Meeting {
   TcpConnection drivers;
   TcpConnection workers;
 };
 
-// Waits for one client and adopts its workload, which must be of the run that `options` names. Callers that
-// are no verbena-perf are turned away. Throws ToolError, having told the client too where there is one.
+// Waits for one client and adopts its workload, which must be for the run in `options`. Refuses connections
+// that are not from verbena-perf. Throws ToolError, after it has told the client if there is one.
 Meeting await_client(TcpListener& listener, Options& options);
 
 Meeting call_server(const Options& options);

@@ -11,7 +11,7 @@
 namespace verbena::tools::perf {
 namespace {
 
-constexpr const char* kWorkloadGroup = "What is measured (a server takes these from its client)";
+constexpr const char* kWorkloadGroup = "What is measured (a server gets these from its client)";
 constexpr const char* kHostGroup = "Two hosts";
 constexpr const char* kVerbena = "verbena";
 constexpr const char* kNcclIb = "nccl-ib";
@@ -31,22 +31,23 @@ struct RawWorkload {
 
 void add_shape_options(CLI::App& app, Workload& workload, RawWorkload& raw) {
   add_size_options(app, raw.sizes);
-  app.add_option("--iters,-n", workload.iterations, "timed messages a size and a pass (0: chosen by size)")
+  app.add_option("--iters,-n", workload.iterations, "timed messages per size and pass (0: chosen by size)")
       ->type_name("N");
   app.add_option("--warmup,-w", workload.warmup, "messages before the timed ones")
       ->type_name("N")
       ->capture_default_str();
-  app.add_option("--window", workload.window, "messages outstanding at once")
+  app.add_option("--window", workload.window, "messages in flight")
       ->check(CLI::Range(1, 8))
       ->capture_default_str();
-  app.add_option("--consume-lag", workload.consume_lag, "completed receives consumed this much later")
+  app.add_option("--consume-lag", workload.consume_lag,
+                 "consume a completed receive this many receives later")
       ->check(CLI::Range(0, 7));
   app.add_option("--mode", raw.mode, "latency, bandwidth or both")
       ->check(CLI::IsMember({"latency", "bandwidth", "both"}))
       ->capture_default_str();
-  app.add_option("--src-offset", workload.source_offset_bytes, "misalign sources by these bytes")
+  app.add_option("--src-offset", workload.source_offset_bytes, "shift sources by these bytes")
       ->check(CLI::Range(0, 4096));
-  app.add_option("--dst-offset", workload.destination_offset_bytes, "misalign destinations by these bytes")
+  app.add_option("--dst-offset", workload.destination_offset_bytes, "shift destinations by these bytes")
       ->check(CLI::Range(0, 4096));
 }
 
@@ -55,38 +56,47 @@ void add_transport_options(CLI::App& app, Workload& workload, RawWorkload& raw) 
                  "verbena: the plugin; nccl-ib: NCCL's own IB transport, see --nccl")
       ->check(CLI::IsMember({kVerbena, kNcclIb}))
       ->capture_default_str();
-  app.add_option(
-         kAgainst, raw.against,
-         "ib: the plugin and NCCL's own IB transport in turn, and how many times better the plugin is")
+  app.add_option(kAgainst, raw.against,
+                 "ib: run the plugin and NCCL's own IB transport in turn, and show how many times better the "
+                 "plugin is")
       ->check(CLI::IsMember({kIb}));
-  app.add_option("--rounds", workload.rounds, "of --against: runs of each transport")
+  app.add_option("--rounds", workload.rounds, "with --against: runs of each transport")
       ->check(CLI::Range(1, 1000))
       ->type_name("N")
       ->capture_default_str();
-  app.add_option("--repeats,-r", workload.repeats, "timed passes a size and a run (1; with --against 5)")
+  app.add_option("--repeats,-r", workload.repeats, "timed passes per size and run (1; with --against 5)")
       ->check(CLI::Range(1, 1000))
       ->type_name("N");
   app.add_option("--run", workload.run)->group("");
 }
 
 void add_contract_options(CLI::App& app, Workload& workload, RawWorkload& raw) {
-  app.add_option("--abi", workload.abi_version, "table version to drive")
+  app.add_option("--abi", workload.abi_version, "version of the plugin's table to use")
       ->check(CLI::Range(7, 12))
       ->capture_default_str();
   app.add_option("--rails", workload.rails, "above 1: one virtual device over the first N devices")
       ->check(CLI::Range(1, 8));
+  app.add_option(
+         "--pairs", workload.pairs,
+         "connections in each direction, all of which carry messages: the first is measured, and beside "
+         "it the last")
+      ->check(CLI::Range(1, 4096))
+      ->type_name("N")
+      ->capture_default_str();
   app.add_option("--unpack", workload.unpack, "0 or 1: sets VERBENA_UNPACK")->check(CLI::Range(0, 1));
   app.add_option(
       "--threshold", workload.threshold,
       "sets VERBENA_UNPACK_THRESHOLD (bytes, or unlimited), and VERBENA_UNPACK=1 unless it is set");
-  app.add_option("--protocol", raw.protocol, "pose as NCCL's protocol")
+  app.add_option("--protocol", raw.protocol, "use the buffers of this protocol of NCCL")
       ->check(CLI::IsMember({"simple", "ll", "ll128"}))
       ->capture_default_str();
   app.add_flag("--user-buffer", workload.user_buffer,
-               "receive into a buffer registered later, as NCCL's users may");
+               "receive into a buffer that is registered later, as users of NCCL may do");
   app.add_flag("--cuda-type", workload.cuda_type, "declare the (host) buffers as GPU memory");
   app.add_option("--verify", workload.verify, "0: skip the pass that checks every byte")
       ->capture_default_str();
+  // For tests that inject a failure while messages are in flight.
+  app.add_option("--until", workload.until)->group("");
   add_timeout_option(app, workload.timeout_s);
 }
 
@@ -99,14 +109,14 @@ void add_workload_options(CLI::App& app, Workload& workload, RawWorkload& raw) {
 
 void add_host_options(CLI::App& app, Options& options) {
   app.option_defaults()->group(kHostGroup);
-  auto* const server = app.add_flag("--server", options.server, "serve one client, then leave");
+  auto* const server = app.add_flag("--server", options.server, "serve one client, then exit");
   app.add_option("--client", options.client, "host name or address of the server")->excludes(server);
-  app.add_option("--port", options.port, "the server's TCP port (0: any, which it prints)")
+  app.add_option("--port", options.port, "the server's TCP port (0: any free port, which the server prints)")
       ->capture_default_str();
   add_duration_option(app, "--wait", options.wait_s,
-                      "wait so long for the other host to turn up (server 10m, client 10s)", 0, 86400);
+                      "how long to wait for the other host (server 10m, client 10s)", 0, 86400);
   add_duration_option(app, "--last-words", options.last_words_s,
-                      "one side has so long to tell its own cause after the other has failed", 0, 3600);
+                      "after one side has failed, the other has this long to report its own cause", 0, 3600);
 }
 
 void add_own_options(CLI::App& app, Options& options) {
@@ -118,7 +128,7 @@ void add_own_options(CLI::App& app, Options& options) {
   app.add_option("--device", options.device, "device index")->check(CLI::NonNegativeNumber);
   app.add_option(
       "--calibrate", options.calibrate,
-      "measure direct and staged messages, with --rails pieces too, and put what follows into this "
+      "measure direct and staged messages, with --rails also stripes, and write the best settings to this "
       "tuning file");
   app.add_flag("--verbose,-v", options.verbose, "show the children's environment and the plugin's log");
   app.add_option("--child", options.child)->group("");
@@ -145,7 +155,7 @@ void resolve(Workload& workload, const RawWorkload& raw) {
   }
 }
 
-// Of the options that came first into the application, `count` of them.
+// The arguments of the first `count` options of the application.
 std::vector<std::string> list_workload_arguments(const CLI::App& app, size_t count) {
   std::vector<std::string> arguments;
   std::vector<const CLI::Option*> options = app.get_options();
@@ -159,7 +169,7 @@ std::vector<std::string> list_workload_arguments(const CLI::App& app, size_t cou
   return arguments;
 }
 
-// --compare took a transport's name before it took files.
+// In earlier releases --compare took the name of a transport.
 void adopt_old_spelling(Options& options, RawWorkload& raw) {
   if (options.output.compare != kIb) return;
   options.output.compare.clear();
@@ -170,17 +180,18 @@ void adopt_old_spelling(Options& options, RawWorkload& raw) {
 void settle_hosts(Options& options) {
   if (options.child >= 0) return;
   if (options.against && options.transport != Transport::kVerbena) {
-    throw CLI::ValidationError("--transport", "--against runs both");
+    throw CLI::ValidationError("--transport", "--against runs both transports: leave out one of the options");
   }
   if (options.server && !options.workload_arguments.empty()) {
     throw CLI::ValidationError(options.workload_arguments.front(), "belongs to the client, not to --server");
   }
   if (!options.client.empty() && options.port == 0) {
-    throw CLI::ValidationError("--port", "a client needs the server's");
+    throw CLI::ValidationError("--port",
+                               "0 is for a server: give the client the port that the server printed");
   }
   if (!options.calibrate.empty() && options.output.wants_anything())
     throw CLI::ValidationError("--calibrate",
-                               "writes the tuning file alone: leave out --json, --csv, --plot and --compare");
+                               "writes only the tuning file: leave out --json, --csv, --plot and --compare");
   if (options.wait_s < 0) options.wait_s = options.server ? kServerWaitS : kClientWaitS;
 }
 
@@ -193,7 +204,7 @@ ParsedOptions parse_options(int argc, const char* const* argv) {
   CLI::App app(
       "Moves and verifies messages between two processes through a NCCL net plugin, without NCCL or a GPU.\n"
       "Both run here, or one on each of two hosts: --server there, then --client HOST here.\n"
-      "verbena-perf report DIR -o FILE makes a page of stored results (--json).");
+      "verbena-perf report DIR -o FILE makes a page of results that were stored with --json.");
   add_workload_options(app, options, raw);
   const size_t workload_count = app.get_options().size();
   add_host_options(app, options);
@@ -234,7 +245,7 @@ Options make_run_options(const Options& options, unsigned run) {
   Options made = options;
   if (!options.against) return made;
   made.run = run;
-  // 0 1, 1 0, 0 1, ...: what drifts meanwhile touches both alike.
+  // 0 1, 1 0, 0 1, ...: drift affects both equally.
   made.transport = (run % 4 == 0 || run % 4 == 3) ? Transport::kVerbena : Transport::kNcclIb;
   made.run_arguments = {
       std::string("--transport=") + (made.transport == Transport::kNcclIb ? kNcclIb : kVerbena),

@@ -9,18 +9,19 @@
 
 namespace verbena::tools::perf {
 
-ReceiveSide::ReceiveSide(NetPlugin& plugin, const Connection& connection, const Options& options)
+ReceiveSide::ReceiveSide(NetPlugin& plugin, const NcclHost& host, const Options& options,
+                         const ReceiveSide* lender)
     : plugin_(plugin),
-      comm_(connection.receive_comm),
-      fifo_(plugin, connection.receive_comm, options, options.destination_offset_bytes),
+      comm_(host.receive_comm()),
+      fifo_(plugin, host.receive_comm(), options, options.destination_offset_bytes,
+            lender == nullptr ? nullptr : &lender->fifo_),
       window_(options.window),
       consume_lag_(options.consume_lag),
       protocol_(options.protocol),
-      // NCCL's own transport completes such a receive at once, since its kernels watch the data themselves.
+      // NCCL's own transport completes a receive with the hint at once, because NCCL's kernels poll the data.
       gives_hint_(options.protocol != Protocol::kSimple && options.transport == Transport::kVerbena),
       verify_(options.verify),
-      unpack_(connection.unpacks ? static_cast<UnpackDeviceHandle*>(connection.device_handle.handle)
-                                 : nullptr),
+      unpack_(host.slots()),
       first_head_(unpack_ != nullptr ? unpack_->head : 0) {}
 
 void ReceiveSide::start(const Pass& pass) {
@@ -68,7 +69,7 @@ void ReceiveSide::unpack(uint64_t message) {
     ++counts_.direct;
     return;
   }
-  // Less is right: what was sent again after a failure lies in its place already.
+  // Fewer bytes are correct: after a failure, retransmitted data may be in place already.
   if (unpacked.bytes > pass_.length_bytes) {
     throw ToolError("the descriptors of a message of " + std::to_string(pass_.length_bytes) +
                     " bytes cover " + std::to_string(unpacked.bytes));
@@ -77,7 +78,8 @@ void ReceiveSide::unpack(uint64_t message) {
   counts_.descriptors += unpacked.descriptor_count;
 }
 
-// A count outside completion and consumption makes NCCL's kernel loop for ever after an abort.
+// A slot must have a count only between completion and consumption; otherwise NCCL's kernel loops for ever
+// after an abort.
 void ReceiveSide::check_idle_slots(uint64_t message) {
   unsigned in_use = 0;
   if (takes_slots()) {
@@ -121,7 +123,7 @@ void ReceiveSide::consume_until(uint64_t message) {
   for (; consumed_ < message; ++consumed_) {
     plugin_.consume(comm_, posted(consumed_).request);
     if (!takes_slots()) continue;
-    // The kernel's destructor writes its head back; the plugin must not depend on it.
+    // NCCL's kernel writes its head back at its end; the plugin must not depend on that.
     unpack_->head = first_head_ + 1 + (slots_taken_ - posted_) + consumed_;
     const unsigned slot = posted(consumed_).slot;
     if (load_slot_count(*unpack_, slot) != 0) {

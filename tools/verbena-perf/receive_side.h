@@ -3,28 +3,28 @@
 #include <cstdint>
 #include <utility>
 
-#include "common/net_plugin.h"
-#include "verbena-perf/connection.h"
+#include "common/nccl_host.h"
 #include "verbena-perf/fifo.h"
-#include "verbena-perf/pass.h"
 #include "verbena/unpack_abi.h"
 
 namespace verbena::tools::perf {
 
-// NCCL's receive proxy and its kernel for one connection: a window of irecvs, the oldest tested; a completed
-// one is unpacked as the GPU would, checked, and consumed, at once or a few messages later.
+// Does what NCCL's receive proxy and kernel do for one connection: posts a window of irecvs and tests the
+// oldest; unpacks a completed one as the GPU would, checks it, and consumes it at once or a few messages
+// later.
 class ReceiveSide {
  public:
-  ReceiveSide(NetPlugin& plugin, const Connection& connection, const Options& options);
+  // `lender` as in Fifo.
+  ReceiveSide(NetPlugin& plugin, const NcclHost& host, const Options& options, const ReceiveSide* lender);
 
   void start(const Pass& pass);
-  // Each moves by at most one message and says whether it did.
+  // Each advances by at most one message and returns whether it did.
   bool post();
   bool complete();
   bool finished() const { return consumed_ == pass_.count; }
   uint64_t completed() const { return completed_; }
 
-  // After a pass of repeated messages: checks the window that it left in the buffers.
+  // After a pass of repeated messages: checks the last window, which is still in the buffers.
   void check_last_window();
 
   ReceiveCounts take_counts() { return std::exchange(counts_, {}); }
@@ -51,7 +51,7 @@ class ReceiveSide {
   Protocol protocol_;
   bool gives_hint_;
   bool verify_;
-  UnpackDeviceHandle* unpack_;  // null: the plugin unpacks nothing on this connection
+  UnpackDeviceHandle* unpack_;  // null if this connection does not unpack
   uint64_t first_head_ = 0;
   uint64_t slots_taken_ = 0;
   Pass pass_;

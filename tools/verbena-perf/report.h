@@ -12,14 +12,14 @@ namespace verbena::tools::perf {
 
 const char* describe_transport(Transport transport);
 
-// The table of a stored result: a row a transport and a size, filled from rows as Report joins them.
+// The table of a stored result, with one row per transport and size, from rows that Report has joined.
 ResultTable make_message_table();
 void add_message_rows(ResultTable& table, Transport transport, const nlohmann::json& rows);
-// What is told of a device, one line each.
+// The description of the device, one line for each item.
 nlohmann::json describe_setup(const nlohmann::json& device, const Options& options);
 
-// Joins the rows of the two workers and prints each size once both have sent theirs. Prints nothing of a
-// comparison, which is told as a whole.
+// Joins the rows of the two workers and prints each size when both have sent theirs. Prints nothing for a
+// comparison, which is printed as a whole.
 class Report {
  public:
   explicit Report(const Options& options);
@@ -27,7 +27,7 @@ class Report {
   void add_device(const nlohmann::json& device);
   void add_row(const nlohmann::json& row);
   void finish();
-  // What is stored of this run alone.
+  // Adds this run to the stored result.
   void fill(Result& result) const;
 
   const nlohmann::json& device() const { return device_; }

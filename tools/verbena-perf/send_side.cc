@@ -7,10 +7,10 @@
 
 namespace verbena::tools::perf {
 
-SendSide::SendSide(NetPlugin& plugin, void* comm, const Options& options)
+SendSide::SendSide(NetPlugin& plugin, void* comm, const Options& options, const SendSide* lender)
     : plugin_(plugin),
       comm_(comm),
-      fifo_(plugin, comm, options, options.source_offset_bytes),
+      fifo_(plugin, comm, options, options.source_offset_bytes, lender == nullptr ? nullptr : &lender->fifo_),
       window_(options.window) {}
 
 void SendSide::start(const Pass& pass) {

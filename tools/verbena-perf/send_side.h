@@ -4,17 +4,17 @@
 
 #include "common/net_plugin.h"
 #include "verbena-perf/fifo.h"
-#include "verbena-perf/pass.h"
 
 namespace verbena::tools::perf {
 
-// NCCL's send proxy for one connection: a window of isends, of which only the oldest is tested.
+// Does what NCCL's send proxy does for one connection: posts a window of isends and tests only the oldest.
 class SendSide {
  public:
-  SendSide(NetPlugin& plugin, void* comm, const Options& options);
+  // `lender` as in Fifo.
+  SendSide(NetPlugin& plugin, void* comm, const Options& options, const SendSide* lender);
 
   void start(const Pass& pass);
-  // Each moves by at most one message and says whether it did.
+  // Each advances by at most one message and returns whether it did.
   bool post();
   bool complete();
   bool finished() const { return completed_ == pass_.count; }

@@ -1,4 +1,4 @@
-#include "verbena-perf/worker.h"
+#include "verbena-perf/driver.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -8,11 +8,11 @@
 #include "common/child_group.h"
 #include "common/clock.h"
 #include "common/error.h"
+#include "common/nccl_host.h"
 #include "common/nccl_ib.h"
-#include "common/plugin_log.h"
-#include "common/samples.h"
+#include "common/net_plugin.h"
 #include "common/size.h"
-#include "verbena-perf/connection.h"
+#include "common/table.h"
 #include "verbena-perf/exchange.h"
 
 namespace verbena::tools::perf {
@@ -31,7 +31,7 @@ void show_plugin_line(const PluginLine& line) {
 
 uint64_t choose_count(const Options& options, uint64_t length_bytes) {
   if (options.iterations != 0) return options.iterations;
-  // A comparison has many passes.
+  // Passes of a comparison are shorter, because there are many.
   const uint64_t pass_bytes = (options.against ? 64ULL : 512ULL) << 20;
   const uint64_t least = options.against ? 4 : 10;
   return std::clamp<uint64_t>(pass_bytes / std::max<uint64_t>(length_bytes, 1), least, 1000);
@@ -43,11 +43,45 @@ uint32_t encode_protocol(Protocol protocol) {
                                         : abi::kProtoSimple;
 }
 
+NcclHost::Handle swap_handles(LineChannel& partner, const NcclHost::Handle& own, double timeout_s) {
+  const int64_t deadline_ns = deadline_after_s(timeout_s);
+  if (!partner.send_line(nlohmann::json(own).dump(), deadline_ns)) throw ToolError("the partner is gone");
+  const auto received = partner.receive_line(deadline_ns);
+  if (received.status == LineChannel::Status::kTimeout) throw ToolError("the partner sent no handle in time");
+  if (received.status == LineChannel::Status::kClosed) throw ToolError("the partner is gone");
+  return nlohmann::json::parse(received.line).get<NcclHost::Handle>();
+}
+
 std::unique_ptr<NetPlugin> load_nccl_ib(const std::string& path, std::string& release) {
   const NcclIbLibrary library(path);
   release = "NCCL " + library.release() + "'s own ";
   return library.adapt();
 }
+
+// The connections to the partner, one in each direction, and what is done with them.
+struct Pair {
+  Pair(NetPlugin& plugin, const Options& options, LineChannel& partner, int device)
+      : host(plugin, options.timeout_s) {
+    host.connect(device,
+                 [&](const NcclHost::Handle& own) { return swap_handles(partner, own, options.timeout_s); });
+  }
+  // One carries messages at a time, so that all do with the memory of `first`; null: this is the first.
+  void start(NetPlugin& plugin, const Options& options, LineChannel& partner, const Pair* first) {
+    send.emplace(plugin, host.send_comm(), options, first == nullptr ? nullptr : &*first->send);
+    receive.emplace(plugin, host, options, first == nullptr ? nullptr : &*first->receive);
+    exchange.emplace(*send, *receive, partner, options);
+  }
+  void close() {
+    send->release();
+    receive->release();
+    host.close();
+  }
+
+  NcclHost host;
+  std::optional<SendSide> send;
+  std::optional<ReceiveSide> receive;
+  std::optional<Exchange> exchange;
+};
 
 class Worker {
  public:
@@ -60,20 +94,22 @@ class Worker {
   void report(const nlohmann::json& line) {
     control_.send_line(line.dump(), deadline_after_s(kReportTimeoutS));
   }
-  // Only warm-ups have distinct patterns: with --verify as many messages as are timed.
+  // Only warm-ups have distinct patterns. With --verify they are as many messages as the timed ones.
   uint64_t warmup_count(uint64_t timed) const {
     return options_.verify ? std::max(timed, options_.warmup) : options_.warmup;
   }
   void enter(const std::string& phase) { report({{"phase", phase}}); }
   void run_all();
-  void run_sizes(NetPlugin& plugin, Exchange& exchange, ReceiveSide& receive);
-  nlohmann::json measure(Exchange& exchange, ReceiveSide& receive, uint64_t length_bytes);
+  void run_sizes(NetPlugin& plugin);
+  nlohmann::json measure(uint64_t length_bytes);
+  void measure_last(uint64_t length_bytes, nlohmann::json& row);
   void measure_latency(Exchange& exchange, uint64_t length_bytes, nlohmann::json& row);
   void measure_bandwidth(Exchange& exchange, uint64_t length_bytes, nlohmann::json& row);
 
   const Options& options_;
   LineChannel control_;
   LineChannel partner_;
+  std::vector<std::unique_ptr<Pair>> pairs_;
 };
 
 int Worker::run() {
@@ -98,46 +134,58 @@ void Worker::run_all() {
   enter("init");
   plugin->init(log_plugin_line<show_plugin_line>);
   enter("connect");
-  Connection connection;
-  establish(*plugin, partner_, options_, connection);
-  const DeviceProperties device = plugin->read_properties(connection.device);
+  const int index = choose_device(*plugin, options_.device, options_.rails);
+  for (unsigned i = 0; i < options_.pairs; ++i)
+    pairs_.push_back(std::make_unique<Pair>(*plugin, options_, partner_, index));
+  const DeviceProperties device = plugin->read_properties(index);
   report({{"device",
            {{"plugin", name + plugin->name()},
             {"abi", plugin->version()},
             {"name", device.name},
             {"speed_mbps", device.speed_mbps},
-            {"unpack", connection.unpacks}}}});
+            {"unpack", pairs_.front()->host.slots() != nullptr}}}});
   enter("register");
-  SendSide send(*plugin, connection.send_comm, options_);
-  ReceiveSide receive(*plugin, connection, options_);
-  Exchange exchange(send, receive, partner_, options_);
-  run_sizes(*plugin, exchange, receive);
+  for (const auto& pair : pairs_)
+    pair->start(*plugin, options_, partner_, pair == pairs_.front() ? nullptr : pairs_.front().get());
+  run_sizes(*plugin);
   enter("close");
-  send.release();
-  receive.release();
-  connection.close(*plugin);
+  for (const auto& pair : pairs_) pair->close();
   plugin->finalize();
 }
 
-void Worker::run_sizes(NetPlugin& plugin, Exchange& exchange, ReceiveSide& receive) {
+void Worker::run_sizes(NetPlugin& plugin) {
   plugin.set_attributes(describe_ring_all_reduce(encode_protocol(options_.protocol)));
   for (const uint64_t length_bytes : options_.sizes_bytes) {
-    report({{"row", measure(exchange, receive, length_bytes)}});
+    report({{"row", measure(length_bytes)}});
   }
 }
 
-nlohmann::json Worker::measure(Exchange& exchange, ReceiveSide& receive, uint64_t length_bytes) {
+nlohmann::json Worker::measure(uint64_t length_bytes) {
   const uint64_t count = choose_count(options_, length_bytes);
   nlohmann::json row{{"size", length_bytes}, {"count", count}};
-  if (options_.latency) measure_latency(exchange, length_bytes, row);
-  if (options_.bandwidth) measure_bandwidth(exchange, length_bytes, row);
-  const ReceiveCounts counts = receive.take_counts();
+  Exchange& first = *pairs_.front()->exchange;
+  if (options_.latency) measure_latency(first, length_bytes, row);
+  if (options_.bandwidth) measure_bandwidth(first, length_bytes, row);
+  if (pairs_.size() > 1) measure_last(length_bytes, row);
+  ReceiveCounts counts;
+  for (const auto& pair : pairs_) counts += pair->receive->take_counts();
   row["staged"] = counts.staged;
   row["direct"] = counts.direct;
   row["descriptors"] = counts.descriptors;
   row["verified_bytes"] = counts.verified_bytes;
   row["wrong_bytes"] = counts.wrong_bytes;
   return row;
+}
+
+// After those between have carried something too.
+void Worker::measure_last(uint64_t length_bytes, nlohmann::json& row) {
+  enter("all connections, " + format_size(length_bytes) + " B");
+  for (const auto& pair : pairs_) pair->exchange->run_bandwidth(length_bytes, options_.window, true);
+  nlohmann::json last{{"count", row["count"]}};
+  if (options_.latency) measure_latency(*pairs_.back()->exchange, length_bytes, last);
+  if (options_.bandwidth) measure_bandwidth(*pairs_.back()->exchange, length_bytes, last);
+  for (const char* name : {"latency_us", "bandwidth_gbps"})
+    if (last.contains(name)) row[std::string("last_") + name] = last[name];
 }
 
 void Worker::measure_latency(Exchange& exchange, uint64_t length_bytes, nlohmann::json& row) {
@@ -164,7 +212,8 @@ void Worker::measure_bandwidth(Exchange& exchange, uint64_t length_bytes, nlohma
   const std::string size = format_size(length_bytes) + " B";
   const uint64_t count = row["count"];
   enter("bandwidth, warm-up, " + size);
-  exchange.run_bandwidth(length_bytes, warmup_count(count), true);
+  do exchange.run_bandwidth(length_bytes, warmup_count(count), true);
+  while (exchange.is_wanted_again());
   enter("bandwidth, timed, " + size);
   std::vector<double> passes_gbps;
   for (unsigned pass = 0; pass < options_.repeats; ++pass) {

@@ -1,20 +1,23 @@
-// What the ranks measured, put together: of each sample the fastest rank's, of the samples the median.
+// Joins the figures of the ranks: the fastest rank's time of each sample, then the median of the samples.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
+
+#include "common/result.h"
 
 namespace verbena::tools::symm {
 
 class Figures {
  public:
-  // A line of a rank: "figure NAME SAMPLES", "checked WRONG WHAT". False: neither.
+  // Takes a line of a rank: "figure NAME SAMPLES" or "checked WRONG WHAT". False if it is neither.
   bool take(const std::string& line);
 
   uint64_t wrong() const { return wrong_; }
-  // "ok" or "WRONG (count)", and what: a line for each check that all ranks have told of since the last call.
+  // A line with "ok" or "WRONG (count)" for each check that all ranks have finished since the last call.
   std::string take_finished_checks(int ranks);
   bool has(const std::string& name) const { return samples_.count(name) != 0; }
   double median(const std::string& name) const;
@@ -34,10 +37,18 @@ class Figures {
   struct Check {
     std::string what;
     uint64_t wrong = 0;  // on all ranks
-    int ranks = 0;       // that have told
+    int ranks = 0;       // that have finished the check
   };
   std::vector<Check> checks_;  // not finished
   uint64_t wrong_ = 0;
 };
+
+using BackendFigures = std::pair<std::string, Figures>;  // the backend's name
+
+// A row for each figure, a column for each backend.
+std::string format_comparison(const std::vector<BackendFigures>& all, unsigned ranks);
+
+// A table for each kind of figure; leaves out tables without rows.
+std::vector<ResultTable> list_result_tables(const std::vector<BackendFigures>& all);
 
 }  // namespace verbena::tools::symm

@@ -1,9 +1,10 @@
-// What verbena-symm launches, for contexts of any backend. `wrong` counts what is not as it must be; a status
-// that is not kDone counts too.
+// The kernels of verbena-symm, for contexts of any backend. `wrong` counts wrong values and statuses other
+// than kDone.
 #pragma once
 
 #include <cstdint>
 
+#include "verbena/device/low_latency.cuh"
 #include "verbena/device/symm.cuh"
 
 namespace verbena::tools::symm {
@@ -17,7 +18,7 @@ __device__ inline void expect_done(uint32_t* wrong, SymmStatus status) {
   count_wrong(wrong, status == SymmStatus::kDone);
 }
 
-// A block's part of `length`, which is cut at multiples of `unit`.
+// The part of `length` that belongs to a block; cut at multiples of `unit`.
 struct Part {
   uint64_t begin, length;
 };
@@ -32,8 +33,8 @@ __global__ void meet(const __grid_constant__ Context context, uint32_t rounds, u
   for (uint32_t i = 0; i < rounds; ++i) expect_done(wrong, symm_barrier(context, blockIdx.x));
 }
 
-// Each block tells every rank its round, and sees theirs, behind a barrier of its own. `told` has 64 words a
-// block.
+// Each block writes its round to every rank, and reads theirs after a barrier of the block. `told` has 64
+// words per block.
 template <typename Context>
 __global__ void tell_rounds(const __grid_constant__ Context context, uint64_t* told, uint64_t* own,
                             uint64_t first, uint32_t rounds, uint32_t* wrong) {
@@ -54,7 +55,7 @@ __global__ void tell_rounds(const __grid_constant__ Context context, uint64_t* t
   }
 }
 
-// Eight bytes there and back between the first two ranks, each with its signal. The signal starts at `first`.
+// Eight bytes back and forth between the first two ranks, each with a signal. The signal starts at `first`.
 template <typename Context>
 __global__ void bounce(const __grid_constant__ Context context, uint64_t* place, uint64_t* own,
                        uint32_t turns, int64_t first, uint32_t* wrong) {
@@ -72,7 +73,7 @@ __global__ void bounce(const __grid_constant__ Context context, uint64_t* place,
   }
 }
 
-// To the next rank, each block a part of its own.
+// Puts to the next rank; each block puts its own part.
 template <typename Context>
 __global__ void put_to_next(const __grid_constant__ Context context, char* place, const char* source,
                             uint64_t length_bytes, uint32_t signal, uint32_t* wrong) {
@@ -87,7 +88,7 @@ __global__ void wait_for(const __grid_constant__ Context context, uint32_t signa
   expect_done(wrong, symm_signal_wait_until<int64_t>(context, signal, SymmCompare::kGreaterEqual, value));
 }
 
-// One thread a block; each block has a queue of its own where there are as many.
+// One thread per block; each block has its own queue if there are enough.
 template <typename Context>
 __global__ void put_many(const __grid_constant__ Context context, uint64_t* place, const uint64_t* source,
                          uint32_t count, uint32_t* wrong) {
@@ -97,19 +98,98 @@ __global__ void put_many(const __grid_constant__ Context context, uint64_t* plac
   expect_done(wrong, symm_quiet(context));
 }
 
-template <bool kIsTwoShot, typename Context>
+template <bool kIsTwoShot, int kRanks, typename Context>
 __global__ void all_reduce(const __grid_constant__ Context context, float* output, float* data,
                            uint64_t count, uint32_t* wrong) {
   const Part mine = cut_by_block(count, 4);
   if constexpr (kIsTwoShot) {
-    expect_done(wrong, symm_all_reduce_two_shot(context, blockIdx.x, data + mine.begin, mine.length));
+    expect_done(wrong, symm_all_reduce_two_shot<kRanks>(context, blockIdx.x, data + mine.begin, mine.length));
   } else {
-    expect_done(wrong, symm_all_reduce_one_shot(context, blockIdx.x, output + mine.begin, data + mine.begin,
-                                                mine.length));
+    expect_done(wrong, symm_all_reduce_one_shot<kRanks>(context, blockIdx.x, output + mine.begin,
+                                                        data + mine.begin, mine.length));
   }
 }
 
-// Small whole numbers: their sums have no rounding.
+// Messages that all ranks send to all, call after call: each word is the call's number and its place. `place`
+// and `own` have kWords words for each block.
+inline constexpr uint32_t kMessageWords = 960;
+template <typename Packet, typename Context>
+__global__ void tell_calls(const __grid_constant__ SymmWorkspace<Context> workspace, uint32_t* place,
+                           uint32_t* own, uint32_t calls, uint32_t* wrong) {
+  const BlockGroup block;
+  LowLatency<Packet, Context> exchange(workspace, blockIdx.x);
+  place += blockIdx.x * kMessageWords;
+  own += blockIdx.x * kMessageWords;
+  SymmStatus status = exchange.begin(block);
+  for (uint32_t call = 1; call <= calls && status == SymmStatus::kDone; ++call) {
+    // Of another length each time, the longest one now and then.
+    const uint32_t words = call % 5 == 0 ? kMessageWords : call * 7 % kMessageWords;
+    const auto word = [&](int rank, uint32_t i) {
+      return static_cast<uint32_t>(exchange.epoch()) * 4096 + i + static_cast<uint32_t>(rank) * 1000000007u;
+    };
+    for (uint32_t i = threadIdx.x; i < words; i += blockDim.x) own[i] = word(workspace.context.team_rank, i);
+    __syncthreads();
+    expect_done(wrong, exchange.broadcast(own, words * sizeof(uint32_t), block));
+    for (int peer = 0; peer < workspace.context.team_size; ++peer) {
+      if (peer == workspace.context.team_rank) continue;
+      expect_done(wrong, exchange.receive(peer, place, words * sizeof(uint32_t), block));
+      __syncthreads();
+      for (uint32_t i = threadIdx.x; i < words; i += blockDim.x)
+        count_wrong(wrong, static_cast<volatile uint32_t*>(place)[i] == word(peer, i));
+      __syncthreads();
+    }
+    status = call == calls ? exchange.finish(block) : exchange.turn(block);
+  }
+  expect_done(wrong, status);
+}
+
+// In one trip: each block sends its part to all ranks, and sums what it gets.
+template <typename Packet, int kRanks, typename Context>
+__global__ void all_reduce_by_packets(const __grid_constant__ SymmWorkspace<Context> workspace, float* output,
+                                      const float* data, uint64_t count, uint32_t* wrong) {
+  const Part mine = cut_by_block(count, 4);
+  LowLatency<Packet, Context> exchange(workspace, blockIdx.x);
+  SymmStatus status = exchange.begin();
+  if (status == SymmStatus::kDone)
+    status = exchange.template broadcast<kRanks>(data + mine.begin, mine.length * sizeof(float));
+  if (status == SymmStatus::kDone)
+    status = exchange.template receive_reduce<kRanks>(data + mine.begin, output + mine.begin, mine.length);
+  if (status == SymmStatus::kDone) status = exchange.finish();
+  expect_done(wrong, status);
+}
+
+// The architecture's conversions against arithmetic, which is tested against tables: every pattern, and every
+// float.
+template <typename T, typename Word>
+__device__ void compare_conversions(uint32_t* wrong, uint64_t first, uint64_t step) {
+  constexpr uint32_t kPerUnit = Number<T>::kPerUnit;
+  constexpr uint32_t kPatterns = 1u << (8 * sizeof(T));
+  for (uint64_t pattern = first; pattern < kPatterns; pattern += step) {
+    const auto word = static_cast<uint32_t>(pattern * (kPerUnit == 4 ? 0x01010101u : 0x00010001u));
+    float by_instruction[kPerUnit], by_arithmetic[kPerUnit];
+    Number<T>::widen(word, by_instruction);
+    Word::widen(word, by_arithmetic);
+    for (uint32_t i = 0; i < kPerUnit; ++i) {
+      const bool are_nan = by_instruction[i] != by_instruction[i] && by_arithmetic[i] != by_arithmetic[i];
+      count_wrong(wrong, are_nan || __float_as_uint(by_instruction[i]) == __float_as_uint(by_arithmetic[i]));
+    }
+  }
+  for (uint64_t bits = first * kPerUnit; bits < uint64_t{1} << 32; bits += step * kPerUnit) {
+    float numbers[kPerUnit];
+    for (uint32_t i = 0; i < kPerUnit; ++i) numbers[i] = __uint_as_float(static_cast<uint32_t>(bits + i));
+    count_wrong(wrong, Number<T>::narrow(numbers) == Word::narrow(numbers));
+  }
+}
+__global__ void compare_all_conversions(uint32_t* wrong) {
+  const uint64_t first = blockIdx.x * uint64_t{blockDim.x} + threadIdx.x,
+                 step = gridDim.x * uint64_t{blockDim.x};
+  compare_conversions<Half, detail::HalfWord>(wrong, first, step);
+  compare_conversions<Bfloat16, detail::Bfloat16Word>(wrong, first, step);
+  compare_conversions<E4m3, detail::E4m3Word>(wrong, first, step);
+  compare_conversions<E5m2, detail::E5m2Word>(wrong, first, step);
+}
+
+// Small integers, so that their sums are exact.
 __device__ inline float element(int rank, uint64_t i) {
   return static_cast<float>((i * 7 + static_cast<uint64_t>(rank) * 13) % 1021);
 }
@@ -117,7 +197,7 @@ __global__ void fill(float* data, uint64_t count, int rank) {
   for (uint64_t i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x)
     data[i] = element(rank, i);
 }
-// The first bytes of what fill() made, and behind them the byte `behind`.
+// Checks the first bytes of the data of fill(), and the byte `behind` after them.
 __global__ void check_bytes(const char* data, uint64_t length_bytes, int rank, char behind, uint32_t* wrong) {
   for (uint64_t i = blockIdx.x * blockDim.x + threadIdx.x; i < length_bytes; i += gridDim.x * blockDim.x) {
     const float value = element(rank, i / sizeof(float));

@@ -9,10 +9,8 @@
 #include "common/error.h"
 #include "common/progress.h"
 #include "common/self_path.h"
-#include "verbena-symm/comparison.h"
 #include "verbena-symm/figures.h"
 #include "verbena-symm/options.h"
-#include "verbena-symm/result_tables.h"
 #include "verbena/verbena.h"
 
 namespace verbena::tools::symm {
@@ -32,13 +30,15 @@ std::string make_id() {
   return digits;
 }
 
-// Each backend's ranks are a program of their own, beside this one: none needs the others' libraries.
+// The ranks of each backend are a separate program beside this one, so that none needs the libraries of
+// others.
 std::string find_rank_executable(const std::string& backend) {
   const auto self = find_self_executable();
   if (backend == "verbena") return self.string();
   const auto found = self.parent_path() / ("verbena-symm-" + backend);
   if (!std::filesystem::exists(found))
-    throw ToolError(found.string() + " is missing: it is built where the backend's headers are");
+    throw ToolError(found.string() +
+                    " is missing: build it with the backend's headers (tools/verbena-symm/README.md)");
   return found.string();
 }
 
@@ -55,27 +55,27 @@ void start_ranks(ChildGroup& group, const Options& options, const std::string& b
                          "--repeats", std::to_string(options.repeats)};
     if (options.checks_only) command.arguments.push_back("--check");
     command.environment = Environment::copy_own();
-    // A kernel that is loaded at its first launch waits for those that run, and they may wait for a peer who
-    // waits for us.
+    // Loading a kernel at its first launch waits for running kernels, and they may wait for a peer that waits
+    // for us.
     command.environment.set_default("CUDA_MODULE_LOADING", "EAGER");
     if (!options.path.empty()) command.environment.set("VERBENA_SYMM_PATH", options.path);
     group.start(command);
   }
 }
 
-// Nothing where the result alone goes to standard output.
+// Prints nothing if standard output is reserved for the result.
 void print(const Options& options, const std::string& text) {
   if (text.empty() || options.output.takes_stdout()) return;
   std::fputs(text.c_str(), stdout);
   std::fflush(stdout);
 }
 
-// As they come from the last rank: who waits sees how far it is.
+// Shows each check when the last rank has finished it, so that the user sees the progress.
 void show_checks(Figures& figures, const Options& options) {
   print(options, figures.take_finished_checks(options.ranks));
 }
 
-// Until all have ended well; what one of them fails of, it has said itself.
+// Waits until all ranks have ended; a rank that fails prints its error itself.
 void collect(ChildGroup& group, const Options& options, Figures& figures) {
   std::string failure;
   int left = options.ranks;
@@ -85,7 +85,7 @@ void collect(ChildGroup& group, const Options& options, Figures& figures) {
     const ChildEvent event = group.wait_event(deadline_ns);
     if (event.kind == ChildEvent::Kind::kTimeout) {
       if (!failure.empty()) break;
-      throw HangError("no rank said anything for " + format_seconds(options.timeout_s));
+      throw HangError("no rank reported anything for " + format_seconds(options.timeout_s));
     }
     if (failure.empty()) deadline_ns = deadline_after_s(options.timeout_s);
     if (event.kind == ChildEvent::Kind::kLine) {

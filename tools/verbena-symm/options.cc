@@ -8,17 +8,18 @@ ParsedOptions parse_options(int argc, char** argv) {
   ParsedOptions parsed;
   Options& options = parsed.options;
   CLI::App app{
-      "Symmetric memory between the GPUs of this machine, a process each: checks, then what barrier, put, "
-      "signal and all-reduce take. Times are the fastest rank's: the others wait for the last one to start."};
+      "Checks symmetric memory between the GPUs of this host, with one process per GPU, then measures "
+      "barrier, put, "
+      "signal and all-reduce. Times are the fastest rank's, because the others wait for the last one to "
+      "start."};
   app.option_defaults()->group("What is measured");
-  app.add_option("--ranks", options.ranks, "processes (default one a GPU; two on a single GPU)")
+  app.add_option("--ranks", options.ranks, "processes (default one per GPU; two on a single GPU)")
       ->check(CLI::Range(1, 64));
   app.add_option("-n", options.ranks)->check(CLI::Range(1, 64))->group("");
   app.add_option("--path,-p", options.path, "auto, lsa (loads and stores) or rdma: sets VERBENA_SYMM_PATH")
       ->check(CLI::IsMember({"auto", "lsa", "rdma"}));
-  app.add_option(
-         "--backend", options.backends,
-         "verbena, nccl, nvshmem, or several with commas between: one after the other, beside each other")
+  app.add_option("--backend", options.backends,
+                 "verbena, nccl, nvshmem, or a list: run one after the other and compare them")
       ->delimiter(',')
       ->check(CLI::IsMember({"verbena", "nccl", "nvshmem"}))
       ->type_name("NAME")
@@ -29,7 +30,7 @@ ParsedOptions parse_options(int argc, char** argv) {
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   app.add_option("--rounds", options.repeats)->check(CLI::Range(1, 1000))->group("");
-  add_timeout_option(app, options.timeout_s, "no rank may be silent for so long");
+  add_timeout_option(app, options.timeout_s, "limit of the time without a line from any rank");
   add_output_options(app, options.output);
   style_help(app, "verbena-symm");
   // A child of this tool.

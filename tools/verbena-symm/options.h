@@ -2,19 +2,19 @@
 #include <string>
 #include <vector>
 
-#include "common/duration.h"
+#include "common/clock.h"
 #include "common/output.h"
 #include "verbena-symm/plan.h"
 
 namespace verbena::tools::symm {
 
 struct Options {
-  int ranks = 0;  // 0: as many as there are GPUs, two on a single one
+  int ranks = 0;  // 0: one per GPU, two on a single GPU
   std::vector<std::string> backends = {"verbena"};
-  std::string path;  // empty: as VERBENA_SYMM_PATH says
+  std::string path;  // empty: VERBENA_SYMM_PATH decides
   bool checks_only = false;
   unsigned repeats = 11;
-  double timeout_s = kStepTimeoutS;  // without a word from any rank
+  double timeout_s = kStepTimeoutS;  // without a line from any rank
   OutputOptions output;
   RankPlan rank_plan;  // of a child
   bool is_rank = false;
@@ -22,7 +22,7 @@ struct Options {
 
 struct ParsedOptions {
   Options options;
-  int exit_status = -1;  // >= 0: leave with it
+  int exit_status = -1;  // >= 0: exit with it
 };
 ParsedOptions parse_options(int argc, char** argv);
 

@@ -1,4 +1,4 @@
-// What one rank's process is told. Plain, as nvcc compiles what uses it.
+// The arguments of one rank's process. Plain types, because nvcc compiles its users.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@ struct RankPlan {
   unsigned rounds = 11;  // samples of each figure
 };
 
-// Throws std::exception. Tells what it finds line by line through the control channel (figures.h).
+// Throws std::exception. Reports results line by line through the control channel (figures.h).
 void run_rank(const RankPlan& plan);
 
 }  // namespace verbena::tools::symm

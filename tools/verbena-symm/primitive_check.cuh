@@ -1,4 +1,4 @@
-// Which primitives there are to check, and how a check goes.
+// The list of primitives to check, and the frame of a check.
 #pragma once
 
 #include <cstdint>
@@ -52,10 +52,10 @@ inline constexpr const char* kPrimitiveNames[kPrimitives] = {"symm_team_size, _r
                                                              "symm_lsa_update"};
 
 inline constexpr uint32_t kPrimitiveThreads = 64;
-// Of symmetric memory, twice: what peers write, and what is read from.
+// Symmetric memory of a check; needed twice: peers write the one, and read from the other.
 inline constexpr uint64_t kAreaBytes = 64 << 10;
 
-// Which of the block's threads call.
+// True for threads of the block that call the primitive.
 template <typename Group>
 __device__ inline bool takes_part(const Group& group) {
   return threadIdx.x < group.size();
@@ -97,19 +97,19 @@ class PrimitiveCheck {
   __device__ void expect_done(Primitive primitive, SymmStatus status) {
     expect(primitive, status == SymmStatus::kDone);
   }
-  // By the group's threads; the block goes on together.
+  // The group's threads make the call; then the block synchronises.
   template <typename Call>
   __device__ void call(Primitive primitive, const Call& make) {
     const Group group{};
     if (takes_part(group)) expect_done(primitive, make(group));
     __syncthreads();
   }
-  // All ranks, all threads of their blocks.
+  // A barrier of all ranks, for all threads of their blocks.
   __device__ void meet() {
     expect_done(kBarrier, symm_barrier(context_, kBarrierNumber));
     __syncthreads();
   }
-  // A signal's value once all that was meant for it has come.
+  // Waits for the final value of a signal.
   __device__ void expect_signal(Primitive primitive, uint32_t signal, int64_t value) {
     if (threadIdx.x == 0) {
       int64_t seen = 0;
@@ -128,7 +128,7 @@ class PrimitiveCheck {
     meet();
   }
 
-  // What `rank` has at `i` of its source, other than what its area has.
+  // The byte at `i` of the source of `rank`; it differs from the area's.
   __device__ static uint8_t pattern(int rank, uint64_t i) {
     return static_cast<uint8_t>((i * 13 + static_cast<uint64_t>(rank) * 29) % 151);
   }

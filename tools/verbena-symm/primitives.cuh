@@ -1,4 +1,5 @@
-// Every primitive once for each scope, its effect seen on the rank that it is for. One block a rank.
+// Runs every primitive once in each scope and checks its effect on the rank that it affects. One block per
+// rank.
 #pragma once
 
 #include "verbena-symm/primitive_check.cuh"
@@ -112,7 +113,7 @@ __device__ void PrimitiveCheck<Context, Group>::compare(T value) {
                         {SymmCompare::kLess, static_cast<T>(value + 1)},
                         {SymmCompare::kLessEqual, value}};
   for (const Case& one : cases) {
-    // Not before it has come: a signal of 0 would do for some.
+    // Waits first for the signal to arrive: some comparisons are true for 0.
     call(kWaitUntil, [&](const Group& group) {
       T seen{};
       return symm_signal_wait_until<T>(context_, kSignalNumber, SymmCompare::kEqual, value, &seen, group);
@@ -179,7 +180,7 @@ __device__ void PrimitiveCheck<Context, Group>::check_put_signals() {
       return symm_put_signal_async(context_, place, from, one.length, next(), 4, one.value, one.operation,
                                    group);
     });
-    // The signal alone shows the data, to every thread that is told of it.
+    // The signal alone makes the data visible, to every thread of the group that waited.
     call(kPutSignal, [&](const Group& group) {
       return symm_signal_wait_until<int64_t>(context_, 4, SymmCompare::kEqual, one.expected, nullptr, group);
     });
@@ -238,8 +239,9 @@ __device__ void PrimitiveCheck<Context, Group>::check_update() {
   meet();
   const Group group{};
   if (takes_part(group) && group.elect() && reaches(0)) {
-    const uint64_t old = symm_lsa_update<Operation::kAdd>(context_, word, 1, 0);
-    expect(kUpdate, old < static_cast<uint64_t>(size()));
+    uint64_t old = UINT64_MAX;
+    expect(kUpdate, symm_lsa_update<Operation::kAdd>(context_, word, 1, 0, &old) == SymmStatus::kDone &&
+                        old < static_cast<uint64_t>(size()));
   }
   meet();
   if (me() == 0)

@@ -1,5 +1,5 @@
-// One rank's process, over whatever backend its session has: checks first, then figures, section by section,
-// in step with the other ranks.
+// The process of one rank, for any backend's session: first checks, then figures, section by section, in step
+// with the other ranks.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -8,26 +8,37 @@
 #include <algorithm>
 #include <cstdio>
 #include <functional>
+#include <memory>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
-#include "verbena-symm/cuda_check.h"
 #include "verbena-symm/kernels.cuh"
 #include "verbena-symm/plan.h"
 #include "verbena-symm/primitives.cuh"
 #include "verbena/verbena.hpp"
 
+// Throws if a call of CUDA's runtime fails.
+#define CHECK(call) ::verbena::tools::symm::check_cuda(call, #call)
+
 namespace verbena::tools::symm {
+
+inline void check_cuda(cudaError_t status, const char* what) {
+  if (status != cudaSuccess) throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(status));
+}
 
 inline constexpr int kControl = 3;  // common/child_group.h, which nvcc does not read
 inline constexpr int kThreads = 512;
 inline constexpr uint64_t kBulkBytes = uint64_t{256} << 20;
 inline constexpr uint64_t kSlowBulkBytes = uint64_t{16} << 20;  // by RDMA
+inline constexpr uint64_t kSlotsBytes = uint64_t{32} << 20;
+inline constexpr uint32_t kWorkspaceBlocks = 128;
+inline constexpr uint64_t kMaxPacketBytes = uint64_t{256} << 10;  // of an all-reduce by packets
 
-// A session has the backend's `Context`, makes itself of a plan and gives context(), a SymmetricContext with
-// room for kHeapBytes of windows.
+// A Session has the backend's type `Context`, is constructed from a plan, and returns from context() a
+// SymmetricContext with room for kHeapBytes of windows.
 template <typename Session>
 class Rank {
  public:
@@ -38,7 +49,10 @@ class Rank {
         world_(context_.world()),
         bulk_bytes_(is_remote() ? kSlowBulkBytes : kBulkBytes),
         from_(context_.allocate(kBulkBytes)),
-        to_(context_.allocate(kBulkBytes)) {
+        to_(context_.allocate(kBulkBytes)),
+        workspace_(is_remote() ? nullptr
+                               : std::make_unique<SymmetricWorkspace>(
+                                     context_.create_workspace(world_, kSlotsBytes, kWorkspaceBlocks))) {
     CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
     CHECK(cudaEventCreate(&begin_));
     CHECK(cudaEventCreate(&end_));
@@ -50,7 +64,10 @@ class Rank {
     check_each();
     check_rounds();
     check_puts();
-    if (!is_remote()) check_sums();
+    if (is_remote()) return;
+    check_sums();
+    check_messages();
+    check_conversions();
   }
   void measure_all() {
     measure_barrier();
@@ -60,18 +77,19 @@ class Rank {
       measure_rate();
     } else {
       measure_sums();
+      measure_packets();
     }
   }
 
  private:
   bool is_remote() const { return world_.context().has_remote != 0; }
-  // The backend's own has its members behind.
+  // The backend's context, which extends the common one.
   const typename Session::Context& kernel() const {
     return static_cast<const typename Session::Context&>(world_.context());
   }
   int rank() const { return static_cast<int>(plan_.rank); }
 
-  // Starts in step with the others; microseconds on this GPU.
+  // Starts in step with the others; returns microseconds on this GPU.
   double time_us(const std::function<void()>& launch) {
     CHECK(cudaStreamSynchronize(stream_));
     context_.barrier();
@@ -89,7 +107,7 @@ class Rank {
     for (const double sample : samples) line += " " + std::to_string(sample);
     dprintf(kControl, "%s\n", line.c_str());
   }
-  // `units` in each launch; one launch before, unseen.
+  // Measures launches of `units` each, after one launch that is not measured.
   void measure(const std::string& name, double units, const std::function<void()>& launch) {
     std::vector<double> samples;
     for (unsigned i = 0; i <= plan_.rounds; ++i) {
@@ -115,13 +133,35 @@ class Rank {
   void check_rounds();
   void check_puts();
   void check_sums();
+  void check_messages();
+  void check_conversions();
   void measure_barrier();
   void measure_bounce();
   void measure_put();
   void measure_rate();
   void measure_sums();
+  void measure_packets();
+  const SymmWorkspace<typename Session::Context>& workspace() const {
+    return workspace_->template workspace<typename Session::Context>();
+  }
+  // Calls with the number of ranks as a constant where kernels have it, or 0.
+  template <typename Call>
+  void with_ranks(const Call& call) {
+    switch (plan_.count_ranks) {
+      case 2:
+        return call(std::integral_constant<int, 2>{});
+      case 4:
+        return call(std::integral_constant<int, 4>{});
+      case 8:
+        return call(std::integral_constant<int, 8>{});
+      default:
+        return call(std::integral_constant<int, 0>{});
+    }
+  }
+  template <typename Packet>
+  void launch_packets(uint64_t count, int blocks, int threads);
   void launch_reduce(bool is_two_shot, uint64_t count, int blocks, int threads);
-  // A graph of `count` all-reduces; replays are what is measured.
+  // Measures replays of a graph of `count` all-reduces.
   void measure_graph(const std::string& name, unsigned count, const std::function<void()>& launch);
 
   const RankPlan plan_;
@@ -130,6 +170,7 @@ class Rank {
   SymmetricTeam world_;
   uint64_t bulk_bytes_;
   SymmetricWindow from_, to_;
+  std::unique_ptr<SymmetricWorkspace> workspace_;  // null: its messages do not reach all ranks
   cudaStream_t stream_ = nullptr;
   cudaEvent_t begin_ = nullptr, end_ = nullptr;
   uint32_t* wrong_ = nullptr;
@@ -203,9 +244,62 @@ void Rank<Session>::check_puts() {
 template <typename Session>
 void Rank<Session>::launch_reduce(bool is_two_shot, uint64_t count, int blocks, int threads) {
   using Context = typename Session::Context;
-  auto* const kernel_of = is_two_shot ? &all_reduce<true, Context> : &all_reduce<false, Context>;
-  kernel_of<<<blocks, threads, 0, stream_>>>(kernel(), to_.address<float>(), from_.address<float>(), count,
-                                             wrong_);
+  with_ranks([&](auto ranks) {
+    constexpr int kRanks = decltype(ranks)::value;
+    auto* const kernel_of =
+        is_two_shot ? &all_reduce<true, kRanks, Context> : &all_reduce<false, kRanks, Context>;
+    kernel_of<<<blocks, threads, 0, stream_>>>(kernel(), to_.address<float>(), from_.address<float>(), count,
+                                               wrong_);
+  });
+}
+
+template <typename Session>
+template <typename Packet>
+void Rank<Session>::launch_packets(uint64_t count, int blocks, int threads) {
+  using Context = typename Session::Context;
+  with_ranks([&](auto ranks) {
+    all_reduce_by_packets<Packet, decltype(ranks)::value, Context><<<blocks, threads, 0, stream_>>>(
+        workspace(), to_.address<float>(), from_.address<float>(), count, wrong_);
+  });
+}
+
+// Words that say which call they are of; then sums, which go on from launch to launch.
+template <typename Session>
+void Rank<Session>::check_messages() {
+  using Context = typename Session::Context;
+  const auto check = [&](auto* tell, auto launch, const std::string& packet) {
+    for (const int threads : {32, kThreads}) {
+      time_us([&] {
+        tell<<<32, threads, 0, stream_>>>(workspace(), to_.address<uint32_t>(), from_.address<uint32_t>(),
+                                          2000, wrong_);
+      });
+    }
+    for (const uint64_t count : {uint64_t{1}, uint64_t{255}, uint64_t{4096}, kMaxPacketBytes / 4}) {
+      const int blocks = count < 4096 ? 1 : 128;
+      fill<<<64, 256, 0, stream_>>>(from_.address<float>(), count, rank());
+      for (int launches = 0; launches < 3; ++launches) time_us([&] { launch(count, blocks); });
+      check_sum<<<64, 256, 0, stream_>>>(to_.address<float>(), count, static_cast<int>(plan_.count_ranks),
+                                         wrong_);
+      CHECK(cudaStreamSynchronize(stream_));
+      context_.barrier();
+    }
+    expect_right("messages and sums by packets of " + packet + " bytes");
+  };
+  check(
+      &tell_calls<Packet8, Context>,
+      [&](uint64_t count, int blocks) { launch_packets<Packet8>(count, blocks, kThreads); }, "8");
+  check(
+      &tell_calls<Packet16, Context>,
+      [&](uint64_t count, int blocks) { launch_packets<Packet16>(count, blocks, kThreads); }, "16");
+  check(
+      &tell_calls<Packet128, Context>,
+      [&](uint64_t count, int blocks) { launch_packets<Packet128>(count, blocks, kThreads); }, "128, whole");
+}
+
+template <typename Session>
+void Rank<Session>::check_conversions() {
+  time_us([&] { compare_all_conversions<<<512, 256, 0, stream_>>>(wrong_); });
+  expect_right("conversions of half, bfloat16, e4m3, e5m2: every number, every float");
 }
 
 template <typename Session>
@@ -246,7 +340,7 @@ void Rank<Session>::measure_bounce() {
 template <typename Session>
 void Rank<Session>::measure_put() {
   for (const int blocks : {16, 32, 64, 132, 264}) {
-    // Bytes in a nanosecond, by its inverse: the slowest rank counts, as in everything here.
+    // The figure is the time per 1000 bytes, the inverse of GB/s.
     measure("put/" + std::to_string(blocks), static_cast<double>(bulk_bytes_) / 1000, [&] {
       arrived_ += blocks;
       put_to_next<<<blocks, kThreads, 0, stream_>>>(kernel(), to_.address<char>(), from_.address<char>(),
@@ -281,7 +375,7 @@ void Rank<Session>::measure_graph(const std::string& name, unsigned count,
   CHECK(cudaGraphExecDestroy(executable));
 }
 
-// Blocks and their threads worth trying for so many bytes.
+// The numbers of blocks and threads to try for this many bytes.
 inline std::vector<std::pair<int, int>> list_shapes(uint64_t bytes) {
   std::vector<std::pair<int, int>> shapes;
   for (const int threads : {64, 128, 256, kThreads}) {
@@ -312,9 +406,28 @@ void Rank<Session>::measure_sums() {
 }
 
 template <typename Session>
+void Rank<Session>::measure_packets() {
+  for (uint64_t bytes = 1024; bytes <= kMaxPacketBytes; bytes *= 4) {
+    for (const auto& shape : list_shapes(bytes)) {
+      const int blocks = shape.first, threads = shape.second;
+      // A slot holds half of its length in data.
+      if (bytes / static_cast<uint64_t>(blocks) + 16 > workspace_->slot_bytes() / 2) continue;
+      const auto measure_one = [&](const char* packet, const std::function<void()>& launch) {
+        const std::string name = std::to_string(blocks) + "x" + std::to_string(threads);
+        measure_graph("packets/" + std::to_string(bytes) + "/" + packet + ":" + name, 50, launch);
+      };
+      const uint64_t count = bytes / 4;
+      measure_one("8", [&] { launch_packets<Packet8>(count, blocks, threads); });
+      measure_one("16", [&] { launch_packets<Packet16>(count, blocks, threads); });
+      measure_one("128", [&] { launch_packets<Packet128>(count, blocks, threads); });
+    }
+  }
+}
+
+template <typename Session>
 void run_session(const RankPlan& plan) {
   CHECK(cudaSetDevice(plan.gpu));
-  CHECK(cudaFree(nullptr));  // makes its context current
+  CHECK(cudaFree(nullptr));  // makes the GPU's context current
   Rank<Session> rank(plan);
   rank.check_all();
   if (plan.measures) rank.measure_all();

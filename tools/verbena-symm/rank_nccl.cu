@@ -1,4 +1,4 @@
-// Ranks of verbena-symm-nccl: a communicator of NCCL's, and a context over it.
+// Ranks of verbena-symm-nccl: a communicator of NCCL, and a context over it.
 #include <dlfcn.h>
 #include <nccl.h>
 
@@ -10,7 +10,7 @@
 namespace verbena::tools::symm {
 namespace {
 
-// NCCL as the loader finds it; $NCCL_LIB may name the file.
+// NCCL, from $NCCL_LIB or the loader's path.
 class Nccl {
  public:
   Nccl() {

@@ -19,7 +19,7 @@ class NvshmemSession {
   SymmetricContext& context() { return context_; }
 
  private:
-  // NVSHMEM's own initialisation, which prepares this program's kernels. Outlives the context.
+  // Initialises NVSHMEM, including the kernels of this program. Outlives the context.
   class Library {
    public:
     explicit Library(Meeting& meeting) {

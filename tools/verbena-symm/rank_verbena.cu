@@ -1,4 +1,4 @@
-// Ranks of verbena-symm: contexts of our own.
+// Ranks of verbena-symm: Verbena's own contexts.
 #include "verbena-symm/rank.cuh"
 #include "verbena-symm/session.h"
 

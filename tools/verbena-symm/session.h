@@ -1,4 +1,4 @@
-// A rank's connection to the others by verbena.h, which all backends begin with.
+// The connection of a rank to the others through verbena.h; all backends start with it.
 #pragma once
 
 #include <fcntl.h>
@@ -14,8 +14,8 @@
 
 namespace verbena::tools::symm {
 
-// Of windows: twice what rank.cuh's longest put takes, and a little.
-inline constexpr size_t kHeapBytes = (size_t{2} * 256 << 20) + (size_t{1} << 20);
+// Room for windows: twice the longest put of rank.cuh, its workspace, and some more.
+inline constexpr size_t kHeapBytes = (size_t{2} * 256 << 20) + (size_t{34} << 20);
 
 inline verbena_unique_id parse_id(const std::string& digits) {
   verbena_unique_id id{};
@@ -25,10 +25,10 @@ inline verbena_unique_id parse_id(const std::string& digits) {
   return id;
 }
 
-// What ranks of a host tell each other before their backend can: in a file that all map.
+// An exchange between the ranks of a host before their backend has one: a file that all map.
 class Meeting {
  public:
-  static constexpr size_t kMostBytes = 4096;  // of a rank
+  static constexpr size_t kMaxBytes = 4096;  // of one rank
 
   explicit Meeting(const RankPlan& plan)
       : context_(parse_id(plan.id), plan.rank, plan.count_ranks),
@@ -50,7 +50,7 @@ class Meeting {
   uint32_t size() const { return context_.size(); }
 
   void gather(const void* mine, void* all, size_t bytes_each) {
-    if (bytes_each > kMostBytes) throw std::runtime_error("more to tell than there is room for");
+    if (bytes_each > kMaxBytes) throw std::runtime_error("more to tell than there is room for");
     std::memcpy(memory_ + rank() * bytes_each, mine, bytes_each);
     context_.barrier();
     std::memcpy(all, memory_, bytes_each * size());
@@ -58,7 +58,7 @@ class Meeting {
   }
 
  private:
-  size_t length_bytes() const { return kMostBytes * size(); }
+  size_t length_bytes() const { return kMaxBytes * size(); }
 
   SymmetricContext context_;
   std::string name_;

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What PyTorch's symmetric memory takes for what verbena-symm measures: barrier and all-reduce of float32, in graphs
-of 50 launches, the fastest rank's time, medians. Run beside verbena-symm, on the same GPUs:
+"""Measures PyTorch's symmetric memory as verbena-symm does: barrier and all-reduce of float32, in graphs of 50 launches,
+the fastest rank's time, medians. Run it on the same GPUs:
 
     torchrun --nproc-per-node 2 torch_figures.py
 """

@@ -1,12 +1,12 @@
-// What each byte of a run's buffers must be. C++17, host and GPU.
+// The expected value of each byte of a run's buffers. C++17, host and GPU.
 #pragma once
 #include "common/pattern_word.h"
 #include "verbena-unpack/unpack_run.h"
 
 namespace verbena::tools::unpack {
 
-// The eight bytes at a multiple of 8 of a message's buffer, counted from its beginning: guard bytes, the
-// message, or some of both.
+// The eight bytes at `offset_bytes`, a multiple of 8 from the start of a message's buffer: guard bytes, bytes
+// of the message, or both.
 constexpr uint64_t compute_expected_word(const UnpackRun& run, uint64_t message, uint64_t offset_bytes) {
   const uint64_t begin = kGuardBeforeBytes + run.destination_offset_bytes;
   const uint64_t end = begin + run.slice_bytes;

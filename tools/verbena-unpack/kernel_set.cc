@@ -3,7 +3,12 @@
 #include <algorithm>
 
 #include "common/error.h"
-#include "verbena-unpack/images.h"
+
+// The build defines the path. The image is followed by a zero byte, which is not part of it.
+asm(".pushsection .rodata\n.balign 16\nverbena_unpack_kernels_begin:\n.incbin \"" VERBENA_KERNEL_IMAGE
+    "\"\nverbena_unpack_kernels_end:\n.byte 0\n.popsection\n");
+extern "C" __attribute__((visibility("hidden"))) const char verbena_unpack_kernels_begin[];
+extern "C" __attribute__((visibility("hidden"))) const char verbena_unpack_kernels_end[];
 
 namespace verbena::tools::unpack {
 namespace {
@@ -12,7 +17,7 @@ constexpr uint32_t kHelperThreads = 512;
 constexpr uint32_t kWarpThreads = 32;
 constexpr uint32_t kMinStages = 2;
 constexpr int kBulkComputeMajor = 9;
-// What the kernels keep in static shared memory, rounded up.
+// The static shared memory of the kernels, rounded up.
 constexpr uint32_t kStaticSharedBytes = 8192;
 constexpr double kTimeoutS = 30;
 
@@ -33,7 +38,8 @@ const char* describe_mover(Mover mover) {
 }
 
 KernelSet::KernelSet(Gpu& gpu)
-    : gpu_(gpu), multiprocessors_(static_cast<uint32_t>(gpu.attribute(kCudaMultiprocessors))) {
+    : gpu_(gpu),
+      multiprocessors_(static_cast<uint32_t>(gpu.attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT))) {
   module_ = load(kernel_image().data(), "loading the kernels");
   registers_ = find(module_, "unpack_registers");
   copy_ = find(module_, "copy_plain");
@@ -42,40 +48,43 @@ KernelSet::KernelSet(Gpu& gpu)
   fill_words_ = find(module_, "fill_words");
   fill_pages_ = find(module_, "fill_pages");
   verify_ = find(module_, "verify_buffers");
-  if (gpu.attribute(kCudaComputeMajor) >= kBulkComputeMajor) prepare_bulk();
+  if (gpu.attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) >= kBulkComputeMajor) prepare_bulk();
 }
 
-CudaModule KernelSet::load(const char* image, const char* what) {
+CUmodule KernelSet::load(const char* image, const char* what) {
   char log[4096] = "";
-  int options[] = {kCudaJitErrorLog, kCudaJitErrorLogBytes};
+  int options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
   void* values[] = {log, reinterpret_cast<void*>(sizeof log)};
-  CudaModule module = nullptr;
-  const CudaStatus status = gpu_.driver().load_module(&module, image, 2, options, values);
-  if (status != kCudaSuccess && log[0] != '\0') throw ToolError(std::string(what) + ": " + log);
+  CUmodule module = nullptr;
+  const CUresult status = gpu_.driver().cuModuleLoadDataEx(&module, image, 2, options, values);
+  if (status != CUDA_SUCCESS && log[0] != '\0') throw ToolError(std::string(what) + ": " + log);
   gpu_.driver().check(status, what);
   return module;
 }
 
-CudaFunction KernelSet::find(CudaModule module, const char* name) {
-  CudaFunction function = nullptr;
-  gpu_.driver().check(gpu_.driver().find_function(&function, module, name), name);
+CUfunction KernelSet::find(CUmodule module, const char* name) {
+  CUfunction function = nullptr;
+  gpu_.driver().check(gpu_.driver().cuModuleGetFunction(&function, module, name), name);
   return function;
 }
 
-// The kernels say themselves how much shared memory a stage takes.
+// A kernel reports how much shared memory a stage takes.
 void KernelSet::prepare_bulk() {
   bulk_ = find(module_, "unpack_bulk");
   latency_bulk_ = find(module_, "latency_bulk");
-  CudaAddress word = gpu_.allocate(sizeof bytes_a_stage_);
+  CUdeviceptr word = gpu_.allocate(sizeof bytes_a_stage_);
   void* parameters[] = {&word};
   enqueue(find(module_, "describe_bulk"), 1, 1, 0, parameters);
   gpu_.read(&bytes_a_stage_, word, sizeof bytes_a_stage_, kTimeoutS);
-  gpu_.driver().free(word);
-  max_dynamic_bytes_ = static_cast<uint32_t>(gpu_.attribute(kCudaSharedBytesOptIn)) - kStaticSharedBytes;
-  for (const CudaFunction function : {bulk_, latency_bulk_}) {
-    gpu_.driver().check(gpu_.driver().set_function_attribute(function, kCudaMaxDynamicSharedBytes,
-                                                             static_cast<int>(max_dynamic_bytes_)),
-                        "cuFuncSetAttribute");
+  gpu_.driver().cuMemFree_v2(word);
+  max_dynamic_bytes_ =
+      static_cast<uint32_t>(gpu_.attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)) -
+      kStaticSharedBytes;
+  for (const CUfunction function : {bulk_, latency_bulk_}) {
+    gpu_.driver().check(
+        gpu_.driver().cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                                         static_cast<int>(max_dynamic_bytes_)),
+        "cuFuncSetAttribute");
   }
 }
 
@@ -108,14 +117,14 @@ uint32_t KernelSet::fit_stages(const LaunchShape& shape) const {
   return std::max(kMinStages, std::min(shape.stages, fitting));
 }
 
-void KernelSet::enqueue(CudaFunction function, uint32_t blocks, uint32_t threads, uint32_t shared_bytes,
+void KernelSet::enqueue(CUfunction function, uint32_t blocks, uint32_t threads, uint32_t shared_bytes,
                         void** parameters) {
-  gpu_.driver().check(gpu_.driver().launch(function, blocks, 1, 1, threads, 1, 1, shared_bytes, gpu_.stream(),
-                                           parameters, nullptr),
+  gpu_.driver().check(gpu_.driver().cuLaunchKernel(function, blocks, 1, 1, threads, 1, 1, shared_bytes,
+                                                   gpu_.stream(), parameters, nullptr),
                       "cuLaunchKernel");
 }
 
-void KernelSet::launch(Mover mover, const UnpackRun& run, const LaunchShape& shape, CudaAddress bad_counts) {
+void KernelSet::launch(Mover mover, const UnpackRun& run, const LaunchShape& shape, CUdeviceptr bad_counts) {
   UnpackRun argument = run;
   if (mover == Mover::kBulk) {
     uint32_t stages = fit_stages(shape);
@@ -124,8 +133,8 @@ void KernelSet::launch(Mover mover, const UnpackRun& run, const LaunchShape& sha
             parameters);
     return;
   }
-  void* parameters[] = {&argument, &bad_counts};  // NCCL's and the copy take the first alone
-  const CudaFunction function = mover == Mover::kNccl ? nccl_ : mover == Mover::kCopy ? copy_ : registers_;
+  void* parameters[] = {&argument, &bad_counts};  // NCCL's kernel and the copy take only the first
+  const CUfunction function = mover == Mover::kNccl ? nccl_ : mover == Mover::kCopy ? copy_ : registers_;
   enqueue(function, shape.blocks, shape.threads, 0, parameters);
 }
 
@@ -137,12 +146,12 @@ void KernelSet::launch_latency(Mover mover, const LatencyRun& latency, const Lau
           shape.threads / kWarpThreads * stages * bytes_a_stage_, parameters);
 }
 
-void KernelSet::launch_receive(CudaAddress handle, CudaAddress data, CudaAddress placed, uint32_t threads) {
+void KernelSet::launch_receive(CUdeviceptr handle, CUdeviceptr data, CUdeviceptr placed, uint32_t threads) {
   void* parameters[] = {&handle, &data, &placed};
   enqueue(receive_, 1, threads, 0, parameters);
 }
 
-void KernelSet::fill_words(CudaAddress target, uint64_t length_bytes, uint64_t word) {
+void KernelSet::fill_words(CUdeviceptr target, uint64_t length_bytes, uint64_t word) {
   uint64_t count = length_bytes / sizeof word;
   void* parameters[] = {&target, &count, &word};
   enqueue(fill_words_, 4 * multiprocessors_, kHelperThreads, 0, parameters);
@@ -154,10 +163,14 @@ void KernelSet::fill_pages(const UnpackRun& run) {
   enqueue(fill_pages_, run.connections * run.rounds, kHelperThreads, 0, parameters);
 }
 
-void KernelSet::verify(const UnpackRun& run, CudaAddress found) {
+void KernelSet::verify(const UnpackRun& run, CUdeviceptr found) {
   UnpackRun argument = run;
   void* parameters[] = {&argument, &found};
   enqueue(verify_, 4 * multiprocessors_, kHelperThreads, 0, parameters);
+}
+
+std::string_view kernel_image() {
+  return {verbena_unpack_kernels_begin, verbena_unpack_kernels_end};
 }
 
 }  // namespace verbena::tools::unpack

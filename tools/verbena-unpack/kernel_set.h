@@ -1,15 +1,15 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/gpu.h"
-#include "verbena-unpack/latency_run.h"
 #include "verbena-unpack/unpack_run.h"
 
 namespace verbena::tools::unpack {
 
-// Who moves the bytes: our two ways, NCCL's code, and the plain copy they are compared with.
+// The code that moves the bytes: our two ways, NCCL's code, and the plain copy that they are compared with.
 enum class Mover : uint8_t { kRegisters, kBulk, kNccl, kCopy };
 
 const char* describe_mover(Mover mover);
@@ -17,46 +17,50 @@ const char* describe_mover(Mover mover);
 struct LaunchShape {
   uint32_t blocks = 0;
   uint32_t threads = 0;
-  uint32_t stages = 0;  // of the bulk way, a warp; as many as fit when there is no room for all
+  uint32_t stages = 0;  // per warp, for kBulk; reduced to what fits
 };
 
-// The kernels on one GPU. Launches only enqueue.
+// The kernels on one GPU. Launches are asynchronous.
 class KernelSet {
  public:
   explicit KernelSet(Gpu& gpu);
 
-  // From then on NCCL's kernel is there.
+  // Adds NCCL's kernel.
   void add_nccl(const std::string& image);
 
   bool has(Mover mover) const;
   std::vector<Mover> list_movers() const;
 
-  // `bad_counts` is a 32-bit word that the slots refused are added to.
-  void launch(Mover mover, const UnpackRun& run, const LaunchShape& shape, CudaAddress bad_counts);
+  // `bad_counts` is a 32-bit word to which the number of refused slots is added.
+  void launch(Mover mover, const UnpackRun& run, const LaunchShape& shape, CUdeviceptr bad_counts);
   void launch_latency(Mover mover, const LatencyRun& latency, const LaunchShape& shape);
-  // The next receive of the connection with this handle; the number of its descriptors goes to `placed`.
-  void launch_receive(CudaAddress handle, CudaAddress data, CudaAddress placed, uint32_t threads);
-  void fill_words(CudaAddress target, uint64_t length_bytes, uint64_t word);
+  // Unpacks the next receive of the connection with this handle; stores the number of its descriptors in
+  // `placed`.
+  void launch_receive(CUdeviceptr handle, CUdeviceptr data, CUdeviceptr placed, uint32_t threads);
+  void fill_words(CUdeviceptr target, uint64_t length_bytes, uint64_t word);
   void fill_pages(const UnpackRun& run);
-  // `found`: two 64-bit words, the number of wrong bytes and the lowest position of one.
-  void verify(const UnpackRun& run, CudaAddress found);
+  // `found` is two 64-bit words: the number of wrong bytes and the lowest position of one.
+  void verify(const UnpackRun& run, CUdeviceptr found);
 
  private:
-  CudaModule load(const char* image, const char* what);
-  CudaFunction find(CudaModule module, const char* name);
-  void enqueue(CudaFunction function, uint32_t blocks, uint32_t threads, uint32_t shared_bytes,
+  CUmodule load(const char* image, const char* what);
+  CUfunction find(CUmodule module, const char* name);
+  void enqueue(CUfunction function, uint32_t blocks, uint32_t threads, uint32_t shared_bytes,
                void** parameters);
   uint32_t fit_stages(const LaunchShape& shape) const;
   void prepare_bulk();
 
   Gpu& gpu_;
-  CudaModule module_ = nullptr;
-  CudaFunction registers_ = nullptr, bulk_ = nullptr, nccl_ = nullptr, copy_ = nullptr;
-  CudaFunction latency_registers_ = nullptr, latency_bulk_ = nullptr;
-  CudaFunction receive_ = nullptr, fill_words_ = nullptr, fill_pages_ = nullptr, verify_ = nullptr;
+  CUmodule module_ = nullptr;
+  CUfunction registers_ = nullptr, bulk_ = nullptr, nccl_ = nullptr, copy_ = nullptr;
+  CUfunction latency_registers_ = nullptr, latency_bulk_ = nullptr;
+  CUfunction receive_ = nullptr, fill_words_ = nullptr, fill_pages_ = nullptr, verify_ = nullptr;
   uint32_t multiprocessors_ = 0;
-  uint32_t bytes_a_stage_ = 0;  // of shared memory, a warp
+  uint32_t bytes_a_stage_ = 0;  // shared memory per warp
   uint32_t max_dynamic_bytes_ = 0;
 };
+
+// Our kernels for every architecture of the build, embedded in the program.
+std::string_view kernel_image();
 
 }  // namespace verbena::tools::unpack

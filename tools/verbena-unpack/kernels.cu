@@ -1,7 +1,6 @@
-// The kernels of verbena-unpack: ours under test, the plain copy that they are measured against, and those
-// that lay out and check the data where it is.
+// The kernels of verbena-unpack: those under test, the plain copy that they are compared with, and those that
+// fill and check the data in GPU memory.
 #include "verbena-unpack/expectation.h"
-#include "verbena-unpack/latency_run.h"
 #include "verbena-unpack/unpack_run.h"
 #include "verbena/device/bulk_unpack.cuh"
 #include "verbena/device/unpack.cuh"
@@ -22,7 +21,7 @@ __device__ const NetUnpackMeta* find_queue(const UnpackRun& run, uint32_t connec
   return static_cast<const NetUnpackMeta*>(run.meta) + connection;
 }
 
-// Everything a connection receives, in order.
+// Unpacks everything that a connection receives, in order.
 template <typename Copy>
 __device__ void unpack_all(const UnpackRun& run, Copy& copy, uint32_t* bad_counts) {
   __shared__ UnpackScratch<> scratch;
@@ -45,7 +44,7 @@ __device__ void unpack_all(const UnpackRun& run, Copy& copy, uint32_t* bad_count
   }
 }
 
-// One message at a time, from the moment that its count is seen.
+// Unpacks one message at a time and measures from the moment when its count is seen.
 template <typename Copy>
 __device__ void measure_latency(const LatencyRun& latency, Copy& copy) {
   __shared__ UnpackScratch<> scratch;
@@ -67,7 +66,7 @@ __device__ void measure_latency(const LatencyRun& latency, Copy& copy) {
     }
     if (group.any(is_late)) return;
     unpack_message(group, scratch, copy, queue, slot, count, run.bounce, data);
-    // The bytes are stored when nobody on the GPU can find the old ones.
+    // A message is done when no thread of the GPU can read the old bytes.
     fence<Order::kAcquireRelease, Scope::kGpu>();
     group.sync();
     if (group.elect()) {
@@ -98,8 +97,8 @@ KERNEL __launch_bounds__(kMaxThreads) latency_registers(LatencyRun latency) {
   measure_latency(latency, copy);
 }
 
-// The next receive of a connection of the plugin's, as NCCL's kernel takes it: the slot after the head.
-// `placed`: the number of its descriptors, all ones for a slot that was refused.
+// Unpacks the next receive of a connection of the plugin, as NCCL's kernel does: the slot after the head.
+// Stores the number of its descriptors in `placed`; all ones for a slot that was refused.
 KERNEL __launch_bounds__(kMaxThreads)
     place_receive(UnpackDeviceHandle* handle, char* data, uint64_t* placed) {
   __shared__ UnpackScratch<> scratch;
@@ -127,7 +126,7 @@ KERNEL __launch_bounds__(kMaxThreads) unpack_bulk(UnpackRun run, uint32_t* bad_c
 #endif
 }
 
-// Shared memory that a warp needs for each of its stages.
+// Reports the shared memory that a warp needs for each of its stages.
 KERNEL describe_bulk(uint32_t* bytes) {
 #if defined(__CUDA_ARCH__)
   *bytes = CopyThroughShared::count_shared_bytes(1, 1);
@@ -142,7 +141,8 @@ KERNEL __launch_bounds__(kMaxThreads) latency_bulk(LatencyRun latency, uint32_t 
 }
 #endif
 
-// What memory can do: the same bytes by the same blocks, in whole vectors, eight loads a thread in flight.
+// The limit of the memory: the same blocks copy the same bytes in whole vectors, with eight loads per thread
+// in flight.
 KERNEL __launch_bounds__(kMaxThreads) copy_plain(UnpackRun run) {
   constexpr int kInFlight = 8;
   const uint32_t connection = block_index();
@@ -170,7 +170,8 @@ KERNEL fill_words(uint64_t* words, uint64_t count, uint64_t value) {
   for (uint64_t index = grid_thread(); index < count; index += grid_threads()) words[index] = value;
 }
 
-// A block a bounce region, a warp a page: each byte of the payload to where the descriptors say it is.
+// Writes each byte of the payload to its place in the bounce memory, by the descriptors. One block per bounce
+// region, one warp per page.
 KERNEL fill_pages(UnpackRun run) {
   const uint32_t connection = blockIdx.x / run.rounds, round = blockIdx.x % run.rounds;
   const NetUnpackMeta* const queue = find_queue(run, connection);

@@ -4,13 +4,12 @@
 #include <cstring>
 
 #include "common/clock.h"
-#include "common/samples.h"
-#include "common/spinner.h"
+#include "common/table.h"
 
 namespace verbena::tools::unpack {
 namespace {
 
-// In host memory that the GPU reaches: the number of messages done, then a sample of each.
+// The layout of host memory that the GPU reaches: the number of messages done, then a sample of each.
 constexpr size_t kSamplesOffsetBytes = 128;
 
 TestCase make_case(uint32_t threads, BouncePlace bounce, uint64_t message_bytes) {
@@ -22,8 +21,8 @@ TestCase make_case(uint32_t threads, BouncePlace bounce, uint64_t message_bytes)
   return test_case;
 }
 
-// Publishes every message when the one before is placed, some time after, as if by a NIC. Returns the
-// nanoseconds from the store to the answer, message by message.
+// Publishes each message some time after the previous one is placed, as a NIC would. Returns for each message
+// the nanoseconds from the store to the answer.
 std::vector<double> publish_all(NetUnpackMeta& queue, const UnpackRun& run, std::atomic_ref<uint64_t> done,
                                 const uint64_t* counts, const LatencyOptions& options) {
   constexpr int64_t kGapNs = 3000;
@@ -48,7 +47,7 @@ std::vector<double> publish_all(NetUnpackMeta& queue, const UnpackRun& run, std:
 
 void summarize_samples(const std::vector<LatencySample>& samples, LatencyFigure& figure) {
   if (samples.size() < 2) return;
-  // The multiprocessor's cycles count finely, the clock's steps are long: the whole run tells their ratio.
+  // The multiprocessor counts cycles, while the clock has long steps: the whole run gives their ratio.
   const double run_ns = static_cast<double>(samples.back().end_ns - samples.front().begin_ns);
   const double run_cycles = static_cast<double>(samples.back().end_cycles - samples.front().begin_cycles);
   const double us_a_cycle = run_cycles > 0 ? run_ns / run_cycles * 1e-3 : 0;

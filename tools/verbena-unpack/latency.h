@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "common/duration.h"
+#include "common/clock.h"
 #include "verbena-unpack/workspace.h"
 
 namespace verbena::tools::unpack {
@@ -19,11 +19,11 @@ struct LatencyFigure {
   uint32_t threads = 0;
   BouncePlace bounce{};
   uint64_t message_bytes = 0;
-  // On the GPU, from the count seen to the last byte stored.
+  // On the GPU, from seeing the count to storing the last byte.
   double min_us = 0, median_us = 0, p90_us = 0, p99_us = 0;
   // The same by the GPU's nanosecond clock, whose steps may be long.
   double clock_median_us = 0;
-  // On the host, from the count's store to the answer seen.
+  // On the host, from storing the count to seeing the answer.
   double host_median_us = 0;
   Finding finding;
 };
@@ -32,7 +32,7 @@ struct LatencyFigure {
 LatencyFigure measure_latency(Gpu& gpu, KernelSet& kernels, Workspace& workspace, Mover mover,
                               uint32_t threads, BouncePlace bounce, const LatencyOptions& options);
 
-// Of the samples of a run; the first ones are left out while caches and clocks settle.
+// Summarises the samples of a run, without the first ones, during which caches and clocks settle.
 void summarize_samples(const std::vector<LatencySample>& samples, LatencyFigure& figure);
 
 }  // namespace verbena::tools::unpack

@@ -15,20 +15,20 @@ namespace {
 
 constexpr uint64_t kLineBytes = 128;
 constexpr uint64_t kMaxBounceBytes = uint64_t{1} << 32;  // offsets have 32 bits
-// A kernel may read whole 16-byte units around a piece, and the last one lies at the end of the memory.
+// A kernel may read whole 16-byte units around a piece, and the last piece is at the end of the memory.
 constexpr uint64_t kBounceSlackBytes = 256;
 
 uint64_t round_up(uint64_t value, uint64_t unit) {
   return (value + unit - 1) / unit * unit;
 }
 
-// Aligned pages lie as densely as the plugin's; others begin inside one of a few bytes more.
+// Aligned pages are as dense as the plugin's; others need a few more bytes, because they start inside a page.
 uint64_t compute_page_stride(const TestCase& test_case) {
   const uint64_t longest = std::min<uint64_t>(test_case.pages.largest_bytes(), test_case.slice_bytes);
   return round_up(longest + test_case.source_align, kLineBytes);
 }
 
-// The same generator everywhere: figures of two runs are of the same layout.
+// A fixed generator: two runs have the same layout.
 using Random = std::mt19937;
 
 uint32_t choose_length(const PageLengths& pages, Random& random) {
@@ -45,7 +45,7 @@ uint32_t choose_length(const PageLengths& pages, Random& random) {
   return pages.fixed_bytes;
 }
 
-// The lengths of a slot's pages, which are the message in order.
+// The lengths of a slot's pages, in the order of the message.
 std::vector<uint32_t> cut_slice(const TestCase& test_case, uint32_t slot) {
   Random random(slot + 1);
   std::vector<uint32_t> lengths;

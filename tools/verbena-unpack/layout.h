@@ -9,15 +9,15 @@
 
 namespace verbena::tools::unpack {
 
-// Where a case's messages lie, as the plugin would leave them: each page at the beginning of a bounce page of
-// its own, bounce pages in no order. Addresses are not set. Throws ToolError for what the unpack queue cannot
-// hold.
+// Plans where the messages of a case lie, as the plugin would place them: each page at the start of its own
+// bounce page, bounce pages in no order. Does not set addresses. Throws ToolError if the unpack queue cannot
+// hold a message.
 UnpackRun plan_run(const TestCase& test_case, uint64_t footprint_bytes);
 
-// Writes the descriptors and counts of one connection's slots; the other slots are left empty.
+// Writes the descriptors and counts of one connection's slots; the other slots stay empty.
 void fill_queue(const TestCase& test_case, const UnpackRun& run, uint32_t connection, NetUnpackMeta& meta);
 
-// What the GPU does for a run where there is none: the payload into the bounce regions, and the number of
+// Do without a GPU what its kernels do for a run: write the payload into the bounce regions, and count the
 // wrong bytes in the buffers.
 void fill_bounce(const UnpackRun& run, std::span<std::byte> bounce, std::span<const NetUnpackMeta> queues);
 void fill_buffers(std::span<std::byte> buffers);

@@ -6,26 +6,21 @@
 #include <vector>
 
 #include "common/error.h"
+#include "common/nccl_host.h"
 #include "common/net_plugin.h"
 #include "common/pattern.h"
-#include "common/plugin_log.h"
-#include "common/spinner.h"
 
 namespace verbena::tools::unpack {
 namespace {
 
-// NCCL's default buffers, registered in this order; the slice is an eighth of the last.
-constexpr size_t kLlBytes = 524288;
-constexpr size_t kLl128Bytes = 4915200;
-constexpr size_t kSimpleBytes = 4194304;
-constexpr uint32_t kWindow = 8;
+constexpr uint32_t kWindow = kNcclSlices;
 constexpr uint64_t kMessageUnitBytes = 4096;
 
 void show_warning(const PluginLine& line) {
   if (line.is_warning()) std::fprintf(stderr, "WARN %s\n", line.text.c_str());
 }
 
-// Messages that lie as those of a laid-out run do, so that the same kernels check them.
+// Plans messages like those of a case, so that the same kernels can check them.
 UnpackRun plan_window(uint64_t message_bytes) {
   UnpackRun run;
   run.connections = run.rounds = run.passes = 1;
@@ -40,119 +35,60 @@ UnpackRun plan_window(uint64_t message_bytes) {
 class LiveConnection {
  public:
   LiveConnection(NetPlugin& plugin, const LiveOptions& options, LiveReceiver& receiver)
-      : plugin_(plugin), run_(plan_window(options.message_bytes)), timeout_s_(options.timeout_s) {
-    connect(options.device);
-    const std::array<size_t, 3> lengths_bytes = {kLlBytes, kLl128Bytes,
-                                                 std::max<size_t>(kSimpleBytes, run_.buffer_bytes())};
+      : plugin_(plugin), run_(plan_window(options.message_bytes)), host_(plugin, options.timeout_s) {
+    host_.connect(options.device);
+    std::array<size_t, 3> lengths_bytes = kNcclBufferBytes;
+    lengths_bytes[2] = std::max<size_t>(lengths_bytes[2], run_.buffer_bytes());
     for (const size_t length_bytes : lengths_bytes) {
       sources_.emplace_back(length_bytes);
       send_registrations_.push_back(
-          plugin_.register_memory(send_comm_, sources_.back().data(), length_bytes, abi::kPtrHost));
-      char* const memory = receiver.allocate(length_bytes);
+          plugin_.register_memory(host_.send_comm(), sources_.back().data(), length_bytes, abi::kPtrHost));
+      run_.buffers = receiver.allocate(length_bytes);
       receive_registrations_.push_back(
-          plugin_.register_memory(receive_comm_, memory, length_bytes, receiver.pointer_type()));
-      run_.buffers = memory;
+          plugin_.register_memory(host_.receive_comm(), run_.buffers, length_bytes, receiver.pointer_type()));
     }
-    fill_sources();
-    constexpr uint32_t kRingAllReduce = 1U << 4, kRing = 1U << 1;
-    plugin_.set_attributes({kRingAllReduce, kRing, abi::kProtoSimple});
+    for (uint32_t slot = 0; slot < kWindow; ++slot) fill_pattern({source(slot), run_.slice_bytes}, slot);
+    plugin_.set_attributes(describe_ring_all_reduce(abi::kProtoSimple));
   }
 
   const UnpackRun& run() const { return run_; }
-  UnpackDeviceHandle* handle() const { return static_cast<UnpackDeviceHandle*>(device_handle_.handle); }
 
   void receive_window(LiveReceiver& receiver, LiveFigure& figure) {
     std::array<void*, kWindow> receives{}, sends{};
+    for (uint32_t slot = 0; slot < kWindow; ++slot)
+      receives[slot] = host_.irecv(reinterpret_cast<std::byte*>(target(slot)), run_.slice_bytes,
+                                   receive_registrations_.back());
+    for (uint32_t slot = 0; slot < kWindow; ++slot)
+      sends[slot] = host_.isend(source(slot), run_.slice_bytes, send_registrations_.back(), receives.back());
     for (uint32_t slot = 0; slot < kWindow; ++slot) {
-      receives[slot] = post([&] {
-        return plugin_.irecv(receive_comm_, run_.buffers + run_.data_offset(slot), run_.slice_bytes,
-                             receive_registrations_.back(), false);
-      });
-    }
-    for (uint32_t slot = 0; slot < kWindow; ++slot) {
-      sends[slot] = post([&] {
-        return plugin_.isend(send_comm_, sources_.back().data() + slot * run_.slice_bytes, run_.slice_bytes,
-                             send_registrations_.back());
-      });
-    }
-    for (uint32_t slot = 0; slot < kWindow; ++slot) {
-      wait(receives[slot], &sends);
+      const size_t length_bytes = host_.wait(receives[slot], sends);
+      if (length_bytes != run_.slice_bytes)
+        throw ToolError("test reported " + std::to_string(length_bytes) + " bytes");
       const uint64_t descriptors =
-          handle() == nullptr
-              ? 0
-              : receiver.place(handle(), run_.buffers + run_.data_offset(slot), run_.slice_bytes);
-      plugin_.consume(receive_comm_, receives[slot]);
+          host_.slots() == nullptr ? 0 : receiver.place(host_.slots(), target(slot), run_.slice_bytes);
+      plugin_.consume(host_.receive_comm(), receives[slot]);
       figure.staged += descriptors != 0;
       figure.descriptors += descriptors;
     }
-    for (void*& send : sends)
-      if (send != nullptr) wait(send, nullptr);
+    for (void* const send : sends)
+      if (send != nullptr) host_.wait(send);
     figure.messages += kWindow;
   }
 
   void close() {
-    for (void* const registration : send_registrations_) plugin_.deregister_memory(send_comm_, registration);
-    for (void* const registration : receive_registrations_)
-      plugin_.deregister_memory(receive_comm_, registration);
-    plugin_.close_send(send_comm_);
-    plugin_.close_receive(receive_comm_);
+    for (void* const key : send_registrations_) plugin_.deregister_memory(host_.send_comm(), key);
+    for (void* const key : receive_registrations_) plugin_.deregister_memory(host_.receive_comm(), key);
+    host_.close();
   }
 
  private:
-  void connect(int device) {
-    std::array<char, abi::kHandleBytes> address{};
-    void* const listen_comm = plugin_.listen(device, address.data());
-    plugin_.set_attributes({});
-    device_handle_ = {abi::kDeviceUnpack, abi::kDeviceUnpackVersion, nullptr, 0, 0};
-    const bool unpacks = plugin_.read_properties(device).device_type == abi::kDeviceUnpack;
-    abi::NetDeviceHandle* device_handle = unpacks ? &device_handle_ : nullptr;
-    Spinner spinner(timeout_s_);
-    while (send_comm_ == nullptr || receive_comm_ == nullptr) {
-      if (send_comm_ == nullptr) send_comm_ = plugin_.connect(device, address.data());
-      if (receive_comm_ == nullptr) receive_comm_ = plugin_.accept(listen_comm, &device_handle);
-      spinner.idle("connecting");
-    }
-    plugin_.close_listen(listen_comm);
-  }
-
-  void fill_sources() {
-    for (uint32_t slot = 0; slot < kWindow; ++slot)
-      fill_pattern({sources_.back().data() + slot * run_.slice_bytes, run_.slice_bytes}, slot);
-  }
-
-  void* post(const auto& start) {
-    Spinner spinner(timeout_s_);
-    for (;;) {
-      if (void* const request = start(); request != nullptr) return request;
-      spinner.idle("the plugin takes no message");
-    }
-  }
-
-  // The other side's requests are tested too: whoever is not asked makes no progress.
-  void wait(void*& request, std::array<void*, kWindow>* others) {
-    Spinner spinner(timeout_s_);
-    for (;;) {
-      if (const auto length = plugin_.test(request)) {
-        if (others == nullptr) request = nullptr;
-        if (others != nullptr && *length != run_.slice_bytes)
-          throw ToolError("test reported " + std::to_string(*length) + " bytes");
-        return;
-      }
-      for (size_t index = 0; others != nullptr && index < others->size(); ++index) {
-        void*& other = (*others)[index];
-        if (other != nullptr && plugin_.test(other)) other = nullptr;
-      }
-      spinner.idle("a message does not arrive");
-    }
-  }
+  std::byte* source(uint32_t slot) { return sources_.back().data() + slot * run_.slice_bytes; }
+  char* target(uint32_t slot) const { return run_.buffers + run_.data_offset(slot); }
 
   NetPlugin& plugin_;
   UnpackRun run_;
-  double timeout_s_;
-  void* send_comm_ = nullptr;
-  void* receive_comm_ = nullptr;
-  abi::NetDeviceHandle device_handle_{};
-  std::vector<std::vector<std::byte>> sources_;
+  NcclHost host_;
+  std::vector<PageMemory> sources_;
   std::vector<void*> send_registrations_, receive_registrations_;
 };
 
@@ -162,10 +98,7 @@ LiveFigure run_live(const LiveOptions& options, LiveReceiver& receiver) {
   const PluginLibrary library(options.plugin);
   const std::unique_ptr<NetPlugin> plugin = library.adapt(options.abi_version);
   plugin->init(log_plugin_line<show_warning>);
-  const int devices = plugin->count_devices();
-  if (options.device >= devices)
-    throw ToolError("--device " + std::to_string(options.device) + ": the plugin has " +
-                    std::to_string(devices) + " devices");
+  choose_device(*plugin, options.device, 1);
   LiveFigure figure;
   figure.device = plugin->read_properties(options.device).name;
   figure.message_bytes = options.message_bytes;

@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "common/duration.h"
+#include "common/clock.h"
 #include "nccl/abi.h"
 #include "verbena-unpack/unpack_run.h"
 #include "verbena-unpack/workspace.h"
@@ -17,11 +17,11 @@ struct LiveOptions {
   int device = 0;
   int abi_version = 12;
   uint64_t message_bytes = 524288;
-  uint64_t messages = 64;  // in whole windows
+  uint64_t messages = 64;  // rounded to whole windows
   double timeout_s = kStepTimeoutS;
 };
 
-// What stands for NCCL's kernel: the memory that receives land in, and who places what is staged.
+// The replacement for NCCL's kernel: owns the memory of the receives, and unpacks staged messages.
 class LiveReceiver {
  public:
   virtual ~LiveReceiver() = default;
@@ -30,10 +30,10 @@ class LiveReceiver {
   virtual int pointer_type() const = 0;
   // Memory that lives as long as this object.
   virtual char* allocate(size_t length_bytes) = 0;
-  // Guard bytes all over the run's buffers.
+  // Fills the run's buffers with guard bytes.
   virtual void reset(const UnpackRun& run) = 0;
-  // The connection's next receive, which test has called done, from its slot to `data`. Returns the number of
-  // its descriptors: 0 where the plugin has put the bytes there itself.
+  // Unpacks the connection's next receive, which test has reported done, from its slot to `data`. Returns the
+  // number of its descriptors; 0 if the message was direct.
   virtual uint64_t place(UnpackDeviceHandle* handle, char* data, uint64_t length_bytes) = 0;
   virtual Finding check(const UnpackRun& run) = 0;
 };
@@ -47,8 +47,8 @@ struct LiveFigure {
   Finding finding;
 };
 
-// Sends messages to itself through a connection of the plugin, as NCCL does it: receives of protocol Simple
-// in windows of eight, each placed by `receiver` once it is complete, and consumed afterwards.
+// Sends messages to itself through a connection of the plugin, as NCCL does: receives of protocol Simple in
+// windows of eight, each unpacked by `receiver` when it is complete, and consumed afterwards.
 LiveFigure run_live(const LiveOptions& options, LiveReceiver& receiver);
 
 }  // namespace verbena::tools::unpack

@@ -22,7 +22,7 @@ void GpuReceiver::reset(const UnpackRun& run) {
 
 uint64_t GpuReceiver::place(UnpackDeviceHandle* handle, char* data, uint64_t) {
   uint64_t placed = 0;
-  kernels_.launch_receive(reinterpret_cast<CudaAddress>(handle), reinterpret_cast<CudaAddress>(data), placed_,
+  kernels_.launch_receive(reinterpret_cast<CUdeviceptr>(handle), reinterpret_cast<CUdeviceptr>(data), placed_,
                           threads_);
   gpu_.read(&placed, placed_, sizeof placed, timeout_s_);
   if (placed == ~uint64_t{0}) throw ToolError("the plugin published more descriptors than a slot holds");

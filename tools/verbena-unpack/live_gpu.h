@@ -4,7 +4,7 @@
 
 namespace verbena::tools::unpack {
 
-// Receives into GPU memory, which goes with the process; a kernel a message.
+// Receives into GPU memory, which is freed with the process; launches one kernel per message.
 class GpuReceiver final : public LiveReceiver {
  public:
   GpuReceiver(Gpu& gpu, KernelSet& kernels, uint32_t threads, double timeout_s);
@@ -21,7 +21,7 @@ class GpuReceiver final : public LiveReceiver {
   uint32_t threads_;
   double timeout_s_;
   Workspace workspace_;
-  CudaAddress placed_;
+  CUdeviceptr placed_;
 };
 
 }  // namespace verbena::tools::unpack

@@ -1,10 +1,11 @@
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
+#include <iterator>
 
 #include "common/error.h"
 #include "common/progress.h"
 #include "verbena-unpack/live_gpu.h"
-#include "verbena-unpack/nccl_source.h"
 #include "verbena-unpack/options.h"
 #include "verbena-unpack/report.h"
 
@@ -12,6 +13,13 @@ namespace verbena::tools::unpack {
 namespace {
 
 constexpr int kOldestComputeMajor = 8;
+
+std::string read_image(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string image{std::istreambuf_iterator<char>(file), {}};
+  if (image.empty()) throw ToolError("--nccl-kernel: cannot read " + path);
+  return image;
+}
 
 bool has_device(int wanted) {
   std::string why;
@@ -26,7 +34,7 @@ bool has_device(int wanted) {
   return false;
 }
 
-// Those asked for, and the copy that they are compared with.
+// The requested movers, and the copy that they are compared with.
 std::vector<Mover> choose_movers(const Options& options, const KernelSet& kernels) {
   if (options.movers.empty()) return kernels.list_movers();
   std::vector<Mover> movers = options.movers;
@@ -56,7 +64,7 @@ void measure_latencies(const Options& options, Gpu& gpu, KernelSet& kernels, Wor
   }
 }
 
-// As a run of NCCL would have it: everything that may be staged is.
+// As in a run of NCCL in which every message is staged that may be.
 void receive_live(const Options& options, Gpu& gpu, KernelSet& kernels, Report& report) {
   constexpr int kOverride = 0;
   setenv("VERBENA_UNPACK", "1", kOverride);
@@ -72,7 +80,7 @@ void receive_live(const Options& options, Gpu& gpu, KernelSet& kernels, Report& 
 void run_cases(const Options& options, Gpu& gpu, KernelSet& kernels, Report& report) {
   Workspace workspace(gpu, kernels, options.measure.timeout_s);
   const std::vector<Mover> movers = choose_movers(options, kernels);
-  const auto multiprocessors = static_cast<uint32_t>(gpu.attribute(kCudaMultiprocessors));
+  const auto multiprocessors = static_cast<uint32_t>(gpu.attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT));
   const std::vector<TestCase> cases =
       options.targets ? list_target_cases(multiprocessors) : list_cases(options.sweep);
   Progress progress(cases.size());
@@ -90,17 +98,19 @@ int measure_all(const Options& options, int argc, const char* const* argv) {
   std::string why;
   const CudaDriver& driver = *load_cuda_driver(why);
   Gpu gpu(driver, options.gpu);
-  const int major = gpu.attribute(kCudaComputeMajor), minor = gpu.attribute(kCudaComputeMinor);
+  const int major = gpu.attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
+            minor = gpu.attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
   if (major < kOldestComputeMajor) {
     std::fprintf(stderr, "%s is sm_%d%d: the kernels are for sm_%d0 and later\n", gpu.name().c_str(), major,
                  minor, kOldestComputeMajor);
     return kExitNoDevice;
   }
   KernelSet kernels(gpu);
-  if (!options.nccl_source.empty()) kernels.add_nccl(compile_nccl_kernel(options.nccl_source, major, minor));
+  if (!options.nccl_kernel.empty()) kernels.add_nccl(read_image(options.nccl_kernel));
   Result result = begin_result("verbena-unpack", argc, argv);
   Report report(options.measure.iterations != 0 && !options.is_live, options.output.takes_stdout());
-  report.begin(gpu.name(), gpu.attribute(kCudaMultiprocessors), gpu.attribute(kCudaL2Bytes));
+  report.begin(gpu.name(), gpu.attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT),
+               gpu.attribute(CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE));
   if (options.is_live) {
     receive_live(options, gpu, kernels, report);
   } else {
@@ -116,11 +126,6 @@ int run_tool(int argc, char** argv) {
   if (parsed.exit_status >= 0) return parsed.exit_status;
   const Options& options = parsed.options;
   try {
-    if (options.compile_only) {
-      const std::string image = compile_nccl_kernel(options.nccl_source, 9, 0);
-      std::printf("NCCL's unpacking compiles for sm_90: %zu bytes\n", image.size());
-      return kExitOk;
-    }
     if (!has_device(options.gpu)) return kExitNoDevice;
     return measure_all(options, argc, argv);
   } catch (const HangError& error) {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "common/samples.h"
+#include "common/table.h"
 
 namespace verbena::tools::unpack {
 namespace {
@@ -38,7 +38,7 @@ std::vector<Figure> measure_case(Gpu& gpu, KernelSet& kernels, Workspace& worksp
   for (const Mover mover : movers) {
     Figure figure;
     figure.mover = mover;
-    // The plain copy puts the bytes where they were, not where they belong.
+    // The plain copy keeps the order of the bounce pages, so its result cannot be checked.
     if (mover != Mover::kCopy) {
       workspace.reset_buffers(once);
       kernels.launch(mover, once, shape, workspace.bad_counts());

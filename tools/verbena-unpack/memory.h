@@ -7,54 +7,56 @@
 
 namespace verbena::tools::unpack {
 
-// GPU memory that is kept from case to case and only grows. It goes with the process: giving it back waits
-// for kernels, which may hang.
+// GPU memory that is kept from case to case and only grows. It is freed with the process: freeing it earlier
+// would wait for kernels, which may hang.
 class GpuArena {
  public:
   explicit GpuArena(const CudaDriver& driver) : driver_(driver) {}
 
-  CudaAddress reserve(size_t length_bytes) {
+  CUdeviceptr reserve(size_t length_bytes) {
     if (length_bytes <= length_bytes_) return address_;
-    if (address_ != 0) driver_.check(driver_.free(address_), "cuMemFree");
+    if (address_ != 0) driver_.check(driver_.cuMemFree_v2(address_), "cuMemFree");
     length_bytes_ = 0;
     address_ = 0;
     size_t free_bytes = 0, total_bytes = 0;
-    driver_.check(driver_.get_memory_info(&free_bytes, &total_bytes), "cuMemGetInfo");
+    driver_.check(driver_.cuMemGetInfo_v2(&free_bytes, &total_bytes), "cuMemGetInfo");
     if (length_bytes > free_bytes)
       throw ToolError("the case needs " + std::to_string(length_bytes >> 20) + " MiB of GPU memory, " +
                       std::to_string(free_bytes >> 20) + " MiB are free: take fewer slots or smaller slices");
-    driver_.check(driver_.allocate(&address_, length_bytes), "cuMemAlloc");
+    driver_.check(driver_.cuMemAlloc_v2(&address_, length_bytes), "cuMemAlloc");
     length_bytes_ = length_bytes;
     return address_;
   }
 
  private:
   const CudaDriver& driver_;
-  CudaAddress address_ = 0;
+  CUdeviceptr address_ = 0;
   size_t length_bytes_ = 0;
 };
 
-// The same of pinned host memory that the GPU reaches, as the plugin's queues are.
+// The same for pinned host memory that the GPU reaches, like the plugin's queues.
 class HostArena {
  public:
   explicit HostArena(const CudaDriver& driver) : driver_(driver) {}
 
   void* reserve(size_t length_bytes) {
     if (length_bytes <= length_bytes_) return address_;
-    if (address_ != nullptr) driver_.check(driver_.free_host(address_), "cuMemFreeHost");
+    if (address_ != nullptr) driver_.check(driver_.cuMemFreeHost(address_), "cuMemFreeHost");
     address_ = nullptr;
     length_bytes_ = 0;
-    driver_.check(driver_.allocate_host(&address_, length_bytes, kCudaHostMapped), "cuMemHostAlloc");
-    driver_.check(driver_.get_mapped_address(&mapped_, address_, 0), "cuMemHostGetDevicePointer");
+    driver_.check(
+        driver_.cuMemHostAlloc(&address_, length_bytes, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP),
+        "cuMemHostAlloc");
+    driver_.check(driver_.cuMemHostGetDevicePointer_v2(&mapped_, address_, 0), "cuMemHostGetDevicePointer");
     length_bytes_ = length_bytes;
     return address_;
   }
-  CudaAddress mapped() const { return mapped_; }
+  CUdeviceptr mapped() const { return mapped_; }
 
  private:
   const CudaDriver& driver_;
   void* address_ = nullptr;
-  CudaAddress mapped_ = 0;
+  CUdeviceptr mapped_ = 0;
   size_t length_bytes_ = 0;
 };
 

@@ -1,6 +1,6 @@
-// A kernel of the same shape as ours around NCCL's own ncclNetDeviceUnpack, compiled when verbena-unpack is
-// given NCCL's sources. It defines what NCCL's header takes from NCCL's shared memory and helpers; "device.h"
-// and "common.h", which define them in NCCL, are empty files here.
+// A kernel of the same shape as ours around NCCL's own ncclNetDeviceUnpack; compile-nccl-kernel compiles it
+// with NCCL's sources. It defines what NCCL's header uses of NCCL's shared memory and helpers; "device.h" and
+// "common.h", which define them in NCCL, are empty files here.
 #include <stdint.h>
 
 #include "verbena-unpack/unpack_run.h"
@@ -19,7 +19,7 @@ namespace shape {
 constexpr int kGroups = 16;
 constexpr int kPeers = 2;
 constexpr int kMaxWarps = 20;
-// What a warp has in NCCL for LL128; its unpacking uses more of it than it asserts.
+// The scratch memory that a warp has in NCCL for LL128. Unpacking uses more of it than NCCL asserts.
 constexpr int kScratchBytesAWarp = 2048;
 
 struct Group {
@@ -47,7 +47,7 @@ __device__ inline void* ncclScratchForWarp(int warp) {
 
 #include <unpack.h>
 
-// As NCCL's generic operation does it: the head moves on, a barrier, the unpacking, a barrier.
+// The same steps as NCCL's generic operation: advance the head, barrier, unpack, barrier.
 extern "C" __global__ void __launch_bounds__(shape::kMaxWarps* WARP_SIZE)
     unpack_nccl(verbena::tools::unpack::UnpackRun run) {
   constexpr int kGroup = 0, kIndex = 0;
@@ -60,7 +60,7 @@ extern "C" __global__ void __launch_bounds__(shape::kMaxWarps* WARP_SIZE)
     for (uint32_t round = 0; round < run.rounds; ++round) {
       for (uint32_t slot = 0; slot < run.slots; ++slot) {
         if (thread == 0) {
-          // One handle serves all slots and rounds: only its head and base change.
+          // One handle is used for all slots and rounds: only its head and base change.
           handle.head = static_cast<uint64_t>(slot) - 1;
           handle.bounce_buf = run.bounce + run.bounce_offset(connection, round);
           ncclNetDeviceUnpackSetup(&handle, kGroup, kIndex);

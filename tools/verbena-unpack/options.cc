@@ -27,7 +27,7 @@ struct RawOptions {
 
 void add_sweep_options(CLI::App& app, Options& options, RawOptions& raw) {
   Sweep& sweep = options.sweep;
-  app.option_defaults()->group("What is moved (lists: every combination)")->delimiter(',');
+  app.option_defaults()->group("What is moved (of lists, every combination)")->delimiter(',');
   app.add_option("--page", raw.pages, "bytes of a bounce page, or mixed (2k to 64k), or ragged (0 to 8191)")
       ->capture_default_str();
   app.add_option("--slice", raw.slices, "bytes of a message, up to 4m")->capture_default_str();
@@ -39,63 +39,63 @@ void add_sweep_options(CLI::App& app, Options& options, RawOptions& raw) {
   app.add_option("--slots", sweep.slots, "messages in a connection's queue")
       ->check(CLI::Range(1, kUnpackQueueDepthSlots))
       ->capture_default_str();
-  app.add_option("--at-once", sweep.at_once, "complete messages that one call of ours places")
+  app.add_option("--at-once", sweep.at_once, "complete messages that one call of our code unpacks")
       ->check(CLI::Range(1, kUnpackQueueDepthSlots))
       ->capture_default_str();
-  app.add_option("--blocks", sweep.blocks, "blocks, a connection each")
+  app.add_option("--blocks", sweep.blocks, "blocks, with one connection each")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
-  app.add_option("--threads", sweep.threads, "threads a block, whole warps")
+  app.add_option("--threads", sweep.threads, "threads per block, a multiple of 32")
       ->check(CLI::Range(32, 640))
       ->capture_default_str();
-  app.add_option("--bounce", raw.bounces, "where the pages lie: gpu, host")
+  app.add_option("--bounce", raw.bounces, "memory of the bounce pages: gpu, host")
       ->check(CLI::IsMember({"gpu", "host"}))
       ->capture_default_str();
-  app.add_option("--copy", raw.movers, "registers, bulk, nccl (default: all that there are)")
+  app.add_option("--copy", raw.movers, "registers, bulk, nccl (default: all that are available)")
       ->check(CLI::IsMember({"registers", "bulk", "nccl"}));
   app.option_defaults()->delimiter('\0');
-  app.add_flag("--targets", options.targets,
-               "instead: the cases that the project has figures to meet for, and the latency");
+  app.add_flag("--targets", options.targets, "run the cases with target figures instead, and the latency");
 }
 
 void add_run_options(CLI::App& app, Options& options, RawOptions& raw) {
   app.option_defaults()->group("How");
   app.add_option("--gpu", options.gpu, "device index")->check(CLI::NonNegativeNumber);
-  app.add_flag("--check", raw.check, "only check the bytes, time nothing");
-  app.add_option("--iters,-n", options.measure.iterations, "timed launches a kernel")
+  app.add_flag("--check", raw.check, "only check the bytes, without timing");
+  app.add_option("--iters,-n", options.measure.iterations, "timed launches per kernel")
       ->check(CLI::Range(1, 10000))
       ->capture_default_str();
-  app.add_option("--footprint", raw.footprint, "payload a case lays out, at least: more than the L2 cache")
+  app.add_option("--footprint", raw.footprint, "least payload of a case: more than the L2 cache")
       ->capture_default_str();
-  app.add_option("--volume", raw.volume, "payload a timed launch moves, about")->capture_default_str();
-  app.add_option("--stages", options.measure.stages, "of the bulk way, a warp")
+  app.add_option("--volume", raw.volume, "approximate payload of a timed launch")->capture_default_str();
+  app.add_option("--stages", options.measure.stages, "stages per warp, for --copy bulk")
       ->check(CLI::Range(2, 32))
       ->capture_default_str();
-  app.add_flag("--latency", options.measure_latency, "then: one message at a time, published by the host");
-  app.add_option("--latency-size", raw.latency_size, "its bytes")->capture_default_str();
-  app.add_option("--latency-messages", options.latency.messages, "and how many")
+  app.add_flag("--latency", options.measure_latency,
+               "also measure the latency of one message at a time, published by the host");
+  app.add_option("--latency-size", raw.latency_size, "bytes of such a message")->capture_default_str();
+  app.add_option("--latency-messages", options.latency.messages, "number of such messages")
       ->check(CLI::Range(10, 1000000))
       ->capture_default_str();
   add_timeout_option(app, options.measure.timeout_s);
-  app.add_option("--nccl-source", options.nccl_source,
-                 "checkout of NCCL: its own unpacking is compiled (nvcc) and measured beside ours");
-  app.add_flag("--compile-only", options.compile_only, "compile it, and leave: needs no GPU");
+  app.add_option("--nccl-kernel", options.nccl_kernel,
+                 "also measure NCCL's own code, from the image that compile-nccl-kernel has made")
+      ->type_name("FILE");
 }
 
 void add_live_options(CLI::App& app, Options& options, RawOptions& raw) {
-  app.option_defaults()->group("Out of a live connection");
+  app.option_defaults()->group("With a live connection");
   app.add_flag("--live", options.is_live,
-               "instead: the plugin fills the slots, of a connection from this process to itself");
+               "let the plugin fill the slots instead, with a connection of this process to itself");
   app.add_option("--plugin", options.live.plugin,
                  "libnccl-net.so to load (default: ../lib beside this tool)");
   app.add_option("--device", options.live.device, "the plugin's device index")->check(CLI::NonNegativeNumber);
-  app.add_option("--abi", options.live.abi_version, "table version to drive")
+  app.add_option("--abi", options.live.abi_version, "version of the plugin's table to use")
       ->check(CLI::Range(7, 12))
       ->capture_default_str();
-  app.add_option("--live-size", raw.live_sizes, "bytes of a message, a list")
+  app.add_option("--live-size", raw.live_sizes, "list of message sizes")
       ->delimiter(',')
       ->capture_default_str();
-  app.add_option("--live-messages", options.live.messages, "and how many, in windows of eight")
+  app.add_option("--live-messages", options.live.messages, "number of messages, in windows of eight")
       ->check(CLI::Range(1, 1000000))
       ->capture_default_str();
 }
@@ -153,8 +153,8 @@ void resolve(Options& options, const RawOptions& raw) {
   for (const std::string& text : raw.movers) options.movers.push_back(parse_mover(text));
   const bool wants_nccl =
       std::find(options.movers.begin(), options.movers.end(), Mover::kNccl) != options.movers.end();
-  if (options.nccl_source.empty() && (wants_nccl || options.compile_only))
-    throw CLI::ValidationError("--nccl-source", "needed to run NCCL's code");
+  if (options.nccl_kernel.empty() && wants_nccl)
+    throw CLI::ValidationError("--nccl-kernel", "needed for --copy nccl");
   options.measure.footprint_bytes = parse_size("--footprint", raw.footprint, 0, kMaxMemoryBytes);
   options.measure.volume_bytes = parse_size("--volume", raw.volume, 1, kMaxMemoryBytes);
   if (raw.check) options.measure.iterations = 0;

@@ -12,23 +12,22 @@ namespace verbena::tools::unpack {
 
 struct Options {
   Sweep sweep;
-  bool targets = false;       // the project's cases instead of the sweep
-  std::vector<Mover> movers;  // empty: all that the GPU and the options have
+  bool targets = false;       // the cases with target figures instead of the sweep
+  std::vector<Mover> movers;  // empty: all that the GPU and the options support
   MeasureOptions measure;
   LatencyOptions latency;
   bool measure_latency = false;
   LiveOptions live;
   std::vector<uint64_t> live_sizes_bytes;
-  bool is_live = false;  // instead of anything else
+  bool is_live = false;  // --live, instead of all others
   int gpu = 0;
-  std::string nccl_source;
+  std::string nccl_kernel;
   OutputOptions output;
-  bool compile_only = false;  // NCCL's kernel, without a GPU
 };
 
 struct ParsedOptions {
   Options options;
-  int exit_status = -1;  // >= 0: leave with it
+  int exit_status = -1;  // >= 0: exit with it
 };
 
 ParsedOptions parse_options(int argc, const char* const* argv);

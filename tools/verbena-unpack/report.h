@@ -11,10 +11,11 @@
 
 namespace verbena::tools::unpack {
 
-// What is printed and what is written to files. Rows appear as they are measured.
+// The output on the screen and in files. Rows appear as they are measured.
 class Report {
  public:
-  // A check alone has no figures: only its wrong cases are printed. A quiet one leaves standard output alone.
+  // A report that is not timed prints only cases with wrong bytes. A quiet one prints nothing to standard
+  // output.
   explicit Report(bool is_timed, bool is_quiet = false) : is_timed_(is_timed), is_quiet_(is_quiet) {}
 
   void begin(const std::string& gpu_name, int multiprocessors, int l2_bytes);
@@ -22,7 +23,7 @@ class Report {
   void add_latency(const LatencyFigure& figure);
   void add_live(const LiveFigure& figure);
   void finish() const;
-  // What is stored of everything.
+  // Adds everything to the stored result.
   void fill(Result& result) const;
 
   uint64_t wrong_bytes() const { return wrong_bytes_; }
@@ -40,5 +41,10 @@ class Report {
                            {"latency", nlohmann::json::array()},
                            {"live", nlohmann::json::array()}};
 };
+
+// The stored tables of a report: one for each number of blocks, since cases of few blocks and of the whole
+// GPU differ by an order of magnitude; one of latencies, one of live connections. Leaves out tables without
+// rows.
+std::vector<ResultTable> list_result_tables(const nlohmann::json& document);
 
 }  // namespace verbena::tools::unpack

@@ -47,7 +47,7 @@ std::vector<TestCase> list_cases(const Sweep& sweep) {
     }
     cases = std::move(more);
   };
-  // The last one varies slowest.
+  // The last list varies slowest.
   multiply(sweep.destination_aligns, &TestCase::destination_align);
   multiply(sweep.source_aligns, &TestCase::source_align);
   multiply(sweep.pages, &TestCase::pages);

@@ -7,8 +7,8 @@ namespace verbena::tools::unpack {
 
 enum class BouncePlace : uint8_t { kGpu, kHost };
 
-// How a message is cut: pages of one length, of random lengths out of 2, 4, 16 and 64 KiB, or of any length
-// from 0 to 8191 bytes, which nothing aligns.
+// How a message is cut: pages of one length, of random lengths of 2, 4, 16 and 64 KiB, or of any length from
+// 0 to 8191 bytes, without alignment.
 struct PageLengths {
   enum class Kind : uint8_t { kFixed, kMixed, kRagged };
   Kind kind = Kind::kFixed;
@@ -19,14 +19,14 @@ struct PageLengths {
   bool operator==(const PageLengths&) const = default;
 };
 
-// One point of a sweep: what is moved and by how many threads, not by which kernel.
+// One point of a sweep: the data and the number of threads, for any kernel.
 struct TestCase {
   PageLengths pages;
   uint64_t slice_bytes = 524288;
   uint32_t source_align = 0;       // of each page's first byte, modulo 16
   uint32_t destination_align = 0;  // of the message's first byte, modulo 16
   uint32_t slots = 16;
-  uint32_t at_once = 1;  // messages that one call places
+  uint32_t at_once = 1;  // messages that one call unpacks
   uint32_t blocks = 8;
   uint32_t threads = 512;
   BouncePlace bounce = BouncePlace::kGpu;
@@ -50,7 +50,7 @@ struct Sweep {
 
 std::vector<TestCase> list_cases(const Sweep& sweep);
 
-// The cases that the project has figures to meet for, at 8 blocks and on the whole GPU.
+// The cases with target figures, with 8 blocks and on the whole GPU.
 std::vector<TestCase> list_target_cases(uint32_t all_blocks);
 
 }  // namespace verbena::tools::unpack

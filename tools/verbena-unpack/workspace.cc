@@ -8,7 +8,7 @@
 namespace verbena::tools::unpack {
 namespace {
 
-// What the checking kernels leave in GPU memory.
+// The results of the checking kernels, in GPU memory.
 struct Results {
   uint64_t wrong_bytes;
   uint64_t first_position;
@@ -47,7 +47,7 @@ UnpackRun Workspace::lay_out(const TestCase& test_case, uint64_t footprint_bytes
   for (uint32_t connection = 0; connection < run.connections; ++connection)
     fill_queue(test_case, run, connection, queue_memory_[connection]);
   run.meta = reinterpret_cast<void*>(queues_.mapped());
-  CudaAddress bounce = 0;
+  CUdeviceptr bounce = 0;
   if (test_case.bounce == BouncePlace::kHost) {
     host_bounce_.reserve(run.bounce_bytes());
     bounce = host_bounce_.mapped();
@@ -65,13 +65,13 @@ UnpackRun Workspace::lay_out(const TestCase& test_case, uint64_t footprint_bytes
 void Workspace::reset_buffers(const UnpackRun& run) {
   const Results nothing{0, ~uint64_t{0}, 0, 0};
   gpu_.write(results_.reserve(kResultBytes), &nothing, sizeof nothing, timeout_s_);
-  kernels_.fill_words(reinterpret_cast<CudaAddress>(run.buffers), run.buffer_bytes(), kGuardWord);
+  kernels_.fill_words(reinterpret_cast<CUdeviceptr>(run.buffers), run.buffer_bytes(), kGuardWord);
   gpu_.wait(timeout_s_);
 }
 
 Finding Workspace::check(const UnpackRun& run) {
   Results found{};
-  const CudaAddress results = results_.reserve(kResultBytes);
+  const CUdeviceptr results = results_.reserve(kResultBytes);
   kernels_.verify(run, results);
   gpu_.read(&found, results, sizeof found, timeout_s_);
   Finding finding;

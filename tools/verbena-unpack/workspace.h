@@ -9,28 +9,28 @@
 
 namespace verbena::tools::unpack {
 
-// What checking has found in a run's buffers.
+// The result of checking a run's buffers.
 struct Finding {
   uint64_t wrong_bytes = 0;
-  std::string where;  // the first of them, in words
+  std::string where;  // a description of the first
 };
 
-// The memory of a case, filled as the plugin would: queues in pinned host memory, bounce pages in GPU memory
-// or in pinned host memory, buffers between guard bytes in GPU memory. Kept from case to case.
+// The memory of a case, filled as the plugin would fill it: queues in pinned host memory, bounce pages in GPU
+// memory or pinned host memory, buffers between guard bytes in GPU memory. Kept from case to case.
 class Workspace {
  public:
   Workspace(Gpu& gpu, KernelSet& kernels, double timeout_s);
 
-  // Fills all but the buffers.
+  // Fills everything except the buffers.
   UnpackRun lay_out(const TestCase& test_case, uint64_t footprint_bytes);
   NetUnpackMeta* queues() { return queue_memory_; }
-  // Pinned host memory by which host and kernel talk during a run.
+  // Pinned host memory through which host and kernel communicate during a run.
   HostArena& exchange() { return exchange_; }
 
   void reset_buffers(const UnpackRun& run);
-  // Where kernels count the slots that they refuse; set to 0 by reset_buffers.
-  CudaAddress bad_counts() { return results_.reserve(kResultBytes) + kBadCountsOffsetBytes; }
-  // Every byte of the buffers, and the refused slots.
+  // The counter of refused slots; reset_buffers sets it to 0.
+  CUdeviceptr bad_counts() { return results_.reserve(kResultBytes) + kBadCountsOffsetBytes; }
+  // Checks every byte of the buffers, and the refused slots.
   Finding check(const UnpackRun& run);
 
  private:

@@ -156,6 +156,9 @@ VERBENA_DEVICE void copy_units(void* to, const void* from, uint32_t length_bytes
 VERBENA_DEVICE void init_copy_barrier(CopyBarrier* barrier, uint32_t) {
   barrier->word = 0;
 }
+VERBENA_DEVICE void destroy_copy_barrier(CopyBarrier* barrier) {
+  barrier->word = 0;
+}
 VERBENA_DEVICE void arrive_expecting(CopyBarrier*, uint32_t) {}
 
 VERBENA_DEVICE bool try_wait_parity(const CopyBarrier* barrier, uint32_t parity) {

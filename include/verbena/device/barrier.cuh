@@ -95,19 +95,51 @@ template <typename BackOff = SpinWithoutPause, uint32_t kSpinsPerCheck = kDefaul
   return grid.sync<BackOff, kSpinsPerCheck>(limits);
 }
 
-// The blocks of a grid as a group, for whatever takes one; sync() has the limits it was made with, and once
-// one of them ended it, is_broken() says so.
+// All threads of a grid as a group (group.cuh), for whatever takes one: a symm_barrier between all blocks of
+// all ranks, a symm_put_async by all of them. Blocks are of whole warps, the same ones each time. Its barrier
+// is used by nothing else. When one of its limits has ended a sync(), is_broken() says so for this object,
+// any() says yes, so that no wait counts as reached, and the words are zeroed by the host as the barrier's
+// is.
 struct GridGroup {
+  static constexpr uint32_t kWords = 4;
+
   GridBarrier barrier;
+  uint64_t* words;  // [kWords], in global memory, zero before their first use
   WaitLimits limits;
-  WaitResult result = WaitResult::kReached;
+  mutable WaitResult result = WaitResult::kReached;
 
   VERBENA_DEVICE uint32_t rank() const { return block_index() * threads_per_block() + thread_index(); }
   VERBENA_DEVICE uint32_t size() const { return blocks_per_grid() * threads_per_block(); }
   VERBENA_DEVICE bool elect() const { return rank() == 0; }
   VERBENA_DEVICE bool is_broken() const { return result != WaitResult::kReached; }
-  VERBENA_DEVICE void sync() {
-    if (!is_broken()) result = barrier.sync(limits);
+  VERBENA_DEVICE void sync() const { static_cast<void>(any(false)); }
+
+  // Three words in turn: while the votes of one round are counted, those of the round before may still be
+  // read, and block 0 clears the next one's, which all have read when they came to this round.
+  VERBENA_DEVICE bool any(bool vote) const {
+    if (is_broken()) return true;
+    const BlockGroup block;
+    const bool is_vote = block.any(vote);
+    bool is_yes = false;
+    WaitResult mine = WaitResult::kReached;
+    if (block.elect()) {
+      // This block has not arrived: the count is still of this round.
+      const uint64_t round = load_relaxed<Scope::kGpu>(barrier.arrived) / barrier.count_blocks;
+      if (block_index() == 0) store_relaxed<Scope::kGpu>(words + (round + 1) % 3, 0);
+      if (is_vote) store_relaxed<Scope::kGpu>(words + round % 3, 1);
+      mine = barrier.wait(barrier.arrive(), limits);
+      is_yes = mine != WaitResult::kReached || load_relaxed<Scope::kGpu>(words + round % 3) != 0;
+    }
+    result = agree(block, mine);
+    return block.any(is_yes);
+  }
+
+  VERBENA_DEVICE uint64_t share(uint64_t value, bool is_giver) const {
+    if (is_giver) store_relaxed<Scope::kGpu>(words + 3, value);
+    sync();
+    const uint64_t shared = load_relaxed<Scope::kGpu>(words + 3);
+    sync();
+    return shared;
   }
 };
 

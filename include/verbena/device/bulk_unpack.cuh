@@ -39,6 +39,17 @@ class CopyThroughShared {
     // The other lanes look at them after the barriers in which a batch is staged.
   }
 
+  // Nobody waits any more: the memory may be another object's, or something else's behind a barrier of the
+  // group.
+  VERBENA_DEVICE ~CopyThroughShared() {
+    drain();
+    sync_warp();
+    if (lane() != 0) return;
+    for (uint32_t stage = 0; stage < stage_count_; ++stage) destroy_copy_barrier(barriers_ + stage);
+  }
+  CopyThroughShared(const CopyThroughShared&) = delete;
+  CopyThroughShared& operator=(const CopyThroughShared&) = delete;
+
   template <typename Group, int kBatch>
   VERBENA_DEVICE void copy(const Group& group, const UnpackScratch<kBatch>& scratch, detail::Batch batch,
                            const char* bounce, char* data) {

@@ -5,14 +5,44 @@
 //   sync()     all come; what each did before is there for every other one after (block scope)
 //   any(vote)  sync(), and whether any thread voted yes: the same answer for all
 //   elect()    true in one thread; all come, the lanes of a warp together
+//   share(value, is_giver)   all come; the value, 64 bits, of the one thread that is the giver, for all of
+//   them
 // Groups are values, cheap to make and to copy. Two groups that are in use at the same time share no thread
 // and no hardware barrier.
 #ifndef VERBENA_DEVICE_GROUP_CUH
 #define VERBENA_DEVICE_GROUP_CUH
 
 #include "verbena/device/machine.cuh"
+#include "verbena/device/memory_order.cuh"
 
 namespace verbena::device {
+
+namespace detail {
+
+// A block's words for what groups share, one for each hardware barrier. Shared memory of a kernel that uses
+// it.
+VERBENA_DEVICE uint64_t* find_shared_word(int barrier) {
+#if VERBENA_EMULATED
+  static const char key = 0;
+  auto* const words = static_cast<uint64_t*>(
+      emulation::shared_memory(&key, kHardwareBarriers * sizeof(uint64_t), alignof(uint64_t)));
+#else
+  VERBENA_SHARED uint64_t words[kHardwareBarriers];
+#endif
+  return words + barrier;
+}
+
+// Two barriers: the word is written and read, and may be written again.
+template <typename Group>
+VERBENA_DEVICE uint64_t share_by_word(const Group& group, uint64_t* word, uint64_t value, bool is_giver) {
+  if (is_giver) store_relaxed<Scope::kBlock>(word, value);
+  group.sync();
+  const uint64_t shared = load_relaxed<Scope::kBlock>(word);
+  group.sync();
+  return shared;
+}
+
+}  // namespace detail
 
 // The calling thread alone.
 struct ThreadGroup {
@@ -21,6 +51,7 @@ struct ThreadGroup {
   VERBENA_DEVICE void sync() const {}
   VERBENA_DEVICE bool any(bool vote) const { return vote; }
   VERBENA_DEVICE bool elect() const { return true; }
+  VERBENA_DEVICE uint64_t share(uint64_t value, bool) const { return value; }
 };
 
 // The 32 lanes of the caller's warp.
@@ -33,6 +64,13 @@ struct WarpGroup {
     return ballot(kFullWarp, vote) != 0;
   }
   VERBENA_DEVICE bool elect() const { return elect_one(); }
+  VERBENA_DEVICE uint64_t share(uint64_t value, bool is_giver) const {
+    const uint32_t givers = ballot(kFullWarp, is_giver);
+    const int lane = __builtin_popcount((givers & (~givers + 1)) - 1);  // the lowest
+    const uint32_t low = shuffle(kFullWarp, static_cast<uint32_t>(value), lane);
+    const uint32_t high = shuffle(kFullWarp, static_cast<uint32_t>(value >> 32), lane);
+    return static_cast<uint64_t>(high) << 32 | low;
+  }
 };
 
 // All threads of the caller's block; hardware barrier 0.
@@ -42,6 +80,9 @@ struct BlockGroup {
   VERBENA_DEVICE void sync() const { sync_block(); }
   VERBENA_DEVICE bool any(bool vote) const { return sync_block_any(vote); }
   VERBENA_DEVICE bool elect() const { return thread_index() == 0; }
+  VERBENA_DEVICE uint64_t share(uint64_t value, bool is_giver) const {
+    return detail::share_by_word(*this, detail::find_shared_word(0), value, is_giver);
+  }
 };
 
 // Some whole warps of a block, one after the other, with a hardware barrier of their own.
@@ -57,6 +98,9 @@ struct WarpsGroup {
     return sync_named_any(barrier, static_cast<int>(count_threads), vote);
   }
   VERBENA_DEVICE bool elect() const { return thread_index() == first_thread; }
+  VERBENA_DEVICE uint64_t share(uint64_t value, bool is_giver) const {
+    return detail::share_by_word(*this, detail::find_shared_word(barrier), value, is_giver);
+  }
 };
 
 }  // namespace verbena::device

@@ -11,6 +11,8 @@
 
 namespace verbena::device {
 
+inline constexpr int kHardwareBarriers = 16;  // of a block
+
 #if VERBENA_PTX
 #define VERBENA_READ(value, special) asm("mov.u32 %0, %%" special ";" : "=r"(value))
 namespace detail {

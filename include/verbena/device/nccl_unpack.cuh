@@ -86,17 +86,24 @@ VERBENA_DEVICE void ncclNetDeviceUnpack(State& state, const Group& group, Copy& 
 }
 
 // One whole receive of a kernel of ours: next slot, wait, place. All threads of the group get the same
-// answer; an abort, a deadline or a count out of range is reported, and makes all later ones return at once.
+// answer; an abort, a deadline, a count out of range or a queue without a handle is reported, and makes all
+// later ones return at once. A receive that was not placed keeps its slot: the next one, of this launch or a
+// later one, is for the same message.
 template <typename State, typename Group, typename Copy>
 VERBENA_DEVICE WaitResult receive_message(State& state, const Group& group, Copy& copy, uint32_t group_index,
                                           uint32_t index, void* data) {
   const bool is_bad = !detail::is_in_range<State>(group_index, index);
   if (is_bad && group.rank() == 0) state.report(ErrorCode::kBadIndex, group_index, index, 0);
   if (group.any(is_bad || state.is_aborted())) return WaitResult::kAborted;
-  if (group.rank() == 0) ncclNetDeviceIncrementHead(state, group_index, index);
-  group.sync();
-  const ReceiveQueue& queue = state.queues[group_index][index];
-  const auto slot = static_cast<uint32_t>(queue.head % kUnpackQueueDepthSlots);
+  ReceiveQueue& queue = state.queues[group_index][index];
+  const auto slot = static_cast<uint32_t>((queue.head + 1) % kUnpackQueueDepthSlots);
+  if (group.any(queue.meta == nullptr)) {
+    if (group.rank() == 0) {
+      state.mark_aborted();
+      state.report(ErrorCode::kBadIndex, group_index, index, slot);
+    }
+    return WaitResult::kAborted;
+  }
   UnpackScratch<State::kBatchDescriptors>& scratch = state.scratch[group_index];
   MessageWait wait = wait_message(group, scratch, queue.meta, slot, state.make_limits());
   if (state.has_fault(Fault::kForceAbort)) wait.result = WaitResult::kAborted;
@@ -119,8 +126,9 @@ VERBENA_DEVICE WaitResult receive_message(State& state, const Group& group, Copy
     }
     return WaitResult::kAborted;
   }
+  // The others read it next behind the barrier with which the next receive begins.
   if (group.rank() == 0)
-    trace(state.arguments.trace, TraceEvent::kMessagePlaced, group_index, index, queue.head);
+    trace(state.arguments.trace, TraceEvent::kMessagePlaced, group_index, index, ++queue.head);
   return WaitResult::kReached;
 }
 

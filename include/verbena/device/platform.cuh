@@ -18,12 +18,18 @@
 #define VERBENA_FREESTANDING 0
 #define VERBENA_HOST_DEVICE __host__ __device__ __forceinline__
 #define VERBENA_DEVICE __device__ __forceinline__
+#if defined(VERBENA_BITCODE)
+#define VERBENA_DEVICE_FAR VERBENA_DEVICE
+#else
+#define VERBENA_DEVICE_FAR __device__ __noinline__
+#endif
 #define VERBENA_SHARED __shared__
 #else
 #define VERBENA_FREESTANDING 1
 #define VERBENA_HOST_DEVICE \
   __attribute__((host)) __attribute__((device)) __attribute__((always_inline)) inline
 #define VERBENA_DEVICE __attribute__((device)) __attribute__((always_inline)) inline
+#define VERBENA_DEVICE_FAR VERBENA_DEVICE
 #define VERBENA_SHARED __attribute__((shared))
 #endif
 #else
@@ -31,7 +37,10 @@
 #define VERBENA_FREESTANDING 0
 #define VERBENA_HOST_DEVICE inline
 #define VERBENA_DEVICE inline
+#define VERBENA_DEVICE_FAR inline
 #endif
+// VERBENA_DEVICE_FAR marks templates that stay calls in a kernel: ways that are rare, or that wait for PCIe,
+// so that they take neither the registers nor the code of the way that stores. Bitcode has no calls.
 
 // The architecture of this pass, 900 for sm_90; 0 on the host and in an nvcc host pass.
 #if defined(__CUDA_ARCH__)

@@ -54,6 +54,9 @@ struct SymmNetwork<SymmAnyContext<Contexts...>> {
       return network.signal(on, peer, number, value, operation);
     });
   }
+  VERBENA_DEVICE static WaitResult follow_all(const Context& context, int32_t peer) {
+    return choose(context, kNone, [&](auto network, const auto& on) { return network.follow_all(on, peer); });
+  }
   VERBENA_DEVICE static WaitResult get(const Context& context, int32_t peer, void* destination,
                                        const void* source, uint64_t length_bytes) {
     return choose(context, kNone, [&](auto network, const auto& on) {
@@ -92,6 +95,12 @@ struct SymmNetwork<SymmAnyContext<Contexts...>> {
                                          uint64_t round) {
     return choose(context, false, [&](auto network, const auto& on) {
       return network.has_arrived(on, peer, barrier, round);
+    });
+  }
+  VERBENA_DEVICE static void tell(const Context& context, int32_t peer, uint64_t* word, uint64_t value) {
+    choose(context, 0, [&](auto network, const auto& on) {
+      network.tell(on, peer, word, value);
+      return 0;
     });
   }
 

@@ -4,13 +4,14 @@
 // groups of a rank that are in a barrier of one kind at the same time use different ones, such as their
 // block's. Rounds only grow, in the GPU's memory: a graph may be replayed.
 //
-// Every wait ends by the context's limits. When one did not return kDone the ranks are out of step: the host
-// makes the team anew.
+// Every wait ends by the context's limits. When one did not return kDone the ranks are out of step, and the
+// hosts make the team good again (verbena_team_reset).
 #ifndef VERBENA_DEVICE_SYMM_BARRIER_CUH
 #define VERBENA_DEVICE_SYMM_BARRIER_CUH
 
 #include "verbena/device/atomic.cuh"
 #include "verbena/device/group.cuh"
+#include "verbena/device/symm_failure.cuh"
 #include "verbena/device/symm_verbena.cuh"
 
 namespace verbena::device {
@@ -39,7 +40,8 @@ VERBENA_DEVICE uint64_t arrive(const SymmContext& context, uint32_t row, const G
 // round of the words is then every other one, and the network's own count is of barriers.
 template <typename Context>
 VERBENA_DEVICE bool meets_twice(const Context& context) {
-  return context.has_remote != 0 && !NetworkTraits<Context>::arrives_behind_all(context);
+  return context.has_remote != 0 &&
+         (context.meets_twice != 0 || !NetworkTraits<Context>::arrives_behind_all(context));
 }
 template <typename Context>
 VERBENA_DEVICE uint64_t count_barriers(const Context& context, uint64_t round) {
@@ -48,22 +50,24 @@ VERBENA_DEVICE uint64_t count_barriers(const Context& context, uint64_t round) {
 
 // Tells the others, behind all that this rank has asked for.
 template <typename Context, typename Group>
-VERBENA_DEVICE WaitResult arrive_far(const Context& context, uint32_t barrier, const Group& group) {
+VERBENA_DEVICE SymmStatus arrive_far(const Context& context, uint32_t barrier, const Group& group) {
   using Network = SymmNetwork<Context>;
   group.sync();
   WaitResult mine = WaitResult::kReached;
   if (NetworkTraits<Context>::arrives_behind_all(context)) {
     if (group.elect()) mine = Network::complete(context);
-    const WaitResult all = agree(group, mine);
-    if (all != WaitResult::kReached) return all;
+    const SymmStatus status = conclude(context, group, mine, {SymmWait::kCompletion});
+    if (status != SymmStatus::kDone) return status;
   }
   const uint64_t count = count_barriers(context, find_next_round(context, kSymmBarriers + barrier));
+  Awaited awaited{SymmWait::kRequest};
   const auto size = static_cast<uint32_t>(context.team_size);
   for (uint32_t i = group.rank(); i < size && mine == WaitResult::kReached; i += group.size()) {
+    awaited.peer = i;
     const auto peer = static_cast<int32_t>(i);
     if (get_delta(context, peer) == kSymmOutOfReach) mine = Network::arrive(context, peer, barrier, count);
   }
-  return agree(group, mine);
+  return conclude(context, group, mine, awaited);
 }
 
 template <typename Context, typename Group>
@@ -72,36 +76,39 @@ VERBENA_DEVICE SymmStatus arrive_whole(const Context& context, uint32_t barrier,
   if (barrier >= kSymmBarriers) return SymmStatus::kInvalid;
   if (context.has_remote != 0) {
     if (!SymmNetwork<Context>::is_there(context)) return SymmStatus::kUnreachable;
-    const WaitResult result = arrive_far(context, barrier, group);
-    if (result != WaitResult::kReached) return as_status(context, result);
+    const SymmStatus status = arrive_far(context, barrier, group);
+    if (status != SymmStatus::kDone) return status;
   }
   *round = arrive(context, kSymmBarriers + barrier, group);
   return SymmStatus::kDone;
 }
 
 // `wait_far(peer, limits)` for a peer out of reach.
-template <typename Group, typename WaitFar>
-VERBENA_DEVICE SymmStatus await(const SymmContext& context, uint32_t row, uint64_t round, const Group& group,
+template <typename Context, typename Group, typename WaitFar>
+VERBENA_DEVICE SymmStatus await(const Context& context, uint32_t row, uint64_t round, const Group& group,
                                 const WaitFar& wait_far) {
   const WaitLimits limits = limit_wait(context);
   const uint64_t* const arrivals = find_arrivals(context, row);
   const auto size = static_cast<uint32_t>(context.team_size);
+  Awaited awaited = row < kSymmBarriers ? Awaited{SymmWait::kLsaBarrier, row}
+                                        : Awaited{SymmWait::kBarrier, row - kSymmBarriers};
   WaitResult mine = WaitResult::kReached;
   for (uint32_t i = group.rank(); i < size && mine == WaitResult::kReached; i += group.size()) {
+    awaited.peer = i;
     const auto peer = static_cast<int32_t>(i);
     mine = get_delta(context, peer) == kSymmOutOfReach
                ? wait_far(peer, limits)
                : wait_until<Relation::kGreaterEqual, Scope::kSystem>(arrivals + i, round, limits);
   }
-  const WaitResult all = agree(group, mine);
-  // Behind agree(): all threads have read the old round. The next arrive's group.sync() shows them the new
+  const SymmStatus status = conclude(context, group, mine, awaited);
+  // Behind conclude(): all threads have read the old round. The next arrive's group.sync() shows them the new
   // one.
   if (group.elect()) store_relaxed<Scope::kGpu>(context.rounds + row, round);
-  return as_status(context, all);
+  return status;
 }
 
-template <typename Group>
-VERBENA_DEVICE SymmStatus await_reach(const SymmContext& context, uint32_t row, uint64_t round,
+template <typename Context, typename Group>
+VERBENA_DEVICE SymmStatus await_reach(const Context& context, uint32_t row, uint64_t round,
                                       const Group& group) {
   return await(context, row, round, group, [](int32_t, const WaitLimits&) { return WaitResult::kReached; });
 }

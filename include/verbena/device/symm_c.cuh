@@ -10,6 +10,7 @@
 #ifndef VERBENA_DEVICE_SYMM_C_CUH
 #define VERBENA_DEVICE_SYMM_C_CUH
 
+#include "verbena/device/packed.cuh"
 #include "verbena/device/symm.cuh"
 #include "verbena/device/symm_backends.cuh"
 
@@ -53,24 +54,6 @@ VERBENA_DEVICE int32_t run_copy(int64_t context, int32_t count, int32_t element_
     const uint64_t length_bytes = static_cast<uint64_t>(count) * static_cast<uint64_t>(element_bytes);
     return count < 0 || element_bytes < 0 ? SymmStatus::kInvalid : call(on, length_bytes);
   });
-}
-
-// What thread 0 has, for all of the block.
-VERBENA_DEVICE int64_t share_in_block(int64_t value) {
-#if VERBENA_EMULATED
-  static const char key = 0;
-  auto* const shared =
-      static_cast<int64_t*>(emulation::shared_memory(&key, sizeof(int64_t), alignof(int64_t)));
-#else
-  VERBENA_SHARED int64_t place;
-  int64_t* const shared = &place;
-#endif
-  const BlockGroup block;
-  if (block.elect()) store_relaxed<Scope::kBlock>(shared, value);
-  block.sync();
-  const int64_t result = load_relaxed<Scope::kBlock>(shared);
-  block.sync();
-  return result;
 }
 
 // What does not compare so with `wanted`, where there is such a value.
@@ -187,7 +170,7 @@ VERBENA_SYMM_FUNCTION int64_t symm_signal_wait_until(int64_t context, int32_t si
     return symm_signal_wait_until<int64_t>(on, static_cast<uint32_t>(signal), relation, wanted, &seen,
                                            BlockGroup{});
   }));
-  return detail::share_in_block(seen);
+  return seen;
 }
 VERBENA_SYMM_FUNCTION int32_t symm_signal_reset(int64_t context, int32_t signal) {
   using namespace verbena::device;
@@ -223,6 +206,27 @@ VERBENA_SYMM_FUNCTION int32_t symm_get(int64_t context, int64_t destination, int
     return symm_get(on, detail::as_pointer(destination), detail::as_pointer(source), length_bytes, peer,
                     BlockGroup{});
   });
+}
+
+// A float's bits for the number in the lowest bits of `bits`, and back, rounded to nearest, ties to even
+// (packed.cuh): `type` 1 is half, 2 bfloat16, 3 e4m3, 4 e5m2; another one gives 0. Any thread by itself.
+VERBENA_SYMM_FUNCTION int32_t symm_widen(int32_t bits, int32_t type) {
+  using namespace verbena::device;
+  const auto pattern = static_cast<uint32_t>(bits);
+  float value = 0;
+  if (type == 1) value = widen(Half{static_cast<uint16_t>(pattern)});
+  if (type == 2) value = widen(Bfloat16{static_cast<uint16_t>(pattern)});
+  if (type == 3) value = widen(E4m3{static_cast<uint8_t>(pattern)});
+  if (type == 4) value = widen(E5m2{static_cast<uint8_t>(pattern)});
+  return static_cast<int32_t>(detail::to_bits(value));
+}
+VERBENA_SYMM_FUNCTION int32_t symm_narrow(int32_t float_bits, int32_t type) {
+  using namespace verbena::device;
+  const float value = detail::from_bits(static_cast<uint32_t>(float_bits));
+  if (type == 1) return narrow<Half>(value).bits;
+  if (type == 2) return narrow<Bfloat16>(value).bits;
+  if (type == 3) return narrow<E4m3>(value).bits;
+  return type == 4 ? narrow<E5m2>(value).bits : 0;
 }
 
 // In place: `operation` 0 is the sum, `type` 0 is float.

@@ -25,6 +25,9 @@ namespace verbena::device {
 //   WaitResult signal(context, peer, signal, value, operation)
 //                            who sees the signal sees what this thread knows of, and what its block has put
 //                            to that peer before; kSet or kAdd. The source is in use until release_sources()
+//   WaitResult follow_all(context, peer)
+//                            what this thread asks for next of the peer comes behind all that this rank has
+//                            put there, as far as this thread knows of it
 //   WaitResult get(context, peer, destination, source, length_bytes)
 //                            the data is here when it returns
 //   WaitResult complete(context)          what this rank has asked for before is complete at every peer
@@ -37,6 +40,9 @@ namespace verbena::device {
 //   WaitResult arrive(context, peer, barrier, round)
 //                            tells the peer; rounds of a barrier count from 1
 //   bool has_arrived(context, peer, barrier, round)   whether the peer has told so; acquires
+//   void tell(context, peer, word, value)
+//                            the word of the heap becomes the value at the peer some time, or not: without a
+//                            wait
 template <typename Context>
 struct SymmNetwork;
 

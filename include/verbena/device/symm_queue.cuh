@@ -1,5 +1,6 @@
 // How a thread asks the host's proxy for RDMA: descriptors in the put queues (put_abi.h). A block always uses
-// the same queue, so that what it asks of one peer takes effect there in order. Internal to symm_*.
+// the same queue of a context, so that what it asks of one peer takes effect there in order. Internal to
+// symm_*.
 //
 // Every wait has the context's limits, and a producer that gives up has reserved nothing.
 #ifndef VERBENA_DEVICE_SYMM_QUEUE_CUH
@@ -24,7 +25,7 @@ VERBENA_DEVICE bool has_queues(const SymmContext& context) {
 }
 
 VERBENA_DEVICE uint32_t choose_queue(const SymmContext& context) {
-  return block_index() % context.queues.count;
+  return (context.first_queue + block_index()) % context.queues.count;
 }
 
 // Of an address in our heap.
@@ -52,7 +53,7 @@ VERBENA_DEVICE uint64_t look_for_room(const SymmContext& context, uint32_t queue
 }
 
 // `count` positions next to each other, from *position on; their slots are free.
-VERBENA_DEVICE WaitResult reserve(const SymmContext& context, uint32_t queue, uint32_t count,
+VERBENA_DEVICE WaitResult reserve(const SymmContext& context, uint32_t queue, uint32_t count, bool waits,
                                   uint64_t* position) {
   PutCursors& cursors = context.queues.cursors[queue];
   uint64_t next = load_relaxed<Scope::kGpu>(&cursors.reserved);
@@ -68,6 +69,7 @@ VERBENA_DEVICE WaitResult reserve(const SymmContext& context, uint32_t queue, ui
       next = before;
       continue;
     }
+    if (!waits) return WaitResult::kTimedOut;
     if (looks == 0) limits = limit_wait(context);
     if (++looks % kLooksPerCheck == 0) {
       const WaitResult end = limits.check();
@@ -103,26 +105,44 @@ VERBENA_DEVICE void write_second_half(const SymmContext& context, PutDescriptor*
       reinterpret_cast<Vector16*>(&slot->place), __builtin_bit_cast(Vector16, half));
 }
 
-// By one thread: requests that no other one's come between. What this thread knows of, at system scope, is
-// before them. Descriptors name the world's ranks; `peer` is a member. *behind, if not null, is the position
-// that quiet waits for.
+// By one thread: `count` requests that no other one's come between. What this thread knows of, at system
+// scope, is before them. Descriptors name the world's ranks; `peer` is a member. Without a wait kTimedOut
+// where there is no room now. *behind, if not null, is the position that quiet waits for.
+template <typename Context>
+VERBENA_DEVICE_FAR WaitResult enqueue(const Context& context, int32_t peer, const PutRequest* requests,
+                                      uint32_t count, bool waits, uint64_t* behind) {
+  const uint32_t queue = choose_queue(context), world_rank = get_world_rank(context, peer);
+  uint64_t position = 0;
+  const WaitResult result = reserve(context, queue, count, waits, &position);
+  if (result != WaitResult::kReached) return result;
+  for (uint32_t i = 0; i < count; ++i) write_first_half(find_slot(context, queue, position + i), requests[i]);
+  fence<Order::kAcquireRelease, Scope::kSystem>();
+  for (uint32_t i = 0; i < count; ++i)
+    write_second_half(context, find_slot(context, queue, position + i), position + i, world_rank,
+                      requests[i]);
+  if (behind != nullptr) *behind = position + count;
+  return WaitResult::kReached;
+}
 template <uint32_t kCount>
 VERBENA_DEVICE WaitResult enqueue(const SymmContext& context, int32_t peer,
                                   const PutRequest (&requests)[kCount], uint64_t* behind = nullptr) {
-  const uint32_t queue = choose_queue(context), world_rank = get_world_rank(context, peer);
-  uint64_t position = 0;
-  const WaitResult result = reserve(context, queue, kCount, &position);
-  if (result != WaitResult::kReached) return result;
-  VERBENA_UNROLL
-  for (uint32_t i = 0; i < kCount; ++i)
-    write_first_half(find_slot(context, queue, position + i), requests[i]);
-  fence<Order::kAcquireRelease, Scope::kSystem>();
-  VERBENA_UNROLL
-  for (uint32_t i = 0; i < kCount; ++i)
-    write_second_half(context, find_slot(context, queue, position + i), position + i, world_rank,
-                      requests[i]);
-  if (behind != nullptr) *behind = position + kCount;
-  return WaitResult::kReached;
+  return enqueue(context, peer, requests, kCount, true, behind);
+}
+
+// By one thread: what this queue is asked for next begins when all is complete that was asked for in the
+// others, as far as this thread knows of it.
+template <typename Context>
+VERBENA_DEVICE_FAR WaitResult follow_queues(const Context& context, int32_t peer) {
+  const uint32_t mine = choose_queue(context);
+  WaitResult result = WaitResult::kReached;
+  for (uint32_t queue = 0; queue < context.queues.count && result == WaitResult::kReached; ++queue) {
+    const PutCursors& cursors = context.queues.cursors[queue];
+    const uint64_t reserved = load_relaxed<Scope::kGpu>(&cursors.reserved);
+    if (queue == mine || load_relaxed<Scope::kGpu>(&cursors.completed_seen) >= reserved) continue;
+    const PutRequest requests[] = {{PutOperation::kAwaitQueue, reserved, queue, 0}};
+    result = enqueue(context, peer, requests);
+  }
+  return result;
 }
 
 // Until all positions of the queue before this one are complete.

@@ -9,6 +9,7 @@
 
 #include "verbena/device/atomic.cuh"
 #include "verbena/device/group.cuh"
+#include "verbena/device/symm_failure.cuh"
 #include "verbena/device/symm_verbena.cuh"
 
 namespace verbena::device {
@@ -62,14 +63,16 @@ VERBENA_DEVICE void replace_increment(SymmSignalOperation& operation, uint64_t& 
   value = 1;
 }
 
-// `ask()` once for the group, of a member out of reach.
+// `ask()` once for the group, of a member out of reach. What it needs it holds by value, but for the context:
+// by reference it would lie in memory for those in reach too.
 template <typename Context, typename Group, typename Ask>
-VERBENA_DEVICE SymmStatus ask_together(const Context& context, const Group& group, const Ask& ask) {
+VERBENA_DEVICE_FAR SymmStatus ask_together(const Context& context, int32_t peer, const Group& group,
+                                           const Ask& ask) {
   if (!SymmNetwork<Context>::is_there(context)) return SymmStatus::kUnreachable;
   group.sync();
   WaitResult mine = WaitResult::kReached;
   if (group.elect()) mine = ask();
-  return as_status(context, agree(group, mine));
+  return conclude(context, group, mine, {SymmWait::kRequest, 0, static_cast<uint32_t>(peer)});
 }
 
 }  // namespace detail
@@ -83,13 +86,31 @@ VERBENA_DEVICE SymmStatus symm_signal(const Context& context, uint32_t signal, i
   detail::replace_increment(operation, value);
   const int64_t delta_bytes = detail::get_delta(context, peer);
   if (delta_bytes == kSymmOutOfReach) {
-    return detail::ask_together(context, group, [&] {
+    return detail::ask_together(context, peer, group, [=, &context] {
       return SymmNetwork<Context>::signal(context, peer, signal, value, operation);
     });
   }
   group.sync();
   if (group.elect()) detail::write_signal(context, delta_bytes, signal, value, operation);
   return SymmStatus::kDone;
+}
+
+// The same behind what all blocks have put to or signaled at the peer, as far as the group's threads know of
+// it (behind a barrier of the grid, of the kernel before): one signal for many blocks' puts. Nobody here
+// waits for them, unless the backend has nothing else (NVSHMEM).
+template <typename Context, typename Group = ThreadGroup>
+VERBENA_DEVICE SymmStatus symm_signal_behind_all(const Context& context, uint32_t signal, int32_t peer,
+                                                 uint64_t value, SymmSignalOperation operation,
+                                                 const Group& group = {}) {
+  if (!detail::is_signal(context, signal, peer, operation)) return SymmStatus::kInvalid;
+  if (detail::get_delta(context, peer) != kSymmOutOfReach)
+    return symm_signal(context, signal, peer, value, operation, group);
+  detail::replace_increment(operation, value);
+  return detail::ask_together(context, peer, group, [=, &context] {
+    const WaitResult result = SymmNetwork<Context>::follow_all(context, peer);
+    if (result != WaitResult::kReached) return result;
+    return SymmNetwork<Context>::signal(context, peer, signal, value, operation);
+  });
 }
 
 // Of this rank; acquires at system scope.
@@ -99,8 +120,8 @@ VERBENA_DEVICE uint64_t symm_signal_read(const Context& context, uint32_t signal
 }
 
 // Until this rank's signal, as T (int64_t, or int32_t: its lower half), compares so with `wanted`; acquires
-// at system scope for all of the group. `seen`, if not null, is given the value that ended the wait, of any
-// end.
+// at system scope for all of the group. `seen`, if not null in any thread, is not null in all of them, and
+// each one's is given the value that ended the wait, of any end.
 template <typename T = int64_t, typename Context, typename Group = ThreadGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_signal_wait_until(const Context& context, uint32_t signal,
                                                                SymmCompare compare, T wanted,
@@ -109,15 +130,17 @@ template <typename T = int64_t, typename Context, typename Group = ThreadGroup>
   if (signal >= kSymmSignals) return SymmStatus::kInvalid;
   const WaitLimits limits = detail::limit_wait(context);
   WaitResult mine = WaitResult::kReached;
-  if (group.elect()) {
-    T value{};
+  T value{};
+  const bool is_elected = group.elect();
+  if (is_elected) {
     mine = wait_for(limits, [&] {
       value = static_cast<T>(detail::read_signal(context, signal));
       return detail::holds(value, compare, wanted);
     });
-    if (seen != nullptr) *seen = value;
   }
-  return detail::as_status(context, agree(group, mine));
+  const SymmStatus status = detail::conclude(context, group, mine, {SymmWait::kSignal, signal});
+  if (seen != nullptr) *seen = static_cast<T>(group.share(static_cast<uint64_t>(value), is_elected));
+  return status;
 }
 
 // This rank's signal becomes 0, whatever it was. Nobody else signals it meanwhile.

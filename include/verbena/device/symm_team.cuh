@@ -33,7 +33,9 @@ VERBENA_DEVICE T* shift(T* address, int64_t delta_bytes) {
 }
 
 VERBENA_DEVICE WaitLimits limit_wait(const SymmContext& context) {
-  return WaitLimits::within(context.timeout_ns, context.abort_word);
+  WaitLimits limits = WaitLimits::within(context.timeout_ns, context.abort_word);
+  limits.late_word = context.failure;
+  return limits;
 }
 
 // Who was told of an abort reads again by whom: the word keeps its first value.

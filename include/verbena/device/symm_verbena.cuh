@@ -61,6 +61,10 @@ struct SymmNetwork<SymmContext> {
     return detail::await_completed(context, detail::choose_queue(context), behind);
   }
 
+  VERBENA_DEVICE static WaitResult follow_all(const SymmContext& context, int32_t peer) {
+    return detail::follow_queues(context, peer);
+  }
+
   // A put that is complete has its source back, and the proxy tells of no other.
   VERBENA_DEVICE static WaitResult complete(const SymmContext& context) {
     return detail::complete_all(context);
@@ -86,6 +90,11 @@ struct SymmNetwork<SymmContext> {
   VERBENA_DEVICE static bool has_arrived(const SymmContext& context, int32_t peer, uint32_t barrier,
                                          uint64_t round) {
     return load_acquire<Scope::kSystem>(detail::find_arrival(context, barrier, peer)) >= round;
+  }
+  VERBENA_DEVICE static void tell(const SymmContext& context, int32_t peer, uint64_t* word, uint64_t value) {
+    const detail::PutRequest requests[] = {
+        {PutOperation::kWriteWord, value, 0, detail::find_offset(context, word)}};
+    detail::enqueue(context, peer, requests, 1, false, nullptr);
   }
 };
 

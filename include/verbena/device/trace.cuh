@@ -18,8 +18,11 @@ enum class TraceEvent : uint16_t {
   kUser = 256
 };
 
+// While kernels run the host reads the time, with acquire, then the rest, and after an acquire fence the time
+// again: if it is the same and not 0, the entry is whole. A writer that is passed by as many others as there
+// are entries, while it writes, leaves a mixed one.
 struct alignas(16) TraceEntry {
-  uint64_t time_ns;  // clock_ns(); 0 until the rest of the entry is written
+  uint64_t time_ns;  // clock_ns(); 0 while the rest of the entry is written
   uint16_t event;    // a TraceEvent, or kUser and more
   uint16_t group;
   uint32_t block;
@@ -43,11 +46,13 @@ VERBENA_DEVICE void trace(TraceRing* ring, TraceEvent event, uint32_t group, uin
   const uint64_t position = fetch_add<Order::kRelaxed, Scope::kGpu>(&ring->tail, 1) & (ring->entries - 1);
   TraceEntry* const entry = ring->slots() + position;
   store_relaxed<Scope::kSystem>(&entry->time_ns, 0);
-  entry->event = static_cast<uint16_t>(event);
-  entry->group = static_cast<uint16_t>(group);
-  entry->block = block_index();
-  entry->data[0] = first;
-  entry->data[1] = second;
+  // Who sees any of the rest sees that the old time is over.
+  fence<Order::kAcquireRelease, Scope::kSystem>();
+  store_relaxed<Scope::kSystem>(&entry->event, static_cast<uint16_t>(event));
+  store_relaxed<Scope::kSystem>(&entry->group, static_cast<uint16_t>(group));
+  store_relaxed<Scope::kSystem>(&entry->block, block_index());
+  store_relaxed<Scope::kSystem>(&entry->data[0], first);
+  store_relaxed<Scope::kSystem>(&entry->data[1], second);
   store_release<Scope::kSystem>(&entry->time_ns, clock_ns());
 }
 

@@ -16,8 +16,9 @@ enum class Relation : uint8_t { kEqual, kNotEqual, kGreaterEqual, kLessEqual, kG
 
 // What ends a wait that does not reach its value.
 struct WaitLimits {
-  uint64_t deadline_ns;        // of clock_ns()
-  const uint32_t* abort_word;  // anything but 0 ends the wait; null where there is none
+  uint64_t deadline_ns;                 // of clock_ns()
+  const uint32_t* abort_word;           // anything but 0 ends the wait; null where there is none
+  const uint64_t* late_word = nullptr;  // anything but 0: somebody's time is over, and so is ours; or null
 
   VERBENA_DEVICE static WaitLimits within(uint64_t timeout_ns, const uint32_t* abort_word = nullptr) {
     const uint64_t now_ns = clock_ns();
@@ -28,6 +29,7 @@ struct WaitLimits {
   // kReached: the wait may go on.
   VERBENA_DEVICE WaitResult check() const {
     if (abort_word != nullptr && load_relaxed<Scope::kSystem>(abort_word) != 0) return WaitResult::kAborted;
+    if (late_word != nullptr && load_relaxed<Scope::kSystem>(late_word) != 0) return WaitResult::kTimedOut;
     return clock_ns() >= deadline_ns ? WaitResult::kTimedOut : WaitResult::kReached;
   }
 };

@@ -23,6 +23,11 @@ bool is_mapped(const ibv_gid& gid) {
   return memcmp(gid.raw, kMappedPrefix, sizeof(kMappedPrefix)) == 0;
 }
 
+bool is_loopback(const ibv_gid& address) {
+  constexpr uint8_t kLoopback = 127;
+  return is_mapped(address) && address.raw[12] == kLoopback;
+}
+
 struct Interface {
   std::string name;
   unsigned flags;
@@ -142,9 +147,11 @@ bool find_address(const ibv_gid& gid, ibv_gid& address) {
   return true;
 }
 
+bool is_open_to_others(const ibv_gid& address) {
+  return !is_loopback(address) && !IN6_IS_ADDR_LOOPBACK(reinterpret_cast<const in6_addr*>(address.raw));
+}
+
 bool leads_away(const ibv_gid& gid) {
-  constexpr uint8_t kLoopback = 127;
-  const auto is_loopback = [](const ibv_gid& of) { return is_mapped(of) && of.raw[12] == kLoopback; };
   ibv_gid address;
   if (!find_address(gid, address)) return false;
   const auto& own = get_rail_addresses();  // may be of the loopback themselves

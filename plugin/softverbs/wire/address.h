@@ -18,6 +18,9 @@ inline bool is_enabled() {
   return !get_rail_addresses().empty();
 }
 
+// Whether strangers may reach it: it is not of the loopback.
+bool is_open_to_others(const ibv_gid& address);
+
 // The GUID of a rail with an IPv4 address says that address, so that the link-local GID made of it leads
 // somewhere too. In host byte order; 0 for an IPv6 address.
 uint64_t make_guid(const ibv_gid& address, uint32_t device);

@@ -62,6 +62,7 @@ void send_datagram(Operation& op, const Ah& handle) {
 void deliver_datagram(Link& link, const Header& header, const uint8_t* payload) {
   Qp* qp = get_wire()->find_qp(header.target_qp);
   if (qp == nullptr || !accepts(*qp, header)) return;
+  link.set_known();
   if (faults::is_down(Process::get()->segment(), qp->device)) return;
   SendRequest request{};
   request.opcode = static_cast<ibv_wr_opcode>(header.code);

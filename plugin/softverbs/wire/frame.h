@@ -9,8 +9,10 @@
 //
 // A process listens on one port of every rail's address: SOFTVERBS_PORT + its slot, and a queue pair's number
 // names the slot. Whoever has requests connects; all its queue pairs that lead to one process and rail share
-// that link. A link has several streams. Each begins with a Hello in both directions; then come frames, a
-// header and `length` bytes of payload. Numbers are little-endian.
+// that link. A link has several streams. Each begins with a Hello in both directions, and where there is a
+// job key with a Ready: whoever has not proven that it has the key belongs to no link. Then come frames, a
+// header and `length` bytes of payload; with encryption they come in records (crypto/encrypted_stream.h).
+// Numbers are little-endian.
 //   connecting side:  kRequest (SEND, WRITE, READ, atomics; long ones in several chunks), kDatagram, kAbandon
 //   listening side:   kResponse (what READs and atomics return, in chunks), kAcknowledge, kRefusal
 // Chunks of a long message take whichever stream has room; a short one stays on its queue pair's home stream.
@@ -25,28 +27,49 @@
 namespace verbena::softverbs::wire {
 
 inline constexpr uint32_t kMagic = 0x57565331;  // also tells the byte order
-inline constexpr uint16_t kProtocolVersion = 2;
+inline constexpr uint16_t kProtocolVersion = 4;
 inline constexpr uint32_t kMaxStreams = 16;
 inline constexpr uint32_t kMaxFrameBytes = 1 << 20;
 inline constexpr uint32_t kAtomicBytes = 16;  // payload of an atomic request: compare_add, swap
 inline constexpr uint32_t kAtomicResult = 8;  // of its response
 inline constexpr uint32_t kDatagramBytes = 4096;
+inline constexpr size_t kMacBytes = 32, kChallengeBytes = 32;
+
+// What a process demands of its peers; both ends must demand the same.
+enum Protection : uint32_t { kOpen = 0, kKeyed, kEncrypted };
 
 struct Hello {
   uint32_t magic;
   uint16_t version;
-  uint16_t refusal;  // in the answer: 0, or why not (Unwelcome)
-  uint64_t link;     // a random number that joins streams
-  uint32_t stream;   // index in the link
-  uint32_t streams;  // of the link
-  uint32_t slot;     // of the process that is called
-  uint32_t reserved;
+  uint16_t refusal;                     // in the answer: 0, or why not (Unwelcome)
+  uint64_t link;                        // a random number that joins streams
+  uint32_t stream;                      // index in the link
+  uint32_t streams;                     // of the link
+  uint32_t slot;                        // of the process that is called
+  uint32_t protection;                  // Protection
   uint8_t source[16], destination[16];  // the rails' addresses as GIDs
   char job[64];
+  uint8_t challenge[kChallengeBytes];  // with a key: random, each end's its own
+  uint8_t mac[kMacBytes];              // with a key, of the answer
 };
-static_assert(sizeof(Hello) == 128);
+static_assert(sizeof(Hello) == 192);
 
-enum Unwelcome : uint16_t { kWelcome = 0, kOtherVersion, kOtherJob, kOtherProcess, kNoSuchLink };
+// With a key, the connecting side's answer to the answer.
+struct Ready {
+  uint8_t mac[kMacBytes];
+};
+
+enum Unwelcome : uint16_t {
+  kWelcome = 0,
+  kOtherVersion,
+  kOtherJob,
+  kOtherProcess,
+  kNoSuchLink,
+  kKeyMissing,         // at the connecting side
+  kKeyUnknown,         // to the listening side
+  kEncryptionMissing,  // at the connecting side
+  kEncryptionUnknown   // to the listening side
+};
 
 enum class Kind : uint8_t { kRequest = 1, kResponse, kAcknowledge, kRefusal, kDatagram, kAbandon };
 

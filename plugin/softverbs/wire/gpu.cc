@@ -37,14 +37,14 @@ bool store_host(const iovec& piece, const uint8_t* from) {
 }  // namespace
 
 // Copies from memory that CUDA does not know are correct too, but slow: a refusal to pin is no failure.
-bool GpuPath::prepare(const cuda::Driver& driver, cuda::Context context) {
+bool GpuPath::prepare(const cuda::Driver& driver, cuda::CUcontext context) {
   if (!lanes_.prepare(driver, context)) return false;
   std::call_once(once_, [&] {
     void* memory = mmap(nullptr, kBounceBytes, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     if (memory == MAP_FAILED) return;
     const cuda::Scope scope(driver, context);
-    driver.host_register(memory, kBounceBytes, cuda::kHostRegisterPortable);
+    driver.cuMemHostRegister_v2(memory, kBounceBytes, cuda::CU_MEMHOSTREGISTER_PORTABLE);
     bounce_ = static_cast<uint8_t*>(memory);
   });
   return bounce_ != nullptr;

@@ -15,7 +15,7 @@ class Loop;
 class GpuPath {
  public:
   // Opens the lane of a context. Called where blocking is allowed. False when CUDA refuses.
-  bool prepare(const cuda::Driver& driver, cuda::Context context);
+  bool prepare(const cuda::Driver& driver, cuda::CUcontext context);
   // Waits for the GPU. False when CUDA refuses, or takes too long: then this path is closed for good.
   bool write(uint32_t gpu, uint64_t to, const uint8_t* from, uint64_t bytes);
   bool read(uint32_t gpu, uint64_t from, uint8_t* to, uint64_t bytes);

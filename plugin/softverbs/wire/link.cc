@@ -23,43 +23,63 @@ constexpr uint64_t kLineBytes = 128;
 }  // namespace
 
 Link::Link(Port& at, bool requester, const Hello& said, uint16_t number)
-    : port(at), is_requester(requester), hello(said), remote_port(number), born_ns(read_clock_ns()) {}
+    : port(at),
+      is_requester(requester),
+      hello(said),
+      remote_port(number),
+      born_ns(read_clock_ns()),
+      called_ns_(born_ns) {}
 
 const ibv_gid& Link::peer() const {
   return *reinterpret_cast<const ibv_gid*>(is_requester ? hello.destination : hello.source);
 }
 
-void Link::add_stream(uint32_t index, Loop& loop, int fd, bool is_connected) {
+void Link::add_stream(uint32_t index, Loop& loop, int fd, bool is_connected,
+                      std::shared_ptr<crypto::EncryptedStream> encryption) {
   std::lock_guard lock(add_mutex_);
   if (is_dead() || owned_[index] != nullptr) {
     drop(fd);
     return;
   }
-  owned_[index] = std::make_unique<Stream>(*this, index, loop, fd, is_connected);
+  owned_[index] = std::make_unique<Stream>(*this, index, loop, fd, is_connected, std::move(encryption));
   // Watched before others may pump it and change what it is watched for. What was queued before they could
   // see it goes when its socket has room, which is the first that its loop hears.
   owned_[index]->watch();
   streams_[index].store(owned_[index].get(), std::memory_order_release);
 }
 
-// The loop gets a stream that is connecting; it learns of the result by itself.
-bool Link::connect_stream(uint32_t index) {
+int Link::begin_connect() {
   sockaddr_storage from, to;
   const ibv_gid& source = *reinterpret_cast<const ibv_gid*>(hello.source);
   const socklen_t from_bytes = fill_socket_address(source, 0, from);
   const socklen_t to_bytes = fill_socket_address(peer(), remote_port, to);
   const int fd = open_socket(to.ss_family);
-  if (fd < 0) return false;
+  if (fd < 0) return -1;
   const bool is_bound = bind(fd, reinterpret_cast<sockaddr*>(&from), from_bytes) == 0;
   const bool is_begun =
       is_bound && (connect(fd, reinterpret_cast<sockaddr*>(&to), to_bytes) == 0 || errno == EINPROGRESS);
-  if (!is_begun) {
-    drop(fd);
-    return false;
-  }
+  if (is_begun) return fd;
+  const int error = errno;
+  drop(fd);
+  errno = error;
+  return -1;
+}
+
+// The loop gets a stream that is connecting; it learns of the result by itself.
+bool Link::connect_stream(uint32_t index) {
+  const int fd = begin_connect();
+  if (fd < 0) return false;
   Loop& loop = port.get_loop(index);
   loop.post([link = shared_from_this(), index, &loop, fd] { link->add_stream(index, loop, fd, false); });
   return true;
+}
+
+void Link::retry_streams() {
+  for (uint32_t index = 0; index < hello.streams; ++index) {
+    Stream* stream = get_stream(index);
+    if (stream == nullptr || !stream->is_sent_away()) continue;
+    stream->loop().post([link = shared_from_this(), stream] { stream->reconnect(); });
+  }
 }
 
 void Link::connect_rest() {
@@ -163,9 +183,13 @@ void Link::end_stream() {
   uint64_t never = 0;
   ending_since_ns_.compare_exchange_strong(never, read_clock_ns());
   const uint32_t ended = ended_streams_.fetch_add(1) + 1;
+  if (!is_requester || ended >= count_streams()) fail("closed by the peer");
+}
+
+uint32_t Link::count_streams() {
   uint32_t present = 0;
   for (uint32_t index = 0; index < hello.streams; ++index) present += get_stream(index) != nullptr ? 1 : 0;
-  if (!is_requester || ended >= present) fail("closed by the peer");
+  return present;
 }
 
 void Link::check_end() {

@@ -3,6 +3,7 @@
 #include <array>
 #include <deque>
 
+#include "softverbs/clock.h"
 #include "softverbs/wire/stream.h"
 
 namespace verbena::softverbs::wire {
@@ -27,9 +28,12 @@ class Link : public std::enable_shared_from_this<Link> {
   void set_up() { is_up_.store(true, std::memory_order_release); }
 
   // Gives it a stream, or closes the descriptor. With the turn of its loop.
-  void add_stream(uint32_t index, Loop& loop, int fd, bool is_connected);
+  void add_stream(uint32_t index, Loop& loop, int fd, bool is_connected,
+                  std::shared_ptr<crypto::EncryptedStream> encryption = nullptr);
   Stream* get_stream(uint32_t index) { return streams_[index].load(std::memory_order_acquire); }
   bool connect_stream(uint32_t index);  // requester
+  int begin_connect();                  // a descriptor that is connecting, or -1 and errno
+  void retry_streams();                 // that the peer sent away before they could say who they are
   void connect_rest();                  // the streams behind the first, once
 
   // Any thread. `from_poster`: a short message is sent by this thread if its stream is free.
@@ -39,6 +43,16 @@ class Link : public std::enable_shared_from_this<Link> {
   void cancel(uint32_t qp_index);
   // The next frame for a stream; null when there is none, or only one for the loop's own thread.
   std::shared_ptr<OutMessage> cut_frame(uint32_t stream, bool may_copy_gpu, Header& frame, bool& is_gpu_next);
+
+  // Of an accepted link: its caller has shown that it is a peer of a queue pair of ours, or has at least
+  // called one. Of its loops.
+  bool is_known() const { return is_known_.load(std::memory_order_relaxed); }
+  void set_known() {
+    if (!is_known()) is_known_.store(true, std::memory_order_relaxed);
+  }
+  void note_call() { called_ns_.store(read_clock_ns(), std::memory_order_relaxed); }
+  uint64_t get_call_ns() const { return called_ns_.load(std::memory_order_relaxed); }
+  uint32_t count_streams();  // that there are
 
   // Ends it: every stream is closed by its loop, queue pairs with requests under way fail.
   void fail(const char* why);
@@ -55,6 +69,8 @@ class Link : public std::enable_shared_from_this<Link> {
   std::array<std::atomic<Stream*>, kMaxStreams> streams_{};
   std::array<std::unique_ptr<Stream>, kMaxStreams> owned_;
   std::mutex add_mutex_;
+  std::atomic<bool> is_known_{false};
+  std::atomic<uint64_t> called_ns_;
   std::atomic<uint32_t> ended_streams_{0};
   std::atomic<uint64_t> ending_since_ns_{0};  // 0: no stream has ended
 };

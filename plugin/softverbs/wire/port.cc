@@ -8,8 +8,10 @@
 
 #include "softverbs/clock.h"
 #include "softverbs/config.h"
+#include "softverbs/wire/crowd.h"
 #include "softverbs/wire/requester.h"
 #include "softverbs/wire/responder.h"
+#include "softverbs/wire/secret.h"
 #include "softverbs/wire/socket.h"
 #include "softverbs/wire/wire.h"
 
@@ -17,8 +19,8 @@ namespace verbena::softverbs::wire {
 namespace {
 
 constexpr int kBacklog = 1024;
-constexpr size_t kMaxCallers = 256;
-constexpr uint64_t kCallerPatienceNs = 5'000'000'000;
+constexpr size_t kLeastCallers = 8, kMostCallers = 256;
+constexpr uint64_t kCallerPatienceNs = 5'000'000'000, kPauseNs = 100'000'000;
 
 }  // namespace
 
@@ -50,22 +52,22 @@ void Port::start() {
     loops.push_back(std::make_unique<Loop>());
     if (!loops.back()->open()) warn("the wire has no event loop: %s", strerror(errno));
   }
+  most_callers_ = get_descriptor_share(8, kLeastCallers, kMostCallers);
   loops[0]->housekeeping = [this] { keep_house(); };
   loops[0]->add(listener_, EPOLLIN, *this);
   for (const auto& loop : loops) loop->start();
 }
 
+// When all places are taken, those who came before are looked at first: what they say may be there already.
 void Port::on_ready(uint32_t) {
-  for (;;) {
+  if (callers_.size() >= most_callers_) make_room();
+  while (callers_.size() < most_callers_) {
     sockaddr_storage from{};
     socklen_t bytes = sizeof(from);
     const int fd =
         keep(accept4(listener_, reinterpret_cast<sockaddr*>(&from), &bytes, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) pause();
     if (fd < 0) return;
-    if (callers_.size() >= kMaxCallers) {
-      drop(fd);
-      continue;
-    }
     tune_socket(fd);
     auto caller = std::make_shared<Caller>(*this, fd, read_socket_address(from), read_clock_ns());
     callers_[fd] = caller;
@@ -73,14 +75,38 @@ void Port::on_ready(uint32_t) {
   }
 }
 
+// The longest silent one goes.
+void Port::make_room() {
+  if (callers_.empty()) return;
+  const auto found = find_most_crowded(
+      callers_, [](const auto& entry) { return std::pair(entry.second->address, entry.second->since_ns); });
+  const std::shared_ptr<Caller> caller = found->second;
+  caller->on_ready(EPOLLIN);
+  if (caller->fd >= 0) dismiss(*caller);
+}
+
+// No descriptor is left: a listener that is watched on would be ready again at once, and so for ever.
+void Port::pause() {
+  make_room();
+  if (paused_since_ns_ == 0) loops[0]->change(listener_, 0, *this);
+  paused_since_ns_ = read_clock_ns();
+}
+
 void Port::Caller::on_ready(uint32_t) {
   if (fd < 0) return;
-  auto* to = reinterpret_cast<uint8_t*>(&hello) + received;
-  const ssize_t count = recv(fd, to, sizeof(hello) - received, MSG_DONTWAIT);
+  auto* to = is_answered ? reinterpret_cast<uint8_t*>(&ready) : reinterpret_cast<uint8_t*>(&hello);
+  const size_t wanted = is_answered ? sizeof(ready) : sizeof(hello);
+  const ssize_t count = recv(fd, to + received, wanted - received, MSG_DONTWAIT);
   if (count < 0 && (errno == EAGAIN || errno == EINTR)) return;
   if (count <= 0) return port.dismiss(*this);
   received += static_cast<size_t>(count);
-  if (received == sizeof(hello)) port.admit(*this);
+  // One of another version may be shorter.
+  if (!is_answered && received >= offsetof(Hello, refusal) && !is_of_our_version(hello))
+    return port.refuse(*this, kOtherVersion);
+  if (received < wanted) return;
+  if (!is_answered) return port.judge(*this);
+  if (!check_ready(hello, answer, ready)) return port.dismiss(*this);
+  port.admit(*this);
 }
 
 void Port::dismiss(Caller& caller) {
@@ -92,29 +118,56 @@ void Port::dismiss(Caller& caller) {
   callers_.erase(known);
 }
 
-// The stream belongs to a loop of its own from here on.
-void Port::admit(Caller& caller) {
-  Hello hello = caller.hello;
-  hello.refusal = check_hello(hello, wire.slot());
+void Port::refuse(Caller& caller, uint16_t why) {
+  Hello answer = caller.hello;
+  answer.magic = kMagic;
+  answer.version = kProtocolVersion;
+  answer.refusal = why;
+  send(caller.fd, &answer, sizeof(answer), MSG_DONTWAIT | MSG_NOSIGNAL);
+  dismiss(caller);
+}
+
+void Port::judge(Caller& caller) {
+  const Hello& hello = caller.hello;
   const bool is_true = memcmp(hello.source, caller.address.raw, sizeof(hello.source)) == 0 &&
                        memcmp(hello.destination, address.raw, sizeof(hello.destination)) == 0;
-  if (hello.refusal == kWelcome && !is_true) hello.refusal = kOtherProcess;
-  std::shared_ptr<Link> link = hello.refusal == kWelcome ? wire.join(*this, hello) : nullptr;
+  uint16_t refusal = check_hello(hello, wire.slot());
+  if (refusal == kWelcome && !is_true) refusal = kOtherProcess;
+  const Protection ours = get_protection();
+  if (refusal == kWelcome && has_key() != (hello.protection != kOpen))
+    refusal = has_key() ? kKeyMissing : kKeyUnknown;
+  if (refusal == kWelcome && ours != hello.protection)
+    refusal = ours == kEncrypted ? kEncryptionMissing : kEncryptionUnknown;
+  if (refusal != kWelcome) return refuse(caller, refusal);
+  if (!has_key()) return admit(caller);
+  caller.answer = hello;
+  if (!sign_welcome(hello, caller.answer)) return dismiss(caller);
+  send(caller.fd, &caller.answer, sizeof(caller.answer), MSG_DONTWAIT | MSG_NOSIGNAL);
+  caller.is_answered = true;
+  caller.received = 0;
+}
+
+// The stream belongs to a loop of its own from here on.
+void Port::admit(Caller& caller) {
+  const Hello hello = caller.hello;
+  std::shared_ptr<Link> link = wire.join(*this, hello);
   if (link != nullptr && hello.stream >= link->hello.streams) link.reset();
-  if (link == nullptr) {
-    if (hello.refusal == kWelcome) hello.refusal = kNoSuchLink;
-    hello.magic = kMagic;
-    send(caller.fd, &hello, sizeof(hello), MSG_DONTWAIT | MSG_NOSIGNAL);
-    return dismiss(caller);
-  }
+  if (link == nullptr) return refuse(caller, kNoSuchLink);
+  std::shared_ptr<crypto::EncryptedStream> encryption;
+  if (get_protection() == kEncrypted) encryption = make_encryption(hello, caller.answer, false);
+  if (get_protection() == kEncrypted && encryption == nullptr) return dismiss(caller);
+  if (has_key()) link->set_known();
   const int fd = caller.fd;
   loops[0]->remove(fd);
   const auto known = callers_.find(fd);
   loops[0]->retire(known->second);
   callers_.erase(known);
   caller.fd = -1;
+  wire.limit_strangers();
   Loop& loop = get_loop(hello.stream);
-  loop.post([link, fd, index = hello.stream, &loop] { link->add_stream(index, loop, fd, true); });
+  loop.post([link, fd, index = hello.stream, &loop, encryption] {
+    link->add_stream(index, loop, fd, true, encryption);
+  });
 }
 
 void Port::keep_house() {
@@ -124,6 +177,10 @@ void Port::keep_house() {
     if (now_ns - caller->since_ns > kCallerPatienceNs) late.push_back(caller);
   }
   for (const auto& caller : late) dismiss(*caller);
+  if (paused_since_ns_ != 0 && now_ns - paused_since_ns_ > kPauseNs) {
+    paused_since_ns_ = 0;
+    loops[0]->change(listener_, EPOLLIN, *this);
+  }
   wire.check_links(*this);
   check_deadlines(*this);
   check_held(*this);

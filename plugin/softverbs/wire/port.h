@@ -31,15 +31,23 @@ class Port : public Watched {
     int fd;
     const ibv_gid address;
     const uint64_t since_ns;
-    Hello hello{};
-    size_t received = 0;
+    Hello hello{}, answer{};
+    Ready ready{};
+    bool is_answered = false;  // with a key: its proof is awaited
+    size_t received = 0;       // of what is awaited
     void on_ready(uint32_t events) override;
   };
   void dismiss(Caller& caller);
+  void judge(Caller& caller);
+  void refuse(Caller& caller, uint16_t why);
   void admit(Caller& caller);
+  void make_room();
+  void pause();
   void keep_house();
 
   int listener_ = -1;
+  uint64_t paused_since_ns_ = 0;  // not 0: no descriptor was left for a caller
+  size_t most_callers_ = 0;
   std::map<int, std::shared_ptr<Caller>> callers_;  // by descriptor; with the first loop's turn
 };
 

@@ -248,7 +248,9 @@ void take_refusal(Link& link, const Header& header) {
   if (qp == nullptr) return;
   Outbound& out = get_outbound(*qp);
   if (out.round != header.round || header.sequence >= std::min(out.refused, qp->send_queue.started)) return;
-  if (header.code == kGone) return fail_oldest(*qp, IBV_WC_RETRY_EXC_ERR);
+  // What is complete is never sent again: a peer that wants it has lost what it acknowledged.
+  const bool is_over = header.sequence < qp->send_queue.executed;
+  if (header.code == kGone || is_over) return fail_oldest(*qp, IBV_WC_RETRY_EXC_ERR);
   out.acknowledged = std::max(out.acknowledged, header.sequence);
   conclude(*qp);
   if (out.has_failed) return;

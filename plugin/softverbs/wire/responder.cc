@@ -112,6 +112,7 @@ ibv_wc_status check_named(InboundMessage& message, Qp& qp) {
 
 // What a poisoned request is refused with.
 ibv_wc_status get_poison(const Header& header) {
+  if (header.immediate > IBV_WC_GENERAL_ERR) return IBV_WC_REM_OP_ERR;
   const auto status = static_cast<ibv_wc_status>(header.immediate);
   PeerFailure failure{};
   return find_peer_failure(status, failure) ? status : IBV_WC_REM_OP_ERR;
@@ -166,9 +167,32 @@ bool continues(const InboundMessage& message, const Header& header) {
          first.key == header.key && first.round == header.round && has_payload(header.code);
 }
 
-void enter_session(Inbound& in, const Header& header) {
+bool is_same_caller(const EarlyRound& early, const Link& link, const Header& header) {
+  return early.source_qp == header.source_qp && is_same(early.peer, link.peer());
+}
+
+// Nobody has said yet who the peer is: whoever calls tries again later.
+Verdict refuse_early(Inbound& in, const Link& link, Stream& stream, const Header& header) {
+  constexpr size_t kMost = 16;
+  const auto known = std::find_if(in.early.begin(), in.early.end(), [&](const EarlyRound& early) {
+    return is_same_caller(early, link, header);
+  });
+  if (known != in.early.end()) {
+    if (known->session == header.session && header.round < known->round) return Verdict::kDrop;
+    in.early.erase(known);
+  }
+  if (in.early.size() == kMost) in.early.erase(in.early.begin());
+  in.early.push_back({link.peer(), header.source_qp, header.round + 1, header.session});
+  refuse(stream, header, 0, kPeerNotReady);
+  return Verdict::kDrop;
+}
+
+void enter_session(Inbound& in, const Link& link, const Header& header) {
   in.session = header.session;
   in.round = 0;
+  for (const EarlyRound& early : in.early) {
+    if (early.session == header.session && is_same_caller(early, link, header)) in.round = early.round;
+  }
   in.expected = 0;
   in.is_lost = false;
   in.current.reset();
@@ -202,15 +226,19 @@ Verdict begin_request(Link& link, Stream& stream, const Header& header, std::sha
     if (header.offset == 0 && header.kind == Kind::kRequest) refuse(stream, header, header.sequence, kGone);
     return Verdict::kDrop;
   }
+  if (!link.is_known()) link.note_call();
   Inbound& in = get_inbound(*qp);
   const std::lock_guard lock(in.mutex);
-  if (header.session < in.session) return Verdict::kDrop;
-  if (header.session > in.session) enter_session(in, header);
-  if (header.round < in.round) return Verdict::kDrop;
   const ibv_qp_state state = get_state(*qp->shared);
-  if (state == IBV_QPS_RESET || state == IBV_QPS_INIT) return refuse_round(in, stream, header, kPeerNotReady);
-  if (state == IBV_QPS_ERR || !is_from_peer(*qp, link, header))
-    return refuse_round(in, stream, header, kGone);
+  if (state == IBV_QPS_RESET || state == IBV_QPS_INIT) return refuse_early(in, link, stream, header);
+  // A stranger's frame, or one of a session that is over, changes nothing here. Its sender hears of it.
+  if (state == IBV_QPS_ERR || !is_from_peer(*qp, link, header) || header.session < in.session) {
+    if (header.kind == Kind::kRequest) refuse(stream, header, header.sequence, kGone);
+    return Verdict::kDrop;
+  }
+  link.set_known();
+  if (header.session > in.session) enter_session(in, link, header);
+  if (header.round < in.round) return Verdict::kDrop;
   const Verdict verdict = take_in_order(*qp, link, stream, header);
   if (verdict == Verdict::kPlace) transfer = in.current;
   return verdict;
@@ -296,6 +324,7 @@ void forget_inbound(Qp& qp, bool is_reset) {
   in.session = in.expected = 0;
   in.round = 0;
   in.is_lost = false;
+  in.early.clear();
 }
 
 }  // namespace verbena::softverbs::wire

@@ -20,7 +20,16 @@ struct HeldStream {
   uint64_t since_ns;
 };
 
-// The receiving half of a queue pair.
+// A caller's round that was refused before the queue pair knew who its peer is: what is left of the round is
+// dropped if the caller turns out to be that peer.
+struct EarlyRound {
+  ibv_gid peer;
+  uint32_t source_qp;
+  uint32_t round;  // that may come next
+  uint64_t session;
+};
+
+// The receiving half of a queue pair. But for `early`, only frames of the queue pair's peer change it.
 struct Inbound {
   std::mutex mutex;
   uint64_t session = 0;
@@ -29,6 +38,7 @@ struct Inbound {
   std::shared_ptr<InboundMessage> current;  // it, when some of it has arrived
   std::vector<HeldStream> held;             // streams whose next chunk is of a later message
   bool is_lost = false;                     // the expected message never came
+  std::vector<EarlyRound> early;            // a few, the latest last
 };
 
 // Of a loop, with the turn.

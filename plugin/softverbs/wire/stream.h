@@ -2,6 +2,7 @@
 
 #include <sys/uio.h>
 
+#include "crypto/encrypted_stream.h"
 #include "softverbs/wire/loop.h"
 #include "softverbs/wire/message.h"
 
@@ -15,19 +16,23 @@ enum class Verdict { kPlace, kDrop, kHold, kBreak };
 // One TCP connection of a link.
 class Stream : public Watched {
  public:
-  Stream(Link& link, uint32_t index, Loop& loop, int fd, bool is_connected);
+  // `encryption`: of an accepted stream, where there is one.
+  Stream(Link& link, uint32_t index, Loop& loop, int fd, bool is_connected,
+         std::shared_ptr<crypto::EncryptedStream> encryption);
   ~Stream() override;
 
   const uint32_t index;
   Loop& loop() { return loop_; }
   Link& link() { return link_; }
   bool is_ready() const { return is_ready_.load(std::memory_order_relaxed); }
+  bool is_sent_away() const { return is_sent_away_.load(std::memory_order_relaxed); }
 
   // With the loop's turn.
   void watch();
   void on_ready(uint32_t events) override;
   void resume();  // takes up a chunk that was held
   void close();
+  void reconnect();                        // if it was sent away
   void acknowledge(const Header& header);  // joined with others for the same queue pair until the turn ends
   void control(const Header& header);      // sent as soon as possible
 
@@ -60,11 +65,15 @@ class Stream : public Watched {
   };
 
   // stream_send.cc; with send_mutex_.
+  void say_hello();
   bool pump_once();
   bool begin_frame();
   ibv_wc_status find_payload(bool is_gpu);
   void give_up_frame(ibv_wc_status status);
   ssize_t send_some();
+  ssize_t send_encrypted();
+  size_t gather(uint8_t* to, size_t most_bytes);
+  bool is_pending() const { return encryption_ != nullptr && encryption_->is_pending(); }
   void account(size_t bytes);
   bool keep_remainder();
 
@@ -78,9 +87,11 @@ class Stream : public Watched {
   bool take_payload();
   void store(const uint8_t* from, uint32_t bytes);
   ssize_t receive_more();
+  ssize_t receive_encrypted();
   ssize_t receive_directly(bool& is_possible);
   void end_chunk();
   void finish_connect();
+  bool try_again();
   void flush_acknowledgements();
   void watch_data(bool wanted);
   uint32_t available() const { return end_ - begin_; }
@@ -98,8 +109,14 @@ class Stream : public Watched {
   std::atomic<uint32_t> wants_pump_{0};
   int fd_;  // -1: closed. Changes with the turn and send_mutex_.
   bool is_connected_;
+  // Null: none, or not yet. Changes with the turn and send_mutex_; its sending half is used with this one,
+  // its receiving half with that.
+  std::shared_ptr<crypto::EncryptedStream> encryption_;
   std::atomic<bool> is_ready_;  // the hello was answered: frames may follow
+  std::atomic<bool> is_sent_away_{false};
   std::atomic<bool> is_pump_posted_{false};
+  std::vector<uint8_t> greeting_;        // goes out before all else
+  Hello said_{};                         // our hello
   std::vector<uint8_t> control_;         // goes out between frames
   std::shared_ptr<OutMessage> message_;  // of the frame that is being sent
   Header frame_{};

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
+#include "softverbs/clock.h"
 #include "softverbs/config.h"
 #include "softverbs/copy.h"
 #include "softverbs/wire/descriptors.h"
@@ -11,6 +13,7 @@
 #include "softverbs/wire/link.h"
 #include "softverbs/wire/requester.h"
 #include "softverbs/wire/responder.h"
+#include "softverbs/wire/secret.h"
 #include "softverbs/wire/wire.h"
 
 namespace verbena::softverbs::wire {
@@ -38,7 +41,38 @@ void Stream::on_ready(uint32_t events) {
   if ((events & (EPOLLIN | EPOLLERR | EPOLLHUP)) != 0 && fd_ >= 0 && is_connected_) receive();
 }
 
+// A listener with too many callers sends some away before it knows them: they call again, a moment later.
+bool Stream::try_again() {
+  constexpr uint64_t kPatienceNs = 5'000'000'000;
+  if (reading_ != Reading::kHello || read_clock_ns() - link_.born_ns > kPatienceNs) return false;
+  const Hold hold(*this);
+  loop_.remove(fd_);
+  const std::lock_guard watch_lock(watch_mutex_);
+  drop(fd_);
+  fd_ = -1;
+  begin_ = end_ = 0;
+  is_connected_ = false;
+  is_sent_away_.store(true, std::memory_order_relaxed);
+  return true;
+}
+
+void Stream::reconnect() {
+  if (!is_sent_away() || link_.is_dead()) return;
+  const int fd = link_.begin_connect();
+  if (fd < 0) return link_.fail(strerror(errno));
+  const Hold hold(*this);
+  {
+    const std::lock_guard watch_lock(watch_mutex_);
+    fd_ = fd;
+    wants_data_ = true;
+  }
+  is_sent_away_.store(false, std::memory_order_relaxed);
+  say_hello();
+  watch();
+}
+
 void Stream::end() {
+  if (try_again()) return;
   has_ended_ = true;
   watch_data(false);
   link_.end_stream();
@@ -48,6 +82,7 @@ void Stream::finish_connect() {
   int error = 0;
   socklen_t bytes = sizeof(error);
   getsockopt(fd_, SOL_SOCKET, SO_ERROR, &error, &bytes);
+  if (error == ECONNRESET && try_again()) return;
   if (error != 0) return link_.fail(strerror(error));
   const Hold hold(*this);
   is_connected_ = true;
@@ -64,15 +99,28 @@ void Stream::close() {
   transfer_.reset();
   output_.clear();
   control_.clear();
+  greeting_.clear();
 }
 
 void Stream::receive() {
   if (buffer_.empty()) buffer_.resize(kBufferBytes);
   for (ssize_t left = kTurnBytes; fd_ >= 0 && !has_ended_;) {
-    if (work_off() == Buffered::kStopped || left <= 0) return;  // what was read is worked off in any case
+    if (work_off() == Buffered::kStopped) return;
+    if (left <= 0) {  // what was read is worked off in any case, now or in a later turn
+      if (encryption_ != nullptr && encryption_->has_buffered())
+        loop_.post([link = link_.shared_from_this(), this] { receive(); });
+      return;
+    }
     const ssize_t count = receive_more();
     if (count == 0) return end();
     if (count < 0 && errno == EAGAIN) return;
+    if (count < 0 && errno == ECONNRESET && try_again()) return;
+    if (count < 0 && errno == EBADMSG) {
+      warn(
+          "a connection with another host is broken off: what came is not what its process encrypted and "
+          "sent");
+      return link_.fail("a record that cannot be decrypted");
+    }
     if (count < 0 && errno != EINTR) return link_.fail(strerror(errno));
     left -= count;
   }
@@ -117,14 +165,35 @@ bool Stream::take_hello() {
   memcpy(&hello, buffer_.data() + begin_, sizeof(hello));
   begin_ += sizeof(hello);
   reading_ = Reading::kHeader;
-  const bool is_ours = hello.magic == kMagic && hello.refusal == kWelcome && hello.link == link_.hello.link;
-  if (!is_ours) {
-    link_.fail(hello.magic == kMagic ? "the peer refuses the connection (another SOFTVERBS_JOB or version?)"
-                                     : "the peer is no softverbs process");
+  Ready ready{};
+  const char* problem = nullptr;
+  if (hello.magic != kMagic || hello.link != link_.hello.link)
+    problem = "the peer is no softverbs process";
+  else if (hello.refusal == kKeyMissing || hello.refusal == kKeyUnknown ||
+           (has_key() && hello.protection == kOpen))
+    problem =
+        "only one of the two has a job key: VERBENA_JOB_KEY_FILE must name the same one for every process";
+  else if (hello.refusal == kEncryptionMissing || hello.refusal == kEncryptionUnknown ||
+           (has_key() && hello.protection != get_protection()))
+    problem = "only one of the two encrypts: VERBENA_ENCRYPTION must be the same for every process";
+  else if (hello.refusal != kWelcome)
+    problem = "the peer refuses the connection (another SOFTVERBS_JOB or version?)";
+  else if (has_key() && (!check_welcome(said_, hello) || !sign_ready(said_, hello, ready)))
+    problem =
+        "the peer does not have our job key: VERBENA_JOB_KEY_FILE must name the same one for every process";
+  std::shared_ptr<crypto::EncryptedStream> encryption;
+  if (problem == nullptr && get_protection() == kEncrypted) {
+    encryption = make_encryption(said_, hello, true);
+    if (encryption == nullptr || available() != 0) problem = "encryption cannot begin";
+  }
+  if (problem != nullptr) {
+    link_.fail(problem);
     return false;
   }
   {
     const Hold hold(*this);
+    encryption_ = std::move(encryption);
+    if (has_key()) greeting_.assign(ready.mac, ready.mac + sizeof(ready.mac));
     is_ready_ = true;
   }
   if (index == 0) link_.set_up();
@@ -217,6 +286,7 @@ void Stream::store(const uint8_t* from, uint32_t bytes) {
 }
 
 ssize_t Stream::receive_more() {
+  if (encryption_ != nullptr) return receive_encrypted();
   bool is_possible = false;
   const ssize_t count = receive_directly(is_possible);
   if (is_possible) return count;
@@ -228,12 +298,36 @@ ssize_t Stream::receive_more() {
   }
   uint32_t room = kBufferBytes - end_;
   // In a stream of long chunks only up to the next header: the payload behind it goes straight to its place.
-  const bool is_bulk = header_.length >= kDirectBytes && !needs_gpu_ && !get_config().ordered_lines;
+  const bool is_bulk =
+      encryption_ == nullptr && header_.length >= kDirectBytes && !needs_gpu_ && !get_config().ordered_lines;
   const uint32_t wanted = sizeof(Header) + (reading_ == Reading::kPayload ? header_.length - done_ : 0);
   if (is_bulk && available() < wanted) room = std::min(room, wanted - available());
   const ssize_t received = recv(fd_, buffer_.data() + end_, room, MSG_DONTWAIT);
   if (received > 0) end_ += static_cast<uint32_t>(received);
   return received;
+}
+
+// A payload goes to its place from where it was decrypted; what is looked at as a whole is put together
+// first.
+ssize_t Stream::receive_encrypted() {
+  const ssize_t there = encryption_->receive(fd_);
+  if (there <= 0) return there;
+  const bool is_placed = reading_ == Reading::kPayload && !is_whole(header_);
+  const uint32_t wanted = is_placed ? header_.length - done_
+                          : reading_ == Reading::kPayload
+                              ? header_.length - available()
+                              : static_cast<uint32_t>(sizeof(Header)) - available();
+  const uint32_t taken = std::min(wanted, static_cast<uint32_t>(there));
+  if (is_placed) {
+    if (transfer_ != nullptr) store(encryption_->received(), taken);
+    done_ += taken;
+  } else {
+    if (available() == 0) begin_ = end_ = 0;
+    memcpy(buffer_.data() + end_, encryption_->received(), taken);
+    end_ += taken;
+  }
+  encryption_->take(taken);
+  return static_cast<ssize_t>(taken);
 }
 
 ssize_t Stream::receive_directly(bool& is_possible) {

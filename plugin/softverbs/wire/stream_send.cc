@@ -7,11 +7,13 @@
 #include <cerrno>
 
 #include "softverbs/clock.h"
+#include "softverbs/random.h"
 #include "softverbs/wire/descriptors.h"
 #include "softverbs/wire/gpu.h"
 #include "softverbs/wire/link.h"
 #include "softverbs/wire/requester.h"
 #include "softverbs/wire/responder.h"
+#include "softverbs/wire/secret.h"
 
 namespace verbena::softverbs::wire {
 namespace {
@@ -27,17 +29,30 @@ void append(std::vector<uint8_t>& to, const void* from, size_t bytes) {
 
 }  // namespace
 
-Stream::Stream(Link& link, uint32_t number, Loop& loop, int fd, bool is_connected)
+Stream::Stream(Link& link, uint32_t number, Loop& loop, int fd, bool is_connected,
+               std::shared_ptr<crypto::EncryptedStream> encryption)
     : index(number),
       link_(link),
       loop_(loop),
       fd_(fd),
       is_connected_(is_connected),
+      encryption_(std::move(encryption)),
       is_ready_(!link.is_requester),
       reading_(link.is_requester ? Reading::kHello : Reading::kHeader) {
-  Hello hello = link.hello;
-  hello.stream = index;
-  append(control_, &hello, sizeof(hello));  // a requester's, or the answer to it
+  // With a key, a listener has answered already.
+  if (link.is_requester || !has_key()) say_hello();
+}
+
+// A requester's, or the answer to it.
+void Stream::say_hello() {
+  said_ = link_.hello;
+  said_.stream = index;
+  if (link_.is_requester && has_key()) {
+    said_.protection = get_protection();
+    if (!draw(said_.challenge)) is_broken_ = true;
+  }
+  greeting_.clear();
+  append(greeting_, &said_, sizeof(said_));
 }
 
 Stream::~Stream() {
@@ -103,7 +118,7 @@ bool Stream::pump_once() {
       pump_soon();
       return true;
     }
-    if (output_.empty() && control_.empty()) {
+    if (output_.empty() && greeting_.empty() && !is_pending() && (control_.empty() || !is_ready_)) {
       watch(wants_room_, false);
       return true;
     }
@@ -113,7 +128,7 @@ bool Stream::pump_once() {
       give_up_frame(message_->source != nullptr ? IBV_WC_REM_OP_ERR : IBV_WC_LOC_PROT_ERR);
       continue;
     }
-    if (errno != EAGAIN) return false;
+    if (errno != EAGAIN) return !is_ready_;  // sent away: receive() finds out
     if (message_ != nullptr && message_->source != nullptr && !keep_remainder()) return false;
     watch(wants_room_, true);
     return true;
@@ -177,11 +192,16 @@ ibv_wc_status Stream::find_payload(bool is_gpu) {
   return IBV_WC_SUCCESS;
 }
 
+// The greeting goes as it is: before the peer has heard it, it can decrypt nothing.
 ssize_t Stream::send_some() {
+  if (encryption_ != nullptr && greeting_.empty()) return send_encrypted();
   iovec pieces[kMaxPieces];
   size_t count = 0;
-  if (!is_begun_ && !control_.empty()) pieces[count++] = {control_.data(), control_.size()};
-  for (size_t i = 0; i < output_.size() && count < kMaxPieces; ++i) pieces[count++] = output_[i];
+  if (!greeting_.empty()) pieces[count++] = {greeting_.data(), greeting_.size()};
+  if (encryption_ == nullptr) {
+    if (!is_begun_ && is_ready_ && !control_.empty()) pieces[count++] = {control_.data(), control_.size()};
+    for (size_t i = 0; i < output_.size() && count < kMaxPieces; ++i) pieces[count++] = output_[i];
+  }
   msghdr message{};
   message.msg_iov = pieces;
   message.msg_iovlen = count;
@@ -190,12 +210,50 @@ ssize_t Stream::send_some() {
   return sent;
 }
 
-void Stream::account(size_t bytes) {
-  if (!is_begun_ && !control_.empty()) {
-    const size_t take = std::min(bytes, control_.size());
-    control_.erase(control_.begin(), control_.begin() + static_cast<ptrdiff_t>(take));
-    bytes -= take;
+// What is sealed counts as sent.
+ssize_t Stream::send_encrypted() {
+  if (!encryption_->is_pending()) {
+    const size_t bytes = gather(encryption_->room(), encryption_->most_bytes());
+    if (bytes == 0) errno = EFAULT;
+    if (bytes == 0 || !encryption_->seal(bytes)) return -1;
+    account(bytes);
   }
+  return encryption_->flush(fd_) ? 0 : -1;
+}
+
+// What goes out next. A frame that has not begun begins only if all that there is room for can be read; 0: it
+// cannot.
+size_t Stream::gather(uint8_t* to, size_t most_bytes) {
+  size_t bytes = 0;
+  if (!is_begun_ && is_ready_ && !control_.empty()) {
+    bytes = std::min(control_.size(), most_bytes);
+    memcpy(to, control_.data(), bytes);
+  }
+  const size_t before_frame = bytes;
+  for (const iovec& piece : output_) {
+    const size_t take = std::min(piece.iov_len, most_bytes - bytes);
+    if (take == 0) break;
+    const auto* from = static_cast<const uint8_t*>(piece.iov_base);
+    const bool is_ours = from >= reinterpret_cast<const uint8_t*>(&frame_) &&
+                         from < reinterpret_cast<const uint8_t*>(&frame_ + 1);
+    if (is_ours) {
+      memcpy(to + bytes, from, take);
+    } else if (!load_host({piece.iov_base, take}, to + bytes)) {
+      return is_begun_ ? bytes : before_frame;
+    }
+    bytes += take;
+  }
+  return bytes;
+}
+
+void Stream::account(size_t bytes) {
+  const auto take_from = [&](std::vector<uint8_t>& sent) {
+    const size_t take = std::min(bytes, sent.size());
+    sent.erase(sent.begin(), sent.begin() + static_cast<ptrdiff_t>(take));
+    bytes -= take;
+  };
+  if (!greeting_.empty()) take_from(greeting_);
+  if (!is_begun_ && is_ready_ && !control_.empty()) take_from(control_);
   if (bytes == 0) return;
   is_begun_ = true;
   size_t gone = 0;

@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "softverbs/clock.h"
 #include "softverbs/config.h"
 #include "softverbs/objects.h"
 #include "softverbs/queue_pair.h"
+#include "softverbs/wire/crowd.h"
 
 namespace verbena::softverbs::wire {
 namespace {
@@ -57,7 +59,7 @@ void Wire::start() {
   });
 }
 
-bool Wire::prepare_gpu(uint32_t rail, cuda::Context context) {
+bool Wire::prepare_gpu(uint32_t rail, cuda::CUcontext context) {
   start();
   const auto& loops = get_port(rail).loops;
   return std::all_of(loops.begin(), loops.end(), [&](const std::unique_ptr<Loop>& loop) {
@@ -104,18 +106,52 @@ std::shared_ptr<Link> Wire::join(Port& port, const Hello& hello) {
   if (const auto known = accepted_.find(key); known != accepted_.end()) return known->second;
   if (accepted_.size() >= kMaxAccepted) return nullptr;
   set_active();
-  return accepted_[key] = std::make_shared<Link>(port, false, hello, 0);
+  strangers_.push_back(std::make_shared<Link>(port, false, hello, 0));
+  return accepted_[key] = strangers_.back();
+}
+
+// A link costs descriptors. Who has one and is no peer of any queue pair is kept only while there is room.
+void Wire::limit_strangers() {
+  constexpr size_t kLeast = 32, kMost = 4096;
+  const size_t limit = get_descriptor_share(4, kLeast, kMost);
+  std::vector<std::shared_ptr<Link>> leaving;
+  {
+    const std::lock_guard lock(links_mutex_);
+    std::erase_if(strangers_, [](const auto& link) { return link->is_known() || link->is_dead(); });
+    // A new link's first stream is still to be added.
+    const auto weigh = [](const auto& link) { return std::max<size_t>(link->count_streams(), 1); };
+    size_t descriptors = 0;
+    for (const auto& link : strangers_) descriptors += weigh(link);
+    while (descriptors > limit) {
+      const auto found = find_most_crowded(
+          strangers_, [](const auto& link) { return std::pair(link->peer(), link->get_call_ns()); });
+      descriptors -= std::min(weigh(*found), descriptors);
+      leaving.push_back(*found);
+      strangers_.erase(found);
+    }
+  }
+  for (const auto& link : leaving) link->fail("no peer");
 }
 
 void Wire::check_links(Port& port) {
-  std::vector<std::shared_ptr<Link>> links;
+  constexpr uint64_t kSilenceNs = 10'000'000'000;
+  std::vector<std::shared_ptr<Link>> links, strangers;
   {
     const std::lock_guard lock(links_mutex_);
     for (const auto& [key, link] : links_) {
       if (std::get<0>(key) == &port) links.push_back(link);
     }
+    for (const auto& link : strangers_) {
+      if (&link->port == &port) strangers.push_back(link);
+    }
   }
-  for (const auto& link : links) link->check_end();
+  for (const auto& link : links) {
+    link->check_end();
+    link->retry_streams();
+  }
+  for (const auto& link : strangers) {
+    if (!link->is_known() && read_clock_ns() - link->get_call_ns() > kSilenceNs) link->fail("no peer");
+  }
 }
 
 void Wire::forget_memory(uint32_t key) {
@@ -175,8 +211,12 @@ Hello make_hello(const ibv_gid& source, const ibv_gid& destination, uint32_t slo
   return hello;
 }
 
+bool is_of_our_version(const Hello& hello) {
+  return hello.magic == kMagic && hello.version == kProtocolVersion;
+}
+
 uint16_t check_hello(const Hello& hello, uint32_t own_slot) {
-  if (hello.magic != kMagic || hello.version != kProtocolVersion) return kOtherVersion;
+  if (!is_of_our_version(hello)) return kOtherVersion;
   if (hello.streams == 0 || hello.streams > kMaxStreams || hello.stream >= hello.streams)
     return kOtherVersion;
   char job[sizeof(hello.job)] = {};

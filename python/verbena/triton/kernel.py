@@ -13,6 +13,7 @@ from verbena.constants import Backend
 from verbena.finder import NVSHMEM_VARIABLE, LibraryFinder, LibraryNotFound
 from verbena.native import BackendUnavailable
 from verbena.team import SymmetricTeam
+from verbena.workspace import SymmetricWorkspace
 from verbena.triton import modules
 from verbena.triton.call import BITCODE_KEYS, NVSHMEM_KEY, unwrap
 
@@ -63,7 +64,7 @@ class SymmKernel(KernelInterface):
         return self._libraries[capability]
 
     def _as_argument(self, value: Any) -> Any:
-        if not isinstance(value, SymmetricTeam):
+        if not isinstance(value, SymmetricTeam | SymmetricWorkspace):
             return value
         if value.backend not in self.served:
             served = ", ".join(one.name for one in sorted(self.served))

@@ -182,3 +182,15 @@ def symm_all_reduce(ctx_ptr: Any, local_ptr: Any, byte_offset: Any, num_elements
     """In place, by the ranks in reach: REDUCE_OP_SUM of DTYPE_FLOAT32. A demonstration."""
     return call(_semantic, backend, "symm_all_reduce", _i32, (ctx_ptr, _i64), (local_ptr, _i64), (byte_offset, _i32),
                 (num_elements, _i32), (reduce_op, _i32), (dtype, _i32))
+
+
+@core.extern
+def symm_widen(bits: Any, number_type: Any, backend: Any = BACKEND_DEFAULT, _semantic: Any = None) -> Any:
+    """The bits of the float that a number of fewer bits is: `number_type` 1 half, 2 bfloat16, 3 e4m3, 4 e5m2."""
+    return call(_semantic, backend, "symm_widen", _i32, (bits, _i32), (number_type, _i32))
+
+
+@core.extern
+def symm_narrow(float_bits: Any, number_type: Any, backend: Any = BACKEND_DEFAULT, _semantic: Any = None) -> Any:
+    """Back, rounded to nearest, ties to even."""
+    return call(_semantic, backend, "symm_narrow", _i32, (float_bits, _i32), (number_type, _i32))

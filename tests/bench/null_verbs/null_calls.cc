@@ -84,7 +84,7 @@ Pairs& get_pairs() {
   return *pairs_there_are;
 }
 
-// Nobody sends to it any more. Others may name a pair that does not name them.
+// Ensures that no pair sends to this one any more. Another pair may name it as peer without being its peer.
 void leave_peers(Pair& pair) {
   const std::lock_guard lock(get_pairs().mutex);
   pair.peer = nullptr;
@@ -248,7 +248,7 @@ int ibv_modify_qp(ibv_qp* qp, ibv_qp_attr* attributes, int mask) {
   if ((mask & IBV_QP_DEST_QPN) != 0) pair.peer = pairs[attributes->dest_qp_num % kMaxPairs];
   pair.state = attributes->qp_state;
   if (pair.state == IBV_QPS_ERR) {
-    leave_peers(pair);  // it may be deleted by the time somebody sends
+    leave_peers(pair);  // otherwise a peer could send to it after it is deleted
     if (pair.receives != nullptr) tell_drained(pair);
   }
   return 0;

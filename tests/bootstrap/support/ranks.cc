@@ -1,7 +1,9 @@
 #include "bootstrap/support/ranks.h"
 
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <poll.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,13 +15,18 @@
 
 namespace verbena::bootstrap {
 
-uint16_t find_free_port() {
-  for (int i = 0; i < 100; ++i) {
-    const auto port = static_cast<uint16_t>(20'000 + (getpid() + 97 * i) % 12'000);
-    if (base::Listener::open_at({.family = base::IpFamily::kV4, .port = port, .bytes = {127, 0, 0, 1}}))
-      return port;
-  }
-  throw std::runtime_error("no port is free");
+uint16_t reserve_port() {
+  const int holder = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int on = 1;
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof(address);
+  auto* const any = reinterpret_cast<sockaddr*>(&address);
+  if (holder < 0 || setsockopt(holder, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
+      bind(holder, any, length) != 0 || getsockname(holder, any, &length) != 0)
+    throw std::runtime_error("no port is free");
+  return ntohs(address.sin_port);
 }
 
 void run_as_threads(uint32_t count_ranks, const RankBody& body) {

@@ -16,8 +16,9 @@ namespace verbena::bootstrap {
 // What one rank's part came to.
 using RankBody = std::function<void(uint32_t rank)>;
 
-// A port that no connection of another test is given meanwhile: below those that the system hands out.
-uint16_t find_free_port();
+// A port of 127.0.0.1 that the kernel gives to no other process until this one ends: a socket is bound to it.
+// Since that does not listen, others may still bind the port by number.
+uint16_t reserve_port();
 
 // One thread a rank; returns when all have ended.
 void run_as_threads(uint32_t count_ranks, const RankBody& body);
@@ -38,7 +39,7 @@ class Processes {
   Processes& operator=(const Processes&) = delete;
 
   void kill(uint32_t rank);
-  // What each returned; 128 + signal where one ended it. Those that have not ended in time are killed: 255.
+  // The exit status of each; 128 + signal if a signal ended it; 255 if it was killed at the deadline.
   std::vector<int> await(int64_t most_ms);
 
  private:

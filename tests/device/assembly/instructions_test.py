@@ -16,6 +16,7 @@ INLINE_ASSEMBLY = re.compile(r"// begin inline asm\n(.*?)// end inline asm", re.
 PROLOGUE = """#include "verbena/device/async_copy.cuh"
 #include "verbena/device/atomic.cuh"
 #include "verbena/device/machine.cuh"
+#include "verbena/device/packed.cuh"
 using namespace verbena::device;
 #if VERBENA_FREESTANDING
 #define VERBENA_KERNEL extern "C" __attribute__((global))
@@ -74,6 +75,19 @@ def test_machine(architecture, compile_to_assembly, workplace):
     return [], len(pairs)
 
 
+def test_packed(architecture, compile_to_assembly, workplace):
+    """Conversions by the architecture's own instructions, where it has them."""
+    cases = list(combinations.packed())
+    body = "\n  ".join(call for call, _, _ in cases)
+    source = workplace.write("packed.cu", f"{PROLOGUE}{combinations.PACKED_KERNEL}\n  {body}\n}}\n")
+    assembly, complaint = compile_to_assembly(source, architecture)
+    if complaint:
+        return [f"packed for sm_{architecture}: {complaint}"], len(cases)
+    text = "\n".join(INLINE_ASSEMBLY.findall(assembly))
+    return [f"packed for sm_{architecture}: {call} {'has' if opcode in text else 'lacks'} {opcode}"
+            for call, opcode, first in cases if (opcode in text) != (architecture >= first)], len(cases)
+
+
 def compile_by_clang(clang, workplace):
     def compile_one(source, architecture):
         output = workplace.path / "clang.ptx"
@@ -115,9 +129,10 @@ def main():
                 for name, pairs in combinations.families().items():
                     complaints += test_family(name, pairs, architecture, compile_one, workplace)
                     count += len(pairs)
-                more, listed = test_machine(architecture, compile_one, workplace)
-                complaints += more
-                count += listed
+                for test in (test_machine, test_packed):
+                    more, listed = test(architecture, compile_one, workplace)
+                    complaints += more
+                    count += listed
     print("\n".join(complaints))
     print(f"{count} instructions by {', '.join(compilers)} for {architectures}: {len(complaints)} complaints")
     return 1 if complaints else 0

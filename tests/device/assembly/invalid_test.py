@@ -107,7 +107,7 @@ def list_compilers(host):
 
 
 def compile_together(workplace, compiler, statements):
-    """(succeeded, everything said), each statement in a function on a line of its own."""
+    """(succeeded, output) of compiling each statement in a function, on its own line."""
     lines = [f"CASE(case_{number}, {statement})\n" for number, statement in enumerate(statements)]
     return toolchain.run(compiler(workplace.write("case.cu", PROLOGUE + "".join(lines))))
 

@@ -20,8 +20,10 @@ VERBENA_KERNEL use_all(uint64_t* words, uint64_t** rows, const uint32_t* abort_w
   const auto limits = vd::WaitLimits::within(1000000, abort_word);
   const vd::GridBarrier grid{words, vd::blocks_per_grid()};
   const vd::SystemBarrier system{rows, words + 16, 0, 4};
-  vd::GridGroup group{grid, limits};
-  group.sync();
+  const vd::GridGroup group{grid, words + 32, limits};
+  out[5] = group.any(words[0] == group.share(words[1], group.elect()));
+  out[6] = static_cast<int>(vd::BlockGroup{}.share(words[2], vd::thread_index() == 0)) +
+           static_cast<int>(vd::WarpsGroup{0, 64, 3}.share(words[3], vd::thread_index() == 0));
   vd::WaitResult result = vd::sync_all_ranks<vd::PauseLongerAndLonger<>>(grid, system, limits);
   result = vd::agree(vd::ThreadGroup{}, result);
   result =

@@ -1,4 +1,4 @@
-"""The bitcode holds every function with a C name as the header has it, needs nothing, and tells nothing of who built it.
+"""The bitcode has every C function of the header, no undefined symbols, and no trace of the build machine.
 
 usage: contents_test.py LIBRARY.bc [--needs PATTERN]
   --needs PATTERN   of the functions, another library's, that it calls; without it, none

@@ -37,7 +37,9 @@ def write_kernel(functions):
     declarations, calls = [], []
     for number, (name, (result, parameters)) in enumerate(sorted(functions.items())):
         declarations.append(f"declare {result} @{name}({', '.join(parameters)})")
-        given = ["i64 %context"] + [{"i64": "i64 %wide", "i32": "i32 %narrow"}[kind] for kind in parameters[1:]]
+        given = [{"i64": "i64 %wide", "i32": "i32 %narrow"}[kind] for kind in parameters]
+        if parameters[0] == "i64":
+            given[0] = "i64 %context"
         calls.append(f"  %r{number} = call {result} @{name}({', '.join(given)})\n"
                      f"  store volatile {result} %r{number}, ptr addrspace(1) %out")
     return KERNEL.format(declarations="\n".join(declarations), calls="\n".join(calls))

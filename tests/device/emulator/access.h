@@ -11,6 +11,10 @@ namespace verbena::emulator {
 
 // Lets others run, then checks length and alignment.
 void begin_access(const char* operation, const void* address, size_t length_bytes);
+inline constexpr size_t kLineBytes = 128;  // of eight lanes together
+// Whether strong accesses of more than 8 bytes are several of 8, and in which order this one's come.
+enum class Tear { kNone, kFirstToLast, kLastToFirst };
+Tear choose_tear();
 // Fails the run: there is no such instruction.
 [[noreturn]] void refuse_order(const char* operation);
 

@@ -1,5 +1,5 @@
-// A stack of its own and the point at which its code stopped: what a fiber is made of. Switching costs some
-// nanoseconds; the sanitizers are told.
+// The parts of a fiber: its own stack, and the point where its code stopped. A switch takes some nanoseconds;
+// the sanitizers are informed of it.
 #pragma once
 
 #include <cstddef>

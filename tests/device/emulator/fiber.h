@@ -67,7 +67,7 @@ struct WarpGathering {
 };
 
 struct Warp {
-  std::array<WarpGathering, device::kWarpLanes> gatherings;  // each that is not free holds a lane of its own
+  std::array<WarpGathering, device::kWarpLanes> gatherings;  // each that is in use has different lanes
 };
 
 struct SharedPiece {

@@ -1,5 +1,5 @@
 // Accesses to memory, of verbena/device/emulation.h. This file is compiled with the sanitizers: a weak access
-// is a plain one to them, a strong one a relaxed atomic; what order and scope add is told by access.h.
+// is a plain one to them, a strong one a relaxed atomic; access.h adds the effects of order and scope.
 #include <cstring>
 
 #include "access.h"
@@ -64,9 +64,22 @@ void store_bytes(void* address, const void* value, size_t length_bytes, bool is_
 
 // A number by which two values of one location differ.
 uint64_t fold(const void* value, size_t length_bytes) {
-  uint64_t halves[2] = {};
-  memcpy(halves, value, length_bytes);
-  return halves[0] ^ (halves[1] * 0x9e3779b97f4a7c15);
+  uint64_t words[emulator::kLineBytes / 8] = {};
+  memcpy(words, value, length_bytes);
+  uint64_t result = words[0];
+  for (size_t i = 1; i < length_bytes / 8; ++i) result ^= words[i] * (0x9e3779b97f4a7c15 + 2 * (i - 1));
+  return result;
+}
+
+// Whether it came in parts of 8 bytes.
+template <typename Access>
+bool tear_wide(size_t length_bytes, Order order, const Access& access) {
+  if (length_bytes <= 8 || order == Order::kWeak) return false;
+  const emulator::Tear tear = emulator::choose_tear();
+  if (tear == emulator::Tear::kNone) return false;
+  for (size_t offset = 0; offset < length_bytes; offset += 8)
+    access(tear == emulator::Tear::kFirstToLast ? offset : length_bytes - 8 - offset);
+  return true;
 }
 
 uint64_t apply(Operation operation, uint64_t before, uint64_t operand, uint64_t compare) {
@@ -101,6 +114,10 @@ void resolve_volatile(Order& order, Scope& scope) {
 }  // namespace
 
 void load(void* value, const void* address, size_t length_bytes, Order order, Scope scope) {
+  const bool is_torn = tear_wide(length_bytes, order, [&](size_t offset) {
+    load(static_cast<char*>(value) + offset, static_cast<const char*>(address) + offset, 8, order, scope);
+  });
+  if (is_torn) return;
   emulator::begin_access("load", address, length_bytes);
   resolve_volatile(order, scope);
   load_bytes(value, address, length_bytes, order == Order::kWeak);
@@ -111,6 +128,10 @@ void load(void* value, const void* address, size_t length_bytes, Order order, Sc
 }
 
 void store(void* address, const void* value, size_t length_bytes, Order order, Scope scope) {
+  const bool is_torn = tear_wide(length_bytes, order, [&](size_t offset) {
+    store(static_cast<char*>(address) + offset, static_cast<const char*>(value) + offset, 8, order, scope);
+  });
+  if (is_torn) return;
   emulator::begin_access("store", address, length_bytes);
   resolve_volatile(order, scope);
   emulator::note_store();

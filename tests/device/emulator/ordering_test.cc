@@ -1,4 +1,5 @@
-// ThreadSanitizer's judgement of the cases, each in a process of its own. Without it only the right ones run.
+// Runs each case under ThreadSanitizer in a separate process. Without ThreadSanitizer only the correct cases
+// run.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 

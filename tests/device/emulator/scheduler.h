@@ -29,7 +29,7 @@ class Scheduler {
   void step(const char* doing, const void* where = nullptr, int64_t detail = kNoDetail);
   // The same without the change of threads: the operation itself waits for others.
   void count_step(const char* doing, const void* where, int64_t detail);
-  // Something other threads can notice has happened: whoever spins may have reason to.
+  // Something has happened that other threads can notice, so spinning threads may make progress.
   void note_progress() { stalled_steps_ = 0; }
   // Until someone calls wake().
   void wait();
@@ -42,6 +42,8 @@ class Scheduler {
   uint64_t steps() const { return steps_; }
   uint64_t clock_ns() const { return clock_ns_; }
   SynchronizationModel& synchronization() { return synchronization_; }
+  bool tears_wide() const { return tears_wide_; }
+  void tear_wide() { tears_wide_ = true; }
 
  private:
   enum class Policy { kLockstep, kRandom, kBursts, kStragglers };
@@ -78,6 +80,7 @@ class Scheduler {
   uint64_t stalled_since_ns_ = 0;  // of the machine's clock
   uint64_t burst_left_ = 0;
   uint64_t clock_ns_;
+  bool tears_wide_ = false;
   std::string failure_;
   SynchronizationModel synchronization_;
 };

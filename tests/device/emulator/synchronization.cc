@@ -77,8 +77,8 @@ bool SynchronizationModel::observe_load(const Place& place, FenceState& fences, 
   if (!kThreadSanitizer) return true;
   const IgnoreScope ignore;
   const auto found = locations_.find(address);
-  // The first value seen counts as written before the grids began, by nobody in particular; host code may
-  // write it again, so only a device's write says that host code did not.
+  // The first value seen counts as written before the grids began, by no thread. Host code may write it
+  // again, so only a write by the device shows that host code did not.
   if (found == locations_.end()) locations_.emplace(address, Location{bits, kBeforeAll, Scope::kSystem, {}});
   const bool is_first_value = found == locations_.end() ||
                               (found->second.writer.fiber == kBeforeAll.fiber && found->second.bits == bits);

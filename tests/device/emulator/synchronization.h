@@ -49,7 +49,8 @@ class ClockKey {
   Moment* moment_ = nullptr;
 };
 
-// One write's (or fence's) promise: whoever observes the write within `scope` of `releaser` is after `key`.
+// The guarantee of a release write or fence: a thread within `scope` of `releaser` that observes the write is
+// ordered after `key`.
 struct Release {
   ClockKey key;
   Place releaser;

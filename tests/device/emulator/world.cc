@@ -50,6 +50,7 @@ void World::add_host(std::function<void()> body) {
 std::string World::run() {
   Scheduler scheduler(seed_, limits_.stalled_steps + 500 * fibers_.size(), limits_.steps,
                       limits_.outside_patience_s);
+  if (limits_.tears_wide) scheduler.tear_wide();
   std::string failure = scheduler.run(fibers_);
   steps_ = scheduler.steps();
   for (const auto& block : blocks_) {

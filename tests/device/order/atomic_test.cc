@@ -88,7 +88,7 @@ TEST_P(Together, NoUpdateOfManyThreadsIsLost) {
   EXPECT_EQ(taken, std::vector<int>(96, 1));
 }
 
-// A lock made of two updates: what is done under it needs no order of its own.
+// A lock made of two atomic updates: accesses under it need no order themselves.
 TEST_P(Together, AcquireAndReleaseMakeALock) {
   uint32_t lock = 0, plain = 0;
   World world(GetParam());

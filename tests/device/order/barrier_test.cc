@@ -79,11 +79,37 @@ TEST_P(Barriers, ABlockThatNeverComesIsGivenUp) {
   EXPECT_EQ(again.run(), "");
 }
 
+// As check_group() of group_test.cc: who votes is heard by all, in this round and in no other one.
+TEST_P(Barriers, TheBlocksOfAGridAreAGroup) {
+  constexpr uint32_t kBlocks = 3, kThreads = 32;
+  uint64_t arrived = 0, words[GridGroup::kWords] = {};
+  std::vector<uint32_t> cells(kBlocks * kThreads);
+  uint32_t elected = 0;
+  World world(GetParam());
+  world.add_grid(0, kBlocks, kThreads, [&] {
+    const GridGroup group{{&arrived, kBlocks}, words, WaitLimits::within(kLongEnough_ns)};
+    if (group.elect()) reduce_add<Order::kRelaxed, Scope::kGpu>(&elected, 1);
+    for (uint32_t round = 0; round < 6; ++round) {
+      cells[group.rank()] = round;
+      group.sync();
+      require(cells[(group.rank() + kThreads + 1) % group.size()] == round, "another block's cell");
+      const uint32_t voter = round * 37 % (2 * group.size());
+      require(group.any(group.rank() == voter) == (voter < group.size()), "the vote");
+      require(!group.any(false), "no vote");
+      require(group.any(group.rank() == round % group.size()), "a vote right after it");
+      const bool is_giver = group.rank() == (round * 41) % group.size();
+      require(group.share(is_giver ? 70 + round : 0, is_giver) == 70 + round, "what one has");
+    }
+  });
+  EXPECT_EQ(world.run(), "");
+  EXPECT_EQ(elected, 1u);
+}
+
 TEST_P(Barriers, AGroupOfBlocksRemembersThatItBroke) {
-  uint64_t arrived = 0;
+  uint64_t arrived = 0, words[GridGroup::kWords] = {};
   World world(GetParam());
   world.add_grid(0, 2, 32, [&] {
-    GridGroup group{{&arrived, 2}, WaitLimits::within(kLongEnough_ns)};
+    GridGroup group{{&arrived, 2}, words, WaitLimits::within(kLongEnough_ns)};
     require(group.size() == 64 && group.rank() == block_index() * 32 + thread_index(), "places");
     group.sync();
     require(!group.is_broken(), "it met");
@@ -91,7 +117,7 @@ TEST_P(Barriers, AGroupOfBlocksRemembersThatItBroke) {
     if (block_index() == 0) return;
     group.sync();
     require(group.is_broken() && group.result == WaitResult::kTimedOut, "the other block is gone");
-    group.sync();  // returns at once
+    require(group.any(false), "at once, and no wait has reached its end");
   });
   EXPECT_EQ(world.run(), "");
   EXPECT_EQ(arrived, 3u);

@@ -11,8 +11,8 @@ namespace {
 class Groups : public EverySchedule {};
 INSTANTIATE_TEST_SUITE_P(Seeds, Groups, kSchedules);
 
-// Every member counts itself at its rank, one is elected, a vote of any one is everybody's answer, and sync()
-// hands over weak data, round after round.
+// In each round every member increments the counter of its rank, one is elected, one vote decides any(), and
+// sync() makes weak data visible.
 template <typename Group>
 void check_group(const Group& group, uint32_t* ranks, uint32_t* elected, uint32_t* cells) {
   reduce_add<Order::kRelaxed, Scope::kBlock>(ranks + group.rank(), 1);
@@ -25,6 +25,9 @@ void check_group(const Group& group, uint32_t* ranks, uint32_t* elected, uint32_
     require(group.any(group.rank() == voter) == (voter < group.size()), "the vote");
     require(!group.any(false), "no vote");
     require(group.any(group.rank() == round % group.size()), "a vote right after it");
+    const bool is_giver = group.rank() == round * 5 % group.size();
+    const uint64_t value = uint64_t{1} << 40 | round;
+    require(group.share(is_giver ? value : 0, is_giver) == value, "what one has is everybody's");
   }
 }
 

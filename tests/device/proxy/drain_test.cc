@@ -1,12 +1,17 @@
 // The proxy before an endpoint that does what the test says: what is posted, in which order, what waits, and
-// what kernels are told.
+// what kernels are notified of.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <functional>
+#include <thread>
+#include <utility>
 
 #include "base/clock.h"
 #include "device/proxy/proxy.h"
+#include "device/proxy/queue_drain.h"
 #include "device/proxy/support/fake_endpoint.h"
 #include "device/proxy/support/queue_writer.h"
 
@@ -105,6 +110,64 @@ TEST_F(DrainTest, AFullLaneHoldsItsQueueAlone) {
   EXPECT_THAT(work(), ElementsAre("put 1:0 3+0 3+0 9", "put 1:0 3+0 3+0 10", "put 2:0 3+0 3+0 8"));
 }
 
+// Of what is there when it is marked, behind a producer that is not done too; not of what comes later.
+TEST_F(DrainTest, AMarkIsOfWhatIsThere) {
+  symm::WindowTable windows;
+  ASSERT_TRUE(windows.add({kNear, kWindowBytes, 3}));
+  symm::QueueDrain drain(queues_, 0, endpoint_, windows, 4);
+  const auto work_drain = [&](uint64_t count_done) {
+    windows.take_up();
+    drain.drain();
+    windows.let_go();
+    drain.note_done(1, count_done);
+    drain.publish_consumed();
+    drain.publish_completed();
+  };
+  drain.mark();
+  EXPECT_TRUE(drain.is_quiet()) << "nothing was asked for";
+  for (int i = 0; i < 3; ++i) write(0, kPut, 1, kNear, 8, kNear);
+  const PutDescriptor unwritten = std::exchange(writer_.slot(0, 1), {});
+  drain.mark();
+  work_drain(1);
+  EXPECT_EQ(writer_.completed(0), 1U);
+  EXPECT_FALSE(drain.is_quiet());
+  writer_.slot(0, 1) = unwritten;
+  for (int i = 0; i < 3; ++i) write(0, kPut, 1, kNear, 8, kNear);
+  work_drain(2);
+  EXPECT_FALSE(drain.is_quiet());
+  work_drain(3);
+  EXPECT_TRUE(drain.is_quiet());
+  EXPECT_EQ(writer_.completed(0), 3U) << "what came later is under way";
+}
+
+TEST_F(DrainTest, QuietReturnsWhenAllIsComplete) {
+  write(0, kPut, 1, kNear, 8, kNear);
+  write(1, kPut, 2, kNear, 8, kNear);
+  work();
+  std::atomic<bool> is_quiet{false};
+  std::thread caller([&] {
+    EXPECT_TRUE(proxy_.quiet());
+    is_quiet = true;
+  });
+  work();
+  EXPECT_FALSE(is_quiet);
+  endpoint_.complete(2, 1, 1);
+  work();
+  EXPECT_FALSE(is_quiet);
+  endpoint_.complete(1, 0, 1);
+  while (!is_quiet) work();
+  caller.join();
+}
+
+TEST_F(DrainTest, AFailureEndsQuiet) {
+  write(0, kPut, 1, kNear, 8, kNear);
+  work();
+  std::thread caller([&] { EXPECT_FALSE(proxy_.quiet()); });
+  proxy_.fail("a test's");
+  caller.join();
+  EXPECT_FALSE(proxy_.quiet());
+}
+
 TEST_F(DrainTest, QueuesTakeTurns) {
   PutQueue queues = *PutQueue::create({.count = 2, .depth = 256});
   Proxy proxy(endpoint_, queues, abort_, {.count_ranks = 4});
@@ -166,6 +229,25 @@ TEST_F(DrainTest, ASignalIsSetInTwoSteps) {
   EXPECT_EQ(writer_.completed(0), 2U);
 }
 
+// One signal behind what two queues were asked for.
+TEST_F(DrainTest, AQueueWaitsForAnother) {
+  write(0, kPut, 1, kNear, 8, kFar);
+  write(0, kPut, 2, kNear, 8, kFar);
+  write(1, kAwaitQueue, 1, 2, 0, 0);
+  write(1, kAddWord, 1, 5, 0, kNear);
+  EXPECT_THAT(work(), ElementsAre("put 1:0 3+0 4+0 8", "put 2:0 3+0 4+0 8"));
+  endpoint_.complete(1, 0, 1);
+  work();
+  EXPECT_THAT(work(), IsEmpty()) << "its second put is not complete";
+  EXPECT_EQ(writer_.consumed(1), 0U);
+  write(0, kPut, 1, kNear, 16, kFar);
+  EXPECT_THAT(work(), ElementsAre("put 1:0 3+0 4+0 16")) << "the other queue goes on";
+  endpoint_.complete(2, 0, 1);
+  std::vector<std::string> asked = work();
+  if (asked.empty()) asked = work();  // the other queue's completion is seen a round later
+  EXPECT_THAT(asked, ElementsAre("add 1:1 3+0 5")) << "and not for what came behind";
+}
+
 struct Bad {
   const char* name;
   const char* why;
@@ -176,7 +258,7 @@ INSTANTIATE_TEST_SUITE_P(
     Fields, BadDescriptorTest,
     testing::Values(
         Bad{"OperationZero", "no such operation", describe(PutOperation{0}, 1, 0, 8, 0)},
-        Bad{"OperationSix", "no such operation", describe(PutOperation{6}, 1, 0, 8, 0)},
+        Bad{"OperationSeven", "no such operation", describe(PutOperation{7}, 1, 0, 8, 0)},
         Bad{"Operation255", "no such operation", describe(PutOperation{255}, 1, 0, 8, 0)},
         Bad{"OperationOfTwoBytes",
             "no such operation",
@@ -197,6 +279,8 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"SumAtAnOddPlace", "no multiple of 8", describe(kAddWord, 1, 0, 0, kFar + 1)},
         Bad{"SumPastTheWindow", "at the peer is in no window", describe(kAddWord, 1, 0, 0, 4096)},
         Bad{"SumWithALength", "has no length", describe(kAddWord, 1, 0, 8, 0)},
+        Bad{"AwaitsItself", "no such other queue", describe(kAwaitQueue, 1, 0, 0, 0)},
+        Bad{"AwaitsNoQueue", "no such other queue", describe(kAwaitQueue, 1, 0, 2, 0)},
         Bad{"SignalAtFour", "no multiple of 8", describe(kSetSignal, 1, 0, 8, 4)},
         Bad{"SignalOfAnOddWord", "other word", describe(kSetSignal, 1, 0, 4, 8)},
         Bad{"SignalOfAWordPastTheWindow", "other word", describe(kSetSignal, 1, 0, 4096, 8)},

@@ -1,5 +1,5 @@
-// NICs that fail while kernels wait: every rank that is concerned is told, the host knows why, and nobody
-// hangs.
+// NICs that fail while kernels wait: every affected rank gets the error, the host knows the cause, and no
+// kernel hangs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -105,7 +105,7 @@ TEST(ProxyFailureTest, ASignalThatCannotBeReadToBeSetEndsAWait) {
       [](RdmaFleet& fleet) { expect_network_failed(fleet, "retries exhausted"); });
 }
 
-// What the NIC never tells of is waited for as long as the context says, and ended from outside.
+// If the NIC never reports a completion, waits end at the context's timeout, or from outside.
 TEST(ProxyFailureTest, ACompletionThatNeverComesIsTimedOut) {
   run_with_faults(
       "drop nth=1 opcode=RDMA_WRITE",
@@ -130,7 +130,8 @@ TEST(ProxyFailureTest, ACompletionThatNeverComesEndsTheContext) {
       60'000'000'000, 100);
 }
 
-// Between two ranks of one process: a kernel that goes on asking is told, and so are those who wait.
+// Between two ranks of one process: a kernel that continues to post gets the error, and so do waiting
+// kernels.
 TEST(ProxyFailureTest, AWrongDescriptorEndsAllWaits) {
   RdmaFleet fleet(make_shape(2));
   fleet.context(0).heap_end += 4096;  // so that the kernel asks for what is in no window
@@ -193,7 +194,7 @@ TEST(ProxyFailureTest, WindowsChangeBesideTheProxy) {
   EXPECT_EQ(fleet.proxy(0).error(), "");
 }
 
-// Nobody asks: the proxy sleeps, and wakes when somebody does.
+// Without requests the proxy sleeps; the next request wakes it.
 TEST(ProxyFailureTest, AnIdleProxySleeps) {
   RdmaFleet fleet(make_shape(2));
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);

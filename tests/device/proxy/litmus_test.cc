@@ -4,6 +4,7 @@
 
 #include "device/emulator/sanitizer.h"
 #include "device/proxy/support/rdma_fleet.h"
+#include "verbena/device/barrier.cuh"
 #include "verbena/device/symm.cuh"
 
 namespace verbena::device_test {
@@ -99,6 +100,49 @@ TEST_P(LitmusTest, APutIsThereBeforeItsSignal) {
       });
 }
 
+// Two blocks put through a queue each, and one of them signals for both: nobody waits for ever. softverbs
+// carries out what one thread posts in its order whatever the queue; that the signal waits is drain_test's.
+TEST_P(LitmusTest, OneSignalIsBehindAllBlocksPuts) {
+  constexpr uint64_t kPartBytes = 16384, kWords = 2000;
+  uint64_t arrived[2] = {};
+  EXPECT_EQ(
+      run_on_all(
+          fleet_, GetParam(), 2, kThreads,
+          [&](int32_t rank) {
+            const SymmContext& mine = fleet_.context(rank);
+            const uint64_t part = device::block_index() * kPartBytes;
+            const bool is_first = device::block_index() == 0;
+            const device::GridBarrier grid{&arrived[rank], 2};
+            const auto meet_grid = [&] {
+              require(grid.sync(device::WaitLimits::within(mine.timeout_ns)) == device::WaitResult::kReached,
+                      "grid");
+            };
+            for (uint64_t round = 1; round <= kRounds; ++round) {
+              if (rank == 0) {
+                auto* const source = fleet_.data<uint64_t>(0, 65536 + part);
+                write_all(source, kWords, round);
+                expect(
+                    device::symm_put_async(mine, fleet_.data(0, part), source, 8 * kWords, 1, BlockGroup{}),
+                    "put");
+                meet_grid();
+                if (is_first) {
+                  expect(device::symm_signal_behind_all(mine, 9, 1, 1, kAdd, BlockGroup{}), "signal");
+                  await(mine, 100, round);
+                  expect(device::symm_flush(mine, BlockGroup{}), "flush");
+                }
+                meet_grid();
+              } else {
+                await(mine, 9, round);
+                expect_all(fleet_.data<uint64_t>(1, part), kWords, round, "data");
+                meet_grid();
+                if (is_first) expect(device::symm_signal(mine, 100, 0, 1, kAdd, BlockGroup{}), "has looked");
+              }
+            }
+          }),
+      "");
+  EXPECT_EQ(fleet_.proxy(0).error() + fleet_.proxy(1).error(), "");
+}
+
 TEST_P(LitmusTest, AllPutsAreThereBeforeALaterSignal) {
   play(
       [&](const SymmContext& mine, uint64_t round) {
@@ -167,7 +211,7 @@ TEST_P(LitmusTest, StoreBufferingThroughABarrier) {
             "");
 }
 
-// A tells B, by whichever path; behind a barrier C, to whom nobody told anything, gets it from B.
+// A writes to B by any path; after a barrier with B, C gets the data from B, although A did not write to C.
 void expect_transitive(const FleetShape& shape, uint64_t seed) {
   RdmaFleet fleet(shape);
   const int32_t size = fleet.size();

@@ -157,6 +157,34 @@ TEST_P(SymmPathTest, PutThenBarrier) {
   });
 }
 
+// As where GPUs see in order only what NICs write to themselves: a neighbour's memory is read behind a second
+// meeting.
+TEST_P(SymmPathTest, BarriersThatMeetTwice) {
+  run([&](int32_t rank, const auto& group, uint64_t seed) {
+    SymmContext mine = fleet_.context(rank);
+    mine.meets_twice = 1;
+    for (uint64_t lap = 0; lap < 4; ++lap) {
+      const uint64_t round = 4 * seed + lap;
+      uint8_t* const source = fleet_.data(rank, static_cast<uint64_t>(fleet_.size()) * kLineBytes);
+      fill(source, 100, rank, 0, round, group);
+      for (int32_t peer = 0; peer < fleet_.size(); ++peer)
+        expect(device::symm_put_async(mine, fleet_.data(rank, static_cast<uint64_t>(rank) * kLineBytes),
+                                      source, 100, peer, group),
+               "put");
+      expect(device::symm_barrier(mine, 6, group), "barrier");
+      for (int32_t peer = 0; peer < fleet_.size(); ++peer) {
+        for (int32_t owner = 0; owner < fleet_.size(); ++owner) {
+          const uint8_t* const there =
+              device::symm_lsa_ptr(mine, fleet_.data(rank, static_cast<uint64_t>(peer) * kLineBytes), owner);
+          if (there != nullptr) expect_bytes(there, 100, peer, 0, round, group, "at a neighbour");
+        }
+      }
+      expect(device::symm_barrier_arrive(mine, 6, group), "arrive");
+      expect(device::symm_barrier_wait(mine, 6, group), "wait");
+    }
+  });
+}
+
 TEST_P(SymmPathTest, Get) {
   run([&](int32_t rank, const auto& group, uint64_t round) {
     const SymmContext& mine = fleet_.context(rank);
@@ -171,7 +199,7 @@ TEST_P(SymmPathTest, Get) {
   });
 }
 
-// Each sets, adds to and increments a signal of its own at every peer.
+// Each rank sets, adds to and increments its own signal at every peer.
 TEST_P(SymmPathTest, SignalsAreSetAddedToAndReset) {
   run([&](int32_t rank, const auto& group, uint64_t) {
     const SymmContext& mine = fleet_.context(rank);
@@ -216,7 +244,7 @@ TEST_P(SymmPathTest, SignalsOfBothPathsSumUp) {
   });
 }
 
-// Quiet means complete at the peer, with nobody's help: what was put can be got back at once.
+// After quiet, puts are complete at the peer without its help: a get reads them back at once.
 TEST_P(SymmPathTest, QuietIsRemoteCompletion) {
   run([&](int32_t rank, const auto& group, uint64_t round) {
     const SymmContext& mine = fleet_.context(rank);

@@ -148,7 +148,8 @@ TEST(SymmBackend, BarriersAreOfAll) {
   }
 }
 
-// Alone in their domains: who is quick meets again while the slowest is still to come to the round before.
+// Each rank is alone in its domain: a fast rank enters the next barrier while the slowest has not reached the
+// last one.
 TEST(SymmBackend, NobodyCountsForTwo) {
   constexpr int32_t kAlone = 3;
   for (uint64_t seed = 0; seed < 40; ++seed) {

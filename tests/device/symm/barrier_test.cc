@@ -1,8 +1,10 @@
-// Barriers of a team: nobody passes before all have come, and what was done before is seen after.
+// Barriers of a team: no rank passes before all have arrived, and writes before the barrier are visible after
+// it.
 #include <gtest/gtest.h>
 
 #include "device/emulator/world.h"
 #include "device/symm/fleet.h"
+#include "verbena/device/barrier.cuh"
 #include "verbena/device/symm.cuh"
 
 namespace verbena::device_test {
@@ -64,6 +66,44 @@ TEST(SymmBarrier, BlocksOfAGridMeetTheirOwnNumber) {
   }
 }
 
+// Two streams of each rank, with equal numbers of blocks, the second one's ranks in another order of
+// launches: each workspace has its own barriers, so that no kernel passes on the other one's arrivals.
+TEST(SymmBarrier, KernelsWithAWorkspaceEachDoNotMeet) {
+  constexpr uint32_t kBlocks = 2;
+  for (uint64_t seed = 0; seed < 6; ++seed) {
+    Fleet fleet(2, INT32_MAX, 2 * Fleet::measure_workspace(2, kBlocks, 128));
+    uint64_t arrived[2] = {};
+    World world(seed);
+    for (int32_t rank = 0; rank < 2; ++rank) {
+      for (uint64_t stream = 0; stream < 2; ++stream) {
+        world.add_grid(static_cast<uint32_t>(rank), kBlocks, 32, [&, rank, stream] {
+          const SymmWorkspace<> mine = fleet.workspace(rank, stream, kBlocks, 128);
+          // Rank 1's second kernel comes when both ranks' first ones are done.
+          while (stream == 1 && rank == 1 &&
+                 device::load_relaxed<device::Scope::kSystem>(&arrived[0]) +
+                         device::load_relaxed<device::Scope::kSystem>(&arrived[1]) <
+                     2 * kBlocks) {
+          }
+          uint64_t* const told = fleet.data<uint64_t>(rank) + (2 * stream + device::block_index()) * 64;
+          for (uint64_t round = 1; round < 4; ++round) {
+            const uint32_t number = device::block_index();
+            if (device::thread_index() == 0)
+              device::store<device::Order::kWeak, device::Scope::kThreads>(
+                  device::symm_lsa_ptr(mine.context, told, 1 - rank), round);
+            emulator::require(device::symm_barrier(mine.context, number) == SymmStatus::kDone, "first");
+            emulator::require(device::load<device::Order::kWeak, device::Scope::kThreads>(told) == round,
+                              "told");
+            emulator::require(device::symm_barrier(mine.context, number) == SymmStatus::kDone, "second");
+          }
+          if (stream == 0 && device::thread_index() == 0)
+            device::reduce_add<device::Order::kRelaxed, device::Scope::kSystem>(&arrived[rank], 1);
+        });
+      }
+    }
+    EXPECT_EQ(world.run(), "");
+  }
+}
+
 TEST(SymmBarrier, WarpsAndThreadsMeet) {
   Fleet fleet(3);
   World world(7);
@@ -77,6 +117,22 @@ TEST(SymmBarrier, WarpsAndThreadsMeet) {
     });
   }
   EXPECT_EQ(world.run(), "");
+}
+
+// All blocks of all ranks at one barrier.
+TEST(SymmBarrier, GridsMeet) {
+  for (uint64_t seed = 0; seed < 4; ++seed) {
+    Fleet fleet(2);
+    uint64_t arrived[2] = {}, words[2][device::GridGroup::kWords] = {};
+    World world(seed);
+    for (int32_t rank = 0; rank < 2; ++rank) {
+      world.add_grid(static_cast<uint32_t>(rank), 2, 32, [&, rank] {
+        const auto limits = device::WaitLimits::within(fleet.context(rank).timeout_ns);
+        meet(fleet, rank, 3, device::GridGroup{{&arrived[rank], 2}, words[rank], limits}, 3);
+      });
+    }
+    EXPECT_EQ(world.run(), "");
+  }
 }
 
 TEST(SymmBarrier, HalvesLeaveRoomForWork) {

@@ -57,6 +57,19 @@ TEST(SymmC, ABlockDoesItOnce) {
   EXPECT_EQ(fleet.context(1).signals[4], 2U);
 }
 
+// One program for each multiprocessor of a large GPU, and more: each has a barrier of its own number.
+TEST(SymmC, ManyBlocksMeet) {
+  constexpr uint32_t kBlocks = 160;
+  Fleet fleet(2);
+  World world(1);
+  for (int32_t rank = 0; rank < 2; ++rank) {
+    world.add_grid(static_cast<uint32_t>(rank), kBlocks, 1, [&fleet, rank] {
+      require(symm_barrier(context_of(fleet, rank)) == 0, "barrier of the block's number");
+    });
+  }
+  EXPECT_EQ(world.run(), "");
+}
+
 TEST(SymmC, TellsWhereAndWho) {
   Fleet fleet(3, 2);
   World world;
@@ -114,6 +127,16 @@ TEST(SymmC, SumsUp) {
   EXPECT_EQ(world.run(), "");
   for (int32_t i = 4; i < 40; ++i) EXPECT_EQ(fleet.data<float>(1)[i], static_cast<float>(2 * i + 1));
   EXPECT_EQ(fleet.data<float>(0)[3], 3.0F) << "not before the offset";
+}
+
+TEST(SymmC, ConvertsNumbers) {
+  const int32_t patterns[] = {0x3e00, 0x3fc0, 0x3c, 0x3e}, one_and_a_half = 0x3fc00000;
+  for (int32_t type = 1; type <= 4; ++type) {
+    EXPECT_EQ(symm_widen(patterns[type - 1], type), one_and_a_half) << type;
+    EXPECT_EQ(symm_narrow(one_and_a_half, type), patterns[type - 1]) << type;
+  }
+  EXPECT_EQ(symm_widen(1, 5), 0);
+  EXPECT_EQ(symm_narrow(one_and_a_half, 0), 0);
 }
 
 }  // namespace

@@ -16,15 +16,40 @@ class Fleet {
  public:
   static constexpr uint64_t kDataBytes = 1 << 16;  // of each rank's heap, behind the words
 
-  // Ranks from `in_reach` on are out of everybody's reach.
-  explicit Fleet(int32_t ranks, int32_t in_reach = INT32_MAX) : ranks_(static_cast<size_t>(ranks)) {
+  // Ranks from `in_reach` on cannot be reached by loads and stores. `more_bytes` is for workspaces.
+  explicit Fleet(int32_t ranks, int32_t in_reach = INT32_MAX, uint64_t more_bytes = 0)
+      : ranks_(static_cast<size_t>(ranks)), data_bytes_(kDataBytes + more_bytes) {
     for (size_t r = 0; r < ranks_.size(); ++r) make_memory(ranks_[r]);
     for (int32_t r = 0; r < ranks; ++r) make_context(r, in_reach < ranks ? in_reach : ranks);
   }
 
   int32_t size() const { return static_cast<int32_t>(ranks_.size()); }
   SymmContext& context(int32_t rank) { return at(rank).context; }
-  // At the same offset of each rank's heap; a multiple of 64 bytes plus `offset_bytes`.
+  // A rank's part of a workspace, behind the data, as the host lays it out; `index` counts those of this
+  // shape.
+  SymmWorkspace<> workspace(int32_t rank, uint64_t index, uint64_t blocks, uint64_t slot_bytes) {
+    SymmWorkspace<> made{at(rank).context, {}};
+    auto* word = reinterpret_cast<uint64_t*>(
+        data(rank, kDataBytes + index * measure_workspace(size(), blocks, slot_bytes)));
+    made.context.signals = word;
+    made.context.remote_signals = word += kSymmSignals;
+    made.context.arrivals = word += kSymmSignals;
+    made.context.rounds = word += kSymmBarrierRows * ranks_.size();
+    made.context.failure = word += kSymmBarrierRows;
+    made.blocks.epochs = word += 1;
+    made.blocks.slots = align(reinterpret_cast<char*>(word + blocks));
+    made.blocks.slot_bytes = slot_bytes;
+    made.blocks.count = blocks;
+    return made;
+  }
+  static uint64_t measure_workspace(int32_t ranks, uint64_t blocks, uint64_t slot_bytes) {
+    const auto size = static_cast<uint64_t>(ranks);
+    const uint64_t words = 2 * kSymmSignals + kSymmBarrierRows * (size + 1) + 1 + blocks;
+    return (8 * words + blocks * kSymmTurns * size * slot_bytes + kAlignment) / kAlignment * kAlignment +
+           kAlignment;
+  }
+
+  // At the same offset of each rank's heap; a multiple of 128 bytes plus `offset_bytes`.
   template <typename T = uint8_t>
   T* data(int32_t rank, uint64_t offset_bytes = 0) {
     return reinterpret_cast<T*>(at(rank).data + offset_bytes);
@@ -39,14 +64,21 @@ class Fleet {
     SymmContext context{};
   };
 
+  static constexpr uint64_t kAlignment = 128;
+
+  template <typename T>
+  static T* align(T* address) {
+    return reinterpret_cast<T*>((reinterpret_cast<uint64_t>(address) + kAlignment - 1) / kAlignment *
+                                kAlignment);
+  }
   Rank& at(int32_t rank) { return ranks_[static_cast<size_t>(rank)]; }
-  uint64_t count_words() const { return 2 * kSymmSignals + kSymmBarrierRows * ranks_.size(); }
+  uint64_t count_words() const { return 2 * kSymmSignals + kSymmBarrierRows * ranks_.size() + 1; }
 
   void make_memory(Rank& rank) {
-    rank.heap.resize(count_words() + 2 * 8 + kDataBytes / 8);
+    rank.heap.resize(count_words() + 2 * kAlignment / 8 + data_bytes_ / 8);
     rank.rounds.resize(kSymmBarrierRows);
-    rank.begin = (reinterpret_cast<uint64_t>(rank.heap.data()) + 63) / 64 * 64;
-    rank.data = reinterpret_cast<uint8_t*>((rank.begin + 8 * count_words() + 63) / 64 * 64);
+    rank.begin = reinterpret_cast<uint64_t>(align(rank.heap.data()));
+    rank.data = align(reinterpret_cast<uint8_t*>(rank.begin + 8 * count_words()));
   }
   void make_context(int32_t r, int32_t in_reach) {
     Rank& rank = at(r);
@@ -65,15 +97,17 @@ class Fleet {
                 context.inline_deltas);
     if (size() > kSymmInlineDeltas) context.more_deltas = rank.deltas.data();
     context.heap_begin = rank.begin;
-    context.heap_end = reinterpret_cast<uint64_t>(rank.data) + kDataBytes;
+    context.heap_end = reinterpret_cast<uint64_t>(rank.data) + data_bytes_;
     context.signals = reinterpret_cast<uint64_t*>(rank.begin);
     context.remote_signals = context.signals + kSymmSignals;
     context.arrivals = context.remote_signals + kSymmSignals;
+    context.failure = context.arrivals + kSymmBarrierRows * ranks_.size();
     context.rounds = rank.rounds.data();
     context.timeout_ns = 1'000'000'000'000;
   }
 
   std::vector<Rank> ranks_;
+  uint64_t data_bytes_;
 };
 
 }  // namespace verbena::device_test

@@ -1,6 +1,7 @@
 // Data in peers' memory: every scope, lengths and alignments, seen behind its signal.
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <numeric>
 
 #include "device/emulator/world.h"
@@ -107,14 +108,113 @@ TEST(SymmPut, PeersUpdateAWordTogether) {
   for (int32_t rank = 0; rank < 4; ++rank) {
     world.add_grid(static_cast<uint32_t>(rank), 1, 32, [&, rank] {
       auto* const word = fleet.data<uint64_t>(rank);
-      device::symm_lsa_update<device::Operation::kAdd>(fleet.context(rank), word, 1, 2);
-      device::symm_lsa_update<device::Operation::kMax>(fleet.context(rank), word + 1,
-                                                       uint64_t{device::thread_index()}, 2);
+      uint64_t before = 4 * 32;
+      require(device::symm_lsa_update<device::Operation::kAdd>(fleet.context(rank), word, 1, 2, &before) ==
+                      SymmStatus::kDone &&
+                  before < 4 * 32,
+              "add");
+      require(device::symm_lsa_update<device::Operation::kMax>(
+                  fleet.context(rank), word + 1, uint64_t{device::thread_index()}, 2) == SymmStatus::kDone,
+              "maximum");
     });
   }
   EXPECT_EQ(world.run(), "");
   EXPECT_EQ(fleet.data<uint64_t>(2)[0], 4U * 32U);
   EXPECT_EQ(fleet.data<uint64_t>(2)[1], 31U);
+}
+
+// Each thread overwrites what another one has copied, as soon as its own call has returned.
+template <typename Group>
+void overwrite_behind_a_put(bool has_signal, uint64_t length_bytes, uint64_t seed) {
+  Fleet fleet(2);
+  std::vector<uint8_t> source(length_bytes, 7);
+  World world(seed);
+  world.add_grid(0, 1, 96, [&] {
+    const Group group{};
+    if (device::thread_index() >= group.size()) return;
+    const SymmContext& mine = fleet.context(0);
+    const SymmStatus status =
+        has_signal ? device::symm_put_signal_async(mine, fleet.data(0, 64), source.data(), length_bytes, 1, 7,
+                                                   1, SymmSignalOperation::kAdd, group)
+                   : device::symm_put_async(mine, fleet.data(0, 64), source.data(), length_bytes, 1, group);
+    require(status == SymmStatus::kDone, "put");
+    for (uint64_t i = group.size() - 1 - group.rank(); i < length_bytes; i += group.size())
+      device::store<device::Order::kWeak, device::Scope::kThreads>(source.data() + i, uint8_t{9});
+  });
+  EXPECT_EQ(world.run(), "");
+  for (uint64_t i = 0; i < length_bytes; ++i)
+    ASSERT_EQ(*fleet.data(1, 64 + i), 7) << "byte " << i << " of " << length_bytes << ", seed " << seed;
+}
+
+TEST(SymmPut, TheSourceMayBeReusedAtOnce) {
+  for (uint64_t seed = 1; seed < 9; ++seed) {
+    for (const uint64_t length_bytes : {uint64_t{8}, uint64_t{6000}}) {
+      for (const bool has_signal : {false, true}) {
+        overwrite_behind_a_put<device::WarpGroup>(has_signal, length_bytes, seed);
+        overwrite_behind_a_put<device::BlockGroup>(has_signal, length_bytes, seed);
+      }
+    }
+  }
+}
+
+// The peer polls a word that it knows to be put: it never sees a part of it.
+template <typename Word, typename Group>
+void poll_words(uint32_t threads, uint64_t source_shift, uint64_t seed) {
+  constexpr Word kOne = static_cast<Word>(0x0101010101010101), kLast = 12;
+  Fleet fleet(2);
+  std::vector<uint8_t> bytes(64 * kLast);
+  for (Word round = 1; round <= kLast; ++round) {
+    const Word word = round * kOne;
+    std::memcpy(bytes.data() + 32 * round + source_shift, &word, sizeof(word));
+  }
+  World world(seed);
+  world.add_grid(0, 1, threads, [&] {
+    for (Word round = 1; round <= kLast; ++round)
+      require(device::symm_put_async(fleet.context(0), fleet.data<Word>(0, 40),
+                                     bytes.data() + 32 * round + source_shift, sizeof(Word), 1,
+                                     Group{}) == SymmStatus::kDone,
+              "put");
+  });
+  world.add_grid(1, 1, 1, [&] {
+    for (Word seen = 0; seen != kLast * kOne;) {
+      seen = device::load_relaxed<device::Scope::kSystem>(fleet.data<Word>(1, 40));
+      require(seen % kOne == 0, "torn");
+    }
+  });
+  EXPECT_EQ(world.run(), "");
+}
+
+TEST(SymmPut, AWordIsThereAsAWhole) {
+  for (uint64_t seed = 1; seed < 7; ++seed) {
+    for (const uint64_t source_shift : {0, 3}) {
+      poll_words<uint64_t, device::ThreadGroup>(1, source_shift, seed);
+      poll_words<uint64_t, device::WarpGroup>(32, source_shift, seed);
+      poll_words<uint64_t, device::BlockGroup>(64, source_shift, seed);
+      poll_words<uint32_t, device::ThreadGroup>(1, source_shift, seed);
+      poll_words<uint32_t, device::BlockGroup>(64, source_shift, seed);
+    }
+  }
+}
+
+TEST(SymmPut, UpdatesNoWordThatThereIsNot) {
+  Fleet fleet(12, 10);  // more than have their deltas in the context
+  alignas(8) uint64_t outside = 0;
+  World world;
+  world.add_grid(0, 1, 1, [&] {
+    const SymmContext& mine = fleet.context(0);
+    const auto add = [&](uint64_t* word, int32_t peer) {
+      return device::symm_lsa_update<device::Operation::kAdd>(mine, word, 1, peer);
+    };
+    require(add(fleet.data<uint64_t>(0), 12) == SymmStatus::kInvalid, "no such rank");
+    require(add(fleet.data<uint64_t>(0), -1) == SymmStatus::kInvalid, "nor that");
+    require(add(fleet.data<uint64_t>(0), 11) == SymmStatus::kUnreachable, "out of reach");
+    require(add(&outside, 1) == SymmStatus::kInvalid, "not in the heap");
+    require(add(fleet.data<uint64_t>(0, Fleet::kDataBytes), 1) == SymmStatus::kInvalid, "behind it");
+    require(add(fleet.data<uint64_t>(0), 9) == SymmStatus::kDone, "in reach");
+  });
+  EXPECT_EQ(world.run(), "");
+  EXPECT_EQ(*fleet.data<uint64_t>(9), 1U);
+  EXPECT_EQ(outside, 0U);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include "device/emulator/world.h"
 #include "device/symm/host_proxy.h"
+#include "verbena/device/barrier.cuh"
 #include "verbena/device/symm.cuh"
 
 namespace verbena::device_test {
@@ -90,7 +91,7 @@ TEST_P(SymmQueueTest, NothingComesBetweenAPutAndItsSignal) {
   }
 }
 
-// What a block wrote is there for whoever takes the descriptor; what a get brought is there for the block.
+// Data that a block wrote is visible to the reader of the descriptor; data of a get is visible to the block.
 TEST_P(SymmQueueTest, DataIsOrderedBothWays) {
   constexpr uint32_t kThreads = 64;
   HostProxy proxy(1, 1);
@@ -125,8 +126,8 @@ TEST_P(SymmQueueTest, DataIsOrderedBothWays) {
   EXPECT_EQ(world.run(), "");
 }
 
-// Quiet by a block waits for another block's put, in another queue, that it knows of; and so does one that
-// finds that somebody has waited already.
+// Quiet by a block also waits for another block's earlier put in another queue, even if another quiet has
+// already waited for it.
 TEST_P(SymmQueueTest, QuietCoversAllQueues) {
   HostProxy proxy(2, 2);
   uint32_t flag = 0;
@@ -144,7 +145,7 @@ TEST_P(SymmQueueTest, QuietCoversAllQueues) {
     }
     while (device::block_index() == 2 && device::load_relaxed<Scope::kGpu>(seen) == 0) {
     }
-    const bool flushes = device::block_index() == 2;  // has no fence of its own
+    const bool flushes = device::block_index() == 2;  // this block has no fence
     require((flushes ? device::symm_flush(proxy.context()) : device::symm_quiet(proxy.context())) ==
                 SymmStatus::kDone,
             "quiet");
@@ -161,6 +162,70 @@ TEST_P(SymmQueueTest, QuietCoversAllQueues) {
 }
 
 // A rank tells others of a barrier only when what it put is complete.
+// Contexts that begin with another queue.
+TEST(SymmQueue, BlocksBeginWithTheContextsQueue) {
+  HostProxy proxy(2, 3);
+  proxy.context().first_queue = 3;
+  World world(1);
+  world.add_grid(0, 2, 1, [&] {
+    require(device::symm_put_async(proxy.context(), proxy.data(64 * device::block_index()), proxy.data(), 8,
+                                   1) == SymmStatus::kDone,
+            "put");
+  });
+  EXPECT_EQ(world.run(), "");
+  for (const uint32_t queue : {0U, 1U}) {
+    const auto one = proxy.take(queue);
+    ASSERT_TRUE(one);
+    EXPECT_EQ(one->place, HostProxy::kWordsBytes + 64 * (1 - queue)) << "block 0 by queue 1";
+    EXPECT_FALSE(proxy.take(queue));
+  }
+}
+
+// Block 1's signal is behind block 0's put, which went through another queue, and block 1 does not wait.
+TEST_P(SymmQueueTest, OneSignalBehindTheBlocksPuts) {
+  HostProxy proxy(2, 3);
+  uint64_t arrived = 0;
+  World world(GetParam());
+  world.add_grid(0, 2, 32, [&] {
+    const SymmContext& context = proxy.context();
+    const device::BlockGroup block;
+    const device::GridBarrier grid{&arrived, 2};
+    if (device::block_index() == 0)
+      require(device::symm_put_async(context, proxy.data(), proxy.data(), 64, 1, block) == SymmStatus::kDone,
+              "put");
+    require(grid.sync(device::WaitLimits::within(context.timeout_ns)) == device::WaitResult::kReached,
+            "grid");
+    if (device::block_index() == 0) return;
+    for (int round = 0; round < 2; ++round) {
+      require(device::symm_signal_behind_all(context, 7, 1, 3, SymmSignalOperation::kIncrement, block) ==
+                  SymmStatus::kDone,
+              "signal");
+      if (round == 0) require(device::symm_quiet(context, block) == SymmStatus::kDone, "quiet");
+    }
+    require(device::symm_signal_behind_all(context, 7, 2, 3, kAdd, block) == SymmStatus::kInvalid, "member");
+  });
+  world.add_host([&] {
+    std::vector<PutDescriptor> asked;
+    const auto take = [&] {
+      const auto one = proxy.take(1);
+      if (one) asked.push_back(*one);
+      return one.has_value();
+    };
+    while (!proxy.take(0)) emulator::yield();
+    while (asked.size() < 2)
+      if (!take()) emulator::yield();
+    for (const uint32_t queue : {0U, 1U}) proxy.consume(queue), proxy.complete(queue);
+    require(operation_of(asked[0]) == PutOperation::kAwaitQueue && asked[0].operand == 1 &&
+                asked[0].extent == 0 && peer_of(asked[0]) == 41,
+            "queue 0's put first");
+    require(operation_of(asked[1]) == PutOperation::kAddWord && asked[1].operand == 1, "the signal");
+    while (asked.size() < 3)
+      if (!take()) emulator::yield();
+    require(operation_of(asked[2]) == PutOperation::kAddWord, "nothing is left to wait for");
+  });
+  EXPECT_EQ(world.run(), "");
+}
+
 TEST_P(SymmQueueTest, ABarrierCompletesWhatWasPut) {
   HostProxy proxy(1, 3, 3);
   SymmContext& context = proxy.context();
@@ -232,7 +297,7 @@ INSTANTIATE_TEST_SUITE_P(Reasons, SymmEndTest,
                                          Ending{"Refused", SymmAbort::kRefused, SymmStatus::kRefused}),
                          [](const auto& ending) { return std::string(ending.param.name); });
 
-// Every call that waits, in mid-wait, by a block: all threads are told the same.
+// Every call of a block that waits is interrupted: all threads get the same result.
 TEST_P(SymmEndTest, EndsEveryWait) {
   const std::vector<std::function<SymmStatus(HostProxy&)>> waits = {
       [](HostProxy& p) { return device::symm_quiet(p.context(), device::BlockGroup{}); },
@@ -262,7 +327,7 @@ TEST_P(SymmEndTest, EndsEveryWait) {
     proxy.context().abort_word = &abort_word;
     World world(i);
     world.add_grid(0, 1, 64, [&] {
-      // The queue is full and nobody serves it.
+      // The queue is full and not served.
       for (int slot = 0; slot < 2; ++slot) {
         const SymmStatus status =
             device::thread_index() == 0

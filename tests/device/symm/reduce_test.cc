@@ -16,6 +16,17 @@ struct Case {
   uint64_t count;
   uint64_t offset_bytes;
 };
+// With the number of ranks as a constant, for some.
+SymmStatus call_one_shot(const SymmContext& context, float* output, const float* input, uint64_t count) {
+  if (context.team_size == 2) return device::symm_all_reduce_one_shot<2>(context, 0, output, input, count);
+  if (context.team_size == 4) return device::symm_all_reduce_one_shot<4>(context, 0, output, input, count);
+  return device::symm_all_reduce_one_shot(context, 0, output, input, count);
+}
+SymmStatus call_two_shots(const SymmContext& context, float* data, uint64_t count) {
+  if (context.team_size == 3) return device::symm_all_reduce_two_shot<3>(context, 1, data, count);
+  return device::symm_all_reduce_two_shot(context, 1, data, count);
+}
+
 class SymmReduceTest : public testing::TestWithParam<Case> {
  protected:
   static float element(int32_t rank, uint64_t i) {
@@ -34,7 +45,8 @@ class SymmReduceTest : public testing::TestWithParam<Case> {
 };
 INSTANTIATE_TEST_SUITE_P(Shapes, SymmReduceTest,
                          testing::Values(Case{1, 10, 0}, Case{2, 0, 0}, Case{2, 1, 0}, Case{2, 4, 0},
-                                         Case{2, 1001, 0}, Case{3, 1001, 4}, Case{4, 37, 0}, Case{9, 130, 0}),
+                                         Case{2, 1001, 0}, Case{3, 1001, 4}, Case{4, 37, 0}, Case{4, 2003, 0},
+                                         Case{8, 700, 0}, Case{9, 130, 0}),
                          [](const auto& one) {
                            return std::to_string(one.param.ranks) + "_" + std::to_string(one.param.count) +
                                   "_" + std::to_string(one.param.offset_bytes);
@@ -49,10 +61,9 @@ TEST_P(SymmReduceTest, OneShot) {
   World world(3);
   for (int32_t rank = 0; rank < fleet.size(); ++rank) {
     world.add_grid(static_cast<uint32_t>(rank), 1, 64, [&, rank] {
-      require(device::symm_all_reduce_one_shot(
-                  fleet.context(rank), 0, outputs[static_cast<size_t>(rank)].data(),
-                  fleet.data<float>(rank, GetParam().offset_bytes), count) == SymmStatus::kDone,
-              "reduce");
+      float* const output = outputs[static_cast<size_t>(rank)].data();
+      const float* const given = fleet.data<float>(rank, GetParam().offset_bytes);
+      require(call_one_shot(fleet.context(rank), output, given, count) == SymmStatus::kDone, "reduce");
       // The others have read it: it may be changed.
       float* const input = fleet.data<float>(rank, GetParam().offset_bytes);
       for (uint64_t i = device::thread_index(); i < count; i += device::threads_per_block())
@@ -75,10 +86,8 @@ TEST_P(SymmReduceTest, TwoShots) {
   World world(4);
   for (int32_t rank = 0; rank < fleet.size(); ++rank) {
     world.add_grid(static_cast<uint32_t>(rank), 1, 64, [&, rank] {
-      require(device::symm_all_reduce_two_shot(fleet.context(rank), 1,
-                                               fleet.data<float>(rank, GetParam().offset_bytes),
-                                               count) == SymmStatus::kDone,
-              "reduce");
+      float* const given = fleet.data<float>(rank, GetParam().offset_bytes);
+      require(call_two_shots(fleet.context(rank), given, count) == SymmStatus::kDone, "reduce");
       // All of it is here, not only this rank's part.
       const float* const data = fleet.data<float>(rank, GetParam().offset_bytes);
       for (uint64_t i = device::thread_index(); i < count; i += device::threads_per_block())
@@ -91,6 +100,85 @@ TEST_P(SymmReduceTest, TwoShots) {
     for (uint64_t i = 0; i < count; ++i) ASSERT_EQ(data[i], sum(i)) << rank << " " << i;
     EXPECT_EQ(data[count], -1) << "not an element more";
   }
+}
+
+// The upper half of a float, rounded to nearest, as CUDA's __nv_bfloat16.
+struct Upper {
+  uint16_t bits = 0;
+
+  Upper() = default;
+  explicit Upper(float value) {
+    const auto whole = __builtin_bit_cast(uint32_t, value);
+    bits = static_cast<uint16_t>((whole + 0x7fff + (whole >> 16 & 1)) >> 16);
+  }
+  operator float() const { return __builtin_bit_cast(float, uint32_t{bits} << 16); }  // NOLINT
+};
+
+// 256 and eight times 1: each 1 alone is rounded away.
+TEST(SymmReduce, NumbersOfTwoBytesAreRoundedOnce) {
+  constexpr uint64_t kCount = 21;
+  for (const bool is_two_shot : {false, true}) {
+    Fleet fleet(9);
+    std::vector<std::vector<Upper>> outputs(9, std::vector<Upper>(kCount));
+    World world(5);
+    for (int32_t rank = 0; rank < 9; ++rank) {
+      auto* const data = fleet.data<Upper>(rank);
+      for (uint64_t i = 0; i < kCount; ++i) data[i] = Upper(rank == 0 ? 256.0F : 1.0F);
+      world.add_grid(static_cast<uint32_t>(rank), 1, 32, [&, rank, data] {
+        Upper* const output = outputs[static_cast<size_t>(rank)].data();
+        const SymmStatus status =
+            is_two_shot ? device::symm_all_reduce_two_shot(fleet.context(rank), 0, data, kCount)
+                        : device::symm_all_reduce_one_shot(fleet.context(rank), 0, output, data, kCount);
+        require(status == SymmStatus::kDone, "reduce");
+      });
+    }
+    EXPECT_EQ(world.run(), "");
+    for (int32_t rank = 0; rank < 9; ++rank) {
+      const Upper* const sums =
+          is_two_shot ? fleet.data<Upper>(rank) : outputs[static_cast<size_t>(rank)].data();
+      for (uint64_t i = 0; i < kCount; ++i) EXPECT_EQ(float{sums[i]}, 264.0F) << rank << " " << i;
+    }
+  }
+}
+
+// Each rank's numbers are scaled on the way, the sum is kept in float, and goes to two places.
+TEST(SymmReduce, PrologueAndEpilogueAreTheCallers) {
+  constexpr int32_t kRanks = 3;
+  constexpr uint64_t kCount = 71;
+  Fleet fleet(kRanks);
+  for (int32_t rank = 0; rank < kRanks; ++rank)
+    for (uint64_t i = 0; i < kCount; ++i)
+      fleet.data<device::Half>(rank)[i] = device::narrow<device::Half>(static_cast<float>(i % 8 + 1));
+  std::vector<float> sums(kCount);
+  std::vector<device::Half> rounded(kCount + 1);
+  World world(2);
+  world.add_grid(0, 1, 32, [&] {
+    device::reduce_copy<kRanks>(
+        fleet.context(0), device::BlockGroup{}, fleet.data<device::Half>(0), kCount, true,
+        [](int32_t rank, const auto& numbers) {
+          std::decay_t<decltype(numbers)> scaled = numbers;
+          for (auto& unit : scaled.units) {
+            float pair[2];
+            device::Number<device::Half>::widen(unit, pair);
+            for (float& number : pair) number *= static_cast<float>(rank + 1);
+            unit = device::Number<device::Half>::narrow(pair);
+          }
+          return scaled;
+        },
+        [&](uint64_t index, const auto& sum) {
+          for (uint32_t i = 0; i < sum.kCount; ++i) sums[index + i] = sum.sums[i];
+          device::store_packed(rounded.data() + index, sum.round());
+        });
+    require(device::symm_all_reduce_one_shot<2>(fleet.context(0), 0, sums.data(), fleet.data<float>(0), 1) ==
+                SymmStatus::kInvalid,
+            "a team of another size");
+  });
+  EXPECT_EQ(world.run(), "");
+  for (uint64_t i = 0; i < kCount; ++i) {
+    EXPECT_EQ(sums[i], static_cast<float>(i % 8 + 1) * 6) << i;
+    EXPECT_EQ(device::widen(rounded[i]), sums[i]) << i;
+  }
+  EXPECT_EQ(rounded[kCount].bits, 0) << "not a number more";
 }
 
 }  // namespace

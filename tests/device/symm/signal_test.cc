@@ -1,4 +1,4 @@
-// Signals: operations, comparisons, both widths, both words, and the ends of waits in vain.
+// Signals: operations, comparisons, both widths, both words, and waits that end without success.
 #include <gtest/gtest.h>
 
 #include "device/emulator/world.h"
@@ -100,13 +100,55 @@ TEST(SymmSignal, AGroupAddsOnceAndWaitsTogether) {
       });
     }
     world.add_grid(0, 1, 64, [&] {
-      int64_t seen = 0;
-      require(symm_signal_wait_until<int64_t>(fleet.context(0), 1, kGreaterEqual, 4 * kRounds, &seen,
+      require(symm_signal_wait_until<int64_t>(fleet.context(0), 1, kGreaterEqual, 4 * kRounds, nullptr,
                                               device::BlockGroup{}) == SymmStatus::kDone,
               "wait");
     });
     EXPECT_EQ(world.run(), "");
     EXPECT_EQ(fleet.context(0).signals[1], 4 * kRounds) << "blocks, not threads, count";
+  }
+}
+
+// Each thread of each group has the value that ended its wait, while others go on adding.
+template <typename T, typename Group>
+void wait_and_look(const SymmContext& mine, const Group& group, uint64_t* sum) {
+  for (T wanted = 1; wanted <= 20; wanted = static_cast<T>(wanted + 4)) {
+    T seen = -1;
+    require(symm_signal_wait_until<T>(mine, 1, kGreaterEqual, wanted, &seen, group) == SymmStatus::kDone,
+            "wait");
+    require(seen >= wanted && seen <= 20, "what ended the wait");
+    device::fetch_add<device::Order::kRelaxed, device::Scope::kBlock>(sum, static_cast<uint64_t>(seen));
+    group.sync();
+    const uint64_t all = device::load_relaxed<device::Scope::kBlock>(sum);
+    require(all == group.size() * static_cast<uint64_t>(seen), "the same for all");
+    group.sync();
+    if (group.elect()) device::store_relaxed<device::Scope::kBlock>(sum, 0);
+    group.sync();
+  }
+}
+
+TEST(SymmSignal, WhatEndedAWaitIsEverybodys) {
+  for (uint64_t seed = 1; seed < 9; ++seed) {
+    Fleet fleet(2);
+    uint64_t sums[4] = {};
+    World world(seed);
+    world.add_grid(1, 1, 1, [&] {
+      for (int i = 0; i < 20; ++i)
+        require(symm_signal(fleet.context(1), 1, 0, 1, kAdd) == SymmStatus::kDone, "signal");
+    });
+    const auto wait = [&](const auto& group, uint64_t* sum) {
+      const SymmContext& mine = fleet.context(0);
+      wait_and_look<int64_t>(mine, group, sum);
+      wait_and_look<int32_t>(mine, group, sum);
+    };
+    world.add_grid(0, 1, 160, [&] {
+      const uint32_t thread = device::thread_index();
+      if (thread < 32) return wait(device::WarpGroup{}, sums);
+      if (thread < 96) return wait(device::WarpsGroup{32, 64, 2}, sums + 1);
+      wait(device::WarpsGroup{96, 64, 5}, sums + 2);
+    });
+    world.add_grid(0, 1, 64, [&] { wait(device::BlockGroup{}, sums + 3); });
+    EXPECT_EQ(world.run(), "");
   }
 }
 

@@ -59,6 +59,9 @@ struct SymmNetwork<StubSymmContext> {
     return WaitResult::kReached;
   }
 
+  VERBENA_DEVICE static WaitResult follow_all(const StubSymmContext&, int32_t) {
+    return WaitResult::kReached;
+  }
   VERBENA_DEVICE static WaitResult complete(const StubSymmContext&) { return WaitResult::kReached; }
   VERBENA_DEVICE static WaitResult release_sources(const StubSymmContext&) { return WaitResult::kReached; }
 
@@ -78,6 +81,10 @@ struct SymmNetwork<StubSymmContext> {
                                          uint64_t round) {
     const uint64_t* const word = context.arrival_counts + SymmArrivalCount::find_word(barrier, round);
     return load_acquire<Scope::kSystem>(word) >= SymmArrivalCount::count_all(context, round);
+  }
+  VERBENA_DEVICE static void tell(const StubSymmContext& context, int32_t peer, uint64_t* word,
+                                  uint64_t value) {
+    store_relaxed<Scope::kSystem>(find(context, peer, word), value);
   }
 
  private:

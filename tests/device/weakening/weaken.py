@@ -19,7 +19,7 @@ HEADERS = pathlib.PurePosixPath("include/verbena/device")
 # Which programs shall see a weakened header. One source each; the first red one is enough.
 PROGRAMS = {
     "memory_order.cuh": ["order/wait_test.cc", "order/barrier_test.cc"],
-    "wait.cuh": ["order/wait_test.cc", "receive_test.cc"],
+    "wait.cuh": ["order/wait_test.cc", "receive_test.cc", "symm/failure_test.cc"],
     "group.cuh": ["order/group_test.cc", "receive_test.cc"],
     "barrier.cuh": ["order/barrier_test.cc"],
     "piece_walk.cuh": ["receive_test.cc"],
@@ -29,6 +29,17 @@ PROGRAMS = {
     "nccl_unpack.cuh": ["receive_test.cc", "nccl_unpack_test.cc"],
     "trace.cuh": ["nccl_unpack_test.cc"],
     "symm_queue.cuh": ["symm/queue_test.cc"],
+    "symm_team.cuh": ["symm/queue_test.cc"],
+    "symm_failure.cuh": ["symm/failure_test.cc"],
+    "symm_network.cuh": ["symm/backend_test.cc"],
+    "symm_verbena.cuh": ["symm/order_test.cc", "symm/queue_test.cc"],
+    "symm_backends.cuh": ["symm/backend_test.cc"],
+    "symm_signal.cuh": ["symm/order_test.cc", "symm/signal_test.cc", "symm/queue_test.cc"],
+    "symm_barrier.cuh": ["symm/barrier_test.cc", "symm/backend_test.cc"],
+    "symm_put.cuh": ["symm/order_test.cc", "symm/put_test.cc"],
+    "symm_reduce.cuh": ["symm/reduce_test.cc"],
+    "symm_c.cuh": ["symm/order_test.cc"],
+    "low_latency.cuh": ["symm/low_latency_test.cc"],
 }
 # (name, pattern, replacement)
 WEAKENINGS = [
@@ -40,6 +51,7 @@ WEAKENINGS = [
     ("fence left out", re.compile(r"\bfence<[^;{}]*\(\);"), ";"),
     ("system to gpu scope", re.compile(r"\bScope::kSystem\b"), "Scope::kGpu"),
     ("gpu to block scope", re.compile(r"\bScope::kGpu\b"), "Scope::kBlock"),
+    ("slots not in turn", re.compile(r"% kSymmTurns\b"), "% 1"),
     ("barrier left out", re.compile(r"\b(?:group\.sync|block\.sync|sync_warp|sync_block|sync_named)\([^;{}]*\);"), ";"),
 ]
 SKIPPED_LINES = re.compile(r"^\s*(//|#|static_assert|asm|VERBENA_BY|next\()|\bemulation::|if constexpr|^VERBENA_DEVICE|template <|operator")
@@ -103,7 +115,8 @@ class Runner:
             lines = path.read_text(encoding="utf-8").splitlines()
             lines[mutant.line_number] = mutant.mutated_line
             path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        sources = PROGRAMS[mutant.header] if mutant else sorted({s for group in PROGRAMS.values() for s in group})
+        asked = [sources for header, sources in PROGRAMS.items() if self.arguments.only in (None, header)]
+        sources = PROGRAMS[mutant.header] if mutant else sorted({source for sources in asked for source in sources})
         verdict = "survived"
         for source in sources:
             program = folder / "program"

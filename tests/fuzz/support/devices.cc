@@ -11,7 +11,7 @@
 #include "base/log.h"
 #include "base/parameters.h"
 #include "support/message.h"
-#include "transport/bounce_pool.h"
+#include "transport/memory/bounce_pool.h"
 
 namespace verbena::fuzz {
 namespace {
@@ -45,7 +45,7 @@ struct Devices {
       auto pool = BouncePool::acquire(kind);
       require(static_cast<bool>(pool));
       for (verbs::Device* device : nics[kMaxRails]->rails)
-        require(static_cast<bool>((*pool)->open_rail(*device)));
+        require(static_cast<bool>((*pool)->reserve(*device, {}, 0)));
       pools.push_back(std::move(*pool));
     }
   }

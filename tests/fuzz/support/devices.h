@@ -7,8 +7,8 @@
 #include <span>
 
 #include "base/socket.h"
-#include "transport/nic.h"
-#include "transport/registration.h"
+#include "transport/link/nic.h"
+#include "transport/memory/registration.h"
 
 namespace verbena::fuzz {
 
@@ -16,7 +16,7 @@ inline constexpr int kMaxRails = 4;
 
 const transport::Nic& find_nic(int rails);
 
-// Memory that a device may write and read, whatever it is told: as long as any message here.
+// Memory that a device may write and read at any request: as long as any message here.
 inline constexpr size_t kScratchBytes = size_t{2} << 20;
 std::span<uint8_t> find_scratch();
 const transport::Registration* find_registration(int rails);

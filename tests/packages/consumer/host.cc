@@ -1,4 +1,4 @@
-// The C++ interface, as somebody else's program has it: a context of one rank.
+// Uses the C++ interface like another project's program: a context of one rank.
 #include <cstdio>
 #include <verbena/verbena.hpp>
 

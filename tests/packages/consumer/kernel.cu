@@ -1,3 +1,3 @@
-// The device library, as somebody else's kernels include it.
+// Includes the device library like another project's kernels.
 #include <verbena/device/symm_c.cuh>
 #include <verbena/device/unpack.cuh>

@@ -4,10 +4,10 @@ namespace verbena::protocol::simulation {
 
 const char* name_of(FaultKind kind) {
   static constexpr const char* kNames[kFaultKinds] = {
-      "sender's end",   "receiver's end", "both ends",     "silence",        "device loss",
-      "every pair",     "rail down",      "rail dead",     "all rails down", "all rails dead",
-      "offer fails",    "connect fails",  "refusal",       "sender sleeps",  "receiver sleeps",
-      "channel sleeps", "channel closes", "sender leaves", "receiver leaves"};
+      "sender's end",    "receiver's end", "both ends",      "silence",       "device loss",
+      "bad request",     "every pair",     "rail down",      "rail dead",     "all rails down",
+      "all rails dead",  "offer fails",    "connect fails",  "refusal",       "sender sleeps",
+      "receiver sleeps", "channel sleeps", "channel closes", "sender leaves", "receiver leaves"};
   return kNames[static_cast<uint32_t>(kind)];
 }
 
@@ -30,6 +30,7 @@ bool is_possible(FaultKind kind, State state) {
     case FaultKind::kReceiverEnd:
       return !has_no_receiver && state != State::kReceiverStopping;
     case FaultKind::kDeviceLoss:
+    case FaultKind::kBadRequest:
       return !has_no_receiver;
     default:
       return true;

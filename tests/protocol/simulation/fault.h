@@ -12,6 +12,7 @@ enum class FaultKind : uint8_t {
   kBothEnds,
   kSilence,         // nothing passes on it for a while; both ends' devices find out by themselves, or not
   kDeviceLoss,      // the receiver's end fails and forgets what it has acknowledged
+  kBadRequest,      // an end's device refuses a request, which no other would carry
   kEveryQueuePair,  // ends of all of them, whichever
   kRailDown,        // for a while, and both ends know
   kRailDead,        // one rail never comes back; not the last
@@ -20,14 +21,14 @@ enum class FaultKind : uint8_t {
   kOfferFails,  // the sender cannot make its next queue pair
   kConnectFails,
   kRefusal,       // the receiver cannot make its next one
-  kSenderSleeps,  // nobody calls it for a while
+  kSenderSleeps,  // not called for a while
   kReceiverSleeps,
   kChannelSleeps,  // records are late
   kChannelCloses,
   kSenderLeaves,  // its process dies
   kReceiverLeaves,
 };
-inline constexpr uint32_t kFaultKinds = 19;
+inline constexpr uint32_t kFaultKinds = 20;
 
 // Of the queue pair that is hit.
 enum class State : uint8_t {
@@ -63,7 +64,7 @@ struct Fault {
 
 const char* name_of(FaultKind kind);
 const char* name_of(State state);
-// Whether a queue pair can be hit so in that state: one that nobody has cannot fail.
+// True if the fault can hit a queue pair in that state: one that does not exist cannot fail.
 bool is_possible(FaultKind kind, State state);
 
 // How often each kind met each state.

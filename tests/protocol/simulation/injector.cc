@@ -71,7 +71,7 @@ bool Injector::is_in_state(State state, uint32_t q) const {
     case State::kTrial:
       return sender.phase(q) == Phase::kTrial;
     case State::kReplaysPending:
-      return run_.sender.has_replays();
+      return run_.sender.has_any_replays();
   }
   return false;
 }
@@ -81,6 +81,17 @@ bool Injector::fail_ends(uint32_t q, bool is_sender, bool is_receiver) {
   if (is_sender && sender != kNoLane) run_.network.fail_sender(sender);
   if (is_receiver && receiver != kNoLane) run_.network.fail_receiver(receiver);
   return (is_sender && sender != kNoLane) || (is_receiver && receiver != kNoLane);
+}
+
+// Of the end that has something under way, or of either.
+bool Injector::refuse_request(uint32_t q) {
+  const bool is_sender = run_.random.happens(50);
+  const uint32_t id = is_sender ? run_.sender.lane(q) : run_.receiver.lane(q);
+  if (id == kNoLane) return false;
+  Lane& lane = run_.network.lane(id);
+  (is_sender ? lane.sender : lane.receiver).refuses = true;
+  may_fail_ = true;
+  return fail_ends(q, is_sender, !is_sender);
 }
 
 // Not the last one.
@@ -114,6 +125,8 @@ bool Injector::inject(const Fault& fault, uint32_t q) {
       network.lane(run_.receiver.lane(q)).loses_reports = true;
       may_fail_ = true;
       return fail_ends(q, false, true);
+    case FaultKind::kBadRequest:
+      return refuse_request(q);
     case FaultKind::kEveryQueuePair:
       for (uint32_t any = 0; any < run_.shape.queue_pairs; ++any) {
         const uint32_t ends = run_.random.between(1, 3);
@@ -153,10 +166,10 @@ bool Injector::inject(const Fault& fault, uint32_t q) {
       return may_fail_ = true;
     }
     case FaultKind::kSenderLeaves:
-      run_.sender.leave();
+      run_.sender.die();
       return may_fail_ = has_sender_left_ = true;
     case FaultKind::kReceiverLeaves:
-      run_.receiver.leave();
+      run_.receiver.die();
       return may_fail_ = has_receiver_left_ = true;
   }
   return false;

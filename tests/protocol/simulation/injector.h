@@ -2,8 +2,7 @@
 #pragma once
 
 #include "protocol/simulation/fault.h"
-#include "protocol/simulation/model_receiver.h"
-#include "protocol/simulation/model_sender.h"
+#include "protocol/simulation/sim_port.h"
 
 namespace verbena::protocol::simulation {
 
@@ -13,8 +12,8 @@ class Injector {
     const Shape& shape;
     Random& random;
     Network& network;
-    ModelSender& sender;
-    ModelReceiver& receiver;
+    SimSender& sender;
+    SimReceiver& receiver;
     ControlChannel& to_sender;
     ControlChannel& to_receiver;
   };
@@ -34,12 +33,13 @@ class Injector {
   uint32_t injected() const { return injected_; }
 
  private:
-  static constexpr uint32_t kPatienceSteps = 600;  // for a state that does not come
+  static constexpr uint32_t kPatienceSteps = 600;  // to wait for a state
 
   bool is_in_state(State state, uint32_t queue_pair) const;
   const Lane* find_lane(uint32_t queue_pair) const;
   bool inject(const Fault& fault, uint32_t queue_pair);
   bool fail_ends(uint32_t queue_pair, bool is_sender, bool is_receiver);
+  bool refuse_request(uint32_t queue_pair);
   bool kill_rail(uint32_t rail);
 
   Run run_;

@@ -14,10 +14,12 @@ namespace verbena::protocol::simulation {
 // A work request of the sender: into the next page of the receive queue, or to a place.
 struct Packet {
   uint32_t imm = 0;
-  uint32_t sequence = 0;
+  uint64_t cookie = 0;
   uint32_t length_bytes = 0;
   const uint8_t* source = nullptr;  // read when it arrives: the application must not touch it before
   uint8_t* target = nullptr;        // null: a page
+  bool has_imm = true;              // a write without one takes no page and is not reported
+  bool is_signaled = false;         // its success is reported
   bool is_trial = false;            // no bytes, no immediate: it tries a new queue pair
   bool is_replay = false;
 };
@@ -46,6 +48,7 @@ struct Lane {
   struct End {
     bool is_ready = false;  // connected
     bool has_failed = false;
+    bool refuses = false;  // the first request that it flushes is at fault itself
 
     bool is_alive() const { return is_ready && !has_failed; }
   };
@@ -54,6 +57,9 @@ struct Lane {
   uint32_t rail = 0;
   End sender, receiver;
   Stream<Packet> packets;
+  // What has been placed of a write without an immediate is on several ways: this is not here yet, and comes
+  // before the next immediate is told at the latest. Indices of `packets`.
+  std::vector<uint32_t> late;
   uint32_t reported = 0;       // of the packets that were placed: the receiver's completions
   uint32_t answered = 0;       // and how many of them it had answered for when its end failed
   uint32_t draining = 0;       // packets that the receiver's device had begun to place when its end failed
@@ -61,7 +67,7 @@ struct Lane {
   Stream<ControlWrite> controls;
   int64_t silent_until_ns = 0;                    // nothing passes, either way
   int64_t frozen_until_ns = 0;                    // nothing moves at all
-  uint32_t unseen_sent = 0, unseen_received = 0;  // completions without an error that nobody has polled
+  uint32_t unseen_sent = 0, unseen_received = 0;  // successful completions that were not polled yet
 
   bool is_drained() const { return receiver.has_failed && draining == 0 && reported == packets.placed; }
   bool has_replays() const {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <utility>
 
 namespace verbena::protocol::simulation {
 
@@ -148,11 +149,8 @@ void Network::happen(uint32_t id, uint32_t event) {
       return acknowledge(id);
     case kDrain:
       return drain_packet(id);
-    case kFlush: {
-      const Packet& packet = lane.packets.requests[lane.packets.flushed++];
-      sent_.push_back({id, packet.sequence, packet.length_bytes, packet.is_trial, true});
-      return;
-    }
+    case kFlush:
+      return flush(id);
     case kExceedRetries:
       if (random_.happens(kExceedPercent)) fail_sender(id);
       return;
@@ -164,9 +162,7 @@ void Network::happen(uint32_t id, uint32_t event) {
     case kAcknowledgeControl:
       return acknowledge_control(id);
     case kFlushControl:
-      ++lane.controls.flushed;
-      received_.push_back({id, lane.queue_pair, 0, 0, kNoReceivePage, false, true, true});
-      return;
+      return flush_control(id);
     default:
       if (random_.happens(kExceedPercent)) fail_receiver(id);
       return;
@@ -183,11 +179,26 @@ uint32_t Network::take_page(const Lane& lane) {
   auto& queue = queues_[lane.rail];
   if (queue.empty()) {
     violation_ = "a packet met an empty receive queue";
-    return kNoReceivePage;
+    return kNoPage;
   }
   const uint32_t page = queue.front();
   queue.pop_front();
   return page;
+}
+
+// A part of them now, the rest with the next immediate.
+void Network::place_bytes(uint32_t id, const Packet& packet) {
+  Lane& lane = lanes_[id];
+  place_early(packet);
+  lane.late.push_back(lane.packets.placed - 1);
+  placed_[id].push_back({0, 0, kNoPage, true, false});
+}
+void Network::place_late(Lane& lane) {
+  for (const uint32_t index : lane.late) {
+    const Packet& packet = lane.packets.requests[index];
+    std::memcpy(packet.target, packet.source, packet.length_bytes);
+  }
+  lane.late.clear();
 }
 
 void Network::place_packet(uint32_t id) {
@@ -196,11 +207,13 @@ void Network::place_packet(uint32_t id) {
   if (random_.happens(shape_.retransmit_percent)) return place_early(packet);
   ++lane.packets.placed;
   if (packet.is_trial) {
-    placed_[id].push_back({0, 0, kNoReceivePage, true, false});
+    placed_[id].push_back({0, 0, kNoPage, true, false});
     return;
   }
+  if (!packet.has_imm) return place_bytes(id, packet);
+  place_late(lane);
   const uint32_t index = take_page(lane);
-  if (index == kNoReceivePage) return;
+  if (index == kNoPage) return;
   uint8_t* target = packet.target == nullptr ? page(index) : packet.target;
   if (packet.length_bytes != 0) std::memcpy(target, packet.source, packet.length_bytes);
   placed_[id].push_back({packet.imm, packet.length_bytes, index, packet.target != nullptr, false});
@@ -221,7 +234,7 @@ void Network::report(uint32_t id) {
   ++lane.reported;
   const Placed placed = placed_[id].front();
   placed_[id].pop_front();
-  if (placed.page == kNoReceivePage) return;
+  if (placed.page == kNoPage) return;
   const bool has_failed = placed.has_failed || (lane.loses_reports && lane.receiver.has_failed);
   if (!has_failed) ++lane.unseen_received;
   received_.push_back({id, lane.queue_pair, placed.imm, placed.length_bytes, placed.page, placed.is_write,
@@ -230,9 +243,26 @@ void Network::report(uint32_t id) {
 
 void Network::acknowledge(uint32_t id) {
   Lane& lane = lanes_[id];
-  const Packet& packet = lane.packets.requests[lane.packets.acknowledged++];
+  const uint32_t index = lane.packets.acknowledged++;
+  const Packet& packet = lane.packets.requests[index];
+  if (!packet.is_signaled) return;
   ++lane.unseen_sent;
-  sent_.push_back({id, packet.sequence, packet.length_bytes, packet.is_trial, false});
+  sent_.push_back({id, index, packet.cookie, false, false});
+}
+
+// Failed requests are reported whether they are signaled or not.
+void Network::flush(uint32_t id) {
+  Lane& lane = lanes_[id];
+  const uint32_t index = lane.packets.flushed++;
+  sent_.push_back(
+      {id, index, lane.packets.requests[index].cookie, true, std::exchange(lane.sender.refuses, false)});
+}
+
+void Network::flush_control(uint32_t id) {
+  Lane& lane = lanes_[id];
+  const uint32_t index = lane.controls.flushed++;
+  received_.push_back({id, lane.queue_pair, 0, 0, kNoPage, false, true, true,
+                       std::exchange(lane.receiver.refuses, false), index});
 }
 
 void Network::place_control(Lane& lane) {
@@ -243,8 +273,9 @@ void Network::place_control(Lane& lane) {
 
 void Network::acknowledge_control(uint32_t id) {
   Lane& lane = lanes_[id];
-  const ControlWrite& write = lane.controls.requests[lane.controls.acknowledged++];
-  if (write.is_signaled) received_.push_back({id, lane.queue_pair, 0, 0, kNoReceivePage, false, true, false});
+  const uint32_t index = lane.controls.acknowledged++;
+  if (!lane.controls.requests[index].is_signaled) return;
+  received_.push_back({id, lane.queue_pair, 0, 0, kNoPage, false, true, false, false, index});
 }
 
 bool Network::is_quiet() {

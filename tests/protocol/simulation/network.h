@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "protocol/random.h"
+#include "protocol/receive_core.h"
 #include "protocol/simulation/lane.h"
 #include "protocol/simulation/shape.h"
 #include "protocol/simulation/times.h"
@@ -19,17 +20,19 @@ inline constexpr uint32_t kNoLane = UINT32_MAX;
 
 // A packet that is done, or has failed.
 struct Sent {
-  uint32_t lane, sequence, length_bytes;
-  bool is_trial, has_failed;
+  uint32_t lane, index;  // the how-many-th of the lane
+  uint64_t cookie;
+  bool has_failed, is_at_fault;
 };
 
 // Something that has arrived, or a control write that is done (neither page nor immediate).
 struct Received {
   uint32_t lane, queue_pair, imm, length_bytes, page;
   bool is_write, is_control, has_failed;
+  bool is_at_fault = false;
+  uint32_t index = 0;  // of a control write
 };
 
-inline constexpr uint32_t kNoReceivePage = UINT32_MAX;
 inline constexpr uint32_t kInterleavePercent = 10;
 
 class Network {
@@ -68,7 +71,7 @@ class Network {
   int64_t now_ns() const { return now_ns_; }
   void pass_time(int64_t ns) { now_ns_ += ns; }
 
-  const ControlBlock& control() const { return control_; }
+  ControlBlock& control() { return control_; }
   uint8_t* page(uint32_t index) { return pages_.data() + size_t{index} * shape_.page_bytes; }
   uint8_t* bounce() { return pages_.data(); }
   size_t count_posted_pages() const;
@@ -82,10 +85,14 @@ class Network {
   void drain_packet(uint32_t id);
   uint32_t take_page(const Lane& lane);
   void place_early(const Packet& packet);
+  void place_bytes(uint32_t id, const Packet& packet);
+  void place_late(Lane& lane);
   void report(uint32_t id);
   void acknowledge(uint32_t id);
   void place_control(Lane& lane);
   void acknowledge_control(uint32_t id);
+  void flush(uint32_t id);
+  void flush_control(uint32_t id);
 
   const Shape& shape_;
   Random& random_;

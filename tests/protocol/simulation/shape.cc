@@ -40,11 +40,55 @@ MessageShape draw_message(Random& random, const Shape& shape, uint32_t staged_pe
   MessageShape message{};
   message.length_bytes = draw_length_bytes(random, shape, most_pages);
   message.room_bytes = message.length_bytes + (random.happens(50) ? 0 : random.between(0, 300));
-  // Mostly both ends agree about who unpacks; when they do not, the bytes must be right all the same.
+  // Mostly both ends agree on which side unpacks; if they do not, the bytes must still be right.
   message.may_stage = shape.stages && random.happens(staged_percent);
   message.has_slot = random.happens(80);
   message.is_unpacked = message.has_slot && (random.happens(10) || message.may_stage);
+  message.is_gpu = random.happens(30);
   return message;
+}
+
+// What both kinds of connection have.
+void draw_devices(Random& random, Shape& shape) {
+  if (random.happens(30)) shape.send_depth = random.between(1, 16);
+  shape.local_depth = random.between(1, 8) * shape.rails;
+  shape.has_gpu_pages = random.happens(30);
+  shape.is_observed = random.happens(50);
+  shape.busy_percent = random.happens(50) ? 0 : 20;
+  shape.splits_over_all = random.happens(50);
+  if (random.happens(60)) return;
+  shape.adaptive = random.between(1, (1U << shape.rails) - 1);
+  shape.adaptive_above_bytes = random.between(0, 2) * kWrittenUnitBytes;
+  shape.send_depth = std::max(shape.send_depth, 2U);
+}
+
+// Long enough that their immediate goes apart.
+void lengthen_some(Random& random, Shape& shape) {
+  if (shape.adaptive == 0) return;
+  for (MessageShape& message : shape.messages) {
+    if (message.may_stage || !random.happens(25)) continue;
+    const uint32_t more = random.between(0, 5) * kWrittenUnitBytes / 2;
+    message.length_bytes += more;
+    message.room_bytes += more;
+  }
+}
+
+// Receives of up to kMaxGroup buffers, of several tags. A kernel unpacks none of them.
+void draw_groups(Random& random, Shape& shape) {
+  if (shape.stages || random.happens(20)) return;
+  shape.tags = random.between(1, kMaxGroup);
+  const auto count = static_cast<uint32_t>(shape.messages.size());
+  for (MessageShape& message : shape.messages)
+    message.tag = static_cast<uint8_t>(random.between(0, shape.tags - 1));
+  for (uint32_t first = 0; first < count;) {
+    const uint32_t size = random.happens(30) ? 1 : std::min(random.between(1, kMaxGroup), count - first);
+    for (uint32_t i = first; i < first + size && size > 1; ++i) {
+      shape.messages[i].has_slot = shape.messages[i].is_unpacked = false;
+      shape.messages[i].count = 0;
+    }
+    shape.messages[first].count = static_cast<uint8_t>(size);
+    first += size;
+  }
 }
 
 // Durations are far below the limit, so that what passes by itself must not end in an error.
@@ -101,6 +145,7 @@ Shape draw_shape(uint64_t seed) {
   shape.queue_pairs = std::min(kMaxQueuePairs, shape.rails * random.between(1, 3));
   shape.page_bytes = 32U << random.between(0, 3);
   shape.window = random.between(1, 24);
+  shape.stages = random.happens(75);
   shape.threshold_bytes = random.happens(15) ? 0 : random.between(0, 40) * shape.page_bytes;
   shape.min_stripe_bytes = 128U << random.between(0, 4);
   for (auto& speed : shape.speed_mbps) speed = 100 * random.between(1, 10);
@@ -110,9 +155,12 @@ Shape draw_shape(uint64_t seed) {
   shape.freeze_percent = random.happens(50) ? 0 : random.between(1, 20);
   shape.freeze_steps = 1U << random.between(2, 9);
   shape.retransmit_percent = random.happens(50) ? 0 : random.between(1, 40);
+  draw_devices(random, shape);
   const uint32_t staged_percent = random.between(0, 4) * 25, count = random.between(1, 150);
   for (uint32_t i = 0; i < count; ++i)
     shape.messages.push_back(draw_message(random, shape, staged_percent, 40));
+  lengthen_some(random, shape);
+  draw_groups(random, shape);
   return shape;
 }
 
@@ -122,7 +170,7 @@ Shape draw_failing_shape(uint64_t seed) {
   shape.queue_pairs = random.between(1, 4);
   shape.rails = random.between(1, shape.queue_pairs);
   shape.page_bytes = 32U << random.between(0, 2);
-  shape.stages = random.happens(80);
+  shape.stages = random.happens(65);
   shape.window = 1U << random.between(0, 8);
   shape.threshold_bytes = random.between(0, 10) * shape.page_bytes;
   shape.min_stripe_bytes = 128U << random.between(0, 2);
@@ -134,6 +182,7 @@ Shape draw_failing_shape(uint64_t seed) {
   shape.retransmit_percent = random.happens(70) ? 0 : random.between(1, 30);
   shape.is_in_order = random.happens(50);
   shape.leaves_early = random.happens(15);
+  draw_devices(random, shape);
   // Now and then far enough that every slot of the ring is used again.
   const bool is_long = random.happens(4);
   shape.posts_ahead = is_long ? kMessageRing : random.between(1, 8);
@@ -141,6 +190,8 @@ Shape draw_failing_shape(uint64_t seed) {
   const uint32_t count = is_long ? random.between(kMessageRing + 1, 3 * kMessageRing) : random.between(1, 12);
   for (uint32_t i = 0; i < count; ++i)
     shape.messages.push_back(draw_message(random, shape, staged_percent, is_long ? 2 : 10));
+  lengthen_some(random, shape);
+  draw_groups(random, shape);
   draw_faults(random, shape);
   return shape;
 }

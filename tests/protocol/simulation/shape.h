@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "protocol/rail_share.h"
+#include "protocol/receive_core.h"
+#include "protocol/send_core.h"
 #include "protocol/simulation/fault.h"
 #include "protocol/wire.h"
 
@@ -18,6 +20,13 @@ struct MessageShape {
   bool may_stage;       // what the sender believes
   bool has_slot;        // what the receiver knows: the kernel advances its head
   bool is_unpacked;     // has_slot, and the kernel places the pages
+  bool is_gpu;          // its receive: the CPU cannot write there, and NCCL flushes
+  uint8_t tag = 0;      // where nothing is staged: sends of different tags are posted in any order
+  uint8_t count = 1;    // receives of the request that its receive is the first of; 0: of an earlier one's
+
+  ReceiveClass receive_class() const {
+    return is_unpacked ? ReceiveClass::kUnpacked : has_slot ? ReceiveClass::kSlotOnly : ReceiveClass::kNoSlot;
+  }
 };
 
 struct Shape {
@@ -25,7 +34,11 @@ struct Shape {
   uint32_t rails = 1;  // receive queues; queue pair q fills rail q mod rails
   uint32_t page_bytes = 64;
   uint32_t window = 8;  // receive entries for each queue pair
-  bool stages = true;   // or every message needs a grant, and credits ride on it
+  uint32_t send_depth = kSendDepth;
+  uint32_t local_depth = 32;   // copies and flushes that a device takes at a time
+  bool has_gpu_pages = false;  // what lands in a page has to be pushed before a kernel sees it
+  bool is_observed = false;
+  bool stages = true;  // or every message needs a grant, and credits ride on it
   uint64_t threshold_bytes = 0;
   uint64_t min_stripe_bytes = 256;
   RailShare::Speeds speed_mbps{};
@@ -33,6 +46,10 @@ struct Shape {
   uint32_t posts_ahead = 1;   // receives that the application keeps open
   bool is_in_order = false;   // what was posted first is tested and consumed first
   bool leaves_early = false;  // an end that is done does not wait for the other
+  uint32_t tags = 1;
+  uint32_t adaptive = 0;  // a bit for each rail whose network routes adaptively
+  uint64_t adaptive_above_bytes = 0;
+  bool splits_over_all = false;
   std::vector<MessageShape> messages;
 
   static constexpr uint32_t kMaxFaults = 8;
@@ -41,6 +58,7 @@ struct Shape {
 
   // Chances in percent.
   uint32_t network_percent = 50;    // of a step: something arrives, rather than an end doing something
+  uint32_t busy_percent = 0;        // of a first request: the service thread has the connection
   uint32_t freeze_percent = 0;      // of an arrival: a queue pair stands still for a while instead
   uint32_t retransmit_percent = 0;  // of an arrival: a first attempt places part of it before
   uint32_t freeze_steps = 1;

@@ -8,10 +8,10 @@ namespace verbena::protocol::simulation {
 
 inline constexpr int64_t kStepNs = 1000;
 inline constexpr RecoveryTimes kRecoveryTimes = {.retry_ns = 30 * kStepNs,
-                                                 .most_retry_ns = 300 * kStepNs,
+                                                 .max_retry_ns = 300 * kStepNs,
                                                  .trial_ns = 200 * kStepNs,
-                                                 .limit_ns = 6000 * kStepNs};
+                                                 .limit_ns = 6000 * kStepNs,
+                                                 .poll_ns = kStepNs};
 inline constexpr int64_t kGraceNs = 100 * kStepNs;  // for a peer that has closed
-inline constexpr uint32_t kTestsPerCheck = 4;       // tests in vain before a look at the clock
 
 }  // namespace verbena::protocol::simulation

@@ -15,12 +15,12 @@ namespace verbena::symm {
 
 class Lender {
  public:
-  static constexpr uint32_t kMostRanks = 16;
-  static constexpr uint64_t kLineBytes = 4096;
+  static constexpr uint32_t kMaxRanks = 16;
+  static constexpr uint64_t kLineBytes = 8192;  // the stub counts arrivals there
   static constexpr std::byte kRubbish{0xA5};
 
   // Loads and stores reach ranks of the same `domain`, so many behind each other. Heaps are `length_bytes`
-  // apart and a line, in which each has a tail of zeros of its own.
+  // apart and a line, in which each has its own tail of zeros.
   Lender(uint32_t count_ranks, uint32_t domain, uint64_t length_bytes)
       : count_ranks_(count_ranks),
         domain_(domain),
@@ -55,7 +55,7 @@ class Lender {
   uint32_t count_ranks_, domain_;
   uint64_t stride_bytes_, length_bytes_;
   std::vector<std::byte> memory_;
-  std::array<std::atomic<int>, kMostRanks> returns_{};
+  std::array<std::atomic<int>, kMaxRanks> returns_{};
 };
 
 }  // namespace verbena::symm

@@ -21,7 +21,7 @@ Json find_check(const Json& document, const std::string& what, const std::string
 Json check_json(const std::string& settings, int status) {
   const ToolRun run = run_info(settings, "--check --json --timeout 3 2>/dev/null");
   EXPECT_EQ(run.status, status) << run.output;
-  return read_document(run);
+  return read_json(run);
 }
 
 std::vector<std::string> list_passed(const Json& check) {
@@ -62,6 +62,7 @@ TEST(InfoCheck, RailsThatMayBeJoinedAreTestedJoined) {
       find_check(check_json(settings + "SOFTVERBS_FAULTS='fail rail=1 status=RETRY_EXC nth=2'", kExitFailed),
                  "rails 0+1", "joined");
   EXPECT_EQ(bad["status"], "failed") << bad;
+  EXPECT_EQ(bad["reason"], "peer") << bad;
   EXPECT_NE(bad["try"].get<std::string>().find("VERBENA_HCA=^softverbs1"), std::string::npos) << bad;
 }
 
@@ -71,6 +72,7 @@ TEST(InfoCheck, ABrokenRailIsRedAndNoOther) {
   EXPECT_EQ(find_check(document, "verbena_softverbs0")["status"], "ok");
   const Json broken = find_check(document, "verbena_softverbs1");
   EXPECT_EQ(broken["status"], "failed");
+  EXPECT_EQ(broken["reason"], "peer") << broken;
   EXPECT_NE(broken["detail"].get<std::string>().find("retries exhausted"), std::string::npos) << broken;
   EXPECT_NE(broken["try"].get<std::string>().find("VERBENA_HCA=^softverbs1"), std::string::npos) << broken;
   EXPECT_LT(list_passed(broken).size(), 5U);
@@ -80,6 +82,7 @@ TEST(InfoCheck, AMessageThatNeverArrivesEnds) {
   const Json document = check_json("SOFTVERBS_FAULTS='drop every=1'", kExitFailed);
   const Json check = find_check(document, "verbena_softverbs0");
   EXPECT_EQ(check["status"], "failed");
+  EXPECT_EQ(check["reason"], "no_arrival") << check;
   EXPECT_NE(check["detail"].get<std::string>().find("nothing for 3 s"), std::string::npos) << check;
 }
 
@@ -106,7 +109,7 @@ TEST(InfoCheck, EveryGpuIsTestedOnEveryRail) {
   for (const Json& check : document["checks"]) {
     EXPECT_EQ(check["status"], "ok") << check;
     if (check.contains("tests"))
-      tested.push_back(check["what"].get<std::string>() + " " + read_text(check, "with"));
+      tested.push_back(check["what"].get<std::string>() + " " + check["with"].get<std::string>());
   }
   const std::vector<std::string> all{
       "verbena_softverbs0 host memory", "verbena_softverbs0 staged",      "verbena_softverbs0 GPU 0",
@@ -116,8 +119,8 @@ TEST(InfoCheck, EveryGpuIsTestedOnEveryRail) {
 }
 #endif
 
-ToolRun check_sample(const std::string& fault) {
-  return run_info("SAMPLE_FAULT=" + fault, std::string("--check --plugin ") + SAMPLE_PLUGIN);
+ToolRun check_sample(const std::string& fault, const std::string& options = "") {
+  return run_info("SAMPLE_FAULT=" + fault, "--check " + options + " --plugin " SAMPLE_PLUGIN);
 }
 
 // A plugin that gives a wrong byte.
@@ -137,6 +140,19 @@ TEST(InfoCheck, WrongDescriptorsAreSaid) {
         << run.output;
     EXPECT_NE(run.output.find("FAILED   verbena_softverbs0          staged"), std::string::npos)
         << fault << run.output;
+  }
+}
+
+TEST(InfoCheck, SaysByACodeWhatFailed) {
+  struct Case {
+    const char *fault, *with, *reason;
+  };
+  for (const auto& [fault, with, reason] :
+       {Case{"flip", "host memory", "wrong_data"}, Case{"short", "staged", "wrong_data"},
+        Case{"offset", "staged", "wrong_descriptors"}, Case{"stale", "staged", "wrong_descriptors"},
+        Case{"crash", "host memory", "process_ended"}}) {
+    const Json document = read_json(check_sample(fault, "--json 2>/dev/null"));
+    EXPECT_EQ(find_check(document, "verbena_softverbs0", with)["reason"], reason) << fault;
   }
 }
 

@@ -1,11 +1,10 @@
 #include <gtest/gtest.h>
 
-#include <set>
 #include <string>
 
 #include "common/error.h"
 #include "tools/info/run_info.h"
-#include "verbena-info/table_names.h"
+#include "verbena-info/collect.h"
 
 namespace verbena::tools::info {
 namespace {
@@ -13,7 +12,7 @@ namespace {
 Json run_json(const std::string& settings, int status = kExitOk) {
   const ToolRun run = run_info(settings, "--json 2>/dev/null");
   EXPECT_EQ(run.status, status) << run.output;
-  return read_document(run);
+  return read_json(run);
 }
 
 Json find_parameter(const Json& document, const std::string& name) {
@@ -42,6 +41,7 @@ TEST(Info, ShowsEveryRail) {
     EXPECT_EQ(device["mtu_bytes"], 4096);
     EXPECT_EQ(device["gid"]["type"], "RoCE v2");
     EXPECT_EQ(device["gid_reason"], "RoCE v2 and IPv4: the best of 2 entries");
+    EXPECT_EQ(device["gid_reason_code"], "best");
     EXPECT_EQ(device["gpu_memory"]["path"], "softverbs");
   }
 }
@@ -92,6 +92,8 @@ TEST(Info, WithoutAUsableDeviceSaysWhatToDo) {
   ASSERT_EQ(document["devices"].size(), 2U);
   EXPECT_EQ(document["devices"][0]["usable"], false);
   EXPECT_EQ(document["devices"][0]["why_not"], "VERBENA_HCA=mlx5 leaves it out");
+  EXPECT_EQ(document["devices"][0]["reason"], "not_selected");
+  EXPECT_EQ(document["reason"], "no_device");
   const ToolRun text = run_info("VERBENA_HCA=mlx5", "");
   EXPECT_EQ(text.status, kExitNoDevice);
   EXPECT_TRUE(mentions(text, "unset it, or name a device")) << text.output;
@@ -104,6 +106,7 @@ TEST(Info, ADeviceThatIsDownIsShownAsSuch) {
   ASSERT_EQ(document["devices"].size(), 2U);
   EXPECT_EQ(document["devices"][0]["state"], "down");
   EXPECT_EQ(document["devices"][0]["why_not"], "the port is down");
+  EXPECT_EQ(document["devices"][0]["reason"], "not_active");
   const ToolRun checked = run_info(rails, "--check");
   EXPECT_EQ(checked.status, kExitOk) << checked.output;
   EXPECT_TRUE(mentions(checked, "not used: the port is down  -> check cable and switch")) << checked.output;
@@ -125,8 +128,10 @@ TEST(Info, WithoutAVerbsLibrary) {
 TEST(Info, ABrokenParameterIsNamed) {
   const Json document = run_json("VERBENA_TC=999 VERBENA_TX=1", kExitFailed);
   EXPECT_EQ(document["problem"], "parameters: VERBENA_TC: out of range (value 999, range -1 to 255)");
+  EXPECT_EQ(document["reason"], "settings");
   ASSERT_EQ(document["devices"].size(), 1U);
   EXPECT_EQ(document["devices"][0]["usable"], false);
+  EXPECT_EQ(document["devices"][0]["reason"], "init_failed");
   EXPECT_NE(document["messages"].dump().find("VERBENA_TX: unknown"), std::string::npos);
 }
 
@@ -140,7 +145,7 @@ TEST(Info, WithoutThePlugin) {
 // Its version is asked for, its tables are read from the file: here there are none in it.
 TEST(Info, ShowsLibrariesOfNccl) {
   const ToolRun run = run_info("", std::string("--json --nccl ") + FAKE_FOLDER + " 2>/dev/null");
-  const Json libraries = read_document(run)["nccl_libraries"];
+  const Json libraries = read_json(run)["nccl_libraries"];
   ASSERT_EQ(libraries.size(), 1U) << run.output;
   EXPECT_EQ(libraries[0]["version"], "2.28.9");
   EXPECT_EQ(libraries[0]["net_table"], nullptr);
@@ -149,13 +154,13 @@ TEST(Info, ShowsLibrariesOfNccl) {
 
 // The plugin's own names stand for those that NCCL looks up: every version that it has.
 TEST(Info, ReadsTablesFromAFile) {
-  EXPECT_EQ(read_table_names(PLUGIN, "ncclNetPlugin_v"), (std::set<int>{7, 8, 9, 10, 11, 12}));
+  EXPECT_EQ(read_table_names(PLUGIN, "ncclNetPlugin_v"), (std::vector<int>{7, 8, 9, 10, 11, 12}));
   EXPECT_TRUE(read_table_names("/nonexistent", "ncclNetPlugin_v").empty());
 }
 
 TEST(Info, TakesTheNewestTableOfBoth) {
   EXPECT_EQ(choose_table({6, 7, 10, 11}, {7, 8, 9, 10, 11, 12}), 11);
-  EXPECT_EQ(choose_table({5, 13}, {7, 12}), nullptr);
+  EXPECT_EQ(choose_table({5, 13}, {7, 12}), std::nullopt);
 }
 
 TEST(Info, WritesItsDocumentToAFileToo) {

@@ -2,18 +2,19 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "common/error.h"
 #include "tools/info/sample_machine.h"
 #include "verbena-info/advice.h"
-#include "verbena-info/text_part.h"
 
 namespace verbena::tools::info {
 namespace {
 
 TEST(InfoText, NamesVersionsShortly) {
-  EXPECT_EQ(format_versions(Json{7, 8, 9, 10}), "v7 to v10");
-  EXPECT_EQ(format_versions(Json{2, 4, 5}), "v2, v4 to v5");
-  EXPECT_EQ(format_versions(Json::array()), "none");
+  EXPECT_EQ(format_versions({7, 8, 9, 10}), "v7 to v10");
+  EXPECT_EQ(format_versions({2, 4, 5}), "v2, v4 to v5");
+  EXPECT_EQ(format_versions({}), "none");
 }
 
 TEST(InfoText, BreaksLinesBetweenWords) {
@@ -32,8 +33,8 @@ TEST(InfoText, ShowsHowFarNicsAreFromGpus) {
 }
 
 TEST(InfoText, ColumnsAreAsWideAsNames) {
-  Json machine = make_sample_machine();
-  machine["devices"][1]["name"] = "verbena_" + std::string(40, 'x');
+  Document machine = make_sample_machine();
+  machine.ports[1].nic->name = "verbena_" + std::string(40, 'x');
   const std::string text = format_document(machine, {});
   EXPECT_NE(text.find("\n    verbena_mlx5_0" + std::string(35, ' ') + "PIX    SYS"), std::string::npos)
       << text;
@@ -41,45 +42,108 @@ TEST(InfoText, ColumnsAreAsWideAsNames) {
 }
 
 TEST(InfoText, SaysHowNcclComesToLoadThePlugin) {
-  Json machine = make_sample_machine();
+  Document machine = make_sample_machine();
   EXPECT_NE(format_document(machine, {}).find("export NCCL_NET_PLUGIN=verbena (not set now), with /opt in"),
             std::string::npos);
-  machine["environment"]["NCCL_NET_PLUGIN"] = "verbena";
+  machine.environment["NCCL_NET_PLUGIN"] = "verbena";
   EXPECT_EQ(format_document(machine, {}).find("not set now"), std::string::npos);
 }
 
-bool advises(Json document, const std::string& words) {
-  add_advice(document);
-  return document["advice"].dump().find(words) != std::string::npos;
+bool advises(const Document& document, const std::string& words) {
+  const std::vector<Advice> advice = list_advice(document);
+  return std::any_of(advice.begin(), advice.end(), [&](const Advice& one) {
+    return (one.what + " " + one.remedy).find(words) != std::string::npos;
+  });
 }
 
 TEST(InfoAdvice, NamesWhatIsWrongAndOnlyThat) {
-  Json machine = make_sample_machine();
+  Document machine = make_sample_machine();
   EXPECT_TRUE(advises(machine, "mlx5_2 port 1 is down"));
   EXPECT_FALSE(advises(machine, "ulimit"));
   EXPECT_FALSE(advises(machine, "GPUDirect"));
-  machine["host"]["memlock_limit_bytes"] = 65536;
+  machine.host.memlock_limit_bytes = 65536;
   EXPECT_TRUE(advises(machine, "ulimit -l unlimited"));
-  machine["devices"][0]["gpu_memory"] = {
-      {"path", "none"}, {"why", "because"}, {"try", "modprobe nvidia_peermem"}};
+  machine.ports[0].nic->gpu_memory = {GpuPath::kNone, "because", "modprobe nvidia_peermem"};
   EXPECT_TRUE(advises(machine, "modprobe nvidia_peermem"));
-  machine["devices"][0]["gid_reason"] = "link-local; no entry is RoCE v2: the only entry";
-  EXPECT_TRUE(advises(machine, "ip address add"));
-  machine["devices"][0]["gid_reason"] = "RoCE v2 and IPv4: the best of 4 entries";
-  EXPECT_FALSE(advises(machine, "ip address add"));
-  machine["devices"][0]["gid_reason"] = "RoCE v2 and link-local: the only entry";
-  EXPECT_TRUE(advises(machine, "ip address add"));
-  machine["devices"][2]["interface"] = "eth7";
+  machine.ports[2].interface = "eth7";
   EXPECT_TRUE(advises(machine, "ip link set eth7 up"));
 }
 
+// Whatever the words are that people read beside them.
+TEST(InfoAdvice, IsDecidedByCodes) {
+  Document machine = make_sample_machine();
+  machine.ports[0].gid_reason = "link-local";
+  EXPECT_FALSE(advises(machine, "ip address add"));
+  machine.ports[0].gid_choice = verbs::GidReason::kLinkLocal;
+  EXPECT_TRUE(advises(machine, "ip address add"));
+  machine.problem = "parameters: none of these words counts";
+  machine.init_fault = InitFault::kNoDevice;
+  EXPECT_TRUE(advises(machine, "There is no RDMA device"));
+  machine.ports[2].disuse = Disuse::kNotSelected;
+  EXPECT_TRUE(advises(machine, "unset it, or name a device"));
+  machine.init_fault = InitFault::kSettings;
+  EXPECT_TRUE(advises(machine, "correct or unset that variable"));
+}
+
+// Without the plugin's tables nothing is known about the libraries of NCCL.
+TEST(InfoAdvice, BlamesNcclOnlyIfThePluginWasLoaded) {
+  Document machine = make_sample_machine();
+  NcclLibrary old;
+  old.path = "/opt/libnccl.so.2";
+  old.net_tables_known = {5, 6};
+  machine.nccl_libraries = {old};
+  machine.plugin.net_tables = {7, 8};
+  EXPECT_TRUE(advises(machine, "NCCL 2.19 or newer"));
+  machine.plugin.net_tables.clear();
+  EXPECT_FALSE(advises(machine, "NCCL 2.19 or newer"));
+}
+
+TEST(InfoAdvice, EveryFaultOfATestHasARemedy) {
+  const Port port = make_sample_machine().ports[0];
+  EXPECT_NE(suggest_for_test(TestFault::kPeer, port, false).find("VERBENA_HCA=^mlx5_0"), std::string::npos);
+  EXPECT_NE(suggest_for_test(TestFault::kNoRegistration, port, false).find("ulimit"), std::string::npos);
+  EXPECT_NE(suggest_for_test(TestFault::kNoRegistration, port, true).find("nvidia_peermem"),
+            std::string::npos);
+  for (int fault = 0; fault <= static_cast<int>(TestFault::kProcessEnded); ++fault)
+    EXPECT_FALSE(suggest_for_test(static_cast<TestFault>(fault), port, false).empty()) << fault;
+}
+
 TEST(InfoAdvice, JudgesByExitStatus) {
-  Json machine = make_sample_machine();
+  Document machine = make_sample_machine();
   EXPECT_EQ(judge(machine), kExitOk);
-  machine["plugin"]["problem"] = "cannot load the plugin";
+  machine.plugin.problem = "cannot load the plugin";
   EXPECT_EQ(judge(machine), kExitFailed);
-  for (Json& device : machine["devices"]) device["usable"] = false;
+  for (Port& port : machine.ports) port.nic.reset();
   EXPECT_EQ(judge(machine), kExitNoDevice);
+  machine.init_fault = InitFault::kSettings;
+  EXPECT_EQ(judge(machine), kExitFailed);
+}
+
+// Every member, there and back.
+TEST(InfoDocument, IsTheSameReadAgain) {
+  Document machine = make_sample_machine();
+  machine.nccl_view = NcclView{
+      12, "Verbena", {{0, "a", "", 7, 1, 400000, 1.5, {"host"}, 8, 1, true}}, {{{0, 1}, "", "no", 0}}};
+  machine.parameters = {{"VERBENA_TC", "number", "-1", "-1 to 255", "", "", "doc", "5", "VERBENA_TC"}};
+  machine.nccl_libraries = {{"/lib/libnccl.so.2", "loader", "2.28.9", "", {11}, {5}, 11, std::nullopt}};
+  machine.messages = {{Level::kWarning, "words"}};
+  machine.checks = {{"mlx5_0", "host memory", CheckStatus::kFailed, "data", "try", TestFault::kPeer,
+                     std::vector<info::Test>{{"data", false, "words", TestFault::kPeer}}}};
+  machine.advice = list_advice(machine);
+  const std::string text = format_json(machine);
+  EXPECT_EQ(format_json(parse_document(text, "here")), text);
+  EXPECT_EQ(parse_document(text, "here").checks->at(0).fault, TestFault::kPeer);
+  EXPECT_EQ(parse_document(text, "here").ports[2].disuse, Disuse::kNotActive);
+}
+
+// Of an older release, without codes, and of a newer one, with codes that this one does not know.
+TEST(InfoDocument, CodesMayBeMissingOrUnknown) {
+  std::string text = format_json(make_sample_machine());
+  const size_t at = text.find("\"not_active\"");
+  ASSERT_NE(at, std::string::npos) << text;
+  EXPECT_EQ(parse_document(text.replace(at, 12, "\"tomorrow\""), "here").ports[2].disuse, Disuse::kNone);
+  EXPECT_EQ(parse_document(text.replace(at, 10, "null"), "here").ports[2].disuse, Disuse::kNone);
+  EXPECT_THROW(parse_document("{\"schema_version\": 2}", "here"), ToolError);
 }
 
 }  // namespace

@@ -1,6 +1,5 @@
 #include <gtest/gtest.h>
 
-#include "common/plot.h"
 #include "verbena-unpack/report.h"
 
 namespace verbena::tools::unpack {
@@ -84,12 +83,6 @@ TEST(Report, StoresATableForEachNumberOfBlocks) {
   EXPECT_EQ(result.tables[0].rows[1]["p99_gbps"], 300);
   EXPECT_FALSE(result.tables[0].rows[2].contains("gbps")) << "checked, not timed";
   EXPECT_EQ(result.setup["L2 cache"], "50MB");
-  const std::vector<Plot> plots = list_plots(result.tables[1]);
-  ASSERT_EQ(plots.size(), 1U);
-  EXPECT_EQ(plots[0].y_label, "in all (GB/s)");
-  std::vector<std::string> names;
-  for (const PlotSeries& series : plots[0].series) names.push_back(series.name);
-  EXPECT_EQ(names, (std::vector<std::string>{"copy", "nccl", "registers"})) << "a bar a kernel";
 }
 
 TEST(Latency, IsCountedInCyclesAndToldInMicroseconds) {

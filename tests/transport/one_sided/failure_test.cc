@@ -139,7 +139,7 @@ TEST(OneSidedFailureTest, APutThatFailsIsItsPeersError) {
     }
     rank.endpoint().ring();
     expect_failed_alone(rank, 1, 2, "retries exhausted");
-    // Those before it are told of as done, none behind it.
+    // Operations before it are reported as done, none after it.
     EXPECT_EQ(rank.count_done(1, 0), 39U);
     EXPECT_EQ(rank.endpoint().count_taken(1, 0), 60U);
   });

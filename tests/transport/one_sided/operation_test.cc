@@ -111,7 +111,7 @@ TEST_P(OperationTest, WritesAddsAndReadsWords) {
   });
 }
 
-// All in one chain, so that they are told of out of one device's queue of completions.
+// All in one chain, so that their completions are in one queue of one device.
 TEST_P(OperationTest, TellsOfEveryCookieInOrder) {
   const auto ranks = make();
   Rank& from = *ranks[0];

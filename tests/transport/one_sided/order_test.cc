@@ -63,7 +63,7 @@ TEST(OneSidedOrderTest, AWordThatIsAddedToComesAfterThePutBeforeIt) {
   run_rounds(true, 1);
 }
 
-// No add is lost, whoever adds on whatever lane; each value before is seen by exactly one.
+// No add is lost, from any rank on any lane; each former value is returned to exactly one add.
 TEST(OneSidedOrderTest, AddsOfAllRanksAndLanesAreAtomic) {
   constexpr uint32_t kRanks = 3, kLanes = 2;
   constexpr uint64_t kAdds = 2000;

@@ -125,7 +125,7 @@ REPLACED void free(void* memory) {
   __libc_free(memory);
 }
 
-// The library's own would call malloc, and hide who asked.
+// The library's own function would call malloc, which hides the caller.
 __attribute__((visibility("default"))) void* operator new(size_t length) {
   note_allocation(CALLER);
   if (void* memory = __libc_malloc(length)) return memory;

@@ -7,8 +7,7 @@
 
 namespace verbena::transport {
 
-// On a busy machine a thread that only yields gets its turn after everybody else's; one that slept comes
-// sooner.
+// On a busy machine a thread that only yields runs after all others; one that slept runs sooner.
 bool poll_until(const std::function<bool()>& done, int64_t patience_ms) {
   constexpr int kYields = 50;
   const auto deadline = base::Deadline::after_ms(patience_ms);
@@ -43,11 +42,11 @@ ReceivingEnd accept(Listener& listener, bool unpacks) {
   return end;
 }
 
-Connection connect_here(const Nic& sending, const Nic& receiving, bool unpacks) {
+ConnectedPair connect_here(const Nic& sending, const Nic& receiving, bool unpacks) {
   protocol::Handle handle;
   auto listener = take(Listener::open(receiving, &handle), "a listener");
   auto connector = take(Connector::start(sending, handle, -1), "a connector");
-  Connection connection;
+  ConnectedPair connection;
   void* device_handle = nullptr;
   AcceptOptions options;
   options.unpacks = unpacks;

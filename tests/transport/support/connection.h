@@ -5,33 +5,33 @@
 #include <memory>
 
 #include "base/clock.h"
-#include "transport/connector.h"
-#include "transport/listener.h"
+#include "transport/setup/connector.h"
+#include "transport/setup/listener.h"
 #include "transport/support/host.h"
 #include "verbena/unpack_abi.h"
 
 namespace verbena::transport {
 
-inline constexpr int64_t kPatienceMs = 30'000;  // of a test: far more than anything here takes
+inline constexpr int64_t kPatienceMs = 120'000;  // of a test: far more than anything here takes
 
 // Polls until `done` or the deadline; gives the CPU away when there was nothing to do.
 bool poll_until(const std::function<bool()>& done, int64_t patience_ms = kPatienceMs);
 
 struct ReceivingEnd {
   std::unique_ptr<Receiver> receiver;
-  const UnpackDeviceHandle* handle = nullptr;  // null: nobody unpacks
+  const UnpackDeviceHandle* handle = nullptr;  // null without UNPACK
   uint64_t slots_used = 0;                     // what a kernel's head counts
 };
 
-struct Connection {
+struct ConnectedPair {
   std::unique_ptr<Sender> sender;
   ReceivingEnd receiving;
 };
 
-// Each throws if it does not come about within the patience.
+// Each throws if it is not done within the patience.
 std::unique_ptr<Sender> connect(const Nic& nic, const protocol::Handle& handle);
 ReceivingEnd accept(Listener& listener, bool unpacks);
 // Both ends in this process, on this thread.
-Connection connect_here(const Nic& sending, const Nic& receiving, bool unpacks);
+ConnectedPair connect_here(const Nic& sending, const Nic& receiving, bool unpacks);
 
 }  // namespace verbena::transport

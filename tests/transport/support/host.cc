@@ -1,6 +1,7 @@
 #include "transport/support/host.h"
 
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <numeric>
 
@@ -14,7 +15,7 @@ namespace {
 constexpr size_t kPageBytes = 4096;
 constexpr char kDevices[] = "4";
 
-// What suits softverbs. Whoever runs the tests over other devices has set them before.
+// Settings for softverbs. To run the tests over other devices, set them in the environment.
 const Settings kDeviceDefaults = {
     {"VERBENA_IBVERBS_LIB", "softverbs"},
     {"VERBENA_ACK_TIMEOUT", "14"},
@@ -27,7 +28,11 @@ const Settings kDefaults = {
     {"VERBENA_SOCKET_IFNAME", "lo"},    {"VERBENA_BOUNCE_BYTES", "8m"},     {"VERBENA_WINDOW_PAGES", ""},
     {"VERBENA_PAGE_BYTES", ""},         {"VERBENA_UNPACK_THRESHOLD", ""},   {"VERBENA_MIN_STRIPE_BYTES", ""},
     {"VERBENA_QPS_PER_CONNECTION", ""}, {"VERBENA_CONNECT_TIMEOUT_MS", ""}, {"VERBENA_JOB_KEY_FILE", ""},
+    {"VERBENA_ENCRYPTION", ""},
 };
+
+// The processes of a test are a softverbs job of their own. Set before the first of them is forked.
+[[maybe_unused]] const int kJob = setenv("SOFTVERBS_JOB", ("test-" + std::to_string(getpid())).c_str(), 1);
 
 }  // namespace
 
@@ -41,7 +46,6 @@ void apply_settings(const Settings& settings) {
 
 Host::Host(const Settings& settings) {
   setenv("SOFTVERBS_DEVICES", kDevices, 1);  // read once in a process
-  setenv("SOFTVERBS_JOB", "test-transport", 1);
   apply_settings(settings);
   registry_ = take(NicRegistry::discover(), "devices");
 }

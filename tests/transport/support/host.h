@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "transport/nic.h"
-#include "transport/registration.h"
+#include "transport/link/nic.h"
+#include "transport/memory/registration.h"
 
 namespace verbena::transport {
 

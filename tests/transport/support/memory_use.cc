@@ -25,7 +25,7 @@ bool is_own(const std::string& segment) {
   return (owner & kPidMask) == static_cast<uint64_t>(getpid());
 }
 
-// Also what the file has and nobody has touched yet.
+// Includes pages of the file that were not accessed yet.
 uint64_t measure_file(const std::string& path) {
   struct stat status {};
   return stat(path.c_str(), &status) == 0 ? static_cast<uint64_t>(status.st_blocks) * kBlockBytes : 0;

@@ -10,7 +10,8 @@ namespace verbena::transport {
 inline constexpr size_t kLongBytes = 100'000;  // direct by default: it needs a grant
 
 struct OpenSend {
-  OpenSend(Connection& connection, const Nic& nic, size_t length_bytes = kLongBytes, bool may_stage = false)
+  OpenSend(ConnectedPair& connection, const Nic& nic, size_t length_bytes = kLongBytes,
+           bool may_stage = false)
       : sender(*connection.sender), memory(nic, length_bytes) {
     EXPECT_TRUE(sender.post(memory.bytes().data(), length_bytes, memory.registration(), may_stage, &request));
   }
@@ -25,7 +26,7 @@ struct OpenSend {
   base::Outcome outcome;
 };
 struct OpenReceive {
-  OpenReceive(Connection& connection, const Nic& nic)
+  OpenReceive(ConnectedPair& connection, const Nic& nic)
       : receiver(*connection.receiving.receiver), memory(nic, kLongBytes) {
     EXPECT_TRUE(receiver.post(memory.bytes().data(), kLongBytes, memory.registration(),
                               ReceiveClass::kSlotOnly, &request));

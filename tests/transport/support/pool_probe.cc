@@ -33,7 +33,7 @@ PoolProbe::PoolProbe(const Nic& nic) : nic_(nic) {
 
 void PoolProbe::expect_whole() {
   apply_settings(make_settings(kPages - kAnchorPages));
-  Connection rest = connect_here(nic_, nic_, true);
+  ConnectedPair rest = connect_here(nic_, nic_, true);
   // A message takes at most half of its window.
   const Transfer few = make_transfer(kAnchorPages, 1), many = make_transfer(2, (kPages - kAnchorPages) / 2);
   SendingSide few_sent(*anchor_.sender, nic_, few), many_sent(*rest.sender, nic_, many);

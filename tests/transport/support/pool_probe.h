@@ -19,7 +19,7 @@ class PoolProbe {
 
  private:
   const Nic& nic_;
-  Connection anchor_;
+  ConnectedPair anchor_;
 };
 
 }  // namespace verbena::transport

@@ -15,7 +15,7 @@ class Channel {
  public:
   explicit Channel(int socket) : socket_(socket) {}
   void send(const void* data, size_t length_bytes);
-  // Throws after ten seconds of silence, or at once if the other part is gone.
+  // Throws after a minute of silence, or at once if the other part is gone.
   void receive(void* data, size_t length_bytes);
   // Each waits until the other has come there too.
   void meet();
@@ -43,7 +43,7 @@ struct Part {
 };
 
 // Runs both, at most `patience_s` long; what still runs then is killed and the test fails.
-void run_processes(const Part& first, const Part& second, int patience_s = 60);
+void run_processes(const Part& first, const Part& second, int patience_s = 240);
 
 // The end of a process that a fault takes: no destructor runs.
 [[noreturn]] void die();

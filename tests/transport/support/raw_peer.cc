@@ -94,9 +94,8 @@ void RawSender::post(verbs::WorkRequest request) {
 
 RawReceiver::RawReceiver(const Nic& nic, uint32_t window, std::unique_ptr<Sender>* sender, bool stages) {
   pool_ = take(BouncePool::acquire(BouncePool::Kind::kHostPages), "a pool");
-  auto* rail = take(pool_->open_rail(*nic.rails[0]), "a rail");
-  take(pool_->reserve(*rail, {window, window, window}), "pages");
-  verbs::SharedReceiveQueue* queues[] = {&rail->queue()};
+  auto* queue = take(pool_->reserve(*nic.rails[0], {window, window, window}), "pages").queue;
+  verbs::SharedReceiveQueue* queues[] = {&queue->verbs_queue()};
   link_ = make_link(nic, queues);
   auto listener = take(base::Listener::open_at(std::bit_cast<base::SocketAddress>(
                            protocol::AddressRecord{4, 0, 0, {127, 0, 0, 1}})),

@@ -163,7 +163,7 @@ void ReceivingSide::look_at(const Open& open, uint64_t bytes) {
   }
 }
 
-void expect_transfer_here(Connection& connection, const Nic& sending, const Nic& receiving,
+void expect_transfer_here(ConnectedPair& connection, const Nic& sending, const Nic& receiving,
                           const Transfer& transfer) {
   SendingSide sender(*connection.sender, sending, transfer);
   ReceivingSide receiver(connection.receiving, receiving, transfer);

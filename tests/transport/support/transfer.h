@@ -89,7 +89,7 @@ class ReceivingSide {
 
 // Both sides in this process until both are done, one fails or the patience is over. A failed expectation
 // says which.
-void expect_transfer_here(Connection& connection, const Nic& sending, const Nic& receiving,
+void expect_transfer_here(ConnectedPair& connection, const Nic& sending, const Nic& receiving,
                           const Transfer& transfer);
 
 }  // namespace verbena::transport

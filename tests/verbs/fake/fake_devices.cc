@@ -70,6 +70,11 @@ int query_port(ibv_context* context, uint8_t port_number, ibv_port_attr* attribu
   full.flags = port.flags;
   full.port_cap_flags2 = 0x5a5a;  // tells whether the call was the full or the compatible one
   std::memcpy(attributes, &full, std::min(length_bytes, sizeof(full)));
+  constexpr size_t kSpeedOffset = 52;  // of active_speed_ex, as rdma-core lays it out since version 54
+  if (length_bytes >= kSpeedOffset + sizeof(port.extended_speed)) {
+    auto* const place = reinterpret_cast<std::byte*>(attributes) + kSpeedOffset;
+    std::memcpy(place, &port.extended_speed, sizeof(port.extended_speed));
+  }
   return 0;
 }
 

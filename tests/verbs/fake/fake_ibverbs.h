@@ -23,6 +23,7 @@ struct Port {
   uint16_t lid = 0;
   ibv_mtu mtu = IBV_MTU_4096;
   uint8_t width = 2, speed = 64;  // 4 x HDR
+  uint32_t extended_speed = 0;    // what newer libraries fill, from XDR on
   uint8_t flags = 0;              // IBV_QPF_GRH_REQUIRED
   uint16_t partition_key = 0xffff;
   std::vector<Gid> gids;

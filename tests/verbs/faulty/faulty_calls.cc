@@ -1,4 +1,6 @@
 // The exported calls. What destroys does its work even when it is to report a failure: nothing else could.
+#include <algorithm>
+
 #include "target.h"
 
 using namespace verbena::verbs::faulty;
@@ -46,7 +48,11 @@ int ibv_close_device(ibv_context* context) {
 }
 
 int ibv_query_device(ibv_context* context, ibv_device_attr* attributes) {
-  return refuse("query_device") ? errno : target().query_device(context, attributes);
+  if (refuse("query_device")) return errno;
+  const int error = target().query_device(context, attributes);
+  if (hooks().vendor != 0) attributes->vendor_id = hooks().vendor;
+  attributes->max_srq_wr = std::min<int>(attributes->max_srq_wr, hooks().most_srq_entries);
+  return error;
 }
 
 int ibv_query_port(ibv_context* context, uint8_t port_number, _compat_ibv_port_attr* attributes) {
@@ -96,12 +102,20 @@ int ibv_destroy_srq(ibv_srq* queue) {
 ibv_qp* ibv_create_qp(ibv_pd* domain, ibv_qp_init_attr* attributes) {
   if (refuse("create_qp")) return nullptr;
   ibv_qp* pair = note_made(target().create_qp(domain, attributes));
-  if (pair != nullptr) ++hooks().live_pairs;
+  if (pair == nullptr) return nullptr;
+  ++hooks().live_pairs;
+  limit_inline(&attributes->cap);
   return pair;
 }
 
 int ibv_modify_qp(ibv_qp* pair, ibv_qp_attr* attributes, int mask) {
-  return refuse("modify_qp") ? errno : target().modify_qp(pair, attributes, mask);
+  if (refuse("modify_qp")) return errno;
+  if (attributes->qp_state == IBV_QPS_RTR && hooks().unanswered > 0) {
+    --hooks().unanswered;
+    return ETIMEDOUT;
+  }
+  if ((mask & IBV_QP_TIMEOUT) != 0) hooks().last_ack_timeout = attributes->timeout;
+  return target().modify_qp(pair, attributes, mask);
 }
 
 int ibv_destroy_qp(ibv_qp* pair) {

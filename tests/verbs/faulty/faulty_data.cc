@@ -58,9 +58,24 @@ int poll_cq(ibv_cq* queue, int count, ibv_wc* entries) {
   return taken != 0 ? taken : own_ops.poll_cq(queue, count, entries);
 }
 
+int find_number(const ibv_device* device) {
+  return device->name[std::strlen(device->name) - 1] - '0';
+}
+
+bool exceeds_inline(const ibv_send_wr& request) {
+  return (request.send_flags & IBV_SEND_INLINE) != 0 && request.num_sge != 0 &&
+         request.sg_list->length > static_cast<uint32_t>(hooks().most_inline_bytes);
+}
+
 int post_send(ibv_qp* pair, ibv_send_wr* first, ibv_send_wr** rejected) {
   *rejected = first;
-  return refuse("post_send") ? errno : own_ops.post_send(pair, first, rejected);
+  if (refuse("post_send")) return errno;
+  if (exceeds_inline(*first)) return EINVAL;
+  if (first->opcode == IBV_WR_RDMA_READ) {  // the plugin posts each alone
+    ++hooks().reads[find_number(pair->context->device)];
+    if (hooks().swallows_reads) return 0;
+  }
+  return own_ops.post_send(pair, first, rejected);
 }
 
 int post_srq_recv(ibv_srq* queue, ibv_recv_wr* first, ibv_recv_wr** rejected) {
@@ -71,8 +86,7 @@ int post_srq_recv(ibv_srq* queue, ibv_recv_wr* first, ibv_recv_wr** rejected) {
 constexpr uint8_t kSlowLane = 32;  // 25 Gb/s
 
 bool is_slow(const ibv_device* device) {
-  const int number = device->name[std::strlen(device->name) - 1] - '0';
-  return (hooks().slow_devices >> number & 1) != 0;
+  return (hooks().slow_devices >> find_number(device) & 1) != 0;
 }
 
 int query_port(ibv_context* context, uint8_t port_number, ibv_port_attr* attributes, size_t length_bytes) {
@@ -89,10 +103,16 @@ ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* attributes) {
   if (pair == nullptr) return nullptr;
   ++hooks().live_objects;
   ++hooks().live_pairs;
+  limit_inline(&attributes->cap);
   return pair;
 }
 
 }  // namespace
+
+void limit_inline(ibv_qp_cap* granted) {
+  granted->max_inline_data =
+      std::min(granted->max_inline_data, static_cast<uint32_t>(hooks().most_inline_bytes));
+}
 
 void forget(ibv_cq* queue) {
   const std::lock_guard lock(held_mutex);

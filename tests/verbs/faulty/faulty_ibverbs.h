@@ -24,7 +24,19 @@ struct Hooks {
   std::atomic<size_t> slow_length_bytes{0};
   std::atomic<int> slow_calls{0};           // that have begun
   std::atomic<bool> ports_are_down{false};  // what ibv_query_port says
-  std::atomic<uint32_t> slow_devices{0};    // bit n: the port of the device whose name ends in n has 100 Gb/s
+  // What ibv_query_device says of the maker, so that the devices are not taken for softverbs'; 0: the truth.
+  std::atomic<uint32_t> vendor{0};
+  // So many of the next times that a queue pair is told its peer's address, that does not answer.
+  std::atomic<int> unanswered{0};
+  std::atomic<int> last_ack_timeout{-1};  // of the queue pair that could send last
+  // What the devices can do at most.
+  std::atomic<int> most_srq_entries{INT32_MAX}, most_inline_bytes{INT32_MAX};
+  // Reads posted on the device whose name ends in n.
+  static constexpr size_t kMostDevices = 10;
+  std::atomic<int> reads[kMostDevices]{};
+  // Those that are posted from now on are never heard of again.
+  std::atomic<bool> swallows_reads{false};
+  std::atomic<uint32_t> slow_devices{0};  // bit n: the port of the device whose name ends in n has 100 Gb/s
   // While set, no completion of a receive is found, and the event that tells the last one of a queue pair is
   // not delivered, as on a device that is slow to flush.
   std::atomic<bool> holds_receives{false};

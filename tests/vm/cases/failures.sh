@@ -36,7 +36,7 @@ kill_peer() { # OPTION...
     expect_said h0 "the server's worker in .*: its connection closed"
 }
 
-# Nobody answers at the address that h1 tells: the kernel gives up on resolving it.
+# No host has the address that h1 sends: the kernel gives up resolving it.
 call_silent_address() {
   h0_settings+=("${fail_settings[@]}" VERBENA_HCA==rxe00)
   h1_settings+=("${fail_settings[@]}" VERBENA_HCA==rxe10)

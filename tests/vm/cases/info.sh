@@ -48,11 +48,11 @@ test_rails() {
 
 draw_pictures() {
   local words
-  expect_info 0 --topology "$work/info.svg" --topology-xml "$work/info.xml" || return
-  python3 -c 'import sys, xml.dom.minidom as d; [d.parse(f) for f in sys.argv[1:]]' "$work/info.svg" "$work/info.xml" ||
+  expect_info 0 --topology "$work/info.dot" --topology-xml "$work/info.xml" || return
+  python3 -c 'import sys, xml.dom.minidom as d; d.parse(sys.argv[1])' "$work/info.xml" ||
     complain 'is no XML' || return
   for words in 'rxe00 port 1' 'rxe01 port 1' 'network 10.0.0.0/24: 1 rail' 'GPU memory: none' '::ffff:10.0.1.1'; do
-    grep -qF "$words" "$work/info.svg" || complain "not in the picture: $words" || return
+    grep -qF "$words" "$work/info.dot" || complain "not in the picture: $words" || return
   done
   [ "$(grep -c '<net name="verbena_rxe0[01]"' "$work/info.xml")" = 2 ] || complain 'the topology file lacks a device'
 }

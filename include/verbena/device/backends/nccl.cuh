@@ -74,6 +74,8 @@ struct SymmNetwork<NcclSymmContext> {
     return WaitResult::kReached;
   }
 
+  // All blocks put by one GIN context, whose signals are behind all that it has put to the peer.
+  VERBENA_DEVICE static WaitResult follow_all(const Context&, int32_t) { return WaitResult::kReached; }
   VERBENA_DEVICE static WaitResult complete(const Context& context) { return release_sources(context); }
   VERBENA_DEVICE static WaitResult release_sources(const Context& context) {
     if (is_there(context)) make_gin(context).flush(ncclCoopThread{});
@@ -99,6 +101,8 @@ struct SymmNetwork<NcclSymmContext> {
     const uint32_t number = kSymmSignals + SymmArrivalCount::find_word(barrier, round);
     return make_gin(context).readSignal(number) >= SymmArrivalCount::count_all(context, round);
   }
+  // GIN may wait for a peer that is gone: members out of reach have their own deadlines.
+  VERBENA_DEVICE static void tell(const Context&, int32_t, uint64_t*, uint64_t) {}
 
  private:
   VERBENA_DEVICE static ncclGin make_gin(const Context& context) { return ncclGin(*context.communicator, 0); }

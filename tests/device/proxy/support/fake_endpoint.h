@@ -12,7 +12,7 @@
 
 namespace verbena::device_test {
 
-// Of an endpoint that nobody sets up.
+// The members of an endpoint for its setup, which the tests do not use.
 class UnconnectedEndpoint : public Endpoint {
  public:
   std::string describe_rail() const override { return "fake"; }

@@ -47,7 +47,7 @@ RdmaFleet::~RdmaFleet() {
 
 size_t RdmaFleet::add_team(const std::vector<int32_t>& members) {
   const uint64_t offset = words_end_;
-  words_end_ += 8 * (2 * kSymmSignals + uint64_t{kSymmBarrierRows} * members.size());
+  words_end_ += 8 * (2 * kSymmSignals + uint64_t{kSymmBarrierRows} * members.size() + 1);
   words_end_ = (words_end_ + kLineBytes - 1) / kLineBytes * kLineBytes;
   if (words_end_ > kDataOffset) throw std::runtime_error("too many teams for the heap");
   for (int32_t rank = 0; rank < size(); ++rank) {
@@ -90,6 +90,7 @@ void RdmaFleet::make_context(Rank& rank, int32_t number, const std::vector<int32
   context.signals = reinterpret_cast<uint64_t*>(context.heap_begin + words_offset);
   context.remote_signals = context.signals + kSymmSignals;
   context.arrivals = context.remote_signals + kSymmSignals;
+  context.failure = context.arrivals + uint64_t{kSymmBarrierRows} * members.size();
   context.rounds = rounds.data();
   context.timeout_ns = 60'000'000'000;
   context.abort_word = rank.abort.device();

@@ -2,6 +2,7 @@
 
 #include <sched.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <stdexcept>
@@ -15,6 +16,9 @@ namespace {
 
 constexpr size_t kPageBytes = 4096;
 
+// The processes of a test are a softverbs job of their own. Set before the first of them is forked.
+[[maybe_unused]] const int kJob = setenv("SOFTVERBS_JOB", ("test-" + std::to_string(getpid())).c_str(), 1);
+
 std::unique_ptr<verbena::Endpoint> open(const EndpointOptions& options) {
   std::string error;
   auto endpoint = verbena::Endpoint::open(options, &error);
@@ -25,8 +29,7 @@ std::unique_ptr<verbena::Endpoint> open(const EndpointOptions& options) {
 }  // namespace
 
 void choose_devices() {
-  setenv("SOFTVERBS_JOB", "test-one-sided", 1);
-  setenv("VERBENA_IBVERBS_LIB", "softverbs", 0);  // unless somebody wants other devices
+  setenv("VERBENA_IBVERBS_LIB", "softverbs", 0);  // unless the environment names another
   if (!base::load_parameters()) throw std::runtime_error("a setting of the test is wrong");
 }
 

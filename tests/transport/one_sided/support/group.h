@@ -12,7 +12,7 @@
 
 namespace verbena::transport {
 
-inline constexpr uint32_t kRegion = 3;  // the id of everybody's region
+inline constexpr uint32_t kRegion = 3;  // the id of each rank's region
 
 // One rank: endpoint, memory, and what its completions have told so far.
 class Rank {
@@ -30,7 +30,7 @@ class Rank {
   // Polls once into the records below.
   void poll();
   // Rings and polls until then; false after the patience: far more than anything here takes.
-  static constexpr int64_t kPatienceMs = 30'000;
+  static constexpr int64_t kPatienceMs = 120'000;
   bool poll_until(const std::function<bool()>& done, int64_t patience_ms = kPatienceMs);
   // Until everything that was taken for this lane, or for all lanes of the peer, is complete.
   bool drain(uint32_t peer, uint32_t lane, int64_t patience_ms = kPatienceMs);

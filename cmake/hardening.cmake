@@ -1,0 +1,35 @@
+# What everything that is shipped is built with, so that an error in it is harder to exploit: stack protector, checked copies
+# (_FORTIFY_SOURCE), probed stacks; position-independent programs, and no table that stays writable after the start (full RELRO).
+# tests/packages/binaries_test.py reads it from the binaries. Tests are built without it: most are not optimised, and
+# _FORTIFY_SOURCE wants that. Sanitizers check more, and do not get on with it.
+include(CheckPIESupported)
+check_pie_supported()
+
+set(hardened_compilation -fstack-protector-strong -fstack-clash-protection
+  $<$<NOT:$<CONFIG:Debug>>:-U_FORTIFY_SOURCE> $<$<NOT:$<CONFIG:Debug>>:-D_FORTIFY_SOURCE=2>)
+
+function(harden target)
+  get_target_property(type ${target} TYPE)
+  if(VERBENA_INSTRUMENTED OR NOT type MATCHES "LIBRARY|EXECUTABLE" OR type STREQUAL INTERFACE_LIBRARY)
+    return()
+  endif()
+  target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:C,CXX>:${hardened_compilation}>)
+  target_link_options(${target} PRIVATE LINKER:-z,relro LINKER:-z,now LINKER:-z,noexecstack)
+endfunction()
+
+# Call it after all targets are defined, those of precompiled headers too: a header is compiled as its users are, among them
+# the programs that tests run.
+function(harden_all)
+  get_property(folders DIRECTORY ${PROJECT_SOURCE_DIR} PROPERTY SUBDIRECTORIES)
+  set(targets "")
+  foreach(folder ${folders})
+    collect_targets(${folder} found)
+    list(APPEND targets ${found})
+  endforeach()
+  list(FILTER targets EXCLUDE REGEX "_test$|_fixture$")
+  foreach(target ${targets} product_headers tools_headers)
+    if(TARGET ${target})
+      harden(${target})
+    endif()
+  endforeach()
+endfunction()

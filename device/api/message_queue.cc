@@ -1,0 +1,194 @@
+// The calls of message_queue.h.
+#include "verbena/message_queue.h"
+
+#include <netdb.h>
+
+#include <cstring>
+#include <span>
+
+#include "base/log.h"
+#include "device/api/objects.h"
+#include "device/message_queue/reader.h"
+#include "device/message_queue/writer.h"
+
+using namespace verbena;
+using api::guard;
+using base::Outcome;
+using base::Status;
+using message_queue::Handle;
+
+// One of the two.
+struct verbena_queue {
+  std::unique_ptr<message_queue::Writer> writer;
+  std::unique_ptr<message_queue::Reader> reader;
+};
+
+namespace {
+
+static_assert(sizeof(verbena_queue_handle) == sizeof(Handle));
+
+base::Result<base::SocketAddress> read_address(const char* text) {
+  if (text == nullptr) return base::SocketAddress{};
+  addrinfo hints{};
+  hints.ai_flags = AI_NUMERICHOST;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* list = nullptr;
+  const int rc = getaddrinfo(text, nullptr, &hints, &list);
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(rc == 0 ? list : nullptr, &freeaddrinfo);
+  const auto address = rc == 0 ? base::from_system(list->ai_addr) : std::nullopt;
+  if (address) return *address;
+  return base::fail(Status::kInvalidArgument, "queue: %s is no IP address in figures", text);
+}
+
+Outcome fail_null(const char* what) {
+  return base::fail(Status::kInvalidArgument, "api: no %s", what);
+}
+
+// `call` on the writer, or on the reader, as the call says that it needs.
+template <typename Call>
+verbena_result on_writer(verbena_queue* queue, const Call& call) {
+  return guard([&]() -> Outcome {
+    if (queue == nullptr || queue->writer == nullptr) {
+      return base::fail(Status::kInvalidUsage, "queue: only the writer may do that");
+    }
+    return call(*queue->writer);
+  });
+}
+template <typename Call>
+verbena_result on_reader(verbena_queue* queue, const Call& call) {
+  return guard([&]() -> Outcome {
+    if (queue == nullptr || queue->reader == nullptr) {
+      return base::fail(Status::kInvalidUsage, "queue: only a reader may do that");
+    }
+    return call(*queue->reader);
+  });
+}
+
+}  // namespace
+
+extern "C" {
+
+verbena_result verbena_queue_create(const verbena_queue_options* options, verbena_queue** queue) {
+  return guard([&]() -> Outcome {
+    if (options == nullptr || queue == nullptr) return fail_null("options, or no place for the queue");
+    if (auto loaded = api::load_settings(); !loaded) return loaded;
+    const auto address = read_address(options->address);
+    if (!address) return address.error();
+    const uint32_t* const ranks = options->reader_ranks;
+    auto made = message_queue::Writer::create(
+        {.shape = {options->count_readers, options->count_chunks, options->chunk_bytes},
+         .spin_us = options->spin_us,
+         .bind = *address,
+         .reader_ranks = ranks == nullptr ? std::vector<uint32_t>()
+                                          : std::vector<uint32_t>(ranks, ranks + options->count_readers)});
+    if (!made) return made.error();
+    *queue = new verbena_queue{std::move(*made), nullptr};
+    return {};
+  });
+}
+
+verbena_result verbena_queue_get_handle(const verbena_queue* queue, verbena_queue_handle* handle) {
+  return guard([&]() -> Outcome {
+    if (queue == nullptr || queue->writer == nullptr || handle == nullptr)
+      return fail_null("writer, or no handle");
+    std::memcpy(handle->bytes, &queue->writer->handle(), sizeof(Handle));
+    return {};
+  });
+}
+
+verbena_result verbena_queue_attach(const verbena_queue_handle* handle, uint32_t reader, int64_t spin_us,
+                                    verbena_queue** queue) {
+  return guard([&]() -> Outcome {
+    if (handle == nullptr || queue == nullptr) return fail_null("handle, or no place for the queue");
+    if (auto loaded = api::load_settings(); !loaded) return loaded;
+    Handle known;
+    std::memcpy(&known, handle->bytes, sizeof(known));
+    auto made = message_queue::Reader::attach(known, reader, spin_us);
+    if (!made) return made.error();
+    *queue = new verbena_queue{nullptr, std::move(*made)};
+    return {};
+  });
+}
+
+verbena_result verbena_queue_wait_until_ready(verbena_queue* queue, int64_t timeout_ms) {
+  return guard([&]() -> Outcome {
+    if (queue == nullptr) return fail_null("queue");
+    return queue->writer ? queue->writer->wait_until_ready(timeout_ms)
+                         : queue->reader->wait_until_ready(timeout_ms);
+  });
+}
+
+int verbena_queue_is_local(const verbena_queue* queue) {
+  if (queue->reader) return queue->reader->is_local() ? 1 : 0;
+  return queue->writer->count_local() == queue->writer->handle().count_readers ? 1 : 0;
+}
+
+verbena_result verbena_queue_pin(verbena_queue* queue) {
+  return guard([&]() -> Outcome {
+    if (queue == nullptr) return fail_null("queue");
+    return queue->writer ? queue->writer->pin() : queue->reader->pin();
+  });
+}
+
+verbena_result verbena_queue_destroy(verbena_queue* queue) {
+  return guard([&]() -> Outcome {
+    if (queue != nullptr && queue->reader && queue->reader->count_held() != 0) {
+      return base::fail(Status::kInvalidUsage,
+                        "queue: reader: destroyed while %zu of its messages are held: release them before",
+                        queue->reader->count_held());
+    }
+    delete queue;
+    return {};
+  });
+}
+
+void verbena_queue_cancel(verbena_queue* queue) {
+  queue->writer ? queue->writer->cancel() : queue->reader->cancel();
+}
+
+verbena_result verbena_queue_enqueue(verbena_queue* queue, const verbena_queue_part* parts, size_t count,
+                                     int64_t timeout_ms) {
+  return on_writer(queue, [&](message_queue::Writer& writer) -> Outcome {
+    constexpr size_t kFew = 8;  // without memory of its own
+    std::span<const std::byte> few[kFew];
+    std::vector<std::span<const std::byte>> many(count > kFew ? count : 0);
+    const std::span<std::span<const std::byte>> all =
+        count > kFew ? std::span(many) : std::span(few).first(count);
+    for (size_t i = 0; i < count; ++i)
+      all[i] = {static_cast<const std::byte*>(parts[i].data), parts[i].length};
+    return writer.enqueue(all, timeout_ms);
+  });
+}
+
+verbena_result verbena_queue_reserve(verbena_queue* queue, int64_t timeout_ms, void** data) {
+  return on_writer(queue, [&](message_queue::Writer& writer) -> Outcome {
+    const auto chunk = writer.reserve(timeout_ms);
+    if (!chunk) return chunk.error();
+    *data = chunk->data();
+    return {};
+  });
+}
+
+verbena_result verbena_queue_commit(verbena_queue* queue, size_t length) {
+  return on_writer(queue, [&](message_queue::Writer& writer) { return writer.commit(length); });
+}
+
+verbena_result verbena_queue_drop_reader(verbena_queue* queue, uint32_t reader) {
+  return on_writer(queue, [&](message_queue::Writer& writer) { return writer.drop_reader(reader); });
+}
+
+verbena_result verbena_queue_dequeue(verbena_queue* queue, int64_t timeout_ms,
+                                     verbena_queue_message* message) {
+  return on_reader(queue, [&](message_queue::Reader& reader) -> Outcome {
+    const auto got = reader.dequeue(timeout_ms);
+    if (!got) return got.error();
+    *message = {got->bytes.data(), got->bytes.size(), got->ticket};
+    return {};
+  });
+}
+
+verbena_result verbena_queue_release(verbena_queue* queue, uint64_t ticket) {
+  return on_reader(queue, [&](message_queue::Reader& reader) { return reader.release(ticket); });
+}
+
+}  // extern "C"

@@ -1,0 +1,220 @@
+#include "device/message_queue/reader.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cinttypes>
+#include <cstring>
+#include <utility>
+
+#include "base/log.h"
+#include "device/message_queue/patience.h"
+
+namespace verbena::message_queue {
+namespace {
+
+using base::Outcome;
+using base::Status;
+using bootstrap::Record;
+
+// Tickets of messages that were put together, apart from the numbers of parts.
+constexpr uint64_t kWholeTicket = uint64_t{1} << 63;
+constexpr uint64_t kMostReservedBytes = uint64_t{1}
+                                        << 26;  // memory follows what came, not what a head claims
+
+std::span<const std::byte> as_std_bytes(base::Bytes bytes) {
+  return std::as_bytes(std::span(bytes.data(), bytes.size()));
+}
+
+}  // namespace
+
+std::string Reader::name_writer() const {
+  std::string name = "the writer at " + base::describe(handle_.writer);
+  if (writer_process_.pid != 0) name += " (process " + std::to_string(writer_process_.pid) + ")";
+  return name;
+}
+
+base::Error Reader::fail_end(bool is_orderly) {
+  return base::fail(Status::kRemote, "queue: reader %u: %s %s", number_, name_writer().c_str(),
+                    is_orderly ? "has shut the queue down: no message follows"
+                               : "is dead or lost: its own log says why; restart it and make the queue anew");
+}
+
+Outcome Reader::check_cancelled() {
+  if ((interrupt_.fetch_and(~uint32_t{kCancelled}, std::memory_order_acquire) & kCancelled) == 0) return {};
+  return base::fail(Status::kInvalidUsage, "queue: reader %u: cancelled", number_);
+}
+
+Reader::~Reader() {
+  watch_.stop();
+  if (local_) {
+    local_->reader.leave();
+    life_.stop();
+  } else if (link_ && is_ready_) {
+    link_->send(make_frame(kLeave));
+    link_->advance();
+  }
+}
+
+void Reader::cancel() {
+  interrupt_.fetch_or(kCancelled, std::memory_order_release);
+  if (local_) {
+    RingMemory memory = local_->ring.memory();
+    RingReader<RingMemory>::interrupt(memory);
+  }
+  const uint64_t one = 1;
+  if (wake_) [[maybe_unused]]
+    const ssize_t written = write(wake_.get(), &one, sizeof one);
+}
+
+Outcome Reader::pin() {
+  if (local_) return local_->ring.pin();
+  return base::fail(Status::kInvalidUsage,
+                    "queue: reader %u: no ring to pin: it reads over TCP, or is not ready", number_);
+}
+
+base::Result<Message> Reader::dequeue(int64_t timeout_ms) {
+  if (!is_ready_) {
+    return base::fail(Status::kInvalidUsage,
+                      "queue: reader %u: not ready: wait_until_ready() comes before dequeue()", number_);
+  }
+  const int64_t deadline_ns = deadline_after(timeout_ms);
+  for (;;) {
+    if (count_held_parts_ >= count_slots_) {
+      return base::fail(
+          Status::kInvalidUsage,
+          "queue: reader %u: all %u chunks are held by messages that were not released: release one "
+          "before the next dequeue()",
+          number_, count_slots_);
+    }
+    auto awaited = local_ ? await_local(deadline_ns) : await_remote(deadline_ns);
+    if (!awaited) return awaited.error();
+    if (!*awaited) return base::Error{Status::kTimeout, 0};
+    const Part part = **awaited;
+    const uint64_t number = hold_part(part);
+    const bool is_first = (part.flags & SlotHead::kFirst) != 0, is_last = (part.flags & SlotHead::kLast) != 0;
+    if (is_first && is_last) return Message{part.bytes, number};
+    if (is_first) {  // what was begun before and not ended is void: its writer gave up
+      partial_.clear();
+      partial_.reserve(std::min(part.message_bytes, kMostReservedBytes));
+      is_partial_ = true;
+    }
+    if (is_partial_) partial_.insert(partial_.end(), part.bytes.begin(), part.bytes.end());
+    give_back(number);
+    if (!is_last || !is_partial_) continue;
+    is_partial_ = false;
+    const uint64_t ticket = kWholeTicket | next_whole_++;
+    const auto& whole = whole_[ticket] = std::exchange(partial_, {});
+    return Message{whole, ticket};
+  }
+}
+
+base::Result<std::optional<Reader::Part>> Reader::await_local(int64_t deadline_ns) {
+  auto& ring = local_->reader;
+  for (;;) {
+    Look look = Look::kNothing;
+    const auto has_news = [&] {
+      look = ring.look();
+      return look != Look::kNothing || interrupt_.load(std::memory_order_relaxed) != 0;
+    };
+    const bool is_over = deadline_ns <= base::monotonic_ns();
+    if (!has_news() && !is_over) spin(spin_us_, deadline_ns, has_news);
+    if (look == Look::kMessage) {
+      const SlotHead& head = ring.memory().head(ring.slot());
+      const std::byte* const data = ring.memory().data(ring.slot());
+      ring.take();
+      if (head.length_bytes > ring.memory().shape().chunk_bytes) {
+        return base::fail(Status::kRemote,
+                          "queue: reader %u: a chunk claims %" PRIu64 " bytes: memory was overwritten",
+                          number_, head.length_bytes);
+      }
+      return std::optional(Part{{data, head.length_bytes}, head.message_bytes, head.flags});
+    }
+    if (look == Look::kEnd) return fail_end(true);
+    if (auto going_on = check_cancelled(); !going_on) return going_on.error();
+    interrupt_.fetch_and(~uint32_t{kPeerNews}, std::memory_order_acquire);
+    if (watch_.has_closed() || watch_.has_ended() ||
+        LifeLine::has_died(ring.memory().life_of_writer(number_))) {
+      if (ring.look() != Look::kNothing) continue;
+      interrupt_.fetch_or(kPeerNews, std::memory_order_relaxed);  // and so at each call from now on
+      return fail_end(false);
+    }
+    if (is_over) return std::optional<Part>();
+    if (ring.sleep(interrupt_, deadline_ns) == SleepEnd::kSignal) return std::optional<Part>();
+  }
+}
+
+std::optional<Reader::Part> Reader::take_frame() {
+  Record record = link_->take();
+  if (record == nullptr) return std::nullopt;
+  const base::Bytes payload = bootstrap::payload_of(record);
+  if (kind_of(record) == kEnd) has_ended_ = true;
+  if (kind_of(record) != kPart || payload.size() < sizeof(PartHead)) return std::nullopt;
+  PartHead head;
+  std::memcpy(&head, payload.data(), sizeof(head));
+  records_.push_back(std::move(record));
+  return Part{as_std_bytes(payload.subspan(sizeof(head))), head.message_bytes, head.flags};
+}
+
+base::Result<std::optional<Reader::Part>> Reader::await_remote(int64_t deadline_ns) {
+  for (;;) {
+    // As many are under way as there are slots at most: the link never holds more.
+    std::optional<Part> part;
+    const auto has_news = [&] {
+      if (!link_->has_arrivals()) link_->advance();
+      part = take_frame();
+      return part || has_ended_ || link_->is_closed() || interrupt_.load(std::memory_order_relaxed) != 0;
+    };
+    const bool is_over = deadline_ns <= base::monotonic_ns();
+    if (!has_news() && !is_over) spin(spin_us_, deadline_ns, has_news);
+    if (part) return part;
+    if (has_ended_ || link_->is_closed()) return fail_end(has_ended_);
+    if (auto going_on = check_cancelled(); !going_on) return going_on.error();
+    if (is_over) return std::optional<Part>();
+    pollfd wishes[] = {link_->wish(), {wake_.get(), POLLIN, 0}};
+    const int64_t left_ns = std::max<int64_t>(0, deadline_ns - base::monotonic_ns());
+    const timespec left{left_ns / 1'000'000'000, left_ns % 1'000'000'000};
+    if (ppoll(wishes, 2, deadline_ns == kNoDeadline ? nullptr : &left, nullptr) < 0 && errno == EINTR) {
+      return std::optional<Part>();
+    }
+    uint64_t count = 0;
+    if (wishes[1].revents != 0) [[maybe_unused]]
+      const ssize_t length = read(wake_.get(), &count, sizeof count);
+  }
+}
+
+uint64_t Reader::hold_part(const Part&) {
+  given_back_.push_back(false);
+  ++count_held_parts_;
+  return first_held_ + given_back_.size() - 1;
+}
+
+void Reader::give_back(uint64_t number) {
+  given_back_[number - first_held_] = true;
+  --count_held_parts_;
+  const uint64_t before = first_held_;
+  while (!given_back_.empty() && given_back_.front()) {
+    given_back_.pop_front();
+    if (!local_) records_.pop_front();
+    ++first_held_;
+  }
+  if (first_held_ == before) return;
+  if (local_) return local_->reader.release(first_held_);
+  link_->send(make_frame(kCredit, {}, first_held_));
+  link_->advance();
+}
+
+Outcome Reader::release(uint64_t ticket) {
+  if (whole_.erase(ticket) != 0) return {};
+  if (ticket < first_held_ || ticket - first_held_ >= given_back_.size() ||
+      given_back_[ticket - first_held_]) {
+    return base::fail(Status::kInvalidUsage,
+                      "queue: reader %u: that message is not held: it was released before", number_);
+  }
+  give_back(ticket);
+  return {};
+}
+
+}  // namespace verbena::message_queue

@@ -1,0 +1,141 @@
+// How a reader meets its writer: Reader::attach() and wait_until_ready().
+#include <poll.h>
+#include <sys/eventfd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "base/log.h"
+#include "base/parameters.h"
+#include "device/message_queue/reader.h"
+
+namespace verbena::message_queue {
+
+using base::Outcome;
+using base::Status;
+using bootstrap::Record;
+
+base::Result<std::unique_ptr<Reader>> Reader::attach(const Handle& handle, uint32_t number, int64_t spin_us) {
+  if (handle.magic != kHandleMagic || handle.version != kHandleVersion) {
+    return base::fail(
+        Status::kInvalidArgument,
+        "queue: that is no handle of a queue, or one of another version: every process needs the same "
+        "libverbena.so");
+  }
+  if (number >= handle.count_readers) {
+    return base::fail(Status::kInvalidArgument,
+                      "queue: reader %u of a queue with %u readers: they count from 0", number,
+                      handle.count_readers);
+  }
+  std::unique_ptr<Reader> reader(new Reader(number, spin_us));
+  reader->handle_ = handle;
+  auto link = bootstrap::Link::connect(
+      handle.writer,
+      {.purpose = kQueuePurpose, .rank = number, .count_ranks = handle.count_readers, .nonce = handle.nonce});
+  if (!link) {
+    return base::fail_errno(Status::kRemote, link.error().errno_value,
+                            "queue: reader %u: %s cannot be reached", number, reader->name_writer().c_str());
+  }
+  reader->link_.emplace(std::move(*link));
+  return reader;
+}
+
+base::Error Reader::fail_setup(const char* what) const {
+  if (link_->is_closed()) {
+    return base::fail(Status::kRemote, "queue: reader %u: %s: %s", number_, name_writer().c_str(),
+                      link_->problem().c_str());
+  }
+  return base::fail(Status::kTimeout,
+                    "queue: reader %u: %s did not %s in time; is its process in wait_until_ready(), "
+                    "and are all %u readers?",
+                    number_, name_writer().c_str(), what, handle_.count_readers);
+}
+
+base::Result<Record> Reader::await_frame(uint8_t kind, base::Deadline deadline, const char* what) {
+  for (;;) {
+    link_->advance();
+    if (Record record = link_->take(); record != nullptr) {
+      if (kind_of(record) == kind) return record;
+      link_->close("it sends what no writer sends");
+    }
+    if (link_->is_closed() || deadline.has_passed()) return fail_setup(what);
+    pollfd wish = link_->wish();
+    ::poll(&wish, 1, static_cast<int>(std::min<int64_t>(deadline.remaining_ms(), 1000)));
+  }
+}
+
+Outcome Reader::map_ring(base::Deadline deadline) {
+  bootstrap::UnixPost::Arrival arrival;
+  for (;;) {
+    const auto verdict = post_->receive(arrival);
+    if (!verdict) return verdict.error();
+    if (*verdict == bootstrap::UnixPost::Verdict::kArrived && arrival.descriptor) break;
+    if (deadline.has_passed()) return fail_setup("send its shared memory");
+    pollfd wish{post_->fd(), POLLIN, 0};
+    ::poll(&wish, 1, static_cast<int>(std::min<int64_t>(deadline.remaining_ms(), 1000)));
+  }
+  auto ring = SharedRing::open(std::move(arrival.descriptor), admission_.shape);
+  if (!ring) return ring.error();
+  const RingMemory memory = ring->memory();
+  local_.emplace(Local{std::move(*ring), RingReader<RingMemory>(memory, number_)});
+  return life_.start({&memory.life_of_reader(number_)}, [this] { notify(); });
+}
+
+void Reader::notify() {
+  interrupt_.fetch_or(kPeerNews, std::memory_order_release);
+  RingMemory memory = local_->ring.memory();
+  RingReader<RingMemory>::interrupt(memory);
+}
+
+// Each step is taken once: after a time-out the next call goes on from there.
+Outcome Reader::introduce(base::Deadline deadline) {
+  if (!post_) {
+    auto host = bootstrap::identify_host(base::parameters().host_id);
+    if (!host) return host.error();
+    auto post = bootstrap::UnixPost::open();
+    if (!post) return post.error();
+    post_.emplace(std::move(*post));
+    const Attachment attachment{*host, post_->address(), name_own_process()};
+    link_->send(make_frame(kAttach, {base::as_whole(attachment)}));
+  }
+  if (count_slots_ == 0) {
+    const auto record = await_frame(kAdmitted, deadline, "answer");
+    if (!record) return record.error();
+    if (!read_payload(*record, admission_) || !admission_.shape.is_valid() ||
+        admission_.shape.count_readers != handle_.count_readers) {
+      return base::fail(Status::kRemote, "queue: reader %u: %s sends what no writer sends", number_,
+                        name_writer().c_str());
+    }
+    writer_process_ = admission_.process;
+    count_slots_ = admission_.shape.count_slots;
+  }
+  if (admission_.is_local != 0) {
+    if (auto mapped = map_ring(deadline); !mapped) return mapped;
+  } else {
+    wake_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (!wake_) return base::fail_errno(Status::kSystem, errno, "queue: no eventfd");
+  }
+  link_->send(make_frame(kMapped));
+  is_introduced_ = true;
+  return {};
+}
+
+Outcome Reader::wait_until_ready(int64_t timeout_ms) {
+  if (is_ready_) return {};
+  const auto deadline =
+      base::Deadline::after_ms(timeout_ms < 0 ? base::parameters().bootstrap_timeout_ms : timeout_ms);
+  if (!is_introduced_) {
+    if (auto introduced = introduce(deadline); !introduced) return introduced;
+  }
+  if (const auto go = await_frame(kGo, deadline, "find all readers"); !go) return go.error();
+  if (local_) {
+    life_.watch({&local_->ring.memory().life_of_writer(number_)});
+    if (auto watched = watch_.start(link_->wish().fd, false, writer_process_, [this] { notify(); }); !watched)
+      return watched;
+  }
+  post_.reset();
+  is_ready_ = true;
+  return {};
+}
+
+}  // namespace verbena::message_queue

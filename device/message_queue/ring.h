@@ -1,0 +1,193 @@
+// The ring between one writer and its readers: who may write which slot, who has read it, who sleeps. A
+// template over the memory that its words lie in, so that a test walks through every interleaving of this
+// very code. No locks: a reader that is stopped or killed anywhere leaves the words such that the others go
+// on.
+//
+// Message n lies in slot n % count_slots. One process writes each word, except `sleepers` and the bells:
+//
+// - published(slot), by the writer: n + 1 once message n lies there. Release: the bytes are written before.
+// - released(reader), by the reader: how many messages it has released. Release: its reads are done before.
+//   kLeft: it left.
+// - sleepers, by readers: a bit for each that sleeps or is about to. bell: the futex that they sleep on.
+// - writer_sleeps, by the writer: set while it sleeps or is about to. writer_bell: the futex that it sleeps
+// on.
+// - ended, by the writer: no message follows.
+//
+// No wake-up is lost. A thread that is about to sleep sets its bit and then looks for news once more; a
+// thread that has news publishes it and then looks for sleepers. A sequentially consistent fence stands
+// between the two steps on both sides, so one of them sees the other. The sleeper has read the bell before
+// its last look, so a bell rung since makes the sleep return at once.
+//
+// A Memory has the words as lvalues with std::atomic's interface, and: count_readers(), count_slots(),
+// fence() (sequentially consistent), sleep(word, value, deadline_ns), wake(word).
+#pragma once
+
+#include <atomic>
+#include <bitset>
+#include <cstdint>
+#include <limits>
+
+namespace verbena::message_queue {
+
+inline constexpr uint64_t kLeft = std::numeric_limits<uint64_t>::max();
+inline constexpr uint32_t kReadersPerWord = 64;
+inline constexpr uint32_t kMostReaders = 256;
+
+enum class Look : uint8_t { kNothing, kMessage, kEnd };
+
+enum class SleepEnd : uint8_t {
+  kLookAgain,  // woken, or there is news already; possibly for no reason
+  kDeadline,
+  kSignal,  // a handler of this thread ran
+};
+
+template <typename Memory>
+class RingWriter {
+ public:
+  explicit RingWriter(Memory memory) : memory_(memory) {}
+
+  Memory& memory() { return memory_; }
+  const Memory& memory() const { return memory_; }
+  // The number of the message to be written next, and its slot.
+  uint64_t next() const { return next_; }
+  uint32_t slot() const { return static_cast<uint32_t>(next_ % memory_.count_slots()); }
+
+  // Whether every reader has given that slot back.
+  bool can_write() {
+    if (next_ < free_until_) return true;
+    uint64_t oldest = next_;
+    for (uint32_t reader = 0; reader < memory_.count_readers(); ++reader) {
+      if (is_dropped_[reader]) continue;
+      const uint64_t released = memory_.released(reader).load(std::memory_order_acquire);
+      if (released < oldest) oldest = released;
+    }
+    free_until_ = oldest + memory_.count_slots();
+    return next_ < free_until_;
+  }
+
+  // After can_write() and the slot's bytes.
+  void publish() {
+    memory_.published(slot()).store(next_ + 1, std::memory_order_release);
+    ++next_;
+    ring_readers();
+  }
+
+  void end() {
+    memory_.ended().store(1, std::memory_order_release);
+    ring_readers();
+  }
+
+  // Returns when there may be room or `interrupt` may not be 0 any more.
+  template <typename Word>
+  SleepEnd sleep(const Word& interrupt, int64_t deadline_ns) {
+    memory_.writer_sleeps().store(1, std::memory_order_relaxed);
+    const uint32_t heard = memory_.writer_bell().load(std::memory_order_acquire);
+    memory_.fence();
+    SleepEnd end = SleepEnd::kLookAgain;
+    if (!can_write() && interrupt.load(std::memory_order_acquire) == 0) {
+      end = memory_.sleep(memory_.writer_bell(), heard, deadline_ns);
+    }
+    memory_.writer_sleeps().store(0, std::memory_order_relaxed);
+    return end;
+  }
+
+  // Wakes a writer that sleeps, after its interrupt was set; from any thread.
+  static void interrupt(Memory& memory) {
+    memory.writer_bell().fetch_add(1, std::memory_order_release);
+    memory.wake(memory.writer_bell());
+  }
+
+  // A reader that is dead is waited for no more, nor woken.
+  void drop(uint32_t reader) {
+    is_dropped_[reader] = true;
+    free_until_ = 0;
+    const uint64_t bit = uint64_t{1} << (reader % kReadersPerWord);
+    memory_.sleepers(reader / kReadersPerWord).fetch_and(~bit, std::memory_order_relaxed);
+  }
+  bool is_dropped(uint32_t reader) const { return is_dropped_[reader]; }
+  uint64_t free_until() const { return free_until_; }
+
+ private:
+  void ring_readers() {
+    memory_.fence();
+    bool is_asleep = false;
+    for (uint32_t word = 0; word * kReadersPerWord < memory_.count_readers(); ++word) {
+      is_asleep = is_asleep || memory_.sleepers(word).load(std::memory_order_relaxed) != 0;
+    }
+    if (!is_asleep) return;
+    memory_.bell().fetch_add(1, std::memory_order_release);
+    memory_.wake(memory_.bell());
+  }
+
+  Memory memory_;
+  uint64_t next_ = 0;
+  uint64_t free_until_ = 0;  // messages below need no look at the readers
+  std::bitset<kMostReaders> is_dropped_;
+};
+
+template <typename Memory>
+class RingReader {
+ public:
+  RingReader(Memory memory, uint32_t reader) : memory_(memory), reader_(reader) {}
+
+  Memory& memory() { return memory_; }
+  const Memory& memory() const { return memory_; }
+  uint32_t number() const { return reader_; }
+  uint64_t next() const { return next_; }
+  uint32_t slot() const { return static_cast<uint32_t>(next_ % memory_.count_slots()); }
+
+  // kMessage: the next message lies in its slot. kEnd: none will.
+  Look look() {
+    if (can_read()) return Look::kMessage;
+    if (memory_.ended().load(std::memory_order_acquire) == 0) return Look::kNothing;
+    return can_read() ? Look::kMessage : Look::kEnd;  // what came before the end may have come since
+  }
+  // Its slot stays as it is until release() has gone past it.
+  uint64_t take() {
+    memory_.taken(reader_).store(next_ + 1, std::memory_order_relaxed);
+    return next_++;
+  }
+  // All messages below `until` are given back.
+  void release(uint64_t until) { give_back(until); }
+  // The reader's last call.
+  void leave() { give_back(kLeft); }
+
+  // Returns when a message may be there, the end, or `interrupt` may not be 0 any more.
+  template <typename Word>
+  SleepEnd sleep(const Word& interrupt, int64_t deadline_ns) {
+    const uint64_t bit = uint64_t{1} << (reader_ % kReadersPerWord);
+    auto& sleepers = memory_.sleepers(reader_ / kReadersPerWord);
+    sleepers.fetch_or(bit, std::memory_order_relaxed);
+    const uint32_t heard = memory_.bell().load(std::memory_order_acquire);
+    memory_.fence();
+    SleepEnd end = SleepEnd::kLookAgain;
+    if (look() == Look::kNothing && interrupt.load(std::memory_order_acquire) == 0) {
+      end = memory_.sleep(memory_.bell(), heard, deadline_ns);
+    }
+    sleepers.fetch_and(~bit, std::memory_order_relaxed);
+    return end;
+  }
+
+  // Wakes all readers of the ring, after the interrupt of one of them was set; from any thread.
+  static void interrupt(Memory& memory) {
+    memory.bell().fetch_add(1, std::memory_order_release);
+    memory.wake(memory.bell());
+  }
+
+ private:
+  bool can_read() { return memory_.published(slot()).load(std::memory_order_acquire) == next_ + 1; }
+
+  void give_back(uint64_t until) {
+    memory_.released(reader_).store(until, std::memory_order_release);
+    memory_.fence();
+    if (memory_.writer_sleeps().load(std::memory_order_relaxed) == 0) return;
+    memory_.writer_bell().fetch_add(1, std::memory_order_release);
+    memory_.wake(memory_.writer_bell());
+  }
+
+  Memory memory_;
+  uint32_t reader_;
+  uint64_t next_ = 0;
+};
+
+}  // namespace verbena::message_queue

@@ -1,0 +1,229 @@
+#include "device/message_queue/writer.h"
+
+#include <algorithm>
+#include <cinttypes>
+#include <cstring>
+#include <utility>
+
+#include "base/log.h"
+#include "base/parameters.h"
+#include "base/random.h"
+#include "device/message_queue/patience.h"
+
+namespace verbena::message_queue {
+
+using base::Outcome;
+using base::Status;
+
+base::Result<std::unique_ptr<Writer>> Writer::create(const WriterOptions& options) {
+  const RingShape& shape = options.shape;
+  if (!shape.is_valid()) {
+    return base::fail(Status::kInvalidArgument,
+                      "queue: %u readers, %u chunks of %" PRIu64
+                      " bytes: 1 to %u readers, 2 to %u chunks, 1 byte to "
+                      "1 TiB in all",
+                      shape.count_readers, shape.count_slots, shape.chunk_bytes, kMostReaders, kMostSlots);
+  }
+  std::unique_ptr<Writer> writer(new Writer(options));
+  auto listener = options.bind.family == base::IpFamily::kNone ? base::Listener::open()
+                                                               : base::Listener::open_at(options.bind);
+  if (!listener) return listener.error();
+  writer->listener_ = std::move(*listener);
+  auto proof = bootstrap::Proof::create();
+  if (!proof) return proof.error();
+  writer->proof_.emplace(std::move(*proof));
+  auto host = bootstrap::identify_host(base::parameters().host_id);
+  if (!host) return host.error();
+  writer->host_ = *host;
+  auto ring = SharedRing::create(shape);
+  if (!ring) return ring.error();
+  writer->ring_ = std::move(*ring);
+  writer->writer_.emplace(writer->ring_.memory());
+  writer->published_ns_.resize(shape.count_slots);
+  for (uint32_t reader = 0; reader < shape.count_readers; ++reader) {
+    writer->peers_.push_back(std::make_unique<Peer>());
+  }
+  Handle& handle = writer->handle_;
+  if (auto drawn = base::draw_random(handle.nonce, "queue"); !drawn) return drawn.error();
+  handle.count_readers = shape.count_readers;
+  handle.writer = writer->listener_.address();
+  return writer;
+}
+
+Writer::~Writer() {
+  writer_->end();
+  life_.stop();
+  for (const auto& peer : peers_) {
+    peer->watch.stop();
+    peer->feed.reset();
+  }
+}
+
+void Writer::notify() {
+  interrupt_.fetch_or(kPeerNews, std::memory_order_release);
+  RingWriter<RingMemory>::interrupt(writer_->memory());
+}
+
+void Writer::cancel() {
+  interrupt_.fetch_or(kCancelled, std::memory_order_release);
+  RingWriter<RingMemory>::interrupt(writer_->memory());
+}
+
+uint32_t Writer::count_local() const {
+  return static_cast<uint32_t>(
+      std::ranges::count_if(peers_, [](const auto& peer) { return peer->is_local; }));
+}
+
+Outcome Writer::enqueue(std::span<const std::span<const std::byte>> parts, int64_t timeout_ms) {
+  uint64_t message_bytes = 0;
+  for (const auto part : parts) message_bytes += part.size();
+  const int64_t deadline_ns = deadline_after(timeout_ms);
+  const uint64_t chunk_bytes = options_.shape.chunk_bytes;
+  uint64_t done_bytes = 0;
+  size_t part = 0, part_bytes = 0;  // how far: whole parts, and bytes of the next
+  do {
+    if (auto awaited = await_slot(deadline_ns); !awaited) return awaited;
+    std::byte* const data = writer_->memory().data(writer_->slot());
+    uint64_t filled_bytes = 0;
+    while (part < parts.size() && filled_bytes < chunk_bytes) {
+      const size_t length = std::min<uint64_t>(parts[part].size() - part_bytes, chunk_bytes - filled_bytes);
+      if (length != 0) std::memcpy(data + filled_bytes, parts[part].data() + part_bytes, length);
+      filled_bytes += length;
+      part_bytes += length;
+      if (part_bytes < parts[part].size()) continue;
+      ++part;
+      part_bytes = 0;
+    }
+    const uint32_t first = done_bytes == 0 ? SlotHead::kFirst : 0;
+    done_bytes += filled_bytes;
+    publish(filled_bytes, message_bytes, first | (done_bytes == message_bytes ? SlotHead::kLast : 0));
+  } while (done_bytes < message_bytes);
+  return {};
+}
+
+base::Result<std::span<std::byte>> Writer::reserve(int64_t timeout_ms) {
+  if (auto awaited = await_slot(deadline_after(timeout_ms)); !awaited) return awaited.error();
+  return std::span(writer_->memory().data(writer_->slot()), options_.shape.chunk_bytes);
+}
+
+Outcome Writer::commit(size_t length_bytes) {
+  if (length_bytes > options_.shape.chunk_bytes || !writer_->can_write()) {
+    return base::fail(Status::kInvalidUsage,
+                      "queue: writer: commit of %zu bytes: reserve() comes before, and a chunk has %" PRIu64
+                      " bytes",
+                      length_bytes, options_.shape.chunk_bytes);
+  }
+  publish(length_bytes, length_bytes, SlotHead::kFirst | SlotHead::kLast);
+  return {};
+}
+
+void Writer::publish(size_t length_bytes, uint64_t message_bytes, uint32_t flags) {
+  const uint32_t slot = writer_->slot();
+  SlotHead& head = writer_->memory().head(slot);
+  head.length_bytes = length_bytes;
+  head.message_bytes = message_bytes;
+  head.flags = flags;
+  writer_->publish();
+  published_ns_[slot] = base::monotonic_ns();  // after: no reader waits for it
+}
+
+Outcome Writer::await_slot(int64_t deadline_ns) {
+  if (!is_ready_) {
+    return base::fail(Status::kInvalidUsage,
+                      "queue: writer: not ready: wait_until_ready() comes before enqueue()");
+  }
+  int64_t began_ns = 0;
+  for (;;) {
+    if (interrupt_.load(std::memory_order_relaxed) != 0) {
+      if (auto going_on = look_after_peers(); !going_on) return going_on;
+    }
+    if (writer_->can_write()) return {};
+    const int64_t now_ns = base::monotonic_ns();
+    if (began_ns == 0) began_ns = now_ns;
+    if (now_ns >= deadline_ns) return fail_slow(now_ns - began_ns);
+    const auto has_news = [&] {
+      return writer_->can_write() || interrupt_.load(std::memory_order_relaxed) != 0;
+    };
+    if (spin(options_.spin_us, deadline_ns, has_news)) continue;
+    if (writer_->sleep(interrupt_, deadline_ns) == SleepEnd::kSignal) return base::Error{Status::kTimeout, 0};
+  }
+}
+
+// Who has gone since: in order, or not.
+Outcome Writer::look_after_peers() {
+  const uint32_t news = interrupt_.exchange(0, std::memory_order_acquire);
+  if ((news & kCancelled) != 0) return base::fail(Status::kInvalidUsage, "queue: writer: cancelled");
+  std::vector<uint32_t> dead;
+  for (uint32_t reader = 0; reader < peers_.size(); ++reader) {
+    Peer& peer = *peers_[reader];
+    const bool has_gone = peer.watch.has_closed() || peer.watch.has_ended() ||
+                          peer.feed_ended.load(std::memory_order_acquire) ||
+                          LifeLine::has_died(writer_->memory().life_of_reader(reader));
+    if (peer.step == Step::kReady && has_gone) {
+      const bool is_orderly = writer_->memory().released(reader).load(std::memory_order_acquire) == kLeft;
+      peer.step = is_orderly ? Step::kGone : Step::kDead;
+    }
+    if (peer.step == Step::kDead) dead.push_back(reader);
+  }
+  if (dead.empty()) return {};
+  interrupt_.fetch_or(kPeerNews, std::memory_order_relaxed);  // and so at each call, until they are dropped
+  return base::fail(
+      Status::kRemote,
+      "queue: writer: %s dead or lost: its own log says why; restart it and make the queue anew, or go on "
+      "without it (drop_reader)",
+      (describe(dead.front()) +
+       (dead.size() > 1 ? " and " + std::to_string(dead.size() - 1) + " more readers are" : " is"))
+          .c_str());
+}
+
+Outcome Writer::drop_reader(uint32_t reader) {
+  if (reader >= peers_.size()) {
+    return base::fail(Status::kInvalidArgument, "queue: writer: reader %u of %zu: they count from 0", reader,
+                      peers_.size());
+  }
+  Peer& peer = *peers_[reader];
+  peer.watch.stop();
+  peer.feed.reset();
+  peer.link.reset();
+  peer.step = Step::kDropped;
+  writer_->drop(reader);
+  return {};
+}
+
+std::string Writer::describe(uint32_t reader) const {
+  const Peer& peer = *peers_[reader];
+  std::string known;
+  if (!options_.reader_ranks.empty()) known = "rank " + std::to_string(options_.reader_ranks[reader]);
+  if (peer.process.pid != 0) {
+    known += (known.empty() ? "process " : ", process ") + std::to_string(peer.process.pid);
+  }
+  return "reader " + std::to_string(reader) + (known.empty() ? "" : " (" + known + ")");
+}
+
+base::Error Writer::fail_slow(int64_t waited_ns) const {
+  const RingMemory& memory = writer_->memory();
+  const uint64_t oldest = writer_->next() - memory.count_slots();
+  std::string who;
+  uint32_t more = 0;
+  for (uint32_t reader = 0; reader < peers_.size(); ++reader) {
+    const uint64_t released = memory.released(reader).load(std::memory_order_relaxed);
+    if (writer_->is_dropped(reader) || released > oldest) continue;
+    if (!who.empty()) {
+      ++more;
+      continue;
+    }
+    const bool is_taken = memory.taken(reader).load(std::memory_order_relaxed) > released;
+    who = describe(reader) + (is_taken ? " has read and not released it" : " has not read it");
+  }
+  if (more != 0) who += ", nor have " + std::to_string(more) + " more released it";
+  const uint32_t slot = writer_->slot();
+  return base::fail(
+      Status::kTimeout,
+      "queue: writer: no chunk is free after %.3f s: slot %u was written %.3f s ago and %s; is that process "
+      "stopped or busy? (chunks %u)",
+      static_cast<double>(waited_ns) * 1e-9, slot,
+      static_cast<double>(base::monotonic_ns() - published_ns_[slot]) * 1e-9, who.c_str(),
+      memory.count_slots());
+}
+
+}  // namespace verbena::message_queue

@@ -1,0 +1,105 @@
+// A queue's writer: makes it, admits its readers, writes. Used by one thread at a time, but for cancel().
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/socket.h"
+#include "device/bootstrap/link.h"
+#include "device/message_queue/life_line.h"
+#include "device/message_queue/peer_watch.h"
+#include "device/message_queue/remote_feed.h"
+#include "device/message_queue/wire.h"
+
+namespace verbena::message_queue {
+
+struct WriterOptions {
+  RingShape shape;
+  int64_t spin_us = 0;         // before each sleep; kForever
+  base::SocketAddress bind{};  // where readers connect to; none: the interface of VERBENA_SOCKET_IFNAME
+  std::vector<uint32_t> reader_ranks{};  // by which errors name readers; empty: none have one
+};
+
+class Writer {
+ public:
+  static base::Result<std::unique_ptr<Writer>> create(const WriterOptions& options);
+  // Readers find the end of the queue behind what was written.
+  ~Writer();
+
+  const Handle& handle() const { return handle_; }
+  // Returns once all readers have come.
+  base::Outcome wait_until_ready(int64_t timeout_ms);
+
+  // The parts make one message, which is spread over as many chunks as it takes. kTimeout: the error names
+  // who holds the slot and since when; readers then never see what was written of it. kRemote: a reader is
+  // dead, and is named; each call says so until it is dropped.
+  base::Outcome enqueue(std::span<const std::span<const std::byte>> parts, int64_t timeout_ms);
+  // The next chunk itself, to be filled in place; commit() makes a message of its first bytes. What is
+  // reserved again without a commit is the same.
+  base::Result<std::span<std::byte>> reserve(int64_t timeout_ms);
+  base::Outcome commit(size_t length_bytes);
+  // The queue goes on without that reader.
+  base::Outcome drop_reader(uint32_t reader);
+  // From any thread: the call under way, or the next one, ends with kInvalidUsage.
+  void cancel();
+  base::Outcome pin() { return ring_.pin(); }
+  uint32_t count_local() const;
+
+ private:
+  enum class Step : uint8_t { kAbsent, kAdmitted, kReady, kGone, kDead, kDropped };
+  struct Peer {
+    Step step = Step::kAbsent;
+    bool is_local = false;
+    ProcessName process;
+    std::optional<bootstrap::Link> link;  // of one that shares memory; a feed has its own
+    PeerWatch watch;
+    std::unique_ptr<RemoteFeed> feed;
+    std::atomic<bool> feed_ended{false};
+  };
+  struct Caller {  // who has not proven yet which reader it is
+    bootstrap::Link link;
+    std::optional<bootstrap::PostAddress> post;  // awaits our descriptor
+    uint32_t reader = 0;
+    base::Deadline deadline;
+  };
+  enum Interrupt : uint32_t { kCancelled = 1, kPeerNews = 2 };
+
+  explicit Writer(const WriterOptions& options) : options_(options) {}
+
+  base::Outcome admit(base::Deadline deadline);
+  base::Outcome take_callers();
+  bool advance(Caller& caller);
+  bool hear(Caller& caller, const bootstrap::Record& record);
+  base::Outcome hear_peers();
+  base::Outcome hold_life();
+  base::Outcome start_peer(uint32_t reader);
+  base::Error fail_absent() const;
+
+  base::Outcome await_slot(int64_t deadline_ns);
+  base::Outcome look_after_peers();
+  base::Error fail_slow(int64_t waited_ns) const;
+  std::string describe(uint32_t reader) const;
+  void publish(size_t length_bytes, uint64_t message_bytes, uint32_t flags);
+  void notify();
+
+  WriterOptions options_;
+  Handle handle_;
+  base::Listener listener_;
+  std::optional<bootstrap::Proof> proof_;
+  bootstrap::HostKey host_;
+  SharedRing ring_;
+  std::optional<RingWriter<RingMemory>> writer_;
+  std::vector<std::unique_ptr<Peer>> peers_;
+  std::vector<Caller> callers_;
+  LifeLine life_;
+  std::vector<int64_t> published_ns_;  // of each slot
+  std::atomic<uint32_t> interrupt_{0};
+  bool is_ready_ = false;
+};
+
+}  // namespace verbena::message_queue

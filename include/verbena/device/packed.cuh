@@ -1,0 +1,386 @@
+// Numbers as tensors hold them, in vectors of 4 to 32 bytes: loaded and stored whole, summed in float and
+// rounded once. The five types have the bits of CUDA's float, __half, __nv_bfloat16, __nv_fp8_e4m3 and
+// __nv_fp8_e5m2: pointers are cast. Every other type is summed in itself, classes of two bytes in float by
+// their own conversions.
+//
+// Rounding is to nearest, ties to even. What is too large for a half or a bfloat16 becomes infinite, for e4m3
+// and e5m2 the largest number (448, 57344), infinities too. A NaN becomes the NaN 0x7fff, 0x7f. All paths
+// give the same bits: PTX's conversions where the architecture has them, arithmetic elsewhere (e4m3 and e5m2
+// below sm_89, bfloat16 below sm_80, the host).
+#ifndef VERBENA_DEVICE_PACKED_CUH
+#define VERBENA_DEVICE_PACKED_CUH
+
+#include "verbena/device/memory_order.cuh"
+
+namespace verbena::device {
+
+struct Half {
+  uint16_t bits;
+};
+struct Bfloat16 {
+  uint16_t bits;
+};
+struct E4m3 {  // a sign, 4 bits of exponent, 3 of mantissa; no infinities
+  uint8_t bits;
+};
+struct E5m2 {
+  uint8_t bits;
+};
+
+namespace detail {
+
+VERBENA_DEVICE uint32_t to_bits(float value) {
+  return __builtin_bit_cast(uint32_t, value);
+}
+VERBENA_DEVICE float from_bits(uint32_t bits) {
+  return __builtin_bit_cast(float, bits);
+}
+
+// A number of kExponent and kMantissa bits, as in IEEE 754 but for the largest exponent, which holds numbers
+// too where there are no infinities.
+template <int kExponent, int kMantissa, bool kHasInfinity, bool kSaturates>
+struct SmallFloat {
+  static constexpr int kShift = 23 - kMantissa;  // from its mantissa to a float's
+  static constexpr uint32_t kBits = 1 + kExponent + kMantissa, kSign = 1u << (kBits - 1);
+  static constexpr uint32_t kNan = kSign - 1;
+  static constexpr uint32_t kInfinity = ((1u << kExponent) - 1) << kMantissa;
+  static constexpr uint32_t kLargest = (kHasInfinity ? kInfinity : kNan) - 1;
+  static constexpr uint32_t kOverflow = kSaturates ? kLargest : kInfinity;
+  // What is added to an exponent, in place: a float's bias less this one's.
+  static constexpr uint32_t kRebias = static_cast<uint32_t>(128 - (1 << (kExponent - 1))) << 23;
+  static constexpr uint32_t kSmallestNormal = kRebias + (1u << 23);  // as a float's bits
+  // A float whose last bit is worth as much as the last bit of a subnormal number of this type.
+  static constexpr uint32_t kSubnormalUnit = kRebias + (static_cast<uint32_t>(kShift + 1) << 23);
+
+  VERBENA_DEVICE static float widen(uint32_t bits) {
+    const uint32_t sign = (bits & kSign) << (32 - kBits), magnitude = bits & (kSign - 1);
+    const uint32_t moved = magnitude << kShift;
+    uint32_t result = moved + kRebias;
+    if (magnitude < (1u << kMantissa)) {
+      // Through a normal number: subnormal floats may be flushed to zero.
+      result = to_bits(from_bits(kSmallestNormal + moved) - from_bits(kSmallestNormal));
+    } else if (kHasInfinity ? magnitude >= kInfinity : magnitude == kNan) {
+      result = magnitude == kInfinity && kHasInfinity ? 0x7f800000u : 0x7fffffffu;
+    }
+    return from_bits(sign | result);
+  }
+
+  VERBENA_DEVICE static uint32_t narrow(float value) {
+    const uint32_t bits = to_bits(value), magnitude = bits & 0x7fffffffu;
+    const uint32_t sign = bits >> 31 << (kBits - 1);
+    if (magnitude > 0x7f800000u) return kNan;
+    // Half of the last bit, and one less where the number is even.
+    const uint32_t rounded = magnitude + ((1u << (kShift - 1)) - 1) + (magnitude >> kShift & 1);
+    uint32_t result = (rounded - kRebias) >> kShift;
+    if (magnitude < kSmallestNormal) {
+      result = to_bits(from_bits(magnitude) + from_bits(kSubnormalUnit)) - kSubnormalUnit;
+    } else if (rounded >> kShift > (kLargest + (kRebias >> kShift))) {
+      result = kOverflow;
+    }
+    return sign | result;
+  }
+};
+
+using HalfArithmetic = SmallFloat<5, 10, true, false>;
+using E4m3Arithmetic = SmallFloat<4, 3, false, true>;
+using E5m2Arithmetic = SmallFloat<5, 2, true, true>;
+
+// A bfloat16 is the upper half of a float.
+struct Bfloat16Arithmetic {
+  VERBENA_DEVICE static float widen(uint32_t bits) { return from_bits(bits << 16); }
+  VERBENA_DEVICE static uint32_t narrow(float value) {
+    const uint32_t bits = to_bits(value);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fff;
+    return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+  }
+};
+
+// Word by word; a word's first number lies in its lowest bits.
+template <typename Arithmetic, uint32_t kBits>
+struct WordArithmetic {
+  static constexpr uint32_t kPerUnit = 32 / kBits;
+
+  VERBENA_DEVICE static void widen(uint32_t word, float* numbers) {
+    VERBENA_UNROLL
+    for (uint32_t i = 0; i < kPerUnit; ++i)
+      numbers[i] = Arithmetic::widen(word >> (kBits * i) & ((1u << kBits) - 1));
+  }
+  VERBENA_DEVICE static uint32_t narrow(const float* numbers) {
+    uint32_t word = 0;
+    VERBENA_UNROLL
+    for (uint32_t i = 0; i < kPerUnit; ++i) word |= Arithmetic::narrow(numbers[i]) << (kBits * i);
+    return word;
+  }
+};
+
+#if VERBENA_PTX
+VERBENA_DEVICE void widen_halves(uint32_t word, float* numbers) {
+  asm("{\n\t.reg .b16 low, high;\n\tmov.b32 {low, high}, %2;\n\t"
+      "cvt.f32.f16 %0, low;\n\tcvt.f32.f16 %1, high;\n\t}"
+      : "=f"(numbers[0]), "=f"(numbers[1])
+      : "r"(word));
+}
+// The first source goes to the upper half.
+#if VERBENA_ARCH >= 800
+#define VERBENA_NARROW_PAIR(type) \
+  asm("cvt.rn." type "x2.f32 %0, %1, %2;" : "=r"(word) : "f"(numbers[1]), "f"(numbers[0]))
+#endif
+#if VERBENA_ARCH >= 890
+// Numbers of 8 bits are exact as halves.
+#define VERBENA_WIDEN_BYTES(type)                                                      \
+  uint32_t low, high;                                                                  \
+  asm("{\n\t.reg .b16 first, second;\n\tmov.b32 {first, second}, %2;\n\t"              \
+      "cvt.rn.f16x2." type "x2 %0, first;\n\tcvt.rn.f16x2." type "x2 %1, second;\n\t}" \
+      : "=r"(low), "=r"(high)                                                          \
+      : "r"(word));                                                                    \
+  widen_halves(low, numbers);                                                          \
+  widen_halves(high, numbers + 2)
+#define VERBENA_NARROW_BYTES(type)                                                           \
+  asm("{\n\t.reg .b16 first, second;\n\tcvt.rn.satfinite." type                              \
+      "x2.f32 first, %2, %1;\n\t"                                                            \
+      "cvt.rn.satfinite." type "x2.f32 second, %4, %3;\n\tmov.b32 %0, {first, second};\n\t}" \
+      : "=r"(word)                                                                           \
+      : "f"(numbers[0]), "f"(numbers[1]), "f"(numbers[2]), "f"(numbers[3]))
+#endif
+#endif
+
+using HalfWord = WordArithmetic<HalfArithmetic, 16>;
+using Bfloat16Word = WordArithmetic<Bfloat16Arithmetic, 16>;
+using E4m3Word = WordArithmetic<E4m3Arithmetic, 8>;
+using E5m2Word = WordArithmetic<E5m2Arithmetic, 8>;
+
+}  // namespace detail
+
+// How numbers lie in a unit of memory, and in what they are summed; the first lies in the unit's lowest bits.
+// Any type that is none of the four below has conversions of its own.
+template <typename T>
+struct Number {
+  using Unit = decltype(detail::make_bits<(sizeof(T) < 4 ? size_t{4} : sizeof(T))>());
+  static constexpr uint32_t kPerUnit = sizeof(Unit) / sizeof(T);
+
+  VERBENA_HOST_DEVICE static constexpr auto choose_sum() {
+    if constexpr (sizeof(T) == 2 && __is_class(T)) {
+      return float{};
+    } else {
+      return T{};
+    }
+  }
+  using Sum = decltype(choose_sum());
+
+  VERBENA_DEVICE static void widen(Unit unit, Sum* numbers) {
+    const auto several = __builtin_bit_cast(Several, unit);
+    VERBENA_UNROLL
+    for (uint32_t i = 0; i < kPerUnit; ++i) numbers[i] = static_cast<Sum>(several.values[i]);
+  }
+  VERBENA_DEVICE static Unit narrow(const Sum* numbers) {
+    Several several;
+    VERBENA_UNROLL
+    for (uint32_t i = 0; i < kPerUnit; ++i) several.values[i] = static_cast<T>(numbers[i]);
+    return __builtin_bit_cast(Unit, several);
+  }
+
+ private:
+  struct Several {
+    T values[kPerUnit];
+  };
+};
+
+template <>
+struct Number<Half> {
+  using Unit = uint32_t;
+  using Sum = float;
+  static constexpr uint32_t kPerUnit = 2;
+
+  VERBENA_DEVICE static void widen(Unit word, Sum* numbers) {
+#if VERBENA_PTX
+    detail::widen_halves(word, numbers);
+#else
+    detail::HalfWord::widen(word, numbers);
+#endif
+  }
+  VERBENA_DEVICE static Unit narrow(const Sum* numbers) {
+#if VERBENA_PTX && VERBENA_ARCH >= 800
+    Unit word;
+    VERBENA_NARROW_PAIR("f16");
+    return word;
+#else
+    return detail::HalfWord::narrow(numbers);
+#endif
+  }
+};
+
+template <>
+struct Number<Bfloat16> {
+  using Unit = uint32_t;
+  using Sum = float;
+  static constexpr uint32_t kPerUnit = 2;
+
+  VERBENA_DEVICE static void widen(Unit word, Sum* numbers) { detail::Bfloat16Word::widen(word, numbers); }
+  VERBENA_DEVICE static Unit narrow(const Sum* numbers) {
+#if VERBENA_PTX && VERBENA_ARCH >= 800
+    Unit word;
+    VERBENA_NARROW_PAIR("bf16");
+    return word;
+#else
+    return detail::Bfloat16Word::narrow(numbers);
+#endif
+  }
+};
+
+template <>
+struct Number<E4m3> {
+  using Unit = uint32_t;
+  using Sum = float;
+  static constexpr uint32_t kPerUnit = 4;
+
+  VERBENA_DEVICE static void widen(Unit word, Sum* numbers) {
+#if VERBENA_PTX && VERBENA_ARCH >= 890
+    using namespace detail;
+    VERBENA_WIDEN_BYTES("e4m3");
+#else
+    detail::E4m3Word::widen(word, numbers);
+#endif
+  }
+  VERBENA_DEVICE static Unit narrow(const Sum* numbers) {
+#if VERBENA_PTX && VERBENA_ARCH >= 890
+    Unit word;
+    VERBENA_NARROW_BYTES("e4m3");
+    return word;
+#else
+    return detail::E4m3Word::narrow(numbers);
+#endif
+  }
+};
+
+template <>
+struct Number<E5m2> {
+  using Unit = uint32_t;
+  using Sum = float;
+  static constexpr uint32_t kPerUnit = 4;
+
+  VERBENA_DEVICE static void widen(Unit word, Sum* numbers) {
+#if VERBENA_PTX && VERBENA_ARCH >= 890
+    using namespace detail;
+    VERBENA_WIDEN_BYTES("e5m2");
+#else
+    detail::E5m2Word::widen(word, numbers);
+#endif
+  }
+  VERBENA_DEVICE static Unit narrow(const Sum* numbers) {
+#if VERBENA_PTX && VERBENA_ARCH >= 890
+    Unit word;
+    VERBENA_NARROW_BYTES("e5m2");
+    return word;
+#else
+    return detail::E5m2Word::narrow(numbers);
+#endif
+  }
+};
+
+// Numbers side by side, of 4, 8, 16 or 32 bytes together; or one alone, in the lowest bits of its unit.
+template <typename T, uint32_t kBytes = 16>
+struct Packed {
+  using Unit = typename Number<T>::Unit;
+  static_assert(kBytes == sizeof(T) ||
+                    ((kBytes == 4 || kBytes == 8 || kBytes == 16 || kBytes == 32) && kBytes >= sizeof(Unit)),
+                "verbena: packed numbers have 4, 8, 16 or 32 bytes together, and one of them fits");
+  static constexpr uint32_t kUnits = kBytes < sizeof(Unit) ? 1 : kBytes / sizeof(Unit);
+  static constexpr uint32_t kCount = kBytes / sizeof(T);
+
+  Unit units[kUnits];
+};
+
+namespace detail {
+
+struct TwoVectors {
+  Vector16 first, second;
+};
+
+}  // namespace detail
+
+// Weak, from global memory; the address is a multiple of kBytes, of 16 for 32, which are two accesses.
+template <uint32_t kBytes = 16, typename T>
+VERBENA_DEVICE Packed<T, kBytes> load_packed(const T* address) {
+  if constexpr (kBytes == 32) {
+    const auto* const vectors = reinterpret_cast<const Vector16*>(address);
+    const detail::TwoVectors both{
+        load<Order::kWeak, Scope::kThreads, Cache::kDefault, Space::kGlobal>(vectors),
+        load<Order::kWeak, Scope::kThreads, Cache::kDefault, Space::kGlobal>(vectors + 1)};
+    return __builtin_bit_cast(Packed<T, kBytes>, both);
+  } else {
+    using Bits = decltype(detail::make_bits<kBytes>());
+    const auto bits = load<Order::kWeak, Scope::kThreads, Cache::kDefault, Space::kGlobal>(
+        reinterpret_cast<const Bits*>(address));
+    if constexpr (sizeof(Bits) == sizeof(Packed<T, kBytes>)) {
+      return __builtin_bit_cast(Packed<T, kBytes>, bits);
+    } else {
+      return {{bits}};
+    }
+  }
+}
+template <typename T, uint32_t kBytes>
+VERBENA_DEVICE void store_packed(T* address, const Packed<T, kBytes>& packed) {
+  if constexpr (kBytes == 32) {
+    auto* const vectors = reinterpret_cast<Vector16*>(address);
+    const auto both = __builtin_bit_cast(detail::TwoVectors, packed);
+    store<Order::kWeak, Scope::kThreads, Cache::kDefault, Space::kGlobal>(vectors, both.first);
+    store<Order::kWeak, Scope::kThreads, Cache::kDefault, Space::kGlobal>(vectors + 1, both.second);
+  } else {
+    using Bits = decltype(detail::make_bits<kBytes>());
+    auto* const to = reinterpret_cast<Bits*>(address);
+    if constexpr (sizeof(Bits) == sizeof(packed)) {
+      store<Order::kWeak, Scope::kThreads, Cache::kDefault, Space::kGlobal>(to,
+                                                                            __builtin_bit_cast(Bits, packed));
+    } else {
+      store<Order::kWeak, Scope::kThreads, Cache::kDefault, Space::kGlobal>(
+          to, static_cast<Bits>(packed.units[0]));
+    }
+  }
+}
+
+// Packed numbers in what they are summed in: in float, whatever they are rounded to. Added in the order of
+// ranks they give the same bits on all of them.
+template <typename T, uint32_t kBytes = 16>
+struct PackedSum {
+  using Numbers = Packed<T, kBytes>;
+  using Sum = typename Number<T>::Sum;
+  static constexpr uint32_t kCount = Numbers::kCount;  // of the sums; behind them lies nothing of use
+
+  Sum sums[Numbers::kUnits * Number<T>::kPerUnit];
+
+  VERBENA_DEVICE void begin(const Numbers& packed) {
+    VERBENA_UNROLL
+    for (uint32_t i = 0; i < Numbers::kUnits; ++i)
+      Number<T>::widen(packed.units[i], sums + i * Number<T>::kPerUnit);
+  }
+  VERBENA_DEVICE void add(const Numbers& packed) {
+    PackedSum other;
+    other.begin(packed);
+    VERBENA_UNROLL
+    for (uint32_t i = 0; i < kCount; ++i) sums[i] = static_cast<Sum>(sums[i] + other.sums[i]);
+  }
+  VERBENA_DEVICE Numbers round() const {
+    Numbers packed;
+    VERBENA_UNROLL
+    for (uint32_t i = 0; i < Numbers::kUnits; ++i)
+      packed.units[i] = Number<T>::narrow(sums + i * Number<T>::kPerUnit);
+    return packed;
+  }
+};
+
+// One number alone.
+template <typename T>
+VERBENA_DEVICE typename Number<T>::Sum widen(T number) {
+  PackedSum<T, sizeof(T)> sum;
+  sum.begin({{__builtin_bit_cast(detail::Bits<T>, number)}});
+  return sum.sums[0];
+}
+template <typename T>
+VERBENA_DEVICE T narrow(typename Number<T>::Sum value) {
+  const PackedSum<T, sizeof(T)> sum{{value}};
+  return __builtin_bit_cast(T, static_cast<detail::Bits<T>>(sum.round().units[0]));
+}
+
+}  // namespace verbena::device
+
+#endif

@@ -1,0 +1,144 @@
+// Sums over the ranks of a team in reach of each other, number by number: what all reductions and copies have
+// in common. A group of threads goes through a range, the loads of several ranks and vectors under way at
+// once; what becomes of each rank's numbers and of their sum is the caller's: two functions.
+//
+// Where the team's size is known when a kernel is compiled (kRanks, 0 if not), the ranks' addresses stay in
+// registers and no loop has a branch. Nothing here waits: barriers, signals or flags in the data are the
+// caller's.
+#ifndef VERBENA_DEVICE_REDUCE_COPY_CUH
+#define VERBENA_DEVICE_REDUCE_COPY_CUH
+
+#include "verbena/device/copy.cuh"
+#include "verbena/device/packed.cuh"
+#include "verbena/device/symm_team.cuh"
+
+namespace verbena::device {
+
+// From an address of ours to each rank's. for_each() calls `body(rank)`.
+template <int kRanks>
+class RankDeltas {
+ public:
+  VERBENA_DEVICE explicit RankDeltas(const SymmContext& context) {
+    VERBENA_UNROLL
+    for (int32_t rank = 0; rank < kRanks; ++rank) bytes_[rank] = detail::get_delta(context, rank);
+  }
+  VERBENA_DEVICE static constexpr int32_t size() { return kRanks; }
+  template <typename T>
+  VERBENA_DEVICE T* at(T* symmetric, int32_t rank) const {
+    return detail::shift(symmetric, bytes_[rank]);
+  }
+  template <typename Body>
+  VERBENA_DEVICE static void for_each(const Body& body) {
+    VERBENA_UNROLL
+    for (int32_t rank = 0; rank < kRanks; ++rank) body(rank);
+  }
+
+ private:
+  int64_t bytes_[kRanks];
+};
+// Read from the context each time.
+template <>
+class RankDeltas<0> {
+ public:
+  VERBENA_DEVICE explicit RankDeltas(const SymmContext& context) : context_(context) {}
+  VERBENA_DEVICE int32_t size() const { return context_.team_size; }
+  template <typename T>
+  VERBENA_DEVICE T* at(T* symmetric, int32_t rank) const {
+    return detail::shift(symmetric, detail::get_delta(context_, rank));
+  }
+  template <typename Body>
+  VERBENA_DEVICE void for_each(const Body& body) const {
+    for (int32_t rank = 0; rank < context_.team_size; ++rank) body(rank);
+  }
+
+ private:
+  const SymmContext& context_;
+};
+
+// Takes a rank's numbers as they are.
+struct AsTheyAre {
+  template <typename Numbers>
+  VERBENA_DEVICE const Numbers& operator()(int32_t, const Numbers& numbers) const {
+    return numbers;
+  }
+};
+
+namespace detail {
+
+inline constexpr uint32_t kLoadsInFlight = 8;  // of a thread, of 16 bytes
+
+// The sum of kVectors places, `step` numbers from each other, of which `count` are there.
+template <int kRanks, uint32_t kBytes, uint32_t kVectors, typename T, typename Prologue, typename Epilogue>
+VERBENA_DEVICE void reduce_places(const RankDeltas<kRanks>& deltas, const T* input, uint64_t first,
+                                  uint64_t step, uint32_t count, const Prologue& prologue,
+                                  const Epilogue& epilogue) {
+  constexpr int32_t kAtOnce = kRanks == 0 ? static_cast<int32_t>(kLoadsInFlight) : kRanks;
+  PackedSum<T, kBytes> sums[kVectors];
+  for (int32_t begin = 0; begin < deltas.size(); begin += kAtOnce) {
+    Packed<T, kBytes> numbers[kVectors][kAtOnce];
+    VERBENA_UNROLL
+    for (uint32_t vector = 0; vector < kVectors; ++vector) {
+      VERBENA_UNROLL
+      for (int32_t i = 0; i < kAtOnce; ++i) {
+        if (vector < count && (kRanks != 0 || begin + i < deltas.size()))
+          numbers[vector][i] = load_packed<kBytes>(deltas.at(input + first + vector * step, begin + i));
+      }
+    }
+    VERBENA_UNROLL
+    for (uint32_t vector = 0; vector < kVectors; ++vector) {
+      VERBENA_UNROLL
+      for (int32_t i = 0; i < kAtOnce; ++i) {
+        if (vector >= count || (kRanks == 0 && begin + i >= deltas.size())) continue;
+        if (begin + i == 0) {
+          sums[vector].begin(prologue(0, numbers[vector][i]));
+        } else {
+          sums[vector].add(prologue(begin + i, numbers[vector][i]));
+        }
+      }
+    }
+  }
+  VERBENA_UNROLL
+  for (uint32_t vector = 0; vector < kVectors; ++vector) {
+    if (vector < count) epilogue(first + vector * step, sums[vector]);
+  }
+}
+
+// Numbers begin to end, kBytes of them together.
+template <int kRanks, uint32_t kBytes, typename T, typename Group, typename Prologue, typename Epilogue>
+VERBENA_DEVICE void reduce_range(const RankDeltas<kRanks>& deltas, const Group& group, const T* input,
+                                 uint64_t begin, uint64_t end, const Prologue& prologue,
+                                 const Epilogue& epilogue) {
+  constexpr uint32_t kVectors = kRanks == 0 || kRanks >= static_cast<int>(kLoadsInFlight)
+                                    ? 1
+                                    : kLoadsInFlight / (kRanks == 0 ? 1 : kRanks);
+  constexpr uint64_t kCount = kBytes / sizeof(T);
+  const uint64_t step = group.size() * kCount;
+  for (uint64_t first = begin + group.rank() * kCount; first < end; first += kVectors * step) {
+    const uint64_t there = (end - first + step - 1) / step;
+    reduce_places<kRanks, kBytes, kVectors>(deltas, input, first, step,
+                                            there < kVectors ? static_cast<uint32_t>(there) : kVectors,
+                                            prologue, epilogue);
+  }
+}
+
+}  // namespace detail
+
+// For each of `count` numbers at `input`, of this rank and at the same place of all others, calls
+// `epilogue(index, sum)`: with vectors of 16 bytes where `is_aligned` says that all addresses are multiples
+// of that, and one number at a time for the rest. `sum` is a PackedSum of the numbers from `index` on, added
+// in the order of ranks; its sums are in float (packed.cuh), and round() packs them. `prologue(rank,
+// numbers)` returns what is added for a rank: the Packed numbers, or what it makes of them.
+template <int kRanks = 0, typename T, typename Group, typename Prologue, typename Epilogue>
+VERBENA_DEVICE void reduce_copy(const SymmContext& context, const Group& group, const T* input,
+                                uint64_t count, bool is_aligned, const Prologue& prologue,
+                                const Epilogue& epilogue) {
+  constexpr uint64_t kLanes = kVectorBytes / sizeof(T);
+  const RankDeltas<kRanks> deltas(context);
+  const uint64_t in_vectors = is_aligned ? count / kLanes * kLanes : 0;
+  detail::reduce_range<kRanks, kVectorBytes>(deltas, group, input, 0, in_vectors, prologue, epilogue);
+  detail::reduce_range<kRanks, sizeof(T)>(deltas, group, input, in_vectors, count, prologue, epilogue);
+}
+
+}  // namespace verbena::device
+
+#endif

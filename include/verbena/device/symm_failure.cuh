@@ -1,0 +1,57 @@
+// What a wait leaves behind when its time is over: the team's failure word, at this rank and at its peers, so
+// that the hosts are told and no member waits for one that has given up. Internal to symm_*.
+#ifndef VERBENA_DEVICE_SYMM_FAILURE_CUH
+#define VERBENA_DEVICE_SYMM_FAILURE_CUH
+
+#include "verbena/device/atomic.cuh"
+#include "verbena/device/symm_network.cuh"
+
+namespace verbena::device {
+
+namespace detail {
+
+// Which wait, for whom.
+struct Awaited {
+  SymmWait wait;
+  uint32_t number = 0;          // of the barrier or signal
+  uint32_t peer = kSymmNobody;  // a member
+};
+
+VERBENA_DEVICE uint64_t pack_failure(const SymmContext& context, const Awaited& awaited) {
+  return static_cast<uint64_t>(awaited.wait) | uint64_t{awaited.number} << kSymmFailureNumber |
+         uint64_t{awaited.peer} << kSymmFailurePeer |
+         static_cast<uint64_t>(context.team_rank) << kSymmFailureRank;
+}
+
+// By each thread whose time is over; the first one's word stays. Members out of reach are told if that needs
+// no wait: they have deadlines of their own.
+template <typename Context>
+VERBENA_DEVICE_FAR void fail_team(const Context& context, const Awaited& awaited) {
+  uint64_t* const word = context.failure;
+  if (word == nullptr) return;
+  const uint64_t bits = pack_failure(context, awaited);
+  if (compare_exchange<Order::kRelaxed, Scope::kSystem>(word, 0, bits) != 0) return;
+  for (int32_t peer = 0; peer < context.team_size; ++peer) {
+    const int64_t delta_bytes = get_delta(context, peer);
+    if (peer == context.team_rank) continue;
+    if (delta_bytes != kSymmOutOfReach) {
+      compare_exchange<Order::kRelaxed, Scope::kSystem>(shift(word, delta_bytes), 0, bits);
+    } else if (SymmNetwork<Context>::is_there(context)) {
+      SymmNetwork<Context>::tell(context, peer, word, bits);
+    }
+  }
+}
+
+// What all threads of a group make of their own results, as agree(); whose time is over tells of it.
+template <typename Context, typename Group>
+VERBENA_DEVICE SymmStatus conclude(const Context& context, const Group& group, WaitResult mine,
+                                   const Awaited& awaited) {
+  if (mine == WaitResult::kTimedOut) fail_team(context, awaited);
+  return as_status(context, agree(group, mine));
+}
+
+}  // namespace detail
+
+}  // namespace verbena::device
+
+#endif

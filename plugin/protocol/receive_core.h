@@ -1,0 +1,861 @@
+// The receiving end of a connection, pure (connection_core.h says what that means and what a port is). A
+// message, in the order of this file:
+//
+//   post          it takes its place in the ring, and a slot of NCCL's unpack queue if its kernel advances
+//   that send_grants   the sender is told where the bytes go (clear to send), unless they are arriving staged
+//   already on_arrived    a chunk is here, on any queue pair, in any order, before its receive too; most are
+//   whole messages finish_arrival  all chunks are: who places the bytes?
+//                   direct: the NIC has; a slot that a kernel will look at stays empty (cnt 0)
+//                   staged, with a slot: its pages are described there, and the GPU places them
+//                   staged, without one: nobody unpacks, and the plugin copies them, by CPU or by loopback
+//   test          the caller may have it
+//   consume       the kernel is done: slot, pages and the place in the ring are free again
+//   send_credits  the sender hears of it when it must
+//
+// Nothing is allocated, and nobody is asked for the time unless a wait lasts.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "protocol/arrivals.h"
+#include "protocol/connection_core.h"
+#include "protocol/credits.h"
+#include "protocol/immediate.h"
+#include "protocol/recovery.h"
+#include "protocol/sequence.h"
+#include "protocol/unpack_queue.h"
+#include "protocol/wire.h"
+
+namespace verbena::protocol {
+
+inline constexpr uint32_t kControlDepth = 16;  // grants and credit lines in flight on one queue pair
+inline constexpr uint32_t kNoPage = UINT32_MAX;
+
+// What becomes of a receive on the GPU; nccl/receive_class.h finds it out.
+enum class ReceiveClass : uint8_t {
+  kUnpacked,  // the kernel advances its head and unpacks
+  kSlotOnly,  // the kernel advances its head, the data must be in its place (registered user buffers)
+  kNoSlot,    // the kernel does neither (LL, LL128, PAT), or there is none (host memory)
+};
+
+// What a held page carries; owned by the holding connection, kept by the port.
+struct PageInfo {
+  uint32_t next = kNoPage;  // next page of the same message
+  uint32_t length_bytes = 0;
+  uint16_t chunk = 0;
+  uint8_t queue_pair = 0;
+};
+
+struct ReceiveOptions {
+  uint32_t queue_pairs = 1;
+  std::array<uint32_t, kMaxQueuePairs> window{};  // receive entries promised to each queue pair
+  uint32_t primary = 0;                           // the queue pair of grants while all live
+  uint32_t page_bytes = 0;
+  bool is_direct_only = false;      // nothing is staged but messages of no bytes: credits ride on grants
+  bool waits_for_consumed = false;  // the caller will call consume()
+  std::array<uint8_t, kMaxQueuePairs> rail_of{};  // of each queue pair
+  bool pushes_pages = false;  // pages are GPU memory: what a NIC wrote there has to be pushed
+  uint32_t first_sequence = 0;
+  RecoveryTimes times{};
+  int64_t stall_ns = 0;  // 0: no wait is a stall
+};
+
+// A receive completion without error.
+struct ArrivedChunk {
+  uint32_t imm;
+  uint32_t length_bytes;
+  uint32_t page;  // that it took, filled only if it is no write
+  bool is_write;
+};
+
+// Types: Request, the base of what the caller holds; Memory, what its buffers are registered as.
+template <typename Types>
+struct ReceiveMessageOf : Types::Request {
+  enum class Phase : uint8_t { kFree, kArriving, kMoving, kReady, kReported };
+  // What it waits for, as far as this end knows.
+  enum class Wait : uint8_t { kGrant, kArrival, kCopy, kPush, kTest, kConsumption };
+
+  Phase phase = Phase::kFree;
+  bool is_posted = false;
+  bool slot_taken = false;
+  uint8_t count = 1;  // messages of the request that this one is the first of
+  int32_t tag = 0;    // of the sends that may fill it, where nothing is staged
+  ReceiveClass receive_class = ReceiveClass::kNoSlot;
+  uint32_t sequence = 0;
+  uint32_t slot = 0;
+  uint32_t first_page = kNoPage, last_page = kNoPage;  // held pages in order of arrival
+  uint32_t next_move = kNoPage;                        // next page to copy by loopback
+  uint32_t outstanding = 0;                            // loopback operations; counted down by the port
+  uint32_t rails_to_flush = 0;  // a bit for each rail whose writes to pages in GPU memory are to be pushed
+  uint8_t* data = nullptr;
+  const typename Types::Memory* memory = nullptr;
+  uint64_t room_bytes = 0;
+  Arrivals arrivals;
+};
+
+// Deferred: nothing of it has begun. Then only the data thread looks at it, whoever has the turn.
+template <typename Types>
+struct FlushRequestOf : Types::Request {
+  bool in_use = false;
+  uint32_t number = 0;
+  uint32_t outstanding = 0;  // loopback operations; counted down by the port
+  uint32_t rails = 0;        // a bit for each that it pushes
+  bool is_deferred = false;
+  int64_t deferred_at_ns = 0;
+  const void* data = nullptr;
+  const typename Types::Memory* memory = nullptr;
+};
+
+inline constexpr uint32_t kCopyRail = 0;  // whose loopback copies from pages to GPU memory
+
+// What one receive of a group goes to.
+template <typename Types>
+struct ReceiveBufferOf {
+  void* data;
+  uint64_t length_bytes;
+  const typename Types::Memory* memory;
+  int32_t tag;
+};
+
+enum class CopyResult : uint8_t { kTaken, kLater, kFailed };
+
+// Beside what connection_core.h lists, the port offers write_control(queue_pair, line, offset_bytes,
+// is_signaled) (64 bytes, inline), remote_keys(memory) (of grants), repost(queue_pair, pages) -> bool,
+// page_info(page), page_offset(page), copy_page(page, target, memory, bytes, &outstanding) -> CopyResult,
+// has_room_to_flush(rail), flush_page(rail, page, &outstanding), flush_data(rail, data, memory,
+// &outstanding), is_drained(queue_pair), reap_pages(), and is told note_post, note_post_end, note_chunk,
+// note_grant, note_done, note_consumed, note_flush, note_flush_done (only if it is observed), note_broken.
+template <typename Port, typename Types>
+class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
+  using Core = ConnectionCore<Port, ReceiverRecovery>;
+  friend Core;
+
+ public:
+  using Message = ReceiveMessageOf<Types>;
+  using Flush = FlushRequestOf<Types>;
+  using Buffer = ReceiveBufferOf<Types>;
+  using Phase = typename Message::Phase;
+  using Wait = typename Message::Wait;
+
+  // `queue`: what a kernel unpacks from; empty if none does.
+  ReceiveCore(const ReceiveOptions& options, std::optional<UnpackQueue> queue)
+      : Core(options.queue_pairs, options.times, options.stall_ns),
+        options_(options),
+        queue_(queue),
+        next_(options.first_sequence),
+        next_grant_(options.first_sequence),
+        consumed_(options.first_sequence),
+        recovering_until_(options.first_sequence),
+        primary_(options.primary),
+        credits_(options.first_sequence) {
+    for (uint32_t q = 0; q < options.queue_pairs; ++q) {
+      credits_.set_window(q, options.window[q]);
+      spares_[q].limit = std::clamp(options.window[q] / 8, 1U, Spare::kMax);
+    }
+  }
+  // Before the first message: the port wants to be told of every one.
+  void observe() { is_observed_ = true; }
+
+  // --- The walk of a message.
+
+  // Null: there is no room now, or the connection has failed. `tag`: of the sends that may fill it (wire.h);
+  // where messages are staged it says nothing.
+  Message* post(void* data, uint64_t length_bytes, const typename Types::Memory* memory,
+                ReceiveClass receive_class, int32_t tag) {
+    if (open_ == 0 && !port().enter()) return nullptr;
+    if (port().has_failed()) return refuse();
+    Message& message = ring_[next_ % kMessageRing];
+    const bool takes_slot = queue_ && receive_class != ReceiveClass::kNoSlot;
+    if (message.is_posted || (takes_slot && !queue_->has_free_slot())) {
+      progress();
+      return nullptr;
+    }
+    ++open_;
+    message.receive_class = queue_ ? receive_class : ReceiveClass::kNoSlot;
+    message.slot_taken = takes_slot;
+    if (takes_slot) message.slot = queue_->take_slot();
+    message.count = 1;
+    take_number(message, {data, length_bytes, memory, tag});
+    if (queue_) {
+      progress();  // what is staged may be here already, and then needs no grant
+    } else {
+      send_grants();
+    }
+    if (is_observed_) [[unlikely]]
+      port().note_post_end();
+    return &message;
+  }
+
+  // One request for 1 to kMaxGroup buffers, where nothing is staged: it is done when all of them are. Each is
+  // a message with a number and a grant of its own, and takes the next send of its tag. The first stands for
+  // all.
+  [[gnu::noinline]] Message* post_group(std::span<const Buffer> buffers) {
+    if (open_ == 0 && !port().enter()) return nullptr;
+    if (port().has_failed()) return refuse();
+    for (uint32_t i = 0; i < buffers.size(); ++i) {
+      if (!ring_[(next_ + i) % kMessageRing].is_posted) continue;
+      progress();
+      return nullptr;
+    }
+    ++open_;
+    Message& first = ring_[next_ % kMessageRing];
+    first.count = static_cast<uint8_t>(buffers.size());
+    for (const Buffer& buffer : buffers) {
+      Message& message = ring_[next_ % kMessageRing];
+      message.receive_class = ReceiveClass::kNoSlot;
+      message.slot_taken = false;
+      take_number(message, buffer);
+    }
+    send_grants();
+    if (is_observed_) [[unlikely]]
+      port().note_post_end();
+    return &first;
+  }
+
+  // A chunk that came over a queue pair which is in use.
+  void on_arrived(uint32_t queue_pair, const ArrivedChunk& chunk) {
+    written_rails_ |= rail_bit(queue_pair);
+    if (is_observed_) [[unlikely]]
+      tell_of_chunk(queue_pair, chunk);
+    const bool is_within_window = ++held_[queue_pair] <= options_.window[queue_pair];
+    if (is_within_window && place_whole(chunk)) [[likely]] {
+      give_back(queue_pair, chunk.page);
+      return;
+    }
+    if (is_within_window && place_chunk(queue_pair, chunk)) return;
+    repost(queue_pair, {&chunk.page, 1});
+    const bool is_whole = is_as_announced(chunk.imm, chunk.length_bytes);
+    const Failure broken_rule = is_whole ? Failure::kChunk : Failure::kOtherLength;
+    port().fail(is_within_window ? broken_rule : Failure::kUncredited, 0, queue_pair);
+  }
+
+  // True: it is done, with *bytes, one for each buffer; a kUnpacked message's slot is published. Requests may
+  // be tested in any order.
+  bool test(Message& message, uint64_t* bytes) {
+    if (message.count != 1) [[unlikely]]
+      return test_group(message, bytes);
+    if (port().has_failed()) return false;
+    // Only a look at all rails that begins after the failure has seen everything that came before it.
+    const bool was_broken = is_broken_;
+    if (!is_here(message)) {  // another's test may have found it
+      if (!progress()) return false;
+    }
+    if (is_here(message) || message.phase == Phase::kMoving) {
+      if (!advance(message)) return false;
+    }
+    if (message.phase != Phase::kReady) {
+      if (message.phase == Phase::kArriving && was_broken) {
+        port().fail(Failure::kBroken, message.sequence);
+      } else if (wait_.is_check_due(this->is_pressing())) {
+        check_wait(message);
+      }
+      return false;
+    }
+    wait_.note_progress();
+    *bytes = message.arrivals.bytes();
+    message.phase = Phase::kReported;
+    if (is_observed_) [[unlikely]]
+      port().note_done(message.sequence, *bytes);
+    if (!options_.waits_for_consumed) {
+      close_message(message);
+      this->finish_request();
+    }
+    return true;
+  }
+
+  // Of a message that is kReported. Nothing to do unless the options said that it would be called.
+  bool consume(Message& message) {
+    if (!options_.waits_for_consumed) return true;
+    for_each_part(message, [this](Message& part) { close_message(part); });
+    if (port().has_failed()) return false;
+    if (is_observed_) [[unlikely]]
+      for_each_part(message, [this](Message& part) { port().note_consumed(part.sequence); });
+    if (credits_.is_update_due(consumed_)) send_credits();
+    this->finish_request();
+    return true;
+  }
+
+  // Makes what arrived in `data` visible to the GPU. It waits for nothing: what cannot begin now does in a
+  // later test_flush(). Null: a whole ring of them is open.
+  Flush* flush(const void* data, const typename Types::Memory* memory) {
+    Flush& flush = flushes_[next_flush_ % kMessageRing];
+    if (flush.in_use || flush.is_deferred) return nullptr;
+    ++next_flush_;
+    flush.data = data;
+    flush.memory = memory;
+    flush.is_deferred = true;
+    flush.deferred_at_ns = 0;
+    start_flush(flush);
+    return &flush;
+  }
+  // True: it is done. While it is still deferred the connection may be another thread's.
+  bool test_flush(Flush& flush) {
+    if (flush.is_deferred && !start_flush(flush)) return false;
+    if (port().has_failed() || !progress()) return false;
+    if (flush.outstanding != 0) {
+      if (wait_.is_check_due(this->is_pressing())) check_requests();
+      return false;
+    }
+    wait_.note_progress();
+    if (is_observed_) port().note_flush_done(flush.number);
+    flush.in_use = false;
+    --open_flushes_;
+    this->finish_request();
+    return true;
+  }
+
+  // --- For people, and for tests.
+  uint32_t next() const { return next_; }
+  uint32_t next_grant() const { return next_grant_; }
+  uint32_t consumed() const { return consumed_; }
+  const std::array<Message, kMessageRing>& ring() const { return ring_; }
+  const std::array<Flush, kMessageRing>& flushes() const { return flushes_; }
+  const ReceiverCredits& credits() const { return credits_; }
+  const WaitStamps& flush_stamps() const { return flush_stamps_; }
+  uint32_t held(uint32_t queue_pair) const {
+    return held_[queue_pair];
+  }  // entries taken and not posted again
+  uint32_t spare(uint32_t queue_pair) const { return spares_[queue_pair].count; }  // of them free
+  uint32_t window(uint32_t queue_pair) const { return options_.window[queue_pair]; }
+  uint32_t primary() const { return primary_; }
+  bool is_broken() const { return is_broken_; }
+  bool unpacks() const { return queue_.has_value(); }
+  Wait find_wait(const Message& message) const {
+    switch (message.phase) {
+      case Phase::kArriving:
+        if (message.arrivals.is_complete()) return Wait::kTest;
+        return is_before(message.sequence, next_grant_) ? Wait::kArrival : Wait::kGrant;
+      case Phase::kMoving:
+        return message.receive_class == ReceiveClass::kUnpacked ? Wait::kPush : Wait::kCopy;
+      case Phase::kReported:
+        return Wait::kConsumption;
+      default:
+        return Wait::kTest;
+    }
+  }
+  // In the order of posting.
+  template <typename See>
+  void for_each_open(See&& see) const {
+    for (uint32_t ahead = kMessageRing; ahead != 0; --ahead) {
+      const Message& message = ring_[(next_ - ahead) % kMessageRing];
+      if (message.is_posted && message.sequence == next_ - ahead) see(message);
+    }
+  }
+
+ protected:
+  using Core::open_;
+  using Core::port;
+  using Core::recovery_;
+  using Core::statistics_;
+  using Core::wait_;
+  using Core::wait_stamps_;
+
+  bool progress() {
+    if (!port().poll_completions()) return false;
+    if (is_anything_wrong()) [[unlikely]] {
+      if (!this->recover()) return false;
+    }
+    if (next_grant_ != next_) send_grants();
+    if (credits_.is_update_due(consumed_) || must_send_credits_) send_credits();
+    return true;
+  }
+  // Everything that the connection holds is posted again or the port's. The last call.
+  void release_everything() {
+    for (Message& message : ring_) release_pages(message);
+    for (uint32_t q = 0; q < recovery_.queue_pairs(); ++q) repost_spare(q);
+  }
+  std::array<Message, kMessageRing> ring_;
+  std::array<Flush, kMessageRing> flushes_;
+
+ private:
+  // Entries that are free but not posted yet: posting costs the provider's lock and a doorbell. At most an
+  // eighth of the window; see ReceiverCredits::is_update_due.
+  struct Spare {
+    static constexpr uint32_t kMax = 8;
+    std::array<uint32_t, kMax> pages{};
+    uint32_t count = 0, limit = 1;
+  };
+  static constexpr uint32_t kSignalEvery = kControlDepth / 4;  // control writes
+
+  [[gnu::cold, gnu::noinline]] Message* refuse() {
+    if (open_ == 0) port().leave();
+    return nullptr;
+  }
+
+  void take_number(Message& message, const Buffer& buffer) {
+    message.is_posted = true;
+    message.sequence = next_++;
+    message.tag = buffer.tag;
+    message.data = static_cast<uint8_t*>(buffer.data);
+    message.memory = buffer.memory;
+    message.room_bytes = buffer.length_bytes;
+    message.outstanding = message.rails_to_flush = 0;
+    message.phase = Phase::kArriving;
+    if (is_observed_) [[unlikely]]
+      port().note_post(message.sequence, buffer.length_bytes, primary_);
+  }
+
+  // --- Groups. All parts stay open until the last is here: the sizes are told together.
+
+  template <typename See>
+  void for_each_part(Message& first, See&& see) {
+    for (uint32_t i = 0; i < first.count; ++i) see(ring_[(first.sequence + i) % kMessageRing]);
+  }
+  [[gnu::noinline]] bool test_group(Message& first, uint64_t* bytes) {
+    if (port().has_failed()) return false;
+    const bool was_broken = is_broken_;
+    bool are_all_here = true;
+    for_each_part(first, [&](Message& part) { are_all_here &= is_here(part); });
+    if (!are_all_here && !progress()) return false;
+    const Message* waiting = nullptr;
+    bool goes_on = true;
+    for_each_part(first, [&](Message& part) {
+      goes_on = goes_on && advance(part);
+      if (waiting == nullptr && part.phase != Phase::kReady) waiting = &part;
+    });
+    if (!goes_on) return false;
+    if (waiting != nullptr) {
+      if (waiting->phase == Phase::kArriving && was_broken) {
+        port().fail(Failure::kBroken, waiting->sequence);
+      } else if (wait_.is_check_due(this->is_pressing())) {
+        check_wait(*waiting);
+      }
+      return false;
+    }
+    wait_.note_progress();
+    for_each_part(first, [&](Message& part) {
+      *bytes++ = part.arrivals.bytes();
+      part.phase = Phase::kReported;
+      if (is_observed_) port().note_done(part.sequence, part.arrivals.bytes());
+    });
+    if (!options_.waits_for_consumed) {
+      for_each_part(first, [this](Message& part) { close_message(part); });
+      this->finish_request();
+    }
+    return true;
+  }
+
+  // --- Grants and credits: lines that the receiver writes into the sender's memory.
+
+  // In order of posting. A message that has begun to arrive staged needs no grant; where nothing is staged
+  // each gets one, as credits ride on it. After a failure those that are open get theirs once more.
+  void send_grants() {
+    while (next_grant_ != next_ && may_write_control_) {
+      const Message& message = ring_[next_grant_ % kMessageRing];
+      const bool is_open =
+          message.is_posted && message.sequence == next_grant_ && message.phase == Phase::kArriving;
+      if (is_open && (options_.is_direct_only || message.arrivals.is_empty() || is_recovering_)) {
+        if (port().free_slots(primary_) == 0) return;
+        send_grant(message);
+        if (is_observed_) [[unlikely]]
+          port().note_grant(next_grant_);
+      }
+      ++next_grant_;
+    }
+  }
+  void send_grant(const Message& message) {
+    Grant grant;
+    grant.address = reinterpret_cast<uintptr_t>(message.data);
+    std::memcpy(grant.remote_keys, port().remote_keys(message.memory), sizeof(grant.remote_keys));
+    grant.length_bytes = message.room_bytes;
+    grant.note = options_.is_direct_only ? credits_.take_note(consumed_, primary_) : CreditNote{};
+    grant.stamp = Grant::make_stamp(message.sequence, message.tag);
+    write_control(primary_, &grant,
+                  offsetof(ControlBlock, grants) + message.sequence % kMessageRing * sizeof(grant));
+  }
+  // All on one queue pair, as long as it lives: updates cannot overtake each other.
+  [[gnu::noinline]] void send_credits() {
+    if (!may_write_control_ || port().free_slots(credit_pair_) == 0) return;
+    must_send_credits_ = false;
+    const CreditLine line = credits_.take_update(consumed_);
+    write_control(credit_pair_, &line, offsetof(ControlBlock, credits));
+  }
+  void write_control(uint32_t queue_pair, const void* line, uint64_t offset_bytes) {
+    const bool is_signaled = ++control_writes_[queue_pair] % kSignalEvery == 0;
+    port().write_control(queue_pair, line, offset_bytes, is_signaled);
+  }
+  // Whether grants and credits may leave: never over a queue pair that is on trial, as what it carries may
+  // arrive after what is written later.
+  void note_writable() { may_write_control_ = !is_broken_ && recovery_.is_any_live(); }
+
+  // --- Arrivals.
+
+  // What most chunks are: a whole message in its place. False: a case for place_chunk().
+  bool place_whole(const ArrivedChunk& chunk) {
+    if (!chunk.is_write || !is_whole_direct(chunk.imm, chunk.length_bytes)) return false;
+    Message& message = ring_[chunk.imm % kMessageRing];
+    const bool is_awaited = message.is_posted && static_cast<uint8_t>(message.sequence ^ chunk.imm) == 0 &&
+                            message.phase == Phase::kArriving && message.arrivals.is_empty();
+    if (is_awaited) message.arrivals.record_whole(chunk.length_bytes);
+    return is_awaited;
+  }
+  // False: the peer broke the protocol; then the page is still the caller's.
+  [[gnu::noinline]] bool place_chunk(uint32_t queue_pair, const ArrivedChunk& chunk) {
+    const auto tag = decode_tag(chunk.imm);
+    if (!tag || !is_as_announced(chunk.imm, chunk.length_bytes)) return false;
+    if (tag->direct && !chunk.is_write) return false;  // what is staged may be sent again as a write
+    const uint32_t sequence = tag->expand(consumed_ + kMessageRing / 2);
+    const int32_t ahead = count_between(consumed_, sequence);
+    if (ahead < 0 || ahead >= static_cast<int32_t>(kMessageRing)) return false;
+    if (!tag->direct && !tag->last && chunk.length_bytes != options_.page_bytes) return false;  // a hole
+
+    Message& message = ring_[sequence % kMessageRing];
+    // Complete, or closed while an older one is still open.
+    const bool is_closed = !message.is_posted && is_before(sequence, next_);
+    if (is_closed || message.phase > Phase::kArriving) return false;
+    if (chunk.is_write && !message.is_posted) return false;  // it answers no grant
+    const auto arrival = message.arrivals.record(*tag, tag->written_bytes + chunk.length_bytes);
+    if (arrival == Arrival::kInvalid) return false;
+    if (arrival == Arrival::kNew && !chunk.is_write && chunk.length_bytes != 0) {
+      hold_page(message, queue_pair, chunk, tag->index);
+    } else {
+      give_back(queue_pair, chunk.page);
+    }
+    return true;
+  }
+  void hold_page(Message& message, uint32_t queue_pair, const ArrivedChunk& chunk, uint16_t index) {
+    port().page_info(chunk.page) = {kNoPage, chunk.length_bytes, index, static_cast<uint8_t>(queue_pair)};
+    if (message.last_page == kNoPage) {
+      message.first_page = chunk.page;
+    } else {
+      port().page_info(message.last_page).next = chunk.page;
+    }
+    message.last_page = chunk.page;
+  }
+  // Its message's number modulo the ring is enough to know it by.
+  [[gnu::cold, gnu::noinline]] void tell_of_chunk(uint32_t queue_pair, const ArrivedChunk& chunk) {
+    const auto tag = decode_tag(chunk.imm);
+    if (!tag) return;
+    const uint32_t sequence = tag->expand(consumed_ + kMessageRing / 2);
+    port().note_chunk(sequence, !chunk.is_write, queue_pair, tag->written_bytes + chunk.length_bytes);
+  }
+
+  // --- From "all chunks are here" to "the caller may have it".
+
+  static bool is_here(const Message& message) {
+    return message.phase == Phase::kArriving && message.arrivals.is_complete();
+  }
+  [[gnu::always_inline]] bool advance(Message& message) {
+    if (is_here(message)) {
+      if (!finish_arrival(message)) return false;
+    }
+    if (message.phase != Phase::kMoving) return true;
+    if (message.next_move != kNoPage && !move_pages(message)) return false;
+    if (message.rails_to_flush != 0) flush_pages(message);
+    if (message.next_move == kNoPage && message.rails_to_flush == 0 && message.outstanding == 0)
+      hand_over(message);
+    return true;
+  }
+  bool finish_arrival(Message& message) {
+    if (message.arrivals.bytes() > message.room_bytes) [[unlikely]]
+      return port().fail(Failure::kShortRoom, message.sequence);
+    if (message.first_page == kNoPage) {
+      message.phase = Phase::kReady;
+      ++statistics_.received_direct_messages;
+      statistics_.received_direct_bytes += message.arrivals.bytes();
+      return true;
+    }
+    message.phase = Phase::kMoving;
+    if (message.receive_class != ReceiveClass::kUnpacked) {
+      message.next_move = message.first_page;
+      return true;
+    }
+    return describe_pages(message);
+  }
+  [[gnu::noinline]] bool describe_pages(Message& message) {
+    const uint32_t piece_bytes = choose_piece_bytes(message.arrivals.bytes());
+    for (uint32_t page = message.first_page; page != kNoPage; page = port().page_info(page).next) {
+      const PageInfo& info = port().page_info(page);
+      const uint64_t destination = uint64_t{info.chunk} * options_.page_bytes;
+      if (!queue_->append(message.slot, port().page_offset(page), destination, info.length_bytes,
+                          piece_bytes))
+        return port().fail(Failure::kLongStaged, message.sequence);
+      if (options_.pushes_pages) message.rails_to_flush |= rail_bit(info.queue_pair);
+    }
+    return true;
+  }
+  // One descriptor is copied by one warp: 4 KiB keeps all warps of a block busy. At most 1024 of them for any
+  // message, so that its pages (at most kMaxChunks, each rounding up once) still fit the slot.
+  static uint32_t choose_piece_bytes(uint64_t length_bytes) {
+    const uint64_t pages = (length_bytes / (kUnpackMaxDescriptors / 2) + kUnpackPageBytes) / kUnpackPageBytes;
+    return static_cast<uint32_t>(pages * kUnpackPageBytes);
+  }
+  // Nobody unpacks this message. The sender thought otherwise, so this is right but slow, and rare.
+  [[gnu::noinline]] bool move_pages(Message& message) {
+    while (message.next_move != kNoPage) {
+      const PageInfo& info = port().page_info(message.next_move);
+      uint8_t* target = message.data + uint64_t{info.chunk} * options_.page_bytes;
+      const CopyResult result = port().copy_page(message.next_move, target, message.memory, info.length_bytes,
+                                                 &message.outstanding);
+      if (result != CopyResult::kTaken) return result == CopyResult::kLater;
+      message.next_move = info.next;
+    }
+    return true;
+  }
+  // The pages are GPU memory that a NIC wrote: NCCL flushes its own buffers at most, never ours.
+  [[gnu::noinline]] void flush_pages(Message& message) {
+    for (; message.rails_to_flush != 0; message.rails_to_flush &= message.rails_to_flush - 1) {
+      const auto rail = static_cast<uint32_t>(std::countr_zero(message.rails_to_flush));
+      if (!port().has_room_to_flush(rail)) return;
+      port().flush_page(rail, message.last_page, &message.outstanding);
+    }
+  }
+  // A staged message is its kernel's, or in its place.
+  void hand_over(Message& message) {
+    message.phase = Phase::kReady;
+    ++statistics_.received_staged_messages;
+    statistics_.received_staged_bytes += message.arrivals.bytes();
+    if (message.receive_class == ReceiveClass::kUnpacked) {
+      statistics_.unpack_descriptors += queue_->pending(message.slot);
+      queue_->publish(message.slot);
+      return;
+    }
+    ++statistics_.copied_messages;
+    written_rails_ |= 1U << kCopyRail;
+    release_pages(message);
+  }
+
+  // False: it could not begin, or the connection has failed.
+  bool start_flush(Flush& flush) {
+    if (open_ == 0 && !port().enter()) {
+      if (flush.deferred_at_ns == 0) flush.deferred_at_ns = port().now_ns();
+      return false;
+    }
+    const uint32_t rails = find_rails_to_flush();
+    const bool has_room = has_room_to_flush(rails);
+    if (port().has_failed() || !has_room) {
+      flush.is_deferred = !port().has_failed();
+      if (open_ == 0) port().leave();
+      return false;
+    }
+    ++open_;
+    flush.is_deferred = false;
+    flush.number = next_flush_number_++;
+    flush.in_use = true;
+    flush.outstanding = 0;
+    flush.rails = rails;
+    ++open_flushes_;
+    written_rails_ = 0;
+    if (is_observed_) port().note_flush(flush.number);
+    for (uint32_t left = rails; left != 0; left &= left - 1)
+      port().flush_data(static_cast<uint32_t>(std::countr_zero(left)), flush.data, flush.memory,
+                        &flush.outstanding);
+    return true;
+  }
+  // Those that something has come over since the last flush began. What came before it is visible only once
+  // that one is done.
+  uint32_t find_rails_to_flush() const {
+    uint32_t rails = written_rails_;
+    if (open_flushes_ == 0) return rails;
+    for (const Flush& flush : flushes_)
+      if (flush.in_use) rails |= flush.rails;
+    return rails;
+  }
+  bool has_room_to_flush(uint32_t rails) {
+    for (; rails != 0; rails &= rails - 1)
+      if (!port().has_room_to_flush(static_cast<uint32_t>(std::countr_zero(rails)))) return false;
+    return true;
+  }
+  uint32_t rail_bit(uint32_t queue_pair) const { return 1U << options_.rail_of[queue_pair]; }
+
+  // --- Back to free pages.
+
+  void close_message(Message& message) {
+    if (message.slot_taken) queue_->clear(message.slot);
+    message.slot_taken = message.is_posted = false;
+    message.arrivals.reset();
+    message.phase = Phase::kFree;
+    if (message.first_page != kNoPage) release_pages(message);
+    // Tested out of order, messages close out of order; the sender is told of the closed ones without a gap.
+    while (consumed_ != next_) {
+      const Message& oldest = ring_[consumed_ % kMessageRing];
+      if (oldest.is_posted && oldest.sequence == consumed_) break;
+      ++consumed_;
+    }
+  }
+  [[gnu::noinline]] void release_pages(Message& message) {
+    for (uint32_t page = message.first_page; page != kNoPage;) {
+      const PageInfo info = port().page_info(page);
+      give_back(info.queue_pair, page);
+      page = info.next;
+    }
+    message.first_page = message.last_page = message.next_move = kNoPage;
+  }
+  void give_back(uint32_t queue_pair, uint32_t page) {
+    Spare& spare = spares_[queue_pair];
+    spare.pages[spare.count++] = page;
+    if (spare.count >= spare.limit) repost_spare(queue_pair);
+  }
+  void repost_spare(uint32_t queue_pair) {
+    Spare& spare = spares_[queue_pair];
+    repost(queue_pair, {spare.pages.data(), std::exchange(spare.count, 0)});
+  }
+  void repost(uint32_t queue_pair, std::span<const uint32_t> pages) {
+    held_[queue_pair] -= static_cast<uint32_t>(pages.size());
+    if (port().repost(queue_pair, pages)) credits_.give_back(queue_pair, static_cast<uint32_t>(pages.size()));
+  }
+
+  // --- When a queue pair fails, is replaced, and lives again. recovery.h decides when.
+
+  bool is_anything_wrong() { return port().is_wanted() || !recovery_.are_all_live() || is_recovering_; }
+
+  struct RecoveryHost {
+    Port& port;
+
+    ReceiveCore& core() { return port; }
+    void stop(uint32_t q) {
+      port.stop_pair(q);
+      core().wait_stamps_.restart();
+    }
+    void send(const RecoveryRecord& record) { port.send_record(record, nullptr); }
+    // Asked before the look: whatever came until then is found by it.
+    bool is_drained(uint32_t q) { return port.is_drained(q) && port.poll_completions(); }
+    void send_arrived(const RecoveryRecord& record) {
+      ArrivedRecord arrived;
+      core().describe_arrived(arrived);
+      port.send_record(record, &arrived);
+      port.retire_pair(record.queue_pair);
+    }
+    void regrant() {
+      core().update_rails();
+      core().next_grant_ = core().consumed_;
+      core().recovering_until_ = core().consumed_ + kMessageRing;
+      core().is_recovering_ = true;
+      core().send_grants();
+      core().must_send_credits_ = true;
+    }
+    bool answer(uint32_t q, const RecoveryRecord& offer, RecoveryRecord& record) {
+      if (!port.is_usable(q) || !port.renew_pair(q, record)) return false;
+      if (!port.connect_pair(q, offer)) {
+        port.stop_pair(q);
+        port.retire_pair(q);
+        return false;
+      }
+      record.returned = core().credits_.returned(q);
+      record.held = core().held_[q];
+      return true;
+    }
+    void revive(uint32_t q) {
+      ++core().statistics_.revived_queue_pairs;
+      regrant();
+      port.note_revived(q);
+    }
+  };
+  RecoveryHost recovery_host() { return {port()}; }
+
+  void update_rails() {
+    // Only away from one that has died: a line on its way over one that lives must not land on a newer one.
+    if (!recovery_.is_live(primary_)) primary_ = recovery_.find_live(options_.primary);
+    if (!recovery_.is_live(credit_pair_)) credit_pair_ = recovery_.find_live(0);
+    note_writable();
+  }
+  bool absorb_record(const RecoveryRecord& record, const ArrivedRecord*, int64_t now_ns) {
+    RecoveryHost host{port()};
+    if (!recovery_.absorb(host, record, now_ns)) return false;
+    if (record.kind == RecoveryKind::kDown) port().note_loss(record.queue_pair);
+    return true;
+  }
+  // Nothing more can arrive. What has arrived counts: often a peer is done and gone while we still send it
+  // credits.
+  void break_off() {
+    is_broken_ = true;
+    note_writable();
+  }
+  void end_for_good(uint32_t queue_pair, uint32_t) {
+    if (!is_broken_) port().note_broken(queue_pair);
+    break_off();
+  }
+  void lose_peer() {
+    if (!is_broken_) port().note_broken_by_peer();
+    break_off();
+  }
+  bool resume() {
+    is_recovering_ = is_recovering_ && is_before(consumed_, recovering_until_);
+    if (is_recovering_) hurry_entries();
+    return !port().has_failed();
+  }
+  // What is sent again may have to make do with one entry of a queue pair, used again and again.
+  void hurry_entries() {
+    for (uint32_t q = 0; q < recovery_.queue_pairs(); ++q)
+      if (spares_[q].count != 0) repost_spare(q);
+    must_send_credits_ |= credits_.is_anything_untold(consumed_);
+  }
+  void describe_arrived(ArrivedRecord& record) const {
+    record.consumed = consumed_;
+    for (uint32_t ahead = 0; ahead < kMessageRing; ++ahead) {
+      const uint32_t sequence = consumed_ + ahead;
+      const Message& message = ring_[sequence % kMessageRing];
+      const bool has_closed = is_before(sequence, next_) && !message.is_posted;
+      if (has_closed || message.arrivals.is_complete()) {
+        record.complete |= 1U << ahead;
+      } else {
+        record.chunks[ahead] = message.arrivals.bitmap();
+      }
+    }
+  }
+
+  // --- Waits.
+
+  [[gnu::cold, gnu::noinline]] void check_wait(const Message& message) {
+    port().reap_pages();  // what we wait for may wait for a page
+    check_requests();
+    if (port().has_failed() || message.phase == Phase::kMoving) return;  // the peer is not needed any more
+    if (this->check_rails(message.sequence)) this->check_peer(message.sequence);
+  }
+  // Stamps what is waited for. What our own devices never complete nobody else can bring.
+  void check_requests() {
+    const int64_t now_ns = port().now_ns();
+    if (wait_.begin_check(now_ns)) port().warn_of_stall();
+    const int64_t patience_ns = port().patience_ns();
+    for (const Message& message : ring_) {
+      if (!message.is_posted) continue;
+      const Wait wait = find_wait(message);
+      const int64_t since_ns = wait_stamps_.note(message.sequence, static_cast<uint8_t>(wait), now_ns);
+      if (now_ns - since_ns < patience_ns) continue;
+      if (wait == Wait::kCopy || wait == Wait::kPush) {
+        port().fail(Failure::kSilentCopy, message.sequence);
+        return;
+      }
+      if (wait == Wait::kGrant && recovery_.is_live(primary_) && port().free_slots(primary_) == 0)
+        port().give_up_silent_pair(primary_);
+    }
+    for (const Flush& flush : flushes_) {
+      if (flush.in_use && now_ns - flush_stamps_.note(flush.number, 0, now_ns) >= patience_ns) {
+        port().fail(Failure::kSilentFlush, flush.number);
+        return;
+      }
+    }
+  }
+
+  ReceiveOptions options_;
+  std::optional<UnpackQueue> queue_;
+  uint32_t next_;              // sequence number of the next receive
+  uint32_t next_grant_;        // grants before it are sent or not needed
+  uint32_t consumed_;          // messages before it are closed
+  uint32_t recovering_until_;  // messages before it may have been under way when something failed
+  uint32_t primary_;           // the queue pair of grants, now
+  uint32_t credit_pair_ = 0;   // of credit lines
+  uint32_t next_flush_ = 0;    // place of the next flush
+  uint32_t next_flush_number_ = 0;
+  uint32_t open_flushes_ = 0;
+  uint32_t written_rails_ = 0;  // a bit for each that something has come over since the last flush began
+  bool is_observed_ = false;
+  bool is_recovering_ = false;  // some messages before recovering_until_ are not consumed yet
+  bool is_broken_ = false;      // nothing more can arrive; what has arrived is still delivered
+  bool may_write_control_ = true;
+  bool must_send_credits_ = false;  // what was told may be lost
+  ReceiverCredits credits_;
+  std::array<uint32_t, kMaxQueuePairs> control_writes_{};  // on each queue pair
+  std::array<uint32_t, kMaxQueuePairs> held_{};            // entries taken and not posted again, on each
+  std::array<Spare, kMaxQueuePairs> spares_;
+  WaitStamps flush_stamps_;
+};
+
+}  // namespace verbena::protocol

@@ -1,0 +1,875 @@
+// The sending end of a connection, pure (connection_core.h says what that means and what a port is). A
+// message, in the order of this file:
+//
+//   post            it takes its place in the ring; where nothing is staged, that of the receive it fills
+//                   (find_receive: by tag, see wire.h)
+//   decide_path     staged (eager): at once, into whatever page the receiver's shared receive queue offers,
+//   as far
+//                   as credits reach; direct (rendezvous): once the receiver has granted an address (clear to
+//                   send)
+//   cut             into chunks that may take any queue pair; rail_share.h says which carries how much
+//   post_chunks     each takes a credit and becomes a work request
+//   on_sent         its completion
+//   absorb_credits  what the receiver has given back, and which messages it has consumed
+//   test            the caller hears that the buffer is its own again
+//
+// and when a queue pair fails: replay (what has not arrived is marked), post_replays (and sent again).
+// Messages leave in the order of posting, whatever their numbers are: the numbers are the receiver's, and all
+// that is agreed with it (chunks, arrivals, what is consumed, what is sent again) speaks of them. Nothing is
+// allocated, and nobody is asked for the time unless it matters.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstdint>
+
+#include "base/hot_path.h"
+#include "protocol/chunking.h"
+#include "protocol/connection_core.h"
+#include "protocol/control_view.h"
+#include "protocol/credits.h"
+#include "protocol/immediate.h"
+#include "protocol/rail_share.h"
+#include "protocol/recovery.h"
+#include "protocol/replay.h"
+#include "protocol/sequence.h"
+#include "protocol/wire.h"
+
+namespace verbena::protocol {
+
+// Work requests of one queue pair: 8 messages that NCCL keeps open, of 8 pages or stripes each. A staged run
+// signals each 16th at the latest. One less than a power of two, as some devices' completion queues have one
+// entry more than they are asked for.
+inline constexpr uint32_t kSendDepth = 63;
+
+// What the receiver said in its Welcome, and our own settings.
+struct SendOptions {
+  uint32_t queue_pairs = 1;
+  std::array<uint8_t, kMaxQueuePairs> rail_of{};       // ours, of each queue pair
+  std::array<uint8_t, kMaxQueuePairs> peer_rail_of{};  // the receiver's
+  uint32_t page_bytes = 0;
+  std::array<uint32_t, kMaxQueuePairs> window{};  // receive entries of each queue pair
+  uint64_t staging_threshold_bytes = 0;
+  uint64_t min_stripe_bytes = 65536;
+  bool staging = false;            // otherwise every message needs a grant, and credits ride on it
+  RailShare::Speeds speed_mbps{};  // what each queue pair may count on; 0: unknown
+  uint32_t primary = 0;            // the queue pair of short messages
+  // Whose network routes adaptively: what is longer goes there as a plain write with the immediate behind it.
+  std::array<bool, kMaxQueuePairs> is_adaptive{};
+  uint64_t adaptive_above_bytes = 8192;
+  // Where a rail has several queue pairs: a direct message may take all of them, or one of each rail.
+  bool splits_over_all = false;
+  uint32_t first_sequence = 0;
+  RecoveryTimes times{};
+  int64_t stall_ns = 0;  // 0: no wait is a stall
+};
+
+// One work request, as the core asks its port for it.
+struct SendWork {
+  bool is_write;  // to `remote`; otherwise a send with immediate, into a page
+  bool has_imm;   // a write may have none
+  bool is_signaled;
+  uint32_t imm;
+  uint64_t cookie;  // comes back in its completion
+  const uint8_t* data;
+  uint32_t length_bytes;
+  uint32_t remote_key;
+  uint64_t remote;
+};
+
+// Of a completion: whose it is, and how many bytes it stands for.
+inline uint64_t make_send_cookie(uint32_t sequence, uint32_t bytes) {
+  return uint64_t{bytes} << 32 | sequence;
+}
+inline uint32_t cookie_sequence(uint64_t cookie) {
+  return static_cast<uint32_t>(cookie);
+}
+inline uint32_t cookie_bytes(uint64_t cookie) {
+  return static_cast<uint32_t>(cookie >> 32);
+}
+
+// Types: Request, the base of what the caller holds; Memory, what its buffers are registered as.
+template <typename Types>
+struct SendMessageOf : Types::Request {
+  enum class Path : uint8_t { kUndecided, kStaged, kDirect };
+  // What it waits for, as far as this end knows.
+  enum class Wait : uint8_t { kTest, kCompletions, kReplay, kTurn, kGrant, kRoom };
+
+  bool in_use = false;  // the caller has not been told that it is done
+  bool may_stage = false;
+  Path path = Path::kUndecided;
+  const uint8_t* data = nullptr;
+  const typename Types::Memory* memory = nullptr;
+  uint64_t length_bytes = 0;
+  uint32_t sequence = 0;
+  bool is_posted = false;  // all of it
+  // One chunk, on whole_on; otherwise `cut` says what is where.
+  bool is_whole = false;
+  uint8_t whole_on = 0;
+  // Signaled work requests without a completion yet, on each queue pair (at most kSendDepth).
+  std::array<uint8_t, kMaxQueuePairs> outstanding{};
+  Cut cut;
+  Grant grant;  // where nothing is staged: from the post on
+
+  bool takes_pages() const { return path == Path::kStaged && length_bytes != 0; }
+  bool is_complete() const { return is_posted && std::bit_cast<uint64_t>(outstanding) == 0; }
+};
+
+// Beside what connection_core.h lists, the port offers control() (a ControlView), make_work(queue_pair,
+// memory, SendWork) -> its WorkRequest, post_work(queue_pair, work requests) -> bool, make_replay() ->
+// Replay*, and is told note_post, note_post_end, note_chunk, note_replay, note_done (only if it is observed).
+template <typename Port, typename Types>
+class SendCore : public ConnectionCore<Port, SenderRecovery> {
+  using Core = ConnectionCore<Port, SenderRecovery>;
+  friend Core;
+
+ public:
+  using Message = SendMessageOf<Types>;
+  using Path = typename Message::Path;
+  using Wait = typename Message::Wait;
+
+  static constexpr uint64_t kTrialCookie = uint64_t{1} << 63;  // of what tries a new queue pair
+
+  explicit SendCore(const SendOptions& options)
+      : Core(options.queue_pairs, options.times, options.stall_ns),
+        options_(options),
+        next_(options.first_sequence),
+        posting_(options.first_sequence),
+        granted_(options.first_sequence),
+        consumed_(options.first_sequence),
+        next_note_(options.first_sequence),
+        primary_(options.primary),
+        has_choice_(options.queue_pairs > 1),
+        has_turns_(find_turns()),
+        slots_shift_(is_any_adaptive() ? 1 : 0),
+        apart_above_bytes_(is_any_adaptive() ? options.adaptive_above_bytes : UINT64_MAX),
+        kept_entries_(has_choice_ ? 1 : 0) {
+    for (uint32_t q = 0; q < options.queue_pairs; ++q) credits_.set_window(q, options.window[q]);
+    share_.start(options.queue_pairs, options.speed_mbps, options.primary, options.min_stripe_bytes);
+    update_rails();
+  }
+  // Before the first message: the port wants to be told of every one.
+  void observe() { is_observed_ = is_watched_ = true; }
+
+  // --- The walk of a message.
+
+  // Null: there is no room now, or no receive that it may fill (then `tag` counts), or the connection has
+  // failed. `may_stage`: the caller believes that the receiving kernel unpacks. `data` is read until test()
+  // says that it is done.
+  Message* post(const void* data, uint64_t length_bytes, const typename Types::Memory* memory, bool may_stage,
+                int32_t tag) {
+    if (open_ == 0 && !port().enter()) return nullptr;
+    if (port().has_failed()) return refuse();
+    Message* const place = options_.staging ? find_place() : find_receive(tag);
+    if (place == nullptr) [[unlikely]]
+      return wait_for_place(tag);
+    Message& message = *place;
+    ++open_;
+    const bool others_wait = posting_ != next_;
+    message.in_use = true;
+    message.may_stage = may_stage;
+    message.path = Path::kUndecided;
+    message.data = static_cast<const uint8_t*>(data);
+    message.memory = memory;
+    message.length_bytes = length_bytes;
+    message.is_posted = false;
+    order_[next_++ % kMessageRing] = static_cast<uint8_t>(message.sequence % kMessageRing);
+    if (is_watched_) [[unlikely]] {
+      begin_watched(message, others_wait);
+    } else {
+      begin(message, others_wait);
+    }
+    return &message;
+  }
+
+  // True: it is done, and its place in the ring is free again. Messages may be tested in any order.
+  bool test(Message& message) {
+    if (port().has_failed()) return false;
+    if (!message.is_complete()) {  // another's test may have found it complete
+      if (!progress()) return false;
+      if (!message.is_complete()) {
+        if (wait_.is_check_due(this->is_pressing())) check_wait();
+        return false;
+      }
+    }
+    finish(message);
+    return true;
+  }
+
+  // A completion without error. What comes of a queue pair that was retired is not told.
+  void on_sent(uint32_t queue_pair, uint64_t cookie) {
+    --ring_[cookie_sequence(cookie) % kMessageRing].outstanding[queue_pair];
+    if (has_choice_) share_.note_completed(queue_pair, cookie_bytes(cookie), now_ns_);
+  }
+  // What tried the new queue pair went through.
+  [[gnu::cold, gnu::noinline]] void on_trial_passed(uint32_t queue_pair) {
+    RecoveryHost host{port()};
+    recovery_.pass_trial(host, queue_pair, port().now_ns());
+  }
+
+  // --- For people, and for tests.
+  uint32_t next() const { return next_; }  // how many were posted, from the first number on
+  // Of the message whose turn it is to leave; while there is one.
+  uint32_t leaving() const { return at(posting_).sequence; }
+  uint32_t posting() const { return posting_; }  // all before this turn are posted whole
+  uint32_t consumed() const { return consumed_; }
+  const std::array<Message, kMessageRing>& ring() const { return ring_; }
+  const SenderCredits& credits() const { return credits_; }
+  const RailShare& share() const { return share_; }
+  bool stages() const { return options_.staging; }
+  bool has_any_replays() const { return is_watched_ && replay_ != nullptr && !replay_->is_empty(); }
+  bool is_ring_full() const {
+    return options_.staging && count_between(consumed_, next_) >= static_cast<int32_t>(kMessageRing);
+  }
+  // What a send looked for and did not find, last.
+  int32_t wanted_tag() const { return wanted_tag_; }
+  Wait find_wait(const Message& message) const {
+    if (message.is_complete()) return Wait::kTest;
+    if (message.is_posted) return Wait::kCompletions;
+    if (posting_ == next_ || !is_waiting(message)) return Wait::kReplay;
+    if (&message != &at(posting_)) return Wait::kTurn;
+    return message.path == Path::kUndecided && options_.staging ? Wait::kGrant : Wait::kRoom;
+  }
+  // By number: `see(message)` for each that the caller has not been told to be done.
+  template <typename See>
+  void for_each_open(See&& see) const {
+    for_each_number([&](uint32_t sequence) {
+      const Message& message = ring_[sequence % kMessageRing];
+      if (message.in_use && message.sequence == sequence) see(message);
+    });
+  }
+
+ protected:
+  using Core::open_;
+  using Core::port;
+  using Core::recovery_;
+  using Core::statistics_;
+  using Core::wait_;
+  using Core::wait_stamps_;
+
+  // Every look at the device is one at the clock where a rail's speed is being measured.
+  void begin_look() { now_ns_ = share_.is_measuring() ? port().now_ns() : kUnknownNs; }
+  void end_look() {
+    if (now_ns_ != kUnknownNs) share_.note_looked(now_ns_);
+  }
+  bool progress() {
+    if (!port().poll_completions()) return false;
+    if (is_anything_wrong()) [[unlikely]] {
+      if (!this->recover()) return false;
+    }
+    if (posting_ == next_) return true;
+    if (!post_waiting()) return false;
+    return posting_ == next_ || absorb_credits();  // for the next look
+  }
+  std::array<Message, kMessageRing> ring_;
+
+ private:
+  static constexpr uint32_t kFewSlots = kSendDepth / 2;
+  static constexpr uint32_t kPostBatch = 16;  // work requests in one chain
+  static constexpr uint64_t kUnlimitedBytes = UINT64_MAX / (2 * kMaxQueuePairs);
+
+  // --- Posting.
+
+  [[gnu::cold, gnu::noinline]] Message* refuse() {
+    if (open_ == 0) port().leave();
+    return nullptr;
+  }
+  // The caller comes again. It may have no request that it could test meanwhile.
+  [[gnu::cold, gnu::noinline]] Message* wait_for_place(int32_t tag) {
+    wanted_tag_ = tag;
+    const bool goes_on = progress() && absorb_credits();
+    const bool is_waiting = !options_.staging || is_ring_full();
+    if (goes_on && is_waiting && wait_.is_check_due(this->is_pressing())) check_wait();
+    if (open_ == 0) this->rest();
+    return nullptr;
+  }
+
+  // --- Where a message belongs.
+
+  Message& at(uint32_t turn) { return ring_[order_[turn % kMessageRing]]; }
+  const Message& at(uint32_t turn) const { return ring_[order_[turn % kMessageRing]]; }
+  bool is_waiting(const Message& message) const {
+    for (uint32_t turn = posting_; turn != next_; ++turn)
+      if (&at(turn) == &message) return true;
+    return false;
+  }
+  // The numbers that a message may have which is not known to be consumed.
+  template <typename See>
+  void for_each_number(See&& see) const {
+    const uint32_t end = options_.staging ? next_ : granted_;
+    for (uint32_t sequence = end - kMessageRing; sequence != end; ++sequence) see(sequence);
+  }
+  // The next number. The receiver keeps kMessageRing messages apart by it: none may be further ahead of what
+  // is consumed. A message keeps its place in the ring until it is known to be consumed: should the peer's
+  // device have lost it, its place says who carried it.
+  Message* find_place() {
+    Message& message = ring_[next_ % kMessageRing];
+    if (message.in_use || is_ring_full()) [[unlikely]]
+      return nullptr;
+    message.sequence = next_;
+    return &message;
+  }
+  // The oldest receive that is granted, free and has this tag. A place in the ring is free when the peer has
+  // granted the number of its next message, as it consumed the one before first, and the caller knows that
+  // the one before is done. Mostly all that was granted is taken, and the next grant is the one.
+  Message* find_receive(int32_t tag) {
+    Message& message = ring_[granted_ % kMessageRing];
+    if (unclaimed_ != 0 || message.in_use || !port().control().read_grant(granted_, message.grant) ||
+        message.grant.tag() != tag) [[unlikely]]
+      return find_older_receive(tag);
+    message.sequence = granted_++;
+    return &message;
+  }
+  // Of all receives that are granted: those of other tags are left for other sends.
+  [[gnu::noinline]] Message* find_older_receive(int32_t tag) {
+    const ControlView control = port().control();
+    int32_t granted_tag = 0;
+    // The receiver grants at most a ring beyond what it has consumed, and consumes what was sent. It stops at
+    // a place whose message the caller has not been told to be done: all open numbers are within a ring of
+    // granted_.
+    for (; !ring_[granted_ % kMessageRing].in_use && control.has_grant(granted_, &granted_tag); ++granted_) {
+      if (!is_before(granted_, first_unsent() + kMessageRing)) {
+        port().fail(Failure::kGrantAhead, granted_);
+        return nullptr;
+      }
+      unclaimed_ |= bit_of(granted_);
+    }
+    for (uint32_t left = sort_unclaimed(); left != 0; left &= left - 1) {
+      const uint32_t sequence = oldest_of(left);
+      Message& message = ring_[sequence % kMessageRing];
+      if (!control.has_grant(sequence, &granted_tag) || granted_tag != tag) continue;
+      // It is for this send and no later one of the tag, also if the send before it there is not tested yet.
+      if (message.in_use || !control.read_grant(sequence, message.grant)) return nullptr;
+      message.sequence = sequence;
+      unclaimed_ &= ~bit_of(sequence);
+      return &message;
+    }
+    return nullptr;
+  }
+  static uint32_t bit_of(uint32_t sequence) { return 1U << sequence % kMessageRing; }
+  // In the order of the numbers: bit i is number granted_ - kMessageRing + i.
+  uint32_t sort_unclaimed() const { return std::rotr(unclaimed_, static_cast<int>(granted_ % kMessageRing)); }
+  uint32_t oldest_of(uint32_t sorted) const {
+    return granted_ - kMessageRing + static_cast<uint32_t>(std::countr_zero(sorted));
+  }
+  // The receiver cannot have consumed this number.
+  uint32_t first_unsent() const {
+    if (options_.staging) return next_;
+    return unclaimed_ == 0 ? granted_ : oldest_of(sort_unclaimed());
+  }
+  // While there is room, what has completed is left to test(): here it would only delay this message.
+  bool begin(Message& message, bool others_wait) {
+    return others_wait || may_lack_slots(message.length_bytes) ? progress() : post_waiting(message);
+  }
+  [[gnu::cold, gnu::noinline]] void begin_watched(Message& message, bool others_wait) {
+    if (replay_ != nullptr) replay_->forget(message.sequence % kMessageRing);
+    if (is_observed_) port().note_post(message.sequence, message.length_bytes);
+    begin(message, others_wait);
+    if (is_observed_) port().note_post_end();
+  }
+
+  // In order. The functions below are its parts, in one frame: this is what every message takes.
+  bool post_waiting() { return posting_ == next_ || post_waiting(at(posting_)); }
+  // `first`: whose turn it is.
+  VERBENA_HOT_PATH bool post_waiting(Message& first) {
+    if (has_any_replays()) [[unlikely]]
+      return true;  // they come first: what is new could take what they need
+    for (Message* message = &first;; message = &at(posting_)) {
+      const bool is_short = is_for_primary(message->length_bytes);
+      if (!is_short || may_lack_credits(*message)) [[unlikely]] {
+        if (!absorb_credits()) return false;
+      }
+      if (!post_chunks(*message, is_short)) return false;
+      if (!message->is_posted || ++posting_ == next_) return true;
+    }
+  }
+
+  // As far as the message gets now.
+  [[gnu::always_inline]] bool post_chunks(Message& message, bool is_short) {
+    if (message.path == Path::kUndecided) {
+      if (!decide_path(message)) return true;
+      if (message.path == Path::kDirect) {
+        if (message.grant.length_bytes < message.length_bytes) [[unlikely]]
+          return port().fail(Failure::kShortRoom, message.sequence);
+        if (!take_note(message)) return false;
+      }
+      if (!cut(message, is_short)) {
+        message.path = Path::kUndecided;
+        return true;
+      }
+    }
+    if (message.is_whole) return post_whole(message);
+    const bool goes_on = message.path == Path::kStaged ? post_staged(message) : post_direct(message);
+    message.is_posted = message.cut.is_empty() && !has_replays(message);
+    return goes_on;
+  }
+
+  // False: the grant is not here yet.
+  bool decide_path(Message& message) {
+    if (!options_.staging) {
+      message.path = Path::kDirect;
+      return true;
+    }
+    // An empty message needs no place, so that it never waits for a grant.
+    if (message.length_bytes <= (message.may_stage ? max_staged_bytes_ : 0)) {
+      message.path = Path::kStaged;
+      return true;
+    }
+    if (!port().control().read_grant(message.sequence, message.grant)) return false;
+    message.path = Path::kDirect;
+    return true;
+  }
+  // Credits ride on the grants of a connection where nothing is staged; a note makes up for those before it.
+  bool take_note(const Message& message) {
+    if (options_.staging) return true;
+    if (is_before(next_note_, message.sequence + 1)) next_note_ = message.sequence + 1;
+    return absorb_note(message.grant.note);
+  }
+
+  // Decided once: whatever a queue pair cannot take yet waits for its credits, which always come, as nothing
+  // that is posted waits for this message, and no share is more than staged_limit. False: no queue pair
+  // lives.
+  [[gnu::always_inline]] bool cut(Message& message, bool is_short) {
+    const bool is_staged = message.path == Path::kStaged;
+    const uint64_t chunk_bytes = is_staged ? options_.page_bytes : kMaxStripeBytes;
+    message.is_whole = message.length_bytes <= chunk_bytes && can_primary_take(message, is_short, 1);
+    message.whole_on = static_cast<uint8_t>(primary_);
+    if (message.is_whole) return true;
+    if (!recovery_.is_any_live()) return false;
+    const uint32_t page_bytes = is_staged ? options_.page_bytes : 0;
+    const uint64_t chunks = is_staged ? count_pages(message.length_bytes, page_bytes) : 1;
+    if (can_primary_take(message, is_short, chunks)) {
+      message.cut.start_one(message.length_bytes, page_bytes, primary_);
+      return true;
+    }
+    now_ns_ = port().now_ns();
+    const uint32_t unit_bytes = is_staged ? page_bytes : kDirectAlignBytes;
+    message.cut.start(
+        message.length_bytes, page_bytes,
+        share_.split(message.length_bytes, unit_bytes, find_room(message, unit_bytes), now_ns_));
+    return true;
+  }
+  // Without a look at the other queue pairs and at the clock.
+  bool is_for_primary(uint64_t length_bytes) const {
+    return !has_choice_ || share_.is_for_primary(length_bytes);
+  }
+  bool can_primary_take(const Message& message, bool is_short, uint64_t chunks) {
+    return !has_choice_ || (is_short && count_free(message, primary_) >= chunks);
+  }
+  // A short message should leave at once: over any queue pair that can take it, rather than wait for the
+  // primary.
+  [[gnu::noinline]] Shares find_room(const Message& message, uint32_t unit_bytes) {
+    const bool is_staged = message.takes_pages();
+    Shares now{}, later{};
+    uint64_t sum_now = 0;
+    const bool takes_one_lap =
+        has_turns_ && !options_.splits_over_all && !is_staged && !share_.is_short(message.length_bytes);
+    for (uint32_t q = 0; q < recovery_.queue_pairs(); ++q) {
+      if (takes_one_lap && find_lap(q) != find_lap(primary_)) continue;
+      const uint64_t free = count_free(message, q);
+      const uint64_t unlimited = recovery_.is_live(q) ? kUnlimitedBytes : 0;
+      later[q] = is_staged ? uint64_t{staged_limit(q)} * unit_bytes : unlimited;
+      now[q] = is_staged ? std::min(free * unit_bytes, later[q]) : free != 0 ? unlimited : 0;
+      sum_now += now[q];
+    }
+    const bool leaves_now =
+        share_.is_short(message.length_bytes) && sum_now >= std::max<uint64_t>(1, message.length_bytes);
+    return leaves_now ? now : later;
+  }
+
+  [[gnu::always_inline]] bool post_whole(Message& message) {
+    const uint32_t q = message.whole_on;
+    if (count_free(message, q) == 0) return true;
+    message.is_posted = true;
+    return post_one(message, q, make_work(message, q, whole_chunk(message)));
+  }
+  // As far as credits and send queues reach.
+  [[gnu::noinline]] bool post_staged(Message& message) {
+    for (uint32_t q = 0; q < recovery_.queue_pairs() && !message.cut.is_empty(); ++q) {
+      uint32_t run = std::min(message.cut.left_chunks(q), count_free(message, q));
+      while (run != 0) {
+        const uint32_t batch = std::min(run, kPostBatch);
+        if (!post_staged_run(message, q, batch)) return false;
+        run -= batch;
+      }
+    }
+    return true;
+  }
+  // One chain, whose last request is signaled for all.
+  bool post_staged_run(Message& message, uint32_t queue_pair, uint32_t count) {
+    typename Port::WorkRequest requests[kPostBatch];
+    uint32_t bytes = 0;
+    for (uint32_t i = 0; i < count; ++i) {
+      const Chunk chunk = message.cut.take(queue_pair);
+      bytes += chunk.length_bytes;
+      SendWork work = make_work(message, queue_pair, chunk);
+      work.is_signaled = i + 1 == count;
+      work.cookie = make_send_cookie(message.sequence, bytes);
+      requests[i] = port().make_work(queue_pair, message.memory, work);
+      credits_.take(queue_pair);
+    }
+    note_posted(message, queue_pair, bytes);
+    return port().post_work(queue_pair, {requests, count});
+  }
+  [[gnu::noinline]] bool post_direct(Message& message) {
+    for (uint32_t q = 0; q < recovery_.queue_pairs() && !message.cut.is_empty(); ++q) {
+      while (message.cut.left_bytes(q) != 0 && count_free(q) != 0) {
+        if (!post_one(message, q, make_work(message, q, message.cut.take(q)))) return false;
+      }
+    }
+    return true;
+  }
+  static Chunk whole_chunk(const Message& message) {
+    return {0, static_cast<uint32_t>(message.length_bytes), 0, true};
+  }
+  // One chunk, signaled.
+  [[gnu::always_inline]] SendWork make_work(const Message& message, uint32_t queue_pair,
+                                            const Chunk& chunk) const {
+    const bool is_direct = message.path == Path::kDirect;
+    return {.is_write = is_direct,
+            .has_imm = true,
+            .is_signaled = true,
+            .imm = encode_tag({static_cast<uint8_t>(message.sequence), chunk.index, chunk.last, is_direct},
+                              chunk.length_bytes),
+            .cookie = make_send_cookie(message.sequence, chunk.length_bytes),
+            .data = message.data + chunk.offset_bytes,
+            .length_bytes = chunk.length_bytes,
+            .remote_key = is_direct ? message.grant.remote_keys[options_.peer_rail_of[queue_pair]] : 0,
+            .remote = is_direct ? message.grant.address + chunk.offset_bytes : 0};
+  }
+  [[gnu::always_inline]] bool post_one(Message& message, uint32_t queue_pair, const SendWork& work) {
+    credits_.take(queue_pair);
+    // Member by member: so the compiler keeps `work` in registers unless it takes this way.
+    if (work.length_bytes > apart_above_bytes_) [[unlikely]] {
+      return post_apart(message, queue_pair,
+                        {work.is_write, work.has_imm, work.is_signaled, work.imm, work.cookie, work.data,
+                         work.length_bytes, work.remote_key, work.remote});
+    }
+    note_posted(message, queue_pair, work.length_bytes);
+    return port().post_work(queue_pair, port().make_work(queue_pair, message.memory, work));
+  }
+  // The bytes first, which the network may spread over all its paths, and the immediate behind them: the
+  // device tells it when all that was written before on its queue pair is in place. Chained, and signaled
+  // once.
+  [[gnu::noinline]] bool post_apart(Message& message, uint32_t queue_pair, const SendWork& work) {
+    SendWork bytes = work, rest = work;
+    auto tag = decode_tag(work.imm);
+    const uint32_t units = std::min(work.length_bytes / kWrittenUnitBytes, kMaxWrittenUnits);
+    note_posted(message, queue_pair, work.length_bytes);
+    if (!options_.is_adaptive[queue_pair] || units == 0 || !tag || !tag->direct ||
+        tag->index > kMaxWrittenIndex)
+      return port().post_work(queue_pair, port().make_work(queue_pair, message.memory, work));
+    tag->written_bytes = bytes.length_bytes = units * kWrittenUnitBytes;
+    bytes.has_imm = bytes.is_signaled = false;
+    rest.data += bytes.length_bytes;
+    rest.remote += bytes.length_bytes;
+    rest.length_bytes -= bytes.length_bytes;
+    rest.imm = encode_tag(*tag, rest.length_bytes);
+    const typename Port::WorkRequest requests[] = {port().make_work(queue_pair, message.memory, bytes),
+                                                   port().make_work(queue_pair, message.memory, rest)};
+    return port().post_work(queue_pair, std::span(requests));
+  }
+  // One signaled work request, the last of what it stands for.
+  [[gnu::always_inline]] void note_posted(Message& message, uint32_t queue_pair, uint32_t bytes) {
+    ++message.outstanding[queue_pair];
+    statistics_.sent_rail_bytes[options_.rail_of[queue_pair]] += bytes;
+    if (is_observed_) [[unlikely]]
+      port().note_chunk(message.sequence, message.path == Path::kStaged, queue_pair, bytes);
+    if (!has_choice_) return;
+    // Some devices move what they are given before the post returns. Short messages go without a clock.
+    if (bytes >= RailRate::kSampleBytes) now_ns_ = port().now_ns();
+    share_.note_posted(queue_pair, bytes, now_ns_);
+    if (has_turns_) turn_round();
+  }
+  // A network chooses a path by the queue pair: all of them are used in turn, also by messages too short for
+  // more than one, where the user asked for several on a rail. Several rails alone are no reason to leave the
+  // one that is warm.
+  [[gnu::noinline]] void turn_round() {
+    do primary_ = (primary_ + 1) % recovery_.queue_pairs();
+    while (!recovery_.is_live(primary_) && recovery_.is_any_live());
+    share_.set_primary(primary_);
+  }
+  bool find_turns() const {
+    for (uint32_t q = 0; q < options_.queue_pairs; ++q)
+      if (find_lap(q) != 0) return true;
+    return false;
+  }
+  // How many queue pairs of its rail come before it.
+  uint32_t find_lap(uint32_t queue_pair) const {
+    const auto& rails = options_.rail_of;
+    return static_cast<uint32_t>(std::count(rails.begin(), rails.begin() + queue_pair, rails[queue_pair]));
+  }
+  bool is_any_adaptive() const {
+    const auto& are = options_.is_adaptive;
+    return std::find(are.begin(), are.begin() + options_.queue_pairs, true) !=
+           are.begin() + options_.queue_pairs;
+  }
+
+  // --- Room: send queues, credits, the ring.
+
+  // Whether completions and credits are worth a look before a message is posted: they may be what it lacks.
+  // The choice of a rail needs to know what has completed.
+  bool may_lack_slots(uint64_t length_bytes) {
+    return port().free_slots(primary_) < kFewSlots || !is_for_primary(length_bytes) ||
+           (has_choice_ && share_.is_measuring());
+  }
+  bool may_lack_credits(const Message& message) {
+    return credits_.available(primary_) < few_credits_ ||
+           message.path != Path::kUndecided;  // it did not leave whole
+  }
+  // Chunks that a queue pair can take now. Where bytes and immediate go apart each counts as two requests.
+  uint32_t count_free(uint32_t queue_pair) {
+    return std::min(credits_.available(queue_pair), port().free_slots(queue_pair) >> slots_shift_);
+  }
+  // Of this message. Pages stay taken until their message is consumed, and an older message may have lost a
+  // chunk on another rail meanwhile: one entry is kept for what has to be sent again (see post_replays_of).
+  uint32_t count_free(const Message& message, uint32_t queue_pair) {
+    const uint32_t kept = message.takes_pages() ? kept_entries_ : 0,
+                   available = credits_.available(queue_pair);
+    return available <= kept ? 0 : std::min(available - kept, port().free_slots(queue_pair) >> slots_shift_);
+  }
+  // A message may take so many of a queue pair's entries: see ReceiverCredits::is_update_due.
+  uint32_t staged_limit(uint32_t queue_pair) const {
+    const uint32_t window = credits_.window(queue_pair);
+    return std::min((window + 1) / 2, window - std::min(window, kept_entries_));
+  }
+
+  // --- What the receiver tells.
+
+  [[gnu::noinline]] bool absorb_credits() {
+    const ControlView control = port().control();
+    for (uint32_t q = 0; q < recovery_.queue_pairs(); ++q) {
+      if (!credits_.absorb(q, control.read_returned(q))) return port().fail(Failure::kCreditsOfLine, 0, q);
+    }
+    consumed_ = take_newer(consumed_, control.read_consumed());
+    for (CreditNote note; !options_.staging && control.read_note(&next_note_, note);) {
+      // Bounds the loop too: stamps that led round the number range would never let it end. The receiver
+      // grants at most a ring beyond what it has consumed, and consumes what was sent.
+      if (!is_before(next_note_ - 1, first_unsent() + kMessageRing))
+        return port().fail(Failure::kGrantAhead, next_note_ - 1);
+      if (!absorb_note(note)) return false;
+    }
+    return is_before(first_unsent(), consumed_) ? port().fail(Failure::kConsumed, consumed_) : true;
+  }
+  bool absorb_note(const CreditNote& note) {
+    const uint32_t q = note.queue_pair();
+    if (q >= recovery_.queue_pairs() || !credits_.absorb(q, note.expand_returned(credits_.returned(q))))
+      return port().fail(Failure::kCreditsOfNote, 0, q);
+    consumed_ = take_newer(consumed_, note.consumed);
+    return is_before(first_unsent(), consumed_) ? port().fail(Failure::kConsumed, consumed_) : true;
+  }
+
+  // --- Done.
+
+  void finish(Message& message) {
+    statistics_.sent[static_cast<size_t>(message.path) - 1].count(message.length_bytes);
+    if (is_observed_) [[unlikely]]
+      port().note_done(message.sequence, message.length_bytes);
+    message.in_use = false;
+    wait_.note_progress();
+    this->finish_request();
+  }
+
+  // --- When a queue pair fails, is replaced, and lives again. recovery.h decides when.
+
+  bool is_anything_wrong() { return port().is_wanted() || !recovery_.are_all_live() || has_any_replays(); }
+  bool has_replays(const Message& message) const {
+    return replay_ != nullptr && replay_->pending(message.sequence % kMessageRing) != 0;
+  }
+
+  struct RecoveryHost {
+    Port& port;
+
+    void stop(uint32_t q) {
+      SendCore& core = port;
+      port.stop_pair(q);
+      core.credits_.stop(q);
+      core.share_.forget_outstanding(q);
+      core.wait_stamps_.restart();
+    }
+    void send(const RecoveryRecord& record) { port.send_record(record, nullptr); }
+    bool replay(uint32_t q, const ArrivedRecord& arrived) {
+      return static_cast<SendCore&>(port).replay(q, arrived);
+    }
+    bool is_usable(uint32_t q) const { return port.is_usable(q); }
+    bool offer(uint32_t q, RecoveryRecord& record) { return port.renew_pair(q, record); }
+    bool connect(uint32_t q, const RecoveryRecord& answer) {
+      static_cast<SendCore&>(port).answers_[q] = {answer.returned, answer.held};
+      return port.connect_pair(q, answer) && port.post_trial(q, kTrialCookie);
+    }
+    void revive(uint32_t q) {
+      SendCore& core = port;
+      core.credits_.restart(q, core.options_.window[q], core.answers_[q].returned, core.answers_[q].held);
+      ++core.statistics_.revived_queue_pairs;
+      core.update_rails();
+      port.note_revived(q);
+    }
+  };
+  RecoveryHost recovery_host() { return {port()}; }
+
+  // What follows from which queue pairs live.
+  void update_rails() {
+    primary_ = recovery_.find_live(options_.primary);
+    share_.set_primary(primary_);
+    few_credits_ = staged_limit(primary_);
+    uint32_t staged_chunks = 0;
+    for (uint32_t q = 0; q < recovery_.queue_pairs(); ++q) {
+      staged_chunks += staged_limit(q);
+      if (recovery_.is_live(q)) few_credits_ = std::min(few_credits_, staged_limit(q));
+    }
+    staged_chunks = std::min(staged_chunks, kMaxChunks);
+    max_staged_bytes_ = options_.staging ? std::min(options_.staging_threshold_bytes,
+                                                    uint64_t{staged_chunks} * options_.page_bytes)
+                                         : 0;
+  }
+
+  // False: the peer breaks the protocol.
+  bool absorb_record(const RecoveryRecord& record, const ArrivedRecord* arrived, int64_t now_ns) {
+    RecoveryHost host{port()};
+    if (!recovery_.absorb(host, record, arrived, now_ns)) return false;
+    // Only now: a peer that is done and gone fails queue pairs too, and never answers.
+    if (arrived != nullptr) port().note_loss(record.queue_pair);
+    return true;
+  }
+  void lose_peer() { port().fail(Failure::kPeerGone, consumed_); }
+  void end_for_good(uint32_t queue_pair, uint32_t sequence) {
+    port().fail(Failure::kRequest, sequence, queue_pair);
+  }
+  bool resume() { return has_any_replays() ? post_replays() : true; }
+
+  // `queue_pair` is dead on both ends, and `arrived` is all that ever came of it. False: it cannot be.
+  bool replay(uint32_t queue_pair, const ArrivedRecord& arrived) {
+    port().retire_pair(queue_pair);
+    for (Message& message : ring_) message.outstanding[queue_pair] = 0;
+    if (is_before(first_unsent(), arrived.consumed)) return false;
+    for (uint32_t ahead = 0; ahead < kMessageRing; ++ahead) {
+      Message& message = ring_[(arrived.consumed + ahead) % kMessageRing];
+      const bool has_begun = message.sequence == arrived.consumed + ahead && message.path != Path::kUndecided;
+      if (has_begun && !mark_missing(message, ahead, queue_pair, arrived)) return false;
+    }
+    return true;
+  }
+  // False: something that counted as delivered is lost.
+  bool mark_missing(Message& message, uint32_t ahead, uint32_t queue_pair, const ArrivedRecord& arrived) {
+    const uint32_t slot = message.sequence % kMessageRing;
+    if (message.is_whole && !message.is_posted && !has_replays(message))
+      return true;  // nothing of it has left
+    const uint32_t chunks = message.is_whole ? 1 : message.cut.count();
+    if (replay_ == nullptr) replay_ = port().make_replay();
+    is_watched_ = true;
+    for (uint32_t index = 0; index < chunks; ++index) {
+      const uint32_t by_cut = message.is_whole ? message.whole_on : message.cut.carrier_of(index);
+      if (!replay_->is_carried_by(slot, index, by_cut, queue_pair) || arrived.has(ahead, index)) continue;
+      if (!message.in_use) return port().fail(Failure::kDeviceLoss, message.sequence, queue_pair);
+      replay_->add(slot, index);
+    }
+    if (!message.is_whole) message.cut.abandon(queue_pair);
+    if (replay_->pending(slot) != 0) message.is_posted = false;
+    return true;
+  }
+
+  // Before anything new, oldest first.
+  bool post_replays() {
+    const uint32_t end = options_.staging ? next_ : granted_;
+    for (uint32_t sequence = end - kMessageRing; sequence != end; ++sequence) {
+      Message& message = ring_[sequence % kMessageRing];
+      if (message.sequence != sequence || !has_replays(message)) continue;
+      if (!post_replays_of(message)) return false;
+      if (has_replays(message)) return true;
+    }
+    return true;
+  }
+  // Into the place that the receiver grants, whatever way the message went at first: later messages may hold
+  // every page there is until this one is whole. A write needs an entry too, but gives it back at once.
+  bool post_replays_of(Message& message) {
+    const uint32_t slot = message.sequence % kMessageRing;
+    if (message.length_bytes != 0) {
+      if (!port().control().read_grant(message.sequence, message.grant)) return true;
+      if (message.grant.length_bytes < message.length_bytes)
+        return port().fail(Failure::kShortRoom, message.sequence);
+    }
+    while (replay_->pending(slot) != 0) {
+      uint32_t best = 0;
+      for (uint32_t q = 1; q < recovery_.queue_pairs(); ++q)
+        if (count_free(q) > count_free(best)) best = q;
+      if (count_free(best) == 0) return absorb_credits();
+      const uint32_t index = replay_->first(slot);
+      const Chunk chunk = message.is_whole ? whole_chunk(message) : message.cut.chunk_at(index);
+      replay_->note_sent(slot, index, best);
+      ++statistics_.replayed_chunks;
+      if (is_observed_) port().note_replay(message.sequence, best, chunk.length_bytes);
+      if (!post_again(message, best, chunk)) return false;
+    }
+    message.is_posted = message.is_whole || message.cut.is_empty();
+    return true;
+  }
+  // What was to be staged goes to its place instead, with the tag that it had.
+  bool post_again(Message& message, uint32_t queue_pair, const Chunk& chunk) {
+    SendWork work = make_work(message, queue_pair, chunk);
+    if (chunk.length_bytes != 0) {
+      work.is_write = true;
+      work.remote_key = message.grant.remote_keys[options_.peer_rail_of[queue_pair]];
+      work.remote = message.grant.address + chunk.offset_bytes;
+    }
+    return post_one(message, queue_pair, work);
+  }
+
+  // --- Waits. A peer that is gone grants nothing any more; work already posted fails by itself.
+
+  [[gnu::cold, gnu::noinline]] void check_wait() {
+    const int64_t now_ns = port().now_ns();
+    if (has_choice_) share_.note_waiting(now_ns);
+    const bool is_stall = wait_.begin_check(now_ns);
+    check_completions(now_ns);
+    if (port().has_failed()) return;
+    if (is_stall) port().warn_of_stall();
+    if (this->check_rails(consumed_)) this->check_peer(consumed_);
+  }
+  // Stamps what is waited for. What a device never completes is the queue pair's failure: its successor
+  // carries what the peer has not got.
+  void check_completions(int64_t now_ns) {
+    for (const Message& message : ring_) {
+      if (!message.in_use) continue;
+      const Wait wait = find_wait(message);
+      const int64_t since_ns = wait_stamps_.note(message.sequence, static_cast<uint8_t>(wait), now_ns);
+      if (wait != Wait::kCompletions || now_ns - since_ns < port().patience_ns()) continue;
+      for (uint32_t q = 0; q < recovery_.queue_pairs(); ++q)
+        if (message.outstanding[q] != 0 && recovery_.is_live(q)) port().give_up_silent_pair(q);
+    }
+  }
+
+  struct Answer {
+    uint32_t returned = 0, held = 0;
+  };
+
+  SendOptions options_;
+  // Turns: how many messages came before. Where messages are staged they are the numbers too.
+  uint32_t next_;                              // of the next message
+  uint32_t posting_;                           // all before it are posted whole
+  std::array<uint8_t, kMessageRing> order_{};  // where in the ring the message of a turn is
+  // Where nothing is staged: grants before this number were seen, and these of the last kMessageRing of them
+  // (by their number modulo it) are not taken by a send.
+  uint32_t granted_;
+  uint32_t unclaimed_ = 0;
+  int32_t wanted_tag_ = 0;
+  uint32_t consumed_;              // as the receiver told
+  uint32_t next_note_;             // credits on grants before it are counted
+  uint32_t primary_;               // the queue pair of short messages, now
+  uint32_t few_credits_ = 0;       // of the primary
+  uint64_t max_staged_bytes_ = 0;  // 0: nothing is staged but messages of no bytes
+  bool has_choice_;                // more than one queue pair
+  bool has_turns_;                 // more than one on some rail
+  uint8_t slots_shift_;            // 1: a chunk may take two requests
+  uint64_t apart_above_bytes_;     // longer than this, the immediate may go apart
+  uint32_t kept_entries_;          // of each queue pair, for what has to be sent again
+  bool is_watched_ = false;        // something is to be done for each post: replay_, or it is observed
+  bool is_observed_ = false;
+  SenderCredits credits_;
+  RailShare share_;
+  int64_t now_ns_ = 0;        // in this call, if anybody had to look
+  Replay* replay_ = nullptr;  // the port's, from the first failure on
+  std::array<Answer, kMaxQueuePairs> answers_;
+};
+
+}  // namespace verbena::protocol

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <sys/random.h>
+
+#include <cstdint>
+#include <span>
+
+namespace verbena::softverbs {
+
+// From the system, which is not waited for: false when it has no randomness yet.
+inline bool draw(std::span<uint8_t> bytes) {
+  return getrandom(bytes.data(), bytes.size(), GRND_NONBLOCK) == static_cast<ssize_t>(bytes.size());
+}
+
+// Below `bound`; 0 when the system has no randomness yet.
+inline uint32_t draw_below(uint32_t bound) {
+  uint8_t bytes[sizeof(uint64_t)] = {};
+  if (!draw(bytes)) return 0;
+  uint64_t value = 0;
+  for (const uint8_t byte : bytes) value = value << 8 | byte;
+  return static_cast<uint32_t>(value % bound);
+}
+
+}  // namespace verbena::softverbs

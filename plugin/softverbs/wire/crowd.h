@@ -1,0 +1,43 @@
+#pragma once
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <map>
+
+#include "softverbs/wire/address.h"
+
+// How many strangers a process listens to at a time, and who goes when there are more. Peers are strangers
+// too until they have said who they are, for about a round trip.
+namespace verbena::softverbs::wire {
+
+// Of the descriptors that this process may have, a part.
+inline size_t get_descriptor_share(uint64_t part, size_t least, size_t most) {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return most;
+  return std::clamp<size_t>(limit.rlim_cur / part, least, most);
+}
+
+// The one that has waited longest of those from the address from which most came: a flood from one place
+// drives out its own. `read` gives an entry's address and since when it is there.
+template <typename Entries, typename Read>
+auto find_most_crowded(Entries& entries, Read read) {
+  std::map<std::array<uint8_t, 16>, size_t> crowds;
+  const auto count = [&](const ibv_gid& from) -> size_t& {
+    std::array<uint8_t, 16> key{};
+    memcpy(key.data(), from.raw, key.size());
+    return crowds[key];
+  };
+  for (auto& entry : entries) ++count(read(entry).first);
+  return std::min_element(entries.begin(), entries.end(), [&](auto& a, auto& b) {
+    const auto [from_a, since_a] = read(a);
+    const auto [from_b, since_b] = read(b);
+    const size_t crowd_a = count(from_a), crowd_b = count(from_b);
+    return crowd_a != crowd_b ? crowd_a > crowd_b : since_a < since_b;
+  });
+}
+
+}  // namespace verbena::softverbs::wire

@@ -1,0 +1,241 @@
+#include "transport/link/link.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/parameters.h"
+#include "verbs/gid_choice.h"
+
+namespace verbena::transport {
+
+static_assert(verbs::kMaxRails == protocol::kMaxRails);
+static_assert(sizeof(verbs::PortAddress) == sizeof(protocol::RailRecord));
+
+static_assert(sizeof(verbs::EceOptions) == sizeof(protocol::EceRecord));
+
+std::vector<verbs::PortAddress> read_addresses(const protocol::RailRecord* rails, uint32_t count) {
+  std::vector<verbs::PortAddress> addresses(count);
+  for (uint32_t r = 0; r < count; ++r) std::memcpy(&addresses[r], rails[r].bytes, sizeof(addresses[r]));
+  return addresses;
+}
+
+std::string describe_versions(protocol::HandshakeError error, const protocol::HandshakeHeader& theirs) {
+  if (error != protocol::HandshakeError::kVersion) return {};
+  return " (ours " + std::to_string(protocol::kProtocolVersion) + ", the peer's " +
+         std::to_string(theirs.version) + ")";
+}
+
+namespace {
+
+// A peer that takes more than it was given is seen before the queue of completions overruns.
+constexpr uint32_t kUncreditedEntries = 4;
+
+constexpr int64_t kRetiredMs = 1000;  // far longer than a device takes to flush
+
+// Of a peer's address that does not answer: as NCCL's own transport has them.
+constexpr uint32_t kAddressTries = 34;
+constexpr int64_t kAddressRetryMs = 100;
+
+std::pair<verbs::PortAddress, verbs::QueuePairAddress> read_remote(const protocol::RailRecord& rail,
+                                                                   const protocol::QueuePairRecord& pair) {
+  verbs::PortAddress port;
+  std::memcpy(&port, rail.bytes, sizeof(port));
+  return {port, {pair.number, pair.first_psn, std::bit_cast<verbs::EceOptions>(pair.ece)}};
+}
+
+}  // namespace
+
+base::Result<Link> Link::create(const Options& options) {
+  Link link;
+  link.rails_.assign(options.rails.begin(), options.rails.end());
+  link.addresses_.assign(options.addresses.begin(), options.addresses.end());
+  if (options.addresses.empty()) {
+    for (verbs::Device* device : link.rails_) link.addresses_.push_back(device->refresh_address());
+  }
+  for (uint32_t q = 0; q < options.queue_pairs; ++q) {
+    link.rail_of_.push_back(options.rail_of.empty() ? static_cast<uint8_t>(q % link.rails())
+                                                    : options.rail_of[q]);
+  }
+  for (uint32_t rail = 0; rail < link.rails(); ++rail) {
+    verbs::Device& device = link.device(rail);
+    const auto pairs = static_cast<uint32_t>(std::ranges::count(link.rail_of_, rail));
+    const uint32_t receives =
+        options.receive_queues.empty() ? 0 : options.receive_entries[rail] + kUncreditedEntries;
+    const uint32_t depth = pairs * options.send_depth + receives;
+    auto queue = verbs::CompletionQueue::create(device, std::min(depth, device.max_cq_entries()));
+    if (!queue) return queue.error();
+    link.completions_.push_back(std::move(*queue));
+  }
+  link.receive_queues_.assign(options.receive_queues.begin(), options.receive_queues.end());
+  link.pair_options_.send_depth = options.send_depth;
+  link.pair_options_.inline_bytes = options.inline_bytes;
+  link.pair_options_.operations = options.operations;
+  link.pair_options_.traffic_class = options.traffic_class;
+  for (uint32_t q = 0; q < options.queue_pairs; ++q) {
+    auto pair = link.make_pair(q);
+    if (!pair) return pair.error();
+    link.pairs_.push_back(std::move(*pair));
+  }
+  return link;
+}
+
+base::Result<verbs::QueuePair> Link::make_pair(uint32_t queue_pair) {
+  const uint32_t rail = rail_of(queue_pair);
+  verbs::QueuePairOptions options = pair_options_;
+  options.receive_queue = receive_queues_.empty() ? nullptr : receive_queues_[rail];
+  options.local = &addresses_[rail];
+  return verbs::QueuePair::create(*rails_[rail], completions_[rail], options);
+}
+
+Link& Link::operator=(Link&& other) noexcept {
+  pairs_ = std::move(other.pairs_);
+  retired_ = std::move(other.retired_);
+  completions_ = std::move(other.completions_);
+  rails_ = std::move(other.rails_);
+  addresses_ = std::move(other.addresses_);
+  rail_of_ = std::move(other.rail_of_);
+  pair_options_ = other.pair_options_;
+  receive_queues_ = std::move(other.receive_queues_);
+  joining_ = other.joining_;
+  return *this;
+}
+
+void Link::describe(std::span<protocol::RailRecord> rails, std::span<protocol::QueuePairRecord> pairs) const {
+  for (size_t r = 0; r < rails_.size(); ++r) {
+    std::memcpy(rails[r].bytes, &addresses_[r].port, sizeof(rails[r].bytes));
+  }
+  for (size_t q = 0; q < pairs_.size(); ++q) {
+    const auto address = pairs_[q].address();
+    pairs[q] = {address.number, address.first_psn, std::bit_cast<protocol::EceRecord>(address.ece)};
+  }
+}
+
+std::vector<verbs::PortAddress> Link::addresses() const {
+  std::vector<verbs::PortAddress> ports;
+  ports.reserve(addresses_.size());
+  for (const auto& address : addresses_) ports.push_back(address.port);
+  return ports;
+}
+
+void Link::keep(std::span<const uint8_t> queue_pairs) {
+  std::vector<verbs::QueuePair> kept;
+  std::vector<uint8_t> kept_rails;
+  for (const uint8_t q : queue_pairs) {
+    kept.push_back(std::move(pairs_[q]));
+    kept_rails.push_back(rail_of_[q]);
+  }
+  pairs_ = std::move(kept);
+  rail_of_ = std::move(kept_rails);
+}
+
+base::Outcome Link::connect(std::span<const protocol::RailRecord> rails,
+                            std::span<const protocol::QueuePairRecord> pairs,
+                            std::span<const uint8_t> remote_rail_of) {
+  if (auto outcome = confirm_addresses(); !outcome) return outcome;
+  for (uint32_t q = 0; q < queue_pairs(); ++q) {
+    if (auto outcome = connect_one(q, rails[remote_rail_of[q]], pairs[q]); !outcome) return outcome;
+  }
+  return {};
+}
+
+base::Outcome Link::confirm_addresses() const {
+  for (uint32_t rail = 0; rail < rails(); ++rail) {
+    if (auto outcome = rails_[rail]->confirm_address(addresses_[rail]); !outcome) return outcome;
+  }
+  return {};
+}
+
+bool Link::has_other_rails() const {
+  return std::ranges::adjacent_find(rail_of_, std::not_equal_to()) != rail_of_.end();
+}
+
+base::Result<bool> Link::try_connect(std::span<const protocol::RailRecord> rails,
+                                     std::span<const protocol::QueuePairRecord> pairs,
+                                     std::span<const uint8_t> remote_rail_of) {
+  for (uint32_t& q = joining_.joined_pairs; q < queue_pairs(); ++q) {
+    if (joining_.tries != 0 && base::monotonic_ns() < joining_.retry_at_ns) return false;
+    if (auto outcome = confirm_addresses(); !outcome) return outcome.error();
+    const auto& rail = rails[remote_rail_of[q]];
+    if (joining_.tries + 1 == kAddressTries) {
+      if (auto outcome = connect_one(q, rail, pairs[q]); !outcome) return outcome.error();
+    } else {
+      const auto [port, pair] = read_remote(rail, pairs[q]);
+      const auto connected = pairs_[q].try_connect(port, pair, has_other_rails());
+      if (!connected) return connected.error();
+      if (!*connected) {
+        if (joining_.tries++ == 0)
+          base::log_info("%s: the peer's address does not answer: it is asked again", describe(q).c_str());
+        joining_.retry_at_ns = base::monotonic_ns() + kAddressRetryMs * base::kNsPerMs;
+        return false;
+      }
+    }
+    joining_.tries = 0;
+  }
+  return true;
+}
+
+base::Outcome Link::renew(uint32_t queue_pair, protocol::QueuePairRecord* pair, protocol::RailRecord* rail) {
+  const uint32_t r = rail_of(queue_pair);
+  addresses_[r] = rails_[r]->refresh_address();
+  auto made = make_pair(queue_pair);
+  if (!made) return made.error();
+  pairs_[queue_pair] = std::move(*made);
+  const auto address = pairs_[queue_pair].address();
+  *pair = {address.number, address.first_psn, std::bit_cast<protocol::EceRecord>(address.ece)};
+  std::memcpy(rail->bytes, &addresses_[r].port, sizeof(rail->bytes));
+  return {};
+}
+
+base::Outcome Link::connect_one(uint32_t queue_pair, const protocol::RailRecord& rail,
+                                const protocol::QueuePairRecord& pair) {
+  const auto [port, remote] = read_remote(rail, pair);
+  return pairs_[queue_pair].connect(port, remote, has_other_rails());
+}
+
+void Link::retire_pair(uint32_t queue_pair) {
+  std::erase_if(retired_, [](const Retired& retired) { return retired.until.has_passed(); });
+  retired_.push_back({std::move(pairs_[queue_pair]), base::Deadline::after_ms(kRetiredMs)});
+  pairs_[queue_pair] = {};
+}
+
+void Link::stop() {
+  for (auto& pair : pairs_) pair.stop();
+}
+
+bool Link::is_drained() const {
+  return std::all_of(pairs_.begin(), pairs_.end(), [](const auto& pair) { return pair.is_drained(); });
+}
+
+bool Link::has_lost_address(uint32_t queue_pair, int64_t waited_ns) {
+  return waited_ns >= base::parameters().peer_grace_ms * base::kNsPerMs &&
+         pairs_[queue_pair].has_lost_address();
+}
+
+std::string Link::describe(uint32_t queue_pair) const {
+  const verbs::Device& device = *rails_[rail_of(queue_pair)];
+  return "rail " + device.name() + ":" + std::to_string(device.port_number()) + ", qp " +
+         std::to_string(pairs_[queue_pair].number());
+}
+
+std::string Link::describe_lost_address(uint32_t queue_pair) const {
+  return describe(queue_pair) + ": its address " + verbs::format_gid(pairs_[queue_pair].source_gid()) +
+         " is gone";
+}
+
+std::string Link::describe_failure(const verbs::Completion& completion, uint32_t queue_pair) const {
+  const verbs::Device& device = *rails_[rail_of(queue_pair)];
+  char text[384];
+  std::snprintf(text, sizeof(text), "rail %s:%d, qp %u: %s (status %d, vendor error 0x%x)",
+                device.name().c_str(), device.port_number(), completion.qp_number,
+                verbs::describe_completion_error(completion.error), completion.error,
+                completion.vendor_error);
+  return text;
+}
+
+}  // namespace verbena::transport

@@ -1,0 +1,290 @@
+#include "transport/memory/bounce_pool.h"
+
+#include <algorithm>
+
+#include "base/hot_path.h"
+#include "base/lasting.h"
+#include "base/log.h"
+#include "base/parameters.h"
+#include "base/text.h"
+#include "topology/pci_path.h"
+#include "topology/topology.h"
+
+namespace verbena::transport {
+
+namespace {
+
+constexpr uint32_t kPostBatch = 64;
+constexpr uint32_t kStepBytes = 1 << 20;
+// Of a pool: kept for modest wishes. What is above it goes to the first connections, a quarter of the rest at
+// most to each.
+constexpr uint32_t kKept = 5, kKeptOf = 6, kMostOfTheRest = 4;
+// Of retired connections by each that closes: more than one, so that they do not pile up, and no more with
+// their number, so that closing many takes no longer for each.
+constexpr size_t kLooksPerClose = 4;
+constexpr int64_t kDrainMs = 1000;  // devices that say nothing: longer than any receive that has begun
+
+struct Registry {
+  std::mutex mutex;
+  std::map<std::pair<int, bool>, std::weak_ptr<BouncePool>> pools;  // by GPU and by whether there are pages
+
+  bool is_idle() {
+    const std::lock_guard lock(mutex);
+    return std::all_of(pools.begin(), pools.end(), [](const auto& entry) { return entry.second.expired(); });
+  }
+};
+
+Registry& get_registry() {
+  static const base::Lasting<Registry> registry;
+  return *registry;
+}
+
+// Once for a GPU and a device: what the data of this pair crosses.
+void log_distance(int gpu, const verbs::Device& device) {
+  const std::string address = base::find_gpu_pci_address(gpu);
+  if (address.empty() || topology::trim_to_pci_device(device.sysfs_path()).empty()) return;
+  const auto& machine = topology::Topology::system();
+  base::log_info("GPU %d (%s): device %s:%d is at the distance: %s", gpu,
+                 machine.describe_device(address).c_str(), device.name().c_str(), device.port_number(),
+                 topology::describe(machine.measure_distance(address, device.sysfs_path())));
+}
+
+}  // namespace
+
+base::Result<std::shared_ptr<BouncePool>> BouncePool::acquire(Kind kind) {
+  const int gpu = base::find_current_gpu();
+  const bool has_pages = kind != Kind::kBareEntries;
+  Registry& registry = get_registry();
+  const std::lock_guard lock(registry.mutex);
+  auto& entry = registry.pools[{gpu, has_pages}];
+  if (auto pool = entry.lock()) return pool;
+
+  auto pool = std::shared_ptr<BouncePool>(new BouncePool);
+  pool->gpu_ = gpu;
+  if (has_pages) {
+    if (auto outcome = pool->set_up_pages(kind); !outcome) return outcome.error();
+  }
+  entry = pool;
+  return pool;
+}
+
+base::Outcome BouncePool::set_up_pages(Kind kind) {
+  const auto& parameters = base::parameters();
+  page_bytes_ = static_cast<uint32_t>(parameters.page_bytes);
+  pages_ = static_cast<uint32_t>(static_cast<uint64_t>(parameters.bounce_bytes) / page_bytes_);
+  const size_t region_bytes = size_t{pages_} * page_bytes_;
+  if (kind == Kind::kGpuPages && gpu_ != base::kNoGpu) {
+    auto region = base::Buffer::allocate(base::Place::kDevice, region_bytes);
+    if (!region) return region.error();
+    gpu_region_ = std::move(*region);
+    step_pages_ = pages_;
+  } else {
+    auto region = base::GrowingBuffer::reserve(region_bytes);
+    if (!region) return region.error();
+    host_region_ = std::move(*region);
+    step_pages_ = std::max(kStepBytes / page_bytes_, 1U);
+  }
+  infos_.resize(pages_);
+  return {};
+}
+
+void* BouncePool::address_of(uint32_t page) const {
+  auto* base = static_cast<uint8_t*>(is_gpu_memory() ? gpu_region_.device() : host_region_.host());
+  return base + offset_of(page);
+}
+
+uint64_t BouncePool::usable_bytes() {
+  const std::lock_guard lock(mutex_);
+  return is_gpu_memory() ? gpu_region_.length_bytes() : host_region_.usable_bytes();
+}
+
+verbs::ReceiveBuffer BouncePool::make_receive(const Queue& queue, uint32_t page) const {
+  if (is_bare()) return {nullptr, 0, 0, kPageBit};
+  return {address_of(page), page_bytes_, queue.local_key(page), kPageBit | page};
+}
+
+base::Result<BouncePool::Rail*> BouncePool::open_rail(verbs::Device& device) {
+  if (const auto found = rails_.find(&device); found != rails_.end()) return found->second.get();
+  auto rail = std::make_unique<Rail>();
+  rail->keys.resize((pages_ + step_pages_ - 1) / step_pages_);
+  if (auto outcome = register_steps(device, *rail); !outcome) return outcome.error();
+  if (auto outcome = add_queue(device, *rail); !outcome) return outcome.error();
+  log_distance(gpu_, device);
+  return rails_.emplace(&device, std::move(rail)).first->second.get();
+}
+
+base::Outcome BouncePool::add_queue(verbs::Device& device, Rail& rail) {
+  auto queue = std::make_unique<Queue>();
+  queue->keys_ = rail.keys.data();
+  queue->step_pages_ = step_pages_;
+  queue->capacity_entries_ = std::min(is_bare() ? kBareQueueEntries : pages_, device.max_srq_entries());
+  auto made = verbs::SharedReceiveQueue::create(device, queue->capacity_entries_);
+  if (!made) return made.error();
+  queue->queue_ = std::move(*made);
+  rail.queues.push_back(std::move(queue));
+  return {};
+}
+
+// One that has enough left, else a new one if that would have more, else the one that has most.
+base::Result<BouncePool::Queue*> BouncePool::choose_queue(verbs::Device& device, Rail& rail,
+                                                          uint32_t enough_entries) {
+  Queue* best = rail.queues.front().get();
+  for (const auto& queue : rail.queues) {
+    if (count_left(*queue) > count_left(*best)) best = queue.get();
+    if (count_left(*best) >= enough_entries) return best;
+  }
+  if (count_growth(rail.queues.front()->capacity_entries_) <= count_left(*best)) return best;
+  if (auto outcome = add_queue(device, rail); !outcome) return outcome.error();
+  return rail.queues.back().get();
+}
+
+// Every step that there is and that this rail does not know yet.
+base::Outcome BouncePool::register_steps(verbs::Device& device, Rail& rail) {
+  for (auto step = static_cast<uint32_t>(rail.regions.size()); step < usable_steps_; ++step) {
+    const uint32_t first = step * step_pages_;
+    const size_t length_bytes = size_t{std::min(step_pages_, pages_ - first)} * page_bytes_;
+    auto region = verbs::MemoryRegion::register_memory(device, address_of(first), length_bytes,
+                                                       {.remote_read = true, .remote_write = false});
+    if (!region) return region.error();
+    rail.keys[step] = {region->local_key(), region->remote_key()};
+    rail.regions.push_back(std::move(*region));
+  }
+  return {};
+}
+
+// Gives the first `pages` memory, on all rails.
+base::Outcome BouncePool::make_usable(uint32_t pages) {
+  if (is_bare()) return {};
+  const uint32_t steps = (pages + step_pages_ - 1) / step_pages_;
+  if (!is_gpu_memory()) {
+    auto outcome = host_region_.grow(size_t{std::min(steps * step_pages_, pages_)} * page_bytes_);
+    if (!outcome) return outcome;
+  }
+  usable_steps_ = std::max(usable_steps_, steps);
+  for (auto& [device, rail] : rails_) {
+    if (auto outcome = register_steps(*device, *rail); !outcome) return outcome;
+  }
+  return {};
+}
+
+// To each queue pair.
+uint32_t BouncePool::choose_grant(const Queue& queue, const Wish& wish, uint32_t queue_pairs) const {
+  if (queue_pairs == 0) return 0;
+  const uint32_t left = count_left(queue) / queue_pairs;
+  uint32_t grant = wish.wanted;
+  if (!is_bare()) {
+    const uint32_t kept = pages_ / kKeptOf * kKept, all = count_left(queue);
+    const uint32_t generous = all > kept ? (all - kept) / kMostOfTheRest / queue_pairs : 0;
+    grant = std::min(grant, std::max(generous, wish.modest));
+  }
+  grant = std::min(grant, left);
+  return grant < wish.least ? 0 : grant;
+}
+
+base::Result<BouncePool::Promise> BouncePool::reserve(verbs::Device& device, const Wish& wish,
+                                                      uint32_t queue_pairs) {
+  reap();
+  const std::lock_guard lock(mutex_);
+  auto rail = open_rail(device);
+  if (!rail) return rail.error();
+  auto queue = choose_queue(device, **rail, (is_bare() ? wish.wanted : wish.least) * queue_pairs);
+  if (!queue) return queue.error();
+  const uint32_t granted = choose_grant(**queue, wish, queue_pairs), all = granted * queue_pairs;
+  if (auto outcome = post_more(**queue, all - std::min(all, count_spare(**queue))); !outcome)
+    return outcome.error();
+  (*queue)->promised_entries_ += all;
+  return Promise{*queue, granted};
+}
+
+base::Outcome BouncePool::post_more(Queue& queue, uint32_t entries) {
+  if (auto outcome = make_usable(next_free_page_ + entries); !outcome) return outcome;
+  while (entries != 0) {
+    verbs::ReceiveBuffer batch[kPostBatch];
+    const uint32_t count = std::min(entries, kPostBatch);
+    for (uint32_t i = 0; i < count; ++i) batch[i] = make_receive(queue, next_free_page_ + i);
+    if (auto outcome = queue.queue_.post({batch, count}); !outcome) return outcome;
+    if (!is_bare()) next_free_page_ += count;
+    queue.posted_entries_ += count;
+    entries -= count;
+  }
+  return {};
+}
+
+void BouncePool::release(Queue& queue, uint32_t entries) {
+  const std::lock_guard lock(mutex_);
+  queue.promised_entries_ -= entries;
+}
+
+VERBENA_HOT_PATH base::Outcome BouncePool::repost(Queue& queue, std::span<const uint32_t> pages) {
+  verbs::ReceiveBuffer batch[kPostBatch];
+  while (!pages.empty()) {
+    const size_t count = std::min<size_t>(pages.size(), kPostBatch);
+    for (size_t i = 0; i < count; ++i) batch[i] = make_receive(queue, pages[i]);
+    if (auto outcome = queue.queue_.post({batch, count}); !outcome) return outcome;
+    pages = pages.subspan(count);
+  }
+  return {};
+}
+
+// Waits for nobody: whoever holds a mutex here may be waiting for a device.
+std::string BouncePool::describe() {
+  std::string text = is_bare() ? "receive entries without pages" : "pages";
+  text += gpu_ == base::kNoGpu ? " of the host" : " of GPU " + std::to_string(gpu_);
+  if (const std::unique_lock lock(mutex_, std::try_to_lock); lock) {
+    if (!is_bare())
+      base::append(text, ": %u of %u in use, %u bytes each", next_free_page_, pages_, page_bytes_);
+    for (const auto& [device, rail] : rails_) {
+      uint32_t posted = 0, promised = 0;
+      for (const auto& queue : rail->queues) {
+        posted += queue->posted_entries_;
+        promised += queue->promised_entries_;
+      }
+      base::append(text, "; rail %s:%d: %u circulate, %u promised", device->name().c_str(),
+                   device->port_number(), posted, promised);
+      if (rail->queues.size() > 1) base::append(text, ", in %zu queues", rail->queues.size());
+    }
+  } else {
+    text += ": are being posted or registered just now";
+  }
+  const std::unique_lock lock(retired_mutex_, std::try_to_lock);
+  if (lock && !retired_.empty())
+    base::append(text, "; of %zu closed connections not all are back", retired_.size());
+  return text;
+}
+
+void BouncePool::retire(Link link, std::vector<Queue*> queues) {
+  {
+    const std::lock_guard lock(retired_mutex_);
+    retired_.push_back({std::move(link), std::move(queues), base::Deadline::after_ms(kDrainMs)});
+  }
+  reap(kLooksPerClose);
+}
+
+void BouncePool::reap(size_t most_looks) {
+  const std::lock_guard lock(retired_mutex_);
+  for (size_t looks = std::min(most_looks, retired_.size()); looks != 0; --looks) {
+    if (look_at(retired_.front())) {
+      retired_.pop_front();
+    } else {
+      retired_.splice(retired_.end(), retired_, retired_.begin());
+    }
+  }
+}
+
+// True: nothing of it is under way any more, or nobody will ever know.
+bool BouncePool::look_at(Retired& retired) {
+  // Asked before the look: whatever came until then is found by it.
+  const bool is_last_look = retired.link.is_drained() || retired.deadline.has_passed();
+  const auto take_page = [&](const verbs::Completion& completion, uint32_t rail) {
+    if (!is_page_cookie(completion.cookie)) return;
+    const uint32_t page = cookie_page(completion.cookie);
+    static_cast<void>(repost(*retired.queues[rail], {&page, 1}));
+  };
+  const bool is_alive =
+      retired.link.poll([&](const verbs::Completion& completion,
+                            uint32_t queue_pair) { take_page(completion, retired.link.rail_of(queue_pair)); },
+                        take_page);
+  return is_last_look || !is_alive;
+}
+
+}  // namespace verbena::transport

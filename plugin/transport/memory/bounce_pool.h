@@ -1,0 +1,187 @@
+// The landing pages of one GPU: one region, registered on every rail that a receiving connection uses, cut
+// into pages that sit in shared receive queues, usually one a rail. All receive connections of the GPU share
+// it, because a kernel's thread block knows a single bounce base. The region's addresses are taken at once;
+// its memory comes in steps, when pages are promised.
+//
+// Entries without memory (bare ones) cost next to nothing and are counted for each receive queue: where one
+// is full, as deep as the device makes them, the rail gets another. So their number is bounded by the device
+// alone, and nobody gets fewer because others came first.
+//
+// A page is, in turn: without memory, free (in no queue), posted (in a rail's receive queue), held (it
+// carries a chunk of an open message), posted again in the same queue. Only the connection whose completion
+// named a held page touches it. A page that a device took for a connection that then closed is nobody's until
+// its completion.
+//
+// reserve/release and acquire lock; page access and repost are lock-free for us (the provider serialises a
+// queue).
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/cuda_driver.h"
+#include "base/growing_buffer.h"
+#include "base/status.h"
+#include "protocol/receive_core.h"
+#include "transport/link/link.h"
+#include "transport/memory/unpack_memory.h"
+#include "verbs/queues.h"
+
+namespace verbena::transport {
+
+// The cookie of a receive names its page, also in a failed completion, which says nothing else. No cookie of
+// a send has this bit.
+inline constexpr uint64_t kPageBit = uint64_t{1} << 63;
+inline bool is_page_cookie(uint64_t cookie) {
+  return (cookie & kPageBit) != 0;
+}
+inline uint32_t cookie_page(uint64_t cookie) {
+  return static_cast<uint32_t>(cookie);
+}
+
+class BouncePool {
+ public:
+  struct Keys {
+    uint32_t local = 0, remote = 0;
+  };
+
+  // A shared receive queue of a rail; a connection has one on each of its rails.
+  class Queue {
+   public:
+    verbs::SharedReceiveQueue& verbs_queue() { return queue_; }
+    uint32_t local_key(uint32_t page) const { return keys_[page / step_pages_].local; }
+    uint32_t remote_key(uint32_t page) const { return keys_[page / step_pages_].remote; }
+
+   private:
+    friend class BouncePool;
+    verbs::SharedReceiveQueue queue_;
+    const Keys* keys_ = nullptr;  // of its rail
+    uint32_t step_pages_ = 1;
+    uint32_t capacity_entries_ = 0;
+    uint32_t posted_entries_ = 0;    // that circulate in this queue
+    uint32_t promised_entries_ = 0;  // of them promised to connections
+  };
+
+  // A device, as the pool uses it.
+  struct Rail {
+    std::vector<verbs::MemoryRegion> regions;  // one a step
+    // One a step; as many from the start. A page whose step was added by another thread is known from a
+    // completion, which came after.
+    std::vector<Keys> keys;
+    std::vector<std::unique_ptr<Queue>> queues;  // at least one
+  };
+
+  // Of receive entries, for each queue pair.
+  struct Wish {
+    uint32_t wanted = 0;  // so many of bare entries, and of pages while the pool is generous
+    uint32_t modest = 0;  // so many pages afterwards: most are kept for those that are content with them
+    uint32_t least = 0;
+  };
+  struct Promise {
+    Queue* queue = nullptr;  // lives as long as the pool
+    uint32_t entries = 0;    // for each queue pair; 0: the pool has less left than `least`
+  };
+
+  static constexpr uint32_t kBareQueueEntries = 32768;  // of a queue of bare entries; some devices have less
+
+  enum class Kind : uint8_t {
+    kHostPages,
+    kGpuPages,     // host pages if no GPU is current
+    kBareEntries,  // receive entries without memory, for connections whose messages are all direct
+  };
+  // The pool of the GPU that is current (or of the host when none is). Shared; goes when the last connection
+  // goes. A GPU has one pool of pages, in the place its first connection asked for, and one of bare entries.
+  static base::Result<std::shared_ptr<BouncePool>> acquire(Kind kind);
+
+  // Promises receive entries to so many queue pairs of this device, all in one queue, and makes sure that
+  // they are posted: nothing is promised twice. Of no queue pairs: the device's keys alone.
+  base::Result<Promise> reserve(verbs::Device& device, const Wish& wish, uint32_t queue_pairs = 1);
+  // `entries`: of all queue pairs.
+  void release(Queue& queue, uint32_t entries);
+
+  // Posts pages again in the queue they were posted in before.
+  base::Outcome repost(Queue& queue, std::span<const uint32_t> pages);
+  protocol::PageInfo& info(uint32_t page) { return infos_[page]; }
+  uint32_t pages() const { return pages_; }            // at most; 0 for bare entries
+  uint64_t usable_bytes();                             // of the region: with memory
+  uint32_t page_bytes() const { return page_bytes_; }  // 0 for bare entries
+  uint32_t offset_of(uint32_t page) const { return page * page_bytes_; }
+  // CPU address of a page; null if the region is in GPU memory.
+  const uint8_t* host_page(uint32_t page) const {
+    return host_region_.host() == nullptr
+               ? nullptr
+               : static_cast<const uint8_t*>(host_region_.host()) + offset_of(page);
+  }
+  // What the NIC and the GPU call the page.
+  void* address_of(uint32_t page) const;
+  void* device_base() const { return is_gpu_memory() ? gpu_region_.device() : host_region_.device(); }
+  bool is_gpu_memory() const { return gpu_region_.is_gpu_memory(); }
+  int gpu() const { return gpu_; }
+
+  // For a connection that closed, after link.stop(): its device may still complete receives, and their pages
+  // come back only then. Keeps the queue pairs until the device says that there are none, or for a second
+  // where it says nothing. `queues`: of the link's rails.
+  void retire(Link link, std::vector<Queue*> queues);
+  // Posts again what retired connections gave back since. Never waits.
+  void reap() { reap(SIZE_MAX); }
+
+  // `pages of GPU 0: ...`: what is there, posted, promised.
+  std::string describe();
+
+  UnpackMemories& unpack_memories() { return unpack_memories_; }
+
+ private:
+  BouncePool() = default;
+  base::Outcome set_up_pages(Kind kind);
+  base::Outcome make_usable(uint32_t pages);
+  base::Outcome register_steps(verbs::Device& device, Rail& rail);
+  bool is_bare() const { return page_bytes_ == 0; }
+  base::Result<Rail*> open_rail(verbs::Device& device);
+  base::Result<Queue*> choose_queue(verbs::Device& device, Rail& rail, uint32_t enough_entries);
+  base::Outcome add_queue(verbs::Device& device, Rail& rail);
+  base::Outcome post_more(Queue& queue, uint32_t entries);
+  uint32_t choose_grant(const Queue& queue, const Wish& wish, uint32_t queue_pairs) const;
+  static uint32_t count_spare(const Queue& queue) { return queue.posted_entries_ - queue.promised_entries_; }
+  uint32_t count_growth(uint32_t room_entries) const {
+    return is_bare() ? room_entries : std::min(pages_ - next_free_page_, room_entries);
+  }
+  // That can still be promised.
+  uint32_t count_left(const Queue& queue) const {
+    return count_spare(queue) + count_growth(queue.capacity_entries_ - queue.posted_entries_);
+  }
+  verbs::ReceiveBuffer make_receive(const Queue& queue, uint32_t page) const;
+  void reap(size_t most_looks);
+
+  int gpu_ = base::kNoGpu;
+  uint32_t page_bytes_ = 0, pages_ = 0, step_pages_ = 1;
+  base::GrowingBuffer host_region_;        // this or the next one; neither for bare entries
+  base::Buffer gpu_region_;                // one step
+  std::vector<protocol::PageInfo> infos_;  // none for bare entries, which carry nothing and are all page 0
+  std::mutex mutex_;                       // guards everything up to the next mutex
+  uint32_t next_free_page_ = 0;
+  uint32_t usable_steps_ = 0;
+  std::map<verbs::Device*, std::unique_ptr<Rail>> rails_;
+  UnpackMemories unpack_memories_;
+
+  struct Retired {
+    Link link;
+    std::vector<Queue*> queues;
+    base::Deadline deadline;
+  };
+  bool look_at(Retired& retired);
+
+  std::mutex retired_mutex_;  // guards retired_
+  // The next to be looked at in front. After rails_: queue pairs go before their receive queues.
+  std::list<Retired> retired_;
+};
+
+}  // namespace verbena::transport

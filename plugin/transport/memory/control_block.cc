@@ -1,0 +1,18 @@
+#include "transport/memory/control_block.h"
+
+namespace verbena::transport {
+
+base::Result<ControlMemory> ControlMemory::create(std::span<verbs::Device* const> rails) {
+  ControlMemory memory;
+  memory.block_ = std::make_unique<Page>();
+  for (size_t rail = 0; rail < rails.size(); ++rail) {
+    // No relaxed ordering: these lines are polled.
+    auto region = verbs::MemoryRegion::register_memory(*rails[rail], memory.block_.get(), sizeof(Page),
+                                                       {.remote_write = true});
+    if (!region) return region.error();
+    memory.regions_[rail] = std::move(*region);
+  }
+  return memory;
+}
+
+}  // namespace verbena::transport

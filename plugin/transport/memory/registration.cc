@@ -1,0 +1,56 @@
+#include "transport/memory/registration.h"
+
+#include <sys/stat.h>
+
+#include "base/cuda_driver.h"
+#include "base/parameters.h"
+
+namespace verbena::transport {
+
+namespace {
+
+// NCCL exports a dma-buf anew for every registration, each with an inode of its own, so CUDA's name for the
+// memory comes first. An inode is one dma-buf (kernels that register dma-bufs give each its own); it names
+// the memory together with the address that its start would have. No inode is 0, so the two never meet.
+verbs::MemoryIdentity identify(const verbs::RegionRequest& request) {
+  if (request.kind == verbs::MemoryKind::kHost) return {};
+  const auto* start = static_cast<const std::byte*>(request.address);
+  if (const uint64_t allocation = base::find_gpu_allocation(start); allocation != 0) {
+    return {{allocation, 0, 0}, base::find_gpu_allocation(start + request.length_bytes - 1) == allocation};
+  }
+  struct stat file {};
+  if (request.kind != verbs::MemoryKind::kDmabuf || fstat(request.fd, &file) != 0) return {};
+  return {{file.st_dev, file.st_ino, reinterpret_cast<uintptr_t>(start) - request.offset_bytes}, true};
+}
+
+}  // namespace
+
+base::Result<std::unique_ptr<Registration>> register_on_rails(const Nic& nic, void* address,
+                                                              size_t length_bytes, bool is_gpu_memory, int fd,
+                                                              uint64_t offset_bytes) {
+  auto registration = std::make_unique<Registration>();
+  registration->address = address;
+  registration->length_bytes = length_bytes;
+  registration->is_gpu_memory = is_gpu_memory;
+  verbs::RegionRequest request{.address = address,
+                               .length_bytes = length_bytes,
+                               .kind = fd >= 0         ? verbs::MemoryKind::kDmabuf
+                                       : is_gpu_memory ? verbs::MemoryKind::kGpuPointer
+                                                       : verbs::MemoryKind::kHost,
+                               .access = {.remote_read = true,
+                                          .remote_write = true,
+                                          .relaxed_ordering = base::parameters().pci_relaxed_ordering != 0},
+                               .identity = {},
+                               .fd = fd,
+                               .offset_bytes = offset_bytes};
+  request.identity = identify(request);
+  for (size_t rail = 0; rail < nic.rails.size(); ++rail) {
+    auto region = nic.rails[rail]->regions().take(request);
+    if (!region) return region.error();  // and the rails before it give theirs back
+    registration->remote_keys[rail] = region->remote_key();
+    registration->regions[rail] = std::move(*region);
+  }
+  return registration;
+}
+
+}  // namespace verbena::transport

@@ -1,0 +1,362 @@
+#include "transport/setup/acceptor.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "base/log.h"
+#include "base/parameters.h"
+#include "transport/setup/page_choice.h"
+
+namespace verbena::transport {
+
+namespace {
+
+constexpr int64_t kMaxHelloMs = 10000;  // a peer says hello as soon as it is connected; a stranger may never
+
+int64_t choose_hello_ms() {
+  return std::min(kMaxHelloMs, base::parameters().connect_timeout_ms);
+}
+
+}  // namespace
+
+Acceptor::Acceptor(const Nic& nic, uint64_t nonce, base::Socket socket, bool* has_told_of_strangers)
+    : nic_(nic),
+      nonce_(nonce),
+      has_told_of_strangers_(has_told_of_strangers),
+      socket_(std::move(socket)),
+      peer_(base::describe(socket_.peer())),
+      deadline_(base::Deadline::after_ms(choose_hello_ms())) {
+  socket_.set_silent(true);
+  register_self();
+}
+
+Acceptor::~Acceptor() {
+  unregister_self();
+  give_back();
+}
+
+StateDump Acceptor::dump_from_outside() const {
+  static constexpr const char* kWaits[] = {
+      "waits for the caller to say who it is", "waits for the peer's address to answer",
+      "waits for the socket to take its welcome", "waits for the peer to say that it is ready", "stands"};
+  return {describe("accept from " + peer_, kWaits[static_cast<size_t>(get_step())])};
+}
+
+// What a Receiver would have given back, had it come to that.
+void Acceptor::give_back() {
+  if (!parts_) return;
+  parts_->give_back();
+  parts_.reset();
+}
+
+base::Result<Acceptor::Verdict> Acceptor::poll(const AcceptOptions& options) {
+  while (get_step() != Step::kStanding) {
+    auto advanced = advance();
+    if (!advanced && get_step() == Step::kJoining) return advanced.error();  // our own cause
+    if (!advanced && get_step() == Step::kAwaitingHello)
+      return dismiss(socket_.explain_end() != nullptr ? socket_.explain_end()
+                                                      : "it hung up before it said who it is");
+    if (!advanced) return turn_away(advanced.error());
+    if (!*advanced) {
+      if (!deadline_.has_passed()) {
+        warn_if_stalled();
+        return Verdict::kWaiting;
+      }
+      if (get_step() == Step::kAwaitingHello)
+        return dismiss("handshake unfinished (no hello for " + std::to_string(choose_hello_ms()) + " ms)");
+      return turn_away(base::fail(
+          base::Status::kTimeout, "accept from %s: handshake unfinished (VERBENA_CONNECT_TIMEOUT_MS %lld ms)",
+          peer_.c_str(), static_cast<long long>(base::parameters().connect_timeout_ms)));
+    }
+    if (get_step() == Step::kAwaitingHello) {
+      auto verdict = judge_hello(options);
+      if (!verdict || *verdict == Verdict::kStranger) return verdict;
+      deadline_ = base::Deadline::after_ms(base::parameters().connect_timeout_ms);
+    }
+    step_.store(static_cast<Step>(static_cast<int>(get_step()) + 1), std::memory_order_relaxed);
+    offset_bytes_ = 0;
+  }
+  return Verdict::kStanding;
+}
+
+// Nobody's handshake fails by what somebody else says who merely saw the nonce, which travels in the clear.
+base::Result<Acceptor::Verdict> Acceptor::turn_away(const base::Error& error) const {
+  return auth_.is_keyed() ? Verdict::kStranger : base::Result<Verdict>(error);
+}
+
+base::Result<bool> Acceptor::advance() {
+  switch (get_step()) {
+    case Step::kAwaitingHello:
+      return receive_hello();
+    case Step::kJoining: {
+      auto joined = join();
+      if (!joined) refuse(protocol::Refusal::kResources);  // we report our own cause
+      return joined;
+    }
+    case Step::kSendingWelcome:
+      return socket_.send_all(&welcome_, sizeof(welcome_), offset_bytes_);
+    default: {
+      auto received = socket_.receive_exact(&ready_, sizeof(ready_), offset_bytes_);
+      if (!received || !*received) return received;
+      if (auto outcome = confirm_ready(); !outcome) return outcome.error();
+      return true;
+    }
+  }
+}
+
+// A message of another version, which may be shorter, or a stranger's, is known by its header.
+base::Result<bool> Acceptor::receive_hello() {
+  if (offset_bytes_ < sizeof(hello_.header)) {
+    auto received = socket_.receive_exact(&hello_, sizeof(hello_.header), offset_bytes_);
+    if (!received || !*received) return received;
+  }
+  const auto error = protocol::check_header(hello_.header, sizeof(hello_), nonce_);
+  if (error != protocol::HandshakeError::kNone) return true;  // judge_hello() says what it is
+  return socket_.receive_exact(&hello_, sizeof(hello_), offset_bytes_);
+}
+
+base::Outcome Acceptor::confirm_ready() {
+  const auto error = protocol::check_header(ready_.header, sizeof(ready_), nonce_);
+  if (error != protocol::HandshakeError::kNone) {
+    return base::fail(base::Status::kRemote, "accept from %s: %s", peer_.c_str(), protocol::describe(error));
+  }
+  if (auth_.verify(hello_, welcome_, ready_)) return {};
+  return base::fail(base::Status::kRemote, "accept from %s: %s", peer_.c_str(),
+                    describe_key_refusal(protocol::Refusal::kKeyWrong, true).c_str());
+}
+
+// A scanner may call as often as it likes.
+Acceptor::Verdict Acceptor::dismiss(const std::string& cause) {
+  if (std::exchange(*has_told_of_strangers_, true)) {
+    base::log_info("accept from %s: %s", peer_.c_str(), cause.c_str());
+  } else {
+    base::log_warn("accept from %s: %s; further callers like that are not warned of", peer_.c_str(),
+                   cause.c_str());
+  }
+  return Verdict::kStranger;
+}
+
+base::Result<Acceptor::Verdict> Acceptor::judge_hello(const AcceptOptions& options) {
+  socket_.set_silent(false);
+  const auto error = protocol::check_hello(hello_, nonce_, static_cast<uint32_t>(nic_.rails.size()),
+                                           static_cast<uint32_t>(base::parameters().qps_per_connection));
+  welcome_.header = protocol::make_header(sizeof(welcome_), nonce_, protocol::agree(hello_.header.limits));
+  auto auth = HandshakeAuth::create();
+  if (!auth) {
+    refuse(protocol::Refusal::kResources);
+    return auth.error();
+  }
+  auth_ = std::move(*auth);
+  if (error == protocol::HandshakeError::kNone) {
+    if (const auto refusal = auth_.judge(hello_); refusal != protocol::Refusal::kNone) {
+      refuse(refusal);
+      return turn_away(base::fail(base::Status::kRemote, "accept from %s: %s", peer_.c_str(),
+                                  describe_key_refusal(refusal, true).c_str()));
+    }
+    paths_ = choose_paths();
+    if (paths_.empty()) return refuse_unreachable();
+    if (auto outcome = build(options); !outcome) {
+      refuse(protocol::Refusal::kResources);  // we report our own cause
+      return outcome.error();
+    }
+    return Verdict::kWaiting;
+  }
+  if (error == protocol::HandshakeError::kForeign || error == protocol::HandshakeError::kNonce)
+    return dismiss(protocol::describe(error));
+  auto logged = base::fail(base::Status::kRemote, "accept from %s: %s%s", peer_.c_str(),
+                           protocol::describe(error), describe_versions(error, hello_.header).c_str());
+  const bool version = error == protocol::HandshakeError::kVersion;
+  refuse(version ? protocol::Refusal::kVersion : protocol::Refusal::kMalformed);
+  return turn_away(logged);
+}
+
+std::vector<RailPath> Acceptor::choose_paths() {
+  for (verbs::Device* device : nic_.rails) addresses_.push_back(device->refresh_address());
+  welcome_.rails = static_cast<uint32_t>(nic_.rails.size());
+  std::vector<verbs::PortAddress> own;
+  for (size_t r = 0; r < addresses_.size(); ++r) {
+    own.push_back(addresses_[r].port);
+    std::memcpy(welcome_.rail[r].bytes, &own[r], sizeof(own[r]));
+    welcome_.speed_mbps[r] = nic_.rails[r]->speed_mbps();
+  }
+  return pair_rails(read_addresses(hello_.rail, hello_.rails), own, hello_.queue_pairs,
+                    read_pairing_options());
+}
+
+base::Error Acceptor::refuse_unreachable() {
+  refuse(protocol::Refusal::kUnreachable);
+  const std::string cause =
+      explain_no_path(read_addresses(welcome_.rail, welcome_.rails),
+                      read_addresses(hello_.rail, hello_.rails), read_pairing_options());
+  return base::fail(base::Status::kRemote, "accept from %s: %s", peer_.c_str(), cause.c_str());
+}
+
+// The peer learns at once that waiting is in vain.
+void Acceptor::refuse(protocol::Refusal refusal) {
+  welcome_.refusal = static_cast<uint32_t>(refusal);
+  size_t sent_bytes = 0;
+  static_cast<void>(socket_.send_all(&welcome_, sizeof(welcome_), sent_bytes));
+}
+
+base::Outcome Acceptor::build(const AcceptOptions& options) {
+  // Of our communicator, else of the sender's: acknowledgements and credits travel as the data does.
+  const int traffic_class = options.traffic_class >= 0 ? options.traffic_class : hello_.traffic_class;
+  parts_.emplace();
+  if (auto outcome = take_entries(options); !outcome) return outcome;
+  if (auto outcome = make_link(traffic_class); !outcome) return outcome;
+  if (options.unpacks) {
+    if (auto outcome = set_up_unpack(); !outcome) return outcome;
+  }
+  offer_loopback();
+  parts_->waits_for_consumed = options.unpacks;
+  return {};
+}
+
+// What was built, to the peer.
+base::Result<bool> Acceptor::join() {
+  std::array<protocol::QueuePairRecord, protocol::kMaxQueuePairs> remote_pairs{};
+  std::array<uint8_t, protocol::kMaxQueuePairs> remote_rails{};
+  for (size_t q = 0; q < paths_.size(); ++q) {
+    remote_pairs[q] = hello_.queue_pair[paths_[q].origin];
+    remote_rails[q] = paths_[q].sender_rail;
+  }
+  auto joined = parts_->link.try_connect(hello_.rail, remote_pairs, remote_rails);
+  if (!joined || !*joined) return joined;
+  describe_welcome();
+  if (auto outcome = auth_.sign(hello_, welcome_); !outcome) return outcome.error();
+  return true;
+}
+
+// Pages if anything will be staged and there are enough; else entries for direct messages only.
+base::Outcome Acceptor::take_entries(const AcceptOptions& options) {
+  if (options.unpacks) {
+    auto pages = BouncePool::acquire(choose_page_pool(nic_));
+    if (!pages) return pages.error();
+    parts_->pages = std::move(*pages);
+    if (base::parameters().unpack_threshold_bytes > 0) {
+      auto taken = take_entries_of(parts_->pages, choose_window(static_cast<uint32_t>(paths_.size())));
+      if (!taken) return taken.error();
+      if (*taken) return {};
+      base::log_info(
+          "bounce pool of GPU %d: full: nothing is staged for %s (VERBENA_BOUNCE_BYTES %lld bytes)",
+          parts_->pages->gpu(), peer_.c_str(), static_cast<long long>(base::parameters().bounce_bytes));
+    }
+  }
+  auto bare = BouncePool::acquire(BouncePool::Kind::kBareEntries);
+  if (!bare) return bare.error();
+  const auto wish = choose_direct_window(options.connections_ahead);
+  auto taken = take_entries_of(*bare, wish);
+  if (!taken) return taken.error();
+  if (*taken) return {};
+  return base::fail(base::Status::kSystem,
+                    "accept from %s: its %zu queue pairs need %u receive entries each, more than a receive "
+                    "queue of device %s has; a smaller VERBENA_QPS_PER_CONNECTION needs fewer",
+                    peer_.c_str(), paths_.size(), wish.least, nic_.name.c_str());
+}
+
+// False, and nothing taken, if the pool has too few.
+base::Result<bool> Acceptor::take_entries_of(const std::shared_ptr<BouncePool>& pool,
+                                             const BouncePool::Wish& wish) {
+  parts_->give_back_entries();
+  parts_->pool = pool;
+  parts_->queues.clear();
+  for (uint32_t rail = 0; rail < nic_.rails.size(); ++rail) {
+    const uint32_t pairs = count_pairs(rail);
+    auto promise = pool->reserve(*nic_.rails[rail], wish, pairs);
+    if (!promise) return promise.error();
+    if (promise->entries == 0 && pairs != 0) return parts_->give_back_entries(), false;
+    parts_->queues.push_back(promise->queue);
+    for (size_t q = 0; q < paths_.size(); ++q)
+      if (paths_[q].receiver_rail == rail) parts_->promises[q] = *promise;
+  }
+  return true;
+}
+
+uint32_t Acceptor::count_pairs(uint32_t rail) const {
+  return static_cast<uint32_t>(
+      std::ranges::count(paths_, rail, [](const RailPath& path) { return uint32_t{path.receiver_rail}; }));
+}
+
+base::Outcome Acceptor::make_link(int traffic_class) {
+  std::vector<verbs::SharedReceiveQueue*> queues;
+  for (auto* queue : parts_->queues) queues.push_back(&queue->verbs_queue());
+  std::vector<uint8_t> rail_of;
+  std::vector<uint32_t> entries(queues.size());
+  for (size_t q = 0; q < paths_.size(); ++q) {
+    rail_of.push_back(paths_[q].receiver_rail);
+    entries[paths_[q].receiver_rail] += parts_->promises[q].entries;
+  }
+  Link::Options link_options;
+  link_options.rails = nic_.rails;
+  link_options.queue_pairs = static_cast<uint32_t>(paths_.size());
+  link_options.send_depth = protocol::kControlDepth;
+  link_options.inline_bytes = nic_.sends_grants_inline ? verbs::kInlineBytes : 0;
+  link_options.operations = {.send_imm = false, .write = true, .write_imm = false, .read = false};
+  link_options.receive_queues = queues;
+  link_options.receive_entries = entries;
+  link_options.traffic_class = traffic_class;
+  link_options.rail_of = rail_of;
+  link_options.addresses = addresses_;
+  auto link = Link::create(link_options);
+  if (!link) return link.error();
+  parts_->link = std::move(*link);
+  if (nic_.sends_grants_inline) return {};
+  auto ring = ControlRing::create(nic_.rails, link_options.queue_pairs);
+  if (!ring) return ring.error();
+  parts_->control_ring = std::move(*ring);
+  return {};
+}
+
+// What real NICs write to memory of a GPU is pushed, on the rails that it came by; softverbs says "done" when
+// the bytes are there. And what is staged may have to be copied to such memory, on the first rail. Whose GPU
+// it is, and whether this thread has chosen one, is not known before the memory is registered.
+void Acceptor::offer_loopback() {
+  parts_->flushes = !nic_.rails[0]->is_softverbs();
+  const bool is_offered = nic_.supports_gpu_pointers || nic_.supports_dmabuf;
+  const bool copies = parts_->pool == parts_->pages && base::has_gpu();
+  if (copies || (parts_->flushes && is_offered))
+    parts_->loopback = std::make_unique<LoopbackUser>(Loopback::acquire(parts_->pool->gpu(), nic_));
+}
+
+void Acceptor::describe_welcome() {
+  welcome_.queue_pairs = parts_->link.queue_pairs();
+  welcome_.page_bytes = static_cast<uint32_t>(base::parameters().page_bytes);
+  parts_->link.describe(welcome_.rail, welcome_.queue_pair);
+  for (size_t q = 0; q < paths_.size(); ++q) {
+    welcome_.origin[q] = paths_[q].origin;
+    welcome_.rail_of[q] = paths_[q].receiver_rail;
+  }
+  for (size_t q = 0; q < paths_.size(); ++q) welcome_.window[q] = parts_->promises[q].entries;
+  welcome_.staging_threshold_bytes = find_threshold_bytes();
+  welcome_.staging = parts_->waits_for_consumed && parts_->pool == parts_->pages;
+}
+
+base::Outcome Acceptor::set_up_unpack() {
+  auto& pages = *parts_->pages;
+  const auto descriptors =
+      static_cast<uint32_t>((find_threshold_bytes() + kUnpackPageBytes - 1) / kUnpackPageBytes);
+  auto memory = pages.unpack_memories().take(descriptors, pages.device_base());
+  if (!memory) return memory.error();
+  parts_->unpack = std::move(*memory);
+  device_handle_ = parts_->unpack->device_handle();
+  return {};
+}
+
+base::Result<std::unique_ptr<Receiver>> Acceptor::finish() {
+  auto auth = auth_.start_records(ConnectionEnd::kReceiver, hello_, welcome_);
+  if (!auth) return auth.error();
+  auto channel = PeerChannel::start(std::move(socket_), peer_, std::move(*auth));
+  Receiver::Peer peer;
+  peer.control_address = hello_.control_address;
+  for (size_t q = 0; q < paths_.size(); ++q)
+    peer.control_keys[q] = hello_.control_keys[paths_[q].sender_rail];
+  auto receiver = std::make_unique<Receiver>(std::move(*parts_), peer, std::move(channel));
+  parts_.reset();
+  if (auto outcome = receiver->open(); !outcome) return outcome.error();
+  return receiver;
+}
+
+}  // namespace verbena::transport

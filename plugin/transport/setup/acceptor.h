@@ -1,0 +1,89 @@
+// The listening (receiving) side's half of one handshake, polled until it yields a Receiver. Owns everything
+// made so far: dropping it half-way leaks nothing.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/socket.h"
+#include "protocol/handshake.h"
+#include "transport/handshake_auth.h"
+#include "transport/link/nic.h"
+#include "transport/receiver.h"
+#include "transport/setup/handshake_watch.h"
+#include "transport/setup/rail_pairing.h"
+
+namespace verbena::transport {
+
+struct AcceptOptions {
+  int traffic_class = -1;
+  bool unpacks = false;            // the caller gave a device handle to fill
+  uint32_t connections_ahead = 0;  // how many like it the caller expects to use at a time; 0: not known
+};
+
+class Acceptor final : public WatchedHandshake {
+ public:
+  // `has_told_of_strangers` is the listener's: the first is a warning, the others are not.
+  Acceptor(const Nic& nic, uint64_t nonce, base::Socket socket, bool* has_told_of_strangers);
+  ~Acceptor();
+
+  enum class Verdict : uint8_t { kWaiting, kStanding, kStranger };
+  // kStranger: whoever called is no peer of ours, or with a job key has not proven to be one; it was logged,
+  // the listener goes on. An error: it was our peer, and the connection cannot be made.
+  base::Result<Verdict> poll(const AcceptOptions& options);
+  // Once, after kStanding.
+  base::Result<std::unique_ptr<Receiver>> finish();
+  // Where NCCL's kernels find the unpack queue; null if this connection has none. Valid after kStanding.
+  void* device_handle() const { return device_handle_; }
+  // Has not said yet who it is.
+  bool is_unknown() const { return get_step() == Step::kAwaitingHello; }
+  // There is a job key, and the caller may only repeat what it heard from somebody who has it.
+  bool is_unproven() const { return auth_.is_keyed() && get_step() != Step::kStanding; }
+
+ private:
+  enum class Step : uint8_t { kAwaitingHello, kJoining, kSendingWelcome, kAwaitingReady, kStanding };
+
+  Step get_step() const { return step_.load(std::memory_order_relaxed); }
+  StateDump dump_from_outside() const override;
+  base::Result<bool> advance();
+  base::Result<bool> receive_hello();
+  base::Result<bool> join();
+  base::Outcome confirm_ready();
+  base::Result<Verdict> judge_hello(const AcceptOptions& options);
+  base::Result<Verdict> turn_away(const base::Error& error) const;
+  Verdict dismiss(const std::string& cause);
+  void refuse(protocol::Refusal refusal);
+  base::Error refuse_unreachable();
+  std::vector<RailPath> choose_paths();
+  base::Outcome build(const AcceptOptions& options);
+  base::Outcome take_entries(const AcceptOptions& options);
+  base::Result<bool> take_entries_of(const std::shared_ptr<BouncePool>& pool, const BouncePool::Wish& wish);
+  uint32_t count_pairs(uint32_t rail) const;
+  base::Outcome make_link(int traffic_class);
+  void offer_loopback();
+  void describe_welcome();
+  base::Outcome set_up_unpack();
+  void give_back();
+
+  const Nic& nic_;
+  uint64_t nonce_;
+  bool* has_told_of_strangers_;
+  base::Socket socket_;
+  std::string peer_;
+  base::Deadline deadline_;
+  std::atomic<Step> step_{Step::kAwaitingHello};  // changed by poll() alone; relaxed
+  size_t offset_bytes_ = 0;
+  protocol::Hello hello_{};
+  protocol::Welcome welcome_{};
+  protocol::Ready ready_{};
+  HandshakeAuth auth_;
+  std::vector<verbs::LocalAddress> addresses_;  // of our rails, as the peer is told
+  std::vector<RailPath> paths_;                 // one a queue pair
+  std::optional<Receiver::Parts> parts_;
+  void* device_handle_ = nullptr;
+};
+
+}  // namespace verbena::transport

@@ -1,0 +1,220 @@
+#include "transport/setup/connector.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "base/job_key.h"
+#include "base/log.h"
+#include "base/parameters.h"
+#include "transport/setup/rail_pairing.h"
+
+namespace verbena::transport {
+
+namespace {
+
+std::string describe_refusal(uint32_t refusal) {
+  switch (static_cast<protocol::Refusal>(refusal)) {
+    case protocol::Refusal::kVersion:
+      return "it speaks another protocol version; use one Verbena release everywhere";
+    case protocol::Refusal::kResources:
+      return "it could not make its end; its own log says why";
+    case protocol::Refusal::kKeyMissing:
+    case protocol::Refusal::kKeyUnknown:
+    case protocol::Refusal::kKeyWrong:
+      return describe_key_refusal(static_cast<protocol::Refusal>(refusal), false);
+    default:
+      return "it found our hello malformed";
+  }
+}
+
+}  // namespace
+
+Connector::Connector(const Nic& nic, const protocol::Handle& handle, base::Socket socket)
+    : nic_(nic),
+      handle_(handle),
+      socket_(std::move(socket)),
+      peer_(base::describe(socket_.peer())),
+      deadline_(base::Deadline::after_ms(base::parameters().connect_timeout_ms)) {
+  register_self();
+}
+
+Connector::~Connector() {
+  unregister_self();
+}
+
+StateDump Connector::dump_from_outside() const {
+  static constexpr const char* kWaits[] = {"waits for the peer's port to take the connection",
+                                           "waits for the socket to take its hello",
+                                           "waits for the peer's welcome: it has not called accept",
+                                           "waits for the peer's address to answer",
+                                           "waits for the socket to take its last word",
+                                           "stands"};
+  return {describe("connect to " + peer_, kWaits[static_cast<size_t>(get_step())])};
+}
+
+base::Result<std::unique_ptr<Connector>> Connector::start(const Nic& nic, const protocol::Handle& handle,
+                                                          int traffic_class) {
+  auto socket = base::Socket::start_connect(std::bit_cast<base::SocketAddress>(handle.address));
+  if (!socket) return socket.error();
+  if (auto outcome = base::encrypt_if_asked(*socket, base::ConnectionEnd::kSender); !outcome)
+    return outcome.error();
+  auto connector = std::unique_ptr<Connector>(new Connector(nic, handle, std::move(*socket)));
+  if (auto outcome = connector->prepare(traffic_class); !outcome) return outcome.error();
+  return connector;
+}
+
+base::Outcome Connector::prepare(int traffic_class) {
+  const auto rails = static_cast<uint32_t>(nic_.rails.size());
+  Link::Options options;
+  options.rails = nic_.rails;
+  options.queue_pairs =
+      protocol::count_queue_pairs(rails, static_cast<uint32_t>(base::parameters().qps_per_connection),
+                                  handle_.rails, handle_.queue_pairs_per_rail);
+  options.send_depth = protocol::kSendDepth;
+  options.operations = {.send_imm = true, .write = true, .write_imm = true, .read = false};
+  options.traffic_class = traffic_class;
+  auto link = Link::create(options);
+  if (!link) return link.error();
+  link_ = std::move(*link);
+  auto control = ControlMemory::create(nic_.rails);
+  if (!control) return control.error();
+  control_ = std::move(*control);
+
+  const auto limits = protocol::agree(handle_.header.limits);
+  hello_.header = protocol::make_header(sizeof(hello_), handle_.header.nonce, limits);
+  hello_.rails = rails;
+  hello_.queue_pairs = options.queue_pairs;
+  link_.describe(hello_.rail, hello_.queue_pair);
+  hello_.traffic_class = std::max(traffic_class, -1);
+  hello_.control_address = control_.address();
+  for (uint32_t r = 0; r < rails; ++r) hello_.control_keys[r] = control_.remote_key(r);
+  ready_.header = protocol::make_header(sizeof(ready_), handle_.header.nonce, limits);
+  auto auth = HandshakeAuth::create();
+  if (!auth) return auth.error();
+  auth_ = std::move(*auth);
+  return auth_.sign(hello_);
+}
+
+base::Result<std::unique_ptr<Sender>> Connector::poll() {
+  while (get_step() != Step::kStanding) {
+    auto advanced = advance();
+    if (!advanced) return advanced.error();
+    if (!*advanced) {
+      if (!deadline_.has_passed()) {
+        warn_if_stalled();
+        return std::unique_ptr<Sender>();
+      }
+      return base::fail(
+          base::Status::kTimeout,
+          "connect to %s: no answer (VERBENA_CONNECT_TIMEOUT_MS %lld ms); is the peer alive, and does a "
+          "firewall let the handshake's port through?",
+          peer_.c_str(), static_cast<long long>(base::parameters().connect_timeout_ms));
+    }
+    step_.store(static_cast<Step>(static_cast<int>(get_step()) + 1), std::memory_order_relaxed);
+    offset_bytes_ = 0;
+  }
+  return finish();
+}
+
+// True: the step is done.
+base::Result<bool> Connector::advance() {
+  switch (get_step()) {
+    case Step::kConnecting:
+      return socket_.finish_connect();
+    case Step::kSendingHello:
+      return socket_.send_all(&hello_, sizeof(hello_), offset_bytes_);
+    case Step::kAwaitingWelcome: {
+      auto received = receive_welcome();
+      if (!received || !*received) return received;
+      if (auto outcome = accept_welcome(); !outcome) return outcome.error();
+      return true;
+    }
+    case Step::kJoining: {
+      auto joined = link_.try_connect(welcome_.rail, welcome_.queue_pair, welcome_.rail_of);
+      if (!joined || !*joined) return joined;
+      if (auto outcome = auth_.sign(hello_, welcome_, ready_); !outcome) return outcome.error();
+      return true;
+    }
+    default:
+      return socket_.send_all(&ready_, sizeof(ready_), offset_bytes_);
+  }
+}
+
+// One of another version may be shorter: its header says all that we need.
+base::Result<bool> Connector::receive_welcome() {
+  if (offset_bytes_ < sizeof(welcome_.header)) {
+    auto received = socket_.receive_exact(&welcome_, sizeof(welcome_.header), offset_bytes_);
+    if (!received || !*received) return received;
+  }
+  const auto error = protocol::check_header(welcome_.header, sizeof(welcome_), handle_.header.nonce);
+  if (error != protocol::HandshakeError::kNone) return true;  // accept_welcome() says what it is
+  return socket_.receive_exact(&welcome_, sizeof(welcome_), offset_bytes_);
+}
+
+base::Outcome Connector::accept_welcome() {
+  const auto error = protocol::check_welcome(welcome_, handle_.header.nonce, hello_.queue_pairs);
+  if (error != protocol::HandshakeError::kNone) {
+    return base::fail(base::Status::kRemote, "connect to %s: %s%s", peer_.c_str(), protocol::describe(error),
+                      describe_versions(error, welcome_.header).c_str());
+  }
+  if (welcome_.refusal != 0) return fail_refused();  // anybody may refuse: that needs no proof
+  if (!auth_.verify(hello_, welcome_)) {
+    return base::fail(base::Status::kRemote, "connect to %s: %s", peer_.c_str(),
+                      describe_key_refusal(protocol::Refusal::kKeyWrong, true).c_str());
+  }
+  if (welcome_.queue_pairs < hello_.queue_pairs) {
+    base::log_info("connect to %s: %u of %u queue pairs reach a rail of the peer", peer_.c_str(),
+                   welcome_.queue_pairs, hello_.queue_pairs);
+  }
+  link_.keep({welcome_.origin, welcome_.queue_pairs});
+  return {};
+}
+
+base::Error Connector::fail_refused() const {
+  const auto refusal = static_cast<protocol::Refusal>(welcome_.refusal);
+  const std::string cause =
+      refusal == protocol::Refusal::kUnreachable
+          ? explain_no_path(link_.addresses(), read_addresses(welcome_.rail, welcome_.rails),
+                            read_pairing_options())
+          : describe_refusal(welcome_.refusal);
+  return base::fail(base::Status::kRemote, "connect to %s: the peer refused: %s", peer_.c_str(),
+                    cause.c_str());
+}
+
+base::Result<std::unique_ptr<Sender>> Connector::finish() {
+  protocol::SendOptions peer;
+  std::copy(std::begin(welcome_.rail_of), std::end(welcome_.rail_of), peer.peer_rail_of.begin());
+  peer.page_bytes = welcome_.page_bytes;
+  std::copy(std::begin(welcome_.window), std::end(welcome_.window), peer.window.begin());
+  peer.staging_threshold_bytes = welcome_.staging_threshold_bytes;
+  peer.staging = welcome_.staging != 0;
+  peer.speed_mbps = find_speeds();
+  peer.primary = protocol::choose_primary(welcome_.queue_pair[0].number, welcome_.queue_pairs);
+  peer.min_stripe_bytes = static_cast<uint64_t>(base::parameters().min_stripe_bytes);
+  auto auth = auth_.start_records(ConnectionEnd::kSender, hello_, welcome_);
+  if (!auth) return auth.error();
+  auto channel = PeerChannel::start(std::move(socket_), peer_, std::move(*auth));
+  auto sender = std::make_unique<Sender>(std::move(link_), std::move(control_), peer, std::move(channel));
+  if (auto outcome = sender->open(); !outcome) return outcome.error();
+  return sender;
+}
+
+// The slower of both ends' links, each shared by the queue pairs that run on it.
+protocol::RailShare::Speeds Connector::find_speeds() {
+  const uint32_t pairs = link_.queue_pairs();
+  std::array<uint32_t, protocol::kMaxQueuePairs> here{}, there{};
+  for (uint32_t q = 0; q < pairs; ++q) {
+    ++here[link_.rail_of(q)];
+    ++there[welcome_.rail_of[q]];
+  }
+  protocol::RailShare::Speeds speeds{};
+  for (uint32_t q = 0; q < pairs; ++q) {
+    const uint32_t rail = link_.rail_of(q), peer_rail = welcome_.rail_of[q];
+    const uint32_t peer_mbps = welcome_.speed_mbps[peer_rail] / there[peer_rail];
+    speeds[q] = link_.device(rail).speed_mbps() / here[rail];
+    if (peer_mbps != 0) speeds[q] = std::min(speeds[q], peer_mbps);
+  }
+  return speeds;
+}
+
+}  // namespace verbena::transport

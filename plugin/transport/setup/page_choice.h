@@ -1,0 +1,22 @@
+// How many receive entries a connection asks the bounce pool for, and where its pages live.
+#pragma once
+
+#include <cstdint>
+
+#include "transport/link/nic.h"
+#include "transport/memory/bounce_pool.h"
+
+namespace verbena::transport {
+
+// Of a queue pair, unless the user wants fewer: NCCL keeps 8 messages open, and entries come back in runs.
+inline constexpr uint32_t kMinEntries = 12;
+
+// The longest message that may be staged, as a slot and a window allow.
+uint64_t find_threshold_bytes();
+// Of pages, for each of a connection's queue pairs.
+BouncePool::Wish choose_window(uint32_t pairs);
+// Of bare entries, for each queue pair. `connections`: as many as are expected on this GPU; 0: not known.
+BouncePool::Wish choose_direct_window(uint32_t connections);
+BouncePool::Kind choose_page_pool(const Nic& nic);
+
+}  // namespace verbena::transport

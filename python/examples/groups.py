@@ -1,0 +1,17 @@
+import importlib.util
+
+from verbena.distributed import destroy_dist_env, get_tp_group, get_world_group, init_dist_env
+
+init_dist_env(tensor_model_parallel_size=2, timeout=60)  # all groups, in one meeting
+world, tp = get_world_group(), get_tp_group()
+print(f"rank {world.rank} of {world.world_size}, tensor parallel with {tp.ranks}", flush=True)
+
+for step in range(3):  # the first rank decides, the others follow; idle, they sleep
+    decision = {"step": step, "requests": [10 * step, 10 * step + 1]} if tp.is_first_rank else None
+    print(f"rank {world.rank}: {tp.broadcast_object(decision)}", flush=True)
+
+if importlib.util.find_spec("torch"):
+    import torch
+    print(f"rank {world.rank}: the sum is {tp.all_reduce(torch.tensor([world.rank + 1.0])).item()}", flush=True)
+
+destroy_dist_env()

@@ -1,0 +1,234 @@
+"""The message queue: threads of this process, and ranks as processes; engines' ways to make one."""
+import array
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from ranks import run_ranks
+from verbena import VerbenaError
+from verbena.distributed import MessageQueue, Ranks
+
+PATIENCE_S = 60
+
+
+def make_pair(**options):
+    writer = MessageQueue(1, 1, **{"max_chunk_bytes": 1024, "max_chunks": 3, **options})
+    reader = MessageQueue.create_from_handle(pickle.loads(pickle.dumps(writer.export_handle())), 0)
+    other = threading.Thread(target=writer.wait_until_ready, args=(PATIENCE_S,))
+    other.start()
+    reader.wait_until_ready(PATIENCE_S)
+    other.join()
+    return writer, reader
+
+
+@pytest.fixture(name="pair")
+def fixture_pair():
+    writer, reader = make_pair()
+    yield writer, reader
+    reader.shutdown()
+    writer.shutdown()
+
+
+def send_and_get(pair, obj):
+    writer, reader = pair
+    sending = threading.Thread(target=writer.enqueue, args=(obj, PATIENCE_S))
+    sending.start()
+    got = reader.dequeue(PATIENCE_S)
+    sending.join()
+    return got
+
+
+@pytest.mark.parametrize("obj", [
+    None, 5, "text", b"", b"bytes", {"step": 3, "ids": list(range(100))}, ["x" * 5000],
+    b"longer than the whole ring" * 500, {"buffer": bytearray(b"in band" * 3)},
+])
+def test_objects(pair, obj):
+    assert send_and_get(pair, obj) == obj
+
+
+def test_buffers(pair):
+    numbers = array.array("d", range(500))
+    assert send_and_get(pair, memoryview(numbers)) == numbers.tobytes()
+    assert send_and_get(pair, memoryview(bytes(range(100)))[::7]) == bytes(range(0, 100, 7))
+    assert send_and_get(pair, bytearray(b"changes")) == b"changes"
+    # Out of band: the buffers of an object, which the receiver may write to.
+    given = [pickle.PickleBuffer(bytearray(b"one")), "between", pickle.PickleBuffer(numbers)]
+    one, between, other = send_and_get(pair, given)
+    one[0] = 0
+    assert (bytes(one), between, bytes(other)) == (b"\0ne", "between", numbers.tobytes())
+
+
+def test_views(pair):
+    writer, reader = pair
+    writer.enqueue(b"in place")
+    with reader.dequeue_view(PATIENCE_S) as view:
+        assert view.buffer == b"in place" and view.buffer.readonly
+    with pytest.raises(ValueError, match="released"):
+        view.buffer[0]
+    with pytest.raises(ValueError, match="released before"):
+        view.release()
+    writer.enqueue({"no": "bytes"})
+    with pytest.raises(TypeError):
+        reader.dequeue_view(PATIENCE_S)
+
+
+def test_view_in_use_is_not_pulled_away(pair):
+    writer, reader = pair
+    writer.enqueue(b"in place")
+    view = reader.dequeue_view(PATIENCE_S)
+    part = view.buffer[2:]
+    with pytest.raises(BufferError):
+        view.release()
+    with pytest.raises(BufferError, match="1 of its messages"):
+        reader.shutdown()
+    assert part == b" place"
+    part.release()
+    view.release()
+
+
+def test_in_place(pair):
+    writer, reader = pair
+    with writer.acquire_write(PATIENCE_S, length=3) as chunk:
+        chunk[:] = b"abc"
+    with reader.acquire_read(PATIENCE_S) as message:
+        assert message == b"abc"
+    with pytest.raises(ZeroDivisionError), writer.acquire_write(PATIENCE_S):
+        1 / 0
+    with writer.acquire_write(PATIENCE_S) as chunk:
+        assert len(chunk) == 1024
+    with reader.acquire_read(PATIENCE_S) as message:
+        assert len(message) == 1024
+
+
+def test_timeouts(pair):
+    writer, reader = pair
+    with pytest.raises(TimeoutError):
+        reader.dequeue(timeout=0.01)
+    for _ in range(3):
+        writer.enqueue(b"x")
+    with pytest.raises(TimeoutError, match=r"slot 0 was written .* reader 0 \(rank 0, process \d+\) has not read it"):
+        writer.enqueue(b"y", timeout=0.01)
+    assert [reader.dequeue(0) for _ in range(3)] == [b"x"] * 3
+
+
+def test_cancel(pair):
+    _, reader = pair
+    event = threading.Event()
+    threading.Timer(0.05, event.set).start()
+    with pytest.raises(RuntimeError, match="cancelled"):
+        reader.dequeue(cancel=event)
+    threading.Timer(0.05, reader.cancel).start()
+    with pytest.raises(RuntimeError, match="cancelled"):
+        reader.dequeue()
+
+
+def test_signals_are_handled_while_waiting(pair):
+    _, reader = pair
+    handled = []
+    before = signal.signal(signal.SIGUSR1, lambda *_: handled.append(time.monotonic()))
+    timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGUSR1))
+    timer.start()
+    try:
+        with pytest.raises(TimeoutError):
+            reader.dequeue(timeout=0.5)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert len(handled) == 1
+
+
+def test_the_end(pair):
+    writer, reader = pair
+    writer.enqueue("last")
+    writer.shutdown()
+    assert reader.dequeue(PATIENCE_S) == "last"
+    with pytest.raises(VerbenaError, match="has shut the queue down"):
+        reader.dequeue(PATIENCE_S)
+    with pytest.raises(ValueError, match="shut down"):
+        writer.enqueue("more")
+
+
+def test_arguments():
+    with pytest.raises(ValueError, match="2 local readers of 1"):
+        MessageQueue(1, 2)
+    with pytest.raises(ValueError, match="names"):
+        MessageQueue(2, reader_ranks=[3, 3])
+    with MessageQueue(2, 2, local_reader_ranks=[4, 7]) as queue:
+        with pytest.raises(ValueError, match=r"its readers are \[4, 7\]"):
+            MessageQueue.create_from_handle(queue.export_handle(), 0)
+        with pytest.raises(TimeoutError, match=r"these did not come in time: reader 0 \(rank 4\), reader 1 \(rank 7\)"):
+            queue.wait_until_ready(0.05)
+
+
+def broadcast(rank, poses):
+    if poses and rank == 1:
+        os.environ["VERBENA_HOSTID"] = "elsewhere"
+    ranks = Ranks(timeout=PATIENCE_S)
+    queue = MessageQueue.create_from_process_group(ranks, max_chunk_bytes=4096, max_chunks=4, writer_rank=2)
+    assert queue.is_writer == (rank == 2)
+    assert queue.is_local == (not poses or rank == 0)
+    got = [queue.broadcast_object({"step": step, "data": b"d" * 3 ** step} if rank == 2 else None) for step in range(10)]
+    ranks.barrier()
+    queue.shutdown()
+    ranks.close()
+    return [(one["step"], len(one["data"])) for one in got]
+
+
+@pytest.mark.parametrize("poses", [False, True])
+def test_over_ranks(poses):
+    assert run_ranks(3, broadcast, poses) == [[(step, 3 ** step) for step in range(10)]] * 3
+
+
+def answer_to_one(rank):
+    """As an engine's workers answer its first rank."""
+    ranks = Ranks(timeout=PATIENCE_S)
+    mine, handles = MessageQueue.create_from_process_group_single_reader(ranks, 4096, 4, reader_rank=0)
+    answers = []
+    if rank == 0:
+        queues = [MessageQueue.create_from_handle(handle, 0) for handle in handles]
+    waiting = threading.Thread(target=mine.wait_until_ready, args=(PATIENCE_S,))
+    waiting.start()
+    if rank == 0:
+        for queue in queues:
+            queue.wait_until_ready(PATIENCE_S)
+    waiting.join()
+    mine.enqueue(rank * 11)
+    if rank == 0:
+        answers = [queue.dequeue(PATIENCE_S) for queue in queues]
+    ranks.barrier()
+    return answers
+
+
+def test_single_reader():
+    assert run_ranks(3, answer_to_one) == [[0, 11, 22], [], []]
+
+
+READER = """
+import os, pickle, sys
+from verbena.distributed import MessageQueue
+queue = MessageQueue.create_from_handle(pickle.loads(bytes.fromhex(sys.argv[1])), 0)
+queue.wait_until_ready(60)
+print(queue.dequeue(60), flush=True)
+queue.dequeue()
+"""
+
+
+def test_dead_reader_is_named():
+    with MessageQueue(1, max_chunk_bytes=64, max_chunks=4) as queue:
+        handle = pickle.dumps(queue.export_handle()).hex()
+        with subprocess.Popen([sys.executable, "-c", READER, handle], stdout=subprocess.PIPE, text=True) as reader:
+            queue.wait_until_ready(PATIENCE_S)
+            queue.enqueue("to a process of its own")
+            assert reader.stdout.readline() == "to a process of its own\n"
+            reader.kill()
+            reader.wait(PATIENCE_S)
+            with pytest.raises(VerbenaError, match=rf"reader 0 \(rank 0, process {reader.pid}\) is dead or lost"):
+                for _ in range(100):
+                    queue.enqueue("anybody?", timeout=PATIENCE_S)
+                    time.sleep(0.05)
+            queue.drop_reader(0)
+            queue.enqueue("nobody")

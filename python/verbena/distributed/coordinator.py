@@ -1,0 +1,368 @@
+"""One rank's part in one group. Tensors go between pairs of the world's one gloo group, each group with a tag of its own: a
+further group opens no connection and has nothing to agree about."""
+import contextlib
+import ctypes
+import dataclasses
+import pickle
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from verbena.distributed.message_queue import MessageQueue
+from verbena.team import SymmetricTeam
+
+# An application that has a gloo group of its own may use small tags between the same pairs.
+_FIRST_TAG = 0x7665_0000
+
+
+@dataclasses.dataclass
+class GraphCaptureContext:
+    stream: Any  # torch.cuda.Stream; None where there is no GPU
+
+
+class GroupCoordinator:
+    """`rank` and `ranks` are of the world; `rank_in_group`, `src` and `dst` count in the group. Every method but the
+    accessors is collective over the group (send and recv: over the pair), by one thread of each at a time; sums are in
+    float32 or wider, in rank order, rounded once, so that all ranks have the same bits. Tensors of a GPU go through the host's
+    memory, unless a `device_communicator` was set, whose methods of the same names are taken instead."""
+
+    def __init__(self, name: str, number: int, ranks: list[int], rank: int, local_rank: int, has_torch: bool) -> None:
+        self.unique_name = f"{name}:0"
+        self.rank = rank
+        self.ranks = ranks
+        self.world_size = len(ranks)
+        self.local_rank = local_rank
+        self.rank_in_group = ranks.index(rank)
+        self.device_communicator: Any = None
+        self.mq_broadcaster: MessageQueue | None = None
+        # The members in the world's symmetric memory, once enable_symmetric_memory() was called.
+        self.team: SymmetricTeam | None = None
+        self._tag = _FIRST_TAG + number
+        self._has_torch = has_torch
+        self._cpu_group: Any = None
+
+    @property
+    def first_rank(self) -> int:
+        return self.ranks[0]
+
+    @property
+    def last_rank(self) -> int:
+        return self.ranks[-1]
+
+    @property
+    def is_first_rank(self) -> bool:
+        return self.rank == self.first_rank
+
+    @property
+    def is_last_rank(self) -> bool:
+        return self.rank == self.last_rank
+
+    @property
+    def next_rank(self) -> int:
+        return self.ranks[(self.rank_in_group + 1) % self.world_size]
+
+    @property
+    def prev_rank(self) -> int:
+        return self.ranks[(self.rank_in_group - 1) % self.world_size]
+
+    @property
+    def cpu_group(self) -> Any:
+        """A process group of torch's, for what wants one: made when it is first asked for, by all members, nobody else.
+        PyTorch before 2.0 makes no group without the whole world."""
+        if self._cpu_group is None:
+            import torch
+            import torch.distributed as dist
+            self._need_torch()
+            if int(torch.__version__.split(".")[0]) < 2:
+                raise RuntimeError(f"a process group of {self.unique_name} alone needs PyTorch 2.0 or newer, not {torch.__version__}")
+            self._cpu_group = dist.new_group(self.ranks, backend="gloo", use_local_synchronization=True)
+        return self._cpu_group
+
+    @property
+    def device_group(self) -> Any:
+        return self.cpu_group
+
+    # -- Tensors --
+
+    def all_reduce(self, input_: Any) -> Any:
+        """A new tensor, the sum; with one rank, the input."""
+        if self.world_size == 1:
+            return input_
+        if self.device_communicator is not None:
+            return self.device_communicator.all_reduce(input_)
+        return self._sum(self._share(input_), input_.dtype).view(input_.shape)
+
+    def all_gather(self, input_: Any, dim: int = -1) -> Any:
+        if self.world_size == 1:
+            return input_
+        if self.device_communicator is not None:
+            return self.device_communicator.all_gather(input_, dim)
+        import torch
+        return torch.cat([part.view(input_.shape) for part in self._share(input_)], dim=dim)
+
+    def reduce_scatter(self, input_: Any, dim: int = -1) -> Any:
+        if self.world_size == 1:
+            return input_
+        if self.device_communicator is not None:
+            return self.device_communicator.reduce_scatter(input_, dim)
+        if input_.shape[dim] % self.world_size != 0:
+            raise ValueError(f"dimension {dim} of {tuple(input_.shape)} is not divisible by {self.world_size} ranks")
+        pieces = input_.chunk(self.world_size, dim)
+        return self._sum(self._exchange(list(pieces)), input_.dtype).view(pieces[0].shape)
+
+    def all_gatherv(self, input_: Any, dim: int = 0, sizes: Sequence[int] | None = None) -> Any:
+        """`sizes`: how much each rank gives of that dimension, 0 or more; None: all as much as this one."""
+        if self.world_size == 1:
+            return input_
+        if self.device_communicator is not None:
+            return self.device_communicator.all_gatherv(input_, dim, sizes)
+        import torch
+        if sizes is None:
+            return self.all_gather(input_, dim)
+        if len(sizes) != self.world_size or input_.shape[dim] != sizes[self.rank_in_group]:
+            raise ValueError(f"sizes {list(sizes)} for {self.world_size} ranks, of which this one, {self.rank_in_group}, gives "
+                             f"{input_.shape[dim]} of dimension {dim}")
+        likes = [input_.new_empty(_resize(input_.shape, dim, size)) for size in sizes]
+        return torch.cat(self._exchange([input_] * self.world_size, likes), dim=dim)
+
+    def reduce_scatterv(self, input_: Any, dim: int = 0, sizes: Sequence[int] | None = None) -> Any:
+        """`sizes`: how much each rank gets of that dimension, 0 or more; None: all as much."""
+        if self.world_size == 1:
+            return input_
+        if self.device_communicator is not None:
+            return self.device_communicator.reduce_scatterv(input_, dim, sizes)
+        if sizes is None:
+            return self.reduce_scatter(input_, dim)
+        if len(sizes) != self.world_size or sum(sizes) != input_.shape[dim]:
+            raise ValueError(f"sizes {list(sizes)} for {self.world_size} ranks and {input_.shape[dim]} of dimension {dim}")
+        pieces = list(input_.split(list(sizes), dim))
+        own = pieces[self.rank_in_group]
+        return self._sum(self._exchange(pieces, [own] * self.world_size), input_.dtype).view(own.shape)
+
+    def gather(self, input_: Any, dst: int = 0, dim: int = -1) -> Any:
+        """What all have, on `dst`; None elsewhere."""
+        if self.world_size == 1:
+            return input_
+        if self.rank_in_group != dst:
+            self._await([self._send(input_, dst)])
+            return None
+        import torch
+        receiving = {peer: self._start_receive(input_, peer) for peer in self._others()}
+        self._await(list(receiving.values()))
+        return torch.cat([input_ if peer == dst else self._finish(receiving[peer][1], input_)
+                          for peer in range(self.world_size)], dim=dim)
+
+    def fused_allreduce_rmsnorm(self, input_: Any, residual: Any, weight: Any, eps: float) -> tuple[Any, Any]:
+        """(norm of the residual's sum, that sum): the sum is rounded to the input's type, the norm once at its end."""
+        if self.device_communicator is not None and hasattr(self.device_communicator, "fused_allreduce_rmsnorm"):
+            result: tuple[Any, Any] = self.device_communicator.fused_allreduce_rmsnorm(input_, residual, weight, eps)
+            return result
+        added = self.all_reduce(input_) + residual
+        wide = added.float()
+        scale = (wide.pow(2).mean(-1, keepdim=True) + eps).rsqrt()
+        return (wide * scale * weight.float()).to(added.dtype), added
+
+    def broadcast(self, input_: Any, src: int = 0) -> Any:
+        """In place."""
+        if self.world_size == 1:
+            return input_
+        if self.rank_in_group == src:
+            self._await([self._send(input_, peer) for peer in self._others()])
+        else:
+            input_.copy_(self._receive(input_, src))
+        return input_
+
+    def send(self, tensor: Any, dst: int | None = None) -> None:
+        """To the next rank unless told otherwise."""
+        self._await([self._send(tensor, self._find_peer(dst, 1))])
+
+    def recv(self, size: Any, dtype: Any, src: int | None = None, device: Any = "cpu") -> Any:
+        """From the rank before unless told otherwise."""
+        import torch
+        return self._receive(torch.empty(size, dtype=dtype, device=device), self._find_peer(src, -1))
+
+    def barrier(self) -> None:
+        if self.world_size > 1:
+            import torch
+            self._share(torch.zeros(1, dtype=torch.uint8))
+
+    @contextlib.contextmanager
+    def graph_capture(self, graph_capture_context: GraphCaptureContext | None = None) -> Iterator[GraphCaptureContext]:
+        """Within, the current stream is a side stream, in which graphs are captured, and the device communicator registers
+        what they use, if it has a capture(). With a context, its stream is the current one already."""
+        with contextlib.ExitStack() as stack:
+            if self.device_communicator is not None and hasattr(self.device_communicator, "capture"):
+                stack.enter_context(self.device_communicator.capture())
+            if graph_capture_context is None:
+                graph_capture_context = stack.enter_context(side_stream())
+            yield graph_capture_context
+
+    # -- Objects --
+
+    def broadcast_object(self, obj: Any = None, src: int = 0) -> Any:
+        """Through the message queue if the group has one and its first rank sends."""
+        if self.world_size == 1:
+            return obj
+        if self.mq_broadcaster is not None and src == 0:
+            return self.mq_broadcaster.broadcast_object(obj)
+        if self.rank_in_group != src:
+            return self.recv_object(src)
+        self._send_object(obj, self._others())
+        return obj
+
+    def broadcast_object_list(self, obj_list: list[Any], src: int = 0) -> list[Any]:
+        """In place."""
+        obj_list[:] = self.broadcast_object(obj_list, src)
+        return obj_list
+
+    def send_object(self, obj: Any, dst: int) -> None:
+        self._send_object(obj, [dst])
+
+    def recv_object(self, src: int) -> Any:
+        import torch
+        length = int(self._receive(torch.zeros(1, dtype=torch.int64), src))
+        pickled = self._receive(torch.empty(length, dtype=torch.uint8), src)
+        return pickle.loads(ctypes.string_at(pickled.data_ptr(), length))
+
+    def broadcast_tensor_dict(self, tensor_dict: dict[str, Any] | None = None, src: int = 0) -> dict[str, Any] | None:
+        """Tensors and whatever can be pickled, by name."""
+        if self.world_size == 1:
+            return tensor_dict
+        if self.rank_in_group != src:
+            return self._receive_tensors(self.broadcast_object(None, src), src)
+        described, tensors = _split_dict(tensor_dict or {})
+        self.broadcast_object(described, src)
+        self._await([self._send(value, peer) for value in tensors for peer in self._others()])
+        return tensor_dict
+
+    def send_tensor_dict(self, tensor_dict: dict[str, Any], dst: int | None = None) -> None:
+        """To the next rank unless told otherwise."""
+        if self.world_size == 1:
+            return
+        peer = self._find_peer(dst, 1)
+        described, tensors = _split_dict(tensor_dict)
+        self._send_object(described, [peer])
+        self._await([self._send(value, peer) for value in tensors])
+
+    def recv_tensor_dict(self, src: int | None = None) -> dict[str, Any] | None:
+        """From the rank before unless told otherwise; None in a group of one."""
+        if self.world_size == 1:
+            return None
+        peer = self._find_peer(src, -1)
+        return self._receive_tensors(self.recv_object(peer), peer)
+
+    def destroy(self) -> None:
+        """Of this rank's alone."""
+        if self.team is not None:
+            self.team.free()
+            self.team = None
+        if self.mq_broadcaster is not None:
+            self.mq_broadcaster.shutdown()
+            self.mq_broadcaster = None
+        if self._cpu_group is not None:
+            import torch.distributed as dist
+            dist.destroy_process_group(self._cpu_group)
+            self._cpu_group = None
+
+    # -- Between pairs --
+
+    def _need_torch(self) -> None:
+        if not self._has_torch:
+            raise RuntimeError(f"the group {self.unique_name} carries no tensors: its ranks came together without PyTorch")
+
+    def _others(self) -> list[int]:
+        return [peer for peer in range(self.world_size) if peer != self.rank_in_group]
+
+    def _find_peer(self, named: int | None, step: int) -> int:
+        return (self.rank_in_group + step) % self.world_size if named is None else named
+
+    def _send_object(self, obj: Any, peers: list[int]) -> None:
+        import torch
+        pickled = torch.frombuffer(bytearray(pickle.dumps(obj)), dtype=torch.uint8)
+        length = torch.tensor([pickled.numel()])
+        self._await([self._send(part, peer) for peer in peers for part in (length, pickled)])
+
+    def _receive_tensors(self, described: Any, src: int) -> dict[str, Any]:
+        import torch
+        shapes, others = described
+        received = {name: self._receive(torch.empty(shape[0], dtype=shape[1], device=shape[2]), src)
+                    for name, shape in shapes.items() if shape is not None}
+        return {name: others[name] if shape is None else received[name] for name, shape in shapes.items()}
+
+    def _send(self, tensor: Any, peer: int) -> Any:
+        import torch
+        import torch.distributed as dist
+        self._need_torch()
+        flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        return self._start(dist.isend, flat, peer), flat
+
+    def _start_receive(self, like: Any, peer: int) -> Any:
+        import torch
+        import torch.distributed as dist
+        self._need_torch()
+        flat = torch.empty(like.numel() * like.element_size(), dtype=torch.uint8)
+        return self._start(dist.irecv, flat, peer), flat
+
+    def _start(self, call: Any, flat: Any, peer: int) -> Any:
+        """None: both ends know that nothing goes between them."""
+        return call(flat, self.ranks[peer], tag=self._tag) if flat.numel() != 0 else None
+
+    def _finish(self, flat: Any, like: Any) -> Any:
+        return flat.view(like.dtype).view(like.shape).to(like.device)
+
+    def _receive(self, like: Any, peer: int) -> Any:
+        started = self._start_receive(like, peer)
+        self._await([started])
+        return self._finish(started[1], like)
+
+    def _await(self, started: list[Any]) -> None:
+        for work, _ in started:
+            if work is not None:
+                work.wait()
+
+    def _share(self, tensor: Any) -> list[Any]:
+        return self._exchange([tensor] * self.world_size)
+
+    def _exchange(self, pieces: list[Any], likes: list[Any] | None = None) -> list[Any]:
+        """Piece i goes to rank i; what came from each, our own included. `likes`: what comes looks like these, not the pieces."""
+        likes = likes or pieces
+        receiving = {peer: self._start_receive(likes[peer], peer) for peer in self._others()}
+        sending = [self._send(pieces[peer], peer) for peer in self._others()]
+        self._await([*receiving.values(), *sending])
+        return [pieces[peer] if peer == self.rank_in_group else self._finish(receiving[peer][1], likes[peer])
+                for peer in range(self.world_size)]
+
+    def _sum(self, parts: list[Any], dtype: Any) -> Any:
+        import torch
+        wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+        total = parts[0].to(wide, copy=True)
+        for part in parts[1:]:
+            total += part.to(wide)
+        return total.to(dtype)
+
+
+@contextlib.contextmanager
+def side_stream(device: Any = None) -> Iterator[GraphCaptureContext]:
+    """Is the current one within, and begins behind what the current one has been given."""
+    import torch
+    if not torch.cuda.is_available():
+        yield GraphCaptureContext(None)
+        return
+    stream = torch.cuda.Stream(device=device)
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream):
+        yield GraphCaptureContext(stream)
+
+
+def _split_dict(given: dict[str, Any]) -> tuple[Any, list[Any]]:
+    """What describes it, and its tensors: by name a tensor's shape, or None; and what is no tensor."""
+    import torch
+    tensors = {name: value for name, value in given.items() if isinstance(value, torch.Tensor)}
+    shapes = {name: (tuple(value.shape), value.dtype, value.device.type) if name in tensors else None
+              for name, value in given.items()}
+    return (shapes, {name: value for name, value in given.items() if name not in tensors}), list(tensors.values())
+
+
+def _resize(shape: Any, dim: int, size: int) -> list[int]:
+    sizes = list(shape)
+    sizes[dim] = size
+    return sizes

@@ -1,0 +1,91 @@
+"""What ranks tell each other on the host: an all-gather of bytes, over libverbena.so or over what the application has."""
+import ctypes
+import os
+import pathlib
+import pickle
+from typing import Any, Protocol, runtime_checkable
+
+from verbena.communicators import adapt
+from verbena.native import RanksPlace, load_library
+
+
+@runtime_checkable
+class Exchange(Protocol):
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+    def all_gather(self, mine: bytes) -> list[bytes]:
+        """What all ranks gave, rank 0's first; equally long. Collective."""
+
+
+def adapt_exchange(group: Any) -> Exchange:
+    """Of a process group of torch.distributed's, a TorchComms communicator, or what is an Exchange already."""
+    if hasattr(group, "_get_backend") or not isinstance(group, Exchange):
+        return adapt(group)
+    return group
+
+
+def gather_objects(exchange: Exchange, mine: Any) -> list[Any]:
+    """Collective: what can be pickled, of any length."""
+    pickled = pickle.dumps(mine)
+    lengths = [int.from_bytes(length, "little") for length in exchange.all_gather(len(pickled).to_bytes(8, "little"))]
+    padded = exchange.all_gather(pickled.ljust(max(lengths), b"\0"))
+    return [pickle.loads(one[:length]) for one, length in zip(padded, lengths, strict=True)]
+
+
+def in_the_same_node_as(group: Any, source_rank: int = 0) -> list[bool]:
+    """Collective over a process group of torch's, or any Exchange: of each member, whether it shares memory with that one, as a
+    queue finds it: it sees the same kernel and network, and VERBENA_HOSTID says nothing else."""
+    exchange = adapt_exchange(group)
+    hosts = gather_objects(exchange, _identify_host())
+    return [host == hosts[source_rank] for host in hosts]
+
+
+def get_node_count(group: Any) -> int:
+    """Collective like in_the_same_node_as()."""
+    return len(set(gather_objects(adapt_exchange(group), _identify_host())))
+
+
+def _identify_host() -> tuple[str, int, str]:
+    boot_id = pathlib.Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
+    return boot_id, os.stat("/proc/self/ns/net").st_ino, os.environ.get("VERBENA_HOSTID", "")
+
+
+class Ranks:
+    """The ranks of a job, as libverbena.so finds them: no PyTorch is needed. Each call returns within the time-out, and names
+    a rank that is missing or dead."""
+
+    def __init__(self, rank: int | None = None, size: int | None = None, host: str | None = None, port: int = 0,
+                 timeout: float | None = None) -> None:
+        """Collective. What is None, the launcher's variables say (torchrun, Open MPI, PMI, Slurm). Rank 0 awaits the others
+        at its `host`, whose `port` is then given too."""
+        timeout_ms = 0 if timeout is None else max(1, round(timeout * 1000))
+        place = RanksPlace(host.encode() if host else None, port, size or 0, rank or 0, timeout_ms)
+        self._library = load_library()
+        self._ranks = self._library.make("ranks_join", ctypes.byref(place))
+        self._rank, self._size = int(self._library.ranks_rank(self._ranks)), int(self._library.ranks_count(self._ranks))
+
+    @property
+    def rank(self) -> int:
+        return self._rank
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    def all_gather(self, mine: bytes) -> list[bytes]:
+        gathered = ctypes.create_string_buffer(len(mine) * self._size)
+        self._library.check(self._library.ranks_all_gather(self._ranks, mine, gathered, len(mine)))
+        raw = gathered.raw
+        return [raw[place * len(mine):(place + 1) * len(mine)] for place in range(self._size)]
+
+    def barrier(self) -> None:
+        self._library.check(self._library.ranks_barrier(self._ranks))
+
+    def close(self) -> None:
+        if self._ranks is not None:
+            self._library.ranks_leave(self._ranks)
+            self._ranks = None

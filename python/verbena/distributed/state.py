@@ -1,0 +1,436 @@
+"""The process's groups: made all at once, in one meeting of all ranks whatever their number."""
+import contextlib
+import dataclasses
+import importlib.util
+import os
+import urllib.parse
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from verbena.context import SymmetricContext
+from verbena.distributed.coordinator import GraphCaptureContext, GroupCoordinator, side_stream
+from verbena.distributed.exchange import Exchange, Ranks, gather_objects
+from verbena.distributed.layout import Groups, check_custom, lay_out_engine
+from verbena.distributed.message_queue import MessageQueue
+
+QUEUE_CHUNK_BYTES, QUEUE_CHUNKS = 4 << 20, 6
+# What engines ask for. Tensors go over gloo with each: those of GPUs are a device communicator's.
+BACKENDS = ("gloo", "cpu:gloo", "nccl", "cpu:gloo,cuda:nccl")
+
+
+@dataclasses.dataclass
+class _World:
+    ranks: Exchange
+    group: GroupCoordinator
+    has_torch: bool
+    owns_ranks: bool
+    owns_process_group: bool
+    timeout: float | None
+
+
+@dataclasses.dataclass
+class _State:
+    sizes: dict[str, Any]
+    lists: dict[str, Groups]
+    groups: dict[str, GroupCoordinator]
+    context: SymmetricContext | None = None
+
+
+_world: _World | None = None
+_state: _State | None = None
+
+
+def init_dist_env(tensor_model_parallel_size: int = 1, rankID: int | None = None, backend: str = "cpu:gloo,cuda:nccl",
+                  distributed_init_method: str = "env://", local_rank: int = -1, data_parallel_size: int = 1,
+                  data_parallel_rank: int = 0, *, pipeline_model_parallel_size: int = 1,
+                  prefill_context_model_parallel_size: int = 1, decode_context_model_parallel_size: int = 1,
+                  custom_groups: Mapping[str, Sequence[Any]] | None = None, use_message_queue_broadcaster: bool = True,
+                  members: Sequence[int] | None = None, timeout: float | None = None, exchange: Exchange | None = None) -> None:
+    """Collective: init_distributed_environment() and initialize_model_parallel(), all of it or nothing.
+
+    Rank and count are the launcher's, or, with `rankID`, those of its place in DP x PP x PCP x TP. A second call checks that its
+    sizes are those of the first."""
+    world_size = rank = -1
+    if rankID is not None:
+        inner = tensor_model_parallel_size * pipeline_model_parallel_size * prefill_context_model_parallel_size
+        world_size, rank = data_parallel_size * inner, data_parallel_rank * inner + rankID
+    had_world = _world is not None
+    init_distributed_environment(world_size, rank, distributed_init_method, local_rank, backend, timeout, members=members,
+                                 exchange=exchange)
+    try:
+        ensure_model_parallel_initialized(
+            tensor_model_parallel_size, pipeline_model_parallel_size, prefill_context_model_parallel_size,
+            decode_context_model_parallel_size, data_parallel_size=data_parallel_size, custom_groups=custom_groups,
+            use_message_queue_broadcaster=use_message_queue_broadcaster)
+    except BaseException:
+        if not had_world:
+            destroy_distributed_environment()
+        raise
+
+
+def init_distributed_environment(world_size: int = -1, rank: int = -1, distributed_init_method: str = "env://",
+                                 local_rank: int = -1, backend: str = "nccl", timeout: float | timedelta | None = None, *,
+                                 members: Sequence[int] | None = None, exchange: Exchange | None = None) -> None:
+    """Collective: the ranks meet, once, and the world's group stands.
+
+    Rank and count are the launcher's (torchrun, Open MPI, PMI, Slurm) unless given. `distributed_init_method` is "env://" or
+    "tcp://host:port" of rank 0. `members`: only these of the launcher's ranks take part, in this order, the first of them on the
+    meeting's host: how a job goes on without a rank that died, and with it again. With `exchange` the ranks have met already.
+    Tensors go over gloo where PyTorch is installed: the process group that is there, or one that is made.
+
+    A rank that does not come, or dies meanwhile, is named on every other within `timeout` seconds. A second call checks that rank
+    and count are those of the first."""
+    global _world
+    if backend not in BACKENDS:
+        raise ValueError(f"backend {backend}: one of {', '.join(BACKENDS)}")
+    if _world is not None:
+        own, count = _world.ranks.rank, _world.ranks.size
+        if members is None and ((rank not in (-1, own)) or (world_size not in (-1, count))):
+            raise RuntimeError(f"the world stands already, with rank {own} of {count}, not {rank} of {world_size}: "
+                               "destroy_distributed_environment() comes before")
+        return
+    if isinstance(timeout, timedelta):
+        timeout = timeout.total_seconds()
+    ranks = exchange
+    if ranks is None:
+        host, port = _find_host(distributed_init_method)
+        ranks = Ranks(*_find_place(world_size, rank, members), host, port, timeout)
+    with contextlib.ExitStack() as undo:
+        if exchange is None:
+            undo.callback(ranks.close)  # type: ignore[attr-defined]
+        has_torch = importlib.util.find_spec("torch") is not None
+        group = GroupCoordinator("world", 0, list(range(ranks.size)), ranks.rank, _find_local_rank(local_rank), has_torch)
+        owns = _join_process_group(ranks, distributed_init_method, timeout) if has_torch else False
+        _world = _World(ranks, group, has_torch, exchange is None, owns, timeout)
+        undo.pop_all()
+
+
+def initialize_model_parallel(tensor_model_parallel_size: int = 1, pipeline_model_parallel_size: int = 1,
+                              prefill_context_model_parallel_size: int = 1,
+                              decode_context_model_parallel_size: int | None = 1, backend: str | None = None, *,
+                              data_parallel_size: int = 1, custom_groups: Mapping[str, Sequence[Any]] | None = None,
+                              use_message_queue_broadcaster: bool = True) -> None:
+    """Collective over the world: TP, DCP, PCP, PP, DP, EP and custom groups of the grid ExternalDP x DP x PP x PCP x TP, and a
+    message queue from the first rank of each TP group to its others. However many groups, the ranks talk twice."""
+    global _state
+    if backend not in (None, *BACKENDS):
+        raise ValueError(f"backend {backend}: one of {', '.join(BACKENDS)}")
+    if _state is not None:
+        raise RuntimeError("the groups stand already: destroy_model_parallel() comes before")
+    world = _get_world()
+    sizes = _name_sizes(tensor_model_parallel_size, pipeline_model_parallel_size, prefill_context_model_parallel_size,
+                        decode_context_model_parallel_size, data_parallel_size, custom_groups)
+    with contextlib.ExitStack() as undo:
+        made = _make_groups(world, sizes, use_message_queue_broadcaster, undo)
+        undo.pop_all()
+        _state = made
+
+
+def ensure_model_parallel_initialized(tensor_model_parallel_size: int = 1, pipeline_model_parallel_size: int = 1,
+                                      prefill_context_model_parallel_size: int = 1,
+                                      decode_context_model_parallel_size: int | None = 1, backend: str | None = None, *,
+                                      data_parallel_size: int = 1,
+                                      custom_groups: Mapping[str, Sequence[Any]] | None = None,
+                                      use_message_queue_broadcaster: bool = True) -> None:
+    """initialize_model_parallel(), or, if that was done, a check that the sizes were these."""
+    if _state is None:
+        return initialize_model_parallel(
+            tensor_model_parallel_size, pipeline_model_parallel_size, prefill_context_model_parallel_size,
+            decode_context_model_parallel_size, backend, data_parallel_size=data_parallel_size, custom_groups=custom_groups,
+            use_message_queue_broadcaster=use_message_queue_broadcaster)
+    sizes = _name_sizes(tensor_model_parallel_size, pipeline_model_parallel_size, prefill_context_model_parallel_size,
+                        decode_context_model_parallel_size, data_parallel_size, custom_groups)
+    if _state.sizes != sizes:
+        raise RuntimeError(f"the groups stand already, with {_state.sizes}, not {sizes}: destroy_dist_env() comes before")
+
+
+def enable_symmetric_memory() -> SymmetricContext:
+    """Collective over the world: one context for all groups, each of which then has its `team` in it. A window that the context
+    allocates or registers is every group's: its memory is registered once, and one set of queue pairs leads to each rank. A
+    second call returns the same. The calling thread's GPU is the context's. destroy_model_parallel() closes it, which then is
+    collective."""
+    state, world = _get_state(), _get_world()
+    if state.context is None:
+        context = SymmetricContext.from_all_gather(world.ranks.all_gather, world.ranks.rank, world.ranks.size)
+        with contextlib.ExitStack() as undo:
+            undo.callback(context.close)
+            undo.callback(context.abort)
+            for name, some in state.lists.items():
+                group = state.groups[name]
+                color = next(place for place, ranks in enumerate(some) if world.ranks.rank in ranks)
+                group.team = context.split(context.world, color, group.rank_in_group)
+            undo.pop_all()
+        world.group.team = context.world
+        state.context = context
+    return state.context
+
+
+def destroy_model_parallel() -> None:
+    """The groups, not the world. Of this rank's alone, unless symmetric memory was enabled."""
+    global _state
+    if _state is None:
+        return
+    state, _state = _state, None
+    with contextlib.ExitStack() as ends:  # each is done, whatever the others raise
+        if state.context is not None:
+            ends.callback(state.context.close)
+            _get_world().group.team = None
+        for group in state.groups.values():
+            ends.callback(group.destroy)
+
+
+def destroy_distributed_environment() -> None:
+    """The world, with the groups if they are there; nothing is left behind."""
+    global _world
+    if _world is None:
+        return
+    with contextlib.ExitStack() as ends:
+        world = _world
+        if world.owns_ranks:
+            ends.callback(world.ranks.close)  # type: ignore[attr-defined]
+        if world.owns_process_group:
+            import torch.distributed as dist
+            ends.callback(dist.destroy_process_group)
+        ends.callback(world.group.destroy)
+        ends.callback(destroy_model_parallel)
+        ends.pop_all().close()
+    _world = None
+
+
+destroy_dist_env = destroy_distributed_environment
+
+
+def is_initialized() -> bool:
+    return _state is not None
+
+
+model_parallel_is_initialized = is_initialized
+
+
+def get_group(name: str) -> GroupCoordinator:
+    """"world", "tp", "dcp", "pcp", "pp", "dp", "ep", "eplb", or a custom group's name: this rank's."""
+    if name == "world":
+        return _get_world().group
+    groups = _get_state().groups
+    if name not in groups:
+        raise ValueError(f"no group {name!r}: there are world, {', '.join(groups)}")
+    return groups[name]
+
+
+def get_world_group() -> GroupCoordinator:
+    return get_group("world")
+
+
+def get_tp_group() -> GroupCoordinator:
+    return get_group("tp")
+
+
+def get_pp_group() -> GroupCoordinator:
+    return get_group("pp")
+
+
+def get_dp_group() -> GroupCoordinator:
+    return get_group("dp")
+
+
+def get_ep_group() -> GroupCoordinator:
+    return get_group("ep")
+
+
+def get_eplb_group() -> GroupCoordinator:
+    """The EP group's ranks, whose messages do not mix with its own."""
+    return get_group("eplb")
+
+
+def get_pcp_group() -> GroupCoordinator:
+    return get_group("pcp")
+
+
+def get_dcp_group() -> GroupCoordinator:
+    return get_group("dcp")
+
+
+def get_tensor_model_parallel_world_size() -> int:
+    return get_tp_group().world_size
+
+
+def get_tensor_model_parallel_rank() -> int:
+    return get_tp_group().rank_in_group
+
+
+@contextlib.contextmanager
+def graph_capture(device: Any = None) -> Iterator[GraphCaptureContext]:
+    """Around the capture of graphs that use TP, PP or DP: one side stream, and what their device communicators register."""
+    with contextlib.ExitStack() as stack:
+        context = stack.enter_context(side_stream(device))
+        for group in (get_tp_group(), get_pp_group(), get_dp_group()):
+            stack.enter_context(group.graph_capture(context))
+        yield context
+
+
+def tensor_model_parallel_all_reduce(input_: Any) -> Any:
+    return get_tp_group().all_reduce(input_)
+
+
+def tensor_model_parallel_all_gather(input_: Any, dim: int = -1) -> Any:
+    return get_tp_group().all_gather(input_, dim)
+
+
+def tensor_model_parallel_reduce_scatter(input_: Any, dim: int = -1) -> Any:
+    return get_tp_group().reduce_scatter(input_, dim)
+
+
+def tensor_model_parallel_fused_allreduce_rmsnorm(input_: Any, residual: Any, weight: Any, eps: float) -> tuple[Any, Any]:
+    return get_tp_group().fused_allreduce_rmsnorm(input_, residual, weight, eps)
+
+
+def _get_world() -> _World:
+    if _world is None:
+        raise RuntimeError("the ranks have not met: init_dist_env() or init_distributed_environment() comes before")
+    return _world
+
+
+def _get_state() -> _State:
+    if _state is None:
+        raise RuntimeError("there are no groups: init_dist_env() or initialize_model_parallel() comes before")
+    return _state
+
+
+def _name_sizes(tp: int, pp: int, pcp: int, dcp: int | None, dp: int,
+                custom: Mapping[str, Sequence[Any]] | None) -> dict[str, Any]:
+    return {"tp": tp, "pp": pp, "dp": dp, "pcp": pcp, "dcp": dcp or 1,
+            "custom": {name: [*ranks] for name, ranks in (custom or {}).items()}}
+
+
+def _find_place(world_size: int, rank: int, members: Sequence[int] | None) -> tuple[int | None, int | None]:
+    if (world_size < 0) != (rank < 0):
+        raise ValueError(f"rank {rank} of {world_size}: both are given, or neither (-1)")
+    if members is None:
+        return (None, None) if world_size < 0 else (rank, world_size)
+    own = int(os.environ["RANK"]) if rank < 0 else rank
+    if own not in members:
+        raise ValueError(f"rank {own} is none of the members {list(members)}")
+    return list(members).index(own), len(members)
+
+
+def _find_host(method: str) -> tuple[str | None, int]:
+    if method == "env://":
+        return None, 0
+    url = urllib.parse.urlparse(method)
+    if url.scheme != "tcp" or url.hostname is None or url.port is None:
+        raise ValueError(f"distributed_init_method {method}: env:// or tcp://host:port")
+    return url.hostname, url.port
+
+
+def _find_local_rank(local_rank: int) -> int:
+    return int(os.environ.get("LOCAL_RANK", "0")) if local_rank < 0 else local_rank
+
+
+def _do_together(ranks: Exchange, step: Callable[[], Any]) -> list[Any]:
+    """Collective: what step() returned on each rank. If it fails on one, this fails on all: a rank that died is named on every
+    other, whatever its death did to their steps."""
+    result, failure = None, None
+    try:
+        result = step()
+    except Exception as error:
+        failure = error
+    try:
+        told = gather_objects(ranks, (None if failure is None else f"{type(failure).__name__}: {failure}", result))
+    except Exception as error:
+        raise error from failure
+    if failure is not None:
+        raise failure
+    for rank, (problem, _) in enumerate(told):
+        if problem is not None:
+            raise RuntimeError(f"rank {rank}: {problem}")
+    return [result for _, result in told]
+
+
+def _lay_out(world: _World, sizes: dict[str, Any]) -> dict[str, Groups]:
+    lists = lay_out_engine(world.ranks.size, sizes["tp"], sizes["pp"], sizes["dp"], sizes["pcp"], sizes["dcp"])
+    lists["eplb"] = lists["ep"]
+    taken = {"world", *lists} & set(sizes["custom"])
+    if taken:
+        raise ValueError(f"custom groups cannot be called {', '.join(sorted(taken))}: these are there already")
+    return lists | {name: check_custom(world.ranks.size, custom) for name, custom in sizes["custom"].items()}
+
+
+def _make_groups(world: _World, sizes: dict[str, Any], wants_queue: bool, undo: contextlib.ExitStack) -> _State:
+    ranks = world.ranks
+    asked = (sizes, wants_queue, world.has_torch)
+    state = _State(sizes, {}, {})
+    queues: list[MessageQueue] = []
+
+    def make() -> Any:
+        state.lists = _lay_out(world, sizes)
+        for number, (name, some) in enumerate(state.lists.items(), 1):
+            own = next(group for group in some if ranks.rank in group)
+            state.groups[name] = GroupCoordinator(name, number, own, ranks.rank, world.group.local_rank, world.has_torch)
+        tp = state.groups["tp"]
+        if wants_queue and tp.world_size > 1 and tp.is_first_rank:
+            queues.append(MessageQueue(tp.world_size - 1, max_chunk_bytes=QUEUE_CHUNK_BYTES, max_chunks=QUEUE_CHUNKS,
+                                       reader_ranks=tp.ranks[1:]))
+            undo.callback(queues[0].shutdown)
+        return asked, queues[0].export_handle() if queues else None
+
+    # All that the ranks tell each other, at once: what each was asked for, and where its queue is.
+    told = _do_together(ranks, make)
+    for rank, (other, _) in enumerate(told):
+        if other != asked:
+            raise RuntimeError(f"ranks do not ask for the same groups: rank {rank} {other}, rank {ranks.rank} {asked}")
+    tp = state.groups["tp"]
+
+    def attach() -> None:
+        if not wants_queue or tp.world_size == 1:
+            return
+        if not queues:
+            queues.append(MessageQueue.create_from_handle(told[tp.first_rank][1], ranks.rank))
+            undo.callback(queues[0].shutdown)
+        queues[0].wait_until_ready(world.timeout)
+        tp.mq_broadcaster = queues[0]
+
+    _do_together(ranks, attach)
+    return state
+
+
+def _limit(timeout: float | None) -> timedelta:
+    return timedelta(seconds=120 if timeout is None else timeout)
+
+
+def _join_process_group(ranks: Exchange, method: str, timeout: float | None) -> bool:
+    """Whether it was made here, and is not the application's."""
+    import torch.distributed as dist
+    is_there = dist.is_initialized()
+    stores: list[Any] = []
+
+    def open_store() -> Any:
+        if is_there:
+            if (dist.get_rank(), dist.get_world_size()) != (ranks.rank, ranks.size):
+                raise RuntimeError(f"torch.distributed has rank {dist.get_rank()} of {dist.get_world_size()}, the groups have "
+                                   f"{ranks.rank} of {ranks.size}")
+        elif ranks.rank == 0:
+            stores.append(dist.TCPStore("0.0.0.0", 0, ranks.size, is_master=True, wait_for_workers=False,
+                                        timeout=_limit(timeout)))
+        return is_there, stores[0].port if stores else None
+
+    told = _do_together(ranks, open_store)
+    if len({there for there, _ in told}) > 1:
+        raise RuntimeError("torch.distributed is initialized on some ranks, and not on ranks "
+                           f"{[rank for rank, (there, _) in enumerate(told) if not there]}")
+
+    def join() -> None:
+        if is_there:
+            return
+        if not stores:
+            host = _find_host(method)[0] or os.environ.get("MASTER_ADDR", "127.0.0.1")
+            stores.append(dist.TCPStore(host, told[0][1], ranks.size, is_master=False, timeout=_limit(timeout)))
+        dist.init_process_group("gloo", store=stores[0], rank=ranks.rank, world_size=ranks.size, timeout=_limit(timeout))
+
+    try:
+        _do_together(ranks, join)
+    except BaseException:
+        if not is_there and dist.is_initialized():
+            dist.destroy_process_group()
+        raise
+    return not is_there

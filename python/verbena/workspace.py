@@ -1,0 +1,53 @@
+"""Workspaces: signals, barriers and slots of one stream or one purpose."""
+import ctypes
+
+from verbena.constants import Backend, ContextType
+from verbena.native import Result, VerbenaError
+from verbena.part import CollectivePart
+
+_ERROR_TEXT_BYTES = 512
+
+
+class SymmetricWorkspace(CollectivePart):
+    """What kernels are launched with in place of a team, for the same calls. Kernels that run at the same time, each with
+    a workspace of its own, never meet by accident. Freed collectively, by `free`, at the end of `with`, or with its
+    context. On a rank that is no member of its team, for the collective calls alone."""
+
+    _name = "workspace"
+
+    def reset(self) -> None:
+        """Collective: after a wait of the workspace has ended by time it is as good as new."""
+        self._library.check(self._library.workspace_reset(self.handle))
+
+    def check_error(self) -> None:
+        """Raises which wait of this workspace has ended by time, on whatever member, if one has."""
+        text = ctypes.create_string_buffer(_ERROR_TEXT_BYTES)
+        result = self._library.workspace_get_error(self.handle, text, len(text))
+        if result != Result.SUCCESS:
+            raise VerbenaError(Result(result), text.value.decode())
+
+    @property
+    def is_member(self) -> bool:
+        return self._library.workspace_host_context(self.handle) is not None
+
+    @property
+    def slot_bytes(self) -> int:
+        """Of each slot of low_latency.cuh; 0: there are none."""
+        return int(self._library.workspace_slot_bytes(self.handle))
+
+    @property
+    def device_context(self) -> int:
+        """The address of the SymmWorkspace in the GPU's memory, which begins with a SymmContext: a kernel's `ctx_ptr`."""
+        self._require_member()
+        return int(self._library.workspace_device_context(self.handle))
+
+    @property
+    def backend(self) -> Backend:
+        """For which kernels that take this workspace may be compiled, besides DEFAULT."""
+        self._require_member()
+        context = self._library.workspace_host_context(self.handle)
+        return ContextType(ctypes.c_int32.from_address(context).value).backend
+
+    def _require_member(self) -> None:
+        if not self.is_member:
+            raise ValueError("the workspace is of a team that this rank is not in")

@@ -1,0 +1,360 @@
+// Low-latency messages on emulated GPUs: any length and bit pattern, call after call without a barrier, from
+// launch to launch; and what goes wrong where a rule is broken.
+#include "verbena/device/low_latency.cuh"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "device/emulator/world.h"
+#include "device/support/random.h"
+#include "device/symm/fleet.h"
+
+namespace verbena::device_test {
+namespace {
+
+using device::BlockGroup;
+using device::Heard;
+using device::LowLatency;
+using device::Order;
+using device::Packet128;
+using device::Packet16;
+using device::Packet8;
+using device::Scope;
+using emulator::require;
+using emulator::World;
+
+constexpr uint64_t kBlocks = 2, kSlotBytes = 1024;
+constexpr uint64_t kOutputBytes = 512;  // of a rank, in the test's memory
+constexpr uint64_t kTimeout_ns = 50'000'000;
+
+void expect_done(SymmStatus status, const char* call) {
+  require(status == SymmStatus::kDone, call);
+}
+
+// Ranks with a workspace each, and a source and a destination of their own outside of the heap.
+class Ranks {
+ public:
+  explicit Ranks(int32_t count)
+      : fleet_(count, INT32_MAX, Fleet::measure_workspace(count, kBlocks, kSlotBytes)) {
+    for (int32_t rank = 0; rank < count; ++rank) {
+      fleet_.context(rank).timeout_ns = kTimeout_ns;
+      inputs_.emplace_back(kOutputBytes / 8);
+      outputs_.emplace_back(kOutputBytes / 8);
+    }
+  }
+
+  int32_t size() const { return fleet_.size(); }
+  SymmWorkspace<> workspace(int32_t rank) { return fleet_.workspace(rank, 0, kBlocks, kSlotBytes); }
+  char* input(int32_t rank) { return reinterpret_cast<char*>(inputs_[static_cast<size_t>(rank)].data()); }
+  char* output(int32_t rank) { return reinterpret_cast<char*>(outputs_[static_cast<size_t>(rank)].data()); }
+
+  // `kernel(workspace, rank)` by one block of each rank.
+  std::string run(uint64_t seed, uint32_t threads,
+                  const std::function<void(const SymmWorkspace<>&, int32_t rank)>& kernel,
+                  bool tears_wide = false) {
+    World::Limits limits;
+    limits.tears_wide = tears_wide;
+    World world(seed, limits);
+    for (int32_t rank = 0; rank < size(); ++rank) {
+      world.add_grid(static_cast<uint32_t>(rank), 1, threads, [this, rank, &kernel] {
+        const SymmWorkspace<> mine = workspace(rank);
+        kernel(mine, rank);
+      });
+    }
+    return world.run();
+  }
+
+ private:
+  Fleet fleet_;
+  std::vector<std::vector<uint64_t>> inputs_, outputs_;
+};
+
+// By the group's threads, each byte by one.
+void write_bytes(char* to, uint64_t length_bytes, const std::function<uint8_t(uint64_t)>& byte) {
+  for (uint64_t i = device::thread_index(); i < length_bytes; i += device::threads_per_block())
+    device::store<Order::kWeak, Scope::kThreads>(reinterpret_cast<uint8_t*>(to) + i, byte(i));
+  device::sync_block();
+}
+void expect_bytes(const char* from, uint64_t length_bytes, const std::function<uint8_t(uint64_t)>& byte) {
+  device::sync_block();
+  for (uint64_t i = device::thread_index(); i < length_bytes; i += device::threads_per_block())
+    require(
+        device::load<Order::kWeak, Scope::kThreads>(reinterpret_cast<const uint8_t*>(from) + i) == byte(i),
+        "a byte of the message");
+  device::sync_block();
+}
+
+// Now and then a rank is slow to read: the others are a call ahead of it meanwhile.
+void dawdle(uint64_t call, int32_t rank) {
+  if ((call + static_cast<uint64_t>(rank)) % 3 == 0) device::pause(500'000);
+}
+
+// Looks like flags of calls near by.
+uint8_t nasty_byte(uint64_t call, int32_t rank, uint64_t i) {
+  return i % 4 == 0 ? static_cast<uint8_t>(call + i / 4 % 3 - 1)
+                    : static_cast<uint8_t>(i % 8 == 7 ? rank : 0);
+}
+// Short and long ones, of odd lengths too, none at all.
+uint64_t length_of(uint64_t call, uint64_t most) {
+  const uint64_t lengths[] = {7, most, 0, 16, 121, 1, 64, most - 3};
+  return std::min(lengths[call % 8], most);
+}
+
+template <typename Packet>
+class LowLatencyTest : public testing::Test {
+ protected:
+  // Each rank tells all others something else each call.
+  static std::string exchange(int32_t count, uint64_t seed, uint32_t threads, uint64_t calls,
+                              bool tears_wide = false) {
+    Ranks ranks(count);
+    return ranks.run(
+        seed, threads,
+        [&](const SymmWorkspace<>& mine, int32_t rank) {
+          LowLatency<Packet> exchange(mine, 1);
+          expect_done(exchange.begin(), "begin");
+          const uint64_t most = std::min(exchange.capacity_bytes(), kOutputBytes - 8);
+          for (uint64_t call = 1;; ++call) {
+            const uint64_t length_bytes = length_of(call, most);
+            char* const source = ranks.input(rank) + call % 3;
+            write_bytes(source, length_bytes, [&](uint64_t i) { return nasty_byte(call, rank, i); });
+            expect_done(exchange.broadcast(source, length_bytes), "broadcast");
+            dawdle(call, rank);
+            for (int32_t step = 1; step < count; ++step) {
+              const int32_t peer = (rank + step) % count;
+              expect_done(exchange.receive(peer, ranks.output(rank) + call % 5, length_bytes), "receive");
+              expect_bytes(ranks.output(rank) + call % 5, length_bytes,
+                           [&](uint64_t i) { return nasty_byte(call, peer, i); });
+            }
+            require(exchange.epoch() == call, "the call's number");
+            if (call == calls) return expect_done(exchange.finish(), "finish");
+            expect_done(exchange.turn(), "turn");
+          }
+        },
+        tears_wide);
+  }
+};
+using Packets = testing::Types<Packet8, Packet16, Packet128>;
+TYPED_TEST_SUITE(LowLatencyTest, Packets);
+
+TYPED_TEST(LowLatencyTest, EverybodyHearsEverybodyCallAfterCall) {
+  for (uint64_t seed = 0; seed < 8; ++seed) EXPECT_EQ(this->exchange(2, seed, 32, 9), "");
+  for (uint64_t seed = 0; seed < 4; ++seed) EXPECT_EQ(this->exchange(3, seed, 64, 6), "");
+}
+
+// PTX's manual says that an access of 16 bytes may be two of 8, and nothing of what eight lanes do together.
+// Packets of 128 bytes then take wrong data for right, which is why their machine is looked at first.
+TYPED_TEST(LowLatencyTest, WhereWideAccessesComeInParts) {
+  int wrong = 0;
+  for (uint64_t seed = 1; seed < 12; ++seed) wrong += !this->exchange(2, seed, 32, 6, true).empty();
+  if (TypeParam::kNeedsWarps) {
+    EXPECT_GT(wrong, 0);
+  } else {
+    EXPECT_EQ(wrong, 0);
+  }
+}
+
+// Sums of every launch, as a graph that is replayed: each block goes on where its last launch ended.
+TYPED_TEST(LowLatencyTest, SumsFromLaunchToLaunch) {
+  for (const int32_t count : {1, 2, 3, 9}) {
+    Ranks ranks(count);
+    for (uint64_t launch = 1; launch <= 5; ++launch) {
+      const uint64_t numbers = length_of(launch, 240) / 4;
+      const auto number = [&](int32_t rank, uint64_t i) {
+        return static_cast<float>(rank + 1) * 16'777'216.0F / static_cast<float>(i + launch);
+      };
+      for (int32_t rank = 0; rank < count; ++rank)
+        for (uint64_t i = 0; i < numbers; ++i)
+          reinterpret_cast<float*>(ranks.input(rank))[i] = number(rank, i);
+      const std::string result = ranks.run(launch, 32, [&](const SymmWorkspace<>& mine, int32_t rank) {
+        LowLatency<TypeParam> exchange(mine, 0);
+        const auto* const input = reinterpret_cast<const float*>(ranks.input(rank));
+        expect_done(exchange.begin(), "begin");
+        expect_done(exchange.broadcast(input, 4 * numbers), "broadcast");
+        auto* const output = reinterpret_cast<float*>(ranks.output(rank));
+        // The team's size at compile time, and not.
+        expect_done(count == 3 && launch % 2 == 0
+                        ? exchange.template receive_reduce<3>(input, output, numbers)
+                        : exchange.receive_reduce(input, output, numbers),
+                    "sum");
+        expect_done(exchange.finish(), "finish");
+      });
+      ASSERT_EQ(result, "");
+      for (int32_t rank = 0; rank < count; ++rank) {
+        EXPECT_EQ(ranks.workspace(rank).blocks.epochs[0], launch);
+        EXPECT_EQ(ranks.workspace(rank).blocks.epochs[1], 0U);
+        for (uint64_t i = 0; i < numbers; ++i) {
+          float sum = number(0, i);
+          for (int32_t other = 1; other < count; ++other) sum += number(other, i);
+          ASSERT_EQ(reinterpret_cast<float*>(ranks.output(rank))[i], sum) << rank << " " << i;
+        }
+      }
+    }
+  }
+}
+
+// 256 and 1 and 1: each 1 alone is rounded away. In place.
+TYPED_TEST(LowLatencyTest, NumbersOfFewBitsAreRoundedOnce) {
+  Ranks ranks(3);
+  constexpr uint64_t kNumbers = 61;
+  for (int32_t rank = 0; rank < 3; ++rank)
+    for (uint64_t i = 0; i < kNumbers; ++i)
+      reinterpret_cast<device::Bfloat16*>(ranks.input(rank))[i] =
+          device::narrow<device::Bfloat16>(rank == 0 ? 256.0F : 1.0F);
+  EXPECT_EQ(ranks.run(2, 64,
+                      [&](const SymmWorkspace<>& mine, int32_t rank) {
+                        LowLatency<TypeParam> exchange(mine, 1);
+                        auto* const numbers = reinterpret_cast<device::Bfloat16*>(ranks.input(rank));
+                        expect_done(exchange.begin(), "begin");
+                        expect_done(exchange.broadcast(numbers, 2 * kNumbers), "broadcast");
+                        expect_done(exchange.receive_reduce(numbers, numbers, kNumbers), "sum");
+                        expect_done(exchange.finish(), "finish");
+                      }),
+            "");
+  for (int32_t rank = 0; rank < 3; ++rank)
+    for (uint64_t i = 0; i < kNumbers; ++i)
+      EXPECT_EQ(device::widen(reinterpret_cast<device::Bfloat16*>(ranks.input(rank))[i]), 258.0F);
+}
+
+// A rank that only speaks and ranks that only hear, then a ring: with a barrier at the end of each call.
+TYPED_TEST(LowLatencyTest, WhereNotEverybodyHearsFromEverybody) {
+  for (uint64_t seed = 0; seed < 6; ++seed) {
+    Ranks ranks(3);
+    EXPECT_EQ(ranks.run(seed, 32,
+                        [&](const SymmWorkspace<>& mine, int32_t rank) {
+                          LowLatency<TypeParam> exchange(mine, 0);
+                          expect_done(exchange.begin(), "begin");
+                          for (uint64_t call = 1; call <= 6; ++call) {
+                            write_bytes(ranks.input(rank), 100,
+                                        [&](uint64_t i) { return nasty_byte(call, rank, i); });
+                            const bool is_ring = call % 3 == 0;
+                            const int32_t before = is_ring ? (rank + 2) % 3 : 1;
+                            if (is_ring) {
+                              expect_done(exchange.send((rank + 1) % 3, ranks.input(rank), 100), "send");
+                            } else if (rank == 1) {
+                              expect_done(exchange.broadcast(ranks.input(rank), 100), "broadcast");
+                            }
+                            if (before != rank) {
+                              expect_done(exchange.receive(before, ranks.output(rank), 100), "receive");
+                              expect_bytes(ranks.output(rank), 100,
+                                           [&](uint64_t i) { return nasty_byte(call, before, i); });
+                            }
+                            expect_done(call == 6 ? exchange.finish({}, Heard::kSome)
+                                                  : exchange.turn({}, Heard::kSome),
+                                        "turn");
+                          }
+                        }),
+              "");
+  }
+}
+
+// Packets that lay for 2^32 calls behind shorter messages: their flags are those of the next calls.
+TYPED_TEST(LowLatencyTest, NothingOldIsTakenForNewWhenEpochsComeRound) {
+  for (uint64_t seed = 0; seed < 4; ++seed) {
+    Ranks ranks(2);
+    constexpr uint64_t kFirst = 0xffff'fffd, kCalls = 6;
+    for (int32_t rank = 0; rank < 2; ++rank) {
+      const SymmBlocks blocks = ranks.workspace(rank).blocks;
+      blocks.epochs[0] = kFirst - 1;
+      // As halves with a flag each, and as lines: of the calls that come behind the turn.
+      auto* const words = reinterpret_cast<uint64_t*>(blocks.slots);
+      for (uint64_t i = 0; i < kSymmTurns * 2 * kSlotBytes / 8; ++i) {
+        const bool is_odd = i * 8 / (2 * kSlotBytes) == 1;
+        words[i] = (is_odd ? 1 + seed % 2 * 2 : 2) << 32 | 0xabcd;
+      }
+    }
+    EXPECT_EQ(ranks.run(seed, 32,
+                        [&](const SymmWorkspace<>& mine, int32_t rank) {
+                          LowLatency<TypeParam> exchange(mine, 0);
+                          expect_done(exchange.begin(), "begin");
+                          for (uint64_t call = 0; call < kCalls; ++call) {
+                            const uint64_t length_bytes = call < 3 ? 8 : 200;
+                            const auto said_by = [&](int32_t speaker) {
+                              return [&, speaker](uint64_t i) { return nasty_byte(call, speaker, i); };
+                            };
+                            write_bytes(ranks.input(rank), length_bytes, said_by(rank));
+                            expect_done(exchange.broadcast(ranks.input(rank), length_bytes), "broadcast");
+                            expect_done(exchange.receive(1 - rank, ranks.output(rank), length_bytes),
+                                        "receive");
+                            expect_bytes(ranks.output(rank), length_bytes, said_by(1 - rank));
+                            require(static_cast<uint32_t>(exchange.epoch()) != 0, "0 is no call's");
+                            expect_done(call + 1 == kCalls ? exchange.finish() : exchange.turn(), "turn");
+                          }
+                        }),
+              "");
+    EXPECT_EQ(ranks.workspace(0).blocks.epochs[0], kFirst + kCalls) << "0 was left out";
+  }
+}
+
+// Who waits in vain says for whom, and nobody else does.
+TYPED_TEST(LowLatencyTest, EndsWithoutAPacketAndSaysWhose) {
+  Ranks ranks(3);
+  EXPECT_EQ(ranks.run(1, 32,
+                      [&](const SymmWorkspace<>& mine, int32_t rank) {
+                        LowLatency<TypeParam> exchange(mine, 1);
+                        expect_done(exchange.begin(), "begin");
+                        const auto* const input = reinterpret_cast<const float*>(ranks.input(rank));
+                        if (rank == 2) return;
+                        expect_done(exchange.broadcast(input, 64), "broadcast");
+                        require(exchange.receive_reduce(input, reinterpret_cast<float*>(ranks.output(rank)),
+                                                        16) == SymmStatus::kTimedOut,
+                                "sum");
+                      }),
+            "");
+  for (int32_t rank = 0; rank < 3; ++rank) {
+    const uint64_t failure = *ranks.workspace(rank).context.failure;
+    EXPECT_EQ(static_cast<SymmWait>(failure & 0xff), SymmWait::kPacket);
+    EXPECT_EQ(failure >> kSymmFailureNumber & 0xffff, 1U);
+    EXPECT_EQ(failure >> kSymmFailurePeer & kSymmNobody, 2U);
+  }
+}
+
+TYPED_TEST(LowLatencyTest, RefusesWhatItCannot) {
+  Ranks ranks(2);
+  EXPECT_EQ(
+      ranks.run(0, 32,
+                [&](const SymmWorkspace<>& mine, int32_t rank) {
+                  LowLatency<TypeParam> exchange(mine, 0), beyond(mine, kBlocks);
+                  require(beyond.begin() == SymmStatus::kInvalid, "block");
+                  SymmWorkspace<> without = mine;
+                  without.blocks.slot_bytes = 0;
+                  LowLatency<TypeParam> none(without, 0);
+                  require(none.begin() == SymmStatus::kInvalid, "no slots");
+                  SymmWorkspace<> far = mine;
+                  far.context.has_remote = 1;
+                  LowLatency<TypeParam> unreached(far, 0);
+                  require(unreached.begin() == SymmStatus::kUnreachable, "far");
+                  expect_done(exchange.begin(), "begin");
+                  char* const data = ranks.input(rank);
+                  const uint64_t most = exchange.capacity_bytes();
+                  require(exchange.send(rank, data, 8) == SymmStatus::kInvalid, "to oneself");
+                  require(exchange.send(2, data, 8) == SymmStatus::kInvalid, "no member");
+                  require(exchange.send(1 - rank, data, most + 1) == SymmStatus::kInvalid, "too long");
+                  require(exchange.broadcast(data, most + 1) == SymmStatus::kInvalid, "too long");
+                  require(exchange.template broadcast<3>(data, 8) == SymmStatus::kInvalid, "another size");
+                  require(exchange.receive(-1, data, 8) == SymmStatus::kInvalid, "no member");
+                  require(exchange.receive(1 - rank, data, most + 1) == SymmStatus::kInvalid, "too long");
+                  require(exchange.receive_reduce(data, data, most + 1) == SymmStatus::kInvalid, "too long");
+                }),
+      "");
+}
+
+// Threads of a block that are no warp have no lines.
+TEST(LowLatency, LinesNeedWarps) {
+  Ranks ranks(1);
+  EXPECT_EQ(ranks.run(0, 32,
+                      [&](const SymmWorkspace<>& mine, int32_t) {
+                        LowLatency<Packet128> exchange(mine, 0);
+                        require(exchange.begin(device::ThreadGroup{}) == SymmStatus::kInvalid, "a thread");
+                        LowLatency<Packet8> word(mine, 1);
+                        if (device::thread_index() != 0) return;
+                        expect_done(word.begin(device::ThreadGroup{}), "a thread");
+                      }),
+            "");
+}
+
+}  // namespace
+}  // namespace verbena::device_test

@@ -1,0 +1,115 @@
+// The C API as an application has it: its headers and libverbena.so.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "verbena/message_queue.h"
+#include "verbena/ranks.h"
+
+extern "C" size_t measure_handle_in_c(void);
+
+namespace {
+
+constexpr int64_t kPatienceMs = 120'000;
+constexpr verbena_queue_options kOptions = {1, 3, 64, 0, "127.0.0.1", nullptr};
+
+class QueueApi : public testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_EQ(verbena_queue_create(&kOptions, &writer_), VERBENA_SUCCESS);
+    verbena_queue_handle handle;
+    ASSERT_EQ(verbena_queue_get_handle(writer_, &handle), VERBENA_SUCCESS);
+    ASSERT_EQ(verbena_queue_attach(&handle, 0, 0, &reader_), VERBENA_SUCCESS);
+    std::thread other(
+        [this] { EXPECT_EQ(verbena_queue_wait_until_ready(writer_, kPatienceMs), VERBENA_SUCCESS); });
+    EXPECT_EQ(verbena_queue_wait_until_ready(reader_, kPatienceMs), VERBENA_SUCCESS);
+    other.join();
+  }
+  void TearDown() override {
+    EXPECT_EQ(verbena_queue_destroy(reader_), VERBENA_SUCCESS);
+    EXPECT_EQ(verbena_queue_destroy(writer_), VERBENA_SUCCESS);
+  }
+  void send(const std::string& text) {
+    const verbena_queue_part part{text.data(), text.size()};
+    ASSERT_EQ(verbena_queue_enqueue(writer_, &part, 1, kPatienceMs), VERBENA_SUCCESS);
+  }
+  verbena_queue_message get() {
+    verbena_queue_message message{};
+    EXPECT_EQ(verbena_queue_dequeue(reader_, kPatienceMs, &message), VERBENA_SUCCESS);
+    return message;
+  }
+  static std::string text_of(const verbena_queue_message& message) {
+    return {static_cast<const char*>(message.data), message.length};
+  }
+
+  verbena_queue *writer_ = nullptr, *reader_ = nullptr;
+};
+
+TEST_F(QueueApi, PartsAndPlaces) {
+  EXPECT_EQ(measure_handle_in_c(), sizeof(verbena_queue_handle));
+  EXPECT_EQ(verbena_queue_is_local(reader_), 1);
+  EXPECT_EQ(verbena_queue_is_local(writer_), 1);
+  std::vector<std::string> texts;
+  std::vector<verbena_queue_part> parts;
+  for (int i = 0; i < 20; ++i) texts.push_back(std::to_string(i));
+  for (const std::string& text : texts) parts.push_back({text.data(), text.size()});
+  ASSERT_EQ(verbena_queue_enqueue(writer_, parts.data(), parts.size(), kPatienceMs), VERBENA_SUCCESS);
+  void* chunk = nullptr;
+  ASSERT_EQ(verbena_queue_reserve(writer_, kPatienceMs, &chunk), VERBENA_SUCCESS);
+  std::memcpy(chunk, "in place", 8);
+  ASSERT_EQ(verbena_queue_commit(writer_, 8), VERBENA_SUCCESS);
+  const auto first = get(), second = get();
+  EXPECT_EQ(text_of(first), "012345678910111213141516171819");
+  EXPECT_EQ(text_of(second), "in place");
+  EXPECT_EQ(verbena_queue_destroy(reader_), VERBENA_INVALID_USAGE);
+  EXPECT_THAT(verbena_last_error(), testing::HasSubstr("while 2 of its messages are held"));
+  EXPECT_EQ(verbena_queue_release(reader_, first.ticket), VERBENA_SUCCESS);
+  EXPECT_EQ(verbena_queue_release(reader_, first.ticket), VERBENA_INVALID_USAGE);
+  EXPECT_EQ(verbena_queue_release(reader_, second.ticket), VERBENA_SUCCESS);
+}
+
+TEST_F(QueueApi, WhoMayDoWhat) {
+  verbena_queue_message message{};
+  const verbena_queue_part part{"x", 1};
+  void* chunk = nullptr;
+  EXPECT_EQ(verbena_queue_dequeue(writer_, 0, &message), VERBENA_INVALID_USAGE);
+  EXPECT_EQ(verbena_queue_enqueue(reader_, &part, 1, 0), VERBENA_INVALID_USAGE);
+  EXPECT_EQ(verbena_queue_reserve(reader_, 0, &chunk), VERBENA_INVALID_USAGE);
+  EXPECT_EQ(verbena_queue_drop_reader(writer_, 1), VERBENA_INVALID_ARGUMENT);
+  EXPECT_EQ(verbena_queue_pin(reader_), VERBENA_INVALID_USAGE);
+  EXPECT_EQ(verbena_queue_dequeue(reader_, 0, &message), VERBENA_TIMEOUT);
+  verbena_queue_cancel(reader_);
+  EXPECT_EQ(verbena_queue_dequeue(reader_, -1, &message), VERBENA_INVALID_USAGE);
+}
+
+TEST(QueueApiArguments, AreChecked) {
+  verbena_queue* queue = nullptr;
+  verbena_queue_options options = kOptions;
+  options.address = "localhost";
+  EXPECT_EQ(verbena_queue_create(&options, &queue), VERBENA_INVALID_ARGUMENT);
+  EXPECT_EQ(verbena_queue_create(nullptr, &queue), VERBENA_INVALID_ARGUMENT);
+  const verbena_queue_handle handle{};
+  EXPECT_EQ(verbena_queue_attach(&handle, 0, 0, &queue), VERBENA_INVALID_ARGUMENT);
+  EXPECT_EQ(verbena_queue_destroy(nullptr), VERBENA_SUCCESS);
+}
+
+TEST(RanksApi, OneRank) {
+  verbena_ranks* ranks = nullptr;
+  const verbena_ranks_place place{"127.0.0.1", 1, 1, 0, 1000};
+  ASSERT_EQ(verbena_ranks_join(&place, &ranks), VERBENA_SUCCESS);
+  EXPECT_EQ(verbena_ranks_rank(ranks), 0u);
+  EXPECT_EQ(verbena_ranks_count(ranks), 1u);
+  int mine = 42, all = 0;
+  EXPECT_EQ(verbena_ranks_all_gather(ranks, &mine, &all, sizeof(mine)), VERBENA_SUCCESS);
+  EXPECT_EQ(all, 42);
+  EXPECT_EQ(verbena_ranks_barrier(ranks), VERBENA_SUCCESS);
+  verbena_ranks_leave(ranks);
+  const verbena_ranks_place wrong{"127.0.0.1", 1, 2, 2, 1000};
+  EXPECT_EQ(verbena_ranks_join(&wrong, &ranks), VERBENA_INVALID_ARGUMENT);
+}
+
+}  // namespace

@@ -1,0 +1,130 @@
+// The plugin over a NIC that is not softverbs, in a process without a CUDA driver: what it says of memory of
+// GPUs, and that what it says holds.
+#include <dlfcn.h>
+
+#include <algorithm>
+
+#include "nccl/live_fixture.h"
+#include "verbs/faulty/faulty_ibverbs.h"
+
+namespace verbena::nccl::testing {
+namespace {
+
+using verbs::faulty::Hooks;
+
+class ForeignNicTest : public LiveTest<NewestVersion> {
+ protected:
+  ForeignNicTest() {
+    environment_.set("VERBENA_IBVERBS_LIB", FAULTY_LIBRARY);
+    environment_.set(verbs::faulty::kTargetVariable, SOFTVERBS_LIBRARY);
+    hooks_.vendor = 0x15b3;
+  }
+  ~ForeignNicTest() override {
+    hooks_.vendor = 0;
+    hooks_.most_srq_entries = hooks_.most_inline_bytes = INT32_MAX;
+  }
+
+  static bool has_warned(const std::string& text) {
+    const std::vector<std::string> lines = LogCapture::get().take_warnings();
+    return std::ranges::any_of(lines, [&](const std::string& line) { return line.find(text) != line.npos; });
+  }
+  static Hooks& find_hooks() {
+    void* library = dlopen(FAULTY_LIBRARY, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    return *reinterpret_cast<verbs::faulty::GetHooks>(dlsym(library, verbs::faulty::kGetHooks))();
+  }
+  Hooks& hooks_ = find_hooks();
+};
+
+// What NCCL then does: it takes its next transport.
+TEST_F(ForeignNicTest, DevicesThatCannotBeUsedFailInit) {
+  hooks_.most_srq_entries = 0;
+  EXPECT_EQ(start(), 0);
+  EXPECT_TRUE(has_warned("device softverbs0:1: left out: it has no shared receive queues"));
+  EXPECT_EQ(hooks_.live_objects, 0);
+  hooks_.most_srq_entries = INT32_MAX;
+  EXPECT_EQ(start(), 2);
+}
+
+// Grants, of 64 bytes, then leave from registered memory: more of them than there is room for at a time.
+class LittleInlineTest : public ForeignNicTest, public ::testing::WithParamInterface<int> {};
+
+TEST_P(LittleInlineTest, GrantsArriveAllTheSame) {
+  hooks_.most_inline_bytes = GetParam();
+  ASSERT_EQ(start(), 2);
+  abi::VDeviceProps8 members{2, {0, 1}};
+  int joined = -1;
+  ASSERT_EQ((*net_)->make_vdevice(&joined, &members), abi::kSuccess);
+  for (const int device : {0, joined}) {
+    LiveConnection<NewestVersion>* connection = establish(device);
+    ASSERT_NE(connection, nullptr);
+    for (int i = 0; i < 100; ++i) {
+      const char* problem = connection->transfer(i % 3 == 0 ? 200'000 : 100, 0, 0);
+      ASSERT_EQ(problem, nullptr) << problem << ", message " << i << ", device " << device;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Bytes, LittleInlineTest, ::testing::Values(0, 32, 63));
+
+TEST_F(ForeignNicTest, RailAndPlaneAreWhatTheUserSays) {
+  environment_.set("VERBENA_HCA", "softverbs0:1:6:1,softverbs1:1:6:0");
+  ASSERT_EQ(start(), 2);
+  abi::PropertiesV12 properties{};
+  ASSERT_EQ((*net_)->get_properties(0, &properties), abi::kSuccess);
+  EXPECT_EQ(properties.rail_id, 6);
+  EXPECT_EQ(properties.plane_id, 1);
+  abi::VDeviceProps8 members{2, {0, 1}};
+  int joined = -1;
+  ASSERT_EQ((*net_)->make_vdevice(&joined, &members), abi::kSuccess);
+  ASSERT_EQ((*net_)->get_properties(joined, &properties), abi::kSuccess);
+  EXPECT_EQ(properties.rail_id, 6);
+  EXPECT_EQ(properties.plane_id, abi::kUndefined) << "they differ";
+}
+
+// NCCL takes kPtrCuda alone for leave to register addresses of a GPU, which fails without peer memory.
+TEST_F(ForeignNicTest, WithoutPeerMemoryOnlyDmabufsAreOffered) {
+  ASSERT_GT(start(), 0);
+  abi::PropertiesV12 properties{};
+  ASSERT_EQ((*net_)->get_properties(0, &properties), abi::kSuccess);
+  EXPECT_EQ(properties.ptr_support, abi::kPtrHost | abi::kPtrDmabuf);
+}
+
+TEST_F(ForeignNicTest, IflushPushesWhatCameToAGpu) {
+  ASSERT_GT(start(), 0);
+  LiveConnection<NewestVersion>* connection = establish();
+  ASSERT_NE(connection, nullptr);
+  void* mhandle = nullptr;
+  ASSERT_EQ(net_->reg_mr(connection->recv_comm, connection->received.bytes.data(),
+                         connection->received.bytes.size(), abi::kPtrCuda, &mhandle),
+            abi::kSuccess);
+  const std::span<std::byte> room = connection->received.bytes.first(1 << 20);
+  void* const receive = connection->receive(room, mhandle);
+  void* const send = connection->send(connection->sent.bytes.first(1 << 20), connection->sent.mhandle);
+  int sizes[abi::kMaxTestSizes] = {};
+  ASSERT_TRUE(connection->wait(receive, sizes));
+  ASSERT_TRUE(connection->wait(send, sizes));
+  void *request = nullptr, *data = room.data();
+  int size = static_cast<int>(room.size());
+  ASSERT_EQ((*net_)->iflush(connection->recv_comm, 1, &data, &size, &mhandle, &request), abi::kSuccess);
+  ASSERT_NE(request, nullptr);
+  EXPECT_TRUE(connection->wait(request, nullptr));
+  EXPECT_EQ((*net_)->dereg_mr(connection->recv_comm, mhandle), abi::kSuccess);
+}
+
+// NCCL flushes for GPUs of compute capability below 9 by itself.
+TEST_F(ForeignNicTest, AGpuThatKeepsNoOrderForcesFlushes) {
+  ASSERT_NE(dlopen(NAMING_CUDA, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE), nullptr);
+  ASSERT_GT(start(), 0);
+  const auto is_forced = [&](const char* order) {
+    environment_.set("NAMING_CUDA_WRITE_ORDER", order);
+    abi::PropertiesV12 properties{};
+    EXPECT_EQ((*net_)->get_properties(0, &properties), abi::kSuccess);
+    return properties.force_flush;
+  };
+  EXPECT_EQ(is_forced("100"), 0);
+  EXPECT_EQ(is_forced("0"), 1);
+  EXPECT_EQ(is_forced(""), 0) << "a driver that does not say";
+}
+
+}  // namespace
+}  // namespace verbena::nccl::testing

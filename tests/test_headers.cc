@@ -1,2 +1,0 @@
-// A program for the precompiled headers of the tests (see CMakeLists.txt): CMake keeps them with a target.
-int main() {}

@@ -33,6 +33,7 @@ const Driver* find_driver() {
   static std::mutex mutex;
   if (const Driver* driver = found.load(std::memory_order_acquire)) return driver;
   std::lock_guard lock(mutex);
+  if (const Driver* driver = found.load(std::memory_order_relaxed)) return driver;  // another thread found it
   void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
   if (library == nullptr) return nullptr;
   auto* driver = new Driver{};

@@ -11,17 +11,17 @@
 namespace verbena::bootstrap {
 namespace {
 
-constexpr size_t kMostTextBytes = 240;
+constexpr size_t kMaxTextBytes = 240;
 
 // What all_agree() carries.
 struct Vote {
   uint32_t status = 0;
   int32_t errno_value = 0;
-  char text[kMostTextBytes] = {};
+  char text[kMaxTextBytes] = {};
 };
 
 base::Outcome check_place(uint32_t rank, uint32_t count_ranks) {
-  if (count_ranks > 0 && count_ranks <= kMostRanks && rank < count_ranks) return {};
+  if (count_ranks > 0 && count_ranks <= kMaxRanks && rank < count_ranks) return {};
   return base::fail(base::Status::kInvalidArgument, "bootstrap: rank %u of %u: there is no such rank", rank,
                     count_ranks);
 }
@@ -87,7 +87,7 @@ base::Outcome Bootstrap::exchange(std::span<const std::byte> mine, std::span<std
 
 base::Outcome Bootstrap::all_agree(base::Outcome mine, std::string_view text) {
   Vote vote{static_cast<uint32_t>(mine.status()), mine.error().errno_value, {}};
-  std::copy_n(text.begin(), std::min(text.size(), kMostTextBytes - 1), vote.text);
+  std::copy_n(text.begin(), std::min(text.size(), kMaxTextBytes - 1), vote.text);
   std::vector<Vote> votes(count_ranks());
   auto gathered = carrier_->all_gather(Operation::kAgree, std::as_bytes(std::span(&vote, 1)),
                                        std::as_writable_bytes(std::span(votes)));
@@ -98,7 +98,7 @@ base::Outcome Bootstrap::all_agree(base::Outcome mine, std::string_view text) {
   const auto who = static_cast<uint32_t>(failed - votes.begin());
   if (who == rank()) return mine;
   const bool is_known = failed->status <= static_cast<uint32_t>(base::Status::kTimeout);
-  failed->text[kMostTextBytes - 1] = '\0';
+  failed->text[kMaxTextBytes - 1] = '\0';
   base::Error error =
       base::fail(is_known ? static_cast<base::Status>(failed->status) : base::Status::kRemote,
                  "bootstrap: rank %u of %u: rank %u failed: %s", rank(), count_ranks(), who, failed->text);

@@ -54,9 +54,9 @@ base::Result<LaunchPlace> read_set(const VariableReader& read, const VariableSet
     return base::fail(kUsage, "bootstrap: environment: %s is set and %s is not (%s)", other, name,
                       set.launcher);
   }
-  const auto rank = read_number(read, set.rank, kMostRanks - 1);
+  const auto rank = read_number(read, set.rank, kMaxRanks - 1);
   if (!rank) return rank.error();
-  const auto count = read_number(read, set.count, kMostRanks);
+  const auto count = read_number(read, set.count, kMaxRanks);
   if (!count) return count.error();
   LaunchPlace place;
   place.launcher = set.launcher;
@@ -79,8 +79,8 @@ base::Outcome check_others(const VariableReader& read, const VariableSet& used, 
   if (is_set(read, "TORCHELASTIC_RUN_ID")) return {};
   for (const VariableSet& set : kSets) {
     if (set.rank == used.rank || place.count_ranks == 1) continue;
-    if (parse_number(read(set.count), kMostRanks) != place.count_ranks) continue;
-    const auto rank = parse_number(read(set.rank), kMostRanks);
+    if (parse_number(read(set.count), kMaxRanks) != place.count_ranks) continue;
+    const auto rank = parse_number(read(set.rank), kMaxRanks);
     if (!rank || rank == place.rank) continue;
     return base::fail(kUsage,
                       "bootstrap: environment: %s %u and %s %u contradict each other: both are of %u ranks",

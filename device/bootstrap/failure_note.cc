@@ -6,7 +6,7 @@
 namespace verbena::bootstrap {
 namespace {
 
-constexpr size_t kMostTextBytes = 600;  // a log line has room for it
+constexpr size_t kMaxTextBytes = 600;  // a log line has room for it
 
 struct Head {
   uint32_t status = 0;
@@ -21,7 +21,7 @@ bool is_printable(uint8_t letter) {
 
 Record make_failure(const FailureNote& note) {
   const Head head{static_cast<uint32_t>(note.error.status), note.error.errno_value};
-  const size_t text_bytes = std::min(note.text.size(), kMostTextBytes);
+  const size_t text_bytes = std::min(note.text.size(), kMaxTextBytes);
   return make_record({.kind = FrameKind::kFailure},
                      {as_bytes(&head, sizeof(head)), as_bytes(note.text.data(), text_bytes)});
 }
@@ -37,7 +37,7 @@ FailureNote read_failure(const Record& record) {
   }
   note.error.errno_value = head.errno_value;
   const base::Bytes text =
-      payload.subspan(sizeof(head)).first(std::min(payload.size() - sizeof(head), kMostTextBytes));
+      payload.subspan(sizeof(head)).first(std::min(payload.size() - sizeof(head), kMaxTextBytes));
   note.text.assign(text.begin(), text.end());
   std::replace_if(
       note.text.begin(), note.text.end(),

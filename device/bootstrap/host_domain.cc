@@ -15,7 +15,7 @@
 namespace verbena::bootstrap {
 namespace {
 
-constexpr size_t kMostIdLetters = 32;
+constexpr size_t kMaxIdLetters = 32;
 constexpr const char* kBootIdFile = "/proc/sys/kernel/random/boot_id";
 constexpr const char* kNetworkNamespace = "/proc/self/ns/net";
 
@@ -30,16 +30,17 @@ std::string read_boot_id() {
 
 }  // namespace
 
-base::Result<HostKey> identify_host(std::string_view posed_id) {
-  if (posed_id.size() > kMostIdLetters) {
+base::Result<HostKey> identify_host(std::string_view configured_id) {
+  if (configured_id.size() > kMaxIdLetters) {
     return base::fail(base::Status::kInvalidUsage, "bootstrap: VERBENA_HOSTID has %zu letters (at most %zu)",
-                      posed_id.size(), kMostIdLetters);
+                      configured_id.size(), kMaxIdLetters);
   }
   struct stat space {};
   if (stat(kNetworkNamespace, &space) != 0) {
     return base::fail_errno(base::Status::kSystem, errno, "bootstrap: cannot see %s", kNetworkNamespace);
   }
-  const std::string text = read_boot_id() + "/" + std::to_string(space.st_ino) + "/" + std::string(posed_id);
+  const std::string text =
+      read_boot_id() + "/" + std::to_string(space.st_ino) + "/" + std::string(configured_id);
   HostKey key;
   std::copy_n(text.begin(), std::min(text.size(), key.text.size()), key.text.begin());
   return key;

@@ -18,9 +18,9 @@ struct HostKey {
   bool operator==(const HostKey&) const = default;
 };
 
-// `posed_id` is what VERBENA_HOSTID says; longer than 32 letters counts as an error, as cutting it would join
-// hosts.
-base::Result<HostKey> identify_host(std::string_view posed_id);
+// `configured_id` is what VERBENA_HOSTID says; longer than 32 letters counts as an error, as cutting it would
+// join hosts.
+base::Result<HostKey> identify_host(std::string_view configured_id);
 
 class HostDomain {
  public:

@@ -10,7 +10,7 @@ namespace verbena::bootstrap {
 namespace {
 
 constexpr size_t kReadBytes = size_t{1} << 20;  // memory follows what came, not what a header claims
-constexpr size_t kMostArrivals = 1 << 18;       // more than one frame a rank and call is never due
+constexpr size_t kMaxArrivals = 1 << 18;        // more than one frame a rank and call is never due
 
 }  // namespace
 
@@ -172,7 +172,7 @@ bool Link::receive_frame() {
   if (!fill(sizeof(FrameHeader))) return false;
   FrameHeader header;
   std::memcpy(&header, in_.data(), sizeof(header));
-  if (header.length_bytes > kMostFrameBytes || inbox_.size() >= kMostArrivals) {
+  if (header.length_bytes > kMaxFrameBytes || inbox_.size() >= kMaxArrivals) {
     close("it sends what no rank of ours sends");
     return false;
   }
@@ -260,7 +260,7 @@ void Link::flush() {
   }
 }
 
-pollfd Link::wish() const {
+pollfd Link::poll_entry() const {
   if (is_closed()) return {-1, 0, 0};
   const bool has_words = !greeting_.empty() || (is_standing() && !out_.empty());
   const bool writes = step_ == Step::kConnecting || (has_words && !socket_.awaits_peer());

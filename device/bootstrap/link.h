@@ -59,7 +59,7 @@ class Link {
   Record take();
   bool has_arrivals() const { return !inbox_.empty(); }
   // What advance() waits for; a closed link's descriptor is -1, which poll ignores.
-  pollfd wish() const;
+  pollfd poll_entry() const;
   void close(std::string problem);
 
  private:

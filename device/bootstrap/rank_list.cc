@@ -3,14 +3,14 @@
 namespace verbena::bootstrap {
 namespace {
 
-constexpr size_t kMostRuns = 12;
+constexpr size_t kMaxRuns = 12;
 
 }  // namespace
 
 std::string show_ranks(std::span<const uint32_t> ranks) {
   std::vector<std::string> runs;
   size_t next = 0;
-  while (next < ranks.size() && runs.size() < kMostRuns) {
+  while (next < ranks.size() && runs.size() < kMaxRuns) {
     const size_t first = next++;
     while (next < ranks.size() && ranks[next] == ranks[next - 1] + 1) ++next;
     std::string run = std::to_string(ranks[first]);

@@ -80,8 +80,8 @@ base::Result<std::optional<base::SocketAddress>> Asking::ask(std::string& proble
       deadline_ = base::Deadline::after_ms(kVerdictMs);
       continue;
     }
-    pollfd wish = link.wish();
-    ::poll(&wish, 1, static_cast<int>(std::min(deadline_.remaining_ms(), kStepMs)));
+    pollfd entry = link.poll_entry();
+    ::poll(&entry, 1, static_cast<int>(std::min(deadline_.remaining_ms(), kStepMs)));
   }
 }
 

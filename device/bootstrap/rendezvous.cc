@@ -82,7 +82,7 @@ void Rendezvous::run() {
     if (is_overdue_ || !reason_.empty()) break;
     std::erase_if(callers_, [](const auto& caller) {
       if (caller->link.is_closed()) return true;
-      return (caller->is_told && caller->link.is_flushed()) ||
+      return (caller->is_answered && caller->link.is_flushed()) ||
              (!caller->registration && caller->deadline.has_passed());
     });
   }
@@ -95,15 +95,15 @@ void Rendezvous::run() {
 bool Rendezvous::is_done() const {
   if (count_ranks_ == 0 || told_ < count_ranks_) return false;
   return std::all_of(callers_.begin(), callers_.end(),
-                     [](const auto& caller) { return !caller->is_told || caller->link.is_flushed(); });
+                     [](const auto& caller) { return !caller->is_answered || caller->link.is_flushed(); });
 }
 
 void Rendezvous::wait() {
-  std::vector<pollfd> wishes{{stop_.get(), POLLIN, 0}, {listener_.fd(), POLLIN, 0}};
-  for (const auto& caller : callers_) wishes.push_back(caller->link.wish());
-  ::poll(wishes.data(), wishes.size(),
+  std::vector<pollfd> polled{{stop_.get(), POLLIN, 0}, {listener_.fd(), POLLIN, 0}};
+  for (const auto& caller : callers_) polled.push_back(caller->link.poll_entry());
+  ::poll(polled.data(), polled.size(),
          static_cast<int>(std::min<int64_t>(deadline_.remaining_ms(), kStepMs)));
-  is_stopped_ = (wishes[0].revents & POLLIN) != 0;
+  is_stopped_ = (polled[0].revents & POLLIN) != 0;
 }
 
 void Rendezvous::accept_all() {
@@ -156,8 +156,8 @@ void Rendezvous::judge(Link& link) {
   Refusal refusal = Refusal::kNone;
   if (!is_ours) {
     refusal = Refusal::kOtherJob;
-  } else if (hello.purpose != Purpose::kRegister || hello.count_ranks == 0 ||
-             hello.count_ranks > kMostRanks || hello.rank >= hello.count_ranks) {
+  } else if (hello.purpose != Purpose::kRegister || hello.count_ranks == 0 || hello.count_ranks > kMaxRanks ||
+             hello.rank >= hello.count_ranks) {
     refusal = Refusal::kUnexpected;
   } else if (count_ranks_ != 0 && hello.count_ranks != count_ranks_) {
     refusal = Refusal::kOtherCount;
@@ -177,7 +177,7 @@ void Rendezvous::take_registration(Caller& caller) {
   if (count_ranks_ == 0) {
     count_ranks_ = hello.count_ranks;
     addresses_.resize(count_ranks_);
-    is_told_.resize(count_ranks_);
+    is_answered_.resize(count_ranks_);
   }
   if (hello.count_ranks != count_ranks_ || addresses_[hello.rank] ||
       (hello.rank != 0 && caller.registration->parent >= hello.rank)) {
@@ -190,7 +190,7 @@ void Rendezvous::take_registration(Caller& caller) {
 
 void Rendezvous::notice_the_dead() {
   for (const auto& caller : callers_) {
-    if (!caller->registration || caller->is_told || !caller->link.is_closed()) continue;
+    if (!caller->registration || caller->is_answered || !caller->link.is_closed()) continue;
     reason_ =
         "rank " + std::to_string(caller->link.hello().rank) + " has gone (" + caller->link.problem() + ")";
   }
@@ -201,14 +201,14 @@ void Rendezvous::tell_parents() {
   for (bool is_news = true; is_news;) {
     is_news = false;
     for (const auto& caller : callers_) {
-      if (!caller->registration || caller->is_told || caller->link.is_closed()) continue;
+      if (!caller->registration || caller->is_answered || caller->link.is_closed()) continue;
       const bool is_root = caller->link.hello().rank == 0;
       const uint32_t parent = caller->registration->parent;
-      if (!is_root && !is_told_[parent]) continue;
+      if (!is_root && !is_answered_[parent]) continue;
       const base::SocketAddress address = is_root ? base::SocketAddress() : *addresses_[parent];
       caller->link.send(make_record({.kind = FrameKind::kParent}, {as_bytes(&address, sizeof(address))}));
       caller->link.advance();
-      caller->is_told = is_told_[caller->link.hello().rank] = is_news = true;
+      caller->is_answered = is_answered_[caller->link.hello().rank] = is_news = true;
       ++told_;
     }
   }
@@ -232,7 +232,7 @@ void Rendezvous::tell_failure() {
   const Record record = make_failure({{is_timeout ? base::Status::kTimeout : base::Status::kRemote, 0},
                                       "joining: " + (is_timeout ? describe_missing() : reason_)});
   for (const auto& caller : callers_) {
-    if (caller->registration && !caller->is_told) caller->link.send(record);
+    if (caller->registration && !caller->is_answered) caller->link.send(record);
   }
   const auto parting = base::Deadline::after_ms(kPartingMs);
   const auto is_flushed = [](const auto& caller) {

@@ -40,7 +40,7 @@ class Rendezvous {
     Link link;
     base::Deadline deadline;  // for saying who it is
     std::optional<Registration> registration;
-    bool is_told = false;
+    bool is_answered = false;
   };
 
   Rendezvous(base::Listener listener, const Meeting& meeting, Proof proof, int64_t timeout_ms);
@@ -74,7 +74,7 @@ class Rendezvous {
   uint32_t count_ranks_ = 0;  // as the first rank says; 0: nobody came
   uint32_t came_ = 0, told_ = 0;
   std::vector<std::optional<base::SocketAddress>> addresses_;  // by rank
-  std::vector<bool> is_told_;                                  // by rank
+  std::vector<bool> is_answered_;                              // by rank
   std::vector<std::unique_ptr<Caller>> callers_;
 };
 

@@ -65,7 +65,7 @@ base::Outcome TreeCarrier::exchange(std::span<const std::byte> mine, std::span<s
 base::Outcome TreeCarrier::run(Operation operation, base::Bytes mine, std::span<uint8_t> result) {
   if (state_.has_failed()) return state_;
   ++sequence_;
-  if (mine.size() * uint64_t{shape_.count_ranks} > kMostFrameBytes) {
+  if (mine.size() * uint64_t{shape_.count_ranks} > kMaxFrameBytes) {
     return fail_all({{base::Status::kInvalidArgument, 0},
                      describe_call(operation, sequence_) + ": " + std::to_string(mine.size()) +
                          " bytes from each rank are too many"},

@@ -133,14 +133,14 @@ const TreeLinks::Neighbour* TreeLinks::find_child(uint32_t rank) const {
 }
 
 void TreeLinks::wait(int64_t most_ms) {
-  std::vector<pollfd> wishes;
-  wishes.reserve(neighbours_.size() + callers_.size() + 1);
-  if (listener_.fd() >= 0) wishes.push_back({listener_.fd(), POLLIN, 0});
+  std::vector<pollfd> polled;
+  polled.reserve(neighbours_.size() + callers_.size() + 1);
+  if (listener_.fd() >= 0) polled.push_back({listener_.fd(), POLLIN, 0});
   for (const Neighbour& neighbour : neighbours_) {
-    if (neighbour.link) wishes.push_back(neighbour.link->wish());
+    if (neighbour.link) polled.push_back(neighbour.link->poll_entry());
   }
-  for (const Caller& caller : callers_) wishes.push_back(caller.link.wish());
-  ::poll(wishes.data(), wishes.size(), static_cast<int>(most_ms));
+  for (const Caller& caller : callers_) polled.push_back(caller.link.poll_entry());
+  ::poll(polled.data(), polled.size(), static_cast<int>(most_ms));
 }
 
 std::optional<TreeLinks::Arrival> TreeLinks::take() {

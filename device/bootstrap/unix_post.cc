@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kBacklogMessages = 1024;
 constexpr int64_t kPacketMs = 1000;  // a sender that has connected has sent, too, or is a stranger
-constexpr size_t kMostCallers = 64;  // that are silent: the next ones wait for a place
+constexpr size_t kMaxCallers = 64;   // that are silent: the next ones wait for a place
 
 struct Packet {
   uint64_t magic = kMagic;
@@ -107,7 +107,7 @@ UnixPost::Verdict UnixPost::drop_stranger() {
 }
 
 base::Outcome UnixPost::accept_all() {
-  while (callers_.size() < kMostCallers) {
+  while (callers_.size() < kMaxCallers) {
     base::FileDescriptor caller(accept4(fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!caller && is_not_now(errno)) return {};
     if (!caller)
@@ -151,9 +151,9 @@ base::Result<UnixPost::Verdict> UnixPost::receive(Arrival& arrival) {
 }
 
 void UnixPost::wait(int64_t most_ms) const {
-  std::vector<pollfd> wishes{{fd(), POLLIN, 0}};
-  for (const Caller& caller : callers_) wishes.push_back({caller.socket.get(), POLLIN, 0});
-  ::poll(wishes.data(), wishes.size(), static_cast<int>(most_ms));
+  std::vector<pollfd> polled{{fd(), POLLIN, 0}};
+  for (const Caller& caller : callers_) polled.push_back({caller.socket.get(), POLLIN, 0});
+  ::poll(polled.data(), polled.size(), static_cast<int>(most_ms));
 }
 
 base::Result<bool> UnixPost::send(const PostAddress& to, uint32_t from, int descriptor) {

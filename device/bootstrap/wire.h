@@ -18,8 +18,8 @@ namespace verbena::bootstrap {
 
 inline constexpr uint64_t kMagic = 0x746f'6f62'6272'6576;  // "verbboot"
 inline constexpr uint32_t kVersion = 2;
-inline constexpr uint32_t kMostRanks = 65536;
-inline constexpr uint64_t kMostFrameBytes = uint64_t{1} << 30;
+inline constexpr uint32_t kMaxRanks = 65536;
+inline constexpr uint64_t kMaxFrameBytes = uint64_t{1} << 30;
 
 using Nonce = std::array<uint8_t, 32>;
 
@@ -96,7 +96,7 @@ struct FrameHeader {
   uint32_t rank = 0;
   uint32_t sequence = 0;  // of the collective call
   uint32_t reserved_too = 0;
-  uint64_t length_bytes = 0;  // of what follows, at most kMostFrameBytes; then the MAC, if there is a key
+  uint64_t length_bytes = 0;  // of what follows, at most kMaxFrameBytes; then the MAC, if there is a key
 };
 static_assert(sizeof(FrameHeader) == 24 && std::is_trivially_copyable_v<FrameHeader>);
 

@@ -19,7 +19,7 @@ namespace {
 
 // What the thread has been told so far.
 constexpr uint32_t kStarting = 0, kHolding = 1, kWatching = 2, kStopping = 3;
-constexpr size_t kMostWatched = 127;  // of futex_waitv's 128, one is ours
+constexpr size_t kMaxWatched = 127;  // of futex_waitv's 128, one is ours
 
 // From headers of Linux 5.16, which not every system has that has the kernel.
 constexpr long kFutexWaitv = 449;
@@ -67,7 +67,7 @@ base::Outcome LifeLine::start(std::vector<LifeWord*> own, std::function<void()> 
 
 void LifeLine::watch(std::vector<LifeWord*> peers) {
   peers_ = std::move(peers);
-  if (peers_.size() > kMostWatched) peers_.resize(kMostWatched);
+  if (peers_.size() > kMaxWatched) peers_.resize(kMaxWatched);
   step_.store(kWatching, std::memory_order_release);
   call_futex(step_, FUTEX_WAKE_PRIVATE, 1);
 }
@@ -129,7 +129,7 @@ void LifeLine::run() {
 
 // Until one of the words, or our step, changes; false: this kernel cannot.
 bool LifeLine::wait(const std::vector<LifeWord*>& living) {
-  FutexWait waits[kMostWatched + 1] = {};
+  FutexWait waits[kMaxWatched + 1] = {};
   uint32_t count = 0;
   const auto add = [&](std::atomic<uint32_t>& word, uint32_t value, uint32_t flags) {
     waits[count++] = {value, reinterpret_cast<uintptr_t>(&word), flags, 0};

@@ -21,8 +21,7 @@ using bootstrap::Record;
 
 // Tickets of messages that were put together, apart from the numbers of parts.
 constexpr uint64_t kWholeTicket = uint64_t{1} << 63;
-constexpr uint64_t kMostReservedBytes = uint64_t{1}
-                                        << 26;  // memory follows what came, not what a head claims
+constexpr uint64_t kMaxReservedBytes = uint64_t{1} << 26;  // memory follows what came, not what a head claims
 
 std::span<const std::byte> as_std_bytes(base::Bytes bytes) {
   return std::as_bytes(std::span(bytes.data(), bytes.size()));
@@ -98,7 +97,7 @@ base::Result<Message> Reader::dequeue(int64_t timeout_ms) {
     if (is_first && is_last) return Message{part.bytes, number};
     if (is_first) {  // what was begun before and not ended is void: its writer gave up
       partial_.clear();
-      partial_.reserve(std::min(part.message_bytes, kMostReservedBytes));
+      partial_.reserve(std::min(part.message_bytes, kMaxReservedBytes));
       is_partial_ = true;
     }
     if (is_partial_) partial_.insert(partial_.end(), part.bytes.begin(), part.bytes.end());
@@ -173,14 +172,14 @@ base::Result<std::optional<Reader::Part>> Reader::await_remote(int64_t deadline_
     if (has_ended_ || link_->is_closed()) return fail_end(has_ended_);
     if (auto going_on = check_cancelled(); !going_on) return going_on.error();
     if (is_over) return std::optional<Part>();
-    pollfd wishes[] = {link_->wish(), {wake_.get(), POLLIN, 0}};
+    pollfd polled[] = {link_->poll_entry(), {wake_.get(), POLLIN, 0}};
     const int64_t left_ns = std::max<int64_t>(0, deadline_ns - base::monotonic_ns());
     const timespec left{left_ns / 1'000'000'000, left_ns % 1'000'000'000};
-    if (ppoll(wishes, 2, deadline_ns == kNoDeadline ? nullptr : &left, nullptr) < 0 && errno == EINTR) {
+    if (ppoll(polled, 2, deadline_ns == kNoDeadline ? nullptr : &left, nullptr) < 0 && errno == EINTR) {
       return std::optional<Part>();
     }
     uint64_t count = 0;
-    if (wishes[1].revents != 0) [[maybe_unused]]
+    if (polled[1].revents != 0) [[maybe_unused]]
       const ssize_t length = read(wake_.get(), &count, sizeof count);
   }
 }

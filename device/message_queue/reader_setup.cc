@@ -59,8 +59,8 @@ base::Result<Record> Reader::await_frame(uint8_t kind, base::Deadline deadline, 
       link_->close("it sends what no writer sends");
     }
     if (link_->is_closed() || deadline.has_passed()) return fail_setup(what);
-    pollfd wish = link_->wish();
-    ::poll(&wish, 1, static_cast<int>(std::min<int64_t>(deadline.remaining_ms(), 1000)));
+    pollfd entry = link_->poll_entry();
+    ::poll(&entry, 1, static_cast<int>(std::min<int64_t>(deadline.remaining_ms(), 1000)));
   }
 }
 
@@ -71,8 +71,8 @@ Outcome Reader::map_ring(base::Deadline deadline) {
     if (!verdict) return verdict.error();
     if (*verdict == bootstrap::UnixPost::Verdict::kArrived && arrival.descriptor) break;
     if (deadline.has_passed()) return fail_setup("send its shared memory");
-    pollfd wish{post_->fd(), POLLIN, 0};
-    ::poll(&wish, 1, static_cast<int>(std::min<int64_t>(deadline.remaining_ms(), 1000)));
+    pollfd entry{post_->fd(), POLLIN, 0};
+    ::poll(&entry, 1, static_cast<int>(std::min<int64_t>(deadline.remaining_ms(), 1000)));
   }
   auto ring = SharedRing::open(std::move(arrival.descriptor), admission_.shape);
   if (!ring) return ring.error();
@@ -130,7 +130,8 @@ Outcome Reader::wait_until_ready(int64_t timeout_ms) {
   if (const auto go = await_frame(kGo, deadline, "find all readers"); !go) return go.error();
   if (local_) {
     life_.watch({&local_->ring.memory().life_of_writer(number_)});
-    if (auto watched = watch_.start(link_->wish().fd, false, writer_process_, [this] { notify(); }); !watched)
+    if (auto watched = watch_.start(link_->poll_entry().fd, false, writer_process_, [this] { notify(); });
+        !watched)
       return watched;
   }
   post_.reset();

@@ -28,7 +28,7 @@ void RemoteFeed::notify() {
 }
 
 base::Outcome RemoteFeed::start() {
-  auto watched = watch_.start(link_.wish().fd, true, {}, [this] { notify(); });
+  auto watched = watch_.start(link_.poll_entry().fd, true, {}, [this] { notify(); });
   if (!watched) return watched;
   try {
     const base::BlockedSignals blocked;
@@ -88,8 +88,8 @@ void RemoteFeed::flush() {
     hear();
     if (link_.is_flushed() || link_.is_closed()) return;
     if (is_overdue()) return;
-    pollfd wish = link_.wish();
-    ::poll(&wish, 1, kPollMs);
+    pollfd entry = link_.poll_entry();
+    ::poll(&entry, 1, kPollMs);
   }
 }
 

@@ -31,7 +31,7 @@ namespace verbena::message_queue {
 
 inline constexpr uint64_t kLeft = std::numeric_limits<uint64_t>::max();
 inline constexpr uint32_t kReadersPerWord = 64;
-inline constexpr uint32_t kMostReaders = 256;
+inline constexpr uint32_t kMaxReaders = 256;
 
 enum class Look : uint8_t { kNothing, kMessage, kEnd };
 
@@ -122,7 +122,7 @@ class RingWriter {
   Memory memory_;
   uint64_t next_ = 0;
   uint64_t free_until_ = 0;  // messages below need no look at the readers
-  std::bitset<kMostReaders> is_dropped_;
+  std::bitset<kMaxReaders> is_dropped_;
 };
 
 template <typename Memory>

@@ -32,8 +32,8 @@ long call_futex(const std::atomic<uint32_t>& word, int operation, uint32_t value
 }  // namespace
 
 bool RingShape::is_valid() const {
-  return count_readers >= 1 && count_readers <= kMostReaders && count_slots >= 2 &&
-         count_slots <= kMostSlots && chunk_bytes >= 1 && chunk_bytes <= kMostRingBytes / count_slots;
+  return count_readers >= 1 && count_readers <= kMaxReaders && count_slots >= 2 && count_slots <= kMaxSlots &&
+         chunk_bytes >= 1 && chunk_bytes <= kMaxRingBytes / count_slots;
 }
 
 uint64_t RingShape::stride_bytes() const {

@@ -15,13 +15,13 @@
 
 namespace verbena::message_queue {
 
-inline constexpr uint32_t kMostSlots = 65536;
-inline constexpr uint64_t kMostRingBytes = uint64_t{1} << 40;
+inline constexpr uint32_t kMaxSlots = 65536;
+inline constexpr uint64_t kMaxRingBytes = uint64_t{1} << 40;
 inline constexpr size_t kLineBytes = 64;
 
 struct RingShape {
-  uint32_t count_readers = 0;  // 1 to kMostReaders
-  uint32_t count_slots = 0;    // 2 to kMostSlots
+  uint32_t count_readers = 0;  // 1 to kMaxReaders
+  uint32_t count_slots = 0;    // 2 to kMaxSlots
   uint64_t chunk_bytes = 0;    // what a slot holds, 1 or more
 
   bool is_valid() const;
@@ -49,7 +49,7 @@ static_assert(sizeof(ReaderLine) == 2 * kLineBytes);
 
 struct RingControl {
   // Each in a line of its own, as another side writes it.
-  alignas(2 * kLineBytes) std::atomic<uint64_t> sleepers[kMostReaders / kReadersPerWord];
+  alignas(2 * kLineBytes) std::atomic<uint64_t> sleepers[kMaxReaders / kReadersPerWord];
   std::atomic<uint32_t> bell;
   alignas(2 * kLineBytes) std::atomic<uint32_t> writer_sleeps;
   std::atomic<uint32_t> writer_bell;

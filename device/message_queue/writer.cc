@@ -22,7 +22,7 @@ base::Result<std::unique_ptr<Writer>> Writer::create(const WriterOptions& option
                       "queue: %u readers, %u chunks of %" PRIu64
                       " bytes: 1 to %u readers, 2 to %u chunks, 1 byte to "
                       "1 TiB in all",
-                      shape.count_readers, shape.count_slots, shape.chunk_bytes, kMostReaders, kMostSlots);
+                      shape.count_readers, shape.count_slots, shape.chunk_bytes, kMaxReaders, kMaxSlots);
   }
   std::unique_ptr<Writer> writer(new Writer(options));
   auto listener = options.bind.family == base::IpFamily::kNone ? base::Listener::open()

@@ -38,31 +38,31 @@ Outcome Writer::admit(base::Deadline deadline) {
     std::erase_if(callers_, [this](Caller& caller) { return !advance(caller); });
     if (auto heard = hear_peers(); !heard) return heard;
     if (deadline.has_passed()) return fail_absent();
-    std::vector<pollfd> wishes{{listener_.fd(), POLLIN, 0}};
+    std::vector<pollfd> polled{{listener_.fd(), POLLIN, 0}};
     // A post that had no room for our descriptor is tried again soon.
     bool is_post_full = false;
     for (const Caller& caller : callers_) {
-      wishes.push_back(caller.link.wish());
+      polled.push_back(caller.link.poll_entry());
       is_post_full = is_post_full || caller.post;
     }
     for (const auto& peer : peers_)
-      if (peer->link) wishes.push_back(peer->link->wish());
+      if (peer->link) polled.push_back(peer->link->poll_entry());
     const int64_t limit_ms = is_post_full ? 10 : 1000;
     if (!std::ranges::any_of(peers_, is_absent)) break;
-    ::poll(wishes.data(), wishes.size(), static_cast<int>(std::min(deadline.remaining_ms(), limit_ms)));
+    ::poll(polled.data(), polled.size(), static_cast<int>(std::min(deadline.remaining_ms(), limit_ms)));
   }
   return {};
 }
 
 base::Error Writer::fail_absent() const {
-  constexpr size_t kMostNamed = 8;
+  constexpr size_t kMaxNamed = 8;
   size_t count = 0;
   std::string absent;
   for (uint32_t reader = 0; reader < peers_.size(); ++reader) {
-    if (peers_[reader]->step == Step::kReady || ++count > kMostNamed) continue;
+    if (peers_[reader]->step == Step::kReady || ++count > kMaxNamed) continue;
     absent += (absent.empty() ? "" : ", ") + describe(reader);
   }
-  if (count > kMostNamed) absent += " and " + std::to_string(count - kMostNamed) + " more";
+  if (count > kMaxNamed) absent += " and " + std::to_string(count - kMaxNamed) + " more";
   return base::fail(
       Status::kTimeout,
       "queue: writer: of %zu readers these did not come in time: %s; are their processes alive and in "
@@ -174,7 +174,8 @@ Outcome Writer::start_peer(uint32_t reader) {
   Peer& peer = *peers_[reader];
   peer.link->send(make_frame(kGo));
   peer.link->advance();
-  if (peer.is_local) return peer.watch.start(peer.link->wish().fd, false, peer.process, [this] { notify(); });
+  if (peer.is_local)
+    return peer.watch.start(peer.link->poll_entry().fd, false, peer.process, [this] { notify(); });
   peer.feed = std::make_unique<RemoteFeed>(writer_->memory(), reader, std::move(*peer.link), [this, &peer] {
     peer.feed_ended.store(true, std::memory_order_release);
     notify();

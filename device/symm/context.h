@@ -120,7 +120,7 @@ class Context {
   base::Result<std::string> find_late_waits() const;
 
  private:
-  struct Wish;
+  struct WindowProposal;
 
   Context(bootstrap::Bootstrap bootstrap, const ContextSettings& settings, HeapLease lease)
       : lease_(std::move(lease)), bootstrap_(std::move(bootstrap)), settings_(settings) {}
@@ -137,7 +137,7 @@ class Context {
 
   base::Outcome quiet_all();
   base::Outcome check_gpu() const;
-  base::Outcome compare(const Wish& mine);
+  base::Outcome compare(const WindowProposal& mine);
   base::Result<ContextWindow*> take_window(uint64_t length_bytes);
   void drop_window(ContextWindow& window);
   base::Result<ContextWindow*> make_window(std::unique_ptr<ContextWindow> window);

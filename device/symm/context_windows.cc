@@ -11,7 +11,7 @@ using base::Outcome;
 using base::Status;
 
 // What each rank asks for in a collective call about windows; it must be the same everywhere.
-struct Context::Wish {
+struct Context::WindowProposal {
   enum class Kind : uint64_t { kAllocate, kRegister, kFree, kReset };
   Kind kind;
   uint64_t piece_bytes;
@@ -20,7 +20,7 @@ struct Context::Wish {
   uint64_t known;         // offset of a window that there is, or kNew
   static constexpr uint64_t kNew = UINT64_MAX;
 
-  bool operator==(const Wish&) const = default;
+  bool operator==(const WindowProposal&) const = default;
 };
 
 Outcome Context::check_gpu() const {
@@ -29,11 +29,11 @@ Outcome Context::check_gpu() const {
                     rank(), base::find_current_gpu(), gpu());
 }
 
-Outcome Context::compare(const Wish& mine) {
+Outcome Context::compare(const WindowProposal& mine) {
   const auto all = bootstrap_.gather(mine);
   if (!all) return all.error();
   const auto other =
-      std::find_if(all->begin(), all->end(), [&](const Wish& one) { return one != all->front(); });
+      std::find_if(all->begin(), all->end(), [&](const WindowProposal& one) { return one != all->front(); });
   if (other == all->end()) return {};
   return base::fail(
       Status::kInvalidUsage,
@@ -53,8 +53,9 @@ base::Result<ContextWindow*> Context::allocate_window(uint64_t length_bytes) {
 base::Result<ContextWindow*> Context::take_window(uint64_t length_bytes) {
   const uint64_t unit = heap_->granularity_bytes();
   const uint64_t piece_bytes = (std::max<uint64_t>(length_bytes, 1) + unit - 1) / unit * unit;
-  const Wish wish{Wish::Kind::kAllocate, piece_bytes, 0, length_bytes, Wish::kNew};
-  if (auto same = compare(wish); !same) return same.error();
+  const WindowProposal proposal{WindowProposal::Kind::kAllocate, piece_bytes, 0, length_bytes,
+                                WindowProposal::kNew};
+  if (auto same = compare(proposal); !same) return same.error();
   auto window = std::make_unique<ContextWindow>();
   window->length_bytes = length_bytes;
   window->place.bytes = piece_bytes;
@@ -77,12 +78,12 @@ base::Result<ContextWindow*> Context::register_window(void* address, uint64_t le
   if (auto current = check_gpu(); !current) return current.error();
   ContextWindow* known = nullptr;
   auto window = std::make_unique<ContextWindow>();
-  Wish wish{Wish::Kind::kRegister, 0, 0, length_bytes, Wish::kNew};
+  WindowProposal proposal{WindowProposal::Kind::kRegister, 0, 0, length_bytes, WindowProposal::kNew};
   Outcome state;
   if (auto found = base::find_piece(address)) {
-    wish.piece_bytes = found->piece.length_bytes();
-    wish.begin_bytes = static_cast<uint64_t>(static_cast<std::byte*>(address) - found->begin);
-    if (length_bytes > wish.piece_bytes - wish.begin_bytes) {
+    proposal.piece_bytes = found->piece.length_bytes();
+    proposal.begin_bytes = static_cast<uint64_t>(static_cast<std::byte*>(address) - found->begin);
+    if (length_bytes > proposal.piece_bytes - proposal.begin_bytes) {
       state = base::fail(Status::kInvalidArgument, "symm: %p: %llu bytes do not lie in one allocation",
                          address, static_cast<unsigned long long>(length_bytes));
     }
@@ -92,9 +93,10 @@ base::Result<ContextWindow*> Context::register_window(void* address, uint64_t le
     state = found.error();
   }
   if (auto agreed = bootstrap_.all_agree(state, base::last_failure()); !agreed) return agreed.error();
-  if (auto same = compare(wish); !same) return same.error();
+  if (auto same = compare(proposal); !same) return same.error();
   // An allocator may have put one rank's memory elsewhere and left another's: then it is new for all.
-  const auto all_known = bootstrap_.gather(known != nullptr ? known->place.heap_offset : Wish::kNew);
+  const auto all_known =
+      bootstrap_.gather(known != nullptr ? known->place.heap_offset : WindowProposal::kNew);
   if (!all_known) return all_known.error();
   const bool is_known =
       known != nullptr && std::all_of(all_known->begin(), all_known->end(),
@@ -106,9 +108,9 @@ base::Result<ContextWindow*> Context::register_window(void* address, uint64_t le
   forget_origin(address, length_bytes, window->piece);
   window->origin = address;
   window->length_bytes = length_bytes;
-  window->place.bytes = wish.piece_bytes;
+  window->place.bytes = proposal.piece_bytes;
   const auto made = make_window(std::move(window));
-  if (made) (*made)->address += wish.begin_bytes;
+  if (made) (*made)->address += proposal.begin_bytes;
   return made;
 }
 
@@ -181,7 +183,8 @@ void Context::forget_origin(const void* address, uint64_t length_bytes, const ba
 Outcome Context::free_window(ContextWindow& window) {
   const std::lock_guard call(calls_mutex_);
   if (auto current = check_gpu(); !current) return current;
-  if (auto same = compare({Wish::Kind::kFree, 0, 0, window.length_bytes, window.place.heap_offset}); !same)
+  if (auto same = compare({WindowProposal::Kind::kFree, 0, 0, window.length_bytes, window.place.heap_offset});
+      !same)
     return same;
   if (window.references > 1) {
     --window.references;
@@ -287,7 +290,8 @@ Outcome Context::reset_workspace(Workspace& workspace) {
   const std::lock_guard call(calls_mutex_);
   if (auto current = check_gpu(); !current) return current;
   const Window& place = workspace.window->place;
-  if (auto same = compare({Wish::Kind::kReset, 0, 0, place.bytes, place.heap_offset}); !same) return same;
+  if (auto same = compare({WindowProposal::Kind::kReset, 0, 0, place.bytes, place.heap_offset}); !same)
+    return same;
   Outcome state = check_reset(workspace.team.get());
   if (auto agreed = bootstrap_.all_agree(state, base::last_failure()); !agreed) return agreed;
   if (auto quiet = quiet_all(); !quiet) return quiet;

@@ -144,7 +144,7 @@ enum CUdevice_attribute : int {
   X(cuIpcCloseMemHandle, (CUdeviceptr address))                                                             \
   X(cuMemGetAllocationGranularity,                                                                          \
     (size_t * length_bytes, const CUmemAllocationProp* properties, int option))                             \
-  X(cuMemAddressReserve, (CUdeviceptr * begin, size_t length_bytes, size_t alignment, CUdeviceptr wish,     \
+  X(cuMemAddressReserve, (CUdeviceptr * begin, size_t length_bytes, size_t alignment, CUdeviceptr hint,     \
                           unsigned long long flags))                                                        \
   X(cuMemAddressFree, (CUdeviceptr begin, size_t length_bytes))                                             \
   X(cuMemCreate, (CUmemGenericAllocationHandle * handle, size_t length_bytes,                               \

@@ -377,14 +377,14 @@ Result<std::optional<Socket>> Listener::accept() {
   if (!fd) {
     const int error = errno;
     if (is_not_now(error) || is_gone_already(error)) return std::optional<Socket>();
-    const bool is_told = std::exchange(logged_error_, error) == error;
+    const bool has_logged = std::exchange(logged_error_, error) == error;
     if (is_out_of_room(error)) {
-      if (!is_told)
+      if (!has_logged)
         log_warn("socket: cannot accept at %s now, it is tried again (errno %d); raise `ulimit -n`?",
                  describe(address_).c_str(), error);
       return std::optional<Socket>();
     }
-    if (is_told) return Error{Status::kSystem, error};
+    if (has_logged) return Error{Status::kSystem, error};
     return fail_errno(Status::kSystem, error, "socket: cannot accept at %s", describe(address_).c_str());
   }
   logged_error_ = 0;

@@ -124,10 +124,10 @@ struct VDeviceProps {
   int ndevs;
   int devs[kMaxDevices];
 };
-using VDeviceProps4 = VDeviceProps<4>;  // v9..v11
-using VDeviceProps8 = VDeviceProps<8>;  // v12
-static_assert(sizeof(VDeviceProps4) == 20 && offsetof(VDeviceProps4, devs) == 4);
-static_assert(sizeof(VDeviceProps8) == 36 && offsetof(VDeviceProps8, devs) == 4);
+using ncclNetVDeviceProps_v9_t = VDeviceProps<4>;   // v9..v11
+using ncclNetVDeviceProps_v12_t = VDeviceProps<8>;  // v12
+static_assert(sizeof(ncclNetVDeviceProps_v9_t) == 20 && offsetof(ncclNetVDeviceProps_v9_t, devs) == 4);
+static_assert(sizeof(ncclNetVDeviceProps_v12_t) == 36 && offsetof(ncclNetVDeviceProps_v12_t, devs) == 4);
 
 // ncclNetCommConfig_v10_t to _v12_t.
 struct NetCommConfig {
@@ -155,7 +155,7 @@ static_assert(offsetof(NetAttr, op) == 32 && offsetof(NetAttr, algo) == 36 && of
 
 // getProperties gives us uninitialised memory: every member is to be written. Strings stay valid while the
 // library is loaded. Bandwidth in Mb/s, latency in us.
-struct PropertiesV7 {  // ncclNetProperties_v7_t
+struct ncclNetProperties_v7_t {  // ncclNetProperties_v7_t
   char* name;
   char* pci_path;  // real path in /sys; null: attached to the first CPU
   uint64_t guid;   // equal guids share one adapter's bandwidth
@@ -168,14 +168,18 @@ struct PropertiesV7 {  // ncclNetProperties_v7_t
   NetDeviceType net_device_type;
   int net_device_version;
 };
-static_assert(sizeof(PropertiesV7) == 56 && offsetof(PropertiesV7, pci_path) == 8);
-static_assert(offsetof(PropertiesV7, guid) == 16 && offsetof(PropertiesV7, ptr_support) == 24);
-static_assert(offsetof(PropertiesV7, speed_mbps) == 28 && offsetof(PropertiesV7, port) == 32);
-static_assert(offsetof(PropertiesV7, latency_us) == 36 && offsetof(PropertiesV7, max_comms) == 40);
-static_assert(offsetof(PropertiesV7, max_recvs) == 44 && offsetof(PropertiesV7, net_device_type) == 48);
-static_assert(offsetof(PropertiesV7, net_device_version) == 52);
+static_assert(sizeof(ncclNetProperties_v7_t) == 56 && offsetof(ncclNetProperties_v7_t, pci_path) == 8);
+static_assert(offsetof(ncclNetProperties_v7_t, guid) == 16 &&
+              offsetof(ncclNetProperties_v7_t, ptr_support) == 24);
+static_assert(offsetof(ncclNetProperties_v7_t, speed_mbps) == 28 &&
+              offsetof(ncclNetProperties_v7_t, port) == 32);
+static_assert(offsetof(ncclNetProperties_v7_t, latency_us) == 36 &&
+              offsetof(ncclNetProperties_v7_t, max_comms) == 40);
+static_assert(offsetof(ncclNetProperties_v7_t, max_recvs) == 44 &&
+              offsetof(ncclNetProperties_v7_t, net_device_type) == 48);
+static_assert(offsetof(ncclNetProperties_v7_t, net_device_version) == 52);
 
-struct PropertiesV8 {  // ncclNetProperties_v8_t
+struct ncclNetProperties_v8_t {  // ncclNetProperties_v8_t
   char* name;
   char* pci_path;
   uint64_t guid;
@@ -189,14 +193,17 @@ struct PropertiesV8 {  // ncclNetProperties_v8_t
   NetDeviceType net_device_type;
   int net_device_version;
 };
-static_assert(sizeof(PropertiesV8) == 64 && offsetof(PropertiesV8, ptr_support) == 24);
-static_assert(offsetof(PropertiesV8, reg_is_global) == 28 && offsetof(PropertiesV8, speed_mbps) == 32);
-static_assert(offsetof(PropertiesV8, port) == 36 && offsetof(PropertiesV8, latency_us) == 40);
-static_assert(offsetof(PropertiesV8, max_comms) == 44 && offsetof(PropertiesV8, max_recvs) == 48);
-static_assert(offsetof(PropertiesV8, net_device_type) == 52 &&
-              offsetof(PropertiesV8, net_device_version) == 56);
+static_assert(sizeof(ncclNetProperties_v8_t) == 64 && offsetof(ncclNetProperties_v8_t, ptr_support) == 24);
+static_assert(offsetof(ncclNetProperties_v8_t, reg_is_global) == 28 &&
+              offsetof(ncclNetProperties_v8_t, speed_mbps) == 32);
+static_assert(offsetof(ncclNetProperties_v8_t, port) == 36 &&
+              offsetof(ncclNetProperties_v8_t, latency_us) == 40);
+static_assert(offsetof(ncclNetProperties_v8_t, max_comms) == 44 &&
+              offsetof(ncclNetProperties_v8_t, max_recvs) == 48);
+static_assert(offsetof(ncclNetProperties_v8_t, net_device_type) == 52 &&
+              offsetof(ncclNetProperties_v8_t, net_device_version) == 56);
 
-struct PropertiesV9 {  // ncclNetProperties_v9_t, ncclNetProperties_v10_t
+struct ncclNetProperties_v9_t {  // ncclNetProperties_v9_t, ncclNetProperties_v10_t
   char* name;
   char* pci_path;
   uint64_t guid;
@@ -210,20 +217,26 @@ struct PropertiesV9 {  // ncclNetProperties_v9_t, ncclNetProperties_v10_t
   int max_recvs;
   NetDeviceType net_device_type;
   int net_device_version;
-  VDeviceProps4 vprops;
+  ncclNetVDeviceProps_v9_t vprops;
   size_t max_p2p_bytes;
   size_t max_coll_bytes;
 };
-using PropertiesV10 = PropertiesV9;
-static_assert(sizeof(PropertiesV9) == 104 && offsetof(PropertiesV9, ptr_support) == 24);
-static_assert(offsetof(PropertiesV9, reg_is_global) == 28 && offsetof(PropertiesV9, force_flush) == 32);
-static_assert(offsetof(PropertiesV9, speed_mbps) == 36 && offsetof(PropertiesV9, port) == 40);
-static_assert(offsetof(PropertiesV9, latency_us) == 44 && offsetof(PropertiesV9, max_comms) == 48);
-static_assert(offsetof(PropertiesV9, max_recvs) == 52 && offsetof(PropertiesV9, net_device_type) == 56);
-static_assert(offsetof(PropertiesV9, net_device_version) == 60 && offsetof(PropertiesV9, vprops) == 64);
-static_assert(offsetof(PropertiesV9, max_p2p_bytes) == 88 && offsetof(PropertiesV9, max_coll_bytes) == 96);
+using ncclNetProperties_v10_t = ncclNetProperties_v9_t;
+static_assert(sizeof(ncclNetProperties_v9_t) == 104 && offsetof(ncclNetProperties_v9_t, ptr_support) == 24);
+static_assert(offsetof(ncclNetProperties_v9_t, reg_is_global) == 28 &&
+              offsetof(ncclNetProperties_v9_t, force_flush) == 32);
+static_assert(offsetof(ncclNetProperties_v9_t, speed_mbps) == 36 &&
+              offsetof(ncclNetProperties_v9_t, port) == 40);
+static_assert(offsetof(ncclNetProperties_v9_t, latency_us) == 44 &&
+              offsetof(ncclNetProperties_v9_t, max_comms) == 48);
+static_assert(offsetof(ncclNetProperties_v9_t, max_recvs) == 52 &&
+              offsetof(ncclNetProperties_v9_t, net_device_type) == 56);
+static_assert(offsetof(ncclNetProperties_v9_t, net_device_version) == 60 &&
+              offsetof(ncclNetProperties_v9_t, vprops) == 64);
+static_assert(offsetof(ncclNetProperties_v9_t, max_p2p_bytes) == 88 &&
+              offsetof(ncclNetProperties_v9_t, max_coll_bytes) == 96);
 
-struct PropertiesV11 {  // ncclNetProperties_v11_t
+struct ncclNetProperties_v11_t {  // ncclNetProperties_v11_t
   char* name;
   char* pci_path;
   uint64_t guid;
@@ -237,16 +250,17 @@ struct PropertiesV11 {  // ncclNetProperties_v11_t
   int max_recvs;
   NetDeviceType net_device_type;
   int net_device_version;
-  VDeviceProps4 vprops;
+  ncclNetVDeviceProps_v9_t vprops;
   size_t max_p2p_bytes;
   size_t max_coll_bytes;
   int max_multi_request_size;
 };
-static_assert(sizeof(PropertiesV11) == 112 && offsetof(PropertiesV11, vprops) == 64);
-static_assert(offsetof(PropertiesV11, max_p2p_bytes) == 88 && offsetof(PropertiesV11, max_coll_bytes) == 96);
-static_assert(offsetof(PropertiesV11, max_multi_request_size) == 104);
+static_assert(sizeof(ncclNetProperties_v11_t) == 112 && offsetof(ncclNetProperties_v11_t, vprops) == 64);
+static_assert(offsetof(ncclNetProperties_v11_t, max_p2p_bytes) == 88 &&
+              offsetof(ncclNetProperties_v11_t, max_coll_bytes) == 96);
+static_assert(offsetof(ncclNetProperties_v11_t, max_multi_request_size) == 104);
 
-struct PropertiesV12 {  // ncclNetProperties_v12_t
+struct ncclNetProperties_v12_t {  // ncclNetProperties_v12_t
   char* name;
   char* pci_path;
   uint64_t guid;
@@ -260,22 +274,28 @@ struct PropertiesV12 {  // ncclNetProperties_v12_t
   int max_recvs;
   NetDeviceType net_device_type;
   int net_device_version;
-  VDeviceProps8 vprops;
+  ncclNetVDeviceProps_v12_t vprops;
   size_t max_p2p_bytes;
   size_t max_coll_bytes;
   int max_multi_request_size;
   int16_t rail_id;   // kUndefined: not known
   int16_t plane_id;  // kUndefined: not known
 };
-static_assert(sizeof(PropertiesV12) == 128 && offsetof(PropertiesV12, ptr_support) == 24);
-static_assert(offsetof(PropertiesV12, reg_is_global) == 28 && offsetof(PropertiesV12, force_flush) == 32);
-static_assert(offsetof(PropertiesV12, speed_mbps) == 36 && offsetof(PropertiesV12, port) == 40);
-static_assert(offsetof(PropertiesV12, latency_us) == 44 && offsetof(PropertiesV12, max_comms) == 48);
-static_assert(offsetof(PropertiesV12, max_recvs) == 52 && offsetof(PropertiesV12, net_device_type) == 56);
-static_assert(offsetof(PropertiesV12, net_device_version) == 60 && offsetof(PropertiesV12, vprops) == 64);
-static_assert(offsetof(PropertiesV12, max_p2p_bytes) == 104 &&
-              offsetof(PropertiesV12, max_coll_bytes) == 112);
-static_assert(offsetof(PropertiesV12, max_multi_request_size) == 120);
-static_assert(offsetof(PropertiesV12, rail_id) == 124 && offsetof(PropertiesV12, plane_id) == 126);
+static_assert(sizeof(ncclNetProperties_v12_t) == 128 && offsetof(ncclNetProperties_v12_t, ptr_support) == 24);
+static_assert(offsetof(ncclNetProperties_v12_t, reg_is_global) == 28 &&
+              offsetof(ncclNetProperties_v12_t, force_flush) == 32);
+static_assert(offsetof(ncclNetProperties_v12_t, speed_mbps) == 36 &&
+              offsetof(ncclNetProperties_v12_t, port) == 40);
+static_assert(offsetof(ncclNetProperties_v12_t, latency_us) == 44 &&
+              offsetof(ncclNetProperties_v12_t, max_comms) == 48);
+static_assert(offsetof(ncclNetProperties_v12_t, max_recvs) == 52 &&
+              offsetof(ncclNetProperties_v12_t, net_device_type) == 56);
+static_assert(offsetof(ncclNetProperties_v12_t, net_device_version) == 60 &&
+              offsetof(ncclNetProperties_v12_t, vprops) == 64);
+static_assert(offsetof(ncclNetProperties_v12_t, max_p2p_bytes) == 104 &&
+              offsetof(ncclNetProperties_v12_t, max_coll_bytes) == 112);
+static_assert(offsetof(ncclNetProperties_v12_t, max_multi_request_size) == 120);
+static_assert(offsetof(ncclNetProperties_v12_t, rail_id) == 124 &&
+              offsetof(ncclNetProperties_v12_t, plane_id) == 126);
 
 }  // namespace verbena::abi

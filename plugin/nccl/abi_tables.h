@@ -32,13 +32,13 @@ struct NetTableWithIntSizes {
   Result (*get_device_mr)(void* comm, void* mhandle, void** device_mhandle);
   Result (*irecv_consumed)(void* recv_comm, int n, void* request);
 };
-using NetV7 = NetTableWithIntSizes<PropertiesV7, int>;     // ncclNet_v7_t
-using NetV8 = NetTableWithIntSizes<PropertiesV8, size_t>;  // ncclNet_v8_t
-static_assert(sizeof(NetV7) == 19 * sizeof(void*) && sizeof(NetV8) == 152);
-static_assert(offsetof(NetV8, isend) == 80 && offsetof(NetV8, irecv_consumed) == 144);
+using ncclNet_v7_t = NetTableWithIntSizes<ncclNetProperties_v7_t, int>;     // ncclNet_v7_t
+using ncclNet_v8_t = NetTableWithIntSizes<ncclNetProperties_v8_t, size_t>;  // ncclNet_v8_t
+static_assert(sizeof(ncclNet_v7_t) == 19 * sizeof(void*) && sizeof(ncclNet_v8_t) == 152);
+static_assert(offsetof(ncclNet_v8_t, isend) == 80 && offsetof(ncclNet_v8_t, irecv_consumed) == 144);
 
-struct NetV9 {  // ncclNet_v9_t
-  using Properties = PropertiesV9;
+struct ncclNet_v9_t {  // ncclNet_v9_t
+  using Properties = ncclNetProperties_v9_t;
   const char* name;
   Result (*init)(DebugLogger logger);
   Result (*devices)(int* count);
@@ -60,13 +60,13 @@ struct NetV9 {  // ncclNet_v9_t
   Result (*close_listen)(void* listen_comm);
   Result (*get_device_mr)(void* comm, void* mhandle, void** device_mhandle);
   Result (*irecv_consumed)(void* recv_comm, int n, void* request);
-  Result (*make_vdevice)(int* device, VDeviceProps4* members);
+  Result (*make_vdevice)(int* device, ncclNetVDeviceProps_v9_t* members);
 };
-static_assert(sizeof(NetV9) == 160 && offsetof(NetV9, make_vdevice) == 152);
+static_assert(sizeof(ncclNet_v9_t) == 160 && offsetof(ncclNet_v9_t, make_vdevice) == 152);
 
 // v10: a profiler callback, a configuration for connect, profiler handles of isend and irecv.
-struct NetV10 {  // ncclNet_v10_t
-  using Properties = PropertiesV10;
+struct ncclNet_v10_t {  // ncclNet_v10_t
+  using Properties = ncclNetProperties_v10_t;
   const char* name;
   Result (*init)(DebugLogger logger, ProfilerCallback profiler);
   Result (*devices)(int* count);
@@ -90,9 +90,9 @@ struct NetV10 {  // ncclNet_v10_t
   Result (*close_listen)(void* listen_comm);
   Result (*get_device_mr)(void* comm, void* mhandle, void** device_mhandle);
   Result (*irecv_consumed)(void* recv_comm, int n, void* request);
-  Result (*make_vdevice)(int* device, VDeviceProps4* members);
+  Result (*make_vdevice)(int* device, ncclNetVDeviceProps_v9_t* members);
 };
-static_assert(sizeof(NetV10) == 160 && offsetof(NetV10, make_vdevice) == 152);
+static_assert(sizeof(ncclNet_v10_t) == 160 && offsetof(ncclNet_v10_t, make_vdevice) == 152);
 
 // v11 and v12: a context for each NCCL communicator, finalize and hints; v12 joins up to 8 devices.
 template <typename PropertiesT, typename VDevicePropsT>
@@ -126,9 +126,11 @@ struct NetTableWithContext {
   Result (*finalize)(void* context);
   Result (*set_net_attr)(void* context, NetAttr* attributes);
 };
-using NetV11 = NetTableWithContext<PropertiesV11, VDeviceProps4>;  // ncclNet_v11_t
-using NetV12 = NetTableWithContext<PropertiesV12, VDeviceProps8>;  // ncclNet_v12_t
-static_assert(sizeof(NetV11) == 176 && sizeof(NetV12) == 176);
-static_assert(offsetof(NetV12, irecv_consumed) == 144 && offsetof(NetV12, set_net_attr) == 168);
+using ncclNet_v11_t =
+    NetTableWithContext<ncclNetProperties_v11_t, ncclNetVDeviceProps_v9_t>;  // ncclNet_v11_t
+using ncclNet_v12_t =
+    NetTableWithContext<ncclNetProperties_v12_t, ncclNetVDeviceProps_v12_t>;  // ncclNet_v12_t
+static_assert(sizeof(ncclNet_v11_t) == 176 && sizeof(ncclNet_v12_t) == 176);
+static_assert(offsetof(ncclNet_v12_t, irecv_consumed) == 144 && offsetof(ncclNet_v12_t, set_net_attr) == 168);
 
 }  // namespace verbena::abi

@@ -43,7 +43,7 @@ To convert_members(const From& from) {
 
 // Writes every member that `To` has.
 template <typename To>
-void convert_properties(const abi::PropertiesV12& from, To& to) {
+void convert_properties(const abi::ncclNetProperties_v12_t& from, To& to) {
   to.name = from.name;
   to.pci_path = from.pci_path;
   to.guid = from.guid;

@@ -33,8 +33,8 @@ struct NoArguments {};
 inline std::atomic<bool> is_inherited{false};
 
 [[gnu::cold, gnu::noinline]] inline abi::Result refuse_inherited(const char* entry) {
-  static std::atomic<bool> is_told{false};
-  if (!is_told.exchange(true)) {
+  static std::atomic<bool> has_logged{false};
+  if (!has_logged.exchange(true)) {
     base::log_warn(
         "%s: called in a forked child, whose parent has the connections; fork before NCCL is initialised, or "
         "exec",

@@ -44,7 +44,7 @@ Outcome count_devices(int* count) {
   return {};
 }
 
-Outcome get_properties(int device, abi::PropertiesV12* properties) {
+Outcome get_properties(int device, abi::ncclNetProperties_v12_t* properties) {
   const auto nics = Process::get().nics();
   const auto nic = Process::get().find_nic(nics, device, "getProperties");
   if (!nic) return nic.error();
@@ -94,7 +94,7 @@ bool may_merge(std::span<const int> members) {
 
 }  // namespace
 
-Outcome make_virtual_device(int* device, const abi::VDeviceProps8& members) {
+Outcome make_virtual_device(int* device, const abi::ncclNetVDeviceProps_v12_t& members) {
   const std::span<const int> list(members.devs, static_cast<size_t>(members.ndevs));
   // NCCL 2.24 to 2.26 asks for a virtual device of each device alone as well, and does not start without.
   if (list.size() > 1 && !may_merge(list)) {

@@ -31,8 +31,8 @@ bool is_idle(void* context);
 
 Outcome count_devices(int* count);
 // Fills every field; the strings live until the library is unloaded.
-Outcome get_properties(int device, abi::PropertiesV12* properties);
-Outcome make_virtual_device(int* device, const abi::VDeviceProps8& members);
+Outcome get_properties(int device, abi::ncclNetProperties_v12_t* properties);
+Outcome make_virtual_device(int* device, const abi::ncclNetVDeviceProps_v12_t& members);
 Outcome set_attributes(void* context, const abi::NetAttr& attributes);
 
 // `traffic_class` -1: the context's. Neither blocks: *comm stays null until the connection stands.

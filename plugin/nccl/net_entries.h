@@ -71,7 +71,7 @@ inline Result devices(int* count) noexcept {
 template <typename Properties>
 Result get_properties(int device, Properties* properties) noexcept {
   return guard("getProperties", {{"props", properties}}, [&]() -> Outcome {
-    abi::PropertiesV12 newest{};
+    abi::ncclNetProperties_v12_t newest{};
     if (const Outcome outcome = nccl::get_properties(device, &newest); !outcome) return outcome;
     convert_properties(newest, *properties);
     return {};
@@ -86,7 +86,7 @@ Result make_vdevice(int* device, Members* members) noexcept {
                         "makeVDevice: invalid argument: 1 to %d devices can be joined (ndevs %d devices)",
                         Members::kCapacity, members->ndevs);
     }
-    return make_virtual_device(device, convert_members<abi::VDeviceProps8>(*members));
+    return make_virtual_device(device, convert_members<abi::ncclNetVDeviceProps_v12_t>(*members));
   });
 }
 

@@ -42,9 +42,10 @@ constexpr Table make_table() {
 }  // namespace verbena::nccl
 
 extern "C" {
-#define VERBENA_EXPORT_TABLE(version)                                                                     \
-  __attribute__((visibility("default"))) constinit verbena::abi::NetV##version ncclNetPlugin_v##version = \
-      verbena::nccl::make_table<version, verbena::abi::NetV##version>()
+#define VERBENA_EXPORT_TABLE(version)                                                                   \
+  __attribute__((                                                                                       \
+      visibility("default"))) constinit verbena::abi::ncclNet_v##version##_t ncclNetPlugin_v##version = \
+      verbena::nccl::make_table<version, verbena::abi::ncclNet_v##version##_t>()
 VERBENA_EXPORT_TABLE(7);
 VERBENA_EXPORT_TABLE(8);
 VERBENA_EXPORT_TABLE(9);

@@ -31,7 +31,7 @@ struct TunerConstants {
 static_assert(sizeof(TunerConstants) == 1152 && offsetof(TunerConstants, ll_max_bandwidths) == 672);
 
 // Shows no costs: takes an algorithm and a protocol, or neither, and a number of channels (0: NCCL's).
-struct TunerV2 {  // ncclTuner_v2_t
+struct ncclTuner_v2_t {  // ncclTuner_v2_t
   const char* name;
   Result (*init)(size_t ranks, size_t nodes, DebugLogger logger, void** context);
   Result (*get_coll_info)(void* context, int function, size_t bytes, int collnet_support, int nvls_support,
@@ -41,7 +41,7 @@ struct TunerV2 {  // ncclTuner_v2_t
 
 // From here on NCCL shows its costs in microseconds: `costs`, whatever its type, is the address of
 // float[algorithms][protocols]; -1 rules an entry out.
-struct TunerV3 {  // ncclTuner_v3_t
+struct ncclTuner_v3_t {  // ncclTuner_v3_t
   const char* name;
   Result (*init)(size_t ranks, size_t nodes, DebugLogger logger, void** context);
   Result (*get_coll_info)(void* context, int function, size_t bytes, int pipelined_ops, float** costs,
@@ -50,7 +50,7 @@ struct TunerV3 {  // ncclTuner_v3_t
 };
 
 // Tells whether the user's buffers can be registered.
-struct TunerV4 {  // ncclTuner_v4_t
+struct ncclTuner_v4_t {  // ncclTuner_v4_t
   const char* name;
   Result (*init)(size_t ranks, size_t nodes, DebugLogger logger, void** context);
   Result (*get_coll_info)(void* context, int function, size_t bytes, int pipelined_ops, float** costs,
@@ -58,7 +58,7 @@ struct TunerV4 {  // ncclTuner_v4_t
   Result (*destroy)(void* context);
 };
 
-struct TunerV5 {  // ncclTuner_v5_t
+struct ncclTuner_v5_t {  // ncclTuner_v5_t
   const char* name;
   Result (*init)(void** context, uint64_t comm_id, size_t ranks, size_t nodes, DebugLogger logger,
                  NvlDomainInfo* domains, TunerConstants* constants);
@@ -67,7 +67,7 @@ struct TunerV5 {  // ncclTuner_v5_t
   Result (*finalize)(void* context);
 };
 
-struct TunerV6 {  // ncclTuner_v6_t
+struct ncclTuner_v6_t {  // ncclTuner_v6_t
   const char* name;
   Result (*init)(void** context, uint64_t comm_id, size_t ranks, size_t nodes, DebugLogger logger,
                  NvlDomainInfo* domains, TunerConstants* constants);
@@ -78,9 +78,9 @@ struct TunerV6 {  // ncclTuner_v6_t
   Result (*get_chunk_size)(void* context, int function, size_t bytes, int algorithm, int protocol,
                            int channels, size_t* chunk_bytes);
 };
-static_assert(sizeof(TunerV2) == 32 && sizeof(TunerV3) == 32 && sizeof(TunerV4) == 32);
-static_assert(offsetof(TunerV2, get_coll_info) == 16 && offsetof(TunerV4, destroy) == 24);
-static_assert(sizeof(TunerV5) == 32 && offsetof(TunerV5, get_coll_info) == 16);
-static_assert(sizeof(TunerV6) == 40 && offsetof(TunerV6, get_chunk_size) == 32);
+static_assert(sizeof(ncclTuner_v2_t) == 32 && sizeof(ncclTuner_v3_t) == 32 && sizeof(ncclTuner_v4_t) == 32);
+static_assert(offsetof(ncclTuner_v2_t, get_coll_info) == 16 && offsetof(ncclTuner_v4_t, destroy) == 24);
+static_assert(sizeof(ncclTuner_v5_t) == 32 && offsetof(ncclTuner_v5_t, get_coll_info) == 16);
+static_assert(sizeof(ncclTuner_v6_t) == 40 && offsetof(ncclTuner_v6_t, get_chunk_size) == 32);
 
 }  // namespace verbena::abi

@@ -22,10 +22,10 @@ constexpr Table make_tuner_table() {
 }  // namespace verbena::nccl
 
 extern "C" {
-#define VERBENA_EXPORT_TUNER(version)                                                              \
-  __attribute__((                                                                                  \
-      visibility("default"))) constinit verbena::abi::TunerV##version ncclTunerPlugin_v##version = \
-      verbena::nccl::make_tuner_table<verbena::abi::TunerV##version>()
+#define VERBENA_EXPORT_TUNER(version)                                                                       \
+  __attribute__((                                                                                           \
+      visibility("default"))) constinit verbena::abi::ncclTuner_v##version##_t ncclTunerPlugin_v##version = \
+      verbena::nccl::make_tuner_table<verbena::abi::ncclTuner_v##version##_t>()
 VERBENA_EXPORT_TUNER(2);
 VERBENA_EXPORT_TUNER(3);
 VERBENA_EXPORT_TUNER(4);

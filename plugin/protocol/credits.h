@@ -1,6 +1,7 @@
-// Receive entries are a promise: the receiver keeps `window` of them posted for each queue pair of a
-// connection, the sender takes one for every chunk with an immediate, and gets it back when the receiver has
-// posted the entry again. While both keep to this, a sender never meets an empty receive queue.
+// A credit is a receive entry that the peer may use: the receiver keeps `window` of them posted for each
+// queue pair of a connection, the sender takes one for every chunk with an immediate, and gets it back when
+// the receiver has posted the entry again. While both keep to this, a sender never meets an empty receive
+// queue.
 #pragma once
 
 #include <array>

@@ -29,8 +29,8 @@ bool is_count(uint32_t value, uint32_t most) {
 }
 
 bool is_possible(const Limits& limits) {
-  return limits.message_ring >= kLeastLimits.message_ring && std::has_single_bit(limits.message_ring) &&
-         limits.queue_pairs >= kLeastLimits.queue_pairs;
+  return limits.message_ring >= kMinLimits.message_ring && std::has_single_bit(limits.message_ring) &&
+         limits.queue_pairs >= kMinLimits.queue_pairs;
 }
 
 }  // namespace

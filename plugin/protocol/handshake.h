@@ -21,10 +21,10 @@ struct Limits {
 
   bool operator==(const Limits&) const = default;
 };
-inline constexpr Limits kLeastLimits{32, 8};
+inline constexpr Limits kMinLimits{32, 8};
 inline constexpr Limits kOwnLimits{kMessageRing, kMaxQueuePairs};
 // A build that has more must compute the lengths of messages and of the control block from what was agreed.
-static_assert(kOwnLimits == kLeastLimits);
+static_assert(kOwnLimits == kMinLimits);
 
 struct HandshakeHeader {
   uint64_t magic;

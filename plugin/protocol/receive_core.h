@@ -55,7 +55,7 @@ struct PageInfo {
 
 struct ReceiveOptions {
   uint32_t queue_pairs = 1;
-  std::array<uint32_t, kMaxQueuePairs> window{};  // receive entries promised to each queue pair
+  std::array<uint32_t, kMaxQueuePairs> window{};  // receive entries reserved for each queue pair
   uint32_t primary = 0;                           // the queue pair of grants while all live
   uint32_t page_bytes = 0;
   bool is_direct_only = false;      // nothing is staged but messages of no bytes: credits ride on grants

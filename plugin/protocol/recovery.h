@@ -42,7 +42,7 @@ struct RecoveryTimes {
 inline constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
 // What both ends keep of each queue pair.
-class QueuePairLives {
+class QueuePairStates {
  public:
   enum class Phase : uint8_t {
     kLive,
@@ -52,7 +52,7 @@ class QueuePairLives {
     kTrial,     // there is a new one, which has carried nothing yet
   };
 
-  QueuePairLives(uint32_t queue_pairs, const RecoveryTimes& times)
+  QueuePairStates(uint32_t queue_pairs, const RecoveryTimes& times)
       : queue_pairs_(queue_pairs), times_(times) {}
 
   uint32_t queue_pairs() const { return queue_pairs_; }
@@ -141,9 +141,9 @@ class QueuePairLives {
 
 // Host: stop(q), send(record), replay(q, arrived) -> bool, is_usable(q), offer(q, record) -> bool (makes a
 // queue pair and describes it), connect(q, answer) -> bool (and posts something to try it with), revive(q).
-class SenderRecovery : public QueuePairLives {
+class SenderRecovery : public QueuePairStates {
  public:
-  using QueuePairLives::QueuePairLives;
+  using QueuePairStates::QueuePairStates;
 
   // Ours has failed, or is to be given up.
   template <typename Host>
@@ -249,9 +249,9 @@ class SenderRecovery : public QueuePairLives {
 // Host: stop(q), send(record), is_drained(q) (after stop: what came is absorbed, nothing more comes),
 // send_arrived(record) (adds the ArrivedRecord), regrant(), answer(q, offer, record) -> bool (makes and
 // connects a queue pair and describes it), revive(q).
-class ReceiverRecovery : public QueuePairLives {
+class ReceiverRecovery : public QueuePairStates {
  public:
-  using QueuePairLives::QueuePairLives;
+  using QueuePairStates::QueuePairStates;
 
   template <typename Host>
   void fail(Host& host, uint32_t q, int64_t now_ns) {

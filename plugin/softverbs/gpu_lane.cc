@@ -63,7 +63,7 @@ bool GpuLane::disturbs_pending(const GpuCopy& copy) const {
   });
 }
 
-// One call for many copies, with the wish that the copy engines do them: kernels of other contexts keep a
+// One call for many copies, with a hint that the copy engines do them: kernels of other contexts keep a
 // copy that a kernel does waiting for a time slice.
 bool GpuLane::issue_as_batch() {
   std::vector<cuda::CUdeviceptr> to, from;

@@ -50,8 +50,8 @@ class GpuService {
     uint64_t first, last;  // tickets
   };
   // What a peer asks for, read once: it may write on.
-  struct Wish {
-    explicit Wish(const GpuRequest& request);
+  struct CopyJob {
+    explicit CopyJob(const GpuRequest& request);
     uint64_t address, bytes, stage, stage_block, stage_block_bytes;
     uint32_t gpu;
     bool is_write;
@@ -60,7 +60,7 @@ class GpuService {
   };
   void start(GpuRequest& request, uint64_t word);
   bool start_copy(GpuRequest& request, Peer& peer);
-  void pin(const Wish& wish, Peer& peer);
+  void pin(const CopyJob& job, Peer& peer);
   bool start_ready();
   void finish_active();
   void free_orphans();
@@ -107,14 +107,14 @@ void GpuService::start(GpuRequest& request, uint64_t word) {
 }
 
 // In the peer's segment, as is the block that is pinned for it: sums that overflow do not pass.
-bool GpuService::Wish::is_staged() const {
+bool GpuService::CopyJob::is_staged() const {
   const auto is_within = [](uint64_t offset, uint64_t length) {
     return offset >= kArena && offset <= kSegmentBytes && length <= kSegmentBytes - offset;
   };
   return is_within(stage, bytes) && is_within(stage_block, stage_block_bytes);
 }
 
-GpuService::Wish::Wish(const GpuRequest& request) {
+GpuService::CopyJob::CopyJob(const GpuRequest& request) {
   const volatile GpuRequest& asked = request;
   address = asked.address;
   bytes = asked.bytes;
@@ -126,33 +126,33 @@ GpuService::Wish::Wish(const GpuRequest& request) {
 }
 
 bool GpuService::start_copy(GpuRequest& request, Peer& peer) {
-  const Wish wish(request);
-  if (wish.gpu == 0 || wish.gpu > kGpuCount) return false;
-  const GpuAllocation& allocation = process_.gpu_memory.get(wish.gpu);
-  const bool is_inside = wish.address >= allocation.base && wish.bytes <= allocation.bytes &&
-                         wish.address - allocation.base <= allocation.bytes - wish.bytes && wish.is_staged();
+  const CopyJob job(request);
+  if (job.gpu == 0 || job.gpu > kGpuCount) return false;
+  const GpuAllocation& allocation = process_.gpu_memory.get(job.gpu);
+  const bool is_inside = job.address >= allocation.base && job.bytes <= allocation.bytes &&
+                         job.address - allocation.base <= allocation.bytes - job.bytes && job.is_staged();
   const cuda::Driver& driver = *cuda::find_driver();
   GpuLane* lane = process_.service_lanes.find(allocation.context);
   const cuda::Use use;
   if (!is_inside || lane == nullptr || !use) return false;
   cuda::enter(driver, allocation.context);
-  pin(wish, peer);
-  const uint64_t stage = reinterpret_cast<uint64_t>(peer.segment->at<uint8_t>(wish.stage));
+  pin(job, peer);
+  const uint64_t stage = reinterpret_cast<uint64_t>(peer.segment->at<uint8_t>(job.stage));
   const uint64_t first = lane->ticket();
-  if (wish.is_write) {
-    lane->copy({wish.address, stage, wish.bytes, wish.stage});
+  if (job.is_write) {
+    lane->copy({job.address, stage, job.bytes, job.stage});
   } else {
-    lane->copy({stage, wish.address, wish.bytes, wish.stage});
+    lane->copy({stage, job.address, job.bytes, job.stage});
   }
   active_.push_back({&request, lane, first, lane->ticket()});
   return true;
 }
 
 // Copies from memory that CUDA does not know are correct too, but slow: a refusal is no failure.
-void GpuService::pin(const Wish& wish, Peer& peer) {
-  if (peer.is_self || !pinned_.insert({&peer, wish.stage_block}).second) return;
-  cuda::find_driver()->cuMemHostRegister_v2(peer.segment->at<uint8_t>(wish.stage_block),
-                                            wish.stage_block_bytes, cuda::CU_MEMHOSTREGISTER_PORTABLE);
+void GpuService::pin(const CopyJob& job, Peer& peer) {
+  if (peer.is_self || !pinned_.insert({&peer, job.stage_block}).second) return;
+  cuda::find_driver()->cuMemHostRegister_v2(peer.segment->at<uint8_t>(job.stage_block), job.stage_block_bytes,
+                                            cuda::CU_MEMHOSTREGISTER_PORTABLE);
 }
 
 void GpuService::finish_active() {

@@ -294,8 +294,8 @@ Outcome prepare(Operation& op, Qp& qp, SendRequest& request) {
 }
 
 Outcome settle(Operation& op, const Outcome& outcome) {
-  const bool is_told = outcome.step == Step::kDone || outcome.status == IBV_WC_WR_FLUSH_ERR;
-  if (op.qp->base.qp_type != IBV_QPT_UC || is_told) return outcome;
+  const bool is_reported = outcome.step == Step::kDone || outcome.status == IBV_WC_WR_FLUSH_ERR;
+  if (op.qp->base.qp_type != IBV_QPT_UC || is_reported) return outcome;
   op.local.clear();
   op.remote.clear();
   op.bytes = 0;

@@ -80,7 +80,7 @@ void flush_receives(Peer& peer, uint32_t qp_index) {
   Completion completion = make_flushed(target);
   ReceiveRequest request;
   SharedReceiveQueue& queue = segment.receive_queue(target.receive_queue.get());
-  for (uint32_t flushed = 0; flushed < kMostReceiveSlots; ++flushed) {
+  for (uint32_t flushed = 0; flushed < kMaxReceiveSlots; ++flushed) {
     if (!pop_receive(segment, queue, qp_index, request, Take::kFlush)) break;
     completion.wr_id = request.wr_id;
     completion.receive = request.receive;

@@ -85,7 +85,7 @@ inline bool pop_receive(Segment& segment, SharedReceiveQueue& queue, uint32_t qp
 
 // A peer may have written the number of slots: no more than there can be are gone through.
 inline uint64_t count_slots(const SharedReceiveQueue& queue) {
-  return std::min(queue.capacity.get(), kMostReceiveSlots);
+  return std::min(queue.capacity.get(), kMaxReceiveSlots);
 }
 
 // Owner only, for a queue pair whose peer is dead. A slot that it holds becomes an open receive, unless it

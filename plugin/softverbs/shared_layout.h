@@ -37,7 +37,7 @@ inline constexpr uint32_t kCqCount = 1u << 16;
 inline constexpr uint32_t kSrqCount = 1u << 12;
 inline constexpr uint32_t kContextCount = 64;
 inline constexpr uint32_t kMaxSges = 32;
-inline constexpr uint32_t kMostReceiveSlots = 32768;
+inline constexpr uint32_t kMaxReceiveSlots = 32768;
 
 inline uint32_t make_qp_number(uint32_t slot, uint32_t index) {
   return slot << kQpIndexBits | index;

@@ -22,7 +22,7 @@ const char* name_direction(observe::Direction direction) {
 }  // namespace
 
 Connection::Connection(observe::Direction direction, Link link, std::unique_ptr<PeerChannel> channel,
-                       const protocol::QueuePairLives& lives)
+                       const protocol::QueuePairStates& lives)
     : link_(std::move(link)),
       channel_(std::move(channel)),
       failed_(name_direction(direction), channel_->peer(), link_, lives),
@@ -199,8 +199,8 @@ void Connection::dump_now() {
   Registry::instance().answer(this, describe());
 }
 
-// On the service thread, as the report is made there. While the data thread has the turn, the wish makes it
-// look into is_asked_.
+// On the service thread, as the report is made there. While the data thread has the turn, the request makes
+// it look into is_asked_.
 bool Connection::dump_state(StateDump& dump) {
   if (enter_as_service()) {
     is_asked_.store(false, std::memory_order_relaxed);

@@ -33,7 +33,7 @@ class Connection : public ProgressToken, public RegistryMember {
 
  protected:
   Connection(observe::Direction direction, Link link, std::unique_ptr<PeerChannel> channel,
-             const protocol::QueuePairLives& lives);
+             const protocol::QueuePairStates& lives);
   ~Connection() = default;
 
   // The first error; it is final. Also without the turn.
@@ -114,7 +114,7 @@ class Connection : public ProgressToken, public RegistryMember {
   std::string describe_fault(protocol::Failure fault, uint32_t number, uint32_t queue_pair) const;
 
   const observe::Direction direction_;
-  const protocol::QueuePairLives& lives_;
+  const protocol::QueuePairStates& lives_;
   std::atomic<base::Outcome> first_error_{base::Outcome()};  // written with the turn
   const int64_t opened_at_ns_ = base::monotonic_ns();
   bool is_registered_ = false;

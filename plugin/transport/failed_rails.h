@@ -15,7 +15,7 @@ class FailedRails {
  public:
   // `direction`: "send to" or "receive from". All of it outlives this.
   FailedRails(const char* direction, const std::string& peer, Link& link,
-              const protocol::QueuePairLives& lives)
+              const protocol::QueuePairStates& lives)
       : direction_(direction), peer_(peer), link_(link), lives_(lives) {}
 
   void note(uint32_t queue_pair, std::string cause) { causes_[queue_pair] = std::move(cause); }
@@ -39,7 +39,7 @@ class FailedRails {
   const char* direction_;
   const std::string& peer_;
   Link& link_;
-  const protocol::QueuePairLives& lives_;
+  const protocol::QueuePairStates& lives_;
   std::array<std::string, protocol::kMaxQueuePairs> causes_;
   std::array<int64_t, protocol::kMaxQueuePairs> down_since_ns_{};  // as far as waits have seen; 0: it is up
 };

@@ -25,7 +25,7 @@ protocol::ReceiveOptions choose_options(const ReceiverParts& parts) {
   protocol::ReceiveOptions options;
   options.queue_pairs = parts.link.queue_pairs();
   for (uint32_t q = 0; q < options.queue_pairs; ++q) {
-    options.window[q] = parts.promises[q].entries;
+    options.window[q] = parts.reservations[q].entries;
     options.rail_of[q] = static_cast<uint8_t>(parts.link.rail_of(q));
   }
   options.primary = protocol::choose_primary(parts.link.pair(0).number(), options.queue_pairs);
@@ -53,7 +53,7 @@ void ReceiverParts::give_back() {
 }
 
 void ReceiverParts::give_back_entries() {
-  for (auto& [queue, entries] : promises) {
+  for (auto& [queue, entries] : reservations) {
     if (entries != 0) pool->release(*queue, entries);
     entries = 0;
   }
@@ -274,9 +274,9 @@ std::string Receiver::describe_queue_pair(uint32_t q) {
   std::string text;
   append(
       text,
-      "  queue pair %u: %s: %s, port %s, entries promised %u, taken and not given back %u (%u of them free)",
+      "  queue pair %u: %s: %s, port %s, entries reserved %u, taken and not given back %u (%u of them free)",
       q, link_.describe(q).c_str(), describe_life(recovery(), q).c_str(), link_.is_healthy(q) ? "up" : "down",
-      parts_.promises[q].entries, held(q), spare(q));
+      parts_.reservations[q].entries, held(q), spare(q));
   if (recovery().is_live(q))
     append(text, ", room for %u of %u grants and credits", free_slots(q), protocol::kControlDepth);
   if (q == primary()) text += ", grants go here";

@@ -25,8 +25,8 @@ struct ReceiverParts {
   std::shared_ptr<BouncePool> pool;   // before the link: its receive queues outlive the queue pairs
   std::shared_ptr<BouncePool> pages;  // whose base the unpack handle names; the same, or nothing is staged
   Link link;
-  std::vector<BouncePool::Queue*> queues;                                // of the pool, one a local rail
-  std::array<BouncePool::Promise, protocol::kMaxQueuePairs> promises{};  // to each queue pair
+  std::vector<BouncePool::Queue*> queues;  // of the pool, one a local rail
+  std::array<BouncePool::Reservation, protocol::kMaxQueuePairs> reservations{};  // to each queue pair
   std::unique_ptr<ControlRing> control_ring;  // of a device that does not send grants inline
   std::unique_ptr<UnpackMemory> unpack;       // null: no kernel unpacks here
   std::unique_ptr<LoopbackUser> loopback;     // where there may be memory of GPUs
@@ -34,7 +34,7 @@ struct ReceiverParts {
   bool waits_for_consumed = false;  // the caller will call consume()
 
   // No chunk lands any more; pages that landed and were not looked at, or were flushed, are posted again;
-  // everything promised and taken goes back to the pool.
+  // everything reserved and taken goes back to the pool.
   void give_back();
   void give_back_entries();
 };

@@ -28,8 +28,8 @@ std::string describe_head(const BlockHead& head) {
   return text + "\n";
 }
 
-std::string describe_life(const protocol::QueuePairLives& lives, uint32_t queue_pair) {
-  using Phase = protocol::QueuePairLives::Phase;
+std::string describe_life(const protocol::QueuePairStates& lives, uint32_t queue_pair) {
+  using Phase = protocol::QueuePairStates::Phase;
   static constexpr const char* kNames[] = {"live", "stopping: waits for the peer's answer", "down",
                                            "offered: waits for the peer's answer", "on trial"};
   const Phase phase = lives.phase(queue_pair);

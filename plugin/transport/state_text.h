@@ -61,7 +61,7 @@ std::string explain_wait(const Sender::Core& core, const SendMessage& message);
 const char* explain_wait(const Receiver::Core& core, const ReceiveMessage& message);
 
 // `live`, `down for 1.2 s, generation 2`.
-std::string describe_life(const protocol::QueuePairLives& lives, uint32_t queue_pair);
+std::string describe_life(const protocol::QueuePairStates& lives, uint32_t queue_pair);
 // ` for 3.1 s`, or nothing if it is not known since when.
 std::string describe_since(int64_t since_ns);
 

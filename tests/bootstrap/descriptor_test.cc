@@ -199,9 +199,9 @@ TEST(Descriptors, SilenceIsNotWaitedFor) {
   EXPECT_EQ(take(post.receive(arrival), "verdict"), UnixPost::Verdict::kArrived);
   EXPECT_EQ(read_file(arrival.descriptor), "x");
   for (const auto& caller : silent) {
-    pollfd wish{caller.get(), POLLRDHUP, 0};
-    while (::poll(&wish, 1, 10) == 0) static_cast<void>(take(post.receive(arrival), "verdict"));
-    EXPECT_NE(wish.revents & (POLLRDHUP | POLLHUP), 0);
+    pollfd entry{caller.get(), POLLRDHUP, 0};
+    while (::poll(&entry, 1, 10) == 0) static_cast<void>(take(post.receive(arrival), "verdict"));
+    EXPECT_NE(entry.revents & (POLLRDHUP | POLLHUP), 0);
   }
 }
 

@@ -104,7 +104,7 @@ TEST_F(BootstrapKeyTest, AFrameThatSomebodyElseSendsIsNoticed) {
   auto accepted = take(listener.accept(), "caller");
   for (int i = 0; i < 1000 && !accepted; ++i) accepted = take(listener.accept(), "caller");
   ASSERT_TRUE(accepted);
-  const int raw = dup(sender.wish().fd);
+  const int raw = dup(sender.poll_entry().fd);
   auto receiver = Link::accept(std::move(*accepted), take(Proof::create(), "proof"));
   for (int i = 0; i < 200; ++i) {
     sender.advance();

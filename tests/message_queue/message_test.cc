@@ -230,7 +230,7 @@ TEST(MessageQueueUsage, IsChecked) {
   EXPECT_EQ(Writer::create({.shape = {0, 4, 64}, .bind = {}}).error().status, Status::kInvalidArgument);
   EXPECT_EQ(Writer::create({.shape = {1, 1, 64}, .bind = {}}).error().status, Status::kInvalidArgument);
   EXPECT_EQ(Writer::create({.shape = {1, 4, 0}, .bind = {}}).error().status, Status::kInvalidArgument);
-  EXPECT_EQ(Writer::create({.shape = {kMostReaders + 1, 4, 64}, .bind = {}}).error().status,
+  EXPECT_EQ(Writer::create({.shape = {kMaxReaders + 1, 4, 64}, .bind = {}}).error().status,
             Status::kInvalidArgument);
   auto writer = make_writer(2, 4, 64);
   EXPECT_EQ(send(*writer, {}).status(), Status::kInvalidUsage);

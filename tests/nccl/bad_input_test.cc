@@ -94,7 +94,7 @@ TEST_F(BadInputTest, MissingVerbsLibrary) {
 TEST_F(BadInputTest, DeviceThatDoesNotExist) {
   ASSERT_EQ(start(), 2);
   LogCapture::get().take_lines();
-  abi::PropertiesV12 properties{};
+  abi::ncclNetProperties_v12_t properties{};
   char handle[abi::kHandleBytes] = {};
   void* comm = this;
   for (const int device : {2, -1, 1 << 20}) {
@@ -117,7 +117,7 @@ TEST_F(BadInputTest, DevicesOffThePciBusStayApartUnlessAsked) {
     ASSERT_EQ(start(), 2);
     LogCapture::get().take_lines();
     int joined = -1, count = 0;
-    abi::VDeviceProps8 members{2, {0, 1}};
+    abi::ncclNetVDeviceProps_v12_t members{2, {0, 1}};
     EXPECT_EQ((*net_)->make_vdevice(&joined, &members), abi::kInvalidUsage) << setting;
     EXPECT_TRUE(LogCapture::get().take_warnings().empty());
     EXPECT_EQ((*net_)->devices(&count), abi::kSuccess);
@@ -131,12 +131,12 @@ TEST_F(BadInputTest, ADeviceAloneBecomesAVirtualDevice) {
   environment_.set("VERBENA_MERGE_NICS", "2");
   ASSERT_EQ(start(), 2);
   int alone = -1, count = 0;
-  abi::VDeviceProps8 members{1, {1}};
+  abi::ncclNetVDeviceProps_v12_t members{1, {1}};
   EXPECT_EQ((*net_)->make_vdevice(&alone, &members), abi::kSuccess);
   EXPECT_EQ(alone, 2);
   EXPECT_EQ((*net_)->devices(&count), abi::kSuccess);
   EXPECT_EQ(count, 3);
-  abi::PropertiesV12 properties{};
+  abi::ncclNetProperties_v12_t properties{};
   ASSERT_EQ((*net_)->get_properties(alone, &properties), abi::kSuccess);
   EXPECT_EQ(properties.vprops.ndevs, 1);
   EXPECT_EQ(properties.vprops.devs[0], 1);
@@ -145,10 +145,11 @@ TEST_F(BadInputTest, ADeviceAloneBecomesAVirtualDevice) {
 TEST_F(BadInputTest, VirtualDeviceOfNonsense) {
   ASSERT_EQ(start(), 2);
   LogCapture::get().take_lines();
-  for (const abi::VDeviceProps8& members :
-       {abi::VDeviceProps8{2, {0, 7}}, abi::VDeviceProps8{2, {-1, 0}}, abi::VDeviceProps8{2, {1, 1}}}) {
+  for (const abi::ncclNetVDeviceProps_v12_t& members :
+       {abi::ncclNetVDeviceProps_v12_t{2, {0, 7}}, abi::ncclNetVDeviceProps_v12_t{2, {-1, 0}},
+        abi::ncclNetVDeviceProps_v12_t{2, {1, 1}}}) {
     int joined = -1, count = 0;
-    abi::VDeviceProps8 copy = members;
+    abi::ncclNetVDeviceProps_v12_t copy = members;
     EXPECT_EQ((*net_)->make_vdevice(&joined, &copy), abi::kInvalidArgument);
     expect_one_line({});
     EXPECT_EQ((*net_)->devices(&count), abi::kSuccess);

@@ -95,7 +95,7 @@ TYPED_TEST(NullArgumentTest, Data) {
   this->expect_refused(net->irecv_consumed(comm, 1, nullptr), "irecvConsumed", "request");
 }
 
-using BoundaryTest = AdaptersTest<Version<12, abi::NetV12>>;
+using BoundaryTest = AdaptersTest<Version<12, abi::ncclNet_v12_t>>;
 
 TEST_F(BoundaryTest, EveryStatusHasItsResult) {
   using base::Status;

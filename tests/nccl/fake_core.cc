@@ -51,11 +51,11 @@ Outcome count_devices(int* count) {
   *count = 3;
   return record("count_devices", count);
 }
-Outcome get_properties(int device, abi::PropertiesV12* properties) {
+Outcome get_properties(int device, abi::ncclNetProperties_v12_t* properties) {
   *properties = fake_core().properties;
   return record("get_properties", device);
 }
-Outcome make_virtual_device(int* device, const abi::VDeviceProps8& members) {
+Outcome make_virtual_device(int* device, const abi::ncclNetVDeviceProps_v12_t& members) {
   fake_core().members = members;
   return record("make_virtual_device", device);
 }

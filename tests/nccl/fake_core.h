@@ -36,9 +36,9 @@ struct FakeCore {
   int produced_done = 1;
   int produced_size_bytes = 0;
   uint64_t request_on_entry = 0;  // of the last irecv
-  abi::PropertiesV12 properties{};
-  abi::VDeviceProps8 members{};  // of the last make_virtual_device
-  abi::NetAttr attributes{};     // of the last set_attributes
+  abi::ncclNetProperties_v12_t properties{};
+  abi::ncclNetVDeviceProps_v12_t members{};  // of the last make_virtual_device
+  abi::NetAttr attributes{};                 // of the last set_attributes
 };
 
 FakeCore& fake_core();

@@ -51,7 +51,7 @@ class LittleInlineTest : public ForeignNicTest, public ::testing::WithParamInter
 TEST_P(LittleInlineTest, GrantsArriveAllTheSame) {
   hooks_.most_inline_bytes = GetParam();
   ASSERT_EQ(start(), 2);
-  abi::VDeviceProps8 members{2, {0, 1}};
+  abi::ncclNetVDeviceProps_v12_t members{2, {0, 1}};
   int joined = -1;
   ASSERT_EQ((*net_)->make_vdevice(&joined, &members), abi::kSuccess);
   for (const int device : {0, joined}) {
@@ -69,11 +69,11 @@ INSTANTIATE_TEST_SUITE_P(Bytes, LittleInlineTest, ::testing::Values(0, 32, 63));
 TEST_F(ForeignNicTest, RailAndPlaneAreWhatTheUserSays) {
   environment_.set("VERBENA_HCA", "softverbs0:1:6:1,softverbs1:1:6:0");
   ASSERT_EQ(start(), 2);
-  abi::PropertiesV12 properties{};
+  abi::ncclNetProperties_v12_t properties{};
   ASSERT_EQ((*net_)->get_properties(0, &properties), abi::kSuccess);
   EXPECT_EQ(properties.rail_id, 6);
   EXPECT_EQ(properties.plane_id, 1);
-  abi::VDeviceProps8 members{2, {0, 1}};
+  abi::ncclNetVDeviceProps_v12_t members{2, {0, 1}};
   int joined = -1;
   ASSERT_EQ((*net_)->make_vdevice(&joined, &members), abi::kSuccess);
   ASSERT_EQ((*net_)->get_properties(joined, &properties), abi::kSuccess);
@@ -84,7 +84,7 @@ TEST_F(ForeignNicTest, RailAndPlaneAreWhatTheUserSays) {
 // NCCL takes kPtrCuda alone for leave to register addresses of a GPU, which fails without peer memory.
 TEST_F(ForeignNicTest, WithoutPeerMemoryOnlyDmabufsAreOffered) {
   ASSERT_GT(start(), 0);
-  abi::PropertiesV12 properties{};
+  abi::ncclNetProperties_v12_t properties{};
   ASSERT_EQ((*net_)->get_properties(0, &properties), abi::kSuccess);
   EXPECT_EQ(properties.ptr_support, abi::kPtrHost | abi::kPtrDmabuf);
 }
@@ -117,7 +117,7 @@ TEST_F(ForeignNicTest, AGpuThatKeepsNoOrderForcesFlushes) {
   ASSERT_GT(start(), 0);
   const auto is_forced = [&](const char* order) {
     environment_.set("NAMING_CUDA_WRITE_ORDER", order);
-    abi::PropertiesV12 properties{};
+    abi::ncclNetProperties_v12_t properties{};
     EXPECT_EQ((*net_)->get_properties(0, &properties), abi::kSuccess);
     return properties.force_flush;
   };

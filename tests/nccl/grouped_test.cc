@@ -174,13 +174,13 @@ TYPED_TEST(GroupedTest, ManyGroupsInFlight) {
     Group group;
     void* request;
   };
-  constexpr size_t kMostOpen = 8;  // up to 40 messages: the ring has room for 32
+  constexpr size_t kMaxOpen = 8;  // up to 40 messages: the ring has room for 32
   std::vector<Open> open;
   Group next;
   std::vector<Part*> unsent[kTags];
   const auto drop_sent = [&](int tag) { unsent[tag].erase(unsent[tag].begin()); };
   for (int posted = 0, finished = 0; finished < kRounds;) {
-    if (posted < kRounds && open.size() < kMostOpen) {
+    if (posted < kRounds && open.size() < kMaxOpen) {
       if (next.empty()) {
         std::vector<std::pair<int, size_t>> parts(1 + this->random_() % 5);
         for (auto& [tag, bytes] : parts) {

@@ -147,7 +147,7 @@ TEST_F(NewestLifecycleTest, NothingIsOfferedUnasked) {
   for (const char* setting : {"", "auto", "0"}) {
     environment_.set("VERBENA_UNPACK", setting);
     ASSERT_EQ(start(), 2);
-    abi::PropertiesV12 properties{};
+    abi::ncclNetProperties_v12_t properties{};
     ASSERT_EQ((*net_)->get_properties(0, &properties), abi::kSuccess);
     EXPECT_EQ(properties.net_device_type, abi::kDeviceHost) << setting;
     EXPECT_EQ(properties.net_device_version, abi::kDeviceInvalidVersion) << setting;
@@ -159,7 +159,7 @@ TEST_F(NewestLifecycleTest, NothingIsOfferedUnasked) {
 TEST_F(NewestLifecycleTest, UnpackOffIsAPlainDevice) {
   environment_.set("VERBENA_UNPACK", "0");
   ASSERT_EQ(start(), 2);
-  abi::PropertiesV12 properties{};
+  abi::ncclNetProperties_v12_t properties{};
   ASSERT_EQ((*net_)->get_properties(0, &properties), abi::kSuccess);
   EXPECT_EQ(properties.net_device_type, abi::kDeviceHost);
   auto* connection = establish(0, HandleShape::kPointsToNull);

@@ -12,7 +12,7 @@
 
 namespace verbena::nccl::testing {
 
-using NewestVersion = Version<12, abi::NetV12>;
+using NewestVersion = Version<12, abi::ncclNet_v12_t>;
 
 class LiveEnvironment : public ::testing::Test {
  protected:

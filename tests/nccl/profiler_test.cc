@@ -51,8 +51,8 @@ class ProfilerTest : public LiveTest<V> {
   char phandle_ = 0;
 };
 
-using Versions =
-    ::testing::Types<Version<10, abi::NetV10>, Version<11, abi::NetV11>, Version<12, abi::NetV12>>;
+using Versions = ::testing::Types<Version<10, abi::ncclNet_v10_t>, Version<11, abi::ncclNet_v11_t>,
+                                  Version<12, abi::ncclNet_v12_t>>;
 TYPED_TEST_SUITE(ProfilerTest, Versions, VersionNames);
 
 TYPED_TEST(ProfilerTest, EachMessageBeginsAndEnds) {

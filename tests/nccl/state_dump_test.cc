@@ -84,7 +84,7 @@ TEST_F(StateDumpTest, WindowsFollowThePeersThatNcclExpects) {
     std::remove(file_.get().c_str());
     std::raise(SIGUSR1);
     EXPECT_TRUE(poll_until([&] { return read_file().find("end of the state\n") != std::string::npos; }));
-    const std::string text = read_file(), label = "entries promised ";
+    const std::string text = read_file(), label = "entries reserved ";
     const size_t at = text.rfind(label);
     return at == std::string::npos ? 0 : std::stoi(text.substr(at + label.size()));
   };
@@ -130,7 +130,7 @@ TEST_F(StateDumpTest, UnloadedWithAConnectionThatNobodyCloses) {
 
 // With a table without finalize the plugin does not learn of the end: static destructors clean up, each
 // possibly after the objects that it used.
-using DumpAtExitTest = LiveTest<Version<10, abi::NetV10>>;
+using DumpAtExitTest = LiveTest<Version<10, abi::ncclNet_v10_t>>;
 
 TEST_F(DumpAtExitTest, TheProcessEndsAfterAReport) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");

@@ -6,11 +6,11 @@
 #include "nccl/tuning.h"
 
 extern "C" {
-extern verbena::abi::TunerV2 ncclTunerPlugin_v2;
-extern verbena::abi::TunerV3 ncclTunerPlugin_v3;
-extern verbena::abi::TunerV4 ncclTunerPlugin_v4;
-extern verbena::abi::TunerV5 ncclTunerPlugin_v5;
-extern verbena::abi::TunerV6 ncclTunerPlugin_v6;
+extern verbena::abi::ncclTuner_v2_t ncclTunerPlugin_v2;
+extern verbena::abi::ncclTuner_v3_t ncclTunerPlugin_v3;
+extern verbena::abi::ncclTuner_v4_t ncclTunerPlugin_v4;
+extern verbena::abi::ncclTuner_v5_t ncclTunerPlugin_v5;
+extern verbena::abi::ncclTuner_v6_t ncclTunerPlugin_v6;
 }
 
 namespace verbena::nccl {

@@ -13,12 +13,13 @@ struct Release {
   using Net = NetT;
   using Tuner = TunerT;
 };
-using Releases = ::testing::Types<Release<Version<8, abi::NetV8>, TunerVersion<2, abi::TunerV2>>,
-                                  Release<Version<8, abi::NetV8>, TunerVersion<3, abi::TunerV3>>,
-                                  Release<Version<9, abi::NetV9>, TunerVersion<4, abi::TunerV4>>,
-                                  Release<Version<10, abi::NetV10>, TunerVersion<4, abi::TunerV4>>,
-                                  Release<Version<11, abi::NetV11>, TunerVersion<5, abi::TunerV5>>,
-                                  Release<Version<12, abi::NetV12>, TunerVersion<6, abi::TunerV6>>>;
+using Releases =
+    ::testing::Types<Release<Version<8, abi::ncclNet_v8_t>, TunerVersion<2, abi::ncclTuner_v2_t>>,
+                     Release<Version<8, abi::ncclNet_v8_t>, TunerVersion<3, abi::ncclTuner_v3_t>>,
+                     Release<Version<9, abi::ncclNet_v9_t>, TunerVersion<4, abi::ncclTuner_v4_t>>,
+                     Release<Version<10, abi::ncclNet_v10_t>, TunerVersion<4, abi::ncclTuner_v4_t>>,
+                     Release<Version<11, abi::ncclNet_v11_t>, TunerVersion<5, abi::ncclTuner_v5_t>>,
+                     Release<Version<12, abi::ncclNet_v12_t>, TunerVersion<6, abi::ncclTuner_v6_t>>>;
 
 constexpr int kRing = 1, kPat = 6, kLl = 0, kSimple = 2;
 

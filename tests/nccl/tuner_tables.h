@@ -16,9 +16,9 @@ struct TunerVersion {
   static std::string symbol() { return "ncclTunerPlugin_v" + std::to_string(kNumber); }
 };
 
-using AllTuners = ::testing::Types<TunerVersion<2, abi::TunerV2>, TunerVersion<3, abi::TunerV3>,
-                                   TunerVersion<4, abi::TunerV4>, TunerVersion<5, abi::TunerV5>,
-                                   TunerVersion<6, abi::TunerV6>>;
+using AllTuners = ::testing::Types<TunerVersion<2, abi::ncclTuner_v2_t>, TunerVersion<3, abi::ncclTuner_v3_t>,
+                                   TunerVersion<4, abi::ncclTuner_v4_t>, TunerVersion<5, abi::ncclTuner_v5_t>,
+                                   TunerVersion<6, abi::ncclTuner_v6_t>>;
 
 // NCCL's costs of one call, and what it takes from version 2 instead.
 struct TunerCall {

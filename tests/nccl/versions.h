@@ -12,9 +12,9 @@ namespace verbena::nccl::testing {
 template <int kNumber, typename Table>
 using Version = tools::TableVersion<kNumber, Table>;
 
-using AllVersions =
-    ::testing::Types<Version<7, abi::NetV7>, Version<8, abi::NetV8>, Version<9, abi::NetV9>,
-                     Version<10, abi::NetV10>, Version<11, abi::NetV11>, Version<12, abi::NetV12>>;
+using AllVersions = ::testing::Types<Version<7, abi::ncclNet_v7_t>, Version<8, abi::ncclNet_v8_t>,
+                                     Version<9, abi::ncclNet_v9_t>, Version<10, abi::ncclNet_v10_t>,
+                                     Version<11, abi::ncclNet_v11_t>, Version<12, abi::ncclNet_v12_t>>;
 
 struct VersionNames {
   template <typename V>

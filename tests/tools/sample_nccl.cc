@@ -8,7 +8,7 @@ namespace {
 using namespace verbena;
 using namespace verbena::tools::sample;
 
-abi::Result get_properties(int, abi::PropertiesV11* properties) {
+abi::Result get_properties(int, abi::ncclNetProperties_v11_t* properties) {
   static char name[] = "sample_ib";
   *properties = {};
   properties->name = name;
@@ -22,8 +22,8 @@ abi::Result get_properties(int, abi::PropertiesV11* properties) {
 }  // namespace
 
 extern "C" {
-[[gnu::visibility("hidden")]] extern const abi::NetV11 ncclNetIb;
-const abi::NetV11 ncclNetIb = {
+[[gnu::visibility("hidden")]] extern const abi::ncclNet_v11_t ncclNetIb;
+const abi::ncclNet_v11_t ncclNetIb = {
     "IB",
     [](void**, uint64_t, abi::NetCommConfig*, abi::DebugLogger, abi::ProfilerCallback) {
       return abi::kSuccess;
@@ -51,7 +51,7 @@ const abi::NetV11 ncclNetIb = {
     close_comm,
     nullptr,
     consume,
-    [](int* device, abi::VDeviceProps4* members) { return make_device(device, members->ndevs); },
+    [](int* device, abi::ncclNetVDeviceProps_v9_t* members) { return make_device(device, members->ndevs); },
     [](void*) { return abi::kSuccess; },
     [](void*, abi::NetAttr*) { return abi::kSuccess; }};
 

@@ -32,15 +32,15 @@ abi::Result register_memory(void* comm, void*, Size, int, void** mhandle) {
 }  // namespace
 
 extern "C" {
-[[gnu::visibility("default")]] extern const abi::NetV7 ncclNetPlugin_v7;
-[[gnu::visibility("default")]] extern const abi::NetV9 ncclNetPlugin_v9;
-[[gnu::visibility("default")]] extern const abi::NetV12 ncclNetPlugin_v12;
+[[gnu::visibility("default")]] extern const abi::ncclNet_v7_t ncclNetPlugin_v7;
+[[gnu::visibility("default")]] extern const abi::ncclNet_v9_t ncclNetPlugin_v9;
+[[gnu::visibility("default")]] extern const abi::ncclNet_v12_t ncclNetPlugin_v12;
 
-const abi::NetV7 ncclNetPlugin_v7 = {
+const abi::ncclNet_v7_t ncclNetPlugin_v7 = {
     "Sample",
     [](abi::DebugLogger) { return abi::kSuccess; },
     count_devices,
-    get_properties<abi::PropertiesV7>,
+    get_properties<abi::ncclNetProperties_v7_t>,
     listen_on,
     connect_to,
     accept_from,
@@ -61,11 +61,11 @@ const abi::NetV7 ncclNetPlugin_v7 = {
     nullptr,
     consume};
 
-const abi::NetV9 ncclNetPlugin_v9 = {
+const abi::ncclNet_v9_t ncclNetPlugin_v9 = {
     "Sample",
     [](abi::DebugLogger) { return abi::kSuccess; },
     count_devices,
-    get_properties<abi::PropertiesV9>,
+    get_properties<abi::ncclNetProperties_v9_t>,
     listen_on,
     connect_to,
     accept_from,
@@ -85,16 +85,16 @@ const abi::NetV9 ncclNetPlugin_v9 = {
     close_comm,
     nullptr,
     consume,
-    make_virtual_device<abi::VDeviceProps4>};
+    make_virtual_device<abi::ncclNetVDeviceProps_v9_t>};
 
-const abi::NetV12 ncclNetPlugin_v12 = {
+const abi::ncclNet_v12_t ncclNetPlugin_v12 = {
     "Sample",
     [](void**, uint64_t, abi::NetCommConfig*, abi::DebugLogger logger, abi::ProfilerCallback) {
       logger(abi::kLogInfo, abi::kSubsystemNet, __FILE__, __LINE__, "sample: init of table v%d", 12);
       return abi::kSuccess;
     },
     count_devices,
-    get_properties<abi::PropertiesV12>,
+    get_properties<abi::ncclNetProperties_v12_t>,
     [](void*, int device, void* handle, void** comm) { return listen_on(device, handle, comm); },
     [](void*, int device, void* handle, void** comm, abi::NetDeviceHandle** device_handle) {
       return connect_to(device, handle, comm, device_handle);
@@ -116,7 +116,7 @@ const abi::NetV12 ncclNetPlugin_v12 = {
     close_comm,
     nullptr,
     consume,
-    make_virtual_device<abi::VDeviceProps8>,
+    make_virtual_device<abi::ncclNetVDeviceProps_v12_t>,
     [](void*) { return abi::kSuccess; },
     [](void*, abi::NetAttr*) { return abi::kSuccess; }};
 }

@@ -22,7 +22,7 @@ using ::testing::HasSubstr;
 using verbs::faulty::Hooks;
 
 constexpr uint32_t kForeignVendor = 0x15b3;
-constexpr size_t kMostBytes = 4 << 20;
+constexpr size_t kMaxBytes = 4 << 20;
 
 class FlushTest : public testing::Test {
  protected:
@@ -35,10 +35,10 @@ class FlushTest : public testing::Test {
   void connect(int rails) {
     nic_ = &host_.nic(rails);
     connection_ = connect_here(*nic_, *nic_, false);
-    source_ = std::make_unique<Memory>(*nic_, kMostBytes);
-    target_ = std::make_unique<Memory>(*nic_, kMostBytes);
+    source_ = std::make_unique<Memory>(*nic_, kMaxBytes);
+    target_ = std::make_unique<Memory>(*nic_, kMaxBytes);
     gpu_target_ =
-        take(register_on_rails(*nic_, target_->bytes().data(), kMostBytes, true, -1, 0), "a registration");
+        take(register_on_rails(*nic_, target_->bytes().data(), kMaxBytes, true, -1, 0), "a registration");
   }
   Receiver& receiver() { return *connection_.receiving.receiver; }
 
@@ -110,7 +110,7 @@ TEST_F(FlushTest, OnlyOnTheRailsThatCarriedIt) {
   std::array<uint64_t, 2> carried{};  // bytes, by rail
   for (int i = 0; i < 20; ++i) {
     forget_reads();
-    receive(i % 2 == 0 ? 4096 : kMostBytes, gpu_target_.get());
+    receive(i % 2 == 0 ? 4096 : kMaxBytes, gpu_target_.get());
     EXPECT_TRUE(wait_for(*flush(gpu_target_.get())));
     EXPECT_TRUE(wait_for(*flush(gpu_target_.get()))) << "nothing came since";
     for (size_t rail = 0; rail < carried.size(); ++rail) {

@@ -18,11 +18,11 @@ Settings make_settings() {
 
 class WindowTest : public testing::Test {
  protected:
-  uint32_t reserve(const BouncePool::Wish& wish) {
-    const auto promise = take(pool_->reserve(*nic_.rails[0], wish), "entries");
-    queue_ = promise.queue;
-    total_ += promise.entries;
-    return promise.entries;
+  uint32_t reserve(const BouncePool::WindowRequest& request) {
+    const auto reservation = take(pool_->reserve(*nic_.rails[0], request), "entries");
+    queue_ = reservation.queue;
+    total_ += reservation.entries;
+    return reservation.entries;
   }
 
   Host host_{make_settings()};
@@ -32,13 +32,13 @@ class WindowTest : public testing::Test {
   uint32_t total_ = 0;
 };
 
-TEST_F(WindowTest, ShrinksToTheModestAndNothingIsPromisedTwice) {
-  const BouncePool::Wish wish{.wanted = 16, .modest = 4, .least = 4};
+TEST_F(WindowTest, ShrinksToTheModestAndNothingIsReservedTwice) {
+  const BouncePool::WindowRequest request{.wanted = 16, .modest = 4, .least = 4};
   EXPECT_EQ(pool_->usable_bytes(), 0U);
-  uint32_t last = reserve(wish), connections = 1;
+  uint32_t last = reserve(request), connections = 1;
   EXPECT_EQ(last, 16U);
   EXPECT_EQ(pool_->usable_bytes(), 1U << 20) << "one step";
-  for (uint32_t entries = 0; (entries = reserve(wish)) != 0; last = entries, ++connections) {
+  for (uint32_t entries = 0; (entries = reserve(request)) != 0; last = entries, ++connections) {
     ASSERT_LE(entries, last);
     ASSERT_GE(entries, 4U);
   }
@@ -47,7 +47,7 @@ TEST_F(WindowTest, ShrinksToTheModestAndNothingIsPromisedTwice) {
   EXPECT_GT(connections, kPages / 4 * 5 / 6) << "most of the pool is for the modest";
   EXPECT_EQ(pool_->usable_bytes(), kPages * 16384U);
   pool_->release(*queue_, 4);
-  EXPECT_EQ(reserve(wish), 4U) << "what is given back";
+  EXPECT_EQ(reserve(request), 4U) << "what is given back";
 }
 
 TEST_F(WindowTest, WhoIsNotModestGetsWhatIsLeft) {
@@ -70,16 +70,16 @@ TEST_F(WindowTest, AFullPoolPlacesEverythingDirectly) {
 }
 
 TEST_F(WindowTest, SeveralQueuePairsShareAQueue) {
-  const auto promise =
+  const auto reservation =
       take(pool_->reserve(*nic_.rails[0], {.wanted = 100, .modest = 12, .least = 12}, 4), "entries");
-  EXPECT_EQ(promise.entries, 12U) << "each: together they are not generous any more";
+  EXPECT_EQ(reservation.entries, 12U) << "each: together they are not generous any more";
   EXPECT_EQ(take(pool_->reserve(*nic_.rails[0], {500, 500, 12}), "entries").entries, kPages - 4 * 12);
 }
 
 // Bare entries: as many as the device has, for every rail by itself.
 class BareEntriesTest : public testing::Test {
  protected:
-  static constexpr BouncePool::Wish kWish{.wanted = 32, .modest = 32, .least = 12};
+  static constexpr BouncePool::WindowRequest kWish{.wanted = 32, .modest = 32, .least = 12};
   static constexpr uint32_t kInOneQueue = BouncePool::kBareQueueEntries / 32;
 
   Host host_;
@@ -89,22 +89,22 @@ class BareEntriesTest : public testing::Test {
 
 TEST_F(BareEntriesTest, AFullQueueIsFollowedByAnother) {
   std::set<BouncePool::Queue*> queues;
-  std::vector<BouncePool::Queue*> promised;
+  std::vector<BouncePool::Queue*> reserved;
   for (uint32_t i = 0; i < 5 * kInOneQueue / 2; ++i) {
-    const auto promise = take(pool_->reserve(*nic_.rails[0], kWish), "entries");
-    ASSERT_EQ(promise.entries, 32U) << "after " << i;
-    queues.insert(promise.queue);
-    promised.push_back(promise.queue);
+    const auto reservation = take(pool_->reserve(*nic_.rails[0], kWish), "entries");
+    ASSERT_EQ(reservation.entries, 32U) << "after " << i;
+    queues.insert(reservation.queue);
+    reserved.push_back(reservation.queue);
   }
   EXPECT_EQ(queues.size(), 3U);
   const auto other = take(pool_->reserve(*nic_.rails[1], kWish), "entries of the other rail");
   EXPECT_FALSE(queues.contains(other.queue));
-  EXPECT_NE(pool_->describe().find("softverbs0:1: 81920 circulate, 81920 promised, in 3 queues"),
+  EXPECT_NE(pool_->describe().find("softverbs0:1: 81920 circulate, 81920 reserved, in 3 queues"),
             std::string::npos)
       << pool_->describe();
-  for (BouncePool::Queue* queue : promised) pool_->release(*queue, 32);
+  for (BouncePool::Queue* queue : reserved) pool_->release(*queue, 32);
   EXPECT_TRUE(queues.contains(take(pool_->reserve(*nic_.rails[0], kWish), "entries").queue));
-  EXPECT_NE(pool_->describe().find("81920 circulate, 32 promised"), std::string::npos) << "used again";
+  EXPECT_NE(pool_->describe().find("81920 circulate, 32 reserved"), std::string::npos) << "used again";
 }
 
 TEST_F(BareEntriesTest, SeveralQueuePairsShareAQueue) {
@@ -126,10 +126,10 @@ TEST(DirectWindow, FollowsTheConnectionsToCome) {
 // Whatever else is set: never fewer than NCCL can use, unless the user says so.
 TEST_F(WindowTest, NoQueuePairGetsFewerPagesThanNcclCanUse) {
   for (const uint32_t pairs : {1U, 2U, 8U}) {
-    const auto wish = choose_window(pairs);
-    EXPECT_GE(wish.wanted, 12U);
-    EXPECT_GE(wish.modest, 12U);
-    EXPECT_EQ(wish.least, 12U);
+    const auto request = choose_window(pairs);
+    EXPECT_GE(request.wanted, 12U);
+    EXPECT_GE(request.modest, 12U);
+    EXPECT_EQ(request.least, 12U);
   }
   apply_settings({{"VERBENA_WINDOW_PAGES", "8"}});
   EXPECT_EQ(choose_window(2).wanted, 4U);

@@ -15,17 +15,17 @@ template <typename Use>
 auto with_version(int abi_version, Use use) {
   switch (abi_version) {
     case 7:
-      return use(TableVersion<7, abi::NetV7>());
+      return use(TableVersion<7, abi::ncclNet_v7_t>());
     case 8:
-      return use(TableVersion<8, abi::NetV8>());
+      return use(TableVersion<8, abi::ncclNet_v8_t>());
     case 9:
-      return use(TableVersion<9, abi::NetV9>());
+      return use(TableVersion<9, abi::ncclNet_v9_t>());
     case 10:
-      return use(TableVersion<10, abi::NetV10>());
+      return use(TableVersion<10, abi::ncclNet_v10_t>());
     case 11:
-      return use(TableVersion<11, abi::NetV11>());
+      return use(TableVersion<11, abi::ncclNet_v11_t>());
     case 12:
-      return use(TableVersion<12, abi::NetV12>());
+      return use(TableVersion<12, abi::ncclNet_v12_t>());
     default:
       throw ToolError("no adapter for table version " + std::to_string(abi_version));
   }

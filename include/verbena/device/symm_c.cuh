@@ -57,7 +57,7 @@ VERBENA_DEVICE int32_t run_copy(int64_t context, int32_t count, int32_t element_
 }
 
 // What does not compare so with `wanted`, where there is such a value.
-VERBENA_DEVICE int64_t find_vain(SymmCompare compare, int64_t wanted) {
+VERBENA_DEVICE int64_t find_value_that_fails(SymmCompare compare, int64_t wanted) {
   if (compare == SymmCompare::kGreaterEqual) return INT64_MIN;
   if (compare == SymmCompare::kLessEqual) return INT64_MAX;
   return compare == SymmCompare::kEqual ? ~wanted : wanted;
@@ -163,7 +163,7 @@ VERBENA_SYMM_FUNCTION int64_t symm_signal_wait_until(int64_t context, int32_t si
                                                      int64_t wanted) {
   using namespace verbena::device;
   const auto relation = static_cast<verbena::SymmCompare>(compare);
-  int64_t seen = detail::find_vain(relation, wanted);
+  int64_t seen = detail::find_value_that_fails(relation, wanted);
   if (context == 0) return seen;
   // Its status shows in `seen`.
   static_cast<void>(detail::run(context, [&](const auto& on) {

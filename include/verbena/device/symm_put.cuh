@@ -74,7 +74,7 @@ VERBENA_DEVICE SymmStatus get_by_network(const Context& context, void* destinati
     if (!NetworkTraits<Context>::gets(context)) return SymmStatus::kUnreachable;
     if (SymmNetwork<Context>::is_there(context) && !is_in_heap(context, destination, length_bytes))
       return SymmStatus::kInvalid;
-    return ask_together(context, peer, group, [=, &context] {
+    return post_once(context, peer, group, [=, &context] {
       if (length_bytes == 0) return WaitResult::kReached;
       return SymmNetwork<Context>::get(context, peer, destination, source, length_bytes);
     });
@@ -96,7 +96,7 @@ VERBENA_DEVICE SymmStatus symm_put_async(const Context& context, void* destinati
   if (!SymmNetwork<Context>::is_there(context)) return SymmStatus::kUnreachable;
   if (!detail::is_in_heap(context, source, length_bytes)) return SymmStatus::kInvalid;
   if (length_bytes == 0) return SymmStatus::kDone;
-  return detail::ask_together(context, peer, group, [=, &context] {
+  return detail::post_once(context, peer, group, [=, &context] {
     return SymmNetwork<Context>::put(context, peer, destination, source, length_bytes);
   });
 }
@@ -119,7 +119,7 @@ VERBENA_DEVICE SymmStatus symm_put_signal_async(const Context& context, void* de
   if (!detail::is_in_heap(context, source, length_bytes)) return SymmStatus::kInvalid;
   if (length_bytes == 0) return symm_signal(context, signal, peer, value, operation, group);
   detail::replace_increment(operation, value);
-  return detail::ask_together(context, peer, group, [=, &context] {
+  return detail::post_once(context, peer, group, [=, &context] {
     return SymmNetwork<Context>::put_signal(context, peer, destination, source, length_bytes, signal, value,
                                             operation);
   });

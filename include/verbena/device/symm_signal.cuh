@@ -66,8 +66,8 @@ VERBENA_DEVICE void replace_increment(SymmSignalOperation& operation, uint64_t& 
 // `ask()` once for the group, of a member out of reach. What it needs it holds by value, but for the context:
 // by reference it would lie in memory for those in reach too.
 template <typename Context, typename Group, typename Ask>
-VERBENA_DEVICE_FAR SymmStatus ask_together(const Context& context, int32_t peer, const Group& group,
-                                           const Ask& ask) {
+VERBENA_DEVICE_FAR SymmStatus post_once(const Context& context, int32_t peer, const Group& group,
+                                        const Ask& ask) {
   if (!SymmNetwork<Context>::is_there(context)) return SymmStatus::kUnreachable;
   group.sync();
   WaitResult mine = WaitResult::kReached;
@@ -86,7 +86,7 @@ VERBENA_DEVICE SymmStatus symm_signal(const Context& context, uint32_t signal, i
   detail::replace_increment(operation, value);
   const int64_t delta_bytes = detail::get_delta(context, peer);
   if (delta_bytes == kSymmOutOfReach) {
-    return detail::ask_together(context, peer, group, [=, &context] {
+    return detail::post_once(context, peer, group, [=, &context] {
       return SymmNetwork<Context>::signal(context, peer, signal, value, operation);
     });
   }
@@ -106,7 +106,7 @@ VERBENA_DEVICE SymmStatus symm_signal_behind_all(const Context& context, uint32_
   if (detail::get_delta(context, peer) != kSymmOutOfReach)
     return symm_signal(context, signal, peer, value, operation, group);
   detail::replace_increment(operation, value);
-  return detail::ask_together(context, peer, group, [=, &context] {
+  return detail::post_once(context, peer, group, [=, &context] {
     const WaitResult result = SymmNetwork<Context>::follow_all(context, peer);
     if (result != WaitResult::kReached) return result;
     return SymmNetwork<Context>::signal(context, peer, signal, value, operation);

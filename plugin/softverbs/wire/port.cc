@@ -19,7 +19,7 @@ namespace verbena::softverbs::wire {
 namespace {
 
 constexpr int kBacklog = 1024;
-constexpr size_t kLeastCallers = 8, kMostCallers = 256;
+constexpr size_t kMinCallers = 8, kMaxCallers = 256;
 constexpr uint64_t kCallerPatienceNs = 5'000'000'000, kPauseNs = 100'000'000;
 
 }  // namespace
@@ -52,7 +52,7 @@ void Port::start() {
     loops.push_back(std::make_unique<Loop>());
     if (!loops.back()->open()) warn("the wire has no event loop: %s", strerror(errno));
   }
-  most_callers_ = get_descriptor_share(8, kLeastCallers, kMostCallers);
+  most_callers_ = get_descriptor_share(8, kMinCallers, kMaxCallers);
   loops[0]->housekeeping = [this] { keep_house(); };
   loops[0]->add(listener_, EPOLLIN, *this);
   for (const auto& loop : loops) loop->start();

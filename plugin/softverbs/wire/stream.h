@@ -101,11 +101,11 @@ class Stream : public Watched {
 
   std::mutex watch_mutex_;  // innermost
   bool wants_room_ = false, wants_data_ = true;
-  void watch(bool& wish, bool wanted);
+  void watch(bool& interest, bool wanted);
 
   std::mutex send_mutex_;  // by Hold or pump()
   // Not 0: somebody came to pump. Only read-modify-writes, as they have one order: a holder that looks after
-  // it let go of the mutex either sees a wish, or whoever comes with a later one finds the mutex free.
+  // it let go of the mutex either sees a request, or whoever comes with a later one finds the mutex free.
   std::atomic<uint32_t> wants_pump_{0};
   int fd_;  // -1: closed. Changes with the turn and send_mutex_.
   bool is_connected_;

@@ -64,10 +64,10 @@ void Stream::watch() {
   loop_.add(fd_, EPOLLIN | EPOLLOUT, *this);
 }
 
-void Stream::watch(bool& wish, bool wanted) {
+void Stream::watch(bool& interest, bool wanted) {
   std::lock_guard lock(watch_mutex_);
-  if (wish == wanted || fd_ < 0) return;
-  wish = wanted;
+  if (interest == wanted || fd_ < 0) return;
+  interest = wanted;
   loop_.change(fd_, (wants_data_ ? EPOLLIN : 0u) | (wants_room_ ? EPOLLOUT : 0u), *this);
 }
 

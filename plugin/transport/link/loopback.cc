@@ -115,7 +115,7 @@ void Loopback::finish(Rail& rail, const verbs::Completion& completion) {
     if (is_final && slot.user != nullptr && slot.user->failure_.empty()) slot.user->failure_ = cause;
     return give_up(rail, cause);
   }
-  rail.is_told_of = false;
+  rail.is_reported = false;
   if (slot.user != nullptr)
     slot.user->tickets_[slot.ticket].state.store(LoopbackUser::State::kDone, std::memory_order_release);
   slot = {};
@@ -125,7 +125,7 @@ void Loopback::finish(Rail& rail, const verbs::Completion& completion) {
 // once.
 void Loopback::give_up(Rail& rail, const std::string& cause) {
   rail.cause = cause;
-  if (!std::exchange(rail.is_told_of, true)) base::log_warn("loopback: %s; it is built anew", cause.c_str());
+  if (!std::exchange(rail.is_reported, true)) base::log_warn("loopback: %s; it is built anew", cause.c_str());
   rail.link.pair(0).stop();
   for (Slot& slot : rail.slots) {
     if (slot.user != nullptr)
@@ -152,9 +152,9 @@ void Loopback::withdraw(LoopbackUser& user) {
       is_busy = true;
     }
     if (!is_busy) continue;
-    const bool was_told_of = std::exchange(rail.is_told_of, true);  // nothing has failed
+    const bool was_reported = std::exchange(rail.is_reported, true);  // nothing has failed
     give_up(rail, rail.link.describe(0) + ": a connection closed in the middle of an operation");
-    rail.is_told_of = was_told_of;
+    rail.is_reported = was_reported;
     if (rebuild(rail)) rail.cause.clear();
   }
 }

@@ -50,7 +50,7 @@ class Loopback {
     uint32_t next_slot = 0;
     std::string cause;  // why the queue pair failed, or was not made; empty: it works, if there is one
     int64_t retry_at_ns = 0;
-    bool is_told_of = false;  // a line was logged, and nothing has worked since
+    bool is_reported = false;  // a line was logged, and nothing has worked since
   };
 
   explicit Loopback(const Nic& nic);

@@ -16,9 +16,9 @@ namespace {
 
 constexpr uint32_t kPostBatch = 64;
 constexpr uint32_t kStepBytes = 1 << 20;
-// Of a pool: kept for modest wishes. What is above it goes to the first connections, a quarter of the rest at
-// most to each.
-constexpr uint32_t kKept = 5, kKeptOf = 6, kMostOfTheRest = 4;
+// Of a pool: kept for modest requests. What is above it goes to the first connections, a quarter of the rest
+// at most to each.
+constexpr uint32_t kKept = 5, kKeptOf = 6, kMaxOfTheRest = 4;
 // Of retired connections by each that closes: more than one, so that they do not pile up, and no more with
 // their number, so that closing many takes no longer for each.
 constexpr size_t kLooksPerClose = 4;
@@ -168,32 +168,33 @@ base::Outcome BouncePool::make_usable(uint32_t pages) {
 }
 
 // To each queue pair.
-uint32_t BouncePool::choose_grant(const Queue& queue, const Wish& wish, uint32_t queue_pairs) const {
+uint32_t BouncePool::choose_grant(const Queue& queue, const WindowRequest& request,
+                                  uint32_t queue_pairs) const {
   if (queue_pairs == 0) return 0;
   const uint32_t left = count_left(queue) / queue_pairs;
-  uint32_t grant = wish.wanted;
+  uint32_t grant = request.wanted;
   if (!is_bare()) {
     const uint32_t kept = pages_ / kKeptOf * kKept, all = count_left(queue);
-    const uint32_t generous = all > kept ? (all - kept) / kMostOfTheRest / queue_pairs : 0;
-    grant = std::min(grant, std::max(generous, wish.modest));
+    const uint32_t generous = all > kept ? (all - kept) / kMaxOfTheRest / queue_pairs : 0;
+    grant = std::min(grant, std::max(generous, request.modest));
   }
   grant = std::min(grant, left);
-  return grant < wish.least ? 0 : grant;
+  return grant < request.least ? 0 : grant;
 }
 
-base::Result<BouncePool::Promise> BouncePool::reserve(verbs::Device& device, const Wish& wish,
-                                                      uint32_t queue_pairs) {
+base::Result<BouncePool::Reservation> BouncePool::reserve(verbs::Device& device, const WindowRequest& request,
+                                                          uint32_t queue_pairs) {
   reap();
   const std::lock_guard lock(mutex_);
   auto rail = open_rail(device);
   if (!rail) return rail.error();
-  auto queue = choose_queue(device, **rail, (is_bare() ? wish.wanted : wish.least) * queue_pairs);
+  auto queue = choose_queue(device, **rail, (is_bare() ? request.wanted : request.least) * queue_pairs);
   if (!queue) return queue.error();
-  const uint32_t granted = choose_grant(**queue, wish, queue_pairs), all = granted * queue_pairs;
+  const uint32_t granted = choose_grant(**queue, request, queue_pairs), all = granted * queue_pairs;
   if (auto outcome = post_more(**queue, all - std::min(all, count_spare(**queue))); !outcome)
     return outcome.error();
-  (*queue)->promised_entries_ += all;
-  return Promise{*queue, granted};
+  (*queue)->reserved_entries_ += all;
+  return Reservation{*queue, granted};
 }
 
 base::Outcome BouncePool::post_more(Queue& queue, uint32_t entries) {
@@ -212,7 +213,7 @@ base::Outcome BouncePool::post_more(Queue& queue, uint32_t entries) {
 
 void BouncePool::release(Queue& queue, uint32_t entries) {
   const std::lock_guard lock(mutex_);
-  queue.promised_entries_ -= entries;
+  queue.reserved_entries_ -= entries;
 }
 
 VERBENA_HOT_PATH base::Outcome BouncePool::repost(Queue& queue, std::span<const uint32_t> pages) {
@@ -234,13 +235,13 @@ std::string BouncePool::describe() {
     if (!is_bare())
       base::append(text, ": %u of %u in use, %u bytes each", next_free_page_, pages_, page_bytes_);
     for (const auto& [device, rail] : rails_) {
-      uint32_t posted = 0, promised = 0;
+      uint32_t posted = 0, reserved = 0;
       for (const auto& queue : rail->queues) {
         posted += queue->posted_entries_;
-        promised += queue->promised_entries_;
+        reserved += queue->reserved_entries_;
       }
-      base::append(text, "; rail %s:%d: %u circulate, %u promised", device->name().c_str(),
-                   device->port_number(), posted, promised);
+      base::append(text, "; rail %s:%d: %u circulate, %u reserved", device->name().c_str(),
+                   device->port_number(), posted, reserved);
       if (rail->queues.size() > 1) base::append(text, ", in %zu queues", rail->queues.size());
     }
   } else {

@@ -1,7 +1,7 @@
 // The landing pages of one GPU: one region, registered on every rail that a receiving connection uses, cut
 // into pages that sit in shared receive queues, usually one a rail. All receive connections of the GPU share
 // it, because a kernel's thread block knows a single bounce base. The region's addresses are taken at once;
-// its memory comes in steps, when pages are promised.
+// its memory comes in steps, when pages are reserved.
 //
 // Entries without memory (bare ones) cost next to nothing and are counted for each receive queue: where one
 // is full, as deep as the device makes them, the rail gets another. So their number is bounded by the device
@@ -68,7 +68,7 @@ class BouncePool {
     uint32_t step_pages_ = 1;
     uint32_t capacity_entries_ = 0;
     uint32_t posted_entries_ = 0;    // that circulate in this queue
-    uint32_t promised_entries_ = 0;  // of them promised to connections
+    uint32_t reserved_entries_ = 0;  // of them reserved to connections
   };
 
   // A device, as the pool uses it.
@@ -81,12 +81,12 @@ class BouncePool {
   };
 
   // Of receive entries, for each queue pair.
-  struct Wish {
+  struct WindowRequest {
     uint32_t wanted = 0;  // so many of bare entries, and of pages while the pool is generous
     uint32_t modest = 0;  // so many pages afterwards: most are kept for those that are content with them
     uint32_t least = 0;
   };
-  struct Promise {
+  struct Reservation {
     Queue* queue = nullptr;  // lives as long as the pool
     uint32_t entries = 0;    // for each queue pair; 0: the pool has less left than `least`
   };
@@ -102,9 +102,10 @@ class BouncePool {
   // goes. A GPU has one pool of pages, in the place its first connection asked for, and one of bare entries.
   static base::Result<std::shared_ptr<BouncePool>> acquire(Kind kind);
 
-  // Promises receive entries to so many queue pairs of this device, all in one queue, and makes sure that
-  // they are posted: nothing is promised twice. Of no queue pairs: the device's keys alone.
-  base::Result<Promise> reserve(verbs::Device& device, const Wish& wish, uint32_t queue_pairs = 1);
+  // Reserves receive entries to so many queue pairs of this device, all in one queue, and makes sure that
+  // they are posted: nothing is reserved twice. Of no queue pairs: the device's keys alone.
+  base::Result<Reservation> reserve(verbs::Device& device, const WindowRequest& request,
+                                    uint32_t queue_pairs = 1);
   // `entries`: of all queue pairs.
   void release(Queue& queue, uint32_t entries);
 
@@ -134,7 +135,7 @@ class BouncePool {
   // Posts again what retired connections gave back since. Never waits.
   void reap() { reap(SIZE_MAX); }
 
-  // `pages of GPU 0: ...`: what is there, posted, promised.
+  // `pages of GPU 0: ...`: what is there, posted, reserved.
   std::string describe();
 
   UnpackMemories& unpack_memories() { return unpack_memories_; }
@@ -149,12 +150,12 @@ class BouncePool {
   base::Result<Queue*> choose_queue(verbs::Device& device, Rail& rail, uint32_t enough_entries);
   base::Outcome add_queue(verbs::Device& device, Rail& rail);
   base::Outcome post_more(Queue& queue, uint32_t entries);
-  uint32_t choose_grant(const Queue& queue, const Wish& wish, uint32_t queue_pairs) const;
-  static uint32_t count_spare(const Queue& queue) { return queue.posted_entries_ - queue.promised_entries_; }
+  uint32_t choose_grant(const Queue& queue, const WindowRequest& request, uint32_t queue_pairs) const;
+  static uint32_t count_spare(const Queue& queue) { return queue.posted_entries_ - queue.reserved_entries_; }
   uint32_t count_growth(uint32_t room_entries) const {
     return is_bare() ? room_entries : std::min(pages_ - next_free_page_, room_entries);
   }
-  // That can still be promised.
+  // That can still be reserved.
   uint32_t count_left(const Queue& queue) const {
     return count_spare(queue) + count_growth(queue.capacity_entries_ - queue.posted_entries_);
   }

@@ -11,13 +11,13 @@ namespace {
 constexpr size_t kCountBytes = sizeof(NetUnpackMeta::cnt);
 constexpr size_t kHandleStrideBytes = 64;  // the GPU writes each handle's head
 // The counts of two queues must not meet either.
-constexpr uint32_t kLeastDescriptors = kCountBytes / sizeof(LoadMeta);
-static_assert(kUnpackMaxDescriptors % kLeastDescriptors == 0);
+constexpr uint32_t kMinDescriptors = kCountBytes / sizeof(LoadMeta);
+static_assert(kUnpackMaxDescriptors % kMinDescriptors == 0);
 
 }  // namespace
 
 base::Result<std::unique_ptr<UnpackMemory>> UnpackMemories::take(uint32_t descriptors, void* bounce_base) {
-  descriptors = std::bit_ceil(std::max(descriptors, kLeastDescriptors));
+  descriptors = std::bit_ceil(std::max(descriptors, kMinDescriptors));
   std::unique_ptr<UnpackMemory> memory;
   {
     const std::lock_guard lock(mutex_);

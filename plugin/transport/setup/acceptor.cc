@@ -247,30 +247,30 @@ base::Outcome Acceptor::take_entries(const AcceptOptions& options) {
   }
   auto bare = BouncePool::acquire(BouncePool::Kind::kBareEntries);
   if (!bare) return bare.error();
-  const auto wish = choose_direct_window(options.connections_ahead);
-  auto taken = take_entries_of(*bare, wish);
+  const auto request = choose_direct_window(options.connections_ahead);
+  auto taken = take_entries_of(*bare, request);
   if (!taken) return taken.error();
   if (*taken) return {};
   return base::fail(base::Status::kSystem,
                     "accept from %s: its %zu queue pairs need %u receive entries each, more than a receive "
                     "queue of device %s has; a smaller VERBENA_QPS_PER_CONNECTION needs fewer",
-                    peer_.c_str(), paths_.size(), wish.least, nic_.name.c_str());
+                    peer_.c_str(), paths_.size(), request.least, nic_.name.c_str());
 }
 
 // False, and nothing taken, if the pool has too few.
 base::Result<bool> Acceptor::take_entries_of(const std::shared_ptr<BouncePool>& pool,
-                                             const BouncePool::Wish& wish) {
+                                             const BouncePool::WindowRequest& request) {
   parts_->give_back_entries();
   parts_->pool = pool;
   parts_->queues.clear();
   for (uint32_t rail = 0; rail < nic_.rails.size(); ++rail) {
     const uint32_t pairs = count_pairs(rail);
-    auto promise = pool->reserve(*nic_.rails[rail], wish, pairs);
-    if (!promise) return promise.error();
-    if (promise->entries == 0 && pairs != 0) return parts_->give_back_entries(), false;
-    parts_->queues.push_back(promise->queue);
+    auto reservation = pool->reserve(*nic_.rails[rail], request, pairs);
+    if (!reservation) return reservation.error();
+    if (reservation->entries == 0 && pairs != 0) return parts_->give_back_entries(), false;
+    parts_->queues.push_back(reservation->queue);
     for (size_t q = 0; q < paths_.size(); ++q)
-      if (paths_[q].receiver_rail == rail) parts_->promises[q] = *promise;
+      if (paths_[q].receiver_rail == rail) parts_->reservations[q] = *reservation;
   }
   return true;
 }
@@ -287,7 +287,7 @@ base::Outcome Acceptor::make_link(int traffic_class) {
   std::vector<uint32_t> entries(queues.size());
   for (size_t q = 0; q < paths_.size(); ++q) {
     rail_of.push_back(paths_[q].receiver_rail);
-    entries[paths_[q].receiver_rail] += parts_->promises[q].entries;
+    entries[paths_[q].receiver_rail] += parts_->reservations[q].entries;
   }
   Link::Options link_options;
   link_options.rails = nic_.rails;
@@ -329,7 +329,7 @@ void Acceptor::describe_welcome() {
     welcome_.origin[q] = paths_[q].origin;
     welcome_.rail_of[q] = paths_[q].receiver_rail;
   }
-  for (size_t q = 0; q < paths_.size(); ++q) welcome_.window[q] = parts_->promises[q].entries;
+  for (size_t q = 0; q < paths_.size(); ++q) welcome_.window[q] = parts_->reservations[q].entries;
   welcome_.staging_threshold_bytes = find_threshold_bytes();
   welcome_.staging = parts_->waits_for_consumed && parts_->pool == parts_->pages;
 }

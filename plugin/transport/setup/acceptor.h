@@ -60,7 +60,8 @@ class Acceptor final : public WatchedHandshake {
   std::vector<RailPath> choose_paths();
   base::Outcome build(const AcceptOptions& options);
   base::Outcome take_entries(const AcceptOptions& options);
-  base::Result<bool> take_entries_of(const std::shared_ptr<BouncePool>& pool, const BouncePool::Wish& wish);
+  base::Result<bool> take_entries_of(const std::shared_ptr<BouncePool>& pool,
+                                     const BouncePool::WindowRequest& request);
   uint32_t count_pairs(uint32_t rail) const;
   base::Outcome make_link(int traffic_class);
   void offer_loopback();

@@ -22,7 +22,7 @@ uint64_t find_threshold_bytes() {
 
 // Eight of the longest staged messages, as NCCL keeps eight receives open; at least two, as a message may
 // need half. Shared by the queue pairs, but any of them may carry a direct message's whole chunk.
-BouncePool::Wish choose_window(uint32_t pairs) {
+BouncePool::WindowRequest choose_window(uint32_t pairs) {
   const auto share = [pairs](uint32_t pages, uint32_t least) {
     return std::max((pages + pairs - 1) / pairs, least);
   };
@@ -40,7 +40,7 @@ BouncePool::Wish choose_window(uint32_t pairs) {
 }
 
 // What there is in one receive queue is enough for all, as long as that gives each what NCCL can use.
-BouncePool::Wish choose_direct_window(uint32_t connections) {
+BouncePool::WindowRequest choose_direct_window(uint32_t connections) {
   const uint32_t share = BouncePool::kBareQueueEntries / std::max(connections, 1U);
   const uint32_t entries = std::clamp(share, kMinEntries, kDirectEntries);
   return {.wanted = entries, .modest = entries, .least = kMinEntries};

@@ -14,9 +14,9 @@ inline constexpr uint32_t kMinEntries = 12;
 // The longest message that may be staged, as a slot and a window allow.
 uint64_t find_threshold_bytes();
 // Of pages, for each of a connection's queue pairs.
-BouncePool::Wish choose_window(uint32_t pairs);
+BouncePool::WindowRequest choose_window(uint32_t pairs);
 // Of bare entries, for each queue pair. `connections`: as many as are expected on this GPU; 0: not known.
-BouncePool::Wish choose_direct_window(uint32_t connections);
+BouncePool::WindowRequest choose_direct_window(uint32_t connections);
 BouncePool::Kind choose_page_pool(const Nic& nic);
 
 }  // namespace verbena::transport

@@ -2,7 +2,7 @@
 
 namespace verbena::protocol::simulation {
 
-using Phase = QueuePairLives::Phase;
+using Phase = QueuePairStates::Phase;
 
 void Injector::step() {
   if (next_ == run_.shape.fault_count) return;

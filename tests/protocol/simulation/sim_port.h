@@ -66,7 +66,7 @@ class SimEnd {
   }
   // Of the queue pairs that carry something those whose rail is known to be down, while another is up.
   template <typename GiveUp>
-  void find_dying(const QueuePairLives& lives, GiveUp&& give_up) {
+  void find_dying(const QueuePairStates& lives, GiveUp&& give_up) {
     bool is_other_up = false;
     for (uint32_t q = 0; q < shape_.queue_pairs; ++q) is_other_up |= lives.is_live(q) && is_usable(q);
     for (uint32_t q = 0; q < shape_.queue_pairs; ++q)

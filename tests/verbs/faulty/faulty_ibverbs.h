@@ -32,8 +32,8 @@ struct Hooks {
   // What the devices can do at most.
   std::atomic<int> most_srq_entries{INT32_MAX}, most_inline_bytes{INT32_MAX};
   // Reads posted on the device whose name ends in n.
-  static constexpr size_t kMostDevices = 10;
-  std::atomic<int> reads[kMostDevices]{};
+  static constexpr size_t kMaxDevices = 10;
+  std::atomic<int> reads[kMaxDevices]{};
   // Those that are posted from now on are never heard of again.
   std::atomic<bool> swallows_reads{false};
   std::atomic<uint32_t> slow_devices{0};  // bit n: the port of the device whose name ends in n has 100 Gb/s

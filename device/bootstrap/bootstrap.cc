@@ -5,7 +5,7 @@
 
 #include "base/log.h"
 #include "base/parameters.h"
-#include "device/bootstrap/caller_carrier.h"
+#include "device/bootstrap/carrier.h"
 #include "device/bootstrap/tree_carrier.h"
 
 namespace verbena::bootstrap {

@@ -14,9 +14,8 @@
 
 #include "base/status.h"
 #include "device/bootstrap/carrier.h"
-#include "device/bootstrap/registration.h"
-#include "device/bootstrap/tree_shape.h"
-#include "device/bootstrap/unique_id.h"
+#include "device/bootstrap/collective_call.h"
+#include "device/bootstrap/rendezvous.h"
 
 namespace verbena::bootstrap {
 
@@ -25,9 +24,6 @@ struct BootstrapOptions {
   uint32_t fan_out = kFanOutRanks;  // every rank's must be the same
   Patience patience = Patience::kNone;
 };
-
-// Copies the `bytes_each` at `mine` to every rank's `all`, rank 0's first; 0: done.
-using AllGatherFunction = int (*)(void* context, const void* mine, void* all, size_t bytes_each);
 
 class Bootstrap {
  public:

@@ -7,7 +7,7 @@
 #include <span>
 
 #include "base/status.h"
-#include "device/bootstrap/wire.h"
+#include "device/bootstrap/messages.h"
 
 namespace verbena::bootstrap {
 
@@ -27,6 +27,30 @@ class Carrier {
 
   virtual uint32_t rank() const = 0;
   virtual uint32_t count_ranks() const = 0;
+};
+
+// Copies the `bytes_each` at `mine` to every rank's `all`, rank 0's first; 0: done.
+using AllGatherFunction = int (*)(void* context, const void* mine, void* all, size_t bytes_each);
+
+// Collective calls over the all-gather that the caller brings.
+class CallerCarrier final : public Carrier {
+ public:
+  CallerCarrier(AllGatherFunction function, void* context, uint32_t rank, uint32_t count_ranks)
+      : function_(function), context_(context), rank_(rank), count_ranks_(count_ranks) {}
+
+  base::Outcome all_gather(Operation what, std::span<const std::byte> mine,
+                           std::span<std::byte> all) override;
+  // Gathers everything everywhere: a function that does more is not asked for.
+  base::Outcome exchange(std::span<const std::byte> mine, std::span<std::byte> theirs) override;
+  base::Outcome look_around() override { return state_; }
+  uint32_t rank() const override { return rank_; }
+  uint32_t count_ranks() const override { return count_ranks_; }
+
+ private:
+  AllGatherFunction function_;
+  void* context_;
+  uint32_t rank_, count_ranks_;
+  base::Outcome state_;
 };
 
 }  // namespace verbena::bootstrap

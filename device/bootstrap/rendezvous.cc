@@ -1,19 +1,95 @@
 #include "device/bootstrap/rendezvous.h"
 
+#include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <string>
 #include <system_error>
 
 #include "base/blocked_signals.h"
+#include "base/hmac.h"
 #include "base/log.h"
-#include "device/bootstrap/failure_note.h"
-#include "device/bootstrap/rank_list.h"
+#include "base/parameters.h"
+#include "base/random.h"
+#include "device/bootstrap/link.h"
+#include "device/bootstrap/messages.h"
 
 namespace verbena::bootstrap {
+namespace {
+
+constexpr uint64_t kIdMagic = 0x6469'616e'6562'7276;  // "vrbenaid"
+
+struct Content {
+  uint64_t magic = kIdMagic;
+  uint32_t version = kVersion;
+  uint32_t reserved = 0;
+  Meeting meeting;
+  uint8_t reserved_too[24] = {};
+};
+static_assert(sizeof(Content) == kUniqueIdBytes);
+
+// Those that still run, and those that ended since the last id was made.
+struct OpenRendezvous {
+  std::mutex mutex;
+  std::list<std::unique_ptr<Rendezvous>> list;
+};
+
+OpenRendezvous& open_rendezvous() {
+  static OpenRendezvous open;
+  return open;
+}
+
+}  // namespace
+
+UniqueId make_id(const Meeting& meeting) {
+  Content content;
+  content.meeting = meeting;
+  UniqueId id;
+  std::memcpy(id.bytes, &content, sizeof(content));
+  return id;
+}
+
+base::Result<Meeting> parse(const UniqueId& id) {
+  Content content;
+  std::memcpy(&content, id.bytes, sizeof(content));
+  if (content.magic != kIdMagic) {
+    return base::fail(base::Status::kInvalidArgument, "bootstrap: these 128 bytes are no unique id");
+  }
+  if (content.version != kVersion) {
+    return base::fail(base::Status::kInvalidArgument,
+                      "bootstrap: the unique id is another version's (%u, ours is %u)", content.version,
+                      kVersion);
+  }
+  return content.meeting;
+}
+
+base::Result<UniqueId> make_unique_id() {
+  Meeting meeting;
+  if (auto drawn = base::draw_random(meeting.nonce, "bootstrap"); !drawn) return drawn.error();
+  if (base::has_crypto()) {
+    if (auto drawn = base::draw_random(meeting.secret, "bootstrap"); !drawn) return drawn.error();
+  } else {
+    base::log_warn(
+        "bootstrap: unique id: no key: OpenSSL's libcrypto (3 or 1.1) is not there; who hears the ranks talk "
+        "may come as one of them: install it");
+  }
+  auto rendezvous = Rendezvous::open(meeting, base::parameters().bootstrap_timeout_ms);
+  if (!rendezvous) return rendezvous.error();
+  const UniqueId id = (*rendezvous)->id();
+  OpenRendezvous& open = open_rendezvous();
+  const std::lock_guard lock(open.mutex);
+  open.list.remove_if([](const auto& one) { return one->has_ended(); });
+  open.list.push_back(std::move(*rendezvous));
+  return id;
+}
+
 namespace {
 
 constexpr int64_t kPartingMs = 1000;  // for the last words to leave
@@ -241,6 +317,112 @@ void Rendezvous::tell_failure() {
   };
   while (!parting.has_passed() && !std::all_of(callers_.begin(), callers_.end(), is_flushed)) {
     ::poll(nullptr, 0, 1);
+  }
+}
+
+namespace {
+
+constexpr int64_t kRetryMs = 50;
+constexpr int64_t kVerdictMs = 1000;  // for the rendezvous to say who is missing
+
+class Asking {
+ public:
+  Asking(const Meeting& meeting, const TreeLinks::Place& place, const base::SocketAddress& own,
+         base::Deadline deadline)
+      : meeting_(meeting), place_(place), own_(own), deadline_(deadline) {}
+
+  // One attempt. Empty: it failed for a reason that time may heal, which is in `problem`.
+  base::Result<std::optional<base::SocketAddress>> ask(std::string& problem);
+  // The last attempt was: where too many strangers call, a rank may be taken for one of them.
+  bool was_sent_away() const { return was_sent_away_; }
+  base::Error fail(base::Status status, const std::string& text) const {
+    return base::fail(status, "bootstrap: rank %u of %u: rendezvous at %s: %s", place_.rank,
+                      place_.shape.count_ranks, base::describe(meeting_.address).c_str(), text.c_str());
+  }
+
+ private:
+  base::Result<std::optional<base::SocketAddress>> read(const Record& record) const;
+
+  Meeting meeting_;
+  TreeLinks::Place place_;
+  base::SocketAddress own_;
+  base::Deadline deadline_;
+  bool was_sent_away_ = false;
+};
+
+base::Result<std::optional<base::SocketAddress>> Asking::ask(std::string& problem) {
+  was_sent_away_ = false;
+  Hello hello;
+  hello.rank = place_.rank;
+  hello.count_ranks = place_.shape.count_ranks;
+  hello.nonce = place_.nonce;
+  auto connected = Link::connect(meeting_.address, hello, place_.secret);
+  if (!connected) {
+    problem = std::string("it cannot be reached: ") + std::strerror(connected.error().errno_value);
+    return std::optional<base::SocketAddress>();
+  }
+  Link link = std::move(*connected);
+  const Registration registration{own_, place_.rank == 0 ? 0 : place_.shape.parent_of(place_.rank), 0};
+  link.send(make_record({.kind = FrameKind::kRegistration, .rank = place_.rank},
+                        {as_bytes(&registration, sizeof(registration))}));
+  bool is_overdue = false;
+  while (true) {
+    link.advance();
+    if (const Record record = link.take()) return read(record);
+    if (link.is_closed() && (!link.was_answered() || link.refusal() != Refusal::kNone)) {
+      problem = link.problem();
+      was_sent_away_ = link.was_connected() && !link.was_answered();
+      const Refusal refusal = link.refusal();
+      const bool may_heal =
+          refusal == Refusal::kNone || refusal == Refusal::kOtherJob || refusal == Refusal::kRankTaken;
+      if (may_heal) return std::optional<base::SocketAddress>();
+      if (refusal == Refusal::kOtherCount) problem += " (" + std::to_string(link.refusal_detail()) + ")";
+      return fail(base::Status::kRemote, problem);
+    }
+    if (link.is_closed()) return fail(base::Status::kRemote, "it has gone: " + link.problem());
+    if (deadline_.has_passed()) {
+      if (is_overdue || !link.is_standing())
+        return fail(base::Status::kTimeout, problem.empty() ? "it does not answer" : problem);
+      link.send(make_record({.kind = FrameKind::kOverdue, .rank = place_.rank}));
+      is_overdue = true;
+      deadline_ = base::Deadline::after_ms(kVerdictMs);
+      continue;
+    }
+    pollfd entry = link.poll_entry();
+    ::poll(&entry, 1, static_cast<int>(std::min<int64_t>(deadline_.remaining_ms(), kStepMs)));
+  }
+}
+
+base::Result<std::optional<base::SocketAddress>> Asking::read(const Record& record) const {
+  const FrameKind kind = header_of(record).kind;
+  if (kind == FrameKind::kFailure) {
+    const FailureNote note = read_failure(record);
+    return base::fail(note.error.status, "bootstrap: rank %u of %u: %s", place_.rank,
+                      place_.shape.count_ranks, note.text.c_str());
+  }
+  base::SocketAddress parent;
+  if (kind != FrameKind::kParent || payload_of(record).size() != sizeof(parent)) {
+    return fail(base::Status::kRemote, "it sends what is not due");
+  }
+  std::memcpy(&parent, payload_of(record).data(), sizeof(parent));
+  return std::optional(parent);
+}
+
+}  // namespace
+
+base::Result<base::SocketAddress> ask_for_parent(const Meeting& meeting, const TreeLinks::Place& place,
+                                                 const base::SocketAddress& own, base::Deadline deadline,
+                                                 Patience patience) {
+  Asking asking(meeting, place, own, deadline);
+  std::string problem;
+  while (true) {
+    auto answer = asking.ask(problem);
+    if (!answer) return answer.error();
+    if (*answer) return **answer;
+    if (patience == Patience::kNone && !asking.was_sent_away())
+      return asking.fail(base::Status::kRemote, problem);
+    if (deadline.has_passed()) return asking.fail(base::Status::kTimeout, problem);
+    ::poll(nullptr, 0, static_cast<int>(std::min(deadline.remaining_ms(), kRetryMs)));
   }
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,10 +14,39 @@
 #include "base/clock.h"
 #include "base/file_descriptor.h"
 #include "base/socket.h"
+#include "base/socket_address.h"
+#include "base/status.h"
 #include "device/bootstrap/link.h"
-#include "device/bootstrap/unique_id.h"
+#include "device/bootstrap/messages.h"
+#include "device/bootstrap/tree_carrier.h"
 
 namespace verbena::bootstrap {
+
+inline constexpr size_t kUniqueIdBytes = 128;
+
+// The 128 bytes by which the ranks of a context find each other: one process makes them, the application
+// carries them to all. Opaque to applications. May come from anywhere: parse() says whether it is one.
+struct UniqueId {
+  uint8_t bytes[kUniqueIdBytes] = {};
+
+  bool operator==(const UniqueId&) const = default;
+};
+static_assert(sizeof(UniqueId) == kUniqueIdBytes);
+
+// What it holds.
+struct Meeting {
+  base::SocketAddress address;  // of the rendezvous
+  Nonce nonce{};                // who does not know it is of another job; crosses the network
+  Nonce secret{};               // proven, never sent: the key of a job without one; zeros: there is none
+};
+
+UniqueId make_id(const Meeting& meeting);
+// Logged: no id of ours, or another version's.
+base::Result<Meeting> parse(const UniqueId& id);
+
+// Opens a rendezvous on the interface that VERBENA_SOCKET_IFNAME selects and lets it run until
+// every rank came, VERBENA_BOOTSTRAP_TIMEOUT_MS is over, or the library is unloaded.
+base::Result<UniqueId> make_unique_id();
 
 class Rendezvous {
  public:
@@ -77,5 +107,17 @@ class Rendezvous {
   std::vector<bool> is_answered_;                              // by rank
   std::vector<std::unique_ptr<Caller>> callers_;
 };
+
+// A rank's one talk with the rendezvous: here am I, where is my parent?
+
+enum class Patience : uint8_t {
+  kNone,           // the rendezvous stands already, as its id was made before
+  kUntilDeadline,  // it may come later, and another one may be at its address until then
+};
+
+// Where the parent awaits us; no address for rank 0. `own` is where our children find us.
+base::Result<base::SocketAddress> ask_for_parent(const Meeting& meeting, const TreeLinks::Place& place,
+                                                 const base::SocketAddress& own, base::Deadline deadline,
+                                                 Patience patience = Patience::kNone);
 
 }  // namespace verbena::bootstrap

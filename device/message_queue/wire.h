@@ -7,9 +7,9 @@
 #include <cstring>
 
 #include "base/socket_address.h"
+#include "device/bootstrap/descriptor_exchange.h"
 #include "device/bootstrap/host_domain.h"
-#include "device/bootstrap/unix_post.h"
-#include "device/bootstrap/wire.h"
+#include "device/bootstrap/messages.h"
 #include "device/message_queue/ring_memory.h"
 
 namespace verbena::message_queue {

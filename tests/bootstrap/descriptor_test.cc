@@ -16,7 +16,6 @@
 #include "base/parameters.h"
 #include "bootstrap/support/ranks.h"
 #include "device/bootstrap/descriptor_exchange.h"
-#include "device/bootstrap/unix_post.h"
 #include "tests/base/log_capture.h"
 #include "tests/base/scoped_environment.h"
 

@@ -16,7 +16,7 @@
 #include "base/socket.h"
 #include "bootstrap/support/ranks.h"
 #include "device/bootstrap/rendezvous.h"
-#include "device/bootstrap/tree_links.h"
+#include "device/bootstrap/tree_carrier.h"
 #include "tests/base/log_capture.h"
 
 namespace verbena::bootstrap {

@@ -8,11 +8,13 @@
 #include <cstring>
 #include <memory>
 #include <span>
+#include <string>
 #include <type_traits>
 #include <vector>
 
 #include "base/hmac.h"
 #include "base/socket_address.h"
+#include "base/status.h"
 
 namespace verbena::bootstrap {
 
@@ -133,5 +135,19 @@ inline FrameHeader header_of(const Record& record) {
 inline base::Bytes payload_of(const Record& record) {
   return base::Bytes(*record).subspan(sizeof(FrameHeader));
 }
+
+// Why a bootstrap is over, as the ranks tell each other.
+struct FailureNote {
+  base::Error error;
+  std::string text;
+};
+
+// Longer texts are cut.
+Record make_failure(const FailureNote& note);
+// From outside: a status that is none is kRemote, and of the text stays what can be printed.
+FailureNote read_failure(const Record& record);
+
+// `rank 5`, `ranks 1, 3 and 4`, `ranks 1, 5 to 7 and 12 others`: ascending, and not too long for a line.
+std::string show_ranks(std::span<const uint32_t> ranks);
 
 }  // namespace verbena::bootstrap

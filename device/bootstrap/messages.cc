@@ -1,4 +1,4 @@
-#include "device/bootstrap/failure_note.h"
+#include "device/bootstrap/messages.h"
 
 #include <algorithm>
 #include <cstring>
@@ -43,6 +43,35 @@ FailureNote read_failure(const Record& record) {
       note.text.begin(), note.text.end(),
       [](char letter) { return !is_printable(static_cast<uint8_t>(letter)); }, '?');
   return note;
+}
+
+namespace {
+
+constexpr size_t kMaxRuns = 12;
+
+}  // namespace
+
+std::string show_ranks(std::span<const uint32_t> ranks) {
+  std::vector<std::string> runs;
+  size_t next = 0;
+  while (next < ranks.size() && runs.size() < kMaxRuns) {
+    const size_t first = next++;
+    while (next < ranks.size() && ranks[next] == ranks[next - 1] + 1) ++next;
+    std::string run = std::to_string(ranks[first]);
+    if (next - first == 2) {
+      next = first + 1;  // two in a row read better one by one
+    } else if (next - first > 2) {
+      run += " to " + std::to_string(ranks[next - 1]);
+    }
+    runs.push_back(std::move(run));
+  }
+  if (next < ranks.size()) runs.push_back(std::to_string(ranks.size() - next) + " others");
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < runs.size(); ++i) {
+    if (i > 0) text += i + 1 == runs.size() ? " and " : ", ";
+    text += runs[i];
+  }
+  return text;
 }
 
 }  // namespace verbena::bootstrap

@@ -1,4 +1,4 @@
-#include "device/bootstrap/caller_carrier.h"
+#include "device/bootstrap/carrier.h"
 
 #include <algorithm>
 #include <vector>

@@ -13,7 +13,7 @@ std::filesystem::path find_default_plugin() {
   constexpr const char* kPluginName = "libnccl-net-verbena.so";
   const auto tools = find_self_executable().parent_path();
   for (const char* libraries : {"../lib", VERBENA_LIBRARIES_FROM_TOOLS}) {
-    const auto beside = (tools / libraries / kPluginName).lexically_normal();
+    auto beside = (tools / libraries / kPluginName).lexically_normal();
     std::error_code error;
     if (std::filesystem::exists(beside, error)) return beside;
   }

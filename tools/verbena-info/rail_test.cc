@@ -167,6 +167,7 @@ std::unique_ptr<TestMemory> RailTest::allocate(int gpu, size_t length_bytes) con
 
 std::vector<void*> RailTest::register_all(void* comm, const TestMemory& last, int support) {
   std::vector<void*> keys;
+  keys.reserve(others_.size() + 1);
   for (const auto& other : others_) keys.push_back(other->register_on(plugin_, comm, support));
   keys.push_back(last.register_on(plugin_, comm, support));
   return keys;
@@ -201,6 +202,7 @@ void RailTest::transfer(std::span<const Message> messages) {
     sends.push_back(host_.isend(source_->address() + m.slot * kSlotBytes, m.length_bytes, source_keys_.back(),
                                 receives.back()));
   std::vector<size_t> lengths;
+  lengths.reserve(receives.size());
   for (void* const receive : receives) lengths.push_back(host_.wait(receive, sends));
   for (void* const send : sends) {
     if (send != nullptr) host_.wait(send);

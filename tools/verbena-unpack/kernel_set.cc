@@ -39,15 +39,15 @@ const char* describe_mover(Mover mover) {
 
 KernelSet::KernelSet(Gpu& gpu)
     : gpu_(gpu),
+      module_(load(kernel_image().data(), "loading the kernels")),
+      registers_(find(module_, "unpack_registers")),
+      copy_(find(module_, "copy_plain")),
+      latency_registers_(find(module_, "latency_registers")),
+      receive_(find(module_, "place_receive")),
+      fill_words_(find(module_, "fill_words")),
+      fill_pages_(find(module_, "fill_pages")),
+      verify_(find(module_, "verify_buffers")),
       multiprocessors_(static_cast<uint32_t>(gpu.attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT))) {
-  module_ = load(kernel_image().data(), "loading the kernels");
-  registers_ = find(module_, "unpack_registers");
-  copy_ = find(module_, "copy_plain");
-  latency_registers_ = find(module_, "latency_registers");
-  receive_ = find(module_, "place_receive");
-  fill_words_ = find(module_, "fill_words");
-  fill_pages_ = find(module_, "fill_pages");
-  verify_ = find(module_, "verify_buffers");
   if (gpu.attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) >= kBulkComputeMajor) prepare_bulk();
 }
 

@@ -29,7 +29,7 @@ constexpr int64_t kPatienceMs = 500;  // for threads to call: those with open re
 constexpr int64_t kPollMs = 2;
 constexpr int64_t kNever = INT64_MAX;
 
-struct Request {
+struct DumpRequest {
   ReportCause cause = ReportCause::kSignal;
   std::string what;
 };
@@ -55,7 +55,7 @@ void log_lines(const std::string& text, bool is_warning) {
 
 // What somebody has asked for is a warning, so that it is seen at any level of the log; what nobody has asked
 // for is not, and leaves out those that rest.
-void write_report(const Request& request, const std::vector<StateDump>& dumps) {
+void write_report(const DumpRequest& request, const std::vector<StateDump>& dumps) {
   const std::string path = base::expand_path(base::parameters().dump);
   const bool is_asked_for = request.cause == ReportCause::kSignal;
   std::string text;
@@ -80,7 +80,7 @@ void write_report(const Request& request, const std::vector<StateDump>& dumps) {
 }
 
 // Each under a name of its own: what came before a stall is not to be lost to the next.
-void write_trace(const Request& request) {
+void write_trace(const DumpRequest& request) {
   static constexpr const char* kNames[] = {"signal", "stall", "failure"};
   static std::atomic<int> number{0};
   if (!is_traced()) return;
@@ -159,11 +159,11 @@ class StateReport final : public ProgressToken {
   }
 
   std::mutex mutex_;  // guards what more than the service thread touches: the next six
-  Request pending_;
+  DumpRequest pending_;
   bool is_pending_ = false, is_running_ = false, is_used_ = false;
   uint64_t round_ = 0;
   std::array<int64_t, 3> last_ns_{};  // by cause
-  Request running_;
+  DumpRequest running_;
   uint64_t running_round_ = 0;
   int64_t deadline_ns_ = 0;
 };

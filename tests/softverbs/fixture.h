@@ -150,4 +150,7 @@ struct RemoteMemory {
   uint32_t rkey;
 };
 
+// Where the tables of the process in this slot are mapped in this one; null: they are not.
+uint8_t* find_tables(uint32_t slot);
+
 }  // namespace verbena::softverbs_test

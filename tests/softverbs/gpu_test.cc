@@ -8,6 +8,7 @@
 #include <string>
 
 #include "gpu_fixture.h"
+#include "softverbs/shared_layout.h"
 
 // Every kind of memory on either side, in one process and between two. Skipped where there is no CUDA device.
 namespace verbena::softverbs_test {
@@ -331,6 +332,80 @@ TEST(GpuOrderTest, KilledPeer) {
     });
     child.kill();
   }
+}
+
+constexpr uint64_t kReady = 2, kDone = 3, kFailed = 4;  // states of a request: gpu_service.cc
+
+// An owner copies to and from memory of its own for peers that cannot map it. What a peer asks for lies in
+// the owner's tables, where the peer may write anything: numbers that overflow, or name another's memory, are
+// refused, and the owner goes on.
+TEST(GpuOrderTest, ALyingPeerGetsNoCopy) {
+  SKIP_WITHOUT_GPU();
+  using namespace softverbs;
+  constexpr uint8_t kSeed = 7;
+  Child owner([](int socket) {
+    count_gpus();
+    Node node;
+    QueuePair pair(node);
+    meet(socket, pair);
+    Registered side(node, Kind::kPrivate, 0);
+    tell(socket, RemoteMemory{side.memory.address(), side.mr->rkey});
+    tell(socket, pair.qp->qp_num);
+    hear<bool>(socket);
+    EXPECT_TRUE(side.memory.matches(kSeed, 0, kBytes));
+    tell(socket, true);
+  });
+  run_apart([&owner] {
+    Node node;
+    QueuePair pair(node);
+    meet(owner.socket(), pair);
+    const auto far = hear<RemoteMemory>(owner.socket());
+    const auto owners_pair = hear<uint32_t>(owner.socket());
+    Registered near(node, Kind::kPageable, 0);
+    near.memory.fill(kSeed, kBytes);
+    Send write(IBV_WR_RDMA_WRITE, 1);
+    write.sges.push_back({near.memory.address(), kBytes, near.mr->lkey});
+    ASSERT_EQ(write.to(far.address, far.rkey).post(pair), 0);
+    ASSERT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+
+    uint8_t* theirs = find_tables(get_qp_slot(owners_pair));
+    uint8_t* own = find_tables(get_qp_slot(pair.qp->qp_num));
+    ASSERT_TRUE(theirs != nullptr && own != nullptr);
+    const auto& header = *reinterpret_cast<const SegmentHeader*>(own);
+    const uint64_t claimer = header.slot << 12 | (header.generation & 0xfff);
+    auto& table = *reinterpret_cast<GpuServiceTable*>(theirs + kGpuService);
+    GpuRequest& request = table.requests[0];
+    ASSERT_GT(request.bytes, 0U) << "the write did not take this way";
+    const uint64_t address = request.address, bytes = request.bytes, stage = request.stage,
+                   stage_block = request.stage_block, stage_block_bytes = request.stage_block_bytes;
+    const uint32_t gpu = request.gpu;
+    const auto ask = [&](const std::function<void()>& lie) {
+      request.address = address, request.bytes = bytes, request.stage = stage, request.gpu = gpu;
+      request.stage_block = stage_block, request.stage_block_bytes = stage_block_bytes;
+      request.is_write = 0;  // out of the GPU's memory, to where the stage is said to be
+      lie();
+      request.word.store(claimer << 8 | kReady);
+      table.doorbell.fetch_add(1);
+      const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+      const auto is_answered = [&] { return (request.word.load() & 0xff) != kReady; };
+      while (!is_answered() && std::chrono::steady_clock::now() < deadline) sched_yield();
+      return request.word.exchange(0) & 0xff;
+    };
+    EXPECT_EQ(ask([] {}), kDone) << "the truth";
+    EXPECT_EQ(ask([&] { request.stage = uint64_t{0} - 100, request.bytes = 200; }), kFailed);
+    EXPECT_EQ(ask([&] { request.stage = kArena - 64; }), kFailed) << "the tables themselves";
+    EXPECT_EQ(ask([&] { request.stage = kSegmentBytes - bytes + 1; }), kFailed);
+    EXPECT_EQ(ask([&] { request.stage_block = uint64_t{0} - 4096, request.stage_block_bytes = 8192; }),
+              kFailed);
+    EXPECT_EQ(ask([&] { request.stage_block_bytes = kSegmentBytes; }), kFailed);
+    EXPECT_EQ(ask([&] { request.address -= uint64_t{1} << 30; }), kFailed);
+    EXPECT_EQ(ask([&] { request.bytes = UINT64_MAX; }), kFailed);
+    EXPECT_EQ(ask([&] { request.gpu = 0; }), kFailed);
+    EXPECT_EQ(ask([&] { request.gpu = UINT32_MAX; }), kFailed);
+    EXPECT_EQ(ask([] {}), kDone) << "after all the lies";
+    tell(owner.socket(), true);
+    EXPECT_TRUE(hear<bool>(owner.socket()));
+  });
 }
 
 }  // namespace

@@ -226,20 +226,6 @@ TEST(ProcessTest, NumbersAndKeysAreNotGuessed) {
   EXPECT_GT(numbers.size(), 1u) << "one in a thousand is the same as another";
 }
 
-// Where a process's tables are mapped in this one.
-uint8_t* find_tables(uint32_t slot) {
-  std::ifstream maps("/proc/self/maps");
-  for (std::string line; std::getline(maps, line);) {
-    const bool is_theirs =
-        line.find("softverbs") != std::string::npos && line.find(".so") == std::string::npos;
-    if (!is_theirs || line.find("/processes") != std::string::npos) continue;
-    auto* tables = reinterpret_cast<uint8_t*>(std::stoull(line, nullptr, 16));
-    if (line.find(" rw-s ") == std::string::npos) continue;
-    if (reinterpret_cast<softverbs::SegmentHeader*>(tables)->slot == slot) return tables;
-  }
-  return nullptr;
-}
-
 // A process takes the memory of its tables away, under the eyes of those who have mapped them.
 void cut_off_own_tables() {
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {

@@ -32,6 +32,7 @@ int descriptor_of(uint64_t id) {
 uint32_t epoll_mask(Interest interest) {
   // Edge triggered: a closed peer stays closed, and a level-triggered event would repeat until unwatch().
   if (interest == Interest::kPeerClosed) return EPOLLRDHUP | EPOLLET;
+  if (interest == Interest::kDataOrRoom) return EPOLLIN | EPOLLOUT | EPOLLET;
   return interest == Interest::kNewData ? EPOLLIN | EPOLLET : EPOLLIN | EPOLLRDHUP;
 }
 

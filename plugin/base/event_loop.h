@@ -14,6 +14,7 @@ namespace verbena::base {
 enum class Interest : uint8_t {
   kReadable,    // while there is something to read; the callback must read it, or it is called again at once
   kNewData,     // once for each arrival and once on an error or hang-up; the callback must read until EAGAIN
+  kDataOrRoom,  // the same, and once when there is room to send after there was none; at first there is
   kPeerClosed,  // once, when the peer of a socket closes or resets; unread data does not matter
 };
 

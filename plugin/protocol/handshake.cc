@@ -118,7 +118,7 @@ HandshakeError check_welcome(const Welcome& welcome, uint64_t nonce, uint32_t of
   }
   if (welcome.refusal != 0) return HandshakeError::kNone;
   bool ok = is_count(welcome.rails, kMaxRails) && is_count(welcome.queue_pairs, kMaxQueuePairs) &&
-            welcome.queue_pairs <= offered && welcome.page_bytes >= kMinPageBytes &&
+            welcome.queue_pairs <= offered && welcome.id != 0 && welcome.page_bytes >= kMinPageBytes &&
             welcome.page_bytes <= kMaxPageBytes && (welcome.page_bytes & (welcome.page_bytes - 1)) == 0;
   for (uint32_t q = 0; ok && q < welcome.queue_pairs; ++q) {
     const bool is_rising = q == 0 || welcome.origin[q] > welcome.origin[q - 1];
@@ -126,6 +126,12 @@ HandshakeError check_welcome(const Welcome& welcome, uint64_t nonce, uint32_t of
          welcome.rail_of[q] < welcome.rails;
   }
   return ok ? HandshakeError::kNone : HandshakeError::kMalformed;
+}
+
+HandshakeError check_ready(const Ready& ready, uint64_t nonce, bool was_offered) {
+  const HandshakeError error = check_header(ready.header, sizeof(Ready), nonce);
+  if (error != HandshakeError::kNone) return error;
+  return ready.accepts_offer <= (was_offered ? 1 : 0) ? HandshakeError::kNone : HandshakeError::kMalformed;
 }
 
 uint32_t count_queue_pairs(uint32_t rails_a, uint32_t per_rail_a, uint32_t rails_b, uint32_t per_rail_b) {

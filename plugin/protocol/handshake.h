@@ -3,6 +3,7 @@
 // before anybody uses it.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <type_traits>
 
@@ -11,7 +12,7 @@
 namespace verbena::protocol {
 
 inline constexpr uint64_t kMagic = 0x31414E4542524556;  // "VERBENA1" in memory order
-inline constexpr uint16_t kProtocolVersion = 6;
+inline constexpr uint16_t kProtocolVersion = 7;
 
 // What an end has room for, of one connection. A build may have more than the least, and then goes by what
 // its peer has.
@@ -59,12 +60,16 @@ struct AddressRecord {
   uint8_t address[16];
 };
 
+// Random, drawn once in each process: connections between the same two share a control socket.
+using ProcessId = std::array<uint8_t, 16>;
+
 struct Handle {
   HandshakeHeader header;
   AddressRecord address;
   uint32_t rails;
   uint32_t queue_pairs_per_rail;
-  uint8_t reserved[48];
+  ProcessId process;  // the listener's
+  uint8_t reserved[32];
   uint64_t checksum;  // of all bytes before it: tells a truncated handle
 };
 static_assert(sizeof(Handle) <= 128);
@@ -89,6 +94,7 @@ struct Hello {
   uint32_t control_keys[kMaxRails];  // one for each of the sender's rails
   int32_t traffic_class;             // of the sender's communicator; -1: it asked for none
   uint32_t is_keyed;                 // 1: `proof` is one
+  ProcessId process;                 // the sender's
   Proof proof;                       // the last field: its MAC covers all before the MAC
 };
 
@@ -117,12 +123,17 @@ struct Welcome {
   uint64_t staging_threshold_bytes;  // messages up to this size may be staged
   uint32_t staging;                  // 0: all are direct, and meet by tag (wire.h)
   uint32_t reserved;
+  ProcessId process;               // the receiver's, as in its handle
+  uint64_t id;                     // of this handshake: random, not 0; its connection's and its socket's name
+  uint64_t offered;                // the control socket to go on with, by the handshake that made it; 0: none
   uint32_t speed_mbps[kMaxRails];  // of the receiver's rails; 0: unknown
   Proof proof;                     // not of a refusal
 };
 
 struct Ready {
   HandshakeHeader header;
+  uint64_t
+      accepts_offer;  // 1: the connection goes on over the socket that was offered, and this one is closed
   uint8_t mac[kMacBytes];
 };
 
@@ -149,6 +160,8 @@ HandshakeError check_hello(const Hello& hello, uint64_t nonce, uint32_t local_ra
                            uint32_t local_queue_pairs_per_rail);
 // `offered`: the queue pairs of our Hello.
 HandshakeError check_welcome(const Welcome& welcome, uint64_t nonce, uint32_t offered);
+// Nor may it accept what was not offered.
+HandshakeError check_ready(const Ready& ready, uint64_t nonce, bool was_offered);
 
 // How many queue pairs a connection has; both ends compute it from both ends' numbers.
 uint32_t count_queue_pairs(uint32_t rails_a, uint32_t per_rail_a, uint32_t rails_b, uint32_t per_rail_b);

@@ -1,10 +1,10 @@
 #include "transport/peer_channel.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <span>
 
 #include "base/clock.h"
-#include "base/event_loop.h"
 #include "base/parameters.h"
 
 namespace verbena::transport {
@@ -13,36 +13,51 @@ using protocol::ArrivedRecord;
 using protocol::RecoveryKind;
 using protocol::RecoveryRecord;
 
-std::unique_ptr<PeerChannel> PeerChannel::start(base::Socket socket, std::string peer, RecordAuth auth) {
-  auto channel = std::unique_ptr<PeerChannel>(new PeerChannel);
-  channel->socket_ = std::move(socket);
-  channel->peer_ = std::move(peer);
-  channel->auth_ = std::move(auth);
-  channel->socket_.limit_silence(base::parameters().failover_timeout_ms);
-  return channel;
+namespace {
+
+// Far more than both ends' queue pairs can have to say before the service thread looks.
+constexpr size_t kMaxArrivedBytes = 1 << 20;
+
+}  // namespace
+
+std::unique_ptr<PeerChannel> PeerChannel::join(std::shared_ptr<PeerSocket> socket, uint64_t id,
+                                               std::string peer) {
+  std::unique_ptr<PeerChannel> channel(new PeerChannel(std::move(socket), id, std::move(peer)));
+  channel->is_joined_ = channel->socket_->add(id, channel.get());
+  return channel->is_joined_ ? std::move(channel) : nullptr;
 }
 
 base::Outcome PeerChannel::watch(ProgressToken* owner) {
-  owner_ = owner;
-  auto outcome = base::EventLoop::instance().watch(
-      socket_.fd(), base::Interest::kNewData,
-      [](void* context) {
-        auto* channel = static_cast<PeerChannel*>(context);
-        if (channel->socket_.is_peer_closed()) channel->closed_.store(true, std::memory_order_release);
-        channel->owner_->want();
-      },
-      this);
-  if (!outcome) owner_ = nullptr;
+  {
+    const std::lock_guard lock(socket_->mutex());
+    owner_ = owner;
+    if (is_closed() || !arrived_.empty()) owner->want();  // before it was watched
+  }
+  auto outcome = socket_->start();
+  if (!outcome) unwatch();
   return outcome;
 }
 
 PeerChannel::~PeerChannel() {
-  unwatch();
+  if (is_joined_) socket_->remove(id_);
 }
 
 void PeerChannel::unwatch() {
-  if (owner_ != nullptr) base::EventLoop::instance().unwatch(socket_.fd());
+  const std::lock_guard lock(socket_->mutex());
   owner_ = nullptr;
+}
+
+// These two under the socket's mutex.
+void PeerChannel::take(std::span<const uint8_t> bytes) {
+  if (is_closed()) return;
+  if (arrived_.size() + bytes.size() > kMaxArrivedBytes) return note_closed();
+  arrived_.insert(arrived_.end(), bytes.begin(), bytes.end());
+  if (owner_ != nullptr) owner_->want();
+}
+
+void PeerChannel::note_closed() {
+  closed_.store(true, std::memory_order_release);
+  if (owner_ != nullptr) owner_->want();
 }
 
 bool PeerChannel::is_grace_over() {
@@ -52,47 +67,36 @@ bool PeerChannel::is_grace_over() {
 }
 
 void PeerChannel::send(const RecoveryRecord& record, const ArrivedRecord* arrived) {
-  const size_t begin = unsent_.size();
   const auto* bytes = reinterpret_cast<const uint8_t*>(&record);
-  unsent_.insert(unsent_.end(), bytes, bytes + sizeof(record));
+  std::vector<uint8_t> sealed(bytes, bytes + sizeof(record));
   if (arrived != nullptr) {
     bytes = reinterpret_cast<const uint8_t*>(arrived);
-    unsent_.insert(unsent_.end(), bytes, bytes + sizeof(*arrived));
+    sealed.insert(sealed.end(), bytes, bytes + sizeof(*arrived));
   }
-  const size_t length = unsent_.size() - begin;
-  unsent_.resize(unsent_.size() + auth_.mac_bytes());
-  const std::span<uint8_t> sealed(unsent_.data() + begin, length + auth_.mac_bytes());
+  const size_t length = sealed.size();
+  sealed.resize(length + auth_.mac_bytes());
   // Without its proof the peer does not take it, and ends the connection.
-  static_cast<void>(auth_.seal(sealed.first(length), sealed.subspan(length)));
-  push();
-}
-
-void PeerChannel::push() {
-  size_t sent = 0;
-  while (sent < unsent_.size()) {
-    const size_t now = socket_.send_some(unsent_.data() + sent, unsent_.size() - sent);
-    if (now == 0) break;
-    sent += now;
-  }
-  unsent_.erase(unsent_.begin(), unsent_.begin() + static_cast<ptrdiff_t>(sent));
+  static_cast<void>(auth_.seal({sealed.data(), length}, std::span(sealed).subspan(length)));
+  static_assert(sizeof(record) + sizeof(*arrived) + base::kMacBytes <= protocol::kMaxFrameBytes);
+  socket_->send(id_, sealed);
 }
 
 // True once bytes [begin, begin + length) of what is coming are in `target`.
 bool PeerChannel::fill(void* target, size_t begin_bytes, size_t length_bytes) {
-  const size_t end_bytes = begin_bytes + length_bytes;
-  while (received_bytes_ < end_bytes) {
-    const size_t offset = received_bytes_ - begin_bytes;
-    const size_t now = socket_.receive_some(static_cast<uint8_t*>(target) + offset, length_bytes - offset);
-    if (now == 0 && socket_.is_spoilt()) closed_.store(true, std::memory_order_release);
-    if (now == 0) return false;
-    received_bytes_ += now;
-  }
-  return true;
+  const std::lock_guard lock(socket_->mutex());
+  const size_t offset = received_bytes_ - begin_bytes;
+  if (offset >= length_bytes) return true;
+  const size_t now = std::min(arrived_.size(), length_bytes - offset);
+  std::copy_n(arrived_.begin(), now, static_cast<uint8_t*>(target) + offset);
+  arrived_.erase(arrived_.begin(), arrived_.begin() + static_cast<ptrdiff_t>(now));
+  received_bytes_ += now;
+  return offset + now == length_bytes;
 }
 
 const RecoveryRecord* PeerChannel::receive(const ArrivedRecord** arrived) {
   *arrived = nullptr;
   if (incoming_ == nullptr) incoming_ = std::make_unique<Incoming>();
+  socket_->read();
   constexpr size_t kHead = sizeof(RecoveryRecord);
   if (received_bytes_ < kHead && !fill(&incoming_->record, 0, kHead)) return nullptr;
   if (incoming_->record.kind == RecoveryKind::kArrived) {

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -138,6 +139,24 @@ TEST(EventLoop, ReportsNewDataOnceForEachArrivalAndAHangUpOnce) {
   EXPECT_TRUE(becomes_true([&] { return calls == 3; }));
   for (int i = 0; i < 20; ++i) nap();
   EXPECT_EQ(calls, 3) << "the loop spins on a closed peer";
+  loop.unwatch(pair.near_end.get());
+}
+
+TEST(EventLoop, ReportsRoomToSendAfterThereWasNone) {
+  EventLoop loop;
+  SocketPair pair;
+  std::atomic<int> calls{0};
+  ASSERT_TRUE(loop.watch(pair.near_end.get(), Interest::kDataOrRoom, &count_call, &calls));
+  EXPECT_TRUE(becomes_true([&] { return calls == 1; })) << "there is some";
+  std::array<char, 4096> bytes{};
+  const auto fill = [&] {
+    while (send(pair.near_end.get(), bytes.data(), bytes.size(), MSG_DONTWAIT) > 0) continue;
+  };
+  fill();
+  for (int i = 0; i < 20; ++i) nap();
+  EXPECT_EQ(calls, 1) << "the loop spins";
+  while (recv(pair.far_end.get(), bytes.data(), bytes.size(), MSG_DONTWAIT) > 0) continue;
+  EXPECT_TRUE(becomes_true([&] { return calls > 1; }));
   loop.unwatch(pair.near_end.get());
 }
 

@@ -2,7 +2,7 @@
 // thread: for the time of both, what they take of memory and descriptors, how fast the first and the last
 // carry messages, and for counting the instructions of the closes, which are made in functions of their own,
 // bench_*.
-// With `processes`, a process that sends to another one, which halves what each has of descriptors.
+// With `processes`, a process that sends to another one.
 // usage: connection_crowd PLUGIN CONNECTIONS [rates | processes]
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -84,7 +84,7 @@ void log_warnings(abi::LogLevel level, unsigned long, const char*, int, const ch
   std::fputc('\n', stderr);
 }
 
-// Of a process with connections to itself, each end has a control socket.
+// A handshake has a socket of its own until it stands.
 void raise_descriptor_limit() {
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);

@@ -52,6 +52,7 @@ class Peer {
     link_.poll([](const verbs::Completion&, uint32_t) {});
   }
   const base::Socket& socket() const { return socket_; }
+  uint64_t connection() const { return connection_; }
   // What a receive without pages takes.
   uint32_t longest_send() const { return is_staging_ ? kPageBytes : 0; }
 
@@ -80,6 +81,7 @@ class Peer {
     fuzz::require(verdict && *verdict == transport::Acceptor::Verdict::kStanding);
     handle_ = static_cast<const UnpackDeviceHandle*>(acceptor.device_handle());
     is_staging_ = welcome.staging != 0;
+    connection_ = welcome.id;
     auto receiver = acceptor.finish();
     fuzz::require(static_cast<bool>(receiver));
     receiver_ = std::move(*receiver);
@@ -99,6 +101,7 @@ class Peer {
   std::unique_ptr<transport::Receiver> receiver_;
   const UnpackDeviceHandle* handle_ = nullptr;
   bool is_staging_ = false;
+  uint64_t connection_ = 0;
 };
 
 struct Open {
@@ -202,7 +205,9 @@ class Game {
   // While a request is open, so that the receiver takes it in its next call.
   void tell_record() {
     if (open_.empty()) return;
-    if (fuzz::tell(peer_.socket(), fuzz::take_record(data_, peer_.queue_pairs()))) peer_.receiver().want();
+    if (data_.ConsumeIntegralInRange(0, 31) == 0) fuzz::tell_frame(data_, peer_.socket(), peer_.connection());
+    if (fuzz::tell(peer_.socket(), peer_.connection(), fuzz::take_record(data_, peer_.queue_pairs())))
+      peer_.receiver().want();
   }
 
   FuzzedDataProvider& data_;

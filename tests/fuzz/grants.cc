@@ -13,6 +13,8 @@ using protocol::kMessageRing;
 
 namespace {
 
+constexpr uint64_t kConnection = 1;  // on its control socket
+
 constexpr int kMaxSteps = 400, kMaxTag = 2;
 constexpr uint32_t kEntries = 256, kPageBytes = 65536;
 
@@ -179,9 +181,10 @@ class Game {
   void tell_record() {
     if (open_.empty()) return;
     const auto record = fuzz::take_record(data_, peer_.link().queue_pairs());
-    if (!fuzz::tell(socket_, record)) return;
+    if (data_.ConsumeIntegralInRange(0, 31) == 0) fuzz::tell_frame(data_, socket_, kConnection);
+    if (!fuzz::tell(socket_, kConnection, record)) return;
     if (record.kind == protocol::RecoveryKind::kArrived)
-      fuzz::tell(socket_, fuzz::take_arrived(data_, posted_));
+      fuzz::tell(socket_, kConnection, fuzz::take_arrived(data_, posted_));
     sender_.want();
   }
 
@@ -231,8 +234,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t length_bytes)
   fuzz::require(static_cast<bool>(control));
   auto& block = *reinterpret_cast<protocol::ControlBlock*>(control->address());
   auto sockets = fuzz::make_sockets();
+  auto socket = transport::PeerSocket::create(std::move(sockets.product), base::ConnectionEnd::kSender);
+  socket->open();
   transport::Sender sender(std::move(link), std::move(*control), take_peer(data, pairs),
-                           transport::PeerChannel::start(std::move(sockets.product), "a liar", {}));
+                           transport::PeerChannel::join(std::move(socket), kConnection, "a liar"));
   Game game(data, sender, peer, block, fuzz::find_registration(rails), sockets.peer);
   for (int i = 0; i < kMaxSteps && data.remaining_bytes() != 0 && game.step(); ++i) {
   }

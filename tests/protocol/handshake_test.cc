@@ -38,6 +38,7 @@ Welcome make_welcome() {
   welcome.page_bytes = 16384;
   welcome.window[0] = welcome.window[1] = 64;
   welcome.origin[1] = welcome.rail_of[1] = 1;
+  welcome.id = 1;
   return welcome;
 }
 
@@ -204,6 +205,24 @@ TEST(Handshake, ARefusalIsHeardWhateverElseTheWelcomeSays) {
 }
 
 // Where rails lie in different subnets, some of the offered queue pairs have no partner.
+TEST(Handshake, AWelcomeNamesItsConnection) {
+  Welcome welcome = make_welcome();
+  welcome.id = 0;
+  EXPECT_EQ(check(welcome), HandshakeError::kMalformed);
+}
+
+TEST(Handshake, AReadyAcceptsOnlyWhatWasOffered) {
+  Ready ready{make_header(sizeof(Ready), kNonce), 0, {}};
+  EXPECT_EQ(check_ready(ready, kNonce, false), HandshakeError::kNone);
+  EXPECT_EQ(check_ready(ready, kNonce, true), HandshakeError::kNone);
+  EXPECT_EQ(check_ready(ready, kNonce ^ 1, true), HandshakeError::kNonce);
+  ready.accepts_offer = 1;
+  EXPECT_EQ(check_ready(ready, kNonce, true), HandshakeError::kNone);
+  EXPECT_EQ(check_ready(ready, kNonce, false), HandshakeError::kMalformed);
+  ready.accepts_offer = 2;
+  EXPECT_EQ(check_ready(ready, kNonce, true), HandshakeError::kMalformed);
+}
+
 TEST(Handshake, AWelcomeMayAnswerFewerQueuePairsThanOffered) {
   Welcome welcome = make_welcome();
   welcome.queue_pairs = 1;

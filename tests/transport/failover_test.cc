@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/log_capture.h"
+#include "transport/support/job_key.h"
 #include "transport/support/transfer.h"
 
 namespace verbena::transport {
@@ -147,6 +148,31 @@ TEST_P(FailoverTest, RailsThatComeBackAreUsedAgain) {
   });
   EXPECT_EQ(phase, phases.size());
   EXPECT_GE(connection.sender->statistics().failed_queue_pairs, 1U);
+}
+
+// Its records go over a control socket that another connection's handshake made, and that is gone by then.
+TEST_P(FailoverTest, AConnectionOnASharedSocketRecovers) {
+  const JobKeyFile key("failover_key", "Xyzzy-plugh-secret-0123456789");
+  for (const bool encrypts : {false, true}) {
+    Settings settings = make_settings(GetParam());
+    if (encrypts) {
+      settings.push_back(key.settings().front());
+      settings.emplace_back("VERBENA_ENCRYPTION", "1");
+    }
+    Host host(settings);
+    const Nic& nic = host.nic(2);
+    ConnectedPair first = connect_here(nic, nic, true), connection = connect_here(nic, nic, true);
+    const base::LogCapture log;
+    bool is_cut = false;
+    run_transfer(connection, nic, make_transfer(1500), [&](uint32_t finished) {
+      if (finished >= 250) first = {};
+      if (is_cut || finished < 500) return;
+      pull(nic, {1});
+      is_cut = true;
+    });
+    EXPECT_EQ(connection.sender->statistics().failed_queue_pairs, 1U);
+    plug_all(nic);
+  }
 }
 
 TEST_P(FailoverTest, ASingleRailIsBuiltAnew) {

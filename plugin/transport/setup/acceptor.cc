@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <span>
 #include <string>
 #include <utility>
 
 #include "base/log.h"
 #include "base/parameters.h"
+#include "base/random.h"
+#include "transport/link/advice.h"
 #include "transport/setup/page_choice.h"
 
 namespace verbena::transport {
@@ -26,10 +29,11 @@ Acceptor::Acceptor(const Nic& nic, uint64_t nonce, base::Socket socket, bool* ha
     : nic_(nic),
       nonce_(nonce),
       has_told_of_strangers_(has_told_of_strangers),
-      socket_(std::move(socket)),
-      peer_(base::describe(socket_.peer())),
-      deadline_(base::Deadline::after_ms(choose_hello_ms())) {
-  socket_.set_silent(true);
+      own_(PeerSocket::create(std::move(socket), ConnectionEnd::kReceiver)),
+      peer_(base::describe(own_->socket().peer())),
+      deadline_(base::Deadline::after_ms(choose_hello_ms())),
+      placing_deadline_(deadline_) {
+  own_->socket().set_silent(true);
   register_self();
 }
 
@@ -40,8 +44,9 @@ Acceptor::~Acceptor() {
 
 StateDump Acceptor::dump_from_outside() const {
   static constexpr const char* kWaits[] = {
-      "waits for the caller to say who it is", "waits for the peer's address to answer",
-      "waits for the socket to take its welcome", "waits for the peer to say that it is ready", "stands"};
+      "waits for the caller to say who it is",      "waits for a control socket that it will share",
+      "waits for the peer's address to answer",     "waits for the socket to take its welcome",
+      "waits for the peer to say that it is ready", "stands"};
   return {describe("accept from " + peer_, kWaits[static_cast<size_t>(get_step())])};
 }
 
@@ -57,8 +62,8 @@ base::Result<Acceptor::Verdict> Acceptor::poll(const AcceptOptions& options) {
     auto advanced = advance();
     if (!advanced && get_step() == Step::kJoining) return advanced.error();  // our own cause
     if (!advanced && get_step() == Step::kAwaitingHello)
-      return dismiss(socket_.explain_end() != nullptr ? socket_.explain_end()
-                                                      : "it hung up before it said who it is");
+      return dismiss(own_->socket().explain_end() != nullptr ? own_->socket().explain_end()
+                                                             : "it hung up before it said who it is");
     if (!advanced) return turn_away(advanced.error());
     if (!*advanced) {
       if (!deadline_.has_passed()) {
@@ -75,6 +80,7 @@ base::Result<Acceptor::Verdict> Acceptor::poll(const AcceptOptions& options) {
       auto verdict = judge_hello(options);
       if (!verdict || *verdict == Verdict::kStranger) return verdict;
       deadline_ = base::Deadline::after_ms(base::parameters().connect_timeout_ms);
+      placing_deadline_ = base::Deadline::after_ms(kMaxPlacingMs);
     }
     step_.store(static_cast<Step>(static_cast<int>(get_step()) + 1), std::memory_order_relaxed);
     offset_bytes_ = 0;
@@ -91,15 +97,20 @@ base::Result<bool> Acceptor::advance() {
   switch (get_step()) {
     case Step::kAwaitingHello:
       return receive_hello();
+    case Step::kPlacing:
+      return place();
     case Step::kJoining: {
       auto joined = join();
       if (!joined) refuse(protocol::Refusal::kResources);  // we report our own cause
       return joined;
     }
-    case Step::kSendingWelcome:
-      return socket_.send_all(&welcome_, sizeof(welcome_), offset_bytes_);
+    case Step::kSendingWelcome: {
+      auto sent = own_->socket().send_all(&welcome_, sizeof(welcome_), offset_bytes_);
+      if (sent && *sent) own_->open();
+      return sent;
+    }
     default: {
-      auto received = socket_.receive_exact(&ready_, sizeof(ready_), offset_bytes_);
+      auto received = own_->receive_ready(ready_);
       if (!received || !*received) return received;
       if (auto outcome = confirm_ready(); !outcome) return outcome.error();
       return true;
@@ -110,22 +121,46 @@ base::Result<bool> Acceptor::advance() {
 // A message of another version, which may be shorter, or a stranger's, is known by its header.
 base::Result<bool> Acceptor::receive_hello() {
   if (offset_bytes_ < sizeof(hello_.header)) {
-    auto received = socket_.receive_exact(&hello_, sizeof(hello_.header), offset_bytes_);
+    auto received = own_->socket().receive_exact(&hello_, sizeof(hello_.header), offset_bytes_);
     if (!received || !*received) return received;
   }
   const auto error = protocol::check_header(hello_.header, sizeof(hello_), nonce_);
   if (error != protocol::HandshakeError::kNone) return true;  // judge_hello() says what it is
-  return socket_.receive_exact(&hello_, sizeof(hello_), offset_bytes_);
+  return own_->socket().receive_exact(&hello_, sizeof(hello_), offset_bytes_);
 }
 
 base::Outcome Acceptor::confirm_ready() {
-  const auto error = protocol::check_header(ready_.header, sizeof(ready_), nonce_);
+  const auto error = protocol::check_ready(ready_, nonce_, channel_ != nullptr);
   if (error != protocol::HandshakeError::kNone) {
     return base::fail(base::Status::kRemote, "accept from %s: %s", peer_.c_str(), protocol::describe(error));
   }
-  if (auth_.verify(hello_, welcome_, ready_)) return {};
-  return base::fail(base::Status::kRemote, "accept from %s: %s", peer_.c_str(),
-                    describe_key_refusal(protocol::Refusal::kKeyWrong, true).c_str());
+  if (!auth_.verify(hello_, welcome_, ready_)) {
+    return base::fail(base::Status::kRemote, "accept from %s: %s", peer_.c_str(),
+                      describe_key_refusal(protocol::Refusal::kKeyWrong, true).c_str());
+  }
+  if (ready_.accepts_offer != 0 && channel_->socket().is_open()) return {};
+  if (ready_.accepts_offer == 0) {
+    if (channel_ != nullptr) PeerSockets::instance().add(own_, hello_.process, welcome_.id);
+    channel_ = PeerChannel::join(own_, welcome_.id, peer_);
+    own_->stand();
+    if (channel_ != nullptr) return {};
+  }
+  return base::fail(base::Status::kRemote,
+                    "accept from %s: the peer goes on over a control socket of another connection%s",
+                    peer_.c_str(), kPeerAdvice);
+}
+
+// Which control socket the connection will have: one that there is, else the handshake's own.
+bool Acceptor::place() {
+  const auto choice = PeerSockets::instance().find_to_offer(hello_.process);
+  if (choice.is_late && choice.socket == nullptr && !placing_deadline_.has_passed()) return false;
+  if (choice.socket != nullptr) channel_ = PeerChannel::join(choice.socket, welcome_.id, peer_);
+  if (channel_ == nullptr) {
+    PeerSockets::instance().add(own_, hello_.process, welcome_.id);
+  } else {
+    welcome_.offered = choice.socket->id();
+  }
+  return true;
 }
 
 // A scanner may call as often as it likes.
@@ -140,7 +175,7 @@ Acceptor::Verdict Acceptor::dismiss(const std::string& cause) {
 }
 
 base::Result<Acceptor::Verdict> Acceptor::judge_hello(const AcceptOptions& options) {
-  socket_.set_silent(false);
+  own_->socket().set_silent(false);
   const auto error = protocol::check_hello(hello_, nonce_, static_cast<uint32_t>(nic_.rails.size()),
                                            static_cast<uint32_t>(base::parameters().qps_per_connection));
   welcome_.header = protocol::make_header(sizeof(welcome_), nonce_, protocol::agree(hello_.header.limits));
@@ -198,7 +233,7 @@ base::Error Acceptor::refuse_unreachable() {
 void Acceptor::refuse(protocol::Refusal refusal) {
   welcome_.refusal = static_cast<uint32_t>(refusal);
   size_t sent_bytes = 0;
-  static_cast<void>(socket_.send_all(&welcome_, sizeof(welcome_), sent_bytes));
+  static_cast<void>(own_->socket().send_all(&welcome_, sizeof(welcome_), sent_bytes));
 }
 
 base::Outcome Acceptor::build(const AcceptOptions& options) {
@@ -212,6 +247,12 @@ base::Outcome Acceptor::build(const AcceptOptions& options) {
   }
   offer_loopback();
   parts_->waits_for_consumed = options.unpacks;
+  auto process = find_process_id();
+  if (!process) return process.error();
+  welcome_.process = *process;
+  const std::span id(reinterpret_cast<uint8_t*>(&welcome_.id), sizeof(welcome_.id));
+  if (auto drawn = base::draw_random(id, "handshake"); !drawn) return drawn;
+  welcome_.id |= 1;  // not 0
   return {};
 }
 
@@ -348,12 +389,13 @@ base::Outcome Acceptor::set_up_unpack() {
 base::Result<std::unique_ptr<Receiver>> Acceptor::finish() {
   auto auth = auth_.start_records(ConnectionEnd::kReceiver, hello_, welcome_);
   if (!auth) return auth.error();
-  auto channel = PeerChannel::start(std::move(socket_), peer_, std::move(*auth));
+  channel_->start(std::move(*auth));
+  own_.reset();
   Receiver::Peer peer;
   peer.control_address = hello_.control_address;
   for (size_t q = 0; q < paths_.size(); ++q)
     peer.control_keys[q] = hello_.control_keys[paths_[q].sender_rail];
-  auto receiver = std::make_unique<Receiver>(std::move(*parts_), peer, std::move(channel));
+  auto receiver = std::make_unique<Receiver>(std::move(*parts_), peer, std::move(channel_));
   parts_.reset();
   if (auto outcome = receiver->open(); !outcome) return outcome.error();
   return receiver;

@@ -44,12 +44,20 @@ class Acceptor final : public WatchedHandshake {
   bool is_unproven() const { return auth_.is_keyed() && get_step() != Step::kStanding; }
 
  private:
-  enum class Step : uint8_t { kAwaitingHello, kJoining, kSendingWelcome, kAwaitingReady, kStanding };
+  enum class Step : uint8_t {
+    kAwaitingHello,
+    kPlacing,
+    kJoining,
+    kSendingWelcome,
+    kAwaitingReady,
+    kStanding
+  };
 
   Step get_step() const { return step_.load(std::memory_order_relaxed); }
   StateDump dump_from_outside() const override;
   base::Result<bool> advance();
   base::Result<bool> receive_hello();
+  bool place();
   base::Result<bool> join();
   base::Outcome confirm_ready();
   base::Result<Verdict> judge_hello(const AcceptOptions& options);
@@ -72,9 +80,10 @@ class Acceptor final : public WatchedHandshake {
   const Nic& nic_;
   uint64_t nonce_;
   bool* has_told_of_strangers_;
-  base::Socket socket_;
+  std::shared_ptr<PeerSocket> own_;       // the handshake's
+  std::unique_ptr<PeerChannel> channel_;  // over the socket that was offered, if one was
   std::string peer_;
-  base::Deadline deadline_;
+  base::Deadline deadline_, placing_deadline_;
   std::atomic<Step> step_{Step::kAwaitingHello};  // changed by poll() alone; relaxed
   size_t offset_bytes_ = 0;
   protocol::Hello hello_{};

@@ -6,6 +6,7 @@
 #include "base/job_key.h"
 #include "base/log.h"
 #include "base/parameters.h"
+#include "transport/link/advice.h"
 #include "transport/setup/rail_pairing.h"
 
 namespace verbena::transport {
@@ -32,9 +33,11 @@ std::string describe_refusal(uint32_t refusal) {
 Connector::Connector(const Nic& nic, const protocol::Handle& handle, base::Socket socket)
     : nic_(nic),
       handle_(handle),
-      socket_(std::move(socket)),
-      peer_(base::describe(socket_.peer())),
-      deadline_(base::Deadline::after_ms(base::parameters().connect_timeout_ms)) {
+      own_(PeerSocket::create(std::move(socket), ConnectionEnd::kSender)),
+      peer_(base::describe(own_->socket().peer())),
+      deadline_(base::Deadline::after_ms(base::parameters().connect_timeout_ms)),
+      placing_deadline_(deadline_) {
+  PeerSockets::instance().add(own_, handle_.process, 0);
   register_self();
 }
 
@@ -47,6 +50,7 @@ StateDump Connector::dump_from_outside() const {
                                            "waits for the socket to take its hello",
                                            "waits for the peer's welcome: it has not called accept",
                                            "waits for the peer's address to answer",
+                                           "waits for a control socket that it will share",
                                            "waits for the socket to take its last word",
                                            "stands"};
   return {describe("connect to " + peer_, kWaits[static_cast<size_t>(get_step())])};
@@ -80,12 +84,15 @@ base::Outcome Connector::prepare(int traffic_class) {
   if (!control) return control.error();
   control_ = std::move(*control);
 
+  auto process = find_process_id();
+  if (!process) return process.error();
   const auto limits = protocol::agree(handle_.header.limits);
   hello_.header = protocol::make_header(sizeof(hello_), handle_.header.nonce, limits);
   hello_.rails = rails;
   hello_.queue_pairs = options.queue_pairs;
   link_.describe(hello_.rail, hello_.queue_pair);
   hello_.traffic_class = std::max(traffic_class, -1);
+  hello_.process = *process;
   hello_.control_address = control_.address();
   for (uint32_t r = 0; r < rails; ++r) hello_.control_keys[r] = control_.remote_key(r);
   ready_.header = protocol::make_header(sizeof(ready_), handle_.header.nonce, limits);
@@ -120,9 +127,9 @@ base::Result<std::unique_ptr<Sender>> Connector::poll() {
 base::Result<bool> Connector::advance() {
   switch (get_step()) {
     case Step::kConnecting:
-      return socket_.finish_connect();
+      return own_->socket().finish_connect();
     case Step::kSendingHello:
-      return socket_.send_all(&hello_, sizeof(hello_), offset_bytes_);
+      return own_->socket().send_all(&hello_, sizeof(hello_), offset_bytes_);
     case Step::kAwaitingWelcome: {
       auto received = receive_welcome();
       if (!received || !*received) return received;
@@ -131,24 +138,40 @@ base::Result<bool> Connector::advance() {
     }
     case Step::kJoining: {
       auto joined = link_.try_connect(welcome_.rail, welcome_.queue_pair, welcome_.rail_of);
-      if (!joined || !*joined) return joined;
-      if (auto outcome = auth_.sign(hello_, welcome_, ready_); !outcome) return outcome.error();
-      return true;
+      if (joined && *joined) placing_deadline_ = base::Deadline::after_ms(kMaxPlacingMs);
+      return joined;
     }
-    default:
-      return socket_.send_all(&ready_, sizeof(ready_), offset_bytes_);
+    case Step::kPlacing:
+      return place();
+    default: {
+      auto sent = own_->socket().send_all(&ready_, sizeof(ready_), offset_bytes_);
+      if (sent && *sent && channel_ == nullptr) own_->stand();
+      return sent;
+    }
   }
+}
+
+// Goes on over the socket that the peer offers, if we have it too.
+base::Result<bool> Connector::place() {
+  if (welcome_.offered != 0) {
+    auto choice = PeerSockets::instance().find_offered(welcome_.process, welcome_.offered);
+    if (choice.is_late && !placing_deadline_.has_passed()) return false;
+    if (choice.socket != nullptr) channel_ = PeerChannel::join(std::move(choice.socket), welcome_.id, peer_);
+  }
+  ready_.accepts_offer = channel_ != nullptr;
+  if (auto outcome = auth_.sign(hello_, welcome_, ready_); !outcome) return outcome.error();
+  return true;
 }
 
 // One of another version may be shorter: its header says all that we need.
 base::Result<bool> Connector::receive_welcome() {
   if (offset_bytes_ < sizeof(welcome_.header)) {
-    auto received = socket_.receive_exact(&welcome_, sizeof(welcome_.header), offset_bytes_);
+    auto received = own_->socket().receive_exact(&welcome_, sizeof(welcome_.header), offset_bytes_);
     if (!received || !*received) return received;
   }
   const auto error = protocol::check_header(welcome_.header, sizeof(welcome_), handle_.header.nonce);
   if (error != protocol::HandshakeError::kNone) return true;  // accept_welcome() says what it is
-  return socket_.receive_exact(&welcome_, sizeof(welcome_), offset_bytes_);
+  return own_->socket().receive_exact(&welcome_, sizeof(welcome_), offset_bytes_);
 }
 
 base::Outcome Connector::accept_welcome() {
@@ -162,6 +185,11 @@ base::Outcome Connector::accept_welcome() {
     return base::fail(base::Status::kRemote, "connect to %s: %s", peer_.c_str(),
                       describe_key_refusal(protocol::Refusal::kKeyWrong, true).c_str());
   }
+  if (welcome_.process != handle_.process) {
+    return base::fail(base::Status::kRemote,
+                      "connect to %s: another process answers than the one that listened", peer_.c_str());
+  }
+  PeerSockets::instance().add(own_, handle_.process, welcome_.id);
   if (welcome_.queue_pairs < hello_.queue_pairs) {
     base::log_info("connect to %s: %u of %u queue pairs reach a rail of the peer", peer_.c_str(),
                    welcome_.queue_pairs, hello_.queue_pairs);
@@ -193,8 +221,14 @@ base::Result<std::unique_ptr<Sender>> Connector::finish() {
   peer.min_stripe_bytes = static_cast<uint64_t>(base::parameters().min_stripe_bytes);
   auto auth = auth_.start_records(ConnectionEnd::kSender, hello_, welcome_);
   if (!auth) return auth.error();
-  auto channel = PeerChannel::start(std::move(socket_), peer_, std::move(*auth));
-  auto sender = std::make_unique<Sender>(std::move(link_), std::move(control_), peer, std::move(channel));
+  if (channel_ == nullptr) channel_ = PeerChannel::join(own_, welcome_.id, peer_);
+  if (channel_ == nullptr) {
+    return base::fail(base::Status::kRemote, "connect to %s: the peer has given two connections one id%s",
+                      peer_.c_str(), kPeerAdvice);
+  }
+  own_.reset();
+  channel_->start(std::move(*auth));
+  auto sender = std::make_unique<Sender>(std::move(link_), std::move(control_), peer, std::move(channel_));
   if (auto outcome = sender->open(); !outcome) return outcome.error();
   return sender;
 }

@@ -31,11 +31,13 @@ class Connector final : public WatchedHandshake {
     kSendingHello,
     kAwaitingWelcome,
     kJoining,
+    kPlacing,
     kSendingReady,
     kStanding
   };
 
   Connector(const Nic& nic, const protocol::Handle& handle, base::Socket socket);
+  base::Result<bool> place();
   Step get_step() const { return step_.load(std::memory_order_relaxed); }
   base::Outcome prepare(int traffic_class);
   base::Result<bool> advance();
@@ -48,9 +50,10 @@ class Connector final : public WatchedHandshake {
 
   const Nic& nic_;
   protocol::Handle handle_;
-  base::Socket socket_;
+  std::shared_ptr<PeerSocket> own_;       // the handshake's
+  std::unique_ptr<PeerChannel> channel_;  // of the connection
   std::string peer_;
-  base::Deadline deadline_;
+  base::Deadline deadline_, placing_deadline_;
   std::atomic<Step> step_{Step::kConnecting};  // changed by poll() alone; relaxed
   size_t offset_bytes_ = 0;                    // of the message that is being sent or received
   Link link_;

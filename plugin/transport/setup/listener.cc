@@ -42,7 +42,10 @@ base::Result<std::unique_ptr<Listener>> Listener::open(const Nic& nic, protocol:
   uint64_t nonce = 0;
   const std::span bytes(reinterpret_cast<uint8_t*>(&nonce), sizeof(nonce));
   if (auto drawn = base::draw_random(bytes, "listen"); !drawn) return drawn.error();
+  auto process = find_process_id();
+  if (!process) return process.error();
   *handle = {};
+  handle->process = *process;
   handle->address = std::bit_cast<protocol::AddressRecord>(socket->address());
   handle->rails = static_cast<uint32_t>(nic.rails.size());
   handle->queue_pairs_per_rail = static_cast<uint32_t>(base::parameters().qps_per_connection);

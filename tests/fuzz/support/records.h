@@ -4,7 +4,10 @@
 #include <fuzzer/FuzzedDataProvider.h>
 #include <sys/socket.h>
 
+#include <cstring>
+
 #include "base/socket.h"
+#include "protocol/peer_frame.h"
 #include "protocol/recovery_record.h"
 
 namespace verbena::fuzz {
@@ -37,10 +40,27 @@ inline protocol::ArrivedRecord take_arrived(FuzzedDataProvider& data, uint32_t n
   return arrived;
 }
 
-// False: the other end takes no more.
+// Of connection `id`. False: the other end takes no more.
 template <typename Record>
-bool tell(const base::Socket& socket, const Record& record) {
-  return ::send(socket.fd(), &record, sizeof(record), MSG_NOSIGNAL | MSG_DONTWAIT) == sizeof(record);
+bool tell(const base::Socket& socket, uint64_t id, const Record& record) {
+  struct {
+    protocol::FrameHeader header;
+    uint8_t bytes[sizeof(Record)];
+  } frame{{id, sizeof(Record), protocol::FrameKind::kBytes}, {}};
+  std::memcpy(frame.bytes, &record, sizeof(record));
+  const size_t length = sizeof(frame.header) + sizeof(record);
+  return ::send(socket.fd(), &frame, length, MSG_NOSIGNAL | MSG_DONTWAIT) == static_cast<ssize_t>(length);
+}
+
+// Any frame, of any connection: mostly one that passes the check.
+inline void tell_frame(FuzzedDataProvider& data, const base::Socket& socket, uint64_t id) {
+  protocol::FrameHeader header{data.ConsumeBool() ? id : data.ConsumeIntegral<uint64_t>(), 0,
+                               protocol::FrameKind{data.ConsumeIntegralInRange(0U, 3U)}};
+  const auto bytes = data.ConsumeBytes<uint8_t>(data.ConsumeIntegralInRange<size_t>(0, 64));
+  header.length_bytes =
+      data.ConsumeBool() ? static_cast<uint32_t>(bytes.size()) : data.ConsumeIntegral<uint32_t>();
+  static_cast<void>(::send(socket.fd(), &header, sizeof(header), MSG_NOSIGNAL | MSG_DONTWAIT));
+  static_cast<void>(::send(socket.fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT));
 }
 
 }  // namespace verbena::fuzz

@@ -60,7 +60,7 @@ RawSender::RawSender(const Nic& nic, bool unpacks, ReceivingEnd* end)
       "welcome");
   if (!link_.connect(welcome_.rail, welcome_.queue_pair, welcome_.rail_of))
     throw std::runtime_error("connect");
-  const protocol::Ready ready{protocol::make_header(sizeof(protocol::Ready), handle.header.nonce), {}};
+  const protocol::Ready ready{protocol::make_header(sizeof(protocol::Ready), handle.header.nonce), 0, {}};
   sent = 0;
   expect_soon([&] { return take(socket_.send_all(&ready, sizeof(ready), sent), "ready"); }, "ready");
   expect_soon(
@@ -122,6 +122,7 @@ RawReceiver::RawReceiver(const Nic& nic, uint32_t window, std::unique_ptr<Sender
   welcome.page_bytes = pool_->page_bytes();
   welcome.window[0] = window;
   welcome.staging = stages;
+  welcome.id = 1;
   welcome.staging_threshold_bytes = 1 << 20;
   link_.describe(welcome.rail, welcome.queue_pair);
   expect_soon([&] { return take(socket_.send_all(&welcome, sizeof(welcome), sent), "welcome"); }, "welcome");

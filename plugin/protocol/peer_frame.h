@@ -1,0 +1,30 @@
+// What travels over a control socket once its handshake is over. All connections between two processes share
+// one socket: a frame says whose bytes it carries. Little endian; every field from outside is checked.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+namespace verbena::protocol {
+
+enum class FrameKind : uint32_t {
+  kBytes = 1,   // `length_bytes` of the connection's recovery records follow
+  kClosed = 2,  // the sender of the frame has closed its end of the connection; nothing follows
+};
+
+struct FrameHeader {
+  uint64_t connection;  // Welcome::id of its handshake
+  uint32_t length_bytes;
+  FrameKind kind;
+};
+static_assert(sizeof(FrameHeader) == 16 && std::has_unique_object_representations_v<FrameHeader>);
+
+inline constexpr uint32_t kMaxFrameBytes = 8192;
+
+inline bool is_sane(const FrameHeader& header) {
+  if (header.kind == FrameKind::kClosed) return header.length_bytes == 0;
+  return header.kind == FrameKind::kBytes && header.length_bytes >= 1 &&
+         header.length_bytes <= kMaxFrameBytes;
+}
+
+}  // namespace verbena::protocol

@@ -215,6 +215,52 @@ TYPED_TEST(OneShotTest, LaunchAfterLaunch) {
   }
 }
 
+// Bytes of every length and alignment, in place too, in two blocks, behind each other in one kernel.
+TEST(OneShot, GathersEverySize) {
+  constexpr uint64_t kSlotBytes = 128, kMost = 150;  // two messages a block
+  for (const int32_t ranks : {1, 2, 3, 9}) {
+    Fleet fleet(ranks, INT32_MAX, Fleet::measure_workspace(ranks, 2, kSlotBytes));
+    const auto size = static_cast<uint64_t>(ranks);
+    const auto byte = [](uint64_t rank, uint64_t count, uint64_t i) {
+      return static_cast<char>(rank * 41 + count * 7 + i);
+    };
+    for (uint64_t count = 0; count <= kMost; count += ranks == 9 || emulator::kSanitizer ? 9 : 1) {
+      const bool is_in_place = count % 3 == 0;
+      const uint64_t offset = kMargin + count % 16;
+      std::vector<Bytes> inputs, outputs;
+      for (uint64_t rank = 0; rank < size; ++rank) {
+        inputs.emplace_back(kMost + 3 * kMargin);
+        outputs.emplace_back(size * kMost + 3 * kMargin);
+        char* const from =
+            is_in_place ? outputs[rank].at(offset + rank * count) : inputs[rank].at(kMargin + 3);
+        for (uint64_t i = 0; i < count; ++i) from[i] = byte(rank, count, i);
+      }
+      World world(count);
+      for (int32_t rank = 0; rank < ranks; ++rank)
+        world.add_grid(static_cast<uint32_t>(rank), 2, 32, [&, rank] {
+          const SymmWorkspace<> mine = fleet.workspace(rank, 0, 2, kSlotBytes);
+          const auto r = static_cast<uint64_t>(rank);
+          char* const output = outputs[r].at(offset);
+          OneShot<> one_shot(mine, device::block_index(), 2);
+          for (uint64_t turn = 0; turn < 3; ++turn) {
+            if ((count + turn + r) % 3 == 0) device::pause(500'000);
+            const char* const input = is_in_place ? output + r * count : inputs[r].at(kMargin + 3);
+            require(one_shot.all_gather(input, output, count) == SymmStatus::kDone, "all_gather");
+          }
+          require(one_shot.finish() == SymmStatus::kDone, "finish");
+        });
+      ASSERT_EQ(world.run(), "") << ranks << " " << count;
+      for (uint64_t rank = 0; rank < size; ++rank) {
+        for (uint64_t i = 0; i < outputs[rank].size(); ++i) {
+          const bool is_margin = i < offset || i >= offset + size * count;
+          const char want = is_margin ? 0x5a : byte((i - offset) / count, count, (i - offset) % count);
+          ASSERT_EQ(*outputs[rank].at(i), want) << ranks << " " << count << " rank " << rank << " at " << i;
+        }
+      }
+    }
+  }
+}
+
 // A rank that does not come is named, and the error stays.
 TEST(OneShot, ADeadPeerIsNamed) {
   constexpr uint64_t kSlotBytes = 128;

@@ -3,7 +3,7 @@
 // sends its tensor to every other one.
 //
 //   OneShot<> calls(workspace, block_index(), blocks);
-//   status = calls.all_reduce(input, output, count);   // as often as needed, each with a size of its own
+//   status = calls.all_reduce(input, output, count);   // or all_gather; as often as needed, of any sizes
 //   status = calls.finish();
 //
 // `blocks` blocks of each rank share out every tensor: block b of a rank meets the blocks b of the others and
@@ -57,7 +57,11 @@ class OneShot {
   // By all threads of the group that makes the calls. The workspace has at least `blocks` blocks; `block` is
   // below that. The workspace outlives this.
   VERBENA_DEVICE OneShot(const SymmWorkspace<Context>& workspace, uint32_t block, uint32_t blocks)
-      : exchange_(workspace, block), block_(block), blocks_(blocks) {
+      : exchange_(workspace, block),
+        team_rank_(workspace.context.team_rank),
+        team_size_(workspace.context.team_size),
+        block_(block),
+        blocks_(blocks) {
     if (block >= blocks || blocks > workspace.blocks.count) status_ = SymmStatus::kInvalid;
   }
 
@@ -86,6 +90,33 @@ class OneShot {
     return SymmStatus::kDone;
   }
 
+  // `output` becomes all ranks' `input`, `count` elements each, in the order of ranks: team_size * count
+  // elements of any type. `input` may be this rank's part of the output; they do not overlap in another way.
+  // Otherwise as all_reduce().
+  template <typename T, typename Group = BlockGroup>
+  [[nodiscard]] VERBENA_DEVICE SymmStatus all_gather(const T* input, T* output, uint64_t count,
+                                                     const Group& group = {}) {
+    if (status_ != SymmStatus::kDone) return status_;
+    const detail::BlockPart part = detail::find_part<T>(count, block_, blocks_);
+    const uint64_t most = exchange_.capacity_bytes() / kVectorBytes * (kVectorBytes / sizeof(T));
+    T* const own = output + static_cast<uint64_t>(team_rank_) * count + part.begin;
+    for (uint64_t at = 0; at < part.count; at += most) {
+      if (!begin_message(group)) return status_;
+      const T* const from = input + part.begin + at;
+      const uint64_t length_bytes = (part.count - at < most ? part.count - at : most) * sizeof(T);
+      status_ = exchange_.broadcast(from, length_bytes, group);
+      if (from != own + at) copy_group(group, own + at, from, length_bytes);
+      // Each rank begins with the one whose packets were sent to it first.
+      for (int32_t step = 1; step < team_size_ && status_ == SymmStatus::kDone; ++step) {
+        const int32_t peer = (team_rank_ - step + team_size_) % team_size_;
+        T* const to = output + static_cast<uint64_t>(peer) * count + part.begin + at;
+        status_ = exchange_.receive(peer, to, length_bytes, group);
+      }
+      if (status_ != SymmStatus::kDone) return status_;
+    }
+    return SymmStatus::kDone;
+  }
+
   // Behind the last call of a kernel. The first error of the calls, if there was one.
   template <typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus finish(const Group& group = {}) {
@@ -103,6 +134,7 @@ class OneShot {
   }
 
   LowLatency<Packet, Context> exchange_;
+  int32_t team_rank_, team_size_;
   uint32_t block_, blocks_;
   bool has_begun_ = false;
   SymmStatus status_ = SymmStatus::kDone;

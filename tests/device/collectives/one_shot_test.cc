@@ -1,0 +1,305 @@
+// All-reduce in one shot on emulated GPUs: every size and alignment, 1 to 16 ranks, any bits, several blocks,
+// calls in one kernel and from launch to launch; the same bits on every rank, and nothing beside the output.
+#include "verbena/device/collectives/one_shot.cuh"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "device/emulator/sanitizer.h"
+#include "device/emulator/world.h"
+#include "device/support/random.h"
+#include "device/symm/fleet.h"
+
+namespace verbena::device_test {
+namespace {
+
+using device::Bfloat16;
+using device::Half;
+using device::OneShot;
+using emulator::require;
+using emulator::World;
+
+constexpr uint64_t kMargin = 64;  // bytes on both sides of an output that nobody writes
+
+struct Call {
+  uint64_t count;
+  uint64_t input_offset, output_offset;  // bytes, from a multiple of 16
+  bool is_in_place = false;
+};
+struct Shape {
+  int32_t ranks;
+  uint32_t blocks, threads;
+  uint64_t slot_bytes;
+};
+
+constexpr uint64_t kLaunches = emulator::kSanitizer ? 40 : 200, kSeeds = emulator::kSanitizer ? 2 : 6;
+constexpr uint64_t kUntouched = 0x5a5a5a5a5a5a5a5a;
+
+// 16 bytes aligned, and full of what is expected to stay.
+class Bytes {
+ public:
+  explicit Bytes(uint64_t length_bytes) : words_(length_bytes / 16 + 1, Vector{kUntouched, kUntouched}) {}
+  char* at(uint64_t offset_bytes) { return reinterpret_cast<char*>(words_.data()) + offset_bytes; }
+  uint64_t size() const { return words_.size() * sizeof(Vector); }
+
+ private:
+  struct alignas(16) Vector {
+    uint64_t low, high;
+  };
+  std::vector<Vector> words_;
+};
+
+template <typename T>
+T add_in_order(const std::vector<T>& numbers) {
+  if constexpr (std::is_same_v<T, int32_t>) {
+    uint32_t sum = 0;
+    for (const T number : numbers) sum += static_cast<uint32_t>(number);
+    return static_cast<T>(sum);
+  } else {
+    float sum = device::widen(numbers[0]);
+    for (size_t i = 1; i < numbers.size(); ++i) sum += device::widen(numbers[i]);
+    return device::narrow<T>(sum);
+  }
+}
+template <typename T>
+bool is_nan(T number) {
+  if constexpr (std::is_same_v<T, int32_t>) {
+    return false;
+  } else {
+    const float value = device::widen(number);
+    return value != value;
+  }
+}
+
+// Ranks with a workspace, which goes on from run to run.
+template <typename T, typename Packet>
+class Ranks {
+ public:
+  explicit Ranks(const Shape& shape)
+      : shape_(shape),
+        fleet_(shape.ranks, INT32_MAX,
+               Fleet::measure_workspace(shape.ranks, shape.blocks, shape.slot_bytes)) {}
+
+  // The calls in one launch, on data drawn from the seed; "" or what is wrong.
+  std::string run(uint64_t seed, const std::vector<Call>& calls) {
+    draw(seed, calls);
+    World world(seed);
+    for (int32_t rank = 0; rank < shape_.ranks; ++rank)
+      world.add_grid(static_cast<uint32_t>(rank), shape_.blocks, shape_.threads, [this, rank, seed, &calls] {
+        const SymmWorkspace<> mine = fleet_.workspace(rank, 0, shape_.blocks, shape_.slot_bytes);
+        OneShot<Packet> one_shot(mine, device::block_index(), shape_.blocks);
+        for (size_t i = 0; i < calls.size(); ++i) {
+          // Ranks come late, another one each time.
+          if ((seed + i + static_cast<uint64_t>(rank)) % 3 == 0) device::pause(500'000);
+          require(reduce(one_shot, rank, i, calls[i]) == SymmStatus::kDone, "all_reduce");
+        }
+        require(one_shot.finish() == SymmStatus::kDone, "finish");
+      });
+    const std::string result = world.run();
+    return result.empty() ? check(calls) : result;
+  }
+
+  Fleet& fleet() { return fleet_; }
+
+ private:
+  using Buffers = std::vector<std::vector<Bytes>>;  // [rank][call]
+
+  T* input(int32_t rank, size_t i, const Call& call) {
+    return reinterpret_cast<T*>(inputs_[static_cast<size_t>(rank)][i].at(kMargin + call.input_offset));
+  }
+  T* output(int32_t rank, size_t i, const Call& call) {
+    return call.is_in_place ? input(rank, i, call)
+                            : reinterpret_cast<T*>(
+                                  outputs_[static_cast<size_t>(rank)][i].at(kMargin + call.output_offset));
+  }
+  SymmStatus reduce(OneShot<Packet>& one_shot, int32_t rank, size_t i, const Call& call) {
+    if (shape_.ranks == 3 && i % 2 == 1)
+      return one_shot.template all_reduce<3>(input(rank, i, call), output(rank, i, call), call.count);
+    return one_shot.all_reduce(input(rank, i, call), output(rank, i, call), call.count);
+  }
+
+  void draw(uint64_t seed, const std::vector<Call>& calls) {
+    Random random(seed + 1);
+    inputs_.assign(static_cast<size_t>(shape_.ranks), {});
+    outputs_ = inputs_;
+    numbers_.assign(calls.size(), {});
+    for (int32_t rank = 0; rank < shape_.ranks; ++rank) {
+      for (size_t i = 0; i < calls.size(); ++i) {
+        const uint64_t length_bytes = calls[i].count * sizeof(T);
+        inputs_[static_cast<size_t>(rank)].emplace_back(length_bytes + 3 * kMargin);
+        outputs_[static_cast<size_t>(rank)].emplace_back(length_bytes + 3 * kMargin);
+        std::vector<T> numbers(calls[i].count);
+        for (T& number : numbers) number = draw_number(random);
+        if (length_bytes != 0)
+          std::memcpy(static_cast<void*>(input(rank, i, calls[i])), numbers.data(), length_bytes);
+        numbers_[i].push_back(numbers);
+      }
+    }
+  }
+  // Any bits: also NaN, infinite, what looks like a flag. And numbers of one magnitude, of which sums round.
+  static T draw_number(Random& random) {
+    const uint32_t bits = random.between(0, UINT32_MAX);
+    T number;
+    std::memcpy(&number, &bits, sizeof(T));
+    if constexpr (!std::is_same_v<T, int32_t>) {
+      if (bits % 4 != 0) number = device::narrow<T>(static_cast<float>(bits % 4099) / 7.0F);
+    }
+    return number;
+  }
+
+  std::string check(const std::vector<Call>& calls) {
+    for (size_t i = 0; i < calls.size(); ++i) {
+      const uint64_t length_bytes = calls[i].count * sizeof(T);
+      for (int32_t rank = 0; rank < shape_.ranks; ++rank) {
+        const std::string where = "call " + std::to_string(i) + " rank " + std::to_string(rank);
+        const char* const out = reinterpret_cast<const char*>(output(rank, i, calls[i]));
+        if (std::memcmp(out, output(0, i, calls[i]), length_bytes) != 0) return where + ": other bits";
+        for (uint64_t n = 0; n < calls[i].count; ++n) {
+          T got;
+          std::memcpy(&got, out + n * sizeof(T), sizeof(T));
+          std::vector<T> terms;
+          for (const std::vector<T>& of_rank : numbers_[i]) terms.push_back(of_rank[n]);
+          const T want = add_in_order(terms);
+          if (is_nan(want) ? !is_nan(got) : std::memcmp(&got, &want, sizeof(T)) != 0)
+            return where + ": a wrong number at " + std::to_string(n);
+        }
+        Bytes& whole = (calls[i].is_in_place ? inputs_ : outputs_)[static_cast<size_t>(rank)][i];
+        for (const char* byte = whole.at(0); byte < whole.at(whole.size()); ++byte) {
+          const bool is_margin = byte < out || byte >= out + length_bytes;
+          if (is_margin && *byte != 0x5a) return where + ": a byte beside the output";
+        }
+      }
+    }
+    return "";
+  }
+
+  const Shape shape_;
+  Fleet fleet_;
+  Buffers inputs_, outputs_;
+  std::vector<std::vector<std::vector<T>>> numbers_;  // [call][rank]
+};
+
+template <typename T>
+class OneShotTest : public testing::Test {};
+using Types = testing::Types<float, Half, Bfloat16, int32_t>;
+TYPED_TEST_SUITE(OneShotTest, Types);
+
+// 0, 1, 2 ... numbers at any alignment; with two blocks and slots that a long tensor fills several times.
+TYPED_TEST(OneShotTest, EverySizeAndAlignment) {
+  Ranks<TypeParam, device::Packet16> ranks({3, 2, 32, 128});
+  std::vector<Call> calls;
+  for (uint64_t count = 0; count <= 40; ++count)
+    calls.push_back({count, count % 16, count * 7 % 16, count % 5 == 4});
+  for (const uint64_t count : {100, 257}) calls.push_back({count, 3, 0});
+  for (uint64_t seed = 0; seed < kSeeds; ++seed) EXPECT_EQ(ranks.run(seed, calls), "") << seed;
+}
+
+TYPED_TEST(OneShotTest, AnyNumberOfRanks) {
+  for (int32_t count = 1; count <= 16; ++count) {
+    Ranks<TypeParam, device::Packet16> ranks({count, 1, 32, 128});
+    EXPECT_EQ(ranks.run(static_cast<uint64_t>(count), {{37, 0, 8}, {5, 1, 0, true}}), "") << count;
+  }
+}
+
+// As a graph that is replayed: lengths change from launch to launch, so that old packets lie behind them.
+TYPED_TEST(OneShotTest, LaunchAfterLaunch) {
+  Ranks<TypeParam, device::Packet8> words({2, 3, 32, 256});
+  Ranks<TypeParam, device::Packet128> lines({2, 3, 32, 256});
+  for (uint64_t launch = 0; launch < kLaunches; ++launch) {
+    const std::vector<Call> calls = {{launch * 29 % 150, launch % 16, launch % 3}, {launch % 4, 0, 0, true}};
+    ASSERT_EQ(words.run(launch, calls), "") << launch;
+    ASSERT_EQ(lines.run(launch, calls), "") << launch;
+  }
+}
+
+// Bytes of every length and alignment, in place too, in two blocks, behind each other in one kernel.
+TEST(OneShot, GathersEverySize) {
+  constexpr uint64_t kSlotBytes = 128, kMost = 150;  // two messages a block
+  for (const int32_t ranks : {1, 2, 3, 9}) {
+    Fleet fleet(ranks, INT32_MAX, Fleet::measure_workspace(ranks, 2, kSlotBytes));
+    const auto size = static_cast<uint64_t>(ranks);
+    const auto byte = [](uint64_t rank, uint64_t count, uint64_t i) {
+      return static_cast<char>(rank * 41 + count * 7 + i);
+    };
+    for (uint64_t count = 0; count <= kMost; count += ranks == 9 || emulator::kSanitizer ? 9 : 1) {
+      const bool is_in_place = count % 3 == 0;
+      const uint64_t offset = kMargin + count % 16;
+      std::vector<Bytes> inputs, outputs;
+      for (uint64_t rank = 0; rank < size; ++rank) {
+        inputs.emplace_back(kMost + 3 * kMargin);
+        outputs.emplace_back(size * kMost + 3 * kMargin);
+        char* const from =
+            is_in_place ? outputs[rank].at(offset + rank * count) : inputs[rank].at(kMargin + 3);
+        for (uint64_t i = 0; i < count; ++i) from[i] = byte(rank, count, i);
+      }
+      World world(count);
+      for (int32_t rank = 0; rank < ranks; ++rank)
+        world.add_grid(static_cast<uint32_t>(rank), 2, 32, [&, rank] {
+          const SymmWorkspace<> mine = fleet.workspace(rank, 0, 2, kSlotBytes);
+          const auto r = static_cast<uint64_t>(rank);
+          char* const output = outputs[r].at(offset);
+          OneShot<> one_shot(mine, device::block_index(), 2);
+          for (uint64_t turn = 0; turn < 3; ++turn) {
+            if ((count + turn + r) % 3 == 0) device::pause(500'000);
+            const char* const input = is_in_place ? output + r * count : inputs[r].at(kMargin + 3);
+            require(one_shot.all_gather(input, output, count) == SymmStatus::kDone, "all_gather");
+          }
+          require(one_shot.finish() == SymmStatus::kDone, "finish");
+        });
+      ASSERT_EQ(world.run(), "") << ranks << " " << count;
+      for (uint64_t rank = 0; rank < size; ++rank) {
+        for (uint64_t i = 0; i < outputs[rank].size(); ++i) {
+          const bool is_margin = i < offset || i >= offset + size * count;
+          const char want = is_margin ? 0x5a : byte((i - offset) / count, count, (i - offset) % count);
+          ASSERT_EQ(*outputs[rank].at(i), want) << ranks << " " << count << " rank " << rank << " at " << i;
+        }
+      }
+    }
+  }
+}
+
+// A rank that does not come is named, and the error stays.
+TEST(OneShot, ADeadPeerIsNamed) {
+  constexpr uint64_t kSlotBytes = 128;
+  Fleet fleet(3, INT32_MAX, Fleet::measure_workspace(3, 1, kSlotBytes));
+  float inputs[3][8] = {}, outputs[3][8] = {};
+  World world(1);
+  for (int32_t rank = 0; rank < 2; ++rank) {
+    fleet.context(rank).timeout_ns = 50'000'000;
+    world.add_grid(static_cast<uint32_t>(rank), 1, 32, [&, rank] {
+      const SymmWorkspace<> mine = fleet.workspace(rank, 0, 1, kSlotBytes);
+      OneShot<> one_shot(mine, 0, 1);
+      require(one_shot.all_reduce(inputs[rank], outputs[rank], 8) == SymmStatus::kTimedOut, "all_reduce");
+      require(one_shot.all_reduce(inputs[rank], outputs[rank], 8) == SymmStatus::kTimedOut, "the next one");
+      require(one_shot.finish() == SymmStatus::kTimedOut, "finish");
+    });
+  }
+  EXPECT_EQ(world.run(), "");
+  const uint64_t failure = *fleet.workspace(0, 0, 1, kSlotBytes).context.failure;
+  EXPECT_EQ(static_cast<SymmWait>(failure & 0xff), SymmWait::kPacket);
+  EXPECT_EQ(failure >> kSymmFailurePeer & kSymmNobody, 2U);
+  EXPECT_EQ(fleet.workspace(0, 0, 1, kSlotBytes).blocks.epochs[0], 0U) << "a failed call has not ended";
+}
+
+TEST(OneShot, RefusesBlocksThatTheWorkspaceHasNot) {
+  constexpr uint64_t kSlotBytes = 128;
+  Fleet fleet(1, INT32_MAX, Fleet::measure_workspace(1, 2, kSlotBytes));
+  float number = 1;
+  World world(0);
+  world.add_grid(0, 1, 32, [&] {
+    const SymmWorkspace<> mine = fleet.workspace(0, 0, 2, kSlotBytes);
+    OneShot<> many(mine, 0, 3), beyond(mine, 2, 2), fine(mine, 1, 2);
+    require(many.all_reduce(&number, &number, 1) == SymmStatus::kInvalid, "more blocks than there are");
+    require(many.finish() == SymmStatus::kInvalid, "finish");
+    require(beyond.all_reduce(&number, &number, 1) == SymmStatus::kInvalid, "no such block");
+    require(fine.all_reduce<2>(&number, &number, 0) == SymmStatus::kDone, "nothing to do");
+    require(fine.finish() == SymmStatus::kDone, "finish");
+  });
+  EXPECT_EQ(world.run(), "");
+}
+
+}  // namespace
+}  // namespace verbena::device_test

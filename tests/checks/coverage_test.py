@@ -21,7 +21,7 @@ class CoverageTest(unittest.TestCase):
         self.root = pathlib.Path(folder.name).resolve()
         self.build = self.root / "build/coverage"
         self.build.mkdir(parents=True)
-        for name, text in {"plugin/base/half.cc": HALF, "plugin/verbs/never.cc": NEVER, "tests/main.cc": MAIN}.items():
+        for name, text in {"plugin/base/half.cc": HALF, "device/api/never.cc": NEVER, "tests/main.cc": MAIN}.items():
             path = self.root / name
             path.parent.mkdir(parents=True)
             path.write_text(text)
@@ -39,8 +39,9 @@ class CoverageTest(unittest.TestCase):
         status, output = self.report("--minimum", "50")
         self.assertEqual(status, 0, output)
         self.assertIn("plugin/base 3 4 75.0 %", output)
-        self.assertIn("plugin/verbs/never.cc 0 2 0.0 %", output)
-        self.assertIn("plugin 3 6 50.0 %", output)
+        self.assertIn("device/api/never.cc 0 2 0.0 %", output)
+        self.assertIn("plugin 3 4 75.0 %", output)
+        self.assertIn("in all 3 6 50.0 %", output)
         self.assertNotIn("tests/main.cc", output)
 
     def test_below_the_minimum(self):

@@ -2,6 +2,8 @@
 // earnest.
 #include "verbena/device/async_copy.cuh"
 #include "verbena/device/barrier.cuh"
+#include "verbena/device/collectives/codec_float8.cuh"
+#include "verbena/device/collectives/codec_integer.cuh"
 #include "verbena/device/tilescale.cuh"
 
 #if VERBENA_FREESTANDING
@@ -9,6 +11,7 @@
 #elif VERBENA_EMULATED
 #define VERBENA_KERNEL                                               \
   void use_all(uint64_t*, uint64_t**, const uint32_t*, int*, void*); \
+  void use_codecs(const vd::Bfloat16*, char*, float*, uint64_t);     \
   void
 #else
 #define VERBENA_KERNEL extern "C" __global__ void
@@ -47,4 +50,24 @@ VERBENA_KERNEL use_all(uint64_t* words, uint64_t** rows, const uint32_t* abort_w
   tl::memory_fence_sys();
   vd::reduce_min<vd::Order::kRelease, vd::Scope::kGpu>(out, -1);
   out[4] = vd::compare_exchange<vd::Order::kAcquire, vd::Scope::kSystem>(out, 1, 2);
+}
+
+template <typename Codec, typename Rounding>
+VERBENA_DEVICE void use_codec(const vd::Bfloat16* from, char* message, float* to, uint64_t count,
+                              const Rounding& rounding) {
+  const vd::CodedTiles<Codec> tiles(message, 1);
+  float numbers[vd::kLaneNumbers];
+  vd::load_tile(from, 0, count, true, numbers);
+  tiles.store(0, Codec::encode(numbers, rounding.in_tile(0)));
+  vd::sync_warp();
+  Codec::decode(tiles.load(0), numbers);
+  vd::store_tile(to, 0, count, true, numbers);
+}
+
+VERBENA_KERNEL use_codecs(const vd::Bfloat16* from, char* message, float* to, uint64_t count) {
+  use_codec<vd::Int8>(from, message, to, count, vd::RoundToNearest{});
+  use_codec<vd::Int6>(from, message, to, count, vd::RoundToNearest{});
+  use_codec<vd::Int4>(from, message, to, count, vd::RoundByChance(count));
+  use_codec<vd::Float8>(from, message, to, count, vd::RoundByChance(count));
+  use_codec<vd::MxFloat8>(from, message, to, count, vd::RoundToNearest{});
 }

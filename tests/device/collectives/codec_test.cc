@@ -1,0 +1,356 @@
+// Codecs on an emulated warp, against their definitions in double: every number inside its bound whatever the
+// tensor, what is not finite carried, tails and alignments, rounding by chance, and the errors of a whole
+// all-reduce that docs/quantisation.md promises.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "device/emulator/sanitizer.h"
+#include "device/emulator/world.h"
+#include "device/support/random.h"
+#include "verbena/device/collectives/codec_float8.cuh"
+#include "verbena/device/collectives/codec_integer.cuh"
+
+namespace verbena::device_test {
+namespace {
+
+using device::Bfloat16;
+using device::CodedTiles;
+using device::Float8Codec;
+using device::Half;
+using device::IntegerCodec;
+using device::kLaneNumbers;
+using device::kTileNumbers;
+using device::MxFloat8;
+using device::RoundByChance;
+using device::RoundToNearest;
+using emulator::World;
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr double kLargestBfloat16 = 0x1.FEp127, kSmallestNormal = 0x1p-126;
+
+// Through a codec and back, in the memory of one message. `offset` moves both tensors from a multiple of 16.
+template <typename Codec, typename T, typename Rounding = RoundToNearest>
+std::vector<T> code(const std::vector<T>& numbers, uint64_t offset = 0, const Rounding& rounding = {}) {
+  constexpr T kUntouched{};
+  const uint64_t count = numbers.size(), tiles = (count + kTileNumbers - 1) / kTileNumbers;
+  struct alignas(16) Vector {
+    char bytes[16];
+  };
+  std::vector<Vector> memory(tiles * CodedTiles<Codec>::kBytes / 16 + 1, Vector{{}}),
+      input((count + offset) * sizeof(T) / 16 + 1), output((count + offset) * sizeof(T) / 16 + 3);
+  auto* const from = reinterpret_cast<T*>(input.data()) + offset;
+  auto* const to = reinterpret_cast<T*>(output.data()) + offset;
+  std::memcpy(static_cast<void*>(from), numbers.data(), count * sizeof(T));
+  to[count] = kUntouched;
+  std::memset(memory.back().bytes, 0x5a, 16);
+  World world(count);
+  world.add_grid(0, 1, 32, [&] {
+    const CodedTiles<Codec> coded(memory.front().bytes, tiles);
+    for (uint64_t tile = 0; tile < tiles; ++tile) {
+      float lane_numbers[kLaneNumbers];
+      device::load_tile(from, tile * kTileNumbers, count, offset == 0, lane_numbers);
+      coded.store(tile, Codec::encode(lane_numbers, rounding.in_tile(tile)));
+    }
+    device::sync_warp();
+    for (uint64_t tile = 0; tile < tiles; ++tile) {
+      float lane_numbers[kLaneNumbers];
+      Codec::decode(coded.load(tile), lane_numbers);
+      device::store_tile(to, tile * kTileNumbers, count, offset == 0, lane_numbers);
+    }
+  });
+  EXPECT_EQ(world.run(), "");
+  for (const char byte : memory.back().bytes) EXPECT_EQ(byte, 0x5a) << "behind the message";
+  EXPECT_EQ(std::memcmp(to + count, &kUntouched, sizeof(T)), 0) << "behind the tensor";
+  return {to, to + count};
+}
+
+// Rounded away from each other to numbers of 8 bits, by the definition of bfloat16.
+double round_to_bfloat16(double value, bool is_up) {
+  if (value == 0) return 0;
+  const int exponent = std::max(std::ilogb(value), -126) - 7;
+  const double steps = std::ldexp(value, -exponent);
+  return std::ldexp(is_up ? std::ceil(steps) : std::floor(steps), exponent);
+}
+
+bool is_finite(float number) {
+  return std::abs(static_cast<double>(number)) <= kLargestBfloat16;
+}
+
+// What may be wrong with each number of a group, by the codecs' definitions. `slack`: 1 to nearest, 2 by
+// chance.
+template <typename Codec>
+struct Bound;
+template <uint32_t kBits, uint32_t kGroup>
+struct Bound<IntegerCodec<kBits, kGroup>> {
+  explicit Bound(const std::vector<float>& group) {
+    double low = kInfinity, high = -kInfinity;
+    bool is_special = false;
+    for (const float number : group) {
+      is_special |= !is_finite(number) || std::abs(number) >= 0x1p112F;
+      if (!is_finite(number)) continue;
+      low = std::min(low, static_cast<double>(number));
+      high = std::max(high, static_cast<double>(number));
+    }
+    if (low > high) return;
+    low = round_to_bfloat16(low, false);
+    high = round_to_bfloat16(high, true);
+    if (low == high && !is_special) return;
+    if (low == high) low = std::min(low, 0.0), high = std::max(high, 0.0);
+    step = std::max((high - low) / ((1 << kBits) - (is_special ? 4 : 1)), kSmallestNormal);
+  }
+  double of(float, double slack) const { return step * (0.5 * slack + 0.01); }
+  double step = 0;
+};
+template <uint32_t kGroup>
+struct Bound<Float8Codec<kGroup>> {
+  explicit Bound(const std::vector<float>& group) {
+    double largest = 0, last = 448;
+    for (const float number : group) {
+      if (is_finite(number)) {
+        largest = std::max(largest, std::abs(static_cast<double>(number)));
+      } else {
+        last = 416;
+      }
+    }
+    step = std::max(round_to_bfloat16(largest, true) / last, kSmallestNormal);
+  }
+  double of(float number, double slack) const {
+    return slack * 1.0001 * std::max(std::abs(static_cast<double>(number)) / 16, step * 0x1p-10);
+  }
+  double step;
+};
+template <>
+struct Bound<MxFloat8> {
+  explicit Bound(const std::vector<float>& group) {
+    double largest = 0;
+    for (const float number : group)
+      if (is_finite(number)) largest = std::max(largest, std::abs(static_cast<double>(number)));
+    step = kSmallestNormal;
+    while (largest > step * 448) step *= 2;
+  }
+  double of(float number, double slack) const {
+    return slack * std::max(std::abs(static_cast<double>(number)) / 16, step * 0x1p-10);
+  }
+  double step;
+};
+
+// "" or the first number outside. The bound is of what comes out before it is rounded to T; `last_bit` is
+// half of T's.
+template <typename Codec>
+std::string check_bounds(const std::vector<float>& given, const std::vector<float>& got, double slack = 1,
+                         double last_bit = 0) {
+  for (size_t first = 0; first < given.size(); first += Codec::kGroup) {
+    const size_t end = std::min(given.size(), first + Codec::kGroup);
+    const Bound<Codec> bound(std::vector<float>(given.begin() + static_cast<ptrdiff_t>(first),
+                                                given.begin() + static_cast<ptrdiff_t>(end)));
+    for (size_t i = first; i < end; ++i) {
+      const double error = std::abs(static_cast<double>(got[i]) - given[i]);
+      const double allowed = bound.of(given[i], slack) + last_bit * std::abs(static_cast<double>(given[i]));
+      const bool is_nan = std::isnan(given[i]) || (std::is_same_v<Codec, MxFloat8> && !is_finite(given[i]));
+      // Rounded beyond the last float.
+      const bool may_be_infinite =
+          std::abs(static_cast<double>(given[i])) + allowed >= 0x1p128 || !is_finite(given[i]);
+      if (is_finite(given[i]) && error <= allowed) continue;
+      if (may_be_infinite && (is_nan ? std::isnan(got[i]) : got[i] == std::copysign(kInfinity, given[i])))
+        continue;
+      char text[160];
+      std::snprintf(text, sizeof text, "number %zu: %.9g became %.9g, allowed is %.9g", i, given[i], got[i],
+                    allowed);
+      return text;
+    }
+  }
+  return "";
+}
+
+struct Tensor {
+  std::string name;
+  std::function<float(Random&, size_t)> draw;
+};
+float draw_normal(Random& random) {
+  double sum = 0;
+  for (int i = 0; i < 12; ++i) sum += random.between(0, 1 << 24);
+  return static_cast<float>(sum / (1 << 24) - 6);
+}
+// What models and adversaries make.
+std::vector<Tensor> list_tensors() {
+  return {
+      {"normal", [](Random& random, size_t) { return draw_normal(random); }},
+      {"heavy-tailed",
+       [](Random& random, size_t) {
+         return draw_normal(random) / (std::abs(draw_normal(random)) + 1e-5F);  // as Cauchy's
+       }},
+      {"an outlier channel",
+       [](Random& random, size_t i) { return draw_normal(random) * (i % 91 == 7 ? 1000 : 1); }},
+      {"constant", [](Random&, size_t i) { return static_cast<float>(i / 4096) - 0.3F; }},
+      {"zero", [](Random&, size_t) { return 0.0F; }},
+      {"tiny", [](Random& random, size_t) { return draw_normal(random) * 0x1p-130F; }},
+      {"the tiniest",
+       [](Random& random, size_t) { return static_cast<float>(random.between(0, 2)) * 0x1p-149F; }},
+      {"the largest",
+       [](Random& random, size_t) { return random.between(0, 1) == 0 ? 0x1.FEp127F : -0x1.FEp127F; }},
+      {"of every magnitude",
+       [](Random& random, size_t) {
+         return std::ldexp(draw_normal(random), static_cast<int>(random.between(0, 250)) - 128);
+       }},
+      {"far from zero", [](Random& random, size_t) { return 1000 + draw_normal(random); }},
+      {"a last bit apart",
+       [](Random& random, size_t i) {
+         return std::nextafter(static_cast<float>(i / 128) * 3.7F,
+                               random.between(0, 1) == 0 ? kInfinity : -kInfinity);
+       }},
+      {"one against all", [](Random&, size_t i) { return i % 32 == 5 ? 1.0F : 0.0F; }},
+      {"halfway",
+       [](Random&, size_t i) {
+         return i % 32 == 0 ? 15.0F : i % 32 == 1 ? 0.0F : 0.5F + static_cast<float>(i % 14);
+       }},
+  };
+}
+
+template <typename Codec>
+class CodecTest : public testing::Test {};
+using Codecs =
+    testing::Types<IntegerCodec<8, 128>, IntegerCodec<6, 128>, IntegerCodec<4, 32>, IntegerCodec<8, 32>,
+                   IntegerCodec<6, 64>, Float8Codec<32>, Float8Codec<64>, Float8Codec<128>, MxFloat8>;
+TYPED_TEST_SUITE(CodecTest, Codecs);
+
+TYPED_TEST(CodecTest, EveryNumberStaysInsideItsBound) {
+  Random random(1);
+  for (const Tensor& tensor : list_tensors()) {
+    std::vector<float> numbers(emulator::kSanitizer ? 2048 : 16384);
+    for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = tensor.draw(random, i);
+    EXPECT_EQ(check_bounds<TypeParam>(numbers, code<TypeParam>(numbers)), "") << tensor.name;
+  }
+}
+
+// In the types of tensors, which round once more.
+TYPED_TEST(CodecTest, ReadsAndWritesHalvesAndBfloat16) {
+  const auto run = [](auto type, double last_bit) {
+    using T = decltype(type);
+    Random random(2);
+    std::vector<T> numbers(kTileNumbers * 3 / 2);
+    std::vector<float> given, got;
+    for (T& number : numbers) {
+      number = device::narrow<T>(draw_normal(random) * 8);
+      given.push_back(device::widen(number));
+    }
+    for (const T number : code<TypeParam>(numbers)) got.push_back(device::widen(number));
+    EXPECT_EQ(check_bounds<TypeParam>(given, got, 1, last_bit), "") << sizeof(T);
+  };
+  run(Half{}, 0x1.1p-11);
+  run(Bfloat16{}, 0x1.1p-8);
+}
+
+// The rest of a group of infinities and NaN is as good as a few codes less allow.
+TYPED_TEST(CodecTest, CarriesWhatIsNotFinite) {
+  const float kinds[] = {kInfinity, -kInfinity, std::nanf(""), 3.4e38F, -3.4e38F};
+  Random random(3);
+  std::vector<float> numbers(8 * kTileNumbers);
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    numbers[i] = draw_normal(random);
+    if (i % 256 == i / 256 % 256) numbers[i] = kinds[i / 256 % 5];
+    if (i / kTileNumbers == 3) numbers[i] = kinds[random.between(0, 2)];          // nothing else
+    if (i / kTileNumbers == 4) numbers[i] = i % 32 == 9 ? kinds[i / 32 % 3] : 5;  // among equal ones
+    if (i / kTileNumbers == 5) numbers[i] = i % 32 == 9 ? kinds[i / 32 % 3] : 0;
+    if (i / kTileNumbers == 6 && i % 32 != 3) numbers[i] = -7;
+  }
+  EXPECT_EQ(check_bounds<TypeParam>(numbers, code<TypeParam>(numbers)), "");
+}
+
+// A tail is coded as if the tensor went on with its last number, and nothing behind it is written.
+TYPED_TEST(CodecTest, EveryLengthAndAlignment) {
+  Random random(4);
+  std::vector<float> numbers(kTileNumbers + 300);
+  for (float& number : numbers) number = 100 + draw_normal(random);
+  const auto step = static_cast<size_t>(emulator::kSanitizer ? 131 : 7);
+  for (size_t count = 1; count <= numbers.size(); count += count < 40 ? 1 : step) {
+    const std::vector<float> part(numbers.begin(), numbers.begin() + static_cast<ptrdiff_t>(count));
+    const std::vector<float> aligned = code<TypeParam>(part), moved = code<TypeParam>(part, 1 + count % 3);
+    ASSERT_EQ(check_bounds<TypeParam>(part, aligned), "") << count;
+    ASSERT_EQ(aligned, moved) << count;
+  }
+}
+
+// By chance a number goes up or down; on average it is right, also in the middle of a step.
+TYPED_TEST(CodecTest, RoundsByChance) {
+  const int turns = emulator::kSanitizer ? 20 : 400;
+  Random random(5);
+  std::vector<float> numbers(kTileNumbers);
+  for (float& number : numbers) number = draw_normal(random);
+  std::vector<double> mean(numbers.size(), 0.0);
+  std::vector<float> first;
+  for (int turn = 0; turn < turns; ++turn) {
+    const std::vector<float> got = code<TypeParam>(numbers, 0, RoundByChance(static_cast<uint64_t>(turn)));
+    ASSERT_EQ(check_bounds<TypeParam>(numbers, got, 2), "") << turn;
+    if (turn == 0) first = got;
+    for (size_t i = 0; i < got.size(); ++i) mean[i] += got[i] / static_cast<double>(turns);
+  }
+  EXPECT_EQ(first, code<TypeParam>(numbers, 0, RoundByChance(0))) << "the same seed";
+  EXPECT_NE(first, code<TypeParam>(numbers, 0, RoundByChance(1)));
+  // Of `turns` drawings the mean is wrong by a step over twice their root on average; nearest would be by a
+  // quarter.
+  double error = 0, steps = 0, bias = 0;
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    const size_t begin = i / TypeParam::kGroup * TypeParam::kGroup;
+    const Bound<TypeParam> bound(
+        std::vector<float>(numbers.begin() + static_cast<ptrdiff_t>(begin),
+                           numbers.begin() + static_cast<ptrdiff_t>(begin + TypeParam::kGroup)));
+    error += std::abs(mean[i] - numbers[i]);
+    bias += mean[i] - numbers[i];
+    steps += bound.of(numbers[i], 2);
+  }
+  EXPECT_LT(error, steps / std::sqrt(turns));
+  EXPECT_LT(std::abs(bias), 4 * steps / std::sqrt(turns * static_cast<double>(numbers.size())));
+}
+
+template <typename Codec>
+class IntegerCodecTest : public testing::Test {};
+using IntegerCodecs = testing::Types<IntegerCodec<8, 128>, IntegerCodec<6, 128>, IntegerCodec<4, 32>>;
+TYPED_TEST_SUITE(IntegerCodecTest, IntegerCodecs);
+
+// Each group is one pattern of bfloat16, every finite one.
+TYPED_TEST(IntegerCodecTest, EqualNumbersComeBackAsTheyWere) {
+  std::vector<Bfloat16> numbers;
+  for (uint32_t pattern = 0; pattern < 1 << 16; pattern += emulator::kSanitizer ? 97 : 1) {
+    if ((pattern & 0x7f80) != 0x7f80 && pattern != 0x8000)
+      numbers.insert(numbers.end(), TypeParam::kGroup, Bfloat16{static_cast<uint16_t>(pattern)});
+  }
+  const std::vector<Bfloat16> got = code<TypeParam>(numbers);
+  for (size_t i = 0; i < numbers.size(); ++i) ASSERT_EQ(got[i].bits, numbers[i].bits) << i;
+}
+
+// The order of codes is part of the format: a number's bits lie where its index says, the first in the
+// lowest.
+TEST(IntegerCodec, PacksInOrder) {
+  World world(0);
+  world.add_grid(0, 1, 32, [] {
+    float numbers[kLaneNumbers];
+    for (uint32_t i = 0; i < kLaneNumbers; ++i)
+      numbers[i] = static_cast<float>(i % 8 == 0 ? 0 : i % 8 == 7 ? 15 : i % 8 + i / 8);
+    const auto coded = IntegerCodec<4, 32>::encode(numbers);
+    for (uint32_t i = 0; i < kLaneNumbers; ++i)
+      emulator::require((coded.payload[i / 8] >> i % 8 * 4 & 15) == static_cast<uint32_t>(numbers[i]),
+                        "a nibble");
+    for (const uint32_t scale : coded.scales) emulator::require(scale == 0x41700000, "from 0 to 15");
+    for (uint32_t i = 0; i < kLaneNumbers; ++i)
+      numbers[i] = static_cast<float>(i * 2 % 63 + (i >= 30 ? 1 : 0));
+    numbers[7] = numbers[15] = numbers[23] = 63;
+    numbers[0] = numbers[8] = numbers[16] = numbers[24] = 0;
+    const auto six = IntegerCodec<6, 32>::encode(numbers);
+    for (uint32_t i = 0; i < 30; ++i)
+      if (i < 24)
+        emulator::require((six.payload[i / 5] >> i % 5 * 6 & 63) == static_cast<uint32_t>(numbers[i]),
+                          "six bits");
+  });
+  EXPECT_EQ(world.run(), "");
+}
+
+}  // namespace
+}  // namespace verbena::device_test

@@ -191,6 +191,7 @@ std::vector<Tensor> list_tensors() {
        [](Random& random, size_t i) { return draw_normal(random) * (i % 91 == 7 ? 1000 : 1); }},
       {"constant", [](Random&, size_t i) { return static_cast<float>(i / 4096) - 0.3F; }},
       {"zero", [](Random&, size_t) { return 0.0F; }},
+      {"small", [](Random& random, size_t) { return draw_normal(random) * 0x1p-122F; }},
       {"tiny", [](Random& random, size_t) { return draw_normal(random) * 0x1p-130F; }},
       {"the tiniest",
        [](Random& random, size_t) { return static_cast<float>(random.between(0, 2)) * 0x1p-149F; }},

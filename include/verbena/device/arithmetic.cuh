@@ -86,6 +86,24 @@ VERBENA_DEVICE uint32_t choose_larger_pair(uint32_t a, uint32_t b) {
 #endif
 }
 
+// Powers of two as E8M0 has them: a float's exponent alone, 255 for NaN. Here at least 1, so that the power
+// and its inverse are normal numbers. The least one that is not below a magnitude of up to 2^126:
+VERBENA_DEVICE uint32_t round_up_to_power(float magnitude) {
+  const uint32_t bits = to_bits(magnitude);
+  if (bits >= 0x7f800000u) return 255;
+  return bits < 0x00800000u ? 1 : (bits + 0x7fffff) >> 23;
+}
+// The least one by which a magnitude is at most 448 = 1.75 * 2^8, e4m3's largest number:
+VERBENA_DEVICE uint32_t choose_exponent(float magnitude) {
+  const uint32_t bits = to_bits(magnitude),
+                 exponent = (bits >> 23) + ((bits & 0x7fffffu) > 0x600000u ? 1 : 0);
+  if (bits >= 0x7f800000u) return 255;
+  return exponent > 9 ? exponent - 8 : 1;
+}
+VERBENA_DEVICE float invert_exponent(uint32_t exponent) {
+  return from_bits(exponent == 255 ? 0x7fffffffu : (254 - exponent) << 23);
+}
+
 #if VERBENA_PTX
 #undef VERBENA_ONE
 #undef VERBENA_TWO

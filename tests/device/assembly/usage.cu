@@ -4,6 +4,7 @@
 #include "verbena/device/barrier.cuh"
 #include "verbena/device/collectives/codec_float8.cuh"
 #include "verbena/device/collectives/codec_integer.cuh"
+#include "verbena/device/rms_norm.cuh"
 #include "verbena/device/tilescale.cuh"
 
 #if VERBENA_FREESTANDING
@@ -12,6 +13,7 @@
 #define VERBENA_KERNEL                                               \
   void use_all(uint64_t*, uint64_t**, const uint32_t*, int*, void*); \
   void use_codecs(const vd::Bfloat16*, char*, float*, uint64_t);     \
+  void use_norm(vd::RmsNorm<vd::Bfloat16>, const vd::Bfloat16*);     \
   void
 #else
 #define VERBENA_KERNEL extern "C" __global__ void
@@ -70,4 +72,8 @@ VERBENA_KERNEL use_codecs(const vd::Bfloat16* from, char* message, float* to, ui
   use_codec<vd::Int4>(from, message, to, count, vd::RoundByChance(count));
   use_codec<vd::Float8>(from, message, to, count, vd::RoundByChance(count));
   use_codec<vd::MxFloat8>(from, message, to, count, vd::RoundToNearest{});
+}
+
+VERBENA_KERNEL use_norm(vd::RmsNorm<vd::Bfloat16> norm, const vd::Bfloat16* x) {
+  vd::norm_rows(norm, x, norm.hidden, vd::block_index(), norm.rows, vd::blocks_per_grid());
 }

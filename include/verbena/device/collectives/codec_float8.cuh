@@ -163,9 +163,10 @@ class MxFloat8 {
     detail::find_all_magnitudes<kGroup / kUnitNumbers>(numbers, pairs);
     VERBENA_UNROLL
     for (uint32_t row = 0; row < kTileRows; ++row) {
-      const uint32_t magnitude = detail::get_half(pairs, row), scale = choose_scale(magnitude & 0x7fff);
+      const uint32_t magnitude = detail::get_half(pairs, row);
+      const uint32_t scale = detail::choose_exponent(detail::from_bits((magnitude & 0x7fff) << 16));
       coded.scales[0] |= scale << 8 * row;
-      const float inverse = detail::from_bits((254 - scale) << 23);
+      const float inverse = detail::invert_exponent(scale);
       float unit[kUnitNumbers];
       VERBENA_UNROLL
       for (uint32_t i = 0; i < kUnitNumbers; ++i) {
@@ -187,14 +188,6 @@ class MxFloat8 {
       VERBENA_UNROLL
       for (uint32_t i = 0; i < kUnitNumbers; ++i) unit[i] = detail::multiply(unit[i], step);
     }
-  }
-
- private:
-  // The exponent of the least power of two by which the magnitude, a bfloat16, is at most 448 = 1.75 * 2^8.
-  // 1 at least: it and its inverse are normal floats.
-  VERBENA_DEVICE static uint32_t choose_scale(uint32_t magnitude) {
-    const uint32_t exponent = (magnitude >> 7) + ((magnitude & 0x7f) > 0x60 ? 1 : 0);
-    return exponent > 9 ? exponent - 8 : 1;
   }
 };
 

@@ -429,6 +429,29 @@ TEST(RmsNorm, Zeros) {
   EXPECT_EQ(*tensors.scales.at(), 1) << "the least scale";
 }
 
+// Of what the block's threads have just written, in one kernel with the norm after it.
+TEST(RmsNorm, BehindWhatTheBlockWrote) {
+  for (uint64_t seed = 0; seed < (emulator::kSanitizer ? 3 : 20); ++seed) {
+    Case c{2, 300, 96};
+    c.seed = seed;
+    Tensors<Bfloat16> given(c), first(c), second(c);
+    const RmsNorm<Bfloat16> norm = first.describe(), after = second.describe();
+    const uint64_t count = c.rows * first.step;
+    std::memset(first.x.at(), 0, first.bytes());
+    World world(seed);
+    world.add_grid(0, 1, c.threads, [&] {
+      for (uint64_t i = device::thread_index(); i < count; i += c.threads)
+        device::store<device::Order::kWeak, device::Scope::kThreads>(first.x.at<Bfloat16>(count - 1 - i),
+                                                                     *given.x.at<Bfloat16>(count - 1 - i));
+      device::norm_rows(norm, first.x.at<Bfloat16>(), first.step, 0, c.rows);
+      device::norm_rows(after, first.x.at<Bfloat16>(), first.step, 0, c.rows);
+    });
+    ASSERT_EQ(world.run(), "");
+    ASSERT_EQ(check(given, first), "") << seed;
+    ASSERT_EQ(check(given, second), "") << seed;
+  }
+}
+
 // A NaN makes its row NaN, scales and all, and no other.
 TEST(RmsNorm, NanStaysInItsRow) {
   for (const auto kind : {RowQuantisation::kFloat8Token, RowQuantisation::kFloat8Block,

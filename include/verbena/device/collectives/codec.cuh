@@ -165,7 +165,7 @@ VERBENA_DEVICE void load_words(uint32_t* to, const char* from) {
 
 // Coded tiles of a message: the payload of all tiles, behind it the scales of all, each as a warp accesses
 // them. A tile's length is a multiple of 16 bytes.
-template <typename Codec>
+template <typename Codec, typename Byte = char>  // const char: to load them
 class CodedTiles {
  public:
   static constexpr uint32_t kPayloadBytes = kTileNumbers / 8 * Codec::kBits;
@@ -177,12 +177,12 @@ class CodedTiles {
   static_assert(kBytes % kVectorBytes == 0, "verbena: tiles keep the alignment of vectors");
 
   // `memory`, a multiple of 16, has room for `tiles`.
-  VERBENA_DEVICE CodedTiles(char* memory, uint64_t tiles)
+  VERBENA_DEVICE CodedTiles(Byte* memory, uint64_t tiles)
       : payload_(memory), scales_(memory + tiles * kPayloadBytes) {}
 
   // By all lanes of a warp. Other threads see it behind what orders memory.
   VERBENA_DEVICE void store(uint64_t tile, const typename Codec::Coded& coded) const {
-    char* const payload = payload_ + tile * kPayloadBytes;
+    Byte* const payload = payload_ + tile * kPayloadBytes;
     detail::store_words<4>(payload + lane() * 16, coded.payload);
     if constexpr (Codec::kBits > 4)
       detail::store_words<Codec::kBits - 4>(payload + 16 * kWarpLanes + lane() * (Codec::kBits - 4) * 4,
@@ -201,11 +201,11 @@ class CodedTiles {
   }
 
  private:
-  VERBENA_DEVICE char* find_scales(uint64_t tile) const {
+  VERBENA_DEVICE Byte* find_scales(uint64_t tile) const {
     return scales_ + tile * kScaleBytes + lane() / kLanes * kGroupBytes;
   }
 
-  char *payload_, *scales_;
+  Byte *payload_, *scales_;
 };
 
 }  // namespace verbena::device

@@ -58,12 +58,20 @@ template <typename Codec, typename Rounding>
 VERBENA_DEVICE void use_codec(const vd::Bfloat16* from, char* message, float* to, uint64_t count,
                               const Rounding& rounding) {
   const vd::CodedTiles<Codec> tiles(message, 1);
-  float numbers[vd::kLaneNumbers];
-  vd::load_tile(from, 0, count, true, numbers);
-  tiles.store(0, Codec::encode(numbers, rounding.in_tile(0)));
+  typename Codec::Coded coded{};
+  for (uint32_t row = 0; row < vd::kTileRows; ++row) {
+    vd::PackedSum<vd::Bfloat16> unit;
+    unit.begin(vd::load_unit(from, row * vd::kRowNumbers, count, true));
+    Codec::encode_row(unit.sums, row, rounding.in_tile(0), coded);
+  }
+  tiles.store(0, coded);
   vd::sync_warp();
-  Codec::decode(tiles.load(0), numbers);
-  vd::store_tile(to, 0, count, true, numbers);
+  coded = tiles.load(0);
+  for (uint32_t row = 0; row < vd::kTileRows; ++row) {
+    vd::PackedSum<float, 32> unit;
+    Codec::decode_row(coded, row, unit.sums);
+    vd::store_unit(to, row * vd::kRowNumbers, count, true, unit.round());
+  }
 }
 
 VERBENA_KERNEL use_codecs(const vd::Bfloat16* from, char* message, float* to, uint64_t count) {

@@ -20,8 +20,10 @@ namespace {
 using device::Bfloat16;
 using device::CodedTiles;
 using device::Half;
-using device::kLaneNumbers;
+using device::kRowNumbers;
 using device::kTileNumbers;
+using device::kTileRows;
+using device::kUnitNumbers;
 using device::RoundByChance;
 using device::RoundToNearest;
 using emulator::World;
@@ -43,17 +45,27 @@ std::vector<T> code(const std::vector<T>& numbers, uint64_t offset = 0, const Ro
   std::memset(memory.back().bytes, 0x5a, 16);
   World world(count);
   world.add_grid(0, 1, 32, [&] {
-    const CodedTiles<Codec> coded(memory.front().bytes, tiles);
+    const CodedTiles<Codec> message(memory.front().bytes, tiles);
+    const auto is_whole = [&](uint64_t first) { return offset == 0 && first + kRowNumbers <= count; };
     for (uint64_t tile = 0; tile < tiles; ++tile) {
-      float lane_numbers[kLaneNumbers];
-      device::load_tile(from, tile * kTileNumbers, count, offset == 0, lane_numbers);
-      coded.store(tile, Codec::encode(lane_numbers, rounding.in_tile(tile)));
+      typename Codec::Coded coded{};
+      for (uint32_t row = 0; row < kTileRows; ++row) {
+        const uint64_t first = tile * kTileNumbers + row * kRowNumbers;
+        device::PackedSum<T, kUnitNumbers * sizeof(T)> unit{};
+        unit.begin(device::load_unit(from, first, count, is_whole(first)));
+        Codec::encode_row(unit.sums, row, rounding.in_tile(tile), coded);
+      }
+      message.store(tile, coded);
     }
     device::sync_warp();
     for (uint64_t tile = 0; tile < tiles; ++tile) {
-      float lane_numbers[kLaneNumbers];
-      Codec::decode(coded.load(tile), lane_numbers);
-      device::store_tile(to, tile * kTileNumbers, count, offset == 0, lane_numbers);
+      const auto coded = message.load(tile);
+      for (uint32_t row = 0; row < kTileRows; ++row) {
+        const uint64_t first = tile * kTileNumbers + row * kRowNumbers;
+        device::PackedSum<T, kUnitNumbers * sizeof(T)> unit{};
+        Codec::decode_row(coded, row, unit.sums);
+        device::store_unit(to, first, count, is_whole(first), unit.round());
+      }
     }
   });
   EXPECT_EQ(world.run(), "");
@@ -207,23 +219,33 @@ TYPED_TEST(IntegerCodecTest, EqualNumbersComeBackAsTheyWere) {
 TEST(IntegerCodec, PacksInOrder) {
   World world(0);
   world.add_grid(0, 1, 32, [] {
-    float numbers[kLaneNumbers];
-    for (uint32_t i = 0; i < kLaneNumbers; ++i)
+    constexpr uint32_t kCount = kUnitNumbers * kTileRows;
+    float numbers[kCount];
+    const auto encode = [&](auto codec) {
+      typename decltype(codec)::Coded coded{};
+      for (uint32_t row = 0; row < kTileRows; ++row)
+        decltype(codec)::encode_row(numbers + row * kUnitNumbers, row, RoundToNearest{}, coded);
+      return coded;
+    };
+    for (uint32_t i = 0; i < kCount; ++i)
       numbers[i] = static_cast<float>(i % 8 == 0 ? 0 : i % 8 == 7 ? 15 : i % 8 + i / 8);
-    const auto coded = IntegerCodec<4, 32>::encode(numbers);
-    for (uint32_t i = 0; i < kLaneNumbers; ++i)
-      emulator::require((coded.payload[i / 8] >> i % 8 * 4 & 15) == static_cast<uint32_t>(numbers[i]),
-                        "a nibble");
-    for (const uint32_t scale : coded.scales) emulator::require(scale == 0x41700000, "from 0 to 15");
-    for (uint32_t i = 0; i < kLaneNumbers; ++i)
-      numbers[i] = static_cast<float>(i * 2 % 63 + (i >= 30 ? 1 : 0));
-    numbers[7] = numbers[15] = numbers[23] = 63;
-    numbers[0] = numbers[8] = numbers[16] = numbers[24] = 0;
-    const auto six = IntegerCodec<6, 32>::encode(numbers);
+    const auto four = encode(IntegerCodec<4, 32>{});
+    for (uint32_t i = 0; i < kCount; ++i)
+      emulator::require((four.payload[i / 8] >> i % 8 * 4 & 15) == static_cast<uint32_t>(numbers[i]),
+                        "4 bits");
+    for (const uint32_t scale : four.scales) emulator::require(scale == 0x41700000, "from 0 to 15");
+    for (uint32_t i = 0; i < kCount; ++i)
+      numbers[i] = static_cast<float>(i % 8 == 0 ? 0 : i % 8 == 7 ? 63 : i * 7 % 64);
+    const auto six = encode(IntegerCodec<6, 32>{});
     for (uint32_t i = 0; i < 30; ++i)
-      if (i < 24)
-        emulator::require((six.payload[i / 5] >> i % 5 * 6 & 63) == static_cast<uint32_t>(numbers[i]),
-                          "six bits");
+      emulator::require((six.payload[i / 5] >> i % 5 * 6 & 63) == static_cast<uint32_t>(numbers[i]),
+                        "6 bits");
+    for (uint32_t i = 30; i < kCount; ++i) {
+      const uint32_t* const words = six.payload + (i - 30) * 3;
+      emulator::require(
+          (words[0] >> 30 | words[1] >> 30 << 2 | words[2] >> 30 << 4) == static_cast<uint32_t>(numbers[i]),
+          "6 bits in three words");
+    }
   });
   EXPECT_EQ(world.run(), "");
 }

@@ -7,11 +7,12 @@
 // in a row: 32, 64 or 128 numbers, the units of 4, 8 or 16 lanes.
 //
 // A codec is a type with
-//   kBits, kGroup                     of a number; numbers that share a scale
-//   Coded                             what a lane has of a coded tile: payload[kBits] and
-//   scales[kScaleWords], words;
-//                                     all lanes of a group have the same scales
-//   encode(numbers, rounding), decode(coded, numbers)
+//   kBits, kGroup                            of a number; numbers that share a scale
+//   Coded                                    what a lane has of a coded tile: payload[kBits] and
+//   scales[kScaleWords],
+//                                            words; all lanes of a group have the same scales
+//   encode_row(unit, row, rounding, coded)   of a tile whose Coded was {} before its first row
+//   decode_row(coded, row, unit)             unit: 8 floats
 // By all lanes of a warp together. Decoding has the same result, bit for bit, on every GPU and on the host.
 #ifndef VERBENA_DEVICE_COLLECTIVES_CODEC_CUH
 #define VERBENA_DEVICE_COLLECTIVES_CODEC_CUH
@@ -23,7 +24,6 @@ namespace verbena::device {
 
 inline constexpr uint32_t kUnitNumbers = 8, kTileRows = 4;
 inline constexpr uint32_t kRowNumbers = kUnitNumbers * kWarpLanes;
-inline constexpr uint32_t kLaneNumbers = kUnitNumbers * kTileRows;  // of a tile, row after row
 inline constexpr uint32_t kTileNumbers = kRowNumbers * kTileRows;
 
 // To the nearest step, of two the even one.
@@ -41,11 +41,11 @@ class RoundByChance {
   VERBENA_DEVICE explicit RoundByChance(uint64_t seed) : state_(seed) {}
 
   VERBENA_DEVICE RoundByChance in_tile(uint64_t tile) const {
-    return RoundByChance(mix(state_ + tile * kOdd) + lane() * kLaneNumbers * kOdd);
+    return RoundByChance(mix(state_ + tile * kOdd) + lane() * kOdd * kTileRows);
   }
-  // 0 to 255, for the number `i` of this lane in the tile.
-  VERBENA_DEVICE uint32_t draw(uint32_t i) const {
-    return static_cast<uint32_t>(mix(state_ + i / 8 * kOdd) >> i % 8 * 8) & 0xff;
+  // 0 to 255, for each of the lane's numbers in a row.
+  VERBENA_DEVICE uint32_t draw(uint32_t row, uint32_t i) const {
+    return static_cast<uint32_t>(mix(state_ + row * kOdd) >> i * 8) & 0xff;
   }
 
  private:
@@ -79,6 +79,11 @@ VERBENA_DEVICE uint32_t round_up_to_bfloat16(float value) {
   return ((bits < 0x7fff0000u ? bits : 0x7fff0000u) + 0xffff) >> 16;
 }
 
+template <typename T>
+struct Several {
+  T of[kUnitNumbers];
+};
+
 // The largest of each half over the kLanes lanes, side by side, that share a group.
 template <uint32_t kLanes>
 VERBENA_DEVICE uint32_t find_largest_pair(uint32_t pair) {
@@ -90,50 +95,30 @@ VERBENA_DEVICE uint32_t find_largest_pair(uint32_t pair) {
 
 }  // namespace detail
 
-// A tensor's numbers from `first` on, as many as a tile has. What lies behind `count` is the last number
-// again, so that it widens no group's range; count is 1 at least. `is_aligned`: source is a multiple of 16.
+// A lane's unit of a row, which begins at number `first` of a tensor. What lies behind `count` is the last
+// number again, so that it widens no group's range; count is 1 at least. `is_whole`: the row ends before, and
+// `source` is a multiple of 16.
 template <typename T>
-VERBENA_DEVICE void load_tile(const T* source, uint64_t first, uint64_t count, bool is_aligned,
-                              float (&numbers)[kLaneNumbers]) {
-  const bool is_whole = is_aligned && first + kTileNumbers <= count;
-  VERBENA_UNROLL
-  for (uint32_t row = 0; row < kTileRows; ++row) {
-    const uint64_t at = first + row * kRowNumbers + lane() * kUnitNumbers;
-    PackedSum<T, kUnitNumbers * sizeof(T)> unit{};
-    if (is_whole) {
-      unit.begin(load_packed<kUnitNumbers * sizeof(T)>(source + at));
-      VERBENA_UNROLL
-      for (uint32_t i = 0; i < kUnitNumbers; ++i) numbers[row * kUnitNumbers + i] = unit.sums[i];
-    } else {
-      for (uint32_t i = 0; i < kUnitNumbers; ++i) {
-        const uint64_t index = at + i < count ? at + i : count - 1;
-        numbers[row * kUnitNumbers + i] =
-            widen(load<Order::kWeak, Scope::kThreads, Cache::kDefault, Space::kGlobal>(source + index));
-      }
-    }
-  }
+using Unit = Packed<T, kUnitNumbers * sizeof(T)>;
+template <typename T>
+VERBENA_DEVICE Unit<T> load_unit(const T* source, uint64_t first, uint64_t count, bool is_whole) {
+  const uint64_t at = first + lane() * kUnitNumbers;
+  if (is_whole) return load_packed<sizeof(Unit<T>)>(source + at);
+  detail::Several<T> several;
+  for (uint32_t i = 0; i < kUnitNumbers; ++i)
+    several.of[i] = load<Order::kWeak, Scope::kThreads, Cache::kDefault, Space::kGlobal>(
+        source + (at + i < count ? at + i : count - 1));
+  return __builtin_bit_cast(Unit<T>, several);
 }
-
-// The opposite: each number rounded to T.
 template <typename T>
-VERBENA_DEVICE void store_tile(T* destination, uint64_t first, uint64_t count, bool is_aligned,
-                               const float (&numbers)[kLaneNumbers]) {
-  const bool is_whole = is_aligned && first + kTileNumbers <= count;
-  VERBENA_UNROLL
-  for (uint32_t row = 0; row < kTileRows; ++row) {
-    const uint64_t at = first + row * kRowNumbers + lane() * kUnitNumbers;
-    PackedSum<T, kUnitNumbers * sizeof(T)> unit{};
-    VERBENA_UNROLL
-    for (uint32_t i = 0; i < kUnitNumbers; ++i) unit.sums[i] = numbers[row * kUnitNumbers + i];
-    const auto packed = unit.round();
-    if (is_whole) {
-      store_packed(destination + at, packed);
-      continue;
-    }
-    for (uint32_t i = 0; i < kUnitNumbers && at + i < count; ++i)
-      store<Order::kWeak, Scope::kThreads, Cache::kDefault, Space::kGlobal>(
-          destination + at + i, narrow<T>(numbers[row * kUnitNumbers + i]));
-  }
+VERBENA_DEVICE void store_unit(T* destination, uint64_t first, uint64_t count, bool is_whole,
+                               const Unit<T>& unit) {
+  const uint64_t at = first + lane() * kUnitNumbers;
+  if (is_whole) return store_packed(destination + at, unit);
+  const auto several = __builtin_bit_cast(detail::Several<T>, unit);
+  for (uint32_t i = 0; i < kUnitNumbers && at + i < count; ++i)
+    store<Order::kWeak, Scope::kThreads, Cache::kDefault, Space::kGlobal>(destination + at + i,
+                                                                          several.of[i]);
 }
 
 namespace detail {

@@ -28,9 +28,9 @@ VERBENA_DEVICE float round_to_e4m3(float number, uint32_t draw) {
   return magnitude > to_bits(kLargestE4m3) ? number : from_bits(result | (bits & 0x80000000u));
 }
 
-// The payload of numbers times the inverse of each row's step.
+// The payload of numbers times the inverse of their step.
 template <typename Rounding>
-VERBENA_DEVICE void encode_e4m3(const float* unit, float inverse, const Rounding& rounding, uint32_t first,
+VERBENA_DEVICE void encode_e4m3(const float* unit, float inverse, uint32_t row, const Rounding& rounding,
                                 uint32_t* payload) {
   VERBENA_UNROLL
   for (uint32_t word = 0; word < kUnitNumbers / 4; ++word) {
@@ -39,7 +39,7 @@ VERBENA_DEVICE void encode_e4m3(const float* unit, float inverse, const Rounding
     for (uint32_t i = 0; i < 4; ++i) {
       scaled[i] = multiply(unit[4 * word + i], inverse);
       if constexpr (Rounding::kIsByChance)
-        scaled[i] = round_to_e4m3(scaled[i], rounding.draw(first + 4 * word + i));
+        scaled[i] = round_to_e4m3(scaled[i], rounding.draw(row, 4 * word + i));
     }
     payload[word] = Number<E4m3>::narrow(scaled);
   }
@@ -50,46 +50,23 @@ VERBENA_DEVICE void decode_e4m3(const uint32_t* payload, float* unit) {
     Number<E4m3>::widen(payload[word], unit + 4 * word);
 }
 
-// The largest magnitudes of two units, one a half, over their groups.
 template <uint32_t kLanes, bool kOfFinite>
-VERBENA_DEVICE uint32_t find_magnitudes(const float* low, const float* high) {
-  const auto find = [](const float* unit) {
-    float largest = 0;
-    VERBENA_UNROLL
-    for (uint32_t i = 0; i < kUnitNumbers; ++i) {
-      const float magnitude = from_bits(to_bits(unit[i]) & 0x7fffffffu);
-      if (!kOfFinite || is_finite(magnitude)) largest = choose_larger(largest, magnitude);
-    }
-    return round_up_to_bfloat16(largest);
-  };
-  return find_largest_pair<kLanes>(find(low) | find(high) << 16);
+VERBENA_DEVICE uint32_t find_finite_magnitude(const float* unit) {
+  float largest = 0;
+  VERBENA_UNROLL
+  for (uint32_t i = 0; i < kUnitNumbers; ++i) {
+    const float magnitude = from_bits(to_bits(unit[i]) & 0x7fffffffu);
+    if (!kOfFinite || is_finite(magnitude)) largest = choose_larger(largest, magnitude);
+  }
+  return find_largest_pair<kLanes>(round_up_to_bfloat16(largest));
 }
-VERBENA_DEVICE bool is_infinite_half(uint32_t half) {
-  return (half & 0x7f80) == 0x7f80;
-}
-
-// Of all rows, with the sign set where some numbers are not finite: two in a word.
+// The largest magnitude of a group, as a bfloat16, its sign set where some numbers are not finite.
 template <uint32_t kLanes>
-VERBENA_DEVICE void find_all_magnitudes(const float (&numbers)[kLaneNumbers],
-                                        uint32_t (&pairs)[kTileRows / 2]) {
-  bool is_special = false;
-  VERBENA_UNROLL
-  for (uint32_t pair = 0; pair < kTileRows / 2; ++pair) {
-    const float* const low = numbers + 2 * pair * kUnitNumbers;
-    pairs[pair] = find_magnitudes<kLanes, false>(low, low + kUnitNumbers);
-    is_special |= is_infinite_half(pairs[pair]) || is_infinite_half(pairs[pair] >> 16);
-  }
-  if (ballot(kFullWarp, is_special) == 0) return;
-  VERBENA_UNROLL
-  for (uint32_t pair = 0; pair < kTileRows / 2; ++pair) {
-    const float* const low = numbers + 2 * pair * kUnitNumbers;
-    const uint32_t signs = (is_infinite_half(pairs[pair]) ? 0x8000u : 0) |
-                           (is_infinite_half(pairs[pair] >> 16) ? 0x80000000u : 0);
-    pairs[pair] = signs | find_magnitudes<kLanes, true>(low, low + kUnitNumbers);
-  }
-}
-VERBENA_DEVICE uint32_t get_half(const uint32_t (&pairs)[kTileRows / 2], uint32_t row) {
-  return pairs[row / 2] >> row % 2 * 16 & 0xffff;
+VERBENA_DEVICE uint32_t find_magnitude(const float* unit) {
+  const uint32_t magnitude = find_finite_magnitude<kLanes, false>(unit);
+  const bool is_special = magnitude >= 0x7f80;
+  if (ballot(kFullWarp, is_special) == 0) return magnitude;
+  return find_finite_magnitude<kLanes, true>(unit) | (is_special ? 0x8000 : 0);
 }
 
 }  // namespace detail
@@ -104,36 +81,27 @@ class Float8Codec {
     uint32_t scales[kScaleWords];  // of the rows, two in a word
   };
 
-  template <typename Rounding = RoundToNearest>
-  VERBENA_DEVICE static Coded encode(const float (&numbers)[kLaneNumbers], const Rounding& rounding = {}) {
-    Coded coded{};
-    detail::find_all_magnitudes<kGroup / kUnitNumbers>(numbers, coded.scales);
-    VERBENA_UNROLL
-    for (uint32_t row = 0; row < kTileRows; ++row) {
-      const float inverse = detail::divide(1, find_step(detail::get_half(coded.scales, row)));
-      detail::encode_e4m3(numbers + row * kUnitNumbers, inverse, rounding, row * kUnitNumbers,
-                          coded.payload + 2 * row);
-    }
-    return coded;
+  template <typename Rounding>
+  VERBENA_DEVICE static void encode_row(const float* unit, uint32_t row, const Rounding& rounding,
+                                        Coded& coded) {
+    const uint32_t scale = detail::find_magnitude<kGroup / kUnitNumbers>(unit);
+    coded.scales[row / 2] |= scale << row % 2 * 16;
+    detail::encode_e4m3(unit, detail::divide(1, find_step(scale)), row, rounding, coded.payload + 2 * row);
   }
 
-  VERBENA_DEVICE static void decode(const Coded& coded, float (&numbers)[kLaneNumbers]) {
-    VERBENA_UNROLL
-    for (uint32_t row = 0; row < kTileRows; ++row) {
-      float* const unit = numbers + row * kUnitNumbers;
-      const uint32_t scale = detail::get_half(coded.scales, row);
-      const float step = find_step(scale);
-      detail::decode_e4m3(coded.payload + 2 * row, unit);
-      if ((scale & 0x8000) != 0) {
-        VERBENA_UNROLL
-        for (uint32_t i = 0; i < kUnitNumbers; ++i) {
-          if (unit[i] == detail::kLargestE4m3 || unit[i] == -detail::kLargestE4m3)
-            unit[i] = detail::make_infinity(unit[i] < 0);
-        }
-      }
+  VERBENA_DEVICE static void decode_row(const Coded& coded, uint32_t row, float* unit) {
+    const uint32_t scale = coded.scales[row / 2] >> row % 2 * 16 & 0xffff;
+    const float step = find_step(scale);
+    detail::decode_e4m3(coded.payload + 2 * row, unit);
+    if ((scale & 0x8000) != 0) {
       VERBENA_UNROLL
-      for (uint32_t i = 0; i < kUnitNumbers; ++i) unit[i] = detail::multiply(unit[i], step);
+      for (uint32_t i = 0; i < kUnitNumbers; ++i) {
+        if (unit[i] == detail::kLargestE4m3 || unit[i] == -detail::kLargestE4m3)
+          unit[i] = detail::make_infinity(unit[i] < 0);
+      }
     }
+    VERBENA_UNROLL
+    for (uint32_t i = 0; i < kUnitNumbers; ++i) unit[i] = detail::multiply(unit[i], step);
   }
 
  private:
@@ -156,38 +124,28 @@ class MxFloat8 {
     uint32_t scales[kScaleWords];  // a byte for each row
   };
 
-  template <typename Rounding = RoundToNearest>
-  VERBENA_DEVICE static Coded encode(const float (&numbers)[kLaneNumbers], const Rounding& rounding = {}) {
-    Coded coded{};
-    uint32_t pairs[kTileRows / 2];
-    detail::find_all_magnitudes<kGroup / kUnitNumbers>(numbers, pairs);
+  template <typename Rounding>
+  VERBENA_DEVICE static void encode_row(const float* unit, uint32_t row, const Rounding& rounding,
+                                        Coded& coded) {
+    const uint32_t magnitude = detail::find_magnitude<kGroup / kUnitNumbers>(unit);
+    const uint32_t scale = detail::choose_exponent(detail::from_bits((magnitude & 0x7fff) << 16));
+    coded.scales[0] |= scale << 8 * row;
+    float numbers[kUnitNumbers];
     VERBENA_UNROLL
-    for (uint32_t row = 0; row < kTileRows; ++row) {
-      const uint32_t magnitude = detail::get_half(pairs, row);
-      const uint32_t scale = detail::choose_exponent(detail::from_bits((magnitude & 0x7fff) << 16));
-      coded.scales[0] |= scale << 8 * row;
-      const float inverse = detail::invert_exponent(scale);
-      float unit[kUnitNumbers];
-      VERBENA_UNROLL
-      for (uint32_t i = 0; i < kUnitNumbers; ++i) {
-        unit[i] = numbers[row * kUnitNumbers + i];
-        // An infinity would become the largest number.
-        if ((magnitude & 0x8000) != 0 && !detail::is_finite(unit[i])) unit[i] = detail::from_bits(0x7fffffff);
-      }
-      detail::encode_e4m3(unit, inverse, rounding, row * kUnitNumbers, coded.payload + 2 * row);
+    for (uint32_t i = 0; i < kUnitNumbers; ++i) {
+      numbers[i] = unit[i];
+      // An infinity would become the largest number.
+      if ((magnitude & 0x8000) != 0 && !detail::is_finite(unit[i]))
+        numbers[i] = detail::from_bits(0x7fffffff);
     }
-    return coded;
+    detail::encode_e4m3(numbers, detail::invert_exponent(scale), row, rounding, coded.payload + 2 * row);
   }
 
-  VERBENA_DEVICE static void decode(const Coded& coded, float (&numbers)[kLaneNumbers]) {
+  VERBENA_DEVICE static void decode_row(const Coded& coded, uint32_t row, float* unit) {
+    const float step = detail::from_bits((coded.scales[0] >> 8 * row & 0xff) << 23);
+    detail::decode_e4m3(coded.payload + 2 * row, unit);
     VERBENA_UNROLL
-    for (uint32_t row = 0; row < kTileRows; ++row) {
-      float* const unit = numbers + row * kUnitNumbers;
-      const float step = detail::from_bits((coded.scales[0] >> 8 * row & 0xff) << 23);
-      detail::decode_e4m3(coded.payload + 2 * row, unit);
-      VERBENA_UNROLL
-      for (uint32_t i = 0; i < kUnitNumbers; ++i) unit[i] = detail::multiply(unit[i], step);
-    }
+    for (uint32_t i = 0; i < kUnitNumbers; ++i) unit[i] = detail::multiply(unit[i], step);
   }
 };
 

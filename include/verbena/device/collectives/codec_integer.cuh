@@ -24,54 +24,42 @@ class IntegerCodec {
     uint32_t scales[kScaleWords];  // of the rows
   };
 
-  template <typename Rounding = RoundToNearest>
-  VERBENA_DEVICE static Coded encode(const float (&numbers)[kLaneNumbers], const Rounding& rounding = {}) {
-    Coded coded{};
-    find_scales(numbers, coded.scales);
+  template <typename Rounding>
+  VERBENA_DEVICE static void encode_row(const float* unit, uint32_t row, const Rounding& rounding,
+                                        Coded& coded) {
+    const Steps steps(coded.scales[row] = find_scale(unit));
+    const float inverse = steps.length == 0 ? 0 : detail::divide(1, steps.length);
+    const float offset = -detail::multiply(steps.lowest, inverse);
+    uint32_t codes[kUnitNumbers];
     VERBENA_UNROLL
-    for (uint32_t row = 0; row < kTileRows; ++row) {
-      const Steps steps(coded.scales[row]);
-      const float* const unit = numbers + row * kUnitNumbers;
-      const uint32_t first = row * kUnitNumbers;
-      const float inverse = steps.length == 0 ? 0 : detail::divide(1, steps.length);
-      const float offset = -detail::multiply(steps.lowest, inverse);
-      uint32_t codes[kUnitNumbers];
+    for (uint32_t i = 0; i < kUnitNumbers; ++i) {
+      float place = detail::multiply_add(unit[i], inverse, offset);
+      if constexpr (Rounding::kIsByChance)
+        place = detail::add(place, (static_cast<float>(rounding.draw(row, i)) - 127.5F) / 256);
+      // The sum's last bit is worth 1.
+      codes[i] = detail::to_bits(detail::add(place, kRounder)) - detail::to_bits(kRounder);
+    }
+    if (steps.is_special) {
       VERBENA_UNROLL
       for (uint32_t i = 0; i < kUnitNumbers; ++i) {
-        float place = detail::multiply_add(unit[i], inverse, offset);
-        if constexpr (Rounding::kIsByChance)
-          place = detail::add(place, (static_cast<float>(rounding.draw(first + i)) - 127.5F) / 256);
-        // The sum's last bit is worth 1.
-        codes[i] = detail::to_bits(detail::add(place, kRounder)) - detail::to_bits(kRounder);
+        if (!detail::is_finite(unit[i]))
+          codes[i] = unit[i] != unit[i] ? kNan : unit[i] > 0 ? kNan - 1 : kNan - 2;
       }
-      if (steps.is_special) {
-        VERBENA_UNROLL
-        for (uint32_t i = 0; i < kUnitNumbers; ++i) {
-          if (!detail::is_finite(unit[i]))
-            codes[i] = unit[i] != unit[i] ? kNan : unit[i] > 0 ? kNan - 1 : kNan - 2;
-        }
-      }
-      VERBENA_UNROLL
-      for (uint32_t i = 0; i < kUnitNumbers; ++i) put_code(coded.payload, first + i, codes[i]);
     }
-    return coded;
+    VERBENA_UNROLL
+    for (uint32_t i = 0; i < kUnitNumbers; ++i) put_code(coded.payload, row * kUnitNumbers + i, codes[i]);
   }
 
-  VERBENA_DEVICE static void decode(const Coded& coded, float (&numbers)[kLaneNumbers]) {
+  VERBENA_DEVICE static void decode_row(const Coded& coded, uint32_t row, float* unit) {
+    const Steps steps(coded.scales[row]);
+    const float offset = detail::multiply_add(-kCarrier, steps.length, steps.lowest);
     VERBENA_UNROLL
-    for (uint32_t row = 0; row < kTileRows; ++row) {
-      const Steps steps(coded.scales[row]);
-      const float offset = detail::multiply_add(-kCarrier, steps.length, steps.lowest);
-      float* const unit = numbers + row * kUnitNumbers;
-      VERBENA_UNROLL
-      for (uint32_t i = 0; i < kUnitNumbers; ++i)
-        unit[i] =
-            detail::multiply_add(carry_code(coded.payload, row * kUnitNumbers + i), steps.length, offset);
-      if (!steps.is_special) continue;
-      VERBENA_UNROLL
-      for (uint32_t i = 0; i < kUnitNumbers; ++i)
-        unit[i] = decode_special(carry_code(coded.payload, row * kUnitNumbers + i) - kCarrier, steps);
-    }
+    for (uint32_t i = 0; i < kUnitNumbers; ++i)
+      unit[i] = detail::multiply_add(carry_code(coded.payload, row * kUnitNumbers + i), steps.length, offset);
+    if (!steps.is_special) return;
+    VERBENA_UNROLL
+    for (uint32_t i = 0; i < kUnitNumbers; ++i)
+      unit[i] = decode_special(carry_code(coded.payload, row * kUnitNumbers + i) - kCarrier, steps);
   }
 
  private:
@@ -126,24 +114,11 @@ class IntegerCodec {
     return (bounds >> 23 & 0xff) >= kHugeExponent || (bounds >> 7 & 0xff) >= kHugeExponent;
   }
 
-  VERBENA_DEVICE static void find_scales(const float (&numbers)[kLaneNumbers],
-                                         uint32_t (&scales)[kScaleWords]) {
-    bool has_special = false;
-    VERBENA_UNROLL
-    for (uint32_t row = 0; row < kTileRows; ++row) {
-      scales[row] = find_bounds<false>(numbers + row * kUnitNumbers);
-      has_special |= is_special(scales[row]);
-    }
-    if (ballot(kFullWarp, has_special) == 0) {
-      VERBENA_UNROLL
-      for (uint32_t row = 0; row < kTileRows; ++row) scales[row] ^= 0x8000;
-      return;
-    }
-    VERBENA_UNROLL
-    for (uint32_t row = 0; row < kTileRows; ++row) {
-      const uint32_t bounds = find_bounds<true>(numbers + row * kUnitNumbers);
-      scales[row] = is_special(scales[row]) ? make_special(bounds) : bounds ^ 0x8000;
-    }
+  VERBENA_DEVICE static uint32_t find_scale(const float* unit) {
+    const uint32_t bounds = find_bounds<false>(unit);
+    if (ballot(kFullWarp, is_special(bounds)) == 0) return bounds ^ 0x8000;
+    const uint32_t finite = find_bounds<true>(unit);
+    return is_special(bounds) ? make_special(finite) : finite ^ 0x8000;
   }
   // Bounds that differ, with their places changed.
   VERBENA_DEVICE static uint32_t make_special(uint32_t bounds) {

@@ -5,7 +5,7 @@ set(package_build ${PROJECT_BINARY_DIR}/packaging)
 
 # Some tools need a CUDA compiler, and some are built only by their targets.
 set(installed_tools "")
-foreach(tool verbena-info verbena-perf nccl-perf verbena-unpack verbena-symm verbena-symm-nccl verbena-symm-nvshmem)
+foreach(tool verbena-info verbena-perf nccl-perf verbena-unpack verbena-coll verbena-symm verbena-symm-nccl verbena-symm-nvshmem)
   if(TARGET ${tool})
     # In the build, the libraries are always in ../lib.
     set(folders $<REMOVE_DUPLICATES:$ORIGIN/../lib$<SEMICOLON>$ORIGIN/${VERBENA_LIBRARIES_FROM_TOOLS}>)

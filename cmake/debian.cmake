@@ -71,7 +71,8 @@ NCCL loads the plugin with NCCL_NET_PLUGIN=verbena. Also here: verbena-perf and
 other measuring tools; libverbena.so, its headers and device bitcode, by which
 kernels reach the memory of other GPUs. No CUDA package is needed to install.")
 set(shlibs "")
-foreach(library verbena verbena_nccl verbena_nvshmem)
+list(TRANSFORM backends PREPEND verbena_ OUTPUT_VARIABLE backend_libraries)
+foreach(library verbena ${backend_libraries})
   if(TARGET ${library})
     string(APPEND shlibs "lib${library} ${VERBENA_SOVERSION} verbena (>= ${PROJECT_VERSION})\n")
   endif()

@@ -51,6 +51,45 @@ void check_reduction(verbena_ops_reduction reduction) {
   expect(reduction >= VERBENA_OPS_SUM && reduction <= VERBENA_OPS_MAX, "ops: no such reduction");
 }
 
+Call begin_call(Kind kind, const void* input, void* output) {
+  Call call{};
+  call.kind = kind;
+  call.input = static_cast<const char*>(input);
+  call.output = static_cast<char*>(output);
+  return call;
+}
+void set_reduction(Call& call, verbena_ops_type type, verbena_ops_reduction reduction) {
+  check_reduction(reduction);
+  call.type = type;
+  call.reduction = reduction;
+}
+
+// Messages side by side, or a part of each row.
+Layout lay_out(uint64_t rows, uint64_t row_bytes, uint32_t parts) {
+  if (rows == 1) return {row_bytes, 1, 1};
+  return {row_bytes, row_bytes, row_bytes * parts};
+}
+// A message alone.
+constexpr Layout kOneMessage{0, 1, 1};
+
+void submit(verbena_ops* ops, const Call& call, uint64_t most_bytes, const verbena_ops_choice* asked,
+            verbena_stream stream) {
+  Communicator& communicator = ops->communicator;
+  const Choice chosen = communicator.choose(call.kind, call.type, call.reduction, most_bytes);
+  communicator.submit(call, communicator.complete(chosen, asked), static_cast<CUstream>(stream));
+}
+
+void set_counts(Call& call, Lengths lengths, const int64_t* counts, const int64_t* offsets,
+                const verbena_ops_extent* extent) {
+  expect(counts != nullptr && extent != nullptr && extent->unit_bytes != 0, "ops: no counts, or no units");
+  call.lengths = lengths;
+  call.counts = counts;
+  call.offsets = offsets;
+  call.unit_bytes = extent->unit_bytes;
+  call.input_bytes = extent->input_bytes;
+  call.output_bytes = extent->output_bytes;
+}
+
 }  // namespace
 
 extern "C" {
@@ -109,19 +148,114 @@ verbena_result verbena_ops_all_reduce(verbena_ops* ops, const void* input, void*
                                       verbena_ops_type type, verbena_ops_reduction reduction,
                                       const verbena_ops_choice* choice, verbena_stream stream) {
   return guard([&] {
-    check_reduction(reduction);
-    Call call{};
-    call.kind = Kind::kAllReduce;
-    call.type = type;
-    call.reduction = reduction;
-    call.input = static_cast<const char*>(input);
-    call.output = static_cast<char*>(output);
+    Call call = begin_call(Kind::kAllReduce, input, output);
+    set_reduction(call, type, reduction);
     call.length_bytes = count * find_element_bytes(type);
-    Communicator& communicator = ops->communicator;
-    const Choice chosen =
-        communicator.complete(communicator.choose(call.kind, type, reduction, call.length_bytes), choice);
-    if (count != 0) communicator.enqueue({&call, 1}, chosen, static_cast<CUstream>(stream));
+    if (count != 0) submit(ops, call, call.length_bytes, choice, stream);
   });
+}
+
+verbena_result verbena_ops_all_gather(verbena_ops* ops, const void* input, void* output, size_t rows,
+                                      size_t row_bytes, const verbena_ops_choice* choice,
+                                      verbena_stream stream) {
+  return guard([&] {
+    Call call = begin_call(Kind::kExchange, input, output);
+    call.length_bytes = rows * row_bytes;
+    call.source = kOneMessage;
+    call.destination = lay_out(rows, row_bytes, ops->communicator.size());
+    if (call.length_bytes != 0) submit(ops, call, call.length_bytes, choice, stream);
+  });
+}
+
+verbena_result verbena_ops_reduce_scatter(verbena_ops* ops, const void* input, void* output, size_t rows,
+                                          size_t row_count, verbena_ops_type type,
+                                          verbena_ops_reduction reduction, const verbena_ops_choice* choice,
+                                          verbena_stream stream) {
+  return guard([&] {
+    Call call = begin_call(Kind::kExchangeReduce, input, output);
+    set_reduction(call, type, reduction);
+    const uint64_t row_bytes = row_count * find_element_bytes(type);
+    call.length_bytes = rows * row_bytes;
+    call.source = lay_out(rows, row_bytes, ops->communicator.size());
+    call.destination = kOneMessage;
+    if (call.length_bytes != 0) submit(ops, call, call.length_bytes, choice, stream);
+  });
+}
+
+verbena_result verbena_ops_broadcast(verbena_ops* ops, const void* input, void* output, size_t length_bytes,
+                                     uint32_t root, const verbena_ops_choice* choice, verbena_stream stream) {
+  return guard([&] {
+    expect(root < ops->communicator.size(), "ops: a broadcast by a rank that the team has not");
+    Call call = begin_call(Kind::kExchange, input, output);
+    call.length_bytes = length_bytes;
+    call.source = call.destination = kOneMessage;
+    call.lengths = Lengths::kFromRoot;
+    call.root = static_cast<int32_t>(root);
+    if (length_bytes != 0) submit(ops, call, length_bytes, choice, stream);
+  });
+}
+
+verbena_result verbena_ops_all_to_all(verbena_ops* ops, const void* input, void* output, size_t message_bytes,
+                                      size_t split_rows, size_t joined_rows, const verbena_ops_choice* choice,
+                                      verbena_stream stream) {
+  return guard([&] {
+    expect(split_rows != 0 && joined_rows != 0 && message_bytes % split_rows == 0 &&
+               message_bytes % joined_rows == 0,
+           "ops: messages of an all-to-all that are not whole rows");
+    Call call = begin_call(Kind::kExchange, input, output);
+    const uint32_t size = ops->communicator.size();
+    call.length_bytes = message_bytes;
+    call.source = lay_out(split_rows, message_bytes / split_rows, size);
+    call.destination = lay_out(joined_rows, message_bytes / joined_rows, size);
+    if (message_bytes != 0) submit(ops, call, message_bytes, choice, stream);
+  });
+}
+
+verbena_result verbena_ops_all_gather_v(verbena_ops* ops, const void* input, void* output,
+                                        const int64_t* counts, const int64_t* offsets,
+                                        const verbena_ops_extent* extent, const verbena_ops_choice* choice,
+                                        verbena_stream stream) {
+  return guard([&] {
+    Call call = begin_call(Kind::kExchange, input, output);
+    set_counts(call, Lengths::kBySender, counts, offsets, extent);
+    submit(ops, call, extent->expected_bytes, choice, stream);
+  });
+}
+
+verbena_result verbena_ops_reduce_scatter_v(verbena_ops* ops, const void* input, void* output,
+                                            const int64_t* counts, const int64_t* offsets,
+                                            const verbena_ops_extent* extent, verbena_ops_type type,
+                                            verbena_ops_reduction reduction, const verbena_ops_choice* choice,
+                                            verbena_stream stream) {
+  return guard([&] {
+    Call call = begin_call(Kind::kExchangeReduce, input, output);
+    set_reduction(call, type, reduction);
+    set_counts(call, Lengths::kByReceiver, counts, offsets, extent);
+    expect(extent->unit_bytes % find_element_bytes(type) == 0, "ops: units that are not whole elements");
+    submit(ops, call, extent->expected_bytes, choice, stream);
+  });
+}
+
+verbena_result verbena_ops_all_to_all_v(verbena_ops* ops, const void* input, void* output,
+                                        const int64_t* send_counts, const int64_t* send_offsets,
+                                        const int64_t* receive_counts, const int64_t* receive_offsets,
+                                        const verbena_ops_extent* extent, const verbena_ops_choice* choice,
+                                        verbena_stream stream) {
+  return guard([&] {
+    expect(receive_counts != nullptr, "ops: no counts of what comes");
+    Call call = begin_call(Kind::kExchange, input, output);
+    set_counts(call, Lengths::kByPair, send_counts, send_offsets, extent);
+    call.receive_counts = receive_counts;
+    call.receive_offsets = receive_offsets;
+    submit(ops, call, extent->expected_bytes, choice, stream);
+  });
+}
+
+verbena_result verbena_ops_group_begin(verbena_ops* ops) {
+  return guard([&] { ops->communicator.begin_group(); });
+}
+verbena_result verbena_ops_group_end(verbena_ops* ops, verbena_stream stream) {
+  return guard([&] { ops->communicator.end_group(static_cast<CUstream>(stream)); });
 }
 
 verbena_result verbena_ops_pause(verbena_ops* ops, uint64_t length_ns, verbena_stream stream) {

@@ -164,24 +164,58 @@ Choice Communicator::complete(const Choice& chosen, const verbena_ops_choice* as
   return choice;
 }
 
-void Communicator::enqueue(std::span<const Call> calls, const Choice& choice, CUstream stream) {
+void Communicator::submit(const Call& call, const Choice& choice, CUstream stream) {
   expect_member();
-  const bool is_bulk =
-      choice.algorithm == Algorithm::kBulkOneShot || choice.algorithm == Algorithm::kBulkTwoShot;
+  if (is_grouped_) {
+    group_.push_back({call, choice});
+  } else {
+    const Pending one{call, choice};
+    launch({&one, 1}, stream);
+  }
+}
+
+void Communicator::begin_group() {
+  expect_member();
+  if (is_grouped_) throw Failure(VERBENA_INVALID_USAGE, "ops: a group in a group");
+  is_grouped_ = true;
+}
+
+void Communicator::end_group(CUstream stream) {
+  if (!is_grouped_) throw Failure(VERBENA_INVALID_USAGE, "ops: a group ends that has not begun");
+  is_grouped_ = false;
+  const std::vector<Pending> calls = std::exchange(group_, {});
+  for (size_t begin = 0; begin < calls.size();) {
+    size_t end = begin + 1;
+    const auto is_alike = [&](const Pending& one) {
+      return family_of(one.choice.algorithm) == family_of(calls[begin].choice.algorithm) &&
+             one.choice.chunk_bytes == calls[begin].choice.chunk_bytes;
+    };
+    while (end < calls.size() && end - begin < kMostCalls && is_alike(calls[end])) ++end;
+    launch(std::span(calls).subspan(begin, end - begin), stream);
+    begin = end;
+  }
+}
+
+// Calls of one family; the grid is the largest that one of them wants.
+void Communicator::launch(std::span<const Pending> calls, CUstream stream) {
+  const Choice& first = calls.front().choice;
   Launch launch;
-  launch.workspace = (is_bulk ? chunks_ : packets_).workspace();
+  launch.workspace = (family_of(first.algorithm) == Family::kChunks ? chunks_ : packets_).workspace();
   launch.status = local_->status.address();
   launch.count_calls = static_cast<uint32_t>(calls.size());
-  launch.chunk_bytes = choice.chunk_bytes;
+  launch.chunk_bytes = first.chunk_bytes;
   launch.lets_next_start = options_.lets_next_start;
   launch.pause_before_ns = launch.pause_after_ns = 0;
   bool are_all_reduces = true;
+  Grid grid{0, 0};
   for (size_t i = 0; i < calls.size(); ++i) {
-    launch.calls[i] = calls[i];
-    launch.calls[i].algorithm = choice.algorithm;
-    are_all_reduces = are_all_reduces && calls[i].kind == Kind::kAllReduce;
+    launch.calls[i] = calls[i].call;
+    launch.calls[i].algorithm = calls[i].choice.algorithm;
+    are_all_reduces = are_all_reduces && calls[i].call.kind == Kind::kAllReduce;
+    grid.blocks = std::max(grid.blocks, calls[i].choice.grid.blocks);
+    grid.threads = std::max(grid.threads, calls[i].choice.grid.threads);
   }
-  local_->kernels.launch(choice.algorithm, are_all_reduces, choice.grid, launch, stream);
+  local_->kernels.launch(family_of(first.algorithm), are_all_reduces, grid, launch, stream);
 }
 
 void Communicator::pause(uint64_t length_ns, CUstream stream) {

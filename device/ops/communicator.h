@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "device/ops/call.h"
 #include "device/ops/kernel_set.h"
@@ -53,7 +54,10 @@ class Communicator {
   Choice choose(Kind kind, uint32_t type, uint32_t reduction, uint64_t bytes) const;
   // The caller's where it is not 0; throws Failure if it cannot be.
   Choice complete(const Choice& chosen, const verbena_ops_choice* asked) const;
-  void enqueue(std::span<const Call> calls, const Choice& choice, CUstream stream);
+  // At once, or with the group's others.
+  void submit(const Call& call, const Choice& choice, CUstream stream);
+  void begin_group();
+  void end_group(CUstream stream);
   void pause(uint64_t length_ns, CUstream stream);
 
  private:
@@ -61,13 +65,20 @@ class Communicator {
     KernelSet kernels;
     StatusWord status{Driver::instance()};
   };
+  struct Pending {
+    Call call;
+    Choice choice;
+  };
   void expect_member() const;
+  void launch(std::span<const Pending> calls, CUstream stream);
 
   verbena_context* context_;
   verbena_ops_options options_;
   uint32_t rank_ = 0, size_ = 0;  // in the team; 0 of no member
   std::optional<Local> local_;    // of members
   SymmetricWorkspace packets_, chunks_;
+  bool is_grouped_ = false;
+  std::vector<Pending> group_;
 };
 
 }  // namespace verbena::ops

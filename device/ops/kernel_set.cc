@@ -87,15 +87,25 @@ CUfunction KernelSet::find(const char* name) const {
   return function;
 }
 
-void KernelSet::launch(Algorithm algorithm, bool has_size, const Grid& grid, const Launch& launch,
+Family family_of(Algorithm algorithm) {
+  switch (algorithm) {
+    case Algorithm::kOneShot16:
+    case Algorithm::kTwoShot16:
+      return Family::kPackets16;
+    case Algorithm::kOneShot128:
+    case Algorithm::kTwoShot128:
+      return Family::kPackets128;
+    default:
+      return Family::kChunks;
+  }
+}
+
+void KernelSet::launch(Family family, bool has_size, const Grid& grid, const Launch& launch,
                        CUstream stream) {
-  Family family = kChunks;
-  if (algorithm == Algorithm::kOneShot16 || algorithm == Algorithm::kTwoShot16) family = kPackets16;
-  if (algorithm == Algorithm::kOneShot128 || algorithm == Algorithm::kTwoShot128) family = kPackets128;
   const int32_t ranks = launch.workspace.context.team_size;
   const Size size = !has_size ? kOfAny : ranks == 2 ? kOf2 : ranks == 4 ? kOf4 : kOfAny;
   void* parameters[] = {const_cast<Launch*>(&launch)};
-  enqueue(functions_[family][size], grid, parameters, stream);
+  enqueue(functions_[static_cast<uint32_t>(family)][size], grid, parameters, stream);
 }
 
 void KernelSet::pause(uint64_t length_ns, CUstream stream) {

@@ -27,6 +27,10 @@ struct Driver {
   void check(CUresult status, const char* what) const;
 };
 
+// Kernels, which have a workspace of their own each: packets of both lengths share one.
+enum class Family : uint32_t { kPackets16, kPackets128, kChunks };
+Family family_of(Algorithm algorithm);
+
 struct Grid {
   uint32_t blocks, threads;
 };
@@ -38,13 +42,12 @@ class KernelSet {
   KernelSet(const KernelSet&) = delete;
   KernelSet& operator=(const KernelSet&) = delete;
 
-  // All calls of a launch have an algorithm of one family, which is that of `algorithm`. `has_size`: they are
-  // all-reduces, for which there are kernels for teams of some sizes.
-  void launch(Algorithm algorithm, bool has_size, const Grid& grid, const Launch& launch, CUstream stream);
+  // `has_size`: all calls are all-reduces, for which there are kernels for teams of some sizes.
+  void launch(Family family, bool has_size, const Grid& grid, const Launch& launch, CUstream stream);
   void pause(uint64_t length_ns, CUstream stream);
 
  private:
-  enum Family : uint32_t { kPackets16, kPackets128, kChunks, kFamilies };
+  static constexpr uint32_t kFamilies = 3;
   enum Size : uint32_t { kOf2, kOf4, kOfAny, kSizes };
 
   CUfunction find(const char* name) const;

@@ -65,7 +65,8 @@ typedef struct {
   uint32_t lets_next_start;
 } verbena_ops_options;
 
-/* Which algorithm, and by how many blocks and threads; zeros choose. */
+/* Which algorithm, and by how many blocks and threads; zeros choose. Exchanges, which is all
+ * but all-reduce, take one shot: two are one for them. */
 typedef struct {
   verbena_ops_algorithm algorithm;
   uint32_t blocks;      /* at most verbena_ops_options::blocks */
@@ -100,6 +101,67 @@ VERBENA_API verbena_result verbena_ops_all_reduce(verbena_ops* ops, const void* 
                                                   size_t count, verbena_ops_type type,
                                                   verbena_ops_reduction reduction,
                                                   const verbena_ops_choice* choice, verbena_stream stream);
+
+/* Tensors of the following are `rows` rows, a message of each rank in every row: one row for the first
+ * dimension of a tensor, as many as the dimensions before it have for another one. Lengths are in bytes where
+ * nothing is computed. Null `choice`: chosen. */
+
+/* `output` is rows of team_size * row_bytes, the r-th row_bytes of each row from rank r, whose `input` is
+ * rows of row_bytes. In one row `input` may be this rank's part of the output. */
+VERBENA_API verbena_result verbena_ops_all_gather(verbena_ops* ops, const void* input, void* output,
+                                                  size_t rows, size_t row_bytes,
+                                                  const verbena_ops_choice* choice, verbena_stream stream);
+/* `input` is rows of team_size * row_count elements, `output` rows of row_count: this rank's of what the
+ * ranks' inputs become together. In one row `output` may be this rank's part of the input. */
+VERBENA_API verbena_result verbena_ops_reduce_scatter(verbena_ops* ops, const void* input, void* output,
+                                                      size_t rows, size_t row_count, verbena_ops_type type,
+                                                      verbena_ops_reduction reduction,
+                                                      const verbena_ops_choice* choice,
+                                                      verbena_stream stream);
+/* `output` becomes rank `root`'s `input`, which no other rank needs. There it may be `input`. */
+VERBENA_API verbena_result verbena_ops_broadcast(verbena_ops* ops, const void* input, void* output,
+                                                 size_t length_bytes, uint32_t root,
+                                                 const verbena_ops_choice* choice, verbena_stream stream);
+/* Of `message_bytes` to each rank. `input` is split: rows of team_size parts, the r-th part of each row for
+ * rank r. `output` is joined: rows of team_size parts, the r-th of each from rank r. 1: all parts behind each
+ * other. They do not overlap. */
+VERBENA_API verbena_result verbena_ops_all_to_all(verbena_ops* ops, const void* input, void* output,
+                                                  size_t message_bytes, size_t split_rows, size_t joined_rows,
+                                                  const verbena_ops_choice* choice, verbena_stream stream);
+
+/* The same where lengths differ. Counts and offsets are int64, [team_size], in memory of the GPU, in units of
+ * unit_bytes (a row, an element); the kernel reads them, so that they may change from replay to replay of a
+ * graph. Null offsets: each part lies behind the one before. What lies beyond input_bytes or output_bytes is
+ * refused by the kernel, which then does nothing (verbena_ops_get_error). */
+typedef struct {
+  size_t unit_bytes, input_bytes, output_bytes;
+  size_t expected_bytes; /* of a message, the same on all ranks: by it the algorithm is chosen */
+} verbena_ops_extent;
+/* counts[r] units come from rank r and lie at offsets[r] of the output; counts are the same on all ranks. */
+VERBENA_API verbena_result verbena_ops_all_gather_v(verbena_ops* ops, const void* input, void* output,
+                                                    const int64_t* counts, const int64_t* offsets,
+                                                    const verbena_ops_extent* extent,
+                                                    const verbena_ops_choice* choice, verbena_stream stream);
+/* counts[r] units, those at offsets[r] of all inputs, become rank r's output; counts are the same on all
+ * ranks. */
+VERBENA_API verbena_result verbena_ops_reduce_scatter_v(
+    verbena_ops* ops, const void* input, void* output, const int64_t* counts, const int64_t* offsets,
+    const verbena_ops_extent* extent, verbena_ops_type type, verbena_ops_reduction reduction,
+    const verbena_ops_choice* choice, verbena_stream stream);
+/* send_counts[r] units, at send_offsets[r] of the input, go to rank r; receive_counts[r], at
+ * receive_offsets[r] of the output, come from it. Each rank knows its own alone. */
+VERBENA_API verbena_result verbena_ops_all_to_all_v(verbena_ops* ops, const void* input, void* output,
+                                                    const int64_t* send_counts, const int64_t* send_offsets,
+                                                    const int64_t* receive_counts,
+                                                    const int64_t* receive_offsets,
+                                                    const verbena_ops_extent* extent,
+                                                    const verbena_ops_choice* choice, verbena_stream stream);
+
+/* Calls between the two are put into the stream of group_end() by as few kernels as possible, in their order;
+ * the streams that they name do not count. A call does not use what one before it in the group computes,
+ * unless by the same block: of the same algorithm, length and place. */
+VERBENA_API verbena_result verbena_ops_group_begin(verbena_ops* ops);
+VERBENA_API verbena_result verbena_ops_group_end(verbena_ops* ops, verbena_stream stream);
 
 /* For measurements: the stream does nothing for so long. */
 VERBENA_API verbena_result verbena_ops_pause(verbena_ops* ops, uint64_t length_ns, verbena_stream stream);

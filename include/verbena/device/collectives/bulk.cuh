@@ -287,7 +287,7 @@ class Bulk {
     return end(chunks, group);
   }
 
-  // As OneShot's, but that all lengths are known.
+  // As OneShot's.
   template <typename Plan, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus exchange(const Plan& plan, uint64_t most_bytes,
                                                    const Group& group = {}) {
@@ -325,6 +325,7 @@ class Bulk {
  private:
   enum Phase : uint32_t { kTerms = 0, kSums = 1 };
   static constexpr uint32_t kFlagBytes = kSymmSlotUnit;  // the line at a slot's end
+  static constexpr uint32_t kToldWord = 2;               // of that line, behind the flags
   static constexpr uint64_t kMostHalfBytes = uint64_t{1} << 30;
 
   template <typename Group>
@@ -409,8 +410,15 @@ class Bulk {
     const auto most = static_cast<uint32_t>(chunk_bytes_ >= kVectorBytes && chunk_bytes_ < room
                                                 ? chunk_bytes_ / kVectorBytes * kVectorBytes
                                                 : room);
-    const uint64_t chunks = (most_bytes + most - 1) / most;
-    for (uint64_t step = 0; step < chunks + 1; ++step) {
+    const bool is_known = most_bytes != kUnknownLength;
+    uint64_t chunks = ((is_known ? most_bytes : find_longest(plan)) + most - 1) / most;
+    if (!is_known) {
+      send_chunk(plan, number_, 0, most, group);
+      tell_lengths(plan, chunks, group);
+      signal(number_, kTerms, group);
+      if (!wait(number_, kTerms, group) || !hear_lengths(plan, chunks, group)) return status_;
+    }
+    for (uint64_t step = is_known ? 0 : 1; step < chunks + 1; ++step) {
       if (step < chunks) {
         send_chunk(plan, number_ + step, step * most, most, group);
         signal(number_ + step, kTerms, group);
@@ -420,6 +428,43 @@ class Bulk {
       take(number_ + step - 1, (step - 1) * most, most);
     }
     return end(chunks, group);
+  }
+
+  template <typename Plan>
+  VERBENA_DEVICE uint64_t find_longest(const Plan& plan) const {
+    uint64_t longest = 1;  // a chunk at least, in which lengths are told
+    for (int32_t member = 0; member < context_.team_size; ++member) {
+      const auto line = plan(member);
+      if (line.send.length_bytes > longest) longest = line.send.length_bytes;
+      if (line.receive.length_bytes > longest) longest = line.receive.length_bytes;
+    }
+    return longest;
+  }
+  // Where a rank knows its own messages alone, behind the flags of the first chunk stands how long its
+  // message is and how many chunks its sender needs. All take as many as who needs most.
+  template <typename Plan, typename Group>
+  VERBENA_DEVICE void tell_lengths(const Plan& plan, uint64_t chunks, const Group& group) const {
+    const auto peers = static_cast<uint32_t>(context_.team_size) - 1;
+    for (uint32_t i = group.rank(); i < peers; i += group.size()) {
+      const int32_t peer = find_member(static_cast<int32_t>(i) + 1);
+      uint64_t* const told = detail::shift(find_flag(number_, context_.team_rank, kTerms) + kToldWord,
+                                           detail::get_delta(context_, peer));
+      store<Order::kWeak, Scope::kThreads>(told, plan(peer).send.length_bytes);
+      store<Order::kWeak, Scope::kThreads>(told + 1, chunks);
+    }
+  }
+  template <typename Plan, typename Group>
+  VERBENA_DEVICE bool hear_lengths(const Plan& plan, uint64_t& chunks, const Group& group) {
+    bool is_wrong = false;
+    for (int32_t turn = 1; turn < context_.team_size; ++turn) {
+      const int32_t peer = find_member(turn);
+      const uint64_t* const told = find_flag(number_, peer, kTerms) + kToldWord;
+      is_wrong = is_wrong || load<Order::kWeak, Scope::kThreads>(told) != plan(peer).receive.length_bytes;
+      const auto theirs = load<Order::kWeak, Scope::kThreads>(told + 1);
+      if (theirs > chunks) chunks = theirs;
+    }
+    if (group.any(is_wrong)) status_ = SymmStatus::kInvalid;
+    return status_ == SymmStatus::kDone;
   }
   template <typename Plan, typename Group>
   VERBENA_DEVICE void send_chunk(const Plan& plan, uint64_t number, uint64_t at, uint32_t most,

@@ -9,11 +9,13 @@ from collections.abc import Callable
 from verbena.constants import Backend
 
 LIBRARY_VARIABLE = "LIBVERBENA_PATH"
+OPS_VARIABLE = "LIBVERBENA_OPS_PATH"
 BITCODE_VARIABLE = "LIBVERBENA_BITCODE_PATH"
 NVSHMEM_VARIABLE = "NVSHMEM_LIB_DIR"
 NCCL_VARIABLE = "NCCL_LIB_DIR"
 
 LIBRARY_NAME = "libverbena.so"
+OPS_LIBRARY_NAME = "libverbena_ops.so"
 BACKEND_LIBRARY_NAMES = {Backend.NCCL: "libverbena_nccl.so", Backend.NVSHMEM: "libverbena_nvshmem.so"}
 NVSHMEM_LIBRARY_NAME = "libnvshmem_host.so.3"
 BITCODE_NAMES = {
@@ -42,6 +44,13 @@ class LibraryFinder:
     def find_library(cls) -> str:
         """libverbena.so."""
         return _find(LIBRARY_NAME, LIBRARY_VARIABLE, _list_folders())
+
+    @classmethod
+    def find_ops_library(cls) -> str:
+        """The collectives; looked for where libverbena.so is, unless LIBVERBENA_OPS_PATH is set."""
+        if os.environ.get(OPS_VARIABLE):
+            return _find(OPS_LIBRARY_NAME, OPS_VARIABLE, [])
+        return _find(OPS_LIBRARY_NAME, LIBRARY_VARIABLE, _list_folders(), stands_for_folder=True)
 
     @classmethod
     def find_backend_library(cls, backend: Backend) -> str:

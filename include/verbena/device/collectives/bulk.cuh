@@ -80,6 +80,7 @@ struct BulkChunk {
   const char* here;
   char* there;
   uint64_t slot_bytes;
+  uint64_t number;  // of the chunk, through all launches
 
   VERBENA_DEVICE int32_t find_peer(uint32_t turn) const {
     const int32_t peer = context.team_rank + 1 + static_cast<int32_t>(turn);
@@ -255,10 +256,14 @@ class Bulk {
                     fit_chunk(codec),
                     nullptr,
                     nullptr,
-                    blocks_.slot_bytes};
+                    blocks_.slot_bytes,
+                    0};
+    if (chunk.most_bytes == 0) status_ = SymmStatus::kInvalid;  // no unit of the codec fits
+    if (status_ != SymmStatus::kDone) return status_;
     const uint64_t chunks = (chunk.share_bytes + chunk.most_bytes - 1) / chunk.most_bytes;
     const auto at = [&](uint64_t index, Phase phase) {
       BulkChunk one = chunk;
+      one.number = number_ + index;
       one.offset = index * chunk.most_bytes;
       one.here = find_slot(number_ + index, 0) + offset_of(phase);
       one.there = find_slot(number_ + index, context_.team_rank) + offset_of(phase);

@@ -50,7 +50,8 @@ class RanksPlace(ctypes.Structure):
 
 
 class OpsOptions(ctypes.Structure):
-    _fields_ = [("packet_bytes", c_size_t), ("chunk_bytes", c_size_t), ("blocks", c_uint32), ("lets_next_start", c_uint32)]
+    _fields_ = [("packet_bytes", c_size_t), ("chunk_bytes", c_size_t), ("blocks", c_uint32), ("lets_next_start", c_uint32),
+                ("tuning_file", c_char_p)]
 
 
 class OpsChoice(ctypes.Structure):
@@ -156,7 +157,7 @@ _OPS_PROTOTYPES: Prototypes = {
     "ops_get_error": (c_int, [Handle, c_char_p, c_size_t]),
     "ops_rank": (c_uint32, [Handle]),
     "ops_size": (c_uint32, [Handle]),
-    "ops_choose": (c_int, [Handle, c_int, c_int, c_size_t, _CHOICE]),
+    "ops_choose": (c_int, [Handle, c_int, c_size_t, _CHOICE]),
     "ops_all_reduce": (c_int, [Handle, c_void_p, c_void_p, c_size_t, c_int, c_int, _CHOICE, c_void_p]),
     "ops_all_gather": (c_int, [Handle, c_void_p, c_void_p, c_size_t, c_size_t, _CHOICE, c_void_p]),
     "ops_reduce_scatter": (c_int, [Handle, c_void_p, c_void_p, c_size_t, c_size_t, c_int, c_int, _CHOICE, c_void_p]),

@@ -43,6 +43,7 @@ class Algorithm(enum.IntEnum):
 # By the names of PyTorch's types, which need not be loaded.
 _TYPES = {"torch.float32": DataType.FLOAT32, "torch.float16": DataType.FLOAT16, "torch.bfloat16": DataType.BFLOAT16,
           "torch.int32": DataType.INT32, "torch.float8_e4m3fn": DataType.E4M3}
+_OPERATIONS = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all"]
 _REDUCTIONS = {one.name.lower(): one for one in Reduction} | {"avg": Reduction.MEAN}
 
 
@@ -70,11 +71,13 @@ class Communicator(CollectivePart):
     _name = "ops"
 
     def __init__(self, context: SymmetricContext, team: SymmetricTeam | None = None, *, is_member: bool = True,
-                 packet_bytes: int = 0, chunk_bytes: int = 0, blocks: int = 0, lets_next_start: bool = False) -> None:
+                 packet_bytes: int = 0, chunk_bytes: int = 0, blocks: int = 0, lets_next_start: bool = False,
+                 tuning_file: str | None = None) -> None:
         """Collective, with the same numbers. Other ranks than members say is_member=False."""
         ops = load_ops_library()
         chosen = (context.world if team is None else team) if is_member else None
-        options = OpsOptions(packet_bytes, chunk_bytes, blocks, lets_next_start)
+        options = OpsOptions(packet_bytes, chunk_bytes, blocks, lets_next_start,
+                             None if tuning_file is None else tuning_file.encode())
         handle = ops.make("ops_create", context.handle, None if chosen is None else chosen.handle, ctypes.byref(options))
         super().__init__(context, handle)
         self._ops = ops
@@ -105,11 +108,10 @@ class Communicator(CollectivePart):
         """Collective: after an error the communicator is as good as new."""
         self._ops.check(self._ops.ops_reset(self.handle))
 
-    def choose(self, tensor: Any, reduction: str = "sum") -> Choice:
-        """How an all-reduce of the tensor would be done."""
+    def choose(self, operation: str, length_bytes: int) -> Choice:
+        """How an operation, such as "all_reduce", of so many bytes (of others than that: of a message) would be done."""
         choice = OpsChoice()
-        self._ops.check(self._ops.ops_choose(self.handle, _need_type(tensor), _REDUCTIONS[reduction],
-                                             tensor.numel() * tensor.element_size(), ctypes.byref(choice)))
+        self._ops.check(self._ops.ops_choose(self.handle, _OPERATIONS.index(operation), length_bytes, ctypes.byref(choice)))
         return Choice(Algorithm(choice.algorithm), choice.blocks, choice.threads, choice.chunk_bytes)
 
     def all_reduce(self, tensor: Any, reduction: str = "sum", *, out: Any = None, choice: Choice | None = None) -> Any:

@@ -561,6 +561,8 @@ TYPED_TEST(CallsTest, RefusesCountsThatCannotBe) {
     Ranks<typename TypeParam::template Way<0>> all({2, 1, 32, TypeParam::kSlotBytes}, 2'000'000);
     Random random(3);
     Case one = all_to_all_v(random, 2, 9, 4, false);
+    for (Data& input : one.inputs) input.resize(4096);
+    for (Data& output : one.outputs) output.resize(4096, kUntouched);
     const auto right = one.describe;
     static const int64_t kNegative[2] = {-1, 2}, kHuge[2] = {int64_t{1} << 60, 1}, kOther[2] = {3, 200};
     one.describe = [&](int32_t rank, Call& call) {

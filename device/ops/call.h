@@ -22,8 +22,19 @@ enum class Algorithm : uint32_t {
   kTwoShot128 = 4,
   kBulkOneShot = 5,
   kBulkTwoShot = 6,
+  // In few bits.
+  kFloat8 = 7,
+  kInt8 = 8,
+  kInt6 = 9,
+  kInt4 = 10,
+  kMxFloat8 = 11,
+  kFloat8Int8 = 12,
+  kInt4Int8 = 13,
 };
-inline constexpr uint32_t kCountAlgorithms = 7;
+inline constexpr uint32_t kCountExactAlgorithms = 7, kCountAlgorithms = 14;
+constexpr bool is_coded(Algorithm algorithm) {
+  return static_cast<uint32_t>(algorithm) >= kCountExactAlgorithms;
+}
 
 // The last three have Launch::norm: of rows that are there, of the sums of all ranks', of each rank's share
 // of them.
@@ -36,18 +47,6 @@ enum class Kind : uint32_t {
   kShardedNorm = 5,
 };
 
-// Numbered as verbena_ops_codec (verbena/ops.h).
-enum class Codec : uint32_t {
-  kNone = 0,
-  kFloat8 = 1,
-  kInt8 = 2,
-  kInt6 = 3,
-  kInt4 = 4,
-  kMxFloat8 = 5,
-  kFloat8Int8 = 6,
-  kInt4Int8 = 7,
-};
-inline constexpr uint32_t kCountCodecs = 8;
 
 // Where the messages of an exchange lie at one end: that of member r begins at r * member_bytes, and has rows
 // of row_bytes, step_bytes from one to the next (Rows of low_latency.cuh).
@@ -78,8 +77,7 @@ struct Call {
   // message behind the one before. Messages lie in the first input_bytes and output_bytes.
   const int64_t *counts, *offsets, *receive_counts, *receive_offsets;
   uint64_t unit_bytes, input_bytes, output_bytes;
-  Codec codec;    // of an all-reduce
-  uint64_t seed;  // of its rounding by chance; 0: to nearest
+  uint64_t seed;  // of an all-reduce in few bits that rounds by chance; 0: to nearest
 };
 
 // RmsNorm of rms_norm.cuh, of any type.

@@ -160,6 +160,10 @@ verbena_result verbena_ops_all_gather(verbena_ops* ops, const void* input, void*
                                       size_t row_bytes, const verbena_ops_choice* choice,
                                       verbena_stream stream) {
   return guard([&] {
+    if (choice != nullptr && choice->algorithm == VERBENA_OPS_COPY_ENGINES) {
+      expect(rows == 1, "ops: copy engines gather along the first dimension alone");
+      return ops->communicator.gather_by_copies(input, output, row_bytes, static_cast<CUstream>(stream));
+    }
     Call call = begin_call(Kind::kExchange, input, output);
     call.length_bytes = rows * row_bytes;
     call.source = kOneMessage;

@@ -22,8 +22,9 @@ enum class Algorithm : uint32_t {
   kTwoShot128 = 4,
   kBulkOneShot = 5,
   kBulkTwoShot = 6,
+  kCopyEngines = 7,  // no kernel of ours: the driver's copies
 };
-inline constexpr uint32_t kCountAlgorithms = 7;
+inline constexpr uint32_t kCountAlgorithms = 8;
 
 enum class Kind : uint32_t { kAllReduce = 0, kExchange = 1, kExchangeReduce = 2 };
 

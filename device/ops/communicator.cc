@@ -18,8 +18,9 @@ constexpr size_t kErrorTextBytes = 512;
 constexpr uint32_t kFingerprintBits = 12;
 constexpr const char* kOperationNames[] = {"all_reduce", "all_gather", "reduce_scatter", "broadcast",
                                            "all_to_all"};
-constexpr const char* kAlgorithmNames[kCountAlgorithms] = {
-    "auto", "one-shot-16", "one-shot-128", "two-shot-16", "two-shot-128", "bulk-one-shot", "bulk-two-shot"};
+constexpr const char* kAlgorithmNames[kCountAlgorithms] = {"auto",          "one-shot-16",  "one-shot-128",
+                                                           "two-shot-16",   "two-shot-128", "bulk-one-shot",
+                                                           "bulk-two-shot", "copy-engines"};
 
 // kAuto: there is none of this name.
 Algorithm find_algorithm(const std::string& name) {
@@ -93,6 +94,8 @@ Communicator::Communicator(verbena_context* context, const verbena_team* team,
       rank_ = verbena_team_rank(team);
       size_ = verbena_team_size(team);
       local_.emplace();
+      for (uint32_t member = 0; member < size_; ++member)
+        local_->world_ranks.push_back(verbena_team_world_rank(team, member));
       gpu_ = Driver::instance().find_gpu_name();
     }
   } catch (const Failure&) {
@@ -182,7 +185,9 @@ Choice Communicator::choose(verbena_ops_operation operation, uint64_t bytes) con
       tuner::list_ways(measurements_, kOperationNames[operation], size_, gpu_, bytes);
   for (const tuner::OpsWay& way : ways) {
     const Algorithm algorithm = find_algorithm(way.algorithm);
-    if (algorithm == Algorithm::kAuto || way.threads % 32 != 0 || way.threads > kMostThreads) continue;
+    if (algorithm == Algorithm::kAuto || algorithm == Algorithm::kCopyEngines || way.threads % 32 != 0 ||
+        way.threads > kMostThreads)
+      continue;
     return {algorithm, {std::min(way.blocks, options_.blocks), way.threads}, way.chunk_bytes};
   }
   return choose_by_rules(operation, bytes);
@@ -223,6 +228,8 @@ Choice Communicator::complete(const Choice& chosen, const verbena_ops_choice* as
   if (asked->blocks != 0) choice.grid.blocks = asked->blocks;
   if (asked->threads != 0) choice.grid.threads = asked->threads;
   choice.chunk_bytes = asked->chunk_bytes;
+  if (choice.algorithm == Algorithm::kCopyEngines)
+    throw Failure(VERBENA_INVALID_ARGUMENT, "ops: copy engines gather, and do nothing else");
   const bool is_right = static_cast<uint32_t>(choice.algorithm) < kCountAlgorithms &&
                         choice.grid.blocks <= options_.blocks && choice.grid.threads % 32 == 0 &&
                         choice.grid.threads <= kMostThreads;
@@ -277,7 +284,8 @@ void Communicator::launch(std::span<const Pending> calls, CUstream stream) {
   launch.count_calls = static_cast<uint32_t>(calls.size());
   launch.chunk_bytes = first.chunk_bytes;
   launch.lets_next_start = options_.lets_next_start;
-  launch.pause_before_ns = launch.pause_after_ns = 0;
+  launch.pause_before_ns = options_.pause_before_ns;
+  launch.pause_after_ns = options_.pause_behind_ns;
   bool are_all_reduces = true;
   Grid grid{0, 0};
   for (size_t i = 0; i < calls.size(); ++i) {
@@ -288,6 +296,43 @@ void Communicator::launch(std::span<const Pending> calls, CUstream stream) {
     grid.threads = std::max(grid.threads, calls[i].choice.grid.threads);
   }
   local_->kernels.launch(family_of(first.algorithm), are_all_reduces, grid, launch, stream);
+}
+
+// A broadcast of nothing: each rank hears from each.
+void Communicator::meet(CUstream stream) {
+  Call call{};
+  call.kind = Kind::kExchange;
+  call.lengths = Lengths::kFromRoot;
+  call.root = -1;
+  call.length_bytes = 1;
+  call.source = call.destination = {0, 1, 1};
+  const Pending one{call, {Algorithm::kOneShot16, {1, 32}, 0}};
+  launch({&one, 1}, stream);
+}
+
+void Communicator::gather_by_copies(const void* input, void* output, uint64_t length_bytes, CUstream stream) {
+  expect_member();
+  if (is_grouped_)
+    throw Failure(VERBENA_INVALID_USAGE, "ops: copy engines in a group: call them outside of it");
+  verbena_window* const window = verbena_window_find(context_, output);
+  const char* const begin = window == nullptr ? nullptr : static_cast<char*>(verbena_window_address(window));
+  const auto offset = static_cast<uint64_t>(static_cast<char*>(output) - begin);
+  if (window == nullptr || offset > verbena_window_length(window) ||
+      size_ * length_bytes > verbena_window_length(window) - offset) {
+    throw Failure(
+        VERBENA_INVALID_ARGUMENT,
+        "ops: copy engines gather into windows (verbena_window_allocate), by their own address, and "
+        "this output is in none");
+  }
+  // Before it peers may still use what they have there; behind it what came is there.
+  meet(stream);
+  for (uint32_t turn = 0; turn < size_; ++turn) {
+    const uint32_t member = (rank_ + turn) % size_;
+    char* const there = static_cast<char*>(verbena_window_peer_address(window, local_->world_ranks[member])) +
+                        offset + rank_ * length_bytes;
+    if (there != input) local_->kernels.copy(there, input, length_bytes, stream);
+  }
+  meet(stream);
 }
 
 void Communicator::pause(uint64_t length_ns, CUstream stream) {

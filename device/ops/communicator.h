@@ -59,6 +59,9 @@ class Communicator {
   Choice complete(const Choice& chosen, const verbena_ops_choice* asked) const;
   // At once, or with the group's others.
   void submit(const Call& call, const Choice& choice, CUstream stream);
+  // An all-gather of `length_bytes` each by copy engines; throws Failure if the output is in no window that
+  // all members reach.
+  void gather_by_copies(const void* input, void* output, uint64_t length_bytes, CUstream stream);
   void begin_group();
   void end_group(CUstream stream);
   void pause(uint64_t length_ns, CUstream stream);
@@ -67,7 +70,11 @@ class Communicator {
   struct Local {
     KernelSet kernels;
     StatusWord status{Driver::instance()};
+    std::vector<uint32_t> world_ranks;  // of the members
   };
+  // Returns when all members have come here and what they put into their streams before is done: in the
+  // stream.
+  void meet(CUstream stream);
   struct Pending {
     Call call;
     Choice choice;

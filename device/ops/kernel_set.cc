@@ -121,6 +121,12 @@ void KernelSet::pause(uint64_t length_ns, CUstream stream) {
   enqueue(pause_, {1, 1}, parameters, stream);
 }
 
+void KernelSet::copy(void* to, const void* from, uint64_t length_bytes, CUstream stream) {
+  driver_.check(driver_.cuMemcpyAsync(reinterpret_cast<CUdeviceptr>(to), reinterpret_cast<CUdeviceptr>(from),
+                                      length_bytes, stream),
+                "a copy to a peer");
+}
+
 void KernelSet::enqueue(CUfunction function, const Grid& grid, void** parameters, CUstream stream) const {
   CUlaunchAttribute attribute{};
   attribute.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;

@@ -17,7 +17,7 @@ using namespace ::verbena::cuda;  // NVIDIA's names
 #define VERBENA_OPS_CUDA(X)                                                                                  \
   X(cuGetErrorString) X(cuCtxGetCurrent) X(cuCtxGetDevice) X(cuDeviceGetName) X(cuDeviceGetAttribute) X(cuModuleLoadDataEx)     \
   X(cuModuleUnload) X(cuModuleGetFunction) X(cuLaunchKernelEx) X(cuMemHostAlloc) X(cuMemFreeHost)            \
-  X(cuThreadExchangeStreamCaptureMode)
+  X(cuMemcpyAsync) X(cuThreadExchangeStreamCaptureMode)
 // clang-format on
 struct Driver {
   VERBENA_OPS_CUDA(VERBENA_CUDA_MEMBER)
@@ -48,6 +48,8 @@ class KernelSet {
   // `has_size`: all calls are all-reduces, for which there are kernels for teams of some sizes.
   void launch(Family family, bool has_size, const Grid& grid, const Launch& launch, CUstream stream);
   void pause(uint64_t length_ns, CUstream stream);
+  // By a copy engine.
+  void copy(void* to, const void* from, uint64_t length_bytes, CUstream stream);
 
  private:
   static constexpr uint32_t kFamilies = 3;

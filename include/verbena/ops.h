@@ -44,7 +44,10 @@ typedef enum {
 
 /* How data travels. One shot: each rank sends its whole tensor to every other one; two shots: rank r sums the
  * r-th part and sends the sum to all. Packets carry their flags in the data, of 16 bytes, or lines of 128,
- * which only NVLink keeps whole; bulk: chunks with a flag behind each. Results are the same, bit for bit. */
+ * which only NVLink keeps whole; bulk: chunks with a flag behind each. Results are the same, bit for bit.
+ * Copy engines, if they are asked for: an all-gather in one row whose output lies in a window of the context,
+ * at the same place on all ranks, goes there without the SMs' work, but for the moments before and behind it
+ * in which the ranks wait for each other. */
 typedef enum {
   VERBENA_OPS_AUTO = 0,
   VERBENA_OPS_ONE_SHOT_16 = 1,
@@ -52,7 +55,8 @@ typedef enum {
   VERBENA_OPS_TWO_SHOT_16 = 3,
   VERBENA_OPS_TWO_SHOT_128 = 4,
   VERBENA_OPS_BULK_ONE_SHOT = 5,
-  VERBENA_OPS_BULK_TWO_SHOT = 6
+  VERBENA_OPS_BULK_TWO_SHOT = 6,
+  VERBENA_OPS_COPY_ENGINES = 7
 } verbena_ops_algorithm;
 
 /* Zeros are defaults. The same on all ranks. */
@@ -66,6 +70,9 @@ typedef struct {
   /* Measurements of this platform (verbena-coll --calibrate); null: VERBENA_TUNING_FILE's. The file's content
    * is the same on all ranks. */
   const char* tuning_file;
+  /* For tests of programmatic dependent launch: how long each kernel does nothing in front of its wait for
+   * the kernels before it, and behind what lets the next one begin. */
+  uint32_t pause_before_ns, pause_behind_ns;
 } verbena_ops_options;
 
 /* Which algorithm, and by how many blocks and threads; zeros choose. Exchanges, which is all

@@ -11,7 +11,7 @@ namespace {
 
 std::string describe_choice(const verbena_ops_choice& choice) {
   std::string name = std::string("verbena/") + describe_algorithm(choice.algorithm);
-  if (choice.algorithm == VERBENA_OPS_AUTO) return name;
+  if (choice.algorithm == VERBENA_OPS_AUTO || choice.algorithm == VERBENA_OPS_COPY_ENGINES) return name;
   name += "/" + std::to_string(choice.blocks) + "x" + std::to_string(choice.threads);
   if (choice.chunk_bytes != 0) name += "/" + std::to_string(choice.chunk_bytes >> 10) + "K";
   return name;
@@ -54,6 +54,8 @@ const char* describe_algorithm(verbena_ops_algorithm algorithm) {
       return "bulk-one-shot";
     case VERBENA_OPS_BULK_TWO_SHOT:
       return "bulk-two-shot";
+    case VERBENA_OPS_COPY_ENGINES:
+      return "copy-engines";
   }
   return "?";
 }
@@ -71,6 +73,8 @@ std::vector<verbena_ops_choice> list_choices(verbena_ops_operation operation, ui
   std::vector<verbena_ops_choice> choices = {{VERBENA_OPS_AUTO, 0, 0, 0}};
   if (bytes <= 64 * kKi) add_packets(choices, VERBENA_OPS_ONE_SHOT_16, bytes, 8, most_blocks);
   if (bytes * (ranks - 1) <= 4 * kMi) add_packets(choices, VERBENA_OPS_ONE_SHOT_128, bytes, 15, most_blocks);
+  if (operation == VERBENA_OPS_ALL_GATHER && bytes >= 64 * kKi)
+    choices.push_back({VERBENA_OPS_COPY_ENGINES, 0, 0, 0});
   const bool has_two_shots = operation == VERBENA_OPS_ALL_REDUCE;
   if (has_two_shots && bytes >= 32 * kKi && bytes <= 512 * kKi)
     add_packets(choices, VERBENA_OPS_TWO_SHOT_16, bytes / ranks, 8, most_blocks);

@@ -152,6 +152,8 @@ verbena_result verbena_ops_all_reduce(verbena_ops* ops, const void* input, void*
     Call call = begin_call(Kind::kAllReduce, input, output);
     set_reduction(call, type, reduction);
     call.length_bytes = count * find_element_bytes(type);
+    if (choice != nullptr && choice->algorithm == VERBENA_OPS_DIRECT)
+      ops->communicator.check_in_windows(call);
     if (count != 0) submit(ops, VERBENA_OPS_ALL_REDUCE, call, call.length_bytes, choice, stream);
   });
 }

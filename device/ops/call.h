@@ -23,8 +23,9 @@ enum class Algorithm : uint32_t {
   kBulkOneShot = 5,
   kBulkTwoShot = 6,
   kCopyEngines = 7,  // no kernel of ours: the driver's copies
+  kDirect = 8,       // of tensors in windows
 };
-inline constexpr uint32_t kCountAlgorithms = 8;
+inline constexpr uint32_t kCountAlgorithms = 9;
 
 enum class Kind : uint32_t { kAllReduce = 0, kExchange = 1, kExchangeReduce = 2 };
 

@@ -20,7 +20,7 @@ constexpr const char* kOperationNames[] = {"all_reduce", "all_gather", "reduce_s
                                            "all_to_all"};
 constexpr const char* kAlgorithmNames[kCountAlgorithms] = {"auto",          "one-shot-16",  "one-shot-128",
                                                            "two-shot-16",   "two-shot-128", "bulk-one-shot",
-                                                           "bulk-two-shot", "copy-engines"};
+                                                           "bulk-two-shot", "copy-engines", "direct"};
 
 // kAuto: there is none of this name.
 Algorithm find_algorithm(const std::string& name) {
@@ -185,8 +185,8 @@ Choice Communicator::choose(verbena_ops_operation operation, uint64_t bytes) con
       tuner::list_ways(measurements_, kOperationNames[operation], size_, gpu_, bytes);
   for (const tuner::OpsWay& way : ways) {
     const Algorithm algorithm = find_algorithm(way.algorithm);
-    if (algorithm == Algorithm::kAuto || algorithm == Algorithm::kCopyEngines || way.threads % 32 != 0 ||
-        way.threads > kMostThreads)
+    if (algorithm == Algorithm::kAuto || algorithm == Algorithm::kCopyEngines ||
+        algorithm == Algorithm::kDirect || way.threads % 32 != 0 || way.threads > kMostThreads)
       continue;
     return {algorithm, {std::min(way.blocks, options_.blocks), way.threads}, way.chunk_bytes};
   }
@@ -230,6 +230,8 @@ Choice Communicator::complete(const Choice& chosen, const verbena_ops_choice* as
   choice.chunk_bytes = asked->chunk_bytes;
   if (choice.algorithm == Algorithm::kCopyEngines)
     throw Failure(VERBENA_INVALID_ARGUMENT, "ops: copy engines gather, and do nothing else");
+  if (choice.algorithm == Algorithm::kDirect && (asked->blocks == 0 || asked->threads == 0))
+    choice.grid = {std::min<uint32_t>(options_.blocks, 128), kMostThreads};
   const bool is_right = static_cast<uint32_t>(choice.algorithm) < kCountAlgorithms &&
                         choice.grid.blocks <= options_.blocks && choice.grid.threads % 32 == 0 &&
                         choice.grid.threads <= kMostThreads;
@@ -296,6 +298,24 @@ void Communicator::launch(std::span<const Pending> calls, CUstream stream) {
     grid.threads = std::max(grid.threads, calls[i].choice.grid.threads);
   }
   local_->kernels.launch(family_of(first.algorithm), are_all_reduces, grid, launch, stream);
+}
+
+void Communicator::check_in_windows(const Call& call) const {
+  for (const char* const tensor : {call.input, static_cast<const char*>(call.output)}) {
+    verbena_window* const window = verbena_window_find(context_, tensor);
+    const char* const begin =
+        window == nullptr ? nullptr : static_cast<char*>(verbena_window_address(window));
+    const bool is_there =
+        window != nullptr && tensor >= begin && call.length_bytes <= verbena_window_length(window) &&
+        static_cast<uint64_t>(tensor - begin) <= verbena_window_length(window) - call.length_bytes &&
+        reinterpret_cast<uintptr_t>(tensor) % 16 == 0;
+    if (!is_there) {
+      throw Failure(
+          VERBENA_INVALID_ARGUMENT,
+          "ops: the direct algorithm is for tensors in windows (verbena_window_allocate), by their own "
+          "address, a multiple of 16 bytes");
+    }
+  }
 }
 
 // A broadcast of nothing: each rank hears from each.

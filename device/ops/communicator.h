@@ -62,6 +62,8 @@ class Communicator {
   // An all-gather of `length_bytes` each by copy engines; throws Failure if the output is in no window that
   // all members reach.
   void gather_by_copies(const void* input, void* output, uint64_t length_bytes, CUstream stream);
+  // Throws Failure unless input and output of an all-reduce lie in windows.
+  void check_in_windows(const Call& call) const;
   void begin_group();
   void end_group(CUstream stream);
   void pause(uint64_t length_ns, CUstream stream);

@@ -45,9 +45,11 @@ typedef enum {
 /* How data travels. One shot: each rank sends its whole tensor to every other one; two shots: rank r sums the
  * r-th part and sends the sum to all. Packets carry their flags in the data, of 16 bytes, or lines of 128,
  * which only NVLink keeps whole; bulk: chunks with a flag behind each. Results are the same, bit for bit.
- * Copy engines, if they are asked for: an all-gather in one row whose output lies in a window of the context,
- * at the same place on all ranks, goes there without the SMs' work, but for the moments before and behind it
- * in which the ranks wait for each other. */
+ * If they are asked for: direct, for an all-reduce whose input and output lie in windows of the context, each
+ * at the same place on all ranks and at a multiple of 16 bytes: inputs are read, and outputs written, where
+ * they lie. Copy engines: an all-gather in one row whose output lies in a window of the context, at the same
+ * place on all ranks, goes there without the SMs' work, but for the moments before and behind it in which the
+ * ranks wait for each other. */
 typedef enum {
   VERBENA_OPS_AUTO = 0,
   VERBENA_OPS_ONE_SHOT_16 = 1,
@@ -56,7 +58,8 @@ typedef enum {
   VERBENA_OPS_TWO_SHOT_128 = 4,
   VERBENA_OPS_BULK_ONE_SHOT = 5,
   VERBENA_OPS_BULK_TWO_SHOT = 6,
-  VERBENA_OPS_COPY_ENGINES = 7
+  VERBENA_OPS_COPY_ENGINES = 7,
+  VERBENA_OPS_DIRECT = 8
 } verbena_ops_algorithm;
 
 /* Zeros are defaults. The same on all ranks. */

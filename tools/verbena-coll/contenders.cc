@@ -56,6 +56,8 @@ const char* describe_algorithm(verbena_ops_algorithm algorithm) {
       return "bulk-two-shot";
     case VERBENA_OPS_COPY_ENGINES:
       return "copy-engines";
+    case VERBENA_OPS_DIRECT:
+      return "direct";
   }
   return "?";
 }
@@ -80,13 +82,14 @@ std::vector<verbena_ops_choice> list_choices(verbena_ops_operation operation, ui
     add_packets(choices, VERBENA_OPS_TWO_SHOT_16, bytes / ranks, 8, most_blocks);
   if (has_two_shots && bytes >= 32 * kKi && bytes <= 16 * kMi)
     add_packets(choices, VERBENA_OPS_TWO_SHOT_128, bytes / ranks, 15, most_blocks);
-  for (const auto algorithm : {VERBENA_OPS_BULK_ONE_SHOT, VERBENA_OPS_BULK_TWO_SHOT}) {
+  for (const auto algorithm : {VERBENA_OPS_BULK_ONE_SHOT, VERBENA_OPS_BULK_TWO_SHOT, VERBENA_OPS_DIRECT}) {
     const bool is_one = algorithm == VERBENA_OPS_BULK_ONE_SHOT;
     if (bytes < (has_two_shots ? 256 : 64) * kKi || (!is_one && !has_two_shots)) continue;
     if (has_two_shots && is_one && bytes * (ranks - 1) > 64 * kMi) continue;
     for (const uint32_t blocks : {32U, 64U, 128U}) {
       for (const uint32_t threads : {256U, 512U}) {
         for (const uint32_t chunk : {0U, 8192U}) {
+          if (chunk != 0 && algorithm == VERBENA_OPS_DIRECT) continue;
           if ((chunk != 0 && (threads != 512 || blocks == 32)) || (blocks == 32 && bytes > 4 * kMi)) continue;
           choices.push_back({algorithm, std::min(blocks, most_blocks), threads, chunk});
         }

@@ -72,7 +72,7 @@ struct Calibration {
   std::map<std::string, std::string> notes;  // where and with what it was measured: for people
   TransportEntries transport;
   std::vector<Measurement> collectives;
-  std::vector<OpsMeasurement> ops;
+  std::vector<OpsMeasurement> ops = {};
   bool operator==(const Calibration&) const = default;
 };
 

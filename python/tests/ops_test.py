@@ -1,5 +1,6 @@
 """Collectives on tensors, and the operators and engines' classes over them, on emulated GPUs: PyTorch's CPU tensors lie in their
 memory (tests/ops/fake_gpu.cc)."""
+import ctypes
 import sys
 import types
 
@@ -92,6 +93,32 @@ def _exchange_tensors(rank):
         assert torch.equal(second, torch.cat(parts))
 
 
+def _copy_by_engines(rank):
+    from verbena.ops import Algorithm, Choice
+    driver.use_gpu(rank)
+    engines = Choice(Algorithm.COPY_ENGINES)
+    with verbena.SymmetricContext.from_environment() as context, _make(rank, context) as ops, \
+            context.allocate(1 << 12) as window:
+        size = ops.size
+        whole = torch.frombuffer((ctypes.c_uint8 * (1 << 12)).from_address(window.address), dtype=torch.uint8)
+        for turn in range(3):
+            parts = [torch.full((100,), 10 * turn + other, dtype=torch.uint8) for other in range(size)]
+            out = whole[16:16 + 100 * size]
+            ops.all_gather(parts[rank], out=out, choice=engines)
+            _synchronize()
+            ops.check_error()
+            assert torch.equal(out, torch.cat(parts)), turn
+            context.barrier()
+        with pytest.raises(verbena.VerbenaError, match="this output is in none"):
+            ops.all_gather(parts[rank], choice=engines)
+        with pytest.raises(verbena.VerbenaError, match="do nothing else"):
+            ops.all_reduce(torch.ones(3), choice=engines)
+
+
+def test_copy_engines():
+    run_ranks(3, _copy_by_engines)
+
+
 @pytest.mark.parametrize("count", [2, 3])
 def test_reductions(count):
     run_ranks(count, _reduce_tensors)
@@ -100,6 +127,80 @@ def test_reductions(count):
 @pytest.mark.parametrize("count", [2, 3])
 def test_exchanges(count):
     run_ranks(count, _exchange_tensors)
+
+
+def _lose_a_peer(rank):
+    import os
+    os.environ["VERBENA_SYMM_TIMEOUT_MS"] = "400"
+    driver.use_gpu(rank)
+    with verbena.SymmetricContext.from_environment() as context, _make(rank, context) as ops:
+        x = torch.full((100,), float(rank + 1))
+        if rank != 2:
+            ops.all_reduce(x)
+            _synchronize()
+            with pytest.raises(verbena.VerbenaError, match="has waited in vain for a packet of rank 2") as told:
+                ops.check_error()
+            assert told.value.result == verbena.Result.TIMEOUT
+            # Nothing hangs behind it.
+            ops.all_reduce(x)
+            _synchronize()
+        context.barrier()
+        ops.reset()
+        got = ops.all_reduce(x)
+        _synchronize()
+        ops.check_error()
+        assert torch.equal(got, torch.full((100,), 6.0))
+
+
+def test_a_peer_that_does_not_come_is_named():
+    run_ranks(3, _lose_a_peer)
+
+
+def _replay(rank):
+    """Counts that change from replay to replay; tensors that lie anywhere, used again under the same addresses."""
+    driver.use_gpu(rank)
+    with verbena.SymmetricContext.from_environment() as context, _make(rank, context) as ops:
+        size = ops.size
+        x, y = torch.zeros(2, 33), torch.zeros(2, 33)
+        counts, rows, out = torch.zeros(size, dtype=torch.int64), torch.zeros(8, 3), torch.zeros(8 * size, 3)
+        graph, executable = ctypes.c_void_p(), ctypes.c_void_p()
+        driver.call("cuStreamBeginCapture_v2", None, 0)
+        ops.all_reduce(x, out=y)
+        ops.all_reduce(y, "max", out=y)
+        ops.all_gather_v(rows, counts, out)
+        driver.call("cuStreamEndCapture", None, ctypes.byref(graph))
+        driver.call("cuGraphInstantiateWithFlags", ctypes.byref(executable), graph, ctypes.c_uint64(0))
+        for replay in range(12):
+            _synchronize()
+            context.barrier()
+            x.fill_(float(10 * replay + rank))
+            counts.copy_(torch.tensor([(replay + 3 * other) % 9 for other in range(size)]))
+            parts = [torch.full((int(counts[other]), 3), float(100 * replay + other)) for other in range(size)]
+            rows[:int(counts[rank])] = parts[rank]
+            driver.call("cuGraphLaunch", executable, None)
+            _synchronize()
+            ops.check_error()
+            assert torch.equal(y, torch.full((2, 33), float(sum(10 * replay + other for other in range(size)))))
+            expected = torch.cat(parts)
+            assert torch.equal(out[:len(expected)], expected), replay
+
+
+def test_replays_with_other_counts():
+    run_ranks(2, _replay)
+
+
+def _refuse_other_settings(rank, folder):
+    import os
+    driver.use_gpu(rank)
+    if rank == 1:
+        os.environ["VERBENA_OPS_ALGORITHM"] = "one-shot-16"
+    with verbena.SymmetricContext.from_environment() as context:
+        with pytest.raises(verbena.VerbenaError, match="VERBENA_OPS_ALGORITHM"):
+            _make(rank, context)
+
+
+def test_ranks_that_choose_otherwise_are_told(tmp_path):
+    run_ranks(2, _refuse_other_settings, tmp_path)
 
 
 def _call_operators(rank):

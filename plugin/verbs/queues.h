@@ -100,7 +100,7 @@ class SharedReceiveQueue {
 
 struct QueuePairOptions {
   uint32_t send_depth = 128;
-  uint32_t inline_bytes = kInlineBytes;  // at most that
+  uint32_t inline_bytes = kInlineBytes;  // at most that; a device may grant less: QueuePair::inline_bytes()
   Operations operations = {};
   SharedReceiveQueue* receive_queue =
       nullptr;                          // null: this side receives nothing (writes without immediate only)
@@ -134,6 +134,8 @@ class QueuePair {
 
   QueuePairAddress address() const { return {number_, first_psn_, ece_, outstanding_reads_}; }
   uint32_t number() const { return number_; }
+  // Of a request that says `send_inline`, at most.
+  uint32_t inline_bytes() const { return inline_bytes_; }
 
   // INIT -> RTR -> RTS towards the peer; path MTU is the smaller of both ports, ECE what both have. Errors
   // name both ends' values. `has_other_rail`: what this queue pair does not bring, another will.
@@ -195,7 +197,7 @@ class QueuePair {
   Device* device_ = nullptr;
   LocalAddress local_;
   EceOptions ece_{};
-  bool serves_reads_ = true;
+  bool serves_reads_ = true, serves_adds_ = false;
   bool may_receive_ = false;  // it was in the state RTR
   bool has_lost_address_ = false;
   int source_gid_index_ = -1;  // -1: the route has no GRH
@@ -205,16 +207,12 @@ class QueuePair {
   // Packed: a link finds its pairs by multiplying with their size.
   int16_t traffic_class_ = -1;
   uint8_t outstanding_reads_ = 1;
-  bool serves_adds_ = false;
+  uint8_t inline_bytes_ = 0;
   uint32_t posted_ = 0, retired_ = 0;         // counts of work requests, wrapping
   std::vector<uint32_t> signaled_positions_;  // ring: `posted_` right after each outstanding signaled request
   uint32_t signaled_mask_ = 0;                // one less than its size
   uint32_t signaled_head_ = 0, signaled_tail_ = 0;
 };
-
-// How much of kInlineBytes a queue pair of this device sends inline; an error, which is logged, if it cannot
-// make one at all. Makes one.
-base::Result<uint32_t> find_inline_bytes(Device& device);
 
 // Whether the request itself was wrong, so that it would fail on any other queue pair too; else it is the
 // way to the peer that failed.

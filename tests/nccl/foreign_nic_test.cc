@@ -22,6 +22,7 @@ class ForeignNicTest : public LiveTest<NewestVersion> {
   ~ForeignNicTest() override {
     hooks_.vendor = 0;
     hooks_.most_srq_entries = hooks_.most_inline_bytes = INT32_MAX;
+    hooks_.refuses_more_inline = false;
   }
 
   static bool has_warned(const std::string& text) {
@@ -46,10 +47,12 @@ TEST_F(ForeignNicTest, DevicesThatCannotBeUsedFailInit) {
 }
 
 // Grants, of 64 bytes, then leave from registered memory: more of them than there is room for at a time.
-class LittleInlineTest : public ForeignNicTest, public ::testing::WithParamInterface<int> {};
+class LittleInlineTest : public ForeignNicTest,
+                         public ::testing::WithParamInterface<std::tuple<int, bool>> {};
 
 TEST_P(LittleInlineTest, GrantsArriveAllTheSame) {
-  hooks_.most_inline_bytes = GetParam();
+  hooks_.most_inline_bytes = std::get<0>(GetParam());
+  hooks_.refuses_more_inline = std::get<1>(GetParam());
   ASSERT_EQ(start(), 2);
   abi::ncclNetVDeviceProps_v12_t members{2, {0, 1}};
   int joined = -1;
@@ -64,7 +67,12 @@ TEST_P(LittleInlineTest, GrantsArriveAllTheSame) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Bytes, LittleInlineTest, ::testing::Values(0, 32, 63));
+INSTANTIATE_TEST_SUITE_P(Bytes, LittleInlineTest,
+                         ::testing::Combine(::testing::Values(0, 32, 63), ::testing::Bool()),
+                         [](const auto& bytes) {
+                           return std::to_string(std::get<0>(bytes.param)) +
+                                  (std::get<1>(bytes.param) ? "OrNoQueuePair" : "Granted");
+                         });
 
 TEST_F(ForeignNicTest, RailAndPlaneAreWhatTheUserSays) {
   environment_.set("VERBENA_HCA", "softverbs0:1:6:1,softverbs1:1:6:0");

@@ -3,6 +3,7 @@
 // may be outstanding, as a failure flushes all of it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -29,7 +30,7 @@ class Link {
     std::span<verbs::SharedReceiveQueue* const>
         receive_queues;                         // one a rail; empty: this side receives nothing
     std::span<const uint32_t> receive_entries;  // one a rail: receive completions outstanding at most
-    uint32_t inline_bytes = 0;                  // of the longest request that is sent inline
+    uint32_t inline_bytes = 0;                  // asked of each; what all grant: inline_bytes()
     verbs::Operations operations = {};          // what will be posted
     int traffic_class = -1;
     std::span<const uint8_t> rail_of;                // of each queue pair; empty: they go round the rails
@@ -46,6 +47,9 @@ class Link {
   verbs::Device& device(uint32_t rail) { return *rails_[rail]; }
   verbs::QueuePair& pair(uint32_t queue_pair) { return pairs_[queue_pair]; }
   const verbs::QueuePair& pair(uint32_t queue_pair) const { return pairs_[queue_pair]; }
+  uint32_t inline_bytes() const {
+    return std::ranges::min_element(pairs_, {}, &verbs::QueuePair::inline_bytes)->inline_bytes();
+  }
 
   void describe(std::span<protocol::RailRecord> rails, std::span<protocol::QueuePairRecord> pairs) const;
   std::vector<verbs::PortAddress> addresses() const;

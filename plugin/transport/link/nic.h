@@ -23,7 +23,6 @@ struct Nic {
   uint32_t speed_mbps = 0;  // of all rails together
   verbs::PortPlace place;   // what all rails have in common
   bool supports_gpu_pointers = false, supports_dmabuf = false;
-  bool sends_grants_inline = true;  // verbs::kInlineBytes on every rail
 };
 
 // All devices of the process, physical ones first. Not thread safe: the net core locks.

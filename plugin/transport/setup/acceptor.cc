@@ -334,7 +334,7 @@ base::Outcome Acceptor::make_link(int traffic_class) {
   link_options.rails = nic_.rails;
   link_options.queue_pairs = static_cast<uint32_t>(paths_.size());
   link_options.send_depth = protocol::kControlDepth;
-  link_options.inline_bytes = nic_.sends_grants_inline ? verbs::kInlineBytes : 0;
+  link_options.inline_bytes = verbs::kInlineBytes;
   link_options.operations = {.send_imm = false, .write = true, .write_imm = false, .read = false};
   link_options.receive_queues = queues;
   link_options.receive_entries = entries;
@@ -344,7 +344,7 @@ base::Outcome Acceptor::make_link(int traffic_class) {
   auto link = Link::create(link_options);
   if (!link) return link.error();
   parts_->link = std::move(*link);
-  if (nic_.sends_grants_inline) return {};
+  if (parts_->link.inline_bytes() >= sizeof(protocol::Grant)) return {};
   auto ring = ControlRing::create(nic_.rails, link_options.queue_pairs);
   if (!ring) return ring.error();
   parts_->control_ring = std::move(*ring);

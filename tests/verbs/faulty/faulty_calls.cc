@@ -100,7 +100,7 @@ int ibv_destroy_srq(ibv_srq* queue) {
 }
 
 ibv_qp* ibv_create_qp(ibv_pd* domain, ibv_qp_init_attr* attributes) {
-  if (refuse("create_qp")) return nullptr;
+  if (refuse("create_qp") || refuses_inline(attributes->cap)) return nullptr;
   ibv_qp* pair = note_made(target().create_qp(domain, attributes));
   if (pair == nullptr) return nullptr;
   ++hooks().live_pairs;

@@ -50,7 +50,7 @@ class Device {
   // Whether this entry of the GID table is still this GID; a query of the device.
   bool has_gid(int index, const uint8_t* gid) const;
 
-  uint32_t max_srq_entries() const { return max_srq_entries_; }
+  uint32_t max_srq_entries() const { return max_srq_entries_; }  // 0: it has no shared receive queues
   uint32_t max_qp_entries() const { return max_qp_entries_; }
   uint32_t max_cq_entries() const { return max_cq_entries_; }
   uint64_t max_message_bytes() const { return max_message_bytes_; }

@@ -32,7 +32,7 @@ void copy_limits(const ibv_device_attr& limits, uint32_t* qp_entries, uint32_t* 
                  uint32_t* srq_entries) {
   *qp_entries = static_cast<uint32_t>(std::max(limits.max_qp_wr, 0));
   *cq_entries = static_cast<uint32_t>(std::max(limits.max_cqe, 0));
-  *srq_entries = static_cast<uint32_t>(std::max(limits.max_srq_wr, 0));
+  *srq_entries = limits.max_srq > 0 ? static_cast<uint32_t>(std::max(limits.max_srq_wr, 0)) : 0;
 }
 
 }  // namespace

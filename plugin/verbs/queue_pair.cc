@@ -89,6 +89,8 @@ Result<MadePair> make_pair(const Device& device, const CompletionQueue& completi
   attributes.srq = options.receive_queue != nullptr ? options.receive_queue->get() : nullptr;
   attributes.cap.max_send_wr = options.send_depth;
   attributes.cap.max_send_sge = 1;
+  attributes.cap.max_recv_wr = options.receive_depth;
+  attributes.cap.max_recv_sge = options.receive_depth != 0 ? 1 : 0;
   attributes.cap.max_inline_data = options.inline_bytes;
   attributes.qp_type = IBV_QPT_RC;
   attributes.pd = device.domain();
@@ -104,8 +106,9 @@ Result<MadePair> make_pair(const Device& device, const CompletionQueue& completi
   if (pair == nullptr) {
     return base::fail_errno(
         Status::kSystem, errno,
-        "device %s: cannot create a queue pair%s (send depth %u entries, inline %u bytes)",
-        device.name().c_str(), hint_at_memory(errno), options.send_depth, options.inline_bytes);
+        "device %s: cannot create a queue pair%s (send depth %u, receive depth %u entries, inline %u bytes)",
+        device.name().c_str(), hint_at_memory(errno), options.send_depth, options.receive_depth,
+        options.inline_bytes);
   }
   return MadePair{Owned<ibv_qp>(pair, Destroyer{&device.library()}),
                   std::min(attributes.cap.max_inline_data, options.inline_bytes)};
@@ -163,10 +166,12 @@ DrainMark::~DrainMark() {
 
 Result<QueuePair> QueuePair::create(Device& device, CompletionQueue& completions,
                                     const QueuePairOptions& options) {
-  if (options.send_depth == 0 || options.send_depth > device.max_qp_entries()) {
-    return base::fail(Status::kSystem,
-                      "device %s: cannot create a queue pair (send depth %u, limit %u entries)",
-                      device.name().c_str(), options.send_depth, device.max_qp_entries());
+  if (options.send_depth == 0 ||
+      std::max(options.send_depth, options.receive_depth) > device.max_qp_entries()) {
+    return base::fail(
+        Status::kSystem,
+        "device %s: cannot create a queue pair (send depth %u, receive depth %u, limit %u entries)",
+        device.name().c_str(), options.send_depth, options.receive_depth, device.max_qp_entries());
   }
   if (options.traffic_class > kMaxTrafficClass) {
     return base::fail(Status::kInvalidArgument, "device %s: no such traffic class (%d, range 0 to %d)",

@@ -102,8 +102,9 @@ struct QueuePairOptions {
   uint32_t send_depth = 128;
   uint32_t inline_bytes = kInlineBytes;  // at most that; a device may grant less: QueuePair::inline_bytes()
   Operations operations = {};
-  SharedReceiveQueue* receive_queue =
-      nullptr;                          // null: this side receives nothing (writes without immediate only)
+  SharedReceiveQueue* receive_queue = nullptr;  // null: one of its own
+  // Of the one of its own, in entries; 0: this side receives nothing (writes without immediate only).
+  uint32_t receive_depth = 0;
   uint32_t outstanding_reads = 1;       // at most, in either direction: 1, which all have, to 255
   int traffic_class = -1;               // of the communicator; -1: VERBENA_TC
   const LocalAddress* local = nullptr;  // what the peer is told; null: the device's own as it was last read
@@ -144,6 +145,8 @@ class QueuePair {
   // The same, but false, without a line, if the peer's address does not answer (yet): it may be tried again.
   base::Result<bool> try_connect(const PortAddress& remote_port, const QueuePairAddress& remote,
                                  bool has_other_rail);
+  // Into its own receive queue, of a connected pair.
+  base::Outcome post_receives(std::span<const ReceiveBuffer> buffers);
   // Moves the queue pair to ERROR: all outstanding work is flushed and no DMA starts any more.
   void stop();
   // After stop(): the device takes no entry of the shared receive queue for this pair any more, and what it

@@ -22,7 +22,7 @@ class ForeignNicTest : public LiveTest<NewestVersion> {
   ~ForeignNicTest() override {
     hooks_.vendor = 0;
     hooks_.most_srq_entries = hooks_.most_inline_bytes = INT32_MAX;
-    hooks_.refuses_more_inline = false;
+    hooks_.refuses_more_inline = hooks_.makes_no_pairs = false;
   }
 
   static bool has_warned(const std::string& text) {
@@ -38,21 +38,29 @@ class ForeignNicTest : public LiveTest<NewestVersion> {
 
 // What NCCL then does: it takes its next transport.
 TEST_F(ForeignNicTest, DevicesThatCannotBeUsedFailInit) {
-  hooks_.most_srq_entries = 0;
+  hooks_.makes_no_pairs = true;
   EXPECT_EQ(start(), 0);
-  EXPECT_TRUE(has_warned("device softverbs0:1: left out: it has no shared receive queues"));
+  EXPECT_TRUE(has_warned("device softverbs0:1: left out: it cannot make a queue pair"));
   EXPECT_EQ(hooks_.live_objects, 0);
-  hooks_.most_srq_entries = INT32_MAX;
+  hooks_.makes_no_pairs = false;
   EXPECT_EQ(start(), 2);
 }
 
-// Grants, of 64 bytes, then leave from registered memory: more of them than there is room for at a time.
-class LittleInlineTest : public ForeignNicTest,
-                         public ::testing::WithParamInterface<std::tuple<int, bool>> {};
+struct Lesser {
+  const char* name;
+  int inline_bytes;
+  bool refuses_more_inline;
+  int srq_entries;
+};
 
-TEST_P(LittleInlineTest, GrantsArriveAllTheSame) {
-  hooks_.most_inline_bytes = std::get<0>(GetParam());
-  hooks_.refuses_more_inline = std::get<1>(GetParam());
+// Grants, of 64 bytes, leave from registered memory where they are not sent inline: more of them than there
+// is room for at a time. Receive entries lie in queues of the queue pairs' own where none can be shared.
+class LesserDeviceTest : public ForeignNicTest, public ::testing::WithParamInterface<Lesser> {};
+
+TEST_P(LesserDeviceTest, MovesMessagesAllTheSame) {
+  hooks_.most_inline_bytes = GetParam().inline_bytes;
+  hooks_.refuses_more_inline = GetParam().refuses_more_inline;
+  hooks_.most_srq_entries = GetParam().srq_entries;
   ASSERT_EQ(start(), 2);
   abi::ncclNetVDeviceProps_v12_t members{2, {0, 1}};
   int joined = -1;
@@ -67,12 +75,15 @@ TEST_P(LittleInlineTest, GrantsArriveAllTheSame) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Bytes, LittleInlineTest,
-                         ::testing::Combine(::testing::Values(0, 32, 63), ::testing::Bool()),
-                         [](const auto& bytes) {
-                           return std::to_string(std::get<0>(bytes.param)) +
-                                  (std::get<1>(bytes.param) ? "OrNoQueuePair" : "Granted");
-                         });
+INSTANTIATE_TEST_SUITE_P(Devices, LesserDeviceTest,
+                         ::testing::Values(Lesser{"NothingInline", 0, false, INT32_MAX},
+                                           Lesser{"HalfOfAGrantInline", 32, false, INT32_MAX},
+                                           Lesser{"RefusesMoreThanHalfAGrantInline", 32, true, INT32_MAX},
+                                           Lesser{"RefusesMoreThanAnOddNumberInline", 63, true, INT32_MAX},
+                                           Lesser{"NoSharedReceiveQueues", INT32_MAX, false, 0},
+                                           Lesser{"SmallSharedReceiveQueues", INT32_MAX, false, 100},
+                                           Lesser{"Neither", 32, true, 0}),
+                         [](const auto& device) { return device.param.name; });
 
 TEST_F(ForeignNicTest, RailAndPlaneAreWhatTheUserSays) {
   environment_.set("VERBENA_HCA", "softverbs0:1:6:1,softverbs1:1:6:0");

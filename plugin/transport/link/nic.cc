@@ -36,7 +36,6 @@ std::string find_path(const verbs::Device& device) {
 // Why no connection could be made on this device; empty: it is fit. NCCL would not look for another transport
 // once it has chosen this one.
 std::string explain_unfit(verbs::Device& device, uint32_t* inline_bytes) {
-  if (device.max_srq_entries() == 0) return "it has no shared receive queues";
   auto completions = verbs::CompletionQueue::create(device, 1);
   if (!completions) return "it cannot make a completion queue";
   const auto pair =

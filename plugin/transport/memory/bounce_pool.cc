@@ -15,6 +15,8 @@ namespace verbena::transport {
 namespace {
 
 constexpr uint32_t kPostBatch = 64;
+// Of a shared receive queue, at least: what the queue pairs of one connection on one rail may ask for.
+constexpr uint32_t kMinSharedEntries = 1024;
 constexpr uint32_t kStepBytes = 1 << 20;
 // Of a pool: kept for modest requests. What is above it goes to the first connections, a quarter of the rest
 // at most to each.
@@ -103,6 +105,19 @@ verbs::ReceiveBuffer BouncePool::make_receive(const Queue& queue, uint32_t page)
   return {address_of(page), page_bytes_, queue.local_key(page), kPageBit | page};
 }
 
+template <typename Post>
+base::Outcome BouncePool::post_batches(const Queue& queue, std::span<const uint32_t> pages,
+                                       Post&& post) const {
+  verbs::ReceiveBuffer batch[kPostBatch];
+  while (!pages.empty()) {
+    const size_t count = std::min<size_t>(pages.size(), kPostBatch);
+    for (size_t i = 0; i < count; ++i) batch[i] = make_receive(queue, pages[i]);
+    if (base::Outcome outcome = post({batch, count}); !outcome) return outcome;
+    pages = pages.subspan(count);
+  }
+  return {};
+}
+
 base::Result<BouncePool::Rail*> BouncePool::open_rail(verbs::Device& device) {
   if (const auto found = rails_.find(&device); found != rails_.end()) return found->second.get();
   auto rail = std::make_unique<Rail>();
@@ -117,10 +132,15 @@ base::Outcome BouncePool::add_queue(verbs::Device& device, Rail& rail) {
   auto queue = std::make_unique<Queue>();
   queue->keys_ = rail.keys.data();
   queue->step_pages_ = step_pages_;
-  queue->capacity_entries_ = std::min(is_bare() ? kBareQueueEntries : pages_, device.max_srq_entries());
-  auto made = verbs::SharedReceiveQueue::create(device, queue->capacity_entries_);
-  if (!made) return made.error();
-  queue->queue_ = std::move(*made);
+  if (device.max_srq_entries() < kMinSharedEntries) {
+    queue->capacity_entries_ = UINT32_MAX;
+    queue->max_pair_entries_ = device.max_qp_entries();
+  } else {
+    queue->capacity_entries_ = std::min(is_bare() ? kBareQueueEntries : pages_, device.max_srq_entries());
+    auto made = verbs::SharedReceiveQueue::create(device, queue->capacity_entries_);
+    if (!made) return made.error();
+    queue->queue_ = std::move(*made);
+  }
   rail.queues.push_back(std::move(queue));
   return {};
 }
@@ -171,7 +191,7 @@ base::Outcome BouncePool::make_usable(uint32_t pages) {
 uint32_t BouncePool::choose_grant(const Queue& queue, const WindowRequest& request,
                                   uint32_t queue_pairs) const {
   if (queue_pairs == 0) return 0;
-  const uint32_t left = count_left(queue) / queue_pairs;
+  const uint32_t left = std::min(count_left(queue) / queue_pairs, queue.max_pair_entries_);
   uint32_t grant = request.wanted;
   if (!is_bare()) {
     const uint32_t kept = pages_ / kKeptOf * kKept, all = count_left(queue);
@@ -191,40 +211,59 @@ base::Result<BouncePool::Reservation> BouncePool::reserve(verbs::Device& device,
   auto queue = choose_queue(device, **rail, (is_bare() ? request.wanted : request.least) * queue_pairs);
   if (!queue) return queue.error();
   const uint32_t granted = choose_grant(**queue, request, queue_pairs), all = granted * queue_pairs;
-  if (auto outcome = post_more(**queue, all - std::min(all, count_spare(**queue))); !outcome)
-    return outcome.error();
+  Reservation reservation{*queue, granted, {}};
+  if ((*queue)->is_shared()) {
+    if (auto outcome = post_more(**queue, all - std::min(all, count_spare(**queue))); !outcome)
+      return outcome.error();
+  } else {
+    auto pages = take_pages(all);
+    if (!pages) return pages.error();
+    reservation.pages = std::move(*pages);
+    (*queue)->posted_entries_ += all;
+  }
   (*queue)->reserved_entries_ += all;
-  return Reservation{*queue, granted};
+  return reservation;
 }
 
 base::Outcome BouncePool::post_more(Queue& queue, uint32_t entries) {
-  if (auto outcome = make_usable(next_free_page_ + entries); !outcome) return outcome;
-  while (entries != 0) {
-    verbs::ReceiveBuffer batch[kPostBatch];
-    const uint32_t count = std::min(entries, kPostBatch);
-    for (uint32_t i = 0; i < count; ++i) batch[i] = make_receive(queue, next_free_page_ + i);
-    if (auto outcome = queue.queue_.post({batch, count}); !outcome) return outcome;
-    if (!is_bare()) next_free_page_ += count;
-    queue.posted_entries_ += count;
-    entries -= count;
-  }
-  return {};
+  auto pages = take_pages(entries);
+  if (!pages) return pages.error();
+  queue.posted_entries_ += entries;
+  return repost(queue, *pages);
+}
+
+// So many that nobody has, with memory. There are.
+base::Result<std::vector<uint32_t>> BouncePool::take_pages(uint32_t count) {
+  if (is_bare()) return std::vector<uint32_t>(count);
+  const uint32_t used_before = std::min(count, static_cast<uint32_t>(free_pages_.size()));
+  if (auto outcome = make_usable(next_free_page_ + count - used_before); !outcome) return outcome.error();
+  std::vector<uint32_t> pages(free_pages_.end() - used_before, free_pages_.end());
+  free_pages_.resize(free_pages_.size() - used_before);
+  while (pages.size() < count) pages.push_back(next_free_page_++);
+  return pages;
 }
 
 void BouncePool::release(Queue& queue, uint32_t entries) {
   const std::lock_guard lock(mutex_);
   queue.reserved_entries_ -= entries;
+  if (!queue.is_shared()) queue.posted_entries_ -= entries;
+}
+
+void BouncePool::free(std::span<const uint32_t> pages) {
+  if (is_bare() || pages.empty()) return;
+  const std::lock_guard lock(mutex_);
+  free_pages_.insert(free_pages_.end(), pages.begin(), pages.end());
 }
 
 VERBENA_HOT_PATH base::Outcome BouncePool::repost(Queue& queue, std::span<const uint32_t> pages) {
-  verbs::ReceiveBuffer batch[kPostBatch];
-  while (!pages.empty()) {
-    const size_t count = std::min<size_t>(pages.size(), kPostBatch);
-    for (size_t i = 0; i < count; ++i) batch[i] = make_receive(queue, pages[i]);
-    if (auto outcome = queue.queue_.post({batch, count}); !outcome) return outcome;
-    pages = pages.subspan(count);
-  }
-  return {};
+  return post_batches(queue, pages,
+                      [&](std::span<const verbs::ReceiveBuffer> batch) { return queue.queue_.post(batch); });
+}
+
+base::Outcome BouncePool::post_own(const Queue& queue, verbs::QueuePair& pair,
+                                   std::span<const uint32_t> pages) {
+  return post_batches(queue, pages,
+                      [&](std::span<const verbs::ReceiveBuffer> batch) { return pair.post_receives(batch); });
 }
 
 // Waits for nobody: whoever holds a mutex here may be waiting for a device.
@@ -233,7 +272,8 @@ std::string BouncePool::describe() {
   text += gpu_ == base::kNoGpu ? " of the host" : " of GPU " + std::to_string(gpu_);
   if (const std::unique_lock lock(mutex_, std::try_to_lock); lock) {
     if (!is_bare())
-      base::append(text, ": %u of %u in use, %u bytes each", next_free_page_, pages_, page_bytes_);
+      base::append(text, ": %u of %u in use, %u bytes each", pages_ - count_free_pages(), pages_,
+                   page_bytes_);
     for (const auto& [device, rail] : rails_) {
       uint32_t posted = 0, reserved = 0;
       for (const auto& queue : rail->queues) {
@@ -243,6 +283,7 @@ std::string BouncePool::describe() {
       base::append(text, "; rail %s:%d: %u circulate, %u reserved", device->name().c_str(),
                    device->port_number(), posted, reserved);
       if (rail->queues.size() > 1) base::append(text, ", in %zu queues", rail->queues.size());
+      if (!rail->queues.front()->is_shared()) text += ", in each queue pair's own receive queue";
     }
   } else {
     text += ": are being posted or registered just now";
@@ -253,10 +294,11 @@ std::string BouncePool::describe() {
   return text;
 }
 
-void BouncePool::retire(Link link, std::vector<Queue*> queues) {
+void BouncePool::retire(Link link, std::vector<Queue*> queues, std::vector<uint32_t> own_pages) {
   {
     const std::lock_guard lock(retired_mutex_);
-    retired_.push_back({std::move(link), std::move(queues), base::Deadline::after_ms(kDrainMs)});
+    retired_.push_back(
+        {std::move(link), std::move(queues), std::move(own_pages), base::Deadline::after_ms(kDrainMs)});
   }
   reap(kLooksPerClose);
 }
@@ -265,7 +307,9 @@ void BouncePool::reap(size_t most_looks) {
   const std::lock_guard lock(retired_mutex_);
   for (size_t looks = std::min(most_looks, retired_.size()); looks != 0; --looks) {
     if (look_at(retired_.front())) {
+      const std::vector<uint32_t> pages = std::move(retired_.front().own_pages);
       retired_.pop_front();
+      free(pages);
     } else {
       retired_.splice(retired_.end(), retired_, retired_.begin());
     }
@@ -279,7 +323,8 @@ bool BouncePool::look_at(Retired& retired) {
   const auto take_page = [&](const verbs::Completion& completion, uint32_t rail) {
     if (!is_page_cookie(completion.cookie)) return;
     const uint32_t page = cookie_page(completion.cookie);
-    static_cast<void>(repost(*retired.queues[rail], {&page, 1}));
+    Queue& queue = *retired.queues[rail];
+    if (queue.is_shared()) static_cast<void>(repost(queue, {&page, 1}));
   };
   const bool is_alive =
       retired.link.poll([&](const verbs::Completion& completion,

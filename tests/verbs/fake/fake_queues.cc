@@ -84,6 +84,10 @@ int post_send(ibv_qp*, ibv_send_wr* first, ibv_send_wr** rejected) {
   return 0;
 }
 
+int post_recv(ibv_qp*, ibv_recv_wr* first, ibv_recv_wr** rejected) {
+  return post_srq_recv(nullptr, first, rejected);
+}
+
 int post_srq_recv(ibv_srq*, ibv_recv_wr* first, ibv_recv_wr** rejected) {
   size_t length = 0;
   for (ibv_recv_wr* request = first; request != nullptr; request = request->next, ++length) {

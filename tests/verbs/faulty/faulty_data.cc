@@ -87,6 +87,11 @@ int post_srq_recv(ibv_srq* queue, ibv_recv_wr* first, ibv_recv_wr** rejected) {
   return refuse("post_srq_recv") ? errno : own_ops.post_srq_recv(queue, first, rejected);
 }
 
+int post_recv(ibv_qp* pair, ibv_recv_wr* first, ibv_recv_wr** rejected) {
+  *rejected = first;
+  return refuse("post_recv") ? errno : own_ops.post_recv(pair, first, rejected);
+}
+
 constexpr uint8_t kSlowLane = 32;  // 25 Gb/s
 
 bool is_slow(const ibv_device* device) {
@@ -102,7 +107,7 @@ int query_port(ibv_context* context, uint8_t port_number, ibv_port_attr* attribu
 }
 
 ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* attributes) {
-  if (refuse("create_qp") || refuses_inline(attributes->cap)) return nullptr;
+  if (refuse("create_qp") || refuses_pair(attributes->cap)) return nullptr;
   ibv_qp* pair = own_create_qp_ex(context, attributes);
   if (pair == nullptr) return nullptr;
   ++hooks().live_objects;
@@ -113,9 +118,9 @@ ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* attributes) {
 
 }  // namespace
 
-bool refuses_inline(const ibv_qp_cap& asked) {
-  const bool is_refused =
-      hooks().refuses_more_inline && asked.max_inline_data > static_cast<uint32_t>(hooks().most_inline_bytes);
+bool refuses_pair(const ibv_qp_cap& asked) {
+  const bool has_too_much = asked.max_inline_data > static_cast<uint32_t>(hooks().most_inline_bytes);
+  const bool is_refused = hooks().makes_no_pairs || (hooks().refuses_more_inline && has_too_much);
   if (is_refused) errno = EINVAL;
   return is_refused;
 }
@@ -137,6 +142,7 @@ void take_over(ibv_context* context) {
   context->ops.poll_cq = &poll_cq;
   context->ops.post_send = &post_send;
   context->ops.post_srq_recv = &post_srq_recv;
+  context->ops.post_recv = &post_recv;
   if (extended == nullptr || extended->query_port == nullptr) return;
   own_query_port = extended->query_port;
   extended->query_port = &query_port;

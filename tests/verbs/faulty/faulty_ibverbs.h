@@ -32,6 +32,8 @@ struct Hooks {
   // What the devices can do at most; from the start by the variables below.
   std::atomic<int> most_srq_entries{INT32_MAX}, most_inline_bytes{INT32_MAX};
   std::atomic<bool> refuses_more_inline{false};  // instead of granting that
+  std::atomic<bool> makes_no_pairs{false};
+  std::atomic<int> made_shared_queues{0};
   // Reads posted on the device whose name ends in n.
   static constexpr size_t kMaxDevices = 10;
   std::atomic<int> reads[kMaxDevices]{};

@@ -38,6 +38,7 @@ struct Access {
   bool remote_write = false;
   bool relaxed_ordering = false;
   bool remote_atomic = false;
+  bool data_direct = false;  // of a dma-buf, by Device::data_direct_path()
 
   bool operator==(const Access&) const = default;
 };

@@ -29,6 +29,7 @@ int count_other_functions(const verbs::Device& device, const std::string& path,
 
 // NCCL takes what has one path for one PCI device with one link to share.
 std::string find_path(const verbs::Device& device) {
+  if (!device.data_direct_path().empty()) return topology::trim_to_pci_device(device.data_direct_path());
   const std::string path = topology::trim_to_pci_device(device.sysfs_path());
   return base::parameters().merge_vfs ? topology::find_card_path(path) : path;
 }
@@ -72,6 +73,7 @@ base::Result<std::unique_ptr<NicRegistry>> NicRegistry::discover() {
     nic->place = device->place();
     nic->supports_gpu_pointers = device->supports_gpu_pointers();
     nic->supports_dmabuf = device->supports_dmabuf();
+    nic->has_data_direct = !device->data_direct_path().empty();
     if (inline_bytes < verbs::kInlineBytes) {
       base::log_info("device %s:%d: sends %u bytes inline: grants, of %u, are sent from registered memory",
                      device->name().c_str(), device->port_number(), inline_bytes, verbs::kInlineBytes);
@@ -123,6 +125,7 @@ base::Result<int> NicRegistry::add_virtual(std::span<const int> members) {
     joined->speed_mbps += nic->speed_mbps;
     joined->supports_gpu_pointers &= nic->supports_gpu_pointers;
     joined->supports_dmabuf &= nic->supports_dmabuf;
+    joined->has_data_direct |= nic->has_data_direct;
   }
   const auto find_common = [&](int16_t verbs::PortPlace::*number) {
     const int16_t first = find(members[0])->place.*number;

@@ -34,6 +34,12 @@ struct Hooks {
   std::atomic<bool> refuses_more_inline{false};  // instead of granting that
   std::atomic<bool> makes_no_pairs{false};
   std::atomic<int> made_shared_queues{0};
+  // What the devices have beside verbs, as NVIDIA's have it. Their Data Direct function's path below /sys;
+  // null: none.
+  std::atomic<const char*> data_direct_path{nullptr};
+  std::atomic<bool> refuses_data_direct{false};
+  std::atomic<bool> takes_any_dmabuf{false};  // as if it were the memory itself, by either way
+  std::atomic<int> data_direct_regions{0};    // made
   // Reads posted on the device whose name ends in n.
   static constexpr size_t kMaxDevices = 10;
   std::atomic<int> reads[kMaxDevices]{};

@@ -155,7 +155,7 @@ Outcome Context::prepare(base::MemoryOwner owner, const BorrowedHeap* borrowed) 
   abort_.emplace(std::move(*abort));
   // Whoever lends a heap has a way of his own to the others.
   if (reach_->is_whole_world() || borrowed != nullptr) return {};
-  auto remote = Remote::open(bootstrap_, *reach_, owner.gpu, *abort_);
+  auto remote = Remote::open(bootstrap_, owner.gpu, *abort_);
   if (!remote) return remote.error();
   remote_ = std::move(*remote);
   return check_write_order(owner);

@@ -147,7 +147,7 @@ Outcome Context::map_window(ContextWindow& window) {
     state = heap_->fill_zero(window.place.heap_offset, window.place.bytes);
   if (auto agreed = bootstrap_.all_agree(state, base::last_failure()); !agreed) return agreed;
   if (!remote_) return {};
-  return remote_->add_window(bootstrap_, *reach_, window.place, window.memory.own());
+  return remote_->add_window(bootstrap_, window.place, window.memory.own());
 }
 
 uint32_t Context::find_free_region() const {

@@ -102,6 +102,8 @@ std::string Team::describe_failure(uint64_t failure) const {
       return text + "for the way to " + peer + " (its put queue is full, or a get has no answer)";
     case SymmWait::kCompletion:
       return text + "for what it has put to be complete";
+    case SymmWait::kWord:
+      return text + "for a word of a window";
     case SymmWait::kPacket:
       return text + "for a packet of " + peer + " in block " + std::to_string(number);
   }

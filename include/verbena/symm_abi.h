@@ -64,6 +64,7 @@ enum class SymmWait : uint8_t {
   kRequest = 4,     // for a place in a put queue, or for what a get brings
   kCompletion = 5,  // symm_quiet, symm_flush, or a barrier's first half
   kPacket = 6,      // for a packet of low_latency.cuh; the number is the block's
+  kWord = 7,        // for a word of a window
 };
 inline constexpr uint32_t kSymmFailureNumber = 8, kSymmFailurePeer = 24, kSymmFailureRank = 44;  // bits
 inline constexpr uint32_t kSymmFailureNumberBits = 16, kSymmFailureRankBits = 20;

@@ -7,6 +7,20 @@
 
 namespace verbena::device {
 
+// By which put queue a call asks for RDMA: its number, modulo theirs. By default the block's own
+// (SymmContext::first_queue). What goes by one queue to one peer takes effect there in order. A network that
+// has one way for all does not look at it.
+struct SymmQueue {
+  static constexpr uint32_t kOfBlock = ~uint32_t{0};
+  uint32_t number = kOfBlock;
+};
+
+// What was asked for and not waited for: see symm_get_async.
+struct SymmRequest {
+  uint64_t behind = 0;  // the position behind it in its queue; 0: it is complete
+  uint32_t queue = 0;
+};
+
 namespace detail {
 
 VERBENA_DEVICE bool is_member(const SymmContext& context, int32_t peer) {

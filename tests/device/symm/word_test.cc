@@ -86,7 +86,9 @@ TEST_P(SymmWordTest, AnExchangedWordIsALock) {
       for (int i = 0; i < 3; ++i) {
         for (uint64_t before = name; before != 0;)
           expect(device::symm_compare_swap(mine, lock, 0, name, 2, &before, BlockGroup{}), "take");
-        write(sum + device::thread_index(), read(sum + (device::thread_index() + 1) % 32) + name);
+        const uint64_t neighbour = read(sum + (device::thread_index() + 1) % 32);
+        device::sync_block();
+        write(sum + device::thread_index(), neighbour + name);
         device::sync_block();
         require(read(sum + device::thread_index()) >= name, "its own");
         expect(device::symm_put_value(mine, lock, 0, 2, BlockGroup{}), "give back");

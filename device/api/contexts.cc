@@ -219,6 +219,7 @@ verbena_result verbena_context_destroy(verbena_context* context) {
   return guard([&]() -> base::Outcome {
     const std::unique_ptr<verbena_context> owned(context);
     if (owned) api::note_destroyed(*owned);
+    if (owned) api::forget_pools(*owned);
     if (!owned || owned->context->state() != SymmAbort::kNone) return {};
     return owned->context->leave();
   });

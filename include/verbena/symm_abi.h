@@ -75,6 +75,18 @@ inline constexpr uint32_t kSymmNobody =
 enum class SymmCompare : int32_t { kEqual = 1, kNotEqual, kGreater, kGreaterEqual, kLess, kLessEqual };
 enum class SymmSignalOperation : int32_t { kSet = 0, kAdd = 1, kIncrement = 2 };  // the last adds 1
 
+// Memory of the application's that is registered: its own addresses, and what leads to the window's, which
+// are symmetric. The host changes the table while kernels run: an entry counts while its end is not 0.
+struct SymmAlias {
+  uint64_t begin, end;
+  uint64_t delta;  // added to an address in between
+};
+inline constexpr uint32_t kSymmMaxAliases = 256;
+struct SymmAliases {
+  uint64_t count;  // entries from the first on that may count
+  SymmAlias entries[kSymmMaxAliases];
+};
+
 // Of one team, on one rank. Everything it points to is in memory that this rank's GPU addresses. A kernel
 // that takes it by value, as a __grid_constant__, has it in constant memory: what it reads of one in global
 // memory it reads anew after each acquire, a quarter of a microsecond a time.
@@ -115,6 +127,8 @@ struct SymmContext {
   // Block b asks for RDMA by put queue (first_queue + b) modulo their number. Kernels whose contexts differ
   // in it, such as workspaces', are less in each other's way; a block's order is that of one context's calls.
   uint32_t first_queue;
+  const SymmAliases* aliases;  // of registered memory; null: there is none
+  uint64_t reserved;           // 0
 };
 
 // What each block of a workspace has for itself.

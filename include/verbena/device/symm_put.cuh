@@ -1,8 +1,9 @@
 // Data in peers' memory: put, get, atomics, and what orders them. A group of threads moves a range together;
-// all of it call. Addresses at a peer are given as this rank's own (symm_abi.h). The other side of a copy is
-// any memory of this GPU where the peer is in reach of loads and stores; otherwise a NIC copies, and it lies
-// in the heap too. Lengths are in bytes. Ranges do not overlap. Each thread may read any part of the source:
-// the caller syncs the group where its threads have written it.
+// all of it call. Addresses at a peer are given as this rank's own (symm_abi.h), in a window or in memory
+// that is registered. The other side of a copy is any memory of this GPU where the peer is in reach of loads
+// and stores; otherwise a NIC copies, and it lies in a window or registered memory too. Lengths are in bytes.
+// Ranges do not overlap. Each thread may read any part of the source: the caller syncs the group where its
+// threads have written it.
 //
 // A put is under way when the call returns: what shows it to the peer is a signal or a barrier after it. If
 // the peer is in reach, all threads of the group may reuse the source at once; otherwise behind symm_flush().
@@ -30,9 +31,11 @@ VERBENA_DEVICE void copy_together(const Group& group, void* destination, const v
   copy_group(group, destination, source, length_bytes);
 }
 
-VERBENA_DEVICE bool is_at_peer(const SymmContext& context, const void* symmetric, uint64_t length_bytes,
+// `*symmetric` becomes the heap's address.
+template <typename T>
+VERBENA_DEVICE bool is_at_peer(const SymmContext& context, T** symmetric, uint64_t length_bytes,
                                int32_t peer) {
-  return is_member(context, peer) && is_in_heap(context, symmetric, length_bytes);
+  return is_member(context, peer) && find_symmetric(context, symmetric, length_bytes);
 }
 
 template <typename Word>
@@ -64,20 +67,32 @@ VERBENA_DEVICE void put_by_stores(const Group& group, void* there, const void* s
                     put_word<uint32_t>(there, source, length_bytes));
 }
 
-// From a member out of reach, whose network has gets: `ask(network)` by one thread of the group.
+// From a member out of reach, whose network has gets: `ask(network, destination)` by one thread of the group.
 template <typename Context, typename Group, typename Ask>
-VERBENA_DEVICE SymmStatus get_by_network(const Context& context, const void* destination,
-                                         uint64_t length_bytes, int32_t peer, const Group& group,
-                                         const Ask& ask) {
+VERBENA_DEVICE_FAR SymmStatus get_by_network(const Context& context, void* destination, uint64_t length_bytes,
+                                             int32_t peer, const Group& group, const Ask& ask) {
   if constexpr (!SymmNetwork<Context>::kGets) {
     return SymmStatus::kUnreachable;
   } else {
-    if (!NetworkTraits<Context>::gets(context)) return SymmStatus::kUnreachable;
-    if (SymmNetwork<Context>::is_there(context) && !is_in_heap(context, destination, length_bytes))
-      return SymmStatus::kInvalid;
-    return post_once(context, peer, group,
-                     [=] { return length_bytes == 0 ? WaitResult::kReached : ask(SymmNetwork<Context>{}); });
+    if (!NetworkTraits<Context>::gets(context) || !SymmNetwork<Context>::is_there(context))
+      return SymmStatus::kUnreachable;
+    if (!find_symmetric(context, &destination, length_bytes)) return SymmStatus::kInvalid;
+    return post_once(context, peer, group, [=] {
+      return length_bytes == 0 ? WaitResult::kReached : ask(SymmNetwork<Context>{}, destination);
+    });
   }
+}
+
+// To a member out of reach: `ask(network, source)` by one thread of the group, unless there is nothing to
+// put.
+template <typename Context, typename Group, typename Ask>
+VERBENA_DEVICE_FAR SymmStatus put_by_network(const Context& context, const void* source,
+                                             uint64_t length_bytes, int32_t peer, const Group& group,
+                                             const Ask& ask) {
+  if (!SymmNetwork<Context>::is_there(context)) return SymmStatus::kUnreachable;
+  if (!find_symmetric(context, &source, length_bytes)) return SymmStatus::kInvalid;
+  if (length_bytes == 0) return SymmStatus::kDone;
+  return post_once(context, peer, group, [=] { return ask(SymmNetwork<Context>{}, source); });
 }
 
 // Bytes from the first row's first to the last one's last; UINT64_MAX: more than any heap has.
@@ -159,19 +174,17 @@ template <typename Context, typename Group = ThreadGroup>
 VERBENA_DEVICE SymmStatus symm_put_async(const Context& context, void* destination, const void* source,
                                          uint64_t length_bytes, int32_t peer, const Group& group = {},
                                          SymmQueue queue = {}) {
-  if (!detail::is_at_peer(context, destination, length_bytes, peer)) return SymmStatus::kInvalid;
+  if (!detail::is_at_peer(context, &destination, length_bytes, peer)) return SymmStatus::kInvalid;
   const int64_t delta_bytes = detail::get_delta(context, peer);
-  if (delta_bytes != kSymmOutOfReach) {
-    detail::put_by_stores(group, detail::shift(destination, delta_bytes), source, length_bytes);
-    group.sync();
-    return SymmStatus::kDone;
+  if (delta_bytes == kSymmOutOfReach) {
+    return detail::put_by_network(context, source, length_bytes, peer, group,
+                                  [=, &context](const auto& network, const void* from) {
+                                    return network.put(context, peer, destination, from, length_bytes, queue);
+                                  });
   }
-  if (!SymmNetwork<Context>::is_there(context)) return SymmStatus::kUnreachable;
-  if (!detail::is_in_heap(context, source, length_bytes)) return SymmStatus::kInvalid;
-  if (length_bytes == 0) return SymmStatus::kDone;
-  return detail::post_once(context, peer, group, [=, &context] {
-    return SymmNetwork<Context>::put(context, peer, destination, source, length_bytes, queue);
-  });
+  detail::put_by_stores(group, detail::shift(destination, delta_bytes), source, length_bytes);
+  group.sync();
+  return SymmStatus::kDone;
 }
 
 // A put and a signal behind it: whoever has waited for the signal sees the data.
@@ -182,20 +195,19 @@ VERBENA_DEVICE SymmStatus symm_put_signal_async(const Context& context, void* de
                                                 SymmSignalOperation operation = SymmSignalOperation::kAdd,
                                                 const Group& group = {}, SymmQueue queue = {}) {
   if (!detail::is_signal(context, signal, peer, operation)) return SymmStatus::kInvalid;
-  if (!detail::is_in_heap(context, destination, length_bytes)) return SymmStatus::kInvalid;
+  if (!detail::find_symmetric(context, &destination, length_bytes)) return SymmStatus::kInvalid;
   const int64_t delta_bytes = detail::get_delta(context, peer);
-  if (delta_bytes != kSymmOutOfReach) {
-    detail::put_by_stores(group, detail::shift(destination, delta_bytes), source, length_bytes);
-    return symm_signal(context, signal, peer, value, operation, group);  // syncs the group first
+  if (delta_bytes != kSymmOutOfReach || length_bytes == 0) {
+    if (length_bytes != 0)
+      detail::put_by_stores(group, detail::shift(destination, delta_bytes), source, length_bytes);
+    return symm_signal(context, signal, peer, value, operation, group, queue);  // syncs the group first
   }
-  if (!SymmNetwork<Context>::is_there(context)) return SymmStatus::kUnreachable;
-  if (!detail::is_in_heap(context, source, length_bytes)) return SymmStatus::kInvalid;
-  if (length_bytes == 0) return symm_signal(context, signal, peer, value, operation, group, queue);
   detail::replace_increment(operation, value);
-  return detail::post_once(context, peer, group, [=, &context] {
-    return SymmNetwork<Context>::put_signal(context, peer, destination, source, length_bytes, signal, value,
-                                            operation, queue);
-  });
+  return detail::put_by_network(context, source, length_bytes, peer, group,
+                                [=, &context](const auto& network, const void* from) {
+                                  return network.put_signal(context, peer, destination, from, length_bytes,
+                                                            signal, value, operation, queue);
+                                });
 }
 
 // The data is there for all of the group when it returns.
@@ -203,13 +215,13 @@ template <typename Context, typename Group = ThreadGroup>
 VERBENA_DEVICE SymmStatus symm_get(const Context& context, void* destination, const void* source,
                                    uint64_t length_bytes, int32_t peer, const Group& group = {},
                                    SymmQueue queue = {}) {
-  if (!detail::is_at_peer(context, source, length_bytes, peer)) return SymmStatus::kInvalid;
+  if (!detail::is_at_peer(context, &source, length_bytes, peer)) return SymmStatus::kInvalid;
   const int64_t delta_bytes = detail::get_delta(context, peer);
   if (delta_bytes == kSymmOutOfReach) {
-    return detail::get_by_network(
-        context, destination, length_bytes, peer, group, [=, &context](const auto& network) {
-          return network.get(context, peer, destination, source, length_bytes, queue);
-        });
+    return detail::get_by_network(context, destination, length_bytes, peer, group,
+                                  [=, &context](const auto& network, void* to) {
+                                    return network.get(context, peer, to, source, length_bytes, queue);
+                                  });
   }
   detail::copy_together(group, destination, detail::shift(source, delta_bytes), length_bytes);
   group.sync();
@@ -224,7 +236,7 @@ VERBENA_DEVICE SymmStatus symm_get_async(const Context& context, void* destinati
                                          uint64_t length_bytes, int32_t peer, SymmRequest* asked,
                                          const Group& group = {}, SymmQueue queue = {}) {
   *asked = {};
-  if (!detail::is_at_peer(context, source, length_bytes, peer)) return SymmStatus::kInvalid;
+  if (!detail::is_at_peer(context, &source, length_bytes, peer)) return SymmStatus::kInvalid;
   const int64_t delta_bytes = detail::get_delta(context, peer);
   if (delta_bytes != kSymmOutOfReach) {
     detail::copy_together(group, destination, detail::shift(source, delta_bytes), length_bytes);
@@ -234,8 +246,8 @@ VERBENA_DEVICE SymmStatus symm_get_async(const Context& context, void* destinati
   SymmRequest mine;
   SymmRequest* const place = &mine;
   const SymmStatus status = detail::get_by_network(
-      context, destination, length_bytes, peer, group, [=, &context](const auto& network) {
-        return network.get_async(context, peer, destination, source, length_bytes, queue, place);
+      context, destination, length_bytes, peer, group, [=, &context](const auto& network, void* to) {
+        return network.get_async(context, peer, to, source, length_bytes, queue, place);
       });
   if (status != SymmStatus::kDone) return status;
   const bool is_elected = group.elect();
@@ -272,22 +284,20 @@ VERBENA_DEVICE SymmStatus symm_put_rows(const Context& context, void* destinatio
                                         uint64_t source_stride, uint64_t row_bytes, uint64_t rows,
                                         int32_t peer, const Group& group = {}, SymmQueue queue = {}) {
   const uint64_t length_there = detail::measure_rows(rows, row_bytes, destination_stride);
-  if (!detail::is_at_peer(context, destination, length_there, peer)) return SymmStatus::kInvalid;
+  if (!detail::is_at_peer(context, &destination, length_there, peer)) return SymmStatus::kInvalid;
   const int64_t delta_bytes = detail::get_delta(context, peer);
-  if (delta_bytes != kSymmOutOfReach) {
-    detail::copy_rows(group, detail::shift(destination, delta_bytes), destination_stride, source,
-                      source_stride, row_bytes, rows);
-    group.sync();
-    return SymmStatus::kDone;
+  if (delta_bytes == kSymmOutOfReach) {
+    return detail::put_by_network(context, source, detail::measure_rows(rows, row_bytes, source_stride), peer,
+                                  group, [=, &context](const auto&, const void* from) {
+                                    return detail::put_rows_far(
+                                        context, peer, destination, from,
+                                        {rows, row_bytes, source_stride, destination_stride}, queue);
+                                  });
   }
-  if (!SymmNetwork<Context>::is_there(context)) return SymmStatus::kUnreachable;
-  if (!detail::is_in_heap(context, source, detail::measure_rows(rows, row_bytes, source_stride)))
-    return SymmStatus::kInvalid;
-  if (length_there == 0) return SymmStatus::kDone;
-  return detail::post_once(context, peer, group, [=, &context] {
-    return detail::put_rows_far(context, peer, destination, source,
-                                {rows, row_bytes, source_stride, destination_stride}, queue);
-  });
+  detail::copy_rows(group, detail::shift(destination, delta_bytes), destination_stride, source, source_stride,
+                    row_bytes, rows);
+  group.sync();
+  return SymmStatus::kDone;
 }
 
 // Back; the rows are there for all of the group when it returns.
@@ -297,13 +307,13 @@ VERBENA_DEVICE SymmStatus symm_get_rows(const Context& context, void* destinatio
                                         uint64_t source_stride, uint64_t row_bytes, uint64_t rows,
                                         int32_t peer, const Group& group = {}, SymmQueue queue = {}) {
   const uint64_t length_there = detail::measure_rows(rows, row_bytes, source_stride);
-  if (!detail::is_at_peer(context, source, length_there, peer)) return SymmStatus::kInvalid;
+  if (!detail::is_at_peer(context, &source, length_there, peer)) return SymmStatus::kInvalid;
   const int64_t delta_bytes = detail::get_delta(context, peer);
   if (delta_bytes == kSymmOutOfReach) {
     return detail::get_by_network(
         context, destination, detail::measure_rows(rows, row_bytes, destination_stride), peer, group,
-        [=, &context](const auto&) {
-          return detail::get_rows_far(context, peer, destination, source,
+        [=, &context](const auto&, void* to) {
+          return detail::get_rows_far(context, peer, to, source,
                                       {rows, row_bytes, destination_stride, source_stride}, queue);
         });
   }
@@ -318,7 +328,7 @@ VERBENA_DEVICE SymmStatus symm_get_rows(const Context& context, void* destinatio
 template <Operation operation, Order order = Order::kRelaxed, typename T>
 VERBENA_DEVICE SymmStatus symm_lsa_update(const SymmContext& context, T* address, detail::Same<T> value,
                                           int32_t peer, T* before = nullptr) {
-  if (!detail::is_at_peer(context, address, sizeof(T), peer)) return SymmStatus::kInvalid;
+  if (!detail::is_at_peer(context, &address, sizeof(T), peer)) return SymmStatus::kInvalid;
   const int64_t delta_bytes = detail::get_delta(context, peer);
   if (delta_bytes == kSymmOutOfReach) return SymmStatus::kUnreachable;
   const T old = update<operation, order, Scope::kSystem>(detail::shift(address, delta_bytes), value);

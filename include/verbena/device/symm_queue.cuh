@@ -177,7 +177,7 @@ VERBENA_DEVICE_FAR WaitResult update_far(const Context& context, SymmQueue by, i
   PutReply* const reply = find_reply(context, asked);
   const WaitResult result =
       wait_until<Relation::kEqual, Scope::kSystem>(&reply->told, asked.behind, limit_wait(context));
-  if (result == WaitResult::kReached) *before = load_relaxed<Scope::kSystem>(&reply->value);
+  if (result == WaitResult::kReached) *before = load<Order::kWeak, Scope::kThreads>(&reply->value);
   store_release<Scope::kSystem>(&reply->told, asked.behind | kPutReplyLeft);
   return result;
 }

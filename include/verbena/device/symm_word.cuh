@@ -20,9 +20,11 @@ namespace verbena::device {
 
 namespace detail {
 
-VERBENA_DEVICE bool is_word_of(const SymmContext& context, const uint64_t* word, int32_t peer) {
-  return is_member(context, peer) && reinterpret_cast<uint64_t>(word) % sizeof(uint64_t) == 0 &&
-         is_in_heap(context, word, sizeof(uint64_t));
+// `*word` becomes the symmetric address; false: it has none.
+template <typename Word>
+VERBENA_DEVICE bool find_words(const SymmContext& context, Word** word, int32_t peer, uint64_t count = 1) {
+  return is_member(context, peer) && reinterpret_cast<uint64_t>(*word) % sizeof(uint64_t) == 0 &&
+         find_symmetric(context, word, count * sizeof(uint64_t));
 }
 
 // By the group's one thread through the network, whoever the peer is.
@@ -100,7 +102,7 @@ VERBENA_DEVICE SymmStatus await_any(const Context& context, uint32_t count, Symm
 template <typename Context, typename Group = ThreadGroup>
 VERBENA_DEVICE SymmStatus symm_put_value(const Context& context, uint64_t* word, uint64_t value, int32_t peer,
                                          const Group& group = {}, SymmQueue queue = {}) {
-  if (!detail::is_word_of(context, word, peer)) return SymmStatus::kInvalid;
+  if (!detail::find_words(context, &word, peer)) return SymmStatus::kInvalid;
   const int64_t delta_bytes = detail::get_delta(context, peer);
   if (delta_bytes == kSymmOutOfReach) {
     return detail::update_by_network(context, peer, group, [=, &context](const auto& network) {
@@ -116,7 +118,7 @@ VERBENA_DEVICE SymmStatus symm_put_value(const Context& context, uint64_t* word,
 template <typename Context, typename Group = ThreadGroup>
 VERBENA_DEVICE SymmStatus symm_add(const Context& context, uint64_t* word, uint64_t value, int32_t peer,
                                    const Group& group = {}, SymmQueue queue = {}) {
-  if (!detail::is_word_of(context, word, peer)) return SymmStatus::kInvalid;
+  if (!detail::find_words(context, &word, peer)) return SymmStatus::kInvalid;
   if (context.has_remote != 0) {
     return detail::update_by_network(context, peer, group, [=, &context](const auto& network) {
       return network.add_word(context, peer, word, value, queue);
@@ -134,7 +136,7 @@ template <typename Context, typename Group = ThreadGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_fetch_add(const Context& context, uint64_t* word, uint64_t value,
                                                        int32_t peer, uint64_t* before,
                                                        const Group& group = {}, SymmQueue queue = {}) {
-  if (!detail::is_word_of(context, word, peer)) return SymmStatus::kInvalid;
+  if (!detail::find_words(context, &word, peer)) return SymmStatus::kInvalid;
   uint64_t found = 0;
   const bool is_elected = group.elect();
   if (context.has_remote != 0) {
@@ -161,7 +163,7 @@ template <typename Context, typename Group = ThreadGroup>
                                                           uint64_t expected, uint64_t desired, int32_t peer,
                                                           uint64_t* before, const Group& group = {},
                                                           SymmQueue queue = {}) {
-  if (!detail::is_word_of(context, word, peer)) return SymmStatus::kInvalid;
+  if (!detail::find_words(context, &word, peer)) return SymmStatus::kInvalid;
   uint64_t found = 0;
   const bool is_elected = group.elect();
   if (context.has_remote != 0) {
@@ -190,7 +192,7 @@ template <typename T = int64_t, typename Context, typename Group = ThreadGroup>
                                                         SymmCompare compare, T wanted, T* seen = nullptr,
                                                         const Group& group = {}) {
   static_assert(sizeof(T) == 4 || sizeof(T) == 8, "verbena: a word is compared as 32 or 64 bits");
-  if (!detail::is_word_of(context, word, context.team_rank)) return SymmStatus::kInvalid;
+  if (!detail::find_words(context, &word, context.team_rank)) return SymmStatus::kInvalid;
   const WaitLimits limits = detail::limit_wait(context);
   WaitResult mine = WaitResult::kReached;
   T value{};
@@ -211,9 +213,7 @@ template <typename Context, typename Group = ThreadGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_wait_until_all(const Context& context, const uint64_t* words,
                                                             uint32_t count, SymmCompare compare,
                                                             int64_t wanted, const Group& group = {}) {
-  if (!detail::is_word_of(context, words, context.team_rank) ||
-      !detail::is_in_heap(context, words, count * sizeof(uint64_t)))
-    return SymmStatus::kInvalid;
+  if (!detail::find_words(context, &words, context.team_rank, count)) return SymmStatus::kInvalid;
   return detail::await_all(context, count, compare, wanted, {SymmWait::kWord}, group,
                            [&](uint32_t i) { return load_acquire<Scope::kSystem>(words + i); });
 }
@@ -225,9 +225,7 @@ template <typename Context, typename Group = ThreadGroup>
                                                             uint32_t count, SymmCompare compare,
                                                             int64_t wanted, const uint32_t* skipped,
                                                             uint32_t* which, const Group& group = {}) {
-  if (!detail::is_word_of(context, words, context.team_rank) ||
-      !detail::is_in_heap(context, words, count * sizeof(uint64_t)))
-    return SymmStatus::kInvalid;
+  if (!detail::find_words(context, &words, context.team_rank, count)) return SymmStatus::kInvalid;
   return detail::await_any(context, count, compare, wanted, skipped, which, {SymmWait::kWord}, group,
                            [&](uint32_t i) { return load_acquire<Scope::kSystem>(words + i); });
 }

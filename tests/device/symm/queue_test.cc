@@ -129,36 +129,47 @@ TEST_P(SymmQueueTest, DataIsOrderedBothWays) {
 // Quiet by a block also waits for another block's earlier put in another queue, even if another quiet has
 // already waited for it.
 TEST_P(SymmQueueTest, QuietCoversAllQueues) {
-  HostProxy proxy(2, 2);
-  uint32_t flag = 0;
-  uint64_t complete = 0;
-  World world(GetParam());
-  world.add_grid(0, 3, 1, [&] {
-    if (device::block_index() == 1) {
-      require(device::symm_put_async(proxy.context(), proxy.data(), proxy.data(), 8, 1) == SymmStatus::kDone,
-              "put");
-      device::store_release<Scope::kGpu>(&flag, 1);
-      return;
-    }
-    const uint64_t* const seen = &proxy.context().queues.cursors[1].completed_seen;
-    while (device::load_acquire<Scope::kGpu>(&flag) == 0) {
-    }
-    while (device::block_index() == 2 && device::load_relaxed<Scope::kGpu>(seen) == 0) {
-    }
-    const bool flushes = device::block_index() == 2;  // this block has no fence
-    require((flushes ? device::symm_flush(proxy.context()) : device::symm_quiet(proxy.context())) ==
-                SymmStatus::kDone,
-            "quiet");
-    require(complete == 1, "complete");
-  });
-  world.add_host([&] {
-    while (!proxy.take(1)) emulator::yield();
-    for (int i = 0; i < 300; ++i) emulator::yield();
-    complete = 1;
-    proxy.complete(1);
-    proxy.consume(1);
-  });
-  EXPECT_EQ(world.run(), "");
+  for (const bool is_of_one_peer : {false, true}) {
+    HostProxy proxy(2, 2);
+    uint32_t flag = 0, has_seen = 0;
+    uint64_t complete = 0;
+    World world(GetParam());
+    world.add_grid(0, 3, 2, [&] {
+      const uint64_t* const seen = &proxy.context().queues.cursors[1].completed_seen;
+      const uint32_t block = device::block_index();
+      // It tells of what it has seen, and nothing more: the call itself has to acquire.
+      if (device::thread_index() == 1) {
+        while (block == 2 && device::load_relaxed<Scope::kGpu>(seen) == 0) {
+        }
+        if (block == 2) device::store_relaxed<Scope::kBlock>(&has_seen, 1);
+        return;
+      }
+      if (block == 1) {
+        require(
+            device::symm_put_async(proxy.context(), proxy.data(), proxy.data(), 8, 1) == SymmStatus::kDone,
+            "put");
+        device::store_release<Scope::kGpu>(&flag, 1);
+        return;
+      }
+      while (device::load_acquire<Scope::kGpu>(&flag) == 0) {
+      }
+      while (block == 2 && device::load_relaxed<Scope::kBlock>(&has_seen) == 0) {
+      }
+      const SymmStatus status = block == 0       ? device::symm_quiet(proxy.context())
+                                : is_of_one_peer ? device::symm_quiet(proxy.context(), 1)
+                                                 : device::symm_flush(proxy.context());
+      require(status == SymmStatus::kDone, "quiet");
+      require(complete == 1, "complete");
+    });
+    world.add_host([&] {
+      while (!proxy.take(1)) emulator::yield();
+      for (int i = 0; i < 300; ++i) emulator::yield();
+      complete = 1;
+      proxy.complete(1);
+      proxy.consume(1);
+    });
+    EXPECT_EQ(world.run(), "");
+  }
 }
 
 // Contexts that begin with another queue.
@@ -269,6 +280,34 @@ TEST_P(SymmQueueTest, AnUpdateHasAReply) {
   EXPECT_EQ(world.run(), "");
 }
 
+// Threads that know nothing of each other use one reply's place in turn.
+TEST_P(SymmQueueTest, RepliesAreUsedAgain) {
+  constexpr uint64_t kThreads = 6, kTimes = 3;
+  HostProxy proxy(1, 1);
+  World world(GetParam());
+  world.add_grid(0, kThreads, 1, [&] {
+    for (uint64_t i = 0; i < kTimes; ++i) {
+      uint64_t before = 0;
+      const uint64_t mine = 1 + device::block_index();
+      require(device::symm_fetch_add(proxy.context(), proxy.data<uint64_t>(), mine, 1, &before) ==
+                      SymmStatus::kDone &&
+                  before == 10 * mine,
+              "its own");
+    }
+  });
+  world.add_host([&] {
+    for (uint64_t position = 0; position < kThreads * kTimes; emulator::yield()) {
+      const auto one = proxy.take(0);
+      if (!one) continue;
+      proxy.reply(0, 10 * one->operand);
+      while (proxy.told(0, position) != ((position + 1) | kPutReplyLeft)) emulator::yield();
+      ++position;
+      proxy.consume(0);
+    }
+  });
+  EXPECT_EQ(world.run(), "");
+}
+
 TEST(SymmQueue, WhoGivesUpLeavesTheReply) {
   HostProxy proxy(1, 2);
   proxy.context().timeout_ns = 20'000;
@@ -338,6 +377,42 @@ TEST_P(SymmQueueTest, AGetIsToldOfByItself) {
     });
     EXPECT_EQ(world.run(), "");
   }
+}
+
+// Blocks that put and wait while others look how far all queues are, without knowing of each other.
+TEST_P(SymmQueueTest, OthersGoOnMeanwhile) {
+  constexpr uint32_t kBlocks = 4, kTimes = 6;
+  HostProxy proxy(2, 3, 3);
+  const SymmContext& context = proxy.context();
+  uint32_t left = kBlocks;
+  World world(GetParam());
+  world.add_grid(0, kBlocks, 1, [&] {
+    const uint32_t block = device::block_index();
+    for (uint32_t i = 0; i < kTimes; ++i) {
+      if (block < 2) {
+        require(device::symm_put_async(context, proxy.data(), proxy.data(), 8, 1) == SymmStatus::kDone, "put");
+        require(device::symm_quiet(context) == SymmStatus::kDone, "quiet");
+      } else if (block == 2) {
+        require(device::symm_signal_behind_all(context, 0, 1, 1, kAdd) == SymmStatus::kDone, "signal");
+      } else {
+        require(device::symm_quiet(context, 1) == SymmStatus::kDone, "quiet of one");
+      }
+    }
+    device::fetch_add<Order::kRelaxed, Scope::kSystem>(&left, ~0U);
+  });
+  world.add_host([&] {
+    while (__atomic_load_n(&left, __ATOMIC_RELAXED) != 0) {
+      for (const uint32_t queue : {0U, 1U}) {
+        const auto one = proxy.take(queue);
+        if (!one) continue;
+        if ((one->action & kPutTells) != 0) proxy.reply(queue);
+        proxy.consume(queue);
+        proxy.complete(queue);
+      }
+      emulator::yield();
+    }
+  });
+  EXPECT_EQ(world.run(), "");
 }
 
 // Each queue with something under way is asked for what it has for that peer.

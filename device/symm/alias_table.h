@@ -1,0 +1,32 @@
+// Where kernels find the symmetric address of memory that the application has registered: a table in the
+// GPU's memory (struct SymmAliases). Not thread safe; kernels may read it meanwhile.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/cuda_driver.h"
+#include "base/status.h"
+#include "verbena/symm_abi.h"
+
+namespace verbena::symm {
+
+class AliasTable {
+ public:
+  // In memory of the calling thread's current GPU.
+  static base::Result<AliasTable> create();
+
+  // For SymmContext::aliases.
+  const SymmAliases* device() const { return static_cast<const SymmAliases*>(memory_.device()); }
+
+  // `length_bytes` at `begin` are the window's from `symmetric` on. There is room for as many as there are
+  // windows.
+  base::Result<uint32_t> add(const void* begin, uint64_t length_bytes, const void* symmetric);
+  void remove(uint32_t entry);
+
+ private:
+  base::Buffer memory_;
+  std::vector<bool> taken_;
+};
+
+}  // namespace verbena::symm

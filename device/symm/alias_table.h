@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <mutex>
 #include <vector>
 
 #include "base/cuda_driver.h"
@@ -23,10 +25,13 @@ class AliasTable {
   // windows.
   base::Result<uint32_t> add(const void* begin, uint64_t length_bytes, const void* symmetric);
   void remove(uint32_t entry);
+  // What kernels take an address for; itself where it is in no entry.
+  uint64_t find(uint64_t address) const;
 
  private:
   base::Buffer memory_;
-  std::vector<bool> taken_;
+  std::unique_ptr<std::mutex> mutex_ = std::make_unique<std::mutex>();  // guards the entries
+  std::vector<SymmAlias> entries_;                                      // with an end of 0: free
 };
 
 }  // namespace verbena::symm

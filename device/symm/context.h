@@ -157,7 +157,6 @@ class Context {
   base::Outcome map_window(ContextWindow& window);
   uint32_t find_free_region() const;
   ContextWindow* find_registered(const void* address, uint64_t length_bytes, const base::MemoryPiece& piece);
-  uint64_t find_symmetric(uint64_t address) const;
   base::Outcome add_alias(ContextWindow& window);
   void remove_alias(ContextWindow& window);
   void forget_origin(const void* address, uint64_t length_bytes, const base::MemoryPiece& piece);
@@ -172,8 +171,8 @@ class Context {
   std::optional<AbortWord> abort_;
   std::optional<Reach> reach_;
   std::optional<Heap> heap_;
-  std::optional<AliasTable> aliases_;                    // none: nothing can be registered
-  mutable std::mutex windows_mutex_;                     // guards the list
+  std::optional<AliasTable> aliases_;                    // of registered memory
+  std::mutex windows_mutex_;                             // guards the list
   std::vector<std::unique_ptr<ContextWindow>> windows_;  // the first has the teams' words
   bool meets_twice_ = false;                             // as SymmContext's
   std::unique_ptr<Remote> remote_;            // null: nobody is out of reach, or the heap is borrowed

@@ -74,8 +74,8 @@ std::string Context::error() const {
 Outcome Context::enqueue(const Team& team, const StreamCall& call, void* stream) const {
   if (auto current = check_gpu(); !current) return current;
   StreamCall given = call;
-  given.destination = find_symmetric(call.destination);
-  given.source = find_symmetric(call.source);
+  given.destination = aliases_->find(call.destination);
+  given.source = aliases_->find(call.source);
   return enqueue_call(team, given, stream);
 }
 
@@ -189,7 +189,13 @@ Outcome Context::prepare(base::MemoryOwner owner, const BorrowedHeap* borrowed) 
   if (auto agreed = bootstrap_.all_agree(state, base::last_failure()); !agreed) return agreed;
   heap_.emplace(std::move(*heap));
   abort_.emplace(std::move(*abort));
-  if (borrowed == nullptr) aliases_.emplace(std::move(*aliases));
+  aliases_.emplace(std::move(*aliases));
+  for (size_t i = 0; borrowed != nullptr && i < borrowed->aliases.size() && state.is_ok(); ++i) {
+    const BorrowedHeap::Alias& alias = borrowed->aliases[i];
+    if (auto added = aliases_->add(alias.begin, alias.length_bytes, alias.symmetric); !added)
+      state = added.error();
+  }
+  if (auto agreed = bootstrap_.all_agree(state, base::last_failure()); !agreed) return agreed;
   // Whoever lends a heap has a way of his own to the others.
   if (reach_->is_whole_world() || borrowed != nullptr) return {};
   auto remote = Remote::open(bootstrap_, owner.gpu, *abort_);
@@ -232,11 +238,11 @@ SymmContext Context::describe_common() const {
   common.rank = static_cast<int32_t>(rank());
   common.world_size = static_cast<int32_t>(count_ranks());
   common.heap_begin = reinterpret_cast<uint64_t>(heap_->begin());
-  common.heap_end = common.heap_begin + heap_->slot_bytes();
+  common.heap_end = common.heap_begin + heap_->reach_bytes();
   common.timeout_ns = settings_.timeout_ns;
   common.abort_word = abort_->device();
   common.meets_twice = meets_twice_;
-  if (aliases_) common.aliases = aliases_->device();
+  common.aliases = aliases_->device();
   if (remote_) common.queues = remote_->queues();
   return common;
 }

@@ -339,17 +339,6 @@ ContextWindow* Context::find_window(const void* address) {
   return nullptr;
 }
 
-// Of registered memory; of anything else the address itself.
-uint64_t Context::find_symmetric(uint64_t address) const {
-  const std::lock_guard lock(windows_mutex_);
-  for (const auto& window : windows_) {
-    const auto begin = reinterpret_cast<uint64_t>(window->origin);
-    if (begin != 0 && address >= begin && address - begin < window->length_bytes)
-      return reinterpret_cast<uint64_t>(window->address) + (address - begin);
-  }
-  return address;
-}
-
 std::byte* Context::find_peer(const ContextWindow& window, uint32_t rank) const {
   if (rank >= count_ranks() || !reach_->reaches(rank)) return nullptr;
   return window.address + heap_->delta_bytes(static_cast<uint32_t>(reach_->slot_of[rank]));

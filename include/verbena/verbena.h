@@ -101,6 +101,14 @@ VERBENA_API void verbena_context_abort(verbena_context* context);
 
 /* ---- Contexts over another library's symmetric memory (docs/add-a-backend.md) ---- */
 
+/* Memory that kernels are given by another address than the symmetric one, such as an application's buffer.
+ */
+typedef struct {
+  const void* begin;
+  size_t length_bytes;
+  const void* symmetric;
+} verbena_alias;
+
 /* A rank's heap: at its begin the teams' words, behind them the windows. `type`, lengths and `is_world_only`
  * are the same on all ranks. What is pointed to is read by the call, but for the heap itself. */
 typedef struct {
@@ -126,6 +134,12 @@ typedef struct {
    * Null: nothing to do. */
   void (*release)(void* argument);
   void* argument;
+  /* Memory behind the heap that is at the same place of all ranks too, but no part of it: addresses up to
+   * begin + reach_bytes are symmetric. 0: length_bytes. */
+  size_t reach_bytes;
+  /* [count_aliases]; null: none. */
+  const verbena_alias* aliases;
+  size_t count_aliases;
 } verbena_heap;
 
 /* Bytes that the words of all teams (VERBENA_SYMM_TEAMS) take, a multiple of 512. 0: a setting is wrong. */

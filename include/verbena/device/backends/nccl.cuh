@@ -24,6 +24,9 @@ inline constexpr uint32_t kNcclSymmSignals = kSymmSignals + 2 * kSymmBarriers;
 struct NcclSymmContext : SymmContext {
   const ncclDevComm* communicator;  // in memory of the GPU; null: members out of reach are unreachable
   ncclWindow_t window;              // the heap's
+  // Another window behind it, of a buffer of the application's, by symmetric addresses; null: none.
+  ncclWindow_t buffer;
+  uint64_t buffer_begin, buffer_end;
 };
 
 }  // namespace verbena
@@ -123,10 +126,20 @@ struct SymmNetwork<NcclSymmContext> {
   template <typename Action>
   VERBENA_DEVICE static void put_with(const Context& context, int32_t peer, void* destination,
                                       const void* source, uint64_t length_bytes, Action action) {
+    const Place to = find_place(context, destination), from = find_place(context, source);
     fence<Order::kAcquireRelease, Scope::kSystem>();
-    make_gin(context).put(ncclTeamWorld(*context.communicator), find_rank(context, peer), context.window,
-                          detail::find_offset(context, destination), context.window,
-                          detail::find_offset(context, source), length_bytes, action);
+    make_gin(context).put(ncclTeamWorld(*context.communicator), find_rank(context, peer), to.window,
+                          to.offset_bytes, from.window, from.offset_bytes, length_bytes, action);
+  }
+  struct Place {
+    ncclWindow_t window;
+    uint64_t offset_bytes;
+  };
+  VERBENA_DEVICE static Place find_place(const Context& context, const void* address) {
+    const auto at = reinterpret_cast<uint64_t>(address);
+    if (at >= context.buffer_begin && at < context.buffer_end)
+      return {context.buffer, at - context.buffer_begin};
+    return {context.window, detail::find_offset(context, address)};
   }
 };
 

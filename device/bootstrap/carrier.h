@@ -21,7 +21,7 @@ class Carrier {
   // Part i of `mine` goes to rank i; part i of `theirs` comes from rank i. Both have count_ranks() parts.
   virtual base::Outcome exchange(std::span<const std::byte> mine, std::span<std::byte> theirs) = 0;
   // Between two calls: whether all other ranks are there, as far as this rank can see without waiting.
-  virtual base::Outcome look_around() = 0;
+  virtual base::Outcome check_ranks() = 0;
   // The deadline of each later call, if the carrier has deadlines of its own.
   virtual void set_timeout_ms(int64_t) {}
 
@@ -42,7 +42,7 @@ class CallerCarrier final : public Carrier {
                            std::span<std::byte> all) override;
   // Gathers all parts on every rank, because the caller's function can do nothing else.
   base::Outcome exchange(std::span<const std::byte> mine, std::span<std::byte> theirs) override;
-  base::Outcome look_around() override { return state_; }
+  base::Outcome check_ranks() override { return state_; }
   uint32_t rank() const override { return rank_; }
   uint32_t count_ranks() const override { return count_ranks_; }
 

@@ -159,10 +159,10 @@ base::Result<UnixPost::Verdict> UnixPost::receive(Arrival& arrival) {
   return Verdict::kNothing;
 }
 
-void UnixPost::wait(int64_t most_ms) const {
+void UnixPost::wait(int64_t max_ms) const {
   std::vector<pollfd> polled{{fd(), POLLIN, 0}};
   for (const Caller& caller : callers_) polled.push_back({caller.socket.get(), POLLIN, 0});
-  ::poll(polled.data(), polled.size(), static_cast<int>(most_ms));
+  ::poll(polled.data(), polled.size(), static_cast<int>(max_ms));
 }
 
 base::Result<bool> UnixPost::send(const PostAddress& to, uint32_t from, int descriptor) {
@@ -256,7 +256,7 @@ base::Outcome Exchange::run(UnixPost& post, std::span<const PostAddress> address
       return first_failure_;
     }
     if (is_done()) return {};
-    if (auto all_there = bootstrap_.look_around(); !all_there) return all_there;
+    if (auto all_there = bootstrap_.check_ranks(); !all_there) return all_there;
     if (deadline_.has_passed()) {
       text = "passing descriptors: waited for " + describe_missing();
       return base::fail(base::Status::kTimeout, "bootstrap: rank %u of %u: %s", bootstrap_.rank(),

@@ -41,8 +41,8 @@ class UnixPost {
   static base::Result<UnixPost> open();
   const PostAddress& address() const { return address_; }
   int fd() const { return socket_.get(); }
-  // Waits until a caller connects or sends, at most `most_ms`.
-  void wait(int64_t most_ms) const;
+  // Waits until a caller connects or sends, at most `max_ms`.
+  void wait(int64_t max_ms) const;
 
   // Receives one message, if there is one. Messages of strangers are dropped, the first one with a line in
   // the log. A silent caller does not hold up the others: each call checks it again, for a second.

@@ -60,7 +60,7 @@ Config read_environment() {
   config.worker_spin_ns = 1000 * read_number("SOFTVERBS_WORKER_SPIN_US", few_cpus ? 0 : 100, 0, 1'000'000);
   config.ordered_lines = read_number("SOFTVERBS_LL128", 0, 0, 1) != 0;
   config.gpu = read_number("SOFTVERBS_GPU", 1, 0, 1) != 0;
-  config.gpu_batches = read_number("SOFTVERBS_GPU_BATCH", 0, 0, 1) != 0;
+  config.gpu_batches = read_number("SOFTVERBS_GPU_BATCH", 1, 0, 1) != 0;
   config.own_gpu_context = read_number("SOFTVERBS_OWN_CONTEXT", 0, 0, 1) != 0;
   return config;
 }

@@ -27,7 +27,7 @@ struct Config {
   uint64_t worker_spin_ns = 0;                // how long a rail's worker looks for work before it sleeps
   bool ordered_lines = false;    // LL128 lines appear in order between processes, at a fifth of the speed
   bool gpu = true;               // whether CUDA pointers may be registered
-  bool gpu_batches = false;      // whether copies to and from a GPU are issued many at a time
+  bool gpu_batches = true;       // whether copies of sends to and from a GPU are issued many at a time
   bool own_gpu_context = false;  // whether GPU copies run in a context of the library's own
 };
 

@@ -1,5 +1,5 @@
 // What ranks tell each other when all goes well, as threads of one process and over both shapes of the tree.
-#include "device/bootstrap/bootstrap.h"
+#include "bootstrap/bootstrap.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -9,8 +9,8 @@
 #include <thread>
 
 #include "base/clock.h"
+#include "bootstrap/rendezvous.h"
 #include "bootstrap/support/ranks.h"
-#include "device/bootstrap/rendezvous.h"
 #include "tests/base/log_capture.h"
 
 namespace verbena::bootstrap {

@@ -14,9 +14,9 @@
 #include "base/clock.h"
 #include "base/file_descriptor.h"
 #include "base/socket.h"
+#include "bootstrap/rendezvous.h"
 #include "bootstrap/support/ranks.h"
-#include "device/bootstrap/rendezvous.h"
-#include "device/bootstrap/tree_carrier.h"
+#include "bootstrap/tree_carrier.h"
 #include "tests/base/log_capture.h"
 
 namespace verbena::bootstrap {

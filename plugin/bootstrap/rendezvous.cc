@@ -1,4 +1,4 @@
-#include "device/bootstrap/rendezvous.h"
+#include "bootstrap/rendezvous.h"
 
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -18,8 +18,8 @@
 #include "base/log.h"
 #include "base/parameters.h"
 #include "base/random.h"
-#include "device/bootstrap/link.h"
-#include "device/bootstrap/messages.h"
+#include "bootstrap/link.h"
+#include "bootstrap/messages.h"
 
 namespace verbena::bootstrap {
 namespace {

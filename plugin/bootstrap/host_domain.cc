@@ -1,4 +1,4 @@
-#include "device/bootstrap/host_domain.h"
+#include "bootstrap/host_domain.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -1,4 +1,4 @@
-#include "device/bootstrap/descriptor_exchange.h"
+#include "bootstrap/descriptor_exchange.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -17,7 +17,7 @@
 #include "base/log.h"
 #include "base/parameters.h"
 #include "base/random.h"
-#include "device/bootstrap/messages.h"
+#include "bootstrap/messages.h"
 
 namespace verbena::bootstrap {
 namespace {

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "device/bootstrap/bootstrap.h"
+#include "bootstrap/bootstrap.h"
 
 namespace verbena::bootstrap {
 

@@ -1,4 +1,4 @@
-#include "device/bootstrap/tree_carrier.h"
+#include "bootstrap/tree_carrier.h"
 
 #include <poll.h>
 
@@ -8,7 +8,7 @@
 
 #include "base/log.h"
 #include "base/text.h"
-#include "device/bootstrap/messages.h"
+#include "bootstrap/messages.h"
 
 namespace verbena::bootstrap {
 namespace {

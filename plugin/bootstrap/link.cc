@@ -1,4 +1,4 @@
-#include "device/bootstrap/link.h"
+#include "bootstrap/link.h"
 
 #include <sys/resource.h>
 

@@ -7,7 +7,7 @@
 #include <span>
 
 #include "base/status.h"
-#include "device/bootstrap/messages.h"
+#include "bootstrap/messages.h"
 
 namespace verbena::bootstrap {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "device/bootstrap/messages.h"
+#include "bootstrap/messages.h"
 
 namespace verbena::bootstrap {
 

@@ -15,9 +15,9 @@
 #include "base/clock.h"
 #include "base/file_descriptor.h"
 #include "base/status.h"
-#include "device/bootstrap/bootstrap.h"
-#include "device/bootstrap/host_domain.h"
-#include "device/bootstrap/link.h"
+#include "bootstrap/bootstrap.h"
+#include "bootstrap/host_domain.h"
+#include "bootstrap/link.h"
 
 namespace verbena::bootstrap {
 

@@ -9,10 +9,10 @@
 
 #include "base/clock.h"
 #include "base/socket.h"
-#include "device/bootstrap/carrier.h"
-#include "device/bootstrap/collective_call.h"
-#include "device/bootstrap/link.h"
-#include "device/bootstrap/messages.h"
+#include "bootstrap/carrier.h"
+#include "bootstrap/collective_call.h"
+#include "bootstrap/link.h"
+#include "bootstrap/messages.h"
 
 namespace verbena::bootstrap {
 

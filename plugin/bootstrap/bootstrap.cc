@@ -1,12 +1,12 @@
-#include "device/bootstrap/bootstrap.h"
+#include "bootstrap/bootstrap.h"
 
 #include <algorithm>
 #include <cstring>
 
 #include "base/log.h"
 #include "base/parameters.h"
-#include "device/bootstrap/carrier.h"
-#include "device/bootstrap/tree_carrier.h"
+#include "bootstrap/carrier.h"
+#include "bootstrap/tree_carrier.h"
 
 namespace verbena::bootstrap {
 namespace {

@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "base/status.h"
-#include "device/bootstrap/carrier.h"
-#include "device/bootstrap/collective_call.h"
-#include "device/bootstrap/rendezvous.h"
+#include "bootstrap/carrier.h"
+#include "bootstrap/collective_call.h"
+#include "bootstrap/rendezvous.h"
 
 namespace verbena::bootstrap {
 

@@ -14,7 +14,7 @@
 #include "base/record_auth.h"
 #include "base/socket.h"
 #include "base/status.h"
-#include "device/bootstrap/messages.h"
+#include "bootstrap/messages.h"
 
 namespace verbena::bootstrap {
 

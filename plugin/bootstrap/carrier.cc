@@ -1,4 +1,4 @@
-#include "device/bootstrap/carrier.h"
+#include "bootstrap/carrier.h"
 
 #include <algorithm>
 #include <vector>

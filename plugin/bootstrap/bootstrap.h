@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "base/status.h"
-#include "bootstrap/carrier.h"
 #include "bootstrap/collective_call.h"
 #include "bootstrap/rendezvous.h"
 

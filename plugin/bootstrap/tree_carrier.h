@@ -9,7 +9,6 @@
 
 #include "base/clock.h"
 #include "base/socket.h"
-#include "bootstrap/carrier.h"
 #include "bootstrap/collective_call.h"
 #include "bootstrap/link.h"
 #include "bootstrap/messages.h"

@@ -23,6 +23,7 @@
 #include <optional>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "protocol/arrivals.h"
 #include "protocol/connection_core.h"
@@ -370,6 +371,17 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
   void release_everything() {
     for (Message& message : ring_) release_pages(message);
     for (uint32_t q = 0; q < recovery_.queue_pairs(); ++q) repost_spare(q);
+  }
+  // The pages of this queue pair that are taken and not posted again. Allocates.
+  [[gnu::cold, gnu::noinline]] std::vector<uint32_t> list_held(uint32_t queue_pair) {
+    const Spare& spare = spares_[queue_pair];
+    std::vector<uint32_t> pages(spare.pages.begin(), spare.pages.begin() + spare.count);
+    for (const Message& message : ring_) {
+      for (uint32_t page = message.first_page; page != kNoPage; page = port().page_info(page).next) {
+        if (port().page_info(page).queue_pair == queue_pair) pages.push_back(page);
+      }
+    }
+    return pages;
   }
   std::array<Message, kMessageRing> ring_;
   std::array<Flush, kMessageRing> flushes_;

@@ -15,6 +15,7 @@ namespace verbena::verbs {
 struct DiscoverySettings {
   std::string library_choice;  // VERBENA_IBVERBS_LIB
   std::string hca;             // VERBENA_HCA
+  bool data_direct = true;     // VERBENA_DATA_DIRECT
   AddressSettings address;
 };
 

@@ -80,6 +80,7 @@ struct MadePair {
   uint32_t inline_bytes;
 };
 
+// Of what is sent inline some devices grant less than was asked for, others make no queue pair then.
 Result<MadePair> make_pair(const Device& device, const CompletionQueue& completions,
                            const QueuePairOptions& options) {
   ibv_qp_init_attr_ex attributes{};
@@ -88,18 +89,29 @@ Result<MadePair> make_pair(const Device& device, const CompletionQueue& completi
   attributes.srq = options.receive_queue != nullptr ? options.receive_queue->get() : nullptr;
   attributes.cap.max_send_wr = options.send_depth;
   attributes.cap.max_send_sge = 1;
+  attributes.cap.max_recv_wr = options.receive_depth;
+  attributes.cap.max_recv_sge = options.receive_depth != 0 ? 1 : 0;
   attributes.cap.max_inline_data = options.inline_bytes;
   attributes.qp_type = IBV_QPT_RC;
   attributes.pd = device.domain();
   attributes.send_ops_flags = encode_operations(options.operations);
+  const ibv_qp_cap asked = attributes.cap;
   ibv_qp* pair = create_pair(device, &attributes);
+  for (uint32_t bytes = options.inline_bytes; pair == nullptr && errno == EINVAL && bytes != 0;) {
+    bytes /= 2;
+    attributes.cap = asked;
+    attributes.cap.max_inline_data = bytes;
+    pair = create_pair(device, &attributes);
+  }
   if (pair == nullptr) {
     return base::fail_errno(
         Status::kSystem, errno,
-        "device %s: cannot create a queue pair%s (send depth %u entries, inline %u bytes)",
-        device.name().c_str(), hint_at_memory(errno), options.send_depth, options.inline_bytes);
+        "device %s: cannot create a queue pair%s (send depth %u, receive depth %u entries, inline %u bytes)",
+        device.name().c_str(), hint_at_memory(errno), options.send_depth, options.receive_depth,
+        options.inline_bytes);
   }
-  return MadePair{Owned<ibv_qp>(pair, Destroyer{&device.library()}), attributes.cap.max_inline_data};
+  return MadePair{Owned<ibv_qp>(pair, Destroyer{&device.library()}),
+                  std::min(attributes.cap.max_inline_data, options.inline_bytes)};
 }
 
 unsigned encode_flags(const WorkRequest& request) {
@@ -154,10 +166,12 @@ DrainMark::~DrainMark() {
 
 Result<QueuePair> QueuePair::create(Device& device, CompletionQueue& completions,
                                     const QueuePairOptions& options) {
-  if (options.send_depth == 0 || options.send_depth > device.max_qp_entries()) {
-    return base::fail(Status::kSystem,
-                      "device %s: cannot create a queue pair (send depth %u, limit %u entries)",
-                      device.name().c_str(), options.send_depth, device.max_qp_entries());
+  if (options.send_depth == 0 ||
+      std::max(options.send_depth, options.receive_depth) > device.max_qp_entries()) {
+    return base::fail(
+        Status::kSystem,
+        "device %s: cannot create a queue pair (send depth %u, receive depth %u, limit %u entries)",
+        device.name().c_str(), options.send_depth, options.receive_depth, device.max_qp_entries());
   }
   if (options.traffic_class > kMaxTrafficClass) {
     return base::fail(Status::kInvalidArgument, "device %s: no such traffic class (%d, range 0 to %d)",
@@ -165,16 +179,13 @@ Result<QueuePair> QueuePair::create(Device& device, CompletionQueue& completions
   }
   auto made = make_pair(device, completions, options);
   if (!made) return made.error();
-  if (made->inline_bytes < options.inline_bytes) {
-    return base::fail(Status::kSystem, "device %s: sends too little inline (asked %u, granted %u bytes)",
-                      device.name().c_str(), options.inline_bytes, made->inline_bytes);
-  }
   QueuePair result;
   result.pair_ = std::move(made->pair);
   result.device_ = &device;
   result.number_ = result.pair_->qp_num;
   result.first_psn_ = draw_first_psn();
   result.send_depth_ = options.send_depth;
+  result.inline_bytes_ = static_cast<uint8_t>(made->inline_bytes);
   result.serves_reads_ = options.operations.read;
   result.serves_adds_ = options.operations.fetch_add;
   result.outstanding_reads_ = static_cast<uint8_t>(options.outstanding_reads);
@@ -185,14 +196,6 @@ Result<QueuePair> QueuePair::create(Device& device, CompletionQueue& completions
   result.signaled_positions_.resize(std::bit_ceil(options.send_depth));
   result.signaled_mask_ = static_cast<uint32_t>(result.signaled_positions_.size()) - 1;
   return result;
-}
-
-Result<uint32_t> find_inline_bytes(Device& device) {
-  auto completions = CompletionQueue::create(device, 1);
-  if (!completions) return completions.error();
-  auto made = make_pair(device, *completions, {.send_depth = 1, .operations = {.write = true}});
-  if (!made) return made.error();
-  return std::min(made->inline_bytes, kInlineBytes);
 }
 
 void QueuePair::stop() {

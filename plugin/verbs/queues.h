@@ -38,6 +38,7 @@ struct Access {
   bool remote_write = false;
   bool relaxed_ordering = false;
   bool remote_atomic = false;
+  bool data_direct = false;  // of a dma-buf, by Device::data_direct_path()
 
   bool operator==(const Access&) const = default;
 };
@@ -100,10 +101,11 @@ class SharedReceiveQueue {
 
 struct QueuePairOptions {
   uint32_t send_depth = 128;
-  uint32_t inline_bytes = kInlineBytes;  // at most that
+  uint32_t inline_bytes = kInlineBytes;  // at most that; a device may grant less: QueuePair::inline_bytes()
   Operations operations = {};
-  SharedReceiveQueue* receive_queue =
-      nullptr;                          // null: this side receives nothing (writes without immediate only)
+  SharedReceiveQueue* receive_queue = nullptr;  // null: one of its own
+  // Of the one of its own, in entries; 0: this side receives nothing (writes without immediate only).
+  uint32_t receive_depth = 0;
   uint32_t outstanding_reads = 1;       // at most, in either direction: 1, which all have, to 255
   int traffic_class = -1;               // of the communicator; -1: VERBENA_TC
   const LocalAddress* local = nullptr;  // what the peer is told; null: the device's own as it was last read
@@ -135,6 +137,8 @@ class QueuePair {
 
   QueuePairAddress address() const { return {number_, first_psn_, ece_, outstanding_reads_}; }
   uint32_t number() const { return number_; }
+  // Of a request that says `send_inline`, at most.
+  uint32_t inline_bytes() const { return inline_bytes_; }
 
   // INIT -> RTR -> RTS towards the peer; path MTU is the smaller of both ports, ECE what both have. Errors
   // name both ends' values. `has_other_rail`: what this queue pair does not bring, another will.
@@ -143,6 +147,8 @@ class QueuePair {
   // The same, but returns false without a log line if the peer's address does not answer yet: call it again.
   base::Result<bool> try_connect(const PortAddress& remote_port, const QueuePairAddress& remote,
                                  bool has_other_rail);
+  // Into its own receive queue, of a connected pair.
+  base::Outcome post_receives(std::span<const ReceiveBuffer> buffers);
   // Moves the queue pair to ERROR: all outstanding work is flushed and no DMA starts any more.
   void stop();
   // After stop(): true once the device takes no more entries of the shared receive queue for this pair, and
@@ -196,7 +202,7 @@ class QueuePair {
   Device* device_ = nullptr;
   LocalAddress local_;
   EceOptions ece_{};
-  bool serves_reads_ = true;
+  bool serves_reads_ = true, serves_adds_ = false;
   bool may_receive_ = false;  // it was in the state RTR
   bool has_lost_address_ = false;
   int source_gid_index_ = -1;  // -1: the route has no GRH
@@ -206,16 +212,12 @@ class QueuePair {
   // Packed: a link finds its pairs by multiplying with their size.
   int16_t traffic_class_ = -1;
   uint8_t outstanding_reads_ = 1;
-  bool serves_adds_ = false;
+  uint8_t inline_bytes_ = 0;
   uint32_t posted_ = 0, retired_ = 0;         // counts of work requests, wrapping
   std::vector<uint32_t> signaled_positions_;  // ring: `posted_` right after each outstanding signaled request
   uint32_t signaled_mask_ = 0;                // one less than its size
   uint32_t signaled_head_ = 0, signaled_tail_ = 0;
 };
-
-// How much of kInlineBytes a queue pair of this device sends inline; an error, which is logged, if it cannot
-// make one at all. Makes one.
-base::Result<uint32_t> find_inline_bytes(Device& device);
 
 // Whether the request itself was wrong, so that it would fail on any other queue pair too; else it is the
 // way to the peer that failed.

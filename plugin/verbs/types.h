@@ -8,7 +8,8 @@
 namespace verbena::verbs {
 
 inline constexpr int kMaxRails = 8;  // physical ports that one virtual device may join (NCCL net v12)
-inline constexpr uint32_t kInlineBytes = 64;  // a queue pair sends up to this much inline if it is asked to
+inline constexpr uint32_t kInlineBytes =
+    64;  // a queue pair is asked to send up to this much inline; some devices do less
 
 // Where a port is reached; travels in the handshake. Byte order: host (x86-64 and arm64 are little endian),
 // gids raw.
@@ -67,8 +68,9 @@ struct Operations {
 struct WorkRequest {
   Opcode opcode = Opcode::kWrite;
   bool signaled = false;
-  bool send_inline = false;  // length <= kInlineBytes; the buffer may be reused when post() returns
-  uint32_t imm = 0;          // host byte order
+  bool send_inline =
+      false;         // length <= QueuePair::inline_bytes(); the buffer may be reused when post() returns
+  uint32_t imm = 0;  // host byte order
   uint64_t cookie = 0;
   const void* local = nullptr;
   uint32_t local_key = 0;

@@ -1,6 +1,7 @@
 #include "transport/memory/bounce_pool.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/hot_path.h"
 #include "base/lasting.h"
@@ -15,6 +16,8 @@ namespace verbena::transport {
 namespace {
 
 constexpr uint32_t kPostBatch = 64;
+// Of a shared receive queue, at least: what the queue pairs of one connection on one rail may ask for.
+constexpr uint32_t kMinSharedEntries = 1024;
 constexpr uint32_t kStepBytes = 1 << 20;
 // Of a pool: kept for modest requests. What is above it goes to the first connections, a quarter of the rest
 // at most to each.
@@ -146,6 +149,19 @@ verbs::ReceiveBuffer BouncePool::make_receive(const Queue& queue, uint32_t page)
   return {address_of(page), page_bytes_, queue.local_key(page), kPageBit | page};
 }
 
+template <typename Post>
+base::Outcome BouncePool::post_batches(const Queue& queue, std::span<const uint32_t> pages,
+                                       Post&& post) const {
+  verbs::ReceiveBuffer batch[kPostBatch];
+  while (!pages.empty()) {
+    const size_t count = std::min<size_t>(pages.size(), kPostBatch);
+    for (size_t i = 0; i < count; ++i) batch[i] = make_receive(queue, pages[i]);
+    if (base::Outcome outcome = post({batch, count}); !outcome) return outcome;
+    pages = pages.subspan(count);
+  }
+  return {};
+}
+
 base::Result<BouncePool::Rail*> BouncePool::open_rail(verbs::Device& device) {
   if (const auto found = rails_.find(&device); found != rails_.end()) return found->second.get();
   auto rail = std::make_unique<Rail>();
@@ -160,10 +176,15 @@ base::Outcome BouncePool::add_queue(verbs::Device& device, Rail& rail) {
   auto queue = std::make_unique<Queue>();
   queue->keys_ = rail.keys.data();
   queue->step_pages_ = step_pages_;
-  queue->capacity_entries_ = std::min(is_bare() ? kBareQueueEntries : pages_, device.max_srq_entries());
-  auto made = verbs::SharedReceiveQueue::create(device, queue->capacity_entries_);
-  if (!made) return made.error();
-  queue->queue_ = std::move(*made);
+  if (device.max_srq_entries() < kMinSharedEntries) {
+    queue->capacity_entries_ = UINT32_MAX;
+    queue->max_pair_entries_ = device.max_qp_entries();
+  } else {
+    queue->capacity_entries_ = std::min(is_bare() ? kBareQueueEntries : pages_, device.max_srq_entries());
+    auto made = verbs::SharedReceiveQueue::create(device, queue->capacity_entries_);
+    if (!made) return made.error();
+    queue->queue_ = std::move(*made);
+  }
   rail.queues.push_back(std::move(queue));
   return {};
 }
@@ -237,38 +258,45 @@ base::Result<BouncePool::Reservation> BouncePool::reserve(verbs::Device& device,
   }
   auto queue = choose_queue(device, **rail, (is_bare() ? request.wanted : request.least) * queue_pairs);
   if (!queue) return queue.error();
-  const uint32_t granted = choose_grant(count_left(**queue), request, queue_pairs),
-                 all = granted * queue_pairs;
-  if (auto outcome = post_more(**queue, all - std::min(all, count_spare(**queue))); !outcome)
-    return outcome.error();
+  uint32_t granted = choose_grant(count_left(**queue), request, queue_pairs);
+  granted = std::min(granted, (*queue)->max_pair_entries_);
+  if (granted < request.least) granted = 0;
+  const uint32_t all = granted * queue_pairs;
+  Reservation reservation{*queue, granted, {}};
+  if ((*queue)->is_shared()) {
+    if (auto outcome = post_more(**queue, all - std::min(all, count_spare(**queue))); !outcome)
+      return outcome.error();
+  } else {
+    auto pages = take_pages(all);
+    if (!pages) return pages.error();
+    reservation.pages = std::move(*pages);
+    (*queue)->posted_entries_ += all;
+  }
   (*queue)->reserved_entries_ += all;
-  return Reservation{*queue, granted};
+  return reservation;
 }
 
 base::Outcome BouncePool::post_more(Queue& queue, uint32_t entries) {
-  if (is_bare()) return post_pages(queue, 0, entries);
-  while (entries != 0) {
-    const auto run = free_pages_.take(entries);
-    if (auto outcome = make_usable(run.first + run.count); !outcome) {
-      free_pages_.add(run);
-      return outcome;
-    }
-    if (auto outcome = post_pages(queue, run.first, run.count); !outcome) return outcome;
-    entries -= run.count;
-  }
-  return {};
+  auto pages = take_pages(entries);
+  if (!pages) return pages.error();
+  queue.posted_entries_ += entries;
+  return repost(queue, *pages);
 }
 
-base::Outcome BouncePool::post_pages(Queue& queue, uint32_t first_page, uint32_t entries) {
-  for (uint32_t done = 0; done != entries;) {
-    verbs::ReceiveBuffer batch[kPostBatch];
-    const uint32_t count = std::min(entries - done, kPostBatch);
-    for (uint32_t i = 0; i < count; ++i) batch[i] = make_receive(queue, first_page + done + i);
-    if (auto outcome = queue.queue_.post({batch, count}); !outcome) return outcome;
-    queue.posted_entries_ += count;
-    done += count;
+// So many that nobody has, with memory. There are.
+base::Result<std::vector<uint32_t>> BouncePool::take_pages(uint32_t count) {
+  if (is_bare()) return std::vector<uint32_t>(count);
+  std::vector<uint32_t> pages;
+  pages.reserve(count);
+  while (pages.size() < count) {
+    const auto run = free_pages_.take(count - static_cast<uint32_t>(pages.size()));
+    for (uint32_t i = 0; i < run.count; ++i) pages.push_back(run.first + i);
+    if (auto outcome = make_usable(run.first + run.count); !outcome) {
+      for (const uint32_t page : pages) free_pages_.add({page, 1});
+      return outcome.error();
+    }
   }
-  return {};
+  return pages;
 }
 
 // None, without an error, where too few pages lie together.
@@ -290,15 +318,17 @@ base::Result<BouncePool::Reservation> BouncePool::reserve_run(verbs::Device& dev
   if (outcome) {
     auto made = verbs::SharedReceiveQueue::create(device, pages.count);
     if (made) queue->queue_ = std::move(*made);
-    outcome = made ? post_pages(*queue, pages.first, pages.count) : base::Outcome(made.error());
+    std::vector<uint32_t> all(pages.count);
+    std::iota(all.begin(), all.end(), pages.first);
+    outcome = made ? repost(*queue, all) : base::Outcome(made.error());
   }
   if (!outcome) {
     queue.reset();
     free_pages_.add(pages);
     return outcome.error();
   }
-  queue->reserved_entries_ = pages.count;
-  return Reservation{rail.runs.emplace_back(std::move(queue)).get(), granted};
+  queue->posted_entries_ = queue->reserved_entries_ = pages.count;
+  return Reservation{rail.runs.emplace_back(std::move(queue)).get(), granted, {}};
 }
 
 // Of a run: with the receive queue go the entries that are still posted in it.
@@ -313,18 +343,25 @@ void BouncePool::free_if_unused(Queue& queue) {
 void BouncePool::release(Queue& queue, uint32_t entries) {
   const std::lock_guard lock(mutex_);
   queue.reserved_entries_ -= entries;
+  if (!queue.is_shared()) queue.posted_entries_ -= entries;
   free_if_unused(queue);
 }
 
+void BouncePool::free(std::span<const uint32_t> pages) {
+  if (is_bare() || pages.empty()) return;
+  const std::lock_guard lock(mutex_);
+  for (const uint32_t page : pages) free_pages_.add({page, 1});
+}
+
 VERBENA_HOT_PATH base::Outcome BouncePool::repost(Queue& queue, std::span<const uint32_t> pages) {
-  verbs::ReceiveBuffer batch[kPostBatch];
-  while (!pages.empty()) {
-    const size_t count = std::min<size_t>(pages.size(), kPostBatch);
-    for (size_t i = 0; i < count; ++i) batch[i] = make_receive(queue, pages[i]);
-    if (auto outcome = queue.queue_.post({batch, count}); !outcome) return outcome;
-    pages = pages.subspan(count);
-  }
-  return {};
+  return post_batches(queue, pages,
+                      [&](std::span<const verbs::ReceiveBuffer> batch) { return queue.queue_.post(batch); });
+}
+
+base::Outcome BouncePool::post_own(const Queue& queue, verbs::QueuePair& pair,
+                                   std::span<const uint32_t> pages) {
+  return post_batches(queue, pages,
+                      [&](std::span<const verbs::ReceiveBuffer> batch) { return pair.post_receives(batch); });
 }
 
 // Waits for nobody: whoever holds a mutex here may be waiting for a device.
@@ -345,6 +382,7 @@ std::string BouncePool::describe() {
                    device->port_number(), posted, reserved);
       if (rail->queues.size() > 1) base::append(text, ", in %zu queues", rail->queues.size());
       if (!rail->runs.empty()) base::append(text, "; %zu connections with a run each", rail->runs.size());
+      if (!rail->queues.front()->is_shared()) text += ", in each queue pair's own receive queue";
     }
   } else {
     text += ": are being posted or registered just now";
@@ -355,14 +393,15 @@ std::string BouncePool::describe() {
   return text;
 }
 
-void BouncePool::retire(Link link, std::vector<Queue*> queues) {
+void BouncePool::retire(Link link, std::vector<Queue*> queues, std::vector<uint32_t> own_pages) {
   {
     const std::lock_guard lock(mutex_);
     for (Queue* queue : queues) ++queue->retiring_links_;
   }
   {
     const std::lock_guard lock(retired_mutex_);
-    retired_.push_back({std::move(link), std::move(queues), base::Deadline::after_ms(kDrainMs)});
+    retired_.push_back(
+        {std::move(link), std::move(queues), std::move(own_pages), base::Deadline::after_ms(kDrainMs)});
   }
   reap(kLooksPerClose);
 }
@@ -372,7 +411,9 @@ void BouncePool::reap(size_t most_looks) {
   for (size_t looks = std::min(most_looks, retired_.size()); looks != 0; --looks) {
     if (look_at(retired_.front())) {
       const std::vector<Queue*> queues = std::move(retired_.front().queues);
+      const std::vector<uint32_t> pages = std::move(retired_.front().own_pages);
       retired_.pop_front();  // the queue pairs go before their receive queues
+      free(pages);
       const std::lock_guard queues_lock(mutex_);
       for (Queue* queue : queues) {
         --queue->retiring_links_;
@@ -391,7 +432,8 @@ bool BouncePool::look_at(Retired& retired) {
   const auto take_page = [&](const verbs::Completion& completion, uint32_t rail) {
     if (!is_page_cookie(completion.cookie)) return;
     const uint32_t page = cookie_page(completion.cookie);
-    static_cast<void>(repost(*retired.queues[rail], {&page, 1}));
+    Queue& queue = *retired.queues[rail];
+    if (queue.is_shared()) static_cast<void>(repost(queue, {&page, 1}));
   };
   const bool is_alive =
       retired.link.poll([&](const verbs::Completion& completion,

@@ -53,6 +53,9 @@ base::Outcome Lane::push(verbs::OneSidedRequest request) {
   }
   const bool has_answer =
       request.opcode == verbs::Opcode::kRead || request.opcode == verbs::Opcode::kFetchAdd;
+  // Whatever is sent lies in registered memory that stays until it is done, so that it may as well be
+  // fetched.
+  request.send_inline &= request.length <= pair_.inline_bytes();
   request.cookie = index_;
   request.fenced = is_fenced_;
   if (is_fenced_) is_fenced_ = has_answers_ = false;

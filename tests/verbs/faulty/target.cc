@@ -25,6 +25,11 @@ Target load() {
   return found;
 }
 
+int read_limit(const char* variable) {
+  const char* value = std::getenv(variable);
+  return value == nullptr ? INT32_MAX : std::atoi(value);
+}
+
 }  // namespace
 
 const Target& target() {
@@ -33,7 +38,9 @@ const Target& target() {
 }
 
 Hooks& hooks() {
-  static Hooks shared{.reaches = &reaches_region};
+  static Hooks shared{.most_srq_entries = read_limit(kSrqEntriesVariable),
+                      .most_inline_bytes = read_limit(kInlineBytesVariable),
+                      .reaches = &reaches_region};
   return shared;
 }
 

@@ -24,8 +24,8 @@ constexpr size_t kSendChainEntries = 32;  // bounds the stack of post()
 constexpr int kMaxTrafficClass = 255;
 constexpr uint32_t kPsnMask = 0xffffff;
 
-// Differs from life to life of a queue pair number, so that a stray packet of an earlier one is not taken for
-// ours.
+// Different each time that a queue pair number is used, so that a late packet for its former owner is not
+// accepted.
 uint32_t draw_first_psn() {
   uint32_t value = 0;
   if (getrandom(&value, sizeof(value), GRND_NONBLOCK) != sizeof(value)) {
@@ -48,15 +48,15 @@ uint64_t encode_operations(const Operations& operations) {
          (operations.fetch_add ? IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD : 0);
 }
 
-// By the newer call where the device has it: told what will be posted, mlx5 has work requests of 64 bytes and
-// not of 256. ibv_post_send() goes on as ever (man ibv_wr_post). verbs.h's ibv_create_qp_ex() is inline code
-// that would bind to a library.
+// Uses the newer call if the device has it: mlx5 then knows which operations will be posted and makes work
+// requests of 64 bytes instead of 256. ibv_post_send() works as before (man ibv_wr_post). verbs.h's
+// ibv_create_qp_ex() is inline code that would bind to a library.
 ibv_qp* create_pair(const Device& device, ibv_qp_init_attr_ex* attributes) {
   verbs_context* extended = verbs_get_ctx_op(device.context(), create_qp_ex);
   if (extended != nullptr) {
     ibv_qp_init_attr_ex asked = *attributes;
     asked.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
-    errno = 0;  // which some leave as it is when they do not know the flags
+    errno = 0;  // some devices do not set it if they do not know the flags
     ibv_qp* pair = extended->create_qp_ex(device.context(), &asked);
     const bool is_unknown = errno == 0 || errno == EOPNOTSUPP || errno == ENOSYS || errno == EINVAL;
     if (pair != nullptr || !is_unknown) {
@@ -221,7 +221,7 @@ base::Error QueuePair::fail_post(int errno_value, size_t accepted, size_t asked_
                           posted_ - retired_);
 }
 
-// What most messages are: a chain of one, without the loops.
+// Most messages are a chain of one request: this is the same without loops.
 VERBENA_HOT_PATH Outcome QueuePair::post(const WorkRequest& request) {
   if (free_slots() == 0) [[unlikely]]
     return fail_full(1);

@@ -20,7 +20,7 @@ struct ibv_srq;
 
 namespace verbena::verbs {
 
-// Gives a verbs object back to the library that made it.
+// Destroys a verbs object through the library that made it.
 struct Destroyer {
   const Library* library = nullptr;
   void operator()(ibv_cq* queue) const;
@@ -67,8 +67,8 @@ class CompletionQueue {
   CompletionQueue() = default;
 
   static constexpr int kMaxPollEntries = 16;
-  // At most out.size() (<= kMaxPollEntries) completions; how many, or -1 if the queue itself failed (then
-  // logged once).
+  // Polls at most out.size() (<= kMaxPollEntries) completions. Returns how many, or -1 if the queue itself
+  // has failed, which is logged once.
   int poll(std::span<Completion> out);
   ibv_cq* get() const { return queue_.get(); }
 
@@ -111,7 +111,8 @@ struct QueuePairOptions {
   const LocalAddress* local = nullptr;  // what the peer is told; null: the device's own as it was last read
 };
 
-// Set once no receive of a queue pair in the error state is under way any more; lives as long as its pair.
+// Set once a queue pair in the error state has no receive under way any more. Lives as long as the queue
+// pair.
 class DrainMark {
  public:
   DrainMark(Device& device, uint32_t pair_number);
@@ -143,20 +144,20 @@ class QueuePair {
   // name both ends' values. `has_other_rail`: what this queue pair does not bring, another will.
   base::Outcome connect(const PortAddress& remote_port, const QueuePairAddress& remote,
                         bool has_other_rail = false);
-  // The same, but false, without a line, if the peer's address does not answer (yet): it may be tried again.
+  // The same, but returns false without a log line if the peer's address does not answer yet: call it again.
   base::Result<bool> try_connect(const PortAddress& remote_port, const QueuePairAddress& remote,
                                  bool has_other_rail);
   // Into its own receive queue, of a connected pair.
   base::Outcome post_receives(std::span<const ReceiveBuffer> buffers);
   // Moves the queue pair to ERROR: all outstanding work is flushed and no DMA starts any more.
   void stop();
-  // After stop(): the device takes no entry of the shared receive queue for this pair any more, and what it
-  // took is in the completion queue. Devices that do not say so (before Linux 6.4 Soft-RoCE) never make it
-  // true: wait with a deadline.
+  // After stop(): true once the device takes no more entries of the shared receive queue for this pair, and
+  // the completions of those that it took are in the completion queue. Devices that do not report this
+  // (Soft-RoCE before Linux 6.4) never make it true: wait with a deadline.
   bool is_drained() const { return drained_ == nullptr || !may_receive_ || drained_->is_set(); }
 
-  // True while the GID that this end sends from is not in the port's table, so that neither its packets nor
-  // their answers travel. For slow paths: asks the device after it has told of a change. Data thread only.
+  // True while the GID that this end sends from is not in the port's table: then neither its packets nor
+  // their answers arrive. For slow paths: asks the device if it has reported a change. Data thread only.
   bool has_lost_address();
   const uint8_t* source_gid() const { return source_gid_; }
 
@@ -170,7 +171,7 @@ class QueuePair {
   base::Outcome post(std::span<const OneSidedRequest> requests);
   // To be called for each successful kSend completion of this queue pair, in order.
   void retire() {
-    if (signaled_head_ == signaled_tail_) return;  // a completion that no signaled request asked for
+    if (signaled_head_ == signaled_tail_) return;  // the completion of no signaled request
     retired_ = signaled_positions_[signaled_head_++ & signaled_mask_];
   }
 

@@ -1,5 +1,5 @@
-"""The functions of libverbena.so and of the libraries beside it, as their headers in include/verbena declare them, and
-their results as exceptions."""
+"""The functions of libverbena.so and of the libraries beside it, as declared in include/verbena. Failures are raised as
+exceptions."""
 import ctypes
 import enum
 import functools
@@ -35,7 +35,7 @@ class _PartPlace(ctypes.Union):
 
 
 class QueuePart(ctypes.Structure):
-    """`bytes` takes a bytes object as it is: the quickest way to its address."""
+    """`bytes` accepts a bytes object directly, which is the fastest way to its address."""
     _anonymous_ = ["place"]
     _fields_ = [("place", _PartPlace), ("length", c_size_t)]
 
@@ -61,11 +61,11 @@ class Result(enum.IntEnum):
 
 
 class BackendUnavailable(RuntimeError):
-    """Says what is missing."""
+    """The text says what is missing."""
 
 
 class VerbenaError(RuntimeError):
-    """A call that failed, with the library's own line on why."""
+    """A call failed; the text is the library's own line about the cause."""
 
     def __init__(self, result: Result, text: str) -> None:
         super().__init__(text)
@@ -74,7 +74,7 @@ class VerbenaError(RuntimeError):
 
 Handle = c_void_p
 Prototypes = dict[str, tuple[Any, list[Any]]]
-# (returned, arguments) by name.
+# By name: (type of the result, types of the arguments).
 _PROTOTYPES: Prototypes = {
     "describe": (c_char_p, [c_int]),
     "last_error": (c_char_p, []),
@@ -152,7 +152,7 @@ _PROTOTYPES: Prototypes = {
 
 
 class NativeLibrary:
-    """The functions, by their names without `verbena_`."""
+    """The functions of a library as attributes, by their names without `verbena_`."""
 
     def __init__(self, path: str, prototypes: Prototypes) -> None:
         self.path = path
@@ -170,13 +170,13 @@ class NativeLibrary:
         """Raises VerbenaError unless the call of this thread that returned `result` succeeded."""
         if result == Result.SUCCESS:
             return
-        # One place of errors for all of the libraries.
+        # libverbena.so keeps the last error for all libraries.
         library = load_library()
         text = library.last_error() or library.describe(result)
         raise VerbenaError(Result(result), text.decode())
 
     def make(self, name: str, *arguments: Any) -> int | None:
-        """What a call writes to its last argument: a handle."""
+        """Calls the function and returns the handle that it writes to its last argument."""
         handle = Handle()
         self.check(getattr(self, name)(*arguments, ctypes.byref(handle)))
         return handle.value

@@ -8,8 +8,8 @@
 
 #include "base/job_key.h"
 #include "base/parameters.h"
+#include "bootstrap/link.h"
 #include "bootstrap/support/ranks.h"
-#include "device/bootstrap/link.h"
 #include "tests/base/log_capture.h"
 #include "tests/base/scoped_environment.h"
 #include "tests/base/scratch_path.h"

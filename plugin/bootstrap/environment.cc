@@ -1,4 +1,4 @@
-#include "device/bootstrap/environment.h"
+#include "bootstrap/environment.h"
 
 #include <arpa/inet.h>
 #include <netdb.h>
@@ -14,7 +14,7 @@
 #include "base/log.h"
 #include "base/network_interface.h"
 #include "base/parameters.h"
-#include "device/bootstrap/rendezvous.h"
+#include "bootstrap/rendezvous.h"
 
 namespace verbena::bootstrap {
 namespace {

@@ -1,4 +1,4 @@
-#include "device/bootstrap/messages.h"
+#include "bootstrap/messages.h"
 
 #include <algorithm>
 #include <cstring>

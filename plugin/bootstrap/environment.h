@@ -9,7 +9,7 @@
 #include <string>
 
 #include "base/status.h"
-#include "device/bootstrap/bootstrap.h"
+#include "bootstrap/bootstrap.h"
 
 namespace verbena::bootstrap {
 

@@ -1,4 +1,4 @@
-#include "device/bootstrap/collective_call.h"
+#include "bootstrap/collective_call.h"
 
 #include <algorithm>
 

@@ -16,9 +16,9 @@
 #include "base/socket.h"
 #include "base/socket_address.h"
 #include "base/status.h"
-#include "device/bootstrap/link.h"
-#include "device/bootstrap/messages.h"
-#include "device/bootstrap/tree_carrier.h"
+#include "bootstrap/link.h"
+#include "bootstrap/messages.h"
+#include "bootstrap/tree_carrier.h"
 
 namespace verbena::bootstrap {
 

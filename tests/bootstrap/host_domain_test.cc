@@ -14,8 +14,8 @@
 
 #include "base/clock.h"
 #include "base/parameters.h"
+#include "bootstrap/host_domain.h"
 #include "bootstrap/support/ranks.h"
-#include "device/bootstrap/descriptor_exchange.h"
 #include "tests/base/log_capture.h"
 #include "tests/base/scoped_environment.h"
 

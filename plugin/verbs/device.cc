@@ -6,6 +6,7 @@
 #include "verbs/address_reader.h"
 #include "verbs/async_events.h"
 #include "verbs/library.h"
+#include "verbs/queues.h"
 #include "verbs/region_cache.h"
 
 namespace verbena::verbs {
@@ -28,6 +29,11 @@ Device::~Device() {
 LocalAddress Device::local_address() const {
   const std::lock_guard lock(address_mutex_);
   return address_;
+}
+
+bool Device::tells_carried_out() {
+  std::call_once(is_carried_out_tried_, [this] { tells_carried_out_ = verbs::tells_carried_out(*this); });
+  return tells_carried_out_;
 }
 
 LocalAddress Device::refresh_address() {

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -149,6 +150,15 @@ class QueuePair {
   // true: wait with a deadline.
   bool is_drained() const { return drained_ == nullptr || !may_receive_ || drained_->is_set(); }
 
+  // In how many packets a request of so many bytes goes to the peer; after connect().
+  uint32_t count_packets(uint64_t bytes) const {
+    return bytes <= mtu_bytes_ ? 1 : static_cast<uint32_t>((bytes + mtu_bytes_ - 1) / mtu_bytes_);
+  }
+  // How many packets of the peer's requests this end has carried out since connect(), modulo 2^24: final once
+  // it is stopped. Empty if the device does not say; whether it says the truth, tells_carried_out() found
+  // out.
+  std::optional<uint32_t> read_carried_out() const;
+
   // True while the GID that this end sends from is not in the port's table, so that neither its packets nor
   // their answers travel. For slow paths: asks the device after it has told of a change. Data thread only.
   bool has_lost_address();
@@ -202,6 +212,7 @@ class QueuePair {
   uint8_t source_gid_[sizeof(PortAddress::gid)] = {};
   uint32_t port_events_seen_ = 0;
   uint32_t number_ = 0, first_psn_ = 0, send_depth_ = 0;
+  uint32_t remote_first_psn_ = 0, mtu_bytes_ = 256;
   // Packed: a link finds its pairs by multiplying with their size.
   int16_t traffic_class_ = -1;
   uint8_t outstanding_reads_ = 1;
@@ -215,6 +226,10 @@ class QueuePair {
 // How much of kInlineBytes a queue pair of this device sends inline; an error, which is logged, if it cannot
 // make one at all. Makes one.
 base::Result<uint32_t> find_inline_bytes(Device& device);
+
+// Whether a queue pair of this device that was stopped says how many packets of its peer's requests it has
+// carried out. Found by trying, with a queue pair connected to itself; at most a second.
+bool tells_carried_out(Device& device);
 
 // Whether the request itself was wrong, so that it would fail on any other queue pair too; else it is the
 // way to the peer that failed.

@@ -25,9 +25,10 @@ bool World::can_send(const QueuePair& pair) const {
     return false;
   return !pair.work[pair.sent].is_fenced || pair.answered == pair.sent;
 }
-// What has left is carried out even if its sender has stopped since.
+// What has left is carried out even if its sender has stopped since; a device ends what it has begun.
 bool World::can_carry_out(const QueuePair& pair) const {
-  if (pair.partner == kNone || pair.carried_out == pair.sent || !is_way_up(pair)) return false;
+  if (pair.partner == kNone || pair.carried_out == pair.sent) return false;
+  if (!is_way_up(pair) && !pair.work[pair.carried_out].has_read) return false;
   const QueuePair& at = queue_pairs_[pair.partner];
   return at.is_connected && !at.is_stopped && at.partner != kNone && !is_dead_[at.rank];
 }

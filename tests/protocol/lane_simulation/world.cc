@@ -239,6 +239,7 @@ void World::stop(uint32_t id) {
 
 void World::break_requester(uint32_t id, bool is_at_fault) {
   QueuePair& pair = queue_pairs_[id];
+  if (!pair.is_connected) return;
   pair.is_at_fault = is_at_fault;
   report_failure(id);
 }

@@ -209,6 +209,10 @@ class LaneCore {
     return operation.is_complete() ? &operation : nullptr;
   }
   uint32_t told_slot() const { return told_ & mask_; }
+  // The queue pair that carried it, or the first part of it, last.
+  uint32_t carrier(uint32_t slot) const { return shares_[size_t{slot} * options_.rails].queue_pair; }
+  // How many operations were posted before the one in this slot, wrapping.
+  uint32_t turn_of(uint32_t slot) const { return told_ + ((slot - told_) & mask_); }
   // The caller has heard of it; its place is free.
   void take_told() {
     open_answers_ -= has_answer(operations_[told_ & mask_].kind) ? 1 : 0;
@@ -440,7 +444,7 @@ class LaneCore {
   }
   // The turn (see issued_) of the operation in this slot, if it is earlier.
   uint32_t find_earlier(uint32_t turn, uint32_t slot) const {
-    const uint32_t candidate = told_ + ((slot - told_) & mask_);
+    const uint32_t candidate = turn_of(slot);
     return count_between_turns(candidate, turn) > 0 ? candidate : turn;
   }
   static int32_t count_between_turns(uint32_t earlier, uint32_t later) {

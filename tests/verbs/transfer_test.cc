@@ -50,6 +50,7 @@ TEST_F(TransferTest, IsFoundAndDescribed) {
 
 TEST_F(TransferTest, AStoppedQueuePairSaysWhatItHasCarriedOut) {
   EXPECT_TRUE(devices_[0]->tells_carried_out());
+  EXPECT_TRUE(tells_carried_out(*devices_[0])) << "as found by trying";
   ASSERT_EQ(far_.pair().read_carried_out(), 0U);
   WorkRequest request = make_request(Opcode::kWrite);
   const uint32_t packets = near_.pair().count_packets(request.length);

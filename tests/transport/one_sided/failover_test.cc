@@ -5,11 +5,7 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
-#include <numeric>
-
-#include "base/parameters.h"
-#include "transport/one_sided/one_sided_endpoint.h"
-#include "transport/one_sided/support/group.h"
+#include "transport/one_sided/support/traffic.h"
 #include "transport/support/processes.h"
 
 namespace verbena::transport {
@@ -18,10 +14,8 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-constexpr size_t kSlots = 64, kSlotBytes = 24'000;
-constexpr size_t kData = 1 << 20;           // where the puts of a rank land at its peers
-constexpr size_t kFlags = 0, kSums = 4096;  // words, by rank and lane; by rank
 constexpr uint32_t kLanes = 2;
+constexpr size_t kMostBytes = 24'000;  // of a put
 
 struct Plan {
   const char* name;
@@ -33,32 +27,8 @@ std::ostream& operator<<(std::ostream& out, const Plan& plan) {
   return out << plan.name;
 }
 
-// All of them poll, as the drivers of all ranks do.
-bool poll_all(std::vector<std::unique_ptr<Rank>>& ranks, const std::function<bool()>& done) {
-  const auto deadline = base::Deadline::after_ms(Rank::kPatienceMs);
-  while (!done()) {
-    for (const auto& rank : ranks) {
-      rank->endpoint().ring();
-      rank->poll();
-    }
-    if (deadline.has_passed()) return false;
-  }
-  return true;
-}
-
-protocol::LaneCounts count_failures(std::vector<std::unique_ptr<Rank>>& ranks) {
-  protocol::LaneCounts sum;
-  for (const auto& rank : ranks) {
-    const auto counts = static_cast<OneSidedEndpoint&>(rank->endpoint()).count_failures();
-    sum.failed_queue_pairs += counts.failed_queue_pairs;
-    sum.revived_queue_pairs += counts.revived_queue_pairs;
-    sum.replayed_requests += counts.replayed_requests;
-  }
-  return sum;
-}
-
 // In a process of its own, whose settings are its own.
-void run_with(const Plan& plan, const std::function<void(std::vector<std::unique_ptr<Rank>>&)>& body,
+void run_with(const Plan& plan, const std::function<void(Ranks&)>& body,
               EndpointOptions options = {.lanes = kLanes, .send_depth = 64}) {
   run_processes({[&](Channel& channel) {
                   setenv("SOFTVERBS_DEVICES", plan.devices, 1);
@@ -67,7 +37,7 @@ void run_with(const Plan& plan, const std::function<void(std::vector<std::unique
                   setenv("VERBENA_ACK_TIMEOUT", "12", 1);
                   setenv("VERBENA_RETRY_COUNT", "1", 1);
                   setenv("VERBENA_MIN_STRIPE_BYTES", "4096", 1);
-                  auto ranks = make_group(3, options, 8 << 20);
+                  Ranks ranks = make_group(3, options, Traffic::kRegionBytes);
                   body(ranks);
                   channel.meet();
                 }},
@@ -76,60 +46,12 @@ void run_with(const Plan& plan, const std::function<void(std::vector<std::unique
 
 class OneSidedFailoverTest : public testing::TestWithParam<Plan> {};
 
-// Each rank puts to every rank, its own too, over each lane: a slot's bytes, then the flag with the round's
-// number, and an add to a word that all ranks add to. Whoever sees the flag finds the bytes.
 TEST_P(OneSidedFailoverTest, EveryPutIsThereWhenItsWordIsAndEveryAddHappensOnce) {
-  run_with(GetParam(), [](auto& ranks) {
-    constexpr uint64_t kRounds = 120;
-    const auto slot_of = [](uint32_t from, uint32_t lane) {
-      return kData + (size_t{from} * kLanes + lane) * kSlotBytes;
-    };
-    const auto flag_of = [](uint32_t from, uint32_t lane) { return kFlags + (from * kLanes + lane) * 64; };
-    uint64_t addends = 0;
-    for (uint64_t round = 1; round <= kRounds; ++round) {
-      const size_t length = 1 + round * 7919 % kSlotBytes;
-      for (auto& from : ranks) {
-        fill(from->memory().subspan(4 << 20, length), round);
-        for (uint32_t to = 0; to < 3; ++to) {
-          for (uint32_t lane = 0; lane < kLanes; ++lane) {
-            const size_t slot = slot_of(from->rank(), lane), flag = flag_of(from->rank(), lane);
-            ASSERT_EQ(from->endpoint().put({to, lane, kRegion, kRegion, 4 << 20, slot, length}, 0),
-                      Posting::kTaken);
-            ASSERT_EQ(from->endpoint().write_word({to, lane, kRegion, flag}, round, 0), Posting::kTaken);
-            ASSERT_EQ(from->endpoint().add_word({to, lane, kRegion, kSums}, round, round), Posting::kTaken);
-          }
-        }
-      }
-      addends += 3 * kLanes * round;
-      const auto is_here = [&] {
-        for (const auto& to : ranks) {
-          for (uint32_t from = 0; from < 3; ++from)
-            for (uint32_t lane = 0; lane < kLanes; ++lane)
-              if (to->word(flag_of(from, lane)).load(std::memory_order_acquire) != round) return false;
-        }
-        return true;
-      };
-      ASSERT_TRUE(poll_all(ranks, is_here)) << "round " << round;
-      for (const auto& to : ranks)
-        for (uint32_t from = 0; from < 3; ++from)
-          for (uint32_t lane = 0; lane < kLanes; ++lane)
-            ASSERT_TRUE(holds(to->memory().subspan(slot_of(from, lane), length), round));
-      ASSERT_TRUE(poll_all(ranks,
-                           [&] {
-                             for (const auto& from : ranks)
-                               for (uint32_t to = 0; to < 3; ++to)
-                                 for (uint32_t lane = 0; lane < kLanes; ++lane)
-                                   if (from->count_done(to, lane) != 3 * round) return false;
-                             return true;
-                           }))
-          << "round " << round;
-    }
-    for (const auto& rank : ranks) {
-      EXPECT_EQ(rank->word(kSums).load(), addends);
-      for (uint32_t peer = 0; peer < 3; ++peer) EXPECT_EQ(rank->endpoint().error(peer), "");
-    }
-    const protocol::LaneCounts counts = count_failures(ranks);
-    EXPECT_GT(counts.failed_queue_pairs, 0U) << "the plan has struck";
+  run_with(GetParam(), [](Ranks& ranks) {
+    Traffic traffic(ranks, kLanes, kMostBytes);
+    for (int round = 0; round < 120 && traffic.play(); ++round) continue;
+    traffic.expect_sums();
+    EXPECT_GT(count_failures(ranks).failed_queue_pairs, 0U) << "the plan has struck";
   });
 }
 
@@ -151,7 +73,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 // Long puts over two rails, each stripe in its place, with a rail that fails in the middle.
 TEST(OneSidedStripesTest, LongPutsAndGetsTakeAllRailsAndSurviveOne) {
-  run_with({"", "2", "fail status=RETRY_EXC work=done rail=1 every=9"}, [](auto& ranks) {
+  run_with({"", "2", "fail status=RETRY_EXC work=done rail=1 every=9"}, [](Ranks& ranks) {
     constexpr size_t kLong = 3'000'017;
     Rank& rank = *ranks[0];
     for (uint64_t round = 1; round <= 20; ++round) {
@@ -172,36 +94,37 @@ TEST(OneSidedStripesTest, LongPutsAndGetsTakeAllRailsAndSurviveOne) {
 
 // The answers of adds: each value once, or told to be lost. What the word becomes is exact in any case.
 TEST(OneSidedAnswersTest, AnAddWhoseAnswerIsLostSaysSo) {
-  run_with({"", "1", "fail status=RETRY_EXC work=done every=40 per=qp opcode=ATOMIC_FETCH_AND_ADD"},
-           [](auto& ranks) {
-             constexpr uint64_t kAdds = 400;
-             Rank& rank = *ranks[0];
-             for (uint64_t i = 0; i < kAdds; ++i) {
-               ASSERT_TRUE(poll_all(ranks, [&] {
-                 return rank.endpoint().add_word({1, 0, kRegion, kSums}, 1, i + 1) == Posting::kTaken;
-               }));
-             }
-             ASSERT_TRUE(poll_all(ranks, [&] { return rank.count_done(1, 0) == kAdds; }));
-             EXPECT_EQ(ranks[1]->word(kSums).load(), kAdds);
-             uint64_t lost = 0;
-             ASSERT_EQ(rank.told().size(), kAdds);
-             for (uint64_t i = 0; i < kAdds; ++i) {
-               const EndpointCompletion& told = rank.told()[i];
-               EXPECT_EQ(told.cookie, i + 1);
-               lost += told.is_answer_lost;
-               if (!told.is_answer_lost) {
-                 EXPECT_EQ(told.value, i);
-               }
-             }
-             EXPECT_GE(lost, kAdds / 40);
-             EXPECT_LT(lost, kAdds / 2);
-           });
+  run_with(
+      {"", "1", "fail status=RETRY_EXC work=done every=40 per=qp opcode=ATOMIC_FETCH_AND_ADD"},
+      [](Ranks& ranks) {
+        constexpr uint64_t kAdds = 400;
+        Rank& rank = *ranks[0];
+        for (uint64_t i = 0; i < kAdds; ++i) {
+          ASSERT_TRUE(poll_all(ranks, [&] {
+            return rank.endpoint().add_word({1, 0, kRegion, Traffic::kSums}, 1, i + 1) == Posting::kTaken;
+          }));
+        }
+        ASSERT_TRUE(poll_all(ranks, [&] { return rank.count_done(1, 0) == kAdds; }));
+        EXPECT_EQ(ranks[1]->word(Traffic::kSums).load(), kAdds);
+        uint64_t lost = 0;
+        ASSERT_EQ(rank.told().size(), kAdds);
+        for (uint64_t i = 0; i < kAdds; ++i) {
+          const EndpointCompletion& told = rank.told()[i];
+          EXPECT_EQ(told.cookie, i + 1);
+          lost += told.is_answer_lost;
+          if (!told.is_answer_lost) {
+            EXPECT_EQ(told.value, i);
+          }
+        }
+        EXPECT_GE(lost, kAdds / 40);
+        EXPECT_LT(lost, kAdds / 2);
+      });
 }
 
 // A push of gets into GPU memory whose queue pair fails is asked for again.
 TEST(OneSidedPushTest, AFailedPushIsRepeated) {
   run_with({"", "1", "fail status=RETRY_EXC work=none opcode=RDMA_READ every=5"},
-           [](auto& ranks) {
+           [](Ranks& ranks) {
              Rank& rank = *ranks[0];
              fill(ranks[1]->memory().first(1000), 5);
              for (uint64_t i = 1; i <= 50; ++i) {
@@ -220,12 +143,12 @@ std::string fail_for_good(const char* devices, const char* faults) {
   setenv("VERBENA_ACK_TIMEOUT", "12", 1);
   setenv("VERBENA_FAILOVER_TIMEOUT_MS", "400", 1);
   setenv("VERBENA_RAIL_RETRY_MS", "20", 1);
-  auto ranks = make_group(3, {.lanes = 1});
+  Ranks ranks = make_group(3, {.lanes = 1});
   Rank& rank = *ranks[0];
   EXPECT_TRUE(poll_all(ranks, [&] {
     if (rank.endpoint().error(1).empty()) {
       static_cast<void>(rank.endpoint().put({1, 0, kRegion, kRegion, 0, 0, 64}, 0));
-      static_cast<void>(rank.endpoint().add_word({1, 0, kRegion, kSums}, 1, 0));
+      static_cast<void>(rank.endpoint().add_word({1, 0, kRegion, Traffic::kSums}, 1, 0));
     }
     return !rank.endpoint().error(1).empty() && !ranks[1]->endpoint().error(0).empty();
   }));

@@ -28,6 +28,7 @@ using Nonce = std::array<uint8_t, 32>;
 enum class Purpose : uint8_t {
   kRegister = 1,  // to the rendezvous: registers this rank
   kTree = 2,      // to the parent, for as long as the bootstrap lives
+  kRecords = 3,   // to a one-sided endpoint's peer, once a rail has failed
 };
 
 // The key of the MACs.
@@ -86,6 +87,7 @@ enum class FrameKind : uint8_t {
   kOverdue,       // up: our deadline has passed: which ranks are missing?
   kFailure,       // in both directions: a FailureNote; the bootstrap is over
   kGoodbye,       // we leave in order
+  kLaneRecord,    // between one-sided endpoints
 };
 
 enum class Operation : uint8_t { kJoin = 1, kBarrier, kAllGather, kExchange, kAgree };

@@ -320,6 +320,7 @@ base::Outcome TreeCarrier::handle(Call& call, const TreeLinks::Arrival& arrival)
     case FrameKind::kReady:
     case FrameKind::kRegistration:
     case FrameKind::kParent:
+    case FrameKind::kLaneRecord:
       break;
   }
   return fail_all({{base::Status::kRemote, 0},

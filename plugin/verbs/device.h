@@ -57,6 +57,8 @@ class Device {
   uint64_t max_message_bytes() const { return max_message_bytes_; }
   // How many reads and atomics a queue pair may have under way, in either direction; at least 1.
   uint32_t max_outstanding_reads() const { return max_outstanding_reads_; }
+  // See tells_carried_out() of queues.h; tried once.
+  bool tells_carried_out();
   // 64-bit fetch-and-add, atomic among all operations of this device.
   bool supports_atomics() const { return supports_atomics_; }
   // Which kinds of GPU memory can be registered. Found by trying: a dma-buf with fd -1 gives EBADF if it is
@@ -95,6 +97,8 @@ class Device {
   uint32_t max_outstanding_reads_ = 1;
   bool supports_atomics_ = false;
   bool is_software_ = false, is_softverbs_ = false, supports_dmabuf_ = false, supports_gpu_pointers_ = false;
+  std::once_flag is_carried_out_tried_;
+  bool tells_carried_out_ = false;
   mutable std::mutex address_mutex_;  // guards address_
   LocalAddress address_;
   std::unique_ptr<AddressReader> address_reader_;

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -156,6 +157,15 @@ class QueuePair {
   // (Soft-RoCE before Linux 6.4) never make it true: wait with a deadline.
   bool is_drained() const { return drained_ == nullptr || !may_receive_ || drained_->is_set(); }
 
+  // In how many packets a request of so many bytes goes to the peer; after connect().
+  uint32_t count_packets(uint64_t bytes) const {
+    return bytes <= mtu_bytes_ ? 1 : static_cast<uint32_t>((bytes + mtu_bytes_ - 1) / mtu_bytes_);
+  }
+  // How many packets of the peer's requests this end has carried out since connect(), modulo 2^24: final once
+  // it is stopped. Empty if the device does not say; whether it says the truth, tells_carried_out() found
+  // out.
+  std::optional<uint32_t> read_carried_out() const;
+
   // True while the GID that this end sends from is not in the port's table: then neither its packets nor
   // their answers arrive. For slow paths: asks the device if it has reported a change. Data thread only.
   bool has_lost_address();
@@ -209,6 +219,7 @@ class QueuePair {
   uint8_t source_gid_[sizeof(PortAddress::gid)] = {};
   uint32_t port_events_seen_ = 0;
   uint32_t number_ = 0, first_psn_ = 0, send_depth_ = 0;
+  uint32_t remote_first_psn_ = 0, mtu_bytes_ = 256;
   // Packed: a link finds its pairs by multiplying with their size.
   int16_t traffic_class_ = -1;
   uint8_t outstanding_reads_ = 1;
@@ -218,6 +229,10 @@ class QueuePair {
   uint32_t signaled_mask_ = 0;                // one less than its size
   uint32_t signaled_head_ = 0, signaled_tail_ = 0;
 };
+
+// Whether a queue pair of this device that was stopped says how many packets of its peer's requests it has
+// carried out. Found by trying, with a queue pair connected to itself; at most a second.
+bool tells_carried_out(Device& device);
 
 // Whether the request itself was wrong, so that it would fail on any other queue pair too; else it is the
 // way to the peer that failed.

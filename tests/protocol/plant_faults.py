@@ -66,9 +66,58 @@ FAULTS = {
         "receive_core.h", "message.arrivals.record(*tag, tag->written_bytes + chunk.length_bytes)",
         "message.arrivals.record(*tag, chunk.length_bytes)"),
 }
-SIMULATION = ["fault.cc", "injector.cc", "network.cc", "shape.cc", "sim_port.cc", "simulation.cc"]
-SOURCES = [f"tests/protocol/simulation/{name}" for name in SIMULATION] + [
-    "tests/protocol/failover_test.cc", "tools/common/cpu_unpack.cc", "tools/common/pattern.cc"]
+# The same of the lanes of one-sided endpoints.
+LANE_FAULTS = {
+    "what was carried out is issued again": (
+        "lane_core.h", "if (was_carried_out && finish_unanswered(request)) continue;", ""),
+    "one request more counts as carried out": (
+        "lane_core.h", "count_packets(pair.retired_packets, request.packets) <= carried_out;",
+        "count_packets(pair.retired_packets, request.packets) <= carried_out + 1;"),
+    "a get whose answer was lost counts as done": (
+        "lane_core.h", "if (operation.kind == LaneOperationKind::kGet || operation.kind == LaneOperationKind::kReadWord)\n      return false;",
+        "if (operation.kind == LaneOperationKind::kReadWord)\n      return false;"),
+    "a word does not wait for other rails": ("lane_core.h", "if (is_ordered && !is_alone(q)) return false;", ""),
+    "a word takes any rail that lives": (
+        "lane_core.h", "} else if (!changes_word(operation.kind) && !recovery_.is_live(q)) {", "} else if (!recovery_.is_live(q)) {"),
+    "a rail that is not settled counts as empty": (
+        "lane_core.h", "if (other != q && pairs_[other].head != pairs_[other].tail) return false;",
+        "if (other != q && recovery_.is_live(other) && pairs_[other].head != pairs_[other].tail) return false;"),
+    "a part that is not begun stays on its rail": (
+        "lane_core.h", "if (part.issued != part.done) return recovery_.is_live(part.queue_pair);",
+        "if (part.issued != part.done || (part.queue_pair != kNobody && recovery_.is_live(part.queue_pair))) return recovery_.is_live(part.queue_pair);"),
+    "words are repeated where the device does not count": (
+        "lane_core.h", "if (record.has_count == 0 && has_words(pair)) return fail(LaneFailure::kUncertain, q), true;", ""),
+    "what a failure takes back is not issued again": (
+        "lane_core.h", "if (count_between_turns(first, issued_) > 0) issued_ = first;", ""),
+    "a fence does not hold": ("lane_core.h", "operation.is_fenced && part.issued == 0;", "false;"),
+    "an operation is told of before its last share is here": (
+        "lane_core.h", "return shares != 0 && open_shares == 0;", "return shares != 0 && open_shares <= (shares > 1 ? 1 : 0);"),
+    "the trial is not counted": (
+        "lane_core.h", "pair.packets = add_packets(pair.packets, port().packets_of(q, request.length_bytes));",
+        "if (request.operation != nullptr) pair.packets = add_packets(pair.packets, port().packets_of(q, request.length_bytes));"),
+    "the old rail of words is not stopped": ("word_rail.h", "      host.stop_rail(rail_);\n", ""),
+    "an answer is given without a queue pair": (
+        "lane_recovery.h", "if (host.is_usable(q) && host.answer(q, offer, record)) {", "if (record.generation % 2 == 0) {"),
+}
+
+
+class Suite:
+    """Faults, the program that has to notice them, and how its seeds are set."""
+
+    def __init__(self, faults, folder, sources, variable, only):
+        self.faults, self.variable, self.only = faults, variable, only
+        self.folder, self.sources = f"tests/protocol/{folder}", sources
+
+    def list_sources(self, root):
+        own = sorted(path.relative_to(root).as_posix() for path in (root / self.folder).glob("*.cc"))
+        return own + self.sources
+
+
+SUITES = [
+    Suite(FAULTS, "simulation", ["tests/protocol/failover_test.cc", "tools/common/cpu_unpack.cc", "tools/common/pattern.cc"],
+          "FAILOVER_SEEDS", "Seeds/Failover.*/0"),
+    Suite(LANE_FAULTS, "lane_simulation", ["tests/protocol/lane_test.cc"], "LANE_SEEDS", "Seeds/LaneFailover.*/0"),
+]
 RUN_LIMIT_S = 900
 
 
@@ -83,9 +132,9 @@ def parse_arguments():
     return parser.parse_args()
 
 
-def run(options, name, fault):
+def run(options, suite, name, fault):
     """The first seed that fails; None if none of them does. Raises what is no verdict."""
-    folder = options.work / re.sub(r"\W+", "_", name)
+    folder = options.work / re.sub(r"\W+", "_", f"{suite.variable} {name}")
     shutil.rmtree(folder, ignore_errors=True)
     copy = folder / "protocol"
     shutil.copytree(options.root / "plugin/protocol", copy)
@@ -96,7 +145,7 @@ def run(options, name, fault):
             raise RuntimeError(f"{header} has {text.count(old)} times what is to be changed: {old}")
         (copy / header).write_text(text.replace(old, new), encoding="utf-8")
     unit = folder / "unit.cc"
-    unit.write_text("".join(f'#include "{options.root / source}"\n' for source in SOURCES), encoding="utf-8")
+    unit.write_text("".join(f'#include "{options.root / source}"\n' for source in suite.list_sources(options.root)), encoding="utf-8")
     program = folder / "failover"
     includes = [folder, options.root / "plugin", options.root / "include", options.root / "tests", options.root / "tools"]
     command = [options.compiler, "-std=c++20", "-O1", "-w", "-DVERBENA_IS_SANITIZED=0", *(f"-I{path}" for path in includes),
@@ -104,8 +153,8 @@ def run(options, name, fault):
     built = subprocess.run(command, capture_output=True, text=True, timeout=RUN_LIMIT_S)
     if built.returncode != 0:
         raise RuntimeError(f"it does not compile:\n{built.stderr[-3000:]}")
-    environment = dict(os.environ, FAILOVER_SEEDS=str(options.seeds))
-    ran = subprocess.run([program, "--gtest_filter=Seeds/Failover.*/0"], env=environment, capture_output=True, text=True,
+    environment = dict(os.environ, **{suite.variable: str(options.seeds)})
+    ran = subprocess.run([program, f"--gtest_filter={suite.only}"], env=environment, capture_output=True, text=True,
                          timeout=RUN_LIMIT_S)
     shutil.rmtree(folder)
     if ran.returncode == 0:
@@ -119,14 +168,15 @@ def run(options, name, fault):
 def main():
     options = parse_arguments()
     options.work.mkdir(parents=True, exist_ok=True)
-    faults = {name: fault for name, fault in FAULTS.items() if options.only in (None, name)}
     failed = False
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        sound = pool.submit(run, options, "no fault", None)
-        results = {name: pool.submit(run, options, name, fault) for name, fault in faults.items()}
-        if sound.result() is not None:
-            print(f"FAILED: without a fault: {sound.result()}")
-            failed = True
+        sounds = [pool.submit(run, options, suite, "no fault", None) for suite in SUITES]
+        results = {name: pool.submit(run, options, suite, name, fault)
+                   for suite in SUITES for name, fault in suite.faults.items() if options.only in (None, name)}
+        for sound in sounds:
+            if sound.result() is not None:
+                print(f"FAILED: without a fault: {sound.result()}")
+                failed = True
         for name, result in results.items():
             shown = result.result()
             failed |= shown is None

@@ -7,7 +7,7 @@
 #include "base/log.h"
 #include "base/parameters.h"
 #include "transport/link/advice.h"
-#include "transport/setup/rail_pairing.h"
+#include "transport/link/rail_pairing.h"
 
 namespace verbena::transport {
 

@@ -72,10 +72,10 @@ Layout lay_out(uint64_t rows, uint64_t row_bytes, uint32_t parts) {
 // A message alone.
 constexpr Layout kOneMessage{0, 1, 1};
 
-void submit(verbena_ops* ops, const Call& call, uint64_t most_bytes, const verbena_ops_choice* asked,
-            verbena_stream stream) {
+void submit(verbena_ops* ops, verbena_ops_operation operation, const Call& call, uint64_t bytes,
+            const verbena_ops_choice* asked, verbena_stream stream) {
   Communicator& communicator = ops->communicator;
-  const Choice chosen = communicator.choose(call.kind, call.type, call.reduction, most_bytes);
+  const Choice chosen = communicator.choose(operation, bytes);
   communicator.submit(call, communicator.complete(chosen, asked), static_cast<CUstream>(stream));
 }
 
@@ -134,11 +134,12 @@ uint32_t verbena_ops_size(const verbena_ops* ops) {
   return ops->communicator.size();
 }
 
-verbena_result verbena_ops_choose(const verbena_ops* ops, verbena_ops_type type,
-                                  verbena_ops_reduction reduction, size_t bytes, verbena_ops_choice* choice) {
+verbena_result verbena_ops_choose(const verbena_ops* ops, verbena_ops_operation operation, size_t bytes,
+                                  verbena_ops_choice* choice) {
   return guard([&] {
-    find_element_bytes(type);
-    const Choice chosen = ops->communicator.choose(Kind::kAllReduce, type, reduction, bytes);
+    expect(operation >= VERBENA_OPS_ALL_REDUCE && operation <= VERBENA_OPS_ALL_TO_ALL,
+           "ops: no such operation");
+    const Choice chosen = ops->communicator.choose(operation, bytes);
     *choice = {static_cast<verbena_ops_algorithm>(chosen.algorithm), chosen.grid.blocks, chosen.grid.threads,
                chosen.chunk_bytes};
   });
@@ -151,7 +152,7 @@ verbena_result verbena_ops_all_reduce(verbena_ops* ops, const void* input, void*
     Call call = begin_call(Kind::kAllReduce, input, output);
     set_reduction(call, type, reduction);
     call.length_bytes = count * find_element_bytes(type);
-    if (count != 0) submit(ops, call, call.length_bytes, choice, stream);
+    if (count != 0) submit(ops, VERBENA_OPS_ALL_REDUCE, call, call.length_bytes, choice, stream);
   });
 }
 
@@ -163,7 +164,7 @@ verbena_result verbena_ops_all_gather(verbena_ops* ops, const void* input, void*
     call.length_bytes = rows * row_bytes;
     call.source = kOneMessage;
     call.destination = lay_out(rows, row_bytes, ops->communicator.size());
-    if (call.length_bytes != 0) submit(ops, call, call.length_bytes, choice, stream);
+    if (call.length_bytes != 0) submit(ops, VERBENA_OPS_ALL_GATHER, call, call.length_bytes, choice, stream);
   });
 }
 
@@ -178,7 +179,8 @@ verbena_result verbena_ops_reduce_scatter(verbena_ops* ops, const void* input, v
     call.length_bytes = rows * row_bytes;
     call.source = lay_out(rows, row_bytes, ops->communicator.size());
     call.destination = kOneMessage;
-    if (call.length_bytes != 0) submit(ops, call, call.length_bytes, choice, stream);
+    if (call.length_bytes != 0)
+      submit(ops, VERBENA_OPS_REDUCE_SCATTER, call, call.length_bytes, choice, stream);
   });
 }
 
@@ -191,7 +193,7 @@ verbena_result verbena_ops_broadcast(verbena_ops* ops, const void* input, void* 
     call.source = call.destination = kOneMessage;
     call.lengths = Lengths::kFromRoot;
     call.root = static_cast<int32_t>(root);
-    if (length_bytes != 0) submit(ops, call, length_bytes, choice, stream);
+    if (length_bytes != 0) submit(ops, VERBENA_OPS_BROADCAST, call, length_bytes, choice, stream);
   });
 }
 
@@ -207,7 +209,7 @@ verbena_result verbena_ops_all_to_all(verbena_ops* ops, const void* input, void*
     call.length_bytes = message_bytes;
     call.source = lay_out(split_rows, message_bytes / split_rows, size);
     call.destination = lay_out(joined_rows, message_bytes / joined_rows, size);
-    if (message_bytes != 0) submit(ops, call, message_bytes, choice, stream);
+    if (message_bytes != 0) submit(ops, VERBENA_OPS_ALL_TO_ALL, call, message_bytes, choice, stream);
   });
 }
 
@@ -218,7 +220,7 @@ verbena_result verbena_ops_all_gather_v(verbena_ops* ops, const void* input, voi
   return guard([&] {
     Call call = begin_call(Kind::kExchange, input, output);
     set_counts(call, Lengths::kBySender, counts, offsets, extent);
-    submit(ops, call, extent->expected_bytes, choice, stream);
+    submit(ops, VERBENA_OPS_ALL_GATHER, call, extent->expected_bytes, choice, stream);
   });
 }
 
@@ -232,7 +234,7 @@ verbena_result verbena_ops_reduce_scatter_v(verbena_ops* ops, const void* input,
     set_reduction(call, type, reduction);
     set_counts(call, Lengths::kByReceiver, counts, offsets, extent);
     expect(extent->unit_bytes % find_element_bytes(type) == 0, "ops: units that are not whole elements");
-    submit(ops, call, extent->expected_bytes, choice, stream);
+    submit(ops, VERBENA_OPS_REDUCE_SCATTER, call, extent->expected_bytes, choice, stream);
   });
 }
 
@@ -247,7 +249,7 @@ verbena_result verbena_ops_all_to_all_v(verbena_ops* ops, const void* input, voi
     set_counts(call, Lengths::kByPair, send_counts, send_offsets, extent);
     call.receive_counts = receive_counts;
     call.receive_offsets = receive_offsets;
-    submit(ops, call, extent->expected_bytes, choice, stream);
+    submit(ops, VERBENA_OPS_ALL_TO_ALL, call, extent->expected_bytes, choice, stream);
   });
 }
 

@@ -54,6 +54,14 @@ void Driver::check(CUresult status, const char* what) const {
   throw Failure(VERBENA_CUDA_ERROR, std::string("ops: ") + what + ": " + text);
 }
 
+std::string Driver::find_gpu_name() const {
+  CUdevice device = 0;
+  char name[256] = "";
+  check(cuCtxGetDevice(&device), "no GPU is current (cudaSetDevice)");
+  check(cuDeviceGetName(name, sizeof(name), device), "the GPU's name");
+  return name;
+}
+
 KernelSet::KernelSet() : driver_(Driver::instance()) {
   const RelaxedCapture relaxed(driver_);
   CUdevice device = 0;

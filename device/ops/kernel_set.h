@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <string>
 
 #include "abi/cuda.h"
 #include "device/ops/call.h"
@@ -14,7 +15,7 @@ using namespace ::verbena::cuda;  // NVIDIA's names
 
 // clang-format off
 #define VERBENA_OPS_CUDA(X)                                                                                  \
-  X(cuGetErrorString) X(cuCtxGetCurrent) X(cuCtxGetDevice) X(cuDeviceGetAttribute) X(cuModuleLoadDataEx)     \
+  X(cuGetErrorString) X(cuCtxGetCurrent) X(cuCtxGetDevice) X(cuDeviceGetName) X(cuDeviceGetAttribute) X(cuModuleLoadDataEx)     \
   X(cuModuleUnload) X(cuModuleGetFunction) X(cuLaunchKernelEx) X(cuMemHostAlloc) X(cuMemFreeHost)            \
   X(cuThreadExchangeStreamCaptureMode)
 // clang-format on
@@ -25,6 +26,8 @@ struct Driver {
   static const Driver& instance();
   // Throws Failure unless the call succeeded.
   void check(CUresult status, const char* what) const;
+  // Of the GPU that is current.
+  std::string find_gpu_name() const;
 };
 
 // Kernels, which have a workspace of their own each: packets of both lengths share one.

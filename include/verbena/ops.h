@@ -63,6 +63,9 @@ typedef struct {
   /* 1: a kernel lets the next one of its stream begin before it has ended (programmatic dependent launch).
    * Only where every kernel behind it that is launched so waits for it. */
   uint32_t lets_next_start;
+  /* Measurements of this platform (verbena-coll --calibrate); null: VERBENA_TUNING_FILE's. The file's content
+   * is the same on all ranks. */
+  const char* tuning_file;
 } verbena_ops_options;
 
 /* Which algorithm, and by how many blocks and threads; zeros choose. Exchanges, which is all
@@ -90,10 +93,19 @@ VERBENA_API verbena_result verbena_ops_get_error(verbena_ops* ops, char* text, s
 VERBENA_API uint32_t verbena_ops_rank(const verbena_ops* ops);
 VERBENA_API uint32_t verbena_ops_size(const verbena_ops* ops);
 
-/* What a call of so many bytes would be done by. */
-VERBENA_API verbena_result verbena_ops_choose(const verbena_ops* ops, verbena_ops_type type,
-                                              verbena_ops_reduction reduction, size_t bytes,
-                                              verbena_ops_choice* choice);
+typedef enum {
+  VERBENA_OPS_ALL_REDUCE = 0,
+  VERBENA_OPS_ALL_GATHER = 1,
+  VERBENA_OPS_REDUCE_SCATTER = 2,
+  VERBENA_OPS_BROADCAST = 3,
+  VERBENA_OPS_ALL_TO_ALL = 4
+} verbena_ops_operation;
+
+/* What a call of so many bytes would be done by: what VERBENA_OPS_ALGORITHM says, or what was measured to be
+ * the fastest, or the library's own rules. Of an all-reduce the tensor's bytes count, of all others a
+ * message's. */
+VERBENA_API verbena_result verbena_ops_choose(const verbena_ops* ops, verbena_ops_operation operation,
+                                              size_t bytes, verbena_ops_choice* choice);
 
 /* `count` elements of each rank become one. `output` may be `input`; they do not overlap in another way. Null
  * `choice`: chosen. */

@@ -10,8 +10,10 @@ from verbena.backends import BACKENDS, find_bitcode
 from verbena.constants import Backend
 
 LIBRARY_VARIABLE = "LIBVERBENA_PATH"
+OPS_VARIABLE = "LIBVERBENA_OPS_PATH"
 BITCODE_VARIABLE = "LIBVERBENA_BITCODE_PATH"
 LIBRARY_NAME = "libverbena.so"
+OPS_LIBRARY_NAME = "libverbena_ops.so"
 
 _PACKAGE = pathlib.Path(__file__).resolve().parent
 _PRESETS = ("default", "debug")
@@ -31,6 +33,13 @@ class LibraryFinder:
     def find_library(cls) -> str:
         """libverbena.so."""
         return _find(LIBRARY_NAME, LIBRARY_VARIABLE, _list_folders())
+
+    @classmethod
+    def find_ops_library(cls) -> str:
+        """The collectives; looked for where libverbena.so is, unless LIBVERBENA_OPS_PATH is set."""
+        if os.environ.get(OPS_VARIABLE):
+            return _find(OPS_LIBRARY_NAME, OPS_VARIABLE, [])
+        return _find(OPS_LIBRARY_NAME, LIBRARY_VARIABLE, _list_folders(), stands_for_folder=True)
 
     @classmethod
     def find_backend_library(cls, backend: Backend) -> str:

@@ -49,6 +49,19 @@ class RanksPlace(ctypes.Structure):
                 ("timeout_ms", c_int64)]
 
 
+class OpsOptions(ctypes.Structure):
+    _fields_ = [("packet_bytes", c_size_t), ("chunk_bytes", c_size_t), ("blocks", c_uint32), ("lets_next_start", c_uint32),
+                ("tuning_file", c_char_p)]
+
+
+class OpsChoice(ctypes.Structure):
+    _fields_ = [("algorithm", c_int), ("blocks", c_uint32), ("threads", c_uint32), ("chunk_bytes", c_uint32)]
+
+
+class OpsExtent(ctypes.Structure):
+    _fields_ = [("unit_bytes", c_size_t), ("input_bytes", c_size_t), ("output_bytes", c_size_t), ("expected_bytes", c_size_t)]
+
+
 class Result(enum.IntEnum):
     SUCCESS = 0
     CUDA_ERROR = 1
@@ -149,6 +162,29 @@ _PROTOTYPES: Prototypes = {
     "ranks_barrier": (c_int, [Handle]),
     "ranks_leave": (None, [Handle]),
 }
+_CHOICE, _EXTENT = POINTER(OpsChoice), POINTER(OpsExtent)
+_OPS_PROTOTYPES: Prototypes = {
+    "ops_create": (c_int, [Handle, Handle, POINTER(OpsOptions), POINTER(Handle)]),
+    "ops_destroy": (c_int, [Handle]),
+    "ops_reset": (c_int, [Handle]),
+    "ops_get_error": (c_int, [Handle, c_char_p, c_size_t]),
+    "ops_rank": (c_uint32, [Handle]),
+    "ops_size": (c_uint32, [Handle]),
+    "ops_choose": (c_int, [Handle, c_int, c_size_t, _CHOICE]),
+    "ops_all_reduce": (c_int, [Handle, c_void_p, c_void_p, c_size_t, c_int, c_int, _CHOICE, c_void_p]),
+    "ops_all_gather": (c_int, [Handle, c_void_p, c_void_p, c_size_t, c_size_t, _CHOICE, c_void_p]),
+    "ops_reduce_scatter": (c_int, [Handle, c_void_p, c_void_p, c_size_t, c_size_t, c_int, c_int, _CHOICE, c_void_p]),
+    "ops_broadcast": (c_int, [Handle, c_void_p, c_void_p, c_size_t, c_uint32, _CHOICE, c_void_p]),
+    "ops_all_to_all": (c_int, [Handle, c_void_p, c_void_p, c_size_t, c_size_t, c_size_t, _CHOICE, c_void_p]),
+    "ops_all_gather_v": (c_int, [Handle, c_void_p, c_void_p, c_void_p, c_void_p, _EXTENT, _CHOICE, c_void_p]),
+    "ops_reduce_scatter_v": (c_int, [Handle, c_void_p, c_void_p, c_void_p, c_void_p, _EXTENT, c_int, c_int, _CHOICE,
+                                     c_void_p]),
+    "ops_all_to_all_v": (c_int, [Handle, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, _EXTENT, _CHOICE,
+                                 c_void_p]),
+    "ops_group_begin": (c_int, [Handle]),
+    "ops_group_end": (c_int, [Handle, c_void_p]),
+    "ops_pause": (c_int, [Handle, ctypes.c_uint64, c_void_p]),
+}
 
 
 class NativeLibrary:
@@ -185,6 +221,18 @@ class NativeLibrary:
 @functools.cache
 def load_library() -> NativeLibrary:
     return NativeLibrary(LibraryFinder.find_library(), _PROTOTYPES)
+
+
+@functools.cache
+def load_ops_library() -> NativeLibrary:
+    """The collectives. libverbena.so is loaded before, so that there is one."""
+    load_library()
+    try:
+        return NativeLibrary(LibraryFinder.find_ops_library(), _OPS_PROTOTYPES)
+    except LibraryNotFound as error:
+        raise BackendUnavailable(f"the collectives: {error}\nCMake builds it by its target verbena_ops where it finds nvcc.") from None
+    except OSError as error:
+        raise BackendUnavailable(f"the collectives: {error}") from None
 
 
 @functools.cache

@@ -58,18 +58,28 @@ const char* describe_algorithm(verbena_ops_algorithm algorithm) {
   return "?";
 }
 
-std::vector<verbena_ops_choice> list_choices(uint64_t bytes, unsigned ranks, uint32_t most_blocks) {
+verbena_ops_operation find_operation(const std::string& name) {
+  constexpr const char* kNames[] = {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all"};
+  for (int i = 0; i < 5; ++i)
+    if (name == kNames[i]) return static_cast<verbena_ops_operation>(i);
+  throw UsageError("no such operation: " + name);
+}
+
+std::vector<verbena_ops_choice> list_choices(verbena_ops_operation operation, uint64_t bytes, unsigned ranks,
+                                             uint32_t most_blocks) {
   constexpr uint64_t kKi = 1 << 10, kMi = 1 << 20;
   std::vector<verbena_ops_choice> choices = {{VERBENA_OPS_AUTO, 0, 0, 0}};
   if (bytes <= 64 * kKi) add_packets(choices, VERBENA_OPS_ONE_SHOT_16, bytes, 8, most_blocks);
   if (bytes * (ranks - 1) <= 4 * kMi) add_packets(choices, VERBENA_OPS_ONE_SHOT_128, bytes, 15, most_blocks);
-  if (bytes >= 32 * kKi && bytes <= 512 * kKi)
+  const bool has_two_shots = operation == VERBENA_OPS_ALL_REDUCE;
+  if (has_two_shots && bytes >= 32 * kKi && bytes <= 512 * kKi)
     add_packets(choices, VERBENA_OPS_TWO_SHOT_16, bytes / ranks, 8, most_blocks);
-  if (bytes >= 32 * kKi && bytes <= 16 * kMi)
+  if (has_two_shots && bytes >= 32 * kKi && bytes <= 16 * kMi)
     add_packets(choices, VERBENA_OPS_TWO_SHOT_128, bytes / ranks, 15, most_blocks);
   for (const auto algorithm : {VERBENA_OPS_BULK_ONE_SHOT, VERBENA_OPS_BULK_TWO_SHOT}) {
     const bool is_one = algorithm == VERBENA_OPS_BULK_ONE_SHOT;
-    if (bytes < 256 * kKi || (is_one && bytes * (ranks - 1) > 64 * kMi)) continue;
+    if (bytes < (has_two_shots ? 256 : 64) * kKi || (!is_one && !has_two_shots)) continue;
+    if (has_two_shots && is_one && bytes * (ranks - 1) > 64 * kMi) continue;
     for (const uint32_t blocks : {32U, 64U, 128U}) {
       for (const uint32_t threads : {256U, 512U}) {
         for (const uint32_t chunk : {0U, 8192U}) {
@@ -86,14 +96,33 @@ OurContender::OurContender(const OpsLibrary& library, verbena_ops* ops, const ve
     : library_(library), ops_(ops), choice_(choice), name_(describe_choice(choice)) {}
 
 void OurContender::enqueue(const Work& work, CUstream stream) {
-  check(library_.verbena_ops_all_reduce(ops_, as_pointer(work.from), as_pointer(work.to), work.count,
-                                        work.type, VERBENA_OPS_SUM, &choice_, stream),
-        "verbena_ops_all_reduce");
+  const void* const from = as_pointer(work.from);
+  void* const to = as_pointer(work.to);
+  const uint64_t bytes = work.count * get_element_bytes(work.type);
+  switch (work.operation) {
+    case VERBENA_OPS_ALL_REDUCE:
+      return check(library_.verbena_ops_all_reduce(ops_, from, to, work.count, work.type, VERBENA_OPS_SUM,
+                                                   &choice_, stream),
+                   "verbena_ops_all_reduce");
+    case VERBENA_OPS_ALL_GATHER:
+      return check(library_.verbena_ops_all_gather(ops_, from, to, 1, bytes, &choice_, stream),
+                   "verbena_ops_all_gather");
+    case VERBENA_OPS_REDUCE_SCATTER:
+      return check(library_.verbena_ops_reduce_scatter(ops_, from, to, 1, work.count, work.type,
+                                                       VERBENA_OPS_SUM, &choice_, stream),
+                   "verbena_ops_reduce_scatter");
+    case VERBENA_OPS_BROADCAST:
+      return check(library_.verbena_ops_broadcast(ops_, from, to, bytes, work.root, &choice_, stream),
+                   "verbena_ops_broadcast");
+    case VERBENA_OPS_ALL_TO_ALL:
+      return check(library_.verbena_ops_all_to_all(ops_, from, to, bytes, 1, 1, &choice_, stream),
+                   "verbena_ops_all_to_all");
+  }
 }
 
 NcclContender::NcclContender(const std::string& library, const std::string& id, unsigned rank,
                              unsigned count_ranks)
-    : library_(nccl::load_nccl(library)) {
+    : library_(nccl::load_nccl(library)), count_ranks_(count_ranks) {
   nccl::NcclUniqueId unique{};
   from_digits(id, unique.bytes.data(), unique.bytes.size());
   library_.check(library_.init_rank(&comm_, static_cast<int>(count_ranks), unique, static_cast<int>(rank)),
@@ -104,9 +133,38 @@ NcclContender::NcclContender(const std::string& library, const std::string& id, 
 }
 
 void NcclContender::enqueue(const Work& work, CUstream stream) {
-  library_.check(library_.all_reduce(as_pointer(work.from), as_pointer(work.to), work.count,
-                                     find_nccl_type(work.type), nccl::kNcclSum, comm_, stream),
-                 "ncclAllReduce");
+  const void* const from = as_pointer(work.from);
+  void* const to = as_pointer(work.to);
+  const int type = find_nccl_type(work.type);
+  const uint64_t bytes = work.count * get_element_bytes(work.type);
+  switch (work.operation) {
+    case VERBENA_OPS_ALL_REDUCE:
+      return library_.check(library_.all_reduce(from, to, work.count, type, nccl::kNcclSum, comm_, stream),
+                            "ncclAllReduce");
+    case VERBENA_OPS_ALL_GATHER:
+      return library_.check(library_.all_gather(from, to, work.count, type, comm_, stream), "ncclAllGather");
+    case VERBENA_OPS_REDUCE_SCATTER:
+      return library_.check(
+          library_.reduce_scatter(from, to, work.count, type, nccl::kNcclSum, comm_, stream),
+          "ncclReduceScatter");
+    case VERBENA_OPS_BROADCAST:
+      return library_.check(
+          library_.broadcast(from, to, work.count, type, static_cast<int>(work.root), comm_, stream),
+          "ncclBroadcast");
+    case VERBENA_OPS_ALL_TO_ALL:
+      break;
+  }
+  library_.check(library_.group_start(), "ncclGroupStart");
+  for (unsigned peer = 0; peer < count_ranks_; ++peer) {
+    const int to_peer = static_cast<int>(peer);
+    library_.check(
+        library_.send(as_pointer(work.from + peer * bytes), work.count, type, to_peer, comm_, stream),
+        "ncclSend");
+    library_.check(
+        library_.receive(as_pointer(work.to + peer * bytes), work.count, type, to_peer, comm_, stream),
+        "ncclRecv");
+  }
+  library_.check(library_.group_end(), "ncclGroupEnd");
 }
 
 std::string make_nccl_id(const std::string& library) {

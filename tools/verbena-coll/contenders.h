@@ -11,12 +11,16 @@
 
 namespace verbena::tools::coll {
 
-// One operation on a tensor of `count` elements.
+// One operation: an all-reduce of a tensor of `count` elements, or another one with messages of as many.
 struct Work {
+  verbena_ops_operation operation = VERBENA_OPS_ALL_REDUCE;
   CUdeviceptr from = 0, to = 0;
   uint64_t count = 0;
   verbena_ops_type type = VERBENA_OPS_BFLOAT16;
+  uint32_t root = 0;  // of a broadcast
 };
+// all_reduce. Throws UsageError.
+verbena_ops_operation find_operation(const std::string& name);
 
 class Contender {
  public:
@@ -48,6 +52,7 @@ class NcclContender : public Contender {
  private:
   nccl::NcclLibrary library_;
   nccl::NcclComm comm_ = nullptr;
+  unsigned count_ranks_;
   std::string name_;
 };
 // For all ranks, in hexadecimal digits.
@@ -56,7 +61,8 @@ std::string make_nccl_id(const std::string& library);
 // "one-shot-16".
 const char* describe_algorithm(verbena_ops_algorithm algorithm);
 // The ways worth a try for so many bytes.
-std::vector<verbena_ops_choice> list_choices(uint64_t bytes, unsigned ranks, uint32_t most_blocks);
+std::vector<verbena_ops_choice> list_choices(verbena_ops_operation operation, uint64_t bytes, unsigned ranks,
+                                             uint32_t most_blocks);
 
 std::string to_digits(const void* data, size_t length_bytes);
 // Throws ToolError.

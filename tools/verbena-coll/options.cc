@@ -25,6 +25,18 @@ ParsedOptions parse_options(int argc, char** argv) {
       ->delimiter(',')
       ->check(CLI::IsMember({"bf16", "f16", "f32", "i32", "e4m3"}))
       ->capture_default_str();
+  app.add_option("--operation,-o", plan.operations,
+                 "all_reduce, all_gather, reduce_scatter, broadcast, all_to_all, or a list; of all but the "
+                 "first, sizes "
+                 "are of messages")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all"}))
+      ->capture_default_str();
+  app.add_option(
+         "--calibrate", options.calibrate,
+         "write what was measured into this tuning file (VERBENA_TUNING_FILE), by which the library chooses")
+      ->type_name("FILE");
+  app.add_flag("--quick", plan.is_quick, "times in graphs alone: not one by one, nor with a late rank");
   app.add_option(
          "--against", options.against,
          "who is measured beside: nccl (in the same processes), torch (in processes of its own), or both")

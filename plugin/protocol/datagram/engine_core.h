@@ -258,7 +258,6 @@ class EngineCore {
     Placed placed = place(peer, packet);
     if (placed.verdict > Verdict::kDropped) [[unlikely]] {
       ++(placed.verdict == Verdict::kRefused ? statistics_.refused_packets : statistics_.strays);
-      owe_ack(peer_id, peer, false);  // it learns that we are here
       return placed;
     }
     if (packet.took_credit) {

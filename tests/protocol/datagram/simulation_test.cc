@@ -61,8 +61,9 @@ TEST(DatagramSimulation, OneFlowKeepsTheLineBusyWhateverIsLost) {
 
 // Reordering alone makes nobody send anything again.
 TEST(DatagramSimulation, ReorderingIsNoLoss) {
-  const Report report = expect({"name=flow reorders=64", 0.98, 1});
-  EXPECT_EQ(report.engine.resent_packets, 0U);
+  EXPECT_EQ(expect({"name=flow reorders=64", 0.98, 1}).engine.resent_packets, 0U);
+  // Paths of very different lengths: what counts as late on one path does not across them.
+  EXPECT_EQ(expect({"name=flow skew_ns=3000", 0.7, 1}).engine.resent_packets, 0U);
 }
 
 TEST(DatagramSimulation, IncastsShareTheirLinkAndDropNothing) {

@@ -147,6 +147,7 @@ void Fabric::forward(uint32_t index, int64_t now_ns) {
   if (!is_last && port.longest > longest_core_) longest_core_ = port.longest;
   ++parcel.hops;
   int64_t at_ns = leaves_ns + shape_.wire_ns;
+  if (parcel.hops == 2 && !is_last) at_ns += shape_.skew_ns * (port_index % shape_.spines);
   if (is_last) {
     at_ns += shape_.host_wire_ns / 2;
     if (temper_.delay_packets != 0)

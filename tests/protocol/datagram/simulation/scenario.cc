@@ -147,7 +147,8 @@ std::string Scenario::read(const std::string& text) {
   field("leaf_hosts", shape.hosts_per_leaf), field("leaves", shape.leaves_per_pod), field("pods", shape.pods);
   field("spines", shape.spines), field("cores", shape.cores_per_spine), field("planes", shape.planes);
   field("gigabits", shape.gigabits), field("buffer", shape.buffer_packets),
-      field("lossless", shape.is_lossless), field("mark", shape.mark_packets);
+      field("lossless", shape.is_lossless), field("mark", shape.mark_packets),
+      field("skew_ns", shape.skew_ns);
   field("loses", temper.loses), field("doubles", temper.doubles), field("damages", temper.damages);
   field("reorders", temper.delay_packets);
   field("pages", host.pages), field("engine_ns", host.packet_ns), field("poll_gap_ns", host.poll_gap_ns),

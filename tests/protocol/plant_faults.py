@@ -62,6 +62,8 @@ FAULTS = {
     "an immediate goes before its bytes": (
         "send_core.h", "{port().make_work(queue_pair, message.memory, bytes),\n                                                   port().make_work(queue_pair, message.memory, rest)};",
         "{port().make_work(queue_pair, message.memory, rest),\n                                                   port().make_work(queue_pair, message.memory, bytes)};"),
+    "a credit line overtakes the one before it": (
+        "receive_core.h", "if (!may_write_control_ || is_line_under_way_ || ", "if (!may_write_control_ || "),
     "what was written before the immediate is not counted": (
         "receive_core.h", "message.arrivals.record(*tag, tag->written_bytes + chunk.length_bytes)",
         "message.arrivals.record(*tag, chunk.length_bytes)"),

@@ -123,37 +123,43 @@ base::Result<BouncePool::Rail*> BouncePool::open_rail(verbs::Device& device) {
   auto rail = std::make_unique<Rail>();
   rail->keys.resize((pages_ + step_pages_ - 1) / step_pages_);
   if (auto outcome = register_steps(device, *rail); !outcome) return outcome.error();
-  if (auto outcome = add_queue(device, *rail); !outcome) return outcome.error();
   log_distance(gpu_, device);
   return rails_.emplace(&device, std::move(rail)).first->second.get();
 }
 
-base::Outcome BouncePool::add_queue(verbs::Device& device, Rail& rail) {
+std::unique_ptr<BouncePool::Queue> BouncePool::make_queue(const Rail& rail, uint32_t capacity_entries) const {
   auto queue = std::make_unique<Queue>();
   queue->keys_ = rail.keys.data();
   queue->step_pages_ = step_pages_;
-  if (device.max_srq_entries() < kMinSharedEntries) {
-    queue->capacity_entries_ = UINT32_MAX;
-    queue->max_pair_entries_ = device.max_qp_entries();
-  } else {
-    queue->capacity_entries_ = std::min(is_bare() ? kBareQueueEntries : pages_, device.max_srq_entries());
-    auto made = verbs::SharedReceiveQueue::create(device, queue->capacity_entries_);
-    if (!made) return made.error();
-    queue->queue_ = std::move(*made);
-  }
-  rail.queues.push_back(std::move(queue));
+  queue->capacity_entries_ = capacity_entries;
+  return queue;
+}
+
+base::Outcome BouncePool::add_queue(verbs::Device& device, Rail& rail) {
+  const uint32_t entries = std::min(is_bare() ? kBareQueueEntries : pages_, device.max_srq_entries());
+  auto made = verbs::SharedReceiveQueue::create(device, entries);
+  if (!made) return made.error();
+  rail.queues.push_back(make_queue(rail, entries));
+  rail.queues.back()->queue_ = std::move(*made);
   return {};
 }
 
-// One that has enough left, else a new one if that would have more, else the one that has most.
+// Of shared ones one that has enough left, else a new one if that would have more, else the one that has
+// most.
 base::Result<BouncePool::Queue*> BouncePool::choose_queue(verbs::Device& device, Rail& rail,
-                                                          uint32_t enough_entries) {
-  Queue* best = rail.queues.front().get();
+                                                          const WindowRequest& request,
+                                                          uint32_t queue_pairs) {
+  if (request.max_own != 0 || device.max_srq_entries() < kMinSharedEntries) {
+    if (rail.own == nullptr) rail.own = make_queue(rail, UINT32_MAX);
+    return rail.own.get();
+  }
+  const uint32_t enough_entries = (is_bare() ? request.wanted : request.least) * queue_pairs;
+  Queue* best = nullptr;
   for (const auto& queue : rail.queues) {
-    if (count_left(*queue) > count_left(*best)) best = queue.get();
+    if (best == nullptr || count_left(*queue) > count_left(*best)) best = queue.get();
     if (count_left(*best) >= enough_entries) return best;
   }
-  if (count_growth(rail.queues.front()->capacity_entries_) <= count_left(*best)) return best;
+  if (best != nullptr && count_growth(best->capacity_entries_) <= count_left(*best)) return best;
   if (auto outcome = add_queue(device, rail); !outcome) return outcome.error();
   return rail.queues.back().get();
 }
@@ -188,10 +194,12 @@ base::Outcome BouncePool::make_usable(uint32_t pages) {
 }
 
 // To each queue pair.
-uint32_t BouncePool::choose_grant(const Queue& queue, const WindowRequest& request,
-                                  uint32_t queue_pairs) const {
+uint32_t BouncePool::choose_grant(const verbs::Device& device, const Queue& queue,
+                                  const WindowRequest& request, uint32_t queue_pairs) const {
   if (queue_pairs == 0) return 0;
-  const uint32_t left = std::min(count_left(queue) / queue_pairs, queue.max_pair_entries_);
+  uint32_t left = count_left(queue) / queue_pairs;
+  if (!queue.is_shared()) left = std::min(left, device.max_qp_entries());
+  if (request.max_own != 0) left = std::min(left, request.max_own);
   uint32_t grant = request.wanted;
   if (!is_bare()) {
     const uint32_t kept = pages_ / kKeptOf * kKept, all = count_left(queue);
@@ -208,9 +216,9 @@ base::Result<BouncePool::Reservation> BouncePool::reserve(verbs::Device& device,
   const std::lock_guard lock(mutex_);
   auto rail = open_rail(device);
   if (!rail) return rail.error();
-  auto queue = choose_queue(device, **rail, (is_bare() ? request.wanted : request.least) * queue_pairs);
+  auto queue = choose_queue(device, **rail, request, queue_pairs);
   if (!queue) return queue.error();
-  const uint32_t granted = choose_grant(**queue, request, queue_pairs), all = granted * queue_pairs;
+  const uint32_t granted = choose_grant(device, **queue, request, queue_pairs), all = granted * queue_pairs;
   Reservation reservation{*queue, granted, {}};
   if ((*queue)->is_shared()) {
     if (auto outcome = post_more(**queue, all - std::min(all, count_spare(**queue))); !outcome)
@@ -283,7 +291,8 @@ std::string BouncePool::describe() {
       base::append(text, "; rail %s:%d: %u circulate, %u reserved", device->name().c_str(),
                    device->port_number(), posted, reserved);
       if (rail->queues.size() > 1) base::append(text, ", in %zu queues", rail->queues.size());
-      if (!rail->queues.front()->is_shared()) text += ", in each queue pair's own receive queue";
+      if (rail->own != nullptr)
+        base::append(text, ", %u in queue pairs' own queues", rail->own->reserved_entries_);
     }
   } else {
     text += ": are being posted or registered just now";

@@ -8,6 +8,7 @@ set(about_verbena-info "show RDMA devices, GPUs and what NCCL will use of them")
 set(about_verbena-perf "measure and verify messages through a NCCL net plugin, without NCCL or a GPU")
 set(about_nccl-perf "measure and verify NCCL's collectives over the Verbena plugin")
 set(about_verbena-unpack "measure and verify the unpacking of messages on a GPU")
+set(about_verbena-coll "measure and verify collectives between GPUs")
 set(about_verbena-symm "measure and verify symmetric memory between GPUs")
 
 # add_pages(TOOL): creates share/man/man1/TOOL.1.gz and a completion file for each shell.

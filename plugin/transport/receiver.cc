@@ -54,9 +54,9 @@ void ReceiverParts::give_back() {
     own_pages.insert(own_pages.end(), reservation.pages.begin(), reservation.pages.end());
     reservation.pages.clear();
   }
-  give_back_entries();
   if (unpack != nullptr) pages->unpack_memories().give_back(std::move(unpack));
   if (pool != nullptr) pool->retire(std::move(link), queues, std::move(own_pages));
+  give_back_entries();
 }
 
 void ReceiverParts::give_back_entries() {

@@ -53,7 +53,49 @@ void log_distance(int gpu, const verbs::Device& device) {
 
 }  // namespace
 
-base::Result<std::shared_ptr<BouncePool>> BouncePool::acquire(Kind kind) {
+void FreePages::add(Run run) {
+  if (run.count == 0) return;
+  count_ += run.count;
+  auto next = runs_.lower_bound(run.first);
+  if (next != runs_.begin()) {
+    const auto before = std::prev(next);
+    if (before->first + before->second == run.first) {
+      run = {before->first, before->second + run.count};
+      runs_.erase(before);
+    }
+  }
+  if (next != runs_.end() && run.first + run.count == next->first) {
+    run.count += next->second;
+    runs_.erase(next);
+  }
+  runs_.emplace(run.first, run.count);
+}
+
+FreePages::Run FreePages::take(uint32_t count) {
+  return runs_.empty() || count == 0 ? Run{} : take_from(runs_.begin(), count);
+}
+
+FreePages::Run FreePages::take_together(uint32_t count) {
+  for (auto run = runs_.begin(); run != runs_.end() && count != 0; ++run)
+    if (run->second >= count) return take_from(run, count);
+  return {};
+}
+
+uint32_t FreePages::longest() const {
+  uint32_t longest = 0;
+  for (const auto& [first, count] : runs_) longest = std::max(longest, count);
+  return longest;
+}
+
+FreePages::Run FreePages::take_from(std::map<uint32_t, uint32_t>::iterator run, uint32_t count) {
+  const Run whole{run->first, run->second}, taken{whole.first, std::min(whole.count, count)};
+  runs_.erase(run);
+  count_ -= taken.count;
+  if (taken.count != whole.count) runs_.emplace(whole.first + taken.count, whole.count - taken.count);
+  return taken;
+}
+
+base::Result<std::shared_ptr<BouncePool>> BouncePool::acquire(Kind kind, uint32_t page_bytes) {
   const int gpu = base::find_current_gpu();
   const bool has_pages = kind != Kind::kBareEntries;
   Registry& registry = get_registry();
@@ -64,15 +106,15 @@ base::Result<std::shared_ptr<BouncePool>> BouncePool::acquire(Kind kind) {
   auto pool = std::shared_ptr<BouncePool>(new BouncePool);
   pool->gpu_ = gpu;
   if (has_pages) {
-    if (auto outcome = pool->set_up_pages(kind); !outcome) return outcome.error();
+    if (auto outcome = pool->set_up_pages(kind, page_bytes); !outcome) return outcome.error();
   }
   entry = pool;
   return pool;
 }
 
-base::Outcome BouncePool::set_up_pages(Kind kind) {
+base::Outcome BouncePool::set_up_pages(Kind kind, uint32_t page_bytes) {
   const auto& parameters = base::parameters();
-  page_bytes_ = static_cast<uint32_t>(parameters.page_bytes);
+  page_bytes_ = page_bytes != 0 ? page_bytes : static_cast<uint32_t>(parameters.page_bytes);
   pages_ = static_cast<uint32_t>(static_cast<uint64_t>(parameters.bounce_bytes) / page_bytes_);
   const size_t region_bytes = size_t{pages_} * page_bytes_;
   if (kind == Kind::kGpuPages && gpu_ != base::kNoGpu) {
@@ -87,6 +129,7 @@ base::Outcome BouncePool::set_up_pages(Kind kind) {
     step_pages_ = std::max(kStepBytes / page_bytes_, 1U);
   }
   infos_.resize(pages_);
+  free_pages_.add({0, pages_});
   return {};
 }
 
@@ -144,16 +187,9 @@ base::Outcome BouncePool::add_queue(verbs::Device& device, Rail& rail) {
   return {};
 }
 
-// Of shared ones one that has enough left, else a new one if that would have more, else the one that has
-// most.
+// One that has enough left, else a new one if that would have more, else the one that has most.
 base::Result<BouncePool::Queue*> BouncePool::choose_queue(verbs::Device& device, Rail& rail,
-                                                          const WindowRequest& request,
-                                                          uint32_t queue_pairs) {
-  if (request.max_own != 0 || device.max_srq_entries() < kMinSharedEntries) {
-    if (rail.own == nullptr) rail.own = make_queue(rail, UINT32_MAX);
-    return rail.own.get();
-  }
-  const uint32_t enough_entries = (is_bare() ? request.wanted : request.least) * queue_pairs;
+                                                          uint32_t enough_entries) {
   Queue* best = nullptr;
   for (const auto& queue : rail.queues) {
     if (best == nullptr || count_left(*queue) > count_left(*best)) best = queue.get();
@@ -194,16 +230,14 @@ base::Outcome BouncePool::make_usable(uint32_t pages) {
 }
 
 // To each queue pair.
-uint32_t BouncePool::choose_grant(const verbs::Device& device, const Queue& queue,
-                                  const WindowRequest& request, uint32_t queue_pairs) const {
+uint32_t BouncePool::choose_grant(uint32_t left_entries, const WindowRequest& request,
+                                  uint32_t queue_pairs) const {
   if (queue_pairs == 0) return 0;
-  uint32_t left = count_left(queue) / queue_pairs;
-  if (!queue.is_shared()) left = std::min(left, device.max_qp_entries());
-  if (request.max_own != 0) left = std::min(left, request.max_own);
+  const uint32_t left = left_entries / queue_pairs;
   uint32_t grant = request.wanted;
   if (!is_bare()) {
-    const uint32_t kept = pages_ / kKeptOf * kKept, all = count_left(queue);
-    const uint32_t generous = all > kept ? (all - kept) / kMaxOfTheRest / queue_pairs : 0;
+    const uint32_t kept = pages_ / kKeptOf * kKept;
+    const uint32_t generous = left_entries > kept ? (left_entries - kept) / kMaxOfTheRest / queue_pairs : 0;
     grant = std::min(grant, std::max(generous, request.modest));
   }
   grant = std::min(grant, left);
@@ -216,51 +250,126 @@ base::Result<BouncePool::Reservation> BouncePool::reserve(verbs::Device& device,
   const std::lock_guard lock(mutex_);
   auto rail = open_rail(device);
   if (!rail) return rail.error();
-  auto queue = choose_queue(device, **rail, request, queue_pairs);
-  if (!queue) return queue.error();
-  const uint32_t granted = choose_grant(device, **queue, request, queue_pairs), all = granted * queue_pairs;
-  Reservation reservation{*queue, granted, {}};
-  if ((*queue)->is_shared()) {
-    if (auto outcome = post_more(**queue, all - std::min(all, count_spare(**queue))); !outcome)
-      return outcome.error();
-  } else {
-    auto pages = take_pages(all);
-    if (!pages) return pages.error();
-    reservation.pages = std::move(*pages);
-    (*queue)->posted_entries_ += all;
+  if (request.max_own != 0 || device.max_srq_entries() < kMinSharedEntries)
+    return reserve_own(device, **rail, request, queue_pairs);
+  if (request.wants_run) {
+    auto run = reserve_run(device, **rail, request, queue_pairs);
+    if (!run || run->entries != 0) return run;
   }
+  auto queue = choose_queue(device, **rail, (is_bare() ? request.wanted : request.least) * queue_pairs);
+  if (!queue) return queue.error();
+  const uint32_t granted = choose_grant(count_left(**queue), request, queue_pairs),
+                 all = granted * queue_pairs;
+  if (auto outcome = post_more(**queue, all - std::min(all, count_spare(**queue))); !outcome)
+    return outcome.error();
   (*queue)->reserved_entries_ += all;
-  return reservation;
+  return Reservation{*queue, granted, {}};
 }
 
-base::Outcome BouncePool::post_more(Queue& queue, uint32_t entries) {
-  auto pages = take_pages(entries);
+base::Result<BouncePool::Reservation> BouncePool::reserve_own(verbs::Device& device, Rail& rail,
+                                                              const WindowRequest& request,
+                                                              uint32_t queue_pairs) {
+  if (rail.own == nullptr) rail.own = make_queue(rail, UINT32_MAX);
+  Queue& queue = *rail.own;
+  const uint32_t most =
+      std::min(device.max_qp_entries(), request.max_own != 0 ? request.max_own : UINT32_MAX);
+  uint32_t granted = std::min(choose_grant(count_left(queue), request, queue_pairs), most);
+  if (granted < request.least) granted = 0;
+  auto pages = take_pages(granted * queue_pairs);
   if (!pages) return pages.error();
-  queue.posted_entries_ += entries;
-  return repost(queue, *pages);
+  queue.posted_entries_ += granted * queue_pairs;
+  queue.reserved_entries_ += granted * queue_pairs;
+  return Reservation{&queue, granted, std::move(*pages)};
 }
 
 // So many that nobody has, with memory. There are.
 base::Result<std::vector<uint32_t>> BouncePool::take_pages(uint32_t count) {
-  if (is_bare()) return std::vector<uint32_t>(count);
-  const uint32_t used_before = std::min(count, static_cast<uint32_t>(free_pages_.size()));
-  if (auto outcome = make_usable(next_free_page_ + count - used_before); !outcome) return outcome.error();
-  std::vector<uint32_t> pages(free_pages_.end() - used_before, free_pages_.end());
-  free_pages_.resize(free_pages_.size() - used_before);
-  while (pages.size() < count) pages.push_back(next_free_page_++);
+  std::vector<uint32_t> pages;
+  if (is_bare()) pages.resize(count);
+  while (pages.size() < count) {
+    const auto run = free_pages_.take(count - static_cast<uint32_t>(pages.size()));
+    for (uint32_t i = 0; i < run.count; ++i) pages.push_back(run.first + i);
+    if (auto outcome = make_usable(run.first + run.count); !outcome) {
+      for (const uint32_t page : pages) free_pages_.add({page, 1});
+      return outcome.error();
+    }
+  }
   return pages;
+}
+
+base::Outcome BouncePool::post_more(Queue& queue, uint32_t entries) {
+  if (is_bare()) return post_pages(queue, 0, entries);
+  while (entries != 0) {
+    const auto run = free_pages_.take(entries);
+    if (auto outcome = make_usable(run.first + run.count); !outcome) {
+      free_pages_.add(run);
+      return outcome;
+    }
+    if (auto outcome = post_pages(queue, run.first, run.count); !outcome) return outcome;
+    entries -= run.count;
+  }
+  return {};
+}
+
+base::Outcome BouncePool::post_pages(Queue& queue, uint32_t first_page, uint32_t entries) {
+  for (uint32_t done = 0; done != entries;) {
+    verbs::ReceiveBuffer batch[kPostBatch];
+    const uint32_t count = std::min(entries - done, kPostBatch);
+    for (uint32_t i = 0; i < count; ++i) batch[i] = make_receive(queue, first_page + done + i);
+    if (auto outcome = queue.queue_.post({batch, count}); !outcome) return outcome;
+    queue.posted_entries_ += count;
+    done += count;
+  }
+  return {};
+}
+
+// None, without an error, where too few pages lie together.
+base::Result<BouncePool::Reservation> BouncePool::reserve_run(verbs::Device& device, Rail& rail,
+                                                              const WindowRequest& request,
+                                                              uint32_t queue_pairs) {
+  const uint32_t deepest = device.max_srq_entries();
+  uint32_t granted = choose_grant(std::min(free_pages_.count(), deepest), request, queue_pairs);
+  if (granted * queue_pairs > free_pages_.longest()) granted = free_pages_.longest() / queue_pairs;
+  if (granted == 0 || granted < request.least) return Reservation{};
+  const auto pages = free_pages_.take_together(granted * queue_pairs);
+  auto queue = make_queue(rail, pages.count);
+  queue->is_run_ = true;
+  queue->first_page_ = pages.first;
+  auto outcome = make_usable(pages.first + pages.count);
+  if (outcome) {
+    auto made = verbs::SharedReceiveQueue::create(device, pages.count);
+    if (made) queue->queue_ = std::move(*made);
+    outcome = made ? post_pages(*queue, pages.first, pages.count) : base::Outcome(made.error());
+  }
+  if (!outcome) {
+    queue.reset();
+    free_pages_.add(pages);
+    return outcome.error();
+  }
+  queue->reserved_entries_ = pages.count;
+  return Reservation{rail.runs.emplace_back(std::move(queue)).get(), granted, {}};
+}
+
+// Of a run: with the receive queue go the entries that are still posted in it.
+void BouncePool::free_if_unused(Queue& queue) {
+  if (!queue.is_run_ || queue.reserved_entries_ != 0 || queue.retiring_links_ != 0) return;
+  const FreePages::Run pages{queue.first_page_, queue.capacity_entries_};
+  for (auto& [device, rail] : rails_)
+    std::erase_if(rail->runs, [&](const auto& run) { return run.get() == &queue; });
+  free_pages_.add(pages);
 }
 
 void BouncePool::release(Queue& queue, uint32_t entries) {
   const std::lock_guard lock(mutex_);
   queue.reserved_entries_ -= entries;
   if (!queue.is_shared()) queue.posted_entries_ -= entries;
+  free_if_unused(queue);
 }
 
 void BouncePool::free(std::span<const uint32_t> pages) {
   if (is_bare() || pages.empty()) return;
   const std::lock_guard lock(mutex_);
-  free_pages_.insert(free_pages_.end(), pages.begin(), pages.end());
+  for (const uint32_t page : pages) free_pages_.add({page, 1});
 }
 
 VERBENA_HOT_PATH base::Outcome BouncePool::repost(Queue& queue, std::span<const uint32_t> pages) {
@@ -280,7 +389,7 @@ std::string BouncePool::describe() {
   text += gpu_ == base::kNoGpu ? " of the host" : " of GPU " + std::to_string(gpu_);
   if (const std::unique_lock lock(mutex_, std::try_to_lock); lock) {
     if (!is_bare())
-      base::append(text, ": %u of %u in use, %u bytes each", pages_ - count_free_pages(), pages_,
+      base::append(text, ": %u of %u in use, %u bytes each", pages_ - free_pages_.count(), pages_,
                    page_bytes_);
     for (const auto& [device, rail] : rails_) {
       uint32_t posted = 0, reserved = 0;
@@ -291,6 +400,7 @@ std::string BouncePool::describe() {
       base::append(text, "; rail %s:%d: %u circulate, %u reserved", device->name().c_str(),
                    device->port_number(), posted, reserved);
       if (rail->queues.size() > 1) base::append(text, ", in %zu queues", rail->queues.size());
+      if (!rail->runs.empty()) base::append(text, "; %zu connections with a run each", rail->runs.size());
       if (rail->own != nullptr)
         base::append(text, ", %u in queue pairs' own queues", rail->own->reserved_entries_);
     }
@@ -305,6 +415,10 @@ std::string BouncePool::describe() {
 
 void BouncePool::retire(Link link, std::vector<Queue*> queues, std::vector<uint32_t> own_pages) {
   {
+    const std::lock_guard lock(mutex_);
+    for (Queue* queue : queues) ++queue->retiring_links_;
+  }
+  {
     const std::lock_guard lock(retired_mutex_);
     retired_.push_back(
         {std::move(link), std::move(queues), std::move(own_pages), base::Deadline::after_ms(kDrainMs)});
@@ -316,9 +430,15 @@ void BouncePool::reap(size_t most_looks) {
   const std::lock_guard lock(retired_mutex_);
   for (size_t looks = std::min(most_looks, retired_.size()); looks != 0; --looks) {
     if (look_at(retired_.front())) {
+      const std::vector<Queue*> queues = std::move(retired_.front().queues);
       const std::vector<uint32_t> pages = std::move(retired_.front().own_pages);
-      retired_.pop_front();
+      retired_.pop_front();  // the queue pairs go before their receive queues
       free(pages);
+      const std::lock_guard queues_lock(mutex_);
+      for (Queue* queue : queues) {
+        --queue->retiring_links_;
+        free_if_unused(*queue);
+      }
     } else {
       retired_.splice(retired_.end(), retired_, retired_.begin());
     }

@@ -34,6 +34,7 @@ protocol::ReceiveOptions choose_options(const ReceiverParts& parts) {
   options.is_direct_only = parts.pool != parts.pages;
   options.waits_for_consumed = parts.waits_for_consumed;
   options.pushes_pages = parts.flushes && parts.pool->is_gpu_memory();
+  options.out_of_order = parts.link.is_out_of_order();
   options.times = read_recovery_times();
   options.stall_ns = base::parameters().stall_warning_ms * base::kNsPerMs;
   return options;
@@ -168,7 +169,9 @@ bool Receiver::poll_completions() {
       take_back(completion, link_.rail_of(queue_pair));
       if (is_page_cookie(completion.cookie)) ++own_queues_[queue_pair].idle_entries;
       note_failed(completion, queue_pair, consumed());
-    } else if (const auto kind = completion.kind(); kind != verbs::CompletionKind::kSend) {
+    } else if (const auto kind = completion.kind(); kind == verbs::CompletionKind::kSend) {
+      on_control_written(completion.cookie);
+    } else {
       on_arrived(queue_pair, {completion.imm(), completion.length, cookie_page(completion.cookie),
                               kind == verbs::CompletionKind::kReceiveWrite});
     }
@@ -211,7 +214,7 @@ bool Receiver::fail_repost() {
   return false;
 }
 
-// Without a cookie: its completion says nothing that anybody needs, and is no page's (is_page_cookie).
+// The cookie, where it is written to, is no page's (is_page_cookie).
 VERBENA_HOT_PATH void Receiver::write_control(uint32_t queue_pair, const void* line, uint64_t offset_bytes,
                                               bool is_signaled) {
   if (parts_.control_ring != nullptr) [[unlikely]]
@@ -219,6 +222,7 @@ VERBENA_HOT_PATH void Receiver::write_control(uint32_t queue_pair, const void* l
   const verbs::WorkRequest request{.opcode = verbs::Opcode::kWrite,
                                    .signaled = is_signaled,
                                    .send_inline = true,
+                                   .cookie = offset_bytes,
                                    .local = line,
                                    .length = sizeof(protocol::Grant),
                                    .remote_key = peer_.control_keys[queue_pair],
@@ -230,6 +234,7 @@ void Receiver::write_from_ring(uint32_t queue_pair, const void* line, uint64_t o
                                bool is_signaled) {
   const verbs::WorkRequest request{.opcode = verbs::Opcode::kWrite,
                                    .signaled = is_signaled,
+                                   .cookie = offset_bytes,
                                    .local = parts_.control_ring->put(queue_pair, line),
                                    .local_key = parts_.control_ring->local_key(link_.rail_of(queue_pair)),
                                    .length = sizeof(protocol::Grant),

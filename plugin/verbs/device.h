@@ -68,6 +68,9 @@ class Device {
   // In sysfs, the PCI function that reaches the memory of GPUs in this one's place (Data Direct); empty:
   // none, or VERBENA_DATA_DIRECT is off. For dma-bufs that are mapped for PCIe, as NCCL exports them.
   const std::string& data_direct_path() const { return data_direct_path_; }
+  // Receives outstanding at most on a queue pair that takes messages out of order; 0: the device has no such,
+  // or VERBENA_OOO_RQ is off.
+  uint32_t max_out_of_order_receives() const { return max_out_of_order_receives_; }
 
   // False after the port went down or the device failed; set by the async event thread. Relaxed atomic
   // inside.
@@ -94,7 +97,7 @@ class Device {
   uint64_t guid_ = 0;
   uint32_t speed_mbps_ = 0, max_srq_entries_ = 0, max_qp_entries_ = 0, max_cq_entries_ = 0;
   uint64_t max_message_bytes_ = 0;
-  uint32_t max_outstanding_reads_ = 1;
+  uint32_t max_outstanding_reads_ = 1, max_out_of_order_receives_ = 0;
   bool supports_atomics_ = false;
   bool is_software_ = false, is_softverbs_ = false, supports_dmabuf_ = false, supports_gpu_pointers_ = false;
   std::once_flag is_carried_out_tried_;

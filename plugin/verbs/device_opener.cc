@@ -118,6 +118,8 @@ bool DeviceOpener::open_port(Device* device, int port_number, const ibv_port_att
     device->data_direct_path_ =
         device->mlx5_->find_data_direct_path(device->context_, settings_.address.sysfs_root);
   }
+  if (device->mlx5_ != nullptr && settings_.out_of_order)
+    device->max_out_of_order_receives_ = device->mlx5_->count_out_of_order_receives(device->context_);
   device->events_ = std::make_unique<AsyncEvents>(*device);
   return true;
 }

@@ -96,6 +96,7 @@ base::Result<DiscoverySettings> read_discovery_settings(const std::string& hca) 
   settings.library_choice = parameters.ibverbs_lib;
   settings.hca = hca;
   settings.data_direct = parameters.data_direct;
+  settings.out_of_order = parameters.out_of_order;
   settings.address.gid_index = static_cast<int>(parameters.gid_index);
   settings.address.partition_key_index = static_cast<int>(parameters.pkey_index);
   GidPreference& preference = settings.address.gid_preference;

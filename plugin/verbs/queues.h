@@ -107,6 +107,10 @@ struct QueuePairOptions {
   SharedReceiveQueue* receive_queue = nullptr;  // null: one of its own
   // Of the one of its own, in entries; 0: this side receives nothing (writes without immediate only).
   uint32_t receive_depth = 0;
+  // What it carries is placed and takes its receives in any order, either way; completions keep the order of
+  // posting. At both ends or at none; without a shared receive queue, of at most
+  // Device::max_out_of_order_receives().
+  bool out_of_order = false;
   uint32_t outstanding_reads = 1;       // at most, in either direction: 1, which all have, to 255
   int traffic_class = -1;               // of the communicator; -1: VERBENA_TC
   const LocalAddress* local = nullptr;  // what the peer is told; null: the device's own as it was last read

@@ -3,7 +3,7 @@
 
 usage: plant_faults.py --root DIR --compiler CXX --work DIR [--suite NAME] [--seeds N] [--jobs N] [--only NAME]
 
-A suite is `connection`, the list below, or `datagram`, datagram/planted_faults.py.
+A suite is `connection` or `lanes`, the lists below, or `datagram`, datagram/planted_faults.py.
 
 Prints for each fault the first seed that shows it. Exit status: 0; 1 if one survives or the cores without a fault fail.
 """
@@ -68,6 +68,8 @@ FAULTS = {
     "an immediate goes before its bytes": (
         "send_core.h", "{port().make_work(queue_pair, message.memory, bytes),\n                                                   port().make_work(queue_pair, message.memory, rest)};",
         "{port().make_work(queue_pair, message.memory, rest),\n                                                   port().make_work(queue_pair, message.memory, bytes)};"),
+    "a credit line overtakes the one before it": (
+        "receive_core.h", "if (!may_write_control_ || is_line_under_way_ || ", "if (!may_write_control_ || "),
     "what was written before the immediate is not counted": (
         "receive_core.h", "message.arrivals.record(*tag, tag->written_bytes + chunk.length_bytes)",
         "message.arrivals.record(*tag, chunk.length_bytes)"),

@@ -47,7 +47,7 @@ TEST_F(OwnReceiveQueueTest, PagesAreNobodyElsesUntilTheyComeBack) {
   }
   EXPECT_EQ(take(pool->reserve(*nic.rails[0], {16, 16, 4}), "pages").entries, 0U) << "all are taken";
   EXPECT_NE(pool->describe().find("512 of 512 in use"), std::string::npos) << pool->describe();
-  EXPECT_NE(pool->describe().find("256 reserved, in each queue pair's own receive queue"), std::string::npos);
+  EXPECT_NE(pool->describe().find("256 in queue pairs' own queues"), std::string::npos);
   pool->release(*reservations[3].queue, 32);
   pool->free(reservations[3].pages);
   auto again = take(pool->reserve(*nic.rails[0], {16, 16, 16}, 2), "pages");
@@ -91,6 +91,61 @@ TEST_F(OwnReceiveQueueTest, ManyConnectionsTakeAndGiveBack) {
     EXPECT_NE(pages->describe().find(" 0 of 512 in use"), std::string::npos) << pages->describe();
   }
   EXPECT_EQ(hooks_.live_pairs, 0);
+}
+
+// Queue pairs out of order have receive queues of their own, whatever else the device has.
+class OutOfOrderTest : public testing::Test {
+ protected:
+  OutOfOrderTest() {
+    hooks_.most_out_of_order = 64;
+    hooks_.out_of_order_pairs = hooks_.made_shared_queues = 0;
+    Settings settings = choose_faulty_devices();
+    settings.emplace_back("VERBENA_OOO_RQ", "1");
+    host_ = std::make_unique<Host>(settings);
+  }
+  ~OutOfOrderTest() override {
+    hooks_.most_out_of_order = 0;
+    apply_settings({{"VERBENA_OOO_RQ", ""}});
+  }
+  void expect_traffic(const Nic& sending, const Nic& receiving, bool unpacks, int expected_pairs) {
+    hooks_.out_of_order_pairs = 0;
+    ConnectedPair connection = connect_here(sending, receiving, unpacks);
+    EXPECT_EQ(hooks_.out_of_order_pairs, expected_pairs);
+    Transfer transfer;
+    for (uint32_t i = 0; i < 200; ++i)
+      transfer.messages.push_back({.length_bytes = i % 5 == 0 ? 300'000U : 977 * i});
+    expect_transfer_here(connection, sending, receiving, transfer);
+  }
+
+  verbs::faulty::Hooks& hooks_ = find_hooks();
+  std::unique_ptr<Host> host_;
+};
+
+TEST_F(OutOfOrderTest, IsUsedWhereBothEndsCan) {
+  const Nic& nic = host_->nic(2);
+  ASSERT_TRUE(nic.takes_out_of_order);
+  for (const bool unpacks : {false, true}) expect_traffic(nic, nic, unpacks, 4);
+  EXPECT_EQ(hooks_.made_shared_queues, 0);
+  Nic other = nic;
+  other.takes_out_of_order = false;
+  expect_traffic(nic, other, true, 0);
+  expect_traffic(other, nic, true, 0);
+  EXPECT_NE(hooks_.made_shared_queues, 0);
+}
+
+TEST_F(OutOfOrderTest, AWindowIsNoLongerThanTheDeviceTakes) {
+  const Nic& nic = host_->nic();
+  apply_settings({{"VERBENA_IBVERBS_LIB", FAULTY_LIBRARY}, {"VERBENA_WINDOW_PAGES", "200"}});
+  expect_traffic(nic, nic, true, 2);  // the stand-in makes no queue pair that has more
+}
+
+TEST_F(OutOfOrderTest, DevicesThatTakeTooFewAreInOrder) {
+  hooks_.most_out_of_order = 16;
+  Settings settings = choose_faulty_devices();
+  settings.emplace_back("VERBENA_OOO_RQ", "1");
+  Host host(settings);
+  EXPECT_FALSE(host.nic().takes_out_of_order);
+  expect_traffic(host.nic(), host.nic(), true, 0);
 }
 
 }  // namespace

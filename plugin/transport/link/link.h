@@ -33,6 +33,7 @@ class Link {
     std::span<const uint32_t> receive_entries;
     uint32_t inline_bytes = 0;          // asked of each; what all grant: inline_bytes()
     verbs::Operations operations = {};  // what will be posted
+    bool out_of_order = false;          // of every queue pair
     int traffic_class = -1;
     std::span<const uint8_t> rail_of;                // of each queue pair; empty: they go round the rails
     std::span<const verbs::LocalAddress> addresses;  // what the peer was told; empty: read anew
@@ -48,6 +49,7 @@ class Link {
   verbs::Device& device(uint32_t rail) { return *rails_[rail]; }
   verbs::QueuePair& pair(uint32_t queue_pair) { return pairs_[queue_pair]; }
   const verbs::QueuePair& pair(uint32_t queue_pair) const { return pairs_[queue_pair]; }
+  bool is_out_of_order() const { return pair_options_.out_of_order; }
   uint32_t inline_bytes() const {
     return std::ranges::min_element(pairs_, {}, &verbs::QueuePair::inline_bytes)->inline_bytes();
   }

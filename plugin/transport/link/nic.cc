@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "base/parameters.h"
+#include "protocol/wire.h"
 #include "topology/pci_path.h"
 #include "topology/topology.h"
 #include "verbs/queues.h"
@@ -74,6 +75,12 @@ base::Result<std::unique_ptr<NicRegistry>> NicRegistry::discover() {
     nic->supports_gpu_pointers = device->supports_gpu_pointers();
     nic->supports_dmabuf = device->supports_dmabuf();
     nic->has_data_direct = !device->data_direct_path().empty();
+    nic->takes_out_of_order = device->max_out_of_order_receives() >= protocol::kMessageRing;
+    if (base::parameters().out_of_order) {
+      base::log_info("device %s:%d: takes up to %u receives of a queue pair out of order%s",
+                     device->name().c_str(), device->port_number(), device->max_out_of_order_receives(),
+                     nic->takes_out_of_order ? "" : ": too few, its connections are in order");
+    }
     if (inline_bytes < verbs::kInlineBytes) {
       base::log_info("device %s:%d: sends %u bytes inline: grants, of %u, are sent from registered memory",
                      device->name().c_str(), device->port_number(), inline_bytes, verbs::kInlineBytes);
@@ -107,7 +114,7 @@ base::Result<int> NicRegistry::add_virtual(std::span<const int> members) {
       return i;
   }
   auto joined = std::make_unique<Nic>();
-  joined->supports_gpu_pointers = joined->supports_dmabuf = true;
+  joined->supports_gpu_pointers = joined->supports_dmabuf = joined->takes_out_of_order = true;
   for (const int member : members) {
     const Nic* nic = find(member);
     const bool repeated = std::count(members.begin(), members.end(), member) > 1;
@@ -126,6 +133,7 @@ base::Result<int> NicRegistry::add_virtual(std::span<const int> members) {
     joined->supports_gpu_pointers &= nic->supports_gpu_pointers;
     joined->supports_dmabuf &= nic->supports_dmabuf;
     joined->has_data_direct |= nic->has_data_direct;
+    joined->takes_out_of_order &= nic->takes_out_of_order;
   }
   const auto find_common = [&](int16_t verbs::PortPlace::*number) {
     const int16_t first = find(members[0])->place.*number;

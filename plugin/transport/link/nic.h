@@ -27,6 +27,8 @@ struct Nic {
   bool supports_gpu_pointers = false, supports_dmabuf = false;
   // What some rail writes to memory of GPUs takes another way than its completions: it is to be flushed.
   bool has_data_direct = false;
+  bool takes_out_of_order =
+      false;  // every rail: queue pairs whose messages overtake each other (VERBENA_OOO_RQ)
 };
 
 // All devices of the process, physical ones first. Not thread safe: the net core locks.

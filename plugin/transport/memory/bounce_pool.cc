@@ -1,7 +1,6 @@
 #include "transport/memory/bounce_pool.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "base/hot_path.h"
 #include "base/lasting.h"
@@ -167,37 +166,36 @@ base::Result<BouncePool::Rail*> BouncePool::open_rail(verbs::Device& device) {
   auto rail = std::make_unique<Rail>();
   rail->keys.resize((pages_ + step_pages_ - 1) / step_pages_);
   if (auto outcome = register_steps(device, *rail); !outcome) return outcome.error();
-  if (auto outcome = add_queue(device, *rail); !outcome) return outcome.error();
   log_distance(gpu_, device);
   return rails_.emplace(&device, std::move(rail)).first->second.get();
 }
 
-base::Outcome BouncePool::add_queue(verbs::Device& device, Rail& rail) {
+std::unique_ptr<BouncePool::Queue> BouncePool::make_queue(const Rail& rail, uint32_t capacity_entries) const {
   auto queue = std::make_unique<Queue>();
   queue->keys_ = rail.keys.data();
   queue->step_pages_ = step_pages_;
-  if (device.max_srq_entries() < kMinSharedEntries) {
-    queue->capacity_entries_ = UINT32_MAX;
-    queue->max_pair_entries_ = device.max_qp_entries();
-  } else {
-    queue->capacity_entries_ = std::min(is_bare() ? kBareQueueEntries : pages_, device.max_srq_entries());
-    auto made = verbs::SharedReceiveQueue::create(device, queue->capacity_entries_);
-    if (!made) return made.error();
-    queue->queue_ = std::move(*made);
-  }
-  rail.queues.push_back(std::move(queue));
+  queue->capacity_entries_ = capacity_entries;
+  return queue;
+}
+
+base::Outcome BouncePool::add_queue(verbs::Device& device, Rail& rail) {
+  const uint32_t entries = std::min(is_bare() ? kBareQueueEntries : pages_, device.max_srq_entries());
+  auto made = verbs::SharedReceiveQueue::create(device, entries);
+  if (!made) return made.error();
+  rail.queues.push_back(make_queue(rail, entries));
+  rail.queues.back()->queue_ = std::move(*made);
   return {};
 }
 
 // One that has enough left, else a new one if that would have more, else the one that has most.
 base::Result<BouncePool::Queue*> BouncePool::choose_queue(verbs::Device& device, Rail& rail,
                                                           uint32_t enough_entries) {
-  Queue* best = rail.queues.front().get();
+  Queue* best = nullptr;
   for (const auto& queue : rail.queues) {
-    if (count_left(*queue) > count_left(*best)) best = queue.get();
+    if (best == nullptr || count_left(*queue) > count_left(*best)) best = queue.get();
     if (count_left(*best) >= enough_entries) return best;
   }
-  if (count_growth(rail.queues.front()->capacity_entries_) <= count_left(*best)) return best;
+  if (best != nullptr && count_growth(best->capacity_entries_) <= count_left(*best)) return best;
   if (auto outcome = add_queue(device, rail); !outcome) return outcome.error();
   return rail.queues.back().get();
 }
@@ -252,42 +250,42 @@ base::Result<BouncePool::Reservation> BouncePool::reserve(verbs::Device& device,
   const std::lock_guard lock(mutex_);
   auto rail = open_rail(device);
   if (!rail) return rail.error();
+  if (request.max_own != 0 || device.max_srq_entries() < kMinSharedEntries)
+    return reserve_own(device, **rail, request, queue_pairs);
   if (request.wants_run) {
     auto run = reserve_run(device, **rail, request, queue_pairs);
     if (!run || run->entries != 0) return run;
   }
   auto queue = choose_queue(device, **rail, (is_bare() ? request.wanted : request.least) * queue_pairs);
   if (!queue) return queue.error();
-  uint32_t granted = choose_grant(count_left(**queue), request, queue_pairs);
-  granted = std::min(granted, (*queue)->max_pair_entries_);
-  if (granted < request.least) granted = 0;
-  const uint32_t all = granted * queue_pairs;
-  Reservation reservation{*queue, granted, {}};
-  if ((*queue)->is_shared()) {
-    if (auto outcome = post_more(**queue, all - std::min(all, count_spare(**queue))); !outcome)
-      return outcome.error();
-  } else {
-    auto pages = take_pages(all);
-    if (!pages) return pages.error();
-    reservation.pages = std::move(*pages);
-    (*queue)->posted_entries_ += all;
-  }
+  const uint32_t granted = choose_grant(count_left(**queue), request, queue_pairs),
+                 all = granted * queue_pairs;
+  if (auto outcome = post_more(**queue, all - std::min(all, count_spare(**queue))); !outcome)
+    return outcome.error();
   (*queue)->reserved_entries_ += all;
-  return reservation;
+  return Reservation{*queue, granted, {}};
 }
 
-base::Outcome BouncePool::post_more(Queue& queue, uint32_t entries) {
-  auto pages = take_pages(entries);
+base::Result<BouncePool::Reservation> BouncePool::reserve_own(verbs::Device& device, Rail& rail,
+                                                              const WindowRequest& request,
+                                                              uint32_t queue_pairs) {
+  if (rail.own == nullptr) rail.own = make_queue(rail, UINT32_MAX);
+  Queue& queue = *rail.own;
+  const uint32_t most =
+      std::min(device.max_qp_entries(), request.max_own != 0 ? request.max_own : UINT32_MAX);
+  uint32_t granted = std::min(choose_grant(count_left(queue), request, queue_pairs), most);
+  if (granted < request.least) granted = 0;
+  auto pages = take_pages(granted * queue_pairs);
   if (!pages) return pages.error();
-  queue.posted_entries_ += entries;
-  return repost(queue, *pages);
+  queue.posted_entries_ += granted * queue_pairs;
+  queue.reserved_entries_ += granted * queue_pairs;
+  return Reservation{&queue, granted, std::move(*pages)};
 }
 
 // So many that nobody has, with memory. There are.
 base::Result<std::vector<uint32_t>> BouncePool::take_pages(uint32_t count) {
-  if (is_bare()) return std::vector<uint32_t>(count);
   std::vector<uint32_t> pages;
-  pages.reserve(count);
+  if (is_bare()) pages.resize(count);
   while (pages.size() < count) {
     const auto run = free_pages_.take(count - static_cast<uint32_t>(pages.size()));
     for (uint32_t i = 0; i < run.count; ++i) pages.push_back(run.first + i);
@@ -299,6 +297,32 @@ base::Result<std::vector<uint32_t>> BouncePool::take_pages(uint32_t count) {
   return pages;
 }
 
+base::Outcome BouncePool::post_more(Queue& queue, uint32_t entries) {
+  if (is_bare()) return post_pages(queue, 0, entries);
+  while (entries != 0) {
+    const auto run = free_pages_.take(entries);
+    if (auto outcome = make_usable(run.first + run.count); !outcome) {
+      free_pages_.add(run);
+      return outcome;
+    }
+    if (auto outcome = post_pages(queue, run.first, run.count); !outcome) return outcome;
+    entries -= run.count;
+  }
+  return {};
+}
+
+base::Outcome BouncePool::post_pages(Queue& queue, uint32_t first_page, uint32_t entries) {
+  for (uint32_t done = 0; done != entries;) {
+    verbs::ReceiveBuffer batch[kPostBatch];
+    const uint32_t count = std::min(entries - done, kPostBatch);
+    for (uint32_t i = 0; i < count; ++i) batch[i] = make_receive(queue, first_page + done + i);
+    if (auto outcome = queue.queue_.post({batch, count}); !outcome) return outcome;
+    queue.posted_entries_ += count;
+    done += count;
+  }
+  return {};
+}
+
 // None, without an error, where too few pages lie together.
 base::Result<BouncePool::Reservation> BouncePool::reserve_run(verbs::Device& device, Rail& rail,
                                                               const WindowRequest& request,
@@ -308,26 +332,21 @@ base::Result<BouncePool::Reservation> BouncePool::reserve_run(verbs::Device& dev
   if (granted * queue_pairs > free_pages_.longest()) granted = free_pages_.longest() / queue_pairs;
   if (granted == 0 || granted < request.least) return Reservation{};
   const auto pages = free_pages_.take_together(granted * queue_pairs);
-  auto queue = std::make_unique<Queue>();
+  auto queue = make_queue(rail, pages.count);
   queue->is_run_ = true;
   queue->first_page_ = pages.first;
-  queue->keys_ = rail.keys.data();
-  queue->step_pages_ = step_pages_;
-  queue->capacity_entries_ = pages.count;
   auto outcome = make_usable(pages.first + pages.count);
   if (outcome) {
     auto made = verbs::SharedReceiveQueue::create(device, pages.count);
     if (made) queue->queue_ = std::move(*made);
-    std::vector<uint32_t> all(pages.count);
-    std::iota(all.begin(), all.end(), pages.first);
-    outcome = made ? repost(*queue, all) : base::Outcome(made.error());
+    outcome = made ? post_pages(*queue, pages.first, pages.count) : base::Outcome(made.error());
   }
   if (!outcome) {
     queue.reset();
     free_pages_.add(pages);
     return outcome.error();
   }
-  queue->posted_entries_ = queue->reserved_entries_ = pages.count;
+  queue->reserved_entries_ = pages.count;
   return Reservation{rail.runs.emplace_back(std::move(queue)).get(), granted, {}};
 }
 
@@ -382,7 +401,8 @@ std::string BouncePool::describe() {
                    device->port_number(), posted, reserved);
       if (rail->queues.size() > 1) base::append(text, ", in %zu queues", rail->queues.size());
       if (!rail->runs.empty()) base::append(text, "; %zu connections with a run each", rail->runs.size());
-      if (!rail->queues.front()->is_shared()) text += ", in each queue pair's own receive queue";
+      if (rail->own != nullptr)
+        base::append(text, ", %u in queue pairs' own queues", rail->own->reserved_entries_);
     }
   } else {
     text += ": are being posted or registered just now";

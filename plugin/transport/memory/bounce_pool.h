@@ -99,7 +99,6 @@ class BouncePool {
     const Keys* keys_ = nullptr;  // of its rail
     uint32_t step_pages_ = 1;
     uint32_t capacity_entries_ = 0;
-    uint32_t max_pair_entries_ = UINT32_MAX;  // of one queue pair
     uint32_t posted_entries_ = 0;    // that circulate in this queue; all are reserved where it is not shared
     uint32_t reserved_entries_ = 0;  // of them reserved to connections
     uint32_t retiring_links_ = 0;    // closed connections whose queue pairs still use it; of a run
@@ -113,8 +112,9 @@ class BouncePool {
     // One a step; as many from the start. A page whose step was added by another thread is known from a
     // completion, which came after.
     std::vector<Keys> keys;
-    std::vector<std::unique_ptr<Queue>> queues;  // shared; at least one
+    std::vector<std::unique_ptr<Queue>> queues;  // shared ones
     std::vector<std::unique_ptr<Queue>> runs;    // of one connection each
+    std::unique_ptr<Queue> own;                  // what stands for the queue pairs' own
   };
 
   // Of receive entries, for each queue pair.
@@ -123,6 +123,9 @@ class BouncePool {
     uint32_t modest = 0;  // so many pages afterwards: most are kept for those that are content with them
     uint32_t least = 0;
     bool wants_run = false;  // consecutive pages, in a queue that no other connection uses
+    // Not 0: the queue pairs have receive queues of their own, of so many entries at most, also where the
+    // device has shared ones.
+    uint32_t max_own = 0;
   };
   struct Reservation {
     Queue* queue = nullptr;  // lives as long as the pool
@@ -197,13 +200,17 @@ class BouncePool {
   base::Result<Rail*> open_rail(verbs::Device& device);
   base::Result<Queue*> choose_queue(verbs::Device& device, Rail& rail, uint32_t enough_entries);
   base::Outcome add_queue(verbs::Device& device, Rail& rail);
+  std::unique_ptr<Queue> make_queue(const Rail& rail, uint32_t capacity_entries) const;
   template <typename Post>
   base::Outcome post_batches(const Queue& queue, std::span<const uint32_t> pages, Post&& post) const;
   base::Outcome post_more(Queue& queue, uint32_t entries);
-  base::Result<std::vector<uint32_t>> take_pages(uint32_t count);
+  base::Outcome post_pages(Queue& queue, uint32_t first_page, uint32_t entries);
   base::Result<Reservation> reserve_run(verbs::Device& device, Rail& rail, const WindowRequest& request,
                                         uint32_t queue_pairs);
   void free_if_unused(Queue& queue);
+  base::Result<Reservation> reserve_own(verbs::Device& device, Rail& rail, const WindowRequest& request,
+                                        uint32_t queue_pairs);
+  base::Result<std::vector<uint32_t>> take_pages(uint32_t count);
   uint32_t choose_grant(uint32_t left_entries, const WindowRequest& request, uint32_t queue_pairs) const;
   static uint32_t count_spare(const Queue& queue) { return queue.posted_entries_ - queue.reserved_entries_; }
   uint32_t count_growth(uint32_t room_entries) const {

@@ -176,8 +176,10 @@ Acceptor::Verdict Acceptor::dismiss(const std::string& cause) {
 
 base::Result<Acceptor::Verdict> Acceptor::judge_hello(const AcceptOptions& options) {
   own_->socket().set_silent(false);
-  const auto error = protocol::check_hello(hello_, nonce_, static_cast<uint32_t>(nic_.rails.size()),
-                                           static_cast<uint32_t>(base::parameters().qps_per_connection));
+  auto error = protocol::check_hello(hello_, nonce_, static_cast<uint32_t>(nic_.rails.size()),
+                                     static_cast<uint32_t>(base::parameters().qps_per_connection));
+  if (error == protocol::HandshakeError::kNone && hello_.out_of_order != 0 && !nic_.takes_out_of_order)
+    error = protocol::HandshakeError::kMalformed;  // our handle has not offered it
   welcome_.header = protocol::make_header(sizeof(welcome_), nonce_, protocol::agree(hello_.header.limits));
   auto auth = HandshakeAuth::create();
   if (!auth) {
@@ -313,7 +315,9 @@ base::Result<bool> Acceptor::take_entries_of(const std::shared_ptr<BouncePool>& 
   parts_->queues.clear();
   for (uint32_t rail = 0; rail < nic_.rails.size(); ++rail) {
     const uint32_t pairs = count_pairs(rail);
-    auto reservation = pool->reserve(*nic_.rails[rail], request, pairs);
+    BouncePool::WindowRequest of_rail = request;
+    if (hello_.out_of_order != 0) of_rail.max_own = nic_.rails[rail]->max_out_of_order_receives();
+    auto reservation = pool->reserve(*nic_.rails[rail], of_rail, pairs);
     if (!reservation) return reservation.error();
     if (reservation->entries == 0 && pairs != 0) return parts_->give_back_entries(), false;
     parts_->queues.push_back(reservation->queue);
@@ -348,6 +352,7 @@ base::Outcome Acceptor::make_link(int traffic_class) {
   link_options.send_depth = protocol::kControlDepth;
   link_options.inline_bytes = verbs::kInlineBytes;
   link_options.operations = {.send_imm = false, .write = true, .write_imm = false, .read = false};
+  link_options.out_of_order = hello_.out_of_order != 0;
   link_options.receive_queues = queues;
   link_options.receive_entries = entries;
   link_options.traffic_class = traffic_class;

@@ -106,6 +106,8 @@ int query_port(ibv_context* context, uint8_t port_number, ibv_port_attr* attribu
   return error;
 }
 
+}  // namespace
+
 ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* attributes) {
   if (refuse("create_qp") || refuses_pair(attributes->cap)) return nullptr;
   ibv_qp* pair = own_create_qp_ex(context, attributes);
@@ -115,8 +117,6 @@ ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* attributes) {
   limit_inline(&attributes->cap);
   return pair;
 }
-
-}  // namespace
 
 bool refuses_pair(const ibv_qp_cap& asked) {
   const bool has_too_much = asked.max_inline_data > static_cast<uint32_t>(hooks().most_inline_bytes);

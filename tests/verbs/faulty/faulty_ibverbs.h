@@ -40,6 +40,8 @@ struct Hooks {
   std::atomic<bool> refuses_data_direct{false};
   std::atomic<bool> takes_any_dmabuf{false};  // as if it were the memory itself, by either way
   std::atomic<int> data_direct_regions{0};    // made
+  std::atomic<int> most_out_of_order{0};      // receives of a queue pair; 0: the devices take all in order
+  std::atomic<int> out_of_order_pairs{0};     // made
   // Reads posted on the device whose name ends in n.
   static constexpr size_t kMaxDevices = 10;
   std::atomic<int> reads[kMaxDevices]{};
@@ -66,5 +68,6 @@ inline constexpr char kGetHooks[] = "faulty_ibverbs_hooks";
 inline constexpr char kTargetVariable[] = "FAULTY_IBVERBS_TARGET";
 inline constexpr char kSrqEntriesVariable[] = "FAULTY_IBVERBS_SRQ_ENTRIES";
 inline constexpr char kInlineBytesVariable[] = "FAULTY_IBVERBS_INLINE_BYTES";
+inline constexpr char kOutOfOrderVariable[] = "FAULTY_IBVERBS_OUT_OF_ORDER";
 
 }  // namespace verbena::verbs::faulty

@@ -25,9 +25,9 @@ Target load() {
   return found;
 }
 
-int read_limit(const char* variable) {
+int read_limit(const char* variable, int otherwise) {
   const char* value = std::getenv(variable);
-  return value == nullptr ? INT32_MAX : std::atoi(value);
+  return value == nullptr ? otherwise : std::atoi(value);
 }
 
 }  // namespace
@@ -38,8 +38,9 @@ const Target& target() {
 }
 
 Hooks& hooks() {
-  static Hooks shared{.most_srq_entries = read_limit(kSrqEntriesVariable),
-                      .most_inline_bytes = read_limit(kInlineBytesVariable),
+  static Hooks shared{.most_srq_entries = read_limit(kSrqEntriesVariable, INT32_MAX),
+                      .most_inline_bytes = read_limit(kInlineBytesVariable, INT32_MAX),
+                      .most_out_of_order = read_limit(kOutOfOrderVariable, 0),
                       .reaches = &reaches_region};
   return shared;
 }

@@ -129,14 +129,14 @@ base::Result<RegionLease> RegionCache::register_new(RegionLease lease, const Reg
   return lease;
 }
 
-void RegionCache::give_back(RegionUse* use) {
+void RegionCache::release(RegionUse* use) {
   const std::unique_ptr<RegionUse> gone(use);  // frees its region, if this was the last use, after the lock
   const std::lock_guard lock(mutex_);
   uses_.remove(use);
 }
 
 void RegionReturner::operator()(RegionUse* use) const {
-  cache->give_back(use);
+  cache->release(use);
 }
 
 }  // namespace verbena::verbs

@@ -129,8 +129,8 @@ Norm convert_norm(const verbena_ops_norm& norm, size_t x_step) {
           norm.scale_block_step};
 }
 // Choice{}: chosen. A grid of rows.
-void submit_norm(verbena_ops* ops, const Call& call, const Choice& choice, const verbena_ops_norm& norm, size_t x_step,
-                 verbena_stream stream) {
+void submit_norm(verbena_ops* ops, const Call& call, const Choice& choice, const verbena_ops_norm& norm,
+                 size_t x_step, verbena_stream stream) {
   ops->communicator.submit_norm(call, choice, convert_norm(norm, x_step), static_cast<CUstream>(stream));
 }
 Choice choose_coded(const verbena_ops* ops, const Call& call, verbena_ops_algorithm codec) {
@@ -139,8 +139,8 @@ Choice choose_coded(const verbena_ops* ops, const Call& call, verbena_ops_algori
     return ops->communicator.choose(VERBENA_OPS_ALL_REDUCE, call.length_bytes);
   return ops->communicator.choose_coded(static_cast<Algorithm>(codec), call.length_bytes);
 }
-void submit_coded(verbena_ops* ops, const Call& call, verbena_ops_algorithm codec, const verbena_ops_choice* asked,
-                  verbena_stream stream) {
+void submit_coded(verbena_ops* ops, const Call& call, verbena_ops_algorithm codec,
+                  const verbena_ops_choice* asked, verbena_stream stream) {
   const Choice choice = ops->communicator.complete(choose_coded(ops, call, codec), asked);
   check_codec(call, choice);
   ops->communicator.submit(call, choice, static_cast<CUstream>(stream));
@@ -254,9 +254,10 @@ verbena_result verbena_ops_norm_rows(verbena_ops* ops, const void* x, size_t x_s
   });
 }
 
-verbena_result verbena_ops_all_reduce_norm(verbena_ops* ops, const void* input, void* sum, verbena_ops_type type,
-                                           const verbena_ops_norm* norm, verbena_ops_algorithm codec,
-                                           const verbena_ops_choice* asked, verbena_stream stream) {
+verbena_result verbena_ops_all_reduce_norm(verbena_ops* ops, const void* input, void* sum,
+                                           verbena_ops_type type, const verbena_ops_norm* norm,
+                                           verbena_ops_algorithm codec, const verbena_ops_choice* asked,
+                                           verbena_stream stream) {
   return guard([&] {
     Call call = begin_call(Kind::kAllReduce, input, sum);
     set_reduction(call, type, VERBENA_OPS_SUM);
@@ -298,7 +299,8 @@ verbena_result verbena_ops_reduce_scatter_norm_all_gather(verbena_ops* ops, cons
     const Communicator& communicator = ops->communicator;
     const uint64_t share = (norm->rows + communicator.size() - 1) / communicator.size();
     Choice choice = communicator.complete(
-        communicator.choose(VERBENA_OPS_REDUCE_SCATTER, share * norm->hidden * find_element_bytes(type)), asked);
+        communicator.choose(VERBENA_OPS_REDUCE_SCATTER, share * norm->hidden * find_element_bytes(type)),
+        asked);
     // There are kernels of lines and of chunks.
     if (family_of(choice.algorithm) == Family::kPackets16)
       choice.algorithm = asked == nullptr || asked->algorithm == VERBENA_OPS_AUTO ? Algorithm::kOneShot128

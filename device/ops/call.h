@@ -47,7 +47,6 @@ enum class Kind : uint32_t {
   kShardedNorm = 5,
 };
 
-
 // Where the messages of an exchange lie at one end: that of member r begins at r * member_bytes, and has rows
 // of row_bytes, step_bytes from one to the next (Rows of low_latency.cuh).
 struct Layout {

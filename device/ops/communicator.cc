@@ -13,7 +13,7 @@ namespace {
 constexpr size_t kPacketBytes = size_t{32} << 20;
 constexpr size_t kChunkBytes = size_t{64} << 20;
 constexpr uint32_t kBlocks = 128;
-constexpr uint32_t kMostNormBlocks = 4096;
+constexpr uint64_t kNormBlocks = 8;  // of rows that wait for nobody, for each one of those that do
 constexpr size_t kErrorTextBytes = 512;
 
 constexpr uint32_t kFingerprintBits = 12;
@@ -274,9 +274,9 @@ void Communicator::submit_norm(const Call& call, const Choice& choice, const Nor
   launch.calls[0].algorithm = choice.algorithm;
   launch.count_calls = 1;
   launch.norm = norm;
-  // The bits of a row depend on the threads. Blocks have whole rows; where they meet those of other ranks there
-  // are as many as the workspace has.
-  const uint64_t most = call.kind == Kind::kNorm ? kMostNormBlocks : options_.blocks;
+  // The bits of a row depend on the threads. Blocks have whole rows; where they meet those of other ranks
+  // there are as many as the workspace has.
+  const uint64_t most = (call.kind == Kind::kNorm ? kNormBlocks : 1) * options_.blocks;
   const Grid grid{static_cast<uint32_t>(std::min(norm.rows, most)), kMostThreads};
   local_->kernels.launch_norm(grid, launch, stream);
 }

@@ -61,8 +61,8 @@ class Communicator {
   Choice complete(const Choice& chosen, const verbena_ops_choice* asked) const;
   // At once, or with the group's others.
   void submit(const Call& call, const Choice& choice, CUstream stream);
-  // Of rows that `call` has as its input, or of what its algorithm makes of all ranks' input, in kernels of their
-  // own; not in a group.
+  // Of rows that `call` has as its input, or of what its algorithm makes of all ranks' input, in kernels of
+  // their own; not in a group.
   void submit_norm(const Call& call, const Choice& choice, const Norm& norm, CUstream stream);
   void begin_group();
   void end_group(CUstream stream);

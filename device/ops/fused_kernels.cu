@@ -1,4 +1,5 @@
-// The kernels of libverbena_ops.so that do more than move and sum: an image of their own, compiled beside the other.
+// The kernels of libverbena_ops.so that do more than move and sum: an image of their own, compiled beside the
+// other.
 #include "device/ops/run_fused.cuh"
 
 #define VERBENA_OPS_KERNEL(name, ...)                                           \
@@ -7,7 +8,7 @@
     using namespace verbena::ops;                                               \
     __VA_ARGS__(launch);                                                        \
   }
-#define VERBENA_OPS_CODED(name, ...)                                                   \
+#define VERBENA_OPS_CODED(name, ...)                                                \
   VERBENA_OPS_KERNEL(coded_##name, run_calls<ByCodec<__VA_ARGS__, RoundToNearest>>) \
   VERBENA_OPS_KERNEL(coded_##name##_by_chance, run_calls<ByCodec<__VA_ARGS__, RoundByChance>>)
 

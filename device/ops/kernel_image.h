@@ -1,5 +1,5 @@
-// The kernels for every architecture of the build, embedded in the library: an image for each source of theirs, as
-// nvcc makes them side by side.
+// The kernels for every architecture of the build, embedded in the library: an image for each source of
+// theirs, as nvcc makes them side by side.
 #pragma once
 
 namespace verbena::ops {

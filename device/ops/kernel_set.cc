@@ -108,7 +108,8 @@ CUmodule KernelSet::load(const char* image) const {
 
 CUfunction KernelSet::find(CUmodule module, const std::string& name) const {
   CUfunction function = nullptr;
-  driver_.check(driver_.cuModuleGetFunction(&function, module, ("verbena_ops_" + name).c_str()), name.c_str());
+  driver_.check(driver_.cuModuleGetFunction(&function, module, ("verbena_ops_" + name).c_str()),
+                name.c_str());
   return function;
 }
 
@@ -128,7 +129,8 @@ Family family_of(Algorithm algorithm) {
 void KernelSet::launch(Family family, bool has_size, const Grid& grid, const Launch& launch,
                        CUstream stream) {
   void* parameters[] = {const_cast<Launch*>(&launch)};
-  enqueue(functions_[static_cast<uint32_t>(family)][has_size ? size_of(launch) : kOfAny], grid, parameters, stream);
+  enqueue(functions_[static_cast<uint32_t>(family)][has_size ? size_of(launch) : kOfAny], grid, parameters,
+          stream);
 }
 
 KernelSet::Size KernelSet::size_of(const Launch& launch) {

@@ -8,7 +8,8 @@
 
 namespace verbena::ops {
 
-static_assert(kMostThreads == kNormThreads, "verbena: norms are launched with as many threads as a block has");
+static_assert(kMostThreads == kNormThreads,
+              "verbena: norms are launched with as many threads as a block has");
 
 // All-reduces alone, of sums. Runs as a way of run_calls().
 template <typename Terms, typename Sums, typename Rounding>

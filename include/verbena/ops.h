@@ -54,9 +54,9 @@ typedef enum {
   VERBENA_OPS_BULK_ONE_SHOT = 5,
   VERBENA_OPS_BULK_TWO_SHOT = 6,
   /* All-reduces alone, sums of float16 and bfloat16: bulk two shots in few bits, which change the results
-   * (docs/quantisation.md), the same on all ranks. Terms and sums as e4m3 (a scale for 64 numbers), as integers
-   * of 8, 6 or 4 bits (a lowest and a highest number for 128, 128, 32), as MXFP8; or terms by the first and sums
-   * by the second. Never chosen unless asked for. */
+   * (docs/quantisation.md), the same on all ranks. Terms and sums as e4m3 (a scale for 64 numbers), as
+   * integers of 8, 6 or 4 bits (a lowest and a highest number for 128, 128, 32), as MXFP8; or terms by the
+   * first and sums by the second. Never chosen unless asked for. */
   VERBENA_OPS_FP8 = 7,
   VERBENA_OPS_INT8 = 8,
   VERBENA_OPS_INT6 = 9,
@@ -126,12 +126,13 @@ VERBENA_API verbena_result verbena_ops_all_reduce(verbena_ops* ops, const void* 
                                                   const verbena_ops_choice* choice, verbena_stream stream);
 
 /* The same in few bits where that is faster: by `codec`, VERBENA_OPS_FP8 to VERBENA_OPS_INT4_INT8, or as
- * verbena_ops_all_reduce() does it, for a tensor so small or numbers of 32 bits. `seed` other than 0 rounds by
- * chance, right on average, other numbers in each call. `choice` chooses among all algorithms. */
+ * verbena_ops_all_reduce() does it, for a tensor so small or numbers of 32 bits. `seed` other than 0 rounds
+ * by chance, right on average, other numbers in each call. `choice` chooses among all algorithms. */
 VERBENA_API verbena_result verbena_ops_all_reduce_coded(verbena_ops* ops, const void* input, void* output,
                                                         size_t count, verbena_ops_type type,
                                                         verbena_ops_algorithm codec, uint64_t seed,
-                                                        const verbena_ops_choice* choice, verbena_stream stream);
+                                                        const verbena_ops_choice* choice,
+                                                        verbena_stream stream);
 /* What that would be done by. */
 VERBENA_API verbena_result verbena_ops_choose_coded(const verbena_ops* ops, verbena_ops_algorithm codec,
                                                     size_t bytes, verbena_ops_choice* choice);
@@ -145,14 +146,15 @@ typedef enum {
   VERBENA_OPS_FP8_BLOCK_POWER = 4,    /* the same, powers of two, rounded up */
   VERBENA_OPS_FP8_BLOCK_EXPONENT = 5, /* their exponents (UE8M0) alone, those of four blocks in a word */
   VERBENA_OPS_MXFP8_BLOCK = 6,        /* an exponent (E8M0), a byte, for each 32 numbers */
-  VERBENA_OPS_MXFP8_SWIZZLED = 7,     /* in tiles of 128 rows of 4 exponents, 512 bytes, zeros behind the rows */
-  VERBENA_OPS_INT8_TOKEN = 8          /* a float for each row: its largest magnitude / 127 */
+  VERBENA_OPS_MXFP8_SWIZZLED = 7, /* in tiles of 128 rows of 4 exponents, 512 bytes, zeros behind the rows */
+  VERBENA_OPS_INT8_TOKEN = 8      /* a float for each row: its largest magnitude / 127 */
 } verbena_ops_quantisation;
 
 /* RMSNorm of `rows` rows of `hidden` numbers of a tensor x of float16 or bfloat16: h = x + residual_in;
- * residual_out = h; output = h / sqrt(mean(h^2) + epsilon) * (weight + weight_offset); and `output` quantised.
- * Tensors begin where they are given, their rows so many numbers (steps) behind each other. Null: there is no
- * such tensor, or a weight of ones. residual_out may be residual_in; nothing else that is written overlaps. */
+ * residual_out = h; output = h / sqrt(mean(h^2) + epsilon) * (weight + weight_offset); and `output`
+ * quantised. Tensors begin where they are given, their rows so many numbers (steps) behind each other. Null:
+ * there is no such tensor, or a weight of ones. residual_out may be residual_in; nothing else that is written
+ * overlaps. */
 typedef struct {
   size_t rows, hidden;
   const void* weight;
@@ -167,7 +169,8 @@ typedef struct {
   verbena_ops_quantisation quantisation;
   void* quantised; /* bytes */
   size_t quantised_step;
-  void* scales; /* of block b of row r at r * scale_row_step + b * scale_block_step, in floats, words or bytes */
+  void* scales; /* of block b of row r at r * scale_row_step + b * scale_block_step, in floats, words or bytes
+                 */
   size_t scale_row_step, scale_block_step;
   float least_scale; /* of those computed as floats; 0: 1e-10 */
 } verbena_ops_norm;
@@ -184,13 +187,16 @@ VERBENA_API verbena_result verbena_ops_norm_rows(verbena_ops* ops, const void* x
 VERBENA_API verbena_result verbena_ops_all_reduce_norm(verbena_ops* ops, const void* input, void* sum,
                                                        verbena_ops_type type, const verbena_ops_norm* norm,
                                                        verbena_ops_algorithm codec,
-                                                       const verbena_ops_choice* choice, verbena_stream stream);
-/* The same in one kernel, each rank norming its share of the rows, the r-th rank the r-th (rows / ranks, rounded
- * up), and all getting `output` and the quantised rows of all; scales lie in rows or columns, not in tiles. `sum`
- * has room for the share's rows; residual_in and residual_out have those alone. */
-VERBENA_API verbena_result verbena_ops_reduce_scatter_norm_all_gather(
-    verbena_ops* ops, const void* input, void* sum, verbena_ops_type type, const verbena_ops_norm* norm,
-    const verbena_ops_choice* choice, verbena_stream stream);
+                                                       const verbena_ops_choice* choice,
+                                                       verbena_stream stream);
+/* The same in one kernel, each rank norming its share of the rows, the r-th rank the r-th (rows / ranks,
+ * rounded up), and all getting `output` and the quantised rows of all; scales lie in rows or columns, not in
+ * tiles. `sum` has room for the share's rows; residual_in and residual_out have those alone. */
+VERBENA_API verbena_result verbena_ops_reduce_scatter_norm_all_gather(verbena_ops* ops, const void* input,
+                                                                      void* sum, verbena_ops_type type,
+                                                                      const verbena_ops_norm* norm,
+                                                                      const verbena_ops_choice* choice,
+                                                                      verbena_stream stream);
 
 /* Tensors of the following are `rows` rows, a message of each rank in every row: one row for the first
  * dimension of a tensor, as many as the dimensions before it have for another one. Lengths are in bytes where

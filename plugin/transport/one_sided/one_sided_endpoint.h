@@ -65,6 +65,10 @@ class OneSidedEndpoint final : public verbena::Endpoint, public RegistryMember {
   uint64_t count_taken(uint32_t peer, uint32_t lane) const override;
 
   uint32_t rank() const { return options_.rank; }
+  // Of queue pairs that are made from now on; -1: VERBENA_TC. Before local_address().
+  void set_traffic_class(int traffic_class) {
+    traffic_class_.store(traffic_class, std::memory_order_relaxed);
+  }
   // Of all lanes so far; the driver's.
   protocol::LaneCounts count_failures() const;
 
@@ -182,6 +186,7 @@ class OneSidedEndpoint final : public verbena::Endpoint, public RegistryMember {
   const int64_t opened_at_ns_;
   bool is_registered_ = false;            // for the state dump
   std::atomic<uint32_t> told_word_rail_;  // word_rail_'s, for those who connect
+  std::atomic<int> traffic_class_{-1};
 };
 
 }  // namespace verbena::transport

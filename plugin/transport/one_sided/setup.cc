@@ -201,6 +201,7 @@ base::Result<verbs::QueuePair> OneSidedEndpoint::make_pair(uint32_t rail, const 
                      .read = true,
                      .fetch_add = device(rail).supports_atomics()};
   pair.outstanding_reads = outstanding_reads_;
+  pair.traffic_class = traffic_class_.load(std::memory_order_relaxed);
   pair.local = &told;
   return verbs::QueuePair::create(device(rail), completions_[rail], pair);
 }

@@ -16,6 +16,12 @@ uint64_t get_delay_ns(Qp& qp, const SendRequest& request);
 // SUCCESS, or what is reported in its place of a request that was carried out.
 ibv_wc_status get_late_failure(Qp& qp, const SendRequest& request);
 bool drops_completion(Qp& qp, const SendRequest& request);
+// Of an operation that prepare_request() marked as struck.
+Outcome carry_datagram(Operation& op);
+// Whether a queue pair's datagrams are the worker's.
+bool needs_worker(const Qp& qp);
+// A datagram has left, struck or not.
+void note_datagram(const Operation& op);
 // The queue pair has entered the error state: raises the event that goes with it.
 void report_error(Qp& qp);
 // All its requests are forgotten.

@@ -54,6 +54,6 @@ void flush_soon(Qp& qp);  // its state is ERR
 void check_deadlines(Port& port);
 
 // A datagram for another host: on its way, or lost.
-void send_datagram(Operation& op, const Ah& handle);
+void send_datagram(Operation& op);
 
 }  // namespace verbena::softverbs::wire

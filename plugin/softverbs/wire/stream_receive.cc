@@ -247,6 +247,8 @@ Stream::Buffered Stream::take_up() {
   // Only to see whether a GPU takes part; every store looks again.
   needs_gpu_ =
       transfer_ != nullptr && resolve(transfer_->target, 0, transfer_->bytes, memory_) && memory_.has_gpu;
+  // What receive a datagram will take is not known.
+  needs_gpu_ |= header_.kind == Kind::kDatagram && Process::get()->gpu_memory.is_any_registered();
   return Buffered::kNeedsMore;
 }
 
@@ -257,7 +259,7 @@ bool Stream::take_payload() {
     const uint8_t* payload = buffer_.data() + begin_;
     begin_ += header_.length;
     if (header_.kind == Kind::kDatagram) {
-      deliver_datagram(link_, header_, payload);
+      deliver_datagram(loop_, link_, header_, payload);
     } else {
       execute_request(*this, header_, *transfer_, payload);
     }

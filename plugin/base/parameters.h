@@ -15,6 +15,16 @@ enum class AddressFamily : uint8_t { kAuto, kInet, kInet6 };
 enum class BouncePlace : uint8_t { kAuto, kHost, kGpu };
 enum class DumpSignal : uint8_t { kNone, kUsr1, kUsr2, kHup, kQuit };
 enum class SymmPath : uint8_t { kAuto, kLsa, kRdma };
+// Numbered as verbena_ops_algorithm.
+enum class OpsAlgorithm : uint8_t {
+  kAuto,
+  kOneShot16,
+  kOneShot128,
+  kTwoShot16,
+  kTwoShot128,
+  kBulkOneShot,
+  kBulkTwoShot
+};
 enum class UnpackOffer : uint8_t { kAuto, kNever, kAlways };
 
 // The value of the word "unlimited", for sizes that allow it.

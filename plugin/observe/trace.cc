@@ -30,7 +30,8 @@ std::string quote_json(const std::string& value) {
 
 std::string name_track(const Connection& connection) {
   const Labels& labels = connection.labels();
-  return (labels.direction == Direction::kSend ? "send to " : "receive from ") + labels.peer;
+  return name_of(labels.direction) +
+         std::string(labels.direction == Direction::kReceive ? " from " : " to ") + labels.peer;
 }
 
 const char* name_path(Path path) {
@@ -114,7 +115,7 @@ class Track {
 };
 
 void Track::add(const Event& event) {
-  const bool is_send = connection_.labels().direction == Direction::kSend;
+  const bool is_send = connection_.labels().direction != Direction::kReceive;
   Event from;
   switch (event.kind) {
     case EventKind::kPost:
@@ -125,7 +126,8 @@ void Track::add(const Event& event) {
       done_[event.sequence] = event;
       return;
     case EventKind::kConsumed:
-      // What the CPU knows of the GPU: between these two events its kernel unpacks the message and uses it.
+      // The CPU sees only these two events of the GPU: between them its kernel unpacks the message and uses
+      // it.
       if (take(done_, event.sequence, from)) {
         const bool unpacks = from.path == Path::kStaged;
         add_slice("gpu", unpacks ? "GPU unpacks and uses" : "GPU uses", from, event);

@@ -7,7 +7,7 @@ namespace verbena::softverbs {
 
 inline constexpr uint32_t kMaxDevices = 8;
 
-// What the environment says; read once, at the first call into the library.
+// The settings from the environment, read once, at the first call into the library.
 struct Config {
   uint32_t devices = 1;
   bool has_device_count = false;              // SOFTVERBS_DEVICES was set
@@ -33,7 +33,7 @@ struct Config {
 
 const Config& get_config();
 
-// One line on stderr; the library has no logger of its application's.
+// Writes one line to stderr: the library has no logger of the application.
 void warn(const char* format, ...) __attribute__((format(printf, 1, 2)));
 
 }  // namespace verbena::softverbs

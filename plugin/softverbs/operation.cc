@@ -13,7 +13,7 @@
 namespace verbena::softverbs {
 namespace {
 
-constexpr uint64_t kChunkBytes = 4 << 20;  // between two looks at whether the queue pair still works
+constexpr uint64_t kChunkBytes = 4 << 20;  // after each chunk, the state of the queue pair is checked
 
 Outcome fail(ibv_wc_status status) {
   return {Step::kFail, status};
@@ -80,7 +80,7 @@ Outcome wait_for_receive(const Qp& qp, uint32_t timer) {
 
 namespace {
 
-// Whether a rail of the two ends is down. Mostly none is, of any queue pair.
+// Whether a rail of either end is down. The common case, no rail is down, comes first.
 bool is_way_down(const Operation& op) {
   const uint32_t own = Process::get()->segment().header().rails_down.load(std::memory_order_acquire);
   const uint32_t far = op.peer->segment->header().rails_down.load(std::memory_order_acquire);
@@ -89,8 +89,8 @@ bool is_way_down(const Operation& op) {
   return ((own >> op.qp->device | far >> op.target->device.get()) & 1) != 0;
 }
 
-// Whether the target listens to us. A peer that is not there yet is waited for; one that was there and left
-// is not.
+// Whether the target accepts our requests. Waits for a peer that has not come yet, but not for one that has
+// left.
 Outcome check_target(const Operation& op) {
   const SharedQp& target = *op.target;
   const Qp& qp = *op.qp;
@@ -149,7 +149,7 @@ bool take_receive(Operation& op) {
 
 namespace {
 
-// The scatter list of the receive that was taken.
+// Builds the scatter list from the receive that was taken.
 Outcome scatter_remote(Operation& op) {
   Segment& segment = *op.peer->segment;
   const SharedReceiveQueue& queue = segment.receive_queue(op.target->receive_queue.get());
@@ -201,7 +201,7 @@ Outcome name_remote(Operation& op) {
 
 namespace {
 
-// The step in which the target's queue pair takes part.
+// The steps at the target's queue pair.
 Outcome prepare_target(Operation& op) {
   const ibv_wr_opcode opcode = op.request->opcode;
   if (const Outcome marked = check_target(op); marked.step != Step::kDone) return marked;
@@ -305,7 +305,7 @@ Outcome settle(Operation& op, const Outcome& outcome) {
 }
 
 Outcome explain_copy_error(int error) {
-  // ESRCH: the peer is gone. Anything else: its memory is.
+  // ESRCH means that the peer is gone, any other error that its memory is.
   return fail(error == ESRCH ? IBV_WC_RETRY_EXC_ERR : IBV_WC_REM_OP_ERR);
 }
 
@@ -335,9 +335,16 @@ Outcome check_progress(const Operation& op) {
   return is_gone ? fail(IBV_WC_RETRY_EXC_ERR) : kDone;
 }
 
+void count_carried_out(const Qp& qp, SharedQp& target, uint64_t bytes) {
+  const uint64_t mtu_bytes = uint64_t{128} << qp.attributes.path_mtu;
+  const uint64_t packets = std::max<uint64_t>((bytes + mtu_bytes - 1) / mtu_bytes, 1);
+  target.packets.set(target.packets.get() + static_cast<uint32_t>(packets));
+}
+
 void finish(Operation& op) {
   PeerFailure failure{};
   if (op.outcome.step == Step::kDone) {
+    if (op.is_marked) count_carried_out(*op.qp, *op.target, op.request->length);
     if (op.request->opcode == IBV_WR_SEND_WITH_INV) invalidate_remote(op);
     if (op.has_receive) complete_receive(op, op.fits ? IBV_WC_SUCCESS : IBV_WC_LOC_LEN_ERR);
   } else if (op.is_marked && find_peer_failure(op.outcome.status, failure)) {
@@ -348,7 +355,7 @@ void finish(Operation& op) {
   } else if (op.has_receive && op.is_datagram) {
     complete_receive(op, IBV_WC_LOC_LEN_ERR);  // no record is kept of it: nobody else would give it back
   }
-  op.has_receive = false;  // one that is still open is flushed by its owner when that gives up the queue pair
+  op.has_receive = false;  // if it is still open, its owner flushes it with the queue pair
   op.unmark();
 }
 

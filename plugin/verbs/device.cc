@@ -6,6 +6,8 @@
 #include "verbs/address_reader.h"
 #include "verbs/async_events.h"
 #include "verbs/library.h"
+#include "verbs/mlx5.h"
+#include "verbs/queues.h"
 #include "verbs/region_cache.h"
 
 namespace verbena::verbs {
@@ -14,7 +16,7 @@ Device::Device() : regions_(std::make_unique<RegionCache>(*this)) {}
 
 // Also runs for a device that DeviceOpener could not finish.
 Device::~Device() {
-  events_.reset();  // nothing reads the context's events any more
+  events_.reset();  // first, so that nothing reads the context's events any more
   if (domain_ != nullptr) {
     const int error = library_->dealloc_pd(domain_);
     if (error != 0) {
@@ -30,9 +32,16 @@ LocalAddress Device::local_address() const {
   return address_;
 }
 
+bool Device::tells_carried_out() {
+  // softverbs does, and its plans of faults count every request.
+  std::call_once(is_carried_out_tried_,
+                 [this] { tells_carried_out_ = is_softverbs_ || verbs::tells_carried_out(*this); });
+  return tells_carried_out_;
+}
+
 LocalAddress Device::refresh_address() {
   const bool has_changed =
-      events_->take_address_change();  // before reading: what changes later, is told anew
+      events_->take_address_change();  // before reading, so that a later change is reported again
   ibv_port_attr port{};
   const int error = library_->read_port(context_, static_cast<uint8_t>(port_number_), &port);
   LocalAddress result = local_address();

@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "verbs/async_events.h"
+#include "verbs/mlx5.h"
 #include "verbs/port_speed.h"
 #include "verbs/port_state.h"
 #include "verbs/sysfs.h"
@@ -32,7 +33,7 @@ void copy_limits(const ibv_device_attr& limits, uint32_t* qp_entries, uint32_t* 
                  uint32_t* srq_entries) {
   *qp_entries = static_cast<uint32_t>(std::max(limits.max_qp_wr, 0));
   *cq_entries = static_cast<uint32_t>(std::max(limits.max_cqe, 0));
-  *srq_entries = static_cast<uint32_t>(std::max(limits.max_srq_wr, 0));
+  *srq_entries = limits.max_srq > 0 ? static_cast<uint32_t>(std::max(limits.max_srq_wr, 0)) : 0;
 }
 
 }  // namespace
@@ -81,8 +82,9 @@ std::unique_ptr<Device> DeviceOpener::open_context(ibv_device* device) const {
   opened->name_ = library_->get_device_name(device);
   opened->context_ = library_->open_device(device);
   if (opened->context_ != nullptr) return opened;
-  base::log_warn("device %s: left out: cannot be opened, may this user use /dev/infiniband? (errno %d)",
-                 opened->name_.c_str(), errno);
+  base::log_warn(
+      "device %s: left out: cannot be opened; check that this user may use /dev/infiniband (errno %d)",
+      opened->name_.c_str(), errno);
   return nullptr;
 }
 
@@ -106,11 +108,18 @@ bool DeviceOpener::open_port(Device* device, int port_number, const ibv_port_att
                    port_number, errno);
     return false;
   }
-  // softverbs takes CUDA pointers as they are; a dma-buf descriptor would tell it nothing more.
+  // softverbs registers CUDA pointers directly and does not need a dma-buf descriptor.
   device->supports_dmabuf_ = !device->is_softverbs_ && tries_dmabuf(*device);
   device->supports_gpu_pointers_ =
       device->is_softverbs_ ||
       (!device->is_software_ && has_peer_memory_module(settings_.address.sysfs_root));
+  device->mlx5_ = Mlx5::find(device->context_);
+  if (device->mlx5_ != nullptr && device->supports_dmabuf_ && settings_.data_direct) {
+    device->data_direct_path_ =
+        device->mlx5_->find_data_direct_path(device->context_, settings_.address.sysfs_root);
+  }
+  if (device->mlx5_ != nullptr && settings_.out_of_order)
+    device->max_out_of_order_receives_ = device->mlx5_->count_out_of_order_receives(device->context_);
   device->events_ = std::make_unique<AsyncEvents>(*device);
   return true;
 }
@@ -129,8 +138,8 @@ bool DeviceOpener::read_address(Device* device, const ibv_port_attr& port) const
   return true;
 }
 
-// A device without dma-buf refuses any descriptor alike; one with it looks at the descriptor, and -1 is a bad
-// one.
+// A device without dma-buf refuses every descriptor with the same error; a device with it looks at the
+// descriptor, and -1 is a bad one.
 bool DeviceOpener::tries_dmabuf(const Device& device) const {
   if (library_->reg_dmabuf_mr == nullptr) return false;
   errno = 0;

@@ -2,6 +2,7 @@
 
 #include "base/log.h"
 #include "verbs/library.h"
+#include "verbs/mlx5.h"
 #include "verbs/queues.h"
 
 namespace verbena::verbs {
@@ -51,8 +52,7 @@ void Destroyer::operator()(ibv_mr* region) const {
 Result<MemoryRegion> MemoryRegion::register_memory(Device& device, void* address, size_t length_bytes,
                                                    Access access) {
   const Library& library = device.library();
-  // Optional flags travel only through the newer function; without it they are dropped, as they may always
-  // be.
+  // Only the newer function passes optional flags; without it they are dropped, which is always allowed.
   const bool has_optional_flags = library.reg_mr_iova2 != nullptr;
   if (!has_optional_flags) access.relaxed_ordering = false;
   const unsigned flags = encode_access(access);
@@ -76,10 +76,15 @@ Result<MemoryRegion> MemoryRegion::register_dmabuf(Device& device, void* address
                       "device %s:%d: cannot register a dma-buf: %s is older than ibv_reg_dmabuf_mr",
                       device.name().c_str(), device.port_number(), library.path().c_str());
   }
+  const auto iova = reinterpret_cast<uintptr_t>(address);
+  const auto flags = static_cast<int>(encode_access(access));
   ibv_mr* region =
-      library.reg_dmabuf_mr(device.domain(), offset_bytes, length_bytes, reinterpret_cast<uintptr_t>(address),
-                            fd, static_cast<int>(encode_access(access)));
-  if (region == nullptr) return fail_registration(device, "a dma-buf", address, length_bytes);
+      access.data_direct
+          ? device.mlx5()->register_dmabuf(device.domain(), offset_bytes, length_bytes, iova, fd, flags)
+          : library.reg_dmabuf_mr(device.domain(), offset_bytes, length_bytes, iova, fd, flags);
+  if (region == nullptr)
+    return fail_registration(device, access.data_direct ? "a dma-buf for Data Direct" : "a dma-buf", address,
+                             length_bytes);
   MemoryRegion result;
   result.region_ = Owned<ibv_mr>(region, Destroyer{&library});
   result.local_key_ = region->lkey;

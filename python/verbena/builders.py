@@ -1,14 +1,12 @@
-"""Contexts over communicators that the application has already: no second one is made. All builders are used alike."""
+"""Contexts over communicators of the application: no second communicator is made. All builders have the same interface."""
 import abc
-from collections.abc import Callable
+import importlib
 from typing import Any
 
+from verbena.backends import BACKENDS
 from verbena.communicators import Communicator, adapt
 from verbena.constants import Backend
-from verbena.context import Carrier, SymmetricContext, told_with_cause
-from verbena.native import load_backend_library
-from verbena.nccl import NcclLibrary, NcclxFeature
-from verbena.nvshmem import load_nvshmem, modules
+from verbena.context import SymmetricContext
 from verbena.window import SymmetricWindow
 
 SIGNAL_BYTES = 8
@@ -17,19 +15,19 @@ HEAP_BYTES = 256 << 20
 
 
 class SymmContextBuilder(abc.ABC):
-    """One context for all buffers of a communicator, made when it is first asked for."""
+    """Makes one context for all buffers of a communicator, when it is first needed."""
 
     name: str
 
     def __init__(self, comm: Any, heap_bytes: int = HEAP_BYTES) -> None:
-        """All windows together take at most `heap_bytes`, where the heap is another library's."""
+        """`heap_bytes` limits all windows together, if the heap belongs to another library."""
         self._communicator: Communicator = adapt(comm)
         self._context: SymmetricContext | None = None
         self.heap_bytes = heap_bytes
 
     @property
     def context(self) -> SymmetricContext:
-        """Collective the first time. Closed by the builder, or like any other."""
+        """Collective the first time. close() closes it; it may also be closed like any other context."""
         if self._context is None:
             self._context = self._make_context()
         return self._context
@@ -39,8 +37,8 @@ class SymmContextBuilder(abc.ABC):
         return self.context.allocate(length_bytes)
 
     def build(self, buffer: Any, signal_pad_size: int = MOST_SIGNALS * SIGNAL_BYTES) -> int:
-        """The device context, for kernels that use the buffer: a tensor in a window of the context's, or other memory where
-        the backend takes it. Collective the first time, and for other memory."""
+        """Returns the device context for kernels that use the buffer: a tensor in a window of the context, or other memory if
+        the backend accepts it. Collective the first time, and for other memory."""
         if signal_pad_size > MOST_SIGNALS * SIGNAL_BYTES:
             raise ValueError(f"a signal pad of {signal_pad_size} bytes: a team has {MOST_SIGNALS} signals of "
                              f"{SIGNAL_BYTES} bytes")
@@ -50,10 +48,10 @@ class SymmContextBuilder(abc.ABC):
         return self.context.world.device_context
 
     def find_window(self, buffer: Any) -> SymmetricWindow:
-        """Which the buffer lies in, and whose address kernels use where the memory was the application's."""
+        """The window that contains the buffer. Kernels use its address if the memory belongs to the application."""
         window = None if self._context is None else self._find(*_measure(buffer))
         if window is None:
-            raise KeyError("no buffer of this builder's")
+            raise KeyError("the buffer is in no window of this builder")
         return window
 
     def close(self) -> None:
@@ -66,7 +64,7 @@ class SymmContextBuilder(abc.ABC):
     def _make_context(self) -> SymmetricContext: ...
 
     def _find(self, address: int, length_bytes: int) -> SymmetricWindow | None:
-        """The window that has all of it, at the same address."""
+        """The window that contains all of it at the same address."""
         window = self.context.find_window(address)
         if window is None or not 0 <= address - window.address <= window.length_bytes - length_bytes:
             return None
@@ -74,13 +72,13 @@ class SymmContextBuilder(abc.ABC):
 
     def _admit(self, address: int, length_bytes: int) -> None:
         raise ValueError(f"the backend {self.name} has symmetric memory of its own, and the buffer ({length_bytes} bytes at "
-                         f"{address:#x}) is in no window of it: make the buffer by torch.as_tensor(builder.allocate(bytes), "
+                         f"{address:#x}) is not in a window of it: make the buffer by torch.as_tensor(builder.allocate(bytes), "
                          'device="cuda")')
 
 
 class VerbenaSymmContextBuilder(SymmContextBuilder):
-    """Ranks find each other by the communicator's all-gather. Buffers may be the application's own memory too: then every
-    `build` is collective, as an allocator may have put other memory at the address, on this rank or on another."""
+    """Ranks find each other by the communicator's all-gather. A buffer may also be memory of the application. Then every
+    `build` is collective, because on any rank an allocator may have put other memory at the address since."""
 
     name = "verbena"
 
@@ -92,14 +90,14 @@ class VerbenaSymmContextBuilder(SymmContextBuilder):
         address, length_bytes = _measure(buffer)
         window = None if self._context is None else self._context.find_window(address)
         if window is None or window.length_bytes < length_bytes:
-            raise KeyError("no buffer of this builder's")
+            raise KeyError("the buffer is in no window of this builder")
         return window
 
     def release(self, buffer: Any) -> None:
-        """Collective: frees the window of memory of the application's, before that gives the memory back."""
+        """Collective: frees the window of the application's memory. To be called before the memory is freed."""
         window = self._registered.pop(self.find_window(buffer).handle, None)
         if window is None:
-            raise KeyError("the buffer lies in a window of allocate's, which is freed by itself")
+            raise KeyError("the buffer is in a window from allocate(): free that window")
         window.free()
 
     def close(self) -> None:
@@ -114,88 +112,29 @@ class VerbenaSymmContextBuilder(SymmContextBuilder):
     def _admit(self, address: int, length_bytes: int) -> None:
         window = self.context.register_memory(address, length_bytes)
         if window.handle in self._registered:
-            window.free()  # which counts registrations: one is enough
+            window.free()  # registrations are counted, and one is enough
         else:
             self._registered[window.handle] = window
 
 
-class NCCLSymmContextBuilder(SymmContextBuilder):
-    """Over NCCL's windows and its device communicator, of the communicator that there is; closed before that is."""
-
-    name = "nccl"
-
-    def __init__(self, comm: Any, heap_bytes: int = HEAP_BYTES, library: NcclLibrary | None = None) -> None:
-        super().__init__(comm, heap_bytes)
-        self.native_handle = self._communicator.find_native_handle()
-        self.library = library or NcclLibrary()
-        self.library.check_device_api()
-
-    def _make_context(self) -> SymmetricContext:
-        handle = load_backend_library(Backend.NCCL).make("nccl_context_create", self.native_handle, self.heap_bytes)
-        return SymmetricContext.from_handle(handle, self._communicator)
-
-
-class NCCLxSymmContextBuilder(NCCLSymmContextBuilder):
-    """The same, with what NCCLX adds for the host."""
-
-    name = "ncclx"
-
-    def __init__(self, comm: Any, heap_bytes: int = HEAP_BYTES, library: NcclLibrary | None = None) -> None:
-        super().__init__(comm, heap_bytes, library)
-        self._check_ncclx_available()
-
-    def _check_ncclx_available(self) -> None:
-        self.library.check_ncclx()
-
-    def _detect_ncclx_features(self) -> NcclxFeature:
-        return self.library.ncclx_features
-
-
-class NVSHMEMSymmContextBuilder(SymmContextBuilder):
-    """Over NVSHMEM's symmetric heap. NVSHMEM is initialized among the communicator's ranks, unless the application has."""
-
-    name = "nvshmem"
-
-    def _make_context(self) -> SymmetricContext:
-        library, ranks = load_nvshmem(), self._communicator
-        carrier = Carrier(ranks.all_gather, ranks.size)
-        with told_with_cause(carrier):
-            library.check(library.nvshmem_init(carrier.function, None, ranks.rank, ranks.size))
-        context = SymmetricContext.from_handle(library.make("nvshmem_context_create", self.heap_bytes), ranks)
-        places = (ranks.rank, ranks.size), (context.rank, context.size)
-        if places[0] != places[1]:
-            # Not collective: other ranks may be where they should.
-            context.abort()
-            context.close()
-            raise ValueError("rank {} of {} is PE {} of {}: NVSHMEM and the communicator have to have the same ranks".format(
-                *places[0], *places[1]))
-        modules.note_context()
-        return context
-
-
-_BUILDERS: dict[Backend, Callable[[Any, int], SymmContextBuilder]] = {
-    Backend.VERBENA: VerbenaSymmContextBuilder, Backend.NCCL: NCCLSymmContextBuilder,
-    Backend.NCCLX: NCCLxSymmContextBuilder, Backend.NVSHMEM: NVSHMEMSymmContextBuilder,
-}
-
-
 def make_builder(backend: Backend | int | str, comm: Any, heap_bytes: int = HEAP_BYTES) -> SymmContextBuilder:
-    """By "nccl", Backend.NCCL or BACKEND_NCCL."""
+    """`backend` is "nccl", Backend.NCCL or BACKEND_NCCL, for example."""
     value = getattr(backend, "value", backend)
-    for one, builder in _BUILDERS.items():
+    for one, row in BACKENDS.items():
         if value in (one, one.name.lower()):
-            return builder(comm, heap_bytes)
-    names = ", ".join(one.name.lower() for one in _BUILDERS)
-    raise ValueError(f"{backend!r} is no backend of contexts: it is one of {names}")
+            builder: SymmContextBuilder = getattr(importlib.import_module(row.module), row.builder)(comm, heap_bytes)
+            return builder
+    names = ", ".join(one.name.lower() for one in BACKENDS)
+    raise ValueError(f"{backend!r} is not a backend of contexts: it is one of {names}")
 
 
 def make_context(backend: Backend | int | str, comm: Any, heap_bytes: int = HEAP_BYTES) -> SymmetricContext:
-    """Collective: of the backend, over the communicator."""
+    """Collective: makes a context of the backend over the communicator."""
     return make_builder(backend, comm, heap_bytes).context
 
 
 def _measure(buffer: Any) -> tuple[int, int]:
     """A tensor's address and length in bytes."""
     if not buffer.is_contiguous():
-        raise ValueError("a symmetric buffer is contiguous")
+        raise ValueError("a symmetric buffer must be contiguous")
     return int(buffer.data_ptr()), int(buffer.numel() * buffer.element_size())

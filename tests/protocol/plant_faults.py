@@ -3,7 +3,7 @@
 
 usage: plant_faults.py --root DIR --compiler CXX --work DIR [--suite NAME] [--seeds N] [--jobs N] [--only NAME]
 
-A suite is `connection`, the list below, or `datagram`, datagram/planted_faults.py.
+A suite is `connection` or `lanes`, the lists below, or `datagram`, datagram/planted_faults.py.
 
 Prints for each fault the first seed that shows it. Exit status: 0; 1 if one survives or the cores without a fault fail.
 """
@@ -68,16 +68,55 @@ FAULTS = {
     "an immediate goes before its bytes": (
         "send_core.h", "{port().make_work(queue_pair, message.memory, bytes),\n                                                   port().make_work(queue_pair, message.memory, rest)};",
         "{port().make_work(queue_pair, message.memory, rest),\n                                                   port().make_work(queue_pair, message.memory, bytes)};"),
+    "a credit line overtakes the one before it": (
+        "receive_core.h", "if (!may_write_control_ || is_line_under_way_ || ", "if (!may_write_control_ || "),
     "what was written before the immediate is not counted": (
         "receive_core.h", "message.arrivals.record(*tag, tag->written_bytes + chunk.length_bytes)",
         "message.arrivals.record(*tag, chunk.length_bytes)"),
+}
+# The same of the lanes of one-sided endpoints.
+LANE_FAULTS = {
+    "what was carried out is issued again": (
+        "lane_core.h", "if (was_carried_out && finish_unanswered(request)) continue;", ""),
+    "one request more counts as carried out": (
+        "lane_core.h", "count_packets(pair.retired_packets, request.packets) <= carried_out;",
+        "count_packets(pair.retired_packets, request.packets) <= carried_out + 1;"),
+    "a get whose answer was lost counts as done": (
+        "lane_core.h", "if (operation.kind == LaneOperationKind::kGet || operation.kind == LaneOperationKind::kReadWord)\n      return false;",
+        "if (operation.kind == LaneOperationKind::kReadWord)\n      return false;"),
+    "a word does not wait for other rails": ("lane_core.h", "if (is_ordered && !is_alone(q)) return false;", ""),
+    "a word takes any rail that lives": (
+        "lane_core.h", "} else if (!changes_word(operation.kind) && !recovery_.is_live(q)) {", "} else if (!recovery_.is_live(q)) {"),
+    "a rail that is not settled counts as empty": (
+        "lane_core.h", "if (other != q && pairs_[other].head != pairs_[other].tail) return false;",
+        "if (other != q && recovery_.is_live(other) && pairs_[other].head != pairs_[other].tail) return false;"),
+    "a part that is not begun stays on its rail": (
+        "lane_core.h", "if (part.issued != part.done) return recovery_.is_live(part.queue_pair);",
+        "if (part.issued != part.done || (part.queue_pair != kNobody && recovery_.is_live(part.queue_pair))) return recovery_.is_live(part.queue_pair);"),
+    "words are repeated where the device does not count": (
+        "lane_core.h", "if (record.has_count == 0 && has_words(pair)) return fail(LaneFailure::kUncertain, q), true;", ""),
+    "what a failure takes back is not issued again": (
+        "lane_core.h", "if (count_between_turns(first, issued_) > 0) issued_ = first;", ""),
+    "a fence does not hold": ("lane_core.h", "operation.is_fenced && part.issued == 0;", "false;"),
+    "an operation is told of before its last share is here": (
+        "lane_core.h", "return shares != 0 && open_shares == 0;", "return shares != 0 && open_shares <= (shares > 1 ? 1 : 0);"),
+    "the trial is not counted": (
+        "lane_core.h", "pair.packets = add_packets(pair.packets, port().packets_of(q, request.length_bytes));",
+        "if (request.operation != nullptr) pair.packets = add_packets(pair.packets, port().packets_of(q, request.length_bytes));"),
+    "the old rail of words is not stopped": ("word_rail.h", "      host.stop_rail(rail_);\n", ""),
+    "an answer is given without a queue pair": (
+        "lane_recovery.h", "if (host.is_usable(q) && host.answer(q, offer, record)) {", "if (record.generation % 2 == 0) {"),
 }
 SIMULATION = ["fault.cc", "injector.cc", "network.cc", "shape.cc", "sim_port.cc", "simulation.cc"]
 SOURCES = [f"tests/protocol/simulation/{name}" for name in SIMULATION] + [
     "tests/protocol/failover_test.cc", "tools/common/cpu_unpack.cc", "tools/common/pattern.cc"]
 CONNECTION = types.SimpleNamespace(HEADERS="", SOURCES=SOURCES, FILTER="Seeds/Failover.*/0", SEEDS_VARIABLE="FAILOVER_SEEDS", SEEDS=3000,
                                    FAULTS=FAULTS)
-SUITES = {"connection": CONNECTION, "datagram": datagram}
+LANE_SIMULATION = ["rank.cc", "run.cc", "world.cc"]
+LANES = types.SimpleNamespace(
+    HEADERS="", SOURCES=[f"tests/protocol/lane_simulation/{name}" for name in LANE_SIMULATION] + ["tests/protocol/lane_test.cc"],
+    FILTER="Seeds/LaneFailover.*/0", SEEDS_VARIABLE="LANE_SEEDS", SEEDS=3000, FAULTS=LANE_FAULTS)
+SUITES = {"connection": CONNECTION, "lanes": LANES, "datagram": datagram}
 RUN_LIMIT_S = 900
 MEMORY_LIMIT_BYTES = 3 << 30  # a fault may make the simulation go on for ever
 

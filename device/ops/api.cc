@@ -1,0 +1,418 @@
+// libverbena_ops.so: verbena/ops.h. No exception passes through C.
+#include <cstring>
+#include <exception>
+#include <new>
+
+#include "device/ops/communicator.h"
+#include "verbena/backends.h"
+
+using namespace verbena;
+using namespace verbena::ops;
+
+struct verbena_ops {
+  Communicator communicator;
+};
+
+namespace {
+
+template <typename Body>
+verbena_result guard(const Body& body) noexcept {
+  try {
+    body();
+    return VERBENA_SUCCESS;
+  } catch (const Failure& failure) {
+    return verbena_fail(failure.result(), failure.what());
+  } catch (const std::bad_alloc&) {
+    return verbena_fail(VERBENA_SYSTEM_ERROR, "ops: out of memory");
+  } catch (const std::exception& error) {
+    return verbena_fail(VERBENA_INTERNAL_ERROR, error.what());
+  }
+}
+
+void expect(bool condition, const char* text) {
+  if (!condition) throw Failure(VERBENA_INVALID_ARGUMENT, text);
+}
+
+uint64_t find_element_bytes(verbena_ops_type type) {
+  switch (type) {
+    case VERBENA_OPS_FLOAT32:
+    case VERBENA_OPS_INT32:
+      return 4;
+    case VERBENA_OPS_FLOAT16:
+    case VERBENA_OPS_BFLOAT16:
+      return 2;
+    case VERBENA_OPS_E4M3:
+      return 1;
+  }
+  throw Failure(VERBENA_INVALID_ARGUMENT, "ops: no such type: " + std::to_string(static_cast<int>(type)));
+}
+
+void check_reduction(verbena_ops_reduction reduction) {
+  expect(reduction >= VERBENA_OPS_SUM && reduction <= VERBENA_OPS_MAX, "ops: no such reduction");
+}
+
+Call begin_call(Kind kind, const void* input, void* output) {
+  Call call{};
+  call.kind = kind;
+  call.input = static_cast<const char*>(input);
+  call.output = static_cast<char*>(output);
+  return call;
+}
+void set_reduction(Call& call, verbena_ops_type type, verbena_ops_reduction reduction) {
+  check_reduction(reduction);
+  call.type = type;
+  call.reduction = reduction;
+}
+
+// Messages side by side, or a part of each row.
+Layout lay_out(uint64_t rows, uint64_t row_bytes, uint32_t parts) {
+  if (rows == 1) return {row_bytes, 1, 1};
+  return {row_bytes, row_bytes, row_bytes * parts};
+}
+// A message alone.
+constexpr Layout kOneMessage{0, 1, 1};
+
+// A caller may ask for an algorithm of few bits.
+void check_codec(const Call& call, const Choice& choice) {
+  if (!is_coded(choice.algorithm)) return;
+  const bool is_sum = call.kind == Kind::kAllReduce && call.reduction == VERBENA_OPS_SUM;
+  const bool is_short = call.type == VERBENA_OPS_FLOAT16 || call.type == VERBENA_OPS_BFLOAT16;
+  expect(is_sum && is_short, "ops: few bits are for all-reduces, sums of float16 or bfloat16");
+}
+
+void submit(verbena_ops* ops, verbena_ops_operation operation, const Call& call, uint64_t bytes,
+            const verbena_ops_choice* asked, verbena_stream stream) {
+  Communicator& communicator = ops->communicator;
+  const Choice chosen = communicator.choose(operation, bytes);
+  const Choice choice = communicator.complete(chosen, asked);
+  check_codec(call, choice);
+  communicator.submit(call, choice, static_cast<CUstream>(stream));
+}
+
+void expect_codec(verbena_ops_algorithm codec) {
+  expect(codec >= VERBENA_OPS_FP8 && codec <= VERBENA_OPS_INT4_INT8, "ops: no such codec");
+}
+
+uint32_t check_norm(verbena_ops_type type, const verbena_ops_norm* norm) {
+  expect(type == VERBENA_OPS_FLOAT16 || type == VERBENA_OPS_BFLOAT16,
+         "ops: a norm is of float16 or bfloat16");
+  expect(norm != nullptr && norm->hidden != 0, "ops: no norm, or rows of no numbers");
+  expect(norm->quantisation >= VERBENA_OPS_NOT_QUANTISED && norm->quantisation <= VERBENA_OPS_INT8_TOKEN,
+         "ops: no such quantisation");
+  expect(norm->quantisation == VERBENA_OPS_NOT_QUANTISED ||
+             (norm->quantised != nullptr && norm->scales != nullptr),
+         "ops: quantised rows without a place for their numbers or scales");
+  return type;
+}
+Norm convert_norm(const verbena_ops_norm& norm, size_t x_step) {
+  return {norm.rows,
+          norm.hidden,
+          norm.weight,
+          norm.residual_in,
+          norm.residual_out,
+          norm.output,
+          norm.residual_in_step,
+          norm.residual_out_step,
+          norm.output_step,
+          norm.padding,
+          x_step,
+          norm.epsilon,
+          norm.weight_offset,
+          norm.rounds_sum,
+          norm.rounds_normed,
+          static_cast<uint32_t>(norm.quantisation),
+          norm.least_scale == 0 ? 1e-10F : norm.least_scale,
+          norm.quantised,
+          norm.scales,
+          norm.quantised_step,
+          norm.scale_row_step,
+          norm.scale_block_step};
+}
+// Choice{}: chosen. A grid of rows.
+void submit_norm(verbena_ops* ops, const Call& call, const Choice& choice, const verbena_ops_norm& norm, size_t x_step,
+                 verbena_stream stream) {
+  ops->communicator.submit_norm(call, choice, convert_norm(norm, x_step), static_cast<CUstream>(stream));
+}
+Choice choose_coded(const verbena_ops* ops, const Call& call, verbena_ops_algorithm codec) {
+  expect_codec(codec);
+  if (call.type != VERBENA_OPS_FLOAT16 && call.type != VERBENA_OPS_BFLOAT16)
+    return ops->communicator.choose(VERBENA_OPS_ALL_REDUCE, call.length_bytes);
+  return ops->communicator.choose_coded(static_cast<Algorithm>(codec), call.length_bytes);
+}
+void submit_coded(verbena_ops* ops, const Call& call, verbena_ops_algorithm codec, const verbena_ops_choice* asked,
+                  verbena_stream stream) {
+  const Choice choice = ops->communicator.complete(choose_coded(ops, call, codec), asked);
+  check_codec(call, choice);
+  ops->communicator.submit(call, choice, static_cast<CUstream>(stream));
+}
+void write_choice(const Choice& chosen, verbena_ops_choice* choice) {
+  *choice = {static_cast<verbena_ops_algorithm>(chosen.algorithm), chosen.grid.blocks, chosen.grid.threads,
+             chosen.chunk_bytes};
+}
+
+void set_counts(Call& call, Lengths lengths, const int64_t* counts, const int64_t* offsets,
+                const verbena_ops_extent* extent) {
+  expect(counts != nullptr && extent != nullptr && extent->unit_bytes != 0, "ops: no counts, or no units");
+  call.lengths = lengths;
+  call.counts = counts;
+  call.offsets = offsets;
+  call.unit_bytes = extent->unit_bytes;
+  call.input_bytes = extent->input_bytes;
+  call.output_bytes = extent->output_bytes;
+}
+
+}  // namespace
+
+extern "C" {
+
+verbena_result verbena_ops_create(verbena_context* context, const verbena_team* team,
+                                  const verbena_ops_options* options, verbena_ops** ops) {
+  return guard([&] {
+    expect(context != nullptr && ops != nullptr, "ops: no context, or no place for the communicator");
+    *ops =
+        new verbena_ops{Communicator(context, team, options == nullptr ? verbena_ops_options{} : *options)};
+  });
+}
+
+verbena_result verbena_ops_destroy(verbena_ops* ops) {
+  return guard([&] { delete ops; });
+}
+
+verbena_result verbena_ops_reset(verbena_ops* ops) {
+  return guard([&] { ops->communicator.reset(); });
+}
+
+verbena_result verbena_ops_get_error(verbena_ops* ops, char* text, size_t length) {
+  try {
+    ops->communicator.check_error();
+    if (text != nullptr && length != 0) *text = '\0';
+    return VERBENA_SUCCESS;
+  } catch (const Failure& failure) {
+    if (text != nullptr && length != 0) {
+      std::strncpy(text, failure.what(), length - 1);
+      text[length - 1] = '\0';
+    }
+    return failure.result();
+  } catch (const std::exception& error) {
+    return verbena_fail(VERBENA_INTERNAL_ERROR, error.what());
+  }
+}
+
+uint32_t verbena_ops_rank(const verbena_ops* ops) {
+  return ops->communicator.rank();
+}
+uint32_t verbena_ops_size(const verbena_ops* ops) {
+  return ops->communicator.size();
+}
+
+verbena_result verbena_ops_choose(const verbena_ops* ops, verbena_ops_operation operation, size_t bytes,
+                                  verbena_ops_choice* choice) {
+  return guard([&] {
+    expect(operation >= VERBENA_OPS_ALL_REDUCE && operation <= VERBENA_OPS_ALL_TO_ALL,
+           "ops: no such operation");
+    write_choice(ops->communicator.choose(operation, bytes), choice);
+  });
+}
+
+verbena_result verbena_ops_all_reduce(verbena_ops* ops, const void* input, void* output, size_t count,
+                                      verbena_ops_type type, verbena_ops_reduction reduction,
+                                      const verbena_ops_choice* choice, verbena_stream stream) {
+  return guard([&] {
+    Call call = begin_call(Kind::kAllReduce, input, output);
+    set_reduction(call, type, reduction);
+    call.length_bytes = count * find_element_bytes(type);
+    if (count != 0) submit(ops, VERBENA_OPS_ALL_REDUCE, call, call.length_bytes, choice, stream);
+  });
+}
+
+verbena_result verbena_ops_choose_coded(const verbena_ops* ops, verbena_ops_algorithm codec, size_t bytes,
+                                        verbena_ops_choice* choice) {
+  return guard([&] {
+    expect_codec(codec);
+    write_choice(ops->communicator.choose_coded(static_cast<Algorithm>(codec), bytes), choice);
+  });
+}
+
+verbena_result verbena_ops_all_reduce_coded(verbena_ops* ops, const void* input, void* output, size_t count,
+                                            verbena_ops_type type, verbena_ops_algorithm codec, uint64_t seed,
+                                            const verbena_ops_choice* choice, verbena_stream stream) {
+  return guard([&] {
+    Call call = begin_call(Kind::kAllReduce, input, output);
+    set_reduction(call, type, VERBENA_OPS_SUM);
+    call.length_bytes = count * find_element_bytes(type);
+    call.seed = seed;
+    if (count != 0) submit_coded(ops, call, codec, choice, stream);
+  });
+}
+
+verbena_result verbena_ops_norm_rows(verbena_ops* ops, const void* x, size_t x_step, verbena_ops_type type,
+                                     const verbena_ops_norm* norm, verbena_stream stream) {
+  return guard([&] {
+    Call call = begin_call(Kind::kNorm, x, nullptr);
+    call.type = check_norm(type, norm);
+    if (norm->rows != 0) submit_norm(ops, call, {}, *norm, x_step, stream);
+  });
+}
+
+verbena_result verbena_ops_all_reduce_norm(verbena_ops* ops, const void* input, void* sum, verbena_ops_type type,
+                                           const verbena_ops_norm* norm, verbena_ops_algorithm codec,
+                                           const verbena_ops_choice* asked, verbena_stream stream) {
+  return guard([&] {
+    Call call = begin_call(Kind::kAllReduce, input, sum);
+    set_reduction(call, type, VERBENA_OPS_SUM);
+    check_norm(type, norm);
+    call.length_bytes = norm->rows * norm->hidden * find_element_bytes(type);
+    if (norm->rows == 0) return;
+    const Communicator& communicator = ops->communicator;
+    const Choice chosen = codec == VERBENA_OPS_AUTO
+                              ? communicator.choose(VERBENA_OPS_ALL_REDUCE, call.length_bytes)
+                              : choose_coded(ops, call, codec);
+    const Choice choice = communicator.complete(chosen, asked);
+    if (family_of(choice.algorithm) != Family::kChunks) {
+      call.kind = Kind::kAllReduceNorm;
+      return submit_norm(ops, call, choice, *norm, norm->hidden, stream);
+    }
+    // Blocks have not rows as a whole: a norm behind the all-reduce costs less than a barrier of the grid.
+    check_codec(call, choice);
+    ops->communicator.submit(call, choice, static_cast<CUstream>(stream));
+    Call rows = begin_call(Kind::kNorm, sum, nullptr);
+    rows.type = call.type;
+    submit_norm(ops, rows, {}, *norm, norm->hidden, stream);
+  });
+}
+
+verbena_result verbena_ops_reduce_scatter_norm_all_gather(verbena_ops* ops, const void* input, void* sum,
+                                                          verbena_ops_type type, const verbena_ops_norm* norm,
+                                                          const verbena_ops_choice* asked,
+                                                          verbena_stream stream) {
+  return guard([&] {
+    Call call = begin_call(Kind::kShardedNorm, input, sum);
+    call.type = check_norm(type, norm);
+    call.reduction = VERBENA_OPS_SUM;
+    expect(norm->quantisation != VERBENA_OPS_MXFP8_SWIZZLED,
+           "ops: scales in tiles have rows of several ranks: MXFP8_BLOCK has them in rows");
+    expect(norm->quantisation < VERBENA_OPS_FP8_BLOCK || norm->quantisation == VERBENA_OPS_INT8_TOKEN ||
+               norm->scale_row_step == 1 || norm->scale_block_step == 1,
+           "ops: scales lie neither in rows nor in columns");
+    if (norm->rows == 0) return;
+    const Communicator& communicator = ops->communicator;
+    const uint64_t share = (norm->rows + communicator.size() - 1) / communicator.size();
+    Choice choice = communicator.complete(
+        communicator.choose(VERBENA_OPS_REDUCE_SCATTER, share * norm->hidden * find_element_bytes(type)), asked);
+    // There are kernels of lines and of chunks.
+    if (family_of(choice.algorithm) == Family::kPackets16)
+      choice.algorithm = asked == nullptr || asked->algorithm == VERBENA_OPS_AUTO ? Algorithm::kOneShot128
+                                                                                  : Algorithm::kBulkOneShot;
+    submit_norm(ops, call, choice, *norm, norm->hidden, stream);
+  });
+}
+
+verbena_result verbena_ops_all_gather(verbena_ops* ops, const void* input, void* output, size_t rows,
+                                      size_t row_bytes, const verbena_ops_choice* choice,
+                                      verbena_stream stream) {
+  return guard([&] {
+    Call call = begin_call(Kind::kExchange, input, output);
+    call.length_bytes = rows * row_bytes;
+    call.source = kOneMessage;
+    call.destination = lay_out(rows, row_bytes, ops->communicator.size());
+    if (call.length_bytes != 0) submit(ops, VERBENA_OPS_ALL_GATHER, call, call.length_bytes, choice, stream);
+  });
+}
+
+verbena_result verbena_ops_reduce_scatter(verbena_ops* ops, const void* input, void* output, size_t rows,
+                                          size_t row_count, verbena_ops_type type,
+                                          verbena_ops_reduction reduction, const verbena_ops_choice* choice,
+                                          verbena_stream stream) {
+  return guard([&] {
+    Call call = begin_call(Kind::kExchangeReduce, input, output);
+    set_reduction(call, type, reduction);
+    const uint64_t row_bytes = row_count * find_element_bytes(type);
+    call.length_bytes = rows * row_bytes;
+    call.source = lay_out(rows, row_bytes, ops->communicator.size());
+    call.destination = kOneMessage;
+    if (call.length_bytes != 0)
+      submit(ops, VERBENA_OPS_REDUCE_SCATTER, call, call.length_bytes, choice, stream);
+  });
+}
+
+verbena_result verbena_ops_broadcast(verbena_ops* ops, const void* input, void* output, size_t length_bytes,
+                                     uint32_t root, const verbena_ops_choice* choice, verbena_stream stream) {
+  return guard([&] {
+    expect(root < ops->communicator.size(), "ops: a broadcast by a rank that the team has not");
+    Call call = begin_call(Kind::kExchange, input, output);
+    call.length_bytes = length_bytes;
+    call.source = call.destination = kOneMessage;
+    call.lengths = Lengths::kFromRoot;
+    call.root = static_cast<int32_t>(root);
+    if (length_bytes != 0) submit(ops, VERBENA_OPS_BROADCAST, call, length_bytes, choice, stream);
+  });
+}
+
+verbena_result verbena_ops_all_to_all(verbena_ops* ops, const void* input, void* output, size_t message_bytes,
+                                      size_t split_rows, size_t joined_rows, const verbena_ops_choice* choice,
+                                      verbena_stream stream) {
+  return guard([&] {
+    expect(split_rows != 0 && joined_rows != 0 && message_bytes % split_rows == 0 &&
+               message_bytes % joined_rows == 0,
+           "ops: messages of an all-to-all that are not whole rows");
+    Call call = begin_call(Kind::kExchange, input, output);
+    const uint32_t size = ops->communicator.size();
+    call.length_bytes = message_bytes;
+    call.source = lay_out(split_rows, message_bytes / split_rows, size);
+    call.destination = lay_out(joined_rows, message_bytes / joined_rows, size);
+    if (message_bytes != 0) submit(ops, VERBENA_OPS_ALL_TO_ALL, call, message_bytes, choice, stream);
+  });
+}
+
+verbena_result verbena_ops_all_gather_v(verbena_ops* ops, const void* input, void* output,
+                                        const int64_t* counts, const int64_t* offsets,
+                                        const verbena_ops_extent* extent, const verbena_ops_choice* choice,
+                                        verbena_stream stream) {
+  return guard([&] {
+    Call call = begin_call(Kind::kExchange, input, output);
+    set_counts(call, Lengths::kBySender, counts, offsets, extent);
+    submit(ops, VERBENA_OPS_ALL_GATHER, call, extent->expected_bytes, choice, stream);
+  });
+}
+
+verbena_result verbena_ops_reduce_scatter_v(verbena_ops* ops, const void* input, void* output,
+                                            const int64_t* counts, const int64_t* offsets,
+                                            const verbena_ops_extent* extent, verbena_ops_type type,
+                                            verbena_ops_reduction reduction, const verbena_ops_choice* choice,
+                                            verbena_stream stream) {
+  return guard([&] {
+    Call call = begin_call(Kind::kExchangeReduce, input, output);
+    set_reduction(call, type, reduction);
+    set_counts(call, Lengths::kByReceiver, counts, offsets, extent);
+    expect(extent->unit_bytes % find_element_bytes(type) == 0, "ops: units that are not whole elements");
+    submit(ops, VERBENA_OPS_REDUCE_SCATTER, call, extent->expected_bytes, choice, stream);
+  });
+}
+
+verbena_result verbena_ops_all_to_all_v(verbena_ops* ops, const void* input, void* output,
+                                        const int64_t* send_counts, const int64_t* send_offsets,
+                                        const int64_t* receive_counts, const int64_t* receive_offsets,
+                                        const verbena_ops_extent* extent, const verbena_ops_choice* choice,
+                                        verbena_stream stream) {
+  return guard([&] {
+    expect(receive_counts != nullptr, "ops: no counts of what comes");
+    Call call = begin_call(Kind::kExchange, input, output);
+    set_counts(call, Lengths::kByPair, send_counts, send_offsets, extent);
+    call.receive_counts = receive_counts;
+    call.receive_offsets = receive_offsets;
+    submit(ops, VERBENA_OPS_ALL_TO_ALL, call, extent->expected_bytes, choice, stream);
+  });
+}
+
+verbena_result verbena_ops_group_begin(verbena_ops* ops) {
+  return guard([&] { ops->communicator.begin_group(); });
+}
+verbena_result verbena_ops_group_end(verbena_ops* ops, verbena_stream stream) {
+  return guard([&] { ops->communicator.end_group(static_cast<CUstream>(stream)); });
+}
+
+verbena_result verbena_ops_pause(verbena_ops* ops, uint64_t length_ns, verbena_stream stream) {
+  return guard([&] { ops->communicator.pause(length_ns, static_cast<CUstream>(stream)); });
+}
+
+}  // extern "C"

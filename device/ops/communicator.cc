@@ -1,0 +1,340 @@
+#include "device/ops/communicator.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "tuner/calibration_file.h"
+#include "tuner/ops_model.h"
+#include "verbena/backends.h"
+
+namespace verbena::ops {
+namespace {
+
+constexpr size_t kPacketBytes = size_t{32} << 20;
+constexpr size_t kChunkBytes = size_t{64} << 20;
+constexpr uint32_t kBlocks = 128;
+constexpr uint32_t kMostNormBlocks = 4096;
+constexpr size_t kErrorTextBytes = 512;
+
+constexpr uint32_t kFingerprintBits = 12;
+constexpr const char* kOperationNames[] = {"all_reduce", "all_gather", "reduce_scatter", "broadcast",
+                                           "all_to_all"};
+constexpr const char* kAlgorithmNames[kCountExactAlgorithms] = {
+    "auto", "one-shot-16", "one-shot-128", "two-shot-16", "two-shot-128", "bulk-one-shot", "bulk-two-shot"};
+// Operations of the tuning file.
+constexpr const char* kCodedNames[kCountAlgorithms - kCountExactAlgorithms] = {
+    "all_reduce_fp8",   "all_reduce_int8",     "all_reduce_int6",     "all_reduce_int4",
+    "all_reduce_mxfp8", "all_reduce_fp8_int8", "all_reduce_int4_int8"};
+// From where on fewer bits are faster where nothing was measured.
+constexpr uint64_t kLeastCodedBytes = 1 << 20;
+
+// kAuto: there is none of this name.
+Algorithm find_algorithm(const std::string& name) {
+  for (uint32_t i = 1; i < kCountExactAlgorithms; ++i)
+    if (name == kAlgorithmNames[i]) return static_cast<Algorithm>(i);
+  return Algorithm::kAuto;
+}
+
+verbena_ops_options fill_in(verbena_ops_options options) {
+  if (options.packet_bytes == 0) options.packet_bytes = kPacketBytes;
+  if (options.chunk_bytes == 0) options.chunk_bytes = kChunkBytes;
+  if (options.blocks == 0) options.blocks = kBlocks;
+  return options;
+}
+
+void check_options(const verbena_ops_options& options) {
+  if (options.blocks > kSymmMaxBlocks) {
+    throw Failure(VERBENA_INVALID_ARGUMENT, "ops: " + std::to_string(options.blocks) + " blocks: at most " +
+                                                std::to_string(kSymmMaxBlocks) + " are possible");
+  }
+}
+
+const SymmContext& context_of(const verbena_team* team) {
+  return *static_cast<const SymmContext*>(verbena_team_host_context(team));
+}
+
+void check_team(const verbena_team* team) {
+  const SymmContext& context = context_of(team);
+  if (context.team_size > kMostRanks) {
+    throw Failure(VERBENA_INVALID_ARGUMENT, "ops: a team of " + std::to_string(context.team_size) +
+                                                " ranks: at most " + std::to_string(kMostRanks) +
+                                                " are possible");
+  }
+  if (context.has_remote != 0) {
+    throw Failure(VERBENA_INVALID_USAGE,
+                  "ops: a team with members that loads and stores do not reach: make it of those of "
+                  "verbena_team_lsa()");
+  }
+}
+
+SymmetricWorkspace make_workspace(verbena_context* context, const verbena_team* team, size_t bytes,
+                                  uint32_t blocks) {
+  verbena_workspace* workspace = nullptr;
+  check(verbena_workspace_create(context, team, bytes, blocks, &workspace));
+  return SymmetricWorkspace(workspace);
+}
+
+}  // namespace
+
+StatusWord::StatusWord(const Driver& driver) : driver_(driver) {
+  void* memory = nullptr;
+  driver_.check(
+      driver_.cuMemHostAlloc(&memory, sizeof(int64_t), CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP),
+      "memory of the host for a status");
+  word_ = static_cast<int64_t*>(memory);
+  clear();
+}
+
+StatusWord::~StatusWord() {
+  driver_.cuMemFreeHost(word_);
+}
+
+Communicator::Communicator(verbena_context* context, const verbena_team* team,
+                           const verbena_ops_options& options)
+    : context_(context), options_(fill_in(options)), packets_(nullptr), chunks_(nullptr) {
+  try {
+    check_options(options_);
+    load_measurements();
+    if (team != nullptr) {
+      check_team(team);
+      rank_ = verbena_team_rank(team);
+      size_ = verbena_team_size(team);
+      local_.emplace();
+      gpu_ = Driver::instance().find_gpu_name();
+    }
+  } catch (const Failure&) {
+    // What cannot be, so that the other ranks, who are in this call, fail too.
+    verbena_workspace* none = nullptr;
+    static_cast<void>(verbena_workspace_create(context, nullptr, 0, 0, &none));
+    throw;
+  }
+  // Bytes of slots that are the same on all ranks: the lowest bits, which make no difference to slots, tell
+  // of the rest that has to be.
+  const uint64_t unit = uint64_t{1} << kFingerprintBits;
+  const size_t packet_bytes = options_.packet_bytes / unit * unit + unit + compute_fingerprint();
+  try {
+    packets_ = make_workspace(context, team, packet_bytes, options_.blocks);
+  } catch (const Failure& failure) {
+    throw Failure(failure.result(), std::string(failure.what()) +
+                                        " (bytes of slots differ also where ranks have other tuning files, "
+                                        "VERBENA_TUNING_FILE, or another VERBENA_OPS_ALGORITHM)");
+  }
+  chunks_ = make_workspace(context, team, options_.chunk_bytes, options_.blocks);
+}
+
+void Communicator::load_measurements() {
+  verbena_ops_settings settings{};
+  check(verbena_get_ops_settings(&settings));
+  forced_ = static_cast<Algorithm>(settings.algorithm);
+  const std::string file = options_.tuning_file != nullptr ? options_.tuning_file : settings.tuning_file;
+  if (file.empty()) return;
+  const tuner::ParsedCalibration parsed = tuner::read_calibration_file(file);
+  if (!parsed.calibration) {
+    // A line in the log: rules of our own are left.
+    static_cast<void>(
+        verbena_fail(VERBENA_INVALID_USAGE, ("ops: the tuning file " + file + ": " + parsed.problem +
+                                             "; the library's own rules choose algorithms")
+                                                .c_str()));
+    return;
+  }
+  measurements_ = parsed.calibration->ops;
+}
+
+// Of all that ranks choose by, in kFingerprintBits: those that differ in it would wait for each other in
+// vain.
+uint64_t Communicator::compute_fingerprint() const {
+  tuner::Calibration chosen_by;
+  chosen_by.ops = measurements_;
+  uint64_t hash = tuner::compute_fingerprint(chosen_by);
+  for (const uint64_t number : {uint64_t{options_.lets_next_start}, uint64_t{static_cast<uint32_t>(forced_)}})
+    hash = (hash ^ number) * 0x100000001b3U;
+  return (hash ^ hash >> 32) % (uint64_t{1} << kFingerprintBits);
+}
+
+void Communicator::reset() {
+  check(verbena_workspace_reset(packets_.handle()));
+  check(verbena_workspace_reset(chunks_.handle()));
+  if (local_) local_->status.clear();
+}
+
+void Communicator::check_error() const {
+  char text[kErrorTextBytes] = "";
+  for (const SymmetricWorkspace* workspace : {&packets_, &chunks_}) {
+    const verbena_result result = verbena_workspace_get_error(workspace->handle(), text, sizeof(text));
+    if (result != VERBENA_SUCCESS) throw Failure(result, text);
+  }
+  const verbena_result result = verbena_context_get_error(context_, text, sizeof(text));
+  // A wait of another team or workspace that ended by time is none of ours.
+  if (result != VERBENA_SUCCESS && result != VERBENA_TIMEOUT) throw Failure(result, text);
+  if (!local_ || local_->status.value() == 0) return;
+  if (local_->status.value() == static_cast<int64_t>(SymmStatus::kInvalid)) {
+    throw Failure(VERBENA_INVALID_ARGUMENT,
+                  "ops: counts or offsets in the GPU's memory that do not fit the tensors, or that ranks "
+                  "differ in; verbena_ops_reset() makes the communicator good again");
+  }
+  throw Failure(VERBENA_REMOTE_ERROR, "ops: a call has ended without its result (status " +
+                                          std::to_string(local_->status.value()) +
+                                          "); verbena_ops_reset() makes the communicator "
+                                          "good again");
+}
+
+void Communicator::expect_member() const {
+  if (!local_) throw Failure(VERBENA_INVALID_USAGE, "ops: this rank is no member of the team");
+}
+
+Choice Communicator::choose(verbena_ops_operation operation, uint64_t bytes) const {
+  expect_member();
+  if (forced_ != Algorithm::kAuto) return spread(forced_, bytes);
+  const std::vector<tuner::OpsWay> ways =
+      tuner::list_ways(measurements_, kOperationNames[operation], size_, gpu_, bytes);
+  for (const tuner::OpsWay& way : ways) {
+    const Algorithm algorithm = find_algorithm(way.algorithm);
+    if (algorithm == Algorithm::kAuto || way.threads % 32 != 0 || way.threads > kMostThreads) continue;
+    return {algorithm, {std::min(way.blocks, options_.blocks), way.threads}, way.chunk_bytes};
+  }
+  return choose_by_rules(operation, bytes);
+}
+
+Choice Communicator::choose_coded(Algorithm codec, uint64_t bytes) const {
+  const Choice exact = choose(VERBENA_OPS_ALL_REDUCE, bytes);
+  if (forced_ != Algorithm::kAuto) return exact;
+  const char* const operation = kCodedNames[static_cast<uint32_t>(codec) - kCountExactAlgorithms];
+  const std::vector<tuner::OpsWay> coded = tuner::list_ways(measurements_, operation, size_, gpu_, bytes);
+  const std::vector<tuner::OpsWay> others =
+      tuner::list_ways(measurements_, kOperationNames[VERBENA_OPS_ALL_REDUCE], size_, gpu_, bytes);
+  if (coded.empty() || others.empty()) return bytes < kLeastCodedBytes ? exact : spread(codec, bytes);
+  const tuner::OpsWay& way = coded.front();
+  if (others.front().microseconds <= way.microseconds) return exact;
+  return {codec, {std::min(way.blocks, options_.blocks), way.threads}, way.chunk_bytes};
+}
+
+// Where nothing was measured: what was found on H100s and H200s of one host.
+Choice Communicator::choose_by_rules(verbena_ops_operation operation, uint64_t bytes) const {
+  constexpr uint64_t kKi = 1 << 10;
+  if (bytes <= 4 * kKi) return spread(Algorithm::kOneShot16, bytes);
+  if (operation != VERBENA_OPS_ALL_REDUCE)
+    return spread(bytes <= 128 * kKi ? Algorithm::kOneShot128 : Algorithm::kBulkOneShot, bytes);
+  const uint64_t one_shot_most = size_ == 2 ? 1024 * kKi : size_ <= 4 ? 256 * kKi : 128 * kKi;
+  if (bytes <= one_shot_most) return spread(Algorithm::kOneShot128, bytes);
+  if (size_ == 2) return spread(Algorithm::kBulkOneShot, bytes);
+  return spread(bytes <= 2048 * kKi ? Algorithm::kTwoShot128 : Algorithm::kBulkTwoShot, bytes);
+}
+
+// As many threads as have a packet each; of chunks, all.
+Choice Communicator::spread(Algorithm algorithm, uint64_t bytes) const {
+  constexpr uint32_t kDataOf16 = 8, kDataOf128 = 15;  // bytes of a packet's data that a thread has
+  if (family_of(algorithm) == Family::kChunks)
+    return {algorithm, {std::min<uint32_t>(options_.blocks, 128), kMostThreads}, 0};
+  const bool is_two_shot = algorithm == Algorithm::kTwoShot16 || algorithm == Algorithm::kTwoShot128;
+  const uint64_t each = family_of(algorithm) == Family::kPackets16 ? kDataOf16 : kDataOf128;
+  const uint64_t length = is_two_shot ? bytes / size_ : bytes;
+  const uint64_t threads = std::max<uint64_t>(1, (length + each - 1) / each);
+  return {algorithm,
+          {static_cast<uint32_t>(
+               std::min<uint64_t>(options_.blocks, (threads + kMostThreads - 1) / kMostThreads)),
+           static_cast<uint32_t>(std::min<uint64_t>(kMostThreads, (threads + 31) / 32 * 32))},
+          0};
+}
+
+Choice Communicator::complete(const Choice& chosen, const verbena_ops_choice* asked) const {
+  Choice choice = chosen;
+  if (asked == nullptr) return choice;
+  if (asked->algorithm != VERBENA_OPS_AUTO) choice.algorithm = static_cast<Algorithm>(asked->algorithm);
+  if (asked->blocks != 0) choice.grid.blocks = asked->blocks;
+  if (asked->threads != 0) choice.grid.threads = asked->threads;
+  choice.chunk_bytes = asked->chunk_bytes;
+  const bool is_right = static_cast<uint32_t>(choice.algorithm) < kCountAlgorithms &&
+                        choice.grid.blocks <= options_.blocks && choice.grid.threads % 32 == 0 &&
+                        choice.grid.threads <= kMostThreads;
+  if (!is_right) {
+    throw Failure(VERBENA_INVALID_ARGUMENT,
+                  "ops: a choice of algorithm " + std::to_string(asked->algorithm) + ", " +
+                      std::to_string(asked->blocks) + " blocks of " + std::to_string(asked->threads) +
+                      " threads: there are at most " + std::to_string(options_.blocks) + " blocks of " +
+                      std::to_string(kMostThreads) + ", threads a multiple of 32");
+  }
+  return choice;
+}
+
+void Communicator::submit(const Call& call, const Choice& choice, CUstream stream) {
+  expect_member();
+  if (is_grouped_) {
+    group_.push_back({call, choice});
+  } else {
+    const Pending one{call, choice};
+    launch({&one, 1}, stream);
+  }
+}
+
+void Communicator::submit_norm(const Call& call, const Choice& choice, const Norm& norm, CUstream stream) {
+  expect_member();
+  if (is_grouped_) throw Failure(VERBENA_INVALID_USAGE, "ops: a norm in a group: it goes alone");
+  Launch launch = begin_launch(choice);
+  launch.calls[0] = call;
+  launch.calls[0].algorithm = choice.algorithm;
+  launch.count_calls = 1;
+  launch.norm = norm;
+  // The bits of a row depend on the threads. Blocks have whole rows; where they meet those of other ranks there
+  // are as many as the workspace has.
+  const uint64_t most = call.kind == Kind::kNorm ? kMostNormBlocks : options_.blocks;
+  const Grid grid{static_cast<uint32_t>(std::min(norm.rows, most)), kMostThreads};
+  local_->kernels.launch_norm(grid, launch, stream);
+}
+
+void Communicator::begin_group() {
+  expect_member();
+  if (is_grouped_) throw Failure(VERBENA_INVALID_USAGE, "ops: a group in a group");
+  is_grouped_ = true;
+}
+
+void Communicator::end_group(CUstream stream) {
+  if (!is_grouped_) throw Failure(VERBENA_INVALID_USAGE, "ops: a group ends that has not begun");
+  is_grouped_ = false;
+  const std::vector<Pending> calls = std::exchange(group_, {});
+  for (size_t begin = 0; begin < calls.size();) {
+    size_t end = begin + 1;
+    const auto is_alike = [&](const Pending& one) {
+      return family_of(one.choice.algorithm) == family_of(calls[begin].choice.algorithm) &&
+             one.choice.chunk_bytes == calls[begin].choice.chunk_bytes && !is_coded(one.choice.algorithm) &&
+             !is_coded(calls[begin].choice.algorithm);
+    };
+    while (end < calls.size() && end - begin < kMostCalls && is_alike(calls[end])) ++end;
+    launch(std::span(calls).subspan(begin, end - begin), stream);
+    begin = end;
+  }
+}
+
+Launch Communicator::begin_launch(const Choice& choice) {
+  Launch launch;
+  launch.workspace = (family_of(choice.algorithm) == Family::kChunks ? chunks_ : packets_).workspace();
+  launch.status = local_->status.address();
+  launch.chunk_bytes = choice.chunk_bytes;
+  launch.lets_next_start = options_.lets_next_start;
+  launch.pause_before_ns = launch.pause_after_ns = 0;
+  return launch;
+}
+
+// Calls of one family, or one in few bits; the grid is the largest that one of them wants.
+void Communicator::launch(std::span<const Pending> calls, CUstream stream) {
+  const Choice& first = calls.front().choice;
+  Launch launch = begin_launch(first);
+  launch.count_calls = static_cast<uint32_t>(calls.size());
+  bool are_all_reduces = true;
+  Grid grid{0, 0};
+  for (size_t i = 0; i < calls.size(); ++i) {
+    launch.calls[i] = calls[i].call;
+    launch.calls[i].algorithm = calls[i].choice.algorithm;
+    are_all_reduces = are_all_reduces && calls[i].call.kind == Kind::kAllReduce;
+    grid.blocks = std::max(grid.blocks, calls[i].choice.grid.blocks);
+    grid.threads = std::max(grid.threads, calls[i].choice.grid.threads);
+  }
+  if (is_coded(first.algorithm)) return local_->kernels.launch_coded(grid, launch, stream);
+  local_->kernels.launch(family_of(first.algorithm), are_all_reduces, grid, launch, stream);
+}
+
+void Communicator::pause(uint64_t length_ns, CUstream stream) {
+  expect_member();
+  local_->kernels.pause(length_ns, stream);
+}
+
+}  // namespace verbena::ops

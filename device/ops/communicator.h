@@ -1,0 +1,100 @@
+// What a verbena_ops is: a team's two workspaces, the kernels, and the choice of how a call is done.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "device/ops/call.h"
+#include "device/ops/kernel_set.h"
+#include "tuner/calibration.h"
+#include "verbena/ops.h"
+#include "verbena/verbena.hpp"
+
+namespace verbena::ops {
+
+// Of a call: how, by whom.
+struct Choice {
+  Algorithm algorithm = Algorithm::kAuto;
+  Grid grid{0, 0};
+  uint32_t chunk_bytes = 0;
+};
+
+// A word that kernels write and the host reads at any time.
+class StatusWord {
+ public:
+  explicit StatusWord(const Driver& driver);
+  ~StatusWord();
+  StatusWord(const StatusWord&) = delete;
+  StatusWord& operator=(const StatusWord&) = delete;
+
+  int64_t* address() const { return word_; }
+  int64_t value() const { return __atomic_load_n(word_, __ATOMIC_RELAXED); }
+  void clear() { __atomic_store_n(word_, 0, __ATOMIC_RELAXED); }
+
+ private:
+  const Driver& driver_;
+  int64_t* word_ = nullptr;
+};
+
+class Communicator {
+ public:
+  // Collective over the context; `team` null: this rank is no member. Throws Failure, on all ranks if on one.
+  Communicator(verbena_context* context, const verbena_team* team, const verbena_ops_options& options);
+
+  // Collective.
+  void reset();
+  // Throws Failure if a result is missing.
+  void check_error() const;
+  uint32_t rank() const { return rank_; }
+  uint32_t size() const { return size_; }
+
+  // The rest is for members; throws Failure for others.
+  // By the setting, what was measured, or rules of our own; of an all-reduce the tensor's bytes, of all
+  // others a message's.
+  Choice choose(verbena_ops_operation operation, uint64_t bytes) const;
+  // The same for an all-reduce that may be in few bits.
+  Choice choose_coded(Algorithm codec, uint64_t bytes) const;
+  // The caller's where it is not 0; throws Failure if it cannot be.
+  Choice complete(const Choice& chosen, const verbena_ops_choice* asked) const;
+  // At once, or with the group's others.
+  void submit(const Call& call, const Choice& choice, CUstream stream);
+  // Of rows that `call` has as its input, or of what its algorithm makes of all ranks' input, in kernels of their
+  // own; not in a group.
+  void submit_norm(const Call& call, const Choice& choice, const Norm& norm, CUstream stream);
+  void begin_group();
+  void end_group(CUstream stream);
+  void pause(uint64_t length_ns, CUstream stream);
+
+ private:
+  struct Local {
+    KernelSet kernels;
+    StatusWord status{Driver::instance()};
+  };
+  struct Pending {
+    Call call;
+    Choice choice;
+  };
+  void expect_member() const;
+  void load_measurements();
+  uint64_t compute_fingerprint() const;
+  Choice choose_by_rules(verbena_ops_operation operation, uint64_t bytes) const;
+  Choice spread(Algorithm algorithm, uint64_t bytes) const;
+  Launch begin_launch(const Choice& choice);
+  void launch(std::span<const Pending> calls, CUstream stream);
+
+  verbena_context* context_;
+  verbena_ops_options options_;
+  uint32_t rank_ = 0, size_ = 0;  // in the team; 0 of no member
+  std::optional<Local> local_;    // of members
+  Algorithm forced_ = Algorithm::kAuto;
+  std::string gpu_;                                  // its name
+  std::vector<tuner::OpsMeasurement> measurements_;  // of the platform
+  SymmetricWorkspace packets_, chunks_;
+  bool is_grouped_ = false;
+  std::vector<Pending> group_;
+};
+
+}  // namespace verbena::ops

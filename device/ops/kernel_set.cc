@@ -1,0 +1,179 @@
+#include "device/ops/kernel_set.h"
+
+#include <dlfcn.h>
+
+#include <string>
+
+#include "device/ops/kernel_image.h"
+#include "verbena/verbena.hpp"
+
+namespace verbena::ops {
+namespace {
+
+constexpr int kFirstWithDependentLaunch = 9;  // of compute capabilities
+
+Driver load_driver() {
+  void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr)
+    throw Failure(VERBENA_CUDA_ERROR, "ops: no CUDA driver (libcuda.so.1): the kernels need a GPU");
+  Driver driver;
+#define VERBENA_FIND(name)                                                  \
+  driver.VERBENA_CUDA_FIND(name) if (driver.name == nullptr) throw Failure( \
+      VERBENA_CUDA_ERROR, "ops: libcuda.so.1 has no " #name ": a driver for CUDA 12 or newer is needed");
+  VERBENA_OPS_CUDA(VERBENA_FIND)
+#undef VERBENA_FIND
+  return driver;
+}
+
+// While it lives, calls of this thread do not disturb stream capture in other threads.
+class RelaxedCapture {
+ public:
+  explicit RelaxedCapture(const Driver& driver) : driver_(driver) {
+    driver_.cuThreadExchangeStreamCaptureMode(&mode_);
+  }
+  ~RelaxedCapture() { driver_.cuThreadExchangeStreamCaptureMode(&mode_); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  const Driver& driver_;
+  int mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
+};
+
+}  // namespace
+
+const Driver& Driver::instance() {
+  static const Driver driver = load_driver();
+  return driver;
+}
+
+void Driver::check(CUresult status, const char* what) const {
+  if (status == CUDA_SUCCESS) return;
+  const char* text = nullptr;
+  if (cuGetErrorString(status, &text) != CUDA_SUCCESS || text == nullptr) text = "unknown CUDA error";
+  throw Failure(VERBENA_CUDA_ERROR, std::string("ops: ") + what + ": " + text);
+}
+
+std::string Driver::find_gpu_name() const {
+  CUdevice device = 0;
+  char name[256] = "";
+  check(cuCtxGetDevice(&device), "no GPU is current (cudaSetDevice)");
+  check(cuDeviceGetName(name, sizeof(name), device), "the GPU's name");
+  return name;
+}
+
+KernelSet::KernelSet() : driver_(Driver::instance()) {
+  const RelaxedCapture relaxed(driver_);
+  CUdevice device = 0;
+  driver_.check(driver_.cuCtxGetDevice(&device), "no GPU is current (cudaSetDevice)");
+  int major = 0;
+  driver_.check(driver_.cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device),
+                "the GPU's compute capability");
+  starts_early_ = major >= kFirstWithDependentLaunch;
+  module_ = load(kernel_image());
+  fused_ = load(fused_kernel_image());
+  static constexpr const char* kFamilyNames[kFamilies] = {"packets_16", "packets_128", "chunks"};
+  static constexpr const char* kSizeNames[kSizes] = {"2", "4", "any"};
+  for (uint32_t family = 0; family < kFamilies; ++family) {
+    for (uint32_t size = 0; size < kSizes; ++size) {
+      const std::string name = std::string(kFamilyNames[family]) + "_of_" + kSizeNames[size];
+      functions_[family][size] = find(module_, name);
+      if (family < all_reduce_norms_.size()) all_reduce_norms_[family][size] = find(fused_, "norm_" + name);
+    }
+  }
+  static constexpr const char* kCodecNames[kCodecs] = {"float8",    "int8",        "int6",     "int4",
+                                                       "mx_float8", "float8_int8", "int4_int8"};
+  for (uint32_t codec = 0; codec < kCodecs; ++codec) {
+    const std::string name = std::string("coded_") + kCodecNames[codec];
+    coded_[codec] = {find(fused_, name), find(fused_, name + "_by_chance")};
+  }
+  norm_ = find(fused_, "norm");
+  sharded_by_packets_ = find(fused_, "sharded_norm_packets");
+  sharded_by_chunks_ = find(fused_, "sharded_norm_chunks");
+  pause_ = find(module_, "pause");
+}
+
+KernelSet::~KernelSet() {
+  const RelaxedCapture relaxed(driver_);
+  // The application may have ended CUDA before: then the module has gone with it.
+  for (const CUmodule module : {module_, fused_})
+    if (module != nullptr) driver_.cuModuleUnload(module);
+}
+
+CUmodule KernelSet::load(const char* image) const {
+  CUmodule module = nullptr;
+  driver_.check(driver_.cuModuleLoadDataEx(&module, image, 0, nullptr, nullptr), "loading the kernels");
+  return module;
+}
+
+CUfunction KernelSet::find(CUmodule module, const std::string& name) const {
+  CUfunction function = nullptr;
+  driver_.check(driver_.cuModuleGetFunction(&function, module, ("verbena_ops_" + name).c_str()), name.c_str());
+  return function;
+}
+
+Family family_of(Algorithm algorithm) {
+  switch (algorithm) {
+    case Algorithm::kOneShot16:
+    case Algorithm::kTwoShot16:
+      return Family::kPackets16;
+    case Algorithm::kOneShot128:
+    case Algorithm::kTwoShot128:
+      return Family::kPackets128;
+    default:
+      return Family::kChunks;
+  }
+}
+
+void KernelSet::launch(Family family, bool has_size, const Grid& grid, const Launch& launch,
+                       CUstream stream) {
+  void* parameters[] = {const_cast<Launch*>(&launch)};
+  enqueue(functions_[static_cast<uint32_t>(family)][has_size ? size_of(launch) : kOfAny], grid, parameters, stream);
+}
+
+KernelSet::Size KernelSet::size_of(const Launch& launch) {
+  const int32_t ranks = launch.workspace.context.team_size;
+  return ranks == 2 ? kOf2 : ranks == 4 ? kOf4 : kOfAny;
+}
+
+void KernelSet::launch_coded(const Grid& grid, const Launch& launch, CUstream stream) {
+  const Call& call = launch.calls[0];
+  const uint32_t codec = static_cast<uint32_t>(call.algorithm) - kCountExactAlgorithms;
+  void* parameters[] = {const_cast<Launch*>(&launch)};
+  enqueue(coded_[codec][call.seed == 0 ? 0 : 1], grid, parameters, stream);
+}
+
+void KernelSet::launch_norm(const Grid& grid, const Launch& launch, CUstream stream) {
+  const Call& call = launch.calls[0];
+  const Family family = family_of(call.algorithm);
+  CUfunction function = norm_;
+  if (call.kind == Kind::kAllReduceNorm)
+    function = all_reduce_norms_[static_cast<uint32_t>(family)][size_of(launch)];
+  if (call.kind == Kind::kShardedNorm)
+    function = family == Family::kChunks ? sharded_by_chunks_ : sharded_by_packets_;
+  void* parameters[] = {const_cast<Launch*>(&launch)};
+  enqueue(function, grid, parameters, stream);
+}
+
+void KernelSet::pause(uint64_t length_ns, CUstream stream) {
+  void* parameters[] = {&length_ns};
+  enqueue(pause_, {1, 1}, parameters, stream);
+}
+
+void KernelSet::enqueue(CUfunction function, const Grid& grid, void** parameters, CUstream stream) const {
+  CUlaunchAttribute attribute{};
+  attribute.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+  attribute.value.programmaticStreamSerializationAllowed = 1;
+  CUlaunchConfig config{};
+  config.gridDimX = grid.blocks;
+  config.gridDimY = config.gridDimZ = 1;
+  config.blockDimX = grid.threads;
+  config.blockDimY = config.blockDimZ = 1;
+  config.hStream = stream;
+  // The pause does not wait for what came before, and stays an ordinary kernel.
+  config.attrs = &attribute;
+  config.numAttrs = starts_early_ && function != pause_ ? 1 : 0;
+  driver_.check(driver_.cuLaunchKernelEx(&config, function, parameters, nullptr), "launching a kernel");
+}
+
+}  // namespace verbena::ops

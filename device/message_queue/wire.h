@@ -7,7 +7,6 @@
 #include <cstring>
 
 #include "base/socket_address.h"
-#include "bootstrap/descriptor_exchange.h"
 #include "bootstrap/host_domain.h"
 #include "bootstrap/messages.h"
 #include "device/message_queue/ring_memory.h"

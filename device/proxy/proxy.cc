@@ -69,7 +69,8 @@ Proxy::Proxy(Endpoint& endpoint, PutQueue& queues, AbortWord& abort, const Proxy
                   base::kNsPerMs),
       standstills_(queues.count()) {
   for (uint32_t index = 0; index < queues.count(); ++index) {
-    drains_.push_back(std::make_unique<QueueDrain>(queues, index, endpoint, windows_, options.count_ranks));
+    drains_.push_back(
+        std::make_unique<QueueDrain>(queues, index, endpoint, windows_, options.count_ranks, drains_));
   }
 }
 
@@ -116,7 +117,7 @@ bool Proxy::poll() {
       end(SymmAbort::kNetworkFailed, endpoint_.error(told.peer));
     } else if (told.lane < drains_.size()) {
       drains_[told.lane]->note_done(told.peer, told.count_done);
-      if (told.cookie != 0) drains_[told.lane]->note_value(told.value);
+      if (told.cookie != 0) drains_[told.lane]->note_value(told.cookie, told.value);
     }
   }
   return count != 0;

@@ -23,6 +23,14 @@ struct ncclComm;
 VERBENA_API verbena_result verbena_nccl_context_create(struct ncclComm* communicator, size_t heap_bytes,
                                                        verbena_context** context);
 
+/* The same over a buffer of the application's too, of ncclMemAlloc() or another cuMemCreate(), equally long
+ * on all ranks: kernels take its own addresses for symmetric ones. It becomes a window of the communicator,
+ * and is the application's again when the context is destroyed. */
+VERBENA_API verbena_result verbena_nccl_context_create_with_buffer(struct ncclComm* communicator,
+                                                                   void* buffer, size_t buffer_bytes,
+                                                                   size_t heap_bytes,
+                                                                   verbena_context** context);
+
 /* ---- libverbena_nvshmem.so: NVSHMEM 3, found in the process by name (NvshmemSymmContext) ---- */
 
 /* Collective: initialises NVSHMEM for the current GPU, if the application has not; a rank is a PE. */
@@ -39,6 +47,13 @@ VERBENA_API verbena_result verbena_nvshmem_prepare_module(void* module);
 
 /* Returns `result`, of which the thread's verbena_last_error() is `text` from now on. */
 VERBENA_API verbena_result verbena_fail(verbena_result result, const char* text);
+/* What VERBENA_TUNING_FILE ("none" and "auto" are no file) and VERBENA_OPS_ALGORITHM (verbena_ops_algorithm)
+ * say. The text stays as long as the process. */
+typedef struct {
+  const char* tuning_file;
+  uint32_t algorithm;
+} verbena_ops_settings;
+VERBENA_API verbena_result verbena_get_ops_settings(verbena_ops_settings* settings);
 /* 0: VERBENA_SYMM_PATH is rdma, which takes them away between all ranks. */
 VERBENA_API int verbena_uses_loads_and_stores(void);
 

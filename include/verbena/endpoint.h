@@ -86,8 +86,8 @@ struct EndpointCompletion {
                         // happened, error(peer) says why; all lanes of the peer end so
   uint64_t count_done;  // operations on this (peer, lane), since it was connected, that are remotely complete
   uint64_t cookie;      // of the operation that this is the completion of, 0 for one without
-  uint64_t value;       // what read_word() read, or what the word was before add_word()
-  bool is_answer_lost = false;  // of an add that has happened: `value` went with a rail that failed
+  uint64_t value;       // what read_word() read, or what the word was before an update
+  bool is_answer_lost = false;  // of an update that has happened: `value` went with a rail that failed
 };
 
 class Endpoint {
@@ -134,6 +134,13 @@ class Endpoint {
   virtual Posting write_word(const RemoteWord& word, uint64_t value, uint64_t cookie) = 0;
   virtual Posting add_word(const RemoteWord& word, uint64_t addend, uint64_t cookie) = 0;
   virtual Posting read_word(const RemoteWord& word, uint64_t cookie) = 0;
+  // The word becomes `desired` where it is `expected`; the completion says what it was before. As add_word()
+  // in order and atomicity; refused where swaps_words() says no.
+  virtual Posting compare_swap_word(const RemoteWord&, uint64_t /* expected */, uint64_t /* desired */,
+                                    uint64_t /* cookie */) {
+    return Posting::kRefused;
+  }
+  virtual bool swaps_words() const { return false; }
   // The next operation on this lane takes effect after the adds and gets before it.
   virtual void fence(uint32_t peer, uint32_t lane) = 0;
   // Hands everything to the device. All of it will be told of: a chain ends in a request with a completion.

@@ -5,7 +5,6 @@
 
 #include "base/log.h"
 #include "base/parameters.h"
-#include "bootstrap/carrier.h"
 #include "bootstrap/tree_carrier.h"
 
 namespace verbena::bootstrap {
@@ -24,6 +23,53 @@ base::Outcome check_place(uint32_t rank, uint32_t count_ranks) {
   if (count_ranks > 0 && count_ranks <= kMaxRanks && rank < count_ranks) return {};
   return base::fail(base::Status::kInvalidArgument,
                     "bootstrap: rank %u of %u: there is no such rank; ranks count from 0", rank, count_ranks);
+}
+
+// Collective calls over the caller's all-gather.
+class CallerCarrier final : public Carrier {
+ public:
+  CallerCarrier(AllGatherFunction function, void* context, uint32_t rank, uint32_t count_ranks)
+      : function_(function), context_(context), rank_(rank), count_ranks_(count_ranks) {}
+
+  base::Outcome all_gather(Operation what, std::span<const std::byte> mine,
+                           std::span<std::byte> all) override;
+  // Gathers all parts on every rank, because the caller's function can do nothing else.
+  base::Outcome exchange(std::span<const std::byte> mine, std::span<std::byte> theirs) override;
+  base::Outcome check_ranks() override { return state_; }
+  uint32_t rank() const override { return rank_; }
+  uint32_t count_ranks() const override { return count_ranks_; }
+
+ private:
+  AllGatherFunction function_;
+  void* context_;
+  uint32_t rank_, count_ranks_;
+  base::Outcome state_;
+};
+
+base::Outcome CallerCarrier::all_gather(Operation, std::span<const std::byte> mine,
+                                        std::span<std::byte> all) {
+  if (state_.has_failed()) return state_;
+  // A barrier has no data, but an all-gather of no bytes need not wait for the other ranks.
+  const std::byte token{};
+  std::vector<std::byte> tokens(mine.empty() ? count_ranks_ : 0);
+  const int rc = mine.empty() ? function_(context_, &token, tokens.data(), 1)
+                              : function_(context_, mine.data(), all.data(), mine.size());
+  if (rc == 0) return {};
+  state_ = base::fail(base::Status::kRemote,
+                      "bootstrap: rank %u of %u: the caller's all-gather failed (result %d)", rank_,
+                      count_ranks_, rc);
+  return state_;
+}
+
+base::Outcome CallerCarrier::exchange(std::span<const std::byte> mine, std::span<std::byte> theirs) {
+  std::vector<std::byte> all(mine.size() * count_ranks_);
+  if (auto gathered = all_gather(Operation::kExchange, mine, all); !gathered) return gathered;
+  const size_t part_bytes = mine.size() / count_ranks_;
+  for (uint32_t from = 0; from < count_ranks_; ++from) {
+    std::copy_n(all.data() + (size_t{from} * count_ranks_ + rank_) * part_bytes, part_bytes,
+                theirs.data() + from * part_bytes);
+  }
+  return {};
 }
 
 }  // namespace

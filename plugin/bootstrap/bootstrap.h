@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "base/status.h"
-#include "bootstrap/carrier.h"
 #include "bootstrap/collective_call.h"
 #include "bootstrap/rendezvous.h"
 
@@ -50,7 +49,7 @@ class Bootstrap {
   // the rank's number. The bootstrap stays usable.
   base::Outcome all_agree(base::Outcome mine, std::string_view text);
   // Not collective: whether all ranks are still there, as far as this rank can see without waiting.
-  base::Outcome look_around() { return carrier_->look_around(); }
+  base::Outcome check_ranks() { return carrier_->check_ranks(); }
 
   // The deadline of each later call; no effect with the caller's own all-gather.
   void set_timeout_ms(int64_t timeout_ms) { carrier_->set_timeout_ms(timeout_ms); }

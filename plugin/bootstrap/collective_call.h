@@ -1,4 +1,5 @@
-// One rank's state of one collective call: which ranks have contributed, and their data. Pure.
+// Collective calls: their interface (Carrier), the tree of ranks that they travel on, and one rank's state of
+// one call. Pure.
 #pragma once
 
 #include <algorithm>
@@ -98,5 +99,29 @@ class CollectiveCall {
   uint32_t heard_ = 0, expected_, results_due_;
   std::vector<uint8_t> gathered_;  // in the root, rank by rank
 };
+
+// Carries bytes between the ranks for a Bootstrap (bootstrap.h). Every call is collective: all ranks make the
+// same calls, with the same lengths, in the same order. After an error every further call returns the same
+// error.
+class Carrier {
+ public:
+  virtual ~Carrier() = default;
+
+  // `all` has count_ranks() times the length of `mine`, and receives rank 0's first.
+  virtual base::Outcome all_gather(Operation what, std::span<const std::byte> mine,
+                                   std::span<std::byte> all) = 0;
+  // Part i of `mine` goes to rank i; part i of `theirs` comes from rank i. Both have count_ranks() parts.
+  virtual base::Outcome exchange(std::span<const std::byte> mine, std::span<std::byte> theirs) = 0;
+  // Between two calls: whether all other ranks are there, as far as this rank can see without waiting.
+  virtual base::Outcome check_ranks() = 0;
+  // The deadline of each later call, if the carrier has deadlines of its own.
+  virtual void set_timeout_ms(int64_t) {}
+
+  virtual uint32_t rank() const = 0;
+  virtual uint32_t count_ranks() const = 0;
+};
+
+// Copies the `bytes_each` at `mine` to every rank's `all`, rank 0's first; 0: done.
+using AllGatherFunction = int (*)(void* context, const void* mine, void* all, size_t bytes_each);
 
 }  // namespace verbena::bootstrap

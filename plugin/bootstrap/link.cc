@@ -160,7 +160,7 @@ constexpr size_t kMaxArrivals = 1 << 18;  // one frame for each rank and call at
 
 }  // namespace
 
-size_t find_most_strangers() {
+size_t find_max_strangers() {
   constexpr size_t kLeast = 8, kMost = 256;
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return kLeast;

@@ -58,7 +58,7 @@ const char* describe_caller(Refusal refusal);
 inline constexpr int64_t kIntroductionMs = 10000;
 // The number of unidentified callers above which the one that has been silent for longest is dropped: a part
 // of the descriptors that this process may have.
-size_t find_most_strangers();
+size_t find_max_strangers();
 
 class Link {
  public:

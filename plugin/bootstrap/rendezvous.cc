@@ -194,7 +194,7 @@ void Rendezvous::accept_all() {
     if (!socket || !*socket) return;
     const auto strangers = std::count_if(callers_.begin(), callers_.end(),
                                          [](const auto& caller) { return caller->link.is_stranger(); });
-    if (static_cast<size_t>(strangers) >= find_most_strangers()) send_stranger_away();
+    if (static_cast<size_t>(strangers) >= find_max_strangers()) send_stranger_away();
     callers_.push_back(std::make_unique<Caller>(Link::accept(std::move(**socket), proof_), kIntroductionMs));
   }
 }

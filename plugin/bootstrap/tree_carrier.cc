@@ -74,7 +74,7 @@ void TreeLinks::accept_children() {
     if (!socket || !*socket) break;
     const auto strangers = std::count_if(callers_.begin(), callers_.end(),
                                          [](const Caller& caller) { return caller.link.is_stranger(); });
-    if (static_cast<size_t>(strangers) >= find_most_strangers()) send_stranger_away();
+    if (static_cast<size_t>(strangers) >= find_max_strangers()) send_stranger_away();
     const auto proof = Proof::create(place_.secret);
     if (!proof) break;
     callers_.push_back(
@@ -135,7 +135,7 @@ const TreeLinks::Neighbour* TreeLinks::find_child(uint32_t rank) const {
   return nullptr;
 }
 
-void TreeLinks::wait(int64_t most_ms) {
+void TreeLinks::wait(int64_t max_ms) {
   std::vector<pollfd> polled;
   polled.reserve(neighbours_.size() + callers_.size() + 1);
   if (listener_.fd() >= 0) polled.push_back({listener_.fd(), POLLIN, 0});
@@ -143,7 +143,7 @@ void TreeLinks::wait(int64_t most_ms) {
     if (neighbour.link) polled.push_back(neighbour.link->poll_entry());
   }
   for (const Caller& caller : callers_) polled.push_back(caller.link.poll_entry());
-  ::poll(polled.data(), polled.size(), static_cast<int>(most_ms));
+  ::poll(polled.data(), polled.size(), static_cast<int>(max_ms));
 }
 
 std::optional<TreeLinks::Arrival> TreeLinks::take() {
@@ -445,7 +445,7 @@ base::Error TreeCarrier::give_verdict(const Call& call) {
       std::nullopt);
 }
 
-base::Outcome TreeCarrier::look_around() {
+base::Outcome TreeCarrier::check_ranks() {
   if (state_.has_failed()) return state_;
   links_.advance();
   while (auto arrival = links_.take()) {

@@ -9,7 +9,6 @@
 
 #include "base/clock.h"
 #include "base/socket.h"
-#include "bootstrap/carrier.h"
 #include "bootstrap/collective_call.h"
 #include "bootstrap/link.h"
 #include "bootstrap/messages.h"
@@ -39,8 +38,8 @@ class TreeLinks {
 
   // Accepts children, and sends and receives as much as possible without waiting.
   void advance();
-  // Waits until something can be done, at most `most_ms`.
-  void wait(int64_t most_ms);
+  // Waits until something can be done, at most `max_ms`.
+  void wait(int64_t max_ms);
 
   std::optional<Arrival> take();
   // A frame to a neighbour that has not connected yet is sent once it has; one to a neighbour that is gone is
@@ -97,7 +96,7 @@ class TreeCarrier final : public Carrier {
   base::Outcome all_gather(Operation what, std::span<const std::byte> mine,
                            std::span<std::byte> all) override;
   base::Outcome exchange(std::span<const std::byte> mine, std::span<std::byte> theirs) override;
-  base::Outcome look_around() override;
+  base::Outcome check_ranks() override;
   void set_timeout_ms(int64_t timeout_ms) override { timeout_ms_ = timeout_ms; }
   uint32_t rank() const override { return rank_; }
   uint32_t count_ranks() const override { return shape_.count_ranks; }

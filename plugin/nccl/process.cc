@@ -19,10 +19,12 @@ namespace verbena::nccl {
 
 namespace {
 
-// Up to table 10 nothing tells PAT from ring, and NCCL 2.24 to 2.27 choose PAT although its kernel never
-// unpacks.
+// NCCL 2.24 to 2.27 choose PAT although its kernel never unpacks, and nothing in their tables tells it from
+// ring. Our tuner rules it out too, but another may be in its place.
+constexpr int kFirstTableWithPat = 9;
 void guard_against_pat(int abi_version) {
-  if (abi_version >= kFirstTableWithAttributes || !offers_unpack()) return;
+  const bool is_silent = abi_version >= kFirstTableWithPat && abi_version < kFirstTableWithAttributes;
+  if (!is_silent || !offers_unpack()) return;
   if (base::set_environment_default("NCCL_PAT_ENABLE", "0")) {
     base::log_info(
         "init: NCCL_PAT_ENABLE=0 set: this NCCL does not say when PAT receives, which no kernel unpacks, are "

@@ -6,6 +6,7 @@
 #include "verbs/address_reader.h"
 #include "verbs/async_events.h"
 #include "verbs/library.h"
+#include "verbs/mlx5.h"
 #include "verbs/queues.h"
 #include "verbs/region_cache.h"
 

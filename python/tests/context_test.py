@@ -65,7 +65,7 @@ def _use_workspaces(rank):
         pair = context.create_team([0, 1] if rank < 2 else [])
         with context.create_workspace(pair, 1 << 16, 16) as workspace:
             assert workspace.is_member == (rank < 2)
-            assert workspace.slot_bytes == (1024 if rank < 2 else 0)
+            assert workspace.slot_bytes == (512 if rank < 2 else 0)
             if rank < 2:
                 assert workspace.backend == verbena.Backend.VERBENA and workspace.device_context
             else:

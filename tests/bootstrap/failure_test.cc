@@ -143,10 +143,10 @@ TEST(LookingAround, SeesADeathWithoutACall) {
   Processes ranks(3, [&](uint32_t rank) {
     base::LogCapture log;
     auto bootstrap = Bootstrap::join(id, rank, 3);
-    if (!bootstrap || !bootstrap->look_around() || !bootstrap->barrier()) return 3;
+    if (!bootstrap || !bootstrap->check_ranks() || !bootstrap->barrier()) return 3;
     if (rank == 1) raise(SIGKILL);
     const auto deadline = base::Deadline::after_ms(kPatienceMs);
-    while (bootstrap->look_around() && !deadline.has_passed()) usleep(1000);
+    while (bootstrap->check_ranks() && !deadline.has_passed()) usleep(1000);
     return expect_failure(bootstrap->barrier(), log, "rank 1 has gone");
   });
   EXPECT_EQ(ranks.await(kPatienceMs), (std::vector<int>{0, 128 + SIGKILL, 0}));

@@ -137,7 +137,7 @@ void Lane::post(uint32_t q, const Core::Request& request) {
       work.local_key = operation.local->registrations[options_.rails[q].here].local_key();
     }
     const bool is_host = operation.local == nullptr || operation.local->is_host;
-    work.send_inline = work.opcode == Opcode::kWrite && is_host && work.length <= verbs::kInlineBytes;
+    work.send_inline = work.opcode == Opcode::kWrite && is_host && work.length <= chain.pair().inline_bytes();
     if (observed_ != nullptr) [[unlikely]]
       observed_->note_chunk(turn_of(request.slot), observe::Path::kDirect, options_.rails[q].here,
                             chain.pair().number(), work.length);

@@ -124,7 +124,7 @@ void RecordLinks::accept_all(int64_t now_ns) {
     if (!*socket) return;
     const auto is_stranger = [](const auto& caller) { return caller->link.is_stranger(); };
     const auto strangers = std::count_if(callers_.begin(), callers_.end(), is_stranger);
-    if (static_cast<size_t>(strangers) >= bootstrap::find_most_strangers())
+    if (static_cast<size_t>(strangers) >= bootstrap::find_max_strangers())
       callers_.erase(std::find_if(callers_.begin(), callers_.end(), is_stranger));
     callers_.push_back(
         std::make_unique<Caller>(Caller{bootstrap::Link::accept(std::move(**socket), proof_), now_ns}));

@@ -555,12 +555,45 @@ TYPED_TEST(CallsTest, CountsInMemory) {
   }
 }
 
+// What other threads of the block have stored is there when a call returns.
+TEST(Bulk, ACallUsesTheResultOfTheOneBefore) {
+  constexpr uint64_t kCount = 200, kSlotBytes = Chunks::kSlotBytes;
+  Fleet fleet(2, INT32_MAX, Fleet::measure_workspace(2, 1, kSlotBytes));
+  std::vector<std::vector<Vector>> first(2, std::vector<Vector>(kCount / 4)), second = first, third = first;
+  for (size_t rank = 0; rank < 2; ++rank)
+    for (uint64_t i = 0; i < kCount; ++i)
+      reinterpret_cast<float*>(first[rank].data())[i] = static_cast<float>(i);
+  for (uint64_t seed = 0; seed < 4; ++seed) {
+    World world(seed);
+    for (int32_t rank = 0; rank < 2; ++rank) {
+      world.add_grid(static_cast<uint32_t>(rank), 1, 64, [&, rank] {
+        const SymmWorkspace<> mine = fleet.workspace(rank, 0, 1, kSlotBytes);
+        const auto at = [&](std::vector<std::vector<Vector>>& of) {
+          return reinterpret_cast<char*>(of[static_cast<size_t>(rank)].data());
+        };
+        device::Bulk<> calls(mine, 0, 1);
+        const device::PlainCodec<device::ReduceAs<float>> codec{};
+        require(calls.all_reduce(at(first), at(second), kCount * 4, codec) == SymmStatus::kDone, "first");
+        // From another place on: each number is another thread's.
+        require(calls.all_reduce(at(second) + 80, at(third), kCount * 4 - 80, codec) == SymmStatus::kDone,
+                "second");
+        require(calls.finish() == SymmStatus::kDone, "finish");
+      });
+    }
+    ASSERT_EQ(world.run(), "") << seed;
+    for (uint64_t i = 0; i < kCount - 20; ++i)
+      ASSERT_EQ(reinterpret_cast<float*>(third[1].data())[i], 4 * static_cast<float>(i + 20)) << seed;
+  }
+}
+
 // Ranks that differ in a count, and counts beyond a tensor: said, and nothing is written there.
 TYPED_TEST(CallsTest, RefusesCountsThatCannotBe) {
   for (int wrong = 0; wrong < 3; ++wrong) {
     Ranks<typename TypeParam::template Way<0>> all({2, 1, 32, TypeParam::kSlotBytes}, 2'000'000);
     Random random(3);
     Case one = all_to_all_v(random, 2, 9, 4, false);
+    for (Data& input : one.inputs) input.resize(4096);
+    for (Data& output : one.outputs) output.resize(4096, kUntouched);
     const auto right = one.describe;
     static const int64_t kNegative[2] = {-1, 2}, kHuge[2] = {int64_t{1} << 60, 1}, kOther[2] = {3, 200};
     one.describe = [&](int32_t rank, Call& call) {

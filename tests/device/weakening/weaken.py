@@ -37,10 +37,12 @@ PROGRAMS = {
     "symm_backends.cuh": ["symm/backend_test.cc"],
     "symm_signal.cuh": ["symm/order_test.cc", "symm/signal_test.cc", "symm/queue_test.cc"],
     "symm_barrier.cuh": ["symm/barrier_test.cc", "symm/backend_test.cc"],
-    "symm_put.cuh": ["symm/order_test.cc", "symm/put_test.cc"],
+    "symm_put.cuh": ["symm/order_test.cc", "symm/put_test.cc", "symm/queue_test.cc"],
+    "symm_word.cuh": ["symm/word_test.cc"],
     "symm_reduce.cuh": ["symm/reduce_test.cc"],
     "symm_c.cuh": ["symm/order_test.cc"],
-    "low_latency.cuh": ["symm/low_latency_test.cc"],
+    "low_latency.cuh": ["symm/low_latency_test.cc", "collectives/calls_test.cc"],
+    "collectives/bulk.cuh": ["collectives/calls_test.cc"],
 }
 # (name, pattern, replacement)
 WEAKENINGS = [
@@ -91,7 +93,7 @@ class Runner:
 
     def build(self, source, include, program):
         root = self.arguments.root
-        command = [self.arguments.compiler, *FLAGS, "-I", include, "-I", root / "plugin", "-I", root / "tests",
+        command = [self.arguments.compiler, *FLAGS, "-I", include, "-I", root / "plugin", "-I", root / "tests", "-I", root,
                    "-I", (root / "tests/device" / source).parent, root / "tests/device" / source,
                    self.arguments.emulator, "-lgtest_main", "-lgmock", "-lgtest", "-lpthread", "-o", program]
         return subprocess.run(command, capture_output=True, text=True, check=False)

@@ -120,7 +120,8 @@ struct PlainCodec {
   // Each peer's chunk of this rank's input goes to that peer.
   template <int kRanks, typename Group>
   VERBENA_DEVICE void send_terms(const BulkChunk& chunk, const Group& group) const {
-    if (detail::offset_in_vector(chunk.input) != 0) {
+    // In place other blocks write what lies beside: then it is not read.
+    if (detail::offset_in_vector(chunk.input) != 0 && chunk.input != chunk.output) {
       for (uint32_t turn = 0; turn < chunk.count_peers(); ++turn) {
         const int32_t peer = chunk.find_peer(turn);
         copy_group(group, chunk.slot_at(peer), chunk.input + chunk.begin(peer), chunk.length(peer));
@@ -470,11 +471,14 @@ class Bulk {
   VERBENA_DEVICE void send_chunk(const Plan& plan, uint64_t number, uint64_t at, uint32_t most,
                                  const Group& group) const {
     char* const there = find_slot(number, context_.team_rank);
+    const auto mine = plan(context_.team_rank);
+    const bool is_in_place = mine.source.find(0) == mine.destination.find(0);
     for (int32_t turn = 1; turn < context_.team_size; ++turn) {
       const int32_t peer = find_member(turn);
       const auto line = plan(peer);
       detail::copy_rows(group, Rows::side_by_side(detail::shift(there, detail::get_delta(context_, peer))),
-                        line.source.from(line.send.begin + at), detail::cut_round(line.send, at, most));
+                        line.source.from(line.send.begin + at), detail::cut_round(line.send, at, most),
+                        is_in_place);
     }
   }
   template <int kRanks, typename Reduce, typename Group>

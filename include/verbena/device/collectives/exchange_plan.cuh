@@ -55,14 +55,17 @@ VERBENA_DEVICE uint64_t cut_round(const Part& part, uint64_t at, uint64_t most) 
   return part.length_bytes - at < most ? part.length_bytes - at : most;
 }
 
-// From rows to rows, by all threads of a group; nothing to do where both are the same place.
+// From rows to rows, by all threads of a group; nothing to do where both are the same place. `is_exact`: no
+// byte beside the source is read, as somebody may write it.
 template <typename Group>
-VERBENA_DEVICE void copy_rows(const Group& group, const Rows& to, const Rows& from, uint64_t length_bytes) {
+VERBENA_DEVICE void copy_rows(const Group& group, const Rows& to, const Rows& from, uint64_t length_bytes,
+                              bool is_exact = false) {
   if (length_bytes == 0) return;
   const bool are_flat = to.is_side_by_side() && from.is_side_by_side();
   const bool are_alike = are_flat || (to.row_bytes == from.row_bytes && to.step_bytes == from.step_bytes);
   if (are_alike && to.find(0) == from.find(0)) return;
-  if (are_flat) return copy_group(group, to.find(0), from.find(0), length_bytes);
+  is_exact = is_exact && offset_in_vector(from.find(0)) != offset_in_vector(to.find(0));
+  if (are_flat && !is_exact) return copy_group(group, to.find(0), from.find(0), length_bytes);
   constexpr uint64_t kBytes = sizeof(uint64_t);
   for (uint64_t i = group.rank() * kBytes; i < length_bytes; i += group.size() * kBytes) {
     const auto left = static_cast<uint32_t>(length_bytes - i < kBytes ? length_bytes - i : kBytes);

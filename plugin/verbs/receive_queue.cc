@@ -13,7 +13,38 @@ using base::Outcome;
 using base::Result;
 using base::Status;
 
-constexpr size_t kReceiveChainEntries = 32;  // bounds the stack of post()
+constexpr size_t kReceiveChainEntries = 32;  // bounds the stack of post_chains()
+
+int post_chain(ibv_srq* queue, ibv_recv_wr* first, ibv_recv_wr** rejected) {
+  return ibv_post_srq_recv(queue, first, rejected);
+}
+int post_chain(ibv_qp* pair, ibv_recv_wr* first, ibv_recv_wr** rejected) {
+  return ibv_post_recv(pair, first, rejected);
+}
+
+// `Queue`: of libibverbs, shared or a queue pair's own.
+template <typename Queue>
+VERBENA_HOT_PATH Outcome post_chains(Queue* queue, std::span<const ReceiveBuffer> buffers) {
+  ibv_recv_wr chain[kReceiveChainEntries];
+  ibv_sge segments[kReceiveChainEntries];
+  while (!buffers.empty()) {
+    const size_t count = std::min(buffers.size(), kReceiveChainEntries);
+    for (size_t i = 0; i < count; ++i) {
+      const ReceiveBuffer& buffer = buffers[i];
+      segments[i] = {reinterpret_cast<uintptr_t>(buffer.address), buffer.length, buffer.local_key};
+      chain[i] = {buffer.cookie, i + 1 < count ? &chain[i + 1] : nullptr, &segments[i],
+                  buffer.length == 0 ? 0 : 1};
+    }
+    ibv_recv_wr* rejected = nullptr;
+    const int error = post_chain(queue, chain, &rejected);
+    if (error != 0) {
+      return base::fail_errno(Status::kSystem, error, "device %s: cannot post a receive (entry %td of %zu)",
+                              name_device(queue->context), rejected != nullptr ? rejected - chain : 0, count);
+    }
+    buffers = buffers.subspan(count);
+  }
+  return {};
+}
 
 }  // namespace
 
@@ -47,26 +78,11 @@ Result<SharedReceiveQueue> SharedReceiveQueue::create(Device& device, uint32_t d
 }
 
 VERBENA_HOT_PATH Outcome SharedReceiveQueue::post(std::span<const ReceiveBuffer> buffers) {
-  ibv_recv_wr chain[kReceiveChainEntries];
-  ibv_sge segments[kReceiveChainEntries];
-  while (!buffers.empty()) {
-    const size_t count = std::min(buffers.size(), kReceiveChainEntries);
-    for (size_t i = 0; i < count; ++i) {
-      const ReceiveBuffer& buffer = buffers[i];
-      segments[i] = {reinterpret_cast<uintptr_t>(buffer.address), buffer.length, buffer.local_key};
-      chain[i] = {buffer.cookie, i + 1 < count ? &chain[i + 1] : nullptr, &segments[i],
-                  buffer.length == 0 ? 0 : 1};
-    }
-    ibv_recv_wr* rejected = nullptr;
-    const int error = ibv_post_srq_recv(queue_.get(), chain, &rejected);
-    if (error != 0) {
-      return base::fail_errno(Status::kSystem, error, "device %s: cannot post a receive (entry %td of %zu)",
-                              name_device(queue_->context), rejected != nullptr ? rejected - chain : 0,
-                              count);
-    }
-    buffers = buffers.subspan(count);
-  }
-  return {};
+  return post_chains(queue_.get(), buffers);
+}
+
+Outcome QueuePair::post_receives(std::span<const ReceiveBuffer> buffers) {
+  return post_chains(pair_.get(), buffers);
 }
 
 }  // namespace verbena::verbs

@@ -28,6 +28,19 @@ TEST_F(SharedReceiveQueueTest, PostsInOrderInPieces) {
   }
 }
 
+TEST_F(SharedReceiveQueueTest, AQueuePairHasOneOfItsOwnInstead) {
+  auto completions = CompletionQueue::create(device(), 64);
+  auto pair = QueuePair::create(device(), *completions, {.send_depth = 16, .receive_depth = 70});
+  ASSERT_TRUE(pair);
+  EXPECT_EQ(record().pair_attributes.cap.max_recv_wr, 70U);
+  EXPECT_EQ(record().pair_attributes.srq, nullptr);
+  ASSERT_TRUE(pair->post_receives(buffers_));
+  EXPECT_THAT(record().chain_lengths, ElementsAre(32, 32, 6));
+  EXPECT_EQ(record().receives[69].wr_id, 1069U);
+  EXPECT_FALSE(QueuePair::create(device(), *completions, {.send_depth = 16, .receive_depth = 1025}));
+  EXPECT_THAT(log_.warnings(), ElementsAre(HasSubstr("receive depth 1025, limit 1024")));
+}
+
 TEST_F(SharedReceiveQueueTest, PostsNothingForNothing) {
   ASSERT_TRUE(queue_.post({}));
   EXPECT_TRUE(record().chain_lengths.empty());

@@ -14,7 +14,7 @@
 
 #include "base/clock.h"
 #include "base/parameters.h"
-#include "bootstrap/descriptor_exchange.h"
+#include "bootstrap/host_domain.h"
 #include "bootstrap/support/ranks.h"
 #include "tests/base/log_capture.h"
 #include "tests/base/scoped_environment.h"

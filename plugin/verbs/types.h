@@ -32,6 +32,7 @@ struct LocalAddress {
   PortAddress port{};
   int gid_index = -1;        // -1 on InfiniBand without GRH
   int other_gid_index = -1;  // -1: there is no other
+  int partition_key_index = 0;
 };
 
 // Where the network has a port, as its administrator numbers it.

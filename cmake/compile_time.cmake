@@ -10,7 +10,7 @@ set(no_unity verbena_transport verbena_bootstrap verbena_proxy verbena-info prot
 
 # Tests that calculate for seconds. The others are compiled without optimisation, in half the time; a sanitizer's are not, as
 # its checks would make them several times slower.
-set(optimised_tests protocol_test emulator_test device_order_test tuner_test base_test message_queue_step_test)
+set(optimised_tests protocol_test emulator_test device_order_test device_calls_test device_one_shot_test tuner_test base_test message_queue_step_test)
 
 set(standard_headers <algorithm> <array> <atomic> <cerrno> <cstdint> <cstdio> <cstdlib> <cstring> <deque> <functional> <map>
   <memory> <mutex> <optional> <span> <string> <string_view> <thread> <utility> <vector>)

@@ -49,11 +49,18 @@ set(CPACK_COMPONENT_VERBENA_GROUP main)
 set(CPACK_COMPONENT_DEBIAN_VERBENA_GROUP main)
 set(CPACK_DEBIAN_MAIN_PACKAGE_NAME verbena)
 set(CPACK_DEBIAN_MAIN_PACKAGE_SECTION net)
-set(CPACK_DEBIAN_MAIN_PACKAGE_SHLIBDEPS ON)
-set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${CMAKE_LIBRARY_OUTPUT_DIRECTORY})
 # Recommended libraries are loaded at run time if they are installed. python3 runs the script for --plot, --compare and the
 # report.
 set(CPACK_DEBIAN_MAIN_PACKAGE_DEPENDS "python3:any")
+if(CMAKE_CROSSCOMPILING)
+  # This machine's dpkg does not know the other's libraries: the releases that they were linked with are named here.
+  set(CPACK_DEBIAN_PACKAGE_ARCHITECTURE arm64)
+  string(REGEX MATCH "^[0-9]+" gcc_release ${CMAKE_CXX_COMPILER_VERSION})
+  string(APPEND CPACK_DEBIAN_MAIN_PACKAGE_DEPENDS ", libc6 (>= 2.36), libgcc-s1, libstdc++6 (>= ${gcc_release}), libelf1 | libelf1t64")
+else()
+  set(CPACK_DEBIAN_MAIN_PACKAGE_SHLIBDEPS ON)
+  set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${CMAKE_LIBRARY_OUTPUT_DIRECTORY})
+endif()
 set(CPACK_DEBIAN_MAIN_PACKAGE_RECOMMENDS "libibverbs1, ibverbs-providers, libhwloc15")
 set(CPACK_DEBIAN_MAIN_PACKAGE_SUGGESTS "python3-verbena, verbena-nccl-default, gnuplot-nox, graphviz")
 set(CPACK_DEBIAN_MAIN_DESCRIPTION "NCCL network plugin over RDMA, with its tools
@@ -64,7 +71,8 @@ NCCL loads the plugin with NCCL_NET_PLUGIN=verbena. Also here: verbena-perf and
 other measuring tools; libverbena.so, its headers and device bitcode, by which
 kernels reach the memory of other GPUs. No CUDA package is needed to install.")
 set(shlibs "")
-foreach(library verbena verbena_nccl verbena_nvshmem)
+list(TRANSFORM backends PREPEND verbena_ OUTPUT_VARIABLE backend_libraries)
+foreach(library verbena ${backend_libraries})
   if(TARGET ${library})
     string(APPEND shlibs "lib${library} ${VERBENA_SOVERSION} verbena (>= ${PROJECT_VERSION})\n")
   endif()

@@ -5,7 +5,9 @@ set(package_build ${PROJECT_BINARY_DIR}/packaging)
 
 # Some tools need a CUDA compiler, and some are built only by their targets.
 set(installed_tools "")
-foreach(tool verbena-info verbena-perf nccl-perf verbena-unpack verbena-symm verbena-symm-nccl verbena-symm-nvshmem)
+get_property(backends GLOBAL PROPERTY VERBENA_BACKENDS)
+list(TRANSFORM backends PREPEND verbena-symm- OUTPUT_VARIABLE backend_tools)
+foreach(tool verbena-info verbena-perf nccl-perf verbena-unpack verbena-coll verbena-symm ${backend_tools})
   if(TARGET ${tool})
     # In the build, the libraries are always in ../lib.
     set(folders $<REMOVE_DUPLICATES:$ORIGIN/../lib$<SEMICOLON>$ORIGIN/${VERBENA_LIBRARIES_FROM_TOOLS}>)

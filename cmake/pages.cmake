@@ -8,15 +8,23 @@ set(about_verbena-info "show RDMA devices, GPUs and what NCCL will use of them")
 set(about_verbena-perf "measure and verify messages through a NCCL net plugin, without NCCL or a GPU")
 set(about_nccl-perf "measure and verify NCCL's collectives over the Verbena plugin")
 set(about_verbena-unpack "measure and verify the unpacking of messages on a GPU")
+set(about_verbena-coll "measure and verify collectives between GPUs")
 set(about_verbena-symm "measure and verify symmetric memory between GPUs")
 
 # add_pages(TOOL): creates share/man/man1/TOOL.1.gz and a completion file for each shell.
 function(add_pages tool)
+  set(folder $<TARGET_FILE_DIR:${tool}>)
+  if(CMAKE_CROSSCOMPILING_EMULATOR)
+    set(folder ${PROJECT_BINARY_DIR}/emulated)
+    list(JOIN CMAKE_CROSSCOMPILING_EMULATOR " " emulator)
+    file(GENERATE OUTPUT ${folder}/${tool} CONTENT "#!/bin/sh\nexec ${emulator} $<TARGET_FILE:${tool}> \"$@\"\n"
+      FILE_PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE)
+  endif()
   if(VERBENA_HELP2MAN AND VERBENA_GZIP)
     set(page ${pages_folder}/man/man1/${tool}.1)
     # Run by its name alone, so that the text contains no path.
     add_custom_command(OUTPUT ${page}.gz
-      COMMAND ${CMAKE_COMMAND} -E env "PATH=$<TARGET_FILE_DIR:${tool}>:$ENV{PATH}"
+      COMMAND ${CMAKE_COMMAND} -E env "PATH=${folder}:$ENV{PATH}"
         ${VERBENA_HELP2MAN} --no-info --section=1 "--name=${about_${tool}}" "--source=Verbena ${PROJECT_VERSION}"
         "--manual=Verbena" --include=${PROJECT_SOURCE_DIR}/packaging/see-also.h2m --output=${page} ${tool}
       COMMAND ${VERBENA_GZIP} -9nf ${page}
@@ -28,8 +36,7 @@ function(add_pages tool)
     set(bash ${pages_folder}/bash-completion/completions/${tool})
     set(zsh ${pages_folder}/zsh/vendor-completions/_${tool})
     add_custom_command(OUTPUT ${bash} ${zsh}
-      COMMAND ${VERBENA_PYTHON3} ${PROJECT_SOURCE_DIR}/packaging/make_completion $<TARGET_FILE:${tool}> --bash ${bash}
-        --zsh ${zsh}
+      COMMAND ${VERBENA_PYTHON3} ${PROJECT_SOURCE_DIR}/packaging/make_completion ${folder}/${tool} --bash ${bash} --zsh ${zsh}
       DEPENDS ${tool} ${PROJECT_SOURCE_DIR}/packaging/make_completion COMMENT "Writing the completions of ${tool}" VERBATIM)
     list(APPEND found ${bash} ${zsh})
     install(FILES ${bash} DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)

@@ -1,4 +1,4 @@
-// CUDA's runtime, with failures thrown.
+// Calls of CUDA's runtime that throw on failure.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,4 +1,4 @@
-// libverbena_nccl.so: contexts over a communicator of the application's.
+// libverbena_nccl.so: contexts over a communicator of the application.
 #include <nccl.h>
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace verbena::backends {
 namespace {
 
-// NCCL has headers of its own for each version; what they declare is called in the library that is loaded.
+// NCCL's headers differ by version. Their functions are looked up in the NCCL that the process has loaded.
 struct Nccl {
   ProcessLibrary library{"libnccl.so.2"};
 #define VERBENA_NCCL_FUNCTION(name) decltype(&::name) name = library.find<decltype(::name)>(#name)
@@ -35,14 +35,14 @@ struct Nccl {
   Nccl() {
     int loaded = 0;
     check(ncclGetVersion(&loaded), "ncclGetVersion");
-    // The device communicator has no size in it before 2.29, and grew within 2.28.
+    // Before 2.29 the device communicator does not contain its own size, and it grew within 2.28.
     if (loaded != NCCL_VERSION_CODE) {
       throw Failure(VERBENA_INVALID_USAGE,
                     "libverbena_nccl.so was built with NCCL " + std::to_string(NCCL_VERSION_CODE) +
                         ", whose device code kernels hold; the process has " + std::to_string(loaded));
     }
   }
-  // NCCLX is NCCL with more for the host.
+  // NCCLX is NCCL with additions for the host.
   bool is_ncclx() const {
     return library.seek<void()>("ncclCommDump") != nullptr ||
            library.seek<void()>("ncclAllReduceSparseBlock") != nullptr;
@@ -55,7 +55,7 @@ struct Nccl {
   }
 };
 
-// places[r]: where this rank finds the window of rank r of the world; untouched: it does not.
+// places[r]: the address of rank r's window in this rank; unchanged if this rank cannot reach it.
 __global__ void find_places_in(ncclDevComm communicator, ncclWindow_t window, void** places) {
   const ncclTeam reached = ncclTeamLsa(communicator);
   for (int peer = static_cast<int>(threadIdx.x); peer < reached.nRanks; peer += static_cast<int>(blockDim.x))
@@ -68,7 +68,7 @@ class NcclHeap : public SharedHeap {
       : SharedHeap(nccl.is_ncclx() ? kSymmNcclx : kSymmNccl, rank, count_ranks),
         nccl_(nccl),
         communicator_(communicator) {
-    is_world_only_ = true;  // a device communicator's signals are numbered once
+    is_world_only_ = true;  // a device communicator has one numbering of signals
     CHECK_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
   }
   ~NcclHeap() override;
@@ -90,7 +90,7 @@ class NcclHeap : public SharedHeap {
   const Nccl& nccl_;
   ncclComm_t communicator_;
   cudaStream_t stream_ = nullptr;
-  char* staging_ = nullptr;  // what gather() carries, on the GPU
+  char* staging_ = nullptr;  // the data of gather(), on the GPU
   size_t staging_bytes_ = 0;
   void* memory_ = nullptr;  // the heap's, as NCCL has allocated it
   ncclWindow_t window_ = nullptr;
@@ -100,10 +100,10 @@ class NcclHeap : public SharedHeap {
   char* buffer_place_ = nullptr;  // where NCCL has mapped it for this rank
   ncclDevComm device_{};
   bool has_device_ = false;
-  ncclDevComm* device_copy_ = nullptr;  // device_, where kernels read it
+  ncclDevComm* device_copy_ = nullptr;  // a copy of device_ that kernels read
 };
 
-// What fails here has nobody to be told.
+// Failures here are ignored: there is no caller to report them to.
 NcclHeap::~NcclHeap() {
   if (has_device_) nccl_.ncclDevCommDestroy(communicator_, &device_);
   if (buffer_window_ != nullptr) nccl_.ncclCommWindowDeregister(communicator_, buffer_window_);
@@ -163,7 +163,7 @@ ncclWindow_t NcclHeap::register_window(void* begin, size_t length_bytes) {
   if (window == nullptr) {
     throw Failure(
         VERBENA_INVALID_USAGE,
-        "ncclCommWindowRegister gives no symmetric window: it needs NCCL_CUMEM_ENABLE and NCCL_WIN_ENABLE, "
+        "ncclCommWindowRegister made no symmetric window: it needs NCCL_CUMEM_ENABLE and NCCL_WIN_ENABLE, "
         "between GPUs of a host NVLink or PCIe peer access, and a buffer of ncclMemAlloc or another "
         "cuMemCreate");
   }
@@ -210,7 +210,7 @@ void NcclHeap::copy_communicator() {
   context.buffer = buffer_window_;
   context.buffer_begin = reinterpret_cast<uint64_t>(buffer_place_);
   context.buffer_end = context.buffer_begin + buffer_bytes_;
-  // Behind its base.
+  // The members that follow its base.
   const auto* const whole = reinterpret_cast<const char*>(&context);
   extension_.assign(whole + sizeof(SymmContext), whole + sizeof(context));
 }

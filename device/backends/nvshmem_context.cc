@@ -1,5 +1,5 @@
-// libverbena_nvshmem.so: contexts over NVSHMEM's symmetric heap. NVSHMEM's headers are not needed: what is
-// called is declared here, as NVSHMEM 3 documents it.
+// libverbena_nvshmem.so: contexts over NVSHMEM's symmetric heap. NVSHMEM's headers are not needed: the
+// functions that we call are declared here, as NVSHMEM 3 documents them.
 #include <algorithm>
 #include <cstring>
 
@@ -12,9 +12,9 @@ namespace {
 
 constexpr int kTeamWorld = 0;
 constexpr unsigned kInitWithUniqueId = 1u << 3;
-constexpr int kIsInitialized = 2;  // nvshmemx_init_status(): from here on
+constexpr int kIsInitialized = 2;  // nvshmemx_init_status() returns this or more
 
-// A structure of NVSHMEM's tells its version so.
+// The version that a structure of NVSHMEM contains.
 template <typename T>
 constexpr int kVersionOf = (1 << 16) + static_cast<int>(sizeof(T));
 
@@ -68,14 +68,13 @@ struct Nvshmem {
   bool is_initialized() const { return init_status() >= kIsInitialized; }
   void expect_initialized() const {
     if (!is_initialized()) {
-      throw Failure(
-          VERBENA_INVALID_USAGE,
-          "NVSHMEM is not initialised: nvshmemx_init_attr(), or verbena_nvshmem_init(), comes first");
+      throw Failure(VERBENA_INVALID_USAGE,
+                    "NVSHMEM is not initialised: call nvshmemx_init_attr() or verbena_nvshmem_init() first");
     }
   }
 };
 
-// Allocations are collective: where one PE has no room, none has.
+// Allocations are collective: if one PE has no room, the call fails on all.
 class NvshmemMemory {
  public:
   explicit NvshmemMemory(const Nvshmem& nvshmem) : nvshmem_(nvshmem) {}
@@ -87,8 +86,8 @@ class NvshmemMemory {
     free();
     memory_ = static_cast<char*>(nvshmem_.allocate(512, length_bytes));
     if (memory_ == nullptr) {
-      throw Failure(VERBENA_SYSTEM_ERROR, "nvshmem_align: no room for " + std::to_string(length_bytes) +
-                                              " bytes in NVSHMEM's heap (NVSHMEM_SYMMETRIC_SIZE)");
+      throw Failure(VERBENA_SYSTEM_ERROR, "nvshmem_align: cannot allocate " + std::to_string(length_bytes) +
+                                              " bytes in NVSHMEM's heap; raise NVSHMEM_SYMMETRIC_SIZE");
     }
     length_bytes_ = length_bytes;
   }
@@ -152,7 +151,8 @@ void init(verbena_all_gather all_gather, void* argument, uint32_t rank, uint32_t
   if (nvshmem.is_initialized()) return;
   UniqueId mine{};
   mine.version = kVersionOf<UniqueId>;
-  if (rank == 0 && nvshmem.get_unique_id(&mine) != 0) mine.version = 0;  // told to all
+  if (rank == 0 && nvshmem.get_unique_id(&mine) != 0)
+    mine.version = 0;  // so that all ranks learn of the failure
   std::vector<UniqueId> all(count_ranks);
   if (all_gather(argument, &mine, all.data(), sizeof(mine)) != 0)
     throw Failure(VERBENA_REMOTE_ERROR, "the application's all-gather failed");

@@ -1,4 +1,4 @@
-// Functions of a library that the application has loaded; and the boundary of the calls that use them.
+// Functions of a library that the application has loaded; and guard(), the boundary to C.
 #pragma once
 
 #include <dlfcn.h>
@@ -12,14 +12,14 @@
 
 namespace verbena::backends {
 
-// Loaded already, by this name or as part of the program: a second copy would know nothing of what the first
-// one has set up.
+// A library that is already loaded by this name, or is part of the program. It is never loaded a second time:
+// a second copy would not have the state of the first one.
 class ProcessLibrary {
  public:
   explicit ProcessLibrary(const char* name) : name_(name), handle_(dlopen(name, RTLD_NOW | RTLD_NOLOAD)) {}
 
   const char* name() const { return name_; }
-  // Null: not there.
+  // Null if the library has no such function.
   template <typename Function>
   Function* seek(const char* symbol) const {
     void* const found = dlsym(handle_ != nullptr ? handle_ : RTLD_DEFAULT, symbol);
@@ -36,7 +36,7 @@ class ProcessLibrary {
   void* handle_;
 };
 
-// No exception passes through C.
+// Turns exceptions into results: none may pass through C.
 template <typename Call>
 verbena_result guard(const Call& call) noexcept {
   try {

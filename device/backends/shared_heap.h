@@ -1,4 +1,4 @@
-// What heaps of other libraries have in common: a rank's part of making a context over one.
+// The common part of heaps of other libraries: one rank's part in making a context over such a heap.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace verbena::backends {
 
-// Owned by the context that is made over it, and gone with it.
+// The context that is made over it owns it and destroys it.
 class SharedHeap {
  public:
   SharedHeap(int32_t type, uint32_t rank, uint32_t count_ranks)
@@ -32,9 +32,9 @@ class SharedHeap {
   uint32_t count_ranks() const { return static_cast<uint32_t>(deltas_.size()); }
 
  protected:
-  // For windows of `window_bytes`, the teams' words among them.
+  // The heap's length for windows of `window_bytes` and the words of the teams.
   size_t measure(size_t window_bytes) const { return verbena_heap_words(count_ranks()) + window_bytes; }
-  // `theirs`: where loads and stores of this rank find what it has at `begin`.
+  // `theirs` is the address at which this rank's loads and stores reach the other rank's memory at `begin`.
   void set_peer(uint32_t rank, const void* begin, const void* theirs) {
     deltas_[rank] = static_cast<const char*>(theirs) - static_cast<const char*>(begin);
   }
@@ -53,7 +53,8 @@ class SharedHeap {
   std::vector<int64_t> deltas_;
 };
 
-// Collective. What a context over `heap`, complete by now, is; the heap goes with it, or at once.
+// Collective. Makes the context over `heap`, which is complete. The context owns the heap; if the call fails,
+// the heap is destroyed at once.
 verbena_context* make_context(std::unique_ptr<SharedHeap> heap);
 
 template <typename Step>

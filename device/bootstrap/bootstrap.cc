@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kMaxTextBytes = 240;
 
-// What all_agree() carries.
+// The data of all_agree().
 struct Vote {
   uint32_t status = 0;
   int32_t errno_value = 0;
@@ -22,8 +22,8 @@ struct Vote {
 
 base::Outcome check_place(uint32_t rank, uint32_t count_ranks) {
   if (count_ranks > 0 && count_ranks <= kMaxRanks && rank < count_ranks) return {};
-  return base::fail(base::Status::kInvalidArgument, "bootstrap: rank %u of %u: there is no such rank", rank,
-                    count_ranks);
+  return base::fail(base::Status::kInvalidArgument,
+                    "bootstrap: rank %u of %u: there is no such rank; ranks count from 0", rank, count_ranks);
 }
 
 }  // namespace

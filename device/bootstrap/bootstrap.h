@@ -1,9 +1,9 @@
-// What the ranks of a symmetric-memory context tell each other on the host, before and besides RDMA. One
-// object a rank, used by one thread at a time; several may live in a process. All calls are collective: every
-// rank makes the same ones in the same order, and each returns within its deadline, or at once when a rank
-// fails or goes. The first error is the last: each further call returns it.
+// The communication of the ranks of a symmetric-memory context on the host, before RDMA is set up and besides
+// it. Each rank has one object, used by one thread at a time; a process may have several. All calls are
+// collective: every rank makes the same calls in the same order. A call returns within its deadline, or at
+// once when a rank fails or leaves. After an error every further call returns the same error.
 //
-// The environment (load_parameters()) and the job key (load_job_key()) have been read before.
+// The caller has read the environment (load_parameters()) and the job key (load_job_key()) before.
 #pragma once
 
 #include <memory>
@@ -20,7 +20,7 @@
 namespace verbena::bootstrap {
 
 struct BootstrapOptions {
-  int64_t timeout_ms = 0;           // of joining and of each call; 0: VERBENA_BOOTSTRAP_TIMEOUT_MS
+  int64_t timeout_ms = 0;           // for joining and for each call; 0: VERBENA_BOOTSTRAP_TIMEOUT_MS
   uint32_t fan_out = kFanOutRanks;  // every rank's must be the same
   Patience patience = Patience::kNone;
 };
@@ -32,7 +32,7 @@ class Bootstrap {
                                       const BootstrapOptions& options = {});
   static base::Result<Bootstrap> join(const Meeting& meeting, uint32_t rank, uint32_t count_ranks,
                                       const BootstrapOptions& options = {});
-  // Over the caller's own all-gather, which must be collective and keep its own deadline.
+  // Uses the caller's all-gather, which must be collective and have its own deadline.
   static base::Result<Bootstrap> from_all_gather(AllGatherFunction function, void* context, uint32_t rank,
                                                  uint32_t count_ranks);
 
@@ -42,17 +42,17 @@ class Bootstrap {
   base::Outcome barrier();
   // `all` has count_ranks() times the length of `mine`; rank 0's comes first.
   base::Outcome all_gather(std::span<const std::byte> mine, std::span<std::byte> all);
-  // Part i of `mine` goes to rank i, part i of `theirs` came from rank i: count_ranks() parts of one length
-  // each.
+  // Part i of `mine` goes to rank i; part i of `theirs` comes from rank i. Both have count_ranks() parts of
+  // the same length.
   base::Outcome exchange(std::span<const std::byte> mine, std::span<std::byte> theirs);
-  // After a step in which each rank for itself may have failed: all succeed, or all get the error of the
-  // lowest rank that failed. `text` says what that rank logged; the others log it with its number. The
-  // bootstrap stays usable.
+  // Call it after a step that may have failed on each rank separately: either all succeed, or all get the
+  // error of the lowest rank that failed. `text` is the line that this rank logged; the others log it with
+  // the rank's number. The bootstrap stays usable.
   base::Outcome all_agree(base::Outcome mine, std::string_view text);
-  // No call: whether everybody is still there, as far as this rank can see without waiting.
+  // Not collective: whether all ranks are still there, as far as this rank can see without waiting.
   base::Outcome look_around() { return carrier_->look_around(); }
 
-  // Of each call from now on; nothing over the caller's own all-gather.
+  // The deadline of each later call; no effect with the caller's own all-gather.
   void set_timeout_ms(int64_t timeout_ms) { carrier_->set_timeout_ms(timeout_ms); }
 
   template <typename T>

@@ -10,7 +10,7 @@ namespace verbena::bootstrap {
 base::Outcome CallerCarrier::all_gather(Operation, std::span<const std::byte> mine,
                                         std::span<std::byte> all) {
   if (state_.has_failed()) return state_;
-  // A barrier has no bytes, and not every all-gather takes none as a reason to wait for the others.
+  // A barrier has no data, but an all-gather of no bytes need not wait for the other ranks.
   const std::byte token{};
   std::vector<std::byte> tokens(mine.empty() ? count_ranks_ : 0);
   const int rc = mine.empty() ? function_(context_, &token, tokens.data(), 1)

@@ -1,4 +1,4 @@
-// What one rank knows of one collective call: who has contributed, and what. Pure.
+// One rank's state of one collective call: which ranks have contributed, and their data. Pure.
 #pragma once
 
 #include <algorithm>
@@ -11,16 +11,16 @@
 
 namespace verbena::bootstrap {
 
-// Connections that one process holds for it, its limit of open files in mind.
+// The most connections that a process opens for it, because of its limit of open files.
 inline constexpr uint32_t kFanOutRanks = 64;
 
-// Which rank speaks with which: rank 0 is the root, and everybody else has one parent. Up to 65 ranks it is a
-// star; 1,024 are two steps deep. Pure arithmetic.
+// Which ranks are connected: rank 0 is the root, every other rank has one parent. Up to 65 ranks form a star;
+// with 1,024 the tree has two levels below the root. Pure arithmetic.
 struct TreeShape {
   uint32_t count_ranks = 1;
   uint32_t fan_out = kFanOutRanks;
 
-  // Of any rank but 0.
+  // For every rank except 0.
   uint32_t parent_of(uint32_t rank) const { return (rank - 1) / fan_out; }
   uint32_t first_child_of(uint32_t rank) const {
     return static_cast<uint32_t>(std::min<uint64_t>(uint64_t{rank} * fan_out + 1, count_ranks));
@@ -34,12 +34,12 @@ struct TreeShape {
     for (; rank != 0; rank = parent_of(rank)) ++depth;
     return depth;
   }
-  // Whether `rank` is `ancestor` or lies below it.
+  // Whether `rank` is `ancestor` or below it.
   bool is_within(uint32_t rank, uint32_t ancestor) const {
     while (rank > ancestor) rank = parent_of(rank);
     return rank == ancestor;
   }
-  // The child of `from` that is `rank` or leads to it; `rank` lies below `from`.
+  // The child of `from` that is `rank` or an ancestor of it; `rank` is below `from`.
   uint32_t child_towards(uint32_t from, uint32_t rank) const {
     while (parent_of(rank) != from) rank = parent_of(rank);
     return rank;
@@ -53,7 +53,7 @@ struct TreeShape {
 
 class CollectiveCall {
  public:
-  // `mine` and `result` stay the caller's. A rank that is not the root gathers nothing, it relays.
+  // The caller owns `mine` and `result`. A rank that is not the root gathers nothing; it relays.
   CollectiveCall(const TreeShape& shape, uint32_t rank, Operation operation, base::Bytes mine,
                  std::span<uint8_t> result, base::Deadline its_deadline);
 
@@ -61,32 +61,32 @@ class CollectiveCall {
   // The length of each rank's contribution.
   size_t length_bytes() const { return mine_.size(); }
   base::Bytes mine() const { return mine_; }
-  // Each rank receives a result of its own.
+  // True if each rank receives a different result.
   bool is_apart() const { return operation_ == Operation::kExchange; }
 
-  // A contribution that passed here; its rank and length were checked.
+  // Records a contribution that passed through this rank; its rank and length were checked.
   void hear(uint32_t rank, base::Bytes contribution);
   bool has_heard(uint32_t rank) const { return is_heard_[rank]; }
-  // Of all within this rank's part of the tree.
+  // Whether all ranks of this rank's part of the tree have contributed.
   bool has_heard_all() const { return heard_ == expected_; }
   bool has_heard_all_within(uint32_t child) const;
-  // Those in our part of the tree that did not contribute; of those behind another one that did not, nothing
-  // is known.
+  // The ranks in our part of the tree that did not contribute. Ranks below one of them are left out, because
+  // nothing is known about them.
   std::vector<uint32_t> list_missing() const;
 
-  // In the root, once all have been heard: the result of all, or that of one rank.
+  // In the root, once all have contributed: the result for all ranks, or for one rank.
   base::Bytes gathered() const { return gathered_; }
   std::vector<uint8_t> collect_for(uint32_t rank) const;
 
   size_t result_bytes() const { return result_.size(); }
   void set_result(base::Bytes bytes);
-  // For this rank and, where they are apart, for those below.
+  // For this rank and, if results differ, for the ranks below it.
   uint32_t results_due() const { return results_due_; }
   void pass_result() { --results_due_; }
   void end_results() { results_due_ = 0; }
 
   base::Deadline deadline;
-  bool is_overdue = false;  // the root was asked who is missing
+  bool is_overdue = false;  // the root was asked which ranks are missing
 
  private:
   TreeShape shape_;

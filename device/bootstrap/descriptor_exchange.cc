@@ -23,8 +23,9 @@ namespace verbena::bootstrap {
 namespace {
 
 constexpr int kBacklogMessages = 1024;
-constexpr int64_t kPacketMs = 1000;  // a sender that has connected has sent, too, or is a stranger
-constexpr size_t kMaxCallers = 64;   // that are silent: the next ones wait for a place
+constexpr int64_t kPacketMs =
+    1000;  // a rank sends as soon as it has connected; a caller that does not is a stranger
+constexpr size_t kMaxCallers = 64;  // silent callers at a time; further ones have to wait
 
 struct Packet {
   uint64_t magic = kMagic;
@@ -43,7 +44,8 @@ struct UnixAddress {
   sockaddr_un address{};
   socklen_t length_bytes = 0;
 
-  // Abstract: the name begins with a zero, lives as long as its socket, and touches no file system.
+  // An abstract address: the name begins with a zero, exists as long as its socket, and is not in the file
+  // system.
   explicit UnixAddress(const PostAddress& post) {
     address.sun_family = AF_UNIX;
     constexpr char kPrefix[] = "verbena-";
@@ -62,7 +64,7 @@ bool is_not_now(int error) {
   return error == EAGAIN || error == EINTR || error == ECONNABORTED;
 }
 
-// As the kernel saw the other end when it connected or began to listen.
+// Whether the kernel reports our user for the other end, from when it connected or began to listen.
 bool is_of_our_user(int socket) {
   ucred peer{};
   socklen_t length = sizeof(peer);
@@ -78,7 +80,7 @@ base::FileDescriptor take_descriptor(msghdr& message) {
   for (cmsghdr* part = CMSG_FIRSTHDR(&message); part != nullptr; part = CMSG_NXTHDR(&message, part)) {
     if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
     for (size_t at = CMSG_LEN(0); at + sizeof(int) <= part->cmsg_len; at += sizeof(int)) {
-      int descriptor = -1;  // padding has room for a second one: of several, the last is kept
+      int descriptor = -1;  // the padding has room for a second one; the last one is kept
       std::memcpy(&descriptor, reinterpret_cast<const char*>(part) + at, sizeof(descriptor));
       taken.reset(descriptor);
     }
@@ -96,7 +98,8 @@ base::Result<UnixPost> UnixPost::open() {
   const UnixAddress address(post.address_);
   if (!post.socket_ || bind(post.fd(), address.get(), address.length_bytes) != 0 ||
       listen(post.fd(), kBacklogMessages) != 0) {
-    return base::fail_errno(base::Status::kSystem, errno, "bootstrap: no Unix socket to receive descriptors");
+    return base::fail_errno(base::Status::kSystem, errno,
+                            "bootstrap: cannot create the Unix socket that receives descriptors");
   }
   return post;
 }
@@ -104,9 +107,8 @@ base::Result<UnixPost> UnixPost::open() {
 UnixPost::Verdict UnixPost::drop_stranger() {
   if (!has_warned_) {
     base::log_warn(
-        "bootstrap: a stranger called where the descriptors of this host's ranks arrive: ignored, as will be "
-        "all "
-        "others");
+        "bootstrap: a process that is not a rank of this job connected to the socket for descriptors: it is "
+        "ignored, and so is every further one, without a line");
   }
   has_warned_ = true;
   return Verdict::kStranger;
@@ -146,7 +148,8 @@ base::Result<UnixPost::Verdict> UnixPost::receive(Arrival& arrival) {
       return drop_stranger();
     if (packet.has_descriptor != 0 && !descriptor) {
       return base::fail(base::Status::kSystem,
-                        "bootstrap: the descriptor of rank %u was lost: no room in this process (ulimit -n)?",
+                        "bootstrap: the descriptor of rank %u was lost: this process has probably no "
+                        "descriptor left; raise `ulimit -n`",
                         packet.rank);
     }
     arrival.rank = packet.rank;
@@ -165,14 +168,16 @@ void UnixPost::wait(int64_t most_ms) const {
 base::Result<bool> UnixPost::send(const PostAddress& to, uint32_t from, int descriptor) {
   const base::FileDescriptor socket = create_socket();
   const UnixAddress address(to);
-  if (!socket) return base::fail_errno(base::Status::kSystem, errno, "bootstrap: no Unix socket");
+  if (!socket)
+    return base::fail_errno(base::Status::kSystem, errno, "bootstrap: cannot create a Unix socket");
   if (connect(socket.get(), address.get(), address.length_bytes) != 0) {
-    if (is_not_now(errno)) return false;  // it has many callers
-    return base::fail_errno(base::Status::kRemote, errno, "bootstrap: a rank of this host cannot be reached");
+    if (is_not_now(errno)) return false;  // its queue of callers is full
+    return base::fail_errno(base::Status::kRemote, errno,
+                            "bootstrap: cannot connect to the Unix socket of another rank of this host");
   }
   if (!is_of_our_user(socket.get())) {
     return base::fail(base::Status::kRemote,
-                      "bootstrap: who awaits the descriptors of this host's ranks is another user");
+                      "bootstrap: the socket for descriptors of another rank belongs to another user");
   }
   Packet packet;
   packet.rank = from;
@@ -198,7 +203,7 @@ base::Result<bool> UnixPost::send(const PostAddress& to, uint32_t from, int desc
 
 namespace {
 
-constexpr int64_t kStepMs = 20;  // between two looks at the others
+constexpr int64_t kStepMs = 20;  // between two checks of the other ranks
 
 bool is_not_now(const base::Result<bool>& sent) {
   return sent && !*sent;
@@ -217,7 +222,7 @@ class Exchange {
     has_sent_[domain.local_rank()] = has_come_[domain.local_rank()] = true;
   }
 
-  // What failed here is in `text`.
+  // On failure `text` says what failed.
   base::Outcome run(UnixPost& post, std::span<const PostAddress> addresses, std::string& text);
   std::vector<base::FileDescriptor> take() { return std::move(received_); }
 
@@ -240,7 +245,8 @@ class Exchange {
   base::Outcome first_failure_;
 };
 
-// A failure to send or receive does not end it: the others get what we can give, and hear of it afterwards.
+// A failure to send or receive does not end the exchange: the others still get what we can send, and learn of
+// the failure afterwards.
 base::Outcome Exchange::run(UnixPost& post, std::span<const PostAddress> addresses, std::string& text) {
   while (true) {
     if (auto sent = send_all(addresses); !sent && first_failure_.is_ok()) first_failure_ = sent;
@@ -269,7 +275,7 @@ base::Outcome Exchange::send_all(std::span<const PostAddress> addresses) {
     has_sent_[i] = true;
     if (sent) continue;
     if (first_failure.is_ok()) first_failure = sent.error();
-    // So that the other does not wait for it; it hears why afterwards.
+    // Marked as sent, so that the other rank does not wait for it; it learns the reason afterwards.
     has_sent_[i] =
         !is_not_now(UnixPost::send(addresses[domain_.ranks()[i]], bootstrap_.rank(), kNoDescriptor));
     own_[i] = kNoDescriptor;
@@ -286,7 +292,8 @@ base::Outcome Exchange::receive_all(UnixPost& post) {
     if (*verdict == UnixPost::Verdict::kStranger) continue;
     const auto& ranks = domain_.ranks();
     const auto place = std::lower_bound(ranks.begin(), ranks.end(), arrival.rank);
-    if (place == ranks.end() || *place != arrival.rank) continue;  // knows the secret, and contradicts itself
+    if (place == ranks.end() || *place != arrival.rank)
+      continue;  // it knows the secret, but its rank does not fit
     const auto index = static_cast<size_t>(place - ranks.begin());
     received_[index] = std::move(arrival.descriptor);
     has_come_[index] = true;
@@ -317,14 +324,14 @@ base::Result<std::vector<base::FileDescriptor>> exchange_descriptors(Bootstrap& 
   }
   auto post = state.is_ok() ? UnixPost::open() : base::Result<UnixPost>(state.error());
   if (!post) state = post.error();
-  // Everybody has a post, or nobody waits for any.
+  // Either every rank has a socket, or no rank waits for descriptors.
   if (auto agreed = bootstrap.all_agree(state, "it cannot pass descriptors"); !agreed) return agreed.error();
   const auto addresses = bootstrap.gather(post->address());
   if (!addresses) return addresses.error();
   Exchange exchange(bootstrap, domain, own, deadline);
   std::string text;
   const base::Outcome done = exchange.run(*post, *addresses, text);
-  // The post closes only now, when nobody sends any more.
+  // Only now, when no rank sends any more, is the socket closed.
   if (auto agreed = bootstrap.all_agree(done, text); !agreed) return agreed.error();
   return exchange.take();
 }

@@ -1,6 +1,6 @@
-// File descriptors between the ranks of a host, over Unix sockets of abstract names that only live for one
-// call. Who connects must be of our user, as the kernel says, and know a secret that travelled over the
-// bootstrap.
+// Passes file descriptors between the ranks of a host, over Unix sockets with abstract names that exist only
+// during one call. A caller must belong to our user, as the kernel reports it, and must know a secret that
+// was sent over the bootstrap.
 #pragma once
 
 #include <sys/un.h>
@@ -21,33 +21,34 @@
 
 namespace verbena::bootstrap {
 
-// How the others find a post, and prove that they may; travels over the bootstrap only. The name can be seen
-// by everybody on the host, the secret cannot.
+// The address of a socket, and the proof that a caller may use it; sent over the bootstrap only. Every
+// process on the host can see the name, but not the secret.
 struct PostAddress {
   std::array<uint8_t, 16> name{};
   Nonce secret{};
 };
 
-// One rank's Unix socket for one exchange of descriptors: it takes in what the others send, and sends to
-// them. Each message is one packet with at most one descriptor. No call blocks.
+// One rank's Unix socket for one exchange of descriptors. Each message is one packet with at most one
+// descriptor. Only wait() blocks.
 class UnixPost {
  public:
   struct Arrival {
     uint32_t rank = 0;
-    base::FileDescriptor descriptor;  // empty: it had none to give
+    base::FileDescriptor descriptor;  // empty if the rank has none
   };
   enum class Verdict : uint8_t { kNothing, kStranger, kArrived };
 
   static base::Result<UnixPost> open();
   const PostAddress& address() const { return address_; }
   int fd() const { return socket_.get(); }
-  // Until somebody calls or says something, `most_ms` at most.
+  // Waits until a caller connects or sends, at most `most_ms`.
   void wait(int64_t most_ms) const;
 
-  // One message, if there is one. A stranger's is dropped, with a line in the log for the first of them. A
-  // caller that says nothing is not waited for: it is looked at again at each call, for a second.
+  // Receives one message, if there is one. Messages of strangers are dropped, the first one with a line in
+  // the log. A silent caller does not hold up the others: each call checks it again, for a second.
   base::Result<Verdict> receive(Arrival& arrival);
-  // Of rank `from`, to the post at `to`. False: not now. `to` is not of our user: an error.
+  // Sends rank `from`'s descriptor to the socket at `to`. False: not now, call again. An error if `to`
+  // belongs to another user.
   static base::Result<bool> send(const PostAddress& to, uint32_t from, int descriptor);
 
  private:
@@ -59,7 +60,7 @@ class UnixPost {
   Verdict drop_stranger();
 
   base::FileDescriptor socket_;
-  std::deque<Caller> callers_;  // of our user, and silent so far
+  std::deque<Caller> callers_;  // callers of our user that are silent so far
   PostAddress address_;
   bool has_warned_ = false;
 };
@@ -67,9 +68,9 @@ class UnixPost {
 inline constexpr int kNoDescriptor = -1;
 
 // Collective over the whole bootstrap: ranks that are alone on their host take part too. `own` has one
-// descriptor for each rank of our host, in the order of domain.ranks(), or kNoDescriptor where there is
-// nothing to give; they stay the caller's. The result has what each gave us, closed on exec; our own place
-// and what was not given stay empty. One rank's failure is everybody's.
+// descriptor for each rank of our host, in the order of domain.ranks(), or kNoDescriptor; the caller keeps
+// them. The result has the descriptors from the other ranks, closed on exec; our own place, and that of a
+// rank without a descriptor for us, stay empty. If one rank fails, the call fails on all.
 base::Result<std::vector<base::FileDescriptor>> exchange_descriptors(Bootstrap& bootstrap,
                                                                      const HostDomain& domain,
                                                                      std::span<const int> own,

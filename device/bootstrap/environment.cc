@@ -19,8 +19,8 @@
 namespace verbena::bootstrap {
 namespace {
 
-// MASTER_PORT is the launcher's own: its store listens there, and the few ports after it are what people give
-// to their next job. Some distance away, in a step that nobody uses.
+// The launcher's store listens at MASTER_PORT, and people give the next few ports to their next jobs. Our
+// port is at this distance, which nobody else uses.
 constexpr uint32_t kPortDistance = 1717;
 constexpr uint32_t kLowestPort = 1024, kPorts = 65536 - kLowestPort;
 
@@ -51,7 +51,7 @@ base::Result<uint32_t> read_number(const VariableReader& read, const char* name,
   const std::string text = read(name);
   const auto number = parse_number(text, most);
   if (number) return *number;
-  return base::fail(kUsage, "bootstrap: environment: %s is %s: no number from 0 to %u", name, text.c_str(),
+  return base::fail(kUsage, "bootstrap: environment: %s is %s: not a number from 0 to %u", name, text.c_str(),
                     most);
 }
 
@@ -84,8 +84,8 @@ base::Result<LaunchPlace> read_set(const VariableReader& read, const VariableSet
   return place;
 }
 
-// torchrun below another launcher numbers its ranks anew; without it, two launchers that started as many
-// processes started the same ones.
+// torchrun below another launcher numbers its ranks anew. Otherwise, if two launchers report the same number
+// of ranks, they mean the same processes, and the ranks must agree.
 base::Outcome check_others(const VariableReader& read, const VariableSet& used, const LaunchPlace& place) {
   if (is_set(read, "TORCHELASTIC_RUN_ID")) return {};
   for (const VariableSet& set : kSets) {
@@ -111,7 +111,8 @@ base::Outcome read_host(const VariableReader& read, LaunchPlace& place) {
   }
   if (!place.host.empty()) return {};
   return base::fail(
-      kUsage, "bootstrap: environment: %s gives the ranks, but MASTER_ADDR does not say where rank 0 is",
+      kUsage,
+      "bootstrap: environment: %s gives the rank, but MASTER_ADDR is not set: set it to the host of rank 0",
       place.launcher.c_str());
 }
 
@@ -167,12 +168,13 @@ base::Result<LaunchPlace> read_launch_place(const VariableReader& read, int64_t 
 
 namespace {
 
-// Not secret: it keeps jobs apart that come to one port by mistake. With a job key that is proven besides.
+// Not secret: it distinguishes jobs that use the same port by mistake. With a job key the ranks prove that
+// they are of one job.
 Nonce derive_nonce(const LaunchPlace& place) {
   const std::string text =
       place.job + "/" + std::to_string(place.port) + "/" + std::to_string(place.count_ranks);
   Nonce nonce;
-  uint64_t hash = 0xcbf2'9ce4'8422'2325;  // FNV-1a, one lane after the other
+  uint64_t hash = 0xcbf2'9ce4'8422'2325;  // FNV-1a
   for (size_t lane = 0; lane < nonce.size() / sizeof(hash); ++lane) {
     for (const char letter : text) hash = (hash ^ static_cast<uint8_t>(letter)) * 0x100'0000'01b3;
     std::memcpy(nonce.data() + lane * sizeof(hash), &hash, sizeof(hash));
@@ -180,8 +182,8 @@ Nonce derive_nonce(const LaunchPlace& place) {
   return nonce;
 }
 
-// The one call here that may block for as long as the system's resolver is configured to try; an address in
-// figures asks nobody.
+// The only call here that may block as long as the system's resolver is configured to try. A numeric address
+// needs no resolver.
 base::Result<std::vector<base::SocketAddress>> resolve(const LaunchPlace& place) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
@@ -200,7 +202,7 @@ base::Result<std::vector<base::SocketAddress>> resolve(const LaunchPlace& place)
                     place.host.c_str(), rc == 0 ? "has no address" : gai_strerror(rc));
 }
 
-// Of the family: all addresses of this host, and the one by which it reaches itself.
+// The wildcard address of the same family; and the loopback address.
 base::SocketAddress make_wildcard(const base::SocketAddress& address) {
   return {.family = address.family, .port = address.port};
 }
@@ -234,9 +236,9 @@ bool is_in_figures(const std::string& host) {
   return inet_pton(AF_INET, host.c_str(), bytes) == 1 || inet_pton(AF_INET6, host.c_str(), bytes) == 1;
 }
 
-// The address that the launcher gave, and no other, where the other ranks reach rank 0 by it. A name may mean
-// something else to them: a host may give itself a loopback address (127.0.1.1), or have several. And an
-// address may be translated on the way. Then all addresses, as nobody can say which one they come by.
+// Only the address that the launcher gave, if the other ranks reach rank 0 by it. They may not: the name may
+// mean a loopback address on rank 0's host (127.0.1.1) or several addresses, or the address may be translated
+// on the way. In these cases all addresses, because we cannot know by which one the ranks come.
 base::SocketAddress choose_listening(const LaunchPlace& place,
                                      const std::vector<base::SocketAddress>& addresses) {
   const base::SocketAddress& first = addresses[0];
@@ -245,16 +247,16 @@ base::SocketAddress choose_listening(const LaunchPlace& place,
   return is_clear && is_of_this_host(first) ? first : make_wildcard(first);
 }
 
-// Once a process: what the user can do about it does not change.
+// Once per process, because the remedy is always the same.
 void warn_without_key(const base::SocketAddress& at) {
   static std::atomic<bool> is_said{false};
   const auto key = base::job_key();
   if (!key || *key != nullptr || is_said.exchange(true)) return;
   base::log_warn(
-      "bootstrap: environment: rank 0 awaits the others at %s without a key: who reaches that port may join "
-      "as "
-      "a rank and read what the ranks tell each other; name a file with a secret, the same for every rank, "
-      "with VERBENA_JOB_KEY_FILE",
+      "bootstrap: environment: rank 0 listens at %s without a job key: every process that reaches this port "
+      "can "
+      "join as a rank and read what the ranks send to each other; let VERBENA_JOB_KEY_FILE name a file with "
+      "a secret, the same for every rank",
       base::describe(at).c_str());
 }
 
@@ -274,16 +276,16 @@ base::Result<Bootstrap> join_at(const LaunchPlace& place, const BootstrapOptions
   BootstrapOptions patient = options;
   if (patient.timeout_ms <= 0) patient.timeout_ms = base::parameters().bootstrap_timeout_ms;
   patient.patience = Patience::kUntilDeadline;
-  std::unique_ptr<Rendezvous> rendezvous;  // gone when all have joined: the port is free for the next
+  std::unique_ptr<Rendezvous>
+      rendezvous;  // destroyed when all have joined, so that the next context can use the port
   if (place.rank == 0) {
     const base::SocketAddress at = choose_listening(place, *addresses);
     auto opened = Rendezvous::open({at, meeting.nonce, {}}, patient.timeout_ms);
     if (!opened) {
-      return base::fail(
-          opened.error().status,
-          "bootstrap: environment: rank 0 cannot await the others at port %u: choose another one with "
-          "VERBENA_BOOTSTRAP_PORT, the same for every rank",
-          unsigned{place.port});
+      return base::fail(opened.error().status,
+                        "bootstrap: environment: rank 0 cannot listen at port %u: choose another one with "
+                        "VERBENA_BOOTSTRAP_PORT, the same for every rank",
+                        unsigned{place.port});
     }
     rendezvous = std::move(*opened);
     warn_without_key(at);

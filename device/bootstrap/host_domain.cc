@@ -19,7 +19,7 @@ constexpr size_t kMaxIdLetters = 32;
 constexpr const char* kBootIdFile = "/proc/sys/kernel/random/boot_id";
 constexpr const char* kNetworkNamespace = "/proc/self/ns/net";
 
-// The kernel's, new with each boot; what stands for it where it cannot be read is the host's name.
+// The kernel's boot id, new with each boot; the host's name if it cannot be read.
 std::string read_boot_id() {
   char text[64] = {};
   const base::FileDescriptor file(open(kBootIdFile, O_RDONLY | O_CLOEXEC));
@@ -37,7 +37,8 @@ base::Result<HostKey> identify_host(std::string_view configured_id) {
   }
   struct stat space {};
   if (stat(kNetworkNamespace, &space) != 0) {
-    return base::fail_errno(base::Status::kSystem, errno, "bootstrap: cannot see %s", kNetworkNamespace);
+    return base::fail_errno(base::Status::kSystem, errno, "bootstrap: cannot read the link %s",
+                            kNetworkNamespace);
   }
   const std::string text =
       read_boot_id() + "/" + std::to_string(space.st_ino) + "/" + std::string(configured_id);

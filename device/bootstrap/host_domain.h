@@ -1,5 +1,6 @@
-// Which ranks share a host: those that see the same kernel and the same network namespace, so that they can
-// pass each other file descriptors. VERBENA_HOSTID tells ranks of one host apart, as if they were on several.
+// Which ranks share a host: those with the same kernel and the same network namespace, so that they can pass
+// each other file descriptors. Different values of VERBENA_HOSTID separate ranks of one host, as if they were
+// on several hosts.
 #pragma once
 
 #include <array>
@@ -18,20 +19,21 @@ struct HostKey {
   bool operator==(const HostKey&) const = default;
 };
 
-// `configured_id` is what VERBENA_HOSTID says; longer than 32 letters counts as an error, as cutting it would
-// join hosts.
+// `configured_id` is VERBENA_HOSTID. More than 32 letters are an error, because cutting them off could make
+// two hosts equal.
 base::Result<HostKey> identify_host(std::string_view configured_id);
 
 class HostDomain {
  public:
-  // Collective. Without a key: this host's, with VERBENA_HOSTID.
+  // Collective. The first form uses the key of this host, with VERBENA_HOSTID.
   static base::Result<HostDomain> form(Bootstrap& bootstrap);
   static base::Result<HostDomain> form(Bootstrap& bootstrap, const HostKey& own);
 
   // The ranks of our host, ourselves among them, ascending.
   const std::vector<uint32_t>& ranks() const { return ranks_; }
   uint32_t local_rank() const { return local_rank_; }
-  // Of each rank its host's number, the host of rank 0 being 0, in the order of their first ranks.
+  // By rank: the number of its host. Hosts are numbered in the order of their first ranks, so rank 0's host
+  // is 0.
   const std::vector<uint32_t>& host_of() const { return host_of_; }
   uint32_t count_hosts() const { return count_hosts_; }
 

@@ -19,12 +19,12 @@ using base::as_whole;
 
 constexpr const char* kWhat = "bootstrap";
 
-// Nothing that is MACed in one place passes in another.
+// Labels, so that a MAC made for one message is not valid for another.
 constexpr char kHelloLabel[] = "verbena bootstrap hello";
 constexpr char kWelcomeLabel[] = "verbena bootstrap welcome";
 constexpr char kSessionLabel[] = "verbena bootstrap session key";
 
-// What its own MAC covers.
+// The bytes that the message's own MAC covers.
 template <typename Message>
 base::Bytes as_signed(const Message& message) {
   static_assert(offsetof(Message, mac) + base::kMacBytes == sizeof(Message));
@@ -50,8 +50,8 @@ base::Result<Proof> Proof::create(const Nonce& id_secret) {
   } else if (id_secret != Nonce{}) {
     if (!base::has_crypto()) {
       return base::fail(base::Status::kSystem,
-                        "bootstrap: the unique id's secret cannot be proven: OpenSSL's libcrypto (3 or 1.1), "
-                        "which the process that made the id has, is not there; install it");
+                        "bootstrap: cannot prove the unique id's secret: OpenSSL's libcrypto (3 or 1.1), "
+                        "which the process that made the id has, is missing here; install it");
     }
     auto key = base::HmacKey::create(id_secret);
     if (!key) return key.error();
@@ -117,7 +117,7 @@ const char* describe(Refusal refusal) {
     case Refusal::kNone:
       return "not refused";
     case Refusal::kOtherVersion:
-      return "it speaks another version: every rank needs the same libverbena.so";
+      return "it uses another version: every rank needs the same libverbena.so";
     case Refusal::kOtherJob:
       return "it belongs to another job";
     case Refusal::kKeyMissing:
@@ -139,7 +139,7 @@ const char* describe(Refusal refusal) {
 const char* describe_caller(Refusal refusal) {
   switch (refusal) {
     case Refusal::kKeyMissing:
-      return describe(Refusal::kKeyUnknown);  // from here the keys are the other way round
+      return describe(Refusal::kKeyUnknown);  // the peer's missing key is our unknown one
     case Refusal::kKeyUnknown:
       return describe(Refusal::kKeyMissing);
     case Refusal::kRankTaken:
@@ -154,8 +154,9 @@ const char* describe_caller(Refusal refusal) {
 
 namespace {
 
-constexpr size_t kReadBytes = size_t{1} << 20;  // memory follows what came, not what a header claims
-constexpr size_t kMaxArrivals = 1 << 18;        // more than one frame a rank and call is never due
+constexpr size_t kReadBytes = size_t{1}
+                              << 20;  // memory grows with the received bytes, not with what a header claims
+constexpr size_t kMaxArrivals = 1 << 18;  // one frame for each rank and call at most
 
 }  // namespace
 
@@ -181,7 +182,8 @@ base::Result<Link> Link::connect(const base::SocketAddress& peer, const Hello& h
 
 Link Link::accept(base::Socket socket, const Proof& proof) {
   Link link(std::move(socket), proof, Step::kAwaitingHello);
-  if (!proof.encrypt(link.socket_, base::ConnectionEnd::kReceiver)) link.close("no encryption can be set up");
+  if (!proof.encrypt(link.socket_, base::ConnectionEnd::kReceiver))
+    link.close("cannot set up the encryption");
   return link;
 }
 
@@ -203,7 +205,7 @@ void Link::advance() {
   if (is_standing()) flush();
 }
 
-// Whether another step may follow at once.
+// True if another step may follow at once.
 bool Link::step() {
   switch (step_) {
     case Step::kConnecting:
@@ -254,7 +256,7 @@ void Link::greet(const Message& message) {
 }
 
 bool Link::receive_hello() {
-  // Whoever is not of ours at all is found out by the first word.
+  // A caller that is not a rank at all is recognised by its first word.
   if (!fill(sizeof(uint64_t))) return false;
   if (std::memcmp(in_.data(), &kMagic, sizeof(kMagic)) != 0) {
     close("it is no rank of ours");
@@ -275,7 +277,7 @@ void Link::answer(Refusal refusal, uint32_t detail) {
   welcome_.refusal = refusal;
   welcome_.detail = detail;
   if (refusal == Refusal::kNone && !proof_.sign(hello_, welcome_)) {
-    close("no proof can be made");
+    close("cannot compute the proof of the key");
     return;
   }
   greet(welcome_);
@@ -309,7 +311,7 @@ void Link::start_records(base::ConnectionEnd end) {
   if (auth) {
     auth_ = std::move(*auth);
   } else {
-    close("no session key can be made");
+    close("cannot compute the session key");
   }
 }
 
@@ -325,7 +327,7 @@ bool Link::receive_frame() {
   if (!fill(record_bytes + auth_.mac_bytes())) return false;
   const base::Bytes whole(in_.data(), in_bytes_);
   if (!auth_.verify(whole.first(record_bytes), whole.subspan(record_bytes))) {
-    close("its frame does not prove the key: somebody in between, or VERBENA_JOB_KEY_FILE differs");
+    close("its frame has a wrong MAC: the data was changed on its way, or VERBENA_JOB_KEY_FILE differs");
     return false;
   }
   in_.resize(record_bytes);
@@ -354,7 +356,7 @@ bool Link::fill(size_t wanted_bytes) {
     size_t received = receive_some();
     if (received == 0) {
       if (!socket_.is_peer_closed()) return false;
-      received = receive_some();  // what came between the two looks
+      received = receive_some();  // bytes that arrived since the last read
     }
     if (received == 0) {
       close_lost();
@@ -388,7 +390,7 @@ void Link::flush() {
     Outgoing& next = out_.front();
     const std::vector<uint8_t>& record = *next.record;
     if (!next.is_sealed && !auth_.seal(record, next.mac)) {
-      close("no MAC can be computed");
+      close("cannot compute a MAC");
       return;
     }
     next.is_sealed = true;

@@ -1,5 +1,5 @@
-// One TCP connection of the bootstrap, at either end: introduces itself, then carries frames. No call blocks
-// and none logs: what ended a link is its problem(), which its owner tells with the ranks' names.
+// One TCP connection of the bootstrap, at either end: first the introduction, then frames. No call blocks,
+// and none logs: problem() says what ended the link, and the owner logs it with the ranks' names.
 #pragma once
 
 #include <poll.h>
@@ -18,27 +18,26 @@
 
 namespace verbena::bootstrap {
 
-// What proves, when two ranks meet, that both are of one job: that both have the job's key, or, in a job
-// without one, the secret of the unique id. A MAC covers its message's kind and every message before it, so
-// both challenges.
+// The proof that two ranks are of one job: both have the job's key or, in a job without one, the secret of
+// the unique id. A MAC covers the kind of its message and all messages before it, so also both challenges.
 
-// In constant time.
+// Compares in constant time.
 bool is_same_nonce(const Nonce& a, const Nonce& b);
 
-// One end's.
+// The proofs of one end.
 class Proof {
  public:
-  // With the process's job key if there is one; else with `id_secret`, where zeros are none.
+  // Uses the process's job key if there is one, otherwise `id_secret`; zeros mean that there is none.
   static base::Result<Proof> create(const Nonce& id_secret = {});
 
   bool is_keyed() const { return kind_ != KeyKind::kNone; }
-  // Each fills in challenge and MAC of a message whose other fields are final.
+  // Fill in the challenge and the MAC of a message whose other fields are final.
   base::Outcome sign(Hello& hello) const;
   base::Outcome sign(const Hello& hello, Welcome& welcome) const;
-  // Of the key alone: the caller compares what the hello says.
+  // Judges only the key; the caller compares the other fields of the hello.
   Refusal judge(const Hello& hello) const;
   Refusal judge(const Hello& hello, const Welcome& welcome) const;
-  // Before the first byte, if VERBENA_ENCRYPTION asks for it.
+  // Encrypts the connection if VERBENA_ENCRYPTION is set. To be called before the first byte.
   base::Outcome encrypt(base::Socket& socket, base::ConnectionEnd end) const;
   base::Result<base::RecordAuth> start_records(base::ConnectionEnd end, const Hello& hello,
                                                const Welcome& welcome) const;
@@ -51,29 +50,30 @@ class Proof {
   std::shared_ptr<const base::HmacKey> key_;
 };
 
-// Whom the end that was refused met, and whom the end that refuses.
+// The reason in words, for the end that was refused, and for the end that refuses.
 const char* describe(Refusal refusal);
 const char* describe_caller(Refusal refusal);
 
-// For the accepting end: a rank says who it is as soon as it is connected; a stranger may never.
+// For the accepting end: a rank identifies itself as soon as it is connected; a stranger may never do so.
 inline constexpr int64_t kIntroductionMs = 10000;
-// At how many strangers the longest silent one is sent away: a part of the descriptors that we may have.
+// The number of unidentified callers above which the one that has been silent for longest is dropped: a part
+// of the descriptors that this process may have.
 size_t find_most_strangers();
 
 class Link {
  public:
-  // The connecting end; its hello lacks challenge and MAC. `id_secret`: see Proof::create().
+  // The connecting end; connect() adds challenge and MAC to the hello. `id_secret`: see Proof::create().
   static base::Result<Link> connect(const base::SocketAddress& peer, const Hello& hello,
                                     const Nonce& id_secret = {});
-  // `proof` was made by a thread that may read the job key, which this one need not.
+  // `proof` was made by a thread that may read the job key; the calling thread need not.
   static Link accept(base::Socket socket, const Proof& proof);
 
-  // Moves everything that can move now.
+  // Sends and receives as much as possible without waiting.
   void advance();
-  // Both ends have introduced themselves. What is sent before waits for it.
+  // True once both ends have introduced themselves. Frames that are sent before wait for it.
   bool is_standing() const { return step_ == Step::kStanding; }
   bool is_closed() const { return step_ == Step::kClosed; }
-  // The accepting end: the caller has not proven yet who it is; what it says may be what others said before.
+  // The accepting end: true while the caller has not proven its identity; its data may be a replay.
   bool is_stranger() const {
     return step_ == Step::kAwaitingHello || step_ == Step::kAsked || step_ == Step::kAwaitingReady ||
            step_ == Step::kRefusing;
@@ -81,12 +81,13 @@ class Link {
   const std::string& problem() const { return problem_; }
   const base::SocketAddress& peer() const { return socket_.peer(); }
 
-  // The accepting end: what the caller says about itself, its magic and version checked; null once answered.
-  // The owner judges it. A link that refuses closes once that is sent.
+  // The accepting end: the caller's hello, whose magic and version were checked; null once it is answered.
+  // The owner judges it with answer(). A link that refuses closes after the answer is sent.
   const Hello* asking() const { return step_ == Step::kAsked ? &hello_ : nullptr; }
   void answer(Refusal refusal, uint32_t detail = 0);
   const Hello& hello() const { return hello_; }
-  // The connecting end: why it was refused, kNone if it was not; whether it was ever connected, and answered.
+  // The connecting end: why it was refused (kNone: it was not), and whether it was ever connected and
+  // answered.
   Refusal refusal() const { return welcome_.refusal; }
   bool was_connected() const { return was_connected_; }
   bool was_answered() const { return was_answered_; }
@@ -94,10 +95,10 @@ class Link {
 
   void send(Record record);
   bool is_flushed() const { return is_closed() || (greeting_.empty() && out_.empty()); }
-  // The next frame that came, checked to be whole and genuine; its content is not.
+  // The next received frame. It is complete and its MAC was checked, but not its content.
   Record take();
   bool has_arrivals() const { return !inbox_.empty(); }
-  // What advance() waits for; a closed link's descriptor is -1, which poll ignores.
+  // The events that advance() waits for. A closed link has the descriptor -1, which poll ignores.
   pollfd poll_entry() const;
   void close(std::string problem);
 
@@ -116,7 +117,7 @@ class Link {
   struct Outgoing {
     Record record;
     base::Mac mac{};
-    bool is_sealed = false;  // just before its first byte goes, as records are counted
+    bool is_sealed = false;  // sealed just before its first byte is sent, because records are counted
     size_t sent_bytes = 0;
   };
 
@@ -145,9 +146,9 @@ class Link {
   Welcome welcome_;
   bool was_connected_ = false, was_answered_ = false;
   std::string problem_;
-  std::vector<uint8_t> greeting_;  // hello or welcome, what of it is not sent yet
+  std::vector<uint8_t> greeting_;  // the rest of hello or welcome that is not sent yet
   std::deque<Outgoing> out_;
-  std::vector<uint8_t> in_;  // the first in_bytes_ have come
+  std::vector<uint8_t> in_;  // the first in_bytes_ are received
   size_t in_bytes_ = 0;
   std::deque<Record> inbox_;
 };

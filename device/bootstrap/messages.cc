@@ -59,7 +59,7 @@ std::string show_ranks(std::span<const uint32_t> ranks) {
     while (next < ranks.size() && ranks[next] == ranks[next - 1] + 1) ++next;
     std::string run = std::to_string(ranks[first]);
     if (next - first == 2) {
-      next = first + 1;  // two in a row read better one by one
+      next = first + 1;  // two ranks in a row are shown one by one
     } else if (next - first > 2) {
       run += " to " + std::to_string(ranks[next - 1]);
     }

@@ -1,5 +1,5 @@
-// What the ranks' bootstrap says over TCP. Both ends of a connection introduce themselves, then frames go
-// either way. Everything here comes from outside and is checked before it is used.
+// The bootstrap's messages over TCP. Both ends of a connection introduce themselves; then frames follow in
+// both directions. Everything here may come from outside and is checked before use.
 #pragma once
 
 #include <array>
@@ -26,11 +26,11 @@ inline constexpr uint64_t kMaxFrameBytes = uint64_t{1} << 30;
 using Nonce = std::array<uint8_t, 32>;
 
 enum class Purpose : uint8_t {
-  kRegister = 1,  // to the rendezvous: who are you, here am I
+  kRegister = 1,  // to the rendezvous: registers this rank
   kTree = 2,      // to the parent, for as long as the bootstrap lives
 };
 
-// With which key the MACs are made.
+// The key of the MACs.
 enum class KeyKind : uint8_t {
   kNone,
   kJob,  // VERBENA_JOB_KEY_FILE's
@@ -42,14 +42,14 @@ enum class Refusal : uint8_t {
   kOtherVersion,
   kOtherJob,    // another nonce, or another secret of the unique id
   kKeyMissing,  // the caller has no job key
-  kKeyUnknown,  // the caller has one and we have not
+  kKeyUnknown,  // the caller has one and we have none
   kKeyWrong,
   kOtherCount,  // another number of ranks
   kRankTaken,   // somebody came as this rank before
-  kUnexpected,  // no such rank, or not here
+  kUnexpected,  // no such rank, or not expected here
 };
 
-// From the end that connects.
+// The connecting end's first message.
 struct Hello {
   uint64_t magic = kMagic;
   uint32_t version = kVersion;
@@ -59,8 +59,8 @@ struct Hello {
   uint32_t rank = 0;
   uint32_t count_ranks = 0;
   Nonce nonce{};
-  Nonce challenge{};  // random, in each connection another
-  base::Mac mac{};    // over all above; zero without a key
+  Nonce challenge{};  // random, different in each connection
+  base::Mac mac{};    // over all fields above; zero without a key
 };
 static_assert(sizeof(Hello) == 120 && std::is_trivially_copyable_v<Hello>);
 
@@ -73,7 +73,7 @@ struct Welcome {
   uint32_t detail = 0;  // of kOtherCount: how many ranks there are
   uint32_t reserved_too = 0;
   Nonce challenge{};
-  base::Mac mac{};  // over the hello and all above
+  base::Mac mac{};  // over the hello and all fields above
 };
 static_assert(sizeof(Welcome) == 88 && std::is_trivially_copyable_v<Welcome>);
 
@@ -81,10 +81,10 @@ enum class FrameKind : uint8_t {
   kReady = 1,     // the connecting end's first: proves that its hello was fresh
   kRegistration,  // to the rendezvous: a Registration
   kParent,        // from the rendezvous: the parent's SocketAddress
-  kContribution,  // up the tree: what `rank` gives to a collective call
+  kContribution,  // up the tree: the contribution of `rank` to a collective call
   kResult,        // down the tree: for `rank`, or for kEveryone
-  kOverdue,       // up: our deadline has passed: say who is missing
-  kFailure,       // any way: a FailureNote; the bootstrap is over
+  kOverdue,       // up: our deadline has passed: which ranks are missing?
+  kFailure,       // in both directions: a FailureNote; the bootstrap is over
   kGoodbye,       // we leave in order
 };
 
@@ -98,18 +98,19 @@ struct FrameHeader {
   uint32_t rank = 0;
   uint32_t sequence = 0;  // of the collective call
   uint32_t reserved_too = 0;
-  uint64_t length_bytes = 0;  // of what follows, at most kMaxFrameBytes; then the MAC, if there is a key
+  uint64_t length_bytes =
+      0;  // of the payload that follows, at most kMaxFrameBytes; then the MAC, if there is a key
 };
 static_assert(sizeof(FrameHeader) == 24 && std::is_trivially_copyable_v<FrameHeader>);
 
 struct Registration {
-  base::SocketAddress address;  // where this rank awaits its children; none if it has none
-  uint32_t parent = 0;          // whose address it wants; unused in rank 0
+  base::SocketAddress address;  // where this rank listens for its children; none if it has none
+  uint32_t parent = 0;          // the rank whose address it wants; unused in rank 0
   uint32_t reserved = 0;
 };
 static_assert(sizeof(Registration) == 32);
 
-// A header and what follows it, in one piece; shared by all connections that it goes out on.
+// A header and its payload in one piece; shared by all connections that send it.
 using Record = std::shared_ptr<const std::vector<uint8_t>>;
 
 using base::as_bytes;
@@ -136,7 +137,7 @@ inline base::Bytes payload_of(const Record& record) {
   return base::Bytes(*record).subspan(sizeof(FrameHeader));
 }
 
-// Why a bootstrap is over, as the ranks tell each other.
+// The reason why a bootstrap is over, as the ranks send it to each other.
 struct FailureNote {
   base::Error error;
   std::string text;
@@ -144,7 +145,8 @@ struct FailureNote {
 
 // Longer texts are cut.
 Record make_failure(const FailureNote& note);
-// From outside: a status that is none is kRemote, and of the text stays what can be printed.
+// The note comes from outside: an invalid status becomes kRemote, and only printable characters of the text
+// are kept.
 FailureNote read_failure(const Record& record);
 
 // `rank 5`, `ranks 1, 3 and 4`, `ranks 1, 5 to 7 and 12 others`: ascending, and not too long for a line.

@@ -35,7 +35,7 @@ struct Content {
 };
 static_assert(sizeof(Content) == kUniqueIdBytes);
 
-// Those that still run, and those that ended since the last id was made.
+// The rendezvous that still run, and those that ended since the last id was made.
 struct OpenRendezvous {
   std::mutex mutex;
   std::list<std::unique_ptr<Rendezvous>> list;
@@ -60,12 +60,13 @@ base::Result<Meeting> parse(const UniqueId& id) {
   Content content;
   std::memcpy(&content, id.bytes, sizeof(content));
   if (content.magic != kIdMagic) {
-    return base::fail(base::Status::kInvalidArgument, "bootstrap: these 128 bytes are no unique id");
+    return base::fail(base::Status::kInvalidArgument, "bootstrap: these 128 bytes are not a unique id");
   }
   if (content.version != kVersion) {
     return base::fail(base::Status::kInvalidArgument,
-                      "bootstrap: the unique id is another version's (%u, ours is %u)", content.version,
-                      kVersion);
+                      "bootstrap: the unique id is of another version (%u, ours is %u); every rank needs the "
+                      "same libverbena.so",
+                      content.version, kVersion);
   }
   return content.meeting;
 }
@@ -92,7 +93,7 @@ base::Result<UniqueId> make_unique_id() {
 
 namespace {
 
-constexpr int64_t kPartingMs = 1000;  // for the last words to leave
+constexpr int64_t kPartingMs = 1000;  // to send the last frames
 constexpr int kStepMs = 100;
 
 }  // namespace
@@ -124,7 +125,8 @@ Rendezvous::Rendezvous(base::Listener listener, const Meeting& meeting, Proof pr
       owner_pid_(getpid()) {}
 
 base::Outcome Rendezvous::start() {
-  if (!stop_) return base::fail_errno(base::Status::kSystem, errno, "bootstrap: no event descriptor");
+  if (!stop_)
+    return base::fail_errno(base::Status::kSystem, errno, "bootstrap: cannot create an event descriptor");
   try {
     const base::BlockedSignals blocked;
     thread_ = std::thread([this] { run(); });
@@ -139,7 +141,7 @@ base::Outcome Rendezvous::start() {
 Rendezvous::~Rendezvous() {
   if (!thread_.joinable()) return;
   if (getpid() != owner_pid_) {
-    thread_.detach();  // a forked child has no such thread
+    thread_.detach();  // in a forked child this thread does not exist
     return;
   }
   const uint64_t one = 1;
@@ -185,7 +187,7 @@ void Rendezvous::wait() {
 void Rendezvous::accept_all() {
   while (true) {
     auto socket = listener_.accept();
-    if (!socket) {  // out of descriptors: logged, and tried again a step later
+    if (!socket) {  // out of descriptors: it is logged; the next step tries again
       send_stranger_away();
       ::poll(nullptr, 0, kStepMs);
     }
@@ -197,13 +199,13 @@ void Rendezvous::accept_all() {
   }
 }
 
-// The longest silent one, if it has still nothing to say.
+// Drops the caller that has been silent for longest, if it is still silent.
 void Rendezvous::send_stranger_away() {
   const auto longest = std::find_if(callers_.begin(), callers_.end(),
                                     [](const auto& caller) { return caller->link.is_stranger(); });
   if (longest == callers_.end()) return;
   serve(**longest);
-  if ((*longest)->link.is_stranger()) (*longest)->link.close("too many callers say nothing");
+  if ((*longest)->link.is_stranger()) (*longest)->link.close("it was silent, and too many others are");
   if ((*longest)->link.is_closed()) callers_.erase(longest);
 }
 
@@ -217,7 +219,7 @@ void Rendezvous::serve(Caller& caller) {
     const FrameKind kind = header_of(record).kind;
     if (kind == FrameKind::kRegistration && !caller.registration) {
       if (payload_of(record).size() != sizeof(Registration))
-        return caller.link.close("a registration of another length");
+        return caller.link.close("its registration has a wrong length");
       std::memcpy(&caller.registration.emplace(), payload_of(record).data(), sizeof(Registration));
       take_registration(caller);
     } else if (kind == FrameKind::kOverdue && caller.registration) {
@@ -247,7 +249,7 @@ void Rendezvous::judge(Link& link) {
   }
 }
 
-// The caller has proved by now that it is of our job.
+// The caller has proven that it is of our job.
 void Rendezvous::take_registration(Caller& caller) {
   const Hello& hello = caller.link.hello();
   if (count_ranks_ == 0) {
@@ -258,7 +260,8 @@ void Rendezvous::take_registration(Caller& caller) {
   if (hello.count_ranks != count_ranks_ || addresses_[hello.rank] ||
       (hello.rank != 0 && caller.registration->parent >= hello.rank)) {
     return caller.link.close(
-        "it came twice, or contradicts the others");  // two at once: the first one counts
+        "its rank has registered before, or it contradicts the other ranks");  // of two with the same rank
+                                                                               // the first one counts
   }
   addresses_[hello.rank] = caller.registration->address;
   ++came_;
@@ -272,7 +275,8 @@ void Rendezvous::notice_the_dead() {
   }
 }
 
-// From the root down: whoever lies below a rank that is missing waits here, where it hears who is missing.
+// From the root down: a rank below a missing rank has to wait here, where it will be told which ranks are
+// missing.
 void Rendezvous::tell_parents() {
   for (bool is_news = true; is_news;) {
     is_news = false;
@@ -295,13 +299,15 @@ std::string Rendezvous::describe_missing() const {
   for (uint32_t rank = 0; rank < count_ranks_; ++rank) {
     if (!addresses_[rank]) missing.push_back(rank);
   }
-  return "waited for " + show_ranks(missing) + ", who never came to the rendezvous (" +
+  return "waited for " + show_ranks(missing) + ", which never came to the rendezvous (" +
          std::to_string(came_) + " of " + std::to_string(count_ranks_) + " ranks did)";
 }
 
 void Rendezvous::tell_failure() {
   if (count_ranks_ == 0) {
-    base::log_warn("bootstrap: rendezvous at %s: nobody came", base::describe(listener_.address()).c_str());
+    base::log_warn(
+        "bootstrap: rendezvous at %s: no rank came; did the ranks start, and can they reach this address?",
+        base::describe(listener_.address()).c_str());
     return;
   }
   const bool is_timeout = reason_.empty();
@@ -323,7 +329,7 @@ void Rendezvous::tell_failure() {
 namespace {
 
 constexpr int64_t kRetryMs = 50;
-constexpr int64_t kVerdictMs = 1000;  // for the rendezvous to say who is missing
+constexpr int64_t kVerdictMs = 1000;  // for the rendezvous to name the missing ranks
 
 class Asking {
  public:
@@ -331,9 +337,9 @@ class Asking {
          base::Deadline deadline)
       : meeting_(meeting), place_(place), own_(own), deadline_(deadline) {}
 
-  // One attempt. Empty: it failed for a reason that time may heal, which is in `problem`.
+  // One attempt. Empty if it failed for a temporary reason, which is in `problem`.
   base::Result<std::optional<base::SocketAddress>> ask(std::string& problem);
-  // The last attempt was: where too many strangers call, a rank may be taken for one of them.
+  // Whether the last attempt was dropped: if there are many strangers, a rank may be taken for one of them.
   bool was_sent_away() const { return was_sent_away_; }
   base::Error fail(base::Status status, const std::string& text) const {
     return base::fail(status, "bootstrap: rank %u of %u: rendezvous at %s: %s", place_.rank,
@@ -402,7 +408,7 @@ base::Result<std::optional<base::SocketAddress>> Asking::read(const Record& reco
   }
   base::SocketAddress parent;
   if (kind != FrameKind::kParent || payload_of(record).size() != sizeof(parent)) {
-    return fail(base::Status::kRemote, "it sends what is not due");
+    return fail(base::Status::kRemote, "it sent an unexpected message");
   }
   std::memcpy(&parent, payload_of(record).data(), sizeof(parent));
   return std::optional(parent);

@@ -1,6 +1,6 @@
-// Where the ranks of a context first meet: a listener and a thread that tells every rank where its parent in
-// the tree is. It ends by itself: when every rank was told, when its time is over (those who wait are told
-// who never came), or when it is destroyed.
+// The first meeting point of a context's ranks: a listener and a thread that sends every rank the address of
+// its parent in the tree. It ends when every rank has its answer, when its time is over (waiting ranks are
+// told which ranks never came), or when it is destroyed.
 #pragma once
 
 #include <atomic>
@@ -25,7 +25,7 @@ namespace verbena::bootstrap {
 inline constexpr size_t kUniqueIdBytes = 128;
 
 // The 128 bytes by which the ranks of a context find each other: one process makes them, the application
-// carries them to all. Opaque to applications. May come from anywhere: parse() says whether it is one.
+// carries them to all. Opaque to applications. The bytes may come from anywhere; parse() checks them.
 struct UniqueId {
   uint8_t bytes[kUniqueIdBytes] = {};
 
@@ -33,15 +33,15 @@ struct UniqueId {
 };
 static_assert(sizeof(UniqueId) == kUniqueIdBytes);
 
-// What it holds.
+// The content of a unique id.
 struct Meeting {
   base::SocketAddress address;  // of the rendezvous
-  Nonce nonce{};                // who does not know it is of another job; crosses the network
-  Nonce secret{};               // proven, never sent: the key of a job without one; zeros: there is none
+  Nonce nonce{};                // identifies the job; sent over the network
+  Nonce secret{};               // never sent, only proven: replaces the job's key; zeros: there is none
 };
 
 UniqueId make_id(const Meeting& meeting);
-// Logged: no id of ours, or another version's.
+// An error, logged, if it is not a unique id, or one of another version.
 base::Result<Meeting> parse(const UniqueId& id);
 
 // Opens a rendezvous on the interface that VERBENA_SOCKET_IFNAME selects and lets it run until
@@ -50,10 +50,10 @@ base::Result<UniqueId> make_unique_id();
 
 class Rendezvous {
  public:
-  // At meeting.address, or at a port of its own choice on the interface that the parameters select if that is
-  // none.
+  // Listens at meeting.address; if that is not set, at a free port of the interface that the parameters
+  // select.
   static base::Result<std::unique_ptr<Rendezvous>> open(const Meeting& meeting, int64_t timeout_ms);
-  // The same at a listener that stands already.
+  // The same with an existing listener.
   static base::Result<std::unique_ptr<Rendezvous>> open_at(base::Listener listener, const Meeting& meeting,
                                                            int64_t timeout_ms);
   ~Rendezvous();
@@ -68,7 +68,7 @@ class Rendezvous {
     explicit Caller(Link its_link, int64_t patience_ms)
         : link(std::move(its_link)), deadline(base::Deadline::after_ms(patience_ms)) {}
     Link link;
-    base::Deadline deadline;  // for saying who it is
+    base::Deadline deadline;  // for identifying itself
     std::optional<Registration> registration;
     bool is_answered = false;
   };
@@ -89,33 +89,33 @@ class Rendezvous {
   std::string describe_missing() const;
 
   base::Listener listener_;
-  base::FileDescriptor stop_;  // an eventfd: destroyed
+  base::FileDescriptor stop_;  // an eventfd, written by the destructor
   UniqueId id_;
   Nonce nonce_;
-  Proof proof_;  // with the key as it was when this was opened
+  Proof proof_;  // with the key from when the rendezvous was opened
   base::Deadline deadline_;
   pid_t owner_pid_ = 0;
   std::thread thread_;
-  std::atomic<bool> has_ended_{false};  // released by the thread, its last act
+  std::atomic<bool> has_ended_{false};  // stored with release by the thread, as its last action
 
-  // The thread's alone.
+  // Used by the thread only.
   bool is_overdue_ = false, is_stopped_ = false;
-  std::string reason_;        // why it fails before its time
-  uint32_t count_ranks_ = 0;  // as the first rank says; 0: nobody came
+  std::string reason_;        // why it fails before its deadline
+  uint32_t count_ranks_ = 0;  // from the first rank; 0: no rank has come
   uint32_t came_ = 0, told_ = 0;
   std::vector<std::optional<base::SocketAddress>> addresses_;  // by rank
   std::vector<bool> is_answered_;                              // by rank
   std::vector<std::unique_ptr<Caller>> callers_;
 };
 
-// A rank's one talk with the rendezvous: here am I, where is my parent?
+// A rank's call to the rendezvous: registers its address and gets that of its parent.
 
 enum class Patience : uint8_t {
-  kNone,           // the rendezvous stands already, as its id was made before
-  kUntilDeadline,  // it may come later, and another one may be at its address until then
+  kNone,           // the rendezvous already exists, because its id was made before
+  kUntilDeadline,  // it may start later, and another one may be at its address until then
 };
 
-// Where the parent awaits us; no address for rank 0. `own` is where our children find us.
+// The address of our parent; none for rank 0. `own` is our address for our children.
 base::Result<base::SocketAddress> ask_for_parent(const Meeting& meeting, const TreeLinks::Place& place,
                                                  const base::SocketAddress& own, base::Deadline deadline,
                                                  Patience patience = Patience::kNone);

@@ -67,7 +67,7 @@ void TreeLinks::advance() {
 void TreeLinks::accept_children() {
   while (listener_.fd() >= 0) {
     auto socket = listener_.accept();
-    if (!socket) {  // out of descriptors: logged, and tried again
+    if (!socket) {  // out of descriptors: it is logged and tried again
       send_stranger_away();
       ::poll(nullptr, 0, kRetryMs);
     }
@@ -86,16 +86,16 @@ void TreeLinks::accept_children() {
   const auto has_come = [](const Neighbour& neighbour) { return neighbour.link.has_value(); };
   if (listener_.fd() < 0 || !std::all_of(neighbours_.begin(), neighbours_.end(), has_come)) return;
   callers_.clear();
-  listener_ = base::Listener();  // nobody else is expected
+  listener_ = base::Listener();  // all children have come
 }
 
-// The longest silent one, if it has still nothing to say.
+// Drops the caller that has been silent for longest, if it is still silent.
 void TreeLinks::send_stranger_away() {
   const auto longest = std::find_if(callers_.begin(), callers_.end(),
                                     [](const Caller& caller) { return caller.link.is_stranger(); });
   if (longest == callers_.end()) return;
   serve(*longest);
-  if (longest->link.is_stranger()) longest->link.close("too many callers say nothing");
+  if (longest->link.is_stranger()) longest->link.close("it was silent, and too many others are");
   if (longest->link.is_closed()) callers_.erase(longest);
 }
 
@@ -111,7 +111,7 @@ void TreeLinks::serve(Caller& caller) {
     }
   }
   if (!caller.link.is_standing()) return;
-  // Only now is it proven that it is who it says: nobody takes a child's place by repeating its hello.
+  // Only now has it proven its identity: a replayed hello cannot take a child's place.
   const Neighbour* found = find_child(caller.link.hello().rank);
   if (found == nullptr || found->link) return caller.link.close("its place is taken");
   Neighbour* child = &neighbours_[static_cast<size_t>(found - neighbours_.data())];
@@ -193,9 +193,9 @@ bool TreeLinks::is_lost(size_t neighbour) const {
 namespace {
 
 constexpr int64_t kStepMs = 100;
-// How long a step of the tree gets to say who is missing.
+// How long each level of the tree has to name the missing ranks.
 constexpr int64_t kVerdictMs = 1000;
-constexpr int64_t kPartingMs = 200;  // for last words to leave
+constexpr int64_t kPartingMs = 200;  // to send the last frames
 
 const char* name_of(Operation operation) {
   switch (operation) {
@@ -280,7 +280,7 @@ base::Outcome TreeCarrier::progress(Call& call) {
   for (const TreeLinks::Arrival& arrival : std::exchange(early_, {})) {
     if (auto handled = handle(call, arrival); !handled) return handled;
   }
-  // Until nothing moves: what was read and not handled would not wake the wait that follows.
+  // Repeats until nothing moves: a frame that was read but not handled would not wake the wait that follows.
   for (bool is_moved = true; is_moved;) {
     links_.advance();
     is_moved = false;
@@ -294,8 +294,8 @@ base::Outcome TreeCarrier::progress(Call& call) {
 
 base::Outcome TreeCarrier::handle(Call& call, const TreeLinks::Arrival& arrival) {
   const FrameHeader header = header_of(arrival.record);
-  // A neighbour whose result has left already may be in the next call, and what fails after our result came
-  // makes that one fail.
+  // A neighbour that already has its result may be in the next call. A failure that arrives after our result
+  // belongs to the next call too.
   const bool is_next = header.sequence == sequence_ + 1 && call.has_heard_all() &&
                        (header.kind == FrameKind::kContribution || header.kind == FrameKind::kOverdue);
   if (is_next || (header.kind == FrameKind::kFailure && call.results_due() == 0)) {
@@ -313,7 +313,7 @@ base::Outcome TreeCarrier::handle(Call& call, const TreeLinks::Arrival& arrival)
       has_left_[arrival.neighbour] = true;
       return {};
     case FrameKind::kOverdue:
-      if (header.sequence != sequence_) return {};  // its result came meanwhile
+      if (header.sequence != sequence_) return {};  // its result has arrived in the meantime
       if (is_root() && !call.has_heard_all()) return give_verdict(call);
       if (!is_root() && !call.is_overdue) ask_who_is_missing(call);
       return {};
@@ -323,7 +323,7 @@ base::Outcome TreeCarrier::handle(Call& call, const TreeLinks::Arrival& arrival)
       break;
   }
   return fail_all({{base::Status::kRemote, 0},
-                   "rank " + std::to_string(links_.rank_of(arrival.neighbour)) + " sends what is not due"},
+                   "rank " + std::to_string(links_.rank_of(arrival.neighbour)) + " sent an unexpected frame"},
                   arrival.neighbour);
 }
 
@@ -351,7 +351,7 @@ base::Outcome TreeCarrier::handle_contribution(Call& call, const TreeLinks::Arri
   return {};
 }
 
-// In rank 0, once all have contributed.
+// Called in rank 0 once all have contributed.
 void TreeCarrier::send_results(Call& call) {
   FrameHeader header{
       .kind = FrameKind::kResult, .operation = call.operation(), .rank = kEveryone, .sequence = sequence_};
@@ -380,7 +380,7 @@ base::Outcome TreeCarrier::handle_result(Call& call, const TreeLinks::Arrival& a
   if (!is_plausible) {
     return fail_all(
         {{base::Status::kRemote, 0},
-         "rank " + std::to_string(links_.rank_of(arrival.neighbour)) + " sends a result that is not due"},
+         "rank " + std::to_string(links_.rank_of(arrival.neighbour)) + " sent an unexpected result"},
         arrival.neighbour);
   }
   call.pass_result();
@@ -397,13 +397,13 @@ base::Outcome TreeCarrier::handle_failure(const TreeLinks::Arrival& arrival) {
   return fail_all(read_failure(arrival.record), arrival.neighbour);
 }
 
-// Whether this call still needs something from there.
+// Whether this call still needs something from the neighbour.
 bool TreeCarrier::awaits(const Call& call, size_t neighbour) const {
   if (links_.is_parent(neighbour)) return call.results_due() > 0;
   return !call.has_heard_all_within(links_.rank_of(neighbour));
 }
 
-// A rank that has contributed and has gone since makes the next call fail, not this one.
+// If a rank leaves after it has contributed, the next call fails, not this one.
 base::Outcome TreeCarrier::check_for_lost(const Call& call) {
   for (size_t i = 0; i < links_.count(); ++i) {
     if (!links_.is_lost(i) || !awaits(call, i)) continue;
@@ -421,7 +421,8 @@ base::Outcome TreeCarrier::handle_time(Call& call) {
   return {};
 }
 
-// Rank 0 knows best. Each step on the way gets its time to find out that the next one does not answer.
+// Asks rank 0, which knows most. Each level on the way gets additional time to notice that the next one does
+// not answer.
 void TreeCarrier::ask_who_is_missing(Call& call) {
   links_.send_up(make_record({.kind = FrameKind::kOverdue, .rank = rank_, .sequence = sequence_}));
   call.is_overdue = true;

@@ -1,6 +1,6 @@
-// Collective calls over the tree: every rank's contribution goes up to rank 0, relayed as it comes, and the
-// result comes down. A rank that fails, or sees a neighbour gone, tells all others, so nobody waits for what
-// cannot come; when the first rank's time is over, rank 0 says who is missing.
+// Collective calls over the tree: every rank's contribution is relayed up to rank 0, and the result comes
+// down. A rank that fails, or loses a neighbour, tells all others, so that no rank waits in vain. When the
+// first rank's deadline has passed, rank 0 names the missing ranks.
 #pragma once
 
 #include <optional>
@@ -16,8 +16,8 @@
 
 namespace verbena::bootstrap {
 
-// One rank's connections in the tree: to its parent, and from its children as they come. Carries frames; what
-// they mean, the tree carrier knows. No call blocks but wait().
+// One rank's connections in the tree: to its parent, and from its children as they connect. Carries frames
+// without interpreting them. Only wait() blocks.
 class TreeLinks {
  public:
   struct Place {
@@ -25,29 +25,30 @@ class TreeLinks {
     uint32_t rank = 0;
     Nonce nonce{}, secret{};  // of the Meeting
   };
-  // One of our links, by its number; the parent's is 0, but in the root.
+  // A frame from one of our links, by its number. The parent's link is 0, except in the root.
   struct Arrival {
     size_t neighbour;
     Record record;
   };
 
   explicit TreeLinks(const Place& place);
-  // Where our children connect to; none is opened in a rank without.
+  // Opens the listener for our children; does nothing in a rank without children.
   base::Outcome listen();
   const base::SocketAddress& address() const { return listener_.address(); }
   base::Outcome connect_parent(const base::SocketAddress& address);
 
-  // Accepts children and moves everything that can move now.
+  // Accepts children, and sends and receives as much as possible without waiting.
   void advance();
-  // Until something may be done, `most_ms` at most.
+  // Waits until something can be done, at most `most_ms`.
   void wait(int64_t most_ms);
 
   std::optional<Arrival> take();
-  // To a neighbour that has not come yet, once it has; to one that has gone, never.
+  // A frame to a neighbour that has not connected yet is sent once it has; one to a neighbour that is gone is
+  // dropped.
   void send(size_t neighbour, const Record& record);
   void send_to_children(const Record& record);
   void send_up(const Record& record) { send(0, record); }
-  // To all but `from`.
+  // Sends to all neighbours except `from`.
   void spread(const Record& record, std::optional<size_t> from);
   bool is_flushed() const;
 
@@ -56,7 +57,7 @@ class TreeLinks {
   size_t neighbour_of(uint32_t rank) const;
   bool has_parent() const { return place_.rank != 0; }
   bool is_parent(size_t neighbour) const { return has_parent() && neighbour == 0; }
-  // Its connection is over, and all that came over it was taken.
+  // The neighbour's connection is closed, and all its frames were taken.
   bool is_lost(size_t neighbour) const;
   bool has_come(size_t neighbour) const { return neighbours_[neighbour].link.has_value(); }
   const std::string& problem_of(size_t neighbour) const { return neighbours_[neighbour].link->problem(); }
@@ -65,13 +66,13 @@ class TreeLinks {
   struct Neighbour {
     uint32_t rank;
     std::optional<Link> link;
-    std::vector<Record> waiting;  // for it to come
+    std::vector<Record> waiting;  // frames for a neighbour that has not connected yet
 
     void attach(Link made);
   };
   struct Caller {
     Link link;
-    base::Deadline deadline;  // for proving that it is a child of ours
+    base::Deadline deadline;  // for proving that it is our child
   };
 
   void accept_children();
@@ -88,9 +89,9 @@ class TreeLinks {
 
 class TreeCarrier final : public Carrier {
  public:
-  // With links that may still have to come: the first call waits for them.
+  // Children may still have to connect: the first call waits for them.
   TreeCarrier(const TreeLinks::Place& place, TreeLinks links, int64_t timeout_ms);
-  // Tells the neighbours that we leave in order.
+  // Tells the neighbours that this rank leaves in an orderly way.
   ~TreeCarrier() override;
 
   base::Outcome all_gather(Operation what, std::span<const std::byte> mine,
@@ -121,7 +122,7 @@ class TreeCarrier final : public Carrier {
   bool is_root() const { return rank_ == 0; }
   std::string describe_call(Operation operation, uint32_t sequence) const;
   std::string describe_lost(size_t neighbour) const;
-  // Tells everybody but `from`, logs, and ends this carrier.
+  // Tells all neighbours except `from`, logs, and ends this carrier.
   base::Error fail_all(const FailureNote& note, std::optional<size_t> from);
 
   TreeShape shape_;
@@ -130,7 +131,7 @@ class TreeCarrier final : public Carrier {
   TreeLinks links_;
   uint32_t sequence_ = 0;
   std::vector<bool> has_left_;             // by neighbour: said goodbye
-  std::vector<TreeLinks::Arrival> early_;  // for the next call
+  std::vector<TreeLinks::Arrival> early_;  // frames for the next call
   base::Outcome state_;
 };
 

@@ -30,7 +30,7 @@ inline constexpr uint32_t kSymmBarriers = 512;
 inline constexpr uint32_t kSymmBarrierRows = 2 * kSymmBarriers;
 // Blocks of a workspace, each with a barrier of its own: more than any GPU has multiprocessors.
 inline constexpr uint32_t kSymmMaxBlocks = kSymmBarriers;
-inline constexpr uint32_t kSymmTurns = 2;       // slots between two members, used in turn
+inline constexpr uint32_t kSymmTurns = 4;       // slots between two members, used in turn
 inline constexpr uint32_t kSymmSlotUnit = 128;  // bytes: a slot's address and length are multiples of it
 inline constexpr int32_t kSymmInlineDeltas = 8;
 inline constexpr int64_t kSymmOutOfReach = INT64_MIN;

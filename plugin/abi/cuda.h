@@ -56,6 +56,26 @@ struct CUmemcpyAttributes {
   unsigned flags;
 };
 
+// Only what an attribute of ours needs of the union of values.
+struct CUlaunchAttribute {
+  int id;
+  char padding[4];
+  union {
+    char padding[64];
+    int programmaticStreamSerializationAllowed;
+  } value;
+};
+static_assert(sizeof(CUlaunchAttribute) == 72);
+struct CUlaunchConfig {
+  unsigned gridDimX, gridDimY, gridDimZ;
+  unsigned blockDimX, blockDimY, blockDimZ;
+  unsigned sharedMemBytes;
+  CUstream hStream;
+  CUlaunchAttribute* attrs;
+  unsigned numAttrs;
+};
+static_assert(sizeof(CUlaunchConfig) == 56);
+
 inline constexpr CUresult CUDA_SUCCESS = 0, CUDA_ERROR_NOT_READY = 600;
 inline constexpr unsigned CU_STREAM_NON_BLOCKING = 1, CU_EVENT_DISABLE_TIMING = 2;
 inline constexpr unsigned CU_MEMHOSTALLOC_PORTABLE = 1, CU_MEMHOSTALLOC_DEVICEMAP = 2;
@@ -65,6 +85,7 @@ inline constexpr unsigned CU_MEMORYTYPE_DEVICE = 2;
 inline constexpr unsigned CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE = 1;
 inline constexpr int CU_MEMCPY_SRC_ACCESS_ORDER_STREAM = 1;
 inline constexpr int CU_STREAM_CAPTURE_MODE_RELAXED = 2;
+inline constexpr int CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION = 6;
 inline constexpr int CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8;
 inline constexpr int CU_JIT_ERROR_LOG_BUFFER = 5, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES = 6;
 inline constexpr int CU_MEM_ALLOCATION_TYPE_PINNED = 1, CU_MEM_LOCATION_TYPE_DEVICE = 1;
@@ -181,7 +202,9 @@ enum CUdevice_attribute : int {
   X(cuFuncSetAttribute, (CUfunction function, int attribute, int value))                                    \
   X(cuLaunchKernel, (CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,                \
                      unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,           \
-                     CUstream stream, void** parameters, void** extra))
+                     CUstream stream, void** parameters, void** extra))                                     \
+  X(cuLaunchKernelEx, (const CUlaunchConfig* config, CUfunction function, void** parameters, void** extra)) \
+  X(cuModuleUnload, (CUmodule module))
 
 #define VERBENA_CUDA_PROTOTYPE(name, parameters) using PFN_##name = CUresult(*) parameters;
 VERBENA_CUDA_DRIVER_API(VERBENA_CUDA_PROTOTYPE)

@@ -23,7 +23,7 @@ int find_owning_gpu(const void* address);
 uint64_t find_gpu_allocation(const void* address);
 // e.g. 0000:3b:00.0; empty if there is no such GPU.
 std::string find_gpu_pci_address(int gpu);
-// For whom this GPU's memory shows in order what a NIC writes to it.
+// Which GPUs' kernels see a NIC's writes to this GPU's memory in the order in which the NIC made them.
 enum class NicWriteOrder : int { kNobody = 0, kThisGpu = 100, kAllGpus = 200 };  // the driver's numbers
 NicWriteOrder find_nic_write_order(int gpu);
 // True if the driver can hand out dma-buf descriptors for this GPU's memory.

@@ -18,7 +18,7 @@ Outcome load_job_key();
 // without the key by mistake.
 Result<std::shared_ptr<const HmacKey>> job_key();
 
-// Before the first byte, if VERBENA_ENCRYPTION asks for it.
+// Encrypts the connection if VERBENA_ENCRYPTION is set. To be called before the first byte.
 Outcome encrypt_if_asked(Socket& socket, ConnectionEnd end);
 
 }  // namespace verbena::base

@@ -55,13 +55,13 @@ void share_port_with_connections(int fd) {
   setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
 }
 
-// Of listeners that are gone, by their addresses. Several are kept in turn, as a peer has only so many ports
-// of its own for connections to one of ours.
+// The ports of listeners that are gone, by address. Several are used in turn, because a peer has a limited
+// number of ports of its own for connections to one of ours.
 class FreePorts {
  public:
   static constexpr size_t kInTurn = 64;
 
-  // Port 0: a new one.
+  // Port 0 in the result: the kernel chooses a new one.
   SocketAddress take(const SocketAddress& any_port) {
     const std::lock_guard lock(mutex_);
     SocketAddress address = any_port;
@@ -86,7 +86,7 @@ class FreePorts {
  private:
   std::mutex mutex_;
   size_t lent_ = 0;
-  std::map<std::string, std::deque<uint16_t>> free_;  // the one that is free for longest in front
+  std::map<std::string, std::deque<uint16_t>> free_;  // oldest first
 };
 
 FreePorts& get_free_ports() {
@@ -113,15 +113,16 @@ Error fail_peer_closed(const SocketAddress& peer, size_t offset_bytes, size_t le
 }
 
 constexpr char kNotEncrypted[] =
-    "it does not encrypt, or is no rank of ours: VERBENA_ENCRYPTION and VERBENA_JOB_KEY_FILE must be the "
-    "same for every rank";
+    "it does not encrypt, or it is not a rank of this job; VERBENA_ENCRYPTION and VERBENA_JOB_KEY_FILE must "
+    "be the same for every rank";
 constexpr char kNotGenuine[] =
-    "what came was not encrypted by our key: VERBENA_JOB_KEY_FILE differs, or somebody in between changed it";
+    "its data was not encrypted with our key: VERBENA_JOB_KEY_FILE differs, or the data was changed on its "
+    "way";
 
 }  // namespace
 
 struct Socket::Encryption {
-  // What both ends say before anything is encrypted.
+  // What both ends send in plain text first.
   struct Preamble {
     uint64_t magic = 0x3163'6e65'6272'6576;  // "verbenc1"
     std::array<uint8_t, 32> word{};          // random
@@ -205,7 +206,8 @@ bool Socket::is_spoilt() const {
   return encryption_ != nullptr && encryption_->problem != nullptr;
 }
 
-// As HKDF (RFC 5869) does it: a key of both ends' words, and of that one for each direction.
+// As in HKDF (RFC 5869): derives a session key from both ends' random words, and from it a key for each
+// direction.
 bool Socket::derive_keys() {
   Encryption& e = *encryption_;
   const bool connected = e.end == ConnectionEnd::kSender;
@@ -221,7 +223,7 @@ bool Socket::derive_keys() {
   return e.stream != nullptr;
 }
 
-// False with errno: not yet (EAGAIN), or never.
+// On false, errno says whether to call again (EAGAIN) or to give up.
 bool Socket::begin_encryption() {
   using Preamble = Encryption::Preamble;
   Encryption& e = *encryption_;
@@ -314,7 +316,7 @@ void Socket::limit_silence(int64_t limit_ms) {
 }
 
 bool Socket::is_peer_closed() const {
-  if (is_spoilt()) return true;  // nothing that it says counts any more
+  if (is_spoilt()) return true;  // its data is no longer trusted
   pollfd request{fd_.get(), POLLRDHUP, 0};
   return ::poll(&request, 1, 0) > 0;  // POLLHUP and POLLERR are always reported
 }

@@ -36,15 +36,16 @@ class Socket {
   // True once connected.
   Result<bool> finish_connect();
 
-  // Before the first byte, at both ends: everything is encrypted, by keys from this one and a random word of
-  // each end. A peer that does not encrypt, or not with this key, is an error of the first bytes that are
-  // moved.
+  // Encrypts everything from now on, with keys derived from this one and from a random word of each end. Both
+  // ends call it before the first byte. If the peer does not encrypt, or uses another key, the first send or
+  // receive reports the error.
   Outcome encrypt(std::shared_ptr<const HmacKey> key, ConnectionEnd end);
-  // Nothing can be sent before something has come.
+  // True while the peer's part of the key is missing: nothing can be sent yet.
   bool awaits_peer() const;
-  // What encryption has to do with it if nothing moves any more, or if the peer closes now; null: nothing.
+  // If no data moves any more, or if the peer closes now: the reason, if it lies in the encryption; otherwise
+  // null.
   const char* explain_end() const;
-  // What came is not the peer's: the connection is over, although the peer has not closed.
+  // Data arrived that the peer cannot have sent: the connection is over, although the peer has not closed.
   bool is_spoilt() const;
 
   // Move bytes [offset, length) as far as possible now and advance `offset`; true once offset == length.
@@ -86,9 +87,9 @@ class Socket {
 class Listener {
  public:
   // Listens on a free port of the interface that VERBENA_SOCKET_IFNAME selects, at that address only. Ports
-  // of this process's listeners that are gone are used again, though connections that they accepted live on:
-  // otherwise each would keep one of the host's 28,000, and the kernel would search ever longer for a free
-  // one.
+  // of this process's former listeners are used again, even while connections that these accepted are open.
+  // Otherwise each listener would use up one of the host's 28,000 ports, and the kernel would need longer and
+  // longer to find a free one.
   static Result<Listener> open();
   // A port other than 0 may still have connections of an earlier listener in TIME_WAIT.
   static Result<Listener> open_at(const SocketAddress& address);
@@ -104,7 +105,7 @@ class Listener {
  private:
   static Result<Listener> try_open_at(const SocketAddress& address);
 
-  std::shared_ptr<const void> port_;  // goes back to those that are free, after the descriptor is closed
+  std::shared_ptr<const void> port_;  // released after the descriptor is closed
   FileDescriptor fd_;
   SocketAddress address_;
   int logged_error_ = 0;

@@ -55,15 +55,15 @@ class [[nodiscard]] Outcome {
 
   bool is_ok() const { return status() == Status::kOk; }
   bool has_failed() const { return !is_ok(); }
-  // As for a Result, for a value that is tested where it is made: `if (auto outcome = f(); !outcome) return
-  // outcome;`. A stored one is tested by name: `if (error_.has_failed()) return error_;`.
+  // True if it is fine, as for a Result. Use it where the value is made: `if (auto outcome = f(); !outcome)
+  // return outcome;`. Test a stored value by name: `if (error_.has_failed()) return error_;`.
   explicit operator bool() const { return is_ok(); }
   Error error() const { return {status(), static_cast<int>(word_ >> 32)}; }
   Status status() const { return static_cast<Status>(word_ & 0xFF); }
 
  private:
   uint64_t word_ =
-      0;  // status, errno in the upper half: one word, as members apart would be packed by each call
+      0;  // status, and errno in the upper half: one word, because each call would have to pack two members
 };
 static_assert(sizeof(Outcome) == 8);
 

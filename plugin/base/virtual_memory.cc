@@ -35,7 +35,8 @@ Error fail_host(const char* what, uint64_t length_bytes) {
 Result<const CudaApi*> find_mapping_cuda() {
   const CudaApi* cuda = find_cuda();
   if (cuda != nullptr && cuda->can_map()) return cuda;
-  return fail(Status::kCuda, "memory: the CUDA driver has no virtual memory management (11.2 or newer has)");
+  return fail(Status::kCuda,
+              "memory: the CUDA driver has no virtual memory management; use CUDA 11.2 or newer");
 }
 
 // The properties of our pieces: pinned, shareable, and usable by NICs (GPUDirect RDMA) if the GPU supports
@@ -68,7 +69,7 @@ Result<uint64_t> measure_granularity(MemoryOwner owner) {
   size_t bytes = 0;
   const CUresult result =
       (*cuda)->cuMemGetAllocationGranularity(&bytes, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
-  if (result != CUDA_SUCCESS) return fail_cuda("no granularity", result, 0);
+  if (result != CUDA_SUCCESS) return fail_cuda("cannot find the granularity", result, 0);
   return uint64_t{bytes};
 }
 
@@ -187,8 +188,8 @@ Result<FoundPiece> find_piece(const void* address) {
   const int gpu = find_owning_gpu(address);
   const CudaApi* cuda = find_cuda();
   if (gpu == kNoGpu || !cuda->can_map()) {
-    return fail(Status::kInvalidUsage, "memory: %p: no GPU memory: only a GPU's can be shared later on",
-                address);
+    return fail(Status::kInvalidUsage,
+                "memory: %p: cannot be shared with other processes: it is not GPU memory", address);
   }
   FoundPiece found;
   CUdeviceptr begin = 0;

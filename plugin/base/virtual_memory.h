@@ -55,7 +55,7 @@ class MemoryPiece {
 
   uint64_t length_bytes() const { return length_bytes_; }
   MemoryOwner owner() const { return owner_; }
-  // Whether both are of one allocation of this process's driver, which has one handle for it.
+  // Whether both belong to one allocation: the driver has one handle for it in this process.
   bool is_same(const MemoryPiece& other) const { return handle_ == other.handle_; }
   // A descriptor for other processes of this host. It may outlive this object.
   Result<FileDescriptor> share() const;
@@ -102,8 +102,8 @@ class MappedPiece {
 // Zeroes memory that is mapped for the CPU (host memory) or for the GPU of `user`, whose context is current,
 // whichever code mapped it. Returns when it is done.
 Outcome fill_zero(MemoryOwner user, std::byte* begin, uint64_t length_bytes);
-// The same for reading, on any thread, with or without a context, while kernels run: `length_bytes` as they
-// are at some moment.
+// Reads memory of the same kind, on any thread, with or without a context, even while kernels write to it:
+// each byte is as it was at some moment of the call.
 Outcome read_memory(MemoryOwner user, const std::byte* begin, void* to, uint64_t length_bytes);
 
 }  // namespace verbena::base

@@ -18,7 +18,7 @@ constexpr size_t kHeaderBytes = 4, kTagBytes = 16, kNonceBytes = 12;
 
 constexpr size_t kAddedBytes = kHeaderBytes + kTagBytes;
 
-// In its place. The tag is written, or checked.
+// Encrypts or decrypts in place, and writes or checks the tag.
 bool run(evp_cipher_ctx_st* context, bool encrypts, uint64_t number, uint8_t* record, size_t bytes) {
   uint8_t *text = record + kHeaderBytes, *tag = text + bytes;
   const Libcrypto& api = *find_libcrypto();
@@ -98,7 +98,7 @@ ssize_t EncryptedStream::send(int fd, const void* data, size_t bytes) {
   return static_cast<ssize_t>(std::exchange(taken_, 0));
 }
 
-// False: what has come is no record of the peer's.
+// False: the next bytes are not a record of the peer.
 bool EncryptedStream::open_next(bool& is_whole) {
   uint32_t length = 0;
   is_whole = false;
@@ -114,7 +114,7 @@ bool EncryptedStream::open_next(bool& is_whole) {
   return true;
 }
 
-// Of what comes next. With in_at_ 0, and less than a record there.
+// How many bytes the next record still lacks. in_at_ is 0, and less than a record is there.
 size_t EncryptedStream::count_wanted() const {
   if (size_.reads_ahead) return in_.size() - in_end_;
   if (in_end_ < kHeaderBytes) return kHeaderBytes - in_end_;

@@ -1,5 +1,5 @@
-// The bytes of a TCP connection, encrypted and authenticated: AES-256-GCM, one key each way, records that are
-// counted. A record that was changed, left out, repeated, moved or cut short ends the connection.
+// The bytes of a TCP connection, encrypted and authenticated: AES-256-GCM, with a key for each direction and
+// numbered records. A record that was changed, left out, repeated, moved or cut short ends the connection.
 #pragma once
 
 #include <sys/types.h>
@@ -15,50 +15,53 @@ struct evp_cipher_ctx_st;
 
 namespace verbena::crypto {
 
-// Of one connection alone: derived from the job's key and both ends' challenges.
+// The key of one direction of one connection, derived from the job's key and from both ends' challenges.
 using StreamKey = std::array<uint8_t, 32>;
 
-// For one non-blocking socket, which the caller keeps. Sending and receiving may be two threads', each of
-// them one at a time. Once a call has failed with EBADMSG the connection must be closed.
+// Serves one non-blocking socket, which the caller owns. One thread may send while another receives. After a
+// call has failed with EBADMSG the connection must be closed.
 class EncryptedStream {
  public:
-  // How much plain text a record may have, the same at both ends, so how much memory this takes; and whether
-  // it may read more than one record at a time: not if somebody else is to notice that the socket has more.
+  // The most plain text of a record, the same at both ends; memory grows with it. `reads_ahead`: may read
+  // more than one record from the socket at a time. It must not where something else, such as epoll, has to
+  // notice that there is more to read.
   struct Size {
     size_t record_bytes;
     bool reads_ahead;
   };
   static constexpr Size kForBulk{64 << 10, true}, kForControl{4 << 10, false};
 
-  // Null without a libcrypto.
+  // Null if there is no libcrypto.
   static std::unique_ptr<EncryptedStream> create(const StreamKey& sending, const StreamKey& receiving,
                                                  Size size);
   ~EncryptedStream();
   EncryptedStream(const EncryptedStream&) = delete;
   EncryptedStream& operator=(const EncryptedStream&) = delete;
 
-  // Sending, for callers whose bytes may be others when they come again: what is sealed counts as sent. Only
-  // while nothing is pending.
+  // Sending for callers that cannot repeat the same bytes after EAGAIN: write up to most_bytes() to room()
+  // and seal() them; they count as sent, and flush() passes them on. Allowed only while nothing is pending.
   size_t most_bytes() const { return size_.record_bytes; }
-  uint8_t* room();          // for most_bytes()
-  bool seal(size_t bytes);  // what stands in room()
+  uint8_t* room();
+  bool seal(size_t bytes);
   bool is_pending() const { return out_at_ < out_bytes_; }
-  // True: nothing is pending any more. False with errno: EAGAIN, or the connection is broken.
+  // True once nothing is pending. On false, errno is EAGAIN, or the connection is broken.
   bool flush(int fd);
 
-  // As send(2): how many of the bytes are sent, or -1 and errno. After EAGAIN the caller comes again with the
-  // same bytes.
+  // Like send(2): returns how many of the bytes were sent, or -1 with errno. After EAGAIN the caller must
+  // repeat the call with the same bytes.
   ssize_t send(int fd, const void* data, size_t bytes);
 
-  // As recv(2). EBADMSG: a record that the peer has not sent so; ECONNRESET: the connection ended within one.
+  // Like recv(2). EBADMSG: a record is not as the peer sent it. ECONNRESET: the connection ended within a
+  // record.
   ssize_t receive(int fd, void* data, size_t bytes);
-  // The same without a copy: how many bytes stand at received(), until take() says that they are done with.
+  // The same without a copy: returns how many bytes are at received(). They stay there until take() releases
+  // them.
   ssize_t receive(int fd);
   const uint8_t* received() const { return in_.data() + plain_at_; }
   void take(size_t bytes) { plain_at_ += bytes; }
-  bool has_received() const { return plain_at_ < plain_end_; }  // more than the caller has taken
-  // Something has been read from the socket that receive() has not given: the socket tells nobody of it any
-  // more.
+  bool has_received() const { return plain_at_ < plain_end_; }  // bytes that the caller has not taken
+  // Bytes were read from the socket that receive() has not returned yet. Polling the socket does not show
+  // them.
   bool has_buffered() const { return has_received() || in_at_ < in_end_; }
 
  private:
@@ -75,10 +78,10 @@ class EncryptedStream {
   const Size size_;
   Context sender_, receiver_;
   uint64_t sent_ = 0, received_ = 0;  // records
-  std::vector<uint8_t> out_, in_;     // records, encrypted in their place
+  std::vector<uint8_t> out_, in_;     // records, encrypted in place
   size_t out_at_ = 0, out_bytes_ = 0;
-  size_t taken_ = 0;               // plain bytes of what is pending, for send()
-  size_t in_at_ = 0, in_end_ = 0;  // what has come and is not opened
+  size_t taken_ = 0;               // plain bytes of the pending record, for send()
+  size_t in_at_ = 0, in_end_ = 0;  // received and not yet decrypted
   size_t plain_at_ = 0, plain_end_ = 0;
 };
 

@@ -1,5 +1,5 @@
-// OpenSSL's libcrypto (3 or 1.1), loaded when the first key is, so that hosts whose jobs have no key need no
-// OpenSSL; since it is the system's, it gets the system's updates.
+// OpenSSL's libcrypto (3 or 1.1), loaded with the first key: hosts whose jobs have no key need no OpenSSL,
+// and the system's updates reach it.
 #pragma once
 
 #include <openssl/crypto.h>
@@ -25,8 +25,8 @@ struct Libcrypto {
 
 inline constexpr const char* kLibcryptoNames[] = {"libcrypto.so.3", "libcrypto.so.1.1"};
 
-// Null: neither is there and computes what we need. Any thread; loaded once and never unloaded, as the
-// application may use it too.
+// Null if neither version is there or can compute what we need. Safe on any thread. Loaded once and never
+// unloaded, because the application may use it too.
 const Libcrypto* find_libcrypto();
 
 }  // namespace verbena::crypto

@@ -6,9 +6,9 @@ namespace verbena::observe {
 
 namespace {
 
-// Selects one message in eight by a hash of its number, so that no periodic pattern of a job is in step with
-// it. Reading a clock waits for all earlier loads, in the middle of moving a message; it is most of the cost
-// of the counters.
+// Selects one message in eight. A hash of its number chooses, so that a periodic pattern of the job does not
+// always meet the same choice. Reading a clock waits for all earlier loads, in the middle of moving a
+// message: it is most of the cost of the counters.
 bool is_timed(uint32_t sequence) {
   constexpr uint32_t kSpread = 0x9E3779B1;  // 2^32 over the golden ratio
   return sequence * kSpread >> 29 == 0;

@@ -65,8 +65,8 @@ class Page {
 void add_latencies(Page& page, const Totals& totals) {
   constexpr const char* kName = "verbena_message_latency_seconds";
   page.begin(kName, "histogram",
-             "From isend or irecv to the test that found the message done, of one message in eight, or with "
-             "VERBENA_TRACE of all; of a receive most of it is the wait for the peer.");
+             "Time from isend or irecv to the test that found the message done, for one message in eight, or "
+             "for all with VERBENA_TRACE. Most of a receive's time is the wait for the peer.");
   for (const auto& [key, path] : totals.messages) {
     const std::string labels = page.label(key);
     uint64_t count = 0;
@@ -91,8 +91,9 @@ void add_rails(Page& page, const Totals& totals) {
                [](const ChunkTotals& t) { return t.bytes; });
   page.add_all("verbena_rail_failures_total", "counter", "Queue pairs of a rail that failed.", totals.rails,
                [](const RailTotals& t) { return t.failures; });
-  page.add_all("verbena_rail_revivals_total", "counter", "Queue pairs of a rail that are used again.",
-               totals.rails, [](const RailTotals& t) { return t.revivals; });
+  page.add_all("verbena_rail_revivals_total", "counter",
+               "Failed queue pairs of a rail that were replaced and are used again.", totals.rails,
+               [](const RailTotals& t) { return t.revivals; });
 }
 
 void add_ends(Page& page, const Totals& totals) {
@@ -102,9 +103,9 @@ void add_ends(Page& page, const Totals& totals) {
                totals.ends, [](const EndTotals& t) { return t.stalls; });
   page.add_all("verbena_connection_failures_total", "counter", "Connections that failed.", totals.ends,
                [](const EndTotals& t) { return t.failures; });
-  page.add_all("verbena_open_requests", "gauge", "Messages that are posted and not done.", totals.ends,
+  page.add_all("verbena_open_requests", "gauge", "Messages that are posted and not yet done.", totals.ends,
                [](const EndTotals& t) { return t.open_requests; });
-  page.add_all("verbena_open_connections", "gauge", "Connections that stand.", totals.ends,
+  page.add_all("verbena_open_connections", "gauge", "Open connections.", totals.ends,
                [](const EndTotals& t) { return t.connections; });
 }
 
@@ -119,7 +120,7 @@ std::string write_prometheus(const Totals& totals, uint64_t process, double unix
   add_latencies(page, totals);
   add_rails(page, totals);
   add_ends(page, totals);
-  page.begin("verbena_written_timestamp_seconds", "gauge", "When this was written.");
+  page.begin("verbena_written_timestamp_seconds", "gauge", "When this file was written.");
   append(page.text, "verbena_written_timestamp_seconds{%s} %.3f\n", page.process_label().c_str(),
          unix_time_s);
   return std::move(page.text);

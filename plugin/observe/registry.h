@@ -1,5 +1,5 @@
-// All observed connection ends of the process. Of closed ones it keeps the counts for the life of the
-// process, and the events of the most recent.
+// All observed connection ends of the process. For closed ones it keeps the counts as long as the process
+// lives, and the events of the most recent ones.
 #pragma once
 
 #include <cstdint>

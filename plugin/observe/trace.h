@@ -1,5 +1,5 @@
 // Events of connections as a trace in Chrome's JSON format, which Perfetto (ui.perfetto.dev) and
-// chrome://tracing open: a process, a track for each connection end, a slice for each message.
+// chrome://tracing open. Each connection end is a track of the process, each message a slice on it.
 #pragma once
 
 #include <cstdint>

@@ -7,7 +7,7 @@
 using namespace verbena::softverbs;
 
 SOFTVERBS_API ibv_ah* ibv_create_ah(ibv_pd* pd, ibv_ah_attr* attributes) {
-  // RoCE has no addresses but GIDs.
+  // On RoCE every address is a GID.
   const bool is_valid =
       attributes->is_global != 0 && attributes->port_num == kPort && attributes->grh.sgid_index < kGidCount;
   if (!is_valid) return fail_with<ibv_ah>(EINVAL);
@@ -27,7 +27,7 @@ SOFTVERBS_API int ibv_destroy_ah(ibv_ah* base) {
   return 0;
 }
 
-// The way back to the sender of a datagram: its header names both ends.
+// The address of a datagram's sender: the datagram's header names both ends.
 SOFTVERBS_API int ibv_init_ah_from_wc(ibv_context* context, uint8_t port, ibv_wc* wc, ibv_grh* header,
                                       ibv_ah_attr* attributes) {
   if (port != kPort || (wc->wc_flags & IBV_WC_GRH) == 0) return EINVAL;

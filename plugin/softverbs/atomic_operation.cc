@@ -9,9 +9,9 @@
 namespace verbena::softverbs {
 namespace {
 
-// All atomic operations on one process's memory exclude each other, whoever executes them. The word names the
-// holder, so that what a killed one holds can be taken over; between its read and its write it changed
-// nothing.
+// A lock among all atomic operations on one process's memory, in whichever process they run. The lock word
+// names its holder, so that another process can take the lock over if the holder was killed. That is safe:
+// the holder's only change is its last write.
 class AtomicTurn {
  public:
   AtomicTurn(Process& process, Segment& segment)
@@ -43,7 +43,7 @@ uint64_t compute(const SendRequest& request, uint64_t present) {
   return present == request.compare_add ? request.swap : present;
 }
 
-// The word as a short message of its own: what a copy of it does to a GPU, this does.
+// Copies the word as a short message would be copied.
 Outcome move_staged(const Operation& op, ibv_wr_opcode opcode, uint64_t* value) {
   SendRequest request = *op.request;
   request.opcode = opcode;

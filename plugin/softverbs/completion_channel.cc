@@ -31,7 +31,7 @@ SOFTVERBS_API int ibv_get_cq_event(ibv_comp_channel* channel, ibv_cq** cq, void*
     uint64_t token = 0;
     if (read(channel->fd, &token, sizeof(token)) != sizeof(token)) return -1;
     void* object = get_event_table().deliver(token, &EventTable::Delivered::completion);
-    if (object == nullptr) continue;  // of a queue that was destroyed meanwhile
+    if (object == nullptr) continue;  // the queue was destroyed in the meantime
     *cq = &static_cast<Cq*>(object)->base;
     *cq_context = (*cq)->cq_context;
     return 0;

@@ -3,7 +3,7 @@
 #include "softverbs/completion_queue.h"
 #include "softverbs/extended_verbs.h"
 
-// The newer way to poll: one completion at a time, whose members are read by functions.
+// The extended poll calls: one completion at a time, whose members are read by functions.
 namespace verbena::softverbs {
 namespace {
 
@@ -25,7 +25,7 @@ int poll_next(ibv_cq_ex* base) {
   return 0;
 }
 
-// Between a start that found something and the end of the poll, no other thread polls.
+// From a start that found a completion until the end of the poll, no other thread can poll.
 int start_poll(ibv_cq_ex* base, ibv_poll_cq_attr* attributes) {
   if (attributes->comp_mask != 0) return EINVAL;
   Cq& cq = get_extended_cq(base);
@@ -67,7 +67,7 @@ bool is_supported(const ibv_cq_init_attr_ex& init) {
   constexpr uint32_t kKnownMask = IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD;
   const bool has_flags = (init.comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS) != 0;
   return (init.wc_flags & ~known_fields) == 0 &&
-         (init.wc_flags & kStamps) != kStamps &&  // a completion has one
+         (init.wc_flags & kStamps) != kStamps &&  // a completion has only one stamp
          (init.comp_mask & ~kKnownMask) == 0 && (!has_flags || (init.flags & ~kKnownFlags) == 0);
 }
 

@@ -10,12 +10,13 @@
 namespace verbena::softverbs {
 namespace {
 
-constexpr int kHeldLooks = 200;  // at a completion being written, before its producer is suspected to be dead
+constexpr int kHeldLooks =
+    200;  // at an unfinished completion, before its producer is checked for being alive
 
 thread_local uint32_t empty_polls = 0;
 
-// Completions of queue pairs that were destroyed or reset are dropped, and so is the second report of a
-// receive whose sender was killed while reporting.
+// False for completions to drop: those of queue pairs that were destroyed or reset, and the second completion
+// of a receive whose sender was killed while it wrote the first.
 bool is_current(SharedQp& qp, const Completion& completion) {
   if (qp.number.load(std::memory_order_acquire) != completion.qp_number) return false;
   if (qp.life.get() != completion.life) return false;
@@ -81,8 +82,9 @@ void yield_if_idle(bool has_polled) {
   sched_yield();
 }
 
-// Producers that had looked up a former ring may still push there. Who has pushed into the newest has pushed
-// all that came before: so first look whether there is something, then empty the former ones, then take it.
+// A producer that looked up a former ring may still push there. A producer that has pushed to the newest ring
+// has pushed its earlier completions before. So look at the newest ring first, then empty the former ones,
+// then take from the newest.
 bool take_completion(Cq& cq, Completion& completion) {
   const uint32_t formers = cq.former_count.load(std::memory_order_acquire);
   if (formers == 0) return take_from_ring(cq.index.load(), completion);

@@ -10,7 +10,7 @@
 namespace verbena::softverbs {
 namespace {
 
-// A ring of its own in the shared table. False and errno on failure.
+// Makes a ring in the shared table. False, with errno, on failure.
 bool open_ring(uint32_t entries, uint32_t& index) {
   Process* process = Process::get();
   const int64_t free_index = process->cqs.allocate();
@@ -62,7 +62,7 @@ uint64_t count_completions(const SharedCq& shared) {
   return shared.tail.load() - shared.head.load();
 }
 
-// From now on completions go to the ring at `index`.
+// Sends all later completions to the ring at `index`.
 void move_to_ring(Cq& cq, uint32_t index) {
   Process* process = Process::get();
   Segment& segment = process->segment();
@@ -121,7 +121,7 @@ SOFTVERBS_API ibv_cq* ibv_create_cq(ibv_context* context, int entries, void* cq_
   return cq == nullptr ? nullptr : &cq->base;
 }
 
-// It never shrinks: a larger queue than asked for is always right.
+// A queue never shrinks: a larger queue than requested is always allowed.
 SOFTVERBS_API int ibv_resize_cq(ibv_cq* base, int entries) {
   Cq& cq = get_cq(base);
   Segment& segment = Process::get()->segment();

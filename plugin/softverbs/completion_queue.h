@@ -17,7 +17,8 @@ Cq* create_completion_queue(ibv_context* context, const CompletionQueueRequest& 
 bool take_completion(Cq& cq, Completion& completion);
 // Lets the wire make progress, if there is one.
 bool poll_wire(Cq& cq);
-// Call after a poll, without that mutex: the peer may need this CPU to send what we wait for.
+// Call it after a poll, without that mutex. It may yield, because the peer may need this CPU to send what we
+// wait for.
 void yield_if_idle(bool has_polled);
 
 }  // namespace verbena::softverbs

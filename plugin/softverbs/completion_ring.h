@@ -5,9 +5,9 @@
 
 namespace verbena::softverbs {
 
-// The shared half of a completion queue: any process produces, only the owner consumes.
+// The shared half of a completion queue: every process may produce, only the owner consumes.
 
-enum class Polled { kEmpty, kTaken, kHeld };  // held: its producer has not finished, or was killed
+enum class Polled { kEmpty, kTaken, kHeld };  // kHeld: the producer has not finished, or was killed
 
 inline CompletionSlot& get_completion_slot(Segment& segment, SharedCq& cq, uint64_t ticket) {
   const uint64_t index = ticket & (cq.capacity.get() - 1);
@@ -29,7 +29,7 @@ inline bool push_completion(Segment& segment, SharedCq& cq, const Completion& co
       return true;
     }
     if (has_ticket(word, ticket)) {
-      // Its producer has not moved the tail yet, and may never: do it in its place.
+      // The slot's producer has not moved the tail yet, and never will if it was killed: move it here.
       cq.tail.compare_exchange_strong(ticket, ticket + 1, std::memory_order_acq_rel);
     } else if (cq.tail.load(std::memory_order_acquire) == ticket) {
       return false;
@@ -37,7 +37,7 @@ inline bool push_completion(Segment& segment, SharedCq& cq, const Completion& co
   }
 }
 
-// The caller is the only consumer at this time. On kHeld, `holder` is the producer's claimer.
+// Only one thread may consume at a time. On kHeld, `holder` is the claimer of the producer.
 inline Polled pop_completion(Segment& segment, SharedCq& cq, Completion& completion, uint32_t& holder) {
   const uint64_t ticket = cq.head.load(std::memory_order_relaxed);
   CompletionSlot& slot = get_completion_slot(segment, cq, ticket);

@@ -40,7 +40,7 @@ Config read_environment() {
   config.has_device_count = getenv("SOFTVERBS_DEVICES") != nullptr;
   config.netdevs = read_text("SOFTVERBS_NETDEVS", "none");
   config.force_wire = read_number("SOFTVERBS_FORCE_WIRE", 0, 0, 1) != 0;
-  constexpr uint64_t kDefaultPort = 23552, kLastPort = 64511;  // a port for every slot follows
+  constexpr uint64_t kDefaultPort = 23552, kLastPort = 64511;  // one port for each slot
   config.port = static_cast<uint32_t>(read_number("SOFTVERBS_PORT", kDefaultPort, 1024, kLastPort));
   config.wire_threads = static_cast<uint32_t>(read_number("SOFTVERBS_WIRE_THREADS", 0, 0, 16));
   config.streams = static_cast<uint32_t>(read_number("SOFTVERBS_STREAMS", 4, 1, 16));
@@ -52,7 +52,7 @@ Config read_environment() {
   config.ptracer = read_number("SOFTVERBS_PTRACER", 1, 0, 1) != 0;
   config.inline_copy_bytes =
       read_number("SOFTVERBS_INLINE_COPY", config.inline_copy_bytes, 0, uint64_t{1} << 40);
-  // With few CPUs a poller probably keeps the peer it waits for from running.
+  // With few CPUs a polling thread probably keeps its peer from running.
   const uint64_t few_cpus_spins = 32, many_cpus_spins = 1000;
   const bool few_cpus = sysconf(_SC_NPROCESSORS_ONLN) < 8;
   config.spin_polls = static_cast<uint32_t>(
@@ -60,7 +60,7 @@ Config read_environment() {
   config.worker_spin_ns = 1000 * read_number("SOFTVERBS_WORKER_SPIN_US", few_cpus ? 0 : 100, 0, 1'000'000);
   config.ordered_lines = read_number("SOFTVERBS_LL128", 0, 0, 1) != 0;
   config.gpu = read_number("SOFTVERBS_GPU", 1, 0, 1) != 0;
-  config.gpu_batches = read_number("SOFTVERBS_GPU_BATCH", 0, 0, 1) != 0;
+  config.gpu_batches = read_number("SOFTVERBS_GPU_BATCH", 1, 0, 1) != 0;
   config.own_gpu_context = read_number("SOFTVERBS_OWN_CONTEXT", 0, 0, 1) != 0;
   return config;
 }

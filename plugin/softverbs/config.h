@@ -7,7 +7,7 @@ namespace verbena::softverbs {
 
 inline constexpr uint32_t kMaxDevices = 8;
 
-// What the environment says; read once, at the first call into the library.
+// The settings from the environment, read once, at the first call into the library.
 struct Config {
   uint32_t devices = 1;
   bool has_device_count = false;              // SOFTVERBS_DEVICES was set
@@ -27,13 +27,13 @@ struct Config {
   uint64_t worker_spin_ns = 0;                // how long a rail's worker looks for work before it sleeps
   bool ordered_lines = false;    // LL128 lines appear in order between processes, at a fifth of the speed
   bool gpu = true;               // whether CUDA pointers may be registered
-  bool gpu_batches = false;      // whether copies to and from a GPU are issued many at a time
+  bool gpu_batches = true;       // whether copies of sends to and from a GPU are issued many at a time
   bool own_gpu_context = false;  // whether GPU copies run in a context of the library's own
 };
 
 const Config& get_config();
 
-// One line on stderr; the library has no logger of its application's.
+// Writes one line to stderr: the library has no logger of the application.
 void warn(const char* format, ...) __attribute__((format(printf, 1, 2)));
 
 }  // namespace verbena::softverbs

@@ -46,7 +46,7 @@ void install_operations(Context& context) {
   ops.post_srq_recv = post_shared_receive;
 }
 
-// The element that an event is about, and the count that its acknowledgement raises.
+// Sets the element of the event, and the count that acknowledging it raises.
 void fill_event(const AsyncRecord& record, void* object, ibv_async_event& event) {
   event.event_type = static_cast<ibv_event_type>(record.type);
   if (object == nullptr) {
@@ -70,7 +70,7 @@ using namespace verbena::softverbs;
 
 namespace {
 
-// Names the device, so that a copy of the descriptor is enough to open it once more.
+// The file names the device, so that ibv_import_device can open the device from a copy of the descriptor.
 int open_command_fd(const Device& device) {
   const int fd = memfd_create("softverbs", MFD_CLOEXEC);
   if (fd >= 0 && pwrite(fd, &device.index, sizeof(device.index), 0) == sizeof(device.index)) return fd;
@@ -112,7 +112,7 @@ SOFTVERBS_API ibv_context* ibv_open_device(ibv_device* device) {
   return context;
 }
 
-// Takes the descriptor over.
+// Takes ownership of the descriptor.
 SOFTVERBS_API ibv_context* ibv_import_device(int command_fd) {
   uint32_t index = 0;
   if (pread(command_fd, &index, sizeof(index), 0) != sizeof(index) || index >= get_config().devices)
@@ -140,7 +140,7 @@ SOFTVERBS_API int ibv_get_async_event(ibv_context* context, ibv_async_event* eve
     void* object = nullptr;
     if (is_about_object) {
       object = get_event_table().deliver(record.token, &EventTable::Delivered::async);
-      if (object == nullptr) continue;  // destroyed meanwhile
+      if (object == nullptr) continue;  // destroyed in the meantime
     }
     fill_event(record, object, *event);
     return 0;

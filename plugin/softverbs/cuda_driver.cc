@@ -10,7 +10,7 @@
 namespace verbena::softverbs::cuda {
 namespace {
 
-// False where the driver is too old for us.
+// False if the driver is too old.
 bool find_functions(void* library, Driver& driver) {
   bool has_needed = true, has_mapping = true;
 #define SOFTVERBS_NEED(name) driver.VERBENA_CUDA_FIND(name) has_needed &= driver.name != nullptr;
@@ -84,7 +84,8 @@ void refuse_uses() {
 
 }  // namespace
 
-// Either this sees the refusal or refuse_uses() sees the use: both orders are sequentially consistent.
+// Either this thread sees the refusal or refuse_uses() sees the use, because both accesses are sequentially
+// consistent.
 Use::Use() : is_allowed_(true) {
   uses.fetch_add(1);
   if (!is_refusing.load()) return;

@@ -2,8 +2,8 @@
 
 #include "abi/cuda.h"
 
-// The few calls of CUDA's driver that the device needs, found in the libcuda.so.1 that the application has
-// loaded. Nothing here loads or initialises CUDA.
+// The calls of CUDA's driver that the device needs, from the libcuda.so.1 that the application has loaded.
+// Nothing here loads or initialises CUDA.
 namespace verbena::softverbs::cuda {
 
 using namespace ::verbena::cuda;  // NVIDIA's names
@@ -32,11 +32,11 @@ struct Driver {
 // nullptr while the application has not loaded CUDA.
 const Driver* find_driver();
 
-// Makes a context current on a thread of ours, once and for all until another one is needed.
+// Makes a context current on a thread of ours. It stays current until the next call.
 void enter(const Driver& driver, CUcontext context);
 
-// Makes a context current on a thread of the application for a scope, and lets calls pass that a stream
-// capture elsewhere in the process would forbid.
+// Makes a context current on a thread of the application for a scope. Calls in the scope are allowed even
+// while another thread of the process captures a stream.
 class Scope {
  public:
   Scope(const Driver& driver, CUcontext context);
@@ -50,8 +50,8 @@ class Scope {
   int capture_mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
 };
 
-// exit() takes CUDA apart while threads of ours still run. A step that calls CUDA outside the application's
-// own calls is a Use; those that begin once the process ends are refused.
+// exit() shuts CUDA down while our threads still run. Our threads therefore call CUDA only within a Use; a
+// Use that begins after the process has started to end is refused.
 class Use {
  public:
   Use();
@@ -61,10 +61,10 @@ class Use {
   // Whether CUDA may be called.
   explicit operator bool() const { return is_allowed_; }
 
-  // From now on exit() refuses uses, and waits a while for those that have begun, before CUDA ends: once CUDA
-  // is initialised, since exit() calls the latest handler first.
+  // Registers an exit handler that refuses new uses and waits a short time for those that have begun. Call it
+  // after CUDA is initialised: exit() runs the latest handler first, so ours runs before CUDA's.
   static void refuse_at_exit();
-  // In a forked child, whose threads are gone.
+  // For a forked child, in which those threads do not exist.
   static void forget_all();
 
  private:

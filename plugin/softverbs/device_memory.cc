@@ -9,11 +9,11 @@
 #include "softverbs/memory_region.h"
 #include "softverbs/objects.h"
 
-// Memory "on the device": ours, which the application reaches only by copies and work requests.
+// Device memory (ibv_alloc_dm): memory of ours that the application reaches only by copies and work requests.
 namespace verbena::softverbs {
 namespace {
 
-constexpr uint64_t kWordBytes = 4;  // the granularity of its copies, as devices have it
+constexpr uint64_t kWordBytes = 4;  // the granularity of its copies, as on real devices
 constexpr uint32_t kMaxAlignmentLog = 12;
 
 struct DeviceMemory {
@@ -21,7 +21,7 @@ struct DeviceMemory {
   uint8_t* bytes = nullptr;
   uint64_t length = 0;
   std::atomic<uint32_t> users{0};
-  DeviceMemory* origin = nullptr;  // of an imported one, which shares its bytes
+  DeviceMemory* origin = nullptr;  // set in imported memory, which shares the bytes of `origin`
 };
 
 struct MemoryTable {
@@ -112,7 +112,7 @@ ibv_mr* register_device_memory(ibv_pd* pd, ibv_dm* base, uint64_t offset, size_t
 
 using namespace verbena::softverbs;
 
-// From this process only, as all objects here.
+// Works only within the process, like every import here.
 SOFTVERBS_API ibv_dm* ibv_import_dm(ibv_context* context, uint32_t handle) {
   std::lock_guard lock(get_table().mutex);
   const auto known = get_table().memories.find(handle);

@@ -12,7 +12,7 @@ namespace {
 
 const int not_a_driver = 0;
 
-// The same in every process of a host, most probably another on every other host.
+// Equal in all processes of a host, and almost certainly different on every other host.
 uint64_t hash_host() {
   uint64_t hash = 0xcbf29ce484222325ull;
   char boot_id[64] = "";
@@ -26,16 +26,17 @@ uint64_t hash_host() {
   return hash;
 }
 
-// Of a rail without an address on the network: locally administered, and not one that names an address.
+// The GUID of a rail without a network address: locally administered, and different from the GUIDs that
+// encode an address.
 uint64_t make_guid(uint64_t host, uint32_t device) {
   constexpr uint64_t kPrefix = 0x0253570000000000ull;
   return kPrefix | (host & 0xffffffff00ull) | (device + 1);
 }
 
-// 127.a.b.rail with a.b of the host, so that another host's is recognised as not ours.
+// 127.a.b.rail, where a.b depends on the host: so an address of another host is recognised as foreign.
 void fill_loopback(uint64_t host, uint32_t device, ibv_gid& gid) {
   const auto high = static_cast<uint8_t>(host >> 32), low = static_cast<uint8_t>(host >> 40);
-  const uint8_t third = high == 0 && low == 0 ? 1 : low;  // 127.0.0.x is everybody's
+  const uint8_t third = high == 0 && low == 0 ? 1 : low;  // 127.0.0.x is in use on every host
   const uint8_t address[] = {0xff, 0xff, 127, high, third, static_cast<uint8_t>(device + 1)};
   memcpy(gid.raw + 10, address, sizeof(address));
 }
@@ -75,7 +76,8 @@ uint32_t count_devices() {
   return wired != 0 ? static_cast<uint32_t>(wired) : get_config().devices;
 }
 
-// Exactly two, and one of them IPv4: NCCL then picks it without looking for its type in sysfs.
+// There are exactly two GIDs, one of them IPv4: NCCL then takes that one without reading the GID types from
+// sysfs.
 ibv_gid get_gid(uint32_t device, int index) {
   static const uint64_t host = hash_host();
   ibv_gid gid{};

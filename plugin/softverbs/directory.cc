@@ -21,7 +21,7 @@
 namespace verbena::softverbs {
 namespace {
 
-// Process numbers mean something only inside one pid namespace, so each has its own folder.
+// Process ids are valid only in one pid namespace, so each namespace has a folder of its own.
 struct Prefix {
   std::string of_user, whole;
 };
@@ -33,12 +33,13 @@ Prefix make_prefix() {
   return {of_user, of_user + std::to_string(name_space.st_ino)};
 }
 
-// Nobody else made it or may change it.
+// True if this user owns it and no other user may change it.
 bool is_ours(const struct stat& status, mode_t kind) {
   return (status.st_mode & S_IFMT) == kind && status.st_uid == getuid() && (status.st_mode & 022) == 0;
 }
 
-// A folder of this user's, not what another one put in its place; -1 and errno, EPERM if it is not ours.
+// Opens a folder only if it belongs to this user. -1 with errno on failure; EPERM if the folder belongs to
+// another user.
 int open_folder(int parent, const char* name) {
   const int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
   struct stat status {};
@@ -51,7 +52,7 @@ int open_folder(int parent, const char* name) {
 
 constexpr char kTable[] = "processes";
 
-// The table of processes in a folder of ours; -1 and errno.
+// Opens the table of processes in a folder of ours; -1 with errno on failure.
 int open_table(int folder, int flags) {
   const int fd = openat(folder, kTable, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | flags, 0600);
   struct stat status {};
@@ -61,7 +62,8 @@ int open_table(int folder, int flags) {
   return -1;
 }
 
-// The table is still the folder's: the last process to leave may have removed it meanwhile.
+// Whether the open table is still the one in the folder: the last process to leave may have removed it in the
+// meantime.
 bool is_table_of(int fd, const std::string& folder) {
   struct stat opened {
   }, named{};
@@ -69,7 +71,7 @@ bool is_table_of(int fd, const std::string& folder) {
   return opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
 }
 
-// Opens the table of processes and locks it; -1 and errno.
+// Opens the table of processes and locks it; -1 with errno on failure.
 int open_locked(const std::string& folder) {
   constexpr int kTries = 100;
   for (int i = 0; i < kTries; ++i) {
@@ -92,8 +94,9 @@ int open_locked(const std::string& folder) {
   return -1;
 }
 
-// Says that a process is there to those who cannot see it: process numbers of another namespace mean nothing.
-// The lock is the open file's and goes with its last holder, however that ends.
+// A file lock that shows that this process lives, also to processes of other pid namespaces, which cannot
+// look up its process id. The lock belongs to the open file and ends with its last holder, even if that is
+// killed.
 bool lock_life(int table, short kind) {
   flock64 life{};
   life.l_type = kind;
@@ -102,7 +105,8 @@ bool lock_life(int table, short kind) {
   return fcntl(table, F_OFD_SETLK, &life) == 0;
 }
 
-// Owners by slot, 0 where the file is shorter. Read, as a mapping of it would fault if it became shorter.
+// The owners by slot, 0 beyond the end of the file. Uses read(), because a mapping would fault if the file
+// became shorter.
 std::vector<uint64_t> read_owners(int table) {
   std::vector<DirectorySlot> slots(kProcessSlots);
   [[maybe_unused]] const ssize_t bytes =
@@ -117,15 +121,15 @@ bool is_anyone_there(int table) {
   return std::any_of(owners.begin(), owners.end(), is_alive);
 }
 
-// With the table locked, and nobody left.
+// The table is locked, and no process uses it any more.
 void remove_folder(int parent, const char* name, int folder) {
   unlinkat(folder, kTable, 0);
   unlinkat(parent, name, AT_REMOVEDIR);
 }
 
-// Removes what jobs left of which all processes were killed, in this pid namespace or in another, as of a
-// container. Whoever may write to `parent` may have put there what he likes: only what is this user's and
-// nobody else's is looked at.
+// Removes the files of jobs whose processes were all killed, in this pid namespace or in another, such as a
+// container's. Other users may be able to write to `parent`: only files of this user that no other user may
+// change are touched.
 void sweep(const std::string& parent, const Prefix& prefix) {
   DIR* entries = opendir(parent.c_str());
   if (entries == nullptr) return;
@@ -168,8 +172,8 @@ Directory* Directory::open(uint64_t owner, const Accept& accept, Claim& claim) {
   return directory.release();
 }
 
-// Whoever takes our name where everybody may write does not keep us from starting: every process of the job
-// finds the same, and goes to the same other place.
+// If another user has taken our name in a folder that everybody may write to, we can still start: every
+// process of the job notices it and moves to the same other place.
 void Directory::find_place(const std::string& name, const std::function<void(const std::string&)>& sweep_in) {
   const Config& config = get_config();
   const std::string own = "/run/user/" + std::to_string(getuid());
@@ -181,7 +185,7 @@ void Directory::find_place(const std::string& name, const std::function<void(con
       const int private_place = open_folder(AT_FDCWD, parent.c_str());
       if (private_place < 0) break;
       close(private_place);
-      warn("%s: it is not this user's: using %s", folder_.c_str(), parent.c_str());
+      warn("%s: belongs to another user: using %s", folder_.c_str(), parent.c_str());
     }
     sweep_in(parent);
     folder_ = parent + "/" + name + (config.job.empty() ? "" : "-" + config.job);
@@ -233,7 +237,7 @@ uint64_t read_owner(int pid) {
   close(fd);
   if (length <= 0) return 0;
   text[length] = '\0';
-  // The second field is the command in brackets and may hold anything; fields are counted behind it.
+  // The second field is the command in brackets, which may contain anything: count the fields after it.
   const char* field = strrchr(text, ')');
   if (field == nullptr || field[1] == '\0') return 0;
   field += 2;

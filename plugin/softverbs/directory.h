@@ -9,26 +9,27 @@
 namespace verbena::softverbs {
 
 // The file that names every process of one user and job: slot -> owner. A slot whose owner is dead is free.
-// It lies in SOFTVERBS_DIR, else in /dev/shm, or, when another user has taken its name there, in the user's
-// /run/user.
+// It is in SOFTVERBS_DIR; without that in /dev/shm, or in the user's /run/user if another user has taken its
+// name in /dev/shm.
 class Directory {
  public:
   struct Claim {
     uint32_t slot;
     uint32_t generation;
   };
-  // Opens the file and claims a slot for this process that `accept` takes. nullptr and errno on failure;
-  // never closed.
+  // Opens the file and claims a slot for which `accept` returns true. nullptr with errno on failure; never
+  // closed.
   using Accept = std::function<bool(uint32_t slot)>;
   static Directory* open(uint64_t owner, const Accept& accept, Claim& claim);
-  // Gives the slot back. The last process to leave takes the folder away.
+  // Releases the slot. The last process to leave removes the folder.
   void release(uint32_t slot);
 
   uint64_t get_owner(uint32_t slot) const { return slots_[slot].owner.load(std::memory_order_acquire); }
   uint32_t get_generation(uint32_t slot) const {
     return slots_[slot].generation.load(std::memory_order_acquire);
   }
-  // Tells the others where this process's segment is; they ask for it as a process and its descriptor, or -1.
+  // Publishes where this process's segment is: peers open it by the process id and this descriptor. -1: there
+  // is none.
   void set_segment(uint32_t slot, int descriptor) {
     slots_[slot].segment.store(static_cast<uint32_t>(descriptor) + 1, std::memory_order_release);
   }
@@ -37,13 +38,15 @@ class Directory {
   }
 
  private:
-  // Opens and locks the table in the first place that can be trusted; errno of the last one if there is none.
+  // Opens and locks the table in the first folder that can be trusted. If there is none, errno is that of the
+  // last one.
   void find_place(const std::string& name, const std::function<void(const std::string&)>& sweep_in);
   bool map();
   Claim claim(uint64_t owner, const Accept& accept);
 
   std::string folder_;
-  int fd_ = -1;  // locked while a process comes or goes; one byte of it, shared, while it is there
+  int fd_ =
+      -1;  // locked while a process enters or leaves; one byte of it, shared, while the process is there
   DirectorySlot* slots_ = nullptr;
 };
 

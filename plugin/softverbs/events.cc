@@ -18,8 +18,8 @@ uint64_t get_inode(int fd) {
   return fstat(fd, &status) == 0 ? status.st_ino : 0;
 }
 
-// Another process's pipe opens through /proc like a file. For both directions, so that a write never raises
-// SIGPIPE; a number that meanwhile names something else has another inode.
+// Opens another process's pipe through /proc, like a file. It is opened for reading too, so that a write
+// never raises SIGPIPE. The inode shows whether the descriptor number still names the same pipe.
 int open_peer_pipe(const Peer& peer, int fd, uint64_t inode) {
   char path[64];
   snprintf(path, sizeof(path), "/proc/%d/fd/%d", peer.pid, fd);
@@ -71,8 +71,8 @@ void complete(Peer& peer, uint32_t cq_index, Completion& completion, bool is_sol
     if (cq.overrun.exchange(1) == 0) raise_async(peer, cq.context.get(), cq.token.get(), IBV_EVENT_CQ_ERR);
     return;
   }
-  // A read-modify-write, as in req_notify: whichever of the two comes second sees what the first one did
-  // before it, so either we see it armed or its owner's next poll sees the completion.
+  // A read-modify-write, as in req_notify: the later of the two sees everything that the earlier thread did
+  // before. So either we see that the queue is armed, or its owner's next poll sees the completion.
   if (!is_woken_by(cq.armed.fetch_add(0), is_solicited)) return;
   if (cq.armed.exchange(kDisarmed) == kDisarmed) return;
   const uint64_t token = cq.token.get();

@@ -6,7 +6,7 @@
 
 namespace verbena::softverbs {
 
-// What travels in a context's async pipe.
+// A record in a context's async pipe.
 struct AsyncRecord {
   uint64_t token;  // of the object, or the port number
   uint32_t type;   // enum ibv_event_type
@@ -19,17 +19,17 @@ void write_event(Peer& peer, const SharedPipe& pipe, const void* record, size_t 
 
 void raise_async(Peer& peer, uint32_t context, uint64_t token, ibv_event_type type);
 
-// Puts a completion into a queue of `peer`, stamped if that asks for it, and wakes its owner if that asked
-// for it.
+// Puts a completion into a queue of `peer`, with a time stamp if the queue has them, and wakes the owner if
+// the queue is armed.
 void complete(Peer& peer, uint32_t cq_index, Completion& completion, bool is_solicited);
 
-// A pipe whose read end is given to the application. False and errno on failure.
+// Makes a pipe whose read end the application gets. False, with errno, on failure.
 bool open_event_pipe(SharedPipe& shared, int& read_fd);
 void close_event_pipe(SharedPipe& shared, int read_fd);
 
-// Events name objects by tokens that are never used twice, so that one which outlives its object finds
-// nothing. Counts what the application was given: destroying an object waits until it has acknowledged as
-// many.
+// Events name objects by tokens, which are never used twice: an event that arrives after its object was
+// destroyed finds nothing. The table also counts the events that the application got: destroying an object
+// waits until the application has acknowledged all of them.
 class EventTable {
  public:
   struct Delivered {
@@ -37,7 +37,7 @@ class EventTable {
     uint32_t async = 0;
   };
   uint64_t add(void* object);
-  void* deliver(uint64_t token, uint32_t Delivered::*kind);  // nullptr when the object is gone
+  void* deliver(uint64_t token, uint32_t Delivered::*kind);  // nullptr if the object was destroyed
   Delivered remove(uint64_t token);
 
  private:

@@ -16,7 +16,7 @@ Qp& get_qp(ibv_qp_ex* qp) {
 }
 
 // Requests between wr_start and wr_complete are built like those of ibv_post_send, and posted at the end. The
-// queue pair's mutex is held all the while.
+// queue pair's mutex is held from start to end.
 ExtendedPost& add(ibv_qp_ex* base, ibv_wr_opcode opcode) {
   Qp& qp = get_qp(base);
   if (qp.extended_count == qp.extended_posts.size()) qp.extended_posts.emplace_back();
@@ -53,7 +53,7 @@ void add_atomic(ibv_qp_ex* qp, ibv_wr_opcode opcode, uint32_t rkey, uint64_t add
   request.wr.atomic = {address, first, second, rkey};
 }
 
-// The eight bytes are the caller's only until this returns.
+// Copies the eight bytes, because the caller may reuse them after this call.
 void add_atomic_write(ibv_qp_ex* qp, uint32_t rkey, uint64_t address, const void* value) {
   add_remote(qp, IBV_WR_ATOMIC_WRITE, rkey, address);
   add_inline(get_latest(qp), value, sizeof(uint64_t));
@@ -188,7 +188,7 @@ ibv_qp* create_qp_extended(ibv_context*, ibv_qp_init_attr_ex* init) {
   constexpr uint32_t kWordBytes = sizeof(uint64_t);
   if (has_posts && (init->send_ops_flags & IBV_QP_EX_WITH_ATOMIC_WRITE) != 0)
     init->cap.max_inline_data = std::max(init->cap.max_inline_data, kWordBytes);
-  // The older struct is the beginning of the newer one.
+  // The newer struct begins with the members of the older one.
   auto& basic = *reinterpret_cast<ibv_qp_init_attr*>(init);
   ibv_qp* qp = create_qp(init->pd, &basic);
   if (qp != nullptr && has_posts) install_extended_posts(softverbs::get_qp(qp));

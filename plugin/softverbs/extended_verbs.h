@@ -6,7 +6,7 @@ namespace verbena::softverbs {
 
 struct Qp;
 
-// What the inline functions of verbs.h call through the context: newer calls than those that are symbols.
+// The newer verbs, which have no symbols: inline functions of verbs.h call them through the context.
 
 ibv_qp* create_qp_extended(ibv_context* context, ibv_qp_init_attr_ex* init);
 // Fills the function pointers of the ibv_wr_* calls.

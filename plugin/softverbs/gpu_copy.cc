@@ -38,7 +38,7 @@ void issue(GpuLane& lane, const Operation& op, const Pieces& near, const Pieces&
     if (is_read(op)) {
       lane.copy({near_address, far_address, take, origin});
     } else {
-      lane.copy({far_address, near_address, take, origin});
+      lane.copy({far_address, near_address, take, origin, is_send(op.request->opcode)});
     }
     done_near += take;
     done_far += take;

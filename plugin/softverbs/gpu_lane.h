@@ -12,10 +12,12 @@ namespace verbena::softverbs {
 enum class LaneState { kBusy, kDone, kBroken };
 
 // `origin` names the registrations at both ends: what continues a copy of another origin may lie in another
-// allocation, and no call copies across that border.
+// allocation, and no call copies across that border. `may_overtake`: nobody looks at its bytes before a
+// completion says that they are there, as with what a receive takes.
 struct GpuCopy {
   uint64_t to, from, bytes;
   uint64_t origin;
+  bool may_overtake = false;
 };
 
 // A private stream on which one thread issues copies in order. Work is known by tickets: each copy takes the
@@ -49,6 +51,7 @@ class GpuLane {
   };
   GpuLane(const cuda::Driver& driver, cuda::CUcontext context) : driver_(driver), context_(context) {}
   bool disturbs_pending(const GpuCopy& copy) const;
+  bool is_worth_a_batch() const;
   bool issue_as_batch();
   void issue_pending();
   bool record();
@@ -63,6 +66,9 @@ class GpuLane {
   std::deque<Fence> fences_;      // oldest first
   std::vector<Pending> pending_;  // not yet given to CUDA
   std::vector<Pending> refused_;
+  // Of a batch; they keep their capacity.
+  std::vector<cuda::CUdeviceptr> to_, from_;
+  std::vector<size_t> bytes_;
   uint64_t issued_ = 0, recorded_ = 0, done_ = 0;
   bool uses_batches_ = false;
   bool is_broken_ = false;  // the context itself

@@ -29,7 +29,7 @@ bool can_read(uint64_t address) {
   return process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == 1 || errno == EPERM || errno == ENOSYS;
 }
 
-// GPU memory gets all that its copies will need now, where waiting is allowed.
+// Prepares everything that copies of GPU memory need. Done here, because this call may wait.
 int attach_gpu(const Context& context, uint64_t address, uint64_t length, uint32_t& gpu) {
   Process& process = *Process::get();
   if (const int error = process.gpu_memory.attach(address, length, gpu); error != 0) return error;
@@ -73,7 +73,7 @@ void detach_memory(uint32_t gpu) {
   if (gpu != 0) Process::get()->gpu_memory.detach(gpu);
 }
 
-// A peer learns the key only after we return, and the key is stored last: it never sees half an entry.
+// A peer learns the key only after this call, and the key is stored last, so a peer never sees half an entry.
 ibv_mr* register_memory(ibv_pd* pd, void* address, size_t length, uint64_t iova, int access) {
   if (const int error = check_access(access); error != 0) return fail_with<ibv_mr>(error);
   const uint64_t start = reinterpret_cast<uint64_t>(address);
@@ -114,7 +114,7 @@ ibv_mr* register_memory(ibv_pd* pd, void* address, size_t length, uint64_t iova,
 
 namespace {
 
-// A queue pair, and how much a peer had started for it when we looked.
+// A queue pair, and its `started` count when we looked.
 struct Mark {
   uint32_t index;
   uint32_t started;
@@ -124,10 +124,12 @@ struct Mark {
   }
 };
 
-// Of all queue pairs for which a peer is copying now. The groups without any cost next to nothing, however
-// many queue pairs there are: an application that closes everything deregisters once for each.
+// The marks of all queue pairs for which a peer is copying now. Groups without any are skipped at almost no
+// cost. That matters when an application closes everything, because it then deregisters once for each queue
+// pair.
 std::vector<Mark> list_open_marks() {
-  static std::mutex mutex;  // else one could find a group cleared that another has not looked at yet
+  static std::mutex
+      mutex;  // otherwise one thread could find a group cleared whose marks another has not read yet
   const std::lock_guard lock(mutex);
   Segment& segment = Process::get()->segment();
   const uint32_t end = Process::get()->qps.get_high_water();
@@ -149,8 +151,8 @@ std::vector<Mark> list_open_marks() {
 
 }  // namespace
 
-// Peers may be copying under a key that was just cleared: they began before they could see it. What they
-// begin later does not matter.
+// Peers may still be copying under a key that was just cleared, if they began before. Copies that begin later
+// see that it is cleared.
 void wait_for_peers() {
   constexpr uint64_t kPatienceNs = 5'000'000'000;
   Process* process = Process::get();
@@ -167,8 +169,8 @@ void wait_for_peers() {
 }
 
 uint32_t renew_key(SharedMr& shared, uint32_t index) {
-  // The first is random: a key is not known to whoever was not told. A later one is new for as long as can
-  // be.
+  // The first life is random, so that a key cannot be guessed. Later ones count up, so that it takes as long
+  // as possible until a key comes again.
   const uint32_t former = shared.life.get();
   const uint32_t life = former == 0 ? 1 + draw_below(kKeyLives - 1) : (former + 1) % kKeyLives;
   shared.life.set(life);
@@ -177,7 +179,8 @@ uint32_t renew_key(SharedMr& shared, uint32_t index) {
 
 Place translate(Segment& segment, const MemoryRequest& request) {
   SharedMr& mr = segment.mr(get_key_index(request.key));
-  if (request.key == 0 || mr.key.load() != request.key) return {};  // in one order with marks and groups
+  if (request.key == 0 || mr.key.load() != request.key)
+    return {};  // sequentially consistent with marks and groups
   const uint64_t offset = request.address - mr.iova.get();
   const uint64_t length = mr.length.get();
   const bool is_inside =
@@ -210,8 +213,8 @@ SOFTVERBS_API ibv_mr* ibv_reg_mr_iova2(ibv_pd* pd, void* address, size_t length,
   return register_memory(pd, address, length, iova, static_cast<int>(access));
 }
 
-// Callers pass the GPU's own address as iova, which is all that we need: the descriptor is not used. NCCL
-// probes with descriptor -1, and takes any answer but "not supported" for support.
+// Callers pass the GPU's address as iova, and nothing else is needed: the descriptor is ignored. NCCL probes
+// with descriptor -1, and every error except "not supported" counts as support.
 SOFTVERBS_API ibv_mr* ibv_reg_dmabuf_mr(ibv_pd* pd, uint64_t, size_t length, uint64_t iova, int fd,
                                         int access) {
   if (fd < 0) return fail_with<ibv_mr>(EBADF);

@@ -7,14 +7,14 @@
 
 namespace verbena::softverbs {
 
-// What a work request wants to do to a piece of registered memory.
+// The access that a work request needs to a piece of registered memory.
 struct MemoryRequest {
   uint64_t address;  // an iova
   uint64_t length;
   uint32_t key;
   uint32_t pd;
   uint32_t access;  // the registration must allow all of these
-  uint32_t qp = 0;  // at which a remote request arrived; windows are only for those
+  uint32_t qp = 0;  // the queue pair at which a remote request arrived; only such requests may use windows
 };
 
 struct Place {
@@ -35,12 +35,12 @@ int attach_memory(const MemoryRange& range, uint32_t& gpu);  // `gpu` as in Shar
 void detach_memory(uint32_t gpu);
 ibv_mr* register_memory(ibv_pd* pd, void* address, size_t length, uint64_t iova, int access);
 
-// The next key of an entry: none that it had lately.
+// The next key of an entry, different from its recent keys.
 uint32_t renew_key(SharedMr& shared, uint32_t index);
 
 Place translate(Segment& segment, const MemoryRequest& request);
 
-// Waits until no peer works under a key or for a queue pair as it was before the call.
+// Waits until no peer works any more under a key, or for a queue pair, that was valid before the call.
 void wait_for_peers();
 
 }  // namespace verbena::softverbs

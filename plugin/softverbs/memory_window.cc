@@ -21,7 +21,7 @@ SharedMr& get_entry(uint32_t key) {
   return Process::get()->segment().mr(get_key_index(key));
 }
 
-// A window of type 2 belongs to one queue pair, and only that one and its peer may end its key.
+// A window of type 2 belongs to one queue pair; only that queue pair and its peer may invalidate its key.
 bool is_key_of(Segment& segment, uint32_t key, uint32_t qp_number) {
   SharedMr& window = segment.mr(get_key_index(key));
   return key != 0 && window.key.load(std::memory_order_acquire) == key && window.window_of.get() != 0 &&

@@ -4,7 +4,7 @@
 
 #include "softverbs/operation.h"
 
-// Memory windows: keys of their own for a part of a region, which requests in a send queue give and take.
+// Memory windows: separate keys for a part of a region. Requests in a send queue bind and invalidate them.
 namespace verbena::softverbs {
 
 // Behind the inline functions of verbs.h.
@@ -16,7 +16,7 @@ int bind_window(ibv_qp* qp, ibv_mw* window, ibv_mw_bind* bind);
 bool is_local(ibv_wr_opcode opcode);
 Outcome execute_local(Operation& op);
 
-// Whether the target of IBV_WR_SEND_WITH_INV has that key to give up; then, doing it.
+// IBV_WR_SEND_WITH_INV: whether the target has that key to invalidate; and the invalidation.
 bool can_invalidate(const Operation& op);
 void invalidate_remote(const Operation& op);
 

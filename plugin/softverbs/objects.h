@@ -8,8 +8,7 @@
 #include "softverbs/config.h"
 #include "softverbs/process.h"
 
-// The verbs objects that the application holds. Each begins with the public struct of libibverbs, whose
-// address is the object's.
+// The verbs objects of the application. Each begins with libibverbs' public struct and has the same address.
 namespace verbena::softverbs {
 
 inline constexpr uint8_t kPort = 1;
@@ -26,7 +25,8 @@ inline constexpr int kGidCount = 2;
 
 struct Device {
   ibv_device base{};
-  // Providers look here, right behind ibv_device, for their own operations; any other value says "not mine".
+  // Provider libraries look for their operations here, right behind ibv_device; any other value means that
+  // the device is not theirs.
   const void* driver_operations = nullptr;
   uint32_t index = 0;
 };
@@ -71,10 +71,11 @@ struct Cq {
   union {
     ibv_cq base;
     ibv_cq_ex extended;
-    uint8_t newer_headers[sizeof(ibv_cq_ex) + 64];  // where they look for functions that we do not have
+    uint8_t
+        newer_headers[sizeof(ibv_cq_ex) + 64];  // where newer headers look for functions that we do not have
   };
   std::atomic<uint32_t> index{0};
-  // Rings that it had before it grew, oldest first: each growth at least doubles it.
+  // The rings from before the queue grew, oldest first. Each growth at least doubles the queue.
   uint32_t formers[kMaxFormerRings] = {};
   std::atomic<uint32_t> former_count{0};
   std::mutex poll_mutex;
@@ -84,12 +85,12 @@ struct Cq {
   Cq() : newer_headers{} {}
 };
 
-// The owner's half of a receive queue.
+// The owner's private half of a receive queue.
 struct ReceiveQueue {
   uint32_t index = 0;
   uint32_t max_requests = 0;
   uint32_t max_sge = 0;
-  uint64_t ring = 0;  // as in the shared part, where a peer may write
+  uint64_t ring = 0;  // a private copy of the shared value, which a peer could overwrite
   SharedReceiveQueue* shared = nullptr;
   std::mutex post_mutex;
 };

@@ -13,7 +13,7 @@
 namespace verbena::softverbs {
 namespace {
 
-constexpr uint64_t kChunkBytes = 4 << 20;  // between two looks at whether the queue pair still works
+constexpr uint64_t kChunkBytes = 4 << 20;  // after each chunk, the state of the queue pair is checked
 
 Outcome fail(ibv_wc_status status) {
   return {Step::kFail, status};
@@ -80,7 +80,7 @@ Outcome wait_for_receive(const Qp& qp, uint32_t timer) {
 
 namespace {
 
-// Whether a rail of the two ends is down. Mostly none is, of any queue pair.
+// Whether a rail of either end is down. The common case, no rail is down, comes first.
 bool is_way_down(const Operation& op) {
   const uint32_t own = Process::get()->segment().header().rails_down.load(std::memory_order_acquire);
   const uint32_t far = op.peer->segment->header().rails_down.load(std::memory_order_acquire);
@@ -89,8 +89,8 @@ bool is_way_down(const Operation& op) {
   return ((own >> op.qp->device | far >> op.target->device.get()) & 1) != 0;
 }
 
-// Whether the target listens to us. A peer that is not there yet is waited for; one that was there and left
-// is not.
+// Whether the target accepts our requests. Waits for a peer that has not come yet, but not for one that has
+// left.
 Outcome check_target(const Operation& op) {
   const SharedQp& target = *op.target;
   const Qp& qp = *op.qp;
@@ -149,7 +149,7 @@ bool take_receive(Operation& op) {
 
 namespace {
 
-// The scatter list of the receive that was taken.
+// Builds the scatter list from the receive that was taken.
 Outcome scatter_remote(Operation& op) {
   Segment& segment = *op.peer->segment;
   const SharedReceiveQueue& queue = segment.receive_queue(op.target->receive_queue.get());
@@ -201,7 +201,7 @@ Outcome name_remote(Operation& op) {
 
 namespace {
 
-// The step in which the target's queue pair takes part.
+// The steps at the target's queue pair.
 Outcome prepare_target(Operation& op) {
   const ibv_wr_opcode opcode = op.request->opcode;
   if (const Outcome marked = check_target(op); marked.step != Step::kDone) return marked;
@@ -304,7 +304,7 @@ Outcome settle(Operation& op, const Outcome& outcome) {
 }
 
 Outcome explain_copy_error(int error) {
-  // ESRCH: the peer is gone. Anything else: its memory is.
+  // ESRCH means that the peer is gone, any other error that its memory is.
   return fail(error == ESRCH ? IBV_WC_RETRY_EXC_ERR : IBV_WC_REM_OP_ERR);
 }
 
@@ -345,7 +345,7 @@ void finish(Operation& op) {
   } else if (op.has_receive && get_state(*op.target) == IBV_QPS_ERR) {
     complete_receive(op, IBV_WC_WR_FLUSH_ERR);
   }
-  op.has_receive = false;  // one that is still open is flushed by its owner when that gives up the queue pair
+  op.has_receive = false;  // if it is still open, its owner flushes it with the queue pair
   op.unmark();
 }
 

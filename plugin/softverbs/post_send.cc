@@ -88,7 +88,7 @@ void copy_destination(const Qp& qp, SendRequest& stored, const ibv_send_wr& requ
 
 }  // namespace
 
-// Reads only the members that the opcode uses: NCCL's struct ends earlier than ours.
+// Reads only the members that the opcode uses: the struct that NCCL was compiled with is shorter than ours.
 int append(Qp& qp, const ibv_send_wr& request) {
   uint64_t length = 0;
   for (int i = 0; i < request.num_sge; ++i) length += request.sg_list[i].length;
@@ -144,7 +144,8 @@ int post_receive(ibv_qp* base, ibv_recv_wr* request, ibv_recv_wr** bad) {
     return EINVAL;
   }
   const int error = post_receives(qp.receive_queue, request, bad);
-  // Posted first, looked second; who moves the queue pair to the error state does it the other way round.
+  // Posts first and reads the state second; enter_error() does it in the opposite order, so that one of the
+  // two flushes the request.
   if (qp.shared->state.fetch_add(0) == IBV_QPS_ERR) flush_receives(Process::get()->self(), qp.index);
   return error;
 }

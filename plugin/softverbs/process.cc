@@ -27,8 +27,8 @@ namespace {
 std::mutex process_mutex;
 std::atomic<Process*> process_instance{nullptr};
 
-// A forked child has neither our threads nor our identity: it starts anew when it opens a device. What it
-// inherited is left alone, as it belongs to the parent.
+// A forked child has neither our threads nor our identity: it starts anew when it opens a device. It does not
+// touch the inherited objects, which belong to the parent.
 void forget_process() {
   process_instance.store(nullptr);
   new (&process_mutex) std::mutex;
@@ -36,7 +36,7 @@ void forget_process() {
   wire::close_in_child();
 }
 
-// Reads a word that the peer says holds its identity: proof that copies to and from it are allowed.
+// Reads the word at which the peer keeps its identity, as proof that copies to and from the peer are allowed.
 int probe(int pid, const SegmentHeader& header) {
   uint64_t word = 0;
   iovec local{&word, sizeof(word)};
@@ -45,17 +45,15 @@ int probe(int pid, const SegmentHeader& header) {
   return word == header.owner ? 0 : ESRCH;
 }
 
-// Without a key whoever reaches the port may say what a peer would say.
+// Without a key, every host that reaches the port could pose as a peer.
 bool may_listen() {
   if (!wire::is_enabled() || wire::has_key() || get_config().insecure) return wire::is_enabled();
   const auto& rails = wire::get_rail_addresses();
   if (std::none_of(rails.begin(), rails.end(), wire::is_open_to_others)) return true;
   warn(
-      "no connections to other hosts without a key: whoever reaches this one's port could read and write "
-      "what is "
-      "registered; name a file with a secret, the same for every process, with VERBENA_JOB_KEY_FILE, or, on "
-      "a "
-      "network that nobody else can reach, set SOFTVERBS_INSECURE=1");
+      "no connections to other hosts without a key: every host that reaches our port could read and write "
+      "registered memory; let VERBENA_JOB_KEY_FILE name a file with a secret, the same for every process, or "
+      "set SOFTVERBS_INSECURE=1 on a network that nobody else can reach");
   return false;
 }
 
@@ -96,12 +94,14 @@ Process* Process::open() {
   if (claim.slot == kProcessSlots && taken_ports > 0) {
     const uint32_t first = get_config().port;
     warn(
-        "TCP ports %u to %u: %u are in use by other programs: no port is left for this process; choose "
-        "others "
-        "with SOFTVERBS_PORT, the same for every process of the job",
+        "TCP ports %u to %u: no port is left for this process: other programs use %u of them; choose another "
+        "range with SOFTVERBS_PORT, the same for every process of the job",
         first, first + kProcessSlots - 1, taken_ports);
   } else if (claim.slot == kProcessSlots) {
-    warn("more than %u processes use one SOFTVERBS_DIR and SOFTVERBS_JOB", kProcessSlots);
+    warn(
+        "more than %u processes use one SOFTVERBS_DIR and SOFTVERBS_JOB; give each job a SOFTVERBS_JOB of "
+        "its own",
+        kProcessSlots);
   }
   if (claim.slot == kProcessSlots) {
     errno = EAGAIN;
@@ -111,7 +111,7 @@ Process* Process::open() {
   process->claimer_ = make_claimer(claim.slot, claim.generation);
   process->segment_ = Segment::create();
   if (!process->segment_) {
-    warn("cannot make the memory that peers share: %s", strerror(errno));
+    warn("cannot make the shared memory for peers: %s", strerror(errno));
     return nullptr;
   }
   process->arena_ = std::make_unique<Arena>(*process->segment_);
@@ -137,8 +137,8 @@ Process* Process::open() {
   return process.release();
 }
 
-// Where Yama restricts ptrace, the copies of peers count as such, and so all of the user's processes have to
-// be allowed to attach. EINVAL where there is no Yama.
+// Yama's restriction of ptrace applies to the copies of peers as well, so all processes of this user must be
+// allowed to attach. EINVAL if there is no Yama.
 void Process::count_queue_pair(int change) {
   const std::lock_guard lock(queue_pairs_mutex_);
   const bool was_open = queue_pairs_ != 0;

@@ -25,7 +25,7 @@ namespace faults {
 class Injector;
 }
 
-// Another process (or this one) whose segment is mapped here. Lives as long as this process.
+// Another process, or this one, whose segment is mapped here. Lives as long as this process.
 struct Peer {
   std::unique_ptr<Segment> mapped;  // null for this process itself
   Segment* segment = nullptr;
@@ -39,7 +39,7 @@ struct Peer {
   std::map<uint64_t, int> pipes;  // write ends of its event pipes, by inode
 };
 
-// This process's place in the shared world: its segment, its tables' indices, its peers.
+// This process among the processes of the job: its segment, the indices of its tables, its peers.
 class Process {
  public:
   ~Process();
@@ -53,7 +53,7 @@ class Process {
   // The process that owns a queue pair number; nullptr (errno ENOENT, EPERM, ...) when it cannot be reached.
   Peer* find_peer(uint32_t qp_number);
   Peer& self() { return self_; }
-  // A queue pair was made or destroyed. While there is one, peers may copy from and to this process.
+  // Counts the queue pairs. While there is one, peers may copy from and to this process.
   void count_queue_pair(int change);
   // Whether the process that once was `claimer` has ended.
   bool is_claimer_dead(uint32_t claimer) const;
@@ -73,7 +73,7 @@ class Process {
   faults::Schedule schedule;
   std::once_flag faults_once;
   std::unique_ptr<faults::Injector> injector;   // null without a plan
-  std::atomic<Peer*> connected[kQpCount] = {};  // by index: who may work on that queue pair
+  std::atomic<Peer*> connected[kQpCount] = {};  // by index: the peer that may work on this queue pair
 
  private:
   Process();

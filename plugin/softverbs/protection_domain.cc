@@ -27,7 +27,7 @@ std::atomic<uint32_t>* get_thread_users(ibv_td* domain) {
   return domain == nullptr ? nullptr : &reinterpret_cast<ThreadDomain*>(domain)->users;
 }
 
-// Another name for a domain: its objects and those of `origin` belong together.
+// Makes an alias of a domain: objects of both may be used together.
 ibv_pd* make_alias(ibv_context* context, Pd& origin, std::atomic<uint32_t>* thread_users) {
   auto* pd = new Pd;
   pd->id = origin.id;
@@ -62,7 +62,8 @@ int deallocate_thread_domain(ibv_td* base) {
   return 0;
 }
 
-// Its allocators are for buffers that devices read; ours lie in shared memory, so they are never called.
+// The caller's allocators are for buffers that a device reads; ours are in shared memory, so the allocators
+// are never called.
 ibv_pd* allocate_parent_domain(ibv_context* context, ibv_parent_domain_init_attr* init) {
   constexpr uint32_t kKnown = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
   if (init->pd == nullptr || (init->comp_mask & ~kKnown) != 0) return fail_with<ibv_pd>(EINVAL);
@@ -96,7 +97,7 @@ SOFTVERBS_API int ibv_dealloc_pd(ibv_pd* base) {
   return 0;
 }
 
-// From this process only, as all objects here.
+// Works only within the process, like every import here.
 SOFTVERBS_API ibv_pd* ibv_import_pd(ibv_context* context, uint32_t handle) {
   std::lock_guard lock(get_domains().mutex);
   const auto known = get_domains().domains.find(handle);

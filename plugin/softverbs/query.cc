@@ -36,7 +36,7 @@ void fill_device(const Device& device, ibv_device_attr& attributes) {
   attributes.max_mr_size = UINT64_MAX >> 1;
   attributes.page_size_cap = 0xfffff000;
   attributes.vendor_id = 0x5356;
-  attributes.vendor_part_id = 4129;  // perftest knows by this number that inline works
+  attributes.vendor_part_id = 4129;  // by this number perftest knows that the device sends inline
   attributes.max_qp = kQpCount - kFirstQpIndex;
   attributes.max_qp_wr = kMaxQueueEntries;
   attributes.device_cap_flags = IBV_DEVICE_SYS_IMAGE_GUID | IBV_DEVICE_RC_RNR_NAK_GEN |
@@ -60,7 +60,7 @@ void fill_device(const Device& device, ibv_device_attr& attributes) {
   attributes.phys_port_cnt = 1;
 }
 
-// Memory is never pinned: any registration is on demand.
+// Memory is never pinned: every registration is on demand.
 void fill_extended(ibv_device_attr_ex& attributes) {
   constexpr uint32_t kConnected = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
   constexpr uint32_t kConnectedOrWritten = kConnected | IBV_ODP_SUPPORT_WRITE;
@@ -88,7 +88,7 @@ int query_port_sized(ibv_context* context, uint8_t port, ibv_port_attr* attribut
   return 0;
 }
 
-// In nanoseconds, as hca_core_clock says.
+// In nanoseconds, to match hca_core_clock.
 int query_clock(ibv_context*, ibv_values_ex* values) {
   const uint32_t wanted = values->comp_mask;
   values->comp_mask = 0;
@@ -119,7 +119,7 @@ SOFTVERBS_API int ibv_query_device(ibv_context* context, ibv_device_attr* attrib
   return 0;
 }
 
-// The exported symbol serves callers of an older, shorter struct: it ends behind `flags`.
+// The exported symbol serves callers with an older, shorter struct, which ends after `flags`.
 SOFTVERBS_API int ibv_query_port(ibv_context* context, uint8_t port, _compat_ibv_port_attr* attributes) {
   if (port != kPort) return EINVAL;
   ibv_port_attr mine{};

@@ -34,7 +34,7 @@ int open_receive_side(Qp& qp, const ibv_qp_init_attr& init, uint32_t pd) {
   return open_receive_queue(qp.receive_queue, init.cap.max_recv_wr, std::max(init.cap.max_recv_sge, 1u), pd);
 }
 
-// The number is stored last: until then no peer believes that the entry is in use.
+// The number is stored last: until then peers see the entry as unused.
 void publish(Qp& qp, const ibv_qp_init_attr& init, const Pd& pd) {
   Process* process = Process::get();
   SharedQp& shared = *qp.shared;

@@ -30,7 +30,8 @@ struct Qp {
   union {
     ibv_qp base;
     ibv_qp_ex extended;
-    uint8_t newer_headers[sizeof(ibv_qp_ex) + 128];  // where they look for functions that we do not have
+    uint8_t
+        newer_headers[sizeof(ibv_qp_ex) + 128];  // where newer headers look for functions that we do not have
   };
   uint32_t index = 0;
   uint32_t device = 0;
@@ -39,10 +40,10 @@ struct Qp {
   bool has_extended_posts = false;  // created for the ibv_wr_* functions
   ibv_qp_cap capacity{};
   ibv_qp_attr attributes{};                     // as set, for query_qp
-  std::unique_ptr<wire::End> wire;              // where there is a wire
-  std::unique_ptr<faults::QueueFaults> faults;  // where there is a plan of faults
+  std::unique_ptr<wire::End> wire;              // null without a wire
+  std::unique_ptr<faults::QueueFaults> faults;  // null without a plan of faults
   bool is_wired = false;                        // the peer is on another host
-  Peer* peer = nullptr;                         // of an RC queue pair from RTR on; null when nobody is there
+  Peer* peer = nullptr;  // of an RC queue pair from RTR on; null if there is no such process
   ReceiveQueue receive_queue;
 
   std::mutex mutex;  // guards all below
@@ -53,8 +54,8 @@ struct Qp {
   bool is_with_worker = false;
   std::condition_variable idle;  // is_running became false
 
-  // Of the thread that executes. Operations [executed, started) of the send queue are on their way, oldest
-  // first; the one at `started` may be prepared already, waiting for those before it.
+  // Used by the thread that executes. Operations [executed, started) of the send queue are under way, oldest
+  // first. The one at `started` may be prepared already and wait for those before it.
   std::deque<Operation> flying;
   Operation next;
   bool is_next_prepared = false;
@@ -73,27 +74,28 @@ inline ibv_qp_state get_state(const SharedQp& qp) {
   return static_cast<ibv_qp_state>(qp.state.load(std::memory_order_acquire));
 }
 
-// Who runs a send queue: the thread that posts leaves large copies and waits to its rail's worker.
+// The thread that runs a send queue: the posting thread leaves large copies and waits to its rail's worker.
 enum class Runner { kPoster, kWorker };
 
 void run_send_queue(Qp& qp, Runner runner);
 void run_send_queue(Qp& qp, Runner runner, std::unique_lock<std::mutex>& lock);  // holds qp.mutex
 
-// The completion of a request, if it asked for one or failed.
+// Reports the completion of a request that asked for one or failed.
 void complete_send(Qp& qp, const SendRequest& request, ibv_wc_status status);
-// True while the wait is within its budget; starts the clock at the first call of a wait.
+// True while the wait is within its budget. The first call of a wait starts the clock.
 bool keep_waiting(Qp& qp, const Outcome& outcome);
 
-// Moves a queue pair to the error state, from its own side: pending sends and receives are flushed.
+// Moves a queue pair of this process to the error state: flushes pending sends and receives.
 void enter_error(Qp& qp);
-// The same done to a peer's by the one that works on it.
+// Moves a queue pair of the peer to the error state.
 void fail_target(Peer& peer, uint32_t qp_index, ibv_event_type event);
 void flush_receives(Peer& peer, uint32_t qp_index);
-// Waits until no peer touches our memory through this queue pair; finishes what a killed one began.
+// Waits until no peer accesses our memory through this queue pair, and finishes the work of a peer that was
+// killed.
 void wait_until_quiet(Qp& qp);
-// To the error state at its application's or its device's word.
+// Moves the queue pair to the error state on request of the application or the device.
 void fail_queue_pair(Qp& qp);
-// In RESET: waits until none of its sends is under way, and takes it from the worker.
+// In RESET: waits until none of its sends is under way, and removes the queue pair from the worker.
 void forget_sends(Qp& qp);
 
 }  // namespace verbena::softverbs

@@ -18,11 +18,11 @@ bool draws_from_shared(Segment& segment, const SharedQp& qp) {
   return segment.receive_queue(qp.receive_queue.get()).is_shared.get() != 0;
 }
 
-// The receives of messages that a dead peer did not finish. A live one closes them itself.
+// Takes the receive of a message that a dead peer did not finish. A live peer closes them itself.
 bool claim_open_receive(SharedQp& qp, Completion& completion) {
   uint32_t closed = qp.receives_closed.load();
   for (uint32_t opened; closed != (opened = qp.receives_opened.load());) {
-    if (opened - closed > kOpenReceives) {  // so many were never open: a peer has broken its word
+    if (opened - closed > kOpenReceives) {  // more than can be open: the peer wrote wrong counts
       qp.receives_closed.store(closed = opened - kOpenReceives);
     }
     const uint64_t wr_id = qp.open_receives[closed % kOpenReceives].wr_id.get();
@@ -45,7 +45,7 @@ Completion make_flushed(const SharedQp& qp) {
 
 }  // namespace
 
-// A queue pair that waits with the worker is flushed at the worker's next look, at most a millisecond away.
+// If the queue pair waits in the worker, the worker flushes it at its next look, within a millisecond.
 void enter_error(Qp& qp) {
   const uint32_t before = qp.shared->state.exchange(IBV_QPS_ERR);
   wait_until_quiet(qp);
@@ -76,7 +76,7 @@ void fail_target(Peer& peer, uint32_t qp_index, ibv_event_type event) {
 void flush_receives(Peer& peer, uint32_t qp_index) {
   Segment& segment = *peer.segment;
   SharedQp& target = segment.qp(qp_index);
-  if (draws_from_shared(segment, target)) return;  // the others' receives
+  if (draws_from_shared(segment, target)) return;  // its receives belong to other queue pairs too
   Completion completion = make_flushed(target);
   ReceiveRequest request;
   SharedReceiveQueue& queue = segment.receive_queue(target.receive_queue.get());

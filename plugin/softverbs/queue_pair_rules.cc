@@ -62,7 +62,7 @@ bool is_path_valid(const ibv_ah_attr& path) {
 
 int check_transition(ibv_qp_type type, ibv_qp_state from, ibv_qp_state to, int mask) {
   mask &= ~IBV_QP_STATE;
-  // Both are always possible and need nothing, but many callers pass more.
+  // Both are always possible and need no attributes, but many callers pass some.
   if (to == IBV_QPS_RESET || to == IBV_QPS_ERR) return 0;
   for (const Transition& known : kTransitions) {
     if (known.type != type || known.from != from || known.to != to) continue;

@@ -14,7 +14,7 @@
 namespace verbena::softverbs {
 namespace {
 
-// Field by field: callers' structs may be shorter than ours.
+// Copies field by field, because callers' structs may be shorter than ours.
 void store_attributes(Qp& qp, const ibv_qp_attr& from, int mask) {
   ibv_qp_attr& to = qp.attributes;
   const auto has = [mask](int bit) { return (mask & bit) != 0; };
@@ -39,12 +39,12 @@ void store_attributes(Qp& qp, const ibv_qp_attr& from, int mask) {
   qp.shared->qkey.set(to.qkey);
 }
 
-// A GID that no way leads to is an error, as for a network without a route.
+// A GID that cannot be reached is an error, as in a network without a route.
 int check_route(const Qp& qp, const ibv_gid& gid) {
   if (is_local_gid(gid) || (qp.wire != nullptr && wire::leads_away(gid))) return 0;
   char name[INET6_ADDRSTRLEN] = "";
   inet_ntop(AF_INET6, gid.raw, name, sizeof(name));
-  warn("queue pair %u: GID %s is not of this host, and no network leads there: set SOFTVERBS_NETDEVS %s",
+  warn("queue pair %u: GID %s is not on this host, and softverbs uses no network: set SOFTVERBS_NETDEVS %s",
        qp.base.qp_num, name,
        qp.wire == nullptr ? "(such as eth0) on all hosts to reach other hosts" : "on that host too");
   return ENETUNREACH;
@@ -56,7 +56,8 @@ int check_type(const Qp& qp) {
   return EOPNOTSUPP;
 }
 
-// Finds the process at the other end. Nobody there is no error, as on a wire: sends will fail by and by.
+// Finds the process at the other end. If there is none, that is not an error, as on a real network: sends
+// fail later.
 int connect(Qp& qp) {
   qp.peer = nullptr;
   const uint32_t number = qp.attributes.dest_qp_num;
@@ -65,7 +66,8 @@ int connect(Qp& qp) {
   qp.is_wired = qp.wire != nullptr && (get_config().force_wire || !is_local_gid(gid));
   if (!qp.is_wired && is_local_gid(gid)) {
     qp.peer = Process::get()->find_peer(number);
-    qp.is_wired = qp.peer == nullptr && qp.wire != nullptr;  // in another container, or not to be traced
+    qp.is_wired =
+        qp.peer == nullptr && qp.wire != nullptr;  // it is in another container, or may not be traced
     if (qp.is_wired) errno = 0;
     if (qp.peer == nullptr && (errno == EPERM || errno == EACCES || errno == ENOSYS)) {
       const int error = errno;
@@ -102,7 +104,7 @@ void reset(Qp& qp) {
 
 }  // namespace
 
-// What the worker has of it is flushed by the worker, soon; the rest here.
+// Flushes everything except what the worker has: the worker flushes that soon.
 void fail_queue_pair(Qp& qp) {
   enter_error(qp);
   get_worker(qp.device).hurry(qp);

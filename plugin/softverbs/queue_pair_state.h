@@ -8,11 +8,11 @@ struct Qp;
 
 ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init);  // also behind create_qp_ex
 
-// Leaves the queue pair in RESET with nobody working for it or on its memory.
+// Moves the queue pair to RESET and waits until no thread or peer works for it or on its memory.
 void stop_queue_pair(Qp& qp);
 
-// Whether the change is one of the state machine's, with the attributes that it needs and no others. 0 or
-// EINVAL.
+// Whether the state machine allows the change, and `mask` has exactly the attributes that it needs or
+// permits. 0 or EINVAL.
 int check_transition(ibv_qp_type type, ibv_qp_state from, ibv_qp_state to, int mask);
 
 // Whether the attributes named by `mask` are in range. 0 or EINVAL.

@@ -43,7 +43,7 @@ void RailWorker::forget(Qp& qp) {
   const auto erase = [&] { std::erase_if(entries_, [&](const Entry& entry) { return entry.qp == &qp; }); };
   erase();
   changed_.wait(lock, [&] { return current_ != &qp; });
-  erase();  // what it put back meanwhile
+  erase();  // it may have been added again in the meantime
 }
 
 // The next queue pair to run; null after a wait, when the caller should look again.
@@ -64,7 +64,7 @@ Qp* RailWorker::take_due(std::unique_lock<std::mutex>& lock) {
   return qp;
 }
 
-// Looks around for a while before it sleeps: a copy to a GPU is often followed by the next one soon.
+// Polls for a while before it sleeps: a copy to a GPU is often soon followed by the next one.
 void RailWorker::rest(std::unique_lock<std::mutex>& lock) {
   constexpr auto kHousekeeping = std::chrono::milliseconds(100);
   const uint32_t seen = additions_.load();

@@ -10,12 +10,12 @@ namespace verbena::softverbs {
 
 struct Qp;
 
-// The thread of one rail. It executes what posting threads must not: large copies, and requests that wait for
-// the peer.
+// The worker thread of a rail. It executes what would hold up a posting thread: large copies, and requests
+// that wait for the peer.
 class RailWorker {
  public:
-  // Runs the queue pair's send queue as soon as possible, or after a delay. A queue pair is here at most
-  // once.
+  // Runs the queue pair's send queue as soon as possible, or after a delay. A queue pair is in the worker's
+  // list at most once.
   void add(Qp& qp, uint64_t delay_ns);
   // Ends its delay.
   void hurry(Qp& qp);
@@ -36,7 +36,7 @@ class RailWorker {
   std::vector<Entry> entries_;
   Qp* current_ = nullptr;
   bool is_started_ = false;
-  std::atomic<uint32_t> additions_{0};  // lets a resting worker see new entries without the mutex
+  std::atomic<uint32_t> additions_{0};  // lets a polling worker see new entries without the mutex
 };
 
 RailWorker& get_worker(uint32_t device);

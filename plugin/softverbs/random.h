@@ -7,7 +7,7 @@
 
 namespace verbena::softverbs {
 
-// From the system, which is not waited for: false when it has no randomness yet.
+// Random bytes from the system. Never waits: false if the system has no randomness yet.
 inline bool draw(std::span<uint8_t> bytes) {
   return getrandom(bytes.data(), bytes.size(), GRND_NONBLOCK) == static_cast<ssize_t>(bytes.size());
 }

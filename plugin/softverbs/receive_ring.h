@@ -18,8 +18,8 @@ struct ReceiveRequest {
   std::vector<SharedSge> sges;  // keeps its capacity between messages
 };
 
-// Read once for a slot: its place and what may be read there must go together, whatever a peer writes
-// meanwhile.
+// Read it once for each slot: the slot's offset and the number of its pieces must fit together, even if a
+// peer overwrites the value.
 inline uint32_t count_most_sges(const SharedReceiveQueue& queue) {
   return std::min(queue.max_sge.get(), kMaxSges);
 }
@@ -34,12 +34,13 @@ inline SharedSge* get_sges(ReceiveSlot& slot) {
 }
 
 inline uint64_t count_receives(const SharedReceiveQueue& queue) {
-  const uint64_t head = queue.head.load(std::memory_order_acquire);  // first: the tail never falls behind it
+  const uint64_t head =
+      queue.head.load(std::memory_order_acquire);  // before the tail, which never falls behind it
   return queue.tail.load(std::memory_order_acquire) - head;
 }
 
 // An open receive is recorded in its queue pair until its completion has been pushed, so that it is never
-// lost. One that is flushed is not: several may flush at a time.
+// lost. A receive that is flushed is not recorded: several threads may flush at a time.
 enum class Take { kOpen, kFlush };
 
 inline void open_receive(SharedQp& qp, uint64_t wr_id, uint64_t ticket) {
@@ -78,18 +79,18 @@ inline bool pop_receive(Segment& segment, SharedReceiveQueue& queue, uint32_t qp
       if (get_slot_state(word) == SlotState::kEmpty) return false;
       queue.head.compare_exchange_strong(head, ticket + 1, std::memory_order_acq_rel);
     } else if (queue.head.load(std::memory_order_acquire) == ticket) {
-      return false;  // the slot still belongs to the turn before: nothing was posted here yet
+      return false;  // the slot is still in the previous turn: nothing is posted here yet
     }
   }
 }
 
-// A peer may have written the number of slots: no more than there can be are gone through.
+// The number of slots, limited to what is possible: a peer may have overwritten it.
 inline uint64_t count_slots(const SharedReceiveQueue& queue) {
   return std::min(queue.capacity.get(), kMaxReceiveSlots);
 }
 
-// Owner only, for a queue pair whose peer is dead. A slot that it holds becomes an open receive, unless it
-// already was.
+// Owner only, for a queue pair whose peer is dead: a slot that the peer holds becomes an open receive, unless
+// it already was one.
 inline void recover_receives(Segment& segment, SharedReceiveQueue& queue, uint32_t qp_index) {
   SharedQp& qp = segment.qp(qp_index);
   const uint32_t most_sges = count_most_sges(queue);

@@ -4,10 +4,10 @@
 
 namespace verbena::softverbs {
 
-// The word that guards one slot of a shared ring: which turn of the ring it is in (the ticket), how far it
-// got, and who holds it. Every step is one compare-and-swap or one store, so a process killed anywhere leaves
-// a word that the others can interpret: there is no lock to inherit.
-//   empty --claim (CAS)--> held by somebody --store--> ready --> ... --store--> empty in the next turn
+// The word that guards one slot of a shared ring: the turn of the ring (the ticket), the slot's state, and
+// its holder. Every step is one compare-and-swap or one store, so a process that is killed at any point
+// leaves a word that the others can interpret: there is no lock to inherit. empty --claim (CAS)--> held by
+// somebody --store--> ready --> ... --store--> empty in the next turn
 enum class SlotState : uint32_t { kEmpty = 0, kHeld = 1, kReady = 2 };
 
 inline constexpr uint32_t kHolderBits = 22, kStateBits = 2;

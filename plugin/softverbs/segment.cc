@@ -23,7 +23,8 @@ uint64_t round_up(uint64_t value, uint64_t grain) {
   return (value + grain - 1) / grain * grain;
 }
 
-// Of a ring's length and start. Rings of a few hundred bytes are many.
+// The granularity of a ring's length and start: small for small rings, because there are many rings of a few
+// hundred bytes.
 uint64_t choose_grain(uint64_t bytes) {
   return bytes < kPageBytes ? kGrainBytes : kPageBytes;
 }
@@ -49,7 +50,8 @@ std::unique_ptr<Segment> Segment::create() {
   return segment;
 }
 
-// Whoever maps what its owner can make shorter dies of it.
+// Maps the segment only if it cannot shrink: an access beyond the new end of a file that its owner shortened
+// would kill this process.
 std::unique_ptr<Segment> Segment::open(int pid, int descriptor) {
   char path[64];
   snprintf(path, sizeof(path), "/proc/%d/fd/%d", pid, descriptor);

@@ -11,14 +11,14 @@
 
 namespace verbena::softverbs {
 
-// A mapped segment, of this process or of a peer: memory without a name, which ends with the last process
-// that has it, and which nobody can make shorter. Whatever a peer writes there that says where to read or
-// write next leads to some place in the segment, never out of it.
+// A mapped segment of this process or of a peer: memory without a name, which exists until the last process
+// closes it and which cannot shrink. An offset that a peer has written leads to some place in the segment,
+// never out of it.
 class Segment {
  public:
   static std::unique_ptr<Segment> create();  // nullptr and errno on failure
-  // The one that a process of this user has at its descriptor. EPERM: that is something else, or may be cut
-  // off.
+  // Opens the segment behind a descriptor of another process of this user. EPERM: it is something else, or
+  // could shrink.
   static std::unique_ptr<Segment> open(int pid, int descriptor);
   ~Segment();
   Segment(const Segment&) = delete;
@@ -37,7 +37,7 @@ class Segment {
     return at<SharedReceiveQueue>(kReceiveQueueTable)[index < kReceiveQueueCount ? index : 0];
   }
   SharedPipe& async_pipe(uint32_t context) const { return header().async_pipes[context % kContextCount]; }
-  // `bytes` of a ring at an offset that a peer may have written.
+  // Access to `bytes` of a ring at an offset that a peer may have written.
   template <typename T>
   T& inside(uint64_t offset, uint64_t bytes = sizeof(T)) const {
     constexpr uint64_t kAligned = ~uint64_t{7};
@@ -46,7 +46,7 @@ class Segment {
   GpuServiceTable& gpu_service() const { return *at<GpuServiceTable>(kGpuService); }
   SharedGpu& gpu(uint32_t index) const { return at<SharedGpu>(kGpuTable)[index % kGpuCount]; }
 
-  // Owner only: makes sure that there is memory, so that no later access can fault. 0 or an errno.
+  // Owner only: allocates the memory now, so that no later access can fault. 0 or an errno.
   int commit(uint64_t offset, uint64_t bytes);
   template <typename T>
   int commit(T& object) {
@@ -63,12 +63,12 @@ class Segment {
   std::vector<bool> committed_;  // by block
 };
 
-// Ring memory at the end of an own segment.
+// Allocates ring memory at the end of this process's segment.
 class Arena {
  public:
   explicit Arena(Segment& segment) : segment_(segment) {}
   uint64_t allocate(uint64_t bytes);  // zeroed; 0 and errno on failure
-  // A place that was not allocated is left alone: a peer may have written the offset.
+  // An offset that was not allocated is ignored: a peer may have written it.
   void free(uint64_t offset);
 
  private:
@@ -82,20 +82,22 @@ class Arena {
   std::map<uint64_t, uint64_t> taken_;  // bytes by offset
 };
 
-// Hands out table indices, the least recently freed late, so that stale numbers stay invalid for long. Where
-// it begins is random, as numbers and keys that others should not guess are made of them.
+// Allocates table indices. A freed index is used again as late as possible, so that old numbers stay invalid
+// for long. The first index is random, because queue pair numbers and keys, which others should not guess,
+// are made of indices.
 class IndexPool {
  public:
   IndexPool(uint32_t first, uint32_t count);
   int64_t allocate();  // -1 when all are taken
   void free(uint32_t index);
-  uint32_t get_high_water();  // all indices handed out so far are below
+  uint32_t get_high_water();  // above all indices that were ever allocated
 
  private:
   const uint32_t first_;
   const uint32_t count_;
   std::mutex mutex_;
-  std::vector<bool> used_;  // grows while more than half is in use: the table's memory follows the need
+  std::vector<bool>
+      used_;  // grows when more than half is in use, so that the table takes only the memory it needs
   uint32_t next_;
   uint32_t in_use_ = 0;
   uint32_t high_water_ = 0;

@@ -9,7 +9,7 @@
 
 namespace verbena::softverbs {
 
-// What IBV_WR_BIND_MW asks for.
+// The arguments of IBV_WR_BIND_MW.
 struct BindRequest {
   uint64_t address;
   uint64_t length;
@@ -19,11 +19,11 @@ struct BindRequest {
   ibv_mw_type type;
 };
 
-// A work request as posted, less its gather list and inline bytes.
+// A posted work request without its gather list and inline bytes.
 struct SendRequest {
   uint64_t wr_id;
   uint64_t number;     // counts the queue's requests
-  uint64_t posted_ns;  // where there is a plan of faults
+  uint64_t posted_ns;  // set if there is a plan of faults
   ibv_wr_opcode opcode;
   uint32_t flags;      // IBV_SEND_*
   uint32_t immediate;  // or the key to invalidate
@@ -40,8 +40,8 @@ struct SendRequest {
   BindRequest bind;
 };
 
-// Ring of posted requests. Entries [executed, posted) wait or run; those before are free again only when a
-// completion at or behind them was polled, which the queue's user accounts.
+// Ring of posted requests. Entries [executed, posted) wait or run. Earlier entries are free once a completion
+// at or after them was polled; the queue's user counts that.
 class SendQueue {
  public:
   void open(uint32_t capacity, uint32_t max_sge, uint32_t max_inline) {

@@ -17,7 +17,7 @@ constexpr uint64_t kFirstRetryNs = 20'000, kLastRetryNs = 1'000'000;
 
 constexpr size_t kMaxFlying = kOpenReceives / 2;
 
-// Why a run ended: nothing left; the peer is not ready; a worker must go on; copies are on their way; a
+// Why a run ended: nothing is left; the peer is not ready; a worker must continue; copies are under way; a
 // failure.
 enum class Stop { kAtEnd, kWaiting, kNeedsWorker, kFlying, kFailed };
 
@@ -83,7 +83,8 @@ Step conclude(Qp& qp, Operation& op) {
   return op.outcome.step;
 }
 
-// Concludes the GPU copies that are done. Those behind a failure are flushed, but not before they have ended.
+// Completes the GPU copies that are done. Requests after a failure are flushed, but only once their copies
+// have ended.
 Step land(Qp& qp) {
   while (!qp.flying.empty()) {
     Operation& op = qp.flying.front();
@@ -98,7 +99,7 @@ Step land(Qp& qp) {
   return Step::kDone;
 }
 
-// Prepares the next request unless it is. False while it has to wait.
+// Prepares the next request, unless it is prepared already. False while it has to wait.
 bool prepare_next(Qp& qp) {
   if (qp.is_next_prepared) return true;
   SendRequest& request = qp.send_queue.at(qp.send_queue.started);
@@ -118,7 +119,7 @@ Outcome execute(Operation& op) {
   return settle(op, op.uses_gpu() ? copy_staged(op) : copy_host(op));
 }
 
-// Copies the next request, all those before it being concluded.
+// Copies the next request. All earlier requests must be complete.
 Step run_alone(Qp& qp) {
   if (qp.next.outcome.step == Step::kDone) qp.next.outcome = execute(qp.next);
   ++qp.send_queue.started;
@@ -126,7 +127,7 @@ Step run_alone(Qp& qp) {
   return conclude(qp, qp.next);
 }
 
-// Puts the next request's copies on their way if they can be; true if it did.
+// Starts the copies of the next request if possible; true if it did.
 bool launch(Qp& qp) {
   if (qp.next.outcome.step != Step::kDone || !qp.next.uses_gpu() || is_atomic(qp.next.request->opcode))
     return false;
@@ -138,13 +139,13 @@ bool launch(Qp& qp) {
   return true;
 }
 
-// What was launched in one run may have become fewer copies; nothing more can continue them.
+// Starts the copies that were joined during this run: no later request can be joined with them any more.
 void start_lanes(Qp& qp) {
   for (const Operation& op : qp.flying) op.lane->start();
 }
 
-// Looks once for copies that are done, then launches what it can: those share one look at the GPU in the next
-// run.
+// Checks once for copies that are done, then launches as many as it can: the next run checks all of them at
+// once.
 Stop look_and_launch(Qp& qp, uint64_t end, Runner runner) {
   if (land(qp) == Step::kFail) return Stop::kFailed;
   for (;;) {
@@ -167,7 +168,7 @@ Stop run_until(Qp& qp, uint64_t end, Runner runner) {
   return stop;
 }
 
-// Lets go of a request that was prepared but not begun.
+// Undoes the preparation of a request that has not begun.
 void drop_next(Qp& qp) {
   if (!qp.is_next_prepared) return;
   qp.next.outcome = {Step::kFail, IBV_WC_WR_FLUSH_ERR};
@@ -184,7 +185,7 @@ void flush_sends(Qp& qp) {
   queue.started = queue.executed;
 }
 
-// The longer it waited the less often it looks.
+// The delay grows with the time that the request has waited.
 uint64_t get_retry_delay_ns(Qp& qp) {
   if (qp.wait == Wait::kDelayed)
     return std::clamp<uint64_t>(faults::get_delay_ns(qp, qp.send_queue.at(qp.send_queue.started)), 1,
@@ -229,7 +230,7 @@ void forget_sends(Qp& qp) {
   wait_until_idle(qp);
   if (qp.wire != nullptr) {
     const std::lock_guard lock(qp.mutex);
-    wire::forget_requests(qp);  // before: afterwards no loop hands it to the worker
+    wire::forget_requests(qp);  // first: after it no loop gives the queue pair to the worker
   }
   get_worker(qp.device).forget(qp);
   std::lock_guard lock(qp.mutex);

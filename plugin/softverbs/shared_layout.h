@@ -4,14 +4,14 @@
 #include <cstddef>
 #include <cstdint>
 
-// What processes share. Every process owns one segment with its queue pairs, keys and rings; its
-// peers map it and act on it themselves. Peers may be killed at any instruction: nothing here is a
-// lock.
+// The layout of memory that processes share. Every process owns one segment with its queue pairs, keys and
+// rings; its peers map it and change it directly. A peer may be killed at any instruction, so nothing here is
+// a lock.
 namespace verbena::softverbs {
 
 inline constexpr uint32_t kLayoutVersion = 7;
 
-// Relaxed atomic: plain data that a validated reader may read while it changes.
+// Relaxed atomic: plain data that may change while it is read; the reader validates it afterwards.
 template <typename T>
 class Shared {
  public:
@@ -22,16 +22,18 @@ class Shared {
   std::atomic<T> value_;
 };
 
-// A queue pair's number is its process's slot and its index there, so a number alone finds its segment.
+// A queue pair's number consists of its process's slot and its index there, so that the number alone leads to
+// its segment.
 inline constexpr uint32_t kQpIndexBits = 16;
 inline constexpr uint32_t kQpCount = 1u << kQpIndexBits;
 inline constexpr uint32_t kProcessSlots = 256;
 inline constexpr uint32_t kFirstQpIndex = 16;  // 0 and 1 are reserved numbers
 inline constexpr uint32_t kQpsPerGroup = 64;
-// A key: six bits of life, the index of its entry, and eight bits that the user of a memory window may
-// choose.
+// A key: six bits of the entry's life, the index of the entry, and eight bits that the user of a memory
+// window may choose.
 inline constexpr uint32_t kKeyIndexBits = 18, kKeyTagBits = 8;
-inline constexpr uint32_t kKeyLives = 1u << (32 - kKeyIndexBits);  // that an entry's keys can tell apart
+inline constexpr uint32_t kKeyLives = 1u
+                                      << (32 - kKeyIndexBits);  // lives that an entry's keys can distinguish
 inline constexpr uint32_t kMrCount = 1u << kKeyIndexBits;
 inline constexpr uint32_t kCqCount = 1u << 16;
 inline constexpr uint32_t kSrqCount = 1u << 12;
@@ -59,11 +61,11 @@ inline uint32_t make_key(uint32_t index, uint32_t life) {
 // A process in the directory: its pid and start time in one word, so that one compare-and-swap claims a slot.
 struct DirectorySlot {
   std::atomic<uint64_t> owner;
-  std::atomic<uint32_t> generation;  // counts the owners that the slot has had
+  std::atomic<uint32_t> generation;  // counts the slot's owners
   std::atomic<uint32_t> segment;     // 1 + the owner's descriptor of its segment; 0: there is none yet
 };
 
-// Where to write an event so that it appears in its owner's file descriptor.
+// The pipe of an event file descriptor, for peers that write events to it.
 struct SharedPipe {
   Shared<int32_t> fd;
   Shared<uint64_t> inode;
@@ -73,15 +75,16 @@ struct SegmentHeader {
   uint64_t owner;
   uint32_t slot;
   uint32_t generation;
-  uint64_t probe_address;  // of a word in the owner that holds `owner`: a peer that can read it can copy
+  uint64_t
+      probe_address;  // of a word in the owner's memory that holds `owner`: a peer that can read it may copy
   std::atomic<uint32_t> closed;
-  std::atomic<uint32_t> atomic_holder;  // 0, or 1 + the claimer whose turn it is
+  std::atomic<uint32_t> atomic_holder;  // 0, or 1 + the claimer that holds the lock
   SharedPipe async_pipes[kContextCount];
   alignas(64) std::atomic<uint32_t> rails_down;  // bits; peers read it at every request
   // By group of queue pairs: 0 while no peer works for any of them, so that the owner need not look at each.
-  // A peer marks its queue pair (SharedQp::started) and sets this if it is 0; the owner clears it and then
-  // looks at the marks: one of the two always sees the other. Under traffic it stays set and nobody writes
-  // it.
+  // A peer marks its queue pair (SharedQp::started) and then sets this if it is 0. The owner clears it and
+  // then reads the marks. So one of the two always sees the other. Under traffic it stays set and is not
+  // written.
   alignas(64) std::atomic<uint32_t> busy_groups[kQpCount / kQpsPerGroup];
 };
 
@@ -92,10 +95,10 @@ struct alignas(64) SharedMr {
   Shared<uint32_t> pd;
   Shared<uint32_t> access;
   Shared<uint32_t> gpu;        // 0: host memory, else 1 + index of its GPU export
-  Shared<uint32_t> life;       // the part of the key that makes it new each time
-  Shared<uint32_t> window_of;  // 0: a region; else the key of the region through which this window leads
+  Shared<uint32_t> life;       // the part of the key that changes with each registration
+  Shared<uint32_t> window_of;  // 0: a region; otherwise the key of the region that this window is part of
   Shared<uint32_t> window_qp;  // the queue pair whose peer may use this window, or kAnyQueuePair
-  Shared<uint64_t> address;    // of a window: in its region, an iova of that
+  Shared<uint64_t> address;    // of a window: an iova of its region
   Shared<uint64_t> iova;
   Shared<uint64_t> length;
 };
@@ -104,7 +107,7 @@ inline constexpr uint32_t kReceive = 1u << 31;  // in Completion::receive
 inline constexpr uint32_t kReceiveCountMask = (1u << 30) - 1;
 inline constexpr uint32_t kFlushedReceive = kReceive | 1u << 30;
 
-// Messages that one peer may be placing at a time.
+// The most messages that one peer may be placing at a time.
 inline constexpr uint32_t kOpenReceives = 128;
 
 struct OpenReceive {
@@ -112,7 +115,7 @@ struct OpenReceive {
   Shared<uint64_t> ticket;  // of its slot in the receive queue
 };
 
-// The part of a queue pair that its peer works on.
+// The part of a queue pair that its peer uses.
 struct alignas(64) SharedQp {
   std::atomic<uint32_t> number;  // 0: free
   std::atomic<uint32_t> state;   // enum ibv_qp_state
@@ -126,13 +129,13 @@ struct alignas(64) SharedQp {
   Shared<uint32_t> receive_queue;  // index into the receive queues
   Shared<uint32_t> context;        // whose async events report it
   Shared<uint32_t> device;
-  Shared<uint64_t> token;  // its owner's name for it in events
+  Shared<uint64_t> token;  // the owner's token for it in events
   Shared<uint32_t> qkey;
   Shared<uint32_t> life;  // counts resets: completions of an earlier life are not reported
 
-  // Written by the one peer that is connected. Between `started` and `finished` it may touch the owner's
-  // memory. The receives of messages that it is placing are recorded, so that the owner can flush them if the
-  // peer dies midway.
+  // Written by the connected peer only. While `started` is ahead of `finished` the peer may access the
+  // owner's memory. The receives of messages that it is placing are recorded, so that the owner can flush
+  // them if the peer dies.
   alignas(64) std::atomic<uint32_t> started;
   std::atomic<uint32_t> finished;
   std::atomic<uint32_t> receives_opened;
@@ -147,7 +150,7 @@ struct alignas(64) SharedQp {
 struct Completion {
   uint64_t wr_id;
   uint64_t send_retired;  // send completions: free the send queue up to here
-  uint64_t stamp_ns;      // by the clock that its queue asks for
+  uint64_t stamp_ns;      // by the clock that the queue uses
   uint16_t status;
   uint16_t opcode;
   uint32_t flags;
@@ -171,7 +174,7 @@ struct alignas(64) SharedCq {
   Shared<uint32_t> context;
   Shared<uint32_t> stamp;  // enum Stamp
   Shared<uint64_t> ring;   // offset in the segment
-  Shared<uint64_t> token;  // its owner's name for it in events
+  Shared<uint64_t> token;  // the owner's token for it in events
   SharedPipe channel;
   alignas(64) std::atomic<uint64_t> tail;
   alignas(64) std::atomic<uint64_t> head;
@@ -204,7 +207,7 @@ struct alignas(64) SharedReceiveQueue {
   Shared<uint32_t> pd;
   Shared<uint32_t> is_shared;
   Shared<uint32_t> context;
-  Shared<uint64_t> token;  // its owner's name for it in events
+  Shared<uint64_t> token;  // the owner's token for it in events
   alignas(64) std::atomic<uint64_t> tail;
   alignas(64) std::atomic<uint64_t> head;
   std::atomic<uint32_t> limit;  // SRQ limit; 0: disarmed
@@ -214,7 +217,7 @@ inline uint64_t get_receive_slot_bytes(uint32_t max_sge) {
   return sizeof(ReceiveSlot) + max_sge * sizeof(SharedSge);
 }
 
-// How peers get at an allocation of GPU memory. Constant while a registration refers to it.
+// How peers can map an allocation of GPU memory. Constant while a registration refers to it.
 enum GpuExport : uint32_t { kNotExported = 0, kExportedAsFd = 1, kExportedAsIpc = 2 };
 
 struct alignas(64) SharedGpu {
@@ -230,14 +233,14 @@ struct alignas(64) SharedGpu {
 
 inline constexpr uint32_t kGpuCount = 1u << 14;
 
-// What a peer asks the owner of GPU memory that it cannot map: a copy between that memory and the peer's
-// staging block. The word is state and claimer; see gpu_service.h.
+// A request to the owner of GPU memory that the peer cannot map: a copy between that memory and the peer's
+// staging block. The word holds state and claimer; see gpu_service.h.
 struct alignas(64) GpuRequest {
   std::atomic<uint64_t> word;
   uint64_t address;
   uint64_t bytes;
   uint64_t stage;        // offset in the claimer's segment
-  uint64_t stage_block;  // the block that it is in
+  uint64_t stage_block;  // the staging block that contains it
   uint64_t stage_block_bytes;
   uint32_t gpu;
   uint32_t is_write;  // into the GPU's memory
@@ -250,13 +253,14 @@ struct GpuServiceTable {
   GpuRequest requests[kGpuRequests];
 };
 
-// Offsets of a segment's tables. Segments are sparse: only what is used takes memory.
+// Offsets of a segment's tables. Segments are sparse: only used parts take memory.
 inline constexpr uint64_t kSegmentBytes = uint64_t{1} << 30;
 inline constexpr uint64_t kMrTable = 64 << 10;
 inline constexpr uint64_t kQpTable = kMrTable + kMrCount * sizeof(SharedMr);
 inline constexpr uint64_t kCqTable = kQpTable + kQpCount * sizeof(SharedQp);
 inline constexpr uint64_t kReceiveQueueTable = kCqTable + kCqCount * sizeof(SharedCq);
-inline constexpr uint64_t kReceiveQueueCount = kQpCount + kSrqCount;  // a queue pair's own has its index
+inline constexpr uint64_t kReceiveQueueCount =
+    kQpCount + kSrqCount;  // the receive queue of a queue pair has the same index
 inline constexpr uint64_t kGpuTable = kReceiveQueueTable + kReceiveQueueCount * sizeof(SharedReceiveQueue);
 inline constexpr uint64_t kGpuService = kGpuTable + kGpuCount * sizeof(SharedGpu);
 inline constexpr uint64_t kArena = (kGpuService + sizeof(GpuServiceTable) + 0xffff) & ~uint64_t{0xffff};

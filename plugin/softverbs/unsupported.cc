@@ -3,8 +3,8 @@
 
 #include "softverbs/objects.h"
 
-// What a drop-in must export because somebody links to it, though this device has no such thing. Every such
-// call fails in the way its callers expect.
+// Functions that a drop-in must export because programs link to them, although this device does not support
+// them. Each call fails in the way that its callers expect.
 
 using namespace verbena::softverbs;
 
@@ -59,7 +59,7 @@ SOFTVERBS_API void ibv_copy_ah_attr_from_kern(void*, void*) {}
 
 SOFTVERBS_API void ibv_register_driver(const char*, void*) {}
 
-// Vendors' libraries register themselves when they are loaded and link to these, but find no device of
+// Provider libraries link to these to register themselves when they are loaded. They find no device of
 // theirs.
 #define SOFTVERBS_NO_DRIVER(name) \
   SOFTVERBS_API long name() {     \

@@ -29,7 +29,7 @@ struct HwlocApi {
 #undef VERBENA_MEMBER
 };
 
-// Loaded on the first call and kept for the life of the plugin; null where there is none that fits.
+// Loaded on the first call and kept for the life of the plugin; null if no suitable one is installed.
 const HwlocApi* find_hwloc();
 
 }  // namespace verbena::topology

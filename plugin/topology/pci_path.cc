@@ -22,7 +22,7 @@ bool take_number(std::string_view& text, char separator, unsigned maximum, unsig
   return true;
 }
 
-// Without links; empty if there is no such file.
+// Resolves the links of a path; empty if there is no such file.
 std::string resolve(const std::string& path) {
   const std::unique_ptr<char, decltype(&std::free)> resolved(realpath(path.c_str(), nullptr), &std::free);
   return resolved == nullptr ? std::string() : resolved.get();

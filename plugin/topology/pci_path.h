@@ -14,10 +14,10 @@ struct PciAddress {
   bool operator==(const PciAddress&) const = default;
 };
 
-// Of "0000:3b:00.1".
+// Reads a text such as "0000:3b:00.1".
 std::optional<PciAddress> parse_pci_address(std::string_view text);
 
-// Of the last component of a path, or of the text itself if it is no path.
+// Reads the last component of a path, or the text itself if it is not a path.
 std::optional<PciAddress> find_pci_address(std::string_view path);
 
 // The part of a path under /sys/devices that ends with the device's PCI address (a virtio or network child of
@@ -27,12 +27,12 @@ std::string trim_to_pci_device(std::string_view resolved_path);
 // The same for a sysfs entry such as /sys/class/infiniband/mlx5_0/device, whose links are followed first.
 std::string find_pci_path(const std::string& sysfs_entry);
 
-// Addresses of the PCI switches on the way to a device, the outermost first; each by the port that looks at
-// the root, as NCCL names it. `pci_path` as find_pci_path gives it.
+// Addresses of the PCI switches on the way to a device, the outermost first. Each is the address of the
+// switch's port towards the root, as in NCCL. `pci_path` comes from find_pci_path.
 std::vector<std::string> list_switches(std::string_view pci_path);
 
-// The PCI device that stands for a whole card: function 0 of it; of a virtual function the physical one's.
-// The path itself if there is no such device. `pci_path` as find_pci_path gives it.
+// The PCI device that stands for a whole card: its function 0, for a virtual function that of the physical
+// card. The path itself if there is no such device. `pci_path` comes from find_pci_path.
 std::string find_card_path(const std::string& pci_path);
 
 }  // namespace verbena::topology

@@ -18,7 +18,7 @@ using base::Status;
 // back.
 constexpr const char* kUnwantedComponents[] = {"cuda", "nvml", "opencl", "gl", "rsmi", "levelzero"};
 
-// Devices hang below an object with CPUs of its own; that one knows its memory.
+// Devices are below an object that has CPUs; that object knows which memory is near.
 const hwloc_obj* find_attachment(const hwloc_obj* object) {
   while (object != nullptr && object->cpuset == nullptr) object = object->parent;
   return object;

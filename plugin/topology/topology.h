@@ -1,6 +1,6 @@
-// How near PCI devices are to each other and to the CPUs' memory. Devices are named by a sysfs path as
-// find_pci_path gives it, or by a PCI address alone (a GPU's). What is unknown is said so; nothing here is an
-// error.
+// How near PCI devices are to each other and to the CPUs' memory. A device is named by its sysfs path, as
+// find_pci_path returns it, or by its PCI address alone (a GPU). Unknown distances have a value of their own;
+// nothing here is an error.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,8 @@ const char* describe(Distance distance);
 
 class Topology {
  public:
-  // This machine's, read on the first call; knows nothing if hwloc is missing or fails. Safe from any thread.
+  // The topology of this machine, read on the first call. It knows nothing if hwloc is missing or fails. Safe
+  // on any thread.
   static const Topology& system();
   // A machine described in hwloc's XML, such as lstopo writes.
   static base::Result<Topology> from_xml(const std::string& xml);
@@ -42,11 +43,11 @@ class Topology {
 
   // False if hwloc is missing or failed: then every answer is "unknown".
   bool is_known() const { return topology_ != nullptr; }
-  // kNoNode if unknown, or if the device belongs to several nodes alike.
+  // kNoNode if unknown, or if the device is equally near to several nodes.
   int find_numa_node(std::string_view device) const;
   Distance measure_distance(std::string_view from, std::string_view to) const;
-  // Binds the calling thread to the CPUs that the device hangs at, of those that it may use now. False: they
-  // are unknown, or none of them is among these; nothing has changed. Only of this machine's topology.
+  // Binds the calling thread to those of its allowed CPUs that are near the device. False, with nothing
+  // changed, if they are unknown or if none of them is allowed. Only for the topology of this machine.
   bool bind_thread(std::string_view device) const;
   // "0000:3b:00.0 on NUMA node 0"
   std::string describe_device(std::string_view device) const;

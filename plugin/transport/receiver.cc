@@ -47,9 +47,9 @@ std::optional<protocol::UnpackQueue> make_queue(const ReceiverParts& parts) {
 
 void ReceiverParts::give_back() {
   link.stop();
-  give_back_entries();
   if (unpack != nullptr) pages->unpack_memories().give_back(std::move(unpack));
   if (pool != nullptr) pool->retire(std::move(link), queues);
+  give_back_entries();
 }
 
 void ReceiverParts::give_back_entries() {

@@ -185,7 +185,7 @@ ParsedCalibration read_calibration_file(const std::string& path) {
   std::error_code ignored;
   const auto type = std::filesystem::status(path, ignored).type();
   if (type == std::filesystem::file_type::fifo || type == std::filesystem::file_type::socket)
-    return {{}, "is a pipe, whose writer would be waited for"};
+    return {{}, "is a pipe, which could block until something writes to it"};
   std::ifstream file(path, std::ios::binary);
   if (!file) return {{}, std::string("cannot be read: ") + std::strerror(errno)};
   std::string text(kMaxFileBytes + 1, '\0');

@@ -20,7 +20,7 @@ struct ParsedCalibration {
 ParsedCalibration parse_calibration(std::string_view text);
 ParsedCalibration read_calibration_file(const std::string& path);
 
-// Text from which parse_calibration makes an equal calibration.
+// The text of a tuning file; parse_calibration makes an equal calibration of it.
 std::string format_calibration(const Calibration& calibration);
 
 // Replaces the file in one step. Returns the problem; empty if there is none.

@@ -18,7 +18,7 @@ bool Guard::forbids(Algorithm algorithm, Protocol protocol) const {
     case Algorithm::kPat:
       return !offer_.tells_pat;  // PAT's kernel never unpacks
     default:
-      return false;  // ring: one peer; CollNet, and NVLS within a node: not over this network
+      return false;  // a ring has one peer; CollNet, and NVLS within a node, do not use this network
   }
 }
 

@@ -1,4 +1,4 @@
-// How long a device goes on with a request that nobody acknowledges. Pure but for the parameters.
+// How long a device retries a request that the peer does not acknowledge. Pure except for the parameters.
 #pragma once
 
 #include <cstdint>
@@ -8,17 +8,17 @@
 
 namespace verbena::verbs {
 
-// The code of about a second in all: what a connection with another rail to go on with should lose at most.
+// The code for about a second in all: the most time that a connection with another rail should lose.
 inline constexpr int64_t kAckTimeoutBesideOthers = 15;
 
-// All the tries of a request together, as the code says; a device may take up to four times as long.
+// The time of all tries of a request together, by the code; a device may take up to four times as long.
 inline int64_t compute_tries_ns(int64_t timeout_code) {
   constexpr int64_t kTimeoutUnitNs = 4096;
   return (kTimeoutUnitNs << timeout_code) * (base::parameters().retry_count + 1);
 }
 
-// Without VERBENA_ACK_TIMEOUT it is shorter where another rail can take over, and no longer than a
-// VERBENA_FAILOVER_TIMEOUT_MS that was set: whoever wants the failover to be over by then wants it begun.
+// If VERBENA_ACK_TIMEOUT is not set, it is shorter where another rail can take over, and no longer than a
+// VERBENA_FAILOVER_TIMEOUT_MS that was set: a failover that must end by then must begin before.
 inline int64_t choose_ack_timeout(bool has_other_rail) {
   const auto& parameters = base::parameters();
   const auto is_set = [](const char* name) { return base::parameter_origin(name) != base::kDefaultOrigin; };

@@ -57,7 +57,7 @@ bool AddressReader::choose_gids(const ibv_port_attr& port, LocalAddress* address
                               std::to_string(settings_.gid_index) + ")"
                : table.empty() ? "the port's GID table is empty (" + std::to_string(port.gid_tbl_len) +
                                      " entries), has its network interface an address?"
-                               : "the port has no GID inside of VERBENA_ADDRESS_RANGE, its first one is " +
+                               : "the port has no GID in VERBENA_ADDRESS_RANGE, its first one is " +
                                      format_gid(table[0].gid);
     return false;
   }
@@ -113,7 +113,7 @@ bool AddressReader::holds(int index, const uint8_t* gid) const {
   return std::memcmp(read_gid(index).gid, gid, kGidBytes) == 0;
 }
 
-// Informational: what a port does not tell is taken to match.
+// Informational: an unknown key is taken to match.
 uint16_t AddressReader::read_partition_key() const {
   if (library_.query_pkey == nullptr) return 0;
   __be16 key = 0;

@@ -1,4 +1,4 @@
-// Reads where a port is reached, now: state, LID, MTU, partition key, and the GIDs that its table has.
+// Reads the current address of a port: state, LID, MTU, partition key, and its GID table.
 #pragma once
 
 #include <optional>
@@ -23,12 +23,12 @@ class AddressReader {
   AddressReader(const Library& library, ibv_context* context, std::string device_name, int port_number,
                 AddressSettings settings);
 
-  // Why there is none goes to *problem.
+  // Empty if the port has no usable address; *problem then says why.
   std::optional<LocalAddress> read(const ibv_port_attr& port, std::string* problem) const;
-  // Whether the GIDs of `address` still stand where they were. A few short queries, not the whole table.
+  // Whether the GIDs of `address` are still at their indices. A few short queries, not the whole table.
   bool is_current(const LocalAddress& address) const;
   int port_number() const { return port_number_; }
-  // Whether this entry is this GID.
+  // Whether the entry at `index` is this GID.
   bool holds(int index, const uint8_t* gid) const;
   // The entries that are not empty.
   std::vector<GidEntry> read_table(const ibv_port_attr& port) const;

@@ -14,11 +14,11 @@ namespace {
 const char* explain_queue_pair_event(ibv_event_type type) {
   switch (type) {
     case IBV_EVENT_QP_FATAL:
-      return "failed: the device met an error while it served it; see dmesg";
+      return "failed: the device had an error while it processed it; see dmesg";
     case IBV_EVENT_QP_REQ_ERR:
       return "failed: the peer sent an invalid request; its connection's line names the peer";
     case IBV_EVENT_QP_ACCESS_ERR:
-      return "failed: the peer wrote or read where it may not; its connection's line names the peer";
+      return "failed: the peer accessed memory that it may not; its connection's line names the peer";
     case IBV_EVENT_PATH_MIG_ERR:
       return "could not migrate its path";
     default:
@@ -31,7 +31,7 @@ const char* explain_address_event(ibv_event_type type) {
     case IBV_EVENT_LID_CHANGE:
       return "its LID changed, older connections may fail";
     case IBV_EVENT_GID_CHANGE:
-      return "its GID table changed: connections whose GID went away fail, new ones use what is there";
+      return "its GID table changed: connections whose GID went away fail, new ones use the new table";
     case IBV_EVENT_PKEY_CHANGE:
       return "its partition keys changed, connections fail if theirs went away";
     default:
@@ -50,7 +50,7 @@ AsyncEvents::AsyncEvents(const Device& device) : device_(device) {
     return;
   }
   const auto callback = [](void* context) { static_cast<AsyncEvents*>(context)->drain(); };
-  // Edge triggered, as the descriptor of a device that was unplugged stays in error for ever.
+  // Edge triggered, because the descriptor of an unplugged device reports an error for ever.
   (void)base::EventLoop::instance().watch(fd, base::Interest::kNewData, callback, this).status();
 }
 
@@ -87,7 +87,7 @@ void AsyncEvents::handle(const ibv_async_event& event) {
         "device %s:%d: a completion queue failed: it overran; the lines of its connections name their peers",
         name, port_number);
   } else if (event.event_type == IBV_EVENT_SRQ_ERR) {
-    base::log_warn("device %s:%d: a shared receive queue failed: nothing arrives by it any more; see dmesg",
+    base::log_warn("device %s:%d: a shared receive queue failed: it receives nothing any more; see dmesg",
                    name, port_number);
   } else if (event.event_type == IBV_EVENT_QP_LAST_WQE_REACHED) {
     note_drained(event.element.qp->qp_num);

@@ -1,5 +1,5 @@
-// What a device reports outside of completions: ports going down and up, failures of the device or of a queue
-// pair. One per Device; the process's watcher thread reads.
+// What a device reports besides completions: ports that go down and up, failures of the device or of a queue
+// pair. One per Device; the process's event thread reads the events.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,7 @@ namespace verbena::verbs {
 
 class AsyncEvents {
  public:
-  // If the events cannot be watched, that is logged, and the device counts as healthy.
+  // If the events cannot be watched, a line says so, and the device counts as healthy.
   explicit AsyncEvents(const Device& device);
   ~AsyncEvents();
   AsyncEvents(const AsyncEvents&) = delete;
@@ -32,8 +32,8 @@ class AsyncEvents {
   // How many changes of the port and its addresses there were.
   uint32_t count_port_events() const { return port_events_.load(std::memory_order_acquire); }
 
-  // `*is_drained` is set (release) once the queue pair, in the error state, takes no more entries of its
-  // shared receive queue. Until forget_pair.
+  // Sets `*is_drained` (release) once the queue pair is in the error state and takes no more entries of its
+  // shared receive queue. Ends with forget_pair.
   void watch_pair(uint32_t number, std::atomic<bool>* is_drained);
   void forget_pair(uint32_t number);
 

@@ -3,8 +3,8 @@
 
 namespace verbena::verbs {
 
-// Not so a remote invalid request. What a peer's queue pair forbids or has no room for is never asked of it,
-// and a device says it too of a message whose packets come again after some were lost, as rxe does.
+// A remote invalid request is not among them: we never ask a peer's queue pair for what it forbids or has no
+// room for, and some devices (rxe) also report it when packets of a message arrive again after a loss.
 bool is_request_at_fault(int error) {
   return error == IBV_WC_LOC_LEN_ERR || error == IBV_WC_LOC_PROT_ERR || error == IBV_WC_LOC_ACCESS_ERR ||
          error == IBV_WC_MW_BIND_ERR || error == IBV_WC_REM_ACCESS_ERR;
@@ -29,12 +29,12 @@ const char* describe_completion_error(int error) {
     case IBV_WC_MW_BIND_ERR:
       return "memory window error: memory windows are not used here";
     case IBV_WC_BAD_RESP_ERR:
-      return "bad response: the peer's device answered out of protocol; check firmware and cables";
+      return "bad response: the peer's device violated the protocol; check firmware and cables";
     case IBV_WC_LOC_ACCESS_ERR:
       return "local access error: a remote write reached memory that is not registered for it";
     case IBV_WC_REM_INV_REQ_ERR:
-      return "remote invalid request: the peer's device took a packet for out of order or forbidden; after "
-             "losses rxe says so";
+      return "remote invalid request: the peer's device saw a packet as out of order or forbidden; rxe "
+             "reports it after lost packets";
     case IBV_WC_REM_ACCESS_ERR:
       return "remote access error: the peer's memory is not registered, or was released before the transfer; "
              "if it is "

@@ -57,7 +57,7 @@ int CompletionQueue::poll(std::span<Completion> out) {
   return count >= 0 ? count : note_failure(count);
 }
 
-// Not part of poll(), which every look at a connection calls.
+// Kept out of poll(), which every call of test runs.
 [[gnu::cold, gnu::noinline]] int CompletionQueue::note_failure(int result) {
   if (!is_failure_logged_) {
     is_failure_logged_ = true;

@@ -14,7 +14,7 @@ Device::Device() : regions_(std::make_unique<RegionCache>(*this)) {}
 
 // Also runs for a device that DeviceOpener could not finish.
 Device::~Device() {
-  events_.reset();  // nothing reads the context's events any more
+  events_.reset();  // first, so that nothing reads the context's events any more
   if (domain_ != nullptr) {
     const int error = library_->dealloc_pd(domain_);
     if (error != 0) {
@@ -32,7 +32,7 @@ LocalAddress Device::local_address() const {
 
 LocalAddress Device::refresh_address() {
   const bool has_changed =
-      events_->take_address_change();  // before reading: what changes later, is told anew
+      events_->take_address_change();  // before reading, so that a later change is reported again
   ibv_port_attr port{};
   const int error = library_->read_port(context_, static_cast<uint8_t>(port_number_), &port);
   LocalAddress result = local_address();

@@ -37,29 +37,29 @@ class Device {
   const std::string& sysfs_path() const {
     return sysfs_path_;
   }  // /sys/class/infiniband/<name>/device resolved; may be empty
-  // As it was last read.
+  // The address as last read.
   LocalAddress local_address() const;
   PortAddress address() const { return local_address().port; }
   int gid_index() const { return local_address().gid_index; }  // -1 on InfiniBand without GRH
-  // For a new connection: reads the address anew where it may have changed (an event said so, or the GID is
-  // not where it was). If the port is down, or has lost its last GID, its link_layer is 0; that is logged.
+  // For a new connection: reads the address again if it may have changed (an event said so, or the GID is no
+  // longer at its index). If the port is down, or has lost its last GID, the link_layer is 0; a line says so.
   LocalAddress refresh_address();
-  // Fails, naming both, if the GIDs of `known` are not the port's any more.
+  // Fails if a GID of `known` is no longer in the port's table; the error names the GID and its index.
   base::Outcome confirm_address(const LocalAddress& known) const;
 
-  // Whether this entry of the GID table is still this GID; a query of the device.
+  // Whether the entry at `index` of the GID table is still this GID. Asks the device.
   bool has_gid(int index, const uint8_t* gid) const;
 
   uint32_t max_srq_entries() const { return max_srq_entries_; }
   uint32_t max_qp_entries() const { return max_qp_entries_; }
   uint32_t max_cq_entries() const { return max_cq_entries_; }
   uint64_t max_message_bytes() const { return max_message_bytes_; }
-  // Reads and atomics of one queue pair at a time, in either direction; at least 1.
+  // How many reads and atomics a queue pair may have under way, in either direction; at least 1.
   uint32_t max_outstanding_reads() const { return max_outstanding_reads_; }
-  // 64-bit fetch-and-add, atomic among all that this device carries out.
+  // 64-bit fetch-and-add, atomic among all operations of this device.
   bool supports_atomics() const { return supports_atomics_; }
-  // What regMr may be asked for; found by trying (dma-buf with fd -1: EBADF means supported; peermem by its
-  // module; softverbs registers CUDA pointers itself).
+  // Which kinds of GPU memory can be registered. Found by trying: a dma-buf with fd -1 gives EBADF if it is
+  // supported; peermem is recognised by its module; softverbs registers CUDA pointers itself.
   bool supports_dmabuf() const { return supports_dmabuf_; }
   bool supports_gpu_pointers() const { return supports_gpu_pointers_; }
 
@@ -67,7 +67,7 @@ class Device {
   // inside.
   bool is_healthy() const;
   AsyncEvents& events() const { return *events_; }
-  // Of callers' memory; shared by everything that uses this port.
+  // Registrations of callers' memory; shared by everything that uses this port.
   RegionCache& regions() const { return *regions_; }
 
   ibv_context* context() const { return context_; }
@@ -104,7 +104,7 @@ class Device {
 // the filter matches none (the line then lists what there is). Not thread safe; the net core calls it under
 // its own mutex, once per first init.
 base::Result<std::vector<std::unique_ptr<Device>>> discover_devices();
-// The same with another selection than VERBENA_HCA's.
+// The same with `hca` instead of VERBENA_HCA.
 base::Result<std::vector<std::unique_ptr<Device>>> discover_selected_devices(const std::string& hca);
 
 }  // namespace verbena::verbs

@@ -16,7 +16,8 @@ struct DiscoverySettings;
 
 class DeviceList {
  public:
-  // An error, logged, where VERBENA_HCA is no list of ports, there is no verbs library, or it cannot list.
+  // An error, logged, if VERBENA_HCA is not a list of ports, if there is no verbs library, or if it cannot
+  // list its devices.
   static base::Result<DeviceList> read(const DiscoverySettings& settings);
 
   DeviceList(DeviceList&& other) noexcept;
@@ -27,7 +28,7 @@ class DeviceList {
 
   const std::shared_ptr<const Library>& library() const { return library_; }
   const PortFilter& filter() const { return filter_; }
-  // As long as this list lives; an opened one lives longer.
+  // Valid while this list lives. An opened device outlives the list.
   std::span<ibv_device* const> devices() const { return {list_, static_cast<size_t>(count_)}; }
 
  private:

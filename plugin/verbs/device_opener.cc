@@ -81,8 +81,9 @@ std::unique_ptr<Device> DeviceOpener::open_context(ibv_device* device) const {
   opened->name_ = library_->get_device_name(device);
   opened->context_ = library_->open_device(device);
   if (opened->context_ != nullptr) return opened;
-  base::log_warn("device %s: left out: cannot be opened, may this user use /dev/infiniband? (errno %d)",
-                 opened->name_.c_str(), errno);
+  base::log_warn(
+      "device %s: left out: cannot be opened; check that this user may use /dev/infiniband (errno %d)",
+      opened->name_.c_str(), errno);
   return nullptr;
 }
 
@@ -106,7 +107,7 @@ bool DeviceOpener::open_port(Device* device, int port_number, const ibv_port_att
                    port_number, errno);
     return false;
   }
-  // softverbs takes CUDA pointers as they are; a dma-buf descriptor would tell it nothing more.
+  // softverbs registers CUDA pointers directly and does not need a dma-buf descriptor.
   device->supports_dmabuf_ = !device->is_softverbs_ && tries_dmabuf(*device);
   device->supports_gpu_pointers_ =
       device->is_softverbs_ ||
@@ -129,8 +130,8 @@ bool DeviceOpener::read_address(Device* device, const ibv_port_attr& port) const
   return true;
 }
 
-// A device without dma-buf refuses any descriptor alike; one with it looks at the descriptor, and -1 is a bad
-// one.
+// A device without dma-buf refuses every descriptor with the same error; a device with it looks at the
+// descriptor, and -1 is a bad one.
 bool DeviceOpener::tries_dmabuf(const Device& device) const {
   if (library_->reg_dmabuf_mr == nullptr) return false;
   errno = 0;

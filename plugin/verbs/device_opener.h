@@ -1,4 +1,4 @@
-// Opens ports of RDMA devices and finds out all that Device tells about them.
+// Opens ports of RDMA devices and finds out everything that Device reports about them.
 #pragma once
 
 #include <memory>
@@ -24,7 +24,7 @@ class DeviceOpener {
       : library_(std::move(library)), settings_(settings) {}
 
   // Appends to *opened a Device for each active port that the filter selects, and to *seen a phrase about
-  // every port. What cannot be opened is logged and left out.
+  // every port. A port that cannot be opened is left out, with a line that says why.
   void open_ports(ibv_device* device, const PortFilter& filter, std::vector<std::unique_ptr<Device>>* opened,
                   std::vector<std::string>* seen) const;
 
@@ -39,9 +39,9 @@ class DeviceOpener {
   const DiscoverySettings& settings_;
 };
 
-// The parameters' settings, with another selection than VERBENA_HCA's.
+// The settings from the parameters, with `hca` instead of VERBENA_HCA.
 base::Result<DiscoverySettings> read_discovery_settings(const std::string& hca);
-// discover_devices() with other settings than the parameters'.
+// discover_devices() with these settings instead of the parameters.
 base::Result<std::vector<std::unique_ptr<Device>>> discover_devices(const DiscoverySettings& settings);
 
 }  // namespace verbena::verbs

@@ -21,9 +21,10 @@ std::string join(const std::vector<std::string>& words) {
 base::Error fail_without_device(const Library& library, const std::string& hca,
                                 const std::vector<std::string>& seen) {
   if (seen.empty()) {
-    return base::fail(Status::kSystem,
-                      "devices: %s gives no usable RDMA device; VERBENA_IBVERBS_LIB=softverbs needs none",
-                      library.path().c_str());
+    return base::fail(
+        Status::kSystem,
+        "devices: %s has no usable RDMA device; set VERBENA_IBVERBS_LIB=softverbs to use a software device",
+        library.path().c_str());
   }
   if (hca.empty()) {
     return base::fail(Status::kSystem, "devices: no usable active port, there are: %s", join(seen).c_str());
@@ -33,7 +34,7 @@ base::Error fail_without_device(const Library& library, const std::string& hca,
                     join(seen).c_str());
 }
 
-// The same order on every rank of a host, and neighbours on the bus side by side.
+// Every rank of a host gets the same order, in which neighbours on the bus are next to each other.
 void sort_by_place(Devices* devices) {
   std::sort(devices->begin(), devices->end(), [](const auto& left, const auto& right) {
     return std::tuple(left->sysfs_path(), left->name(), left->port_number()) <
@@ -97,7 +98,7 @@ base::Result<DiscoverySettings> read_discovery_settings(const std::string& hca) 
   preference.roce_version = static_cast<int>(parameters.roce_version);
   if (!parse_address_range(parameters.address_range, &preference.range)) {
     return base::fail(Status::kInvalidUsage,
-                      "devices: VERBENA_ADDRESS_RANGE %s: is no range such as 10.0.0.0/8 or fd00::/16",
+                      "devices: VERBENA_ADDRESS_RANGE %s: is not a range such as 10.0.0.0/8 or fd00::/16",
                       parameters.address_range.c_str());
   }
   return settings;

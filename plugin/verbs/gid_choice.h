@@ -28,11 +28,11 @@ struct AddressRange {
 
   bool contains(const uint8_t* gid) const;
 };
-// Empty text is everything. False if it is no `address/length`.
+// An empty text means every address. False if it is not `address/length`.
 bool parse_address_range(std::string_view text, AddressRange* range);
 
-// What the user asked for. A table without an entry of the family or the version still gives its best one;
-// outside of the range there is none.
+// What the user asked for. If a table has no entry of the family or the version, its best entry is taken all
+// the same; an entry outside the range is never taken.
 struct GidPreference {
   GidFamily family = GidFamily::kAny;
   int roce_version = 2;
@@ -45,7 +45,7 @@ bool is_empty_gid(const uint8_t* gid);
 bool is_ipv4_gid(const uint8_t* gid);  // ::ffff:a.b.c.d
 // fe80::/10, and 169.254/16 as an IPv4-mapped address: not unique across interfaces.
 bool is_link_local_gid(const uint8_t* gid);
-// "IPv4", "global IPv6", "unique local IPv6", "link-local": what choose_gid goes by.
+// "IPv4", "global IPv6", "unique local IPv6" or "link-local": the classes that choose_gid orders by.
 const char* describe_gid_kind(const uint8_t* gid);
 
 bool has_roce_version(GidType type, int roce_version);  // an unknown type counts as either
@@ -53,12 +53,13 @@ bool has_roce_version(GidType type, int roce_version);  // an unknown type count
 // The best entry for RoCE: right version first, then the family asked for, then IPv4, global IPv6, unique
 // local IPv6, link-local; the lowest index among equals. Null if there is none.
 const GidEntry* choose_gid(std::span<const GidEntry> table, const GidPreference& preference);
-// The best one of the other address family that has the same version, for a peer that lacks the first one's
+// The best entry of the other address family with the same version, for a peer without a GID of the first
 // family. Null if there is none, or only link-local ones.
 const GidEntry* choose_other_gid(std::span<const GidEntry> table, const GidPreference& preference,
                                  const GidEntry& first);
 
-// Whether both lie in one subnet: IPv4 by this many leading bits, IPv6 and InfiniBand by the first 64.
+// Whether both are in one subnet: for IPv4 this many leading bits are equal, for IPv6 and InfiniBand the
+// first 64.
 bool is_same_subnet(const uint8_t* left, const uint8_t* right, int ipv4_prefix_bits);
 // e.g. 10.0.1.0/24
 std::string format_subnet(const uint8_t* gid, int ipv4_prefix_bits);

@@ -1,6 +1,6 @@
 // Ranges of addresses that may overlap; finds one that contains a given range in O(log n). A treap, ordered
-// by where ranges begin, in which each node knows how far its subtree reaches. Owns nothing, allocates
-// nothing; the caller locks.
+// by the starts of the ranges; each node knows the furthest end in its subtree. It does not own the nodes and
+// does not allocate; the caller locks.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace verbena::verbs {
 
-// [begin, end), not empty; not to be changed while it is in a tree.
+// [begin, end), not empty. Must not change while it is in a tree.
 struct Interval {
   uintptr_t begin = 0, end = 0;
 
@@ -19,7 +19,7 @@ struct Interval {
   bool operator==(const Interval&) const = default;
 };
 
-// To derive from. Must stay where it is while it is in a tree.
+// Derive from it. A node must not move while it is in a tree.
 struct IntervalNode {
   Interval interval;
 
@@ -44,15 +44,15 @@ class IntervalTree {
   // `node` is in this tree.
   void remove(IntervalNode* node) { root_ = remove_below(root_, node); }
 
-  // The first, by where it begins, that covers `interval` and that `accepts` takes; null: none. Each that is
-  // refused costs at most another descent.
+  // Of the nodes that cover `interval` and that `accepts` returns true for, the one that begins first; null
+  // if there is none. Each refused node costs at most another descent.
   template <typename Accepts>
   IntervalNode* find_covering(const Interval& interval, Accepts&& accepts) const {
     return find_below(root_, interval, accepts);
   }
 
  private:
-  // Ranges that begin alike are told apart by their nodes.
+  // Ranges with the same start are ordered by the addresses of their nodes.
   static bool is_before(const IntervalNode* left, const IntervalNode* right) {
     if (left->interval.begin != right->interval.begin) return left->interval.begin < right->interval.begin;
     return std::less<>()(left, right);
@@ -65,7 +65,7 @@ class IntervalTree {
     }
   }
 
-  // What is before `pivot`, and what is not.
+  // The nodes before `pivot`, and the others.
   static std::pair<IntervalNode*, IntervalNode*> split(IntervalNode* node, const IntervalNode* pivot) {
     if (node == nullptr) return {nullptr, nullptr};
     const bool stays_left = is_before(node, pivot);
@@ -95,7 +95,7 @@ class IntervalTree {
     return top;
   }
 
-  // Where `top` begins in time, all left of it do: if one of them reaches far enough, it covers.
+  // If `top` begins early enough, so do all nodes to its left: one of them covers if it reaches far enough.
   template <typename Accepts>
   static IntervalNode* find_below(IntervalNode* top, const Interval& interval, Accepts& accepts) {
     if (top == nullptr || top->furthest_end_ < interval.end) return nullptr;

@@ -50,8 +50,8 @@ bool Library::lists_devices() const {
 
 int Library::read_port(ibv_context* context, uint8_t port_number, ibv_port_attr* attributes,
                        uint32_t* speed_code) const {
-  // active_speed_ex, which the header may be too old for. Libraries fill what they know of the room that they
-  // are given, and leave the rest 0.
+  // The offset of active_speed_ex, which an older header does not have. A library fills the fields that it
+  // knows and leaves the rest 0.
   constexpr size_t kSpeedOffset = 52;
   constexpr size_t kRoomBytes = std::max(sizeof(ibv_port_attr), kSpeedOffset + sizeof(uint32_t));
   static_assert(offsetof(ibv_port_attr, port_cap_flags2) + sizeof(uint32_t) == kSpeedOffset);

@@ -13,11 +13,11 @@
 
 namespace verbena::verbs {
 
-// For lines about what knows no more of its device than the library tells.
+// The device's name, for log lines of objects that know only their context.
 inline const char* name_device(const ibv_context* context) {
   return context != nullptr && context->device != nullptr ? context->device->name : "(unnamed)";
 }
-// What to try when a queue or a registration is refused; empty if nothing helps.
+// A remedy for log lines when a queue or a registration is refused; empty if there is none.
 inline const char* hint_at_memory(int errno_value) {
   return errno_value == ENOMEM ? ", out of locked memory? raise `ulimit -l`" : "";
 }
@@ -72,9 +72,8 @@ class Library : public Symbols {
   // "softverbs" or a path. A failure is logged in one line that says what was tried.
   static base::Result<std::shared_ptr<const Library>> load(const std::string& choice);
 
-  // One file and nothing else. The error text, if any, goes to *problem and is not logged. A library stays
-  // loaded for the life of the process: providers leave threads and fork handlers behind, which must not lose
-  // their code.
+  // Tries only this file. Logs nothing; an error goes to *problem. A library stays loaded for the life of the
+  // process, because the threads and fork handlers of its providers still need their code.
   static std::shared_ptr<const Library> open(const std::string& path, std::string* problem);
 
   const std::string& path() const { return path_; }

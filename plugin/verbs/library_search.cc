@@ -36,8 +36,8 @@ std::string find_own_folder() {
   return path.substr(0, path.rfind('/'));
 }
 
-// Beside a plugin; beside the folder of libraries for a program in bin/, where that is in a build and once
-// installed.
+// The folder of the plugin; for a program in bin/, the folder of libraries beside it, as in a build tree and
+// as installed.
 std::vector<std::string> list_softverbs_paths() {
   const std::string folder = find_own_folder();
   std::vector<std::string> paths{folder, folder + "/../lib"};
@@ -81,8 +81,8 @@ Result<std::shared_ptr<const Library>> load_default() {
 
 Result<std::shared_ptr<const Library>> Library::load(const std::string& choice) {
   if (choice.empty()) return load_default();
-  // A later dlopen of the system's name, say by NCCL, finds whichever library with that name was opened
-  // first; softverbs bears it too and must not be taken for the system's.
+  // A later dlopen of the system library's name, for example by NCCL, finds the library that was opened first
+  // under that name. softverbs has the same name and must not be taken for the system's.
   dlopen(kSystemLibrary, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   std::string problem;
   auto library = choice == kSoftverbs ? open_softverbs(&problem) : open(choice, &problem);

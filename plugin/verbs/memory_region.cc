@@ -51,8 +51,7 @@ void Destroyer::operator()(ibv_mr* region) const {
 Result<MemoryRegion> MemoryRegion::register_memory(Device& device, void* address, size_t length_bytes,
                                                    Access access) {
   const Library& library = device.library();
-  // Optional flags travel only through the newer function; without it they are dropped, as they may always
-  // be.
+  // Only the newer function passes optional flags; without it they are dropped, which is always allowed.
   const bool has_optional_flags = library.reg_mr_iova2 != nullptr;
   if (!has_optional_flags) access.relaxed_ordering = false;
   const unsigned flags = encode_access(access);

@@ -1,6 +1,6 @@
 // VERBENA_HCA, in the syntax of NCCL_IB_HCA: a comma list of name[:port[:rail[:plane]]]; names are prefixes,
 // or exact after a leading `=`; a leading `^` turns the list into what to leave out (`^=mlx5_0:1` is both).
-// Rail and plane are what NCCL is told of the port. Pure.
+// Rail and plane are reported to NCCL. Pure.
 #pragma once
 
 #include <string>
@@ -13,12 +13,12 @@ namespace verbena::verbs {
 
 class PortFilter {
  public:
-  // False if a port is not a number from 1 to 255 (empty: any), or rail or plane none from 0 to 32767 (empty:
-  // not said); *problem then names the entry.
+  // False, with the entry in *problem, if a port is not a number from 1 to 255 (empty: any port), or a rail
+  // or plane is not one from 0 to 32767 (empty: unknown).
   static bool parse(std::string_view text, PortFilter* filter, std::string* problem);
 
   bool selects(std::string_view device_name, int port_number) const;
-  // What the first entry that selects the port says; nothing where the list leaves out.
+  // Rail and plane from the first entry that selects the port. A list with `^` has none.
   PortPlace find_place(std::string_view device_name, int port_number) const;
   // False if no port of this device can be selected, so that it need not be opened.
   bool may_select(std::string_view device_name) const;

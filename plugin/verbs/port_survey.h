@@ -1,5 +1,5 @@
-// Every port of every RDMA device as people ask for it: also those that the plugin does not use. For tools;
-// the plugin itself opens what it uses (device.h).
+// Every port of every RDMA device, for people: also those that the plugin does not use. For tools; the plugin
+// itself opens its ports by device.h.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace verbena::verbs {
 // Why the plugin cannot use a port.
 enum class PortFault : uint8_t { kNone, kNotOpened, kNotQueried, kNoAddress, kNotActive };
 
-// Why a port's GID is the one that is used, or why none is.
+// Why this GID of the port is used, or why none is.
 enum class GidReason : uint8_t {
   kNone,         // there is no GID to choose from
   kSetting,      // VERBENA_GID_INDEX
@@ -41,10 +41,10 @@ struct SurveyedPort {
   std::string sysfs_path;
   std::string interface;  // the network's name of an Ethernet port; empty: none, or unknown
   uint32_t vendor_id = 0, part_id = 0;
-  uint32_t speed_mbps = 0;               // of the link as it is now; 0: unknown
+  uint32_t speed_mbps = 0;               // the link's current speed; 0: unknown
   int mtu_bytes = 0, max_mtu_bytes = 0;  // active, and what the port is able to
   bool is_selected = true;               // by VERBENA_HCA
-  LocalAddress address;                  // all but the link layer is zero while there is none
+  LocalAddress address;                  // zero, except for the link layer, while there is none
   std::vector<GidEntry> gids;            // entries that are not empty
   GidExplanation gid_reason;             // why this GID and no other
 };
@@ -57,7 +57,7 @@ struct Survey {
 // Opens and closes every device. An error, logged, if there is no verbs library or it cannot list devices.
 base::Result<Survey> survey_ports(const DiscoverySettings& settings);
 
-// Why `chosen`, an index or kNoGid, is the entry that choose_gid takes. Pure.
+// Explains why choose_gid takes the entry `chosen` (an index, or kNoGid). Pure.
 GidExplanation explain_gid(const std::vector<GidEntry>& table, const AddressSettings& settings, int chosen);
 
 }  // namespace verbena::verbs

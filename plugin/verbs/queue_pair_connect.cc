@@ -83,7 +83,7 @@ int QueuePair::enter_all(const PortAddress& remote_port, const QueuePairAddress&
   *state = "RTR";
   if (const int error = enter_ready_to_receive(remote_port, remote); error != 0) return error;
   may_receive_ = true;
-  query_ece();  // what the device made of the request
+  query_ece();  // what the device accepted of the request
   *state = "RTS";
   return enter_ready_to_send(remote, has_other_rail);
 }
@@ -106,9 +106,9 @@ int QueuePair::enter_init() {
                                       IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
 }
 
-// As the connection manager does it: the sending side tells what it has, the receiving side asks its device
-// for that and tells what came of it, the sending side asks for the rest. Without an answer, without support
-// and after a refusal both go on with none.
+// The same steps as in the connection manager: the sending side announces its options; the receiving side
+// sets them on its device and answers with what the device accepted; the sending side then sets that. Without
+// an answer, without support, or after a refusal both ends use no options.
 void QueuePair::query_ece() {
   ece_ = {};
   const Library& library = device_->library();
@@ -122,7 +122,7 @@ void QueuePair::request_ece(const EceOptions& remote) {
   ibv_ece wanted{remote.vendor_id, remote.options, remote.mask};
   if (const int error = device_->library().set_ece(pair_.get(), &wanted); error != 0) {
     base::log_info(
-        "queue pair %u: goes on without ECE (ours vendor 0x%x options 0x%x, the peer's vendor 0x%x options "
+        "queue pair %u: continues without ECE (ours vendor 0x%x options 0x%x, the peer's vendor 0x%x options "
         "0x%x, errno %d)",
         number_, ece_.vendor_id, ece_.options, remote.vendor_id, remote.options, error);
   }

@@ -6,14 +6,14 @@
 
 namespace verbena::verbs {
 
-// Counted by shared pointers, one a use; deregistered by the destructor of `region`.
+// Each use holds a shared pointer; the destructor of `region` deregisters.
 struct SharedRegion {
   enum class State : uint8_t { kPending, kReady, kFailed };
   State state = State::kPending;
   MemoryRegion region;  // once ready
 };
 
-// One request that was not given back yet.
+// One request that is not released yet.
 struct RegionUse : IntervalNode {
   MemoryKind kind;
   Access access;
@@ -23,20 +23,20 @@ struct RegionUse : IntervalNode {
 
 namespace {
 
-// For a request that `held` covers.
+// Whether a request that `held` covers may share its region.
 bool may_share(const RegionUse& held, const RegionRequest& request, const Interval& interval) {
   if (held.kind != request.kind || held.access != request.access) return false;
   if (held.kind == MemoryKind::kHost) return true;
   if (held.identity.name != request.identity.name) return false;
   const bool is_same_range = held.interval == interval;
-  // A pointer that is registered cannot have come to mean another memory. The address given with a dma-buf is
-  // the caller's word only.
+  // The address of a registered pointer still means the same memory. The address that comes with a dma-buf is
+  // only what the caller says.
   if (!held.identity.is_known()) return held.kind == MemoryKind::kGpuPointer && is_same_range;
   return is_same_range || held.identity.is_one_allocation;
 }
 
-// A dma-buf first; where the device refuses it, by address if a peer memory module lets it. Nothing in it
-// throws: others may be waiting for the end of it.
+// Tries a dma-buf first; if the device refuses it, the address, if a peer memory module allows that. Must not
+// throw, because other threads may be waiting for its end.
 base::Result<MemoryRegion> register_region(Device& device, const RegionRequest& request) {
   const auto by_address = [&] {
     return MemoryRegion::register_memory(device, request.address, request.length_bytes, request.access);
@@ -47,8 +47,8 @@ base::Result<MemoryRegion> register_region(Device& device, const RegionRequest& 
   if (region || !device.supports_gpu_pointers()) return region;
   region = by_address();
   if (region) {
-    base::log_info("device %s:%d: registered by address what it refused as a dma-buf", device.name().c_str(),
-                   device.port_number());
+    base::log_info("device %s:%d: refused a dma-buf, so the memory was registered by its address",
+                   device.name().c_str(), device.port_number());
   }
   return region;
 }
@@ -81,7 +81,7 @@ base::Result<RegionLease> RegionCache::take(const RegionRequest& request) {
       lease.remote_key_ = shared->region.remote_key();
       return lease;
     }
-    // What was too much for the larger range need not be for ours; and our error names ours.
+    // The larger range could not be registered; ours may still fit, and our error has to name our range.
     lock.unlock();
     lease = {};
     lock.lock();
@@ -121,7 +121,7 @@ base::Result<RegionLease> RegionCache::register_new(RegionLease lease, const Reg
 }
 
 void RegionCache::give_back(RegionUse* use) {
-  const std::unique_ptr<RegionUse> gone(use);  // and perhaps its region, after the lock
+  const std::unique_ptr<RegionUse> gone(use);  // frees its region, if this was the last use, after the lock
   const std::lock_guard lock(mutex_);
   uses_.remove(use);
 }

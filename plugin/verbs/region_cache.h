@@ -1,13 +1,13 @@
-// One registration of a device for all who want the same memory registered there: a request that a living one
-// covers shares its memory region. Nothing is kept for later: the last one to leave deregisters.
+// Shares registrations on a device: a request that lies within one that is held uses the same memory region.
+// Nothing is kept for later: releasing the last lease deregisters.
 //
-// Whoever asks may share with a request that has not been given back yet, never with what merely lies in the
-// region still: memory that somebody has registered has not been freed, so the addresses mean the same
-// memory. Ranges are registered as asked for, never rounded to pages: a neighbour's bytes may be freed at any
-// time, and are not the peer's to write.
+// A request shares only with requests that are not released yet, never with the rest of a region: memory that
+// is registered has not been freed, so its addresses still mean the same memory. Ranges are registered
+// exactly as requested and never rounded to pages: neighbouring bytes may be freed at any time, and the peer
+// must not be able to write them.
 //
-// While others share a region, giving a lease back ends nobody's access to it: the region goes with its last
-// lease, hence before its memory is freed; a connection's own access goes with its queue pairs.
+// Releasing a lease does not end remote access while others share the region: the region goes with its last
+// lease, which is before its memory is freed. A connection's access ends with its queue pairs.
 #pragma once
 
 #include <array>
@@ -23,14 +23,14 @@
 
 namespace verbena::verbs {
 
-// What never shares with another: they are registered by different calls.
+// Requests of different kinds never share: different calls register them.
 enum class MemoryKind : uint8_t { kHost, kGpuPointer, kDmabuf };
 
-// Which memory of a GPU an address means. Equal and known: the same.
+// Identifies the GPU memory behind an address. Two identities that are known and equal mean the same memory.
 struct MemoryIdentity {
   std::array<uint64_t, 3> name{};  // all zero: unknown
-  // The whole range lies in it. Parts of a range that spans several allocations may be freed one by one, and
-  // drivers then revoke all of its region; so nobody joins for a part only.
+  // The whole range lies in this allocation. If a range spans several allocations, these may be freed one by
+  // one, and drivers then revoke the whole region; so a request for a part of the range does not share it.
   bool is_one_allocation = false;
 
   bool is_known() const { return name != decltype(name){}; }
@@ -53,7 +53,7 @@ struct RegionReturner {
   void operator()(RegionUse* use) const;
 };
 
-// A share of a memory region; its keys reach every byte that was asked for. Shorter lived than the device.
+// A share of a memory region; its keys reach every byte of the request. Must be destroyed before the device.
 class RegionLease {
  public:
   RegionLease() = default;
@@ -68,8 +68,8 @@ class RegionLease {
   uint32_t local_key_ = 0, remote_key_ = 0;
 };
 
-// Thread safe. The device registers and deregisters outside of the lock; who wants what another is
-// registering just then waits for that call, as long as its own would have taken.
+// Thread safe. The device registers and deregisters outside the lock. A request for memory that another
+// thread is registering at that moment waits for the end of that call.
 class RegionCache {
  public:
   explicit RegionCache(Device& device) : device_(device) {}
@@ -88,9 +88,9 @@ class RegionCache {
   void give_back(RegionUse* use);
 
   Device& device_;
-  std::mutex mutex_;                 // guards what follows, and the state of every region
-  std::condition_variable settled_;  // a registration came to its end
-  IntervalTree uses_;                // all that was asked for and not given back
+  std::mutex mutex_;                 // guards the members below, and the state of every region
+  std::condition_variable settled_;  // a registration has ended
+  IntervalTree uses_;                // all requests that are not released
 };
 
 }  // namespace verbena::verbs

@@ -83,7 +83,7 @@ Reach judge_reach(const PortAddress& left, const PortAddress& right, int ipv4_pr
   const GidMatch match = match_gids(left, right);
   const bool is_same = is_same_subnet(match.by_our_other ? left.other_gid : left.gid,
                                       match.by_their_other ? right.other_gid : right.gid, ipv4_prefix_bits);
-  // A port of InfiniBand that told no GID has only its LID, which does not leave its subnet.
+  // An InfiniBand port that sent no GID has only its LID, which is valid only in its subnet.
   const bool is_by_lid =
       left.link_layer == kInfiniBand && (is_empty_gid(left.gid) || is_empty_gid(right.gid));
   return is_same || is_by_lid ? Reach::kSameSubnet : Reach::kOtherSubnet;

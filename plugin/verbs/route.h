@@ -1,5 +1,4 @@
-// What two ports' addresses allow: whether a queue pair can join them, and by which GIDs. Pure; both ends
-// come to the same answer.
+// Whether a queue pair can connect two ports, and by which GIDs. Pure; both ends come to the same answer.
 #pragma once
 
 #include <string>
@@ -11,8 +10,8 @@ namespace verbena::verbs {
 enum class Reach : uint8_t { kNever, kOtherSubnet, kSameSubnet };
 
 Reach judge_reach(const PortAddress& left, const PortAddress& right, int ipv4_prefix_bits);
-// Why it is kNever, with both ends' values, e.g. "link layers differ (ours Ethernet, the peer's InfiniBand)";
-// empty if it is not.
+// Why two ports cannot be connected, with both ends' values, e.g. "link layers differ (ours Ethernet, the
+// peer's InfiniBand)"; empty if they can.
 std::string explain_mismatch(const PortAddress& ours, const PortAddress& theirs);
 
 // Which of an end's GIDs a path uses, on Ethernet: the first ones if they are of one family, otherwise IPv4

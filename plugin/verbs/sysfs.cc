@@ -14,7 +14,7 @@ std::string name_port_folder(const std::string& root, const std::string& device_
   return root + "/class/infiniband/" + device_name + "/ports/" + std::to_string(port_number);
 }
 
-// Empty where the file is not there, or has nothing to tell.
+// Empty if the file is missing or empty.
 std::string read_line(const std::string& path) {
   std::ifstream file(path);
   std::string line;

@@ -1,4 +1,5 @@
-// What only /sys knows about an RDMA device. The root is a parameter so that tests can lay out their own.
+// Facts about an RDMA device that only /sys has. The root is a parameter so that tests can use a tree of
+// their own.
 #pragma once
 
 #include <string>
@@ -15,7 +16,7 @@ std::string find_pci_path(const std::string& root, const std::string& device_nam
 GidType read_gid_type(const std::string& root, const std::string& device_name, int port_number,
                       int gid_index);
 
-// The network interface behind an Ethernet port, such as "eth2"; empty where there is none to be seen.
+// The network interface of an Ethernet port, such as "eth2"; empty if there is none.
 std::string find_interface(const std::string& root, const std::string& device_name, int port_number);
 
 // Whether nvidia_peermem, or one of its predecessors, lets a NIC register pointers to GPU memory.

@@ -5,7 +5,8 @@ import fake_libraries
 import stand_ins
 from ranks import run_ranks
 from verbena import communicators, nccl
-from verbena.builders import NCCLSymmContextBuilder, NCCLxSymmContextBuilder, VerbenaSymmContextBuilder
+from verbena.builders import VerbenaSymmContextBuilder
+from verbena.nccl import NCCLSymmContextBuilder, NCCLxSymmContextBuilder
 from verbena.torchcomms import TorchCommsSymmContextFactory as Factory
 
 

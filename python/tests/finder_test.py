@@ -1,4 +1,5 @@
 """Libraries are found where they are said to be, and a failure names every place."""
+import dataclasses
 import pathlib
 import sys
 
@@ -6,19 +7,21 @@ import pytest
 
 import verbena
 from verbena import finder
+from verbena.backends import BACKENDS
 
 
 @pytest.fixture
 def tree(tmp_path, monkeypatch):
     """A source tree and a prefix without any library."""
-    for variable in (finder.LIBRARY_VARIABLE, finder.BITCODE_VARIABLE, finder.NVSHMEM_VARIABLE, finder.NCCL_VARIABLE):
+    for variable in (finder.LIBRARY_VARIABLE, finder.BITCODE_VARIABLE, "NVSHMEM_LIB_DIR", "NCCL_LIB_DIR"):
         monkeypatch.delenv(variable, raising=False)
     _make(tmp_path / "tree" / "CMakePresets.json")
     monkeypatch.setattr(finder, "_PACKAGE", tmp_path / "tree" / "python" / "verbena")
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "prefix"))
     monkeypatch.setattr(sys, "path", [str(tmp_path / "site-packages")])
     monkeypatch.setattr(finder, "LIBRARY_NAME", "libsample.so")
-    monkeypatch.setitem(finder.BITCODE_NAMES, verbena.Backend.VERBENA, "libsample.bc")
+    row = dataclasses.replace(BACKENDS[verbena.Backend.VERBENA], bitcode="sample")
+    monkeypatch.setitem(BACKENDS, verbena.Backend.VERBENA, row)
     return tmp_path
 
 

@@ -1,14 +1,12 @@
 """Contexts over communicators that the application has already: no second one is made. All builders are used alike."""
 import abc
-from collections.abc import Callable
+import importlib
 from typing import Any
 
+from verbena.backends import BACKENDS
 from verbena.communicators import Communicator, adapt
 from verbena.constants import Backend
-from verbena.context import Carrier, SymmetricContext, told_with_cause
-from verbena.native import load_backend_library
-from verbena.nccl import NcclLibrary, NcclxFeature
-from verbena.nvshmem import load_nvshmem, modules
+from verbena.context import SymmetricContext
 from verbena.window import SymmetricWindow
 
 SIGNAL_BYTES = 8
@@ -119,73 +117,14 @@ class VerbenaSymmContextBuilder(SymmContextBuilder):
             self._registered[window.handle] = window
 
 
-class NCCLSymmContextBuilder(SymmContextBuilder):
-    """Over NCCL's windows and its device communicator, of the communicator that there is; closed before that is."""
-
-    name = "nccl"
-
-    def __init__(self, comm: Any, heap_bytes: int = HEAP_BYTES, library: NcclLibrary | None = None) -> None:
-        super().__init__(comm, heap_bytes)
-        self.native_handle = self._communicator.find_native_handle()
-        self.library = library or NcclLibrary()
-        self.library.check_device_api()
-
-    def _make_context(self) -> SymmetricContext:
-        handle = load_backend_library(Backend.NCCL).make("nccl_context_create", self.native_handle, self.heap_bytes)
-        return SymmetricContext.from_handle(handle, self._communicator)
-
-
-class NCCLxSymmContextBuilder(NCCLSymmContextBuilder):
-    """The same, with what NCCLX adds for the host."""
-
-    name = "ncclx"
-
-    def __init__(self, comm: Any, heap_bytes: int = HEAP_BYTES, library: NcclLibrary | None = None) -> None:
-        super().__init__(comm, heap_bytes, library)
-        self._check_ncclx_available()
-
-    def _check_ncclx_available(self) -> None:
-        self.library.check_ncclx()
-
-    def _detect_ncclx_features(self) -> NcclxFeature:
-        return self.library.ncclx_features
-
-
-class NVSHMEMSymmContextBuilder(SymmContextBuilder):
-    """Over NVSHMEM's symmetric heap. NVSHMEM is initialized among the communicator's ranks, unless the application has."""
-
-    name = "nvshmem"
-
-    def _make_context(self) -> SymmetricContext:
-        library, ranks = load_nvshmem(), self._communicator
-        carrier = Carrier(ranks.all_gather, ranks.size)
-        with told_with_cause(carrier):
-            library.check(library.nvshmem_init(carrier.function, None, ranks.rank, ranks.size))
-        context = SymmetricContext.from_handle(library.make("nvshmem_context_create", self.heap_bytes), ranks)
-        places = (ranks.rank, ranks.size), (context.rank, context.size)
-        if places[0] != places[1]:
-            # Not collective: other ranks may be where they should.
-            context.abort()
-            context.close()
-            raise ValueError("rank {} of {} is PE {} of {}: NVSHMEM and the communicator have to have the same ranks".format(
-                *places[0], *places[1]))
-        modules.note_context()
-        return context
-
-
-_BUILDERS: dict[Backend, Callable[[Any, int], SymmContextBuilder]] = {
-    Backend.VERBENA: VerbenaSymmContextBuilder, Backend.NCCL: NCCLSymmContextBuilder,
-    Backend.NCCLX: NCCLxSymmContextBuilder, Backend.NVSHMEM: NVSHMEMSymmContextBuilder,
-}
-
-
 def make_builder(backend: Backend | int | str, comm: Any, heap_bytes: int = HEAP_BYTES) -> SymmContextBuilder:
     """By "nccl", Backend.NCCL or BACKEND_NCCL."""
     value = getattr(backend, "value", backend)
-    for one, builder in _BUILDERS.items():
+    for one, row in BACKENDS.items():
         if value in (one, one.name.lower()):
-            return builder(comm, heap_bytes)
-    names = ", ".join(one.name.lower() for one in _BUILDERS)
+            builder: SymmContextBuilder = getattr(importlib.import_module(row.module), row.builder)(comm, heap_bytes)
+            return builder
+    names = ", ".join(one.name.lower() for one in BACKENDS)
     raise ValueError(f"{backend!r} is no backend of contexts: it is one of {names}")
 
 

@@ -6,23 +6,12 @@ import sys
 import sysconfig
 from collections.abc import Callable
 
+from verbena.backends import BACKENDS, find_bitcode
 from verbena.constants import Backend
 
 LIBRARY_VARIABLE = "LIBVERBENA_PATH"
 BITCODE_VARIABLE = "LIBVERBENA_BITCODE_PATH"
-NVSHMEM_VARIABLE = "NVSHMEM_LIB_DIR"
-NCCL_VARIABLE = "NCCL_LIB_DIR"
-
 LIBRARY_NAME = "libverbena.so"
-BACKEND_LIBRARY_NAMES = {Backend.NCCL: "libverbena_nccl.so", Backend.NVSHMEM: "libverbena_nvshmem.so"}
-NVSHMEM_LIBRARY_NAME = "libnvshmem_host.so.3"
-BITCODE_NAMES = {
-    Backend.DEFAULT: "libverbena_symm_any.bc",
-    Backend.VERBENA: "libverbena_symm.bc",
-    Backend.NCCL: "libverbena_symm_nccl.bc",
-    Backend.NCCLX: "libverbena_symm_nccl.bc",
-    Backend.NVSHMEM: "libverbena_symm_nvshmem.bc",
-}
 
 _PACKAGE = pathlib.Path(__file__).resolve().parent
 _PRESETS = ("default", "debug")
@@ -45,35 +34,40 @@ class LibraryFinder:
 
     @classmethod
     def find_backend_library(cls, backend: Backend) -> str:
-        """What makes contexts of NCCL or NVSHMEM; looked for where libverbena.so is."""
-        return _find(BACKEND_LIBRARY_NAMES[Backend(backend)], LIBRARY_VARIABLE, _list_folders(), stands_for_folder=True)
+        """The library that makes contexts over the backend's memory. It is in the folder of libverbena.so."""
+        return _find(BACKENDS[Backend(backend)].library, LIBRARY_VARIABLE, _list_folders(), stands_for_folder=True)
 
     @classmethod
     def find_device_library(cls, backend: Backend = Backend.VERBENA) -> str:
-        """The primitives as bitcode; DEFAULT: of all backends in one."""
+        """The primitives as bitcode; DEFAULT: of all backends in one file."""
         folders = [folder / "bitcode" for folder in _list_folders()]
-        return _find(BITCODE_NAMES[Backend(backend)], BITCODE_VARIABLE, folders, stands_for_folder=True)
+        return _find(f"lib{find_bitcode(Backend(backend))}.bc", BITCODE_VARIABLE, folders, stands_for_folder=True)
 
     @classmethod
-    def find_nvshmem_library(cls) -> str:
-        """NVSHMEM itself, of its wheel or package."""
-        return _find(NVSHMEM_LIBRARY_NAME, NVSHMEM_VARIABLE, _list_vendor_folders("nvshmem"))
+    def find_vendor_library(cls, backend: Backend) -> str:
+        """The backend's own library, for the host."""
+        vendor = BACKENDS[backend].vendor
+        return _find(vendor.host, vendor.variable, _list_vendor_folders(vendor.wheel))
 
     @classmethod
-    def find_nvshmem_device_library(cls, capability: int | None = None) -> str:
-        """NVSHMEM's own bitcode, which the primitives over NVSHMEM call: one file for all GPUs, or the one for a compute
-        capability (90) or the nearest below it. Without a capability, whichever there is."""
-        folders = _list_vendor_folders("nvshmem")
+    def find_vendor_bitcode(cls, backend: Backend, capability: int | None = None) -> str:
+        """The backend's own device code: one file for all GPUs, or the one for a compute capability (90), or the nearest
+        below it. Without a capability any of them will do."""
+        vendor = BACKENDS[backend].vendor
         try:
-            return _find("libnvshmem_device.bc", NVSHMEM_VARIABLE, folders, alternatives=_choose_architecture(capability))
+            return _find(f"{vendor.device}.bc", vendor.variable, _list_vendor_folders(vendor.wheel),
+                         alternatives=_choose_architecture(vendor.device, capability))
         except LibraryNotFound as error:
             wanted = "any GPU" if capability is None else f"sm_{capability} or a GPU before it"
-            raise LibraryNotFound(f"{error}\nNor is libnvshmem_device_sm_*.bc for {wanted} there.") from None
+            raise LibraryNotFound(f"{error}\nNor is there {vendor.device}_sm_*.bc for {wanted}.") from None
 
     @classmethod
     def find_nccl_device_library(cls) -> str:
-        """NCCL's own bitcode: built from NCCL 2.29 or newer with EMIT_LLVM_IR=1, since NCCL does not ship it."""
-        return _find("libnccl_device.bc", NCCL_VARIABLE, _list_vendor_folders("nccl"))
+        return cls.find_vendor_bitcode(Backend.NCCL)
+
+    @classmethod
+    def find_nvshmem_device_library(cls, capability: int | None = None) -> str:
+        return cls.find_vendor_bitcode(Backend.NVSHMEM, capability)
 
     @classmethod
     def is_available(cls, backend: Backend = Backend.VERBENA) -> bool:
@@ -102,13 +96,13 @@ def _list_vendor_folders(name: str) -> list[pathlib.Path]:
     return [*wheels, pathlib.Path(sys.prefix) / "lib", pathlib.Path("/usr/local/lib"), pathlib.Path("/usr/lib")]
 
 
-def _choose_architecture(capability: int | None) -> Callable[[pathlib.Path], pathlib.Path | None]:
-    """Among a folder's libnvshmem_device_sm_*.bc."""
+def _choose_architecture(name: str, capability: int | None) -> Callable[[pathlib.Path], pathlib.Path | None]:
+    """Among a folder's NAME_sm_*.bc."""
     def choose(folder: pathlib.Path) -> pathlib.Path | None:
         found = {}
-        for path in folder.glob("libnvshmem_device_sm_*.bc"):
+        for path in folder.glob(f"{name}_sm_*.bc"):
             number = re.fullmatch(r".*_sm_(\d+)", path.stem)
-            # Those with a letter (sm_90a) serve that GPU alone.
+            # A name with a letter (sm_90a) is for that GPU alone.
             if number and (capability is None or int(number[1]) <= capability):
                 found[int(number[1])] = path
         return found[max(found)] if found else None

@@ -3,9 +3,11 @@ their results as exceptions."""
 import ctypes
 import enum
 import functools
+import importlib
 from ctypes import POINTER, c_char_p, c_int, c_int64, c_size_t, c_uint32, c_void_p
 from typing import Any
 
+from verbena.backends import BACKENDS
 from verbena.constants import Backend
 from verbena.finder import LibraryFinder, LibraryNotFound
 
@@ -70,7 +72,7 @@ class VerbenaError(RuntimeError):
         self.result = result
 
 
-_HANDLE = c_void_p
+Handle = c_void_p
 Prototypes = dict[str, tuple[Any, list[Any]]]
 # (returned, arguments) by name.
 _PROTOTYPES: Prototypes = {
@@ -78,90 +80,74 @@ _PROTOTYPES: Prototypes = {
     "last_error": (c_char_p, []),
     "set_log": (None, [LogFunction]),
     "get_unique_id": (c_int, [POINTER(UniqueIdBytes)]),
-    "context_create": (c_int, [POINTER(UniqueIdBytes), c_uint32, c_uint32, POINTER(_HANDLE)]),
-    "context_create_from_environment": (c_int, [POINTER(_HANDLE)]),
-    "context_create_from_all_gather": (c_int, [AllGatherFunction, c_void_p, c_uint32, c_uint32, POINTER(_HANDLE)]),
-    "context_destroy": (c_int, [_HANDLE]),
-    "context_rank": (c_uint32, [_HANDLE]),
-    "context_size": (c_uint32, [_HANDLE]),
-    "context_barrier": (c_int, [_HANDLE]),
-    "context_quiet": (c_int, [_HANDLE]),
-    "context_get_error": (c_int, [_HANDLE, c_char_p, c_size_t]),
-    "context_abort": (None, [_HANDLE]),
-    "window_allocate": (c_int, [_HANDLE, c_size_t, POINTER(_HANDLE)]),
-    "window_register": (c_int, [_HANDLE, c_void_p, c_size_t, POINTER(_HANDLE)]),
-    "window_free": (c_int, [_HANDLE]),
-    "window_address": (c_void_p, [_HANDLE]),
-    "window_length": (c_size_t, [_HANDLE]),
-    "window_peer_address": (c_void_p, [_HANDLE, c_uint32]),
-    "window_find": (c_void_p, [_HANDLE, c_void_p]),
-    "team_world": (c_void_p, [_HANDLE]),
-    "team_lsa": (c_void_p, [_HANDLE]),
-    "team_split": (c_int, [_HANDLE, _HANDLE, c_int64, c_int64, POINTER(_HANDLE)]),
-    "team_create": (c_int, [_HANDLE, POINTER(c_uint32), c_size_t, POINTER(_HANDLE)]),
-    "team_reset": (c_int, [_HANDLE, _HANDLE]),
-    "team_free": (c_int, [_HANDLE]),
-    "team_rank": (c_uint32, [_HANDLE]),
-    "team_size": (c_uint32, [_HANDLE]),
-    "team_world_rank": (c_uint32, [_HANDLE, c_uint32]),
-    "team_device_context": (c_void_p, [_HANDLE]),
-    "team_host_context": (c_void_p, [_HANDLE]),
-    "workspace_create": (c_int, [_HANDLE, _HANDLE, c_size_t, c_uint32, POINTER(_HANDLE)]),
-    "workspace_reset": (c_int, [_HANDLE]),
-    "workspace_free": (c_int, [_HANDLE]),
-    "workspace_get_error": (c_int, [_HANDLE, c_char_p, c_size_t]),
-    "workspace_slot_bytes": (c_size_t, [_HANDLE]),
-    "workspace_device_context": (c_void_p, [_HANDLE]),
-    "workspace_host_context": (c_void_p, [_HANDLE]),
-    "workspace_team": (c_void_p, [_HANDLE]),
-    "barrier_on_stream": (c_int, [_HANDLE, c_uint32, c_void_p]),
-    "signal_on_stream": (c_int, [_HANDLE, c_uint32, c_uint32, ctypes.c_uint64, c_int, c_void_p]),
-    "wait_on_stream": (c_int, [_HANDLE, c_uint32, c_int, c_int64, c_void_p]),
-    "put_on_stream": (c_int, [_HANDLE, c_void_p, c_void_p, c_size_t, c_uint32, c_void_p]),
-    "get_on_stream": (c_int, [_HANDLE, c_void_p, c_void_p, c_size_t, c_uint32, c_void_p]),
-    "quiet_on_stream": (c_int, [_HANDLE, c_void_p]),
-    "pool_create": (c_int, [_HANDLE, c_size_t, POINTER(_HANDLE)]),
-    "pool_free": (c_int, [_HANDLE]),
-    "pool_check": (c_int, [_HANDLE]),
-    "pool_number": (c_uint32, [_HANDLE]),
-    "pool_window": (c_void_p, [_HANDLE]),
-    "pool_most_used": (c_size_t, [_HANDLE]),
-    "queue_create": (c_int, [POINTER(QueueOptions), POINTER(_HANDLE)]),
-    "queue_get_handle": (c_int, [_HANDLE, POINTER(QueueHandle)]),
-    "queue_attach": (c_int, [POINTER(QueueHandle), c_uint32, c_int64, POINTER(_HANDLE)]),
-    "queue_wait_until_ready": (c_int, [_HANDLE, c_int64]),
-    "queue_is_local": (c_int, [_HANDLE]),
-    "queue_pin": (c_int, [_HANDLE]),
-    "queue_destroy": (c_int, [_HANDLE]),
-    "queue_cancel": (None, [_HANDLE]),
-    "queue_enqueue": (c_int, [_HANDLE, POINTER(QueuePart), c_size_t, c_int64]),
-    "queue_reserve": (c_int, [_HANDLE, c_int64, POINTER(c_void_p)]),
-    "queue_commit": (c_int, [_HANDLE, c_size_t]),
-    "queue_drop_reader": (c_int, [_HANDLE, c_uint32]),
-    "queue_dequeue": (c_int, [_HANDLE, c_int64, POINTER(QueueMessage)]),
-    "queue_release": (c_int, [_HANDLE, ctypes.c_uint64]),
-    "ranks_join": (c_int, [POINTER(RanksPlace), POINTER(_HANDLE)]),
-    "ranks_rank": (c_uint32, [_HANDLE]),
-    "ranks_count": (c_uint32, [_HANDLE]),
-    "ranks_all_gather": (c_int, [_HANDLE, c_void_p, c_void_p, c_size_t]),
-    "ranks_barrier": (c_int, [_HANDLE]),
-    "ranks_leave": (None, [_HANDLE]),
-}
-
-
-_NCCL_PROTOTYPES: Prototypes = {
-    "nccl_context_create": (c_int, [c_void_p, c_size_t, POINTER(_HANDLE)]),
-}
-_NVSHMEM_PROTOTYPES: Prototypes = {
-    "nvshmem_init": (c_int, [AllGatherFunction, c_void_p, c_uint32, c_uint32]),
-    "nvshmem_context_create": (c_int, [c_size_t, POINTER(_HANDLE)]),
-    "nvshmem_prepare_module": (c_int, [c_void_p]),
-}
-# Where each comes from, for whoever does not have it.
-_ORIGINS = {
-    Backend.NCCL: (_NCCL_PROTOTYPES, "CMake builds it beside libverbena.so where it finds CUDA and nccl_device.h of NCCL "
-                                     "2.28.7 or newer (VERBENA_NCCL_INCLUDE names the folder)"),
-    Backend.NVSHMEM: (_NVSHMEM_PROTOTYPES, "CMake builds it beside libverbena.so where it finds CUDA"),
+    "context_create": (c_int, [POINTER(UniqueIdBytes), c_uint32, c_uint32, POINTER(Handle)]),
+    "context_create_from_environment": (c_int, [POINTER(Handle)]),
+    "context_create_from_all_gather": (c_int, [AllGatherFunction, c_void_p, c_uint32, c_uint32, POINTER(Handle)]),
+    "context_destroy": (c_int, [Handle]),
+    "context_rank": (c_uint32, [Handle]),
+    "context_size": (c_uint32, [Handle]),
+    "context_barrier": (c_int, [Handle]),
+    "context_quiet": (c_int, [Handle]),
+    "context_get_error": (c_int, [Handle, c_char_p, c_size_t]),
+    "context_abort": (None, [Handle]),
+    "window_allocate": (c_int, [Handle, c_size_t, POINTER(Handle)]),
+    "window_register": (c_int, [Handle, c_void_p, c_size_t, POINTER(Handle)]),
+    "window_free": (c_int, [Handle]),
+    "window_address": (c_void_p, [Handle]),
+    "window_length": (c_size_t, [Handle]),
+    "window_peer_address": (c_void_p, [Handle, c_uint32]),
+    "window_find": (c_void_p, [Handle, c_void_p]),
+    "team_world": (c_void_p, [Handle]),
+    "team_lsa": (c_void_p, [Handle]),
+    "team_split": (c_int, [Handle, Handle, c_int64, c_int64, POINTER(Handle)]),
+    "team_create": (c_int, [Handle, POINTER(c_uint32), c_size_t, POINTER(Handle)]),
+    "team_reset": (c_int, [Handle, Handle]),
+    "team_free": (c_int, [Handle]),
+    "team_rank": (c_uint32, [Handle]),
+    "team_size": (c_uint32, [Handle]),
+    "team_world_rank": (c_uint32, [Handle, c_uint32]),
+    "team_device_context": (c_void_p, [Handle]),
+    "team_host_context": (c_void_p, [Handle]),
+    "workspace_create": (c_int, [Handle, Handle, c_size_t, c_uint32, POINTER(Handle)]),
+    "workspace_reset": (c_int, [Handle]),
+    "workspace_free": (c_int, [Handle]),
+    "workspace_get_error": (c_int, [Handle, c_char_p, c_size_t]),
+    "workspace_slot_bytes": (c_size_t, [Handle]),
+    "workspace_device_context": (c_void_p, [Handle]),
+    "workspace_host_context": (c_void_p, [Handle]),
+    "workspace_team": (c_void_p, [Handle]),
+    "barrier_on_stream": (c_int, [Handle, c_uint32, c_void_p]),
+    "signal_on_stream": (c_int, [Handle, c_uint32, c_uint32, ctypes.c_uint64, c_int, c_void_p]),
+    "wait_on_stream": (c_int, [Handle, c_uint32, c_int, c_int64, c_void_p]),
+    "put_on_stream": (c_int, [Handle, c_void_p, c_void_p, c_size_t, c_uint32, c_void_p]),
+    "get_on_stream": (c_int, [Handle, c_void_p, c_void_p, c_size_t, c_uint32, c_void_p]),
+    "quiet_on_stream": (c_int, [Handle, c_void_p]),
+    "pool_create": (c_int, [Handle, c_size_t, POINTER(Handle)]),
+    "pool_free": (c_int, [Handle]),
+    "pool_check": (c_int, [Handle]),
+    "pool_number": (c_uint32, [Handle]),
+    "pool_window": (c_void_p, [Handle]),
+    "pool_most_used": (c_size_t, [Handle]),
+    "queue_create": (c_int, [POINTER(QueueOptions), POINTER(Handle)]),
+    "queue_get_handle": (c_int, [Handle, POINTER(QueueHandle)]),
+    "queue_attach": (c_int, [POINTER(QueueHandle), c_uint32, c_int64, POINTER(Handle)]),
+    "queue_wait_until_ready": (c_int, [Handle, c_int64]),
+    "queue_is_local": (c_int, [Handle]),
+    "queue_pin": (c_int, [Handle]),
+    "queue_destroy": (c_int, [Handle]),
+    "queue_cancel": (None, [Handle]),
+    "queue_enqueue": (c_int, [Handle, POINTER(QueuePart), c_size_t, c_int64]),
+    "queue_reserve": (c_int, [Handle, c_int64, POINTER(c_void_p)]),
+    "queue_commit": (c_int, [Handle, c_size_t]),
+    "queue_drop_reader": (c_int, [Handle, c_uint32]),
+    "queue_dequeue": (c_int, [Handle, c_int64, POINTER(QueueMessage)]),
+    "queue_release": (c_int, [Handle, ctypes.c_uint64]),
+    "ranks_join": (c_int, [POINTER(RanksPlace), POINTER(Handle)]),
+    "ranks_rank": (c_uint32, [Handle]),
+    "ranks_count": (c_uint32, [Handle]),
+    "ranks_all_gather": (c_int, [Handle, c_void_p, c_void_p, c_size_t]),
+    "ranks_barrier": (c_int, [Handle]),
+    "ranks_leave": (None, [Handle]),
 }
 
 
@@ -191,7 +177,7 @@ class NativeLibrary:
 
     def make(self, name: str, *arguments: Any) -> int | None:
         """What a call writes to its last argument: a handle."""
-        handle = _HANDLE()
+        handle = Handle()
         self.check(getattr(self, name)(*arguments, ctypes.byref(handle)))
         return handle.value
 
@@ -203,12 +189,13 @@ def load_library() -> NativeLibrary:
 
 @functools.cache
 def load_backend_library(backend: Backend) -> NativeLibrary:
-    """What makes contexts of NCCL or NVSHMEM. Theirs is loaded before; and libverbena.so, so that there is one."""
-    prototypes, origin = _ORIGINS[backend]
+    """The library that makes contexts over the backend's memory. libverbena.so is loaded first, so that there is one of it."""
+    row = BACKENDS[backend]
     load_library()
+    prototypes = importlib.import_module(row.module).PROTOTYPES
     try:
         return NativeLibrary(LibraryFinder.find_backend_library(backend), prototypes)
     except LibraryNotFound as error:
-        raise BackendUnavailable(f"the backend {backend.name.lower()}: {error}\n{origin}.") from None
+        raise BackendUnavailable(f"the backend {backend.name.lower()}: {error}\n{row.origin}.") from None
     except OSError as error:
         raise BackendUnavailable(f"the backend {backend.name.lower()}: {error}") from None

@@ -1,17 +1,27 @@
-"""What the NCCL of this process offers; looked at by its symbols, since a version's text says nothing sure of NCCLX."""
+"""The backends nccl and ncclx: contexts over NCCL's windows, and what the NCCL of this process offers. That is found by its
+symbols, because the version's text does not tell NCCL from NCCLX for sure."""
 import ctypes
 import enum
 import os
+from ctypes import POINTER, c_int, c_size_t, c_void_p
+from typing import Any
 
-from verbena.native import BackendUnavailable
+from verbena.builders import HEAP_BYTES, SymmContextBuilder
+from verbena.constants import Backend
+from verbena.context import SymmetricContext
+from verbena.native import BackendUnavailable, Handle, Prototypes, load_backend_library
 
 LIBRARY_NAME = "libnccl.so.2"
 FIRST_WITH_DEVICE_API = (2, 28, 0)
+# Of libverbena_nccl.so, as include/verbena/backends.h has them.
+PROTOTYPES: Prototypes = {
+    "nccl_context_create": (c_int, [c_void_p, c_size_t, POINTER(Handle)]),
+}
 DEVICE_API = ("ncclCommWindowRegister", "ncclDevCommCreate", "ncclMemAlloc")
 
 
 class NcclxFeature(enum.IntFlag):
-    """Of the host's: the device API is NCCL's."""
+    """What NCCLX adds to NCCL for the host. Its device API is NCCL's."""
 
     NONE = 0
     SPARSE_ALL_REDUCE = 1
@@ -63,3 +73,34 @@ class NcclLibrary:
             raise BackendUnavailable(f"NCCLx features require NCCL built with the IS_NCCLX flag: {self.path} has no "
                                      f"{wanted}")
 
+
+class NCCLSymmContextBuilder(SymmContextBuilder):
+    """Over NCCL's windows and its device communicator, of the communicator that there is; closed before that is."""
+
+    name = "nccl"
+
+    def __init__(self, comm: Any, heap_bytes: int = HEAP_BYTES, library: NcclLibrary | None = None) -> None:
+        super().__init__(comm, heap_bytes)
+        self.native_handle = self._communicator.find_native_handle()
+        self.library = library or NcclLibrary()
+        self.library.check_device_api()
+
+    def _make_context(self) -> SymmetricContext:
+        handle = load_backend_library(Backend.NCCL).make("nccl_context_create", self.native_handle, self.heap_bytes)
+        return SymmetricContext.from_handle(handle, self._communicator)
+
+
+class NCCLxSymmContextBuilder(NCCLSymmContextBuilder):
+    """The same, with what NCCLX adds for the host."""
+
+    name = "ncclx"
+
+    def __init__(self, comm: Any, heap_bytes: int = HEAP_BYTES, library: NcclLibrary | None = None) -> None:
+        super().__init__(comm, heap_bytes, library)
+        self._check_ncclx_available()
+
+    def _check_ncclx_available(self) -> None:
+        self.library.check_ncclx()
+
+    def _detect_ncclx_features(self) -> NcclxFeature:
+        return self.library.ncclx_features

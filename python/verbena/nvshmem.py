@@ -1,24 +1,36 @@
-"""NVSHMEM on the host: the library of the process, and the modules of kernels that call it."""
+"""The backend nvshmem: contexts over NVSHMEM's heap, the library of the process, and the modules of kernels that call it."""
 import ctypes
 import dataclasses
 import functools
 import os
 import threading
+from ctypes import POINTER, c_int, c_size_t, c_uint32, c_void_p
 
+from verbena.backends import BACKENDS
+from verbena.builders import SymmContextBuilder
 from verbena.constants import Backend
-from verbena.finder import NVSHMEM_LIBRARY_NAME, LibraryFinder, LibraryNotFound
-from verbena.native import BackendUnavailable, NativeLibrary, load_backend_library
+from verbena.context import Carrier, SymmetricContext, told_with_cause
+from verbena.finder import LibraryFinder, LibraryNotFound
+from verbena.native import (AllGatherFunction, BackendUnavailable, Handle, NativeLibrary, Prototypes,
+                            load_backend_library)
+
+# Of libverbena_nvshmem.so, as include/verbena/backends.h has them.
+PROTOTYPES: Prototypes = {
+    "nvshmem_init": (c_int, [AllGatherFunction, c_void_p, c_uint32, c_uint32]),
+    "nvshmem_context_create": (c_int, [c_size_t, POINTER(Handle)]),
+    "nvshmem_prepare_module": (c_int, [c_void_p]),
+}
 
 
 @functools.cache
 def load_host_library() -> ctypes.CDLL:
     """The one that is loaded already, or else the wheel's: there is never a second."""
     try:
-        return ctypes.CDLL(NVSHMEM_LIBRARY_NAME, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+        return ctypes.CDLL(BACKENDS[Backend.NVSHMEM].vendor.host, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
     except OSError:
         pass
     try:
-        return ctypes.CDLL(LibraryFinder.find_nvshmem_library())
+        return ctypes.CDLL(LibraryFinder.find_vendor_library(Backend.NVSHMEM))
     except (LibraryNotFound, OSError) as error:
         raise BackendUnavailable(f"the backend nvshmem needs NVSHMEM 3: {error}") from None
 
@@ -69,3 +81,25 @@ class ModuleKeeper:
 
 
 modules = ModuleKeeper()
+
+
+class NVSHMEMSymmContextBuilder(SymmContextBuilder):
+    """Over NVSHMEM's symmetric heap. NVSHMEM is initialized among the communicator's ranks, unless the application has."""
+
+    name = "nvshmem"
+
+    def _make_context(self) -> SymmetricContext:
+        library, ranks = load_nvshmem(), self._communicator
+        carrier = Carrier(ranks.all_gather, ranks.size)
+        with told_with_cause(carrier):
+            library.check(library.nvshmem_init(carrier.function, None, ranks.rank, ranks.size))
+        context = SymmetricContext.from_handle(library.make("nvshmem_context_create", self.heap_bytes), ranks)
+        places = (ranks.rank, ranks.size), (context.rank, context.size)
+        if places[0] != places[1]:
+            # Not collective: other ranks may be where they should.
+            context.abort()
+            context.close()
+            raise ValueError("rank {} of {} is PE {} of {}: NVSHMEM and the communicator have to have the same ranks".format(
+                *places[0], *places[1]))
+        modules.note_context()
+        return context

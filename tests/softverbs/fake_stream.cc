@@ -75,6 +75,7 @@ struct Stream {
 };
 
 std::atomic<int64_t> copies_left{INT64_MAX};
+std::atomic<int> calls{0}, batch_calls{0};
 
 struct Event {
   Stream* stream = nullptr;
@@ -114,7 +115,13 @@ API fakeRefuseCopiesAfter(int copies) {
   copies_left.store(copies);
   return kSuccess;
 }
-API cuMemcpyAsync(Pointer to, Pointer from, size_t bytes, Stream* stream) {
+// How often the driver was asked to copy, one or many at a time.
+API fakeCountCalls(int* all, int* batches) {
+  *all = calls.load();
+  *batches = batch_calls.load();
+  return kSuccess;
+}
+static int add_copy(Pointer to, Pointer from, size_t bytes, Stream* stream) {
   if (!has_context()) return kInvalidContext;
   if (copies_left.fetch_sub(1) <= 0) return kInvalidValue;
   uint8_t* target = resolve(to, bytes);
@@ -126,11 +133,16 @@ API cuMemcpyAsync(Pointer to, Pointer from, size_t bytes, Stream* stream) {
   stream->changed.notify_one();
   return kSuccess;
 }
+API cuMemcpyAsync(Pointer to, Pointer from, size_t bytes, Stream* stream) {
+  ++calls;
+  return add_copy(to, from, bytes, stream);
+}
 // The last copy first, because callers must not rely on the order within a batch.
 API cuMemcpyBatchAsync(Pointer* to, Pointer* from, size_t* bytes, size_t count, void*, size_t*, size_t,
                        size_t*, Stream* stream) {
+  ++calls, ++batch_calls;
   for (size_t i = count; i-- > 0;) {
-    if (const int error = cuMemcpyAsync(to[i], from[i], bytes[i], stream); error != kSuccess) return error;
+    if (const int error = add_copy(to[i], from[i], bytes[i], stream); error != kSuccess) return error;
   }
   return kSuccess;
 }

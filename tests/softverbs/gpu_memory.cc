@@ -86,6 +86,12 @@ bool refuse_copies_after(int copies) {
   return call("fakeRefuseCopiesAfter", copies) == 0;
 }
 
+CopyCalls count_copy_calls() {
+  CopyCalls calls;
+  if (call("fakeCountCalls", &calls.all, &calls.batches) != 0) return {};
+  return calls;
+}
+
 TestMemory::TestMemory(Kind kind, int gpu, size_t bytes) : kind_(kind), gpu_(gpu), bytes_(bytes) {
   if (kind == Kind::kPageable) {
     address_ = reinterpret_cast<uint64_t>(malloc(bytes));

@@ -31,6 +31,13 @@ bool has_gpu_somewhere();
 // where a real driver is loaded.
 bool refuse_copies_after(int copies);
 
+// How often this process has asked the stand-in for CUDA to copy, all calls and those for many copies at a
+// time. All zero where a real driver is loaded.
+struct CopyCalls {
+  int all = 0, batches = 0;
+};
+CopyCalls count_copy_calls();
+
 class TestMemory {
  public:
   TestMemory(Kind kind, int gpu, size_t bytes);

@@ -93,7 +93,8 @@ TEST(ApiTest, Workspaces) {
     bool is_right = static_cast<bool>(workspace) == (rank < 2);
     if (workspace) {
       const SymmWorkspace<>& kernel = workspace.workspace();
-      is_right = is_right && kernel.blocks.count == 16 && workspace.slot_bytes() == 1024 &&
+      is_right = is_right && kernel.blocks.count == 16 &&
+                 workspace.slot_bytes() == (1 << 16) / (16 * kSymmTurns * 2) &&
                  workspace.device_workspace()->context.team_size == 2 &&
                  kernel.context.signals != pair.context().signals;
       *kernel.context.failure = 3;

@@ -126,14 +126,14 @@ TEST(DirectWindow, FollowsTheConnectionsToCome) {
 // Whatever else is set: never fewer than NCCL can use, unless the user says so.
 TEST_F(WindowTest, NoQueuePairGetsFewerPagesThanNcclCanUse) {
   for (const uint32_t pairs : {1U, 2U, 8U}) {
-    const auto request = choose_window(pairs);
+    const auto request = choose_window(pairs, 16384);
     EXPECT_GE(request.wanted, 12U);
     EXPECT_GE(request.modest, 12U);
     EXPECT_EQ(request.least, 12U);
   }
   apply_settings({{"VERBENA_WINDOW_PAGES", "8"}});
-  EXPECT_EQ(choose_window(2).wanted, 4U);
-  EXPECT_EQ(choose_window(2).least, 4U);
+  EXPECT_EQ(choose_window(2, 16384).wanted, 4U);
+  EXPECT_EQ(choose_window(2, 16384).least, 4U);
   apply_settings({{"VERBENA_WINDOW_PAGES", ""}});
 }
 

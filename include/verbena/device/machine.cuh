@@ -234,6 +234,22 @@ VERBENA_DEVICE bool elect_one(uint32_t lanes = kFullWarp) {
 #endif
 }
 
+// Programmatic dependent launch, from sm_90 on; on others, and for kernels that are launched without it, a
+// grid starts when those before it in its stream have ended, and both calls do nothing. The first returns
+// when the grids before have ended and all that they wrote is there: before it a kernel neither reads what
+// they may write nor writes anything. The second lets the next grid start when all blocks have come here or
+// have ended.
+VERBENA_DEVICE void wait_for_earlier_grids() {
+#if VERBENA_PTX && VERBENA_ARCH >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+VERBENA_DEVICE void let_next_grid_start() {
+#if VERBENA_PTX && VERBENA_ARCH >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 // Nanoseconds of a clock that every SM shares and that only grows, in steps of 32 ns to 1 us.
 VERBENA_DEVICE uint64_t clock_ns() {
   uint64_t result = 0;

@@ -7,7 +7,8 @@
 namespace verbena::softverbs::faults {
 namespace {
 
-// Reads the control file again and again: the one way that no file system, rename or truncation can fool.
+// Reads the control file periodically: unlike file notifications, this works with every file system, and with
+// files that are renamed or truncated.
 class RailFile {
  public:
   RailFile(Process& process, const std::string& path) : process_(process), path_(path) {}
@@ -40,7 +41,8 @@ bool start(Process& process) {
   const Setup& setup = get_setup();
   if (!setup.is_valid) return false;
   std::call_once(process.faults_once, [&] {
-    if (!setup.rails_path.empty()) (new RailFile(process, setup.rails_path))->look();  // lives as the process
+    if (!setup.rails_path.empty())
+      (new RailFile(process, setup.rails_path))->look();  // lives as long as the process
     if (setup.plan.rules.empty()) return;
     process.injector = std::make_unique<Injector>(setup.plan, process.rails, process.schedule);
     process.injector->start();

@@ -6,8 +6,8 @@ class Process;
 
 namespace verbena::softverbs::faults {
 
-// At the first opened device: makes the process's injector if there is a plan, and begins what goes by time.
-// False when SOFTVERBS_FAULTS or SOFTVERBS_RAILS cannot be understood.
+// Called when the first device is opened: makes the process's injector if there is a plan, and starts its
+// timed faults. False if SOFTVERBS_FAULTS or SOFTVERBS_RAILS is not valid.
 bool start(Process& process);
 
 }  // namespace verbena::softverbs::faults

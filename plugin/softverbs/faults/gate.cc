@@ -13,7 +13,7 @@ const Fate& get_fate(Qp& qp, const SendRequest& request) {
   return Process::get()->injector->get_fate(qp, request);
 }
 
-// The queue pair at the other end enters the error state, if it is there and connected to us.
+// Moves the queue pair at the other end to the error state, if it exists and is connected to us.
 void fail_far_end(Qp& qp) {
   Peer* peer = qp.peer;
   if (peer == nullptr || peer->dead.load(std::memory_order_acquire)) return;
@@ -25,7 +25,7 @@ void fail_far_end(Qp& qp) {
   target.finished.fetch_add(1, std::memory_order_release);
 }
 
-// Whether the failure is one that the peer itself reports: then it gets so far as to take a receive.
+// Whether the peer itself detects the failure: then the request gets as far as taking a receive.
 bool is_found_by_peer(const Qp& qp, const Fate& fate) {
   PeerFailure failure{};
   return !qp.is_wired && fate.fails_far && find_peer_failure(fate.failure, failure);

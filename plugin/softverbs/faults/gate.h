@@ -2,23 +2,23 @@
 
 #include "softverbs/operation.h"
 
-// Where the requests of a queue pair meet the plan. All of it is called only where the queue pair has faults.
+// Applies the plan to the requests of a queue pair. Called only for queue pairs that have faults.
 namespace verbena::softverbs::faults {
 
-// Prepares a request as softverbs::prepare does, unless the plan has something else in mind.
+// Prepares a request as softverbs::prepare does, unless the plan makes it fail.
 Outcome prepare_request(Operation& op, Qp& qp, SendRequest& request);
-// Whether a request may begin: it may have to wait, or fail before its peer hears of it.
+// Whether a request may begin. It may have to wait, or fail before it reaches its peer.
 Outcome check_start(Qp& qp, const SendRequest& request);
-// Whether the request's failure is the other end's too.
+// Whether the other end fails with the request.
 bool fails_far_end(Qp& qp, const SendRequest& request);
 // How long a request that is delayed has to wait.
 uint64_t get_delay_ns(Qp& qp, const SendRequest& request);
-// SUCCESS, or what is reported in its place of a request that was carried out.
+// The status to report for a request that was executed: SUCCESS, or the plan's failure.
 ibv_wc_status get_late_failure(Qp& qp, const SendRequest& request);
 bool drops_completion(Qp& qp, const SendRequest& request);
-// The queue pair has entered the error state: raises the event that goes with it.
+// Raises the event that the plan demands when the queue pair has entered the error state.
 void report_error(Qp& qp);
-// All its requests are forgotten.
+// Forgets all requests of the queue pair.
 void forget_requests(Qp& qp);
 
 }  // namespace verbena::softverbs::faults

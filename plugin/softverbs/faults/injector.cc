@@ -17,7 +17,7 @@ bool is_about(const Rule& rule, const Qp& qp, const SendRequest& request) {
          rule.trigger != Trigger::kTime;
 }
 
-// As on a real device: a responder that refuses a request gives up its own queue pair.
+// As on a real device: a responder that refuses a request moves its own queue pair to the error state.
 bool fails_far(const Rule& rule) {
   PeerFailure failure{};
   return rule.far == Far::kAsStatus ? find_peer_failure(rule.status, failure) : rule.far == Far::kError;
@@ -101,7 +101,7 @@ void Injector::apply(const Rule& rule, uint64_t draw, Qp& qp, const SendRequest&
   switch (rule.action) {
     case Action::kFail:
     case Action::kError:
-      if (fate.failure != IBV_WC_SUCCESS) return;  // the first rule counts
+      if (fate.failure != IBV_WC_SUCCESS) return;  // the first rule that makes it fail decides
       fate.failure = rule.status;
       fate.is_after_work = rule.is_after_work;
       fate.fails_far = !rule.is_after_work && qp.base.qp_type == IBV_QPT_RC && fails_far(rule);
@@ -129,7 +129,7 @@ void Injector::apply(const Rule& rule, uint64_t draw, Qp& qp, const SendRequest&
   }
 }
 
-// When the request's last byte has left: the rail sends one request after the other.
+// The time at which the request's last byte has left: the rail sends one request after the other.
 uint64_t Injector::take_bandwidth(const Rule& rule, uint32_t rail, uint64_t bytes) {
   const std::lock_guard lock(bandwidth_mutex_);
   uint64_t& free_ns = free_ns_[static_cast<size_t>(&rule - plan_.rules.data())][rail];
@@ -149,7 +149,7 @@ void Injector::take_down(const Rule& rule, uint32_t rail, uint64_t flaps) {
   });
 }
 
-// The end of a device waits for queue pairs, which who is in the middle of a request must not.
+// Ending a device waits for its queue pairs. A thread that is executing a request must not do that.
 void Injector::raise(const Rule& rule, uint32_t rail) {
   rails_.raise(rail, rule.event);
   if (rule.event == IBV_EVENT_DEVICE_FATAL)

@@ -23,37 +23,37 @@ struct SendRequest;
 
 namespace verbena::softverbs::faults {
 
-// What is to become of one request.
+// What the plan decides for one request.
 struct Fate {
   uint64_t number = 0;  // of the request in its queue
-  uint64_t due_ns = 0;  // it does not begin before
+  uint64_t due_ns = 0;  // it does not begin before this time
   ibv_wc_status failure = IBV_WC_SUCCESS;
   bool is_after_work = false;
-  bool fails_far = false;       // the queue pair at the other end too
+  bool fails_far = false;       // so does the queue pair at the other end
   bool is_dropped = false;      // its completion
   bool is_queue_fatal = false;  // IBV_EVENT_QP_FATAL comes with the failure
 };
 
-// A queue pair's part; only where there is a plan. Guarded as the requests: by whoever executes them.
+// The plan's state for a queue pair; exists only if there is a plan. Used only by the thread that executes
+// the requests.
 struct QueueFaults {
-  uint64_t ordinal = 0;               // counts the queue pairs that were made on the rail, from 1
+  uint64_t ordinal = 0;               // the number of the queue pair among those made on the rail, from 1
   std::unique_ptr<Stream[]> streams;  // by rule
   std::deque<Fate> fates;             // of requests that have begun, in order
   std::atomic<bool> owes_fatal_event{false};
 };
 
-// Decides by the plan. Its decisions depend on the plan, its seed and on how many requests it was asked about
-// before.
+// Decides the fate of requests by the plan. A decision depends only on the plan, its seed, and the number of
+// requests before.
 class Injector {
  public:
   Injector(const Plan& plan, Rails& rails, Schedule& schedule);
-  void start();  // what the plan does by time
+  void start();  // starts the plan's timed faults
 
   void add(Qp& qp);
   void remove(Qp& qp);  // before it is destroyed
 
-  // The fate of a request, decided when it is asked for the first time. Those of completed ones are
-  // forgotten.
+  // The fate of a request, decided at the first call. Fates of completed requests are forgotten.
   const Fate& get_fate(Qp& qp, const SendRequest& request);
 
  private:
@@ -68,8 +68,9 @@ class Injector {
   const Plan& plan_;
   Rails& rails_;
   Schedule& schedule_;
-  std::vector<RailStreams> streams_;                        // by rule
-  std::vector<std::array<uint64_t, kMaxDevices>> free_ns_;  // by rule: when a limited rail has sent all
+  std::vector<RailStreams> streams_;  // by rule
+  std::vector<std::array<uint64_t, kMaxDevices>>
+      free_ns_;  // by rule: when a limited rail has sent everything so far
   std::mutex bandwidth_mutex_;
   std::atomic<uint64_t> ordinals_[kMaxDevices] = {};
   std::mutex queues_mutex_;

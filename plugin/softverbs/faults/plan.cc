@@ -126,7 +126,7 @@ std::string read_key(Rule& rule, std::string_view word, std::set<std::string_vie
   return quote(name) + " is nothing that this fault knows";
 }
 
-// What is missing, or does not go together.
+// Says which words are missing or exclude each other; empty if the rule is complete.
 std::string check_rule(const Rule& rule, const std::set<std::string_view>& seen) {
   const auto has = [&](std::string_view name) { return seen.contains(name); };
   if (rule.action == Action::kFail && !has("status")) return "status= is missing";

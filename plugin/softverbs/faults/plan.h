@@ -13,7 +13,7 @@ enum class Action { kFail, kError, kDrop, kDelay, kLimit, kDown, kEvent };
 
 enum class Trigger { kNone, kNth, kEvery, kChance, kTime };
 
-// What a failed request does to the queue pair at the other end.
+// The effect of a failed request on the queue pair at the other end.
 enum class Far { kAsStatus, kError, kKeep };
 
 inline constexpr uint32_t kEveryRail = UINT32_MAX;
@@ -26,7 +26,7 @@ struct Rule {
   Action action{};
   // Which requests it is about.
   uint32_t rail = kEveryRail;
-  uint64_t queue_pair = 0;            // 0: all; else the n-th that the process made on the rail
+  uint64_t queue_pair = 0;            // 0: all; otherwise the n-th that the process made on the rail
   uint32_t opcodes = kEveryOpcode;    // bits, by enum ibv_wr_opcode
   bool counts_by_queue_pair = false;  // else by rail
   // When it strikes.
@@ -34,7 +34,7 @@ struct Rule {
   uint64_t number = 0;  // of kNth and kEvery
   double chance = 0;
   uint64_t at_ns = 0;           // since the process opened its first device
-  uint64_t after = 0;           // requests that are let alone first
+  uint64_t after = 0;           // requests that pass first
   uint64_t times = kUnlimited;  // strikes of one stream of requests
   // What it does.
   ibv_wc_status status = IBV_WC_SUCCESS;
@@ -64,8 +64,8 @@ struct RailOrders {
   uint32_t up = 0, down = 0;
   std::string problem;
 };
-// Lines `RAIL up|down`, RAIL a number or *; the last one counts. What has no line end yet is still being
-// written.
+// Reads lines `RAIL up|down`, where RAIL is a number or *; for each rail the last line counts. An unfinished
+// last line is ignored: it is still being written.
 RailOrders parse_rails(std::string_view text);
 
 }  // namespace verbena::softverbs::faults

@@ -38,7 +38,8 @@ void Rails::raise(uint32_t rail, ibv_event_type event) {
   tell(rail, event);
 }
 
-// The state changes before the event: who hears of it and asks finds the port as the event says.
+// Changes the state before it sends the event, so that a query after the event finds the port in its new
+// state.
 void Rails::publish() {
   uint32_t down = ordered_down_;
   for (uint32_t rail = 0; rail < kMaxDevices; ++rail) {

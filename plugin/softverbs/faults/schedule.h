@@ -8,7 +8,7 @@
 
 namespace verbena::softverbs::faults {
 
-// A thread that does things when their time has come, one after the other. It starts with the first.
+// A thread that runs tasks at their times, one after the other. It starts with the first task.
 class Schedule {
  public:
   void add(uint64_t due_ns, std::function<void()> work);  // by read_clock_ns

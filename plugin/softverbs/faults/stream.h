@@ -13,7 +13,7 @@ struct Stream {
   std::atomic<uint64_t> strikes{0};
 };
 
-// A number that depends on nothing but the words: the same in every run and on every machine.
+// A hash of the two numbers: the same in every run and on every machine.
 inline uint64_t mix(uint64_t a, uint64_t b) {
   uint64_t word = a + 0x9e3779b97f4a7c15ull * (b + 1);
   word = (word ^ word >> 30) * 0xbf58476d1ce4e5b9ull;
@@ -23,11 +23,11 @@ inline uint64_t mix(uint64_t a, uint64_t b) {
 
 struct Strike {
   bool is_hit = false;
-  uint64_t draw = 0;  // the request's random number, for what the rule leaves open
+  uint64_t draw = 0;  // the request's random number, for choices that the rule leaves open
 };
 
-// Counts a request that the rule is about, and says whether the rule strikes it. `key` is the seed mixed with
-// all that names the stream.
+// Counts a request that the rule applies to, and decides whether the rule strikes it. `key` is the seed,
+// mixed with the numbers that identify the stream.
 inline Strike count(const Rule& rule, Stream& stream, uint64_t key) {
   const uint64_t seen = stream.count.fetch_add(1, std::memory_order_relaxed) + 1;
   if (seen <= rule.after) return {};

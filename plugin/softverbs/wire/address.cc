@@ -53,7 +53,7 @@ std::vector<Interface> list_interfaces() {
   return list;
 }
 
-// What nobody means: the host itself, and the networks inside it.
+// False for addresses that no peer can use: the host's own, and those of networks inside the host.
 bool is_for_peers(const Interface& interface) {
   if ((interface.flags & IFF_UP) == 0 || (interface.flags & IFF_LOOPBACK) != 0) return false;
   constexpr const char* kInner[] = {"docker", "virbr", "br-", "veth", "cni", "flannel", "lxc"};
@@ -73,7 +73,7 @@ std::vector<ibv_gid> choose_automatically(const std::vector<Interface>& interfac
   return chosen;
 }
 
-// An interface's name or an address.
+// Finds an interface by its name or by its address.
 std::optional<ibv_gid> find_named(const std::vector<Interface>& interfaces, const std::string& name) {
   for (const Interface& interface : interfaces) {
     if (interface.name == name) return interface.address;
@@ -154,7 +154,7 @@ bool is_open_to_others(const ibv_gid& address) {
 bool leads_away(const ibv_gid& gid) {
   ibv_gid address;
   if (!find_address(gid, address)) return false;
-  const auto& own = get_rail_addresses();  // may be of the loopback themselves
+  const auto& own = get_rail_addresses();  // these may be loopback addresses themselves
   return !is_loopback(address) || std::any_of(own.begin(), own.end(), is_loopback);
 }
 

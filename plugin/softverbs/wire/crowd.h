@@ -10,19 +10,19 @@
 
 #include "softverbs/wire/address.h"
 
-// How many strangers a process listens to at a time, and who goes when there are more. Peers are strangers
-// too until they have said who they are, for about a round trip.
+// How many unknown callers a process keeps at a time, and which is dropped when there are more. A peer is
+// unknown until it has identified itself, which takes about a round trip.
 namespace verbena::softverbs::wire {
 
-// Of the descriptors that this process may have, a part.
+// A part of the descriptors that this process may have.
 inline size_t get_descriptor_share(uint64_t part, size_t least, size_t most) {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return most;
   return std::clamp<size_t>(limit.rlim_cur / part, least, most);
 }
 
-// The one that has waited longest of those from the address from which most came: a flood from one place
-// drives out its own. `read` gives an entry's address and since when it is there.
+// Finds the entry to drop: the oldest one from the address with the most entries, so that a flood from one
+// address drives out only its own entries. `read` returns an entry's address and its start time.
 template <typename Entries, typename Read>
 auto find_most_crowded(Entries& entries, Read read) {
   std::map<std::array<uint8_t, 16>, size_t> crowds;

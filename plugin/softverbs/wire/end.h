@@ -5,7 +5,7 @@
 
 namespace verbena::softverbs::wire {
 
-// What a queue pair has for the wire.
+// The wire's state for a queue pair.
 struct End {
   Outbound outbound;
   Inbound inbound;

@@ -5,56 +5,55 @@
 #include <cstdint>
 #include <cstring>
 
-// The wire between hosts: what goes over its TCP streams.
+// The protocol between hosts, over TCP streams.
 //
 // A process listens on one port of every rail's address: SOFTVERBS_PORT + its slot, and a queue pair's number
-// names the slot. Whoever has requests connects; all its queue pairs that lead to one process and rail share
-// that link. A link has several streams. Each begins with a Hello in both directions, and where there is a
-// job key with a Ready: whoever has not proven that it has the key belongs to no link. Then come frames, a
-// header and `length` bytes of payload; with encryption they come in records (crypto/encrypted_stream.h).
-// Numbers are little-endian.
-//   connecting side:  kRequest (SEND, WRITE, READ, atomics; long ones in several chunks), kDatagram, kAbandon
-//   listening side:   kResponse (what READs and atomics return, in chunks), kAcknowledge, kRefusal
-// Chunks of a long message take whichever stream has room; a short one stays on its queue pair's home stream.
-// Every stream carries chunks in the order in which they were posted, and the responder takes up the messages
-// of a queue pair strictly in sequence: it stops reading a stream whose next chunk belongs to a later
-// message. The oldest message of all is never held, so this cannot lock up.
-// A refusal for "not ready" starts a new round: the requester sends that message and all later ones again,
-// the responder drops what is left of the old round. Other refusals end the queue pair. A requester that will
-// not send all of a message says kAbandon where its chunk would have been, so that nothing waits for it: the
-// responder drops what is left of the round. A later session of
-// the same queue pair number (after a reset, or in a new process) starts at sequence 0.
+// names the slot. A process with requests connects; all its queue pairs that lead to one process and rail
+// share that link. A link has several streams. Each stream begins with a Hello in both directions and, with a
+// job key, a Ready: a caller joins a link only after it has proven that it has the key. Then come frames,
+// each a header and `length` bytes of payload; with encryption they are in records
+// (crypto/encrypted_stream.h). Numbers are little-endian. connecting side: kRequest (SEND, WRITE, READ,
+// atomics; long ones in several chunks), kDatagram, kAbandon listening side: kResponse (what READs and
+// atomics return, in chunks), kAcknowledge, kRefusal Chunks of a long message take any stream that has room;
+// a short message stays on its queue pair's primary stream. Every stream carries chunks in the order in which
+// they were posted, and the responder executes the messages of a queue pair strictly in sequence: it stops
+// reading a stream whose next chunk belongs to a later message. The oldest message of all is never held back,
+// so this cannot deadlock. A refusal for "not ready" starts a new round: the requester sends that message and
+// all later ones again, and the responder drops the rest of the old round. Other refusals end the queue pair.
+// A requester that will not send all of a message sends kAbandon in place of the missing chunk, so that
+// nothing waits for it: the responder drops the rest of the round. A later session of the same queue pair
+// number (after a reset, or in a new process) starts at sequence 0.
 namespace verbena::softverbs::wire {
 
-inline constexpr uint32_t kMagic = 0x57565331;  // also tells the byte order
+inline constexpr uint32_t kMagic = 0x57565331;  // also shows the byte order
 inline constexpr uint16_t kProtocolVersion = 4;
 inline constexpr uint32_t kMaxStreams = 16;
 inline constexpr uint32_t kMaxFrameBytes = 1 << 20;
-inline constexpr uint32_t kAtomicBytes = 16;  // payload of an atomic request: compare_add, swap
-inline constexpr uint32_t kAtomicResult = 8;  // of its response
+inline constexpr uint32_t kAtomicBytes = 16;  // the payload of an atomic request: compare_add, swap
+inline constexpr uint32_t kAtomicResult = 8;  // the payload of its response
 inline constexpr uint32_t kDatagramBytes = 4096;
 inline constexpr size_t kMacBytes = 32, kChallengeBytes = 32;
 
-// What a process demands of its peers; both ends must demand the same.
+// The protection that a process demands; both ends must demand the same.
 enum Protection : uint32_t { kOpen = 0, kKeyed, kEncrypted };
 
 struct Hello {
   uint32_t magic;
   uint16_t version;
-  uint16_t refusal;                     // in the answer: 0, or why not (Unwelcome)
-  uint64_t link;                        // a random number that joins streams
+  uint16_t refusal;                     // in the answer: 0, or why the caller is refused (Unwelcome)
+  uint64_t link;                        // a random number; streams with the same one form a link
   uint32_t stream;                      // index in the link
   uint32_t streams;                     // of the link
   uint32_t slot;                        // of the process that is called
   uint32_t protection;                  // Protection
   uint8_t source[16], destination[16];  // the rails' addresses as GIDs
   char job[64];
-  uint8_t challenge[kChallengeBytes];  // with a key: random, each end's its own
+  uint8_t challenge[kChallengeBytes];  // with a key: random, different at each end
   uint8_t mac[kMacBytes];              // with a key, of the answer
 };
 static_assert(sizeof(Hello) == 192);
 
-// With a key, the connecting side's answer to the answer.
+// With a key: the connecting side's proof, after the listening side's answer.
 struct Ready {
   uint8_t mac[kMacBytes];
 };
@@ -73,7 +72,7 @@ enum Unwelcome : uint16_t {
 
 enum class Kind : uint8_t { kRequest = 1, kResponse, kAcknowledge, kRefusal, kDatagram, kAbandon };
 
-// Why a request was refused.
+// The reason why a request was refused.
 enum Reason : uint8_t {
   kReceiverNotReady = 1,
   kPeerNotReady,
@@ -83,18 +82,18 @@ enum Reason : uint8_t {
   kOperationError
 };
 
-// A poisoned request is empty: the responder refuses it, as if its execution had ended with the status in
-// `immediate`.
+// A poisoned request has no payload: the responder refuses it, as if its execution had failed with the status
+// in `immediate`.
 enum FrameFlags : uint16_t { kSolicited = 1, kPoisoned = 2 };
 
 struct Header {
-  uint32_t length;  // of the payload behind it
+  uint32_t length;  // of the payload that follows
   Kind kind;
   uint8_t code;  // ibv_wr_opcode of a request, Reason of a refusal
   uint16_t flags;
   uint32_t source_qp, target_qp;
   uint64_t session;
-  uint64_t sequence;  // of the message; an acknowledgement is for all up to it
+  uint64_t sequence;  // of the message; an acknowledgement covers all messages up to it
   uint32_t round;
   uint32_t immediate;  // or the receiver's RNR timer in a refusal
   uint32_t offset;     // of the payload in the message
@@ -114,7 +113,7 @@ inline bool is_atomic_code(uint8_t opcode) {
   return opcode == IBV_WR_ATOMIC_CMP_AND_SWP || opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
 }
 
-// Of a request that will not be sent, or not to its end.
+// The header that abandons a request that will not be sent, or not completely.
 inline Header make_abandon(const Header& request) {
   Header header{};
   header.kind = Kind::kAbandon;
@@ -126,7 +125,7 @@ inline Header make_abandon(const Header& request) {
   return header;
 }
 
-// Whether a header can come from us at all; nothing of it is used before.
+// Whether the header is one that this protocol can send. Nothing of a header is used before this check.
 bool is_valid(const Header& header, bool is_from_requester);
 
 }  // namespace verbena::softverbs::wire

@@ -21,7 +21,8 @@ namespace {
 constexpr uint64_t kPatienceNs = 10'000'000'000;
 constexpr uint64_t kBounceBytes = kMaxFrameBytes;
 
-// By the kernel, which says so when the application has unmapped what it registered.
+// Stores by a system call, which fails, instead of a signal, if the application has unmapped its registered
+// memory.
 bool store_host(const iovec& piece, const uint8_t* from) {
   static std::atomic<bool> is_forbidden{false};
   if (!is_forbidden.load(std::memory_order_relaxed)) {
@@ -36,7 +37,7 @@ bool store_host(const iovec& piece, const uint8_t* from) {
 
 }  // namespace
 
-// Copies from memory that CUDA does not know are correct too, but slow: a refusal to pin is no failure.
+// Copies from memory that is not pinned are correct but slow, so a failure to pin it is not an error.
 bool GpuPath::prepare(const cuda::Driver& driver, cuda::CUcontext context) {
   if (!lanes_.prepare(driver, context)) return false;
   std::call_once(once_, [&] {
@@ -54,13 +55,13 @@ bool GpuPath::copy_and_wait(uint32_t gpu, uint64_t to, uint64_t from, uint64_t b
   GpuLane* lane = lanes_.find(Process::get()->gpu_memory.get(gpu).context);
   if (lane == nullptr || is_lost_) return false;
   const uint64_t first = lane->ticket();
-  lane->copy({to, from, bytes, first});  // an origin of its own: joined with no other
+  lane->copy({to, from, bytes, first});  // with its own origin, so that it is not joined with another copy
   const uint64_t last = lane->ticket(), deadline_ns = read_clock_ns() + kPatienceNs;
   for (;;) {
     const LaneState state = lane->look(first, last);
     if (state != LaneState::kBusy) return state == LaneState::kDone;
     if (read_clock_ns() > deadline_ns) {
-      is_lost_ = true;  // the copy may still come: nobody uses the bounce memory again
+      is_lost_ = true;  // the copy may still happen, so the bounce memory is never used again
       return false;
     }
     sched_yield();

@@ -9,14 +9,14 @@ namespace verbena::softverbs::wire {
 
 class Loop;
 
-// A loop's way to GPU memory: lanes, and pinned memory through which all its copies go, so that a copy that
-// does not end in time can harm nothing else. Used with the turn, by the loop's own thread; others only
-// prepare it.
+// A loop's access to GPU memory: lanes, and pinned bounce memory for all copies, so that a copy that does not
+// end in time can damage nothing else. Used by the loop's own thread with the turn; other threads only call
+// prepare().
 class GpuPath {
  public:
-  // Opens the lane of a context. Called where blocking is allowed. False when CUDA refuses.
+  // Opens the lane of a context. May block. False if CUDA refuses.
   bool prepare(const cuda::Driver& driver, cuda::CUcontext context);
-  // Waits for the GPU. False when CUDA refuses, or takes too long: then this path is closed for good.
+  // Waits for the GPU. False if CUDA refuses, or takes too long; this path is then closed for ever.
   bool write(uint32_t gpu, uint64_t to, const uint8_t* from, uint64_t bytes);
   bool read(uint32_t gpu, uint64_t from, uint8_t* to, uint64_t bytes);
 
@@ -29,11 +29,11 @@ class GpuPath {
   bool is_lost_ = false;
 };
 
-// False when the bytes could not be stored, or not all of them could be had. GPU memory is for the loop's own
-// thread; others are refused.
+// False if not all bytes could be stored. Only the loop's own thread may store to GPU memory; other threads
+// get false.
 bool store_memory(Loop& loop, const Memory& memory, const uint8_t* from);
 bool load_memory(Loop& loop, const Memory& memory, uint64_t offset, uint8_t* to, uint64_t bytes);
-// The application may have unmapped what it is still sending.
+// False if the application has unmapped the memory that it is still sending.
 bool load_host(const iovec& piece, uint8_t* to);
 
 }  // namespace verbena::softverbs::wire

@@ -17,7 +17,7 @@
 namespace verbena::softverbs::wire {
 namespace {
 
-constexpr uint32_t kPostBytes = 32 << 10;  // what a posting thread sends by itself
+constexpr uint32_t kPostBytes = 32 << 10;  // a posting thread sends messages up to this length itself
 constexpr uint64_t kLineBytes = 128;
 
 }  // namespace
@@ -42,8 +42,8 @@ void Link::add_stream(uint32_t index, Loop& loop, int fd, bool is_connected,
     return;
   }
   owned_[index] = std::make_unique<Stream>(*this, index, loop, fd, is_connected, std::move(encryption));
-  // Watched before others may pump it and change what it is watched for. What was queued before they could
-  // see it goes when its socket has room, which is the first that its loop hears.
+  // Watch the stream before other threads can pump it and change its epoll interest. Messages that were
+  // queued before are sent at the loop's first event, which says that the socket has room.
   owned_[index]->watch();
   streams_[index].store(owned_[index].get(), std::memory_order_release);
 }
@@ -65,7 +65,7 @@ int Link::begin_connect() {
   return -1;
 }
 
-// The loop gets a stream that is connecting; it learns of the result by itself.
+// Gives the loop a stream that is still connecting; the loop learns the result from epoll.
 bool Link::connect_stream(uint32_t index) {
   const int fd = begin_connect();
   if (fd < 0) return false;
@@ -87,7 +87,7 @@ void Link::connect_rest() {
   for (uint32_t index = 1; index < hello.streams; ++index) connect_stream(index);
 }
 
-uint32_t Link::choose_home(uint32_t qp_index) {
+uint32_t Link::choose_primary(uint32_t qp_index) {
   const uint32_t index = qp_index % hello.streams;
   Stream* stream = get_stream(index);
   return stream != nullptr && stream->is_ready() ? index : 0;
@@ -99,16 +99,16 @@ bool Link::has_room(size_t limit) {
 }
 
 void Link::submit(std::shared_ptr<OutMessage> message, bool from_poster) {
-  const uint32_t home = message->home;
+  const uint32_t primary = message->primary;
   const bool is_short = message->payload_bytes <= kPostBytes && !message->local.has_gpu;
   {
     std::lock_guard lock(queue_mutex_);
     queue_.push_back(std::move(message));
   }
-  if (home == kAnyStream && is_requester) connect_rest();
+  if (primary == kAnyStream && is_requester) connect_rest();
   for (uint32_t index = 0; index < hello.streams; ++index) {
     Stream* stream = get_stream(index);
-    if (stream == nullptr || (home != kAnyStream && index != home)) continue;
+    if (stream == nullptr || (primary != kAnyStream && index != primary)) continue;
     if (from_poster && is_short) {
       stream->pump();
     } else {
@@ -118,13 +118,13 @@ void Link::submit(std::shared_ptr<OutMessage> message, bool from_poster) {
 }
 
 void Link::cancel(uint32_t qp_index) {
-  // A later message may have overtaken a short one that its home stream had no room for; a long one, never.
+  // A later message may have overtaken a short one whose primary stream had no room, but never a long one.
   std::shared_ptr<OutMessage> overtaken;
   {
     std::lock_guard lock(queue_mutex_);
     std::erase_if(queue_, [&](const std::shared_ptr<OutMessage>& message) {
       if (message->qp_index != qp_index || message->source != nullptr) return false;
-      if (overtaken == nullptr && message->home != kAnyStream) overtaken = message;
+      if (overtaken == nullptr && message->primary != kAnyStream) overtaken = message;
       return true;
     });
   }
@@ -132,16 +132,17 @@ void Link::cancel(uint32_t qp_index) {
     Stream* stream = get_stream(index);
     if (stream == nullptr) continue;
     stream->cancel(qp_index);
-    if (overtaken != nullptr && overtaken->home == index) stream->abandon(overtaken->header);
+    if (overtaken != nullptr && overtaken->primary == index) stream->abandon(overtaken->header);
   }
 }
 
-// In the order of the queue: a stream never carries a chunk before one that was posted earlier.
+// Takes messages in the order of the queue: a stream never carries a chunk before one that was posted
+// earlier.
 std::shared_ptr<OutMessage> Link::cut_frame(uint32_t stream, bool may_copy_gpu, Header& frame, bool& is_gpu) {
   std::lock_guard lock(queue_mutex_);
   const auto next =
       std::find_if(queue_.begin(), queue_.end(), [&](const std::shared_ptr<OutMessage>& message) {
-        return message->home == kAnyStream || message->home == stream;
+        return message->primary == kAnyStream || message->primary == stream;
       });
   if (next == queue_.end()) return nullptr;
   std::shared_ptr<OutMessage> message = *next;
@@ -150,7 +151,7 @@ std::shared_ptr<OutMessage> Link::cut_frame(uint32_t stream, bool may_copy_gpu, 
   frame = message->header;
   frame.offset = message->cut;
   frame.length = std::min(message->chunk_bytes, message->payload_bytes - message->cut);
-  // A line of NCCL's LL128 never lies in two chunks.
+  // A line of NCCL's LL128 is never cut into two chunks.
   const bool is_first_of_many = message->cut == 0 && frame.length < message->payload_bytes;
   if (is_first_of_many) frame.length -= static_cast<uint32_t>(frame.address % kLineBytes);
   message->cut += frame.length;

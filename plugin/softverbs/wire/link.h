@@ -10,55 +10,55 @@ namespace verbena::softverbs::wire {
 
 class Port;
 
-// The streams between this process's requests on a rail and a process on another host, or the other end of
-// such. Lives while a queue pair or the wire refers to it.
+// The streams for this process's requests on a rail to a process on another host, or the listening end of
+// such streams. Lives while a queue pair or the wire refers to it.
 class Link : public std::enable_shared_from_this<Link> {
  public:
   Link(Port& port, bool is_requester, const Hello& hello, uint16_t remote_port);
 
   Port& port;
   const bool is_requester;
-  const Hello hello;  // as the connecting side says it
+  const Hello hello;  // the connecting side's
   const uint16_t remote_port;
   const uint64_t born_ns;
 
-  const ibv_gid& peer() const;  // address of the other rail
+  const ibv_gid& peer() const;  // the address of the other rail
   bool is_dead() const { return is_dead_.load(std::memory_order_acquire); }
   bool is_up() const { return is_up_.load(std::memory_order_acquire); }
   void set_up() { is_up_.store(true, std::memory_order_release); }
 
-  // Gives it a stream, or closes the descriptor. With the turn of its loop.
+  // Adds a stream, or closes the descriptor. With the turn of the stream's loop.
   void add_stream(uint32_t index, Loop& loop, int fd, bool is_connected,
                   std::shared_ptr<crypto::EncryptedStream> encryption = nullptr);
   Stream* get_stream(uint32_t index) { return streams_[index].load(std::memory_order_acquire); }
   bool connect_stream(uint32_t index);  // requester
-  int begin_connect();                  // a descriptor that is connecting, or -1 and errno
-  void retry_streams();                 // that the peer sent away before they could say who they are
-  void connect_rest();                  // the streams behind the first, once
+  int begin_connect();                  // a connecting descriptor, or -1 with errno
+  void retry_streams();                 // those that the peer closed before they could identify themselves
+  void connect_rest();                  // all streams after the first, once
 
-  // Any thread. `from_poster`: a short message is sent by this thread if its stream is free.
+  // Any thread. `from_poster`: this thread sends a short message itself if the stream is free.
   void submit(std::shared_ptr<OutMessage> message, bool from_poster);
-  uint32_t choose_home(uint32_t qp_index);  // a stream for its short messages
-  bool has_room(size_t limit = 1 << 16);    // false: too much waits to be sent
+  uint32_t choose_primary(uint32_t qp_index);  // the primary stream, for its short messages
+  bool has_room(size_t limit = 1 << 16);       // false: too many bytes wait to be sent
   void cancel(uint32_t qp_index);
-  // The next frame for a stream; null when there is none, or only one for the loop's own thread.
+  // The next frame for a stream; null if there is none, or only one that the loop's own thread must send.
   std::shared_ptr<OutMessage> cut_frame(uint32_t stream, bool may_copy_gpu, Header& frame, bool& is_gpu_next);
 
-  // Of an accepted link: its caller has shown that it is a peer of a queue pair of ours, or has at least
-  // called one. Of its loops.
+  // For an accepted link: the caller has proven that it is the peer of one of our queue pairs, or has at
+  // least sent a request to one. Set by its loops.
   bool is_known() const { return is_known_.load(std::memory_order_relaxed); }
   void set_known() {
     if (!is_known()) is_known_.store(true, std::memory_order_relaxed);
   }
   void note_call() { called_ns_.store(read_clock_ns(), std::memory_order_relaxed); }
   uint64_t get_call_ns() const { return called_ns_.load(std::memory_order_relaxed); }
-  uint32_t count_streams();  // that there are
+  uint32_t count_streams();  // open ones
 
-  // Ends it: every stream is closed by its loop, queue pairs with requests under way fail.
+  // Ends the link: the loops close its streams, and queue pairs with requests under way fail.
   void fail(const char* why);
   uint64_t get_silence_ns();
-  // The peer has closed a stream. What it acknowledged before may still come on others, so a requester's link
-  // ends with the last of them, or when they take too long.
+  // The peer has closed a stream. Earlier acknowledgements may still arrive on the other streams, so a
+  // requester's link ends with its last stream, or when they take too long.
   void end_stream();
   void check_end();
 

@@ -18,7 +18,7 @@
 namespace verbena::softverbs::wire {
 namespace {
 
-// How long a poller counts as one that will come back, and how long the thread then leaves it alone.
+// For so long after a poll the poller is expected to come back, and the loop's thread leaves the work to it.
 constexpr uint64_t kPollerNs = 200'000;
 constexpr timespec kStandBack{0, 300'000};
 
@@ -68,9 +68,9 @@ void Loop::post(std::function<void()> task) {
   {
     std::lock_guard lock(tasks_mutex_);
     tasks_.push_back(std::move(task));
-    if (tasks_.size() > 1) return;  // the wake-up is on its way
+    if (tasks_.size() > 1) return;  // an earlier task has already written the wake-up
   }
-  if (is_mine()) return;  // run() looks again before it ends
+  if (is_mine()) return;  // run() checks for tasks again before it ends
   eventfd_write(wake_, 1);
 }
 
@@ -102,7 +102,8 @@ bool Loop::run() {
     } else {
       eventfd_t ignored;
       eventfd_read(wake_, &ignored);
-      if (!is_own_thread() && wants_thread_.load()) eventfd_write(wake_, 1);  // it was for the thread
+      if (!is_own_thread() && wants_thread_.load())
+        eventfd_write(wake_, 1);  // this task was for the loop's thread
     }
   }
   bool was_busy = count > 0;
@@ -155,7 +156,7 @@ void Loop::quiesce() {
   quiescers_.fetch_sub(1);
 }
 
-// Until there is something to do.
+// Sleeps until there is something to do.
 void Loop::sleep() {
   if (has_poller()) {
     pollfd wake{wake_, POLLIN, 0};

@@ -11,16 +11,16 @@
 
 namespace verbena::softverbs::wire {
 
-// Something with a file descriptor that a loop looks after.
+// Something with a file descriptor that a loop watches.
 class Watched {
  public:
   virtual ~Watched() = default;
   virtual void on_ready(uint32_t events) = 0;  // EPOLL*
 };
 
-// An epoll set, its thread, and the turn: whoever holds it is the only one that reads these sockets and
-// places what arrives. A thread that polls a completion queue takes the turn when it is free, so that no
-// other thread has to wake up for a message; the loop's own thread stands back while somebody does that.
+// An epoll set, its thread, and the turn: only the thread that holds the turn reads these sockets and places
+// arriving data. A thread that polls a completion queue takes the turn if it is free, so that no other thread
+// has to wake up for a message; the loop's own thread stays away while a poller does that.
 class Loop {
  public:
   bool open();
@@ -29,9 +29,9 @@ class Loop {
   bool add(int fd, uint32_t events, Watched& watched);
   void change(int fd, uint32_t events, Watched& watched);
   void remove(int fd);
-  // Runs the task soon, with the turn.
+  // Runs the task soon, on some thread that has the turn.
   void post(std::function<void()> task);
-  // With the turn: keeps an object until no event that was already fetched can name it.
+  // With the turn: keeps an object alive until no event that was already fetched can refer to it.
   void retire(std::shared_ptr<void> object) { retired_.push_back(std::move(object)); }
   // With the turn: run at the end of this turn.
   void at_end(std::function<void()> task) { at_end_.push_back(std::move(task)); }
@@ -40,15 +40,15 @@ class Loop {
   static constexpr int kHousekeepingMs = 50;
 
   void poll();  // by a thread that waits for completions
-  // Waits for the end of a turn that is being taken: what this thread did before is seen by every later one.
-  // Not with any turn.
+  // Waits for the end of the current turn: every later turn sees what this thread did before. Must not be
+  // called with any turn.
   void quiesce();
   bool is_mine() const;  // this thread has the turn
 
   GpuPath gpu_path;
 
   bool is_own_thread() const;
-  // Runs the task in the loop's own thread, with the turn; pollers stay away until it has come.
+  // Runs the task in the loop's own thread, with the turn; pollers do not take the turn until then.
   void post_to_thread(std::function<void()> task);
 
  private:

@@ -58,7 +58,7 @@ void Port::start() {
   for (const auto& loop : loops) loop->start();
 }
 
-// When all places are taken, those who came before are looked at first: what they say may be there already.
+// If all places are taken, earlier callers are served first: their data may have arrived already.
 void Port::on_ready(uint32_t) {
   if (callers_.size() >= most_callers_) make_room();
   while (callers_.size() < most_callers_) {
@@ -75,7 +75,7 @@ void Port::on_ready(uint32_t) {
   }
 }
 
-// The longest silent one goes.
+// Drops the caller that has been silent for longest.
 void Port::make_room() {
   if (callers_.empty()) return;
   const auto found = find_most_crowded(
@@ -85,7 +85,8 @@ void Port::make_room() {
   if (caller->fd >= 0) dismiss(*caller);
 }
 
-// No descriptor is left: a listener that is watched on would be ready again at once, and so for ever.
+// No descriptor is left: if the listener stayed in the epoll set, it would be reported as ready again and
+// again.
 void Port::pause() {
   make_room();
   if (paused_since_ns_ == 0) loops[0]->change(listener_, 0, *this);
@@ -100,7 +101,7 @@ void Port::Caller::on_ready(uint32_t) {
   if (count < 0 && (errno == EAGAIN || errno == EINTR)) return;
   if (count <= 0) return port.dismiss(*this);
   received += static_cast<size_t>(count);
-  // One of another version may be shorter.
+  // The Hello of another version may be shorter.
   if (!is_answered && received >= offsetof(Hello, refusal) && !is_of_our_version(hello))
     return port.refuse(*this, kOtherVersion);
   if (received < wanted) return;
@@ -147,7 +148,7 @@ void Port::judge(Caller& caller) {
   caller.received = 0;
 }
 
-// The stream belongs to a loop of its own from here on.
+// From here on the stream belongs to one of the loops.
 void Port::admit(Caller& caller) {
   const Hello hello = caller.hello;
   std::shared_ptr<Link> link = wire.join(*this, hello);

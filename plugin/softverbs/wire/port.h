@@ -8,8 +8,8 @@ namespace verbena::softverbs::wire {
 
 class Wire;
 
-// One address of this process: its listener, the loops of its streams, and callers who have not yet said who
-// they are.
+// One address of this process: its listener, the loops of its streams, and callers that have not identified
+// themselves yet.
 class Port : public Watched {
  public:
   Port(Wire& owner, const ibv_gid& at) : wire(owner), address(at) {}
@@ -21,7 +21,7 @@ class Port : public Watched {
   void stop_listening();
   void start();
   Loop& get_loop(uint32_t stream) { return *loops[stream % loops.size()]; }
-  void on_ready(uint32_t events) override;  // somebody calls
+  void on_ready(uint32_t events) override;  // a caller is there
 
  private:
   struct Caller : Watched {
@@ -33,8 +33,8 @@ class Port : public Watched {
     const uint64_t since_ns;
     Hello hello{}, answer{};
     Ready ready{};
-    bool is_answered = false;  // with a key: its proof is awaited
-    size_t received = 0;       // of what is awaited
+    bool is_answered = false;  // with a key: we wait for the caller's proof
+    size_t received = 0;       // bytes of the record that we wait for
     void on_ready(uint32_t events) override;
   };
   void dismiss(Caller& caller);

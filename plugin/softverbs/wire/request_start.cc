@@ -7,12 +7,12 @@
 #include "softverbs/wire/end.h"
 #include "softverbs/wire/wire.h"
 
-// How requests set out: which may go, and as which messages.
+// Starts requests: which may go, and as which messages.
 namespace verbena::softverbs::wire {
 namespace {
 
 constexpr size_t kMaxFlying = 256;            // requests of a queue pair under way
-constexpr uint32_t kStripeBytes = 128 << 10;  // longer payloads take all streams
+constexpr uint32_t kStripeBytes = 128 << 10;  // longer payloads use all streams
 constexpr uint32_t kMaxChunkBytes = 512 << 10;
 
 Outbound& get_outbound(Qp& qp) {
@@ -26,7 +26,7 @@ bool has_answer(ibv_wr_opcode opcode) {
 bool find_link(Qp& qp) {
   Outbound& out = get_outbound(qp);
   if (out.link != nullptr && !out.link->is_dead()) return true;
-  if (!out.flying.empty()) return false;  // they fail with their link
+  if (!out.flying.empty()) return false;  // they fail together with their link
   ibv_gid address;
   out.link = find_address(qp.attributes.ah_attr.grh.dgid, address)
                  ? get_wire()->get_link(qp.device, address, qp.attributes.dest_qp_num)
@@ -52,7 +52,7 @@ Header make_header(const Qp& qp, const SendRequest& request) {
   return header;
 }
 
-// Where the response of a request goes.
+// The destination of a request's response.
 std::shared_ptr<Transfer> make_response(Qp& qp, const SendRequest& request) {
   auto response = std::make_shared<Transfer>();
   response->bytes = static_cast<uint32_t>(request.length);
@@ -70,17 +70,17 @@ std::shared_ptr<Transfer> make_response(Qp& qp, const SendRequest& request) {
 void choose_streams(OutMessage& message, Link& link) {
   const uint32_t streams = link.hello.streams;
   if (streams == 1 || message.payload_bytes <= kStripeBytes) {
-    message.home = link.choose_home(message.qp_index);
+    message.primary = link.choose_primary(message.qp_index);
     message.chunk_bytes = kMaxChunkBytes;
     return;
   }
   constexpr uint32_t kGrain = 4096;
   const uint32_t share = (message.payload_bytes / streams + kGrain) / kGrain * kGrain;
-  message.home = kAnyStream;
+  message.primary = kAnyStream;
   message.chunk_bytes = std::clamp(share, kStripeBytes / 2, kMaxChunkBytes);
 }
 
-// The plan wants the queue pair at the other end to fail with this request.
+// Sends a poisoned request, because the plan wants the queue pair at the other end to fail.
 void poison(Qp& qp, const SendRequest& request, ibv_wc_status status) {
   if (!find_link(qp)) return;
   auto message = std::make_shared<OutMessage>();
@@ -89,12 +89,12 @@ void poison(Qp& qp, const SendRequest& request, ibv_wc_status status) {
   message->header.flags = kPoisoned;
   message->header.immediate = status;
   message->header.bytes = 0;
-  message->qp_index = UINT32_MAX;  // what the queue pair gives up is not this
-  message->home = get_outbound(qp).link->choose_home(qp.index);
+  message->qp_index = UINT32_MAX;  // so that it is sent even when the queue pair gives up its messages
+  message->primary = get_outbound(qp).link->choose_primary(qp.index);
   get_outbound(qp).link->submit(std::move(message), true);
 }
 
-// A rail that is down, or a plan of faults, may hold the next request back or fail it.
+// False if a rail that is down, or the plan of faults, holds the next request back or makes it fail.
 bool passes_faults(Qp& qp, const SendRequest& request) {
   Outbound& out = get_outbound(qp);
   Outcome outcome;
@@ -128,7 +128,8 @@ bool can_start(Qp& qp) {
     return false;
   const SendRequest& request = queue.at(queue.started);
   if (is_local(request.opcode)) {
-    if (out.flying.empty() && !qp.is_running) call_worker(qp, 0);  // it may wait for loops
+    if (out.flying.empty() && !qp.is_running)
+      call_worker(qp, 0);  // the worker, because it may wait for loops
     return false;
   }
   const uint32_t limit = std::max<uint32_t>(qp.attributes.max_rd_atomic, 1);
@@ -137,7 +138,7 @@ bool can_start(Qp& qp) {
   return passes_faults(qp, request) && find_link(qp);
 }
 
-// Gives the next request to the link. False when it cannot go.
+// Gives the next request to the link. False if it cannot start.
 bool start_next(Qp& qp) {
   Outbound& out = get_outbound(qp);
   SendRequest& request = qp.send_queue.at(qp.send_queue.started);

@@ -40,7 +40,7 @@ void fail_oldest(Qp& qp, ibv_wc_status status) {
 
 namespace {
 
-// Completes what is done, from the oldest on.
+// Completes requests that are done, oldest first.
 void conclude(Qp& qp) {
   Outbound& out = get_outbound(qp);
   SendQueue& queue = qp.send_queue;
@@ -66,7 +66,7 @@ void conclude(Qp& qp) {
   if (queue.executed == out.refused) fail_oldest(qp, out.failure);
 }
 
-// The queue pair's mutex and its requests, if the frame is about them.
+// Finds the queue pair whose requests the frame is about, and locks its mutex.
 Qp* find_requester(const Link& link, const Header& header, std::unique_lock<std::mutex>& lock) {
   Qp* qp = get_wire()->find_qp(header.target_qp);
   if (qp == nullptr) return nullptr;
@@ -134,7 +134,7 @@ void flush(Qp& qp) {
   out.answers_owed = 0;
 }
 
-// Reports the request that failed, then the queue pair enters the error state.
+// Reports the failed request, then moves the queue pair to the error state.
 void conclude_failure(Qp& qp, std::unique_lock<std::mutex>& lock) {
   Outbound& out = get_outbound(qp);
   SendQueue& queue = qp.send_queue;
@@ -154,7 +154,7 @@ void conclude_failure(Qp& qp, std::unique_lock<std::mutex>& lock) {
   qp.idle.notify_all();
 }
 
-// Requests that have no peer are executed alone, where waiting is allowed.
+// Executes requests without a peer. Only where waiting is allowed.
 void run_local(Qp& qp, std::unique_lock<std::mutex>& lock) {
   Outbound& out = get_outbound(qp);
   SendQueue& queue = qp.send_queue;
@@ -248,7 +248,7 @@ void take_refusal(Link& link, const Header& header) {
   if (qp == nullptr) return;
   Outbound& out = get_outbound(*qp);
   if (out.round != header.round || header.sequence >= std::min(out.refused, qp->send_queue.started)) return;
-  // What is complete is never sent again: a peer that wants it has lost what it acknowledged.
+  // A completed request is never sent again: if the peer asks for it, it has lost what it acknowledged.
   const bool is_over = header.sequence < qp->send_queue.executed;
   if (header.code == kGone || is_over) return fail_oldest(*qp, IBV_WC_RETRY_EXC_ERR);
   out.acknowledged = std::max(out.acknowledged, header.sequence);
@@ -287,7 +287,7 @@ void flush_soon(Qp& qp) {
 }
 
 void check_deadlines(Port& port) {
-  constexpr uint64_t kFloorNs = 5'000'000'000;  // TCP itself may need so long to get over a bad moment
+  constexpr uint64_t kFloorNs = 5'000'000'000;  // TCP itself may need so long to recover from lost packets
   get_wire()->for_each_qp([&](Qp& qp) {
     const std::unique_lock lock(qp.mutex, std::try_to_lock);
     if (!lock || &get_wire()->get_port(qp.device) != &port) return;

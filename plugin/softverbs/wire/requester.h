@@ -8,52 +8,52 @@
 
 namespace verbena::softverbs::wire {
 
-// A request that was given to the link, and whose completion is still owed.
+// A request that was given to the link and is not completed yet.
 struct Flying {
   uint64_t number;
   std::shared_ptr<Transfer> response;  // of READs and atomics
   bool is_answered = false;            // the response is complete
 };
 
-// A queue pair's requests on their way. Guarded by the queue pair's mutex.
+// A queue pair's requests under way. Guarded by the queue pair's mutex.
 struct Outbound {
   std::shared_ptr<Link> link;
   uint64_t session = 0;
   uint32_t round = 0;
-  uint64_t acknowledged = 0;  // all before
+  uint64_t acknowledged = 0;  // all requests before this one
   uint32_t answers_owed = 0;
   std::deque<Flying> flying;
-  uint64_t since_ns = 0;    // when the oldest of them became the oldest
-  bool is_waiting = false;  // for the peer to be ready
-  // The request that the peer refused for good; it fails when all before are complete.
+  uint64_t since_ns = 0;    // since when the oldest request is the oldest
+  bool is_waiting = false;  // until the peer is ready
+  // The request that the peer refused; it fails when all requests before it are complete.
   uint64_t refused = UINT64_MAX;
   bool has_failed = false;  // the oldest one failed; the worker does the rest
   bool is_reported = false;
   ibv_wc_status failure = IBV_WC_SUCCESS;
 };
 
-// Sends what was posted and may go. Holds the queue pair's mutex.
+// Sends posted requests that may start. The caller holds the queue pair's mutex.
 void run_requests(Qp& qp, Runner runner, std::unique_lock<std::mutex>& lock);
-// Steps of it, with the mutex: gives the link what may go; has the worker run the queue pair; fails the
-// oldest request, and the queue pair with it, by the worker, as that may wait for loops.
+// Steps of it, with the mutex held: give the link the requests that may start; let the worker run the queue
+// pair; fail the oldest request and with it the queue pair, in the worker, because that may wait for loops.
 void start_all(Qp& qp);
 void call_worker(Qp& qp, uint64_t delay_ns);
 void fail_oldest(Qp& qp, ibv_wc_status status);
 // In RESET: forgets all.
 void forget_requests(Qp& qp);
 
-// Of a loop, with the turn.
+// Called by a loop, with the turn.
 Verdict begin_response(Link& link, const Header& header, std::shared_ptr<Transfer>& transfer);
 void end_response(Stream& stream, const Header& header, const std::shared_ptr<Transfer>& transfer);
 void take_acknowledgement(Link& link, const Header& header);
 void take_refusal(Link& link, const Header& header);
-void fail_request(Link& link, const Header& request, ibv_wc_status status);  // its bytes cannot be had
+void fail_request(Link& link, const Header& request, ibv_wc_status status);  // its payload cannot be read
 void fail_requests(Link& link);
-void flush_soon(Qp& qp);  // its state is ERR
+void flush_soon(Qp& qp);  // of a queue pair in the state ERR
 // Fails requests of peers that have disappeared.
 void check_deadlines(Port& port);
 
-// A datagram for another host: on its way, or lost.
+// Sends a datagram to another host; it may be lost.
 void send_datagram(Operation& op, const Ah& handle);
 
 }  // namespace verbena::softverbs::wire

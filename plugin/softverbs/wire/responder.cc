@@ -24,7 +24,7 @@ void refuse(Stream& stream, const Header& request, uint64_t sequence, Reason rea
   stream.control(refusal);
 }
 
-// The held streams look again. With the inbound mutex.
+// Lets the held streams try again. With the inbound mutex.
 void release_held(Inbound& in) {
   for (HeldStream& held : in.held) {
     held.stream->loop().post([held] { held.stream->resume(); });
@@ -32,7 +32,7 @@ void release_held(Inbound& in) {
   in.held.clear();
 }
 
-// Drops what else comes of the round.
+// Drops the rest of the round.
 Verdict end_round(Inbound& in, const Header& header) {
   in.round = header.round + 1;
   in.current.reset();
@@ -46,7 +46,7 @@ Verdict refuse_round(Inbound& in, Stream& stream, const Header& header, Reason r
   return end_round(in, header);
 }
 
-// Both queue pairs end in the error state.
+// Refuses the message so that both queue pairs end in the error state.
 Verdict refuse_for_good(Qp& qp, Stream& stream, const Header& header, InboundMessage& message,
                         ibv_wc_status status) {
   PeerFailure failure{};
@@ -54,7 +54,7 @@ Verdict refuse_for_good(Qp& qp, Stream& stream, const Header& header, InboundMes
   if (message.op.has_receive) complete_receive(message.op, failure.receive_status);
   const Verdict verdict = refuse_round(get_inbound(qp), stream, header, get_reason(status));
   fail_target(Process::get()->self(), qp.index, failure.event);
-  // A queue pair that is its own peer hears of it as the requester.
+  // A queue pair that is its own peer gets the failure as the requester.
   const bool is_own =
       header.source_qp == qp.base.qp_num && is_same(stream.link().peer(), stream.link().port.address);
   if (is_own) return verdict;
@@ -110,7 +110,7 @@ ibv_wc_status check_named(InboundMessage& message, Qp& qp) {
   return IBV_WC_SUCCESS;
 }
 
-// What a poisoned request is refused with.
+// The status with which a poisoned request is refused.
 ibv_wc_status get_poison(const Header& header) {
   if (header.immediate > IBV_WC_GENERAL_ERR) return IBV_WC_REM_OP_ERR;
   const auto status = static_cast<ibv_wc_status>(header.immediate);
@@ -160,7 +160,7 @@ bool is_from_peer(const Qp& qp, const Link& link, const Header& header) {
          find_address(qp.attributes.ah_attr.grh.dgid, peer) && is_same(peer, link.peer());
 }
 
-// Chunks of one message agree about it.
+// Whether a chunk agrees with the message that it claims to continue.
 bool continues(const InboundMessage& message, const Header& header) {
   const Header& first = message.first;
   return first.code == header.code && first.bytes == header.bytes && first.address == header.address &&
@@ -171,7 +171,7 @@ bool is_same_caller(const EarlyRound& early, const Link& link, const Header& hea
   return early.source_qp == header.source_qp && is_same(early.peer, link.peer());
 }
 
-// Nobody has said yet who the peer is: whoever calls tries again later.
+// The queue pair does not know its peer yet: the caller has to try again later.
 Verdict refuse_early(Inbound& in, const Link& link, Stream& stream, const Header& header) {
   constexpr size_t kMost = 16;
   const auto known = std::find_if(in.early.begin(), in.early.end(), [&](const EarlyRound& early) {
@@ -231,7 +231,8 @@ Verdict begin_request(Link& link, Stream& stream, const Header& header, std::sha
   const std::lock_guard lock(in.mutex);
   const ibv_qp_state state = get_state(*qp->shared);
   if (state == IBV_QPS_RESET || state == IBV_QPS_INIT) return refuse_early(in, link, stream, header);
-  // A stranger's frame, or one of a session that is over, changes nothing here. Its sender hears of it.
+  // A frame that is not from the peer, or from a session that is over, changes nothing here. Its sender gets
+  // a refusal.
   if (state == IBV_QPS_ERR || !is_from_peer(*qp, link, header) || header.session < in.session) {
     if (header.kind == Kind::kRequest) refuse(stream, header, header.sequence, kGone);
     return Verdict::kDrop;
@@ -266,7 +267,7 @@ void end_request(Stream& stream, const Header& header, const std::shared_ptr<Tra
   finish_message(in);
 }
 
-// On the loop's own thread.
+// Accesses a word of GPU memory; only on the loop's own thread.
 GpuWord reach_word(Loop& loop, const Operation& op) {
   const auto judge = [](bool is_done) {
     return is_done ? Outcome{} : Outcome{Step::kFail, IBV_WC_REM_OP_ERR};

@@ -20,47 +20,47 @@ struct HeldStream {
   uint64_t since_ns;
 };
 
-// A caller's round that was refused before the queue pair knew who its peer is: what is left of the round is
-// dropped if the caller turns out to be that peer.
+// A round that was refused before the queue pair knew its peer. If the caller turns out to be the peer, the
+// rest of this round is dropped.
 struct EarlyRound {
   ibv_gid peer;
   uint32_t source_qp;
-  uint32_t round;  // that may come next
+  uint32_t round;  // the round that may come next
   uint64_t session;
 };
 
-// The receiving half of a queue pair. But for `early`, only frames of the queue pair's peer change it.
+// The receiving half of a queue pair. Except for `early`, only frames from the queue pair's peer change it.
 struct Inbound {
   std::mutex mutex;
   uint64_t session = 0;
   uint32_t round = 0;
   uint64_t expected = 0;                    // sequence of the next message
-  std::shared_ptr<InboundMessage> current;  // it, when some of it has arrived
-  std::vector<HeldStream> held;             // streams whose next chunk is of a later message
+  std::shared_ptr<InboundMessage> current;  // the next message, once some of it has arrived
+  std::vector<HeldStream> held;             // streams whose next chunk belongs to a later message
   bool is_lost = false;                     // the expected message never came
-  std::vector<EarlyRound> early;            // a few, the latest last
+  std::vector<EarlyRound> early;            // a few of them, the latest last
 };
 
-// Of a loop, with the turn.
+// Called by a loop, with the turn.
 Verdict begin_request(Link& link, Stream& stream, const Header& header, std::shared_ptr<Transfer>& transfer);
 void end_request(Stream& stream, const Header& header, const std::shared_ptr<Transfer>& transfer);
 void execute_request(Stream& stream, const Header& header, Transfer& transfer, const uint8_t* operands);
 void deliver_datagram(Link& link, const Header& header, const uint8_t* payload);
 
-// What goes back; response.cc.
+// Makes the header of a reply; in response.cc.
 Header make_reply(Kind kind, const Header& request, uint64_t sequence);
 Reason get_reason(ibv_wc_status status);
 void respond(Stream& stream, const Header& request, std::unique_ptr<Target> source,
              std::vector<uint8_t> copy);
-// A READ's bytes cannot be had: what its requester hears, and what becomes of the queue pair. The second in a
-// loop, without its queue pair's mutexes.
+// For a READ whose memory cannot be read: the refusal for its requester, and the end of the queue pair. The
+// second is called by a loop, without the mutexes of the queue pair.
 Header refuse_response(const OutMessage& message, ibv_wc_status status);
 void fail_responder(const Target& source, ibv_wc_status status);
 
-// Gives up waiting for a message that a held stream has been waiting for too long.
+// Gives up on messages for which a held stream has waited too long.
 void check_held(Port& port);
 
-// The queue pair leaves its states of receiving; no loop places anything for it any more.
+// Called when the queue pair stops receiving. Afterwards no loop places anything for it.
 void forget_inbound(Qp& qp, bool is_reset);
 
 }  // namespace verbena::softverbs::wire

@@ -2,7 +2,7 @@
 #include "softverbs/wire/end.h"
 #include "softverbs/wire/wire.h"
 
-// What a responder sends back.
+// The replies of a responder.
 namespace verbena::softverbs::wire {
 
 Header make_reply(Kind kind, const Header& request, uint64_t sequence) {
@@ -43,11 +43,11 @@ void respond(Stream& stream, const Header& request, std::unique_ptr<Target> sour
   }
   constexpr uint32_t kStripeBytes = 128 << 10;
   message->chunk_bytes = 2 * kStripeBytes;
-  message->home = request.bytes <= kStripeBytes ? stream.index : kAnyStream;
+  message->primary = request.bytes <= kStripeBytes ? stream.index : kAnyStream;
   stream.link().submit(std::move(message), true);
 }
 
-// The bytes that a READ asked for cannot be had any more.
+// The memory of a READ cannot be read any more.
 Header refuse_response(const OutMessage& message, ibv_wc_status status) {
   const SharedQp& qp = Process::get()->segment().qp(message.source->qp_index);
   const bool is_alive = qp.life.get() == message.source->life && get_state(qp) != IBV_QPS_ERR;

@@ -38,16 +38,16 @@ struct Secret {
   }
 };
 
-Secret* secret = nullptr;  // set before there are other threads of ours
+Secret* secret = nullptr;  // set before any other thread of ours exists
 
-// Why the file is not taken; null if it is.
+// The reason why the file is refused; null if it is accepted.
 const char* read_key(const char* path, std::vector<uint8_t>& key) {
   const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return strerror(errno);
   struct stat status {};
   const char* problem = nullptr;
   if (fstat(fd, &status) != 0 || !S_ISREG(status.st_mode))
-    problem = "it is no plain file";
+    problem = "it is not a regular file";
   else if (status.st_uid != geteuid() && status.st_uid != 0)
     problem = "it belongs to another user";
   else if ((status.st_mode & 077) != 0)
@@ -94,7 +94,7 @@ bool compute_ready(const Hello& hello, const Hello& answer, Mac& mac) {
   return secret->compute({label("softverbs ready"), whole(hello), whole(answer)}, mac);
 }
 
-// In a time that does not depend on where they differ.
+// Compares in constant time.
 bool is_same(const Mac& mac, const uint8_t* claimed) {
   uint8_t difference = 0;
   for (size_t i = 0; i < mac.size(); ++i)
@@ -142,7 +142,8 @@ bool check_ready(const Hello& hello, const Hello& answer, const Ready& ready) {
   return compute_ready(hello, answer, mac) && is_same(mac, ready.mac);
 }
 
-// As HKDF (RFC 5869) does it: a key of all that both ends have said, and of that one for each direction.
+// As in HKDF (RFC 5869): derives a key from everything that both ends have sent, and from it a key for each
+// direction.
 std::shared_ptr<crypto::EncryptedStream> make_encryption(const Hello& hello, const Hello& answer,
                                                          bool is_requester) {
   Secret session;

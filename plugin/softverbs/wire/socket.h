@@ -8,10 +8,10 @@
 
 namespace verbena::softverbs::wire {
 
-// A peer that does not answer for so long is gone, whatever its queue pairs' timeouts say.
+// A peer that does not answer for so long counts as gone, even if its queue pairs' timeouts are longer.
 inline constexpr int kUserTimeoutMs = 120'000;
 
-// Probes of an idle connection tell a dead host from a silent process.
+// Probes on an idle connection distinguish a dead host from a silent process.
 inline void tune_socket(int fd) {
   constexpr int kOn = 1, kProbeSeconds = 1, kProbes = 10;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &kOn, sizeof(kOn));

@@ -10,13 +10,13 @@ namespace verbena::softverbs::wire {
 
 class Link;
 
-// What a stream is to do with a request's chunk.
+// What a stream does with a request's chunk.
 enum class Verdict { kPlace, kDrop, kHold, kBreak };
 
 // One TCP connection of a link.
 class Stream : public Watched {
  public:
-  // `encryption`: of an accepted stream, where there is one.
+  // `encryption`: of an accepted stream; null if there is none.
   Stream(Link& link, uint32_t index, Loop& loop, int fd, bool is_connected,
          std::shared_ptr<crypto::EncryptedStream> encryption);
   ~Stream() override;
@@ -30,29 +30,29 @@ class Stream : public Watched {
   // With the loop's turn.
   void watch();
   void on_ready(uint32_t events) override;
-  void resume();  // takes up a chunk that was held
+  void resume();  // continues with a chunk that was held
   void close();
-  void reconnect();                        // if it was sent away
-  void acknowledge(const Header& header);  // joined with others for the same queue pair until the turn ends
+  void reconnect();                        // if the peer closed it early
+  void acknowledge(const Header& header);  // merged with others for the same queue pair until the turn ends
   void control(const Header& header);      // sent as soon as possible
 
-  // Any thread. Sends what can be sent without waiting.
+  // Any thread. Sends as much as possible without waiting.
   void pump();
-  void pump_soon();  // in the loop
-  // Forgets frames of a queue pair's requests: afterwards the stream does not refer to their memory.
+  void pump_soon();  // later, in the loop
+  // Removes the frames of a queue pair's requests: afterwards the stream does not refer to their memory.
   void cancel(uint32_t qp_index);
-  // A registration ends: what is left of a request's frame is taken from it while it is there.
+  // Called when a registration ends: copies the rest of a request's frame while its memory is still there.
   void forget_memory(uint32_t key);
-  void abandon(const Header& request);  // it, or what is left of it, will not come
-  // How long the other host has not been heard of.
+  void abandon(const Header& request);  // the request, or the rest of it, will not come
+  // How long nothing has arrived from the other host.
   uint64_t get_silence_ns();
 
  private:
   enum class Reading { kHello, kHeader, kHeld, kPayload };
   enum class Buffered { kNeedsMore, kStopped };
 
-  // The send mutex, for all but pump(): who lets it go sees to it that those are served who came to pump
-  // meanwhile.
+  // Holds the send mutex, everywhere except in pump(). On release it serves the threads that called pump() in
+  // the meantime.
   class Hold {
    public:
     explicit Hold(Stream& stream) : stream_(stream) { stream_.send_mutex_.lock(); }
@@ -103,33 +103,34 @@ class Stream : public Watched {
   bool wants_room_ = false, wants_data_ = true;
   void watch(bool& interest, bool wanted);
 
-  std::mutex send_mutex_;  // by Hold or pump()
-  // Not 0: somebody came to pump. Only read-modify-writes, as they have one order: a holder that looks after
-  // it let go of the mutex either sees a request, or whoever comes with a later one finds the mutex free.
+  std::mutex send_mutex_;  // taken by Hold or by pump()
+  // Not 0: a thread called pump() while the mutex was held. Changed only by read-modify-writes, which have
+  // one total order: a holder that checks it after releasing the mutex either sees the request, or a later
+  // caller finds the mutex free.
   std::atomic<uint32_t> wants_pump_{0};
   int fd_;  // -1: closed. Changes with the turn and send_mutex_.
   bool is_connected_;
-  // Null: none, or not yet. Changes with the turn and send_mutex_; its sending half is used with this one,
-  // its receiving half with that.
+  // Null if there is no encryption, or not yet. Changes with both the turn and send_mutex_. The sending half
+  // is used with send_mutex_, the receiving half with the turn.
   std::shared_ptr<crypto::EncryptedStream> encryption_;
-  std::atomic<bool> is_ready_;  // the hello was answered: frames may follow
+  std::atomic<bool> is_ready_;  // the Hello was answered: frames may follow
   std::atomic<bool> is_sent_away_{false};
   std::atomic<bool> is_pump_posted_{false};
-  std::vector<uint8_t> greeting_;        // goes out before all else
+  std::vector<uint8_t> greeting_;        // sent before everything else
   Hello said_{};                         // our hello
-  std::vector<uint8_t> control_;         // goes out between frames
+  std::vector<uint8_t> control_;         // sent between frames
   std::shared_ptr<OutMessage> message_;  // of the frame that is being sent
   Header frame_{};
-  std::vector<iovec> output_;  // what is left of the frame
-  bool is_begun_ = false;      // some of the frame is out
-  bool is_broken_ = false;     // what is left of the frame cannot be had any more
+  std::vector<iovec> output_;  // the rest of the frame
+  bool is_begun_ = false;      // a part of the frame was sent
+  bool is_broken_ = false;     // the rest of the frame cannot be read any more
   std::vector<uint8_t> remainder_;
 
   Reading reading_ = Reading::kHello;
   std::vector<uint8_t> buffer_;
-  uint32_t begin_ = 0, end_ = 0;        // what it holds
+  uint32_t begin_ = 0, end_ = 0;        // the bytes in it
   Header header_{};                     // of the chunk that is arriving
-  std::shared_ptr<Transfer> transfer_;  // null: its payload is dropped, or taken as a whole
+  std::shared_ptr<Transfer> transfer_;  // null: the payload is dropped, or collected as a whole
   uint32_t done_ = 0;                   // of its payload
   bool has_ended_ = false;              // the peer has closed it
   bool needs_gpu_ = false;              // the transfer's memory is a GPU's

@@ -20,10 +20,10 @@ namespace verbena::softverbs::wire {
 namespace {
 
 constexpr uint32_t kBufferBytes = 64 << 10;
-constexpr uint32_t kDirectBytes = 8 << 10;  // from here on the kernel places the payload itself
-constexpr ssize_t kTurnBytes = 2 << 20;     // then others have their turn
+constexpr uint32_t kDirectBytes = 8 << 10;  // longer payloads are received directly at their destination
+constexpr ssize_t kTurnBytes = 2 << 20;     // then other streams get the turn
 
-// These have a small payload that is looked at as a whole.
+// Frames with a small payload that is processed as a whole.
 bool is_whole(const Header& header) {
   return header.kind == Kind::kDatagram || (header.kind == Kind::kRequest && is_atomic_code(header.code));
 }
@@ -41,7 +41,8 @@ void Stream::on_ready(uint32_t events) {
   if ((events & (EPOLLIN | EPOLLERR | EPOLLHUP)) != 0 && fd_ >= 0 && is_connected_) receive();
 }
 
-// A listener with too many callers sends some away before it knows them: they call again, a moment later.
+// A listener with too many callers closes some before they have identified themselves. Those call again a
+// moment later.
 bool Stream::try_again() {
   constexpr uint64_t kPatienceNs = 5'000'000'000;
   if (reading_ != Reading::kHello || read_clock_ns() - link_.born_ns > kPatienceNs) return false;
@@ -106,7 +107,7 @@ void Stream::receive() {
   if (buffer_.empty()) buffer_.resize(kBufferBytes);
   for (ssize_t left = kTurnBytes; fd_ >= 0 && !has_ended_;) {
     if (work_off() == Buffered::kStopped) return;
-    if (left <= 0) {  // what was read is worked off in any case, now or in a later turn
+    if (left <= 0) {  // data that was read is processed in any case, now or in a later turn
       if (encryption_ != nullptr && encryption_->has_buffered())
         loop_.post([link = link_.shared_from_this(), this] { receive(); });
       return;
@@ -117,7 +118,7 @@ void Stream::receive() {
     if (count < 0 && errno == ECONNRESET && try_again()) return;
     if (count < 0 && errno == EBADMSG) {
       warn(
-          "a connection with another host is broken off: what came is not what its process encrypted and "
+          "a connection with another host is closed: the data is not what its process encrypted and "
           "sent");
       return link_.fail("a record that cannot be decrypted");
     }
@@ -168,7 +169,7 @@ bool Stream::take_hello() {
   Ready ready{};
   const char* problem = nullptr;
   if (hello.magic != kMagic || hello.link != link_.hello.link)
-    problem = "the peer is no softverbs process";
+    problem = "the peer is not a softverbs process";
   else if (hello.refusal == kKeyMissing || hello.refusal == kKeyUnknown ||
            (has_key() && hello.protection == kOpen))
     problem =
@@ -209,7 +210,7 @@ bool Stream::take_header() {
   return false;
 }
 
-// Decides what becomes of the frame whose header has been read.
+// Decides what to do with the frame whose header has been read.
 Stream::Buffered Stream::take_up() {
   done_ = 0;
   transfer_.reset();
@@ -243,14 +244,14 @@ Stream::Buffered Stream::take_up() {
     watch_data(false);
     return Buffered::kStopped;
   }
-  if (verdict == Verdict::kDrop) header_.kind = Kind::kAcknowledge;  // its payload means nothing any more
-  // Only to see whether a GPU takes part; every store looks again.
+  if (verdict == Verdict::kDrop) header_.kind = Kind::kAcknowledge;  // its payload is dropped
+  // Only to find out whether GPU memory is involved; every store checks again.
   needs_gpu_ =
       transfer_ != nullptr && resolve(transfer_->target, 0, transfer_->bytes, memory_) && memory_.has_gpu;
   return Buffered::kNeedsMore;
 }
 
-// False when more bytes are needed.
+// False if more bytes are needed.
 bool Stream::take_payload() {
   if (is_whole(header_)) {
     if (available() < header_.length) return false;
@@ -274,7 +275,7 @@ bool Stream::take_payload() {
   return true;
 }
 
-// The next bytes of the payload, but the message's tail is kept for the end.
+// Stores the next bytes of the payload, but keeps the message's tail for the end.
 void Stream::store(const uint8_t* from, uint32_t bytes) {
   const uint32_t at = header_.offset + done_;
   const uint32_t tail_start = transfer_->bytes - transfer_->tail_bytes();
@@ -297,7 +298,8 @@ ssize_t Stream::receive_more() {
     begin_ = 0;
   }
   uint32_t room = kBufferBytes - end_;
-  // In a stream of long chunks only up to the next header: the payload behind it goes straight to its place.
+  // In a stream of long chunks, read only up to the next header: its payload is then received directly at its
+  // destination.
   const bool is_bulk =
       encryption_ == nullptr && header_.length >= kDirectBytes && !needs_gpu_ && !get_config().ordered_lines;
   const uint32_t wanted = sizeof(Header) + (reading_ == Reading::kPayload ? header_.length - done_ : 0);
@@ -307,8 +309,8 @@ ssize_t Stream::receive_more() {
   return received;
 }
 
-// A payload goes to its place from where it was decrypted; what is looked at as a whole is put together
-// first.
+// Copies a payload from where it was decrypted to its destination; frames that are processed as a whole are
+// collected first.
 ssize_t Stream::receive_encrypted() {
   const ssize_t there = encryption_->receive(fd_);
   if (there <= 0) return there;

@@ -18,9 +18,9 @@
 namespace verbena::softverbs::wire {
 namespace {
 
-constexpr size_t kMaxPieces = 64;        // of one call
-constexpr int kPosterFrames = 4;         // that a posting thread sends before it leaves the rest to the loop
-constexpr size_t kMaxControl = 1 << 20;  // of a peer that does not read
+constexpr size_t kMaxPieces = 64;        // of one system call
+constexpr int kPosterFrames = 4;         // a posting thread sends so many, and leaves the rest to the loop
+constexpr size_t kMaxControl = 1 << 20;  // the most that waits for a peer that does not read
 
 void append(std::vector<uint8_t>& to, const void* from, size_t bytes) {
   const auto* begin = static_cast<const uint8_t*>(from);
@@ -39,11 +39,11 @@ Stream::Stream(Link& link, uint32_t number, Loop& loop, int fd, bool is_connecte
       encryption_(std::move(encryption)),
       is_ready_(!link.is_requester),
       reading_(link.is_requester ? Reading::kHello : Reading::kHeader) {
-  // With a key, a listener has answered already.
+  // With a key, a listener has sent its answer already.
   if (link.is_requester || !has_key()) say_hello();
 }
 
-// A requester's, or the answer to it.
+// Sends the requester's Hello, or the answer to it.
 void Stream::say_hello() {
   said_ = link_.hello;
   said_.stream = index;
@@ -100,7 +100,7 @@ void Stream::pump() {
   wants_pump_.exchange(1);
   while (wants_pump_.fetch_add(0) != 0) {
     std::unique_lock lock(send_mutex_, std::try_to_lock);
-    if (!lock) return;  // its holder looks again
+    if (!lock) return;  // its holder checks again
     wants_pump_.exchange(0);
     const bool is_alive = pump_once();
     lock.unlock();
@@ -110,7 +110,7 @@ void Stream::pump() {
   }
 }
 
-// False when the connection is broken.
+// False if the connection is broken.
 bool Stream::pump_once() {
   for (int frames = 0; fd_ >= 0 && is_connected_;) {
     if (is_broken_ || control_.size() > kMaxControl) return false;
@@ -128,7 +128,7 @@ bool Stream::pump_once() {
       give_up_frame(message_->source != nullptr ? IBV_WC_REM_OP_ERR : IBV_WC_LOC_PROT_ERR);
       continue;
     }
-    if (errno != EAGAIN) return !is_ready_;  // sent away: receive() finds out
+    if (errno != EAGAIN) return !is_ready_;  // the peer has closed it early: receive() handles that
     if (message_ != nullptr && message_->source != nullptr && !keep_remainder()) return false;
     watch(wants_room_, true);
     return true;
@@ -152,7 +152,7 @@ bool Stream::begin_frame() {
   }
 }
 
-// Not a byte of the frame is out: the peer is told that it will not come, and whoever owns the message.
+// Gives up a frame of which nothing was sent: tells the peer that it will not come, and fails the message.
 void Stream::give_up_frame(ibv_wc_status status) {
   const std::shared_ptr<OutMessage> message = std::move(message_);
   output_.clear();
@@ -168,8 +168,8 @@ void Stream::give_up_frame(ibv_wc_status status) {
   }
 }
 
-// Of a request: what was gathered when it was posted, if its keys still hold. Of a response: what the keys
-// say now.
+// Finds the payload's memory. Of a request: as gathered when it was posted, if its keys are still valid. Of a
+// response: by the keys as they are now.
 ibv_wc_status Stream::find_payload(bool is_gpu) {
   Memory whole, *memory = &message_->local;
   uint64_t offset = frame_.offset;
@@ -192,7 +192,7 @@ ibv_wc_status Stream::find_payload(bool is_gpu) {
   return IBV_WC_SUCCESS;
 }
 
-// The greeting goes as it is: before the peer has heard it, it can decrypt nothing.
+// The greeting is sent unencrypted: the peer needs it before it can decrypt.
 ssize_t Stream::send_some() {
   if (encryption_ != nullptr && greeting_.empty()) return send_encrypted();
   iovec pieces[kMaxPieces];
@@ -210,7 +210,7 @@ ssize_t Stream::send_some() {
   return sent;
 }
 
-// What is sealed counts as sent.
+// Data that is sealed counts as sent.
 ssize_t Stream::send_encrypted() {
   if (!encryption_->is_pending()) {
     const size_t bytes = gather(encryption_->room(), encryption_->most_bytes());
@@ -221,8 +221,7 @@ ssize_t Stream::send_encrypted() {
   return encryption_->flush(fd_) ? 0 : -1;
 }
 
-// What goes out next. A frame that has not begun begins only if all that there is room for can be read; 0: it
-// cannot.
+// Copies the next bytes to send. A new frame begins only if all bytes that fit can be read; otherwise 0.
 size_t Stream::gather(uint8_t* to, size_t most_bytes) {
   size_t bytes = 0;
   if (!is_begun_ && is_ready_ && !control_.empty()) {
@@ -271,8 +270,8 @@ void Stream::account(size_t bytes) {
   message_.reset();
 }
 
-// From here on the frame refers to no memory but the stream's. False when the bytes are gone: the frame has
-// begun, so the connection cannot go on.
+// Copies the rest of the frame, so that it no longer refers to the application's memory. False if the bytes
+// are gone: part of the frame was sent, so the connection cannot continue.
 bool Stream::keep_remainder() {
   if (output_.empty()) return true;
   std::vector<uint8_t> rest(count_bytes(output_));

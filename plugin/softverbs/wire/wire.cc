@@ -110,7 +110,8 @@ std::shared_ptr<Link> Wire::join(Port& port, const Hello& hello) {
   return accepted_[key] = strangers_.back();
 }
 
-// A link costs descriptors. Who has one and is no peer of any queue pair is kept only while there is room.
+// A link uses descriptors. Links whose caller is not the peer of any queue pair are kept only while there is
+// room.
 void Wire::limit_strangers() {
   constexpr size_t kLeast = 32, kMost = 4096;
   const size_t limit = get_descriptor_share(4, kLeast, kMost);
@@ -118,7 +119,7 @@ void Wire::limit_strangers() {
   {
     const std::lock_guard lock(links_mutex_);
     std::erase_if(strangers_, [](const auto& link) { return link->is_known() || link->is_dead(); });
-    // A new link's first stream is still to be added.
+    // Counts at least 1: the first stream of a new link is not added yet.
     const auto weigh = [](const auto& link) { return std::max<size_t>(link->count_streams(), 1); };
     size_t descriptors = 0;
     for (const auto& link : strangers_) descriptors += weigh(link);

@@ -51,7 +51,49 @@ void log_distance(int gpu, const verbs::Device& device) {
 
 }  // namespace
 
-base::Result<std::shared_ptr<BouncePool>> BouncePool::acquire(Kind kind) {
+void FreePages::add(Run run) {
+  if (run.count == 0) return;
+  count_ += run.count;
+  auto next = runs_.lower_bound(run.first);
+  if (next != runs_.begin()) {
+    const auto before = std::prev(next);
+    if (before->first + before->second == run.first) {
+      run = {before->first, before->second + run.count};
+      runs_.erase(before);
+    }
+  }
+  if (next != runs_.end() && run.first + run.count == next->first) {
+    run.count += next->second;
+    runs_.erase(next);
+  }
+  runs_.emplace(run.first, run.count);
+}
+
+FreePages::Run FreePages::take(uint32_t count) {
+  return runs_.empty() || count == 0 ? Run{} : take_from(runs_.begin(), count);
+}
+
+FreePages::Run FreePages::take_together(uint32_t count) {
+  for (auto run = runs_.begin(); run != runs_.end() && count != 0; ++run)
+    if (run->second >= count) return take_from(run, count);
+  return {};
+}
+
+uint32_t FreePages::longest() const {
+  uint32_t longest = 0;
+  for (const auto& [first, count] : runs_) longest = std::max(longest, count);
+  return longest;
+}
+
+FreePages::Run FreePages::take_from(std::map<uint32_t, uint32_t>::iterator run, uint32_t count) {
+  const Run whole{run->first, run->second}, taken{whole.first, std::min(whole.count, count)};
+  runs_.erase(run);
+  count_ -= taken.count;
+  if (taken.count != whole.count) runs_.emplace(whole.first + taken.count, whole.count - taken.count);
+  return taken;
+}
+
+base::Result<std::shared_ptr<BouncePool>> BouncePool::acquire(Kind kind, uint32_t page_bytes) {
   const int gpu = base::find_current_gpu();
   const bool has_pages = kind != Kind::kBareEntries;
   Registry& registry = get_registry();
@@ -62,15 +104,15 @@ base::Result<std::shared_ptr<BouncePool>> BouncePool::acquire(Kind kind) {
   auto pool = std::shared_ptr<BouncePool>(new BouncePool);
   pool->gpu_ = gpu;
   if (has_pages) {
-    if (auto outcome = pool->set_up_pages(kind); !outcome) return outcome.error();
+    if (auto outcome = pool->set_up_pages(kind, page_bytes); !outcome) return outcome.error();
   }
   entry = pool;
   return pool;
 }
 
-base::Outcome BouncePool::set_up_pages(Kind kind) {
+base::Outcome BouncePool::set_up_pages(Kind kind, uint32_t page_bytes) {
   const auto& parameters = base::parameters();
-  page_bytes_ = static_cast<uint32_t>(parameters.page_bytes);
+  page_bytes_ = page_bytes != 0 ? page_bytes : static_cast<uint32_t>(parameters.page_bytes);
   pages_ = static_cast<uint32_t>(static_cast<uint64_t>(parameters.bounce_bytes) / page_bytes_);
   const size_t region_bytes = size_t{pages_} * page_bytes_;
   if (kind == Kind::kGpuPages && gpu_ != base::kNoGpu) {
@@ -85,6 +127,7 @@ base::Outcome BouncePool::set_up_pages(Kind kind) {
     step_pages_ = std::max(kStepBytes / page_bytes_, 1U);
   }
   infos_.resize(pages_);
+  free_pages_.add({0, pages_});
   return {};
 }
 
@@ -168,14 +211,14 @@ base::Outcome BouncePool::make_usable(uint32_t pages) {
 }
 
 // To each queue pair.
-uint32_t BouncePool::choose_grant(const Queue& queue, const WindowRequest& request,
+uint32_t BouncePool::choose_grant(uint32_t left_entries, const WindowRequest& request,
                                   uint32_t queue_pairs) const {
   if (queue_pairs == 0) return 0;
-  const uint32_t left = count_left(queue) / queue_pairs;
+  const uint32_t left = left_entries / queue_pairs;
   uint32_t grant = request.wanted;
   if (!is_bare()) {
-    const uint32_t kept = pages_ / kKeptOf * kKept, all = count_left(queue);
-    const uint32_t generous = all > kept ? (all - kept) / kMaxOfTheRest / queue_pairs : 0;
+    const uint32_t kept = pages_ / kKeptOf * kKept;
+    const uint32_t generous = left_entries > kept ? (left_entries - kept) / kMaxOfTheRest / queue_pairs : 0;
     grant = std::min(grant, std::max(generous, request.modest));
   }
   grant = std::min(grant, left);
@@ -188,9 +231,14 @@ base::Result<BouncePool::Reservation> BouncePool::reserve(verbs::Device& device,
   const std::lock_guard lock(mutex_);
   auto rail = open_rail(device);
   if (!rail) return rail.error();
+  if (request.wants_run) {
+    auto run = reserve_run(device, **rail, request, queue_pairs);
+    if (!run || run->entries != 0) return run;
+  }
   auto queue = choose_queue(device, **rail, (is_bare() ? request.wanted : request.least) * queue_pairs);
   if (!queue) return queue.error();
-  const uint32_t granted = choose_grant(**queue, request, queue_pairs), all = granted * queue_pairs;
+  const uint32_t granted = choose_grant(count_left(**queue), request, queue_pairs),
+                 all = granted * queue_pairs;
   if (auto outcome = post_more(**queue, all - std::min(all, count_spare(**queue))); !outcome)
     return outcome.error();
   (*queue)->reserved_entries_ += all;
@@ -198,22 +246,74 @@ base::Result<BouncePool::Reservation> BouncePool::reserve(verbs::Device& device,
 }
 
 base::Outcome BouncePool::post_more(Queue& queue, uint32_t entries) {
-  if (auto outcome = make_usable(next_free_page_ + entries); !outcome) return outcome;
+  if (is_bare()) return post_pages(queue, 0, entries);
   while (entries != 0) {
-    verbs::ReceiveBuffer batch[kPostBatch];
-    const uint32_t count = std::min(entries, kPostBatch);
-    for (uint32_t i = 0; i < count; ++i) batch[i] = make_receive(queue, next_free_page_ + i);
-    if (auto outcome = queue.queue_.post({batch, count}); !outcome) return outcome;
-    if (!is_bare()) next_free_page_ += count;
-    queue.posted_entries_ += count;
-    entries -= count;
+    const auto run = free_pages_.take(entries);
+    if (auto outcome = make_usable(run.first + run.count); !outcome) {
+      free_pages_.add(run);
+      return outcome;
+    }
+    if (auto outcome = post_pages(queue, run.first, run.count); !outcome) return outcome;
+    entries -= run.count;
   }
   return {};
+}
+
+base::Outcome BouncePool::post_pages(Queue& queue, uint32_t first_page, uint32_t entries) {
+  for (uint32_t done = 0; done != entries;) {
+    verbs::ReceiveBuffer batch[kPostBatch];
+    const uint32_t count = std::min(entries - done, kPostBatch);
+    for (uint32_t i = 0; i < count; ++i) batch[i] = make_receive(queue, first_page + done + i);
+    if (auto outcome = queue.queue_.post({batch, count}); !outcome) return outcome;
+    queue.posted_entries_ += count;
+    done += count;
+  }
+  return {};
+}
+
+// None, without an error, where too few pages lie together.
+base::Result<BouncePool::Reservation> BouncePool::reserve_run(verbs::Device& device, Rail& rail,
+                                                              const WindowRequest& request,
+                                                              uint32_t queue_pairs) {
+  const uint32_t deepest = device.max_srq_entries();
+  uint32_t granted = choose_grant(std::min(free_pages_.count(), deepest), request, queue_pairs);
+  if (granted * queue_pairs > free_pages_.longest()) granted = free_pages_.longest() / queue_pairs;
+  if (granted == 0 || granted < request.least) return Reservation{};
+  const auto pages = free_pages_.take_together(granted * queue_pairs);
+  auto queue = std::make_unique<Queue>();
+  queue->is_run_ = true;
+  queue->first_page_ = pages.first;
+  queue->keys_ = rail.keys.data();
+  queue->step_pages_ = step_pages_;
+  queue->capacity_entries_ = pages.count;
+  auto outcome = make_usable(pages.first + pages.count);
+  if (outcome) {
+    auto made = verbs::SharedReceiveQueue::create(device, pages.count);
+    if (made) queue->queue_ = std::move(*made);
+    outcome = made ? post_pages(*queue, pages.first, pages.count) : base::Outcome(made.error());
+  }
+  if (!outcome) {
+    queue.reset();
+    free_pages_.add(pages);
+    return outcome.error();
+  }
+  queue->reserved_entries_ = pages.count;
+  return Reservation{rail.runs.emplace_back(std::move(queue)).get(), granted};
+}
+
+// Of a run: with the receive queue go the entries that are still posted in it.
+void BouncePool::free_if_unused(Queue& queue) {
+  if (!queue.is_run_ || queue.reserved_entries_ != 0 || queue.retiring_links_ != 0) return;
+  const FreePages::Run pages{queue.first_page_, queue.capacity_entries_};
+  for (auto& [device, rail] : rails_)
+    std::erase_if(rail->runs, [&](const auto& run) { return run.get() == &queue; });
+  free_pages_.add(pages);
 }
 
 void BouncePool::release(Queue& queue, uint32_t entries) {
   const std::lock_guard lock(mutex_);
   queue.reserved_entries_ -= entries;
+  free_if_unused(queue);
 }
 
 VERBENA_HOT_PATH base::Outcome BouncePool::repost(Queue& queue, std::span<const uint32_t> pages) {
@@ -233,7 +333,8 @@ std::string BouncePool::describe() {
   text += gpu_ == base::kNoGpu ? " of the host" : " of GPU " + std::to_string(gpu_);
   if (const std::unique_lock lock(mutex_, std::try_to_lock); lock) {
     if (!is_bare())
-      base::append(text, ": %u of %u in use, %u bytes each", next_free_page_, pages_, page_bytes_);
+      base::append(text, ": %u of %u in use, %u bytes each", pages_ - free_pages_.count(), pages_,
+                   page_bytes_);
     for (const auto& [device, rail] : rails_) {
       uint32_t posted = 0, reserved = 0;
       for (const auto& queue : rail->queues) {
@@ -243,6 +344,7 @@ std::string BouncePool::describe() {
       base::append(text, "; rail %s:%d: %u circulate, %u reserved", device->name().c_str(),
                    device->port_number(), posted, reserved);
       if (rail->queues.size() > 1) base::append(text, ", in %zu queues", rail->queues.size());
+      if (!rail->runs.empty()) base::append(text, "; %zu connections with a run each", rail->runs.size());
     }
   } else {
     text += ": are being posted or registered just now";
@@ -255,6 +357,10 @@ std::string BouncePool::describe() {
 
 void BouncePool::retire(Link link, std::vector<Queue*> queues) {
   {
+    const std::lock_guard lock(mutex_);
+    for (Queue* queue : queues) ++queue->retiring_links_;
+  }
+  {
     const std::lock_guard lock(retired_mutex_);
     retired_.push_back({std::move(link), std::move(queues), base::Deadline::after_ms(kDrainMs)});
   }
@@ -265,7 +371,13 @@ void BouncePool::reap(size_t most_looks) {
   const std::lock_guard lock(retired_mutex_);
   for (size_t looks = std::min(most_looks, retired_.size()); looks != 0; --looks) {
     if (look_at(retired_.front())) {
-      retired_.pop_front();
+      const std::vector<Queue*> queues = std::move(retired_.front().queues);
+      retired_.pop_front();  // the queue pairs go before their receive queues
+      const std::lock_guard queues_lock(mutex_);
+      for (Queue* queue : queues) {
+        --queue->retiring_links_;
+        free_if_unused(*queue);
+      }
     } else {
       retired_.splice(retired_.end(), retired_, retired_.begin());
     }

@@ -12,6 +12,10 @@
 // named a held page touches it. A page that a device took for a connection that then closed is nobody's until
 // its completion.
 //
+// Where pages that lie in order pay (softverbs makes one copy of what continues on both sides), a connection
+// gets a run: a receive queue of its own with consecutive pages, which are consumed and posted again in their
+// order. It shares nothing, so a run is free again as a whole, with its queue, once the connection is gone.
+//
 // reserve/release and acquire lock; page access and repost are lock-free for us (the provider serialises a
 // queue).
 #pragma once
@@ -48,6 +52,27 @@ inline uint32_t cookie_page(uint64_t cookie) {
   return static_cast<uint32_t>(cookie);
 }
 
+// Pages that are in no queue, as runs of consecutive ones. Takes the lowest first: memory comes from below.
+class FreePages {
+ public:
+  struct Run {
+    uint32_t first = 0, count = 0;
+  };
+  void add(Run run);
+  // At most so many; fewer where they do not lie together.
+  Run take(uint32_t count);
+  // Exactly so many, or none.
+  Run take_together(uint32_t count);
+  uint32_t count() const { return count_; }
+  uint32_t longest() const;
+
+ private:
+  Run take_from(std::map<uint32_t, uint32_t>::iterator run, uint32_t count);
+
+  std::map<uint32_t, uint32_t> runs_;  // first page, count; no two adjoin
+  uint32_t count_ = 0;
+};
+
 class BouncePool {
  public:
   struct Keys {
@@ -69,6 +94,9 @@ class BouncePool {
     uint32_t capacity_entries_ = 0;
     uint32_t posted_entries_ = 0;    // that circulate in this queue
     uint32_t reserved_entries_ = 0;  // of them reserved to connections
+    uint32_t retiring_links_ = 0;    // closed connections whose queue pairs still use it; of a run
+    uint32_t first_page_ = 0;        // of a run
+    bool is_run_ = false;
   };
 
   // A device, as the pool uses it.
@@ -77,7 +105,8 @@ class BouncePool {
     // One a step; as many from the start. A page whose step was added by another thread is known from a
     // completion, which came after.
     std::vector<Keys> keys;
-    std::vector<std::unique_ptr<Queue>> queues;  // at least one
+    std::vector<std::unique_ptr<Queue>> queues;  // shared; at least one
+    std::vector<std::unique_ptr<Queue>> runs;    // of one connection each
   };
 
   // Of receive entries, for each queue pair.
@@ -85,6 +114,7 @@ class BouncePool {
     uint32_t wanted = 0;  // so many of bare entries, and of pages while the pool is generous
     uint32_t modest = 0;  // so many pages afterwards: most are kept for those that are content with them
     uint32_t least = 0;
+    bool wants_run = false;  // consecutive pages, in a queue that no other connection uses
   };
   struct Reservation {
     Queue* queue = nullptr;  // lives as long as the pool
@@ -99,14 +129,16 @@ class BouncePool {
     kBareEntries,  // receive entries without memory, for connections whose messages are all direct
   };
   // The pool of the GPU that is current (or of the host when none is). Shared; goes when the last connection
-  // goes. A GPU has one pool of pages, in the place its first connection asked for, and one of bare entries.
-  static base::Result<std::shared_ptr<BouncePool>> acquire(Kind kind);
+  // goes. A GPU has one pool of pages, in the place and of the length its first connection asked for, and one
+  // of bare entries. `page_bytes`: 0 is VERBENA_PAGE_BYTES.
+  static base::Result<std::shared_ptr<BouncePool>> acquire(Kind kind, uint32_t page_bytes = 0);
 
   // Reserves receive entries to so many queue pairs of this device, all in one queue, and makes sure that
-  // they are posted: nothing is reserved twice. Of no queue pairs: the device's keys alone.
+  // they are posted: nothing is reserved twice. Of no queue pairs: the device's keys alone. A run is made
+  // where there are enough consecutive pages, else the entries are shared ones.
   base::Result<Reservation> reserve(verbs::Device& device, const WindowRequest& request,
                                     uint32_t queue_pairs = 1);
-  // `entries`: of all queue pairs.
+  // `entries`: of all queue pairs. After retire(), if there was a link.
   void release(Queue& queue, uint32_t entries);
 
   // Posts pages again in the queue they were posted in before.
@@ -142,7 +174,7 @@ class BouncePool {
 
  private:
   BouncePool() = default;
-  base::Outcome set_up_pages(Kind kind);
+  base::Outcome set_up_pages(Kind kind, uint32_t page_bytes);
   base::Outcome make_usable(uint32_t pages);
   base::Outcome register_steps(verbs::Device& device, Rail& rail);
   bool is_bare() const { return page_bytes_ == 0; }
@@ -150,10 +182,14 @@ class BouncePool {
   base::Result<Queue*> choose_queue(verbs::Device& device, Rail& rail, uint32_t enough_entries);
   base::Outcome add_queue(verbs::Device& device, Rail& rail);
   base::Outcome post_more(Queue& queue, uint32_t entries);
-  uint32_t choose_grant(const Queue& queue, const WindowRequest& request, uint32_t queue_pairs) const;
+  base::Outcome post_pages(Queue& queue, uint32_t first_page, uint32_t entries);
+  base::Result<Reservation> reserve_run(verbs::Device& device, Rail& rail, const WindowRequest& request,
+                                        uint32_t queue_pairs);
+  void free_if_unused(Queue& queue);
+  uint32_t choose_grant(uint32_t left_entries, const WindowRequest& request, uint32_t queue_pairs) const;
   static uint32_t count_spare(const Queue& queue) { return queue.posted_entries_ - queue.reserved_entries_; }
   uint32_t count_growth(uint32_t room_entries) const {
-    return is_bare() ? room_entries : std::min(pages_ - next_free_page_, room_entries);
+    return is_bare() ? room_entries : std::min(free_pages_.count(), room_entries);
   }
   // That can still be reserved.
   uint32_t count_left(const Queue& queue) const {
@@ -168,7 +204,7 @@ class BouncePool {
   base::Buffer gpu_region_;                // one step
   std::vector<protocol::PageInfo> infos_;  // none for bare entries, which carry nothing and are all page 0
   std::mutex mutex_;                       // guards everything up to the next mutex
-  uint32_t next_free_page_ = 0;
+  FreePages free_pages_;
   uint32_t usable_steps_ = 0;
   std::map<verbs::Device*, std::unique_ptr<Rail>> rails_;
   UnpackMemories unpack_memories_;

@@ -274,11 +274,15 @@ base::Result<bool> Acceptor::join() {
 // Pages if anything will be staged and there are enough; else entries for direct messages only.
 base::Outcome Acceptor::take_entries(const AcceptOptions& options) {
   if (options.unpacks) {
-    auto pages = BouncePool::acquire(choose_page_pool(nic_));
+    const PageChoice choice = choose_pages(nic_);
+    auto pages = BouncePool::acquire(choice.kind, choice.page_bytes);
     if (!pages) return pages.error();
     parts_->pages = std::move(*pages);
     if (base::parameters().unpack_threshold_bytes > 0) {
-      auto taken = take_entries_of(parts_->pages, choose_window(static_cast<uint32_t>(paths_.size())));
+      const auto pairs = static_cast<uint32_t>(paths_.size());
+      const bool wants_run = choice.wants_runs && parts_->pages->is_gpu_memory();
+      const auto request = choose_window(pairs, parts_->pages->page_bytes(), wants_run);
+      auto taken = take_entries_of(parts_->pages, request);
       if (!taken) return taken.error();
       if (*taken) return {};
       base::log_info(
@@ -364,7 +368,9 @@ void Acceptor::offer_loopback() {
 
 void Acceptor::describe_welcome() {
   welcome_.queue_pairs = parts_->link.queue_pairs();
-  welcome_.page_bytes = static_cast<uint32_t>(base::parameters().page_bytes);
+  const bool stages = parts_->pool == parts_->pages;
+  welcome_.page_bytes =
+      static_cast<uint32_t>(stages ? parts_->pages->page_bytes() : base::parameters().page_bytes);
   parts_->link.describe(welcome_.rail, welcome_.queue_pair);
   for (size_t q = 0; q < paths_.size(); ++q) {
     welcome_.origin[q] = paths_[q].origin;
@@ -372,7 +378,7 @@ void Acceptor::describe_welcome() {
   }
   for (size_t q = 0; q < paths_.size(); ++q) welcome_.window[q] = parts_->reservations[q].entries;
   welcome_.staging_threshold_bytes = find_threshold_bytes();
-  welcome_.staging = parts_->waits_for_consumed && parts_->pool == parts_->pages;
+  welcome_.staging = parts_->waits_for_consumed && stages;
 }
 
 base::Outcome Acceptor::set_up_unpack() {

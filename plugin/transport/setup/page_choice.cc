@@ -12,6 +12,30 @@ namespace {
 constexpr uint32_t kMinPagesPerPair = 2;  // of a window that the user has set
 constexpr uint32_t kMinWindowPages = 32, kMaxWindowPages = 256;
 constexpr uint32_t kDirectEntries = 32;  // a whole ring of messages of one chunk
+// Of softverbs, which copies into a GPU's memory page by page: a copy takes microseconds whatever its length,
+// and what lies in order on both sides is one copy.
+constexpr uint64_t kLongMessageBytes = 65536;
+constexpr uint32_t kRunPageBytes = 65536;
+constexpr uint64_t kRunMessageBytes = 1 << 20;  // the slices of NCCL's buffers, unless they are made longer
+
+BouncePool::Kind choose_kind(const Nic& nic) {
+  switch (base::parameters().bounce) {
+    case base::BouncePlace::kHost:
+      return BouncePool::Kind::kHostPages;
+    case base::BouncePlace::kGpu:
+      // The pool's pages are registered by their addresses.
+      if (nic.supports_gpu_pointers) return BouncePool::Kind::kGpuPages;
+      base::log_info("device %s: takes no addresses of GPU memory: bounce pages are in host memory",
+                     nic.name.c_str());
+      return BouncePool::Kind::kHostPages;
+    case base::BouncePlace::kAuto:
+      break;
+  }
+  // A software device copies to GPU memory in microseconds, to host memory in less than one: that counts for
+  // short messages. Long ones a kernel reads from its own GPU's memory at ten times the speed.
+  const bool is_fast = !nic.rails[0]->is_software() || find_threshold_bytes() > kLongMessageBytes;
+  return nic.supports_gpu_pointers && is_fast ? BouncePool::Kind::kGpuPages : BouncePool::Kind::kHostPages;
+}
 
 }  // namespace
 
@@ -22,17 +46,26 @@ uint64_t find_threshold_bytes() {
 
 // Eight of the longest staged messages, as NCCL keeps eight receives open; at least two, as a message may
 // need half. Shared by the queue pairs, but any of them may carry a direct message's whole chunk.
-BouncePool::WindowRequest choose_window(uint32_t pairs) {
+BouncePool::WindowRequest choose_window(uint32_t pairs, uint32_t page_bytes, bool wants_run) {
   const auto share = [pairs](uint32_t pages, uint32_t least) {
     return std::max((pages + pairs - 1) / pairs, least);
   };
   const auto& parameters = base::parameters();
   if (parameters.window_pages != 0) {
     const uint32_t set = share(static_cast<uint32_t>(parameters.window_pages), kMinPagesPerPair);
-    return {.wanted = set, .modest = set, .least = std::min(set, kMinEntries)};
+    return {.wanted = set, .modest = set, .least = std::min(set, kMinEntries), .wants_run = wants_run};
   }
-  const auto page_bytes = static_cast<uint64_t>(parameters.page_bytes);
-  const auto pages = static_cast<uint32_t>((find_threshold_bytes() + page_bytes - 1) / page_bytes);
+  const auto count_pages = [page_bytes](uint64_t bytes) {
+    return static_cast<uint32_t>((bytes + page_bytes - 1) / page_bytes);
+  };
+  const uint32_t pages = count_pages(find_threshold_bytes());
+  if (wants_run) {  // not shared with other connections, so no longer than it must be
+    const uint32_t slice = std::min(pages, count_pages(kRunMessageBytes));
+    return {.wanted = share(std::min(8 * slice, 2 * pages), kMinEntries),
+            .modest = share(2 * slice, kMinEntries),
+            .least = kMinEntries,
+            .wants_run = true};
+  }
   return {.wanted = share(std::clamp(8 * pages, kMinWindowPages, std::max(2 * pages, kMaxWindowPages)),
                           kMinEntries),
           .modest = share(2 * pages, kMinEntries),
@@ -46,22 +79,14 @@ BouncePool::WindowRequest choose_direct_window(uint32_t connections) {
   return {.wanted = entries, .modest = entries, .least = kMinEntries};
 }
 
-BouncePool::Kind choose_page_pool(const Nic& nic) {
-  switch (base::parameters().bounce) {
-    case base::BouncePlace::kHost:
-      return BouncePool::Kind::kHostPages;
-    case base::BouncePlace::kGpu:
-      // The pool's pages are registered by their addresses.
-      if (nic.supports_gpu_pointers) return BouncePool::Kind::kGpuPages;
-      base::log_info("device %s: takes no addresses of GPU memory: bounce pages are in host memory",
-                     nic.name.c_str());
-      return BouncePool::Kind::kHostPages;
-    case base::BouncePlace::kAuto:
-      break;
-  }
-  // A software device copies to GPU memory in microseconds, to host memory in less than one.
-  const bool by_gpu = nic.supports_gpu_pointers && !nic.rails[0]->is_software();
-  return by_gpu ? BouncePool::Kind::kGpuPages : BouncePool::Kind::kHostPages;
+PageChoice choose_pages(const Nic& nic) {
+  PageChoice choice{.kind = choose_kind(nic),
+                    .page_bytes = static_cast<uint32_t>(base::parameters().page_bytes)};
+  if (choice.kind != BouncePool::Kind::kGpuPages || !nic.rails[0]->is_softverbs()) return choice;
+  choice.wants_runs = true;
+  const bool is_set = base::parameter_origin("VERBENA_PAGE_BYTES") != base::kDefaultOrigin;
+  if (!is_set && find_threshold_bytes() > kLongMessageBytes) choice.page_bytes = kRunPageBytes;
+  return choice;
 }
 
 }  // namespace verbena::transport

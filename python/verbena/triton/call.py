@@ -4,19 +4,8 @@ from typing import Any
 import triton.language as tl
 from triton.language import core
 
+from verbena.backends import ANY_BITCODE, BACKENDS, find_bitcode
 from verbena.constants import Backend
-
-# By which a kernel's extern_libs say whose functions are linked.
-BITCODE_KEYS = {
-    Backend.DEFAULT: "verbena_symm_any",
-    Backend.VERBENA: "verbena_symm",
-    Backend.NCCL: "verbena_symm_nccl",
-    Backend.NCCLX: "verbena_symm_nccl",
-    Backend.NVSHMEM: "verbena_symm_nvshmem",
-}
-
-# What NVSHMEM's bitcode is linked as.
-NVSHMEM_KEY = "libnvshmem_device"
 
 _LIMITS = {tl.int32: range(-2**31, 2**31), tl.int64: range(-2**63, 2**63)}
 
@@ -40,8 +29,8 @@ def check_linked(semantic: Any, name: str, backend: Any) -> None:
         raise ValueError(f"{name}: backend is a compile-time constant, one of BACKEND_*, not {backend}")
     linked = {entry[0] for entry in semantic.builder.options.extern_libs or ()}
     # What serves all backends serves each, and a call that names none takes what there is.
-    keys = BITCODE_KEYS.values() if backend == Backend.DEFAULT else (BITCODE_KEYS[Backend(backend)],)
-    if linked.isdisjoint([*keys, BITCODE_KEYS[Backend.DEFAULT]]):
+    keys = [row.bitcode for row in BACKENDS.values()] if backend == Backend.DEFAULT else [find_bitcode(Backend(backend))]
+    if linked.isdisjoint([*keys, ANY_BITCODE]):
         raise RuntimeError(f"{name}: the kernel is compiled without the bitcode for it: decorate it with "
                            f"@requires_symm(backend=BACKEND_{Backend(backend).name})")
 

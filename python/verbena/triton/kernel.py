@@ -9,13 +9,14 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
 from triton.runtime.jit import JITFunction, KernelInterface
 
+from verbena.backends import ANY_BITCODE, BACKENDS, find_bitcode, find_called_vendors
 from verbena.constants import Backend
-from verbena.finder import NVSHMEM_VARIABLE, LibraryFinder, LibraryNotFound
+from verbena.finder import LibraryFinder, LibraryNotFound
 from verbena.native import BackendUnavailable
 from verbena.team import SymmetricTeam
 from verbena.workspace import SymmetricWorkspace
 from verbena.triton import modules
-from verbena.triton.call import BITCODE_KEYS, NVSHMEM_KEY, unwrap
+from verbena.triton.call import unwrap
 
 _WARP_THREADS = 32
 
@@ -28,7 +29,8 @@ class SymmKernel(KernelInterface):
         self.jit_function = _find_jit_function(launched)
         self.backend = backend
         self.extern_libs = find_extern_libs(backend)
-        self.served = {one for one in Backend if {BITCODE_KEYS[one], BITCODE_KEYS[Backend.DEFAULT]} & set(self.extern_libs)}
+        self.served = {one for one in Backend if {find_bitcode(one), ANY_BITCODE} & set(self.extern_libs)}
+        self._vendors = [one for one in find_called_vendors(backend) if BACKENDS[one].vendor.device in self.extern_libs]
         self._libraries: dict[int, dict[str, str]] = {}
         self.arg_names = self.jit_function.arg_names
         self.__name__ = self.jit_function.__name__
@@ -36,7 +38,7 @@ class SymmKernel(KernelInterface):
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         libraries = self.extern_libs
-        if NVSHMEM_KEY in libraries:
+        if self._vendors:
             modules.prepare_loaded()
             libraries = self._find_libraries(driver.active.get_current_target().arch)
         libraries = {**libraries, **dict(kwargs.pop("extern_libs", None) or {})}
@@ -55,12 +57,13 @@ class SymmKernel(KernelInterface):
                                   options={**options, "extern_libs": self._find_libraries(capability)})
 
     def _find_libraries(self, capability: int) -> dict[str, str]:
-        """NVSHMEM's bitcode may be for one kind of GPU alone."""
-        if NVSHMEM_KEY not in self.extern_libs:
+        """A vendor's bitcode may be for one kind of GPU alone."""
+        if not self._vendors:
             return self.extern_libs
         if capability not in self._libraries:
-            nvshmem = {NVSHMEM_KEY: LibraryFinder.find_nvshmem_device_library(capability)}
-            self._libraries[capability] = {**self.extern_libs, **nvshmem}
+            vendors = {BACKENDS[one].vendor.device: LibraryFinder.find_vendor_bitcode(one, capability)
+                       for one in self._vendors}
+            self._libraries[capability] = {**self.extern_libs, **vendors}
         return self._libraries[capability]
 
     def _as_argument(self, value: Any) -> Any:
@@ -125,13 +128,14 @@ def _telling_what_is_unreadable() -> Iterator[None]:
     except ValueError as error:
         if "Failed to parse library" not in str(error):
             raise
-        raise BackendUnavailable(f"{error}: a newer LLVM than that of Triton {triton.__version__} has written it. NVSHMEM's of "
-                                 f"3.4 can be read by Triton 3.6; {NVSHMEM_VARIABLE} names its folder") from None
+        hints = [f"{row.vendor.hint}; {row.vendor.variable} names its folder" for row in BACKENDS.values() if row.vendor.hint]
+        raise BackendUnavailable(f"{error}: a newer LLVM than that of Triton {triton.__version__} has written it. "
+                                 f"{'. '.join(hints)}") from None
 
 
 def _find_all(backend: Backend) -> dict[str, str]:
-    libraries = {BITCODE_KEYS[backend]: LibraryFinder.find_device_library(backend)}
-    if backend in (Backend.DEFAULT, Backend.NVSHMEM):
-        libraries[NVSHMEM_KEY] = LibraryFinder.find_nvshmem_device_library()
+    libraries = {find_bitcode(backend): LibraryFinder.find_device_library(backend)}
+    for one in find_called_vendors(backend):
+        libraries[BACKENDS[one].vendor.device] = LibraryFinder.find_vendor_bitcode(one)
         modules.watch()
     return libraries

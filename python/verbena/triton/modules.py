@@ -8,9 +8,9 @@ from typing import Any
 from triton import knobs
 from triton.runtime.driver import driver
 
+from verbena.backends import ANY_BITCODE, find_bitcode
 from verbena.constants import Backend
 from verbena.nvshmem import modules
-from verbena.triton.call import BITCODE_KEYS
 
 _CAPTURE_IMPLICIT = 906  # CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
 
@@ -36,10 +36,11 @@ def prepare_loaded() -> None:
 
 def _note_module(module: Any, function: Any, name: str, metadata_group: dict[str, str], hash: str) -> None:
     linked = _list_linked(metadata_group)
-    if linked.isdisjoint([BITCODE_KEYS[Backend.NVSHMEM], BITCODE_KEYS[Backend.DEFAULT]]):
+    own = find_bitcode(Backend.NVSHMEM)
+    if linked.isdisjoint([own, ANY_BITCODE]):
         return
     device = driver.active.get_current_device()
-    modules.add(int(module), device, is_needed=BITCODE_KEYS[Backend.NVSHMEM] in linked)
+    modules.add(int(module), device, is_needed=own in linked)
     if modules.has_work(device):
         _prepare(device, name)
 

@@ -19,8 +19,9 @@ USAGE = pathlib.Path(__file__).resolve().parent / "usage.cu"
 
 def list_sources(workplace):
     """A file for each header that includes it twice, and nothing else; and the kernel."""
-    for header in sorted((toolchain.INCLUDE / "verbena" / "device").glob("*.cuh")):
-        line = f'#include "verbena/device/{header.name}"\n'
+    folder = toolchain.INCLUDE / "verbena" / "device"
+    for header in sorted([*folder.glob("*.cuh"), *folder.glob("collectives/*.cuh")]):
+        line = f'#include "{header.relative_to(toolchain.INCLUDE)}"\n'
         yield workplace.write(f"{header.stem}.cu", line + line)
     yield USAGE
 

@@ -2,6 +2,9 @@
 // earnest.
 #include "verbena/device/async_copy.cuh"
 #include "verbena/device/barrier.cuh"
+#include "verbena/device/collectives/codec_float8.cuh"
+#include "verbena/device/collectives/codec_integer.cuh"
+#include "verbena/device/rms_norm.cuh"
 #include "verbena/device/tilescale.cuh"
 
 #if VERBENA_FREESTANDING
@@ -9,6 +12,8 @@
 #elif VERBENA_EMULATED
 #define VERBENA_KERNEL                                               \
   void use_all(uint64_t*, uint64_t**, const uint32_t*, int*, void*); \
+  void use_codecs(const vd::Bfloat16*, char*, float*, uint64_t);     \
+  void use_norm(vd::RmsNorm<vd::Bfloat16>, const vd::Bfloat16*);     \
   void
 #else
 #define VERBENA_KERNEL extern "C" __global__ void
@@ -47,4 +52,36 @@ VERBENA_KERNEL use_all(uint64_t* words, uint64_t** rows, const uint32_t* abort_w
   tl::memory_fence_sys();
   vd::reduce_min<vd::Order::kRelease, vd::Scope::kGpu>(out, -1);
   out[4] = vd::compare_exchange<vd::Order::kAcquire, vd::Scope::kSystem>(out, 1, 2);
+}
+
+template <typename Codec, typename Rounding>
+VERBENA_DEVICE void use_codec(const vd::Bfloat16* from, char* message, float* to, uint64_t count,
+                              const Rounding& rounding) {
+  const vd::CodedTiles<Codec> tiles(message, 1);
+  typename Codec::Coded coded{};
+  for (uint32_t row = 0; row < vd::kTileRows; ++row) {
+    vd::PackedSum<vd::Bfloat16> unit;
+    unit.begin(vd::load_unit(from, row * vd::kRowNumbers, count, true));
+    Codec::encode_row(unit.sums, row, rounding.in_tile(0), coded);
+  }
+  tiles.store(0, coded);
+  vd::sync_warp();
+  coded = tiles.load(0);
+  for (uint32_t row = 0; row < vd::kTileRows; ++row) {
+    vd::PackedSum<float, 32> unit;
+    Codec::decode_row(coded, row, unit.sums);
+    vd::store_unit(to, row * vd::kRowNumbers, count, true, unit.round());
+  }
+}
+
+VERBENA_KERNEL use_codecs(const vd::Bfloat16* from, char* message, float* to, uint64_t count) {
+  use_codec<vd::Int8>(from, message, to, count, vd::RoundToNearest{});
+  use_codec<vd::Int6>(from, message, to, count, vd::RoundToNearest{});
+  use_codec<vd::Int4>(from, message, to, count, vd::RoundByChance(count));
+  use_codec<vd::Float8>(from, message, to, count, vd::RoundByChance(count));
+  use_codec<vd::MxFloat8>(from, message, to, count, vd::RoundToNearest{});
+}
+
+VERBENA_KERNEL use_norm(vd::RmsNorm<vd::Bfloat16> norm, const vd::Bfloat16* x) {
+  vd::norm_rows(norm, x, norm.hidden, vd::block_index(), norm.rows, vd::blocks_per_grid());
 }

@@ -295,7 +295,7 @@ TEST(OneShot, RefusesBlocksThatTheWorkspaceHasNot) {
     require(many.all_reduce(&number, &number, 1) == SymmStatus::kInvalid, "more blocks than there are");
     require(many.finish() == SymmStatus::kInvalid, "finish");
     require(beyond.all_reduce(&number, &number, 1) == SymmStatus::kInvalid, "no such block");
-    require(fine.all_reduce<2>(&number, &number, 0) == SymmStatus::kDone, "nothing to do");
+    require(fine.all_reduce<1>(&number, &number, 0) == SymmStatus::kDone, "nothing to do");
     require(fine.finish() == SymmStatus::kDone, "finish");
   });
   EXPECT_EQ(world.run(), "");

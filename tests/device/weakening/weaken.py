@@ -28,6 +28,7 @@ PROGRAMS = {
     "kernel_state.cuh": ["visibility_test.cc", "receive_test.cc", "nccl_unpack_test.cc"],
     "nccl_unpack.cuh": ["receive_test.cc", "nccl_unpack_test.cc"],
     "trace.cuh": ["nccl_unpack_test.cc"],
+    "rms_norm.cuh": ["rms_norm_test.cc"],
     "symm_queue.cuh": ["symm/queue_test.cc"],
     "symm_team.cuh": ["symm/queue_test.cc"],
     "symm_failure.cuh": ["symm/failure_test.cc"],

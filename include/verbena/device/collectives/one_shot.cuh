@@ -1,9 +1,9 @@
 // Collectives in one shot by packets (low_latency.cuh): each rank sends what it has to all others, and who
-// polls a flag has the data. No barrier, no fence before the first packet; for small tensors, since each rank
-// sends its tensor to every other one.
+// polls a flag has the data. No barrier, no fence before the first packet; for small tensors, since an
+// all-reduce sends each rank's tensor to every other one.
 //
 //   OneShot<> calls(workspace, block_index(), blocks);
-//   status = calls.all_reduce(input, output, count);   // or all_gather; as often as needed, of any sizes
+//   status = calls.all_reduce(input, output, count);   // or all_gather, exchange; as often as needed
 //   status = calls.finish();
 //
 // `blocks` blocks of each rank share out every tensor: block b of a rank meets the blocks b of the others and
@@ -18,38 +18,9 @@
 #ifndef VERBENA_DEVICE_COLLECTIVES_ONE_SHOT_CUH
 #define VERBENA_DEVICE_COLLECTIVES_ONE_SHOT_CUH
 
-#include "verbena/device/copy.cuh"
-#include "verbena/device/low_latency.cuh"
+#include "verbena/device/collectives/exchange_plan.cuh"
 
 namespace verbena::device {
-
-namespace detail {
-
-// A block's part of `count` elements. Parts begin at a multiple of kVectorBytes from the first element, so
-// that each is aligned as the whole is; all but the last are equally long.
-struct BlockPart {
-  uint64_t begin, count;
-};
-template <typename T>
-VERBENA_DEVICE BlockPart find_part(uint64_t count, uint32_t block, uint32_t blocks) {
-  constexpr uint64_t kLanes = kVectorBytes / sizeof(T);
-  const uint64_t vectors = (count + kLanes - 1) / kLanes;
-  const uint64_t part = (vectors + blocks - 1) / blocks * kLanes, begin = part * block;
-  if (begin >= count) return {count, 0};
-  return {begin, count - begin < part ? count - begin : part};
-}
-
-// int32 wraps round: it is added as what has the same bits and is allowed to.
-template <typename T>
-struct SummedAs {
-  using Type = T;
-};
-template <>
-struct SummedAs<int32_t> {
-  using Type = uint32_t;
-};
-
-}  // namespace detail
 
 template <typename Packet = Packet16, typename Context = SymmContext>
 class OneShot {
@@ -57,34 +28,35 @@ class OneShot {
   // By all threads of the group that makes the calls. The workspace has at least `blocks` blocks; `block` is
   // below that. The workspace outlives this.
   VERBENA_DEVICE OneShot(const SymmWorkspace<Context>& workspace, uint32_t block, uint32_t blocks)
-      : exchange_(workspace, block),
-        team_rank_(workspace.context.team_rank),
-        team_size_(workspace.context.team_size),
-        block_(block),
-        blocks_(blocks) {
+      : exchange_(workspace, block), context_(workspace.context), block_(block), blocks_(blocks) {
     if (block >= blocks || blocks > workspace.blocks.count) status_ = SymmStatus::kInvalid;
   }
 
-  // `output` becomes the sum of all ranks' `input`, `count` numbers of float, Half, Bfloat16 or int32_t, both
-  // at any address of this GPU. `output` may be `input`; they do not overlap in another way. When it returns,
-  // this block's part of the output is there for the group's threads, and of the input may be changed. kRanks
-  // is the team's size if that is known when the kernel is compiled, or 0.
+  // `output` becomes the sum of all ranks' `input`, `count` numbers of float, Half, Bfloat16, E4m3 or
+  // int32_t, both at any address of this GPU. `output` may be `input`; they do not overlap in another way.
+  // When it returns, this block's part of the output is there for the group's threads, and of the input may
+  // be changed. kRanks is the team's size if that is known when the kernel is compiled, or 0; at most 16.
   template <int kRanks = 0, typename T, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce(const T* input, T* output, uint64_t count,
                                                      const Group& group = {}) {
-    using Number = typename detail::SummedAs<T>::Type;
+    return all_reduce_bytes<kRanks>(reinterpret_cast<const char*>(input), reinterpret_cast<char*>(output),
+                                    count * sizeof(T), ReduceAs<T>{}, group);
+  }
+  // The same with any reduction of reduction.cuh, of numbers as that one takes them.
+  template <int kRanks = 0, typename Reduce, typename Group = BlockGroup>
+  [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce_bytes(const char* input, char* output,
+                                                           uint64_t length_bytes, const Reduce& reduce,
+                                                           const Group& group = {}) {
+    if (status_ == SymmStatus::kDone && !exchange_.is_size(kRanks)) status_ = SymmStatus::kInvalid;
     if (status_ != SymmStatus::kDone) return status_;
-    const detail::BlockPart part = detail::find_part<T>(count, block_, blocks_);
-    const auto* const from = reinterpret_cast<const Number*>(input) + part.begin;
-    auto* const to = reinterpret_cast<Number*>(output) + part.begin;
-    const uint64_t most = exchange_.capacity_bytes() / kVectorBytes * (kVectorBytes / sizeof(T));
+    const Part part = find_part(length_bytes, block_, blocks_);
+    const uint64_t most = exchange_.capacity_bytes() / kVectorBytes * kVectorBytes;
     // A block without a part has nothing to say on any rank, and its peers do not wait for it.
-    for (uint64_t at = 0; at < part.count; at += most) {
+    for (uint64_t at = 0; at < part.length_bytes; at += most) {
       if (!begin_message(group)) return status_;
-      const uint64_t length = part.count - at < most ? part.count - at : most;
-      status_ = exchange_.template broadcast<kRanks>(from + at, length * sizeof(T), group);
-      if (status_ != SymmStatus::kDone) return status_;
-      status_ = exchange_.template receive_reduce<kRanks>(from + at, to + at, length, group);
+      const auto length = static_cast<uint32_t>(detail::cut_round(part, at, most));
+      const uint64_t offset = part.begin + at;
+      status_ = reduce_message<kRanks>(input + offset, output + offset, length, reduce, group);
       if (status_ != SymmStatus::kDone) return status_;
     }
     return SymmStatus::kDone;
@@ -93,28 +65,39 @@ class OneShot {
   // `output` becomes all ranks' `input`, `count` elements each, in the order of ranks: team_size * count
   // elements of any type. `input` may be this rank's part of the output; they do not overlap in another way.
   // Otherwise as all_reduce().
-  template <typename T, typename Group = BlockGroup>
+  template <int kRanks = 0, typename T, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus all_gather(const T* input, T* output, uint64_t count,
                                                      const Group& group = {}) {
-    if (status_ != SymmStatus::kDone) return status_;
-    const detail::BlockPart part = detail::find_part<T>(count, block_, blocks_);
-    const uint64_t most = exchange_.capacity_bytes() / kVectorBytes * (kVectorBytes / sizeof(T));
-    T* const own = output + static_cast<uint64_t>(team_rank_) * count + part.begin;
-    for (uint64_t at = 0; at < part.count; at += most) {
-      if (!begin_message(group)) return status_;
-      const T* const from = input + part.begin + at;
-      const uint64_t length_bytes = (part.count - at < most ? part.count - at : most) * sizeof(T);
-      status_ = exchange_.broadcast(from, length_bytes, group);
-      if (from != own + at) copy_group(group, own + at, from, length_bytes);
-      // Each rank begins with the one whose packets were sent to it first.
-      for (int32_t step = 1; step < team_size_ && status_ == SymmStatus::kDone; ++step) {
-        const int32_t peer = (team_rank_ - step + team_size_) % team_size_;
-        T* const to = output + static_cast<uint64_t>(peer) * count + part.begin + at;
-        status_ = exchange_.receive(peer, to, length_bytes, group);
-      }
-      if (status_ != SymmStatus::kDone) return status_;
-    }
-    return SymmStatus::kDone;
+    const uint64_t length_bytes = count * sizeof(T);
+    const Part part = find_part(length_bytes, block_, blocks_);
+    const auto plan = [&](int32_t member) {
+      const char* const to = reinterpret_cast<char*>(output) + static_cast<uint64_t>(member) * length_bytes;
+      return ExchangeLine{Rows::side_by_side(input), Rows::side_by_side(to), part, part};
+    };
+    return exchange<kRanks>(plan, part.length_bytes, group);
+  }
+
+  // Sends each member its message, and places what all of them send; `plan(member)` is the ExchangeLine with
+  // it, this rank's own among them; `most_bytes` as ExchangePlan has it. What goes from one rank to another
+  // has the same length for both. A message to oneself may have one place for both; nothing else overlaps.
+  template <int kRanks = 0, typename Plan, typename Group = BlockGroup>
+  [[nodiscard]] VERBENA_DEVICE SymmStatus exchange(const Plan& plan, uint64_t most_bytes,
+                                                   const Group& group = {}) {
+    return for_rounds<kRanks>(plan, most_bytes, group, [&](const Round& round) {
+      detail::copy_rows(group, plan(context_.team_rank).destination.from(round.offset(own_part(plan))),
+                        plan(context_.team_rank).source.from(round.offset(own_part(plan))),
+                        round.length(own_part(plan)));
+      return place_messages<kRanks>(plan, round, group);
+    });
+  }
+  // The same, and the messages that come from all members become one, at the destination of this rank's own
+  // line: all are as long as that.
+  template <int kRanks = 0, typename Plan, typename Reduce, typename Group = BlockGroup>
+  [[nodiscard]] VERBENA_DEVICE SymmStatus exchange_reduce(const Plan& plan, uint64_t most_bytes,
+                                                          const Reduce& reduce, const Group& group = {}) {
+    return for_rounds<kRanks>(plan, most_bytes, group, [&](const Round& round) {
+      return reduce_messages<kRanks>(plan, round, reduce, group);
+    });
   }
 
   // Behind the last call of a kernel. The first error of the calls, if there was one.
@@ -125,6 +108,20 @@ class OneShot {
   }
 
  private:
+  using Exchange = LowLatency<Packet, Context>;
+  using Data = typename Packet::Data;
+
+  // What one message of each pair has of its part.
+  struct Round {
+    uint64_t at, most;
+    uint32_t first_packet;  // of the data: before it lies what is told of lengths
+
+    VERBENA_DEVICE uint64_t offset(const Part& part) const { return part.begin + at; }
+    VERBENA_DEVICE uint32_t length(const Part& part) const {
+      return static_cast<uint32_t>(detail::cut_round(part, at, most));
+    }
+  };
+
   // Turns are taken before a message and not behind it, as nobody knows which is a kernel's last.
   template <typename Group>
   VERBENA_DEVICE bool begin_message(const Group& group) {
@@ -132,9 +129,191 @@ class OneShot {
     has_begun_ = true;
     return status_ == SymmStatus::kDone;
   }
+  template <typename Plan>
+  VERBENA_DEVICE Part own_part(const Plan& plan) const {
+    return plan(context_.team_rank).receive;
+  }
 
-  LowLatency<Packet, Context> exchange_;
-  int32_t team_rank_, team_size_;
+  // A thread sends a packet, then waits for those of the others at the same place: its own numbers stay in
+  // registers. Enough threads have one packet each.
+  template <int kRanks, typename Reduce, typename Group>
+  VERBENA_DEVICE SymmStatus reduce_message(const char* input, char* output, uint32_t length_bytes,
+                                           const Reduce& reduce, const Group& group) {
+    Patience patience(context_);
+    WaitResult mine = WaitResult::kReached;
+    int32_t late = 0;
+    const uint32_t packets = Packet::count(length_bytes), end = Exchange::find_end(packets);
+    const auto count_of = [&](int32_t) { return packets; };
+    for (uint32_t index = group.rank(); index < end && mine == WaitResult::kReached; index += group.size()) {
+      Data data = Exchange::load_data(input, index, length_bytes, index < packets);
+      exchange_.template send_packet_to_all<kRanks>(index, data, index < packets);
+      mine = exchange_.template reduce_packets<kRanks>(index, count_of, patience, data, late, reduce, data);
+      if (index < packets && mine == WaitResult::kReached)
+        Packet::store_data(output, index, length_bytes, data);
+    }
+    return exchange_.conclude(group, mine, late);
+  }
+
+  template <int kRanks, typename Plan, typename Group, typename Receive>
+  VERBENA_DEVICE SymmStatus for_rounds(const Plan& plan, uint64_t most_bytes, const Group& group,
+                                       const Receive& receive) {
+    if (status_ == SymmStatus::kDone && !exchange_.is_size(kRanks)) status_ = SymmStatus::kInvalid;
+    if (status_ != SymmStatus::kDone) return status_;
+    const bool is_known = most_bytes != kUnknownLength;
+    const uint32_t told = is_known ? 0 : Packet::kFewest;
+    const uint64_t room = exchange_.capacity_bytes() - Packet::offset(told);
+    const uint64_t most = room / kVectorBytes * kVectorBytes;
+    uint64_t rounds = (most_bytes + most - 1) / most;
+    if (!is_known) rounds = count_own_rounds(plan, most);
+    for (uint64_t i = 0; i < rounds || (i == 0 && !is_known); ++i) {
+      if (!begin_message(group)) return status_;
+      const Round round{i * most, most, i == 0 ? told : 0u};
+      if (round.first_packet != 0) tell_lengths(plan, rounds, group);
+      send_messages<kRanks>(plan, round, group);
+      if (round.first_packet != 0) status_ = hear_lengths(plan, rounds, group);
+      if (status_ == SymmStatus::kDone) status_ = receive(round);
+      if (status_ != SymmStatus::kDone) return status_;
+    }
+    return SymmStatus::kDone;
+  }
+
+  template <typename Plan>
+  VERBENA_DEVICE uint64_t count_own_rounds(const Plan& plan, uint64_t most) const {
+    uint64_t longest = 0;
+    for (int32_t member = 0; member < context_.team_size; ++member) {
+      const auto line = plan(member);
+      if (line.send.length_bytes > longest) longest = line.send.length_bytes;
+      if (line.receive.length_bytes > longest) longest = line.receive.length_bytes;
+    }
+    return (longest + most - 1) / most;
+  }
+
+  // Where a rank knows its own messages alone, the first one begins with how long it is and how many rounds
+  // its sender needs. All take as many as who needs most, so that each hears from each in every round.
+  static constexpr uint32_t kRoundsShift = 40;
+  template <typename Plan, typename Group>
+  VERBENA_DEVICE void tell_lengths(const Plan& plan, uint64_t rounds, const Group& group) const {
+    static_assert(sizeof(Data) >= sizeof(uint64_t), "verbena: lengths take packets of 16 or 128 bytes");
+    const uint32_t index = group.rank();
+    if (index >= Exchange::find_end(Packet::kFewest)) return;
+    for (int32_t peer = 0; peer < context_.team_size; ++peer) {
+      if (peer == context_.team_rank) continue;
+      const uint64_t told = plan(peer).send.length_bytes | rounds << kRoundsShift;
+      Data data{};
+      if (index == 0) __builtin_memcpy(&data, &told, sizeof(told));
+      exchange_.send_packet(peer, index, data, index < Packet::kFewest);
+    }
+  }
+  template <typename Plan, typename Group>
+  VERBENA_DEVICE SymmStatus hear_lengths(const Plan& plan, uint64_t& rounds, const Group& group) const {
+    const uint32_t index = group.rank();
+    WaitResult mine = WaitResult::kReached;
+    int32_t late = 0;
+    bool are_wrong = false;
+    uint64_t most_rounds = rounds;
+    if (index < Exchange::find_end(Packet::kFewest)) {
+      Patience patience(context_);
+      for (int32_t peer = 0; peer < context_.team_size && mine == WaitResult::kReached; ++peer) {
+        if (peer == context_.team_rank) continue;
+        Data data{};
+        late = peer;
+        mine = exchange_.receive_packet(peer, index, index < Packet::kFewest, patience, data);
+        uint64_t told = 0;
+        __builtin_memcpy(&told, &data, sizeof(told));
+        if (index != 0 || mine != WaitResult::kReached) continue;
+        if (told >> kRoundsShift > most_rounds) most_rounds = told >> kRoundsShift;
+        if ((told & ((uint64_t{1} << kRoundsShift) - 1)) != plan(peer).receive.length_bytes) are_wrong = true;
+      }
+    }
+    const SymmStatus status = exchange_.conclude(group, mine, late);
+    if (status != SymmStatus::kDone) return status;
+    if (group.any(are_wrong)) return SymmStatus::kInvalid;
+    rounds = group.share(most_rounds, index == 0);
+    return SymmStatus::kDone;
+  }
+
+  template <int kRanks, typename Plan, typename Group>
+  VERBENA_DEVICE void send_messages(const Plan& plan, const Round& round, const Group& group) const {
+    constexpr uint32_t kLoads = 2;
+    const int32_t size = kRanks == 0 ? context_.team_size : kRanks;
+    for (int32_t step = 1; step < size; ++step) {
+      int32_t peer = context_.team_rank + step;
+      if (peer >= size) peer -= size;
+      const auto line = plan(peer);
+      const uint32_t length_bytes = round.length(line.send), packets = Packet::count(length_bytes);
+      const Rows source = line.source.from(round.offset(line.send));
+      const uint32_t end = Exchange::find_end(packets), stride = group.size();
+      for (uint32_t first = group.rank(); first < end; first += kLoads * stride) {
+        Data data[kLoads];
+        VERBENA_UNROLL
+        for (uint32_t k = 0; k < kLoads; ++k)
+          data[k] =
+              Exchange::load_data(source, first + k * stride, length_bytes, first + k * stride < packets);
+        VERBENA_UNROLL
+        for (uint32_t k = 0; k < kLoads; ++k) {
+          const uint32_t index = first + k * stride;
+          if (index < end) exchange_.send_packet(peer, round.first_packet + index, data[k], index < packets);
+        }
+      }
+    }
+  }
+
+  template <int kRanks, typename Plan, typename Group>
+  VERBENA_DEVICE SymmStatus place_messages(const Plan& plan, const Round& round, const Group& group) const {
+    Patience patience(context_);
+    WaitResult mine = WaitResult::kReached;
+    int32_t late = 0;
+    const int32_t size = kRanks == 0 ? context_.team_size : kRanks;
+    uint32_t most = 0;
+    for (int32_t member = 0; member < size; ++member) {
+      const uint32_t packets = Packet::count(round.length(plan(member).receive));
+      if (packets > most) most = packets;
+    }
+    const auto count_of = [&](int32_t member) {
+      return round.first_packet + Packet::count(round.length(plan(member).receive));
+    };
+    const uint32_t end = Exchange::find_end(most);
+    for (uint32_t index = group.rank(); index < end && mine == WaitResult::kReached; index += group.size()) {
+      const auto take = [&](const auto& terms) {
+        VERBENA_UNROLL
+        for (int32_t i = 0; i < terms.kMost; ++i) {
+          const int32_t member = terms.first + i;
+          if (i >= terms.count || member == context_.team_rank) continue;
+          const auto line = plan(member);
+          const uint32_t length_bytes = round.length(line.receive);
+          if (index < Packet::count(length_bytes))
+            Packet::store_data(line.destination.from(round.offset(line.receive)), index, length_bytes,
+                               terms.data[i]);
+        }
+      };
+      mine = exchange_.template receive_all<kRanks>(round.first_packet + index, count_of, patience, Data{},
+                                                    late, 0, take);
+    }
+    return exchange_.conclude(group, mine, late);
+  }
+  template <int kRanks, typename Plan, typename Reduce, typename Group>
+  VERBENA_DEVICE SymmStatus reduce_messages(const Plan& plan, const Round& round, const Reduce& reduce,
+                                            const Group& group) const {
+    const auto line = plan(context_.team_rank);
+    const uint32_t length_bytes = round.length(line.receive), packets = Packet::count(length_bytes);
+    const Rows source = line.source.from(round.offset(line.receive));
+    const Rows destination = line.destination.from(round.offset(line.receive));
+    Patience patience(context_);
+    WaitResult mine = WaitResult::kReached;
+    int32_t late = 0;
+    const auto count_of = [&](int32_t) { return packets; };
+    const uint32_t end = Exchange::find_end(packets);
+    for (uint32_t index = group.rank(); index < end && mine == WaitResult::kReached; index += group.size()) {
+      Data data = Exchange::load_data(source, index, length_bytes, index < packets);
+      mine = exchange_.template reduce_packets<kRanks>(index, count_of, patience, data, late, reduce, data);
+      if (index < packets && mine == WaitResult::kReached)
+        Packet::store_data(destination, index, length_bytes, data);
+    }
+    return exchange_.conclude(group, mine, late);
+  }
+
+  Exchange exchange_;
+  const Context& context_;
   uint32_t block_, blocks_;
   bool has_begun_ = false;
   SymmStatus status_ = SymmStatus::kDone;

@@ -1,0 +1,73 @@
+// What a launch of our kernels is told: host and kernels have it in common. Plain types, since nvcc reads it
+// too.
+#pragma once
+
+#include <stdint.h>
+
+#include "verbena/symm_abi.h"
+
+namespace verbena::ops {
+
+inline constexpr int32_t kMostRanks = 16;
+inline constexpr uint32_t kMostCalls = 8;  // of a launch
+inline constexpr uint32_t kMostThreads = 512;
+
+// Numbered as verbena_ops_algorithm (verbena/ops.h). Packets of 16 bytes or lines of 128 (low_latency.cuh),
+// or chunks behind flags (bulk.cuh); in one shot each rank sends its whole tensor to every other one.
+enum class Algorithm : uint32_t {
+  kAuto = 0,
+  kOneShot16 = 1,
+  kOneShot128 = 2,
+  kTwoShot16 = 3,
+  kTwoShot128 = 4,
+  kBulkOneShot = 5,
+  kBulkTwoShot = 6,
+};
+inline constexpr uint32_t kCountAlgorithms = 7;
+
+enum class Kind : uint32_t { kAllReduce = 0, kExchange = 1, kExchangeReduce = 2 };
+
+// Where the messages of an exchange lie at one end: that of member r begins at r * member_bytes, and has rows
+// of row_bytes, step_bytes from one to the next (Rows of low_latency.cuh).
+struct Layout {
+  uint64_t member_bytes, row_bytes, step_bytes;
+};
+
+// Whose messages are of which length.
+enum class Lengths : uint32_t {
+  kEqual = 0,       // all `length_bytes`
+  kFromRoot = 1,    // those of `root`; all others have none
+  kByReceiver = 2,  // counts[r] for member r: a reduce-scatter
+  kBySender = 3,    // counts[r] from member r: an all-gather
+  kByPair = 4,      // counts[r] to member r, receive_counts[r] from it
+};
+
+struct Call {
+  Kind kind;
+  Algorithm algorithm;
+  uint32_t type, reduction;  // of reduction.cuh
+  const char* input;
+  char* output;
+  uint64_t length_bytes;  // of the tensor; of an exchange's longest message
+  Layout source, destination;
+  Lengths lengths;
+  int32_t root;
+  // In the GPU's memory, read by the kernel: of each member, in units of unit_bytes. Offsets null: each
+  // message behind the one before. Messages lie in the first input_bytes and output_bytes.
+  const int64_t *counts, *offsets, *receive_counts, *receive_offsets;
+  uint64_t unit_bytes, input_bytes, output_bytes;
+};
+
+struct Launch {
+  SymmWorkspace<> workspace;
+  // In memory of the host: the first error, a SymmStatus that is not kDone; 0: none.
+  int64_t* status;
+  uint32_t count_calls;
+  uint32_t chunk_bytes;  // of Bulk; 0: as many as there is room for
+  uint32_t lets_next_start;
+  uint32_t pause_before_ns,
+      pause_after_ns;  // for tests: in front of the wait for earlier grids, behind the trigger
+  Call calls[kMostCalls];
+};
+
+}  // namespace verbena::ops

@@ -1,0 +1,63 @@
+// The kernels on the GPU that is current, through CUDA's driver, which is loaded when it is first needed: the
+// library links no CUDA library.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "abi/cuda.h"
+#include "device/ops/call.h"
+
+namespace verbena::ops {
+
+using namespace ::verbena::cuda;  // NVIDIA's names
+
+// clang-format off
+#define VERBENA_OPS_CUDA(X)                                                                                  \
+  X(cuGetErrorString) X(cuCtxGetCurrent) X(cuCtxGetDevice) X(cuDeviceGetAttribute) X(cuModuleLoadDataEx)     \
+  X(cuModuleUnload) X(cuModuleGetFunction) X(cuLaunchKernelEx) X(cuMemHostAlloc) X(cuMemFreeHost)            \
+  X(cuThreadExchangeStreamCaptureMode)
+// clang-format on
+struct Driver {
+  VERBENA_OPS_CUDA(VERBENA_CUDA_MEMBER)
+
+  // Throws Failure without a driver.
+  static const Driver& instance();
+  // Throws Failure unless the call succeeded.
+  void check(CUresult status, const char* what) const;
+};
+
+// Kernels, which have a workspace of their own each: packets of both lengths share one.
+enum class Family : uint32_t { kPackets16, kPackets128, kChunks };
+Family family_of(Algorithm algorithm);
+
+struct Grid {
+  uint32_t blocks, threads;
+};
+
+class KernelSet {
+ public:
+  KernelSet();
+  ~KernelSet();
+  KernelSet(const KernelSet&) = delete;
+  KernelSet& operator=(const KernelSet&) = delete;
+
+  // `has_size`: all calls are all-reduces, for which there are kernels for teams of some sizes.
+  void launch(Family family, bool has_size, const Grid& grid, const Launch& launch, CUstream stream);
+  void pause(uint64_t length_ns, CUstream stream);
+
+ private:
+  static constexpr uint32_t kFamilies = 3;
+  enum Size : uint32_t { kOf2, kOf4, kOfAny, kSizes };
+
+  CUfunction find(const char* name) const;
+  void enqueue(CUfunction function, const Grid& grid, void** parameters, CUstream stream) const;
+
+  const Driver& driver_;
+  CUmodule module_ = nullptr;
+  std::array<std::array<CUfunction, kSizes>, kFamilies> functions_{};
+  CUfunction pause_ = nullptr;
+  bool starts_early_ = false;  // the GPU has programmatic dependent launch
+};
+
+}  // namespace verbena::ops

@@ -1,0 +1,215 @@
+// The kernels' body: carries out a launch's calls, one after the other, by all blocks of the grid. Also
+// compiled for the emulated GPU.
+#pragma once
+
+#include "device/ops/call.h"
+#include "verbena/device/collectives/bulk.cuh"
+#include "verbena/device/collectives/one_shot.cuh"
+#include "verbena/device/collectives/two_shot.cuh"
+
+namespace verbena::ops {
+
+using namespace device;
+
+// How the block's data travels. kRanks is the team's size, or 0: those with a size do all-reduces alone,
+// which are the ones that microseconds count for.
+template <int kRanks, typename Packet>
+struct ByPackets {
+  static constexpr int kSize = kRanks;
+
+  template <typename Reduce>
+  VERBENA_DEVICE static SymmStatus all_reduce(const Launch& launch, const Call& call, const Reduce& reduce) {
+    if (call.algorithm == Algorithm::kTwoShot16 || call.algorithm == Algorithm::kTwoShot128) {
+      TwoShot<Packet> calls(launch.workspace, block_index(), blocks_per_grid());
+      (void)calls.template all_reduce_bytes<kRanks>(call.input, call.output, call.length_bytes, reduce);
+      return calls.finish();
+    }
+    OneShot<Packet> calls(launch.workspace, block_index(), blocks_per_grid());
+    (void)calls.template all_reduce_bytes<kRanks>(call.input, call.output, call.length_bytes, reduce);
+    return calls.finish();
+  }
+  VERBENA_DEVICE static SymmStatus exchange(const Launch& launch, const ExchangePlan& plan) {
+    OneShot<Packet> calls(launch.workspace, block_index(), blocks_per_grid());
+    (void)calls.template exchange<kRanks>(plan, plan.most_bytes);
+    return calls.finish();
+  }
+  template <typename Reduce>
+  VERBENA_DEVICE static SymmStatus exchange_reduce(const Launch& launch, const ExchangePlan& plan,
+                                                   const Reduce& reduce) {
+    OneShot<Packet> calls(launch.workspace, block_index(), blocks_per_grid());
+    (void)calls.template exchange_reduce<kRanks>(plan, plan.most_bytes, reduce);
+    return calls.finish();
+  }
+};
+template <int kRanks>
+struct ByChunks {
+  static constexpr int kSize = kRanks;
+
+  template <typename Reduce>
+  VERBENA_DEVICE static SymmStatus all_reduce(const Launch& launch, const Call& call, const Reduce& reduce) {
+    Bulk<> calls(launch.workspace, block_index(), blocks_per_grid(), launch.chunk_bytes);
+    if (call.algorithm == Algorithm::kBulkOneShot) {
+      const Part part = find_part(call.length_bytes, block_index(), blocks_per_grid());
+      const auto plan = [&](int32_t) {
+        return ExchangeLine{Rows::side_by_side(call.input), Rows::side_by_side(call.output), part, part};
+      };
+      (void)calls.template exchange_reduce<kRanks>(plan, part.length_bytes, reduce);
+    } else {
+      (void)calls.template all_reduce<kRanks>(call.input, call.output, call.length_bytes,
+                                              PlainCodec<Reduce>{reduce});
+    }
+    return calls.finish();
+  }
+  VERBENA_DEVICE static SymmStatus exchange(const Launch& launch, const ExchangePlan& plan) {
+    Bulk<> calls(launch.workspace, block_index(), blocks_per_grid(), launch.chunk_bytes);
+    (void)calls.exchange(plan, plan.most_bytes);
+    return calls.finish();
+  }
+  template <typename Reduce>
+  VERBENA_DEVICE static SymmStatus exchange_reduce(const Launch& launch, const ExchangePlan& plan,
+                                                   const Reduce& reduce) {
+    Bulk<> calls(launch.workspace, block_index(), blocks_per_grid(), launch.chunk_bytes);
+    (void)calls.template exchange_reduce<kRanks>(plan, plan.most_bytes, reduce);
+    return calls.finish();
+  }
+};
+
+VERBENA_DEVICE ExchangePlan* find_plan() {
+#if VERBENA_EMULATED
+  static const char key = 0;
+  return static_cast<ExchangePlan*>(
+      emulation::shared_memory(&key, sizeof(ExchangePlan), alignof(ExchangePlan)));
+#else
+  VERBENA_SHARED alignas(ExchangePlan) char memory[sizeof(ExchangePlan)];
+  return reinterpret_cast<ExchangePlan*>(memory);
+#endif
+}
+
+// What counts in memory say of one member.
+struct Stretch {
+  uint64_t begin_bytes, length_bytes;
+  bool is_right;
+};
+VERBENA_DEVICE Stretch find_stretch(const int64_t* counts, const int64_t* offsets, int32_t member,
+                                    const Call& call, uint64_t room_bytes) {
+  int64_t offset = 0;
+  bool is_right = true;
+  for (int32_t i = 0; offsets == nullptr && i < member; ++i) {
+    const int64_t count = load<Order::kWeak, Scope::kThreads>(counts + i);
+    is_right = is_right && count >= 0 && static_cast<uint64_t>(count) <= room_bytes;
+    offset += count;
+  }
+  if (offsets != nullptr) offset = load<Order::kWeak, Scope::kThreads>(offsets + member);
+  const int64_t count = load<Order::kWeak, Scope::kThreads>(counts + member);
+  const uint64_t most = room_bytes / call.unit_bytes;
+  is_right = is_right && count >= 0 && offset >= 0 && static_cast<uint64_t>(count) <= most &&
+             static_cast<uint64_t>(offset) <= most - static_cast<uint64_t>(count);
+  return {static_cast<uint64_t>(offset) * call.unit_bytes, static_cast<uint64_t>(count) * call.unit_bytes,
+          is_right};
+}
+
+// Lines of a plan whose lengths stand in the GPU's memory.
+VERBENA_DEVICE bool fill_line_by_counts(const Call& call, int32_t me, int32_t member, ExchangeLine& line) {
+  Stretch send{0, 0, true}, receive{0, 0, true};
+  switch (call.lengths) {
+    case Lengths::kByReceiver:
+      send = find_stretch(call.counts, call.offsets, member, call, call.input_bytes);
+      receive = find_stretch(call.counts, nullptr, me, call, call.input_bytes);
+      receive.begin_bytes = 0;
+      receive.is_right = receive.is_right && receive.length_bytes <= call.output_bytes;
+      break;
+    case Lengths::kBySender:
+      send = find_stretch(call.counts, nullptr, me, call, call.output_bytes);
+      send.begin_bytes = 0;
+      send.is_right = send.is_right && send.length_bytes <= call.input_bytes;
+      receive = find_stretch(call.counts, call.offsets, member, call, call.output_bytes);
+      break;
+    default:
+      send = find_stretch(call.counts, call.offsets, member, call, call.input_bytes);
+      receive = find_stretch(call.receive_counts, call.receive_offsets, member, call, call.output_bytes);
+      break;
+  }
+  line.source = Rows::side_by_side(call.input + send.begin_bytes);
+  line.destination = Rows::side_by_side(call.output + receive.begin_bytes);
+  line.send = {0, send.length_bytes};
+  line.receive = {0, receive.length_bytes};
+  return send.is_right && receive.is_right;
+}
+VERBENA_DEVICE void fill_line(const Call& call, int32_t me, int32_t member, ExchangeLine& line) {
+  const auto number = static_cast<uint64_t>(member);
+  line.source = {const_cast<char*>(call.input) + number * call.source.member_bytes, call.source.row_bytes,
+                 call.source.step_bytes};
+  line.destination = {call.output + number * call.destination.member_bytes, call.destination.row_bytes,
+                      call.destination.step_bytes};
+  const bool is_rooted = call.lengths == Lengths::kFromRoot;
+  line.send = {0, is_rooted && me != call.root ? 0 : call.length_bytes};
+  line.receive = {0, is_rooted && member != call.root ? 0 : call.length_bytes};
+}
+
+// By all threads of a block; false: the counts in memory cannot be.
+VERBENA_DEVICE bool fill_plan(const Launch& launch, const Call& call, ExchangePlan& plan) {
+  const SymmContext& context = launch.workspace.context;
+  const auto member = static_cast<int32_t>(thread_index());
+  bool is_right = true;
+  const bool has_counts = call.lengths >= Lengths::kByReceiver;
+  if (member < context.team_size) {
+    ExchangeLine line;
+    if (has_counts) {
+      is_right = fill_line_by_counts(call, context.team_rank, member, line);
+    } else {
+      fill_line(call, context.team_rank, member, line);
+    }
+    line.send = find_part(line.send.length_bytes, block_index(), blocks_per_grid());
+    line.receive = find_part(line.receive.length_bytes, block_index(), blocks_per_grid());
+    plan.lines[member] = line;
+  }
+  uint64_t most = call.length_bytes;
+  if (call.lengths == Lengths::kByReceiver || call.lengths == Lengths::kBySender) {
+    most = 0;
+    for (int32_t i = 0; i < context.team_size; ++i) {
+      const auto count = static_cast<uint64_t>(load<Order::kWeak, Scope::kThreads>(call.counts + i));
+      if (count > most) most = count;
+    }
+    most *= call.unit_bytes;
+  }
+  if (member == 0)
+    plan.most_bytes =
+        call.lengths == Lengths::kByPair ? kUnknownLength : find_part_bytes(most, blocks_per_grid());
+  return !sync_block_any(!is_right);
+}
+
+template <typename Way, typename Reduce>
+VERBENA_DEVICE SymmStatus run_call(const Launch& launch, const Call& call, const Reduce& reduce) {
+  if (call.kind == Kind::kAllReduce) return Way::all_reduce(launch, call, reduce);
+  if constexpr (Way::kSize != 0) {
+    return SymmStatus::kInvalid;
+  } else {
+    ExchangePlan& plan = *find_plan();
+    if (!fill_plan(launch, call, plan)) return SymmStatus::kInvalid;
+    return call.kind == Kind::kExchange ? Way::exchange(launch, plan)
+                                        : Way::exchange_reduce(launch, plan, reduce);
+  }
+}
+
+template <typename Way>
+VERBENA_DEVICE void run_calls(const Launch& launch) {
+  if (launch.pause_before_ns != 0) pause(launch.pause_before_ns);
+  wait_for_earlier_grids();
+  if (launch.lets_next_start != 0) let_next_grid_start();
+  if (launch.pause_after_ns != 0) pause(launch.pause_after_ns);
+  SymmStatus status = SymmStatus::kDone;
+  for (uint32_t i = 0; i < launch.count_calls && status == SymmStatus::kDone; ++i) {
+    // As the end of a kernel would: what a block has read and stored comes before what it does next.
+    if (i > 0) {
+      fence<Order::kAcquireRelease, Scope::kSystem>();
+      sync_block();
+    }
+    const Call& call = launch.calls[i];
+    status = run_call<Way>(
+        launch, call, ReduceAny{static_cast<DataType>(call.type), static_cast<Reduction>(call.reduction)});
+  }
+  if (status != SymmStatus::kDone && thread_index() == 0)
+    store_relaxed<Scope::kSystem>(launch.status, static_cast<int64_t>(status));
+}
+
+}  // namespace verbena::ops

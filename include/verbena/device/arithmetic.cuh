@@ -1,0 +1,114 @@
+// Arithmetic in float with one result everywhere: each operation rounds once, to nearest, keeps subnormal
+// numbers, and is never joined with another one, whatever the compiler was told. Kernels that have to agree
+// bit for bit, with each other or with the host, compute by these.
+#ifndef VERBENA_DEVICE_ARITHMETIC_CUH
+#define VERBENA_DEVICE_ARITHMETIC_CUH
+
+#include "verbena/device/packed.cuh"
+
+namespace verbena::device::detail {
+
+#if VERBENA_PTX
+#define VERBENA_ONE(instruction, a)                    \
+  float result;                                        \
+  asm(instruction " %0, %1;" : "=f"(result) : "f"(a)); \
+  return result
+#define VERBENA_TWO(instruction, a, b)                             \
+  float result;                                                    \
+  asm(instruction " %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b)); \
+  return result
+#endif
+
+VERBENA_DEVICE float add(float a, float b) {
+#if VERBENA_PTX
+  VERBENA_TWO("add.rn.f32", a, b);
+#else
+  return a + b;
+#endif
+}
+VERBENA_DEVICE float multiply(float a, float b) {
+#if VERBENA_PTX
+  VERBENA_TWO("mul.rn.f32", a, b);
+#else
+  return a * b;
+#endif
+}
+// a * b + c, rounded once.
+VERBENA_DEVICE float multiply_add(float a, float b, float c) {
+#if VERBENA_PTX
+  float result;
+  asm("fma.rn.f32 %0, %1, %2, %3;" : "=f"(result) : "f"(a), "f"(b), "f"(c));
+  return result;
+#else
+  return __builtin_fmaf(a, b, c);
+#endif
+}
+VERBENA_DEVICE float divide(float a, float b) {
+#if VERBENA_PTX
+  VERBENA_TWO("div.rn.f32", a, b);
+#else
+  return a / b;
+#endif
+}
+VERBENA_DEVICE float find_root(float a) {
+#if VERBENA_PTX
+  VERBENA_ONE("sqrt.rn.f32", a);
+#else
+  return __builtin_sqrtf(a);
+#endif
+}
+
+// The larger and the smaller number; a NaN if one of them is.
+VERBENA_DEVICE float choose_larger(float a, float b) {
+#if VERBENA_PTX && VERBENA_ARCH >= 800
+  VERBENA_TWO("max.NaN.f32", a, b);
+#else
+  return a != a || a > b ? a : b;
+#endif
+}
+VERBENA_DEVICE float choose_smaller(float a, float b) {
+#if VERBENA_PTX && VERBENA_ARCH >= 800
+  VERBENA_TWO("min.NaN.f32", a, b);
+#else
+  return a != a || a < b ? a : b;
+#endif
+}
+// Of two bfloat16 in a word each.
+VERBENA_DEVICE uint32_t choose_larger_pair(uint32_t a, uint32_t b) {
+#if VERBENA_PTX && VERBENA_ARCH >= 800
+  uint32_t result;
+  asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
+  return result;
+#else
+  const float low = choose_larger(from_bits(a << 16), from_bits(b << 16));
+  const float high = choose_larger(from_bits(a & 0xffff0000u), from_bits(b & 0xffff0000u));
+  return to_bits(low) >> 16 | (to_bits(high) & 0xffff0000u);
+#endif
+}
+
+// Powers of two as E8M0 has them: a float's exponent alone, 255 for NaN. Here at least 1, so that the power
+// and its inverse are normal numbers. The least one that is not below a magnitude of up to 2^126:
+VERBENA_DEVICE uint32_t round_up_to_power(float magnitude) {
+  const uint32_t bits = to_bits(magnitude);
+  if (bits >= 0x7f800000u) return 255;
+  return bits < 0x00800000u ? 1 : (bits + 0x7fffff) >> 23;
+}
+// The least one by which a magnitude is at most 448 = 1.75 * 2^8, e4m3's largest number:
+VERBENA_DEVICE uint32_t choose_exponent(float magnitude) {
+  const uint32_t bits = to_bits(magnitude),
+                 exponent = (bits >> 23) + ((bits & 0x7fffffu) > 0x600000u ? 1 : 0);
+  if (bits >= 0x7f800000u) return 255;
+  return exponent > 9 ? exponent - 8 : 1;
+}
+VERBENA_DEVICE float invert_exponent(uint32_t exponent) {
+  return from_bits(exponent == 255 ? 0x7fffffffu : (254 - exponent) << 23);
+}
+
+#if VERBENA_PTX
+#undef VERBENA_ONE
+#undef VERBENA_TWO
+#endif
+
+}  // namespace verbena::device::detail
+
+#endif

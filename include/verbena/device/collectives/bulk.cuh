@@ -1,0 +1,530 @@
+// Collectives of large tensors: pushed chunk by chunk into the peers' slots, with a flag behind each chunk,
+// so that links carry nothing but data. Inputs and outputs lie anywhere.
+//
+//   Bulk<> calls(workspace, block_index(), blocks);
+//   status = calls.all_reduce(input, output, length_bytes, PlainCodec<ReduceAs<float>>{});   // or exchange
+//   status = calls.finish();
+//
+// The workspace is not one of low_latency.cuh's. Rules, order of sums and errors are those of one_shot.cuh.
+//
+// A slot is cut in two, for terms and for sums, and ends with a line of two flags: the numbers of the last
+// chunks that lie there. Chunks are numbered through, from launch to launch; chunk s lies in slot s modulo
+// kSymmTurns, which is four. In step s a block sends the terms of chunk s, sums chunk s-1 and sends the sums,
+// and stores the sums of chunk s-2. What makes a slot free is a flag that came later anyway:
+//   Terms s overwrite terms s-4 at rank q. Their sender has got q's terms s-2, which q sent after it had
+//   summed chunk s-4.
+//   Sums s overwrite sums s-4 at rank q. Their sender has got q's terms s, which q sent after it had stored
+//   the sums of chunk s-3.
+// An exchange has terms alone: in step s a block sends chunk s and places chunk s-1, and the first holds.
+#ifndef VERBENA_DEVICE_COLLECTIVES_BULK_CUH
+#define VERBENA_DEVICE_COLLECTIVES_BULK_CUH
+
+#include "verbena/device/collectives/exchange_plan.cuh"
+
+namespace verbena::device {
+
+namespace detail {
+
+// 16 bytes of `length_bytes` at any address, from a multiple of 16 on; what is not there is 0.
+VERBENA_DEVICE Vector16 load_vector(const char* from, uint32_t offset, uint32_t length_bytes) {
+  if (length_bytes - offset >= kVectorBytes && offset_in_vector(from) == 0) return load_data(from + offset);
+  return __builtin_bit_cast(Vector16, Halves{load_part<uint64_t>(from, offset, length_bytes),
+                                             load_part<uint64_t>(from, offset + 8, length_bytes)});
+}
+VERBENA_DEVICE void store_vector(char* to, uint32_t offset, uint32_t length_bytes, Vector16 vector) {
+  if (length_bytes - offset >= kVectorBytes && offset_in_vector(to) == 0)
+    return store_data(to + offset, vector);
+  const auto halves = __builtin_bit_cast(Halves, vector);
+  store_part(to, offset, length_bytes, halves.low);
+  store_part(to, offset + 8, length_bytes, halves.high);
+}
+
+// Vectors 0 to `vectors` of `pieces` pieces, by all threads of a group, some loads of each under way at once:
+// `load(piece, offset)`, then `store(piece, offset, vector)`.
+template <typename Group, typename Load, typename Store>
+VERBENA_DEVICE void move_vectors(const Group& group, uint32_t pieces, uint32_t vectors, const Load& load,
+                                 const Store& store) {
+  constexpr uint32_t kLoads = 4;
+  const uint32_t all = pieces * vectors, step = group.size();
+  for (uint32_t first = group.rank(); first < all; first += kLoads * step) {
+    Vector16 data[kLoads];
+    uint32_t piece[kLoads], offset[kLoads];
+    VERBENA_UNROLL
+    for (uint32_t k = 0; k < kLoads; ++k) {
+      const uint32_t index = first + k * step;
+      piece[k] = index / vectors;
+      offset[k] = (index - piece[k] * vectors) * kVectorBytes;
+      if (index < all) data[k] = load(piece[k], offset[k]);
+    }
+    VERBENA_UNROLL
+    for (uint32_t k = 0; k < kLoads; ++k) {
+      if (first + k * step < all) store(piece[k], offset[k], data[k]);
+    }
+  }
+}
+
+}  // namespace detail
+
+// A chunk of each rank's share of an all-reduce, as a codec sees it. Members are counted from this one on, so
+// that each rank begins with another one.
+struct BulkChunk {
+  const SymmContext& context;
+  // The block's part of the tensor, each rank's share of it behind the one before, all but the last that are
+  // not empty equally long; and where in each share the chunk begins.
+  const char* input;
+  char* output;
+  uint64_t part_bytes, share_bytes, offset;
+  uint32_t most_bytes;
+  // Where what member r sends lies here, slot_bytes from one to the next; and where what this rank sends goes
+  // to, as this rank's address.
+  const char* here;
+  char* there;
+  uint64_t slot_bytes;
+  uint64_t number;  // of the chunk, through all launches
+
+  VERBENA_DEVICE int32_t find_peer(uint32_t turn) const {
+    const int32_t peer = context.team_rank + 1 + static_cast<int32_t>(turn);
+    return peer < context.team_size ? peer : peer - context.team_size;
+  }
+  VERBENA_DEVICE uint32_t count_peers() const { return static_cast<uint32_t>(context.team_size) - 1; }
+  VERBENA_DEVICE uint64_t begin(int32_t member) const {
+    return static_cast<uint64_t>(member) * share_bytes + offset;
+  }
+  VERBENA_DEVICE uint32_t length(int32_t member) const {
+    const uint64_t share_end = static_cast<uint64_t>(member + 1) * share_bytes;
+    const uint64_t end = share_end < part_bytes ? share_end : part_bytes, from = begin(member);
+    if (from >= end) return 0;
+    return end - from < most_bytes ? static_cast<uint32_t>(end - from) : most_bytes;
+  }
+  VERBENA_DEVICE const char* slot_of(int32_t member) const {
+    return here + static_cast<uint64_t>(member) * slot_bytes;
+  }
+  VERBENA_DEVICE char* slot_at(int32_t member) const {
+    return detail::shift(there, detail::get_delta(context, member));
+  }
+};
+
+// How a tensor's numbers lie in slots: as they are. A codec has the functions below, each called by all
+// threads of a group; slots begin at a multiple of 128 bytes. Others encode on the way there and decode here.
+template <typename Reduce>
+struct PlainCodec {
+  Reduce reduce;
+
+  // Chunks are multiples of it, and begin there from the tensor's begin.
+  VERBENA_HOST_DEVICE static constexpr uint32_t unit_bytes() { return kVectorBytes; }
+  // How many bytes of the tensor have room in so many of a slot.
+  VERBENA_HOST_DEVICE static constexpr uint32_t fit_bytes(uint32_t room_bytes) {
+    return room_bytes / kVectorBytes * kVectorBytes;
+  }
+
+  // Each peer's chunk of this rank's input goes to that peer.
+  template <int kRanks, typename Group>
+  VERBENA_DEVICE void send_terms(const BulkChunk& chunk, const Group& group) const {
+    if (detail::offset_in_vector(chunk.input) != 0) {
+      for (uint32_t turn = 0; turn < chunk.count_peers(); ++turn) {
+        const int32_t peer = chunk.find_peer(turn);
+        copy_group(group, chunk.slot_at(peer), chunk.input + chunk.begin(peer), chunk.length(peer));
+      }
+      return;
+    }
+    detail::move_vectors(
+        group, chunk.count_peers(), count_vectors(chunk),
+        [&](uint32_t turn, uint32_t offset) {
+          const int32_t peer = chunk.find_peer(turn);
+          const uint32_t length = chunk.length(peer);
+          return offset < length ? detail::load_vector(chunk.input + chunk.begin(peer), offset, length)
+                                 : Vector16{};
+        },
+        [&](uint32_t turn, uint32_t offset, Vector16 vector) {
+          const int32_t peer = chunk.find_peer(turn);
+          if (offset < chunk.length(peer)) detail::store_data(chunk.slot_at(peer) + offset, vector);
+        });
+  }
+
+  // `sums`: the same chunk, with the places of sums.
+  template <int kRanks, typename Group>
+  VERBENA_DEVICE void reduce_terms(const BulkChunk& terms, const BulkChunk& sums, const Group& group) const {
+    constexpr uint32_t kVectors = kRanks == 2 ? 4 : kRanks == 4 ? 2 : 1;
+    const int32_t me = terms.context.team_rank;
+    const uint32_t length = terms.length(me), step = group.size() * kVectorBytes;
+    const char* const input = terms.input + terms.begin(me);
+    char* const output = terms.output + terms.begin(me);
+    for (uint32_t first = group.rank() * kVectorBytes; first < length; first += kVectors * step) {
+      Vector16 vectors[kVectors];
+      reduce_some<kRanks>(terms, input, length, first, step, vectors);
+      VERBENA_UNROLL
+      for (uint32_t k = 0; k < kVectors; ++k) {
+        const uint32_t offset = first + k * step;
+        if (offset >= length) break;
+        for (uint32_t turn = 0; turn < sums.count_peers(); ++turn)
+          detail::store_data(sums.slot_at(sums.find_peer(turn)) + offset, vectors[k]);
+        detail::store_vector(output, offset, length, vectors[k]);
+      }
+    }
+  }
+
+  template <int kRanks, typename Group>
+  VERBENA_DEVICE void take_sums(const BulkChunk& chunk, const Group& group) const {
+    if (detail::offset_in_vector(chunk.output) != 0) {
+      for (uint32_t turn = 0; turn < chunk.count_peers(); ++turn) {
+        const int32_t peer = chunk.find_peer(turn);
+        copy_group(group, chunk.output + chunk.begin(peer), chunk.slot_of(peer), chunk.length(peer));
+      }
+      return;
+    }
+    detail::move_vectors(
+        group, chunk.count_peers(), count_vectors(chunk),
+        [&](uint32_t turn, uint32_t offset) {
+          return detail::load_data(chunk.slot_of(chunk.find_peer(turn)) + offset);
+        },
+        [&](uint32_t turn, uint32_t offset, Vector16 vector) {
+          const int32_t peer = chunk.find_peer(turn);
+          const uint32_t length = chunk.length(peer);
+          if (offset < length) detail::store_vector(chunk.output + chunk.begin(peer), offset, length, vector);
+        });
+  }
+
+ private:
+  // Of the longest one, rank 0's.
+  VERBENA_DEVICE static uint32_t count_vectors(const BulkChunk& chunk) {
+    return (chunk.length(0) + kVectorBytes - 1) / kVectorBytes;
+  }
+  // The loads of all ranks and vectors are under way together.
+  template <int kRanks, uint32_t kVectors>
+  VERBENA_DEVICE void reduce_some(const BulkChunk& chunk, const char* own, uint32_t length, uint32_t first,
+                                  uint32_t step, Vector16 (&results)[kVectors]) const {
+    constexpr int32_t kAtOnce = kRanks == 0 ? 4 : kRanks;
+    const int32_t size = kRanks == 0 ? chunk.context.team_size : kRanks, me = chunk.context.team_rank;
+    typename Reduce::template Sums<Vector16> sums[kVectors];
+    VERBENA_UNROLL_BY(1)
+    for (int32_t from = 0; from < size; from += kAtOnce) {
+      Vector16 terms[kVectors][kAtOnce];
+      VERBENA_UNROLL
+      for (uint32_t k = 0; k < kVectors; ++k) {
+        const uint32_t offset = first + k * step;
+        VERBENA_UNROLL
+        for (int32_t i = 0; i < kAtOnce; ++i) {
+          if (offset >= length || from + i >= size) continue;
+          terms[k][i] = from + i == me ? detail::load_vector(own, offset, length)
+                                       : detail::load_data(chunk.slot_of(from + i) + offset);
+        }
+      }
+      const int32_t count = size - from < kAtOnce ? size - from : kAtOnce;
+      VERBENA_UNROLL
+      for (uint32_t k = 0; k < kVectors; ++k) {
+        if (first + k * step < length) reduce.add(sums[k], terms[k], from, count);
+      }
+    }
+    VERBENA_UNROLL
+    for (uint32_t k = 0; k < kVectors; ++k) {
+      if (first + k * step < length) results[k] = reduce.template finish<Vector16>(sums[k], size);
+    }
+  }
+};
+
+template <typename Context = SymmContext>
+class Bulk {
+ public:
+  // As OneShot's; groups are of whole warps. `chunk_bytes`, the same on all ranks: of the tensor, in a step,
+  // at most; 0: as many as there is room for.
+  VERBENA_DEVICE Bulk(const SymmWorkspace<Context>& workspace, uint32_t block, uint32_t blocks,
+                      uint32_t chunk_bytes = 0)
+      : context_(workspace.context),
+        blocks_(workspace.blocks),
+        block_(block),
+        count_blocks_(blocks),
+        chunk_bytes_(chunk_bytes) {
+    if (block >= blocks || blocks > blocks_.count || blocks_.slot_bytes <= kFlagBytes)
+      status_ = SymmStatus::kInvalid;
+    if (context_.has_remote != 0) status_ = SymmStatus::kUnreachable;
+  }
+
+  // `output` becomes what the codec's reduction makes of all ranks' `input`; in place too.
+  template <int kRanks = 0, typename Codec, typename Group = BlockGroup>
+  [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce(const char* input, char* output, uint64_t length_bytes,
+                                                     const Codec& codec, const Group& group = {}) {
+    if (kRanks != 0 && kRanks != context_.team_size) status_ = SymmStatus::kInvalid;
+    const Part part = find_part(length_bytes, block_, count_blocks_, codec.unit_bytes());
+    if (!begin(group) || part.length_bytes == 0) return status_;
+    const auto size = static_cast<uint32_t>(context_.team_size);
+    BulkChunk chunk{context_,
+                    input + part.begin,
+                    output + part.begin,
+                    part.length_bytes,
+                    find_part_bytes(part.length_bytes, size, codec.unit_bytes()),
+                    0,
+                    fit_chunk(codec),
+                    nullptr,
+                    nullptr,
+                    blocks_.slot_bytes,
+                    0};
+    if (chunk.most_bytes == 0) status_ = SymmStatus::kInvalid;  // no unit of the codec fits
+    if (status_ != SymmStatus::kDone) return status_;
+    const uint64_t chunks = (chunk.share_bytes + chunk.most_bytes - 1) / chunk.most_bytes;
+    const auto at = [&](uint64_t index, Phase phase) {
+      BulkChunk one = chunk;
+      one.number = number_ + index;
+      one.offset = index * chunk.most_bytes;
+      one.here = find_slot(number_ + index, 0) + offset_of(phase);
+      one.there = find_slot(number_ + index, context_.team_rank) + offset_of(phase);
+      return one;
+    };
+    for (uint64_t step = 0; step < chunks + 2; ++step) {
+      if (step < chunks) {
+        codec.template send_terms<kRanks>(at(step, kTerms), group);
+        signal(number_ + step, kTerms, group);
+      }
+      if (step >= 1 && step <= chunks) {
+        if (!wait(number_ + step - 1, kTerms, group)) return status_;
+        codec.template reduce_terms<kRanks>(at(step - 1, kTerms), at(step - 1, kSums), group);
+        signal(number_ + step - 1, kSums, group);
+      }
+      if (step >= 2) {
+        if (!wait(number_ + step - 2, kSums, group)) return status_;
+        codec.template take_sums<kRanks>(at(step - 2, kSums), group);
+      }
+    }
+    return end(chunks, group);
+  }
+
+  // As OneShot's.
+  template <typename Plan, typename Group = BlockGroup>
+  [[nodiscard]] VERBENA_DEVICE SymmStatus exchange(const Plan& plan, uint64_t most_bytes,
+                                                   const Group& group = {}) {
+    return for_chunks(plan, most_bytes, group, [&](uint64_t number, uint64_t at, uint32_t most) {
+      for (int32_t turn = 0; turn < context_.team_size; ++turn) {
+        const int32_t member = find_member(turn);
+        const auto line = plan(member);
+        const uint64_t length = detail::cut_round(line.receive, at, most);
+        const Rows from = member == context_.team_rank ? line.source.from(line.receive.begin + at)
+                                                       : Rows::side_by_side(find_slot(number, member));
+        detail::copy_rows(group, line.destination.from(line.receive.begin + at), from, length);
+      }
+    });
+  }
+  template <int kRanks = 0, typename Plan, typename Reduce, typename Group = BlockGroup>
+  [[nodiscard]] VERBENA_DEVICE SymmStatus exchange_reduce(const Plan& plan, uint64_t most_bytes,
+                                                          const Reduce& reduce, const Group& group = {}) {
+    if (kRanks != 0 && kRanks != context_.team_size) status_ = SymmStatus::kInvalid;
+    return for_chunks(plan, most_bytes, group, [&](uint64_t number, uint64_t at, uint32_t most) {
+      const auto line = plan(context_.team_rank);
+      const auto length = static_cast<uint32_t>(detail::cut_round(line.receive, at, most));
+      reduce_chunk<kRanks>(line.source.from(line.receive.begin + at),
+                           line.destination.from(line.receive.begin + at), length, number, reduce, group);
+    });
+  }
+
+  // Behind the last call of a kernel. The first error of the calls, if there was one.
+  template <typename Group = BlockGroup>
+  [[nodiscard]] VERBENA_DEVICE SymmStatus finish(const Group& group = {}) {
+    if (status_ == SymmStatus::kDone && has_begun_ && group.elect())
+      store_relaxed<Scope::kGpu>(blocks_.epochs + block_, number_ - 1);
+    return status_;
+  }
+
+ private:
+  enum Phase : uint32_t { kTerms = 0, kSums = 1 };
+  static constexpr uint32_t kFlagBytes = kSymmSlotUnit;  // the line at a slot's end
+  static constexpr uint32_t kToldWord = 2;               // of that line, behind the flags
+  static constexpr uint64_t kMostHalfBytes = uint64_t{1} << 30;
+
+  template <typename Group>
+  VERBENA_DEVICE bool begin(const Group& group) {
+    if (status_ == SymmStatus::kDone && group.size() % kWarpLanes != 0) status_ = SymmStatus::kInvalid;
+    if (status_ != SymmStatus::kDone || has_begun_) return status_ == SymmStatus::kDone;
+    number_ = load_relaxed<Scope::kGpu>(blocks_.epochs + block_) + 1;
+    has_begun_ = true;
+    return true;
+  }
+  // All threads have read this call's slots and may read what any of them has stored.
+  template <typename Group>
+  VERBENA_DEVICE SymmStatus end(uint64_t chunks, const Group& group) {
+    number_ += chunks;
+    group.sync();
+    return SymmStatus::kDone;
+  }
+
+  VERBENA_DEVICE uint64_t half_bytes() const {
+    const uint64_t half = (blocks_.slot_bytes - kFlagBytes) / 2 / kSymmSlotUnit * kSymmSlotUnit;
+    return half < kMostHalfBytes ? half : kMostHalfBytes;
+  }
+  VERBENA_DEVICE uint64_t offset_of(Phase phase) const { return phase == kSums ? half_bytes() : 0; }
+  template <typename Codec>
+  VERBENA_DEVICE uint32_t fit_chunk(const Codec& codec) const {
+    const uint32_t most = codec.fit_bytes(static_cast<uint32_t>(half_bytes()));
+    const uint32_t asked = chunk_bytes_ / codec.unit_bytes() * codec.unit_bytes();
+    return asked != 0 && asked < most ? asked : most;
+  }
+  // Of this rank; `source` writes it.
+  VERBENA_DEVICE char* find_slot(uint64_t number, int32_t source) const {
+    const auto size = static_cast<uint64_t>(context_.team_size);
+    const uint64_t copy = block_ * uint64_t{kSymmTurns} + number % kSymmTurns;
+    return blocks_.slots + (copy * size + static_cast<uint64_t>(source)) * blocks_.slot_bytes;
+  }
+  VERBENA_DEVICE uint64_t* find_flag(uint64_t number, int32_t source, Phase phase) const {
+    return reinterpret_cast<uint64_t*>(find_slot(number, source) + blocks_.slot_bytes - kFlagBytes) + phase;
+  }
+  // From this rank on.
+  VERBENA_DEVICE int32_t find_member(int32_t turn) const {
+    const int32_t member = context_.team_rank + turn;
+    return member < context_.team_size ? member : member - context_.team_size;
+  }
+
+  // The last warp signals, the first one waits: the one's fence does not hold up the other.
+  template <typename Group>
+  VERBENA_DEVICE void signal(uint64_t number, Phase phase, const Group& group) const {
+    group.sync();
+    const auto peers = static_cast<uint32_t>(context_.team_size) - 1;
+    for (uint32_t i = group.size() - 1 - group.rank(); i < peers; i += group.size()) {
+      uint64_t* const flag = find_flag(number, context_.team_rank, phase);
+      store_release<Scope::kSystem>(
+          detail::shift(flag, detail::get_delta(context_, find_member(static_cast<int32_t>(i) + 1))), number);
+    }
+  }
+  template <typename Group>
+  VERBENA_DEVICE bool wait(uint64_t number, Phase phase, const Group& group) {
+    const auto peers = static_cast<uint32_t>(context_.team_size) - 1;
+    Patience patience(context_);
+    WaitResult mine = WaitResult::kReached;
+    int32_t late = 0;
+    for (uint32_t i = group.rank(); i < peers && mine == WaitResult::kReached; i += group.size()) {
+      late = find_member(static_cast<int32_t>(i) + 1);
+      const uint64_t* const flag = find_flag(number, late, phase);
+      for (uint32_t spins = 1; load_acquire<Scope::kSystem>(flag) < number; ++spins) {
+        if (spins % kDefaultSpinsPerCheck != 0) continue;
+        mine = patience.check();
+        if (mine != WaitResult::kReached) break;
+      }
+    }
+    status_ =
+        detail::conclude(context_, group, mine, {SymmWait::kPacket, block_, static_cast<uint32_t>(late)});
+    return status_ == SymmStatus::kDone;
+  }
+
+  // Both halves of a slot are for terms.
+  template <typename Plan, typename Group, typename Take>
+  VERBENA_DEVICE SymmStatus for_chunks(const Plan& plan, uint64_t most_bytes, const Group& group,
+                                       const Take& take) {
+    if (!begin(group) || most_bytes == 0) return status_;
+    const uint64_t room = 2 * half_bytes();
+    const auto most = static_cast<uint32_t>(chunk_bytes_ >= kVectorBytes && chunk_bytes_ < room
+                                                ? chunk_bytes_ / kVectorBytes * kVectorBytes
+                                                : room);
+    const bool is_known = most_bytes != kUnknownLength;
+    uint64_t chunks = ((is_known ? most_bytes : find_longest(plan)) + most - 1) / most;
+    if (!is_known) {
+      send_chunk(plan, number_, 0, most, group);
+      tell_lengths(plan, chunks, group);
+      signal(number_, kTerms, group);
+      if (!wait(number_, kTerms, group) || !hear_lengths(plan, chunks, group)) return status_;
+    }
+    for (uint64_t step = is_known ? 0 : 1; step < chunks + 1; ++step) {
+      if (step < chunks) {
+        send_chunk(plan, number_ + step, step * most, most, group);
+        signal(number_ + step, kTerms, group);
+      }
+      if (step == 0) continue;
+      if (!wait(number_ + step - 1, kTerms, group)) return status_;
+      take(number_ + step - 1, (step - 1) * most, most);
+    }
+    return end(chunks, group);
+  }
+
+  template <typename Plan>
+  VERBENA_DEVICE uint64_t find_longest(const Plan& plan) const {
+    uint64_t longest = 1;  // a chunk at least, in which lengths are told
+    for (int32_t member = 0; member < context_.team_size; ++member) {
+      const auto line = plan(member);
+      if (line.send.length_bytes > longest) longest = line.send.length_bytes;
+      if (line.receive.length_bytes > longest) longest = line.receive.length_bytes;
+    }
+    return longest;
+  }
+  // Where a rank knows its own messages alone, behind the flags of the first chunk stands how long its
+  // message is and how many chunks its sender needs. All take as many as who needs most.
+  template <typename Plan, typename Group>
+  VERBENA_DEVICE void tell_lengths(const Plan& plan, uint64_t chunks, const Group& group) const {
+    const auto peers = static_cast<uint32_t>(context_.team_size) - 1;
+    for (uint32_t i = group.rank(); i < peers; i += group.size()) {
+      const int32_t peer = find_member(static_cast<int32_t>(i) + 1);
+      uint64_t* const told = detail::shift(find_flag(number_, context_.team_rank, kTerms) + kToldWord,
+                                           detail::get_delta(context_, peer));
+      store<Order::kWeak, Scope::kThreads>(told, plan(peer).send.length_bytes);
+      store<Order::kWeak, Scope::kThreads>(told + 1, chunks);
+    }
+  }
+  template <typename Plan, typename Group>
+  VERBENA_DEVICE bool hear_lengths(const Plan& plan, uint64_t& chunks, const Group& group) {
+    bool is_wrong = false;
+    for (int32_t turn = 1; turn < context_.team_size; ++turn) {
+      const int32_t peer = find_member(turn);
+      const uint64_t* const told = find_flag(number_, peer, kTerms) + kToldWord;
+      is_wrong = is_wrong || load<Order::kWeak, Scope::kThreads>(told) != plan(peer).receive.length_bytes;
+      const auto theirs = load<Order::kWeak, Scope::kThreads>(told + 1);
+      if (theirs > chunks) chunks = theirs;
+    }
+    if (group.any(is_wrong)) status_ = SymmStatus::kInvalid;
+    return status_ == SymmStatus::kDone;
+  }
+  template <typename Plan, typename Group>
+  VERBENA_DEVICE void send_chunk(const Plan& plan, uint64_t number, uint64_t at, uint32_t most,
+                                 const Group& group) const {
+    char* const there = find_slot(number, context_.team_rank);
+    for (int32_t turn = 1; turn < context_.team_size; ++turn) {
+      const int32_t peer = find_member(turn);
+      const auto line = plan(peer);
+      detail::copy_rows(group, Rows::side_by_side(detail::shift(there, detail::get_delta(context_, peer))),
+                        line.source.from(line.send.begin + at), detail::cut_round(line.send, at, most));
+    }
+  }
+  template <int kRanks, typename Reduce, typename Group>
+  VERBENA_DEVICE void reduce_chunk(const Rows& source, const Rows& destination, uint32_t length,
+                                   uint64_t number, const Reduce& reduce, const Group& group) const {
+    constexpr int32_t kAtOnce = kRanks == 0 ? 4 : kRanks;
+    const int32_t size = kRanks == 0 ? context_.team_size : kRanks, me = context_.team_rank;
+    const bool is_flat = source.is_side_by_side() && destination.is_side_by_side();
+    const char* const from = source.find(0);
+    char* const to = destination.find(0);
+    for (uint32_t offset = group.rank() * kVectorBytes; offset < length;
+         offset += group.size() * kVectorBytes) {
+      typename Reduce::template Sums<Vector16> sums;
+      VERBENA_UNROLL_BY(1)
+      for (int32_t first = 0; first < size; first += kAtOnce) {
+        Vector16 terms[kAtOnce];
+        VERBENA_UNROLL
+        for (int32_t i = 0; i < kAtOnce; ++i) {
+          if (first + i >= size) continue;
+          if (first + i != me) {
+            terms[i] = detail::load_data(find_slot(number, first + i) + offset);
+          } else if (is_flat) {
+            terms[i] = detail::load_vector(from, offset, length);
+          } else {
+            terms[i] = __builtin_bit_cast(
+                Vector16, detail::Halves{detail::load_part<uint64_t>(source, offset, length),
+                                         detail::load_part<uint64_t>(source, offset + 8, length)});
+          }
+        }
+        reduce.add(sums, terms, first, size - first < kAtOnce ? size - first : kAtOnce);
+      }
+      const Vector16 sum = reduce.template finish<Vector16>(sums, size);
+      if (is_flat) {
+        detail::store_vector(to, offset, length, sum);
+      } else {
+        const auto halves = __builtin_bit_cast(detail::Halves, sum);
+        detail::store_part(destination, offset, length, halves.low);
+        detail::store_part(destination, offset + 8, length, halves.high);
+      }
+    }
+  }
+
+  const Context& context_;
+  const SymmBlocks& blocks_;
+  uint32_t block_, count_blocks_, chunk_bytes_;
+  uint64_t number_ = 0;  // of the next chunk
+  bool has_begun_ = false;
+  SymmStatus status_ = SymmStatus::kDone;
+};
+
+}  // namespace verbena::device
+
+#endif

@@ -1,0 +1,198 @@
+// What the codecs have in common: how a warp takes numbers from a tensor, how its lanes share a group's
+// scale, how coded numbers lie in a message, and how they are rounded. docs/quantisation.md has the codecs'
+// error bounds.
+//
+// A warp codes a tile of 1,024 numbers at once. Of four rows of 256 numbers a lane has 8 side by side: a
+// unit, one vector of 16 bytes of a 2-byte type. A group, the numbers that share a scale, lies side by side
+// in a row: 32, 64 or 128 numbers, the units of 4, 8 or 16 lanes.
+//
+// A codec is a type with
+//   kBits, kGroup                            of a number; numbers that share a scale
+//   Coded                                    what a lane has of a coded tile: payload[kBits] and
+//   scales[kScaleWords],
+//                                            words; all lanes of a group have the same scales
+//   encode_row(unit, row, rounding, coded)   of a tile whose Coded was {} before its first row
+//   decode_row(coded, row, unit)             unit: 8 floats
+// By all lanes of a warp together. Decoding has the same result, bit for bit, on every GPU and on the host.
+#ifndef VERBENA_DEVICE_COLLECTIVES_CODEC_CUH
+#define VERBENA_DEVICE_COLLECTIVES_CODEC_CUH
+
+#include "verbena/device/arithmetic.cuh"
+#include "verbena/device/copy.cuh"
+
+namespace verbena::device {
+
+inline constexpr uint32_t kUnitNumbers = 8, kTileRows = 4;
+inline constexpr uint32_t kRowNumbers = kUnitNumbers * kWarpLanes;
+inline constexpr uint32_t kTileNumbers = kRowNumbers * kTileRows;
+
+// To the nearest step, of two the even one.
+struct RoundToNearest {
+  static constexpr bool kIsByChance = false;
+  VERBENA_DEVICE RoundToNearest in_tile(uint64_t) const { return {}; }
+};
+
+// Up or down by chance, the nearer step the more often: what is rounded is right on average, also where the
+// same number is rounded again and again. The same seed and tile give the same numbers; `seed` differs
+// between ranks, calls and phases whose errors are not to be alike.
+class RoundByChance {
+ public:
+  static constexpr bool kIsByChance = true;
+  VERBENA_DEVICE explicit RoundByChance(uint64_t seed) : state_(seed) {}
+
+  VERBENA_DEVICE RoundByChance in_tile(uint64_t tile) const {
+    return RoundByChance(mix(state_ + tile * kOdd) + lane() * kOdd * kTileRows);
+  }
+  // 0 to 255, for each of the lane's numbers in a row.
+  VERBENA_DEVICE uint32_t draw(uint32_t row, uint32_t i) const {
+    return static_cast<uint32_t>(mix(state_ + row * kOdd) >> i * 8) & 0xff;
+  }
+
+ private:
+  static constexpr uint64_t kOdd = 0x9e3779b97f4a7c15;
+
+  VERBENA_DEVICE static uint64_t mix(uint64_t bits) {
+    bits = (bits ^ bits >> 32) * kOdd;
+    bits = (bits ^ bits >> 29) * kOdd;
+    return bits ^ bits >> 32;
+  }
+
+  uint64_t state_;
+};
+
+namespace detail {
+
+inline constexpr float kSmallestNormal = 0x1p-126F;
+inline constexpr uint32_t kLargestBfloat16 = 0x7f7f0000;  // as a float's bits
+
+// Numbers beyond bfloat16's largest count as infinite: a group's bounds are kept in bfloat16.
+VERBENA_DEVICE bool is_finite(float value) {
+  return (to_bits(value) & 0x7fffffffu) <= kLargestBfloat16;
+}
+VERBENA_DEVICE float make_infinity(bool is_negative) {
+  return from_bits(is_negative ? 0xff800000u : 0x7f800000u);
+}
+// Away from what is below: the lowest bfloat16 that is not smaller. NaN stays NaN.
+VERBENA_DEVICE uint32_t round_up_to_bfloat16(float value) {
+  const uint32_t bits = to_bits(value);
+  if (static_cast<int32_t>(bits) < 0) return bits >> 16;
+  return ((bits < 0x7fff0000u ? bits : 0x7fff0000u) + 0xffff) >> 16;
+}
+
+template <typename T>
+struct Several {
+  T of[kUnitNumbers];
+};
+
+// The largest of each half over the kLanes lanes, side by side, that share a group.
+template <uint32_t kLanes>
+VERBENA_DEVICE uint32_t find_largest_pair(uint32_t pair) {
+  VERBENA_UNROLL
+  for (uint32_t step = 1; step < kLanes; step *= 2)
+    pair = choose_larger_pair(pair, shuffle(kFullWarp, pair, static_cast<int>(lane() ^ step)));
+  return pair;
+}
+
+}  // namespace detail
+
+// A lane's unit of a row, which begins at number `first` of a tensor. What lies behind `count` is the last
+// number again, so that it widens no group's range; count is 1 at least. `is_whole`: the row ends before, and
+// `source` is a multiple of 16.
+template <typename T>
+using Unit = Packed<T, kUnitNumbers * sizeof(T)>;
+template <typename T>
+VERBENA_DEVICE Unit<T> load_unit(const T* source, uint64_t first, uint64_t count, bool is_whole) {
+  const uint64_t at = first + lane() * kUnitNumbers;
+  if (is_whole) return load_packed<sizeof(Unit<T>)>(source + at);
+  detail::Several<T> several;
+  for (uint32_t i = 0; i < kUnitNumbers; ++i)
+    several.of[i] = load<Order::kWeak, Scope::kThreads, Cache::kDefault, Space::kGlobal>(
+        source + (at + i < count ? at + i : count - 1));
+  return __builtin_bit_cast(Unit<T>, several);
+}
+template <typename T>
+VERBENA_DEVICE void store_unit(T* destination, uint64_t first, uint64_t count, bool is_whole,
+                               const Unit<T>& unit) {
+  const uint64_t at = first + lane() * kUnitNumbers;
+  if (is_whole) return store_packed(destination + at, unit);
+  const auto several = __builtin_bit_cast(detail::Several<T>, unit);
+  for (uint32_t i = 0; i < kUnitNumbers && at + i < count; ++i)
+    store<Order::kWeak, Scope::kThreads, Cache::kDefault, Space::kGlobal>(destination + at + i,
+                                                                          several.of[i]);
+}
+
+namespace detail {
+
+template <uint32_t kWords>
+struct Words {
+  uint32_t of[kWords];
+};
+template <uint32_t kWords>
+VERBENA_DEVICE void store_words(char* to, const uint32_t* from) {
+  Words<kWords> words;
+  VERBENA_UNROLL
+  for (uint32_t i = 0; i < kWords; ++i) words.of[i] = from[i];
+  using Access = Bits<Words<kWords>>;
+  store<Order::kWeak, Scope::kThreads, Cache::kDefault, Space::kGlobal>(reinterpret_cast<Access*>(to),
+                                                                        __builtin_bit_cast(Access, words));
+}
+template <uint32_t kWords>
+VERBENA_DEVICE void load_words(uint32_t* to, const char* from) {
+  using Access = Bits<Words<kWords>>;
+  const auto words =
+      __builtin_bit_cast(Words<kWords>, load<Order::kWeak, Scope::kThreads, Cache::kDefault, Space::kGlobal>(
+                                            reinterpret_cast<const Access*>(from)));
+  VERBENA_UNROLL
+  for (uint32_t i = 0; i < kWords; ++i) to[i] = words.of[i];
+}
+
+}  // namespace detail
+
+// Coded tiles of a message: the payload of all tiles, behind it the scales of all, each as a warp accesses
+// them. A tile's length is a multiple of 16 bytes.
+template <typename Codec, typename Byte = char>  // const char: to load them
+class CodedTiles {
+ public:
+  static constexpr uint32_t kPayloadBytes = kTileNumbers / 8 * Codec::kBits;
+  static constexpr uint32_t kLanes = Codec::kGroup / kUnitNumbers;  // of a group
+  static constexpr uint32_t kGroupBytes = sizeof(uint32_t) * Codec::kScaleWords;
+  static constexpr uint32_t kScaleBytes = kWarpLanes / kLanes * kGroupBytes;
+  static constexpr uint32_t kBytes = kPayloadBytes + kScaleBytes;  // of a tile
+  static_assert(kLanes >= 4 && kWarpLanes % kLanes == 0, "verbena: a group has 32, 64, 128 or 256 numbers");
+  static_assert(kBytes % kVectorBytes == 0, "verbena: tiles keep the alignment of vectors");
+
+  // `memory`, a multiple of 16, has room for `tiles`.
+  VERBENA_DEVICE CodedTiles(Byte* memory, uint64_t tiles)
+      : payload_(memory), scales_(memory + tiles * kPayloadBytes) {}
+
+  // By all lanes of a warp. Other threads see it behind what orders memory.
+  VERBENA_DEVICE void store(uint64_t tile, const typename Codec::Coded& coded) const {
+    Byte* const payload = payload_ + tile * kPayloadBytes;
+    detail::store_words<4>(payload + lane() * 16, coded.payload);
+    if constexpr (Codec::kBits > 4)
+      detail::store_words<Codec::kBits - 4>(payload + 16 * kWarpLanes + lane() * (Codec::kBits - 4) * 4,
+                                            coded.payload + 4);
+    if (lane() % kLanes == 0) detail::store_words<Codec::kScaleWords>(find_scales(tile), coded.scales);
+  }
+  VERBENA_DEVICE typename Codec::Coded load(uint64_t tile) const {
+    typename Codec::Coded coded;
+    const char* const payload = payload_ + tile * kPayloadBytes;
+    detail::load_words<4>(coded.payload, payload + lane() * 16);
+    if constexpr (Codec::kBits > 4)
+      detail::load_words<Codec::kBits - 4>(coded.payload + 4,
+                                           payload + 16 * kWarpLanes + lane() * (Codec::kBits - 4) * 4);
+    detail::load_words<Codec::kScaleWords>(coded.scales, find_scales(tile));
+    return coded;
+  }
+
+ private:
+  VERBENA_DEVICE Byte* find_scales(uint64_t tile) const {
+    return scales_ + tile * kScaleBytes + lane() / kLanes * kGroupBytes;
+  }
+
+  Byte *payload_, *scales_;
+};
+
+}  // namespace verbena::device
+
+#endif

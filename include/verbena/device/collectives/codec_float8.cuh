@@ -1,0 +1,157 @@
+// Numbers as e4m3, a float of 8 bits, by a scale for each group. A number is wrong by a sixteenth of itself
+// at most, or by 2^-10 of the scale's step, whichever is more. NaN comes back as NaN.
+//
+// Float8 keeps the group's largest magnitude, rounded up to bfloat16, which e4m3's largest number stands for.
+// Where some numbers are not finite its sign is set: e4m3's largest number then means infinity, the rest has
+// the others, and all come back one by one. MxFloat8 keeps OCP's e8m0, the power of two not below magnitude /
+// 448; an infinity comes back as NaN.
+#ifndef VERBENA_DEVICE_COLLECTIVES_CODEC_FLOAT8_CUH
+#define VERBENA_DEVICE_COLLECTIVES_CODEC_FLOAT8_CUH
+
+#include "verbena/device/collectives/codec.cuh"
+
+namespace verbena::device {
+
+namespace detail {
+
+inline constexpr float kLargestE4m3 = 448, kNextToLargestE4m3 = 416;
+
+// A step up or down by chance among e4m3's numbers; magnitudes up to its largest.
+VERBENA_DEVICE float round_to_e4m3(float number, uint32_t draw) {
+  const uint32_t bits = to_bits(number), magnitude = bits & 0x7fffffffu;
+  uint32_t result = (magnitude + (draw << 12) + (1u << 11)) & ~((1u << 20) - 1);
+  // Below its smallest normal number the steps stay 2^-9.
+  if (magnitude < to_bits(0x1p-6F)) {
+    const float steps = add(multiply(from_bits(magnitude), 512), (static_cast<float>(draw) + 0.5F) / 256);
+    result = to_bits(static_cast<float>(static_cast<uint32_t>(steps)) / 512);
+  }
+  return magnitude > to_bits(kLargestE4m3) ? number : from_bits(result | (bits & 0x80000000u));
+}
+
+// The payload of numbers times the inverse of their step.
+template <typename Rounding>
+VERBENA_DEVICE void encode_e4m3(const float* unit, float inverse, uint32_t row, const Rounding& rounding,
+                                uint32_t* payload) {
+  VERBENA_UNROLL
+  for (uint32_t word = 0; word < kUnitNumbers / 4; ++word) {
+    float scaled[4];
+    VERBENA_UNROLL
+    for (uint32_t i = 0; i < 4; ++i) {
+      scaled[i] = multiply(unit[4 * word + i], inverse);
+      if constexpr (Rounding::kIsByChance)
+        scaled[i] = round_to_e4m3(scaled[i], rounding.draw(row, 4 * word + i));
+    }
+    payload[word] = Number<E4m3>::narrow(scaled);
+  }
+}
+VERBENA_DEVICE void decode_e4m3(const uint32_t* payload, float* unit) {
+  VERBENA_UNROLL
+  for (uint32_t word = 0; word < kUnitNumbers / 4; ++word)
+    Number<E4m3>::widen(payload[word], unit + 4 * word);
+}
+
+template <uint32_t kLanes, bool kOfFinite>
+VERBENA_DEVICE uint32_t find_finite_magnitude(const float* unit) {
+  float largest = 0;
+  VERBENA_UNROLL
+  for (uint32_t i = 0; i < kUnitNumbers; ++i) {
+    const float magnitude = from_bits(to_bits(unit[i]) & 0x7fffffffu);
+    if (!kOfFinite || is_finite(magnitude)) largest = choose_larger(largest, magnitude);
+  }
+  return find_largest_pair<kLanes>(round_up_to_bfloat16(largest));
+}
+// The largest magnitude of a group, as a bfloat16, its sign set where some numbers are not finite.
+template <uint32_t kLanes>
+VERBENA_DEVICE uint32_t find_magnitude(const float* unit) {
+  const uint32_t magnitude = find_finite_magnitude<kLanes, false>(unit);
+  const bool is_special = magnitude >= 0x7f80;
+  if (ballot(kFullWarp, is_special) == 0) return magnitude;
+  return find_finite_magnitude<kLanes, true>(unit) | (is_special ? 0x8000 : 0);
+}
+
+}  // namespace detail
+
+template <uint32_t kGroup_>
+class Float8Codec {
+ public:
+  static constexpr uint32_t kBits = 8, kGroup = kGroup_, kScaleWords = kTileRows / 2;
+
+  struct Coded {
+    uint32_t payload[kBits];
+    uint32_t scales[kScaleWords];  // of the rows, two in a word
+  };
+
+  template <typename Rounding>
+  VERBENA_DEVICE static void encode_row(const float* unit, uint32_t row, const Rounding& rounding,
+                                        Coded& coded) {
+    const uint32_t scale = detail::find_magnitude<kGroup / kUnitNumbers>(unit);
+    coded.scales[row / 2] |= scale << row % 2 * 16;
+    detail::encode_e4m3(unit, detail::divide(1, find_step(scale)), row, rounding, coded.payload + 2 * row);
+  }
+
+  VERBENA_DEVICE static void decode_row(const Coded& coded, uint32_t row, float* unit) {
+    const uint32_t scale = coded.scales[row / 2] >> row % 2 * 16 & 0xffff;
+    const float step = find_step(scale);
+    detail::decode_e4m3(coded.payload + 2 * row, unit);
+    if ((scale & 0x8000) != 0) {
+      VERBENA_UNROLL
+      for (uint32_t i = 0; i < kUnitNumbers; ++i) {
+        if (unit[i] == detail::kLargestE4m3 || unit[i] == -detail::kLargestE4m3)
+          unit[i] = detail::make_infinity(unit[i] < 0);
+      }
+    }
+    VERBENA_UNROLL
+    for (uint32_t i = 0; i < kUnitNumbers; ++i) unit[i] = detail::multiply(unit[i], step);
+  }
+
+ private:
+  // What 1 stands for. Its inverse is a number too.
+  VERBENA_DEVICE static float find_step(uint32_t scale) {
+    const float largest = detail::from_bits((scale & 0x7fff) << 16);
+    const float inverse_of_last =
+        (scale & 0x8000) != 0 ? 1 / detail::kNextToLargestE4m3 : 1 / detail::kLargestE4m3;
+    const float step = detail::multiply(largest, inverse_of_last);
+    return step < detail::kSmallestNormal ? detail::kSmallestNormal : step;
+  }
+};
+
+class MxFloat8 {
+ public:
+  static constexpr uint32_t kBits = 8, kGroup = 32, kScaleWords = 1;
+
+  struct Coded {
+    uint32_t payload[kBits];
+    uint32_t scales[kScaleWords];  // a byte for each row
+  };
+
+  template <typename Rounding>
+  VERBENA_DEVICE static void encode_row(const float* unit, uint32_t row, const Rounding& rounding,
+                                        Coded& coded) {
+    const uint32_t magnitude = detail::find_magnitude<kGroup / kUnitNumbers>(unit);
+    const uint32_t scale = detail::choose_exponent(detail::from_bits((magnitude & 0x7fff) << 16));
+    coded.scales[0] |= scale << 8 * row;
+    float numbers[kUnitNumbers];
+    VERBENA_UNROLL
+    for (uint32_t i = 0; i < kUnitNumbers; ++i) {
+      numbers[i] = unit[i];
+      // An infinity would become the largest number.
+      if ((magnitude & 0x8000) != 0 && !detail::is_finite(unit[i]))
+        numbers[i] = detail::from_bits(0x7fffffff);
+    }
+    detail::encode_e4m3(numbers, detail::invert_exponent(scale), row, rounding, coded.payload + 2 * row);
+  }
+
+  VERBENA_DEVICE static void decode_row(const Coded& coded, uint32_t row, float* unit) {
+    const float step = detail::from_bits((coded.scales[0] >> 8 * row & 0xff) << 23);
+    detail::decode_e4m3(coded.payload + 2 * row, unit);
+    VERBENA_UNROLL
+    for (uint32_t i = 0; i < kUnitNumbers; ++i) unit[i] = detail::multiply(unit[i], step);
+  }
+};
+
+// Coded in 1,056 bytes for 1,024 numbers.
+using Float8 = Float8Codec<64>;
+
+}  // namespace verbena::device
+
+#endif

@@ -1,0 +1,172 @@
+// Numbers as integers of 4, 6 or 8 bits: steps of equal length from the lowest to the highest number of a
+// group. Each number is wrong by half a step at most, and a hundredth of one; a group of equal numbers that
+// bfloat16 has comes back as it was.
+//
+// A group's scale is its lowest number, rounded down to bfloat16, in a word's lower half, and its highest,
+// rounded up, in the upper half. In a special group, some of whose numbers are not finite or huge, the two
+// have changed places: the three highest codes then stand for minus infinity, infinity and NaN, which come
+// back one by one, and the other numbers share the other codes.
+#ifndef VERBENA_DEVICE_COLLECTIVES_CODEC_INTEGER_CUH
+#define VERBENA_DEVICE_COLLECTIVES_CODEC_INTEGER_CUH
+
+#include "verbena/device/collectives/codec.cuh"
+
+namespace verbena::device {
+
+template <uint32_t kBits_, uint32_t kGroup_>
+class IntegerCodec {
+ public:
+  static_assert(kBits_ == 4 || kBits_ == 6 || kBits_ == 8, "verbena: integers are coded in 4, 6 or 8 bits");
+  static constexpr uint32_t kBits = kBits_, kGroup = kGroup_, kScaleWords = kTileRows;
+
+  struct Coded {
+    uint32_t payload[kBits];
+    uint32_t scales[kScaleWords];  // of the rows
+  };
+
+  template <typename Rounding>
+  VERBENA_DEVICE static void encode_row(const float* unit, uint32_t row, const Rounding& rounding,
+                                        Coded& coded) {
+    const Steps steps(coded.scales[row] = find_scale(unit));
+    const float inverse = steps.length == 0 ? 0 : detail::divide(1, steps.length);
+    const float offset = -detail::multiply(steps.lowest, inverse);
+    uint32_t codes[kUnitNumbers];
+    VERBENA_UNROLL
+    for (uint32_t i = 0; i < kUnitNumbers; ++i) {
+      float place = detail::multiply_add(unit[i], inverse, offset);
+      if constexpr (Rounding::kIsByChance)
+        place = detail::add(place, (static_cast<float>(rounding.draw(row, i)) - 127.5F) / 256);
+      // The sum's last bit is worth 1.
+      codes[i] = detail::to_bits(detail::add(place, kRounder)) - detail::to_bits(kRounder);
+    }
+    if (steps.is_special) {
+      VERBENA_UNROLL
+      for (uint32_t i = 0; i < kUnitNumbers; ++i) {
+        if (!detail::is_finite(unit[i]))
+          codes[i] = unit[i] != unit[i] ? kNan : unit[i] > 0 ? kNan - 1 : kNan - 2;
+      }
+    }
+    VERBENA_UNROLL
+    for (uint32_t i = 0; i < kUnitNumbers; ++i) put_code(coded.payload, row * kUnitNumbers + i, codes[i]);
+  }
+
+  VERBENA_DEVICE static void decode_row(const Coded& coded, uint32_t row, float* unit) {
+    const Steps steps(coded.scales[row]);
+    const float offset = detail::multiply_add(-kCarrier, steps.length, steps.lowest);
+    VERBENA_UNROLL
+    for (uint32_t i = 0; i < kUnitNumbers; ++i)
+      unit[i] = detail::multiply_add(carry_code(coded.payload, row * kUnitNumbers + i), steps.length, offset);
+    if (!steps.is_special) return;
+    VERBENA_UNROLL
+    for (uint32_t i = 0; i < kUnitNumbers; ++i)
+      unit[i] = decode_special(carry_code(coded.payload, row * kUnitNumbers + i) - kCarrier, steps);
+  }
+
+ private:
+  static constexpr uint32_t kNan = (1u << kBits) - 1;  // the highest code
+  static constexpr uint32_t kLanes = kGroup / kUnitNumbers;
+  static constexpr float kRounder = 0x1.8p23F;
+  // A code at this place of the mantissa adds itself to the carrier, in one operation. So many steps less
+  // than the lowest number are still rounded to a thousandth of a step; huge numbers would become infinite
+  // there.
+  static constexpr uint32_t kPlace = 12;
+  static constexpr float kCarrier = 0x1p11F;
+  static constexpr uint32_t kHugeExponent = 127 + 112;
+
+  struct Steps {
+    float lowest, length;
+    bool is_special;
+
+    VERBENA_DEVICE explicit Steps(uint32_t scale) {
+      const float low = detail::from_bits(scale << 16), high = detail::from_bits(scale & 0xffff0000u);
+      is_special = low > high;
+      lowest = is_special ? high : low;
+      // Halves, as the whole range may be more than a float has.
+      const float half =
+          detail::add(detail::multiply(is_special ? low : high, 0.5F), -detail::multiply(lowest, 0.5F));
+      length = detail::multiply(half, is_special ? 2.0F / (kNan - 3) : 2.0F / kNan);
+      // A step's inverse is a number too.
+      if (length < detail::kSmallestNormal) length = low == high ? 0 : detail::kSmallestNormal;
+    }
+  };
+
+  VERBENA_DEVICE static float decode_special(float code, const Steps& steps) {
+    if (code == kNan) return detail::from_bits(0x7fffffff);
+    if (code > kNan - 3) return detail::make_infinity(code == kNan - 2);
+    return detail::multiply_add(code, steps.length, steps.lowest);
+  }
+
+  // The highest number of a unit's group and, negative, the lowest, rounded up: in a word's upper and lower
+  // half.
+  template <bool kOfFinite>
+  VERBENA_DEVICE static uint32_t find_bounds(const float* unit) {
+    float low = detail::make_infinity(false), high = detail::make_infinity(true);
+    VERBENA_UNROLL
+    for (uint32_t i = 0; i < kUnitNumbers; ++i) {
+      if (kOfFinite && !detail::is_finite(unit[i])) continue;
+      low = detail::choose_smaller(low, unit[i]);
+      high = detail::choose_larger(high, unit[i]);
+    }
+    const uint32_t pair = detail::round_up_to_bfloat16(high) << 16 | detail::round_up_to_bfloat16(-low);
+    return detail::find_largest_pair<kLanes>(pair);
+  }
+  VERBENA_DEVICE static bool is_special(uint32_t bounds) {
+    return (bounds >> 23 & 0xff) >= kHugeExponent || (bounds >> 7 & 0xff) >= kHugeExponent;
+  }
+
+  VERBENA_DEVICE static uint32_t find_scale(const float* unit) {
+    const uint32_t bounds = find_bounds<false>(unit);
+    if (ballot(kFullWarp, is_special(bounds)) == 0) return bounds ^ 0x8000;
+    const uint32_t finite = find_bounds<true>(unit);
+    return is_special(bounds) ? make_special(finite) : finite ^ 0x8000;
+  }
+  // Bounds that differ, with their places changed.
+  VERBENA_DEVICE static uint32_t make_special(uint32_t bounds) {
+    float low = -detail::from_bits(bounds << 16), high = detail::from_bits(bounds & 0xffff0000u);
+    if (low > high) low = high = 0;  // no number is finite
+    if (low == high) {
+      low = low < 0 ? low : 0;
+      high = high > 0 ? high : low < 0 ? 0 : 1;
+    }
+    return (detail::to_bits(low) & 0xffff0000u) | detail::to_bits(high) >> 16;
+  }
+
+  // Codes lie from the lowest bit on, 4 and 8 bits wide without a gap. Of 6 bits there are 5 in a word; the
+  // last two numbers lie in the words' highest two bits.
+  VERBENA_DEVICE static void put_code(uint32_t (&payload)[kBits], uint32_t i, uint32_t code) {
+    if constexpr (kBits != 6) {
+      payload[i * kBits / 32] += code << i * kBits % 32;
+    } else if (i < 30) {
+      payload[i / 5] += code << i % 5 * 6;
+    } else {
+      VERBENA_UNROLL
+      for (uint32_t part = 0; part < 3; ++part) payload[(i - 30) * 3 + part] += (code >> 2 * part & 3) << 30;
+    }
+  }
+  // kCarrier plus the code.
+  VERBENA_DEVICE static float carry_code(const uint32_t (&payload)[kBits], uint32_t i) {
+    constexpr uint32_t kMask = kNan << kPlace;
+    uint32_t word = 0, place = 0;
+    if constexpr (kBits != 6) {
+      word = payload[i * kBits / 32];
+      place = i * kBits % 32;
+    } else if (i < 30) {
+      word = payload[i / 5];
+      place = i % 5 * 6;
+    } else {
+      VERBENA_UNROLL
+      for (uint32_t part = 0; part < 3; ++part) word |= payload[(i - 30) * 3 + part] >> 30 << 2 * part;
+    }
+    const uint32_t moved = place <= kPlace ? word << (kPlace - place) : word >> (place - kPlace);
+    return detail::from_bits((moved & kMask) | 0x45000000u);
+  }
+};
+
+// Coded in 1,056, 800 and 640 bytes for 1,024 numbers.
+using Int8 = IntegerCodec<8, 128>;
+using Int6 = IntegerCodec<6, 128>;
+using Int4 = IntegerCodec<4, 32>;
+
+}  // namespace verbena::device
+
+#endif

@@ -1,0 +1,77 @@
+// What an exchange between all ranks of a team moves: for each pair of them a message, of any length and
+// place. All-gather, reduce-scatter, broadcast, all-to-all and the forms whose lengths differ from rank to
+// rank are such plans; one_shot.cuh and bulk.cuh carry them out. Blocks share out each message.
+#ifndef VERBENA_DEVICE_COLLECTIVES_EXCHANGE_PLAN_CUH
+#define VERBENA_DEVICE_COLLECTIVES_EXCHANGE_PLAN_CUH
+
+#include "verbena/device/copy.cuh"
+#include "verbena/device/low_latency.cuh"
+
+namespace verbena::device {
+
+inline constexpr int32_t kMostExchangeRanks = 16;
+
+// A block's part of `length_bytes` bytes. Parts begin at a multiple of `unit_bytes`, itself a multiple of
+// kVectorBytes, from the first one, so that each is aligned as the whole is; all but the last that is not
+// empty are equally long.
+struct Part {
+  uint64_t begin, length_bytes;
+};
+VERBENA_DEVICE uint64_t find_part_bytes(uint64_t length_bytes, uint32_t parts,
+                                        uint64_t unit_bytes = kVectorBytes) {
+  const uint64_t units = (length_bytes + unit_bytes - 1) / unit_bytes;
+  return (units + parts - 1) / parts * unit_bytes;
+}
+VERBENA_DEVICE Part find_part(uint64_t length_bytes, uint32_t index, uint32_t parts,
+                              uint64_t unit_bytes = kVectorBytes) {
+  const uint64_t part = find_part_bytes(length_bytes, parts, unit_bytes), begin = part * index;
+  if (begin >= length_bytes) return {length_bytes, 0};
+  return {begin, length_bytes - begin < part ? length_bytes - begin : part};
+}
+
+// Between this rank and one member, itself too: the block's parts of the message that goes there and of the
+// one that comes from there.
+struct ExchangeLine {
+  Rows source, destination;
+  Part send, receive;
+};
+
+// Most bytes of any block's part of any message, the same on all ranks; kUnknownLength: this rank knows its
+// own messages alone, and tells the others.
+inline constexpr uint64_t kUnknownLength = ~uint64_t{0};
+
+struct ExchangePlan {
+  ExchangeLine lines[kMostExchangeRanks];
+  uint64_t most_bytes;
+
+  VERBENA_DEVICE const ExchangeLine& operator()(int32_t member) const { return lines[member]; }
+};
+
+namespace detail {
+
+// What of a part lies in the round that begins at `at`.
+VERBENA_DEVICE uint64_t cut_round(const Part& part, uint64_t at, uint64_t most) {
+  if (at >= part.length_bytes) return 0;
+  return part.length_bytes - at < most ? part.length_bytes - at : most;
+}
+
+// From rows to rows, by all threads of a group; nothing to do where both are the same place.
+template <typename Group>
+VERBENA_DEVICE void copy_rows(const Group& group, const Rows& to, const Rows& from, uint64_t length_bytes) {
+  if (length_bytes == 0) return;
+  const bool are_flat = to.is_side_by_side() && from.is_side_by_side();
+  const bool are_alike = are_flat || (to.row_bytes == from.row_bytes && to.step_bytes == from.step_bytes);
+  if (are_alike && to.find(0) == from.find(0)) return;
+  if (are_flat) return copy_group(group, to.find(0), from.find(0), length_bytes);
+  constexpr uint64_t kBytes = sizeof(uint64_t);
+  for (uint64_t i = group.rank() * kBytes; i < length_bytes; i += group.size() * kBytes) {
+    const auto left = static_cast<uint32_t>(length_bytes - i < kBytes ? length_bytes - i : kBytes);
+    store_part(to.from(i), 0, left, load_part<uint64_t>(from.from(i), 0, left));
+  }
+}
+
+}  // namespace detail
+
+}  // namespace verbena::device
+
+#endif

@@ -1,0 +1,135 @@
+// All-reduce in two shots by packets: rank r sums the r-th part and sends the sum to all. Each link carries
+// every byte once each way, and nobody waits at a barrier: a thread that has the packets of its sums sends
+// them on at once. For tensors of some 100 KiB to some MiB; larger ones do without flags in the data
+// (bulk.cuh).
+//
+//   TwoShot<> calls(workspace, block_index(), blocks);
+//   status = calls.all_reduce(input, output, count);   // as often as needed, of any sizes
+//   status = calls.finish();
+//
+// Rules, order of sums and errors are those of one_shot.cuh, and the bits of the results are the same. Calls
+// of both may follow each other on one workspace, launch by launch.
+#ifndef VERBENA_DEVICE_COLLECTIVES_TWO_SHOT_CUH
+#define VERBENA_DEVICE_COLLECTIVES_TWO_SHOT_CUH
+
+#include "verbena/device/collectives/exchange_plan.cuh"
+
+namespace verbena::device {
+
+template <typename Packet = Packet128, typename Context = SymmContext>
+class TwoShot {
+ public:
+  // As OneShot's.
+  VERBENA_DEVICE TwoShot(const SymmWorkspace<Context>& workspace, uint32_t block, uint32_t blocks)
+      : exchange_(workspace, block), context_(workspace.context), block_(block), blocks_(blocks) {
+    if (block >= blocks || blocks > workspace.blocks.count) status_ = SymmStatus::kInvalid;
+  }
+
+  // As OneShot's, in place too.
+  template <int kRanks = 0, typename T, typename Group = BlockGroup>
+  [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce(const T* input, T* output, uint64_t count,
+                                                     const Group& group = {}) {
+    return all_reduce_bytes<kRanks>(reinterpret_cast<const char*>(input), reinterpret_cast<char*>(output),
+                                    count * sizeof(T), ReduceAs<T>{}, group);
+  }
+  template <int kRanks = 0, typename Reduce, typename Group = BlockGroup>
+  [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce_bytes(const char* input, char* output,
+                                                           uint64_t length_bytes, const Reduce& reduce,
+                                                           const Group& group = {}) {
+    if (status_ == SymmStatus::kDone && !exchange_.is_size(kRanks)) status_ = SymmStatus::kInvalid;
+    if (status_ != SymmStatus::kDone) return status_;
+    const auto size = static_cast<uint64_t>(context_.team_size);
+    const Part part = find_part(length_bytes, block_, blocks_);
+    const uint64_t room = exchange_.capacity_bytes() / kVectorBytes * kVectorBytes * size;
+    const uint64_t most = room < kMostBytes ? room : kMostBytes;
+    for (uint64_t at = 0; at < part.length_bytes; at += most) {
+      if (!begin_messages(group)) return status_;
+      const auto length = static_cast<uint32_t>(detail::cut_round(part, at, most));
+      const uint64_t offset = part.begin + at;
+      status_ = reduce_message<kRanks>(input + offset, output + offset, length, reduce, group);
+      if (status_ != SymmStatus::kDone) return status_;
+    }
+    return SymmStatus::kDone;
+  }
+
+  template <typename Group = BlockGroup>
+  [[nodiscard]] VERBENA_DEVICE SymmStatus finish(const Group& group = {}) {
+    if (status_ == SymmStatus::kDone && has_begun_) status_ = exchange_.finish(group);
+    return status_;
+  }
+
+ private:
+  using Exchange = LowLatency<Packet, Context>;
+  using Data = typename Packet::Data;
+  static constexpr uint64_t kMostBytes = uint64_t{1} << 31;  // of a message: offsets have 32 bits
+  static constexpr uint32_t kSums = 1;  // the call in which sums travel, behind that of the terms
+
+  template <typename Group>
+  VERBENA_DEVICE bool begin_messages(const Group& group) {
+    status_ = has_begun_ ? exchange_.turn(group, Heard::kEverybody, 2) : exchange_.begin(group, 2);
+    has_begun_ = true;
+    return status_ == SymmStatus::kDone;
+  }
+
+  // A thread has the same packets of each rank's share, one at a time: enough threads have one each.
+  template <int kRanks, typename Reduce, typename Group>
+  VERBENA_DEVICE SymmStatus reduce_message(const char* input, char* output, uint32_t length_bytes,
+                                           const Reduce& reduce, const Group& group) {
+    const int32_t size = kRanks == 0 ? context_.team_size : kRanks, me = context_.team_rank;
+    // All but the last shares that are not empty are equally long.
+    const auto share = static_cast<uint32_t>(find_part_bytes(length_bytes, static_cast<uint32_t>(size)));
+    const auto begin_of = [&](int32_t member) { return share * static_cast<uint32_t>(member); };
+    const auto length_of = [&](int32_t member) {
+      const uint32_t begin = begin_of(member);
+      return begin >= length_bytes ? 0u : length_bytes - begin < share ? length_bytes - begin : share;
+    };
+    const auto count_of = [&](int32_t member) { return Packet::count(length_of(member)); };
+    const uint32_t my_length = length_of(me), my_packets = Packet::count(my_length);
+    const auto count_mine = [&](int32_t) { return my_packets; };
+    const char* const my_input = input + begin_of(me);
+    char* const my_output = output + begin_of(me);
+    Patience patience(context_);
+    WaitResult mine = WaitResult::kReached;
+    int32_t late = 0;
+    const uint32_t end = Exchange::find_end(Packet::count(share));
+    for (uint32_t index = group.rank(); index < end && mine == WaitResult::kReached; index += group.size()) {
+      VERBENA_UNROLL
+      for (int32_t turn = 1; turn < size; ++turn) {
+        const int32_t peer = me + turn < size ? me + turn : me + turn - size;
+        const uint32_t packets = count_of(peer);
+        if (Exchange::find_first_of_warp(index) >= packets) continue;
+        const Data data =
+            Exchange::load_data(input + begin_of(peer), index, length_of(peer), index < packets);
+        exchange_.send_packet(peer, index, data, index < packets);
+      }
+      if (Exchange::find_first_of_warp(index) < my_packets) {
+        Data data = Exchange::load_data(my_input, index, my_length, index < my_packets);
+        mine =
+            exchange_.template reduce_packets<kRanks>(index, count_mine, patience, data, late, reduce, data);
+        if (mine != WaitResult::kReached) continue;
+        exchange_.template send_packet_to_all<kRanks>(index, data, index < my_packets, kSums);
+        if (index < my_packets) Packet::store_data(my_output, index, my_length, data);
+      }
+      const auto take = [&](const auto& sums) {
+        VERBENA_UNROLL
+        for (int32_t i = 0; i < sums.kMost; ++i) {
+          const int32_t member = sums.first + i;
+          if (i >= sums.count || member == me || index >= count_of(member)) continue;
+          Packet::store_data(output + begin_of(member), index, length_of(member), sums.data[i]);
+        }
+      };
+      mine = exchange_.template receive_all<kRanks>(index, count_of, patience, Data{}, late, kSums, take);
+    }
+    return exchange_.conclude(group, mine, late);
+  }
+
+  Exchange exchange_;
+  const Context& context_;
+  uint32_t block_, blocks_;
+  bool has_begun_ = false;
+  SymmStatus status_ = SymmStatus::kDone;
+};
+
+}  // namespace verbena::device
+
+#endif

@@ -1,0 +1,185 @@
+// What becomes of an element of which each rank has one: sums, means, least and largest numbers, of types
+// that are known when a kernel runs. Floating-point numbers are summed in float, in the order of ranks, and
+// rounded once (packed.cuh), int32 wraps round and its mean is cut towards zero. The least or largest of
+// numbers with a NaN among them is a NaN.
+#ifndef VERBENA_DEVICE_REDUCTION_CUH
+#define VERBENA_DEVICE_REDUCTION_CUH
+
+#include "verbena/device/packed.cuh"
+
+namespace verbena::device {
+
+// Numbered as verbena_ops_type and verbena_ops_reduction (verbena/ops.h).
+enum class DataType : uint32_t { kFloat32 = 0, kFloat16 = 1, kBfloat16 = 2, kInt32 = 3, kE4m3 = 4 };
+enum class Reduction : uint32_t { kSum = 0, kMean = 1, kMin = 2, kMax = 3 };
+
+namespace detail {
+
+template <typename Sum>
+VERBENA_DEVICE Sum add_terms(Sum a, Sum b) {
+  if constexpr (__is_same(Sum, int32_t)) {
+    return static_cast<int32_t>(static_cast<uint32_t>(a) + static_cast<uint32_t>(b));
+  } else {
+    return static_cast<Sum>(a + b);
+  }
+}
+template <typename Sum>
+VERBENA_DEVICE Sum choose_term(Sum a, Sum b, bool is_least) {
+  const bool takes_second = b != b || (is_least ? b < a : b > a);
+  return takes_second ? b : a;
+}
+
+}  // namespace detail
+
+namespace detail {
+
+// Numbers side by side in `Bits`, 4, 8 or 16 bytes, as they are summed.
+template <typename T, typename Bits>
+using SumsOf = PackedSum<T, sizeof(Bits)>;
+
+// Adds `count` terms, the first of them rank `first`'s.
+template <typename T, int kMost, typename Bits>
+VERBENA_DEVICE void add_in_order(SumsOf<T, Bits>& sums, Reduction reduction, const Bits (&terms)[kMost],
+                                 int32_t first, int32_t count) {
+  using Numbers = typename SumsOf<T, Bits>::Numbers;
+  const bool is_sum = reduction <= Reduction::kMean, is_least = reduction == Reduction::kMin;
+  VERBENA_UNROLL
+  for (int32_t term = 0; term < kMost; ++term) {
+    if (term >= count) break;
+    const auto numbers = __builtin_bit_cast(Numbers, terms[term]);
+    if (term == 0 && first == 0) {
+      sums.begin(numbers);
+      continue;
+    }
+    SumsOf<T, Bits> other;
+    other.begin(numbers);
+    VERBENA_UNROLL
+    for (uint32_t i = 0; i < sums.kCount; ++i) {
+      sums.sums[i] = is_sum ? add_terms(sums.sums[i], other.sums[i])
+                            : choose_term(sums.sums[i], other.sums[i], is_least);
+    }
+  }
+}
+template <typename T, typename Bits>
+VERBENA_DEVICE Bits round_sums(SumsOf<T, Bits>& sums, Reduction reduction, int32_t ranks) {
+  if (reduction == Reduction::kMean) {
+    VERBENA_UNROLL
+    for (uint32_t i = 0; i < sums.kCount; ++i) sums.sums[i] /= static_cast<typename Number<T>::Sum>(ranks);
+  }
+  return __builtin_bit_cast(Bits, sums.round());
+}
+
+}  // namespace detail
+
+// Type and operation known when the kernel is compiled. A reduction has Sums, for numbers of 4, 8 or 16 bytes
+// side by side; add(), which is given some ranks' at a time, from rank 0 on; and finish().
+template <typename T, Reduction kReduction = Reduction::kSum>
+struct ReduceAs {
+  template <typename Bits>
+  using Sums = detail::SumsOf<T, Bits>;
+
+  template <int kMost, typename Bits>
+  VERBENA_DEVICE void add(Sums<Bits>& sums, const Bits (&terms)[kMost], int32_t first, int32_t count) const {
+    detail::add_in_order<T>(sums, kReduction, terms, first, count);
+  }
+  template <typename Bits>
+  VERBENA_DEVICE Bits finish(Sums<Bits>& sums, int32_t ranks) const {
+    return detail::round_sums<T, Bits>(sums, kReduction, ranks);
+  }
+};
+
+// Known when it runs: a branch each time. Sums of float, half and bfloat16 are quick; all else is a call,
+// which takes no code of theirs.
+struct ReduceAny {
+  DataType type;
+  Reduction reduction;
+
+  template <typename Bits>
+  struct Sums {
+    uint32_t words[sizeof(Bits)];  // e4m3's are the most: one for each byte
+  };
+
+  template <int kMost, typename Bits>
+  VERBENA_DEVICE void add(Sums<Bits>& sums, const Bits (&terms)[kMost], int32_t first, int32_t count) const {
+    if (reduction == Reduction::kSum) {
+      if (type == DataType::kBfloat16) return add_as<Bfloat16>(sums, Reduction::kSum, terms, first, count);
+      if (type == DataType::kFloat16) return add_as<Half>(sums, Reduction::kSum, terms, first, count);
+      if (type == DataType::kFloat32) return add_as<float>(sums, Reduction::kSum, terms, first, count);
+    }
+    // Copies: what a call is given the address of lies in memory, for those above too.
+    Sums<Bits> copy = sums;
+    for (int32_t term = 0; term < kMost; ++term) {
+      if (term >= count) break;
+      const Bits one[1] = {terms[term]};
+      add_one(*this, copy, one, first + term);
+    }
+    sums = copy;
+  }
+  template <typename Bits>
+  VERBENA_DEVICE Bits finish(Sums<Bits>& sums, int32_t ranks) const {
+    if (reduction == Reduction::kSum) {
+      if (type == DataType::kBfloat16) return finish_as<Bfloat16>(sums, Reduction::kSum, ranks);
+      if (type == DataType::kFloat16) return finish_as<Half>(sums, Reduction::kSum, ranks);
+      if (type == DataType::kFloat32) return finish_as<float>(sums, Reduction::kSum, ranks);
+    }
+    Sums<Bits> copy = sums;
+    return finish_any(*this, copy, ranks);
+  }
+
+ private:
+  template <typename Body>
+  VERBENA_DEVICE void choose(const Body& body) const {
+    switch (type) {
+      case DataType::kFloat32:
+        return body(float{});
+      case DataType::kFloat16:
+        return body(Half{});
+      case DataType::kInt32:
+        return body(int32_t{});
+      case DataType::kE4m3:
+        return body(E4m3{});
+      default:
+        return body(Bfloat16{});
+    }
+  }
+  template <typename Bits>
+  VERBENA_DEVICE_FAR static void add_one(const ReduceAny& self, Sums<Bits>& sums, const Bits (&term)[1],
+                                         int32_t rank) {
+    self.choose([&](auto number) { add_as<decltype(number)>(sums, self.reduction, term, rank, 1); });
+  }
+  template <typename Bits>
+  VERBENA_DEVICE_FAR static Bits finish_any(const ReduceAny& self, Sums<Bits>& sums, int32_t ranks) {
+    Bits result{};
+    self.choose([&](auto number) { result = finish_as<decltype(number)>(sums, self.reduction, ranks); });
+    return result;
+  }
+  template <typename T, typename Bits>
+  VERBENA_DEVICE static detail::SumsOf<T, Bits> take(const Sums<Bits>& sums) {
+    detail::SumsOf<T, Bits> typed;
+    VERBENA_UNROLL
+    for (uint32_t i = 0; i < typed.kCount; ++i)
+      typed.sums[i] = __builtin_bit_cast(typename Number<T>::Sum, sums.words[i]);
+    return typed;
+  }
+  template <typename T, int kMost, typename Bits>
+  VERBENA_DEVICE static void add_as(Sums<Bits>& sums, Reduction reduction, const Bits (&terms)[kMost],
+                                    int32_t first, int32_t count) {
+    auto typed = take<T>(sums);
+    detail::add_in_order<T>(typed, reduction, terms, first, count);
+    VERBENA_UNROLL
+    for (uint32_t i = 0; i < typed.kCount; ++i) sums.words[i] = __builtin_bit_cast(uint32_t, typed.sums[i]);
+  }
+  template <typename T, typename Bits>
+  VERBENA_DEVICE static Bits finish_as(Sums<Bits>& sums, Reduction reduction, int32_t ranks) {
+    auto typed = take<T>(sums);
+    return detail::round_sums<T, Bits>(typed, reduction, ranks);
+  }
+};
+
+VERBENA_HOST_DEVICE constexpr uint32_t get_element_bytes(DataType type) {
+  return type == DataType::kFloat32 || type == DataType::kInt32 ? 4 : type == DataType::kE4m3 ? 1 : 2;
+}
+
+}  // namespace verbena::device
+
+#endif

@@ -1,0 +1,173 @@
+/* Collectives between GPUs of one host, as kernels of libverbena_ops.so: all-reduce, all-gather,
+ * reduce-scatter, broadcast, all-to-all, over a team of verbena.h. Tensors are raw pointers to memory of the
+ * GPU, allocated in whatever way: nothing is registered and nothing is exchanged when a CUDA graph has been
+ * captured. Results have the same bits on every rank.
+ *
+ * Calls with a stream put work into it and return: they never synchronise, and are legal while the stream is
+ * captured. All members of the team make the same calls, in the same order, with the same counts, types and
+ * choices; streams and addresses are each rank's own. Calls of one verbena_ops run one after the other: it
+ * serves one stream at a time, and whoever goes on in another stream orders the two by an event. Streams that
+ * run at the same time have a verbena_ops each.
+ *
+ * Every wait in a kernel ends after VERBENA_SYMM_TIMEOUT_MS. What then was not computed is told by
+ * verbena_ops_get_error(), with the rank that did not come, and never by a kernel that hangs.
+ */
+#ifndef VERBENA_OPS_H
+#define VERBENA_OPS_H
+
+#include "verbena/verbena.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct verbena_ops verbena_ops;
+/* A cudaStream_t or CUstream. */
+typedef void* verbena_stream;
+
+typedef enum {
+  VERBENA_OPS_FLOAT32 = 0,
+  VERBENA_OPS_FLOAT16 = 1,
+  VERBENA_OPS_BFLOAT16 = 2,
+  VERBENA_OPS_INT32 = 3,
+  VERBENA_OPS_E4M3 = 4 /* 8 bits, no infinities */
+} verbena_ops_type;
+
+/* Floating-point numbers are summed in float, in the order of ranks, and rounded once; int32 wraps round, and
+ * its mean is cut towards zero. The least or largest of numbers with a NaN among them is a NaN. */
+typedef enum {
+  VERBENA_OPS_SUM = 0,
+  VERBENA_OPS_MEAN = 1,
+  VERBENA_OPS_MIN = 2,
+  VERBENA_OPS_MAX = 3
+} verbena_ops_reduction;
+
+/* How data travels. One shot: each rank sends its whole tensor to every other one; two shots: rank r sums the
+ * r-th part and sends the sum to all. Packets carry their flags in the data, of 16 bytes, or lines of 128,
+ * which only NVLink keeps whole; bulk: chunks with a flag behind each. Results are the same, bit for bit. */
+typedef enum {
+  VERBENA_OPS_AUTO = 0,
+  VERBENA_OPS_ONE_SHOT_16 = 1,
+  VERBENA_OPS_ONE_SHOT_128 = 2,
+  VERBENA_OPS_TWO_SHOT_16 = 3,
+  VERBENA_OPS_TWO_SHOT_128 = 4,
+  VERBENA_OPS_BULK_ONE_SHOT = 5,
+  VERBENA_OPS_BULK_TWO_SHOT = 6
+} verbena_ops_algorithm;
+
+/* Zeros are defaults. The same on all ranks. */
+typedef struct {
+  size_t packet_bytes; /* of the workspace for packets; 0: 32 MiB */
+  size_t chunk_bytes;  /* of the workspace for chunks; 0: 64 MiB */
+  uint32_t blocks;     /* most blocks of a kernel, 1 to 512; 0: 128 */
+  /* 1: a kernel lets the next one of its stream begin before it has ended (programmatic dependent launch).
+   * Only where every kernel behind it that is launched so waits for it. */
+  uint32_t lets_next_start;
+} verbena_ops_options;
+
+/* Which algorithm, and by how many blocks and threads; zeros choose. Exchanges, which is all
+ * but all-reduce, take one shot: two are one for them. */
+typedef struct {
+  verbena_ops_algorithm algorithm;
+  uint32_t blocks;      /* at most verbena_ops_options::blocks */
+  uint32_t threads;     /* of a block: a multiple of 32, at most 512 */
+  uint32_t chunk_bytes; /* of bulk algorithms */
+} verbena_ops_choice;
+
+/* Collective over the context, with its GPU current: members give the team, of at most 16 ranks, other ranks
+ * null; null options are defaults. All ranks get a handle; those of no member serve the collective calls
+ * alone. The team may be freed before it. */
+VERBENA_API verbena_result verbena_ops_create(verbena_context* context, const verbena_team* team,
+                                              const verbena_ops_options* options, verbena_ops** ops);
+/* Collective over the context. No kernel of any rank uses it any more. Before the context's end. */
+VERBENA_API verbena_result verbena_ops_destroy(verbena_ops* ops);
+/* Collective over the context: after an error, when no kernel of any rank uses it any more. */
+VERBENA_API verbena_result verbena_ops_reset(verbena_ops* ops);
+/* VERBENA_SUCCESS, or why a call's result is not there: VERBENA_TIMEOUT and who did not come; other results
+ * as verbena_context_get_error(). The text is cut to `length` bytes with its zero; null: none. Takes some
+ * microseconds. */
+VERBENA_API verbena_result verbena_ops_get_error(verbena_ops* ops, char* text, size_t length);
+VERBENA_API uint32_t verbena_ops_rank(const verbena_ops* ops);
+VERBENA_API uint32_t verbena_ops_size(const verbena_ops* ops);
+
+/* What a call of so many bytes would be done by. */
+VERBENA_API verbena_result verbena_ops_choose(const verbena_ops* ops, verbena_ops_type type,
+                                              verbena_ops_reduction reduction, size_t bytes,
+                                              verbena_ops_choice* choice);
+
+/* `count` elements of each rank become one. `output` may be `input`; they do not overlap in another way. Null
+ * `choice`: chosen. */
+VERBENA_API verbena_result verbena_ops_all_reduce(verbena_ops* ops, const void* input, void* output,
+                                                  size_t count, verbena_ops_type type,
+                                                  verbena_ops_reduction reduction,
+                                                  const verbena_ops_choice* choice, verbena_stream stream);
+
+/* Tensors of the following are `rows` rows, a message of each rank in every row: one row for the first
+ * dimension of a tensor, as many as the dimensions before it have for another one. Lengths are in bytes where
+ * nothing is computed. Null `choice`: chosen. */
+
+/* `output` is rows of team_size * row_bytes, the r-th row_bytes of each row from rank r, whose `input` is
+ * rows of row_bytes. In one row `input` may be this rank's part of the output. */
+VERBENA_API verbena_result verbena_ops_all_gather(verbena_ops* ops, const void* input, void* output,
+                                                  size_t rows, size_t row_bytes,
+                                                  const verbena_ops_choice* choice, verbena_stream stream);
+/* `input` is rows of team_size * row_count elements, `output` rows of row_count: this rank's of what the
+ * ranks' inputs become together. In one row `output` may be this rank's part of the input. */
+VERBENA_API verbena_result verbena_ops_reduce_scatter(verbena_ops* ops, const void* input, void* output,
+                                                      size_t rows, size_t row_count, verbena_ops_type type,
+                                                      verbena_ops_reduction reduction,
+                                                      const verbena_ops_choice* choice,
+                                                      verbena_stream stream);
+/* `output` becomes rank `root`'s `input`, which no other rank needs. There it may be `input`. */
+VERBENA_API verbena_result verbena_ops_broadcast(verbena_ops* ops, const void* input, void* output,
+                                                 size_t length_bytes, uint32_t root,
+                                                 const verbena_ops_choice* choice, verbena_stream stream);
+/* Of `message_bytes` to each rank. `input` is split: rows of team_size parts, the r-th part of each row for
+ * rank r. `output` is joined: rows of team_size parts, the r-th of each from rank r. 1: all parts behind each
+ * other. They do not overlap. */
+VERBENA_API verbena_result verbena_ops_all_to_all(verbena_ops* ops, const void* input, void* output,
+                                                  size_t message_bytes, size_t split_rows, size_t joined_rows,
+                                                  const verbena_ops_choice* choice, verbena_stream stream);
+
+/* The same where lengths differ. Counts and offsets are int64, [team_size], in memory of the GPU, in units of
+ * unit_bytes (a row, an element); the kernel reads them, so that they may change from replay to replay of a
+ * graph. Null offsets: each part lies behind the one before. What lies beyond input_bytes or output_bytes is
+ * refused by the kernel, which then does nothing (verbena_ops_get_error). */
+typedef struct {
+  size_t unit_bytes, input_bytes, output_bytes;
+  size_t expected_bytes; /* of a message, the same on all ranks: by it the algorithm is chosen */
+} verbena_ops_extent;
+/* counts[r] units come from rank r and lie at offsets[r] of the output; counts are the same on all ranks. */
+VERBENA_API verbena_result verbena_ops_all_gather_v(verbena_ops* ops, const void* input, void* output,
+                                                    const int64_t* counts, const int64_t* offsets,
+                                                    const verbena_ops_extent* extent,
+                                                    const verbena_ops_choice* choice, verbena_stream stream);
+/* counts[r] units, those at offsets[r] of all inputs, become rank r's output; counts are the same on all
+ * ranks. */
+VERBENA_API verbena_result verbena_ops_reduce_scatter_v(
+    verbena_ops* ops, const void* input, void* output, const int64_t* counts, const int64_t* offsets,
+    const verbena_ops_extent* extent, verbena_ops_type type, verbena_ops_reduction reduction,
+    const verbena_ops_choice* choice, verbena_stream stream);
+/* send_counts[r] units, at send_offsets[r] of the input, go to rank r; receive_counts[r], at
+ * receive_offsets[r] of the output, come from it. Each rank knows its own alone. */
+VERBENA_API verbena_result verbena_ops_all_to_all_v(verbena_ops* ops, const void* input, void* output,
+                                                    const int64_t* send_counts, const int64_t* send_offsets,
+                                                    const int64_t* receive_counts,
+                                                    const int64_t* receive_offsets,
+                                                    const verbena_ops_extent* extent,
+                                                    const verbena_ops_choice* choice, verbena_stream stream);
+
+/* Calls between the two are put into the stream of group_end() by as few kernels as possible, in their order;
+ * the streams that they name do not count. A call does not use what one before it in the group computes,
+ * unless by the same block: of the same algorithm, length and place. */
+VERBENA_API verbena_result verbena_ops_group_begin(verbena_ops* ops);
+VERBENA_API verbena_result verbena_ops_group_end(verbena_ops* ops, verbena_stream stream);
+
+/* For measurements: the stream does nothing for so long. */
+VERBENA_API verbena_result verbena_ops_pause(verbena_ops* ops, uint64_t length_ns, verbena_stream stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

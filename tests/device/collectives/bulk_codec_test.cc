@@ -1,0 +1,389 @@
+// All-reduce in few bits on emulated GPUs: the same bits on every rank, every number inside its bound for
+// tensors of models and adversaries, the errors that docs/quantisation.md promises, any size, alignment and
+// number of ranks, launch after launch.
+#include "verbena/device/collectives/bulk_codec.cuh"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "device/collectives/codec_bounds.h"
+#include "device/emulator/sanitizer.h"
+#include "device/emulator/world.h"
+#include "device/support/random.h"
+#include "device/symm/fleet.h"
+
+namespace verbena::device_test {
+namespace {
+
+using device::Bfloat16;
+using device::Bulk;
+using device::CodedSums;
+using device::DataType;
+using device::Float8;
+using device::Half;
+using device::Int4;
+using device::Int6;
+using device::Int8;
+using device::kTileNumbers;
+using device::RoundByChance;
+using device::RoundToNearest;
+using emulator::require;
+using emulator::World;
+
+constexpr const char *kNormal = "normal", *kOutliers = "outliers";
+
+template <typename T>
+constexpr DataType kType = DataType::kFloat16;
+template <>
+constexpr DataType kType<Bfloat16> = DataType::kBfloat16;
+template <typename T>
+constexpr double kHalfUnit = 0x1p-11;  // of the last bit, relative
+template <>
+constexpr double kHalfUnit<Bfloat16> = 0x1p-8;
+
+struct Shape {
+  int32_t ranks;
+  uint32_t blocks = 2, threads = 64;
+  uint32_t tiles = 2;  // that a slot has room for, of each phase
+};
+
+// Ranks with a workspace, which goes on from call to call.
+template <typename Terms, typename Sums, typename T = Bfloat16>
+class CodedRanks {
+ public:
+  explicit CodedRanks(const Shape& shape)
+      : shape_(shape),
+        slot_bytes_((shape.tiles * kMostTileBytes + 127) / 128 * 128 * 2 + 128),
+        fleet_(shape.ranks, INT32_MAX, Fleet::measure_workspace(shape.ranks, shape.blocks, slot_bytes_)) {}
+
+  // One launch: the sums, as all ranks have them. `offset`: numbers from a multiple of 16 bytes.
+  template <typename Rounding = RoundToNearest>
+  std::vector<float> reduce(const std::vector<std::vector<float>>& terms, uint64_t offset = 0,
+                            bool is_in_place = false, const Rounding& rounding = {}) {
+    const size_t count = terms[0].size(), ranks = terms.size();
+    std::vector<std::vector<T>> inputs(ranks), outputs(ranks);
+    const auto fill = [&](std::vector<T>& to, const std::vector<float>* from) {
+      to.assign(count + 2 * kMargin, device::narrow<T>(kBeside));
+      for (size_t i = 0; from != nullptr && i < count; ++i)
+        to[kMargin + offset + i] = device::narrow<T>((*from)[i]);
+    };
+    for (size_t rank = 0; rank < ranks; ++rank) {
+      fill(inputs[rank], &terms[rank]);
+      fill(outputs[rank], is_in_place ? &terms[rank] : nullptr);
+    }
+    World world(++launches_);
+    for (size_t rank = 0; rank < ranks; ++rank)
+      world.add_grid(static_cast<uint32_t>(rank), shape_.blocks, shape_.threads, [&, rank] {
+        const SymmWorkspace<> mine =
+            fleet_.workspace(static_cast<int32_t>(rank), 0, shape_.blocks, slot_bytes_);
+        if ((launches_ + rank) % 3 == 0) device::pause(300'000);
+        Bulk<> calls(mine, device::block_index(), shape_.blocks);
+        char* const to = reinterpret_cast<char*>(outputs[rank].data() + kMargin + offset);
+        const char* const from =
+            is_in_place ? to : reinterpret_cast<const char*>(inputs[rank].data() + kMargin + offset);
+        const CodedSums<Terms, Sums, Rounding> codec{kType<T>, rounding};
+        require(calls.all_reduce(from, to, count * sizeof(T), codec) == SymmStatus::kDone, "all_reduce");
+        require(calls.finish() == SymmStatus::kDone, "finish");
+      });
+    EXPECT_EQ(world.run(), "");
+    std::vector<float> sums;
+    for (size_t i = 0; i < outputs[0].size(); ++i) {
+      const bool is_sum = i >= kMargin + offset && i < kMargin + offset + count;
+      if (is_sum) sums.push_back(device::widen(outputs[0][i]));
+      for (size_t rank = 0; rank < ranks; ++rank) {
+        const bool is_right = is_sum ? std::memcmp(&outputs[rank][i], &outputs[0][i], sizeof(T)) == 0
+                                     : device::widen(outputs[rank][i]) == kBeside;
+        if (!is_right)
+          ADD_FAILURE() << "rank " << rank << " at " << i
+                        << (is_sum ? ": other bits" : ": beside the tensor");
+        if (!is_right) return sums;
+      }
+    }
+    return sums;
+  }
+
+ private:
+  static constexpr uint64_t kMargin = 64;
+  static constexpr float kBeside = 77;
+  static constexpr uint32_t kMostTileBytes =
+      std::max(device::CodedTiles<Terms>::kBytes, device::CodedTiles<Sums>::kBytes);
+
+  const Shape shape_;
+  const uint64_t slot_bytes_;
+  Fleet fleet_;
+  uint64_t launches_ = 0;
+};
+
+// "" or the first sum that is further off than the bounds of its terms and of itself.
+template <typename Terms, typename Sums, typename T>
+std::string check_sums(const std::vector<std::vector<float>>& terms, const std::vector<float>& sums,
+                       double slack = 1) {
+  const size_t count = sums.size();
+  std::vector<double> exact(count), allowed(count), magnitudes(count);
+  for (const std::vector<float>& term : terms) {
+    for (size_t first = 0; first < count; first += Terms::kGroup) {
+      const size_t end = std::min(count, first + Terms::kGroup);
+      std::vector<float> group;
+      for (size_t i = first; i < end; ++i) group.push_back(device::widen(device::narrow<T>(term[i])));
+      const Bound<Terms> bound(group);
+      for (size_t i = first; i < end; ++i) {
+        exact[i] += group[i - first];
+        allowed[i] += bound.of(group[i - first], slack);
+        magnitudes[i] += std::abs(static_cast<double>(group[i - first]));
+      }
+    }
+  }
+  for (size_t first = 0; first < count; first += Sums::kGroup) {
+    const size_t end = std::min(count, first + Sums::kGroup);
+    std::vector<float> group;  // as far as the sum before it is coded may lie
+    for (size_t i = first; i < end; ++i) {
+      group.push_back(static_cast<float>(exact[i] + allowed[i]));
+      group.push_back(static_cast<float>(exact[i] - allowed[i]));
+    }
+    const Bound<Sums> bound(group);
+    for (size_t i = first; i < end; ++i) {
+      const auto farthest = static_cast<float>(std::abs(exact[i]) + allowed[i]);
+      const double all = allowed[i] + bound.of(farthest, slack) + 0x1p-20 * (magnitudes[i] + allowed[i]) +
+                         kHalfUnit<T> * 1.01 * (farthest + bound.of(farthest, slack)) + kSmallestNormal;
+      if (std::abs(sums[i] - exact[i]) <= all) continue;
+      char text[160];
+      std::snprintf(text, sizeof text, "sum %zu: %.9g became %.9g, allowed is %.9g", i, exact[i],
+                    static_cast<double>(sums[i]), all);
+      return text;
+    }
+  }
+  return "";
+}
+
+template <typename Terms_, typename Sums_>
+struct Pair {
+  using Terms = Terms_;
+  using Sums = Sums_;
+};
+template <typename Pair>
+class BulkCodecTest : public testing::Test {};
+using Pairs = testing::Types<Pair<Int8, Int8>, Pair<Int6, Int6>, Pair<Int4, Int4>, Pair<Int4, Int8>,
+                             Pair<Float8, Float8>, Pair<Float8, Int8>, Pair<MxFloat8, MxFloat8>>;
+TYPED_TEST_SUITE(BulkCodecTest, Pairs);
+
+TYPED_TEST(BulkCodecTest, EverySumStaysInsideItsBound) {
+  using Terms = typename TypeParam::Terms;
+  using Sums = typename TypeParam::Sums;
+  CodedRanks<Terms, Sums> ranks({3});
+  Random random(1);
+  for (const Tensor& tensor : list_tensors()) {
+    // As large as half's are: sums of the largest floats are infinite, in every type.
+    if (tensor.name == "the largest" || tensor.name == "of every magnitude") continue;
+    std::vector<std::vector<float>> terms(3, std::vector<float>(emulator::kSanitizer ? 3000 : 11000));
+    for (auto& term : terms)
+      for (size_t i = 0; i < term.size(); ++i) term[i] = tensor.draw(random, i);
+    EXPECT_EQ((check_sums<Terms, Sums, Bfloat16>(terms, ranks.reduce(terms))), "") << tensor.name;
+    // Ranks that cancel but for a little: the error is that of what was sent, not of what is left.
+    for (size_t i = 0; i < terms[0].size(); ++i) {
+      terms[1][i] = -terms[0][i] * (i % 3 == 0 ? 1 : 0.99F);
+      terms[2][i] *= 0.01F;
+    }
+    EXPECT_EQ((check_sums<Terms, Sums, Bfloat16>(terms, ranks.reduce(terms))), "")
+        << tensor.name << " cancelled";
+  }
+}
+
+TYPED_TEST(BulkCodecTest, EverySizeAlignmentAndPlace) {
+  using Terms = typename TypeParam::Terms;
+  using Sums = typename TypeParam::Sums;
+  CodedRanks<Terms, Sums, Half> ranks({2});
+  Random random(2);
+  for (const size_t count : {0, 1, 7, 8, 31, 1023, 1024, 1025, 4096, 5000, 20479}) {
+    if (emulator::kSanitizer && count > 5000) continue;
+    std::vector<std::vector<float>> terms(2, std::vector<float>(count));
+    for (auto& term : terms)
+      for (float& number : term) number = device::widen(device::narrow<Half>(draw_normal(random)));
+    for (const uint64_t offset : {0, 1, 5}) {
+      const std::vector<float> sums = ranks.reduce(terms, offset, offset == 5);
+      ASSERT_EQ(sums.size(), count);
+      EXPECT_EQ((check_sums<Terms, Sums, Half>(terms, sums)), "") << count << " at " << offset;
+    }
+  }
+}
+
+TYPED_TEST(BulkCodecTest, AnyNumberOfRanks) {
+  using Terms = typename TypeParam::Terms;
+  using Sums = typename TypeParam::Sums;
+  Random random(3);
+  for (int32_t count = 1; count <= 16; count += count == 1 || emulator::kSanitizer ? 3 : 1) {
+    CodedRanks<Terms, Sums> ranks({count, 1, 32, 1});
+    std::vector<std::vector<float>> terms(static_cast<size_t>(count), std::vector<float>(3333));
+    for (auto& term : terms)
+      for (float& number : term) number = draw_normal(random);
+    EXPECT_EQ((check_sums<Terms, Sums, Bfloat16>(terms, ranks.reduce(terms))), "") << count;
+  }
+}
+
+// An infinity of one rank is one of the sum, infinities of both signs and NaN are NaN; all else is as good as
+// ever.
+TYPED_TEST(BulkCodecTest, CarriesWhatIsNotFinite) {
+  using Terms = typename TypeParam::Terms;
+  using Sums = typename TypeParam::Sums;
+  CodedRanks<Terms, Sums> ranks({3});
+  std::vector<std::vector<float>> terms(3, std::vector<float>(9000, 0.5F));
+  const auto place = [](size_t i) { return i * 701 + 13; };
+  for (size_t i = 0; i < 12; ++i) terms[i % 3][place(i)] = i % 2 == 0 ? kInfinity : -kInfinity;
+  terms[2][place(4)] = -kInfinity;  // against rank 1's
+  terms[0][place(5)] = std::nanf("");
+  const std::vector<float> sums = ranks.reduce(terms);
+  for (size_t i = 0; i < 12; ++i) {
+    const float sum = sums[place(i)];
+    const bool is_nan = i == 4 || i == 5 || std::is_same_v<Terms, MxFloat8>;
+    EXPECT_TRUE(is_nan ? std::isnan(sum) : sum == (i % 2 == 0 ? kInfinity : -kInfinity)) << i << ": " << sum;
+  }
+  for (size_t i = 0; i < sums.size(); ++i) {
+    const bool is_finite = i % 701 != 13 || i >= place(12);
+    ASSERT_TRUE(!is_finite || std::abs(sums[i] - 1.5) < 0.11) << i;
+  }
+}
+
+// Slots that not one tile fits in.
+TEST(BulkCodec, RefusesSlotsThatAreTooSmall) {
+  constexpr uint64_t kSlotBytes = 1024;
+  Fleet fleet(2, INT32_MAX, Fleet::measure_workspace(2, 1, kSlotBytes));
+  std::vector<Bfloat16> numbers(100);
+  World world(0);
+  world.add_grid(0, 1, 32, [&] {
+    const SymmWorkspace<> mine = fleet.workspace(0, 0, 1, kSlotBytes);
+    Bulk<> calls(mine, 0, 1);
+    char* const tensor = reinterpret_cast<char*>(numbers.data());
+    require(
+        calls.all_reduce(tensor, tensor, 200, CodedSums<Int4>{DataType::kBfloat16}) == SymmStatus::kInvalid,
+        "refused");
+  });
+  EXPECT_EQ(world.run(), "");
+}
+
+// As a graph that is replayed, with other lengths in between: tensors of zeros and ones, which integers code
+// exactly.
+TEST(BulkCodec, ZerosAndOnesInTurn) {
+  CodedRanks<Int4, Int4> ranks({2});
+  const int launches = emulator::kSanitizer ? 20 : 200;
+  for (int launch = 0; launch < launches; ++launch) {
+    const float number = static_cast<float>(launch % 2);
+    const std::vector<std::vector<float>> terms(2, std::vector<float>(launch % 2 == 0 ? 4096 : 8192, number));
+    for (const float sum : ranks.reduce(terms)) ASSERT_EQ(sum, 2 * number) << launch;
+  }
+}
+
+// The same seed gives other numbers in each launch, and the same on all ranks; on average they are right.
+TEST(BulkCodec, RoundsByChance) {
+  CodedRanks<Int4, Int4, Half> ranks({2});
+  const int launches = emulator::kSanitizer ? 20 : 200;
+  Random random(4);
+  std::vector<std::vector<float>> terms(2, std::vector<float>(2500));
+  for (auto& term : terms)
+    for (float& number : term) number = draw_normal(random);
+  std::vector<double> mean(terms[0].size(), 0.0);
+  std::vector<float> before;
+  for (int launch = 0; launch < launches; ++launch) {
+    const std::vector<float> sums = ranks.reduce(terms, 0, false, RoundByChance(9));
+    ASSERT_EQ((check_sums<Int4, Int4, Half>(terms, sums, 2)), "");
+    ASSERT_NE(sums, before) << launch;
+    before = sums;
+    for (size_t i = 0; i < sums.size(); ++i) mean[i] += sums[i] / static_cast<double>(launches);
+  }
+  double error = 0;
+  for (size_t i = 0; i < mean.size(); ++i)
+    error += std::abs(mean[i] - terms[0][i] - terms[1][i]) / static_cast<double>(mean.size());
+  EXPECT_LT(error, 0.5 / std::sqrt(launches));
+}
+
+struct Errors {
+  double relative, bias, slope;  // of the mean, and of the length
+};
+// Of the numbers that are not outliers, where some are: those are a thousand times as rare as large.
+template <typename Terms, typename Sums>
+Errors measure(int32_t count_ranks, size_t count, const Tensor& tensor) {
+  CodedRanks<Terms, Sums> ranks({count_ranks, 2, 64, 16});
+  Random random(static_cast<uint64_t>(count_ranks));
+  std::vector<std::vector<float>> terms(static_cast<size_t>(count_ranks), std::vector<float>(count));
+  for (auto& term : terms)
+    for (size_t i = 0; i < count; ++i)
+      term[i] = device::widen(device::narrow<Bfloat16>(tensor.draw(random, i)));
+  const std::vector<float> sums = ranks.reduce(terms);
+  double squares = 0, errors = 0, bias = 0, product = 0;
+  for (size_t i = 0; i < count; ++i) {
+    if (tensor.name == kOutliers && i % 500 == 7) continue;
+    double exact = 0;
+    for (const auto& term : terms) exact += term[i];
+    const double error = sums[i] - exact;
+    squares += exact * exact;
+    errors += error * error;
+    bias += error;
+    product += error * exact;
+  }
+  return {std::sqrt(errors / squares), std::abs(bias) / std::sqrt(squares * static_cast<double>(count)),
+          std::abs(product) / squares};
+}
+
+const std::vector<Tensor>& list_measured() {
+  static const std::vector<Tensor> tensors = {
+      {kNormal, [](Random& random, size_t) { return draw_normal(random); }},
+      {kOutliers, [](Random& random, size_t i) { return draw_normal(random) * (i % 500 == 7 ? 30 : 1); }},
+      // Student's t of 3 degrees of freedom.
+      {"heavy-tailed",
+       [](Random& random, size_t) {
+         double squares = 0;
+         for (int i = 0; i < 3; ++i) squares += std::pow(draw_normal(random), 2) / 3;
+         return static_cast<float>(draw_normal(random) / std::sqrt(squares));
+       }},
+      {"uniform",
+       [](Random& random, size_t) { return static_cast<float>(random.between(0, 20000)) / 10000 - 1; }},
+  };
+  return tensors;
+}
+
+// On normal numbers at most `percent`; neither their mean nor their length moves by a hundredth of that. What
+// other tensors give is printed: docs/quantisation.md has it.
+template <typename Terms, typename Sums>
+void expect_errors(const char* name, double percent) {
+  const size_t count = emulator::kSanitizer ? 16384 : 262144;
+  for (const Tensor& tensor : list_measured()) {
+    for (const int32_t ranks : {2, 4, 8}) {
+      if (ranks > 2 && (emulator::kSanitizer || tensor.name != kNormal)) continue;
+      const Errors errors = measure<Terms, Sums>(ranks, count, tensor);
+      std::printf("%-12s %-14s %d ranks %6.2f %%  mean %7.4f %%  length %7.4f %%\n", name,
+                  tensor.name.c_str(), ranks, 100 * errors.relative, 100 * errors.bias, 100 * errors.slope);
+      if (tensor.name != kNormal) continue;
+      EXPECT_LE(100 * errors.relative, percent) << name << " of " << ranks;
+      if (emulator::kSanitizer) continue;
+      EXPECT_LE(100 * errors.bias, percent / 100) << name << " of " << ranks;
+      EXPECT_LE(100 * errors.slope, percent / 10) << name << " of " << ranks;
+    }
+  }
+}
+TEST(BulkCodecErrors, Int8) {
+  expect_errors<Int8, Int8>("int8", 0.95);
+}
+TEST(BulkCodecErrors, Float8) {
+  expect_errors<Float8, Float8>("fp8", 3.6);
+}
+TEST(BulkCodecErrors, MxFloat8) {
+  expect_errors<MxFloat8, MxFloat8>("mxfp8", 3.8);
+}
+TEST(BulkCodecErrors, Float8ThenInt8) {
+  expect_errors<Float8, Int8>("fp8, int8", 2.6);
+}
+TEST(BulkCodecErrors, Int6) {
+  expect_errors<Int6, Int6>("int6", 3.4);
+}
+TEST(BulkCodecErrors, Int4) {
+  expect_errors<Int4, Int4>("int4", 12);
+}
+TEST(BulkCodecErrors, Int4ThenInt8) {
+  expect_errors<Int4, Int8>("int4, int8", 8);
+}
+
+}  // namespace
+}  // namespace verbena::device_test

@@ -1,0 +1,578 @@
+// What launches of libverbena_ops.so do, on emulated GPUs: every kind of call by every way, of any size,
+// place and number of ranks, several in a launch, launch after launch; and calls that cannot be.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "device/emulator/sanitizer.h"
+#include "device/emulator/world.h"
+#include "device/ops/run_calls.cuh"
+#include "device/support/random.h"
+#include "device/symm/fleet.h"
+
+namespace verbena::device_test {
+namespace {
+
+using emulator::require;
+using emulator::World;
+using ops::Call;
+using ops::Kind;
+using ops::Launch;
+using ops::Layout;
+using ops::Lengths;
+
+constexpr uint64_t kMargin = 64;  // bytes on both sides of an output that nobody writes
+constexpr unsigned char kUntouched = 0x5a;
+
+using Data = std::vector<unsigned char>;
+
+struct alignas(16) Vector {
+  unsigned char bytes[16];
+};
+// Of a rank, `offset` bytes from a multiple of 16.
+class Tensor {
+ public:
+  Tensor() = default;
+  Tensor(uint64_t length_bytes, uint64_t offset)
+      : length_bytes_(length_bytes),
+        begin_(kMargin + offset),
+        memory_((length_bytes + 3 * kMargin) / 16 + 1) {
+    std::memset(static_cast<void*>(memory_.data()), kUntouched, memory_.size() * 16);
+  }
+  char* data() { return reinterpret_cast<char*>(memory_.data()) + begin_; }
+  void fill(const Data& data) {
+    if (!data.empty()) std::memcpy(this->data(), data.data(), data.size());
+  }
+  Data read() {
+    Data data(length_bytes_);
+    if (length_bytes_ != 0) std::memcpy(data.data(), this->data(), length_bytes_);
+    return data;
+  }
+  bool has_clean_margins() const {
+    const auto* const all = reinterpret_cast<const unsigned char*>(memory_.data());
+    for (uint64_t i = 0; i < memory_.size() * 16; ++i) {
+      if ((i < begin_ || i >= begin_ + length_bytes_) && all[i] != kUntouched) return false;
+    }
+    return true;
+  }
+
+ private:
+  uint64_t length_bytes_ = 0, begin_ = 0;
+  std::vector<Vector> memory_;
+};
+
+// One call, on all ranks: what each has, what each gets.
+struct Case {
+  std::string name;
+  std::vector<Data> inputs, outputs;  // [rank]; outputs as expected
+  std::function<void(int32_t rank, Call& call)> describe;
+  bool is_in_place = false;
+};
+
+struct Shape {
+  int32_t ranks;
+  uint32_t blocks, threads;
+  uint64_t slot_bytes;
+};
+
+// Ranks with a workspace, which goes on from launch to launch.
+template <typename Way>
+class Ranks {
+ public:
+  explicit Ranks(const Shape& shape, uint64_t timeout_ns = 2'000'000'000)
+      : shape_(shape),
+        fleet_(shape.ranks, INT32_MAX, Fleet::measure_workspace(shape.ranks, shape.blocks, shape.slot_bytes)),
+        status_(static_cast<size_t>(shape.ranks), 0) {
+    for (int32_t rank = 0; rank < shape.ranks; ++rank) fleet_.context(rank).timeout_ns = timeout_ns;
+  }
+
+  // All cases in one launch; "" or what is wrong.
+  std::string run(uint64_t seed, const std::vector<Case>& cases, uint32_t chunk_bytes = 0) {
+    const auto ranks = static_cast<size_t>(shape_.ranks);
+    std::vector<std::vector<Tensor>> inputs(ranks), outputs(ranks);
+    std::vector<Launch> launches(ranks);
+    for (size_t rank = 0; rank < ranks; ++rank) {
+      Launch& launch = launches[rank];
+      launch = {};
+      launch.workspace = fleet_.workspace(static_cast<int32_t>(rank), 0, shape_.blocks, shape_.slot_bytes);
+      launch.status = &status_[rank];
+      launch.chunk_bytes = chunk_bytes;
+      launch.count_calls = static_cast<uint32_t>(cases.size());
+      for (size_t i = 0; i < cases.size(); ++i) {
+        const Case& one = cases[i];
+        const uint64_t offset = (seed + i) % 3 == 0 ? 0 : (seed + rank + i) % 4 * 4;
+        inputs[rank].emplace_back(one.inputs[rank].size(), offset);
+        inputs[rank].back().fill(one.inputs[rank]);
+        outputs[rank].emplace_back(one.outputs[rank].size(), (seed + i) % 2 * 8);
+        Call& call = launch.calls[i];
+        call.input = inputs[rank].back().data();
+        call.output = one.is_in_place ? inputs[rank].back().data() : outputs[rank].back().data();
+        one.describe(static_cast<int32_t>(rank), call);
+      }
+    }
+    World world(seed);
+    for (size_t rank = 0; rank < ranks; ++rank) {
+      world.add_grid(static_cast<uint32_t>(rank), shape_.blocks, shape_.threads, [&, rank] {
+        if ((seed + rank) % 3 == 0) device::pause(500'000);
+        ops::run_calls<Way>(launches[rank]);
+      });
+    }
+    if (const std::string failure = world.run(); !failure.empty()) return failure;
+    for (size_t rank = 0; rank < ranks; ++rank) {
+      if (status_[rank] != 0)
+        return "rank " + std::to_string(rank) + ": status " + std::to_string(status_[rank]);
+      for (size_t i = 0; i < cases.size(); ++i) {
+        Tensor& output = cases[i].is_in_place ? inputs[rank][i] : outputs[rank][i];
+        const std::string where = cases[i].name + ", rank " + std::to_string(rank);
+        const Data got = output.read();
+        const Data& want = cases[i].outputs[rank];
+        for (size_t byte = 0; byte < want.size(); ++byte) {
+          if (got[byte] != want[byte]) return where + ": byte " + std::to_string(byte) + " is wrong";
+        }
+        if (!output.has_clean_margins()) return where + ": a byte beside the output";
+      }
+    }
+    return "";
+  }
+
+  int64_t status(int32_t rank) const { return status_[static_cast<size_t>(rank)]; }
+
+ private:
+  const Shape shape_;
+  Fleet fleet_;
+  std::vector<int64_t> status_;
+};
+
+// ---- Cases, with their results computed plainly ----
+
+Data draw(Random& random, uint64_t length_bytes) {
+  Data data(length_bytes);
+  for (unsigned char& byte : data) byte = static_cast<unsigned char>(random.between(0, 255));
+  return data;
+}
+// Numbers of a size, as floats: sums round in the shorter types.
+template <typename T>
+Data draw_numbers(Random& random, uint64_t count) {
+  Data data(count * sizeof(T));
+  for (uint64_t i = 0; i < count; ++i) {
+    T number;
+    if constexpr (std::is_same_v<T, int32_t>) {
+      number = static_cast<int32_t>(random.between(0, UINT32_MAX));
+    } else {
+      number = device::narrow<T>(static_cast<float>(random.between(0, 4001)) / 13.0F - 150.0F);
+    }
+    std::memcpy(data.data() + i * sizeof(T), &number, sizeof(T));
+  }
+  return data;
+}
+template <typename T>
+T take(const Data& data, uint64_t index) {
+  T number;
+  std::memcpy(&number, data.data() + index * sizeof(T), sizeof(T));
+  return number;
+}
+template <typename T>
+T reduce(const std::vector<T>& terms, device::Reduction reduction) {
+  using device::Reduction;
+  if constexpr (std::is_same_v<T, int32_t>) {
+    int64_t result = terms[0];
+    for (size_t i = 1; i < terms.size(); ++i) {
+      if (reduction == Reduction::kMin) result = std::min<int64_t>(result, terms[i]);
+      if (reduction == Reduction::kMax) result = std::max<int64_t>(result, terms[i]);
+      if (reduction <= Reduction::kMean)
+        result = static_cast<int32_t>(static_cast<uint32_t>(result) + static_cast<uint32_t>(terms[i]));
+    }
+    if (reduction == Reduction::kMean) result /= static_cast<int64_t>(terms.size());
+    return static_cast<int32_t>(result);
+  } else {
+    float result = device::widen(terms[0]);
+    for (size_t i = 1; i < terms.size(); ++i) {
+      const float term = device::widen(terms[i]);
+      if (reduction == Reduction::kMin) result = std::min(result, term);
+      if (reduction == Reduction::kMax) result = std::max(result, term);
+      if (reduction <= Reduction::kMean) result += term;
+    }
+    if (reduction == Reduction::kMean) result /= static_cast<float>(terms.size());
+    return device::narrow<T>(result);
+  }
+}
+template <typename T>
+constexpr device::DataType kTypeOf = device::DataType::kFloat32;
+template <>
+constexpr device::DataType kTypeOf<device::Half> = device::DataType::kFloat16;
+template <>
+constexpr device::DataType kTypeOf<device::Bfloat16> = device::DataType::kBfloat16;
+template <>
+constexpr device::DataType kTypeOf<device::E4m3> = device::DataType::kE4m3;
+template <>
+constexpr device::DataType kTypeOf<int32_t> = device::DataType::kInt32;
+
+// Numbers `begin` to begin + count of all ranks' data, as they become together.
+template <typename T>
+Data reduce_all(const std::vector<Data>& inputs, uint64_t begin, uint64_t count,
+                device::Reduction reduction) {
+  Data result(count * sizeof(T));
+  for (uint64_t i = 0; i < count; ++i) {
+    std::vector<T> terms;
+    for (const Data& input : inputs) terms.push_back(take<T>(input, begin + i));
+    const T number = reduce(terms, reduction);
+    std::memcpy(result.data() + i * sizeof(T), &number, sizeof(T));
+  }
+  return result;
+}
+
+template <typename T>
+Case all_reduce(Random& random, int32_t ranks, uint64_t count, device::Reduction reduction,
+                ops::Algorithm algorithm, bool is_in_place = false) {
+  Case one{"all_reduce of " + std::to_string(count) + " numbers of " + std::to_string(sizeof(T)) + " bytes",
+           {},
+           {},
+           {},
+           is_in_place};
+  for (int32_t rank = 0; rank < ranks; ++rank) one.inputs.push_back(draw_numbers<T>(random, count));
+  one.outputs.assign(static_cast<size_t>(ranks), reduce_all<T>(one.inputs, 0, count, reduction));
+  one.describe = [=](int32_t, Call& call) {
+    call.kind = Kind::kAllReduce;
+    call.algorithm = algorithm;
+    call.type = static_cast<uint32_t>(kTypeOf<T>);
+    call.reduction = static_cast<uint32_t>(reduction);
+    call.length_bytes = count * sizeof(T);
+  };
+  return one;
+}
+
+// A message of each pair: what is sent is what arrives.
+struct Messages {
+  Layout source, destination;
+  uint64_t length_bytes, input_bytes, output_bytes;
+};
+Layout side_by_side(uint64_t member_bytes) {
+  return {member_bytes, 1, 1};
+}
+Layout by_rows(uint64_t row_bytes, int32_t ranks) {
+  return {row_bytes, row_bytes, row_bytes * static_cast<uint64_t>(ranks)};
+}
+uint64_t place(const Layout& layout, uint64_t member, uint64_t offset) {
+  if (layout.row_bytes == layout.step_bytes) return member * layout.member_bytes + offset;
+  return member * layout.member_bytes + offset / layout.row_bytes * layout.step_bytes +
+         offset % layout.row_bytes;
+}
+Case exchange(Random& random, const std::string& name, int32_t ranks, const Messages& messages,
+              int32_t root = -1) {
+  Case one{name + " of " + std::to_string(messages.length_bytes) + " bytes", {}, {}, {}};
+  const auto size = static_cast<size_t>(ranks);
+  for (size_t rank = 0; rank < size; ++rank) one.inputs.push_back(draw(random, messages.input_bytes));
+  for (size_t rank = 0; rank < size; ++rank) {
+    Data output(messages.output_bytes, kUntouched);
+    for (size_t from = 0; from < size; ++from) {
+      if (root >= 0 && from != static_cast<size_t>(root)) continue;
+      for (uint64_t i = 0; i < messages.length_bytes; ++i)
+        output[place(messages.destination, from, i)] = one.inputs[from][place(messages.source, rank, i)];
+    }
+    one.outputs.push_back(output);
+  }
+  one.describe = [=](int32_t, Call& call) {
+    call.kind = Kind::kExchange;
+    call.length_bytes = messages.length_bytes;
+    call.source = messages.source;
+    call.destination = messages.destination;
+    call.lengths = root >= 0 ? Lengths::kFromRoot : Lengths::kEqual;
+    call.root = root;
+  };
+  return one;
+}
+Case all_gather(Random& random, int32_t ranks, uint64_t rows, uint64_t row_bytes) {
+  const uint64_t length = rows * row_bytes, all = length * static_cast<uint64_t>(ranks);
+  return exchange(
+      random, "all_gather", ranks,
+      {{0, 1, 1}, rows == 1 ? side_by_side(row_bytes) : by_rows(row_bytes, ranks), length, length, all});
+}
+Case all_to_all(Random& random, int32_t ranks, uint64_t length, uint64_t split_rows, uint64_t joined_rows) {
+  const auto lay_out = [&](uint64_t rows) {
+    return rows == 1 ? side_by_side(length) : by_rows(length / rows, ranks);
+  };
+  const uint64_t all = length * static_cast<uint64_t>(ranks);
+  return exchange(random, "all_to_all", ranks, {lay_out(split_rows), lay_out(joined_rows), length, all, all});
+}
+Case broadcast(Random& random, int32_t ranks, uint64_t length, int32_t root) {
+  return exchange(random, "broadcast", ranks, {{0, 1, 1}, {0, 1, 1}, length, length, length}, root);
+}
+Case reduce_scatter(Random& random, int32_t ranks, uint64_t rows, uint64_t row_count,
+                    device::Reduction reduction) {
+  using T = device::Bfloat16;
+  const auto size = static_cast<uint64_t>(ranks);
+  Case one{"reduce_scatter of " + std::to_string(rows) + " rows of " + std::to_string(row_count), {}, {}, {}};
+  for (uint64_t rank = 0; rank < size; ++rank)
+    one.inputs.push_back(draw_numbers<T>(random, rows * row_count * size));
+  for (uint64_t rank = 0; rank < size; ++rank) {
+    Data output;
+    for (uint64_t row = 0; row < rows; ++row) {
+      const Data part = reduce_all<T>(one.inputs, (row * size + rank) * row_count, row_count, reduction);
+      output.insert(output.end(), part.begin(), part.end());
+    }
+    one.outputs.push_back(output);
+  }
+  one.describe = [=](int32_t, Call& call) {
+    call.kind = Kind::kExchangeReduce;
+    call.type = static_cast<uint32_t>(kTypeOf<T>);
+    call.reduction = static_cast<uint32_t>(reduction);
+    call.length_bytes = rows * row_count * sizeof(T);
+    const uint64_t row_bytes = row_count * sizeof(T);
+    call.source = rows == 1 ? side_by_side(row_bytes) : by_rows(row_bytes, ranks);
+    call.destination = {0, 1, 1};
+  };
+  return one;
+}
+
+// Counts in memory. `counts[from][to]` in units; parts lie in reverse order, with a gap between them, where
+// there are offsets.
+struct Counts {
+  std::vector<std::vector<int64_t>> counts;               // [from][to]
+  std::vector<std::vector<int64_t>> send, receive;        // [rank]: as the kernel reads them
+  std::vector<std::vector<int64_t>> send_at, receive_at;  // [rank]
+  std::vector<int64_t> input_units, output_units;         // [rank]
+};
+void place_parts(const std::vector<int64_t>& counts, bool has_offsets, std::vector<int64_t>& offsets,
+                 int64_t& units) {
+  offsets.assign(counts.size(), 0);
+  units = 0;
+  for (size_t i = 0; i < counts.size(); ++i) {
+    const size_t part = has_offsets ? counts.size() - 1 - i : i;
+    offsets[part] = units;
+    units += counts[part] + (has_offsets ? 1 : 0);
+  }
+}
+std::shared_ptr<Counts> draw_counts(Random& random, size_t size, uint32_t most, bool has_offsets) {
+  auto all = std::make_shared<Counts>();
+  all->counts.assign(size, std::vector<int64_t>(size));
+  for (auto& row : all->counts)
+    for (int64_t& count : row) count = random.between(0, 3) == 0 ? 0 : random.between(0, most);
+  for (size_t rank = 0; rank < size; ++rank) {
+    std::vector<int64_t> from_each;
+    for (size_t from = 0; from < size; ++from) from_each.push_back(all->counts[from][rank]);
+    all->send.push_back(all->counts[rank]);
+    all->receive.push_back(from_each);
+    int64_t units = 0;
+    place_parts(all->send[rank], has_offsets, all->send_at.emplace_back(), units);
+    all->input_units.push_back(units);
+    place_parts(all->receive[rank], has_offsets, all->receive_at.emplace_back(), units);
+    all->output_units.push_back(units);
+  }
+  return all;
+}
+Case all_to_all_v(Random& random, int32_t ranks, uint32_t most, uint64_t unit, bool has_offsets) {
+  const auto size = static_cast<size_t>(ranks);
+  const auto counts = draw_counts(random, size, most, has_offsets);
+  Case one{"all_to_all_v", {}, {}, {}};
+  for (size_t rank = 0; rank < size; ++rank)
+    one.inputs.push_back(draw(random, static_cast<uint64_t>(counts->input_units[rank]) * unit));
+  for (size_t rank = 0; rank < size; ++rank) {
+    Data output(static_cast<uint64_t>(counts->output_units[rank]) * unit, kUntouched);
+    for (size_t from = 0; from < size; ++from) {
+      const auto at = static_cast<uint64_t>(counts->receive_at[rank][from]) * unit;
+      const auto source = static_cast<uint64_t>(counts->send_at[from][rank]) * unit;
+      for (uint64_t i = 0; i < static_cast<uint64_t>(counts->counts[from][rank]) * unit; ++i)
+        output[at + i] = one.inputs[from][source + i];
+    }
+    one.outputs.push_back(output);
+  }
+  one.describe = [=](int32_t rank, Call& call) {
+    const auto r = static_cast<size_t>(rank);
+    call.kind = Kind::kExchange;
+    call.lengths = Lengths::kByPair;
+    call.counts = counts->send[r].data();
+    call.receive_counts = counts->receive[r].data();
+    call.offsets = has_offsets ? counts->send_at[r].data() : nullptr;
+    call.receive_offsets = has_offsets ? counts->receive_at[r].data() : nullptr;
+    call.unit_bytes = unit;
+    call.input_bytes = static_cast<uint64_t>(counts->input_units[r]) * unit;
+    call.output_bytes = static_cast<uint64_t>(counts->output_units[r]) * unit;
+  };
+  return one;
+}
+// By the same counts on all ranks: gathered, or reduced and scattered.
+Case all_gather_v(Random& random, int32_t ranks, uint32_t most, uint64_t unit, bool has_offsets) {
+  const auto size = static_cast<size_t>(ranks);
+  const auto counts = draw_counts(random, size, most, has_offsets);
+  Case one{"all_gather_v", {}, {}, {}};
+  const std::vector<int64_t>& each = counts->send[0];
+  for (size_t rank = 0; rank < size; ++rank)
+    one.inputs.push_back(draw(random, static_cast<uint64_t>(each[rank]) * unit));
+  Data output(static_cast<uint64_t>(counts->input_units[0]) * unit, kUntouched);
+  for (size_t from = 0; from < size; ++from)
+    std::copy(one.inputs[from].begin(), one.inputs[from].end(),
+              output.begin() + counts->send_at[0][from] * static_cast<int64_t>(unit));
+  one.outputs.assign(size, output);
+  one.describe = [=](int32_t rank, Call& call) {
+    call.kind = Kind::kExchange;
+    call.lengths = Lengths::kBySender;
+    call.counts = counts->send[0].data();
+    call.offsets = has_offsets ? counts->send_at[0].data() : nullptr;
+    call.unit_bytes = unit;
+    call.input_bytes = static_cast<uint64_t>(counts->send[0][static_cast<size_t>(rank)]) * unit;
+    call.output_bytes = static_cast<uint64_t>(counts->input_units[0]) * unit;
+  };
+  return one;
+}
+Case reduce_scatter_v(Random& random, int32_t ranks, uint32_t most, bool has_offsets) {
+  const auto size = static_cast<size_t>(ranks);
+  const auto counts = draw_counts(random, size, most, has_offsets);
+  Case one{"reduce_scatter_v", {}, {}, {}};
+  for (size_t rank = 0; rank < size; ++rank)
+    one.inputs.push_back(draw_numbers<float>(random, static_cast<uint64_t>(counts->input_units[0])));
+  for (size_t rank = 0; rank < size; ++rank)
+    one.outputs.push_back(reduce_all<float>(one.inputs, static_cast<uint64_t>(counts->send_at[0][rank]),
+                                            static_cast<uint64_t>(counts->send[0][rank]),
+                                            device::Reduction::kSum));
+  one.describe = [=](int32_t rank, Call& call) {
+    call.kind = Kind::kExchangeReduce;
+    call.lengths = Lengths::kByReceiver;
+    call.type = static_cast<uint32_t>(device::DataType::kFloat32);
+    call.counts = counts->send[0].data();
+    call.offsets = has_offsets ? counts->send_at[0].data() : nullptr;
+    call.unit_bytes = sizeof(float);
+    call.input_bytes = static_cast<uint64_t>(counts->input_units[0]) * sizeof(float);
+    call.output_bytes = static_cast<uint64_t>(counts->send[0][static_cast<size_t>(rank)]) * sizeof(float);
+  };
+  return one;
+}
+
+struct Packets16 {
+  template <int kRanks>
+  using Way = ops::ByPackets<kRanks, device::Packet16>;
+  static constexpr ops::Algorithm kOne = ops::Algorithm::kOneShot16, kTwo = ops::Algorithm::kTwoShot16;
+  static constexpr uint64_t kSlotBytes = 128;
+};
+struct Packets128 {
+  template <int kRanks>
+  using Way = ops::ByPackets<kRanks, device::Packet128>;
+  static constexpr ops::Algorithm kOne = ops::Algorithm::kOneShot128, kTwo = ops::Algorithm::kTwoShot128;
+  static constexpr uint64_t kSlotBytes = 256;
+};
+struct Chunks {
+  template <int kRanks>
+  using Way = ops::ByChunks<kRanks>;
+  static constexpr ops::Algorithm kOne = ops::Algorithm::kBulkOneShot, kTwo = ops::Algorithm::kBulkTwoShot;
+  static constexpr uint64_t kSlotBytes = 384;
+};
+
+template <typename Ways>
+class CallsTest : public testing::Test {
+ protected:
+  static constexpr uint64_t kSeeds = emulator::kSanitizer ? 1 : 4;
+  // All-reduces of each algorithm, in place too, of sizes that slots hold once and several times.
+  template <int kRanks>
+  static void check_all_reduces(int32_t ranks, uint64_t seeds) {
+    Ranks<typename Ways::template Way<kRanks>> all({ranks, 2, 32, Ways::kSlotBytes});
+    for (uint64_t seed = 0; seed < seeds; ++seed) {
+      Random random(seed + 1);
+      std::vector<Case> cases;
+      for (const auto algorithm : {Ways::kOne, Ways::kTwo}) {
+        cases.push_back(
+            all_reduce<float>(random, ranks, random.between(0, 300), device::Reduction::kSum, algorithm));
+        cases.push_back(all_reduce<device::Bfloat16>(random, ranks, random.between(1, 40),
+                                                     device::Reduction::kSum, algorithm, true));
+        cases.push_back(all_reduce<device::Half>(random, ranks, 1 + seed * 131 % 700, device::Reduction::kSum,
+                                                 algorithm));
+      }
+      ASSERT_EQ(all.run(seed, cases, seed % 3 == 2 ? 32 : 0), "") << ranks << " ranks, seed " << seed;
+    }
+  }
+};
+using AllWays = testing::Types<Packets16, Packets128, Chunks>;
+TYPED_TEST_SUITE(CallsTest, AllWays);
+
+TYPED_TEST(CallsTest, AllReduces) {
+  this->template check_all_reduces<0>(3, this->kSeeds);
+  this->template check_all_reduces<2>(2, this->kSeeds);
+  this->template check_all_reduces<4>(4, this->kSeeds);
+}
+
+TYPED_TEST(CallsTest, AnyNumberOfRanks) {
+  for (const int32_t ranks : {1, 2, 5, 8, 9, 16}) this->template check_all_reduces<0>(ranks, 1);
+}
+
+TYPED_TEST(CallsTest, EveryTypeAndReduction) {
+  Ranks<typename TypeParam::template Way<0>> all({3, 1, 32, TypeParam::kSlotBytes});
+  for (uint64_t seed = 0; seed < 2; ++seed) {
+    for (uint32_t reduction = 0; reduction < 4; ++reduction) {
+      const auto as = static_cast<device::Reduction>(reduction);
+      for (const auto algorithm : {TypeParam::kOne, TypeParam::kTwo}) {
+        Random random(seed * 4 + reduction);
+        EXPECT_EQ(all.run(seed, {all_reduce<float>(random, 3, 41, as, algorithm),
+                                 all_reduce<device::Half>(random, 3, 41, as, algorithm),
+                                 all_reduce<device::Bfloat16>(random, 3, 41, as, algorithm),
+                                 all_reduce<device::E4m3>(random, 3, 41, as, algorithm),
+                                 all_reduce<int32_t>(random, 3, 41, as, algorithm)}),
+                  "")
+            << reduction;
+      }
+    }
+  }
+}
+
+TYPED_TEST(CallsTest, Exchanges) {
+  for (const int32_t ranks : {2, 3, 6}) {
+    Ranks<typename TypeParam::template Way<0>> all({ranks, 2, 32, TypeParam::kSlotBytes});
+    for (uint64_t seed = 0; seed < this->kSeeds; ++seed) {
+      Random random(seed + 77);
+      const uint64_t odd = 1 + random.between(0, 200), unit = 1 + random.between(0, 20);
+      EXPECT_EQ(all.run(seed, {all_gather(random, ranks, 1, odd), all_gather(random, ranks, 5, unit),
+                               all_gather(random, ranks, 4, 32), all_to_all(random, ranks, odd, 1, 1),
+                               all_to_all(random, ranks, 12 * unit, 3, 4),
+                               broadcast(random, ranks, 2 * odd, static_cast<int32_t>(seed) % ranks)}),
+                "")
+          << ranks << " ranks, seed " << seed;
+      EXPECT_EQ(all.run(seed,
+                        {reduce_scatter(random, ranks, 1, odd, device::Reduction::kSum),
+                         reduce_scatter(random, ranks, 3, unit, device::Reduction::kMax),
+                         reduce_scatter(random, ranks, 4, 24, device::Reduction::kSum)},
+                        seed % 2 * 64),
+                "")
+          << ranks << " ranks, seed " << seed;
+    }
+  }
+}
+
+TYPED_TEST(CallsTest, CountsInMemory) {
+  for (const int32_t ranks : {1, 2, 3, 5}) {
+    Ranks<typename TypeParam::template Way<0>> all({ranks, 2, 32, TypeParam::kSlotBytes});
+    for (uint64_t seed = 0; seed < this->kSeeds; ++seed) {
+      Random random(seed + 5);
+      const bool has_offsets = seed % 2 == 1;
+      const uint32_t most = seed % 4 == 3 ? 90 : 9;
+      EXPECT_EQ(all.run(seed, {all_to_all_v(random, ranks, most, 1 + seed % 9, has_offsets),
+                               all_gather_v(random, ranks, most, 1 + seed % 7, has_offsets),
+                               reduce_scatter_v(random, ranks, most, has_offsets),
+                               all_to_all_v(random, ranks, most, 16, !has_offsets)}),
+                "")
+          << ranks << " ranks, seed " << seed;
+    }
+  }
+}
+
+// Ranks that differ in a count, and counts beyond a tensor: said, and nothing is written there.
+TYPED_TEST(CallsTest, RefusesCountsThatCannotBe) {
+  for (int wrong = 0; wrong < 3; ++wrong) {
+    Ranks<typename TypeParam::template Way<0>> all({2, 1, 32, TypeParam::kSlotBytes}, 2'000'000);
+    Random random(3);
+    Case one = all_to_all_v(random, 2, 9, 4, false);
+    const auto right = one.describe;
+    static const int64_t kNegative[2] = {-1, 2}, kHuge[2] = {int64_t{1} << 60, 1}, kOther[2] = {3, 200};
+    one.describe = [&](int32_t rank, Call& call) {
+      right(rank, call);
+      call.input_bytes = call.output_bytes = 4096;
+      if (rank == 0) call.counts = wrong == 0 ? kNegative : wrong == 1 ? kHuge : kOther;
+    };
+    EXPECT_NE(all.run(1, {one}), "");
+    const auto invalid = static_cast<int64_t>(SymmStatus::kInvalid);
+    EXPECT_EQ(all.status(wrong == 2 ? 1 : 0), invalid) << wrong;
+  }
+}
+
+}  // namespace
+}  // namespace verbena::device_test

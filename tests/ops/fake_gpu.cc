@@ -1,0 +1,579 @@
+// libcuda.so.1 for tests: GPUs whose memory is the host's and whose kernels, those of libverbena_ops.so, run
+// on the emulated machine of tests/device/emulator, one grid at a time for each stream. Ranks are threads or
+// processes, each with a GPU of its own; what they write to each other's memory they see as on one machine.
+// Streams are threads, graphs lists of what was captured. FAKE_GPUS says how many GPUs there are (default 4).
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "abi/cuda.h"
+#include "device/emulator/world.h"
+#include "device/ops/run_calls.cuh"
+
+#define API extern "C" __attribute__((visibility("default"))) CUresult
+
+using namespace verbena;
+using namespace verbena::cuda;
+
+namespace {
+
+constexpr CUresult kInvalidValue = 1, kOutOfMemory = 2, kInvalidContext = 201, kNotFound = 500,
+                   kCaptureInvalid = 901;
+constexpr size_t kGrainBytes = 2 << 20;
+constexpr uint32_t kPatience_s = 60;
+
+using Clock = std::chrono::steady_clock;
+using Body = void (*)(const ops::Launch&);
+
+int count_gpus() {
+  const char* const text = std::getenv("FAKE_GPUS");
+  return text == nullptr ? 4 : std::atoi(text);
+}
+
+struct Context {
+  int gpu;
+};
+Context* find_context(int gpu) {
+  static std::vector<Context> contexts = [] {
+    std::vector<Context> all;
+    for (int i = 0; i < count_gpus(); ++i) all.push_back({i});
+    return all;
+  }();
+  return &contexts[static_cast<size_t>(gpu)];
+}
+thread_local Context* current = nullptr;
+thread_local std::vector<Context*> pushed;
+
+struct Handle {
+  int fd;
+  size_t bytes;
+  int gpu, holders = 1;
+};
+struct Range {
+  size_t bytes;
+  int gpu;
+  Handle* handle;  // of what is mapped there; null: of cuMemAlloc
+  uint64_t id;
+};
+std::mutex memory_mutex;
+std::map<CUdeviceptr, Range> ranges;
+uint64_t next_id = 1;
+
+void release(Handle* handle) {
+  if (handle == nullptr || --handle->holders > 0) return;
+  close(handle->fd);
+  delete handle;
+}
+std::pair<CUdeviceptr, Range*> find_range(CUdeviceptr address) {
+  auto after = ranges.upper_bound(address);
+  if (after == ranges.begin()) return {0, nullptr};
+  --after;
+  if (address >= after->first + after->second.bytes) return {0, nullptr};
+  return {after->first, &after->second};
+}
+
+struct Event {
+  std::mutex mutex;
+  std::condition_variable changed;
+  uint64_t recorded = 0, reached = 0;
+  Clock::time_point time;
+};
+
+using Task = std::function<void()>;
+struct Graph {
+  std::vector<Task> tasks;
+};
+
+class Stream {
+ public:
+  void push(Task task) {
+    const std::lock_guard lock(mutex_);
+    if (graph_ != nullptr) return graph_->tasks.push_back(std::move(task));
+    tasks_.push_back(std::move(task));
+    ++issued_;
+    changed_.notify_all();
+  }
+  void begin_capture() {
+    const std::lock_guard lock(mutex_);
+    graph_ = new Graph;
+  }
+  Graph* end_capture() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(graph_, nullptr);
+  }
+  bool is_capturing() {
+    const std::lock_guard lock(mutex_);
+    return graph_ != nullptr;
+  }
+  bool is_idle() {
+    const std::lock_guard lock(mutex_);
+    return done_ == issued_;
+  }
+  void wait() {
+    std::unique_lock lock(mutex_);
+    const uint64_t until = issued_;
+    changed_.wait(lock, [&] { return done_ >= until; });
+  }
+
+ private:
+  void work() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [this] { return !tasks_.empty(); });
+      const Task task = std::move(tasks_.front());
+      tasks_.pop_front();
+      lock.unlock();
+      task();
+      lock.lock();
+      ++done_;
+      changed_.notify_all();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Task> tasks_;
+  Graph* graph_ = nullptr;
+  uint64_t issued_ = 0, done_ = 0;
+  std::thread thread_{[this] { work(); }};  // never ends: the process does
+};
+
+Stream* find_stream(CUstream stream) {
+  static auto* const legacy = new Stream;
+  return stream == nullptr ? legacy : reinterpret_cast<Stream*>(stream);
+}
+
+// ---- Kernels ----
+
+template <typename Way>
+void run(const ops::Launch& launch) {
+  ops::run_calls<Way>(launch);
+}
+const std::map<std::string, Body>& list_kernels() {
+  using device::Packet128;
+  using device::Packet16;
+  static const std::map<std::string, Body> kernels = {
+      {"verbena_ops_packets_16_of_2", &run<ops::ByPackets<2, Packet16>>},
+      {"verbena_ops_packets_16_of_4", &run<ops::ByPackets<4, Packet16>>},
+      {"verbena_ops_packets_16_of_any", &run<ops::ByPackets<0, Packet16>>},
+      {"verbena_ops_packets_128_of_2", &run<ops::ByPackets<2, Packet128>>},
+      {"verbena_ops_packets_128_of_4", &run<ops::ByPackets<4, Packet128>>},
+      {"verbena_ops_packets_128_of_any", &run<ops::ByPackets<0, Packet128>>},
+      {"verbena_ops_chunks_of_2", &run<ops::ByChunks<2>>},
+      {"verbena_ops_chunks_of_4", &run<ops::ByChunks<4>>},
+      {"verbena_ops_chunks_of_any", &run<ops::ByChunks<0>>},
+  };
+  return kernels;
+}
+struct Function {
+  std::string name;
+  Body body;  // null: the pause
+};
+
+void run_grid(Body body, uint32_t gpu, unsigned blocks, unsigned threads, const ops::Launch& launch) {
+  static std::atomic<uint64_t> seed{1};
+  emulator::World::Limits limits;
+  limits.outside_patience_s = kPatience_s;
+  limits.steps = ~uint64_t{0};
+  emulator::World world(seed++, limits);
+  world.add_grid(gpu, blocks, threads, [&] { body(launch); });
+  const std::string failure = world.run();
+  if (failure.empty()) return;
+  std::fprintf(stderr, "the emulated GPU: %s\n", failure.c_str());
+  std::abort();
+}
+
+CUresult launch(CUfunction handle, unsigned blocks, unsigned threads, CUstream stream, void** parameters) {
+  const auto& function = *reinterpret_cast<const Function*>(handle);
+  const auto gpu = static_cast<uint32_t>(current == nullptr ? 0 : current->gpu);
+  if (function.body == nullptr) {
+    const uint64_t length_ns = *static_cast<const uint64_t*>(parameters[0]);
+    find_stream(stream)->push([=] { std::this_thread::sleep_for(std::chrono::nanoseconds(length_ns)); });
+    return CUDA_SUCCESS;
+  }
+  const auto arguments = std::make_shared<ops::Launch>(*static_cast<const ops::Launch*>(parameters[0]));
+  find_stream(stream)->push([=, body = function.body] { run_grid(body, gpu, blocks, threads, *arguments); });
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+// ---- The driver, the GPUs, their contexts ----
+
+API cuInit(unsigned) {
+  return count_gpus() == 0 ? 100 : CUDA_SUCCESS;
+}
+API cuDriverGetVersion(int* version) {
+  *version = 13000;
+  return CUDA_SUCCESS;
+}
+API cuGetErrorName(CUresult, const char** text) {
+  *text = "CUDA_ERROR_OF_THE_STAND_IN";
+  return CUDA_SUCCESS;
+}
+API cuGetErrorString(CUresult, const char** text) {
+  *text = "an error of the stand-in";
+  return CUDA_SUCCESS;
+}
+API cuDeviceGetCount(int* count) {
+  *count = count_gpus();
+  return CUDA_SUCCESS;
+}
+API cuDeviceGet(CUdevice* device, int ordinal) {
+  *device = ordinal;
+  return ordinal < count_gpus() ? CUDA_SUCCESS : kInvalidValue;
+}
+API cuDeviceGetName(char* name, int capacity, CUdevice) {
+  std::snprintf(name, static_cast<size_t>(capacity), "emulated GPU");
+  return CUDA_SUCCESS;
+}
+API cuDeviceGetPCIBusId(char* text, int capacity, CUdevice device) {
+  std::snprintf(text, static_cast<size_t>(capacity), "0000:%02x:00.0", device + 1);
+  return CUDA_SUCCESS;
+}
+API cuDeviceGetUuid(CUuuid* uuid, CUdevice device) {
+  std::memset(uuid, device + 1, sizeof(*uuid));
+  return CUDA_SUCCESS;
+}
+API cuDeviceGetAttribute(int* value, int attribute, CUdevice device) {
+  switch (attribute) {
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
+      *value = 9;
+      break;
+    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
+      *value = 132;
+      break;
+    case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
+      *value = device + 1;
+      break;
+    case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING:
+      *value = 200;
+      break;
+    default:
+      *value = 0;
+  }
+  return CUDA_SUCCESS;
+}
+API cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
+  *context = reinterpret_cast<CUcontext>(find_context(device));
+  return CUDA_SUCCESS;
+}
+API cuDevicePrimaryCtxRelease_v2(CUdevice) {
+  return CUDA_SUCCESS;
+}
+API cuCtxSetCurrent(CUcontext context) {
+  current = reinterpret_cast<Context*>(context);
+  return CUDA_SUCCESS;
+}
+API cuCtxGetCurrent(CUcontext* context) {
+  *context = reinterpret_cast<CUcontext>(current);
+  return CUDA_SUCCESS;
+}
+API cuCtxGetDevice(CUdevice* device) {
+  if (current == nullptr) return kInvalidContext;
+  *device = current->gpu;
+  return CUDA_SUCCESS;
+}
+API cuCtxPushCurrent_v2(CUcontext context) {
+  pushed.push_back(current);
+  current = reinterpret_cast<Context*>(context);
+  return CUDA_SUCCESS;
+}
+API cuCtxPopCurrent_v2(CUcontext* context) {
+  *context = reinterpret_cast<CUcontext>(current);
+  current = pushed.back();
+  pushed.pop_back();
+  return CUDA_SUCCESS;
+}
+API cuCtxGetStreamPriorityRange(int* least, int* greatest) {
+  *least = *greatest = 0;
+  return CUDA_SUCCESS;
+}
+API cuThreadExchangeStreamCaptureMode(int* mode) {
+  thread_local int present = 0;
+  std::swap(*mode, present);
+  return CUDA_SUCCESS;
+}
+
+// ---- Memory ----
+
+API cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
+  if (current == nullptr) return kInvalidContext;
+  void* const memory =
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) return kOutOfMemory;
+  *address = reinterpret_cast<CUdeviceptr>(memory);
+  const std::lock_guard lock(memory_mutex);
+  ranges[*address] = {bytes, current->gpu, nullptr, next_id++};
+  return CUDA_SUCCESS;
+}
+API cuMemFree_v2(CUdeviceptr address) {
+  const std::lock_guard lock(memory_mutex);
+  const auto range = ranges.find(address);
+  if (range == ranges.end()) return kInvalidValue;
+  munmap(reinterpret_cast<void*>(address), range->second.bytes);
+  ranges.erase(range);
+  return CUDA_SUCCESS;
+}
+API cuMemHostAlloc(void** address, size_t bytes, unsigned) {
+  *address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  return CUDA_SUCCESS;
+}
+API cuMemFreeHost(void*) {
+  return CUDA_SUCCESS;
+}
+API cuMemHostGetDevicePointer_v2(CUdeviceptr* mapped, void* address, unsigned) {
+  *mapped = reinterpret_cast<CUdeviceptr>(address);
+  return CUDA_SUCCESS;
+}
+API cuMemHostRegister_v2(void*, size_t, unsigned) {
+  return CUDA_SUCCESS;
+}
+API cuMemHostUnregister(void*) {
+  return CUDA_SUCCESS;
+}
+API cuMemGetInfo_v2(size_t* free_bytes, size_t* total_bytes) {
+  *free_bytes = *total_bytes = size_t{8} << 30;
+  return CUDA_SUCCESS;
+}
+API cuMemGetAddressRange_v2(CUdeviceptr* begin, size_t* bytes, CUdeviceptr address) {
+  const std::lock_guard lock(memory_mutex);
+  const auto [start, range] = find_range(address);
+  if (range == nullptr) return kInvalidValue;
+  if (begin != nullptr) *begin = start;
+  if (bytes != nullptr) *bytes = range->bytes;
+  return CUDA_SUCCESS;
+}
+API cuPointerGetAttribute(void* value, int which, CUdeviceptr address) {
+  const std::lock_guard lock(memory_mutex);
+  const auto [start, range] = find_range(address);
+  if (range == nullptr) return kInvalidValue;
+  switch (which) {
+    case CU_POINTER_ATTRIBUTE_CONTEXT:
+      *static_cast<Context**>(value) = find_context(range->gpu);
+      return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+      *static_cast<unsigned*>(value) = CU_MEMORYTYPE_DEVICE;
+      return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+      *static_cast<uint64_t*>(value) = range->id;
+      return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+      *static_cast<int*>(value) = range->gpu;
+      return CUDA_SUCCESS;
+    default:
+      return kInvalidValue;
+  }
+}
+API cuMemGetAllocationGranularity(size_t* grain, const CUmemAllocationProp*, int) {
+  *grain = kGrainBytes;
+  return CUDA_SUCCESS;
+}
+API cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t, CUdeviceptr, unsigned long long) {
+  void* const memory = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) return kOutOfMemory;
+  *address = reinterpret_cast<CUdeviceptr>(memory);
+  return CUDA_SUCCESS;
+}
+API cuMemAddressFree(CUdeviceptr address, size_t bytes) {
+  munmap(reinterpret_cast<void*>(address), bytes);
+  return CUDA_SUCCESS;
+}
+API cuMemCreate(Handle** handle, size_t bytes, const CUmemAllocationProp* properties, unsigned long long) {
+  const int fd = memfd_create("emulated-gpu", MFD_CLOEXEC);
+  if (ftruncate(fd, static_cast<off_t>(bytes)) != 0) return kOutOfMemory;
+  *handle = new Handle{fd, bytes, properties->location.id};
+  return CUDA_SUCCESS;
+}
+API cuMemRelease(Handle* handle) {
+  const std::lock_guard lock(memory_mutex);
+  release(handle);
+  return CUDA_SUCCESS;
+}
+API cuMemRetainAllocationHandle(Handle** handle, void* address) {
+  const std::lock_guard lock(memory_mutex);
+  const auto [start, range] = find_range(reinterpret_cast<CUdeviceptr>(address));
+  if (range == nullptr || range->handle == nullptr) return kInvalidValue;
+  *handle = range->handle;
+  ++range->handle->holders;
+  return CUDA_SUCCESS;
+}
+API cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* properties, Handle* handle) {
+  *properties = {};
+  properties->type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties->requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  properties->location = {CU_MEM_LOCATION_TYPE_DEVICE, handle->gpu};
+  return CUDA_SUCCESS;
+}
+API cuMemExportToShareableHandle(int* descriptor, Handle* handle, int, unsigned long long) {
+  *descriptor = fcntl(handle->fd, F_DUPFD_CLOEXEC, 0);
+  return CUDA_SUCCESS;
+}
+API cuMemImportFromShareableHandle(Handle** handle, void* descriptor, int) {
+  const auto fd = static_cast<int>(reinterpret_cast<intptr_t>(descriptor));
+  struct stat status {};
+  if (fstat(fd, &status) != 0) return kInvalidValue;
+  *handle = new Handle{fcntl(fd, F_DUPFD_CLOEXEC, 0), static_cast<size_t>(status.st_size), 0};
+  return CUDA_SUCCESS;
+}
+API cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, Handle* handle, unsigned long long) {
+  void* const mapped = mmap(reinterpret_cast<void*>(address), bytes, PROT_READ | PROT_WRITE,
+                            MAP_SHARED | MAP_FIXED, handle->fd, static_cast<off_t>(offset));
+  if (mapped == MAP_FAILED) return kInvalidValue;
+  const std::lock_guard lock(memory_mutex);
+  ranges[address] = {bytes, handle->gpu, handle, next_id++};
+  ++handle->holders;
+  return CUDA_SUCCESS;
+}
+API cuMemUnmap(CUdeviceptr address, size_t bytes) {
+  mmap(reinterpret_cast<void*>(address), bytes, PROT_NONE,
+       MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
+  const std::lock_guard lock(memory_mutex);
+  const auto range = ranges.find(address);
+  if (range == ranges.end()) return kInvalidValue;
+  release(range->second.handle);
+  ranges.erase(range);
+  return CUDA_SUCCESS;
+}
+API cuMemSetAccess(CUdeviceptr, size_t, const CUmemAccessDesc*, size_t) {
+  return CUDA_SUCCESS;
+}
+
+// ---- Streams, events, graphs ----
+
+API cuStreamCreate(CUstream* stream, unsigned) {
+  *stream = reinterpret_cast<CUstream>(new Stream);
+  return CUDA_SUCCESS;
+}
+API cuStreamCreateWithPriority(CUstream* stream, unsigned, int) {
+  *stream = reinterpret_cast<CUstream>(new Stream);
+  return CUDA_SUCCESS;
+}
+API cuStreamDestroy_v2(CUstream) {
+  return CUDA_SUCCESS;
+}
+API cuStreamQuery(CUstream stream) {
+  return find_stream(stream)->is_idle() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+API cuStreamSynchronize(CUstream stream) {
+  if (find_stream(stream)->is_capturing()) return kCaptureInvalid;
+  find_stream(stream)->wait();
+  return CUDA_SUCCESS;
+}
+API cuStreamBeginCapture_v2(CUstream stream, int) {
+  find_stream(stream)->begin_capture();
+  return CUDA_SUCCESS;
+}
+API cuStreamEndCapture(CUstream stream, CUgraph* graph) {
+  *graph = reinterpret_cast<CUgraph>(find_stream(stream)->end_capture());
+  return CUDA_SUCCESS;
+}
+API cuGraphInstantiateWithFlags(CUgraphExec* exec, CUgraph graph, unsigned long long) {
+  *exec = reinterpret_cast<CUgraphExec>(new Graph(*reinterpret_cast<Graph*>(graph)));
+  return CUDA_SUCCESS;
+}
+API cuGraphLaunch(CUgraphExec exec, CUstream stream) {
+  for (const Task& task : reinterpret_cast<Graph*>(exec)->tasks) find_stream(stream)->push(task);
+  return CUDA_SUCCESS;
+}
+API cuGraphExecDestroy(CUgraphExec exec) {
+  delete reinterpret_cast<Graph*>(exec);
+  return CUDA_SUCCESS;
+}
+API cuGraphDestroy(CUgraph graph) {
+  delete reinterpret_cast<Graph*>(graph);
+  return CUDA_SUCCESS;
+}
+API cuEventCreate(CUevent* event, unsigned) {
+  *event = reinterpret_cast<CUevent>(new Event);
+  return CUDA_SUCCESS;
+}
+API cuEventRecord(CUevent handle, CUstream stream) {
+  auto* const event = reinterpret_cast<Event*>(handle);
+  {
+    const std::lock_guard lock(event->mutex);
+    ++event->recorded;
+  }
+  find_stream(stream)->push([event] {
+    const std::lock_guard lock(event->mutex);
+    ++event->reached;
+    event->time = Clock::now();
+    event->changed.notify_all();
+  });
+  return CUDA_SUCCESS;
+}
+API cuEventQuery(CUevent handle) {
+  auto* const event = reinterpret_cast<Event*>(handle);
+  const std::lock_guard lock(event->mutex);
+  return event->reached >= event->recorded ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+API cuEventElapsedTime(float* milliseconds, CUevent begin, CUevent end) {
+  *milliseconds = std::chrono::duration<float, std::milli>(reinterpret_cast<Event*>(end)->time -
+                                                           reinterpret_cast<Event*>(begin)->time)
+                      .count();
+  return CUDA_SUCCESS;
+}
+
+API cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
+  find_stream(stream)->push(
+      [=] { std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes); });
+  return CUDA_SUCCESS;
+}
+API cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void* from, size_t bytes, CUstream stream) {
+  return cuMemcpyAsync(to, reinterpret_cast<CUdeviceptr>(from), bytes, stream);
+}
+API cuMemcpyDtoHAsync_v2(void* to, CUdeviceptr from, size_t bytes, CUstream stream) {
+  return cuMemcpyAsync(reinterpret_cast<CUdeviceptr>(to), from, bytes, stream);
+}
+API cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t count, CUstream stream) {
+  find_stream(stream)->push([=] { std::memset(reinterpret_cast<void*>(to), value, count); });
+  return CUDA_SUCCESS;
+}
+API cuMemsetD32Async(CUdeviceptr to, unsigned value, size_t count, CUstream stream) {
+  find_stream(stream)->push([=] {
+    for (size_t i = 0; i < count; ++i) reinterpret_cast<unsigned*>(to)[i] = value;
+  });
+  return CUDA_SUCCESS;
+}
+
+// ---- Modules and kernels ----
+
+API cuModuleLoadDataEx(CUmodule* module, const void*, unsigned, int*, void**) {
+  *module = reinterpret_cast<CUmodule>(new int(0));
+  return CUDA_SUCCESS;
+}
+API cuModuleUnload(CUmodule module) {
+  delete reinterpret_cast<int*>(module);
+  return CUDA_SUCCESS;
+}
+API cuModuleGetFunction(CUfunction* function, CUmodule, const char* name) {
+  const auto found = list_kernels().find(name);
+  if (found == list_kernels().end() && name != std::string("verbena_ops_pause")) return kNotFound;
+  *function = reinterpret_cast<CUfunction>(
+      new Function{name, found == list_kernels().end() ? nullptr : found->second});
+  return CUDA_SUCCESS;
+}
+API cuFuncSetAttribute(CUfunction, int, int) {
+  return CUDA_SUCCESS;
+}
+API cuLaunchKernel(CUfunction function, unsigned blocks, unsigned, unsigned, unsigned threads, unsigned,
+                   unsigned, unsigned, CUstream stream, void** parameters, void**) {
+  return launch(function, blocks, threads, stream, parameters);
+}
+API cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** parameters, void**) {
+  return launch(function, config->gridDimX, config->blockDimX, config->hStream, parameters);
+}

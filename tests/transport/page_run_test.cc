@@ -1,0 +1,195 @@
+// Runs: consecutive pages that one connection has for itself, so that softverbs makes one copy of many pages.
+// The connections over pages in GPU memory run on a stand-in for CUDA's driver
+// (tests/softverbs/fake_cuda.cc).
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "base/parameters.h"
+#include "transport/setup/page_choice.h"
+#include "transport/support/transfer.h"
+
+namespace verbena::transport {
+namespace {
+
+TEST(FreePagesTest, RunsAreCutAndJoined) {
+  FreePages pages;
+  EXPECT_EQ(pages.take(3).count, 0U);
+  pages.add({0, 100});
+  const auto first = pages.take_together(30), second = pages.take_together(30);
+  EXPECT_EQ(first.first, 0U);
+  EXPECT_EQ(second.first, 30U);
+  EXPECT_EQ(pages.count(), 40U);
+  pages.add(first);
+  EXPECT_EQ(pages.count(), 70U);
+  EXPECT_EQ(pages.longest(), 40U);
+  EXPECT_EQ(pages.take_together(41).count, 0U) << "70 are free, but not together";
+  const auto tail = pages.take_together(31);
+  EXPECT_EQ(tail.first, 60U) << "the lowest that is long enough";
+  EXPECT_EQ(pages.take(100).count, 30U) << "the lowest, as far as it reaches";
+  pages.add({0, 30});
+  pages.add(tail);
+  pages.add(second);
+  EXPECT_EQ(pages.longest(), 100U) << "joined on both sides";
+  EXPECT_EQ(pages.count(), 100U);
+}
+
+class PageRunTest : public testing::Test {
+ protected:
+  static constexpr uint32_t kPages = 128;
+  static constexpr BouncePool::WindowRequest kWish{
+      .wanted = 32, .modest = 32, .least = 12, .wants_run = true};
+
+  Host host_{
+      Settings{{"VERBENA_PAGE_BYTES", "16k"}, {"VERBENA_BOUNCE_BYTES", std::to_string(kPages * 16384)}}};
+  const Nic& nic_ = host_.nic();
+  std::shared_ptr<BouncePool> pool_ =
+      take(BouncePool::acquire(BouncePool::Kind::kHostPages, 16384), "a pool");
+
+  BouncePool::Reservation reserve(uint32_t pairs = 1) {
+    return take(pool_->reserve(*nic_.rails[0], kWish, pairs), "entries");
+  }
+};
+
+TEST_F(PageRunTest, EachHasAQueueOfItsOwnUntilTheyAreUsedUp) {
+  const auto first = reserve(), second = reserve(2);
+  EXPECT_EQ(first.entries, 32U);
+  EXPECT_EQ(second.entries, 32U) << "each of two queue pairs";
+  EXPECT_NE(first.queue, second.queue);
+  const auto third = reserve();
+  EXPECT_EQ(third.entries, 32U);
+  EXPECT_EQ(reserve().entries, 0U) << "nothing is left";
+  EXPECT_NE(pool_->describe().find("128 of 128 in use"), std::string::npos) << pool_->describe();
+  EXPECT_NE(pool_->describe().find("3 connections with a run each"), std::string::npos) << pool_->describe();
+
+  pool_->release(*first.queue, 32);
+  const auto again = reserve();
+  EXPECT_EQ(again.entries, 32U) << "a run is free again as a whole";
+  pool_->release(*second.queue, 32);
+  EXPECT_EQ(reserve().entries, 0U) << "the other queue pair's entries are still its connection's";
+  pool_->release(*second.queue, 32);
+  EXPECT_EQ(reserve(2).entries, 32U);
+}
+
+// A connection that has closed keeps its queue pairs until their last completion.
+TEST_F(PageRunTest, ARunIsFreeAgainWhenItsQueuePairsAreGone) {
+  const auto run = reserve(4);
+  EXPECT_EQ(run.entries, 32U);
+  Link::Options options;
+  options.rails = nic_.rails;
+  verbs::SharedReceiveQueue* const queues[] = {&run.queue->verbs_queue()};
+  const uint32_t entries[] = {4 * 32U};
+  options.receive_queues = queues;
+  options.receive_entries = entries;
+  auto link = take(Link::create(options), "a link");
+  link.stop();
+  pool_->retire(std::move(link), {run.queue});
+  pool_->release(*run.queue, 4 * 32);
+  const bool is_free = poll_until([&] { return reserve().entries == 32; });
+  EXPECT_TRUE(is_free) << pool_->describe();
+}
+
+// --- Pages in GPU memory.
+
+template <typename... Arguments>
+bool call(const char* name, Arguments... arguments) {
+  void* const library = dlopen("libcuda.so.1", RTLD_NOW);
+  void* const function = library == nullptr ? nullptr : dlsym(library, name);
+  return function != nullptr && reinterpret_cast<int (*)(Arguments...)>(function)(arguments...) == 0;
+}
+
+class GpuRunTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    void* context = nullptr;
+    int count = 0, all = 0, batches = 0;
+    if (!call("cuInit", 0U) || !call("cuDeviceGetCount", &count) || !call("fakeCountCalls", &all, &batches))
+      GTEST_SKIP() << "without the stand-in for CUDA's driver: skipped";
+    ASSERT_TRUE(call("cuDevicePrimaryCtxRetain", &context, 0));
+    ASSERT_TRUE(call("cuCtxSetCurrent", context));
+  }
+  void TearDown() override { call("cuCtxSetCurrent", static_cast<void*>(nullptr)); }
+
+  static int count_calls() {
+    int all = 0, batches = 0;
+    call("fakeCountCalls", &all, &batches);
+    return all;
+  }
+};
+
+TEST_F(GpuRunTest, LongMessagesAreStagedInPagesOfTheGpu) {
+  Host host(Settings{{"VERBENA_UNPACK_THRESHOLD", "unlimited"}});
+  const PageChoice choice = choose_pages(host.nic());
+  EXPECT_EQ(choice.kind, BouncePool::Kind::kGpuPages);
+  EXPECT_EQ(choice.page_bytes, 65536U);
+  EXPECT_TRUE(choice.wants_runs);
+  apply_settings({{"VERBENA_PAGE_BYTES", "4k"}, {"VERBENA_UNPACK_THRESHOLD", "unlimited"}});
+  EXPECT_EQ(choose_pages(host.nic()).page_bytes, 4096U) << "what the user says";
+  apply_settings({});
+  EXPECT_EQ(choose_pages(host.nic()).kind, BouncePool::Kind::kHostPages) << "short messages";
+  EXPECT_FALSE(choose_pages(host.nic()).wants_runs);
+  apply_settings({{"VERBENA_UNPACK_THRESHOLD", "unlimited"}, {"VERBENA_BOUNCE", "host"}});
+  EXPECT_EQ(choose_pages(host.nic()).kind, BouncePool::Kind::kHostPages);
+}
+
+// What a kernel would read: the pieces of a message by its slot's descriptors.
+std::vector<std::byte> unpack(const UnpackDeviceHandle& handle, uint64_t slot, size_t bytes) {
+  std::vector<std::byte> message(bytes);
+  for (uint64_t i = 0; i < handle.meta->cnt[slot]; ++i) {
+    const LoadMeta& piece = handle.meta->mem[slot][i];
+    EXPECT_TRUE(
+        call("cuMemcpyDtoH_v2", static_cast<void*>(message.data() + piece.dst_off),
+             static_cast<unsigned long long>(reinterpret_cast<uintptr_t>(handle.bounce_buf)) + piece.src_off,
+             size_t{piece.len}));
+  }
+  return message;
+}
+
+TEST_F(GpuRunTest, AMessageIsOneCopyWhereverItBegins) {
+  constexpr size_t kBytes = 256 << 10;
+  constexpr int kMessages = 40;  // round the run and through all slots
+  Host host(Settings{{"VERBENA_UNPACK_THRESHOLD", "unlimited"}, {"VERBENA_BOUNCE_BYTES", "16m"}});
+  const Nic& nic = host.nic();
+  ConnectedPair connection = connect_here(nic, nic, true);
+  // The device handle lies in the GPU's memory, too.
+  UnpackDeviceHandle handle{};
+  ASSERT_TRUE(call("cuMemcpyDtoH_v2", static_cast<void*>(&handle),
+                   static_cast<unsigned long long>(reinterpret_cast<uintptr_t>(connection.receiving.handle)),
+                   sizeof(handle)));
+  Memory memory(nic, kBytes);
+  int wraps = 0;
+  for (int m = 0; m < kMessages; ++m) {
+    for (size_t i = 0; i < kBytes; ++i) memory.bytes()[i] = static_cast<std::byte>(i * 7 + (i >> 12) + m);
+    Request* receive = nullptr;
+    Request* send = nullptr;
+    ASSERT_TRUE(connection.receiving.receiver->post(memory.bytes().data(), kBytes, memory.registration(),
+                                                    ReceiveClass::kUnpacked, &receive));
+    const int before = count_calls();
+    ASSERT_TRUE(connection.sender->post(memory.bytes().data(), kBytes, memory.registration(), true, &send));
+    bool is_sent = false, is_received = false;
+    uint64_t bytes = 0;
+    ASSERT_TRUE(poll_until([&] {
+      const bool is_sound =
+          (is_sent || connection.sender->test(*static_cast<SendMessage*>(send), &is_sent)) &&
+          (is_received ||
+           connection.receiving.receiver->test(*static_cast<ReceiveMessage*>(receive), &is_received, &bytes));
+      EXPECT_TRUE(is_sound);
+      return is_sent && is_received;
+    }));
+    EXPECT_EQ(bytes, kBytes);
+    // One more where the message goes round the end of its run.
+    const int copies = count_calls() - before;
+    EXPECT_LE(copies, 2);
+    wraps += copies == 2 ? 1 : 0;
+    const auto slot = static_cast<uint64_t>(m % kUnpackQueueDepthSlots);
+    EXPECT_EQ(std::memcmp(unpack(handle, slot, kBytes).data(), memory.bytes().data(), kBytes), 0)
+        << "message " << m;
+    ASSERT_TRUE(connection.receiving.receiver->consume(*static_cast<ReceiveMessage*>(receive)));
+  }
+  EXPECT_EQ(connection.sender->statistics().sent_staged().bytes, kMessages * kBytes);
+  EXPECT_LE(wraps, kMessages / 4);
+}
+
+}  // namespace
+}  // namespace verbena::transport

@@ -1,0 +1,210 @@
+#include "verbena-coll/figures.h"
+
+#include <algorithm>
+#include <set>
+#include <sstream>
+
+#include "common/size.h"
+#include "common/table.h"
+
+namespace verbena::tools::coll {
+namespace {
+
+std::vector<std::string> split(const std::string& text, char by, size_t most) {
+  std::vector<std::string> parts;
+  size_t begin = 0;
+  while (parts.size() + 1 < most) {
+    const size_t end = text.find(by, begin);
+    if (end == std::string::npos) break;
+    parts.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  parts.push_back(text.substr(begin));
+  return parts;
+}
+
+// "verbena/one-shot-16/2x128" is verbena's, all others are one contender each.
+std::string find_contender(const std::string& key) {
+  const std::string name = split(key, '/', 4).back();
+  return name.rfind("verbena/", 0) == 0 ? "verbena" : name;
+}
+
+}  // namespace
+
+bool Figures::take(const std::string& line) {
+  std::istringstream words(line);
+  std::string kind, key;
+  words >> kind;
+  if (kind == "figure") {
+    words >> kind >> key;
+    std::vector<double>& all = samples_[kind][key];
+    double sample = 0;
+    for (size_t i = 0; words >> sample; ++i) {
+      if (i == all.size()) all.push_back(sample);
+      all[i] = std::max(all[i], sample);
+    }
+    return true;
+  }
+  if (kind == "bits") {
+    std::string hash, what;
+    words >> hash;
+    std::getline(words, what);
+    const auto [first, is_new] = bits_.emplace(what, hash);
+    if (!is_new && first->second != hash) ++wrong_;
+    return true;
+  }
+  if (kind != "checked") return false;
+  uint64_t wrong = 0;
+  std::string what;
+  words >> wrong;
+  std::getline(words, what);
+  // What took a rank how long is not the same on all of them.
+  const std::string common = what.substr(0, what.rfind(", in "));
+  auto check = std::find_if(checks_.begin(), checks_.end(),
+                            [&](const Check& one) { return one.what.rfind(common, 0) == 0; });
+  if (check == checks_.end()) check = checks_.insert(checks_.end(), Check{what});
+  check->wrong += wrong;
+  ++check->ranks;
+  wrong_ += wrong;
+  return true;
+}
+
+std::string Figures::take_finished_checks() {
+  std::string text;
+  for (auto check = checks_.begin(); check != checks_.end();) {
+    if (check->ranks < ranks_) {
+      ++check;
+      continue;
+    }
+    const std::string verdict =
+        check->wrong == 0 ? "ok" : "WRONG (" + std::to_string(check->wrong) + " elements)";
+    text += verdict + ":" + check->what + "\n";
+    check = checks_.erase(check);
+  }
+  return text;
+}
+
+std::vector<double> Figures::find(const std::string& kind, const std::string& key) const {
+  const auto of_kind = samples_.find(kind);
+  if (of_kind == samples_.end()) return {};
+  const auto found = of_kind->second.find(key);
+  return found == of_kind->second.end() ? std::vector<double>{} : found->second;
+}
+
+double Figures::find_late_us(const std::string& kind, const std::string& key) const {
+  const std::vector<double> both = find(kind, key);
+  return both.size() == 2 ? both[0] - both[1] : 0;
+}
+
+std::vector<Figures::Row> Figures::list_rows() const {
+  std::vector<Row> rows;
+  const auto shorter = samples_.find("shorter");
+  if (shorter == samples_.end()) return rows;
+  for (const auto& [key, samples] : shorter->second) {
+    const std::vector<double> longer = find("longer", key);
+    if (longer.empty() || samples.empty()) continue;
+    const std::vector<std::string> parts = split(key, '/', 4);
+    const uint64_t bytes = std::stoull(parts[2]);
+    auto row = std::find_if(rows.begin(), rows.end(), [&](const Row& one) {
+      return one.operation == parts[0] && one.type == parts[1] && one.bytes == bytes;
+    });
+    if (row == rows.end()) row = rows.insert(rows.end(), Row{parts[0], parts[1], bytes, {}});
+    const double least_us = compute_median(samples);
+    row->ways.push_back({key, (compute_median(longer) - least_us) / chain_,
+                         (compute_percentile(longer, 90) - least_us) / chain_});
+  }
+  for (Row& row : rows)
+    std::sort(row.ways.begin(), row.ways.end(), [](const Way& a, const Way& b) { return a.us < b.us; });
+  std::sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) {
+    return std::tie(a.operation, a.type, a.bytes) < std::tie(b.operation, b.type, b.bytes);
+  });
+  return rows;
+}
+
+// As nccl-tests' bus bandwidth: what each link carries.
+double Figures::find_bandwidth(const Row& row, double us) const {
+  const double share = static_cast<double>(ranks_ - 1) / ranks_;
+  const double factor = row.operation == "all_reduce" ? 2 * share : share;
+  return us <= 0 ? 0 : factor * static_cast<double>(row.bytes) / us / 1000;
+}
+
+std::string Figures::format_table() const {
+  const std::vector<Row> rows = list_rows();
+  if (rows.empty()) return "";
+  std::set<std::string> others;
+  for (const Row& row : rows)
+    for (const Way& way : row.ways)
+      if (find_contender(way.key) != "verbena") others.insert(find_contender(way.key));
+  std::vector<Column> columns = {{"operation", "", 11}, {"type", "", 5},     {"bytes", "", 6},
+                                 {"verbena", "us", 9},  {"p90", "us", 8},    {"busbw", "GB/s", 8},
+                                 {"auto", "us", 8},     {"eager", "us", 8},  {"host", "us", 7},
+                                 {"late 5", "us", 8},   {"late 50", "us", 8}};
+  for (const std::string& other : others)
+    columns.push_back({other, "us", static_cast<int>(std::max<size_t>(9, other.size() + 1))});
+  columns.push_back({"faster", "x", 7});
+  columns.push_back({"the best way", "", 34});
+  const Table table(columns);
+  std::string text = table.format_header();
+  for (const Row& row : rows) {
+    const auto ours = std::find_if(row.ways.begin(), row.ways.end(),
+                                   [](const Way& way) { return find_contender(way.key) == "verbena"; });
+    if (ours == row.ways.end()) continue;
+    const auto show = [](double value) { return value == 0 ? std::string("-") : format_figure(value); };
+    double chosen_us = 0;
+    for (const Way& way : row.ways)
+      if (way.key.size() > 5 && way.key.substr(way.key.size() - 5) == "/auto") chosen_us = way.us;
+    const std::vector<double> eager = find("eager", ours->key), host = find("host", ours->key);
+    std::vector<std::string> cells = {row.operation,
+                                      row.type,
+                                      format_size(row.bytes),
+                                      show(ours->us),
+                                      show(ours->p90_us),
+                                      show(find_bandwidth(row, ours->us)),
+                                      show(chosen_us),
+                                      eager.empty() ? "-" : show(eager[0]),
+                                      host.empty() ? "-" : show(host[0]),
+                                      show(find_late_us("late5", ours->key)),
+                                      show(find_late_us("late50", ours->key))};
+    double best_us = 0;
+    for (const std::string& other : others) {
+      const auto theirs = std::find_if(row.ways.begin(), row.ways.end(),
+                                       [&](const Way& way) { return find_contender(way.key) == other; });
+      cells.push_back(theirs == row.ways.end() ? "-" : show(theirs->us));
+      if (theirs != row.ways.end() && (best_us == 0 || theirs->us < best_us)) best_us = theirs->us;
+    }
+    cells.push_back(best_us == 0 || ours->us <= 0 ? "-" : show(best_us / ours->us));
+    cells.push_back(split(ours->key, '/', 5).back());
+    text += table.format_row(cells);
+  }
+  return text;
+}
+
+std::vector<ResultTable> Figures::list_tables() const {
+  ResultTable table{"ways",
+                    {{"operation", "operation", "", ResultColumn::Role::kKey},
+                     {"type", "type", "", ResultColumn::Role::kKey},
+                     {"bytes", "bytes", "B", ResultColumn::Role::kKey},
+                     {"way", "way", "", ResultColumn::Role::kKey},
+                     {"time_us", "time", "us", ResultColumn::Role::kLower, "median", true},
+                     {"p90_us", "time", "us", ResultColumn::Role::kLower, "p90"},
+                     {"eager_us", "eager", "us", ResultColumn::Role::kNote},
+                     {"late_5_us", "behind a rank 5 us late", "us", ResultColumn::Role::kNote},
+                     {"late_50_us", "behind a rank 50 us late", "us", ResultColumn::Role::kNote}}};
+  for (const Row& row : list_rows()) {
+    for (const Way& way : row.ways) {
+      nlohmann::json cells = {{"operation", row.operation}, {"type", row.type},
+                              {"bytes", row.bytes},         {"way", split(way.key, '/', 4).back()},
+                              {"time_us", way.us},          {"p90_us", way.p90_us}};
+      const std::vector<double> eager = find("eager", way.key);
+      if (!eager.empty()) {
+        cells["eager_us"] = eager[0];
+        cells["late_5_us"] = find_late_us("late5", way.key);
+        cells["late_50_us"] = find_late_us("late50", way.key);
+      }
+      table.rows.push_back(cells);
+    }
+  }
+  return {table};
+}
+
+}  // namespace verbena::tools::coll

@@ -1,0 +1,192 @@
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "common/child_group.h"
+#include "common/clock.h"
+#include "common/cuda_driver.h"
+#include "common/error.h"
+#include "common/progress.h"
+#include "common/self_path.h"
+#include "verbena-coll/contenders.h"
+#include "verbena-coll/figures.h"
+#include "verbena-coll/options.h"
+
+namespace verbena::tools::coll {
+namespace {
+
+constexpr double kLastWordsS = 5;
+
+bool has(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+std::string join(const std::vector<std::string>& parts) {
+  std::string text;
+  for (const std::string& part : parts) text += (text.empty() ? "" : ",") + part;
+  return text;
+}
+
+std::string list_numbers(const std::vector<uint64_t>& numbers) {
+  std::vector<std::string> parts;
+  for (const uint64_t number : numbers) parts.push_back(std::to_string(number));
+  return join(parts);
+}
+
+void start_ranks(ChildGroup& group, const Options& options) {
+  verbena_unique_id id{};
+  if (verbena_get_unique_id(&id) != VERBENA_SUCCESS) throw ToolError(verbena_last_error());
+  const RankPlan& plan = options.rank_plan;
+  std::vector<std::string> common = {"--rank-of", to_digits(id.bytes, sizeof(id.bytes)),
+                                     "--ranks",   std::to_string(options.ranks),
+                                     "--size",    list_numbers(plan.sizes),
+                                     "--type",    join(plan.types),
+                                     "--repeats", std::to_string(plan.repeats),
+                                     "--chain",   std::to_string(plan.chain),
+                                     "--blocks",  std::to_string(plan.blocks),
+                                     "--timeout", std::to_string(plan.timeout_s),
+                                     "--soak",    std::to_string(plan.soak)};
+  if (!plan.library.empty()) common.insert(common.end(), {"--library", plan.library});
+  if (!plan.checks) common.emplace_back("--no-check");
+  if (!plan.measures) common.emplace_back("--check");
+  if (!plan.all_shapes) common.emplace_back("--chosen");
+  if (plan.early) common.emplace_back("--early");
+  if (has(options.against, "nccl")) {
+    const std::string nccl_id = make_nccl_id(plan.nccl_library);
+    common.insert(common.end(), {"--against", "nccl", "--nccl", plan.nccl_library, "--nccl-id", nccl_id});
+  }
+  for (int rank = 0; rank < options.ranks; ++rank) {
+    ChildCommand command;
+    command.executable = find_self_executable().string();
+    command.arguments = common;
+    command.arguments.insert(command.arguments.end(),
+                             {"--rank", std::to_string(rank), "--gpu", std::to_string(rank)});
+    command.environment = Environment::copy_own();
+    // Loading a kernel at its first launch waits for running kernels, and they may wait for a peer that waits
+    // for us.
+    command.environment.set_default("CUDA_MODULE_LOADING", "EAGER");
+    group.start(command);
+  }
+}
+
+void start_torch(ChildGroup& group, const Options& options, uint16_t port) {
+  const RankPlan& plan = options.rank_plan;
+  for (int rank = 0; rank < options.ranks; ++rank) {
+    ChildCommand command;
+    command.executable = options.python;
+    command.arguments = {(find_self_executable().parent_path() / "verbena-coll-torch.py").string(),
+                         list_numbers(plan.sizes), join(plan.types), std::to_string(plan.repeats),
+                         std::to_string(plan.chain)};
+    command.environment = Environment::copy_own();
+    command.environment.set("RANK", std::to_string(rank));
+    command.environment.set("LOCAL_RANK", std::to_string(rank));
+    command.environment.set("WORLD_SIZE", std::to_string(options.ranks));
+    command.environment.set("MASTER_ADDR", "127.0.0.1");
+    command.environment.set("MASTER_PORT", std::to_string(port));
+    group.start(command);
+  }
+}
+
+// Prints nothing if standard output is reserved for the result.
+void print(const Options& options, const std::string& text) {
+  if (text.empty() || options.output.takes_stdout()) return;
+  std::fputs(text.c_str(), stdout);
+  std::fflush(stdout);
+}
+
+// Waits until all ranks have ended; a rank that fails prints its error itself.
+void collect(ChildGroup& group, const Options& options, Figures& figures) {
+  std::string failure;
+  int left = options.ranks;
+  int64_t deadline_ns = deadline_after_s(options.rank_plan.timeout_s);
+  Progress progress(0);
+  while (left > 0) {
+    const ChildEvent event = group.wait_event(deadline_ns);
+    if (event.kind == ChildEvent::Kind::kTimeout) {
+      if (!failure.empty()) break;
+      throw HangError("no rank reported anything for " + format_seconds(options.rank_plan.timeout_s));
+    }
+    if (failure.empty()) deadline_ns = deadline_after_s(options.rank_plan.timeout_s);
+    if (event.kind == ChildEvent::Kind::kLine) {
+      progress.clear();
+      if (!figures.take(event.line))
+        print(options, "rank " + std::to_string(event.child) + ": " + event.line + "\n");
+      print(options, figures.take_finished_checks());
+      progress.show(0, "after: " + event.line.substr(0, 60));
+      continue;
+    }
+    --left;
+    if (group.exit_status(event.child) == kExitOk || !failure.empty()) continue;
+    failure = "rank " + std::to_string(event.child) + ": " + group.describe_exit(event.child);
+    deadline_ns = deadline_after_s(kLastWordsS);
+  }
+  if (!failure.empty()) throw ToolError(failure);
+}
+
+int run_parent(Options options, int argc, const char* const* argv) {
+  std::string why;
+  const int gpus = count_cuda_devices(why);
+  if (gpus == 0) {
+    std::fprintf(stderr, "no CUDA device: verbena-coll needs GPUs%s\n",
+                 why.empty() ? "" : (" (" + why + ")").c_str());
+    return kExitNoDevice;
+  }
+  if (options.ranks == 0) options.ranks = gpus;
+  if (options.ranks < 2 || options.ranks > gpus)
+    throw UsageError("--ranks " + std::to_string(options.ranks) +
+                     ": each of 2 ranks or more needs a GPU, and there are " + std::to_string(gpus));
+  const auto ranks = static_cast<unsigned>(options.ranks);
+  Result result = begin_result("verbena-coll", argc, argv);
+  Figures figures(ranks, options.rank_plan.chain);
+  {
+    ChildGroup group;
+    start_ranks(group, options);
+    collect(group, options, figures);
+  }
+  if (has(options.against, "torch")) {
+    constexpr uint16_t kPort = 29531;
+    ChildGroup group;
+    start_torch(group, options, kPort);
+    collect(group, options, figures);
+  }
+  const std::string table = figures.format_table();
+  if (!table.empty()) print(options, "\n" + table);
+  const uint64_t wrong = figures.wrong();
+  result.setup = {
+      {"ranks", std::to_string(ranks) + " on " + std::to_string(gpus) + " GPUs"},
+      {"time", "slope over the operations of a graph, each on the last one's result; the slowest rank"}};
+  result.status = wrong == 0 ? "ok" : "wrong data";
+  result.tables = figures.list_tables();
+  result.details = {{"ranks", ranks}, {"wrong", wrong}};
+  return deliver_result(result, options.output, wrong == 0 ? kExitOk : kExitWrongData);
+}
+
+int run_tool(int argc, char** argv) {
+  const ParsedOptions parsed = parse_options(argc, argv);
+  if (parsed.exit_status >= 0) return parsed.exit_status;
+  const bool is_rank = parsed.options.is_rank;
+  const std::string who =
+      is_rank ? "verbena-coll: rank " + std::to_string(parsed.options.rank_plan.rank) : "verbena-coll";
+  try {
+    if (!is_rank) return run_parent(parsed.options, argc, argv);
+    prepare_child_process();
+    run_rank(parsed.options.rank_plan);
+    return kExitOk;
+  } catch (const HangError& error) {
+    std::fprintf(stderr, "%s: %s\n", who.c_str(), error.what());
+    return kExitHung;
+  } catch (const UsageError& error) {
+    std::fprintf(stderr, "%s: %s\n", who.c_str(), error.what());
+    return kExitUsage;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s: %s\n", who.c_str(), error.what());
+    return kExitFailed;
+  }
+}
+
+}  // namespace
+}  // namespace verbena::tools::coll
+
+int main(int argc, char** argv) {
+  return verbena::tools::coll::run_tool(argc, argv);
+}

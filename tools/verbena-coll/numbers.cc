@@ -1,0 +1,124 @@
+#include "verbena-coll/numbers.h"
+
+#include <cstring>
+
+#include "common/error.h"
+#include "verbena/device/packed.cuh"
+
+namespace verbena::tools::coll {
+namespace {
+
+using device::Bfloat16;
+using device::E4m3;
+using device::Half;
+
+uint32_t mix(uint32_t bits) {
+  bits = (bits ^ bits >> 16) * 0x45d9f3bu;
+  bits = (bits ^ bits >> 16) * 0x45d9f3bu;
+  return bits ^ bits >> 16;
+}
+
+template <typename T>
+T draw(uint64_t index, uint32_t rank, uint32_t round) {
+  const uint32_t bits = mix(static_cast<uint32_t>(index) * 0x9e3779b1u + rank * 0x85ebca77u + round);
+  if constexpr (std::is_same_v<T, int32_t>) {
+    return static_cast<int32_t>(bits);
+  } else {
+    // Within +-16: three hundred of them are finite in every type.
+    return device::narrow<T>(static_cast<float>(static_cast<int32_t>(bits) >> 12) / 32768.0F);
+  }
+}
+
+template <typename T>
+Bytes make_input_of(uint64_t count, uint32_t rank, uint32_t round) {
+  Bytes bytes(count * sizeof(T));
+  for (uint64_t i = 0; i < count; ++i) {
+    const T number = draw<T>(i, rank, round);
+    std::memcpy(bytes.data() + i * sizeof(T), &number, sizeof(T));
+  }
+  return bytes;
+}
+
+template <typename T>
+Bytes make_sum_of(uint64_t count, uint32_t ranks, uint32_t round) {
+  Bytes bytes(count * sizeof(T));
+  for (uint64_t i = 0; i < count; ++i) {
+    T result;
+    if constexpr (std::is_same_v<T, int32_t>) {
+      uint32_t sum = 0;
+      for (uint32_t rank = 0; rank < ranks; ++rank) sum += static_cast<uint32_t>(draw<T>(i, rank, round));
+      result = static_cast<int32_t>(sum);
+    } else {
+      float sum = device::widen(draw<T>(i, 0, round));
+      for (uint32_t rank = 1; rank < ranks; ++rank) sum += device::widen(draw<T>(i, rank, round));
+      result = device::narrow<T>(sum);
+    }
+    std::memcpy(bytes.data() + i * sizeof(T), &result, sizeof(T));
+  }
+  return bytes;
+}
+
+// Calls with a number of the type.
+template <typename Call>
+auto with_type(verbena_ops_type type, const Call& call) {
+  switch (type) {
+    case VERBENA_OPS_FLOAT32:
+      return call(float{});
+    case VERBENA_OPS_FLOAT16:
+      return call(Half{});
+    case VERBENA_OPS_INT32:
+      return call(int32_t{});
+    case VERBENA_OPS_E4M3:
+      return call(E4m3{});
+    case VERBENA_OPS_BFLOAT16:
+      break;
+  }
+  return call(Bfloat16{});
+}
+
+}  // namespace
+
+verbena_ops_type find_type(const std::string& name) {
+  if (name == "bf16") return VERBENA_OPS_BFLOAT16;
+  if (name == "f16") return VERBENA_OPS_FLOAT16;
+  if (name == "f32") return VERBENA_OPS_FLOAT32;
+  if (name == "i32") return VERBENA_OPS_INT32;
+  if (name == "e4m3") return VERBENA_OPS_E4M3;
+  throw UsageError("no such type: " + name);
+}
+
+uint64_t get_element_bytes(verbena_ops_type type) {
+  return with_type(type, [](auto number) { return uint64_t{sizeof(number)}; });
+}
+
+int find_nccl_type(verbena_ops_type type) {
+  switch (type) {
+    case VERBENA_OPS_FLOAT32:
+      return 7;
+    case VERBENA_OPS_FLOAT16:
+      return 6;
+    case VERBENA_OPS_BFLOAT16:
+      return 9;
+    case VERBENA_OPS_INT32:
+      return 2;
+    case VERBENA_OPS_E4M3:
+      break;
+  }
+  return -1;
+}
+
+Bytes make_input(verbena_ops_type type, uint64_t count, uint32_t rank, uint32_t round) {
+  return with_type(type, [&](auto number) { return make_input_of<decltype(number)>(count, rank, round); });
+}
+
+Bytes make_sum(verbena_ops_type type, uint64_t count, uint32_t ranks, uint32_t round) {
+  return with_type(type, [&](auto number) { return make_sum_of<decltype(number)>(count, ranks, round); });
+}
+
+uint64_t hash_bytes(const Bytes& bytes) {
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (const unsigned char byte : bytes) hash = (hash ^ byte) * 0x100000001b3u;
+  return hash;
+}
+
+}  // namespace verbena::tools::coll

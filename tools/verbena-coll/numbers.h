@@ -1,0 +1,26 @@
+// Tensors that are checked: what each rank has, and what all of them become, in bits.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "verbena/ops.h"
+
+namespace verbena::tools::coll {
+
+// bf16, f16, f32, i32, e4m3. Throws UsageError.
+verbena_ops_type find_type(const std::string& name);
+uint64_t get_element_bytes(verbena_ops_type type);
+// ncclDataType_t; -1: NCCL has none.
+int find_nccl_type(verbena_ops_type type);
+
+using Bytes = std::vector<unsigned char>;
+
+// Of the `round`-th call: numbers of many magnitudes and both signs, whose sums round.
+Bytes make_input(verbena_ops_type type, uint64_t count, uint32_t rank, uint32_t round);
+// The sum over all ranks, as the library promises it.
+Bytes make_sum(verbena_ops_type type, uint64_t count, uint32_t ranks, uint32_t round);
+
+uint64_t hash_bytes(const Bytes& bytes);
+
+}  // namespace verbena::tools::coll

@@ -1,0 +1,27 @@
+// libverbena_ops.so, loaded when the tool runs: its kernels take minutes of nvcc, and the tool none.
+#pragma once
+#include <string>
+
+#include "verbena/ops.h"
+
+namespace verbena::tools::coll {
+
+// clang-format off
+#define VERBENA_COLL_OPS(X)                                                                                \
+  X(verbena_ops_create) X(verbena_ops_destroy) X(verbena_ops_reset) X(verbena_ops_get_error)               \
+  X(verbena_ops_choose) X(verbena_ops_all_reduce) X(verbena_ops_pause)
+// clang-format on
+
+struct OpsLibrary {
+#define VERBENA_COLL_MEMBER(name) decltype(&::name) name = nullptr;
+  VERBENA_COLL_OPS(VERBENA_COLL_MEMBER)
+#undef VERBENA_COLL_MEMBER
+};
+
+// Beside the tool, or in ../lib, if the path is empty. Throws ToolError.
+OpsLibrary load_ops_library(const std::string& path);
+
+// Throws ToolError with verbena_last_error() unless the call succeeded.
+void check(verbena_result result, const char* call);
+
+}  // namespace verbena::tools::coll

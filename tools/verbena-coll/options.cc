@@ -1,0 +1,78 @@
+#include "verbena-coll/options.h"
+
+#include <CLI/CLI.hpp>
+
+#include "common/option_style.h"
+
+namespace verbena::tools::coll {
+
+ParsedOptions parse_options(int argc, char** argv) {
+  ParsedOptions parsed;
+  Options& options = parsed.options;
+  RankPlan& plan = options.rank_plan;
+  CLI::App app{
+      "Checks the collectives of libverbena_ops.so between the GPUs of this host, every element on every "
+      "rank, "
+      "and measures them, one process for each GPU. A figure is the slope of a CUDA graph's time over the "
+      "number of operations in it, each on the result of the one before, of the slowest rank."};
+  app.option_defaults()->group("What is measured");
+  app.add_option("--ranks,-n", options.ranks, "processes (default one for each GPU)")
+      ->check(CLI::Range(2, 16));
+  SizeOptions sizes;
+  sizes.sizes = "1K:64M";
+  add_size_options(app, sizes);
+  app.add_option("--type,-d", plan.types, "bf16, f16, f32, i32, e4m3, or a list")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"bf16", "f16", "f32", "i32", "e4m3"}))
+      ->capture_default_str();
+  app.add_option(
+         "--against", options.against,
+         "who is measured beside: nccl (in the same processes), torch (in processes of its own), or both")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"nccl", "torch"}));
+  app.add_flag(
+      "--check", [&](int64_t) { plan.measures = false; }, "only check the data, measure nothing");
+  app.add_flag(
+      "--no-check", [&](int64_t) { plan.checks = false; }, "measure without a check before");
+  app.add_flag(
+      "--chosen", [&](int64_t) { plan.all_shapes = false; },
+      "only the way that the library chooses, not all of them");
+  app.add_flag("--early", plan.early, "kernels let the next one begin early (programmatic dependent launch)");
+  app.add_option("--soak", plan.soak,
+                 "then so many replays of one graph, with other data each time, all verified");
+  app.add_option("--repeats,-r", plan.repeats, "samples of each figure")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  app.add_option("--chain", plan.chain, "operations of the shorter graph; the longer one has twice as many")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  app.add_option("--blocks", plan.blocks, "most blocks of a kernel")
+      ->check(CLI::Range(1, 512))
+      ->capture_default_str();
+  app.add_option("--library", plan.library, "libverbena_ops.so (default: beside this tool)");
+  app.add_option("--nccl", plan.nccl_library, "NCCL's library")->capture_default_str();
+  app.add_option("--python", options.python, "the Python that has torch")->capture_default_str();
+  add_timeout_option(app, plan.timeout_s, "limit of the time without a line from any rank");
+  add_output_options(app, options.output);
+  style_help(app, "verbena-coll");
+  // A child of this tool.
+  auto* rank = app.add_option("--rank-of", plan.id)->group("");
+  app.add_option("--rank", plan.rank)->group("");
+  app.add_option("--gpu", plan.gpu)->group("");
+  app.add_option("--nccl-id", plan.nccl_id)->group("");
+  plan.nccl_library = "libnccl.so.2";
+  try {
+    app.parse(argc, argv);
+    plan.sizes = resolve_sizes(sizes);
+    options.own_sizes = sizes.sizes;
+    if (rank->count() == 0) check_output_options(options.output);
+  } catch (const CLI::ParseError& error) {
+    parsed.exit_status = leave_parsing(app, error);
+  }
+  options.is_rank = rank->count() > 0;
+  plan.count_ranks = static_cast<unsigned>(options.ranks);
+  plan.against = options.against;
+  return parsed;
+}
+
+}  // namespace verbena::tools::coll

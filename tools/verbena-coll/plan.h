@@ -1,0 +1,33 @@
+// The arguments of one rank's process.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace verbena::tools::coll {
+
+struct RankPlan {
+  std::string id;  // the unique id in hexadecimal digits
+  std::string nccl_id;
+  unsigned rank = 0, count_ranks = 2;
+  int gpu = 0;
+  std::vector<uint64_t> sizes;  // bytes of a rank's tensor
+  std::vector<std::string> types = {"bf16"};
+  std::vector<std::string> operations = {"all_reduce"};
+  std::vector<std::string> against;  // contenders in this process beside ours
+  bool checks = true, measures = true;
+  bool all_shapes = true;  // false: what the library chooses
+  bool early = false;      // programmatic dependent launch
+  unsigned repeats = 21;   // samples of each figure
+  unsigned chain = 20;     // operations of the shorter graph
+  uint64_t soak = 0;       // verified replays
+  std::string library;     // libverbena_ops.so
+  std::string nccl_library;
+  uint32_t blocks = 128;  // most of a kernel's
+  double timeout_s = 60;
+};
+
+// Throws std::exception. Reports line by line through the control channel (figures.h).
+void run_rank(const RankPlan& plan);
+
+}  // namespace verbena::tools::coll

@@ -1,5 +1,6 @@
 """Contexts, windows and teams on ranks without a GPU: processes that share memory of the host's."""
 import ctypes
+import struct
 import time
 
 import pytest
@@ -34,7 +35,13 @@ def _use_windows_and_teams(rank):
                 assert (team.size, team.world_rank(0)) == (2, 2)
                 with pytest.raises(ValueError, match="rank 2 of a team of 2"):
                     team.world_rank(2)
-        assert context.create_team([2, 1, 0]).rank == 2 - rank
+        backwards = context.create_team([2, 1, 0])
+        assert backwards.rank == 2 - rank
+        with context.allocate(64) as window:
+            table = struct.unpack("1024Q", backwards.make_tilescale_table(window))
+            assert table[:5] == (2 - rank, 3, *(window.peer_address(peer) for peer in (2, 1, 0)))
+            assert table[4 - rank] == window.address and set(table[5:-1]) == {0}
+            assert table[-1] == backwards.device_context
         context.check_error()
     with pytest.raises(ValueError, match="closed"):
         context.barrier()

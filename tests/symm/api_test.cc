@@ -152,6 +152,21 @@ TEST(ApiTest, CallsOnStreamsNeedAGpu) {
   });
 }
 
+TEST(ApiTest, ATableForTileScale) {
+  run_ranks(3, [](uint32_t rank) {
+    auto context = SymmetricContext::from_environment();
+    const auto window = context.allocate(4096);
+    const auto team = context.split(context.world(), 0, -static_cast<int64_t>(rank));
+    const std::vector<uint64_t> table = team.make_tilescale_table(window);
+    const auto as_number = [](const void* address) { return reinterpret_cast<uint64_t>(address); };
+    bool is_right = table.size() == 1024 && table[0] == 2 - rank && table[1] == 3 && table[5] == 0 &&
+                    table[1023] == as_number(team.device_context());
+    for (uint32_t peer = 0; peer < 3; ++peer)
+      is_right = is_right && table[2 + peer] == as_number(window.peer_address(2 - peer));
+    return is_right && table[4 - rank] == as_number(window.address());
+  });
+}
+
 extern "C" void* verbena_pool_allocate_0(ssize_t length_bytes, int gpu, void* stream);
 extern "C" void verbena_pool_release_0(void* address, ssize_t length_bytes, int gpu, void* stream);
 extern "C" void* verbena_pool_allocate_1(ssize_t length_bytes, int gpu, void* stream);

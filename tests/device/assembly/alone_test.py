@@ -15,6 +15,8 @@ import toolchain
 
 SKIPPED = 77
 USAGE = pathlib.Path(__file__).resolve().parent / "usage.cu"
+# What TileScale generates, which has CUDA's own names; sm_90a has warpgroups.
+GENERATED = USAGE.with_name("generated.cu")
 
 
 def list_sources(workplace):
@@ -40,6 +42,9 @@ def list_commands(arguments, sources, workplace):
         architectures = toolchain.ALL_ARCHITECTURES if arguments.all_architectures else (80, 90)
         for architecture in architectures:
             yield toolchain.nvcc_command(nvcc, architecture, USAGE, "-cubin", "-o", output)
+        for architecture in (80, "90a"):
+            yield toolchain.nvcc_command(nvcc, architecture, GENERATED, f"-I{toolchain.INCLUDE / 'verbena/tilescale'}", "-cubin",
+                                         "-o", output)
         # The host's pass too.
         for standard in (17, 20):
             yield toolchain.nvcc_command(nvcc, 90, USAGE, f"-std=c++{standard}", "-c", "-o", output)

@@ -92,6 +92,7 @@ VERBENA_DEVICE SymmStatus await(const Context& context, uint32_t row, uint64_t r
   const auto size = static_cast<uint32_t>(context.team_size);
   Awaited awaited = row < kSymmBarriers ? Awaited{SymmWait::kLsaBarrier, row}
                                         : Awaited{SymmWait::kBarrier, row - kSymmBarriers};
+  awaited.begun_ns = begin_wait(context);
   WaitResult mine = WaitResult::kReached;
   for (uint32_t i = group.rank(); i < size && mine == WaitResult::kReached; i += group.size()) {
     awaited.peer = i;

@@ -20,12 +20,15 @@ GENERATED = USAGE.with_name("generated.cu")
 
 
 def list_sources(workplace):
-    """A file for each header that includes it twice, and nothing else; and the kernel."""
+    """A file for each header that includes it twice, and nothing else; and kernels."""
     folder = toolchain.INCLUDE / "verbena" / "device"
     for header in sorted([*folder.glob("*.cuh"), *folder.glob("collectives/*.cuh")]):
         line = f'#include "{header.relative_to(toolchain.INCLUDE)}"\n'
         yield workplace.write(f"{header.stem}.cu", line + line)
     yield USAGE
+    # All symm_* calls with what is compiled in for tests and profilers.
+    defines = "#define VERBENA_DEVICE_FAULTS\n#define VERBENA_DEVICE_PROBES\n"
+    yield workplace.write("probed.cu", defines + '#include "verbena/device/symm_c.cuh"\n')
 
 
 def list_commands(arguments, sources, workplace):

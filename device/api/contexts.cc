@@ -7,9 +7,9 @@
 #include "base/job_key.h"
 #include "base/log.h"
 #include "base/parameters.h"
+#include "bootstrap/environment.h"
 #include "device/api/exit.h"
 #include "device/api/objects.h"
-#include "device/bootstrap/environment.h"
 
 namespace verbena::api {
 namespace {

@@ -12,6 +12,17 @@ verbena_result verbena_fail(verbena_result result, const char* text) {
   return static_cast<verbena_result>(base::fail(static_cast<base::Status>(result), "%s", text).status);
 }
 
+verbena_result verbena_get_ops_settings(verbena_ops_settings* settings) {
+  return api::guard([&]() -> base::Outcome {
+    if (auto loaded = api::load_settings(); !loaded) return loaded;
+    const base::Parameters& parameters = base::parameters();
+    const bool is_file = parameters.tuning_file != "none" && parameters.tuning_file != "auto";
+    *settings = {is_file ? parameters.tuning_file.c_str() : "",
+                 static_cast<uint32_t>(parameters.ops_algorithm)};
+    return {};
+  });
+}
+
 int verbena_uses_loads_and_stores(void) {
   // What is wrong with the settings is said by the call that makes a context.
   return !api::load_settings() || base::parameters().symm_path != base::SymmPath::kRdma;

@@ -3,13 +3,38 @@
 #include <algorithm>
 #include <utility>
 
+#include "tuner/calibration_file.h"
+#include "tuner/ops_model.h"
+#include "verbena/backends.h"
+
 namespace verbena::ops {
 namespace {
 
 constexpr size_t kPacketBytes = size_t{32} << 20;
 constexpr size_t kChunkBytes = size_t{64} << 20;
 constexpr uint32_t kBlocks = 128;
+constexpr uint64_t kNormBlocks = 8;  // of rows that wait for nobody, for each one of those that do
 constexpr size_t kErrorTextBytes = 512;
+
+constexpr uint32_t kFingerprintBits = 12;
+constexpr const char* kOperationNames[] = {"all_reduce", "all_gather", "reduce_scatter", "broadcast",
+                                           "all_to_all"};
+constexpr const char* kAlgorithmNames[kCountAlgorithms] = {"auto",          "one-shot-16",  "one-shot-128",
+                                                           "two-shot-16",   "two-shot-128", "bulk-one-shot",
+                                                           "bulk-two-shot", "copy-engines", "direct"};
+// Operations of the tuning file.
+constexpr const char* kCodedNames[kCountCodecs] = {
+    "all_reduce_fp8",   "all_reduce_int8",     "all_reduce_int6",     "all_reduce_int4",
+    "all_reduce_mxfp8", "all_reduce_fp8_int8", "all_reduce_int4_int8"};
+// From where on fewer bits are faster where nothing was measured.
+constexpr uint64_t kLeastCodedBytes = 1 << 20;
+
+// kAuto: there is none of this name.
+Algorithm find_algorithm(const std::string& name) {
+  for (uint32_t i = 1; i < kCountAlgorithms; ++i)
+    if (name == kAlgorithmNames[i]) return static_cast<Algorithm>(i);
+  return Algorithm::kAuto;
+}
 
 verbena_ops_options fill_in(verbena_ops_options options) {
   if (options.packet_bytes == 0) options.packet_bytes = kPacketBytes;
@@ -70,11 +95,15 @@ Communicator::Communicator(verbena_context* context, const verbena_team* team,
     : context_(context), options_(fill_in(options)), packets_(nullptr), chunks_(nullptr) {
   try {
     check_options(options_);
+    load_measurements();
     if (team != nullptr) {
       check_team(team);
       rank_ = verbena_team_rank(team);
       size_ = verbena_team_size(team);
       local_.emplace();
+      for (uint32_t member = 0; member < size_; ++member)
+        local_->world_ranks.push_back(verbena_team_world_rank(team, member));
+      gpu_ = Driver::instance().find_gpu_name();
     }
   } catch (const Failure&) {
     // What cannot be, so that the other ranks, who are in this call, fail too.
@@ -82,8 +111,47 @@ Communicator::Communicator(verbena_context* context, const verbena_team* team,
     static_cast<void>(verbena_workspace_create(context, nullptr, 0, 0, &none));
     throw;
   }
-  packets_ = make_workspace(context, team, options_.packet_bytes, options_.blocks);
+  // Bytes of slots that are the same on all ranks: the lowest bits, which make no difference to slots, tell
+  // of the rest that has to be.
+  const uint64_t unit = uint64_t{1} << kFingerprintBits;
+  const size_t packet_bytes = options_.packet_bytes / unit * unit + unit + compute_fingerprint();
+  try {
+    packets_ = make_workspace(context, team, packet_bytes, options_.blocks);
+  } catch (const Failure& failure) {
+    throw Failure(failure.result(), std::string(failure.what()) +
+                                        " (bytes of slots differ also where ranks have other tuning files, "
+                                        "VERBENA_TUNING_FILE, or another VERBENA_OPS_ALGORITHM)");
+  }
   chunks_ = make_workspace(context, team, options_.chunk_bytes, options_.blocks);
+}
+
+void Communicator::load_measurements() {
+  verbena_ops_settings settings{};
+  check(verbena_get_ops_settings(&settings));
+  forced_ = static_cast<Algorithm>(settings.algorithm);
+  const std::string file = options_.tuning_file != nullptr ? options_.tuning_file : settings.tuning_file;
+  if (file.empty()) return;
+  const tuner::ParsedCalibration parsed = tuner::read_calibration_file(file);
+  if (!parsed.calibration) {
+    // A line in the log: rules of our own are left.
+    static_cast<void>(
+        verbena_fail(VERBENA_INVALID_USAGE, ("ops: the tuning file " + file + ": " + parsed.problem +
+                                             "; the library's own rules choose algorithms")
+                                                .c_str()));
+    return;
+  }
+  measurements_ = parsed.calibration->ops;
+}
+
+// Of all that ranks choose by, in kFingerprintBits: those that differ in it would wait for each other in
+// vain.
+uint64_t Communicator::compute_fingerprint() const {
+  tuner::Calibration chosen_by;
+  chosen_by.ops = measurements_;
+  uint64_t hash = tuner::compute_fingerprint(chosen_by);
+  for (const uint64_t number : {uint64_t{options_.lets_next_start}, uint64_t{static_cast<uint32_t>(forced_)}})
+    hash = (hash ^ number) * 0x100000001b3U;
+  return (hash ^ hash >> 32) % (uint64_t{1} << kFingerprintBits);
 }
 
 void Communicator::reset() {
@@ -117,31 +185,60 @@ void Communicator::expect_member() const {
   if (!local_) throw Failure(VERBENA_INVALID_USAGE, "ops: this rank is no member of the team");
 }
 
-Choice Communicator::choose(Kind kind, uint32_t, uint32_t, uint64_t bytes) const {
+Choice Communicator::choose(verbena_ops_operation operation, uint64_t bytes) const {
   expect_member();
-  constexpr uint32_t kThreads = 512, kLineData = 15;  // bytes of data that a thread has of a line
-  Choice choice;
-  const auto spread = [&](uint64_t length, uint64_t bytes_each, uint32_t most_blocks) {
-    const uint64_t threads_needed = std::max<uint64_t>(1, (length + bytes_each - 1) / bytes_each);
-    choice.grid.threads =
-        static_cast<uint32_t>(std::min<uint64_t>(kThreads, (threads_needed + 31) / 32 * 32));
-    choice.grid.blocks = static_cast<uint32_t>(std::min<uint64_t>(
-        std::min(options_.blocks, most_blocks), (threads_needed + kThreads - 1) / kThreads));
-  };
-  const uint64_t one_shot_most = size_ == 2 ? 1 << 20 : size_ <= 4 ? 256 << 10 : 128 << 10;
-  const uint64_t two_shot_most = uint64_t{2} << 20;
-  if (kind == Kind::kAllReduce ? bytes <= one_shot_most : bytes <= (128 << 10)) {
-    choice.algorithm = bytes <= 4096 ? Algorithm::kOneShot16 : Algorithm::kOneShot128;
-    spread(bytes, bytes <= 4096 ? 8 : kLineData, 128);
-  } else if (kind == Kind::kAllReduce && bytes <= two_shot_most && size_ > 2) {
-    choice.algorithm = Algorithm::kTwoShot128;
-    spread(bytes / size_, kLineData, 128);
-  } else {
-    choice.algorithm =
-        kind == Kind::kAllReduce && size_ > 2 ? Algorithm::kBulkTwoShot : Algorithm::kBulkOneShot;
-    choice.grid = {std::min<uint32_t>(options_.blocks, 128), kThreads};
+  if (forced_ != Algorithm::kAuto) return spread(forced_, bytes);
+  const std::vector<tuner::OpsWay> ways =
+      tuner::list_ways(measurements_, kOperationNames[operation], size_, gpu_, bytes);
+  for (const tuner::OpsWay& way : ways) {
+    const Algorithm algorithm = find_algorithm(way.algorithm);
+    if (algorithm == Algorithm::kAuto || algorithm == Algorithm::kCopyEngines ||
+        algorithm == Algorithm::kDirect || way.threads % 32 != 0 || way.threads > kMostThreads)
+      continue;
+    return {algorithm, {std::min(way.blocks, options_.blocks), way.threads}, way.chunk_bytes};
   }
-  return choice;
+  return choose_by_rules(operation, bytes);
+}
+
+Choice Communicator::choose_coded(Algorithm codec, uint64_t bytes) const {
+  const Choice exact = choose(VERBENA_OPS_ALL_REDUCE, bytes);
+  if (forced_ != Algorithm::kAuto) return exact;
+  const char* const operation = kCodedNames[find_codec(codec)];
+  const std::vector<tuner::OpsWay> coded = tuner::list_ways(measurements_, operation, size_, gpu_, bytes);
+  const std::vector<tuner::OpsWay> others =
+      tuner::list_ways(measurements_, kOperationNames[VERBENA_OPS_ALL_REDUCE], size_, gpu_, bytes);
+  if (coded.empty() || others.empty()) return bytes < kLeastCodedBytes ? exact : spread(codec, bytes);
+  const tuner::OpsWay& way = coded.front();
+  if (others.front().microseconds <= way.microseconds) return exact;
+  return {codec, {std::min(way.blocks, options_.blocks), way.threads}, way.chunk_bytes};
+}
+
+// Where nothing was measured: what was found on H100s and H200s of one host.
+Choice Communicator::choose_by_rules(verbena_ops_operation operation, uint64_t bytes) const {
+  constexpr uint64_t kKi = 1 << 10;
+  if (bytes <= 4 * kKi) return spread(Algorithm::kOneShot16, bytes);
+  if (operation != VERBENA_OPS_ALL_REDUCE)
+    return spread(bytes <= 128 * kKi ? Algorithm::kOneShot128 : Algorithm::kBulkOneShot, bytes);
+  const uint64_t one_shot_most = size_ == 2 ? 1024 * kKi : size_ <= 4 ? 256 * kKi : 128 * kKi;
+  if (bytes <= one_shot_most) return spread(Algorithm::kOneShot128, bytes);
+  if (size_ == 2) return spread(Algorithm::kBulkOneShot, bytes);
+  return spread(bytes <= 2048 * kKi ? Algorithm::kTwoShot128 : Algorithm::kBulkTwoShot, bytes);
+}
+
+// As many threads as have a packet each; of chunks, all.
+Choice Communicator::spread(Algorithm algorithm, uint64_t bytes) const {
+  constexpr uint32_t kDataOf16 = 8, kDataOf128 = 15;  // bytes of a packet's data that a thread has
+  if (family_of(algorithm) == Family::kChunks)
+    return {algorithm, {std::min<uint32_t>(options_.blocks, 128), kMostThreads}, 0};
+  const bool is_two_shot = algorithm == Algorithm::kTwoShot16 || algorithm == Algorithm::kTwoShot128;
+  const uint64_t each = family_of(algorithm) == Family::kPackets16 ? kDataOf16 : kDataOf128;
+  const uint64_t length = is_two_shot ? bytes / size_ : bytes;
+  const uint64_t threads = std::max<uint64_t>(1, (length + each - 1) / each);
+  return {algorithm,
+          {static_cast<uint32_t>(
+               std::min<uint64_t>(options_.blocks, (threads + kMostThreads - 1) / kMostThreads)),
+           static_cast<uint32_t>(std::min<uint64_t>(kMostThreads, (threads + 31) / 32 * 32))},
+          0};
 }
 
 Choice Communicator::complete(const Choice& chosen, const verbena_ops_choice* asked) const {
@@ -151,9 +248,14 @@ Choice Communicator::complete(const Choice& chosen, const verbena_ops_choice* as
   if (asked->blocks != 0) choice.grid.blocks = asked->blocks;
   if (asked->threads != 0) choice.grid.threads = asked->threads;
   choice.chunk_bytes = asked->chunk_bytes;
-  const bool is_right = static_cast<uint32_t>(choice.algorithm) < kCountAlgorithms &&
-                        choice.grid.blocks <= options_.blocks && choice.grid.threads % 32 == 0 &&
-                        choice.grid.threads <= kMostThreads;
+  if (choice.algorithm == Algorithm::kCopyEngines)
+    throw Failure(VERBENA_INVALID_ARGUMENT, "ops: copy engines gather, and do nothing else");
+  if (choice.algorithm == Algorithm::kDirect && (asked->blocks == 0 || asked->threads == 0))
+    choice.grid = {std::min<uint32_t>(options_.blocks, 128), kMostThreads};
+  const bool is_right =
+      (static_cast<uint32_t>(choice.algorithm) < kCountAlgorithms || is_coded(choice.algorithm)) &&
+      choice.grid.blocks <= options_.blocks && choice.grid.threads % 32 == 0 &&
+      choice.grid.threads <= kMostThreads;
   if (!is_right) {
     throw Failure(VERBENA_INVALID_ARGUMENT,
                   "ops: a choice of algorithm " + std::to_string(asked->algorithm) + ", " +
@@ -174,6 +276,21 @@ void Communicator::submit(const Call& call, const Choice& choice, CUstream strea
   }
 }
 
+void Communicator::submit_norm(const Call& call, const Choice& choice, const Norm& norm, CUstream stream) {
+  expect_member();
+  if (is_grouped_) throw Failure(VERBENA_INVALID_USAGE, "ops: a norm in a group: it goes alone");
+  Launch launch = begin_launch(choice);
+  launch.calls[0] = call;
+  launch.calls[0].algorithm = choice.algorithm;
+  launch.count_calls = 1;
+  launch.norm = norm;
+  // The bits of a row depend on the threads. Blocks have whole rows; where they meet those of other ranks
+  // there are as many as the workspace has.
+  const uint64_t most = (call.kind == Kind::kNorm ? kNormBlocks : 1) * options_.blocks;
+  const Grid grid{static_cast<uint32_t>(std::min(norm.rows, most)), kMostThreads};
+  local_->kernels.launch_norm(grid, launch, stream);
+}
+
 void Communicator::begin_group() {
   expect_member();
   if (is_grouped_) throw Failure(VERBENA_INVALID_USAGE, "ops: a group in a group");
@@ -188,7 +305,8 @@ void Communicator::end_group(CUstream stream) {
     size_t end = begin + 1;
     const auto is_alike = [&](const Pending& one) {
       return family_of(one.choice.algorithm) == family_of(calls[begin].choice.algorithm) &&
-             one.choice.chunk_bytes == calls[begin].choice.chunk_bytes;
+             one.choice.chunk_bytes == calls[begin].choice.chunk_bytes && !is_coded(one.choice.algorithm) &&
+             !is_coded(calls[begin].choice.algorithm);
     };
     while (end < calls.size() && end - begin < kMostCalls && is_alike(calls[end])) ++end;
     launch(std::span(calls).subspan(begin, end - begin), stream);
@@ -196,16 +314,22 @@ void Communicator::end_group(CUstream stream) {
   }
 }
 
-// Calls of one family; the grid is the largest that one of them wants.
+Launch Communicator::begin_launch(const Choice& choice) {
+  Launch launch;
+  launch.workspace = (family_of(choice.algorithm) == Family::kChunks ? chunks_ : packets_).workspace();
+  launch.status = local_->status.address();
+  launch.chunk_bytes = choice.chunk_bytes;
+  launch.lets_next_start = options_.lets_next_start;
+  launch.pause_before_ns = options_.pause_before_ns;
+  launch.pause_after_ns = options_.pause_behind_ns;
+  return launch;
+}
+
+// Calls of one family, or one in few bits; the grid is the largest that one of them wants.
 void Communicator::launch(std::span<const Pending> calls, CUstream stream) {
   const Choice& first = calls.front().choice;
-  Launch launch;
-  launch.workspace = (family_of(first.algorithm) == Family::kChunks ? chunks_ : packets_).workspace();
-  launch.status = local_->status.address();
+  Launch launch = begin_launch(first);
   launch.count_calls = static_cast<uint32_t>(calls.size());
-  launch.chunk_bytes = first.chunk_bytes;
-  launch.lets_next_start = options_.lets_next_start;
-  launch.pause_before_ns = launch.pause_after_ns = 0;
   bool are_all_reduces = true;
   Grid grid{0, 0};
   for (size_t i = 0; i < calls.size(); ++i) {
@@ -215,7 +339,63 @@ void Communicator::launch(std::span<const Pending> calls, CUstream stream) {
     grid.blocks = std::max(grid.blocks, calls[i].choice.grid.blocks);
     grid.threads = std::max(grid.threads, calls[i].choice.grid.threads);
   }
+  if (is_coded(first.algorithm)) return local_->kernels.launch_coded(grid, launch, stream);
   local_->kernels.launch(family_of(first.algorithm), are_all_reduces, grid, launch, stream);
+}
+
+void Communicator::check_in_windows(const Call& call) const {
+  for (const char* const tensor : {call.input, static_cast<const char*>(call.output)}) {
+    verbena_window* const window = verbena_window_find(context_, tensor);
+    const char* const begin =
+        window == nullptr ? nullptr : static_cast<char*>(verbena_window_address(window));
+    const bool is_there =
+        window != nullptr && tensor >= begin && call.length_bytes <= verbena_window_length(window) &&
+        static_cast<uint64_t>(tensor - begin) <= verbena_window_length(window) - call.length_bytes &&
+        reinterpret_cast<uintptr_t>(tensor) % 16 == 0;
+    if (!is_there) {
+      throw Failure(
+          VERBENA_INVALID_ARGUMENT,
+          "ops: the direct algorithm is for tensors in windows (verbena_window_allocate), by their own "
+          "address, a multiple of 16 bytes");
+    }
+  }
+}
+
+// A broadcast of nothing: each rank hears from each.
+void Communicator::meet(CUstream stream) {
+  Call call{};
+  call.kind = Kind::kExchange;
+  call.lengths = Lengths::kFromRoot;
+  call.root = -1;
+  call.length_bytes = 1;
+  call.source = call.destination = {0, 1, 1};
+  const Pending one{call, {Algorithm::kOneShot16, {1, 32}, 0}};
+  launch({&one, 1}, stream);
+}
+
+void Communicator::gather_by_copies(const void* input, void* output, uint64_t length_bytes, CUstream stream) {
+  expect_member();
+  if (is_grouped_)
+    throw Failure(VERBENA_INVALID_USAGE, "ops: copy engines in a group: call them outside of it");
+  verbena_window* const window = verbena_window_find(context_, output);
+  const char* const begin = window == nullptr ? nullptr : static_cast<char*>(verbena_window_address(window));
+  const auto offset = static_cast<uint64_t>(static_cast<char*>(output) - begin);
+  if (window == nullptr || offset > verbena_window_length(window) ||
+      size_ * length_bytes > verbena_window_length(window) - offset) {
+    throw Failure(
+        VERBENA_INVALID_ARGUMENT,
+        "ops: copy engines gather into windows (verbena_window_allocate), by their own address, and "
+        "this output is in none");
+  }
+  // Before it peers may still use what they have there; behind it what came is there.
+  meet(stream);
+  for (uint32_t turn = 0; turn < size_; ++turn) {
+    const uint32_t member = (rank_ + turn) % size_;
+    char* const there = static_cast<char*>(verbena_window_peer_address(window, local_->world_ranks[member])) +
+                        offset + rank_ * length_bytes;
+    if (there != input) local_->kernels.copy(there, input, length_bytes, stream);
+  }
+  meet(stream);
 }
 
 void Communicator::pause(uint64_t length_ns, CUstream stream) {

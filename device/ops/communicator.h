@@ -9,6 +9,7 @@
 
 #include "device/ops/call.h"
 #include "device/ops/kernel_set.h"
+#include "tuner/calibration.h"
 #include "verbena/ops.h"
 #include "verbena/verbena.hpp"
 
@@ -51,11 +52,23 @@ class Communicator {
   uint32_t size() const { return size_; }
 
   // The rest is for members; throws Failure for others.
-  Choice choose(Kind kind, uint32_t type, uint32_t reduction, uint64_t bytes) const;
+  // By the setting, what was measured, or rules of our own; of an all-reduce the tensor's bytes, of all
+  // others a message's.
+  Choice choose(verbena_ops_operation operation, uint64_t bytes) const;
+  // The same for an all-reduce that may be in few bits.
+  Choice choose_coded(Algorithm codec, uint64_t bytes) const;
   // The caller's where it is not 0; throws Failure if it cannot be.
   Choice complete(const Choice& chosen, const verbena_ops_choice* asked) const;
   // At once, or with the group's others.
   void submit(const Call& call, const Choice& choice, CUstream stream);
+  // An all-gather of `length_bytes` each by copy engines; throws Failure if the output is in no window that
+  // all members reach.
+  void gather_by_copies(const void* input, void* output, uint64_t length_bytes, CUstream stream);
+  // Throws Failure unless input and output of an all-reduce lie in windows.
+  void check_in_windows(const Call& call) const;
+  // Of rows that `call` has as its input, or of what its algorithm makes of all ranks' input, in kernels of
+  // their own; not in a group.
+  void submit_norm(const Call& call, const Choice& choice, const Norm& norm, CUstream stream);
   void begin_group();
   void end_group(CUstream stream);
   void pause(uint64_t length_ns, CUstream stream);
@@ -64,18 +77,30 @@ class Communicator {
   struct Local {
     KernelSet kernels;
     StatusWord status{Driver::instance()};
+    std::vector<uint32_t> world_ranks;  // of the members
   };
+  // Returns when all members have come here and what they put into their streams before is done: in the
+  // stream.
+  void meet(CUstream stream);
   struct Pending {
     Call call;
     Choice choice;
   };
   void expect_member() const;
+  void load_measurements();
+  uint64_t compute_fingerprint() const;
+  Choice choose_by_rules(verbena_ops_operation operation, uint64_t bytes) const;
+  Choice spread(Algorithm algorithm, uint64_t bytes) const;
+  Launch begin_launch(const Choice& choice);
   void launch(std::span<const Pending> calls, CUstream stream);
 
   verbena_context* context_;
   verbena_ops_options options_;
   uint32_t rank_ = 0, size_ = 0;  // in the team; 0 of no member
   std::optional<Local> local_;    // of members
+  Algorithm forced_ = Algorithm::kAuto;
+  std::string gpu_;                                  // its name
+  std::vector<tuner::OpsMeasurement> measurements_;  // of the platform
   SymmetricWorkspace packets_, chunks_;
   bool is_grouped_ = false;
   std::vector<Pending> group_;

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <string>
 
 #include "abi/cuda.h"
 #include "device/ops/call.h"
@@ -14,9 +15,9 @@ using namespace ::verbena::cuda;  // NVIDIA's names
 
 // clang-format off
 #define VERBENA_OPS_CUDA(X)                                                                                  \
-  X(cuGetErrorString) X(cuCtxGetCurrent) X(cuCtxGetDevice) X(cuDeviceGetAttribute) X(cuModuleLoadDataEx)     \
+  X(cuGetErrorString) X(cuCtxGetCurrent) X(cuCtxGetDevice) X(cuDeviceGetName) X(cuDeviceGetAttribute) X(cuModuleLoadDataEx)     \
   X(cuModuleUnload) X(cuModuleGetFunction) X(cuLaunchKernelEx) X(cuMemHostAlloc) X(cuMemFreeHost)            \
-  X(cuThreadExchangeStreamCaptureMode)
+  X(cuMemcpyAsync) X(cuThreadExchangeStreamCaptureMode)
 // clang-format on
 struct Driver {
   VERBENA_OPS_CUDA(VERBENA_CUDA_MEMBER)
@@ -25,6 +26,8 @@ struct Driver {
   static const Driver& instance();
   // Throws Failure unless the call succeeded.
   void check(CUresult status, const char* what) const;
+  // Of the GPU that is current.
+  std::string find_gpu_name() const;
 };
 
 // Kernels, which have a workspace of their own each: packets of both lengths share one.
@@ -44,18 +47,30 @@ class KernelSet {
 
   // `has_size`: all calls are all-reduces, for which there are kernels for teams of some sizes.
   void launch(Family family, bool has_size, const Grid& grid, const Launch& launch, CUstream stream);
+  // One all-reduce in few bits.
+  void launch_coded(const Grid& grid, const Launch& launch, CUstream stream);
+  // One call with Launch::norm.
+  void launch_norm(const Grid& grid, const Launch& launch, CUstream stream);
   void pause(uint64_t length_ns, CUstream stream);
+  // By a copy engine.
+  void copy(void* to, const void* from, uint64_t length_bytes, CUstream stream);
 
  private:
   static constexpr uint32_t kFamilies = 3;
   enum Size : uint32_t { kOf2, kOf4, kOfAny, kSizes };
 
-  CUfunction find(const char* name) const;
+  CUmodule load(const char* image) const;
+  CUfunction find(CUmodule module, const std::string& name) const;
+  static Size size_of(const Launch& launch);
   void enqueue(CUfunction function, const Grid& grid, void** parameters, CUstream stream) const;
 
   const Driver& driver_;
-  CUmodule module_ = nullptr;
+  CUmodule module_ = nullptr, fused_ = nullptr;
   std::array<std::array<CUfunction, kSizes>, kFamilies> functions_{};
+  std::array<std::array<CUfunction, 2>, kCountCodecs> coded_{};  // to nearest, by chance
+  // Of packets; of packets or chunks.
+  std::array<std::array<CUfunction, kSizes>, 2> all_reduce_norms_{};
+  CUfunction norm_ = nullptr, sharded_by_packets_ = nullptr, sharded_by_chunks_ = nullptr;
   CUfunction pause_ = nullptr;
   bool starts_early_ = false;  // the GPU has programmatic dependent launch
 };

@@ -19,7 +19,6 @@ namespace verbena::symm {
 
 namespace {
 
-constexpr uint32_t kPolledCompletions = 64;
 constexpr uint32_t kRoundsBeforeYield = 64, kRoundsPerLook = 256;
 constexpr long kFirstSleep_ns = 1'000, kLongestSleep_ns = 50'000;
 constexpr long kQuietLook_ns = 20'000;
@@ -112,9 +111,8 @@ ProxyCounts Proxy::counts() const {
 }
 
 bool Proxy::poll() {
-  EndpointCompletion batch[kPolledCompletions];
-  const uint32_t count = endpoint_.poll(batch);
-  for (const EndpointCompletion& told : std::span(batch).first(count)) {
+  const uint32_t count = endpoint_.poll(polled_);
+  for (const EndpointCompletion& told : std::span(polled_).first(count)) {
     if (told.has_failed) {
       end(SymmAbort::kNetworkFailed, endpoint_.error(told.peer));
     } else if (told.lane < drains_.size()) {

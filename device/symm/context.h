@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "device/bootstrap/bootstrap.h"
+#include "bootstrap/bootstrap.h"
 #include "device/put_queue/abort_word.h"
 #include "device/symm/alias_table.h"
 #include "device/symm/remote.h"

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "base/virtual_memory.h"
-#include "device/bootstrap/bootstrap.h"
+#include "bootstrap/bootstrap.h"
 #include "device/proxy/proxy.h"
 #include "verbena/endpoint.h"
 

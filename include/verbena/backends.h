@@ -47,6 +47,13 @@ VERBENA_API verbena_result verbena_nvshmem_prepare_module(void* module);
 
 /* Returns `result`, of which the thread's verbena_last_error() is `text` from now on. */
 VERBENA_API verbena_result verbena_fail(verbena_result result, const char* text);
+/* What VERBENA_TUNING_FILE ("none" and "auto" are no file) and VERBENA_OPS_ALGORITHM (verbena_ops_algorithm)
+ * say. The text stays as long as the process. */
+typedef struct {
+  const char* tuning_file;
+  uint32_t algorithm;
+} verbena_ops_settings;
+VERBENA_API verbena_result verbena_get_ops_settings(verbena_ops_settings* settings);
 /* 0: VERBENA_SYMM_PATH is rdma, which takes them away between all ranks. */
 VERBENA_API int verbena_uses_loads_and_stores(void);
 

@@ -15,6 +15,16 @@ enum class AddressFamily : uint8_t { kAuto, kInet, kInet6 };
 enum class BouncePlace : uint8_t { kAuto, kHost, kGpu };
 enum class DumpSignal : uint8_t { kNone, kUsr1, kUsr2, kHup, kQuit };
 enum class SymmPath : uint8_t { kAuto, kLsa, kRdma };
+// Numbered as verbena_ops_algorithm.
+enum class OpsAlgorithm : uint8_t {
+  kAuto,
+  kOneShot16,
+  kOneShot128,
+  kTwoShot16,
+  kTwoShot128,
+  kBulkOneShot,
+  kBulkTwoShot
+};
 enum class UnpackOffer : uint8_t { kAuto, kNever, kAlways };
 
 // The value of the word "unlimited", for sizes that allow it.
@@ -54,7 +64,8 @@ void set_parameter_default(const std::string& name, const std::string& value, co
 std::string read_launcher_variable(const char* name);
 
 // Sets `name` unless it is set already; returns whether it did. The plugin changes the environment in no
-// other way. Not thread safe, like setenv: call it from init only.
+// other way. Harmless to threads that read the environment meanwhile, which setenv is not. What another
+// thread sets at the same moment may be lost: call it from init only.
 bool set_environment_default(const char* name, const char* value);
 
 }  // namespace verbena::base

@@ -43,9 +43,11 @@ struct Operation {
   uint32_t source_qp = 0;  // the requester's number
   bool is_datagram = false;
   Memory local, remote;
-  uint64_t bytes = 0;  // to copy
-  uint8_t header[40];  // of a datagram
-  bool fits = true;    // false: an unreliable message is longer than its receive
+  uint64_t bytes = 0;      // to copy
+  uint8_t header[40];      // of a datagram
+  bool fits = true;        // false: an unreliable message is longer than its receive
+  bool is_wired = false;   // a datagram to another host, whose bytes are still to be read
+  bool is_struck = false;  // a datagram that a plan of faults carries
   ReceiveRequest receive;
   bool is_marked = false;    // counted in target->started, not yet in finished
   bool has_receive = false;  // opened there, not yet closed
@@ -79,6 +81,9 @@ Outcome check_progress(const Operation& op);
 // Reports the outcome (op.outcome) to the peer and clears the mark. The caller reports the sender's
 // completion.
 void finish(Operation& op);
+
+// A request of `bytes` by this queue pair is carried out at its target: what query_qp's rq_psn counts there.
+void count_carried_out(const Qp& qp, SharedQp& target, uint64_t bytes);
 
 // Steps of the functions above, for requests that go over the wire or came from it. Of the requester:
 bool gather_local(Operation& op);  // false on a protection error of the gather list

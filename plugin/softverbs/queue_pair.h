@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <deque>
 
+#include "softverbs/datagram.h"
 #include "softverbs/objects.h"
 #include "softverbs/operation.h"
 #include "softverbs/receive_ring.h"
@@ -57,6 +58,7 @@ struct Qp {
   // Used by the thread that executes. Operations [executed, started) of the send queue are under way, oldest
   // first. The one at `started` may be prepared already and wait for those before it.
   std::deque<Operation> flying;
+  DatagramChain chain;  // of those that are datagrams
   Operation next;
   bool is_next_prepared = false;
   Wait wait = Wait::kNone;
@@ -84,6 +86,11 @@ void run_send_queue(Qp& qp, Runner runner, std::unique_lock<std::mutex>& lock); 
 void complete_send(Qp& qp, const SendRequest& request, ibv_wc_status status);
 // True while the wait is within its budget. The first call of a wait starts the clock.
 bool keep_waiting(Qp& qp, const Outcome& outcome);
+
+// The steps of ibv_post_send, with qp.mutex held: whether requests may be posted, and adding one to the
+// queue. 0 or an errno.
+int check_can_post(const Qp& qp);
+int append(Qp& qp, const ibv_send_wr& request);
 
 // Moves a queue pair of this process to the error state: flushes pending sends and receives.
 void enter_error(Qp& qp);

@@ -47,14 +47,38 @@ struct TransportEntries {
   bool operator==(const TransportEntries&) const = default;
 };
 
+// A collective of libverbena_ops.so in one way, over sizes; the number of blocks grows with them.
+struct OpsPoint {
+  uint64_t bytes = 0;  // of a rank's tensor, or message
+  uint32_t blocks = 0;
+  double microseconds = 0;
+  bool operator==(const OpsPoint&) const = default;
+};
+struct OpsMeasurement {
+  std::string operation;  // all_reduce, all_gather, reduce_scatter, broadcast, all_to_all
+  std::string algorithm;  // one-shot-16
+  std::string gpu;        // the name that the driver gives
+  uint32_t ranks = 0, threads = 0, chunk_bytes = 0;
+  std::vector<OpsPoint> points;  // ascending by bytes
+  bool operator==(const OpsMeasurement&) const = default;
+
+  bool is_same_way(const OpsMeasurement& other) const {
+    return operation == other.operation && algorithm == other.algorithm && gpu == other.gpu &&
+           ranks == other.ranks && threads == other.threads && chunk_bytes == other.chunk_bytes;
+  }
+};
+
 struct Calibration {
   std::map<std::string, std::string> notes;  // where and with what it was measured: for people
   TransportEntries transport;
   std::vector<Measurement> collectives;
+  std::vector<OpsMeasurement> ops = {};
   bool operator==(const Calibration&) const = default;
 };
 
 // Replaces the measurement of the same algorithm, protocol and channels, or appends it.
 void put_measurement(Calibration& calibration, Measurement measurement);
+// Replaces all measurements of the same operation, GPU and number of ranks.
+void put_ops_measurements(Calibration& calibration, const std::vector<OpsMeasurement>& measurements);
 
 }  // namespace verbena::tuner

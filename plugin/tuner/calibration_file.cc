@@ -18,7 +18,8 @@ constexpr size_t kMaxPoints = 256;
 constexpr int64_t kMaxChannels = 64;  // NCCL's own limit
 constexpr int64_t kMinChunkBytes = 4096, kMaxChunkBytes = 16 << 20;
 constexpr int64_t kMaxRanks = 1 << 24;
-constexpr int64_t kMaxSettingBytes = int64_t{1} << 32;  // the limit of the settings that the entries set
+constexpr int64_t kMaxThreads = 1024, kMaxBlocks = 512;  // of a kernel of libverbena_ops.so
+constexpr int64_t kMaxSettingBytes = int64_t{1} << 32;   // the limit of the settings that the entries set
 constexpr uint64_t kMaxPointBytes = uint64_t{1} << 50;
 constexpr double kMaxMicroseconds = 1e12;
 
@@ -99,6 +100,42 @@ Measurement read_measurement(const Json& entry, const std::string& place) {
   return result;
 }
 
+OpsMeasurement read_ops_measurement(const Json& entry, const std::string& place) {
+  if (!entry.is_object()) refuse(place, "is not an object");
+  const auto text = [&](const char* name) {
+    return read_text(member(entry, place, name), place + "." + name);
+  };
+  const auto number = [&](const char* name, int64_t minimum, int64_t maximum) {
+    return static_cast<uint32_t>(
+        read_integer(member(entry, place, name), place + "." + name, minimum, maximum));
+  };
+  OpsMeasurement result;
+  result.operation = text("operation");
+  result.algorithm = text("algorithm");
+  result.gpu = text("gpu");
+  result.ranks = number("ranks", 2, kMaxRanks);
+  result.threads = number("threads", 32, kMaxThreads);
+  result.chunk_bytes = number("chunk_bytes", 0, kMaxChunkBytes);
+  const Json& list = member(entry, place, "points");
+  if (!list.is_array() || list.empty() || list.size() > kMaxPoints)
+    refuse(place + ".points", "is not a list of 1 to " + std::to_string(kMaxPoints) + " points");
+  for (const Json& three : list) {
+    const std::string here = place + ".points[" + std::to_string(result.points.size()) + "]";
+    if (!three.is_array() || three.size() != 3 || !three[2].is_number())
+      refuse(here, "is not [bytes, blocks, microseconds]");
+    OpsPoint point;
+    point.bytes = static_cast<uint64_t>(read_integer(three[0], here, 1, int64_t{kMaxPointBytes}));
+    point.blocks = static_cast<uint32_t>(read_integer(three[1], here, 1, kMaxBlocks));
+    point.microseconds = three[2].get<double>();
+    if (!(point.microseconds > 0 && point.microseconds <= kMaxMicroseconds))
+      refuse(here, "has an impossible time");
+    if (!result.points.empty() && point.bytes <= result.points.back().bytes)
+      refuse(here, "is not larger than the one before");
+    result.points.push_back(point);
+  }
+  return result;
+}
+
 TransportEntries read_transport(const Json& object) {
   const std::string place = "transport";
   if (!object.is_object()) refuse(place, "is not an object");
@@ -155,6 +192,17 @@ Calibration read_document(const Json& document) {
         if (earlier.is_same_way(measurement)) refuse(place, "repeats an earlier entry");
       }
       result.collectives.push_back(std::move(measurement));
+    }
+  }
+  if (const auto list = document.find("ops"); list != document.end()) {
+    if (!list->is_array()) refuse("ops", "is not a list");
+    for (const Json& entry : *list) {
+      const std::string place = "ops[" + std::to_string(result.ops.size()) + "]";
+      OpsMeasurement measurement = read_ops_measurement(entry, place);
+      for (const OpsMeasurement& earlier : result.ops) {
+        if (earlier.is_same_way(measurement)) refuse(place, "repeats an earlier entry");
+      }
+      result.ops.push_back(std::move(measurement));
     }
   }
   return result;

@@ -40,6 +40,13 @@ Json make_measurement(const Measurement& m) {
           {"points", make_points(m.points)}};
 }
 
+Json make_ops_measurement(const OpsMeasurement& m) {
+  Json points = Json::array();
+  for (const OpsPoint& point : m.points) points.push_back({point.bytes, point.blocks, point.microseconds});
+  return {{"operation", m.operation}, {"algorithm", m.algorithm},     {"gpu", m.gpu},    {"ranks", m.ranks},
+          {"threads", m.threads},     {"chunk_bytes", m.chunk_bytes}, {"points", points}};
+}
+
 std::string dump(const Json& value) {
   return value.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
@@ -63,6 +70,16 @@ void put_measurement(Calibration& calibration, Measurement measurement) {
   calibration.collectives.push_back(std::move(measurement));
 }
 
+void put_ops_measurements(Calibration& calibration, const std::vector<OpsMeasurement>& measurements) {
+  for (const OpsMeasurement& measured : measurements) {
+    std::erase_if(calibration.ops, [&](const OpsMeasurement& earlier) {
+      return earlier.operation == measured.operation && earlier.gpu == measured.gpu &&
+             earlier.ranks == measured.ranks;
+    });
+  }
+  calibration.ops.insert(calibration.ops.end(), measurements.begin(), measurements.end());
+}
+
 // One line for each measurement, because people compare such files with diff.
 std::string format_calibration(const Calibration& calibration) {
   std::string text = "{\n  \"format\": " + dump(kCalibrationFormat) +
@@ -74,6 +91,12 @@ std::string format_calibration(const Calibration& calibration) {
   for (const Measurement& measurement : calibration.collectives) {
     text += (std::exchange(is_first, false) ? "\n    " : ",\n    ") + dump(make_measurement(measurement));
   }
+  text += "\n  ]";
+  if (calibration.ops.empty()) return text + "\n}\n";
+  text += ",\n  \"ops\": [";
+  is_first = true;
+  for (const OpsMeasurement& measurement : calibration.ops)
+    text += (std::exchange(is_first, false) ? "\n    " : ",\n    ") + dump(make_ops_measurement(measurement));
   return text + "\n  ]\n}\n";
 }
 

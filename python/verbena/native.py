@@ -1,5 +1,5 @@
-"""The functions of libverbena.so and of the libraries beside it, as their headers in include/verbena declare them, and
-their results as exceptions."""
+"""The functions of libverbena.so and of the libraries beside it, as declared in include/verbena. Failures are raised as
+exceptions."""
 import ctypes
 import enum
 import functools
@@ -35,7 +35,7 @@ class _PartPlace(ctypes.Union):
 
 
 class QueuePart(ctypes.Structure):
-    """`bytes` takes a bytes object as it is: the quickest way to its address."""
+    """`bytes` accepts a bytes object directly, which is the fastest way to its address."""
     _anonymous_ = ["place"]
     _fields_ = [("place", _PartPlace), ("length", c_size_t)]
 
@@ -47,6 +47,19 @@ class QueueMessage(ctypes.Structure):
 class RanksPlace(ctypes.Structure):
     _fields_ = [("host", c_char_p), ("port", ctypes.c_uint16), ("count_ranks", c_uint32), ("rank", c_uint32),
                 ("timeout_ms", c_int64)]
+
+
+class OpsOptions(ctypes.Structure):
+    _fields_ = [("packet_bytes", c_size_t), ("chunk_bytes", c_size_t), ("blocks", c_uint32), ("lets_next_start", c_uint32),
+                ("tuning_file", c_char_p), ("pause_before_ns", c_uint32), ("pause_behind_ns", c_uint32)]
+
+
+class OpsChoice(ctypes.Structure):
+    _fields_ = [("algorithm", c_int), ("blocks", c_uint32), ("threads", c_uint32), ("chunk_bytes", c_uint32)]
+
+
+class OpsExtent(ctypes.Structure):
+    _fields_ = [("unit_bytes", c_size_t), ("input_bytes", c_size_t), ("output_bytes", c_size_t), ("expected_bytes", c_size_t)]
 
 
 class Result(enum.IntEnum):
@@ -61,11 +74,11 @@ class Result(enum.IntEnum):
 
 
 class BackendUnavailable(RuntimeError):
-    """Says what is missing."""
+    """The text says what is missing."""
 
 
 class VerbenaError(RuntimeError):
-    """A call that failed, with the library's own line on why."""
+    """A call failed; the text is the library's own line about the cause."""
 
     def __init__(self, result: Result, text: str) -> None:
         super().__init__(text)
@@ -74,7 +87,7 @@ class VerbenaError(RuntimeError):
 
 Handle = c_void_p
 Prototypes = dict[str, tuple[Any, list[Any]]]
-# (returned, arguments) by name.
+# By name: (type of the result, types of the arguments).
 _PROTOTYPES: Prototypes = {
     "describe": (c_char_p, [c_int]),
     "last_error": (c_char_p, []),
@@ -149,10 +162,33 @@ _PROTOTYPES: Prototypes = {
     "ranks_barrier": (c_int, [Handle]),
     "ranks_leave": (None, [Handle]),
 }
+_CHOICE, _EXTENT = POINTER(OpsChoice), POINTER(OpsExtent)
+_OPS_PROTOTYPES: Prototypes = {
+    "ops_create": (c_int, [Handle, Handle, POINTER(OpsOptions), POINTER(Handle)]),
+    "ops_destroy": (c_int, [Handle]),
+    "ops_reset": (c_int, [Handle]),
+    "ops_get_error": (c_int, [Handle, c_char_p, c_size_t]),
+    "ops_rank": (c_uint32, [Handle]),
+    "ops_size": (c_uint32, [Handle]),
+    "ops_choose": (c_int, [Handle, c_int, c_size_t, _CHOICE]),
+    "ops_all_reduce": (c_int, [Handle, c_void_p, c_void_p, c_size_t, c_int, c_int, _CHOICE, c_void_p]),
+    "ops_all_gather": (c_int, [Handle, c_void_p, c_void_p, c_size_t, c_size_t, _CHOICE, c_void_p]),
+    "ops_reduce_scatter": (c_int, [Handle, c_void_p, c_void_p, c_size_t, c_size_t, c_int, c_int, _CHOICE, c_void_p]),
+    "ops_broadcast": (c_int, [Handle, c_void_p, c_void_p, c_size_t, c_uint32, _CHOICE, c_void_p]),
+    "ops_all_to_all": (c_int, [Handle, c_void_p, c_void_p, c_size_t, c_size_t, c_size_t, _CHOICE, c_void_p]),
+    "ops_all_gather_v": (c_int, [Handle, c_void_p, c_void_p, c_void_p, c_void_p, _EXTENT, _CHOICE, c_void_p]),
+    "ops_reduce_scatter_v": (c_int, [Handle, c_void_p, c_void_p, c_void_p, c_void_p, _EXTENT, c_int, c_int, _CHOICE,
+                                     c_void_p]),
+    "ops_all_to_all_v": (c_int, [Handle, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, _EXTENT, _CHOICE,
+                                 c_void_p]),
+    "ops_group_begin": (c_int, [Handle]),
+    "ops_group_end": (c_int, [Handle, c_void_p]),
+    "ops_pause": (c_int, [Handle, ctypes.c_uint64, c_void_p]),
+}
 
 
 class NativeLibrary:
-    """The functions, by their names without `verbena_`."""
+    """The functions of a library as attributes, by their names without `verbena_`."""
 
     def __init__(self, path: str, prototypes: Prototypes) -> None:
         self.path = path
@@ -170,13 +206,13 @@ class NativeLibrary:
         """Raises VerbenaError unless the call of this thread that returned `result` succeeded."""
         if result == Result.SUCCESS:
             return
-        # One place of errors for all of the libraries.
+        # libverbena.so keeps the last error for all libraries.
         library = load_library()
         text = library.last_error() or library.describe(result)
         raise VerbenaError(Result(result), text.decode())
 
     def make(self, name: str, *arguments: Any) -> int | None:
-        """What a call writes to its last argument: a handle."""
+        """Calls the function and returns the handle that it writes to its last argument."""
         handle = Handle()
         self.check(getattr(self, name)(*arguments, ctypes.byref(handle)))
         return handle.value
@@ -185,6 +221,18 @@ class NativeLibrary:
 @functools.cache
 def load_library() -> NativeLibrary:
     return NativeLibrary(LibraryFinder.find_library(), _PROTOTYPES)
+
+
+@functools.cache
+def load_ops_library() -> NativeLibrary:
+    """The collectives. libverbena.so is loaded before, so that there is one."""
+    load_library()
+    try:
+        return NativeLibrary(LibraryFinder.find_ops_library(), _OPS_PROTOTYPES)
+    except LibraryNotFound as error:
+        raise BackendUnavailable(f"the collectives: {error}\nCMake builds it by its target verbena_ops where it finds nvcc.") from None
+    except OSError as error:
+        raise BackendUnavailable(f"the collectives: {error}") from None
 
 
 @functools.cache

@@ -32,7 +32,7 @@ NOT_RUN = [
     (r"^(\./)?tools/rdma-vm|^(\./)?tests/vm/run", "the virtual machine's suite runs it"),
     (r"^(\./)?tests/(packages|foreign|bench|docs)/", "the tests themselves run it"),
     (r"nccl-perf\b|--nccl\b|nccl-ib|--against\b", "needs NCCL, most of it GPUs"),
-    (r"verbena-symm\b|verbena-unpack\b", "needs a GPU"),
+    (r"verbena-symm\b|verbena-coll\b|verbena-unpack\b", "needs a GPU"),
     (r"verbena-chaos\b(?!.*--round )", "takes minutes"),
     (r"--calibrate", "takes minutes"),
     (r"^verbena-perf report\b", "the test tools.report runs it"),

@@ -60,8 +60,8 @@ class NamesTest(unittest.TestCase):
 
     def test_one_version(self):
         version = re.search(r"project\(verbena VERSION ([0-9.]+)", (stage.PROJECT / "CMakeLists.txt").read_text())[1]
-        python = (stage.PROJECT / "python/pyproject.toml").read_text()
-        self.assertIn(f'version = "{version}"', python)
+        for package in ("python/pyproject.toml", "pyproject.toml"):
+            self.assertIn(f'version = "{version}"', (stage.PROJECT / package).read_text(), package)
         changes = (stage.PROJECT / "CHANGELOG.md").read_text()
         self.assertTrue(f"## {version}" in changes or f"To be {version}" in changes, "CHANGELOG.md has another version")
 

@@ -47,7 +47,7 @@ TEST_P(WorkspaceTest, HasWordsEpochsAndSlotsOfItsOwn) {
       EXPECT_EQ(kernel.context.first_queue, static_cast<uint32_t>(i + 1))
           << "not the team's, not the other one's";
       EXPECT_EQ(kernel.blocks.count, 256U);
-      EXPECT_EQ(kernel.blocks.slot_bytes, (uint64_t{1} << 20) / (uint64_t{256} * kSymmTurns * 2));
+      EXPECT_EQ(kernel.blocks.slot_bytes, (uint64_t{1} << 20) / (256 * kSymmTurns * 2));
       EXPECT_EQ((*made)->slot_bytes(), kernel.blocks.slot_bytes);
       EXPECT_EQ(offset_of(kernel.context, kernel.blocks.slots) % kSymmSlotUnit, 0U);
       note(kernel.context, kernel.context.signals, measure_team_words(2));
@@ -75,8 +75,7 @@ TEST_P(WorkspaceTest, LiesAtOnePlaceAndOutlivesItsTeam) {
     const auto made = context.make_workspace(*pair, {.slots_bytes = 4096, .blocks = 3});
     ASSERT_TRUE(made);
     EXPECT_EQ((*made)->team == nullptr, rank == 2);
-    EXPECT_EQ((*made)->slot_bytes(),
-              rank == 2 ? 0U : 4096 / (3 * kSymmTurns * 2) / kSymmSlotUnit * kSymmSlotUnit);
+    EXPECT_EQ((*made)->slot_bytes(), rank == 2 ? 0U : 4096 / (3 * kSymmTurns * 2) / 128 * 128);
     if (rank < 2) {
       const SymmWorkspace<>& kernel = kernel_of(**made);
       EXPECT_EQ(kernel.context.team_rank, static_cast<int32_t>(1 - rank));

@@ -11,7 +11,7 @@ namespace {
 
 std::string describe_choice(const verbena_ops_choice& choice) {
   std::string name = std::string("verbena/") + describe_algorithm(choice.algorithm);
-  if (choice.algorithm == VERBENA_OPS_AUTO) return name;
+  if (choice.algorithm == VERBENA_OPS_AUTO || choice.algorithm == VERBENA_OPS_COPY_ENGINES) return name;
   name += "/" + std::to_string(choice.blocks) + "x" + std::to_string(choice.threads);
   if (choice.chunk_bytes != 0) name += "/" + std::to_string(choice.chunk_bytes >> 10) + "K";
   return name;
@@ -54,25 +54,87 @@ const char* describe_algorithm(verbena_ops_algorithm algorithm) {
       return "bulk-one-shot";
     case VERBENA_OPS_BULK_TWO_SHOT:
       return "bulk-two-shot";
+    case VERBENA_OPS_COPY_ENGINES:
+      return "copy-engines";
+    case VERBENA_OPS_DIRECT:
+      return "direct";
+    default:
+      return "coded";
   }
-  return "?";
 }
 
-std::vector<verbena_ops_choice> list_choices(uint64_t bytes, unsigned ranks, uint32_t most_blocks) {
+namespace {
+
+const std::vector<Named>& list_named() {
+  static const std::vector<Named> all = {
+      {"all_reduce"},
+      {"all_gather", VERBENA_OPS_ALL_GATHER},
+      {"reduce_scatter", VERBENA_OPS_REDUCE_SCATTER},
+      {"broadcast", VERBENA_OPS_BROADCAST},
+      {"all_to_all", VERBENA_OPS_ALL_TO_ALL},
+      {"all_reduce_fp8", VERBENA_OPS_ALL_REDUCE, VERBENA_OPS_FP8},
+      {"all_reduce_int8", VERBENA_OPS_ALL_REDUCE, VERBENA_OPS_INT8},
+      {"all_reduce_int6", VERBENA_OPS_ALL_REDUCE, VERBENA_OPS_INT6},
+      {"all_reduce_int4", VERBENA_OPS_ALL_REDUCE, VERBENA_OPS_INT4},
+      {"all_reduce_mxfp8", VERBENA_OPS_ALL_REDUCE, VERBENA_OPS_MXFP8},
+      {"all_reduce_fp8_int8", VERBENA_OPS_ALL_REDUCE, VERBENA_OPS_FP8_INT8},
+      {"all_reduce_int4_int8", VERBENA_OPS_ALL_REDUCE, VERBENA_OPS_INT4_INT8},
+      {"all_reduce_norm", VERBENA_OPS_ALL_REDUCE, VERBENA_OPS_AUTO, true},
+      {"all_reduce_norm_fp8", VERBENA_OPS_ALL_REDUCE, VERBENA_OPS_AUTO, true, VERBENA_OPS_FP8_TOKEN},
+  };
+  return all;
+}
+
+}  // namespace
+
+std::vector<std::string> list_operations() {
+  std::vector<std::string> names;
+  for (const Named& one : list_named()) names.push_back(one.name);
+  return names;
+}
+
+Named find_operation(const std::string& name) {
+  for (const Named& one : list_named())
+    if (one.name == name) return one;
+  throw UsageError("no such operation: " + name);
+}
+
+std::vector<verbena_ops_choice> list_coded_choices(verbena_ops_algorithm codec, uint64_t bytes,
+                                                   uint32_t most_blocks) {
+  std::vector<verbena_ops_choice> choices = {{VERBENA_OPS_AUTO, 0, 0, 0}};
+  for (const uint32_t blocks : {32U, 64U, 128U}) {
+    for (const uint32_t threads : {256U, 512U}) {
+      for (const uint32_t chunk : {0U, 32768U}) {
+        if ((blocks == 32 && bytes > 4 << 20) || (chunk != 0 && (threads != 512 || bytes < 8 << 20)))
+          continue;
+        choices.push_back({codec, std::min(blocks, most_blocks), threads, chunk});
+      }
+    }
+  }
+  return choices;
+}
+
+std::vector<verbena_ops_choice> list_choices(verbena_ops_operation operation, uint64_t bytes, unsigned ranks,
+                                             uint32_t most_blocks) {
   constexpr uint64_t kKi = 1 << 10, kMi = 1 << 20;
   std::vector<verbena_ops_choice> choices = {{VERBENA_OPS_AUTO, 0, 0, 0}};
   if (bytes <= 64 * kKi) add_packets(choices, VERBENA_OPS_ONE_SHOT_16, bytes, 8, most_blocks);
   if (bytes * (ranks - 1) <= 4 * kMi) add_packets(choices, VERBENA_OPS_ONE_SHOT_128, bytes, 15, most_blocks);
-  if (bytes >= 32 * kKi && bytes <= 512 * kKi)
+  if (operation == VERBENA_OPS_ALL_GATHER && bytes >= 64 * kKi)
+    choices.push_back({VERBENA_OPS_COPY_ENGINES, 0, 0, 0});
+  const bool has_two_shots = operation == VERBENA_OPS_ALL_REDUCE;
+  if (has_two_shots && bytes >= 32 * kKi && bytes <= 512 * kKi)
     add_packets(choices, VERBENA_OPS_TWO_SHOT_16, bytes / ranks, 8, most_blocks);
-  if (bytes >= 32 * kKi && bytes <= 16 * kMi)
+  if (has_two_shots && bytes >= 32 * kKi && bytes <= 16 * kMi)
     add_packets(choices, VERBENA_OPS_TWO_SHOT_128, bytes / ranks, 15, most_blocks);
-  for (const auto algorithm : {VERBENA_OPS_BULK_ONE_SHOT, VERBENA_OPS_BULK_TWO_SHOT}) {
+  for (const auto algorithm : {VERBENA_OPS_BULK_ONE_SHOT, VERBENA_OPS_BULK_TWO_SHOT, VERBENA_OPS_DIRECT}) {
     const bool is_one = algorithm == VERBENA_OPS_BULK_ONE_SHOT;
-    if (bytes < 256 * kKi || (is_one && bytes * (ranks - 1) > 64 * kMi)) continue;
+    if (bytes < (has_two_shots ? 256 : 64) * kKi || (!is_one && !has_two_shots)) continue;
+    if (has_two_shots && is_one && bytes * (ranks - 1) > 64 * kMi) continue;
     for (const uint32_t blocks : {32U, 64U, 128U}) {
       for (const uint32_t threads : {256U, 512U}) {
         for (const uint32_t chunk : {0U, 8192U}) {
+          if (chunk != 0 && algorithm == VERBENA_OPS_DIRECT) continue;
           if ((chunk != 0 && (threads != 512 || blocks == 32)) || (blocks == 32 && bytes > 4 * kMi)) continue;
           choices.push_back({algorithm, std::min(blocks, most_blocks), threads, chunk});
         }
@@ -82,18 +144,79 @@ std::vector<verbena_ops_choice> list_choices(uint64_t bytes, unsigned ranks, uin
   return choices;
 }
 
-OurContender::OurContender(const OpsLibrary& library, verbena_ops* ops, const verbena_ops_choice& choice)
-    : library_(library), ops_(ops), choice_(choice), name_(describe_choice(choice)) {}
+OurContender::OurContender(const OpsLibrary& library, verbena_ops* ops, const verbena_ops_choice& choice,
+                           verbena_ops_algorithm codec)
+    : library_(library), ops_(ops), choice_(choice), codec_(codec), name_(describe_choice(choice)) {}
 
 void OurContender::enqueue(const Work& work, CUstream stream) {
-  check(library_.verbena_ops_all_reduce(ops_, as_pointer(work.from), as_pointer(work.to), work.count,
-                                        work.type, VERBENA_OPS_SUM, &choice_, stream),
-        "verbena_ops_all_reduce");
+  const void* const from = as_pointer(work.from);
+  void* const to = as_pointer(work.to);
+  const uint64_t bytes = work.count * get_element_bytes(work.type);
+  switch (work.operation) {
+    case VERBENA_OPS_ALL_REDUCE:
+      if (codec_ != VERBENA_OPS_AUTO)
+        return check(library_.verbena_ops_all_reduce_coded(ops_, from, to, work.count, work.type, codec_, 0,
+                                                           &choice_, stream),
+                     "verbena_ops_all_reduce_coded");
+      return check(library_.verbena_ops_all_reduce(ops_, from, to, work.count, work.type, VERBENA_OPS_SUM,
+                                                   &choice_, stream),
+                   "verbena_ops_all_reduce");
+    case VERBENA_OPS_ALL_GATHER:
+      return check(library_.verbena_ops_all_gather(ops_, from, to, 1, bytes, &choice_, stream),
+                   "verbena_ops_all_gather");
+    case VERBENA_OPS_REDUCE_SCATTER:
+      return check(library_.verbena_ops_reduce_scatter(ops_, from, to, 1, work.count, work.type,
+                                                       VERBENA_OPS_SUM, &choice_, stream),
+                   "verbena_ops_reduce_scatter");
+    case VERBENA_OPS_BROADCAST:
+      return check(library_.verbena_ops_broadcast(ops_, from, to, bytes, work.root, &choice_, stream),
+                   "verbena_ops_broadcast");
+    case VERBENA_OPS_ALL_TO_ALL:
+      return check(library_.verbena_ops_all_to_all(ops_, from, to, bytes, 1, 1, &choice_, stream),
+                   "verbena_ops_all_to_all");
+  }
+}
+
+NormContender::NormContender(const OpsLibrary& library, verbena_ops* ops, const NormPlaces& places,
+                             const Named& what, Kind kind, Contender* all_reduce, const std::string& name)
+    : library_(library),
+      ops_(ops),
+      places_(places),
+      what_(what),
+      kind_(kind),
+      all_reduce_(all_reduce),
+      name_(name) {}
+
+void NormContender::enqueue(const Work& work, CUstream stream) {
+  if (kind_ == Kind::kBare) return all_reduce_->enqueue(work, stream);
+  verbena_ops_norm norm{};
+  norm.hidden = places_.hidden;
+  norm.rows = work.count / places_.hidden;
+  norm.weight = as_pointer(places_.weight);
+  norm.epsilon = 1e-6F;
+  norm.residual_in = as_pointer(places_.residual_in);
+  norm.residual_out = as_pointer(places_.residual_out);
+  norm.output = as_pointer(work.to);
+  norm.residual_in_step = norm.residual_out_step = norm.output_step = norm.quantised_step = places_.hidden;
+  norm.quantisation = what_.quantisation;
+  norm.quantised = as_pointer(places_.quantised);
+  norm.scales = as_pointer(places_.scales);
+  norm.scale_row_step = norm.scale_block_step = 1;
+  void* const sum = as_pointer(places_.sum);
+  if (kind_ == Kind::kFused)
+    return check(library_.verbena_ops_all_reduce_norm(ops_, as_pointer(work.from), sum, work.type, &norm,
+                                                      VERBENA_OPS_AUTO, nullptr, stream),
+                 "verbena_ops_all_reduce_norm");
+  Work alone = work;
+  alone.to = places_.sum;
+  all_reduce_->enqueue(alone, stream);
+  check(library_.verbena_ops_norm_rows(ops_, sum, places_.hidden, work.type, &norm, stream),
+        "verbena_ops_norm_rows");
 }
 
 NcclContender::NcclContender(const std::string& library, const std::string& id, unsigned rank,
                              unsigned count_ranks)
-    : library_(nccl::load_nccl(library)) {
+    : library_(nccl::load_nccl(library)), count_ranks_(count_ranks) {
   nccl::NcclUniqueId unique{};
   from_digits(id, unique.bytes.data(), unique.bytes.size());
   library_.check(library_.init_rank(&comm_, static_cast<int>(count_ranks), unique, static_cast<int>(rank)),
@@ -104,9 +227,38 @@ NcclContender::NcclContender(const std::string& library, const std::string& id, 
 }
 
 void NcclContender::enqueue(const Work& work, CUstream stream) {
-  library_.check(library_.all_reduce(as_pointer(work.from), as_pointer(work.to), work.count,
-                                     find_nccl_type(work.type), nccl::kNcclSum, comm_, stream),
-                 "ncclAllReduce");
+  const void* const from = as_pointer(work.from);
+  void* const to = as_pointer(work.to);
+  const int type = find_nccl_type(work.type);
+  const uint64_t bytes = work.count * get_element_bytes(work.type);
+  switch (work.operation) {
+    case VERBENA_OPS_ALL_REDUCE:
+      return library_.check(library_.all_reduce(from, to, work.count, type, nccl::kNcclSum, comm_, stream),
+                            "ncclAllReduce");
+    case VERBENA_OPS_ALL_GATHER:
+      return library_.check(library_.all_gather(from, to, work.count, type, comm_, stream), "ncclAllGather");
+    case VERBENA_OPS_REDUCE_SCATTER:
+      return library_.check(
+          library_.reduce_scatter(from, to, work.count, type, nccl::kNcclSum, comm_, stream),
+          "ncclReduceScatter");
+    case VERBENA_OPS_BROADCAST:
+      return library_.check(
+          library_.broadcast(from, to, work.count, type, static_cast<int>(work.root), comm_, stream),
+          "ncclBroadcast");
+    case VERBENA_OPS_ALL_TO_ALL:
+      break;
+  }
+  library_.check(library_.group_start(), "ncclGroupStart");
+  for (unsigned peer = 0; peer < count_ranks_; ++peer) {
+    const int to_peer = static_cast<int>(peer);
+    library_.check(
+        library_.send(as_pointer(work.from + peer * bytes), work.count, type, to_peer, comm_, stream),
+        "ncclSend");
+    library_.check(
+        library_.receive(as_pointer(work.to + peer * bytes), work.count, type, to_peer, comm_, stream),
+        "ncclRecv");
+  }
+  library_.check(library_.group_end(), "ncclGroupEnd");
 }
 
 std::string make_nccl_id(const std::string& library) {

@@ -1,6 +1,7 @@
 #include "verbena-coll/figures.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <set>
 #include <sstream>
 
@@ -43,6 +44,10 @@ bool Figures::take(const std::string& line) {
       if (i == all.size()) all.push_back(sample);
       all[i] = std::max(all[i], sample);
     }
+    return true;
+  }
+  if (kind == "gpu") {
+    std::getline(words >> std::ws, gpu_);
     return true;
   }
   if (kind == "bits") {
@@ -124,7 +129,7 @@ std::vector<Figures::Row> Figures::list_rows() const {
 // As nccl-tests' bus bandwidth: what each link carries.
 double Figures::find_bandwidth(const Row& row, double us) const {
   const double share = static_cast<double>(ranks_ - 1) / ranks_;
-  const double factor = row.operation == "all_reduce" ? 2 * share : share;
+  const double factor = row.operation.rfind("all_reduce", 0) == 0 ? 2 * share : share;
   return us <= 0 ? 0 : factor * static_cast<double>(row.bytes) / us / 1000;
 }
 
@@ -135,7 +140,7 @@ std::string Figures::format_table() const {
   for (const Row& row : rows)
     for (const Way& way : row.ways)
       if (find_contender(way.key) != "verbena") others.insert(find_contender(way.key));
-  std::vector<Column> columns = {{"operation", "", 11}, {"type", "", 5},     {"bytes", "", 6},
+  std::vector<Column> columns = {{"operation", "", 20}, {"type", "", 5},     {"bytes", "", 6},
                                  {"verbena", "us", 9},  {"p90", "us", 8},    {"busbw", "GB/s", 8},
                                  {"auto", "us", 8},     {"eager", "us", 8},  {"host", "us", 7},
                                  {"late 5", "us", 8},   {"late 50", "us", 8}};
@@ -177,6 +182,35 @@ std::string Figures::format_table() const {
     text += table.format_row(cells);
   }
   return text;
+}
+
+std::vector<tuner::OpsMeasurement> Figures::list_measurements() const {
+  std::vector<tuner::OpsMeasurement> measurements;
+  // Of each algorithm and number of threads the best number of blocks of each size.
+  for (const Row& row : list_rows()) {
+    for (const Way& way : row.ways) {
+      const std::vector<std::string> parts = split(way.key, '/', 8);
+      unsigned blocks = 0, threads = 0, chunk_kib = 0;
+      if (parts.size() < 6 || parts[3] != "verbena" ||
+          std::sscanf(parts[5].c_str(), "%ux%u", &blocks, &threads) != 2 || way.us <= 0)
+        continue;
+      if (parts.size() > 6) std::sscanf(parts[6].c_str(), "%uK", &chunk_kib);
+      tuner::OpsMeasurement measured;
+      measured.operation = row.operation;
+      measured.algorithm = parts[4];
+      measured.gpu = gpu_;
+      measured.ranks = ranks_;
+      measured.threads = threads;
+      measured.chunk_bytes = chunk_kib << 10;
+      auto found = std::find_if(measurements.begin(), measurements.end(),
+                                [&](const auto& one) { return one.is_same_way(measured); });
+      if (found == measurements.end()) found = measurements.insert(measurements.end(), measured);
+      // Ways are sorted: the first of a size is the best.
+      if (found->points.empty() || found->points.back().bytes < row.bytes)
+        found->points.push_back({row.bytes, blocks, way.us});
+    }
+  }
+  return measurements;
 }
 
 std::vector<ResultTable> Figures::list_tables() const {

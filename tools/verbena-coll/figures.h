@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/result.h"
+#include "tuner/calibration.h"
 
 namespace verbena::tools::coll {
 
@@ -24,6 +25,8 @@ class Figures {
   std::string format_table() const;
   // All ways, for who chooses among them.
   std::vector<ResultTable> list_tables() const;
+  // Ours, for a tuning file.
+  std::vector<tuner::OpsMeasurement> list_measurements() const;
 
  private:
   struct Way {
@@ -50,6 +53,7 @@ class Figures {
   };
   std::vector<Check> checks_;  // not finished
   uint64_t wrong_ = 0;
+  std::string gpu_;
 };
 
 }  // namespace verbena::tools::coll

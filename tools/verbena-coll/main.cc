@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -8,6 +10,7 @@
 #include "common/error.h"
 #include "common/progress.h"
 #include "common/self_path.h"
+#include "tuner/calibration_file.h"
 #include "verbena-coll/contenders.h"
 #include "verbena-coll/figures.h"
 #include "verbena-coll/options.h"
@@ -37,19 +40,23 @@ void start_ranks(ChildGroup& group, const Options& options) {
   verbena_unique_id id{};
   if (verbena_get_unique_id(&id) != VERBENA_SUCCESS) throw ToolError(verbena_last_error());
   const RankPlan& plan = options.rank_plan;
-  std::vector<std::string> common = {"--rank-of", to_digits(id.bytes, sizeof(id.bytes)),
-                                     "--ranks",   std::to_string(options.ranks),
-                                     "--size",    list_numbers(plan.sizes),
-                                     "--type",    join(plan.types),
-                                     "--repeats", std::to_string(plan.repeats),
-                                     "--chain",   std::to_string(plan.chain),
-                                     "--blocks",  std::to_string(plan.blocks),
-                                     "--timeout", std::to_string(plan.timeout_s),
-                                     "--soak",    std::to_string(plan.soak)};
+  std::vector<std::string> common = {"--rank-of",   to_digits(id.bytes, sizeof(id.bytes)),
+                                     "--ranks",     std::to_string(options.ranks),
+                                     "--size",      list_numbers(plan.sizes),
+                                     "--type",      join(plan.types),
+                                     "--operation", join(plan.operations),
+                                     "--repeats",   std::to_string(plan.repeats),
+                                     "--chain",     std::to_string(plan.chain),
+                                     "--blocks",    std::to_string(plan.blocks),
+                                     "--timeout",   std::to_string(plan.timeout_s),
+                                     "--hidden",    std::to_string(plan.hidden),
+                                     "--soak",      std::to_string(plan.soak)};
   if (!plan.library.empty()) common.insert(common.end(), {"--library", plan.library});
   if (!plan.checks) common.emplace_back("--no-check");
   if (!plan.measures) common.emplace_back("--check");
   if (!plan.all_shapes) common.emplace_back("--chosen");
+  if (plan.delay_us != 0) common.insert(common.end(), {"--delay", std::to_string(plan.delay_us)});
+  if (plan.is_quick) common.emplace_back("--quick");
   if (plan.early) common.emplace_back("--early");
   if (has(options.against, "nccl")) {
     const std::string nccl_id = make_nccl_id(plan.nccl_library);
@@ -85,6 +92,20 @@ void start_torch(ChildGroup& group, const Options& options, uint16_t port) {
     command.environment.set("MASTER_PORT", std::to_string(port));
     group.start(command);
   }
+}
+
+// The file keeps what else is in it.
+void write_calibration(const std::string& path, const std::vector<tuner::OpsMeasurement>& measurements) {
+  tuner::Calibration calibration;
+  if (std::filesystem::exists(path)) {
+    const auto parsed = tuner::read_calibration_file(path);
+    if (!parsed.calibration) throw ToolError(path + ": " + parsed.problem);
+    calibration = *parsed.calibration;
+  }
+  tuner::put_ops_measurements(calibration, measurements);
+  calibration.notes["ops"] = "verbena-coll " VERBENA_RELEASE;
+  if (const std::string problem = tuner::write_calibration_file(path, calibration); !problem.empty())
+    throw ToolError(path + ": " + problem);
 }
 
 // Prints nothing if standard output is reserved for the result.
@@ -149,6 +170,7 @@ int run_parent(Options options, int argc, const char* const* argv) {
     start_torch(group, options, kPort);
     collect(group, options, figures);
   }
+  if (!options.calibrate.empty()) write_calibration(options.calibrate, figures.list_measurements());
   const std::string table = figures.format_table();
   if (!table.empty()) print(options, "\n" + table);
   const uint64_t wrong = figures.wrong();

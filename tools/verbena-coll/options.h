@@ -11,6 +11,7 @@ struct Options {
   int ranks = 0;  // 0: one for each GPU
   std::vector<std::string> against;
   std::string python = "python3";
+  std::string calibrate;  // a tuning file
   OutputOptions output;
   RankPlan rank_plan;  // without what differs from rank to rank
   bool is_rank = false;

@@ -20,10 +20,13 @@ struct RankPlan {
   bool early = false;      // programmatic dependent launch
   unsigned repeats = 21;   // samples of each figure
   unsigned chain = 20;     // operations of the shorter graph
+  unsigned delay_us = 0;   // in each kernel, on both sides of where it lets the next one begin
+  bool is_quick = false;   // slopes alone
   uint64_t soak = 0;       // verified replays
   std::string library;     // libverbena_ops.so
   std::string nccl_library;
-  uint32_t blocks = 128;  // most of a kernel's
+  uint32_t blocks = 128;   // most of a kernel's
+  uint64_t hidden = 8192;  // numbers of a row, of all_reduce_norm
   double timeout_s = 60;
 };
 

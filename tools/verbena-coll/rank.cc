@@ -6,6 +6,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "common/child_group.h"
@@ -25,6 +26,7 @@ constexpr uint64_t kPause_ns = 60'000;  // the host puts a sample's work into th
 constexpr uint64_t kMarginBytes = 256;  // behind an output: nobody writes there
 constexpr uint64_t kBarrierElements = 8;
 constexpr unsigned kEagerCalls = 100;
+constexpr double kMostCodedError = 0.25;  // of a few bits
 constexpr uint64_t kLate_ns[] = {5'000, 50'000};
 constexpr uint32_t kTinyInAllTypes =
     0x21802180u;  // 2^-60 in bf16, as little in f32: sums of a chain stay finite
@@ -60,11 +62,27 @@ class Rank {
     }
   };
 
-  std::vector<std::unique_ptr<Contender>> list_contenders(uint64_t bytes);
-  uint64_t check_one(Contender& contender, verbena_ops_type type, uint64_t bytes, uint64_t offset,
+  // What is measured, as the plan names it.
+  struct Subject {
+    std::string operation_name, type_name;
+    verbena_ops_operation operation;
+    verbena_ops_type type;
+    Named named;
+  };
+  std::vector<Subject> list_subjects() const;
+  void make_norm_places(verbena_ops_type type);
+  // Of the operation's input and output for tensors, or messages, of so many bytes.
+  uint64_t input_bytes(const Subject& subject, uint64_t bytes) const;
+  uint64_t output_bytes(const Subject& subject, uint64_t bytes) const;
+  Bytes expect(const Subject& subject, uint64_t count, uint32_t round) const;
+  std::vector<std::unique_ptr<Contender>> list_contenders(const Subject& subject, uint64_t bytes);
+  uint64_t check_one(Contender& contender, const Subject& subject, uint64_t bytes, uint64_t offset,
                      bool is_in_place, uint32_t round);
+  uint64_t check_chain(Contender& contender, uint64_t bytes);
   void expect_no_error();
-  void measure_size(const std::string& type_name, verbena_ops_type type, uint64_t bytes);
+  // Whole rows, where there are some.
+  uint64_t cut_rows(const Subject& subject, uint64_t bytes) const;
+  void measure_size(const Subject& subject, uint64_t bytes);
   // `chain` operations, each on the result of the one before.
   std::unique_ptr<Graph> make_graph(unsigned chain, const std::function<void(unsigned)>& enqueue);
   double time_us(const std::function<void()>& launch);
@@ -80,9 +98,13 @@ class Rank {
   Gpu gpu_;
   OpsLibrary library_;
   std::unique_ptr<Ours> ours_;
+  std::vector<SymmetricWindow> windows_;
   std::unique_ptr<NcclContender> nccl_;
+  std::unique_ptr<OurContender> chosen_;  // of all-reduces
+  NormPlaces norm_;
   CUdeviceptr first_ = 0, second_ = 0, barrier_ = 0;
   uint64_t room_bytes_ = 0;
+  std::optional<Bytes> normed_;  // of the check under way
 };
 
 const CudaDriver& need_driver() {
@@ -103,16 +125,29 @@ Rank::Ours::Ours(const RankPlan& plan, const OpsLibrary& of)
   verbena_ops_options options{};
   options.blocks = plan.blocks;
   options.lets_next_start = plan.early ? 1 : 0;
+  options.pause_before_ns = options.pause_behind_ns = plan.delay_us * 1000;
   check(library.verbena_ops_create(context.handle(), team.handle(), &options, &ops), "verbena_ops_create");
 }
 
 Rank::Rank(const RankPlan& plan)
     : plan_(plan), driver_(need_driver()), gpu_(driver_, plan.gpu), library_(load_ops_library(plan.library)) {
   ours_ = std::make_unique<Ours>(plan_, library_);
-  room_bytes_ = *std::max_element(plan_.sizes.begin(), plan_.sizes.end()) + 2 * kMarginBytes;
-  first_ = gpu_.allocate(room_bytes_);
-  second_ = gpu_.allocate(room_bytes_);
+  for (const Subject& subject : list_subjects())
+    for (const uint64_t bytes : plan_.sizes)
+      room_bytes_ = std::max({room_bytes_, input_bytes(subject, cut_rows(subject, bytes)),
+                              output_bytes(subject, cut_rows(subject, bytes))});
+  room_bytes_ += 2 * kMarginBytes;
+  // In windows, for copy engines; to all others it makes no difference where tensors lie.
+  for (CUdeviceptr* const tensor : {&first_, &second_}) {
+    windows_.push_back(ours_->context.allocate(room_bytes_));
+    *tensor = reinterpret_cast<CUdeviceptr>(windows_.back().address<char>());
+  }
   barrier_ = gpu_.allocate(kBarrierElements * sizeof(float));
+  chosen_ =
+      std::make_unique<OurContender>(library_, ours_->ops, verbena_ops_choice{VERBENA_OPS_AUTO, 0, 0, 0});
+  for (const Subject& subject : list_subjects())
+    if (subject.named.has_norm && norm_.sum == 0) make_norm_places(subject.type);
+  tell("gpu " + gpu_.name());
   gpu_.fill_words(barrier_, 0, kBarrierElements);
   for (const std::string& name : plan_.against)
     if (name == "nccl")
@@ -121,14 +156,86 @@ Rank::Rank(const RankPlan& plan)
 }
 
 Rank::~Rank() {
+  windows_.clear();
   ours_.reset();
 }
 
-std::vector<std::unique_ptr<Contender>> Rank::list_contenders(uint64_t bytes) {
+void Rank::make_norm_places(verbena_ops_type type) {
+  const uint64_t row_bytes = plan_.hidden * get_element_bytes(type);
+  norm_.hidden = plan_.hidden;
+  for (CUdeviceptr* const place :
+       {&norm_.residual_in, &norm_.residual_out, &norm_.sum, &norm_.quantised, &norm_.scales})
+    *place = gpu_.allocate(room_bytes_);
+  norm_.weight = gpu_.allocate(row_bytes + sizeof(uint32_t));
+  gpu_.fill_words(norm_.residual_in, 0, room_bytes_ / 4);
+  gpu_.fill_words(norm_.weight, type == VERBENA_OPS_FLOAT16 ? 0x3c003c00u : 0x3f803f80u, row_bytes / 4 + 1);
+}
+
+std::vector<Rank::Subject> Rank::list_subjects() const {
+  std::vector<Subject> subjects;
+  for (const std::string& operation : plan_.operations)
+    for (const std::string& type : plan_.types) {
+      const Named named = find_operation(operation);
+      subjects.push_back({operation, type, named.operation, find_type(type), named});
+    }
+  return subjects;
+}
+
+uint64_t Rank::input_bytes(const Subject& subject, uint64_t bytes) const {
+  const bool is_of_all =
+      subject.operation == VERBENA_OPS_REDUCE_SCATTER || subject.operation == VERBENA_OPS_ALL_TO_ALL;
+  return is_of_all ? bytes * plan_.count_ranks : bytes;
+}
+uint64_t Rank::output_bytes(const Subject& subject, uint64_t bytes) const {
+  const bool is_of_all =
+      subject.operation == VERBENA_OPS_ALL_GATHER || subject.operation == VERBENA_OPS_ALL_TO_ALL;
+  return is_of_all ? bytes * plan_.count_ranks : bytes;
+}
+
+Bytes Rank::expect(const Subject& subject, uint64_t count, uint32_t round) const {
+  const uint64_t bytes = count * get_element_bytes(subject.type);
+  const auto cut = [&](const Bytes& of, uint64_t part) {
+    const auto begin = of.begin() + static_cast<int64_t>(part * bytes);
+    return Bytes(begin, begin + static_cast<int64_t>(bytes));
+  };
+  Bytes output;
+  switch (subject.operation) {
+    case VERBENA_OPS_ALL_REDUCE:
+      return make_sum(subject.type, count, plan_.count_ranks, round);
+    case VERBENA_OPS_REDUCE_SCATTER:
+      return cut(make_sum(subject.type, count * plan_.count_ranks, plan_.count_ranks, round), plan_.rank);
+    case VERBENA_OPS_BROADCAST:
+      return make_input(subject.type, count, round % plan_.count_ranks, round);
+    case VERBENA_OPS_ALL_GATHER:
+    case VERBENA_OPS_ALL_TO_ALL:
+      break;
+  }
+  for (uint32_t rank = 0; rank < plan_.count_ranks; ++rank) {
+    const bool is_gathered = subject.operation == VERBENA_OPS_ALL_GATHER;
+    const uint64_t theirs = is_gathered ? count : count * plan_.count_ranks;
+    const Bytes part = cut(make_input(subject.type, theirs, rank, round), is_gathered ? 0 : plan_.rank);
+    output.insert(output.end(), part.begin(), part.end());
+  }
+  return output;
+}
+
+std::vector<std::unique_ptr<Contender>> Rank::list_contenders(const Subject& subject, uint64_t bytes) {
   std::vector<std::unique_ptr<Contender>> all;
-  for (const verbena_ops_choice& choice : list_choices(bytes, plan_.count_ranks, plan_.blocks)) {
+  if (subject.named.has_norm) {
+    const auto add = [&](NormContender::Kind kind, Contender* all_reduce, const std::string& name) {
+      all.push_back(std::make_unique<NormContender>(library_, ours_->ops, norm_, subject.named, kind,
+                                                    all_reduce, name));
+    };
+    add(NormContender::Kind::kApart, chosen_.get(), "verbena/apart");
+    add(NormContender::Kind::kFused, nullptr, "verbena/fused");
+    return all;
+  }
+  const verbena_ops_algorithm codec = subject.named.codec;
+  for (const verbena_ops_choice& choice :
+       codec != VERBENA_OPS_AUTO ? list_coded_choices(codec, bytes, plan_.blocks)
+                                 : list_choices(subject.operation, bytes, plan_.count_ranks, plan_.blocks)) {
     if (choice.algorithm == VERBENA_OPS_AUTO || plan_.all_shapes)
-      all.push_back(std::make_unique<OurContender>(library_, ours_->ops, choice));
+      all.push_back(std::make_unique<OurContender>(library_, ours_->ops, choice, codec));
   }
   return all;
 }
@@ -139,57 +246,123 @@ void Rank::expect_no_error() {
   if (result != VERBENA_SUCCESS) throw ToolError(text);
 }
 
-uint64_t Rank::check_one(Contender& contender, verbena_ops_type type, uint64_t bytes, uint64_t offset,
+uint64_t Rank::check_one(Contender& contender, const Subject& subject, uint64_t bytes, uint64_t offset,
                          bool is_in_place, uint32_t round) {
-  const uint64_t element = get_element_bytes(type);
-  const Work work{first_ + offset, (is_in_place ? first_ : second_) + offset, bytes / element, type};
-  const Bytes input = make_input(type, work.count, plan_.rank, round);
+  const uint64_t element = get_element_bytes(subject.type);
+  const Work work{subject.operation, first_ + offset, (is_in_place ? first_ : second_) + offset,
+                  bytes / element,   subject.type,    round % plan_.count_ranks};
+  const Bytes input = make_input(subject.type, input_bytes(subject, bytes) / element, plan_.rank, round);
   gpu_.fill_words(second_, 0x5a5a5a5a, room_bytes_ / 4);
   gpu_.fill_words(first_, 0x5a5a5a5a, room_bytes_ / 4);
   if (!input.empty()) gpu_.write(work.from, input.data(), input.size(), plan_.timeout_s);
   contender.enqueue(work, gpu_.stream());
-  Bytes output(input.size() + kMarginBytes);
+  // With a norm: what the first contender made, of an all-reduce and a norm one after the other.
+  const bool is_first = subject.named.has_norm && !normed_;
+  const Bytes expected = subject.named.has_norm && !is_first ? *normed_ : expect(subject, work.count, round);
+  Bytes output(expected.size() + kMarginBytes);
   gpu_.read(output.data(), work.to, output.size(), plan_.timeout_s);
   expect_no_error();
-  const Bytes expected = make_sum(type, work.count, plan_.count_ranks, round);
   uint64_t wrong = 0;
-  for (uint64_t i = 0; i < work.count; ++i)
-    wrong += std::memcmp(output.data() + i * element, expected.data() + i * element, element) != 0;
-  for (uint64_t i = input.size(); i < output.size(); ++i) wrong += output[i] != 0x5a;
-  output.resize(input.size());
-  char hash[32];
-  std::snprintf(hash, sizeof(hash), "%016llx", static_cast<unsigned long long>(hash_bytes(output)));
-  tell("bits " + std::string(hash) + " " + contender.name() + " " + std::to_string(bytes) + " " +
-       std::to_string(round));
+  const bool is_coded = subject.named.codec != VERBENA_OPS_AUTO;
+  for (uint64_t i = 0; i < expected.size() && !is_coded && !is_first; i += element)
+    wrong += std::memcmp(output.data() + i, expected.data() + i, element) != 0;
+  if (is_coded)
+    wrong += measure_error(subject.type, {output.begin(), output.end() - kMarginBytes}, expected) >
+             kMostCodedError;
+  if (is_first) normed_ = Bytes(output.begin(), output.end() - kMarginBytes);
+  for (uint64_t i = expected.size(); i < output.size(); ++i) wrong += output[i] != 0x5a;
+  output.resize(expected.size());
+  // Results of a reduction are the same on all ranks.
+  if (subject.operation == VERBENA_OPS_ALL_REDUCE) {
+    char hash[32];
+    std::snprintf(hash, sizeof(hash), "%016llx", static_cast<unsigned long long>(hash_bytes(output)));
+    tell("bits " + std::string(hash) + " " + contender.name() + " " + subject.type_name + " " +
+         std::to_string(bytes) + " " + std::to_string(round));
+  }
+  return wrong;
+}
+
+uint64_t Rank::cut_rows(const Subject& subject, uint64_t bytes) const {
+  const uint64_t row_bytes = subject.named.has_norm ? plan_.hidden * get_element_bytes(subject.type) : 1;
+  return std::max(row_bytes, bytes / row_bytes * row_bytes);
+}
+
+// Operations of a graph, each on the result of the one before: wrong where one begins too early.
+uint64_t Rank::check_chain(Contender& contender, uint64_t bytes) {
+  constexpr unsigned kChain = 6;
+  const uint64_t count = bytes / sizeof(int32_t);
+  const Work work{VERBENA_OPS_ALL_REDUCE, first_, second_, count, VERBENA_OPS_INT32, 0};
+  const Bytes input = make_input(VERBENA_OPS_INT32, count, plan_.rank, 7);
+  Bytes expected = make_sum(VERBENA_OPS_INT32, count, plan_.count_ranks, 7);
+  for (uint64_t i = 0; i < count; ++i) {
+    uint32_t number = 0;
+    std::memcpy(&number, expected.data() + i * sizeof(number), sizeof(number));
+    for (unsigned k = 1; k < kChain; ++k) number *= plan_.count_ranks;
+    std::memcpy(expected.data() + i * sizeof(number), &number, sizeof(number));
+  }
+  const auto graph = make_graph(kChain, [&](unsigned i) { enqueue_chain(contender, work, i); });
+  uint64_t wrong = 0;
+  for (int replay = 0; replay < 3; ++replay) {
+    gpu_.write(first_, input.data(), input.size(), plan_.timeout_s);
+    graph->launch();
+    Bytes output(input.size());
+    gpu_.read(output.data(), first_, output.size(), plan_.timeout_s);
+    expect_no_error();
+    for (uint64_t i = 0; i < output.size(); i += sizeof(int32_t))
+      wrong += std::memcmp(output.data() + i, expected.data() + i, sizeof(int32_t)) != 0;
+  }
   return wrong;
 }
 
 void Rank::check_all() {
   uint32_t round = 0;
-  for (const std::string& type_name : plan_.types) {
-    const verbena_ops_type type = find_type(type_name);
-    const uint64_t element = get_element_bytes(type);
+  for (const Subject& subject : list_subjects()) {
+    const uint64_t element = get_element_bytes(subject.type);
+    const auto has_room = [&](uint64_t bytes, uint64_t more) {
+      return std::max(input_bytes(subject, bytes), output_bytes(subject, bytes)) + more + kMarginBytes <=
+             room_bytes_;
+    };
     std::vector<uint64_t> sizes = plan_.sizes;
+    const bool has_norm = subject.named.has_norm;
+    for (uint64_t& bytes : sizes) bytes = cut_rows(subject, bytes);
     // Odd ones: a single element, prime numbers of them.
     for (const uint64_t count : {1, 17, 1021, 8191, 65537})
-      if (count * element < room_bytes_ - 2 * kMarginBytes) sizes.push_back(count * element);
+      if (!has_norm && has_room(count * element, 64)) sizes.push_back(count * element);
     for (const uint64_t bytes : sizes) {
       uint64_t wrong = 0;
-      for (const auto& contender : list_contenders(bytes)) {
-        const bool is_odd = round % 3 == 1;
-        const bool has_room = bytes + 2 * kMarginBytes <= room_bytes_ - 64;
-        wrong += check_one(*contender, type, bytes, is_odd && has_room ? element * (round % 7) : 0,
-                           round % 4 == 3, round);
+      normed_.reset();
+      const uint32_t first_round = round;
+      for (const auto& contender : list_contenders(subject, bytes)) {
+        // Tensors of the direct way are aligned.
+        const bool is_any = contender->name().find("/direct/") == std::string::npos;
+        if (has_norm) round = first_round;
+        const bool is_odd = !has_norm && is_any && round % 3 == 1 && has_room(bytes, 64);
+        const bool is_in_place = !has_norm && round % 4 == 3 && subject.operation == VERBENA_OPS_ALL_REDUCE;
+        wrong +=
+            check_one(*contender, subject, bytes, is_odd ? element * (round % 7) : 0, is_in_place, round);
         ++round;
       }
-      tell("checked " + std::to_string(wrong) + " all_reduce " + type_name + " " + std::to_string(bytes) +
-           " bytes, every way");
+      tell("checked " + std::to_string(wrong) + " " + subject.operation_name + " " + subject.type_name + " " +
+           std::to_string(bytes) + " bytes, every way");
     }
+  }
+  for (const uint64_t bytes : plan_.sizes) {
+    uint64_t wrong = 0;
+    const Subject sums{"all_reduce", "i32", VERBENA_OPS_ALL_REDUCE, VERBENA_OPS_INT32,
+                       find_operation("all_reduce")};
+    for (const auto& contender : list_contenders(sums, bytes)) wrong += check_chain(*contender, bytes);
+    tell("checked " + std::to_string(wrong) + " all_reduce i32 " + std::to_string(bytes) +
+         " bytes, in graphs, each on the result of the one before, every way");
   }
 }
 
+// Each operation uses what the one before it has made.
 void Rank::enqueue_chain(Contender& contender, Work work, unsigned index) {
+  const uint64_t bytes = work.count * get_element_bytes(work.type);
   if (index % 2 == 1) std::swap(work.from, work.to);
+  work.root = index % plan_.count_ranks;
+  if (work.operation == VERBENA_OPS_ALL_GATHER && index > 0)
+    work.from += (plan_.rank + 1) % plan_.count_ranks * bytes;
   contender.enqueue(work, gpu_.stream());
 }
 
@@ -259,6 +432,7 @@ double Rank::measure_slope(const std::function<void(unsigned)>& enqueue) {
 
 // What the best of a size costs when calls come one by one, and when a rank comes late.
 void Rank::measure_best(const std::string& key, Entry& entry, const Work& work) {
+  if (plan_.is_quick) return;
   double host_us = 0;
   const double eager_us = time_us([&] {
     const int64_t begin_ns = now_ns();
@@ -285,10 +459,12 @@ void Rank::measure_best(const std::string& key, Entry& entry, const Work& work) 
   }
 }
 
-void Rank::measure_size(const std::string& type_name, verbena_ops_type type, uint64_t bytes) {
-  const Work work{first_, second_, bytes / get_element_bytes(type), type};
+void Rank::measure_size(const Subject& subject, uint64_t bytes) {
+  const verbena_ops_type type = subject.type;
+  const Work work{subject.operation, first_, second_, bytes / get_element_bytes(type), type, 0};
   std::vector<Entry> entries;
-  for (auto& contender : list_contenders(bytes)) entries.push_back({std::move(contender), {}, {}, {}, {}});
+  for (auto& contender : list_contenders(subject, bytes))
+    entries.push_back({std::move(contender), {}, {}, {}, {}});
   gpu_.fill_words(first_, kTinyInAllTypes, room_bytes_ / 4);
   gpu_.fill_words(second_, kTinyInAllTypes, room_bytes_ / 4);
   // NCCL is one contender for all sizes, and stays ours.
@@ -298,8 +474,27 @@ void Rank::measure_size(const std::string& type_name, verbena_ops_type type, uin
     void enqueue(const Work& of, CUstream stream) override { contender.enqueue(of, stream); }
     Contender& contender;
   };
-  if (nccl_ && find_nccl_type(type) >= 0)
-    entries.push_back({std::make_unique<Borrowed>(*nccl_), {}, {}, {}, {}});
+  if (nccl_ && find_nccl_type(type) >= 0) {
+    if (subject.named.has_norm) {
+      entries.push_back(
+          {std::make_unique<NormContender>(library_, ours_->ops, norm_, subject.named,
+                                           NormContender::Kind::kApart, nccl_.get(), nccl_->name()),
+           {},
+           {},
+           {},
+           {}});
+    } else {
+      entries.push_back({std::make_unique<Borrowed>(*nccl_), {}, {}, {}, {}});
+    }
+  }
+  if (subject.named.has_norm)
+    entries.push_back(
+        {std::make_unique<NormContender>(library_, ours_->ops, norm_, subject.named,
+                                         NormContender::Kind::kBare, chosen_.get(), "all-reduce-alone"),
+         {},
+         {},
+         {},
+         {}});
   for (Entry& entry : entries) {
     const auto enqueue = [&](unsigned i) { enqueue_chain(*entry.contender, work, i); };
     enqueue(0);  // loads what is loaded late
@@ -309,7 +504,8 @@ void Rank::measure_size(const std::string& type_name, verbena_ops_type type, uin
   }
   measure_graphs(entries);
   expect_no_error();
-  const std::string prefix = "all_reduce/" + type_name + "/" + std::to_string(bytes) + "/";
+  const std::string prefix =
+      subject.operation_name + "/" + subject.type_name + "/" + std::to_string(bytes) + "/";
   std::vector<double> slopes_us;
   for (const Entry& entry : entries) {
     const std::string key = prefix + entry.contender->name();
@@ -329,8 +525,8 @@ void Rank::measure_size(const std::string& type_name, verbena_ops_type type, uin
 }
 
 void Rank::measure_all() {
-  for (const std::string& type_name : plan_.types)
-    for (const uint64_t bytes : plan_.sizes) measure_size(type_name, find_type(type_name), bytes);
+  for (const Subject& subject : list_subjects())
+    for (const uint64_t bytes : plan_.sizes) measure_size(subject, cut_rows(subject, bytes));
 }
 
 // One graph, replayed with other data each time, every element compared.
@@ -348,7 +544,9 @@ void Rank::soak() {
   if (room_bytes_ < kBytes) throw ToolError("--soak needs a size of 8 KiB or more");
   Pinned inputs(driver_, kBatch * kBytes), outputs(driver_, kBatch * kBytes);
   OurContender chosen(library_, ours_->ops, {VERBENA_OPS_AUTO, 0, 0, 0});
-  Graph graph(gpu_, [&] { chosen.enqueue({first_, second_, kCount, kType}, gpu_.stream()); });
+  Graph graph(gpu_, [&] {
+    chosen.enqueue({VERBENA_OPS_ALL_REDUCE, first_, second_, kCount, kType, 0}, gpu_.stream());
+  });
   const auto number = [](uint64_t replay, uint64_t rank, uint64_t i) {
     return static_cast<uint32_t>(replay * 0x9e3779b1u + rank * 0x85ebca77u + i * 2654435769u);
   };

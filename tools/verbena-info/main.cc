@@ -5,6 +5,7 @@
 #include <iostream>
 #include <sstream>
 
+#include "base/parameters.h"
 #include "common/child_group.h"
 #include "common/error.h"
 #include "common/nccl_search.h"
@@ -12,6 +13,8 @@
 #include "common/output.h"
 #include "common/program.h"
 #include "common/self_path.h"
+#include "tuner/calibration_file.h"
+#include "tuner/ops_model.h"
 #include "verbena-info/advice.h"
 #include "verbena-info/check.h"
 #include "verbena-info/collect.h"
@@ -22,6 +25,9 @@ namespace verbena::tools::info {
 namespace {
 
 constexpr double kDrawTimeoutS = 60;
+// As VERBENA_OPS_ALGORITHM has them.
+constexpr const char* kOpsAlgorithms[] = {"auto",         "one-shot-16",   "one-shot-128", "two-shot-16",
+                                          "two-shot-128", "bulk-one-shot", "bulk-two-shot"};
 constexpr const char* kFooter =
     "Exit status: 0 all right, 1 a setting, the plugin or a self-test does not work, or data is wrong, 2 "
     "usage,\n"
@@ -38,6 +44,11 @@ int parse_options(int argc, const char* const* argv, Options& options) {
       "order, flush");
   app.add_flag("--parameters", options.parameters, "show all parameters, not only those that are set");
   app.add_flag("--verbose,-v", options.verbose, "show all log lines of the plugin, and every GID");
+  app.add_option(
+         "--explain", options.explain,
+         "instead tell how libverbena_ops.so does a collective, and why, by VERBENA_TUNING_FILE: such as "
+         "all_reduce:512k:4")
+      ->type_name("OPERATION:BYTES:RANKS");
   app.add_option("--from", options.from,
                  "show a document that --json has written on another host (-: standard input)")
       ->type_name("FILE");
@@ -103,7 +114,28 @@ void write_picture(const std::string& path, const std::string& graph) {
   std::fprintf(stderr, "# wrote %s\n", path.c_str());
 }
 
+// By the measurements alone: no GPU is asked.
+int explain(const std::string& text) {
+  std::string problem;
+  const auto question = tuner::parse_question(text, problem);
+  if (!question) throw UsageError("--explain " + text + ": " + problem);
+  if (!base::load_parameters()) throw ToolError("the settings are wrong");
+  const base::Parameters& parameters = base::parameters();
+  const std::string& path = parameters.tuning_file;
+  tuner::Calibration calibration;
+  if (!path.empty() && path != "auto" && path != "none") {
+    const auto parsed = tuner::read_calibration_file(path);
+    if (!parsed.calibration) throw ToolError("the tuning file " + path + ": " + parsed.problem);
+    calibration = *parsed.calibration;
+  }
+  const auto forced = static_cast<size_t>(parameters.ops_algorithm);
+  write_text("-",
+             tuner::explain_ways(calibration.ops, *question, "", forced == 0 ? "" : kOpsAlgorithms[forced]));
+  return kExitOk;
+}
+
 int run_tool(const Options& options) {
+  if (!options.explain.empty()) return explain(options.explain);
   Document document = options.from.empty() ? collect_document(options) : read_document(options.from);
   if (options.from.empty()) document.advice = list_advice(document);
   // With --json -, only the document goes to standard output.

@@ -10,7 +10,8 @@ struct Options {
   std::string nccl;
   std::string from;
   std::string topology, topology_xml;
-  std::string json;  // a file, or "-"
+  std::string explain;  // OPERATION:BYTES:RANKS
+  std::string json;     // a file, or "-"
   bool check = false;
   bool parameters = false;
   bool verbose = false;

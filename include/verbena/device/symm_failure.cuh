@@ -50,7 +50,8 @@ VERBENA_DEVICE SymmStatus conclude(const Context& context, const Group& group, W
                                    const Awaited& awaited) {
   if (kHasFaults && awaited.begun_ns != 0 && group.rank() == 0) {
     if (take_fault(context, SymmFault::kLateWait)) mine = WaitResult::kTimedOut;
-    if (context.abort_word != nullptr && take_fault(context, SymmFault::kForceAbort)) mine = WaitResult::kAborted;
+    if (context.abort_word != nullptr && take_fault(context, SymmFault::kForceAbort))
+      mine = WaitResult::kAborted;
   }
   note_wait(context, group, awaited.number, awaited.peer, awaited.begun_ns, mine == WaitResult::kTimedOut);
   if (mine == WaitResult::kTimedOut) fail_team(context, awaited);

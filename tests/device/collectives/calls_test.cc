@@ -555,12 +555,56 @@ TYPED_TEST(CallsTest, CountsInMemory) {
   }
 }
 
+// In windows: every size, in place too, the same bits as by every other way.
+TEST(Direct, AllReducesInWindows) {
+  for (const int32_t ranks : {1, 2, 3, 4, 9}) {
+    Fleet fleet(ranks);
+    for (uint64_t seed = 0; seed < 5; ++seed) {
+      Random random(seed);
+      const uint64_t count = seed == 0 ? 1 : 1 + random.between(0, 900);
+      const bool is_in_place = seed % 2 == 1;
+      Case one = all_reduce<device::Bfloat16>(random, ranks, count, device::Reduction::kSum,
+                                              ops::Algorithm::kDirect);
+      World world(seed);
+      for (int32_t rank = 0; rank < ranks; ++rank) {
+        char* const input = fleet.data<char>(rank, 1024);
+        char* const output = is_in_place ? input : fleet.data<char>(rank, 8192);
+        std::memset(output - 16, kUntouched, 4096);
+        std::memcpy(input, one.inputs[static_cast<size_t>(rank)].data(), count * 2);
+        world.add_grid(static_cast<uint32_t>(rank), 2, 32, [&, rank, input, output] {
+          if (rank % 2 == 1) device::pause(500'000);
+          const device::ReduceAny reduce{device::DataType::kBfloat16, device::Reduction::kSum};
+          const auto call = [&](auto known) {
+            return device::all_reduce_in_windows<decltype(known)::value>(
+                fleet.context(rank), device::block_index(), 2, input, output, count * 2, reduce);
+          };
+          using None = std::integral_constant<int, 0>;
+          const SymmStatus status = ranks == 2   ? call(std::integral_constant<int, 2>{})
+                                    : ranks == 4 ? call(std::integral_constant<int, 4>{})
+                                                 : call(None{});
+          require(status == SymmStatus::kDone, "all_reduce_in_windows");
+        });
+      }
+      ASSERT_EQ(world.run(), "") << ranks << " " << seed;
+      for (int32_t rank = 0; rank < ranks; ++rank) {
+        const auto* const output = fleet.data<unsigned char>(rank, is_in_place ? 1024 : 8192);
+        ASSERT_EQ(std::memcmp(output, one.outputs[static_cast<size_t>(rank)].data(), count * 2), 0)
+            << ranks << " " << seed;
+        ASSERT_EQ(output[count * 2], kUntouched) << "behind it";
+        ASSERT_EQ(output[-1], kUntouched) << "before it";
+      }
+    }
+  }
+}
+
 // Ranks that differ in a count, and counts beyond a tensor: said, and nothing is written there.
 TYPED_TEST(CallsTest, RefusesCountsThatCannotBe) {
   for (int wrong = 0; wrong < 3; ++wrong) {
     Ranks<typename TypeParam::template Way<0>> all({2, 1, 32, TypeParam::kSlotBytes}, 2'000'000);
     Random random(3);
     Case one = all_to_all_v(random, 2, 9, 4, false);
+    for (Data& input : one.inputs) input.resize(4096);
+    for (Data& output : one.outputs) output.resize(4096, kUntouched);
     const auto right = one.describe;
     static const int64_t kNegative[2] = {-1, 2}, kHuge[2] = {int64_t{1} << 60, 1}, kOther[2] = {3, 200};
     one.describe = [&](int32_t rank, Call& call) {

@@ -20,7 +20,9 @@ template <typename T>
 void load_as(void* value, const void* address, bool is_weak, size_t count = 1) {
   const auto* from = static_cast<const Aliased<T>*>(address);
   auto* to = static_cast<Aliased<T>*>(value);
-  for (size_t i = 0; i < count; ++i) to[i] = is_weak ? from[i] : __atomic_load_n(&from[i], __ATOMIC_RELAXED);
+  // The last word first, and stores the other way round: what several GPUs of different processes keep whole
+  // ends with its flag, and on a host that keeps stores and loads in order the words before it are as new.
+  for (size_t i = count; i-- > 0;) to[i] = is_weak ? from[i] : __atomic_load_n(&from[i], __ATOMIC_RELAXED);
 }
 
 template <typename T>

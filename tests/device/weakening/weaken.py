@@ -42,6 +42,7 @@ PROGRAMS = {
     "symm_reduce.cuh": ["symm/reduce_test.cc"],
     "symm_c.cuh": ["symm/order_test.cc"],
     "low_latency.cuh": ["symm/low_latency_test.cc"],
+    "collectives/bulk.cuh": ["collectives/bulk_test.cc"],
 }
 # (name, pattern, replacement)
 WEAKENINGS = [

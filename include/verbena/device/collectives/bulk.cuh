@@ -25,20 +25,6 @@ namespace verbena::device {
 
 namespace detail {
 
-// 16 bytes of `length_bytes` at any address, from a multiple of 16 on; what is not there is 0.
-VERBENA_DEVICE Vector16 load_vector(const char* from, uint32_t offset, uint32_t length_bytes) {
-  if (length_bytes - offset >= kVectorBytes && offset_in_vector(from) == 0) return load_data(from + offset);
-  return __builtin_bit_cast(Vector16, Halves{load_part<uint64_t>(from, offset, length_bytes),
-                                             load_part<uint64_t>(from, offset + 8, length_bytes)});
-}
-VERBENA_DEVICE void store_vector(char* to, uint32_t offset, uint32_t length_bytes, Vector16 vector) {
-  if (length_bytes - offset >= kVectorBytes && offset_in_vector(to) == 0)
-    return store_data(to + offset, vector);
-  const auto halves = __builtin_bit_cast(Halves, vector);
-  store_part(to, offset, length_bytes, halves.low);
-  store_part(to, offset + 8, length_bytes, halves.high);
-}
-
 // Vectors 0 to `vectors` of `pieces` pieces, by all threads of a group, some loads of each under way at once:
 // `load(piece, offset)`, then `store(piece, offset, vector)`.
 template <typename Group, typename Load, typename Store>
@@ -120,7 +106,8 @@ struct PlainCodec {
   // Each peer's chunk of this rank's input goes to that peer.
   template <int kRanks, typename Group>
   VERBENA_DEVICE void send_terms(const BulkChunk& chunk, const Group& group) const {
-    if (detail::offset_in_vector(chunk.input) != 0) {
+    // In place other blocks write what lies beside: then it is not read.
+    if (detail::offset_in_vector(chunk.input) != 0 && chunk.input != chunk.output) {
       for (uint32_t turn = 0; turn < chunk.count_peers(); ++turn) {
         const int32_t peer = chunk.find_peer(turn);
         copy_group(group, chunk.slot_at(peer), chunk.input + chunk.begin(peer), chunk.length(peer));
@@ -470,11 +457,14 @@ class Bulk {
   VERBENA_DEVICE void send_chunk(const Plan& plan, uint64_t number, uint64_t at, uint32_t most,
                                  const Group& group) const {
     char* const there = find_slot(number, context_.team_rank);
+    const auto mine = plan(context_.team_rank);
+    const bool is_in_place = mine.source.find(0) == mine.destination.find(0);
     for (int32_t turn = 1; turn < context_.team_size; ++turn) {
       const int32_t peer = find_member(turn);
       const auto line = plan(peer);
       detail::copy_rows(group, Rows::side_by_side(detail::shift(there, detail::get_delta(context_, peer))),
-                        line.source.from(line.send.begin + at), detail::cut_round(line.send, at, most));
+                        line.source.from(line.send.begin + at), detail::cut_round(line.send, at, most),
+                        is_in_place);
     }
   }
   template <int kRanks, typename Reduce, typename Group>

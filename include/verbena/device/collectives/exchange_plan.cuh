@@ -55,14 +55,31 @@ VERBENA_DEVICE uint64_t cut_round(const Part& part, uint64_t at, uint64_t most) 
   return part.length_bytes - at < most ? part.length_bytes - at : most;
 }
 
-// From rows to rows, by all threads of a group; nothing to do where both are the same place.
+// 16 bytes of `length_bytes` at any address, from a multiple of 16 on; what is not there is 0.
+VERBENA_DEVICE Vector16 load_vector(const char* from, uint32_t offset, uint32_t length_bytes) {
+  if (length_bytes - offset >= kVectorBytes && offset_in_vector(from) == 0) return load_data(from + offset);
+  return __builtin_bit_cast(Vector16, Halves{load_part<uint64_t>(from, offset, length_bytes),
+                                             load_part<uint64_t>(from, offset + 8, length_bytes)});
+}
+VERBENA_DEVICE void store_vector(char* to, uint32_t offset, uint32_t length_bytes, Vector16 vector) {
+  if (length_bytes - offset >= kVectorBytes && offset_in_vector(to) == 0)
+    return store_data(to + offset, vector);
+  const auto halves = __builtin_bit_cast(Halves, vector);
+  store_part(to, offset, length_bytes, halves.low);
+  store_part(to, offset + 8, length_bytes, halves.high);
+}
+
+// From rows to rows, by all threads of a group; nothing to do where both are the same place. `is_exact`: no
+// byte beside the source is read, as somebody may write it.
 template <typename Group>
-VERBENA_DEVICE void copy_rows(const Group& group, const Rows& to, const Rows& from, uint64_t length_bytes) {
+VERBENA_DEVICE void copy_rows(const Group& group, const Rows& to, const Rows& from, uint64_t length_bytes,
+                              bool is_exact = false) {
   if (length_bytes == 0) return;
   const bool are_flat = to.is_side_by_side() && from.is_side_by_side();
   const bool are_alike = are_flat || (to.row_bytes == from.row_bytes && to.step_bytes == from.step_bytes);
   if (are_alike && to.find(0) == from.find(0)) return;
-  if (are_flat) return copy_group(group, to.find(0), from.find(0), length_bytes);
+  is_exact = is_exact && offset_in_vector(from.find(0)) != offset_in_vector(to.find(0));
+  if (are_flat && !is_exact) return copy_group(group, to.find(0), from.find(0), length_bytes);
   constexpr uint64_t kBytes = sizeof(uint64_t);
   for (uint64_t i = group.rank() * kBytes; i < length_bytes; i += group.size() * kBytes) {
     const auto left = static_cast<uint32_t>(length_bytes - i < kBytes ? length_bytes - i : kBytes);

@@ -1,0 +1,309 @@
+#!/usr/bin/env python3
+"""Collectives on GPUs under PyTorch: the shapes that engines have, and what their users have complained about, each a case.
+
+    torchrun --nproc-per-node 2 python/tests/ops_on_gpus.py [CASE...]
+
+Prints a line for each case on rank 0; exit status 1 if one failed on any rank. Sums are of small whole numbers where a result
+is compared exactly, and compared with the sum in float32 in the order of ranks where they are not.
+"""
+import os
+import sys
+import time
+import traceback
+
+import torch
+import torch.distributed as dist
+
+import verbena
+from verbena.ops import Algorithm, Choice, Communicator, set_group
+
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+
+
+class Ranks:
+    def __init__(self):
+        self.device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(self.device)
+        dist.init_process_group("gloo")
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        self.context = verbena.SymmetricContext.from_all_gather(self.gather, self.rank, self.size)
+        self.tp = Communicator(self.context)
+        set_group("tp", self.tp)
+
+    def gather(self, mine):
+        gathered = [None] * self.size
+        dist.all_gather_object(gathered, mine)
+        return gathered
+
+    def whole(self, shape, dtype=torch.bfloat16, seed=0):
+        """Whole numbers whose sums are exact in every type; of each rank."""
+        generator = torch.Generator().manual_seed(seed)
+        return [torch.randint(-8, 9, shape, generator=generator).to(dtype) for _ in range(self.size)]
+
+    def on_gpu(self, parts):
+        return parts[self.rank].to(self.device)
+
+    def expect(self, got, expected, what=""):
+        torch.cuda.synchronize()
+        self.tp.check_error()
+        assert torch.equal(got.cpu(), expected), what
+
+
+def sum_in_order(parts):
+    total = parts[0].float()
+    for part in parts[1:]:
+        total = total + part.float()
+    return total.to(parts[0].dtype)
+
+
+def capture(body):
+    stream = torch.cuda.Stream()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        result = body()
+    return graph, result
+
+
+# ---- Shapes (A1, A2, A8 to A11 of the seed) ----
+
+def case_all_reduce_shapes(r):
+    for shape in ((2, 7168), (1, 4096), (128, 8192), (13, 2880), (17, 4096), (19, 8192), (2048, 2880), (512, 5376)):
+        for dtype in DTYPES:
+            parts = r.whole(shape, dtype)
+            x = r.on_gpu(parts)
+            r.expect(r.tp.all_reduce(x), sum(part.float() for part in parts).to(dtype), (shape, dtype))
+            graph, y = capture(lambda: r.tp.all_reduce(x))
+            for _ in range(3):
+                graph.replay()
+            r.expect(y, sum(part.float() for part in parts).to(dtype), (shape, dtype, "graph"))
+
+
+def case_all_reduce_sizes(r):
+    for bytes_ in [16, 48, 112, 1008, 4080, 65552, 1 << 20, (4 << 20) + 16, 64 << 20]:
+        parts = r.whole((bytes_ // 2,))
+        r.expect(r.tp.all_reduce(r.on_gpu(parts)), sum(part.float() for part in parts).bfloat16(), bytes_)
+
+
+def case_odd_sizes_and_addresses(r):
+    for count in (1, 3, 7, 1021, 65537):
+        for offset in (0, 1, 3):
+            parts = r.whole((count + offset,))
+            x = r.on_gpu(parts)[offset:]
+            r.expect(r.tp.all_reduce(x), sum(part.float() for part in parts).bfloat16()[offset:], (count, offset))
+
+
+def case_rounding_is_in_the_order_of_ranks(r):
+    generator = torch.Generator().manual_seed(5)
+    for count in (100, 8192, 1 << 20):
+        parts = [torch.randn(count, generator=generator).bfloat16() for _ in range(r.size)]
+        for algorithm in list(Algorithm)[1:]:
+            got = r.tp.all_reduce(r.on_gpu(parts), choice=Choice(algorithm, 16, 256))
+            r.expect(got, sum_in_order(parts), (count, algorithm))
+
+
+def case_all_gather_shapes(r):
+    for shape in ((1345,), (128, 7168), (4097, 8192), (65, 32320), (65, 7168)):
+        parts = r.whole(shape)
+        for dim in {0, len(shape) // 2, len(shape) - 1}:
+            r.expect(r.tp.all_gather(r.on_gpu(parts), dim), torch.cat(parts, dim), (shape, dim))
+
+
+def case_reduce_scatter_shapes(r):
+    for shape, dim in (((64, 7168), 0), ((64, 7168), 1), ((5, 64, 33), 1), ((16 * r.size, 3), 0), ((3, 8 * r.size), 1)):
+        parts = r.whole(shape)
+        expected = sum(part.float() for part in parts).bfloat16().chunk(r.size, dim)[r.rank]
+        r.expect(r.tp.reduce_scatter(r.on_gpu(parts), dim), expected, (shape, dim))
+
+
+def case_uneven(r):
+    counts = [(5 * other) % 7 for other in range(r.size)]
+    parts = [part[:count] for part, count in zip(r.whole((7, 2880)), counts)]
+    on_gpu = torch.tensor(counts, device=r.device)
+    out = torch.zeros(sum(counts), 2880, dtype=torch.bfloat16, device=r.device)
+    mine = parts[r.rank].to(r.device) if counts[r.rank] else torch.zeros(0, 2880, dtype=torch.bfloat16, device=r.device)
+    r.expect(r.tp.all_gather_v(mine, on_gpu, out), torch.cat(parts))
+    whole = r.whole((sum(counts), 2880))
+    scattered = torch.zeros(counts[r.rank], 2880, dtype=torch.bfloat16, device=r.device)
+    begin = sum(counts[:r.rank])
+    expected = sum(part.float() for part in whole).bfloat16()[begin:begin + counts[r.rank]]
+    r.expect(r.tp.reduce_scatter_v(r.on_gpu(whole), on_gpu, scattered), expected)
+
+
+# ---- What users have complained about ----
+
+def case_every_bit_pattern(r):
+    """Subnormals, NaN, what looks like a flag: nothing hangs, and numbers add up."""
+    patterns = torch.arange(65536, dtype=torch.int32).to(torch.int16).view(torch.bfloat16)
+    zeros = torch.zeros_like(patterns)
+    x = (patterns if r.rank == 0 else zeros).to(r.device)
+    for algorithm in list(Algorithm)[1:]:
+        got = r.tp.all_reduce(x, choice=Choice(algorithm, 8, 512)).cpu()
+        r.tp.check_error()
+        is_nan = torch.isnan(patterns)
+        assert torch.equal(got[~is_nan], patterns[~is_nan]) and torch.isnan(got[is_nan]).all(), algorithm
+
+
+def case_changing_data_in_a_graph(r):
+    x = torch.zeros(4096, dtype=torch.bfloat16, device=r.device)
+    graph, y = capture(lambda: r.tp.all_reduce(x))
+    for replay in range(200):
+        x.fill_(replay % 16 + r.rank)
+        graph.replay()
+        x.fill_(float("nan"))  # right behind it: a slow peer needs nothing of it
+        r.expect(y, torch.full((4096,), float(sum(replay % 16 + other for other in range(r.size)))).bfloat16(), replay)
+
+
+def case_temporaries_and_eight_sizes_in_one_capture(r):
+    sizes = [2 ** power * 1024 for power in range(8)]
+    sources = [r.on_gpu(r.whole((size,), seed=size)) for size in sizes]
+    graph, results = capture(lambda: [r.tp.all_reduce(source * 2) for source in sources])
+    torch.empty(64 << 20, device=r.device).fill_(1)  # takes freed memory
+    for _ in range(5):
+        graph.replay()
+    for size, result in zip(sizes, results):
+        expected = (sum(part.float() for part in r.whole((size,), seed=size)) * 2).bfloat16()
+        r.expect(result, expected, size)
+
+
+def case_recapture_does_not_grow(r):
+    x = torch.zeros(1024, dtype=torch.bfloat16, device=r.device)
+    capture(lambda: r.tp.all_reduce(x))
+    torch.cuda.synchronize()
+    before = torch.cuda.mem_get_info()[0]
+    for _ in range(200):
+        graph, _ = capture(lambda: r.tp.all_reduce(x))
+        del graph
+    torch.cuda.synchronize()
+    assert before - torch.cuda.mem_get_info()[0] < 64 << 20
+
+
+def case_a_late_rank(r):
+    x = torch.ones(8192, dtype=torch.bfloat16, device=r.device)
+    for late in range(r.size):
+        if r.rank == late:
+            time.sleep(1)
+        r.expect(r.tp.all_reduce(x), torch.full((8192,), float(r.size)).bfloat16(), late)
+
+
+def case_sms_held_by_another_stream(r):
+    """Blocks that find no place at once: they meet their peers' one after the other."""
+    other = torch.cuda.Stream()
+    a = torch.randn(8192, 8192, device=r.device)
+    with torch.cuda.stream(other):
+        for _ in range(20):
+            a @ a
+    parts = r.whole((128, 8192))
+    r.expect(r.tp.all_reduce(r.on_gpu(parts)), sum(part.float() for part in parts).bfloat16())
+
+
+def case_two_streams(r):
+    with Communicator(r.context) as second:
+        streams = [torch.cuda.Stream(), torch.cuda.Stream()]
+        parts = r.whole((64, 7168))
+        x, results = r.on_gpu(parts), []
+        torch.cuda.synchronize()
+        for turn in range(50):
+            for communicator, stream in zip((r.tp, second), streams):
+                with torch.cuda.stream(stream):
+                    results.append(communicator.all_reduce(x))
+        for result in results:
+            r.expect(result, sum(part.float() for part in parts).bfloat16())
+        second.check_error()
+
+
+def case_groups_that_overlap(r):
+    """Pairs beside the whole: the other ranks are no members."""
+    if r.size < 4:
+        return "needs 4 ranks"
+    pair = r.context.create_team([0, 1] if r.rank < 2 else [])
+    with Communicator(r.context, pair, is_member=r.rank < 2) as first:
+        if r.rank < 2:
+            got = first.all_reduce(torch.full((1000,), float(r.rank + 1), device=r.device))
+            r.expect(got, torch.full((1000,), 3.0))
+        r.expect(r.tp.all_reduce(torch.ones(1000, device=r.device)), torch.full((1000,), float(r.size)))
+
+
+def case_batch_does_not_change_a_row(r):
+    generator = torch.Generator().manual_seed(9)
+    rows = [torch.randn(512, 2880, generator=generator).bfloat16() for _ in range(r.size)]
+    whole = r.tp.all_reduce(r.on_gpu(rows)).cpu()
+    for batch in (1, 2, 7, 64, 300):
+        assert torch.equal(r.tp.all_reduce(r.on_gpu([part[:batch] for part in rows])).cpu(), whole[:batch]), batch
+
+
+def case_compiled(r):
+    @torch.compile
+    def layer(x):
+        return torch.ops.verbena.all_reduce(x * 2, "tp") + 1
+    for tokens in (1, 3, 8):
+        parts = r.whole((tokens, 4096))
+        r.expect(layer(r.on_gpu(parts)), (sum(part.float() for part in parts) * 2 + 1).bfloat16(), tokens)
+
+
+def case_allocators(r):
+    """Under whatever PYTORCH_CUDA_ALLOC_CONF says: run with expandable_segments:True and backend:cudaMallocAsync too."""
+    for turn in range(20):
+        parts = r.whole((1000 * (turn + 1),), seed=turn)
+        x = r.on_gpu(parts)
+        r.expect(r.tp.all_reduce(x), sum(part.float() for part in parts).bfloat16(), turn)
+        del x
+        torch.cuda.empty_cache()
+    return os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "the allocator as it is")
+
+
+def case_a_peer_that_does_not_come(r):
+    with Communicator(r.context) as short:
+        x = torch.ones(100, device=r.device)
+        if r.rank != 0:
+            short.all_reduce(x)
+            torch.cuda.synchronize()
+            try:
+                short.check_error()
+                raise AssertionError("nothing was said")
+            except verbena.VerbenaError as error:
+                assert "rank 0" in str(error), error
+        r.context.barrier()
+        short.reset()
+        r.expect(short.all_reduce(x), torch.full((100,), float(r.size)))
+
+
+def case_many_replays(r):
+    x, y = torch.zeros(2048, dtype=torch.int32, device=r.device), torch.zeros(2048, dtype=torch.int32, device=r.device)
+    def body():
+        x.add_(r.rank + 1)
+        r.tp.all_reduce(x, out=y)
+    graph, _ = capture(body)
+    for turn in range(1, 11):
+        for _ in range(1000):
+            graph.replay()
+        r.expect(y, torch.full((2048,), 1000 * turn * sum(range(1, r.size + 1)), dtype=torch.int32), turn)
+
+
+def main():
+    os.environ.setdefault("VERBENA_SYMM_TIMEOUT_MS", "10000")
+    ranks = Ranks()
+    cases = {name[5:]: body for name, body in globals().items() if name.startswith("case_")}
+    failed = 0
+    for name in sys.argv[1:] or cases:
+        began, remark = time.monotonic(), ""
+        try:
+            remark = cases[name](ranks) or ""
+            is_right = True
+        except Exception:
+            traceback.print_exc()
+            is_right = False
+        verdicts = ranks.gather(is_right)
+        failed += not all(verdicts)
+        if ranks.rank == 0:
+            verdict = "ok" if all(verdicts) else f"FAILED on ranks {[i for i, fine in enumerate(verdicts) if not fine]}"
+            print(f"{verdict}: {name.replace('_', ' ')} ({time.monotonic() - began:.1f} s) {remark}", flush=True)
+        if not all(verdicts):
+            ranks.tp.reset()
+    torch.cuda.synchronize()
+    ranks.tp.free()
+    ranks.context.close()
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

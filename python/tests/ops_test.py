@@ -1,0 +1,366 @@
+"""Collectives on tensors, and the operators and engines' classes over them, on emulated GPUs: PyTorch's CPU tensors lie in their
+memory (tests/ops/fake_gpu.cc)."""
+import ctypes
+import sys
+import types
+
+import pytest
+
+import driver
+import verbena
+from ranks import run_ranks
+
+torch = pytest.importorskip("torch")
+
+BLOCKS = 2  # a thread of an emulated GPU takes a stack
+
+
+def _make(rank, context, **options):
+    from verbena.ops import Communicator
+    return Communicator(context, blocks=BLOCKS, **options)
+
+
+def _draw(rank, shape, dtype):
+    generator = torch.Generator().manual_seed(1000 + rank)
+    return torch.randint(-40, 40, shape, generator=generator).to(dtype)
+
+
+def _synchronize():
+    driver.call("cuStreamSynchronize", None)
+
+
+def _reduce_tensors(rank):
+    driver.use_gpu(rank)
+    with verbena.SymmetricContext.from_environment() as context, _make(rank, context) as ops:
+        size = ops.size
+        assert (ops.rank, size) == (rank, context.size)
+        for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.int32):
+            shape = (5, 2 * size, 3)
+            parts = [_draw(other, shape, dtype) for other in range(size)]
+            mine, total = parts[rank].clone(), sum(part.to(torch.float64) for part in parts)
+            wide = torch.stack([part.to(torch.float64) for part in parts])
+            results = {"sum": total, "max": wide.amax(0), "min": wide.amin(0)}
+            got = {name: ops.all_reduce(mine, name) for name in results}
+            scattered = ops.reduce_scatter(mine, dim=1)
+            _synchronize()
+            for name, expected in results.items():
+                assert torch.equal(got[name].to(torch.float64), expected), (dtype, name)
+            assert torch.equal(scattered.to(torch.float64), total[:, 2 * rank:2 * rank + 2])
+            assert ops.all_reduce(mine, out=mine) is mine
+            _synchronize()
+            assert torch.equal(mine.to(torch.float64), total)
+        with pytest.raises(TypeError, match="torch.int64"):
+            ops.all_reduce(torch.zeros(3, dtype=torch.int64))
+        ops.check_error()
+
+
+def _exchange_tensors(rank):
+    from verbena.ops import Algorithm, Choice
+    driver.use_gpu(rank)
+    with verbena.SymmetricContext.from_environment() as context, _make(rank, context) as ops:
+        size = ops.size
+        parts = [_draw(other, (4, 2, 6), torch.bfloat16) for other in range(size)]
+        gathered = [ops.all_gather(parts[rank], dim) for dim in (0, 1, -1)]
+        bulk = ops.all_gather(parts[rank], 1, choice=Choice(Algorithm.BULK_ONE_SHOT, BLOCKS, 64))
+        swapped = ops.all_to_all(parts[rank], split_dim=2, concat_dim=0)
+        root = ops.broadcast(parts[rank].clone(), size - 1)
+        _synchronize()
+        for dim, one in zip((0, 1, -1), gathered):
+            assert torch.equal(one, torch.cat(parts, dim)), dim
+        assert torch.equal(bulk, torch.cat(parts, 1))
+        assert torch.equal(swapped, torch.cat([part.chunk(size, 2)[rank] for part in parts], 0))
+        assert torch.equal(root, parts[size - 1])
+        counts = torch.tensor([3 * other for other in range(size)])
+        rows = [_draw(other, (3 * other, 5), torch.float32) for other in range(size)]
+        out = ops.all_gather_v(rows[rank], counts, torch.zeros(int(counts.sum()), 5))
+        together = torch.cat(rows)  # a host's allocator knows nothing of streams: what is under way stays
+        sums = ops.reduce_scatter_v(together, counts, torch.zeros(3 * rank, 5))
+        # Rank a sends a + b rows to rank b.
+        send = torch.tensor([rank + other for other in range(size)])
+        sent = [torch.full((a + b, 2), float(10 * a + b)) for a in range(size) for b in range(size)]
+        mine = torch.cat(sent[rank * size:(rank + 1) * size])
+        received = ops.all_to_all_v(mine, send, send, torch.zeros(int(send.sum()), 2))
+        _synchronize()
+        ops.check_error()
+        assert torch.equal(out, together)
+        assert torch.equal(sums, rows[rank] * size)
+        assert torch.equal(received, torch.cat([sent[other * size + rank] for other in range(size)]))
+        with ops.group(parts[rank]):
+            first = ops.all_reduce(parts[rank])
+            second = ops.all_gather(parts[rank])
+        _synchronize()
+        assert torch.equal(first.to(torch.float64), sum(part.to(torch.float64) for part in parts))
+        assert torch.equal(second, torch.cat(parts))
+
+
+def _copy_by_engines(rank):
+    from verbena.ops import Algorithm, Choice
+    driver.use_gpu(rank)
+    engines = Choice(Algorithm.COPY_ENGINES)
+    with verbena.SymmetricContext.from_environment() as context, _make(rank, context) as ops, \
+            context.allocate(1 << 12) as window:
+        size = ops.size
+        whole = torch.frombuffer((ctypes.c_uint8 * (1 << 12)).from_address(window.address), dtype=torch.uint8)
+        for turn in range(3):
+            parts = [torch.full((100,), 10 * turn + other, dtype=torch.uint8) for other in range(size)]
+            out = whole[16:16 + 100 * size]
+            ops.all_gather(parts[rank], out=out, choice=engines)
+            _synchronize()
+            ops.check_error()
+            assert torch.equal(out, torch.cat(parts)), turn
+            context.barrier()
+        with pytest.raises(verbena.VerbenaError, match="this output is in none"):
+            ops.all_gather(parts[rank], choice=engines)
+        with pytest.raises(verbena.VerbenaError, match="do nothing else"):
+            ops.all_reduce(torch.ones(3), choice=engines)
+
+
+def test_copy_engines():
+    run_ranks(3, _copy_by_engines)
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_reductions(count):
+    run_ranks(count, _reduce_tensors)
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_exchanges(count):
+    run_ranks(count, _exchange_tensors)
+
+
+def _lose_a_peer(rank):
+    import os
+    os.environ["VERBENA_SYMM_TIMEOUT_MS"] = "400"
+    driver.use_gpu(rank)
+    with verbena.SymmetricContext.from_environment() as context, _make(rank, context) as ops:
+        x = torch.full((100,), float(rank + 1))
+        if rank != 2:
+            ops.all_reduce(x)
+            _synchronize()
+            with pytest.raises(verbena.VerbenaError, match="has waited in vain for a packet of rank 2") as told:
+                ops.check_error()
+            assert told.value.result == verbena.Result.TIMEOUT
+            # Nothing hangs behind it.
+            ops.all_reduce(x)
+            _synchronize()
+        context.barrier()
+        ops.reset()
+        got = ops.all_reduce(x)
+        _synchronize()
+        ops.check_error()
+        assert torch.equal(got, torch.full((100,), 6.0))
+
+
+def test_a_peer_that_does_not_come_is_named():
+    run_ranks(3, _lose_a_peer)
+
+
+def _replay(rank):
+    """Counts that change from replay to replay; tensors that lie anywhere, used again under the same addresses."""
+    driver.use_gpu(rank)
+    with verbena.SymmetricContext.from_environment() as context, _make(rank, context) as ops:
+        size = ops.size
+        x, y = torch.zeros(2, 33), torch.zeros(2, 33)
+        counts, rows, out = torch.zeros(size, dtype=torch.int64), torch.zeros(8, 3), torch.zeros(8 * size, 3)
+        graph, executable = ctypes.c_void_p(), ctypes.c_void_p()
+        driver.call("cuStreamBeginCapture_v2", None, 0)
+        ops.all_reduce(x, out=y)
+        ops.all_reduce(y, "max", out=y)
+        ops.all_gather_v(rows, counts, out)
+        driver.call("cuStreamEndCapture", None, ctypes.byref(graph))
+        driver.call("cuGraphInstantiateWithFlags", ctypes.byref(executable), graph, ctypes.c_uint64(0))
+        for replay in range(12):
+            _synchronize()
+            context.barrier()
+            x.fill_(float(10 * replay + rank))
+            counts.copy_(torch.tensor([(replay + 3 * other) % 9 for other in range(size)]))
+            parts = [torch.full((int(counts[other]), 3), float(100 * replay + other)) for other in range(size)]
+            rows[:int(counts[rank])] = parts[rank]
+            driver.call("cuGraphLaunch", executable, None)
+            _synchronize()
+            ops.check_error()
+            assert torch.equal(y, torch.full((2, 33), float(sum(10 * replay + other for other in range(size)))))
+            expected = torch.cat(parts)
+            assert torch.equal(out[:len(expected)], expected), replay
+
+
+def test_replays_with_other_counts():
+    run_ranks(2, _replay)
+
+
+def _refuse_other_settings(rank, folder):
+    import os
+    driver.use_gpu(rank)
+    if rank == 1:
+        os.environ["VERBENA_OPS_ALGORITHM"] = "one-shot-16"
+    with verbena.SymmetricContext.from_environment() as context:
+        with pytest.raises(verbena.VerbenaError, match="VERBENA_OPS_ALGORITHM"):
+            _make(rank, context)
+
+
+def test_ranks_that_choose_otherwise_are_told(tmp_path):
+    run_ranks(2, _refuse_other_settings, tmp_path)
+
+
+def _call_operators(rank):
+    import verbena.ops
+    driver.use_gpu(rank)
+    verbena.ops.register_torch_ops("CPU")
+    with verbena.SymmetricContext.from_environment() as context, _make(rank, context) as tp:
+        verbena.ops.set_group("tp", tp)
+        ops, size = torch.ops.verbena, tp.size
+        x = _draw(rank, (2 * size, 3), torch.float32)
+        parts = [_draw(other, (2 * size, 3), torch.float32) for other in range(size)]
+        counts = torch.full((size,), 2 * size)
+        results = {
+            "all_reduce": (ops.all_reduce(x, "tp"), sum(parts)),
+            "mean": (ops.all_reduce(x, "tp", "mean"), sum(parts) / size),
+            "all_gather": (ops.all_gather(x, 1, size, "tp"), torch.cat(parts, 1)),
+            "reduce_scatter": (ops.reduce_scatter(x, 0, size, "tp"), sum(parts)[2 * rank:2 * rank + 2]),
+            "all_to_all": (ops.all_to_all(x, 0, 1, size, "tp"), torch.cat([part.chunk(size)[rank] for part in parts], 1)),
+            "all_gather_v": (ops.all_gather_v(x, counts, 2 * size * size, "tp"), torch.cat(parts)),
+        }
+        in_place = x.clone()
+        ops.all_reduce_(in_place, "tp")
+        _synchronize()
+        for name, (got, expected) in results.items():
+            assert torch.equal(got, expected), name
+        assert torch.equal(in_place, sum(parts))
+        # Shapes without data, as a compiler asks for them.
+        with torch.inference_mode():
+            fake = x.to("meta")
+            assert ops.all_reduce(fake, "tp").shape == x.shape
+            assert ops.all_gather(fake, 1, size, "tp").shape == results["all_gather"][0].shape
+            assert ops.reduce_scatter(fake, 0, size, "tp").shape == results["reduce_scatter"][0].shape
+            assert ops.all_to_all(fake, 0, 1, size, "tp").shape == results["all_to_all"][0].shape
+            assert ops.all_gather_v(fake, counts.to("meta"), 7, "tp").shape == (7, 3)
+        with pytest.raises(Exception, match="no communicator is called 'dp'"):
+            ops.all_reduce(x, "dp")
+        verbena.ops.set_group("tp", None)
+
+
+def test_operators():
+    run_ranks(2, _call_operators)
+
+
+class _Group:
+    """A process group, as far as a communicator over the host needs it."""
+
+    def __init__(self, rank, size, exchange):
+        self._rank, self._size, self.exchange = rank, size, exchange
+
+    def rank(self):
+        return self._rank
+
+    def size(self):
+        return self._size
+
+
+def _make_group(rank, size, folder):
+    import stand_ins
+    group = _Group(rank, size, stand_ins.Exchange(folder, rank, size).exchange)
+    dist = types.ModuleType("torch.distributed")
+    dist.get_backend = lambda of: "gloo"
+
+    def all_gather_object(gathered, mine, group):
+        gathered[:] = group.exchange(mine)
+    dist.all_gather_object = all_gather_object
+    sys.modules["torch.distributed"] = torch.distributed = dist
+    return group
+
+
+def _check_engine(communicator, rank, size):
+    parts = [_draw(other, (7, 16), torch.bfloat16) for other in range(size)]
+    assert not communicator.disabled and communicator.world_size == size and communicator.rank == rank
+    assert communicator.should_custom_ar(parts[rank])
+    assert not communicator.should_custom_ar(torch.zeros(4, dtype=torch.int64)), "the engine's own way"
+    assert not communicator.should_custom_ar(torch.zeros(0))
+    with communicator.capture():
+        got = communicator.custom_all_reduce(parts[rank])
+    _synchronize()
+    assert torch.equal(got.to(torch.float64), sum(part.to(torch.float64) for part in parts))
+    return parts
+
+
+def _serve_vllm(rank, folder):
+    driver.use_gpu(rank)
+    group = _make_group(rank, 2, folder)
+    # vLLM's module, and how its communicator makes the class.
+    module = types.ModuleType("vllm.distributed.device_communicators.custom_all_reduce")
+    module.CustomAllreduce = object
+    for name in ("vllm", "vllm.distributed", "vllm.distributed.device_communicators"):
+        sys.modules[name] = types.ModuleType(name)
+    sys.modules[module.__name__] = module
+    import os
+    from verbena.integrations import vllm
+    vllm.register()
+    assert module.CustomAllreduce is object, "not unless it is asked for"
+    os.environ["USE_VERBENA_COLLECTIVES"] = "1"
+    vllm.register()
+    vllm.register()
+    assert os.environ["VLLM_ALLREDUCE_USE_FLASHINFER"] == "0"
+    from vllm.distributed.device_communicators.custom_all_reduce import CustomAllreduce
+    os.environ["VERBENA_SYMM_HEAP_BYTES"] = "1g"
+    made = CustomAllreduce(group=group, device=torch.device("cpu"), symm_mem_enabled=False, register_graph_buffers=True)
+    assert isinstance(made, CustomAllreduce)
+    parts = _check_engine(made, rank, 2)
+    gathered = made.custom_all_gather(parts[rank])
+    twice = torch.cat([parts[rank], parts[rank]])
+    scattered = made.custom_reduce_scatter(twice)
+    assert made.custom_reduce_scatter(parts[rank]) is None, "seven rows for two ranks"
+    _synchronize()
+    assert torch.equal(gathered, torch.cat(parts))
+    assert torch.equal(scattered.to(torch.float64), sum(part.to(torch.float64) for part in parts))
+    made.register_graph_buffers()
+    made.close()
+    assert made.disabled and made.custom_all_reduce(parts[rank]) is None
+
+
+def test_vllm(tmp_path):
+    run_ranks(2, _serve_vllm, tmp_path)
+
+
+def _serve_sglang(rank, folder):
+    driver.use_gpu(rank)
+    group = _make_group(rank, 2, folder)
+    hooks = {}
+    plugins = types.ModuleType("sglang.srt.plugins")
+    plugins.HookType = types.SimpleNamespace(AROUND="around")
+    plugins.HookRegistry = types.SimpleNamespace(register=lambda name, hook, kind: hooks.update({name: (hook, kind)}))
+    for name in ("sglang", "sglang.srt"):
+        sys.modules[name] = types.ModuleType(name)
+    sys.modules["sglang.srt.plugins"] = plugins
+    import os
+    os.environ["USE_VERBENA_COLLECTIVES"] = "1"
+    from verbena.integrations import sglang
+    sglang.register()
+    sglang.register()
+    (name, (hook, kind)), = hooks.items()
+    assert name.endswith("custom_all_reduce.dispatch_custom_allreduce") and kind == "around"
+    made = hook(lambda *_: object, group, "cpu")(group=group, device=torch.device("cpu"))
+    parts = _check_engine(made, rank, 2)
+    out = torch.empty(14, 16, dtype=torch.bfloat16)
+    made.all_gather_unreg(parts[rank], out=out)
+    _synchronize()
+    assert torch.equal(out, torch.cat(parts))
+    made.close()
+
+
+def test_sglang(tmp_path):
+    run_ranks(2, _serve_sglang, tmp_path)
+
+
+def _refuse(rank, folder):
+    import os
+    driver.use_gpu(rank)
+    group = _make_group(rank, 2, folder)
+    os.environ["VERBENA_SYMM_HEAP_BYTES"] = "16m"  # no room for workspaces
+    from verbena.integrations.vllm import VerbenaAllreduce
+    with pytest.warns(UserWarning, match="custom collectives are off"):
+        made = VerbenaAllreduce(group, torch.device("cpu"))
+    assert made.disabled and made.custom_all_reduce(torch.zeros(4)) is None
+
+
+def test_an_engine_goes_its_own_way_where_it_must(tmp_path):
+    run_ranks(2, _refuse, tmp_path)

@@ -1,0 +1,21 @@
+"""`eval "$(python -m verbena)"`: the two variables by which NCCL finds and takes the plugin of this package."""
+import os
+import pathlib
+import sys
+
+PLUGIN = "libnccl-net-verbena.so"
+
+
+def main() -> int:
+    folder = pathlib.Path(__file__).resolve().parent / "lib"
+    if not (folder / PLUGIN).is_file():
+        print(f"verbena: {folder / PLUGIN} is missing: this is not the wheel that holds the plugin", file=sys.stderr)
+        return 1
+    others = os.environ.get("LD_LIBRARY_PATH")
+    print(f"export LD_LIBRARY_PATH={folder}{':' + others if others else ''}")
+    print("export NCCL_NET_PLUGIN=verbena")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,258 @@
+"""A team's collectives on tensors."""
+import contextlib
+import ctypes
+import dataclasses
+import enum
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from verbena.context import SymmetricContext
+from verbena.native import OpsChoice, OpsExtent, OpsOptions, Result, VerbenaError, load_ops_library
+from verbena.part import CollectivePart
+from verbena.team import SymmetricTeam
+
+_ERROR_TEXT_BYTES = 512
+
+
+class DataType(enum.IntEnum):
+    FLOAT32 = 0
+    FLOAT16 = 1
+    BFLOAT16 = 2
+    INT32 = 3
+    E4M3 = 4
+
+
+class Reduction(enum.IntEnum):
+    SUM = 0
+    MEAN = 1
+    MIN = 2
+    MAX = 3
+
+
+class Algorithm(enum.IntEnum):
+    AUTO = 0
+    ONE_SHOT_16 = 1
+    ONE_SHOT_128 = 2
+    TWO_SHOT_16 = 3
+    TWO_SHOT_128 = 4
+    BULK_ONE_SHOT = 5
+    BULK_TWO_SHOT = 6
+    COPY_ENGINES = 7
+    DIRECT = 8
+
+
+# By the names of PyTorch's types, which need not be loaded.
+_TYPES = {"torch.float32": DataType.FLOAT32, "torch.float16": DataType.FLOAT16, "torch.bfloat16": DataType.BFLOAT16,
+          "torch.int32": DataType.INT32, "torch.float8_e4m3fn": DataType.E4M3}
+_OPERATIONS = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all"]
+_REDUCTIONS = {one.name.lower(): one for one in Reduction} | {"avg": Reduction.MEAN}
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """How a call is done; zeros choose. The same on all ranks."""
+    algorithm: Algorithm = Algorithm.AUTO
+    blocks: int = 0
+    threads: int = 0
+    chunk_bytes: int = 0
+
+
+def find_data_type(tensor: Any) -> DataType | None:
+    """None: numbers that are not computed with."""
+    return _TYPES.get(str(tensor.dtype))
+
+
+class Communicator(CollectivePart):
+    """Collectives of a team (None: of all ranks of the context), on tensors of the ranks' GPUs and in their current streams.
+    All members make the same calls in the same order. Nothing waits for the GPU, and everything may be captured in a graph.
+
+    One communicator serves one stream at a time; streams that run at the same time have one each. Made and freed
+    collectively over the context; on ranks that are no members, for the collective calls alone."""
+
+    _name = "ops"
+
+    def __init__(self, context: SymmetricContext, team: SymmetricTeam | None = None, *, is_member: bool = True,
+                 packet_bytes: int = 0, chunk_bytes: int = 0, blocks: int = 0, lets_next_start: bool = False,
+                 tuning_file: str | None = None) -> None:
+        """Collective, with the same numbers. Other ranks than members say is_member=False."""
+        ops = load_ops_library()
+        chosen = (context.world if team is None else team) if is_member else None
+        options = OpsOptions(packet_bytes, chunk_bytes, blocks, lets_next_start,
+                             None if tuning_file is None else tuning_file.encode())
+        handle = ops.make("ops_create", context.handle, None if chosen is None else chosen.handle, ctypes.byref(options))
+        super().__init__(context, handle)
+        self._ops = ops
+
+    def free(self) -> None:
+        """Collective."""
+        handle, self._handle = self._handle, None
+        if handle is not None and not self._context.is_closed:
+            self._ops.check(self._ops.ops_destroy(handle))
+
+    @property
+    def rank(self) -> int:
+        return int(self._ops.ops_rank(self.handle))
+
+    @property
+    def size(self) -> int:
+        """0 on a rank that is no member."""
+        return int(self._ops.ops_size(self.handle))
+
+    def check_error(self) -> None:
+        """Raises why a call's result is not there, with the rank that did not come, if so."""
+        text = ctypes.create_string_buffer(_ERROR_TEXT_BYTES)
+        result = self._ops.ops_get_error(self.handle, text, len(text))
+        if result != Result.SUCCESS:
+            raise VerbenaError(Result(result), text.value.decode())
+
+    def reset(self) -> None:
+        """Collective: after an error the communicator is as good as new."""
+        self._ops.check(self._ops.ops_reset(self.handle))
+
+    def choose(self, operation: str, length_bytes: int) -> Choice:
+        """How an operation, such as "all_reduce", of so many bytes (of others than that: of a message) would be done."""
+        choice = OpsChoice()
+        self._ops.check(self._ops.ops_choose(self.handle, _OPERATIONS.index(operation), length_bytes, ctypes.byref(choice)))
+        return Choice(Algorithm(choice.algorithm), choice.blocks, choice.threads, choice.chunk_bytes)
+
+    def all_reduce(self, tensor: Any, reduction: str = "sum", *, out: Any = None, choice: Choice | None = None) -> Any:
+        """What the ranks' tensors become together, element by element, with the same bits on all of them. `out` may be the
+        tensor."""
+        tensor = tensor.contiguous()
+        out = tensor.new_empty(tensor.shape) if out is None else _expect_like(out, tensor.shape)
+        self._call("ops_all_reduce", tensor, out, tensor.numel(), _need_type(tensor), _REDUCTIONS[reduction], choice=choice)
+        return out
+
+    def all_gather(self, tensor: Any, dim: int = 0, *, out: Any = None, choice: Choice | None = None) -> Any:
+        """All ranks' tensors behind each other along `dim`, without a permutation afterwards."""
+        tensor = tensor.contiguous()
+        rows, shape = _cut(tensor.shape, dim, self.size)
+        out = tensor.new_empty(shape) if out is None else _expect_like(out, shape)
+        row_bytes = tensor.numel() * tensor.element_size() // max(rows, 1)
+        self._call("ops_all_gather", tensor, out, rows, row_bytes, choice=choice)
+        return out
+
+    def reduce_scatter(self, tensor: Any, dim: int = 0, reduction: str = "sum", *, out: Any = None,
+                       choice: Choice | None = None) -> Any:
+        """This rank's part along `dim`, whose size the number of ranks divides."""
+        tensor = tensor.contiguous()
+        shape = list(tensor.shape)
+        dim %= len(shape)
+        if shape[dim] % self.size != 0:
+            raise ValueError(f"dimension {dim} of {shape} cannot be scattered to {self.size} ranks in equal parts")
+        shape[dim] //= self.size
+        out = tensor.new_empty(shape) if out is None else _expect_like(out, shape)
+        rows = math.prod(shape[:dim])
+        self._call("ops_reduce_scatter", tensor, out, rows, out.numel() // max(rows, 1), _need_type(tensor),
+                   _REDUCTIONS[reduction], choice=choice)
+        return out
+
+    def broadcast(self, tensor: Any, root: int = 0, *, choice: Choice | None = None) -> Any:
+        """In place: the tensor of rank `root`."""
+        _expect_like(tensor, tensor.shape)
+        self._call("ops_broadcast", tensor, tensor, tensor.numel() * tensor.element_size(), root, choice=choice)
+        return tensor
+
+    def all_to_all(self, tensor: Any, split_dim: int = 0, concat_dim: int = 0, *, out: Any = None,
+                   choice: Choice | None = None) -> Any:
+        """The r-th part along `split_dim` goes to rank r; what comes is put behind each other along `concat_dim`."""
+        tensor = tensor.contiguous()
+        shape = list(tensor.shape)
+        split_dim, concat_dim = split_dim % len(shape), concat_dim % len(shape)
+        if shape[split_dim] % self.size != 0:
+            raise ValueError(f"dimension {split_dim} of {shape} cannot be split among {self.size} ranks in equal parts")
+        message = list(shape)
+        message[split_dim] //= self.size
+        joined_rows, joined = _cut(message, concat_dim, self.size)
+        out = tensor.new_empty(joined) if out is None else _expect_like(out, joined)
+        self._call("ops_all_to_all", tensor, out, math.prod(message) * tensor.element_size(), math.prod(shape[:split_dim]),
+                   joined_rows, choice=choice)
+        return out
+
+    def all_gather_v(self, tensor: Any, counts: Any, out: Any, *, offsets: Any = None, choice: Choice | None = None) -> Any:
+        """counts[r] rows come from rank r and lie in `out` from offsets[r] on, or behind each other. Counts and offsets are
+        int64 on the GPU, read when the kernel runs; `tensor` may be longer than this rank's count."""
+        self._call_v("ops_all_gather_v", tensor, out, [counts, offsets], [], out.numel() // self.size, choice)
+        return out
+
+    def reduce_scatter_v(self, tensor: Any, counts: Any, out: Any, reduction: str = "sum", *, offsets: Any = None,
+                         choice: Choice | None = None) -> Any:
+        """counts[r] rows, from offsets[r] on, of all ranks' tensors become rank r's `out`, which may be longer."""
+        self._call_v("ops_reduce_scatter_v", tensor, out, [counts, offsets], [_need_type(tensor), _REDUCTIONS[reduction]],
+                     tensor.numel() // self.size, choice)
+        return out
+
+    def all_to_all_v(self, tensor: Any, send_counts: Any, receive_counts: Any, out: Any, *, send_offsets: Any = None,
+                     receive_offsets: Any = None, expected_rows: int = 0, choice: Choice | None = None) -> Any:
+        """send_counts[r] rows go to rank r, receive_counts[r] come from it. `expected_rows`, the same on all ranks, says how
+        long a message may be, for the choice of an algorithm."""
+        counts = [send_counts, send_offsets, receive_counts, receive_offsets]
+        row = math.prod(tensor.shape[1:])
+        self._call_v("ops_all_to_all_v", tensor, out, counts, [], expected_rows * row, choice)
+        return out
+
+    @contextlib.contextmanager
+    def group(self, like: Any = None) -> Iterator[None]:
+        """Calls in the block, which do not use each other's results, go into the stream as one kernel where that can be: the
+        current one, or with it that of `like`, a tensor."""
+        self._ops.check(self._ops.ops_group_begin(self.handle))
+        try:
+            yield
+        finally:
+            stream = 0 if like is not None and not like.is_cuda else _current_stream()
+            self._ops.check(self._ops.ops_group_end(self.handle, stream))
+
+    def _call(self, name: str, source: Any, out: Any, *arguments: Any, choice: Choice | None) -> None:
+        self._ops.check(getattr(self._ops, name)(self.handle, source.data_ptr(), out.data_ptr(), *arguments, _pack(choice),
+                                                 _stream_of(source)))
+
+    def _call_v(self, name: str, source: Any, out: Any, counts: list[Any], more: list[Any], expected: int,
+                choice: Choice | None) -> None:
+        for tensor in (source, out):
+            _expect_like(tensor, tensor.shape)
+        for one in counts:
+            if one is not None and (str(one.dtype) != "torch.int64" or one.numel() != self.size):
+                raise ValueError(f"counts and offsets are int64, one for each of {self.size} ranks")
+        element = source.element_size()
+        extent = OpsExtent(math.prod(source.shape[1:]) * element, source.numel() * element, out.numel() * element,
+                           expected * element)
+        addresses = [None if one is None else one.data_ptr() for one in counts]
+        self._ops.check(getattr(self._ops, name)(self.handle, source.data_ptr(), out.data_ptr(), *addresses,
+                                                 ctypes.byref(extent), *more, _pack(choice), _stream_of(source)))
+
+
+def _cut(shape: Any, dim: int, parts: int) -> tuple[int, list[int]]:
+    """Rows before `dim`, and the shape of `parts` tensors along it."""
+    whole = list(shape)
+    dim %= len(whole)
+    whole[dim] *= parts
+    return math.prod(whole[:dim]), whole
+
+
+def _need_type(tensor: Any) -> DataType:
+    found = find_data_type(tensor)
+    if found is None:
+        raise TypeError(f"numbers of {tensor.dtype} are not reduced: {', '.join(sorted(_TYPES))}")
+    return found
+
+
+def _expect_like(tensor: Any, shape: Any) -> Any:
+    if list(tensor.shape) != list(shape) or not tensor.is_contiguous():
+        raise ValueError(f"a contiguous tensor of {list(shape)} is needed, not one of {list(tensor.shape)}")
+    return tensor
+
+
+def _pack(choice: Choice | None) -> Any:
+    if choice is None:
+        return None
+    return ctypes.byref(OpsChoice(choice.algorithm, choice.blocks, choice.threads, choice.chunk_bytes))
+
+
+def _stream_of(tensor: Any) -> int:
+    return _current_stream(tensor.device) if tensor.is_cuda else 0
+
+
+def _current_stream(device: Any = None) -> int:
+    import torch
+    return int(torch.cuda.current_stream(device).cuda_stream)

@@ -1,0 +1,119 @@
+"""The collectives as operators of PyTorch (torch.ops.verbena), for code that is compiled or captured: groups go by name, results
+are new tensors, and shapes are known without a GPU (fake kernels)."""
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from verbena.ops.communicator import Communicator
+
+_groups: dict[str, Communicator] = {}
+_libraries: list[Any] = []  # operators live as long as what defines them
+_lock = threading.Lock()
+
+
+def set_group(name: str, communicator: Communicator | None) -> None:
+    """What torch.ops.verbena's operators call `name`; None: nothing any more. Registers the operators."""
+    if not _libraries:
+        register_torch_ops()
+    if communicator is None:
+        _groups.pop(name, None)
+    else:
+        _groups[name] = communicator
+
+
+def get_group(name: str) -> Communicator:
+    try:
+        return _groups[name]
+    except KeyError:
+        raise KeyError(f"no communicator is called {name!r}: verbena.ops.set_group({name!r}, communicator)") from None
+
+
+def _all_reduce(x: Any, group: str, reduction: str = "sum") -> Any:
+    return get_group(group).all_reduce(x, reduction)
+
+
+def _all_reduce_in_place(x: Any, group: str, reduction: str = "sum") -> None:
+    get_group(group).all_reduce(x, reduction, out=x)
+
+
+def _all_gather(x: Any, dim: int, world_size: int, group: str) -> Any:
+    return get_group(group).all_gather(x, dim)
+
+
+def _reduce_scatter(x: Any, dim: int, world_size: int, group: str, reduction: str = "sum") -> Any:
+    return get_group(group).reduce_scatter(x, dim, reduction)
+
+
+def _broadcast(x: Any, root: int, group: str) -> None:
+    get_group(group).broadcast(x, root)
+
+
+def _all_to_all(x: Any, split_dim: int, concat_dim: int, world_size: int, group: str) -> Any:
+    return get_group(group).all_to_all(x, split_dim, concat_dim)
+
+
+def _all_gather_v(x: Any, counts: Any, rows: int, group: str) -> Any:
+    return get_group(group).all_gather_v(x, counts, x.new_empty([rows, *x.shape[1:]]))
+
+
+def _reduce_scatter_v(x: Any, counts: Any, rows: int, group: str, reduction: str = "sum") -> Any:
+    return get_group(group).reduce_scatter_v(x, counts, x.new_empty([rows, *x.shape[1:]]), reduction)
+
+
+def _all_to_all_v(x: Any, send_counts: Any, receive_counts: Any, rows: int, expected_rows: int, group: str) -> Any:
+    out = x.new_empty([rows, *x.shape[1:]])
+    return get_group(group).all_to_all_v(x, send_counts, receive_counts, out, expected_rows=expected_rows)
+
+
+def _resized(x: Any, dim: int, size: Any) -> Any:
+    shape = list(x.shape)
+    shape[dim] = size
+    return x.new_empty(shape)
+
+
+def _fake_all_to_all(x: Any, split_dim: int, concat_dim: int, world_size: int, group: str) -> Any:
+    shape = list(x.shape)
+    shape[split_dim] //= world_size
+    shape[concat_dim] *= world_size
+    return x.new_empty(shape)
+
+
+# Schema, what does it, what only says the result's shape.
+_OPERATORS: list[tuple[str, Callable[..., Any], Callable[..., Any]]] = [
+    ('all_reduce(Tensor x, str group, str reduction="sum") -> Tensor', _all_reduce,
+     lambda x, group, reduction="sum": x.new_empty(x.shape)),
+    ('all_reduce_(Tensor(a!) x, str group, str reduction="sum") -> ()', _all_reduce_in_place,
+     lambda x, group, reduction="sum": None),
+    ("all_gather(Tensor x, int dim, int world_size, str group) -> Tensor", _all_gather,
+     lambda x, dim, world_size, group: _resized(x, dim, x.shape[dim] * world_size)),
+    ('reduce_scatter(Tensor x, int dim, int world_size, str group, str reduction="sum") -> Tensor', _reduce_scatter,
+     lambda x, dim, world_size, group, reduction="sum": _resized(x, dim, x.shape[dim] // world_size)),
+    ("broadcast_(Tensor(a!) x, int root, str group) -> ()", _broadcast, lambda x, root, group: None),
+    ("all_to_all(Tensor x, int split_dim, int concat_dim, int world_size, str group) -> Tensor", _all_to_all,
+     _fake_all_to_all),
+    ("all_gather_v(Tensor x, Tensor counts, SymInt rows, str group) -> Tensor", _all_gather_v,
+     lambda x, counts, rows, group: _resized(x, 0, rows)),
+    ('reduce_scatter_v(Tensor x, Tensor counts, SymInt rows, str group, str reduction="sum") -> Tensor', _reduce_scatter_v,
+     lambda x, counts, rows, group, reduction="sum": _resized(x, 0, rows)),
+    ("all_to_all_v(Tensor x, Tensor send_counts, Tensor receive_counts, SymInt rows, SymInt expected_rows, str group) -> Tensor",
+     _all_to_all_v, lambda x, send_counts, receive_counts, rows, expected_rows, group: _resized(x, 0, rows)),
+]
+
+
+def register_torch_ops(device: str = "CUDA") -> None:
+    """Once for each of PyTorch's kinds of devices; set_group() does it for GPUs unless it was done before."""
+    import torch
+    with _lock:
+        if any(name == device for name, _ in _libraries):
+            return
+        library = torch.library.Library("verbena", "FRAGMENT" if _libraries or hasattr(torch.library, "custom_op") else "DEF")
+        for schema, does, says_shape in _OPERATORS:
+            name = schema.split("(")[0]
+            if not _libraries:
+                library.define(schema)
+                if hasattr(library, "_register_fake"):
+                    library._register_fake(name, says_shape)
+                else:
+                    library.impl(name, says_shape, "Meta")
+            library.impl(name, does, device)
+        _libraries.append((device, library))

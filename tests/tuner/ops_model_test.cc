@@ -1,0 +1,131 @@
+// Which way a collective is done by what was measured, and how that is told; the tuning file's part for it.
+#include "tuner/ops_model.h"
+
+#include <gmock/gmock.h>
+
+#include "tuner/calibration_file.h"
+
+namespace verbena::tuner {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+OpsMeasurement make(const char* algorithm, uint32_t threads, std::vector<OpsPoint> points) {
+  OpsMeasurement measured;
+  measured.operation = "all_reduce";
+  measured.algorithm = algorithm;
+  measured.gpu = "H200";
+  measured.ranks = 4;
+  measured.threads = threads;
+  measured.points = std::move(points);
+  return measured;
+}
+
+// One shot is faster up to 128 KiB, two shots behind that.
+std::vector<OpsMeasurement> list_measured() {
+  return {make("one-shot-128", 512, {{1024, 1, 3}, {65536, 9, 4}, {262144, 35, 6}}),
+          make("two-shot-128", 256, {{65536, 5, 4.8}, {262144, 18, 5}, {1 << 20, 70, 9}}),
+          make("bulk-two-shot", 512, {{1 << 20, 64, 10}, {16 << 20, 128, 80}})};
+}
+
+std::vector<std::string> names_of(const std::vector<OpsWay>& ways) {
+  std::vector<std::string> names;
+  for (const OpsWay& way : ways) names.push_back(way.algorithm);
+  return names;
+}
+
+TEST(OpsModel, TheFastestComesFirst) {
+  const auto at = [](uint64_t bytes) {
+    return names_of(list_ways(list_measured(), "all_reduce", 4, "H200", bytes));
+  };
+  EXPECT_THAT(at(1024), ElementsAre("one-shot-128"));
+  EXPECT_THAT(at(65536), ElementsAre("one-shot-128", "two-shot-128"));
+  EXPECT_THAT(at(262144), ElementsAre("two-shot-128", "one-shot-128"));
+  EXPECT_THAT(at(1 << 20), ElementsAre("two-shot-128", "bulk-two-shot"));
+  EXPECT_THAT(at(64 << 20), ElementsAre("bulk-two-shot")) << "beyond what was measured";
+  EXPECT_THAT(at(16), ElementsAre("one-shot-128")) << "below it";
+}
+
+TEST(OpsModel, TimesAndBlocksBetweenTwoPoints) {
+  const OpsWay way = list_ways(list_measured(), "all_reduce", 4, "H200", 163840).front();
+  EXPECT_EQ(way.algorithm, "two-shot-128");
+  EXPECT_NEAR(way.microseconds, 4.9, 1e-9);
+  EXPECT_EQ(way.blocks, 12U) << "half way from 5 to 18, rounded up";
+  EXPECT_EQ(way.threads, 256U);
+  const OpsWay beyond = list_ways(list_measured(), "all_reduce", 4, "H200", 31 << 20).front();
+  EXPECT_NEAR(beyond.microseconds, 150, 1e-6) << "on as before";
+  EXPECT_EQ(beyond.blocks, 128U);
+}
+
+TEST(OpsModel, OnlyWhatIsLikeThis) {
+  const auto measured = list_measured();
+  EXPECT_THAT(list_ways(measured, "all_gather", 4, "H200", 1024), IsEmpty());
+  EXPECT_THAT(list_ways(measured, "all_reduce", 2, "H200", 1024), IsEmpty());
+  EXPECT_THAT(list_ways(measured, "all_reduce", 4, "H100", 1024), IsEmpty());
+}
+
+TEST(OpsModel, ExplainsItsChoice) {
+  const OpsQuestion question{"all_reduce", 262144, 4};
+  const std::string told = explain_ways(list_measured(), question, "", "");
+  EXPECT_THAT(told, HasSubstr("all_reduce of 262144 bytes by 4 ranks on H200"));
+  EXPECT_THAT(told, HasSubstr("two-shot-128     18 blocks of 256 threads       5.00 us"));
+  EXPECT_THAT(
+      told,
+      HasSubstr("chosen: two-shot-128, which was measured to be the fastest, by 20 % before one-shot-128"));
+  EXPECT_THAT(explain_ways(list_measured(), question, "", "one-shot-16"),
+              HasSubstr("chosen: one-shot-16, as VERBENA_OPS_ALGORITHM says"));
+  EXPECT_THAT(explain_ways({}, question, "", ""),
+              HasSubstr("nothing was measured for all_reduce by 4 ranks"));
+}
+
+TEST(OpsModel, Questions) {
+  std::string problem;
+  const auto question = parse_question("all_reduce:512k:4", problem);
+  ASSERT_TRUE(question);
+  EXPECT_EQ(question->operation, "all_reduce");
+  EXPECT_EQ(question->bytes, 512U << 10);
+  EXPECT_EQ(question->ranks, 4U);
+  for (const char* wrong :
+       {"", "all_reduce", "all_reduce:512k", ":512k:4", "all_reduce:x:4", "all_reduce:0:4", "all_reduce:5q:4",
+        "all_reduce:99999999999g:4", "all_reduce:1k:1", "all_reduce:1k:4000"}) {
+    EXPECT_FALSE(parse_question(wrong, problem)) << wrong;
+    EXPECT_THAT(problem, HasSubstr("OPERATION:BYTES:RANKS"));
+  }
+}
+
+TEST(OpsModel, TheTuningFileKeepsThem) {
+  Calibration calibration;
+  put_ops_measurements(calibration, list_measured());
+  const auto read = parse_calibration(format_calibration(calibration));
+  ASSERT_TRUE(read.calibration) << read.problem;
+  EXPECT_EQ(*read.calibration, calibration);
+  // Newer ones of the same kind take the place of all of them, and of no others.
+  auto other = make("one-shot-16", 128, {{1024, 1, 2}});
+  put_ops_measurements(calibration, {other});
+  EXPECT_THAT(calibration.ops, ElementsAre(other));
+  other.ranks = 2;
+  put_ops_measurements(calibration, {other});
+  EXPECT_EQ(calibration.ops.size(), 2U);
+  EXPECT_NE(compute_fingerprint(calibration), compute_fingerprint({}));
+}
+
+TEST(OpsModel, RefusesADamagedFile) {
+  const auto problem_of = [](const std::string& entry) {
+    return parse_calibration(R"({"format": "verbena-tuning", "version": 1, "ops": [)" + entry + "]}").problem;
+  };
+  const std::string begin =
+      R"({"operation": "all_reduce", "algorithm": "one-shot-16", "gpu": "H200", "ranks": 4, "threads": 128, "chunk_bytes": 0, "points": )";
+  EXPECT_EQ(problem_of(begin + "[[1024, 1, 2.5]]}"), "");
+  EXPECT_EQ(problem_of(begin + "[]}"), "ops[0].points: is not a list of 1 to 256 points");
+  EXPECT_EQ(problem_of(begin + "[[1024, 1]]}"), "ops[0].points[0]: is not [bytes, blocks, microseconds]");
+  EXPECT_EQ(problem_of(begin + "[[1024, 1, 2], [1024, 1, 2]]}"),
+            "ops[0].points[1]: is not larger than the one before");
+  EXPECT_EQ(problem_of(begin + "[[1024, 1, -2]]}"), "ops[0].points[0]: has an impossible time");
+  EXPECT_EQ(problem_of(begin + "[[1024, 1, 2]]}, " + begin + "[[1024, 1, 2]]}"),
+            "ops[1]: repeats an earlier entry");
+}
+
+}  // namespace
+}  // namespace verbena::tuner

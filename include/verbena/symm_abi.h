@@ -87,6 +87,33 @@ struct SymmAliases {
   SymmAlias entries[kSymmMaxAliases];
 };
 
+namespace device {
+struct TraceRing;
+}
+
+// Faults that a test asks for, in SymmProbes::faults. Compiled in only with VERBENA_DEVICE_FAULTS. But for
+// the first one, each happens once to whoever meets it first, and its bit is cleared.
+enum class SymmFault : uint64_t {
+  kDelayPuts = 1,   // about a microsecond passes between a put's data and what comes behind it
+  kDropSignal = 2,  // a signal is not sent, and its sender is told that it is
+  kLateWait = 4,    // a wait ends as if its time were over
+  kForceAbort = 8,  // a wait ends as if the context had been aborted
+};
+
+// What kernels that are compiled with VERBENA_DEVICE_PROBES count, for SymmContext::probes. In memory that
+// the GPU and whoever looks reach; zero at first. Each group's call counts once.
+struct alignas(16) SymmProbes {
+  uint64_t puts, put_bytes;
+  uint64_t gets, get_bytes;
+  uint64_t signals;          // sent
+  uint64_t updates;          // of words of one's own
+  uint64_t waits, wait_ns;   // for signals, words, barriers and completion; a barrier's second half
+  uint64_t late_waits;       // that ended by time
+  uint64_t faults;           // a set of SymmFault; the host writes it
+  device::TraceRing* trace;  // may be null
+  uint64_t reserved;         // 0
+};
+
 // Of one team, on one rank. Everything it points to is in memory that this rank's GPU addresses. A kernel
 // that takes it by value, as a __grid_constant__, has it in constant memory: what it reads of one in global
 // memory it reads anew after each acquire, a quarter of a microsecond a time.
@@ -128,7 +155,8 @@ struct SymmContext {
   // in it, such as workspaces', are less in each other's way; a block's order is that of one context's calls.
   uint32_t first_queue;
   const SymmAliases* aliases;  // of registered memory; null: there is none
-  uint64_t reserved;           // 0
+  // Null unless whoever launches a kernel puts one into its copy of the context.
+  SymmProbes* probes;
 };
 
 // What each block of a workspace has for itself.

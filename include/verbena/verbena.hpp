@@ -1,6 +1,6 @@
-// libverbena.so for C++: objects that own what verbena.h makes, errors as exceptions. Rules, units and which calls are
-// collective are verbena.h's. Objects are movable and not thread safe; a context outlives its windows and teams.
-// Destruction is collective where freeing is; a failure in it is only logged.
+// libverbena.so for C++: objects that own what verbena.h makes, errors as exceptions. Rules, units and which
+// calls are collective are verbena.h's. Objects are movable and not thread safe; a context outlives its
+// windows and teams. Destruction is collective where freeing is; a failure in it is only logged.
 #ifndef VERBENA_VERBENA_HPP
 #define VERBENA_VERBENA_HPP
 
@@ -65,8 +65,8 @@ class SymmetricTeam {
   uint32_t rank() const { return verbena_team_rank(handle_.get()); }
   uint32_t size() const { return verbena_team_size(handle_.get()); }
   uint32_t world_rank(uint32_t rank) const { return verbena_team_world_rank(handle_.get(), rank); }
-  // For a kernel's argument by value (const __grid_constant__ verbena::SymmContext); over another library's heap
-  // its backend's, which derives from it.
+  // For a kernel's argument by value (const __grid_constant__ verbena::SymmContext); over another library's
+  // heap its backend's, which derives from it.
   template <typename Context = SymmContext>
   const Context& context() const {
     return *static_cast<const Context*>(verbena_team_host_context(handle_.get()));
@@ -76,6 +76,19 @@ class SymmetricTeam {
     return static_cast<const Context*>(verbena_team_device_context(handle_.get()));
   }
   verbena_team* handle() const { return handle_.get(); }
+  // For a program's `meta_data` (device/tilescale_ranks.cuh): 1024 words. Teams of at most 1021 ranks.
+  std::vector<uint64_t> make_tilescale_table(const SymmetricWindow& window) const {
+    constexpr size_t kWords = 1024, kFirstBase = 2;
+    if (size() > kWords - kFirstBase - 1)
+      throw Failure(VERBENA_INVALID_ARGUMENT, "a table of TileScale's has room for 1021 ranks");
+    std::vector<uint64_t> table(kWords);
+    table[0] = rank();
+    table[1] = size();
+    for (uint32_t peer = 0; peer < size(); ++peer)
+      table[kFirstBase + peer] = reinterpret_cast<uint64_t>(window.peer_address(world_rank(peer)));
+    table[kWords - 1] = reinterpret_cast<uint64_t>(device_context());
+    return table;
+  }
 
   // In the order of a stream, as verbena.h says of verbena_*_on_stream().
   void barrier_on(void* stream, uint32_t barrier = 0) const {

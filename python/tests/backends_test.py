@@ -73,6 +73,77 @@ def test_a_builder_makes_one_context_and_knows_its_memory(folder, name, tmp_path
     run_ranks(1, _use_builder, folder, name, tmp_path)
 
 
+def _take_a_buffer(rank, folder, gathered):
+    fake_libraries.look_in(folder)
+    _load_nccl(folder)
+    builder = builders.make_builder("nccl", stand_ins.TorchCommWithHandle(gathered), 12345)
+    own = _Buffer(1 << 40, 4096)
+    with pytest.raises(ValueError, match="256 signals"):
+        builder.build(own, signal_pad_size=1 << 20)
+    address = builder.build(own)
+    context = builder.context
+    fake = ctypes.CDLL(str(folder / "libverbena_nccl.so"))
+    assert [ctypes.c_size_t.in_dll(fake, name).value for name in
+            ("last_comm", "last_buffer", "last_buffer_bytes", "last_heap_bytes")] == [4242, 1 << 40, 4096, 12345]
+    assert address == context.world.device_context == builder.build(own) == builder.build(_Buffer((1 << 40) + 4092, 4))
+    assert builder.build(_Buffer(builder.allocate(4096).address, 4096)) == address
+    for other in (_Buffer(1 << 40, 4100), _Buffer((1 << 40) - 4, 8), _Buffer(1 << 41, 4)):
+        with pytest.raises(ValueError, match="the backend nccl has"):
+            builder.build(other)
+    with pytest.raises(KeyError):
+        builder.find_window(own)  # kernels use its own address
+    assert ctypes.c_int.in_dll(fake, "count_contexts").value == 1
+    builder.close()
+    # Without one: another context.
+    assert builder.allocate(4096) is not None
+    with pytest.raises(ValueError, match="the backend nccl has"):
+        builder.build(own)
+    builder.close()
+
+
+def test_nccl_takes_the_applications_buffer(folder, tmp_path):
+    run_ranks(1, _take_a_buffer, folder, tmp_path)
+
+
+def _create_from_a_communicator(rank, folder):
+    fake_libraries.look_in(folder)
+    address = nccl.create_nccl_symm_context_from_comm(4242, 1 << 40, 4096, 1024, 0, 0, 1)
+    other = nccl._create_nccl_symm_context_from_comm(4343, 1 << 41, 4096, 1024, 0, 0, 1)
+    assert address and other and address != other
+    nccl.destroy_nccl_symm_context(address)
+    with pytest.raises(KeyError):
+        nccl.destroy_nccl_symm_context(address)
+    with pytest.raises(ValueError, match="rank 1 of 2 is rank 0 of 1 of the communicator"):
+        nccl.create_nccl_symm_context_from_comm(4242, 1 << 40, 4096, 1024, 0, 1, 2)
+    with pytest.raises(ValueError, match="256 signals"):
+        nccl.create_nccl_symm_context_from_comm(4242, 1 << 40, 4096, 1 << 20, 0, 0, 1)
+    nccl.destroy_nccl_symm_context(other)
+
+
+def test_a_context_of_a_communicator_by_its_address(folder):
+    run_ranks(1, _create_from_a_communicator, folder)
+
+
+def _finalize(rank, folder, gathered):
+    fake_libraries.look_in(folder)
+    stand_ins.install_torch()
+    _load_nccl(folder)
+    first, second = (stand_ins.TorchCommWithHandle(gathered, backend="nccl") for _ in range(2))
+    windows = [Factory.allocate(comm, 4096) for comm in (first, second)]
+    first.finalize()
+    assert first.is_final
+    with pytest.raises(ValueError, match="closed"):
+        windows[0].address
+    assert windows[1].address and not hasattr(second, "is_final")
+    Factory.destroy_contexts(second)
+    second.finalize()
+    assert second.is_final
+
+
+def test_finalize_destroys_contexts_first(folder, tmp_path):
+    run_ranks(1, _finalize, folder, tmp_path)
+
+
 def _use_factory(rank, folder, gathered):
     fake_libraries.look_in(folder)
     stand_ins.install_torch()

@@ -1,11 +1,14 @@
 """Contexts, windows and teams on ranks without a GPU: processes that share memory of the host's."""
 import ctypes
+import struct
 import time
 
 import pytest
 
+import stand_ins
 import verbena
 from ranks import run_ranks
+from verbena.mesh import create_mesh_teams
 
 
 def _use_windows_and_teams(rank):
@@ -32,7 +35,13 @@ def _use_windows_and_teams(rank):
                 assert (team.size, team.world_rank(0)) == (2, 2)
                 with pytest.raises(ValueError, match="rank 2 of a team of 2"):
                     team.world_rank(2)
-        assert context.create_team([2, 1, 0]).rank == 2 - rank
+        backwards = context.create_team([2, 1, 0])
+        assert backwards.rank == 2 - rank
+        with context.allocate(64) as window:
+            table = struct.unpack("1024Q", backwards.make_tilescale_table(window))
+            assert table[:5] == (2 - rank, 3, *(window.peer_address(peer) for peer in (2, 1, 0)))
+            assert table[4 - rank] == window.address and set(table[5:-1]) == {0}
+            assert table[-1] == backwards.device_context
         context.check_error()
     with pytest.raises(ValueError, match="closed"):
         context.barrier()
@@ -68,9 +77,12 @@ def _use_workspaces(rank):
             assert workspace.slot_bytes == (512 if rank < 2 else 0)
             if rank < 2:
                 assert workspace.backend == verbena.Backend.VERBENA and workspace.device_context
+                assert (workspace.team.size, workspace.team.rank) == (2, rank)
+                assert workspace.team.device_context not in (pair.device_context, context.world.device_context)
             else:
-                with pytest.raises(ValueError, match="is not in"):
-                    workspace.device_context
+                for of_members in ("device_context", "team"):
+                    with pytest.raises(ValueError, match="is not in"):
+                        getattr(workspace, of_members)
             workspace.reset()
             workspace.check_error()
             freed = workspace
@@ -82,6 +94,39 @@ def _use_workspaces(rank):
 
 def test_workspaces():
     run_ranks(3, _use_workspaces)
+
+
+def _meet_along_a_mesh(rank):
+    with verbena.SymmetricContext.from_environment() as context:
+        # Ranks 0 to 5 in two rows of three; rank 6 is outside.
+        teams = create_mesh_teams(context, stand_ins.DeviceMesh(rank, (2, 3), ("down", "along")))
+        lines = {name: [team.world_rank(member) for member in range(team.size)] for name, team in teams.items()}
+        unnamed = create_mesh_teams(context, stand_ins.DeviceMesh(rank, (1, 6)))
+        return lines, {name: team.size for name, team in unnamed.items()}
+
+
+def test_teams_along_a_mesh():
+    told = run_ranks(7, _meet_along_a_mesh)
+    for rank in range(6):
+        row, column = divmod(rank, 3)
+        lines = {"down": [column, 3 + column], "along": [3 * row, 3 * row + 1, 3 * row + 2]}
+        assert told[rank] == (lines, {"0": 1, "1": 6})
+    assert told[6] == ({}, {})
+
+
+def _call_without_a_gpu(rank):
+    with verbena.SymmetricContext.from_environment() as context, context.allocate(4096) as window:
+        world = context.world
+        for call in (world.barrier, world.quiet, lambda: world.signal(0, 0), lambda: world.wait(0, 1),
+                     lambda: world.put(window.address, (window.address, 8), 0),
+                     lambda: world.get((window.address, 8), window.address, 0)):
+            with pytest.raises(verbena.VerbenaError, match="needs a GPU") as caught:
+                call()
+            assert caught.value.result == verbena.Result.INVALID_USAGE
+
+
+def test_calls_on_streams_need_a_gpu():
+    run_ranks(1, _call_without_a_gpu)
 
 
 def _see_failures(rank):

@@ -31,6 +31,15 @@ static int make(size_t heap_bytes, void** context) {
 """
 
 NCCL_CONTEXTS = _CONTEXTS + """
+void* last_buffer;
+size_t last_buffer_bytes;
+int verbena_nccl_context_create_with_buffer(void* comm, void* buffer, size_t buffer_bytes, size_t heap_bytes,
+                                            void** context) {
+  last_comm = comm;
+  last_buffer = buffer;
+  last_buffer_bytes = buffer_bytes;
+  return make(heap_bytes, context);
+}
 int verbena_nccl_context_create(void* comm, size_t heap_bytes, void** context) {
   last_comm = comm;
   return make(heap_bytes, context);

@@ -13,7 +13,7 @@ from verbena.backends import BACKENDS
 @pytest.fixture
 def tree(tmp_path, monkeypatch):
     """A source tree and a prefix without any library."""
-    for variable in (finder.LIBRARY_VARIABLE, finder.BITCODE_VARIABLE, "NVSHMEM_LIB_DIR", "NCCL_LIB_DIR"):
+    for variable in (finder.LIBRARY_VARIABLE, finder.BITCODE_VARIABLE, finder.TORCH_VARIABLE, "NVSHMEM_LIB_DIR", "NCCL_LIB_DIR"):
         monkeypatch.delenv(variable, raising=False)
     _make(tmp_path / "tree" / "CMakePresets.json")
     monkeypatch.setattr(finder, "_PACKAGE", tmp_path / "tree" / "python" / "verbena")
@@ -64,6 +64,24 @@ def test_bitcode_lies_below_the_libraries(tree, monkeypatch):
             verbena.LibraryFinder.find_device_library(verbena.Backend.NCCL)
     monkeypatch.delenv(finder.BITCODE_VARIABLE)
     assert not verbena.LibraryFinder.is_available(verbena.Backend.NVSHMEM)
+
+
+def test_pytorchs_variable_comes_first(tree, monkeypatch):
+    built = _make(tree / "tree/build/debug/lib/bitcode/libsample.bc")
+    # It may name PyTorch's own file, beside which there is none of ours.
+    monkeypatch.setenv(finder.TORCH_VARIABLE, _make(tree / "torch/lib/torch_symm.bc"))
+    find = verbena.TorchSymmLibFinder.find_device_library
+    assert find(verbena.Backend.VERBENA) == built
+    beside = _make(tree / "torch/lib/libsample.bc")
+    assert find(verbena.Backend.VERBENA) == verbena.LibraryFinder.find_device_library() == beside
+    monkeypatch.setenv(finder.TORCH_VARIABLE, str(tree / "torch/lib"))
+    assert find(verbena.Backend.VERBENA) == beside
+    monkeypatch.setenv(finder.BITCODE_VARIABLE, built)
+    assert find(verbena.Backend.VERBENA) == built
+    monkeypatch.delenv(finder.BITCODE_VARIABLE)
+    # Without a backend: all of them.
+    everything = _make(tree / "torch/lib/libverbena_symm_any.bc")
+    assert find() == everything
 
 
 def test_the_backends_libraries_lie_beside_libverbena(tree, monkeypatch):

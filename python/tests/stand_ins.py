@@ -1,4 +1,5 @@
 """TorchComms' and PyTorch's calls that the builders use, by their signatures, where neither is installed."""
+import ctypes
 import sys
 import time
 import types
@@ -54,6 +55,61 @@ def install_torch():
     sys.modules.update({"torch": torch, "torch.distributed": torch.distributed})
 
 
+class PluggableAllocator:
+    """torch.cuda.memory.CUDAPluggableAllocator: functions of a library, by their names."""
+
+    def __init__(self, path, allocate, release):
+        library = ctypes.CDLL(path)
+        self.allocate, self.release = getattr(library, allocate), getattr(library, release)
+        self.allocate.restype, self.allocate.argtypes = ctypes.c_void_p, [ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p]
+        self.release.restype = None
+        self.release.argtypes = [ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p]
+
+    def allocator(self):
+        return self
+
+
+class MemPool:
+    """torch.cuda.MemPool, which gives back all memory when it goes."""
+
+    def __init__(self, allocator):
+        self._allocator, self._taken = allocator, {}
+
+    def take(self, length_bytes, device):
+        address = self._allocator.allocate(length_bytes, device, None)
+        self._taken[address] = length_bytes, device
+        return address
+
+    def give_back(self, address):
+        self._allocator.release(address, *self._taken.pop(address), None)
+
+    def __del__(self):
+        for address in list(self._taken):
+            self.give_back(address)
+
+
+def install_torch_pools():
+    torch = types.ModuleType("torch")
+    memory = types.SimpleNamespace(CUDAPluggableAllocator=PluggableAllocator)
+    torch.cuda = types.SimpleNamespace(memory=memory, MemPool=MemPool)
+    sys.modules["torch"] = torch
+
+
+class DeviceMesh:
+    """torch.distributed.device_mesh.DeviceMesh of all ranks in order, as far as its places are asked for."""
+
+    def __init__(self, rank, shape, names=None):
+        self.shape, self.mesh_dim_names = shape, names
+        self._rank = rank
+
+    def get_coordinate(self):
+        place, rest = [], self._rank
+        for length in reversed(self.shape):
+            place.insert(0, rest % length)
+            rest //= length
+        return place if rest == 0 else None
+
+
 class Exchange:
     """An all-gather by files."""
 
@@ -92,6 +148,9 @@ class TorchComm(Exchange):
 
     def get_device(self):
         return "cuda:0"
+
+    def finalize(self):
+        self.is_final = True
 
     def all_gather_single(self, output, input, async_op):
         assert not async_op

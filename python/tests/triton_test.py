@@ -143,6 +143,7 @@ def test_the_decorator_with_and_without_argument():
                             (verbena.requires_symm(function, backend=4), 4)]:
         assert kernel.backend == backend and kernel.jit_function is function
         assert kernel.extern_libs == {"verbena_symm": verbena.LibraryFinder.find_device_library()}
+    assert verbena.requires_torch_symm is symm.requires_torch_symm is symm.requires_symm
     for wrong in (lambda: symm.requires_symm(print), lambda: symm.requires_symm(backend=4)(print),
                   lambda: symm.requires_symm(4, backend=4)):
         with pytest.raises(TypeError):

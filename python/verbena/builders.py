@@ -39,10 +39,10 @@ class SymmContextBuilder(abc.ABC):
     def build(self, buffer: Any, signal_pad_size: int = MOST_SIGNALS * SIGNAL_BYTES) -> int:
         """Returns the device context for kernels that use the buffer: a tensor in a window of the context, or other memory if
         the backend accepts it. Collective the first time, and for other memory."""
-        if signal_pad_size > MOST_SIGNALS * SIGNAL_BYTES:
-            raise ValueError(f"a signal pad of {signal_pad_size} bytes: a team has {MOST_SIGNALS} signals of "
-                             f"{SIGNAL_BYTES} bytes")
+        check_signal_pad(signal_pad_size)
         address, length_bytes = _measure(buffer)
+        if self._context is None:
+            self._context = self._make_context_with(address, length_bytes)
         if self._find(address, length_bytes) is None:
             self._admit(address, length_bytes)
         return self.context.world.device_context
@@ -62,6 +62,10 @@ class SymmContextBuilder(abc.ABC):
 
     @abc.abstractmethod
     def _make_context(self) -> SymmetricContext: ...
+
+    def _make_context_with(self, address: int, length_bytes: int) -> SymmetricContext:
+        """When the first call is `build`: a backend may take that buffer into the heap that it makes."""
+        return self._make_context()
 
     def _find(self, address: int, length_bytes: int) -> SymmetricWindow | None:
         """The window that contains all of it at the same address."""
@@ -115,6 +119,12 @@ class VerbenaSymmContextBuilder(SymmContextBuilder):
             window.free()  # registrations are counted, and one is enough
         else:
             self._registered[window.handle] = window
+
+
+def check_signal_pad(length_bytes: int) -> None:
+    """A team has signals of its own: a pad is a number of them."""
+    if length_bytes > MOST_SIGNALS * SIGNAL_BYTES:
+        raise ValueError(f"a signal pad of {length_bytes} bytes: a team has {MOST_SIGNALS} signals of {SIGNAL_BYTES} bytes")
 
 
 def make_builder(backend: Backend | int | str, comm: Any, heap_bytes: int = HEAP_BYTES) -> SymmContextBuilder:

@@ -12,6 +12,8 @@ from verbena.constants import Backend
 LIBRARY_VARIABLE = "LIBVERBENA_PATH"
 OPS_VARIABLE = "LIBVERBENA_OPS_PATH"
 BITCODE_VARIABLE = "LIBVERBENA_BITCODE_PATH"
+# PyTorch's name for the same. It comes first of all places, and the others are looked at too: it may name PyTorch's own file.
+TORCH_VARIABLE = "TORCH_SYMM_LIB_PATH"
 LIBRARY_NAME = "libverbena.so"
 OPS_LIBRARY_NAME = "libverbena_ops.so"
 
@@ -50,6 +52,10 @@ class LibraryFinder:
     def find_device_library(cls, backend: Backend = Backend.VERBENA) -> str:
         """The primitives as bitcode; DEFAULT: of all backends in one file."""
         folders = [folder / "bitcode" for folder in _list_folders()]
+        named = os.environ.get(TORCH_VARIABLE)
+        if named:
+            path = pathlib.Path(named).absolute()
+            folders.insert(0, path.parent if path.is_file() else path)
         return _find(f"lib{find_bitcode(Backend(backend))}.bc", BITCODE_VARIABLE, folders, stands_for_folder=True)
 
     @classmethod
@@ -86,6 +92,14 @@ class LibraryFinder:
         except LibraryNotFound:
             return False
         return True
+
+
+class TorchSymmLibFinder(LibraryFinder):
+    """LibraryFinder by the name and with the defaults of PyTorch's proposal."""
+
+    @classmethod
+    def find_device_library(cls, backend: Backend = Backend.DEFAULT) -> str:
+        return super().find_device_library(backend)
 
 
 def _list_folders() -> list[pathlib.Path]:

@@ -6,7 +6,7 @@ import os
 from ctypes import POINTER, c_int, c_size_t, c_void_p
 from typing import Any
 
-from verbena.builders import HEAP_BYTES, SymmContextBuilder
+from verbena.builders import HEAP_BYTES, SymmContextBuilder, check_signal_pad
 from verbena.constants import Backend
 from verbena.context import SymmetricContext
 from verbena.native import BackendUnavailable, Handle, Prototypes, load_backend_library
@@ -16,6 +16,7 @@ FIRST_WITH_DEVICE_API = (2, 28, 0)
 # The functions of libverbena_nccl.so, as declared in include/verbena/backends.h.
 PROTOTYPES: Prototypes = {
     "nccl_context_create": (c_int, [c_void_p, c_size_t, POINTER(Handle)]),
+    "nccl_context_create_with_buffer": (c_int, [c_void_p, c_void_p, c_size_t, c_size_t, POINTER(Handle)]),
 }
 DEVICE_API = ("ncclCommWindowRegister", "ncclDevCommCreate", "ncclMemAlloc")
 
@@ -75,9 +76,12 @@ class NcclLibrary:
 
 
 class NCCLSymmContextBuilder(SymmContextBuilder):
-    """Over NCCL's windows and a device communicator of the given communicator. Close it before the communicator."""
+    """Over NCCL's windows and a device communicator of the given communicator. Close it before the communicator. If `build` is
+    the first call, its buffer becomes part of the context as it is (memory of ncclMemAlloc or another cuMemCreate), and kernels
+    use its own address. Later buffers must lie in windows of `allocate`."""
 
     name = "nccl"
+    _own: tuple[int, int] | None = None  # address and length of the buffer that was taken
 
     def __init__(self, comm: Any, heap_bytes: int = HEAP_BYTES, library: NcclLibrary | None = None) -> None:
         super().__init__(comm, heap_bytes)
@@ -88,6 +92,20 @@ class NCCLSymmContextBuilder(SymmContextBuilder):
     def _make_context(self) -> SymmetricContext:
         handle = load_backend_library(Backend.NCCL).make("nccl_context_create", self.native_handle, self.heap_bytes)
         return SymmetricContext.from_handle(handle, self._communicator)
+
+    def _make_context_with(self, address: int, length_bytes: int) -> SymmetricContext:
+        handle = make_context_with_buffer(self.native_handle, address, length_bytes, self.heap_bytes)
+        self._own = address, length_bytes
+        return SymmetricContext.from_handle(handle, self._communicator)
+
+    def _admit(self, address: int, length_bytes: int) -> None:
+        if self._own is None or not self._own[0] <= address <= sum(self._own) - length_bytes:
+            super()._admit(address, length_bytes)
+
+    def close(self) -> None:
+        """Collective. A buffer that was taken is the application's alone again."""
+        self._own = None
+        super().close()
 
 
 class NCCLxSymmContextBuilder(NCCLSymmContextBuilder):
@@ -104,3 +122,37 @@ class NCCLxSymmContextBuilder(NCCLSymmContextBuilder):
 
     def _detect_ncclx_features(self) -> NcclxFeature:
         return self.library.ncclx_features
+
+
+def make_context_with_buffer(native_handle: int, address: int, length_bytes: int, heap_bytes: int) -> int | None:
+    """A verbena_context*. Collective."""
+    return load_backend_library(Backend.NCCL).make("nccl_context_create_with_buffer", native_handle, address, length_bytes,
+                                                   heap_bytes)
+
+
+_made: dict[int, SymmetricContext] = {}  # by their device contexts
+
+
+def create_nccl_symm_context_from_comm(nccl_comm_ptr: int, buffer_ptr: int, buffer_size: int, signal_pad_size: int,
+                                       device_idx: int, rank: int, world_size: int) -> int:
+    """Collective: a device context for kernels that use the buffer (ncclMemAlloc's or another cuMemCreate's) by its own
+    address. GPU `device_idx` is the calling thread's. Lives until destroy_nccl_symm_context."""
+    check_signal_pad(signal_pad_size)
+    context = SymmetricContext.from_handle(make_context_with_buffer(nccl_comm_ptr, buffer_ptr, buffer_size, HEAP_BYTES))
+    if (context.rank, context.size) != (rank, world_size):
+        places = f"rank {rank} of {world_size} is rank {context.rank} of {context.size} of the communicator"
+        context.abort()  # not collective: other ranks may be where they should
+        context.close()
+        raise ValueError(places)
+    address = context.world.device_context
+    _made[address] = context
+    return address
+
+
+def destroy_nccl_symm_context(device_context: int) -> None:
+    """Collective; before the communicator is destroyed and the buffer is freed."""
+    _made.pop(device_context).close()
+
+
+# As PyTorch's bindings call it.
+_create_nccl_symm_context_from_comm = create_nccl_symm_context_from_comm

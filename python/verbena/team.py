@@ -1,11 +1,15 @@
 """Teams: ranks with signals and barriers of their own."""
 import ctypes
+import struct
 import sys
 from types import TracebackType
 from typing import Any
 
 from verbena.constants import Backend, ContextType, SignalCompare, SignalOperation
 from verbena.part import ContextPart
+from verbena.window import SymmetricWindow
+
+_TABLE_WORDS = 1024
 
 
 class SymmetricTeam(ContextPart):
@@ -46,6 +50,16 @@ class SymmetricTeam(ContextPart):
     def device_context(self) -> int:
         """The address of the SymmContext in the GPU's memory: a kernel's `ctx_ptr`."""
         return int(self._library.team_device_context(self.handle))
+
+    def make_tilescale_table(self, window: SymmetricWindow) -> bytes:
+        """For a program's `meta_data` (include/verbena/device/tilescale_ranks.cuh): 1,024 words. Teams of at most 1,021
+        ranks."""
+        bases = [window.peer_address(self.world_rank(peer)) or 0 for peer in range(self.size)]
+        if len(bases) > _TABLE_WORDS - 3:
+            raise ValueError(f"a table of TileScale's has no room for {len(bases)} ranks")
+        words = [self.rank, self.size, *bases]
+        words += [0] * (_TABLE_WORDS - 1 - len(words)) + [self.device_context]
+        return struct.pack(f"{_TABLE_WORDS}Q", *words)
 
     @property
     def backend(self) -> Backend:

@@ -1,4 +1,6 @@
 """Contexts from TorchComms communicators."""
+import functools
+from collections.abc import Callable
 from typing import Any
 
 from verbena.builders import SymmContextBuilder, VerbenaSymmContextBuilder, make_builder
@@ -11,8 +13,8 @@ _NAMES = [one.name.lower() for one in Backend if one != Backend.DEFAULT]
 
 
 class TorchCommsSymmContextFactory:
-    """Each context is the address that kernels take as ctx_ptr. It lives until destroy_contexts(comm), which all ranks must
-    call before comm.finalize(), because that does not do it."""
+    """Each context is the address that kernels take as ctx_ptr. It lives until destroy_contexts(comm), which is collective, or
+    until comm.finalize(), which calls it first."""
 
     # By id of the communicator, which is kept so that no other object gets its id; builders by names of backends.
     _builders: dict[int, tuple[Any, dict[str, SymmContextBuilder]]] = {}
@@ -87,7 +89,24 @@ def _choose(comm: Any, backend: Backend | int) -> str:
 
 
 def _find_builder(comm: Any, name: str) -> SymmContextBuilder:
-    _, builders = TorchCommsSymmContextFactory._builders.setdefault(id(comm), (comm, {}))
-    if name not in builders:
-        builders[name] = make_builder(name, comm)
-    return builders[name]
+    builder = TorchCommsSymmContextFactory._builders.get(id(comm), (None, {}))[1].get(name)
+    if builder is None:
+        builder = make_builder(name, comm)
+        TorchCommsSymmContextFactory._builders.setdefault(id(comm), (comm, {}))[1][name] = builder
+        _destroy_contexts_in_finalize(type(comm))
+    return builder
+
+
+def _destroy_contexts_in_finalize(kind: type) -> None:
+    """Of all communicators of that class, from now on. Their objects may not take attributes, as they are another language's."""
+    if not hasattr(kind, "finalize") or hasattr(kind.finalize, "destroys_contexts"):
+        return
+    finalize: Callable[..., Any] = kind.finalize
+
+    @functools.wraps(finalize)
+    def destroy_contexts_and_finalize(comm: Any, *arguments: Any, **named: Any) -> Any:
+        TorchCommsSymmContextFactory.destroy_contexts(comm)
+        return finalize(comm, *arguments, **named)
+
+    destroy_contexts_and_finalize.destroys_contexts = True  # type: ignore[attr-defined]
+    kind.finalize = destroy_contexts_and_finalize

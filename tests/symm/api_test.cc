@@ -93,7 +93,8 @@ TEST(ApiTest, Workspaces) {
     bool is_right = static_cast<bool>(workspace) == (rank < 2);
     if (workspace) {
       const SymmWorkspace<>& kernel = workspace.workspace();
-      is_right = is_right && kernel.blocks.count == 16 && workspace.slot_bytes() == 512 &&
+      is_right = is_right && kernel.blocks.count == 16 &&
+                 workspace.slot_bytes() == (1 << 16) / (16 * kSymmTurns * 2) &&
                  workspace.device_workspace()->context.team_size == 2 &&
                  kernel.context.signals != pair.context().signals;
       *kernel.context.failure = 3;
@@ -148,6 +149,21 @@ TEST(ApiTest, CallsOnStreamsNeedAGpu) {
            fails(VERBENA_INVALID_ARGUMENT, "no rank 2", [&] { world.signal_on(nullptr, 0, 2); }) &&
            fails(VERBENA_INVALID_ARGUMENT, "without a team",
                  [] { check(verbena_quiet_on_stream(nullptr, nullptr)); });
+  });
+}
+
+TEST(ApiTest, ATableForTileScale) {
+  run_ranks(3, [](uint32_t rank) {
+    auto context = SymmetricContext::from_environment();
+    const auto window = context.allocate(4096);
+    const auto team = context.split(context.world(), 0, -static_cast<int64_t>(rank));
+    const std::vector<uint64_t> table = team.make_tilescale_table(window);
+    const auto as_number = [](const void* address) { return reinterpret_cast<uint64_t>(address); };
+    bool is_right = table.size() == 1024 && table[0] == 2 - rank && table[1] == 3 && table[5] == 0 &&
+                    table[1023] == as_number(team.device_context());
+    for (uint32_t peer = 0; peer < 3; ++peer)
+      is_right = is_right && table[2 + peer] == as_number(window.peer_address(2 - peer));
+    return is_right && table[4 - rank] == as_number(window.address());
   });
 }
 

@@ -193,7 +193,7 @@ TEST(OverHeap, AWorkspaceWhereLoadsAndStoresReach) {
       const SymmetricWorkspace workspace(made);
       const auto& kernel = workspace.workspace<StubSymmContext>();
       EXPECT_EQ(kernel.blocks.count, 2U);
-      EXPECT_EQ(kernel.blocks.slot_bytes, 256U);
+      EXPECT_EQ(kernel.blocks.slot_bytes, 4096 / (2 * kSymmTurns * 2));
       EXPECT_EQ(kernel.context.far_deltas, world.context<StubSymmContext>().far_deltas);
     });
   }

@@ -35,6 +35,10 @@ uint64_t update(void* address, Operation operation, uint64_t operand, uint64_t c
                 Order order, Scope scope);
 void fence(Order order, Scope scope);
 
+// Where the GPUs of a multicast group have the `length_bytes` at a multicast address, in the order of the
+// group: at most `most` places; how many there are. An address that is none fails the test.
+size_t find_multicast(const void* address, size_t length_bytes, void** places, size_t most);
+
 // Nanoseconds that only grow; each call, and each pause, lets other threads run.
 uint64_t clock_ns();
 void pause(uint32_t nanoseconds);

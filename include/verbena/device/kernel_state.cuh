@@ -37,11 +37,6 @@ enum class Fault : uint64_t {
   kForceAbort = 2,    // the next receive ends as if the abort word were set
   kCorruptCount = 4,  // a message's count reads as more than a slot can hold
 };
-#ifdef VERBENA_DEVICE_FAULTS
-inline constexpr bool kHasFaults = true;
-#else
-inline constexpr bool kHasFaults = false;
-#endif
 
 // What a launch is told; the host writes it once, to memory that the GPU reads. A multiple of 16 bytes.
 struct alignas(16) KernelArguments {

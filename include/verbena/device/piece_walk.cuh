@@ -132,8 +132,8 @@ class PieceWalk {
   uint32_t descriptor_ = 0;
 };
 
-// The same for a message of at most 32 descriptors, cut into rows: lane i of every warp has the i-th, nothing
-// is shared.
+// The same for a message of at most 32 descriptors: lane i of every warp has the i-th, nothing is shared.
+template <uint32_t kPieceShift = kRowShift>
 class LaneWalk {
  public:
   template <typename Group>
@@ -142,18 +142,18 @@ class LaneWalk {
       : bounce_(bounce), data_(data), next_(group.rank() / kWarpLanes), step_(group.size() / kWarpLanes) {
     const uint32_t lane = device::lane();
     if (lane < count) mine_ = load_queue(list + lane);
-    const uint32_t rows = lane < count ? count_pieces(data + mine_.dst_off, mine_.len, kRowShift) : 0;
-    const uint32_t so_far = add_up_lanes(rows, lane);
-    first_ = lane < count ? so_far - rows : ~0u;
-    rows_ = shuffle(kFullWarp, so_far, kWarpLanes - 1);
+    const uint32_t pieces = lane < count ? count_pieces(data + mine_.dst_off, mine_.len, kPieceShift) : 0;
+    const uint32_t so_far = add_up_lanes(pieces, lane);
+    first_ = lane < count ? so_far - pieces : ~0u;
+    pieces_ = shuffle(kFullWarp, so_far, kWarpLanes - 1);
   }
 
-  // A few rows a warp; longer messages are worth staging.
+  // A few pieces a warp; longer messages are worth staging.
   template <typename Group>
   VERBENA_DEVICE bool is_short(const Group& group) const {
-    return rows_ <= group.size() / kWarpLanes * 2;
+    return pieces_ <= group.size() / kWarpLanes * 2;
   }
-  VERBENA_DEVICE bool has_next() const { return next_ < rows_; }
+  VERBENA_DEVICE bool has_next() const { return next_ < pieces_; }
 
   VERBENA_DEVICE CopyPiece take() {
     const uint32_t begun = ballot(kFullWarp, first_ <= next_);
@@ -163,16 +163,34 @@ class LaneWalk {
                                  uint64_t{get(static_cast<uint32_t>(mine_.dst_off >> 32))} << 32;
     const uint32_t index = next_ - get(first_);
     next_ += step_;
-    return cut_piece(data_ + destination, bounce_ + get(mine_.src_off), get(mine_.len), index, kRowShift);
+    return cut_piece(data_ + destination, bounce_ + get(mine_.src_off), get(mine_.len), index, kPieceShift);
   }
 
  private:
   const char* const bounce_;
   char* const data_;
-  uint32_t next_, step_, rows_ = 0;
+  uint32_t next_, step_, pieces_ = 0;
   LoadMeta mine_{};
-  uint32_t first_ = ~0u;  // the number of its first row
+  uint32_t first_ = ~0u;  // the number of its first piece
 };
+
+// Pieces of kRows rows, one's loads under way while another is stored.
+template <int kRows, typename Walk>
+VERBENA_DEVICE void copy_walk(Walk& walk) {
+  if (!walk.has_next()) return;
+  WarpPiece<kRows> even, odd;
+  even.load(walk.take());
+  for (;;) {
+    const bool has_odd = walk.has_next();
+    if (has_odd) odd.load(walk.take());
+    even.store();
+    if (!has_odd) return;
+    const bool has_even = walk.has_next();
+    if (has_even) even.load(walk.take());
+    odd.store();
+    if (!has_even) return;
+  }
+}
 
 // Single rows, two of them on their way at a time: what a short message is cut into.
 template <typename Walk>

@@ -71,6 +71,20 @@
 
 namespace verbena::device {
 
+// What a program compiles in for its tests and its profiler: faults that are asked for, by
+// VERBENA_DEVICE_FAULTS, and counters of symm_* calls, by VERBENA_DEVICE_PROBES. Without, neither costs an
+// instruction.
+#ifdef VERBENA_DEVICE_FAULTS
+inline constexpr bool kHasFaults = true;
+#else
+inline constexpr bool kHasFaults = false;
+#endif
+#ifdef VERBENA_DEVICE_PROBES
+inline constexpr bool kHasProbes = true;
+#else
+inline constexpr bool kHasProbes = false;
+#endif
+
 inline constexpr int kWarpLanes = 32;
 inline constexpr uint32_t kFullWarp = 0xffffffffu;
 

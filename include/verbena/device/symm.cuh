@@ -3,6 +3,7 @@
 #define VERBENA_DEVICE_SYMM_CUH
 
 #include "verbena/device/symm_barrier.cuh"
+#include "verbena/device/symm_collect.cuh"
 #include "verbena/device/symm_put.cuh"
 #include "verbena/device/symm_reduce.cuh"
 #include "verbena/device/symm_signal.cuh"

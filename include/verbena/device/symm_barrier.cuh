@@ -48,13 +48,13 @@ VERBENA_DEVICE uint64_t count_barriers(const Context& context, uint64_t round) {
   return meets_twice(context) ? (round + 1) / 2 : round;
 }
 
-// Tells the others, behind all that this rank has asked for.
-template <typename Context, typename Group>
+// Tells the others, behind all that this rank has asked for if it completes that.
+template <bool kCompletes, typename Context, typename Group>
 VERBENA_DEVICE SymmStatus arrive_far(const Context& context, uint32_t barrier, const Group& group) {
   using Network = SymmNetwork<Context>;
   group.sync();
   WaitResult mine = WaitResult::kReached;
-  if (NetworkTraits<Context>::arrives_behind_all(context)) {
+  if (kCompletes && NetworkTraits<Context>::arrives_behind_all(context)) {
     if (group.elect()) mine = Network::complete(context);
     const SymmStatus status = conclude(context, group, mine, {SymmWait::kCompletion});
     if (status != SymmStatus::kDone) return status;
@@ -70,13 +70,13 @@ VERBENA_DEVICE SymmStatus arrive_far(const Context& context, uint32_t barrier, c
   return conclude(context, group, mine, awaited);
 }
 
-template <typename Context, typename Group>
+template <bool kCompletes, typename Context, typename Group>
 VERBENA_DEVICE SymmStatus arrive_whole(const Context& context, uint32_t barrier, const Group& group,
                                        uint64_t* round) {
   if (barrier >= kSymmBarriers) return SymmStatus::kInvalid;
   if (context.has_remote != 0) {
     if (!SymmNetwork<Context>::is_there(context)) return SymmStatus::kUnreachable;
-    const SymmStatus status = arrive_far(context, barrier, group);
+    const SymmStatus status = arrive_far<kCompletes>(context, barrier, group);
     if (status != SymmStatus::kDone) return status;
   }
   *round = arrive(context, kSymmBarriers + barrier, group);
@@ -92,6 +92,7 @@ VERBENA_DEVICE SymmStatus await(const Context& context, uint32_t row, uint64_t r
   const auto size = static_cast<uint32_t>(context.team_size);
   Awaited awaited = row < kSymmBarriers ? Awaited{SymmWait::kLsaBarrier, row}
                                         : Awaited{SymmWait::kBarrier, row - kSymmBarriers};
+  awaited.begun_ns = begin_wait(context);
   WaitResult mine = WaitResult::kReached;
   for (uint32_t i = group.rank(); i < size && mine == WaitResult::kReached; i += group.size()) {
     awaited.peer = i;
@@ -157,7 +158,7 @@ template <typename Context, typename Group>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_barrier_arrive(const Context& context, uint32_t barrier,
                                                             const Group& group) {
   uint64_t round = 0;
-  return detail::arrive_whole(context, barrier, group, &round);
+  return detail::arrive_whole<true>(context, barrier, group, &round);
 }
 
 template <typename Context, typename Group>
@@ -173,7 +174,17 @@ template <typename Context, typename Group = BlockGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_barrier(const Context& context, uint32_t barrier,
                                                      const Group& group = {}) {
   uint64_t round = 0;
-  const SymmStatus status = detail::arrive_whole(context, barrier, group, &round);
+  const SymmStatus status = detail::arrive_whole<true>(context, barrier, group, &round);
+  return status == SymmStatus::kDone ? detail::await_whole(context, barrier, round, group) : status;
+}
+
+// The same without a wait for what NICs were asked for: loads and stores of the ranks in reach are there
+// after it; what NICs put is not.
+template <typename Context, typename Group = BlockGroup>
+[[nodiscard]] VERBENA_DEVICE SymmStatus symm_sync(const Context& context, uint32_t barrier,
+                                                  const Group& group = {}) {
+  uint64_t round = 0;
+  const SymmStatus status = detail::arrive_whole<false>(context, barrier, group, &round);
   return status == SymmStatus::kDone ? detail::await_whole(context, barrier, round, group) : status;
 }
 

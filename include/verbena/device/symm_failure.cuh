@@ -5,6 +5,7 @@
 
 #include "verbena/device/atomic.cuh"
 #include "verbena/device/symm_network.cuh"
+#include "verbena/device/symm_probe.cuh"
 
 namespace verbena::device {
 
@@ -15,6 +16,7 @@ struct Awaited {
   SymmWait wait;
   uint32_t number = 0;          // of the barrier or signal
   uint32_t peer = kSymmNobody;  // a member
+  uint64_t begun_ns = 0;        // of begin_wait(); 0: the wait is nobody's to see
 };
 
 VERBENA_DEVICE uint64_t pack_failure(const SymmContext& context, const Awaited& awaited) {
@@ -46,6 +48,12 @@ VERBENA_DEVICE_FAR void fail_team(const Context& context, const Awaited& awaited
 template <typename Context, typename Group>
 VERBENA_DEVICE SymmStatus conclude(const Context& context, const Group& group, WaitResult mine,
                                    const Awaited& awaited) {
+  if (kHasFaults && awaited.begun_ns != 0 && group.rank() == 0) {
+    if (take_fault(context, SymmFault::kLateWait)) mine = WaitResult::kTimedOut;
+    if (context.abort_word != nullptr && take_fault(context, SymmFault::kForceAbort))
+      mine = WaitResult::kAborted;
+  }
+  note_wait(context, group, awaited.number, awaited.peer, awaited.begun_ns, mine == WaitResult::kTimedOut);
   if (mine == WaitResult::kTimedOut) fail_team(context, awaited);
   return as_status(context, agree(group, mine));
 }

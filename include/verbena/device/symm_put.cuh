@@ -175,6 +175,7 @@ VERBENA_DEVICE SymmStatus symm_put_async(const Context& context, void* destinati
                                          uint64_t length_bytes, int32_t peer, const Group& group = {},
                                          SymmQueue queue = {}) {
   if (!detail::is_at_peer(context, &destination, length_bytes, peer)) return SymmStatus::kInvalid;
+  detail::note_put(context, group, peer, length_bytes);
   const int64_t delta_bytes = detail::get_delta(context, peer);
   if (delta_bytes == kSymmOutOfReach) {
     return detail::put_by_network(context, source, length_bytes, peer, group,
@@ -183,6 +184,7 @@ VERBENA_DEVICE SymmStatus symm_put_async(const Context& context, void* destinati
                                   });
   }
   detail::put_by_stores(group, detail::shift(destination, delta_bytes), source, length_bytes);
+  detail::delay_put(context);
   group.sync();
   return SymmStatus::kDone;
 }
@@ -196,15 +198,20 @@ VERBENA_DEVICE SymmStatus symm_put_signal_async(const Context& context, void* de
                                                 const Group& group = {}, SymmQueue queue = {}) {
   if (!detail::is_signal(context, signal, peer, operation)) return SymmStatus::kInvalid;
   if (!detail::find_symmetric(context, &destination, length_bytes)) return SymmStatus::kInvalid;
+  detail::note_put(context, group, peer, length_bytes);
   const int64_t delta_bytes = detail::get_delta(context, peer);
   if (delta_bytes != kSymmOutOfReach || length_bytes == 0) {
     if (length_bytes != 0)
       detail::put_by_stores(group, detail::shift(destination, delta_bytes), source, length_bytes);
+    detail::delay_put(context);
     return symm_signal(context, signal, peer, value, operation, group, queue);  // syncs the group first
   }
   detail::replace_increment(operation, value);
+  detail::note_signal(context, group, signal, peer, value);
   return detail::put_by_network(context, source, length_bytes, peer, group,
                                 [=, &context](const auto& network, const void* from) {
+                                  if (detail::take_fault(context, SymmFault::kDropSignal))
+                                    return network.put(context, peer, destination, from, length_bytes, queue);
                                   return network.put_signal(context, peer, destination, from, length_bytes,
                                                             signal, value, operation, queue);
                                 });
@@ -216,6 +223,7 @@ VERBENA_DEVICE SymmStatus symm_get(const Context& context, void* destination, co
                                    uint64_t length_bytes, int32_t peer, const Group& group = {},
                                    SymmQueue queue = {}) {
   if (!detail::is_at_peer(context, &source, length_bytes, peer)) return SymmStatus::kInvalid;
+  detail::note_get(context, group, peer, length_bytes);
   const int64_t delta_bytes = detail::get_delta(context, peer);
   if (delta_bytes == kSymmOutOfReach) {
     return detail::get_by_network(context, destination, length_bytes, peer, group,
@@ -237,6 +245,7 @@ VERBENA_DEVICE SymmStatus symm_get_async(const Context& context, void* destinati
                                          const Group& group = {}, SymmQueue queue = {}) {
   *asked = {};
   if (!detail::is_at_peer(context, &source, length_bytes, peer)) return SymmStatus::kInvalid;
+  detail::note_get(context, group, peer, length_bytes);
   const int64_t delta_bytes = detail::get_delta(context, peer);
   if (delta_bytes != kSymmOutOfReach) {
     detail::copy_together(group, destination, detail::shift(source, delta_bytes), length_bytes);
@@ -260,11 +269,12 @@ VERBENA_DEVICE SymmStatus symm_get_async(const Context& context, void* destinati
 template <typename Context, typename Group = ThreadGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_request_wait(const Context& context, const SymmRequest& asked,
                                                           const Group& group = {}) {
+  const uint64_t begun_ns = detail::begin_wait(context);
   WaitResult mine = WaitResult::kReached;
   if constexpr (SymmNetwork<Context>::kGets) {
     if (asked.behind != 0 && group.elect()) mine = SymmNetwork<Context>::await(context, asked);
   }
-  return detail::conclude(context, group, mine, {SymmWait::kRequest});
+  return detail::conclude(context, group, mine, {SymmWait::kRequest, 0, kSymmNobody, begun_ns});
 }
 // Whether it is, for the thread that asks. A network that tells of nothing by itself says no until a wait.
 template <typename Context>
@@ -285,6 +295,7 @@ VERBENA_DEVICE SymmStatus symm_put_rows(const Context& context, void* destinatio
                                         int32_t peer, const Group& group = {}, SymmQueue queue = {}) {
   const uint64_t length_there = detail::measure_rows(rows, row_bytes, destination_stride);
   if (!detail::is_at_peer(context, &destination, length_there, peer)) return SymmStatus::kInvalid;
+  detail::note_put(context, group, peer, rows * row_bytes);
   const int64_t delta_bytes = detail::get_delta(context, peer);
   if (delta_bytes == kSymmOutOfReach) {
     return detail::put_by_network(context, source, detail::measure_rows(rows, row_bytes, source_stride), peer,
@@ -308,6 +319,7 @@ VERBENA_DEVICE SymmStatus symm_get_rows(const Context& context, void* destinatio
                                         int32_t peer, const Group& group = {}, SymmQueue queue = {}) {
   const uint64_t length_there = detail::measure_rows(rows, row_bytes, source_stride);
   if (!detail::is_at_peer(context, &source, length_there, peer)) return SymmStatus::kInvalid;
+  detail::note_get(context, group, peer, rows * row_bytes);
   const int64_t delta_bytes = detail::get_delta(context, peer);
   if (delta_bytes == kSymmOutOfReach) {
     return detail::get_by_network(
@@ -346,11 +358,12 @@ VERBENA_DEVICE void symm_fence() {
 // before a barrier of it, a kernel before theirs), is complete at every peer. Not collective.
 template <typename Context, typename Group = ThreadGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_quiet(const Context& context, const Group& group = {}) {
+  const uint64_t begun_ns = detail::begin_wait(context);
   group.sync();
   fence<Order::kAcquireRelease, Scope::kSystem>();  // by each thread: each may tell of it now
   WaitResult mine = WaitResult::kReached;
   if (group.elect()) mine = SymmNetwork<Context>::complete(context);
-  return detail::conclude(context, group, mine, {SymmWait::kCompletion});
+  return detail::conclude(context, group, mine, {SymmWait::kCompletion, 0, kSymmNobody, begun_ns});
 }
 
 // The same of one peer: no other one is waited for.
@@ -358,21 +371,24 @@ template <typename Context, typename Group = ThreadGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_quiet(const Context& context, int32_t peer,
                                                    const Group& group = {}) {
   if (!detail::is_member(context, peer)) return SymmStatus::kInvalid;
+  const uint64_t begun_ns = detail::begin_wait(context);
   group.sync();
   fence<Order::kAcquireRelease, Scope::kSystem>();
   if (context.has_remote == 0) return SymmStatus::kDone;
   WaitResult mine = WaitResult::kReached;
   if (group.elect()) mine = SymmNetwork<Context>::complete_at(context, peer);
-  return detail::conclude(context, group, mine, {SymmWait::kCompletion, 0, static_cast<uint32_t>(peer)});
+  return detail::conclude(context, group, mine,
+                          {SymmWait::kCompletion, 0, static_cast<uint32_t>(peer), begun_ns});
 }
 
 // The sources of all puts before, as symm_quiet counts them, may be reused.
 template <typename Context, typename Group = ThreadGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_flush(const Context& context, const Group& group = {}) {
+  const uint64_t begun_ns = detail::begin_wait(context);
   group.sync();
   WaitResult mine = WaitResult::kReached;
   if (group.elect()) mine = SymmNetwork<Context>::release_sources(context);
-  return detail::conclude(context, group, mine, {SymmWait::kCompletion});
+  return detail::conclude(context, group, mine, {SymmWait::kCompletion, 0, kSymmNobody, begun_ns});
 }
 
 }  // namespace verbena::device

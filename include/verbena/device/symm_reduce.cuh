@@ -8,6 +8,7 @@
 #ifndef VERBENA_DEVICE_SYMM_REDUCE_CUH
 #define VERBENA_DEVICE_SYMM_REDUCE_CUH
 
+#include "verbena/device/multimem.cuh"
 #include "verbena/device/reduce_copy.cuh"
 #include "verbena/device/symm_barrier.cuh"
 
@@ -63,6 +64,36 @@ template <int kRanks = 0, typename T, typename Group = BlockGroup>
         deltas.for_each([&](int32_t peer) { store_packed(deltas.at(data + begin + index, peer), rounded); });
       });
   return symm_lsa_barrier(context, barrier, group);
+}
+
+// In place, by NVLink's switches (multimem.cuh): rank r has the r-th part summed and stored at all. float,
+// Half and Bfloat16, `count` of them at a multiple of 16 bytes, whole vectors of 16 bytes; the order of the
+// sum is the switches'. kUnreachable where the team has no multicast address: see symm_lsa_multicast_ptr().
+template <typename T, typename Group = BlockGroup>
+[[nodiscard]] VERBENA_DEVICE SymmStatus symm_all_reduce_multicast(const SymmContext& context,
+                                                                  uint32_t barrier, T* data, uint64_t count,
+                                                                  const Group& group = {}) {
+  constexpr uint64_t kLanes = kVectorBytes / sizeof(T);
+  SymmStatus status = detail::check_reduction(context, 0, &data, count * sizeof(T));
+  if (status == SymmStatus::kDone && (count % kLanes != 0 || detail::offset_in_vector(data) != 0))
+    status = SymmStatus::kInvalid;
+  if (status == SymmStatus::kDone && context.multicast_delta == 0) status = SymmStatus::kUnreachable;
+  if (status != SymmStatus::kDone) return status;
+  T* const everywhere = symm_lsa_multicast_ptr(context, data);
+  fence_multicast();
+  status = symm_lsa_barrier(context, barrier, group);
+  if (status != SymmStatus::kDone) return status;
+  fence_multicast();
+  const auto size = static_cast<uint64_t>(context.team_size);
+  const uint64_t vectors = count / kLanes, part = (vectors + size - 1) / size;
+  const uint64_t begin = part * static_cast<uint64_t>(context.team_rank);
+  const uint64_t end = begin + part < vectors ? begin + part : vectors;
+  for (uint64_t i = begin + group.rank(); i < end; i += group.size())
+    multimem_store_packed(everywhere + i * kLanes, multimem_load_sum(everywhere + i * kLanes));
+  fence_multicast();
+  status = symm_lsa_barrier(context, barrier, group);
+  fence_multicast();
+  return status;
 }
 
 }  // namespace verbena::device

@@ -76,6 +76,14 @@ VERBENA_DEVICE_FAR SymmStatus post_once(const Context& context, int32_t peer, co
   return conclude(context, group, mine, {SymmWait::kRequest, 0, static_cast<uint32_t>(peer)});
 }
 
+// By one thread, at a member out of reach.
+template <typename Context>
+VERBENA_DEVICE WaitResult signal_far(const Context& context, int32_t peer, uint32_t signal, uint64_t value,
+                                     SymmSignalOperation operation, SymmQueue queue) {
+  if (take_fault(context, SymmFault::kDropSignal)) return WaitResult::kReached;
+  return SymmNetwork<Context>::signal(context, peer, signal, value, operation, queue);
+}
+
 }  // namespace detail
 
 // Sets the peer's signal to `value`, adds it, or adds 1 (`value` is not used then). A peer out of reach is
@@ -89,12 +97,15 @@ VERBENA_DEVICE SymmStatus symm_signal(const Context& context, uint32_t signal, i
   detail::replace_increment(operation, value);
   const int64_t delta_bytes = detail::get_delta(context, peer);
   if (delta_bytes == kSymmOutOfReach) {
+    detail::note_signal(context, group, signal, peer, value);
     return detail::post_once(context, peer, group, [=, &context] {
-      return SymmNetwork<Context>::signal(context, peer, signal, value, operation, queue);
+      return detail::signal_far(context, peer, signal, value, operation, queue);
     });
   }
+  detail::note_signal(context, group, signal, peer, value);
   group.sync();
-  if (group.elect()) detail::write_signal(context, delta_bytes, signal, value, operation);
+  if (group.elect() && !detail::take_fault(context, SymmFault::kDropSignal))
+    detail::write_signal(context, delta_bytes, signal, value, operation);
   return SymmStatus::kDone;
 }
 
@@ -109,10 +120,11 @@ VERBENA_DEVICE SymmStatus symm_signal_behind_all(const Context& context, uint32_
   if (detail::get_delta(context, peer) != kSymmOutOfReach)
     return symm_signal(context, signal, peer, value, operation, group);
   detail::replace_increment(operation, value);
+  detail::note_signal(context, group, signal, peer, value);
   return detail::post_once(context, peer, group, [=, &context] {
     const WaitResult result = SymmNetwork<Context>::follow_all(context, peer, queue);
     if (result != WaitResult::kReached) return result;
-    return SymmNetwork<Context>::signal(context, peer, signal, value, operation, queue);
+    return detail::signal_far(context, peer, signal, value, operation, queue);
   });
 }
 
@@ -131,6 +143,7 @@ template <typename T = int64_t, typename Context, typename Group = ThreadGroup>
                                                                T* seen = nullptr, const Group& group = {}) {
   static_assert(sizeof(T) == 4 || sizeof(T) == 8, "verbena: a signal is compared as 32 or 64 bits");
   if (signal >= kSymmSignals) return SymmStatus::kInvalid;
+  const uint64_t begun_ns = detail::begin_wait(context);
   const WaitLimits limits = detail::limit_wait(context);
   WaitResult mine = WaitResult::kReached;
   T value{};
@@ -141,7 +154,8 @@ template <typename T = int64_t, typename Context, typename Group = ThreadGroup>
       return detail::holds(value, compare, wanted);
     });
   }
-  const SymmStatus status = detail::conclude(context, group, mine, {SymmWait::kSignal, signal});
+  const SymmStatus status =
+      detail::conclude(context, group, mine, {SymmWait::kSignal, signal, kSymmNobody, begun_ns});
   if (seen != nullptr) *seen = static_cast<T>(group.share(static_cast<uint64_t>(value), is_elected));
   return status;
 }

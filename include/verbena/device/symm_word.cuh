@@ -66,8 +66,8 @@ VERBENA_DEVICE WaitResult find_together(const WaitLimits& limits, const Group& g
 // `read(i)` of `count` words: all of them compare so.
 template <typename Context, typename Group, typename Read>
 VERBENA_DEVICE SymmStatus await_all(const Context& context, uint32_t count, SymmCompare compare,
-                                    int64_t wanted, const Awaited& awaited, const Group& group,
-                                    const Read& read) {
+                                    int64_t wanted, Awaited awaited, const Group& group, const Read& read) {
+  awaited.begun_ns = begin_wait(context);
   const WaitLimits limits = limit_wait(context);
   WaitResult mine = WaitResult::kReached;
   for (uint32_t i = group.rank(); i < count && mine == WaitResult::kReached; i += group.size())
@@ -77,8 +77,9 @@ VERBENA_DEVICE SymmStatus await_all(const Context& context, uint32_t count, Symm
 // One of them does, of those that `skipped` does not name.
 template <typename Context, typename Group, typename Read>
 VERBENA_DEVICE SymmStatus await_any(const Context& context, uint32_t count, SymmCompare compare,
-                                    int64_t wanted, const uint32_t* skipped, uint32_t* which,
-                                    const Awaited& awaited, const Group& group, const Read& read) {
+                                    int64_t wanted, const uint32_t* skipped, uint32_t* which, Awaited awaited,
+                                    const Group& group, const Read& read) {
+  awaited.begun_ns = begin_wait(context);
   uint64_t found = kNoWord;
   const auto is_there = [&](uint32_t i) { return skipped == nullptr || skipped[i] == 0; };
   bool has_one = false;
@@ -103,6 +104,7 @@ template <typename Context, typename Group = ThreadGroup>
 VERBENA_DEVICE SymmStatus symm_put_value(const Context& context, uint64_t* word, uint64_t value, int32_t peer,
                                          const Group& group = {}, SymmQueue queue = {}) {
   if (!detail::find_words(context, &word, peer)) return SymmStatus::kInvalid;
+  detail::note_update(context, group, peer, value);
   const int64_t delta_bytes = detail::get_delta(context, peer);
   if (delta_bytes == kSymmOutOfReach) {
     return detail::update_by_network(context, peer, group, [=, &context](const auto& network) {
@@ -119,6 +121,7 @@ template <typename Context, typename Group = ThreadGroup>
 VERBENA_DEVICE SymmStatus symm_add(const Context& context, uint64_t* word, uint64_t value, int32_t peer,
                                    const Group& group = {}, SymmQueue queue = {}) {
   if (!detail::find_words(context, &word, peer)) return SymmStatus::kInvalid;
+  detail::note_update(context, group, peer, value);
   if (context.has_remote != 0) {
     return detail::update_by_network(context, peer, group, [=, &context](const auto& network) {
       return network.add_word(context, peer, word, value, queue);
@@ -137,6 +140,7 @@ template <typename Context, typename Group = ThreadGroup>
                                                        int32_t peer, uint64_t* before,
                                                        const Group& group = {}, SymmQueue queue = {}) {
   if (!detail::find_words(context, &word, peer)) return SymmStatus::kInvalid;
+  detail::note_update(context, group, peer, value);
   uint64_t found = 0;
   const bool is_elected = group.elect();
   if (context.has_remote != 0) {
@@ -164,6 +168,7 @@ template <typename Context, typename Group = ThreadGroup>
                                                           uint64_t* before, const Group& group = {},
                                                           SymmQueue queue = {}) {
   if (!detail::find_words(context, &word, peer)) return SymmStatus::kInvalid;
+  detail::note_update(context, group, peer, desired);
   uint64_t found = 0;
   const bool is_elected = group.elect();
   if (context.has_remote != 0) {
@@ -193,6 +198,7 @@ template <typename T = int64_t, typename Context, typename Group = ThreadGroup>
                                                         const Group& group = {}) {
   static_assert(sizeof(T) == 4 || sizeof(T) == 8, "verbena: a word is compared as 32 or 64 bits");
   if (!detail::find_words(context, &word, context.team_rank)) return SymmStatus::kInvalid;
+  const uint64_t begun_ns = detail::begin_wait(context);
   const WaitLimits limits = detail::limit_wait(context);
   WaitResult mine = WaitResult::kReached;
   T value{};
@@ -203,7 +209,8 @@ template <typename T = int64_t, typename Context, typename Group = ThreadGroup>
       return detail::holds(value, compare, wanted);
     });
   }
-  const SymmStatus status = detail::conclude(context, group, mine, {SymmWait::kWord});
+  const SymmStatus status =
+      detail::conclude(context, group, mine, {SymmWait::kWord, 0, kSymmNobody, begun_ns});
   if (seen != nullptr) *seen = static_cast<T>(group.share(static_cast<uint64_t>(value), is_elected));
   return status;
 }

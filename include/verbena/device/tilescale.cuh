@@ -3,10 +3,22 @@
 // PTX; waits and barriers acquire, end by their limits and say how; the barrier's arrival comes after the
 // whole block's work. `na` is L1::no_allocate, `nc` the non-coherent path; a scope on a weak or volatile
 // access, which PTX does not have, is ignored as TileScale does. Sizes are 2, 4, 8 and 16 bytes, and 1.
+// What is between ranks: tilescale_ranks.cuh. include/verbena/tilescale has it all by TileScale's file names.
+//
+// Calls without limits, as generated code has them, end after VERBENA_TILESCALE_TIMEOUT_NS.
 #ifndef VERBENA_DEVICE_TILESCALE_CUH
 #define VERBENA_DEVICE_TILESCALE_CUH
 
 #include "verbena/device/barrier.cuh"
+#include "verbena/device/copy.cuh"
+#include "verbena/device/warpgroup.cuh"
+
+#ifndef VERBENA_TILESCALE_TIMEOUT_NS
+#define VERBENA_TILESCALE_TIMEOUT_NS 60000000000u
+#endif
+#ifndef TL_DEVICE
+#define TL_DEVICE VERBENA_DEVICE
+#endif
 
 // Global, as there.
 enum class Semantic { WEAK, VOLATILE, ACQUIRE, RELEASE, RELAXED };
@@ -40,6 +52,25 @@ inline constexpr vd::Cache kCache = nc && na ? vd::Cache::kNonCoherentNoAllocate
                                     : na     ? vd::Cache::kNoAllocate
                                              : vd::Cache::kDefault;
 
+VERBENA_DEVICE vd::WaitLimits limit_by_default() {
+  return vd::WaitLimits::within(VERBENA_TILESCALE_TIMEOUT_NS);
+}
+
+// Of what a pointer points to; an address as a number says nothing.
+template <typename T>
+inline constexpr uint32_t kElementBytes = 0;
+template <typename T>
+inline constexpr uint32_t kElementBytes<T*> = sizeof(T);
+
+// A number is the address of 32-bit words, as TileScale's waits take it.
+template <typename T>
+VERBENA_DEVICE const T* as_words(const T* ptr) {
+  return ptr;
+}
+VERBENA_DEVICE const int32_t* as_words(uint64_t address) {
+  return reinterpret_cast<const int32_t*>(address);
+}
+
 }  // namespace detail
 
 // P is a pointer or an address as uint64_t, of global memory; T says how much is moved.
@@ -67,9 +98,29 @@ VERBENA_DEVICE void memory_fence_sys() {
 VERBENA_DEVICE uint32_t ld_acquire_gpu_u32(const uint32_t* ptr) {
   return detail::vd::load_acquire<detail::vd::Scope::kGpu>(ptr);
 }
-VERBENA_DEVICE uint32_t atomic_add_release_gpu_u32(uint32_t* ptr, uint32_t value) {
-  return detail::vd::fetch_add<detail::vd::Order::kRelease, detail::vd::Scope::kGpu>(ptr, value);
+VERBENA_DEVICE int ld_acquire(const int* ptr) {
+  return detail::vd::load_acquire<detail::vd::Scope::kGpu>(ptr);
 }
+VERBENA_DEVICE int ld_volatile_global(const int* ptr) {
+  return detail::vd::load<detail::vd::Order::kVolatile, detail::vd::Scope::kThreads,
+                          detail::vd::Cache::kDefault, detail::vd::Space::kGlobal>(ptr);
+}
+
+// The value before. TileScale takes pointers to const for what it updates.
+#define VERBENA_NAME_ADD(name, order, scope)                                                                 \
+  VERBENA_DEVICE uint32_t name(const uint32_t* ptr, uint32_t value) {                                        \
+    return detail::vd::fetch_add<detail::vd::Order::order, detail::vd::Scope::scope>((uint32_t*)ptr, value); \
+  }
+VERBENA_NAME_ADD(atomic_add_release_gpu_u32, kRelease, kGpu)
+VERBENA_NAME_ADD(ptx_atom_add_relaxed_gpu, kRelaxed, kGpu)
+VERBENA_NAME_ADD(ptx_atom_add_acquire_gpu, kAcquire, kGpu)
+VERBENA_NAME_ADD(ptx_atom_add_release_gpu, kRelease, kGpu)
+VERBENA_NAME_ADD(ptx_atom_add_acq_rel_gpu, kAcquireRelease, kGpu)
+VERBENA_NAME_ADD(ptx_atom_add_relaxed_sys, kRelaxed, kSystem)
+VERBENA_NAME_ADD(ptx_atom_add_acquire_sys, kAcquire, kSystem)
+VERBENA_NAME_ADD(ptx_atom_add_release_sys, kRelease, kSystem)
+VERBENA_NAME_ADD(ptx_atom_add_acq_rel_sys, kAcquireRelease, kSystem)
+#undef VERBENA_NAME_ADD
 VERBENA_DEVICE int atomic_load_acquire_sys_s32(const int* ptr) {
   return detail::vd::load_acquire<detail::vd::Scope::kSystem>(ptr);
 }
@@ -98,6 +149,34 @@ VERBENA_DEVICE void arrive_barrier_gpu(uint32_t* barrier) {
   arrive_barrier_gpu(barrier);
   return wait_barrier_gpu(barrier, limits);
 }
+VERBENA_DEVICE detail::vd::WaitResult wait_barrier_gpu(uint32_t* barrier) {
+  return wait_barrier_gpu(barrier, detail::limit_by_default());
+}
+VERBENA_DEVICE detail::vd::WaitResult sync_barrier_gpu(uint32_t* barrier) {
+  return sync_barrier_gpu(barrier, detail::limit_by_default());
+}
+
+// A barrier of all blocks of a grid that run at once, to be used again and again: a word that is zero before
+// its first use. Its highest bit turns when all have come.
+VERBENA_DEVICE uint32_t sync_grids_arrive(uint32_t* barrier) {
+  detail::vd::sync_block();
+  if (!IS_MASTER_THREAD()) return 0;
+  const uint32_t others = detail::vd::blocks_per_grid() - 1;
+  return atomic_add_release_gpu_u32(barrier, IS_MASTER_BLOCK() ? BARRIER_MAGIC - others : 1);
+}
+// `before` is what the same thread's arrival returned.
+VERBENA_DEVICE detail::vd::WaitResult sync_grids_wait(uint32_t before, uint32_t* barrier) {
+  detail::vd::WaitResult mine = detail::vd::WaitResult::kReached;
+  if (IS_MASTER_THREAD()) {
+    mine = detail::vd::wait_for(detail::limit_by_default(), [&] {
+      return ((before ^ ld_acquire_gpu_u32(barrier)) & BARRIER_MAGIC) != 0;
+    });
+  }
+  return detail::vd::agree(detail::vd::BlockGroup{}, mine);
+}
+VERBENA_DEVICE detail::vd::WaitResult sync_grid(uint32_t* barrier) {
+  return sync_grids_wait(sync_grids_arrive(barrier), barrier);
+}
 
 // wait_eq(ptr, value, limits) and so on, by one thread; words of 4 and 8 bytes, signed or not.
 #define VERBENA_NAME_WAIT(name, relation)                                                                 \
@@ -106,6 +185,10 @@ VERBENA_DEVICE void arrive_barrier_gpu(uint32_t* barrier) {
       const T* ptr, ::verbena::device::detail::Same<T> value, const detail::vd::WaitLimits& limits) {     \
     return detail::vd::wait_until<detail::vd::Relation::relation, detail::vd::Scope::kSystem>(ptr, value, \
                                                                                               limits);    \
+  }                                                                                                       \
+  template <typename P, typename T>                                                                       \
+  VERBENA_DEVICE detail::vd::WaitResult wait_##name(P ptr, T value) {                                     \
+    return wait_##name(detail::as_words(ptr), value, detail::limit_by_default());                         \
   }
 VERBENA_NAME_WAIT(eq, kEqual)
 VERBENA_NAME_WAIT(ne, kNotEqual)
@@ -133,6 +216,43 @@ VERBENA_DEVICE bool tl_shuffle_elect() {
   } else {
     return detail::vd::thread_index() % thread_extent == 0;
   }
+}
+
+// N elements, of what either address points to, by a warp and by a block. All lanes come, and meet before one
+// reads what another wrote. Unrolling and vectors are ours, of any alignment.
+template <int N, int UNROLL_FACTOR = 4, bool enable_aggressive_vectorize = false, typename D, typename S>
+VERBENA_DEVICE void cp_warp(D dst, S src) {
+  constexpr uint32_t kBytes =
+      detail::kElementBytes<D> != 0 ? detail::kElementBytes<D> : detail::kElementBytes<S>;
+  static_assert(N >= 0 && kBytes != 0, "verbena: one of the addresses is a pointer and says what is copied");
+  detail::vd::copy_warp((void*)dst, (const void*)src, size_t{N} * kBytes);
+}
+template <int N, typename D, typename S>
+VERBENA_DEVICE void cp_block(D dst, S src) {
+  constexpr uint32_t kBytes =
+      detail::kElementBytes<D> != 0 ? detail::kElementBytes<D> : detail::kElementBytes<S>;
+  static_assert(N >= 0 && kBytes != 0, "verbena: one of the addresses is a pointer and says what is copied");
+  detail::vd::copy_block((void*)dst, (const void*)src, size_t{N} * kBytes);
+}
+
+// Of sm_90a alone: see warpgroup.cuh.
+VERBENA_DEVICE void warpgroup_arrive() {
+  detail::vd::fence_warpgroup();
+}
+VERBENA_DEVICE void warpgroup_commit_batch() {
+  detail::vd::commit_warpgroup();
+}
+template <int NumMma>
+VERBENA_DEVICE void warpgroup_wait() {
+  detail::vd::wait_warpgroup<NumMma>();
+}
+template <uint32_t RegCount>
+VERBENA_DEVICE void warpgroup_reg_alloc() {
+  detail::vd::take_registers<RegCount>();
+}
+template <uint32_t RegCount>
+VERBENA_DEVICE void warpgroup_reg_dealloc() {
+  detail::vd::give_registers<RegCount>();
 }
 
 }  // namespace tl

@@ -15,6 +15,14 @@ enum class TraceEvent : uint16_t {
   kAborted,
   kError,
   kKernelEnd,
+  // With SymmContext::probes: the group is the barrier's or signal's number, first the peer, second bytes,
+  // the value, or the wait's nanoseconds.
+  kSymmPut,
+  kSymmGet,
+  kSymmSignal,
+  kSymmUpdate,
+  kSymmWaited,
+  kSymmLate,
   kUser = 256
 };
 

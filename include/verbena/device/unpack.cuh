@@ -30,19 +30,7 @@ struct CopyThroughRegisters {
   VERBENA_DEVICE void copy(const Group& group, const UnpackScratch<kBatch>& scratch, detail::Batch batch,
                            const char* bounce, char* data) {
     detail::PieceWalk<kBatch> walk(group, scratch, batch, bounce, data);
-    if (!walk.has_next()) return;
-    WarpPiece<kRows> even, odd;  // one's loads are under way while the other is stored
-    even.load(walk.take());
-    for (;;) {
-      const bool has_odd = walk.has_next();
-      if (has_odd) odd.load(walk.take());
-      even.store();
-      if (!has_odd) return;
-      const bool has_even = walk.has_next();
-      if (has_even) even.load(walk.take());
-      odd.store();
-      if (!has_even) return;
-    }
+    detail::copy_walk<kRows>(walk);
   }
 
   VERBENA_DEVICE void drain() {}
@@ -148,7 +136,7 @@ VERBENA_DEVICE UnpackResult unpack_message(const Group& group, UnpackScratch<kBa
   if (count > kUnpackMaxDescriptors) return UnpackResult::kBadCount;
   if (count <= kWarpLanes) {
     const auto lane_count = static_cast<uint32_t>(count);
-    detail::LaneWalk walk(group, meta->mem[slot], lane_count, from, to);
+    detail::LaneWalk<> walk(group, meta->mem[slot], lane_count, from, to);
     if (walk.is_short(group)) {
       detail::copy_rows(walk);
       group.sync();
@@ -161,6 +149,39 @@ VERBENA_DEVICE UnpackResult unpack_message(const Group& group, UnpackScratch<kBa
   detail::unpack_list(group, scratch, copy, head, from, to, [] {});
   copy.drain();
   group.sync();
+  return UnpackResult::kDone;
+}
+
+// The same message without shared memory and barriers, for groups that have none to give: warps take whole
+// batches of descriptors, and share the pieces of a message of few. The caller meets the group's threads
+// before one reads what another placed.
+template <typename Group>
+VERBENA_DEVICE UnpackResult unpack_by_warps(const Group& group, const NetUnpackMeta* meta, uint32_t slot,
+                                            const void* bounce, void* data) {
+  using Copy = CopyThroughRegisters;
+  const uint64_t said = detail::load_queue(meta->cnt + slot);
+  if (said > kUnpackMaxDescriptors) return UnpackResult::kBadCount;
+  const auto* const from = static_cast<const char*>(bounce);
+  auto* const to = static_cast<char*>(data);
+  const auto count = static_cast<uint32_t>(said);
+  if (count <= kWarpLanes) {
+    detail::LaneWalk<> rows(group, meta->mem[slot], count, from, to);
+    if (rows.is_short(group)) {
+      detail::copy_rows(rows);
+      return UnpackResult::kDone;
+    }
+    detail::LaneWalk<Copy::kPieceShift> pieces(group, meta->mem[slot], count, from, to);
+    detail::copy_walk<Copy::kRows>(pieces);
+    return UnpackResult::kDone;
+  }
+  const uint32_t warps = group.size() / kWarpLanes, share = (count + warps - 1) / warps;
+  const uint32_t batch = share < kWarpLanes ? share : kWarpLanes;
+  for (uint32_t base = group.rank() / kWarpLanes * batch; base < count; base += warps * batch) {
+    const uint32_t left = count - base;
+    detail::LaneWalk<Copy::kPieceShift> pieces(WarpGroup{}, meta->mem[slot] + base,
+                                               left < batch ? left : batch, from, to);
+    detail::copy_walk<Copy::kRows>(pieces);
+  }
   return UnpackResult::kDone;
 }
 

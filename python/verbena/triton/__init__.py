@@ -1,9 +1,9 @@
 """Kernels in Triton on symmetric memory: the primitives, their constants, and @requires_symm, which links them."""
 from verbena.triton.constants import *  # noqa: F401,F403
-from verbena.triton.kernel import SymmKernel, requires_symm
+from verbena.triton.kernel import SymmKernel, requires_symm, requires_torch_symm
 from verbena.triton.primitives import *  # noqa: F401,F403
 from verbena.triton import constants as _constants, primitives as _primitives
 
-__all__ = ["SymmKernel", "requires_symm"]
+__all__ = ["SymmKernel", "requires_symm", "requires_torch_symm"]
 __all__ += [name for name in vars(_constants) if name.isupper()]
 __all__ += [name for name in vars(_primitives) if name.startswith("symm_")]

@@ -85,6 +85,9 @@ def requires_symm(jit_func_or_backend: Any = None, backend: Any = None) -> Any:
     return _decorate(given, _as_backend(backend))
 
 
+requires_torch_symm = requires_symm  # the name of PyTorch's proposal
+
+
 def _decorate(function: Any, backend: Backend) -> SymmKernel:
     if not isinstance(function, KernelInterface) or isinstance(function, SymmKernel):
         raise TypeError(f"@requires_symm stands over @triton.jit, once: {function!r} is no kernel of Triton's")

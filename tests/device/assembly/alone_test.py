@@ -15,15 +15,20 @@ import toolchain
 
 SKIPPED = 77
 USAGE = pathlib.Path(__file__).resolve().parent / "usage.cu"
+# What TileScale generates, which has CUDA's own names; sm_90a has warpgroups.
+GENERATED = USAGE.with_name("generated.cu")
 
 
 def list_sources(workplace):
-    """A file for each header that includes it twice, and nothing else; and the kernel."""
+    """A file for each header that includes it twice, and nothing else; and kernels."""
     folder = toolchain.INCLUDE / "verbena" / "device"
     for header in sorted([*folder.glob("*.cuh"), *folder.glob("collectives/*.cuh")]):
         line = f'#include "{header.relative_to(toolchain.INCLUDE)}"\n'
         yield workplace.write(f"{header.stem}.cu", line + line)
     yield USAGE
+    # All symm_* calls with what is compiled in for tests and profilers.
+    defines = "#define VERBENA_DEVICE_FAULTS\n#define VERBENA_DEVICE_PROBES\n"
+    yield workplace.write("probed.cu", defines + '#include "verbena/device/symm_c.cuh"\n')
 
 
 def list_commands(arguments, sources, workplace):
@@ -40,6 +45,9 @@ def list_commands(arguments, sources, workplace):
         architectures = toolchain.ALL_ARCHITECTURES if arguments.all_architectures else (80, 90)
         for architecture in architectures:
             yield toolchain.nvcc_command(nvcc, architecture, USAGE, "-cubin", "-o", output)
+        for architecture in (80, "90a"):
+            yield toolchain.nvcc_command(nvcc, architecture, GENERATED, f"-I{toolchain.INCLUDE / 'verbena/tilescale'}", "-cubin",
+                                         "-o", output)
         # The host's pass too.
         for standard in (17, 20):
             yield toolchain.nvcc_command(nvcc, 90, USAGE, f"-std=c++{standard}", "-c", "-o", output)

@@ -76,6 +76,26 @@ def fences():
         yield f"fence<Order::{order}, Scope::{scope}>();", f"fence{dot_order}{dot_scope}"
 
 
+def multimem():
+    """(call, opcode) of multimem.cuh, of sm_90 alone."""
+    for value_type, word in WORDS.items():
+        bits = word[1:]
+        types = {"kAdd": f".add.u{bits}", "kMin": f".min.{word}", "kMax": f".max.{word}", "kAnd": f".and.b{bits}",
+                 "kOr": f".or.b{bits}", "kXor": f".xor.b{bits}"}
+        for operation, dot_type in types.items():
+            yield (call_of("multimem_load_reduce", [f"Operation::{operation}"], value_type, ""),
+                   f"multimem.ld_reduce.relaxed.sys.global{dot_type}")
+        yield f"multimem_store(static_cast<{value_type}*>(address), 5);", f"multimem.st.relaxed.sys.global.b{bits}"
+        yield f"multimem_add(static_cast<{value_type}*>(address), 5);", f"multimem.red.relaxed.sys.global.add.u{bits}"
+    for number, dot_type in {"float": ".v4.f32", "Half": ".v4.f16x2", "Bfloat16": ".v4.bf16x2"}.items():
+        pointer, packed = f"static_cast<{number}*>(address)", f"Packed<{number}>{{}}"
+        in_float = "" if number == "float" else ".acc::f32"
+        yield f"multimem_load_sum({pointer});", f"multimem.ld_reduce.relaxed.sys.global.add{in_float}{dot_type}"
+        yield f"multimem_store_packed({pointer}, {packed});", "multimem.st.relaxed.sys.global.v4.f32"
+        yield f"multimem_add_packed({pointer}, {packed});", f"multimem.red.relaxed.sys.global.add{dot_type}"
+    yield "fence_multicast();", "fence.proxy.alias"
+
+
 MACHINE_KERNEL = """#if VERBENA_FREESTANDING
 #define __shared__ __attribute__((shared))
 #endif

@@ -16,6 +16,7 @@ INLINE_ASSEMBLY = re.compile(r"// begin inline asm\n(.*?)// end inline asm", re.
 PROLOGUE = """#include "verbena/device/async_copy.cuh"
 #include "verbena/device/atomic.cuh"
 #include "verbena/device/machine.cuh"
+#include "verbena/device/multimem.cuh"
 #include "verbena/device/packed.cuh"
 using namespace verbena::device;
 #if VERBENA_FREESTANDING
@@ -128,6 +129,10 @@ def main():
             for architecture in architectures:
                 for name, pairs in combinations.families().items():
                     complaints += test_family(name, pairs, architecture, compile_one, workplace)
+                    count += len(pairs)
+                if architecture >= 90:
+                    pairs = list(combinations.multimem())
+                    complaints += test_family("multimem", pairs, architecture, compile_one, workplace)
                     count += len(pairs)
                 for test in (test_machine, test_packed):
                     more, listed = test(architecture, compile_one, workplace)

@@ -144,6 +144,18 @@ uint32_t ballot(uint32_t lanes, bool vote) {
   });
 }
 
+size_t find_multicast(const void* address, size_t length_bytes, void** places, size_t most) {
+  const auto at = reinterpret_cast<uint64_t>(address);
+  if (at % length_bytes != 0) emulator::fail("a misaligned multicast access");
+  for (const emulator::MulticastRange& range : emulator::scheduler().multicasts()) {
+    if (at < range.begin || at - range.begin + length_bytes > range.length_bytes) continue;
+    const size_t count = range.places.size() < most ? range.places.size() : most;
+    for (size_t i = 0; i < count; ++i) places[i] = range.places[i] + (at - range.begin);
+    return count;
+  }
+  emulator::fail("no multicast address");
+}
+
 uint64_t clock_ns() {
   Scheduler::active()->step("reads the clock");
   return Scheduler::active()->clock_ns();

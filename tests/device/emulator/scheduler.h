@@ -12,6 +12,13 @@
 
 namespace verbena::emulator {
 
+// Addresses that mean the same place of several GPUs: World::add_multicast().
+struct MulticastRange {
+  uint64_t begin;
+  size_t length_bytes;
+  std::vector<char*> places;
+};
+
 class Scheduler {
  public:
   // `outside_patience_s` is not 0: see World::Limits.
@@ -42,6 +49,8 @@ class Scheduler {
   uint64_t steps() const { return steps_; }
   uint64_t clock_ns() const { return clock_ns_; }
   SynchronizationModel& synchronization() { return synchronization_; }
+  const std::vector<MulticastRange>& multicasts() const { return *multicasts_; }
+  void set_multicasts(const std::vector<MulticastRange>& ranges) { multicasts_ = &ranges; }
   bool tears_wide() const { return tears_wide_; }
   void tear_wide() { tears_wide_ = true; }
 
@@ -81,6 +90,7 @@ class Scheduler {
   uint64_t burst_left_ = 0;
   uint64_t clock_ns_;
   bool tears_wide_ = false;
+  const std::vector<MulticastRange>* multicasts_ = nullptr;
   std::string failure_;
   SynchronizationModel synchronization_;
 };

@@ -47,10 +47,17 @@ void World::add_host(std::function<void()> body) {
   fibers_.push_back(std::move(fiber));
 }
 
+void World::add_multicast(uint64_t begin, size_t length_bytes, const std::vector<void*>& places) {
+  MulticastRange range{begin, length_bytes, {}};
+  for (void* place : places) range.places.push_back(static_cast<char*>(place));
+  multicasts_.push_back(std::move(range));
+}
+
 std::string World::run() {
   Scheduler scheduler(seed_, limits_.stalled_steps + 500 * fibers_.size(), limits_.steps,
                       limits_.outside_patience_s);
   if (limits_.tears_wide) scheduler.tear_wide();
+  scheduler.set_multicasts(multicasts_);
   std::string failure = scheduler.run(fibers_);
   steps_ = scheduler.steps();
   for (const auto& block : blocks_) {

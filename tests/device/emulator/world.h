@@ -25,6 +25,7 @@ namespace verbena::emulator {
 
 struct Fiber;
 struct Block;
+struct MulticastRange;
 
 class World {
  public:
@@ -47,6 +48,8 @@ class World {
 
   void add_grid(uint32_t gpu, uint32_t blocks, uint32_t threads_per_block, std::function<void()> kernel);
   void add_host(std::function<void()> body);
+  // `begin` and what follows is never accessed itself: it stands for each place of `places`, in their order.
+  void add_multicast(uint64_t begin, size_t length_bytes, const std::vector<void*>& places);
 
   // Once. Returns "" or what went wrong.
   [[nodiscard]] std::string run();
@@ -58,6 +61,7 @@ class World {
   std::vector<std::unique_ptr<std::function<void()>>> bodies_;
   std::vector<std::unique_ptr<Block>> blocks_;
   std::vector<std::unique_ptr<Fiber>> fibers_;
+  std::vector<MulticastRange> multicasts_;
   uint32_t hosts_ = 0;
   uint64_t steps_ = 0;
 };

@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <utility>
+#include <vector>
+
 #include "device/emulator/world.h"
 
 namespace {
@@ -58,6 +62,95 @@ TEST(Tilescale, NamesPlacesWithinABlock) {
   EXPECT_EQ(world.run(), "");
   EXPECT_EQ(elected, 1u);
   EXPECT_EQ(elected_of_64, 4u);
+}
+
+// Rounds of a grid's barrier; the word is zero at first and never set back.
+TEST(Tilescale, AGridMeetsAgainAndAgain) {
+  constexpr uint32_t kBlocks = 3, kRounds = 5;
+  for (uint64_t seed = 0; seed < 8; ++seed) {
+    uint32_t barrier = 0;
+    std::vector<uint32_t> cells(kBlocks * 32);
+    World world(seed);
+    world.add_grid(0, kBlocks, 32, [&] {
+      const uint32_t rank = verbena::device::block_index() * 32 + verbena::device::thread_index();
+      for (uint32_t round = 1; round <= kRounds; ++round) {
+        cells[rank] = round * 1000 + rank;
+        require(tl::sync_grid(&barrier) == WaitResult::kReached, "met");
+        const uint32_t other = (rank + 37) % (kBlocks * 32);
+        require(cells[other] == round * 1000 + other, "another block's cell");
+        const uint32_t before = tl::sync_grids_arrive(&barrier);
+        require(tl::sync_grids_wait(before, &barrier) == WaitResult::kReached, "all have looked");
+      }
+    });
+    ASSERT_EQ(world.run(), "");
+  }
+}
+
+// As generated code has them: statements without limits, addresses as numbers.
+TEST(Tilescale, WithoutLimits) {
+  uint32_t barrier = tl::kBarrierStart<2>;
+  int32_t flag = 0;
+  uint64_t wide = 0;
+  World world;
+  world.add_grid(0, 2, 32, [&] {
+    if (verbena::device::block_index() == 0) {
+      tl::arrive_barrier_gpu(&barrier);
+      tl::wait_barrier_gpu(&barrier);
+    } else {
+      tl::sync_barrier_gpu(&barrier);
+    }
+    if (verbena::device::thread_index() != 0) return;
+    if (verbena::device::block_index() == 0) {
+      tl::st<Semantic::RELEASE, Scope::SYS, false>(&flag, 3);
+      tl::wait_eq(&wide, 7);
+      require(tl::wait_gt(&wide, 6) == WaitResult::kReached, "greater");
+    } else {
+      tl::wait_ge(reinterpret_cast<uint64_t>(&flag), 2);
+      require(tl::ld_acquire(&flag) == 3 && tl::ld_volatile_global(&flag) == 3, "the flag");
+      tl::st<Semantic::RELEASE, Scope::SYS, false>(&wide, uint64_t{7});
+    }
+  });
+  EXPECT_EQ(world.run(), "");
+}
+
+TEST(Tilescale, CopiesElements) {
+  std::vector<uint16_t> from(100), by_warp(100), by_block(100);
+  for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<uint16_t>(i * 7 + 1);
+  World world;
+  world.add_grid(0, 1, 64, [&] {
+    if (verbena::device::thread_index() < 32) {
+      tl::cp_warp<97, 4>(by_warp.data() + 1, from.data());
+      tl::cp_warp<1, 4, true>(reinterpret_cast<uint64_t>(by_warp.data()), from.data());
+    }
+    tl::cp_block<99>(by_block.data(), reinterpret_cast<uint64_t>(from.data() + 1));
+    tl::warpgroup_arrive();
+    tl::warpgroup_commit_batch();
+    tl::warpgroup_wait<0>();
+    tl::warpgroup_reg_dealloc<24>();
+    tl::warpgroup_reg_alloc<240>();
+  });
+  EXPECT_EQ(world.run(), "");
+  EXPECT_TRUE(std::equal(from.begin(), from.begin() + 97, by_warp.begin() + 1));
+  EXPECT_EQ(by_warp[0], from[0]);
+  EXPECT_EQ(by_warp[98], 0) << "not an element more";
+  EXPECT_TRUE(std::equal(from.begin() + 1, from.end(), by_block.begin()));
+  EXPECT_EQ(by_block[99], 0);
+}
+
+TEST(Tilescale, AddsReturnTheValueBefore) {
+  uint32_t word = 5;
+  World world;
+  world.add_grid(0, 1, 1, [&] {
+    const uint32_t* const place = &word;
+    uint32_t expected = 5;
+    for (const auto add :
+         {&tl::ptx_atom_add_relaxed_gpu, &tl::ptx_atom_add_acquire_gpu, &tl::ptx_atom_add_release_gpu,
+          &tl::ptx_atom_add_acq_rel_gpu, &tl::ptx_atom_add_relaxed_sys, &tl::ptx_atom_add_acquire_sys,
+          &tl::ptx_atom_add_release_sys, &tl::ptx_atom_add_acq_rel_sys, &tl::atomic_add_release_gpu_u32})
+      require(add(place, 3) == std::exchange(expected, expected + 3), "before");
+  });
+  EXPECT_EQ(world.run(), "");
+  EXPECT_EQ(word, 5u + 27);
 }
 
 TEST(Tilescale, WaitsTakeSignedAndUnsignedWords) {

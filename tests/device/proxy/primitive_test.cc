@@ -185,6 +185,35 @@ TEST_P(SymmPathTest, BarriersThatMeetTwice) {
   });
 }
 
+// From each root in turn, to another place and in its own; then every rank's to all, of odd lengths.
+TEST_P(SymmPathTest, BroadcastAndCollect) {
+  run([&](int32_t rank, const auto& group, uint64_t seed) {
+    const SymmContext& mine = fleet_.context(rank);
+    const auto size = static_cast<uint64_t>(fleet_.size());
+    for (int32_t root = 0; root < fleet_.size(); root += 2) {
+      const uint64_t round = 8 * seed + static_cast<uint64_t>(root);
+      uint8_t* const place = fleet_.data(rank, static_cast<uint64_t>(root) * kLineBytes);
+      uint8_t* const source = root % 4 == 0 ? place : fleet_.data(rank, size * kLineBytes);
+      if (rank == root) fill(source, 77, root, root, round, group);
+      expect(device::symm_broadcast(mine, place, source, 77, root, 3, group), "broadcast");
+      expect_bytes(place, 77, root, root, round, group, "the root's");
+    }
+    for (uint64_t lap = 0; lap < 2; ++lap) {
+      const uint64_t length = 50 + 11 * lap;
+      uint8_t* const all = fleet_.data(rank);
+      uint8_t* const source =
+          lap == 0 ? fleet_.data(rank, size * kLineBytes) : all + static_cast<uint64_t>(rank) * length;
+      expect(device::symm_sync(mine, 5, group), "all have looked");
+      fill(source, length, rank, rank, seed + lap, group);
+      expect(device::symm_fcollect(mine, all, source, length, 4, group), "collect");
+      for (int32_t peer = 0; peer < fleet_.size(); ++peer)
+        expect_bytes(all + static_cast<uint64_t>(peer) * length, length, peer, peer, seed + lap, group,
+                     "what came");
+    }
+    expect(device::symm_barrier(mine, 5, group), "all have looked");
+  });
+}
+
 TEST_P(SymmPathTest, Get) {
   run([&](int32_t rank, const auto& group, uint64_t round) {
     const SymmContext& mine = fleet_.context(rank);

@@ -390,7 +390,8 @@ TEST_P(SymmQueueTest, OthersGoOnMeanwhile) {
     const uint32_t block = device::block_index();
     for (uint32_t i = 0; i < kTimes; ++i) {
       if (block < 2) {
-        require(device::symm_put_async(context, proxy.data(), proxy.data(), 8, 1) == SymmStatus::kDone, "put");
+        require(device::symm_put_async(context, proxy.data(), proxy.data(), 8, 1) == SymmStatus::kDone,
+                "put");
         require(device::symm_quiet(context) == SymmStatus::kDone, "quiet");
       } else if (block == 2) {
         require(device::symm_signal_behind_all(context, 0, 1, 1, kAdd) == SymmStatus::kDone, "signal");
@@ -542,6 +543,36 @@ TEST_P(SymmQueueTest, ABarrierCompletesWhatWasPut) {
       emulator::yield();
     }
     for (int peer = 1; peer < 3; ++peer) __atomic_store_n(arrivals + peer, 1, __ATOMIC_RELEASE);
+  });
+  EXPECT_EQ(world.run(), "");
+}
+
+// The peer is told and heard of while the put before is still under way.
+TEST(SymmQueue, SymmSyncCompletesNothing) {
+  HostProxy proxy(1, 3);
+  SymmContext& mine = proxy.context();
+  World world(3);
+  world.add_grid(0, 1, 32, [&] {
+    const device::BlockGroup block;
+    require(device::symm_put_async(mine, proxy.data(), proxy.data(), 8, 1, block) == SymmStatus::kDone,
+            "put");
+    require(device::symm_sync(mine, 2, block) == SymmStatus::kDone, "sync");
+    require(device::symm_sync(mine, kSymmBarriers, block) == SymmStatus::kInvalid, "number");
+  });
+  world.add_host([&] {
+    uint64_t* const arrivals = mine.arrivals + 2 * (kSymmBarriers + 2);
+    for (uint32_t taken = 0; taken < 2;) {
+      const auto one = proxy.take(0);
+      if (!one) {
+        emulator::yield();
+        continue;
+      }
+      proxy.consume(0);
+      if (++taken == 2) {
+        require(one->place == proxy.offset_of(arrivals), "the peer is told");
+        __atomic_store_n(arrivals + 1, 1, __ATOMIC_RELEASE);
+      }
+    }
   });
   EXPECT_EQ(world.run(), "");
 }

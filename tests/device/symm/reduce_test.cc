@@ -181,5 +181,62 @@ TEST(SymmReduce, PrologueAndEpilogueAreTheCallers) {
   EXPECT_EQ(rounded[kCount].bits, 0) << "not a number more";
 }
 
+// ---- By switches ----
+
+// The heaps of all ranks have multicast addresses, each rank's where its context says.
+void add_multicast(World& world, Fleet& fleet) {
+  constexpr int64_t kDelta = int64_t{1} << 45;
+  std::vector<void*> heaps;
+  for (int32_t rank = 0; rank < fleet.size(); ++rank)
+    heaps.push_back(reinterpret_cast<void*>(fleet.context(rank).heap_begin));
+  for (int32_t rank = 0; rank < fleet.size(); ++rank) {
+    SymmContext& context = fleet.context(rank);
+    context.multicast_delta = kDelta;
+    world.add_multicast(context.heap_begin + kDelta, context.heap_end - context.heap_begin, heaps);
+  }
+}
+
+TEST_P(SymmReduceTest, Multicast) {
+  Fleet fleet(GetParam().ranks);
+  fill(fleet);
+  const uint64_t count = GetParam().count / 4 * 4;
+  World world(5);
+  add_multicast(world, fleet);
+  const auto wanted = GetParam().offset_bytes % 16 == 0 ? SymmStatus::kDone : SymmStatus::kInvalid;
+  for (int32_t rank = 0; rank < fleet.size(); ++rank) {
+    world.add_grid(static_cast<uint32_t>(rank), 1, 64, [&, rank] {
+      float* const data = fleet.data<float>(rank, GetParam().offset_bytes);
+      require(device::symm_all_reduce_multicast(fleet.context(rank), 2, data, count) == wanted, "reduce");
+      for (uint64_t i = device::thread_index(); i < count && wanted == SymmStatus::kDone;
+           i += device::threads_per_block())
+        require(device::load<device::Order::kWeak, device::Scope::kThreads>(data + i) == sum(i), "the sum");
+    });
+  }
+  EXPECT_EQ(world.run(), "");
+  for (int32_t rank = 0; rank < fleet.size(); ++rank)
+    for (uint64_t i = count; i < GetParam().count; ++i)
+      ASSERT_EQ(fleet.data<float>(rank, GetParam().offset_bytes)[i], element(rank, i))
+          << "not an element more";
+}
+
+TEST(SymmReduce, MulticastIsOnlyWhereItIs) {
+  Fleet fleet(2), far(2, 1);
+  World world;
+  world.add_grid(0, 1, 1, [&] {
+    float* const data = fleet.data<float>(0);
+    require(device::symm_all_reduce_multicast(fleet.context(0), 0, data, 8, device::ThreadGroup{}) ==
+                SymmStatus::kUnreachable,
+            "none");
+    require(device::symm_all_reduce_multicast(far.context(0), 0, far.data<float>(0), 8,
+                                              device::ThreadGroup{}) == SymmStatus::kUnreachable,
+            "far");
+    fleet.context(0).multicast_delta = 4096;
+    require(device::symm_all_reduce_multicast(fleet.context(0), 0, data, 7, device::ThreadGroup{}) ==
+                SymmStatus::kInvalid,
+            "half a vector");
+  });
+  EXPECT_EQ(world.run(), "");
+}
+
 }  // namespace
 }  // namespace verbena::device_test

@@ -66,6 +66,17 @@ TEST(VerbenaUnpack, NcclsCodeCompilesIntoItsKernel) {
   EXPECT_GT(std::filesystem::file_size(image.get()), 1000U);
 }
 
+// The same kernel over Verbena's code of the same names: neither sources of NCCL's nor another line.
+TEST(VerbenaUnpack, NcclsKernelCompilesAgainstOurs) {
+  const verbena::tests::ScratchPath image("ours.cubin");
+  for (const char* architecture : {"sm_80", "sm_90"}) {
+    const ToolRun run = run_tool("CUDA_HOME=" CUDA_TOOLKIT " " COMPILE_NCCL_KERNEL " --ours " +
+                                 std::string(architecture) + " " + image.get());
+    EXPECT_EQ(run.status, 0) << run.output;
+    EXPECT_GT(std::filesystem::file_size(image.get()), 1000U);
+  }
+}
+
 TEST(Images, AreThere) {
   constexpr uint32_t kFatbinMagic = 0xBA55ED50;
   uint32_t magic = 0;

@@ -1,0 +1,213 @@
+// NVSHMEM's names for kernels that were generated against them, such as TileScale's, over a team of ours: the
+// one that the program's table names (tilescale_ranks.cuh). No library of NVSHMEM's is needed. Kept: names
+// and arguments. Other than there: a call says how it ended, a SymmStatus (kUnreachable without a team);
+// waits end by the team's limits; signals are any 64-bit words of windows; a team is its SymmContext's
+// address on the GPU, and NVSHMEM_TEAM_WORLD the table's. Between two barriers of a team each rank has one
+// caller, as in NVSHMEM.
+#ifndef VERBENA_DEVICE_NVSHMEM_NAMES_CUH
+#define VERBENA_DEVICE_NVSHMEM_NAMES_CUH
+
+#include "verbena/device/symm.cuh"
+#include "verbena/device/tilescale_ranks.cuh"
+
+#define NVSHMEM_SIGNAL_SET 9
+#define NVSHMEM_SIGNAL_ADD 10
+#define NVSHMEM_CMP_EQ 0
+#define NVSHMEM_CMP_NE 1
+#define NVSHMEM_CMP_GT 2
+#define NVSHMEM_CMP_GE 3
+#define NVSHMEM_CMP_LT 4
+#define NVSHMEM_CMP_LE 5
+
+using nvshmem_team_t = const verbena::SymmContext*;
+inline constexpr nvshmem_team_t NVSHMEM_TEAM_WORLD = nullptr;
+
+namespace verbena::device::detail {
+
+// `body(context)`, if there is a team.
+template <typename Body>
+VERBENA_DEVICE SymmStatus by_team(nvshmem_team_t team, const Body& body) {
+  if (team == NVSHMEM_TEAM_WORLD) team = tl::detail::find_team();
+  return team == nullptr ? SymmStatus::kUnreachable : body(*team);
+}
+
+template <typename Group>
+VERBENA_DEVICE SymmStatus signal_by_name(uint64_t* word, uint64_t value, int operation, int pe) {
+  return by_team(NVSHMEM_TEAM_WORLD, [&](const SymmContext& world) {
+    if (operation == NVSHMEM_SIGNAL_SET) return symm_put_value(world, word, value, pe, Group{});
+    return operation == NVSHMEM_SIGNAL_ADD ? symm_add(world, word, value, pe, Group{}) : SymmStatus::kInvalid;
+  });
+}
+
+template <bool kReusable, typename Group>
+VERBENA_DEVICE SymmStatus put_by_name(void* destination, const void* source, size_t bytes, int pe) {
+  return by_team(NVSHMEM_TEAM_WORLD, [&](const SymmContext& world) {
+    Group{}.sync();  // any thread may have written the source
+    const SymmStatus status = symm_put_async(world, destination, source, bytes, pe, Group{});
+    return kReusable && status == SymmStatus::kDone ? symm_flush(world, Group{}) : status;
+  });
+}
+
+template <bool kReusable, typename Group>
+VERBENA_DEVICE SymmStatus put_signal_by_name(void* destination, const void* source, size_t bytes,
+                                             uint64_t* word, uint64_t value, int operation, int pe) {
+  SymmStatus status = put_by_name<false, Group>(destination, source, bytes, pe);
+  if (status == SymmStatus::kDone) status = signal_by_name<Group>(word, value, operation, pe);
+  if (!kReusable || status != SymmStatus::kDone) return status;
+  return by_team(NVSHMEM_TEAM_WORLD, [](const SymmContext& world) { return symm_flush(world, Group{}); });
+}
+
+template <bool kWaits, typename Group>
+VERBENA_DEVICE SymmStatus get_by_name(void* destination, const void* source, size_t bytes, int pe) {
+  return by_team(NVSHMEM_TEAM_WORLD, [&](const SymmContext& world) {
+    if (kWaits) return symm_get(world, destination, source, bytes, pe, Group{});
+    SymmRequest request;
+    return symm_get_async(world, destination, source, bytes, pe, &request, Group{});
+  });
+}
+
+VERBENA_DEVICE SymmCompare as_compare(int compare) {
+  switch (compare) {
+    case NVSHMEM_CMP_EQ:
+      return SymmCompare::kEqual;
+    case NVSHMEM_CMP_NE:
+      return SymmCompare::kNotEqual;
+    case NVSHMEM_CMP_GT:
+      return SymmCompare::kGreater;
+    case NVSHMEM_CMP_GE:
+      return SymmCompare::kGreaterEqual;
+    case NVSHMEM_CMP_LT:
+      return SymmCompare::kLess;
+    default:
+      return SymmCompare::kLessEqual;
+  }
+}
+
+}  // namespace verbena::device::detail
+
+VERBENA_DEVICE int nvshmem_my_pe() {
+  return static_cast<int>(tl::get_rank());
+}
+VERBENA_DEVICE int nvshmem_n_pes() {
+  return static_cast<int>(tl::get_num_ranks());
+}
+VERBENA_DEVICE int nvshmem_team_my_pe(nvshmem_team_t team) {
+  return team == NVSHMEM_TEAM_WORLD ? nvshmem_my_pe() : verbena::device::symm_team_rank(*team);
+}
+VERBENA_DEVICE int nvshmem_team_n_pes(nvshmem_team_t team) {
+  return team == NVSHMEM_TEAM_WORLD ? nvshmem_n_pes() : verbena::device::symm_team_size(*team);
+}
+// Null: out of reach.
+VERBENA_DEVICE void* nvshmem_ptr(const void* dest, int pe) {
+  const verbena::SymmContext* const world = tl::detail::find_team();
+  if (world == nullptr) return nullptr;
+  return verbena::device::symm_lsa_ptr(*world, const_cast<void*>(dest), pe);
+}
+
+// To a peer in reach; kUnreachable for others, whose NICs take a value of 64 bits (nvshmemx_signal_op).
+VERBENA_DEVICE verbena::SymmStatus nvshmem_int_p(int* dest, int value, int pe) {
+  namespace vd = verbena::device;
+  auto* const there = static_cast<int*>(nvshmem_ptr(dest, pe));
+  if (there == nullptr) return verbena::SymmStatus::kUnreachable;
+  vd::store_relaxed<vd::Scope::kSystem>(there, value);
+  return verbena::SymmStatus::kDone;
+}
+
+// Orders what the calling thread has put to a peer, as its queue does anyway, and its stores.
+VERBENA_DEVICE void nvshmem_fence() {
+  tl::memory_fence_sys();
+}
+VERBENA_DEVICE verbena::SymmStatus nvshmem_quiet() {
+  return verbena::device::detail::by_team(NVSHMEM_TEAM_WORLD, [](const verbena::SymmContext& world) {
+    return verbena::device::symm_quiet(world, verbena::device::ThreadGroup{});
+  });
+}
+
+VERBENA_DEVICE verbena::SymmStatus nvshmemx_signal_op(uint64_t* sig_addr, uint64_t signal, int sig_op,
+                                                      int pe) {
+  return verbena::device::detail::signal_by_name<verbena::device::ThreadGroup>(sig_addr, signal, sig_op, pe);
+}
+// The value that ended the wait, of whatever end.
+VERBENA_DEVICE uint64_t nvshmem_signal_wait_until(uint64_t* sig_addr, int cmp, uint64_t cmp_val) {
+  namespace vd = verbena::device;
+  uint64_t seen = 0;
+  vd::detail::by_team(NVSHMEM_TEAM_WORLD, [&](const verbena::SymmContext& world) {
+    return vd::symm_wait_until<uint64_t>(world, sig_addr, vd::detail::as_compare(cmp), cmp_val, &seen);
+  });
+  return seen;
+}
+VERBENA_DEVICE uint64_t nvshmem_signal_fetch(uint64_t* sig_addr) {
+  return verbena::device::load_acquire<verbena::device::Scope::kSystem>(sig_addr);
+}
+
+// By a thread, a warp and a block. The put of a whole message, without `nbi`, leaves its source to be reused;
+// a get has the data.
+#define VERBENA_NAME_SCOPE(prefix, suffix, group)                                                          \
+  VERBENA_DEVICE verbena::SymmStatus prefix##_barrier_all##suffix() {                                      \
+    return verbena::device::detail::by_team(NVSHMEM_TEAM_WORLD, [](const verbena::SymmContext& world) {    \
+      return tl::barrier_all(world, verbena::device::group{});                                             \
+    });                                                                                                    \
+  }                                                                                                        \
+  VERBENA_DEVICE verbena::SymmStatus prefix##_sync_all##suffix() {                                         \
+    return verbena::device::detail::by_team(NVSHMEM_TEAM_WORLD, [](const verbena::SymmContext& world) {    \
+      return tl::sync_all(world, verbena::device::group{});                                                \
+    });                                                                                                    \
+  }                                                                                                        \
+  VERBENA_DEVICE verbena::SymmStatus prefix##_putmem##suffix(void* dest, const void* source, size_t bytes, \
+                                                             int pe) {                                     \
+    return verbena::device::detail::put_by_name<true, verbena::device::group>(dest, source, bytes, pe);    \
+  }                                                                                                        \
+  VERBENA_DEVICE verbena::SymmStatus prefix##_putmem_nbi##suffix(void* dest, const void* source,           \
+                                                                 size_t bytes, int pe) {                   \
+    return verbena::device::detail::put_by_name<false, verbena::device::group>(dest, source, bytes, pe);   \
+  }                                                                                                        \
+  VERBENA_DEVICE verbena::SymmStatus prefix##_putmem_signal##suffix(void* dest, const void* source,        \
+                                                                    size_t bytes, uint64_t* sig_addr,      \
+                                                                    uint64_t signal, int sig_op, int pe) { \
+    return verbena::device::detail::put_signal_by_name<true, verbena::device::group>(                      \
+        dest, source, bytes, sig_addr, signal, sig_op, pe);                                                \
+  }                                                                                                        \
+  VERBENA_DEVICE verbena::SymmStatus prefix##_putmem_signal_nbi##suffix(                                   \
+      void* dest, const void* source, size_t bytes, uint64_t* sig_addr, uint64_t signal, int sig_op,       \
+      int pe) {                                                                                            \
+    return verbena::device::detail::put_signal_by_name<false, verbena::device::group>(                     \
+        dest, source, bytes, sig_addr, signal, sig_op, pe);                                                \
+  }                                                                                                        \
+  VERBENA_DEVICE verbena::SymmStatus prefix##_getmem##suffix(void* dest, const void* source, size_t bytes, \
+                                                             int pe) {                                     \
+    return verbena::device::detail::get_by_name<true, verbena::device::group>(dest, source, bytes, pe);    \
+  }                                                                                                        \
+  VERBENA_DEVICE verbena::SymmStatus prefix##_getmem_nbi##suffix(void* dest, const void* source,           \
+                                                                 size_t bytes, int pe) {                   \
+    return verbena::device::detail::get_by_name<false, verbena::device::group>(dest, source, bytes, pe);   \
+  }                                                                                                        \
+  template <typename T>                                                                                    \
+  VERBENA_DEVICE verbena::SymmStatus prefix##_broadcast##suffix(                                           \
+      nvshmem_team_t team, T* dest, const T* source, size_t nelems, int pe_root) {                         \
+    return verbena::device::detail::by_team(team, [&](const verbena::SymmContext& of) {                    \
+      return tl::broadcast(of, dest, source, nelems, pe_root, verbena::device::group{});                   \
+    });                                                                                                    \
+  }                                                                                                        \
+  VERBENA_DEVICE verbena::SymmStatus prefix##_broadcastmem##suffix(                                        \
+      nvshmem_team_t team, void* dest, const void* source, size_t bytes, int pe_root) {                    \
+    return prefix##_broadcast##suffix(team, static_cast<char*>(dest), static_cast<const char*>(source),    \
+                                      bytes, pe_root);                                                     \
+  }                                                                                                        \
+  template <typename T>                                                                                    \
+  VERBENA_DEVICE verbena::SymmStatus prefix##_fcollect##suffix(nvshmem_team_t team, T* dest,               \
+                                                               const T* source, size_t nelems) {           \
+    return verbena::device::detail::by_team(team, [&](const verbena::SymmContext& of) {                    \
+      return tl::fcollect(of, dest, source, nelems, verbena::device::group{});                             \
+    });                                                                                                    \
+  }                                                                                                        \
+  VERBENA_DEVICE verbena::SymmStatus prefix##_fcollectmem##suffix(nvshmem_team_t team, void* dest,         \
+                                                                  const void* source, size_t bytes) {      \
+    return prefix##_fcollect##suffix(team, static_cast<char*>(dest), static_cast<const char*>(source),     \
+                                     bytes);                                                               \
+  }
+VERBENA_NAME_SCOPE(nvshmem, , ThreadGroup)
+VERBENA_NAME_SCOPE(nvshmemx, _warp, WarpGroup)
+VERBENA_NAME_SCOPE(nvshmemx, _block, BlockGroup)
+#undef VERBENA_NAME_SCOPE
+
+#endif

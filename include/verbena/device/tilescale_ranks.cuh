@@ -1,0 +1,149 @@
+// TileScale's names for what is between ranks: its table of ranks, copies to and from them, barriers of
+// blocks on all of them. Every program has a table of its own, `meta_data`, in constant memory, which the
+// host fills before a launch by what make_tilescale_table() of a team says (verbena.hpp, Python):
+//   [0] this rank   [1] ranks, at most kTilescaleMaxRanks   [2 + r] where rank r's memory begins here, 0: out
+//   of reach        [1023] the team's SymmContext on the GPU, for nvshmem_names.cuh; 0: there is none
+// Addresses at a peer are given as this rank's own and lie in the window that the table is of. Loads and
+// stores move the data: peers out of reach need nvshmem_names.cuh.
+#ifndef VERBENA_DEVICE_TILESCALE_RANKS_CUH
+#define VERBENA_DEVICE_TILESCALE_RANKS_CUH
+
+#include "verbena/device/symm_barrier.cuh"
+#include "verbena/device/symm_collect.cuh"
+#include "verbena/device/tilescale.cuh"
+
+namespace tl {
+
+inline constexpr int kTilescaleTableWords = 1024;
+inline constexpr int kTilescaleMaxRanks = kTilescaleTableWords - 3;
+
+}  // namespace tl
+
+// TileScale's symbol, defined here: of the sources that are linked as device code one alone includes this.
+#if VERBENA_FREESTANDING
+extern "C" {
+__attribute__((constant)) uint64_t meta_data[tl::kTilescaleTableWords];
+}
+#elif !VERBENA_EMULATED
+extern "C" {
+__constant__ uint64_t meta_data[tl::kTilescaleTableWords];
+}
+#endif
+
+namespace tl {
+
+namespace detail {
+
+#if VERBENA_EMULATED
+// In a block's shared memory, where the test's kernel writes it first.
+inline uint64_t* find_table() {
+  static const char key = 0;
+  return static_cast<uint64_t*>(
+      vd::emulation::shared_memory(&key, sizeof(uint64_t) * kTilescaleTableWords, alignof(uint64_t)));
+}
+#else
+VERBENA_DEVICE const uint64_t* find_table() {
+  return meta_data;
+}
+#endif
+
+// Null: the table is of a team without a context.
+VERBENA_DEVICE const verbena::SymmContext* find_team() {
+  return reinterpret_cast<const verbena::SymmContext*>(find_table()[kTilescaleTableWords - 1]);
+}
+
+}  // namespace detail
+
+VERBENA_DEVICE uint64_t get_rank() {
+  return detail::find_table()[0];
+}
+VERBENA_DEVICE uint64_t get_num_ranks() {
+  return detail::find_table()[1];
+}
+VERBENA_DEVICE uint64_t get_remote_base_ptr(uint64_t rank) {
+  return detail::find_table()[2 + rank];
+}
+template <typename T>
+VERBENA_DEVICE uint64_t get_uintptr_t(T* ptr) {
+  return reinterpret_cast<uint64_t>(ptr);
+}
+
+// An address at rank `pe`, in reach; -1 is this rank.
+template <typename P>
+VERBENA_DEVICE P get_remote_ptr(P ptr, int pe) {
+  if (pe < 0) return ptr;
+  return (P)((uint64_t)ptr - get_remote_base_ptr(get_rank()) +
+             get_remote_base_ptr(static_cast<uint64_t>(pe)));
+}
+
+// N elements from `src` to `dst`, one of them at rank `pe`. A signal or barrier behind a put shows it to the
+// peer.
+#define VERBENA_NAME_COPY(scope)                               \
+  template <int N, typename D, typename S>                     \
+  VERBENA_DEVICE void put_##scope(D dst, S src, int pe = -1) { \
+    cp_##scope<N>(get_remote_ptr(dst, pe), src);               \
+  }                                                            \
+  template <int N, typename D, typename S>                     \
+  VERBENA_DEVICE void get_##scope(D dst, S src, int pe = -1) { \
+    cp_##scope<N>(dst, get_remote_ptr(src, pe));               \
+  }
+VERBENA_NAME_COPY(warp)
+VERBENA_NAME_COPY(block)
+#undef VERBENA_NAME_COPY
+
+// All blocks' threads call, one block on each of the first `num_ranks` ranks; `offset` is from where a rank's
+// memory begins to `num_ranks` 32-bit words, zero before the first use. Usable again and again: each two
+// ranks add to and take from one word at either, which is 0 when both have come. Orders what the blocks did;
+// `need_fence` is TileScale's.
+template <bool need_fence = true>
+VERBENA_DEVICE detail::vd::WaitResult barrier_blocks(uint64_t offset, int rank, int num_ranks) {
+  namespace vd = ::verbena::device;
+  constexpr uint32_t kStep = 1024;
+  vd::sync_block();
+  const auto find = [&](int owner, int word) {
+    return reinterpret_cast<uint32_t*>(get_remote_base_ptr(static_cast<uint64_t>(owner)) + offset) + word;
+  };
+  const auto first = static_cast<int>(vd::thread_index()), step = static_cast<int>(vd::threads_per_block());
+  for (int peer = first; peer < num_ranks; peer += step) {
+    vd::reduce_add<vd::Order::kRelease, vd::Scope::kSystem>(find(rank, peer), kStep);
+    vd::reduce_add<vd::Order::kRelease, vd::Scope::kSystem>(find(peer, rank), 0u - kStep);
+  }
+  const vd::WaitLimits limits = detail::limit_by_default();
+  vd::WaitResult mine = vd::WaitResult::kReached;
+  for (int peer = first; peer < num_ranks && mine == vd::WaitResult::kReached; peer += step)
+    mine = vd::wait_until<vd::Relation::kLessEqual, vd::Scope::kSystem>(
+        reinterpret_cast<const int32_t*>(find(rank, peer)), 0, limits);
+  return vd::agree(vd::BlockGroup{}, mine);
+}
+VERBENA_DEVICE detail::vd::WaitResult sync_blocks(uint64_t offset, int rank, int num_ranks) {
+  return barrier_blocks<false>(offset, rank, num_ranks);
+}
+
+// By team: a SymmContext or SymmWorkspace's context, whose barrier 511 they use; all members call, a block
+// each. barrier_all completes what NICs were asked for, sync_all does not.
+inline constexpr uint32_t kBarrierOfAll = verbena::kSymmBarriers - 1;
+
+template <typename Context, typename Group = detail::vd::BlockGroup>
+VERBENA_DEVICE verbena::SymmStatus barrier_all(const Context& team, const Group& group = {}) {
+  return detail::vd::symm_barrier(team, kBarrierOfAll, group);
+}
+template <typename Context, typename Group = detail::vd::BlockGroup>
+VERBENA_DEVICE verbena::SymmStatus sync_all(const Context& team, const Group& group = {}) {
+  return detail::vd::symm_sync(team, kBarrierOfAll, group);
+}
+// `count` elements of the root's, at `dst` of every member.
+template <typename T, typename Context, typename Group = detail::vd::BlockGroup>
+VERBENA_DEVICE verbena::SymmStatus broadcast(const Context& team, T* dst, const T* src, uint64_t count,
+                                             int root, const Group& group = {}) {
+  return detail::vd::symm_broadcast(team, dst, src, count * sizeof(T), root, kBarrierOfAll, group);
+}
+// `count` elements of each member's, one behind the other.
+template <typename T, typename Context, typename Group = detail::vd::BlockGroup>
+VERBENA_DEVICE verbena::SymmStatus fcollect(const Context& team, T* dst, const T* src, uint64_t count,
+                                            const Group& group = {}) {
+  return detail::vd::symm_fcollect(team, dst, src, count * sizeof(T), kBarrierOfAll, group);
+}
+
+}  // namespace tl
+
+#endif

@@ -1,0 +1,67 @@
+// Instructions of sm_90a's warpgroups, four warps that multiply matrices together: their matrix operations'
+// order, and how a warp gives registers to others. All lanes of all four warps call. Other GPUs have none:
+// ptxas refuses them there. On an emulated GPU, which has no such operations, each meets the warp.
+#ifndef VERBENA_DEVICE_WARPGROUP_CUH
+#define VERBENA_DEVICE_WARPGROUP_CUH
+
+#include "verbena/device/machine.cuh"
+
+namespace verbena::device {
+
+inline constexpr uint32_t kWarpgroupWarps = 4;
+
+// What was written to the operands' registers and shared memory before is seen by what comes behind.
+VERBENA_DEVICE void fence_warpgroup() {
+#if VERBENA_EMULATED
+  sync_warp();
+#elif VERBENA_PTX
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#endif
+}
+
+// The matrix operations so far become a group, which can be waited for.
+VERBENA_DEVICE void commit_warpgroup() {
+#if VERBENA_EMULATED
+  sync_warp();
+#elif VERBENA_PTX
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+#endif
+}
+
+// Until at most kPending of the youngest groups are under way.
+template <int kPending>
+VERBENA_DEVICE void wait_warpgroup() {
+  static_assert(kPending >= 0 && kPending <= 7, "verbena: 0 to 7 groups are left under way");
+#if VERBENA_EMULATED
+  sync_warp();
+#elif VERBENA_PTX
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+#endif
+}
+
+// Each thread of the warp has so many registers from here on: more, as soon as others have given them up, or
+// fewer.
+template <uint32_t kRegisters>
+VERBENA_DEVICE void take_registers() {
+  static_assert(kRegisters >= 24 && kRegisters <= 256 && kRegisters % 8 == 0,
+                "verbena: 24 to 256 registers, a multiple of 8");
+#if VERBENA_EMULATED
+  sync_warp();
+#elif VERBENA_PTX
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+#endif
+}
+template <uint32_t kRegisters>
+VERBENA_DEVICE void give_registers() {
+  static_assert(kRegisters >= 24 && kRegisters <= 256 && kRegisters % 8 == 0,
+                "verbena: 24 to 256 registers, a multiple of 8");
+#if VERBENA_EMULATED
+  sync_warp();
+#elif VERBENA_PTX
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+#endif
+}
+
+}  // namespace verbena::device
+
+#endif

@@ -1,0 +1,7 @@
+// TileScale's places in a block, warpgroups, registers.
+#ifndef VERBENA_TILESCALE_INTRIN_H
+#define VERBENA_TILESCALE_INTRIN_H
+
+#include "verbena/device/tilescale.cuh"
+
+#endif

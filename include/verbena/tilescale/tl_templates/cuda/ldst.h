@@ -1,0 +1,7 @@
+// TileScale's loads and stores.
+#ifndef VERBENA_TILESCALE_LDST_H
+#define VERBENA_TILESCALE_LDST_H
+
+#include "verbena/device/tilescale.cuh"
+
+#endif

@@ -1,0 +1,71 @@
+"""A DeviceMesh of rows and columns: each rank hands a tensor to its neighbour in its row, then in its column, by calls on
+a stream. Every row also has a context of its own, over its process group.
+
+    torchrun --nproc-per-node 4 device_mesh.py [--rows 2]
+"""
+import argparse
+import os
+import sys
+from typing import Any
+
+import verbena
+from verbena.mesh import create_mesh_teams
+
+COUNT = 1 << 20
+SIGNAL = 3
+POOL_BYTES = 64 << 20  # PyTorch takes 20 MiB at a time
+
+
+def pass_on(torch: Any, team: verbena.SymmetricTeam, outgoing: Any, incoming: Any) -> None:
+    """To the next member, and from the one before."""
+    stream = torch.cuda.current_stream()
+    following = (team.rank + 1) % team.size
+    team.put(incoming, outgoing, following, stream)
+    team.signal(SIGNAL, following, stream=stream)
+    team.wait(SIGNAL, 1, stream=stream)
+
+
+def pass_along_all_dimensions(torch: Any, mesh: Any, context: verbena.SymmetricContext) -> dict[str, int]:
+    """From which rank a tensor has come, by the name of the dimension."""
+    teams = create_mesh_teams(context, mesh)
+    came = {}
+    with context.create_pool(POOL_BYTES) as pool:
+        for name, team in teams.items():
+            with torch.cuda.use_mem_pool(pool.mem_pool):
+                outgoing = torch.full((COUNT,), context.rank, dtype=torch.int32, device="cuda")
+                incoming = torch.full((COUNT,), -1, dtype=torch.int32, device="cuda")
+            team.barrier()  # all have filled theirs
+            pass_on(torch, team, outgoing, incoming)
+            team.barrier()
+            if int(incoming.min()) == int(incoming.max()):
+                came[name] = int(incoming[0])
+            del outgoing, incoming
+        pool.check()
+    context.check_error()
+    return came
+
+
+def main() -> int:
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--rows", type=int, default=2)
+    rows = options.parse_args().rows
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    columns = int(os.environ["WORLD_SIZE"]) // rows
+    mesh = init_device_mesh("cuda", (rows, columns), mesh_dim_names=("column", "row"))
+    row, column = mesh.get_coordinate()
+    with verbena.make_context("verbena", dist.group.WORLD) as context:
+        came = pass_along_all_dimensions(torch, mesh, context)
+    with verbena.make_context("verbena", mesh.get_group("row")) as one_row:
+        is_right = (one_row.rank, one_row.size) == (column, columns)
+    expected = {"column": (row - 1) % rows * columns + column, "row": row * columns + (column - 1) % columns}
+    is_right = is_right and came == expected
+    print(f"rank {dist.get_rank()} at {row, column}: {came}: {'ok' if is_right else f'expected {expected}'}")
+    dist.destroy_process_group()
+    return 0 if is_right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -39,7 +39,8 @@ RmaCommunicator::RmaCommunicator(bootstrap::Bootstrap bootstrap, std::shared_ptr
       count_ranks_(bootstrap.count_ranks()),
       bootstrap_(std::move(bootstrap)),
       is_joined_(count_ranks_),
-      lanes_(size_t{count_ranks_} * kLanes) {
+      lanes_(size_t{count_ranks_} * kLanes),
+      is_lost_(count_ranks_) {
   communicator = this;
   waiting_.reserve(lanes_.size());
 }
@@ -375,16 +376,28 @@ Outcome RmaCommunicator::get(RmaContext& context, uint32_t index, uint32_t peer,
 
 // --- Progress.
 
-void RmaCommunicator::fail_lane(Lane& lane, uint32_t peer) {
+uint64_t RmaCommunicator::fail_lane(Lane& lane) {
   uint64_t lost = 0;
   for (Queue* queue : {&lane.flying, &lane.waiting}) {
     for (; !queue->is_empty(); ++lost) finish(queue->take(), true);
   }
+  return lost;
+}
+
+// NCCL tells nobody: this is the only place where it is to be read.
+void RmaCommunicator::tell_loss(uint32_t peer, uint64_t lost) {
   has_error_.store(true, std::memory_order_relaxed);
-  base::log_warn(
-      "rma: rank %u of %u on %s: %llu operations on rank %u are lost: %s; kernels and streams that wait for "
-      "them do not go on",
-      rank_, count_ranks_, device_.c_str(), wide(lost), peer, endpoint_->error(peer).c_str());
+  if (!is_lost_[peer]) {
+    base::log_warn(
+        "rma: rank %u of %u on %s: rank %u is lost, and with it what was under way there (%llu operations of "
+        "one "
+        "lane): %s; kernels and streams that wait for them do not go on",
+        rank_, count_ranks_, device_.c_str(), peer, wide(lost), endpoint_->error(peer).c_str());
+  } else if (lost != 0) {
+    base::log_warn("rma: rank %u of %u on %s: rank %u is lost: %llu more operations", rank_, count_ranks_,
+                   device_.c_str(), peer, wide(lost));
+  }
+  is_lost_[peer] = true;
 }
 
 void RmaCommunicator::poll() {
@@ -396,7 +409,7 @@ void RmaCommunicator::poll() {
       while (!lane.flying.is_empty() && lane.flying.first->target <= told.count_done)
         finish(lane.flying.take(), false);
       if (told.has_failed) [[unlikely]]
-        fail_lane(lane, told.peer);
+        tell_loss(told.peer, fail_lane(lane));
     }
   } while (count == polled_.size());
 }
@@ -412,8 +425,10 @@ void RmaCommunicator::post_waiting() {
       if (posting == Posting::kTaken) {
         lane.flying.append(&request);
       } else {
-        base::log_warn("rma: rank %u: an operation on rank %u is refused: %s", rank_, request.transfer.peer,
-                       endpoint_->refusal().c_str());
+        if (!is_lost_[request.transfer.peer]) {
+          base::log_warn("rma: rank %u: an operation on rank %u is refused: %s", rank_, request.transfer.peer,
+                         endpoint_->refusal().c_str());
+        }
         has_error_.store(true, std::memory_order_relaxed);
         finish(&request, true);
       }
@@ -442,7 +457,7 @@ Outcome RmaCommunicator::test(RmaRequest& request, int* done) {
   if (!request.is_done) return {};
   const bool has_failed = request.has_failed;
   give_back(&request);
-  if (has_failed) return base::Error{base::Status::kRemote, 0};  // which fail_lane() has told
+  if (has_failed) return base::Error{base::Status::kRemote, 0};  // which tell_loss() has told
   *done = 1;
   return {};
 }

@@ -154,7 +154,8 @@ class RmaCommunicator final : public RmaContext {
   void finish(RmaRequest* request, bool has_failed);
   void post_waiting();
   void poll();
-  void fail_lane(Lane& lane, uint32_t peer);
+  uint64_t fail_lane(Lane& lane);
+  void tell_loss(uint32_t peer, uint64_t lost);
   void sweep();
 
   std::shared_ptr<transport::NicRegistry> nics_;
@@ -174,6 +175,7 @@ class RmaCommunicator final : public RmaContext {
   std::atomic<bool> has_error_{false};
   std::vector<Lane> lanes_;        // by peer, lane
   std::vector<uint32_t> waiting_;  // lanes with requests that wait
+  std::vector<bool> is_lost_;      // by peer: told
   std::deque<std::vector<RmaRequest>> pool_;
   RmaRequest* free_ = nullptr;
   uint32_t early_tests_ = 0;                              // of requests that were not done

@@ -58,6 +58,15 @@ class OpsChoice(ctypes.Structure):
     _fields_ = [("algorithm", c_int), ("blocks", c_uint32), ("threads", c_uint32), ("chunk_bytes", c_uint32)]
 
 
+class OpsNorm(ctypes.Structure):
+    _fields_ = [("rows", c_size_t), ("hidden", c_size_t), ("weight", c_void_p), ("epsilon", ctypes.c_float),
+                ("weight_offset", ctypes.c_float), ("rounds_sum", c_uint32), ("rounds_normed", c_uint32), ("residual_in", c_void_p),
+                ("residual_out", c_void_p), ("output", c_void_p), ("residual_in_step", c_size_t), ("residual_out_step", c_size_t),
+                ("output_step", c_size_t), ("padding", c_size_t), ("quantisation", c_int), ("quantised", c_void_p),
+                ("quantised_step", c_size_t), ("scales", c_void_p), ("scale_row_step", c_size_t), ("scale_block_step", c_size_t),
+                ("least_scale", ctypes.c_float)]
+
+
 class OpsExtent(ctypes.Structure):
     _fields_ = [("unit_bytes", c_size_t), ("input_bytes", c_size_t), ("output_bytes", c_size_t), ("expected_bytes", c_size_t)]
 
@@ -162,7 +171,7 @@ _PROTOTYPES: Prototypes = {
     "ranks_barrier": (c_int, [Handle]),
     "ranks_leave": (None, [Handle]),
 }
-_CHOICE, _EXTENT = POINTER(OpsChoice), POINTER(OpsExtent)
+_CHOICE, _EXTENT, _NORM = POINTER(OpsChoice), POINTER(OpsExtent), POINTER(OpsNorm)
 _OPS_PROTOTYPES: Prototypes = {
     "ops_create": (c_int, [Handle, Handle, POINTER(OpsOptions), POINTER(Handle)]),
     "ops_destroy": (c_int, [Handle]),
@@ -181,6 +190,11 @@ _OPS_PROTOTYPES: Prototypes = {
                                      c_void_p]),
     "ops_all_to_all_v": (c_int, [Handle, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, _EXTENT, _CHOICE,
                                  c_void_p]),
+    "ops_choose_coded": (c_int, [Handle, c_int, c_size_t, _CHOICE]),
+    "ops_all_reduce_coded": (c_int, [Handle, c_void_p, c_void_p, c_size_t, c_int, c_int, ctypes.c_uint64, _CHOICE, c_void_p]),
+    "ops_norm_rows": (c_int, [Handle, c_void_p, c_size_t, c_int, _NORM, c_void_p]),
+    "ops_all_reduce_norm": (c_int, [Handle, c_void_p, c_void_p, c_int, _NORM, c_int, _CHOICE, c_void_p]),
+    "ops_reduce_scatter_norm_all_gather": (c_int, [Handle, c_void_p, c_void_p, c_int, _NORM, _CHOICE, c_void_p]),
     "ops_group_begin": (c_int, [Handle]),
     "ops_group_end": (c_int, [Handle, c_void_p]),
     "ops_pause": (c_int, [Handle, ctypes.c_uint64, c_void_p]),

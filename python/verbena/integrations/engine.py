@@ -7,7 +7,8 @@ from typing import Any
 
 from verbena.communicators import ProcessGroupCommunicator
 from verbena.context import SymmetricContext
-from verbena.ops.communicator import Communicator, find_data_type
+from verbena.ops.calls import find_data_type
+from verbena.ops.communicator import Communicator
 
 # Plug-ins of an engine load wherever they are installed: they do nothing unless this variable is 1.
 SWITCH = "USE_VERBENA_COLLECTIVES"

@@ -1,76 +1,26 @@
 """A team's collectives on tensors."""
 import contextlib
 import ctypes
-import dataclasses
-import enum
 import math
 from collections.abc import Iterator
 from typing import Any
 
 from verbena.context import SymmetricContext
-from verbena.native import OpsChoice, OpsExtent, OpsOptions, Result, VerbenaError, load_ops_library
-from verbena.part import CollectivePart
+from verbena.native import OpsExtent, OpsOptions, Result, VerbenaError, load_ops_library
+from verbena.ops.calls import (OPERATIONS, REDUCTIONS, Choice, current_stream, expect_like, need_type, pack_choice,
+                               stream_of)
+from verbena.ops.fused import FusedCalls
 from verbena.team import SymmetricTeam
 
 _ERROR_TEXT_BYTES = 512
 
 
-class DataType(enum.IntEnum):
-    FLOAT32 = 0
-    FLOAT16 = 1
-    BFLOAT16 = 2
-    INT32 = 3
-    E4M3 = 4
-
-
-class Reduction(enum.IntEnum):
-    SUM = 0
-    MEAN = 1
-    MIN = 2
-    MAX = 3
-
-
-class Algorithm(enum.IntEnum):
-    AUTO = 0
-    ONE_SHOT_16 = 1
-    ONE_SHOT_128 = 2
-    TWO_SHOT_16 = 3
-    TWO_SHOT_128 = 4
-    BULK_ONE_SHOT = 5
-    BULK_TWO_SHOT = 6
-    COPY_ENGINES = 7
-    DIRECT = 8
-
-
-# By the names of PyTorch's types, which need not be loaded.
-_TYPES = {"torch.float32": DataType.FLOAT32, "torch.float16": DataType.FLOAT16, "torch.bfloat16": DataType.BFLOAT16,
-          "torch.int32": DataType.INT32, "torch.float8_e4m3fn": DataType.E4M3}
-_OPERATIONS = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all"]
-_REDUCTIONS = {one.name.lower(): one for one in Reduction} | {"avg": Reduction.MEAN}
-
-
-@dataclasses.dataclass(frozen=True)
-class Choice:
-    """How a call is done; zeros choose. The same on all ranks."""
-    algorithm: Algorithm = Algorithm.AUTO
-    blocks: int = 0
-    threads: int = 0
-    chunk_bytes: int = 0
-
-
-def find_data_type(tensor: Any) -> DataType | None:
-    """None: numbers that are not computed with."""
-    return _TYPES.get(str(tensor.dtype))
-
-
-class Communicator(CollectivePart):
+class Communicator(FusedCalls):
     """Collectives of a team (None: of all ranks of the context), on tensors of the ranks' GPUs and in their current streams.
     All members make the same calls in the same order. Nothing waits for the GPU, and everything may be captured in a graph.
 
     One communicator serves one stream at a time; streams that run at the same time have one each. Made and freed
     collectively over the context; on ranks that are no members, for the collective calls alone."""
-
-    _name = "ops"
 
     def __init__(self, context: SymmetricContext, team: SymmetricTeam | None = None, *, is_member: bool = True,
                  packet_bytes: int = 0, chunk_bytes: int = 0, blocks: int = 0, lets_next_start: bool = False,
@@ -90,15 +40,6 @@ class Communicator(CollectivePart):
         if handle is not None and not self._context.is_closed:
             self._ops.check(self._ops.ops_destroy(handle))
 
-    @property
-    def rank(self) -> int:
-        return int(self._ops.ops_rank(self.handle))
-
-    @property
-    def size(self) -> int:
-        """0 on a rank that is no member."""
-        return int(self._ops.ops_size(self.handle))
-
     def check_error(self) -> None:
         """Raises why a call's result is not there, with the rank that did not come, if so."""
         text = ctypes.create_string_buffer(_ERROR_TEXT_BYTES)
@@ -112,23 +53,21 @@ class Communicator(CollectivePart):
 
     def choose(self, operation: str, length_bytes: int) -> Choice:
         """How an operation, such as "all_reduce", of so many bytes (of others than that: of a message) would be done."""
-        choice = OpsChoice()
-        self._ops.check(self._ops.ops_choose(self.handle, _OPERATIONS.index(operation), length_bytes, ctypes.byref(choice)))
-        return Choice(Algorithm(choice.algorithm), choice.blocks, choice.threads, choice.chunk_bytes)
+        return self._choose("ops_choose", OPERATIONS.index(operation), length_bytes)
 
     def all_reduce(self, tensor: Any, reduction: str = "sum", *, out: Any = None, choice: Choice | None = None) -> Any:
         """What the ranks' tensors become together, element by element, with the same bits on all of them. `out` may be the
         tensor."""
         tensor = tensor.contiguous()
-        out = tensor.new_empty(tensor.shape) if out is None else _expect_like(out, tensor.shape)
-        self._call("ops_all_reduce", tensor, out, tensor.numel(), _need_type(tensor), _REDUCTIONS[reduction], choice=choice)
+        out = tensor.new_empty(tensor.shape) if out is None else expect_like(out, tensor.shape)
+        self._call("ops_all_reduce", tensor, out, tensor.numel(), need_type(tensor), REDUCTIONS[reduction], choice=choice)
         return out
 
     def all_gather(self, tensor: Any, dim: int = 0, *, out: Any = None, choice: Choice | None = None) -> Any:
         """All ranks' tensors behind each other along `dim`, without a permutation afterwards."""
         tensor = tensor.contiguous()
         rows, shape = _cut(tensor.shape, dim, self.size)
-        out = tensor.new_empty(shape) if out is None else _expect_like(out, shape)
+        out = tensor.new_empty(shape) if out is None else expect_like(out, shape)
         row_bytes = tensor.numel() * tensor.element_size() // max(rows, 1)
         self._call("ops_all_gather", tensor, out, rows, row_bytes, choice=choice)
         return out
@@ -142,15 +81,15 @@ class Communicator(CollectivePart):
         if shape[dim] % self.size != 0:
             raise ValueError(f"dimension {dim} of {shape} cannot be scattered to {self.size} ranks in equal parts")
         shape[dim] //= self.size
-        out = tensor.new_empty(shape) if out is None else _expect_like(out, shape)
+        out = tensor.new_empty(shape) if out is None else expect_like(out, shape)
         rows = math.prod(shape[:dim])
-        self._call("ops_reduce_scatter", tensor, out, rows, out.numel() // max(rows, 1), _need_type(tensor),
-                   _REDUCTIONS[reduction], choice=choice)
+        self._call("ops_reduce_scatter", tensor, out, rows, out.numel() // max(rows, 1), need_type(tensor),
+                   REDUCTIONS[reduction], choice=choice)
         return out
 
     def broadcast(self, tensor: Any, root: int = 0, *, choice: Choice | None = None) -> Any:
         """In place: the tensor of rank `root`."""
-        _expect_like(tensor, tensor.shape)
+        expect_like(tensor, tensor.shape)
         self._call("ops_broadcast", tensor, tensor, tensor.numel() * tensor.element_size(), root, choice=choice)
         return tensor
 
@@ -165,7 +104,7 @@ class Communicator(CollectivePart):
         message = list(shape)
         message[split_dim] //= self.size
         joined_rows, joined = _cut(message, concat_dim, self.size)
-        out = tensor.new_empty(joined) if out is None else _expect_like(out, joined)
+        out = tensor.new_empty(joined) if out is None else expect_like(out, joined)
         self._call("ops_all_to_all", tensor, out, math.prod(message) * tensor.element_size(), math.prod(shape[:split_dim]),
                    joined_rows, choice=choice)
         return out
@@ -179,7 +118,7 @@ class Communicator(CollectivePart):
     def reduce_scatter_v(self, tensor: Any, counts: Any, out: Any, reduction: str = "sum", *, offsets: Any = None,
                          choice: Choice | None = None) -> Any:
         """counts[r] rows, from offsets[r] on, of all ranks' tensors become rank r's `out`, which may be longer."""
-        self._call_v("ops_reduce_scatter_v", tensor, out, [counts, offsets], [_need_type(tensor), _REDUCTIONS[reduction]],
+        self._call_v("ops_reduce_scatter_v", tensor, out, [counts, offsets], [need_type(tensor), REDUCTIONS[reduction]],
                      tensor.numel() // self.size, choice)
         return out
 
@@ -200,17 +139,13 @@ class Communicator(CollectivePart):
         try:
             yield
         finally:
-            stream = 0 if like is not None and not like.is_cuda else _current_stream()
+            stream = 0 if like is not None and not like.is_cuda else current_stream()
             self._ops.check(self._ops.ops_group_end(self.handle, stream))
-
-    def _call(self, name: str, source: Any, out: Any, *arguments: Any, choice: Choice | None) -> None:
-        self._ops.check(getattr(self._ops, name)(self.handle, source.data_ptr(), out.data_ptr(), *arguments, _pack(choice),
-                                                 _stream_of(source)))
 
     def _call_v(self, name: str, source: Any, out: Any, counts: list[Any], more: list[Any], expected: int,
                 choice: Choice | None) -> None:
         for tensor in (source, out):
-            _expect_like(tensor, tensor.shape)
+            expect_like(tensor, tensor.shape)
         for one in counts:
             if one is not None and (str(one.dtype) != "torch.int64" or one.numel() != self.size):
                 raise ValueError(f"counts and offsets are int64, one for each of {self.size} ranks")
@@ -219,7 +154,7 @@ class Communicator(CollectivePart):
                            expected * element)
         addresses = [None if one is None else one.data_ptr() for one in counts]
         self._ops.check(getattr(self._ops, name)(self.handle, source.data_ptr(), out.data_ptr(), *addresses,
-                                                 ctypes.byref(extent), *more, _pack(choice), _stream_of(source)))
+                                                 ctypes.byref(extent), *more, pack_choice(choice), stream_of(source)))
 
 
 def _cut(shape: Any, dim: int, parts: int) -> tuple[int, list[int]]:
@@ -228,31 +163,3 @@ def _cut(shape: Any, dim: int, parts: int) -> tuple[int, list[int]]:
     dim %= len(whole)
     whole[dim] *= parts
     return math.prod(whole[:dim]), whole
-
-
-def _need_type(tensor: Any) -> DataType:
-    found = find_data_type(tensor)
-    if found is None:
-        raise TypeError(f"numbers of {tensor.dtype} are not reduced: {', '.join(sorted(_TYPES))}")
-    return found
-
-
-def _expect_like(tensor: Any, shape: Any) -> Any:
-    if list(tensor.shape) != list(shape) or not tensor.is_contiguous():
-        raise ValueError(f"a contiguous tensor of {list(shape)} is needed, not one of {list(tensor.shape)}")
-    return tensor
-
-
-def _pack(choice: Choice | None) -> Any:
-    if choice is None:
-        return None
-    return ctypes.byref(OpsChoice(choice.algorithm, choice.blocks, choice.threads, choice.chunk_bytes))
-
-
-def _stream_of(tensor: Any) -> int:
-    return _current_stream(tensor.device) if tensor.is_cuda else 0
-
-
-def _current_stream(device: Any = None) -> int:
-    import torch
-    return int(torch.cuda.current_stream(device).cuda_stream)

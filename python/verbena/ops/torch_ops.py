@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from verbena.ops.communicator import Communicator
+from verbena.ops.fused import Norm, Normed, Quantisation, make_normed
 
 _groups: dict[str, Communicator] = {}
 _libraries: list[Any] = []  # operators live as long as what defines them
@@ -65,6 +66,62 @@ def _all_to_all_v(x: Any, send_counts: Any, receive_counts: Any, rows: int, expe
     return get_group(group).all_to_all_v(x, send_counts, receive_counts, out, expected_rows=expected_rows)
 
 
+def _all_reduce_coded(x: Any, group: str, codec: str, seed: int = 0) -> Any:
+    return get_group(group).all_reduce_coded(x, codec, seed=seed)
+
+
+def _rms_norm(x: Any, residual: Any, weight: Any, epsilon: float, group: str, weight_offset: float = 0.0,
+              rounds_sum: bool = False, rounds_normed: bool = False) -> tuple[Any, Any]:
+    norm = Norm(weight, epsilon, weight_offset, rounds_sum, rounds_normed)
+    return _as_pair(get_group(group).rms_norm(x, norm, residual))
+
+
+def _all_reduce_rms_norm(x: Any, residual: Any, weight: Any, epsilon: float, group: str, weight_offset: float = 0.0,
+                         rounds_sum: bool = False, rounds_normed: bool = False, codec: str = "") -> tuple[Any, Any]:
+    norm = Norm(weight, epsilon, weight_offset, rounds_sum, rounds_normed)
+    return _as_pair(get_group(group).all_reduce_rms_norm(x, norm, residual, codec=codec or None))
+
+
+def _make_quantising(weight: Any, scale: Any, quantisation: str, scale_layout: str, epsilon: float, weight_offset: float,
+                     rounds_sum: bool, rounds_normed: bool) -> Norm:
+    return Norm(weight, epsilon, weight_offset, rounds_sum, rounds_normed, Quantisation[quantisation.upper()], scale, scale_layout)
+
+
+def _rms_norm_quant(x: Any, residual: Any, weight: Any, scale: Any, quantisation: str, epsilon: float, group: str,
+                    weight_offset: float = 0.0, rounds_sum: bool = False, rounds_normed: bool = False,
+                    scale_layout: str = "rows") -> tuple[Any, Any, Any, Any]:
+    norm = _make_quantising(weight, scale, quantisation, scale_layout, epsilon, weight_offset, rounds_sum, rounds_normed)
+    return _as_four(get_group(group).rms_norm(x, norm, residual), scale)
+
+
+def _all_reduce_rms_norm_quant(x: Any, residual: Any, weight: Any, scale: Any, quantisation: str, epsilon: float, group: str,
+                               weight_offset: float = 0.0, rounds_sum: bool = False, rounds_normed: bool = False,
+                               scale_layout: str = "rows", codec: str = "") -> tuple[Any, Any, Any, Any]:
+    norm = _make_quantising(weight, scale, quantisation, scale_layout, epsilon, weight_offset, rounds_sum, rounds_normed)
+    return _as_four(get_group(group).all_reduce_rms_norm(x, norm, residual, codec=codec or None), scale)
+
+
+def _as_pair(normed: Normed) -> tuple[Any, Any]:
+    return normed.output, normed.residual
+
+
+def _as_four(normed: Normed, scale: Any) -> tuple[Any, Any, Any, Any]:
+    # A scale that was given is none of the results, which alias no argument.
+    scales = normed.scales if scale is None else normed.scales.new_empty(0)
+    return normed.output, normed.residual, normed.quantised, scales
+
+
+def _fake_norm(x: Any, residual: Any, weight: Any, epsilon: float, group: str, *_: Any, **__: Any) -> tuple[Any, Any]:
+    return x.new_empty(x.shape), x.new_empty(x.shape)
+
+
+def _fake_norm_quant(x: Any, residual: Any, weight: Any, scale: Any, quantisation: str, epsilon: float, group: str,
+                     weight_offset: float = 0.0, rounds_sum: bool = False, rounds_normed: bool = False,
+                     scale_layout: str = "rows", codec: str = "") -> tuple[Any, Any, Any, Any]:
+    norm = _make_quantising(weight, scale, quantisation, scale_layout, epsilon, weight_offset, rounds_sum, rounds_normed)
+    return _as_four(make_normed(x, norm), scale)
+
+
 def _resized(x: Any, dim: int, size: Any) -> Any:
     shape = list(x.shape)
     shape[dim] = size
@@ -78,6 +135,9 @@ def _fake_all_to_all(x: Any, split_dim: int, concat_dim: int, world_size: int, g
     return x.new_empty(shape)
 
 
+_NORM = "float weight_offset=0.0, bool rounds_sum=False, bool rounds_normed=False"
+_QUANTISED = ("Tensor x, Tensor? residual, Tensor? weight, Tensor? scale, str quantisation, float epsilon, str group, "
+              f'{_NORM}, str scale_layout="rows"')
 # Schema, what does it, what only says the result's shape.
 _OPERATORS: list[tuple[str, Callable[..., Any], Callable[..., Any]]] = [
     ('all_reduce(Tensor x, str group, str reduction="sum") -> Tensor', _all_reduce,
@@ -97,6 +157,15 @@ _OPERATORS: list[tuple[str, Callable[..., Any], Callable[..., Any]]] = [
      lambda x, counts, rows, group, reduction="sum": _resized(x, 0, rows)),
     ("all_to_all_v(Tensor x, Tensor send_counts, Tensor receive_counts, SymInt rows, SymInt expected_rows, str group) -> Tensor",
      _all_to_all_v, lambda x, send_counts, receive_counts, rows, expected_rows, group: _resized(x, 0, rows)),
+    ("all_reduce_coded(Tensor x, str group, str codec, int seed=0) -> Tensor", _all_reduce_coded,
+     lambda x, group, codec, seed=0: x.new_empty(x.shape)),
+    (f"rms_norm(Tensor x, Tensor? residual, Tensor? weight, float epsilon, str group, {_NORM}) -> (Tensor, Tensor)", _rms_norm,
+     _fake_norm),
+    (f'all_reduce_rms_norm(Tensor x, Tensor? residual, Tensor? weight, float epsilon, str group, {_NORM}, str codec="") '
+     "-> (Tensor, Tensor)", _all_reduce_rms_norm, _fake_norm),
+    (f"rms_norm_quant({_QUANTISED}) -> (Tensor, Tensor, Tensor, Tensor)", _rms_norm_quant, _fake_norm_quant),
+    (f'all_reduce_rms_norm_quant({_QUANTISED}, str codec="") -> (Tensor, Tensor, Tensor, Tensor)', _all_reduce_rms_norm_quant,
+     _fake_norm_quant),
 ]
 
 

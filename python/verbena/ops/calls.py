@@ -1,0 +1,117 @@
+"""What calls of a communicator have in common: types, algorithms, choices, and how a tensor becomes an argument."""
+import ctypes
+import dataclasses
+import enum
+from typing import Any
+
+from verbena.native import NativeLibrary, OpsChoice
+from verbena.part import CollectivePart
+
+
+class DataType(enum.IntEnum):
+    FLOAT32 = 0
+    FLOAT16 = 1
+    BFLOAT16 = 2
+    INT32 = 3
+    E4M3 = 4
+
+
+class Reduction(enum.IntEnum):
+    SUM = 0
+    MEAN = 1
+    MIN = 2
+    MAX = 3
+
+
+class Algorithm(enum.IntEnum):
+    AUTO = 0
+    ONE_SHOT_16 = 1
+    ONE_SHOT_128 = 2
+    TWO_SHOT_16 = 3
+    TWO_SHOT_128 = 4
+    BULK_ONE_SHOT = 5
+    BULK_TWO_SHOT = 6
+    COPY_ENGINES = 7
+    DIRECT = 8
+    # In few bits.
+    FP8 = 16
+    INT8 = 17
+    INT6 = 18
+    INT4 = 19
+    MXFP8 = 20
+    FP8_INT8 = 21
+    INT4_INT8 = 22
+
+
+# By the names of PyTorch's types, which need not be loaded.
+_TYPES = {"torch.float32": DataType.FLOAT32, "torch.float16": DataType.FLOAT16, "torch.bfloat16": DataType.BFLOAT16,
+          "torch.int32": DataType.INT32, "torch.float8_e4m3fn": DataType.E4M3}
+OPERATIONS = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all"]
+REDUCTIONS = {one.name.lower(): one for one in Reduction} | {"avg": Reduction.MEAN}
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """How a call is done; zeros choose. The same on all ranks."""
+    algorithm: Algorithm = Algorithm.AUTO
+    blocks: int = 0
+    threads: int = 0
+    chunk_bytes: int = 0
+
+
+def find_data_type(tensor: Any) -> DataType | None:
+    """None: numbers that are not computed with."""
+    return _TYPES.get(str(tensor.dtype))
+
+
+class OpsPart(CollectivePart):
+    """What all kinds of a communicator's calls use."""
+
+    _name = "ops"
+    _ops: NativeLibrary
+
+    @property
+    def rank(self) -> int:
+        return int(self._ops.ops_rank(self.handle))
+
+    @property
+    def size(self) -> int:
+        """0 on a rank that is no member."""
+        return int(self._ops.ops_size(self.handle))
+
+    def _choose(self, name: str, what: int, length_bytes: int) -> Choice:
+        choice = OpsChoice()
+        self._ops.check(getattr(self._ops, name)(self.handle, what, length_bytes, ctypes.byref(choice)))
+        return Choice(Algorithm(choice.algorithm), choice.blocks, choice.threads, choice.chunk_bytes)
+
+    def _call(self, name: str, source: Any, out: Any, *arguments: Any, choice: Choice | None) -> None:
+        self._ops.check(getattr(self._ops, name)(self.handle, source.data_ptr(), out.data_ptr(), *arguments, pack_choice(choice),
+                                                 stream_of(source)))
+
+
+def need_type(tensor: Any) -> DataType:
+    found = find_data_type(tensor)
+    if found is None:
+        raise TypeError(f"numbers of {tensor.dtype} are not reduced: {', '.join(sorted(_TYPES))}")
+    return found
+
+
+def expect_like(tensor: Any, shape: Any) -> Any:
+    if list(tensor.shape) != list(shape) or not tensor.is_contiguous():
+        raise ValueError(f"a contiguous tensor of {list(shape)} is needed, not one of {list(tensor.shape)}")
+    return tensor
+
+
+def pack_choice(choice: Choice | None) -> Any:
+    if choice is None:
+        return None
+    return ctypes.byref(OpsChoice(choice.algorithm, choice.blocks, choice.threads, choice.chunk_bytes))
+
+
+def stream_of(tensor: Any) -> int:
+    return current_stream(tensor.device) if tensor.is_cuda else 0
+
+
+def current_stream(device: Any = None) -> int:
+    import torch
+    return int(torch.cuda.current_stream(device).cuda_stream)

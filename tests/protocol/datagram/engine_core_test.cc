@@ -306,6 +306,28 @@ TEST_F(EngineCoreTest, ALostGrantIsSaidAgain) {
   EXPECT_GT(left.statistics().sent_requests, 0U);
 }
 
+TEST_F(EngineCoreTest, AMessageThatIsClosedBetweenItsTellingsLeavesTheOthersTold) {
+  std::vector<uint32_t> channels;
+  std::vector<Wish> wishes;
+  for (uint16_t wire = 1; wire <= 5; ++wire) {
+    channels.push_back(right.open_receive(here, wire));
+    post_on(channels.back(), 20 * kFullBytes);
+    wishes.push_back({wire, 0, 20});
+  }
+  right.on_request(here, wishes);
+  right.pump();  // all are told once, and the first of them again
+  right.out.clear();
+  right.close_receive(channels[1]);
+  right.open_receive(here, 6);
+  const Wish other{6, 0, 20};
+  right.on_request(here, {&other, 1});  // takes the memory of what was closed
+  right.pump();
+  std::vector<uint16_t> told;
+  for (const Datagram& datagram : right.out)
+    for (uint32_t i = 0; i < datagram.ack.grant_count; ++i) told.push_back(datagram.ack.grants[i].channel);
+  EXPECT_EQ(told, (std::vector<uint16_t>{3, 4, 5}));
+}
+
 TEST_F(EngineCoreTest, ALostWishIsSaidAgain) {
   for (int i = 0; i < 20; ++i) left.send(channel, 10);
   run(1'000'000, [](const Datagram& datagram) { return datagram.kind == Datagram::Kind::kRequest; });

@@ -44,7 +44,7 @@ int spawn_process(const ChildCommand& command, int control_descriptor, pid_t& pi
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, control, kControlDescriptor);
   if (partner >= 0) posix_spawn_file_actions_adddup2(&actions, partner, kPartnerDescriptor);
-  const int error = posix_spawn(&pid, command.executable.c_str(), &actions, nullptr,
+  const int error = posix_spawnp(&pid, command.executable.c_str(), &actions, nullptr,
                                 make_pointers(arguments).data(), make_pointers(variables).data());
   posix_spawn_file_actions_destroy(&actions);
   close(control);

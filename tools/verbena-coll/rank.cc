@@ -76,6 +76,8 @@ class Rank {
   uint64_t output_bytes(const Subject& subject, uint64_t bytes) const;
   Bytes expect(const Subject& subject, uint64_t count, uint32_t round) const;
   std::vector<std::unique_ptr<Contender>> list_contenders(const Subject& subject, uint64_t bytes);
+  uint64_t count_wrong(const Bytes& output, const Bytes& expected, uint64_t element,
+                       const std::string& maker) const;
   uint64_t check_one(Contender& contender, const Subject& subject, uint64_t bytes, uint64_t offset,
                      bool is_in_place, uint32_t round);
   uint64_t check_chain(Contender& contender, uint64_t bytes);
@@ -246,6 +248,24 @@ void Rank::expect_no_error() {
   if (result != VERBENA_SUCCESS) throw ToolError(text);
 }
 
+// Elements that are not as expected; the first ones of them are told, with who made them.
+uint64_t Rank::count_wrong(const Bytes& output, const Bytes& expected, uint64_t element,
+                           const std::string& maker) const {
+  constexpr uint64_t kTold = 4;
+  uint64_t wrong = 0;
+  for (uint64_t i = 0; i < expected.size(); i += element) {
+    if (std::memcmp(output.data() + i, expected.data() + i, element) == 0) continue;
+    if (wrong++ >= kTold) continue;
+    uint64_t got = 0, wanted = 0;
+    std::memcpy(&got, output.data() + i, element);
+    std::memcpy(&wanted, expected.data() + i, element);
+    std::fprintf(stderr, "rank %u: %s: element %llu is 0x%llx, expected 0x%llx\n", plan_.rank, maker.c_str(),
+                 static_cast<unsigned long long>(i / element), static_cast<unsigned long long>(got),
+                 static_cast<unsigned long long>(wanted));
+  }
+  return wrong;
+}
+
 uint64_t Rank::check_one(Contender& contender, const Subject& subject, uint64_t bytes, uint64_t offset,
                          bool is_in_place, uint32_t round) {
   const uint64_t element = get_element_bytes(subject.type);
@@ -264,8 +284,11 @@ uint64_t Rank::check_one(Contender& contender, const Subject& subject, uint64_t 
   expect_no_error();
   uint64_t wrong = 0;
   const bool is_coded = subject.named.codec != VERBENA_OPS_AUTO;
-  for (uint64_t i = 0; i < expected.size() && !is_coded && !is_first; i += element)
-    wrong += std::memcmp(output.data() + i, expected.data() + i, element) != 0;
+  if (!is_coded && !is_first) {
+    wrong = count_wrong(output, expected, element,
+                        contender.name() + ", round " + std::to_string(round) + ", offset " +
+                            std::to_string(offset) + (is_in_place ? ", in place" : ""));
+  }
   if (is_coded)
     wrong += measure_error(subject.type, {output.begin(), output.end() - kMarginBytes}, expected) >
              kMostCodedError;
@@ -308,8 +331,8 @@ uint64_t Rank::check_chain(Contender& contender, uint64_t bytes) {
     Bytes output(input.size());
     gpu_.read(output.data(), first_, output.size(), plan_.timeout_s);
     expect_no_error();
-    for (uint64_t i = 0; i < output.size(); i += sizeof(int32_t))
-      wrong += std::memcmp(output.data() + i, expected.data() + i, sizeof(int32_t)) != 0;
+    wrong += count_wrong(output, expected, sizeof(int32_t),
+                         contender.name() + ", replay " + std::to_string(replay) + " of a chain");
   }
   return wrong;
 }

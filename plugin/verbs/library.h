@@ -57,7 +57,9 @@ inline const char* hint_at_memory(int errno_value) {
   X(query_pkey)                   \
   X(query_qp)                     \
   X(query_ece)                    \
-  X(set_ece)
+  X(set_ece)                      \
+  X(create_ah)                    \
+  X(destroy_ah)
 
 struct Symbols {
 #define VERBENA_DECLARE(name) decltype(&::ibv_##name) name = nullptr;

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/parameters.h"
 #include "verbs/ack_timeout.h"
+#include "verbs/address_vector.h"
 #include "verbs/async_events.h"
 #include "verbs/gid_choice.h"
 #include "verbs/library.h"
@@ -18,25 +19,11 @@ namespace {
 using base::Outcome;
 using base::Status;
 
-constexpr uint8_t kHopLimit = 255;
 constexpr uint8_t kReceiverNotReadyTimer = 12;  // 0.64 ms between attempts
 // For ever: a device may say so for a moment although entries are posted. A peer that breaks its promise of
 // entries is found out by the sender's own patience, as a device that loses requests is.
 constexpr uint8_t kRetryWhileNotReady = 7;
 constexpr uint32_t kMaxNumber = 0xffffff;  // queue pair numbers and PSNs have 24 bits
-constexpr size_t kSubnetPrefixBytes = 8;
-
-uint8_t choose_traffic_class(int of_communicator) {
-  const int64_t of_user = base::parameters().traffic_class;
-  return static_cast<uint8_t>(of_communicator >= 0 ? of_communicator : std::max<int64_t>(of_user, 0));
-}
-
-// On Ethernet the GRH carries the addresses. On InfiniBand it is for routers (another subnet), for ports that
-// have no LID and for users who chose a GID.
-bool needs_global_route(const PortAddress& local, int local_gid_index, const PortAddress& remote) {
-  if (local.link_layer == IBV_LINK_LAYER_ETHERNET || local_gid_index >= 0 || remote.lid == 0) return true;
-  return !is_empty_gid(remote.gid) && std::memcmp(local.gid, remote.gid, kSubnetPrefixBytes) != 0;
-}
 
 Outcome check_remote(const Device& device, const PortAddress& local, const PortAddress& remote_port,
                      const QueuePairAddress& remote) {
@@ -139,22 +126,12 @@ int QueuePair::enter_ready_to_receive(const PortAddress& remote_port, const Queu
   mtu_bytes_ = 128U << attributes.path_mtu;
   attributes.max_dest_rd_atomic = outstanding_reads_;
   attributes.min_rnr_timer = kReceiverNotReadyTimer;
-  ibv_ah_attr& route = attributes.ah_attr;
-  route.port_num = static_cast<uint8_t>(device_->port_number());
-  route.sl = static_cast<uint8_t>(std::max<int64_t>(base::parameters().service_level, 0));
-  route.dlid = remote_port.lid;
-  if (needs_global_route(local, local_.gid_index, remote_port)) {
-    const GidMatch match = match_gids(local, remote_port);
-    const int gid_index = match.by_our_other ? local_.other_gid_index : local_.gid_index;
-    const uint8_t* remote_gid = match.by_their_other ? remote_port.other_gid : remote_port.gid;
-    route.is_global = 1;
-    std::memcpy(route.grh.dgid.raw, remote_gid, kGidBytes);
-    route.grh.sgid_index = static_cast<uint8_t>(std::max(gid_index, 0));
-    source_gid_index_ = route.grh.sgid_index;
-    std::memcpy(source_gid_, match.by_our_other ? local.other_gid : local.gid, kGidBytes);
+  const AddressVector way = make_address_vector(*device_, local_, remote_port, traffic_class_);
+  attributes.ah_attr = way.attributes;
+  if (way.source_gid != nullptr) {
+    source_gid_index_ = way.attributes.grh.sgid_index;
+    std::memcpy(source_gid_, way.source_gid, kGidBytes);
     port_events_seen_ = device_->events().count_port_events();
-    route.grh.hop_limit = kHopLimit;
-    route.grh.traffic_class = choose_traffic_class(traffic_class_);
   }
   return device_->library().modify_qp(pair_.get(), &attributes,
                                       IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |

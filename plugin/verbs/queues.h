@@ -14,6 +14,7 @@
 #include "verbs/device.h"
 #include "verbs/types.h"
 
+struct ibv_ah;
 struct ibv_cq;
 struct ibv_mr;
 struct ibv_qp;
@@ -24,6 +25,7 @@ namespace verbena::verbs {
 // Destroys a verbs object through the library that made it.
 struct Destroyer {
   const Library* library = nullptr;
+  void operator()(ibv_ah* handle) const;
   void operator()(ibv_cq* queue) const;
   void operator()(ibv_mr* region) const;
   void operator()(ibv_qp* pair) const;
@@ -90,7 +92,8 @@ struct ReceiveBuffer {
 // Posting is thread safe (the provider locks); everything else is not.
 class SharedReceiveQueue {
  public:
-  static base::Result<SharedReceiveQueue> create(Device& device, uint32_t depth_entries);
+  // `pieces`: of a receive, at most.
+  static base::Result<SharedReceiveQueue> create(Device& device, uint32_t depth_entries, uint32_t pieces = 1);
   SharedReceiveQueue() = default;
 
   base::Outcome post(std::span<const ReceiveBuffer> buffers);

@@ -55,7 +55,8 @@ void Destroyer::operator()(ibv_srq* queue) const {
     base::log_warn("device %s: a shared receive queue cannot be destroyed (errno %d)", device, error);
 }
 
-Result<SharedReceiveQueue> SharedReceiveQueue::create(Device& device, uint32_t depth_entries) {
+Result<SharedReceiveQueue> SharedReceiveQueue::create(Device& device, uint32_t depth_entries,
+                                                      uint32_t pieces) {
   if (depth_entries > device.max_srq_entries()) {
     return base::fail(
         Status::kSystem,
@@ -65,7 +66,7 @@ Result<SharedReceiveQueue> SharedReceiveQueue::create(Device& device, uint32_t d
   const Library& library = device.library();
   ibv_srq_init_attr attributes{};
   attributes.attr.max_wr = depth_entries;
-  attributes.attr.max_sge = 1;
+  attributes.attr.max_sge = pieces;
   ibv_srq* queue = library.create_srq(device.domain(), &attributes);
   if (queue == nullptr) {
     return base::fail_errno(Status::kSystem, errno,

@@ -1,15 +1,17 @@
 // One end of reliable messages over unreliable datagrams, pure: what leaves when and on which path, what
 // counts as lost, what is granted to whom, where pages go. A message, in the order of this file:
 //
-//   send          it takes its place in its channel's ring
-//   admit         as far as eager credits reach it may leave at once; else a wish asks the receiver for a
-//   grant pump          packets leave: first what was lost, then what may be sent, over one path after the
-//   other on_data       a packet is here, once or again, before its receive too post          the receive
-//   takes its place in the ring, with what is parked there serve         the receiver grants packets to the
-//   messages that want them, a few messages at a time finish_arrival  all packets are here: their pages are
-//   lent to the GPU, or copied where they belong release       the receive is consumed send_acks
-//   acknowledgements and grants leave on_ack        what has arrived is done, what should have arrived before
-//   it is lost on_timer      acknowledgements that are due, probes, timeouts, wishes that nobody answers
+//   send           it takes its place in its channel's ring
+//   admit          as far as eager credits reach it may leave at once; else a wish asks for a grant
+//   pump           packets leave: first what was lost, then what may be sent, over one path after the other
+//   on_data        a packet is here, once or again, before its receive too
+//   post           the receive takes its place in the ring, with what is parked there
+//   serve          messages that want them are granted packets, a few messages at a time
+//   finish_arrival all packets are here: their pages are lent to the GPU, or copied where they belong
+//   release        the receive is consumed
+//   send_acks      acknowledgements and grants leave
+//   on_ack         what has arrived is done, what should have arrived before it is lost
+//   on_timer       acknowledgements that are due, probes, timeouts, wishes that nobody answers
 //
 // Pure: no clock, verbs, CUDA or socket; what happens is asked of Port, the class that derives from
 // EngineCore<Port>: transport/datagram/engine.h over verbs, tests/protocol/datagram/simulation over a network
@@ -22,9 +24,10 @@
 //   post_ack(peer, path, Ack)     these two may fail: they are sent again
 //   post_request(peer, path, wishes)
 //   post_pages(rail, queue, count)      idle pages to a receive queue
-//   move_pages(message, ReceiveMessage&)  copies the pages that a message holds into its receive: as many as
-//   can
-//                                 be copied in its order (move_of says which), and tells note_moved() later
+//   move_pages(message, ReceiveMessage&)
+//                                 copies pages that a message holds into its receive, as many as can be
+//                                 copied in its order: note_moving() from within, note_moved() when that is
+//                                 done
 //   note_sent(message)            all of it is acknowledged
 //   note_received(message)        all of it is in its place, or lent
 //   note_silent(peer)             it owes an answer for too long
@@ -97,19 +100,24 @@ template <typename Port>
 class EngineCore {
  public:
   explicit EngineCore(const EngineOptions& options)
-      : options_(options), credits_(options.pages.credits), budget_(options.pages) {}
+      : options_(options), credits_(options.pages.credits), budget_(options.pages) {
+    for (uint32_t path = 0; path < kPaths; ++path) paths_of_rail_[options.rail_of(path)] |= 1U << path;
+  }
 
   // --- Peers and channels. These may take memory.
 
-  uint32_t add_peer() {
+  // `paths`: a bit for each that leads to it. `data_bytes`: of a message in a packet that is not its last;
+  // the peer says the same.
+  uint32_t add_peer(uint32_t paths, uint32_t data_bytes) {
     const uint32_t id = peers_.take();
     Peer& peer = peers_[id];
     peer = Peer{};
     peer.is_open = true;
+    peer.data_bytes = data_bytes;
     peer.eager_limit = options_.eager_packets;
     peer.loss = LossTimes(options_.loss);
     peer.guard = SendGuard(options_.window_packets);
-    peer.paths = PathTable(options_.paths, options_.random + id * 7);
+    peer.paths = PathTable(paths, options_.random + id * 7);
     peer.heard_ns = port().now_ns();
     return id;
   }
@@ -209,10 +217,10 @@ class EngineCore {
     ++sending.open;
     message = SendMessage{};
     message.length_bytes = length_bytes;
-    message.packets = count_packets(length_bytes);
+    Peer& peer = peers_[sending.peer];
+    message.packets = count_packets(peer, length_bytes);
     message.number = sending.next++;
     message.channel = channel;
-    Peer& peer = peers_[sending.peer];
     set_state(peer, id, SendState::kFresh);
     admit(sending.peer);
     return id;
@@ -323,6 +331,14 @@ class EngineCore {
     file_timer(peer_id, peer);
   }
 
+  // Whether the peer is there: it answers, or note_silent() follows.
+  void ask(uint32_t peer_id) {
+    Peer& peer = peers_[peer_id];
+    if (peer.is_gone) return;
+    post_request(peer_id, peer, {});
+    file_timer(peer_id, peer);
+  }
+
   // What messages wait for. Of no message: the peer wants to know that we are here.
   void on_request(uint32_t peer_id, std::span<const Wish> wishes) {
     Peer& peer = peers_[peer_id];
@@ -389,8 +405,8 @@ class EngineCore {
     return [this](uint32_t id) -> TimerLink& { return peers_[id].timer; };
   }
   Stamp now() { return make_stamp(port().now_ns()); }
-  uint32_t count_packets(uint64_t bytes) const {
-    const uint64_t packets = (bytes + options_.data_bytes - 1) / options_.data_bytes;
+  static uint32_t count_packets(const Peer& peer, uint64_t bytes) {
+    const uint64_t packets = (bytes + peer.data_bytes - 1) / peer.data_bytes;
     return packets == 0 ? 1 : static_cast<uint32_t>(packets);
   }
   static void enter(std::vector<uint32_t>& channels, uint16_t wire, uint32_t id) {
@@ -625,15 +641,16 @@ class EngineCore {
   uint32_t paths_of(uint32_t rails) const {
     if (options_.rails == 1) return ~0U;
     uint32_t paths = 0;
-    for (uint32_t path = 0; path < options_.paths; ++path)
-      paths |= (rails >> options_.rail_of_path[path] & 1) << path;
+    for (; rails != 0; rails &= rails - 1)
+      paths |= paths_of_rail_[static_cast<uint32_t>(std::countr_zero(rails))];
     return paths;
   }
   // Back the way that data came: of that rail both ends' ports work. Our own paths to this peer may never
   // have carried anything that would have told.
   uint32_t pick_ack_path(Peer& peer) {
     const bool is_fresh = peer.data_path != kPaths && port().now_ns() - peer.echo_ns < kFreshPathNs;
-    const bool works = is_fresh && (paths_of(port().live_rails()) >> peer.data_path & 1) != 0;
+    const bool works =
+        is_fresh && ((paths_of(port().live_rails()) & peer.paths.all()) >> peer.data_path & 1) != 0;
     return works ? peer.data_path : pick_control_path(peer);
   }
   uint32_t pick_control_path(Peer& peer) {
@@ -689,12 +706,12 @@ class EngineCore {
       return {Verdict::kDropped};
     }
     const uint32_t ahead = (packet.place.message - channel.consumed) % kMessageNumbers;
-    const bool is_full = packet.length_bytes == options_.data_bytes;
-    if (packet.length_bytes > options_.data_bytes || (!packet.is_last && !is_full)) return {Verdict::kStray};
+    const bool is_full = packet.length_bytes == peer.data_bytes;
+    if (packet.length_bytes > peer.data_bytes || (!packet.is_last && !is_full)) return {Verdict::kStray};
     if (ahead >= kRing) return {ahead < kMessageNumbers / 2 ? Verdict::kRefused : Verdict::kStray};
     const uint32_t id = find_receive(channel, channel.consumed + ahead);
     ReceiveMessage& message = receives_[id];
-    const uint64_t end_bytes = uint64_t{packet.place.index} * options_.data_bytes + packet.length_bytes;
+    const uint64_t end_bytes = uint64_t{packet.place.index} * peer.data_bytes + packet.length_bytes;
     if (message.state == ReceiveState::kPosted) [[likely]] {
       if (contradicts(message, packet)) return {Verdict::kStray};
       if (end_bytes > message.room_bytes) return {Verdict::kTooLong, id};
@@ -1266,6 +1283,7 @@ class EngineCore {
 
   const EngineOptions options_;
   const uint32_t credits_;
+  std::array<uint32_t, kMaxEngineRails> paths_of_rail_{};
   PageBudget budget_;
   Slabs<Peer, 4> peers_;
   Slabs<SendChannel, 8> send_channels_;

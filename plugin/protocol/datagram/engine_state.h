@@ -110,10 +110,7 @@ class RecordTable {
 };
 
 struct EngineOptions {
-  uint32_t data_bytes = 4064;  // of the message in a packet that is not its last
   uint32_t rails = 1;
-  uint32_t paths = kPaths;
-  std::array<uint8_t, kPaths> rail_of_path{};
   uint32_t window_packets = 256;  // of a peer, under way
   uint32_t eager_packets = 8;     // of a peer, beyond its grants
   uint32_t served_messages = 8;   // that are granted packets in turn
@@ -125,6 +122,8 @@ struct EngineOptions {
   int64_t silence_ns = 2'000'000'000;  // a peer that owes an answer for so long is gone
   uint32_t random = 0;                 // where peers' turns begin
 
+  // Paths take the rails in turn.
+  uint32_t rail_of(uint32_t path) const { return path % rails; }
   // What follows from how fast the rails are together: a full packet's time on them. Credits for five times
   // what is under way in 8 us; windows for several rails.
   void fit(int64_t all_rails_packet_ns) {
@@ -228,6 +227,8 @@ class UsualDelay {
 };
 
 struct Peer {
+  uint32_t data_bytes = 0;  // of a message in a packet that is not its last
+
   // Sending.
   uint32_t unacked = 0, next = 0;   // packet numbers: the oldest without an acknowledgement; the next one
   uint32_t records = kNoObject;     // RecordTable, while packets are under way
@@ -253,7 +254,7 @@ struct Peer {
   uint32_t wish_turn = 0;  // of those that wait, how many have been asked for again
   LossTimes loss{LossSettings{}};
   SendGuard guard{0};
-  PathTable paths{kPaths, 0};
+  PathTable paths{1, 0};
 
   // Receiving.
   ReceiveWindow window;

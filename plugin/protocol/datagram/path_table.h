@@ -17,30 +17,29 @@ class PathTable {
  public:
   static constexpr uint32_t kNoPath = UINT32_MAX;
 
-  // `paths`: how many there are; `start`: where to begin, so that peers do not march in step.
-  PathTable(uint32_t paths, uint32_t start)
-      : count_(static_cast<uint8_t>(paths)), next_(static_cast<uint8_t>(start % paths)) {}
+  // `paths`: a bit for each that there is, at least one; `start`: where to begin, so that peers do not march
+  // in step.
+  PathTable(uint32_t paths, uint32_t start) : all_(paths), next_(static_cast<uint8_t>(start % kPaths)) {}
 
-  uint32_t count() const { return count_; }
-  uint32_t all() const { return count_ == 32 ? ~0U : (1U << count_) - 1; }
+  uint32_t all() const { return all_; }
 
   // Of the `allowed` ones, a bit for each; not `avoided` unless there is no other. kNoPath if none is
   // allowed, or if those that are rest while others do not: better to wait for one of these.
   uint32_t pick(uint32_t allowed, uint32_t avoided, Stamp now) {
-    allowed &= all();
+    allowed &= all_;
     if (allowed == 0) return kNoPath;
     wake(now);
     uint32_t good = allowed & ~resting_ & ~tried_;
     if (good == 0) {
-      if ((all() & ~resting_ & ~tried_) != 0) return kNoPath;
+      if ((all_ & ~resting_ & ~tried_) != 0) return kNoPath;
       good = allowed;  // all rest: any is as good
     }
-    if (avoided < count_ && (good & ~(1U << avoided)) != 0) good &= ~(1U << avoided);
+    if (avoided < kPaths && (good & ~(1U << avoided)) != 0) good &= ~(1U << avoided);
     // Each skip is paid for once: after at most that many rounds one is found.
     for (;;) {
       const uint32_t ahead = std::rotr(good, static_cast<int>(next_));
-      const uint32_t path = (next_ + static_cast<uint32_t>(std::countr_zero(ahead))) % 32;
-      next_ = static_cast<uint8_t>((path + 1) % count_);
+      const uint32_t path = (next_ + static_cast<uint32_t>(std::countr_zero(ahead))) % kPaths;
+      next_ = static_cast<uint8_t>((path + 1) % kPaths);
       Path& state = paths_[path];
       if (state.skips != 0) {
         --state.skips;
@@ -55,7 +54,7 @@ class PathTable {
   }
 
   void note_late(uint32_t paths) {
-    for (paths &= all(); paths != 0; paths &= paths - 1) {
+    for (paths &= all_; paths != 0; paths &= paths - 1) {
       Path& path = paths_[static_cast<uint32_t>(std::countr_zero(paths))];
       path.skips = std::min<uint8_t>(static_cast<uint8_t>(path.skips + 1), kMostSkips);
     }
@@ -85,14 +84,14 @@ class PathTable {
   }
   // A port is down, or up again: all its paths at once.
   void rest_all(uint32_t paths, Stamp now) {
-    for (paths &= all() & ~resting_; paths != 0; paths &= paths - 1)
+    for (paths &= all_ & ~resting_; paths != 0; paths &= paths - 1)
       rest(static_cast<uint32_t>(std::countr_zero(paths)), now);
   }
   void wake_all(uint32_t paths) {
     resting_ &= ~paths;
     tried_ &= ~paths;
     waking_ &= ~paths;
-    for (paths &= all(); paths != 0; paths &= paths - 1)
+    for (paths &= all_; paths != 0; paths &= paths - 1)
       paths_[static_cast<uint32_t>(std::countr_zero(paths))] = {};
   }
   uint32_t resting() const { return resting_ | tried_; }
@@ -141,12 +140,13 @@ class PathTable {
     return loss_rate_ < kRateUnit / 2 ? 10 : 30;
   }
 
+  uint32_t all_;
   uint32_t resting_ = 0;  // bits: of paths that carry nothing
   uint32_t waking_ = 0;   // whose rest is over: they get one packet
   uint32_t tried_ = 0;    // whose one packet is under way
   Stamp next_wake_ = 0;
   uint32_t loss_rate_ = 0;  // of all paths, smoothed
-  uint8_t count_, next_;
+  uint8_t next_;
   std::array<Path, kPaths> paths_{};
 };
 

@@ -11,6 +11,8 @@
 namespace verbena::protocol::datagram {
 namespace {
 
+constexpr uint32_t kFullBytes = 4'064;
+
 struct Datagram {
   enum class Kind { kData, kAck, kRequest } kind;
   OutPacket data;
@@ -42,8 +44,8 @@ class End : public EngineCore<End> {
       const SendMessage& message = send_message(packet.message);
       datagram.channel = send_channel(message.channel).wire;
       datagram.place = {static_cast<uint16_t>(message.number % kMessageNumbers), packet.index};
-      datagram.length_bytes = static_cast<uint32_t>(std::min<uint64_t>(
-          message.length_bytes - uint64_t{packet.index} * options().data_bytes, options().data_bytes));
+      datagram.length_bytes = static_cast<uint32_t>(
+          std::min<uint64_t>(message.length_bytes - uint64_t{packet.index} * kFullBytes, kFullBytes));
     }
     out.push_back(datagram);
   }
@@ -97,13 +99,11 @@ EngineOptions make_options() {
 
 class EngineCoreTest : public testing::Test {
  protected:
-  static constexpr uint32_t kData = 4'064;
-
   explicit EngineCoreTest(const EngineOptions& options = make_options()) : left(options), right(options) {
     left.add_idle(options.pages.pages);
     right.add_idle(options.pages.pages);
-    there = left.add_peer();
-    here = right.add_peer();
+    there = left.add_peer(~0U, kFullBytes);
+    here = right.add_peer(~0U, kFullBytes);
     channel = left.open_send(there, 0);
     receiving = right.open_receive(here, 0);
     right.pump();
@@ -215,8 +215,8 @@ TEST_F(EngineCoreTest, AnEmptyMessageTakesNoPage) {
 }
 
 TEST_F(EngineCoreTest, ALongMessageWaitsForGrantsBeyondItsEagerPackets) {
-  post(100 * kData);
-  left.send(channel, 100 * kData);
+  post(100 * kFullBytes);
+  left.send(channel, 100 * kFullBytes);
   left.pump();
   EXPECT_EQ(left.count(Datagram::Kind::kData), 8U);
   EXPECT_EQ(left.out.back().data.backlog, 92U);
@@ -238,8 +238,8 @@ TEST_F(EngineCoreTest, GrantsInAllAreNoMoreThanCredits) {
   for (uint16_t wire = 1; wire <= 8; ++wire) {
     left.open_send(there, wire);
     channels.push_back(right.open_receive(here, wire));
-    post_on(channels.back(), 1'000 * kData);
-    left.send(wire, 1'000 * kData);
+    post_on(channels.back(), 1'000 * kFullBytes);
+    left.send(wire, 1'000 * kFullBytes);
   }
   for (int i = 0; i < 40; ++i) {
     left.pump();
@@ -266,26 +266,26 @@ TEST_F(EngineCoreTest, WhatComesBeforeItsReceiveIsParkedAsFarAsCreditsReach) {
 // A message whose receive is missing stops neither its peer's other messages nor their numbers.
 TEST_F(EngineCoreTest, AChannelWithoutReceivesHoldsUpNoOther) {
   const uint32_t other = left.open_send(there, 1), other_receiving = right.open_receive(here, 1);
-  for (int i = 0; i < 30; ++i) left.send(channel, 2 * kData);
+  for (int i = 0; i < 30; ++i) left.send(channel, 2 * kFullBytes);
   run(10'000'000);
   for (int m = 0; m < 60; ++m) {
-    const uint32_t receive = post_on(other_receiving, 100 * kData);
-    const uint32_t send = left.send(other, 100 * kData);
+    const uint32_t receive = post_on(other_receiving, 100 * kFullBytes);
+    const uint32_t send = left.send(other, 100 * kFullBytes);
     ASSERT_NE(send, kNoObject);
     run(300'000);
     ASSERT_EQ(right.receive_message(receive).state, ReceiveState::kDone) << "message " << m;
     left.forget(send);
     right.release(receive);
   }
-  for (int i = 0; i < 30; ++i) post(2 * kData);
+  for (int i = 0; i < 30; ++i) post(2 * kFullBytes);
   run(1'000'000'000);
   EXPECT_EQ(left.statistics().sent_messages, 90U);
 }
 
 // Nothing but what a peer asks for tells the receiver of a message whose eager packets found no page.
 TEST_F(EngineCoreTest, AnEagerPacketThatFindsNoPageIsGranted) {
-  post(3 * kData);
-  left.send(channel, 3 * kData);
+  post(3 * kFullBytes);
+  left.send(channel, 3 * kFullBytes);
   run(50'000'000, [](const Datagram& datagram) {
     return datagram.kind == Datagram::Kind::kData && datagram.data.kind == PacketKind::kEager;
   });
@@ -295,8 +295,8 @@ TEST_F(EngineCoreTest, AnEagerPacketThatFindsNoPageIsGranted) {
 }
 
 TEST_F(EngineCoreTest, ALostGrantIsSaidAgain) {
-  post(100 * kData);
-  left.send(channel, 100 * kData);
+  post(100 * kFullBytes);
+  left.send(channel, 100 * kFullBytes);
   uint32_t lost = 0;
   run(20'000'000, [&](const Datagram& datagram) {
     const bool is_grant = datagram.kind == Datagram::Kind::kAck && datagram.ack.grant_count != 0;
@@ -304,6 +304,28 @@ TEST_F(EngineCoreTest, ALostGrantIsSaidAgain) {
   });
   EXPECT_EQ(right.received.size(), 1U);
   EXPECT_GT(left.statistics().sent_requests, 0U);
+}
+
+TEST_F(EngineCoreTest, AMessageThatIsClosedBetweenItsTellingsLeavesTheOthersTold) {
+  std::vector<uint32_t> channels;
+  std::vector<Wish> wishes;
+  for (uint16_t wire = 1; wire <= 5; ++wire) {
+    channels.push_back(right.open_receive(here, wire));
+    post_on(channels.back(), 20 * kFullBytes);
+    wishes.push_back({wire, 0, 20});
+  }
+  right.on_request(here, wishes);
+  right.pump();  // all are told once, and the first of them again
+  right.out.clear();
+  right.close_receive(channels[1]);
+  right.open_receive(here, 6);
+  const Wish other{6, 0, 20};
+  right.on_request(here, {&other, 1});  // takes the memory of what was closed
+  right.pump();
+  std::vector<uint16_t> told;
+  for (const Datagram& datagram : right.out)
+    for (uint32_t i = 0; i < datagram.ack.grant_count; ++i) told.push_back(datagram.ack.grants[i].channel);
+  EXPECT_EQ(told, (std::vector<uint16_t>{3, 4, 5}));
 }
 
 TEST_F(EngineCoreTest, ALostWishIsSaidAgain) {
@@ -317,8 +339,8 @@ TEST_F(EngineCoreTest, ALostWishIsSaidAgain) {
 }
 
 TEST_F(EngineCoreTest, APacketThatIsOvertakenIsSentAgainOverAnotherPath) {
-  post(40 * kData);
-  left.send(channel, 40 * kData);
+  post(40 * kFullBytes);
+  left.send(channel, 40 * kFullBytes);
   uint32_t lost_path = kPaths;
   std::map<uint32_t, std::vector<uint32_t>> paths_of;
   run(2'000'000, [&](const Datagram& datagram) {
@@ -346,8 +368,8 @@ TEST_F(EngineCoreTest, TheLastPacketsLossIsFoundByAProbe) {
 }
 
 TEST_F(EngineCoreTest, ALateOriginalWidensTheWindows) {
-  post(40 * kData);
-  left.send(channel, 40 * kData);
+  post(40 * kFullBytes);
+  left.send(channel, 40 * kFullBytes);
   std::vector<Datagram> late;
   run(400'000, [&](const Datagram& datagram) {
     const bool is_late =
@@ -378,27 +400,27 @@ TEST_F(EngineCoreTest, APeerThatIsSilentForTooLongIsTold) {
 
 // A receiver that is there but has posted nothing is not silent.
 TEST_F(EngineCoreTest, APeerThatAnswersIsNotSilent) {
-  for (int i = 0; i < 20; ++i) left.send(channel, 10 * kData);
+  for (int i = 0; i < 20; ++i) left.send(channel, 10 * kFullBytes);
   run(10'000'000'000);
   EXPECT_TRUE(left.silent.empty());
 }
 
 TEST_F(EngineCoreTest, APacketMustFitItsReceive) {
-  post(kData);
-  left.send(channel, 2 * kData);
+  post(kFullBytes);
+  left.send(channel, 2 * kFullBytes);
   left.pump();
   EXPECT_EQ(deliver(right, here, left.out[0]), Verdict::kHeld);
   EXPECT_EQ(deliver(right, here, left.out[1]), Verdict::kTooLong);
   left.out.clear();
-  left.send(channel, 2 * kData);
+  left.send(channel, 2 * kFullBytes);
   run(1'000'000);
-  const uint32_t late = right.post(receiving, kData, 2'048);
+  const uint32_t late = right.post(receiving, kFullBytes, 2'048);
   EXPECT_TRUE(right.is_too_long(late)) << "what is parked";
 }
 
 TEST_F(EngineCoreTest, PacketsThatMakeNoSenseAreRefused) {
-  post(10 * kData);
-  left.send(channel, 4 * kData);
+  post(10 * kFullBytes);
+  left.send(channel, 4 * kFullBytes);
   left.pump();
   const Datagram first = left.out[0], last = left.out[3];
   const auto with = [&](const Datagram& origin, const std::function<void(Datagram&)>& change) {
@@ -408,7 +430,7 @@ TEST_F(EngineCoreTest, PacketsThatMakeNoSenseAreRefused) {
   };
   EXPECT_EQ(with(first, [](Datagram& d) { d.length_bytes = 100; }), Verdict::kStray)
       << "a short one that is not the last";
-  EXPECT_EQ(with(first, [](Datagram& d) { d.length_bytes = kData + 1; }), Verdict::kStray);
+  EXPECT_EQ(with(first, [](Datagram& d) { d.length_bytes = kFullBytes + 1; }), Verdict::kStray);
   EXPECT_EQ(with(first, [](Datagram& d) { d.channel = 7; }), Verdict::kRefused) << "its hello has not come";
   EXPECT_EQ(with(first, [](Datagram& d) { d.place.message = 100; }), Verdict::kRefused) << "too far ahead";
   EXPECT_EQ(with(first, [](Datagram& d) { d.place.message = 4'095; }), Verdict::kStray) << "consumed";
@@ -424,8 +446,8 @@ TEST_F(EngineCoreTest, PacketsThatMakeNoSenseAreRefused) {
 }
 
 TEST_F(EngineCoreTest, AClosedReceiveAcknowledgesAndDrops) {
-  post(10 * kData);
-  left.send(channel, 4 * kData);
+  post(10 * kFullBytes);
+  left.send(channel, 4 * kFullBytes);
   left.pump();
   auto packets = std::exchange(left.out, {});
   deliver(right, here, packets[0]);
@@ -442,8 +464,8 @@ TEST_F(EngineCoreTest, AClosedReceiveAcknowledgesAndDrops) {
 // What a channel that closes had under way is a hole in the numbers, which has to be filled for the others.
 TEST_F(EngineCoreTest, AClosedSendLeavesNoHole) {
   const uint32_t other = left.open_send(there, 1), other_receiving = right.open_receive(here, 1);
-  post(100 * kData);
-  left.send(channel, 100 * kData);
+  post(100 * kFullBytes);
+  left.send(channel, 100 * kFullBytes);
   // Its eager packets and many granted ones get lost.
   uint32_t granted = 0;
   run(60'000, [&](const Datagram& datagram) {
@@ -452,8 +474,8 @@ TEST_F(EngineCoreTest, AClosedSendLeavesNoHole) {
   });
   left.close_send(channel);
   left.out.clear();
-  const uint32_t receive = post_on(other_receiving, 3'000ULL * kData);
-  left.send(other, 3'000ULL * kData);
+  const uint32_t receive = post_on(other_receiving, 3'000ULL * kFullBytes);
+  left.send(other, 3'000ULL * kFullBytes);
   run(100'000'000);
   EXPECT_EQ(right.receive_message(receive).state, ReceiveState::kDone);
   EXPECT_EQ(left.peer(there).unacked, left.peer(there).next);
@@ -464,16 +486,16 @@ TEST_F(EngineCoreTest, AClosedSendLeavesNoHole) {
 }
 
 TEST_F(EngineCoreTest, MessagesThatAreNotUnpackedAreCopied) {
-  const uint32_t receive = post(10 * kData, 0);
-  left.send(channel, 10 * kData);
+  const uint32_t receive = post(10 * kFullBytes, 0);
+  left.send(channel, 10 * kFullBytes);
   run();
   EXPECT_EQ(right.receive_message(receive).state, ReceiveState::kDone);
   EXPECT_EQ(right.receive_message(receive).lent, 0U);
   EXPECT_EQ(right.statistics().copied_messages, 1U);
   EXPECT_EQ(right.statistics().evacuations, 0U) << "by choice, not for want of pages";
   // So are those with more pages than their slot describes.
-  const uint32_t long_one = post(10 * kData, 5);
-  left.send(channel, 10 * kData);
+  const uint32_t long_one = post(10 * kFullBytes, 5);
+  left.send(channel, 10 * kFullBytes);
   run();
   EXPECT_EQ(right.receive_message(long_one).state, ReceiveState::kDone);
   EXPECT_EQ(right.receive_message(long_one).lent, 0U);
@@ -512,7 +534,7 @@ TEST_F(EngineCoreTest, RequestsMayBeTakenBackInAnyOrder) {
 TEST_F(EngineCoreTest, OldAcknowledgementsAreHarmless) {
   std::vector<Datagram> old;
   for (int m = 0; m < 50; ++m) {
-    const uint32_t receive = post(20 * kData), send = left.send(channel, 20 * kData);
+    const uint32_t receive = post(20 * kFullBytes), send = left.send(channel, 20 * kFullBytes);
     run(0, [&](const Datagram& datagram) {
       if (datagram.kind != Datagram::Kind::kData) old.push_back(datagram);
       return false;
@@ -520,7 +542,7 @@ TEST_F(EngineCoreTest, OldAcknowledgementsAreHarmless) {
     left.forget(send);
     right.release(receive);
   }
-  left.send(channel, 500 * kData);
+  left.send(channel, 500 * kFullBytes);
   left.pump();
   for (const Datagram& datagram : old)
     if (datagram.kind == Datagram::Kind::kAck) deliver(left, there, datagram);
@@ -529,7 +551,7 @@ TEST_F(EngineCoreTest, OldAcknowledgementsAreHarmless) {
   EXPECT_TRUE(left.send_message(left.send_channel(channel).ring * kRing + 50 % kRing).acked == 0);
   for (const Datagram& datagram : old)
     if (datagram.kind == Datagram::Kind::kRequest) deliver(right, here, datagram);
-  post(500 * kData);
+  post(500 * kFullBytes);
   run(10'000'000);
   EXPECT_EQ(left.sent.size(), 51U);
   // Nor does one of what was never sent.

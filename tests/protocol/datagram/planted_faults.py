@@ -65,7 +65,7 @@ FAULTS = {
         "engine_core.h", "      take_out(message.told == Told::kNot ? peer.not_told : peer.told_once, id);\n", ""),
     "what is parked is not counted down": ("engine_core.h", "    peer.parked -= message.received;\n", ""),
     "a second end of a message is believed": (
-        "engine_core.h", "return packet.place.index >= message.total || (packet.is_last && packet.place.index + 1 != message.total);",
+        "engine_core.h", "return packet.place.index >= message.total ||\n             (packet.is_last && packet.place.index + 1 != message.total);",
         "return false;"),
     "a long message is placed beyond its receive": ("engine_core.h", "if (end_bytes > message.room_bytes) return {Verdict::kTooLong, id};", ""),
     "the window does not count what is sent again": (
@@ -79,7 +79,7 @@ FAULTS = {
         "timer_wheel.h", "insert(id, at_ns, links);  // from a coarser level to a finer one", "static_cast<void>(at_ns);"),
     "acknowledgements are due never": ("engine_core.h", "    if (peer.ack_ns <= now_ns) {", "    if (false) {"),
     "acknowledgements take any path": ("engine_core.h", "    return works ? peer.data_path : pick_control_path(peer);",
-                                       "    return works ? control_turn_++ % options_.paths : pick_control_path(peer);"),
+                                       "    return works ? control_turn_++ % kPaths : pick_control_path(peer);"),
     "a rail without room makes others' paths wait": (
         "path_table.h", "      if ((all() & ~resting_ & ~tried_) != 0) return kNoPath;\n", ""),
 }

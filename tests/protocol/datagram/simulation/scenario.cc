@@ -10,13 +10,13 @@
 namespace verbena::protocol::datagram::sim {
 namespace {
 
-double payload_share(const FabricShape& shape, const EngineOptions& engine) {
-  return static_cast<double>(engine.data_bytes) / shape.full_bytes;
+double payload_share(const FabricShape& shape, const HostTemper& host) {
+  return static_cast<double>(host.data_bytes) / shape.full_bytes;
 }
 
 // Bytes a nanosecond of payload on one link.
 double find_line_rate(const Scenario& scenario) {
-  return scenario.shape.gigabits / 8 * payload_share(scenario.shape, scenario.engine) * scenario.shape.planes;
+  return scenario.shape.gigabits / 8 * payload_share(scenario.shape, scenario.host) * scenario.shape.planes;
 }
 
 uint64_t count_pages_in_use(World& world, uint32_t host) {
@@ -155,8 +155,7 @@ std::string Scenario::read(const std::string& text) {
       field("consume_ns", host.consume_ns);
   field("credits", engine.pages.credits), field("quantum", engine.pages.quantum),
       field("eager", engine.eager_packets);
-  field("window", engine.window_packets), field("paths", engine.paths),
-      field("served", engine.served_messages);
+  field("window", engine.window_packets), field("paths", host.paths), field("served", engine.served_messages);
   field("acks", engine.ack_packets), field("late_ns", engine.late_ns);
   while (words >> word) {
     const size_t at = word.find('=');

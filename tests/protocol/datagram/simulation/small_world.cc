@@ -36,11 +36,11 @@ Draw draw(Random& random) {
   // From hardly any to plenty.
   drawn.host.pages = drawn.shape.planes * std::max(PageBudget::kLeastPages,
                                                    pick({16, 32, 64, 2 * drawn.engine.pages.credits, 8192}));
-  drawn.engine.data_bytes = pick({992, 2016, 4064});
+  drawn.host.data_bytes = pick({992, 2016, 4064});
   drawn.engine.eager_packets = pick({1, 8, 8, 32});
   drawn.engine.window_packets = pick({8, 64, 256});
   drawn.engine.served_messages = pick({1, 8});
-  drawn.engine.paths = std::max(drawn.shape.planes, pick({1, 8, 32}));
+  drawn.host.paths = std::max(drawn.shape.planes, pick({1, 8, 32}));
   drawn.engine.silence_ns = 60'000'000'000;
   return drawn;
 }

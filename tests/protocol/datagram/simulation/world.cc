@@ -48,7 +48,7 @@ void Host::put(uint32_t peer, uint32_t path, uint32_t bytes, uint32_t cargo_id) 
                       .label = remote.labels + path,
                       .bytes = bytes,
                       .owner = cargo_id,
-                      .plane = options().rail_of_path[path],
+                      .plane = static_cast<uint8_t>(options().rail_of(path)),
                       .is_marked = false,
                       .is_damaged = false,
                       .hops = 0};
@@ -70,11 +70,11 @@ void Host::post_data(uint32_t peer, const OutPacket& packet) {
     return put(peer, packet.path, kHeaderBytes + 24, id);
   }
   const SendMessage& message = send_message(packet.message);
-  const uint64_t offset = uint64_t{packet.index} * options().data_bytes;
+  const uint64_t offset = uint64_t{packet.index} * this->peer(peer).data_bytes;
   cargo.channel = send_channel(message.channel).wire;
   cargo.place = Place{static_cast<uint16_t>(message.number % kMessageNumbers), packet.index}.encode();
   cargo.length_bytes =
-      static_cast<uint32_t>(std::min<uint64_t>(message.length_bytes - offset, options().data_bytes));
+      static_cast<uint32_t>(std::min<uint64_t>(message.length_bytes - offset, this->peer(peer).data_bytes));
   cargo.content = world_.content_of(flow_of_send_[message.channel], message.number, packet.index);
   put(peer, packet.path, kHeaderBytes + 24 + cargo.length_bytes, id);
 }
@@ -245,8 +245,6 @@ World::World(const FabricShape& shape, const FabricTemper& temper, const HostTem
   } else {
     engine_.packet_ns = fabric_.packet_ns(shape.full_bytes) / shape.planes;
   }
-  for (uint32_t path = 0; path < engine_.paths; ++path)
-    engine_.rail_of_path[path] = static_cast<uint8_t>(path % shape.planes);
   hosts_.resize(shape.hosts());
   peer_of_.resize(shape.hosts());
 }
@@ -274,8 +272,9 @@ uint32_t World::add_flow(const Flow& flow) {
   source.now_ns_ = target.now_ns_ = now_ns_;
   uint32_t there = find_peer(source, flow.target), here = find_peer(target, flow.source);
   if (there == kNoObject) {
-    there = source.add_peer();
-    here = target.add_peer();
+    const uint32_t paths = ~0U >> (kPaths - temper_.paths);
+    there = source.add_peer(paths, temper_.data_bytes);
+    here = target.add_peer(paths, temper_.data_bytes);
     peer_of_[flow.source].emplace_back(flow.target, there);
     peer_of_[flow.target].emplace_back(flow.source, here);
     const auto link = [&](Host& host, uint32_t peer, uint32_t other, uint32_t slot) {
@@ -315,7 +314,7 @@ uint64_t World::draw_bytes(const Flow& flow, uint64_t number) const {
     case 1:
       return 1 + dice / 8 % 64;
     case 2:
-      return (1 + dice / 8 % 4) * engine_.data_bytes;
+      return (1 + dice / 8 % 4) * temper_.data_bytes;
     default:
       return 1 + dice / 8 % flow.most_bytes;
   }

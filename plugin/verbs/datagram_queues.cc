@@ -1,0 +1,172 @@
+#include "verbs/datagram_queues.h"
+
+#include <endian.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "base/hot_path.h"
+#include "base/log.h"
+#include "verbs/address_vector.h"
+#include "verbs/gid_choice.h"
+#include "verbs/library.h"
+
+namespace verbena::verbs {
+namespace {
+
+using base::Outcome;
+using base::Result;
+using base::Status;
+
+constexpr size_t kChainEntries = 32;  // bounds the stack of post()
+
+base::Error fail_device(const Device& device, const char* what, int errno_value) {
+  return base::fail_errno(Status::kSystem, errno_value, "device %s:%d: %s%s", device.name().c_str(),
+                          device.port_number(), what, hint_at_memory(errno_value));
+}
+
+}  // namespace
+
+void Destroyer::operator()(ibv_ah* handle) const {
+  const char* const device = name_device(handle->context);
+  const int error = library->destroy_ah(handle);
+  if (error != 0)
+    base::log_warn("device %s: an address handle cannot be destroyed (errno %d)", device, error);
+}
+
+Result<AddressHandle> AddressHandle::create(Device& device, const LocalAddress& local,
+                                            const PortAddress& remote, int traffic_class,
+                                            uint32_t flow_label) {
+  const Library& library = device.library();
+  if (library.create_ah == nullptr || library.destroy_ah == nullptr)
+    return base::fail(Status::kSystem, "%s has no address handles, and so no datagrams",
+                      library.path().c_str());
+  AddressVector way = make_address_vector(device, local, remote, traffic_class, flow_label);
+  errno = 0;
+  ibv_ah* handle = library.create_ah(device.domain(), &way.attributes);
+  if (handle == nullptr && errno == ETIMEDOUT) return base::Error{Status::kRemote, ETIMEDOUT};
+  if (handle == nullptr) {
+    return base::fail_errno(
+        Status::kSystem, errno, "device %s:%d: cannot make an address handle for gid %s, lid %u",
+        device.name().c_str(), device.port_number(), format_gid(remote.gid).c_str(), remote.lid);
+  }
+  AddressHandle result;
+  result.handle_ = Owned<ibv_ah>(handle, Destroyer{&library});
+  return result;
+}
+
+Result<DatagramPair> DatagramPair::create(Device& device, CompletionQueue& sends, CompletionQueue& receives,
+                                          SharedReceiveQueue& receive_queue,
+                                          const DatagramPairOptions& options) {
+  if (options.send_depth > device.max_qp_entries())
+    return base::fail(Status::kSystem,
+                      "device %s: cannot create a queue pair for datagrams (send depth %u, limit %u entries)",
+                      device.name().c_str(), options.send_depth, device.max_qp_entries());
+  ibv_qp_init_attr attributes{};
+  ibv_qp* pair = nullptr;
+  // Of what is sent inline some devices grant less than was asked for, others make no queue pair then.
+  for (uint32_t bytes = options.inline_bytes;; bytes /= 2) {
+    attributes = {};
+    attributes.send_cq = sends.get();
+    attributes.recv_cq = receives.get();
+    attributes.srq = receive_queue.get();
+    attributes.cap.max_send_wr = options.send_depth;
+    attributes.cap.max_send_sge = 2;
+    attributes.cap.max_inline_data = bytes;
+    attributes.qp_type = IBV_QPT_UD;
+    pair = device.library().create_qp(device.domain(), &attributes);
+    if (pair != nullptr || errno != EINVAL || bytes == 0) break;
+  }
+  if (pair == nullptr) return fail_device(device, "cannot create a queue pair for datagrams", errno);
+  DatagramPair result;
+  result.pair_ = Owned<ibv_qp>(pair, Destroyer{&device.library()});
+  result.device_ = &device;
+  result.number_ = pair->qp_num;
+  result.send_depth_ = options.send_depth;
+  result.inline_bytes_ = std::min(attributes.cap.max_inline_data, options.inline_bytes);
+  result.mark_ = uint64_t{options.mark} << 32;
+  if (Outcome outcome = result.start(device, options.key); !outcome) return outcome.error();
+  return result;
+}
+
+Outcome DatagramPair::start(Device& device, uint32_t key) {
+  const auto enter = [&](ibv_qp_state state, int mask, const char* name) -> Outcome {
+    ibv_qp_attr attributes{};
+    attributes.qp_state = state;
+    attributes.pkey_index = static_cast<uint16_t>(device.local_address().partition_key_index);
+    attributes.port_num = static_cast<uint8_t>(device.port_number());
+    attributes.qkey = key;
+    const int error = device.library().modify_qp(pair_.get(), &attributes, IBV_QP_STATE | mask);
+    if (error == 0) return {};
+    return base::fail_errno(Status::kSystem, error,
+                            "device %s:%d: queue pair %u for datagrams cannot enter %s",
+                            device.name().c_str(), device.port_number(), number_, name);
+  };
+  if (Outcome outcome = enter(IBV_QPS_INIT, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY, "INIT"); !outcome)
+    return outcome;
+  if (Outcome outcome = enter(IBV_QPS_RTR, 0, "RTR"); !outcome) return outcome;
+  return enter(IBV_QPS_RTS, IBV_QP_SQ_PSN, "RTS");
+}
+
+VERBENA_HOT_PATH Outcome DatagramPair::post(std::span<const Datagram> datagrams) {
+  ibv_send_wr chain[kChainEntries];
+  ibv_sge segments[2 * kChainEntries];
+  while (!datagrams.empty()) {
+    const size_t count = std::min(datagrams.size(), kChainEntries);
+    for (size_t i = 0; i < count; ++i) {
+      const Datagram& datagram = datagrams[i];
+      ibv_sge* const pieces = segments + 2 * i;
+      pieces[0] = {reinterpret_cast<uintptr_t>(datagram.header), datagram.header_length, datagram.header_key};
+      pieces[1] = {reinterpret_cast<uintptr_t>(datagram.data), datagram.data_length, datagram.data_key};
+      const bool is_last = i + 1 == count;
+      ibv_send_wr& entry = chain[i];
+      entry.next = is_last ? nullptr : &chain[i + 1];
+      entry.wr_id = mark_ | static_cast<uint32_t>(posted_ + i + 1);
+      entry.sg_list = pieces;
+      entry.num_sge = datagram.data_length != 0 ? 2 : 1;
+      entry.opcode = IBV_WR_SEND_WITH_IMM;
+      entry.send_flags = (is_last ? unsigned{IBV_SEND_SIGNALED} : 0U) |
+                         (datagram.send_inline ? unsigned{IBV_SEND_INLINE} : 0U);
+      entry.imm_data = htobe32(datagram.imm);
+      entry.wr.ud.ah = datagram.way;
+      entry.wr.ud.remote_qpn = datagram.pair_number;
+      entry.wr.ud.remote_qkey = datagram.key;
+    }
+    ibv_send_wr* rejected = nullptr;
+    if (const int error = ibv_post_send(pair_.get(), chain, &rejected); error != 0) [[unlikely]] {
+      return base::fail_errno(Status::kSystem, error,
+                              "device %s:%d: queue pair %u: cannot post datagrams (%zu asked, %u in flight)",
+                              device_->name().c_str(), device_->port_number(), number_, count,
+                              posted_ - retired_);
+    }
+    posted_ += static_cast<uint32_t>(count);
+    datagrams = datagrams.subspan(count);
+  }
+  return {};
+}
+
+VERBENA_HOT_PATH Outcome post_split(SharedReceiveQueue& queue, std::span<const SplitReceive> receives) {
+  ibv_recv_wr chain[kChainEntries];
+  ibv_sge segments[2 * kChainEntries];
+  while (!receives.empty()) {
+    const size_t count = std::min(receives.size(), kChainEntries);
+    for (size_t i = 0; i < count; ++i) {
+      const SplitReceive& receive = receives[i];
+      ibv_sge* const pieces = segments + 2 * i;
+      pieces[0] = {reinterpret_cast<uintptr_t>(receive.line.address), receive.line.length,
+                   receive.line.local_key};
+      pieces[1] = {reinterpret_cast<uintptr_t>(receive.page.address), receive.page.length,
+                   receive.page.local_key};
+      chain[i] = {receive.line.cookie, i + 1 < count ? &chain[i + 1] : nullptr, pieces,
+                  receive.page.length != 0 ? 2 : 1};
+    }
+    ibv_recv_wr* rejected = nullptr;
+    if (const int error = ibv_post_srq_recv(queue.get(), chain, &rejected); error != 0) [[unlikely]]
+      return base::fail_errno(Status::kSystem, error, "device %s: cannot post receives of datagrams",
+                              name_device(queue.get()->context));
+    receives = receives.subspan(count);
+  }
+  return {};
+}
+
+}  // namespace verbena::verbs

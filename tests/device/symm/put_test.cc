@@ -243,10 +243,12 @@ TEST(SymmPut, RegisteredMemoryIsFoundByItsOwnAddress) {
       require(device::symm_get(context, back, mine + 8, 8, 1) == SymmStatus::kDone && back[0] == 77, "get");
       require(device::symm_put_async(context, mine + 60, &value, 8, 1) == SymmStatus::kInvalid, "behind it");
       require(device::symm_put_rows(context, mine, 16, &value, 0, 8, 4, 1) == SymmStatus::kDone, "rows");
-      require(device::symm_put_rows(context, mine, 16, &value, 0, 8, 5, 1) == SymmStatus::kInvalid, "too many");
+      require(device::symm_put_rows(context, mine, 16, &value, 0, 8, 5, 1) == SymmStatus::kInvalid,
+              "too many");
       auto* const word = reinterpret_cast<uint64_t*>(mine);
       require(device::symm_add(context, word, 1, 1) == SymmStatus::kDone, "word");
-      require(device::symm_lsa_update<device::Operation::kAdd>(context, word, 1, 1) == SymmStatus::kDone, "update");
+      require(device::symm_lsa_update<device::Operation::kAdd>(context, word, 1, 1) == SymmStatus::kDone,
+              "update");
       while (device::symm_lsa_ptr(context, other, 1) == nullptr) emulator::yield();
       while (device::symm_lsa_ptr(context, mine, 1) != nullptr) emulator::yield();
     });

@@ -390,7 +390,8 @@ TEST_P(SymmQueueTest, OthersGoOnMeanwhile) {
     const uint32_t block = device::block_index();
     for (uint32_t i = 0; i < kTimes; ++i) {
       if (block < 2) {
-        require(device::symm_put_async(context, proxy.data(), proxy.data(), 8, 1) == SymmStatus::kDone, "put");
+        require(device::symm_put_async(context, proxy.data(), proxy.data(), 8, 1) == SymmStatus::kDone,
+                "put");
         require(device::symm_quiet(context) == SymmStatus::kDone, "quiet");
       } else if (block == 2) {
         require(device::symm_signal_behind_all(context, 0, 1, 1, kAdd) == SymmStatus::kDone, "signal");

@@ -72,8 +72,10 @@ Layout lay_out(uint64_t rows, uint64_t row_bytes, uint32_t parts) {
 // A message alone.
 constexpr Layout kOneMessage{0, 1, 1};
 
-// A caller may ask for an algorithm of few bits.
-void check_codec(const Call& call, const Choice& choice) {
+// A caller may ask for an algorithm that is not for all calls.
+void check_way(const verbena_ops* ops, const Call& call, const Choice& choice) {
+  if (choice.algorithm == Algorithm::kDirect && call.kind == Kind::kAllReduce)
+    ops->communicator.check_in_windows(call);
   if (!is_coded(choice.algorithm)) return;
   const bool is_sum = call.kind == Kind::kAllReduce && call.reduction == VERBENA_OPS_SUM;
   const bool is_short = call.type == VERBENA_OPS_FLOAT16 || call.type == VERBENA_OPS_BFLOAT16;
@@ -85,7 +87,7 @@ void submit(verbena_ops* ops, verbena_ops_operation operation, const Call& call,
   Communicator& communicator = ops->communicator;
   const Choice chosen = communicator.choose(operation, bytes);
   const Choice choice = communicator.complete(chosen, asked);
-  check_codec(call, choice);
+  check_way(ops, call, choice);
   communicator.submit(call, choice, static_cast<CUstream>(stream));
 }
 
@@ -142,7 +144,7 @@ Choice choose_coded(const verbena_ops* ops, const Call& call, verbena_ops_algori
 void submit_coded(verbena_ops* ops, const Call& call, verbena_ops_algorithm codec,
                   const verbena_ops_choice* asked, verbena_stream stream) {
   const Choice choice = ops->communicator.complete(choose_coded(ops, call, codec), asked);
-  check_codec(call, choice);
+  check_way(ops, call, choice);
   ops->communicator.submit(call, choice, static_cast<CUstream>(stream));
 }
 void write_choice(const Choice& chosen, verbena_ops_choice* choice) {
@@ -274,7 +276,7 @@ verbena_result verbena_ops_all_reduce_norm(verbena_ops* ops, const void* input, 
       return submit_norm(ops, call, choice, *norm, norm->hidden, stream);
     }
     // Blocks have not rows as a whole: a norm behind the all-reduce costs less than a barrier of the grid.
-    check_codec(call, choice);
+    check_way(ops, call, choice);
     ops->communicator.submit(call, choice, static_cast<CUstream>(stream));
     Call rows = begin_call(Kind::kNorm, sum, nullptr);
     rows.type = call.type;
@@ -313,6 +315,10 @@ verbena_result verbena_ops_all_gather(verbena_ops* ops, const void* input, void*
                                       size_t row_bytes, const verbena_ops_choice* choice,
                                       verbena_stream stream) {
   return guard([&] {
+    if (choice != nullptr && choice->algorithm == VERBENA_OPS_COPY_ENGINES) {
+      expect(rows == 1, "ops: copy engines gather along the first dimension alone");
+      return ops->communicator.gather_by_copies(input, output, row_bytes, static_cast<CUstream>(stream));
+    }
     Call call = begin_call(Kind::kExchange, input, output);
     call.length_bytes = rows * row_bytes;
     call.source = kOneMessage;

@@ -22,18 +22,25 @@ enum class Algorithm : uint32_t {
   kTwoShot128 = 4,
   kBulkOneShot = 5,
   kBulkTwoShot = 6,
+  kCopyEngines = 7,  // no kernel of ours: the driver's copies
+  kDirect = 8,       // of tensors in windows
   // In few bits.
-  kFloat8 = 7,
-  kInt8 = 8,
-  kInt6 = 9,
-  kInt4 = 10,
-  kMxFloat8 = 11,
-  kFloat8Int8 = 12,
-  kInt4Int8 = 13,
+  kFloat8 = 16,
+  kInt8 = 17,
+  kInt6 = 18,
+  kInt4 = 19,
+  kMxFloat8 = 20,
+  kFloat8Int8 = 21,
+  kInt4Int8 = 22,
 };
-inline constexpr uint32_t kCountExactAlgorithms = 7, kCountAlgorithms = 14;
+inline constexpr uint32_t kCountAlgorithms = 9;  // of those that compute exactly
+inline constexpr uint32_t kFirstCodec = 16, kCountCodecs = 7;
+// Which codec; kCountCodecs or more: none.
+constexpr uint32_t find_codec(Algorithm algorithm) {
+  return static_cast<uint32_t>(algorithm) - kFirstCodec;
+}
 constexpr bool is_coded(Algorithm algorithm) {
-  return static_cast<uint32_t>(algorithm) >= kCountExactAlgorithms;
+  return find_codec(algorithm) < kCountCodecs;
 }
 
 // The last three have Launch::norm: of rows that are there, of the sums of all ranks', of each rank's share

@@ -19,10 +19,11 @@ constexpr size_t kErrorTextBytes = 512;
 constexpr uint32_t kFingerprintBits = 12;
 constexpr const char* kOperationNames[] = {"all_reduce", "all_gather", "reduce_scatter", "broadcast",
                                            "all_to_all"};
-constexpr const char* kAlgorithmNames[kCountExactAlgorithms] = {
-    "auto", "one-shot-16", "one-shot-128", "two-shot-16", "two-shot-128", "bulk-one-shot", "bulk-two-shot"};
+constexpr const char* kAlgorithmNames[kCountAlgorithms] = {"auto",          "one-shot-16",  "one-shot-128",
+                                                           "two-shot-16",   "two-shot-128", "bulk-one-shot",
+                                                           "bulk-two-shot", "copy-engines", "direct"};
 // Operations of the tuning file.
-constexpr const char* kCodedNames[kCountAlgorithms - kCountExactAlgorithms] = {
+constexpr const char* kCodedNames[kCountCodecs] = {
     "all_reduce_fp8",   "all_reduce_int8",     "all_reduce_int6",     "all_reduce_int4",
     "all_reduce_mxfp8", "all_reduce_fp8_int8", "all_reduce_int4_int8"};
 // From where on fewer bits are faster where nothing was measured.
@@ -30,7 +31,7 @@ constexpr uint64_t kLeastCodedBytes = 1 << 20;
 
 // kAuto: there is none of this name.
 Algorithm find_algorithm(const std::string& name) {
-  for (uint32_t i = 1; i < kCountExactAlgorithms; ++i)
+  for (uint32_t i = 1; i < kCountAlgorithms; ++i)
     if (name == kAlgorithmNames[i]) return static_cast<Algorithm>(i);
   return Algorithm::kAuto;
 }
@@ -100,6 +101,8 @@ Communicator::Communicator(verbena_context* context, const verbena_team* team,
       rank_ = verbena_team_rank(team);
       size_ = verbena_team_size(team);
       local_.emplace();
+      for (uint32_t member = 0; member < size_; ++member)
+        local_->world_ranks.push_back(verbena_team_world_rank(team, member));
       gpu_ = Driver::instance().find_gpu_name();
     }
   } catch (const Failure&) {
@@ -189,7 +192,9 @@ Choice Communicator::choose(verbena_ops_operation operation, uint64_t bytes) con
       tuner::list_ways(measurements_, kOperationNames[operation], size_, gpu_, bytes);
   for (const tuner::OpsWay& way : ways) {
     const Algorithm algorithm = find_algorithm(way.algorithm);
-    if (algorithm == Algorithm::kAuto || way.threads % 32 != 0 || way.threads > kMostThreads) continue;
+    if (algorithm == Algorithm::kAuto || algorithm == Algorithm::kCopyEngines ||
+        algorithm == Algorithm::kDirect || way.threads % 32 != 0 || way.threads > kMostThreads)
+      continue;
     return {algorithm, {std::min(way.blocks, options_.blocks), way.threads}, way.chunk_bytes};
   }
   return choose_by_rules(operation, bytes);
@@ -198,7 +203,7 @@ Choice Communicator::choose(verbena_ops_operation operation, uint64_t bytes) con
 Choice Communicator::choose_coded(Algorithm codec, uint64_t bytes) const {
   const Choice exact = choose(VERBENA_OPS_ALL_REDUCE, bytes);
   if (forced_ != Algorithm::kAuto) return exact;
-  const char* const operation = kCodedNames[static_cast<uint32_t>(codec) - kCountExactAlgorithms];
+  const char* const operation = kCodedNames[find_codec(codec)];
   const std::vector<tuner::OpsWay> coded = tuner::list_ways(measurements_, operation, size_, gpu_, bytes);
   const std::vector<tuner::OpsWay> others =
       tuner::list_ways(measurements_, kOperationNames[VERBENA_OPS_ALL_REDUCE], size_, gpu_, bytes);
@@ -243,9 +248,14 @@ Choice Communicator::complete(const Choice& chosen, const verbena_ops_choice* as
   if (asked->blocks != 0) choice.grid.blocks = asked->blocks;
   if (asked->threads != 0) choice.grid.threads = asked->threads;
   choice.chunk_bytes = asked->chunk_bytes;
-  const bool is_right = static_cast<uint32_t>(choice.algorithm) < kCountAlgorithms &&
-                        choice.grid.blocks <= options_.blocks && choice.grid.threads % 32 == 0 &&
-                        choice.grid.threads <= kMostThreads;
+  if (choice.algorithm == Algorithm::kCopyEngines)
+    throw Failure(VERBENA_INVALID_ARGUMENT, "ops: copy engines gather, and do nothing else");
+  if (choice.algorithm == Algorithm::kDirect && (asked->blocks == 0 || asked->threads == 0))
+    choice.grid = {std::min<uint32_t>(options_.blocks, 128), kMostThreads};
+  const bool is_right =
+      (static_cast<uint32_t>(choice.algorithm) < kCountAlgorithms || is_coded(choice.algorithm)) &&
+      choice.grid.blocks <= options_.blocks && choice.grid.threads % 32 == 0 &&
+      choice.grid.threads <= kMostThreads;
   if (!is_right) {
     throw Failure(VERBENA_INVALID_ARGUMENT,
                   "ops: a choice of algorithm " + std::to_string(asked->algorithm) + ", " +
@@ -310,7 +320,8 @@ Launch Communicator::begin_launch(const Choice& choice) {
   launch.status = local_->status.address();
   launch.chunk_bytes = choice.chunk_bytes;
   launch.lets_next_start = options_.lets_next_start;
-  launch.pause_before_ns = launch.pause_after_ns = 0;
+  launch.pause_before_ns = options_.pause_before_ns;
+  launch.pause_after_ns = options_.pause_behind_ns;
   return launch;
 }
 
@@ -330,6 +341,61 @@ void Communicator::launch(std::span<const Pending> calls, CUstream stream) {
   }
   if (is_coded(first.algorithm)) return local_->kernels.launch_coded(grid, launch, stream);
   local_->kernels.launch(family_of(first.algorithm), are_all_reduces, grid, launch, stream);
+}
+
+void Communicator::check_in_windows(const Call& call) const {
+  for (const char* const tensor : {call.input, static_cast<const char*>(call.output)}) {
+    verbena_window* const window = verbena_window_find(context_, tensor);
+    const char* const begin =
+        window == nullptr ? nullptr : static_cast<char*>(verbena_window_address(window));
+    const bool is_there =
+        window != nullptr && tensor >= begin && call.length_bytes <= verbena_window_length(window) &&
+        static_cast<uint64_t>(tensor - begin) <= verbena_window_length(window) - call.length_bytes &&
+        reinterpret_cast<uintptr_t>(tensor) % 16 == 0;
+    if (!is_there) {
+      throw Failure(
+          VERBENA_INVALID_ARGUMENT,
+          "ops: the direct algorithm is for tensors in windows (verbena_window_allocate), by their own "
+          "address, a multiple of 16 bytes");
+    }
+  }
+}
+
+// A broadcast of nothing: each rank hears from each.
+void Communicator::meet(CUstream stream) {
+  Call call{};
+  call.kind = Kind::kExchange;
+  call.lengths = Lengths::kFromRoot;
+  call.root = -1;
+  call.length_bytes = 1;
+  call.source = call.destination = {0, 1, 1};
+  const Pending one{call, {Algorithm::kOneShot16, {1, 32}, 0}};
+  launch({&one, 1}, stream);
+}
+
+void Communicator::gather_by_copies(const void* input, void* output, uint64_t length_bytes, CUstream stream) {
+  expect_member();
+  if (is_grouped_)
+    throw Failure(VERBENA_INVALID_USAGE, "ops: copy engines in a group: call them outside of it");
+  verbena_window* const window = verbena_window_find(context_, output);
+  const char* const begin = window == nullptr ? nullptr : static_cast<char*>(verbena_window_address(window));
+  const auto offset = static_cast<uint64_t>(static_cast<char*>(output) - begin);
+  if (window == nullptr || offset > verbena_window_length(window) ||
+      size_ * length_bytes > verbena_window_length(window) - offset) {
+    throw Failure(
+        VERBENA_INVALID_ARGUMENT,
+        "ops: copy engines gather into windows (verbena_window_allocate), by their own address, and "
+        "this output is in none");
+  }
+  // Before it peers may still use what they have there; behind it what came is there.
+  meet(stream);
+  for (uint32_t turn = 0; turn < size_; ++turn) {
+    const uint32_t member = (rank_ + turn) % size_;
+    char* const there = static_cast<char*>(verbena_window_peer_address(window, local_->world_ranks[member])) +
+                        offset + rank_ * length_bytes;
+    if (there != input) local_->kernels.copy(there, input, length_bytes, stream);
+  }
+  meet(stream);
 }
 
 void Communicator::pause(uint64_t length_ns, CUstream stream) {

@@ -61,6 +61,11 @@ class Communicator {
   Choice complete(const Choice& chosen, const verbena_ops_choice* asked) const;
   // At once, or with the group's others.
   void submit(const Call& call, const Choice& choice, CUstream stream);
+  // An all-gather of `length_bytes` each by copy engines; throws Failure if the output is in no window that
+  // all members reach.
+  void gather_by_copies(const void* input, void* output, uint64_t length_bytes, CUstream stream);
+  // Throws Failure unless input and output of an all-reduce lie in windows.
+  void check_in_windows(const Call& call) const;
   // Of rows that `call` has as its input, or of what its algorithm makes of all ranks' input, in kernels of
   // their own; not in a group.
   void submit_norm(const Call& call, const Choice& choice, const Norm& norm, CUstream stream);
@@ -72,7 +77,11 @@ class Communicator {
   struct Local {
     KernelSet kernels;
     StatusWord status{Driver::instance()};
+    std::vector<uint32_t> world_ranks;  // of the members
   };
+  // Returns when all members have come here and what they put into their streams before is done: in the
+  // stream.
+  void meet(CUstream stream);
   struct Pending {
     Call call;
     Choice choice;

@@ -81,9 +81,9 @@ KernelSet::KernelSet() : driver_(Driver::instance()) {
       if (family < all_reduce_norms_.size()) all_reduce_norms_[family][size] = find(fused_, "norm_" + name);
     }
   }
-  static constexpr const char* kCodecNames[kCodecs] = {"float8",    "int8",        "int6",     "int4",
-                                                       "mx_float8", "float8_int8", "int4_int8"};
-  for (uint32_t codec = 0; codec < kCodecs; ++codec) {
+  static constexpr const char* kCodecNames[kCountCodecs] = {"float8",    "int8",        "int6",     "int4",
+                                                            "mx_float8", "float8_int8", "int4_int8"};
+  for (uint32_t codec = 0; codec < kCountCodecs; ++codec) {
     const std::string name = std::string("coded_") + kCodecNames[codec];
     coded_[codec] = {find(fused_, name), find(fused_, name + "_by_chance")};
   }
@@ -140,9 +140,8 @@ KernelSet::Size KernelSet::size_of(const Launch& launch) {
 
 void KernelSet::launch_coded(const Grid& grid, const Launch& launch, CUstream stream) {
   const Call& call = launch.calls[0];
-  const uint32_t codec = static_cast<uint32_t>(call.algorithm) - kCountExactAlgorithms;
   void* parameters[] = {const_cast<Launch*>(&launch)};
-  enqueue(coded_[codec][call.seed == 0 ? 0 : 1], grid, parameters, stream);
+  enqueue(coded_[find_codec(call.algorithm)][call.seed == 0 ? 0 : 1], grid, parameters, stream);
 }
 
 void KernelSet::launch_norm(const Grid& grid, const Launch& launch, CUstream stream) {
@@ -160,6 +159,12 @@ void KernelSet::launch_norm(const Grid& grid, const Launch& launch, CUstream str
 void KernelSet::pause(uint64_t length_ns, CUstream stream) {
   void* parameters[] = {&length_ns};
   enqueue(pause_, {1, 1}, parameters, stream);
+}
+
+void KernelSet::copy(void* to, const void* from, uint64_t length_bytes, CUstream stream) {
+  driver_.check(driver_.cuMemcpyAsync(reinterpret_cast<CUdeviceptr>(to), reinterpret_cast<CUdeviceptr>(from),
+                                      length_bytes, stream),
+                "a copy to a peer");
 }
 
 void KernelSet::enqueue(CUfunction function, const Grid& grid, void** parameters, CUstream stream) const {

@@ -17,7 +17,7 @@ using namespace ::verbena::cuda;  // NVIDIA's names
 #define VERBENA_OPS_CUDA(X)                                                                                  \
   X(cuGetErrorString) X(cuCtxGetCurrent) X(cuCtxGetDevice) X(cuDeviceGetName) X(cuDeviceGetAttribute) X(cuModuleLoadDataEx)     \
   X(cuModuleUnload) X(cuModuleGetFunction) X(cuLaunchKernelEx) X(cuMemHostAlloc) X(cuMemFreeHost)            \
-  X(cuThreadExchangeStreamCaptureMode)
+  X(cuMemcpyAsync) X(cuThreadExchangeStreamCaptureMode)
 // clang-format on
 struct Driver {
   VERBENA_OPS_CUDA(VERBENA_CUDA_MEMBER)
@@ -52,12 +52,12 @@ class KernelSet {
   // One call with Launch::norm.
   void launch_norm(const Grid& grid, const Launch& launch, CUstream stream);
   void pause(uint64_t length_ns, CUstream stream);
+  // By a copy engine.
+  void copy(void* to, const void* from, uint64_t length_bytes, CUstream stream);
 
  private:
   static constexpr uint32_t kFamilies = 3;
   enum Size : uint32_t { kOf2, kOf4, kOfAny, kSizes };
-
-  static constexpr uint32_t kCodecs = kCountAlgorithms - kCountExactAlgorithms;
 
   CUmodule load(const char* image) const;
   CUfunction find(CUmodule module, const std::string& name) const;
@@ -67,7 +67,7 @@ class KernelSet {
   const Driver& driver_;
   CUmodule module_ = nullptr, fused_ = nullptr;
   std::array<std::array<CUfunction, kSizes>, kFamilies> functions_{};
-  std::array<std::array<CUfunction, 2>, kCodecs> coded_{};  // to nearest, by chance
+  std::array<std::array<CUfunction, 2>, kCountCodecs> coded_{};  // to nearest, by chance
   // Of packets; of packets or chunks.
   std::array<std::array<CUfunction, kSizes>, 2> all_reduce_norms_{};
   CUfunction norm_ = nullptr, sharded_by_packets_ = nullptr, sharded_by_chunks_ = nullptr;

@@ -4,6 +4,7 @@
 
 #include "device/ops/call.h"
 #include "verbena/device/collectives/bulk.cuh"
+#include "verbena/device/collectives/direct.cuh"
 #include "verbena/device/collectives/one_shot.cuh"
 #include "verbena/device/collectives/two_shot.cuh"
 
@@ -50,6 +51,9 @@ struct ByChunks {
 
   template <typename Reduce>
   VERBENA_DEVICE static SymmStatus all_reduce(const Launch& launch, const Call& call, const Reduce& reduce) {
+    if (call.algorithm == Algorithm::kDirect)
+      return all_reduce_in_windows<kRanks>(launch.workspace.context, block_index(), blocks_per_grid(),
+                                           call.input, call.output, call.length_bytes, reduce);
     Bulk<> calls(launch.workspace, block_index(), blocks_per_grid(), launch.chunk_bytes);
     if (call.algorithm == Algorithm::kBulkOneShot) {
       const Part part = find_part(call.length_bytes, block_index(), blocks_per_grid());

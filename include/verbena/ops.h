@@ -44,7 +44,12 @@ typedef enum {
 
 /* How data travels. One shot: each rank sends its whole tensor to every other one; two shots: rank r sums the
  * r-th part and sends the sum to all. Packets carry their flags in the data, of 16 bytes, or lines of 128,
- * which only NVLink keeps whole; bulk: chunks with a flag behind each. Results are the same, bit for bit. */
+ * which only NVLink keeps whole; bulk: chunks with a flag behind each. Results are the same, bit for bit.
+ * If they are asked for: direct, for an all-reduce whose input and output lie in windows of the context, each
+ * at the same place on all ranks and at a multiple of 16 bytes: inputs are read, and outputs written, where
+ * they lie. Copy engines: an all-gather in one row whose output lies in a window of the context, at the same
+ * place on all ranks, goes there without the SMs' work, but for the moments before and behind it in which the
+ * ranks wait for each other. */
 typedef enum {
   VERBENA_OPS_AUTO = 0,
   VERBENA_OPS_ONE_SHOT_16 = 1,
@@ -53,17 +58,19 @@ typedef enum {
   VERBENA_OPS_TWO_SHOT_128 = 4,
   VERBENA_OPS_BULK_ONE_SHOT = 5,
   VERBENA_OPS_BULK_TWO_SHOT = 6,
+  VERBENA_OPS_COPY_ENGINES = 7,
+  VERBENA_OPS_DIRECT = 8,
   /* All-reduces alone, sums of float16 and bfloat16: bulk two shots in few bits, which change the results
    * (docs/quantisation.md), the same on all ranks. Terms and sums as e4m3 (a scale for 64 numbers), as
    * integers of 8, 6 or 4 bits (a lowest and a highest number for 128, 128, 32), as MXFP8; or terms by the
    * first and sums by the second. Never chosen unless asked for. */
-  VERBENA_OPS_FP8 = 7,
-  VERBENA_OPS_INT8 = 8,
-  VERBENA_OPS_INT6 = 9,
-  VERBENA_OPS_INT4 = 10,
-  VERBENA_OPS_MXFP8 = 11,
-  VERBENA_OPS_FP8_INT8 = 12,
-  VERBENA_OPS_INT4_INT8 = 13
+  VERBENA_OPS_FP8 = 16,
+  VERBENA_OPS_INT8 = 17,
+  VERBENA_OPS_INT6 = 18,
+  VERBENA_OPS_INT4 = 19,
+  VERBENA_OPS_MXFP8 = 20,
+  VERBENA_OPS_FP8_INT8 = 21,
+  VERBENA_OPS_INT4_INT8 = 22
 } verbena_ops_algorithm;
 
 /* Zeros are defaults. The same on all ranks. */
@@ -77,6 +84,9 @@ typedef struct {
   /* Measurements of this platform (verbena-coll --calibrate); null: VERBENA_TUNING_FILE's. The file's content
    * is the same on all ranks. */
   const char* tuning_file;
+  /* For tests of programmatic dependent launch: how long each kernel does nothing in front of its wait for
+   * the kernels before it, and behind what lets the next one begin. */
+  uint32_t pause_before_ns, pause_behind_ns;
 } verbena_ops_options;
 
 /* Which algorithm, and by how many blocks and threads; zeros choose. Exchanges, which is all

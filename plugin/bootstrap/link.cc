@@ -117,7 +117,7 @@ const char* describe(Refusal refusal) {
     case Refusal::kNone:
       return "not refused";
     case Refusal::kOtherVersion:
-      return "it uses another version: every rank needs the same libverbena.so";
+      return "it uses another version: every rank needs the same release of this library";
     case Refusal::kOtherJob:
       return "it belongs to another job";
     case Refusal::kKeyMissing:

@@ -65,7 +65,7 @@ base::Result<Meeting> parse(const UniqueId& id) {
   if (content.version != kVersion) {
     return base::fail(base::Status::kInvalidArgument,
                       "bootstrap: the unique id is of another version (%u, ours is %u); every rank needs the "
-                      "same libverbena.so",
+                      "same release of this library",
                       content.version, kVersion);
   }
   return content.meeting;

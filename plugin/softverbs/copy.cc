@@ -161,6 +161,10 @@ int write_pieces(int pid, const Pieces& remote, const Pieces& local) {
   return copy_across(process_vm_writev, pid, there, here, bytes);
 }
 
+int write_in_any_order(int pid, Pieces& remote, Pieces& local) {
+  return copy_across(process_vm_writev, pid, remote, local, count_bytes(local));
+}
+
 int read_pieces(int pid, const Pieces& remote, const Pieces& local) {
   if (pid == 0) {
     copy_within(local, remote);

@@ -19,6 +19,8 @@ uint64_t count_bytes(const Pieces& pieces);
 // Between gather lists of equal length. `pid` is 0 for this process, else `remote` lies in that process. 0 or
 // an errno; on an error some of the bytes may have been copied.
 int write_pieces(int pid, const Pieces& remote, const Pieces& local);
+// The same in no order, of many destinations at a time, in another process. Uses up both lists.
+int write_in_any_order(int pid, Pieces& remote, Pieces& local);
 int read_pieces(int pid, const Pieces& remote, const Pieces& local);
 
 // The part [offset, offset + bytes) of a gather list.

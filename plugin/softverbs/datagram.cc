@@ -1,21 +1,25 @@
 #include "softverbs/datagram.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "softverbs/faults/rails.h"
+#include "softverbs/gpu_copy.h"
+#include "softverbs/gpu_import.h"
 #include "softverbs/memory_region.h"
 #include "softverbs/queue_pair.h"
-#include "softverbs/wire/requester.h"
 #include "softverbs/wire/wire.h"
 
 namespace verbena::softverbs {
 namespace {
 
+constexpr uint32_t kFlowLabelBits = (1u << 20) - 1;
+constexpr size_t kMaxChainPieces = 1024;        // of one system call
 constexpr uint32_t kPrivilegedQkey = 1u << 31;  // such a key in a request means: the queue pair's own
 
 void fill_header(Operation& op, const Ah& handle) {
   ibv_grh header{};
-  header.version_tclass_flow = htobe32(6u << 28);
+  header.version_tclass_flow = htobe32(6u << 28 | (handle.attributes.grh.flow_label & kFlowLabelBits));
   header.paylen = htobe16(static_cast<uint16_t>(op.request->length));
   header.next_hdr = 0x1b;
   header.hop_limit = handle.attributes.grh.hop_limit;
@@ -70,7 +74,7 @@ Outcome prepare_datagram(Operation& op) {
   op.bytes = 0;  // lost, unless it arrives
   if (faults::is_down(Process::get()->segment(), op.qp->device)) return {};
   if (!handle.is_local && wire::get_wire() != nullptr) {
-    wire::send_datagram(op, handle);
+    op.is_wired = true;
     return {};
   }
   if (!find_target(op, handle)) return {};
@@ -94,6 +98,90 @@ Outcome prepare_datagram(Operation& op) {
   op.fits = scatter_datagram(op);
   if (!op.fits) op.bytes = 0;
   return {};
+}
+
+namespace {
+
+// Both sides cut where either has a border.
+struct Chunk {
+  uint64_t near, far, bytes;
+  uint32_t near_gpu, far_gpu;
+  uint64_t origin;
+};
+
+template <typename Visit>
+bool for_each_chunk(const Operation& op, Visit&& visit) {
+  size_t at_near = 0, at_far = 0;
+  uint64_t done_near = 0, done_far = 0;
+  while (at_near < op.local.pieces.size() && at_far < op.remote.pieces.size()) {
+    const iovec& near = op.local.pieces[at_near];
+    const iovec& far = op.remote.pieces[at_far];
+    const uint64_t take = std::min(near.iov_len - done_near, far.iov_len - done_far);
+    const Chunk chunk{reinterpret_cast<uint64_t>(near.iov_base) + done_near,
+                      reinterpret_cast<uint64_t>(far.iov_base) + done_far,
+                      take,
+                      op.local.gpus[at_near],
+                      op.remote.gpus[at_far],
+                      uint64_t{op.local.keys[at_near]} << 32 | op.remote.keys[at_far]};
+    if (take != 0 && !visit(chunk)) return false;
+    done_near += take;
+    done_far += take;
+    if (done_near == near.iov_len) ++at_near, done_near = 0;
+    if (done_far == far.iov_len) ++at_far, done_far = 0;
+  }
+  return true;
+}
+
+bool is_between_hosts(const Chunk& chunk) {
+  return chunk.near_gpu == 0 && chunk.far_gpu == 0;
+}
+
+}  // namespace
+
+bool DatagramChain::begin(Operation& op) {
+  if (op.bytes == 0) return true;  // lost, or its receive is spoilt
+  GpuLane* const lane = op.uses_gpu() ? choose_lane(op) : nullptr;
+  if (op.uses_gpu()) {
+    if (lane == nullptr) return false;
+    get_gpu_imports().begin_use();
+    const bool can_all = for_each_chunk(op, [&](const Chunk& chunk) {
+      return is_between_hosts(chunk) || address_remote(op, lane, chunk.far, chunk.far_gpu) != 0;
+    });
+    if (!can_all) {
+      get_gpu_imports().end_use();
+      return false;
+    }
+    op.lane = lane;
+    op.lane_first = lane->ticket();
+  }
+  if (op.peer != peer_ || local_.size() + op.local.pieces.size() > kMaxChainPieces) flush();
+  peer_ = op.peer;
+  const size_t before = local_.size();
+  for_each_chunk(op, [&](const Chunk& chunk) {
+    if (!is_between_hosts(chunk)) {
+      lane->copy(
+          {address_remote(op, lane, chunk.far, chunk.far_gpu), chunk.near, chunk.bytes, chunk.origin, true});
+    } else if (op.peer->is_self) {
+      copy_inorder(reinterpret_cast<void*>(chunk.far), reinterpret_cast<const void*>(chunk.near),
+                   chunk.bytes);
+    } else {
+      local_.push_back({reinterpret_cast<void*>(chunk.near), chunk.bytes});
+      remote_.push_back({reinterpret_cast<void*>(chunk.far), chunk.bytes});
+    }
+    return true;
+  });
+  if (local_.size() != before) operations_.push_back(&op);
+  if (op.lane != nullptr) op.lane_last = lane->ticket();
+  return true;
+}
+
+// A peer that died, or unmapped what it had registered, has spoilt receives at most.
+void DatagramChain::flush() {
+  if (!local_.empty() && write_in_any_order(peer_->pid, remote_, local_) != 0)
+    for (Operation* op : operations_) op->fits = false;
+  local_.clear();
+  remote_.clear();
+  operations_.clear();
 }
 
 }  // namespace verbena::softverbs

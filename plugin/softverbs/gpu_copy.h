@@ -13,6 +13,9 @@ LaneState look_at_lane(Operation& op);
 
 // Copies through staging memory in pinned chunks, to the end. Workers only.
 Outcome copy_staged(Operation& op);
+// The operation's local bytes, of a GPU's memory too, at `to`. False when CUDA refuses. At most kStageBytes;
+// with memory of a GPU: workers only.
+bool read_local(const Operation& op, uint8_t* to);
 
 // The lane for an operation of this rail; nullptr when this process uses no GPU there.
 GpuLane* choose_lane(const Operation& op);

@@ -149,6 +149,7 @@ int GpuMemory::add(const GpuAllocation& allocation, uint32_t& gpu) {
   if (const int error = segment.commit(segment.gpu(index)); error != 0) return error;
   *free_one = allocation;
   high_water_ = std::max(high_water_, index + 1);
+  is_any_registered_.store(true, std::memory_order_relaxed);
   gpu = index + 1;
   return 0;
 }

@@ -27,6 +27,9 @@ class GpuMemory {
   int attach(uint64_t address, uint64_t bytes, uint32_t& gpu);
   void detach(uint32_t gpu);
 
+  // Whether anything ever was.
+  bool is_any_registered() const { return is_any_registered_.load(std::memory_order_relaxed); }
+
   // Of a registration that holds; `gpu` as from attach().
   const GpuAllocation& get(uint32_t gpu) const { return allocations_[gpu - 1]; }
 
@@ -36,6 +39,7 @@ class GpuMemory {
   std::mutex mutex_;
   std::array<GpuAllocation, kGpuCount> allocations_;  // users == 0: free
   uint32_t high_water_ = 0;
+  std::atomic<bool> is_any_registered_{false};
 };
 
 }  // namespace verbena::softverbs

@@ -219,4 +219,31 @@ Outcome copy_staged(Operation& op) {
   return outcome;
 }
 
+bool read_local(const Operation& op, uint8_t* to) {
+  GpuLane* const lane = op.local.has_gpu ? choose_lane(op) : nullptr;
+  StagingBlock& block = Process::get()->staging[op.qp->device];
+  if (op.local.has_gpu && (lane == nullptr || !block.open())) return false;
+  const uint64_t first = lane != nullptr ? lane->ticket() : 0;
+  uint64_t done = 0;
+  for (size_t i = 0; i < op.local.pieces.size(); ++i) {
+    const iovec& piece = op.local.pieces[i];
+    if (op.local.gpus[i] == 0) {
+      memcpy(to + done, piece.iov_base, piece.iov_len);
+    } else {
+      const uint64_t stage = reinterpret_cast<uint64_t>(block.stage(0)) + done;
+      lane->copy({stage, reinterpret_cast<uint64_t>(piece.iov_base), piece.iov_len, stage});
+    }
+    done += piece.iov_len;
+  }
+  if (lane == nullptr) return true;
+  LaneState state = LaneState::kBusy;
+  while (state == LaneState::kBusy) state = lane->look(first, lane->ticket());
+  done = 0;
+  for (size_t i = 0; i < op.local.pieces.size(); ++i) {
+    if (op.local.gpus[i] != 0) memcpy(to + done, block.stage(0) + done, op.local.pieces[i].iov_len);
+    done += op.local.pieces[i].iov_len;
+  }
+  return state == LaneState::kDone;
+}
+
 }  // namespace verbena::softverbs

@@ -286,6 +286,7 @@ Outcome prepare(Operation& op, Qp& qp, SendRequest& request) {
   op.is_datagram = qp.base.qp_type == IBV_QPT_UD;
   op.lane = nullptr;
   op.fits = true;
+  op.is_wired = op.is_struck = false;
   op.bytes = request.length;
   if (!gather_local(op)) return fail(IBV_WC_LOC_PROT_ERR);
   if (is_local(request.opcode)) return kDone;
@@ -295,7 +296,7 @@ Outcome prepare(Operation& op, Qp& qp, SendRequest& request) {
 
 Outcome settle(Operation& op, const Outcome& outcome) {
   const bool is_reported = outcome.step == Step::kDone || outcome.status == IBV_WC_WR_FLUSH_ERR;
-  if (op.qp->base.qp_type != IBV_QPT_UC || is_reported) return outcome;
+  if (op.qp->base.qp_type == IBV_QPT_RC || is_reported) return outcome;
   op.local.clear();
   op.remote.clear();
   op.bytes = 0;
@@ -351,6 +352,8 @@ void finish(Operation& op) {
     fail_target(*op.peer, op.target_index, failure.event);
   } else if (op.has_receive && get_state(*op.target) == IBV_QPS_ERR) {
     complete_receive(op, IBV_WC_WR_FLUSH_ERR);
+  } else if (op.has_receive && op.is_datagram) {
+    complete_receive(op, IBV_WC_LOC_LEN_ERR);  // no record is kept of it: nobody else would give it back
   }
   op.has_receive = false;  // if it is still open, its owner flushes it with the queue pair
   op.unmark();

@@ -43,9 +43,11 @@ struct Operation {
   uint32_t source_qp = 0;  // the requester's number
   bool is_datagram = false;
   Memory local, remote;
-  uint64_t bytes = 0;  // to copy
-  uint8_t header[40];  // of a datagram
-  bool fits = true;    // false: an unreliable message is longer than its receive
+  uint64_t bytes = 0;      // to copy
+  uint8_t header[40];      // of a datagram
+  bool fits = true;        // false: an unreliable message is longer than its receive
+  bool is_wired = false;   // a datagram to another host, whose bytes are still to be read
+  bool is_struck = false;  // a datagram that a plan of faults carries
   ReceiveRequest receive;
   bool is_marked = false;    // counted in target->started, not yet in finished
   bool has_receive = false;  // opened there, not yet closed

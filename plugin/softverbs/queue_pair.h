@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <deque>
 
+#include "softverbs/datagram.h"
 #include "softverbs/objects.h"
 #include "softverbs/operation.h"
 #include "softverbs/receive_ring.h"
@@ -57,6 +58,7 @@ struct Qp {
   // Used by the thread that executes. Operations [executed, started) of the send queue are under way, oldest
   // first. The one at `started` may be prepared already and wait for those before it.
   std::deque<Operation> flying;
+  DatagramChain chain;  // of those that are datagrams
   Operation next;
   bool is_next_prepared = false;
   Wait wait = Wait::kNone;

@@ -18,6 +18,16 @@ namespace verbena::softverbs {
 void RailWorker::add(Qp& qp, uint64_t delay_ns) {
   std::lock_guard lock(mutex_);
   entries_.push_back({&qp, delay_ns == 0 ? 0 : read_clock_ns() + delay_ns});
+  start();
+}
+
+void RailWorker::run_soon(std::function<void()> chore) {
+  std::lock_guard lock(mutex_);
+  chores_.push_back(std::move(chore));
+  start();
+}
+
+void RailWorker::start() {
   additions_.fetch_add(1);
   if (!is_started_) {
     is_started_ = true;
@@ -48,6 +58,13 @@ void RailWorker::forget(Qp& qp) {
 
 // The next queue pair to run; null after a wait, when the caller should look again.
 Qp* RailWorker::take_due(std::unique_lock<std::mutex>& lock) {
+  while (!chores_.empty()) {
+    const auto chore = std::move(chores_.front());
+    chores_.pop_front();
+    lock.unlock();
+    chore();
+    lock.lock();
+  }
   if (entries_.empty()) {
     rest(lock);
     return nullptr;
@@ -74,7 +91,7 @@ void RailWorker::rest(std::unique_lock<std::mutex>& lock) {
   }
   const bool has_imports = additions_.load() == seen && get_gpu_imports().drop_stale();
   lock.lock();
-  if (!entries_.empty()) return;
+  if (!entries_.empty() || !chores_.empty()) return;
   if (has_imports) {
     changed_.wait_for(lock, kHousekeeping);
   } else {

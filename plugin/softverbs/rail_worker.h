@@ -3,6 +3,8 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
+#include <functional>
 #include <mutex>
 #include <vector>
 
@@ -19,6 +21,8 @@ class RailWorker {
   void add(Qp& qp, uint64_t delay_ns);
   // Ends its delay.
   void hurry(Qp& qp);
+  // Something else for its thread.
+  void run_soon(std::function<void()> chore);
   // Afterwards the worker does not touch the queue pair.
   void forget(Qp& qp);
 
@@ -27,6 +31,7 @@ class RailWorker {
     Qp* qp;
     uint64_t due_ns;
   };
+  void start();  // with the mutex
   void work();
   Qp* take_due(std::unique_lock<std::mutex>& lock);
   void rest(std::unique_lock<std::mutex>& lock);
@@ -34,6 +39,7 @@ class RailWorker {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Entry> entries_;
+  std::deque<std::function<void()>> chores_;
   Qp* current_ = nullptr;
   bool is_started_ = false;
   std::atomic<uint32_t> additions_{0};  // lets a polling worker see new entries without the mutex

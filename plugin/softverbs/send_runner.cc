@@ -9,6 +9,7 @@
 #include "softverbs/queue_pair.h"
 #include "softverbs/rail_worker.h"
 #include "softverbs/wire/end.h"
+#include "softverbs/wire/requester.h"
 
 namespace verbena::softverbs {
 namespace {
@@ -77,6 +78,7 @@ Step conclude(Qp& qp, Operation& op) {
   if (qp.faults != nullptr && op.outcome.step == Step::kDone) {
     const ibv_wc_status failure = faults::get_late_failure(qp, *op.request);
     if (failure != IBV_WC_SUCCESS) op.outcome = {Step::kFail, failure};
+    if (op.is_datagram) faults::note_datagram(op);
   }
   complete_send(qp, *op.request, op.outcome.status);
   ++qp.send_queue.executed;
@@ -88,9 +90,10 @@ Step conclude(Qp& qp, Operation& op) {
 Step land(Qp& qp) {
   while (!qp.flying.empty()) {
     Operation& op = qp.flying.front();
-    const LaneState state = look_at_lane(op);
+    const LaneState state = op.lane == nullptr ? LaneState::kDone : look_at_lane(op);
     if (state == LaneState::kBusy) break;
-    if (state == LaneState::kBroken) op.outcome = {Step::kFail, IBV_WC_GENERAL_ERR};
+    if (state == LaneState::kBroken && op.is_datagram) op.fits = false;
+    if (state == LaneState::kBroken && !op.is_datagram) op.outcome = {Step::kFail, IBV_WC_GENERAL_ERR};
     if (get_state(*qp.shared) == IBV_QPS_ERR) op.outcome = {Step::kFail, IBV_WC_WR_FLUSH_ERR};
     const Step step = conclude(qp, op);
     qp.flying.pop_front();
@@ -116,6 +119,8 @@ bool prepare_next(Qp& qp) {
 Outcome execute(Operation& op) {
   if (is_local(op.request->opcode)) return execute_local(op);
   if (is_atomic(op.request->opcode)) return execute_atomic(op, stage_word(op));
+  if (op.is_struck) return faults::carry_datagram(op);
+  if (op.is_wired) return wire::send_datagram(op), Outcome{};
   return settle(op, op.uses_gpu() ? copy_staged(op) : copy_host(op));
 }
 
@@ -129,10 +134,21 @@ Step run_alone(Qp& qp) {
 
 // Starts the copies of the next request if possible; true if it did.
 bool launch(Qp& qp) {
-  if (qp.next.outcome.step != Step::kDone || !qp.next.uses_gpu() || is_atomic(qp.next.request->opcode))
-    return false;
-  if (!start_gpu_copies(qp.next)) return false;
-  qp.flying.push_back(std::move(qp.next));
+  Operation& next = qp.next;
+  if (next.outcome.step != Step::kDone || next.is_struck || next.is_wired) return false;
+  if (!next.is_datagram) {
+    if (!next.uses_gpu() || is_atomic(next.request->opcode) || !start_gpu_copies(next)) return false;
+    qp.flying.push_back(std::move(next));
+  } else {
+    Operation& op = qp.flying.emplace_back(std::move(next));
+    if (op.has_receive && op.bytes != 0) op.local.pieces[0].iov_base = op.header;  // which has moved with it
+    if (!qp.chain.begin(op)) {
+      next = std::move(op);
+      next.local.pieces[0].iov_base = next.header;
+      qp.flying.pop_back();
+      return false;
+    }
+  }
   qp.next = {};
   ++qp.send_queue.started;
   qp.is_next_prepared = false;
@@ -141,24 +157,35 @@ bool launch(Qp& qp) {
 
 // Starts the copies that were joined during this run: no later request can be joined with them any more.
 void start_lanes(Qp& qp) {
-  for (const Operation& op : qp.flying) op.lane->start();
+  for (const Operation& op : qp.flying)
+    if (op.lane != nullptr) op.lane->start();
 }
 
-// Checks once for copies that are done, then launches as many as it can: the next run checks all of them at
-// once.
-Stop look_and_launch(Qp& qp, uint64_t end, Runner runner) {
-  if (land(qp) == Step::kFail) return Stop::kFailed;
+Stop launch_all(Qp& qp, uint64_t end, Runner runner) {
   for (;;) {
     const bool is_over = qp.send_queue.started == end || get_state(*qp.shared) != IBV_QPS_RTS;
     if (is_over) return qp.flying.empty() ? Stop::kAtEnd : Stop::kFlying;
     const uint64_t length = qp.send_queue.at(qp.send_queue.started).length;
     if (runner == Runner::kPoster && length > get_config().inline_copy_bytes) return Stop::kNeedsWorker;
+    if (runner == Runner::kPoster && qp.faults != nullptr && faults::needs_worker(qp))
+      return Stop::kNeedsWorker;
     if (!prepare_next(qp)) return qp.flying.empty() ? Stop::kWaiting : Stop::kFlying;
     if (runner == Runner::kPoster && qp.next.uses_gpu()) return Stop::kNeedsWorker;
     if (qp.flying.size() == kMaxFlying) return Stop::kFlying;
     if (launch(qp)) continue;
     if (!qp.flying.empty()) return Stop::kFlying;
     if (run_alone(qp) == Step::kFail) return Stop::kFailed;
+  }
+}
+
+// Checks once for copies that are done, then launches as many as it can: the next run checks all of them at
+// once. Datagrams between host memories are done as soon as their chain is copied.
+Stop look_and_launch(Qp& qp, uint64_t end, Runner runner) {
+  for (;;) {
+    if (land(qp) == Step::kFail) return Stop::kFailed;
+    const Stop stop = launch_all(qp, end, runner);
+    qp.chain.flush();
+    if (stop == Stop::kFailed || qp.flying.empty() || qp.flying.front().lane != nullptr) return stop;
   }
 }
 

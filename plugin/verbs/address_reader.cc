@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 
 #include "verbs/sysfs.h"
@@ -29,10 +30,10 @@ std::optional<LocalAddress> AddressReader::read(const ibv_port_attr& port, std::
   LocalAddress address;
   PortAddress& p = address.port;
   p.lid = port.lid;
-  p.partition_key = read_partition_key();
   p.port_number = static_cast<uint8_t>(port_number_);
   p.mtu = static_cast<uint8_t>(port.active_mtu);
   p.link_layer = port.link_layer == IBV_LINK_LAYER_ETHERNET ? kEthernet : kInfiniBand;
+  if (!choose_partition(port, &address, problem)) return std::nullopt;
   if (p.link_layer == kEthernet) {
     if (!choose_gids(port, &address, problem)) return std::nullopt;
     return address;
@@ -113,12 +114,35 @@ bool AddressReader::holds(int index, const uint8_t* gid) const {
   return std::memcmp(read_gid(index).gid, gid, kGidBytes) == 0;
 }
 
-// Informational: an unknown key is taken to match.
-uint16_t AddressReader::read_partition_key() const {
+// The key itself, else the same partition with the other membership.
+bool AddressReader::choose_partition(const ibv_port_attr& port, LocalAddress* address,
+                                     std::string* problem) const {
+  address->partition_key_index = settings_.partition_key_index;
+  address->port.partition_key = read_partition_key(settings_.partition_key_index);
+  if (settings_.partition_key == 0) return true;
+  constexpr uint16_t kPartitionBits = 0x7fff, kMembershipBit = 0x8000;
+  for (const uint16_t wanted :
+       {settings_.partition_key, static_cast<uint16_t>(settings_.partition_key ^ kMembershipBit)}) {
+    for (int index = 0; index < port.pkey_tbl_len; ++index) {
+      const uint16_t key = read_partition_key(index);
+      if (key != wanted || (key & kPartitionBits) == 0) continue;
+      address->partition_key_index = index;
+      address->port.partition_key = key;
+      return true;
+    }
+  }
+  char key[8];
+  std::snprintf(key, sizeof(key), "0x%04x", settings_.partition_key);
+  *problem = "the port has no partition key " + std::string(key) + " in its table of " +
+             std::to_string(port.pkey_tbl_len) + " (VERBENA_PKEY)";
+  return false;
+}
+
+// Informational: an unknown key, 0, is taken to match.
+uint16_t AddressReader::read_partition_key(int index) const {
   if (library_.query_pkey == nullptr) return 0;
   __be16 key = 0;
-  const int error =
-      library_.query_pkey(context_, static_cast<uint8_t>(port_number_), settings_.partition_key_index, &key);
+  const int error = library_.query_pkey(context_, static_cast<uint8_t>(port_number_), index, &key);
   return error == 0 ? be16toh(key) : uint16_t{0};
 }
 

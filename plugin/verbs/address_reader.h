@@ -14,7 +14,8 @@ namespace verbena::verbs {
 struct AddressSettings {
   int gid_index = kNoGid;  // VERBENA_GID_INDEX, kNoGid: choose by gid_preference
   GidPreference gid_preference;
-  int partition_key_index = 0;
+  int partition_key_index = 0;  // VERBENA_PKEY_INDEX; counts where the next is 0
+  uint16_t partition_key = 0;   // VERBENA_PKEY
   std::string sysfs_root = "/sys";
 };
 
@@ -36,7 +37,8 @@ class AddressReader {
  private:
   bool choose_gids(const ibv_port_attr& port, LocalAddress* address, std::string* problem) const;
   GidEntry read_gid(int index) const;
-  uint16_t read_partition_key() const;
+  bool choose_partition(const ibv_port_attr& port, LocalAddress* address, std::string* problem) const;
+  uint16_t read_partition_key(int index) const;
 
   const Library& library_;
   ibv_context* context_;

@@ -99,6 +99,7 @@ base::Result<DiscoverySettings> read_discovery_settings(const std::string& hca) 
   settings.out_of_order = parameters.out_of_order;
   settings.address.gid_index = static_cast<int>(parameters.gid_index);
   settings.address.partition_key_index = static_cast<int>(parameters.pkey_index);
+  settings.address.partition_key = static_cast<uint16_t>(parameters.pkey);
   GidPreference& preference = settings.address.gid_preference;
   preference.family = convert_family(parameters.address_family);
   preference.roce_version = static_cast<int>(parameters.roce_version);

@@ -20,8 +20,9 @@ using base::Status;
 
 constexpr uint8_t kHopLimit = 255;
 constexpr uint8_t kReceiverNotReadyTimer = 12;  // 0.64 ms between attempts
-constexpr uint8_t kRetryWhileNotReady =
-    7;  // for ever: the receiver's pages come back when its application polls
+// For ever: a device may say so for a moment although entries are posted. A peer that breaks its promise of
+// entries is found out by the sender's own patience, as a device that loses requests is.
+constexpr uint8_t kRetryWhileNotReady = 7;
 constexpr uint32_t kMaxNumber = 0xffffff;  // queue pair numbers and PSNs have 24 bits
 constexpr size_t kSubnetPrefixBytes = 8;
 
@@ -98,7 +99,7 @@ void QueuePair::reset() {
 int QueuePair::enter_init() {
   ibv_qp_attr attributes{};
   attributes.qp_state = IBV_QPS_INIT;
-  attributes.pkey_index = static_cast<uint16_t>(base::parameters().pkey_index);
+  attributes.pkey_index = static_cast<uint16_t>(local_.partition_key_index);
   attributes.port_num = static_cast<uint8_t>(device_->port_number());
   attributes.qp_access_flags = IBV_ACCESS_REMOTE_WRITE | (serves_reads_ ? IBV_ACCESS_REMOTE_READ : 0) |
                                (serves_adds_ ? IBV_ACCESS_REMOTE_ATOMIC : 0);

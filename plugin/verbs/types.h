@@ -32,6 +32,7 @@ struct LocalAddress {
   PortAddress port{};
   int gid_index = -1;        // -1 on InfiniBand without GRH
   int other_gid_index = -1;  // -1: there is no other
+  int partition_key_index = 0;
 };
 
 // The place of a port in the network, as the administrator numbers it.

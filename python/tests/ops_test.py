@@ -93,6 +93,32 @@ def _exchange_tensors(rank):
         assert torch.equal(second, torch.cat(parts))
 
 
+def _copy_by_engines(rank):
+    from verbena.ops import Algorithm, Choice
+    driver.use_gpu(rank)
+    engines = Choice(Algorithm.COPY_ENGINES)
+    with verbena.SymmetricContext.from_environment() as context, _make(rank, context) as ops, \
+            context.allocate(1 << 12) as window:
+        size = ops.size
+        whole = torch.frombuffer((ctypes.c_uint8 * (1 << 12)).from_address(window.address), dtype=torch.uint8)
+        for turn in range(3):
+            parts = [torch.full((100,), 10 * turn + other, dtype=torch.uint8) for other in range(size)]
+            out = whole[16:16 + 100 * size]
+            ops.all_gather(parts[rank], out=out, choice=engines)
+            _synchronize()
+            ops.check_error()
+            assert torch.equal(out, torch.cat(parts)), turn
+            context.barrier()
+        with pytest.raises(verbena.VerbenaError, match="this output is in none"):
+            ops.all_gather(parts[rank], choice=engines)
+        with pytest.raises(verbena.VerbenaError, match="do nothing else"):
+            ops.all_reduce(torch.ones(3), choice=engines)
+
+
+def test_copy_engines():
+    run_ranks(3, _copy_by_engines)
+
+
 @pytest.mark.parametrize("count", [2, 3])
 def test_reductions(count):
     run_ranks(count, _reduce_tensors)

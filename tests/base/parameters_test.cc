@@ -236,7 +236,7 @@ TEST_F(ParametersTest, KnowEverySettingOfNcclsOwnTransport) {
     for (const IgnoredSetting& setting : list_ignored_settings()) times += line == setting.name;
     EXPECT_EQ(times, 1) << line << " must be an alias, or be listed as without effect";
   }
-  EXPECT_GE(settings, 45);
+  EXPECT_GE(settings, 52);
 }
 
 TEST_F(ParametersTest, NameEveryWrongValue) {

@@ -49,16 +49,19 @@ TEST(FaultPlanTest, GoodPlans) {
         "fail status=IBV_WC_RETRY_EXC_ERR opcode=IBV_WR_SEND,RDMA_READ rail=* nth=1", "delay by=1us..1.5ms",
         "limit rate=1.5GB/s rail=7", "down rail=0 at=100s for=1s up=2s flaps=3",
         "error every=10 peer=error after=5 times=2 per=qp qp=4", "drop chance=1",
-        "event type=QP_FATAL chance=0.5", "down nth=1\tfor=1ms # comment; with = signs"}) {
+        "event type=QP_FATAL chance=0.5", "down nth=1\tfor=1ms # comment; with = signs",
+        "lose path=255; lose chance=0.01 per=qp; duplicate every=9 rail=1; reorder by=64; corrupt bytes=4 "
+        "nth=3",
+        "down path=3 at=1ms for=5ms up=1ms flaps=2"}) {
     EXPECT_EQ(try_plan(plan), "") << plan;
   }
 }
 
 TEST(FaultPlanTest, MalformedPlansAreRefusedWithLineAndCause) {
-  expect_refused(
-      "explode nth=1",
-      "line 1: 'explode': no such fault (there are: fail, error, drop, delay, limit, down, event; a "
-      "path begins with / or .)");
+  expect_refused("explode nth=1",
+                 "line 1: 'explode': no such fault (there are: fail, error, drop, delay, limit, down, event, "
+                 "lose, duplicate, reorder, "
+                 "corrupt; a path begins with / or .)");
   expect_refused("seed 1\n\nfail status=NONSENSE nth=1",
                  "line 3: 'fail': 'status=NONSENSE' cannot be understood");
   expect_refused("fail status=SUCCESS nth=1", "line 1: 'fail': 'status=SUCCESS' cannot be understood");
@@ -81,6 +84,12 @@ TEST(FaultPlanTest, MalformedPlansAreRefusedWithLineAndCause) {
   expect_refused("limit rate=0MB/s", "line 1: 'limit': 'rate=0MB/s' cannot be understood");
   expect_refused("limit", "line 1: 'limit': rate= is missing");
   expect_refused("delay", "line 1: 'delay': by= is missing");
+  expect_refused("reorder", "line 1: 'reorder': by= is missing");
+  expect_refused("reorder by=1ms", "line 1: 'reorder': 'by=1ms' cannot be understood");
+  expect_refused("corrupt", "line 1: 'corrupt': bytes= is missing");
+  expect_refused("corrupt bytes=65", "line 1: 'corrupt': 'bytes=65' cannot be understood");
+  expect_refused("lose path=256", "line 1: 'lose': 'path=256' cannot be understood");
+  expect_refused("drop path=1 nth=1", "line 1: 'drop': 'path' is nothing that this fault knows");
   expect_refused("event nth=1", "line 1: 'event': type= is missing");
   expect_refused("event type=QP_FATAL at=1s",
                  "line 1: 'event': QP_FATAL is about a request: give nth=, every= or chance=");

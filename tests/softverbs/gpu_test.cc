@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "datagrams.h"
 #include "gpu_fixture.h"
 #include "softverbs/shared_layout.h"
 
@@ -347,6 +348,84 @@ TEST(GpuOrderTest, AFlagFollowsWhatWasWrittenBefore) {
       EXPECT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
     }
   });
+}
+
+// Datagrams whose header lands in host memory, and the data behind it in a page of a GPU.
+void expect_datagrams(Kind near_kind, bool is_other_gpu, const char* plan,
+                      const std::function<void(CopyCalls)>& judge) {
+  constexpr uint32_t kPackets = 60, kSeed = 9, kPageStep = kPageBytes / 256 * 13;
+  setenv("SOFTVERBS_FAULTS", plan, 1);
+  Child child([&](int socket) {
+    const int gpu = is_other_gpu ? count_gpus() - 1 : 0;
+    count_gpus();
+    unsetenv("SOFTVERBS_FAULTS");
+    Node node;
+    DatagramEnd end(node);
+    Registered pages(node, Kind::kDevice, gpu);
+    Buffer lines(node, kPackets * kLineBytes);
+    for (int round = 0; round < 3; ++round) {
+      pages.memory.clear();
+      for (uint32_t i = 0; i < kPackets; ++i)
+        end.post_receive(i, lines.address() + i * kLineBytes, lines.mr()->lkey,
+                         pages.memory.address() + i * kPageBytes, pages.mr->lkey);
+      tell(socket, DatagramAddress{end.address(), end.qp->qp_num});
+      for (const ibv_wc& wc : node.wait_completions(kPackets)) {
+        EXPECT_EQ(wc.status, IBV_WC_SUCCESS);
+        const uint8_t* const line = lines.data() + wc.wr_id * kLineBytes + kGrhBytes;
+        for (uint32_t i = 0; i < kHeaderBytes; ++i)
+          EXPECT_EQ(line[i], wc.imm_data + i) << "header of " << wc.imm_data;
+        // The pattern of a page is that of the page before, plus kPageStep.
+        const auto seed = static_cast<uint8_t>(kSeed + kPageStep * (wc.imm_data - wc.wr_id));
+        EXPECT_TRUE(pages.memory.matches(seed, wc.wr_id * kPageBytes, kDataBytes))
+            << "page " << wc.wr_id << " of packet " << wc.imm_data;
+      }
+      tell(socket, true);
+    }
+  });
+  run_apart([&] {
+    Node node;
+    DatagramEnd end(node);
+    Buffer headers(node, kPackets * kHeaderBytes);
+    for (uint32_t i = 0; i < kPackets * kHeaderBytes; ++i)
+      headers.data()[i] = static_cast<uint8_t>(i / kHeaderBytes + i % kHeaderBytes);
+    Registered near(node, near_kind, 0);
+    near.memory.fill(kSeed, kPackets * kPageBytes);
+    CopyCalls before;
+    for (int round = 0; round < 3; ++round) {
+      const auto there = hear<DatagramAddress>(child.socket());
+      ibv_ah* const handle = end.make_handle(there.gid, 7);
+      std::vector<DatagramEnd::Packet> packets;
+      for (uint32_t i = 0; i < kPackets; ++i)
+        packets.push_back({i, headers.address() + i * kHeaderBytes, near.memory.address() + i * kPageBytes,
+                           headers.mr()->lkey, near.mr->lkey, kDataBytes, handle, there.number});
+      before = count_copy_calls();
+      ASSERT_EQ(end.post(packets), 0);
+      EXPECT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+      EXPECT_TRUE(hear<bool>(child.socket()));
+      ibv_destroy_ah(handle);
+    }
+    const CopyCalls after = count_copy_calls();
+    if (after.all != 0 && getenv("SOFTVERBS_FORCE_WIRE") == nullptr)
+      judge({after.all - before.all, after.batches - before.batches});
+  });
+  unsetenv("SOFTVERBS_FAULTS");
+}
+
+TEST(GpuDatagramTest, HeadersLandInHostMemoryAndDataInPagesOfAGpu) {
+  SKIP_WITHOUT_GPU();
+  const char* const setting = getenv("SOFTVERBS_GPU_BATCH");
+  const bool has_batches = setting == nullptr || setting[0] != '0';
+  for (const Kind near_kind : {Kind::kDevice, Kind::kExportable, Kind::kPageable})
+    for (const bool is_other_gpu : {false, true})
+      expect_datagrams(near_kind, is_other_gpu, "", [&](CopyCalls calls) {
+        EXPECT_LE(calls.all, has_batches ? 8 : 60) << get_name(near_kind);
+      });
+}
+
+TEST(GpuDatagramTest, APlanCarriesDataOfGpusToo) {
+  SKIP_WITHOUT_GPU();
+  for (const Kind near_kind : {Kind::kDevice, Kind::kPageable})
+    expect_datagrams(near_kind, true, "reorder by=8 chance=0.5", [](CopyCalls) {});
 }
 
 // Memory that is freed and allocated again, mostly at its old address, must not be reached through an old

@@ -137,6 +137,16 @@ TEST_F(WindowTest, NoQueuePairGetsFewerPagesThanNcclCanUse) {
   apply_settings({{"VERBENA_WINDOW_PAGES", ""}});
 }
 
+TEST_F(WindowTest, PagesOfAGpuNeedADeviceThatTakesItsAddresses) {
+  apply_settings({{"VERBENA_BOUNCE", "gpu"}});
+  Nic nic = nic_;
+  nic.supports_gpu_pointers = true;
+  EXPECT_EQ(choose_pages(nic).kind, BouncePool::Kind::kGpuPages);
+  nic.supports_gpu_pointers = false;
+  EXPECT_EQ(choose_pages(nic).kind, BouncePool::Kind::kHostPages) << "dma-bufs are not enough";
+  apply_settings({{"VERBENA_BOUNCE", ""}});
+}
+
 TEST(UnpackMemories, LieSideBySideAndDoNotMeet) {
   UnpackMemories memories;
   constexpr uint32_t kDescriptors = 8;

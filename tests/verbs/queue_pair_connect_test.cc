@@ -213,6 +213,31 @@ TEST_F(QueuePairConnectTest, RefusesWhatNoPathCanJoin) {
   expect_named(remote, "ours ::ffff:10.0.0.1", "peer's 2001:db8::2");
 }
 
+TEST_F(QueuePairConnectTest, IsInThePartitionThatWasAskedFor) {
+  script().devices[0].ports[0].further_partition_keys = {0x0000, 0x0102, 0x8102, 0x9234};
+  const struct {
+    uint16_t wanted, found;
+    int index;
+  } cases[] = {
+      {0, 0xffff, 0}, {0x8102, 0x8102, 3}, {0x0102, 0x0102, 2}, {0x1234, 0x9234, 4}, {0x7fff, 0xffff, 0}};
+  for (const auto& [wanted, found, index] : cases) {
+    settings_.address.partition_key = wanted;
+    const auto devices = discover();
+    EXPECT_EQ(devices.at(0)->address().partition_key, found);
+    auto completions = CompletionQueue::create(*devices.at(0), 16);
+    auto pair = QueuePair::create(*devices.at(0), *completions, {.send_depth = 16});
+    record().modifications.clear();
+    PortAddress remote = kRoceRemote;
+    remote.partition_key = static_cast<uint16_t>(found | 0x8000);  // two limited members would not do
+    ASSERT_TRUE(pair->connect(remote, kRemotePair)) << wanted;
+    EXPECT_EQ(state(0).pkey_index, index) << wanted;
+  }
+  settings_.address.partition_key = 0x8103;
+  const LogCapture log;
+  EXPECT_FALSE(try_discover());
+  EXPECT_THAT(log.warnings(), Contains(HasSubstr("no partition key 0x8103 in its table of 5")));
+}
+
 TEST_F(QueuePairConnectTest, UsesTheAddressFamilyThatBothEndsHave) {
   script().devices[0].ports[0].gids = {make_ipv4_gid(1), make_global_gid(1)};
   connect(make_remote(2, 0, IBV_MTU_1024, make_global_gid(2)));

@@ -26,6 +26,7 @@ class RmaAdapter final : public RmaPlugin {
   const char* symbol() const override { return symbol_.c_str(); }
   const char* name() const override { return table_.name; }
   bool has_contexts() const override { return kHasContexts; }
+  bool has_rank_stride() const override { return kHasContexts && !kHasGinHandle; }
 
   abi::Result init(void** context, uint64_t communicator, abi::DebugLogger logger) override {
     return table_.init(context, communicator, logger);

@@ -49,6 +49,7 @@ class RmaPlugin {
   virtual const char* symbol() const = 0;
   virtual const char* name() const = 0;
   virtual bool has_contexts() const = 0;  // and gets, and flushes
+  virtual bool has_rank_stride() const = 0;
 
   virtual abi::Result init(void** context, uint64_t communicator, abi::DebugLogger logger) = 0;
   virtual abi::Result finalize(void* context) = 0;

@@ -11,7 +11,7 @@ namespace {
 
 std::string describe_choice(const verbena_ops_choice& choice) {
   std::string name = std::string("verbena/") + describe_algorithm(choice.algorithm);
-  if (choice.algorithm == VERBENA_OPS_AUTO) return name;
+  if (choice.algorithm == VERBENA_OPS_AUTO || choice.algorithm == VERBENA_OPS_COPY_ENGINES) return name;
   name += "/" + std::to_string(choice.blocks) + "x" + std::to_string(choice.threads);
   if (choice.chunk_bytes != 0) name += "/" + std::to_string(choice.chunk_bytes >> 10) + "K";
   return name;
@@ -54,6 +54,10 @@ const char* describe_algorithm(verbena_ops_algorithm algorithm) {
       return "bulk-one-shot";
     case VERBENA_OPS_BULK_TWO_SHOT:
       return "bulk-two-shot";
+    case VERBENA_OPS_COPY_ENGINES:
+      return "copy-engines";
+    case VERBENA_OPS_DIRECT:
+      return "direct";
     default:
       return "coded";
   }
@@ -116,18 +120,21 @@ std::vector<verbena_ops_choice> list_choices(verbena_ops_operation operation, ui
   std::vector<verbena_ops_choice> choices = {{VERBENA_OPS_AUTO, 0, 0, 0}};
   if (bytes <= 64 * kKi) add_packets(choices, VERBENA_OPS_ONE_SHOT_16, bytes, 8, most_blocks);
   if (bytes * (ranks - 1) <= 4 * kMi) add_packets(choices, VERBENA_OPS_ONE_SHOT_128, bytes, 15, most_blocks);
+  if (operation == VERBENA_OPS_ALL_GATHER && bytes >= 64 * kKi)
+    choices.push_back({VERBENA_OPS_COPY_ENGINES, 0, 0, 0});
   const bool has_two_shots = operation == VERBENA_OPS_ALL_REDUCE;
   if (has_two_shots && bytes >= 32 * kKi && bytes <= 512 * kKi)
     add_packets(choices, VERBENA_OPS_TWO_SHOT_16, bytes / ranks, 8, most_blocks);
   if (has_two_shots && bytes >= 32 * kKi && bytes <= 16 * kMi)
     add_packets(choices, VERBENA_OPS_TWO_SHOT_128, bytes / ranks, 15, most_blocks);
-  for (const auto algorithm : {VERBENA_OPS_BULK_ONE_SHOT, VERBENA_OPS_BULK_TWO_SHOT}) {
+  for (const auto algorithm : {VERBENA_OPS_BULK_ONE_SHOT, VERBENA_OPS_BULK_TWO_SHOT, VERBENA_OPS_DIRECT}) {
     const bool is_one = algorithm == VERBENA_OPS_BULK_ONE_SHOT;
     if (bytes < (has_two_shots ? 256 : 64) * kKi || (!is_one && !has_two_shots)) continue;
     if (has_two_shots && is_one && bytes * (ranks - 1) > 64 * kMi) continue;
     for (const uint32_t blocks : {32U, 64U, 128U}) {
       for (const uint32_t threads : {256U, 512U}) {
         for (const uint32_t chunk : {0U, 8192U}) {
+          if (chunk != 0 && algorithm == VERBENA_OPS_DIRECT) continue;
           if ((chunk != 0 && (threads != 512 || blocks == 32)) || (blocks == 32 && bytes > 4 * kMi)) continue;
           choices.push_back({algorithm, std::min(blocks, most_blocks), threads, chunk});
         }

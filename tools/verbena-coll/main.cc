@@ -55,6 +55,7 @@ void start_ranks(ChildGroup& group, const Options& options) {
   if (!plan.checks) common.emplace_back("--no-check");
   if (!plan.measures) common.emplace_back("--check");
   if (!plan.all_shapes) common.emplace_back("--chosen");
+  if (plan.delay_us != 0) common.insert(common.end(), {"--delay", std::to_string(plan.delay_us)});
   if (plan.is_quick) common.emplace_back("--quick");
   if (plan.early) common.emplace_back("--early");
   if (has(options.against, "nccl")) {

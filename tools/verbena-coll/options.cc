@@ -42,6 +42,11 @@ ParsedOptions parse_options(int argc, char** argv) {
          "--calibrate", options.calibrate,
          "write what was measured into this tuning file (VERBENA_TUNING_FILE), by which the library chooses")
       ->type_name("FILE");
+  app.add_option("--delay", plan.delay_us,
+                 "each kernel pauses so many us in front of its wait for the one before, and behind where it "
+                 "lets the next "
+                 "begin: what does not wait is wrong then")
+      ->check(CLI::Range(0, 1000000));
   app.add_flag("--quick", plan.is_quick, "times in graphs alone: not one by one, nor with a late rank");
   app.add_option(
          "--against", options.against,

@@ -20,6 +20,7 @@ struct RankPlan {
   bool early = false;      // programmatic dependent launch
   unsigned repeats = 21;   // samples of each figure
   unsigned chain = 20;     // operations of the shorter graph
+  unsigned delay_us = 0;   // in each kernel, on both sides of where it lets the next one begin
   bool is_quick = false;   // slopes alone
   uint64_t soak = 0;       // verified replays
   std::string library;     // libverbena_ops.so

@@ -31,7 +31,35 @@ bool is_found_by_peer(const Qp& qp, const Fate& fate) {
   return !qp.is_wired && fate.fails_far && find_peer_failure(fate.failure, failure);
 }
 
+// Its bytes are read when its turn comes; whom it reaches is found then.
+Outcome prepare_struck(Operation& op, Qp& qp, SendRequest& request) {
+  op.qp = &qp;
+  op.request = &request;
+  op.peer = nullptr;
+  op.source_qp = qp.base.qp_num;
+  op.is_datagram = op.is_struck = true;
+  op.is_wired = false;
+  op.lane = nullptr;
+  op.bytes = 0;
+  op.remote.clear();
+  return gather_local(op) ? Outcome{} : Outcome{Step::kFail, IBV_WC_LOC_PROT_ERR};
+}
+
 }  // namespace
+
+Outcome carry_datagram(Operation& op) {
+  Injector& injector = *Process::get()->injector;
+  injector.held().carry(op, get_fate(*op.qp, *op.request));
+  return {};
+}
+
+bool needs_worker(const Qp& qp) {
+  return qp.base.qp_type == IBV_QPT_UD && Process::get()->injector->strikes_datagrams();
+}
+
+void note_datagram(const Operation& op) {
+  if (needs_worker(*op.qp)) Process::get()->injector->held().note_left(op.qp->device);
+}
 
 Outcome check_start(Qp& qp, const SendRequest& request) {
   const Fate& fate = get_fate(qp, request);
@@ -52,8 +80,9 @@ Outcome prepare_request(Operation& op, Qp& qp, SendRequest& request) {
     op.remote.clear();
     return start;
   }
-  const Outcome outcome = prepare(op, qp, request);
   const Fate& fate = get_fate(qp, request);
+  if (fate.is_changed() && fate.failure == IBV_WC_SUCCESS) return prepare_struck(op, qp, request);
+  const Outcome outcome = prepare(op, qp, request);
   if (outcome.step != Step::kDone || !is_found_by_peer(qp, fate)) return outcome;
   return {Step::kFail, fate.failure};
 }

@@ -10,11 +10,20 @@
 namespace verbena::softverbs::faults {
 namespace {
 
+uint32_t get_path(const SendRequest& request) {
+  return reinterpret_cast<const Ah*>(request.address_handle)->attributes.grh.flow_label % kPaths;
+}
+
+bool is_about_kind(const Rule& rule, const Qp& qp, const SendRequest& request) {
+  if (!is_of_datagrams(rule.action) && rule.path == kEveryPath) return true;
+  return qp.base.qp_type == IBV_QPT_UD && (rule.path == kEveryPath || rule.path == get_path(request));
+}
+
 bool is_about(const Rule& rule, const Qp& qp, const SendRequest& request) {
   return (rule.rail == kEveryRail || rule.rail == qp.device) &&
          (rule.queue_pair == 0 || rule.queue_pair == qp.faults->ordinal) &&
          (rule.opcodes >> request.opcode & 1) != 0 && !is_local(request.opcode) &&
-         rule.trigger != Trigger::kTime;
+         rule.trigger != Trigger::kTime && is_about_kind(rule, qp, request);
 }
 
 // As on a real device: a responder that refuses a request moves its own queue pair to the error state.
@@ -24,7 +33,8 @@ bool fails_far(const Rule& rule) {
 }
 
 const char* get_name(Action action) {
-  constexpr const char* kNames[] = {"fail", "error", "drop", "delay", "limit", "down", "event"};
+  constexpr const char* kNames[] = {"fail",  "error", "drop",      "delay",   "limit",  "down",
+                                    "event", "lose",  "duplicate", "reorder", "corrupt"};
   return kNames[static_cast<size_t>(action)];
 }
 
@@ -42,7 +52,10 @@ Injector::Injector(const Plan& plan, Rails& rails, Schedule& schedule)
       rails_(rails),
       schedule_(schedule),
       streams_(plan.rules.size()),
-      free_ns_(plan.rules.size()) {}
+      free_ns_(plan.rules.size()),
+      strikes_datagrams_(std::ranges::any_of(plan.rules, [](const Rule& rule) {
+        return is_of_datagrams(rule.action) || rule.path != kEveryPath;
+      })) {}
 
 void Injector::start() {
   const uint64_t now_ns = read_clock_ns();
@@ -66,6 +79,7 @@ void Injector::add(Qp& qp) {
 }
 
 void Injector::remove(Qp& qp) {
+  held_.forget(qp);
   const std::lock_guard lock(queues_mutex_);
   queues_.erase(&qp);
 }
@@ -81,6 +95,7 @@ const Fate& Injector::get_fate(Qp& qp, const SendRequest& request) {
 Fate Injector::decide(Qp& qp, const SendRequest& request) {
   Fate fate;
   fate.number = request.number;
+  fate.is_lost = qp.base.qp_type == IBV_QPT_UD && path_holds_[qp.device][get_path(request)].load() != 0;
   for (size_t i = 0; i < plan_.rules.size(); ++i) {
     const Rule& rule = plan_.rules[i];
     if (!is_about(rule, qp, request)) continue;
@@ -118,7 +133,21 @@ void Injector::apply(const Rule& rule, uint64_t draw, Qp& qp, const SendRequest&
       fate.due_ns = std::max(fate.due_ns, take_bandwidth(rule, qp.device, request.length));
       return;
     case Action::kDown:
+      fate.is_lost |= rule.path != kEveryPath;
       return take_down(rule, qp.device, rule.flaps);
+    case Action::kLose:
+      fate.is_lost = true;
+      return;
+    case Action::kDuplicate:
+      ++fate.copies;
+      return;
+    case Action::kReorder:
+      fate.overtakers = std::max(fate.overtakers, 1 + static_cast<uint32_t>(draw % rule.packets));
+      return;
+    case Action::kCorrupt:
+      fate.wrong_bytes = static_cast<uint32_t>(rule.bytes);
+      fate.draw = draw;
+      return;
     case Action::kEvent:
       if (rule.event == IBV_EVENT_PORT_ERR || rule.event == IBV_EVENT_PORT_ACTIVE)
         return raise(rule, qp.device);
@@ -139,14 +168,23 @@ uint64_t Injector::take_bandwidth(const Rule& rule, uint32_t rail, uint64_t byte
 }
 
 void Injector::take_down(const Rule& rule, uint32_t rail, uint64_t flaps) {
-  rails_.hold_down(rail);
+  hold_down(rule, rail, true);
   if (rule.down_ns == kUnlimited) return;
   schedule_.add(read_clock_ns() + rule.down_ns, [this, &rule, rail, flaps] {
-    rails_.release(rail);
+    hold_down(rule, rail, false);
     if (flaps <= 1) return;
     schedule_.add(read_clock_ns() + rule.up_ns,
                   [this, &rule, rail, flaps] { take_down(rule, rail, flaps - 1); });
   });
+}
+
+// The rail, or one of its paths.
+void Injector::hold_down(const Rule& rule, uint32_t rail, bool is_held) {
+  if (rule.path != kEveryPath) {
+    path_holds_[rail][rule.path].fetch_add(is_held ? 1 : UINT32_MAX);
+  } else {
+    is_held ? rails_.hold_down(rail) : rails_.release(rail);
+  }
 }
 
 // Ending a device waits for its queue pairs. A thread that is executing a request must not do that.

@@ -11,6 +11,7 @@
 #include <set>
 #include <vector>
 
+#include "softverbs/faults/held_datagrams.h"
 #include "softverbs/faults/rails.h"
 #include "softverbs/faults/schedule.h"
 #include "softverbs/faults/setup.h"
@@ -32,6 +33,13 @@ struct Fate {
   bool fails_far = false;       // so does the queue pair at the other end
   bool is_dropped = false;      // its completion
   bool is_queue_fatal = false;  // IBV_EVENT_QP_FATAL comes with the failure
+  // Of a datagram.
+  bool is_lost = false;
+  uint32_t copies = 0;      // more of it
+  uint32_t overtakers = 0;  // datagrams that leave before it does
+  uint32_t wrong_bytes = 0;
+  uint64_t draw = 0;  // for which bytes
+  bool is_changed() const { return is_lost || copies != 0 || overtakers != 0 || wrong_bytes != 0; }
 };
 
 // The plan's state for a queue pair; exists only if there is a plan. Used only by the thread that executes
@@ -55,12 +63,16 @@ class Injector {
 
   // The fate of a request, decided at the first call. Fates of completed requests are forgotten.
   const Fate& get_fate(Qp& qp, const SendRequest& request);
+  HeldDatagrams& held() { return held_; }
+  // Then the worker carries them all.
+  bool strikes_datagrams() const { return strikes_datagrams_; }
 
  private:
   Fate decide(Qp& qp, const SendRequest& request);
   void apply(const Rule& rule, uint64_t draw, Qp& qp, const SendRequest& request, Fate& fate);
   uint64_t take_bandwidth(const Rule& rule, uint32_t rail, uint64_t bytes);
   void take_down(const Rule& rule, uint32_t rail, uint64_t flaps);
+  void hold_down(const Rule& rule, uint32_t rail, bool is_held);
   void raise(const Rule& rule, uint32_t rail);
   void end_device(uint32_t rail);
 
@@ -73,6 +85,10 @@ class Injector {
       free_ns_;  // by rule: when a limited rail has sent everything so far
   std::mutex bandwidth_mutex_;
   std::atomic<uint64_t> ordinals_[kMaxDevices] = {};
+  // By how many rules a path of a rail is down.
+  std::array<std::array<std::atomic<uint32_t>, kPaths>, kMaxDevices> path_holds_{};
+  HeldDatagrams held_{schedule_};
+  bool strikes_datagrams_;
   std::mutex queues_mutex_;
   std::set<Qp*> queues_;
 };

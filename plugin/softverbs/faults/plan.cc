@@ -9,14 +9,17 @@ namespace verbena::softverbs::faults {
 namespace {
 
 constexpr size_t kMaxRules = 256;
+constexpr uint64_t kMaxReordered = 4096, kMaxCorruptBytes = 64;
 
 struct Verb {
   std::string_view name;
   Action action;
 };
-constexpr Verb kVerbs[] = {{"fail", Action::kFail},   {"error", Action::kError}, {"drop", Action::kDrop},
-                           {"delay", Action::kDelay}, {"limit", Action::kLimit}, {"down", Action::kDown},
-                           {"event", Action::kEvent}};
+constexpr Verb kVerbs[] = {
+    {"fail", Action::kFail},       {"error", Action::kError},    {"drop", Action::kDrop},
+    {"delay", Action::kDelay},     {"limit", Action::kLimit},    {"down", Action::kDown},
+    {"event", Action::kEvent},     {"lose", Action::kLose},      {"duplicate", Action::kDuplicate},
+    {"reorder", Action::kReorder}, {"corrupt", Action::kCorrupt}};
 
 constexpr uint32_t bit(Action action) {
   return 1u << static_cast<uint32_t>(action);
@@ -25,6 +28,8 @@ constexpr uint32_t kAll = UINT32_MAX;
 constexpr uint32_t kCounting = kAll & ~bit(Action::kLimit);
 constexpr uint32_t kFailing = bit(Action::kFail) | bit(Action::kError);
 constexpr uint32_t kTimed = bit(Action::kDown) | bit(Action::kEvent);
+constexpr uint32_t kOfDatagrams =
+    bit(Action::kLose) | bit(Action::kDuplicate) | bit(Action::kReorder) | bit(Action::kCorrupt);
 
 bool set_trigger(Rule& rule, Trigger trigger) {
   if (rule.trigger != Trigger::kNone) return false;
@@ -94,6 +99,21 @@ constexpr Key kKeys[] = {
        return choose(text, "done", true, "none", false, rule.is_after_work);
      }},
     {"by", bit(Action::kDelay), read_delay},
+    {"by", bit(Action::kReorder),
+     [](Rule& rule, std::string_view text) {
+       return read_positive(text, rule.packets) && rule.packets <= kMaxReordered;
+     }},
+    {"bytes", bit(Action::kCorrupt),
+     [](Rule& rule, std::string_view text) {
+       return read_positive(text, rule.bytes) && rule.bytes <= kMaxCorruptBytes;
+     }},
+    {"path", kOfDatagrams | bit(Action::kDown),
+     [](Rule& rule, std::string_view text) {
+       uint64_t path = 0;
+       const bool is_known = read_number(text, path) && path < kPaths;
+       rule.path = static_cast<uint32_t>(path);
+       return is_known;
+     }},
     {"rate", bit(Action::kLimit),
      [](Rule& rule, std::string_view text) { return read_rate(text, rule.bytes_per_second); }},
     {"type", bit(Action::kEvent),
@@ -132,8 +152,11 @@ std::string check_rule(const Rule& rule, const std::set<std::string_view>& seen)
   if (rule.action == Action::kFail && !has("status")) return "status= is missing";
   if (rule.action == Action::kDelay && !has("by")) return "by= is missing";
   if (rule.action == Action::kLimit && !has("rate")) return "rate= is missing";
+  if (rule.action == Action::kReorder && !has("by")) return "by= is missing";
+  if (rule.action == Action::kCorrupt && !has("bytes")) return "bytes= is missing";
   if (rule.action == Action::kEvent && !has("type")) return "type= is missing";
-  const bool is_always = rule.action == Action::kDelay || rule.action == Action::kLimit;
+  const bool is_always =
+      rule.action == Action::kDelay || rule.action == Action::kLimit || is_of_datagrams(rule.action);
   if (rule.trigger == Trigger::kNone && !is_always) return "when? give nth=, every=, chance= or at=";
   if (rule.trigger == Trigger::kTime) {
     for (const std::string_view name : {"qp", "opcode", "per", "after", "times"}) {
@@ -154,8 +177,9 @@ std::string read_rule(const std::vector<std::string_view>& words, Rule& rule) {
     if (known.name == words[0]) verb = &known;
   }
   if (verb == nullptr)
-    return "no such fault (there are: fail, error, drop, delay, limit, down, event; a path begins with / or "
-           ".)";
+    return "no such fault (there are: fail, error, drop, delay, limit, down, event, lose, duplicate, "
+           "reorder, "
+           "corrupt; a path begins with / or .)";
   rule.action = verb->action;
   if (rule.action == Action::kError) rule.status = IBV_WC_WR_FLUSH_ERR;
   std::set<std::string_view> seen;

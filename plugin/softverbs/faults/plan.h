@@ -9,7 +9,19 @@
 
 namespace verbena::softverbs::faults {
 
-enum class Action { kFail, kError, kDrop, kDelay, kLimit, kDown, kEvent };
+enum class Action {
+  kFail,
+  kError,
+  kDrop,
+  kDelay,
+  kLimit,
+  kDown,
+  kEvent,
+  kLose,
+  kDuplicate,
+  kReorder,
+  kCorrupt
+};
 
 enum class Trigger { kNone, kNth, kEvery, kChance, kTime };
 
@@ -18,7 +30,14 @@ enum class Far { kAsStatus, kError, kKeep };
 
 inline constexpr uint32_t kEveryRail = UINT32_MAX;
 inline constexpr uint32_t kEveryOpcode = UINT32_MAX;
+inline constexpr uint32_t kEveryPath = UINT32_MAX;
+inline constexpr uint32_t kPaths = 256;  // a datagram's path: its flow label modulo this
 inline constexpr uint64_t kUnlimited = UINT64_MAX;
+
+// That strike datagrams alone.
+inline bool is_of_datagrams(Action action) {
+  return action >= Action::kLose;
+}
 
 // One line of a plan.
 struct Rule {
@@ -28,6 +47,7 @@ struct Rule {
   uint32_t rail = kEveryRail;
   uint64_t queue_pair = 0;            // 0: all; otherwise the n-th that the process made on the rail
   uint32_t opcodes = kEveryOpcode;    // bits, by enum ibv_wr_opcode
+  uint32_t path = kEveryPath;         // of datagrams
   bool counts_by_queue_pair = false;  // else by rail
   // When it strikes.
   Trigger trigger = Trigger::kNone;
@@ -42,6 +62,8 @@ struct Rule {
   bool is_after_work = false;  // the request is carried out, then reported as failed
   uint64_t delay_low_ns = 0, delay_high_ns = 0;
   uint64_t bytes_per_second = 0;
+  uint64_t packets = 0;  // kReorder: that overtake it, at most
+  uint64_t bytes = 0;    // kCorrupt: that are changed
   ibv_event_type event{};
   uint64_t down_ns = kUnlimited, up_ns = 0, flaps = 1;
 };

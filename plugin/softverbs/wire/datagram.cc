@@ -2,7 +2,9 @@
 
 #include <cstring>
 
+#include "softverbs/copy.h"
 #include "softverbs/faults/rails.h"
+#include "softverbs/gpu_copy.h"
 #include "softverbs/wire/end.h"
 #include "softverbs/wire/wire.h"
 
@@ -30,18 +32,17 @@ bool accepts(const Qp& qp, const Header& header) {
 
 }  // namespace
 
-void send_datagram(Operation& op, const Ah& handle) {
+void send_datagram(Operation& op) {
   constexpr size_t kMuch = 1024;
   const SendRequest& request = *op.request;
+  const Ah& handle = *reinterpret_cast<const Ah*>(request.address_handle);
   ibv_gid address;
-  if (op.local.has_gpu || !find_address(handle.attributes.grh.dgid, address)) return;
+  if (!find_address(handle.attributes.grh.dgid, address)) return;
   const auto link = get_wire()->get_link(op.qp->device, address, request.remote_qp);
   if (link == nullptr || !link->has_room(kMuch)) return;
   auto message = std::make_shared<OutMessage>();
-  for (const iovec& piece : op.local.pieces) {
-    const auto* from = static_cast<const uint8_t*>(piece.iov_base);
-    message->copy.insert(message->copy.end(), from, from + piece.iov_len);
-  }
+  message->copy.resize(count_bytes(op.local.pieces));
+  if (!read_local(op, message->copy.data())) return;
   const auto bytes = static_cast<uint32_t>(message->copy.size());
   message->local.add(reinterpret_cast<uint64_t>(message->copy.data()), bytes, 0, 0);
   message->payload_bytes = bytes;
@@ -59,7 +60,7 @@ void send_datagram(Operation& op, const Ah& handle) {
   link->submit(std::move(message), true);
 }
 
-void deliver_datagram(Link& link, const Header& header, const uint8_t* payload) {
+void deliver_datagram(Loop& loop, Link& link, const Header& header, const uint8_t* payload) {
   Qp* qp = get_wire()->find_qp(header.target_qp);
   if (qp == nullptr || !accepts(*qp, header)) return;
   link.set_known();
@@ -81,10 +82,12 @@ void deliver_datagram(Link& link, const Header& header, const uint8_t* payload) 
   op.has_receive = true;
   ibv_grh grh = make_grh(link, header.bytes);
   op.bytes = sizeof(grh) + header.bytes;
-  op.fits = scatter_datagram(op) && !op.remote.has_gpu;
+  op.fits = scatter_datagram(op);
   if (op.fits) {
-    auto* from = const_cast<uint8_t*>(payload);
-    write_pieces(0, op.remote.pieces, {{&grh, sizeof(grh)}, {from, header.bytes}});
+    uint8_t bytes[sizeof(grh) + kDatagramBytes];
+    memcpy(bytes, &grh, sizeof(grh));
+    memcpy(bytes + sizeof(grh), payload, header.bytes);
+    op.fits = store_memory(loop, op.remote, bytes);
   }
   complete_receive(op, op.fits ? IBV_WC_SUCCESS : IBV_WC_LOC_LEN_ERR);
 }

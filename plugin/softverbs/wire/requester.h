@@ -54,6 +54,6 @@ void flush_soon(Qp& qp);  // of a queue pair in the state ERR
 void check_deadlines(Port& port);
 
 // Sends a datagram to another host; it may be lost.
-void send_datagram(Operation& op, const Ah& handle);
+void send_datagram(Operation& op);
 
 }  // namespace verbena::softverbs::wire

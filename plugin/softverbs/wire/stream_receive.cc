@@ -248,6 +248,8 @@ Stream::Buffered Stream::take_up() {
   // Only to find out whether GPU memory is involved; every store checks again.
   needs_gpu_ =
       transfer_ != nullptr && resolve(transfer_->target, 0, transfer_->bytes, memory_) && memory_.has_gpu;
+  // What receive a datagram will take is not known.
+  needs_gpu_ |= header_.kind == Kind::kDatagram && Process::get()->gpu_memory.is_any_registered();
   return Buffered::kNeedsMore;
 }
 
@@ -258,7 +260,7 @@ bool Stream::take_payload() {
     const uint8_t* payload = buffer_.data() + begin_;
     begin_ += header_.length;
     if (header_.kind == Kind::kDatagram) {
-      deliver_datagram(link_, header_, payload);
+      deliver_datagram(loop_, link_, header_, payload);
     } else {
       execute_request(*this, header_, *transfer_, payload);
     }

@@ -1,6 +1,7 @@
 // The queue pairs of one connection and the completion queues they report to: one queue of completions for
 // each local rail, so that connections on different threads share no lock. It has room for everything that
-// may be outstanding, as a failure flushes all of it.
+// may be outstanding, as a failure flushes all of it. A new queue pair in the place of one that failed
+// carries nothing before its trial has been polled, which comes behind what the old one flushed.
 #pragma once
 
 #include <algorithm>

@@ -38,6 +38,8 @@ class Algorithm(enum.IntEnum):
     TWO_SHOT_128 = 4
     BULK_ONE_SHOT = 5
     BULK_TWO_SHOT = 6
+    COPY_ENGINES = 7
+    DIRECT = 8
 
 
 # By the names of PyTorch's types, which need not be loaded.

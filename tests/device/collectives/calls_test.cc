@@ -555,34 +555,45 @@ TYPED_TEST(CallsTest, CountsInMemory) {
   }
 }
 
-// What other threads of the block have stored is there when a call returns.
-TEST(Bulk, ACallUsesTheResultOfTheOneBefore) {
-  constexpr uint64_t kCount = 200, kSlotBytes = Chunks::kSlotBytes;
-  Fleet fleet(2, INT32_MAX, Fleet::measure_workspace(2, 1, kSlotBytes));
-  std::vector<std::vector<Vector>> first(2, std::vector<Vector>(kCount / 4)), second = first, third = first;
-  for (size_t rank = 0; rank < 2; ++rank)
-    for (uint64_t i = 0; i < kCount; ++i)
-      reinterpret_cast<float*>(first[rank].data())[i] = static_cast<float>(i);
-  for (uint64_t seed = 0; seed < 4; ++seed) {
-    World world(seed);
-    for (int32_t rank = 0; rank < 2; ++rank) {
-      world.add_grid(static_cast<uint32_t>(rank), 1, 64, [&, rank] {
-        const SymmWorkspace<> mine = fleet.workspace(rank, 0, 1, kSlotBytes);
-        const auto at = [&](std::vector<std::vector<Vector>>& of) {
-          return reinterpret_cast<char*>(of[static_cast<size_t>(rank)].data());
-        };
-        device::Bulk<> calls(mine, 0, 1);
-        const device::PlainCodec<device::ReduceAs<float>> codec{};
-        require(calls.all_reduce(at(first), at(second), kCount * 4, codec) == SymmStatus::kDone, "first");
-        // From another place on: each number is another thread's.
-        require(calls.all_reduce(at(second) + 80, at(third), kCount * 4 - 80, codec) == SymmStatus::kDone,
-                "second");
-        require(calls.finish() == SymmStatus::kDone, "finish");
-      });
+// In windows: every size, in place too, the same bits as by every other way.
+TEST(Direct, AllReducesInWindows) {
+  for (const int32_t ranks : {1, 2, 3, 4, 9}) {
+    Fleet fleet(ranks);
+    for (uint64_t seed = 0; seed < 5; ++seed) {
+      Random random(seed);
+      const uint64_t count = seed == 0 ? 1 : 1 + random.between(0, 900);
+      const bool is_in_place = seed % 2 == 1;
+      Case one = all_reduce<device::Bfloat16>(random, ranks, count, device::Reduction::kSum,
+                                              ops::Algorithm::kDirect);
+      World world(seed);
+      for (int32_t rank = 0; rank < ranks; ++rank) {
+        char* const input = fleet.data<char>(rank, 1024);
+        char* const output = is_in_place ? input : fleet.data<char>(rank, 8192);
+        std::memset(output - 16, kUntouched, 4096);
+        std::memcpy(input, one.inputs[static_cast<size_t>(rank)].data(), count * 2);
+        world.add_grid(static_cast<uint32_t>(rank), 2, 32, [&, rank, input, output] {
+          if (rank % 2 == 1) device::pause(500'000);
+          const device::ReduceAny reduce{device::DataType::kBfloat16, device::Reduction::kSum};
+          const auto call = [&](auto known) {
+            return device::all_reduce_in_windows<decltype(known)::value>(
+                fleet.context(rank), device::block_index(), 2, input, output, count * 2, reduce);
+          };
+          using None = std::integral_constant<int, 0>;
+          const SymmStatus status = ranks == 2   ? call(std::integral_constant<int, 2>{})
+                                    : ranks == 4 ? call(std::integral_constant<int, 4>{})
+                                                 : call(None{});
+          require(status == SymmStatus::kDone, "all_reduce_in_windows");
+        });
+      }
+      ASSERT_EQ(world.run(), "") << ranks << " " << seed;
+      for (int32_t rank = 0; rank < ranks; ++rank) {
+        const auto* const output = fleet.data<unsigned char>(rank, is_in_place ? 1024 : 8192);
+        ASSERT_EQ(std::memcmp(output, one.outputs[static_cast<size_t>(rank)].data(), count * 2), 0)
+            << ranks << " " << seed;
+        ASSERT_EQ(output[count * 2], kUntouched) << "behind it";
+        ASSERT_EQ(output[-1], kUntouched) << "before it";
+      }
     }
-    ASSERT_EQ(world.run(), "") << seed;
-    for (uint64_t i = 0; i < kCount - 20; ++i)
-      ASSERT_EQ(reinterpret_cast<float*>(third[1].data())[i], 4 * static_cast<float>(i + 20)) << seed;
   }
 }
 

@@ -5,7 +5,6 @@
 
 #include <array>
 #include <chrono>
-#include <cstdlib>
 #include <thread>
 #include <utility>
 
@@ -16,14 +15,6 @@ namespace verbena::nccl::testing {
 namespace {
 
 constexpr auto kPatience = std::chrono::seconds(60);
-
-// A job of softverbs of its own, and two rails.
-[[maybe_unused]] const bool kIsSet = [] {
-  setenv("SOFTVERBS_JOB", ("rma-" + std::to_string(getpid())).c_str(), 1);
-  setenv("SOFTVERBS_DEVICES", "2", 0);
-  setenv("VERBENA_IBVERBS_LIB", "softverbs", 0);
-  return true;
-}();
 
 }  // namespace
 
@@ -54,7 +45,8 @@ RmaGroup::RmaGroup(tools::RmaPlugin& plugin, const RmaGroupShape& shape) : plugi
               abi::kSuccess);
     EXPECT_EQ(plugin_.close_listen(rank.listen_comm), abi::kSuccess);
     void* context = nullptr;
-    ASSERT_EQ(plugin_.create_context(rank.communicator, shape.contexts, 1, &context), abi::kSuccess);
+    ASSERT_EQ(plugin_.create_context(rank.communicator, shape.contexts, shape.rank_stride, &context),
+              abi::kSuccess);
     rank.contexts.push_back(context);
     const auto made =
         plugin_.register_memory(rank.communicator, rank.memory.data(), rank.memory.size(), abi::kPtrHost);
@@ -99,15 +91,32 @@ bool RmaGroup::finish(RmaRank& rank, void* request) {
   });
 }
 
-RmaTest::RmaTest() : library_(dlopen(VERBENA_PLUGIN_PATH, RTLD_NOW | RTLD_LOCAL)) {
-  EXPECT_NE(library_, nullptr) << dlerror();
-  plugin_ = tools::adapt_rma_table(library_, GetParam());
-  EXPECT_NE(plugin_, nullptr);
+RmaTest::RmaTest() {
+  set("SOFTVERBS_JOB", "rma-" + std::to_string(getpid()));
+  set("SOFTVERBS_DEVICES", "2");
+  set("VERBENA_IBVERBS_LIB", "softverbs");
+  LogCapture::get().take_lines();
 }
 
 RmaTest::~RmaTest() {
   plugin_.reset();
   if (library_ != nullptr) dlclose(library_);
+}
+
+tools::RmaPlugin& RmaTest::plugin() {
+  if (plugin_ == nullptr) {
+    library_ = dlopen(LoadedPlugin::path(), RTLD_NOW | RTLD_LOCAL);
+    EXPECT_NE(library_, nullptr) << dlerror();
+    plugin_ = tools::adapt_rma_table(library_, GetParam());
+  }
+  return *plugin_;
+}
+
+bool RmaTest::is_logged(const std::string& text) {
+  bool is_there = false;
+  for (const LogLine& line : LogCapture::get().take_lines())
+    is_there |= line.text.find(text) != std::string::npos;
+  return is_there;
 }
 
 std::string name_table(const ::testing::TestParamInfo<std::string>& table) {

@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "common/rma_plugin.h"
+#include "nccl/loaded_plugin.h"
+#include "nccl/log_capture.h"
 
 namespace verbena::nccl::testing {
 
@@ -40,6 +42,7 @@ struct RmaGroupShape {
   uint32_t ranks = 2;
   int contexts = 4;
   size_t memory_bytes = 1 << 20;
+  int rank_stride = 1;
   int device_of_rank(uint32_t rank) const { return spreads ? static_cast<int>(rank % 2) : 0; }
   bool spreads = false;  // ranks take devices in turn
 };
@@ -74,9 +77,15 @@ class RmaTest : public ::testing::TestWithParam<std::string> {
   RmaTest();
   ~RmaTest() override;
 
-  tools::RmaPlugin& plugin() { return *plugin_; }
+  // Opens the library at the first call, in the environment that was set until then.
+  tools::RmaPlugin& plugin();
+  void set(const std::string& name, const std::string& value) { environment_.set(name, value); }
+
+  // Of the lines logged since the last call: whether one has the text.
+  static bool is_logged(const std::string& text);
 
  private:
+  ScopedEnvironment environment_;
   void* library_ = nullptr;
   std::unique_ptr<tools::RmaPlugin> plugin_;
 };

@@ -7,7 +7,7 @@ SOURCES = [f"tests/protocol/datagram/{name}.cc" for name in TESTS] + [
     f"tests/protocol/datagram/simulation/{name}.cc" for name in ("fabric", "scenario", "small_world", "world")]
 FILTER = "-DatagramSimulationLong.*"
 SEEDS_VARIABLE = "DATAGRAM_SEEDS"
-SEEDS = 600
+SEEDS = 1500
 
 # name: (header of plugin/protocol/datagram, what stands there, what is planted instead)
 FAULTS = {

@@ -63,6 +63,7 @@ int query_port(ibv_context* context, uint8_t port_number, ibv_port_attr* attribu
   full.max_mtu = IBV_MTU_4096;
   full.active_mtu = port.mtu;
   full.gid_tbl_len = static_cast<int>(port.gids.size());
+  full.pkey_tbl_len = static_cast<uint16_t>(1 + port.further_partition_keys.size());
   full.lid = port.lid;
   full.active_width = port.width;
   full.active_speed = port.speed;
@@ -203,8 +204,11 @@ int _ibv_query_gid_ex(ibv_context* context, uint32_t port_number, uint32_t index
 
 #ifndef FAKE_IS_OLD
 int ibv_query_pkey(ibv_context* context, uint8_t port_number, int index, __be16* key) {
-  *key = htobe16(port_of(context, port_number).partition_key);
-  return index == 0 ? 0 : EINVAL;
+  const Port& port = port_of(context, port_number);
+  if (index < 0 || index > static_cast<int>(port.further_partition_keys.size())) return EINVAL;
+  *key =
+      htobe16(index == 0 ? port.partition_key : port.further_partition_keys[static_cast<size_t>(index) - 1]);
+  return 0;
 }
 #endif
 

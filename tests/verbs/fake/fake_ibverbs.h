@@ -26,6 +26,7 @@ struct Port {
   uint32_t extended_speed = 0;    // what newer libraries fill, from XDR on
   uint8_t flags = 0;              // IBV_QPF_GRH_REQUIRED
   uint16_t partition_key = 0xffff;
+  std::vector<uint16_t> further_partition_keys;  // behind that one
   std::vector<Gid> gids;
 };
 

@@ -1,0 +1,254 @@
+// Datagrams in numbers: headers in lines and data in pages, chains, and what a plan of faults does to them.
+#include "datagrams.h"
+
+#include <arpa/inet.h>
+
+#include <algorithm>
+#include <set>
+
+#include "injected.h"
+
+namespace verbena::softverbs_test {
+namespace {
+
+constexpr uint32_t kReceives = 200;
+
+// Two ends in one process, with as many receives as a test sends.
+struct Pair {
+  Pair() {
+    for (uint32_t i = 0; i < kReceives; ++i)
+      right.post_receive(i, lines.address() + i * kLineBytes, lines.mr()->lkey,
+                         pages.address() + i * kPageBytes, pages.mr()->lkey);
+    data.fill(5);
+    for (size_t i = 0; i < headers.size(); ++i) headers.data()[i] = static_cast<uint8_t>(i * 31);
+    for (uint32_t path = 0; path < 8; ++path) handles.push_back(left.make_handle(right.address(), path));
+  }
+  ~Pair() {
+    for (ibv_ah* handle : handles) ibv_destroy_ah(handle);
+  }
+  DatagramEnd::Packet make(uint32_t number, uint32_t path, uint32_t bytes = kDataBytes) {
+    return {number,
+            headers.address() + number % 64 * kHeaderBytes,
+            data.address() + number % 16 * 16,
+            headers.mr()->lkey,
+            data.mr()->lkey,
+            bytes,
+            handles[path],
+            right.qp->qp_num};
+  }
+  void post(const std::vector<DatagramEnd::Packet>& packets) {
+    ASSERT_EQ(left.post(packets), 0);
+    EXPECT_EQ(left_node.wait_completion().status, IBV_WC_SUCCESS);
+  }
+  void post_all(uint32_t count, uint32_t paths = 8) {
+    for (uint32_t i = 0; i < count; ++i) post({make(i, i % paths)});
+  }
+  // The numbers of so many that arrive, in order, and of those that do a while after.
+  std::vector<uint32_t> collect(size_t awaited) {
+    constexpr std::chrono::milliseconds kPatience{60'000}, kWhile{20};
+    std::vector<uint32_t> numbers;
+    auto deadline = std::chrono::steady_clock::now() + (awaited == 0 ? kWhile : kPatience);
+    while (std::chrono::steady_clock::now() < deadline) {
+      ibv_wc wc{};
+      if (ibv_poll_cq(right_node.cq, 1, &wc) != 1) continue;
+      if (numbers.size() + 1 == awaited) deadline = std::chrono::steady_clock::now() + kWhile;
+      EXPECT_EQ(wc.status, IBV_WC_SUCCESS);
+      numbers.push_back(wc.imm_data);
+      wrong_bytes += count_wrong(wc);
+    }
+    return numbers;
+  }
+  int count_wrong(const ibv_wc& wc) {
+    const uint32_t number = wc.imm_data;
+    const uint8_t* const line = lines.data() + wc.wr_id * kLineBytes;
+    const uint8_t* const page = pages.data() + wc.wr_id * kPageBytes;
+    int wrong = 0;
+    ibv_grh expected{};
+    const uint32_t path = ntohl(reinterpret_cast<const ibv_grh*>(line)->version_tclass_flow) & 0xFF;
+    expected.version_tclass_flow = htonl(6U << 28 | path);
+    expected.paylen = htons(static_cast<uint16_t>(wc.byte_len - kGrhBytes));
+    expected.next_hdr = 0x1b;
+    expected.sgid = left.address();
+    expected.dgid = right.address();
+    for (uint32_t i = 0; i < kGrhBytes; ++i) {
+      if (i == offsetof(ibv_grh, hop_limit)) continue;
+      wrong += line[i] != reinterpret_cast<uint8_t*>(&expected)[i] ? 1 : 0;
+    }
+    wrong += path >= 8 ? 1 : 0;
+    for (uint32_t i = 0; i < kHeaderBytes; ++i)
+      wrong += line[kGrhBytes + i] != headers.data()[number % 64 * kHeaderBytes + i] ? 1 : 0;
+    for (uint32_t i = 0; i < wc.byte_len - kGrhBytes - kHeaderBytes; ++i)
+      wrong += page[i] != data.data()[number % 16 * 16 + i] ? 1 : 0;
+    return wrong;
+  }
+
+  Node left_node, right_node;
+  Buffer headers{left_node, 64 * kHeaderBytes}, data{left_node, kPageBytes + 256};
+  Buffer lines{right_node, kReceives* kLineBytes}, pages{right_node, kReceives* kPageBytes};
+  DatagramEnd left{left_node}, right{right_node};
+  std::vector<ibv_ah*> handles;
+  int wrong_bytes = 0;
+};
+
+class DatagramFaultTest : public InjectedTest {};
+
+TEST_P(DatagramFaultTest, AChainArrivesWithHeadersInLinesAndDataInPages) {
+  Pair pair;
+  std::vector<DatagramEnd::Packet> packets;
+  for (uint32_t i = 0; i < 150; ++i) packets.push_back(pair.make(i, i % 8, i % 7 == 0 ? 0 : i * 27));
+  pair.post(packets);
+  const std::vector<uint32_t> numbers = pair.collect(150);
+  if (!uses_wire()) {
+    EXPECT_TRUE(std::is_sorted(numbers.begin(), numbers.end()));
+  }
+  EXPECT_EQ(std::set<uint32_t>(numbers.begin(), numbers.end()).size(), 150U);
+  EXPECT_EQ(pair.wrong_bytes, 0);
+}
+
+TEST_P(DatagramFaultTest, APathLosesItsDatagramsAlone) {
+  use_plan("lose path=3");
+  Pair pair;
+  pair.post_all(80);
+  const auto numbers = pair.collect(70);
+  EXPECT_EQ(numbers.size(), 70U);
+  for (const uint32_t number : numbers) EXPECT_NE(number % 8, 3U);
+  EXPECT_EQ(pair.wrong_bytes, 0);
+}
+
+TEST_P(DatagramFaultTest, ChanceLosesTheSameOnesInEveryRun) {
+  use_plan("seed 7; lose chance=0.2");
+  std::vector<uint32_t> first;
+  for (int run = 0; run < 2; ++run) {
+    Child child([awaited = first.size()](int socket) {
+      Pair pair;
+      pair.post_all(150);
+      auto numbers = pair.collect(awaited);
+      // The first run does not know how many there will be: those that come before a while without any.
+      while (awaited == 0) {
+        const auto more = pair.collect(0);
+        if (more.empty() && !numbers.empty()) break;
+        numbers.insert(numbers.end(), more.begin(), more.end());
+      }
+      std::sort(numbers.begin(), numbers.end());
+      numbers.resize(kReceives, UINT32_MAX);
+      send_bytes(socket, numbers.data(), numbers.size() * sizeof(uint32_t));
+    });
+    std::vector<uint32_t> numbers(kReceives);
+    receive_bytes(child.socket(), numbers.data(), numbers.size() * sizeof(uint32_t));
+    std::erase(numbers, UINT32_MAX);
+    EXPECT_GT(numbers.size(), 90U);
+    EXPECT_LT(numbers.size(), 145U);
+    if (run == 1) {
+      EXPECT_EQ(numbers, first);
+    }
+    first = numbers;
+  }
+}
+
+TEST_P(DatagramFaultTest, DuplicatesArriveTwice) {
+  use_plan("duplicate every=5");
+  Pair pair;
+  pair.post_all(50);
+  const auto numbers = pair.collect(60);
+  EXPECT_EQ(numbers.size(), 60U);
+  EXPECT_EQ(pair.wrong_bytes, 0);
+}
+
+TEST_P(DatagramFaultTest, ReorderedOnesAreOvertakenAndNoneStaysBehind) {
+  use_plan("reorder by=16 chance=0.5");
+  Pair pair;
+  pair.post_all(100);
+  // The application has its memory back: what is held was copied.
+  pair.data.fill(5);
+  const auto numbers = pair.collect(100);
+  EXPECT_EQ(numbers.size(), 100U) << "the last ones leave though nothing overtakes them";
+  EXPECT_FALSE(std::is_sorted(numbers.begin(), numbers.end()));
+  uint32_t farthest = 0;
+  for (uint32_t place = 0; place < numbers.size(); ++place)
+    if (place > numbers[place]) farthest = std::max(farthest, place - numbers[place]);
+  EXPECT_GT(farthest, 4U);
+  if (!uses_wire()) {
+    EXPECT_LE(farthest, 32U);
+  }
+  EXPECT_EQ(pair.wrong_bytes, 0);
+}
+
+TEST_P(DatagramFaultTest, CorruptedBytesAreSoMany) {
+  use_plan("corrupt bytes=3 every=10");
+  Pair pair;
+  pair.post_all(100);
+  EXPECT_EQ(pair.collect(100).size(), 100U);
+  EXPECT_GT(pair.wrong_bytes, 10);
+  EXPECT_LE(pair.wrong_bytes, 30) << "one may be changed twice";
+}
+
+TEST_P(DatagramFaultTest, APathIsDownForAWhile) {
+  use_plan("down path=2 nth=1 for=300ms");
+  Pair pair;
+  pair.post({pair.make(2, 2)});
+  pair.post({pair.make(3, 3)});
+  EXPECT_EQ(pair.collect(1), std::vector<uint32_t>{3});
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  std::vector<uint32_t> numbers;
+  for (uint32_t number = 10;
+       numbers.empty() && number < kReceives && std::chrono::steady_clock::now() < deadline; ++number) {
+    pair.post({pair.make(number, 2)});
+    numbers = pair.collect(0);
+  }
+  EXPECT_FALSE(numbers.empty()) << "it comes back";
+  EXPECT_EQ(query_port(pair.left_node), IBV_PORT_ACTIVE) << "a path is no port";
+}
+
+TEST_P(DatagramFaultTest, OthersRequestsAreNotStruck) {
+  use_plan("lose; duplicate; corrupt bytes=9");
+  Link link;
+  link.source.fill(3);
+  EXPECT_EQ(link.write_once(1).status, IBV_WC_SUCCESS);
+  EXPECT_TRUE(link.target.matches(3, 64));
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, DatagramFaultTest, ::testing::Bool(), name_way);
+
+// A peer that is gone spoils nothing but what goes to it.
+TEST(DatagramPeerTest, APeerThatDiesFailsNoQueuePair) {
+  std::vector<std::unique_ptr<Child>> children;
+  for (int i = 0; i < 2; ++i) {
+    children.push_back(std::make_unique<Child>([](int socket) {
+      Node node;
+      DatagramEnd end(node, 1024);
+      Buffer lines(node, 1024 * kLineBytes), pages(node, 1024 * kPageBytes);
+      for (uint32_t r = 0; r < 1024; ++r)
+        end.post_receive(r, lines.address() + r * kLineBytes, lines.mr()->lkey,
+                         pages.address() + r * kPageBytes, pages.mr()->lkey);
+      tell(socket, DatagramAddress{end.address(), end.qp->qp_num});
+      hear<bool>(socket);
+      tell(socket, node.wait_completions(100).size());
+    }));
+  }
+  Node node;
+  DatagramEnd end(node);
+  Buffer header(node, kHeaderBytes), data(node, kDataBytes);
+  std::vector<DatagramAddress> there;
+  std::vector<ibv_ah*> handles;
+  for (const auto& child : children) {
+    there.push_back(hear<DatagramAddress>(child->socket()));
+    handles.push_back(end.make_handle(there.back().gid, 0));
+  }
+  const auto post = [&](uint32_t count) {
+    std::vector<DatagramEnd::Packet> packets;
+    for (uint32_t i = 0; i < count; ++i)
+      packets.push_back({i, header.address(), data.address(), header.mr()->lkey, data.mr()->lkey, kDataBytes,
+                         handles[i % 2], there[i % 2].number});
+    ASSERT_EQ(end.post(packets), 0);
+    ASSERT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+  };
+  post(20);
+  children[1]->kill();
+  for (int i = 0; i < 20; ++i) post(20);
+  tell(children[0]->socket(), true);
+  EXPECT_EQ(hear<size_t>(children[0]->socket()), 100U);
+  for (ibv_ah* handle : handles) ibv_destroy_ah(handle);
+}
+
+}  // namespace
+}  // namespace verbena::softverbs_test

@@ -7,7 +7,7 @@ if(EXISTS /dev/nvidiactl)
 endif()
 option(VERBENA_SYMM_TOOL "Build verbena-symm by default: over a minute of nvcc for what runs on GPUs only" ${has_gpu})
 option(VERBENA_OPS "Build libverbena_ops.so and verbena-coll by default: minutes of nvcc for what runs on GPUs only" ${has_gpu})
-if(CMAKE_CUDA_COMPILER AND NOT VERBENA_SANITIZE) # a sanitizer sees nothing of device code
+if(CMAKE_CUDA_COMPILER AND NOT VERBENA_SANITIZE) # sanitizers do not check device code
   set(CMAKE_CUDA_ARCHITECTURES ${VERBENA_CUDA_ARCHITECTURES})
   enable_language(CUDA)
   set(CMAKE_CUDA_STANDARD 17)

@@ -1,7 +1,7 @@
-# What everything that is shipped is built with, so that an error in it is harder to exploit: stack protector, checked copies
-# (_FORTIFY_SOURCE), probed stacks; position-independent programs, and no table that stays writable after the start (full RELRO).
-# tests/packages/binaries_test.py reads it from the binaries. Tests are built without it: most are not optimised, and
-# _FORTIFY_SOURCE wants that. Sanitizers check more, and do not get on with it.
+# Build options of everything that is installed, which make an error harder to exploit: stack protector, checked copies
+# (_FORTIFY_SOURCE), probed stacks, position-independent programs, and no table that stays writable after the start (full
+# RELRO). tests/packages/binaries_test.py checks the binaries. Tests are built without these options: most are not optimised,
+# which _FORTIFY_SOURCE needs. Sanitizers check more and do not work together with it.
 include(CheckPIESupported)
 check_pie_supported()
 
@@ -17,8 +17,8 @@ function(harden target)
   target_link_options(${target} PRIVATE LINKER:-z,relro LINKER:-z,now LINKER:-z,noexecstack)
 endfunction()
 
-# Call it after all targets are defined, those of precompiled headers too: a header is compiled as its users are, among them
-# the programs that tests run.
+# Call it after all targets are defined, including those of precompiled headers: a precompiled header needs the same options as
+# the targets that use it, among them the programs that tests run.
 function(harden_all)
   get_property(folders DIRECTORY ${PROJECT_SOURCE_DIR} PROPERTY SUBDIRECTORIES)
   set(targets "")

@@ -7,9 +7,9 @@
 #include "base/job_key.h"
 #include "base/log.h"
 #include "base/parameters.h"
+#include "bootstrap/environment.h"
 #include "device/api/exit.h"
 #include "device/api/objects.h"
-#include "device/bootstrap/environment.h"
 
 namespace verbena::api {
 namespace {
@@ -38,6 +38,8 @@ void forward_line(base::LogLevel level, const char*, int, const char* text) {
 // All but the lease, which is taken before anything can fail.
 Outcome read_heap(const verbena_heap& heap, uint32_t count_ranks, symm::BorrowedHeap& read) {
   if (heap.deltas == nullptr) return base::fail(Status::kInvalidArgument, "api: a heap without deltas");
+  if (heap.aliases == nullptr && heap.count_aliases != 0)
+    return base::fail(Status::kInvalidArgument, "api: a heap without its %zu aliases", heap.count_aliases);
   const auto* const extension = static_cast<const std::byte*>(heap.extension);
   if (extension == nullptr && heap.extension_bytes != 0) {
     return base::fail(Status::kInvalidArgument, "api: a heap without its extension of %zu bytes",
@@ -49,7 +51,10 @@ Outcome read_heap(const verbena_heap& heap, uint32_t count_ranks, symm::Borrowed
                   .extension = {extension, extension + heap.extension_bytes}};
   read.begin = static_cast<std::byte*>(heap.begin);
   read.length_bytes = heap.length_bytes;
+  read.reach_bytes = heap.reach_bytes;
   read.deltas.assign(heap.deltas, heap.deltas + count_ranks);
+  for (size_t i = 0; i < heap.count_aliases; ++i)
+    read.aliases.push_back({heap.aliases[i].begin, heap.aliases[i].length_bytes, heap.aliases[i].symmetric});
   return {};
 }
 
@@ -219,6 +224,7 @@ verbena_result verbena_context_destroy(verbena_context* context) {
   return guard([&]() -> base::Outcome {
     const std::unique_ptr<verbena_context> owned(context);
     if (owned) api::note_destroyed(*owned);
+    if (owned) api::forget_pools(*owned);
     if (!owned || owned->context->state() != SymmAbort::kNone) return {};
     return owned->context->leave();
   });

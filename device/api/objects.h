@@ -12,18 +12,23 @@
 #include "device/symm/context.h"
 #include "verbena/verbena.h"
 
-// A window's handle is its ContextWindow, a workspace's its Workspace, a team's this pair, all owned by the
-// context.
+// A window's handle is its ContextWindow; the others' are these, all owned by the context.
 struct verbena_team {
   verbena_context* context;
   verbena::symm::Team* team;
 };
 
+struct verbena_workspace {
+  verbena::symm::Workspace* workspace;
+  verbena_team team;  // its members, with the workspace's words; no team of a rank that is none
+};
+
 struct verbena_context {
   std::unique_ptr<verbena::symm::Context> context;
   verbena_team world, lsa;
-  std::mutex teams_mutex;                            // guards the list
+  std::mutex teams_mutex;                            // guards the lists
   std::vector<std::unique_ptr<verbena_team>> teams;  // the caller's
+  std::vector<std::unique_ptr<verbena_workspace>> workspaces;
 };
 
 namespace verbena::api {
@@ -38,15 +43,11 @@ inline verbena_window* wrap(symm::ContextWindow* window) {
   return reinterpret_cast<verbena_window*>(window);
 }
 
-inline symm::Workspace* unwrap(verbena_workspace* workspace) {
-  return reinterpret_cast<symm::Workspace*>(workspace);
-}
-inline const symm::Workspace* unwrap(const verbena_workspace* workspace) {
-  return reinterpret_cast<const symm::Workspace*>(workspace);
-}
-
 // Reads the environment and the job key, once a process.
 base::Outcome load_settings();
+
+// Pools of the context serve no allocator any more; they go with it.
+void forget_pools(const verbena_context& context);
 
 // `cause`, cut to `length` bytes with its zero, goes to `text`, which may be null.
 void copy_text(const std::string& cause, char* text, size_t length);

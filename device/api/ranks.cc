@@ -3,8 +3,8 @@
 
 #include "base/log.h"
 #include "base/parameters.h"
+#include "bootstrap/environment.h"
 #include "device/api/objects.h"
-#include "device/bootstrap/environment.h"
 
 using namespace verbena;
 using api::guard;

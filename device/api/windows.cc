@@ -1,4 +1,5 @@
 // Windows, teams and workspaces of verbena.h.
+#include <algorithm>
 #include <span>
 
 #include "base/log.h"
@@ -27,6 +28,12 @@ Outcome take_team(verbena_context* context, const base::Result<symm::Team*>& mad
   context->teams.push_back(std::make_unique<verbena_team>(verbena_team{context, *made}));
   *team = context->teams.back().get();
   return {};
+}
+
+bool is_workspaces(const verbena_team& team) {
+  const std::lock_guard lock(team.context->teams_mutex);
+  const auto& all = team.context->workspaces;
+  return std::any_of(all.begin(), all.end(), [&](const auto& one) { return &one->team == &team; });
 }
 
 }  // namespace
@@ -85,12 +92,17 @@ verbena_result verbena_team_create(verbena_context* context, const uint32_t* ran
 }
 
 verbena_result verbena_team_reset(verbena_context* context, verbena_team* team) {
-  return guard([&] { return context->context->reset_team(team == nullptr ? nullptr : team->team); });
+  return guard([&]() -> Outcome {
+    if (team != nullptr && is_workspaces(*team))
+      return base::fail(Status::kInvalidArgument, "api: a workspace's team is reset with the workspace");
+    return context->context->reset_team(team == nullptr ? nullptr : team->team);
+  });
 }
 
 verbena_result verbena_team_free(verbena_team* team) {
   return guard([&]() -> Outcome {
-    if (team == nullptr || team == &team->context->world || team == &team->context->lsa)
+    if (team == nullptr || team == &team->context->world || team == &team->context->lsa ||
+        is_workspaces(*team))
       return base::fail(Status::kInvalidArgument, "api: no team of the caller's");
     verbena_context& context = *team->context;
     context.context->free_team(*team->team);
@@ -122,7 +134,10 @@ verbena_result verbena_workspace_create(verbena_context* context, const verbena_
     const auto made = context->context->make_workspace(team == nullptr ? nullptr : team->team,
                                                        {.slots_bytes = slots_bytes, .blocks = blocks});
     if (!made) return made.error();
-    *workspace = reinterpret_cast<verbena_workspace*>(*made);
+    const std::lock_guard lock(context->teams_mutex);
+    context->workspaces.push_back(
+        std::make_unique<verbena_workspace>(verbena_workspace{*made, {context, (*made)->team.get()}}));
+    *workspace = context->workspaces.back().get();
     return {};
   });
 }
@@ -130,20 +145,24 @@ verbena_result verbena_workspace_create(verbena_context* context, const verbena_
 verbena_result verbena_workspace_reset(verbena_workspace* workspace) {
   return guard([&]() -> Outcome {
     if (workspace == nullptr) return base::fail(Status::kInvalidArgument, "api: no workspace to reset");
-    return unwrap(workspace)->context->reset_workspace(*unwrap(workspace));
+    return workspace->workspace->context->reset_workspace(*workspace->workspace);
   });
 }
 
 verbena_result verbena_workspace_free(verbena_workspace* workspace) {
   return guard([&]() -> Outcome {
     if (workspace == nullptr) return base::fail(Status::kInvalidArgument, "api: no workspace to free");
-    return unwrap(workspace)->context->free_workspace(*unwrap(workspace));
+    verbena_context& context = *workspace->team.context;
+    if (auto freed = context.context->free_workspace(*workspace->workspace); !freed) return freed;
+    const std::lock_guard lock(context.teams_mutex);
+    std::erase_if(context.workspaces, [&](const auto& one) { return one.get() == workspace; });
+    return {};
   });
 }
 
 verbena_result verbena_workspace_get_error(verbena_workspace* workspace, char* text, size_t length) {
   return guard([&]() -> Outcome {
-    const symm::Workspace& asked = *unwrap(workspace);
+    const symm::Workspace& asked = *workspace->workspace;
     const auto late = asked.team == nullptr ? base::Result<std::string>(std::string())
                                             : asked.context->find_late_wait(*asked.team);
     if (!late) return late.error();
@@ -153,15 +172,18 @@ verbena_result verbena_workspace_get_error(verbena_workspace* workspace, char* t
 }
 
 size_t verbena_workspace_slot_bytes(const verbena_workspace* workspace) {
-  return unwrap(workspace)->slot_bytes();
+  return workspace->workspace->slot_bytes();
 }
 const void* verbena_workspace_device_context(const verbena_workspace* workspace) {
-  const auto& team = unwrap(workspace)->team;
+  const symm::Team* const team = workspace->team.team;
   return team == nullptr ? nullptr : team->device_context();
 }
 const void* verbena_workspace_host_context(const verbena_workspace* workspace) {
-  const auto& team = unwrap(workspace)->team;
+  const symm::Team* const team = workspace->team.team;
   return team == nullptr ? nullptr : &team->context();
+}
+const verbena_team* verbena_workspace_team(const verbena_workspace* workspace) {
+  return workspace->team.team == nullptr ? nullptr : &workspace->team;
 }
 
 }  // extern "C"

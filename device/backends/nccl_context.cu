@@ -56,7 +56,7 @@ struct Nccl {
 };
 
 // places[r]: the address of rank r's window in this rank; unchanged if this rank cannot reach it.
-__global__ void find_places(ncclDevComm communicator, ncclWindow_t window, void** places) {
+__global__ void find_places_in(ncclDevComm communicator, ncclWindow_t window, void** places) {
   const ncclTeam reached = ncclTeamLsa(communicator);
   for (int peer = static_cast<int>(threadIdx.x); peer < reached.nRanks; peer += static_cast<int>(blockDim.x))
     places[ncclTeamRankToWorld(communicator, reached, peer)] = ncclGetLsaPointer(window, 0, peer);
@@ -76,20 +76,28 @@ class NcclHeap : public SharedHeap {
   void gather(const void* mine, void* all, size_t bytes_each) override;
   // Collective.
   void allocate(size_t window_bytes);
-  void open(bool uses_loads_and_stores);
+  // With a buffer of the application's, if there is one, that stays its own.
+  void open(bool uses_loads_and_stores, void* buffer, size_t buffer_bytes);
 
  private:
-  void register_window();
+  ncclWindow_t register_window(void* begin, size_t length_bytes);
+  void take_buffer();
   void create_communicator(bool needs_network);
   void copy_communicator();
-  void find_peers();
+  std::vector<char*> find_places(ncclWindow_t window);
+  void find_peers(bool uses_loads_and_stores);
 
   const Nccl& nccl_;
   ncclComm_t communicator_;
   cudaStream_t stream_ = nullptr;
   char* staging_ = nullptr;  // the data of gather(), on the GPU
   size_t staging_bytes_ = 0;
+  void* memory_ = nullptr;  // the heap's, as NCCL has allocated it
   ncclWindow_t window_ = nullptr;
+  void* buffer_ = nullptr;
+  size_t buffer_bytes_ = 0;
+  ncclWindow_t buffer_window_ = nullptr;
+  char* buffer_place_ = nullptr;  // where NCCL has mapped it for this rank
   ncclDevComm device_{};
   bool has_device_ = false;
   ncclDevComm* device_copy_ = nullptr;  // a copy of device_ that kernels read
@@ -98,8 +106,9 @@ class NcclHeap : public SharedHeap {
 // Failures here are ignored: there is no caller to report them to.
 NcclHeap::~NcclHeap() {
   if (has_device_) nccl_.ncclDevCommDestroy(communicator_, &device_);
+  if (buffer_window_ != nullptr) nccl_.ncclCommWindowDeregister(communicator_, buffer_window_);
   if (window_ != nullptr) nccl_.ncclCommWindowDeregister(communicator_, window_);
-  if (begin_ != nullptr) nccl_.ncclMemFree(begin_);
+  if (memory_ != nullptr) nccl_.ncclMemFree(memory_);
   cudaFree(device_copy_);
   cudaFree(staging_);
   if (stream_ != nullptr) cudaStreamDestroy(stream_);
@@ -124,31 +133,60 @@ void NcclHeap::gather(const void* mine, void* all, size_t bytes_each) {
 void NcclHeap::allocate(size_t window_bytes) {
   agree("ncclMemAlloc", [&] {
     length_bytes_ = measure(window_bytes);
-    nccl_.check(nccl_.ncclMemAlloc(&begin_, length_bytes_), "ncclMemAlloc");
+    nccl_.check(nccl_.ncclMemAlloc(&memory_, length_bytes_), "ncclMemAlloc");
+    begin_ = memory_;
   });
 }
 
-void NcclHeap::open(bool uses_loads_and_stores) {
+void NcclHeap::open(bool uses_loads_and_stores, void* buffer, size_t buffer_bytes) {
+  buffer_ = buffer;
+  buffer_bytes_ = buffer_bytes;
   const int in_reach = uses_loads_and_stores ? nccl_.team_in_reach(communicator_).nRanks : 1;
-  agree("ncclCommWindowRegister", [&] { register_window(); });
+  agree("ncclCommWindowRegister", [&] { window_ = register_window(memory_, length_bytes_); });
+  // Behind the heap's, so that NCCL places it there.
+  if (buffer_ != nullptr)
+    agree("ncclCommWindowRegister", [&] { buffer_window_ = register_window(buffer_, buffer_bytes_); });
   agree("ncclDevCommCreate", [&] { create_communicator(in_reach < static_cast<int>(count_ranks())); });
   agree("the device communicator", [&] {
-    copy_communicator();
+    if (buffer_ != nullptr) take_buffer();
     set_peer(rank(), begin_, begin_);
-    if (uses_loads_and_stores) find_peers();
+    find_peers(uses_loads_and_stores);
+    copy_communicator();
   });
 }
 
-void NcclHeap::register_window() {
+ncclWindow_t NcclHeap::register_window(void* begin, size_t length_bytes) {
+  ncclWindow_t window = nullptr;
   nccl_.check(
-      nccl_.ncclCommWindowRegister(communicator_, begin_, length_bytes_, &window_, NCCL_WIN_COLL_SYMMETRIC),
+      nccl_.ncclCommWindowRegister(communicator_, begin, length_bytes, &window, NCCL_WIN_COLL_SYMMETRIC),
       "ncclCommWindowRegister", communicator_);
-  if (window_ == nullptr) {
+  if (window == nullptr) {
     throw Failure(
         VERBENA_INVALID_USAGE,
         "ncclCommWindowRegister made no symmetric window: it needs NCCL_CUMEM_ENABLE and NCCL_WIN_ENABLE, "
-        "and between GPUs of a host NVLink or PCIe peer access");
+        "between GPUs of a host NVLink or PCIe peer access, and a buffer of ncclMemAlloc or another "
+        "cuMemCreate");
   }
+  return window;
+}
+
+// NCCL maps all windows of a communicator in one range for each rank, equally far from each other for all:
+// with the heap's mapping there as the heap, the buffer's is a part of the same range.
+void NcclHeap::take_buffer() {
+  const auto heaps = find_places(window_), buffers = find_places(buffer_window_);
+  begin_ = heaps[rank()];
+  buffer_place_ = buffers[rank()];
+  const auto distance = buffers[rank()] - heaps[rank()];
+  for (uint32_t peer = 0; peer < count_ranks(); ++peer) {
+    const bool is_alike = heaps[peer] == nullptr || buffers[peer] - heaps[peer] == distance;
+    if (is_alike && distance >= static_cast<ptrdiff_t>(length_bytes_)) continue;
+    throw Failure(
+        VERBENA_INVALID_USAGE,
+        "NCCL has not mapped the buffer behind the heap: make this context before the communicator has other "
+        "windows, or take the buffer's memory from the context's own windows");
+  }
+  reach_bytes_ = static_cast<size_t>(distance) + buffer_bytes_;
+  aliases_.push_back({buffer_, buffer_bytes_, buffer_place_});
 }
 
 void NcclHeap::create_communicator(bool needs_network) {
@@ -169,29 +207,39 @@ void NcclHeap::copy_communicator() {
   NcclSymmContext context{};
   context.communicator = device_copy_;
   context.window = window_;
+  context.buffer = buffer_window_;
+  context.buffer_begin = reinterpret_cast<uint64_t>(buffer_place_);
+  context.buffer_end = context.buffer_begin + buffer_bytes_;
   // The members that follow its base.
   const auto* const whole = reinterpret_cast<const char*>(&context);
   extension_.assign(whole + sizeof(SymmContext), whole + sizeof(context));
 }
 
-void NcclHeap::find_peers() {
-  std::vector<void*> places(count_ranks());
+std::vector<char*> NcclHeap::find_places(ncclWindow_t window) {
+  std::vector<char*> places(count_ranks());
   const size_t length_bytes = places.size() * sizeof(void*);
   void** on_gpu = nullptr;
   CHECK_CUDA(cudaMalloc(&on_gpu, length_bytes));
   const std::unique_ptr<void*, cudaError_t (*)(void*)> owned(on_gpu,
                                                              [](void* memory) { return cudaFree(memory); });
   CHECK_CUDA(cudaMemsetAsync(on_gpu, 0, length_bytes, stream_));
-  find_places<<<1, 64, 0, stream_>>>(device_, window_, on_gpu);
+  find_places_in<<<1, 64, 0, stream_>>>(device_, window, on_gpu);
   CHECK_CUDA(cudaGetLastError());
   CHECK_CUDA(cudaMemcpyAsync(places.data(), on_gpu, length_bytes, cudaMemcpyDeviceToHost, stream_));
   CHECK_CUDA(cudaStreamSynchronize(stream_));
+  return places;
+}
+
+void NcclHeap::find_peers(bool uses_loads_and_stores) {
+  if (!uses_loads_and_stores) return;
+  const auto places = find_places(window_);
   for (uint32_t peer = 0; peer < count_ranks(); ++peer) {
     if (peer != rank() && places[peer] != nullptr) set_peer(peer, begin_, places[peer]);
   }
 }
 
-verbena_context* create_context(ncclComm_t communicator, size_t window_bytes) {
+verbena_context* create_context(ncclComm_t communicator, size_t window_bytes, void* buffer,
+                                size_t buffer_bytes) {
   static const Nccl nccl;
   int rank = 0, count_ranks = 0, gpu = 0, current = 0;
   nccl.check(nccl.ncclCommUserRank(communicator, &rank), "ncclCommUserRank", communicator);
@@ -206,7 +254,7 @@ verbena_context* create_context(ncclComm_t communicator, size_t window_bytes) {
   auto heap = std::make_unique<NcclHeap>(nccl, communicator, static_cast<uint32_t>(rank),
                                          static_cast<uint32_t>(count_ranks));
   heap->allocate(window_bytes);
-  heap->open(verbena_uses_loads_and_stores() != 0);
+  heap->open(verbena_uses_loads_and_stores() != 0, buffer, buffer_bytes);
   return make_context(std::move(heap));
 }
 
@@ -219,6 +267,18 @@ verbena_result verbena_nccl_context_create(ncclComm* communicator, size_t heap_b
   return guard([&] {
     if (communicator == nullptr || context == nullptr)
       throw verbena::Failure(VERBENA_INVALID_ARGUMENT, "no communicator, or no place for the context");
-    *context = create_context(communicator, heap_bytes);
+    *context = create_context(communicator, heap_bytes, nullptr, 0);
+  });
+}
+
+verbena_result verbena_nccl_context_create_with_buffer(ncclComm* communicator, void* buffer,
+                                                       size_t buffer_bytes, size_t heap_bytes,
+                                                       verbena_context** context) {
+  using namespace verbena::backends;
+  return guard([&] {
+    if (communicator == nullptr || context == nullptr || buffer == nullptr || buffer_bytes == 0)
+      throw verbena::Failure(VERBENA_INVALID_ARGUMENT,
+                             "no communicator, no buffer, or no place for the context");
+    *context = create_context(communicator, heap_bytes, buffer, buffer_bytes);
   });
 }

@@ -17,7 +17,10 @@ verbena_context* make_context(std::unique_ptr<SharedHeap> heap) {
   described.type = held.type_;
   described.begin = held.begin_;
   described.length_bytes = held.length_bytes_;
+  described.reach_bytes = held.reach_bytes_;
   described.deltas = held.deltas_.data();
+  described.aliases = held.aliases_.data();
+  described.count_aliases = held.aliases_.size();
   described.extension = held.extension_.data();
   described.extension_bytes = held.extension_.size();
   described.is_world_only = held.is_world_only_ ? 1 : 0;

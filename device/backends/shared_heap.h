@@ -43,8 +43,10 @@ class SharedHeap {
   uint32_t rank_;
   void* begin_ = nullptr;
   size_t length_bytes_ = 0;
+  size_t reach_bytes_ = 0;  // as verbena_heap has it
   bool is_world_only_ = false;
   std::vector<char> extension_;
+  std::vector<verbena_alias> aliases_;
 
  private:
   friend verbena_context* make_context(std::unique_ptr<SharedHeap> heap);

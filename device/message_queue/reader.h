@@ -12,7 +12,7 @@
 
 #include "base/clock.h"
 #include "base/file_descriptor.h"
-#include "device/bootstrap/link.h"
+#include "bootstrap/link.h"
 #include "device/message_queue/life_line.h"
 #include "device/message_queue/peer_watch.h"
 #include "device/message_queue/wire.h"

@@ -11,7 +11,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
-#include "device/bootstrap/link.h"
+#include "bootstrap/link.h"
 #include "device/message_queue/peer_watch.h"
 #include "device/message_queue/ring_memory.h"
 

@@ -1,4 +1,4 @@
-// What a queue's writer and readers say to each other over their link (device/bootstrap/link.h), and the
+// What a queue's writer and readers say to each other over their link (plugin/bootstrap/link.h), and the
 // handle by which a reader finds the writer. A link stands as long as both ends live, and says who has gone.
 // To a reader of another host the messages go over it too.
 #pragma once
@@ -7,9 +7,8 @@
 #include <cstring>
 
 #include "base/socket_address.h"
-#include "device/bootstrap/descriptor_exchange.h"
-#include "device/bootstrap/host_domain.h"
-#include "device/bootstrap/messages.h"
+#include "bootstrap/host_domain.h"
+#include "bootstrap/messages.h"
 #include "device/message_queue/ring_memory.h"
 
 namespace verbena::message_queue {

@@ -72,11 +72,82 @@ Layout lay_out(uint64_t rows, uint64_t row_bytes, uint32_t parts) {
 // A message alone.
 constexpr Layout kOneMessage{0, 1, 1};
 
+// A caller may ask for an algorithm of few bits.
+void check_codec(const Call& call, const Choice& choice) {
+  if (!is_coded(choice.algorithm)) return;
+  const bool is_sum = call.kind == Kind::kAllReduce && call.reduction == VERBENA_OPS_SUM;
+  const bool is_short = call.type == VERBENA_OPS_FLOAT16 || call.type == VERBENA_OPS_BFLOAT16;
+  expect(is_sum && is_short, "ops: few bits are for all-reduces, sums of float16 or bfloat16");
+}
+
 void submit(verbena_ops* ops, verbena_ops_operation operation, const Call& call, uint64_t bytes,
             const verbena_ops_choice* asked, verbena_stream stream) {
   Communicator& communicator = ops->communicator;
   const Choice chosen = communicator.choose(operation, bytes);
-  communicator.submit(call, communicator.complete(chosen, asked), static_cast<CUstream>(stream));
+  const Choice choice = communicator.complete(chosen, asked);
+  check_codec(call, choice);
+  communicator.submit(call, choice, static_cast<CUstream>(stream));
+}
+
+void expect_codec(verbena_ops_algorithm codec) {
+  expect(codec >= VERBENA_OPS_FP8 && codec <= VERBENA_OPS_INT4_INT8, "ops: no such codec");
+}
+
+uint32_t check_norm(verbena_ops_type type, const verbena_ops_norm* norm) {
+  expect(type == VERBENA_OPS_FLOAT16 || type == VERBENA_OPS_BFLOAT16,
+         "ops: a norm is of float16 or bfloat16");
+  expect(norm != nullptr && norm->hidden != 0, "ops: no norm, or rows of no numbers");
+  expect(norm->quantisation >= VERBENA_OPS_NOT_QUANTISED && norm->quantisation <= VERBENA_OPS_INT8_TOKEN,
+         "ops: no such quantisation");
+  expect(norm->quantisation == VERBENA_OPS_NOT_QUANTISED ||
+             (norm->quantised != nullptr && norm->scales != nullptr),
+         "ops: quantised rows without a place for their numbers or scales");
+  return type;
+}
+Norm convert_norm(const verbena_ops_norm& norm, size_t x_step) {
+  return {norm.rows,
+          norm.hidden,
+          norm.weight,
+          norm.residual_in,
+          norm.residual_out,
+          norm.output,
+          norm.residual_in_step,
+          norm.residual_out_step,
+          norm.output_step,
+          norm.padding,
+          x_step,
+          norm.epsilon,
+          norm.weight_offset,
+          norm.rounds_sum,
+          norm.rounds_normed,
+          static_cast<uint32_t>(norm.quantisation),
+          norm.least_scale == 0 ? 1e-10F : norm.least_scale,
+          norm.quantised,
+          norm.scales,
+          norm.quantised_step,
+          norm.scale_row_step,
+          norm.scale_block_step};
+}
+// Choice{}: chosen. A grid of rows.
+void submit_norm(verbena_ops* ops, const Call& call, const Choice& choice, const verbena_ops_norm& norm,
+                 size_t x_step, verbena_stream stream) {
+  ops->communicator.submit_norm(call, choice, convert_norm(norm, x_step), static_cast<CUstream>(stream));
+}
+Choice choose_coded(const verbena_ops* ops, const Call& call, verbena_ops_algorithm codec) {
+  expect_codec(codec);
+  if (call.type != VERBENA_OPS_FLOAT16 && call.type != VERBENA_OPS_BFLOAT16)
+    return ops->communicator.choose(VERBENA_OPS_ALL_REDUCE, call.length_bytes);
+  return ops->communicator.choose_coded(static_cast<Algorithm>(codec), call.length_bytes);
+}
+void submit_coded(verbena_ops* ops, const Call& call, verbena_ops_algorithm codec,
+                  const verbena_ops_choice* asked, verbena_stream stream) {
+  const Choice choice = ops->communicator.complete(choose_coded(ops, call, codec), asked);
+  check_codec(call, choice);
+  ops->communicator.submit(call, choice, static_cast<CUstream>(stream));
+}
+void write_choice(const Choice& chosen, verbena_ops_choice* choice) {
+  *choice = {static_cast<verbena_ops_algorithm>(chosen.algorithm), chosen.grid.blocks, chosen.grid.threads,
+             chosen.chunk_bytes};
 }
 
 void set_counts(Call& call, Lengths lengths, const int64_t* counts, const int64_t* offsets,
@@ -139,9 +210,7 @@ verbena_result verbena_ops_choose(const verbena_ops* ops, verbena_ops_operation 
   return guard([&] {
     expect(operation >= VERBENA_OPS_ALL_REDUCE && operation <= VERBENA_OPS_ALL_TO_ALL,
            "ops: no such operation");
-    const Choice chosen = ops->communicator.choose(operation, bytes);
-    *choice = {static_cast<verbena_ops_algorithm>(chosen.algorithm), chosen.grid.blocks, chosen.grid.threads,
-               chosen.chunk_bytes};
+    write_choice(ops->communicator.choose(operation, bytes), choice);
   });
 }
 
@@ -155,6 +224,90 @@ verbena_result verbena_ops_all_reduce(verbena_ops* ops, const void* input, void*
     if (choice != nullptr && choice->algorithm == VERBENA_OPS_DIRECT)
       ops->communicator.check_in_windows(call);
     if (count != 0) submit(ops, VERBENA_OPS_ALL_REDUCE, call, call.length_bytes, choice, stream);
+  });
+}
+
+verbena_result verbena_ops_choose_coded(const verbena_ops* ops, verbena_ops_algorithm codec, size_t bytes,
+                                        verbena_ops_choice* choice) {
+  return guard([&] {
+    expect_codec(codec);
+    write_choice(ops->communicator.choose_coded(static_cast<Algorithm>(codec), bytes), choice);
+  });
+}
+
+verbena_result verbena_ops_all_reduce_coded(verbena_ops* ops, const void* input, void* output, size_t count,
+                                            verbena_ops_type type, verbena_ops_algorithm codec, uint64_t seed,
+                                            const verbena_ops_choice* choice, verbena_stream stream) {
+  return guard([&] {
+    Call call = begin_call(Kind::kAllReduce, input, output);
+    set_reduction(call, type, VERBENA_OPS_SUM);
+    call.length_bytes = count * find_element_bytes(type);
+    call.seed = seed;
+    if (count != 0) submit_coded(ops, call, codec, choice, stream);
+  });
+}
+
+verbena_result verbena_ops_norm_rows(verbena_ops* ops, const void* x, size_t x_step, verbena_ops_type type,
+                                     const verbena_ops_norm* norm, verbena_stream stream) {
+  return guard([&] {
+    Call call = begin_call(Kind::kNorm, x, nullptr);
+    call.type = check_norm(type, norm);
+    if (norm->rows != 0) submit_norm(ops, call, {}, *norm, x_step, stream);
+  });
+}
+
+verbena_result verbena_ops_all_reduce_norm(verbena_ops* ops, const void* input, void* sum,
+                                           verbena_ops_type type, const verbena_ops_norm* norm,
+                                           verbena_ops_algorithm codec, const verbena_ops_choice* asked,
+                                           verbena_stream stream) {
+  return guard([&] {
+    Call call = begin_call(Kind::kAllReduce, input, sum);
+    set_reduction(call, type, VERBENA_OPS_SUM);
+    check_norm(type, norm);
+    call.length_bytes = norm->rows * norm->hidden * find_element_bytes(type);
+    if (norm->rows == 0) return;
+    const Communicator& communicator = ops->communicator;
+    const Choice chosen = codec == VERBENA_OPS_AUTO
+                              ? communicator.choose(VERBENA_OPS_ALL_REDUCE, call.length_bytes)
+                              : choose_coded(ops, call, codec);
+    const Choice choice = communicator.complete(chosen, asked);
+    if (family_of(choice.algorithm) != Family::kChunks) {
+      call.kind = Kind::kAllReduceNorm;
+      return submit_norm(ops, call, choice, *norm, norm->hidden, stream);
+    }
+    // Blocks have not rows as a whole: a norm behind the all-reduce costs less than a barrier of the grid.
+    check_codec(call, choice);
+    ops->communicator.submit(call, choice, static_cast<CUstream>(stream));
+    Call rows = begin_call(Kind::kNorm, sum, nullptr);
+    rows.type = call.type;
+    submit_norm(ops, rows, {}, *norm, norm->hidden, stream);
+  });
+}
+
+verbena_result verbena_ops_reduce_scatter_norm_all_gather(verbena_ops* ops, const void* input, void* sum,
+                                                          verbena_ops_type type, const verbena_ops_norm* norm,
+                                                          const verbena_ops_choice* asked,
+                                                          verbena_stream stream) {
+  return guard([&] {
+    Call call = begin_call(Kind::kShardedNorm, input, sum);
+    call.type = check_norm(type, norm);
+    call.reduction = VERBENA_OPS_SUM;
+    expect(norm->quantisation != VERBENA_OPS_MXFP8_SWIZZLED,
+           "ops: scales in tiles have rows of several ranks: MXFP8_BLOCK has them in rows");
+    expect(norm->quantisation < VERBENA_OPS_FP8_BLOCK || norm->quantisation == VERBENA_OPS_INT8_TOKEN ||
+               norm->scale_row_step == 1 || norm->scale_block_step == 1,
+           "ops: scales lie neither in rows nor in columns");
+    if (norm->rows == 0) return;
+    const Communicator& communicator = ops->communicator;
+    const uint64_t share = (norm->rows + communicator.size() - 1) / communicator.size();
+    Choice choice = communicator.complete(
+        communicator.choose(VERBENA_OPS_REDUCE_SCATTER, share * norm->hidden * find_element_bytes(type)),
+        asked);
+    // There are kernels of lines and of chunks.
+    if (family_of(choice.algorithm) == Family::kPackets16)
+      choice.algorithm = asked == nullptr || asked->algorithm == VERBENA_OPS_AUTO ? Algorithm::kOneShot128
+                                                                                  : Algorithm::kBulkOneShot;
+    submit_norm(ops, call, choice, *norm, norm->hidden, stream);
   });
 }
 

@@ -22,12 +22,33 @@ enum class Algorithm : uint32_t {
   kTwoShot128 = 4,
   kBulkOneShot = 5,
   kBulkTwoShot = 6,
-  kCopyEngines = 7,  // no kernel of ours: the driver's copies
-  kDirect = 8,       // of tensors in windows
+  // In few bits.
+  kFloat8 = 7,
+  kInt8 = 8,
+  kInt6 = 9,
+  kInt4 = 10,
+  kMxFloat8 = 11,
+  kFloat8Int8 = 12,
+  kInt4Int8 = 13,
+  kCopyEngines = 14,  // no kernel of ours: the driver's copies
+  kDirect = 15,       // of tensors in windows
 };
-inline constexpr uint32_t kCountAlgorithms = 9;
+inline constexpr uint32_t kFirstCodedAlgorithm = 7, kEndCodedAlgorithms = 14, kCountAlgorithms = 16;
+constexpr bool is_coded(Algorithm algorithm) {
+  return static_cast<uint32_t>(algorithm) >= kFirstCodedAlgorithm &&
+         static_cast<uint32_t>(algorithm) < kEndCodedAlgorithms;
+}
 
-enum class Kind : uint32_t { kAllReduce = 0, kExchange = 1, kExchangeReduce = 2 };
+// The last three have Launch::norm: of rows that are there, of the sums of all ranks', of each rank's share
+// of them.
+enum class Kind : uint32_t {
+  kAllReduce = 0,
+  kExchange = 1,
+  kExchangeReduce = 2,
+  kNorm = 3,
+  kAllReduceNorm = 4,
+  kShardedNorm = 5,
+};
 
 // Where the messages of an exchange lie at one end: that of member r begins at r * member_bytes, and has rows
 // of row_bytes, step_bytes from one to the next (Rows of low_latency.cuh).
@@ -58,6 +79,21 @@ struct Call {
   // message behind the one before. Messages lie in the first input_bytes and output_bytes.
   const int64_t *counts, *offsets, *receive_counts, *receive_offsets;
   uint64_t unit_bytes, input_bytes, output_bytes;
+  uint64_t seed;  // of an all-reduce in few bits that rounds by chance; 0: to nearest
+};
+
+// RmsNorm of rms_norm.cuh, of any type.
+struct Norm {
+  uint64_t rows, hidden;
+  const void *weight, *residual_in;
+  void *residual_out, *output;
+  uint64_t residual_in_step, residual_out_step, output_step, padding, x_step;
+  float epsilon, weight_offset;
+  uint32_t rounds_sum, rounds_normed;
+  uint32_t quantisation;  // of RowQuantisation
+  float least_scale;
+  void *numbers, *scales;
+  uint64_t row_bytes, scale_row_step, scale_block_step;
 };
 
 struct Launch {
@@ -70,6 +106,7 @@ struct Launch {
   uint32_t pause_before_ns,
       pause_after_ns;  // for tests: in front of the wait for earlier grids, behind the trigger
   Call calls[kMostCalls];
+  Norm norm;
 };
 
 }  // namespace verbena::ops

@@ -13,18 +13,24 @@ namespace {
 constexpr size_t kPacketBytes = size_t{32} << 20;
 constexpr size_t kChunkBytes = size_t{64} << 20;
 constexpr uint32_t kBlocks = 128;
+constexpr uint64_t kNormBlocks = 8;  // of rows that wait for nobody, for each one of those that do
 constexpr size_t kErrorTextBytes = 512;
 
 constexpr uint32_t kFingerprintBits = 12;
 constexpr const char* kOperationNames[] = {"all_reduce", "all_gather", "reduce_scatter", "broadcast",
                                            "all_to_all"};
-constexpr const char* kAlgorithmNames[kCountAlgorithms] = {"auto",          "one-shot-16",  "one-shot-128",
-                                                           "two-shot-16",   "two-shot-128", "bulk-one-shot",
-                                                           "bulk-two-shot", "copy-engines", "direct"};
+constexpr const char* kAlgorithmNames[kFirstCodedAlgorithm] = {
+    "auto", "one-shot-16", "one-shot-128", "two-shot-16", "two-shot-128", "bulk-one-shot", "bulk-two-shot"};
+// Operations of the tuning file.
+constexpr const char* kCodedNames[kEndCodedAlgorithms - kFirstCodedAlgorithm] = {
+    "all_reduce_fp8",   "all_reduce_int8",     "all_reduce_int6",     "all_reduce_int4",
+    "all_reduce_mxfp8", "all_reduce_fp8_int8", "all_reduce_int4_int8"};
+// From where on fewer bits are faster where nothing was measured.
+constexpr uint64_t kLeastCodedBytes = 1 << 20;
 
 // kAuto: there is none of this name.
 Algorithm find_algorithm(const std::string& name) {
-  for (uint32_t i = 1; i < kCountAlgorithms; ++i)
+  for (uint32_t i = 1; i < kFirstCodedAlgorithm; ++i)
     if (name == kAlgorithmNames[i]) return static_cast<Algorithm>(i);
   return Algorithm::kAuto;
 }
@@ -193,6 +199,19 @@ Choice Communicator::choose(verbena_ops_operation operation, uint64_t bytes) con
   return choose_by_rules(operation, bytes);
 }
 
+Choice Communicator::choose_coded(Algorithm codec, uint64_t bytes) const {
+  const Choice exact = choose(VERBENA_OPS_ALL_REDUCE, bytes);
+  if (forced_ != Algorithm::kAuto) return exact;
+  const char* const operation = kCodedNames[static_cast<uint32_t>(codec) - kFirstCodedAlgorithm];
+  const std::vector<tuner::OpsWay> coded = tuner::list_ways(measurements_, operation, size_, gpu_, bytes);
+  const std::vector<tuner::OpsWay> others =
+      tuner::list_ways(measurements_, kOperationNames[VERBENA_OPS_ALL_REDUCE], size_, gpu_, bytes);
+  if (coded.empty() || others.empty()) return bytes < kLeastCodedBytes ? exact : spread(codec, bytes);
+  const tuner::OpsWay& way = coded.front();
+  if (others.front().microseconds <= way.microseconds) return exact;
+  return {codec, {std::min(way.blocks, options_.blocks), way.threads}, way.chunk_bytes};
+}
+
 // Where nothing was measured: what was found on H100s and H200s of one host.
 Choice Communicator::choose_by_rules(verbena_ops_operation operation, uint64_t bytes) const {
   constexpr uint64_t kKi = 1 << 10;
@@ -255,6 +274,21 @@ void Communicator::submit(const Call& call, const Choice& choice, CUstream strea
   }
 }
 
+void Communicator::submit_norm(const Call& call, const Choice& choice, const Norm& norm, CUstream stream) {
+  expect_member();
+  if (is_grouped_) throw Failure(VERBENA_INVALID_USAGE, "ops: a norm in a group: it goes alone");
+  Launch launch = begin_launch(choice);
+  launch.calls[0] = call;
+  launch.calls[0].algorithm = choice.algorithm;
+  launch.count_calls = 1;
+  launch.norm = norm;
+  // The bits of a row depend on the threads. Blocks have whole rows; where they meet those of other ranks
+  // there are as many as the workspace has.
+  const uint64_t most = (call.kind == Kind::kNorm ? kNormBlocks : 1) * options_.blocks;
+  const Grid grid{static_cast<uint32_t>(std::min(norm.rows, most)), kMostThreads};
+  local_->kernels.launch_norm(grid, launch, stream);
+}
+
 void Communicator::begin_group() {
   expect_member();
   if (is_grouped_) throw Failure(VERBENA_INVALID_USAGE, "ops: a group in a group");
@@ -269,7 +303,8 @@ void Communicator::end_group(CUstream stream) {
     size_t end = begin + 1;
     const auto is_alike = [&](const Pending& one) {
       return family_of(one.choice.algorithm) == family_of(calls[begin].choice.algorithm) &&
-             one.choice.chunk_bytes == calls[begin].choice.chunk_bytes;
+             one.choice.chunk_bytes == calls[begin].choice.chunk_bytes && !is_coded(one.choice.algorithm) &&
+             !is_coded(calls[begin].choice.algorithm);
     };
     while (end < calls.size() && end - begin < kMostCalls && is_alike(calls[end])) ++end;
     launch(std::span(calls).subspan(begin, end - begin), stream);
@@ -277,17 +312,22 @@ void Communicator::end_group(CUstream stream) {
   }
 }
 
-// Calls of one family; the grid is the largest that one of them wants.
-void Communicator::launch(std::span<const Pending> calls, CUstream stream) {
-  const Choice& first = calls.front().choice;
+Launch Communicator::begin_launch(const Choice& choice) {
   Launch launch;
-  launch.workspace = (family_of(first.algorithm) == Family::kChunks ? chunks_ : packets_).workspace();
+  launch.workspace = (family_of(choice.algorithm) == Family::kChunks ? chunks_ : packets_).workspace();
   launch.status = local_->status.address();
-  launch.count_calls = static_cast<uint32_t>(calls.size());
-  launch.chunk_bytes = first.chunk_bytes;
+  launch.chunk_bytes = choice.chunk_bytes;
   launch.lets_next_start = options_.lets_next_start;
   launch.pause_before_ns = options_.pause_before_ns;
   launch.pause_after_ns = options_.pause_behind_ns;
+  return launch;
+}
+
+// Calls of one family, or one in few bits; the grid is the largest that one of them wants.
+void Communicator::launch(std::span<const Pending> calls, CUstream stream) {
+  const Choice& first = calls.front().choice;
+  Launch launch = begin_launch(first);
+  launch.count_calls = static_cast<uint32_t>(calls.size());
   bool are_all_reduces = true;
   Grid grid{0, 0};
   for (size_t i = 0; i < calls.size(); ++i) {
@@ -297,6 +337,7 @@ void Communicator::launch(std::span<const Pending> calls, CUstream stream) {
     grid.blocks = std::max(grid.blocks, calls[i].choice.grid.blocks);
     grid.threads = std::max(grid.threads, calls[i].choice.grid.threads);
   }
+  if (is_coded(first.algorithm)) return local_->kernels.launch_coded(grid, launch, stream);
   local_->kernels.launch(family_of(first.algorithm), are_all_reduces, grid, launch, stream);
 }
 

@@ -55,6 +55,8 @@ class Communicator {
   // By the setting, what was measured, or rules of our own; of an all-reduce the tensor's bytes, of all
   // others a message's.
   Choice choose(verbena_ops_operation operation, uint64_t bytes) const;
+  // The same for an all-reduce that may be in few bits.
+  Choice choose_coded(Algorithm codec, uint64_t bytes) const;
   // The caller's where it is not 0; throws Failure if it cannot be.
   Choice complete(const Choice& chosen, const verbena_ops_choice* asked) const;
   // At once, or with the group's others.
@@ -64,6 +66,9 @@ class Communicator {
   void gather_by_copies(const void* input, void* output, uint64_t length_bytes, CUstream stream);
   // Throws Failure unless input and output of an all-reduce lie in windows.
   void check_in_windows(const Call& call) const;
+  // Of rows that `call` has as its input, or of what its algorithm makes of all ranks' input, in kernels of
+  // their own; not in a group.
+  void submit_norm(const Call& call, const Choice& choice, const Norm& norm, CUstream stream);
   void begin_group();
   void end_group(CUstream stream);
   void pause(uint64_t length_ns, CUstream stream);
@@ -86,6 +91,7 @@ class Communicator {
   uint64_t compute_fingerprint() const;
   Choice choose_by_rules(verbena_ops_operation operation, uint64_t bytes) const;
   Choice spread(Algorithm algorithm, uint64_t bytes) const;
+  Launch begin_launch(const Choice& choice);
   void launch(std::span<const Pending> calls, CUstream stream);
 
   verbena_context* context_;

@@ -1,9 +1,11 @@
-// The kernels for every architecture of the build, embedded in the library.
+// The kernels for every architecture of the build, embedded in the library: an image for each source of
+// theirs, as nvcc makes them side by side.
 #pragma once
 
 namespace verbena::ops {
 
 // As cuModuleLoadDataEx() takes it.
 const char* kernel_image();
+const char* fused_kernel_image();
 
 }  // namespace verbena::ops

@@ -70,28 +70,46 @@ KernelSet::KernelSet() : driver_(Driver::instance()) {
   driver_.check(driver_.cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device),
                 "the GPU's compute capability");
   starts_early_ = major >= kFirstWithDependentLaunch;
-  driver_.check(driver_.cuModuleLoadDataEx(&module_, kernel_image(), 0, nullptr, nullptr),
-                "loading the kernels");
+  module_ = load(kernel_image());
+  fused_ = load(fused_kernel_image());
   static constexpr const char* kFamilyNames[kFamilies] = {"packets_16", "packets_128", "chunks"};
   static constexpr const char* kSizeNames[kSizes] = {"2", "4", "any"};
   for (uint32_t family = 0; family < kFamilies; ++family) {
     for (uint32_t size = 0; size < kSizes; ++size) {
-      const std::string name = std::string("verbena_ops_") + kFamilyNames[family] + "_of_" + kSizeNames[size];
-      functions_[family][size] = find(name.c_str());
+      const std::string name = std::string(kFamilyNames[family]) + "_of_" + kSizeNames[size];
+      functions_[family][size] = find(module_, name);
+      if (family < all_reduce_norms_.size()) all_reduce_norms_[family][size] = find(fused_, "norm_" + name);
     }
   }
-  pause_ = find("verbena_ops_pause");
+  static constexpr const char* kCodecNames[kCodecs] = {"float8",    "int8",        "int6",     "int4",
+                                                       "mx_float8", "float8_int8", "int4_int8"};
+  for (uint32_t codec = 0; codec < kCodecs; ++codec) {
+    const std::string name = std::string("coded_") + kCodecNames[codec];
+    coded_[codec] = {find(fused_, name), find(fused_, name + "_by_chance")};
+  }
+  norm_ = find(fused_, "norm");
+  sharded_by_packets_ = find(fused_, "sharded_norm_packets");
+  sharded_by_chunks_ = find(fused_, "sharded_norm_chunks");
+  pause_ = find(module_, "pause");
 }
 
 KernelSet::~KernelSet() {
   const RelaxedCapture relaxed(driver_);
   // The application may have ended CUDA before: then the module has gone with it.
-  if (module_ != nullptr) driver_.cuModuleUnload(module_);
+  for (const CUmodule module : {module_, fused_})
+    if (module != nullptr) driver_.cuModuleUnload(module);
 }
 
-CUfunction KernelSet::find(const char* name) const {
+CUmodule KernelSet::load(const char* image) const {
+  CUmodule module = nullptr;
+  driver_.check(driver_.cuModuleLoadDataEx(&module, image, 0, nullptr, nullptr), "loading the kernels");
+  return module;
+}
+
+CUfunction KernelSet::find(CUmodule module, const std::string& name) const {
   CUfunction function = nullptr;
-  driver_.check(driver_.cuModuleGetFunction(&function, module_, name), name);
+  driver_.check(driver_.cuModuleGetFunction(&function, module, ("verbena_ops_" + name).c_str()),
+                name.c_str());
   return function;
 }
 
@@ -110,10 +128,33 @@ Family family_of(Algorithm algorithm) {
 
 void KernelSet::launch(Family family, bool has_size, const Grid& grid, const Launch& launch,
                        CUstream stream) {
-  const int32_t ranks = launch.workspace.context.team_size;
-  const Size size = !has_size ? kOfAny : ranks == 2 ? kOf2 : ranks == 4 ? kOf4 : kOfAny;
   void* parameters[] = {const_cast<Launch*>(&launch)};
-  enqueue(functions_[static_cast<uint32_t>(family)][size], grid, parameters, stream);
+  enqueue(functions_[static_cast<uint32_t>(family)][has_size ? size_of(launch) : kOfAny], grid, parameters,
+          stream);
+}
+
+KernelSet::Size KernelSet::size_of(const Launch& launch) {
+  const int32_t ranks = launch.workspace.context.team_size;
+  return ranks == 2 ? kOf2 : ranks == 4 ? kOf4 : kOfAny;
+}
+
+void KernelSet::launch_coded(const Grid& grid, const Launch& launch, CUstream stream) {
+  const Call& call = launch.calls[0];
+  const uint32_t codec = static_cast<uint32_t>(call.algorithm) - kFirstCodedAlgorithm;
+  void* parameters[] = {const_cast<Launch*>(&launch)};
+  enqueue(coded_[codec][call.seed == 0 ? 0 : 1], grid, parameters, stream);
+}
+
+void KernelSet::launch_norm(const Grid& grid, const Launch& launch, CUstream stream) {
+  const Call& call = launch.calls[0];
+  const Family family = family_of(call.algorithm);
+  CUfunction function = norm_;
+  if (call.kind == Kind::kAllReduceNorm)
+    function = all_reduce_norms_[static_cast<uint32_t>(family)][size_of(launch)];
+  if (call.kind == Kind::kShardedNorm)
+    function = family == Family::kChunks ? sharded_by_chunks_ : sharded_by_packets_;
+  void* parameters[] = {const_cast<Launch*>(&launch)};
+  enqueue(function, grid, parameters, stream);
 }
 
 void KernelSet::pause(uint64_t length_ns, CUstream stream) {

@@ -47,6 +47,10 @@ class KernelSet {
 
   // `has_size`: all calls are all-reduces, for which there are kernels for teams of some sizes.
   void launch(Family family, bool has_size, const Grid& grid, const Launch& launch, CUstream stream);
+  // One all-reduce in few bits.
+  void launch_coded(const Grid& grid, const Launch& launch, CUstream stream);
+  // One call with Launch::norm.
+  void launch_norm(const Grid& grid, const Launch& launch, CUstream stream);
   void pause(uint64_t length_ns, CUstream stream);
   // By a copy engine.
   void copy(void* to, const void* from, uint64_t length_bytes, CUstream stream);
@@ -55,12 +59,20 @@ class KernelSet {
   static constexpr uint32_t kFamilies = 3;
   enum Size : uint32_t { kOf2, kOf4, kOfAny, kSizes };
 
-  CUfunction find(const char* name) const;
+  static constexpr uint32_t kCodecs = kEndCodedAlgorithms - kFirstCodedAlgorithm;
+
+  CUmodule load(const char* image) const;
+  CUfunction find(CUmodule module, const std::string& name) const;
+  static Size size_of(const Launch& launch);
   void enqueue(CUfunction function, const Grid& grid, void** parameters, CUstream stream) const;
 
   const Driver& driver_;
-  CUmodule module_ = nullptr;
+  CUmodule module_ = nullptr, fused_ = nullptr;
   std::array<std::array<CUfunction, kSizes>, kFamilies> functions_{};
+  std::array<std::array<CUfunction, 2>, kCodecs> coded_{};  // to nearest, by chance
+  // Of packets; of packets or chunks.
+  std::array<std::array<CUfunction, kSizes>, 2> all_reduce_norms_{};
+  CUfunction norm_ = nullptr, sharded_by_packets_ = nullptr, sharded_by_chunks_ = nullptr;
   CUfunction pause_ = nullptr;
   bool starts_early_ = false;  // the GPU has programmatic dependent launch
 };

@@ -19,14 +19,17 @@ struct ByPackets {
   static constexpr int kSize = kRanks;
 
   template <typename Reduce>
-  VERBENA_DEVICE static SymmStatus all_reduce(const Launch& launch, const Call& call, const Reduce& reduce) {
+  VERBENA_DEVICE static SymmStatus all_reduce(const Launch& launch, const Call& call, const Reduce& reduce,
+                                              uint64_t unit_bytes = kVectorBytes) {
     if (call.algorithm == Algorithm::kTwoShot16 || call.algorithm == Algorithm::kTwoShot128) {
       TwoShot<Packet> calls(launch.workspace, block_index(), blocks_per_grid());
-      (void)calls.template all_reduce_bytes<kRanks>(call.input, call.output, call.length_bytes, reduce);
+      (void)calls.template all_reduce_bytes<kRanks>(call.input, call.output, call.length_bytes, reduce,
+                                                    BlockGroup{}, unit_bytes);
       return calls.finish();
     }
     OneShot<Packet> calls(launch.workspace, block_index(), blocks_per_grid());
-    (void)calls.template all_reduce_bytes<kRanks>(call.input, call.output, call.length_bytes, reduce);
+    (void)calls.template all_reduce_bytes<kRanks>(call.input, call.output, call.length_bytes, reduce,
+                                                  BlockGroup{}, unit_bytes);
     return calls.finish();
   }
   VERBENA_DEVICE static SymmStatus exchange(const Launch& launch, const ExchangePlan& plan) {
@@ -195,25 +198,34 @@ VERBENA_DEVICE SymmStatus run_call(const Launch& launch, const Call& call, const
   }
 }
 
-template <typename Way>
-VERBENA_DEVICE void run_calls(const Launch& launch) {
+// The frame of each kernel around `body() -> SymmStatus`.
+template <typename Body>
+VERBENA_DEVICE void run_grid(const Launch& launch, const Body& body) {
   if (launch.pause_before_ns != 0) pause(launch.pause_before_ns);
   wait_for_earlier_grids();
   if (launch.lets_next_start != 0) let_next_grid_start();
   if (launch.pause_after_ns != 0) pause(launch.pause_after_ns);
-  SymmStatus status = SymmStatus::kDone;
-  for (uint32_t i = 0; i < launch.count_calls && status == SymmStatus::kDone; ++i) {
-    // As the end of a kernel would: what a block has read and stored comes before what it does next.
-    if (i > 0) {
-      fence<Order::kAcquireRelease, Scope::kSystem>();
-      sync_block();
-    }
-    const Call& call = launch.calls[i];
-    status = run_call<Way>(
-        launch, call, ReduceAny{static_cast<DataType>(call.type), static_cast<Reduction>(call.reduction)});
-  }
+  const SymmStatus status = body();
   if (status != SymmStatus::kDone && thread_index() == 0)
     store_relaxed<Scope::kSystem>(launch.status, static_cast<int64_t>(status));
+}
+
+template <typename Way>
+VERBENA_DEVICE void run_calls(const Launch& launch) {
+  run_grid(launch, [&] {
+    SymmStatus status = SymmStatus::kDone;
+    for (uint32_t i = 0; i < launch.count_calls && status == SymmStatus::kDone; ++i) {
+      // As the end of a kernel would: what a block has read and stored comes before what it does next.
+      if (i > 0) {
+        fence<Order::kAcquireRelease, Scope::kSystem>();
+        sync_block();
+      }
+      const Call& call = launch.calls[i];
+      status = run_call<Way>(
+          launch, call, ReduceAny{static_cast<DataType>(call.type), static_cast<Reduction>(call.reduction)});
+    }
+    return status;
+  });
 }
 
 }  // namespace verbena::ops

@@ -19,7 +19,6 @@ namespace verbena::symm {
 
 namespace {
 
-constexpr uint32_t kPolledCompletions = 64;
 constexpr uint32_t kRoundsBeforeYield = 64, kRoundsPerLook = 256;
 constexpr long kFirstSleep_ns = 1'000, kLongestSleep_ns = 50'000;
 constexpr long kQuietLook_ns = 20'000;
@@ -70,7 +69,8 @@ Proxy::Proxy(Endpoint& endpoint, PutQueue& queues, AbortWord& abort, const Proxy
                   base::kNsPerMs),
       standstills_(queues.count()) {
   for (uint32_t index = 0; index < queues.count(); ++index) {
-    drains_.push_back(std::make_unique<QueueDrain>(queues, index, endpoint, windows_, options.count_ranks));
+    drains_.push_back(
+        std::make_unique<QueueDrain>(queues, index, endpoint, windows_, options.count_ranks, drains_));
   }
 }
 
@@ -111,14 +111,13 @@ ProxyCounts Proxy::counts() const {
 }
 
 bool Proxy::poll() {
-  EndpointCompletion batch[kPolledCompletions];
-  const uint32_t count = endpoint_.poll(batch);
-  for (const EndpointCompletion& told : std::span(batch).first(count)) {
+  const uint32_t count = endpoint_.poll(polled_);
+  for (const EndpointCompletion& told : std::span(polled_).first(count)) {
     if (told.has_failed) {
       end(SymmAbort::kNetworkFailed, endpoint_.error(told.peer));
     } else if (told.lane < drains_.size()) {
       drains_[told.lane]->note_done(told.peer, told.count_done);
-      if (told.cookie != 0) drains_[told.lane]->note_value(told.value);
+      if (told.cookie != 0) drains_[told.lane]->note_value(told.cookie, told.value);
     }
   }
   return count != 0;

@@ -7,6 +7,7 @@
 // that failed or does not answer in time, and fail() are such errors.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -81,6 +82,7 @@ class Proxy {
   const int64_t spin_ns_, timeout_ns_;
   WindowTable windows_;
   std::vector<std::unique_ptr<QueueDrain>> drains_;
+  std::array<EndpointCompletion, 64> polled_{};  // of one poll; the driver's
   struct Standstill {
     uint64_t count_completed = UINT64_MAX;  // none yet: it begins with the first look
     int64_t since_ns = 0;

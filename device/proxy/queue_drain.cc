@@ -1,5 +1,7 @@
 #include "device/proxy/queue_drain.h"
 
+#include <algorithm>
+
 #include "base/text.h"
 
 namespace verbena::symm {
@@ -9,7 +11,6 @@ namespace {
 constexpr uint32_t kBatch = 64;  // of one round, so that queues take turns
 constexpr uint64_t kMaxUnderWay = 4096;
 constexpr uint64_t kWordBytes = 8;
-constexpr uint64_t kSignalCookie = 1;
 
 unsigned long long wide(uint64_t value) {
   return value;
@@ -19,167 +20,316 @@ bool is_word(const Window* window, uint64_t offset) {
   return window != nullptr && offset % kWordBytes == 0;
 }
 
+bool is_copy(PutOperation operation) {
+  return operation == PutOperation::kPut || operation == PutOperation::kGet;
+}
+bool has_value(PutOperation operation) {
+  return operation == PutOperation::kFetchAdd || operation == PutOperation::kCompareSwap;
+}
+bool adds(PutOperation operation) {
+  return operation == PutOperation::kAddWord || operation == PutOperation::kFetchAdd;
+}
+
+// From the first byte of the first row to behind the last one of the last; longer than any window where it
+// would not fit 64 bits.
+uint64_t measure_rows(uint64_t rows, uint64_t row_bytes, uint64_t stride_bytes) {
+  uint64_t length_bytes = 0;
+  const bool is_too_long = __builtin_mul_overflow(rows - 1, stride_bytes, &length_bytes) ||
+                           __builtin_add_overflow(length_bytes, row_bytes, &length_bytes);
+  return is_too_long ? UINT64_MAX : length_bytes;
+}
+
 }  // namespace
 
 QueueDrain::QueueDrain(PutQueue& queues, uint32_t index, Endpoint& endpoint, const WindowTable& windows,
-                       uint32_t count_ranks)
+                       uint32_t count_ranks, const All& all)
     : queues_(queues),
       endpoint_(endpoint),
       windows_(windows),
       index_(index),
       count_ranks_(count_ranks),
+      all_(all),
       under_way_(kMaxUnderWay),
-      done_(count_ranks),
-      answers_(count_ranks) {}
+      peers_(count_ranks) {}
 
+QueueDrain::UnderWay& QueueDrain::at(uint64_t position) {
+  return under_way_[position % kMaxUnderWay];
+}
+const QueueDrain::UnderWay& QueueDrain::at(uint64_t position) const {
+  return under_way_[position % kMaxUnderWay];
+}
+
+// Of one that is under way: among so many positions an index is one.
+uint64_t QueueDrain::position_of(uint32_t index) const {
+  return completed_ + (index - completed_) % kMaxUnderWay;
+}
+
+// A descriptor that posted nothing is complete with the peer's operations before it.
+bool QueueDrain::is_complete(const UnderWay& one) const {
+  return one.step == Step::kPosted && peers_[one.request.peer].count_done >= one.count_taken;
+}
+
+void QueueDrain::append(List& list, uint32_t index) {
+  under_way_[index].next = kNone;
+  (list.first == kNone ? list.first : under_way_[list.last].next) = index;
+  list.last = index;
+}
+
+uint32_t QueueDrain::take_first(List& list) {
+  const uint32_t index = list.first;
+  list.first = under_way_[index].next;
+  return index;
+}
+
+// False: the next descriptor is not there yet.
 bool QueueDrain::fetch() {
   PutDescriptor descriptor;
   if (!queues_.read(index_, position_, &descriptor)) return false;
   const uint64_t action = descriptor.action & kPutMaxOffset;
-  request_ = {static_cast<PutOperation>(action >> kPutOperationShift), static_cast<uint32_t>(action),
-              descriptor.operand, descriptor.extent, descriptor.place & kPutMaxOffset};
-  // What does not fit the operation's eight bits is no operation.
-  if (action >> kPutOperationShift > UINT8_MAX) request_.operation = PutOperation{};
-  has_request_ = true;
+  UnderWay& next = at(position_);
+  next = {};
+  next.request = {.operation = static_cast<PutOperation>(action >> kPutOperationShift),
+                  .tells = (action & kPutTells) != 0,
+                  .peer = static_cast<uint32_t>(action),
+                  .operand = descriptor.operand,
+                  .extent = descriptor.extent,
+                  .place = descriptor.place & kPutMaxOffset,
+                  .rows = 1,
+                  .row_bytes_here = 0,
+                  .row_bytes_there = 0};
+  // Other flags are none that there are.
+  if ((action & ~kPutTells) >> kPutOperationShift > UINT8_MAX) next.request.operation = PutOperation{};
+  take_rows(next.request);
   return true;
 }
 
+// What the position before said of this one, and what this one says of the next. No rows: they were announced
+// for something else.
+void QueueDrain::take_rows(Request& request) {
+  if (rows_) {
+    const bool is_theirs = is_copy(request.operation) && rows_->peer == request.peer;
+    request.rows = is_theirs ? rows_->place : 0;
+    request.row_bytes_here = rows_->operand;
+    request.row_bytes_there = rows_->extent;
+    rows_.reset();
+  }
+  if (request.operation == PutOperation::kRows) rows_ = request;
+}
+
+// A peer's own come one after the other.
 uint32_t QueueDrain::drain() {
-  uint32_t count = 0;
-  while (count < kBatch && position_ - completed_ < kMaxUnderWay && (has_request_ || fetch())) {
-    if (post() != Posting::kTaken) break;
-    enter_under_way();
-    has_request_ = false;
+  uint32_t count = post_waiting();
+  while (failure_.reason == SymmAbort::kNone && count < kBatch && position_ - completed_ < kMaxUnderWay &&
+         fetch()) {
+    const Request& request = at(position_).request;
+    if (has_value(request.operation)) kept_.push_back(position_);
+    const auto index = static_cast<uint32_t>(position_ % kMaxUnderWay);
+    Peer* const peer = request.peer < count_ranks_ ? &peers_[request.peer] : nullptr;
+    const bool has_others = peer != nullptr && peer->waiting.first != kNone;
+    const Posting posting = has_others ? Posting::kFull : post(position_);
+    if (posting == Posting::kRefused) break;
+    if (posting == Posting::kTaken) {
+      finish(position_);
+    } else {
+      if (!has_others) blocked_.push_back(request.peer);
+      append(peer->waiting, index);
+    }
     ++position_;
     ++count;
   }
   return count;
 }
 
-uint32_t QueueDrain::drop() {
+uint32_t QueueDrain::post_waiting() {
   uint32_t count = 0;
-  for (; count < kBatch && (has_request_ || fetch()); ++count) {
-    has_request_ = false;
-    ++position_;
-  }
+  std::erase_if(blocked_, [&](uint32_t peer) { return post_waiting_of(peers_[peer], &count); });
   return count;
 }
 
-// kTaken: all of the descriptor has been handed on.
-Posting QueueDrain::post() {
-  const Request& request = request_;
-  const bool is_copy = request.operation == PutOperation::kPut || request.operation == PutOperation::kGet;
-  if (request.operation < PutOperation::kPut || request.operation > PutOperation::kAwaitQueue)
-    return refuse("there is no such operation");
-  if (request.peer >= count_ranks_) return refuse("there is no such rank");
-  if (request.operation == PutOperation::kAwaitQueue) return await_queue();
-  const Window* there = windows_.find(request.place, is_copy ? request.extent : kWordBytes);
-  if (there == nullptr) return refuse("the place at the peer is in no window");
-  if (is_copy) return post_copy(*there);
-  if (!is_word(there, request.place)) return refuse("the word at the peer is at no multiple of 8");
-  return request.operation == PutOperation::kSetSignal ? post_signal(*there) : post_word(*there);
+// Whether nothing is left of it.
+bool QueueDrain::post_waiting_of(Peer& peer, uint32_t* count) {
+  while (peer.waiting.first != kNone && failure_.reason == SymmAbort::kNone) {
+    const uint64_t position = position_of(peer.waiting.first);
+    if (post(position) != Posting::kTaken) return false;
+    take_first(peer.waiting);
+    finish(position);
+    ++*count;
+  }
+  return peer.waiting.first == kNone;
 }
 
-Posting QueueDrain::post_copy(const Window& there) {
-  const Request& request = request_;
-  const Window* here = windows_.find(request.operand, request.extent);
-  if (here == nullptr) return refuse("the place here is in no window");
+// All of it has been posted.
+void QueueDrain::finish(uint64_t position) {
+  UnderWay& one = at(position);
+  one.step = Step::kPosted;
+  one.count_taken = endpoint_.count_taken(one.request.peer, index_);
+  if (!one.request.tells && !has_value(one.request.operation)) return;
+  Peer& peer = peers_[one.request.peer];
+  if (peer.untold.first == kNone) untold_.push_back(one.request.peer);
+  append(peer.untold, static_cast<uint32_t>(position % kMaxUnderWay));
+}
+
+uint32_t QueueDrain::drop() {
+  kept_.clear();
+  uint32_t count = 0;
+  for (PutDescriptor descriptor; count < kBatch && queues_.read(index_, position_, &descriptor); ++count)
+    ++position_;
+  return count;
+}
+
+// kTaken: all of the descriptor has been handed on. kFull: again, in a later round.
+Posting QueueDrain::post(uint64_t position) {
+  posting_ = position;
+  UnderWay& one = at(position);
+  const Request& request = one.request;
+  if (request.operation < PutOperation::kPut || request.operation > PutOperation::kRows)
+    return refuse(position, "there is no such operation");
+  if (request.peer >= count_ranks_) return refuse(position, "there is no such rank");
+  if (request.rows == 0 || (request.operation == PutOperation::kRows && request.place == 0))
+    return refuse(position, "there are no rows, or this is no copy of the rank that they were announced for");
+  if (request.operation == PutOperation::kAwaitQueue) return await_queue(one);
+  if (request.operation == PutOperation::kRows) return Posting::kTaken;
+  if (is_copy(request.operation)) return post_copy(one);
+  const Window* there = windows_.find(request.place, kWordBytes);
+  if (there == nullptr) return refuse(position, "the place at the peer is in no window");
+  if (!is_word(there, request.place)) return refuse(position, "the word at the peer is at no multiple of 8");
+  return request.operation == PutOperation::kSetSignal ? post_signal(one, *there) : post_word(one, *there);
+}
+
+Posting QueueDrain::post_copy(UnderWay& one) {
+  const Request& request = one.request;
+  const Window* there =
+      windows_.find(request.place, measure_rows(request.rows, request.extent, request.row_bytes_there));
+  if (there == nullptr) return refuse(posting_, "the place at the peer is in no window");
+  const Window* here =
+      windows_.find(request.operand, measure_rows(request.rows, request.extent, request.row_bytes_here));
+  if (here == nullptr) return refuse(posting_, "the place here is in no window");
   if (request.extent == 0) return Posting::kTaken;
-  const Transfer transfer{.peer = request.peer,
-                          .lane = index_,
-                          .local_region = here->region,
-                          .remote_region = there.region,
-                          .local_offset = request.operand - here->heap_offset,
-                          .remote_offset = request.place - there.heap_offset,
-                          .bytes = request.extent};
+  const bool gets = request.operation == PutOperation::kGet;
   // A put waits for no add before it: what it is ordered with are the signals behind it.
-  if (request.operation == PutOperation::kPut) return check(endpoint_.put(transfer, 0));
-  order_behind_answers();
-  const Posting posting = check(endpoint_.get(transfer, 0));
-  if (posting == Posting::kTaken) note_answer();
+  if (gets && one.progress == 0) order_behind_answers(request);
+  for (; one.progress < request.rows; ++one.progress) {
+    const Transfer transfer{
+        .peer = request.peer,
+        .lane = index_,
+        .local_region = here->region,
+        .remote_region = there->region,
+        .local_offset = request.operand + one.progress * request.row_bytes_here - here->heap_offset,
+        .remote_offset = request.place + one.progress * request.row_bytes_there - there->heap_offset,
+        .bytes = request.extent};
+    const Posting posting = check(posting_, gets ? endpoint_.get(transfer, 0) : endpoint_.put(transfer, 0));
+    if (posting != Posting::kTaken) return posting;
+    if (gets) note_answer(request);
+  }
+  return Posting::kTaken;
+}
+
+Posting QueueDrain::post_word(UnderWay& one, const Window& there) {
+  const Request& request = one.request;
+  if (request.extent != 0 && request.operation != PutOperation::kCompareSwap)
+    return refuse(posting_, "a word has no length");
+  const RemoteWord word{request.peer, index_, there.region, request.place - there.heap_offset};
+  if (has_value(request.operation)) return post_update(one, word);
+  order_behind_answers(request);
+  if (request.operation == PutOperation::kWriteWord)
+    return check(posting_, endpoint_.write_word(word, request.operand, 0));
+  const Posting posting = check(posting_, endpoint_.add_word(word, request.operand, 0));
+  if (posting == Posting::kTaken) note_answer(request);
   return posting;
 }
 
-Posting QueueDrain::post_word(const Window& there) {
-  const Request& request = request_;
-  if (request.extent != 0) return refuse("a word has no length");
-  const RemoteWord word{request.peer, index_, there.region, request.place - there.heap_offset};
-  order_behind_answers();
-  if (request.operation == PutOperation::kWriteWord)
-    return check(endpoint_.write_word(word, request.operand, 0));
-  const Posting posting = check(endpoint_.add_word(word, request.operand, 0));
-  if (posting == Posting::kTaken) note_answer();
+Posting QueueDrain::post_update(UnderWay& one, const RemoteWord& word) {
+  const Request& request = one.request;
+  if (request.operation == PutOperation::kCompareSwap && !endpoint_.swaps_words())
+    return refuse(posting_, endpoint_.describe_rail() + " compares and swaps no words");
+  order_behind_answers(request);
+  const uint64_t cookie = posting_ + 1;
+  const Posting posting =
+      check(posting_, request.operation == PutOperation::kFetchAdd
+                          ? endpoint_.add_word(word, request.operand, cookie)
+                          : endpoint_.compare_swap_word(word, request.extent, request.operand, cookie));
+  if (posting == Posting::kTaken) note_answer(request);
   return posting;
 }
 
 // Queues cannot wait for each other for ever: whoever asks reads the other queue's position first, so that of
 // two such descriptors the later one is behind the position that the earlier one waits for.
-Posting QueueDrain::await_queue() {
-  if (request_.extent >= queues_.count() || request_.extent == index_)
-    return refuse("there is no such other queue");
-  const uint64_t completed = queues_.completed(static_cast<uint32_t>(request_.extent));
-  return completed >= request_.operand ? Posting::kTaken : Posting::kFull;
+Posting QueueDrain::await_queue(UnderWay& one) {
+  const Request& request = one.request;
+  if (request.extent >= all_.size() || request.extent == index_)
+    return refuse(posting_, "there is no such other queue");
+  const QueueDrain& other = *all_[request.extent];
+  if (one.step == Step::kWaiting && other.seize_behind(request.peer, request.operand, &one.progress))
+    one.step = Step::kAnswering;
+  return one.step == Step::kAnswering && other.peers_[request.peer].count_done >= one.progress
+             ? Posting::kTaken
+             : Posting::kFull;
 }
 
-// The word of NICs becomes what the word of the ranks in reach lacks. Whatever is asked for behind it waits.
-// When the word has been read, all before it on the lane is complete: nothing more to wait for.
-Posting QueueDrain::post_signal(const Window& there) {
-  const Request& request = request_;
+// What the lane comes to when all is complete that is asked of the peer before the position; false while some
+// of it is not posted.
+bool QueueDrain::seize_behind(uint32_t peer, uint64_t position, uint64_t* count_taken) const {
+  const uint32_t oldest = peers_[peer].waiting.first;
+  if (position_ < position || (oldest != kNone && position_of(oldest) < position)) return false;
+  *count_taken = endpoint_.count_taken(peer, index_);
+  return true;
+}
+
+// The word of NICs becomes what the word of the ranks in reach lacks. What is asked of the peer behind it
+// waits. When the word has been read, all before it on the lane is complete: nothing more to wait for.
+Posting QueueDrain::post_signal(UnderWay& one, const Window& there) {
+  const Request& request = one.request;
   const Window* other = windows_.find(request.extent, kWordBytes);
-  if (!is_word(other, request.extent)) return refuse("the signal's other word is in no window");
-  if (signal_step_ == SignalStep::kRead) {
+  if (!is_word(other, request.extent)) return refuse(posting_, "the signal's other word is in no window");
+  if (one.step == Step::kWaiting) {
     const RemoteWord word{request.peer, index_, other->region, request.extent - other->heap_offset};
-    if (check(endpoint_.read_word(word, kSignalCookie)) == Posting::kTaken) signal_step_ = SignalStep::kAwait;
+    const Posting posting = check(posting_, endpoint_.read_word(word, posting_ + 1));
+    if (posting != Posting::kTaken) return posting;
+    one.step = Step::kAnswering;
   }
-  if (signal_step_ != SignalStep::kWrite) return Posting::kFull;
+  if (one.step != Step::kAnswered) return Posting::kFull;
   const RemoteWord word{request.peer, index_, there.region, request.place - there.heap_offset};
-  const Posting posting = check(endpoint_.write_word(word, request.operand - signal_value_, 0));
-  if (posting == Posting::kTaken) signal_step_ = SignalStep::kRead;
-  return posting;
+  return check(posting_, endpoint_.write_word(word, request.operand - one.progress, 0));
 }
 
-void QueueDrain::note_value(uint64_t value) {
-  if (signal_step_ != SignalStep::kAwait) return;
-  signal_value_ = value;
-  signal_step_ = SignalStep::kWrite;
+void QueueDrain::note_value(uint64_t cookie, uint64_t value) {
+  UnderWay& one = at(cookie - 1);
+  one.progress = value;
+  if (one.step == Step::kAnswering) one.step = Step::kAnswered;
 }
 
 // Adds to one word may pass each other: who waits for the last of them waits for all.
-void QueueDrain::order_behind_answers() {
-  Answers& answers = answers_[request_.peer];
-  if (answers.count_taken <= done_[request_.peer]) return;
+void QueueDrain::order_behind_answers(const Request& request) {
+  Peer& peer = peers_[request.peer];
+  if (peer.answers.count_taken <= peer.count_done) return;
   const bool commutes =
-      request_.operation == PutOperation::kAddWord && answers.is_one_place && answers.place == request_.place;
+      adds(request.operation) && peer.answers.is_one_place && peer.answers.place == request.place;
   if (commutes) return;
-  endpoint_.fence(request_.peer, index_);
-  answers = {};
+  endpoint_.fence(request.peer, index_);
+  peer.answers = {};
 }
 
 // Those before it, if any are left, are adds to the same place: others were fenced off.
-void QueueDrain::note_answer() {
-  answers_[request_.peer] = {endpoint_.count_taken(request_.peer, index_), request_.place,
-                             request_.operation == PutOperation::kAddWord};
+void QueueDrain::note_answer(const Request& request) {
+  peers_[request.peer].answers = {endpoint_.count_taken(request.peer, index_), request.place,
+                                  adds(request.operation)};
 }
 
-// A descriptor that posted nothing is complete with the peer's operations before it.
-void QueueDrain::enter_under_way() {
-  under_way_[position_ % kMaxUnderWay] = {endpoint_.count_taken(request_.peer, index_), request_.peer};
-}
-
-Posting QueueDrain::refuse(const std::string& cause) {
+Posting QueueDrain::refuse(uint64_t position, const std::string& cause) {
+  const Request& request = at(position).request;
   failure_.reason = SymmAbort::kRefused;
   base::append(failure_.text,
                "put queue %u, descriptor %llu (operation %u, rank %u, operand 0x%llx, extent 0x%llx, "
                "place 0x%llx): %s",
-               index_, wide(position_), static_cast<unsigned>(request_.operation), request_.peer,
-               wide(request_.operand), wide(request_.extent), wide(request_.place), cause.c_str());
+               index_, wide(position), static_cast<unsigned>(request.operation), request.peer,
+               wide(request.operand), wide(request.extent), wide(request.place), cause.c_str());
   return Posting::kRefused;
 }
 
-Posting QueueDrain::check(Posting posting) {
+Posting QueueDrain::check(uint64_t position, Posting posting) {
   if (posting != Posting::kRefused) return posting;
-  const std::string& error = endpoint_.error(request_.peer);
-  if (error.empty()) return refuse(endpoint_.refusal());
+  const std::string& error = endpoint_.error(at(position).request.peer);
+  if (error.empty()) return refuse(position, endpoint_.refusal());
   failure_ = {SymmAbort::kNetworkFailed, error};
   return posting;
 }
@@ -194,24 +344,44 @@ void QueueDrain::mark() {
 }
 
 void QueueDrain::publish_consumed() {
-  if (consumed_ == position_) return;
-  consumed_ = position_;
+  while (!kept_.empty() && queues_.has_left(index_, kept_.front())) kept_.pop_front();
+  const uint64_t free = kept_.empty() ? position_ : kept_.front();
+  if (consumed_ == free) return;
+  consumed_ = free;
   queues_.publish_consumed(index_, consumed_);
 }
 
+// Before the prefix goes on: an index is one position among those that are not complete.
 void QueueDrain::publish_completed() {
+  tell_complete();
   const uint64_t before = completed_;
-  for (; completed_ != position_; ++completed_) {
-    const UnderWay& oldest = under_way_[completed_ % kMaxUnderWay];
-    if (done_[oldest.peer] < oldest.count_taken) break;
-  }
+  while (completed_ != position_ && is_complete(at(completed_))) ++completed_;
   if (completed_ != before) queues_.publish_completed(index_, completed_);
 }
 
+void QueueDrain::tell_complete() {
+  std::erase_if(untold_, [&](uint32_t number) {
+    List& untold = peers_[number].untold;
+    while (untold.first != kNone && is_complete(under_way_[untold.first])) {
+      const uint64_t position = position_of(untold.first);
+      const UnderWay& one = under_way_[take_first(untold)];
+      if (has_value(one.request.operation)) {
+        queues_.tell_value(index_, position, one.progress);
+      } else {
+        queues_.tell(index_, position);
+      }
+    }
+    return untold.first == kNone;
+  });
+}
+
+// What waits for another queue is that queue's to give up.
 std::optional<uint32_t> QueueDrain::awaited_peer() const {
-  if (completed_ != position_) return under_way_[completed_ % kMaxUnderWay].peer;
-  if (signal_step_ == SignalStep::kAwait) return request_.peer;
-  return std::nullopt;
+  if (completed_ == position_) return std::nullopt;
+  const UnderWay& oldest = at(completed_);
+  const bool awaits_queue =
+      oldest.request.operation == PutOperation::kAwaitQueue && oldest.step != Step::kPosted;
+  return awaits_queue ? std::nullopt : std::optional(oldest.request.peer);
 }
 
 }  // namespace verbena::symm

@@ -41,16 +41,20 @@ base::Result<PutQueue> PutQueue::create(const PutQueueShape& shape) {
     size_t length_bytes;
   } parts[] = {{&queue.ring_, base::Place::kHost, sizeof(PutDescriptor) * shape.depth * shape.count},
                {&queue.cursors_, base::Place::kDevice, sizeof(PutCursors) * shape.count},
-               {&queue.progress_, base::Place::kHost, sizeof(PutProgress) * shape.count}};
+               {&queue.progress_, base::Place::kHost, sizeof(PutProgress) * shape.count},
+               {&queue.replies_, base::Place::kHost, sizeof(PutReply) * shape.depth * shape.count}};
   for (const auto& part : parts) {
     auto buffer = base::Buffer::allocate(part.place, part.length_bytes);
     if (!buffer) return buffer.error();
     *part.buffer = *std::move(buffer);
   }
-  queue.view_ = {static_cast<PutDescriptor*>(queue.ring_.device()),
-                 static_cast<PutCursors*>(queue.cursors_.device()),
-                 static_cast<const PutProgress*>(queue.progress_.device()), shape.count,
-                 static_cast<uint32_t>(std::countr_zero(shape.depth))};
+  queue.view_ = {.ring = static_cast<PutDescriptor*>(queue.ring_.device()),
+                 .cursors = static_cast<PutCursors*>(queue.cursors_.device()),
+                 .progress = static_cast<const PutProgress*>(queue.progress_.device()),
+                 .replies = static_cast<PutReply*>(queue.replies_.device()),
+                 .count = shape.count,
+                 .depth_shift = static_cast<uint32_t>(std::countr_zero(shape.depth)),
+                 .swaps_words = 0};
   return queue;
 }
 
@@ -74,8 +78,26 @@ void PutQueue::publish_completed(uint32_t queue, uint64_t position) {
   __atomic_store_n(&at_host<PutProgress>(progress_)[queue].completed, position, __ATOMIC_RELEASE);
 }
 
-uint64_t PutQueue::completed(uint32_t queue) const {
-  return __atomic_load_n(&at_host<const PutProgress>(progress_)[queue].completed, __ATOMIC_RELAXED);
+PutReply& PutQueue::reply(uint32_t queue, uint64_t position) const {
+  return at_host<PutReply>(replies_)[(uint64_t{queue} << view_.depth_shift) + (position & (depth() - 1))];
+}
+
+void PutQueue::tell(uint32_t queue, uint64_t position) {
+  uint64_t* const told = &reply(queue, position).told;
+  uint64_t before = __atomic_load_n(told, __ATOMIC_RELAXED);
+  while (
+      (before & ~kPutReplyLeft) <= position &&
+      !__atomic_compare_exchange_n(told, &before, position + 1, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {
+  }
+}
+
+void PutQueue::tell_value(uint32_t queue, uint64_t position, uint64_t value) {
+  __atomic_store_n(&reply(queue, position).value, value, __ATOMIC_RELAXED);
+  tell(queue, position);
+}
+
+bool PutQueue::has_left(uint32_t queue, uint64_t position) const {
+  return __atomic_load_n(&reply(queue, position).told, __ATOMIC_ACQUIRE) == ((position + 1) | kPutReplyLeft);
 }
 
 }  // namespace verbena::symm

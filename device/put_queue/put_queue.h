@@ -35,11 +35,18 @@ class PutQueue {
   // Behind every read of the positions before this one.
   void publish_consumed(uint32_t queue, uint64_t position);
   void publish_completed(uint32_t queue, uint64_t position);
-  // As last published.
-  uint64_t completed(uint32_t queue) const;
+  // Marks the position's reply, unless its slot has a later one's by now.
+  void tell(uint32_t queue, uint64_t position);
+  // The same with a value, whose reader keeps the slot until has_left().
+  void tell_value(uint32_t queue, uint64_t position, uint64_t value);
+  bool has_left(uint32_t queue, uint64_t position) const;
+  // Before kernels have the view.
+  void offer_swaps() { view_.swaps_words = 1; }
 
  private:
-  base::Buffer ring_, cursors_, progress_;
+  PutReply& reply(uint32_t queue, uint64_t position) const;
+
+  base::Buffer ring_, cursors_, progress_, replies_;
   PutQueueView view_{};
 };
 

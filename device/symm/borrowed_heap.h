@@ -51,7 +51,16 @@ struct BorrowedHeap {
   HeapBackend backend;
   std::byte* begin = nullptr;
   uint64_t length_bytes = 0;
+  // Behind the heap, where other memory is that is at the same place of all ranks; at least the length.
+  uint64_t reach_bytes = 0;
   std::vector<int64_t> deltas;  // of each rank, as SymmContext's
+  // Memory of the application's, by whose own addresses kernels find it.
+  struct Alias {
+    const void* begin;
+    uint64_t length_bytes;
+    const void* symmetric;
+  };
+  std::vector<Alias> aliases;
   HeapLease lease;
 
   // Whether this rank's can be used, by that GPU and with so many bytes of words for teams at its begin.

@@ -13,9 +13,11 @@
 #include <string>
 #include <vector>
 
-#include "device/bootstrap/bootstrap.h"
+#include "bootstrap/bootstrap.h"
 #include "device/put_queue/abort_word.h"
+#include "device/symm/alias_table.h"
 #include "device/symm/remote.h"
+#include "device/symm/stream_call.h"
 #include "device/symm/team.h"
 #include "device/symm/watch.h"
 #include "device/symm/window_memory.h"
@@ -40,11 +42,12 @@ class Context;
 // Memory at the same offset of every rank's heap. Owned by its context.
 struct ContextWindow {
   Context* context = nullptr;
-  Window place;                  // in the heap; its region on the NIC
-  std::byte* address = nullptr;  // of this rank's; of a registered range the alias of its first byte
-  uint64_t length_bytes = 0;     // as it was asked for
-  const void* origin = nullptr;  // what was registered
-  uint32_t references = 1;       // registrations
+  Window place;                   // in the heap; its region on the NIC
+  std::byte* address = nullptr;   // of this rank's; of a registered range the alias of its first byte
+  uint64_t length_bytes = 0;      // as it was asked for
+  const void* origin = nullptr;   // what was registered
+  std::optional<uint32_t> alias;  // of it in the table that kernels look at
+  uint32_t references = 1;        // registrations
   base::MemoryPiece piece;
   WindowMemory memory;
 };
@@ -104,8 +107,15 @@ class Context {
   // Collective. No kernel of any rank uses it any more.
   base::Outcome free_workspace(Workspace& workspace);
 
+  // In the order of a stream of the context's GPU; not collective.
+  base::Outcome enqueue(const Team& team, const StreamCall& call, void* stream) const;
+
   // Collective, on the host.
   base::Outcome barrier();
+  // Collective: an error on all ranks if one has `mine`.
+  base::Outcome agree(const base::Outcome& mine);
+  // Collective: an error on all ranks if their numbers of `what` differ.
+  base::Outcome compare_history(const char* what, uint64_t count, uint64_t history);
   // Until all is complete, here and at the peers, that this rank's kernels asked for that have ended; from
   // any thread. A borrowed heap's network is asked through its own library: an error where that is needed.
   base::Outcome quiet();
@@ -147,6 +157,8 @@ class Context {
   base::Outcome map_window(ContextWindow& window);
   uint32_t find_free_region() const;
   ContextWindow* find_registered(const void* address, uint64_t length_bytes, const base::MemoryPiece& piece);
+  base::Outcome add_alias(ContextWindow& window);
+  void remove_alias(ContextWindow& window);
   void forget_origin(const void* address, uint64_t length_bytes, const base::MemoryPiece& piece);
   base::Result<Team*> form_team(Membership mine, std::span<const uint32_t> expected);
   uint64_t find_taken_words() const;
@@ -159,6 +171,7 @@ class Context {
   std::optional<AbortWord> abort_;
   std::optional<Reach> reach_;
   std::optional<Heap> heap_;
+  std::optional<AliasTable> aliases_;                    // of registered memory
   std::mutex windows_mutex_;                             // guards the list
   std::vector<std::unique_ptr<ContextWindow>> windows_;  // the first has the teams' words
   bool meets_twice_ = false;                             // as SymmContext's

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/parameters.h"
 #include "device/symm/context.h"
+#include "device/symm/stream.h"
 
 namespace verbena::symm {
 namespace {
@@ -70,9 +71,42 @@ std::string Context::error() const {
   return remote_ ? remote_->error() : std::string();
 }
 
+Outcome Context::enqueue(const Team& team, const StreamCall& call, void* stream) const {
+  if (auto current = check_gpu(); !current) return current;
+  StreamCall given = call;
+  given.destination = aliases_->find(call.destination);
+  given.source = aliases_->find(call.source);
+  return enqueue_call(team, given, stream);
+}
+
 Outcome Context::barrier() {
   const std::lock_guard call(calls_mutex_);
   return bootstrap_.barrier();
+}
+
+Outcome Context::agree(const Outcome& mine) {
+  const std::lock_guard call(calls_mutex_);
+  return bootstrap_.all_agree(mine, base::last_failure());
+}
+
+Outcome Context::compare_history(const char* what, uint64_t count, uint64_t history) {
+  struct History {
+    uint64_t count, history;
+  };
+  const std::lock_guard call(calls_mutex_);
+  const auto all = bootstrap_.gather(History{count, history});
+  if (!all) return all.error();
+  for (size_t other = 1; other < all->size(); ++other) {
+    const History &one = (*all)[other], &first = all->front();
+    if (one.count == first.count && one.history == first.history) continue;
+    return base::fail(
+        Status::kInvalidUsage,
+        "symm: rank %u: ranks 0 and %zu have not used %s alike (%llu and %llu calls): allocate and free "
+        "the same lengths in the same order on all ranks",
+        rank(), other, what, static_cast<unsigned long long>(first.count),
+        static_cast<unsigned long long>(one.count));
+  }
+  return {};
 }
 
 Outcome Context::quiet() {
@@ -148,14 +182,23 @@ Outcome Context::prepare(base::MemoryOwner owner, const BorrowedHeap* borrowed) 
   auto heap = borrowed ? base::Result<Heap>(Heap::borrow(owner, *borrowed))
                        : Heap::reserve(owner, settings_.heap_bytes, reach_->count_slots, reach_->own_slot);
   auto abort = AbortWord::create();
+  auto aliases = AliasTable::create();
   if (!heap) state = heap.error();
   if (!abort) state = abort.error();
+  if (!aliases) state = aliases.error();
   if (auto agreed = bootstrap_.all_agree(state, base::last_failure()); !agreed) return agreed;
   heap_.emplace(std::move(*heap));
   abort_.emplace(std::move(*abort));
+  aliases_.emplace(std::move(*aliases));
+  for (size_t i = 0; borrowed != nullptr && i < borrowed->aliases.size() && state.is_ok(); ++i) {
+    const BorrowedHeap::Alias& alias = borrowed->aliases[i];
+    if (auto added = aliases_->add(alias.begin, alias.length_bytes, alias.symmetric); !added)
+      state = added.error();
+  }
+  if (auto agreed = bootstrap_.all_agree(state, base::last_failure()); !agreed) return agreed;
   // Whoever lends a heap has a way of his own to the others.
   if (reach_->is_whole_world() || borrowed != nullptr) return {};
-  auto remote = Remote::open(bootstrap_, *reach_, owner.gpu, *abort_);
+  auto remote = Remote::open(bootstrap_, owner.gpu, *abort_);
   if (!remote) return remote.error();
   remote_ = std::move(*remote);
   return check_write_order(owner);
@@ -195,10 +238,11 @@ SymmContext Context::describe_common() const {
   common.rank = static_cast<int32_t>(rank());
   common.world_size = static_cast<int32_t>(count_ranks());
   common.heap_begin = reinterpret_cast<uint64_t>(heap_->begin());
-  common.heap_end = common.heap_begin + heap_->slot_bytes();
+  common.heap_end = common.heap_begin + heap_->reach_bytes();
   common.timeout_ns = settings_.timeout_ns;
   common.abort_word = abort_->device();
   common.meets_twice = meets_twice_;
+  common.aliases = aliases_->device();
   if (remote_) common.queues = remote_->queues();
   return common;
 }

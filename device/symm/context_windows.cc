@@ -110,8 +110,26 @@ base::Result<ContextWindow*> Context::register_window(void* address, uint64_t le
   window->length_bytes = length_bytes;
   window->place.bytes = proposal.piece_bytes;
   const auto made = make_window(std::move(window));
-  if (made) (*made)->address += proposal.begin_bytes;
+  if (!made) return made;
+  (*made)->address += proposal.begin_bytes;
+  const Outcome known_to_kernels = add_alias(**made);
+  if (auto agreed = bootstrap_.all_agree(known_to_kernels, base::last_failure()); !agreed) {
+    drop_window(**made);
+    return agreed.error();
+  }
   return made;
+}
+
+Outcome Context::add_alias(ContextWindow& window) {
+  const auto entry = aliases_->add(window.origin, window.length_bytes, window.address);
+  if (!entry) return entry.error();
+  window.alias = *entry;
+  return {};
+}
+
+void Context::remove_alias(ContextWindow& window) {
+  if (window.alias) aliases_->remove(*window.alias);
+  window.alias.reset();
 }
 
 base::Result<ContextWindow*> Context::make_window(std::unique_ptr<ContextWindow> window) {
@@ -147,7 +165,7 @@ Outcome Context::map_window(ContextWindow& window) {
     state = heap_->fill_zero(window.place.heap_offset, window.place.bytes);
   if (auto agreed = bootstrap_.all_agree(state, base::last_failure()); !agreed) return agreed;
   if (!remote_) return {};
-  return remote_->add_window(bootstrap_, *reach_, window.place, window.memory.own());
+  return remote_->add_window(bootstrap_, window.place, window.memory.own());
 }
 
 uint32_t Context::find_free_region() const {
@@ -176,7 +194,9 @@ void Context::forget_origin(const void* address, uint64_t length_bytes, const ba
     if (origin == nullptr || origin >= begin + length_bytes || begin >= origin + window->length_bytes)
       continue;
     const bool is_this_range = origin == begin && window->length_bytes == length_bytes;
-    if (is_this_range || !window->piece.is_same(piece)) window->origin = nullptr;
+    if (!is_this_range && window->piece.is_same(piece)) continue;
+    window->origin = nullptr;
+    remove_alias(*window);
   }
 }
 
@@ -196,6 +216,7 @@ Outcome Context::free_window(ContextWindow& window) {
 }
 
 void Context::drop_window(ContextWindow& window) {
+  remove_alias(window);
   if (remote_) remote_->remove_window(window.place);
   heap_->offsets().give_back(window.place.heap_offset);
   const std::lock_guard lock(windows_mutex_);

@@ -36,6 +36,7 @@ base::Result<Heap> Heap::reserve(base::MemoryOwner owner, uint64_t slot_bytes, u
 Heap Heap::borrow(base::MemoryOwner owner, const BorrowedHeap& borrowed) {
   Heap heap(owner, borrowed.begin, borrowed.length_bytes, kBorrowedUnitBytes);
   heap.backend_ = borrowed.backend;
+  heap.reach_bytes_ = std::max(borrowed.reach_bytes, borrowed.length_bytes);
   std::copy_if(borrowed.deltas.begin(), borrowed.deltas.end(), std::back_inserter(heap.deltas_),
                [](int64_t delta) { return delta != kSymmOutOfReach; });
   return heap;
@@ -45,6 +46,7 @@ Heap::Heap(base::MemoryOwner owner, std::byte* begin, uint64_t slot_bytes, uint6
     : owner_(owner),
       begin_(begin),
       slot_bytes_(slot_bytes),
+      reach_bytes_(slot_bytes),
       granularity_bytes_(granularity_bytes),
       offsets_(slot_bytes) {}
 

@@ -39,6 +39,8 @@ class Heap {
   const HeapBackend& backend() const { return backend_; }
   bool is_borrowed() const { return range_.begin() == nullptr; }
   uint64_t slot_bytes() const { return slot_bytes_; }
+  // Up to which addresses are symmetric.
+  uint64_t reach_bytes() const { return reach_bytes_; }
   uint64_t granularity_bytes() const { return granularity_bytes_; }
   std::byte* begin() const { return begin_; }
   std::byte* slot(uint32_t index) const { return begin_ + deltas_[index]; }
@@ -61,7 +63,7 @@ class Heap {
   base::AddressRange range_;  // the slots, unless they are borrowed
   std::byte* begin_;
   std::vector<int64_t> deltas_;  // of each slot
-  uint64_t slot_bytes_, granularity_bytes_;
+  uint64_t slot_bytes_, reach_bytes_, granularity_bytes_;
   OffsetPlan offsets_;
 };
 

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "device/bootstrap/bootstrap.h"
+#include "bootstrap/bootstrap.h"
 
 namespace verbena::symm {
 

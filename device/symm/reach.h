@@ -8,8 +8,8 @@
 
 #include "base/parameters.h"
 #include "base/virtual_memory.h"
-#include "device/bootstrap/bootstrap.h"
-#include "device/bootstrap/host_domain.h"
+#include "bootstrap/bootstrap.h"
+#include "bootstrap/host_domain.h"
 
 namespace verbena::symm {
 

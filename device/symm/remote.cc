@@ -19,12 +19,13 @@ base::Error pass_on(const std::string& cause) {
   return base::fail(Status::kSystem, "symm: %s", cause.c_str());
 }
 
-// `step(rank)` for each rank out of reach, until one of them fails: with the cause, in that call's words.
+// `step(rank)` for each rank, until one of them fails: with the cause, in that call's words. Ranks in reach
+// and this one are among them: where NICs update words, they do so for all (symm_word.cuh).
 template <typename Step>
-Outcome for_remote(const Reach& reach, const Step& step) {
-  for (uint32_t rank = 0; rank < reach.slot_of.size(); ++rank) {
+Outcome for_all(uint32_t count_ranks, const Step& step) {
+  for (uint32_t rank = 0; rank < count_ranks; ++rank) {
     std::string cause;
-    if (!reach.reaches(rank) && !step(rank, &cause)) return pass_on(cause);
+    if (!step(rank, &cause)) return pass_on(cause);
   }
   return {};
 }
@@ -50,8 +51,7 @@ std::span<const std::byte> part_of(const std::vector<std::byte>& table, size_t p
 
 }  // namespace
 
-base::Result<std::unique_ptr<Remote>> Remote::open(Bootstrap& bootstrap, const Reach& reach, int gpu,
-                                                   AbortWord& abort) {
+base::Result<std::unique_ptr<Remote>> Remote::open(Bootstrap& bootstrap, int gpu, AbortWord& abort) {
   const auto nonce = draw_nonce(bootstrap);
   if (!nonce) return nonce.error();
   const PutQueueShape shape = PutQueueShape::from_parameters();
@@ -66,7 +66,8 @@ base::Result<std::unique_ptr<Remote>> Remote::open(Bootstrap& bootstrap, const R
   const Outcome opened = endpoint ? Outcome() : Outcome(endpoint.error());
   if (auto agreed = bootstrap.all_agree(opened, base::last_failure()); !agreed) return agreed.error();
   std::unique_ptr<Remote> remote(new Remote(std::move(*endpoint), std::move(*queues)));
-  if (auto connected = remote->connect(bootstrap, reach); !connected) return connected.error();
+  if (remote->endpoint_->swaps_words()) remote->queues_.offer_swaps();
+  if (auto connected = remote->connect(bootstrap); !connected) return connected.error();
   const ProxyOptions options{.rank = bootstrap.rank(), .count_ranks = bootstrap.count_ranks()};
   remote->proxy_ = std::make_unique<Proxy>(*remote->endpoint_, remote->queues_, abort, options);
   const Outcome started = remote->proxy_->start();
@@ -74,10 +75,10 @@ base::Result<std::unique_ptr<Remote>> Remote::open(Bootstrap& bootstrap, const R
   return remote;
 }
 
-Outcome Remote::connect(Bootstrap& bootstrap, const Reach& reach) {
+Outcome Remote::connect(Bootstrap& bootstrap) {
   const size_t part_bytes = endpoint_->address_bytes();
   std::vector<std::byte> mine(part_bytes * bootstrap.count_ranks()), theirs(mine.size());
-  const Outcome told = for_remote(reach, [&](uint32_t rank, std::string* cause) {
+  const Outcome told = for_all(bootstrap.count_ranks(), [&](uint32_t rank, std::string* cause) {
     const auto address = endpoint_->local_address(rank, cause);
     if (address.size() != part_bytes) return false;
     std::copy(address.begin(), address.end(), mine.begin() + static_cast<ptrdiff_t>(rank * part_bytes));
@@ -85,7 +86,7 @@ Outcome Remote::connect(Bootstrap& bootstrap, const Reach& reach) {
   });
   if (auto agreed = bootstrap.all_agree(told, base::last_failure()); !agreed) return agreed;
   if (auto exchanged = bootstrap.exchange(mine, theirs); !exchanged) return exchanged;
-  const Outcome connected = for_remote(reach, [&](uint32_t rank, std::string* cause) {
+  const Outcome connected = for_all(bootstrap.count_ranks(), [&](uint32_t rank, std::string* cause) {
     return endpoint_->connect(rank, part_of(theirs, part_bytes, rank), cause);
   });
   return bootstrap.all_agree(connected, base::last_failure());
@@ -101,8 +102,7 @@ Outcome Remote::add_own(const Window& window, const base::MappedPiece& memory) {
   return {};
 }
 
-Outcome Remote::add_window(Bootstrap& bootstrap, const Reach& reach, const Window& window,
-                           const base::MappedPiece& memory) {
+Outcome Remote::add_window(Bootstrap& bootstrap, const Window& window, const base::MappedPiece& memory) {
   Outcome state = add_own(window, memory);
   std::vector<std::byte> mine = endpoint_->region_address(window.region);
   mine.resize(endpoint_->region_address_bytes());
@@ -112,7 +112,7 @@ Outcome Remote::add_window(Bootstrap& bootstrap, const Reach& reach, const Windo
     return agreed;
   }
   if (auto gathered = bootstrap.all_gather(mine, all); !gathered) return gathered;
-  state = for_remote(reach, [&](uint32_t rank, std::string* cause) {
+  state = for_all(bootstrap.count_ranks(), [&](uint32_t rank, std::string* cause) {
     return endpoint_->add_remote_region(rank, window.region, part_of(all, mine.size(), rank), cause);
   });
   if (state.is_ok()) state = proxy_->add_window(window.heap_offset, window.bytes, window.region);

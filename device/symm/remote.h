@@ -1,14 +1,13 @@
-// The way to the ranks that loads and stores do not reach: an endpoint, the put queues of this rank's
-// kernels, and the proxy between them.
+// The way to the ranks that loads and stores do not reach, and to the others for what NICs alone may do: an
+// endpoint, the put queues of this rank's kernels, and the proxy between them.
 #pragma once
 
 #include <memory>
 #include <string>
 
 #include "base/virtual_memory.h"
-#include "device/bootstrap/bootstrap.h"
+#include "bootstrap/bootstrap.h"
 #include "device/proxy/proxy.h"
-#include "device/symm/reach.h"
 #include "verbena/endpoint.h"
 
 namespace verbena::symm {
@@ -18,12 +17,12 @@ inline constexpr uint32_t kMaxWindows = 256;  // of a context
 class Remote {
  public:
   // Collective. Queues are in memory of the calling thread's current GPU. `abort` outlives it.
-  static base::Result<std::unique_ptr<Remote>> open(bootstrap::Bootstrap& bootstrap, const Reach& reach,
-                                                    int gpu, AbortWord& abort);
+  static base::Result<std::unique_ptr<Remote>> open(bootstrap::Bootstrap& bootstrap, int gpu,
+                                                    AbortWord& abort);
 
   const PutQueueView& queues() const { return queues_.view(); }
   // `memory` at this offset of the heap, as region `region` of all ranks. Collective.
-  base::Outcome add_window(bootstrap::Bootstrap& bootstrap, const Reach& reach, const Window& window,
+  base::Outcome add_window(bootstrap::Bootstrap& bootstrap, const Window& window,
                            const base::MappedPiece& memory);
   // Nothing of it is under way, from any rank.
   void remove_window(const Window& window);
@@ -39,7 +38,7 @@ class Remote {
  private:
   Remote(std::unique_ptr<Endpoint> endpoint, PutQueue queues)
       : endpoint_(std::move(endpoint)), queues_(std::move(queues)) {}
-  base::Outcome connect(bootstrap::Bootstrap& bootstrap, const Reach& reach);
+  base::Outcome connect(bootstrap::Bootstrap& bootstrap);
   base::Outcome add_own(const Window& window, const base::MappedPiece& memory);
 
   std::unique_ptr<Endpoint> endpoint_;

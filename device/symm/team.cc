@@ -51,16 +51,14 @@ base::Result<std::unique_ptr<Team>> Team::make(TeamPlace place, TeamParts parts,
   context.arrivals = first + plan.arrivals;
   context.rounds = first + plan.rounds;
   context.failure = first + plan.failure();
-  const auto deltas = team->describe_members(context, reach, heap);
+  team->describe_members(context, reach, heap);
   std::vector<std::byte> extension = heap.backend().extension;
   extension.insert(extension.end(), team->parts_.behind.begin(), team->parts_.behind.end());
-  if (auto written = team->write(context, extension, deltas); !written) return written.error();
+  if (auto written = team->write(context, extension); !written) return written.error();
   return team;
 }
 
-std::vector<int64_t> Team::describe_members(SymmContext& context, const Reach& reach,
-                                            const Heap& heap) const {
-  std::vector<int64_t> deltas;
+void Team::describe_members(SymmContext& context, const Reach& reach, const Heap& heap) {
   context.team_size = static_cast<int32_t>(ranks().size());
   context.team_rank = static_cast<int32_t>(rank());
   context.lsa_size = 0;
@@ -68,8 +66,8 @@ std::vector<int64_t> Team::describe_members(SymmContext& context, const Reach& r
   for (size_t member = 0; member < ranks().size(); ++member) {
     const uint32_t rank = ranks()[member];
     const bool is_reached = reach.reaches(rank);
-    deltas.push_back(is_reached ? heap.delta_bytes(static_cast<uint32_t>(reach.slot_of[rank]))
-                                : kSymmOutOfReach);
+    deltas_.push_back(is_reached ? heap.delta_bytes(static_cast<uint32_t>(reach.slot_of[rank]))
+                                 : kSymmOutOfReach);
     if (!is_reached) continue;
     if (context.lsa_size++ == 0) context.lsa_base_rank = static_cast<int32_t>(member);
     if (ranks().size() <= 64) context.lsa_mask |= uint64_t{1} << member;
@@ -77,7 +75,6 @@ std::vector<int64_t> Team::describe_members(SymmContext& context, const Reach& r
   context.has_remote = context.lsa_size < context.team_size;
   // It leads to all ranks in reach, members or not.
   if (static_cast<uint32_t>(context.lsa_size) != reach.count_slots) context.multicast_delta = 0;
-  return deltas;
 }
 
 // From outside, as kernels write it: any number may be there.
@@ -102,14 +99,16 @@ std::string Team::describe_failure(uint64_t failure) const {
       return text + "for the way to " + peer + " (its put queue is full, or a get has no answer)";
     case SymmWait::kCompletion:
       return text + "for what it has put to be complete";
+    case SymmWait::kWord:
+      return text + "for a word of a window";
     case SymmWait::kPacket:
       return text + "for a packet of " + peer + " in block " + std::to_string(number);
   }
   return text;
 }
 
-base::Outcome Team::write(SymmContext context, std::span<const std::byte> extension,
-                          std::span<const int64_t> deltas) {
+base::Outcome Team::write(SymmContext context, std::span<const std::byte> extension) {
+  const std::span<const int64_t> deltas = deltas_;
   const std::vector<int32_t> world_ranks(ranks().begin(), ranks().end());
   const size_t deltas_at = round_up(sizeof(context) + extension.size(), alignof(int64_t));
   const size_t ranks_at = deltas_at + deltas.size_bytes();

@@ -44,17 +44,19 @@ class Team {
   // For kernels that take it by value; its pointers are the GPU's, as long as the team lives. Behind it lie
   // the extension of the heap's backend and TeamParts::behind.
   const SymmContext& context() const { return *reinterpret_cast<const SymmContext*>(image_.data()); }
+  // From an address of ours to the member's, or kSymmOutOfReach.
+  int64_t delta_bytes(uint32_t member) const { return deltas_[member]; }
   // The same in memory of the GPU.
   const SymmContext* device_context() const { return static_cast<const SymmContext*>(memory_.device()); }
 
  private:
   Team(TeamPlace place, TeamParts parts) : place_(std::move(place)), parts_(std::move(parts)) {}
-  std::vector<int64_t> describe_members(SymmContext& context, const Reach& reach, const Heap& heap) const;
-  base::Outcome write(SymmContext context, std::span<const std::byte> extension,
-                      std::span<const int64_t> deltas);
+  void describe_members(SymmContext& context, const Reach& reach, const Heap& heap);
+  base::Outcome write(SymmContext context, std::span<const std::byte> extension);
 
   TeamPlace place_;
   TeamParts parts_;
+  std::vector<int64_t> deltas_;   // of the members
   std::vector<std::byte> image_;  // the context, its extension, then what it points to
   base::Buffer memory_;           // the same for the GPU
 };

@@ -38,7 +38,7 @@ void Watch::run() {
 
 bool Watch::look() {
   const std::unique_lock call(calls_, std::try_to_lock);
-  return !call || bootstrap_.look_around();
+  return !call || bootstrap_.check_ranks();
 }
 
 }  // namespace verbena::symm

@@ -8,7 +8,7 @@
 #include <string>
 #include <thread>
 
-#include "device/bootstrap/bootstrap.h"
+#include "bootstrap/bootstrap.h"
 
 namespace verbena::symm {
 

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "base/log.h"
-#include "device/bootstrap/descriptor_exchange.h"
+#include "bootstrap/host_domain.h"
 
 namespace verbena::symm {
 

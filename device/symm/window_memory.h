@@ -4,8 +4,8 @@
 
 #include <vector>
 
-#include "device/bootstrap/bootstrap.h"
-#include "device/bootstrap/host_domain.h"
+#include "bootstrap/bootstrap.h"
+#include "bootstrap/host_domain.h"
 #include "device/symm/heap.h"
 #include "device/symm/reach.h"
 

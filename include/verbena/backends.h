@@ -23,6 +23,14 @@ struct ncclComm;
 VERBENA_API verbena_result verbena_nccl_context_create(struct ncclComm* communicator, size_t heap_bytes,
                                                        verbena_context** context);
 
+/* The same over a buffer of the application's too, of ncclMemAlloc() or another cuMemCreate(), equally long
+ * on all ranks: kernels take its own addresses for symmetric ones. It becomes a window of the communicator,
+ * and is the application's again when the context is destroyed. */
+VERBENA_API verbena_result verbena_nccl_context_create_with_buffer(struct ncclComm* communicator,
+                                                                   void* buffer, size_t buffer_bytes,
+                                                                   size_t heap_bytes,
+                                                                   verbena_context** context);
+
 /* ---- libverbena_nvshmem.so: NVSHMEM 3, found in the process by name (NvshmemSymmContext) ---- */
 
 /* Collective: initialises NVSHMEM for the current GPU, if the application has not; a rank is a PE. */

@@ -4,14 +4,22 @@
 // Life: open() on every rank; local_address(peer) for each peer, exchanged by the caller, connect(). Memory:
 // add_region() and its region_address(), exchanged, add_remote_region(). Then operations, ring(), poll().
 //
-// Order: what is posted to one (peer, lane) takes effect there in the order posted: whoever sees a word that
-// was written or added after a put sees the put's bytes. Three things are not ordered by posting alone: other
-// lanes; what follows an add or a get (fence()); and a get's bytes here, before its completion.
+// Order: words and gets that are posted to one (peer, lane) take effect there behind everything posted before
+// them: whoever sees a word that was written or added sees the bytes of every put before it, and an add takes
+// effect behind the adds before it. Four things are not ordered by posting alone: other lanes; a put behind
+// anything (over one rail it is in order, over several it may overtake); what follows an add or a get here,
+// that is its answer (fence()); and a get's bytes here, before its completion.
+//
+// Rails: an endpoint uses the ports nearest to its GPU, up to `rails` of them. Long puts are cut over all of
+// them, the rest takes one. When a rail fails, what was under way on it goes on over the others or over the
+// same one once it is back: a word is written, or added to, exactly once, or the peer fails; no put is
+// repeated once a word behind it was seen. Of an add that has happened the answer may be lost, which its
+// completion says. Both ends have to poll() for that, and connect to each other by TCP once something fails.
+// VERBENA_FAILOVER=0: the peer fails at the first failure.
 //
 // Adds to the memory of one rank are atomic among each other, whoever of the group posts them on whatever
-// lane: all lanes of an endpoint are on one port, so one device carries them out. They are not atomic with
-// anything else that changes the word: loads and stores of its owner, atomics of a CPU or a GPU,
-// write_word().
+// lane: one of its devices carries them out at a time. They are not atomic with anything else that changes
+// the word: loads and stores of its owner, atomics of a CPU or a GPU, write_word().
 //
 // Threads: ring(), poll(), fence(), give_up() and all operations belong to one thread, the driver. The rest
 // may be called from any thread, also while the driver runs, as long as the driver does not yet use, or no
@@ -33,11 +41,13 @@ struct EndpointOptions {
   uint64_t nonce = 0;              // of the group: addresses of another one are refused
   int gpu = -1;                    // the ordinal whose nearest port is used; -1: the first healthy port
   std::string device_filter = {};  // as VERBENA_HCA, which counts if this is empty
-  uint32_t lanes = 1;              // queue pairs to each peer, 1 to 16; the same on all ranks
-  uint32_t send_depth = 256;       // requests under way on each, 16 to 32768
-  uint32_t max_regions = 64;       // region ids are 0 to max_regions - 1; the same on all ranks
+  uint32_t rails = 4;              // ports at most, 1 to 8; the same on all ranks
+  uint32_t lanes = 1;              // to each peer, with a queue pair a rail, 1 to 16; the same on all ranks
+  uint32_t send_depth = 256;       // operations of a lane, and requests on each queue pair, 16 to 32768
+  uint32_t max_regions = 65536;    // region ids are 0 to max_regions - 1
   uint64_t max_message_bytes = 0;  // longer transfers travel in parts; 0: the device's limit
   bool pushes_all_gets = false;    // as gets into GPU memory on a NIC are: for tests without either
+  bool is_observed = false;        // by the files of VERBENA_STATS and VERBENA_TRACE, and the state dump
 };
 
 // What became of a call that posts.
@@ -76,7 +86,8 @@ struct EndpointCompletion {
                         // happened, error(peer) says why; all lanes of the peer end so
   uint64_t count_done;  // operations on this (peer, lane), since it was connected, that are remotely complete
   uint64_t cookie;      // of the operation that this is the completion of, 0 for one without
-  uint64_t value;       // what read_word() read, or what the word was before add_word()
+  uint64_t value;       // what read_word() read, or what the word was before an update
+  bool is_answer_lost = false;  // of an update that has happened: `value` went with a rail that failed
 };
 
 class Endpoint {
@@ -88,10 +99,10 @@ class Endpoint {
   // afterwards.
   virtual ~Endpoint() = default;
 
-  // `<device>:<port>`.
+  // `<device>:<port>`, or several of them, joined by `, `.
   virtual std::string describe_rail() const = 0;
-  // Binds the calling thread to the CPUs nearest to the port, of those that it may use now. False: they are
-  // not known, or none of them may be used; nothing has changed.
+  // Binds the calling thread to the CPUs nearest to the first port, of those that it may use now. False: they
+  // are not known, or none of them may be used; nothing has changed.
   virtual bool bind_thread() const = 0;
   // Whether GPU memory is to be given as a dma-buf; otherwise by address.
   virtual bool wants_dmabuf() const = 0;
@@ -103,7 +114,7 @@ class Endpoint {
   // Empty, with the cause in *error, if that fails.
   virtual std::vector<std::byte> local_address(uint32_t peer, std::string* error) = 0;
   // After local_address(peer). False, with the cause, if the bytes are not what that peer's
-  // local_address(rank) gave, or the two ports cannot be joined.
+  // local_address(rank) gave, or no two ports can be joined, or none that reaches the peer's words.
   virtual bool connect(uint32_t peer, std::span<const std::byte> address, std::string* error) = 0;
 
   virtual bool add_region(uint32_t id, const EndpointMemory& memory, std::string* error) = 0;
@@ -123,6 +134,13 @@ class Endpoint {
   virtual Posting write_word(const RemoteWord& word, uint64_t value, uint64_t cookie) = 0;
   virtual Posting add_word(const RemoteWord& word, uint64_t addend, uint64_t cookie) = 0;
   virtual Posting read_word(const RemoteWord& word, uint64_t cookie) = 0;
+  // The word becomes `desired` where it is `expected`; the completion says what it was before. As add_word()
+  // in order and atomicity; refused where swaps_words() says no.
+  virtual Posting compare_swap_word(const RemoteWord&, uint64_t /* expected */, uint64_t /* desired */,
+                                    uint64_t /* cookie */) {
+    return Posting::kRefused;
+  }
+  virtual bool swaps_words() const { return false; }
   // The next operation on this lane takes effect after the adds and gets before it.
   virtual void fence(uint32_t peer, uint32_t lane) = 0;
   // Hands everything to the device. All of it will be told of: a chain ends in a request with a completion.

@@ -58,8 +58,19 @@ typedef enum {
   VERBENA_OPS_TWO_SHOT_128 = 4,
   VERBENA_OPS_BULK_ONE_SHOT = 5,
   VERBENA_OPS_BULK_TWO_SHOT = 6,
-  VERBENA_OPS_COPY_ENGINES = 7,
-  VERBENA_OPS_DIRECT = 8
+  /* All-reduces alone, sums of float16 and bfloat16: bulk two shots in few bits, which change the results
+   * (docs/quantisation.md), the same on all ranks. Terms and sums as e4m3 (a scale for 64 numbers), as
+   * integers of 8, 6 or 4 bits (a lowest and a highest number for 128, 128, 32), as MXFP8; or terms by the
+   * first and sums by the second. Never chosen unless asked for. */
+  VERBENA_OPS_FP8 = 7,
+  VERBENA_OPS_INT8 = 8,
+  VERBENA_OPS_INT6 = 9,
+  VERBENA_OPS_INT4 = 10,
+  VERBENA_OPS_MXFP8 = 11,
+  VERBENA_OPS_FP8_INT8 = 12,
+  VERBENA_OPS_INT4_INT8 = 13,
+  VERBENA_OPS_COPY_ENGINES = 14,
+  VERBENA_OPS_DIRECT = 15
 } verbena_ops_algorithm;
 
 /* Zeros are defaults. The same on all ranks. */
@@ -123,6 +134,79 @@ VERBENA_API verbena_result verbena_ops_all_reduce(verbena_ops* ops, const void* 
                                                   size_t count, verbena_ops_type type,
                                                   verbena_ops_reduction reduction,
                                                   const verbena_ops_choice* choice, verbena_stream stream);
+
+/* The same in few bits where that is faster: by `codec`, VERBENA_OPS_FP8 to VERBENA_OPS_INT4_INT8, or as
+ * verbena_ops_all_reduce() does it, for a tensor so small or numbers of 32 bits. `seed` other than 0 rounds
+ * by chance, right on average, other numbers in each call. `choice` chooses among all algorithms. */
+VERBENA_API verbena_result verbena_ops_all_reduce_coded(verbena_ops* ops, const void* input, void* output,
+                                                        size_t count, verbena_ops_type type,
+                                                        verbena_ops_algorithm codec, uint64_t seed,
+                                                        const verbena_ops_choice* choice,
+                                                        verbena_stream stream);
+/* What that would be done by. */
+VERBENA_API verbena_result verbena_ops_choose_coded(const verbena_ops* ops, verbena_ops_algorithm codec,
+                                                    size_t bytes, verbena_ops_choice* choice);
+
+/* How rows are quantised, one byte a number: number = byte * scale. FP8 is e4m3. */
+typedef enum {
+  VERBENA_OPS_NOT_QUANTISED = 0,
+  VERBENA_OPS_FP8_TENSOR = 1,         /* by one float, which `scales` gives */
+  VERBENA_OPS_FP8_TOKEN = 2,          /* a float for each row: its largest magnitude / 448 */
+  VERBENA_OPS_FP8_BLOCK = 3,          /* a float for each 128 numbers of a row */
+  VERBENA_OPS_FP8_BLOCK_POWER = 4,    /* the same, powers of two, rounded up */
+  VERBENA_OPS_FP8_BLOCK_EXPONENT = 5, /* their exponents (UE8M0) alone, those of four blocks in a word */
+  VERBENA_OPS_MXFP8_BLOCK = 6,        /* an exponent (E8M0), a byte, for each 32 numbers */
+  VERBENA_OPS_MXFP8_SWIZZLED = 7, /* in tiles of 128 rows of 4 exponents, 512 bytes, zeros behind the rows */
+  VERBENA_OPS_INT8_TOKEN = 8      /* a float for each row: its largest magnitude / 127 */
+} verbena_ops_quantisation;
+
+/* RMSNorm of `rows` rows of `hidden` numbers of a tensor x of float16 or bfloat16: h = x + residual_in;
+ * residual_out = h; output = h / sqrt(mean(h^2) + epsilon) * (weight + weight_offset); and `output`
+ * quantised. Tensors begin where they are given, their rows so many numbers (steps) behind each other. Null:
+ * there is no such tensor, or a weight of ones. residual_out may be residual_in; nothing else that is written
+ * overlaps. */
+typedef struct {
+  size_t rows, hidden;
+  const void* weight;
+  float epsilon, weight_offset;
+  uint32_t rounds_sum;    /* 1: h is rounded to the type before it is squared */
+  uint32_t rounds_normed; /* 1: so is h / sqrt(...) before it is multiplied by the weight */
+  const void* residual_in;
+  void* residual_out;
+  void* output;
+  size_t residual_in_step, residual_out_step, output_step;
+  size_t padding; /* columns of output and quantised rows behind `hidden` that become 0 */
+  verbena_ops_quantisation quantisation;
+  void* quantised; /* bytes */
+  size_t quantised_step;
+  void* scales; /* of block b of row r at r * scale_row_step + b * scale_block_step, in floats, words or bytes
+                 */
+  size_t scale_row_step, scale_block_step;
+  float least_scale; /* of those computed as floats; 0: 1e-10 */
+} verbena_ops_norm;
+
+/* On this rank alone; x begins with its rows x_step numbers behind each other, and may be `output` or
+ * residual_out. */
+VERBENA_API verbena_result verbena_ops_norm_rows(verbena_ops* ops, const void* x, size_t x_step,
+                                                 verbena_ops_type type, const verbena_ops_norm* norm,
+                                                 verbena_stream stream);
+/* x is the sum of all ranks' `input`, rows side by side, which comes to lie in `sum`: that may be `input`, or
+ * `output` where output_step is `hidden`. One kernel for few rows, two for many; the same bits as by
+ * verbena_ops_all_reduce() and verbena_ops_norm_rows(). `codec` as verbena_ops_all_reduce_coded() has it, or
+ * VERBENA_OPS_AUTO for none. */
+VERBENA_API verbena_result verbena_ops_all_reduce_norm(verbena_ops* ops, const void* input, void* sum,
+                                                       verbena_ops_type type, const verbena_ops_norm* norm,
+                                                       verbena_ops_algorithm codec,
+                                                       const verbena_ops_choice* choice,
+                                                       verbena_stream stream);
+/* The same in one kernel, each rank norming its share of the rows, the r-th rank the r-th (rows / ranks,
+ * rounded up), and all getting `output` and the quantised rows of all; scales lie in rows or columns, not in
+ * tiles. `sum` has room for the share's rows; residual_in and residual_out have those alone. */
+VERBENA_API verbena_result verbena_ops_reduce_scatter_norm_all_gather(verbena_ops* ops, const void* input,
+                                                                      void* sum, verbena_ops_type type,
+                                                                      const verbena_ops_norm* norm,
+                                                                      const verbena_ops_choice* choice,
+                                                                      verbena_stream stream);
 
 /* Tensors of the following are `rows` rows, a message of each rank in every row: one row for the first
  * dimension of a tensor, as many as the dimensions before it have for another one. Lengths are in bytes where

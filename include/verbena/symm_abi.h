@@ -64,6 +64,7 @@ enum class SymmWait : uint8_t {
   kRequest = 4,     // for a place in a put queue, or for what a get brings
   kCompletion = 5,  // symm_quiet, symm_flush, or a barrier's first half
   kPacket = 6,      // for a packet of low_latency.cuh; the number is the block's
+  kWord = 7,        // for a word of a window
 };
 inline constexpr uint32_t kSymmFailureNumber = 8, kSymmFailurePeer = 24, kSymmFailureRank = 44;  // bits
 inline constexpr uint32_t kSymmFailureNumberBits = 16, kSymmFailureRankBits = 20;
@@ -73,6 +74,18 @@ inline constexpr uint32_t kSymmNobody =
 // Compared as signed integers. Numbered as the seed's users know them.
 enum class SymmCompare : int32_t { kEqual = 1, kNotEqual, kGreater, kGreaterEqual, kLess, kLessEqual };
 enum class SymmSignalOperation : int32_t { kSet = 0, kAdd = 1, kIncrement = 2 };  // the last adds 1
+
+// Memory of the application's that is registered: its own addresses, and what leads to the window's, which
+// are symmetric. The host changes the table while kernels run: an entry counts while its end is not 0.
+struct SymmAlias {
+  uint64_t begin, end;
+  uint64_t delta;  // added to an address in between
+};
+inline constexpr uint32_t kSymmMaxAliases = 256;
+struct SymmAliases {
+  uint64_t count;  // entries from the first on that may count
+  SymmAlias entries[kSymmMaxAliases];
+};
 
 // Of one team, on one rank. Everything it points to is in memory that this rank's GPU addresses. A kernel
 // that takes it by value, as a __grid_constant__, has it in constant memory: what it reads of one in global
@@ -114,6 +127,8 @@ struct SymmContext {
   // Block b asks for RDMA by put queue (first_queue + b) modulo their number. Kernels whose contexts differ
   // in it, such as workspaces', are less in each other's way; a block's order is that of one context's calls.
   uint32_t first_queue;
+  const SymmAliases* aliases;  // of registered memory; null: there is none
+  uint64_t reserved;           // 0
 };
 
 // What each block of a workspace has for itself.

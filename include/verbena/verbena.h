@@ -101,6 +101,14 @@ VERBENA_API void verbena_context_abort(verbena_context* context);
 
 /* ---- Contexts over another library's symmetric memory (docs/add-a-backend.md) ---- */
 
+/* Memory that kernels are given by another address than the symmetric one, such as an application's buffer.
+ */
+typedef struct {
+  const void* begin;
+  size_t length_bytes;
+  const void* symmetric;
+} verbena_alias;
+
 /* A rank's heap: at its begin the teams' words, behind them the windows. `type`, lengths and `is_world_only`
  * are the same on all ranks. What is pointed to is read by the call, but for the heap itself. */
 typedef struct {
@@ -126,6 +134,12 @@ typedef struct {
    * Null: nothing to do. */
   void (*release)(void* argument);
   void* argument;
+  /* Memory behind the heap that is at the same place of all ranks too, but no part of it: addresses up to
+   * begin + reach_bytes are symmetric. 0: length_bytes. */
+  size_t reach_bytes;
+  /* [count_aliases]; null: none. */
+  const verbena_alias* aliases;
+  size_t count_aliases;
 } verbena_heap;
 
 /* Bytes that the words of all teams (VERBENA_SYMM_TEAMS) take, a multiple of 512. 0: a setting is wrong. */
@@ -145,11 +159,11 @@ VERBENA_API verbena_result verbena_window_allocate(verbena_context* context, siz
                                                    verbena_window** window);
 /* Collective. Memory that the caller has allocated and keeps until the window is freed: GPU memory of
  * cuMemCreate with a POSIX file descriptor (ncclMemAlloc, PyTorch's expandable segments), the same part of an
- * allocation of the same length on all ranks; other memory is refused with VERBENA_INVALID_USAGE. Kernels use
- * the window's address, a second one of the same memory. The same range of the same allocations again gives
- * the same window, which is then freed as often. If any rank has other memory at its address by now, all
- * ranks get a new window; the old one keeps the old memory until it is freed, and is found by its own address
- * alone. */
+ * allocation of the same length on all ranks; other memory is refused with VERBENA_INVALID_USAGE. The
+ * window's address is a second one of the same memory; kernels and calls on streams take either for the
+ * symmetric one, the window's in fewer steps. The same range of the same allocations again gives the same
+ * window, which is then freed as often. If any rank has other memory at its address by now, all ranks get a
+ * new window; the old one keeps the old memory until it is freed, and is found by its own address alone. */
 VERBENA_API verbena_result verbena_window_register(verbena_context* context, void* address,
                                                    size_t length_bytes, verbena_window** window);
 /* Collective. No kernel of any rank uses it any more; what such kernels asked for is waited for. */
@@ -223,6 +237,65 @@ VERBENA_API size_t verbena_workspace_slot_bytes(const verbena_workspace* workspa
  * that take one. Null of no member. */
 VERBENA_API const void* verbena_workspace_device_context(const verbena_workspace* workspace);
 VERBENA_API const void* verbena_workspace_host_context(const verbena_workspace* workspace);
+/* The members with the workspace's signals and barriers, for the calls below and whatever else reads a team;
+ * the workspace's, valid as long. Null of no member. */
+VERBENA_API const verbena_team* verbena_workspace_team(const verbena_workspace* workspace);
+
+/* ---- Calls in the order of a stream ---- */
+
+/* Each enqueues a kernel of the library's own on `stream` (cudaStream_t or CUstream, of the GPU that is
+ * current, the context's) and returns; legal while the stream is captured. They do what symm_barrier(),
+ * symm_signal() and so on do in a kernel, and are ordered with the stream's other work: a signal is behind
+ * all that the stream has put. Not collective. The first call on a GPU loads the kernel, which waits for
+ * kernels that run: make it before any waits for a peer. What cannot be is told at once
+ * (VERBENA_INVALID_ARGUMENT; VERBENA_INVALID_USAGE without a GPU, or for members that only another library's
+ * network reaches); a wait that ends in vain by verbena_context_get_error() or verbena_workspace_get_error().
+ */
+
+/* Of the whole team: the members' streams meet, and what they have put is complete. `barrier`: 0 to 511; two
+ * streams of a team, or a kernel and a stream, that may meet at the same time use different ones. */
+VERBENA_API verbena_result verbena_barrier_on_stream(const verbena_team* team, uint32_t barrier,
+                                                     void* stream);
+/* `signal`: 0 to 255; `operation`: 0 sets to `value`, 1 adds it, 2 adds 1 (SymmSignalOperation). */
+VERBENA_API verbena_result verbena_signal_on_stream(const verbena_team* team, uint32_t signal, uint32_t peer,
+                                                    uint64_t value, int operation, void* stream);
+/* Until this rank's signal compares so with `value`, signed: 1 ==, 2 !=, 3 >, 4 >=, 5 <, 6 <= (SymmCompare).
+ */
+VERBENA_API verbena_result verbena_wait_on_stream(const verbena_team* team, uint32_t signal, int compare,
+                                                  int64_t value, void* stream);
+/* `destination` is in a window, by this rank's address of it; so is `source`, where loads and stores do not
+ * reach the peer: then it is in use until verbena_quiet_on_stream() or a barrier. */
+VERBENA_API verbena_result verbena_put_on_stream(const verbena_team* team, void* destination,
+                                                 const void* source, size_t length_bytes, uint32_t peer,
+                                                 void* stream);
+/* Back: what comes behind it in the stream has the data. */
+VERBENA_API verbena_result verbena_get_on_stream(const verbena_team* team, void* destination,
+                                                 const void* source, size_t length_bytes, uint32_t peer,
+                                                 void* stream);
+/* What this rank has put, got or signaled before is complete at all peers. */
+VERBENA_API verbena_result verbena_quiet_on_stream(const verbena_team* team, void* stream);
+
+/* ---- Pools: an allocator of a framework whose memory lies in a window ---- */
+
+/* Tensors of a pool have symmetric addresses: no registration, no second address. A pool takes memory by
+ * these two functions, in the form of PyTorch's CUDAPluggableAllocator, from libverbena.so by name: for the
+ * pool of number n void* verbena_pool_allocate_n(ssize_t length_bytes, int gpu, cudaStream_t stream); void
+ * verbena_pool_release_n(void* address, ssize_t length_bytes, int gpu, cudaStream_t stream); They are not
+ * collective and wait for nobody; they may be called from any thread. Null: no room, or another GPU. A tensor
+ * has the same place on all ranks if these have allocated and freed alike. */
+typedef struct verbena_pool verbena_pool;
+/* Collective: a window of `length_bytes` for it. A process has at most 8 pools. */
+VERBENA_API verbena_result verbena_pool_create(verbena_context* context, size_t length_bytes,
+                                               verbena_pool** pool);
+/* Collective. Nobody uses its memory any more, and no allocator calls its functions. */
+VERBENA_API verbena_result verbena_pool_free(verbena_pool* pool);
+/* Collective. VERBENA_INVALID_USAGE if ranks have not allocated and freed alike so far: then addresses of one
+ * rank mean other tensors at another. */
+VERBENA_API verbena_result verbena_pool_check(verbena_pool* pool);
+VERBENA_API uint32_t verbena_pool_number(const verbena_pool* pool);
+VERBENA_API verbena_window* verbena_pool_window(const verbena_pool* pool);
+/* The most that was in use at a time, in bytes. */
+VERBENA_API size_t verbena_pool_most_used(verbena_pool* pool);
 
 #ifdef __cplusplus
 }

@@ -77,6 +77,25 @@ class SymmetricTeam {
   }
   verbena_team* handle() const { return handle_.get(); }
 
+  // In the order of a stream, as verbena.h says of verbena_*_on_stream().
+  void barrier_on(void* stream, uint32_t barrier = 0) const {
+    check(verbena_barrier_on_stream(handle_.get(), barrier, stream));
+  }
+  void signal_on(void* stream, uint32_t signal, uint32_t peer, uint64_t value = 1,
+                 SymmSignalOperation operation = SymmSignalOperation::kAdd) const {
+    check(verbena_signal_on_stream(handle_.get(), signal, peer, value, static_cast<int>(operation), stream));
+  }
+  void wait_on(void* stream, uint32_t signal, SymmCompare compare, int64_t value) const {
+    check(verbena_wait_on_stream(handle_.get(), signal, static_cast<int>(compare), value, stream));
+  }
+  void put_on(void* stream, void* destination, const void* source, size_t length_bytes, uint32_t peer) const {
+    check(verbena_put_on_stream(handle_.get(), destination, source, length_bytes, peer, stream));
+  }
+  void get_on(void* stream, void* destination, const void* source, size_t length_bytes, uint32_t peer) const {
+    check(verbena_get_on_stream(handle_.get(), destination, source, length_bytes, peer, stream));
+  }
+  void quiet_on(void* stream) const { check(verbena_quiet_on_stream(handle_.get(), stream)); }
+
  private:
   struct Free {
     bool is_owned;
@@ -111,6 +130,10 @@ class SymmetricWorkspace {
   const SymmWorkspace<Context>* device_workspace() const {
     return static_cast<const SymmWorkspace<Context>*>(verbena_workspace_device_context(handle_.get()));
   }
+  // Its members, for the calls on streams.
+  SymmetricTeam team() const {
+    return SymmetricTeam(const_cast<verbena_team*>(verbena_workspace_team(handle_.get())), false);
+  }
   verbena_workspace* handle() const { return handle_.get(); }
 
  private:
@@ -118,6 +141,23 @@ class SymmetricWorkspace {
     void operator()(verbena_workspace* handle) const { verbena_workspace_free(handle); }
   };
   std::unique_ptr<verbena_workspace, Free> handle_;
+};
+
+class SymmetricPool {
+ public:
+  explicit SymmetricPool(verbena_pool* handle) : handle_(handle) {}
+
+  // Collective. Throws if ranks have not allocated alike.
+  void check() { verbena::check(verbena_pool_check(handle_.get())); }
+  uint32_t number() const { return verbena_pool_number(handle_.get()); }
+  size_t most_used() const { return verbena_pool_most_used(handle_.get()); }
+  verbena_pool* handle() const { return handle_.get(); }
+
+ private:
+  struct Free {
+    void operator()(verbena_pool* handle) const { verbena_pool_free(handle); }
+  };
+  std::unique_ptr<verbena_pool, Free> handle_;
 };
 
 class SymmetricContext {
@@ -169,6 +209,12 @@ class SymmetricContext {
     verbena_window* window = nullptr;
     check(verbena_window_register(handle_.get(), address, length_bytes, &window));
     return SymmetricWindow(window);
+  }
+
+  SymmetricPool create_pool(size_t length_bytes) {
+    verbena_pool* pool = nullptr;
+    check(verbena_pool_create(handle_.get(), length_bytes, &pool));
+    return SymmetricPool(pool);
   }
 
   SymmetricTeam world() const { return SymmetricTeam(verbena_team_world(handle_.get()), false); }

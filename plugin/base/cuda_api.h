@@ -18,7 +18,8 @@ using namespace ::verbena::cuda;  // NVIDIA's names
   X(cuThreadExchangeStreamCaptureMode)
 // Null where the driver has none.
 #define VERBENA_OPTIONAL_CUDA_FUNCTIONS(X) \
-  X(cuMemHostRegister_v2) X(cuMemHostUnregister) X(cuMemGetHandleForAddressRange)
+  X(cuMemHostRegister_v2) X(cuMemHostUnregister) X(cuMemGetHandleForAddressRange) X(cuModuleLoadDataEx) \
+  X(cuModuleGetFunction) X(cuLaunchKernel)
 // Virtual memory management: memory that is mapped where its user wants it. Null where the driver lacks one of them.
 #define VERBENA_MAPPING_CUDA_FUNCTIONS(X)                                                                    \
   X(cuMemGetAllocationGranularity) X(cuMemAddressReserve) X(cuMemAddressFree) X(cuMemCreate) X(cuMemRelease) \

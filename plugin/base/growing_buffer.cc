@@ -44,34 +44,34 @@ Outcome populate(void* memory, size_t length_bytes) {
 
 }  // namespace
 
-Result<GrowingBuffer> GrowingBuffer::reserve(size_t most_bytes) {
+Result<GrowingBuffer> GrowingBuffer::reserve(size_t max_bytes) {
   GrowingBuffer buffer;
   const int gpu = find_current_gpu();
   buffer.is_pinned_ = gpu != kNoGpu;
   if (buffer.is_pinned_ && !can_pin_parts(gpu)) {
-    auto whole = Buffer::allocate(Place::kHost, most_bytes);
+    auto whole = Buffer::allocate(Place::kHost, max_bytes);
     if (!whole) return whole.error();
     buffer.whole_ = std::move(*whole);
     buffer.host_ = buffer.whole_.host();
     buffer.device_ = buffer.whole_.device();
-    buffer.most_bytes_ = buffer.usable_bytes_ = buffer.whole_.length_bytes();
+    buffer.max_bytes_ = buffer.usable_bytes_ = buffer.whole_.length_bytes();
     return buffer;
   }
   void* memory =
-      mmap(nullptr, most_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      mmap(nullptr, max_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) {
     return fail_errno(Status::kSystem, errno,
-                      "buffer: cannot reserve %zu bytes of addresses; is `ulimit -v` set?", most_bytes);
+                      "buffer: cannot reserve %zu bytes of addresses; is `ulimit -v` set?", max_bytes);
   }
   buffer.host_ = buffer.device_ = memory;
-  buffer.most_bytes_ = most_bytes;
+  buffer.max_bytes_ = max_bytes;
   return buffer;
 }
 
 Outcome GrowingBuffer::grow(size_t length_bytes) {
   if (length_bytes <= usable_bytes_) return {};
-  if (length_bytes > most_bytes_) {
-    return fail(Status::kInternal, "buffer: cannot grow to %zu of %zu bytes", length_bytes, most_bytes_);
+  if (length_bytes > max_bytes_) {
+    return fail(Status::kInternal, "buffer: cannot grow to %zu of %zu bytes", length_bytes, max_bytes_);
   }
   const size_t more_bytes = length_bytes - usable_bytes_;
   if (auto outcome = populate(static_cast<char*>(host_) + usable_bytes_, more_bytes); !outcome)
@@ -109,7 +109,7 @@ GrowingBuffer& GrowingBuffer::operator=(GrowingBuffer&& other) noexcept {
   std::swap(whole_, other.whole_);
   std::swap(host_, other.host_);
   std::swap(device_, other.device_);
-  std::swap(most_bytes_, other.most_bytes_);
+  std::swap(max_bytes_, other.max_bytes_);
   std::swap(usable_bytes_, other.usable_bytes_);
   std::swap(is_pinned_, other.is_pinned_);
   std::swap(pinned_parts_, other.pinned_parts_);
@@ -127,7 +127,7 @@ GrowingBuffer::~GrowingBuffer() {
     if (result != CUDA_SUCCESS)
       log_warn("buffer: cannot unpin: %s (result %d)", describe_cuda(result), result);
   }
-  munmap(host_, most_bytes_);
+  munmap(host_, max_bytes_);
 }
 
 }  // namespace verbena::base

@@ -13,18 +13,18 @@ namespace verbena::base {
 class GrowingBuffer {
  public:
   // For the current GPU. If the driver pins only what it allocates itself, all of it is usable at once.
-  static Result<GrowingBuffer> reserve(size_t most_bytes);
+  static Result<GrowingBuffer> reserve(size_t max_bytes);
   GrowingBuffer() = default;
   GrowingBuffer(GrowingBuffer&& other) noexcept;
   GrowingBuffer& operator=(GrowingBuffer&& other) noexcept;
   ~GrowingBuffer();
 
   // Makes at least the first `length_bytes` usable, zero-filled and backed by memory. `length_bytes` is a
-  // multiple of the page size and at most most_bytes(). The GPU of reserve() must be current.
+  // multiple of the page size and at most max_bytes(). The GPU of reserve() must be current.
   Outcome grow(size_t length_bytes);
 
   size_t usable_bytes() const { return usable_bytes_; }
-  size_t most_bytes() const { return most_bytes_; }
+  size_t max_bytes() const { return max_bytes_; }
   void* host() const { return host_; }
   // The address for the GPU.
   void* device() const { return device_; }
@@ -35,7 +35,7 @@ class GrowingBuffer {
   Buffer whole_;  // used instead of a range if the memory cannot grow
   void* host_ = nullptr;
   void* device_ = nullptr;
-  size_t most_bytes_ = 0, usable_bytes_ = 0;
+  size_t max_bytes_ = 0, usable_bytes_ = 0;
   bool is_pinned_ = false;           // each part by itself
   std::vector<void*> pinned_parts_;  // their starts
 };

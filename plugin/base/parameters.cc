@@ -3,6 +3,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -103,6 +105,26 @@ const char* find_closest(std::string_view name) {
   return closest;
 }
 
+// NCCL and the application read the environment without a lock, while setenv moves its array and frees the
+// old one. Here a longer copy takes the array's place, and the old one stays as it is. False: it has changed
+// meanwhile, and nothing was done.
+bool extend_environment(char* assignment) {
+  const std::atomic_ref<char**> current(environ);
+  char** before = current.load(std::memory_order_acquire);
+  size_t count = 0;
+  while (before != nullptr && before[count] != nullptr) ++count;
+  auto** const longer = static_cast<char**>(std::malloc((count + 3) * sizeof(char*)));
+  if (longer == nullptr) return true;  // as setenv, which would have failed
+  std::copy_n(before, count, longer);
+  longer[count] = assignment;
+  longer[count + 1] = nullptr;
+  longer[count + 2] = reinterpret_cast<char*>(before);  // so that a leak checker finds it
+  const bool is_whole = before == nullptr || before[count] == nullptr;
+  if (is_whole && current.compare_exchange_strong(before, longer, std::memory_order_release)) return true;
+  std::free(longer);
+  return false;
+}
+
 void warn_about_names_without_effect() {
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string_view assignment = *entry;
@@ -165,7 +187,13 @@ std::string read_launcher_variable(const char* name) {
 }
 
 bool set_environment_default(const char* name, const char* value) {
-  return std::getenv(name) == nullptr && setenv(name, value, 0) == 0;
+  if (std::getenv(name) != nullptr) return false;
+  const size_t text_bytes = std::strlen(name) + 1 + std::strlen(value) + 1;
+  auto* const assignment = static_cast<char*>(std::malloc(text_bytes));
+  if (assignment == nullptr) return false;
+  std::snprintf(assignment, text_bytes, "%s=%s", name, value);
+  while (!extend_environment(assignment)) continue;
+  return true;
 }
 
 }  // namespace verbena::base

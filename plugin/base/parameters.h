@@ -64,7 +64,8 @@ void set_parameter_default(const std::string& name, const std::string& value, co
 std::string read_launcher_variable(const char* name);
 
 // Sets `name` unless it is set already; returns whether it did. The plugin changes the environment in no
-// other way. Not thread safe, like setenv: call it from init only.
+// other way. Harmless to threads that read the environment meanwhile, which setenv is not. What another
+// thread sets at the same moment may be lost: call it from init only.
 bool set_environment_default(const char* name, const char* value);
 
 }  // namespace verbena::base

@@ -71,7 +71,7 @@ class FreePorts {
     free.pop_front();
     return address;
   }
-  void give_back(const SocketAddress& address) {
+  void release(const SocketAddress& address) {
     const std::lock_guard lock(mutex_);
     --lent_;
     SocketAddress any_port = address;
@@ -331,9 +331,9 @@ Result<Listener> Listener::open() {
     const SocketAddress wanted = ports.take(selected->address);
     auto listener = wanted.port != 0 ? try_open_at(wanted) : open_at(wanted);
     if (!listener && wanted.port != 0) listener = open_at(selected->address);  // somebody else has it by now
-    if (!listener) return ports.give_back({}), listener.error();
+    if (!listener) return ports.release({}), listener.error();
     listener->port_ = std::shared_ptr<const void>(
-        &ports, [&ports, address = listener->address_](const void*) { ports.give_back(address); });
+        &ports, [&ports, address = listener->address_](const void*) { ports.release(address); });
     return listener;
   }
   std::string names;

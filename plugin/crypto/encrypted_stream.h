@@ -38,9 +38,9 @@ class EncryptedStream {
   EncryptedStream(const EncryptedStream&) = delete;
   EncryptedStream& operator=(const EncryptedStream&) = delete;
 
-  // Sending for callers that cannot repeat the same bytes after EAGAIN: write up to most_bytes() to room()
+  // Sending for callers that cannot repeat the same bytes after EAGAIN: write up to max_bytes() to room()
   // and seal() them; they count as sent, and flush() passes them on. Allowed only while nothing is pending.
-  size_t most_bytes() const { return size_.record_bytes; }
+  size_t max_bytes() const { return size_.record_bytes; }
   uint8_t* room();
   bool seal(size_t bytes);
   bool is_pending() const { return out_at_ < out_bytes_; }

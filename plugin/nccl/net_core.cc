@@ -56,7 +56,8 @@ Outcome get_properties(int device, abi::ncclNetProperties_v12_t* properties) {
   properties->ptr_support = abi::kPtrHost | (n.supports_gpu_pointers ? abi::kPtrCuda : 0) |
                             (n.supports_dmabuf ? abi::kPtrDmabuf : 0);
   // NCCL itself decides by the GPU's generation.
-  properties->force_flush = !n.rails[0]->is_softverbs() && base::has_unordered_gpu() ? 1 : 0;
+  const bool is_unordered = !n.rails[0]->is_softverbs() && base::has_unordered_gpu();
+  properties->force_flush = is_unordered || n.has_data_direct ? 1 : 0;
   properties->speed_mbps = static_cast<int>(n.speed_mbps);
   properties->port = n.port;
   properties->max_comms = 65536;

@@ -19,10 +19,12 @@ namespace verbena::nccl {
 
 namespace {
 
-// Up to table 10 nothing tells PAT from ring, and NCCL 2.24 to 2.27 choose PAT although its kernel never
-// unpacks.
+// NCCL 2.24 to 2.27 choose PAT although its kernel never unpacks, and nothing in their tables tells it from
+// ring. Our tuner rules it out too, but another may be in its place.
+constexpr int kFirstTableWithPat = 9;
 void guard_against_pat(int abi_version) {
-  if (abi_version >= kFirstTableWithAttributes || !offers_unpack()) return;
+  const bool is_silent = abi_version >= kFirstTableWithPat && abi_version < kFirstTableWithAttributes;
+  if (!is_silent || !offers_unpack()) return;
   if (base::set_environment_default("NCCL_PAT_ENABLE", "0")) {
     base::log_info(
         "init: NCCL_PAT_ENABLE=0 set: this NCCL does not say when PAT receives, which no kernel unpacks, are "
@@ -122,17 +124,18 @@ base::Result<Context*> Process::open_context(uint64_t communicator_id, int traff
   if (nics_ == nullptr) {
     if (auto outcome = find_nics(); !outcome) return outcome.error();
   }
-  if (contexts_ == 0) {
-    load_tuning(*nics_, abi_version);
-    transport::start_reports();
+  if (abi_version != kNoMessages) {
+    if (message_contexts_ == 0) load_tuning(*nics_, abi_version);
+    guard_against_pat(abi_version);
+    oldest_abi_version_ = message_contexts_ == 0 ? abi_version : std::min(oldest_abi_version_, abi_version);
+    ++message_contexts_;
   }
-  guard_against_pat(abi_version);
+  if (contexts_ == 0) transport::start_reports();
   const std::shared_ptr<Context> context(new Context, [this](Context* gone) { close_context(gone); });
   context->communicator_id = communicator_id;
   context->traffic_class = traffic_class;
   context->abi_version = abi_version;
   context->nics = nics_;
-  oldest_abi_version_ = contexts_ == 0 ? abi_version : std::min(oldest_abi_version_, abi_version);
   // Gone with the library when that is unloaded.
   static const int watches_forks = pthread_atfork(nullptr, nullptr, &note_inheritance);
   static_cast<void>(watches_forks);
@@ -171,6 +174,7 @@ void Process::close_context(Context* context) {
     if (context->abi_version >= kFirstTableWithAttributes) context->report();
   }
   const std::lock_guard lock(mutex_);
+  if (context->abi_version != kNoMessages) --message_contexts_;
   delete context;
   living_contexts.store(--contexts_, std::memory_order_relaxed);
   if (contexts_ != 0) return;
@@ -181,7 +185,7 @@ void Process::close_context(Context* context) {
 
 int Process::oldest_abi_version() {
   const std::lock_guard lock(mutex_);
-  return contexts_ == 0 ? 0 : oldest_abi_version_;
+  return message_contexts_ == 0 ? 0 : oldest_abi_version_;
 }
 
 std::shared_ptr<transport::NicRegistry> Process::nics() {

@@ -19,6 +19,8 @@ namespace verbena::nccl {
 
 // From this table on NCCL says what the messages that follow belong to.
 inline constexpr int kFirstTableWithAttributes = 11;
+// In place of a table's number: a context of NCCL's device API, which has no messages.
+inline constexpr int kNoMessages = 0;
 
 // NCCL knows it by its address. It lives until it is finalized and the last of its communicators and
 // listeners is closed, in whatever order.
@@ -62,7 +64,7 @@ class Process {
   base::Result<Context*> open_context(uint64_t communicator_id, int traffic_class, int abi_version);
   // Null before init.
   std::shared_ptr<transport::NicRegistry> nics();
-  // Of the tables that the open contexts came from; 0 if there is none.
+  // Of the tables of messages that the open contexts came from; 0 if there is none.
   int oldest_abi_version();
   // `who` asks: the entry's name, for the log line. `nics` may be null (before init).
   base::Result<const transport::Nic*> find_nic(const std::shared_ptr<transport::NicRegistry>& nics,
@@ -78,8 +80,8 @@ class Process {
   std::shared_ptr<transport::NicRegistry> nics_;
   std::weak_ptr<transport::NicRegistry> last_nics_;
   std::vector<std::vector<int>> virtual_nics_;  // members of each, in the order of their making
-  int contexts_ = 0;
-  int oldest_abi_version_ = 0;
+  int contexts_ = 0, message_contexts_ = 0;
+  int oldest_abi_version_ = 0;  // of those with messages
 };
 
 }  // namespace verbena::nccl

@@ -16,11 +16,14 @@ bool is_timed(uint32_t sequence) {
 
 }  // namespace
 
-Connection::Connection(Labels labels, uint32_t trace_events)
+Connection::Connection(Labels labels, uint32_t trace_events, uint32_t open_messages)
     : labels_(std::move(labels)),
+      profiled_(open_messages),
       rail_count_(labels_.rails.size()),
       paths_((rail_count_ + 1) * kPaths),
-      recorder_(trace_events) {}
+      recorder_(trace_events),
+      message_mask_(open_messages - 1),
+      messages_(open_messages) {}
 
 void Connection::note_post(uint32_t sequence, uint64_t bytes, uint32_t qp_number) {
   const int64_t now_ns = recorder_.is_on() || is_timed(sequence) ? base::monotonic_ns() : 0;
@@ -110,18 +113,18 @@ void Connection::note_failed() {
 }
 
 void Connection::begin_profiled(uint32_t sequence) {
-  profiled_[sequence % kOpenMessages] = {std::exchange(next_parent_, nullptr), {}, 0};
+  profiled_[sequence & message_mask_] = {std::exchange(next_parent_, nullptr), {}, 0};
 }
 
 void Connection::begin_net_event(const NetEvent& event) {
-  ProfiledMessage& profiled = profiled_[event.sequence % kOpenMessages];
+  ProfiledMessage& profiled = profiled_[event.sequence & message_mask_];
   if (net_events_ == nullptr || profiled.net_event_count == kMaxNetEvents) return;
   void* const begun = net_events_->begin(profiled.parent, event);
   if (begun != nullptr) profiled.net_events[profiled.net_event_count++] = begun;
 }
 
 void Connection::end_net_events(Message& message, uint32_t sequence) {
-  const ProfiledMessage& profiled = profiled_[sequence % kOpenMessages];
+  const ProfiledMessage& profiled = profiled_[sequence & message_mask_];
   for (size_t i = 0; i < profiled.net_event_count; ++i) net_events_->end(profiled.net_events[i]);
   message.is_profiled = false;
 }

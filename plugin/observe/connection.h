@@ -17,7 +17,7 @@
 namespace verbena::observe {
 
 inline constexpr uint32_t kMaxRails = 8;
-inline constexpr uint32_t kOpenMessages = 32;  // at most; their numbers differ modulo this
+inline constexpr uint32_t kOpenMessages = 32;  // of a connection, at most; their numbers differ modulo this
 
 struct Labels {
   Direction direction = Direction::kSend;
@@ -27,7 +27,8 @@ struct Labels {
 
 class Connection {
  public:
-  Connection(Labels labels, uint32_t trace_events);
+  // `open_messages`: a power of two.
+  Connection(Labels labels, uint32_t trace_events, uint32_t open_messages = kOpenMessages);
 
   // --- For the thread that has the connection's progress token; nothing here allocates or locks.
   // Makes this event of NCCL's profiler the parent of the next message.
@@ -92,7 +93,7 @@ class Connection {
     Counter failures, revivals;
   };
 
-  Message& message(uint32_t sequence) { return messages_[sequence % kOpenMessages]; }
+  Message& message(uint32_t sequence) { return messages_[sequence & message_mask_]; }
   PathCounters& counters(uint8_t rail, Path path) {
     return paths_[std::min<size_t>(rail, rail_count_) * kPaths + static_cast<size_t>(path)];
   }
@@ -106,7 +107,7 @@ class Connection {
 
   const Labels labels_;
   uint64_t id_ = 0;
-  std::array<ProfiledMessage, kOpenMessages> profiled_;
+  std::vector<ProfiledMessage> profiled_;
   NetEvents* net_events_ = nullptr;
   Counter stalls_, replayed_chunks_, failures_;
 
@@ -117,7 +118,8 @@ class Connection {
   int64_t call_ns_ = 0;              // 0: no post is under way
   std::vector<PathCounters> paths_;  // a rail and then a path each; after the rails: several
   alignas(kLineBytes) FlightRecorder recorder_;
-  alignas(kLineBytes) std::array<Message, kOpenMessages> messages_;
+  const uint32_t message_mask_;
+  std::vector<Message> messages_;
   std::array<RailCounters, kMaxRails> rails_;
 };
 

@@ -40,8 +40,7 @@ class Page {
   }
 
   std::string label(Direction direction) const {
-    return "pid=" + quote(process_) +
-           ",direction=" + quote(direction == Direction::kSend ? "send" : "receive");
+    return "pid=" + quote(process_) + ",direction=" + quote(name_of(direction));
   }
   std::string label(const EndKey& key) const { return label(key.direction) + ",peer=" + quote(key.peer); }
   std::string label(const RailKey& key) const { return label(key.end) + ",rail=" + quote(key.rail); }

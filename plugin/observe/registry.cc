@@ -16,8 +16,8 @@ bool Registry::is_idle() {
   return count_open() == 0;
 }
 
-std::shared_ptr<Connection> Registry::open(Labels labels, uint32_t trace_events) {
-  auto connection = std::make_shared<Connection>(std::move(labels), trace_events);
+std::shared_ptr<Connection> Registry::open(Labels labels, uint32_t trace_events, uint32_t open_messages) {
+  auto connection = std::make_shared<Connection>(std::move(labels), trace_events, open_messages);
   const std::lock_guard lock(mutex_);
   connection->set_id(++opened_);
   open_.emplace(connection->id(), connection);

@@ -21,7 +21,8 @@ class Registry {
   static Registry& instance();
   bool is_idle();  // nothing is open
 
-  std::shared_ptr<Connection> open(Labels labels, uint32_t trace_events);
+  std::shared_ptr<Connection> open(Labels labels, uint32_t trace_events,
+                                   uint32_t open_messages = kOpenMessages);
   // Called when no thread writes to the connection any more. Returns how many are left open.
   size_t close(const std::shared_ptr<Connection>& connection);
   size_t count_open();

@@ -12,7 +12,11 @@
 
 namespace verbena::observe {
 
-enum class Direction : uint8_t { kSend, kReceive };
+enum class Direction : uint8_t { kSend, kReceive, kOneSided };
+inline const char* name_of(Direction direction) {
+  static constexpr const char* kNames[] = {"send", "receive", "one-sided"};
+  return kNames[static_cast<size_t>(direction)];
+}
 
 struct EndKey {
   Direction direction = Direction::kSend;

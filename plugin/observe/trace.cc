@@ -30,7 +30,8 @@ std::string quote_json(const std::string& value) {
 
 std::string name_track(const Connection& connection) {
   const Labels& labels = connection.labels();
-  return (labels.direction == Direction::kSend ? "send to " : "receive from ") + labels.peer;
+  return name_of(labels.direction) +
+         std::string(labels.direction == Direction::kReceive ? " from " : " to ") + labels.peer;
 }
 
 const char* name_path(Path path) {
@@ -114,7 +115,7 @@ class Track {
 };
 
 void Track::add(const Event& event) {
-  const bool is_send = connection_.labels().direction == Direction::kSend;
+  const bool is_send = connection_.labels().direction != Direction::kReceive;
   Event from;
   switch (event.kind) {
     case EventKind::kPost:

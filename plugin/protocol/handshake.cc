@@ -90,7 +90,7 @@ HandshakeError check_handle(const Handle& handle) {
   const HandshakeError error = check_start(handle.header, sizeof(Handle), handle.header.nonce);
   if (error != HandshakeError::kNone) return error;
   const bool ok = handle.checksum == compute_checksum(&handle, offsetof(Handle, checksum)) &&
-                  is_count(handle.rails, kMaxRails) &&
+                  is_count(handle.rails, kMaxRails) && handle.out_of_order <= 1 &&
                   is_count(handle.queue_pairs_per_rail, handle.header.limits.queue_pairs) &&
                   (handle.address.family == 4 || handle.address.family == 6);
   return ok ? HandshakeError::kNone : HandshakeError::kMalformed;
@@ -105,8 +105,9 @@ HandshakeError check_hello(const Hello& hello, uint64_t nonce, uint32_t local_ra
   const bool ok =
       is_count(hello.rails, kMaxRails) && is_count(hello.queue_pairs, kMaxQueuePairs) &&
       hello.queue_pairs >= count_queue_pairs(local_rails, local_queue_pairs_per_rail, hello.rails, 1) &&
-      hello.is_keyed <= 1 && hello.traffic_class >= -1 && hello.traffic_class <= 255 &&
-      hello.control_address != 0 && hello.control_address % alignof(ControlBlock) == 0;
+      hello.is_keyed <= 1 && hello.out_of_order <= 1 && hello.traffic_class >= -1 &&
+      hello.traffic_class <= 255 && hello.control_address != 0 &&
+      hello.control_address % alignof(ControlBlock) == 0;
   return ok ? HandshakeError::kNone : HandshakeError::kMalformed;
 }
 

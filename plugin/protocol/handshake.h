@@ -12,7 +12,7 @@
 namespace verbena::protocol {
 
 inline constexpr uint64_t kMagic = 0x31414E4542524556;  // "VERBENA1" in memory order
-inline constexpr uint16_t kProtocolVersion = 7;
+inline constexpr uint16_t kProtocolVersion = 8;
 
 // What an end has room for, of one connection. A build may have more than the least, and then goes by what
 // its peer has.
@@ -68,8 +68,9 @@ struct Handle {
   AddressRecord address;
   uint32_t rails;
   uint32_t queue_pairs_per_rail;
-  ProcessId process;  // the listener's
-  uint8_t reserved[32];
+  ProcessId process;      // the listener's
+  uint32_t out_of_order;  // 1: its queue pairs may take messages out of order (ReceiveOptions)
+  uint8_t reserved[28];
   uint64_t checksum;  // of all bytes before it: tells a truncated handle
 };
 static_assert(sizeof(Handle) <= 128);
@@ -93,7 +94,8 @@ struct Hello {
   uint64_t control_address;          // of the sender's ControlBlock
   uint32_t control_keys[kMaxRails];  // one for each of the sender's rails
   int32_t traffic_class;             // of the sender's communicator; -1: it asked for none
-  uint32_t is_keyed;                 // 1: `proof` is one
+  uint16_t is_keyed;                 // 1: `proof` is one
+  uint16_t out_of_order;             // 1: the queue pairs are, as the handle allowed: at both ends or at none
   ProcessId process;                 // the sender's
   Proof proof;                       // the last field: its MAC covers all before the MAC
 };

@@ -23,6 +23,7 @@
 #include <optional>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "protocol/arrivals.h"
 #include "protocol/connection_core.h"
@@ -62,6 +63,8 @@ struct ReceiveOptions {
   bool waits_for_consumed = false;  // the caller will call consume()
   std::array<uint8_t, kMaxQueuePairs> rail_of{};  // of each queue pair
   bool pushes_pages = false;  // pages are GPU memory: what a NIC wrote there has to be pushed
+  // What a queue pair carries is placed in any order, either way; completions keep the order of posting.
+  bool out_of_order = false;
   uint32_t first_sequence = 0;
   RecoveryTimes times{};
   int64_t stall_ns = 0;  // 0: no wait is a stall
@@ -127,11 +130,12 @@ struct ReceiveBufferOf {
 enum class CopyResult : uint8_t { kTaken, kLater, kFailed };
 
 // Beside what connection_core.h lists, the port offers write_control(queue_pair, line, offset_bytes,
-// is_signaled) (64 bytes, inline), remote_keys(memory) (of grants), repost(queue_pair, pages) -> bool,
-// page_info(page), page_offset(page), copy_page(page, target, memory, bytes, &outstanding) -> CopyResult,
-// has_room_to_flush(rail), flush_page(rail, page, &outstanding), flush_data(rail, data, memory,
-// &outstanding), is_drained(queue_pair), reap_pages(), and is told note_post, note_post_end, note_chunk,
-// note_grant, note_done, note_consumed, note_flush, note_flush_done (only if it is observed), note_broken.
+// is_signaled) (64 bytes, inline; on_control_written() is told of signaled ones), remote_keys(memory) (of
+// grants), repost(queue_pair, pages) -> bool, page_info(page), page_offset(page), copy_page(page, target,
+// memory, bytes, &outstanding) -> CopyResult, has_room_to_flush(rail), flush_page(rail, page, &outstanding),
+// flush_data(rail, data, memory, &outstanding), is_drained(queue_pair), reap_pages(), and is told note_post,
+// note_post_end, note_chunk, note_grant, note_done, note_consumed, note_flush, note_flush_done (only if it is
+// observed), note_broken.
 template <typename Port, typename Types>
 class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
   using Core = ConnectionCore<Port, ReceiverRecovery>;
@@ -234,6 +238,11 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
     const bool is_whole = is_as_announced(chunk.imm, chunk.length_bytes);
     const Failure broken_rule = is_whole ? Failure::kChunk : Failure::kOtherLength;
     port().fail(is_within_window ? broken_rule : Failure::kUncredited, 0, queue_pair);
+  }
+
+  // A control write that was signaled, over a queue pair which is in use, is done.
+  void on_control_written(uint64_t offset_bytes) {
+    if (offset_bytes == kCreditLineOffset) is_line_under_way_ = false;
   }
 
   // True: it is done, with *bytes, one for each buffer; a kUnpacked message's slot is published. Requests may
@@ -371,6 +380,17 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
     for (Message& message : ring_) release_pages(message);
     for (uint32_t q = 0; q < recovery_.queue_pairs(); ++q) repost_spare(q);
   }
+  // The pages of this queue pair that are taken and not posted again. Allocates.
+  [[gnu::cold, gnu::noinline]] std::vector<uint32_t> list_held(uint32_t queue_pair) {
+    const Spare& spare = spares_[queue_pair];
+    std::vector<uint32_t> pages(spare.pages.begin(), spare.pages.begin() + spare.count);
+    for (const Message& message : ring_) {
+      for (uint32_t page = message.first_page; page != kNoPage; page = port().page_info(page).next) {
+        if (port().page_info(page).queue_pair == queue_pair) pages.push_back(page);
+      }
+    }
+    return pages;
+  }
   std::array<Message, kMessageRing> ring_;
   std::array<Flush, kMessageRing> flushes_;
 
@@ -383,6 +403,7 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
     uint32_t count = 0, limit = 1;
   };
   static constexpr uint32_t kSignalEvery = kControlDepth / 4;  // control writes
+  static constexpr uint64_t kCreditLineOffset = offsetof(ControlBlock, credits);
 
   [[gnu::cold, gnu::noinline]] Message* refuse() {
     if (open_ == 0) port().leave();
@@ -470,15 +491,17 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
     write_control(primary_, &grant,
                   offsetof(ControlBlock, grants) + message.sequence % kMessageRing * sizeof(grant));
   }
-  // All on one queue pair, as long as it lives: updates cannot overtake each other.
+  // All on one queue pair, as long as it lives: updates cannot overtake each other, and where they could the
+  // next waits until the one before has been acknowledged.
   [[gnu::noinline]] void send_credits() {
-    if (!may_write_control_ || port().free_slots(credit_pair_) == 0) return;
+    if (!may_write_control_ || is_line_under_way_ || port().free_slots(credit_pair_) == 0) return;
     must_send_credits_ = false;
+    is_line_under_way_ = options_.out_of_order;
     const CreditLine line = credits_.take_update(consumed_);
-    write_control(credit_pair_, &line, offsetof(ControlBlock, credits));
+    write_control(credit_pair_, &line, kCreditLineOffset, options_.out_of_order);
   }
-  void write_control(uint32_t queue_pair, const void* line, uint64_t offset_bytes) {
-    const bool is_signaled = ++control_writes_[queue_pair] % kSignalEvery == 0;
+  void write_control(uint32_t queue_pair, const void* line, uint64_t offset_bytes, bool is_signaled = false) {
+    is_signaled |= ++control_writes_[queue_pair] % kSignalEvery == 0;
     port().write_control(queue_pair, line, offset_bytes, is_signaled);
   }
   // Whether grants and credits may leave: never over a queue pair that is on trial, as what it carries may
@@ -753,7 +776,10 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
   void update_rails() {
     // Only away from one that has died: a line on its way over one that lives must not land on a newer one.
     if (!recovery_.is_live(primary_)) primary_ = recovery_.find_live(options_.primary);
-    if (!recovery_.is_live(credit_pair_)) credit_pair_ = recovery_.find_live(0);
+    if (!recovery_.is_live(credit_pair_)) {
+      credit_pair_ = recovery_.find_live(0);
+      is_line_under_way_ = false;
+    }
     note_writable();
   }
   bool absorb_record(const RecoveryRecord& record, const ArrivedRecord*, int64_t now_ns) {
@@ -851,6 +877,7 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
   bool is_broken_ = false;      // nothing more can arrive; what has arrived is still delivered
   bool may_write_control_ = true;
   bool must_send_credits_ = false;  // what was told may be lost
+  bool is_line_under_way_ = false;  // a credit line that the next must not overtake
   ReceiverCredits credits_;
   std::array<uint32_t, kMaxQueuePairs> control_writes_{};  // on each queue pair
   std::array<uint32_t, kMaxQueuePairs> held_{};            // entries taken and not posted again, on each

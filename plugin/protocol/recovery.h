@@ -120,6 +120,20 @@ class QueuePairStates {
     for (Life& other : lives_) other.retry_at_ns = std::min(other.retry_at_ns, now_ns + times_.retry_ns);
   }
 
+  // One that keeps failing is left alone for longer and longer while there are others; without any, the first
+  // try is made at once and the others do not become rarer.
+  void plan_retry(uint32_t q, int64_t now_ns) {
+    Life& life = lives_[q];
+    const bool is_first = life.retry_ns == 0;
+    if (is_first) {
+      life.retry_ns = times_.retry_ns;
+    } else if (is_any_live()) {
+      life.retry_ns = std::min(2 * life.retry_ns, times_.max_retry_ns);
+    }
+    const int64_t impatient_ns = is_first ? 0 : times_.retry_ns;
+    life.retry_at_ns = now_ns + (is_any_live() ? life.retry_ns : impatient_ns);
+  }
+
   RecoveryRecord make_record(RecoveryKind kind, uint32_t q) const {
     RecoveryRecord record;
     record.kind = kind;
@@ -228,21 +242,6 @@ class SenderRecovery : public QueuePairStates {
       if (phase(q) == Phase::kTrial) next = std::min(next, lives_[q].since_ns + times_.trial_ns);
     }
     return next;
-  }
-
- private:
-  // One that keeps failing is left alone for longer and longer while there are others; without any, the first
-  // try is made at once and the others do not become rarer.
-  void plan_retry(uint32_t q, int64_t now_ns) {
-    Life& life = lives_[q];
-    const bool is_first = life.retry_ns == 0;
-    if (is_first) {
-      life.retry_ns = times_.retry_ns;
-    } else if (is_any_live()) {
-      life.retry_ns = std::min(2 * life.retry_ns, times_.max_retry_ns);
-    }
-    const int64_t impatient_ns = is_first ? 0 : times_.retry_ns;
-    life.retry_at_ns = now_ns + (is_any_live() ? life.retry_ns : impatient_ns);
   }
 };
 

@@ -5,7 +5,9 @@
 // entry k mod kMessageRing, one for every receive whose message has not already arrived; the credit line is
 // overwritten whole. A Grant is one 64-byte aligned line whose last 8 bytes say that it is there. Counters in
 // the credit line only grow (wrapping); the reader keeps the newer of what it knew and what it sees, so that
-// a late overwrite is harmless.
+// a late overwrite is harmless, if another follows: where queue pairs are out of order, one credit line at a
+// time is under way, as nothing follows the last. Grants cannot overtake their successors in the same entry:
+// fewer are under way (kControlDepth) than there are entries.
 //
 // Who fills which receive. Where messages are staged, the sends and the receives of a connection meet in the
 // order of posting. Where nothing is staged (Welcome::staging 0) they meet by tag: a send fills the oldest

@@ -4,7 +4,6 @@
 #include <cerrno>
 #include <cstring>
 
-#include "softverbs/post_send.h"
 #include "softverbs/queue_pair.h"
 #include "softverbs/queue_pair_state.h"
 

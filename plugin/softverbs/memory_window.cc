@@ -4,7 +4,6 @@
 #include <memory>
 
 #include "softverbs/memory_region.h"
-#include "softverbs/post_send.h"
 #include "softverbs/queue_pair.h"
 
 namespace verbena::softverbs {

@@ -334,9 +334,16 @@ Outcome check_progress(const Operation& op) {
   return is_gone ? fail(IBV_WC_RETRY_EXC_ERR) : kDone;
 }
 
+void count_carried_out(const Qp& qp, SharedQp& target, uint64_t bytes) {
+  const uint64_t mtu_bytes = uint64_t{128} << qp.attributes.path_mtu;
+  const uint64_t packets = std::max<uint64_t>((bytes + mtu_bytes - 1) / mtu_bytes, 1);
+  target.packets.set(target.packets.get() + static_cast<uint32_t>(packets));
+}
+
 void finish(Operation& op) {
   PeerFailure failure{};
   if (op.outcome.step == Step::kDone) {
+    if (op.is_marked) count_carried_out(*op.qp, *op.target, op.request->length);
     if (op.request->opcode == IBV_WR_SEND_WITH_INV) invalidate_remote(op);
     if (op.has_receive) complete_receive(op, op.fits ? IBV_WC_SUCCESS : IBV_WC_LOC_LEN_ERR);
   } else if (op.is_marked && find_peer_failure(op.outcome.status, failure)) {

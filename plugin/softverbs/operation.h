@@ -80,6 +80,9 @@ Outcome check_progress(const Operation& op);
 // completion.
 void finish(Operation& op);
 
+// A request of `bytes` by this queue pair is carried out at its target: what query_qp's rq_psn counts there.
+void count_carried_out(const Qp& qp, SharedQp& target, uint64_t bytes);
+
 // Steps of the functions above, for requests that go over the wire or came from it. Of the requester:
 bool gather_local(Operation& op);  // false on a protection error of the gather list
 Outcome wait_for_peer(const Qp& qp);

@@ -1,5 +1,3 @@
-#include "softverbs/post_send.h"
-
 #include <cerrno>
 
 #include "softverbs/clock.h"

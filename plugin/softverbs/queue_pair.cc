@@ -52,6 +52,7 @@ void publish(Qp& qp, const ibv_qp_init_attr& init, const Pd& pd) {
   shared.finished.store(0);
   shared.receives_opened.store(0);
   shared.receives_closed.store(0);
+  shared.packets.set(0);
   shared.receive_polled.set(0);
   shared.send_retired.store(0);
   shared.number.store(make_qp_number(process->slot(), qp.index), std::memory_order_release);

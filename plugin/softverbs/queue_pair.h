@@ -85,6 +85,11 @@ void complete_send(Qp& qp, const SendRequest& request, ibv_wc_status status);
 // True while the wait is within its budget. The first call of a wait starts the clock.
 bool keep_waiting(Qp& qp, const Outcome& outcome);
 
+// The steps of ibv_post_send, with qp.mutex held: whether requests may be posted, and adding one to the
+// queue. 0 or an errno.
+int check_can_post(const Qp& qp);
+int append(Qp& qp, const ibv_send_wr& request);
+
 // Moves a queue pair of this process to the error state: flushes pending sends and receives.
 void enter_error(Qp& qp);
 // Moves a queue pair of the peer to the error state.

@@ -99,6 +99,7 @@ void reset(Qp& qp) {
   qp.shared->peer_number.set(0);
   qp.shared->life.set(qp.shared->life.get() + 1);
   qp.shared->send_retired.store(0);
+  qp.shared->packets.set(0);
   if (qp.base.srq == nullptr) reset_receive_ring(Process::get()->segment(), *qp.receive_queue.shared);
 }
 
@@ -149,7 +150,9 @@ SOFTVERBS_API int ibv_query_qp(ibv_qp* base, ibv_qp_attr* to, int mask, ibv_qp_i
   to->path_mtu = from.path_mtu;
   to->path_mig_state = IBV_MIG_MIGRATED;
   to->qkey = from.qkey;
-  to->rq_psn = from.rq_psn;
+  constexpr uint32_t kPsnMask = 0xffffff;
+  to->rq_psn =
+      (from.rq_psn + qp.shared->packets.get()) & kPsnMask;  // of the next packet that would be carried out
   to->sq_psn = from.sq_psn;
   to->dest_qp_num = from.dest_qp_num;
   to->qp_access_flags = from.qp_access_flags;

@@ -20,13 +20,13 @@ struct ReceiveRequest {
 
 // Read it once for each slot: the slot's offset and the number of its pieces must fit together, even if a
 // peer overwrites the value.
-inline uint32_t count_most_sges(const SharedReceiveQueue& queue) {
+inline uint32_t count_max_sges(const SharedReceiveQueue& queue) {
   return std::min(queue.max_sge.get(), kMaxSges);
 }
 inline ReceiveSlot& get_receive_slot(Segment& segment, SharedReceiveQueue& queue, uint64_t ticket,
-                                     uint32_t most_sges) {
+                                     uint32_t max_sges) {
   const uint64_t index = ticket & (queue.capacity.get() - 1);
-  const uint64_t bytes = get_receive_slot_bytes(most_sges);
+  const uint64_t bytes = get_receive_slot_bytes(max_sges);
   return segment.inside<ReceiveSlot>(queue.ring.get() + index * bytes, bytes);
 }
 inline SharedSge* get_sges(ReceiveSlot& slot) {
@@ -54,11 +54,11 @@ inline void open_receive(SharedQp& qp, uint64_t wr_id, uint64_t ticket) {
 // empty.
 inline bool pop_receive(Segment& segment, SharedReceiveQueue& queue, uint32_t qp_index,
                         ReceiveRequest& request, Take take) {
-  const uint32_t most_sges = count_most_sges(queue);
+  const uint32_t max_sges = count_max_sges(queue);
   for (;;) {
     uint64_t head = queue.head.load(std::memory_order_acquire);
     const uint64_t ticket = head;
-    ReceiveSlot& slot = get_receive_slot(segment, queue, ticket, most_sges);
+    ReceiveSlot& slot = get_receive_slot(segment, queue, ticket, max_sges);
     uint64_t word = slot.word.load(std::memory_order_acquire);
     if (word == make_word(ticket, SlotState::kReady)) {
       const uint64_t held = make_word(ticket, SlotState::kHeld, qp_index);
@@ -66,7 +66,7 @@ inline bool pop_receive(Segment& segment, SharedReceiveQueue& queue, uint32_t qp
       queue.head.compare_exchange_strong(head, ticket + 1, std::memory_order_acq_rel);
       SharedQp& qp = segment.qp(qp_index);
       request.wr_id = slot.wr_id;
-      request.sges.assign(get_sges(slot), get_sges(slot) + std::min(slot.sge_count, most_sges));
+      request.sges.assign(get_sges(slot), get_sges(slot) + std::min(slot.sge_count, max_sges));
       request.receive = kFlushedReceive;
       if (take == Take::kOpen) {
         request.receive = kReceive | (qp.receives_opened.load(std::memory_order_relaxed) & kReceiveCountMask);
@@ -93,9 +93,9 @@ inline uint64_t count_slots(const SharedReceiveQueue& queue) {
 // it already was one.
 inline void recover_receives(Segment& segment, SharedReceiveQueue& queue, uint32_t qp_index) {
   SharedQp& qp = segment.qp(qp_index);
-  const uint32_t most_sges = count_most_sges(queue);
+  const uint32_t max_sges = count_max_sges(queue);
   for (uint64_t index = 0; index < count_slots(queue); ++index) {
-    ReceiveSlot& slot = get_receive_slot(segment, queue, index, most_sges);
+    ReceiveSlot& slot = get_receive_slot(segment, queue, index, max_sges);
     const uint64_t word = slot.word.load(std::memory_order_acquire);
     if (get_slot_state(word) != SlotState::kHeld || get_holder(word) != qp_index) continue;
     const uint64_t ticket = get_ticket(word);
@@ -110,9 +110,9 @@ inline void recover_receives(Segment& segment, SharedReceiveQueue& queue, uint32
 }
 
 inline void reset_receive_ring(Segment& segment, SharedReceiveQueue& queue) {
-  const uint32_t most_sges = count_most_sges(queue);
+  const uint32_t max_sges = count_max_sges(queue);
   for (uint64_t ticket = 0; ticket < count_slots(queue); ++ticket) {
-    get_receive_slot(segment, queue, ticket, most_sges).word.store(make_word(ticket, SlotState::kEmpty));
+    get_receive_slot(segment, queue, ticket, max_sges).word.store(make_word(ticket, SlotState::kEmpty));
   }
   queue.tail.store(0);
   queue.head.store(0);

@@ -9,7 +9,7 @@
 // a lock.
 namespace verbena::softverbs {
 
-inline constexpr uint32_t kLayoutVersion = 7;
+inline constexpr uint32_t kLayoutVersion = 8;
 
 // Relaxed atomic: plain data that may change while it is read; the reader validates it afterwards.
 template <typename T>
@@ -140,6 +140,7 @@ struct alignas(64) SharedQp {
   std::atomic<uint32_t> finished;
   std::atomic<uint32_t> receives_opened;
   std::atomic<uint32_t> receives_closed;
+  Shared<uint32_t> packets;                  // of requests carried out here, as a network would have cut them
   OpenReceive open_receives[kOpenReceives];  // of [closed, opened), by count
 
   // Written by the owner's pollers.

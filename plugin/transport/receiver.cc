@@ -1,5 +1,6 @@
 #include "transport/receiver.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -33,6 +34,7 @@ protocol::ReceiveOptions choose_options(const ReceiverParts& parts) {
   options.is_direct_only = parts.pool != parts.pages;
   options.waits_for_consumed = parts.waits_for_consumed;
   options.pushes_pages = parts.flushes && parts.pool->is_gpu_memory();
+  options.out_of_order = parts.link.is_out_of_order();
   options.times = read_recovery_times();
   options.stall_ns = base::parameters().stall_warning_ms * base::kNsPerMs;
   return options;
@@ -47,16 +49,36 @@ std::optional<protocol::UnpackQueue> make_queue(const ReceiverParts& parts) {
 
 void ReceiverParts::give_back() {
   link.stop();
+  std::vector<uint32_t> own_pages;
+  for (auto& reservation : reservations) {
+    own_pages.insert(own_pages.end(), reservation.pages.begin(), reservation.pages.end());
+    reservation.pages.clear();
+  }
   if (unpack != nullptr) pages->unpack_memories().give_back(std::move(unpack));
-  if (pool != nullptr) pool->retire(std::move(link), queues);
+  if (pool != nullptr) pool->retire(std::move(link), queues, std::move(own_pages));
   give_back_entries();
 }
 
 void ReceiverParts::give_back_entries() {
-  for (auto& [queue, entries] : reservations) {
-    if (entries != 0) pool->release(*queue, entries);
-    entries = 0;
+  for (auto& reservation : reservations) {
+    if (reservation.entries != 0) pool->release(*reservation.queue, reservation.entries);
+    if (pool != nullptr) pool->free(reservation.pages);
+    reservation = {};
   }
+}
+
+base::Outcome ReceiverParts::fill_own_queue(verbs::QueuePair& pair, uint32_t queue_pair,
+                                            std::vector<uint32_t> held) {
+  const BouncePool::Reservation& reservation = reservations[queue_pair];
+  std::vector<uint32_t> posted;
+  for (const uint32_t page : reservation.pages) {
+    if (const auto found = std::ranges::find(held, page); found != held.end()) {
+      held.erase(found);
+    } else {
+      posted.push_back(page);
+    }
+  }
+  return pool->post_own(*reservation.queue, pair, posted);
 }
 
 Receiver::Receiver(Parts parts, const Peer& peer, std::unique_ptr<PeerChannel> channel)
@@ -145,8 +167,11 @@ bool Receiver::poll_completions() {
   const auto take = [&](const verbs::Completion& completion, uint32_t queue_pair) {
     if (completion.error != 0) [[unlikely]] {
       take_back(completion, link_.rail_of(queue_pair));
+      if (is_page_cookie(completion.cookie)) ++own_queues_[queue_pair].idle_entries;
       note_failed(completion, queue_pair, consumed());
-    } else if (const auto kind = completion.kind(); kind != verbs::CompletionKind::kSend) {
+    } else if (const auto kind = completion.kind(); kind == verbs::CompletionKind::kSend) {
+      on_control_written(completion.cookie);
+    } else {
       on_arrived(queue_pair, {completion.imm(), completion.length, cookie_page(completion.cookie),
                               kind == verbs::CompletionKind::kReceiveWrite});
     }
@@ -166,11 +191,22 @@ bool Receiver::poll_loopback() {
   return !has_failed();
 }
 
-// The page that a failed receive had taken.
+// The page that a failed receive had taken. Of a queue pair's own receive queue all are posted again once it
+// has a successor.
 void Receiver::take_back(const verbs::Completion& completion, uint32_t rail) {
-  if (!is_page_cookie(completion.cookie)) return;
+  BouncePool::Queue& queue = *parts_.queues[rail];
+  if (!is_page_cookie(completion.cookie) || !queue.is_shared()) return;
   const uint32_t page = cookie_page(completion.cookie);
-  static_cast<void>(parts_.pool->repost(*parts_.queues[rail], {&page, 1}));
+  static_cast<void>(parts_.pool->repost(queue, {&page, 1}));
+}
+
+bool Receiver::repost_own(uint32_t queue_pair, std::span<const uint32_t> pages) {
+  OwnQueue& own = own_queues_[queue_pair];
+  if (own.is_stopped) {
+    own.idle_entries += static_cast<uint32_t>(pages.size());
+    return true;
+  }
+  return parts_.pool->post_own(queue_of(queue_pair), link_.pair(queue_pair), pages).is_ok() || fail_repost();
 }
 
 bool Receiver::fail_repost() {
@@ -178,7 +214,7 @@ bool Receiver::fail_repost() {
   return false;
 }
 
-// Without a cookie: its completion says nothing that anybody needs, and is no page's (is_page_cookie).
+// The cookie, where it is written to, is no page's (is_page_cookie).
 VERBENA_HOT_PATH void Receiver::write_control(uint32_t queue_pair, const void* line, uint64_t offset_bytes,
                                               bool is_signaled) {
   if (parts_.control_ring != nullptr) [[unlikely]]
@@ -186,6 +222,7 @@ VERBENA_HOT_PATH void Receiver::write_control(uint32_t queue_pair, const void* l
   const verbs::WorkRequest request{.opcode = verbs::Opcode::kWrite,
                                    .signaled = is_signaled,
                                    .send_inline = true,
+                                   .cookie = offset_bytes,
                                    .local = line,
                                    .length = sizeof(protocol::Grant),
                                    .remote_key = peer_.control_keys[queue_pair],
@@ -197,6 +234,7 @@ void Receiver::write_from_ring(uint32_t queue_pair, const void* line, uint64_t o
                                bool is_signaled) {
   const verbs::WorkRequest request{.opcode = verbs::Opcode::kWrite,
                                    .signaled = is_signaled,
+                                   .cookie = offset_bytes,
                                    .local = parts_.control_ring->put(queue_pair, line),
                                    .local_key = parts_.control_ring->local_key(link_.rail_of(queue_pair)),
                                    .length = sizeof(protocol::Grant),
@@ -236,11 +274,21 @@ void Receiver::flush_data(uint32_t rail, const void* data, const Registration* m
 void Receiver::stop_pair(uint32_t queue_pair) {
   Connection::stop_pair(queue_pair);
   stopped_at_ns_[queue_pair] = now_ns();
+  own_queues_[queue_pair].is_stopped = true;
 }
 
 bool Receiver::is_drained(uint32_t queue_pair) {
-  return link_.pair(queue_pair).is_drained() ||
-         now_ns() - stopped_at_ns_[queue_pair] >= kDrainMs * base::kNsPerMs;
+  const bool is_drained = queue_of(queue_pair).is_shared()
+                              ? link_.pair(queue_pair).is_drained()
+                              : held(queue_pair) + own_queues_[queue_pair].idle_entries == window(queue_pair);
+  return is_drained || now_ns() - stopped_at_ns_[queue_pair] >= kDrainMs * base::kNsPerMs;
+}
+
+bool Receiver::connect_pair(uint32_t queue_pair, const protocol::RecoveryRecord& peer) {
+  if (!Connection::connect_pair(queue_pair, peer)) return false;
+  if (queue_of(queue_pair).is_shared()) return true;
+  own_queues_[queue_pair] = {};
+  return parts_.fill_own_queue(link_.pair(queue_pair), queue_pair, list_held(queue_pair)).is_ok();
 }
 
 // --- What it tells.

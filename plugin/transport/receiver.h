@@ -26,7 +26,8 @@ struct ReceiverParts {
   std::shared_ptr<BouncePool> pages;  // whose base the unpack handle names; the same, or nothing is staged
   Link link;
   std::vector<BouncePool::Queue*> queues;  // of the pool, one a local rail
-  std::array<BouncePool::Reservation, protocol::kMaxQueuePairs> reservations{};  // to each queue pair
+  // To each queue pair; `pages` are its alone.
+  std::array<BouncePool::Reservation, protocol::kMaxQueuePairs> reservations{};
   std::unique_ptr<ControlRing> control_ring;  // of a device that does not send grants inline
   std::unique_ptr<UnpackMemory> unpack;       // null: no kernel unpacks here
   std::unique_ptr<LoopbackUser> loopback;     // where there may be memory of GPUs
@@ -37,6 +38,9 @@ struct ReceiverParts {
   // everything reserved and taken goes back to the pool.
   void give_back();
   void give_back_entries();
+  // Fills the receive queue of a queue pair that has one of its own and is connected, but for what it has in
+  // `held` already.
+  base::Outcome fill_own_queue(verbs::QueuePair& pair, uint32_t queue_pair, std::vector<uint32_t> held);
 };
 
 class Receiver final : public protocol::ReceiveCore<Receiver, CoreTypes>, public Connection {
@@ -79,7 +83,10 @@ class Receiver final : public protocol::ReceiveCore<Receiver, CoreTypes>, public
                                          bool is_signaled);
   static const uint32_t* remote_keys(const Registration* memory) { return memory->remote_keys.data(); }
   bool repost(uint32_t queue_pair, std::span<const uint32_t> pages) {
-    return parts_.pool->repost(*parts_.queues[link_.rail_of(queue_pair)], pages).is_ok() || fail_repost();
+    BouncePool::Queue& queue = queue_of(queue_pair);
+    if (!queue.is_shared()) [[unlikely]]
+      return repost_own(queue_pair, pages);
+    return parts_.pool->repost(queue, pages).is_ok() || fail_repost();
   }
   protocol::PageInfo& page_info(uint32_t page) { return parts_.pool->info(page); }
   uint32_t page_offset(uint32_t page) const { return parts_.pool->offset_of(page); }
@@ -90,6 +97,7 @@ class Receiver final : public protocol::ReceiveCore<Receiver, CoreTypes>, public
   void flush_data(uint32_t rail, const void* data, const Registration* memory, uint32_t* outstanding);
   void stop_pair(uint32_t queue_pair);
   bool is_drained(uint32_t queue_pair);
+  bool connect_pair(uint32_t queue_pair, const protocol::RecoveryRecord& peer);
   void reap_pages() { parts_.pool->reap(); }
   void note_broken(uint32_t queue_pair) { broken_ = failed_.cause(queue_pair); }
   void note_broken_by_peer() { broken_ = failed_.describe() + "; and the peer is gone"; }
@@ -112,6 +120,8 @@ class Receiver final : public protocol::ReceiveCore<Receiver, CoreTypes>, public
   StateDump describe() override;
   StateDump dump_from_outside() const override;
 
+  BouncePool::Queue& queue_of(uint32_t queue_pair) { return *parts_.queues[link_.rail_of(queue_pair)]; }
+  [[gnu::noinline]] bool repost_own(uint32_t queue_pair, std::span<const uint32_t> pages);
   [[gnu::cold, gnu::noinline]] void take_back(const verbs::Completion& completion, uint32_t rail);
   [[gnu::noinline]] bool poll_loopback();
   [[gnu::cold, gnu::noinline]] bool fail_repost();
@@ -121,6 +131,12 @@ class Receiver final : public protocol::ReceiveCore<Receiver, CoreTypes>, public
   Parts parts_;  // but the link, which is the connection's until the end
   Peer peer_;
   std::array<int64_t, protocol::kMaxQueuePairs> stopped_at_ns_{};
+  // Of a queue pair with a receive queue of its own.
+  struct OwnQueue {
+    bool is_stopped = false;
+    uint32_t idle_entries = 0;  // came back from the device unused, or were given back to a stopped one
+  };
+  std::array<OwnQueue, protocol::kMaxQueuePairs> own_queues_{};
   std::string broken_;  // why nothing more can arrive
 };
 

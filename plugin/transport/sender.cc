@@ -20,9 +20,11 @@ protocol::SendOptions complete(protocol::SendOptions options, Link& link) {
   for (uint32_t q = 0; q < link.queue_pairs(); ++q) {
     const uint32_t rail = link.rail_of(q);
     options.rail_of[q] = static_cast<uint8_t>(rail);
-    options.is_adaptive[q] = parameters.adaptive_routing < 0
+    // Out of order an immediate holds nothing up, so that it need not go apart.
+    const bool is_adaptive = parameters.adaptive_routing < 0
                                  ? link.device(rail).address().link_layer == verbs::kInfiniBand
                                  : parameters.adaptive_routing != 0;
+    options.is_adaptive[q] = is_adaptive && !link.is_out_of_order();
   }
   options.adaptive_above_bytes = static_cast<uint64_t>(parameters.ar_threshold_bytes);
   options.splits_over_all = parameters.split_data_on_qps;

@@ -6,6 +6,8 @@
 #include "verbs/address_reader.h"
 #include "verbs/async_events.h"
 #include "verbs/library.h"
+#include "verbs/mlx5.h"
+#include "verbs/queues.h"
 #include "verbs/region_cache.h"
 
 namespace verbena::verbs {
@@ -28,6 +30,13 @@ Device::~Device() {
 LocalAddress Device::local_address() const {
   const std::lock_guard lock(address_mutex_);
   return address_;
+}
+
+bool Device::tells_carried_out() {
+  // softverbs does, and its plans of faults count every request.
+  std::call_once(is_carried_out_tried_,
+                 [this] { tells_carried_out_ = is_softverbs_ || verbs::tells_carried_out(*this); });
+  return tells_carried_out_;
 }
 
 LocalAddress Device::refresh_address() {

@@ -19,6 +19,7 @@ namespace verbena::verbs {
 class AddressReader;
 class AsyncEvents;
 class Library;
+class Mlx5;
 class RegionCache;
 
 class Device {
@@ -50,18 +51,26 @@ class Device {
   // Whether the entry at `index` of the GID table is still this GID. Asks the device.
   bool has_gid(int index, const uint8_t* gid) const;
 
-  uint32_t max_srq_entries() const { return max_srq_entries_; }
+  uint32_t max_srq_entries() const { return max_srq_entries_; }  // 0: it has no shared receive queues
   uint32_t max_qp_entries() const { return max_qp_entries_; }
   uint32_t max_cq_entries() const { return max_cq_entries_; }
   uint64_t max_message_bytes() const { return max_message_bytes_; }
   // How many reads and atomics a queue pair may have under way, in either direction; at least 1.
   uint32_t max_outstanding_reads() const { return max_outstanding_reads_; }
+  // See tells_carried_out() of queues.h; tried once.
+  bool tells_carried_out();
   // 64-bit fetch-and-add, atomic among all operations of this device.
   bool supports_atomics() const { return supports_atomics_; }
   // Which kinds of GPU memory can be registered. Found by trying: a dma-buf with fd -1 gives EBADF if it is
   // supported; peermem is recognised by its module; softverbs registers CUDA pointers itself.
   bool supports_dmabuf() const { return supports_dmabuf_; }
   bool supports_gpu_pointers() const { return supports_gpu_pointers_; }
+  // In sysfs, the PCI function that reaches the memory of GPUs in this one's place (Data Direct); empty:
+  // none, or VERBENA_DATA_DIRECT is off. For dma-bufs that are mapped for PCIe, as NCCL exports them.
+  const std::string& data_direct_path() const { return data_direct_path_; }
+  // Receives outstanding at most on a queue pair that takes messages out of order; 0: the device has no such,
+  // or VERBENA_OOO_RQ is off.
+  uint32_t max_out_of_order_receives() const { return max_out_of_order_receives_; }
 
   // False after the port went down or the device failed; set by the async event thread. Relaxed atomic
   // inside.
@@ -73,6 +82,7 @@ class Device {
   ibv_context* context() const { return context_; }
   ibv_pd* domain() const { return domain_; }
   const Library& library() const { return *library_; }
+  const Mlx5* mlx5() const { return mlx5_.get(); }  // null: the device is another maker's
 
  private:
   friend class DeviceOpener;
@@ -80,15 +90,18 @@ class Device {
   Device();
 
   std::shared_ptr<const Library> library_;
-  std::string name_, sysfs_path_;
+  std::unique_ptr<const Mlx5> mlx5_;
+  std::string name_, sysfs_path_, data_direct_path_;
   int port_number_ = 1;
   PortPlace place_;
   uint64_t guid_ = 0;
   uint32_t speed_mbps_ = 0, max_srq_entries_ = 0, max_qp_entries_ = 0, max_cq_entries_ = 0;
   uint64_t max_message_bytes_ = 0;
-  uint32_t max_outstanding_reads_ = 1;
+  uint32_t max_outstanding_reads_ = 1, max_out_of_order_receives_ = 0;
   bool supports_atomics_ = false;
   bool is_software_ = false, is_softverbs_ = false, supports_dmabuf_ = false, supports_gpu_pointers_ = false;
+  std::once_flag is_carried_out_tried_;
+  bool tells_carried_out_ = false;
   mutable std::mutex address_mutex_;  // guards address_
   LocalAddress address_;
   std::unique_ptr<AddressReader> address_reader_;

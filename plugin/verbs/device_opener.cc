@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "verbs/async_events.h"
+#include "verbs/mlx5.h"
 #include "verbs/port_speed.h"
 #include "verbs/port_state.h"
 #include "verbs/sysfs.h"
@@ -32,7 +33,7 @@ void copy_limits(const ibv_device_attr& limits, uint32_t* qp_entries, uint32_t* 
                  uint32_t* srq_entries) {
   *qp_entries = static_cast<uint32_t>(std::max(limits.max_qp_wr, 0));
   *cq_entries = static_cast<uint32_t>(std::max(limits.max_cqe, 0));
-  *srq_entries = static_cast<uint32_t>(std::max(limits.max_srq_wr, 0));
+  *srq_entries = limits.max_srq > 0 ? static_cast<uint32_t>(std::max(limits.max_srq_wr, 0)) : 0;
 }
 
 }  // namespace
@@ -112,6 +113,13 @@ bool DeviceOpener::open_port(Device* device, int port_number, const ibv_port_att
   device->supports_gpu_pointers_ =
       device->is_softverbs_ ||
       (!device->is_software_ && has_peer_memory_module(settings_.address.sysfs_root));
+  device->mlx5_ = Mlx5::find(device->context_);
+  if (device->mlx5_ != nullptr && device->supports_dmabuf_ && settings_.data_direct) {
+    device->data_direct_path_ =
+        device->mlx5_->find_data_direct_path(device->context_, settings_.address.sysfs_root);
+  }
+  if (device->mlx5_ != nullptr && settings_.out_of_order)
+    device->max_out_of_order_receives_ = device->mlx5_->count_out_of_order_receives(device->context_);
   device->events_ = std::make_unique<AsyncEvents>(*device);
   return true;
 }

@@ -15,6 +15,8 @@ namespace verbena::verbs {
 struct DiscoverySettings {
   std::string library_choice;  // VERBENA_IBVERBS_LIB
   std::string hca;             // VERBENA_HCA
+  bool data_direct = true;     // VERBENA_DATA_DIRECT
+  bool out_of_order = false;   // VERBENA_OOO_RQ
   AddressSettings address;
 };
 

@@ -51,6 +51,10 @@ void log_device(const Device& device) {
       device.sysfs_path().empty() ? "no bus" : device.sysfs_path().c_str(),
       device.supports_dmabuf() ? "dma-buf " : "", device.supports_gpu_pointers() ? "pointer" : "",
       device.supports_dmabuf() || device.supports_gpu_pointers() ? "" : "neither dma-buf nor pointer");
+  if (!device.data_direct_path().empty()) {
+    base::log_info("device %s:%d: reaches gpu memory by Data Direct, at %s", device.name().c_str(),
+                   device.port_number(), device.data_direct_path().c_str());
+  }
 }
 
 GidFamily convert_family(base::AddressFamily family) {
@@ -91,6 +95,8 @@ base::Result<DiscoverySettings> read_discovery_settings(const std::string& hca) 
   DiscoverySettings settings;
   settings.library_choice = parameters.ibverbs_lib;
   settings.hca = hca;
+  settings.data_direct = parameters.data_direct;
+  settings.out_of_order = parameters.out_of_order;
   settings.address.gid_index = static_cast<int>(parameters.gid_index);
   settings.address.partition_key_index = static_cast<int>(parameters.pkey_index);
   GidPreference& preference = settings.address.gid_preference;

@@ -81,9 +81,9 @@ bool parse_address_range(std::string_view text, AddressRange* range) {
   if (is_ipv4) std::memcpy(parsed.prefix, kIpv4Prefix, sizeof(kIpv4Prefix));
   if (!is_ipv4 && inet_pton(AF_INET6, address.c_str(), parsed.prefix) != 1) return false;
   const auto [end, error] = std::from_chars(length.data(), length.data() + length.size(), parsed.length_bits);
-  const int most_bits = is_ipv4 ? 32 : 128;
+  const int max_bits = is_ipv4 ? 32 : 128;
   if (error != std::errc() || end != length.data() + length.size() || parsed.length_bits < 0 ||
-      parsed.length_bits > most_bits)
+      parsed.length_bits > max_bits)
     return false;
   if (is_ipv4) parsed.length_bits += kMappedBits;
   *range = parsed;

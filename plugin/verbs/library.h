@@ -55,6 +55,7 @@ inline const char* hint_at_memory(int errno_value) {
   X(reg_mr_iova2)                 \
   X(reg_dmabuf_mr)                \
   X(query_pkey)                   \
+  X(query_qp)                     \
   X(query_ece)                    \
   X(set_ece)
 

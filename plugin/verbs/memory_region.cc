@@ -2,6 +2,7 @@
 
 #include "base/log.h"
 #include "verbs/library.h"
+#include "verbs/mlx5.h"
 #include "verbs/queues.h"
 
 namespace verbena::verbs {
@@ -75,10 +76,15 @@ Result<MemoryRegion> MemoryRegion::register_dmabuf(Device& device, void* address
                       "device %s:%d: cannot register a dma-buf: %s is older than ibv_reg_dmabuf_mr",
                       device.name().c_str(), device.port_number(), library.path().c_str());
   }
+  const auto iova = reinterpret_cast<uintptr_t>(address);
+  const auto flags = static_cast<int>(encode_access(access));
   ibv_mr* region =
-      library.reg_dmabuf_mr(device.domain(), offset_bytes, length_bytes, reinterpret_cast<uintptr_t>(address),
-                            fd, static_cast<int>(encode_access(access)));
-  if (region == nullptr) return fail_registration(device, "a dma-buf", address, length_bytes);
+      access.data_direct
+          ? device.mlx5()->register_dmabuf(device.domain(), offset_bytes, length_bytes, iova, fd, flags)
+          : library.reg_dmabuf_mr(device.domain(), offset_bytes, length_bytes, iova, fd, flags);
+  if (region == nullptr)
+    return fail_registration(device, access.data_direct ? "a dma-buf for Data Direct" : "a dma-buf", address,
+                             length_bytes);
   MemoryRegion result;
   result.region_ = Owned<ibv_mr>(region, Destroyer{&library});
   result.local_key_ = region->lkey;

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "verbs/async_events.h"
 #include "verbs/library.h"
+#include "verbs/mlx5.h"
 #include "verbs/queues.h"
 
 namespace verbena::verbs {
@@ -24,8 +25,8 @@ constexpr size_t kSendChainEntries = 32;  // bounds the stack of post()
 constexpr int kMaxTrafficClass = 255;
 constexpr uint32_t kPsnMask = 0xffffff;
 
-// Differs from life to life of a queue pair number, so that a stray packet of an earlier one is not taken for
-// ours.
+// Different each time that a queue pair number is used, so that a late packet for its former owner is not
+// accepted.
 uint32_t draw_first_psn() {
   uint32_t value = 0;
   if (getrandom(&value, sizeof(value), GRND_NONBLOCK) != sizeof(value)) {
@@ -48,15 +49,19 @@ uint64_t encode_operations(const Operations& operations) {
          (operations.fetch_add ? IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD : 0);
 }
 
-// By the newer call where the device has it: told what will be posted, mlx5 has work requests of 64 bytes and
-// not of 256. ibv_post_send() goes on as ever (man ibv_wr_post). verbs.h's ibv_create_qp_ex() is inline code
-// that would bind to a library.
-ibv_qp* create_pair(const Device& device, ibv_qp_init_attr_ex* attributes) {
+// Uses the newer call if the device has it: mlx5 then knows which operations will be posted and makes work
+// requests of 64 bytes instead of 256. ibv_post_send() works as before (man ibv_wr_post). verbs.h's
+// ibv_create_qp_ex() is inline code that would bind to a library.
+ibv_qp* create_pair(const Device& device, bool out_of_order, ibv_qp_init_attr_ex* attributes) {
+  if (out_of_order) {
+    attributes->comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+    return device.mlx5()->create_pair(device.context(), attributes);
+  }
   verbs_context* extended = verbs_get_ctx_op(device.context(), create_qp_ex);
   if (extended != nullptr) {
     ibv_qp_init_attr_ex asked = *attributes;
     asked.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
-    errno = 0;  // which some leave as it is when they do not know the flags
+    errno = 0;  // some devices do not set it if they do not know the flags
     ibv_qp* pair = extended->create_qp_ex(device.context(), &asked);
     const bool is_unknown = errno == 0 || errno == EOPNOTSUPP || errno == ENOSYS || errno == EINVAL;
     if (pair != nullptr || !is_unknown) {
@@ -80,6 +85,7 @@ struct MadePair {
   uint32_t inline_bytes;
 };
 
+// Of what is sent inline some devices grant less than was asked for, others make no queue pair then.
 Result<MadePair> make_pair(const Device& device, const CompletionQueue& completions,
                            const QueuePairOptions& options) {
   ibv_qp_init_attr_ex attributes{};
@@ -88,18 +94,29 @@ Result<MadePair> make_pair(const Device& device, const CompletionQueue& completi
   attributes.srq = options.receive_queue != nullptr ? options.receive_queue->get() : nullptr;
   attributes.cap.max_send_wr = options.send_depth;
   attributes.cap.max_send_sge = 1;
+  attributes.cap.max_recv_wr = options.receive_depth;
+  attributes.cap.max_recv_sge = options.receive_depth != 0 ? 1 : 0;
   attributes.cap.max_inline_data = options.inline_bytes;
   attributes.qp_type = IBV_QPT_RC;
   attributes.pd = device.domain();
   attributes.send_ops_flags = encode_operations(options.operations);
-  ibv_qp* pair = create_pair(device, &attributes);
+  const ibv_qp_cap asked = attributes.cap;
+  ibv_qp* pair = create_pair(device, options.out_of_order, &attributes);
+  for (uint32_t bytes = options.inline_bytes; pair == nullptr && errno == EINVAL && bytes != 0;) {
+    bytes /= 2;
+    attributes.cap = asked;
+    attributes.cap.max_inline_data = bytes;
+    pair = create_pair(device, options.out_of_order, &attributes);
+  }
   if (pair == nullptr) {
     return base::fail_errno(
         Status::kSystem, errno,
-        "device %s: cannot create a queue pair%s (send depth %u entries, inline %u bytes)",
-        device.name().c_str(), hint_at_memory(errno), options.send_depth, options.inline_bytes);
+        "device %s: cannot create a queue pair%s (send depth %u, receive depth %u entries, inline %u bytes)",
+        device.name().c_str(), hint_at_memory(errno), options.send_depth, options.receive_depth,
+        options.inline_bytes);
   }
-  return MadePair{Owned<ibv_qp>(pair, Destroyer{&device.library()}), attributes.cap.max_inline_data};
+  return MadePair{Owned<ibv_qp>(pair, Destroyer{&device.library()}),
+                  std::min(attributes.cap.max_inline_data, options.inline_bytes)};
 }
 
 unsigned encode_flags(const WorkRequest& request) {
@@ -154,10 +171,12 @@ DrainMark::~DrainMark() {
 
 Result<QueuePair> QueuePair::create(Device& device, CompletionQueue& completions,
                                     const QueuePairOptions& options) {
-  if (options.send_depth == 0 || options.send_depth > device.max_qp_entries()) {
-    return base::fail(Status::kSystem,
-                      "device %s: cannot create a queue pair (send depth %u, limit %u entries)",
-                      device.name().c_str(), options.send_depth, device.max_qp_entries());
+  if (options.send_depth == 0 ||
+      std::max(options.send_depth, options.receive_depth) > device.max_qp_entries()) {
+    return base::fail(
+        Status::kSystem,
+        "device %s: cannot create a queue pair (send depth %u, receive depth %u, limit %u entries)",
+        device.name().c_str(), options.send_depth, options.receive_depth, device.max_qp_entries());
   }
   if (options.traffic_class > kMaxTrafficClass) {
     return base::fail(Status::kInvalidArgument, "device %s: no such traffic class (%d, range 0 to %d)",
@@ -165,16 +184,13 @@ Result<QueuePair> QueuePair::create(Device& device, CompletionQueue& completions
   }
   auto made = make_pair(device, completions, options);
   if (!made) return made.error();
-  if (made->inline_bytes < options.inline_bytes) {
-    return base::fail(Status::kSystem, "device %s: sends too little inline (asked %u, granted %u bytes)",
-                      device.name().c_str(), options.inline_bytes, made->inline_bytes);
-  }
   QueuePair result;
   result.pair_ = std::move(made->pair);
   result.device_ = &device;
   result.number_ = result.pair_->qp_num;
   result.first_psn_ = draw_first_psn();
   result.send_depth_ = options.send_depth;
+  result.inline_bytes_ = static_cast<uint8_t>(made->inline_bytes);
   result.serves_reads_ = options.operations.read;
   result.serves_adds_ = options.operations.fetch_add;
   result.outstanding_reads_ = static_cast<uint8_t>(options.outstanding_reads);
@@ -185,14 +201,6 @@ Result<QueuePair> QueuePair::create(Device& device, CompletionQueue& completions
   result.signaled_positions_.resize(std::bit_ceil(options.send_depth));
   result.signaled_mask_ = static_cast<uint32_t>(result.signaled_positions_.size()) - 1;
   return result;
-}
-
-Result<uint32_t> find_inline_bytes(Device& device) {
-  auto completions = CompletionQueue::create(device, 1);
-  if (!completions) return completions.error();
-  auto made = make_pair(device, *completions, {.send_depth = 1, .operations = {.write = true}});
-  if (!made) return made.error();
-  return std::min(made->inline_bytes, kInlineBytes);
 }
 
 void QueuePair::stop() {
@@ -218,7 +226,7 @@ base::Error QueuePair::fail_post(int errno_value, size_t accepted, size_t asked_
                           posted_ - retired_);
 }
 
-// What most messages are: a chain of one, without the loops.
+// Most messages are a chain of one request: this is the same without loops.
 VERBENA_HOT_PATH Outcome QueuePair::post(const WorkRequest& request) {
   if (free_slots() == 0) [[unlikely]]
     return fail_full(1);

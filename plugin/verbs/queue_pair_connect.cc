@@ -134,7 +134,8 @@ int QueuePair::enter_ready_to_receive(const PortAddress& remote_port, const Queu
   attributes.qp_state = IBV_QPS_RTR;
   attributes.path_mtu = static_cast<ibv_mtu>(std::min(local.mtu, remote_port.mtu));
   attributes.dest_qp_num = remote.number;
-  attributes.rq_psn = remote.first_psn;
+  attributes.rq_psn = remote_first_psn_ = remote.first_psn;
+  mtu_bytes_ = 128U << attributes.path_mtu;
   attributes.max_dest_rd_atomic = outstanding_reads_;
   attributes.min_rnr_timer = kReceiverNotReadyTimer;
   ibv_ah_attr& route = attributes.ah_attr;

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -20,7 +21,7 @@ struct ibv_srq;
 
 namespace verbena::verbs {
 
-// Gives a verbs object back to the library that made it.
+// Destroys a verbs object through the library that made it.
 struct Destroyer {
   const Library* library = nullptr;
   void operator()(ibv_cq* queue) const;
@@ -38,6 +39,7 @@ struct Access {
   bool remote_write = false;
   bool relaxed_ordering = false;
   bool remote_atomic = false;
+  bool data_direct = false;  // of a dma-buf, by Device::data_direct_path()
 
   bool operator==(const Access&) const = default;
 };
@@ -66,8 +68,8 @@ class CompletionQueue {
   CompletionQueue() = default;
 
   static constexpr int kMaxPollEntries = 16;
-  // At most out.size() (<= kMaxPollEntries) completions; how many, or -1 if the queue itself failed (then
-  // logged once).
+  // Polls at most out.size() (<= kMaxPollEntries) completions. Returns how many, or -1 if the queue itself
+  // has failed, which is logged once.
   int poll(std::span<Completion> out);
   ibv_cq* get() const { return queue_.get(); }
 
@@ -100,16 +102,22 @@ class SharedReceiveQueue {
 
 struct QueuePairOptions {
   uint32_t send_depth = 128;
-  uint32_t inline_bytes = kInlineBytes;  // at most that
+  uint32_t inline_bytes = kInlineBytes;  // at most that; a device may grant less: QueuePair::inline_bytes()
   Operations operations = {};
-  SharedReceiveQueue* receive_queue =
-      nullptr;                          // null: this side receives nothing (writes without immediate only)
+  SharedReceiveQueue* receive_queue = nullptr;  // null: one of its own
+  // Of the one of its own, in entries; 0: this side receives nothing (writes without immediate only).
+  uint32_t receive_depth = 0;
+  // What it carries is placed and takes its receives in any order, either way; completions keep the order of
+  // posting. At both ends or at none; without a shared receive queue, of at most
+  // Device::max_out_of_order_receives().
+  bool out_of_order = false;
   uint32_t outstanding_reads = 1;       // at most, in either direction: 1, which all have, to 255
   int traffic_class = -1;               // of the communicator; -1: VERBENA_TC
   const LocalAddress* local = nullptr;  // what the peer is told; null: the device's own as it was last read
 };
 
-// Set once no receive of a queue pair in the error state is under way any more; lives as long as its pair.
+// Set once a queue pair in the error state has no receive under way any more. Lives as long as the queue
+// pair.
 class DrainMark {
  public:
   DrainMark(Device& device, uint32_t pair_number);
@@ -134,23 +142,36 @@ class QueuePair {
 
   QueuePairAddress address() const { return {number_, first_psn_, ece_, outstanding_reads_}; }
   uint32_t number() const { return number_; }
+  // Of a request that says `send_inline`, at most.
+  uint32_t inline_bytes() const { return inline_bytes_; }
 
   // INIT -> RTR -> RTS towards the peer; path MTU is the smaller of both ports, ECE what both have. Errors
   // name both ends' values. `has_other_rail`: what this queue pair does not bring, another will.
   base::Outcome connect(const PortAddress& remote_port, const QueuePairAddress& remote,
                         bool has_other_rail = false);
-  // The same, but false, without a line, if the peer's address does not answer (yet): it may be tried again.
+  // The same, but returns false without a log line if the peer's address does not answer yet: call it again.
   base::Result<bool> try_connect(const PortAddress& remote_port, const QueuePairAddress& remote,
                                  bool has_other_rail);
+  // Into its own receive queue, of a connected pair.
+  base::Outcome post_receives(std::span<const ReceiveBuffer> buffers);
   // Moves the queue pair to ERROR: all outstanding work is flushed and no DMA starts any more.
   void stop();
-  // After stop(): the device takes no entry of the shared receive queue for this pair any more, and what it
-  // took is in the completion queue. Devices that do not say so (before Linux 6.4 Soft-RoCE) never make it
-  // true: wait with a deadline.
+  // After stop(): true once the device takes no more entries of the shared receive queue for this pair, and
+  // the completions of those that it took are in the completion queue. Devices that do not report this
+  // (Soft-RoCE before Linux 6.4) never make it true: wait with a deadline.
   bool is_drained() const { return drained_ == nullptr || !may_receive_ || drained_->is_set(); }
 
-  // True while the GID that this end sends from is not in the port's table, so that neither its packets nor
-  // their answers travel. For slow paths: asks the device after it has told of a change. Data thread only.
+  // In how many packets a request of so many bytes goes to the peer; after connect().
+  uint32_t count_packets(uint64_t bytes) const {
+    return bytes <= mtu_bytes_ ? 1 : static_cast<uint32_t>((bytes + mtu_bytes_ - 1) / mtu_bytes_);
+  }
+  // How many packets of the peer's requests this end has carried out since connect(), modulo 2^24: final once
+  // it is stopped. Empty if the device does not say; whether it says the truth, tells_carried_out() found
+  // out.
+  std::optional<uint32_t> read_carried_out() const;
+
+  // True while the GID that this end sends from is not in the port's table: then neither its packets nor
+  // their answers arrive. For slow paths: asks the device if it has reported a change. Data thread only.
   bool has_lost_address();
   const uint8_t* source_gid() const { return source_gid_; }
 
@@ -164,7 +185,7 @@ class QueuePair {
   base::Outcome post(std::span<const OneSidedRequest> requests);
   // To be called for each successful kSend completion of this queue pair, in order.
   void retire() {
-    if (signaled_head_ == signaled_tail_) return;  // a completion that no signaled request asked for
+    if (signaled_head_ == signaled_tail_) return;  // the completion of no signaled request
     retired_ = signaled_positions_[signaled_head_++ & signaled_mask_];
   }
 
@@ -195,26 +216,27 @@ class QueuePair {
   Device* device_ = nullptr;
   LocalAddress local_;
   EceOptions ece_{};
-  bool serves_reads_ = true;
+  bool serves_reads_ = true, serves_adds_ = false;
   bool may_receive_ = false;  // it was in the state RTR
   bool has_lost_address_ = false;
   int source_gid_index_ = -1;  // -1: the route has no GRH
   uint8_t source_gid_[sizeof(PortAddress::gid)] = {};
   uint32_t port_events_seen_ = 0;
   uint32_t number_ = 0, first_psn_ = 0, send_depth_ = 0;
+  uint32_t remote_first_psn_ = 0, mtu_bytes_ = 256;
   // Packed: a link finds its pairs by multiplying with their size.
   int16_t traffic_class_ = -1;
   uint8_t outstanding_reads_ = 1;
-  bool serves_adds_ = false;
+  uint8_t inline_bytes_ = 0;
   uint32_t posted_ = 0, retired_ = 0;         // counts of work requests, wrapping
   std::vector<uint32_t> signaled_positions_;  // ring: `posted_` right after each outstanding signaled request
   uint32_t signaled_mask_ = 0;                // one less than its size
   uint32_t signaled_head_ = 0, signaled_tail_ = 0;
 };
 
-// How much of kInlineBytes a queue pair of this device sends inline; an error, which is logged, if it cannot
-// make one at all. Makes one.
-base::Result<uint32_t> find_inline_bytes(Device& device);
+// Whether a queue pair of this device that was stopped says how many packets of its peer's requests it has
+// carried out. Found by trying, with a queue pair connected to itself; at most a second.
+bool tells_carried_out(Device& device);
 
 // Whether the request itself was wrong, so that it would fail on any other queue pair too; else it is the
 // way to the peer that failed.

@@ -35,15 +35,24 @@ bool may_share(const RegionUse& held, const RegionRequest& request, const Interv
   return is_same_range || held.identity.is_one_allocation;
 }
 
-// Tries a dma-buf first; if the device refuses it, the address, if a peer memory module allows that. Must not
-// throw, because other threads may be waiting for its end.
+// Tries a dma-buf first, by Data Direct if that was asked for: what is not mapped for it may still be reached
+// the ordinary way. If the device refuses both, tries the address, if a peer memory module allows that. Must
+// not throw, because other threads may be waiting for its end.
 base::Result<MemoryRegion> register_region(Device& device, const RegionRequest& request) {
   const auto by_address = [&] {
     return MemoryRegion::register_memory(device, request.address, request.length_bytes, request.access);
   };
   if (request.kind != MemoryKind::kDmabuf) return by_address();
-  auto region = MemoryRegion::register_dmabuf(device, request.address, request.length_bytes,
-                                              request.offset_bytes, request.fd, request.access);
+  const auto by_dmabuf = [&](const Access& access) {
+    return MemoryRegion::register_dmabuf(device, request.address, request.length_bytes, request.offset_bytes,
+                                         request.fd, access);
+  };
+  auto region = by_dmabuf(request.access);
+  if (!region && request.access.data_direct) {
+    Access ordinary = request.access;
+    ordinary.data_direct = false;
+    region = by_dmabuf(ordinary);
+  }
   if (region || !device.supports_gpu_pointers()) return region;
   region = by_address();
   if (region) {
@@ -120,14 +129,14 @@ base::Result<RegionLease> RegionCache::register_new(RegionLease lease, const Reg
   return lease;
 }
 
-void RegionCache::give_back(RegionUse* use) {
+void RegionCache::release(RegionUse* use) {
   const std::unique_ptr<RegionUse> gone(use);  // frees its region, if this was the last use, after the lock
   const std::lock_guard lock(mutex_);
   uses_.remove(use);
 }
 
 void RegionReturner::operator()(RegionUse* use) const {
-  cache->give_back(use);
+  cache->release(use);
 }
 
 }  // namespace verbena::verbs

@@ -85,7 +85,7 @@ class RegionCache {
   RegionUse* find_shareable(const RegionRequest& request, const Interval& interval) const;
   RegionLease add_use(RegionUse* use);
   base::Result<RegionLease> register_new(RegionLease lease, const RegionRequest& request, Lock& lock);
-  void give_back(RegionUse* use);
+  void release(RegionUse* use);
 
   Device& device_;
   std::mutex mutex_;                 // guards the members below, and the state of every region

@@ -8,7 +8,8 @@
 namespace verbena::verbs {
 
 inline constexpr int kMaxRails = 8;  // physical ports that one virtual device may join (NCCL net v12)
-inline constexpr uint32_t kInlineBytes = 64;  // a queue pair sends up to this much inline if it is asked to
+inline constexpr uint32_t kInlineBytes =
+    64;  // a queue pair is asked to send up to this much inline; some devices do less
 
 // Where a port is reached; travels in the handshake. Byte order: host (x86-64 and arm64 are little endian),
 // gids raw.
@@ -26,14 +27,14 @@ static_assert(sizeof(PortAddress) == 40);
 
 inline constexpr uint8_t kInfiniBand = 1, kEthernet = 2;  // PortAddress::link_layer
 
-// A port's own view of its address: where its GIDs stand in its table.
+// A port's own view of its address: the indices of its GIDs in its table.
 struct LocalAddress {
   PortAddress port{};
   int gid_index = -1;        // -1 on InfiniBand without GRH
   int other_gid_index = -1;  // -1: there is no other
 };
 
-// Where the network has a port, as its administrator numbers it.
+// The place of a port in the network, as the administrator numbers it.
 struct PortPlace {
   static constexpr int16_t kUnknown = -1;
   int16_t rail = kUnknown, plane = kUnknown;
@@ -57,8 +58,8 @@ struct QueuePairAddress {
 
 enum class Opcode : uint8_t { kSendImm, kWrite, kWriteImm, kRead, kFetchAdd /* OneSidedRequest */ };
 
-// Which of them a queue pair is for, at both ends: with fewer, a device's work requests are shorter. Where
-// nobody reads, the peer may not.
+// The operations of a queue pair, at both ends: with fewer, a device's work requests are shorter. Without
+// `read`, the peer may not read.
 struct Operations {
   bool send_imm = true, write = true, write_imm = true, read = true, fetch_add = false;
 };
@@ -67,8 +68,9 @@ struct Operations {
 struct WorkRequest {
   Opcode opcode = Opcode::kWrite;
   bool signaled = false;
-  bool send_inline = false;  // length <= kInlineBytes; the buffer may be reused when post() returns
-  uint32_t imm = 0;          // host byte order
+  bool send_inline =
+      false;         // length <= QueuePair::inline_bytes(); the buffer may be reused when post() returns
+  uint32_t imm = 0;  // host byte order
   uint64_t cookie = 0;
   const void* local = nullptr;
   uint32_t local_key = 0;
@@ -77,10 +79,11 @@ struct WorkRequest {
   uint64_t remote = 0;
 };
 
-// The same for chains that may hold adds and fences, apart from the requests of every message.
+// The same for chains with adds and fences; a type of its own, so that requests of ordinary messages stay
+// small.
 struct OneSidedRequest : WorkRequest {
-  uint64_t addend = 0;  // of kFetchAdd: of 8 bytes, aligned; the value before goes to `local`
-  bool fenced = false;  // begins once all reads and adds before it have come back
+  uint64_t addend = 0;  // of kFetchAdd, on 8 aligned bytes; the former value goes to `local`
+  bool fenced = false;  // begins once all earlier reads and adds are complete
 };
 
 enum class CompletionKind : uint8_t {
@@ -89,7 +92,7 @@ enum class CompletionKind : uint8_t {
   kReceiveWrite
 };  // kReceiveWrite: RDMA WRITE with immediate
 
-// Laid out as ibv_wc (completion_queue.cc checks it), so that a device fills it in and nobody copies.
+// Has the layout of ibv_wc (completion_queue.cc checks it), so that a device fills it in without a copy.
 struct Completion {
   uint64_t cookie;  // of the work request; for receives the cookie of the receive (its page)
   int error;        // 0, or the ibv_wc_status; then only cookie, qp_number and vendor_error are valid

@@ -191,9 +191,9 @@ def test_a_library_that_cannot_be_loaded_is_told(tmp_path):
 
 
 def test_a_backend_that_there_is_not():
-    with pytest.raises(ValueError, match="'gloo' is no backend of contexts: it is one of verbena, nccl, ncclx, nvshmem"):
+    with pytest.raises(ValueError, match="'gloo' is not a backend of contexts: it is one of verbena, nccl, ncclx, nvshmem"):
         verbena.make_builder("gloo", stand_ins.TorchComm())
-    with pytest.raises(ValueError, match="no backend of contexts"):
+    with pytest.raises(ValueError, match="not a backend of contexts"):
         verbena.make_builder(verbena.Backend.DEFAULT, stand_ins.TorchComm())
 
 

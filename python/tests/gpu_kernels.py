@@ -190,13 +190,67 @@ def copy(ctx_ptr, destination, source, seen, out, kind, count, element_size, wor
 
 
 @jit
+def use_words(ctx_ptr, data_ptr, out, peer, times, size, BACKEND: tl.constexpr):
+    """Words of data_ptr: a counter that all draw from at rank 0, with what is drawn in out; one that is written, one that
+    is swapped, one that is added to. Programs of all ranks at once."""
+    program = tl.program_id(0)
+    rank = symm_team_rank(ctx_ptr, BACKEND)
+    for i in range(times):
+        tl.store(out + program * times + i, symm_fetch_add(ctx_ptr, data_ptr, 1, 0, BACKEND))
+    if program == 0:
+        more = out + tl.num_programs(0) * times
+        status = symm_put_value(ctx_ptr, data_ptr + 8 + rank, 70 + rank, peer, BACKEND)
+        tl.store(more + 1, symm_compare_swap(ctx_ptr, data_ptr + 2, 0, 5 + rank, peer, BACKEND))
+        status = tl.minimum(status, symm_add(ctx_ptr, data_ptr + 3, 2, peer, BACKEND))
+        tl.store(more, status)
+        before = (rank + size - 1) % size
+        if status == 0:
+            tl.store(more + 2, symm_wait_until(ctx_ptr, data_ptr + 2, SIGNAL_CMP_NE, 0, BACKEND))
+            tl.store(more + 3, symm_wait_until_all(ctx_ptr, data_ptr + 2, 2, SIGNAL_CMP_NE, 0, BACKEND))
+            tl.store(more + 4, symm_wait_until_any(ctx_ptr, data_ptr + 8, size, SIGNAL_CMP_EQ, 70 + before, 0, BACKEND))
+
+
+@jit
+def copy_rows(ctx_ptr, destination, source, seen, out, peer, index, row_count, rows, stride, BACKEND: tl.constexpr):
+    """A part of a matrix to the next rank by a queue of its own, and back from there."""
+    status = symm_put_rows(ctx_ptr, destination, stride, source, row_count, row_count, rows, None, peer, BACKEND)
+    tl.debug_barrier()
+    status = tl.minimum(status, symm_signal_by(ctx_ptr, index, peer, -1, 1, SIGNAL_OP_ADD, BACKEND))
+    status = tl.minimum(status, symm_put_async_by(ctx_ptr, destination, source, 0, None, peer, 1, BACKEND))
+    tl.store(out, status)
+    tl.store(out + 1, symm_signal_wait_until(ctx_ptr, index, SIGNAL_CMP_GE, 1, BACKEND))
+    tl.debug_barrier()
+    for row in range(rows):
+        copy_out(seen + row * row_count, destination + row * stride, row_count)
+    tl.store(out + 2, symm_quiet_peer(ctx_ptr, peer, BACKEND))
+    tl.store(out + 3, symm_get_rows(ctx_ptr, seen + rows * row_count, row_count, destination, stride, row_count, rows, None,
+                                    peer, BACKEND))
+    request = symm_get_async(ctx_ptr, source, destination, row_count, None, peer, -1, BACKEND)
+    tl.store(out + 4, request)
+    tl.store(out + 5, symm_request_wait(ctx_ptr, request, BACKEND))
+
+
+@jit
+def signal_for_all(ctx_ptr, destination, source, out, peer, index, count, BACKEND: tl.constexpr):
+    """One signal behind two puts by different queues."""
+    status = symm_put_async_by(ctx_ptr, destination, source, count, None, peer, 0, BACKEND)
+    status = tl.minimum(status, symm_put_signal_async_by(ctx_ptr, destination + count, source + count, count, None, peer,
+                                                         index + 1, 1, backend=BACKEND))
+    status = tl.minimum(status, symm_signal_behind_all(ctx_ptr, index, peer, backend=BACKEND))
+    tl.store(out, status)
+    tl.store(out + 1, symm_signal_wait_until(ctx_ptr, index, SIGNAL_CMP_GE, 1, BACKEND))
+    tl.store(out + 2, symm_flush(ctx_ptr, BACKEND))
+
+
+@jit
 def add_up(ctx_ptr, data_ptr, out, count, op, dtype, BACKEND: tl.constexpr):
     """Each program a piece of so many floats."""
     program = tl.program_id(0)
     tl.store(out + program, symm_all_reduce(ctx_ptr, data_ptr, program * count * 4, count, op, dtype, BACKEND))
 
 
-KERNELS = (ask, write_at_all, signal_by_pointer, signal, meet, pass_a_message, ask_for_a_fence, copy, add_up)
+KERNELS = (ask, write_at_all, signal_by_pointer, signal, meet, pass_a_message, ask_for_a_fence, copy, use_words, copy_rows,
+           signal_for_all, add_up)
 _POINTERS = ("data_ptr", "flag_ptr", "out", "seen", "source", "destination")
 
 

@@ -224,6 +224,57 @@ def check_put_async(bench):
         _check_copy(kind, SHAPES)(bench)
 
 
+# ---- Words and rows ----
+
+def _has_nobody_updating(bench):
+    """NCCL's network updates no words: where it would have to, nobody's are."""
+    return bench.team.backend in (Backend.NCCL, Backend.NCCLX) and not all(map(bench.is_in_reach, range(bench.size)))
+
+
+def check_words(bench):
+    times = 5
+    words, = _cut(bench, SOURCE, 64)
+    words.zero_()
+    out = _make_out(PROGRAMS * times + 8)
+    bench.launch("use_words", words, out, bench.peer, times, bench.size, programs=PROGRAMS)
+    drawn, more = out[:PROGRAMS * times].tolist(), out[PROGRAMS * times:].tolist()
+    if _has_nobody_updating(bench):
+        bench.expect(drawn, [-2**63] * len(drawn), "what cannot be drawn")
+        return
+    everyones = sorted(number for rank in bench.gather(drawn) for number in rank)
+    bench.expect(everyones, list(range(bench.size * PROGRAMS * times)), "numbers, each drawn once")
+    bench.expect(more[:5], [Status.DONE, 0, 5 + bench.before, Status.DONE, bench.before], "written, swapped and added")
+    bench.expect(words[3].item(), 2, "what was added")
+
+
+def check_rows(bench):
+    rows, row_count, stride = 37, 24, 40
+    count = rows * row_count
+    source, (destination,) = _fill(bench, count), _cut(bench, DESTINATION, rows * stride)
+    destination.fill_(-1)
+    seen, out = _make_out(2 * count), _make_out()
+    bench.launch("copy_rows", destination, source, seen, out, bench.peer, bench.take_signal(), row_count, rows, stride)
+    bench.expect(out[:3].tolist(), [Status.DONE, 1, Status.DONE], "put, signal, quiet")
+    _compare(bench, seen[:count], _expect(bench.before, count), "what came")
+    if _has_nobody_updating(bench):
+        bench.expect(out[3:5].tolist(), [Status.UNREACHABLE] * 2, "what NCCL does not read")
+        return
+    bench.expect([out[3].item(), int(out[4].item() >= 0), out[5].item()], [Status.DONE, 1, Status.DONE], "gets")
+    _compare(bench, seen[count:], _expect(bench.rank, count), "what came back")
+    bench.expect(destination.view(rows, stride)[:, row_count:].eq(-1).all().item(), True, "between rows")
+
+
+def check_signal_behind_all(bench):
+    count = 1 << 12
+    source, (destination,) = _fill(bench, 2 * count), _cut(bench, DESTINATION, 2 * count)
+    destination.fill_(-1)
+    out, index = _make_out(), bench.take_signal()
+    bench.take_signal()
+    bench.launch("signal_for_all", destination, source, out, bench.peer, index, count)
+    bench.expect(out[:3].tolist(), [Status.DONE, 1, Status.DONE], "statuses and signal")
+    _compare(bench, destination, _expect(bench.before, 2 * count), "what came before the signal")
+
+
 # ---- Sums ----
 
 def check_all_reduce(bench):
@@ -252,5 +303,10 @@ CHECKS = {
     "symm_signal_wait_until": check_signal_wait_until, "symm_signal_reset": check_signal_reset,
     "symm_put_async": check_put_async, "symm_quiet": _check_copy(2), "symm_quiet_peer": _check_copy(3),
     "symm_flush": _check_copy(4), "symm_put_signal_async": _check_copy(5, SHAPES), "symm_get": _check_copy(6, SHAPES),
-    "symm_all_reduce": check_all_reduce,
+    "symm_put_value": check_words, "symm_add": check_words, "symm_fetch_add": check_words,
+    "symm_compare_swap": check_words, "symm_wait_until": check_words, "symm_wait_until_all": check_words,
+    "symm_wait_until_any": check_words, "symm_put_rows": check_rows, "symm_get_rows": check_rows,
+    "symm_get_async": check_rows, "symm_request_wait": check_rows, "symm_signal_by": check_rows,
+    "symm_put_async_by": check_rows, "symm_put_signal_async_by": check_signal_behind_all,
+    "symm_signal_behind_all": check_signal_behind_all, "symm_all_reduce": check_all_reduce,
 }

@@ -72,6 +72,10 @@ class Bench:
         """A signal that no rank has used yet."""
         return next(self._signals)
 
+    def gather(self, mine):
+        """What each rank has, on all of them."""
+        return agree(mine)
+
     def expect(self, got, wanted, what):
         if got != wanted:
             self.complaints.append(f"{self.warps} warps: {what}: {got} where {wanted} was expected")

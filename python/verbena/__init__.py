@@ -9,6 +9,7 @@ from verbena.constants import Backend, ContextType, FenceScope, SignalCompare, S
 from verbena.context import SymmetricContext, make_unique_id, set_log
 from verbena.finder import LibraryFinder, LibraryNotFound
 from verbena.native import BackendUnavailable, Result, VerbenaError
+from verbena.pool import SymmetricPool
 from verbena.team import SymmetricTeam
 from verbena.window import SymmetricWindow
 from verbena.workspace import SymmetricWorkspace
@@ -17,8 +18,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Backend", "BackendUnavailable", "ContextType", "FenceScope", "LibraryFinder", "LibraryNotFound", "Result",
-    "SignalCompare", "SignalOperation", "Status", "SymmetricContext", "SymmetricTeam", "SymmetricWindow",
-    "SymmetricWorkspace", "VerbenaError", "make_builder", "make_context", "make_unique_id", "set_log",
+    "SignalCompare", "SignalOperation", "Status", "SymmetricContext", "SymmetricPool", "SymmetricTeam",
+    "SymmetricWindow", "SymmetricWorkspace", "VerbenaError", "make_builder", "make_context", "make_unique_id", "set_log",
 ]
 
 

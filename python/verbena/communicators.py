@@ -1,4 +1,4 @@
-"""What a context takes from a communicator that the application has already: ranks, an all-gather, NCCL's own handle."""
+"""What a context needs from a communicator of the application: ranks, an all-gather, NCCL's handle."""
 import warnings
 from typing import Any, Protocol
 
@@ -14,21 +14,21 @@ class Communicator(Protocol):
     def backend(self) -> str: ...
 
     def all_gather(self, mine: bytes) -> list[bytes]:
-        """What all ranks gave, rank 0's first; equally long."""
+        """The contributions of all ranks, rank 0's first; all have the same length."""
 
     def find_native_handle(self) -> int:
-        """The ncclComm_t; raises where it cannot be had."""
+        """The ncclComm_t; raises if it is not accessible."""
 
 
 def adapt(communicator: Any) -> Communicator:
-    """A TorchComms communicator or a process group of torch.distributed's."""
+    """Wraps a TorchComms communicator or a process group of torch.distributed."""
     if hasattr(communicator, "_get_backend"):
         return ProcessGroupCommunicator(communicator)
     return TorchCommsCommunicator(communicator)
 
 
 class TorchCommsCommunicator:
-    """torchcomms.new_comm(...), or what it was split into."""
+    """A result of torchcomms.new_comm(...), or of splitting one."""
 
     def __init__(self, comm: Any) -> None:
         self._comm = comm
@@ -59,7 +59,8 @@ class TorchCommsCommunicator:
         return [everything[place:place + len(mine)] for place in range(0, len(everything), len(mine))]
 
     def find_native_handle(self) -> int:
-        """get_native_handle() was proposed and is not there; the NCCL and NCCLX backends tell their communicator."""
+        """get_native_handle() was proposed, but releases do not have it; the NCCL and NCCLX backends give access to their
+        communicator."""
         if hasattr(self._comm, "get_native_handle"):
             return int(self._comm.get_native_handle())
         implementation = self._find_implementation()
@@ -79,7 +80,7 @@ class TorchCommsCommunicator:
 
 
 class ProcessGroupCommunicator:
-    """torch.distributed's, such as dist.group.WORLD."""
+    """A process group of torch.distributed, such as dist.group.WORLD."""
 
     def __init__(self, group: Any) -> None:
         self._group = group

@@ -7,6 +7,7 @@ from typing import Any
 
 from verbena.native import UNIQUE_ID_BYTES, AllGatherFunction, LogFunction, Result, UniqueIdBytes, VerbenaError
 from verbena.native import load_library
+from verbena.pool import SymmetricPool
 from verbena.team import SymmetricTeam
 from verbena.window import SymmetricWindow
 from verbena.workspace import SymmetricWorkspace
@@ -137,6 +138,10 @@ class SymmetricContext:
     def register_memory(self, address: int, length_bytes: int) -> SymmetricWindow:
         """Collective: memory of cuMemCreate with a POSIX descriptor, the caller's until the window is freed."""
         return SymmetricWindow(self, self._make("window_register", address, length_bytes))
+
+    def create_pool(self, length_bytes: int) -> SymmetricPool:
+        """Collective: so much memory for tensors of PyTorch's own allocator."""
+        return SymmetricPool(self, self._make("pool_create", length_bytes))
 
     def find_window(self, address: int) -> SymmetricWindow | None:
         """The one that the address lies in, not to be freed by this object."""

@@ -17,17 +17,17 @@ OPS_LIBRARY_NAME = "libverbena_ops.so"
 
 _PACKAGE = pathlib.Path(__file__).resolve().parent
 _PRESETS = ("default", "debug")
-# lib, and lib/x86_64-linux-gnu where Debian has it so.
+# lib, and Debian's lib/x86_64-linux-gnu.
 _LIBRARY_FOLDERS = ("lib", f"lib/{sysconfig.get_config_var('MULTIARCH')}")
 
 
 class LibraryNotFound(RuntimeError):
-    """Names every place that was looked at."""
+    """The text names every place that was searched."""
 
 
 class LibraryFinder:
-    """Looks in the environment variable's place, and nowhere else if it is set; in the package; where it is installed;
-    and in the builds of the source tree that the package lies in."""
+    """Searches only the place in the environment variable, if that is set. Otherwise: the package, the places of an
+    installation, and the builds of the source tree that contains the package."""
 
     @classmethod
     def find_library(cls) -> str:
@@ -89,7 +89,7 @@ class LibraryFinder:
 
 
 def _list_folders() -> list[pathlib.Path]:
-    # Of prefix/lib/python3/dist-packages/verbena, the prefix that it was installed to comes before all others.
+    # If this is prefix/lib/python3/dist-packages/verbena, that prefix comes first.
     own = [_PACKAGE.parents[3]] if len(_PACKAGE.parents) > 3 and _PACKAGE.parents[2].name == "lib" else []
     prefixes = dict.fromkeys([*own, *map(pathlib.Path, (sys.prefix, "/usr/local", "/usr"))])
     installed = [prefix / name for prefix in prefixes for name in _LIBRARY_FOLDERS]
@@ -100,13 +100,13 @@ def _list_folders() -> list[pathlib.Path]:
 
 
 def _list_vendor_folders(name: str) -> list[pathlib.Path]:
-    """As the vendor's wheel and package have it."""
+    """Where the vendor's wheel or package puts its libraries."""
     wheels = [pathlib.Path(entry) / "nvidia" / name / "lib" for entry in sys.path if entry]
     return [*wheels, pathlib.Path(sys.prefix) / "lib", pathlib.Path("/usr/local/lib"), pathlib.Path("/usr/lib")]
 
 
 def _choose_architecture(name: str, capability: int | None) -> Callable[[pathlib.Path], pathlib.Path | None]:
-    """Among a folder's NAME_sm_*.bc."""
+    """Chooses among a folder's NAME_sm_*.bc."""
     def choose(folder: pathlib.Path) -> pathlib.Path | None:
         found = {}
         for path in folder.glob(f"{name}_sm_*.bc"):
@@ -120,8 +120,8 @@ def _choose_architecture(name: str, capability: int | None) -> Callable[[pathlib
 
 def _find(name: str, variable: str, folders: list[pathlib.Path], stands_for_folder: bool = False,
           alternatives: Callable[[pathlib.Path], pathlib.Path | None] | None = None) -> str:
-    """The first that there is. The variable names the file or its folder; where there is more than one such file
-    (`stands_for_folder`), any file stands for its folder."""
+    """Returns the first file that exists. The variable names the file or its folder. With `stands_for_folder`, if it names a
+    file, it means that file's folder."""
     paths = [folder / name for folder in folders]
     named = os.environ.get(variable)
     if named:

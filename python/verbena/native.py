@@ -1,5 +1,5 @@
-"""The functions of libverbena.so and of the libraries beside it, as their headers in include/verbena declare them, and
-their results as exceptions."""
+"""The functions of libverbena.so and of the libraries beside it, as declared in include/verbena. Failures are raised as
+exceptions."""
 import ctypes
 import enum
 import functools
@@ -35,7 +35,7 @@ class _PartPlace(ctypes.Union):
 
 
 class QueuePart(ctypes.Structure):
-    """`bytes` takes a bytes object as it is: the quickest way to its address."""
+    """`bytes` accepts a bytes object directly, which is the fastest way to its address."""
     _anonymous_ = ["place"]
     _fields_ = [("place", _PartPlace), ("length", c_size_t)]
 
@@ -74,11 +74,11 @@ class Result(enum.IntEnum):
 
 
 class BackendUnavailable(RuntimeError):
-    """Says what is missing."""
+    """The text says what is missing."""
 
 
 class VerbenaError(RuntimeError):
-    """A call that failed, with the library's own line on why."""
+    """A call failed; the text is the library's own line about the cause."""
 
     def __init__(self, result: Result, text: str) -> None:
         super().__init__(text)
@@ -87,7 +87,7 @@ class VerbenaError(RuntimeError):
 
 Handle = c_void_p
 Prototypes = dict[str, tuple[Any, list[Any]]]
-# (returned, arguments) by name.
+# By name: (type of the result, types of the arguments).
 _PROTOTYPES: Prototypes = {
     "describe": (c_char_p, [c_int]),
     "last_error": (c_char_p, []),
@@ -128,6 +128,19 @@ _PROTOTYPES: Prototypes = {
     "workspace_slot_bytes": (c_size_t, [Handle]),
     "workspace_device_context": (c_void_p, [Handle]),
     "workspace_host_context": (c_void_p, [Handle]),
+    "workspace_team": (c_void_p, [Handle]),
+    "barrier_on_stream": (c_int, [Handle, c_uint32, c_void_p]),
+    "signal_on_stream": (c_int, [Handle, c_uint32, c_uint32, ctypes.c_uint64, c_int, c_void_p]),
+    "wait_on_stream": (c_int, [Handle, c_uint32, c_int, c_int64, c_void_p]),
+    "put_on_stream": (c_int, [Handle, c_void_p, c_void_p, c_size_t, c_uint32, c_void_p]),
+    "get_on_stream": (c_int, [Handle, c_void_p, c_void_p, c_size_t, c_uint32, c_void_p]),
+    "quiet_on_stream": (c_int, [Handle, c_void_p]),
+    "pool_create": (c_int, [Handle, c_size_t, POINTER(Handle)]),
+    "pool_free": (c_int, [Handle]),
+    "pool_check": (c_int, [Handle]),
+    "pool_number": (c_uint32, [Handle]),
+    "pool_window": (c_void_p, [Handle]),
+    "pool_most_used": (c_size_t, [Handle]),
     "queue_create": (c_int, [POINTER(QueueOptions), POINTER(Handle)]),
     "queue_get_handle": (c_int, [Handle, POINTER(QueueHandle)]),
     "queue_attach": (c_int, [POINTER(QueueHandle), c_uint32, c_int64, POINTER(Handle)]),
@@ -175,7 +188,7 @@ _OPS_PROTOTYPES: Prototypes = {
 
 
 class NativeLibrary:
-    """The functions, by their names without `verbena_`."""
+    """The functions of a library as attributes, by their names without `verbena_`."""
 
     def __init__(self, path: str, prototypes: Prototypes) -> None:
         self.path = path
@@ -193,13 +206,13 @@ class NativeLibrary:
         """Raises VerbenaError unless the call of this thread that returned `result` succeeded."""
         if result == Result.SUCCESS:
             return
-        # One place of errors for all of the libraries.
+        # libverbena.so keeps the last error for all libraries.
         library = load_library()
         text = library.last_error() or library.describe(result)
         raise VerbenaError(Result(result), text.decode())
 
     def make(self, name: str, *arguments: Any) -> int | None:
-        """What a call writes to its last argument: a handle."""
+        """Calls the function and returns the handle that it writes to its last argument."""
         handle = Handle()
         self.check(getattr(self, name)(*arguments, ctypes.byref(handle)))
         return handle.value

@@ -1,5 +1,5 @@
-"""The backends nccl and ncclx: contexts over NCCL's windows, and what the NCCL of this process offers. That is found by its
-symbols, because the version's text does not tell NCCL from NCCLX for sure."""
+"""The backends nccl and ncclx: contexts over NCCL's windows, and what the NCCL of this process offers. The symbols decide
+that, because the version's text does not distinguish NCCL from NCCLX reliably."""
 import ctypes
 import enum
 import os
@@ -13,7 +13,7 @@ from verbena.native import BackendUnavailable, Handle, Prototypes, load_backend_
 
 LIBRARY_NAME = "libnccl.so.2"
 FIRST_WITH_DEVICE_API = (2, 28, 0)
-# Of libverbena_nccl.so, as include/verbena/backends.h has them.
+# The functions of libverbena_nccl.so, as declared in include/verbena/backends.h.
 PROTOTYPES: Prototypes = {
     "nccl_context_create": (c_int, [c_void_p, c_size_t, POINTER(Handle)]),
 }
@@ -32,7 +32,7 @@ _FEATURE_SYMBOLS = {NcclxFeature.SPARSE_ALL_REDUCE: "ncclAllReduceSparseBlock", 
 
 
 class NcclLibrary:
-    """The one that the process has loaded: a communicator is of no use to another. A path is loaded."""
+    """The NCCL that the process has loaded, because only that one can use its communicators; or the library at `path`."""
 
     def __init__(self, path: str | None = None) -> None:
         self.path = path or LIBRARY_NAME
@@ -47,7 +47,7 @@ class NcclLibrary:
         code = ctypes.c_int(0)
         if self._library.ncclGetVersion(ctypes.byref(code)) != 0:
             raise BackendUnavailable(f"{self.path}: ncclGetVersion failed")
-        # As NCCL_VERSION of nccl.h counts since 2.9.
+        # The encoding of NCCL_VERSION in nccl.h since 2.9.
         return code.value // 10000, code.value // 100 % 100, code.value % 100
 
     @property
@@ -75,7 +75,7 @@ class NcclLibrary:
 
 
 class NCCLSymmContextBuilder(SymmContextBuilder):
-    """Over NCCL's windows and its device communicator, of the communicator that there is; closed before that is."""
+    """Over NCCL's windows and a device communicator of the given communicator. Close it before the communicator."""
 
     name = "nccl"
 
@@ -91,7 +91,7 @@ class NCCLSymmContextBuilder(SymmContextBuilder):
 
 
 class NCCLxSymmContextBuilder(NCCLSymmContextBuilder):
-    """The same, with what NCCLX adds for the host."""
+    """The same with NCCLX, which adds functions for the host."""
 
     name = "ncclx"
 

@@ -14,7 +14,7 @@ from verbena.finder import LibraryFinder, LibraryNotFound
 from verbena.native import (AllGatherFunction, BackendUnavailable, Handle, NativeLibrary, Prototypes,
                             load_backend_library)
 
-# Of libverbena_nvshmem.so, as include/verbena/backends.h has them.
+# The functions of libverbena_nvshmem.so, as declared in include/verbena/backends.h.
 PROTOTYPES: Prototypes = {
     "nvshmem_init": (c_int, [AllGatherFunction, c_void_p, c_uint32, c_uint32]),
     "nvshmem_context_create": (c_int, [c_size_t, POINTER(Handle)]),
@@ -24,7 +24,7 @@ PROTOTYPES: Prototypes = {
 
 @functools.cache
 def load_host_library() -> ctypes.CDLL:
-    """The one that is loaded already, or else the wheel's: there is never a second."""
+    """The library that is loaded already, otherwise the wheel's. It is never loaded twice."""
     try:
         return ctypes.CDLL(BACKENDS[Backend.NVSHMEM].vendor.host, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
     except OSError:
@@ -48,9 +48,9 @@ class _Module:
 
 
 class ModuleKeeper:
-    """Modules of CUDA's that hold NVSHMEM's device library. Each is prepared once, by the GPU that loaded it, with NVSHMEM
-    initialized. What has to be prepared before a launch (`is_needed`) raises until it is; what may serve other backends too
-    waits for a context of NVSHMEM's."""
+    """CUDA modules that contain NVSHMEM's device library. Each is prepared once, on the GPU that loaded it, after NVSHMEM is
+    initialized. If a module must be prepared before a launch (`is_needed`), preparing raises until that is possible. A
+    module that also serves other backends waits until there is a context over NVSHMEM."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -62,14 +62,15 @@ class ModuleKeeper:
             self._waiting.append(_Module(handle, device, is_needed))
 
     def note_context(self) -> None:
-        """There is a context of NVSHMEM's now."""
+        """To be called once there is a context over NVSHMEM."""
         self._has_context = True
 
     def has_work(self, device: int) -> bool:
         return any(self._is_due(module, device) for module in self._waiting)
 
     def prepare(self, device: int) -> None:
-        """What is due on the calling thread's GPU. Waits for the GPU: not while a stream of it is captured."""
+        """Prepares the modules that are due on the calling thread's GPU. Waits for the GPU, so no stream of it may be in
+        capture."""
         with self._lock:
             for module in [one for one in self._waiting if self._is_due(one, device)]:
                 library = load_nvshmem()
@@ -84,7 +85,7 @@ modules = ModuleKeeper()
 
 
 class NVSHMEMSymmContextBuilder(SymmContextBuilder):
-    """Over NVSHMEM's symmetric heap. NVSHMEM is initialized among the communicator's ranks, unless the application has."""
+    """Over NVSHMEM's symmetric heap. Initializes NVSHMEM among the communicator's ranks, unless the application has done so."""
 
     name = "nvshmem"
 
@@ -96,10 +97,10 @@ class NVSHMEMSymmContextBuilder(SymmContextBuilder):
         context = SymmetricContext.from_handle(library.make("nvshmem_context_create", self.heap_bytes), ranks)
         places = (ranks.rank, ranks.size), (context.rank, context.size)
         if places[0] != places[1]:
-            # Not collective: other ranks may be where they should.
+            # abort() is not collective: the numbers of other ranks may be right.
             context.abort()
             context.close()
-            raise ValueError("rank {} of {} is PE {} of {}: NVSHMEM and the communicator have to have the same ranks".format(
+            raise ValueError("rank {} of {} is PE {} of {}: NVSHMEM and the communicator must have the same ranks".format(
                 *places[0], *places[1]))
         modules.note_context()
         return context

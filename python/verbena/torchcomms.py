@@ -11,22 +11,22 @@ _NAMES = [one.name.lower() for one in Backend if one != Backend.DEFAULT]
 
 
 class TorchCommsSymmContextFactory:
-    """Each context is the address that kernels take as ctx_ptr. It lives until destroy_contexts(comm), to be called on
-    all ranks before comm.finalize(), which knows nothing of it."""
+    """Each context is the address that kernels take as ctx_ptr. It lives until destroy_contexts(comm), which all ranks must
+    call before comm.finalize(), because that does not do it."""
 
-    # A communicator is kept with its builders, by their backends' names, so that its id is its own.
+    # By id of the communicator, which is kept so that no other object gets its id; builders by names of backends.
     _builders: dict[int, tuple[Any, dict[str, SymmContextBuilder]]] = {}
 
     @staticmethod
     def create_context(comm: Any, buffer: Any, signal_pad_size: int = SIGNAL_PAD_BYTES,
                        backend: Backend | int = Backend.DEFAULT) -> int:
-        """Collective. Of the backend that is named, or else of the communicator's own. `buffer` is memory of `allocate`'s;
-        the backend verbena takes other memory of cuMemCreate too."""
+        """Collective. Uses the named backend, or the communicator's own. `buffer` is memory from `allocate`; the backend
+        verbena also accepts other memory from cuMemCreate."""
         return _find_builder(comm, _choose(comm, backend)).build(buffer, signal_pad_size)
 
     @staticmethod
     def allocate(comm: Any, length_bytes: int, backend: Backend | int = Backend.DEFAULT) -> SymmetricWindow:
-        """Collective: memory for buffers of that backend, torch.as_tensor(window, device="cuda").view(dtype)."""
+        """Collective: memory for buffers of that backend, for torch.as_tensor(window, device="cuda").view(dtype)."""
         return _find_builder(comm, _choose(comm, backend)).allocate(length_bytes)
 
     @staticmethod
@@ -46,22 +46,23 @@ class TorchCommsSymmContextFactory:
 
     @staticmethod
     def find_window(comm: Any, buffer: Any) -> SymmetricWindow:
-        """A buffer's, whose address kernels use."""
+        """The window of a buffer; kernels use its address."""
         _, builders = TorchCommsSymmContextFactory._builders[id(comm)]
         for builder in builders.values():
             try:
                 return builder.find_window(buffer)
             except KeyError:
                 pass
-        raise KeyError("no buffer of this communicator's")
+        raise KeyError("the buffer is in no window of this communicator")
 
     @staticmethod
     def release(comm: Any, buffer: Any) -> None:
-        """Collective: the window of memory that was the application's (backend verbena), before it gives the memory back."""
+        """Collective: frees the window of the application's memory (backend verbena). To be called before the memory is
+        freed."""
         _, builders = TorchCommsSymmContextFactory._builders[id(comm)]
         builder = builders.get(Backend.VERBENA.name.lower())
         if not isinstance(builder, VerbenaSymmContextBuilder):
-            raise KeyError("no buffer of this communicator's")
+            raise KeyError("the buffer is in no window of this communicator")
         builder.release(buffer)
 
     @staticmethod

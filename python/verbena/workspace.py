@@ -4,6 +4,7 @@ import ctypes
 from verbena.constants import Backend, ContextType
 from verbena.native import Result, VerbenaError
 from verbena.part import CollectivePart
+from verbena.team import SymmetricTeam
 
 _ERROR_TEXT_BYTES = 512
 
@@ -25,6 +26,12 @@ class SymmetricWorkspace(CollectivePart):
         result = self._library.workspace_get_error(self.handle, text, len(text))
         if result != Result.SUCCESS:
             raise VerbenaError(Result(result), text.value.decode())
+
+    @property
+    def team(self) -> SymmetricTeam:
+        """Its members, with the workspace's signals and barriers: for calls on streams. The workspace's."""
+        self._require_member()
+        return SymmetricTeam(self._context, self._library.workspace_team(self.handle), is_owned=False)
 
     @property
     def is_member(self) -> bool:

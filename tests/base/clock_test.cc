@@ -15,9 +15,11 @@ TEST(Clock, NeverGoesBack) {
 }
 
 TEST(Deadline, PassesOnceItsTimeHasCome) {
+  const Deadline late = Deadline::after_ms(3'600'000);
+  EXPECT_FALSE(late.has_passed());
+  EXPECT_GT(late.remaining_ms(), 0);
+  EXPECT_LE(late.remaining_ms(), 3'600'000);
   const Deadline soon = Deadline::after_ms(5);
-  EXPECT_FALSE(soon.has_passed());
-  EXPECT_GT(soon.remaining_ms(), 0);
   EXPECT_LE(soon.remaining_ms(), 5);
   while (!soon.has_passed()) continue;
   EXPECT_EQ(soon.remaining_ms(), 0);
@@ -25,7 +27,6 @@ TEST(Deadline, PassesOnceItsTimeHasCome) {
 
 TEST(Deadline, OfZeroHasPassed) {
   EXPECT_TRUE(Deadline::after_ms(0).has_passed());
-  EXPECT_FALSE(Deadline::after_ms(60'000).has_passed());
 }
 
 }  // namespace

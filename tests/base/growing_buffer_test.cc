@@ -18,8 +18,8 @@ constexpr size_t kPageBytes = 4096;
 
 // Pages of the range that have memory.
 size_t count_present(const GrowingBuffer& buffer) {
-  std::vector<unsigned char> present(buffer.most_bytes() / kPageBytes);
-  EXPECT_EQ(mincore(buffer.host(), buffer.most_bytes(), present.data()), 0);
+  std::vector<unsigned char> present(buffer.max_bytes() / kPageBytes);
+  EXPECT_EQ(mincore(buffer.host(), buffer.max_bytes(), present.data()), 0);
   size_t count = 0;
   for (const unsigned char page : present) count += page & 1;
   return count;
@@ -28,7 +28,7 @@ size_t count_present(const GrowingBuffer& buffer) {
 TEST(GrowingBuffer, HasMemoryAsFarAsItHasGrown) {
   auto buffer = GrowingBuffer::reserve(64 << 20);
   ASSERT_TRUE(buffer);
-  madvise(buffer->host(), buffer->most_bytes(), MADV_NOHUGEPAGE);
+  madvise(buffer->host(), buffer->max_bytes(), MADV_NOHUGEPAGE);
   EXPECT_EQ(buffer->usable_bytes(), 0U);
   EXPECT_EQ(count_present(*buffer), 0U);
   char* const start = static_cast<char*>(buffer->host());
@@ -77,7 +77,7 @@ TEST(GrowingBufferGpu, PinsItsPartsForTheGpu) {
     EXPECT_EQ(cuda->cuDeviceGetAttribute(&is_by_parts,
                                          CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, device),
               CUDA_SUCCESS);
-    EXPECT_EQ(buffer->usable_bytes(), is_by_parts != 0 ? 0 : buffer->most_bytes());
+    EXPECT_EQ(buffer->usable_bytes(), is_by_parts != 0 ? 0 : buffer->max_bytes());
     auto* const start = static_cast<char*>(buffer->host());
     for (const size_t part : {1, 2, 5}) {
       ASSERT_TRUE(buffer->grow(part << 20));

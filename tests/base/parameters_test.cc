@@ -196,6 +196,31 @@ TEST_F(ParametersTest, SayWhichSettingsHaveNoEffect) {
   EXPECT_TRUE(capture_.warnings().empty());
 }
 
+// Another thread may be in the middle of a getenv.
+TEST_F(ParametersTest, TheEnvironmentGrowsWithoutTouchingWhatOthersRead) {
+  constexpr const char* kNames[] = {"PARAMETERS_TEST_FIRST", "PARAMETERS_TEST_SECOND"};
+  for (const char* name : kNames) {
+    unsetenv(name);
+    char** const before = environ;
+    std::vector<char*> entries;
+    for (char** entry = before; *entry != nullptr; ++entry) entries.push_back(*entry);
+    EXPECT_TRUE(set_environment_default(name, "7"));
+    EXPECT_NE(environ, before);
+    EXPECT_STREQ(getenv(name), "7");
+    EXPECT_FALSE(set_environment_default(name, "8")) << "it is set";
+    EXPECT_STREQ(getenv(name), "7");
+    for (size_t i = 0; i < entries.size(); ++i) {
+      ASSERT_EQ(before[i], entries[i]) << "what a reader still has";
+      ASSERT_EQ(environ[i], entries[i]);
+    }
+    EXPECT_EQ(before[entries.size()], nullptr);
+  }
+  setenv("PARAMETERS_TEST_THIRD", "9", 1);  // what the C library does with an array that is not its own
+  EXPECT_STREQ(getenv("PARAMETERS_TEST_FIRST"), "7");
+  for (const char* name : kNames) unsetenv(name);
+  unsetenv("PARAMETERS_TEST_THIRD");
+}
+
 // tests/base/nccl_settings.txt lists what NCCL's IB transport reads.
 TEST_F(ParametersTest, KnowEverySettingOfNcclsOwnTransport) {
   std::ifstream list(VERBENA_NCCL_SETTINGS);

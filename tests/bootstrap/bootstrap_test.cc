@@ -1,5 +1,5 @@
 // What ranks tell each other when all goes well, as threads of one process and over both shapes of the tree.
-#include "device/bootstrap/bootstrap.h"
+#include "bootstrap/bootstrap.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -221,7 +221,7 @@ TEST(BootstrapOfTheCaller, ItsFailureIsTheLast) {
   const AllGatherFunction fails = [](void*, const void*, void*, size_t) { return 3; };
   auto bootstrap = take(Bootstrap::from_all_gather(fails, nullptr, 1, 2), "bootstrap");
   EXPECT_EQ(bootstrap.barrier().status(), base::Status::kRemote);
-  EXPECT_EQ(bootstrap.look_around().status(), base::Status::kRemote);
+  EXPECT_EQ(bootstrap.check_ranks().status(), base::Status::kRemote);
   EXPECT_EQ(bootstrap.barrier().status(), base::Status::kRemote);
   EXPECT_THAT(log.warnings(), testing::ElementsAre(testing::HasSubstr("result 3")));
   EXPECT_EQ(Bootstrap::from_all_gather(nullptr, nullptr, 0, 1).error().status,

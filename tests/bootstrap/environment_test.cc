@@ -1,5 +1,5 @@
 // What launchers' variables are read as, and ranks that find each other by them.
-#include "device/bootstrap/environment.h"
+#include "bootstrap/environment.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -14,9 +14,9 @@
 #include "base/clock.h"
 #include "base/file_descriptor.h"
 #include "base/socket.h"
+#include "bootstrap/rendezvous.h"
 #include "bootstrap/support/ranks.h"
-#include "device/bootstrap/rendezvous.h"
-#include "device/bootstrap/tree_carrier.h"
+#include "bootstrap/tree_carrier.h"
 #include "tests/base/log_capture.h"
 
 namespace verbena::bootstrap {
@@ -143,7 +143,7 @@ TEST(Strangers, WhoBreakOffAreBounded) {
   ASSERT_TRUE(parent.listen());
   const Hello hello{.purpose = Purpose::kTree, .rank = 1, .count_ranks = 2, .nonce = root.nonce};
   std::vector<base::Socket> callers;
-  for (size_t i = 0; i < 2 * find_most_strangers(); ++i) {
+  for (size_t i = 0; i < 2 * find_max_strangers(); ++i) {
     callers.push_back(call(parent.address(), as_text(hello)));
     parent.advance();
   }
@@ -153,7 +153,7 @@ TEST(Strangers, WhoBreakOffAreBounded) {
   }
   const auto kept = std::count_if(callers.begin(), callers.end(),
                                   [](const base::Socket& caller) { return !caller.is_peer_closed(); });
-  EXPECT_LE(static_cast<size_t>(kept), find_most_strangers());
+  EXPECT_LE(static_cast<size_t>(kept), find_max_strangers());
   EXPECT_FALSE(parent.has_come(0));
 }
 

@@ -35,7 +35,7 @@ class CoverageTest(unittest.TestCase):
         return done.returncode, re.sub(" +", " ", done.stdout)
 
     def test_table(self):
-        subprocess.run([self.build / "program"], check=True, timeout=10)
+        subprocess.run([self.build / "program"], check=True, timeout=60)
         status, output = self.report("--minimum", "50")
         self.assertEqual(status, 0, output)
         self.assertIn("plugin/base 3 4 75.0 %", output)
@@ -45,7 +45,7 @@ class CoverageTest(unittest.TestCase):
         self.assertNotIn("tests/main.cc", output)
 
     def test_below_the_minimum(self):
-        subprocess.run([self.build / "program"], check=True, timeout=10)
+        subprocess.run([self.build / "program"], check=True, timeout=60)
         status, output = self.report("--minimum", "51")
         self.assertEqual(status, 1, output)
         self.assertIn("below 51 %", output)

@@ -17,19 +17,19 @@ expect() {
 
 count='count() { echo "$*" >"$STAGE_COUNTS"; }; export -f count'
 expect 'counts add up' 0 '5 passed, 0 failed, 1 skipped' \
-  "$count; run_stage a 5 bash -c 'count 3 0 0'; run_stage b 5 bash -c 'count 2 0 1'"
-expect 'a failed test' 1 '3 passed, 1 failed, 0 skipped' "$count; run_stage a 5 bash -c 'count 3 1 0; exit 8'"
+  "$count; run_stage a 60 bash -c 'count 3 0 0'; run_stage b 60 bash -c 'count 2 0 1'"
+expect 'a failed test' 1 '3 passed, 1 failed, 0 skipped' "$count; run_stage a 60 bash -c 'count 3 1 0; exit 8'"
 expect 'a failure without counts' 1 '2 passed, 1 failed, 0 skipped' \
-  "$count; run_stage a 5 bash -c 'count 2 0 0'; run_stage b 5 false"
-expect 'a failure that says it has none' 1 '2 passed, 1 failed, 0 skipped' "$count; run_stage a 5 bash -c 'count 2 0 0; exit 1'"
+  "$count; run_stage a 60 bash -c 'count 2 0 0'; run_stage b 60 false"
+expect 'a failure that says it has none' 1 '2 passed, 1 failed, 0 skipped' "$count; run_stage a 60 bash -c 'count 2 0 0; exit 1'"
 expect 'a stage over its limit' 1 '1 passed, 1 failed, 0 skipped' \
-  "$count; run_stage a 5 bash -c 'count 1 0 0'; run_stage b 1 sleep 20"
-expect 'nothing ran' 1 '0 passed, 0 failed, 0 skipped' "run_stage a 5 true; skip_stage b 'no QEMU'"
+  "$count; run_stage a 60 bash -c 'count 1 0 0'; run_stage b 1 sleep 20"
+expect 'nothing ran' 1 '0 passed, 0 failed, 0 skipped' "run_stage a 60 true; skip_stage b 'no QEMU'"
 
 expect 'a stage cut to what is left' 1 '0 passed, 1 failed, 0 skipped' 'within_s=2; run_stage a 60 sleep 20'
 expect 'a stage that has no time' 0 '1 passed, 0 failed, 0 skipped' \
-  "$count; within_s=50; run_stage a 5 bash -c 'count 1 0 0'; ! has_time b 51 || run_stage b 5 false"
-expect 'a stage that has time' 1 '0 passed, 1 failed, 0 skipped' 'within_s=50; ! has_time a 40 || run_stage a 5 false'
+  "$count; within_s=50; run_stage a 60 bash -c 'count 1 0 0'; ! has_time b 51 || run_stage b 60 false"
+expect 'a stage that has time' 1 '0 passed, 1 failed, 0 skipped' 'within_s=50; ! has_time a 40 || run_stage a 60 false'
 
 # A preset with tests: `steady` passes, `unsteady` fails only in its first run, and `late` does what a variable says.
 folder=$(mktemp -d)
@@ -70,11 +70,11 @@ rm -rf "$folder"
 marker="sleep 61.$$"
 bash -uc ". tools/lib/stages.sh; run_stage a 70 $marker" >/dev/null &
 script=$!
-for _ in {1..50}; do pgrep -fx "$marker" >/dev/null && break; sleep 0.1; done
+for _ in {1..600}; do pgrep -fx "$marker" >/dev/null && break; sleep 0.1; done
 kill -TERM $script
 wait $script
 status=$?
-for _ in {1..50}; do pgrep -fx "$marker" >/dev/null || break; sleep 0.1; done
+for _ in {1..600}; do pgrep -fx "$marker" >/dev/null || break; sleep 0.1; done
 if [ $status != 143 ] || pgrep -fx "$marker" >/dev/null; then
   echo "FAILED a stopped script leaves its stage: status $status"
   failures=$((failures + 1))

@@ -29,7 +29,7 @@ class Peer {
     }
     std::vector<verbs::SharedReceiveQueue*> queues;
     for (auto& queue : queues_) queues.push_back(&queue);
-    const std::vector<uint32_t> entries(queues.size(), kEntries);
+    const std::vector<uint32_t> entries(queue_pairs, kEntries);
     transport::Link::Options options;
     options.rails = nic.rails;
     options.queue_pairs = queue_pairs;

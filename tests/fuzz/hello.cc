@@ -1,7 +1,7 @@
 // A Hello, and what the receiving end makes of the addresses in it before it makes anything else.
 #include "support/message.h"
 #include "transport/link/link.h"
-#include "transport/setup/rail_pairing.h"
+#include "transport/link/rail_pairing.h"
 
 using namespace verbena;
 

@@ -16,10 +16,12 @@ TEST(ExportsTest, OnlyTheTables) {
   for (const ElfSymbol& symbol : read_elf_file(LoadedPlugin::path()).symbols) {
     if (symbol.is_defined) exported.insert(symbol.name);
   }
-  EXPECT_EQ(exported, (std::set<std::string>{"ncclNetPlugin_v7", "ncclNetPlugin_v8", "ncclNetPlugin_v9",
-                                             "ncclNetPlugin_v10", "ncclNetPlugin_v11", "ncclNetPlugin_v12",
-                                             "ncclTunerPlugin_v2", "ncclTunerPlugin_v3", "ncclTunerPlugin_v4",
-                                             "ncclTunerPlugin_v5", "ncclTunerPlugin_v6"}));
+  EXPECT_EQ(exported,
+            (std::set<std::string>{
+                "ncclNetPlugin_v7", "ncclNetPlugin_v8", "ncclNetPlugin_v9", "ncclNetPlugin_v10",
+                "ncclNetPlugin_v11", "ncclNetPlugin_v12", "ncclGinPlugin_v11", "ncclGinPlugin_v13",
+                "ncclRmaPlugin_v14", "ncclRmaPlugin_v15", "ncclRmaPlugin_v16", "ncclTunerPlugin_v2",
+                "ncclTunerPlugin_v3", "ncclTunerPlugin_v4", "ncclTunerPlugin_v5", "ncclTunerPlugin_v6"}));
 }
 
 TEST(ExportsTest, LoadsWithoutCudaVerbsAndASharedCxxLibrary) {

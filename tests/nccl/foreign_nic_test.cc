@@ -22,6 +22,9 @@ class ForeignNicTest : public LiveTest<NewestVersion> {
   ~ForeignNicTest() override {
     hooks_.vendor = 0;
     hooks_.most_srq_entries = hooks_.most_inline_bytes = INT32_MAX;
+    hooks_.refuses_more_inline = hooks_.makes_no_pairs = false;
+    hooks_.data_direct_path = nullptr;
+    hooks_.refuses_data_direct = hooks_.takes_any_dmabuf = false;
   }
 
   static bool has_warned(const std::string& text) {
@@ -37,19 +40,29 @@ class ForeignNicTest : public LiveTest<NewestVersion> {
 
 // What NCCL then does: it takes its next transport.
 TEST_F(ForeignNicTest, DevicesThatCannotBeUsedFailInit) {
-  hooks_.most_srq_entries = 0;
+  hooks_.makes_no_pairs = true;
   EXPECT_EQ(start(), 0);
-  EXPECT_TRUE(has_warned("device softverbs0:1: left out: it has no shared receive queues"));
+  EXPECT_TRUE(has_warned("device softverbs0:1: left out: it cannot make a queue pair"));
   EXPECT_EQ(hooks_.live_objects, 0);
-  hooks_.most_srq_entries = INT32_MAX;
+  hooks_.makes_no_pairs = false;
   EXPECT_EQ(start(), 2);
 }
 
-// Grants, of 64 bytes, then leave from registered memory: more of them than there is room for at a time.
-class LittleInlineTest : public ForeignNicTest, public ::testing::WithParamInterface<int> {};
+struct Lesser {
+  const char* name;
+  int inline_bytes;
+  bool refuses_more_inline;
+  int srq_entries;
+};
 
-TEST_P(LittleInlineTest, GrantsArriveAllTheSame) {
-  hooks_.most_inline_bytes = GetParam();
+// Grants, of 64 bytes, leave from registered memory where they are not sent inline: more of them than there
+// is room for at a time. Receive entries lie in queues of the queue pairs' own where none can be shared.
+class LesserDeviceTest : public ForeignNicTest, public ::testing::WithParamInterface<Lesser> {};
+
+TEST_P(LesserDeviceTest, MovesMessagesAllTheSame) {
+  hooks_.most_inline_bytes = GetParam().inline_bytes;
+  hooks_.refuses_more_inline = GetParam().refuses_more_inline;
+  hooks_.most_srq_entries = GetParam().srq_entries;
   ASSERT_EQ(start(), 2);
   abi::ncclNetVDeviceProps_v12_t members{2, {0, 1}};
   int joined = -1;
@@ -64,7 +77,15 @@ TEST_P(LittleInlineTest, GrantsArriveAllTheSame) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Bytes, LittleInlineTest, ::testing::Values(0, 32, 63));
+INSTANTIATE_TEST_SUITE_P(Devices, LesserDeviceTest,
+                         ::testing::Values(Lesser{"NothingInline", 0, false, INT32_MAX},
+                                           Lesser{"HalfOfAGrantInline", 32, false, INT32_MAX},
+                                           Lesser{"RefusesMoreThanHalfAGrantInline", 32, true, INT32_MAX},
+                                           Lesser{"RefusesMoreThanAnOddNumberInline", 63, true, INT32_MAX},
+                                           Lesser{"NoSharedReceiveQueues", INT32_MAX, false, 0},
+                                           Lesser{"SmallSharedReceiveQueues", INT32_MAX, false, 100},
+                                           Lesser{"Neither", 32, true, 0}),
+                         [](const auto& device) { return device.param.name; });
 
 TEST_F(ForeignNicTest, RailAndPlaneAreWhatTheUserSays) {
   environment_.set("VERBENA_HCA", "softverbs0:1:6:1,softverbs1:1:6:0");
@@ -109,6 +130,58 @@ TEST_F(ForeignNicTest, IflushPushesWhatCameToAGpu) {
   ASSERT_NE(request, nullptr);
   EXPECT_TRUE(connection->wait(request, nullptr));
   EXPECT_EQ((*net_)->dereg_mr(connection->recv_comm, mhandle), abi::kSuccess);
+}
+
+// NCCL then looks for the GPUs near that function, and flushes whatever the GPU.
+TEST_F(ForeignNicTest, DataDirectIsTheDevicesPlaceAndForcesFlushes) {
+  hooks_.data_direct_path = "/devices/pci0000:00/0000:00:07.0/0000:07:00.0";
+  for (const bool is_wanted : {true, false}) {
+    if (!is_wanted) environment_.set("NCCL_IB_DATA_DIRECT", "0");
+    ASSERT_EQ(start(), 2);
+    abi::ncclNetProperties_v12_t properties{};
+    ASSERT_EQ((*net_)->get_properties(0, &properties), abi::kSuccess);
+    EXPECT_EQ(properties.force_flush, is_wanted ? 1 : 0);
+    if (is_wanted) {
+      EXPECT_STREQ(properties.pci_path, "/sys/devices/pci0000:00/0000:00:07.0/0000:07:00.0");
+    } else {
+      EXPECT_EQ(properties.pci_path, nullptr) << "these have no PCI path of their own";
+    }
+    ASSERT_EQ(net_->finalize(context_), abi::kSuccess);
+    is_up_ = false;
+  }
+}
+
+TEST_F(ForeignNicTest, DmabufsAreReachedByDataDirectWhereTheyCanBe) {
+  hooks_.data_direct_path = "/devices/pci0000:00/0000:00:07.0/0000:07:00.0";
+  hooks_.takes_any_dmabuf = true;
+  ASSERT_EQ(start(), 2);
+  LiveConnection<NewestVersion>* connection = establish();
+  ASSERT_NE(connection, nullptr);
+  const auto receive_into_dmabuf = [&](int expected_regions) {
+    hooks_.data_direct_regions = 0;
+    void* mhandle = nullptr;
+    constexpr int kDescriptor = 0;  // of whatever file
+    ASSERT_EQ((*net_)->reg_mr_dmabuf(connection->recv_comm, connection->received.bytes.data(), 1 << 20,
+                                     abi::kPtrCuda, 0, kDescriptor, &mhandle),
+              abi::kSuccess);
+    EXPECT_EQ(hooks_.data_direct_regions, expected_regions);
+    tools::fill_pattern(connection->sent.bytes.first(1 << 20), 5);
+    void* const receive = connection->receive(connection->received.bytes.first(1 << 20), mhandle);
+    void* const send = connection->send(connection->sent.bytes.first(1 << 20), connection->sent.mhandle);
+    int sizes[abi::kMaxTestSizes] = {};
+    ASSERT_TRUE(connection->wait(receive, sizes));
+    ASSERT_TRUE(connection->wait(send, sizes));
+    EXPECT_EQ(tools::check_pattern(connection->received.bytes.first(1 << 20), 5).wrong_bytes, 0U);
+    void *request = nullptr, *data = connection->received.bytes.data();
+    int size = 1 << 20;
+    ASSERT_EQ((*net_)->iflush(connection->recv_comm, 1, &data, &size, &mhandle, &request), abi::kSuccess);
+    ASSERT_NE(request, nullptr);
+    EXPECT_TRUE(connection->wait(request, nullptr));
+    EXPECT_EQ((*net_)->dereg_mr(connection->recv_comm, mhandle), abi::kSuccess);
+  };
+  receive_into_dmabuf(1);
+  hooks_.refuses_data_direct = true;  // as what is not mapped for PCIe
+  receive_into_dmabuf(0);
 }
 
 // NCCL flushes for GPUs of compute capability below 9 by itself.

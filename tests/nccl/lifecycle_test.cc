@@ -57,6 +57,20 @@ TYPED_TEST(LifecycleTest, InitTwice) {
   }
 }
 
+// From NCCL 2.24 (table 9) to 2.27 (table 10) nothing else keeps PAT away from receives that are to be
+// unpacked.
+TYPED_TEST(LifecycleTest, OnlyReleasesThatDoNotTellPatAreAskedToDoWithoutIt) {
+  constexpr bool kIsSilent = TypeParam::kVersion == 9 || TypeParam::kVersion == 10;
+  for (const bool unpacks : {false, true}) {
+    this->environment_.unset("NCCL_PAT_ENABLE");
+    this->environment_.set("VERBENA_UNPACK", unpacks ? "1" : "0");
+    ASSERT_EQ(this->start(), 2);
+    EXPECT_EQ(std::getenv("NCCL_PAT_ENABLE") != nullptr, kIsSilent && unpacks);
+    ASSERT_EQ(this->net_->finalize(this->context_), abi::kSuccess);
+    this->is_up_ = false;
+  }
+}
+
 TYPED_TEST(LifecycleTest, FinalizeOfNothing) {
   EXPECT_EQ(this->net_->finalize(nullptr), abi::kSuccess);
   ASSERT_EQ(this->start(), 2);

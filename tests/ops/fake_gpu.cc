@@ -22,7 +22,7 @@
 
 #include "abi/cuda.h"
 #include "device/emulator/world.h"
-#include "device/ops/run_calls.cuh"
+#include "device/ops/run_fused.cuh"
 
 #define API extern "C" __attribute__((visibility("default"))) CUresult
 
@@ -163,10 +163,16 @@ template <typename Way>
 void run(const ops::Launch& launch) {
   ops::run_calls<Way>(launch);
 }
+template <typename Terms, typename Sums>
+void add_coded(std::map<std::string, Body>& kernels, const char* name) {
+  const std::string key = std::string("verbena_ops_coded_") + name;
+  kernels[key] = &run<ops::ByCodec<Terms, Sums, device::RoundToNearest>>;
+  kernels[key + "_by_chance"] = &run<ops::ByCodec<Terms, Sums, device::RoundByChance>>;
+}
 const std::map<std::string, Body>& list_kernels() {
   using device::Packet128;
   using device::Packet16;
-  static const std::map<std::string, Body> kernels = {
+  static std::map<std::string, Body> kernels = {
       {"verbena_ops_packets_16_of_2", &run<ops::ByPackets<2, Packet16>>},
       {"verbena_ops_packets_16_of_4", &run<ops::ByPackets<4, Packet16>>},
       {"verbena_ops_packets_16_of_any", &run<ops::ByPackets<0, Packet16>>},
@@ -176,7 +182,27 @@ const std::map<std::string, Body>& list_kernels() {
       {"verbena_ops_chunks_of_2", &run<ops::ByChunks<2>>},
       {"verbena_ops_chunks_of_4", &run<ops::ByChunks<4>>},
       {"verbena_ops_chunks_of_any", &run<ops::ByChunks<0>>},
+      {"verbena_ops_norm", &ops::run_norm},
+      {"verbena_ops_norm_packets_16_of_2", &ops::run_all_reduce_norm<2, Packet16>},
+      {"verbena_ops_norm_packets_16_of_4", &ops::run_all_reduce_norm<4, Packet16>},
+      {"verbena_ops_norm_packets_16_of_any", &ops::run_all_reduce_norm<0, Packet16>},
+      {"verbena_ops_norm_packets_128_of_2", &ops::run_all_reduce_norm<2, Packet128>},
+      {"verbena_ops_norm_packets_128_of_4", &ops::run_all_reduce_norm<4, Packet128>},
+      {"verbena_ops_norm_packets_128_of_any", &ops::run_all_reduce_norm<0, Packet128>},
+      {"verbena_ops_sharded_norm_packets", &ops::run_sharded_norm<device::OneShot<Packet128>>},
+      {"verbena_ops_sharded_norm_chunks", &ops::run_sharded_norm<device::Bulk<>>},
   };
+  static const bool has_coded = [] {
+    add_coded<device::Float8, device::Float8>(kernels, "float8");
+    add_coded<device::Int8, device::Int8>(kernels, "int8");
+    add_coded<device::Int6, device::Int6>(kernels, "int6");
+    add_coded<device::Int4, device::Int4>(kernels, "int4");
+    add_coded<device::MxFloat8, device::MxFloat8>(kernels, "mx_float8");
+    add_coded<device::Float8, device::Int8>(kernels, "float8_int8");
+    add_coded<device::Int4, device::Int8>(kernels, "int4_int8");
+    return true;
+  }();
+  static_cast<void>(has_coded);
   return kernels;
 }
 struct Function {

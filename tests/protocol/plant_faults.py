@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Plants a fault in a copy of the protocol's cores, one at a time, and demands that the simulation goes red.
 
-usage: plant_faults.py --root DIR --compiler CXX --work DIR [--seeds N] [--jobs N] [--only NAME]
+usage: plant_faults.py --root DIR --compiler CXX --work DIR [--suite NAME] [--seeds N] [--jobs N] [--only NAME]
+
+A suite is `connection` or `lanes`, the lists below, or `datagram`, datagram/planted_faults.py.
 
 Prints for each fault the first seed that shows it. Exit status: 0; 1 if one survives or the cores without a fault fail.
 """
@@ -10,9 +12,13 @@ import concurrent.futures
 import os
 import pathlib
 import re
+import resource
 import shutil
 import subprocess
 import sys
+import types
+
+from datagram import planted_faults as datagram
 
 # name: (header of plugin/protocol, what stands there, what is planted instead)
 FAULTS = {
@@ -62,14 +68,57 @@ FAULTS = {
     "an immediate goes before its bytes": (
         "send_core.h", "{port().make_work(queue_pair, message.memory, bytes),\n                                                   port().make_work(queue_pair, message.memory, rest)};",
         "{port().make_work(queue_pair, message.memory, rest),\n                                                   port().make_work(queue_pair, message.memory, bytes)};"),
+    "a credit line overtakes the one before it": (
+        "receive_core.h", "if (!may_write_control_ || is_line_under_way_ || ", "if (!may_write_control_ || "),
     "what was written before the immediate is not counted": (
         "receive_core.h", "message.arrivals.record(*tag, tag->written_bytes + chunk.length_bytes)",
         "message.arrivals.record(*tag, chunk.length_bytes)"),
 }
+# The same of the lanes of one-sided endpoints.
+LANE_FAULTS = {
+    "what was carried out is issued again": (
+        "lane_core.h", "if (was_carried_out && finish_unanswered(request)) continue;", ""),
+    "one request more counts as carried out": (
+        "lane_core.h", "count_packets(pair.retired_packets, request.packets) <= carried_out;",
+        "count_packets(pair.retired_packets, request.packets) <= carried_out + 1;"),
+    "a get whose answer was lost counts as done": (
+        "lane_core.h", "if (operation.kind == LaneOperationKind::kGet || operation.kind == LaneOperationKind::kReadWord)\n      return false;",
+        "if (operation.kind == LaneOperationKind::kReadWord)\n      return false;"),
+    "a word does not wait for other rails": ("lane_core.h", "if (is_ordered && !is_alone(q)) return false;", ""),
+    "a word takes any rail that lives": (
+        "lane_core.h", "} else if (!changes_word(operation.kind) && !recovery_.is_live(q)) {", "} else if (!recovery_.is_live(q)) {"),
+    "a rail that is not settled counts as empty": (
+        "lane_core.h", "if (other != q && pairs_[other].head != pairs_[other].tail) return false;",
+        "if (other != q && recovery_.is_live(other) && pairs_[other].head != pairs_[other].tail) return false;"),
+    "a part that is not begun stays on its rail": (
+        "lane_core.h", "if (part.issued != part.done) return recovery_.is_live(part.queue_pair);",
+        "if (part.issued != part.done || (part.queue_pair != kNobody && recovery_.is_live(part.queue_pair))) return recovery_.is_live(part.queue_pair);"),
+    "words are repeated where the device does not count": (
+        "lane_core.h", "if (record.has_count == 0 && has_words(pair)) return fail(LaneFailure::kUncertain, q), true;", ""),
+    "what a failure takes back is not issued again": (
+        "lane_core.h", "if (count_between_turns(first, issued_) > 0) issued_ = first;", ""),
+    "a fence does not hold": ("lane_core.h", "operation.is_fenced && part.issued == 0;", "false;"),
+    "an operation is told of before its last share is here": (
+        "lane_core.h", "return shares != 0 && open_shares == 0;", "return shares != 0 && open_shares <= (shares > 1 ? 1 : 0);"),
+    "the trial is not counted": (
+        "lane_core.h", "pair.packets = add_packets(pair.packets, port().packets_of(q, request.length_bytes));",
+        "if (request.operation != nullptr) pair.packets = add_packets(pair.packets, port().packets_of(q, request.length_bytes));"),
+    "the old rail of words is not stopped": ("word_rail.h", "      host.stop_rail(rail_);\n", ""),
+    "an answer is given without a queue pair": (
+        "lane_recovery.h", "if (host.is_usable(q) && host.answer(q, offer, record)) {", "if (record.generation % 2 == 0) {"),
+}
 SIMULATION = ["fault.cc", "injector.cc", "network.cc", "shape.cc", "sim_port.cc", "simulation.cc"]
 SOURCES = [f"tests/protocol/simulation/{name}" for name in SIMULATION] + [
     "tests/protocol/failover_test.cc", "tools/common/cpu_unpack.cc", "tools/common/pattern.cc"]
+CONNECTION = types.SimpleNamespace(HEADERS="", SOURCES=SOURCES, FILTER="Seeds/Failover.*/0", SEEDS_VARIABLE="FAILOVER_SEEDS", SEEDS=3000,
+                                   FAULTS=FAULTS)
+LANE_SIMULATION = ["rank.cc", "run.cc", "world.cc"]
+LANES = types.SimpleNamespace(
+    HEADERS="", SOURCES=[f"tests/protocol/lane_simulation/{name}" for name in LANE_SIMULATION] + ["tests/protocol/lane_test.cc"],
+    FILTER="Seeds/LaneFailover.*/0", SEEDS_VARIABLE="LANE_SEEDS", SEEDS=3000, FAULTS=LANE_FAULTS)
+SUITES = {"connection": CONNECTION, "lanes": LANES, "datagram": datagram}
 RUN_LIMIT_S = 900
+MEMORY_LIMIT_BYTES = 3 << 30  # a fault may make the simulation go on for ever
 
 
 def parse_arguments():
@@ -77,13 +126,18 @@ def parse_arguments():
     parser.add_argument("--root", type=pathlib.Path, required=True)
     parser.add_argument("--compiler", required=True)
     parser.add_argument("--work", type=pathlib.Path, required=True)
-    parser.add_argument("--seeds", type=int, default=3000)
+    parser.add_argument("--suite", choices=SUITES, default="connection")
+    parser.add_argument("--seeds", type=int)
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--only")
     return parser.parse_args()
 
 
-def run(options, name, fault):
+def limit_memory():
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT_BYTES, MEMORY_LIMIT_BYTES))
+
+
+def run(options, suite, name, fault):
     """The first seed that fails; None if none of them does. Raises what is no verdict."""
     folder = options.work / re.sub(r"\W+", "_", name)
     shutil.rmtree(folder, ignore_errors=True)
@@ -91,12 +145,13 @@ def run(options, name, fault):
     shutil.copytree(options.root / "plugin/protocol", copy)
     if fault is not None:
         header, old, new = fault
+        header = pathlib.Path(suite.HEADERS) / header
         text = (copy / header).read_text(encoding="utf-8")
         if text.count(old) != 1:
             raise RuntimeError(f"{header} has {text.count(old)} times what is to be changed: {old}")
         (copy / header).write_text(text.replace(old, new), encoding="utf-8")
     unit = folder / "unit.cc"
-    unit.write_text("".join(f'#include "{options.root / source}"\n' for source in SOURCES), encoding="utf-8")
+    unit.write_text("".join(f'#include "{options.root / source}"\n' for source in suite.SOURCES), encoding="utf-8")
     program = folder / "failover"
     includes = [folder, options.root / "plugin", options.root / "include", options.root / "tests", options.root / "tools"]
     command = [options.compiler, "-std=c++20", "-O1", "-w", "-DVERBENA_IS_SANITIZED=0", *(f"-I{path}" for path in includes),
@@ -104,13 +159,20 @@ def run(options, name, fault):
     built = subprocess.run(command, capture_output=True, text=True, timeout=RUN_LIMIT_S)
     if built.returncode != 0:
         raise RuntimeError(f"it does not compile:\n{built.stderr[-3000:]}")
-    environment = dict(os.environ, FAILOVER_SEEDS=str(options.seeds))
-    ran = subprocess.run([program, "--gtest_filter=Seeds/Failover.*/0"], env=environment, capture_output=True, text=True,
-                         timeout=RUN_LIMIT_S)
-    shutil.rmtree(folder)
+    environment = dict(os.environ, **{suite.SEEDS_VARIABLE: str(options.seeds or suite.SEEDS)})
+    try:
+        ran = subprocess.run([program, f"--gtest_filter={suite.FILTER}", "--gtest_fail_fast"], env=environment, capture_output=True,
+                             text=True, timeout=RUN_LIMIT_S, preexec_fn=limit_memory)
+    except subprocess.TimeoutExpired:
+        return f"not done after {RUN_LIMIT_S} s"
+    finally:
+        shutil.rmtree(folder)
     if ran.returncode == 0:
         return None
-    seed = re.search(r"^seed (\d+): (.*)", ran.stdout, re.M)
+    seed = re.search(r"\bseed (\d+): (.*)", ran.stdout)
+    test = re.search(r"^\[  FAILED  \] (\S+)", ran.stdout, re.M)
+    if seed is None and test is not None:
+        return test[1]
     if seed is None:  # the process died, or the totals are not what they have to be
         return f"ended with {ran.returncode}"
     return f"seed {seed[1]}: {seed[2][:90]}"
@@ -119,18 +181,19 @@ def run(options, name, fault):
 def main():
     options = parse_arguments()
     options.work.mkdir(parents=True, exist_ok=True)
-    faults = {name: fault for name, fault in FAULTS.items() if options.only in (None, name)}
+    suite = SUITES[options.suite]
+    faults = {name: fault for name, fault in suite.FAULTS.items() if options.only in (None, name)}
     failed = False
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        sound = pool.submit(run, options, "no fault", None)
-        results = {name: pool.submit(run, options, name, fault) for name, fault in faults.items()}
+        sound = pool.submit(run, options, suite, "no fault", None)
+        results = {name: pool.submit(run, options, suite, name, fault) for name, fault in faults.items()}
         if sound.result() is not None:
             print(f"FAILED: without a fault: {sound.result()}")
             failed = True
         for name, result in results.items():
             shown = result.result()
             failed |= shown is None
-            print(f"{'SURVIVED' if shown is None else 'red':9} {name}: {shown or f'{options.seeds} seeds show nothing'}", flush=True)
+            print(f"{'SURVIVED' if shown is None else 'red':9} {name}: {shown or 'nothing shows it'}", flush=True)
     sys.exit(1 if failed else 0)
 
 

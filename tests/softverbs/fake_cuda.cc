@@ -48,6 +48,7 @@ struct Context {
 };
 
 std::mutex mutex;
+bool is_open = false;             // GPU memory does not fault: see fake_open_memory()
 std::map<Pointer, Range> ranges;  // by start
 std::map<uint64_t, size_t> host_ranges;
 Context contexts[kGpus] = {{0}, {1}};
@@ -82,6 +83,8 @@ void attach(Pointer at, int fd, size_t bytes, int gpu, bool is_legacy, bool is_e
             Handle* handle = nullptr) {
   void* alias = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   std::lock_guard lock(mutex);
+  if (is_open)
+    mmap(reinterpret_cast<void*>(at), bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0);
   ranges[at] = {bytes,         static_cast<uint8_t*>(alias), fd,    gpu, is_legacy,
                 is_exportable, is_legacy ? ~0u : 0u,         handle};
   if (handle != nullptr) ++handle->holders;
@@ -92,6 +95,9 @@ int detach(Pointer at) {
   const auto range = ranges.find(at);
   if (range == ranges.end()) return kInvalidValue;
   munmap(range->second.alias, range->second.bytes);
+  if (is_open)
+    mmap(reinterpret_cast<void*>(at), range->second.bytes, PROT_NONE,
+         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
   close(range->second.fd);
   release(range->second.handle);
   ranges.erase(range);
@@ -132,6 +138,13 @@ bool has_context() {
 
 }  // namespace fake_cuda
 
+// Of this stand-in, before anything is allocated: the CPU may use GPU memory from now on, as kernels that an
+// emulator runs do (fake_set_launcher()).
+API fake_open_memory() {
+  std::lock_guard lock(mutex);
+  is_open = true;
+  return kSuccess;
+}
 API cuDeviceGetCount(int* count) {
   *count = kGpus;
   return kSuccess;

@@ -40,6 +40,36 @@ class FaultTest : public ::testing::Test {
   std::unique_ptr<QueuePair> left, right;
 };
 
+// What a replay goes by: the packets of what was carried out, also once both ends have stopped.
+TEST_F(FaultTest, AQueryTellsHowManyPacketsWereCarriedOut) {
+  connect();
+  const auto query = [](const QueuePair& pair) {
+    ibv_qp_attr attributes{};
+    ibv_qp_init_attr init{};
+    EXPECT_EQ(ibv_query_qp(pair.qp, &attributes, IBV_QP_RQ_PSN, &init), 0);
+    return attributes.rq_psn;
+  };
+  const uint32_t first = query(*right);
+  for (const size_t bytes : {0, 1, 4096, 4097, 8192}) {  // 1 + 1 + 1 + 2 + 2 of 4096 bytes
+    Send send = write(bytes);
+    send.request.send_flags = IBV_SEND_SIGNALED;
+    ASSERT_EQ(send.post(*left), 0);
+    ASSERT_EQ(left_node.wait_completion().status, IBV_WC_SUCCESS);
+  }
+  Send read(IBV_WR_RDMA_READ, 2);
+  ASSERT_EQ(read.from(source, 0, 5000).to(target.address(), target.mr()->rkey).post(*left), 0);  // 2
+  Send add(IBV_WR_ATOMIC_FETCH_AND_ADD, 3);
+  add.from(source, 0, 8);
+  add.request.wr.atomic = {target.address(), 1, 0, target.mr()->rkey};
+  ASSERT_EQ(add.post(*left), 0);  // 1
+  for (const ibv_wc& wc : left_node.wait_completions(2)) ASSERT_EQ(wc.status, IBV_WC_SUCCESS);
+  EXPECT_EQ(right->to_state(IBV_QPS_ERR), 0);
+  EXPECT_EQ((query(*right) - first) & 0xffffff, 10U);
+  EXPECT_EQ(query(*left), first) << "nothing was asked of it";
+  expect_failure(write(64), IBV_WC_RETRY_EXC_ERR);
+  EXPECT_EQ((query(*right) - first) & 0xffffff, 10U) << "what failed is not counted";
+}
+
 TEST_F(FaultTest, UnknownRemoteKey) {
   connect();
   Send send = write(64);

@@ -25,7 +25,7 @@ TEST_P(InjectedTroubleTest, DelayedRequestsAreDelayedTogether) {
 }
 
 TEST_P(InjectedTroubleTest, UnequalDelaysReorderQueuePairs) {
-  use_plan("delay by=300ms nth=1");
+  use_plan("delay by=2s nth=1");  // far longer than this thread can be held up between two posts
   Link first;
   QueuePair second(first.left_node), other(first.right_node);
   second.connect(other.address());

@@ -110,9 +110,101 @@ TEST(ApiTest, Workspaces) {
     workspace.check_error();
     context.check_error();
     auto other = context.create_workspace(context.world(), 0, 1);
+    const SymmetricTeam theirs = other.team();
+    is_right = is_right && theirs.size() == 3 &&
+               theirs.device_context() == &other.device_workspace()->context &&
+               verbena_team_free(theirs.handle()) == VERBENA_INVALID_ARGUMENT &&
+               verbena_team_reset(context.handle(), theirs.handle()) == VERBENA_INVALID_ARGUMENT;
     return is_right && other.slot_bytes() == 0 &&
            verbena_workspace_free(nullptr) == VERBENA_INVALID_ARGUMENT &&
            verbena_workspace_reset(nullptr) == VERBENA_INVALID_ARGUMENT;
+  });
+}
+
+TEST(ApiTest, CallsOnStreamsNeedAGpu) {
+  run_ranks(2, [](uint32_t rank) {
+    verbena_set_log([](verbena_log_level, const char*) {});
+    auto context = SymmetricContext::from_environment();
+    const auto world = context.world();
+    const auto window = context.allocate(4096);
+    const auto fails = [&](verbena_result expected, const char* why, const std::function<void()>& call) {
+      try {
+        call();
+        return false;
+      } catch (const Failure& failure) {
+        return failure.result() == expected && std::string(failure.what()).find(why) != std::string::npos;
+      }
+    };
+    const uint32_t peer = 1 - rank;
+    const auto needs_gpu = [&](const std::function<void()>& call) {
+      return fails(VERBENA_INVALID_USAGE, "needs a GPU", call);
+    };
+    return needs_gpu([&] { world.barrier_on(nullptr, 3); }) &&
+           needs_gpu([&] { world.signal_on(nullptr, 255, peer, 2, SymmSignalOperation::kSet); }) &&
+           needs_gpu([&] { world.wait_on(nullptr, 0, SymmCompare::kLess, -1); }) &&
+           needs_gpu([&] { world.put_on(nullptr, window.address(), window.address() + 64, 64, peer); }) &&
+           needs_gpu([&] { world.get_on(nullptr, window.address(), window.address() + 64, 64, peer); }) &&
+           needs_gpu([&] { world.quiet_on(nullptr); }) &&
+           fails(VERBENA_INVALID_ARGUMENT, "no rank 2", [&] { world.signal_on(nullptr, 0, 2); }) &&
+           fails(VERBENA_INVALID_ARGUMENT, "without a team",
+                 [] { check(verbena_quiet_on_stream(nullptr, nullptr)); });
+  });
+}
+
+extern "C" void* verbena_pool_allocate_0(ssize_t length_bytes, int gpu, void* stream);
+extern "C" void verbena_pool_release_0(void* address, ssize_t length_bytes, int gpu, void* stream);
+extern "C" void* verbena_pool_allocate_1(ssize_t length_bytes, int gpu, void* stream);
+
+TEST(ApiTest, APoolsMemoryLiesInAWindow) {
+  constexpr int kNoGpu = -1;
+  run_ranks(2, [](uint32_t rank) {
+    verbena_set_log([](verbena_log_level, const char*) {});
+    auto context = SymmetricContext::from_environment();
+    auto pool = context.create_pool(4096), other = context.create_pool(512);
+    verbena_window* const window = verbena_pool_window(pool.handle());
+    auto* const begin = static_cast<std::byte*>(verbena_window_address(window));
+    void* const first = verbena_pool_allocate_0(1, kNoGpu, nullptr);
+    void* const second = verbena_pool_allocate_0(1000, kNoGpu, nullptr);
+    bool is_right = pool.number() == 0 && other.number() == 1 && first == begin && second == begin + 512 &&
+                    verbena_window_find(context.handle(), second) == window;
+    pool.check();
+    verbena_pool_release_0(first, 1, kNoGpu, nullptr);
+    is_right = is_right && verbena_pool_allocate_0(512, kNoGpu, nullptr) == begin && pool.most_used() == 1536;
+    is_right = is_right && verbena_pool_allocate_0(4096, kNoGpu, nullptr) == nullptr &&
+               verbena_pool_allocate_0(8, 3, nullptr) == nullptr &&
+               verbena_pool_allocate_0(-1, kNoGpu, nullptr) == nullptr &&
+               verbena_pool_allocate_1(512, kNoGpu, nullptr) ==
+                   verbena_window_address(verbena_pool_window(other.handle()));
+    pool.check();
+    // One rank takes something that the other does not.
+    if (rank == 1) verbena_pool_allocate_0(8, kNoGpu, nullptr);
+    try {
+      pool.check();
+      is_right = false;
+    } catch (const Failure& failure) {
+      is_right =
+          is_right && failure.result() == VERBENA_INVALID_USAGE &&
+          std::string(failure.what()).find("ranks 0 and 1 have not used a pool alike (5 and 6 calls)") !=
+              std::string::npos;
+    }
+    std::vector<SymmetricPool> more;
+    for (int i = 0; i < 6; ++i) more.push_back(context.create_pool(512));
+    try {
+      context.create_pool(512);
+      is_right = false;
+    } catch (const Failure& failure) {
+      is_right = is_right && std::string(failure.what()).find("at most 8 pools") != std::string::npos;
+    }
+    more.pop_back();
+    {
+      // Its pools go with a context, and leave their numbers.
+      verbena_pool* left = nullptr;
+      auto brief = SymmetricContext::from_environment();
+      check(verbena_pool_create(brief.handle(), 512, &left));
+      is_right = is_right && verbena_pool_number(left) == 7;
+    }
+    return is_right && context.create_pool(512).number() == 7 &&
+           verbena_pool_free(nullptr) == VERBENA_INVALID_ARGUMENT;
   });
 }
 

@@ -125,6 +125,39 @@ TEST_P(GpuWindowTest, RegisteredMemoryHasASecondAddress) {
   });
 }
 
+// What kernels look at.
+uint64_t count_aliases(Context& context) {
+  return read(reinterpret_cast<const std::byte*>(&context.world().context().aliases->count));
+}
+SymmAlias read_alias(Context& context, uint64_t entry) {
+  const SymmAlias& at = context.world().context().aliases->entries[entry];
+  const auto word = [](const uint64_t& one) { return read(reinterpret_cast<const std::byte*>(&one)); };
+  return {word(at.begin), word(at.end), word(at.delta)};
+}
+
+TEST_P(GpuWindowTest, KernelsFindRegisteredMemory) {
+  run(2, [](Context& context) {
+    EXPECT_EQ(count_aliases(context), 0U);
+    std::byte* const first = allocate(context.rank(), kPieceBytes);
+    std::byte* const second = allocate(context.rank(), kPieceBytes);
+    const auto one = context.register_window(first + 64, 1000), two = context.register_window(second, 512);
+    ASSERT_TRUE(one && two);
+    EXPECT_EQ(count_aliases(context), 2U);
+    const SymmAlias alias = read_alias(context, 0);
+    const auto begin = reinterpret_cast<uint64_t>(first + 64);
+    EXPECT_EQ(alias.begin, begin);
+    EXPECT_EQ(alias.end, begin + 1000);
+    EXPECT_EQ(begin + alias.delta, reinterpret_cast<uint64_t>((*one)->address));
+    ASSERT_TRUE(context.free_window(**one));
+    EXPECT_EQ(read_alias(context, 0).end, 0U) << "no longer";
+    EXPECT_NE(read_alias(context, 1).end, 0U);
+    const auto three = context.register_window(first, 8);
+    ASSERT_TRUE(three);
+    EXPECT_EQ(count_aliases(context), 2U) << "the entry is used again";
+    EXPECT_EQ(read_alias(context, 0).begin, reinterpret_cast<uint64_t>(first));
+  });
+}
+
 TEST_P(GpuWindowTest, ARegistrationIsOfTheMemoryNotOfTheAddress) {
   run(2, [](Context& context) {
     const uint32_t rank = context.rank();
@@ -142,6 +175,10 @@ TEST_P(GpuWindowTest, ARegistrationIsOfTheMemoryNotOfTheAddress) {
     EXPECT_EQ(read((*made)->address), 70 + rank);
     EXPECT_EQ(context.find_window(mine), *made);
     EXPECT_EQ(read((*old)->address), rank == 0 ? 5 : 71U) << "the old window keeps its memory";
+    EXPECT_EQ(count_aliases(context), 1U);
+    EXPECT_EQ(reinterpret_cast<uint64_t>(mine) + read_alias(context, 0).delta,
+              reinterpret_cast<uint64_t>((*made)->address))
+        << "kernels find the new one";
     const auto again = context.register_window(mine, 1000);
     ASSERT_TRUE(again);
     EXPECT_EQ(*again, *made);

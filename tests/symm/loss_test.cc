@@ -8,7 +8,7 @@
 
 #include "base/clock.h"
 #include "base/parameters.h"
-#include "device/bootstrap/environment.h"
+#include "bootstrap/environment.h"
 #include "symm/support/contexts.h"
 
 namespace verbena::symm {

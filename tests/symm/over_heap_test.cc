@@ -70,7 +70,10 @@ class StubHeap {
              .extension_bytes = sizeof(whole_) - sizeof(SymmContext),
              .is_world_only = 1,
              .release = &Lender::take_back,
-             .argument = lender.argument(rank)};
+             .argument = lender.argument(rank),
+             .reach_bytes = 0,
+             .aliases = nullptr,
+             .count_aliases = 0};
   }
   StubHeap(const StubHeap&) = delete;
 
@@ -194,6 +197,43 @@ TEST(OverHeap, AWorkspaceWhereLoadsAndStoresReach) {
       EXPECT_EQ(kernel.context.far_deltas, world.context<StubSymmContext>().far_deltas);
     });
   }
+}
+
+// A buffer of the application's behind the heap, which kernels are given by its own address.
+TEST(OverHeap, ABufferBehindTheHeap) {
+  constexpr uint64_t kBufferBytes = 4096;
+  static uint64_t own[2][kBufferBytes / 8];
+  Lender lender = make_lender(2, 2);
+  run_ranks(lender, [&](StubHeap& stub, Meeting::Seat& seat) {
+    verbena_heap& heap = stub.heap();
+    std::byte* const there = lender.begin(seat.rank) + lender.length_bytes() - kBufferBytes;
+    const verbena_alias alias{own[seat.rank], kBufferBytes, there};
+    heap.reach_bytes = heap.length_bytes;
+    heap.length_bytes -= kBufferBytes;
+    heap.count_aliases = 1;
+    EXPECT_THROW(make_context(lender, stub, seat), Failure) << "without its aliases";
+    heap.aliases = &alias;
+    auto context = make_context(lender, stub, seat);
+    const auto world = context.world();
+    const StubSymmContext& kernel = world.context<StubSymmContext>();
+    EXPECT_EQ(kernel.heap_end - kernel.heap_begin, heap.reach_bytes);
+    EXPECT_THROW(context.allocate(kRoomBytes), Failure) << "windows are of the heap";
+    context.barrier();
+    emulator::World gpu(1);
+    const uint64_t value = 500 + seat.rank;
+    gpu.add_grid(0, 1, 1, [&] {
+      require(device::symm_put_async(kernel, own[seat.rank] + 3, &value, 8,
+                                     1 - static_cast<int32_t>(seat.rank)) == SymmStatus::kDone,
+              "by its own address");
+      require(device::symm_put_async(kernel, own[seat.rank] + kBufferBytes / 8, &value, 8, 0) ==
+                  SymmStatus::kInvalid,
+              "behind it");
+    });
+    EXPECT_EQ(gpu.run(), "");
+    context.barrier();
+    EXPECT_EQ(reinterpret_cast<uint64_t*>(there)[3], 501 - seat.rank);
+    context.barrier();
+  });
 }
 
 TEST(OverHeap, APlaceIsGivenBackAndTakenAgain) {

@@ -22,23 +22,19 @@ class CreditNoteTest : public testing::Test {
   bool finish(Request* request) {
     bool is_done = false;
     uint64_t bytes = 0;
-    return poll_until(
-        [&] {
-          const auto outcome = end_.receiver->test(*static_cast<ReceiveMessage*>(request), &is_done, &bytes);
-          EXPECT_TRUE(outcome);
-          return is_done || !outcome;
-        },
-        10'000);
+    return poll_until([&] {
+      const auto outcome = end_.receiver->test(*static_cast<ReceiveMessage*>(request), &is_done, &bytes);
+      EXPECT_TRUE(outcome);
+      return is_done || !outcome;
+    });
   }
   // Message `sequence`'s grant, once it is there.
   protocol::Grant await_grant(uint32_t sequence) {
     const protocol::Grant& grant = sender_.control().grants[sequence % protocol::kMessageRing];
-    EXPECT_TRUE(poll_until(
-        [&] {
-          return std::atomic_ref(const_cast<uint64_t&>(grant.stamp)).load() ==
-                 protocol::Grant::make_stamp(sequence, 0);
-        },
-        10'000));
+    EXPECT_TRUE(poll_until([&] {
+      return std::atomic_ref(const_cast<uint64_t&>(grant.stamp)).load() ==
+             protocol::Grant::make_stamp(sequence, 0);
+    }));
     return grant;
   }
   void answer(uint32_t sequence, const protocol::Grant& grant) {
@@ -81,7 +77,7 @@ TEST_F(CreditNoteTest, WithoutGrantsALineTells) {
     ASSERT_TRUE(finish(request));
     ++sequence;
   }
-  EXPECT_TRUE(poll_until([&] { return sender_.control().credits.returned[0] != 0; }, 10'000));
+  EXPECT_TRUE(poll_until([&] { return sender_.control().credits.returned[0] != 0; }));
 }
 
 // A message of no bytes fills a receive too, by its tag: it waits for a grant, and its credit comes back.
@@ -99,22 +95,20 @@ TEST(CreditNotes, EmptyMessagesStarveNobody) {
     ASSERT_FALSE(send());
     ASSERT_TRUE(connection.receiving.receiver->post(memory.bytes().data() + 64, 64, memory.registration(),
                                                     ReceiveClass::kNoSlot, &received));
-    ASSERT_TRUE(poll_until(send, 10'000));
+    ASSERT_TRUE(poll_until(send));
     bool is_sent = false, is_received = false;
     uint64_t bytes = 0;
-    ASSERT_TRUE(poll_until(
-        [&] {
-          if (!is_sent) {
-            EXPECT_TRUE(connection.sender->test(*static_cast<SendMessage*>(sent), &is_sent));
-          }
-          if (!is_received) {
-            EXPECT_TRUE(connection.receiving.receiver->test(*static_cast<ReceiveMessage*>(received),
-                                                            &is_received, &bytes));
-          }
-          return is_sent && is_received;
-        },
-        10'000))
-        << "message " << i;
+    ASSERT_TRUE(poll_until([&] {
+      if (!is_sent) {
+        EXPECT_TRUE(connection.sender->test(*static_cast<SendMessage*>(sent), &is_sent));
+      }
+      if (!is_received) {
+        EXPECT_TRUE(connection.receiving.receiver->test(*static_cast<ReceiveMessage*>(received), &is_received,
+                                                        &bytes));
+      }
+      return is_sent && is_received;
+    })) << "message "
+        << i;
   }
 }
 

@@ -106,6 +106,7 @@ void run_to_error(const Nic& nic, const Transfer& transfer, Meanwhile&& meanwhil
   EXPECT_EQ(sender.status(), base::Status::kRemote);
   EXPECT_EQ(receiver.status(), base::Status::kRemote);
   EXPECT_EQ(receiver.problem(), "");
+  plug_all(nic);  // the next test of this process finds them up
 }
 
 TEST_P(FailoverTest, TheOtherRailTakesOver) {
@@ -214,6 +215,44 @@ TEST_P(FailoverTest, WithoutAnyRailTheErrorComesInTime) {
   EXPECT_NE(all.find("rail softverbs1:1"), std::string::npos) << all;
 }
 
+// What has landed and is not looked at stays as it is while the queue pair that brought it is replaced.
+TEST_F(FailoverTest, PagesThatAreHeldOutliveTheirQueuePair) {
+  Host host(make_settings("unlimited"));
+  const Nic& nic = host.nic();
+  ConnectedPair connection = connect_here(nic, nic, true);
+  const base::LogCapture log;
+  Transfer transfer;
+  transfer.messages.assign(12, {.length_bytes = 3000});
+  transfer.sends_ahead = 12;
+  transfer.receives_ahead = 1;
+  SendingSide sender(*connection.sender, nic, transfer);
+  ReceivingSide receiver(connection.receiving, nic, transfer);
+  EXPECT_TRUE(poll_until([&] { return sender.step(); }));
+  EXPECT_TRUE(poll_until([&] { return receiver.step(), receiver.finished() != 0; }));
+  EXPECT_GE(connection.receiving.receiver->held(0), 8U) << "they came with the first";
+  pull(nic, {0});
+  Transfer later;
+  later.messages.assign(1, {.length_bytes = 3000});
+  SendingSide late_sender(*connection.sender, nic, later);
+  EXPECT_TRUE(poll_until(
+      [&] { return late_sender.step(), connection.sender->statistics().failed_queue_pairs == 1; }));
+  plug_all(nic);
+  EXPECT_TRUE(poll_until([&] {
+    late_sender.step();
+    return connection.receiving.receiver->statistics().revived_queue_pairs == 1;
+  })) << "by the service thread: nothing of the receiver's is open";
+  EXPECT_TRUE(poll_until([&] { return receiver.step(); }));
+  EXPECT_EQ(receiver.status(), base::Status::kOk);
+  EXPECT_EQ(receiver.problem(), "");
+  ReceivingSide late_receiver(connection.receiving, nic, later);
+  EXPECT_TRUE(poll_until([&] {
+    const bool is_sent = late_sender.step(), is_received = late_receiver.step();
+    return is_sent && is_received;
+  }));
+  EXPECT_EQ(late_receiver.problem(), "");
+  run_transfer(connection, nic, make_transfer(500), [](uint32_t) {});
+}
+
 // Whose cores others have may test a few times a second only: the clock must not wait for many tests.
 TEST_P(FailoverTest, TheErrorNeedsFewTests) {
   Host host(make_settings(GetParam(), "1000"));
@@ -248,6 +287,7 @@ TEST_P(FailoverTest, WhereItIsOffTheConnectionFailsAtOnce) {
     return sender.step();
   }));
   EXPECT_EQ(sender.status(), base::Status::kRemote);
+  plug_all(nic);
 }
 
 INSTANTIATE_TEST_SUITE_P(Paths, FailoverTest, testing::Values("0", "unlimited"), [](const auto& param) {

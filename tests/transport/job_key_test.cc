@@ -39,7 +39,7 @@ class JobKeyTest : public testing::Test {
     auto connector = take(Connector::start(nic_, handle_, -1), "a connector");
     apply_settings(receiving);
     Ends ends;
-    EXPECT_TRUE(poll_until([&] { return poll(*connector, ends); }, 10'000)) << "it hangs";
+    EXPECT_TRUE(poll_until([&] { return poll(*connector, ends); })) << "it hangs";
     return ends;
   }
   bool poll(Connector& connector, Ends& ends) {
@@ -66,8 +66,7 @@ class JobKeyTest : public testing::Test {
     auto connector = take(Connector::start(nic_, handle_, -1), "a connector");
     apply_settings(receiving);
     Ends ends;
-    EXPECT_TRUE(
-        poll_until([&] { return poll(*connector, ends) || ends.sending != base::Status::kOk; }, 10'000));
+    EXPECT_TRUE(poll_until([&] { return poll(*connector, ends) || ends.sending != base::Status::kOk; }));
     return ends;
   }
   // Whatever strangers did: the peer that has the key gets its connection.
@@ -226,17 +225,15 @@ TEST_P(MeddlerTest, IsNoticed) {
   Meddler meddler(handle_, GetParam().way, GetParam().offset);
   auto connector = take(Connector::start(nic_, handle_, -1), "a connector");
   Ends ends;
-  EXPECT_TRUE(poll_until(
-      [&] {
-        meddler.step();
-        if (ends.sending != base::Status::kOk) connector.reset();  // as NCCL closes what failed
-        if (connector) return poll(*connector, ends), is_noticed();
-        void* device_handle = nullptr;
-        if (auto receiver = listener_->poll({}, &device_handle); !receiver)
-          ends.receiving = receiver.error().status;
-        return is_noticed();
-      },
-      10'000));
+  EXPECT_TRUE(poll_until([&] {
+    meddler.step();
+    if (ends.sending != base::Status::kOk) connector.reset();  // as NCCL closes what failed
+    if (connector) return poll(*connector, ends), is_noticed();
+    void* device_handle = nullptr;
+    if (auto receiver = listener_->poll({}, &device_handle); !receiver)
+      ends.receiving = receiver.error().status;
+    return is_noticed();
+  }));
   EXPECT_TRUE(ends.receiver == nullptr && ends.receiving == base::Status::kOk)
       << "the listener waits on for the peer";
 }
@@ -272,7 +269,7 @@ class ImpostorTest : public JobKeyTest {
   base::Socket call() {
     auto socket =
         take(base::Socket::start_connect(std::bit_cast<base::SocketAddress>(handle_.address)), "a socket");
-    EXPECT_TRUE(poll_until([&] { return take(socket.finish_connect(), "a connection"); }, 10'000));
+    EXPECT_TRUE(poll_until([&] { return take(socket.finish_connect(), "a connection"); }));
     return socket;
   }
   void listen() {
@@ -285,7 +282,7 @@ class ImpostorTest : public JobKeyTest {
     base::Socket socket = call();
     size_t sent = 0;
     EXPECT_TRUE(take(socket.send_all(words, length_bytes, sent), "words"));
-    EXPECT_TRUE(poll_until([&] { return listen(), socket.is_peer_closed(); }, 10'000));
+    EXPECT_TRUE(poll_until([&] { return listen(), socket.is_peer_closed(); }));
   }
 };
 
@@ -376,7 +373,7 @@ TEST_F(JobKeyTest, NoSecretIsLogged) {
   forged.header.nonce ^= 2;
   auto connector = take(Connector::start(nic_, forged, -1), "a connector");
   Ends ends;
-  EXPECT_TRUE(poll_until([&] { return poll(*connector, ends), ends.sending != base::Status::kOk; }, 10'000));
+  EXPECT_TRUE(poll_until([&] { return poll(*connector, ends), ends.sending != base::Status::kOk; }));
   expect_no_secret_logged();
   handle_ = forged;
   expect_no_secret_logged();

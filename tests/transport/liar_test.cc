@@ -46,13 +46,11 @@ TEST_P(LyingSenderTest, IsFoundOutAndCostsNoPage) {
     GetParam().tell(sender);
     base::Status status = base::Status::kOk;
     bool is_done = false;
-    EXPECT_TRUE(poll_until(
-        [&] {
-          uint64_t bytes = 0;
-          status = end.receiver->test(*static_cast<ReceiveMessage*>(request), &is_done, &bytes).status();
-          return is_done || status != base::Status::kOk;
-        },
-        10'000));
+    EXPECT_TRUE(poll_until([&] {
+      uint64_t bytes = 0;
+      status = end.receiver->test(*static_cast<ReceiveMessage*>(request), &is_done, &bytes).status();
+      return is_done || status != base::Status::kOk;
+    }));
     EXPECT_EQ(status, base::Status::kRemote);
     EXPECT_FALSE(is_done);
     ASSERT_EQ(log.warnings().size(), 1U);
@@ -70,12 +68,9 @@ constexpr uint32_t kShort = 8;
 // To the place that the receiver grants the first message.
 void write_granted(RawSender& sender, uint32_t imm, uint32_t length_bytes) {
   const protocol::Grant& grant = sender.control().grants[0];
-  ASSERT_TRUE(poll_until(
-      [&] {
-        return std::atomic_ref(const_cast<uint64_t&>(grant.stamp)).load() ==
-               protocol::Grant::make_stamp(0, 0);
-      },
-      10'000));
+  ASSERT_TRUE(poll_until([&] {
+    return std::atomic_ref(const_cast<uint64_t&>(grant.stamp)).load() == protocol::Grant::make_stamp(0, 0);
+  }));
   sender.write(imm, grant.address, grant.remote_keys[0], length_bytes);
 }
 
@@ -142,7 +137,7 @@ TEST(LyingSender, AChunkOfAClosedMessageIsRefused) {
   };
   bool is_done = false;
   sender.send(tag(1, 0, true, kShort), kShort);
-  ASSERT_TRUE(poll_until([&] { return test(closed, &is_done) != base::Status::kOk || is_done; }, 10'000));
+  ASSERT_TRUE(poll_until([&] { return test(closed, &is_done) != base::Status::kOk || is_done; }));
   ASSERT_TRUE(end.receiver->consume(*static_cast<ReceiveMessage*>(closed)));
   sender.send(tag(1, 0, true, kShort), kShort);
   EXPECT_TRUE(poll_until([&] { return test(open, &is_done) != base::Status::kOk; }, 2'000)) << "it was taken";
@@ -165,13 +160,11 @@ TEST(LyingSender, AStagedMessageBeyondTheThresholdIsRefused) {
   for (uint16_t i = 0; i < kPages; ++i) sender.send(tag(0, i, i + 1 == kPages, kPageBytes), kPageBytes);
   base::Status status = base::Status::kOk;
   bool is_done = false;
-  EXPECT_TRUE(poll_until(
-      [&] {
-        uint64_t bytes = 0;
-        status = end.receiver->test(*static_cast<ReceiveMessage*>(request), &is_done, &bytes).status();
-        return is_done || status != base::Status::kOk;
-      },
-      10'000));
+  EXPECT_TRUE(poll_until([&] {
+    uint64_t bytes = 0;
+    status = end.receiver->test(*static_cast<ReceiveMessage*>(request), &is_done, &bytes).status();
+    return is_done || status != base::Status::kOk;
+  }));
   EXPECT_EQ(status, base::Status::kRemote);
   const LoadMeta& first = neighbour.receiving.handle->meta->mem[0][0];
   EXPECT_EQ(first.len, 0U) << "written outside";
@@ -185,18 +178,16 @@ class LyingReceiverTest : public testing::Test {
   base::Status provoke() {
     Request* request = nullptr;
     base::Status status = base::Status::kOk;
-    poll_until(
-        [&] {
-          bool is_done = false;
-          if (request == nullptr) {
-            status =
-                sender_->post(memory_.bytes().data(), 5000, memory_.registration(), false, &request).status();
-          } else {
-            status = sender_->test(*static_cast<SendMessage*>(request), &is_done).status();
-          }
-          return is_done || status != base::Status::kOk;
-        },
-        10'000);
+    poll_until([&] {
+      bool is_done = false;
+      if (request == nullptr) {
+        status =
+            sender_->post(memory_.bytes().data(), 5000, memory_.registration(), false, &request).status();
+      } else {
+        status = sender_->test(*static_cast<SendMessage*>(request), &is_done).status();
+      }
+      return is_done || status != base::Status::kOk;
+    });
     return status;
   }
 

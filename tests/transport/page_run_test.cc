@@ -78,13 +78,13 @@ TEST_F(PageRunTest, ARunIsFreeAgainWhenItsQueuePairsAreGone) {
   EXPECT_EQ(run.entries, 32U);
   Link::Options options;
   options.rails = nic_.rails;
-  verbs::SharedReceiveQueue* const queues[] = {&run.queue->verbs_queue()};
+  verbs::SharedReceiveQueue* const queues[] = {run.queue->shared()};
   const uint32_t entries[] = {4 * 32U};
   options.receive_queues = queues;
   options.receive_entries = entries;
   auto link = take(Link::create(options), "a link");
   link.stop();
-  pool_->retire(std::move(link), {run.queue});
+  pool_->retire(std::move(link), {run.queue}, {});
   pool_->release(*run.queue, 4 * 32);
   const bool is_free = poll_until([&] { return reserve().entries == 32; });
   EXPECT_TRUE(is_free) << pool_->describe();

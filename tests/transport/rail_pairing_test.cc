@@ -1,4 +1,4 @@
-#include "transport/setup/rail_pairing.h"
+#include "transport/link/rail_pairing.h"
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>

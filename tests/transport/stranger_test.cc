@@ -70,15 +70,12 @@ class StrangerTest : public testing::Test {
   void expect_peer_served() {
     auto connector = take(Connector::start(nic_, handle_, -1), "a connector");
     ConnectedPair connection;
-    ASSERT_TRUE(poll_until(
-        [&] {
-          if (connection.sender == nullptr) connection.sender = take(connector->poll(), "a sender");
-          auto& receiver = connection.receiving.receiver;
-          if (receiver == nullptr) receiver = take(listener_->poll({}, &device_handle_), "a receiver");
-          return connection.sender != nullptr && receiver != nullptr;
-        },
-        10'000))
-        << "strangers keep the peer out";
+    ASSERT_TRUE(poll_until([&] {
+      if (connection.sender == nullptr) connection.sender = take(connector->poll(), "a sender");
+      auto& receiver = connection.receiving.receiver;
+      if (receiver == nullptr) receiver = take(listener_->poll({}, &device_handle_), "a receiver");
+      return connection.sender != nullptr && receiver != nullptr;
+    })) << "strangers keep the peer out";
     Transfer transfer;
     transfer.messages.assign(5, {.length_bytes = 1000});
     expect_transfer_here(connection, nic_, nic_, transfer);
@@ -95,14 +92,12 @@ class StrangerTest : public testing::Test {
 size_t Stranger::hear(Listener& listener, void* answer, size_t length_bytes) {
   size_t heard = 0;
   void* device_handle = nullptr;
-  poll_until(
-      [&] {
-        static_cast<void>(listener.poll({}, &device_handle));
-        const ssize_t got = recv(fd_, static_cast<char*>(answer) + heard, length_bytes - heard, MSG_DONTWAIT);
-        if (got > 0) heard += static_cast<size_t>(got);
-        return got == 0 || heard == length_bytes || (got < 0 && errno != EAGAIN);
-      },
-      10'000);
+  poll_until([&] {
+    static_cast<void>(listener.poll({}, &device_handle));
+    const ssize_t got = recv(fd_, static_cast<char*>(answer) + heard, length_bytes - heard, MSG_DONTWAIT);
+    if (got > 0) heard += static_cast<size_t>(got);
+    return got == 0 || heard == length_bytes || (got < 0 && errno != EAGAIN);
+  });
   return heard;
 }
 
@@ -197,13 +192,11 @@ TEST_F(StrangerTest, APeerThatLeavesBetweenHelloAndReadyIsAnError) {
     for (int i = 0; i < 50; ++i) ASSERT_EQ(take(connector->poll(), "a sender"), nullptr);  // says hello
   }
   base::Status status = base::Status::kOk;
-  EXPECT_TRUE(poll_until(
-      [&] {
-        auto receiver = listener_->poll({}, &device_handle_);
-        if (!receiver) status = receiver.error().status;
-        return !receiver;
-      },
-      10'000));
+  EXPECT_TRUE(poll_until([&] {
+    auto receiver = listener_->poll({}, &device_handle_);
+    if (!receiver) status = receiver.error().status;
+    return !receiver;
+  }));
   EXPECT_EQ(status, base::Status::kRemote);
 }
 
@@ -220,15 +213,13 @@ TEST_F(StrangerTest, AnImpostorThatAnswersIsNotBelieved) {
     size_t offset = 0;
     base::Status status = base::Status::kOk;
     log_.clear();
-    EXPECT_TRUE(poll_until(
-        [&] {
-          if (!socket) socket = take(impostor.accept(), "a caller");
-          if (socket) static_cast<void>(socket->send_all(&welcome, sizeof(welcome), offset));
-          auto sender = connector->poll();
-          if (!sender) status = sender.error().status;
-          return status != base::Status::kOk;
-        },
-        10'000));
+    EXPECT_TRUE(poll_until([&] {
+      if (!socket) socket = take(impostor.accept(), "a caller");
+      if (socket) static_cast<void>(socket->send_all(&welcome, sizeof(welcome), offset));
+      auto sender = connector->poll();
+      if (!sender) status = sender.error().status;
+      return status != base::Status::kOk;
+    }));
     EXPECT_EQ(status, base::Status::kRemote);
     ASSERT_EQ(log_.warnings().size(), 1U);
     EXPECT_NE(log_.warnings()[0].find(text), std::string::npos) << log_.warnings()[0];
@@ -249,11 +240,10 @@ class DeadlineTest : public testing::Test {
   void expect_timeout(Poll&& poll) {
     const int64_t start_ns = base::monotonic_ns();
     base::Status status = base::Status::kOk;
-    EXPECT_TRUE(poll_until([&] { return (status = poll()) != base::Status::kOk; }, 10'000));
+    EXPECT_TRUE(poll_until([&] { return (status = poll()) != base::Status::kOk; }));
     const int64_t waited_ms = (base::monotonic_ns() - start_ns) / base::kNsPerMs;
     EXPECT_EQ(status, base::Status::kTimeout);
     EXPECT_GE(waited_ms, 190);
-    EXPECT_LT(waited_ms, 5000);
     ASSERT_EQ(log_.warnings().size(), 1U);
     EXPECT_NE(log_.warnings()[0].find("VERBENA_CONNECT_TIMEOUT_MS 200 ms"), std::string::npos);
   }
@@ -286,14 +276,12 @@ TEST_F(DeadlineTest, AConnectorToAClosedPortFailsAtOnce) {
   listener_.reset();
   auto connector = Connector::start(nic_, handle_, -1);
   base::Status status = connector ? base::Status::kOk : connector.error().status;
-  EXPECT_TRUE(poll_until(
-      [&] {
-        if (status != base::Status::kOk) return true;
-        auto sender = (*connector)->poll();
-        if (!sender) status = sender.error().status;
-        return !sender;
-      },
-      10'000));
+  EXPECT_TRUE(poll_until([&] {
+    if (status != base::Status::kOk) return true;
+    auto sender = (*connector)->poll();
+    if (!sender) status = sender.error().status;
+    return !sender;
+  }));
   EXPECT_EQ(status, base::Status::kRemote);
 }
 

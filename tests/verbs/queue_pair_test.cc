@@ -8,6 +8,7 @@ namespace {
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsEmpty;
 
 class QueuePairTest : public FakeDeviceTest {
  protected:
@@ -70,12 +71,18 @@ TEST_F(QueuePairTest, RefusesADepthBeyondTheDevice) {
   EXPECT_THAT(log_.warnings(), ElementsAre(AllOf(HasSubstr("1025"), HasSubstr("1024"))));
 }
 
-TEST_F(QueuePairTest, RefusesADeviceThatSendsTooLittleInline) {
-  const int live_objects = record().live_objects;
-  script().grants_inline = false;
-  EXPECT_FALSE(QueuePair::create(device(), completions_, {}));
-  EXPECT_EQ(record().live_objects, live_objects);
-  EXPECT_THAT(log_.warnings(), ElementsAre(HasSubstr("inline")));
+TEST_F(QueuePairTest, TakesWhatADeviceSendsInline) {
+  EXPECT_EQ(make(16).inline_bytes(), kInlineBytes);
+  const struct {
+    bool refuses_more;
+    uint32_t most_bytes, granted_bytes;
+  } cases[] = {{false, 0, 0}, {false, 28, 28}, {true, 0, 0}, {true, 28, 16}, {true, 32, 32}};
+  for (const auto& [refuses_more, most_bytes, granted_bytes] : cases) {
+    script().most_inline_bytes = most_bytes;
+    script().refuses_more_inline = refuses_more;
+    EXPECT_EQ(make(16).inline_bytes(), granted_bytes) << refuses_more << ' ' << most_bytes;
+  }
+  EXPECT_THAT(log_.warnings(), IsEmpty());
 }
 
 TEST_F(QueuePairTest, EncodesEachRequest) {

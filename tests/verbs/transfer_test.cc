@@ -48,6 +48,26 @@ TEST_F(TransferTest, IsFoundAndDescribed) {
   }
 }
 
+TEST_F(TransferTest, AStoppedQueuePairSaysWhatItHasCarriedOut) {
+  EXPECT_TRUE(devices_[0]->tells_carried_out());
+  EXPECT_TRUE(tells_carried_out(*devices_[0])) << "as found by trying";
+  ASSERT_EQ(far_.pair().read_carried_out(), 0U);
+  WorkRequest request = make_request(Opcode::kWrite);
+  const uint32_t packets = near_.pair().count_packets(request.length);
+  EXPECT_EQ(near_.pair().count_packets(0), 1U);
+  EXPECT_GT(packets, 1U);
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(post(request));
+    ASSERT_EQ(near_.wait().error, 0);
+  }
+  far_.pair().stop();
+  EXPECT_EQ(far_.pair().read_carried_out(), 3 * packets);
+  ASSERT_TRUE(post(request));
+  EXPECT_NE(near_.wait().error, 0);
+  EXPECT_EQ(far_.pair().read_carried_out(), 3 * packets) << "what failed is not counted";
+  EXPECT_EQ(near_.pair().read_carried_out(), 0U);
+}
+
 TEST_F(TransferTest, WritesAndSaysSo) {
   ASSERT_TRUE(far_.post_receive(0, 0, 41));
   WorkRequest request = make_request(Opcode::kWriteImm);

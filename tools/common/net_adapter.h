@@ -30,7 +30,7 @@ class NetAdapter final : public NetPlugin {
   }
 
   DeviceProperties read_properties(int device) override {
-    // NCCL passes an uninitialised struct. The pattern reveals a member that the plugin does not set.
+    // NCCL passes an uninitialised struct. The pattern makes a member visible that the plugin does not set.
     typename V::Properties raw;
     std::memset(static_cast<void*>(&raw), 0xAA, sizeof raw);
     check("getProperties", net_->get_properties(device, &raw));

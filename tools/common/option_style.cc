@@ -109,13 +109,13 @@ std::vector<uint64_t> resolve_sizes(const SizeOptions& options) {
 }
 
 CLI::Option* add_duration_option(CLI::App& app, const std::string& names, double& seconds,
-                                 const std::string& help, double least_s, double most_s) {
+                                 const std::string& help, double min_s, double max_s) {
   const auto take = [=, &seconds](const std::string& text) {
     const auto parsed = parse_duration_s(text);
     if (!parsed) throw CLI::ValidationError(names, "cannot read " + text + "; write 30s, 500ms, or 2m");
-    if (*parsed < least_s || *parsed > most_s) {
+    if (*parsed < min_s || *parsed > max_s) {
       throw CLI::ValidationError(
-          names, text + " is out of range: " + format_duration(least_s) + " to " + format_duration(most_s));
+          names, text + " is out of range: " + format_duration(min_s) + " to " + format_duration(max_s));
     }
     seconds = *parsed;
   };

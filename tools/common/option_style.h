@@ -26,7 +26,7 @@ std::vector<uint64_t> resolve_sizes(const SizeOptions& options);
 
 // A time with a unit, stored in seconds; `seconds` holds the default.
 CLI::Option* add_duration_option(CLI::App& app, const std::string& names, double& seconds,
-                                 const std::string& help, double least_s, double most_s);
+                                 const std::string& help, double min_s, double max_s);
 
 // --timeout; `timeout_s` holds the default. `help` replaces the text if the limit is not for one step.
 void add_timeout_option(CLI::App& app, double& timeout_s, const std::string& help = "limit of any one step");

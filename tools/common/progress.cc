@@ -31,14 +31,14 @@ void write_all(int descriptor, std::string_view text) {
 
 }  // namespace
 
-Progress::Progress(uint64_t total) : Progress(total, STDERR_FILENO, isatty(STDERR_FILENO) == 1) {}
+Progress::Progress(uint64_t total) : Progress(total, STDERR_FILENO, isatty(STDERR_FILENO) == 1, kQuietNs) {}
 
-Progress::Progress(uint64_t total, int descriptor, bool is_terminal)
+Progress::Progress(uint64_t total, int descriptor, bool is_terminal, int64_t quiet_ns)
     : total_(total),
       descriptor_(descriptor),
       is_terminal_(is_terminal),
       begin_ns_(now_ns()),
-      next_ns_(begin_ns_ + kQuietNs) {}
+      next_ns_(begin_ns_ + quiet_ns) {}
 
 void Progress::show(uint64_t done, const std::string& doing) {
   const int64_t time_ns = now_ns();

@@ -10,8 +10,8 @@ class Progress {
  public:
   // `total` steps; 0 if unknown.
   explicit Progress(uint64_t total);
-  // For tests: `descriptor` replaces standard error.
-  Progress(uint64_t total, int descriptor, bool is_terminal);
+  // For tests: `descriptor` replaces standard error. Nothing is shown before `quiet_ns` have passed.
+  Progress(uint64_t total, int descriptor, bool is_terminal, int64_t quiet_ns);
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
   ~Progress() { clear(); }

@@ -58,15 +58,60 @@ const char* describe_algorithm(verbena_ops_algorithm algorithm) {
       return "copy-engines";
     case VERBENA_OPS_DIRECT:
       return "direct";
+    default:
+      return "coded";
   }
-  return "?";
 }
 
-verbena_ops_operation find_operation(const std::string& name) {
-  constexpr const char* kNames[] = {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all"};
-  for (int i = 0; i < 5; ++i)
-    if (name == kNames[i]) return static_cast<verbena_ops_operation>(i);
+namespace {
+
+const std::vector<Named>& list_named() {
+  static const std::vector<Named> all = {
+      {"all_reduce"},
+      {"all_gather", VERBENA_OPS_ALL_GATHER},
+      {"reduce_scatter", VERBENA_OPS_REDUCE_SCATTER},
+      {"broadcast", VERBENA_OPS_BROADCAST},
+      {"all_to_all", VERBENA_OPS_ALL_TO_ALL},
+      {"all_reduce_fp8", VERBENA_OPS_ALL_REDUCE, VERBENA_OPS_FP8},
+      {"all_reduce_int8", VERBENA_OPS_ALL_REDUCE, VERBENA_OPS_INT8},
+      {"all_reduce_int6", VERBENA_OPS_ALL_REDUCE, VERBENA_OPS_INT6},
+      {"all_reduce_int4", VERBENA_OPS_ALL_REDUCE, VERBENA_OPS_INT4},
+      {"all_reduce_mxfp8", VERBENA_OPS_ALL_REDUCE, VERBENA_OPS_MXFP8},
+      {"all_reduce_fp8_int8", VERBENA_OPS_ALL_REDUCE, VERBENA_OPS_FP8_INT8},
+      {"all_reduce_int4_int8", VERBENA_OPS_ALL_REDUCE, VERBENA_OPS_INT4_INT8},
+      {"all_reduce_norm", VERBENA_OPS_ALL_REDUCE, VERBENA_OPS_AUTO, true},
+      {"all_reduce_norm_fp8", VERBENA_OPS_ALL_REDUCE, VERBENA_OPS_AUTO, true, VERBENA_OPS_FP8_TOKEN},
+  };
+  return all;
+}
+
+}  // namespace
+
+std::vector<std::string> list_operations() {
+  std::vector<std::string> names;
+  for (const Named& one : list_named()) names.push_back(one.name);
+  return names;
+}
+
+Named find_operation(const std::string& name) {
+  for (const Named& one : list_named())
+    if (one.name == name) return one;
   throw UsageError("no such operation: " + name);
+}
+
+std::vector<verbena_ops_choice> list_coded_choices(verbena_ops_algorithm codec, uint64_t bytes,
+                                                   uint32_t most_blocks) {
+  std::vector<verbena_ops_choice> choices = {{VERBENA_OPS_AUTO, 0, 0, 0}};
+  for (const uint32_t blocks : {32U, 64U, 128U}) {
+    for (const uint32_t threads : {256U, 512U}) {
+      for (const uint32_t chunk : {0U, 32768U}) {
+        if ((blocks == 32 && bytes > 4 << 20) || (chunk != 0 && (threads != 512 || bytes < 8 << 20)))
+          continue;
+        choices.push_back({codec, std::min(blocks, most_blocks), threads, chunk});
+      }
+    }
+  }
+  return choices;
 }
 
 std::vector<verbena_ops_choice> list_choices(verbena_ops_operation operation, uint64_t bytes, unsigned ranks,
@@ -99,8 +144,9 @@ std::vector<verbena_ops_choice> list_choices(verbena_ops_operation operation, ui
   return choices;
 }
 
-OurContender::OurContender(const OpsLibrary& library, verbena_ops* ops, const verbena_ops_choice& choice)
-    : library_(library), ops_(ops), choice_(choice), name_(describe_choice(choice)) {}
+OurContender::OurContender(const OpsLibrary& library, verbena_ops* ops, const verbena_ops_choice& choice,
+                           verbena_ops_algorithm codec)
+    : library_(library), ops_(ops), choice_(choice), codec_(codec), name_(describe_choice(choice)) {}
 
 void OurContender::enqueue(const Work& work, CUstream stream) {
   const void* const from = as_pointer(work.from);
@@ -108,6 +154,10 @@ void OurContender::enqueue(const Work& work, CUstream stream) {
   const uint64_t bytes = work.count * get_element_bytes(work.type);
   switch (work.operation) {
     case VERBENA_OPS_ALL_REDUCE:
+      if (codec_ != VERBENA_OPS_AUTO)
+        return check(library_.verbena_ops_all_reduce_coded(ops_, from, to, work.count, work.type, codec_, 0,
+                                                           &choice_, stream),
+                     "verbena_ops_all_reduce_coded");
       return check(library_.verbena_ops_all_reduce(ops_, from, to, work.count, work.type, VERBENA_OPS_SUM,
                                                    &choice_, stream),
                    "verbena_ops_all_reduce");
@@ -125,6 +175,43 @@ void OurContender::enqueue(const Work& work, CUstream stream) {
       return check(library_.verbena_ops_all_to_all(ops_, from, to, bytes, 1, 1, &choice_, stream),
                    "verbena_ops_all_to_all");
   }
+}
+
+NormContender::NormContender(const OpsLibrary& library, verbena_ops* ops, const NormPlaces& places,
+                             const Named& what, Kind kind, Contender* all_reduce, const std::string& name)
+    : library_(library),
+      ops_(ops),
+      places_(places),
+      what_(what),
+      kind_(kind),
+      all_reduce_(all_reduce),
+      name_(name) {}
+
+void NormContender::enqueue(const Work& work, CUstream stream) {
+  if (kind_ == Kind::kBare) return all_reduce_->enqueue(work, stream);
+  verbena_ops_norm norm{};
+  norm.hidden = places_.hidden;
+  norm.rows = work.count / places_.hidden;
+  norm.weight = as_pointer(places_.weight);
+  norm.epsilon = 1e-6F;
+  norm.residual_in = as_pointer(places_.residual_in);
+  norm.residual_out = as_pointer(places_.residual_out);
+  norm.output = as_pointer(work.to);
+  norm.residual_in_step = norm.residual_out_step = norm.output_step = norm.quantised_step = places_.hidden;
+  norm.quantisation = what_.quantisation;
+  norm.quantised = as_pointer(places_.quantised);
+  norm.scales = as_pointer(places_.scales);
+  norm.scale_row_step = norm.scale_block_step = 1;
+  void* const sum = as_pointer(places_.sum);
+  if (kind_ == Kind::kFused)
+    return check(library_.verbena_ops_all_reduce_norm(ops_, as_pointer(work.from), sum, work.type, &norm,
+                                                      VERBENA_OPS_AUTO, nullptr, stream),
+                 "verbena_ops_all_reduce_norm");
+  Work alone = work;
+  alone.to = places_.sum;
+  all_reduce_->enqueue(alone, stream);
+  check(library_.verbena_ops_norm_rows(ops_, sum, places_.hidden, work.type, &norm, stream),
+        "verbena_ops_norm_rows");
 }
 
 NcclContender::NcclContender(const std::string& library, const std::string& id, unsigned rank,

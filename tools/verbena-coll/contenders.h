@@ -19,8 +19,17 @@ struct Work {
   verbena_ops_type type = VERBENA_OPS_BFLOAT16;
   uint32_t root = 0;  // of a broadcast
 };
-// all_reduce. Throws UsageError.
-verbena_ops_operation find_operation(const std::string& name);
+// What can be measured, by name: operations of the library, all-reduces in few bits, all-reduces with a norm.
+struct Named {
+  std::string name;
+  verbena_ops_operation operation = VERBENA_OPS_ALL_REDUCE;
+  verbena_ops_algorithm codec = VERBENA_OPS_AUTO;  // or how few bits
+  bool has_norm = false;
+  verbena_ops_quantisation quantisation = VERBENA_OPS_NOT_QUANTISED;
+};
+std::vector<std::string> list_operations();
+// Throws UsageError.
+Named find_operation(const std::string& name);
 
 class Contender {
  public:
@@ -31,7 +40,9 @@ class Contender {
 
 class OurContender : public Contender {
  public:
-  OurContender(const OpsLibrary& library, verbena_ops* ops, const verbena_ops_choice& choice);
+  // `codec`: of an all-reduce in few bits, or VERBENA_OPS_AUTO.
+  OurContender(const OpsLibrary& library, verbena_ops* ops, const verbena_ops_choice& choice,
+               verbena_ops_algorithm codec = VERBENA_OPS_AUTO);
   const std::string& name() const override { return name_; }
   void enqueue(const Work& work, CUstream stream) override;
 
@@ -39,6 +50,32 @@ class OurContender : public Contender {
   const OpsLibrary& library_;
   verbena_ops* ops_;
   verbena_ops_choice choice_;
+  verbena_ops_algorithm codec_;
+  std::string name_;
+};
+
+// What a norm needs beside input and output. The residual is zeros, the weight ones.
+struct NormPlaces {
+  CUdeviceptr residual_in = 0, residual_out = 0, weight = 0, sum = 0, quantised = 0, scales = 0;
+  uint64_t hidden = 0;
+};
+// An all-reduce and the norm of its rows, by one call of ours; or by another contender's all-reduce and our
+// norm behind it; or the all-reduce alone.
+class NormContender : public Contender {
+ public:
+  enum class Kind { kFused, kApart, kBare };
+  NormContender(const OpsLibrary& library, verbena_ops* ops, const NormPlaces& places, const Named& what,
+                Kind kind, Contender* all_reduce, const std::string& name);
+  const std::string& name() const override { return name_; }
+  void enqueue(const Work& work, CUstream stream) override;
+
+ private:
+  const OpsLibrary& library_;
+  verbena_ops* ops_;
+  NormPlaces places_;
+  Named what_;
+  Kind kind_;
+  Contender* all_reduce_;  // not of kFused
   std::string name_;
 };
 
@@ -63,6 +100,8 @@ const char* describe_algorithm(verbena_ops_algorithm algorithm);
 // The ways worth a try for so many bytes.
 std::vector<verbena_ops_choice> list_choices(verbena_ops_operation operation, uint64_t bytes, unsigned ranks,
                                              uint32_t most_blocks);
+std::vector<verbena_ops_choice> list_coded_choices(verbena_ops_algorithm codec, uint64_t bytes,
+                                                   uint32_t most_blocks);
 
 std::string to_digits(const void* data, size_t length_bytes);
 // Throws ToolError.

@@ -129,7 +129,7 @@ std::vector<Figures::Row> Figures::list_rows() const {
 // As nccl-tests' bus bandwidth: what each link carries.
 double Figures::find_bandwidth(const Row& row, double us) const {
   const double share = static_cast<double>(ranks_ - 1) / ranks_;
-  const double factor = row.operation == "all_reduce" ? 2 * share : share;
+  const double factor = row.operation.rfind("all_reduce", 0) == 0 ? 2 * share : share;
   return us <= 0 ? 0 : factor * static_cast<double>(row.bytes) / us / 1000;
 }
 
@@ -140,7 +140,7 @@ std::string Figures::format_table() const {
   for (const Row& row : rows)
     for (const Way& way : row.ways)
       if (find_contender(way.key) != "verbena") others.insert(find_contender(way.key));
-  std::vector<Column> columns = {{"operation", "", 11}, {"type", "", 5},     {"bytes", "", 6},
+  std::vector<Column> columns = {{"operation", "", 20}, {"type", "", 5},     {"bytes", "", 6},
                                  {"verbena", "us", 9},  {"p90", "us", 8},    {"busbw", "GB/s", 8},
                                  {"auto", "us", 8},     {"eager", "us", 8},  {"host", "us", 7},
                                  {"late 5", "us", 8},   {"late 50", "us", 8}};

@@ -49,6 +49,7 @@ void start_ranks(ChildGroup& group, const Options& options) {
                                      "--chain",     std::to_string(plan.chain),
                                      "--blocks",    std::to_string(plan.blocks),
                                      "--timeout",   std::to_string(plan.timeout_s),
+                                     "--hidden",    std::to_string(plan.hidden),
                                      "--soak",      std::to_string(plan.soak)};
   if (!plan.library.empty()) common.insert(common.end(), {"--library", plan.library});
   if (!plan.checks) common.emplace_back("--no-check");

@@ -1,5 +1,6 @@
 #include "verbena-coll/numbers.h"
 
+#include <cmath>
 #include <cstring>
 
 #include "common/error.h"
@@ -113,6 +114,22 @@ Bytes make_input(verbena_ops_type type, uint64_t count, uint32_t rank, uint32_t 
 
 Bytes make_sum(verbena_ops_type type, uint64_t count, uint32_t ranks, uint32_t round) {
   return with_type(type, [&](auto number) { return make_sum_of<decltype(number)>(count, ranks, round); });
+}
+
+double measure_error(verbena_ops_type type, const Bytes& numbers, const Bytes& exact) {
+  return with_type(type, [&](auto number) {
+    double errors = 0, squares = 0;
+    const auto read = [&](const Bytes& bytes, size_t at) {
+      std::memcpy(&number, bytes.data() + at, sizeof(number));
+      return static_cast<double>(device::widen(number));
+    };
+    for (size_t at = 0; at + sizeof(number) <= exact.size(); at += sizeof(number)) {
+      const double want = read(exact, at), error = read(numbers, at) - want;
+      errors += error * error;
+      squares += want * want;
+    }
+    return squares == 0 ? errors : std::sqrt(errors / squares);
+  });
 }
 
 uint64_t hash_bytes(const Bytes& bytes) {

@@ -23,4 +23,7 @@ Bytes make_sum(verbena_ops_type type, uint64_t count, uint32_t ranks, uint32_t r
 
 uint64_t hash_bytes(const Bytes& bytes);
 
+// How far numbers are from others, as root mean squares.
+double measure_error(verbena_ops_type type, const Bytes& numbers, const Bytes& exact);
+
 }  // namespace verbena::tools::coll

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 
 #include "common/option_style.h"
+#include "verbena-coll/contenders.h"
 
 namespace verbena::tools::coll {
 
@@ -25,12 +26,17 @@ ParsedOptions parse_options(int argc, char** argv) {
       ->delimiter(',')
       ->check(CLI::IsMember({"bf16", "f16", "f32", "i32", "e4m3"}))
       ->capture_default_str();
-  app.add_option("--operation,-o", plan.operations,
-                 "all_reduce, all_gather, reduce_scatter, broadcast, all_to_all, or a list; of all but the "
-                 "first, sizes "
-                 "are of messages")
+  app.add_option(
+         "--operation,-o", plan.operations,
+         "all_reduce, all_gather, reduce_scatter, broadcast, all_to_all, an all-reduce in few bits "
+         "(all_reduce_fp8, _int8, _int6, _int4, _mxfp8, _fp8_int8, _int4_int8), an all-reduce with RMSNorm "
+         "(all_reduce_norm, or _norm_fp8 with quantised rows), or a list; of other operations than "
+         "all-reduces sizes are of messages")
       ->delimiter(',')
-      ->check(CLI::IsMember({"all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all"}))
+      ->check(CLI::IsMember(list_operations()))
+      ->capture_default_str();
+  app.add_option("--hidden", plan.hidden, "numbers of a row that is normed; sizes are then of whole rows")
+      ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   app.add_option(
          "--calibrate", options.calibrate,

@@ -25,7 +25,8 @@ struct RankPlan {
   uint64_t soak = 0;       // verified replays
   std::string library;     // libverbena_ops.so
   std::string nccl_library;
-  uint32_t blocks = 128;  // most of a kernel's
+  uint32_t blocks = 128;   // most of a kernel's
+  uint64_t hidden = 8192;  // numbers of a row, of all_reduce_norm
   double timeout_s = 60;
 };
 

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "common/child_group.h"
@@ -25,6 +26,7 @@ constexpr uint64_t kPause_ns = 60'000;  // the host puts a sample's work into th
 constexpr uint64_t kMarginBytes = 256;  // behind an output: nobody writes there
 constexpr uint64_t kBarrierElements = 8;
 constexpr unsigned kEagerCalls = 100;
+constexpr double kMostCodedError = 0.25;  // of a few bits
 constexpr uint64_t kLate_ns[] = {5'000, 50'000};
 constexpr uint32_t kTinyInAllTypes =
     0x21802180u;  // 2^-60 in bf16, as little in f32: sums of a chain stay finite
@@ -65,8 +67,10 @@ class Rank {
     std::string operation_name, type_name;
     verbena_ops_operation operation;
     verbena_ops_type type;
+    Named named;
   };
   std::vector<Subject> list_subjects() const;
+  void make_norm_places(verbena_ops_type type);
   // Of the operation's input and output for tensors, or messages, of so many bytes.
   uint64_t input_bytes(const Subject& subject, uint64_t bytes) const;
   uint64_t output_bytes(const Subject& subject, uint64_t bytes) const;
@@ -76,6 +80,8 @@ class Rank {
                      bool is_in_place, uint32_t round);
   uint64_t check_chain(Contender& contender, uint64_t bytes);
   void expect_no_error();
+  // Whole rows, where there are some.
+  uint64_t cut_rows(const Subject& subject, uint64_t bytes) const;
   void measure_size(const Subject& subject, uint64_t bytes);
   // `chain` operations, each on the result of the one before.
   std::unique_ptr<Graph> make_graph(unsigned chain, const std::function<void(unsigned)>& enqueue);
@@ -94,8 +100,11 @@ class Rank {
   std::unique_ptr<Ours> ours_;
   std::vector<SymmetricWindow> windows_;
   std::unique_ptr<NcclContender> nccl_;
+  std::unique_ptr<OurContender> chosen_;  // of all-reduces
+  NormPlaces norm_;
   CUdeviceptr first_ = 0, second_ = 0, barrier_ = 0;
   uint64_t room_bytes_ = 0;
+  std::optional<Bytes> normed_;  // of the check under way
 };
 
 const CudaDriver& need_driver() {
@@ -125,7 +134,8 @@ Rank::Rank(const RankPlan& plan)
   ours_ = std::make_unique<Ours>(plan_, library_);
   for (const Subject& subject : list_subjects())
     for (const uint64_t bytes : plan_.sizes)
-      room_bytes_ = std::max({room_bytes_, input_bytes(subject, bytes), output_bytes(subject, bytes)});
+      room_bytes_ = std::max({room_bytes_, input_bytes(subject, cut_rows(subject, bytes)),
+                              output_bytes(subject, cut_rows(subject, bytes))});
   room_bytes_ += 2 * kMarginBytes;
   // In windows, for copy engines; to all others it makes no difference where tensors lie.
   for (CUdeviceptr* const tensor : {&first_, &second_}) {
@@ -133,6 +143,10 @@ Rank::Rank(const RankPlan& plan)
     *tensor = reinterpret_cast<CUdeviceptr>(windows_.back().address<char>());
   }
   barrier_ = gpu_.allocate(kBarrierElements * sizeof(float));
+  chosen_ =
+      std::make_unique<OurContender>(library_, ours_->ops, verbena_ops_choice{VERBENA_OPS_AUTO, 0, 0, 0});
+  for (const Subject& subject : list_subjects())
+    if (subject.named.has_norm && norm_.sum == 0) make_norm_places(subject.type);
   tell("gpu " + gpu_.name());
   gpu_.fill_words(barrier_, 0, kBarrierElements);
   for (const std::string& name : plan_.against)
@@ -146,11 +160,24 @@ Rank::~Rank() {
   ours_.reset();
 }
 
+void Rank::make_norm_places(verbena_ops_type type) {
+  const uint64_t row_bytes = plan_.hidden * get_element_bytes(type);
+  norm_.hidden = plan_.hidden;
+  for (CUdeviceptr* const place :
+       {&norm_.residual_in, &norm_.residual_out, &norm_.sum, &norm_.quantised, &norm_.scales})
+    *place = gpu_.allocate(room_bytes_);
+  norm_.weight = gpu_.allocate(row_bytes + sizeof(uint32_t));
+  gpu_.fill_words(norm_.residual_in, 0, room_bytes_ / 4);
+  gpu_.fill_words(norm_.weight, type == VERBENA_OPS_FLOAT16 ? 0x3c003c00u : 0x3f803f80u, row_bytes / 4 + 1);
+}
+
 std::vector<Rank::Subject> Rank::list_subjects() const {
   std::vector<Subject> subjects;
   for (const std::string& operation : plan_.operations)
-    for (const std::string& type : plan_.types)
-      subjects.push_back({operation, type, find_operation(operation), find_type(type)});
+    for (const std::string& type : plan_.types) {
+      const Named named = find_operation(operation);
+      subjects.push_back({operation, type, named.operation, find_type(type), named});
+    }
   return subjects;
 }
 
@@ -194,10 +221,21 @@ Bytes Rank::expect(const Subject& subject, uint64_t count, uint32_t round) const
 
 std::vector<std::unique_ptr<Contender>> Rank::list_contenders(const Subject& subject, uint64_t bytes) {
   std::vector<std::unique_ptr<Contender>> all;
+  if (subject.named.has_norm) {
+    const auto add = [&](NormContender::Kind kind, Contender* all_reduce, const std::string& name) {
+      all.push_back(std::make_unique<NormContender>(library_, ours_->ops, norm_, subject.named, kind,
+                                                    all_reduce, name));
+    };
+    add(NormContender::Kind::kApart, chosen_.get(), "verbena/apart");
+    add(NormContender::Kind::kFused, nullptr, "verbena/fused");
+    return all;
+  }
+  const verbena_ops_algorithm codec = subject.named.codec;
   for (const verbena_ops_choice& choice :
-       list_choices(subject.operation, bytes, plan_.count_ranks, plan_.blocks)) {
+       codec != VERBENA_OPS_AUTO ? list_coded_choices(codec, bytes, plan_.blocks)
+                                 : list_choices(subject.operation, bytes, plan_.count_ranks, plan_.blocks)) {
     if (choice.algorithm == VERBENA_OPS_AUTO || plan_.all_shapes)
-      all.push_back(std::make_unique<OurContender>(library_, ours_->ops, choice));
+      all.push_back(std::make_unique<OurContender>(library_, ours_->ops, choice, codec));
   }
   return all;
 }
@@ -218,13 +256,20 @@ uint64_t Rank::check_one(Contender& contender, const Subject& subject, uint64_t 
   gpu_.fill_words(first_, 0x5a5a5a5a, room_bytes_ / 4);
   if (!input.empty()) gpu_.write(work.from, input.data(), input.size(), plan_.timeout_s);
   contender.enqueue(work, gpu_.stream());
-  const Bytes expected = expect(subject, work.count, round);
+  // With a norm: what the first contender made, of an all-reduce and a norm one after the other.
+  const bool is_first = subject.named.has_norm && !normed_;
+  const Bytes expected = subject.named.has_norm && !is_first ? *normed_ : expect(subject, work.count, round);
   Bytes output(expected.size() + kMarginBytes);
   gpu_.read(output.data(), work.to, output.size(), plan_.timeout_s);
   expect_no_error();
   uint64_t wrong = 0;
-  for (uint64_t i = 0; i < expected.size(); i += element)
+  const bool is_coded = subject.named.codec != VERBENA_OPS_AUTO;
+  for (uint64_t i = 0; i < expected.size() && !is_coded && !is_first; i += element)
     wrong += std::memcmp(output.data() + i, expected.data() + i, element) != 0;
+  if (is_coded)
+    wrong += measure_error(subject.type, {output.begin(), output.end() - kMarginBytes}, expected) >
+             kMostCodedError;
+  if (is_first) normed_ = Bytes(output.begin(), output.end() - kMarginBytes);
   for (uint64_t i = expected.size(); i < output.size(); ++i) wrong += output[i] != 0x5a;
   output.resize(expected.size());
   // Results of a reduction are the same on all ranks.
@@ -264,6 +309,11 @@ uint64_t Rank::check_chain(Contender& contender, uint64_t bytes) {
   return wrong;
 }
 
+uint64_t Rank::cut_rows(const Subject& subject, uint64_t bytes) const {
+  const uint64_t row_bytes = subject.named.has_norm ? plan_.hidden * get_element_bytes(subject.type) : 1;
+  return std::max(row_bytes, bytes / row_bytes * row_bytes);
+}
+
 void Rank::check_all() {
   uint32_t round = 0;
   for (const Subject& subject : list_subjects()) {
@@ -273,16 +323,21 @@ void Rank::check_all() {
              room_bytes_;
     };
     std::vector<uint64_t> sizes = plan_.sizes;
+    const bool has_norm = subject.named.has_norm;
+    for (uint64_t& bytes : sizes) bytes = cut_rows(subject, bytes);
     // Odd ones: a single element, prime numbers of them.
     for (const uint64_t count : {1, 17, 1021, 8191, 65537})
-      if (has_room(count * element, 64)) sizes.push_back(count * element);
+      if (!has_norm && has_room(count * element, 64)) sizes.push_back(count * element);
     for (const uint64_t bytes : sizes) {
       uint64_t wrong = 0;
+      normed_.reset();
+      const uint32_t first_round = round;
       for (const auto& contender : list_contenders(subject, bytes)) {
+        if (has_norm) round = first_round;
         // Tensors of the direct way are aligned.
-        const bool is_any = contender->name().find("/direct/") == std::string::npos;
+        const bool is_any = !has_norm && contender->name().find("/direct/") == std::string::npos;
         const bool is_odd = is_any && round % 3 == 1 && has_room(bytes, 64);
-        const bool is_in_place = round % 4 == 3 && subject.operation == VERBENA_OPS_ALL_REDUCE;
+        const bool is_in_place = !has_norm && round % 4 == 3 && subject.operation == VERBENA_OPS_ALL_REDUCE;
         wrong +=
             check_one(*contender, subject, bytes, is_odd ? element * (round % 7) : 0, is_in_place, round);
         ++round;
@@ -293,7 +348,8 @@ void Rank::check_all() {
   }
   for (const uint64_t bytes : plan_.sizes) {
     uint64_t wrong = 0;
-    const Subject sums{"all_reduce", "i32", VERBENA_OPS_ALL_REDUCE, VERBENA_OPS_INT32};
+    const Subject sums{"all_reduce", "i32", VERBENA_OPS_ALL_REDUCE, VERBENA_OPS_INT32,
+                       find_operation("all_reduce")};
     for (const auto& contender : list_contenders(sums, bytes)) wrong += check_chain(*contender, bytes);
     tell("checked " + std::to_string(wrong) + " all_reduce i32 " + std::to_string(bytes) +
          " bytes, in graphs, each on the result of the one before, every way");
@@ -418,8 +474,27 @@ void Rank::measure_size(const Subject& subject, uint64_t bytes) {
     void enqueue(const Work& of, CUstream stream) override { contender.enqueue(of, stream); }
     Contender& contender;
   };
-  if (nccl_ && find_nccl_type(type) >= 0)
-    entries.push_back({std::make_unique<Borrowed>(*nccl_), {}, {}, {}, {}});
+  if (nccl_ && find_nccl_type(type) >= 0) {
+    if (subject.named.has_norm) {
+      entries.push_back(
+          {std::make_unique<NormContender>(library_, ours_->ops, norm_, subject.named,
+                                           NormContender::Kind::kApart, nccl_.get(), nccl_->name()),
+           {},
+           {},
+           {},
+           {}});
+    } else {
+      entries.push_back({std::make_unique<Borrowed>(*nccl_), {}, {}, {}, {}});
+    }
+  }
+  if (subject.named.has_norm)
+    entries.push_back(
+        {std::make_unique<NormContender>(library_, ours_->ops, norm_, subject.named,
+                                         NormContender::Kind::kBare, chosen_.get(), "all-reduce-alone"),
+         {},
+         {},
+         {},
+         {}});
   for (Entry& entry : entries) {
     const auto enqueue = [&](unsigned i) { enqueue_chain(*entry.contender, work, i); };
     enqueue(0);  // loads what is loaded late
@@ -451,7 +526,7 @@ void Rank::measure_size(const Subject& subject, uint64_t bytes) {
 
 void Rank::measure_all() {
   for (const Subject& subject : list_subjects())
-    for (const uint64_t bytes : plan_.sizes) measure_size(subject, bytes);
+    for (const uint64_t bytes : plan_.sizes) measure_size(subject, cut_rows(subject, bytes));
 }
 
 // One graph, replayed with other data each time, every element compared.

@@ -169,14 +169,6 @@ std::vector<std::string> list_workload_arguments(const CLI::App& app, size_t cou
   return arguments;
 }
 
-// In earlier releases --compare took the name of a transport.
-void adopt_old_spelling(Options& options, RawWorkload& raw) {
-  if (options.output.compare != kIb) return;
-  options.output.compare.clear();
-  raw.against = kIb;
-  options.workload_arguments.push_back(std::string(kAgainst) + "=" + kIb);
-}
-
 void settle_hosts(Options& options) {
   if (options.child >= 0) return;
   if (options.against && options.transport != Transport::kVerbena) {
@@ -213,7 +205,6 @@ ParsedOptions parse_options(int argc, const char* const* argv) {
   try {
     app.parse(argc, argv);
     options.workload_arguments = list_workload_arguments(app, workload_count);
-    adopt_old_spelling(options, raw);
     resolve(options, raw);
     settle_hosts(options);
     if (options.child < 0) check_output_options(options.output);

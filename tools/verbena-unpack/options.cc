@@ -180,7 +180,6 @@ ParsedOptions parse_options(int argc, const char* const* argv) {
   add_run_options(app, parsed.options, raw);
   add_live_options(app, parsed.options, raw);
   add_output_options(app, parsed.options.output);
-  app.add_option("--svg", parsed.options.output.plot)->group("");
   style_help(app, "verbena-unpack");
   try {
     app.parse(argc, argv);

@@ -29,7 +29,11 @@
 #define VERBENA_HOST_DEVICE \
   __attribute__((host)) __attribute__((device)) __attribute__((always_inline)) inline
 #define VERBENA_DEVICE __attribute__((device)) __attribute__((always_inline)) inline
+#if defined(VERBENA_BITCODE)
 #define VERBENA_DEVICE_FAR VERBENA_DEVICE
+#else
+#define VERBENA_DEVICE_FAR __attribute__((device)) __attribute__((noinline))
+#endif
 #define VERBENA_SHARED __attribute__((shared))
 #endif
 #else

@@ -384,7 +384,7 @@ class RowNorm {
 // Rows first, first + step and so on of a tensor x that lies in memory, `x_step` numbers from one to the
 // next, by all threads of a block of whole warps; what they wrote before is there. x may be residual_out or
 // output, at the same step.
-template <uint32_t kKept = 4, typename T>
+template <uint32_t kKept = 2, typename T>
 VERBENA_DEVICE void norm_rows(const RmsNorm<T>& norm, const T* x, uint64_t x_step, uint64_t first,
                               uint64_t end, uint64_t step = 1) {
   detail::RowNorm<T, kKept> rows(norm);
@@ -394,6 +394,14 @@ VERBENA_DEVICE void norm_rows(const RmsNorm<T>& norm, const T* x, uint64_t x_ste
   for (uint64_t row = first; row < end; row += step)
     rows.apply(row, [&](uint64_t vector) { return rows.load_numbers(x + row * x_step, vector, is_aligned); });
 }
+
+// The same, for functions that are told how to norm.
+struct NormRows {
+  template <typename T>
+  VERBENA_DEVICE void operator()(const RmsNorm<T>& norm, const T* x, uint64_t first, uint64_t end) const {
+    norm_rows(norm, x, norm.hidden, first, end);
+  }
+};
 
 }  // namespace verbena::device
 

@@ -7,5 +7,6 @@
 #include "verbena/device/symm_reduce.cuh"
 #include "verbena/device/symm_signal.cuh"
 #include "verbena/device/symm_team.cuh"
+#include "verbena/device/symm_word.cuh"
 
 #endif

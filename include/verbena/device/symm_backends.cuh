@@ -2,7 +2,7 @@
 #ifndef VERBENA_DEVICE_SYMM_BACKENDS_CUH
 #define VERBENA_DEVICE_SYMM_BACKENDS_CUH
 
-#include "verbena/device/symm_network.cuh"
+#include "verbena/device/symm_put.cuh"
 
 namespace verbena {
 
@@ -21,6 +21,8 @@ struct SymmNetwork<SymmAnyContext<Contexts...>> {
   using Context = SymmAnyContext<Contexts...>;
 
   static constexpr bool kGets = (SymmNetwork<Contexts>::kGets || ...);
+  static constexpr bool kUpdates = (SymmNetwork<Contexts>::kUpdates || ...);
+  static constexpr bool kRows = true;
 
   VERBENA_DEVICE static constexpr bool serves(int32_t type) {
     return (SymmNetwork<Contexts>::serves(type) || ...);
@@ -31,45 +33,111 @@ struct SymmNetwork<SymmAnyContext<Contexts...>> {
   VERBENA_DEVICE static bool gets(const Context& context) {
     return choose(context, false, [](auto network, const auto&) { return network.kGets; });
   }
+  VERBENA_DEVICE static bool updates(const Context& context) {
+    return choose(context, false, [](auto network, const auto&) { return network.kUpdates; });
+  }
   VERBENA_DEVICE static bool arrives_behind_all(const Context& context) {
     return choose(context, true, [](auto network, const auto&) { return network.kArrivesBehindAll; });
   }
 
   VERBENA_DEVICE static WaitResult put(const Context& context, int32_t peer, void* destination,
-                                       const void* source, uint64_t length_bytes) {
+                                       const void* source, uint64_t length_bytes, SymmQueue queue) {
     return choose(context, kNone, [&](auto network, const auto& on) {
-      return network.put(on, peer, destination, source, length_bytes);
+      return network.put(on, peer, destination, source, length_bytes, queue);
     });
   }
   VERBENA_DEVICE static WaitResult put_signal(const Context& context, int32_t peer, void* destination,
                                               const void* source, uint64_t length_bytes, uint32_t number,
-                                              uint64_t value, SymmSignalOperation operation) {
+                                              uint64_t value, SymmSignalOperation operation,
+                                              SymmQueue queue) {
     return choose(context, kNone, [&](auto network, const auto& on) {
-      return network.put_signal(on, peer, destination, source, length_bytes, number, value, operation);
+      return network.put_signal(on, peer, destination, source, length_bytes, number, value, operation, queue);
     });
   }
   VERBENA_DEVICE static WaitResult signal(const Context& context, int32_t peer, uint32_t number,
-                                          uint64_t value, SymmSignalOperation operation) {
+                                          uint64_t value, SymmSignalOperation operation, SymmQueue queue) {
     return choose(context, kNone, [&](auto network, const auto& on) {
-      return network.signal(on, peer, number, value, operation);
+      return network.signal(on, peer, number, value, operation, queue);
     });
   }
-  VERBENA_DEVICE static WaitResult follow_all(const Context& context, int32_t peer) {
-    return choose(context, kNone, [&](auto network, const auto& on) { return network.follow_all(on, peer); });
+  VERBENA_DEVICE static WaitResult follow_all(const Context& context, int32_t peer, SymmQueue queue) {
+    return choose(context, kNone,
+                  [&](auto network, const auto& on) { return network.follow_all(on, peer, queue); });
+  }
+  VERBENA_DEVICE static WaitResult put_rows(const Context& context, int32_t peer, void* destination,
+                                            const void* source, const SymmRows& rows, SymmQueue queue) {
+    return choose(context, kNone, [&](auto, const auto& on) {
+      return detail::put_rows_far(on, peer, destination, source, rows, queue);
+    });
+  }
+  VERBENA_DEVICE static WaitResult get_rows(const Context& context, int32_t peer, void* destination,
+                                            const void* source, const SymmRows& rows, SymmQueue queue) {
+    return choose_of<kOfGets>(context, [&](auto, const auto& on) {
+      return detail::get_rows_far(on, peer, destination, source, rows, queue);
+    });
   }
   VERBENA_DEVICE static WaitResult get(const Context& context, int32_t peer, void* destination,
-                                       const void* source, uint64_t length_bytes) {
-    return choose(context, kNone, [&](auto network, const auto& on) {
-      if constexpr (network.kGets) {
-        return network.get(on, peer, destination, source, length_bytes);
-      } else {
-        return kNone;
-      }
+                                       const void* source, uint64_t length_bytes, SymmQueue queue) {
+    return choose_of<kOfGets>(context, [&](auto network, const auto& on) {
+      return network.get(on, peer, destination, source, length_bytes, queue);
+    });
+  }
+  VERBENA_DEVICE static WaitResult get_async(const Context& context, int32_t peer, void* destination,
+                                             const void* source, uint64_t length_bytes, SymmQueue queue,
+                                             SymmRequest* asked) {
+    return choose_of<kOfGets>(context, [&](auto network, const auto& on) {
+      return network.get_async(on, peer, destination, source, length_bytes, queue, asked);
+    });
+  }
+  VERBENA_DEVICE static WaitResult await(const Context& context, const SymmRequest& asked) {
+    return choose_of<kOfGets>(context,
+                              [&](auto network, const auto& on) { return network.await(on, asked); });
+  }
+  VERBENA_DEVICE static bool has_answered(const Context& context, const SymmRequest& asked) {
+    const WaitResult result = choose_of<kOfGets>(context, [&](auto network, const auto& on) {
+      return network.has_answered(on, asked) ? WaitResult::kReached : WaitResult::kTimedOut;
+    });
+    return result == WaitResult::kReached;
+  }
+
+  VERBENA_DEVICE static WaitResult write_word(const Context& context, int32_t peer, uint64_t* word,
+                                              uint64_t value, SymmQueue queue) {
+    return choose_of<kOfUpdates>(context, [&](auto network, const auto& on) {
+      return network.write_word(on, peer, word, value, queue);
+    });
+  }
+  VERBENA_DEVICE static WaitResult add_word(const Context& context, int32_t peer, uint64_t* word,
+                                            uint64_t value, SymmQueue queue) {
+    return choose_of<kOfUpdates>(context, [&](auto network, const auto& on) {
+      return network.add_word(on, peer, word, value, queue);
+    });
+  }
+  VERBENA_DEVICE static WaitResult fetch_add(const Context& context, int32_t peer, uint64_t* word,
+                                             uint64_t value, SymmQueue queue, uint64_t* before) {
+    return choose_of<kOfUpdates>(context, [&](auto network, const auto& on) {
+      return network.fetch_add(on, peer, word, value, queue, before);
+    });
+  }
+  VERBENA_DEVICE static bool swaps(const Context& context) {
+    const WaitResult result = choose_of<kOfUpdates>(context, [](auto network, const auto& on) {
+      return network.swaps(on) ? WaitResult::kReached : WaitResult::kTimedOut;
+    });
+    return result == WaitResult::kReached;
+  }
+  VERBENA_DEVICE static WaitResult compare_swap(const Context& context, int32_t peer, uint64_t* word,
+                                                uint64_t expected, uint64_t desired, SymmQueue queue,
+                                                uint64_t* before) {
+    return choose_of<kOfUpdates>(context, [&](auto network, const auto& on) {
+      return network.compare_swap(on, peer, word, expected, desired, queue, before);
     });
   }
 
   VERBENA_DEVICE static WaitResult complete(const Context& context) {
     return choose(context, kNone, [](auto network, const auto& on) { return network.complete(on); });
+  }
+  VERBENA_DEVICE static WaitResult complete_at(const Context& context, int32_t peer) {
+    return choose(context, kNone,
+                  [&](auto network, const auto& on) { return network.complete_at(on, peer); });
   }
   VERBENA_DEVICE static WaitResult release_sources(const Context& context) {
     return choose(context, kNone, [](auto network, const auto& on) { return network.release_sources(on); });
@@ -117,6 +185,18 @@ struct SymmNetwork<SymmAnyContext<Contexts...>> {
     static_cast<void>(
         ((SymmNetwork<Contexts>::serves(type) && (call_one<Contexts>(context, call, &result), true)) || ...));
     return result;
+  }
+  // The same of networks that have the functions of one kind; the others are not asked.
+  enum Kind : uint8_t { kOfGets, kOfUpdates };
+  template <Kind kind, typename Call>
+  VERBENA_DEVICE static WaitResult choose_of(const Context& context, const Call& call) {
+    return choose(context, kNone, [&](auto network, const auto& on) {
+      if constexpr (kind == kOfGets ? network.kGets : network.kUpdates) {
+        return call(network, on);
+      } else {
+        return kNone;
+      }
+    });
   }
   template <typename One, typename Result, typename Call>
   VERBENA_DEVICE static void call_one(const Context& context, const Call& call, Result* result) {

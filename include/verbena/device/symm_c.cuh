@@ -56,6 +56,18 @@ VERBENA_DEVICE int32_t run_copy(int64_t context, int32_t count, int32_t element_
   });
 }
 
+VERBENA_DEVICE SymmQueue as_queue(int32_t queue) {
+  return queue < 0 ? SymmQueue{} : SymmQueue{static_cast<uint32_t>(queue)};
+}
+// A request as a number: 0 is complete.
+VERBENA_DEVICE int64_t as_number(const SymmRequest& asked) {
+  return static_cast<int64_t>(asked.behind * kPutMaxQueues + asked.queue);
+}
+VERBENA_DEVICE SymmRequest as_request(int64_t number) {
+  const auto bits = static_cast<uint64_t>(number);
+  return {bits / kPutMaxQueues, static_cast<uint32_t>(bits % kPutMaxQueues)};
+}
+
 // What does not compare so with `wanted`, where there is such a value.
 VERBENA_DEVICE int64_t find_value_that_fails(SymmCompare compare, int64_t wanted) {
   if (compare == SymmCompare::kGreaterEqual) return INT64_MIN;
@@ -206,6 +218,169 @@ VERBENA_SYMM_FUNCTION int32_t symm_get(int64_t context, int64_t destination, int
     return symm_get(on, detail::as_pointer(destination), detail::as_pointer(source), length_bytes, peer,
                     BlockGroup{});
   });
+}
+
+// The same by a put queue of the caller's choice; negative: the block's own. What goes by one queue to one
+// peer takes effect there in order.
+VERBENA_SYMM_FUNCTION int32_t symm_put_async_by(int64_t context, int64_t destination, int64_t source,
+                                                int32_t count, int32_t element_size, int32_t peer,
+                                                int32_t queue) {
+  using namespace verbena::device;
+  return detail::run_copy(context, count, element_size, [&](const auto& on, uint64_t length_bytes) {
+    return symm_put_async(on, detail::as_pointer(destination), detail::as_pointer(source), length_bytes, peer,
+                          BlockGroup{}, detail::as_queue(queue));
+  });
+}
+VERBENA_SYMM_FUNCTION int32_t symm_put_signal_async_by(int64_t context, int64_t destination, int64_t source,
+                                                       int32_t count, int32_t element_size, int32_t peer,
+                                                       int32_t signal, int64_t value, int32_t operation,
+                                                       int32_t queue) {
+  using namespace verbena::device;
+  return detail::run_copy(context, count, element_size, [&](const auto& on, uint64_t length_bytes) {
+    return symm_put_signal_async(
+        on, detail::as_pointer(destination), detail::as_pointer(source), length_bytes, peer,
+        static_cast<uint32_t>(signal), static_cast<uint64_t>(value),
+        static_cast<verbena::SymmSignalOperation>(operation), BlockGroup{}, detail::as_queue(queue));
+  });
+}
+VERBENA_SYMM_FUNCTION int32_t symm_signal_by(int64_t context, int32_t signal, int32_t peer, int64_t value,
+                                             int32_t operation, int32_t queue) {
+  using namespace verbena::device;
+  return detail::run(context, [&](const auto& on) {
+    return symm_signal(on, static_cast<uint32_t>(signal), peer, static_cast<uint64_t>(value),
+                       static_cast<verbena::SymmSignalOperation>(operation), BlockGroup{},
+                       detail::as_queue(queue));
+  });
+}
+// One signal behind what all blocks have put to the peer, as far as this one knows of it.
+VERBENA_SYMM_FUNCTION int32_t symm_signal_behind_all(int64_t context, int32_t signal, int32_t peer,
+                                                     int64_t value, int32_t operation) {
+  using namespace verbena::device;
+  return detail::run(context, [&](const auto& on) {
+    return symm_signal_behind_all(on, static_cast<uint32_t>(signal), peer, static_cast<uint64_t>(value),
+                                  static_cast<verbena::SymmSignalOperation>(operation), BlockGroup{});
+  });
+}
+
+// A request, to be waited for, by any block, or 0: the data is here. Less than 0 is a SymmStatus.
+VERBENA_SYMM_FUNCTION int64_t symm_get_async(int64_t context, int64_t destination, int64_t source,
+                                             int32_t count, int32_t element_size, int32_t peer,
+                                             int32_t queue) {
+  using namespace verbena::device;
+  SymmRequest asked;
+  const int32_t status =
+      detail::run_copy(context, count, element_size, [&](const auto& on, uint64_t length_bytes) {
+        return symm_get_async(on, detail::as_pointer(destination), detail::as_pointer(source), length_bytes,
+                              peer, &asked, BlockGroup{}, detail::as_queue(queue));
+      });
+  return status != 0 ? status : detail::as_number(asked);
+}
+VERBENA_SYMM_FUNCTION int32_t symm_request_wait(int64_t context, int64_t request) {
+  using namespace verbena::device;
+  if (request < 0) return static_cast<int32_t>(request);
+  return detail::run(context, [&](const auto& on) {
+    return symm_request_wait(on, detail::as_request(request), BlockGroup{});
+  });
+}
+
+// Rows of `row_count` elements, strides in elements.
+VERBENA_SYMM_FUNCTION int32_t symm_put_rows(int64_t context, int64_t destination, int64_t destination_stride,
+                                            int64_t source, int64_t source_stride, int32_t row_count,
+                                            int32_t rows, int32_t element_size, int32_t peer) {
+  using namespace verbena::device;
+  if (rows < 0 || destination_stride < 0 || source_stride < 0)
+    return static_cast<int32_t>(verbena::SymmStatus::kInvalid);
+  const auto size = static_cast<uint64_t>(element_size);
+  return detail::run_copy(context, row_count, element_size, [&](const auto& on, uint64_t row_bytes) {
+    return symm_put_rows(on, detail::as_pointer(destination),
+                         static_cast<uint64_t>(destination_stride) * size, detail::as_pointer(source),
+                         static_cast<uint64_t>(source_stride) * size, row_bytes, static_cast<uint64_t>(rows),
+                         peer, BlockGroup{});
+  });
+}
+VERBENA_SYMM_FUNCTION int32_t symm_get_rows(int64_t context, int64_t destination, int64_t destination_stride,
+                                            int64_t source, int64_t source_stride, int32_t row_count,
+                                            int32_t rows, int32_t element_size, int32_t peer) {
+  using namespace verbena::device;
+  if (rows < 0 || destination_stride < 0 || source_stride < 0)
+    return static_cast<int32_t>(verbena::SymmStatus::kInvalid);
+  const auto size = static_cast<uint64_t>(element_size);
+  return detail::run_copy(context, row_count, element_size, [&](const auto& on, uint64_t row_bytes) {
+    return symm_get_rows(on, detail::as_pointer(destination),
+                         static_cast<uint64_t>(destination_stride) * size, detail::as_pointer(source),
+                         static_cast<uint64_t>(source_stride) * size, row_bytes, static_cast<uint64_t>(rows),
+                         peer, BlockGroup{});
+  });
+}
+
+// Words of 64 bits in windows (symm_word.cuh); `word` is this rank's address of it.
+VERBENA_SYMM_FUNCTION int32_t symm_put_value(int64_t context, int64_t word, int64_t value, int32_t peer) {
+  using namespace verbena::device;
+  return detail::run(context, [&](const auto& on) {
+    return symm_put_value(on, detail::as_pointer<uint64_t>(word), static_cast<uint64_t>(value), peer,
+                          BlockGroup{});
+  });
+}
+VERBENA_SYMM_FUNCTION int32_t symm_add(int64_t context, int64_t word, int64_t value, int32_t peer) {
+  using namespace verbena::device;
+  return detail::run(context, [&](const auto& on) {
+    return symm_add(on, detail::as_pointer<uint64_t>(word), static_cast<uint64_t>(value), peer, BlockGroup{});
+  });
+}
+// What the word was before, the same for all threads; INT64_MIN: it has failed, or the word was that.
+VERBENA_SYMM_FUNCTION int64_t symm_fetch_add(int64_t context, int64_t word, int64_t value, int32_t peer) {
+  using namespace verbena::device;
+  uint64_t before = 0;
+  const int32_t status = detail::run(context, [&](const auto& on) {
+    return symm_fetch_add(on, detail::as_pointer<uint64_t>(word), static_cast<uint64_t>(value), peer, &before,
+                          BlockGroup{});
+  });
+  return status != 0 ? INT64_MIN : static_cast<int64_t>(before);
+}
+VERBENA_SYMM_FUNCTION int64_t symm_compare_swap(int64_t context, int64_t word, int64_t expected,
+                                                int64_t desired, int32_t peer) {
+  using namespace verbena::device;
+  uint64_t before = 0;
+  const int32_t status = detail::run(context, [&](const auto& on) {
+    return symm_compare_swap(on, detail::as_pointer<uint64_t>(word), static_cast<uint64_t>(expected),
+                             static_cast<uint64_t>(desired), peer, &before, BlockGroup{});
+  });
+  return status != 0 ? INT64_MIN : static_cast<int64_t>(before);
+}
+// This rank's word, as symm_signal_wait_until() of a signal.
+VERBENA_SYMM_FUNCTION int64_t symm_wait_until(int64_t context, int64_t word, int32_t compare,
+                                              int64_t wanted) {
+  using namespace verbena::device;
+  const auto relation = static_cast<verbena::SymmCompare>(compare);
+  int64_t seen = detail::find_value_that_fails(relation, wanted);
+  if (context == 0) return seen;
+  static_cast<void>(detail::run(context, [&](const auto& on) {
+    return symm_wait_until<int64_t>(on, detail::as_pointer<uint64_t>(word), relation, wanted, &seen,
+                                    BlockGroup{});
+  }));
+  return seen;
+}
+// `count` words, one behind the other.
+VERBENA_SYMM_FUNCTION int32_t symm_wait_until_all(int64_t context, int64_t words, int32_t count,
+                                                  int32_t compare, int64_t wanted) {
+  using namespace verbena::device;
+  return detail::run(context, [&](const auto& on) {
+    return symm_wait_until_all(on, detail::as_pointer<uint64_t>(words), static_cast<uint32_t>(count),
+                               static_cast<verbena::SymmCompare>(compare), wanted, BlockGroup{});
+  });
+}
+// The number of one that does. `skipped` is 0 or the address of as many int32: others than 0 leave theirs
+// out.
+VERBENA_SYMM_FUNCTION int32_t symm_wait_until_any(int64_t context, int64_t words, int32_t count,
+                                                  int32_t compare, int64_t wanted, int64_t skipped) {
+  using namespace verbena::device;
+  uint32_t which = 0;
+  const int32_t status = detail::run(context, [&](const auto& on) {
+    return symm_wait_until_any(on, detail::as_pointer<uint64_t>(words), static_cast<uint32_t>(count),
+                               static_cast<verbena::SymmCompare>(compare), wanted,
+                               detail::as_pointer<uint32_t>(skipped), &which, BlockGroup{});
+  });
+  return status != 0 ? status : static_cast<int32_t>(which);
 }
 
 // A float's bits for the number in the lowest bits of `bits`, and back, rounded to nearest, ties to even

@@ -16,21 +16,38 @@ namespace verbena::device {
 // most as the context limits it, unless its README says otherwise.
 //
 //   bool serves(type)        whether contexts with this SymmContext::type are of this backend
-//   bool kGets               whether there is get()
+//   bool kGets               whether there are get(), get_async() and await()
+//   bool kUpdates            whether there are write_word(), add_word(), fetch_add() and compare_swap()
+//   bool kRows               whether there are put_rows() and get_rows(); if not, rows go one by one
 //   bool kArrivesBehindAll   an arrival (below) is behind all that this rank has put, at whatever peer;
 //                            if not, behind what it has put to that peer
 //   bool is_there(context)   no: members out of reach are kUnreachable
-//   WaitResult put(context, peer, destination, source, length_bytes)
-//   WaitResult put_signal(context, peer, destination, source, length_bytes, signal, value, operation)
-//   WaitResult signal(context, peer, signal, value, operation)
-//                            who sees the signal sees what this thread knows of, and what its block has put
-//                            to that peer before; kSet or kAdd. The source is in use until release_sources()
-//   WaitResult follow_all(context, peer)
+//   WaitResult put(context, peer, destination, source, length_bytes, queue)
+//   WaitResult put_signal(context, peer, destination, source, length_bytes, signal, value, operation, queue)
+//   WaitResult signal(context, peer, signal, value, operation, queue)
+//                            who sees the signal sees what this thread knows of, and what its block, or the
+//                            queue, has put to that peer before; kSet or kAdd. The source is in use until
+//                            release_sources(). A SymmQueue may be left alone
+//   WaitResult follow_all(context, peer, queue)
 //                            what this thread asks for next of the peer comes behind all that this rank has
 //                            put there, as far as this thread knows of it
-//   WaitResult get(context, peer, destination, source, length_bytes)
+//   WaitResult get(context, peer, destination, source, length_bytes, queue)
 //                            the data is here when it returns
+//   WaitResult get_async(context, peer, destination, source, length_bytes, queue, SymmRequest* asked)
+//   WaitResult await(context, asked)   the data of a get_async() is here when it returns
+//   bool has_answered(context, asked)  whether it is, without a wait; no, if that is not known
+//   WaitResult put_rows(context, peer, destination, source, rows, queue)
+//   WaitResult get_rows(context, peer, destination, source, rows, queue)
+//                            as put() and get(), of SymmRows
+//   WaitResult write_word(context, peer, word, value, queue)
+//   WaitResult add_word(context, peer, word, value, queue)
+//   WaitResult fetch_add(context, peer, word, value, queue, uint64_t* before)
+//   WaitResult compare_swap(context, peer, word, expected, desired, queue, uint64_t* before)
+//                            as signal() in order; `peer` is any member for the last three, which exclude
+//                            each other whoever of the team calls them. With *before they acquire
+//   bool swaps(context)      whether there is compare_swap() for this context
 //   WaitResult complete(context)          what this rank has asked for before is complete at every peer
+//   WaitResult complete_at(context, peer)   the same of what it has asked of that peer
 //   WaitResult release_sources(context)   the sources of it may be reused
 //   uint64_t read_signal(context, signal, delta_bytes)
 //                            what this network has added to the signal of the member in reach at
@@ -45,6 +62,13 @@ namespace verbena::device {
 //                            wait
 template <typename Context>
 struct SymmNetwork;
+
+// Rows of equal length that are as far from each other on either side; strides are from the begin of one to
+// that of the next, 0 or more.
+struct SymmRows {
+  uint64_t count, row_bytes;
+  uint64_t stride_here, stride_there;  // bytes, in this rank's memory and in the peer's
+};
 
 // Arrivals counted by the peer, for networks that add to words and write none: two words a barrier, for odd
 // and for even rounds. Nobody is two rounds ahead of anybody, so that a word never holds arrivals of a round
@@ -67,6 +91,7 @@ namespace detail {
 template <typename Context>
 struct NetworkTraits {
   VERBENA_DEVICE static constexpr bool gets(const Context&) { return SymmNetwork<Context>::kGets; }
+  VERBENA_DEVICE static constexpr bool updates(const Context&) { return SymmNetwork<Context>::kUpdates; }
   VERBENA_DEVICE static constexpr bool arrives_behind_all(const Context&) {
     return SymmNetwork<Context>::kArrivesBehindAll;
   }

@@ -1,8 +1,9 @@
 // Data in peers' memory: put, get, atomics, and what orders them. A group of threads moves a range together;
-// all of it call. Addresses at a peer are given as this rank's own (symm_abi.h). The other side of a copy is
-// any memory of this GPU where the peer is in reach of loads and stores; otherwise a NIC copies, and it lies
-// in the heap too. Lengths are in bytes. Ranges do not overlap. Each thread may read any part of the source:
-// the caller syncs the group where its threads have written it.
+// all of it call. Addresses at a peer are given as this rank's own (symm_abi.h), in a window or in memory
+// that is registered. The other side of a copy is any memory of this GPU where the peer is in reach of loads
+// and stores; otherwise a NIC copies, and it lies in a window or registered memory too. Lengths are in bytes.
+// Ranges do not overlap. Each thread may read any part of the source: the caller syncs the group where its
+// threads have written it.
 //
 // A put is under way when the call returns: what shows it to the peer is a signal or a barrier after it. If
 // the peer is in reach, all threads of the group may reuse the source at once; otherwise behind symm_flush().
@@ -30,9 +31,11 @@ VERBENA_DEVICE void copy_together(const Group& group, void* destination, const v
   copy_group(group, destination, source, length_bytes);
 }
 
-VERBENA_DEVICE bool is_at_peer(const SymmContext& context, const void* symmetric, uint64_t length_bytes,
+// `*symmetric` becomes the heap's address.
+template <typename T>
+VERBENA_DEVICE bool is_at_peer(const SymmContext& context, T** symmetric, uint64_t length_bytes,
                                int32_t peer) {
-  return is_member(context, peer) && is_in_heap(context, symmetric, length_bytes);
+  return is_member(context, peer) && find_symmetric(context, symmetric, length_bytes);
 }
 
 template <typename Word>
@@ -64,20 +67,104 @@ VERBENA_DEVICE void put_by_stores(const Group& group, void* there, const void* s
                     put_word<uint32_t>(there, source, length_bytes));
 }
 
-// From a member out of reach; waits until all of it is here.
-template <typename Context, typename Group>
-VERBENA_DEVICE SymmStatus get_by_network(const Context& context, void* destination, const void* source,
-                                         uint64_t length_bytes, int32_t peer, const Group& group) {
+// From a member out of reach, whose network has gets: `ask(network, destination)` by one thread of the group.
+template <typename Context, typename Group, typename Ask>
+VERBENA_DEVICE_FAR SymmStatus get_by_network(const Context& context, void* destination, uint64_t length_bytes,
+                                             int32_t peer, const Group& group, const Ask& ask) {
   if constexpr (!SymmNetwork<Context>::kGets) {
     return SymmStatus::kUnreachable;
   } else {
-    if (!NetworkTraits<Context>::gets(context)) return SymmStatus::kUnreachable;
-    if (SymmNetwork<Context>::is_there(context) && !is_in_heap(context, destination, length_bytes))
-      return SymmStatus::kInvalid;
-    return post_once(context, peer, group, [=, &context] {
-      if (length_bytes == 0) return WaitResult::kReached;
-      return SymmNetwork<Context>::get(context, peer, destination, source, length_bytes);
+    if (!NetworkTraits<Context>::gets(context) || !SymmNetwork<Context>::is_there(context))
+      return SymmStatus::kUnreachable;
+    if (!find_symmetric(context, &destination, length_bytes)) return SymmStatus::kInvalid;
+    return post_once(context, peer, group, [=] {
+      return length_bytes == 0 ? WaitResult::kReached : ask(SymmNetwork<Context>{}, destination);
     });
+  }
+}
+
+// To a member out of reach: `ask(network, source)` by one thread of the group, unless there is nothing to
+// put.
+template <typename Context, typename Group, typename Ask>
+VERBENA_DEVICE_FAR SymmStatus put_by_network(const Context& context, const void* source,
+                                             uint64_t length_bytes, int32_t peer, const Group& group,
+                                             const Ask& ask) {
+  if (!SymmNetwork<Context>::is_there(context)) return SymmStatus::kUnreachable;
+  if (!find_symmetric(context, &source, length_bytes)) return SymmStatus::kInvalid;
+  if (length_bytes == 0) return SymmStatus::kDone;
+  return post_once(context, peer, group, [=] { return ask(SymmNetwork<Context>{}, source); });
+}
+
+// Bytes from the first row's first to the last one's last; UINT64_MAX: more than any heap has.
+VERBENA_DEVICE uint64_t measure_rows(uint64_t rows, uint64_t row_bytes, uint64_t stride_bytes) {
+  if (rows == 0 || row_bytes == 0) return 0;
+  constexpr uint64_t kMost = uint64_t{1} << 60;
+  if (stride_bytes != 0 && rows - 1 > kMost / stride_bytes) return UINT64_MAX;
+  return row_bytes > kMost ? UINT64_MAX : (rows - 1) * stride_bytes + row_bytes;
+}
+
+// Rows in units of T: thread after thread takes the next unit of the row, and the next row behind it.
+template <typename T, typename Group>
+VERBENA_DEVICE void copy_units(const Group& group, char* destination, uint64_t destination_stride,
+                               const char* source, uint64_t source_stride, uint64_t row_bytes,
+                               uint64_t rows) {
+  const uint64_t units = row_bytes / sizeof(T);
+  for (uint64_t i = group.rank(); i < rows * units; i += group.size()) {
+    const uint64_t row = i / units, at = i % units * sizeof(T);
+    const T* const from = reinterpret_cast<const T*>(source + row * source_stride + at);
+    store<Order::kWeak, Scope::kThreads>(reinterpret_cast<T*>(destination + row * destination_stride + at),
+                                         load<Order::kWeak, Scope::kThreads>(from));
+  }
+}
+template <typename Group>
+VERBENA_DEVICE_FAR void copy_rows(const Group& group, void* destination, uint64_t destination_stride,
+                                  const void* source, uint64_t source_stride, uint64_t row_bytes,
+                                  uint64_t rows) {
+  constexpr uint64_t kLongRowBytes = 4096;
+  auto* const to = static_cast<char*>(destination);
+  const auto* const from = static_cast<const char*>(source);
+  if (row_bytes >= kLongRowBytes) {
+    for (uint64_t row = 0; row < rows; ++row)
+      copy_together(group, to + row * destination_stride, from + row * source_stride, row_bytes);
+    return;
+  }
+  const uint64_t bits = reinterpret_cast<uint64_t>(to) | reinterpret_cast<uint64_t>(from) |
+                        destination_stride | source_stride | row_bytes;
+  if (bits % sizeof(Vector16) == 0)
+    return copy_units<Vector16>(group, to, destination_stride, from, source_stride, row_bytes, rows);
+  if (bits % sizeof(uint32_t) == 0)
+    return copy_units<uint32_t>(group, to, destination_stride, from, source_stride, row_bytes, rows);
+  copy_units<uint8_t>(group, to, destination_stride, from, source_stride, row_bytes, rows);
+}
+
+// By one thread, to or from a member out of reach.
+template <typename Context>
+VERBENA_DEVICE_FAR WaitResult put_rows_far(const Context& context, int32_t peer, void* destination,
+                                           const void* source, const SymmRows& rows, SymmQueue queue) {
+  if constexpr (SymmNetwork<Context>::kRows) {
+    return SymmNetwork<Context>::put_rows(context, peer, destination, source, rows, queue);
+  } else {
+    WaitResult result = WaitResult::kReached;
+    for (uint64_t row = 0; row < rows.count && result == WaitResult::kReached; ++row)
+      result = SymmNetwork<Context>::put(
+          context, peer, static_cast<char*>(destination) + row * rows.stride_there,
+          static_cast<const char*>(source) + row * rows.stride_here, rows.row_bytes, queue);
+    return result;
+  }
+}
+template <typename Context>
+VERBENA_DEVICE_FAR WaitResult get_rows_far(const Context& context, int32_t peer, void* destination,
+                                           const void* source, const SymmRows& rows, SymmQueue queue) {
+  if constexpr (SymmNetwork<Context>::kRows) {
+    return SymmNetwork<Context>::get_rows(context, peer, destination, source, rows, queue);
+  } else {
+    SymmRequest asked;
+    WaitResult result = WaitResult::kReached;
+    for (uint64_t row = 0; row < rows.count && result == WaitResult::kReached; ++row)
+      result = SymmNetwork<Context>::get_async(
+          context, peer, static_cast<char*>(destination) + row * rows.stride_here,
+          static_cast<const char*>(source) + row * rows.stride_there, rows.row_bytes, queue, &asked);
+    return result == WaitResult::kReached ? SymmNetwork<Context>::await(context, asked) : result;
   }
 }
 
@@ -85,20 +172,19 @@ VERBENA_DEVICE SymmStatus get_by_network(const Context& context, void* destinati
 
 template <typename Context, typename Group = ThreadGroup>
 VERBENA_DEVICE SymmStatus symm_put_async(const Context& context, void* destination, const void* source,
-                                         uint64_t length_bytes, int32_t peer, const Group& group = {}) {
-  if (!detail::is_at_peer(context, destination, length_bytes, peer)) return SymmStatus::kInvalid;
+                                         uint64_t length_bytes, int32_t peer, const Group& group = {},
+                                         SymmQueue queue = {}) {
+  if (!detail::is_at_peer(context, &destination, length_bytes, peer)) return SymmStatus::kInvalid;
   const int64_t delta_bytes = detail::get_delta(context, peer);
-  if (delta_bytes != kSymmOutOfReach) {
-    detail::put_by_stores(group, detail::shift(destination, delta_bytes), source, length_bytes);
-    group.sync();
-    return SymmStatus::kDone;
+  if (delta_bytes == kSymmOutOfReach) {
+    return detail::put_by_network(context, source, length_bytes, peer, group,
+                                  [=, &context](const auto& network, const void* from) {
+                                    return network.put(context, peer, destination, from, length_bytes, queue);
+                                  });
   }
-  if (!SymmNetwork<Context>::is_there(context)) return SymmStatus::kUnreachable;
-  if (!detail::is_in_heap(context, source, length_bytes)) return SymmStatus::kInvalid;
-  if (length_bytes == 0) return SymmStatus::kDone;
-  return detail::post_once(context, peer, group, [=, &context] {
-    return SymmNetwork<Context>::put(context, peer, destination, source, length_bytes);
-  });
+  detail::put_by_stores(group, detail::shift(destination, delta_bytes), source, length_bytes);
+  group.sync();
+  return SymmStatus::kDone;
 }
 
 // A put and a signal behind it: whoever has waited for the signal sees the data.
@@ -107,33 +193,132 @@ VERBENA_DEVICE SymmStatus symm_put_signal_async(const Context& context, void* de
                                                 uint64_t length_bytes, int32_t peer, uint32_t signal,
                                                 uint64_t value,
                                                 SymmSignalOperation operation = SymmSignalOperation::kAdd,
-                                                const Group& group = {}) {
+                                                const Group& group = {}, SymmQueue queue = {}) {
   if (!detail::is_signal(context, signal, peer, operation)) return SymmStatus::kInvalid;
-  if (!detail::is_in_heap(context, destination, length_bytes)) return SymmStatus::kInvalid;
+  if (!detail::find_symmetric(context, &destination, length_bytes)) return SymmStatus::kInvalid;
   const int64_t delta_bytes = detail::get_delta(context, peer);
-  if (delta_bytes != kSymmOutOfReach) {
-    detail::put_by_stores(group, detail::shift(destination, delta_bytes), source, length_bytes);
-    return symm_signal(context, signal, peer, value, operation, group);  // syncs the group first
+  if (delta_bytes != kSymmOutOfReach || length_bytes == 0) {
+    if (length_bytes != 0)
+      detail::put_by_stores(group, detail::shift(destination, delta_bytes), source, length_bytes);
+    return symm_signal(context, signal, peer, value, operation, group, queue);  // syncs the group first
   }
-  if (!SymmNetwork<Context>::is_there(context)) return SymmStatus::kUnreachable;
-  if (!detail::is_in_heap(context, source, length_bytes)) return SymmStatus::kInvalid;
-  if (length_bytes == 0) return symm_signal(context, signal, peer, value, operation, group);
   detail::replace_increment(operation, value);
-  return detail::post_once(context, peer, group, [=, &context] {
-    return SymmNetwork<Context>::put_signal(context, peer, destination, source, length_bytes, signal, value,
-                                            operation);
-  });
+  return detail::put_by_network(context, source, length_bytes, peer, group,
+                                [=, &context](const auto& network, const void* from) {
+                                  return network.put_signal(context, peer, destination, from, length_bytes,
+                                                            signal, value, operation, queue);
+                                });
 }
 
 // The data is there for all of the group when it returns.
 template <typename Context, typename Group = ThreadGroup>
 VERBENA_DEVICE SymmStatus symm_get(const Context& context, void* destination, const void* source,
-                                   uint64_t length_bytes, int32_t peer, const Group& group = {}) {
-  if (!detail::is_at_peer(context, source, length_bytes, peer)) return SymmStatus::kInvalid;
+                                   uint64_t length_bytes, int32_t peer, const Group& group = {},
+                                   SymmQueue queue = {}) {
+  if (!detail::is_at_peer(context, &source, length_bytes, peer)) return SymmStatus::kInvalid;
   const int64_t delta_bytes = detail::get_delta(context, peer);
-  if (delta_bytes == kSymmOutOfReach)
-    return detail::get_by_network(context, destination, source, length_bytes, peer, group);
+  if (delta_bytes == kSymmOutOfReach) {
+    return detail::get_by_network(context, destination, length_bytes, peer, group,
+                                  [=, &context](const auto& network, void* to) {
+                                    return network.get(context, peer, to, source, length_bytes, queue);
+                                  });
+  }
   detail::copy_together(group, destination, detail::shift(source, delta_bytes), length_bytes);
+  group.sync();
+  return SymmStatus::kDone;
+}
+
+// The same without a wait where a NIC brings the data: it is there behind symm_request_wait() or
+// symm_quiet().
+// `*asked` is each thread's own, the same for all; another group may wait for it too.
+template <typename Context, typename Group = ThreadGroup>
+VERBENA_DEVICE SymmStatus symm_get_async(const Context& context, void* destination, const void* source,
+                                         uint64_t length_bytes, int32_t peer, SymmRequest* asked,
+                                         const Group& group = {}, SymmQueue queue = {}) {
+  *asked = {};
+  if (!detail::is_at_peer(context, &source, length_bytes, peer)) return SymmStatus::kInvalid;
+  const int64_t delta_bytes = detail::get_delta(context, peer);
+  if (delta_bytes != kSymmOutOfReach) {
+    detail::copy_together(group, destination, detail::shift(source, delta_bytes), length_bytes);
+    group.sync();
+    return SymmStatus::kDone;
+  }
+  SymmRequest mine;
+  SymmRequest* const place = &mine;
+  const SymmStatus status = detail::get_by_network(
+      context, destination, length_bytes, peer, group, [=, &context](const auto& network, void* to) {
+        return network.get_async(context, peer, to, source, length_bytes, queue, place);
+      });
+  if (status != SymmStatus::kDone) return status;
+  const bool is_elected = group.elect();
+  asked->behind = group.share(mine.behind, is_elected);
+  asked->queue = static_cast<uint32_t>(group.share(mine.queue, is_elected));
+  return status;
+}
+
+// What a symm_get_async() asked for is there for all of the group when it returns.
+template <typename Context, typename Group = ThreadGroup>
+[[nodiscard]] VERBENA_DEVICE SymmStatus symm_request_wait(const Context& context, const SymmRequest& asked,
+                                                          const Group& group = {}) {
+  WaitResult mine = WaitResult::kReached;
+  if constexpr (SymmNetwork<Context>::kGets) {
+    if (asked.behind != 0 && group.elect()) mine = SymmNetwork<Context>::await(context, asked);
+  }
+  return detail::conclude(context, group, mine, {SymmWait::kRequest});
+}
+// Whether it is, for the thread that asks. A network that tells of nothing by itself says no until a wait.
+template <typename Context>
+VERBENA_DEVICE bool symm_request_test(const Context& context, const SymmRequest& asked) {
+  if constexpr (SymmNetwork<Context>::kGets) {
+    return asked.behind == 0 || SymmNetwork<Context>::has_answered(context, asked);
+  } else {
+    return asked.behind == 0;
+  }
+}
+
+// `rows` rows of `row_bytes` each, from one to the next so many bytes on either side: a part of a matrix, a
+// halo's column. For the network it is one request. Rows at the destination do not overlap.
+template <typename Context, typename Group = ThreadGroup>
+VERBENA_DEVICE SymmStatus symm_put_rows(const Context& context, void* destination,
+                                        uint64_t destination_stride, const void* source,
+                                        uint64_t source_stride, uint64_t row_bytes, uint64_t rows,
+                                        int32_t peer, const Group& group = {}, SymmQueue queue = {}) {
+  const uint64_t length_there = detail::measure_rows(rows, row_bytes, destination_stride);
+  if (!detail::is_at_peer(context, &destination, length_there, peer)) return SymmStatus::kInvalid;
+  const int64_t delta_bytes = detail::get_delta(context, peer);
+  if (delta_bytes == kSymmOutOfReach) {
+    return detail::put_by_network(context, source, detail::measure_rows(rows, row_bytes, source_stride), peer,
+                                  group, [=, &context](const auto&, const void* from) {
+                                    return detail::put_rows_far(
+                                        context, peer, destination, from,
+                                        {rows, row_bytes, source_stride, destination_stride}, queue);
+                                  });
+  }
+  detail::copy_rows(group, detail::shift(destination, delta_bytes), destination_stride, source, source_stride,
+                    row_bytes, rows);
+  group.sync();
+  return SymmStatus::kDone;
+}
+
+// Back; the rows are there for all of the group when it returns.
+template <typename Context, typename Group = ThreadGroup>
+VERBENA_DEVICE SymmStatus symm_get_rows(const Context& context, void* destination,
+                                        uint64_t destination_stride, const void* source,
+                                        uint64_t source_stride, uint64_t row_bytes, uint64_t rows,
+                                        int32_t peer, const Group& group = {}, SymmQueue queue = {}) {
+  const uint64_t length_there = detail::measure_rows(rows, row_bytes, source_stride);
+  if (!detail::is_at_peer(context, &source, length_there, peer)) return SymmStatus::kInvalid;
+  const int64_t delta_bytes = detail::get_delta(context, peer);
+  if (delta_bytes == kSymmOutOfReach) {
+    return detail::get_by_network(
+        context, destination, detail::measure_rows(rows, row_bytes, destination_stride), peer, group,
+        [=, &context](const auto&, void* to) {
+          return detail::get_rows_far(context, peer, to, source,
+                                      {rows, row_bytes, destination_stride, source_stride}, queue);
+        });
+  }
+  detail::copy_rows(group, destination, destination_stride, detail::shift(source, delta_bytes), source_stride,
+                    row_bytes, rows);
   group.sync();
   return SymmStatus::kDone;
 }
@@ -143,7 +328,7 @@ VERBENA_DEVICE SymmStatus symm_get(const Context& context, void* destination, co
 template <Operation operation, Order order = Order::kRelaxed, typename T>
 VERBENA_DEVICE SymmStatus symm_lsa_update(const SymmContext& context, T* address, detail::Same<T> value,
                                           int32_t peer, T* before = nullptr) {
-  if (!detail::is_at_peer(context, address, sizeof(T), peer)) return SymmStatus::kInvalid;
+  if (!detail::is_at_peer(context, &address, sizeof(T), peer)) return SymmStatus::kInvalid;
   const int64_t delta_bytes = detail::get_delta(context, peer);
   if (delta_bytes == kSymmOutOfReach) return SymmStatus::kUnreachable;
   const T old = update<operation, order, Scope::kSystem>(detail::shift(address, delta_bytes), value);
@@ -168,15 +353,17 @@ template <typename Context, typename Group = ThreadGroup>
   return detail::conclude(context, group, mine, {SymmWait::kCompletion});
 }
 
-// The same of one peer: what loads and stores reach does not wait for NICs.
+// The same of one peer: no other one is waited for.
 template <typename Context, typename Group = ThreadGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_quiet(const Context& context, int32_t peer,
                                                    const Group& group = {}) {
   if (!detail::is_member(context, peer)) return SymmStatus::kInvalid;
-  if (detail::get_delta(context, peer) == kSymmOutOfReach) return symm_quiet(context, group);
   group.sync();
   fence<Order::kAcquireRelease, Scope::kSystem>();
-  return SymmStatus::kDone;
+  if (context.has_remote == 0) return SymmStatus::kDone;
+  WaitResult mine = WaitResult::kReached;
+  if (group.elect()) mine = SymmNetwork<Context>::complete_at(context, peer);
+  return detail::conclude(context, group, mine, {SymmWait::kCompletion, 0, static_cast<uint32_t>(peer)});
 }
 
 // The sources of all puts before, as symm_quiet counts them, may be reused.

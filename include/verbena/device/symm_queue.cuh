@@ -1,6 +1,6 @@
 // How a thread asks the host's proxy for RDMA: descriptors in the put queues (put_abi.h). A block always uses
-// the same queue of a context, so that what it asks of one peer takes effect there in order. Internal to
-// symm_*.
+// the same queue of a context unless it names another, so that what it asks of one peer takes effect there in
+// order. Internal to symm_*.
 //
 // Every wait has the context's limits, and a producer that gives up has reserved nothing.
 #ifndef VERBENA_DEVICE_SYMM_QUEUE_CUH
@@ -18,14 +18,17 @@ inline constexpr uint32_t kLooksPerCheck = 64;  // each look is a read over PCIe
 struct PutRequest {
   PutOperation operation;
   uint64_t operand, extent, place;  // as PutDescriptor has them; no turn
+  bool tells = false;               // kPutTells
 };
 
 VERBENA_DEVICE bool has_queues(const SymmContext& context) {
   return context.queues.count != 0;
 }
 
-VERBENA_DEVICE uint32_t choose_queue(const SymmContext& context) {
-  return (context.first_queue + block_index()) % context.queues.count;
+VERBENA_DEVICE uint32_t choose_queue(const SymmContext& context, SymmQueue queue) {
+  const uint32_t number =
+      queue.number == SymmQueue::kOfBlock ? context.first_queue + block_index() : queue.number;
+  return number % context.queues.count;
 }
 
 // Of an address in our heap.
@@ -98,20 +101,21 @@ VERBENA_DEVICE void write_first_half(PutDescriptor* slot, const PutRequest& requ
 VERBENA_DEVICE void write_second_half(const SymmContext& context, PutDescriptor* slot, uint64_t position,
                                       uint32_t world_rank, const PutRequest& request) {
   const uint64_t turn = ((position >> context.queues.depth_shift) + 1) << kPutTurnShift;
-  const Halves half{
-      turn | request.place,
-      turn | uint64_t{static_cast<uint8_t>(request.operation)} << kPutOperationShift | world_rank};
+  const Halves half{turn | request.place,
+                    turn | (request.tells ? kPutTells : 0) |
+                        uint64_t{static_cast<uint8_t>(request.operation)} << kPutOperationShift | world_rank};
   store<Order::kRelaxed, Scope::kSystem, Cache::kDefault, Space::kGlobal>(
       reinterpret_cast<Vector16*>(&slot->place), __builtin_bit_cast(Vector16, half));
 }
 
 // By one thread: `count` requests that no other one's come between. What this thread knows of, at system
 // scope, is before them. Descriptors name the world's ranks; `peer` is a member. Without a wait kTimedOut
-// where there is no room now. *behind, if not null, is the position that quiet waits for.
+// where there is no room now. *asked, if not null, is the last of them.
 template <typename Context>
-VERBENA_DEVICE_FAR WaitResult enqueue(const Context& context, int32_t peer, const PutRequest* requests,
-                                      uint32_t count, bool waits, uint64_t* behind) {
-  const uint32_t queue = choose_queue(context), world_rank = get_world_rank(context, peer);
+VERBENA_DEVICE_FAR WaitResult enqueue(const Context& context, SymmQueue by, int32_t peer,
+                                      const PutRequest* requests, uint32_t count, bool waits,
+                                      SymmRequest* asked) {
+  const uint32_t queue = choose_queue(context, by), world_rank = get_world_rank(context, peer);
   uint64_t position = 0;
   const WaitResult result = reserve(context, queue, count, waits, &position);
   if (result != WaitResult::kReached) return result;
@@ -120,28 +124,61 @@ VERBENA_DEVICE_FAR WaitResult enqueue(const Context& context, int32_t peer, cons
   for (uint32_t i = 0; i < count; ++i)
     write_second_half(context, find_slot(context, queue, position + i), position + i, world_rank,
                       requests[i]);
-  if (behind != nullptr) *behind = position + count;
+  if (asked != nullptr) *asked = {position + count, queue};
   return WaitResult::kReached;
 }
 template <uint32_t kCount>
-VERBENA_DEVICE WaitResult enqueue(const SymmContext& context, int32_t peer,
-                                  const PutRequest (&requests)[kCount], uint64_t* behind = nullptr) {
-  return enqueue(context, peer, requests, kCount, true, behind);
+VERBENA_DEVICE WaitResult enqueue(const SymmContext& context, SymmQueue by, int32_t peer,
+                                  const PutRequest (&requests)[kCount], SymmRequest* asked = nullptr) {
+  return enqueue(context, by, peer, requests, kCount, true, asked);
 }
 
-// By one thread: what this queue is asked for next begins when all is complete that was asked for in the
-// others, as far as this thread knows of it.
+// By one thread: what this queue is asked for next for the peer begins when all is complete that the others
+// were asked for there, as far as this thread knows of it.
 template <typename Context>
-VERBENA_DEVICE_FAR WaitResult follow_queues(const Context& context, int32_t peer) {
-  const uint32_t mine = choose_queue(context);
+VERBENA_DEVICE_FAR WaitResult follow_queues(const Context& context, int32_t peer, SymmQueue by) {
+  const uint32_t mine = choose_queue(context, by);
   WaitResult result = WaitResult::kReached;
   for (uint32_t queue = 0; queue < context.queues.count && result == WaitResult::kReached; ++queue) {
     const PutCursors& cursors = context.queues.cursors[queue];
     const uint64_t reserved = load_relaxed<Scope::kGpu>(&cursors.reserved);
     if (queue == mine || load_relaxed<Scope::kGpu>(&cursors.completed_seen) >= reserved) continue;
     const PutRequest requests[] = {{PutOperation::kAwaitQueue, reserved, queue, 0}};
-    result = enqueue(context, peer, requests);
+    result = enqueue(context, SymmQueue{mine}, peer, requests);
   }
+  return result;
+}
+
+VERBENA_DEVICE PutReply* find_reply(const SymmContext& context, const SymmRequest& asked) {
+  const uint64_t depth = uint64_t{1} << context.queues.depth_shift;
+  return context.queues.replies + asked.queue * depth + ((asked.behind - 1) & (depth - 1));
+}
+
+// Whether one that is told of by itself is complete; acquires. A later position's reply may lie over its own:
+// then it shows in the prefix.
+VERBENA_DEVICE bool is_complete(const SymmContext& context, const SymmRequest& asked) {
+  return load_acquire<Scope::kSystem>(&find_reply(context, asked)->told) == asked.behind ||
+         load_acquire<Scope::kSystem>(&context.queues.progress[asked.queue].completed) >= asked.behind;
+}
+template <typename Context>
+VERBENA_DEVICE_FAR WaitResult await_request(const Context& context, const SymmRequest& asked) {
+  if (asked.behind == 0) return WaitResult::kReached;
+  return wait_for(limit_wait(context), [&] { return is_complete(context, asked); });
+}
+
+// One thread asks for an update and waits for what the word was. The reply is its own until it leaves it,
+// with the value or without.
+template <typename Context>
+VERBENA_DEVICE_FAR WaitResult update_far(const Context& context, SymmQueue by, int32_t peer,
+                                         const PutRequest& request, uint64_t* before) {
+  SymmRequest asked;
+  const WaitResult enqueued = enqueue(context, by, peer, &request, 1, true, &asked);
+  if (enqueued != WaitResult::kReached) return enqueued;
+  PutReply* const reply = find_reply(context, asked);
+  const WaitResult result =
+      wait_until<Relation::kEqual, Scope::kSystem>(&reply->told, asked.behind, limit_wait(context));
+  if (result == WaitResult::kReached) *before = load<Order::kWeak, Scope::kThreads>(&reply->value);
+  store_release<Scope::kSystem>(&reply->told, asked.behind | kPutReplyLeft);
   return result;
 }
 
@@ -166,6 +203,27 @@ VERBENA_DEVICE WaitResult complete_all(const SymmContext& context) {
       result = await_completed(context, queue, reserved);
   }
   return result;
+}
+
+// The same of what one peer was asked for: each queue with something under way is asked for a reply behind
+// it. `place` is the offset of any word of the heap.
+template <typename Context>
+VERBENA_DEVICE_FAR WaitResult complete_at(const Context& context, int32_t peer, uint64_t place) {
+  SymmRequest asked[kPutMaxQueues];
+  uint32_t count = 0;
+  for (uint32_t queue = 0; queue < context.queues.count; ++queue) {
+    const PutCursors& cursors = context.queues.cursors[queue];
+    const uint64_t reserved = load_relaxed<Scope::kGpu>(&cursors.reserved);
+    if (load_acquire<Scope::kGpu>(&cursors.completed_seen) >= reserved) continue;
+    const PutRequest request{PutOperation::kPut, place, 0, place, true};
+    const WaitResult result = enqueue(context, SymmQueue{queue}, peer, &request, 1, true, &asked[count++]);
+    if (result != WaitResult::kReached) return result;
+  }
+  for (uint32_t i = 0; i < count; ++i) {
+    const WaitResult result = await_request(context, asked[i]);
+    if (result != WaitResult::kReached) return result;
+  }
+  return WaitResult::kReached;
 }
 
 }  // namespace detail

@@ -15,12 +15,13 @@ namespace verbena::device {
 
 namespace detail {
 
-// Whether a call is for the team, its size among others if the kernel has it.
-VERBENA_DEVICE SymmStatus check_reduction(const SymmContext& context, int ranks, const void* symmetric,
+// Whether a call is for the team, its size among others if the kernel has it; `*data` becomes symmetric.
+template <typename T>
+VERBENA_DEVICE SymmStatus check_reduction(const SymmContext& context, int ranks, T** data,
                                           uint64_t length_bytes) {
   if (context.has_remote != 0) return SymmStatus::kUnreachable;
   if (ranks != 0 && ranks != context.team_size) return SymmStatus::kInvalid;
-  return is_in_heap(context, symmetric, length_bytes) ? SymmStatus::kDone : SymmStatus::kInvalid;
+  return find_symmetric(context, data, length_bytes) ? SymmStatus::kDone : SymmStatus::kInvalid;
 }
 
 }  // namespace detail
@@ -32,7 +33,7 @@ template <int kRanks = 0, typename T, typename Group = BlockGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_all_reduce_one_shot(const SymmContext& context, uint32_t barrier,
                                                                  T* output, const T* input, uint64_t count,
                                                                  const Group& group = {}) {
-  SymmStatus status = detail::check_reduction(context, kRanks, input, count * sizeof(T));
+  SymmStatus status = detail::check_reduction(context, kRanks, &input, count * sizeof(T));
   if (status == SymmStatus::kDone) status = symm_lsa_barrier(context, barrier, group);
   if (status != SymmStatus::kDone) return status;
   const bool is_aligned = detail::offset_in_vector(output) == 0 && detail::offset_in_vector(input) == 0;
@@ -46,7 +47,7 @@ template <int kRanks = 0, typename T, typename Group = BlockGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_all_reduce_two_shot(const SymmContext& context, uint32_t barrier,
                                                                  T* data, uint64_t count,
                                                                  const Group& group = {}) {
-  SymmStatus status = detail::check_reduction(context, kRanks, data, count * sizeof(T));
+  SymmStatus status = detail::check_reduction(context, kRanks, &data, count * sizeof(T));
   if (status == SymmStatus::kDone) status = symm_lsa_barrier(context, barrier, group);
   if (status != SymmStatus::kDone) return status;
   constexpr uint64_t kLanes = kVectorBytes / sizeof(T);

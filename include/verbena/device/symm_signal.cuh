@@ -2,8 +2,9 @@
 // Setting is defined while nobody else sets or adds to the same signal. A group (group.cuh) signals or waits
 // once, all its threads calling.
 //
-// Who has waited for a signal sees what the group did before it: all loads and stores, and what the block put
-// to or signaled at the same peer. What went to another peer by a NIC is there behind a symm_quiet.
+// Who has waited for a signal sees what the group did before it: all loads and stores, and what the block, or
+// the queue that is named, put to or signaled at the same peer. What went to another peer by a NIC is there
+// behind a symm_quiet. Signals in windows of one's own: symm_word.cuh.
 #ifndef VERBENA_DEVICE_SYMM_SIGNAL_CUH
 #define VERBENA_DEVICE_SYMM_SIGNAL_CUH
 
@@ -78,16 +79,18 @@ VERBENA_DEVICE_FAR SymmStatus post_once(const Context& context, int32_t peer, co
 }  // namespace detail
 
 // Sets the peer's signal to `value`, adds it, or adds 1 (`value` is not used then). A peer out of reach is
-// asked for: only the place in the queue is waited for.
+// asked for: only the place in the queue is waited for. Setting takes a round trip there, which holds what
+// the queue is asked for that peer behind it; symm_put_value() to a word of one's own takes none.
 template <typename Context, typename Group = ThreadGroup>
 VERBENA_DEVICE SymmStatus symm_signal(const Context& context, uint32_t signal, int32_t peer, uint64_t value,
-                                      SymmSignalOperation operation, const Group& group = {}) {
+                                      SymmSignalOperation operation, const Group& group = {},
+                                      SymmQueue queue = {}) {
   if (!detail::is_signal(context, signal, peer, operation)) return SymmStatus::kInvalid;
   detail::replace_increment(operation, value);
   const int64_t delta_bytes = detail::get_delta(context, peer);
   if (delta_bytes == kSymmOutOfReach) {
     return detail::post_once(context, peer, group, [=, &context] {
-      return SymmNetwork<Context>::signal(context, peer, signal, value, operation);
+      return SymmNetwork<Context>::signal(context, peer, signal, value, operation, queue);
     });
   }
   group.sync();
@@ -101,15 +104,15 @@ VERBENA_DEVICE SymmStatus symm_signal(const Context& context, uint32_t signal, i
 template <typename Context, typename Group = ThreadGroup>
 VERBENA_DEVICE SymmStatus symm_signal_behind_all(const Context& context, uint32_t signal, int32_t peer,
                                                  uint64_t value, SymmSignalOperation operation,
-                                                 const Group& group = {}) {
+                                                 const Group& group = {}, SymmQueue queue = {}) {
   if (!detail::is_signal(context, signal, peer, operation)) return SymmStatus::kInvalid;
   if (detail::get_delta(context, peer) != kSymmOutOfReach)
     return symm_signal(context, signal, peer, value, operation, group);
   detail::replace_increment(operation, value);
   return detail::post_once(context, peer, group, [=, &context] {
-    const WaitResult result = SymmNetwork<Context>::follow_all(context, peer);
+    const WaitResult result = SymmNetwork<Context>::follow_all(context, peer, queue);
     if (result != WaitResult::kReached) return result;
-    return SymmNetwork<Context>::signal(context, peer, signal, value, operation);
+    return SymmNetwork<Context>::signal(context, peer, signal, value, operation, queue);
   });
 }
 

@@ -7,6 +7,20 @@
 
 namespace verbena::device {
 
+// By which put queue a call asks for RDMA: its number, modulo theirs. By default the block's own
+// (SymmContext::first_queue). What goes by one queue to one peer takes effect there in order. A network that
+// has one way for all does not look at it.
+struct SymmQueue {
+  static constexpr uint32_t kOfBlock = ~uint32_t{0};
+  uint32_t number = kOfBlock;
+};
+
+// What was asked for and not waited for: see symm_get_async.
+struct SymmRequest {
+  uint64_t behind = 0;  // the position behind it in its queue; 0: it is complete
+  uint32_t queue = 0;
+};
+
 namespace detail {
 
 VERBENA_DEVICE bool is_member(const SymmContext& context, int32_t peer) {
@@ -25,6 +39,27 @@ VERBENA_DEVICE int64_t find_delta(const SymmContext& context, int32_t peer) {
 VERBENA_DEVICE bool is_in_heap(const SymmContext& context, const void* address, uint64_t length_bytes) {
   const auto begin = reinterpret_cast<uint64_t>(address);
   return begin >= context.heap_begin && begin <= context.heap_end && length_bytes <= context.heap_end - begin;
+}
+
+// Of what is not in the heap: the symmetric address, if the memory is registered; otherwise 0.
+template <typename Context>
+VERBENA_DEVICE_FAR uint64_t find_alias(const Context& context, uint64_t begin, uint64_t length_bytes) {
+  const SymmAliases* const aliases = context.aliases;
+  const uint64_t count = aliases == nullptr ? 0 : load_relaxed<Scope::kSystem>(&aliases->count);
+  for (uint64_t i = 0; i < count; ++i) {
+    const SymmAlias& alias = aliases->entries[i];
+    const uint64_t end = load_relaxed<Scope::kSystem>(&alias.end);
+    if (begin >= load_relaxed<Scope::kSystem>(&alias.begin) && begin < end && length_bytes <= end - begin)
+      return begin + load_relaxed<Scope::kSystem>(&alias.delta);
+  }
+  return 0;
+}
+// Whether `length_bytes` from there on are in a window; the address becomes the symmetric one.
+template <typename T>
+VERBENA_DEVICE bool find_symmetric(const SymmContext& context, T** address, uint64_t length_bytes) {
+  if (is_in_heap(context, *address, length_bytes)) return true;
+  *address = reinterpret_cast<T*>(find_alias(context, reinterpret_cast<uint64_t>(*address), length_bytes));
+  return *address != nullptr;
 }
 
 template <typename T>
@@ -68,19 +103,19 @@ VERBENA_DEVICE bool symm_team_lsa(const SymmContext& context, int32_t peer) {
   return detail::find_delta(context, peer) != kSymmOutOfReach;
 }
 
-// The peer's place for an address of our heap; null: out of reach, or no symmetric address. Valid for loads,
-// stores and atomics as long as its window.
+// The peer's place for an address of our heap, or of memory that is registered; null: out of reach, or no
+// such address. Valid for loads, stores and atomics as long as its window.
 template <typename T>
 VERBENA_DEVICE T* symm_lsa_ptr(const SymmContext& context, T* local, int32_t peer) {
   const int64_t delta_bytes = detail::find_delta(context, peer);
-  if (delta_bytes == kSymmOutOfReach || !detail::is_in_heap(context, local, 1)) return nullptr;
+  if (delta_bytes == kSymmOutOfReach || !detail::find_symmetric(context, &local, 1)) return nullptr;
   return detail::shift(local, delta_bytes);
 }
 
 // For multimem instructions on the place at all ranks in reach; null where there is no multicast.
 template <typename T>
 VERBENA_DEVICE T* symm_lsa_multicast_ptr(const SymmContext& context, T* local) {
-  if (context.multicast_delta == 0 || !detail::is_in_heap(context, local, 1)) return nullptr;
+  if (context.multicast_delta == 0 || !detail::find_symmetric(context, &local, 1)) return nullptr;
   return detail::shift(local, static_cast<int64_t>(context.multicast_delta));
 }
 

@@ -27,47 +27,103 @@ VERBENA_DEVICE PutRequest request_signal(const SymmContext& context, uint32_t si
 template <>
 struct SymmNetwork<SymmContext> {
   static constexpr bool kGets = true;
+  static constexpr bool kUpdates = true;
+  static constexpr bool kRows = true;
   static constexpr bool kArrivesBehindAll = true;
 
   VERBENA_DEVICE static constexpr bool serves(int32_t type) { return type == kSymmVerbena; }
   VERBENA_DEVICE static bool is_there(const SymmContext& context) { return detail::has_queues(context); }
 
   VERBENA_DEVICE static WaitResult put(const SymmContext& context, int32_t peer, void* destination,
-                                       const void* source, uint64_t length_bytes) {
+                                       const void* source, uint64_t length_bytes, SymmQueue queue) {
     const detail::PutRequest requests[] = {
         detail::request_copy(context, PutOperation::kPut, source, destination, length_bytes)};
-    return detail::enqueue(context, peer, requests);
+    return detail::enqueue(context, queue, peer, requests);
   }
   VERBENA_DEVICE static WaitResult put_signal(const SymmContext& context, int32_t peer, void* destination,
                                               const void* source, uint64_t length_bytes, uint32_t signal,
-                                              uint64_t value, SymmSignalOperation operation) {
+                                              uint64_t value, SymmSignalOperation operation,
+                                              SymmQueue queue) {
     const detail::PutRequest requests[] = {
         detail::request_copy(context, PutOperation::kPut, source, destination, length_bytes),
         detail::request_signal(context, signal, value, operation)};
-    return detail::enqueue(context, peer, requests);
+    return detail::enqueue(context, queue, peer, requests);
   }
   VERBENA_DEVICE static WaitResult signal(const SymmContext& context, int32_t peer, uint32_t signal,
-                                          uint64_t value, SymmSignalOperation operation) {
+                                          uint64_t value, SymmSignalOperation operation, SymmQueue queue) {
     const detail::PutRequest requests[] = {detail::request_signal(context, signal, value, operation)};
-    return detail::enqueue(context, peer, requests);
+    return detail::enqueue(context, queue, peer, requests);
   }
   VERBENA_DEVICE static WaitResult get(const SymmContext& context, int32_t peer, void* destination,
-                                       const void* source, uint64_t length_bytes) {
-    const detail::PutRequest requests[] = {
+                                       const void* source, uint64_t length_bytes, SymmQueue queue) {
+    SymmRequest asked;
+    const WaitResult result = get_async(context, peer, destination, source, length_bytes, queue, &asked);
+    return result == WaitResult::kReached ? await(context, asked) : result;
+  }
+  VERBENA_DEVICE static WaitResult get_async(const SymmContext& context, int32_t peer, void* destination,
+                                             const void* source, uint64_t length_bytes, SymmQueue queue,
+                                             SymmRequest* asked) {
+    detail::PutRequest requests[] = {
         detail::request_copy(context, PutOperation::kGet, destination, source, length_bytes)};
-    uint64_t behind = 0;
-    const WaitResult result = detail::enqueue(context, peer, requests, &behind);
-    if (result != WaitResult::kReached) return result;
-    return detail::await_completed(context, detail::choose_queue(context), behind);
+    requests[0].tells = true;
+    return detail::enqueue(context, queue, peer, requests, asked);
+  }
+  VERBENA_DEVICE static WaitResult await(const SymmContext& context, const SymmRequest& asked) {
+    return detail::await_request(context, asked);
+  }
+  VERBENA_DEVICE static bool has_answered(const SymmContext& context, const SymmRequest& asked) {
+    return detail::is_complete(context, asked);
   }
 
-  VERBENA_DEVICE static WaitResult follow_all(const SymmContext& context, int32_t peer) {
-    return detail::follow_queues(context, peer);
+  VERBENA_DEVICE static WaitResult put_rows(const SymmContext& context, int32_t peer, void* destination,
+                                            const void* source, const SymmRows& rows, SymmQueue queue) {
+    return copy_rows(context, peer, PutOperation::kPut, source, destination, rows, queue, nullptr);
+  }
+  VERBENA_DEVICE static WaitResult get_rows(const SymmContext& context, int32_t peer, void* destination,
+                                            const void* source, const SymmRows& rows, SymmQueue queue) {
+    SymmRequest asked;
+    const WaitResult result =
+        copy_rows(context, peer, PutOperation::kGet, destination, source, rows, queue, &asked);
+    return result == WaitResult::kReached ? await(context, asked) : result;
+  }
+
+  VERBENA_DEVICE static WaitResult write_word(const SymmContext& context, int32_t peer, uint64_t* word,
+                                              uint64_t value, SymmQueue queue) {
+    const detail::PutRequest requests[] = {
+        {PutOperation::kWriteWord, value, 0, detail::find_offset(context, word)}};
+    return detail::enqueue(context, queue, peer, requests);
+  }
+  VERBENA_DEVICE static WaitResult add_word(const SymmContext& context, int32_t peer, uint64_t* word,
+                                            uint64_t value, SymmQueue queue) {
+    const detail::PutRequest requests[] = {
+        {PutOperation::kAddWord, value, 0, detail::find_offset(context, word)}};
+    return detail::enqueue(context, queue, peer, requests);
+  }
+  VERBENA_DEVICE static WaitResult fetch_add(const SymmContext& context, int32_t peer, uint64_t* word,
+                                             uint64_t value, SymmQueue queue, uint64_t* before) {
+    return detail::update_far(context, queue, peer,
+                              {PutOperation::kFetchAdd, value, 0, detail::find_offset(context, word)},
+                              before);
+  }
+  VERBENA_DEVICE static bool swaps(const SymmContext& context) { return context.queues.swaps_words != 0; }
+  VERBENA_DEVICE static WaitResult compare_swap(const SymmContext& context, int32_t peer, uint64_t* word,
+                                                uint64_t expected, uint64_t desired, SymmQueue queue,
+                                                uint64_t* before) {
+    return detail::update_far(
+        context, queue, peer,
+        {PutOperation::kCompareSwap, desired, expected, detail::find_offset(context, word)}, before);
+  }
+
+  VERBENA_DEVICE static WaitResult follow_all(const SymmContext& context, int32_t peer, SymmQueue queue) {
+    return detail::follow_queues(context, peer, queue);
   }
 
   // A put that is complete has its source back, and the proxy tells of no other.
   VERBENA_DEVICE static WaitResult complete(const SymmContext& context) {
     return detail::complete_all(context);
+  }
+  VERBENA_DEVICE static WaitResult complete_at(const SymmContext& context, int32_t peer) {
+    return detail::complete_at(context, peer, detail::find_offset(context, context.signals));
   }
   VERBENA_DEVICE static WaitResult release_sources(const SymmContext& context) { return complete(context); }
 
@@ -85,7 +141,7 @@ struct SymmNetwork<SymmContext> {
     const detail::PutRequest requests[] = {
         {PutOperation::kWriteWord, round, 0,
          detail::find_offset(context, detail::find_arrival(context, barrier, context.team_rank))}};
-    return detail::enqueue(context, peer, requests);
+    return detail::enqueue(context, {}, peer, requests);
   }
   VERBENA_DEVICE static bool has_arrived(const SymmContext& context, int32_t peer, uint32_t barrier,
                                          uint64_t round) {
@@ -94,7 +150,17 @@ struct SymmNetwork<SymmContext> {
   VERBENA_DEVICE static void tell(const SymmContext& context, int32_t peer, uint64_t* word, uint64_t value) {
     const detail::PutRequest requests[] = {
         {PutOperation::kWriteWord, value, 0, detail::find_offset(context, word)}};
-    detail::enqueue(context, peer, requests, 1, false, nullptr);
+    detail::enqueue(context, {}, peer, requests, 1, false, nullptr);
+  }
+
+ private:
+  VERBENA_DEVICE static WaitResult copy_rows(const SymmContext& context, int32_t peer, PutOperation operation,
+                                             const void* here, const void* there, const SymmRows& rows,
+                                             SymmQueue queue, SymmRequest* asked) {
+    detail::PutRequest requests[] = {{PutOperation::kRows, rows.stride_here, rows.stride_there, rows.count},
+                                     detail::request_copy(context, operation, here, there, rows.row_bytes)};
+    requests[1].tells = asked != nullptr;
+    return detail::enqueue(context, queue, peer, requests, asked);
   }
 };
 

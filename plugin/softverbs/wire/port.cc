@@ -52,7 +52,7 @@ void Port::start() {
     loops.push_back(std::make_unique<Loop>());
     if (!loops.back()->open()) warn("the wire has no event loop: %s", strerror(errno));
   }
-  most_callers_ = get_descriptor_share(8, kMinCallers, kMaxCallers);
+  max_callers_ = get_descriptor_share(8, kMinCallers, kMaxCallers);
   loops[0]->housekeeping = [this] { keep_house(); };
   loops[0]->add(listener_, EPOLLIN, *this);
   for (const auto& loop : loops) loop->start();
@@ -60,8 +60,8 @@ void Port::start() {
 
 // If all places are taken, earlier callers are served first: their data may have arrived already.
 void Port::on_ready(uint32_t) {
-  if (callers_.size() >= most_callers_) make_room();
-  while (callers_.size() < most_callers_) {
+  if (callers_.size() >= max_callers_) make_room();
+  while (callers_.size() < max_callers_) {
     sockaddr_storage from{};
     socklen_t bytes = sizeof(from);
     const int fd =

@@ -47,7 +47,7 @@ class Port : public Watched {
 
   int listener_ = -1;
   uint64_t paused_since_ns_ = 0;  // not 0: no descriptor was left for a caller
-  size_t most_callers_ = 0;
+  size_t max_callers_ = 0;
   std::map<int, std::shared_ptr<Caller>> callers_;  // by descriptor; with the first loop's turn
 };
 

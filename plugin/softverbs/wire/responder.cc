@@ -140,7 +140,8 @@ Verdict begin_message(Qp& qp, Stream& stream, const Header& header) {
 }
 
 // The expected message has been executed.
-void finish_message(Inbound& in) {
+void finish_message(Qp& qp, Inbound& in) {
+  count_carried_out(qp, *qp.shared, in.current->request.length);
   in.current.reset();
   ++in.expected;
   release_held(in);
@@ -149,7 +150,7 @@ void finish_message(Inbound& in) {
 Verdict begin_read(Qp& qp, Stream& stream, const Header& header) {
   if (!stream.link().has_room()) return Verdict::kBreak;
   auto source = std::make_unique<Target>(get_inbound(qp).current->target);
-  finish_message(get_inbound(qp));
+  finish_message(qp, get_inbound(qp));
   respond(stream, header, std::move(source), {});
   return Verdict::kDrop;
 }
@@ -264,7 +265,7 @@ void end_request(Stream& stream, const Header& header, const std::shared_ptr<Tra
   if (header.code == IBV_WR_SEND_WITH_INV) invalidate_remote(message.op);
   if (message.op.has_receive) complete_receive(message.op, IBV_WC_SUCCESS);
   stream.acknowledge(make_reply(Kind::kAcknowledge, header, header.sequence));
-  finish_message(in);
+  finish_message(*qp, in);
 }
 
 // Accesses a word of GPU memory; only on the loop's own thread.
@@ -300,7 +301,7 @@ void execute_request(Stream& stream, const Header& header, Transfer& transfer, c
     refuse_for_good(*qp, stream, header, *message, outcome.status);
     return;
   }
-  finish_message(in);
+  finish_message(*qp, in);
   respond(stream, header, nullptr, std::move(result));
 }
 

@@ -72,7 +72,7 @@ class Stream : public Watched {
   void give_up_frame(ibv_wc_status status);
   ssize_t send_some();
   ssize_t send_encrypted();
-  size_t gather(uint8_t* to, size_t most_bytes);
+  size_t gather(uint8_t* to, size_t max_bytes);
   bool is_pending() const { return encryption_ != nullptr && encryption_->is_pending(); }
   void account(size_t bytes);
   bool keep_remainder();

@@ -213,7 +213,7 @@ ssize_t Stream::send_some() {
 // Data that is sealed counts as sent.
 ssize_t Stream::send_encrypted() {
   if (!encryption_->is_pending()) {
-    const size_t bytes = gather(encryption_->room(), encryption_->most_bytes());
+    const size_t bytes = gather(encryption_->room(), encryption_->max_bytes());
     if (bytes == 0) errno = EFAULT;
     if (bytes == 0 || !encryption_->seal(bytes)) return -1;
     account(bytes);
@@ -222,15 +222,15 @@ ssize_t Stream::send_encrypted() {
 }
 
 // Copies the next bytes to send. A new frame begins only if all bytes that fit can be read; otherwise 0.
-size_t Stream::gather(uint8_t* to, size_t most_bytes) {
+size_t Stream::gather(uint8_t* to, size_t max_bytes) {
   size_t bytes = 0;
   if (!is_begun_ && is_ready_ && !control_.empty()) {
-    bytes = std::min(control_.size(), most_bytes);
+    bytes = std::min(control_.size(), max_bytes);
     memcpy(to, control_.data(), bytes);
   }
   const size_t before_frame = bytes;
   for (const iovec& piece : output_) {
-    const size_t take = std::min(piece.iov_len, most_bytes - bytes);
+    const size_t take = std::min(piece.iov_len, max_bytes - bytes);
     if (take == 0) break;
     const auto* from = static_cast<const uint8_t*>(piece.iov_base);
     const bool is_ours = from >= reinterpret_cast<const uint8_t*>(&frame_) &&

@@ -64,18 +64,21 @@ base::Result<Link> Link::create(const Options& options) {
   }
   for (uint32_t rail = 0; rail < link.rails(); ++rail) {
     verbs::Device& device = link.device(rail);
-    const auto pairs = static_cast<uint32_t>(std::ranges::count(link.rail_of_, rail));
-    const uint32_t receives =
-        options.receive_queues.empty() ? 0 : options.receive_entries[rail] + kUncreditedEntries;
-    const uint32_t depth = pairs * options.send_depth + receives;
+    uint32_t depth = options.receive_entries.empty() ? 0 : kUncreditedEntries;
+    for (uint32_t q = 0; q < options.queue_pairs; ++q) {
+      if (link.rail_of(q) != rail) continue;
+      depth += options.send_depth + (options.receive_entries.empty() ? 0 : options.receive_entries[q]);
+    }
     auto queue = verbs::CompletionQueue::create(device, std::min(depth, device.max_cq_entries()));
     if (!queue) return queue.error();
     link.completions_.push_back(std::move(*queue));
   }
   link.receive_queues_.assign(options.receive_queues.begin(), options.receive_queues.end());
+  link.receive_entries_.assign(options.receive_entries.begin(), options.receive_entries.end());
   link.pair_options_.send_depth = options.send_depth;
   link.pair_options_.inline_bytes = options.inline_bytes;
   link.pair_options_.operations = options.operations;
+  link.pair_options_.out_of_order = options.out_of_order;
   link.pair_options_.traffic_class = options.traffic_class;
   for (uint32_t q = 0; q < options.queue_pairs; ++q) {
     auto pair = link.make_pair(q);
@@ -89,6 +92,8 @@ base::Result<verbs::QueuePair> Link::make_pair(uint32_t queue_pair) {
   const uint32_t rail = rail_of(queue_pair);
   verbs::QueuePairOptions options = pair_options_;
   options.receive_queue = receive_queues_.empty() ? nullptr : receive_queues_[rail];
+  if (options.receive_queue == nullptr && !receive_entries_.empty())
+    options.receive_depth = receive_entries_[queue_pair];
   options.local = &addresses_[rail];
   return verbs::QueuePair::create(*rails_[rail], completions_[rail], options);
 }
@@ -102,6 +107,7 @@ Link& Link::operator=(Link&& other) noexcept {
   rail_of_ = std::move(other.rail_of_);
   pair_options_ = other.pair_options_;
   receive_queues_ = std::move(other.receive_queues_);
+  receive_entries_ = std::move(other.receive_entries_);
   joining_ = other.joining_;
   return *this;
 }

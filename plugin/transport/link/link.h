@@ -3,6 +3,7 @@
 // may be outstanding, as a failure flushes all of it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -26,11 +27,13 @@ class Link {
     std::span<verbs::Device* const> rails;
     uint32_t queue_pairs = 1;
     uint32_t send_depth = 128;
-    std::span<verbs::SharedReceiveQueue* const>
-        receive_queues;                         // one a rail; empty: this side receives nothing
-    std::span<const uint32_t> receive_entries;  // one a rail: receive completions outstanding at most
-    uint32_t inline_bytes = 0;                  // of the longest request that is sent inline
-    verbs::Operations operations = {};          // what will be posted
+    // Of each rail: null where its queue pairs have receive queues of their own. Empty: all are null.
+    std::span<verbs::SharedReceiveQueue* const> receive_queues;
+    // Receives outstanding at most, of each queue pair; empty: this side receives nothing.
+    std::span<const uint32_t> receive_entries;
+    uint32_t inline_bytes = 0;          // asked of each; what all grant: inline_bytes()
+    verbs::Operations operations = {};  // what will be posted
+    bool out_of_order = false;          // of every queue pair
     int traffic_class = -1;
     std::span<const uint8_t> rail_of;                // of each queue pair; empty: they go round the rails
     std::span<const verbs::LocalAddress> addresses;  // what the peer was told; empty: read anew
@@ -46,6 +49,10 @@ class Link {
   verbs::Device& device(uint32_t rail) { return *rails_[rail]; }
   verbs::QueuePair& pair(uint32_t queue_pair) { return pairs_[queue_pair]; }
   const verbs::QueuePair& pair(uint32_t queue_pair) const { return pairs_[queue_pair]; }
+  bool is_out_of_order() const { return pair_options_.out_of_order; }
+  uint32_t inline_bytes() const {
+    return std::ranges::min_element(pairs_, {}, &verbs::QueuePair::inline_bytes)->inline_bytes();
+  }
 
   void describe(std::span<protocol::RailRecord> rails, std::span<protocol::QueuePairRecord> pairs) const;
   std::vector<verbs::PortAddress> addresses() const;
@@ -139,6 +146,7 @@ class Link {
   std::vector<uint8_t> rail_of_;                // one a queue pair
   verbs::QueuePairOptions pair_options_;        // of all, but for the rail's receive queue and address
   std::vector<verbs::SharedReceiveQueue*> receive_queues_;  // one a rail, or none
+  std::vector<uint32_t> receive_entries_;                   // one a queue pair, or none
   std::vector<verbs::CompletionQueue> completions_;         // before the pairs: destroyed after them
   struct Retired {
     verbs::QueuePair pair;

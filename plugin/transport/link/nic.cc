@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "base/parameters.h"
+#include "protocol/wire.h"
 #include "topology/pci_path.h"
 #include "topology/topology.h"
 #include "verbs/queues.h"
@@ -29,6 +30,7 @@ int count_other_functions(const verbs::Device& device, const std::string& path,
 
 // NCCL takes what has one path for one PCI device with one link to share.
 std::string find_path(const verbs::Device& device) {
+  if (!device.data_direct_path().empty()) return topology::trim_to_pci_device(device.data_direct_path());
   const std::string path = topology::trim_to_pci_device(device.sysfs_path());
   return base::parameters().merge_vfs ? topology::find_card_path(path) : path;
 }
@@ -36,10 +38,12 @@ std::string find_path(const verbs::Device& device) {
 // Why no connection could be made on this device; empty: it is fit. NCCL would not look for another transport
 // once it has chosen this one.
 std::string explain_unfit(verbs::Device& device, uint32_t* inline_bytes) {
-  if (device.max_srq_entries() == 0) return "it has no shared receive queues";
-  const auto found = verbs::find_inline_bytes(device);
-  if (!found) return "it cannot make a queue pair";
-  *inline_bytes = *found;
+  auto completions = verbs::CompletionQueue::create(device, 1);
+  if (!completions) return "it cannot make a completion queue";
+  const auto pair =
+      verbs::QueuePair::create(device, *completions, {.send_depth = 1, .operations = {.write = true}});
+  if (!pair) return "it cannot make a queue pair";
+  *inline_bytes = pair->inline_bytes();
   return {};
 }
 
@@ -70,8 +74,14 @@ base::Result<std::unique_ptr<NicRegistry>> NicRegistry::discover() {
     nic->place = device->place();
     nic->supports_gpu_pointers = device->supports_gpu_pointers();
     nic->supports_dmabuf = device->supports_dmabuf();
-    nic->sends_grants_inline = inline_bytes >= verbs::kInlineBytes;
-    if (!nic->sends_grants_inline) {
+    nic->has_data_direct = !device->data_direct_path().empty();
+    nic->takes_out_of_order = device->max_out_of_order_receives() >= protocol::kMessageRing;
+    if (base::parameters().out_of_order) {
+      base::log_info("device %s:%d: takes up to %u receives of a queue pair out of order%s",
+                     device->name().c_str(), device->port_number(), device->max_out_of_order_receives(),
+                     nic->takes_out_of_order ? "" : ": too few, its connections are in order");
+    }
+    if (inline_bytes < verbs::kInlineBytes) {
       base::log_info("device %s:%d: sends %u bytes inline: grants, of %u, are sent from registered memory",
                      device->name().c_str(), device->port_number(), inline_bytes, verbs::kInlineBytes);
     }
@@ -104,7 +114,7 @@ base::Result<int> NicRegistry::add_virtual(std::span<const int> members) {
       return i;
   }
   auto joined = std::make_unique<Nic>();
-  joined->supports_gpu_pointers = joined->supports_dmabuf = true;
+  joined->supports_gpu_pointers = joined->supports_dmabuf = joined->takes_out_of_order = true;
   for (const int member : members) {
     const Nic* nic = find(member);
     const bool repeated = std::count(members.begin(), members.end(), member) > 1;
@@ -122,7 +132,8 @@ base::Result<int> NicRegistry::add_virtual(std::span<const int> members) {
     joined->speed_mbps += nic->speed_mbps;
     joined->supports_gpu_pointers &= nic->supports_gpu_pointers;
     joined->supports_dmabuf &= nic->supports_dmabuf;
-    joined->sends_grants_inline &= nic->sends_grants_inline;
+    joined->has_data_direct |= nic->has_data_direct;
+    joined->takes_out_of_order &= nic->takes_out_of_order;
   }
   const auto find_common = [&](int16_t verbs::PortPlace::*number) {
     const int16_t first = find(members[0])->place.*number;

@@ -15,15 +15,20 @@ namespace verbena::transport {
 struct Nic {
   std::string
       name;  // unlike any verbs device's own name, so that NCCL's built-in transport never shares its node
-  std::string pci_path;  // of its card: functions of one card, virtual ones too, count as one; empty: none
-  int port = 1;          // tells the ports of one card apart, across its functions
+  // Of its card: functions of one card, virtual ones too, count as one; or of its Data Direct function.
+  // Empty: none.
+  std::string pci_path;
+  int port = 1;  // tells the ports of one card apart, across its functions
   std::vector<verbs::Device*> rails;
   std::vector<int> members;  // indices of the physical devices it is made of
   uint64_t guid = 0;
   uint32_t speed_mbps = 0;  // of all rails together
   verbs::PortPlace place;   // what all rails have in common
   bool supports_gpu_pointers = false, supports_dmabuf = false;
-  bool sends_grants_inline = true;  // verbs::kInlineBytes on every rail
+  // What some rail writes to memory of GPUs takes another way than its completions: it is to be flushed.
+  bool has_data_direct = false;
+  bool takes_out_of_order =
+      false;  // every rail: queue pairs whose messages overtake each other (VERBENA_OOO_RQ)
 };
 
 // All devices of the process, physical ones first. Not thread safe: the net core locks.

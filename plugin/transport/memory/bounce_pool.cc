@@ -15,6 +15,8 @@ namespace verbena::transport {
 namespace {
 
 constexpr uint32_t kPostBatch = 64;
+// Of a shared receive queue, at least: what the queue pairs of one connection on one rail may ask for.
+constexpr uint32_t kMinSharedEntries = 1024;
 constexpr uint32_t kStepBytes = 1 << 20;
 // Of a pool: kept for modest requests. What is above it goes to the first connections, a quarter of the rest
 // at most to each.
@@ -146,37 +148,54 @@ verbs::ReceiveBuffer BouncePool::make_receive(const Queue& queue, uint32_t page)
   return {address_of(page), page_bytes_, queue.local_key(page), kPageBit | page};
 }
 
+template <typename Post>
+base::Outcome BouncePool::post_batches(const Queue& queue, std::span<const uint32_t> pages,
+                                       Post&& post) const {
+  verbs::ReceiveBuffer batch[kPostBatch];
+  while (!pages.empty()) {
+    const size_t count = std::min<size_t>(pages.size(), kPostBatch);
+    for (size_t i = 0; i < count; ++i) batch[i] = make_receive(queue, pages[i]);
+    if (base::Outcome outcome = post({batch, count}); !outcome) return outcome;
+    pages = pages.subspan(count);
+  }
+  return {};
+}
+
 base::Result<BouncePool::Rail*> BouncePool::open_rail(verbs::Device& device) {
   if (const auto found = rails_.find(&device); found != rails_.end()) return found->second.get();
   auto rail = std::make_unique<Rail>();
   rail->keys.resize((pages_ + step_pages_ - 1) / step_pages_);
   if (auto outcome = register_steps(device, *rail); !outcome) return outcome.error();
-  if (auto outcome = add_queue(device, *rail); !outcome) return outcome.error();
   log_distance(gpu_, device);
   return rails_.emplace(&device, std::move(rail)).first->second.get();
 }
 
-base::Outcome BouncePool::add_queue(verbs::Device& device, Rail& rail) {
+std::unique_ptr<BouncePool::Queue> BouncePool::make_queue(const Rail& rail, uint32_t capacity_entries) const {
   auto queue = std::make_unique<Queue>();
   queue->keys_ = rail.keys.data();
   queue->step_pages_ = step_pages_;
-  queue->capacity_entries_ = std::min(is_bare() ? kBareQueueEntries : pages_, device.max_srq_entries());
-  auto made = verbs::SharedReceiveQueue::create(device, queue->capacity_entries_);
+  queue->capacity_entries_ = capacity_entries;
+  return queue;
+}
+
+base::Outcome BouncePool::add_queue(verbs::Device& device, Rail& rail) {
+  const uint32_t entries = std::min(is_bare() ? kBareQueueEntries : pages_, device.max_srq_entries());
+  auto made = verbs::SharedReceiveQueue::create(device, entries);
   if (!made) return made.error();
-  queue->queue_ = std::move(*made);
-  rail.queues.push_back(std::move(queue));
+  rail.queues.push_back(make_queue(rail, entries));
+  rail.queues.back()->queue_ = std::move(*made);
   return {};
 }
 
 // One that has enough left, else a new one if that would have more, else the one that has most.
 base::Result<BouncePool::Queue*> BouncePool::choose_queue(verbs::Device& device, Rail& rail,
                                                           uint32_t enough_entries) {
-  Queue* best = rail.queues.front().get();
+  Queue* best = nullptr;
   for (const auto& queue : rail.queues) {
-    if (count_left(*queue) > count_left(*best)) best = queue.get();
+    if (best == nullptr || count_left(*queue) > count_left(*best)) best = queue.get();
     if (count_left(*best) >= enough_entries) return best;
   }
-  if (count_growth(rail.queues.front()->capacity_entries_) <= count_left(*best)) return best;
+  if (best != nullptr && count_growth(best->capacity_entries_) <= count_left(*best)) return best;
   if (auto outcome = add_queue(device, rail); !outcome) return outcome.error();
   return rail.queues.back().get();
 }
@@ -231,6 +250,8 @@ base::Result<BouncePool::Reservation> BouncePool::reserve(verbs::Device& device,
   const std::lock_guard lock(mutex_);
   auto rail = open_rail(device);
   if (!rail) return rail.error();
+  if (request.max_own != 0 || device.max_srq_entries() < kMinSharedEntries)
+    return reserve_own(device, **rail, request, queue_pairs);
   if (request.wants_run) {
     auto run = reserve_run(device, **rail, request, queue_pairs);
     if (!run || run->entries != 0) return run;
@@ -242,7 +263,38 @@ base::Result<BouncePool::Reservation> BouncePool::reserve(verbs::Device& device,
   if (auto outcome = post_more(**queue, all - std::min(all, count_spare(**queue))); !outcome)
     return outcome.error();
   (*queue)->reserved_entries_ += all;
-  return Reservation{*queue, granted};
+  return Reservation{*queue, granted, {}};
+}
+
+base::Result<BouncePool::Reservation> BouncePool::reserve_own(verbs::Device& device, Rail& rail,
+                                                              const WindowRequest& request,
+                                                              uint32_t queue_pairs) {
+  if (rail.own == nullptr) rail.own = make_queue(rail, UINT32_MAX);
+  Queue& queue = *rail.own;
+  const uint32_t most =
+      std::min(device.max_qp_entries(), request.max_own != 0 ? request.max_own : UINT32_MAX);
+  uint32_t granted = std::min(choose_grant(count_left(queue), request, queue_pairs), most);
+  if (granted < request.least) granted = 0;
+  auto pages = take_pages(granted * queue_pairs);
+  if (!pages) return pages.error();
+  queue.posted_entries_ += granted * queue_pairs;
+  queue.reserved_entries_ += granted * queue_pairs;
+  return Reservation{&queue, granted, std::move(*pages)};
+}
+
+// So many that nobody has, with memory. There are.
+base::Result<std::vector<uint32_t>> BouncePool::take_pages(uint32_t count) {
+  std::vector<uint32_t> pages;
+  if (is_bare()) pages.resize(count);
+  while (pages.size() < count) {
+    const auto run = free_pages_.take(count - static_cast<uint32_t>(pages.size()));
+    for (uint32_t i = 0; i < run.count; ++i) pages.push_back(run.first + i);
+    if (auto outcome = make_usable(run.first + run.count); !outcome) {
+      for (const uint32_t page : pages) free_pages_.add({page, 1});
+      return outcome.error();
+    }
+  }
+  return pages;
 }
 
 base::Outcome BouncePool::post_more(Queue& queue, uint32_t entries) {
@@ -280,12 +332,9 @@ base::Result<BouncePool::Reservation> BouncePool::reserve_run(verbs::Device& dev
   if (granted * queue_pairs > free_pages_.longest()) granted = free_pages_.longest() / queue_pairs;
   if (granted == 0 || granted < request.least) return Reservation{};
   const auto pages = free_pages_.take_together(granted * queue_pairs);
-  auto queue = std::make_unique<Queue>();
+  auto queue = make_queue(rail, pages.count);
   queue->is_run_ = true;
   queue->first_page_ = pages.first;
-  queue->keys_ = rail.keys.data();
-  queue->step_pages_ = step_pages_;
-  queue->capacity_entries_ = pages.count;
   auto outcome = make_usable(pages.first + pages.count);
   if (outcome) {
     auto made = verbs::SharedReceiveQueue::create(device, pages.count);
@@ -298,7 +347,7 @@ base::Result<BouncePool::Reservation> BouncePool::reserve_run(verbs::Device& dev
     return outcome.error();
   }
   queue->reserved_entries_ = pages.count;
-  return Reservation{rail.runs.emplace_back(std::move(queue)).get(), granted};
+  return Reservation{rail.runs.emplace_back(std::move(queue)).get(), granted, {}};
 }
 
 // Of a run: with the receive queue go the entries that are still posted in it.
@@ -313,18 +362,25 @@ void BouncePool::free_if_unused(Queue& queue) {
 void BouncePool::release(Queue& queue, uint32_t entries) {
   const std::lock_guard lock(mutex_);
   queue.reserved_entries_ -= entries;
+  if (!queue.is_shared()) queue.posted_entries_ -= entries;
   free_if_unused(queue);
 }
 
+void BouncePool::free(std::span<const uint32_t> pages) {
+  if (is_bare() || pages.empty()) return;
+  const std::lock_guard lock(mutex_);
+  for (const uint32_t page : pages) free_pages_.add({page, 1});
+}
+
 VERBENA_HOT_PATH base::Outcome BouncePool::repost(Queue& queue, std::span<const uint32_t> pages) {
-  verbs::ReceiveBuffer batch[kPostBatch];
-  while (!pages.empty()) {
-    const size_t count = std::min<size_t>(pages.size(), kPostBatch);
-    for (size_t i = 0; i < count; ++i) batch[i] = make_receive(queue, pages[i]);
-    if (auto outcome = queue.queue_.post({batch, count}); !outcome) return outcome;
-    pages = pages.subspan(count);
-  }
-  return {};
+  return post_batches(queue, pages,
+                      [&](std::span<const verbs::ReceiveBuffer> batch) { return queue.queue_.post(batch); });
+}
+
+base::Outcome BouncePool::post_own(const Queue& queue, verbs::QueuePair& pair,
+                                   std::span<const uint32_t> pages) {
+  return post_batches(queue, pages,
+                      [&](std::span<const verbs::ReceiveBuffer> batch) { return pair.post_receives(batch); });
 }
 
 // Waits for nobody: whoever holds a mutex here may be waiting for a device.
@@ -345,6 +401,8 @@ std::string BouncePool::describe() {
                    device->port_number(), posted, reserved);
       if (rail->queues.size() > 1) base::append(text, ", in %zu queues", rail->queues.size());
       if (!rail->runs.empty()) base::append(text, "; %zu connections with a run each", rail->runs.size());
+      if (rail->own != nullptr)
+        base::append(text, ", %u in queue pairs' own queues", rail->own->reserved_entries_);
     }
   } else {
     text += ": are being posted or registered just now";
@@ -355,14 +413,15 @@ std::string BouncePool::describe() {
   return text;
 }
 
-void BouncePool::retire(Link link, std::vector<Queue*> queues) {
+void BouncePool::retire(Link link, std::vector<Queue*> queues, std::vector<uint32_t> own_pages) {
   {
     const std::lock_guard lock(mutex_);
     for (Queue* queue : queues) ++queue->retiring_links_;
   }
   {
     const std::lock_guard lock(retired_mutex_);
-    retired_.push_back({std::move(link), std::move(queues), base::Deadline::after_ms(kDrainMs)});
+    retired_.push_back(
+        {std::move(link), std::move(queues), std::move(own_pages), base::Deadline::after_ms(kDrainMs)});
   }
   reap(kLooksPerClose);
 }
@@ -372,7 +431,9 @@ void BouncePool::reap(size_t most_looks) {
   for (size_t looks = std::min(most_looks, retired_.size()); looks != 0; --looks) {
     if (look_at(retired_.front())) {
       const std::vector<Queue*> queues = std::move(retired_.front().queues);
+      const std::vector<uint32_t> pages = std::move(retired_.front().own_pages);
       retired_.pop_front();  // the queue pairs go before their receive queues
+      free(pages);
       const std::lock_guard queues_lock(mutex_);
       for (Queue* queue : queues) {
         --queue->retiring_links_;
@@ -391,7 +452,8 @@ bool BouncePool::look_at(Retired& retired) {
   const auto take_page = [&](const verbs::Completion& completion, uint32_t rail) {
     if (!is_page_cookie(completion.cookie)) return;
     const uint32_t page = cookie_page(completion.cookie);
-    static_cast<void>(repost(*retired.queues[rail], {&page, 1}));
+    Queue& queue = *retired.queues[rail];
+    if (queue.is_shared()) static_cast<void>(repost(queue, {&page, 1}));
   };
   const bool is_alive =
       retired.link.poll([&](const verbs::Completion& completion,

@@ -7,10 +7,14 @@
 // is full, as deep as the device makes them, the rail gets another. So their number is bounded by the device
 // alone, and nobody gets fewer because others came first.
 //
-// A page is, in turn: without memory, free (in no queue), posted (in a rail's receive queue), held (it
-// carries a chunk of an open message), posted again in the same queue. Only the connection whose completion
-// named a held page touches it. A page that a device took for a connection that then closed is nobody's until
-// its completion.
+// A device without shared receive queues, or with small ones, has a receive queue for each queue pair. Then
+// pages are a queue pair's own while its connection lives, posted by that connection, and free again once it
+// is gone.
+//
+// A page is, in turn: without memory, free (in no queue), posted (in a receive queue), held (it carries a
+// chunk of an open message), posted again in the same queue. Only the connection whose completion named a
+// held page touches it. A page that a device took from a shared queue for a connection that then closed is
+// nobody's until its completion.
 //
 // Where pages that lie in order pay (softverbs makes one copy of what continues on both sides), a connection
 // gets a run: a receive queue of its own with consecutive pages, which are consumed and posted again in their
@@ -79,10 +83,13 @@ class BouncePool {
     uint32_t local = 0, remote = 0;
   };
 
-  // A shared receive queue of a rail; a connection has one on each of its rails.
+  // A shared receive queue of a rail, or what stands for the queue pairs' own; a connection has one on each
+  // of its rails.
   class Queue {
    public:
-    verbs::SharedReceiveQueue& verbs_queue() { return queue_; }
+    bool is_shared() const { return queue_.get() != nullptr; }
+    // Null: each queue pair has its own.
+    verbs::SharedReceiveQueue* shared() { return is_shared() ? &queue_ : nullptr; }
     uint32_t local_key(uint32_t page) const { return keys_[page / step_pages_].local; }
     uint32_t remote_key(uint32_t page) const { return keys_[page / step_pages_].remote; }
 
@@ -92,7 +99,7 @@ class BouncePool {
     const Keys* keys_ = nullptr;  // of its rail
     uint32_t step_pages_ = 1;
     uint32_t capacity_entries_ = 0;
-    uint32_t posted_entries_ = 0;    // that circulate in this queue
+    uint32_t posted_entries_ = 0;    // that circulate in this queue; all are reserved where it is not shared
     uint32_t reserved_entries_ = 0;  // of them reserved to connections
     uint32_t retiring_links_ = 0;    // closed connections whose queue pairs still use it; of a run
     uint32_t first_page_ = 0;        // of a run
@@ -105,8 +112,9 @@ class BouncePool {
     // One a step; as many from the start. A page whose step was added by another thread is known from a
     // completion, which came after.
     std::vector<Keys> keys;
-    std::vector<std::unique_ptr<Queue>> queues;  // shared; at least one
+    std::vector<std::unique_ptr<Queue>> queues;  // shared ones
     std::vector<std::unique_ptr<Queue>> runs;    // of one connection each
+    std::unique_ptr<Queue> own;                  // what stands for the queue pairs' own
   };
 
   // Of receive entries, for each queue pair.
@@ -115,10 +123,16 @@ class BouncePool {
     uint32_t modest = 0;  // so many pages afterwards: most are kept for those that are content with them
     uint32_t least = 0;
     bool wants_run = false;  // consecutive pages, in a queue that no other connection uses
+    // Not 0: the queue pairs have receive queues of their own, of so many entries at most, also where the
+    // device has shared ones.
+    uint32_t max_own = 0;
   };
   struct Reservation {
     Queue* queue = nullptr;  // lives as long as the pool
     uint32_t entries = 0;    // for each queue pair; 0: the pool has less left than `least`
+    // Where the queue is not shared: the pages of all queue pairs, in turn `entries` of each. Bare ones are
+    // all page 0.
+    std::vector<uint32_t> pages;
   };
 
   static constexpr uint32_t kBareQueueEntries = 32768;  // of a queue of bare entries; some devices have less
@@ -134,15 +148,19 @@ class BouncePool {
   static base::Result<std::shared_ptr<BouncePool>> acquire(Kind kind, uint32_t page_bytes = 0);
 
   // Reserves receive entries to so many queue pairs of this device, all in one queue, and makes sure that
-  // they are posted: nothing is reserved twice. Of no queue pairs: the device's keys alone. A run is made
-  // where there are enough consecutive pages, else the entries are shared ones.
+  // they are posted if that is shared: nothing is reserved twice. Of no queue pairs: the device's keys alone.
+  // A run is made where there are enough consecutive pages, else the entries are shared ones.
   base::Result<Reservation> reserve(verbs::Device& device, const WindowRequest& request,
                                     uint32_t queue_pairs = 1);
   // `entries`: of all queue pairs. After retire(), if there was a link.
   void release(Queue& queue, uint32_t entries);
+  // Of a reservation: in no receive queue any more.
+  void free(std::span<const uint32_t> pages);
 
-  // Posts pages again in the queue they were posted in before.
+  // Posts pages again in the shared queue they were posted in before.
   base::Outcome repost(Queue& queue, std::span<const uint32_t> pages);
+  // Posts pages that are this queue pair's own, in its own receive queue.
+  base::Outcome post_own(const Queue& queue, verbs::QueuePair& pair, std::span<const uint32_t> pages);
   protocol::PageInfo& info(uint32_t page) { return infos_[page]; }
   uint32_t pages() const { return pages_; }            // at most; 0 for bare entries
   uint64_t usable_bytes();                             // of the region: with memory
@@ -162,8 +180,9 @@ class BouncePool {
 
   // For a connection that closed, after link.stop(): its device may still complete receives, and their pages
   // come back only then. Keeps the queue pairs until the device says that there are none, or for a second
-  // where it says nothing. `queues`: of the link's rails.
-  void retire(Link link, std::vector<Queue*> queues);
+  // where it says nothing. `queues`: of the link's rails. `own_pages`: of its queue pairs, free when they are
+  // gone.
+  void retire(Link link, std::vector<Queue*> queues, std::vector<uint32_t> own_pages);
   // Posts again what retired connections gave back since. Never waits.
   void reap() { reap(SIZE_MAX); }
 
@@ -181,11 +200,17 @@ class BouncePool {
   base::Result<Rail*> open_rail(verbs::Device& device);
   base::Result<Queue*> choose_queue(verbs::Device& device, Rail& rail, uint32_t enough_entries);
   base::Outcome add_queue(verbs::Device& device, Rail& rail);
+  std::unique_ptr<Queue> make_queue(const Rail& rail, uint32_t capacity_entries) const;
+  template <typename Post>
+  base::Outcome post_batches(const Queue& queue, std::span<const uint32_t> pages, Post&& post) const;
   base::Outcome post_more(Queue& queue, uint32_t entries);
   base::Outcome post_pages(Queue& queue, uint32_t first_page, uint32_t entries);
   base::Result<Reservation> reserve_run(verbs::Device& device, Rail& rail, const WindowRequest& request,
                                         uint32_t queue_pairs);
   void free_if_unused(Queue& queue);
+  base::Result<Reservation> reserve_own(verbs::Device& device, Rail& rail, const WindowRequest& request,
+                                        uint32_t queue_pairs);
+  base::Result<std::vector<uint32_t>> take_pages(uint32_t count);
   uint32_t choose_grant(uint32_t left_entries, const WindowRequest& request, uint32_t queue_pairs) const;
   static uint32_t count_spare(const Queue& queue) { return queue.posted_entries_ - queue.reserved_entries_; }
   uint32_t count_growth(uint32_t room_entries) const {
@@ -212,6 +237,7 @@ class BouncePool {
   struct Retired {
     Link link;
     std::vector<Queue*> queues;
+    std::vector<uint32_t> own_pages;
     base::Deadline deadline;
   };
   bool look_at(Retired& retired);

@@ -45,6 +45,7 @@ base::Result<std::unique_ptr<Registration>> register_on_rails(const Nic& nic, vo
                                .offset_bytes = offset_bytes};
   request.identity = identify(request);
   for (size_t rail = 0; rail < nic.rails.size(); ++rail) {
+    request.access.data_direct = fd >= 0 && !nic.rails[rail]->data_direct_path().empty();
     auto region = nic.rails[rail]->regions().take(request);
     if (!region) return region.error();  // and the rails before it give theirs back
     registration->remote_keys[rail] = region->remote_key();

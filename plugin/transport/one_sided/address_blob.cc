@@ -9,7 +9,7 @@ namespace verbena::transport {
 
 namespace {
 
-constexpr uint16_t kVersion = 1;
+constexpr uint16_t kVersion = 2;
 constexpr uint16_t kPeerKind = 1, kRegionKind = 2;
 constexpr uint32_t kMagic = 0x31535656;  // "VVS1"
 
@@ -23,6 +23,13 @@ struct Head {
 };
 static_assert(sizeof(Head) == 32 && std::has_unique_object_representations_v<Head>);
 
+struct PeerRecord {
+  uint32_t word_rail, count_rails;
+  base::SocketAddress records;
+  bootstrap::Nonce nonce, secret;
+};
+static_assert(std::has_unique_object_representations_v<PeerRecord>);
+
 struct LaneRecord {
   uint32_t number, first_psn, outstanding_reads;
   uint32_t ece[3];
@@ -30,9 +37,14 @@ struct LaneRecord {
 static_assert(sizeof(LaneRecord) == 24 && std::has_unique_object_representations_v<LaneRecord>);
 
 struct RegionRecord {
-  uint64_t base, bytes, remote_key;
+  uint64_t base, bytes;
+  std::array<uint32_t, protocol::kMaxRails> keys;
 };
-static_assert(sizeof(RegionRecord) == 24 && std::has_unique_object_representations_v<RegionRecord>);
+static_assert(sizeof(RegionRecord) == 48 && std::has_unique_object_representations_v<RegionRecord>);
+
+uint32_t count_of(uint32_t lanes, uint32_t rails) {
+  return rails << 16 | lanes;
+}
 
 using Sum = uint64_t;
 
@@ -86,7 +98,7 @@ bool check(std::span<const std::byte> bytes, const Head& expected, std::string* 
   if (head.from != expected.from) return refuse(problem, "is another rank's", head.from, expected.from);
   if (head.to != expected.to) return refuse(problem, "is for another rank", head.to, expected.to);
   if (head.count == expected.count) return true;
-  const char* what = head.kind == kPeerKind ? "has another number of lanes" : "is another region's";
+  const char* what = head.kind == kPeerKind ? "has another number of lanes or rails" : "is another region's";
   return refuse(problem, what, head.count, expected.count);
 }
 
@@ -100,24 +112,33 @@ void seal(std::vector<std::byte>& bytes) {
 
 }  // namespace
 
-size_t measure_peer_address(uint32_t lanes) {
-  return sizeof(Head) + sizeof(verbs::PortAddress) + lanes * sizeof(LaneRecord) + sizeof(Sum);
+size_t measure_peer_address(uint32_t lanes, uint32_t rails) {
+  return sizeof(Head) + sizeof(PeerRecord) +
+         rails * (sizeof(verbs::PortAddress) + lanes * sizeof(LaneRecord)) + sizeof(Sum);
 }
 
 size_t measure_region_address() {
   return sizeof(Head) + sizeof(RegionRecord) + sizeof(Sum);
 }
 
-std::vector<std::byte> encode(const PeerAddress& address) {
+// Rails that the endpoint does not have are zeros, so that all addresses have one length.
+std::vector<std::byte> encode(const PeerAddress& address, uint32_t lanes, uint32_t rails) {
   std::vector<std::byte> bytes;
-  bytes.reserve(measure_peer_address(static_cast<uint32_t>(address.lanes.size())));
-  put(bytes, make_head(kPeerKind, address.names, static_cast<uint32_t>(address.lanes.size())));
-  put(bytes, address.port);
-  for (const auto& lane : address.lanes) {
-    put(bytes, LaneRecord{lane.number,
-                          lane.first_psn,
-                          lane.outstanding_reads,
-                          {lane.ece.vendor_id, lane.ece.options, lane.ece.mask}});
+  bytes.reserve(measure_peer_address(lanes, rails));
+  put(bytes, make_head(kPeerKind, address.names, count_of(lanes, rails)));
+  put(bytes, PeerRecord{address.word_rail, static_cast<uint32_t>(address.rails.size()), address.records,
+                        address.nonce, address.secret});
+  for (uint32_t rail = 0; rail < rails; ++rail) {
+    const RailAddress& one = rail < address.rails.size() ? address.rails[rail] : RailAddress();
+    put(bytes, one.port);
+    for (uint32_t lane = 0; lane < lanes; ++lane) {
+      const verbs::QueuePairAddress pair =
+          lane < one.lanes.size() ? one.lanes[lane] : verbs::QueuePairAddress{0, 0, {}, 0};
+      put(bytes, LaneRecord{pair.number,
+                            pair.first_psn,
+                            pair.outstanding_reads,
+                            {pair.ece.vendor_id, pair.ece.options, pair.ece.mask}});
+    }
   }
   seal(bytes);
   return bytes;
@@ -127,25 +148,32 @@ std::vector<std::byte> encode(const RegionAddress& address) {
   std::vector<std::byte> bytes;
   bytes.reserve(measure_region_address());
   put(bytes, make_head(kRegionKind, address.names, address.id));
-  put(bytes, RegionRecord{address.base, address.bytes, address.remote_key});
+  put(bytes, RegionRecord{address.base, address.bytes, address.keys});
   seal(bytes);
   return bytes;
 }
 
-bool decode(std::span<const std::byte> bytes, const BlobNames& expected, uint32_t lanes, PeerAddress* address,
-            std::string* problem) {
-  if (!check_length(bytes, measure_peer_address(lanes), problem)) return false;
-  if (!check(bytes, make_head(kPeerKind, expected, lanes), problem)) return false;
-  address->names = expected;
+bool decode(std::span<const std::byte> bytes, const BlobNames& expected, uint32_t lanes, uint32_t rails,
+            PeerAddress* address, std::string* problem) {
+  if (!check_length(bytes, measure_peer_address(lanes, rails), problem)) return false;
+  if (!check(bytes, make_head(kPeerKind, expected, count_of(lanes, rails)), problem)) return false;
   bytes = bytes.subspan(sizeof(Head));
-  address->port = take<verbs::PortAddress>(bytes);
-  address->lanes.clear();
-  for (uint32_t lane = 0; lane < lanes; ++lane) {
-    const auto record = take<LaneRecord>(bytes);
-    address->lanes.push_back({record.number,
-                              record.first_psn,
-                              {record.ece[0], record.ece[1], record.ece[2]},
-                              record.outstanding_reads});
+  const auto peer = take<PeerRecord>(bytes);
+  if (peer.count_rails == 0 || peer.count_rails > rails)
+    return refuse(problem, "has no such number of rails", peer.count_rails, rails);
+  if (peer.word_rail >= peer.count_rails)
+    return refuse(problem, "has no such rail for words", peer.word_rail, peer.count_rails);
+  *address = {expected, peer.word_rail, {}, peer.records, peer.nonce, peer.secret};
+  for (uint32_t rail = 0; rail < peer.count_rails; ++rail) {
+    RailAddress& one = address->rails.emplace_back();
+    one.port = take<verbs::PortAddress>(bytes);
+    for (uint32_t lane = 0; lane < lanes; ++lane) {
+      const auto record = take<LaneRecord>(bytes);
+      one.lanes.push_back({record.number,
+                           record.first_psn,
+                           {record.ece[0], record.ece[1], record.ece[2]},
+                           record.outstanding_reads});
+    }
   }
   return true;
 }
@@ -158,11 +186,9 @@ bool decode(std::span<const std::byte> bytes, const BlobNames& expected, uint32_
   if (!check(bytes, make_head(kRegionKind, names, id), problem)) return false;
   bytes = bytes.subspan(sizeof(Head));
   const auto record = take<RegionRecord>(bytes);
-  if (record.remote_key > UINT32_MAX)
-    return refuse(problem, "has no such key", record.remote_key, UINT32_MAX);
   if (record.bytes == 0 || record.base + record.bytes < record.base)
     return refuse(problem, "has no such range", record.bytes, UINT64_MAX - record.base);
-  *address = {names, id, static_cast<uint32_t>(record.remote_key), record.base, record.bytes};
+  *address = {names, id, record.base, record.bytes, record.keys};
   return true;
 }
 

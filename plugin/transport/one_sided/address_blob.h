@@ -1,15 +1,20 @@
-// What ranks tell each other to reach one another: where a rank's lanes are, and one region of its memory.
+// What ranks tell each other to reach one another: where a rank's lanes are, on each of its rails, and one
+// region of its memory.
 // Pure. Fixed lengths; little endian, as both ends are; the last eight bytes are a sum over all others, so
 // that no byte goes unchecked. That finds mistakes, not malice: who may join a group is the bootstrap's
 // business.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "base/socket_address.h"
+#include "bootstrap/messages.h"
+#include "protocol/wire.h"
 #include "verbs/types.h"
 
 namespace verbena::transport {
@@ -23,29 +28,37 @@ struct BlobNames {
   uint32_t count_ranks = 0;
 };
 
+struct RailAddress {
+  verbs::PortAddress port{};
+  std::vector<verbs::QueuePairAddress> lanes{};
+};
+
 struct PeerAddress {
   BlobNames names;
-  verbs::PortAddress port{};
-  std::vector<verbs::QueuePairAddress> lanes;
+  uint32_t word_rail = 0;              // on which of `rails` its words are reached
+  std::vector<RailAddress> rails{};    // of the endpoint; at most as many as the group has agreed on
+  base::SocketAddress records{};       // where its records are taken (record_links.h), and what proves
+  bootstrap::Nonce nonce{}, secret{};  // that a caller was told
 };
 
 struct RegionAddress {
   BlobNames names;  // `to` is not used: the same for all
   uint32_t id = 0;
-  uint32_t remote_key = 0;
   uint64_t base = 0, bytes = 0;
+  std::array<uint32_t, protocol::kMaxRails> keys{};  // by rail of the endpoint
 };
 
-size_t measure_peer_address(uint32_t lanes);
+size_t measure_peer_address(uint32_t lanes, uint32_t rails);
 size_t measure_region_address();
 
-std::vector<std::byte> encode(const PeerAddress& address);
+// `rails`: how many the group has agreed on.
+std::vector<std::byte> encode(const PeerAddress& address, uint32_t lanes, uint32_t rails);
 std::vector<std::byte> encode(const RegionAddress& address);
 
 // False, with what is wrong in *problem, unless it was made for `expected`: group, sender, receiver, number
-// of lanes or region.
-bool decode(std::span<const std::byte> bytes, const BlobNames& expected, uint32_t lanes, PeerAddress* address,
-            std::string* problem);
+// of lanes and rails, or region.
+bool decode(std::span<const std::byte> bytes, const BlobNames& expected, uint32_t lanes, uint32_t rails,
+            PeerAddress* address, std::string* problem);
 bool decode(std::span<const std::byte> bytes, const BlobNames& expected, uint32_t id, RegionAddress* address,
             std::string* problem);
 

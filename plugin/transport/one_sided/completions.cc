@@ -1,12 +1,55 @@
-// Completions and failures: from the queue pair to the driver.
+// Completions and failures: from the queue pairs to the driver.
 #include <algorithm>
-#include <cstdio>
 #include <iterator>
+#include <utility>
 
 #include "base/log.h"
 #include "transport/one_sided/one_sided_endpoint.h"
+#include "transport/service/observation.h"
 
 namespace verbena::transport {
+
+namespace {
+
+constexpr uint32_t kMaxBatches = 8;           // of completions of one rail in one poll
+constexpr uint32_t kIdlePollsPerLook = 4096;  // at the clock, for what a device never says
+
+}  // namespace
+
+Lane* OneSidedEndpoint::find_lane(uint32_t index) {
+  const uint32_t peer = index / options_.lanes;
+  return peer < options_.count_ranks && works(peer) ? peers_[peer].lanes[index % options_.lanes].get()
+                                                    : nullptr;
+}
+
+void OneSidedEndpoint::list(Lane& lane) {
+  if (lane.is_listed) return;
+  lane.is_listed = true;
+  listed_.push_back(&lane);
+}
+
+void OneSidedEndpoint::poll_rail(uint32_t rail) {
+  verbs::Completion batch[verbs::CompletionQueue::kMaxPollEntries];
+  for (uint32_t i = 0; i < kMaxBatches; ++i) {
+    const int count = completions_[rail].poll(batch);
+    if (count < 0) [[unlikely]]
+      return fail_all("rail " + name_rail(device(rail)) +
+                      ": the completion queue failed: it overran or the device is gone; see dmesg");
+    if (count > 0) idle_polls_ = 0;
+    for (const verbs::Completion& completion : std::span(batch).first(static_cast<size_t>(count))) {
+      const LaneCookie cookie = LaneCookie::parse(completion.cookie);
+      Lane* const lane = find_lane(cookie.lane);
+      if (lane != nullptr) [[likely]] {
+        if (lane->take_completion(cookie, completion)) list(*lane);
+      } else if (cookie.lane == kPushIndex && get_push_ != nullptr) {
+        get_push_->take_completion(cookie.rail, completion);
+        if (!get_push_->failure().empty()) [[unlikely]]
+          fail_all(get_push_->failure());
+      }
+    }
+    if (count < static_cast<int>(std::size(batch))) return;
+  }
+}
 
 uint32_t OneSidedEndpoint::tell_failures(std::span<EndpointCompletion> out) {
   const auto count = std::min(failures_.size(), out.size());
@@ -15,67 +58,86 @@ uint32_t OneSidedEndpoint::tell_failures(std::span<EndpointCompletion> out) {
   return static_cast<uint32_t>(count);
 }
 
-// False if there is nothing to tell now: what was flushed behind a failure, or waits for a push.
-bool OneSidedEndpoint::tell(const verbs::Completion& completion, EndpointCompletion* out) {
-  const auto index = static_cast<uint32_t>(completion.cookie);
-  const uint32_t peer = index / options_.lanes, lane = index % options_.lanes;
-  if (index == index_of_push()) return note_push(completion);
-  if (peer >= options_.count_ranks || !works(peer)) [[unlikely]]
-    return false;
-  if (completion.error != 0) [[unlikely]] {
-    char cause[384];
-    std::snprintf(cause, sizeof(cause), "rail %s, qp %u: %s (status %d, vendor error 0x%x)",
-                  describe_rail().c_str(), completion.qp_number,
-                  verbs::describe_completion_error(completion.error), completion.error,
-                  completion.vendor_error);
-    fail_peer(peer, cause);
-    return false;
+// One completion for each operation with a cookie, and one for all others up to the next or the last.
+uint32_t OneSidedEndpoint::tell_lane(Lane& lane, std::span<EndpointCompletion> out, bool* is_told) {
+  uint32_t filled = 0;
+  *is_told = false;
+  std::optional<PushedPlace> place;
+  bool has_more = false;
+  const auto tell = [&](uint64_t cookie, uint64_t value, bool is_answer_lost) {
+    const EndpointCompletion completion{lane.peer(), lane.number(), false,         lane.count_done(),
+                                        cookie,      value,         is_answer_lost};
+    if (get_push_ != nullptr && (place || !get_push_->is_empty())) {
+      get_push_->hold(completion, std::exchange(place, std::nullopt));
+    } else {
+      out[filled++] = completion;
+    }
+    has_more = false;
+  };
+  while (filled < out.size()) {
+    const Lane::Core::Operation* const operation = lane.find_told();
+    if (operation == nullptr) {
+      *is_told = true;
+      break;
+    }
+    const uint32_t slot = lane.told_slot();
+    const uint64_t cookie = operation->cookie;
+    const bool is_answer_lost = operation->is_answer_lost;
+    if (get_push_ != nullptr && operation->kind == protocol::LaneOperationKind::kGet &&
+        (!operation->local->is_host || options_.pushes_all_gets)) {
+      const uint32_t rail = lane.rail(lane.carrier(slot)).here;
+      place = {operation->local->address + operation->local_offset,
+               operation->local->registrations[rail].remote_key(), rail};
+    }
+    const uint64_t value = cookie != 0 && protocol::has_answer(operation->kind) ? lane.read_word(slot) : 0;
+    lane.take_told();
+    has_more = true;
+    if (cookie != 0) tell(cookie, value, is_answer_lost);
   }
-  const auto ended = lane_at(index).retire();
-  if (!ended) [[unlikely]]
-    return false;
-  *out = {peer, lane, false, ended->count_done, ended->cookie, ended->value};
-  if (get_push_ == nullptr || (get_push_->is_empty() && !ended->unpushed)) return true;
-  get_push_->hold(*out, ended->unpushed);
-  return false;
+  if (has_more) tell(0, 0, false);  // while it is so, there is room for one
+  return filled;
 }
 
-// A queue pair of ours to ourselves that fails says nothing about a peer: nobody's gets can be trusted.
-bool OneSidedEndpoint::note_push(const verbs::Completion& completion) {
-  if (completion.error == 0) {
-    get_push_->note_done();
-  } else {
-    fail_all("rail " + describe_rail() + ": what a get brought cannot be pushed into GPU memory: " +
-             verbs::describe_completion_error(completion.error));
+uint32_t OneSidedEndpoint::tell_lanes(std::span<EndpointCompletion> out) {
+  uint32_t filled = 0;
+  size_t kept = 0;
+  for (size_t i = 0; i < listed_.size(); ++i) {
+    Lane& lane = *listed_[i];
+    bool is_told = true;
+    if (works(lane.peer())) [[likely]] {
+      if (lane.has_unissued()) lane.issue();
+      lane.ring();
+      if (works(lane.peer())) filled += tell_lane(lane, out.subspan(filled), &is_told);
+    }
+    if (!is_told) {
+      listed_[kept++] = &lane;
+    } else {
+      lane.is_listed = false;
+    }
   }
-  return false;
+  listed_.resize(kept);
+  return filled;
 }
 
 uint32_t OneSidedEndpoint::release_held(std::span<EndpointCompletion> out) {
   if (get_push_ == nullptr || get_push_->is_empty()) return 0;
-  const auto released = get_push_->release(out);
-  if (!released)
-    fail_all("rail " + describe_rail() + ": the device refused to push what a get brought; see dmesg");
-  return released ? *released : 0;
+  const uint32_t filled = get_push_->release(out);
+  if (!get_push_->failure().empty()) [[unlikely]]
+    fail_all(get_push_->failure());
+  return filled;
 }
 
 uint32_t OneSidedEndpoint::poll(std::span<EndpointCompletion> out) {
   uint32_t filled = tell_failures(out);
-  verbs::Completion batch[verbs::CompletionQueue::kMaxPollEntries];
-  while (filled < out.size()) {
-    const size_t wanted = std::min(std::size(batch), out.size() - filled);
-    const int count = completions_.poll(std::span(batch).first(wanted));
-    if (count < 0) [[unlikely]]
-      fail_all("rail " + describe_rail() +
-               ": the completion queue failed: it overran or the device is gone; see dmesg");
-    for (int i = 0; i < count; ++i) {
-      if (tell(batch[i], &out[filled])) ++filled;
-    }
-    if (!failures_.empty()) [[unlikely]]
-      filled += tell_failures(out.subspan(filled));
-    if (count < static_cast<int>(wanted)) break;
-  }
+  ++idle_polls_;
+  for (uint32_t rail = 0; rail < rails(); ++rail) poll_rail(rail);
+  if (is_troubled_ || needs_attention_.load(std::memory_order_relaxed) || !links_->is_idle() ||
+      idle_polls_ % kIdlePollsPerLook == 0) [[unlikely]]
+    attend();
+  if (!listed_.empty()) filled += tell_lanes(out.subspan(filled));
   filled += release_held(out.subspan(filled));
+  if (!failures_.empty()) [[unlikely]]
+    filled += tell_failures(out.subspan(filled));
   return filled;
 }
 
@@ -86,10 +148,19 @@ void OneSidedEndpoint::fail_peer(uint32_t peer, const std::string& cause) {
   if (get_push_ != nullptr) get_push_->drop(peer);
   failed.error = "rank " + std::to_string(peer) + ", " + cause;
   base::log_warn("endpoint of rank %u: %s", options_.rank, failed.error.c_str());
-  for (uint32_t lane = 0; lane < options_.lanes; ++lane) {
-    failed.lanes[lane].pair().stop();
-    failures_.push_back({peer, lane, true, failed.lanes[lane].count_done(), 0, 0});
+  for (const auto& lane : failed.lanes) {
+    lane->stop();
+    EndpointCompletion told[16];  // what was complete before comes first
+    for (bool is_told = false; !is_told;) {
+      const uint32_t count = tell_lane(*lane, told, &is_told);
+      failures_.insert(failures_.end(), told, told + count);
+    }
+    if (lane->observed() != nullptr) lane->observed()->note_failed();
+    failures_.push_back({peer, lane->number(), true, lane->count_done(), 0, 0});
   }
+  protocol::LaneRecord record;
+  record.kind = protocol::LaneRecordKind::kGivenUp;
+  send_record(peer, record);
 }
 
 void OneSidedEndpoint::fail_all(const std::string& cause) {

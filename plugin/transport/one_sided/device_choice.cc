@@ -22,7 +22,7 @@ topology::Distance measure(const verbs::Device& device, const std::string& gpu) 
 
 }  // namespace
 
-base::Result<std::unique_ptr<verbs::Device>> choose_device(const std::string& filter, int gpu) {
+base::Result<Devices> choose_devices(const std::string& filter, int gpu, uint32_t most) {
   static std::mutex discovery;  // which is not thread safe
   const std::lock_guard lock(discovery);
   auto found = verbs::discover_selected_devices(filter.empty() ? base::parameters().hca : filter);
@@ -37,7 +37,9 @@ base::Result<std::unique_ptr<verbs::Device>> choose_device(const std::string& fi
   for (const auto& device : devices) nearest = std::min(nearest, measure(*device, gpu_path));
   std::erase_if(devices, [&](const auto& device) { return measure(*device, gpu_path) != nearest; });
   const size_t turn = gpu == base::kNoGpu ? 0 : static_cast<size_t>(gpu) % devices.size();
-  return std::move(devices[turn]);
+  std::rotate(devices.begin(), devices.begin() + static_cast<ptrdiff_t>(turn), devices.end());
+  if (devices.size() > most) devices.resize(most);
+  return std::move(devices);
 }
 
 }  // namespace verbena::transport

@@ -1,16 +1,19 @@
-// Which port an endpoint uses.
+// Which ports an endpoint uses.
 #pragma once
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "verbs/device.h"
 
 namespace verbena::transport {
 
-// The healthy port nearest to that GPU (an ordinal; kNoGpu: the first one); among equals they take turns by
-// ordinal. `filter` as VERBENA_HCA, which counts if it is empty. Thread safe.
-base::Result<std::unique_ptr<verbs::Device>> choose_device(const std::string& filter, int gpu);
+// The healthy ports nearest to that GPU (an ordinal; kNoGpu: all), at most so many; GPUs with the same ones
+// near begin with different ones, by ordinal. `filter` as VERBENA_HCA, which counts if it is empty. Thread
+// safe.
+base::Result<std::vector<std::unique_ptr<verbs::Device>>> choose_devices(const std::string& filter, int gpu,
+                                                                         uint32_t most);
 
 }  // namespace verbena::transport

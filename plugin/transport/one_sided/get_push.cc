@@ -1,53 +1,122 @@
 #include "transport/one_sided/get_push.h"
 
+#include <algorithm>
+
+#include "base/clock.h"
+#include "base/parameters.h"
+
 namespace verbena::transport {
 
-base::Result<std::unique_ptr<GetPush>> GetPush::create(verbs::Device& device,
-                                                       verbs::CompletionQueue& completions, uint64_t index) {
+base::Result<std::unique_ptr<GetPush>> GetPush::create(std::span<verbs::Device* const> devices,
+                                                       std::span<verbs::CompletionQueue> completions,
+                                                       std::vector<uint64_t> cookies) {
   auto made = std::make_unique<GetPush>();
-  made->own_ = device.refresh_address();
-  auto lane = Lane::create(device, completions,
-                           {.index = index,
-                            .send_depth = kSendDepth,
-                            .outstanding_reads = 1,
-                            .has_atomics = false,
-                            .local = &made->own_});
-  if (!lane) return lane.error();
-  made->lane_ = std::move(*lane);
-  verbs::QueuePair& pair = made->lane_.pair();
-  if (auto connected = pair.connect(made->own_.port, pair.address()); !connected) return connected.error();
+  for (size_t r = 0; r < devices.size(); ++r) {
+    Rail& rail = made->rails_.emplace_back();
+    rail.device = devices[r];
+    rail.completions = &completions[r];
+    rail.cookie = cookies[r];
+    rail.word = std::make_unique<uint64_t>(0);
+    auto region = verbs::MemoryRegion::register_memory(*rail.device, rail.word.get(), sizeof(uint64_t), {});
+    if (!region) return region.error();
+    rail.region = std::move(*region);
+    if (!connect(rail)) return base::Error{base::Status::kSystem, 0};
+  }
   return made;
 }
 
-base::Outcome GetPush::push(const PushedPlace& place) {
-  verbs::OneSidedRequest request{{.opcode = verbs::Opcode::kRead,
-                                  .local = lane_.next_word(),
-                                  .local_key = lane_.words_key(),
-                                  .length = 1,
-                                  .remote_key = place.key,
-                                  .remote = reinterpret_cast<uintptr_t>(place.address)}};
-  if (auto outcome = lane_.append_last(request, 1, true); !outcome) return outcome;
-  return lane_.ring();
+GetPush::~GetPush() {
+  for (Rail& rail : rails_) rail.pair.stop();
 }
 
-void GetPush::note_done() {
-  lane_.retire();
+bool GetPush::connect(Rail& rail) {
+  const verbs::LocalAddress own = rail.device->refresh_address();
+  if (own.port.link_layer == 0) return false;
+  auto pair = verbs::QueuePair::create(*rail.device, *rail.completions,
+                                       {.send_depth = kSendDepth,
+                                        .operations = {.send_imm = false, .write = false, .write_imm = false},
+                                        .local = &own});
+  if (!pair || !pair->connect(own.port, pair->address())) return false;
+  rail.pair = std::move(*pair);
+  return true;
+}
+
+void GetPush::ask(Rail& rail) {
+  verbs::OneSidedRequest request;
+  request.opcode = verbs::Opcode::kRead;
+  request.signaled = true;
+  request.cookie = rail.cookie;
+  request.local = rail.word.get();
+  request.local_key = rail.region.local_key();
+  request.length = 1;
+  request.remote_key = rail.asked->key;
+  request.remote = reinterpret_cast<uintptr_t>(rail.asked->address);
+  rail.is_under_way = rail.pair.post(std::span(&request, 1)).is_ok();
+  if (!rail.is_under_way) fail(rail, "the device refused the read that pushes it; see dmesg", false);
+}
+
+void GetPush::take_completion(uint32_t r, const verbs::Completion& completion) {
+  Rail& rail = rails_[r];
+  if (!rail.is_under_way || completion.qp_number != rail.pair.number()) return;  // of one that was replaced
+  rail.is_under_way = false;
+  if (completion.error != 0) {
+    return fail(rail, verbs::describe_completion_error(completion.error),
+                verbs::is_request_at_fault(completion.error));
+  }
+  rail.pair.retire();
+  rail.asked.reset();
+  rail.failed_since_ns = 0;
+  if (std::any_of(rails_.begin(), rails_.end(), [](const Rail& one) { return one.asked.has_value(); }))
+    return;
   released_ += covered_;
   covered_ = 0;
+}
+
+// A queue pair to ourselves that fails says nothing about a peer: as long as it does, nobody's gets can be
+// trusted.
+void GetPush::fail(Rail& rail, const char* what, bool is_final) {
+  const int64_t now_ns = base::monotonic_ns();
+  const auto& parameters = base::parameters();
+  if (rail.failed_since_ns == 0) rail.failed_since_ns = rail.retry_at_ns = now_ns;
+  const bool is_over = now_ns - rail.failed_since_ns >= parameters.failover_timeout_ms * base::kNsPerMs;
+  if (is_final || is_over || !parameters.failover) {
+    failure_ = "rail " + rail.device->name() + ":" + std::to_string(rail.device->port_number()) +
+               ": what a get brought cannot be pushed into GPU memory: " + what;
+  }
+}
+
+void GetPush::repair(Rail& rail) {
+  const int64_t now_ns = base::monotonic_ns();
+  if (now_ns < rail.retry_at_ns) return;
+  rail.retry_at_ns = now_ns + base::parameters().rail_retry_ms * base::kNsPerMs;
+  rail.pair = {};
+  if (connect(rail)) return ask(rail);
+  fail(rail, "its queue pair to itself cannot be made again", false);
+}
+
+// One READ a rail for all gets that are done by now, whatever GPU memory of this endpoint they went to.
+bool GetPush::begin_batch() {
+  while (released_ < held_.size() && !held_[released_].place) ++released_;
+  for (size_t i = released_; i < held_.size(); ++i) {
+    if (held_[i].place) rails_[held_[i].place->rail].asked = held_[i].place;
+  }
+  covered_ = held_.size() - released_;
+  return covered_ != 0;
 }
 
 void GetPush::drop(uint32_t peer) {
   for (Held& held : held_) held.is_dropped |= held.completion.peer == peer;
 }
 
-base::Result<uint32_t> GetPush::release(std::span<EndpointCompletion> out) {
-  if (covered_ == 0) {
-    while (released_ < held_.size() && !held_[released_].place) ++released_;
-    if (released_ < held_.size()) {
-      // One READ for all gets that are done by now, whatever GPU memory of this endpoint they went to.
-      if (auto outcome = push(*held_[released_].place); !outcome) return outcome.error();
-      covered_ = held_.size() - released_;
+uint32_t GetPush::release(std::span<EndpointCompletion> out) {
+  if (covered_ == 0 && begin_batch()) {
+    for (Rail& rail : rails_) {
+      if (rail.asked && rail.failed_since_ns == 0) ask(rail);
     }
+  }
+  for (Rail& rail : rails_) {
+    if (rail.asked && !rail.is_under_way && failure_.empty()) [[unlikely]]
+      repair(rail);
   }
   uint32_t filled = 0;
   for (; released_ > 0 && filled < out.size(); --released_) {

@@ -1,5 +1,7 @@
-// The endpoint (verbena/endpoint.h) over queue pairs: one port, one completion queue, a few lanes to each
-// peer.
+// The endpoint (verbena/endpoint.h) over queue pairs: a few ports, a completion queue for each, lanes to each
+// peer. What becomes of an operation the lanes decide (protocol/lane_core.h); what goes over all lanes is
+// here: checks, completions in the caller's words, records between endpoints, on which rail words are
+// reached.
 #pragma once
 
 #include <atomic>
@@ -8,26 +10,36 @@
 #include <string>
 #include <vector>
 
+#include "protocol/wait_monitor.h"
+#include "protocol/word_rail.h"
 #include "transport/one_sided/get_push.h"
 #include "transport/one_sided/lane.h"
+#include "transport/one_sided/record_links.h"
 #include "transport/one_sided/region_table.h"
+#include "transport/service/registry.h"
 #include "verbena/endpoint.h"
 #include "verbs/device.h"
 
 namespace verbena::transport {
 
-class OneSidedEndpoint final : public verbena::Endpoint {
+// The ports of an endpoint; who opened them for it alone gives them away.
+struct EndpointRails {
+  std::vector<verbs::Device*> devices;
+  std::vector<std::unique_ptr<verbs::Device>> owned;
+  std::shared_ptr<const void> keeps_alive;  // what the others belong to
+};
+
+class OneSidedEndpoint final : public verbena::Endpoint, public RegistryMember {
  public:
-  OneSidedEndpoint(const EndpointOptions& options, std::unique_ptr<verbs::Device> device,
-                   verbs::CompletionQueue completions);
-  // Before anything else, for a device whose writes to GPU memory are to be pushed.
-  base::Outcome open_get_push();
+  // Logged, with *error, if a number is out of range or something cannot be made.
+  static std::unique_ptr<OneSidedEndpoint> open_on(const EndpointOptions& options, EndpointRails rails,
+                                                   std::string* error);
   ~OneSidedEndpoint() override;
 
   std::string describe_rail() const override;
   bool bind_thread() const override;
-  bool wants_dmabuf() const override { return device_->supports_dmabuf(); }
-  size_t address_bytes() const override { return measure_peer_address(options_.lanes); }
+  bool wants_dmabuf() const override;
+  size_t address_bytes() const override { return measure_peer_address(options_.lanes, options_.rails); }
   size_t region_address_bytes() const override { return measure_region_address(); }
 
   std::vector<std::byte> local_address(uint32_t peer, std::string* error) override;
@@ -52,55 +64,129 @@ class OneSidedEndpoint final : public verbena::Endpoint {
   const std::string& refusal() const override { return refusal_; }
   uint64_t count_taken(uint32_t peer, uint32_t lane) const override;
 
+  uint32_t rank() const { return options_.rank; }
+  // Of queue pairs that are made from now on; -1: VERBENA_TC. Before local_address().
+  void set_traffic_class(int traffic_class) {
+    traffic_class_.store(traffic_class, std::memory_order_relaxed);
+  }
+  // Of all lanes so far; the driver's.
+  protocol::LaneCounts count_failures() const;
+
+  // --- For its lanes.
+  verbs::Device& device(uint32_t rail) const { return *rails_.devices[rail]; }
+  uint32_t outstanding_reads_of(uint32_t peer) const { return peers_[peer].outstanding_reads; }
+  base::Result<verbs::QueuePair> make_pair(uint32_t rail, const verbs::LocalAddress& told);
+  void send_record(uint32_t peer, const protocol::LaneRecord& record);
+  void fail_lane(const Lane& lane, protocol::LaneFailure failure, uint32_t q);
+  // It has something to issue, to hand to the device or to tell.
+  void list(Lane& lane);
+  // Something has failed, or lives again: step() is due.
+  void note_trouble() { is_troubled_ = true; }
+  std::shared_ptr<observe::Connection> observe_lane(const Lane& lane) const;
+  void end_observation_of(std::shared_ptr<observe::Connection>& observed) const;
+
+  // --- For its word rail.
+  uint32_t rails() const { return static_cast<uint32_t>(rails_.devices.size()); }
+  bool is_whole(uint32_t rail) const;
+  void stop_rail(uint32_t rail);
+  void tell_word_rail(uint32_t rail, uint32_t moves);
+
  private:
   enum class State : uint8_t { kNew, kAddressed, kConnected, kFailed };
   struct Peer {
     // kConnected publishes the lanes to the driver; kFailed is the driver's.
     std::atomic<State> state{State::kNew};
-    std::vector<Lane> lanes;
-    verbs::LocalAddress told;  // where the peer was told that we are
-    std::string error;
+    std::vector<std::unique_ptr<Lane>> lanes{};
+    std::vector<std::vector<verbs::QueuePair>> pairs{};  // by lane, our rail; until it is connected
+    std::vector<verbs::LocalAddress> told{};             // by our rail: where the peer was told that it is
+    std::vector<std::byte> address{};                    // what it was told
+    std::vector<RailPair> rails{};                       // that both share
+    uint32_t outstanding_reads = 1;                      // that the peer serves at a time
+    std::string error{};
+    // The driver's: records about words that it has sent us, and that we have sent it.
+    uint32_t word_moves_heard = 0, word_moves_told = 0;
+    std::vector<protocol::LaneRecord> early{};  // that came before it was connected
   };
+
+  OneSidedEndpoint(const EndpointOptions& options, EndpointRails rails,
+                   std::vector<verbs::CompletionQueue> completions, std::unique_ptr<RecordLinks> links);
+  // Before anything else, for devices whose writes to GPU memory are to be pushed.
+  base::Outcome open_get_push();
 
   // Setup, with setup_mutex_ held.
   BlobNames name_blob(uint32_t from, uint32_t to) const;
-  bool make_lanes(uint32_t peer, std::string* error);
-  bool connect_lanes(Peer& peer, const PeerAddress& address, std::string* error);
+  bool make_pairs(uint32_t peer, std::string* error);
+  PeerAddress describe_to(uint32_t peer) const;
+  bool join(uint32_t peer, const PeerAddress& address, std::string* error);
+  std::vector<RailPair> pair_rails(uint32_t peer, const PeerAddress& address) const;
 
   // Operations.
   Lane* admit(uint32_t peer, uint32_t lane);
-  Posting move(verbs::Opcode opcode, const Transfer& transfer, uint64_t cookie);
-  Posting access_word(verbs::OneSidedRequest request, const RemoteWord& word, uint64_t cookie);
-  // kTaken; if the device did not accept what was posted, the peer has failed.
-  Posting settle(uint32_t peer, uint32_t lane, base::Outcome outcome);
-  void note_pending(uint32_t peer, uint32_t lane, const Lane& of);
+  Posting move(protocol::LaneOperationKind kind, const Transfer& transfer, uint64_t cookie);
+  Posting access_word(protocol::LaneOperationKind kind, const RemoteWord& word, uint64_t operand,
+                      uint64_t cookie);
+  Posting take(Lane& lane, const Lane::Core::Operation& operation, const void* small);
   __attribute__((format(printf, 2, 3))) Posting refuse(const char* format, ...);
 
+  // Completions.
   uint32_t index_of(uint32_t peer, uint32_t lane) const { return peer * options_.lanes + lane; }
-  Lane& lane_at(uint32_t index) { return peers_[index / options_.lanes].lanes[index % options_.lanes]; }
+  Lane* find_lane(uint32_t index);
   bool works(uint32_t peer) const {
     return peers_[peer].state.load(std::memory_order_acquire) == State::kConnected;
   }
-  uint32_t index_of_push() const { return options_.count_ranks * options_.lanes; }
+  void poll_rail(uint32_t rail);
+  uint32_t tell_lanes(std::span<EndpointCompletion> out);
+  uint32_t tell_lane(Lane& lane, std::span<EndpointCompletion> out, bool* is_told);
   uint32_t tell_failures(std::span<EndpointCompletion> out);
   uint32_t release_held(std::span<EndpointCompletion> out);
-  bool tell(const verbs::Completion& completion, EndpointCompletion* out);
-  bool note_push(const verbs::Completion& completion);
   void fail_peer(uint32_t peer, const std::string& cause);
   void fail_all(const std::string& cause);
 
+  // What is not everyday: recovery.cc.
+  void attend();
+  void absorb_records();
+  void absorb(uint32_t peer, const protocol::LaneRecord& record);
+  void step(int64_t now_ns);
+  void give_up_dying(int64_t now_ns);
+  void look_for_silence();
+  std::string describe_failure(const Lane& lane, protocol::LaneFailure failure, uint32_t q) const;
+  template <typename Do>
+  void for_lanes(const Do& act) const {
+    for (uint32_t peer = 0; peer < options_.count_ranks; ++peer)
+      for (uint32_t lane = 0; lane < options_.lanes && works(peer); ++lane) act(*peers_[peer].lanes[lane]);
+  }
+
+  // What it tells of itself.
+  bool dump_state(StateDump& dump) override;
+  StateDump dump_from_outside() const override;
+  StateDump describe() const;
+
   const EndpointOptions options_;
-  std::unique_ptr<verbs::Device> device_;
+  const EndpointRails rails_;
   uint64_t max_message_bytes_;
   uint32_t outstanding_reads_;
   std::mutex setup_mutex_;  // guards lanes and regions while they are made, against each other
-  verbs::CompletionQueue completions_;
+  std::vector<verbs::CompletionQueue> completions_;  // by rail
   RegionTable regions_;
+  std::unique_ptr<RecordLinks> links_;
   std::vector<Peer> peers_;
+  protocol::WordRail word_rail_;
   std::unique_ptr<GetPush> get_push_;         // null: gets need none
-  std::vector<uint32_t> pending_;             // lanes with something to ring; capacity: all
+  std::vector<Lane*> listed_;                 // with something to issue, to ring or to tell; capacity: all
   std::vector<EndpointCompletion> failures_;  // not told yet
   std::string refusal_;
+
+  bool is_troubled_ = false;                  // a queue pair does not live, or did not a moment ago
+  std::atomic<bool> needs_attention_{false};  // a peer has connected, or somebody asks for its state
+  std::atomic<bool> is_asked_{false};
+  int64_t attended_at_ns_ = 0, looked_at_ns_ = 0;
+  uint32_t idle_polls_ = 0;
+  std::vector<int64_t> down_since_ns_;        // by rail; 0: it is up
+  std::vector<protocol::StallClock> stalls_;  // by lane
+  const int64_t opened_at_ns_;
+  bool is_registered_ = false;            // for the state dump
+  std::atomic<uint32_t> told_word_rail_;  // word_rail_'s, for those who connect
+  std::atomic<int> traffic_class_{-1};
 };
 
 }  // namespace verbena::transport

@@ -1,10 +1,13 @@
 // What memory an endpoint may touch, here and at its peers, by the ids that both sides agreed on. The driver
-// looks up without a lock; an entry is filled in first and published then (release, acquire).
+// looks up without a lock; an entry is filled in first and published then (release, acquire), and so is a
+// block of entries, made when its first id is used and kept.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "transport/one_sided/address_blob.h"
@@ -16,38 +19,50 @@ struct LocalRegion {
   std::byte* address = nullptr;
   uint64_t bytes = 0;
   bool is_host = false;
-  verbs::MemoryRegion registration;
+  std::vector<verbs::MemoryRegion> registrations{};  // by our rail
 };
 
 struct RemoteRegion {
   uint64_t base = 0, bytes = 0;
-  uint32_t key = 0;
+  std::array<uint32_t, protocol::kMaxRails> keys{};  // by the peer's rail
 };
 
 class RegionTable {
  public:
   RegionTable(uint32_t count_ranks, uint32_t max_regions)
-      : max_regions_(max_regions), local_(max_regions), remote_(size_t{count_ranks} * max_regions) {}
+      : count_ranks_(count_ranks), max_regions_(max_regions), blocks_((max_regions + kBlock - 1) / kBlock) {}
 
   uint32_t max_regions() const { return max_regions_; }
 
   // Null if there is none. `peer` is a rank; any id may be asked for.
-  const LocalRegion* find_local(uint32_t id) const { return id < max_regions_ ? local_[id].find() : nullptr; }
+  const LocalRegion* find_local(uint32_t id) const {
+    const Block* block = find_block(id);
+    return block == nullptr ? nullptr : block->local[id % kBlock].find();
+  }
   const RemoteRegion* find_remote(uint32_t peer, uint32_t id) const {
-    return id < max_regions_ ? remote_[place(peer, id)].find() : nullptr;
+    const Block* block = find_block(id);
+    return block == nullptr ? nullptr : block->remote[size_t{peer} * kBlock + id % kBlock].find();
   }
 
   // One thread at a time, ids in range. False: the id is taken.
-  bool add_local(uint32_t id, LocalRegion region) { return local_[id].publish(std::move(region)); }
-  bool add_remote(uint32_t peer, uint32_t id, const RemoteRegion& region) {
-    return remote_[place(peer, id)].publish(region);
+  bool add_local(uint32_t id, LocalRegion region) {
+    return make_block(id).local[id % kBlock].publish(std::move(region));
   }
-  void remove_local(uint32_t id) { local_[id].withdraw(); }
+  bool add_remote(uint32_t peer, uint32_t id, const RemoteRegion& region) {
+    return make_block(id).remote[size_t{peer} * kBlock + id % kBlock].publish(region);
+  }
+  void remove_local(uint32_t id) {
+    if (blocks_[id / kBlock]) make_block(id).local[id % kBlock].withdraw();
+  }
   void remove_remotes(uint32_t id) {
-    for (size_t at = id; at < remote_.size(); at += max_regions_) remote_[at].withdraw();
+    if (!blocks_[id / kBlock]) return;
+    for (uint32_t peer = 0; peer < count_ranks_; ++peer)
+      make_block(id).remote[size_t{peer} * kBlock + id % kBlock].withdraw();
   }
 
  private:
+  static constexpr uint32_t kBlock = 64;  // regions
+
   template <typename T>
   class Entry {
    public:
@@ -67,12 +82,31 @@ class RegionTable {
     std::atomic<bool> is_there_{false};
     T value_;
   };
+  struct Block {
+    explicit Block(uint32_t count_ranks) : local(kBlock), remote(size_t{count_ranks} * kBlock) {}
+    std::vector<Entry<LocalRegion>> local;
+    std::vector<Entry<RemoteRegion>> remote;  // of a peer side by side
+  };
+  struct Slot {
+    std::unique_ptr<Block> owned;
+    std::atomic<Block*> published{nullptr};
+    explicit operator bool() const { return owned != nullptr; }
+  };
 
-  size_t place(uint32_t peer, uint32_t id) const { return size_t{peer} * max_regions_ + id; }
+  const Block* find_block(uint32_t id) const {
+    return id < max_regions_ ? blocks_[id / kBlock].published.load(std::memory_order_acquire) : nullptr;
+  }
+  Block& make_block(uint32_t id) {
+    Slot& slot = blocks_[id / kBlock];
+    if (!slot) {
+      slot.owned = std::make_unique<Block>(count_ranks_);
+      slot.published.store(slot.owned.get(), std::memory_order_release);
+    }
+    return *slot.owned;
+  }
 
-  uint32_t max_regions_;
-  std::vector<Entry<LocalRegion>> local_;
-  std::vector<Entry<RemoteRegion>> remote_;  // of a peer side by side
+  const uint32_t count_ranks_, max_regions_;
+  std::vector<Slot> blocks_;
 };
 
 inline bool is_inside(uint64_t region_bytes, uint64_t offset, uint64_t bytes) {

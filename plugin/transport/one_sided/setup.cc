@@ -1,71 +1,29 @@
 // Making an endpoint, its lanes and its regions.
 #include <algorithm>
 
+#include "base/clock.h"
 #include "base/cuda_driver.h"
 #include "base/log.h"
+#include "base/parameters.h"
 #include "topology/topology.h"
+#include "transport/link/rail_pairing.h"
 #include "transport/one_sided/device_choice.h"
 #include "transport/one_sided/one_sided_endpoint.h"
+#include "transport/service/observation.h"
 #include "verbs/route.h"
 
 namespace verbena {
 
-namespace {
-
-constexpr uint32_t kMinDepth = 16, kMaxDepth = 32768;
-constexpr uint32_t kMaxRegions = 65536;
-
-struct Limit {
-  const char* name;
-  uint64_t value, minimum, maximum;
-};
-
-bool check(const EndpointOptions& options, std::string* error) {
-  const Limit limits[] = {{"rank", options.rank, 0, uint64_t{options.count_ranks} - 1},
-                          {"lanes", options.lanes, 1, transport::kMaxLanes},
-                          {"send_depth", options.send_depth, kMinDepth, kMaxDepth},
-                          {"max_regions", options.max_regions, 1, kMaxRegions}};
-  for (const Limit& limit : limits) {
-    if (options.count_ranks != 0 && limit.value >= limit.minimum && limit.value <= limit.maximum) continue;
-    *error = std::string("endpoint: ") + limit.name + " is out of range (" + std::to_string(limit.value) +
-             " of " + std::to_string(limit.minimum) + " to " + std::to_string(limit.maximum) + ")";
-    base::log_warn("%s", error->c_str());
-    return false;
-  }
-  return true;
-}
-
-}  // namespace
-
 std::unique_ptr<Endpoint> Endpoint::open(const EndpointOptions& options, std::string* error) {
-  if (!check(options, error)) return nullptr;
-  auto device = transport::choose_device(options.device_filter, options.gpu);
-  if (!device) {
+  auto devices = transport::choose_devices(options.device_filter, options.gpu, std::max(options.rails, 1U));
+  if (!devices) {
     *error = "endpoint: no usable port, the log says why";
     return nullptr;
   }
-  // A failure flushes all that is under way: there is room for every request of every lane.
-  const uint64_t depth =
-      uint64_t{options.count_ranks} * options.lanes * options.send_depth + transport::GetPush::kSendDepth;
-  if (depth > (*device)->max_cq_entries()) {
-    *error = "endpoint: " + (*device)->name() +
-             " cannot hold so many completions (ranks * lanes * send_depth " + std::to_string(depth) +
-             ", limit " + std::to_string((*device)->max_cq_entries()) + ")";
-    base::log_warn("%s", error->c_str());
-    return nullptr;
-  }
-  auto completions = verbs::CompletionQueue::create(**device, static_cast<uint32_t>(depth));
-  if (!completions) {
-    *error = "endpoint: " + (*device)->name() + " makes no completion queue, the log says why";
-    return nullptr;
-  }
-  auto endpoint =
-      std::make_unique<transport::OneSidedEndpoint>(options, std::move(*device), std::move(*completions));
-  if (!endpoint->open_get_push()) {
-    *error = "endpoint: " + endpoint->describe_rail() + " has no queue pair to itself, the log says why";
-    return nullptr;
-  }
-  return endpoint;
+  transport::EndpointRails rails;
+  for (const auto& device : *devices) rails.devices.push_back(device.get());
+  rails.owned = std::move(*devices);
+  return transport::OneSidedEndpoint::open_on(options, std::move(rails), error);
 }
 
 }  // namespace verbena
@@ -73,6 +31,9 @@ std::unique_ptr<Endpoint> Endpoint::open(const EndpointOptions& options, std::st
 namespace verbena::transport {
 
 namespace {
+
+constexpr uint32_t kMinDepth = 16, kMaxDepth = 32768;
+constexpr uint32_t kMaxRegions = 65536;
 
 bool fail(std::string* error, const std::string& text) {
   *error = "endpoint: " + text;
@@ -86,6 +47,26 @@ bool pass(std::string* error, const std::string& text) {
   return false;
 }
 
+struct Limit {
+  const char* name;
+  uint64_t value, minimum, maximum;
+};
+
+bool check(const EndpointOptions& options, std::string* error) {
+  const Limit limits[] = {{"rank", options.rank, 0, uint64_t{options.count_ranks} - 1},
+                          {"rails", options.rails, 1, protocol::kMaxRails},
+                          {"lanes", options.lanes, 1, kMaxLanes},
+                          {"ranks * lanes", uint64_t{options.count_ranks} * options.lanes, 1, kPushIndex - 1},
+                          {"send_depth", options.send_depth, kMinDepth, kMaxDepth},
+                          {"max_regions", options.max_regions, 1, kMaxRegions}};
+  for (const Limit& limit : limits) {
+    if (options.count_ranks != 0 && limit.value >= limit.minimum && limit.value <= limit.maximum) continue;
+    return fail(error, std::string(limit.name) + " is out of range (" + std::to_string(limit.value) + " of " +
+                           std::to_string(limit.minimum) + " to " + std::to_string(limit.maximum) + ")");
+  }
+  return true;
+}
+
 std::string name_rank(uint32_t rank) {
   return "rank " + std::to_string(rank);
 }
@@ -95,26 +76,88 @@ verbs::Access choose_access(const verbs::Device& device) {
   return {.remote_read = true, .remote_write = true, .remote_atomic = device.supports_atomics()};
 }
 
+uint32_t find_first_up(const EndpointRails& rails) {
+  const auto is_up = [](verbs::Device* device) { return device->refresh_address().port.link_layer != 0; };
+  const auto found = std::find_if(rails.devices.begin(), rails.devices.end(), is_up);
+  return found == rails.devices.end() ? 0 : static_cast<uint32_t>(found - rails.devices.begin());
+}
+
 }  // namespace
 
-OneSidedEndpoint::OneSidedEndpoint(const EndpointOptions& options, std::unique_ptr<verbs::Device> device,
-                                   verbs::CompletionQueue completions)
+std::unique_ptr<OneSidedEndpoint> OneSidedEndpoint::open_on(const EndpointOptions& options,
+                                                            EndpointRails rails, std::string* error) {
+  if (!check(options, error)) return nullptr;
+  // A failure flushes all that is under way: there is room for every request of every lane.
+  const uint64_t depth =
+      uint64_t{options.count_ranks} * options.lanes * options.send_depth + GetPush::kSendDepth;
+  std::vector<verbs::CompletionQueue> completions;
+  for (verbs::Device* device : rails.devices) {
+    if (depth > device->max_cq_entries()) {
+      fail(error, device->name() + " cannot hold so many completions (ranks * lanes * send_depth " +
+                      std::to_string(depth) + ", limit " + std::to_string(device->max_cq_entries()) + ")");
+      return nullptr;
+    }
+    auto queue = verbs::CompletionQueue::create(*device, static_cast<uint32_t>(depth));
+    if (!queue) {
+      pass(error, device->name() + " makes no completion queue");
+      return nullptr;
+    }
+    completions.push_back(std::move(*queue));
+    device->tells_carried_out();  // tried now, and not when it is needed
+  }
+  auto links = RecordLinks::open(options.rank, options.count_ranks);
+  if (!links) {
+    pass(error, "no socket for the records of its peers");
+    return nullptr;
+  }
+  std::unique_ptr<OneSidedEndpoint> endpoint(
+      new OneSidedEndpoint(options, std::move(rails), std::move(completions), std::move(*links)));
+  if (!endpoint->open_get_push()) {
+    pass(error, endpoint->describe_rail() + " has no queue pair to itself");
+    return nullptr;
+  }
+  if (options.is_observed) {
+    Registry::instance().add(endpoint.get());
+    endpoint->is_registered_ = true;
+  }
+  return endpoint;
+}
+
+OneSidedEndpoint::OneSidedEndpoint(const EndpointOptions& options, EndpointRails rails,
+                                   std::vector<verbs::CompletionQueue> completions,
+                                   std::unique_ptr<RecordLinks> links)
     : options_(options),
-      device_(std::move(device)),
-      max_message_bytes_(std::max<uint64_t>(device_->max_message_bytes(), 1)),
-      outstanding_reads_(device_->max_outstanding_reads()),
+      rails_(std::move(rails)),
+      max_message_bytes_(options.max_message_bytes == 0 ? UINT64_MAX : options.max_message_bytes),
+      outstanding_reads_(UINT8_MAX),
       completions_(std::move(completions)),
       regions_(options.count_ranks, options.max_regions),
-      peers_(options.count_ranks) {
-  if (options.max_message_bytes != 0)
-    max_message_bytes_ = std::min(max_message_bytes_, options.max_message_bytes);
-  pending_.reserve(size_t{options.count_ranks} * options.lanes);
+      links_(std::move(links)),
+      peers_(options.count_ranks),
+      word_rail_(find_first_up(rails_)),
+      down_since_ns_(rails_.devices.size()),
+      stalls_(size_t{options.count_ranks} * options.lanes,
+              protocol::StallClock(base::parameters().stall_warning_ms * base::kNsPerMs)),
+      opened_at_ns_(base::monotonic_ns()),
+      told_word_rail_(word_rail_.rail()) {
+  constexpr uint64_t kLongestRequest = uint64_t{1} << 30;
+  for (const verbs::Device* device : rails_.devices) {
+    max_message_bytes_ =
+        std::min({max_message_bytes_, std::max<uint64_t>(device->max_message_bytes(), 1), kLongestRequest});
+    outstanding_reads_ = std::min(outstanding_reads_, device->max_outstanding_reads());
+  }
+  listed_.reserve(size_t{options.count_ranks} * options.lanes);
 }
 
 // softverbs tells of a get when the bytes are in the GPU's memory.
 base::Outcome OneSidedEndpoint::open_get_push() {
-  if (device_->is_softverbs() && !options_.pushes_all_gets) return {};
-  auto made = GetPush::create(*device_, completions_, index_of_push());
+  const bool is_softverbs = std::all_of(rails_.devices.begin(), rails_.devices.end(),
+                                        [](const auto* device) { return device->is_softverbs(); });
+  if (is_softverbs && !options_.pushes_all_gets) return {};
+  std::vector<uint64_t> cookies;
+  for (uint32_t rail = 0; rail < rails(); ++rail)
+    cookies.push_back(LaneCookie{kPushIndex, rail, 0, 0}.pack());
+  auto made = GetPush::create(rails_.devices, completions_, std::move(cookies));
   if (!made) return made.error();
   get_push_ = std::move(*made);
   return {};
@@ -122,42 +165,83 @@ base::Outcome OneSidedEndpoint::open_get_push() {
 
 // Nothing may reach memory that its owner frees next.
 OneSidedEndpoint::~OneSidedEndpoint() {
-  if (get_push_ != nullptr) get_push_->stop();
+  if (is_registered_) Registry::instance().remove(this);
   for (Peer& peer : peers_) {
-    for (Lane& lane : peer.lanes) lane.pair().stop();
+    for (const auto& lane : peer.lanes) lane->stop();
   }
+  get_push_.reset();
+  peers_.clear();  // lanes before completion queues
 }
 
 std::string OneSidedEndpoint::describe_rail() const {
-  return device_->name() + ":" + std::to_string(device_->port_number());
+  std::string text;
+  for (const verbs::Device* device : rails_.devices) text += (text.empty() ? "" : ", ") + name_rail(*device);
+  return text;
 }
 
 bool OneSidedEndpoint::bind_thread() const {
-  return topology::Topology::system().bind_thread(device_->sysfs_path());
+  return topology::Topology::system().bind_thread(device(0).sysfs_path());
+}
+
+bool OneSidedEndpoint::wants_dmabuf() const {
+  return std::any_of(rails_.devices.begin(), rails_.devices.end(),
+                     [](const auto* device) { return device->supports_dmabuf(); });
 }
 
 BlobNames OneSidedEndpoint::name_blob(uint32_t from, uint32_t to) const {
   return {options_.nonce, from, to, options_.count_ranks};
 }
 
-bool OneSidedEndpoint::make_lanes(uint32_t peer, std::string* error) {
+base::Result<verbs::QueuePair> OneSidedEndpoint::make_pair(uint32_t rail, const verbs::LocalAddress& told) {
+  verbs::QueuePairOptions pair;
+  pair.send_depth = options_.send_depth;
+  pair.operations = {.send_imm = false,
+                     .write = true,
+                     .write_imm = false,
+                     .read = true,
+                     .fetch_add = device(rail).supports_atomics()};
+  pair.outstanding_reads = outstanding_reads_;
+  pair.traffic_class = traffic_class_.load(std::memory_order_relaxed);
+  pair.local = &told;
+  return verbs::QueuePair::create(device(rail), completions_[rail], pair);
+}
+
+// A rail that is down now stays out of what is shared with this peer.
+bool OneSidedEndpoint::make_pairs(uint32_t peer, std::string* error) {
   Peer& made = peers_[peer];
-  made.told = device_->refresh_address();
-  if (made.told.port.link_layer == 0) return pass(error, "rail " + describe_rail() + " is down");
-  std::vector<Lane> lanes;
-  for (uint32_t lane = 0; lane < options_.lanes; ++lane) {
-    auto created = Lane::create(*device_, completions_,
-                                {.index = index_of(peer, lane),
-                                 .send_depth = options_.send_depth,
-                                 .outstanding_reads = outstanding_reads_,
-                                 .has_atomics = device_->supports_atomics(),
-                                 .local = &made.told});
-    if (!created) return pass(error, "no lane to " + name_rank(peer));
-    lanes.push_back(std::move(*created));
+  std::vector<std::vector<verbs::QueuePair>> pairs(options_.lanes);
+  made.told.clear();
+  bool is_any_up = false;
+  for (uint32_t rail = 0; rail < rails(); ++rail) {
+    const verbs::LocalAddress& told = made.told.emplace_back(device(rail).refresh_address());
+    is_any_up |= told.port.link_layer != 0;
+    for (auto& lane : pairs) {
+      verbs::QueuePair& place = lane.emplace_back();
+      if (told.port.link_layer == 0) continue;
+      auto pair = make_pair(rail, told);
+      if (!pair) return pass(error, "no queue pair to " + name_rank(peer));
+      place = std::move(*pair);
+    }
   }
-  made.lanes = std::move(lanes);
+  if (!is_any_up) return pass(error, "rail " + describe_rail() + " is down");
+  made.pairs = std::move(pairs);
+  made.address = encode(describe_to(peer), options_.lanes, options_.rails);
   made.state.store(State::kAddressed, std::memory_order_relaxed);
   return true;
+}
+
+PeerAddress OneSidedEndpoint::describe_to(uint32_t peer) const {
+  PeerAddress address{.names = name_blob(options_.rank, peer),
+                      .word_rail = told_word_rail_.load(std::memory_order_acquire),
+                      .records = links_->address(),
+                      .nonce = links_->nonce(),
+                      .secret = links_->secret()};
+  for (uint32_t rail = 0; rail < rails(); ++rail) {
+    RailAddress& one = address.rails.emplace_back(RailAddress{peers_[peer].told[rail].port, {}});
+    if (one.port.link_layer == 0) continue;
+    for (const auto& lane : peers_[peer].pairs) one.lanes.push_back(lane[rail].address());
+  }
+  return address;
 }
 
 std::vector<std::byte> OneSidedEndpoint::local_address(uint32_t peer, std::string* error) {
@@ -167,18 +251,80 @@ std::vector<std::byte> OneSidedEndpoint::local_address(uint32_t peer, std::strin
     return {};
   }
   Peer& of = peers_[peer];
-  if (of.state.load(std::memory_order_relaxed) == State::kNew && !make_lanes(peer, error)) return {};
-  PeerAddress address{.names = name_blob(options_.rank, peer), .port = of.told.port, .lanes = {}};
-  for (const Lane& lane : of.lanes) address.lanes.push_back(lane.pair().address());
-  return encode(address);
+  if (of.state.load(std::memory_order_relaxed) == State::kNew && !make_pairs(peer, error)) return {};
+  return of.address;
 }
 
-bool OneSidedEndpoint::connect_lanes(Peer& peer, const PeerAddress& address, std::string* error) {
-  if (!device_->confirm_address(peer.told)) return pass(error, "rail " + describe_rail() + " has moved");
-  for (uint32_t lane = 0; lane < options_.lanes; ++lane) {
-    if (!peer.lanes[lane].pair().connect(address.port, address.lanes[lane]))
-      return pass(error, name_rank(address.names.from) + " cannot be reached on rail " + describe_rail());
+// Both ends come to the same list: as the lower rank's rails go round, each meets one of the higher's.
+std::vector<RailPair> OneSidedEndpoint::pair_rails(uint32_t peer, const PeerAddress& address) const {
+  std::vector<RailPair> pairs;
+  std::vector<verbs::PortAddress> ours, theirs;
+  for (const verbs::LocalAddress& told : peers_[peer].told) ours.push_back(told.port);
+  for (const RailAddress& rail : address.rails) theirs.push_back(rail.port);
+  if (peer == options_.rank) {
+    for (uint8_t rail = 0; rail < ours.size(); ++rail) {
+      if (ours[rail].link_layer != 0) pairs.push_back({rail, rail});
+    }
+    return pairs;
   }
+  const bool is_lower = options_.rank < peer;
+  const auto& lower = is_lower ? ours : theirs;
+  const auto& higher = is_lower ? theirs : ours;
+  uint32_t used = 0;  // of the higher rank's rails
+  for (const RailPath& path :
+       transport::pair_rails(lower, higher, static_cast<uint32_t>(lower.size()), read_pairing_options())) {
+    if ((used >> path.receiver_rail & 1) != 0) continue;
+    used |= 1U << path.receiver_rail;
+    pairs.push_back(is_lower ? RailPair{path.sender_rail, path.receiver_rail}
+                             : RailPair{path.receiver_rail, path.sender_rail});
+  }
+  return pairs;
+}
+
+bool OneSidedEndpoint::join(uint32_t peer, const PeerAddress& address, std::string* error) {
+  Peer& joined = peers_[peer];
+  const std::vector<RailPair> shared = pair_rails(peer, address);
+  const auto words = std::find_if(shared.begin(), shared.end(),
+                                  [&](const RailPair& rail) { return rail.there == address.word_rail; });
+  if (words == shared.end()) {
+    std::vector<verbs::PortAddress> ours, theirs;
+    for (const verbs::LocalAddress& told : joined.told) ours.push_back(told.port);
+    for (const RailAddress& rail : address.rails) theirs.push_back(rail.port);
+    return fail(error, name_rank(peer) + " cannot be reached where its words are: " +
+                           explain_no_path(ours, theirs, read_pairing_options()));
+  }
+  const auto role = peer == options_.rank  ? protocol::LaneRole::kOwn
+                    : options_.rank < peer ? protocol::LaneRole::kOffers
+                                           : protocol::LaneRole::kAnswers;
+  joined.rails = shared;
+  joined.outstanding_reads = address.rails[words->there].lanes[0].outstanding_reads;
+  std::vector<std::unique_ptr<Lane>> lanes;
+  for (uint32_t number = 0; number < options_.lanes; ++number) {
+    std::vector<verbs::QueuePair> pairs;
+    for (const RailPair& rail : shared) {
+      if (!device(rail.here).confirm_address(joined.told[rail.here]))
+        return pass(error, "rail " + name_rail(device(rail.here)) + " has moved");
+      verbs::QueuePair& pair = pairs.emplace_back(std::move(joined.pairs[number][rail.here]));
+      const RailAddress& there = address.rails[rail.there];
+      if (!pair.connect(there.port, there.lanes[number], shared.size() > 1))
+        return pass(error, name_rank(peer) + " cannot be reached on rail " + name_rail(device(rail.here)));
+    }
+    auto lane = Lane::create(*this,
+                             {.peer = peer,
+                              .lane = number,
+                              .index = index_of(peer, number),
+                              .rails = shared,
+                              .role = role,
+                              .send_depth = options_.send_depth,
+                              .max_request_bytes = max_message_bytes_},
+                             std::move(pairs));
+    if (!lane) return pass(error, "no lane to " + name_rank(peer));
+    (*lane)->set_main(static_cast<uint32_t>(words - shared.begin()));
+    lanes.push_back(std::move(*lane));
+  }
+  joined.lanes = std::move(lanes);
+  joined.pairs.clear();
+  links_->know(peer, address.records, address.nonce, address.secret);
   return true;
 }
 
@@ -189,10 +335,11 @@ bool OneSidedEndpoint::connect(uint32_t peer, std::span<const std::byte> bytes, 
   if (!is_due) return fail(error, name_rank(peer) + " is not waiting to be connected");
   PeerAddress address;
   std::string problem;
-  if (!decode(bytes, name_blob(peer, options_.rank), options_.lanes, &address, &problem))
+  if (!decode(bytes, name_blob(peer, options_.rank), options_.lanes, options_.rails, &address, &problem))
     return fail(error, "the address of " + name_rank(peer) + " " + problem);
-  if (!connect_lanes(peers_[peer], address, error)) return false;
+  if (!join(peer, address, error)) return false;
   peers_[peer].state.store(State::kConnected, std::memory_order_release);
+  needs_attention_.store(true, std::memory_order_release);
   return true;
 }
 
@@ -202,16 +349,19 @@ bool OneSidedEndpoint::add_region(uint32_t id, const EndpointMemory& memory, std
   if (id >= options_.max_regions || regions_.find_local(id) != nullptr)
     return fail(error, name + " is taken, or there is no such id");
   if (memory.address == nullptr || memory.bytes == 0) return fail(error, name + " has no memory");
-  const verbs::Access access = choose_access(*device_);
   const bool is_gpu = memory.dmabuf_fd >= 0 || base::find_owning_gpu(memory.address) != base::kNoGpu;
-  auto registration =
-      memory.dmabuf_fd >= 0 && device_->supports_dmabuf()
-          ? verbs::MemoryRegion::register_dmabuf(*device_, memory.address, memory.bytes, memory.dmabuf_offset,
-                                                 memory.dmabuf_fd, access)
-          : verbs::MemoryRegion::register_memory(*device_, memory.address, memory.bytes, access);
-  if (!registration) return pass(error, name + " cannot be registered with rail " + describe_rail());
-  regions_.add_local(
-      id, {static_cast<std::byte*>(memory.address), memory.bytes, !is_gpu, std::move(*registration)});
+  LocalRegion region{static_cast<std::byte*>(memory.address), memory.bytes, !is_gpu};
+  for (verbs::Device* device : rails_.devices) {
+    const verbs::Access access = choose_access(*device);
+    auto registration =
+        memory.dmabuf_fd >= 0 && device->supports_dmabuf()
+            ? verbs::MemoryRegion::register_dmabuf(*device, memory.address, memory.bytes,
+                                                   memory.dmabuf_offset, memory.dmabuf_fd, access)
+            : verbs::MemoryRegion::register_memory(*device, memory.address, memory.bytes, access);
+    if (!registration) return pass(error, name + " cannot be registered with rail " + name_rail(*device));
+    region.registrations.push_back(std::move(*registration));
+  }
+  regions_.add_local(id, std::move(region));
   return true;
 }
 
@@ -220,7 +370,8 @@ std::vector<std::byte> OneSidedEndpoint::region_address(uint32_t id) const {
   if (region == nullptr) return {};
   RegionAddress address{.names = name_blob(options_.rank, 0)};
   address.id = id;
-  address.remote_key = region->registration.remote_key();
+  for (size_t rail = 0; rail < region->registrations.size(); ++rail)
+    address.keys[rail] = region->registrations[rail].remote_key();
   address.base = reinterpret_cast<uintptr_t>(region->address);
   address.bytes = region->bytes;
   return encode(address);
@@ -236,7 +387,7 @@ bool OneSidedEndpoint::add_remote_region(uint32_t peer, uint32_t id, std::span<c
   std::string problem;
   if (!decode(bytes, name_blob(peer, 0), id, &address, &problem))
     return fail(error, "the address of " + name + " " + problem);
-  regions_.add_remote(peer, id, {address.base, address.bytes, address.remote_key});
+  regions_.add_remote(peer, id, {address.base, address.bytes, address.keys});
   return true;
 }
 

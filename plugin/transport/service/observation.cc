@@ -83,7 +83,8 @@ std::string insert_name(const std::string& path, const std::string& name) {
 // A line for each way that messages went, of the whole process so far.
 void log_latencies() {
   const observe::Totals totals = observe::Registry::instance().read_totals();
-  for (const auto direction : {observe::Direction::kSend, observe::Direction::kReceive}) {
+  for (const auto direction :
+       {observe::Direction::kSend, observe::Direction::kReceive, observe::Direction::kOneSided}) {
     for (const auto path : {observe::Path::kStaged, observe::Path::kDirect}) {
       const observe::PathTotals sum = totals.sum(direction, path);
       const uint64_t timed = std::accumulate(sum.latency.begin(), sum.latency.end(), uint64_t{0});
@@ -91,7 +92,9 @@ void log_latencies() {
       base::log_info(
           "latencies: %s %s: %llu messages, mean %.1f us, half within %.1f us, 99 %% within %.1f us",
           path == observe::Path::kStaged ? "staged" : "direct",
-          direction == observe::Direction::kSend ? "sends" : "receives",
+          direction == observe::Direction::kSend      ? "sends"
+          : direction == observe::Direction::kReceive ? "receives"
+                                                      : "one-sided operations",
           static_cast<unsigned long long>(sum.messages),
           static_cast<double>(sum.latency_sum_ns) / static_cast<double>(timed) * 1e-3,
           static_cast<double>(observe::find_quantile_ns(sum, 0.5)) * 1e-3,
@@ -111,19 +114,26 @@ bool is_traced() {
   return !base::parameters().trace.empty() && base::parameters().trace_events != 0;
 }
 
+std::string name_rail(const verbs::Device& device) {
+  return device.name() + ":" + std::to_string(device.port_number());
+}
+
 std::shared_ptr<observe::Connection> observe_end(observe::Direction direction, const std::string& peer,
-                                                 Link& link) {
+                                                 std::vector<std::string> rails, uint32_t open_messages) {
   const auto& parameters = base::parameters();
   if (parameters.stats.empty() && !is_traced() && !parameters.profiler) return nullptr;
-  observe::Labels labels{direction, peer, {}};
-  for (uint32_t r = 0; r < link.rails(); ++r) {
-    const verbs::Device& device = link.device(r);
-    labels.rails.push_back(device.name() + ":" + std::to_string(device.port_number()));
-  }
   const auto events = static_cast<uint32_t>(is_traced() ? parameters.trace_events : 0);
-  auto observed = observe::Registry::instance().open(std::move(labels), events);
+  auto observed =
+      observe::Registry::instance().open({direction, peer, std::move(rails)}, events, open_messages);
   StatsFile::instance().start();
   return observed;
+}
+
+std::shared_ptr<observe::Connection> observe_end(observe::Direction direction, const std::string& peer,
+                                                 Link& link) {
+  std::vector<std::string> rails;
+  for (uint32_t r = 0; r < link.rails(); ++r) rails.push_back(name_rail(link.device(r)));
+  return observe_end(direction, peer, std::move(rails));
 }
 
 void end_observation(std::shared_ptr<observe::Connection>& observed) {

@@ -5,13 +5,19 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "observe/connection.h"
 #include "transport/link/link.h"
 
 namespace verbena::transport {
 
-// Null if nobody wants to know.
+// `<device>:<port>`, as counters name a rail.
+std::string name_rail(const verbs::Device& device);
+// Null if nobody wants to know. At most so many messages are open at a time.
+std::shared_ptr<observe::Connection> observe_end(observe::Direction direction, const std::string& peer,
+                                                 std::vector<std::string> rails,
+                                                 uint32_t open_messages = observe::kOpenMessages);
 std::shared_ptr<observe::Connection> observe_end(observe::Direction direction, const std::string& peer,
                                                  Link& link);
 // Nobody writes to it any more. Null is ignored, and what it leaves.

@@ -176,8 +176,10 @@ Acceptor::Verdict Acceptor::dismiss(const std::string& cause) {
 
 base::Result<Acceptor::Verdict> Acceptor::judge_hello(const AcceptOptions& options) {
   own_->socket().set_silent(false);
-  const auto error = protocol::check_hello(hello_, nonce_, static_cast<uint32_t>(nic_.rails.size()),
-                                           static_cast<uint32_t>(base::parameters().qps_per_connection));
+  auto error = protocol::check_hello(hello_, nonce_, static_cast<uint32_t>(nic_.rails.size()),
+                                     static_cast<uint32_t>(base::parameters().qps_per_connection));
+  if (error == protocol::HandshakeError::kNone && hello_.out_of_order != 0 && !nic_.takes_out_of_order)
+    error = protocol::HandshakeError::kMalformed;  // our handle has not offered it
   welcome_.header = protocol::make_header(sizeof(welcome_), nonce_, protocol::agree(hello_.header.limits));
   auto auth = HandshakeAuth::create();
   if (!auth) {
@@ -266,6 +268,9 @@ base::Result<bool> Acceptor::join() {
   }
   auto joined = parts_->link.try_connect(hello_.rail, remote_pairs, remote_rails);
   if (!joined || !*joined) return joined;
+  for (uint32_t q = 0; q < paths_.size(); ++q) {  // the peer sends nothing before the welcome
+    if (auto filled = parts_->fill_own_queue(parts_->link.pair(q), q, {}); !filled) return filled.error();
+  }
   describe_welcome();
   if (auto outcome = auth_.sign(hello_, welcome_); !outcome) return outcome.error();
   return true;
@@ -310,12 +315,19 @@ base::Result<bool> Acceptor::take_entries_of(const std::shared_ptr<BouncePool>& 
   parts_->queues.clear();
   for (uint32_t rail = 0; rail < nic_.rails.size(); ++rail) {
     const uint32_t pairs = count_pairs(rail);
-    auto reservation = pool->reserve(*nic_.rails[rail], request, pairs);
+    BouncePool::WindowRequest of_rail = request;
+    if (hello_.out_of_order != 0) of_rail.max_own = nic_.rails[rail]->max_out_of_order_receives();
+    auto reservation = pool->reserve(*nic_.rails[rail], of_rail, pairs);
     if (!reservation) return reservation.error();
     if (reservation->entries == 0 && pairs != 0) return parts_->give_back_entries(), false;
     parts_->queues.push_back(reservation->queue);
-    for (size_t q = 0; q < paths_.size(); ++q)
-      if (paths_[q].receiver_rail == rail) parts_->reservations[q] = *reservation;
+    auto page = reservation->pages.begin();
+    for (size_t q = 0; q < paths_.size(); ++q) {
+      if (paths_[q].receiver_rail != rail) continue;
+      const auto end = page + (reservation->pages.empty() ? 0 : reservation->entries);
+      parts_->reservations[q] = {reservation->queue, reservation->entries, {page, end}};
+      page = end;
+    }
   }
   return true;
 }
@@ -327,19 +339,20 @@ uint32_t Acceptor::count_pairs(uint32_t rail) const {
 
 base::Outcome Acceptor::make_link(int traffic_class) {
   std::vector<verbs::SharedReceiveQueue*> queues;
-  for (auto* queue : parts_->queues) queues.push_back(&queue->verbs_queue());
+  for (auto* queue : parts_->queues) queues.push_back(queue->shared());
   std::vector<uint8_t> rail_of;
-  std::vector<uint32_t> entries(queues.size());
+  std::vector<uint32_t> entries;
   for (size_t q = 0; q < paths_.size(); ++q) {
     rail_of.push_back(paths_[q].receiver_rail);
-    entries[paths_[q].receiver_rail] += parts_->reservations[q].entries;
+    entries.push_back(parts_->reservations[q].entries);
   }
   Link::Options link_options;
   link_options.rails = nic_.rails;
   link_options.queue_pairs = static_cast<uint32_t>(paths_.size());
   link_options.send_depth = protocol::kControlDepth;
-  link_options.inline_bytes = nic_.sends_grants_inline ? verbs::kInlineBytes : 0;
+  link_options.inline_bytes = verbs::kInlineBytes;
   link_options.operations = {.send_imm = false, .write = true, .write_imm = false, .read = false};
+  link_options.out_of_order = hello_.out_of_order != 0;
   link_options.receive_queues = queues;
   link_options.receive_entries = entries;
   link_options.traffic_class = traffic_class;
@@ -348,7 +361,7 @@ base::Outcome Acceptor::make_link(int traffic_class) {
   auto link = Link::create(link_options);
   if (!link) return link.error();
   parts_->link = std::move(*link);
-  if (nic_.sends_grants_inline) return {};
+  if (parts_->link.inline_bytes() >= sizeof(protocol::Grant)) return {};
   auto ring = ControlRing::create(nic_.rails, link_options.queue_pairs);
   if (!ring) return ring.error();
   parts_->control_ring = std::move(*ring);

@@ -12,9 +12,9 @@
 #include "protocol/handshake.h"
 #include "transport/handshake_auth.h"
 #include "transport/link/nic.h"
+#include "transport/link/rail_pairing.h"
 #include "transport/receiver.h"
 #include "transport/setup/handshake_watch.h"
-#include "transport/setup/rail_pairing.h"
 
 namespace verbena::transport {
 

@@ -7,7 +7,7 @@
 #include "base/log.h"
 #include "base/parameters.h"
 #include "transport/link/advice.h"
-#include "transport/setup/rail_pairing.h"
+#include "transport/link/rail_pairing.h"
 
 namespace verbena::transport {
 
@@ -77,6 +77,7 @@ base::Outcome Connector::prepare(int traffic_class) {
   options.send_depth = protocol::kSendDepth;
   options.operations = {.send_imm = true, .write = true, .write_imm = true, .read = false};
   options.traffic_class = traffic_class;
+  options.out_of_order = nic_.takes_out_of_order && handle_.out_of_order != 0;
   auto link = Link::create(options);
   if (!link) return link.error();
   link_ = std::move(*link);
@@ -92,6 +93,7 @@ base::Outcome Connector::prepare(int traffic_class) {
   hello_.queue_pairs = options.queue_pairs;
   link_.describe(hello_.rail, hello_.queue_pair);
   hello_.traffic_class = std::max(traffic_class, -1);
+  hello_.out_of_order = options.out_of_order;
   hello_.process = *process;
   hello_.control_address = control_.address();
   for (uint32_t r = 0; r < rails; ++r) hello_.control_keys[r] = control_.remote_key(r);

@@ -38,8 +38,15 @@ class Algorithm(enum.IntEnum):
     TWO_SHOT_128 = 4
     BULK_ONE_SHOT = 5
     BULK_TWO_SHOT = 6
-    COPY_ENGINES = 7
-    DIRECT = 8
+    FP8 = 7
+    INT8 = 8
+    INT6 = 9
+    INT4 = 10
+    MXFP8 = 11
+    FP8_INT8 = 12
+    INT4_INT8 = 13
+    COPY_ENGINES = 14
+    DIRECT = 15
 
 
 # By the names of PyTorch's types, which need not be loaded.

@@ -177,6 +177,130 @@ def symm_get(ctx_ptr: Any, dest_ptr: Any, src_ptr: Any, count: Any, element_size
 
 
 @core.extern
+def symm_put_async_by(ctx_ptr: Any, dest_ptr: Any, src_ptr: Any, count: Any, element_size: Any, dest_rank: Any, queue: Any,
+                      backend: Any = BACKEND_DEFAULT, _semantic: Any = None) -> Any:
+    """By a put queue of the caller's choice, modulo their number; -1: the program's own. What goes by one queue to one peer
+    takes effect there in order."""
+    return _call_copy(_semantic, backend, "symm_put_async_by", ctx_ptr, dest_ptr, src_ptr, count, element_size, dest_rank,
+                      (queue, _i32))
+
+
+@core.extern
+def symm_put_signal_async_by(ctx_ptr: Any, dest_ptr: Any, src_ptr: Any, count: Any, element_size: Any, dest_rank: Any,
+                             signal_index: Any, queue: Any, signal_value: Any = 1, signal_op: Any = SIGNAL_OP_ADD,
+                             backend: Any = BACKEND_DEFAULT, _semantic: Any = None) -> Any:
+    return _call_copy(_semantic, backend, "symm_put_signal_async_by", ctx_ptr, dest_ptr, src_ptr, count, element_size,
+                      dest_rank, (signal_index, _i32), (signal_value, _i64), (signal_op, _i32), (queue, _i32))
+
+
+@core.extern
+def symm_signal_by(ctx_ptr: Any, signal_index: Any, dest_rank: Any, queue: Any, value: Any = 1, op: Any = SIGNAL_OP_SET,
+                   backend: Any = BACKEND_DEFAULT, _semantic: Any = None) -> Any:
+    return call(_semantic, backend, "symm_signal_by", _i32, (ctx_ptr, _i64), (signal_index, _i32), (dest_rank, _i32),
+                (value, _i64), (op, _i32), (queue, _i32))
+
+
+@core.extern
+def symm_signal_behind_all(ctx_ptr: Any, signal_index: Any, dest_rank: Any, value: Any = 1, op: Any = SIGNAL_OP_ADD,
+                           backend: Any = BACKEND_DEFAULT, _semantic: Any = None) -> Any:
+    """Behind what all programs have put to the peer, as far as this one knows of it: behind a barrier of the grid."""
+    return call(_semantic, backend, "symm_signal_behind_all", _i32, (ctx_ptr, _i64), (signal_index, _i32),
+                (dest_rank, _i32), (value, _i64), (op, _i32))
+
+
+@core.extern
+def symm_get_async(ctx_ptr: Any, dest_ptr: Any, src_ptr: Any, count: Any, element_size: Any, src_rank: Any,
+                   queue: Any = -1, backend: Any = BACKEND_DEFAULT, _semantic: Any = None) -> Any:
+    """A request for symm_request_wait, or a status below 0."""
+    size = find_element_size("symm_get_async", element_size, src_ptr)
+    return call(_semantic, backend, "symm_get_async", _i64, (ctx_ptr, _i64), (dest_ptr, _i64), (src_ptr, _i64),
+                (count, _i32), (size, _i32), (src_rank, _i32), (queue, _i32))
+
+
+@core.extern
+def symm_request_wait(ctx_ptr: Any, request: Any, backend: Any = BACKEND_DEFAULT, _semantic: Any = None) -> Any:
+    """The data that was asked for is here when it returns."""
+    return call(_semantic, backend, "symm_request_wait", _i32, (ctx_ptr, _i64), (request, _i64))
+
+
+def _call_rows(semantic: Any, backend: Any, name: str, ctx_ptr: Any, dest_ptr: Any, dest_stride: Any, src_ptr: Any,
+               src_stride: Any, row_count: Any, rows: Any, element_size: Any, rank: Any) -> Any:
+    size = find_element_size(name, element_size, src_ptr)
+    return call(semantic, backend, name, _i32, (ctx_ptr, _i64), (dest_ptr, _i64), (dest_stride, _i64), (src_ptr, _i64),
+                (src_stride, _i64), (row_count, _i32), (rows, _i32), (size, _i32), (rank, _i32))
+
+
+@core.extern
+def symm_put_rows(ctx_ptr: Any, dest_ptr: Any, dest_stride: Any, src_ptr: Any, src_stride: Any, row_count: Any, rows: Any,
+                  element_size: Any, dest_rank: Any, backend: Any = BACKEND_DEFAULT, _semantic: Any = None) -> Any:
+    """`rows` rows of `row_count` elements, so many elements from one to the next: one request of the network."""
+    return _call_rows(_semantic, backend, "symm_put_rows", ctx_ptr, dest_ptr, dest_stride, src_ptr, src_stride, row_count,
+                      rows, element_size, dest_rank)
+
+
+@core.extern
+def symm_get_rows(ctx_ptr: Any, dest_ptr: Any, dest_stride: Any, src_ptr: Any, src_stride: Any, row_count: Any, rows: Any,
+                  element_size: Any, src_rank: Any, backend: Any = BACKEND_DEFAULT, _semantic: Any = None) -> Any:
+    """Back; done when it returns."""
+    return _call_rows(_semantic, backend, "symm_get_rows", ctx_ptr, dest_ptr, dest_stride, src_ptr, src_stride, row_count,
+                      rows, element_size, src_rank)
+
+
+@core.extern
+def symm_put_value(ctx_ptr: Any, word_ptr: Any, value: Any, dest_rank: Any, backend: Any = BACKEND_DEFAULT,
+                   _semantic: Any = None) -> Any:
+    """The peer's word of 64 bits becomes the value, after what this program put there before."""
+    return call(_semantic, backend, "symm_put_value", _i32, (ctx_ptr, _i64), (word_ptr, _i64), (value, _i64),
+                (dest_rank, _i32))
+
+
+@core.extern
+def symm_add(ctx_ptr: Any, word_ptr: Any, value: Any, dest_rank: Any, backend: Any = BACKEND_DEFAULT,
+             _semantic: Any = None) -> Any:
+    return call(_semantic, backend, "symm_add", _i32, (ctx_ptr, _i64), (word_ptr, _i64), (value, _i64), (dest_rank, _i32))
+
+
+@core.extern
+def symm_fetch_add(ctx_ptr: Any, word_ptr: Any, value: Any, dest_rank: Any, backend: Any = BACKEND_DEFAULT,
+                   _semantic: Any = None) -> Any:
+    """What the word was before; -2**63 where that failed."""
+    return call(_semantic, backend, "symm_fetch_add", _i64, (ctx_ptr, _i64), (word_ptr, _i64), (value, _i64),
+                (dest_rank, _i32))
+
+
+@core.extern
+def symm_compare_swap(ctx_ptr: Any, word_ptr: Any, expected: Any, desired: Any, dest_rank: Any,
+                      backend: Any = BACKEND_DEFAULT, _semantic: Any = None) -> Any:
+    """What the word was before: it is `desired` now if that was `expected`. -2**63 where it failed."""
+    return call(_semantic, backend, "symm_compare_swap", _i64, (ctx_ptr, _i64), (word_ptr, _i64), (expected, _i64),
+                (desired, _i64), (dest_rank, _i32))
+
+
+@core.extern
+def symm_wait_until(ctx_ptr: Any, word_ptr: Any, cmp: Any, value: Any, backend: Any = BACKEND_DEFAULT,
+                    _semantic: Any = None) -> Any:
+    """This rank's word as the wait left it; it does not compare so (SIGNAL_CMP_*) if the wait ended in vain."""
+    return call(_semantic, backend, "symm_wait_until", _i64, (ctx_ptr, _i64), (word_ptr, _i64), (cmp, _i32), (value, _i64))
+
+
+@core.extern
+def symm_wait_until_all(ctx_ptr: Any, words_ptr: Any, count: Any, cmp: Any, value: Any, backend: Any = BACKEND_DEFAULT,
+                        _semantic: Any = None) -> Any:
+    """For each of `count` words, one behind the other."""
+    return call(_semantic, backend, "symm_wait_until_all", _i32, (ctx_ptr, _i64), (words_ptr, _i64), (count, _i32),
+                (cmp, _i32), (value, _i64))
+
+
+@core.extern
+def symm_wait_until_any(ctx_ptr: Any, words_ptr: Any, count: Any, cmp: Any, value: Any, skipped_ptr: Any = 0,
+                        backend: Any = BACKEND_DEFAULT, _semantic: Any = None) -> Any:
+    """The number of one of them that compares so, or a status below 0. `skipped_ptr`: as many int32, of which others than 0
+    leave out their word."""
+    return call(_semantic, backend, "symm_wait_until_any", _i32, (ctx_ptr, _i64), (words_ptr, _i64), (count, _i32),
+                (cmp, _i32), (value, _i64), (skipped_ptr, _i64))
+
+
+@core.extern
 def symm_all_reduce(ctx_ptr: Any, local_ptr: Any, byte_offset: Any, num_elements: Any, reduce_op: Any, dtype: Any,
                     backend: Any = BACKEND_DEFAULT, _semantic: Any = None) -> Any:
     """In place, by the ranks in reach: REDUCE_OP_SUM of DTYPE_FLOAT32. A demonstration."""

@@ -154,6 +154,7 @@ int ibv_query_device(ibv_context* context, ibv_device_attr* attributes) {
   attributes->phys_port_cnt = 1;
   attributes->max_qp_wr = 1 << 15;
   attributes->max_cqe = 1 << 20;
+  attributes->max_srq = 1 << 16;
   attributes->max_srq_wr = 1 << 20;
   return 0;
 }

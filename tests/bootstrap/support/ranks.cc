@@ -62,8 +62,8 @@ void Processes::kill(uint32_t rank) {
   ::kill(pids_[rank], SIGKILL);
 }
 
-std::vector<int> Processes::await(int64_t most_ms) {
-  const auto deadline = base::Deadline::after_ms(most_ms);
+std::vector<int> Processes::await(int64_t max_ms) {
+  const auto deadline = base::Deadline::after_ms(max_ms);
   for (size_t i = 0; i < pids_.size(); ++i) {
     while (codes_[i] < 0) {
       int status = 0;

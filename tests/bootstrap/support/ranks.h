@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "device/bootstrap/bootstrap.h"
+#include "bootstrap/bootstrap.h"
 
 namespace verbena::bootstrap {
 
@@ -40,7 +40,7 @@ class Processes {
 
   void kill(uint32_t rank);
   // The exit status of each; 128 + signal if a signal ended it; 255 if it was killed at the deadline.
-  std::vector<int> await(int64_t most_ms);
+  std::vector<int> await(int64_t max_ms);
 
  private:
   std::vector<pid_t> pids_;

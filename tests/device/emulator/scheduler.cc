@@ -21,7 +21,8 @@ constexpr uint64_t kStragglersOneIn = 8;
 constexpr uint64_t kLookOutsideSteps = 256;   // of them without a change
 constexpr uint64_t kStragglersPatience = 64;  // a slow thread runs once in so many choices of it
 
-Scheduler* active_scheduler = nullptr;
+// Worlds of several threads know nothing of each other.
+thread_local Scheduler* active_scheduler = nullptr;
 
 uint64_t read_machine_clock_ns() {
   timespec now{};
@@ -34,7 +35,7 @@ struct Stopped {};
 
 // Those that no fiber uses now.
 std::vector<std::unique_ptr<Runner>>& spare_runners() {
-  static std::vector<std::unique_ptr<Runner>> runners;
+  static thread_local std::vector<std::unique_ptr<Runner>> runners;
   return runners;
 }
 

@@ -98,23 +98,52 @@ TEST_F(DrainTest, CompletedIsAPrefixOfTheQueue) {
   EXPECT_EQ(writer_.completed(1), 0U);
 }
 
-TEST_F(DrainTest, AFullLaneHoldsItsQueueAlone) {
+TEST_F(DrainTest, AFullLaneHoldsItsPeerAlone) {
   endpoint_.room[{1, 0}] = 1;
   for (uint64_t i = 0; i < 3; ++i) write(0, kPut, 1, kNear, 8 + i, kNear);
   write(0, kPut, 2, kNear, 8, kNear);
   write(1, kPut, 1, kNear, 8, kNear);
-  EXPECT_THAT(work(), ElementsAre("put 1:0 3+0 3+0 8", "put 1:1 3+0 3+0 8"));
-  EXPECT_EQ(writer_.consumed(0), 1U);
+  EXPECT_THAT(work(), ElementsAre("put 1:0 3+0 3+0 8", "put 2:0 3+0 3+0 8", "put 1:1 3+0 3+0 8"));
+  EXPECT_EQ(writer_.consumed(0), 4U) << "kernels have their places back";
   EXPECT_THAT(work(), IsEmpty());
+  endpoint_.room[{1, 0}] = 1;
+  write(0, kPut, 1, kNear, 11, kNear);
+  EXPECT_THAT(work(), ElementsAre("put 1:0 3+0 3+0 9"));
   endpoint_.room[{1, 0}] = 2;
-  EXPECT_THAT(work(), ElementsAre("put 1:0 3+0 3+0 9", "put 1:0 3+0 3+0 10", "put 2:0 3+0 3+0 8"));
+  EXPECT_THAT(work(), ElementsAre("put 1:0 3+0 3+0 10", "put 1:0 3+0 3+0 11")) << "in order";
+  endpoint_.complete(2, 0, 1);
+  endpoint_.complete(1, 0, 3);
+  work();
+  EXPECT_EQ(writer_.completed(0), 4U);
+}
+
+// What is taken and not complete has a bound.
+TEST_F(DrainTest, APeerThatDoesNotGoOnIsNotWaitedForWithoutEnd) {
+  constexpr uint64_t kMost = 4096;
+  endpoint_.room[{1, 0}] = 0;
+  uint64_t written = 0;
+  for (; written < 2 * kMost; ++written) {
+    if (written - writer_.consumed(0) == 16) proxy_.work();
+    if (written - writer_.consumed(0) == 16) break;
+    write(0, kPut, written == 0 ? 1 : 2, kNear, 8, kNear);
+  }
+  EXPECT_EQ(writer_.consumed(0), kMost);
+  EXPECT_EQ(endpoint_.take_asked().size(), kMost - 1);
+  endpoint_.room.clear();
+  work();
+  endpoint_.complete(1, 0, 1);
+  endpoint_.complete(2, 0, kMost);
+  work();
+  EXPECT_EQ(writer_.completed(0), kMost);
+  EXPECT_EQ(work().size(), 16U) << "and on it goes";
 }
 
 // Of what is there when it is marked, behind a producer that is not done too; not of what comes later.
 TEST_F(DrainTest, AMarkIsOfWhatIsThere) {
   symm::WindowTable windows;
   ASSERT_TRUE(windows.add({kNear, kWindowBytes, 3}));
-  symm::QueueDrain drain(queues_, 0, endpoint_, windows, 4);
+  const symm::QueueDrain::All none;
+  symm::QueueDrain drain(queues_, 0, endpoint_, windows, 4, none);
   const auto work_drain = [&](uint64_t count_done) {
     windows.take_up();
     drain.drain();
@@ -214,38 +243,140 @@ TEST_F(DrainTest, AnAddToAnotherWordInBetweenIsNotForgotten) {
 TEST_F(DrainTest, ASignalIsSetInTwoSteps) {
   write(0, kSetSignal, 1, 100, kNear + 8, kFar + 16);
   write(0, kWriteWord, 1, 1, 0, kNear);
+  write(0, kSetSignal, 2, 7, kNear + 8, kFar + 16);
+  write(0, kPut, 3, kNear, 8, kNear);
   write(1, kWriteWord, 1, 2, 0, kNear);
-  EXPECT_THAT(work(), ElementsAre("read 1:0 3+8", "write 1:1 3+0 2")) << "the other queue goes on";
+  EXPECT_THAT(work(),
+              ElementsAre("read 1:0 3+8 #1", "read 2:0 3+8 #3", "put 3:0 3+0 3+0 8", "write 1:1 3+0 2"))
+      << "other peers and queues go on";
   EXPECT_THAT(work(), IsEmpty());
-  EXPECT_EQ(writer_.consumed(0), 0U);
+  EXPECT_EQ(writer_.consumed(0), 4U);
+  endpoint_.complete(2, 0, 1, 3, 9);
   endpoint_.room[{1, 0}] = 0;
   endpoint_.complete(1, 0, 1, 1, 142);
-  EXPECT_THAT(work(), IsEmpty()) << "no room";
+  work();
+  EXPECT_THAT(work(), ElementsAre("write 2:0 4+16 -2")) << "no room for the other one";
   EXPECT_EQ(writer_.completed(0), 0U) << "the read alone is not all of it";
   endpoint_.room.clear();
   EXPECT_THAT(work(), ElementsAre("write 1:0 4+16 -42", "write 1:0 3+0 1"));
   endpoint_.complete(1, 0, 3);
   work();
   EXPECT_EQ(writer_.completed(0), 2U);
+  endpoint_.complete(2, 0, 2);
+  endpoint_.complete(3, 0, 1);
+  work();
+  EXPECT_EQ(writer_.completed(0), 4U);
+}
+
+// A position that asks for it is told of when its own peer has done all before it.
+TEST_F(DrainTest, APositionIsToldOfByItself) {
+  write(0, kPut, 1, kNear, 8, kNear);
+  writer_.write(0, and_tell(describe(kGet, 2, kNear, 8, kNear)));
+  writer_.write(0, and_tell(describe(kPut, 1, kNear, 0, kNear)));  // asks when the first is complete
+  work();
+  EXPECT_EQ(writer_.reply(0, 1).told, 0U);
+  endpoint_.complete(2, 0, 1);
+  work();
+  EXPECT_EQ(writer_.reply(0, 1).told, 2U);
+  EXPECT_EQ(writer_.reply(0, 2).told, 0U);
+  EXPECT_EQ(writer_.completed(0), 0U);
+  endpoint_.complete(1, 0, 1);
+  work();
+  EXPECT_EQ(writer_.reply(0, 2).told, 3U);
+  EXPECT_EQ(writer_.reply(0, 0).told, 0U) << "did not ask";
+}
+
+TEST_F(DrainTest, AWordIsUpdatedWithAReply) {
+  write(0, kFetchAdd, 1, 5, 0, kFar + 8);
+  write(0, kCompareSwap, 1, 9, 7, kFar + 8);
+  write(0, kPut, 2, kNear, 8, kNear);
+  EXPECT_THAT(work(),
+              ElementsAre("add 1:0 4+8 5 #1", "fence 1:0", "swap 1:0 4+8 7>9 #2", "put 2:0 3+0 3+0 8"));
+  EXPECT_EQ(writer_.consumed(0), 0U) << "the reply's place is the reader's";
+  endpoint_.complete(1, 0, 1, 1, 2);
+  work();
+  EXPECT_EQ(writer_.reply(0, 0).told, 1U);
+  EXPECT_EQ(writer_.reply(0, 0).value, 2U);
+  EXPECT_EQ(writer_.completed(0), 1U);
+  EXPECT_EQ(writer_.consumed(0), 0U);
+  writer_.reply(0, 1).told = 2 | kPutReplyLeft;  // gave up
+  writer_.reply(0, 0).told = 1 | kPutReplyLeft;
+  work();
+  EXPECT_EQ(writer_.consumed(0), 3U);
+  endpoint_.complete(1, 0, 2, 2, 7);
+  work();
+  EXPECT_EQ(writer_.reply(0, 1).told, 2 | kPutReplyLeft);
+  EXPECT_EQ(writer_.completed(0), 2U);
+}
+
+// A get that is told of late does not take the reply of a later position in its slot.
+TEST_F(DrainTest, ALateReplyDoesNotReplaceALaterOne) {
+  writer_.write(0, and_tell(describe(kGet, 1, kNear, 8, kNear)));
+  for (int i = 0; i < 15; ++i) write(0, kPut, 2, kNear, 8, kNear);
+  work();
+  write(0, kFetchAdd, 2, 1, 0, kNear);
+  writer_.reply(0, 16).told = 17 | kPutReplyLeft;
+  work();
+  EXPECT_EQ(writer_.consumed(0), 17U);
+  endpoint_.complete(1, 0, 1);
+  work();
+  EXPECT_EQ(writer_.reply(0, 0).told, 17 | kPutReplyLeft);
+}
+
+TEST_F(DrainTest, RowsAreCopiedOneByOne) {
+  endpoint_.room[{1, 0}] = 2;
+  write(0, kRows, 1, 100, 200, 3);
+  write(0, kPut, 1, kNear + 16, 8, kFar + 32);
+  write(0, kRows, 2, 8, 16, 2);
+  write(0, kGet, 2, kNear, 8, kFar);
+  write(0, kPut, 1, kNear, 24, kNear);
+  EXPECT_THAT(work(), ElementsAre("put 1:0 3+16 4+32 8", "put 1:0 3+116 4+232 8", "get 2:0 3+0 4+0 8",
+                                  "get 2:0 3+8 4+16 8"));
+  endpoint_.room.clear();
+  EXPECT_THAT(work(), ElementsAre("put 1:0 3+216 4+432 8", "put 1:0 3+0 3+0 24"));
+  endpoint_.complete(1, 0, 2);
+  work();
+  EXPECT_EQ(writer_.completed(0), 1U);
+  endpoint_.complete(1, 0, 3);
+  work();
+  EXPECT_EQ(writer_.completed(0), 3U) << "the first three";
 }
 
 // One signal behind what two queues were asked for.
 TEST_F(DrainTest, AQueueWaitsForAnother) {
   write(0, kPut, 1, kNear, 8, kFar);
   write(0, kPut, 2, kNear, 8, kFar);
-  write(1, kAwaitQueue, 1, 2, 0, 0);
+  write(1, kAwaitQueue, 1, 3, 0, 0);
   write(1, kAddWord, 1, 5, 0, kNear);
-  EXPECT_THAT(work(), ElementsAre("put 1:0 3+0 4+0 8", "put 2:0 3+0 4+0 8"));
+  write(1, kAddWord, 3, 6, 0, kNear);
+  EXPECT_THAT(work(), ElementsAre("put 1:0 3+0 4+0 8", "put 2:0 3+0 4+0 8", "add 3:1 3+0 6"))
+      << "another peer goes on";
   endpoint_.complete(1, 0, 1);
   work();
-  EXPECT_THAT(work(), IsEmpty()) << "its second put is not complete";
-  EXPECT_EQ(writer_.consumed(1), 0U);
+  EXPECT_THAT(work(), IsEmpty()) << "its third is not there yet";
   write(0, kPut, 1, kNear, 16, kFar);
-  EXPECT_THAT(work(), ElementsAre("put 1:0 3+0 4+0 16")) << "the other queue goes on";
-  endpoint_.complete(2, 0, 1);
-  std::vector<std::string> asked = work();
-  if (asked.empty()) asked = work();  // the other queue's completion is seen a round later
-  EXPECT_THAT(asked, ElementsAre("add 1:1 3+0 5")) << "and not for what came behind";
+  EXPECT_THAT(work(), ElementsAre("put 1:0 3+0 4+0 16"));
+  work();
+  write(0, kPut, 1, kNear, 24, kFar);
+  EXPECT_THAT(work(), ElementsAre("put 1:0 3+0 4+0 24")) << "the other queue goes on";
+  endpoint_.complete(1, 0, 2);
+  work();
+  EXPECT_THAT(work(), ElementsAre("add 1:1 3+0 5")) << "not for other peers, nor for what came behind";
+}
+
+TEST_F(DrainTest, AQueueWaitsForWhatAnotherCannotPostYet) {
+  endpoint_.room[{1, 0}] = 0;
+  write(0, kPut, 1, kNear, 8, kFar);
+  write(1, kAwaitQueue, 1, 1, 0, 0);
+  write(1, kAddWord, 1, 5, 0, kNear);
+  EXPECT_THAT(work(), IsEmpty());
+  EXPECT_THAT(work(), IsEmpty());
+  endpoint_.room.clear();
+  EXPECT_THAT(work(), ElementsAre("put 1:0 3+0 4+0 8"));
+  EXPECT_THAT(work(), IsEmpty());
+  endpoint_.complete(1, 0, 1);
+  work();
+  EXPECT_THAT(work(), ElementsAre("add 1:1 3+0 5"));
 }
 
 struct Bad {
@@ -258,11 +389,11 @@ INSTANTIATE_TEST_SUITE_P(
     Fields, BadDescriptorTest,
     testing::Values(
         Bad{"OperationZero", "no such operation", describe(PutOperation{0}, 1, 0, 8, 0)},
-        Bad{"OperationSeven", "no such operation", describe(PutOperation{7}, 1, 0, 8, 0)},
+        Bad{"OperationTen", "no such operation", describe(PutOperation{10}, 1, 0, 8, 0)},
         Bad{"Operation255", "no such operation", describe(PutOperation{255}, 1, 0, 8, 0)},
         Bad{"OperationOfTwoBytes",
             "no such operation",
-            {0, 8, 0, uint64_t{0x0101} << kPutOperationShift | 1}},
+            {0, 8, 0, uint64_t{0x0201} << kPutOperationShift | 1}},
         Bad{"RankFour", "no such rank", describe(kPut, 4, 0, 8, 0)},
         Bad{"RankOfAllOnes", "no such rank", describe(kWriteWord, 0xFFFFFFFF, 0, 0, 0)},
         Bad{"PutPastTheWindow", "at the peer is in no window", describe(kPut, 1, 0, 8, 4089)},
@@ -279,6 +410,9 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"SumAtAnOddPlace", "no multiple of 8", describe(kAddWord, 1, 0, 0, kFar + 1)},
         Bad{"SumPastTheWindow", "at the peer is in no window", describe(kAddWord, 1, 0, 0, 4096)},
         Bad{"SumWithALength", "has no length", describe(kAddWord, 1, 0, 8, 0)},
+        Bad{"FetchWithALength", "has no length", describe(kFetchAdd, 1, 0, 8, 0)},
+        Bad{"SwapAtFour", "no multiple of 8", describe(kCompareSwap, 1, 0, 8, 4)},
+        Bad{"NoRows", "no rows", describe(kRows, 1, 8, 8, 0)},
         Bad{"AwaitsItself", "no such other queue", describe(kAwaitQueue, 1, 0, 0, 0)},
         Bad{"AwaitsNoQueue", "no such other queue", describe(kAwaitQueue, 1, 0, 2, 0)},
         Bad{"SignalAtFour", "no multiple of 8", describe(kSetSignal, 1, 0, 8, 4)},
@@ -302,6 +436,41 @@ TEST_P(BadDescriptorTest, EndsTheContext) {
   endpoint_.complete(1, 0, 1);
   work();
   EXPECT_EQ(writer_.completed(0), 0U) << "no wait succeeds any more";
+}
+
+struct BadRows {
+  const char* name;
+  const char* why;
+  PutDescriptor announcement, descriptor;
+};
+class BadRowsTest : public DrainTest, public testing::WithParamInterface<BadRows> {};
+INSTANTIATE_TEST_SUITE_P(
+    Fields, BadRowsTest,
+    testing::Values(
+        BadRows{"PastTheWindow", "at the peer", describe(kRows, 1, 0, 2048, 3), describe(kPut, 1, 0, 8, 0)},
+        BadRows{"PastTheWindowHere", "here", describe(kRows, 1, 2048, 0, 3), describe(kPut, 1, 0, 8, 0)},
+        BadRows{"ThatWrapAround", "at the peer", describe(kRows, 1, 0, UINT64_MAX / 2, 4),
+                describe(kPut, 1, 0, 16, 0)},
+        BadRows{"OfAnotherRank", "no copy of the rank", describe(kRows, 1, 8, 8, 2),
+                describe(kPut, 2, 0, 8, 0)},
+        BadRows{"OfAWord", "no copy of the rank", describe(kRows, 1, 8, 8, 2),
+                describe(kWriteWord, 1, 0, 0, 0)},
+        BadRows{"OfRows", "no copy of the rank", describe(kRows, 1, 8, 8, 2), describe(kRows, 1, 8, 8, 2)}),
+    [](const auto& bad) { return std::string(bad.param.name); });
+
+TEST_P(BadRowsTest, EndTheContext) {
+  writer_.write(0, GetParam().announcement);
+  writer_.write(0, GetParam().descriptor);
+  EXPECT_THAT(work(), IsEmpty());
+  EXPECT_EQ(abort_.value(), SymmAbort::kRefused);
+  EXPECT_THAT(proxy_.error(), HasSubstr(GetParam().why));
+}
+
+TEST_F(DrainTest, ADeviceWithoutSwapsRefusesThem) {
+  endpoint_.swaps = false;
+  write(0, kCompareSwap, 1, 0, 1, kNear);
+  EXPECT_THAT(work(), IsEmpty());
+  EXPECT_THAT(proxy_.error(), HasSubstr("fake compares and swaps no words"));
 }
 
 TEST_F(DrainTest, AFailedPeerEndsTheContext) {

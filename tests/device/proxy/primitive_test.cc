@@ -268,5 +268,89 @@ TEST_P(SymmPathTest, QuietIsRemoteCompletion) {
   });
 }
 
+// Each draws numbers from the counter of every rank, its own too: nobody gets one twice, whoever adds
+// besides.
+TEST_P(SymmPathTest, FetchedNumbersAreDrawnOnce) {
+  constexpr uint64_t kTimes = 3;
+  const auto size = static_cast<uint64_t>(fleet_.size());
+  std::vector<std::atomic<uint32_t>> drawn(kSeeds * size * size * kTimes * 3);
+  run([&](int32_t rank, const auto& group, uint64_t seed) {
+    const SymmContext& mine = fleet_.context(rank);
+    uint64_t* const counter = fleet_.data<uint64_t>(rank, 40 * kLineBytes);
+    for (uint64_t i = 0; i < kTimes; ++i) {
+      for (int32_t peer = 0; peer < fleet_.size(); ++peer) {
+        uint64_t before = 0;
+        expect(device::symm_add(mine, counter, 2, peer, group), "add");
+        expect(device::symm_fetch_add(mine, counter, 1, peer, &before, group), "draw");
+        if (group.rank() != 0) continue;
+        const uint64_t number = static_cast<uint64_t>(peer) * kSeeds * size * kTimes * 3 + before;
+        require(number < drawn.size() && drawn[number].fetch_add(1) == 0, "once");
+      }
+    }
+    expect(device::symm_quiet(mine, group), "quiet");
+    expect(device::symm_barrier(mine, 7, group), "all have drawn");
+    require(std::atomic_ref(*counter).load() == (seed + 1) * size * kTimes * 3, "the sum");
+    expect(device::symm_barrier(mine, 7, group), "all have looked");
+  });
+}
+
+// A word of one's own as a signal: behind the data, for any and for all of several.
+TEST_P(SymmPathTest, WordsAreSignals) {
+  run([&](int32_t rank, const auto& group, uint64_t round) {
+    const SymmContext& mine = fleet_.context(rank);
+    const auto size = static_cast<uint32_t>(fleet_.size());
+    uint64_t* const words = fleet_.data<uint64_t>(rank, 41 * kLineBytes);
+    const auto wanted = static_cast<int64_t>(round + 1);
+    for (int32_t peer = 0; peer < fleet_.size(); ++peer) {
+      uint8_t* const source = fleet_.data(rank, static_cast<uint64_t>(fleet_.size() + peer) * kLineBytes);
+      fill(source, 333, rank, peer, round, group);
+      expect(device::symm_put_async(mine, fleet_.data(rank, static_cast<uint64_t>(rank) * kLineBytes), source,
+                                    333, peer, group),
+             "put");
+      expect(device::symm_put_value(mine, words + rank, round + 1, peer, group), "tell");
+    }
+    uint32_t which = size;
+    expect(
+        device::symm_wait_until_any(mine, words, size, SymmCompare::kEqual, wanted, nullptr, &which, group),
+        "any");
+    expect_bytes(fleet_.data(rank, which * kLineBytes), 333, static_cast<int32_t>(which), rank, round, group,
+                 "its data");
+    expect(device::symm_wait_until_all(mine, words, size, SymmCompare::kEqual, wanted, group), "all");
+    for (int32_t peer = 0; peer < fleet_.size(); ++peer)
+      expect_bytes(fleet_.data(rank, static_cast<uint64_t>(peer) * kLineBytes), 333, peer, rank, round, group,
+                   "what came");
+    expect(device::symm_barrier(mine, 8, group), "all have read");
+  });
+}
+
+// Gets of all peers under way at once; a column of a matrix there and back.
+TEST_P(SymmPathTest, GetsWithoutAWaitAndRows) {
+  constexpr uint64_t kRows = 9, kStride = 112;
+  run([&](int32_t rank, const auto& group, uint64_t round) {
+    const SymmContext& mine = fleet_.context(rank);
+    uint8_t *const told = fleet_.data(rank, 42 * kLineBytes), *const got = fleet_.data(rank, 50 * kLineBytes);
+    fill(told, 500, rank, rank, round, group);
+    expect(device::symm_barrier(mine, 9, group), "told");
+    std::vector<device::SymmRequest> asked(static_cast<size_t>(fleet_.size()));
+    for (int32_t peer = 0; peer < fleet_.size(); ++peer)
+      expect(device::symm_get_async(mine, got + static_cast<uint64_t>(peer) * kLineBytes, told, 500, peer,
+                                    &asked[static_cast<size_t>(peer)], group, device::SymmQueue{3}),
+             "ask");
+    for (int32_t peer = fleet_.size() - 1; peer >= 0; --peer) {
+      expect(device::symm_request_wait(mine, asked[static_cast<size_t>(peer)], group), "wait");
+      expect_bytes(got + static_cast<uint64_t>(peer) * kLineBytes, 500, peer, peer, round, group,
+                   "what was got");
+    }
+    uint8_t* const rows = fleet_.data(rank, (60 + static_cast<uint64_t>(rank)) * kLineBytes);
+    for (int32_t peer = 0; peer < fleet_.size(); ++peer) {
+      expect(device::symm_put_rows(mine, rows, kStride, told, 40, 40, kRows, peer, group), "put");
+      expect(device::symm_quiet(mine, peer, group), "quiet");
+      expect(device::symm_get_rows(mine, got, 40, rows, kStride, 40, kRows, peer, group), "get");
+      expect_bytes(got, 40 * kRows, rank, rank, round, group, "there and back");
+    }
+    expect(device::symm_barrier(mine, 9, group), "all have read");
+  });
+}
+
 }  // namespace
 }  // namespace verbena::device_test

@@ -170,6 +170,48 @@ TEST(SymmBackend, NobodyCountsForTwo) {
   }
 }
 
+// What the network has no function of its own for goes by those that it has.
+TEST(SymmBackend, UpdatesWordsAndCopiesRows) {
+  StubFleet fleet;
+  EXPECT_EQ(
+      run_on_all(5, 1,
+                 [&](int32_t rank) {
+                   const auto& mine = static_cast<const SymmAnyContext<SymmContext, StubSymmContext>&>(
+                       static_cast<const SymmContext&>(fleet.context(rank)));
+                   const device::BlockGroup block;
+                   uint64_t* const words = fleet.data<uint64_t>(rank);
+                   const int32_t far = (rank + kDomain) % kRanks;
+                   uint64_t before = 9;
+                   bool is_right =
+                       device::symm_fetch_add(mine, words, 1, 3, &before, block) == SymmStatus::kDone &&
+                       before < kRanks;
+                   is_right &= device::symm_add(mine, words + 1, 5, far, block) == SymmStatus::kDone;
+                   is_right &= device::symm_compare_swap(mine, words + 2, 0, 7, far, &before, block) ==
+                                   SymmStatus::kDone &&
+                               before == 0;
+                   is_right &= device::symm_put_value(mine, words + 3, 8, far, block) == SymmStatus::kDone;
+                   is_right &= device::symm_put_rows(mine, words + 64, 32, words + 32, 8, 8, 4, far, block) ==
+                               SymmStatus::kDone;
+                   require(is_right, "asked");
+                   require(device::symm_wait_until_all(mine, words + 1, 3, SymmCompare::kGreater, 4, block) ==
+                               SymmStatus::kDone,
+                           "written");
+                   device::SymmRequest asked;
+                   require(device::symm_get_async(mine, words + 128, words + 1, 24, far, &asked, block) ==
+                                   SymmStatus::kDone &&
+                               device::symm_request_test(mine, asked) &&
+                               device::symm_request_wait(mine, asked, block) == SymmStatus::kDone,
+                           "get");
+                   require(look(words + 130) == 8 || look(words + 130) == 0, "got");
+                   require(device::symm_get_rows(mine, words + 160, 8, words + 64, 32, 8, 4, far, block) ==
+                               SymmStatus::kDone,
+                           "rows");
+                   require(device::symm_quiet(mine, far, block) == SymmStatus::kDone, "quiet");
+                 }),
+      "");
+  EXPECT_EQ(*fleet.data<uint64_t>(3), uint64_t{kRanks});
+}
+
 TEST(SymmBackend, TheTypeChooses) {
   StubFleet fleet;
   const auto code = [](SymmStatus status) { return static_cast<int32_t>(status); };
@@ -187,6 +229,7 @@ TEST(SymmBackend, TheTypeChooses) {
     device::sync_block();
     require(symm_put_async(mine, place, place, 1, 8, 2) == code(SymmStatus::kUnreachable), "nobody's way");
     require(symm_get(mine, place, place, 1, 8, 2) == code(SymmStatus::kUnreachable), "back neither");
+    require(symm_put_value(mine, place, 1, 2) == code(SymmStatus::kUnreachable), "words neither");
     require(symm_put_async(mine, place, place, 1, 8, 1) == 0, "in reach nobody's way is needed");
     require(symm_signal(mine, 0, 0, 5, 1) == 0 && symm_signal_wait_until(mine, 0, 1, 5) == 5,
             "nor for signals");

@@ -113,6 +113,55 @@ TEST(SymmC, SaysWhatCannotBe) {
   EXPECT_EQ(world.run(), "");
 }
 
+TEST(SymmC, FarOperations) {
+  Fleet fleet(2);
+  std::vector<int32_t> skipped(4);
+  for (int32_t i = 0; i < 64; ++i) fleet.data<int32_t>(0, 4096)[i] = i;
+  World world(3);
+  world.add_grid(0, 1, kThreads, [&] {
+    const int64_t mine = context_of(fleet, 0);
+    const auto word = [&](int i) { return number(fleet.data<uint64_t>(0) + i); };
+    const int64_t source = number(fleet.data(0, 4096)), place = number(fleet.data(0, 1024));
+    require(symm_put_value(mine, word(0), 5, 1) == 0 && symm_add(mine, word(0), 2, 1) == 0, "written");
+    require(symm_fetch_add(mine, word(0), 3, 1) == 7, "fetched once for the block");
+    require(symm_compare_swap(mine, word(0), 10, 11, 1) == 10, "swapped");
+    require(symm_fetch_add(mine, 0, 3, 1) == INT64_MIN && symm_compare_swap(0, word(0), 1, 1, 1) == INT64_MIN,
+            "failed");
+    require(symm_put_rows(mine, place, 16, source, 8, 8, 4, 4, 1) == 0, "rows");
+    require(symm_get_rows(mine, number(fleet.data(0, 2048)), 8, place, 16, 8, 4, 4, 1) == 0, "back");
+    require(symm_get_rows(mine, place, -1, place, 16, 8, 4, 4, 1) < 0, "stride");
+    const int64_t asked = symm_get_async(mine, number(fleet.data(0, 3072)), place, 8, 4, 1, -1);
+    require(asked == 0 && symm_request_wait(mine, asked) == 0, "in reach it is there");
+    require(symm_request_wait(mine, symm_get_async(mine, place, place, -1, 4, 1, 2)) < 0, "count");
+    require(symm_put_async_by(mine, place, source, 8, 4, 1, 2) == 0, "by a queue");
+    require(symm_put_signal_async_by(mine, place, source, 8, 4, 1, 7, 1, 1, -1) == 0, "by its own");
+    require(symm_signal_by(mine, 7, 1, 1, 1, 3) == 0 && symm_signal_behind_all(mine, 7, 1, 1, 1) == 0,
+            "signals");
+  });
+  world.add_grid(1, 1, kThreads, [&] {
+    const int64_t mine = context_of(fleet, 1), words = number(fleet.data(1));
+    require(symm_signal_wait_until(mine, 7, 1, 3) == 3, "three signals");
+    require(symm_wait_until(mine, words, 1, 11) == 11, "the word");
+    require(symm_wait_until(0, words, 1, 11) != 11, "in vain");
+    require(symm_wait_until_any(mine, words, 4, 1, 11, 0) == 0, "which");
+    require(symm_wait_until_all(mine, words, 1, 4, 11) == 0, "all");
+    require(symm_wait_until_any(mine, words, 0, 1, 11, number(skipped.data())) < 0, "of none");
+  });
+  EXPECT_EQ(world.run(), "");
+  for (int32_t i = 0; i < 32; ++i) {
+    EXPECT_EQ(fleet.data<int32_t>(0, 2048)[i], i);
+    EXPECT_EQ(fleet.data<int32_t>(1, 1024)[i / 8 * 16 + i % 8], i);
+  }
+}
+
+// A request's number holds its place and its queue.
+TEST(SymmC, RequestsAreNumbers) {
+  const device::SymmRequest asked{uint64_t{1} << 58, 15};
+  const device::SymmRequest back = device::detail::as_request(device::detail::as_number(asked));
+  EXPECT_EQ(back.behind, asked.behind);
+  EXPECT_EQ(back.queue, asked.queue);
+}
+
 TEST(SymmC, SumsUp) {
   Fleet fleet(2);
   for (int32_t rank = 0; rank < 2; ++rank)

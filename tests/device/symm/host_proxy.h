@@ -20,6 +20,7 @@ class HostProxy {
       : ring_(std::make_unique<PutDescriptor[]>(size_t{count} << depth_shift)),
         cursors_(std::make_unique<PutCursors[]>(count)),
         progress_(std::make_unique<PutProgress[]>(count)),
+        replies_(std::make_unique<PutReply[]>(size_t{count} << depth_shift)),
         heap_(kHeapBytes / 8),
         rounds_(kSymmBarrierRows),
         next_(count) {
@@ -35,7 +36,7 @@ class HostProxy {
     context_.arrivals = context_.remote_signals + kSymmSignals;
     context_.rounds = rounds_.data();
     context_.timeout_ns = 1'000'000'000'000;
-    context_.queues = {ring_.get(), cursors_.get(), progress_.get(), count, depth_shift};
+    context_.queues = {ring_.get(), cursors_.get(), progress_.get(), replies_.get(), count, depth_shift, 1};
   }
 
   SymmContext& context() { return context_; }
@@ -63,20 +64,35 @@ class HostProxy {
   void consume(uint32_t queue) { tell(&progress_[queue].consumed, next_[queue]); }
   void complete(uint32_t queue) { tell(&progress_[queue].completed, next_[queue]); }
   uint64_t count_taken(uint32_t queue) const { return next_[queue]; }
+  // The one that was taken last is complete by itself; an update's word was `value`.
+  void reply(uint32_t queue, uint64_t value = 0) { reply_to(queue, next_[queue] - 1, value); }
+  void reply_to(uint32_t queue, uint64_t position, uint64_t value = 0) {
+    PutReply& reply = slot_of(queue, position);
+    __atomic_store_n(&reply.value, value, __ATOMIC_RELAXED);
+    tell(&reply.told, position + 1);
+  }
+  uint64_t told(uint32_t queue, uint64_t position) {
+    return __atomic_load_n(&slot_of(queue, position).told, __ATOMIC_ACQUIRE);
+  }
 
  private:
+  PutReply& slot_of(uint32_t queue, uint64_t position) {
+    const uint64_t shift = context_.queues.depth_shift;
+    return replies_[(uint64_t{queue} << shift) + (position & ((uint64_t{1} << shift) - 1))];
+  }
   static void tell(uint64_t* word, uint64_t value) { __atomic_store_n(word, value, __ATOMIC_RELEASE); }
 
   std::unique_ptr<PutDescriptor[]> ring_;
   std::unique_ptr<PutCursors[]> cursors_;
   std::unique_ptr<PutProgress[]> progress_;
+  std::unique_ptr<PutReply[]> replies_;
   std::vector<uint64_t> heap_, rounds_;
   std::vector<uint64_t> next_;
   SymmContext context_{};
 };
 
 inline PutOperation operation_of(const PutDescriptor& descriptor) {
-  return static_cast<PutOperation>(descriptor.action >> kPutOperationShift);
+  return static_cast<PutOperation>((descriptor.action & ~kPutTells) >> kPutOperationShift);
 }
 inline uint32_t peer_of(const PutDescriptor& descriptor) {
   return static_cast<uint32_t>(descriptor.action);

@@ -217,5 +217,52 @@ TEST(SymmPut, UpdatesNoWordThatThereIsNot) {
   EXPECT_EQ(outside, 0U);
 }
 
+// Memory that is registered: by its own address, while the host changes the table.
+TEST(SymmPut, RegisteredMemoryIsFoundByItsOwnAddress) {
+  for (uint64_t seed = 0; seed < 6; ++seed) {
+    Fleet fleet(2);
+    auto aliases = std::make_unique<SymmAliases>();
+    alignas(8) static uint8_t mine[64], other[64];
+    const auto add = [&](uint64_t entry, const uint8_t* begin, uint64_t at) {
+      SymmAlias& alias = aliases->entries[entry];
+      const auto first = reinterpret_cast<uint64_t>(begin);
+      __atomic_store_n(&alias.begin, first, __ATOMIC_RELAXED);
+      __atomic_store_n(&alias.delta, reinterpret_cast<uint64_t>(fleet.data(0, at)) - first, __ATOMIC_RELAXED);
+      __atomic_store_n(&alias.end, first + sizeof(mine), __ATOMIC_RELEASE);
+      __atomic_store_n(&aliases->count, entry + 1, __ATOMIC_RELAXED);
+    };
+    add(0, mine, 512);
+    SymmContext& context = fleet.context(0);
+    context.aliases = aliases.get();
+    World world(seed);
+    world.add_grid(0, 1, 1, [&] {
+      const uint64_t value = 77;
+      uint8_t back[8];
+      require(device::symm_lsa_ptr(context, mine + 8, 1) == fleet.data(1, 520), "pointer");
+      require(device::symm_put_async(context, mine + 8, &value, 8, 1) == SymmStatus::kDone, "put");
+      require(device::symm_get(context, back, mine + 8, 8, 1) == SymmStatus::kDone && back[0] == 77, "get");
+      require(device::symm_put_async(context, mine + 60, &value, 8, 1) == SymmStatus::kInvalid, "behind it");
+      require(device::symm_put_rows(context, mine, 16, &value, 0, 8, 4, 1) == SymmStatus::kDone, "rows");
+      require(device::symm_put_rows(context, mine, 16, &value, 0, 8, 5, 1) == SymmStatus::kInvalid,
+              "too many");
+      auto* const word = reinterpret_cast<uint64_t*>(mine);
+      require(device::symm_add(context, word, 1, 1) == SymmStatus::kDone, "word");
+      require(device::symm_lsa_update<device::Operation::kAdd>(context, word, 1, 1) == SymmStatus::kDone,
+              "update");
+      while (device::symm_lsa_ptr(context, other, 1) == nullptr) emulator::yield();
+      while (device::symm_lsa_ptr(context, mine, 1) != nullptr) emulator::yield();
+    });
+    world.add_host([&] {
+      for (int i = 0; i < 20; ++i) emulator::yield();
+      add(1, other, 1024);
+      emulator::wait_until_step(2000);
+      __atomic_store_n(&aliases->entries[0].end, 0, __ATOMIC_RELAXED);
+    });
+    EXPECT_EQ(world.run(), "");
+    EXPECT_EQ(fleet.data<uint64_t>(1, 512)[0], 79U);
+    context.aliases = nullptr;
+  }
+}
+
 }  // namespace
 }  // namespace verbena::device_test

@@ -129,39 +129,49 @@ TEST_P(SymmQueueTest, DataIsOrderedBothWays) {
 // Quiet by a block also waits for another block's earlier put in another queue, even if another quiet has
 // already waited for it.
 TEST_P(SymmQueueTest, QuietCoversAllQueues) {
-  HostProxy proxy(2, 2);
-  uint32_t flag = 0;
-  uint64_t complete = 0;
-  World world(GetParam());
-  world.add_grid(0, 3, 1, [&] {
-    if (device::block_index() == 1) {
-      require(device::symm_put_async(proxy.context(), proxy.data(), proxy.data(), 8, 1) == SymmStatus::kDone,
-              "put");
-      device::store_release<Scope::kGpu>(&flag, 1);
-      return;
-    }
-    const uint64_t* const seen = &proxy.context().queues.cursors[1].completed_seen;
-    while (device::load_acquire<Scope::kGpu>(&flag) == 0) {
-    }
-    while (device::block_index() == 2 && device::load_relaxed<Scope::kGpu>(seen) == 0) {
-    }
-    const bool flushes = device::block_index() == 2;  // this block has no fence
-    require((flushes ? device::symm_flush(proxy.context()) : device::symm_quiet(proxy.context())) ==
-                SymmStatus::kDone,
-            "quiet");
-    require(complete == 1, "complete");
-  });
-  world.add_host([&] {
-    while (!proxy.take(1)) emulator::yield();
-    for (int i = 0; i < 300; ++i) emulator::yield();
-    complete = 1;
-    proxy.complete(1);
-    proxy.consume(1);
-  });
-  EXPECT_EQ(world.run(), "");
+  for (const bool is_of_one_peer : {false, true}) {
+    HostProxy proxy(2, 2);
+    uint32_t flag = 0, has_seen = 0;
+    uint64_t complete = 0;
+    World world(GetParam());
+    world.add_grid(0, 3, 2, [&] {
+      const uint64_t* const seen = &proxy.context().queues.cursors[1].completed_seen;
+      const uint32_t block = device::block_index();
+      // It tells of what it has seen, and nothing more: the call itself has to acquire.
+      if (device::thread_index() == 1) {
+        while (block == 2 && device::load_relaxed<Scope::kGpu>(seen) == 0) {
+        }
+        if (block == 2) device::store_relaxed<Scope::kBlock>(&has_seen, 1);
+        return;
+      }
+      if (block == 1) {
+        require(
+            device::symm_put_async(proxy.context(), proxy.data(), proxy.data(), 8, 1) == SymmStatus::kDone,
+            "put");
+        device::store_release<Scope::kGpu>(&flag, 1);
+        return;
+      }
+      while (device::load_acquire<Scope::kGpu>(&flag) == 0) {
+      }
+      while (block == 2 && device::load_relaxed<Scope::kBlock>(&has_seen) == 0) {
+      }
+      const SymmStatus status = block == 0       ? device::symm_quiet(proxy.context())
+                                : is_of_one_peer ? device::symm_quiet(proxy.context(), 1)
+                                                 : device::symm_flush(proxy.context());
+      require(status == SymmStatus::kDone, "quiet");
+      require(complete == 1, "complete");
+    });
+    world.add_host([&] {
+      while (!proxy.take(1)) emulator::yield();
+      for (int i = 0; i < 300; ++i) emulator::yield();
+      complete = 1;
+      proxy.complete(1);
+      proxy.consume(1);
+    });
+    EXPECT_EQ(world.run(), "");
+  }
 }
 
-// A rank tells others of a barrier only when what it put is complete.
 // Contexts that begin with another queue.
 TEST(SymmQueue, BlocksBeginWithTheContextsQueue) {
   HostProxy proxy(2, 3);
@@ -224,6 +234,285 @@ TEST_P(SymmQueueTest, OneSignalBehindTheBlocksPuts) {
     require(operation_of(asked[2]) == PutOperation::kAddWord, "nothing is left to wait for");
   });
   EXPECT_EQ(world.run(), "");
+}
+
+// The word's value before goes to all threads of the group, and the reply's place back to the proxy; for a
+// member of whatever kind, as the team has some out of reach.
+TEST_P(SymmQueueTest, AnUpdateHasAReply) {
+  constexpr uint32_t kThreads = 64;
+  HostProxy proxy(1, 2);
+  SymmContext& context = proxy.context();
+  auto* const word = proxy.data<uint64_t>(64);
+  auto* const data = proxy.data<uint64_t>(4096);
+  World world(GetParam());
+  world.add_grid(0, 1, kThreads, [&] {
+    const device::BlockGroup block;
+    for (uint64_t round = 1; round < 6; ++round) {
+      uint64_t before = 0;
+      device::store<Order::kWeak, Scope::kThreads>(data + device::thread_index(), round);
+      require(device::symm_fetch_add(context, word, round, round % 2, &before, block) == SymmStatus::kDone,
+              "fetch");
+      require(before == 100 * round, "what it was");
+      require(device::load<Order::kWeak, Scope::kThreads>(data + kThreads) == round, "acquired");
+      require(device::symm_compare_swap(context, word, round, 7, 1, &before, block) == SymmStatus::kDone &&
+                  before == 100 * round + 1,
+              "swap");
+    }
+  });
+  world.add_host([&] {
+    serve(proxy, 10, [&](const PutDescriptor& one, uint64_t position) {
+      const uint64_t round = 1 + position / 2;
+      require(one.place == proxy.offset_of(word), "the word");
+      if (position % 2 == 0) {
+        require(operation_of(one) == PutOperation::kFetchAdd && one.operand == round &&
+                    peer_of(one) == 40 + round % 2,
+                "add");
+        for (uint32_t i = 0; i < kThreads; ++i) require(data[i] == round, "released");
+        data[kThreads] = round;
+      } else {
+        require(operation_of(one) == PutOperation::kCompareSwap && one.extent == round && one.operand == 7,
+                "swap");
+      }
+      proxy.reply(0, 100 * round + position % 2);
+      while (proxy.told(0, position) != ((position + 1) | kPutReplyLeft)) emulator::yield();
+    });
+  });
+  EXPECT_EQ(world.run(), "");
+}
+
+// Threads that know nothing of each other use one reply's place in turn.
+TEST_P(SymmQueueTest, RepliesAreUsedAgain) {
+  constexpr uint64_t kThreads = 6, kTimes = 3;
+  HostProxy proxy(1, 1);
+  World world(GetParam());
+  world.add_grid(0, kThreads, 1, [&] {
+    for (uint64_t i = 0; i < kTimes; ++i) {
+      uint64_t before = 0;
+      const uint64_t mine = 1 + device::block_index();
+      require(device::symm_fetch_add(proxy.context(), proxy.data<uint64_t>(), mine, 1, &before) ==
+                      SymmStatus::kDone &&
+                  before == 10 * mine,
+              "its own");
+    }
+  });
+  world.add_host([&] {
+    for (uint64_t position = 0; position < kThreads * kTimes; emulator::yield()) {
+      const auto one = proxy.take(0);
+      if (!one) continue;
+      proxy.reply(0, 10 * one->operand);
+      while (proxy.told(0, position) != ((position + 1) | kPutReplyLeft)) emulator::yield();
+      ++position;
+      proxy.consume(0);
+    }
+  });
+  EXPECT_EQ(world.run(), "");
+}
+
+TEST(SymmQueue, WhoGivesUpLeavesTheReply) {
+  HostProxy proxy(1, 2);
+  proxy.context().timeout_ns = 20'000;
+  World world(3);
+  world.add_grid(0, 1, 32, [&] {
+    uint64_t before = 77;
+    require(device::symm_fetch_add(proxy.context(), proxy.data<uint64_t>(), 1, 1, &before,
+                                   device::BlockGroup{}) == SymmStatus::kTimedOut,
+            "time");
+    require(before == 77, "nothing came");
+  });
+  EXPECT_EQ(world.run(), "");
+  EXPECT_EQ(proxy.told(0, 0), 1 | kPutReplyLeft);
+  proxy.context().queues.swaps_words = 0;
+  World other(4);
+  other.add_grid(0, 1, 32, [&] {
+    uint64_t before = 77;
+    require(device::symm_compare_swap(proxy.context(), proxy.data<uint64_t>(), 1, 1, 1, &before,
+                                      device::BlockGroup{}) == SymmStatus::kUnreachable,
+            "the NIC has none");
+  });
+  EXPECT_EQ(other.run(), "");
+}
+
+// Whatever is before it in the queue; and where a later position has taken its reply's place, with all of it.
+TEST_P(SymmQueueTest, AGetIsToldOfByItself) {
+  for (const bool is_overwritten : {false, true}) {
+    constexpr uint32_t kThreads = 32;
+    HostProxy proxy(1, 2, 3);
+    const SymmContext& context = proxy.context();
+    auto* const here = proxy.data<uint32_t>(4096);
+    uint32_t is_asked = 0;
+    World world(GetParam());
+    world.add_grid(0, 1, kThreads, [&] {
+      const device::BlockGroup block;
+      require(device::symm_put_async(context, proxy.data(), proxy.data(), 8, 2, block) == SymmStatus::kDone,
+              "put");
+      device::SymmRequest asked;
+      require(device::symm_get_async(context, here, proxy.data(8192), 4 * kThreads, 1, &asked, block) ==
+                  SymmStatus::kDone,
+              "ask");
+      require(asked.behind == 2 && asked.queue == 0, "the same for all");
+      require(!device::symm_request_test(context, asked), "not yet");
+      block.sync();
+      if (block.elect()) device::store_release<Scope::kSystem>(&is_asked, 1);
+      require(device::symm_request_wait(context, asked, block) == SymmStatus::kDone, "wait");
+      require(device::symm_request_test(context, asked), "is there");
+      require(
+          device::load<Order::kWeak, Scope::kThreads>(here + (device::thread_index() + 5) % kThreads) == 9,
+          "what was got");
+      require(device::symm_request_wait(context, {}, block) == SymmStatus::kDone, "nothing was asked for");
+    });
+    world.add_host([&] {
+      while (proxy.count_taken(0) < 2) {
+        if (const auto one = proxy.take(0))
+          require(((one->action & kPutTells) != 0) == (operation_of(*one) == PutOperation::kGet), "asks");
+        emulator::yield();
+      }
+      while (__atomic_load_n(&is_asked, __ATOMIC_ACQUIRE) == 0) emulator::yield();
+      for (uint32_t i = 0; i < kThreads; ++i) here[i] = 9;
+      if (is_overwritten) {
+        proxy.reply_to(0, 5);
+        proxy.complete(0);
+      } else {
+        proxy.reply_to(0, 1);
+      }
+    });
+    EXPECT_EQ(world.run(), "");
+  }
+}
+
+// Blocks that put and wait while others look how far all queues are, without knowing of each other.
+TEST_P(SymmQueueTest, OthersGoOnMeanwhile) {
+  constexpr uint32_t kBlocks = 4, kTimes = 6;
+  HostProxy proxy(2, 3, 3);
+  const SymmContext& context = proxy.context();
+  uint32_t left = kBlocks;
+  World world(GetParam());
+  world.add_grid(0, kBlocks, 1, [&] {
+    const uint32_t block = device::block_index();
+    for (uint32_t i = 0; i < kTimes; ++i) {
+      if (block < 2) {
+        require(device::symm_put_async(context, proxy.data(), proxy.data(), 8, 1) == SymmStatus::kDone,
+                "put");
+        require(device::symm_quiet(context) == SymmStatus::kDone, "quiet");
+      } else if (block == 2) {
+        require(device::symm_signal_behind_all(context, 0, 1, 1, kAdd) == SymmStatus::kDone, "signal");
+      } else {
+        require(device::symm_quiet(context, 1) == SymmStatus::kDone, "quiet of one");
+      }
+    }
+    device::fetch_add<Order::kRelaxed, Scope::kSystem>(&left, ~0U);
+  });
+  world.add_host([&] {
+    while (__atomic_load_n(&left, __ATOMIC_RELAXED) != 0) {
+      for (const uint32_t queue : {0U, 1U}) {
+        const auto one = proxy.take(queue);
+        if (!one) continue;
+        if ((one->action & kPutTells) != 0) proxy.reply(queue);
+        proxy.consume(queue);
+        proxy.complete(queue);
+      }
+      emulator::yield();
+    }
+  });
+  EXPECT_EQ(world.run(), "");
+}
+
+// Each queue with something under way is asked for what it has for that peer.
+TEST_P(SymmQueueTest, QuietOfOnePeerWaitsForNoOther) {
+  HostProxy proxy(3, 2, 3);
+  const SymmContext& context = proxy.context();
+  World world(GetParam());
+  world.add_grid(0, 1, 32, [&] {
+    const device::BlockGroup block;
+    for (const uint32_t queue : {0U, 2U})
+      require(device::symm_put_async(context, proxy.data(), proxy.data(), 8, queue == 0 ? 2 : 1, block,
+                                     device::SymmQueue{queue}) == SymmStatus::kDone,
+              "put");
+    require(device::symm_quiet(context, 1, block) == SymmStatus::kDone, "quiet");
+    require(device::load_relaxed<Scope::kSystem>(&context.queues.progress[0].completed) == 0, "not all");
+  });
+  world.add_host([&] {
+    for (const uint32_t queue : {0U, 2U}) {
+      while (proxy.count_taken(queue) < 2) {
+        const auto one = proxy.take(queue);
+        if (one && proxy.count_taken(queue) == 2)
+          require(operation_of(*one) == PutOperation::kPut && one->extent == 0 && peer_of(*one) == 41 &&
+                      (one->action & kPutTells) != 0,
+                  "asks");
+        emulator::yield();
+      }
+      proxy.reply(queue);
+    }
+    require(!proxy.take(1), "it had nothing");
+  });
+  EXPECT_EQ(world.run(), "");
+}
+
+TEST(SymmQueue, RowsAreOneRequest) {
+  HostProxy proxy(1, 3);
+  const SymmContext& context = proxy.context();
+  World world(1);
+  world.add_grid(0, 1, 32, [&] {
+    const device::BlockGroup block;
+    require(device::symm_put_rows(context, proxy.data(64), 200, proxy.data(128), 100, 24, 5, 1, block) ==
+                SymmStatus::kDone,
+            "put");
+    require(device::symm_get_rows(context, proxy.data(64), 200, proxy.data(128), 100, 24, 5, 1, block) ==
+                SymmStatus::kDone,
+            "get");
+    uint8_t other = 0;
+    require(device::symm_put_rows(context, proxy.data(64), 200, &other, 0, 1, 5, 1, block) ==
+                SymmStatus::kInvalid,
+            "not in the heap");
+    require(device::symm_get_rows(context, proxy.data(64), 1 << 20, proxy.data(128), 1, 1, 5, 1, block) ==
+                SymmStatus::kInvalid,
+            "past it");
+  });
+  world.add_host([&] {
+    const uint64_t base = HostProxy::kWordsBytes;
+    serve(proxy, 4, [&](const PutDescriptor& one, uint64_t position) {
+      const bool gets = position >= 2;
+      if (position % 2 == 0) {
+        require(operation_of(one) == PutOperation::kRows && one.place == 5 &&
+                    one.operand == (gets ? 200 : 100) && one.extent == (gets ? 100 : 200),
+                "rows");
+      } else {
+        require(operation_of(one) == (gets ? PutOperation::kGet : PutOperation::kPut) && one.extent == 24 &&
+                    one.operand == base + (gets ? 64 : 128) && one.place == base + (gets ? 128 : 64),
+                "copy");
+      }
+    });
+  });
+  EXPECT_EQ(world.run(), "");
+}
+
+TEST(SymmQueue, TheCallerNamesAQueue) {
+  HostProxy proxy(3, 4);
+  const SymmContext& context = proxy.context();
+  auto* const word = proxy.data<uint64_t>(64);
+  const device::SymmQueue third{5};  // modulo 3
+  World world(1);
+  world.add_grid(0, 1, 1, [&] {
+    const device::ThreadGroup alone;
+    device::SymmRequest asked;
+    bool is_right = device::symm_put_async(context, word, word, 8, 1, alone, third) == SymmStatus::kDone;
+    is_right &= device::symm_put_signal_async(context, word, word, 8, 1, 0, 1, kAdd, alone, third) ==
+                SymmStatus::kDone;
+    is_right &= device::symm_signal(context, 0, 1, 1, kAdd, alone, third) == SymmStatus::kDone;
+    is_right &= device::symm_get_async(context, word, word, 8, 1, &asked, alone, third) == SymmStatus::kDone;
+    is_right &= device::symm_put_value(context, word, 1, 1, alone, third) == SymmStatus::kDone;
+    is_right &= device::symm_add(context, word, 1, 1, alone, third) == SymmStatus::kDone;
+    is_right &= device::symm_put_rows(context, word, 8, word, 8, 8, 2, 1, alone, third) == SymmStatus::kDone;
+    is_right &= device::symm_signal_behind_all(context, 0, 1, 1, kAdd, alone, third) == SymmStatus::kDone;
+    require(is_right, "all of them");
+  });
+  EXPECT_EQ(world.run(), "");
+  EXPECT_FALSE(proxy.take(0));
+  EXPECT_FALSE(proxy.take(1));
+  std::vector<PutOperation> asked;
+  while (const auto one = proxy.take(2)) asked.push_back(operation_of(*one));
+  using enum PutOperation;
+  EXPECT_EQ(asked,
+            (std::vector{kPut, kPut, kAddWord, kAddWord, kGet, kWriteWord, kAddWord, kRows, kPut, kAddWord}));
 }
 
 TEST_P(SymmQueueTest, ABarrierCompletesWhatWasPut) {
@@ -313,6 +602,35 @@ TEST_P(SymmEndTest, EndsEveryWait) {
         return device::symm_put_async(p.context(), p.data(), p.data(), 8, 1, device::BlockGroup{});
       },
       [](HostProxy& p) { return device::symm_signal(p.context(), 0, 1, 1, kAdd, device::BlockGroup{}); },
+      [](HostProxy& p) {
+        return device::symm_put_value(p.context(), p.data<uint64_t>(), 1, 1, device::BlockGroup{});
+      },
+      [](HostProxy& p) {
+        return device::symm_add(p.context(), p.data<uint64_t>(), 1, 0, device::BlockGroup{});
+      },
+      [](HostProxy& p) {
+        uint64_t before = 0;
+        return device::symm_fetch_add(p.context(), p.data<uint64_t>(), 1, 1, &before, device::BlockGroup{});
+      },
+      [](HostProxy& p) {
+        return device::symm_put_rows(p.context(), p.data(), 8, p.data(), 8, 8, 2, 1, device::BlockGroup{});
+      },
+      [](HostProxy& p) {
+        return device::symm_request_wait(p.context(), {2, 0}, device::BlockGroup{});
+      },
+      [](HostProxy& p) {
+        return device::symm_wait_until<int64_t>(p.context(), p.data<uint64_t>(), SymmCompare::kEqual, 1,
+                                                nullptr, device::BlockGroup{});
+      },
+      [](HostProxy& p) {
+        return device::symm_wait_until_all(p.context(), p.data<uint64_t>(), 2, SymmCompare::kEqual, 1,
+                                           device::BlockGroup{});
+      },
+      [](HostProxy& p) {
+        uint32_t which = 0;
+        return device::symm_wait_until_any(p.context(), p.data<uint64_t>(), 2, SymmCompare::kEqual, 1,
+                                           nullptr, &which, device::BlockGroup{});
+      },
       [](HostProxy& p) {
         return device::symm_put_signal_async(p.context(), p.data(), p.data(), 8, 1, 0, 1, kAdd,
                                              device::BlockGroup{});

@@ -23,6 +23,8 @@ namespace verbena::device {
 template <>
 struct SymmNetwork<StubSymmContext> {
   static constexpr bool kGets = true;
+  static constexpr bool kUpdates = true;
+  static constexpr bool kRows = false;
   static constexpr bool kArrivesBehindAll = false;
 
   VERBENA_DEVICE static constexpr bool serves(int32_t type) { return type == kSymmStub; }
@@ -31,19 +33,19 @@ struct SymmNetwork<StubSymmContext> {
   }
 
   VERBENA_DEVICE static WaitResult put(const StubSymmContext& context, int32_t peer, void* destination,
-                                       const void* source, uint64_t length_bytes) {
+                                       const void* source, uint64_t length_bytes, SymmQueue = {}) {
     copy_thread(find(context, peer, destination), source, length_bytes);
     return WaitResult::kReached;
   }
   VERBENA_DEVICE static WaitResult put_signal(const StubSymmContext& context, int32_t peer, void* destination,
                                               const void* source, uint64_t length_bytes, uint32_t number,
-                                              uint64_t value, SymmSignalOperation operation) {
+                                              uint64_t value, SymmSignalOperation operation, SymmQueue = {}) {
     put(context, peer, destination, source, length_bytes);
     return signal(context, peer, number, value, operation);
   }
   // In the word that is the networks'; the other one is those' in reach.
   VERBENA_DEVICE static WaitResult signal(const StubSymmContext& context, int32_t peer, uint32_t number,
-                                          uint64_t value, SymmSignalOperation operation) {
+                                          uint64_t value, SymmSignalOperation operation, SymmQueue = {}) {
     uint64_t* const word = find(context, peer, context.remote_signals + number);
     if (operation == SymmSignalOperation::kAdd) {
       reduce_add<Order::kRelease, Scope::kSystem>(word, value);
@@ -54,15 +56,53 @@ struct SymmNetwork<StubSymmContext> {
     return WaitResult::kReached;
   }
   VERBENA_DEVICE static WaitResult get(const StubSymmContext& context, int32_t peer, void* destination,
-                                       const void* source, uint64_t length_bytes) {
+                                       const void* source, uint64_t length_bytes, SymmQueue = {}) {
     copy_thread(destination, find(context, peer, source), length_bytes);
     return WaitResult::kReached;
   }
 
-  VERBENA_DEVICE static WaitResult follow_all(const StubSymmContext&, int32_t) {
+  // Done when it is asked for: there is nothing to wait for.
+  VERBENA_DEVICE static WaitResult get_async(const StubSymmContext& context, int32_t peer, void* destination,
+                                             const void* source, uint64_t length_bytes, SymmQueue,
+                                             SymmRequest*) {
+    return get(context, peer, destination, source, length_bytes);
+  }
+  VERBENA_DEVICE static WaitResult await(const StubSymmContext&, const SymmRequest&) {
+    return WaitResult::kReached;
+  }
+  VERBENA_DEVICE static bool has_answered(const StubSymmContext&, const SymmRequest&) { return true; }
+
+  VERBENA_DEVICE static WaitResult write_word(const StubSymmContext& context, int32_t peer, uint64_t* word,
+                                              uint64_t value, SymmQueue) {
+    store_release<Scope::kSystem>(find(context, peer, word), value);
+    return WaitResult::kReached;
+  }
+  VERBENA_DEVICE static WaitResult add_word(const StubSymmContext& context, int32_t peer, uint64_t* word,
+                                            uint64_t value, SymmQueue) {
+    reduce_add<Order::kRelease, Scope::kSystem>(find(context, peer, word), value);
+    return WaitResult::kReached;
+  }
+  VERBENA_DEVICE static WaitResult fetch_add(const StubSymmContext& context, int32_t peer, uint64_t* word,
+                                             uint64_t value, SymmQueue, uint64_t* before) {
+    *before = device::fetch_add<Order::kAcquireRelease, Scope::kSystem>(find(context, peer, word), value);
+    return WaitResult::kReached;
+  }
+  VERBENA_DEVICE static bool swaps(const StubSymmContext&) { return true; }
+  VERBENA_DEVICE static WaitResult compare_swap(const StubSymmContext& context, int32_t peer, uint64_t* word,
+                                                uint64_t expected, uint64_t desired, SymmQueue,
+                                                uint64_t* before) {
+    *before = compare_exchange<Order::kAcquireRelease, Scope::kSystem>(find(context, peer, word), expected,
+                                                                       desired);
+    return WaitResult::kReached;
+  }
+
+  VERBENA_DEVICE static WaitResult follow_all(const StubSymmContext&, int32_t, SymmQueue) {
     return WaitResult::kReached;
   }
   VERBENA_DEVICE static WaitResult complete(const StubSymmContext&) { return WaitResult::kReached; }
+  VERBENA_DEVICE static WaitResult complete_at(const StubSymmContext&, int32_t) {
+    return WaitResult::kReached;
+  }
   VERBENA_DEVICE static WaitResult release_sources(const StubSymmContext&) { return WaitResult::kReached; }
 
   VERBENA_DEVICE static uint64_t read_signal(const StubSymmContext& context, uint32_t number,

@@ -29,11 +29,13 @@ struct ControlWrite {
   uint8_t line[64];
   uint32_t offset_bytes;
   bool is_signaled;
+  bool is_placed = false;  // where the queue pair is out of order, perhaps before those before it
 
   bool is_grant() const { return offset_bytes < offsetof(ControlBlock, credits); }
 };
 
-// Work requests of one direction: acknowledged <= placed <= flying <= size. Those below `flushed` failed.
+// Work requests of one direction: acknowledged <= placed <= flying <= size. All before `placed` are placed.
+// Those below `flushed` failed.
 template <typename Request>
 struct Stream {
   std::vector<Request> requests;

@@ -87,9 +87,15 @@ std::optional<Received> Network::poll_received() {
 }
 
 void Network::write_control(uint32_t id, const void* line, size_t offset_bytes, bool is_signaled) {
-  ControlWrite write{{}, static_cast<uint32_t>(offset_bytes), is_signaled};
+  ControlWrite write{
+      .line = {}, .offset_bytes = static_cast<uint32_t>(offset_bytes), .is_signaled = is_signaled};
   std::memcpy(write.line, line, sizeof(write.line));
-  lanes_[id].controls.requests.push_back(write);
+  auto& controls = lanes_[id].controls;
+  // The older one might come last, and the sender wait for ever for what only the newer one tells.
+  for (uint32_t i = controls.acknowledged; shape_.out_of_order && !write.is_grant() && i < controls.size();
+       ++i)
+    if (!controls.requests[i].is_grant()) violation_ = "a credit line may overtake the one before it";
+  controls.requests.push_back(write);
 }
 
 uint32_t Network::find_events(const Lane& lane) const {
@@ -266,16 +272,24 @@ void Network::flush_control(uint32_t id) {
 }
 
 void Network::place_control(Lane& lane) {
-  const ControlWrite& write = lane.controls.requests[lane.controls.placed];
+  auto& controls = lane.controls;
+  uint32_t index = controls.placed;
+  if (shape_.out_of_order) {
+    do index = random_.between(controls.placed, controls.flying - 1);
+    while (controls.requests[index].is_placed);
+  }
+  ControlWrite& write = controls.requests[index];
   std::memcpy(reinterpret_cast<uint8_t*>(&control_) + write.offset_bytes, write.line, sizeof(write.line));
-  if (!random_.happens(shape_.retransmit_percent)) ++lane.controls.placed;  // else it is placed once more
+  write.is_placed = !random_.happens(shape_.retransmit_percent);  // else it is placed once more
+  while (controls.placed < controls.flying && controls.requests[controls.placed].is_placed) ++controls.placed;
 }
 
 void Network::acknowledge_control(uint32_t id) {
   Lane& lane = lanes_[id];
   const uint32_t index = lane.controls.acknowledged++;
   if (!lane.controls.requests[index].is_signaled) return;
-  received_.push_back({id, lane.queue_pair, 0, 0, kNoPage, false, true, false, false, index});
+  received_.push_back({id, lane.queue_pair, 0, 0, kNoPage, false, true, false, false, index,
+                       lane.controls.requests[index].offset_bytes});
 }
 
 bool Network::is_quiet() {

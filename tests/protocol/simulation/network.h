@@ -30,7 +30,7 @@ struct Received {
   uint32_t lane, queue_pair, imm, length_bytes, page;
   bool is_write, is_control, has_failed;
   bool is_at_fault = false;
-  uint32_t index = 0;  // of a control write
+  uint32_t index = 0, offset_bytes = 0;  // of a control write
 };
 
 inline constexpr uint32_t kInterleavePercent = 10;

@@ -62,6 +62,11 @@ void draw_devices(Random& random, Shape& shape) {
   shape.send_depth = std::max(shape.send_depth, 2U);
 }
 
+// By a random number of its own: the other seeds stay what they were.
+bool draw_out_of_order(uint64_t seed) {
+  return Random(~seed).happens(25);
+}
+
 // Long enough that their immediate goes apart.
 void lengthen_some(Random& random, Shape& shape) {
   if (shape.adaptive == 0) return;
@@ -161,6 +166,7 @@ Shape draw_shape(uint64_t seed) {
     shape.messages.push_back(draw_message(random, shape, staged_percent, 40));
   lengthen_some(random, shape);
   draw_groups(random, shape);
+  shape.out_of_order = draw_out_of_order(seed);
   return shape;
 }
 
@@ -193,6 +199,7 @@ Shape draw_failing_shape(uint64_t seed) {
   lengthen_some(random, shape);
   draw_groups(random, shape);
   draw_faults(random, shape);
+  shape.out_of_order = draw_out_of_order(seed);
   return shape;
 }
 

@@ -50,6 +50,7 @@ struct Shape {
   uint32_t adaptive = 0;  // a bit for each rail whose network routes adaptively
   uint64_t adaptive_above_bytes = 0;
   bool splits_over_all = false;
+  bool out_of_order = false;  // what a queue pair carries to the sender is placed in any order
   std::vector<MessageShape> messages;
 
   static constexpr uint32_t kMaxFaults = 8;

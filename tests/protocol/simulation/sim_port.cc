@@ -22,7 +22,7 @@ SendOptions choose_send_options(const Shape& shape) {
   options.speed_mbps = shape.speed_mbps;
   options.primary = choose_primary(shape.first_sequence, shape.queue_pairs);
   for (uint32_t q = 0; q < shape.queue_pairs; ++q)
-    options.is_adaptive[q] = (shape.adaptive >> options.rail_of[q] & 1) != 0;
+    options.is_adaptive[q] = !shape.out_of_order && (shape.adaptive >> options.rail_of[q] & 1) != 0;
   options.adaptive_above_bytes = shape.adaptive_above_bytes;
   options.splits_over_all = shape.splits_over_all;
   options.first_sequence = shape.first_sequence;
@@ -42,6 +42,7 @@ ReceiveOptions choose_receive_options(const Shape& shape) {
   options.is_direct_only = !shape.stages;
   options.waits_for_consumed = true;
   options.pushes_pages = shape.has_gpu_pages;
+  options.out_of_order = shape.out_of_order;
   options.first_sequence = shape.first_sequence;
   options.times = kRecoveryTimes;
   return options;
@@ -211,6 +212,7 @@ bool SimReceiver::poll_completions() {
       fail_queue_pair(q, received->is_at_fault, consumed());
     } else if (received->is_control) {
       slots_[q].retired = received->index + 1;
+      on_control_written(received->offset_bytes);
     } else {
       if (is_here(*received)) violation_ = "a chunk that is here came again";
       const auto tag = decode_tag(received->imm);

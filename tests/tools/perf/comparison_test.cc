@@ -56,13 +56,6 @@ TEST(Comparison, OneTransportAlone) {
   EXPECT_NE(run.output.find("sample_ib"), std::string::npos) << run.output;
 }
 
-TEST(Comparison, KnowsTheOldSpelling) {
-  const ToolRun run =
-      run_tool(make_command("--compare ib --rounds 1 --repeats 2 --size 4k --iters 10 --json"));
-  EXPECT_EQ(run.status, 0) << run.output;
-  expect_document(run.output, 1, 2);
-}
-
 TEST(Comparison, WrongBytesEndIt) {
   const ToolRun run = run_tool("SAMPLE_FAULT=flip " + make_command("--against ib --size 4k --iters 20"));
   EXPECT_EQ(run.status, 1) << run.output;

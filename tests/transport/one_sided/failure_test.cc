@@ -119,11 +119,12 @@ TEST(OneSidedFailureTest, APeerThatVanishesIsNamedAndTheOwnRankGoesOn) {
                  End::kKilled});
 }
 
-// Three ranks in one process whose plan of faults is its own.
+// Three ranks in one process whose plan of faults is its own, and for whom the first failure is the last.
 void run_with_faults(const char* plan, const std::function<void(std::vector<std::unique_ptr<Rank>>&)>& body,
                      bool pushes_all_gets = false) {
   run_processes({[&](Channel& channel) {
                   setenv("SOFTVERBS_FAULTS", plan, 1);
+                  setenv("VERBENA_FAILOVER", "0", 1);
                   auto ranks = make_group(3, {.lanes = 1, .pushes_all_gets = pushes_all_gets});
                   body(ranks);
                   channel.meet();

@@ -28,8 +28,8 @@ Link make_link(const Nic& nic, std::span<verbs::SharedReceiveQueue* const> recei
   options.rails = nic.rails;
   options.queue_pairs = static_cast<uint32_t>(nic.rails.size());
   options.receive_queues = receive_queues;
-  const std::vector<uint32_t> entries(nic.rails.size(), 256);
-  options.receive_entries = entries;
+  const std::vector<uint32_t> entries(options.queue_pairs, 256);
+  if (!receive_queues.empty()) options.receive_entries = entries;
   options.inline_bytes = verbs::kInlineBytes;
   return take(Link::create(options), "a link");
 }
@@ -95,7 +95,7 @@ void RawSender::post(verbs::WorkRequest request) {
 RawReceiver::RawReceiver(const Nic& nic, uint32_t window, std::unique_ptr<Sender>* sender, bool stages) {
   pool_ = take(BouncePool::acquire(BouncePool::Kind::kHostPages), "a pool");
   auto* queue = take(pool_->reserve(*nic.rails[0], {window, window, window}), "pages").queue;
-  verbs::SharedReceiveQueue* queues[] = {&queue->verbs_queue()};
+  verbs::SharedReceiveQueue* queues[] = {queue->shared()};
   link_ = make_link(nic, queues);
   auto listener = take(base::Listener::open_at(std::bit_cast<base::SocketAddress>(
                            protocol::AddressRecord{4, 0, 0, {127, 0, 0, 1}})),

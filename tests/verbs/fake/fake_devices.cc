@@ -131,6 +131,7 @@ ibv_context* ibv_open_device(ibv_device* device) {
   plain.device = device;
   plain.ops.poll_cq = &poll_cq;
   plain.ops.post_send = &post_send;
+  plain.ops.post_recv = &post_recv;
   plain.ops.post_srq_recv = &post_srq_recv;
 #ifndef FAKE_IS_OLD
   plain.abi_compat = reinterpret_cast<void*>(UINTPTR_MAX);
@@ -166,6 +167,7 @@ int ibv_query_device(ibv_context* context, ibv_device_attr* attributes) {
   attributes->phys_port_cnt = static_cast<uint8_t>(description.ports.size());
   attributes->max_qp_wr = 1024;
   attributes->max_cqe = 4096;
+  attributes->max_srq = 64;
   attributes->max_srq_wr = 2048;
   return 0;
 }

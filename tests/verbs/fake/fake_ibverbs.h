@@ -38,11 +38,12 @@ struct Device {
 };
 
 struct Script {
-  std::vector<Device> devices;  // open ones too show what is written here later
-  int list_errno = 0;           // not 0: ibv_get_device_list fails
-  int dmabuf_errno = EBADF;     // what ibv_reg_dmabuf_mr says to a bad descriptor
-  bool grants_inline = true;
-  int extended_pair_errno = ENOSYS;  // what ibv_create_qp_ex says; 0: it makes one
+  std::vector<Device> devices;              // open ones too show what is written here later
+  int list_errno = 0;                       // not 0: ibv_get_device_list fails
+  int dmabuf_errno = EBADF;                 // what ibv_reg_dmabuf_mr says to a bad descriptor
+  uint32_t most_inline_bytes = UINT32_MAX;  // of a queue pair: what it grants of more, unless
+  bool refuses_more_inline = false;         // it refuses to be made then
+  int extended_pair_errno = ENOSYS;         // what ibv_create_qp_ex says; 0: it makes one
   // The n-th call that can fail (counted from 1 since the last reset) fails; 0: none.
   int failing_call = 0, failing_errno = ENOMEM;
   int failing_modify_errno = 0;              // every ibv_modify_qp fails

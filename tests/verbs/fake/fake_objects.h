@@ -48,6 +48,7 @@ inline FakeDomain* to_fake(ibv_pd* pd) {
 // ibv_context::ops
 int poll_cq(ibv_cq* queue, int count, ibv_wc* entries);
 int post_send(ibv_qp* pair, ibv_send_wr* first, ibv_send_wr** rejected);
+int post_recv(ibv_qp* pair, ibv_recv_wr* first, ibv_recv_wr** rejected);
 int post_srq_recv(ibv_srq* queue, ibv_recv_wr* first, ibv_recv_wr** rejected);
 
 ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* attributes);

@@ -84,6 +84,10 @@ int post_send(ibv_qp*, ibv_send_wr* first, ibv_send_wr** rejected) {
   return 0;
 }
 
+int post_recv(ibv_qp*, ibv_recv_wr* first, ibv_recv_wr** rejected) {
+  return post_srq_recv(nullptr, first, rejected);
+}
+
 int post_srq_recv(ibv_srq*, ibv_recv_wr* first, ibv_recv_wr** rejected) {
   size_t length = 0;
   for (ibv_recv_wr* request = first; request != nullptr; request = request->next, ++length) {
@@ -187,7 +191,12 @@ ibv_qp* ibv_create_qp(ibv_pd* domain, ibv_qp_init_attr* attributes) {
   static uint32_t next_number = kFirstNumber;
   if (refuse()) return nullptr;
   hooks().record.pair_attributes = *attributes;
-  if (!hooks().script.grants_inline) attributes->cap.max_inline_data = 0;
+  const Script& script = hooks().script;
+  if (attributes->cap.max_inline_data > script.most_inline_bytes) {
+    errno = EINVAL;
+    if (script.refuses_more_inline) return nullptr;
+    attributes->cap.max_inline_data = script.most_inline_bytes;
+  }
   auto* fake = new FakePair;
   fake->ece_options = hooks().script.ece_options;
   ibv_qp* pair = adopt(&fake->pair, domain->context);

@@ -92,7 +92,9 @@ int ibv_destroy_cq(ibv_cq* queue) {
 }
 
 ibv_srq* ibv_create_srq(ibv_pd* domain, ibv_srq_init_attr* attributes) {
-  return refuse("create_srq") ? nullptr : note_made(target().create_srq(domain, attributes));
+  if (refuse("create_srq")) return nullptr;
+  ++hooks().made_shared_queues;
+  return note_made(target().create_srq(domain, attributes));
 }
 
 int ibv_destroy_srq(ibv_srq* queue) {
@@ -100,7 +102,7 @@ int ibv_destroy_srq(ibv_srq* queue) {
 }
 
 ibv_qp* ibv_create_qp(ibv_pd* domain, ibv_qp_init_attr* attributes) {
-  if (refuse("create_qp")) return nullptr;
+  if (refuse("create_qp") || refuses_pair(attributes->cap)) return nullptr;
   ibv_qp* pair = note_made(target().create_qp(domain, attributes));
   if (pair == nullptr) return nullptr;
   ++hooks().live_pairs;

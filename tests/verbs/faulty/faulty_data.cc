@@ -62,15 +62,19 @@ int find_number(const ibv_device* device) {
   return device->name[std::strlen(device->name) - 1] - '0';
 }
 
-bool exceeds_inline(const ibv_send_wr& request) {
-  return (request.send_flags & IBV_SEND_INLINE) != 0 && request.num_sge != 0 &&
-         request.sg_list->length > static_cast<uint32_t>(hooks().most_inline_bytes);
+bool exceeds_inline(const ibv_send_wr* first) {
+  for (const ibv_send_wr* request = first; request != nullptr; request = request->next) {
+    if ((request->send_flags & IBV_SEND_INLINE) != 0 && request->num_sge != 0 &&
+        request->sg_list->length > static_cast<uint32_t>(hooks().most_inline_bytes))
+      return true;
+  }
+  return false;
 }
 
 int post_send(ibv_qp* pair, ibv_send_wr* first, ibv_send_wr** rejected) {
   *rejected = first;
   if (refuse("post_send")) return errno;
-  if (exceeds_inline(*first)) return EINVAL;
+  if (exceeds_inline(first)) return EINVAL;
   if (first->opcode == IBV_WR_RDMA_READ) {  // the plugin posts each alone
     ++hooks().reads[find_number(pair->context->device)];
     if (hooks().swallows_reads) return 0;
@@ -81,6 +85,11 @@ int post_send(ibv_qp* pair, ibv_send_wr* first, ibv_send_wr** rejected) {
 int post_srq_recv(ibv_srq* queue, ibv_recv_wr* first, ibv_recv_wr** rejected) {
   *rejected = first;
   return refuse("post_srq_recv") ? errno : own_ops.post_srq_recv(queue, first, rejected);
+}
+
+int post_recv(ibv_qp* pair, ibv_recv_wr* first, ibv_recv_wr** rejected) {
+  *rejected = first;
+  return refuse("post_recv") ? errno : own_ops.post_recv(pair, first, rejected);
 }
 
 constexpr uint8_t kSlowLane = 32;  // 25 Gb/s
@@ -97,8 +106,10 @@ int query_port(ibv_context* context, uint8_t port_number, ibv_port_attr* attribu
   return error;
 }
 
+}  // namespace
+
 ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* attributes) {
-  if (refuse("create_qp")) return nullptr;
+  if (refuse("create_qp") || refuses_pair(attributes->cap)) return nullptr;
   ibv_qp* pair = own_create_qp_ex(context, attributes);
   if (pair == nullptr) return nullptr;
   ++hooks().live_objects;
@@ -107,7 +118,12 @@ ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* attributes) {
   return pair;
 }
 
-}  // namespace
+bool refuses_pair(const ibv_qp_cap& asked) {
+  const bool has_too_much = asked.max_inline_data > static_cast<uint32_t>(hooks().most_inline_bytes);
+  const bool is_refused = hooks().makes_no_pairs || (hooks().refuses_more_inline && has_too_much);
+  if (is_refused) errno = EINVAL;
+  return is_refused;
+}
 
 void limit_inline(ibv_qp_cap* granted) {
   granted->max_inline_data =
@@ -126,6 +142,7 @@ void take_over(ibv_context* context) {
   context->ops.poll_cq = &poll_cq;
   context->ops.post_send = &post_send;
   context->ops.post_srq_recv = &post_srq_recv;
+  context->ops.post_recv = &post_recv;
   if (extended == nullptr || extended->query_port == nullptr) return;
   own_query_port = extended->query_port;
   extended->query_port = &query_port;

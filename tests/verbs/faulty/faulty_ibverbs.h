@@ -29,8 +29,19 @@ struct Hooks {
   // So many of the next times that a queue pair is told its peer's address, that does not answer.
   std::atomic<int> unanswered{0};
   std::atomic<int> last_ack_timeout{-1};  // of the queue pair that could send last
-  // What the devices can do at most.
+  // What the devices can do at most; from the start by the variables below.
   std::atomic<int> most_srq_entries{INT32_MAX}, most_inline_bytes{INT32_MAX};
+  std::atomic<bool> refuses_more_inline{false};  // instead of granting that
+  std::atomic<bool> makes_no_pairs{false};
+  std::atomic<int> made_shared_queues{0};
+  // What the devices have beside verbs, as NVIDIA's have it. Their Data Direct function's path below /sys;
+  // null: none.
+  std::atomic<const char*> data_direct_path{nullptr};
+  std::atomic<bool> refuses_data_direct{false};
+  std::atomic<bool> takes_any_dmabuf{false};  // as if it were the memory itself, by either way
+  std::atomic<int> data_direct_regions{0};    // made
+  std::atomic<int> most_out_of_order{0};      // receives of a queue pair; 0: the devices take all in order
+  std::atomic<int> out_of_order_pairs{0};     // made
   // Reads posted on the device whose name ends in n.
   static constexpr size_t kMaxDevices = 10;
   std::atomic<int> reads[kMaxDevices]{};
@@ -55,5 +66,8 @@ struct Hooks {
 using GetHooks = Hooks* (*)();
 inline constexpr char kGetHooks[] = "faulty_ibverbs_hooks";
 inline constexpr char kTargetVariable[] = "FAULTY_IBVERBS_TARGET";
+inline constexpr char kSrqEntriesVariable[] = "FAULTY_IBVERBS_SRQ_ENTRIES";
+inline constexpr char kInlineBytesVariable[] = "FAULTY_IBVERBS_INLINE_BYTES";
+inline constexpr char kOutOfOrderVariable[] = "FAULTY_IBVERBS_OUT_OF_ORDER";
 
 }  // namespace verbena::verbs::faulty

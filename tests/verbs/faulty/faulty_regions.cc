@@ -5,6 +5,7 @@
 #include <mutex>
 #include <vector>
 
+#include "abi/mlx5dv.h"
 #include "target.h"
 
 using namespace verbena::verbs::faulty;
@@ -39,6 +40,12 @@ ibv_mr* note_region(ibv_mr* region, uint64_t address, size_t length_bytes) {
   return region;
 }
 
+ibv_mr* register_as_memory(ibv_pd* domain, size_t length_bytes, uint64_t iova, int access) {
+  ibv_mr* const region = target().reg_mr_iova2(domain, reinterpret_cast<void*>(iova), length_bytes, iova,
+                                               static_cast<unsigned>(access));
+  return note_region(region, iova, length_bytes);
+}
+
 }  // namespace
 
 bool verbena::verbs::faulty::reaches_region(const ibv_pd* domain, uint32_t remote_key, const void* address,
@@ -67,8 +74,21 @@ ibv_mr* ibv_reg_mr_iova2(ibv_pd* domain, void* address, size_t length_bytes, uin
 ibv_mr* ibv_reg_dmabuf_mr(ibv_pd* domain, uint64_t offset, size_t length_bytes, uint64_t iova, int fd,
                           int access) {
   if (fd >= 0 && refuse_region("reg_dmabuf_mr", length_bytes)) return nullptr;
+  if (fd >= 0 && hooks().takes_any_dmabuf) return register_as_memory(domain, length_bytes, iova, access);
   return note_region(target().reg_dmabuf_mr(domain, offset, length_bytes, iova, fd, access), iova,
                      length_bytes);
+}
+
+ibv_mr* mlx5dv_reg_dmabuf_mr(ibv_pd* domain, uint64_t, size_t length_bytes, uint64_t iova, int, int access,
+                             int mlx5_access) {
+  const bool is_known = mlx5_access == verbena::mlx5dv::MLX5DV_REG_DMABUF_ACCESS_DATA_DIRECT;
+  if (!is_known || hooks().data_direct_path == nullptr || hooks().refuses_data_direct) {
+    errno = EOPNOTSUPP;
+    return nullptr;
+  }
+  if (refuse_region("mlx5dv_reg_dmabuf_mr", length_bytes)) return nullptr;
+  ++hooks().data_direct_regions;
+  return register_as_memory(domain, length_bytes, iova, access);
 }
 
 int ibv_dereg_mr(ibv_mr* region) {

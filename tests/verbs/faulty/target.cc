@@ -25,6 +25,11 @@ Target load() {
   return found;
 }
 
+int read_limit(const char* variable, int otherwise) {
+  const char* value = std::getenv(variable);
+  return value == nullptr ? otherwise : std::atoi(value);
+}
+
 }  // namespace
 
 const Target& target() {
@@ -33,7 +38,10 @@ const Target& target() {
 }
 
 Hooks& hooks() {
-  static Hooks shared{.reaches = &reaches_region};
+  static Hooks shared{.most_srq_entries = read_limit(kSrqEntriesVariable, INT32_MAX),
+                      .most_inline_bytes = read_limit(kInlineBytesVariable, INT32_MAX),
+                      .most_out_of_order = read_limit(kOutOfOrderVariable, 0),
+                      .reaches = &reaches_region};
   return shared;
 }
 

@@ -59,7 +59,11 @@ bool reaches_region(const ibv_pd* domain, uint32_t remote_key, const void* addre
 
 // Puts our post, poll and query_port into a context of the other library.
 void take_over(ibv_context* context);
-// Says that less is sent inline than the other library grants, as Hooks::most_inline_bytes has it.
+// As the context's own, of a context that was taken over.
+ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* attributes);
+// True, with errno set: there is to be no queue pair like that. What it sends inline, as
+// Hooks::most_inline_bytes has it, whatever the other library grants.
+bool refuses_pair(const ibv_qp_cap& asked);
 void limit_inline(ibv_qp_cap* granted);
 // This queue is not polled any more.
 void forget(ibv_cq* queue);

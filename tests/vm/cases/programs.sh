@@ -24,5 +24,7 @@ run_program_cases() {
   run_case 'program: the transport, processes that die' transfer_over $four transport_failure_test '-*BeforeTheFirst*:*BetweenStaged*'
   run_case 'program: the transport, threads' transfer_over $four transport_threads_test
   run_case 'program: one-sided operations' transfer_over rxe00 one_sided_operation_test '*TwoRanks:*PushedGets'
+  VERBENA_FAILOVER=1 VERBENA_MIN_STRIPE_BYTES=4096 VERBENA_RAIL_RETRY_MS=200 VERBENA_FAILOVER_TIMEOUT_MS=300000 \
+    run_case 'program: one-sided operations, each of three cables out and in again' run_over $four one_sided_cable_test
   run_case 'program: the plugin, closing in any order' transfer_over rxe00,rxe01 nccl_abi_test '*CloseOrder*RecvSendListen:-*ManyConnections*'
 }

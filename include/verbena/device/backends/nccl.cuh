@@ -8,7 +8,7 @@
 // peer. Arrivals of members out of reach are GIN's too, so that their words here are free: one holds what a
 // signal of the member is set to, on its way there. GIN tells of sources and not of data at its peer:
 // symm_quiet() is only symm_flush() here, and a signal or a barrier shows the data. There is no get() before
-// NCCL 2.30. GIN waits for room as long as it wants.
+// NCCL 2.30, and GIN updates no word of a window. GIN waits for room as long as it wants.
 #ifndef VERBENA_DEVICE_BACKENDS_NCCL_CUH
 #define VERBENA_DEVICE_BACKENDS_NCCL_CUH
 
@@ -24,6 +24,9 @@ inline constexpr uint32_t kNcclSymmSignals = kSymmSignals + 2 * kSymmBarriers;
 struct NcclSymmContext : SymmContext {
   const ncclDevComm* communicator;  // in memory of the GPU; null: members out of reach are unreachable
   ncclWindow_t window;              // the heap's
+  // Another window behind it, of a buffer of the application's, by symmetric addresses; null: none.
+  ncclWindow_t buffer;
+  uint64_t buffer_begin, buffer_end;
 };
 
 }  // namespace verbena
@@ -35,6 +38,8 @@ struct SymmNetwork<NcclSymmContext> {
   using Context = NcclSymmContext;
 
   static constexpr bool kGets = false;
+  static constexpr bool kUpdates = false;
+  static constexpr bool kRows = false;
   static constexpr bool kArrivesBehindAll = false;
   static_assert(kSymmSignals <= kSymmBarrierRows, "verbena: a word for each signal of a member out of reach");
 
@@ -47,13 +52,13 @@ struct SymmNetwork<NcclSymmContext> {
   }
 
   VERBENA_DEVICE static WaitResult put(const Context& context, int32_t peer, void* destination,
-                                       const void* source, uint64_t length_bytes) {
+                                       const void* source, uint64_t length_bytes, SymmQueue = {}) {
     put_with(context, peer, destination, source, length_bytes, ncclGin_None{});
     return WaitResult::kReached;
   }
   VERBENA_DEVICE static WaitResult put_signal(const Context& context, int32_t peer, void* destination,
                                               const void* source, uint64_t length_bytes, uint32_t number,
-                                              uint64_t value, SymmSignalOperation operation) {
+                                              uint64_t value, SymmSignalOperation operation, SymmQueue = {}) {
     if (operation == SymmSignalOperation::kAdd) {
       put_with(context, peer, destination, source, length_bytes, ncclGin_SignalAdd{number, value});
       return WaitResult::kReached;
@@ -62,7 +67,7 @@ struct SymmNetwork<NcclSymmContext> {
     return signal(context, peer, number, value, operation);
   }
   VERBENA_DEVICE static WaitResult signal(const Context& context, int32_t peer, uint32_t number,
-                                          uint64_t value, SymmSignalOperation operation) {
+                                          uint64_t value, SymmSignalOperation operation, SymmQueue = {}) {
     if (operation == SymmSignalOperation::kAdd) {
       add_signal(context, peer, number, value);
     } else {
@@ -75,8 +80,11 @@ struct SymmNetwork<NcclSymmContext> {
   }
 
   // All blocks put by one GIN context, whose signals are behind all that it has put to the peer.
-  VERBENA_DEVICE static WaitResult follow_all(const Context&, int32_t) { return WaitResult::kReached; }
+  VERBENA_DEVICE static WaitResult follow_all(const Context&, int32_t, SymmQueue) {
+    return WaitResult::kReached;
+  }
   VERBENA_DEVICE static WaitResult complete(const Context& context) { return release_sources(context); }
+  VERBENA_DEVICE static WaitResult complete_at(const Context& context, int32_t) { return complete(context); }
   VERBENA_DEVICE static WaitResult release_sources(const Context& context) {
     if (is_there(context)) make_gin(context).flush(ncclCoopThread{});
     return WaitResult::kReached;
@@ -118,10 +126,20 @@ struct SymmNetwork<NcclSymmContext> {
   template <typename Action>
   VERBENA_DEVICE static void put_with(const Context& context, int32_t peer, void* destination,
                                       const void* source, uint64_t length_bytes, Action action) {
+    const Place to = find_place(context, destination), from = find_place(context, source);
     fence<Order::kAcquireRelease, Scope::kSystem>();
-    make_gin(context).put(ncclTeamWorld(*context.communicator), find_rank(context, peer), context.window,
-                          detail::find_offset(context, destination), context.window,
-                          detail::find_offset(context, source), length_bytes, action);
+    make_gin(context).put(ncclTeamWorld(*context.communicator), find_rank(context, peer), to.window,
+                          to.offset_bytes, from.window, from.offset_bytes, length_bytes, action);
+  }
+  struct Place {
+    ncclWindow_t window;
+    uint64_t offset_bytes;
+  };
+  VERBENA_DEVICE static Place find_place(const Context& context, const void* address) {
+    const auto at = reinterpret_cast<uint64_t>(address);
+    if (at >= context.buffer_begin && at < context.buffer_end)
+      return {context.buffer, at - context.buffer_begin};
+    return {context.window, detail::find_offset(context, address)};
   }
 };
 

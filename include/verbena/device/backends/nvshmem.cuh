@@ -19,6 +19,13 @@ VERBENA_NVSHMEM_FUNCTION void nvshmem_putmem_signal_nbi(void* destination, const
                                                         int operation, int pe);
 VERBENA_NVSHMEM_FUNCTION void nvshmem_getmem(void* destination, const void* source, size_t length_bytes,
                                              int pe);
+VERBENA_NVSHMEM_FUNCTION void nvshmem_getmem_nbi(void* destination, const void* source, size_t length_bytes,
+                                                 int pe);
+VERBENA_NVSHMEM_FUNCTION void nvshmem_uint64_atomic_add(uint64_t* destination, uint64_t value, int pe);
+VERBENA_NVSHMEM_FUNCTION uint64_t nvshmem_uint64_atomic_fetch_add(uint64_t* destination, uint64_t value,
+                                                                  int pe);
+VERBENA_NVSHMEM_FUNCTION uint64_t nvshmem_uint64_atomic_compare_swap(uint64_t* destination, uint64_t expected,
+                                                                     uint64_t desired, int pe);
 VERBENA_NVSHMEM_FUNCTION void nvshmem_uint64_p(uint64_t* destination, uint64_t value, int pe);
 VERBENA_NVSHMEM_FUNCTION uint64_t nvshmem_uint64_g(const uint64_t* source, int pe);
 VERBENA_NVSHMEM_FUNCTION void nvshmemx_signal_op(uint64_t* signal, uint64_t value, int operation, int pe);
@@ -44,20 +51,22 @@ struct SymmNetwork<NvshmemSymmContext> {
   using Context = NvshmemSymmContext;
 
   static constexpr bool kGets = true;
+  static constexpr bool kUpdates = true;
+  static constexpr bool kRows = false;
   static constexpr bool kArrivesBehindAll = true;
 
   VERBENA_DEVICE static constexpr bool serves(int32_t type) { return type == kSymmNvshmem; }
   VERBENA_DEVICE static bool is_there(const Context&) { return true; }
 
   VERBENA_DEVICE static WaitResult put(const Context& context, int32_t peer, void* destination,
-                                       const void* source, uint64_t length_bytes) {
+                                       const void* source, uint64_t length_bytes, SymmQueue = {}) {
     fence<Order::kAcquireRelease, Scope::kSystem>();
     nvshmem_putmem_nbi(destination, source, length_bytes, find_pe(context, peer));
     return WaitResult::kReached;
   }
   VERBENA_DEVICE static WaitResult put_signal(const Context& context, int32_t peer, void* destination,
                                               const void* source, uint64_t length_bytes, uint32_t number,
-                                              uint64_t value, SymmSignalOperation operation) {
+                                              uint64_t value, SymmSignalOperation operation, SymmQueue) {
     begin_signal();
     nvshmem_putmem_signal_nbi(destination, source, length_bytes, context.remote_signals + number,
                               find_operand(context, peer, number, value, operation), name(operation),
@@ -65,23 +74,67 @@ struct SymmNetwork<NvshmemSymmContext> {
     return WaitResult::kReached;
   }
   VERBENA_DEVICE static WaitResult signal(const Context& context, int32_t peer, uint32_t number,
-                                          uint64_t value, SymmSignalOperation operation) {
+                                          uint64_t value, SymmSignalOperation operation, SymmQueue) {
     begin_signal();
     nvshmemx_signal_op(context.remote_signals + number, find_operand(context, peer, number, value, operation),
                        name(operation), find_pe(context, peer));
     return WaitResult::kReached;
   }
   VERBENA_DEVICE static WaitResult get(const Context& context, int32_t peer, void* destination,
-                                       const void* source, uint64_t length_bytes) {
+                                       const void* source, uint64_t length_bytes, SymmQueue) {
     nvshmem_getmem(destination, source, length_bytes, find_pe(context, peer));
     return WaitResult::kReached;
   }
+  // NVSHMEM tells of no request by itself.
+  VERBENA_DEVICE static WaitResult get_async(const Context& context, int32_t peer, void* destination,
+                                             const void* source, uint64_t length_bytes, SymmQueue,
+                                             SymmRequest* asked) {
+    nvshmem_getmem_nbi(destination, source, length_bytes, find_pe(context, peer));
+    asked->behind = 1;
+    return WaitResult::kReached;
+  }
+  VERBENA_DEVICE static WaitResult await(const Context& context, const SymmRequest&) {
+    return complete(context);
+  }
+  VERBENA_DEVICE static bool has_answered(const Context&, const SymmRequest&) { return false; }
 
-  VERBENA_DEVICE static WaitResult follow_all(const Context& context, int32_t) { return complete(context); }
+  VERBENA_DEVICE static WaitResult write_word(const Context& context, int32_t peer, uint64_t* word,
+                                              uint64_t value, SymmQueue) {
+    begin_signal();
+    nvshmem_uint64_p(word, value, find_pe(context, peer));
+    return WaitResult::kReached;
+  }
+  VERBENA_DEVICE static WaitResult add_word(const Context& context, int32_t peer, uint64_t* word,
+                                            uint64_t value, SymmQueue) {
+    begin_signal();
+    nvshmem_uint64_atomic_add(word, value, find_pe(context, peer));
+    return WaitResult::kReached;
+  }
+  VERBENA_DEVICE static WaitResult fetch_add(const Context& context, int32_t peer, uint64_t* word,
+                                             uint64_t value, SymmQueue, uint64_t* before) {
+    begin_signal();
+    *before = nvshmem_uint64_atomic_fetch_add(word, value, find_pe(context, peer));
+    fence<Order::kAcquireRelease, Scope::kSystem>();
+    return WaitResult::kReached;
+  }
+  VERBENA_DEVICE static bool swaps(const Context&) { return true; }
+  VERBENA_DEVICE static WaitResult compare_swap(const Context& context, int32_t peer, uint64_t* word,
+                                                uint64_t expected, uint64_t desired, SymmQueue,
+                                                uint64_t* before) {
+    begin_signal();
+    *before = nvshmem_uint64_atomic_compare_swap(word, expected, desired, find_pe(context, peer));
+    fence<Order::kAcquireRelease, Scope::kSystem>();
+    return WaitResult::kReached;
+  }
+
+  VERBENA_DEVICE static WaitResult follow_all(const Context& context, int32_t, SymmQueue) {
+    return complete(context);
+  }
   VERBENA_DEVICE static WaitResult complete(const Context&) {
     nvshmem_quiet();
     return WaitResult::kReached;
   }
+  VERBENA_DEVICE static WaitResult complete_at(const Context& context, int32_t) { return complete(context); }
   // There is nothing weaker that tells of a source.
   VERBENA_DEVICE static WaitResult release_sources(const Context& context) { return complete(context); }
 

@@ -28,7 +28,7 @@ class IntegerCodec {
   VERBENA_DEVICE static void encode_row(const float* unit, uint32_t row, const Rounding& rounding,
                                         Coded& coded) {
     const Steps steps(coded.scales[row] = find_scale(unit));
-    const float inverse = steps.length == 0 ? 0 : detail::divide(1, steps.length);
+    const float inverse = steps.invert();
     const float offset = -detail::multiply(steps.lowest, inverse);
     uint32_t codes[kUnitNumbers];
     VERBENA_UNROLL
@@ -74,7 +74,7 @@ class IntegerCodec {
   static constexpr uint32_t kHugeExponent = 127 + 112;
 
   struct Steps {
-    float lowest, length;
+    float lowest, half_range, length;
     bool is_special;
 
     VERBENA_DEVICE explicit Steps(uint32_t scale) {
@@ -82,11 +82,17 @@ class IntegerCodec {
       is_special = low > high;
       lowest = is_special ? high : low;
       // Halves, as the whole range may be more than a float has.
-      const float half =
+      half_range =
           detail::add(detail::multiply(is_special ? low : high, 0.5F), -detail::multiply(lowest, 0.5F));
-      length = detail::multiply(half, is_special ? 2.0F / (kNan - 3) : 2.0F / kNan);
+      length = detail::multiply(half_range, is_special ? 2.0F / (kNan - 3) : 2.0F / kNan);
       // A step's inverse is a number too.
       if (length < detail::kSmallestNormal) length = low == high ? 0 : detail::kSmallestNormal;
+    }
+    // Not of the rounded length, whose error has one sign: numbers halfway between two steps, which a tensor
+    // of bfloat16 has, would all go to the same side.
+    VERBENA_DEVICE float invert() const {
+      if (length <= detail::kSmallestNormal) return length == 0 ? 0 : 1 / detail::kSmallestNormal;
+      return detail::divide(is_special ? (kNan - 3) * 0.5F : kNan * 0.5F, half_range);
     }
   };
 

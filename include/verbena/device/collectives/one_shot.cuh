@@ -42,14 +42,16 @@ class OneShot {
     return all_reduce_bytes<kRanks>(reinterpret_cast<const char*>(input), reinterpret_cast<char*>(output),
                                     count * sizeof(T), ReduceAs<T>{}, group);
   }
-  // The same with any reduction of reduction.cuh, of numbers as that one takes them.
+  // The same with any reduction of reduction.cuh, of numbers as that one takes them. The blocks' parts are of
+  // whole units of so many bytes, a multiple of 16.
   template <int kRanks = 0, typename Reduce, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce_bytes(const char* input, char* output,
                                                            uint64_t length_bytes, const Reduce& reduce,
-                                                           const Group& group = {}) {
+                                                           const Group& group = {},
+                                                           uint64_t unit_bytes = kVectorBytes) {
     if (status_ == SymmStatus::kDone && !exchange_.is_size(kRanks)) status_ = SymmStatus::kInvalid;
     if (status_ != SymmStatus::kDone) return status_;
-    const Part part = find_part(length_bytes, block_, blocks_);
+    const Part part = find_part(length_bytes, block_, blocks_, unit_bytes);
     const uint64_t most = exchange_.capacity_bytes() / kVectorBytes * kVectorBytes;
     // A block without a part has nothing to say on any rank, and its peers do not wait for it.
     for (uint64_t at = 0; at < part.length_bytes; at += most) {

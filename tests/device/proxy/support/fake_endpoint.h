@@ -33,12 +33,13 @@ class UnconnectedEndpoint : public Endpoint {
 
 class FakeEndpoint final : public UnconnectedEndpoint {
  public:
-  // `put 1:0 3+16 4+32 8`: rank and lane, region and offset here, at the peer, bytes.
+  // `put 1:0 3+16 4+32 8`: rank and lane, region and offset here, at the peer, bytes; `#` before a cookie.
   std::vector<std::string> asked;
   std::map<std::pair<uint32_t, uint32_t>, uint32_t> room;  // of a lane; without an entry there is always some
   std::string refuses;                                     // everything, for this reason
-  std::map<uint32_t, std::string> errors;                  // of peers
-  std::vector<EndpointCompletion> completions;             // to be told in the next poll
+  bool swaps = true;
+  std::map<uint32_t, std::string> errors;       // of peers
+  std::vector<EndpointCompletion> completions;  // to be told in the next poll
 
   // Tells that so many operations of the lane are done.
   void complete(uint32_t peer, uint32_t lane, uint64_t count, uint64_t cookie = 0, uint64_t value = 0) {
@@ -51,11 +52,17 @@ class FakeEndpoint final : public UnconnectedEndpoint {
   Posting write_word(const RemoteWord& word, uint64_t value, uint64_t) override {
     return access("write", word, " " + std::to_string(static_cast<int64_t>(value)));
   }
-  Posting add_word(const RemoteWord& word, uint64_t addend, uint64_t) override {
-    return access("add", word, " " + std::to_string(addend));
+  Posting add_word(const RemoteWord& word, uint64_t addend, uint64_t cookie) override {
+    return access("add", word, " " + std::to_string(addend) + name_cookie(cookie));
+  }
+  bool swaps_words() const override { return swaps; }
+  Posting compare_swap_word(const RemoteWord& word, uint64_t expected, uint64_t desired,
+                            uint64_t cookie) override {
+    return access("swap", word,
+                  " " + std::to_string(expected) + ">" + std::to_string(desired) + name_cookie(cookie));
   }
   Posting read_word(const RemoteWord& word, uint64_t cookie) override {
-    return access("read", word, cookie == 0 ? " without a cookie" : "");
+    return access("read", word, name_cookie(cookie));
   }
   void fence(uint32_t peer, uint32_t lane) override { asked.push_back("fence " + name(peer, lane)); }
   void ring() override {}
@@ -83,6 +90,7 @@ class FakeEndpoint final : public UnconnectedEndpoint {
   static std::string name(uint32_t peer, uint32_t lane) {
     return std::to_string(peer) + ":" + std::to_string(lane);
   }
+  static std::string name_cookie(uint64_t cookie) { return cookie == 0 ? "" : " #" + std::to_string(cookie); }
   static std::string place(uint32_t region, uint64_t offset) {
     return " " + std::to_string(region) + "+" + std::to_string(offset);
   }

@@ -12,6 +12,10 @@ inline PutDescriptor describe(PutOperation operation, uint64_t peer, uint64_t op
   return {operand, extent, place, uint64_t{static_cast<uint8_t>(operation)} << kPutOperationShift | peer};
 }
 
+inline PutDescriptor and_tell(const PutDescriptor& descriptor) {
+  return {descriptor.operand, descriptor.extent, descriptor.place, descriptor.action | kPutTells};
+}
+
 class QueueWriter {
  public:
   explicit QueueWriter(const symm::PutQueue& queues) : view_(queues.view()) {}
@@ -29,6 +33,10 @@ class QueueWriter {
   }
   uint64_t consumed(uint32_t queue) const { return view_.progress[queue].consumed; }
   uint64_t completed(uint32_t queue) const { return view_.progress[queue].completed; }
+  PutReply& reply(uint32_t queue, uint64_t position) {
+    const uint64_t depth = uint64_t{1} << view_.depth_shift;
+    return view_.replies[queue * depth + position % depth];
+  }
 
  private:
   PutQueueView view_;

@@ -102,12 +102,13 @@ uint32_t Rank::count_failures(uint32_t peer) const {
 }
 
 std::vector<std::unique_ptr<Rank>> make_group(uint32_t count_ranks, EndpointOptions shape,
-                                              size_t region_bytes) {
+                                              size_t region_bytes, const std::vector<std::string>& filters) {
   choose_devices();
   std::vector<std::unique_ptr<Rank>> ranks;
   shape.count_ranks = count_ranks;
   shape.nonce = 0x5eed;
   for (shape.rank = 0; shape.rank < count_ranks; ++shape.rank) {
+    if (!filters.empty()) shape.device_filter = filters[shape.rank];
     ranks.push_back(std::make_unique<Rank>(shape, region_bytes));
   }
   std::string error;

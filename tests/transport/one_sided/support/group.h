@@ -57,9 +57,10 @@ class Rank {
 // Chooses softverbs, unless VERBENA_IBVERBS_LIB is set, and reads the parameters; in every process first.
 void choose_devices();
 
-// `shape` but for rank and number of ranks.
+// `shape` but for rank and number of ranks; `filters`: the devices of each rank, if they are not the same.
 std::vector<std::unique_ptr<Rank>> make_group(uint32_t count_ranks, EndpointOptions shape = {},
-                                              size_t region_bytes = 4 << 20);
+                                              size_t region_bytes = 4 << 20,
+                                              const std::vector<std::string>& filters = {});
 
 std::byte pattern(uint64_t seed, size_t i);
 void fill(std::span<std::byte> bytes, uint64_t seed);

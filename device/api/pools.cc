@@ -1,0 +1,206 @@
+// Pools of verbena.h: allocators of frameworks over one window.
+#include <algorithm>
+#include <array>
+#include <mutex>
+
+#include "base/log.h"
+#include "device/api/objects.h"
+#include "device/symm/heap.h"
+
+using namespace verbena;
+using base::Outcome;
+using base::Status;
+
+struct verbena_pool {
+  verbena_context* context;
+  symm::ContextWindow* window;
+  uint32_t place;  // among all pools of the process
+  std::mutex mutex;
+  symm::OffsetPlan plan;                    // guarded
+  uint64_t count = 0;                       // guarded: calls that took or gave back something
+  uint64_t history = 0;                     // guarded: a number that ranks share whose calls were alike
+  uint64_t used_bytes = 0, most_bytes = 0;  // guarded
+
+  verbena_pool(verbena_context* of, symm::ContextWindow* memory, uint32_t number)
+      : context(of), window(memory), place(number), plan(memory->length_bytes) {}
+
+  void* allocate(size_t length_bytes, int gpu);
+  void release(void* address, size_t length_bytes);
+  void note(uint64_t offset, uint64_t length_bytes);
+};
+
+namespace {
+
+constexpr uint64_t kUnitBytes = 512;  // PyTorch's, and a multiple of all that kernels ask for
+constexpr uint32_t kMaxPools = 8;
+
+// An allocator's functions have no argument of their own: each pool has functions of its own.
+struct Pools {
+  std::mutex mutex;
+  std::array<verbena_pool*, kMaxPools> all{};  // guarded
+
+  static Pools& instance() {
+    static Pools pools;
+    return pools;
+  }
+  verbena_pool* find(uint32_t place) {
+    const std::lock_guard lock(mutex);
+    return all[place];
+  }
+};
+
+uint64_t round_up(uint64_t length_bytes) {
+  return (std::max<uint64_t>(length_bytes, 1) + kUnitBytes - 1) / kUnitBytes * kUnitBytes;
+}
+
+template <uint32_t place>
+void* allocate_in(ssize_t length_bytes, int gpu, void*) {
+  verbena_pool* const pool = Pools::instance().find(place);
+  return pool == nullptr || length_bytes < 0 ? nullptr
+                                             : pool->allocate(static_cast<size_t>(length_bytes), gpu);
+}
+template <uint32_t place>
+void release_in(void* address, ssize_t length_bytes, int, void*) {
+  verbena_pool* const pool = Pools::instance().find(place);
+  if (pool != nullptr && address != nullptr) pool->release(address, static_cast<size_t>(length_bytes));
+}
+
+Outcome enter(verbena_context* context, symm::ContextWindow* window, verbena_pool** made) {
+  Pools& pools = Pools::instance();
+  const std::lock_guard lock(pools.mutex);
+  const auto free = std::find(pools.all.begin(), pools.all.end(), nullptr);
+  if (free == pools.all.end())
+    return base::fail(Status::kInvalidUsage, "api: a process has at most %u pools: free one before",
+                      kMaxPools);
+  *free = new verbena_pool(context, window, static_cast<uint32_t>(free - pools.all.begin()));
+  *made = *free;
+  return {};
+}
+
+void leave(verbena_pool* pool) {
+  {
+    Pools& pools = Pools::instance();
+    const std::lock_guard lock(pools.mutex);
+    pools.all[pool->place] = nullptr;
+  }
+  delete pool;
+}
+
+}  // namespace
+
+// Ranks that take and give back alike have the same history, and each allocation at the same place.
+void verbena_pool::note(uint64_t offset, uint64_t length_bytes) {
+  constexpr uint64_t kPrime = 0x100000001b3;
+  history = ((history ^ offset) * kPrime ^ length_bytes) * kPrime;
+  ++count;
+}
+
+void* verbena_pool::allocate(size_t length_bytes, int gpu) {
+  const std::lock_guard lock(mutex);
+  if (gpu != context->context->gpu()) {
+    base::log_warn("pool: memory of GPU %d was asked for, and the pool is of GPU %d", gpu,
+                   context->context->gpu());
+    return nullptr;
+  }
+  const uint64_t taken_bytes = round_up(length_bytes);
+  const auto offset = plan.take(taken_bytes);
+  note(offset.value_or(UINT64_MAX), taken_bytes);
+  if (!offset) {
+    base::log_warn(
+        "pool: no room for %zu bytes in a pool of %llu, of which %llu are in use; make a larger one",
+        length_bytes, static_cast<unsigned long long>(window->length_bytes),
+        static_cast<unsigned long long>(used_bytes));
+    return nullptr;
+  }
+  used_bytes += taken_bytes;
+  most_bytes = std::max(most_bytes, used_bytes);
+  return window->address + *offset;
+}
+
+void verbena_pool::release(void* address, size_t length_bytes) {
+  const std::lock_guard lock(mutex);
+  const auto offset = static_cast<uint64_t>(static_cast<std::byte*>(address) - window->address);
+  const uint64_t taken_bytes = round_up(length_bytes);
+  note(offset, taken_bytes);
+  plan.give_back(offset);
+  used_bytes -= std::min(used_bytes, taken_bytes);
+}
+
+void api::forget_pools(const verbena_context& context) {
+  Pools& pools = Pools::instance();
+  const std::lock_guard lock(pools.mutex);
+  for (verbena_pool*& pool : pools.all) {
+    if (pool == nullptr || pool->context != &context) continue;
+    delete pool;
+    pool = nullptr;
+  }
+}
+
+// PyTorch looks the functions up by their names.
+#define VERBENA_POOL_FUNCTIONS(place)                                                                       \
+  extern "C" VERBENA_API void* verbena_pool_allocate_##place(ssize_t length_bytes, int gpu, void* stream) { \
+    return allocate_in<place>(length_bytes, gpu, stream);                                                   \
+  }                                                                                                         \
+  extern "C" VERBENA_API void verbena_pool_release_##place(void* address, ssize_t length_bytes, int gpu,    \
+                                                           void* stream) {                                  \
+    release_in<place>(address, length_bytes, gpu, stream);                                                  \
+  }
+VERBENA_POOL_FUNCTIONS(0)
+VERBENA_POOL_FUNCTIONS(1)
+VERBENA_POOL_FUNCTIONS(2)
+VERBENA_POOL_FUNCTIONS(3)
+VERBENA_POOL_FUNCTIONS(4)
+VERBENA_POOL_FUNCTIONS(5)
+VERBENA_POOL_FUNCTIONS(6)
+VERBENA_POOL_FUNCTIONS(7)
+static_assert(kMaxPools == 8, "verbena: functions for each pool");
+
+extern "C" {
+
+verbena_result verbena_pool_create(verbena_context* context, size_t length_bytes, verbena_pool** pool) {
+  return api::guard([&]() -> Outcome {
+    const auto window = context->context->allocate_window(length_bytes);
+    if (!window) return window.error();
+    const Outcome entered = enter(context, *window, pool);
+    // A place may be taken on one rank alone.
+    const Outcome agreed = context->context->agree(entered);
+    if (agreed) return agreed;
+    if (entered) leave(*pool);
+    static_cast<void>(context->context->free_window(**window));
+    return agreed;
+  });
+}
+
+verbena_result verbena_pool_free(verbena_pool* pool) {
+  return api::guard([&]() -> Outcome {
+    if (pool == nullptr) return base::fail(Status::kInvalidArgument, "api: no pool to free");
+    symm::Context& context = *pool->context->context;
+    symm::ContextWindow& window = *pool->window;
+    leave(pool);
+    return context.free_window(window);
+  });
+}
+
+verbena_result verbena_pool_check(verbena_pool* pool) {
+  return api::guard([&] {
+    std::unique_lock lock(pool->mutex);
+    const uint64_t count = pool->count, history = pool->history;
+    lock.unlock();
+    return pool->context->context->compare_history("a pool", count, history);
+  });
+}
+
+verbena_window* verbena_pool_window(const verbena_pool* pool) {
+  return api::wrap(pool->window);
+}
+
+size_t verbena_pool_most_used(verbena_pool* pool) {
+  const std::lock_guard lock(pool->mutex);
+  return pool->most_bytes;
+}
+
+uint32_t verbena_pool_number(const verbena_pool* pool) {
+  return pool->place;
+}
+
+}  // extern "C"

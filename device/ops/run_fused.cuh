@@ -1,0 +1,134 @@
+// The bodies of kernels that do more than move and sum: all-reduces in few bits, RMSNorm, and collectives
+// with a norm behind them. Also compiled for the emulated GPU.
+#pragma once
+
+#include "device/ops/run_calls.cuh"
+#include "verbena/device/collectives/all_reduce_norm.cuh"
+#include "verbena/device/collectives/bulk_codec.cuh"
+
+namespace verbena::ops {
+
+static_assert(kMostThreads == kNormThreads,
+              "verbena: norms are launched with as many threads as a block has");
+
+// All-reduces alone, of sums. Runs as a way of run_calls().
+template <typename Terms, typename Sums, typename Rounding>
+struct ByCodec {
+  static constexpr int kSize = -1;  // of any team
+
+  template <typename Reduce>
+  VERBENA_DEVICE static SymmStatus all_reduce(const Launch& launch, const Call& call, const Reduce& reduce) {
+    Bulk<> calls(launch.workspace, block_index(), blocks_per_grid(), launch.chunk_bytes);
+    const CodedSums<Terms, Sums, Rounding> codec{reduce.type, choose_rounding(call.seed)};
+    (void)calls.all_reduce(call.input, call.output, call.length_bytes, codec);
+    return calls.finish();
+  }
+
+ private:
+  VERBENA_DEVICE static Rounding choose_rounding(uint64_t seed) {
+    if constexpr (Rounding::kIsByChance) {
+      return Rounding(seed);
+    } else {
+      return Rounding{};
+    }
+  }
+};
+
+// Of bfloat16 or half: both have the same size, and what depends on more is told the type.
+using Number16 = Bfloat16;
+
+VERBENA_DEVICE RmsNorm<Number16> read_norm(const Norm& norm) {
+  RmsNorm<Number16> result{};
+  result.rows = norm.rows;
+  result.hidden = norm.hidden;
+  result.weight = static_cast<const Number16*>(norm.weight);
+  result.epsilon = norm.epsilon;
+  result.weight_offset = norm.weight_offset;
+  result.rounds_sum = norm.rounds_sum != 0;
+  result.rounds_normed = norm.rounds_normed != 0;
+  result.residual_in = static_cast<const Number16*>(norm.residual_in);
+  result.residual_out = static_cast<Number16*>(norm.residual_out);
+  result.output = static_cast<Number16*>(norm.output);
+  result.residual_in_step = norm.residual_in_step;
+  result.residual_out_step = norm.residual_out_step;
+  result.output_step = norm.output_step;
+  result.padding = norm.padding;
+  result.quantised = {static_cast<RowQuantisation>(norm.quantisation),
+                      static_cast<uint8_t*>(norm.numbers),
+                      norm.row_bytes,
+                      norm.scales,
+                      norm.scale_row_step,
+                      norm.scale_block_step,
+                      norm.least_scale};
+  return result;
+}
+struct NormOfType {
+  DataType type;
+
+  VERBENA_DEVICE void operator()(const RmsNorm<Number16>& norm, const Number16* x, uint64_t first,
+                                 uint64_t end, uint64_t x_step = 0, uint64_t step = 1) const {
+    if (x_step == 0) x_step = norm.hidden;
+    if (type == DataType::kFloat16) {
+      norm_rows(__builtin_bit_cast(RmsNorm<Half>, norm), reinterpret_cast<const Half*>(x), x_step, first, end,
+                step);
+    } else {
+      norm_rows(norm, x, x_step, first, end, step);
+    }
+  }
+};
+
+// What the launch's one call says.
+struct NormArguments {
+  const Number16* input;
+  Number16* sum;
+  ReduceAny reduce;
+  NormOfType norm_some;
+
+  VERBENA_DEVICE explicit NormArguments(const Call& call)
+      : input(reinterpret_cast<const Number16*>(call.input)),
+        sum(reinterpret_cast<Number16*>(call.output)),
+        reduce{static_cast<DataType>(call.type), Reduction::kSum},
+        norm_some{reduce.type} {}
+};
+
+// Rows that are there.
+VERBENA_DEVICE void run_norm(const Launch& launch) {
+  run_grid(launch, [&] {
+    const NormArguments all(launch.calls[0]);
+    all.norm_some(read_norm(launch.norm), all.input, block_index(), launch.norm.rows, launch.norm.x_step,
+                  blocks_per_grid());
+    return SymmStatus::kDone;
+  });
+}
+
+// An all-reduce and its norm.
+template <int kRanks, typename Packet>
+VERBENA_DEVICE void run_all_reduce_norm(const Launch& launch) {
+  run_grid(launch, [&] {
+    const Call& call = launch.calls[0];
+    const NormArguments all(call);
+    const SymmStatus status = ByPackets<kRanks, Packet>::all_reduce(
+        launch, call, all.reduce, find_row_unit(launch.norm.hidden * sizeof(Number16)));
+    if (status == SymmStatus::kDone)
+      norm_block_rows(read_norm(launch.norm), static_cast<const Number16*>(all.sum), block_index(),
+                      blocks_per_grid(), all.norm_some);
+    return status;
+  });
+}
+
+// A reduce-scatter, its norm, an all-gather; Calls is OneShot or Bulk.
+template <typename Calls>
+VERBENA_DEVICE void run_sharded_norm(const Launch& launch) {
+  run_grid(launch, [&] {
+    const NormArguments all(launch.calls[0]);
+    Calls calls(launch.workspace, block_index(), blocks_per_grid());
+    const SymmStatus status = reduce_scatter_norm_all_gather(
+        launch.workspace.context, calls, *find_plan(), all.input, all.sum, launch.norm.rows,
+        launch.norm.hidden, block_index(), blocks_per_grid(), [&] { return read_norm(launch.norm); },
+        all.reduce, all.norm_some);
+    const SymmStatus end = calls.finish();
+    return status == SymmStatus::kDone ? end : status;
+  });
+}
+
+}  // namespace verbena::ops

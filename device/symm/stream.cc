@@ -1,0 +1,133 @@
+#include "device/symm/stream.h"
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+
+#include "base/cuda_api.h"
+#include "base/log.h"
+
+namespace verbena::symm {
+namespace {
+
+using namespace ::verbena::cuda;  // NVIDIA's names
+using base::fail;
+using base::Outcome;
+using base::Status;
+
+#ifdef VERBENA_STREAM_KERNEL
+constexpr char kKernel[] =
+#include VERBENA_STREAM_KERNEL
+    ;
+
+base::Result<CUfunction> load(const base::CudaApi& cuda) {
+  const base::RelaxedCapture relaxed(cuda);
+  CUmodule module = nullptr;
+  CUfunction function = nullptr;
+  CUresult result = cuda.cuModuleLoadDataEx(&module, kKernel, 0, nullptr, nullptr);
+  if (result == CUDA_SUCCESS) result = cuda.cuModuleGetFunction(&function, module, "verbena_stream_call");
+  if (result == CUDA_SUCCESS) return function;
+  return fail(Status::kCuda, "symm: the kernel of calls on streams cannot be loaded: %s",
+              base::describe_cuda(result));
+}
+#else
+base::Result<CUfunction> load(const base::CudaApi&) {
+  return fail(Status::kInvalidUsage,
+              "symm: this build has no kernel for calls on streams: build with clang 16 to 19");
+}
+#endif
+
+// One for each context of CUDA's, as long as the process: another one's kernels may still run.
+base::Result<CUfunction> find_kernel(const base::CudaApi& cuda) {
+  static std::mutex mutex;
+  static std::map<CUcontext, CUfunction> loaded;
+  CUcontext context = nullptr;
+  if (cuda.cuCtxGetCurrent(&context) != CUDA_SUCCESS || context == nullptr)
+    return fail(Status::kInvalidUsage, "symm: a call on a stream: no GPU is current (cudaSetDevice)");
+  const std::lock_guard lock(mutex);
+  const auto found = loaded.find(context);
+  if (found != loaded.end()) return found->second;
+  auto function = load(cuda);
+  if (function) loaded[context] = *function;
+  return function;
+}
+
+bool is_in_heap(const SymmContext& context, uint64_t begin, uint64_t length_bytes) {
+  return begin >= context.heap_begin && begin <= context.heap_end && length_bytes <= context.heap_end - begin;
+}
+
+bool reaches(const SymmContext& context, const Team& team, int32_t peer) {
+  return team.delta_bytes(static_cast<uint32_t>(peer)) != kSymmOutOfReach || context.has_remote == 0;
+}
+
+Outcome refuse(const Team& team, const char* what, long long number) {
+  return fail(Status::kInvalidArgument, "symm: a call on a stream of %s: there is no %s %lld",
+              team.name().c_str(), what, number);
+}
+
+// Whatever the kernel would answer kInvalid or kUnreachable to: nobody reads what it returns.
+Outcome check(const Team& team, const StreamCall& call) {
+  using enum StreamCall::Kind;
+  const SymmContext& context = team.context();
+  const bool is_copy = call.kind == kPut || call.kind == kGet;
+  if (call.kind == kBarrier && call.number >= kSymmBarriers) return refuse(team, "barrier", call.number);
+  if ((call.kind == kSignal || call.kind == kWait) && call.number >= kSymmSignals)
+    return refuse(team, "signal", call.number);
+  const bool has_peer = call.kind == kSignal || is_copy;
+  if (has_peer && (call.peer < 0 || call.peer >= context.team_size)) return refuse(team, "rank", call.peer);
+  if (call.kind == kSignal && call.operation > static_cast<uint32_t>(SymmSignalOperation::kIncrement))
+    return refuse(team, "operation", call.operation);
+  if (call.kind == kWait && (call.operation < static_cast<uint32_t>(SymmCompare::kEqual) ||
+                             call.operation > static_cast<uint32_t>(SymmCompare::kLessEqual)))
+    return refuse(team, "comparison", call.operation);
+  const bool needs_network =
+      context.has_remote != 0 && (!has_peer || !reaches(context, team, call.peer)) && call.kind != kWait;
+  if (context.has_remote != 0 && context.type != kSymmVerbena && (needs_network || call.kind == kWait)) {
+    return fail(
+        Status::kInvalidUsage,
+        "symm: a call on a stream of %s: members are reached by the network of the heap's library (type %d), "
+        "which kernels of your own have to use",
+        team.name().c_str(), context.type);
+  }
+  if (!is_copy) return {};
+  const uint64_t there = call.kind == kPut ? call.destination : call.source;
+  const uint64_t here = call.kind == kPut ? call.source : call.destination;
+  if (is_in_heap(context, there, call.length_bytes) &&
+      (!needs_network || is_in_heap(context, here, call.length_bytes)))
+    return {};
+  return fail(Status::kInvalidArgument,
+              "symm: a call on a stream of %s: %llu bytes from 0x%llx to 0x%llx do not lie in windows",
+              team.name().c_str(), static_cast<unsigned long long>(call.length_bytes),
+              static_cast<unsigned long long>(call.source),
+              static_cast<unsigned long long>(call.destination));
+}
+
+uint32_t count_blocks(const Team& team, const StreamCall& call) {
+  const bool is_copy = call.kind == StreamCall::Kind::kPut || call.kind == StreamCall::Kind::kGet;
+  // A NIC is asked once.
+  if (!is_copy || !reaches(team.context(), team, call.peer)) return 1;
+  const uint64_t parts = (call.length_bytes + kStreamBlockBytes - 1) / kStreamBlockBytes;
+  return static_cast<uint32_t>(std::clamp<uint64_t>(parts, 1, kStreamBlocks));
+}
+
+}  // namespace
+
+Outcome enqueue_call(const Team& team, const StreamCall& call, void* stream) {
+  if (auto possible = check(team, call); !possible) return possible;
+  const base::CudaApi* const cuda = base::find_cuda();
+  if (cuda == nullptr || cuda->cuLaunchKernel == nullptr || cuda->cuModuleLoadDataEx == nullptr ||
+      cuda->cuModuleGetFunction == nullptr)
+    return fail(Status::kInvalidUsage, "symm: a call on a stream needs a GPU, and there is no driver");
+  const auto function = find_kernel(*cuda);
+  if (!function) return function.error();
+  const SymmContext* context = team.device_context();
+  StreamCall given = call;
+  void* parameters[] = {&context, &given};
+  const CUresult result = cuda->cuLaunchKernel(*function, count_blocks(team, call), 1, 1, kStreamThreads, 1,
+                                               1, 0, static_cast<CUstream>(stream), parameters, nullptr);
+  if (result == CUDA_SUCCESS) return {};
+  return fail(Status::kCuda, "symm: a call on a stream of %s: %s", team.name().c_str(),
+              base::describe_cuda(result));
+}
+
+}  // namespace verbena::symm

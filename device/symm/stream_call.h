@@ -1,0 +1,24 @@
+// What a call on a stream asks of its kernel; in the kernel's arguments.
+#pragma once
+
+#include "verbena/symm_abi.h"
+
+namespace verbena::symm {
+
+struct StreamCall {
+  enum class Kind : uint32_t { kBarrier, kSignal, kWait, kPut, kGet, kQuiet };
+
+  Kind kind;
+  uint32_t number = 0;     // of the barrier or signal
+  int32_t peer = 0;        // a member
+  uint32_t operation = 0;  // a SymmSignalOperation, or the SymmCompare of a wait
+  uint64_t value = 0;
+  // Of a copy.
+  uint64_t destination = 0, source = 0, length_bytes = 0;
+};
+
+inline constexpr uint32_t kStreamThreads = 256;
+inline constexpr uint32_t kStreamBlocks = 32;                      // at most, of a copy
+inline constexpr uint64_t kStreamBlockBytes = uint64_t{64} << 10;  // of a copy, for each block
+
+}  // namespace verbena::symm

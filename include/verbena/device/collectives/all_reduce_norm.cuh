@@ -1,0 +1,213 @@
+// Collectives with the RMSNorm that follows them, in one kernel: a block has whole rows, so that it can norm
+// them as soon as it has their sums, and no barrier between blocks is needed.
+//
+//   OneShot<> calls(workspace, block_index(), blocks);          // or TwoShot<>; Bulk<> for sharded rows
+//   status = all_reduce_norm(calls, input, sum, norm, block_index(), blocks);
+//   status = calls.finish();
+//
+// All ranks have the same rows, row lengths and blocks, so that the grid cannot differ between them. Results
+// have the same bits as those of the collective and of norm_rows() in kernels of their own, with as many
+// threads.
+#ifndef VERBENA_DEVICE_COLLECTIVES_ALL_REDUCE_NORM_CUH
+#define VERBENA_DEVICE_COLLECTIVES_ALL_REDUCE_NORM_CUH
+
+#include "verbena/device/collectives/exchange_plan.cuh"
+#include "verbena/device/rms_norm.cuh"
+
+namespace verbena::device {
+
+// The least number of whole rows that is a multiple of vectors, in bytes: what blocks share out.
+VERBENA_DEVICE uint64_t find_row_unit(uint64_t row_bytes) {
+  uint64_t unit = row_bytes;
+  while (unit % kVectorBytes != 0) unit += row_bytes;
+  return unit;
+}
+
+namespace detail {
+
+struct SomeRows {
+  uint64_t first, count;
+};
+VERBENA_DEVICE SomeRows find_rows(uint64_t rows, uint64_t row_bytes, uint32_t block, uint32_t blocks) {
+  const Part part = device::find_part(rows * row_bytes, block, blocks, find_row_unit(row_bytes));
+  return {part.begin / row_bytes, part.length_bytes / row_bytes};
+}
+
+}  // namespace detail
+
+// Norms the rows of `sum` whose units are the block's. Numbers of another type than T have the same size, and
+// `norm_some` knows it.
+template <typename T, typename Norm = NormRows>
+VERBENA_DEVICE void norm_block_rows(const RmsNorm<T>& norm, const T* sum, uint32_t block, uint32_t blocks,
+                                    const Norm& norm_some = {}) {
+  const detail::SomeRows mine = detail::find_rows(norm.rows, norm.hidden * sizeof(T), block, blocks);
+  norm_some(norm, sum, mine.first, mine.first + mine.count);
+}
+
+// `sum` becomes the sum of all ranks' `input`, norm.rows rows side by side, and its rows are normed. `sum`
+// may be `input`; and norm.output, where output_step is norm.hidden. By all threads of a block of whole
+// warps.
+template <int kRanks = 0, typename Calls, typename T>
+[[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce_norm(Calls& calls, const T* input, T* sum,
+                                                        const RmsNorm<T>& norm, uint32_t block,
+                                                        uint32_t blocks) {
+  const uint64_t row_bytes = norm.hidden * sizeof(T);
+  if (row_bytes == 0) return SymmStatus::kInvalid;
+  const SymmStatus status = calls.template all_reduce_bytes<kRanks>(
+      reinterpret_cast<const char*>(input), reinterpret_cast<char*>(sum), norm.rows * row_bytes,
+      ReduceAs<T>{}, BlockGroup{}, find_row_unit(row_bytes));
+  if (status == SymmStatus::kDone) norm_block_rows(norm, static_cast<const T*>(sum), block, blocks);
+  return status;
+}
+
+namespace detail {
+
+// Rows of a tensor that are shared out among ranks, those of a rank side by side, and among blocks.
+class ShardedRows {
+ public:
+  VERBENA_DEVICE ShardedRows(uint64_t rows, uint64_t row_bytes, int32_t ranks, uint32_t block,
+                             uint32_t blocks)
+      : rows_(rows),
+        row_bytes_(row_bytes),
+        share_((rows + static_cast<uint64_t>(ranks) - 1) / static_cast<uint64_t>(ranks)),
+        block_(block),
+        blocks_(blocks) {}
+
+  VERBENA_DEVICE uint64_t first_of(int32_t member) const {
+    const uint64_t first = static_cast<uint64_t>(member) * share_;
+    return first < rows_ ? first : rows_;
+  }
+  VERBENA_DEVICE uint64_t count_of(int32_t member) const { return first_of(member + 1) - first_of(member); }
+  // The block's, by the tensor's numbers of rows.
+  VERBENA_DEVICE SomeRows block_rows(int32_t member) const {
+    const SomeRows rows = find_rows(count_of(member), row_bytes_, block_, blocks_);
+    return {first_of(member) + rows.first, rows.count};
+  }
+  // Most rows of any block of any rank.
+  VERBENA_DEVICE uint64_t most_rows() const {
+    return find_part_bytes(share_ * row_bytes_, blocks_, find_row_unit(row_bytes_)) / row_bytes_;
+  }
+
+ private:
+  uint64_t rows_, row_bytes_, share_;
+  uint32_t block_, blocks_;
+};
+
+// A message for each member: its block's rows of a tensor with rows of `row_bytes` bytes, `step_bytes` from
+// one to the next; or, by columns, so many bytes of each of `columns` columns for each row.
+struct RowsToGather {
+  char* begin;
+  uint64_t row_bytes, step_bytes, columns = 0;
+
+  VERBENA_DEVICE uint64_t bytes_of(uint64_t rows) const {
+    return rows * row_bytes * (columns == 0 ? 1 : columns);
+  }
+  VERBENA_DEVICE Rows find(const SomeRows& rows) const {
+    if (columns == 0) return {begin + rows.first * step_bytes, row_bytes, step_bytes};
+    return {begin + rows.first * row_bytes, rows.count * row_bytes, step_bytes};
+  }
+};
+
+// `find_line(member)` for each member; by all threads of the block. An exchange has ended for all of them:
+// none reads the plan any more.
+template <typename FindLine>
+VERBENA_DEVICE void fill_plan(ExchangePlan& plan, int32_t ranks, uint64_t most_bytes,
+                              const FindLine& find_line) {
+  const auto member = static_cast<int32_t>(thread_index());
+  if (member < ranks) plan.lines[member] = find_line(member);
+  if (member == 0) plan.most_bytes = most_bytes;
+  sync_block();
+}
+
+template <typename Calls>
+VERBENA_DEVICE SymmStatus gather_rows(const SymmContext& context, Calls& calls, ExchangePlan& plan,
+                                      const ShardedRows& shards, const RowsToGather& tensor) {
+  const SomeRows mine = shards.block_rows(context.team_rank);
+  fill_plan(plan, context.team_size, tensor.bytes_of(shards.most_rows()), [&](int32_t member) {
+    const SomeRows theirs = shards.block_rows(member);
+    return ExchangeLine{tensor.find(mine),
+                        tensor.find(theirs),
+                        {0, tensor.bytes_of(mine.count)},
+                        {0, tensor.bytes_of(theirs.count)}};
+  });
+  return calls.exchange(plan, plan.most_bytes);
+}
+
+// Where a norm's scales lie; false: not in rows or columns.
+template <typename T>
+VERBENA_DEVICE bool find_scales(const RmsNorm<T>& norm, RowsToGather& scales) {
+  const QuantisedRows& rows = norm.quantised;
+  const bool is_mx = rows.kind == RowQuantisation::kMxFloat8;
+  const uint64_t bytes = is_mx ? 1 : 4;
+  uint64_t blocks = 1;
+  if (is_mx) blocks = (norm.hidden + 31) / 32;
+  if (rows.kind == RowQuantisation::kFloat8Block || rows.kind == RowQuantisation::kFloat8BlockPower)
+    blocks = (norm.hidden + 127) / 128;
+  if (rows.kind == RowQuantisation::kFloat8BlockExponent) blocks = (norm.hidden + 511) / 512;
+  if (blocks == 1 || rows.scale_block_step == 1) {
+    scales = {static_cast<char*>(rows.scales), blocks * bytes, rows.scale_row_step * bytes};
+  } else {
+    scales = {static_cast<char*>(rows.scales), bytes, rows.scale_block_step * bytes, blocks};
+    if (rows.scale_row_step != 1) return false;
+  }
+  return rows.kind != RowQuantisation::kMxFloat8Swizzled;
+}
+
+}  // namespace detail
+
+// The same where each rank norms its share of the rows alone, the r-th rank the r-th share (rows / ranks,
+// rounded up), and all get what comes out: norm.output and the quantised rows with their scales, which lie in
+// rows or columns (not swizzled). `sum` has room for the rows of the share; residual_in and residual_out have
+// no others. `plan` is in the block's shared memory.
+template <typename Calls, typename T, typename MakeNorm, typename Reduce = ReduceAs<T>,
+          typename Norm = NormRows>
+[[nodiscard]] VERBENA_DEVICE SymmStatus reduce_scatter_norm_all_gather(
+    const SymmContext& context, Calls& calls, ExchangePlan& plan, const T* input, T* sum, uint64_t rows,
+    uint64_t hidden, uint32_t block, uint32_t blocks, const MakeNorm& make_norm, const Reduce& reduce = {},
+    const Norm& norm_some = {}) {
+  const uint64_t row_bytes = hidden * sizeof(T);
+  if (row_bytes == 0) return SymmStatus::kInvalid;
+  const int32_t me = context.team_rank;
+  const detail::ShardedRows shards(rows, row_bytes, context.team_size, block, blocks);
+  const detail::SomeRows mine = shards.block_rows(me);
+  const uint64_t first = shards.first_of(me);
+  detail::fill_plan(plan, context.team_size, shards.most_rows() * row_bytes, [&](int32_t member) {
+    const detail::SomeRows theirs = shards.block_rows(member);
+    return ExchangeLine{Rows::side_by_side(input + theirs.first * hidden),
+                        Rows::side_by_side(sum + (mine.first - first) * hidden),
+                        {0, theirs.count * row_bytes},
+                        {0, mine.count * row_bytes}};
+  });
+  SymmStatus status = calls.exchange_reduce(plan, plan.most_bytes, reduce);
+  if (status != SymmStatus::kDone) return status;
+  RmsNorm<T> norm = make_norm();
+  const QuantisedRows& quantised = norm.quantised;
+  const bool is_quantised = quantised.kind != RowQuantisation::kNone;
+  const uint64_t columns = norm.hidden + norm.padding;
+  detail::RowsToGather tensors[3] = {
+      {reinterpret_cast<char*>(norm.output), columns * sizeof(T), norm.output_step * sizeof(T)},
+      {is_quantised ? reinterpret_cast<char*>(quantised.numbers) : nullptr, columns, quantised.row_bytes},
+      {}};
+  if (is_quantised && quantised.kind != RowQuantisation::kFloat8Tensor &&
+      !detail::find_scales(norm, tensors[2]))
+    return SymmStatus::kInvalid;
+  // Tensors of the share, as if they had all rows.
+  const auto extend = [&](auto* tensor, uint64_t step) {
+    using Number = decltype(tensor);
+    return tensor == nullptr
+               ? tensor
+               : reinterpret_cast<Number>(reinterpret_cast<uint64_t>(tensor) - first * step * sizeof(T));
+  };
+  norm.residual_in = extend(norm.residual_in, norm.residual_in_step);
+  norm.residual_out = extend(norm.residual_out, norm.residual_out_step);
+  norm_some(norm, extend(static_cast<const T*>(sum), norm.hidden), mine.first, mine.first + mine.count);
+  VERBENA_UNROLL_BY(1)
+  for (uint32_t i = 0; i < 3 && status == SymmStatus::kDone; ++i) {
+    if (tensors[i].begin != nullptr) status = detail::gather_rows(context, calls, plan, shards, tensors[i]);
+  }
+  return status;
+}
+
+}  // namespace verbena::device
+
+#endif

@@ -1,0 +1,43 @@
+// Reads this process's rank from the variables of torchrun (also of anyone who sets RANK by hand), Open MPI,
+// PMI (MPICH, Intel MPI) or Slurm, and connects the ranks without a unique id: rank 0 listens at a port that
+// all ranks derive in the same way.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "base/status.h"
+#include "bootstrap/bootstrap.h"
+
+namespace verbena::bootstrap {
+
+struct LaunchPlace {
+  std::string launcher;  // whose variables: torchrun, Open MPI, PMI or Slurm
+  uint32_t rank = 0;
+  uint32_t count_ranks = 1;
+  std::optional<uint32_t> local_rank;  // if the launcher sets it
+  std::string host;                    // of rank 0; empty with one rank
+  uint16_t port = 0;                   // of our rendezvous, not the launcher's MASTER_PORT
+  std::string job;                     // distinguishes this job from others at the same address
+};
+
+using VariableReader = std::function<std::string(const char* name)>;
+
+// Takes the first of the four whose variables are set. Errors, which name the variables: an incomplete set, a
+// value that is not a number, a rank that is not below the size, and two sets with the same size but
+// different ranks.
+base::Result<LaunchPlace> read_launch_place(const VariableReader& read, int64_t configured_port);
+
+// Joins with the values of read_launch_place(). Rank 0 listens at the address that the launcher gave. Without
+// a job key it warns once, because a rank then has no secret to prove that it belongs to the job. Ranks that
+// come before rank 0 try again until the deadline. After it has returned it may be called again for a further
+// context.
+base::Result<Bootstrap> join_from_environment(const BootstrapOptions& options = {});
+base::Result<Bootstrap> join_at(const LaunchPlace& place, const BootstrapOptions& options = {});
+
+// The first host of Slurm's compressed list: node003 of node[003-007,9],other.
+std::string first_host_of(const std::string& slurm_list);
+
+}  // namespace verbena::bootstrap

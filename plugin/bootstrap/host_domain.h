@@ -1,0 +1,118 @@
+// Which ranks share a host, and the file descriptors that they pass each other. Ranks share a host if they
+// have the same kernel and the same network namespace. Different values of VERBENA_HOSTID separate ranks of
+// one host, as if they were on several hosts.
+#pragma once
+
+#include <sys/un.h>
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/file_descriptor.h"
+#include "base/status.h"
+#include "bootstrap/bootstrap.h"
+#include "bootstrap/link.h"
+
+namespace verbena::bootstrap {
+
+// Plain text of a fixed length; equal on one host, different on two.
+struct HostKey {
+  std::array<char, 128> text{};
+
+  bool operator==(const HostKey&) const = default;
+};
+
+// `configured_id` is VERBENA_HOSTID. More than 32 letters are an error, because cutting them off could make
+// two hosts equal.
+base::Result<HostKey> identify_host(std::string_view configured_id);
+
+class HostDomain {
+ public:
+  // Collective. The first form uses the key of this host, with VERBENA_HOSTID.
+  static base::Result<HostDomain> form(Bootstrap& bootstrap);
+  static base::Result<HostDomain> form(Bootstrap& bootstrap, const HostKey& own);
+
+  // The ranks of our host, ourselves among them, ascending.
+  const std::vector<uint32_t>& ranks() const { return ranks_; }
+  uint32_t local_rank() const { return local_rank_; }
+  // By rank: the number of its host. Hosts are numbered in the order of their first ranks, so rank 0's host
+  // is 0.
+  const std::vector<uint32_t>& host_of() const { return host_of_; }
+  uint32_t count_hosts() const { return count_hosts_; }
+
+ private:
+  std::vector<uint32_t> ranks_, host_of_;
+  uint32_t local_rank_ = 0, count_hosts_ = 0;
+};
+
+// ---- File descriptors between the ranks of a host
+
+// They are passed over Unix sockets with abstract names that exist only during one call. A caller must belong
+// to our user, as the kernel reports it, and must know a secret that was sent over the bootstrap.
+
+// The address of a socket, and the proof that a caller may use it; sent over the bootstrap only. Every
+// process on the host can see the name, but not the secret.
+struct PostAddress {
+  std::array<uint8_t, 16> name{};
+  Nonce secret{};
+};
+
+// One rank's Unix socket for one exchange of descriptors. Each message is one packet with at most one
+// descriptor. Only wait() blocks.
+class UnixPost {
+ public:
+  struct Arrival {
+    uint32_t rank = 0;
+    base::FileDescriptor descriptor;  // empty if the rank has none
+  };
+  enum class Verdict : uint8_t { kNothing, kStranger, kArrived };
+
+  static base::Result<UnixPost> open();
+  const PostAddress& address() const { return address_; }
+  int fd() const { return socket_.get(); }
+  // Waits until a caller connects or sends, at most `max_ms`.
+  void wait(int64_t max_ms) const;
+
+  // Receives one message, if there is one. Messages of strangers are dropped, the first one with a line in
+  // the log. A silent caller does not hold up the others: each call checks it again, for a second.
+  base::Result<Verdict> receive(Arrival& arrival);
+  // Sends rank `from`'s descriptor to the socket at `to`. False: not now, call again. An error if `to`
+  // belongs to another user.
+  static base::Result<bool> send(const PostAddress& to, uint32_t from, int descriptor);
+
+ private:
+  struct Caller {
+    base::FileDescriptor socket;
+    base::Deadline deadline;
+  };
+  base::Outcome accept_all();
+  Verdict drop_stranger();
+
+  base::FileDescriptor socket_;
+  std::deque<Caller> callers_;  // callers of our user that are silent so far
+  PostAddress address_;
+  bool has_warned_ = false;
+};
+
+inline constexpr int kNoDescriptor = -1;
+
+// Collective over the whole bootstrap: ranks that are alone on their host take part too. `own` has one
+// descriptor for each rank of our host, in the order of domain.ranks(), or kNoDescriptor; the caller keeps
+// them. The result has the descriptors from the other ranks, closed on exec; our own place, and that of a
+// rank without a descriptor for us, stay empty. If one rank fails, the call fails on all.
+base::Result<std::vector<base::FileDescriptor>> exchange_descriptors(Bootstrap& bootstrap,
+                                                                     const HostDomain& domain,
+                                                                     std::span<const int> own,
+                                                                     int64_t timeout_ms = 0);
+// The same one to all.
+base::Result<std::vector<base::FileDescriptor>> share_descriptor(Bootstrap& bootstrap,
+                                                                 const HostDomain& domain, int own,
+                                                                 int64_t timeout_ms = 0);
+
+}  // namespace verbena::bootstrap

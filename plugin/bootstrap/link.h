@@ -1,0 +1,156 @@
+// One TCP connection of the bootstrap, at either end: first the introduction, then frames. No call blocks,
+// and none logs: problem() says what ended the link, and the owner logs it with the ranks' names.
+#pragma once
+
+#include <poll.h>
+
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/hmac.h"
+#include "base/record_auth.h"
+#include "base/socket.h"
+#include "base/status.h"
+#include "bootstrap/messages.h"
+
+namespace verbena::bootstrap {
+
+// The proof that two ranks are of one job: both have the job's key or, in a job without one, the secret of
+// the unique id. A MAC covers the kind of its message and all messages before it, so also both challenges.
+
+// Compares in constant time.
+bool is_same_nonce(const Nonce& a, const Nonce& b);
+
+// The proofs of one end.
+class Proof {
+ public:
+  // Uses the process's job key if there is one, otherwise `id_secret`; zeros mean that there is none.
+  static base::Result<Proof> create(const Nonce& id_secret = {});
+
+  bool is_keyed() const { return kind_ != KeyKind::kNone; }
+  // Fill in the challenge and the MAC of a message whose other fields are final.
+  base::Outcome sign(Hello& hello) const;
+  base::Outcome sign(const Hello& hello, Welcome& welcome) const;
+  // Judges only the key; the caller compares the other fields of the hello.
+  Refusal judge(const Hello& hello) const;
+  Refusal judge(const Hello& hello, const Welcome& welcome) const;
+  // Encrypts the connection if VERBENA_ENCRYPTION is set. To be called before the first byte.
+  base::Outcome encrypt(base::Socket& socket, base::ConnectionEnd end) const;
+  base::Result<base::RecordAuth> start_records(base::ConnectionEnd end, const Hello& hello,
+                                               const Welcome& welcome) const;
+
+ private:
+  Refusal judge_mac(const base::Result<base::Mac>& right, const base::Mac& claimed) const;
+
+  KeyKind kind_ = KeyKind::kNone;
+  bool encrypts_ = false;
+  std::shared_ptr<const base::HmacKey> key_;
+};
+
+// The reason in words, for the end that was refused, and for the end that refuses.
+const char* describe(Refusal refusal);
+const char* describe_caller(Refusal refusal);
+
+// For the accepting end: a rank identifies itself as soon as it is connected; a stranger may never do so.
+inline constexpr int64_t kIntroductionMs = 10000;
+// The number of unidentified callers above which the one that has been silent for longest is dropped: a part
+// of the descriptors that this process may have.
+size_t find_max_strangers();
+
+class Link {
+ public:
+  // The connecting end; connect() adds challenge and MAC to the hello. `id_secret`: see Proof::create().
+  static base::Result<Link> connect(const base::SocketAddress& peer, const Hello& hello,
+                                    const Nonce& id_secret = {});
+  // `proof` was made by a thread that may read the job key; the calling thread need not.
+  static Link accept(base::Socket socket, const Proof& proof);
+
+  // Sends and receives as much as possible without waiting.
+  void advance();
+  // True once both ends have introduced themselves. Frames that are sent before wait for it.
+  bool is_standing() const { return step_ == Step::kStanding; }
+  bool is_closed() const { return step_ == Step::kClosed; }
+  // The accepting end: true while the caller has not proven its identity; its data may be a replay.
+  bool is_stranger() const {
+    return step_ == Step::kAwaitingHello || step_ == Step::kAsked || step_ == Step::kAwaitingReady ||
+           step_ == Step::kRefusing;
+  }
+  const std::string& problem() const { return problem_; }
+  const base::SocketAddress& peer() const { return socket_.peer(); }
+
+  // The accepting end: the caller's hello, whose magic and version were checked; null once it is answered.
+  // The owner judges it with answer(). A link that refuses closes after the answer is sent.
+  const Hello* asking() const { return step_ == Step::kAsked ? &hello_ : nullptr; }
+  void answer(Refusal refusal, uint32_t detail = 0);
+  const Hello& hello() const { return hello_; }
+  // The connecting end: why it was refused (kNone: it was not), and whether it was ever connected and
+  // answered.
+  Refusal refusal() const { return welcome_.refusal; }
+  bool was_connected() const { return was_connected_; }
+  bool was_answered() const { return was_answered_; }
+  uint32_t refusal_detail() const { return welcome_.detail; }
+
+  void send(Record record);
+  bool is_flushed() const { return is_closed() || (greeting_.empty() && out_.empty()); }
+  // The next received frame. It is complete and its MAC was checked, but not its content.
+  Record take();
+  bool has_arrivals() const { return !inbox_.empty(); }
+  // The events that advance() waits for. A closed link has the descriptor -1, which poll ignores.
+  pollfd poll_entry() const;
+  void close(std::string problem);
+
+ private:
+  void close_lost();
+  enum class Step : uint8_t {
+    kConnecting,
+    kAwaitingWelcome,
+    kAwaitingHello,
+    kAsked,
+    kAwaitingReady,
+    kRefusing,
+    kStanding,
+    kClosed
+  };
+  struct Outgoing {
+    Record record;
+    base::Mac mac{};
+    bool is_sealed = false;  // sealed just before its first byte is sent, because records are counted
+    size_t sent_bytes = 0;
+  };
+
+  Link(base::Socket socket, Proof proof, Step step)
+      : socket_(std::move(socket)), proof_(std::move(proof)), step_(step) {}
+
+  bool step();
+  bool finish_connect();
+  bool receive_hello();
+  bool receive_welcome();
+  bool receive_frame();
+  void start_records(base::ConnectionEnd end);
+  bool fill(size_t wanted_bytes);
+  template <typename Message>
+  bool receive(Message& message);
+  template <typename Message>
+  void greet(const Message& message);
+  bool flush_greeting();
+  void flush();
+
+  base::Socket socket_;
+  Proof proof_;
+  base::RecordAuth auth_;
+  Step step_;
+  Hello hello_;
+  Welcome welcome_;
+  bool was_connected_ = false, was_answered_ = false;
+  std::string problem_;
+  std::vector<uint8_t> greeting_;  // the rest of hello or welcome that is not sent yet
+  std::deque<Outgoing> out_;
+  std::vector<uint8_t> in_;  // the first in_bytes_ are received
+  size_t in_bytes_ = 0;
+  std::deque<Record> inbox_;
+};
+
+}  // namespace verbena::bootstrap

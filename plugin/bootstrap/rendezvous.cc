@@ -1,0 +1,435 @@
+#include "bootstrap/rendezvous.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <system_error>
+
+#include "base/blocked_signals.h"
+#include "base/hmac.h"
+#include "base/log.h"
+#include "base/parameters.h"
+#include "base/random.h"
+#include "bootstrap/link.h"
+#include "bootstrap/messages.h"
+
+namespace verbena::bootstrap {
+namespace {
+
+constexpr uint64_t kIdMagic = 0x6469'616e'6562'7276;  // "vrbenaid"
+
+struct Content {
+  uint64_t magic = kIdMagic;
+  uint32_t version = kVersion;
+  uint32_t reserved = 0;
+  Meeting meeting;
+  uint8_t reserved_too[24] = {};
+};
+static_assert(sizeof(Content) == kUniqueIdBytes);
+
+// The rendezvous that still run, and those that ended since the last id was made.
+struct OpenRendezvous {
+  std::mutex mutex;
+  std::list<std::unique_ptr<Rendezvous>> list;
+};
+
+OpenRendezvous& open_rendezvous() {
+  static OpenRendezvous open;
+  return open;
+}
+
+}  // namespace
+
+UniqueId make_id(const Meeting& meeting) {
+  Content content;
+  content.meeting = meeting;
+  UniqueId id;
+  std::memcpy(id.bytes, &content, sizeof(content));
+  return id;
+}
+
+base::Result<Meeting> parse(const UniqueId& id) {
+  Content content;
+  std::memcpy(&content, id.bytes, sizeof(content));
+  if (content.magic != kIdMagic) {
+    return base::fail(base::Status::kInvalidArgument, "bootstrap: these 128 bytes are not a unique id");
+  }
+  if (content.version != kVersion) {
+    return base::fail(base::Status::kInvalidArgument,
+                      "bootstrap: the unique id is of another version (%u, ours is %u); every rank needs the "
+                      "same libverbena.so",
+                      content.version, kVersion);
+  }
+  return content.meeting;
+}
+
+base::Result<UniqueId> make_unique_id() {
+  Meeting meeting;
+  if (auto drawn = base::draw_random(meeting.nonce, "bootstrap"); !drawn) return drawn.error();
+  if (base::has_crypto()) {
+    if (auto drawn = base::draw_random(meeting.secret, "bootstrap"); !drawn) return drawn.error();
+  } else {
+    base::log_warn(
+        "bootstrap: unique id: no key: OpenSSL's libcrypto (3 or 1.1) is not there; who hears the ranks talk "
+        "may come as one of them: install it");
+  }
+  auto rendezvous = Rendezvous::open(meeting, base::parameters().bootstrap_timeout_ms);
+  if (!rendezvous) return rendezvous.error();
+  const UniqueId id = (*rendezvous)->id();
+  OpenRendezvous& open = open_rendezvous();
+  const std::lock_guard lock(open.mutex);
+  open.list.remove_if([](const auto& one) { return one->has_ended(); });
+  open.list.push_back(std::move(*rendezvous));
+  return id;
+}
+
+namespace {
+
+constexpr int64_t kPartingMs = 1000;  // to send the last frames
+constexpr int kStepMs = 100;
+
+}  // namespace
+
+base::Result<std::unique_ptr<Rendezvous>> Rendezvous::open(const Meeting& meeting, int64_t timeout_ms) {
+  auto listener = meeting.address.family == base::IpFamily::kNone ? base::Listener::open()
+                                                                  : base::Listener::open_at(meeting.address);
+  if (!listener) return listener.error();
+  return open_at(std::move(*listener), meeting, timeout_ms);
+}
+
+base::Result<std::unique_ptr<Rendezvous>> Rendezvous::open_at(base::Listener listener, const Meeting& meeting,
+                                                              int64_t timeout_ms) {
+  auto proof = Proof::create(meeting.secret);
+  if (!proof) return proof.error();
+  std::unique_ptr<Rendezvous> rendezvous(
+      new Rendezvous(std::move(listener), meeting, std::move(*proof), timeout_ms));
+  if (auto started = rendezvous->start(); !started) return started.error();
+  return rendezvous;
+}
+
+Rendezvous::Rendezvous(base::Listener listener, const Meeting& meeting, Proof proof, int64_t timeout_ms)
+    : listener_(std::move(listener)),
+      stop_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      id_(make_id({listener_.address(), meeting.nonce, meeting.secret})),
+      nonce_(meeting.nonce),
+      proof_(std::move(proof)),
+      deadline_(base::Deadline::after_ms(timeout_ms)),
+      owner_pid_(getpid()) {}
+
+base::Outcome Rendezvous::start() {
+  if (!stop_)
+    return base::fail_errno(base::Status::kSystem, errno, "bootstrap: cannot create an event descriptor");
+  try {
+    const base::BlockedSignals blocked;
+    thread_ = std::thread([this] { run(); });
+  } catch (const std::system_error& error) {
+    return base::fail_errno(base::Status::kSystem, error.code().value(),
+                            "bootstrap: cannot start the rendezvous' thread");
+  }
+  pthread_setname_np(thread_.native_handle(), "verbena-meeting");
+  return {};
+}
+
+Rendezvous::~Rendezvous() {
+  if (!thread_.joinable()) return;
+  if (getpid() != owner_pid_) {
+    thread_.detach();  // in a forked child this thread does not exist
+    return;
+  }
+  const uint64_t one = 1;
+  while (write(stop_.get(), &one, sizeof(one)) < 0 && errno == EINTR) continue;
+  thread_.join();
+}
+
+void Rendezvous::run() {
+  while (!is_stopped_ && !is_done()) {
+    wait();
+    accept_all();
+    for (const auto& caller : callers_) serve(*caller);
+    if (deadline_.has_passed()) is_overdue_ = true;
+    notice_the_dead();
+    tell_parents();
+    if (is_overdue_ || !reason_.empty()) break;
+    std::erase_if(callers_, [](const auto& caller) {
+      if (caller->link.is_closed()) return true;
+      return (caller->is_answered && caller->link.is_flushed()) ||
+             (!caller->registration && caller->deadline.has_passed());
+    });
+  }
+  if (!is_stopped_ && !is_done()) tell_failure();
+  callers_.clear();
+  listener_ = base::Listener();
+  has_ended_.store(true, std::memory_order_release);
+}
+
+bool Rendezvous::is_done() const {
+  if (count_ranks_ == 0 || told_ < count_ranks_) return false;
+  return std::all_of(callers_.begin(), callers_.end(),
+                     [](const auto& caller) { return !caller->is_answered || caller->link.is_flushed(); });
+}
+
+void Rendezvous::wait() {
+  std::vector<pollfd> polled{{stop_.get(), POLLIN, 0}, {listener_.fd(), POLLIN, 0}};
+  for (const auto& caller : callers_) polled.push_back(caller->link.poll_entry());
+  ::poll(polled.data(), polled.size(),
+         static_cast<int>(std::min<int64_t>(deadline_.remaining_ms(), kStepMs)));
+  is_stopped_ = (polled[0].revents & POLLIN) != 0;
+}
+
+void Rendezvous::accept_all() {
+  while (true) {
+    auto socket = listener_.accept();
+    if (!socket) {  // out of descriptors: it is logged; the next step tries again
+      send_stranger_away();
+      ::poll(nullptr, 0, kStepMs);
+    }
+    if (!socket || !*socket) return;
+    const auto strangers = std::count_if(callers_.begin(), callers_.end(),
+                                         [](const auto& caller) { return caller->link.is_stranger(); });
+    if (static_cast<size_t>(strangers) >= find_max_strangers()) send_stranger_away();
+    callers_.push_back(std::make_unique<Caller>(Link::accept(std::move(**socket), proof_), kIntroductionMs));
+  }
+}
+
+// Drops the caller that has been silent for longest, if it is still silent.
+void Rendezvous::send_stranger_away() {
+  const auto longest = std::find_if(callers_.begin(), callers_.end(),
+                                    [](const auto& caller) { return caller->link.is_stranger(); });
+  if (longest == callers_.end()) return;
+  serve(**longest);
+  if ((*longest)->link.is_stranger()) (*longest)->link.close("it was silent, and too many others are");
+  if ((*longest)->link.is_closed()) callers_.erase(longest);
+}
+
+void Rendezvous::serve(Caller& caller) {
+  caller.link.advance();
+  if (caller.link.asking() != nullptr) {
+    judge(caller.link);
+    caller.link.advance();
+  }
+  while (const Record record = caller.link.take()) {
+    const FrameKind kind = header_of(record).kind;
+    if (kind == FrameKind::kRegistration && !caller.registration) {
+      if (payload_of(record).size() != sizeof(Registration))
+        return caller.link.close("its registration has a wrong length");
+      std::memcpy(&caller.registration.emplace(), payload_of(record).data(), sizeof(Registration));
+      take_registration(caller);
+    } else if (kind == FrameKind::kOverdue && caller.registration) {
+      is_overdue_ = true;
+    }
+  }
+}
+
+void Rendezvous::judge(Link& link) {
+  const Hello& hello = *link.asking();
+  const bool is_ours = is_same_nonce(hello.nonce, nonce_);
+  Refusal refusal = Refusal::kNone;
+  if (!is_ours) {
+    refusal = Refusal::kOtherJob;
+  } else if (hello.purpose != Purpose::kRegister || hello.count_ranks == 0 || hello.count_ranks > kMaxRanks ||
+             hello.rank >= hello.count_ranks) {
+    refusal = Refusal::kUnexpected;
+  } else if (count_ranks_ != 0 && hello.count_ranks != count_ranks_) {
+    refusal = Refusal::kOtherCount;
+  } else if (count_ranks_ != 0 && addresses_[hello.rank]) {
+    refusal = Refusal::kRankTaken;
+  }
+  link.answer(refusal, is_ours ? count_ranks_ : 0);
+  if (!link.is_standing() && link.refusal() != Refusal::kNone) {
+    base::log_warn("bootstrap: rendezvous: caller from %s refused: %s", base::describe(link.peer()).c_str(),
+                   describe_caller(link.refusal()));
+  }
+}
+
+// The caller has proven that it is of our job.
+void Rendezvous::take_registration(Caller& caller) {
+  const Hello& hello = caller.link.hello();
+  if (count_ranks_ == 0) {
+    count_ranks_ = hello.count_ranks;
+    addresses_.resize(count_ranks_);
+    is_answered_.resize(count_ranks_);
+  }
+  if (hello.count_ranks != count_ranks_ || addresses_[hello.rank] ||
+      (hello.rank != 0 && caller.registration->parent >= hello.rank)) {
+    return caller.link.close(
+        "its rank has registered before, or it contradicts the other ranks");  // of two with the same rank
+                                                                               // the first one counts
+  }
+  addresses_[hello.rank] = caller.registration->address;
+  ++came_;
+}
+
+void Rendezvous::notice_the_dead() {
+  for (const auto& caller : callers_) {
+    if (!caller->registration || caller->is_answered || !caller->link.is_closed()) continue;
+    reason_ =
+        "rank " + std::to_string(caller->link.hello().rank) + " has gone (" + caller->link.problem() + ")";
+  }
+}
+
+// From the root down: a rank below a missing rank has to wait here, where it will be told which ranks are
+// missing.
+void Rendezvous::tell_parents() {
+  for (bool is_news = true; is_news;) {
+    is_news = false;
+    for (const auto& caller : callers_) {
+      if (!caller->registration || caller->is_answered || caller->link.is_closed()) continue;
+      const bool is_root = caller->link.hello().rank == 0;
+      const uint32_t parent = caller->registration->parent;
+      if (!is_root && !is_answered_[parent]) continue;
+      const base::SocketAddress address = is_root ? base::SocketAddress() : *addresses_[parent];
+      caller->link.send(make_record({.kind = FrameKind::kParent}, {as_bytes(&address, sizeof(address))}));
+      caller->link.advance();
+      caller->is_answered = is_answered_[caller->link.hello().rank] = is_news = true;
+      ++told_;
+    }
+  }
+}
+
+std::string Rendezvous::describe_missing() const {
+  std::vector<uint32_t> missing;
+  for (uint32_t rank = 0; rank < count_ranks_; ++rank) {
+    if (!addresses_[rank]) missing.push_back(rank);
+  }
+  return "waited for " + show_ranks(missing) + ", which never came to the rendezvous (" +
+         std::to_string(came_) + " of " + std::to_string(count_ranks_) + " ranks did)";
+}
+
+void Rendezvous::tell_failure() {
+  if (count_ranks_ == 0) {
+    base::log_warn(
+        "bootstrap: rendezvous at %s: no rank came; did the ranks start, and can they reach this address?",
+        base::describe(listener_.address()).c_str());
+    return;
+  }
+  const bool is_timeout = reason_.empty();
+  const Record record = make_failure({{is_timeout ? base::Status::kTimeout : base::Status::kRemote, 0},
+                                      "joining: " + (is_timeout ? describe_missing() : reason_)});
+  for (const auto& caller : callers_) {
+    if (caller->registration && !caller->is_answered) caller->link.send(record);
+  }
+  const auto parting = base::Deadline::after_ms(kPartingMs);
+  const auto is_flushed = [](const auto& caller) {
+    caller->link.advance();
+    return !caller->registration || caller->link.is_flushed();
+  };
+  while (!parting.has_passed() && !std::all_of(callers_.begin(), callers_.end(), is_flushed)) {
+    ::poll(nullptr, 0, 1);
+  }
+}
+
+namespace {
+
+constexpr int64_t kRetryMs = 50;
+constexpr int64_t kVerdictMs = 1000;  // for the rendezvous to name the missing ranks
+
+class Asking {
+ public:
+  Asking(const Meeting& meeting, const TreeLinks::Place& place, const base::SocketAddress& own,
+         base::Deadline deadline)
+      : meeting_(meeting), place_(place), own_(own), deadline_(deadline) {}
+
+  // One attempt. Empty if it failed for a temporary reason, which is in `problem`.
+  base::Result<std::optional<base::SocketAddress>> ask(std::string& problem);
+  // Whether the last attempt was dropped: if there are many strangers, a rank may be taken for one of them.
+  bool was_sent_away() const { return was_sent_away_; }
+  base::Error fail(base::Status status, const std::string& text) const {
+    return base::fail(status, "bootstrap: rank %u of %u: rendezvous at %s: %s", place_.rank,
+                      place_.shape.count_ranks, base::describe(meeting_.address).c_str(), text.c_str());
+  }
+
+ private:
+  base::Result<std::optional<base::SocketAddress>> read(const Record& record) const;
+
+  Meeting meeting_;
+  TreeLinks::Place place_;
+  base::SocketAddress own_;
+  base::Deadline deadline_;
+  bool was_sent_away_ = false;
+};
+
+base::Result<std::optional<base::SocketAddress>> Asking::ask(std::string& problem) {
+  was_sent_away_ = false;
+  Hello hello;
+  hello.rank = place_.rank;
+  hello.count_ranks = place_.shape.count_ranks;
+  hello.nonce = place_.nonce;
+  auto connected = Link::connect(meeting_.address, hello, place_.secret);
+  if (!connected) {
+    problem = std::string("it cannot be reached: ") + std::strerror(connected.error().errno_value);
+    return std::optional<base::SocketAddress>();
+  }
+  Link link = std::move(*connected);
+  const Registration registration{own_, place_.rank == 0 ? 0 : place_.shape.parent_of(place_.rank), 0};
+  link.send(make_record({.kind = FrameKind::kRegistration, .rank = place_.rank},
+                        {as_bytes(&registration, sizeof(registration))}));
+  bool is_overdue = false;
+  while (true) {
+    link.advance();
+    if (const Record record = link.take()) return read(record);
+    if (link.is_closed() && (!link.was_answered() || link.refusal() != Refusal::kNone)) {
+      problem = link.problem();
+      was_sent_away_ = link.was_connected() && !link.was_answered();
+      const Refusal refusal = link.refusal();
+      const bool may_heal =
+          refusal == Refusal::kNone || refusal == Refusal::kOtherJob || refusal == Refusal::kRankTaken;
+      if (may_heal) return std::optional<base::SocketAddress>();
+      if (refusal == Refusal::kOtherCount) problem += " (" + std::to_string(link.refusal_detail()) + ")";
+      return fail(base::Status::kRemote, problem);
+    }
+    if (link.is_closed()) return fail(base::Status::kRemote, "it has gone: " + link.problem());
+    if (deadline_.has_passed()) {
+      if (is_overdue || !link.is_standing())
+        return fail(base::Status::kTimeout, problem.empty() ? "it does not answer" : problem);
+      link.send(make_record({.kind = FrameKind::kOverdue, .rank = place_.rank}));
+      is_overdue = true;
+      deadline_ = base::Deadline::after_ms(kVerdictMs);
+      continue;
+    }
+    pollfd entry = link.poll_entry();
+    ::poll(&entry, 1, static_cast<int>(std::min<int64_t>(deadline_.remaining_ms(), kStepMs)));
+  }
+}
+
+base::Result<std::optional<base::SocketAddress>> Asking::read(const Record& record) const {
+  const FrameKind kind = header_of(record).kind;
+  if (kind == FrameKind::kFailure) {
+    const FailureNote note = read_failure(record);
+    return base::fail(note.error.status, "bootstrap: rank %u of %u: %s", place_.rank,
+                      place_.shape.count_ranks, note.text.c_str());
+  }
+  base::SocketAddress parent;
+  if (kind != FrameKind::kParent || payload_of(record).size() != sizeof(parent)) {
+    return fail(base::Status::kRemote, "it sent an unexpected message");
+  }
+  std::memcpy(&parent, payload_of(record).data(), sizeof(parent));
+  return std::optional(parent);
+}
+
+}  // namespace
+
+base::Result<base::SocketAddress> ask_for_parent(const Meeting& meeting, const TreeLinks::Place& place,
+                                                 const base::SocketAddress& own, base::Deadline deadline,
+                                                 Patience patience) {
+  Asking asking(meeting, place, own, deadline);
+  std::string problem;
+  while (true) {
+    auto answer = asking.ask(problem);
+    if (!answer) return answer.error();
+    if (*answer) return **answer;
+    if (patience == Patience::kNone && !asking.was_sent_away())
+      return asking.fail(base::Status::kRemote, problem);
+    if (deadline.has_passed()) return asking.fail(base::Status::kTimeout, problem);
+    ::poll(nullptr, 0, static_cast<int>(std::min(deadline.remaining_ms(), kRetryMs)));
+  }
+}
+
+}  // namespace verbena::bootstrap

@@ -1,0 +1,123 @@
+// The first meeting point of a context's ranks: a listener and a thread that sends every rank the address of
+// its parent in the tree. It ends when every rank has its answer, when its time is over (waiting ranks are
+// told which ranks never came), or when it is destroyed.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/file_descriptor.h"
+#include "base/socket.h"
+#include "base/socket_address.h"
+#include "base/status.h"
+#include "bootstrap/link.h"
+#include "bootstrap/messages.h"
+#include "bootstrap/tree_carrier.h"
+
+namespace verbena::bootstrap {
+
+inline constexpr size_t kUniqueIdBytes = 128;
+
+// The 128 bytes by which the ranks of a context find each other: one process makes them, the application
+// carries them to all. Opaque to applications. The bytes may come from anywhere; parse() checks them.
+struct UniqueId {
+  uint8_t bytes[kUniqueIdBytes] = {};
+
+  bool operator==(const UniqueId&) const = default;
+};
+static_assert(sizeof(UniqueId) == kUniqueIdBytes);
+
+// The content of a unique id.
+struct Meeting {
+  base::SocketAddress address;  // of the rendezvous
+  Nonce nonce{};                // identifies the job; sent over the network
+  Nonce secret{};               // never sent, only proven: replaces the job's key; zeros: there is none
+};
+
+UniqueId make_id(const Meeting& meeting);
+// An error, logged, if it is not a unique id, or one of another version.
+base::Result<Meeting> parse(const UniqueId& id);
+
+// Opens a rendezvous on the interface that VERBENA_SOCKET_IFNAME selects and lets it run until
+// every rank came, VERBENA_BOOTSTRAP_TIMEOUT_MS is over, or the library is unloaded.
+base::Result<UniqueId> make_unique_id();
+
+class Rendezvous {
+ public:
+  // Listens at meeting.address; if that is not set, at a free port of the interface that the parameters
+  // select.
+  static base::Result<std::unique_ptr<Rendezvous>> open(const Meeting& meeting, int64_t timeout_ms);
+  // The same with an existing listener.
+  static base::Result<std::unique_ptr<Rendezvous>> open_at(base::Listener listener, const Meeting& meeting,
+                                                           int64_t timeout_ms);
+  ~Rendezvous();
+  Rendezvous(const Rendezvous&) = delete;
+  Rendezvous& operator=(const Rendezvous&) = delete;
+
+  const UniqueId& id() const { return id_; }
+  bool has_ended() const { return has_ended_.load(std::memory_order_acquire); }
+
+ private:
+  struct Caller {
+    explicit Caller(Link its_link, int64_t patience_ms)
+        : link(std::move(its_link)), deadline(base::Deadline::after_ms(patience_ms)) {}
+    Link link;
+    base::Deadline deadline;  // for identifying itself
+    std::optional<Registration> registration;
+    bool is_answered = false;
+  };
+
+  Rendezvous(base::Listener listener, const Meeting& meeting, Proof proof, int64_t timeout_ms);
+  base::Outcome start();
+  void run();
+  void accept_all();
+  void send_stranger_away();
+  void serve(Caller& caller);
+  void judge(Link& link);
+  void take_registration(Caller& caller);
+  void notice_the_dead();
+  void tell_parents();
+  void tell_failure();
+  void wait();
+  bool is_done() const;
+  std::string describe_missing() const;
+
+  base::Listener listener_;
+  base::FileDescriptor stop_;  // an eventfd, written by the destructor
+  UniqueId id_;
+  Nonce nonce_;
+  Proof proof_;  // with the key from when the rendezvous was opened
+  base::Deadline deadline_;
+  pid_t owner_pid_ = 0;
+  std::thread thread_;
+  std::atomic<bool> has_ended_{false};  // stored with release by the thread, as its last action
+
+  // Used by the thread only.
+  bool is_overdue_ = false, is_stopped_ = false;
+  std::string reason_;        // why it fails before its deadline
+  uint32_t count_ranks_ = 0;  // from the first rank; 0: no rank has come
+  uint32_t came_ = 0, told_ = 0;
+  std::vector<std::optional<base::SocketAddress>> addresses_;  // by rank
+  std::vector<bool> is_answered_;                              // by rank
+  std::vector<std::unique_ptr<Caller>> callers_;
+};
+
+// A rank's call to the rendezvous: registers its address and gets that of its parent.
+
+enum class Patience : uint8_t {
+  kNone,           // the rendezvous already exists, because its id was made before
+  kUntilDeadline,  // it may start later, and another one may be at its address until then
+};
+
+// The address of our parent; none for rank 0. `own` is our address for our children.
+base::Result<base::SocketAddress> ask_for_parent(const Meeting& meeting, const TreeLinks::Place& place,
+                                                 const base::SocketAddress& own, base::Deadline deadline,
+                                                 Patience patience = Patience::kNone);
+
+}  // namespace verbena::bootstrap

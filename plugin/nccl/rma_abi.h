@@ -1,0 +1,212 @@
+// NCCL's tables for its device API, over which kernels and streams of NCCL put, signal and read in other
+// ranks' memory: GIN v11 (NCCL 2.28) and v13 (2.30), RMA v14 to v16 (2.30.7 to 2.32). As in abi_tables.h: the
+// order of the members is the contract; a comment names NCCL's type. Nothing here has behaviour.
+#pragma once
+
+#include "nccl/abi.h"
+
+namespace verbena::abi {
+
+enum SignalOp : uint32_t { kSignalIncrement = 1, kSignalAdd = 2 };
+inline constexpr uint32_t kAggregateRequests = 1;  // of optFlags: more to the same peer follows at once
+
+// Outstanding operations of one context to one peer are at most this many for each of max_recvs.
+inline constexpr uint32_t kRmaRequestsPerReceive = 32;
+inline constexpr int kRmaMaxReceives = 8;
+
+struct RmaConfig {  // ncclRmaConfig_v14_t to _v16_t
+  int n_contexts;
+  int traffic_class;
+  int rank_stride;
+};
+static_assert(sizeof(RmaConfig) == 12 && offsetof(RmaConfig, rank_stride) == 8);
+
+struct GinConfig_v13 {  // ncclGinConfig_v13_t
+  int n_signals;
+  int n_counters;
+  int n_contexts;
+  int queue_depth;
+  int traffic_class;
+};
+static_assert(sizeof(GinConfig_v13) == 20 && offsetof(GinConfig_v13, traffic_class) == 16);
+
+struct RmaProperties {  // ncclRmaProperties_v16_t
+  bool flushes_all_puts_on_any_signal;
+};
+static_assert(sizeof(RmaProperties) == 1);
+
+// The first argument of the data functions, of progress and of queryLastError is the communicator.
+struct ncclGin_v11_t {  // ncclGin_v11_t
+  using Properties = ncclNetProperties_v11_t;
+  const char* name;
+  Result (*init)(void** context, uint64_t comm_id, DebugLogger logger);
+  Result (*devices)(int* count);
+  Result (*get_properties)(int device, Properties* properties);
+  Result (*listen)(void* context, int device, void* handle, void** listen_comm);
+  Result (*connect)(void* context, void* handles[], int nranks, int rank, void* listen_comm,
+                    void** coll_comm);
+  Result (*create_context)(void* coll_comm, int n_signals, int n_counters, void** gin_context,
+                           NetDeviceHandle** device_handle);
+  Result (*reg_mr_sym)(void* coll_comm, void* data, size_t size, int type, uint64_t flags, void** mhandle,
+                       void** gin_handle);
+  Result (*reg_mr_sym_dmabuf)(void* coll_comm, void* data, size_t size, int type, uint64_t offset, int fd,
+                              uint64_t flags, void** mhandle, void** gin_handle);
+  Result (*dereg_mr_sym)(void* coll_comm, void* mhandle);
+  Result (*destroy_context)(void* gin_context);
+  Result (*close_coll)(void* coll_comm);
+  Result (*close_listen)(void* listen_comm);
+  Result (*iput)(void* coll_comm, uint64_t source_offset, void* source, size_t size, uint64_t offset,
+                 void* destination, uint32_t rank, void** request);
+  Result (*iput_signal)(void* coll_comm, uint64_t source_offset, void* source, size_t size, uint64_t offset,
+                        void* destination, uint32_t rank, uint64_t signal_offset, void* signal,
+                        uint64_t value, uint32_t op, void** request);
+  Result (*test)(void* coll_comm, void* request, int* done);
+  Result (*progress)(void* coll_comm);
+  Result (*query_last_error)(void* coll_comm, bool* has_error);
+  Result (*finalize)(void* context);
+};
+static_assert(sizeof(ncclGin_v11_t) == 152 && offsetof(ncclGin_v11_t, connect) == 40);
+static_assert(offsetof(ncclGin_v11_t, iput) == 104 && offsetof(ncclGin_v11_t, test) == 120 &&
+              offsetof(ncclGin_v11_t, finalize) == 144);
+
+// v13: contexts, gets and flushes.
+struct ncclGin_v13_t {  // ncclGin_v13_t
+  using Properties = ncclNetProperties_v12_t;
+  const char* name;
+  Result (*init)(void** context, uint64_t comm_id, DebugLogger logger);
+  Result (*devices)(int* count);
+  Result (*get_properties)(int device, Properties* properties);
+  Result (*listen)(void* context, int device, void* handle, void** listen_comm);
+  Result (*connect)(void* context, void* handles[], int nranks, int rank, void* listen_comm,
+                    void** coll_comm);
+  Result (*create_context)(void* coll_comm, GinConfig_v13* config, void** gin_context,
+                           NetDeviceHandle** device_handle);
+  Result (*reg_mr_sym)(void* coll_comm, void* data, size_t size, int type, uint64_t flags, void** mhandle,
+                       void** gin_handle);
+  Result (*reg_mr_sym_dmabuf)(void* coll_comm, void* data, size_t size, int type, uint64_t offset, int fd,
+                              uint64_t flags, void** mhandle, void** gin_handle);
+  Result (*dereg_mr_sym)(void* coll_comm, void* mhandle);
+  Result (*destroy_context)(void* gin_context);
+  Result (*close_coll)(void* coll_comm);
+  Result (*close_listen)(void* listen_comm);
+  Result (*iput)(void* gin_context, int context, uint64_t source_offset, void* source, size_t size,
+                 uint64_t offset, void* destination, uint32_t rank, void** request);
+  Result (*iput_signal)(void* gin_context, int context, uint64_t source_offset, void* source, size_t size,
+                        uint64_t offset, void* destination, uint32_t rank, uint64_t signal_offset,
+                        void* signal, uint64_t value, uint32_t op, void** request);
+  Result (*iget)(void* gin_context, int context, uint64_t remote_offset, void* remote, size_t size,
+                 uint64_t local_offset, void* local, uint32_t rank, void** request);
+  Result (*iflush)(void* gin_context, int context, void* mhandle, uint32_t rank, void** request);
+  Result (*test)(void* coll_comm, void* request, int* done);
+  Result (*progress)(void* gin_context);
+  Result (*query_last_error)(void* gin_context, bool* has_error);
+  Result (*finalize)(void* context);
+};
+static_assert(sizeof(ncclGin_v13_t) == 168 && offsetof(ncclGin_v13_t, iput) == 104);
+static_assert(offsetof(ncclGin_v13_t, iget) == 120 && offsetof(ncclGin_v13_t, test) == 136 &&
+              offsetof(ncclGin_v13_t, finalize) == 160);
+
+struct ncclRma_v14_t {  // ncclRma_v14_t
+  using Properties = ncclNetProperties_v12_t;
+  const char* name;
+  Result (*init)(void** context, uint64_t comm_id, DebugLogger logger);
+  Result (*devices)(int* count);
+  Result (*get_properties)(int device, Properties* properties);
+  Result (*listen)(void* context, int device, void* handle, void** listen_comm);
+  Result (*connect)(void* context, void* handles[], int nranks, int rank, void* listen_comm,
+                    void** coll_comm);
+  Result (*create_context)(void* coll_comm, RmaConfig* config, void** rma_context);
+  Result (*reg_mr_sym)(void* coll_comm, void* data, size_t size, int type, uint64_t flags, void** mhandle);
+  Result (*reg_mr_sym_dmabuf)(void* coll_comm, void* data, size_t size, int type, uint64_t offset, int fd,
+                              uint64_t flags, void** mhandle);
+  Result (*dereg_mr_sym)(void* coll_comm, void* mhandle);
+  Result (*destroy_context)(void* rma_context);
+  Result (*close_coll)(void* coll_comm);
+  Result (*close_listen)(void* listen_comm);
+  Result (*iput)(void* rma_context, int context, uint64_t source_offset, void* source, size_t size,
+                 uint64_t offset, void* destination, uint32_t rank, void** request);
+  Result (*iput_signal)(void* rma_context, int context, uint64_t source_offset, void* source, size_t size,
+                        uint64_t offset, void* destination, uint32_t rank, uint64_t signal_offset,
+                        void* signal, uint64_t value, uint32_t op, bool is_strong, void** request);
+  Result (*iget)(void* rma_context, int context, uint64_t remote_offset, void* remote, size_t size,
+                 uint64_t local_offset, void* local, uint32_t rank, void** request);
+  Result (*iflush)(void* rma_context, int context, void* mhandle, uint32_t rank, void** request);
+  Result (*test)(void* coll_comm, void* request, int* done);
+  Result (*progress)(void* rma_context);
+  Result (*query_last_error)(void* rma_context, bool* has_error);
+  Result (*finalize)(void* context);
+};
+static_assert(sizeof(ncclRma_v14_t) == 168 && offsetof(ncclRma_v14_t, create_context) == 48);
+static_assert(offsetof(ncclRma_v14_t, iput_signal) == 112 && offsetof(ncclRma_v14_t, progress) == 144);
+
+// v15: flags of each operation. v16: the same behind a function more (getRmaProperties).
+struct ncclRma_v15_t {  // ncclRma_v15_t
+  using Properties = ncclNetProperties_v12_t;
+  const char* name;
+  Result (*init)(void** context, uint64_t comm_id, DebugLogger logger);
+  Result (*devices)(int* count);
+  Result (*get_properties)(int device, Properties* properties);
+  Result (*listen)(void* context, int device, void* handle, void** listen_comm);
+  Result (*connect)(void* context, void* handles[], int nranks, int rank, void* listen_comm,
+                    void** coll_comm);
+  Result (*create_context)(void* coll_comm, RmaConfig* config, void** rma_context);
+  Result (*reg_mr_sym)(void* coll_comm, void* data, size_t size, int type, uint64_t flags, void** mhandle);
+  Result (*reg_mr_sym_dmabuf)(void* coll_comm, void* data, size_t size, int type, uint64_t offset, int fd,
+                              uint64_t flags, void** mhandle);
+  Result (*dereg_mr_sym)(void* coll_comm, void* mhandle);
+  Result (*destroy_context)(void* rma_context);
+  Result (*close_coll)(void* coll_comm);
+  Result (*close_listen)(void* listen_comm);
+  Result (*iput)(void* rma_context, int context, uint64_t source_offset, void* source, size_t size,
+                 uint64_t offset, void* destination, uint32_t rank, uint32_t flags, void** request);
+  Result (*iput_signal)(void* rma_context, int context, uint64_t source_offset, void* source, size_t size,
+                        uint64_t offset, void* destination, uint32_t rank, uint64_t signal_offset,
+                        void* signal, uint64_t value, uint32_t op, bool is_strong, uint32_t flags,
+                        void** request);
+  Result (*iget)(void* rma_context, int context, uint64_t remote_offset, void* remote, size_t size,
+                 uint64_t local_offset, void* local, uint32_t rank, uint32_t flags, void** request);
+  Result (*iflush)(void* rma_context, int context, void* mhandle, uint32_t rank, void** request);
+  Result (*test)(void* coll_comm, void* request, int* done);
+  Result (*progress)(void* rma_context);
+  Result (*query_last_error)(void* rma_context, bool* has_error);
+  Result (*finalize)(void* context);
+};
+static_assert(sizeof(ncclRma_v15_t) == 168 && offsetof(ncclRma_v15_t, iflush) == 128);
+
+struct ncclRma_v16_t {  // ncclRma_v16_t
+  using Properties = ncclNetProperties_v12_t;
+  const char* name;
+  Result (*init)(void** context, uint64_t comm_id, DebugLogger logger);
+  Result (*devices)(int* count);
+  Result (*get_rma_properties)(void* coll_comm, RmaProperties* properties);
+  Result (*get_properties)(int device, Properties* properties);
+  Result (*listen)(void* context, int device, void* handle, void** listen_comm);
+  Result (*connect)(void* context, void* handles[], int nranks, int rank, void* listen_comm,
+                    void** coll_comm);
+  Result (*create_context)(void* coll_comm, RmaConfig* config, void** rma_context);
+  Result (*reg_mr_sym)(void* coll_comm, void* data, size_t size, int type, uint64_t flags, void** mhandle);
+  Result (*reg_mr_sym_dmabuf)(void* coll_comm, void* data, size_t size, int type, uint64_t offset, int fd,
+                              uint64_t flags, void** mhandle);
+  Result (*dereg_mr_sym)(void* coll_comm, void* mhandle);
+  Result (*destroy_context)(void* rma_context);
+  Result (*close_coll)(void* coll_comm);
+  Result (*close_listen)(void* listen_comm);
+  Result (*iput)(void* rma_context, int context, uint64_t source_offset, void* source, size_t size,
+                 uint64_t offset, void* destination, uint32_t rank, uint32_t flags, void** request);
+  Result (*iput_signal)(void* rma_context, int context, uint64_t source_offset, void* source, size_t size,
+                        uint64_t offset, void* destination, uint32_t rank, uint64_t signal_offset,
+                        void* signal, uint64_t value, uint32_t op, bool is_strong, uint32_t flags,
+                        void** request);
+  Result (*iget)(void* rma_context, int context, uint64_t remote_offset, void* remote, size_t size,
+                 uint64_t local_offset, void* local, uint32_t rank, uint32_t flags, void** request);
+  Result (*iflush)(void* rma_context, int context, void* mhandle, uint32_t rank, void** request);
+  Result (*test)(void* coll_comm, void* request, int* done);
+  Result (*progress)(void* rma_context);
+  Result (*query_last_error)(void* rma_context, bool* has_error);
+  Result (*finalize)(void* context);
+};
+static_assert(sizeof(ncclRma_v16_t) == 176 && offsetof(ncclRma_v16_t, get_rma_properties) == 24);
+static_assert(offsetof(ncclRma_v16_t, iput) == 112 && offsetof(ncclRma_v16_t, iget) == 128 &&
+              offsetof(ncclRma_v16_t, test) == 144 && offsetof(ncclRma_v16_t, finalize) == 168);
+
+}  // namespace verbena::abi

@@ -1,0 +1,450 @@
+#include "nccl/rma_communicator.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/log.h"
+#include "base/parameters.h"
+
+namespace verbena::nccl {
+
+using verbena::EndpointCompletion;
+using verbena::Posting;
+
+namespace {
+
+constexpr size_t kRequestsPerBlock = 256;
+// A test that finds nothing costs one load; once in so many it makes everything move on, for a caller that
+// does nothing but test.
+constexpr uint32_t kTestsPerProgress = 32;
+
+unsigned long long wide(uint64_t value) {
+  return value;
+}
+
+// Of a counter that only this thread writes.
+void count(std::atomic<uint32_t>& counter, uint32_t change) {
+  counter.store(counter.load(std::memory_order_relaxed) + change, std::memory_order_release);
+}
+
+}  // namespace
+
+// --- Meeting.
+
+RmaCommunicator::RmaCommunicator(bootstrap::Bootstrap bootstrap, std::shared_ptr<transport::NicRegistry> nics,
+                                 const transport::Nic& nic)
+    : nics_(std::move(nics)),
+      device_(nic.name),
+      rank_(bootstrap.rank()),
+      count_ranks_(bootstrap.count_ranks()),
+      bootstrap_(std::move(bootstrap)),
+      is_joined_(count_ranks_),
+      lanes_(size_t{count_ranks_} * kLanes) {
+  communicator = this;
+  waiting_.reserve(lanes_.size());
+}
+
+base::Result<std::unique_ptr<RmaCommunicator>> RmaCommunicator::open(
+    bootstrap::Bootstrap bootstrap, std::shared_ptr<transport::NicRegistry> nics, const transport::Nic& nic,
+    uint64_t nonce, bool joins_all) {
+  std::unique_ptr<RmaCommunicator> made(new RmaCommunicator(std::move(bootstrap), std::move(nics), nic));
+  bootstrap::Bootstrap& group = made->bootstrap_;
+  group.set_timeout_ms(base::parameters().bootstrap_timeout_ms);
+  const Outcome opened = made->open_endpoint(nic, nonce);
+  if (auto agreed = group.all_agree(opened, base::last_failure()); !agreed) return agreed.error();
+  if (joins_all) {
+    if (auto joined = made->join_peers(1); !joined) return joined.error();
+  }
+  return made;
+}
+
+// As many rails for each rank as the one with the most has: addresses have one length.
+Outcome RmaCommunicator::open_endpoint(const transport::Nic& nic, uint64_t nonce) {
+  const auto rails = bootstrap_.gather(static_cast<uint32_t>(nic.rails.size()));
+  if (!rails) return rails.error();
+  std::string cause;
+  endpoint_ =
+      transport::OneSidedEndpoint::open_on({.rank = rank_,
+                                            .count_ranks = count_ranks_,
+                                            .nonce = nonce,
+                                            .rails = std::ranges::max(*rails),
+                                            .lanes = kLanes,
+                                            .send_depth = kSendDepth,
+                                            .is_observed = true},
+                                           {.devices = nic.rails, .owned = {}, .keeps_alive = nics_}, &cause);
+  return endpoint_ == nullptr ? Outcome(base::Error{base::Status::kSystem, 0}) : Outcome();
+}
+
+RmaCommunicator::~RmaCommunicator() {
+  if (endpoint_ == nullptr) return;
+  const protocol::LaneCounts failures = endpoint_->count_failures();
+  endpoint_.reset();  // nothing reaches memory any more that its owner frees next
+  base::log_info(
+      "rma: rank %u of %u on %s: closed: %llu puts and %llu gets of %llu bytes, %llu signals; %llu waited "
+      "for "
+      "room; queue pairs failed %llu, revived %llu, requests repeated %llu",
+      rank_, count_ranks_, device_.c_str(), wide(counts_.puts), wide(counts_.gets), wide(counts_.bytes),
+      wide(counts_.signals), wide(counts_.waited), wide(failures.failed_queue_pairs),
+      wide(failures.revived_queue_pairs), wide(failures.replayed_requests));
+}
+
+Outcome RmaCommunicator::join_peers(uint32_t stride) {
+  const auto is_due = [&](uint32_t peer) {
+    return (peer + count_ranks_ - rank_) % count_ranks_ % stride == 0 && !is_joined_[peer];
+  };
+  const size_t part_bytes = endpoint_->address_bytes();
+  std::vector<std::byte> mine(part_bytes * count_ranks_), theirs(mine.size());
+  Outcome state;
+  std::string cause;
+  for (uint32_t peer = 0; peer < count_ranks_ && state.is_ok(); ++peer) {
+    if (!is_due(peer)) continue;
+    const auto address = endpoint_->local_address(peer, &cause);
+    if (address.size() != part_bytes) {
+      state = base::Error{base::Status::kSystem, 0};
+    } else {
+      std::copy(address.begin(), address.end(), mine.begin() + static_cast<ptrdiff_t>(peer * part_bytes));
+    }
+  }
+  if (auto agreed = bootstrap_.all_agree(state, base::last_failure()); !agreed) return agreed;
+  if (auto exchanged = bootstrap_.exchange(mine, theirs); !exchanged) return exchanged;
+  for (uint32_t peer = 0; peer < count_ranks_ && state.is_ok(); ++peer) {
+    if (!is_due(peer)) continue;
+    const bool is_joined =
+        endpoint_->connect(peer, std::span(theirs).subspan(peer * part_bytes, part_bytes), &cause);
+    if (is_joined) {
+      is_joined_[peer] = true;
+    } else {
+      state = base::Error{base::Status::kRemote, 0};
+    }
+  }
+  return bootstrap_.all_agree(state, base::last_failure());
+}
+
+base::Result<RmaContext*> RmaCommunicator::create_context(const RmaContextOptions& options) {
+  const std::lock_guard lock(mutex_);
+  endpoint_->set_traffic_class(options.traffic_class);
+  if (auto joined = join_peers(options.rank_stride); !joined) return joined.error();
+  const auto is_free = [](const RmaContext& context) {
+    return !context.is_open.load(std::memory_order_acquire) &&
+           context.under_way.load(std::memory_order_acquire) == 0;
+  };
+  const auto found = std::find_if(contexts_.begin(), contexts_.end(), is_free);
+  RmaContext& made = found == contexts_.end() ? contexts_.emplace_back() : *found;
+  made.communicator = this;
+  made.first_lane = next_lane_;
+  made.is_open.store(true, std::memory_order_release);
+  next_lane_ = (next_lane_ + options.contexts) % kLanes;
+  return &made;
+}
+
+void RmaCommunicator::destroy_context(RmaContext* context) {
+  context->is_open.store(false, std::memory_order_release);
+  has_closing_.store(true, std::memory_order_release);
+}
+
+// --- Memory.
+
+// One that is free at every rank. Mostly all give back what they have registered in the same order, so that
+// the lowest free one is the same.
+base::Result<uint32_t> RmaCommunicator::choose_region_id() {
+  struct Free {
+    uint32_t lowest, end;
+  };
+  const auto lowest =
+      static_cast<uint32_t>(std::find(regions_.begin(), regions_.end(), nullptr) - regions_.begin());
+  uint32_t end = static_cast<uint32_t>(regions_.size());
+  while (end > 0 && regions_[end - 1] == nullptr) --end;
+  const auto all = bootstrap_.gather(Free{lowest, end});
+  if (!all) return all.error();
+  const bool is_same = std::all_of(all->begin(), all->end(),
+                                   [&](const Free& one) { return one.lowest == all->front().lowest; });
+  if (is_same) return all->front().lowest;
+  return std::ranges::max(*all, {}, &Free::end).end;
+}
+
+base::Result<RmaRegion*> RmaCommunicator::register_memory(void* data, uint64_t bytes, int fd,
+                                                          uint64_t fd_offset_bytes) {
+  const std::lock_guard lock(mutex_);
+  const auto id = choose_region_id();
+  if (!id) return id.error();
+  std::string cause;
+  const verbena::EndpointMemory memory{data, bytes, fd, fd_offset_bytes};
+  Outcome state =
+      endpoint_->add_region(*id, memory, &cause) ? Outcome() : Outcome(base::Error{base::Status::kSystem, 0});
+  if (auto agreed = bootstrap_.all_agree(state, base::last_failure()); !agreed) {
+    if (state.is_ok()) endpoint_->remove_region(*id);
+    return agreed.error();
+  }
+  const std::vector<std::byte> mine = endpoint_->region_address(*id);
+  std::vector<std::byte> all(mine.size() * count_ranks_);
+  if (auto gathered = bootstrap_.all_gather(mine, all); !gathered) {
+    endpoint_->remove_region(*id);
+    return gathered.error();
+  }
+  for (uint32_t peer = 0; peer < count_ranks_ && state.is_ok(); ++peer) {
+    if (!endpoint_->add_remote_region(peer, *id, std::span(all).subspan(peer * mine.size(), mine.size()),
+                                      &cause))
+      state = base::Error{base::Status::kRemote, 0};
+  }
+  if (auto agreed = bootstrap_.all_agree(state, base::last_failure()); !agreed) {
+    endpoint_->remove_remote_regions(*id);
+    endpoint_->remove_region(*id);
+    return agreed.error();
+  }
+  if (*id >= regions_.size()) regions_.resize(*id + 1);
+  regions_[*id] = std::make_unique<RmaRegion>();
+  regions_[*id]->communicator = this;
+  regions_[*id]->id = *id;
+  regions_[*id]->bytes = bytes;
+  return regions_[*id].get();
+}
+
+void RmaCommunicator::release(RmaRegion& region) {
+  const uint32_t id = region.id;
+  endpoint_->remove_remote_regions(id);
+  endpoint_->remove_region(id);
+  regions_[id].reset();
+}
+
+void RmaCommunicator::deregister_memory(RmaRegion* region) {
+  const std::lock_guard lock(mutex_);
+  if (region->under_way.load(std::memory_order_acquire) == 0) return release(*region);
+  closing_.push_back(region);
+  has_closing_.store(true, std::memory_order_release);
+}
+
+// What was given back while something of it was under way, and requests that nobody will test.
+void RmaCommunicator::sweep() {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock) return;  // a collective call is under way: later
+  for (auto& block : pool_) {
+    for (RmaRequest& request : block) {
+      if (request.context == nullptr || !request.is_done) continue;
+      if (!request.context->is_open.load(std::memory_order_acquire)) give_back(&request);
+    }
+  }
+  std::erase_if(closing_, [&](RmaRegion* region) {
+    if (region->under_way.load(std::memory_order_relaxed) != 0) return false;
+    release(*region);
+    return true;
+  });
+  has_closing_.store(!closing_.empty(), std::memory_order_relaxed);
+}
+
+// --- Requests.
+
+RmaRequest* RmaCommunicator::take_request(RmaContext& context) {
+  if (free_ == nullptr) [[unlikely]] {
+    for (RmaRequest& request : pool_.emplace_back(kRequestsPerBlock)) {
+      request.next = free_;
+      free_ = &request;
+    }
+  }
+  RmaRequest* const taken = free_;
+  free_ = taken->next;
+  *taken = {};
+  taken->context = &context;
+  count(context.under_way, 1);
+  return taken;
+}
+
+void RmaCommunicator::give_back(RmaRequest* request) {
+  count(request->context->under_way, ~0U);
+  request->context = nullptr;
+  request->next = free_;
+  free_ = request;
+}
+
+void RmaCommunicator::finish(RmaRequest* request, bool has_failed) {
+  for (RmaRegion* region : request->regions)
+    if (region != nullptr) count(region->under_way, ~0U);
+  request->is_done = true;
+  request->has_failed = has_failed;
+  if (!request->context->is_open.load(std::memory_order_acquire)) [[unlikely]]
+    give_back(request);  // its context is gone: nobody tests it
+}
+
+// kTaken: all of it.
+Posting RmaCommunicator::hand_over(RmaRequest& request) {
+  if (request.has_transfer) {
+    const Posting posting =
+        request.is_get ? endpoint_->get(request.transfer, 0) : endpoint_->put(request.transfer, 0);
+    if (posting != Posting::kTaken) return posting;
+    request.has_transfer = false;
+  }
+  if (request.has_add) {
+    const Posting posting = endpoint_->add_word(request.word, request.addend, 0);
+    if (posting != Posting::kTaken) return posting;
+    request.has_add = false;
+  }
+  request.target = endpoint_->count_taken(request.transfer.peer, request.transfer.lane);
+  return Posting::kTaken;
+}
+
+Outcome RmaCommunicator::submit(RmaContext& context, uint32_t index, RmaRequest* request, bool is_hinted,
+                                void** out) {
+  const uint32_t peer = request->transfer.peer;
+  if (peer >= count_ranks_) [[unlikely]] {
+    give_back(request);
+    return base::fail(base::Status::kInvalidArgument, "rma: there is no such rank (rank %u of %u)", peer,
+                      count_ranks_);
+  }
+  const uint32_t number = (context.first_lane + index) % kLanes;
+  request->transfer.lane = request->word.lane = number;
+  request->word.peer = peer;
+  Lane& lane = lanes_[size_t{peer} * kLanes + number];
+  const Posting posting = lane.waiting.is_empty() ? hand_over(*request) : Posting::kFull;
+  if (posting == Posting::kRefused) [[unlikely]] {
+    give_back(request);
+    const bool is_of_peer = !endpoint_->error(peer).empty();
+    return base::fail(is_of_peer ? base::Status::kRemote : base::Status::kInvalidArgument,
+                      "rma: rank %u: an operation on rank %u is refused: %s", rank_, peer,
+                      endpoint_->refusal().c_str());
+  }
+  for (RmaRegion* region : request->regions)
+    if (region != nullptr) count(region->under_way, 1);
+  if (posting == Posting::kTaken) [[likely]] {
+    lane.flying.append(request);
+  } else {
+    lane.waiting.append(request);
+    ++counts_.waited;
+    if (!lane.is_listed) waiting_.push_back(static_cast<uint32_t>(&lane - lanes_.data()));
+    lane.is_listed = true;
+  }
+  if (!is_hinted) endpoint_->ring();
+  *out = request;
+  return {};
+}
+
+Outcome RmaCommunicator::put(RmaContext& context, uint32_t index, uint32_t peer, const RmaBytes& bytes,
+                             const RmaSignal& signal, bool is_hinted, void** out) {
+  RmaRequest* const request = take_request(context);
+  request->transfer.peer = peer;
+  if (bytes.bytes != 0) {
+    if (bytes.local == nullptr || bytes.remote == nullptr) [[unlikely]] {
+      give_back(request);
+      return base::fail(base::Status::kInvalidArgument,
+                        "rma: a put of %llu bytes without memory (handle NULL)", wide(bytes.bytes));
+    }
+    request->has_transfer = true;
+    request->transfer.local_region = bytes.local->id;
+    request->transfer.remote_region = bytes.remote->id;
+    request->transfer.local_offset = bytes.local_offset;
+    request->transfer.remote_offset = bytes.remote_offset;
+    request->transfer.bytes = bytes.bytes;
+    request->regions = {bytes.local, bytes.remote, signal.region};
+    ++counts_.puts;
+    counts_.bytes += bytes.bytes;
+  }
+  if (signal.region != nullptr) {
+    request->has_add = true;
+    request->word.region = signal.region->id;
+    request->word.offset = signal.offset;
+    request->addend = signal.addend;
+    request->regions[2] = signal.region;
+    ++counts_.signals;
+  }
+  if (request->has_transfer || request->has_add) [[likely]]
+    return submit(context, index, request, is_hinted, out);
+  request->is_done = true;  // nothing of it moves: it is complete
+  *out = request;
+  return {};
+}
+
+Outcome RmaCommunicator::get(RmaContext& context, uint32_t index, uint32_t peer, const RmaBytes& bytes,
+                             bool is_hinted, void** out) {
+  RmaRequest* const request = take_request(context);
+  *out = request;
+  if (bytes.bytes == 0) {
+    request->is_done = true;
+    return {};
+  }
+  if (bytes.local == nullptr || bytes.remote == nullptr) [[unlikely]] {
+    give_back(request);
+    return base::fail(base::Status::kInvalidArgument, "rma: a get of %llu bytes without memory (handle NULL)",
+                      wide(bytes.bytes));
+  }
+  request->is_get = request->has_transfer = true;
+  request->transfer = {
+      peer, 0, bytes.local->id, bytes.remote->id, bytes.local_offset, bytes.remote_offset, bytes.bytes};
+  request->regions = {bytes.local, bytes.remote, nullptr};
+  ++counts_.gets;
+  counts_.bytes += bytes.bytes;
+  return submit(context, index, request, is_hinted, out);
+}
+
+// --- Progress.
+
+void RmaCommunicator::fail_lane(Lane& lane, uint32_t peer) {
+  uint64_t lost = 0;
+  for (Queue* queue : {&lane.flying, &lane.waiting}) {
+    for (; !queue->is_empty(); ++lost) finish(queue->take(), true);
+  }
+  has_error_.store(true, std::memory_order_relaxed);
+  base::log_warn(
+      "rma: rank %u of %u on %s: %llu operations on rank %u are lost: %s; kernels and streams that wait for "
+      "them do not go on",
+      rank_, count_ranks_, device_.c_str(), wide(lost), peer, endpoint_->error(peer).c_str());
+}
+
+void RmaCommunicator::poll() {
+  uint32_t count = 0;
+  do {
+    count = endpoint_->poll(polled_);
+    for (const EndpointCompletion& told : std::span(polled_).first(count)) {
+      Lane& lane = lanes_[size_t{told.peer} * kLanes + told.lane];
+      while (!lane.flying.is_empty() && lane.flying.first->target <= told.count_done)
+        finish(lane.flying.take(), false);
+      if (told.has_failed) [[unlikely]]
+        fail_lane(lane, told.peer);
+    }
+  } while (count == polled_.size());
+}
+
+void RmaCommunicator::post_waiting() {
+  std::erase_if(waiting_, [&](uint32_t place) {
+    Lane& lane = lanes_[place];
+    while (!lane.waiting.is_empty()) {
+      RmaRequest& request = *lane.waiting.first;
+      const Posting posting = hand_over(request);
+      if (posting == Posting::kFull) return false;
+      lane.waiting.take();
+      if (posting == Posting::kTaken) {
+        lane.flying.append(&request);
+      } else {
+        base::log_warn("rma: rank %u: an operation on rank %u is refused: %s", rank_, request.transfer.peer,
+                       endpoint_->refusal().c_str());
+        has_error_.store(true, std::memory_order_relaxed);
+        finish(&request, true);
+      }
+    }
+    lane.is_listed = false;
+    return true;
+  });
+}
+
+Outcome RmaCommunicator::progress() {
+  endpoint_->ring();
+  poll();
+  if (!waiting_.empty()) {
+    post_waiting();
+    endpoint_->ring();
+  }
+  if (has_closing_.load(std::memory_order_acquire)) [[unlikely]]
+    sweep();
+  return {};
+}
+
+Outcome RmaCommunicator::test(RmaRequest& request, int* done) {
+  if (!request.is_done && ++early_tests_ % kTestsPerProgress == 0) {
+    if (auto outcome = progress(); !outcome) return outcome;
+  }
+  if (!request.is_done) return {};
+  const bool has_failed = request.has_failed;
+  give_back(&request);
+  if (has_failed) return base::Error{base::Status::kRemote, 0};  // which fail_lane() has told
+  *done = 1;
+  return {};
+}
+
+}  // namespace verbena::nccl

@@ -1,0 +1,1287 @@
+// One end of reliable messages over unreliable datagrams, pure: what leaves when and on which path, what
+// counts as lost, what is granted to whom, where pages go. A message, in the order of this file:
+//
+//   send          it takes its place in its channel's ring
+//   admit         as far as eager credits reach it may leave at once; else a wish asks the receiver for a
+//   grant pump          packets leave: first what was lost, then what may be sent, over one path after the
+//   other on_data       a packet is here, once or again, before its receive too post          the receive
+//   takes its place in the ring, with what is parked there serve         the receiver grants packets to the
+//   messages that want them, a few messages at a time finish_arrival  all packets are here: their pages are
+//   lent to the GPU, or copied where they belong release       the receive is consumed send_acks
+//   acknowledgements and grants leave on_ack        what has arrived is done, what should have arrived before
+//   it is lost on_timer      acknowledgements that are due, probes, timeouts, wishes that nobody answers
+//
+// Pure: no clock, verbs, CUDA or socket; what happens is asked of Port, the class that derives from
+// EngineCore<Port>: transport/datagram/engine.h over verbs, tests/protocol/datagram/simulation over a network
+// that a seed decides. What a port has to offer:
+//
+//   now_ns()                      the time, read once a pass
+//   rooms() -> uint32_t           a bit for each rail whose send queue takes another packet
+//   live_rails() -> uint32_t      a bit for each rail that works
+//   post_data(peer, OutPacket)    on a rail that has room; of no message: the header alone, for kNoChannel
+//   post_ack(peer, path, Ack)     these two may fail: they are sent again
+//   post_request(peer, path, wishes)
+//   post_pages(rail, queue, count)      idle pages to a receive queue
+//   move_pages(message, ReceiveMessage&)  copies the pages that a message holds into its receive: as many as
+//   can
+//                                 be copied in its order (move_of says which), and tells note_moved() later
+//   note_sent(message)            all of it is acknowledged
+//   note_received(message)        all of it is in its place, or lent
+//   note_silent(peer)             it owes an answer for too long
+//
+// One thread at a time. No function allocates while no more peers, channels and messages are open than once
+// were.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstdint>
+#include <span>
+
+#include "protocol/datagram/engine_state.h"
+#include "protocol/sequence.h"
+
+namespace verbena::protocol::datagram {
+
+// A data packet that leaves.
+struct OutPacket {
+  uint32_t psn, message, index;
+  PacketKind kind;
+  uint8_t path;
+  bool is_last, asks, is_resent, took_credit;
+  uint16_t backlog;
+};
+
+// A data packet that is here, its header checked.
+struct InPacket {
+  uint32_t psn;
+  uint16_t channel;
+  Place place;
+  uint16_t backlog;  // without the credit's bit
+  bool took_credit;
+  bool is_last, asks;
+  uint8_t path;
+  bool was_marked;  // by a switch whose queue was long
+  Stamp time;
+  uint32_t length_bytes;
+};
+
+enum class Verdict : uint8_t {
+  kHeld,       // the page is the message's; settle_packet() once that is noted
+  kEmpty,      // no bytes: the page is free; settle_packet()
+  kDuplicate,  // the rest: the page is free
+  kDropped,    // of a channel that is closed: acknowledged
+  kRefused,    // not acknowledged: it will be sent again
+  kStray,      // makes no sense
+  kTooLong,    // longer than its receive
+};
+struct Placed {
+  Verdict verdict;
+  uint32_t message = kNoObject;
+};
+
+struct Ack {
+  uint32_t cumulative, base;
+  AckBody body;
+  std::array<GrantRecord, kMaxGrantsPerAck> grants;
+  uint32_t grant_count;
+};
+
+// The top bit of a packet's backlog: it took an eager credit, however it is sent in the end, and its number
+// is one of the eager ones.
+inline constexpr uint16_t kTookCredit = 0x8000;
+inline constexpr uint16_t kMostBacklog = 0x7FFF;
+
+template <typename Port>
+class EngineCore {
+ public:
+  explicit EngineCore(const EngineOptions& options)
+      : options_(options), credits_(options.pages.credits), budget_(options.pages) {}
+
+  // --- Peers and channels. These may take memory.
+
+  uint32_t add_peer() {
+    const uint32_t id = peers_.take();
+    Peer& peer = peers_[id];
+    peer = Peer{};
+    peer.is_open = true;
+    peer.eager_limit = options_.eager_packets;
+    peer.loss = LossTimes(options_.loss);
+    peer.guard = SendGuard(options_.window_packets);
+    peer.paths = PathTable(options_.paths, options_.random + id * 7);
+    peer.heard_ns = port().now_ns();
+    return id;
+  }
+  // Its channels are closed.
+  void remove_peer(uint32_t id) {
+    Peer& peer = peers_[id];
+    forget_flight(peer);
+    if (peer.is_active) leave_active(id);
+    if (peer.must_ack) acks_.remove(peers_, id);
+    wheel_.remove(id, timers());
+    peer = Peer{};
+    peers_.give_back(id);
+  }
+  // Nothing is sent to it any more, nothing of it is awaited. What is open stays open.
+  void mute_peer(uint32_t id) {
+    Peer& peer = peers_[id];
+    peer.is_gone = true;
+    forget_flight(peer);
+    peer.ack_ns = peer.wish_ns = peer.owed_since_ns = kNeverNs;
+  }
+
+  // `wire`: what packets call it; the sender's choice.
+  uint32_t open_send(uint32_t peer, uint16_t wire) {
+    const uint32_t id = send_channels_.take();
+    send_channels_[id] = SendChannel{.peer = peer, .wire = wire};
+    enter(peers_[peer].send_channels, wire, id);
+    return id;
+  }
+  uint32_t open_receive(uint32_t peer, uint16_t wire) {
+    const uint32_t id = receive_channels_.take();
+    receive_channels_[id] = ReceiveChannel{.peer = peer, .wire = wire};
+    enter(peers_[peer].receive_channels, wire, id);
+    return id;
+  }
+  // Its messages are done, or nobody wants them any more: what of them is under way is not sent again.
+  void close_send(uint32_t channel) {
+    SendChannel& closing = send_channels_[channel];
+    Peer& peer = peers_[closing.peer];
+    if (closing.ring != kNoObject) {
+      drop_flight(peer, closing.ring);
+      for (uint32_t i = 0; i < kRing; ++i) {
+        const uint32_t id = closing.ring * kRing + i;
+        const SendMessage& message = sends_[id];
+        if (message.state == SendState::kReady && message.next < message.eager)
+          peer.eager_reserved -= message.eager - message.next;
+        set_state(peer, id, SendState::kFree);
+      }
+      sends_.rings.give_back(closing.ring);
+    }
+    peer.send_channels[closing.wire] = kNoObject;
+    closing = {};
+    send_channels_.give_back(channel);
+  }
+  // What still comes for it is acknowledged and dropped, until forget_receive(). No page of it is being
+  // copied; those that it held or lent are idle now.
+  void close_receive(uint32_t channel) {
+    ReceiveChannel& closing = receive_channels_[channel];
+    Peer& peer = peers_[closing.peer];
+    closing.is_closed = true;
+    if (closing.ring == kNoObject) return;
+    for (uint32_t i = 0; i < kRing; ++i) {
+      const uint32_t id = closing.ring * kRing + i;
+      ReceiveMessage& message = receives_[id];
+      if (message.state == ReceiveState::kFree) continue;
+      withdraw(message, id);
+      if (message.state == ReceiveState::kParked) {
+        settle_parked(peer, message);
+        budget_.drop_parked(message.held);
+      } else {
+        budget_.drop_held(message.held);
+        budget_.note_returned(message.lent);
+      }
+      settle_eager(peer, message);
+      add_idle(message.held + message.lent);
+      message.held = message.lent = 0;
+      message.state = ReceiveState::kFree;
+    }
+    receives_.rings.give_back(std::exchange(closing.ring, kNoObject));
+    closing.open = 0;
+  }
+  void forget_receive(uint32_t channel) {
+    ReceiveChannel& closing = receive_channels_[channel];
+    peers_[closing.peer].receive_channels[closing.wire] = kNoObject;
+    closing = {};
+    receive_channels_.give_back(channel);
+  }
+
+  // --- The walk of a message.
+
+  // kNoObject: the ring is full. The bytes are read until note_sent().
+  uint32_t send(uint32_t channel, uint64_t length_bytes) {
+    SendChannel& sending = send_channels_[channel];
+    if (sending.ring == kNoObject) sending.ring = sends_.rings.take();
+    const uint32_t id = sending.ring * kRing + sending.next % kRing;
+    SendMessage& message = sends_[id];
+    if (message.state != SendState::kFree) return kNoObject;
+    ++sending.open;
+    message = SendMessage{};
+    message.length_bytes = length_bytes;
+    message.packets = count_packets(length_bytes);
+    message.number = sending.next++;
+    message.channel = channel;
+    Peer& peer = peers_[sending.peer];
+    set_state(peer, id, SendState::kFresh);
+    admit(sending.peer);
+    return id;
+  }
+  // The caller knows that it is done.
+  void forget(uint32_t id) {
+    SendMessage& message = sends_[id];
+    SendChannel& sending = send_channels_[message.channel];
+    message.state = SendState::kFree;
+    if (--sending.open == 0) sends_.rings.give_back(std::exchange(sending.ring, kNoObject));
+  }
+
+  // kNoObject: the ring is full. `most_pages`: that the GPU may be lent for this message; 0: it is copied.
+  // settle_packet() follows once the port has noted its side.
+  uint32_t post(uint32_t channel, uint64_t room_bytes, uint32_t most_pages) {
+    ReceiveChannel& receiving = receive_channels_[channel];
+    if (receiving.next - receiving.consumed >= kRing) return kNoObject;
+    const uint32_t id = find_receive(receiving, receiving.next);
+    ReceiveMessage& message = receives_[id];
+    Peer& peer = peers_[receiving.peer];
+    if (message.state == ReceiveState::kFree) begin_receive(message, channel, receiving.next);
+    ++receiving.next;
+    message.room_bytes = room_bytes;
+    message.most_pages = most_pages;
+    message.is_copied = most_pages == 0;
+    budget_.unpark(message.held);
+    settle_parked(peer, message);
+    message.state = ReceiveState::kPosted;
+    if (message.received != 0) must_ack(receiving.peer);  // its eager credits are free again
+    want_grants(id, message);
+    return id;
+  }
+  bool is_too_long(uint32_t id) const { return receives_[id].bytes > receives_[id].room_bytes; }
+
+  // A data packet, whose page was taken from `rail`. What becomes of its page: see Verdict.
+  [[gnu::always_inline]] Placed on_data(uint32_t peer_id, const InPacket& packet) {
+    Peer& peer = peers_[peer_id];
+    note_heard(peer);
+    ++statistics_.received_packets;
+    const auto arrival = packet.took_credit ? peer.eager.judge(packet.psn) : peer.window.judge(packet.psn);
+    if (arrival != ReceiveWindow::Arrival::kNew) [[unlikely]]
+      return refuse_known(peer_id, peer, packet, arrival);
+    Placed placed = place(peer, packet);
+    if (placed.verdict > Verdict::kDropped) [[unlikely]] {
+      ++(placed.verdict == Verdict::kRefused ? statistics_.refused_packets : statistics_.strays);
+      return placed;
+    }
+    if (packet.took_credit) {
+      peer.eager.record(packet.psn);
+    } else {
+      peer.window.record(packet.psn);
+    }
+    note_delay(peer, packet);
+    const bool is_complete_now = placed.message != kNoObject && take_packet(placed.message, packet);
+    note_to_ack(peer_id, peer, packet.asks || is_complete_now);
+    return placed;
+  }
+
+  // Of a message that is kDone. Its lent pages are idle.
+  void release(uint32_t id) {
+    ReceiveMessage& message = receives_[id];
+    ReceiveChannel& receiving = receive_channels_[message.channel];
+    budget_.note_returned(message.lent);
+    add_idle(message.lent);
+    message.lent = 0;
+    message.state = ReceiveState::kFree;
+    while (receiving.consumed != receiving.next &&
+           receives_[find_receive(receiving, receiving.consumed)].state == ReceiveState::kFree)
+      ++receiving.consumed;
+    if (--receiving.open == 0) receives_.rings.give_back(std::exchange(receiving.ring, kNoObject));
+  }
+  // Pages of a message have been copied and are idle again.
+  void note_moved(uint32_t id, uint32_t pages) {
+    ReceiveMessage& message = receives_[id];
+    message.moving -= pages;
+    budget_.note_moved(pages);
+    add_idle(pages);
+    if (message.state == ReceiveState::kMoving && message.moving == 0 && message.held == 0)
+      hand_over(id, message);
+  }
+
+  void on_ack(uint32_t peer_id, uint32_t cumulative, uint32_t base, const AckBody& body,
+              std::span<const GrantRecord> grants) {
+    Peer& peer = peers_[peer_id];
+    note_heard(peer);
+    if (count_between(peer.unacked, cumulative) > static_cast<int32_t>(peer.sent_span())) {
+      ++statistics_.strays;  // of what was never sent
+      return;
+    }
+    const uint32_t delivered = absorb_slice(peer, cumulative, base, body) + absorb_eager(peer, body);
+    if (body.hold != kNoSample) absorb_round_trip(peer, body);
+    if (delivered != 0) {
+      peer.loss.note_answer();
+      peer.loss.note_delivered(delivered);
+      peer.has_probed = false;
+    }
+    absorb_duplicates(peer, body.duplicates);
+    if (body.late_paths != 0) peer.paths.note_late(body.late_paths);
+    if (is_before(peer.eager_limit, body.eager_limit) &&
+        count_between(peer.eager_reserved, body.eager_limit) <= static_cast<int32_t>(kEagerSpan))
+      peer.eager_limit = body.eager_limit;
+    for (const GrantRecord& grant : grants) absorb_grant(peer, grant);
+    if (delivered != 0) find_lost(peer);
+    if (!peer.flight.is_empty() || !peer.lost.is_empty()) peer.owed_since_ns = peer.heard_ns;
+    if (peer.known == 0 && peer.records != kNoObject)
+      tables_.give_back(std::exchange(peer.records, kNoObject));
+    admit(peer_id);
+    file_timer(peer_id, peer);
+  }
+
+  // What messages wait for. Of no message: the peer wants to know that we are here.
+  void on_request(uint32_t peer_id, std::span<const Wish> wishes) {
+    Peer& peer = peers_[peer_id];
+    note_heard(peer);
+    must_ack(peer_id);
+    for (const Wish& wish : wishes) absorb_wish(peer, wish);
+  }
+
+  // --- A pass.
+
+  // `now_ns` is the port's, and the same for all calls of a pass.
+  void tick(int64_t now_ns) {
+    wheel_.advance(now_ns, timers(), [&](uint32_t id) { on_timer(id, now_ns); });
+  }
+  // Grants, then acknowledgements, then packets, as far as there is room.
+  void pump() {
+    if (!demand_.is_empty()) serve();
+    post_idle();
+    while (!acks_.is_empty()) send_acks(acks_.first());
+    if (!active_.is_empty()) send_packets();
+  }
+  int64_t next_timer_ns() const { return wheel_.find_next_ns(); }
+  bool has_packets_to_send() const { return !active_.is_empty(); }
+
+  // Pages that were not the budget's before, or are free again.
+  void add_idle(uint32_t pages) { idle_ += pages; }
+
+  // --- For the port, for people and for tests.
+  const EngineOptions& options() const { return options_; }
+  Peer& peer(uint32_t id) { return peers_[id]; }
+  const Peer& peer(uint32_t id) const { return peers_[id]; }
+  uint32_t peers() const { return peers_.used(); }
+  SendMessage& send_message(uint32_t id) { return sends_[id]; }
+  ReceiveMessage& receive_message(uint32_t id) { return receives_[id]; }
+  SendChannel& send_channel(uint32_t id) { return send_channels_[id]; }
+  ReceiveChannel& receive_channel(uint32_t id) { return receive_channels_[id]; }
+  PageBudget& budget() { return budget_; }
+  const EngineStatistics& statistics() const { return statistics_; }
+  uint32_t outstanding() const { return outstanding_; }
+  uint32_t idle() const { return idle_; }
+  void must_ack(uint32_t id) {
+    Peer& peer = peers_[id];
+    if (peer.must_ack || peer.is_gone) return;
+    peer.must_ack = true;
+    acks_.append(peers_, id);
+  }
+
+ protected:
+  Port& port() { return static_cast<Port&>(*this); }
+  EngineStatistics statistics_;
+
+ private:
+  using Told = ReceiveMessage::Told;
+
+  static constexpr uint32_t kMaxRecords = 0xFFFF;
+  static constexpr uint32_t kTurnPackets = 4;  // of one peer, before the next has its turn
+  static constexpr int64_t kFreshPathNs = 1'000'000;
+  static constexpr int64_t kFirstWishNs = 250'000;
+  static constexpr uint8_t kMostWishDoublings = 10;
+  static constexpr uint32_t kRepeatedRequests = 4;  // at a time
+  static constexpr uint8_t kEagerTries = 2;         // then a packet waits for its grant
+
+  auto timers() {
+    return [this](uint32_t id) -> TimerLink& { return peers_[id].timer; };
+  }
+  Stamp now() { return make_stamp(port().now_ns()); }
+  uint32_t count_packets(uint64_t bytes) const {
+    const uint64_t packets = (bytes + options_.data_bytes - 1) / options_.data_bytes;
+    return packets == 0 ? 1 : static_cast<uint32_t>(packets);
+  }
+  static void enter(std::vector<uint32_t>& channels, uint16_t wire, uint32_t id) {
+    if (channels.size() <= wire) channels.resize(size_t{wire} + 1, kNoObject);
+    channels[wire] = id;
+  }
+
+  // --- Sending.
+
+  void set_state(Peer& peer, uint32_t id, SendState state) {
+    SendMessage& message = sends_[id];
+    if (LinkedList<StateLink>* list = list_of(peer, message.state)) list->remove(sends_, id);
+    message.state = state;
+    if (LinkedList<StateLink>* list = list_of(peer, state)) list->append(sends_, id);
+  }
+  static LinkedList<StateLink>* list_of(Peer& peer, SendState state) {
+    switch (state) {
+      case SendState::kFresh:
+        return &peer.fresh;
+      case SendState::kReady:
+        return &peer.ready;
+      case SendState::kWaiting:
+        return &peer.waiting;
+      case SendState::kSent:
+        return &peer.sent;
+      default:
+        return nullptr;
+    }
+  }
+  // Eager credits go to the oldest message without leave. The others tell the receiver what they want.
+  void admit(uint32_t peer_id) {
+    Peer& peer = peers_[peer_id];
+    if (peer.is_gone) return;
+    while (!peer.fresh.is_empty()) {
+      const uint32_t id = peer.fresh.first();
+      SendMessage& message = sends_[id];
+      const int32_t left = std::min(count_between(peer.eager_reserved, peer.eager_limit),
+                                    count_between(peer.eager_reserved, peer.eager_unacked + kEagerSpan));
+      if (left <= 0) break;
+      message.eager = std::min(static_cast<uint32_t>(left), message.packets);
+      peer.eager_reserved += message.eager;
+      set_state(peer, id, SendState::kReady);
+    }
+    if (!peer.ready.is_empty() || !peer.lost.is_empty() || has_wishes(peer)) enter_active(peer_id, peer);
+  }
+  bool has_wishes(const Peer& peer) const {
+    return !peer.fresh.is_empty() && !sends_[peer.fresh.last()].has_wished;
+  }
+  // Of those that the peer has not been told of.
+  void send_wishes(uint32_t peer_id, Peer& peer) {
+    WishList wishes;
+    // The oldest of them: from the newest back to the first that it has been told of.
+    uint32_t first = kNoObject;
+    for (uint32_t id = peer.fresh.last(); id != kNoObject && !sends_[id].has_wished;
+         id = sends_[id].link.previous)
+      first = id;
+    for (uint32_t id = first; id != kNoObject && !wishes.is_full(); id = sends_[id].link.next)
+      add_wish(wishes, id);
+    post_request(peer_id, peer, wishes.get());
+    if (peer.wish_ns == kNeverNs) wish_later(peer_id, peer);
+  }
+  // Of all that wait, in turn: the wish may be lost, or the grant.
+  [[gnu::noinline]] void repeat_wishes(uint32_t peer_id, Peer& peer) {
+    for (uint32_t left = kRepeatedRequests; left != 0; --left) {
+      WishList wishes;
+      uint32_t skip = peer.wish_turn;
+      for (const uint32_t head : {peer.fresh.first(), peer.waiting.first(), peer.sent.first()}) {
+        for (uint32_t id = head; id != kNoObject && !wishes.is_full(); id = sends_[id].link.next) {
+          if (sends_[id].granted == sends_[id].packets) continue;
+          skip != 0 ? static_cast<void>(--skip) : add_wish(wishes, id);
+        }
+      }
+      const bool is_round_over = !wishes.is_full();
+      peer.wish_turn = is_round_over ? 0 : peer.wish_turn + kMaxWishesPerRequest;
+      if (wishes.count != 0 || left == kRepeatedRequests) post_request(peer_id, peer, wishes.get());
+      if (is_round_over) break;
+    }
+    wish_later(peer_id, peer);
+  }
+  struct WishList {
+    std::array<Wish, kMaxWishesPerRequest> wishes;
+    uint32_t count = 0;
+    bool is_full() const { return count == wishes.size(); }
+    std::span<const Wish> get() const { return {wishes.data(), count}; }
+  };
+  void add_wish(WishList& list, uint32_t id) {
+    SendMessage& message = sends_[id];
+    message.has_wished = true;
+    list.wishes[list.count++] = {send_channels_[message.channel].wire,
+                                 static_cast<uint16_t>(message.number % kMessageNumbers), message.packets};
+  }
+  void post_request(uint32_t peer_id, Peer& peer, std::span<const Wish> wishes) {
+    ++statistics_.sent_requests;
+    if (peer.owed_since_ns == kNeverNs) peer.owed_since_ns = port().now_ns();
+    port().post_request(peer_id, pick_control_path(peer), wishes);
+  }
+  void wish_later(uint32_t peer_id, Peer& peer) {
+    peer.wish_ns = port().now_ns() + (kFirstWishNs << peer.wish_doublings);
+    if (peer.wish_doublings < kMostWishDoublings) ++peer.wish_doublings;
+    file_timer(peer_id, peer);
+  }
+
+  void enter_active(uint32_t id, Peer& peer) {
+    if (peer.is_active) return;
+    peer.is_active = true;
+    active_.append(peers_, id);
+  }
+  void leave_active(uint32_t id) {
+    peers_[id].is_active = false;
+    active_.remove(peers_, id);
+  }
+  // Peers in turn, a few packets each, while a rail has room.
+  void send_packets() {
+    uint32_t rooms = port().rooms();
+    while (rooms != 0 && !active_.is_empty()) {
+      const uint32_t id = active_.first();
+      Peer& peer = peers_[id];
+      active_.remove(peers_, id);
+      peer.is_active = false;
+      if (has_wishes(peer)) send_wishes(id, peer);
+      uint32_t left = kTurnPackets;
+      while (left != 0 && rooms != 0 && send_next(id, peer, rooms)) {
+        --left;
+        rooms = port().rooms();
+      }
+      file_timer(id, peer);
+      if (!has_room(peer) || (peer.lost.is_empty() && !may_send_new(peer))) continue;
+      enter_active(id, peer);
+      if (left == kTurnPackets) return;  // it is not for want of anything of its own
+    }
+  }
+  // Eager packets are bounded by their credits: what is granted has room whatever becomes of them.
+  static bool has_room(const Peer& peer) { return peer.in_flight < peer.guard.window(); }
+  static bool has_numbers(const Peer& peer) {
+    return peer.sent_span() < kSpan && peer.known < RecordTable::kMost;
+  }
+  bool may_send_new(const Peer& peer) const {
+    if (peer.ready.is_empty()) return false;
+    const SendMessage& message = sends_[peer.ready.first()];
+    return message.next < message.eager || has_numbers(peer);
+  }
+  // False: nothing may be sent now.
+  bool send_next(uint32_t id, Peer& peer, uint32_t rooms) {
+    if (!has_room(peer)) return false;
+    const uint32_t lost = peer.lost.first();
+    if (lost == kNoObject && (!may_send_new(peer) || records_.used() >= kMaxRecords)) return false;
+    const uint32_t avoided = lost != kNoObject ? records_[lost].path : kPaths;
+    const uint32_t path = peer.paths.pick(paths_of(rooms), avoided, now());
+    if (path == PathTable::kNoPath) return false;
+    lost != kNoObject ? resend(id, peer, lost, path) : send_new(id, peer, path);
+    return true;
+  }
+  void send_new(uint32_t peer_id, Peer& peer, uint32_t path) {
+    const uint32_t id = peer.ready.first();
+    SendMessage& message = sends_[id];
+    if (peer.flight.is_empty() && peer.lost.is_empty()) peer.newest_paths = 0, peer.has_newest = false;
+    const uint32_t record_id = records_.take();
+    SendRecord& record = records_[record_id];
+    record = SendRecord{};
+    record.message = id;
+    record.index = message.next++;
+    record.took_credit = record.index < message.eager;
+    if (record.took_credit) {
+      record.psn = peer.eager_next++;
+      peer.eager_records[record.psn % kEagerSpan] = static_cast<uint16_t>(record_id);
+    } else {
+      if (peer.records == kNoObject) peer.records = tables_.take();
+      record.psn = peer.next++;
+      tables_[peer.records].enter(records_, record_id);
+      ++peer.known;
+      peer.open.set(record.psn);
+    }
+    if (message.next == message.packets) {
+      set_state(peer, id, SendState::kSent);
+    } else if (message.next >= message.allowed()) {
+      set_state(peer, id, SendState::kWaiting);
+      if (peer.wish_ns == kNeverNs) wish_later(peer_id, peer);
+    }
+    post_record(peer_id, peer, record_id, path);
+  }
+  void resend(uint32_t peer_id, Peer& peer, uint32_t record_id, uint32_t path) {
+    leave_list(peer, record_id);
+    ++statistics_.resent_packets;
+    post_record(peer_id, peer, record_id, path);
+  }
+  void post_record(uint32_t peer_id, Peer& peer, uint32_t record_id, uint32_t path) {
+    SendRecord& record = records_[record_id];
+    record.path = static_cast<uint8_t>(path);
+    record.sent = now();
+    enter_list(peer, record_id, SendRecord::Where::kFlight);
+    peer.sent_ns = port().now_ns();
+    if (peer.owed_since_ns == kNeverNs) peer.owed_since_ns = peer.sent_ns;
+    ++statistics_.sent_packets;
+    const bool is_resent = record.tries != 0;
+    if (record.tries != UINT8_MAX) ++record.tries;
+    OutPacket packet{.psn = record.psn,
+                     .message = record.message,
+                     .index = record.index,
+                     .kind = PacketKind::kEager,
+                     .path = record.path,
+                     .is_last = false,
+                     .asks = is_resent,
+                     .is_resent = is_resent,
+                     .took_credit = record.took_credit,
+                     .backlog = 0};
+    if (record.message != kNoObject) [[likely]] {
+      const SendMessage& message = sends_[record.message];
+      const uint32_t behind = message.packets - record.index - 1;
+      if (record.index < message.granted) packet.kind = PacketKind::kGranted;
+      packet.is_last = behind == 0;
+      packet.asks |= packet.is_last;
+      packet.backlog = static_cast<uint16_t>(std::min<uint32_t>(behind, kMostBacklog));
+    }
+    port().post_data(peer_id, packet);
+  }
+  static LinkedList<StateLink>& list_of(Peer& peer, SendRecord::Where where) {
+    return where == SendRecord::Where::kFlight ? peer.flight
+           : where == SendRecord::Where::kLost ? peer.lost
+                                               : peer.held_back;
+  }
+  void enter_list(Peer& peer, uint32_t record_id, SendRecord::Where where) {
+    SendRecord& record = records_[record_id];
+    record.where = where;
+    if (where == SendRecord::Where::kFlight && !record.took_credit) ++peer.in_flight;
+    list_of(peer, where).append(records_, record_id);
+  }
+  void leave_list(Peer& peer, uint32_t record_id) {
+    SendRecord& record = records_[record_id];
+    if (record.where == SendRecord::Where::kFlight && !record.took_credit) --peer.in_flight;
+    list_of(peer, record.where).remove(records_, record_id);
+  }
+  uint32_t paths_of(uint32_t rails) const {
+    if (options_.rails == 1) return ~0U;
+    uint32_t paths = 0;
+    for (uint32_t path = 0; path < options_.paths; ++path)
+      paths |= (rails >> options_.rail_of_path[path] & 1) << path;
+    return paths;
+  }
+  // Back the way that data came: of that rail both ends' ports work. Our own paths to this peer may never
+  // have carried anything that would have told.
+  uint32_t pick_ack_path(Peer& peer) {
+    const bool is_fresh = peer.data_path != kPaths && port().now_ns() - peer.echo_ns < kFreshPathNs;
+    const bool works = is_fresh && (paths_of(port().live_rails()) >> peer.data_path & 1) != 0;
+    return works ? peer.data_path : pick_control_path(peer);
+  }
+  uint32_t pick_control_path(Peer& peer) {
+    const uint32_t live = paths_of(port().live_rails()) & peer.paths.all();
+    const uint32_t good = live & ~peer.paths.resting(), any = good != 0   ? good
+                                                              : live != 0 ? live
+                                                                          : peer.paths.all();
+    const uint32_t turn = control_turn_++ % kPaths;
+    return (turn + static_cast<uint32_t>(std::countr_zero(std::rotr(any, static_cast<int>(turn))))) % kPaths;
+  }
+
+  // --- Receiving.
+
+  uint32_t find_receive(ReceiveChannel& channel, uint32_t number) {
+    if (channel.ring == kNoObject) {
+      channel.ring = receives_.rings.take();
+      for (ReceiveMessage& message : receives_.rings[channel.ring]) message.state = ReceiveState::kFree;
+    }
+    return channel.ring * kRing + number % kRing;
+  }
+  void begin_receive(ReceiveMessage& message, uint32_t channel, uint32_t number) {
+    message = ReceiveMessage{};
+    message.number = number;
+    message.channel = channel;
+    message.state = ReceiveState::kParked;
+    ++receive_channels_[channel].open;
+  }
+  static bool is_complete(const ReceiveMessage& message) {
+    return message.total != 0 && message.received == message.total;
+  }
+
+  [[gnu::cold, gnu::noinline]] Placed refuse_known(uint32_t peer_id, Peer& peer, const InPacket& packet,
+                                                   ReceiveWindow::Arrival arrival) {
+    if (arrival == ReceiveWindow::Arrival::kBeyond) {
+      ++statistics_.strays;
+      return {Verdict::kStray};
+    }
+    ++statistics_.duplicates;
+    peer.window.count_duplicate();
+    const bool is_burst = ++peer.unacked_duplicates >= options_.ack_packets;
+    owe_ack(peer_id, peer, packet.asks || is_burst);
+    return {Verdict::kDuplicate};
+  }
+  // Where it belongs, and whether it may lie there. Nothing has changed unless it is taken or dropped.
+  [[gnu::always_inline]] Placed place(Peer& peer, const InPacket& packet) {
+    if (packet.channel >= peer.receive_channels.size() || peer.receive_channels[packet.channel] == kNoObject)
+        [[unlikely]]
+      return place_nowhere(peer, packet);
+    const uint32_t channel_id = peer.receive_channels[packet.channel];
+    ReceiveChannel& channel = receive_channels_[channel_id];
+    if (channel.is_closed) [[unlikely]] {
+      if (packet.took_credit) ++peer.eager_settled;
+      return {Verdict::kDropped};
+    }
+    const uint32_t ahead = (packet.place.message - channel.consumed) % kMessageNumbers;
+    const bool is_full = packet.length_bytes == options_.data_bytes;
+    if (packet.length_bytes > options_.data_bytes || (!packet.is_last && !is_full)) return {Verdict::kStray};
+    if (ahead >= kRing) return {ahead < kMessageNumbers / 2 ? Verdict::kRefused : Verdict::kStray};
+    const uint32_t id = find_receive(channel, channel.consumed + ahead);
+    ReceiveMessage& message = receives_[id];
+    const uint64_t end_bytes = uint64_t{packet.place.index} * options_.data_bytes + packet.length_bytes;
+    if (message.state == ReceiveState::kPosted) [[likely]] {
+      if (contradicts(message, packet)) return {Verdict::kStray};
+      if (end_bytes > message.room_bytes) return {Verdict::kTooLong, id};
+      return {choose_verdict(packet), id};
+    }
+    if (message.state == ReceiveState::kFree && !is_before(channel.consumed + ahead, channel.next)) {
+      if (!may_park(peer)) return give_up_ring(channel), Placed{Verdict::kRefused};
+      begin_receive(message, channel_id, channel.consumed + ahead);
+      return {choose_verdict(packet), id};
+    }
+    if (message.state != ReceiveState::kParked || contradicts(message, packet)) return {Verdict::kStray};
+    return {may_park(peer) ? choose_verdict(packet) : Verdict::kRefused, id};
+  }
+  [[gnu::cold, gnu::noinline]] static Placed place_nowhere(Peer& peer, const InPacket& packet) {
+    if (packet.channel != kNoChannel) return {Verdict::kRefused};  // its hello has not come
+    if (packet.took_credit) ++peer.eager_settled;
+    return {Verdict::kDropped};
+  }
+  static Verdict choose_verdict(const InPacket& packet) {
+    return packet.length_bytes != 0 ? Verdict::kHeld : Verdict::kEmpty;
+  }
+  // The last packet says how many there are.
+  static bool contradicts(const ReceiveMessage& message, const InPacket& packet) {
+    if (message.total != 0)
+      return packet.place.index >= message.total ||
+             (packet.is_last && packet.place.index + 1 != message.total);
+    return packet.is_last && message.received > packet.place.index;
+  }
+  bool may_park(const Peer& peer) const { return peer.parked < options_.eager_packets && budget_.may_park(); }
+  void give_up_ring(ReceiveChannel& channel) {
+    if (channel.open == 0 && channel.ring != kNoObject)
+      receives_.rings.give_back(std::exchange(channel.ring, kNoObject));
+  }
+  // True: it was the last that was missing.
+  [[gnu::always_inline]] bool take_packet(uint32_t id, const InPacket& packet) {
+    ReceiveMessage& message = receives_[id];
+    Peer& peer = peers_[receive_channels_[message.channel].peer];
+    if (message.received++ < message.granted) --outstanding_;
+    message.bytes += packet.length_bytes;
+    const uint32_t wanted = packet.place.index + 1 + packet.backlog, pages = packet.length_bytes != 0 ? 1 : 0;
+    if (wanted > message.wanted) message.wanted = wanted;
+    if (packet.is_last) message.total = message.wanted = packet.place.index + 1;
+    message.held += pages;
+    if (message.state == ReceiveState::kParked) [[unlikely]] {
+      budget_.note_parked(pages);
+      ++peer.parked;
+      message.eager += packet.took_credit ? 1 : 0;
+      return is_complete(message);
+    }
+    budget_.note_held(pages);
+    message.eager += packet.took_credit ? 1 : 0;
+    if (is_complete(message)) {  // finish_arrival() follows once the port has the page
+      settle_eager(peer, message);
+      return true;
+    }
+    if (message.granted != 0) settle_eager(peer, message);
+    if (message.granted < message.wanted) want_grants(id, message);
+    return false;
+  }
+
+ public:
+  // After post(), and after on_data() said kHeld or kEmpty: the port has noted its side.
+  [[gnu::always_inline]] void settle_packet(uint32_t id) {
+    ReceiveMessage& message = receives_[id];
+    if (message.state != ReceiveState::kPosted) return;
+    if (is_complete(message)) {
+      finish_arrival(id, message);
+    } else if (message.is_copied) [[unlikely]] {
+      move_held(id, message);
+    } else if (message.held > message.most_pages) [[unlikely]] {
+      message.is_copied = true;
+      move_held(id, message);
+    }
+  }
+
+ private:
+  void note_delay(Peer& peer, const InPacket& packet) {
+    const Stamp stamp = now();
+    peer.echo = packet.time;
+    peer.echo_ns = port().now_ns();
+    peer.has_echo = true;
+    peer.data_path = packet.path;
+    const uint32_t late = peer.delay.note(packet.time, stamp);
+    if (packet.was_marked || late > static_cast<uint32_t>(options_.late_ns / kStampNs)) {
+      peer.late_paths |= 1U << packet.path;
+      ++statistics_.late_marks;
+    }
+  }
+  void note_heard(Peer& peer) {
+    peer.heard_ns = port().now_ns();
+    peer.owed_since_ns = kNeverNs;
+  }
+  void note_to_ack(uint32_t peer_id, Peer& peer, bool at_once) {
+    ++peer.unacked_packets;
+    owe_ack(peer_id, peer, at_once || peer.unacked_packets >= options_.ack_packets);
+  }
+  void owe_ack(uint32_t peer_id, Peer& peer, bool at_once) {
+    if (at_once) return must_ack(peer_id);
+    if (peer.ack_ns != kNeverNs || peer.must_ack) return;
+    peer.ack_ns = port().now_ns() + options_.loss.ack_delay;
+    wheel_.file(peer_id, peer.ack_ns, timers());
+  }
+  void settle_parked(Peer& peer, ReceiveMessage& message) {
+    if (message.state != ReceiveState::kParked) return;
+    peer.parked -= message.received;
+    if (is_complete(message)) settle_eager(peer, message);
+  }
+  // They are free again once the message is here, or its grants have taken over: of a message that waits for
+  // its turn the sender has sent enough.
+  static void settle_eager(Peer& peer, ReceiveMessage& message) {
+    peer.eager_settled += std::exchange(message.eager, 0);
+  }
+
+  void finish_arrival(uint32_t id, ReceiveMessage& message) {
+    withdraw(message, id);
+    ++statistics_.received_messages;
+    const bool is_lent = !message.is_copied && message.moving == 0 && message.held <= message.most_pages &&
+                         budget_.may_lend(message.held);  // I1
+    if (is_lent) {
+      budget_.lend(message.held);
+      message.lent = std::exchange(message.held, 0);
+      ++statistics_.lent_messages;
+      return hand_over(id, message);
+    }
+    if (!message.is_copied) ++statistics_.evacuations;
+    message.is_copied = true;
+    ++statistics_.copied_messages;
+    message.state = ReceiveState::kMoving;
+    if (message.held != 0) move_held(id, message);
+    if (message.held == 0 && message.moving == 0 && message.state == ReceiveState::kMoving)
+      hand_over(id, message);
+  }
+  void hand_over(uint32_t id, ReceiveMessage& message) {
+    message.state = ReceiveState::kDone;
+    port().note_received(id);
+  }
+  // The port takes as many of the held pages as it can copy in the order that the receive asks for.
+  void move_held(uint32_t id, ReceiveMessage& message) { port().move_pages(id, message); }
+
+ public:
+  // By the port, from within move_pages(): these pages are being copied.
+  void note_moving(uint32_t id, uint32_t pages) {
+    ReceiveMessage& message = receives_[id];
+    message.held -= pages;
+    message.moving += pages;
+    budget_.move(pages);
+  }
+
+ private:
+  // --- Grants.
+
+  void want_grants(uint32_t id, ReceiveMessage& message) {
+    if (message.is_in_demand || message.granted >= message.wanted || message.state != ReceiveState::kPosted)
+      return;
+    message.is_in_demand = true;
+    demand_.append(receives_, id);
+  }
+  // Not served any more, nothing awaited.
+  void withdraw(ReceiveMessage& message, uint32_t id) {
+    if (std::exchange(message.is_in_demand, false)) {
+      if (turn_ == id) turn_ = message.demand.next;
+      demand_.remove(receives_, id);
+    }
+    outstanding_ -= message.outstanding();
+    message.granted = std::min(message.granted, message.received);
+    if (message.told != Told::kAll) {
+      Peer& peer = peers_[receive_channels_[message.channel].peer];
+      take_out(message.told == Told::kNot ? peer.not_told : peer.told_once, id);
+      message.told = Told::kAll;
+    }
+  }
+  // A quantum each to the first few messages in turn: a message keeps its place until it has all. So few have
+  // pages at a time, and all get their share over time.
+  [[gnu::noinline]] void serve() {
+    const uint32_t live = port().live_rails();
+    uint32_t room = budget_.count_grantable(outstanding_, live);
+    while (room != 0 && !demand_.is_empty()) {
+      if (turn_ == kNoObject || served_ >= options_.served_messages) turn_ = demand_.first(), served_ = 0;
+      const uint32_t id = turn_;
+      ReceiveMessage& message = receives_[id];
+      const uint32_t wish = std::min(options_.pages.quantum, message.wanted - message.granted);
+      if (room < wish && outstanding_ != 0) break;  // few large grants, not many small ones
+      const uint32_t more = std::min(wish, room);
+      const uint32_t before = message.outstanding();
+      message.granted += more;
+      outstanding_ += message.outstanding() - before;
+      room = budget_.count_grantable(outstanding_, live);
+      turn_ = message.demand.next;
+      ++served_;
+      if (message.granted == message.wanted) {
+        message.is_in_demand = false;
+        demand_.remove(receives_, id);
+        --served_;
+      }
+      settle_eager(peers_[receive_channels_[message.channel].peer], message);
+      announce(id, message);
+    }
+    if (!demand_.is_empty() && outstanding_ < credits_ && budget_.moving() == 0) evacuate();
+  }
+  // Packets wait for pages: what posted receives hold is copied, the oldest first, until something moves.
+  [[gnu::cold, gnu::noinline]] void evacuate() {
+    for (uint32_t id = demand_.first(); id != kNoObject && budget_.moving() == 0;
+         id = receives_[id].demand.next)
+      evacuate(id);
+  }
+  void evacuate(uint32_t id) {
+    ReceiveMessage& message = receives_[id];
+    if (message.held == 0) return;
+    if (!message.is_copied) ++statistics_.evacuations;
+    message.is_copied = true;
+    move_held(id, message);
+  }
+  void announce(uint32_t id, ReceiveMessage& message) {
+    const uint32_t peer_id = receive_channels_[message.channel].peer;
+    must_ack(peer_id);
+    Peer& peer = peers_[peer_id];
+    if (message.told == Told::kNot) return;
+    if (message.told == Told::kOnce) take_out(peer.told_once, id);
+    message.told = Told::kNot;
+    append(peer.not_told, id);
+  }
+  void append(Peer::Chain& chain, uint32_t id) {
+    receives_[id].next_told = kNoObject;
+    (chain.first == kNoObject ? chain.first : receives_[chain.last].next_told) = id;
+    chain.last = id;
+  }
+  uint32_t take_first(Peer::Chain& chain) {
+    const uint32_t id = chain.first;
+    chain.first = receives_[id].next_told;
+    if (chain.first == kNoObject) chain.last = kNoObject;
+    return id;
+  }
+  void take_out(Peer::Chain& chain, uint32_t taken) {
+    for (Peer::Chain rest = std::exchange(chain, {}); rest.first != kNoObject;)
+      if (const uint32_t id = take_first(rest); id != taken) append(chain, id);
+  }
+  void absorb_wish(Peer& peer, const Wish& wish) {
+    if (wish.channel >= peer.receive_channels.size()) return;
+    const uint32_t channel_id = peer.receive_channels[wish.channel];
+    if (channel_id == kNoObject || wish.packets == 0 || wish.packets > kMaxPacketIndex) return;
+    ReceiveChannel& channel = receive_channels_[channel_id];
+    const uint32_t ahead = (wish.message - channel.consumed) % kMessageNumbers;
+    if (channel.is_closed || ahead >= kRing) return;
+    const uint32_t number = channel.consumed + ahead, id = find_receive(channel, number);
+    ReceiveMessage& message = receives_[id];
+    if (message.state == ReceiveState::kFree) {
+      if (is_before(number, channel.next)) return;  // consumed
+      begin_receive(message, channel_id, number);
+    }
+    if (message.state > ReceiveState::kPosted) return;
+    if (message.total == 0) message.wanted = std::max(message.wanted, wish.packets);
+    if (message.state != ReceiveState::kPosted) return;
+    if (message.outstanding() != 0) announce(id, message);  // which the sender does not know
+    want_grants(id, message);
+  }
+
+  // --- Acknowledgements.
+
+  void send_acks(uint32_t id) {
+    Peer& peer = peers_[id];
+    acks_.remove(peers_, id);
+    peer.must_ack = false;
+    if (peer.is_gone) return;
+    do {
+      Ack ack;
+      ack.cumulative = peer.window.cumulative();
+      ack.base = peer.window.choose_slice();
+      peer.window.read_slice(ack.base, ack.body.received);
+      const int64_t hold = (port().now_ns() - peer.echo_ns) / kStampNs;
+      ack.body.echo = peer.echo;
+      ack.body.hold =
+          std::exchange(peer.has_echo, false) && hold < kNoSample ? static_cast<uint16_t>(hold) : kNoSample;
+      ack.body.duplicates = peer.window.duplicates();
+      ack.body.late_paths = std::exchange(peer.late_paths, 0);
+      ack.body.eager_limit = peer.eager_settled + options_.eager_packets;
+      ack.body.eager_cumulative = peer.eager.cumulative();
+      ack.body.eager_received = peer.eager.bits();
+      ack.grant_count = 0;
+      Peer::Chain again;
+      while (peer.not_told.first != kNoObject && ack.grant_count < kMaxGrantsPerAck) {
+        const uint32_t told = take_first(peer.not_told);
+        add_grant(ack, told);
+        append(again, told);
+      }
+      while (peer.told_once.first != kNoObject && ack.grant_count < kMaxGrantsPerAck) {
+        const uint32_t told = take_first(peer.told_once);
+        add_grant(ack, told);
+        receives_[told].told = Told::kAll;
+      }
+      while (again.first != kNoObject) {
+        const uint32_t told = take_first(again);
+        receives_[told].told = Told::kOnce;
+        append(peer.told_once, told);
+      }
+      ++statistics_.sent_acks;
+      port().post_ack(id, pick_ack_path(peer), ack);
+    } while (peer.not_told.first != kNoObject);
+    peer.unacked_packets = peer.unacked_duplicates = 0;
+    peer.ack_ns = kNeverNs;
+  }
+  void add_grant(Ack& ack, uint32_t id) {
+    const ReceiveMessage& message = receives_[id];
+    if (message.outstanding() == 0) return;
+    ack.grants[ack.grant_count++] = {
+        receive_channels_[message.channel].wire, 0,
+        Place{static_cast<uint16_t>(message.number % kMessageNumbers), message.granted}.encode()};
+  }
+
+  // Which packets the peer has; how many of them are news.
+  uint32_t absorb_slice(Peer& peer, uint32_t cumulative, uint32_t base, const AckBody& body) {
+    uint32_t delivered = 0;
+    const auto take = [&](uint32_t first, uint64_t bits) {
+      bits &= peer.open.word(first);
+      for (; bits != 0; bits &= bits - 1, ++delivered) {
+        const uint32_t psn = first + static_cast<uint32_t>(std::countr_zero(bits));
+        peer.open.clear(psn);
+        --peer.known;
+        deliver(peer, tables_[peer.records].remove(records_, psn));
+      }
+    };
+    if (is_before(peer.unacked, cumulative)) {
+      for (uint32_t word = peer.unacked / 64 * 64; is_before(word, cumulative); word += 64) {
+        const int32_t left = count_between(word, cumulative);
+        take(word, left >= 64 ? ~uint64_t{0} : (uint64_t{1} << left) - 1);
+      }
+      peer.unacked = cumulative;
+    }
+    if (base % 64 != 0) return delivered;
+    for (uint32_t i = 0; i < body.received.size(); ++i) {
+      const uint32_t word = base + i * 64;
+      const bool is_live = count_between(word, peer.next) > 0 && count_between(peer.unacked, word + 63) >= 0;
+      if (is_live && body.received[i] != 0) take(word, body.received[i]);
+    }
+    return delivered;
+  }
+  uint32_t absorb_eager(Peer& peer, const AckBody& body) {
+    if (count_between(body.eager_cumulative, peer.eager_next) < 0) return 0;  // of what was never sent
+    uint32_t delivered = 0;
+    const auto take = [&](uint32_t number) {
+      uint16_t& record = peer.eager_records[number % kEagerSpan];
+      if (record == kNoRecord || records_[record].psn != number) return;
+      deliver(peer, std::exchange(record, kNoRecord));
+      ++delivered;
+    };
+    for (; is_before(peer.eager_unacked, body.eager_cumulative); ++peer.eager_unacked)
+      take(peer.eager_unacked);
+    for (uint32_t bits = body.eager_received; bits != 0; bits &= bits - 1)
+      take(body.eager_cumulative + static_cast<uint32_t>(std::countr_zero(bits)));
+    return delivered;
+  }
+  void deliver(Peer& peer, uint32_t record_id) {
+    SendRecord& record = records_[record_id];
+    leave_list(peer, record_id);
+    if (!peer.has_newest || is_before(peer.newest, record.sent))
+      peer.newest = record.sent, peer.has_newest = true;
+    const uint32_t bit = 1U << record.path;
+    if ((peer.newest_paths & bit) == 0 || is_before(peer.newest_of[record.path], record.sent)) {
+      peer.newest_of[record.path] = record.sent;
+      peer.newest_paths |= bit;
+    }
+    peer.paths.note_delivered(record.path);
+    const uint32_t message_id = record.message;
+    records_.give_back(record_id);
+    if (message_id == kNoObject) return;  // its channel is closed
+    SendMessage& message = sends_[message_id];
+    if (++message.acked == message.packets) {
+      set_state(peer, message_id, SendState::kDone);
+      ++statistics_.sent_messages;
+      port().note_sent(message_id);
+    }
+  }
+  void absorb_round_trip(Peer& peer, const AckBody& body) {
+    const Stamp units = now() - body.echo - body.hold;
+    if (units > kLongestSample) return;  // of no packet of ours
+    const int64_t sample_ns = int64_t{units} * kStampNs, now_ns = port().now_ns();
+    peer.loss.note_round_trip(sample_ns, now_ns);
+    peer.guard.note_round_trip(sample_ns, peer.loss.shortest_ns(), int64_t{credits_} * options_.packet_ns,
+                               now_ns);
+  }
+  void absorb_duplicates(Peer& peer, uint16_t duplicates) {
+    const auto more = static_cast<int16_t>(duplicates - peer.told_duplicates);
+    if (more <= 0) return;
+    peer.told_duplicates = duplicates;
+    statistics_.in_vain += static_cast<uint64_t>(more);
+    peer.loss.note_in_vain(port().now_ns());
+  }
+  void absorb_grant(Peer& peer, const GrantRecord& grant) {
+    if (grant.channel >= peer.send_channels.size() || peer.send_channels[grant.channel] == kNoObject) return;
+    SendChannel& channel = send_channels_[peer.send_channels[grant.channel]];
+    const Place place = Place::decode(grant.place);
+    const uint32_t back = (channel.next - place.message) % kMessageNumbers;
+    if (back == 0 || back > kRing || channel.ring == kNoObject) return;
+    const uint32_t number = channel.next - back, id = channel.ring * kRing + number % kRing;
+    SendMessage& message = sends_[id];
+    if (message.number != number || message.state == SendState::kFree || place.index <= message.granted)
+      return;
+    message.granted = std::min(place.index, message.packets);
+    peer.wish_doublings = 0;
+    if (peer.wish_ns != kNeverNs) peer.wish_ns = std::min(peer.wish_ns, port().now_ns() + kFirstWishNs);
+    release_held_back(peer, id);
+    if ((message.state == SendState::kFresh || message.state == SendState::kWaiting) &&
+        message.next < message.granted)
+      set_state(peer, id, SendState::kReady);
+  }
+
+  // Packets that are granted now.
+  void release_held_back(Peer& peer, uint32_t message_id) {
+    for (uint32_t id = peer.held_back.first(); id != kNoObject;) {
+      const SendRecord& record = records_[id];
+      const uint32_t next = record.link.next;
+      if (record.message == message_id && record.index < sends_[message_id].granted) {
+        leave_list(peer, id);
+        enter_list(peer, id, SendRecord::Where::kLost);
+      }
+      id = next;
+    }
+  }
+
+  // --- Losses.
+
+  // What was sent so much before something that has arrived.
+  void find_lost(Peer& peer) {
+    if (!peer.has_newest) return;
+    const auto same = static_cast<int32_t>(peer.loss.same_path_ns() / kStampNs);
+    const auto across = static_cast<int32_t>(peer.loss.across_paths_ns() / kStampNs);
+    for (uint32_t id = peer.flight.first(); id != kNoObject;) {
+      SendRecord& record = records_[id];
+      if (count_between(record.sent + static_cast<Stamp>(same), peer.newest) <= 0) break;
+      const uint32_t next = record.link.next;
+      const bool is_overtaken = (peer.newest_paths >> record.path & 1) != 0 &&
+                                count_between(record.sent, peer.newest_of[record.path]) > same;
+      if (is_overtaken || count_between(record.sent, peer.newest) > across) lose(peer, id);
+      id = next;
+    }
+  }
+  void lose(Peer& peer, uint32_t record_id) {
+    SendRecord& record = records_[record_id];
+    leave_list(peer, record_id);
+    // An eager packet may have found no page, which is not its path's fault, and will find none the next
+    // time.
+    const bool may_be_refused =
+        record.took_credit && record.message != kNoObject && record.index >= sends_[record.message].granted;
+    if (!may_be_refused && peer.paths.note_lost(record.path, now())) ++statistics_.rested_paths;
+    const bool is_held_back = may_be_refused && record.tries >= kEagerTries;
+    enter_list(peer, record_id, is_held_back ? SendRecord::Where::kHeldBack : SendRecord::Where::kLost);
+    if (is_held_back && peer.wish_ns == kNeverNs) peer.wish_ns = port().now_ns();
+  }
+  // Records of messages that are no more.
+  void drop_flight(Peer& peer, uint32_t ring) {
+    for (LinkedList<StateLink>* list : {&peer.flight, &peer.lost, &peer.held_back}) {
+      for (uint32_t id = list->first(); id != kNoObject;) {
+        SendRecord& record = records_[id];
+        const uint32_t next = record.link.next;
+        if (record.message != kNoObject && record.message / kRing == ring) {
+          record.message = kNoObject;
+          if (list == &peer.held_back) {
+            leave_list(peer, id);
+            enter_list(peer, id, SendRecord::Where::kLost);
+          }
+        }
+        id = next;
+      }
+    }
+  }
+  void forget_flight(Peer& peer) {
+    for (LinkedList<StateLink>* list : {&peer.flight, &peer.lost, &peer.held_back}) {
+      while (!list->is_empty()) {
+        const uint32_t id = list->first();
+        list->remove(records_, id);
+        records_.give_back(id);
+      }
+    }
+    peer.in_flight = peer.known = 0;
+    peer.open = {};
+    peer.unacked = peer.next;
+    peer.eager_unacked = peer.eager_next;
+    peer.eager_records.fill(kNoRecord);
+    give_back_table(peer);
+  }
+  void give_back_table(Peer& peer) {
+    if (peer.records == kNoObject) return;
+    tables_[peer.records] = {};
+    tables_.give_back(std::exchange(peer.records, kNoObject));
+  }
+
+  // --- Time.
+
+  int64_t age_ns(Stamp sent) { return int64_t{now() - sent} * kStampNs; }
+  int64_t find_probe_ns(const Peer& peer) const {
+    return peer.has_probed || peer.flight.is_empty()
+               ? kNeverNs
+               : std::max(peer.sent_ns, peer.heard_ns) + peer.loss.probe_ns();
+  }
+  int64_t find_timeout_ns(const Peer& peer) {
+    if (peer.flight.is_empty()) return kNeverNs;
+    return port().now_ns() - age_ns(records_[peer.flight.first()].sent) + peer.loss.timeout_ns();
+  }
+  void file_timer(uint32_t id, Peer& peer) {
+    if (peer.is_gone) return;
+    const int64_t silence_ns =
+        peer.owed_since_ns == kNeverNs ? kNeverNs : peer.owed_since_ns + options_.silence_ns;
+    const int64_t next_ns =
+        std::min({peer.ack_ns, peer.wish_ns, find_probe_ns(peer), find_timeout_ns(peer), silence_ns});
+    if (next_ns != kNeverNs) wheel_.file(id, next_ns, timers());
+  }
+  [[gnu::noinline]] void on_timer(uint32_t id, int64_t now_ns) {
+    Peer& peer = peers_[id];
+    if (peer.is_gone || !peer.is_open) return;
+    if (peer.ack_ns <= now_ns) {
+      peer.ack_ns = kNeverNs;
+      must_ack(id);
+    }
+    if (peer.owed_since_ns != kNeverNs && now_ns - peer.owed_since_ns >= options_.silence_ns) {
+      port().note_silent(id);
+      if (peer.is_gone || !peer.is_open) return;
+      peer.owed_since_ns = now_ns;
+    }
+    if (find_timeout_ns(peer) <= now_ns) {
+      time_out(peer);
+      enter_active(id, peer);
+    } else if (find_probe_ns(peer) <= now_ns) {
+      const uint32_t newest = peer.flight.last();
+      const uint32_t path = peer.paths.pick(paths_of(port().rooms()), records_[newest].path, now());
+      peer.has_probed = true;
+      if (path != PathTable::kNoPath) ++statistics_.probes, resend(id, peer, newest, path);
+    }
+    if (peer.wish_ns <= now_ns) {
+      peer.wish_ns = kNeverNs;
+      if (!peer.fresh.is_empty() || !peer.waiting.is_empty() || !peer.held_back.is_empty()) {
+        repeat_wishes(id, peer);
+      } else {
+        peer.wish_doublings = 0;
+      }
+    }
+    file_timer(id, peer);
+  }
+  // Nothing of what was sent so long ago is heard of.
+  void time_out(Peer& peer) {
+    ++statistics_.timeouts;
+    const int64_t timeout_ns = peer.loss.timeout_ns();
+    peer.loss.note_timeout();
+    peer.has_probed = false;
+    while (!peer.flight.is_empty() && age_ns(records_[peer.flight.first()].sent) >= timeout_ns)
+      lose(peer, peer.flight.first());
+  }
+
+  // --- Pages.
+
+  void post_idle() {
+    while (idle_ != 0) {
+      const auto target = budget_.choose_target();
+      if (!target) return;
+      const uint32_t count = std::min(idle_, target->count);
+      budget_.note_posted(target->rail, target->queue, count);
+      idle_ -= count;
+      port().post_pages(target->rail, target->queue, count);
+    }
+  }
+
+  static constexpr Stamp kLongestSample = 4'000'000'000 / kStampNs;
+
+  // Messages by number: a ring each 32.
+  template <typename Ring>
+  struct Messages {
+    Slabs<Ring, 2> rings;
+    auto& operator[](uint32_t id) { return rings[id / kRing][id % kRing]; }
+    const auto& operator[](uint32_t id) const { return rings[id / kRing][id % kRing]; }
+  };
+
+  const EngineOptions options_;
+  const uint32_t credits_;
+  PageBudget budget_;
+  Slabs<Peer, 4> peers_;
+  Slabs<SendChannel, 8> send_channels_;
+  Slabs<ReceiveChannel, 8> receive_channels_;
+  Messages<SendRing> sends_;
+  Messages<ReceiveRing> receives_;
+  Slabs<SendRecord, 64> records_;
+  Slabs<RecordTable, 2> tables_;
+  TimerWheel wheel_;
+  LinkedList<ActiveLink> active_;
+  LinkedList<AckLink> acks_;
+  LinkedList<DemandLink> demand_;
+  uint32_t turn_ = kNoObject, served_ = 0;  // whose turn in demand_ it is, how many had theirs
+  uint32_t outstanding_ = 0;                // packets granted and not here
+  uint32_t idle_ = 0;                       // pages
+  uint32_t control_turn_ = 0;
+};
+
+}  // namespace verbena::protocol::datagram

@@ -1,0 +1,96 @@
+// When a packet counts as lost: by time, not by count, as packets that take other paths overtake each other.
+// A packet is lost if something that was sent so much later has already arrived. On the same path little is
+// enough, across paths it takes more; both grow when packets turn out to have been sent again in vain (RFC
+// 8985 does so with one window). Also the round trip, and the timers that follow from it. Pure.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+namespace verbena::protocol::datagram {
+
+// All in ns.
+struct LossSettings {
+  int64_t same_path = 8'000, across_paths = 32'000;  // at least, and one and four of the shortest round trips
+  int64_t least_timeout = 100'000;
+  int64_t ack_delay = 8'000;  // the peer's
+};
+
+class LossTimes {
+ public:
+  explicit LossTimes(const LossSettings& settings) : settings_(settings) {}
+
+  int64_t same_path_ns() const { return least_same() + more_same_; }
+  int64_t across_paths_ns() const { return least_across() + more_across_; }
+  int64_t smooth_ns() const { return smooth_; }
+  // The shortest round trip of the last seconds; 0 while there is none.
+  int64_t shortest_ns() const {
+    const int64_t shortest = std::min(shortest_, last_shortest_);
+    return shortest == kNone ? 0 : shortest;
+  }
+
+  // Of fresh data alone: what an old acknowledgement echoes says nothing.
+  void note_round_trip(int64_t sample_ns, int64_t now_ns) {
+    sample_ns = std::max<int64_t>(sample_ns, 1);
+    if (now_ns - window_began_ns_ > kWindowNs) {
+      last_shortest_ = shortest_;
+      shortest_ = kNone;
+      window_began_ns_ = now_ns;
+    }
+    shortest_ = std::min(shortest_, sample_ns);
+    if (smooth_ == 0) {
+      smooth_ = sample_ns;
+      deviation_ = sample_ns / 2;
+      return;
+    }
+    const int64_t error = sample_ns - smooth_;
+    smooth_ += error / 8;
+    deviation_ += ((error < 0 ? -error : error) - deviation_) / 4;
+  }
+  // The peer has seen packets twice: what counted as lost was only late.
+  void note_in_vain(int64_t now_ns) {
+    packets_in_peace_ = 0;
+    if (now_ns - grown_ns_ < smooth_) return;
+    grown_ns_ = now_ns;
+    const int64_t step = std::max<int64_t>(shortest_ns() / 8, 1'000);
+    more_same_ = std::min(more_same_ + step, std::max<int64_t>(smooth_ - least_same(), 0));
+    more_across_ = std::min(more_across_ + step, std::max<int64_t>(2 * smooth_ - least_across(), 0));
+  }
+  void note_delivered(uint32_t packets) {
+    packets_in_peace_ += packets;
+    if (packets_in_peace_ < kPeacePackets) return;
+    packets_in_peace_ = 0;
+    more_same_ -= (more_same_ + 7) / 8;
+    more_across_ -= (more_across_ + 7) / 8;
+  }
+
+  // How long nothing may be heard before the newest packet is sent once more, so that its acknowledgement
+  // tells of the rest.
+  int64_t probe_ns() const { return std::max<int64_t>(30'000, 2 * smooth_) + settings_.ack_delay; }
+  // How long a packet may be under way at all; doubles with each round without an answer.
+  int64_t timeout_ns() const {
+    return std::max(settings_.least_timeout,
+                    smooth_ + 4 * deviation_ + across_paths_ns() + settings_.ack_delay)
+           << std::min(rounds_, kMostDoublings);
+  }
+  void note_timeout() { ++rounds_; }
+  void note_answer() { rounds_ = 0; }
+  uint32_t rounds() const { return rounds_; }
+
+ private:
+  static constexpr int64_t kNone = INT64_MAX, kWindowNs = 2'000'000'000;
+  static constexpr uint32_t kPeacePackets = 20'000, kMostDoublings = 6;
+
+  int64_t least_same() const { return std::max(settings_.same_path, shortest_ns()); }
+  int64_t least_across() const { return std::max(settings_.across_paths, 4 * shortest_ns()); }
+
+  LossSettings settings_;
+  int64_t more_same_ = 0, more_across_ = 0;
+  int64_t smooth_ = 0, deviation_ = 0;
+  int64_t shortest_ = kNone, last_shortest_ = kNone, window_began_ns_ = 0;
+  int64_t grown_ns_ = 0;
+  uint32_t packets_in_peace_ = 0;
+  uint32_t rounds_ = 0;
+};
+
+}  // namespace verbena::protocol::datagram

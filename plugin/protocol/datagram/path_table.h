@@ -1,0 +1,153 @@
+// Which path the next packet to a peer takes: the next one in turn that is not to be spared. A path whose
+// packets come late is skipped a few times; one that loses packets in a row rests, is tried with a single
+// packet, and rests twice as long if that is lost too. Pure.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstdint>
+
+#include "protocol/datagram/packet.h"
+#include "protocol/sequence.h"
+
+namespace verbena::protocol::datagram {
+
+class PathTable {
+ public:
+  static constexpr uint32_t kNoPath = UINT32_MAX;
+
+  // `paths`: how many there are; `start`: where to begin, so that peers do not march in step.
+  PathTable(uint32_t paths, uint32_t start)
+      : count_(static_cast<uint8_t>(paths)), next_(static_cast<uint8_t>(start % paths)) {}
+
+  uint32_t count() const { return count_; }
+  uint32_t all() const { return count_ == 32 ? ~0U : (1U << count_) - 1; }
+
+  // Of the `allowed` ones, a bit for each; not `avoided` unless there is no other. kNoPath if none is
+  // allowed, or if those that are rest while others do not: better to wait for one of these.
+  uint32_t pick(uint32_t allowed, uint32_t avoided, Stamp now) {
+    allowed &= all();
+    if (allowed == 0) return kNoPath;
+    wake(now);
+    uint32_t good = allowed & ~resting_ & ~tried_;
+    if (good == 0) {
+      if ((all() & ~resting_ & ~tried_) != 0) return kNoPath;
+      good = allowed;  // all rest: any is as good
+    }
+    if (avoided < count_ && (good & ~(1U << avoided)) != 0) good &= ~(1U << avoided);
+    // Each skip is paid for once: after at most that many rounds one is found.
+    for (;;) {
+      const uint32_t ahead = std::rotr(good, static_cast<int>(next_));
+      const uint32_t path = (next_ + static_cast<uint32_t>(std::countr_zero(ahead))) % 32;
+      next_ = static_cast<uint8_t>((path + 1) % count_);
+      Path& state = paths_[path];
+      if (state.skips != 0) {
+        --state.skips;
+        continue;
+      }
+      if ((waking_ >> path & 1) != 0) {
+        waking_ &= ~(1U << path);
+        tried_ |= 1U << path;  // no second packet before this one's fate is known
+      }
+      return path;
+    }
+  }
+
+  void note_late(uint32_t paths) {
+    for (paths &= all(); paths != 0; paths &= paths - 1) {
+      Path& path = paths_[static_cast<uint32_t>(std::countr_zero(paths))];
+      path.skips = std::min<uint8_t>(static_cast<uint8_t>(path.skips + 1), kMostSkips);
+    }
+  }
+  void note_delivered(uint32_t path) {
+    loss_rate_ -= loss_rate_ >> kRateShift;
+    Path& state = paths_[path];
+    state.streak = 0;
+    const uint32_t bit = 1U << path;
+    if (((resting_ | tried_ | waking_) & bit) == 0) [[likely]]
+      return;
+    if ((tried_ & bit) != 0) state.backoff = 0;
+    tried_ &= ~bit;
+    resting_ &= ~bit;
+    waking_ &= ~bit;
+  }
+  // True: it rests from now on.
+  bool note_lost(uint32_t path, Stamp now) {
+    loss_rate_ += (kRateUnit - loss_rate_) >> kRateShift;
+    Path& state = paths_[path];
+    const uint32_t bit = 1U << path;
+    if ((resting_ & bit) != 0) return false;  // sent before it began to rest
+    ++state.streak;
+    if ((tried_ & bit) == 0 && state.streak < find_fatal_streak()) return false;
+    rest(path, now);
+    return true;
+  }
+  // A port is down, or up again: all its paths at once.
+  void rest_all(uint32_t paths, Stamp now) {
+    for (paths &= all() & ~resting_; paths != 0; paths &= paths - 1)
+      rest(static_cast<uint32_t>(std::countr_zero(paths)), now);
+  }
+  void wake_all(uint32_t paths) {
+    resting_ &= ~paths;
+    tried_ &= ~paths;
+    waking_ &= ~paths;
+    for (paths &= all(); paths != 0; paths &= paths - 1)
+      paths_[static_cast<uint32_t>(std::countr_zero(paths))] = {};
+  }
+  uint32_t resting() const { return resting_ | tried_; }
+
+ private:
+  struct Path {
+    uint8_t skips = 0, streak = 0, backoff = 0;
+    Stamp wakes_at = 0;
+  };
+  static constexpr uint8_t kMostSkips = 15, kMostDoublings = 8;
+  static constexpr Stamp kFirstRest = 1'000'000 / kStampNs;
+  static constexpr uint32_t kRateUnit = 1 << 16, kRateShift = 8;
+
+  void rest(uint32_t path, Stamp now) {
+    Path& state = paths_[path];
+    resting_ |= 1U << path;
+    tried_ &= ~(1U << path);
+    waking_ &= ~(1U << path);
+    state.streak = 0;
+    state.wakes_at = now + (kFirstRest << state.backoff);
+    state.backoff = std::min<uint8_t>(static_cast<uint8_t>(state.backoff + 1), kMostDoublings);
+    next_wake_ =
+        resting_ == 1U << path || is_before(state.wakes_at, next_wake_) ? state.wakes_at : next_wake_;
+  }
+  void wake(Stamp now) {
+    if (resting_ == 0 || is_before(now, next_wake_)) [[likely]]
+      return;
+    Stamp next = now + (UINT32_MAX >> 2);
+    for (uint32_t left = resting_; left != 0; left &= left - 1) {
+      const auto path = static_cast<uint32_t>(std::countr_zero(left));
+      if (is_before(now, paths_[path].wakes_at)) {
+        if (is_before(paths_[path].wakes_at, next)) next = paths_[path].wakes_at;
+      } else {
+        resting_ &= ~(1U << path);
+        waking_ |= 1U << path;
+      }
+    }
+    next_wake_ = next;
+  }
+  // Where many packets are lost everywhere, two in a row say little of a path: so many that chance brings
+  // them about once in a thousand packets.
+  uint32_t find_fatal_streak() const {
+    if (loss_rate_ < kRateUnit / 32) return 2;
+    if (loss_rate_ < kRateUnit / 10) return 3;
+    if (loss_rate_ < kRateUnit / 5) return 5;
+    return loss_rate_ < kRateUnit / 2 ? 10 : 30;
+  }
+
+  uint32_t resting_ = 0;  // bits: of paths that carry nothing
+  uint32_t waking_ = 0;   // whose rest is over: they get one packet
+  uint32_t tried_ = 0;    // whose one packet is under way
+  Stamp next_wake_ = 0;
+  uint32_t loss_rate_ = 0;  // of all paths, smoothed
+  uint8_t count_, next_;
+  std::array<Path, kPaths> paths_{};
+};
+
+}  // namespace verbena::protocol::datagram

@@ -1,0 +1,75 @@
+// Objects by number, in slabs: they stay where they are, those that are given back are used again, and memory
+// is taken a slab at a time. Nothing is taken while no more objects are in use than once were.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace verbena::protocol::datagram {
+
+template <typename T, uint32_t kSlabObjects>
+class Slabs {
+ public:
+  T& operator[](uint32_t id) { return slabs_[id / kSlabObjects][id % kSlabObjects]; }
+  const T& operator[](uint32_t id) const { return slabs_[id / kSlabObjects][id % kSlabObjects]; }
+
+  uint32_t take() {
+    ++used_;
+    if (!free_.empty()) {
+      const uint32_t id = free_.back();
+      free_.pop_back();
+      return id;
+    }
+    if (size_ == slabs_.size() * kSlabObjects) {
+      slabs_.push_back(std::make_unique<T[]>(kSlabObjects));
+      free_.reserve(slabs_.size() * kSlabObjects);  // giving back takes no memory
+    }
+    return size_++;
+  }
+  void give_back(uint32_t id) {
+    --used_;
+    free_.push_back(id);
+  }
+  uint32_t size() const { return size_; }  // numbers given out, those given back too
+  uint32_t used() const { return used_; }
+
+ private:
+  std::vector<std::unique_ptr<T[]>> slabs_;
+  std::vector<uint32_t> free_;
+  uint32_t size_ = 0, used_ = 0;
+};
+
+// A list through objects that are known by number. `Links` says which pair of an object's links it goes
+// through: links(object) -> ListLink&.
+inline constexpr uint32_t kNoObject = UINT32_MAX;
+struct ListLink {
+  uint32_t next = kNoObject, previous = kNoObject;
+};
+
+template <typename Links>
+class LinkedList {
+ public:
+  bool is_empty() const { return first_ == kNoObject; }
+  uint32_t first() const { return first_; }
+  uint32_t last() const { return last_; }
+
+  template <typename Objects>
+  void append(Objects& objects, uint32_t id) {
+    Links::of(objects[id]) = {kNoObject, last_};
+    (last_ == kNoObject ? first_ : Links::of(objects[last_]).next) = id;
+    last_ = id;
+  }
+  template <typename Objects>
+  void remove(Objects& objects, uint32_t id) {
+    const ListLink link = std::exchange(Links::of(objects[id]), {});
+    (link.previous == kNoObject ? first_ : Links::of(objects[link.previous]).next) = link.next;
+    (link.next == kNoObject ? last_ : Links::of(objects[link.next]).previous) = link.previous;
+  }
+
+ private:
+  uint32_t first_ = kNoObject, last_ = kNoObject;
+};
+
+}  // namespace verbena::protocol::datagram

@@ -1,0 +1,513 @@
+// One lane of a one-sided endpoint (verbena/endpoint.h) to one peer, pure: no clock, socket, verbs or
+// allocation. A lane has a queue pair on each rail that the two endpoints share. An operation, in the order
+// of this file:
+//
+//   post          it takes its place in the ring of operations
+//   issue         it leaves, in the order of posting: a long put is cut into shares that take different
+//   rails;
+//                 everything else goes on the main queue pair, on the rail where the peer's words are reached
+//   on_completed  a request, and all before it on its queue pair, are complete
+//   take_told     the caller hears of the operations that are complete, in order
+//
+// and when a queue pair fails: settle (what the peer's device has carried out is done, whatever else was on
+// it is issued again, in its old order) and lane_recovery.h, which decides when.
+//
+// Why nothing happens twice, and words take effect in order:
+//  * A reliable connection carries requests out in the order posted, and its responder counts their packets.
+//    When both ends of a queue pair are stopped that count says which requests were carried out: exactly
+//    those are not issued again. Where a device does not say it, puts may be repeated, as nobody was told of
+//    them: a word behind them waits for the same queue pair. Words may not: then the lane fails.
+//  * What is not a put (a word, a get), and a put behind a fence, is issued only while every other queue pair
+//  of the lane has nothing
+//    under way, so that all that was posted before it is complete, or ahead of it on the same one. Therefore
+//    all words that may be under way are on one queue pair, and what a failure leaves of them is a tail.
+//  * All ranks add to a peer's words through one device, that of its word rail: two devices do not exclude
+//    each other. Which one it is the peer says; it stops every queue pair on the old one before.
+//
+// `Port` derives from LaneCore<Port, Types> and offers:
+//   now_ns(), packets_of(queue_pair, bytes): how many packets a request of so many bytes takes
+//   post(queue_pair, LaneRequest): to the chain of the queue pair, which leaves when the port likes
+//   stop_pair(q, record), retire_pair(q), is_usable(q), renew_pair(q, record) -> bool, connect_pair(q,
+//   record)
+//   -> bool, send_record(record), fail(LaneFailure, q) (the lane has failed: nothing of it is called again)
+//   is told: note_lost(q), note_settled(q), note_revived(q), note_replay(q, requests)
+//
+// One thread at a time.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include "protocol/lane_recovery.h"
+
+namespace verbena::protocol {
+
+enum class LaneOperationKind : uint8_t { kPut, kGet, kWriteWord, kAddWord, kReadWord };
+
+// Why a lane gives its peer up.
+enum class LaneFailure : uint8_t {
+  kRequest,     // the device or the peer refused a request, which would fail on any rail
+  kOverdue,     // no rail is left, or the peer does not answer
+  kPeerGone,    // the peer's process has gone
+  kNoWordRail,  // the rail on which the peer's words are reached does not come back
+  kUncertain,   // words were under way, and the device does not say which have been carried out
+  kDeviceLoss,  // the peer's device does not have what it had acknowledged
+  kRecord,      // a record makes no sense
+  kGivenUp,     // the peer has given us up
+};
+
+inline constexpr uint32_t kWordBytes = 8;
+
+inline bool changes_word(LaneOperationKind kind) {
+  return kind == LaneOperationKind::kWriteWord || kind == LaneOperationKind::kAddWord;
+}
+
+inline bool has_answer(LaneOperationKind kind) {
+  return kind != LaneOperationKind::kPut && kind != LaneOperationKind::kWriteWord;
+}
+
+// Types: Local, Remote: what the caller's memory and the peer's are registered as.
+template <typename Types>
+struct LaneOperation {
+  LaneOperationKind kind = LaneOperationKind::kPut;
+  bool is_fenced = false;       // begins once all answers (of gets and adds) before it have come
+  bool is_answer_lost = false;  // an add that has happened, and whose answer never came
+  uint8_t shares = 0;           // 0: not cut yet
+  uint8_t open_shares = 0;      // that are not complete
+  const typename Types::Local* local = nullptr;  // null: a word has none
+  const typename Types::Remote* remote = nullptr;
+  uint64_t local_offset = 0, remote_offset = 0;
+  uint64_t length_bytes = 0;  // of a word: kWordBytes
+  uint64_t operand = 0;       // written or added
+  uint64_t cookie = 0;        // not 0: the caller wants its answer
+
+  bool is_complete() const { return shares != 0 && open_shares == 0; }
+};
+
+// One request, as the core asks its port for it.
+template <typename Types>
+struct LaneRequest {
+  const LaneOperation<Types>* operation;  // null: it tries a new queue pair
+  uint32_t slot;                          // of the operation in its ring
+  uint64_t offset, length_bytes;          // of the operation's bytes
+  uint32_t position;                      // comes back in its completion
+  bool is_signaled, is_fenced;
+};
+
+// A part of an operation that one queue pair carries at a time. An operation of no bytes has one of one.
+struct LaneShare {
+  uint64_t issued = 0, done = 0, end = 0;  // of the operation's bytes; it begins where `done` does at first
+  uint8_t queue_pair = 0;
+};
+
+// A request that was posted and is not complete.
+struct LanePosted {
+  static constexpr uint32_t kTrial = UINT32_MAX;
+
+  uint32_t slot = 0;     // of its operation, or kTrial
+  uint32_t packets = 0;  // of the queue pair, with it
+  uint64_t end = 0;      // its share is done up to here when it is
+  uint8_t share = 0;
+};
+
+struct LaneOptions {
+  uint32_t rails = 1;
+  uint8_t lane = 0;
+  LaneRole role = LaneRole::kOffers;
+  uint32_t send_depth = 256;      // requests under way on each queue pair
+  uint32_t signal_interval = 32;  // at least one request in so many is signaled
+  uint64_t max_request_bytes = UINT64_MAX;
+  uint64_t min_stripe_bytes = 65536;
+  RecoveryTimes times{};
+};
+
+// The memory of a lane; lengths are powers of two. `shares` has `rails` for each operation; `posted` has at
+// least send_depth for each rail.
+template <typename Types>
+struct LaneStorage {
+  std::span<LaneOperation<Types>> operations;
+  std::span<LaneShare> shares;
+  std::span<LanePosted> posted;
+};
+
+struct LaneCounts {
+  uint64_t replayed_requests = 0, failed_queue_pairs = 0, revived_queue_pairs = 0;
+};
+
+template <typename Port, typename Types>
+class LaneCore {
+ public:
+  using Operation = LaneOperation<Types>;
+  using Request = LaneRequest<Types>;
+
+  LaneCore(const LaneOptions& options, const LaneStorage<Types>& storage)
+      : options_(options),
+        operations_(storage.operations),
+        shares_(storage.shares),
+        mask_(static_cast<uint32_t>(storage.operations.size() - 1)),
+        posted_per_rail_(static_cast<uint32_t>(storage.posted.size() / options.rails)),
+        recovery_(options.rails, options.times, options.lane, options.role) {
+    for (uint32_t q = 0; q < options.rails; ++q)
+      pairs_[q].posted = storage.posted.subspan(size_t{q} * posted_per_rail_, posted_per_rail_);
+  }
+
+  // --- The walk of an operation.
+
+  bool has_room() const { return posted_ - told_ <= mask_; }
+  // There is room. Its slot.
+  uint32_t post(const Operation& operation) {
+    const uint32_t slot = posted_ & mask_;
+    Operation& taken = operations_[slot];
+    taken = operation;
+    taken.is_fenced = is_fence_due_;
+    is_fence_due_ = false;
+    open_answers_ += has_answer(operation.kind) ? 1 : 0;
+    ++posted_;
+    return slot;
+  }
+  // What is posted next waits for the answers of gets and adds before it.
+  void fence() { is_fence_due_ |= open_answers_ != 0; }
+  // Whether anything waits to be issued.
+  bool has_unissued() const { return issued_ != posted_; }
+  // Issues what may leave now. Never waits.
+  void issue() {
+    is_blocked_ = false;
+    while (issued_ != posted_ && issue_operation(issued_ & mask_)) ++issued_;
+    if (!is_blocked_) {
+      blocked_since_ns_ = kNever;
+    } else if (blocked_since_ns_ == kNever) {
+      blocked_since_ns_ = kUnknown;
+    }
+  }
+
+  // The request of this position, and all before it, are complete. What comes of a queue pair that was
+  // retired is not told.
+  void on_completed(uint32_t q, uint32_t position) {
+    Pair& pair = pairs_[q];
+    for (; pair.head != position + 1; ++pair.head) {
+      const LanePosted& posted = entry(pair, pair.head);
+      pair.retired_packets = posted.packets;
+      if (posted.slot == LanePosted::kTrial) [[unlikely]] {
+        pass_trial(q);
+      } else {
+        complete(q, posted);
+      }
+    }
+  }
+  // Whether a completion of this position can be.
+  bool is_under_way(uint32_t q, uint32_t position) const {
+    const Pair& pair = pairs_[q];
+    return position - pair.head < pair.tail - pair.head;
+  }
+
+  // The next operation that is complete and that the caller has not heard of, in order; null: there is none.
+  const Operation* find_told() const {
+    if (told_ == posted_) return nullptr;
+    const Operation& operation = operations_[told_ & mask_];
+    return operation.is_complete() ? &operation : nullptr;
+  }
+  uint32_t told_slot() const { return told_ & mask_; }
+  // The queue pair that carried it, or the first part of it, last.
+  uint32_t carrier(uint32_t slot) const { return shares_[size_t{slot} * options_.rails].queue_pair; }
+  // How many operations were posted before the one in this slot, wrapping.
+  uint32_t turn_of(uint32_t slot) const { return told_ + ((slot - told_) & mask_); }
+  // The caller has heard of it; its place is free.
+  void take_told() {
+    open_answers_ -= has_answer(operations_[told_ & mask_].kind) ? 1 : 0;
+    ++told_;
+  }
+
+  // --- Failures and what follows.
+
+  // The queue pair of everything that is not cut.
+  void set_main(uint32_t q) { main_ = q; }
+  uint32_t main() const { return main_; }
+
+  // A queue pair has failed, or is to be given up; the port knows why.
+  [[gnu::cold, gnu::noinline]] void fail_queue_pair(uint32_t q) {
+    if (!recovery_.is_in_use(q)) return;
+    Host host{port()};
+    if (!recovery_.fail(host, q, port().now_ns())) note_nonsense(q);
+  }
+  // No record makes sense any more once this has failed the lane.
+  [[gnu::cold, gnu::noinline]] void absorb(const LaneRecord& record) {
+    Host host{port()};
+    if (!recovery_.absorb(host, record, port().now_ns())) note_nonsense(record.rail);
+  }
+  // While not all queue pairs live, now and then.
+  [[gnu::cold, gnu::noinline]] void step() {
+    const int64_t now_ns = port().now_ns();
+    Host host{port()};
+    if (!recovery_.step(host, now_ns)) return note_nonsense(0);
+    if (has_failed_) return;
+    if (recovery_.is_overdue(now_ns)) return fail(LaneFailure::kOverdue, 0);
+    if (blocked_since_ns_ == kUnknown) blocked_since_ns_ = now_ns;
+    const bool is_late = blocked_since_ns_ != kNever && now_ns - blocked_since_ns_ >= options_.times.limit_ns;
+    if (is_late) fail(LaneFailure::kNoWordRail, main_);
+  }
+  // The peer's process is gone: what waits for it fails. What lives may still bring completions.
+  void lose_peer() {
+    if (recovery_.find_waiting_since() != kNever) fail(LaneFailure::kPeerGone, 0);
+  }
+
+  // --- For the port, people and tests.
+  const LaneRecovery& recovery() const { return recovery_; }
+  LaneRecovery& recovery() { return recovery_; }
+  const LaneCounts& counts() const { return counts_; }
+  bool has_failed() const { return has_failed_; }
+  uint32_t open_operations() const { return posted_ - told_; }
+  uint32_t unissued_operations() const { return posted_ - issued_; }
+  uint32_t under_way(uint32_t q) const { return pairs_[q].tail - pairs_[q].head; }
+  bool waits_for_word_rail() const { return blocked_since_ns_ != kNever; }
+  // Requests that are complete, ever: whether anything moves.
+  uint32_t count_retired(uint32_t q) const { return pairs_[q].head; }
+
+ protected:
+  Port& port() { return static_cast<Port&>(*this); }
+
+ private:
+  static constexpr int64_t kUnknown = 0;
+  static constexpr uint8_t kNobody = 0xFF;
+  static constexpr uint64_t kShareAlignBytes = 4096;
+
+  struct Pair {
+    std::span<LanePosted> posted;               // ring
+    uint32_t head = 0, tail = 0;                // of the requests under way
+    uint32_t packets = 0, retired_packets = 0;  // since it began, with the last one posted and completed
+    uint32_t unsignaled = 0;
+  };
+
+  LanePosted& entry(Pair& pair, uint32_t position) { return pair.posted[position & (posted_per_rail_ - 1)]; }
+  LaneShare& share(uint32_t slot, uint32_t index) { return shares_[size_t{slot} * options_.rails + index]; }
+
+  // --- Issuing.
+
+  // False: not all of it could leave.
+  bool issue_operation(uint32_t slot) {
+    Operation& operation = operations_[slot];
+    if (operation.shares == 0) cut(operation, slot);
+    for (uint32_t index = 0; index < operation.shares; ++index) {
+      LaneShare& part = share(slot, index);
+      if (part.issued == part.end) continue;
+      if (!choose_carrier(operation, part)) return false;
+      if (!issue_share(operation, slot, index, part)) return false;
+    }
+    return true;
+  }
+
+  void cut(Operation& operation, uint32_t slot) {
+    const uint64_t extent = std::max<uint64_t>(operation.length_bytes, 1);
+    uint32_t count = 1;
+    if (options_.rails > 1 && operation.kind == LaneOperationKind::kPut && !operation.is_fenced) {
+      const uint64_t most = operation.length_bytes / options_.min_stripe_bytes;
+      count = static_cast<uint32_t>(std::clamp<uint64_t>(most, 1, std::max(recovery_.count_live(), 1U)));
+    }
+    uint64_t begin = 0;
+    for (uint32_t index = 0; index < count; ++index) {
+      const uint64_t rest = extent - begin;
+      uint64_t length = rest / (count - index);
+      if (index + 1 < count) length = std::max(length / kShareAlignBytes * kShareAlignBytes, uint64_t{1});
+      share(slot, index) = {begin, begin, begin + length, kNobody};
+      begin += length;
+    }
+    operation.shares = operation.open_shares = static_cast<uint8_t>(count);
+  }
+
+  // A part stays on a queue pair as long as something of it is under way there, or not settled. What is not
+  // begun is chosen for anew: the main queue pair may be another one by now.
+  bool choose_carrier(const Operation& operation, LaneShare& part) {
+    if (part.issued != part.done) return recovery_.is_live(part.queue_pair);
+    uint32_t q = main_;
+    if (operation.kind == LaneOperationKind::kPut && operation.shares > 1) {
+      q = find_least_loaded();
+    } else if (!changes_word(operation.kind) && !recovery_.is_live(q)) {
+      q = recovery_.find_live(q);
+    }
+    if (!recovery_.is_live(q)) {
+      is_blocked_ |= changes_word(operation.kind);
+      return false;
+    }
+    const bool is_ordered = operation.kind != LaneOperationKind::kPut || operation.is_fenced;
+    if (is_ordered && !is_alone(q)) return false;
+    part.queue_pair = static_cast<uint8_t>(q);
+    return true;
+  }
+  // Nothing is under way, or unsettled, on any other.
+  bool is_alone(uint32_t q) const {
+    for (uint32_t other = 0; other < options_.rails; ++other)
+      if (other != q && pairs_[other].head != pairs_[other].tail) return false;
+    return true;
+  }
+  // Of those that live; the main one among equals.
+  uint32_t find_least_loaded() const {
+    uint32_t best = main_;
+    for (uint32_t q = 0; q < options_.rails; ++q) {
+      if (!recovery_.is_live(q)) continue;
+      if (!recovery_.is_live(best) || under_way_bytes_[q] < under_way_bytes_[best]) best = q;
+    }
+    return best;
+  }
+
+  bool issue_share(Operation& operation, uint32_t slot, uint32_t index, LaneShare& part) {
+    const uint32_t q = part.queue_pair;
+    while (part.issued != part.end) {
+      if (under_way(q) == options_.send_depth) return false;
+      const uint64_t length = std::min(part.end - part.issued, options_.max_request_bytes);
+      const bool is_last = part.issued + length == part.end;
+      const bool is_fenced = operation.is_fenced && part.issued == 0;
+      const uint64_t offset = part.issued;
+      part.issued += length;
+      under_way_bytes_[q] += length;
+      post_request(q, {slot, 0, part.issued, static_cast<uint8_t>(index)},
+                   {&operation, slot, offset, operation.length_bytes == 0 ? 0 : length, 0,
+                    is_last && operation.cookie != 0, is_fenced});
+    }
+    return true;
+  }
+
+  void post_request(uint32_t q, LanePosted posted, Request request) {
+    Pair& pair = pairs_[q];
+    pair.packets = add_packets(pair.packets, port().packets_of(q, request.length_bytes));
+    posted.packets = pair.packets;
+    request.position = pair.tail;
+    request.is_signaled |= ++pair.unsignaled >= options_.signal_interval;
+    if (request.is_signaled) pair.unsignaled = 0;
+    entry(pair, pair.tail++) = posted;
+    port().post(q, request);
+  }
+
+  // --- Completion.
+
+  void complete(uint32_t q, const LanePosted& posted) {
+    LaneShare& part = share(posted.slot, posted.share);
+    under_way_bytes_[q] -= posted.end - part.done;
+    part.done = posted.end;
+    if (part.done == part.end) --operations_[posted.slot].open_shares;
+  }
+
+  [[gnu::cold, gnu::noinline]] void pass_trial(uint32_t q) {
+    Host host{port()};
+    recovery_.pass_trial(host, q, port().now_ns());
+  }
+
+  // --- A queue pair that is dead at both ends.
+
+  // `record` is the peer's last word on it. False: it cannot be.
+  bool settle(uint32_t q, const LaneRecord& record) {
+    Pair& pair = pairs_[q];
+    const uint32_t posted = count_packets(pair.retired_packets, pair.packets);
+    const uint32_t carried_out =
+        record.has_count != 0 ? count_packets(pair.retired_packets, record.packets) : 0;
+    if (record.has_count != 0 && carried_out > posted) return fail(LaneFailure::kDeviceLoss, q), true;
+    if (record.has_count == 0 && has_words(pair)) return fail(LaneFailure::kUncertain, q), true;
+    uint32_t first = posted_;
+    uint32_t repeated = 0;
+    for (; pair.head != pair.tail; ++pair.head) {
+      const LanePosted& request = entry(pair, pair.head);
+      if (request.slot == LanePosted::kTrial) continue;
+      const bool was_carried_out = count_packets(pair.retired_packets, request.packets) <= carried_out;
+      if (was_carried_out && finish_unanswered(request)) continue;
+      LaneShare& part = share(request.slot, request.share);
+      part.issued = part.done;
+      part.queue_pair = kNobody;
+      first = find_earlier(first, request.slot);
+      ++repeated;
+    }
+    pair.packets = pair.retired_packets = pair.unsignaled = 0;
+    under_way_bytes_[q] = 0;
+    if (count_between_turns(first, issued_) > 0) issued_ = first;
+    counts_.replayed_requests += repeated;
+    port().retire_pair(q);
+    port().note_settled(q, repeated);
+    return true;
+  }
+  bool has_words(Pair& pair) {
+    for (uint32_t position = pair.head; position != pair.tail; ++position) {
+      const LanePosted& request = entry(pair, position);
+      if (request.slot != LanePosted::kTrial && changes_word(operations_[request.slot].kind)) return true;
+    }
+    return false;
+  }
+  // What the device carried out is done, but for what should have come back: a get is repeated; so is not an
+  // add.
+  bool finish_unanswered(const LanePosted& request) {
+    Operation& operation = operations_[request.slot];
+    if (operation.kind == LaneOperationKind::kGet || operation.kind == LaneOperationKind::kReadWord)
+      return false;
+    operation.is_answer_lost = operation.kind == LaneOperationKind::kAddWord;
+    LaneShare& part = share(request.slot, request.share);
+    part.done = request.end;
+    if (part.done == part.end) --operation.open_shares;
+    return true;
+  }
+  // The turn (see issued_) of the operation in this slot, if it is earlier.
+  uint32_t find_earlier(uint32_t turn, uint32_t slot) const {
+    const uint32_t candidate = turn_of(slot);
+    return count_between_turns(candidate, turn) > 0 ? candidate : turn;
+  }
+  static int32_t count_between_turns(uint32_t earlier, uint32_t later) {
+    return static_cast<int32_t>(later - earlier);
+  }
+
+  void note_nonsense(uint32_t q) {
+    if (!has_failed_) fail(LaneFailure::kRecord, q);
+  }
+  void fail(LaneFailure failure, uint32_t q) {
+    has_failed_ = true;
+    port().fail(failure, q);
+  }
+
+  struct Host {
+    Port& port;
+
+    void stop(uint32_t q, LaneRecord& record) {
+      LaneCore& core = port;
+      if (core.recovery_.is_live(q)) {
+        ++core.counts_.failed_queue_pairs;
+        port.note_lost(q);
+      }
+      port.stop_pair(q, record);
+    }
+    void send(const LaneRecord& record) { port.send_record(record); }
+    bool settle(uint32_t q, const LaneRecord& record) {
+      return static_cast<LaneCore&>(port).settle(q, record);
+    }
+    bool is_usable(uint32_t q) const { return port.is_usable(q); }
+    bool offer(uint32_t q, LaneRecord& record) { return port.renew_pair(q, record); }
+    bool connect(uint32_t q, const LaneRecord& answer) {
+      if (!port.connect_pair(q, answer)) return false;
+      static_cast<LaneCore&>(port).post_request(q, {LanePosted::kTrial, 0, 0, 0},
+                                                {nullptr, 0, 0, 0, 0, true, false});
+      return true;
+    }
+    bool answer(uint32_t q, const LaneRecord& offer, LaneRecord& record) {
+      return port.renew_pair(q, record) && port.connect_pair(q, offer);
+    }
+    void revive(uint32_t q) {
+      ++static_cast<LaneCore&>(port).counts_.revived_queue_pairs;
+      port.note_revived(q);
+    }
+  };
+
+  const LaneOptions options_;
+  const std::span<Operation> operations_;
+  const std::span<LaneShare> shares_;
+  const uint32_t mask_, posted_per_rail_;
+  // Turns: how many operations came before. [told_, posted_) have a place in the ring; those before issued_
+  // were issued whole, but for what a failure takes back: then issued_ is the first of those.
+  uint32_t told_ = 0, issued_ = 0, posted_ = 0;
+  uint32_t main_ = 0;
+  uint32_t open_answers_ = 0;  // gets and adds that the caller has not heard of
+  bool is_fence_due_ = false;
+  bool has_failed_ = false;
+  bool is_blocked_ = false;            // in this call: a word waits for the main queue pair to live
+  int64_t blocked_since_ns_ = kNever;  // since when, as step() saw; kUnknown: it has not looked yet
+  std::array<Pair, kMaxRails> pairs_{};
+  std::array<uint64_t, kMaxRails> under_way_bytes_{};
+  LaneRecovery recovery_;
+  LaneCounts counts_;
+};
+
+}  // namespace verbena::protocol

@@ -1,0 +1,176 @@
+// How the two ends of a lane (lane_core.h) agree that a queue pair is dead, what of the requests on it was
+// carried out, and when a new one takes its place. Both ends ask and both are asked, so both do the same;
+// only who builds the new one is settled: the lower rank offers. Pure, as recovery.h.
+//
+//   either end                              the other
+//   a failure: stop, kDown      ------>     stop, kDown (either may begin, or both)
+//   settle what it asked for    <------     settle what it asked for
+//   ... after a while, the lower rank:
+//   kOffer                      ------>     a new queue pair
+//   connect, try it             <------     kAnswer (or kRefusal: later again)
+//   it works: kLive             ------>     used again
+//
+// Invariants:
+//  * A queue pair that was stopped carries nothing out any more, so what kDown says of it is final: what it
+//    counts has happened, the rest never will.
+//  * Nothing is posted again before both: our own is stopped (nothing of it is under way here) and the peer's
+//    kDown has come.
+//  * Each end sends one kDown for each generation, and no record of an older one can come behind it.
+#pragma once
+
+#include <cstdint>
+
+#include "protocol/lane_record.h"
+#include "protocol/recovery.h"
+
+namespace verbena::protocol {
+
+// Who builds a new queue pair; an endpoint's lane to its own rank is one queue pair connected to itself.
+enum class LaneRole : uint8_t { kOffers, kAnswers, kOwn };
+
+// Host: stop(q, record) (the queue pair; fills in what it has carried out), send(record), settle(q, record)
+// -> bool (both are stopped, `record` says what the peer's has carried out), is_usable(q), offer(q, record)
+// -> bool (makes a queue pair and describes it), connect(q, answer) -> bool (and posts something to try it
+// with), answer(q, offer, record) -> bool (makes and connects a queue pair and describes it), revive(q).
+class LaneRecovery : public QueuePairStates {
+ public:
+  LaneRecovery(uint32_t rails, const RecoveryTimes& times, uint8_t lane, LaneRole role)
+      : QueuePairStates(rails, times), lane_(lane), role_(role) {}
+
+  LaneRole role() const { return role_; }
+  // It is settled what became of all that was asked for on it.
+  bool is_settled(uint32_t q) const { return phase(q) != Phase::kStopping; }
+
+  // There is no queue pair on this rail, and never will be.
+  void leave_out(uint32_t q) {
+    enter(q, Phase::kDown, 0);
+    lives_[q].retry_at_ns = kNever;
+  }
+
+  // Ours has failed, or is to be given up.
+  template <typename Host>
+  bool fail(Host& host, uint32_t q, int64_t now_ns) {
+    if (!is_in_use(q)) return true;
+    LaneRecord record = make(LaneRecordKind::kDown, q);
+    host.stop(q, record);
+    enter(q, Phase::kStopping, now_ns);
+    if (role_ == LaneRole::kOwn) return settle(host, q, record, now_ns);  // both ends are this one
+    host.send(record);
+    return true;
+  }
+
+  // False: the peer breaks the protocol, or what it says cannot be.
+  template <typename Host>
+  bool absorb(Host& host, const LaneRecord& record, int64_t now_ns) {
+    const uint32_t q = record.rail;
+    switch (record.kind) {
+      case LaneRecordKind::kDown:
+        if (record.generation != generation(q) || (!is_in_use(q) && is_settled(q))) return false;
+        return fail(host, q, now_ns) && settle(host, q, record, now_ns);
+      case LaneRecordKind::kOffer:
+        if (role_ != LaneRole::kAnswers || phase(q) != Phase::kDown || record.generation != generation(q) + 1)
+          return false;
+        answer(host, record, now_ns);
+        return true;
+      case LaneRecordKind::kAnswer:
+        if (phase(q) != Phase::kOffered || record.generation != generation(q) + 1) return false;
+        ++lives_[q].generation;
+        enter(q, Phase::kTrial, now_ns);
+        return host.connect(q, record) || fail(host, q, now_ns);
+      case LaneRecordKind::kRefusal:
+        if (phase(q) != Phase::kOffered || record.generation != generation(q) + 1) return false;
+        enter(q, Phase::kDown, now_ns);
+        plan_retry(q, now_ns);
+        return true;
+      case LaneRecordKind::kLive:
+        // It may have failed here since.
+        if (role_ != LaneRole::kAnswers || record.generation != generation(q) ||
+            (phase(q) != Phase::kTrial && phase(q) != Phase::kStopping))
+          return false;
+        if (phase(q) != Phase::kTrial) return true;
+        enter(q, Phase::kLive, now_ns);
+        host.revive(q);
+        return true;
+      default:
+        return false;
+    }
+  }
+
+  // What tried the new queue pair went through.
+  template <typename Host>
+  void pass_trial(Host& host, uint32_t q, int64_t now_ns) {
+    if (phase(q) != Phase::kTrial || role_ == LaneRole::kAnswers) return;
+    enter(q, Phase::kLive, now_ns);
+    host.revive(q);
+    if (role_ == LaneRole::kOffers) host.send(make(LaneRecordKind::kLive, q));
+  }
+
+  template <typename Host>
+  bool step(Host& host, int64_t now_ns) {
+    if (role_ == LaneRole::kAnswers) return true;
+    for (uint32_t q = 0; q < queue_pairs_; ++q) {
+      const bool is_late = phase(q) == Phase::kTrial && now_ns - lives_[q].since_ns >= times_.trial_ns;
+      if (is_late && !fail(host, q, now_ns)) return false;
+      if (phase(q) == Phase::kDown && now_ns >= lives_[q].retry_at_ns && !retry(host, q, now_ns))
+        return false;
+    }
+    return true;
+  }
+
+ private:
+  LaneRecord make(LaneRecordKind kind, uint32_t q) const {
+    LaneRecord record;
+    record.kind = kind;
+    record.lane = lane_;
+    record.rail = static_cast<uint8_t>(q);
+    record.generation = generation(q);
+    return record;
+  }
+
+  template <typename Host>
+  bool settle(Host& host, uint32_t q, const LaneRecord& record, int64_t now_ns) {
+    enter(q, Phase::kDown, now_ns);
+    plan_retry(q, now_ns);
+    return host.settle(q, record);
+  }
+
+  template <typename Host>
+  bool retry(Host& host, uint32_t q, int64_t now_ns) {
+    if (!host.is_usable(q)) {  // that is no failure of another try
+      lives_[q].retry_at_ns = now_ns + times_.retry_ns;
+      return true;
+    }
+    LaneRecord record = make(LaneRecordKind::kOffer, q);
+    ++record.generation;
+    if (!host.offer(q, record)) {
+      plan_retry(q, now_ns);
+    } else if (role_ == LaneRole::kOffers) {
+      enter(q, Phase::kOffered, now_ns);
+      host.send(record);
+    } else {
+      ++lives_[q].generation;
+      enter(q, Phase::kTrial, now_ns);
+      return host.connect(q, record) || fail(host, q, now_ns);
+    }
+    return true;
+  }
+
+  template <typename Host>
+  void answer(Host& host, const LaneRecord& offer, int64_t now_ns) {
+    const uint32_t q = offer.rail;
+    LaneRecord record = make(LaneRecordKind::kAnswer, q);
+    ++record.generation;
+    if (host.is_usable(q) && host.answer(q, offer, record)) {
+      ++lives_[q].generation;
+      enter(q, Phase::kTrial, now_ns);
+    } else {
+      record.kind = LaneRecordKind::kRefusal;
+    }
+    host.send(record);
+  }
+
+  const uint8_t lane_;
+  const LaneRole role_;
+};
+
+}  // namespace verbena::protocol

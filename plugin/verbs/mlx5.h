@@ -1,0 +1,40 @@
+// What NVIDIA's driver library offers beside verbs: Data Direct, a second PCI function by which a NIC reaches
+// the memory of GPUs (GB200, GB300), and receive queues out of order, for networks that spread the packets of
+// a connection over several ways. Found in the very library whose code a device's context runs: nothing is
+// linked or loaded, and devices of others have none of it.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "abi/mlx5dv.h"
+
+namespace verbena::verbs {
+
+class Mlx5 {
+ public:
+  // Null: the context is another's, or the library is too old for either.
+  static std::unique_ptr<const Mlx5> find(const ibv_context* context);
+
+  // Of the device's Data Direct function in sysfs; empty: it has none.
+  std::string find_data_direct_path(ibv_context* context, const std::string& sysfs_root) const;
+  // Receives outstanding at most on a queue pair that takes them out of order; 0: the device has no such.
+  uint32_t count_out_of_order_receives(ibv_context* context) const;
+
+  // As ibv_reg_dmabuf_mr, through the Data Direct function.
+  ibv_mr* register_dmabuf(ibv_pd* domain, uint64_t offset_bytes, size_t length_bytes, uint64_t iova, int fd,
+                          int access) const {
+    return reg_dmabuf_mr_(domain, offset_bytes, length_bytes, iova, fd, access,
+                          mlx5dv::MLX5DV_REG_DMABUF_ACCESS_DATA_DIRECT);
+  }
+  // As ibv_create_qp_ex, out of order.
+  ibv_qp* create_pair(ibv_context* context, ibv_qp_init_attr_ex* attributes) const;
+
+ private:
+  mlx5dv::PFN_mlx5dv_query_device query_device_ = nullptr;
+  mlx5dv::PFN_mlx5dv_create_qp create_qp_ = nullptr;
+  mlx5dv::PFN_mlx5dv_reg_dmabuf_mr reg_dmabuf_mr_ = nullptr;
+  mlx5dv::PFN_mlx5dv_get_data_direct_sysfs_path get_data_direct_sysfs_path_ = nullptr;
+};
+
+}  // namespace verbena::verbs

@@ -1,0 +1,329 @@
+// Collectives with a norm behind them, as the kernels of libverbena_ops.so run them, on emulated GPUs: the
+// same bits as an all-reduce and a norm one after the other, in every way, with every kind of output, for any
+// rows, blocks and ranks; the same on all ranks; nothing beside the tensors.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "device/emulator/sanitizer.h"
+#include "device/emulator/world.h"
+#include "device/ops/run_fused.cuh"
+#include "device/support/random.h"
+#include "device/symm/fleet.h"
+
+namespace verbena::device_test {
+namespace {
+
+using device::Bfloat16;
+using device::Half;
+using device::RowQuantisation;
+using emulator::World;
+using ops::Algorithm;
+using ops::Launch;
+using ops::Norm;
+
+constexpr unsigned char kUntouched = 0x5a;
+
+using Data = std::vector<unsigned char>;
+
+struct Case {
+  uint64_t rows, hidden;
+  RowQuantisation kind = RowQuantisation::kNone;
+  bool has_output = true, is_in_place = false, has_columns = false;
+  uint64_t padding = 0;
+  device::DataType type = device::DataType::kBfloat16;
+  uint64_t offset = 0;  // numbers from a multiple of 16 bytes
+};
+
+uint64_t count_scales(const Case& c) {
+  switch (c.kind) {
+    case RowQuantisation::kMxFloat8:
+      return (c.hidden + 31) / 32;
+    case RowQuantisation::kMxFloat8Swizzled:
+      return (c.hidden + 127) / 128 * 128;  // more than there are
+    case RowQuantisation::kFloat8Block:
+    case RowQuantisation::kFloat8BlockPower:
+      return (c.hidden + 127) / 128;
+    case RowQuantisation::kFloat8BlockExponent:
+      return (c.hidden + 511) / 512;
+    default:
+      return 1;
+  }
+}
+
+// The tensors of a rank; what they begin with is the same for each way to compute.
+struct Tensors {
+  Tensors(const Case& given, const Data& input_, const Data& residual_, const Data& weight_,
+          uint64_t share_first, uint64_t share_rows)
+      : c(given),
+        first(share_first),
+        rows(share_rows),
+        input(input_),
+        residual(residual_),
+        before(residual_),
+        weight(weight_) {
+    sum.assign(numbers(c.rows), kUntouched);
+    output = residual_out = sum;
+    quantised.assign(c.rows * step() + 64, kUntouched);
+    scales.assign(c.rows * (count_scales(c) + 1) * 4 + 64, kUntouched);
+    if (c.kind == RowQuantisation::kFloat8Tensor) {
+      const float scale = 0.02F;
+      std::memcpy(scales.data(), &scale, sizeof scale);
+    }
+  }
+  uint64_t step() const { return c.hidden + c.padding; }
+  uint64_t numbers(uint64_t rows_) const { return (rows_ * step() + c.offset) * 2 + 64; }
+  char* at(Data& tensor, uint64_t row = 0) {
+    return reinterpret_cast<char*>(tensor.data()) + (c.offset + row * step()) * 2;
+  }
+
+  // Rows `first_row` on of the residual: those of a share, or all.
+  void describe(Launch& launch, bool is_sharded) {
+    launch.count_calls = 1;
+    launch.calls[0].type = static_cast<uint32_t>(c.type);
+    launch.calls[0].input = reinterpret_cast<const char*>(input.data()) + c.offset * 2;
+    launch.calls[0].output = reinterpret_cast<char*>(sum.data()) + c.offset * 2;
+    launch.calls[0].length_bytes = c.rows * c.hidden * 2;
+    Norm& norm = launch.norm;
+    norm = {};
+    norm.rows = c.rows;
+    norm.hidden = c.hidden;
+    norm.weight = reinterpret_cast<char*>(weight.data()) + c.offset * 2;
+    norm.epsilon = 1e-5F;
+    norm.weight_offset = 0.5F;
+    norm.residual_in = at(residual, is_sharded ? first : 0);
+    norm.residual_out = at(c.is_in_place ? residual : residual_out, is_sharded ? first : 0);
+    norm.output = c.has_output ? at(output) : nullptr;
+    norm.residual_in_step = norm.residual_out_step = norm.output_step = step();
+    norm.padding = c.padding;
+    norm.x_step = c.hidden;
+    norm.quantisation = static_cast<uint32_t>(c.kind);
+    norm.least_scale = 1e-10F;
+    norm.numbers = quantised.data();
+    norm.row_bytes = step();
+    norm.scales = scales.data();
+    norm.scale_row_step = c.has_columns ? 1 : count_scales(c) + 1;
+    norm.scale_block_step = c.has_columns ? c.rows : 1;
+  }
+
+  Case c;
+  uint64_t first, rows;
+  Data input, residual, before, weight, sum, output, residual_out, quantised, scales;
+};
+
+// Which kernel.
+enum class Way { kOneShot16, kOneShot128, kTwoShot16, kTwoShot128, kShardedPackets, kShardedChunks };
+constexpr Way kWays[] = {Way::kOneShot16,  Way::kOneShot128,     Way::kTwoShot16,
+                         Way::kTwoShot128, Way::kShardedPackets, Way::kShardedChunks};
+
+bool is_sharded(Way way) {
+  return way >= Way::kShardedPackets;
+}
+template <int kRanks>
+void run_kernel(Way way, const Launch& launch) {
+  if (way == Way::kShardedPackets) return ops::run_sharded_norm<device::OneShot<device::Packet128>>(launch);
+  if (way == Way::kShardedChunks) return ops::run_sharded_norm<device::Bulk<>>(launch);
+  if (way == Way::kOneShot16 || way == Way::kTwoShot16)
+    return ops::run_all_reduce_norm<kRanks, device::Packet16>(launch);
+  ops::run_all_reduce_norm<kRanks, device::Packet128>(launch);
+}
+Algorithm algorithm_of(Way way) {
+  return way == Way::kTwoShot16    ? Algorithm::kTwoShot16
+         : way == Way::kTwoShot128 ? Algorithm::kTwoShot128
+                                   : Algorithm::kOneShot16;
+}
+
+struct Shape {
+  int32_t ranks;
+  uint32_t blocks = 2, threads = 64;
+  uint64_t slot_bytes = 512;
+};
+
+// Ranks with a workspace for each family of ways, which go on from launch to launch.
+class NormRanks {
+ public:
+  explicit NormRanks(const Shape& shape)
+      : shape_(shape),
+        fleet_(shape.ranks, INT32_MAX,
+               2 * Fleet::measure_workspace(shape.ranks, shape.blocks, shape.slot_bytes)),
+        status_(static_cast<size_t>(shape.ranks), 0) {}
+
+  // "" or what is wrong.
+  std::string run(Way way, const Case& c, uint64_t seed) {
+    draw(c, seed);
+    std::vector<Tensors> all;
+    const auto ranks = static_cast<uint64_t>(shape_.ranks);
+    const uint64_t share = (c.rows + ranks - 1) / ranks;
+    for (uint64_t rank = 0; rank < ranks; ++rank) {
+      const uint64_t first = std::min(c.rows, rank * share);
+      all.emplace_back(c, inputs_[rank], residual_, weight_, first, std::min(c.rows, first + share) - first);
+    }
+    Tensors expected(c, summed_, residual_, weight_, 0, c.rows);
+    if (const std::string wrong = run_apart(expected); !wrong.empty()) return wrong;
+    std::vector<Launch> launches(ranks);
+    World world(seed);
+    for (uint64_t rank = 0; rank < ranks; ++rank) {
+      Launch& launch = launches[rank];
+      launch = {};
+      launch.workspace = fleet_.workspace(static_cast<int32_t>(rank), way == Way::kShardedChunks ? 1 : 0,
+                                          shape_.blocks, shape_.slot_bytes);
+      launch.status = &status_[rank];
+      all[rank].describe(launch, is_sharded(way));
+      launch.calls[0].algorithm = algorithm_of(way);
+      world.add_grid(static_cast<uint32_t>(rank), shape_.blocks, shape_.threads, [&, rank, way] {
+        if ((seed + rank) % 3 == 0) device::pause(500'000);
+        if (shape_.ranks == 2) {
+          run_kernel<2>(way, launches[rank]);
+        } else {
+          run_kernel<0>(way, launches[rank]);
+        }
+      });
+    }
+    if (const std::string failure = world.run(); !failure.empty()) return failure;
+    for (uint64_t rank = 0; rank < ranks; ++rank) {
+      if (status_[rank] != 0) return "status " + std::to_string(status_[rank]);
+      if (const std::string wrong = compare(all[rank], expected, is_sharded(way)); !wrong.empty())
+        return "rank " + std::to_string(rank) + ": " + wrong;
+    }
+    return "";
+  }
+  int64_t status(int32_t rank) const { return status_[static_cast<size_t>(rank)]; }
+
+ private:
+  template <typename T>
+  void draw_as(const Case& c, uint64_t seed) {
+    Random random(seed);
+    const auto fill = [&](Data& data, uint64_t rows, uint64_t step) {
+      data.assign((rows * step + c.offset) * 2 + 64, kUntouched);
+      for (uint64_t i = 0; i < rows * step; ++i) {
+        const T number = device::narrow<T>(static_cast<float>(random.between(0, 4000)) / 1000 - 2);
+        std::memcpy(data.data() + (c.offset + i) * 2, &number, 2);
+      }
+    };
+    inputs_.assign(static_cast<size_t>(shape_.ranks), {});
+    for (Data& input : inputs_) fill(input, c.rows, c.hidden);
+    fill(residual_, c.rows, c.hidden + c.padding);
+    fill(weight_, 1, c.hidden);
+    summed_ = inputs_[0];
+    for (uint64_t i = c.offset; i < c.offset + c.rows * c.hidden; ++i) {
+      float sum = 0;
+      for (size_t rank = 0; rank < inputs_.size(); ++rank) {
+        T number;
+        std::memcpy(&number, inputs_[rank].data() + i * 2, 2);
+        sum = rank == 0 ? device::widen(number) : sum + device::widen(number);
+      }
+      const T rounded = device::narrow<T>(sum);
+      std::memcpy(summed_.data() + i * 2, &rounded, 2);
+    }
+  }
+  void draw(const Case& c, uint64_t seed) {
+    if (c.type == device::DataType::kFloat16) {
+      draw_as<Half>(c, seed);
+    } else {
+      draw_as<Bfloat16>(c, seed);
+    }
+  }
+  // The norm alone, of sums that are there.
+  std::string run_apart(Tensors& tensors) {
+    Launch launch{};
+    tensors.describe(launch, false);
+    World world(7);
+    world.add_grid(0, 3, shape_.threads, [&] { ops::run_norm(launch); });
+    return world.run();
+  }
+
+  static std::string compare(Tensors& got, Tensors& want, bool is_sharded) {
+    if (got.c.has_output && got.output != want.output) return "output";
+    if (got.quantised != want.quantised) return "quantised rows";
+    if (got.scales != want.scales) return "scales";
+    if (got.weight != want.weight || got.input != got.input) return "an input was written";
+    Data& residual = got.c.is_in_place ? got.residual : got.residual_out;
+    Data& wanted = want.c.is_in_place ? want.residual : want.residual_out;
+    if (!is_sharded) return residual == wanted ? "" : "residual";
+    const uint64_t begin = (got.c.offset + got.first * got.step()) * 2,
+                   end = begin + got.rows * got.step() * 2;
+    for (uint64_t i = 0; i < residual.size(); ++i) {
+      const bool is_mine = i >= begin && i < end;
+      if (residual[i] != (is_mine ? wanted[i] : got.c.is_in_place ? got.before[i] : kUntouched))
+        return "residual at " + std::to_string(i);
+    }
+    return "";
+  }
+
+  const Shape shape_;
+  Fleet fleet_;
+  std::vector<int64_t> status_;
+  std::vector<Data> inputs_;
+  Data residual_, weight_, summed_;
+};
+
+constexpr RowQuantisation kKinds[] = {
+    RowQuantisation::kNone,        RowQuantisation::kFloat8Tensor,     RowQuantisation::kFloat8Token,
+    RowQuantisation::kFloat8Block, RowQuantisation::kFloat8BlockPower, RowQuantisation::kFloat8BlockExponent,
+    RowQuantisation::kMxFloat8,    RowQuantisation::kInt8Token};
+
+TEST(AllReduceNorm, EveryWayAndKindOfOutput) {
+  NormRanks two({2}), three({3, 3});
+  uint64_t seed = 1;
+  for (const Way way : kWays) {
+    for (const RowQuantisation kind : kKinds) {
+      Case c{13, 264, kind};
+      c.has_columns = seed % 2 == 0;
+      c.is_in_place = seed % 3 == 0;
+      c.has_output = seed % 5 != 0 || kind == RowQuantisation::kNone;
+      c.padding = seed % 4 == 0 ? 24 : 0;
+      c.offset = seed % 7 == 0 ? 1 : 0;
+      c.type = seed % 3 == 1 ? device::DataType::kFloat16 : device::DataType::kBfloat16;
+      ++seed;
+      ASSERT_EQ(two.run(way, c, seed), "") << static_cast<int>(way) << " " << static_cast<int>(kind);
+      ASSERT_EQ(three.run(way, c, seed), "") << static_cast<int>(way) << " " << static_cast<int>(kind);
+    }
+  }
+}
+
+// Rows as models have them, rows that vectors do not divide, fewer rows than ranks and blocks, in slots that
+// a row fills several times.
+TEST(AllReduceNorm, AnyRows) {
+  NormRanks ranks({3, 4, 64, 384});
+  uint64_t seed = 0;
+  for (const Way way : kWays) {
+    for (const auto& [rows, hidden] : std::vector<std::pair<uint64_t, uint64_t>>{
+             {1, 2880}, {17, 512}, {19, 129}, {5, 1}, {2, 1100}, {40, 33}}) {
+      if (emulator::kSanitizer && rows * hidden > 1500) continue;
+      ASSERT_EQ(ranks.run(way, {rows, hidden, RowQuantisation::kFloat8Token}, ++seed), "")
+          << static_cast<int>(way) << " " << rows << " of " << hidden;
+    }
+  }
+}
+
+TEST(AllReduceNorm, AnyNumberOfRanks) {
+  for (int32_t count = 1; count <= 16; count += emulator::kSanitizer ? 5 : 1) {
+    NormRanks ranks({count, 2, 32});
+    for (const Way way : kWays) {
+      if (count == 2) continue;  // the other tests' kernels
+      ASSERT_EQ(ranks.run(way, {7, 72, RowQuantisation::kMxFloat8}, static_cast<uint64_t>(count)), "")
+          << static_cast<int>(way) << " of " << count;
+    }
+  }
+}
+
+// As a graph that is replayed: what a norm reads is of its own launch.
+TEST(AllReduceNorm, LaunchAfterLaunch) {
+  NormRanks ranks({2});
+  for (uint64_t launch = 0; launch < (emulator::kSanitizer ? 24 : 120); ++launch) {
+    const Case c{1 + launch % 5, 40 + launch % 3 * 8, kKinds[launch % 8]};
+    ASSERT_EQ(ranks.run(kWays[launch % 6], c, launch), "") << launch;
+  }
+}
+
+// Tiles of scales are of 128 rows, of several ranks: refused, on all ranks.
+TEST(AllReduceNorm, SwizzledScalesCannotBeGathered) {
+  NormRanks ranks({2});
+  const std::string wrong = ranks.run(Way::kShardedPackets, {4, 64, RowQuantisation::kMxFloat8Swizzled}, 1);
+  EXPECT_EQ(wrong, "status " + std::to_string(static_cast<int>(SymmStatus::kInvalid)));
+}
+
+}  // namespace
+}  // namespace verbena::device_test

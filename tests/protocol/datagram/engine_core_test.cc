@@ -1,0 +1,550 @@
+// Two engines and a wire that does what a test says: what leaves when, what is refused, what is said again.
+#include "protocol/datagram/engine_core.h"
+
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <vector>
+
+namespace verbena::protocol::datagram {
+namespace {
+
+struct Datagram {
+  enum class Kind { kData, kAck, kRequest } kind;
+  OutPacket data;
+  uint16_t channel;
+  Place place;
+  uint32_t length_bytes;
+  Stamp time;
+  Ack ack;
+  std::vector<Wish> wishes;
+};
+
+class End : public EngineCore<End> {
+ public:
+  using EngineCore::EngineCore;
+
+  int64_t now_ns() const { return now; }
+  uint32_t rooms() const { return room; }
+  uint32_t live_rails() const { return 1; }
+  void post_data(uint32_t, const OutPacket& packet) {
+    Datagram datagram{.kind = Datagram::Kind::kData,
+                      .data = packet,
+                      .channel = kNoChannel,
+                      .place = {},
+                      .length_bytes = 0,
+                      .time = make_stamp(now),
+                      .ack = {},
+                      .wishes = {}};
+    if (packet.message != kNoObject) {
+      const SendMessage& message = send_message(packet.message);
+      datagram.channel = send_channel(message.channel).wire;
+      datagram.place = {static_cast<uint16_t>(message.number % kMessageNumbers), packet.index};
+      datagram.length_bytes = static_cast<uint32_t>(std::min<uint64_t>(
+          message.length_bytes - uint64_t{packet.index} * options().data_bytes, options().data_bytes));
+    }
+    out.push_back(datagram);
+  }
+  void post_ack(uint32_t, uint32_t, const Ack& ack) {
+    out.push_back({.kind = Datagram::Kind::kAck,
+                   .data = {},
+                   .channel = 0,
+                   .place = {},
+                   .length_bytes = 0,
+                   .time = 0,
+                   .ack = ack,
+                   .wishes = {}});
+  }
+  void post_request(uint32_t, uint32_t, std::span<const Wish> wishes) {
+    out.push_back({.kind = Datagram::Kind::kRequest,
+                   .data = {},
+                   .channel = 0,
+                   .place = {},
+                   .length_bytes = 0,
+                   .time = 0,
+                   .ack = {},
+                   .wishes = {wishes.begin(), wishes.end()}});
+  }
+  void post_pages(uint32_t, PageQueue, uint32_t) {}
+  void move_pages(uint32_t message, ReceiveMessage& state) {
+    const uint32_t pages = state.held;
+    note_moving(message, pages);
+    moves.emplace_back(message, pages);
+  }
+  void note_sent(uint32_t message) { sent.push_back(message); }
+  void note_received(uint32_t message) { received.push_back(message); }
+  void note_silent(uint32_t peer) { silent.push_back(peer); }
+
+  uint32_t count(Datagram::Kind kind) const {
+    return static_cast<uint32_t>(
+        std::count_if(out.begin(), out.end(), [&](const Datagram& d) { return d.kind == kind; }));
+  }
+
+  int64_t now = 1'000'000;
+  uint32_t room = 1;
+  std::deque<Datagram> out;
+  std::vector<std::pair<uint32_t, uint32_t>> moves;
+  std::vector<uint32_t> sent, received, silent;
+};
+
+EngineOptions make_options() {
+  EngineOptions options;
+  options.pages.pages = 4'096;
+  return options;
+}
+
+class EngineCoreTest : public testing::Test {
+ protected:
+  static constexpr uint32_t kData = 4'064;
+
+  explicit EngineCoreTest(const EngineOptions& options = make_options()) : left(options), right(options) {
+    left.add_idle(options.pages.pages);
+    right.add_idle(options.pages.pages);
+    there = left.add_peer();
+    here = right.add_peer();
+    channel = left.open_send(there, 0);
+    receiving = right.open_receive(here, 0);
+    right.pump();
+    left.pump();
+  }
+
+  uint32_t post(uint64_t room_bytes, uint32_t most_pages = 2'048) {
+    return post_on(receiving, room_bytes, most_pages);
+  }
+  uint32_t post_on(uint32_t channel_id, uint64_t room_bytes, uint32_t most_pages = 2'048) {
+    const uint32_t id = right.post(channel_id, room_bytes, most_pages);
+    EXPECT_NE(id, kNoObject);
+    right.settle_packet(id);
+    return id;
+  }
+  // One datagram to the other side.
+  Verdict deliver(End& to, uint32_t peer, const Datagram& datagram) {
+    switch (datagram.kind) {
+      case Datagram::Kind::kAck:
+        to.on_ack(peer, datagram.ack.cumulative, datagram.ack.base, datagram.ack.body,
+                  {datagram.ack.grants.data(), datagram.ack.grant_count});
+        return Verdict::kHeld;
+      case Datagram::Kind::kRequest:
+        to.on_request(peer, datagram.wishes);
+        return Verdict::kHeld;
+      case Datagram::Kind::kData:
+        break;
+    }
+    to.budget().note_taken(
+        0, datagram.data.kind == PacketKind::kGranted ? PageQueue::kGranted : PageQueue::kEager);
+    const Placed placed = to.on_data(peer, {.psn = datagram.data.psn,
+                                            .channel = datagram.channel,
+                                            .place = datagram.place,
+                                            .backlog = datagram.data.backlog,
+                                            .took_credit = datagram.data.took_credit,
+                                            .is_last = datagram.data.is_last,
+                                            .asks = datagram.data.asks,
+                                            .path = datagram.data.path,
+                                            .was_marked = false,
+                                            .time = datagram.time,
+                                            .length_bytes = datagram.length_bytes});
+    if (placed.verdict != Verdict::kHeld) to.add_idle(1);
+    if (placed.verdict == Verdict::kHeld || placed.verdict == Verdict::kEmpty)
+      to.settle_packet(placed.message);
+    return placed.verdict;
+  }
+  void pass_time(int64_t ns) {
+    left.now = right.now = left.now + ns;
+    left.tick(left.now);
+    right.tick(right.now);
+    left.pump();
+    right.pump();
+  }
+  // Passes of both until nothing is said any more; what `loses` says is lost.
+  void run(int64_t ns = 0, const std::function<bool(const Datagram&)>& loses = {}) {
+    for (const int64_t end = left.now + ns;;) {
+      left.pump();
+      right.pump();
+      while (!left.out.empty() || !right.out.empty()) {
+        exchange(left, right, here, loses);
+        exchange(right, left, there, loses);
+        left.pump();
+        right.pump();
+      }
+      for (const auto& [message, pages] : std::exchange(right.moves, {})) right.note_moved(message, pages);
+      if (left.now >= end && left.out.empty() && right.out.empty()) return;
+      if (left.now < end) pass_time(5'000);
+    }
+  }
+  void exchange(End& from, End& to, uint32_t peer, const std::function<bool(const Datagram&)>& loses) {
+    const auto datagrams = std::exchange(from.out, {});
+    for (const Datagram& datagram : datagrams)
+      if (!loses || !loses(datagram)) deliver(to, peer, datagram);
+  }
+
+  End left, right;
+  uint32_t there = 0, here = 0, channel = 0, receiving = 0;
+};
+
+TEST_F(EngineCoreTest, AShortMessageIsOnePacketAndOneAcknowledgement) {
+  const uint32_t receive = post(100);
+  const uint32_t send = left.send(channel, 100);
+  left.pump();
+  ASSERT_EQ(left.out.size(), 1U);
+  EXPECT_TRUE(left.out[0].data.is_last);
+  EXPECT_TRUE(left.out[0].data.asks);
+  EXPECT_EQ(left.out[0].data.kind, PacketKind::kEager);
+  EXPECT_EQ(deliver(right, here, left.out[0]), Verdict::kHeld);
+  EXPECT_EQ(right.received, std::vector<uint32_t>{receive});
+  EXPECT_EQ(right.receive_message(receive).lent, 1U);
+  right.pump();
+  ASSERT_EQ(right.out.size(), 1U);
+  deliver(left, there, right.out[0]);
+  EXPECT_EQ(left.sent, std::vector<uint32_t>{send});
+  left.forget(send);
+  right.release(receive);
+  EXPECT_EQ(right.budget().lent(), 0U);
+  pass_time(1'000'000'000);
+  EXPECT_EQ(left.statistics().sent_packets, 1U) << "nothing is left to be said";
+}
+
+TEST_F(EngineCoreTest, AnEmptyMessageTakesNoPage) {
+  const uint32_t receive = post(0);
+  left.send(channel, 0);
+  left.pump();
+  EXPECT_EQ(deliver(right, here, left.out[0]), Verdict::kEmpty);
+  EXPECT_EQ(right.received, std::vector<uint32_t>{receive});
+  EXPECT_EQ(right.receive_message(receive).lent, 0U);
+}
+
+TEST_F(EngineCoreTest, ALongMessageWaitsForGrantsBeyondItsEagerPackets) {
+  post(100 * kData);
+  left.send(channel, 100 * kData);
+  left.pump();
+  EXPECT_EQ(left.count(Datagram::Kind::kData), 8U);
+  EXPECT_EQ(left.out.back().data.backlog, 92U);
+  const auto eager = std::exchange(left.out, {});
+  for (const Datagram& datagram : eager) deliver(right, here, datagram);
+  right.pump();
+  ASSERT_FALSE(right.out.empty());
+  EXPECT_EQ(right.outstanding(), 92U);
+  EXPECT_EQ(right.peer(here).eager_settled, 8U) << "other messages may have the credits now";
+  EXPECT_EQ(Place::decode(right.out.back().ack.grants[0].place).index, 100U);
+  run();
+  EXPECT_EQ(right.received.size(), 1U);
+  EXPECT_EQ(left.sent.size(), 1U);
+  EXPECT_EQ(right.outstanding(), 0U);
+}
+
+TEST_F(EngineCoreTest, GrantsInAllAreNoMoreThanCredits) {
+  std::vector<uint32_t> channels;
+  for (uint16_t wire = 1; wire <= 8; ++wire) {
+    left.open_send(there, wire);
+    channels.push_back(right.open_receive(here, wire));
+    post_on(channels.back(), 1'000 * kData);
+    left.send(wire, 1'000 * kData);
+  }
+  for (int i = 0; i < 40; ++i) {
+    left.pump();
+    exchange(left, right, here, {});
+    right.pump();
+    ASSERT_LE(right.outstanding(), 512U);
+    exchange(right, left, there, {});
+  }
+}
+
+TEST_F(EngineCoreTest, WhatComesBeforeItsReceiveIsParkedAsFarAsCreditsReach) {
+  for (int i = 0; i < 20; ++i) left.send(channel, 10);
+  run(100'000);
+  EXPECT_EQ(right.peer(here).parked, 8U);
+  EXPECT_EQ(right.budget().parked(), 8U);
+  EXPECT_EQ(left.sent.size(), 8U) << "what is parked is acknowledged";
+  for (int i = 0; i < 20; ++i) post(10);
+  run(1'000'000);
+  EXPECT_EQ(right.received.size(), 20U);
+  EXPECT_EQ(left.sent.size(), 20U);
+  EXPECT_EQ(right.budget().parked(), 0U);
+}
+
+// A message whose receive is missing stops neither its peer's other messages nor their numbers.
+TEST_F(EngineCoreTest, AChannelWithoutReceivesHoldsUpNoOther) {
+  const uint32_t other = left.open_send(there, 1), other_receiving = right.open_receive(here, 1);
+  for (int i = 0; i < 30; ++i) left.send(channel, 2 * kData);
+  run(10'000'000);
+  for (int m = 0; m < 60; ++m) {
+    const uint32_t receive = post_on(other_receiving, 100 * kData);
+    const uint32_t send = left.send(other, 100 * kData);
+    ASSERT_NE(send, kNoObject);
+    run(300'000);
+    ASSERT_EQ(right.receive_message(receive).state, ReceiveState::kDone) << "message " << m;
+    left.forget(send);
+    right.release(receive);
+  }
+  for (int i = 0; i < 30; ++i) post(2 * kData);
+  run(1'000'000'000);
+  EXPECT_EQ(left.statistics().sent_messages, 90U);
+}
+
+// Nothing but what a peer asks for tells the receiver of a message whose eager packets found no page.
+TEST_F(EngineCoreTest, AnEagerPacketThatFindsNoPageIsGranted) {
+  post(3 * kData);
+  left.send(channel, 3 * kData);
+  run(50'000'000, [](const Datagram& datagram) {
+    return datagram.kind == Datagram::Kind::kData && datagram.data.kind == PacketKind::kEager;
+  });
+  EXPECT_EQ(right.received.size(), 1U);
+  EXPECT_EQ(left.sent.size(), 1U);
+  EXPECT_LE(left.statistics().resent_packets, 3 * 3U) << "it does not try for ever";
+}
+
+TEST_F(EngineCoreTest, ALostGrantIsSaidAgain) {
+  post(100 * kData);
+  left.send(channel, 100 * kData);
+  uint32_t lost = 0;
+  run(20'000'000, [&](const Datagram& datagram) {
+    const bool is_grant = datagram.kind == Datagram::Kind::kAck && datagram.ack.grant_count != 0;
+    return is_grant && ++lost <= 5;
+  });
+  EXPECT_EQ(right.received.size(), 1U);
+  EXPECT_GT(left.statistics().sent_requests, 0U);
+}
+
+TEST_F(EngineCoreTest, ALostWishIsSaidAgain) {
+  for (int i = 0; i < 20; ++i) left.send(channel, 10);
+  run(1'000'000, [](const Datagram& datagram) { return datagram.kind == Datagram::Kind::kRequest; });
+  for (int i = 0; i < 20; ++i) post(10);
+  uint32_t lost = 0;
+  run(100'000'000,
+      [&](const Datagram& datagram) { return datagram.kind == Datagram::Kind::kRequest && ++lost <= 4; });
+  EXPECT_EQ(right.received.size(), 20U);
+}
+
+TEST_F(EngineCoreTest, APacketThatIsOvertakenIsSentAgainOverAnotherPath) {
+  post(40 * kData);
+  left.send(channel, 40 * kData);
+  uint32_t lost_path = kPaths;
+  std::map<uint32_t, std::vector<uint32_t>> paths_of;
+  run(2'000'000, [&](const Datagram& datagram) {
+    if (datagram.kind != Datagram::Kind::kData) return false;
+    paths_of[datagram.place.index].push_back(datagram.data.path);
+    const bool is_lost = datagram.place.index == 12 && !datagram.data.is_resent;
+    if (is_lost) lost_path = datagram.data.path;
+    return is_lost;
+  });
+  EXPECT_EQ(right.received.size(), 1U);
+  ASSERT_EQ(paths_of[12].size(), 2U);
+  EXPECT_NE(paths_of[12][1], lost_path);
+  EXPECT_EQ(left.statistics().resent_packets, 1U);
+}
+
+TEST_F(EngineCoreTest, TheLastPacketsLossIsFoundByAProbe) {
+  post(10);
+  left.send(channel, 10);
+  uint32_t lost = 0;
+  run(2'000'000,
+      [&](const Datagram& datagram) { return datagram.kind == Datagram::Kind::kData && ++lost <= 1; });
+  EXPECT_EQ(right.received.size(), 1U);
+  EXPECT_EQ(left.statistics().probes, 1U);
+  EXPECT_EQ(left.statistics().timeouts, 0U);
+}
+
+TEST_F(EngineCoreTest, ALateOriginalWidensTheWindows) {
+  post(40 * kData);
+  left.send(channel, 40 * kData);
+  std::vector<Datagram> late;
+  run(400'000, [&](const Datagram& datagram) {
+    const bool is_late =
+        datagram.kind == Datagram::Kind::kData && datagram.place.index == 12 && !datagram.data.is_resent;
+    if (is_late) late.push_back(datagram);
+    return is_late;
+  });
+  ASSERT_EQ(late.size(), 1U);
+  const int64_t before = left.peer(there).loss.same_path_ns() + left.peer(there).loss.across_paths_ns();
+  EXPECT_EQ(deliver(right, here, late[0]), Verdict::kDuplicate);
+  run(100'000);
+  EXPECT_EQ(left.statistics().in_vain, 1U);
+  EXPECT_GE(left.peer(there).loss.same_path_ns() + left.peer(there).loss.across_paths_ns(), before);
+}
+
+TEST_F(EngineCoreTest, APeerThatIsSilentForTooLongIsTold) {
+  left.send(channel, 10);
+  for (int i = 0; i < 3'000 && left.silent.empty(); ++i) {
+    pass_time(1'000'000);
+    left.out.clear();
+  }
+  EXPECT_EQ(left.silent, std::vector<uint32_t>{there});
+  left.mute_peer(there);
+  const uint64_t before = left.statistics().sent_packets;
+  for (int i = 0; i < 100; ++i) pass_time(10'000'000);
+  EXPECT_EQ(left.statistics().sent_packets, before);
+}
+
+// A receiver that is there but has posted nothing is not silent.
+TEST_F(EngineCoreTest, APeerThatAnswersIsNotSilent) {
+  for (int i = 0; i < 20; ++i) left.send(channel, 10 * kData);
+  run(10'000'000'000);
+  EXPECT_TRUE(left.silent.empty());
+}
+
+TEST_F(EngineCoreTest, APacketMustFitItsReceive) {
+  post(kData);
+  left.send(channel, 2 * kData);
+  left.pump();
+  EXPECT_EQ(deliver(right, here, left.out[0]), Verdict::kHeld);
+  EXPECT_EQ(deliver(right, here, left.out[1]), Verdict::kTooLong);
+  left.out.clear();
+  left.send(channel, 2 * kData);
+  run(1'000'000);
+  const uint32_t late = right.post(receiving, kData, 2'048);
+  EXPECT_TRUE(right.is_too_long(late)) << "what is parked";
+}
+
+TEST_F(EngineCoreTest, PacketsThatMakeNoSenseAreRefused) {
+  post(10 * kData);
+  left.send(channel, 4 * kData);
+  left.pump();
+  const Datagram first = left.out[0], last = left.out[3];
+  const auto with = [&](const Datagram& origin, const std::function<void(Datagram&)>& change) {
+    Datagram datagram = origin;
+    change(datagram);
+    return deliver(right, here, datagram);
+  };
+  EXPECT_EQ(with(first, [](Datagram& d) { d.length_bytes = 100; }), Verdict::kStray)
+      << "a short one that is not the last";
+  EXPECT_EQ(with(first, [](Datagram& d) { d.length_bytes = kData + 1; }), Verdict::kStray);
+  EXPECT_EQ(with(first, [](Datagram& d) { d.channel = 7; }), Verdict::kRefused) << "its hello has not come";
+  EXPECT_EQ(with(first, [](Datagram& d) { d.place.message = 100; }), Verdict::kRefused) << "too far ahead";
+  EXPECT_EQ(with(first, [](Datagram& d) { d.place.message = 4'095; }), Verdict::kStray) << "consumed";
+  EXPECT_EQ(with(first, [](Datagram& d) { d.data.psn = kEagerSpan; }), Verdict::kStray)
+      << "no such number yet";
+  EXPECT_EQ(with(first, [](Datagram& d) { d.data.took_credit = false, d.data.psn = kSpan; }),
+            Verdict::kStray);
+  EXPECT_EQ(deliver(right, here, last), Verdict::kHeld);
+  EXPECT_EQ(with(first, [](Datagram& d) { d.place.index = 4; }), Verdict::kStray) << "behind the last";
+  EXPECT_EQ(with(first, [](Datagram& d) { d.data.is_last = true, d.data.psn = 1; }), Verdict::kStray)
+      << "a second last";
+  EXPECT_EQ(deliver(right, here, first), Verdict::kHeld);
+}
+
+TEST_F(EngineCoreTest, AClosedReceiveAcknowledgesAndDrops) {
+  post(10 * kData);
+  left.send(channel, 4 * kData);
+  left.pump();
+  auto packets = std::exchange(left.out, {});
+  deliver(right, here, packets[0]);
+  right.close_receive(receiving);
+  EXPECT_EQ(right.budget().held(), 0U);
+  for (int i = 1; i < 4; ++i)
+    EXPECT_EQ(deliver(right, here, packets[static_cast<size_t>(i)]), Verdict::kDropped);
+  run();
+  EXPECT_EQ(left.sent.size(), 1U) << "the sender is not held up";
+  EXPECT_EQ(left.peer(there).eager_limit, 12U) << "nor are its eager credits lost";
+  right.forget_receive(receiving);
+}
+
+// What a channel that closes had under way is a hole in the numbers, which has to be filled for the others.
+TEST_F(EngineCoreTest, AClosedSendLeavesNoHole) {
+  const uint32_t other = left.open_send(there, 1), other_receiving = right.open_receive(here, 1);
+  post(100 * kData);
+  left.send(channel, 100 * kData);
+  // Its eager packets and many granted ones get lost.
+  uint32_t granted = 0;
+  run(60'000, [&](const Datagram& datagram) {
+    if (datagram.kind != Datagram::Kind::kData) return false;
+    return datagram.data.kind == PacketKind::kGranted ? ++granted > 10 : datagram.place.index >= 4;
+  });
+  left.close_send(channel);
+  left.out.clear();
+  const uint32_t receive = post_on(other_receiving, 3'000ULL * kData);
+  left.send(other, 3'000ULL * kData);
+  run(100'000'000);
+  EXPECT_EQ(right.receive_message(receive).state, ReceiveState::kDone);
+  EXPECT_EQ(left.peer(there).unacked, left.peer(there).next);
+  EXPECT_EQ(left.peer(there).eager_unacked, left.peer(there).eager_next);
+  right.close_receive(receiving);
+  run(10'000'000);
+  EXPECT_EQ(left.peer(there).eager_limit - left.peer(there).eager_reserved, 8U) << "all credits are back";
+}
+
+TEST_F(EngineCoreTest, MessagesThatAreNotUnpackedAreCopied) {
+  const uint32_t receive = post(10 * kData, 0);
+  left.send(channel, 10 * kData);
+  run();
+  EXPECT_EQ(right.receive_message(receive).state, ReceiveState::kDone);
+  EXPECT_EQ(right.receive_message(receive).lent, 0U);
+  EXPECT_EQ(right.statistics().copied_messages, 1U);
+  EXPECT_EQ(right.statistics().evacuations, 0U) << "by choice, not for want of pages";
+  // So are those with more pages than their slot describes.
+  const uint32_t long_one = post(10 * kData, 5);
+  left.send(channel, 10 * kData);
+  run();
+  EXPECT_EQ(right.receive_message(long_one).state, ReceiveState::kDone);
+  EXPECT_EQ(right.receive_message(long_one).lent, 0U);
+}
+
+TEST_F(EngineCoreTest, NumbersOfMessagesWrap) {
+  for (uint32_t m = 0; m < kMessageNumbers + 100; ++m) {
+    const uint32_t receive = post(10), send = left.send(channel, 10);
+    run();
+    ASSERT_EQ(right.receive_message(receive).state, ReceiveState::kDone) << m;
+    left.forget(send);
+    right.release(receive);
+  }
+}
+
+TEST_F(EngineCoreTest, RequestsMayBeTakenBackInAnyOrder) {
+  std::vector<uint32_t> receives, sends;
+  for (int i = 0; i < 8; ++i) {
+    receives.push_back(post(10));
+    sends.push_back(left.send(channel, 10));
+  }
+  run();
+  for (int i = 7; i >= 0; --i) {
+    right.release(receives[static_cast<size_t>(i)]);
+    left.forget(sends[static_cast<size_t>(i)]);
+  }
+  for (int i = 0; i < 32; ++i) {
+    EXPECT_NE(right.post(receiving, 10, 1), kNoObject) << i;
+    EXPECT_NE(left.send(channel, 10), kNoObject) << i;
+  }
+  EXPECT_EQ(right.post(receiving, 10, 1), kNoObject) << "a ring is full";
+  EXPECT_EQ(left.send(channel, 10), kNoObject);
+}
+
+// What was said once and comes again, from anywhere in the past, changes nothing.
+TEST_F(EngineCoreTest, OldAcknowledgementsAreHarmless) {
+  std::vector<Datagram> old;
+  for (int m = 0; m < 50; ++m) {
+    const uint32_t receive = post(20 * kData), send = left.send(channel, 20 * kData);
+    run(0, [&](const Datagram& datagram) {
+      if (datagram.kind != Datagram::Kind::kData) old.push_back(datagram);
+      return false;
+    });
+    left.forget(send);
+    right.release(receive);
+  }
+  left.send(channel, 500 * kData);
+  left.pump();
+  for (const Datagram& datagram : old)
+    if (datagram.kind == Datagram::Kind::kAck) deliver(left, there, datagram);
+  left.out.clear();
+  EXPECT_EQ(left.sent.size(), 50U);
+  EXPECT_TRUE(left.send_message(left.send_channel(channel).ring * kRing + 50 % kRing).acked == 0);
+  for (const Datagram& datagram : old)
+    if (datagram.kind == Datagram::Kind::kRequest) deliver(right, here, datagram);
+  post(500 * kData);
+  run(10'000'000);
+  EXPECT_EQ(left.sent.size(), 51U);
+  // Nor does one of what was never sent.
+  Datagram lie = old.back();
+  lie.ack.cumulative = left.peer(there).next + 100;
+  deliver(left, there, lie);
+  EXPECT_EQ(left.statistics().strays, 1U);
+}
+
+TEST(EngineStateTest, APeerThatIsBusyTakesLessThanSixKibibytes) {
+  EXPECT_LE(sizeof(Peer), 1'700U) << "an idle one";
+  // One connection each way with open messages, and a window of packets under way.
+  EXPECT_LE(sizeof(Peer) + sizeof(RecordTable) + sizeof(SendRing), 6'144U);
+  EXPECT_LE(sizeof(Peer) + sizeof(ReceiveRing), 6'144U);
+}
+
+}  // namespace
+}  // namespace verbena::protocol::datagram

@@ -1,0 +1,85 @@
+"""What plant_faults.py plants in the engines' core, and the tests that have to go red."""
+
+HEADERS = "datagram"
+TESTS = ["engine_core_test", "loss_times_test", "packet_test", "packet_window_test", "page_budget_test", "path_table_test",
+         "simulation_test", "slab_test", "timer_wheel_test"]
+SOURCES = [f"tests/protocol/datagram/{name}.cc" for name in TESTS] + [
+    f"tests/protocol/datagram/simulation/{name}.cc" for name in ("fabric", "scenario", "small_world", "world")]
+FILTER = "-DatagramSimulationLong.*"
+SEEDS_VARIABLE = "DATAGRAM_SEEDS"
+SEEDS = 600
+
+# name: (header of plugin/protocol/datagram, what stands there, what is planted instead)
+FAULTS = {
+    "a lost grant is not asked for again soon": (
+        "engine_core.h", "    peer.wish_doublings = 0;\n    if (peer.wish_ns != kNeverNs) peer.wish_ns = std::min(peer.wish_ns, port().now_ns() + kFirstWishNs);\n", ""),
+    "a wish is not repeated": ("engine_core.h", "        repeat_wishes(id, peer);\n", ""),
+    "only the first wishes are repeated": (
+        "engine_core.h", "peer.wish_turn = is_round_over ? 0 : peer.wish_turn + kMaxWishesPerRequest;", "peer.wish_turn = 0;"),
+    "nothing is evacuated": (
+        "engine_core.h", "if (!demand_.is_empty() && outstanding_ < credits_ && budget_.moving() == 0) evacuate();", ""),
+    "the GPU is lent all pages": ("page_budget.h", "return lent_ + count + reserve_ <= pages_;", "return lent_ + count <= pages_;"),
+    "grants do not look at pages": (
+        "page_budget.h", "least = std::min(least, posted - std::min(posted, taken));", "least = std::min(least, posted + taken);"),
+    "anything may be parked": ("page_budget.h", "return parked_ < shelf_;", "return true;"),
+    "pages go to granted packets alone": ("page_budget.h", "    consider(PageQueue::kEager, eager_goal_);\n", ""),
+    "a packet that is held back stays so": (
+        "engine_core.h", "if (record.message == message_id && record.index < sends_[message_id].granted) {", "if (false) {"),
+    "eager credits of a complete message are not free again": (
+        "engine_core.h", "      settle_eager(peer, message);\n      return true;\n", "      return true;\n"),
+    "eager credits of a granted message are not free again": (
+        "engine_core.h", "      settle_eager(peers_[receive_channels_[message.channel].peer], message);\n      announce(id, message);",
+        "      announce(id, message);"),
+    "an eager packet counts twice": (
+        "packet_window.h", "return (bits_ >> ahead & 1) != 0 ? ReceiveWindow::Arrival::kDuplicate : ReceiveWindow::Arrival::kNew;",
+        "return ReceiveWindow::Arrival::kNew;"),
+    "a packet counts twice": (
+        "packet_window.h", "return bits_.has(psn) ? Arrival::kDuplicate : Arrival::kNew;", "return Arrival::kNew;"),
+    "a refused packet is acknowledged": (
+        "engine_core.h", "      ++(placed.verdict == Verdict::kRefused ? statistics_.refused_packets : statistics_.strays);\n",
+        "      ++(placed.verdict == Verdict::kRefused ? statistics_.refused_packets : statistics_.strays);\n"
+        "      if (placed.verdict == Verdict::kRefused) packet.took_credit ? peer.eager.record(packet.psn) : peer.window.record(packet.psn);\n"),
+    "a closed channel's packets are forgotten": (
+        "engine_core.h", "        if (record.message != kNoObject && record.message / kRing == ring) {\n          record.message = kNoObject;",
+        "        if (record.message != kNoObject && record.message / kRing == ring) {\n          record.message = 0;"),
+    "old echoes are measured": (
+        "engine_core.h", "std::exchange(peer.has_echo, false) && hold < kNoSample ? static_cast<uint16_t>(hold) : kNoSample;",
+        "static_cast<uint16_t>(peer.has_echo ? 0 : 0);"),
+    "paths are not told apart": (
+        "engine_core.h", "if (is_overtaken || count_between(record.sent, peer.newest) > across) lose(peer, id);",
+        "if (count_between(record.sent, peer.newest) > same) lose(peer, id);"),
+    "a lost packet takes its path again": (
+        "engine_core.h", "const uint32_t avoided = lost != kNoObject ? records_[lost].path : kPaths;",
+        "const uint32_t avoided = kPaths; if (lost != kNoObject && (paths_of(rooms) >> records_[lost].path & 1) != 0) rooms = 1;"
+        " if (lost != kNoObject) return resend(id, peer, lost, records_[lost].path), true;"),
+    "no path ever rests": (
+        "path_table.h", "if ((tried_ & bit) == 0 && state.streak < find_fatal_streak()) return false;", "return false;"),
+    "a trial is many packets": ("path_table.h", "tried_ |= 1U << path;  // no second packet before this one's fate is known", ""),
+    "every message is served at once": ("engine_core.h", "turn_ == kNoObject || served_ >= options_.served_messages", "turn_ == kNoObject"),
+    "one message is served until it is done": ("engine_core.h", "      turn_ = message.demand.next;\n      ++served_;", "      ++served_;"),
+    "only the newest packets are told of": ("packet_window.h", "if (!is_turn_of_old_) return newest;", "return newest;"),
+    "pages that were copied are lost": ("engine_core.h", "    budget_.note_moved(pages);\n    add_idle(pages);", "    budget_.note_moved(pages);"),
+    "an arrival leaves its grant open": (
+        "engine_core.h", "if (message.received++ < message.granted) --outstanding_;", "++message.received;"),
+    "a message that is done is still to be told of": (
+        "engine_core.h", "      take_out(message.told == Told::kNot ? peer.not_told : peer.told_once, id);\n", ""),
+    "what is parked is not counted down": ("engine_core.h", "    peer.parked -= message.received;\n", ""),
+    "a second end of a message is believed": (
+        "engine_core.h", "return packet.place.index >= message.total || (packet.is_last && packet.place.index + 1 != message.total);",
+        "return false;"),
+    "a long message is placed beyond its receive": ("engine_core.h", "if (end_bytes > message.room_bytes) return {Verdict::kTooLong, id};", ""),
+    "the window does not count what is sent again": (
+        "engine_core.h", "if (where == SendRecord::Where::kFlight && !record.took_credit) ++peer.in_flight;",
+        "if (where == SendRecord::Where::kFlight && !record.took_credit && record.tries == 0) ++peer.in_flight;"),
+    "a probe is never sent": ("engine_core.h", "    } else if (find_probe_ns(peer) <= now_ns) {", "    } else if (false) {"),
+    "nothing times out": ("engine_core.h", "    if (find_timeout_ns(peer) <= now_ns) {", "    if (false) {"),
+    "an old acknowledgement counts as news": (
+        "engine_core.h", "    if (is_before(peer.unacked, cumulative)) {", "    peer.unacked = cumulative;\n    if (false) {"),
+    "timers of a coarse level are forgotten": (
+        "timer_wheel.h", "insert(id, at_ns, links);  // from a coarser level to a finer one", "static_cast<void>(at_ns);"),
+    "acknowledgements are due never": ("engine_core.h", "    if (peer.ack_ns <= now_ns) {", "    if (false) {"),
+    "acknowledgements take any path": ("engine_core.h", "    return works ? peer.data_path : pick_control_path(peer);",
+                                       "    return works ? control_turn_++ % options_.paths : pick_control_path(peer);"),
+    "a rail without room makes others' paths wait": (
+        "path_table.h", "      if ((all() & ~resting_ & ~tried_) != 0) return kNoPath;\n", ""),
+}

@@ -1,0 +1,39 @@
+// What NVIDIA's driver library has beside verbs, but for registrations (faulty_regions.cc). The plugin finds
+// it here, as these devices' contexts run this library's code.
+#include <cstring>
+
+#include "abi/mlx5dv.h"
+#include "target.h"
+
+using namespace verbena::verbs::faulty;
+
+extern "C" int mlx5dv_get_data_direct_sysfs_path(ibv_context*, char* buf, size_t buf_len) {
+  const char* const path = hooks().data_direct_path;
+  if (path == nullptr) return ENODEV;
+  if (std::strlen(path) >= buf_len) return ENOSPC;
+  std::strcpy(buf, path);
+  return 0;
+}
+
+extern "C" int mlx5dv_query_device(ibv_context*, verbena::mlx5dv::mlx5dv_context* found) {
+  const uint64_t known =
+      hooks().most_out_of_order != 0 ? verbena::mlx5dv::MLX5DV_CONTEXT_MASK_OOO_RECV_WRS : 0;
+  found->comp_mask &= known;
+  if (found->comp_mask != 0)
+    found->ooo_recv_wrs_caps.max_rc = static_cast<uint32_t>(hooks().most_out_of_order.load());
+  return 0;
+}
+
+extern "C" ibv_qp* mlx5dv_create_qp(ibv_context* context, ibv_qp_init_attr_ex* attributes,
+                                    verbena::mlx5dv::mlx5dv_qp_init_attr* own) {
+  const bool is_known = own->comp_mask == verbena::mlx5dv::MLX5DV_QP_INIT_ATTR_MASK_QP_CREATE_FLAGS &&
+                        own->create_flags == verbena::mlx5dv::MLX5DV_QP_CREATE_OOO_DP;
+  if (!is_known || attributes->srq != nullptr ||
+      attributes->cap.max_recv_wr > static_cast<uint32_t>(hooks().most_out_of_order)) {
+    errno = EINVAL;
+    return nullptr;
+  }
+  ibv_qp* const pair = create_qp_ex(context, attributes);
+  if (pair != nullptr) ++hooks().out_of_order_pairs;
+  return pair;
+}

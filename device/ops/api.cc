@@ -305,7 +305,7 @@ verbena_result verbena_ops_reduce_scatter_norm_all_gather(verbena_ops* ops, cons
         asked);
     // There are kernels of lines and of chunks.
     if (family_of(choice.algorithm) == Family::kPackets16)
-      choice.algorithm = asked == nullptr || asked->algorithm == VERBENA_OPS_AUTO ? Algorithm::kOneShot128
+      choice.algorithm = asked == nullptr || asked->algorithm == VERBENA_OPS_AUTO ? Algorithm::kOneShot64
                                                                                   : Algorithm::kBulkOneShot;
     submit_norm(ops, call, choice, *norm, norm->hidden, stream);
   });

@@ -12,14 +12,14 @@ inline constexpr int32_t kMostRanks = 16;
 inline constexpr uint32_t kMostCalls = 8;  // of a launch
 inline constexpr uint32_t kMostThreads = 512;
 
-// Numbered as verbena_ops_algorithm (verbena/ops.h). Packets of 16 bytes or lines of 128 (low_latency.cuh),
+// Numbered as verbena_ops_algorithm (verbena/ops.h). Packets of 16 bytes or of 64 (low_latency.cuh),
 // or chunks behind flags (bulk.cuh); in one shot each rank sends its whole tensor to every other one.
 enum class Algorithm : uint32_t {
   kAuto = 0,
   kOneShot16 = 1,
-  kOneShot128 = 2,
+  kOneShot64 = 2,
   kTwoShot16 = 3,
-  kTwoShot128 = 4,
+  kTwoShot64 = 4,
   kBulkOneShot = 5,
   kBulkTwoShot = 6,
   kCopyEngines = 7,  // no kernel of ours: the driver's copies

@@ -19,8 +19,8 @@ constexpr size_t kErrorTextBytes = 512;
 constexpr uint32_t kFingerprintBits = 12;
 constexpr const char* kOperationNames[] = {"all_reduce", "all_gather", "reduce_scatter", "broadcast",
                                            "all_to_all"};
-constexpr const char* kAlgorithmNames[kCountAlgorithms] = {"auto",          "one-shot-16",  "one-shot-128",
-                                                           "two-shot-16",   "two-shot-128", "bulk-one-shot",
+constexpr const char* kAlgorithmNames[kCountAlgorithms] = {"auto",          "one-shot-16",  "one-shot-64",
+                                                           "two-shot-16",   "two-shot-64",  "bulk-one-shot",
                                                            "bulk-two-shot", "copy-engines", "direct"};
 // Operations of the tuning file.
 constexpr const char* kCodedNames[kCountCodecs] = {
@@ -92,7 +92,7 @@ StatusWord::~StatusWord() {
 
 Communicator::Communicator(verbena_context* context, const verbena_team* team,
                            const verbena_ops_options& options)
-    : context_(context), options_(fill_in(options)), packets_(nullptr), chunks_(nullptr) {
+    : context_(context), options_(fill_in(options)) {
   try {
     check_options(options_);
     load_measurements();
@@ -116,13 +116,14 @@ Communicator::Communicator(verbena_context* context, const verbena_team* team,
   const uint64_t unit = uint64_t{1} << kFingerprintBits;
   const size_t packet_bytes = options_.packet_bytes / unit * unit + unit + compute_fingerprint();
   try {
-    packets_ = make_workspace(context, team, packet_bytes, options_.blocks);
+    for (const Family packets : {Family::kPackets16, Family::kPackets64})
+      workspace_of(packets) = make_workspace(context, team, packet_bytes, options_.blocks);
   } catch (const Failure& failure) {
     throw Failure(failure.result(), std::string(failure.what()) +
                                         " (bytes of slots differ also where ranks have other tuning files, "
                                         "VERBENA_TUNING_FILE, or another VERBENA_OPS_ALGORITHM)");
   }
-  chunks_ = make_workspace(context, team, options_.chunk_bytes, options_.blocks);
+  workspace_of(Family::kChunks) = make_workspace(context, team, options_.chunk_bytes, options_.blocks);
 }
 
 void Communicator::load_measurements() {
@@ -155,15 +156,14 @@ uint64_t Communicator::compute_fingerprint() const {
 }
 
 void Communicator::reset() {
-  check(verbena_workspace_reset(packets_.handle()));
-  check(verbena_workspace_reset(chunks_.handle()));
+  for (const SymmetricWorkspace& workspace : workspaces_) check(verbena_workspace_reset(workspace.handle()));
   if (local_) local_->status.clear();
 }
 
 void Communicator::check_error() const {
   char text[kErrorTextBytes] = "";
-  for (const SymmetricWorkspace* workspace : {&packets_, &chunks_}) {
-    const verbena_result result = verbena_workspace_get_error(workspace->handle(), text, sizeof(text));
+  for (const SymmetricWorkspace& workspace : workspaces_) {
+    const verbena_result result = verbena_workspace_get_error(workspace.handle(), text, sizeof(text));
     if (result != VERBENA_SUCCESS) throw Failure(result, text);
   }
   const verbena_result result = verbena_context_get_error(context_, text, sizeof(text));
@@ -213,31 +213,33 @@ Choice Communicator::choose_coded(Algorithm codec, uint64_t bytes) const {
   return {codec, {std::min(way.blocks, options_.blocks), way.threads}, way.chunk_bytes};
 }
 
-// Where nothing was measured: what was found on H100s and H200s of one host.
+// Where nothing was measured: as two H100s were fastest. Of more ranks it is an estimate from the bytes that
+// each way sends; verbena-coll --calibrate measures.
 Choice Communicator::choose_by_rules(verbena_ops_operation operation, uint64_t bytes) const {
   constexpr uint64_t kKi = 1 << 10;
-  if (bytes <= 4 * kKi) return spread(Algorithm::kOneShot16, bytes);
+  if (bytes <= (size_ == 2 ? 64 : 4) * kKi) return spread(Algorithm::kOneShot16, bytes);
   if (operation != VERBENA_OPS_ALL_REDUCE)
-    return spread(bytes <= 128 * kKi ? Algorithm::kOneShot128 : Algorithm::kBulkOneShot, bytes);
-  const uint64_t one_shot_most = size_ == 2 ? 1024 * kKi : size_ <= 4 ? 256 * kKi : 128 * kKi;
-  if (bytes <= one_shot_most) return spread(Algorithm::kOneShot128, bytes);
-  if (size_ == 2) return spread(Algorithm::kBulkOneShot, bytes);
-  return spread(bytes <= 2048 * kKi ? Algorithm::kTwoShot128 : Algorithm::kBulkTwoShot, bytes);
+    return spread(bytes <= 128 * kKi ? Algorithm::kOneShot64 : Algorithm::kBulkOneShot, bytes);
+  const uint64_t one_shot_most = size_ == 2 ? 4096 * kKi : size_ <= 4 ? 256 * kKi : 128 * kKi;
+  if (bytes <= one_shot_most) return spread(Algorithm::kOneShot64, bytes);
+  return spread(size_ > 2 && bytes <= 2048 * kKi ? Algorithm::kTwoShot64 : Algorithm::kBulkTwoShot, bytes);
 }
 
-// As many threads as have a packet each; of chunks, all.
+// As many threads as have a packet each, in many small blocks rather than in few large ones; of long messages
+// half of that, and of chunks all threads.
 Choice Communicator::spread(Algorithm algorithm, uint64_t bytes) const {
-  constexpr uint32_t kDataOf16 = 8, kDataOf128 = 15;  // bytes of a packet's data that a thread has
+  constexpr uint32_t kDataOf16 = 8, kDataOf64 = 14;  // bytes of a packet's data that a thread has
   if (family_of(algorithm) == Family::kChunks)
     return {algorithm, {std::min<uint32_t>(options_.blocks, 128), kMostThreads}, 0};
-  const bool is_two_shot = algorithm == Algorithm::kTwoShot16 || algorithm == Algorithm::kTwoShot128;
-  const uint64_t each = family_of(algorithm) == Family::kPackets16 ? kDataOf16 : kDataOf128;
+  const bool is_two_shot = algorithm == Algorithm::kTwoShot16 || algorithm == Algorithm::kTwoShot64;
+  const uint64_t each = family_of(algorithm) == Family::kPackets16 ? kDataOf16 : kDataOf64;
   const uint64_t length = is_two_shot ? bytes / size_ : bytes;
-  const uint64_t threads = std::max<uint64_t>(1, (length + each - 1) / each);
+  uint64_t threads = std::max<uint64_t>(1, (length + each - 1) / each);
+  if (threads > 64UL * kMostThreads) threads = std::max(threads / 2, 64UL * kMostThreads);
+  const uint64_t block = threads <= 64UL * 128 ? 128 : threads <= 64UL * 256 ? 256 : kMostThreads;
   return {algorithm,
-          {static_cast<uint32_t>(
-               std::min<uint64_t>(options_.blocks, (threads + kMostThreads - 1) / kMostThreads)),
-           static_cast<uint32_t>(std::min<uint64_t>(kMostThreads, (threads + 31) / 32 * 32))},
+          {static_cast<uint32_t>(std::min<uint64_t>(options_.blocks, (threads + block - 1) / block)),
+           static_cast<uint32_t>(std::min(block, (threads + 31) / 32 * 32))},
           0};
 }
 
@@ -316,7 +318,7 @@ void Communicator::end_group(CUstream stream) {
 
 Launch Communicator::begin_launch(const Choice& choice) {
   Launch launch;
-  launch.workspace = (family_of(choice.algorithm) == Family::kChunks ? chunks_ : packets_).workspace();
+  launch.workspace = workspace_of(family_of(choice.algorithm)).workspace();
   launch.status = local_->status.address();
   launch.chunk_bytes = choice.chunk_bytes;
   launch.lets_next_start = options_.lets_next_start;

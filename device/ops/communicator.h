@@ -1,6 +1,7 @@
-// What a verbena_ops is: a team's two workspaces, the kernels, and the choice of how a call is done.
+// What a verbena_ops is: a team's workspaces, the kernels, and the choice of how a call is done.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <optional>
 #include <span>
@@ -91,6 +92,7 @@ class Communicator {
   uint64_t compute_fingerprint() const;
   Choice choose_by_rules(verbena_ops_operation operation, uint64_t bytes) const;
   Choice spread(Algorithm algorithm, uint64_t bytes) const;
+  SymmetricWorkspace& workspace_of(Family family) { return workspaces_[static_cast<uint32_t>(family)]; }
   Launch begin_launch(const Choice& choice);
   void launch(std::span<const Pending> calls, CUstream stream);
 
@@ -101,7 +103,8 @@ class Communicator {
   Algorithm forced_ = Algorithm::kAuto;
   std::string gpu_;                                  // its name
   std::vector<tuner::OpsMeasurement> measurements_;  // of the platform
-  SymmetricWorkspace packets_, chunks_;
+  std::array<SymmetricWorkspace, kFamilies> workspaces_{
+      SymmetricWorkspace(nullptr), SymmetricWorkspace(nullptr), SymmetricWorkspace(nullptr)};
   bool is_grouped_ = false;
   std::vector<Pending> group_;
 };

@@ -72,7 +72,7 @@ KernelSet::KernelSet() : driver_(Driver::instance()) {
   starts_early_ = major >= kFirstWithDependentLaunch;
   module_ = load(kernel_image());
   fused_ = load(fused_kernel_image());
-  static constexpr const char* kFamilyNames[kFamilies] = {"packets_16", "packets_128", "chunks"};
+  static constexpr const char* kFamilyNames[kFamilies] = {"packets_16", "packets_64", "chunks"};
   static constexpr const char* kSizeNames[kSizes] = {"2", "4", "any"};
   for (uint32_t family = 0; family < kFamilies; ++family) {
     for (uint32_t size = 0; size < kSizes; ++size) {
@@ -118,9 +118,9 @@ Family family_of(Algorithm algorithm) {
     case Algorithm::kOneShot16:
     case Algorithm::kTwoShot16:
       return Family::kPackets16;
-    case Algorithm::kOneShot128:
-    case Algorithm::kTwoShot128:
-      return Family::kPackets128;
+    case Algorithm::kOneShot64:
+    case Algorithm::kTwoShot64:
+      return Family::kPackets64;
     default:
       return Family::kChunks;
   }

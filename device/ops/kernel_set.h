@@ -30,8 +30,9 @@ struct Driver {
   std::string find_gpu_name() const;
 };
 
-// Kernels, which have a workspace of their own each: packets of both lengths share one.
-enum class Family : uint32_t { kPackets16, kPackets128, kChunks };
+// Kernels that have a workspace of their own.
+enum class Family : uint32_t { kPackets16, kPackets64, kChunks };
+inline constexpr uint32_t kFamilies = 3;
 Family family_of(Algorithm algorithm);
 
 struct Grid {
@@ -56,7 +57,6 @@ class KernelSet {
   void copy(void* to, const void* from, uint64_t length_bytes, CUstream stream);
 
  private:
-  static constexpr uint32_t kFamilies = 3;
   enum Size : uint32_t { kOf2, kOf4, kOfAny, kSizes };
 
   CUmodule load(const char* image) const;

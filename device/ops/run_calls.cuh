@@ -21,7 +21,7 @@ struct ByPackets {
   template <typename Reduce>
   VERBENA_DEVICE static SymmStatus all_reduce(const Launch& launch, const Call& call, const Reduce& reduce,
                                               uint64_t unit_bytes = kVectorBytes) {
-    if (call.algorithm == Algorithm::kTwoShot16 || call.algorithm == Algorithm::kTwoShot128) {
+    if (call.algorithm == Algorithm::kTwoShot16 || call.algorithm == Algorithm::kTwoShot64) {
       TwoShot<Packet> calls(launch.workspace, block_index(), blocks_per_grid());
       (void)calls.template all_reduce_bytes<kRanks>(call.input, call.output, call.length_bytes, reduce,
                                                     BlockGroup{}, unit_bytes);

@@ -53,9 +53,9 @@ typedef enum {
 typedef enum {
   VERBENA_OPS_AUTO = 0,
   VERBENA_OPS_ONE_SHOT_16 = 1,
-  VERBENA_OPS_ONE_SHOT_128 = 2,
+  VERBENA_OPS_ONE_SHOT_64 = 2,
   VERBENA_OPS_TWO_SHOT_16 = 3,
-  VERBENA_OPS_TWO_SHOT_128 = 4,
+  VERBENA_OPS_TWO_SHOT_64 = 4,
   VERBENA_OPS_BULK_ONE_SHOT = 5,
   VERBENA_OPS_BULK_TWO_SHOT = 6,
   VERBENA_OPS_COPY_ENGINES = 7,
@@ -75,7 +75,7 @@ typedef enum {
 
 /* Zeros are defaults. The same on all ranks. */
 typedef struct {
-  size_t packet_bytes; /* of the workspace for packets; 0: 32 MiB */
+  size_t packet_bytes; /* of the workspaces for packets of 16 and of 64 bytes, each; 0: 32 MiB */
   size_t chunk_bytes;  /* of the workspace for chunks; 0: 64 MiB */
   uint32_t blocks;     /* most blocks of a kernel, 1 to 512; 0: 128 */
   /* 1: a kernel lets the next one of its stream begin before it has ended (programmatic dependent launch).

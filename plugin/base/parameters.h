@@ -19,9 +19,9 @@ enum class SymmPath : uint8_t { kAuto, kLsa, kRdma };
 enum class OpsAlgorithm : uint8_t {
   kAuto,
   kOneShot16,
-  kOneShot128,
+  kOneShot64,
   kTwoShot16,
-  kTwoShot128,
+  kTwoShot64,
   kBulkOneShot,
   kBulkTwoShot
 };

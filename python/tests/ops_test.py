@@ -2,6 +2,7 @@
 memory (tests/ops/fake_gpu.cc)."""
 import ctypes
 import sys
+import time
 import types
 
 import pytest
@@ -187,6 +188,27 @@ def _replay(rank):
 
 def test_replays_with_other_counts():
     run_ranks(2, _replay)
+
+
+def _mix_packets(rank):
+    """Numbers of one kind of packets that look like flags of the other, which come four calls later to the same place."""
+    from verbena.ops import Algorithm, Choice
+    driver.use_gpu(rank)
+    with verbena.SymmetricContext.from_environment() as context, _make(rank, context) as ops:
+        for call in range(1, 17):
+            is_wide = (call - 1) % 8 < 4
+            number = call + 4 if is_wide else 1000 * rank + call
+            x = torch.full((64,), number, dtype=torch.int32)
+            if rank == 1 and not is_wide:
+                time.sleep(0.01)  # the other one looks before there is anything
+            got = ops.all_reduce(x, choice=Choice(Algorithm.ONE_SHOT_64 if is_wide else Algorithm.ONE_SHOT_16, 1, 32))
+            _synchronize()
+            assert torch.equal(got, torch.full_like(x, 2 * number if is_wide else 1000 + 2 * call)), call
+        ops.check_error()
+
+
+def test_packets_of_both_kinds_after_each_other():
+    run_ranks(2, _mix_packets)
 
 
 def _refuse_other_settings(rank, folder):

@@ -170,15 +170,15 @@ void add_coded(std::map<std::string, Body>& kernels, const char* name) {
   kernels[key + "_by_chance"] = &run<ops::ByCodec<Terms, Sums, device::RoundByChance>>;
 }
 const std::map<std::string, Body>& list_kernels() {
-  using device::Packet128;
   using device::Packet16;
+  using device::Packet64;
   static std::map<std::string, Body> kernels = {
       {"verbena_ops_packets_16_of_2", &run<ops::ByPackets<2, Packet16>>},
       {"verbena_ops_packets_16_of_4", &run<ops::ByPackets<4, Packet16>>},
       {"verbena_ops_packets_16_of_any", &run<ops::ByPackets<0, Packet16>>},
-      {"verbena_ops_packets_128_of_2", &run<ops::ByPackets<2, Packet128>>},
-      {"verbena_ops_packets_128_of_4", &run<ops::ByPackets<4, Packet128>>},
-      {"verbena_ops_packets_128_of_any", &run<ops::ByPackets<0, Packet128>>},
+      {"verbena_ops_packets_64_of_2", &run<ops::ByPackets<2, Packet64>>},
+      {"verbena_ops_packets_64_of_4", &run<ops::ByPackets<4, Packet64>>},
+      {"verbena_ops_packets_64_of_any", &run<ops::ByPackets<0, Packet64>>},
       {"verbena_ops_chunks_of_2", &run<ops::ByChunks<2>>},
       {"verbena_ops_chunks_of_4", &run<ops::ByChunks<4>>},
       {"verbena_ops_chunks_of_any", &run<ops::ByChunks<0>>},
@@ -186,10 +186,10 @@ const std::map<std::string, Body>& list_kernels() {
       {"verbena_ops_norm_packets_16_of_2", &ops::run_all_reduce_norm<2, Packet16>},
       {"verbena_ops_norm_packets_16_of_4", &ops::run_all_reduce_norm<4, Packet16>},
       {"verbena_ops_norm_packets_16_of_any", &ops::run_all_reduce_norm<0, Packet16>},
-      {"verbena_ops_norm_packets_128_of_2", &ops::run_all_reduce_norm<2, Packet128>},
-      {"verbena_ops_norm_packets_128_of_4", &ops::run_all_reduce_norm<4, Packet128>},
-      {"verbena_ops_norm_packets_128_of_any", &ops::run_all_reduce_norm<0, Packet128>},
-      {"verbena_ops_sharded_norm_packets", &ops::run_sharded_norm<device::OneShot<Packet128>>},
+      {"verbena_ops_norm_packets_64_of_2", &ops::run_all_reduce_norm<2, Packet64>},
+      {"verbena_ops_norm_packets_64_of_4", &ops::run_all_reduce_norm<4, Packet64>},
+      {"verbena_ops_norm_packets_64_of_any", &ops::run_all_reduce_norm<0, Packet64>},
+      {"verbena_ops_sharded_norm_packets", &ops::run_sharded_norm<device::OneShot<Packet64>>},
       {"verbena_ops_sharded_norm_chunks", &ops::run_sharded_norm<device::Bulk<>>},
   };
   static const bool has_coded = [] {

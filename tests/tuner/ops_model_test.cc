@@ -25,8 +25,8 @@ OpsMeasurement make(const char* algorithm, uint32_t threads, std::vector<OpsPoin
 
 // One shot is faster up to 128 KiB, two shots behind that.
 std::vector<OpsMeasurement> list_measured() {
-  return {make("one-shot-128", 512, {{1024, 1, 3}, {65536, 9, 4}, {262144, 35, 6}}),
-          make("two-shot-128", 256, {{65536, 5, 4.8}, {262144, 18, 5}, {1 << 20, 70, 9}}),
+  return {make("one-shot-64", 512, {{1024, 1, 3}, {65536, 9, 4}, {262144, 35, 6}}),
+          make("two-shot-64", 256, {{65536, 5, 4.8}, {262144, 18, 5}, {1 << 20, 70, 9}}),
           make("bulk-two-shot", 512, {{1 << 20, 64, 10}, {16 << 20, 128, 80}})};
 }
 
@@ -40,17 +40,17 @@ TEST(OpsModel, TheFastestComesFirst) {
   const auto at = [](uint64_t bytes) {
     return names_of(list_ways(list_measured(), "all_reduce", 4, "H200", bytes));
   };
-  EXPECT_THAT(at(1024), ElementsAre("one-shot-128"));
-  EXPECT_THAT(at(65536), ElementsAre("one-shot-128", "two-shot-128"));
-  EXPECT_THAT(at(262144), ElementsAre("two-shot-128", "one-shot-128"));
-  EXPECT_THAT(at(1 << 20), ElementsAre("two-shot-128", "bulk-two-shot"));
+  EXPECT_THAT(at(1024), ElementsAre("one-shot-64"));
+  EXPECT_THAT(at(65536), ElementsAre("one-shot-64", "two-shot-64"));
+  EXPECT_THAT(at(262144), ElementsAre("two-shot-64", "one-shot-64"));
+  EXPECT_THAT(at(1 << 20), ElementsAre("two-shot-64", "bulk-two-shot"));
   EXPECT_THAT(at(64 << 20), ElementsAre("bulk-two-shot")) << "beyond what was measured";
-  EXPECT_THAT(at(16), ElementsAre("one-shot-128")) << "below it";
+  EXPECT_THAT(at(16), ElementsAre("one-shot-64")) << "below it";
 }
 
 TEST(OpsModel, TimesAndBlocksBetweenTwoPoints) {
   const OpsWay way = list_ways(list_measured(), "all_reduce", 4, "H200", 163840).front();
-  EXPECT_EQ(way.algorithm, "two-shot-128");
+  EXPECT_EQ(way.algorithm, "two-shot-64");
   EXPECT_NEAR(way.microseconds, 4.9, 1e-9);
   EXPECT_EQ(way.blocks, 12U) << "half way from 5 to 18, rounded up";
   EXPECT_EQ(way.threads, 256U);
@@ -70,10 +70,10 @@ TEST(OpsModel, ExplainsItsChoice) {
   const OpsQuestion question{"all_reduce", 262144, 4};
   const std::string told = explain_ways(list_measured(), question, "", "");
   EXPECT_THAT(told, HasSubstr("all_reduce of 262144 bytes by 4 ranks on H200"));
-  EXPECT_THAT(told, HasSubstr("two-shot-128     18 blocks of 256 threads       5.00 us"));
+  EXPECT_THAT(told, HasSubstr("two-shot-64      18 blocks of 256 threads       5.00 us"));
   EXPECT_THAT(
       told,
-      HasSubstr("chosen: two-shot-128, which was measured to be the fastest, by 20 % before one-shot-128"));
+      HasSubstr("chosen: two-shot-64, which was measured to be the fastest, by 20 % before one-shot-64"));
   EXPECT_THAT(explain_ways(list_measured(), question, "", "one-shot-16"),
               HasSubstr("chosen: one-shot-16, as VERBENA_OPS_ALGORITHM says"));
   EXPECT_THAT(explain_ways({}, question, "", ""),

@@ -44,12 +44,12 @@ const char* describe_algorithm(verbena_ops_algorithm algorithm) {
       return "auto";
     case VERBENA_OPS_ONE_SHOT_16:
       return "one-shot-16";
-    case VERBENA_OPS_ONE_SHOT_128:
-      return "one-shot-128";
+    case VERBENA_OPS_ONE_SHOT_64:
+      return "one-shot-64";
     case VERBENA_OPS_TWO_SHOT_16:
       return "two-shot-16";
-    case VERBENA_OPS_TWO_SHOT_128:
-      return "two-shot-128";
+    case VERBENA_OPS_TWO_SHOT_64:
+      return "two-shot-64";
     case VERBENA_OPS_BULK_ONE_SHOT:
       return "bulk-one-shot";
     case VERBENA_OPS_BULK_TWO_SHOT:
@@ -119,14 +119,14 @@ std::vector<verbena_ops_choice> list_choices(verbena_ops_operation operation, ui
   constexpr uint64_t kKi = 1 << 10, kMi = 1 << 20;
   std::vector<verbena_ops_choice> choices = {{VERBENA_OPS_AUTO, 0, 0, 0}};
   if (bytes <= 64 * kKi) add_packets(choices, VERBENA_OPS_ONE_SHOT_16, bytes, 8, most_blocks);
-  if (bytes * (ranks - 1) <= 4 * kMi) add_packets(choices, VERBENA_OPS_ONE_SHOT_128, bytes, 15, most_blocks);
+  if (bytes * (ranks - 1) <= 4 * kMi) add_packets(choices, VERBENA_OPS_ONE_SHOT_64, bytes, 15, most_blocks);
   if (operation == VERBENA_OPS_ALL_GATHER && bytes >= 64 * kKi)
     choices.push_back({VERBENA_OPS_COPY_ENGINES, 0, 0, 0});
   const bool has_two_shots = operation == VERBENA_OPS_ALL_REDUCE;
   if (has_two_shots && bytes >= 32 * kKi && bytes <= 512 * kKi)
     add_packets(choices, VERBENA_OPS_TWO_SHOT_16, bytes / ranks, 8, most_blocks);
   if (has_two_shots && bytes >= 32 * kKi && bytes <= 16 * kMi)
-    add_packets(choices, VERBENA_OPS_TWO_SHOT_128, bytes / ranks, 15, most_blocks);
+    add_packets(choices, VERBENA_OPS_TWO_SHOT_64, bytes / ranks, 15, most_blocks);
   for (const auto algorithm : {VERBENA_OPS_BULK_ONE_SHOT, VERBENA_OPS_BULK_TWO_SHOT, VERBENA_OPS_DIRECT}) {
     const bool is_one = algorithm == VERBENA_OPS_BULK_ONE_SHOT;
     if (bytes < (has_two_shots ? 256 : 64) * kKi || (!is_one && !has_two_shots)) continue;

@@ -24,9 +24,10 @@
 // Heard::kSome, which is a barrier: then 3 follows from that. A kernel that breaks the rules waits for a flag
 // that was written over, and ends by time: with packets of 8 and 16 bytes it never takes wrong data.
 //
-// A packet orders nothing but itself: other memory goes by signals and barriers. Every wait ends by the
-// context's limits; when a call did not return kDone the ranks are out of step, and the hosts make the
-// workspace good again (verbena_workspace_reset).
+// A workspace has packets of one kind, from when it is made or reset on: what one kind sends as data may look
+// like the flag of another. A packet orders nothing but itself: other memory goes by signals and barriers.
+// Every wait ends by the context's limits; when a call did not return kDone the ranks are out of step, and
+// the hosts make the workspace good again (verbena_workspace_reset).
 #ifndef VERBENA_DEVICE_LOW_LATENCY_CUH
 #define VERBENA_DEVICE_LOW_LATENCY_CUH
 
@@ -139,7 +140,7 @@ VERBENA_DEVICE T poll_bits(const char* here) {
 }
 
 #if VERBENA_EMULATED
-// What eight lanes access by one instruction is one access of 128 bytes; all lanes of the warp call.
+// What four lanes access by one instruction is one access of 64 bytes; all lanes of the warp call.
 VERBENA_DEVICE Halves* find_line_parts() {
   static const char key = 0;
   return static_cast<Halves*>(
@@ -150,14 +151,14 @@ VERBENA_DEVICE void send_line_part(char* there, Halves part, bool is_active) {
   Halves* const parts = find_line_parts();
   *parts = part;
   sync_warp();
-  if (is_active && lane() % 8 == 0)
-    emulation::store(there, parts, 8 * sizeof(Halves), Order::kRelaxed, Scope::kSystem);
+  if (is_active && lane() % 4 == 0)
+    emulation::store(there, parts, 4 * sizeof(Halves), Order::kRelaxed, Scope::kSystem);
   sync_warp();
 }
 VERBENA_DEVICE Halves poll_line_part(const char* here, bool is_active) {
   Halves* const parts = find_line_parts();
-  if (is_active && lane() % 8 == 0)
-    emulation::load(parts, here, 8 * sizeof(Halves), Order::kRelaxed, Scope::kSystem);
+  if (is_active && lane() % 4 == 0)
+    emulation::load(parts, here, 4 * sizeof(Halves), Order::kRelaxed, Scope::kSystem);
   sync_warp();
   const Halves part = *parts;
   sync_warp();
@@ -250,14 +251,15 @@ struct Packet16 {
   }
 };
 
-// 120 bytes in 128, by eight lanes: the last one's upper half is the flag. It needs 128 bytes that eight
-// lanes store and load with one instruction to arrive, and to be seen, whole. NVLink does so between GPUs of
-// sm_70 and newer, and NCCL's LL128 counts on it; no manual promises it, and other ways do not:
-// verbena-symm --check tries it. Groups are of whole warps.
-struct Packet128 {
+// 56 bytes in 64, by four lanes: the last one's upper half is the flag. It needs 64 bytes that four lanes
+// store and load with one instruction to arrive, and to be seen, whole. GPUs on NVLink do so; no manual
+// promises it, and other ways do not: verbena-symm --check tries it. 128 bytes, as NCCL's LL128 has them, are
+// too many: between H100s now and then the first poll of a line saw the flag, and half of the line as it was
+// before. Groups are of whole warps.
+struct Packet64 {
   using Data = detail::Halves;
   using Stored = detail::Halves;
-  static constexpr uint32_t kBytes = 16, kLanes = 8, kLineData = kLanes * kBytes - 8;
+  static constexpr uint32_t kBytes = 16, kLanes = 4, kLineData = kLanes * kBytes - 8;
   static constexpr bool kNeedsWarps = true;
   static constexpr uint32_t kFewest = kLanes;
 

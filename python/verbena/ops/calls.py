@@ -26,9 +26,9 @@ class Reduction(enum.IntEnum):
 class Algorithm(enum.IntEnum):
     AUTO = 0
     ONE_SHOT_16 = 1
-    ONE_SHOT_128 = 2
+    ONE_SHOT_64 = 2
     TWO_SHOT_16 = 3
-    TWO_SHOT_128 = 4
+    TWO_SHOT_64 = 4
     BULK_ONE_SHOT = 5
     BULK_TWO_SHOT = 6
     COPY_ENGINES = 7

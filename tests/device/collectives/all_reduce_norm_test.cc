@@ -114,25 +114,25 @@ struct Tensors {
 };
 
 // Which kernel.
-enum class Way { kOneShot16, kOneShot128, kTwoShot16, kTwoShot128, kShardedPackets, kShardedChunks };
-constexpr Way kWays[] = {Way::kOneShot16,  Way::kOneShot128,     Way::kTwoShot16,
-                         Way::kTwoShot128, Way::kShardedPackets, Way::kShardedChunks};
+enum class Way { kOneShot16, kOneShot64, kTwoShot16, kTwoShot64, kShardedPackets, kShardedChunks };
+constexpr Way kWays[] = {Way::kOneShot16, Way::kOneShot64,      Way::kTwoShot16,
+                         Way::kTwoShot64, Way::kShardedPackets, Way::kShardedChunks};
 
 bool is_sharded(Way way) {
   return way >= Way::kShardedPackets;
 }
 template <int kRanks>
 void run_kernel(Way way, const Launch& launch) {
-  if (way == Way::kShardedPackets) return ops::run_sharded_norm<device::OneShot<device::Packet128>>(launch);
+  if (way == Way::kShardedPackets) return ops::run_sharded_norm<device::OneShot<device::Packet64>>(launch);
   if (way == Way::kShardedChunks) return ops::run_sharded_norm<device::Bulk<>>(launch);
   if (way == Way::kOneShot16 || way == Way::kTwoShot16)
     return ops::run_all_reduce_norm<kRanks, device::Packet16>(launch);
-  ops::run_all_reduce_norm<kRanks, device::Packet128>(launch);
+  ops::run_all_reduce_norm<kRanks, device::Packet64>(launch);
 }
 Algorithm algorithm_of(Way way) {
-  return way == Way::kTwoShot16    ? Algorithm::kTwoShot16
-         : way == Way::kTwoShot128 ? Algorithm::kTwoShot128
-                                   : Algorithm::kOneShot16;
+  return way == Way::kTwoShot16   ? Algorithm::kTwoShot16
+         : way == Way::kTwoShot64 ? Algorithm::kTwoShot64
+                                  : Algorithm::kOneShot16;
 }
 
 struct Shape {

@@ -447,10 +447,10 @@ struct Packets16 {
   static constexpr ops::Algorithm kOne = ops::Algorithm::kOneShot16, kTwo = ops::Algorithm::kTwoShot16;
   static constexpr uint64_t kSlotBytes = 128;
 };
-struct Packets128 {
+struct Packets64 {
   template <int kRanks>
-  using Way = ops::ByPackets<kRanks, device::Packet128>;
-  static constexpr ops::Algorithm kOne = ops::Algorithm::kOneShot128, kTwo = ops::Algorithm::kTwoShot128;
+  using Way = ops::ByPackets<kRanks, device::Packet64>;
+  static constexpr ops::Algorithm kOne = ops::Algorithm::kOneShot64, kTwo = ops::Algorithm::kTwoShot64;
   static constexpr uint64_t kSlotBytes = 256;
 };
 struct Chunks {
@@ -483,7 +483,7 @@ class CallsTest : public testing::Test {
     }
   }
 };
-using AllWays = testing::Types<Packets16, Packets128, Chunks>;
+using AllWays = testing::Types<Packets16, Packets64, Chunks>;
 TYPED_TEST_SUITE(CallsTest, AllWays);
 
 TYPED_TEST(CallsTest, AllReduces) {

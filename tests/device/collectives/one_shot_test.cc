@@ -207,7 +207,7 @@ TYPED_TEST(OneShotTest, AnyNumberOfRanks) {
 // As a graph that is replayed: lengths change from launch to launch, so that old packets lie behind them.
 TYPED_TEST(OneShotTest, LaunchAfterLaunch) {
   Ranks<TypeParam, device::Packet8> words({2, 3, 32, 256});
-  Ranks<TypeParam, device::Packet128> lines({2, 3, 32, 256});
+  Ranks<TypeParam, device::Packet64> lines({2, 3, 32, 256});
   for (uint64_t launch = 0; launch < kLaunches; ++launch) {
     const std::vector<Call> calls = {{launch * 29 % 150, launch % 16, launch % 3}, {launch % 4, 0, 0, true}};
     ASSERT_EQ(words.run(launch, calls), "") << launch;

@@ -11,7 +11,7 @@ namespace verbena::emulator {
 
 // Lets others run, then checks length and alignment.
 void begin_access(const char* operation, const void* address, size_t length_bytes);
-inline constexpr size_t kLineBytes = 128;  // of eight lanes together
+inline constexpr size_t kLineBytes = 64;  // of four lanes together
 // Whether strong accesses of more than 8 bytes are several of 8, and in which order this one's come.
 enum class Tear { kNone, kFirstToLast, kLastToFirst };
 Tear choose_tear();

@@ -20,8 +20,8 @@ using device::BlockGroup;
 using device::Heard;
 using device::LowLatency;
 using device::Order;
-using device::Packet128;
 using device::Packet16;
+using device::Packet64;
 using device::Packet8;
 using device::Scope;
 using emulator::require;
@@ -137,7 +137,7 @@ class LowLatencyTest : public testing::Test {
         tears_wide);
   }
 };
-using Packets = testing::Types<Packet8, Packet16, Packet128>;
+using Packets = testing::Types<Packet8, Packet16, Packet64>;
 TYPED_TEST_SUITE(LowLatencyTest, Packets);
 
 TYPED_TEST(LowLatencyTest, EverybodyHearsEverybodyCallAfterCall) {
@@ -145,8 +145,8 @@ TYPED_TEST(LowLatencyTest, EverybodyHearsEverybodyCallAfterCall) {
   for (uint64_t seed = 0; seed < 4; ++seed) EXPECT_EQ(this->exchange(3, seed, 64, 6), "");
 }
 
-// PTX's manual says that an access of 16 bytes may be two of 8, and nothing of what eight lanes do together.
-// Packets of 128 bytes then take wrong data for right, which is why their machine is looked at first.
+// PTX's manual says that an access of 16 bytes may be two of 8, and nothing of what four lanes do together.
+// Packets of 64 bytes then take wrong data for right, which is why their machine is looked at first.
 TYPED_TEST(LowLatencyTest, WhereWideAccessesComeInParts) {
   int wrong = 0;
   for (uint64_t seed = 1; seed < 12; ++seed) wrong += !this->exchange(2, seed, 32, 6, true).empty();
@@ -347,7 +347,7 @@ TEST(LowLatency, LinesNeedWarps) {
   Ranks ranks(1);
   EXPECT_EQ(ranks.run(0, 32,
                       [&](const SymmWorkspace<>& mine, int32_t) {
-                        LowLatency<Packet128> exchange(mine, 0);
+                        LowLatency<Packet64> exchange(mine, 0);
                         require(exchange.begin(device::ThreadGroup{}) == SymmStatus::kInvalid, "a thread");
                         LowLatency<Packet8> word(mine, 1);
                         if (device::thread_index() != 0) return;

@@ -195,7 +195,7 @@ class OneShot {
   static constexpr uint32_t kRoundsShift = 40;
   template <typename Plan, typename Group>
   VERBENA_DEVICE void tell_lengths(const Plan& plan, uint64_t rounds, const Group& group) const {
-    static_assert(sizeof(Data) >= sizeof(uint64_t), "verbena: lengths take packets of 16 or 128 bytes");
+    static_assert(sizeof(Data) >= sizeof(uint64_t), "verbena: lengths take packets of 16 or 64 bytes");
     const uint32_t index = group.rank();
     if (index >= Exchange::find_end(Packet::kFewest)) return;
     for (int32_t peer = 0; peer < context_.team_size; ++peer) {

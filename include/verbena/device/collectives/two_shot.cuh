@@ -16,7 +16,7 @@
 
 namespace verbena::device {
 
-template <typename Packet = Packet128, typename Context = SymmContext>
+template <typename Packet = Packet64, typename Context = SymmContext>
 class TwoShot {
  public:
   // As OneShot's.

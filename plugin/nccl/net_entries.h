@@ -3,6 +3,7 @@
 // and calls it.
 #pragma once
 
+#include <algorithm>
 #include <type_traits>
 
 #include "base/hot_path.h"
@@ -213,20 +214,34 @@ inline Result isend(void* send_comm, void* data, size_t size_bytes, int tag, voi
   return isend(send_comm, data, size_bytes, tag, mhandle, request);
 }
 
+// The first that is not there, or -1.
+inline int find_null(int n, void** mhandles) {
+  for (int i = 0; i < std::min(n, kMaxReceives); ++i)
+    if (mhandles[i] == nullptr) return i;
+  return -1;
+}
+[[gnu::cold, gnu::noinline]] inline Outcome refuse_handle(int place) {
+  return base::fail(base::Status::kInvalidArgument, "irecv: invalid argument: mhandles[%d] is NULL", place);
+}
+
 // Every n is passed on, so that the core refuses what it does not take; only what it may is looked at.
 template <typename Size>
 Outcome post_receive(void* recv_comm, int n, void** data, const Size* sizes_bytes, const int* tags,
                      void** mhandles, void** request) {
-  size_t lengths_bytes[kMaxReceives];
-  lengths_bytes[0] = 0;
-  for (int i = 0; i < n && i < kMaxReceives; ++i) {
-    if (const Outcome outcome = convert_size("irecv", sizes_bytes[i], &lengths_bytes[i]); !outcome)
-      return outcome;
-    if (mhandles[i] == nullptr) [[unlikely]] {
-      return base::fail(base::Status::kInvalidArgument, "irecv: invalid argument: mhandles[%d] is NULL", i);
-    }
+  if (n != 1 || mhandles[0] == nullptr) [[unlikely]] {
+    if (const int place = find_null(n, mhandles); place >= 0) return refuse_handle(place);
   }
-  return nccl::irecv(recv_comm, n, data, lengths_bytes, tags, mhandles, request);
+  if constexpr (std::is_same_v<Size, size_t>) {
+    return nccl::irecv(recv_comm, n, data, sizes_bytes, tags, mhandles, request);
+  } else {
+    size_t lengths_bytes[kMaxReceives];
+    lengths_bytes[0] = 0;
+    for (int i = 0; i < std::min(n, kMaxReceives); ++i) {
+      if (const Outcome outcome = convert_size("irecv", sizes_bytes[i], &lengths_bytes[i]); !outcome)
+        return outcome;
+    }
+    return nccl::irecv(recv_comm, n, data, lengths_bytes, tags, mhandles, request);
+  }
 }
 
 template <typename Size>

@@ -39,11 +39,11 @@ class Arrivals {
     return Arrival::kNew;
   }
 
-  // The only chunk of a direct message of which nothing was seen yet.
-  void record_whole(uint32_t length_bytes) {
+  // The only chunk of a message of which nothing was seen yet.
+  void record_whole(uint32_t length_bytes, bool is_direct) {
     bitmap_[0] = seen_ = total_ = 1;
     bytes_ = length_bytes;
-    direct_ = true;
+    direct_ = is_direct;
   }
 
   bool is_complete() const { return total_ != 0 && seen_ == total_; }

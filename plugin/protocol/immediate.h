@@ -56,9 +56,10 @@ inline uint32_t encode_tag(ChunkTag tag, uint32_t length_bytes) {
          (static_cast<uint32_t>(tag.index) << 11) | announce_length(length_bytes);
 }
 
-// Whether it is the only chunk of its message, in its place, and came with the bytes that it announced.
-inline bool is_whole_direct(uint32_t imm, uint32_t length_bytes) {
-  return (imm ^ announce_length(length_bytes)) >> 8 == (kLastBit | kDirectBit) >> 8;
+// Whether it is the only chunk of its message, in its place where `is_direct`, and came with the bytes that
+// it announced.
+inline bool is_whole(uint32_t imm, uint32_t length_bytes, bool is_direct) {
+  return (imm ^ announce_length(length_bytes)) >> 8 == (kLastBit | (is_direct ? kDirectBit : 0U)) >> 8;
 }
 
 // Whether it came with the bytes that it announced. Only the last units of the longest chunks are more than

@@ -14,9 +14,14 @@ class RailRate {
  public:
   // A piece shorter than this tells of latency, not of rate.
   static constexpr uint64_t kSampleBytes = 16384;
+  // See is_done_soon.
+  static constexpr double kSoonNs = 5000;
 
   // What the link could do; nobody is believed to be faster.
-  void set_link(double rate) { link_ = rate; }
+  void set_link(double rate) {
+    link_ = rate;
+    note_rate();
+  }
   double link() const { return link_; }
   uint64_t outstanding_bytes() const { return outstanding_bytes_; }
 
@@ -52,10 +57,10 @@ class RailRate {
     measured_until_ns_ = until_ns;
   }
 
-  // Whether this much more is certainly done by then, without a look at the clock.
-  bool is_done_within(uint64_t bytes, double time_ns) const {
+  // Whether this much more is certainly done within kSoonNs, without a look at the clock.
+  bool is_done_soon(uint64_t bytes) const {
     const bool may_be_late = outstanding_bytes_ != 0 && progress_ns_ != kUnknownNs;
-    return !may_be_late && static_cast<double>(outstanding_bytes_ + bytes) <= time_ns * measured_rate();
+    return !may_be_late && outstanding_bytes_ + bytes <= soon_bytes_;
   }
 
   // Since when nothing has completed although something should have.
@@ -98,11 +103,14 @@ class RailRate {
     sampled_bytes_ = sampled_bytes_ * keep + static_cast<double>(bytes);
     sampled_ns_ = sampled_ns_ * keep + static_cast<double>(busy_ns);
     sampled_at_ns_ = now_ns;
+    note_rate();
   }
+  void note_rate() { soon_bytes_ = static_cast<uint64_t>(kSoonNs * measured_rate()); }
 
   double link_ = 1;
   double sampled_bytes_ = 0, sampled_ns_ = 0;  // completed, and how long that kept the queue pair busy
   uint64_t outstanding_bytes_ = 0;
+  uint64_t soon_bytes_ = static_cast<uint64_t>(kSoonNs);  // kSoonNs * measured_rate(), kept by note_rate()
   int64_t progress_ns_ = 0;        // when something completed last, or the first of what is outstanding left
   int64_t measured_until_ns_ = 0;  // the time before it is in a sample
   int64_t sampled_at_ns_ = 0, used_ns_ = 0;

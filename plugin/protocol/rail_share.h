@@ -41,7 +41,7 @@ class RailShare {
   bool is_short(uint64_t length_bytes) const { return length_bytes < 2 * min_stripe_bytes_; }
   // A short message for its primary, without a look at the others or the clock.
   bool is_for_primary(uint64_t length_bytes) const {
-    return is_short(length_bytes) && rates_[primary_].is_done_within(length_bytes, kChangeNs);
+    return is_short(length_bytes) && rates_[primary_].is_done_soon(length_bytes);
   }
   // Whether it is worth a look at the clock to know when something completes, and when nothing does.
   bool is_measuring() const { return outstanding_bytes_ >= RailRate::kSampleBytes; }
@@ -87,7 +87,7 @@ class RailShare {
  private:
   static constexpr double kMbpsPerBytesPerNs = 8000;
   static constexpr uint32_t kUnknownMbps = 100'000;
-  static constexpr double kChangeNs = 5000;  // what a queue pair that is not warm costs
+  static constexpr double kChangeNs = RailRate::kSoonNs;  // what a queue pair that is not warm costs
 
   struct Filling {
     uint64_t message_bytes;  // and in whole units:

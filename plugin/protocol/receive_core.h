@@ -224,20 +224,13 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
   }
 
   // A chunk that came over a queue pair which is in use.
-  void on_arrived(uint32_t queue_pair, const ArrivedChunk& chunk) {
+  void on_arrived(uint32_t queue_pair, ArrivedChunk chunk) {
     written_rails_ |= rail_bit(queue_pair);
     if (is_observed_) [[unlikely]]
       tell_of_chunk(queue_pair, chunk);
     const bool is_within_window = ++held_[queue_pair] <= options_.window[queue_pair];
-    if (is_within_window && place_whole(chunk)) [[likely]] {
-      give_back(queue_pair, chunk.page);
-      return;
-    }
-    if (is_within_window && place_chunk(queue_pair, chunk)) return;
-    repost(queue_pair, {&chunk.page, 1});
-    const bool is_whole = is_as_announced(chunk.imm, chunk.length_bytes);
-    const Failure broken_rule = is_whole ? Failure::kChunk : Failure::kOtherLength;
-    port().fail(is_within_window ? broken_rule : Failure::kUncredited, 0, queue_pair);
+    if (is_within_window && (place_whole(queue_pair, chunk) || place_chunk(queue_pair, chunk))) return;
+    refuse_chunk(queue_pair, chunk, is_within_window);
   }
 
   // A control write that was signaled, over a queue pair which is in use, is done.
@@ -510,17 +503,19 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
 
   // --- Arrivals.
 
-  // What most chunks are: a whole message in its place. False: a case for place_chunk().
-  bool place_whole(const ArrivedChunk& chunk) {
-    if (!chunk.is_write || !is_whole_direct(chunk.imm, chunk.length_bytes)) return false;
+  // What most chunks are: a whole message that is awaited. False: a case for place_chunk().
+  bool place_whole(uint32_t queue_pair, ArrivedChunk chunk) {
+    if (!is_whole(chunk.imm, chunk.length_bytes, chunk.is_write)) return false;
     Message& message = ring_[chunk.imm % kMessageRing];
     const bool is_awaited = message.is_posted && static_cast<uint8_t>(message.sequence ^ chunk.imm) == 0 &&
                             message.phase == Phase::kArriving && message.arrivals.is_empty();
-    if (is_awaited) message.arrivals.record_whole(chunk.length_bytes);
-    return is_awaited;
+    if (!is_awaited) return false;
+    message.arrivals.record_whole(chunk.length_bytes, chunk.is_write);
+    keep_or_give_back(message, queue_pair, chunk, 0);
+    return true;
   }
   // False: the peer broke the protocol; then the page is still the caller's.
-  [[gnu::noinline]] bool place_chunk(uint32_t queue_pair, const ArrivedChunk& chunk) {
+  [[gnu::noinline]] bool place_chunk(uint32_t queue_pair, ArrivedChunk chunk) {
     const auto tag = decode_tag(chunk.imm);
     if (!tag || !is_as_announced(chunk.imm, chunk.length_bytes)) return false;
     if (tag->direct && !chunk.is_write) return false;  // what is staged may be sent again as a write
@@ -536,14 +531,22 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
     if (chunk.is_write && !message.is_posted) return false;  // it answers no grant
     const auto arrival = message.arrivals.record(*tag, tag->written_bytes + chunk.length_bytes);
     if (arrival == Arrival::kInvalid) return false;
-    if (arrival == Arrival::kNew && !chunk.is_write && chunk.length_bytes != 0) {
-      hold_page(message, queue_pair, chunk, tag->index);
+    if (arrival == Arrival::kNew) {
+      keep_or_give_back(message, queue_pair, chunk, tag->index);
     } else {
       give_back(queue_pair, chunk.page);
     }
     return true;
   }
-  void hold_page(Message& message, uint32_t queue_pair, const ArrivedChunk& chunk, uint16_t index) {
+  // The page that it took is held while bytes of the message are in it, and otherwise given back at once.
+  void keep_or_give_back(Message& message, uint32_t queue_pair, ArrivedChunk chunk, uint16_t index) {
+    if (!chunk.is_write && chunk.length_bytes != 0) {
+      hold_page(message, queue_pair, chunk, index);
+    } else {
+      give_back(queue_pair, chunk.page);
+    }
+  }
+  void hold_page(Message& message, uint32_t queue_pair, ArrivedChunk chunk, uint16_t index) {
     port().page_info(chunk.page) = {kNoPage, chunk.length_bytes, index, static_cast<uint8_t>(queue_pair)};
     if (message.last_page == kNoPage) {
       message.first_page = chunk.page;
@@ -552,8 +555,15 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
     }
     message.last_page = chunk.page;
   }
+  [[gnu::cold, gnu::noinline]] void refuse_chunk(uint32_t queue_pair, ArrivedChunk chunk,
+                                                 bool is_within_window) {
+    repost(queue_pair, {&chunk.page, 1});
+    const bool is_complete = is_as_announced(chunk.imm, chunk.length_bytes);
+    const Failure broken_rule = is_complete ? Failure::kChunk : Failure::kOtherLength;
+    port().fail(is_within_window ? broken_rule : Failure::kUncredited, 0, queue_pair);
+  }
   // Its message's number modulo the ring is enough to know it by.
-  [[gnu::cold, gnu::noinline]] void tell_of_chunk(uint32_t queue_pair, const ArrivedChunk& chunk) {
+  [[gnu::cold, gnu::noinline]] void tell_of_chunk(uint32_t queue_pair, ArrivedChunk chunk) {
     const auto tag = decode_tag(chunk.imm);
     if (!tag) return;
     const uint32_t sequence = tag->expand(consumed_ + kMessageRing / 2);

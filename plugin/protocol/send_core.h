@@ -359,8 +359,30 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
     return unclaimed_ == 0 ? granted_ : oldest_of(sort_unclaimed());
   }
   // While there is room, what has completed is left to test(): here it would only delay this message.
-  bool begin(Message& message, bool others_wait) {
-    return others_wait || may_lack_slots(message.length_bytes) ? progress() : post_waiting(message);
+  [[gnu::always_inline]] void begin(Message& message, bool others_wait) {
+    const bool is_short = is_for_primary(message.length_bytes);
+    if (others_wait || may_lack_slots(is_short)) {
+      progress();
+    } else if (!post_at_once(message)) {
+      post_waiting(message, is_short);
+    }
+  }
+  // What most messages are: one chunk for the primary, which has slots (begin has looked) and credits to
+  // spare. It is the short form of post_waiting() and its parts and decides as they would. False: nothing has
+  // been done, and they have to.
+  [[gnu::always_inline]] bool post_at_once(Message& message) {
+    if (credits_.available(primary_) < few_credits_ || has_any_replays() || !decide_path(message))
+      return false;
+    if (message.length_bytes > (message.path == Path::kStaged ? options_.page_bytes : kMaxStripeBytes)) {
+      message.path = Path::kUndecided;
+      return false;
+    }
+    if (message.path == Path::kDirect && !take_grant(message)) return true;  // failed: there is no other way
+    message.is_whole = true;
+    message.whole_on = static_cast<uint8_t>(primary_);
+    ++posting_;
+    post_whole(message);
+    return true;
   }
   [[gnu::cold, gnu::noinline]] void begin_watched(Message& message, bool others_wait) {
     if (replay_ != nullptr) replay_->forget(message.sequence % kMessageRing);
@@ -369,37 +391,36 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
     if (is_observed_) port().note_post_end();
   }
 
-  // In order. The functions below are its parts, in one frame: this is what every message takes.
-  bool post_waiting() { return posting_ == next_ || post_waiting(at(posting_)); }
+  // All whose turn has come, in order.
+  bool post_waiting() {
+    return posting_ == next_ || post_waiting(at(posting_), is_for_primary(at(posting_).length_bytes));
+  }
   // `first`: whose turn it is.
-  VERBENA_HOT_PATH bool post_waiting(Message& first) {
+  bool post_waiting(Message& first, bool is_short) {
     if (has_any_replays()) [[unlikely]]
       return true;  // they come first: what is new could take what they need
-    for (Message* message = &first;; message = &at(posting_)) {
-      const bool is_short = is_for_primary(message->length_bytes);
+    for (Message* message = &first;;) {
       if (!is_short || may_lack_credits(*message)) [[unlikely]] {
         if (!absorb_credits()) return false;
       }
       if (!post_chunks(*message, is_short)) return false;
       if (!message->is_posted || ++posting_ == next_) return true;
+      message = &at(posting_);
+      is_short = is_for_primary(message->length_bytes);
     }
   }
 
   // As far as the message gets now.
-  [[gnu::always_inline]] bool post_chunks(Message& message, bool is_short) {
+  bool post_chunks(Message& message, bool is_short) {
     if (message.path == Path::kUndecided) {
       if (!decide_path(message)) return true;
-      if (message.path == Path::kDirect) {
-        if (message.grant.length_bytes < message.length_bytes) [[unlikely]]
-          return port().fail(Failure::kShortRoom, message.sequence);
-        if (!take_note(message)) return false;
-      }
+      if (message.path == Path::kDirect && !take_grant(message)) return false;
       if (!cut(message, is_short)) {
         message.path = Path::kUndecided;
         return true;
       }
     }
-    if (message.is_whole) return post_whole(message);
+    if (message.is_whole) return count_free(message, message.whole_on) == 0 || post_whole(message);
     const bool goes_on = message.path == Path::kStaged ? post_staged(message) : post_direct(message);
     message.is_posted = message.cut.is_empty() && !has_replays(message);
     return goes_on;
@@ -420,8 +441,11 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
     message.path = Path::kDirect;
     return true;
   }
-  // Credits ride on the grants of a connection where nothing is staged; a note makes up for those before it.
-  bool take_note(const Message& message) {
+  // False: the connection has failed. Credits ride on the grants of a connection where nothing is staged; a
+  // note makes up for those before it.
+  bool take_grant(const Message& message) {
+    if (message.grant.length_bytes < message.length_bytes) [[unlikely]]
+      return port().fail(Failure::kShortRoom, message.sequence);
     if (options_.staging) return true;
     if (is_before(next_note_, message.sequence + 1)) next_note_ = message.sequence + 1;
     return absorb_note(message.grant.note);
@@ -430,7 +454,7 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
   // Decided once: whatever a queue pair cannot take yet waits for its credits, which always come, as nothing
   // that is posted waits for this message, and no share is more than staged_limit. False: no queue pair
   // lives.
-  [[gnu::always_inline]] bool cut(Message& message, bool is_short) {
+  bool cut(Message& message, bool is_short) {
     const bool is_staged = message.path == Path::kStaged;
     const uint64_t chunk_bytes = is_staged ? options_.page_bytes : kMaxStripeBytes;
     message.is_whole = message.length_bytes <= chunk_bytes && can_primary_take(message, is_short, 1);
@@ -478,9 +502,9 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
     return leaves_now ? now : later;
   }
 
+  // The caller has found room for it.
   [[gnu::always_inline]] bool post_whole(Message& message) {
     const uint32_t q = message.whole_on;
-    if (count_free(message, q) == 0) return true;
     message.is_posted = true;
     return post_one(message, q, make_work(message, q, whole_chunk(message)));
   }
@@ -610,9 +634,8 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
 
   // Whether completions and credits are worth a look before a message is posted: they may be what it lacks.
   // The choice of a rail needs to know what has completed.
-  bool may_lack_slots(uint64_t length_bytes) {
-    return port().free_slots(primary_) < kFewSlots || !is_for_primary(length_bytes) ||
-           (has_choice_ && share_.is_measuring());
+  bool may_lack_slots(bool is_short) {
+    return port().free_slots(primary_) < kFewSlots || !is_short || (has_choice_ && share_.is_measuring());
   }
   bool may_lack_credits(const Message& message) {
     return credits_.available(primary_) < few_credits_ ||
@@ -718,6 +741,7 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
       staged_chunks += staged_limit(q);
       if (recovery_.is_live(q)) few_credits_ = std::min(few_credits_, staged_limit(q));
     }
+    few_credits_ = std::max(few_credits_, kept_entries_ + 1);
     staged_chunks = std::min(staged_chunks, kMaxChunks);
     max_staged_bytes_ = options_.staging ? std::min(options_.staging_threshold_bytes,
                                                     uint64_t{staged_chunks} * options_.page_bytes)
@@ -856,7 +880,7 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
   uint32_t consumed_;              // as the receiver told
   uint32_t next_note_;             // credits on grants before it are counted
   uint32_t primary_;               // the queue pair of short messages, now
-  uint32_t few_credits_ = 0;       // of the primary
+  uint32_t few_credits_ = 0;       // of the primary, which can take a chunk of any message if it has so many
   uint64_t max_staged_bytes_ = 0;  // 0: nothing is staged but messages of no bytes
   bool has_choice_;                // more than one queue pair
   bool has_turns_;                 // more than one on some rail

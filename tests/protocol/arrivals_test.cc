@@ -94,6 +94,20 @@ TEST(Arrivals, StagedAndDirectDoNotMix) {
   }
 }
 
+TEST(Arrivals, AWholeMessageLeavesWhatItsOnlyChunkWould) {
+  for (const bool direct : {false, true}) {
+    Arrivals arrivals;
+    arrivals.record_whole(kLengthBytes, direct);
+    EXPECT_TRUE(arrivals.is_complete());
+    EXPECT_EQ(arrivals.bytes(), kLengthBytes);
+    EXPECT_EQ(arrivals.is_direct(), direct);
+    EXPECT_EQ(arrivals.record(make_tag(0, 1, direct), kLengthBytes), Arrival::kDuplicate);
+    EXPECT_EQ(arrivals.record(make_tag(0, 1, !direct), kLengthBytes), Arrival::kInvalid);
+    EXPECT_EQ(arrivals.record(make_tag(1, 2, direct), kLengthBytes), Arrival::kInvalid) << "behind the end";
+    EXPECT_EQ(arrivals.bytes(), kLengthBytes);
+  }
+}
+
 TEST(Arrivals, TheLongestMessageArrivesBackwards) {
   Arrivals arrivals;
   for (uint32_t index = kMaxChunks; index-- > 0;) {

@@ -23,7 +23,8 @@ TEST(Immediate, EveryTagComesBack) {
           ASSERT_EQ(decoded->direct, tag.direct);
           ASSERT_EQ(decoded->written_bytes, 0U);
           ASSERT_TRUE(is_as_announced(imm, length));
-          ASSERT_EQ(is_whole_direct(imm, length), index == 0 && flags == 3);
+          ASSERT_EQ(is_whole(imm, length, true), index == 0 && flags == 3);
+          ASSERT_EQ(is_whole(imm, length, false), index == 0 && flags == 1);
         }
       }
     }
@@ -43,7 +44,8 @@ TEST(Immediate, WhatWasWrittenBeforeComesBack) {
       ASSERT_EQ(decoded->last, (imm & kLastBit) != 0);
       ASSERT_TRUE(decoded->direct);
       ASSERT_EQ(encode_tag(*decoded, 0), imm);
-      ASSERT_FALSE(is_whole_direct(imm, 0));
+      ASSERT_FALSE(is_whole(imm, 0, true));
+      ASSERT_FALSE(is_whole(imm, 0, false));
     }
   }
   EXPECT_EQ(encode_tag({0xA5, kMaxWrittenIndex, true, true, kMaxWrittenUnits * kWrittenUnitBytes}, 0),
@@ -66,8 +68,10 @@ TEST(Immediate, NoBytesAreNeverTakenForSome) {
     ASSERT_FALSE(is_as_announced(encode_tag({0, 0, true, true}, length), 0)) << length;
     ASSERT_FALSE(is_as_announced(encode_tag({0, 0, true, true}, 0), length)) << length;
   }
-  for (uint32_t length = 1U << 30; length != 0; length /= 2)
-    ASSERT_FALSE(is_whole_direct(encode_tag({0, 0, true, true}, length), 0)) << length;
+  for (uint32_t length = 1U << 30; length != 0; length /= 2) {
+    ASSERT_FALSE(is_whole(encode_tag({0, 0, true, true}, length), 0, true)) << length;
+    ASSERT_FALSE(is_whole(encode_tag({0, 0, true, false}, length), 0, false)) << length;
+  }
 }
 
 // What a part of a message looks like: so many bytes less, half of it, a page of it.

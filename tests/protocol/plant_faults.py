@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/ usr / bin / env python3
 """Plants a fault in a copy of the protocol's cores, one at a time, and demands that the simulation goes red.
 
 usage: plant_faults.py --root DIR --compiler CXX --work DIR [--suite NAME] [--seeds N] [--jobs N] [--only NAME]
@@ -20,7 +20,7 @@ import types
 
 from datagram import planted_faults as datagram
 
-# name: (header of plugin/protocol, what stands there, what is planted instead)
+#name : (header of plugin / protocol, what stands there, what is planted instead)
 FAULTS = {
     "a credit is not returned": (
         "receive_core.h", "credits_.give_back(queue_pair, static_cast<uint32_t>(pages.size()));",
@@ -73,8 +73,10 @@ FAULTS = {
     "what was written before the immediate is not counted": (
         "receive_core.h", "message.arrivals.record(*tag, tag->written_bytes + chunk.length_bytes)",
         "message.arrivals.record(*tag, chunk.length_bytes)"),
+    "a short message does not wait for credits": (
+        "send_core.h", "if (credits_.available(primary_) < few_credits_ || has_any_replays()", "if (has_any_replays()"),
 }
-# The same of the lanes of one-sided endpoints.
+#The same of the lanes of one - sided endpoints.
 LANE_FAULTS = {
     "what was carried out is issued again": (
         "lane_core.h", "if (was_carried_out && finish_unanswered(request)) continue;", ""),

@@ -149,8 +149,8 @@ verbs::ReceiveBuffer BouncePool::make_receive(const Queue& queue, uint32_t page)
 }
 
 template <typename Post>
-base::Outcome BouncePool::post_batches(const Queue& queue, std::span<const uint32_t> pages,
-                                       Post&& post) const {
+VERBENA_HOT_PATH base::Outcome BouncePool::post_batches(const Queue& queue, std::span<const uint32_t> pages,
+                                                        Post&& post) const {
   verbs::ReceiveBuffer batch[kPostBatch];
   while (!pages.empty()) {
     const size_t count = std::min<size_t>(pages.size(), kPostBatch);

@@ -45,7 +45,7 @@ int spawn_process(const ChildCommand& command, int control_descriptor, pid_t& pi
   posix_spawn_file_actions_adddup2(&actions, control, kControlDescriptor);
   if (partner >= 0) posix_spawn_file_actions_adddup2(&actions, partner, kPartnerDescriptor);
   const int error = posix_spawnp(&pid, command.executable.c_str(), &actions, nullptr,
-                                make_pointers(arguments).data(), make_pointers(variables).data());
+                                 make_pointers(arguments).data(), make_pointers(variables).data());
   posix_spawn_file_actions_destroy(&actions);
   close(control);
   if (partner >= 0) close(partner);

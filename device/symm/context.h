@@ -16,6 +16,7 @@
 #include "bootstrap/bootstrap.h"
 #include "device/put_queue/abort_word.h"
 #include "device/symm/alias_table.h"
+#include "device/symm/multicast.h"
 #include "device/symm/remote.h"
 #include "device/symm/stream_call.h"
 #include "device/symm/team.h"
@@ -31,6 +32,7 @@ struct ContextSettings {
   uint64_t heap_bytes = 0;
   uint32_t teams = 0;
   uint64_t timeout_ns = 0;  // of waits in kernels; each rank's own
+  bool multicast = false;   // asked for; used where all ranks can
 
   static ContextSettings from_parameters();
   // At the heap's begin, in the first window.
@@ -50,6 +52,7 @@ struct ContextWindow {
   uint32_t references = 1;        // registrations
   base::MemoryPiece piece;
   WindowMemory memory;
+  MulticastBinding binding;
 };
 
 class Context {
@@ -171,6 +174,7 @@ class Context {
   std::optional<AbortWord> abort_;
   std::optional<Reach> reach_;
   std::optional<Heap> heap_;
+  Multicast multicast_;
   std::optional<AliasTable> aliases_;                    // of registered memory
   std::mutex windows_mutex_;                             // guards the list
   std::vector<std::unique_ptr<ContextWindow>> windows_;  // the first has the teams' words

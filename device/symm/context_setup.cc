@@ -20,6 +20,7 @@ struct Common {
   uint32_t path;
   uint32_t is_gpu;
   uint32_t queues;
+  uint32_t multicast;
   int32_t type;
   uint32_t is_world_only;
   uint64_t extension_bytes;
@@ -32,7 +33,7 @@ struct Common {
 ContextSettings ContextSettings::from_parameters() {
   const base::Parameters& set = base::parameters();
   return {set.symm_path, static_cast<uint64_t>(set.symm_heap_bytes), static_cast<uint32_t>(set.symm_teams),
-          static_cast<uint64_t>(set.symm_timeout_ms) * 1'000'000};
+          static_cast<uint64_t>(set.symm_timeout_ms) * 1'000'000, set.symm_multicast};
 }
 
 uint64_t ContextSettings::measure_words(uint32_t count_ranks) const {
@@ -48,6 +49,7 @@ base::Result<std::unique_ptr<Context>> Context::create(bootstrap::Bootstrap boot
   if (borrowed) {
     context->settings_.heap_bytes = borrowed->length_bytes;
     context->settings_.path = base::SymmPath::kAuto;
+    context->settings_.multicast = false;  // the lender says where it is
   }
   const BorrowedHeap* const heap = borrowed ? &*borrowed : nullptr;
   if (auto ready = context->prepare({base::find_current_gpu()}, heap); !ready) return ready.error();
@@ -147,6 +149,7 @@ Outcome Context::compare_settings(base::MemoryOwner owner, const HeapBackend& ba
                     static_cast<uint32_t>(settings_.path),
                     owner.gpu != base::kNoGpu,
                     PutQueueShape::from_parameters().count,
+                    settings_.multicast,
                     backend.type,
                     backend.is_world_only,
                     backend.extension.size()};
@@ -158,7 +161,8 @@ Outcome Context::compare_settings(base::MemoryOwner owner, const HeapBackend& ba
   return base::fail(
       Status::kInvalidUsage,
       "symm: ranks 0 and %zu differ in a GPU being current, VERBENA_SYMM_PATH, "
-      "VERBENA_SYMM_HEAP_BYTES, VERBENA_SYMM_TEAMS or VERBENA_PUT_QUEUES, or in what their heaps are "
+      "VERBENA_SYMM_HEAP_BYTES, VERBENA_SYMM_TEAMS, VERBENA_SYMM_MULTICAST or VERBENA_PUT_QUEUES, or in "
+      "what their heaps are "
       "(types %d and %d, lengths %llu and %llu bytes, extensions %llu and %llu bytes)",
       static_cast<size_t>(other - all->begin()), all->front().type, other->type,
       static_cast<unsigned long long>(all->front().heap_bytes),
@@ -178,9 +182,13 @@ Outcome Context::prepare(base::MemoryOwner owner, const BorrowedHeap* borrowed) 
                         : Reach::find(bootstrap_, owner, settings_.path);
   if (!reach) return reach.error();
   reach_ = std::move(*reach);
+  auto unit_bytes = settings_.multicast ? agree_on_multicast(bootstrap_, *reach_, owner)
+                                        : base::Result<uint64_t>(uint64_t{0});
+  if (!unit_bytes) return unit_bytes.error();
   Outcome state;
   auto heap = borrowed ? base::Result<Heap>(Heap::borrow(owner, *borrowed))
-                       : Heap::reserve(owner, settings_.heap_bytes, reach_->count_slots, reach_->own_slot);
+                       : Heap::reserve(owner, settings_.heap_bytes, reach_->count_slots, reach_->own_slot,
+                                       *unit_bytes);
   auto abort = AbortWord::create();
   auto aliases = AliasTable::create();
   if (!heap) state = heap.error();
@@ -196,6 +204,11 @@ Outcome Context::prepare(base::MemoryOwner owner, const BorrowedHeap* borrowed) 
       state = added.error();
   }
   if (auto agreed = bootstrap_.all_agree(state, base::last_failure()); !agreed) return agreed;
+  if (*unit_bytes != 0) {
+    auto multicast = Multicast::make(bootstrap_, *reach_, owner, heap_->slot_bytes(), *unit_bytes);
+    if (!multicast) return multicast.error();
+    multicast_ = std::move(*multicast);
+  }
   // Whoever lends a heap has a way of his own to the others.
   if (reach_->is_whole_world() || borrowed != nullptr) return {};
   auto remote = Remote::open(bootstrap_, owner.gpu, *abort_);
@@ -234,7 +247,8 @@ Outcome Context::make_first_teams() {
 SymmContext Context::describe_common() const {
   SymmContext common{};
   common.type = heap_->backend().type;
-  common.multicast_delta = heap_->backend().multicast_delta;
+  common.multicast_delta =
+      heap_->is_borrowed() ? heap_->backend().multicast_delta : multicast_.delta_from(heap_->begin());
   common.rank = static_cast<int32_t>(rank());
   common.world_size = static_cast<int32_t>(count_ranks());
   common.heap_begin = reinterpret_cast<uint64_t>(heap_->begin());

@@ -160,6 +160,11 @@ Outcome Context::map_window(ContextWindow& window) {
   auto memory = WindowMemory::make(bootstrap_, *reach_, *heap_, window.place.heap_offset, window.piece);
   Outcome state = memory ? Outcome() : Outcome(memory.error());
   if (state) window.memory = std::move(*memory);
+  if (state && multicast_.is_there()) {
+    auto bound = multicast_.bind(window.place.heap_offset, window.piece);
+    if (bound) window.binding = std::move(*bound);
+    if (!bound) state = bound.error();
+  }
   // Registered memory keeps what is in it.
   if (state && window.origin == nullptr)
     state = heap_->fill_zero(window.place.heap_offset, window.place.bytes);

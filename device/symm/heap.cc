@@ -20,9 +20,10 @@ std::optional<uint64_t> OffsetPlan::take(uint64_t length_bytes) {
 }
 
 base::Result<Heap> Heap::reserve(base::MemoryOwner owner, uint64_t slot_bytes, uint32_t count_slots,
-                                 uint32_t own_slot) {
-  const auto granularity = base::measure_granularity(owner);
+                                 uint32_t own_slot, uint64_t unit_bytes) {
+  auto granularity = base::measure_granularity(owner);
   if (!granularity) return granularity.error();
+  granularity = std::max(*granularity, unit_bytes);
   slot_bytes = (slot_bytes + *granularity - 1) / *granularity * *granularity;
   auto range = base::AddressRange::reserve(owner, slot_bytes * count_slots);
   if (!range) return range.error();

@@ -30,8 +30,9 @@ class OffsetPlan {
 
 class Heap {
  public:
+  // Slots and windows are multiples of `unit_bytes`, a power of two, and of what the memory needs.
   static base::Result<Heap> reserve(base::MemoryOwner owner, uint64_t slot_bytes, uint32_t count_slots,
-                                    uint32_t own_slot);
+                                    uint32_t own_slot, uint64_t unit_bytes = 1);
   // A slot for each rank with a delta. What it is borrowed from outlives it.
   static Heap borrow(base::MemoryOwner owner, const BorrowedHeap& borrowed);
 

@@ -56,6 +56,13 @@ struct CUmemcpyAttributes {
   unsigned flags;
 };
 
+struct CUmulticastObjectProp {
+  unsigned numDevices;
+  size_t size;
+  unsigned long long handleTypes;
+  unsigned long long flags;
+};
+static_assert(sizeof(CUmulticastObjectProp) == 32);
 // Only what an attribute of ours needs of the union of values.
 struct CUlaunchAttribute {
   int id;
@@ -90,6 +97,7 @@ inline constexpr int CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8;
 inline constexpr int CU_JIT_ERROR_LOG_BUFFER = 5, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES = 6;
 inline constexpr int CU_MEM_ALLOCATION_TYPE_PINNED = 1, CU_MEM_LOCATION_TYPE_DEVICE = 1;
 inline constexpr int CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED = 1;
+inline constexpr int CU_MULTICAST_GRANULARITY_MINIMUM = 0;
 inline constexpr int CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD = 1;
 enum CUpointer_attribute : int {
   CU_POINTER_ATTRIBUTE_CONTEXT = 1,
@@ -115,6 +123,7 @@ enum CUdevice_attribute : int {
   CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED = 116,
   CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING = 118,
   CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED = 124,
+  CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED = 132,
 };
 
 // X(exported name, parameters). Enumerations are ints, as compilers pass them.
@@ -181,6 +190,14 @@ enum CUdevice_attribute : int {
                unsigned long long flags))                                                                   \
   X(cuMemUnmap, (CUdeviceptr begin, size_t length_bytes))                                                   \
   X(cuMemSetAccess, (CUdeviceptr begin, size_t length_bytes, const CUmemAccessDesc* access, size_t count))  \
+  X(cuMulticastCreate, (CUmemGenericAllocationHandle * object, const CUmulticastObjectProp* shape))         \
+  X(cuMulticastAddDevice, (CUmemGenericAllocationHandle object, CUdevice device))                           \
+  X(cuMulticastBindMem,                                                                                     \
+    (CUmemGenericAllocationHandle object, size_t offset, CUmemGenericAllocationHandle memory,               \
+     size_t memory_offset, size_t length_bytes, unsigned long long flags))                                  \
+  X(cuMulticastUnbind,                                                                                      \
+    (CUmemGenericAllocationHandle object, CUdevice device, size_t offset, size_t length_bytes))             \
+  X(cuMulticastGetGranularity, (size_t * bytes, const CUmulticastObjectProp* shape, int option))            \
   X(cuStreamCreate, (CUstream * stream, unsigned flags))                                                    \
   X(cuStreamCreateWithPriority, (CUstream * stream, unsigned flags, int priority))                          \
   X(cuStreamQuery, (CUstream stream))                                                                       \

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -24,6 +25,13 @@ namespace {
 constexpr size_t kGrainBytes = 2 << 20;
 constexpr int kGpus = 2;
 
+// What all handles of a multicast object know: who has joined, and who has bound memory where.
+struct Multicast {
+  unsigned gpus = 0, joined = 0;  // `gpus`: how many there are to be
+  int handles = 1;
+  std::map<std::pair<int, size_t>, size_t> bound;  // by GPU and offset: bytes
+};
+
 // An allocation has one for as long as anybody holds it or maps it.
 struct Handle {
   int fd;
@@ -31,6 +39,7 @@ struct Handle {
   int gpu;
   bool is_exportable;
   int holders = 1;
+  ino_t multicast = 0;  // of which object
 };
 
 struct Range {
@@ -48,12 +57,21 @@ struct Context {
 };
 
 std::mutex mutex;
+bool has_multicast = false;  // see fake_offer_multicast()
+std::string refused_call;    // see fake_refuse_multicast()
+int refused_gpu = 0;
+std::map<ino_t, Multicast> multicasts;
 bool is_open = false;             // GPU memory does not fault: see fake_open_memory()
 std::map<Pointer, Range> ranges;  // by start
 std::map<uint64_t, size_t> host_ranges;
 Context contexts[kGpus] = {{0}, {1}};
 thread_local Context* current = nullptr;
 thread_local std::vector<Context*> pushed;
+
+ino_t identify(int fd) {
+  struct stat status {};
+  return fstat(fd, &status) == 0 ? status.st_ino : 0;
+}
 
 size_t round_up(size_t bytes) {
   return (bytes + kGrainBytes - 1) / kGrainBytes * kGrainBytes;
@@ -73,8 +91,23 @@ Pointer reserve(size_t bytes) {
   return reinterpret_cast<Pointer>(address);
 }
 
+// Memory that nobody has unbound keeps an object, for tests to see. With the mutex held.
+void forget_unused(ino_t multicast) {
+  const auto object = multicasts.find(multicast);
+  if (object->second.handles == 0 && object->second.bound.empty()) multicasts.erase(object);
+}
+
+// With the mutex held.
+bool refuses(const char* call) {
+  return refused_call == call && current != nullptr && current->gpu == refused_gpu;
+}
+
 void release(Handle* handle) {
   if (handle == nullptr || --handle->holders > 0) return;
+  if (handle->multicast != 0) {
+    --multicasts[handle->multicast].handles;
+    forget_unused(handle->multicast);
+  }
   close(handle->fd);
   delete handle;
 }
@@ -102,6 +135,13 @@ int detach(Pointer at) {
   release(range->second.handle);
   ranges.erase(range);
   return kSuccess;
+}
+
+// With the mutex held.
+bool is_complete(const Handle& handle) {
+  const auto object = multicasts.find(handle.multicast);
+  return object != multicasts.end() &&
+         __builtin_popcount(object->second.joined) == static_cast<int>(object->second.gpus);
 }
 
 // What cuIpcGetMemHandle puts into its 64 bytes.
@@ -134,6 +174,11 @@ uint8_t* resolve(Pointer address, size_t bytes) {
 
 bool has_context() {
   return current != nullptr;
+}
+
+bool offers_multicast() {
+  std::lock_guard lock(mutex);
+  return has_multicast;
 }
 
 }  // namespace fake_cuda
@@ -285,7 +330,12 @@ API cuMemRelease(Handle* handle) {
   release(handle);
   return kSuccess;
 }
-API cuMemAddressReserve(Pointer* address, size_t bytes, size_t, Pointer, unsigned long long) {
+API cuMemAddressReserve(Pointer* address, size_t bytes, size_t alignment, Pointer, unsigned long long) {
+  // Nothing but multicast asks for an alignment.
+  {
+    std::lock_guard lock(mutex);
+    if (alignment != 0 && refuses("cuMemAddressReserve")) return kInvalidValue;
+  }
   *address = reserve(round_up(bytes));
   return kSuccess;
 }
@@ -295,6 +345,11 @@ API cuMemAddressFree(Pointer address, size_t bytes) {
 }
 API cuMemMap(Pointer address, size_t bytes, size_t offset, Handle* handle, unsigned long long) {
   if (offset != 0 || bytes % kGrainBytes != 0 || bytes > handle->bytes) return kInvalidValue;
+  if (handle->multicast != 0) {
+    std::lock_guard lock(mutex);
+    if (!is_complete(*handle)) return kNotReady;
+    if (refuses("cuMemMap")) return kInvalidValue;
+  }
   attach(address, dup(handle->fd), bytes, handle->gpu, false, handle->is_exportable, handle);
   return kSuccess;
 }
@@ -305,6 +360,8 @@ API cuMemSetAccess(Pointer address, size_t bytes, const Location* who, size_t) {
   std::lock_guard lock(mutex);
   const auto [start, range] = find_range(address);
   if (range == nullptr || start != address || range->bytes != bytes) return kInvalidValue;
+  if (range->handle != nullptr && range->handle->multicast != 0 && refuses("cuMemSetAccess"))
+    return kInvalidValue;
   range->access |= 1u << who->id;
   return kSuccess;
 }
@@ -318,6 +375,10 @@ API cuMemRetainAllocationHandle(Handle** handle, void* address) {
 }
 API cuMemExportToShareableHandle(int* fd, Handle* handle, int, unsigned long long) {
   if (!handle->is_exportable) return kNotSupported;
+  if (handle->multicast != 0) {
+    std::lock_guard lock(mutex);
+    if (refuses("cuMemExportToShareableHandle")) return kInvalidValue;
+  }
   *fd = dup(handle->fd);
   return kSuccess;
 }
@@ -325,7 +386,94 @@ API cuMemImportFromShareableHandle(Handle** handle, void* descriptor, int) {
   const int fd = static_cast<int>(reinterpret_cast<intptr_t>(descriptor));
   struct stat status {};
   if (fstat(fd, &status) != 0) return kInvalidValue;
+  std::lock_guard lock(mutex);
+  const auto object = multicasts.find(status.st_ino);
+  if (object != multicasts.end() && refuses("cuMemImportFromShareableHandle")) return kInvalidValue;
   *handle = new Handle{dup(fd), static_cast<size_t>(status.st_size), 0, true};
+  if (object != multicasts.end()) {
+    (*handle)->multicast = status.st_ino;
+    ++object->second.handles;
+  }
+  return kSuccess;
+}
+
+// Multicast objects, which all handles of a process know by their files: memory can be bound and mapped when
+// all GPUs have joined, each once. They carry nothing.
+struct MulticastProperties {
+  unsigned gpus;
+  size_t bytes;
+  unsigned long long handle_types, flags;
+};
+constexpr size_t kMulticastGrainBytes = 2 * kGrainBytes;
+
+API cuMulticastGetGranularity(size_t* grain, const MulticastProperties*, int) {
+  std::lock_guard lock(mutex);
+  if (refuses("cuMulticastGetGranularity")) return kInvalidValue;
+  *grain = kMulticastGrainBytes;
+  return kSuccess;
+}
+API cuMulticastCreate(Handle** handle, const MulticastProperties* properties) {
+  std::lock_guard lock(mutex);
+  if (!has_multicast || properties->bytes % kMulticastGrainBytes != 0) return kInvalidValue;
+  if (refuses("cuMulticastCreate")) return kInvalidValue;
+  const int fd = memfd_create("fake-multicast", MFD_CLOEXEC);
+  if (ftruncate(fd, static_cast<off_t>(properties->bytes)) != 0) return kInvalidValue;
+  *handle = new Handle{fd, properties->bytes, 0, properties->handle_types == 1};
+  (*handle)->multicast = identify(fd);
+  multicasts[identify(fd)].gpus = properties->gpus;
+  return kSuccess;
+}
+API cuMulticastAddDevice(Handle* handle, int gpu) {
+  std::lock_guard lock(mutex);
+  if (handle->multicast == 0 || refuses("cuMulticastAddDevice")) return kInvalidValue;
+  Multicast& object = multicasts[handle->multicast];
+  if ((object.joined >> gpu & 1) != 0 || is_complete(*handle)) return kInvalidValue;
+  object.joined |= 1u << gpu;
+  return kSuccess;
+}
+API cuMulticastBindMem(Handle* handle, size_t offset, Handle* memory, size_t memory_offset, size_t bytes,
+                       unsigned long long) {
+  std::lock_guard lock(mutex);
+  if (!is_complete(*handle)) return kNotReady;
+  if (refuses("cuMulticastBindMem")) return kInvalidValue;
+  if ((offset | memory_offset | bytes) % kMulticastGrainBytes != 0 || memory_offset + bytes > memory->bytes ||
+      offset + bytes > handle->bytes || !memory->is_exportable)
+    return kInvalidValue;
+  auto& bound = multicasts[handle->multicast].bound;
+  for (const auto& [where, length] : bound)
+    if (where.first == memory->gpu && where.second < offset + bytes && offset < where.second + length)
+      return kInvalidValue;
+  bound[{memory->gpu, offset}] = bytes;
+  return kSuccess;
+}
+API cuMulticastUnbind(Handle* handle, int gpu, size_t offset, size_t bytes) {
+  std::lock_guard lock(mutex);
+  const auto object = multicasts.find(handle->multicast);
+  if (object == multicasts.end() || refuses("cuMulticastUnbind")) return kInvalidValue;
+  const auto bound = object->second.bound.find({gpu, offset});
+  if (bound == object->second.bound.end() || bound->second != bytes) return kInvalidValue;
+  object->second.bound.erase(bound);
+  return kSuccess;
+}
+// Of this stand-in. Off at first, as where NVLink's switches have none.
+API fake_offer_multicast(int is_offered) {
+  std::lock_guard lock(mutex);
+  has_multicast = is_offered != 0;
+  return kSuccess;
+}
+// This call of the driver's on multicast objects fails while this GPU is current; "": none does.
+API fake_refuse_multicast(const char* name, int gpu) {
+  std::lock_guard lock(mutex);
+  refused_call = name;
+  refused_gpu = gpu;
+  return kSuccess;
+}
+// How many objects there are, and how many pieces of memory are bound in all of them.
+API fake_count_multicast(int* objects, int* bound) {
+  std::lock_guard lock(mutex);
+  *objects = static_cast<int>(multicasts.size());
+  *bound = 0;
+  for (const auto& [file, object] : multicasts) *bound += static_cast<int>(object.bound.size());
   return kSuccess;
 }
 API cuMemGetAllocationPropertiesFromHandle(AllocationProperties* properties, Handle* handle) {

@@ -20,6 +20,7 @@ enum Result {
 // it.
 uint8_t* resolve(Pointer address, size_t bytes);
 bool has_context();
+bool offers_multicast();
 // Aborts once exit() has ended CUDA.
 void expect_alive();
 void copy_unwatched(uint8_t* to, const uint8_t* from, size_t bytes);

@@ -54,9 +54,13 @@ API fake_set_write_order(int order) {
   write_order = order;
   return kSuccess;
 }
-API cuDeviceGetAttribute(int* value, int which, int) {
-  constexpr int kWriteOrdering = 118;
-  *value = which == kWriteOrdering ? write_order : 0;
+API cuDeviceGetAttribute(int* value, int which, int gpu) {
+  constexpr int kPciBus = 33, kWriteOrdering = 118, kMulticast = 132;
+  const int multicast = offers_multicast() ? 1 : 0;
+  *value = which == kPciBus          ? gpu
+           : which == kWriteOrdering ? write_order
+           : which == kMulticast     ? multicast
+                                     : 0;
   return kSuccess;
 }
 API cuDevicePrimaryCtxRelease_v2(int) {

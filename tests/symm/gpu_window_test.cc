@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/log_capture.h"
 #include "symm/support/contexts.h"
 
 namespace verbena::symm {
@@ -17,6 +18,8 @@ namespace {
 
 using base::Status;
 using base::SymmPath;
+
+using Pointer = unsigned long long;
 
 constexpr size_t kPieceBytes = 2 << 20;
 
@@ -311,6 +314,273 @@ class Softverbs : public testing::Environment {
   }
 };
 const testing::Environment* const softverbs = testing::AddGlobalTestEnvironment(new Softverbs);
+
+// ---- Multicast: an object of the stand-in's, which carries nothing
+
+using testing::Contains;
+using testing::HasSubstr;
+
+class MulticastTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    // No object of a real driver's: it could put the GPUs of a shared machine out of service.
+    ASSERT_NE(dlsym(dlopen("libcuda.so.1", RTLD_NOW), "fake_offer_multicast"), nullptr);
+    call("fake_offer_multicast", 1);
+    set_nvls("2");
+  }
+  void TearDown() override {
+    call("fake_offer_multicast", 0);
+    refuse("", 0);
+    EXPECT_EQ(count(), std::pair(0, 0)) << "nothing is left";
+  }
+  static void set_nvls(const char* value) {
+    setenv("NCCL_NVLS_ENABLE", value, 1);
+    ASSERT_TRUE(base::load_parameters());
+  }
+  static void refuse(const char* name, int gpu) { call("fake_refuse_multicast", name, gpu); }
+  // Objects, and pieces of memory that are bound.
+  static std::pair<int, int> count() {
+    std::pair<int, int> all;
+    call("fake_count_multicast", &all.first, &all.second);
+    return all;
+  }
+  static ContextSettings make_asking_settings(SymmPath path = SymmPath::kAuto) {
+    ContextSettings settings = make_settings(path);
+    settings.multicast = true;
+    return settings;
+  }
+  static void run(uint32_t ranks, const std::function<void(Context&)>& body,
+                  SymmPath path = SymmPath::kAuto) {
+    run_contexts(ranks, make_asking_settings(path), body, use_gpu);
+  }
+  // Loads and stores between two ranks go on as ever.
+  static void expect_no_multicast(Context& context) {
+    EXPECT_EQ(context.world().context().multicast_delta, 0U);
+    const auto window = context.allocate_window(8);
+    ASSERT_TRUE(window);
+    ASSERT_TRUE(context.barrier());
+    write(context.find_peer(**window, 1 - context.rank()), context.rank() + 1);
+    ASSERT_TRUE(context.barrier());
+    EXPECT_EQ(read((*window)->address), 2 - context.rank());
+    EXPECT_EQ(count(), std::pair(0, 0));
+    ASSERT_TRUE(context.barrier());
+  }
+  static std::vector<std::string> find_lines(const base::LogCapture& log) {
+    std::vector<std::string> lines;
+    for (const std::string& line : log.warnings())
+      if (line.find("MULTICAST") != std::string::npos) lines.push_back(line);
+    return lines;
+  }
+};
+
+TEST_F(MulticastTest, EachWindowIsBoundOnAllGpus) {
+  run(2, [](Context& context) {
+    const SymmContext world = context.world().context();
+    EXPECT_NE(world.multicast_delta, 0U);
+    EXPECT_EQ(context.in_reach().context().multicast_delta, world.multicast_delta);
+    const auto window = context.allocate_window(3 << 20);
+    ASSERT_TRUE(window);
+    EXPECT_EQ((*window)->place.bytes, 2 * kPieceBytes) << "what can be bound";
+    ASSERT_TRUE(context.barrier());
+    EXPECT_EQ(count(), std::pair(1, 4)) << "the teams' words and this one, for two GPUs";
+    // What is mapped there is the object, at the same offset as the window in the heap.
+    Pointer begin = 0;
+    size_t length_bytes = 0;
+    const auto there = reinterpret_cast<Pointer>((*window)->address) + world.multicast_delta;
+    call("cuMemGetAddressRange_v2", &begin, &length_bytes, there);
+    EXPECT_EQ(there - begin, (*window)->place.heap_offset);
+    EXPECT_EQ(length_bytes, size_t{16} << 20);
+    // It leads to all ranks in reach: not for teams of some of them.
+    const auto alone = context.split_team(&context.world(), context.rank(), 0);
+    ASSERT_TRUE(alone);
+    EXPECT_EQ((*alone)->context().multicast_delta, 0U);
+    ASSERT_TRUE(context.barrier());
+    ASSERT_TRUE(context.free_window(**window));
+    ASSERT_TRUE(context.barrier());
+    EXPECT_EQ(count(), std::pair(1, 2));
+    ASSERT_TRUE(context.barrier());
+    // Another one at the same place.
+    ASSERT_TRUE(context.allocate_window(8));
+    ASSERT_TRUE(context.barrier());
+    EXPECT_EQ(count(), std::pair(1, 4));
+    ASSERT_TRUE(context.barrier());
+  });
+}
+
+TEST_F(MulticastTest, IsNotUsedUnasked) {
+  const base::LogCapture log;
+  EXPECT_FALSE(ContextSettings::from_parameters().multicast) << "the default";
+  run_contexts(2, make_settings(), expect_no_multicast, use_gpu);
+  EXPECT_THAT(find_lines(log), testing::IsEmpty());
+}
+
+TEST_F(MulticastTest, AllAskOrNobody) {
+  const auto id = bootstrap::take(bootstrap::make_unique_id(), "unique id");
+  bootstrap::run_as_threads(2, [&](uint32_t rank) {
+    use_gpu(rank);
+    auto joined = bootstrap::Bootstrap::join(id, rank, 2);
+    ASSERT_TRUE(joined);
+    const auto context =
+        Context::create(std::move(*joined), rank == 0 ? make_settings() : make_asking_settings());
+    EXPECT_EQ(context.error().status, Status::kInvalidUsage);
+    EXPECT_THAT(base::last_failure(), HasSubstr("VERBENA_SYMM_MULTICAST"));
+  });
+}
+
+TEST_F(MulticastTest, IsNotUsedWhereTheDriverHasNone) {
+  call("fake_offer_multicast", 0);
+  const base::LogCapture log;
+  run(2, expect_no_multicast);
+  EXPECT_THAT(find_lines(log),
+              testing::UnorderedElementsAre(
+                  HasSubstr("symm: rank 0: VERBENA_SYMM_MULTICAST has no effect: rank 0: its GPU has none"),
+                  HasSubstr("symm: rank 1: VERBENA_SYMM_MULTICAST has no effect: rank 0: its GPU has none")));
+}
+
+TEST_F(MulticastTest, IsNotUsedWhereNcclMayNot) {
+  set_nvls("0");
+  const base::LogCapture log;
+  run(2, expect_no_multicast);
+  EXPECT_THAT(find_lines(log), testing::Each(HasSubstr("has no effect: rank 0: NCCL_NVLS_ENABLE is 0")));
+  EXPECT_THAT(find_lines(log), testing::SizeIs(2));
+}
+
+TEST_F(MulticastTest, IsNotUsedAmongRanksThatShareAGpu) {
+  const base::LogCapture log;
+  run(3, [](Context& context) { EXPECT_EQ(context.world().context().multicast_delta, 0U); });
+  EXPECT_THAT(find_lines(log), testing::Each(HasSubstr("has no effect: ranks 0 and 2 share a GPU")));
+  EXPECT_THAT(find_lines(log), testing::SizeIs(3));
+}
+
+TEST_F(MulticastTest, IsNotUsedWithoutPeers) {
+  const base::LogCapture log;
+  run(
+      2, [](Context& context) { EXPECT_EQ(context.world().context().multicast_delta, 0U); }, SymmPath::kRdma);
+  EXPECT_THAT(find_lines(log), Contains(HasSubstr("no rank reaches another one")));
+}
+
+TEST_F(MulticastTest, IsNotUsedInHostMemory) {
+  const base::LogCapture log;
+  run_contexts(2, make_asking_settings(), [](Context& context) {
+    EXPECT_EQ(context.world().context().multicast_delta, 0U);
+    EXPECT_TRUE(context.allocate_window(8));
+  });
+  EXPECT_THAT(find_lines(log), Contains(HasSubstr("rank 0: it has no GPU")));
+}
+
+// One rank's driver refuses one step: all go on without, and each says why in one line.
+TEST_F(MulticastTest, ARefusedStepIsNoFailure) {
+  const std::pair<const char*, int> steps[] = {{"cuMulticastGetGranularity", 1},
+                                               {"cuMulticastCreate", 0},
+                                               {"cuMemExportToShareableHandle", 0},
+                                               {"cuMemImportFromShareableHandle", 1},
+                                               {"cuMulticastAddDevice", 0},
+                                               {"cuMulticastAddDevice", 1},
+                                               {"cuMemAddressReserve", 1},
+                                               {"cuMemMap", 1},
+                                               {"cuMemSetAccess", 0},
+                                               {"cuMulticastBindMem", 1}};
+  for (const auto& [name, gpu] : steps) {
+    SCOPED_TRACE(name);
+    const base::LogCapture log;
+    refuse(name, gpu);
+    run(2, expect_no_multicast);
+    const auto cause = HasSubstr("has no effect: rank " + std::to_string(gpu) + ": " + name);
+    EXPECT_THAT(find_lines(log), testing::ElementsAre(cause, cause));
+    EXPECT_EQ(count(), std::pair(0, 0));
+  }
+  // And once more, as if nothing had been.
+  refuse("", 0);
+  run(2, [](Context& context) { EXPECT_NE(context.world().context().multicast_delta, 0U); });
+}
+
+// The others of a window that one rank cannot bind do without it too, and the context is as before.
+TEST_F(MulticastTest, AWindowThatCannotBeBoundIsRefusedForAll) {
+  run(2, [](Context& context) {
+    ASSERT_TRUE(context.barrier());
+    if (context.rank() == 0) refuse("cuMulticastBindMem", 1);
+    ASSERT_TRUE(context.barrier());
+    EXPECT_EQ(context.allocate_window(8).error().status, Status::kCuda);
+    ASSERT_TRUE(context.barrier());
+    EXPECT_EQ(count(), std::pair(1, 2));
+    if (context.rank() == 0) refuse("", 0);
+    ASSERT_TRUE(context.barrier());
+    // Half of what can be bound.
+    std::byte* const half = allocate(context.rank(), kPieceBytes);
+    EXPECT_EQ(context.register_window(half, 1000).error().status, Status::kCuda);
+    EXPECT_THAT(base::last_failure(), HasSubstr("unset VERBENA_SYMM_MULTICAST"));
+    std::byte* const whole = allocate(context.rank(), 2 * kPieceBytes);
+    const auto window = context.register_window(whole, 1000);
+    ASSERT_TRUE(window);
+    ASSERT_TRUE(context.barrier());
+    EXPECT_EQ(count(), std::pair(1, 4));
+    ASSERT_TRUE(context.barrier());
+    ASSERT_TRUE(context.free_window(**window));
+  });
+}
+
+TEST_F(MulticastTest, TwoContextsHaveAnObjectEach) {
+  run(2, [](Context& first) {
+    const auto outer = first.world().context().multicast_delta;
+    static bootstrap::UniqueId shared;
+    if (first.rank() == 0) shared = bootstrap::take(bootstrap::make_unique_id(), "unique id");
+    ASSERT_TRUE(first.barrier());
+    auto joined = bootstrap::Bootstrap::join(shared, first.rank(), 2);
+    ASSERT_TRUE(joined);
+    {
+      const auto second = Context::create(std::move(*joined), make_asking_settings());
+      ASSERT_TRUE(second);
+      EXPECT_NE((*second)->world().context().multicast_delta, 0U);
+      EXPECT_EQ(first.world().context().multicast_delta, outer);
+      ASSERT_TRUE(first.barrier());
+      EXPECT_EQ(count(), std::pair(2, 4));
+      ASSERT_TRUE((*second)->leave());
+    }
+    ASSERT_TRUE(first.barrier());
+    EXPECT_EQ(count(), std::pair(1, 2));
+    ASSERT_TRUE(first.barrier());
+  });
+}
+
+// A rank that goes leaves the object to the others, who give it back when they go.
+TEST_F(MulticastTest, APeerThatLeavesAlone) {
+  const auto id = bootstrap::take(bootstrap::make_unique_id(), "unique id");
+  bootstrap::run_as_threads(2, [&](uint32_t rank) {
+    use_gpu(rank);
+    auto joined = bootstrap::Bootstrap::join(id, rank, 2);
+    ASSERT_TRUE(joined);
+    const auto context = Context::create(std::move(*joined), make_asking_settings());
+    ASSERT_TRUE(context);
+    EXPECT_NE((*context)->world().context().multicast_delta, 0U);
+    ASSERT_TRUE((*context)->barrier());
+    if (rank == 0) return;  // the object's creator
+    while ((*context)->barrier()) {
+    }
+    EXPECT_FALSE((*context)->allocate_window(8));
+  });
+}
+
+// One that goes while the object is made is an error for the others, and nothing is left.
+TEST_F(MulticastTest, APeerThatLeavesMeanwhile) {
+  for (const uint32_t leaver : {0, 1}) {
+    const auto id = bootstrap::take(bootstrap::make_unique_id(), "unique id");
+    bootstrap::run_as_threads(2, [&](uint32_t rank) {
+      use_gpu(rank);
+      auto joined = bootstrap::Bootstrap::join(id, rank, 2);
+      ASSERT_TRUE(joined);
+      const base::MemoryOwner owner{static_cast<int>(rank)};
+      const auto reach = Reach::find(*joined, owner, SymmPath::kAuto);
+      ASSERT_TRUE(reach);
+      const auto unit_bytes = agree_on_multicast(*joined, *reach, owner);
+      ASSERT_TRUE(unit_bytes);
+      ASSERT_NE(*unit_bytes, 0U);
+      if (rank == leaver) return;
+      const auto made = Multicast::make(*joined, *reach, owner, *unit_bytes, *unit_bytes);
+      EXPECT_FALSE(made);
+    });
+    EXPECT_EQ(count(), std::pair(0, 0));
+  }
+}
 
 }  // namespace
 }  // namespace verbena::symm

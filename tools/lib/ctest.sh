@@ -1,4 +1,4 @@
-# Sourced by tools/test, after stages.sh: a preset's tests as a stage. Takes $jobs and $long from there.
+# Sourced by tools/test, after stages.sh: a preset's tests as a stage. Takes $jobs, $all and $long from there.
 
 export most_repeated=8
 export finding='SUMMARY: [A-Za-z]*Sanitizer|runtime error:'
@@ -47,6 +47,7 @@ test_preset() {
 test_slice() { # PRESET SLICE SLICES
   local junit=$PWD/build/$1/junit.xml status=0 excluded='^vm$' counts again=0 left_out=()
   [ -n "$long" ] || excluded+='|^long$'
+  [ -n "$all$long" ] || excluded+='|^thorough$'
   [ "$1" = default ] || excluded+="|^checks\$|^no-$1\$" # scripts have no use for a sanitizer
   [ "$1" != arm64 ] || left_out=(-E "$arm64_left_out")
   ctest_preset "$1" "$junit" -j "$jobs" -LE "$excluded" "${left_out[@]}" -I "$2,,$3" || status=$?

@@ -255,7 +255,7 @@ struct Packet16 {
 // store and load with one instruction to arrive, and to be seen, whole. GPUs on NVLink do so; no manual
 // promises it, and other ways do not: verbena-symm --check tries it. 128 bytes, as NCCL's LL128 has them, are
 // too many: between H100s now and then the first poll of a line saw the flag, and half of the line as it was
-// before. Groups are of whole warps.
+// before (docs/measurements, 2026-11-25-h100x2-torn-lines.txt). Groups are of whole warps.
 struct Packet64 {
   using Data = detail::Halves;
   using Stored = detail::Halves;

@@ -43,17 +43,19 @@ foreach(i RANGE 1 6)
 endforeach()
 add_test(NAME unsteady COMMAND bash -c "rm ${CMAKE_BINARY_DIR}/first 2>/dev/null && exit 1 || exit 0")
 add_test(NAME late COMMAND bash -c "${LATE}")
+add_test(NAME thorough COMMAND false) # not without --all
+set_tests_properties(thorough PROPERTIES LABELS thorough)
 END
 expect_repeated() { # NAME STATUS LAST_LINE COMMAND_OF_LATE
   cmake -S "$folder/source" -B "$folder/build/made" "-DLATE=$4" >"$folder/output" || cat "$folder/output"
   touch "$folder/build/made/first"
-  expect "$1" "$2" "$3" ". tools/lib/ctest.sh; export jobs=1 long=; cd $folder; run_stage a 60 bash -c 'test_preset made'"
+  expect "$1" "$2" "$3" ". tools/lib/ctest.sh; export jobs=1 long= all=; cd $folder; run_stage a 60 bash -c 'test_preset made'"
 }
 expect_repeated 'a test that passes at the second try' 0 '8 passed, 0 failed, 0 skipped' true
 expect_repeated 'a test that fails at both' 1 '7 passed, 1 failed, 0 skipped' false
 expect_repeated "a sanitizer's finding, not repeated" 1 '6 passed, 2 failed, 0 skipped' \
   "echo SUMMARY: ThreadSanitizer: data race && echo its stack && exit 66"
-shown=$(bash -uc ". tools/lib/stages.sh; . tools/lib/ctest.sh; export jobs=1 long=; cd $folder
+shown=$(bash -uc ". tools/lib/stages.sh; . tools/lib/ctest.sh; export jobs=1 long= all=; cd $folder
   run_stage a 60 bash -c 'test_preset made' >/dev/null; print_summary")
 if ! grep -qx -- '--- failed: late (.*)' <<<"$shown" || ! grep -q '^SUMMARY: Thread' <<<"$shown"; then
   printf 'FAILED the summary shows what failed\n%s\n' "$shown"
@@ -61,9 +63,9 @@ if ! grep -qx -- '--- failed: late (.*)' <<<"$shown" || ! grep -q '^SUMMARY: Thr
 fi
 cmake -S "$folder/source" -B "$folder/build/made" "-DLATE=true" >/dev/null
 expect 'a preset in parts' 0 '8 passed, 0 failed, 0 skipped' \
-  ". tools/lib/ctest.sh; export jobs=1 long=; within_s=600; cd $folder; run_stage a 60 bash -c 'test_preset made'"
+  ". tools/lib/ctest.sh; export jobs=1 long= all=; within_s=600; cd $folder; run_stage a 60 bash -c 'test_preset made'"
 expect 'parts that there is no time for' 0 '1 passed, 0 failed, 0 skipped' \
-  ". tools/lib/ctest.sh; export jobs=1 long=; within_s=20; cd $folder; run_stage a 60 bash -c 'test_preset made'"
+  ". tools/lib/ctest.sh; export jobs=1 long= all=; within_s=20; cd $folder; run_stage a 60 bash -c 'test_preset made'"
 rm -rf "$folder"
 
 # A signal to the script also ends its stage.

@@ -81,9 +81,8 @@ void start_torch(ChildGroup& group, const Options& options, uint16_t port) {
   for (int rank = 0; rank < options.ranks; ++rank) {
     ChildCommand command;
     command.executable = options.python;
-    command.arguments = {(find_self_executable().parent_path() / "verbena-coll-torch.py").string(),
-                         list_numbers(plan.sizes), join(plan.types), std::to_string(plan.repeats),
-                         std::to_string(plan.chain)};
+    command.arguments = {find_own_file("verbena-coll-torch.py").string(), list_numbers(plan.sizes),
+                         join(plan.types), std::to_string(plan.repeats), std::to_string(plan.chain)};
     command.environment = Environment::copy_own();
     command.environment.set("RANK", std::to_string(rank));
     command.environment.set("LOCAL_RANK", std::to_string(rank));

@@ -33,6 +33,7 @@ NOT_RUN = [
     (r"^(\./)?tests/(packages|foreign|bench|docs)/", "the tests themselves run it"),
     (r"nccl-perf\b|--nccl\b|nccl-ib|--against\b", "needs NCCL, most of it GPUs"),
     (r"verbena-symm\b|verbena-coll\b|verbena-unpack\b", "needs a GPU"),
+    (r"^tools/nccl-gin/", "fetches NCCL's wheels, and needs GPUs"),
     (r"verbena-chaos\b(?!.*--round )", "takes minutes"),
     (r"--calibrate", "takes minutes"),
     (r"^verbena-perf report\b", "the test tools.report runs it"),

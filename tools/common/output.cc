@@ -46,7 +46,7 @@ constexpr double kScriptTimeoutS = 90;
 constexpr int kBelow = 3;  // the exit status of the script if a median is below the limit
 
 ProgramResult run_script(const std::vector<std::string>& arguments, const std::string& input) {
-  std::vector<std::string> command{find_program("python3"), find_results_script().string()};
+  std::vector<std::string> command{find_program("python3"), find_own_file("stored_results.py").string()};
   if (command[0].empty()) throw ToolError("no python3 in the PATH");
   command.insert(command.end(), arguments.begin(), arguments.end());
   return run_program(command, input, kScriptTimeoutS);

@@ -20,8 +20,8 @@ std::filesystem::path find_default_plugin() {
   return kPluginName;
 }
 
-std::filesystem::path find_results_script() {
-  return (find_self_executable().parent_path() / VERBENA_DATA_FROM_TOOLS / "verbena/stored_results.py")
+std::filesystem::path find_own_file(const char* name) {
+  return (find_self_executable().parent_path() / VERBENA_DATA_FROM_TOOLS / "verbena" / name)
       .lexically_normal();
 }
 

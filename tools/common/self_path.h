@@ -10,8 +10,8 @@ std::filesystem::path find_self_executable();
 // name, which the loader looks up in its library path.
 std::filesystem::path find_default_plugin();
 
-// The script that reads, compares and draws stored results, in ../share/verbena beside the tool.
-std::filesystem::path find_results_script();
+// A file that a tool needs and users do not start, in ../share/verbena beside the tool.
+std::filesystem::path find_own_file(const char* name);
 
 // The version in CMakeLists.txt, such as "0.1.0".
 const char* release();

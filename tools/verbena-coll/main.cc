@@ -10,6 +10,7 @@
 #include "common/error.h"
 #include "common/progress.h"
 #include "common/self_path.h"
+#include "common/tcp.h"
 #include "tuner/calibration_file.h"
 #include "verbena-coll/contenders.h"
 #include "verbena-coll/figures.h"
@@ -76,14 +77,14 @@ void start_ranks(ChildGroup& group, const Options& options) {
   }
 }
 
+// `port`: a free one, at which PyTorch's ranks meet.
 void start_torch(ChildGroup& group, const Options& options, uint16_t port) {
   const RankPlan& plan = options.rank_plan;
   for (int rank = 0; rank < options.ranks; ++rank) {
     ChildCommand command;
     command.executable = options.python;
-    command.arguments = {(find_self_executable().parent_path() / "verbena-coll-torch.py").string(),
-                         list_numbers(plan.sizes), join(plan.types), std::to_string(plan.repeats),
-                         std::to_string(plan.chain)};
+    command.arguments = {find_own_file("verbena-coll-torch.py").string(), list_numbers(plan.sizes),
+                         join(plan.types), std::to_string(plan.repeats), std::to_string(plan.chain)};
     command.environment = Environment::copy_own();
     command.environment.set("RANK", std::to_string(rank));
     command.environment.set("LOCAL_RANK", std::to_string(rank));
@@ -117,7 +118,7 @@ void print(const Options& options, const std::string& text) {
 
 // Waits until all ranks have ended; a rank that fails prints its error itself.
 void collect(ChildGroup& group, const Options& options, Figures& figures) {
-  std::string failure;
+  std::string failure, last;
   int left = options.ranks;
   int64_t deadline_ns = deadline_after_s(options.rank_plan.timeout_s);
   Progress progress(0);
@@ -125,15 +126,17 @@ void collect(ChildGroup& group, const Options& options, Figures& figures) {
     const ChildEvent event = group.wait_event(deadline_ns);
     if (event.kind == ChildEvent::Kind::kTimeout) {
       if (!failure.empty()) break;
-      throw HangError("no rank reported anything for " + format_seconds(options.rank_plan.timeout_s));
+      throw HangError("no rank reported anything for " + format_seconds(options.rank_plan.timeout_s) +
+                      (last.empty() ? "" : " after the line \"" + last + "\"") + "; --timeout allows more");
     }
     if (failure.empty()) deadline_ns = deadline_after_s(options.rank_plan.timeout_s);
     if (event.kind == ChildEvent::Kind::kLine) {
       progress.clear();
+      last = event.line.substr(0, 60);
       if (!figures.take(event.line))
         print(options, "rank " + std::to_string(event.child) + ": " + event.line + "\n");
       print(options, figures.take_finished_checks());
-      progress.show(0, "after: " + event.line.substr(0, 60));
+      progress.show(0, "after: " + last);
       continue;
     }
     --left;
@@ -165,9 +168,8 @@ int run_parent(Options options, int argc, const char* const* argv) {
     collect(group, options, figures);
   }
   if (has(options.against, "torch")) {
-    constexpr uint16_t kPort = 29531;
     ChildGroup group;
-    start_torch(group, options, kPort);
+    start_torch(group, options, TcpListener(0).port());
     collect(group, options, figures);
   }
   if (!options.calibrate.empty()) write_calibration(options.calibrate, figures.list_measurements());

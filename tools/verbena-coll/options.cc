@@ -33,7 +33,9 @@ ParsedOptions parse_options(int argc, char** argv) {
          "(all_reduce_norm, or _norm_fp8 with quantised rows), or a list; of other operations than "
          "all-reduces sizes are of messages")
       ->delimiter(',')
-      ->check(CLI::IsMember(list_operations()))
+      // All names in one word are more than a line of the manual page holds; the text has them.
+      ->type_name("NAME")
+      ->check(CLI::IsMember(list_operations()).description(""))
       ->capture_default_str();
   app.add_option("--hidden", plan.hidden, "numbers of a row that is normed; sizes are then of whole rows")
       ->check(CLI::Range(1, 1 << 20))

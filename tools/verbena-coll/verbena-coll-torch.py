@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""A rank of verbena-coll's contender torch: PyTorch's symmetric memory under the tool's clock, whose lines it writes to
-descriptor 3.
+"""A rank of verbena-coll's contender torch: PyTorch's symmetric memory under the tool's clock. verbena-coll starts it, with
+descriptor 3, through which the lines with its figures go to the tool.
 
-usage: verbena-coll-torch.py SIZES TYPES REPEATS CHAIN   (with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT)
+usage: verbena-coll-torch.py SIZES TYPES REPEATS CHAIN   (with RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT)
 """
+import ctypes
 import os
+import signal
 import sys
 
 import torch
@@ -14,10 +16,12 @@ import torch.distributed._symmetric_memory as symmetric_memory
 TYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 TINY = 2.0 ** -60
 PAUSE_CYCLES = 100_000  # the host puts a sample's work into the stream meanwhile
+CHANNEL = 3
+PR_SET_PDEATHSIG = 1
 
 
-def tell(kind, key, samples):
-    os.write(3, f"figure {kind} {key} {' '.join(f'{sample:.4f}' for sample in samples)}\n".encode())
+def tell(line):
+    os.write(CHANNEL, f"{line}\n".encode())
 
 
 def make_graph(chain, enqueue, stream):
@@ -61,43 +65,49 @@ def list_ways(first, second, group, bytes_, ranks):
     return ways
 
 
-def main():
-    sizes, types, repeats, chain = sys.argv[1].split(","), sys.argv[2].split(","), int(sys.argv[3]), int(sys.argv[4])
-    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group("nccl", device_id=torch.device("cuda", torch.cuda.current_device()))
+def measure(enqueue, stream, clock, repeats, chain):
+    """Times of the shorter and of the longer graph, in us. The graphs end here: NCCL ends a communicator only behind the last
+    graph that holds one of its operations, and would wait for one of ours for good."""
+    with torch.cuda.stream(stream):
+        enqueue(0)
+    stream.synchronize()
+    graphs = [make_graph(length, enqueue, stream) for length in (chain, 2 * chain)]
+    samples = [[clock.time_us(graph.replay) for graph in graphs] for _ in range(repeats + 1)]
+    return zip(*samples[1:])  # the first warms up
+
+
+def measure_all(sizes, types, repeats, chain):
     group, ranks = dist.group.WORLD.group_name, dist.get_world_size()
     stream = torch.cuda.Stream()
-    signal = symmetric_memory.empty(1024, dtype=torch.float32, device="cuda")
-    clock = Clock(symmetric_memory.rendezvous(signal, group), stream)
-    for name in types:
-        if name not in TYPES:
-            continue
-        for bytes_ in map(int, sizes):
-            count = bytes_ // TYPES[name].itemsize
+    signals = symmetric_memory.empty(1024, dtype=torch.float32, device="cuda")
+    clock = Clock(symmetric_memory.rendezvous(signals, group), stream)
+    for name in (name for name in types if name in TYPES):
+        for bytes_ in sizes:
             tensors = []
             for _ in range(2):
-                tensor = symmetric_memory.empty(count, dtype=TYPES[name], device="cuda").fill_(TINY)
+                tensor = symmetric_memory.empty(bytes_ // TYPES[name].itemsize, dtype=TYPES[name], device="cuda").fill_(TINY)
                 symmetric_memory.rendezvous(tensor, group)
                 tensors.append(tensor)
             for way, enqueue in list_ways(*tensors, group, bytes_, ranks).items():
                 try:
-                    with torch.cuda.stream(stream):
-                        enqueue(0)
-                    stream.synchronize()
-                    shorter, longer = (make_graph(length, enqueue, stream) for length in (chain, 2 * chain))
-                    samples = [[], []]
-                    for sample in range(repeats + 1):
-                        times = [clock.time_us(graph.replay) for graph in (shorter, longer)]
-                        if sample > 0:
-                            for one, time in zip(samples, times):
-                                one.append(time)
+                    times = measure(enqueue, stream, clock, repeats, chain)
                 except RuntimeError as error:
                     print(f"verbena-coll: {way}, {bytes_} bytes of {name}: {error}", file=sys.stderr, flush=True)
                     continue
-                key = f"all_reduce/{name}/{bytes_}/{way}"
-                tell("shorter", key, samples[0])
-                tell("longer", key, samples[1])
+                for kind, samples in zip(("shorter", "longer"), times):
+                    tell(f"figure {kind} all_reduce/{name}/{bytes_}/{way} {' '.join(f'{sample:.4f}' for sample in samples)}")
     torch.cuda.synchronize()
+
+
+def main():
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # it ends with the tool
+    os.set_inheritable(CHANNEL, False)
+    sizes, types, repeats, chain = sys.argv[1].split(","), sys.argv[2].split(","), int(sys.argv[3]), int(sys.argv[4])
+    if os.environ["RANK"] == "0":
+        tell(f"PyTorch {torch.__version__}")
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl", device_id=torch.device("cuda", torch.cuda.current_device()))
+    measure_all([int(size) for size in sizes], types, repeats, chain)
     dist.barrier()
     dist.destroy_process_group()
 

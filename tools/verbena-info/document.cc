@@ -58,6 +58,7 @@ VERBENA_MEMBERS(NumaNode) {
 VERBENA_MEMBERS(Plugin) {
   m("path", t.path), m.null("problem", t.problem);
   m.extra("net_tables", t.net_tables), m.extra("tuner_tables", t.tuner_tables);
+  m.extra("rma_tables", t.rma_tables), m.extra("gin_tables", t.gin_tables);
 }
 VERBENA_MEMBERS(Place) {
   m.null("pci_path", t.pci_path), m.null("pci_address", t.pci_address), m.null("numa_node", t.numa_node);
@@ -118,6 +119,7 @@ VERBENA_MEMBERS(NcclLibrary) {
   m("path", t.path), m("source", t.source), m.null("version", t.version), m.null("problem", t.problem);
   m("net_tables_known", t.net_tables_known), m.null("net_table", t.net_table);
   m("tuner_tables_known", t.tuner_tables_known), m.null("tuner_table", t.tuner_table);
+  m.null("rma_table", t.rma_table), m.null("gin_table", t.gin_table);
 }
 VERBENA_MEMBERS(Message) {
   m("level", t.level), m("text", t.text);

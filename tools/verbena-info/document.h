@@ -72,6 +72,7 @@ struct NumaNode {
 struct Plugin {
   std::string path, problem;
   std::vector<int> net_tables, tuner_tables;
+  std::vector<int> rma_tables{}, gin_tables{};  // of NCCL's device API
 };
 
 // The place of a PCI device.
@@ -181,6 +182,8 @@ struct NcclLibrary {
   std::string path, source, version, problem;
   std::vector<int> net_tables_known, tuner_tables_known;
   std::optional<int> net_table, tuner_table;  // the newest version that the plugin also has
+  // The same of its device API: NCCL prefers RMA's to GIN's.
+  std::optional<int> rma_table{}, gin_table{};
 };
 
 struct Message {

@@ -45,6 +45,9 @@ std::string format_head(const Document& document) {
   if (!plugin.net_tables.empty())
     text += format_fact("for NCCL", "net tables " + format_versions(plugin.net_tables) + ", tuner tables " +
                                         format_versions(plugin.tuner_tables));
+  if (!plugin.rma_tables.empty() || !plugin.gin_tables.empty())
+    text += format_fact("device API", "RMA tables " + format_versions(plugin.rma_tables) + ", GIN tables " +
+                                          format_versions(plugin.gin_tables));
   return text + format_fact("verbs library", document.verbs_library);
 }
 
@@ -185,6 +188,8 @@ std::string format_library(const NcclLibrary& library) {
   if (library.net_table) {
     text += " loads net table v" + show(library.net_table) + " and tuner table " +
             (library.tuner_table ? "v" + show(library.tuner_table) : "none");
+    if (library.rma_table) text += ", for its device API RMA table v" + show(library.rma_table);
+    if (library.gin_table) text += ", for its device API GIN table v" + show(library.gin_table);
   } else if (!library.version.empty()) {
     text += library.net_tables_known.empty() ? ", which names no net table"
                                              : ", which shares no net table with the plugin";

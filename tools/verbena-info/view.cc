@@ -18,6 +18,8 @@ namespace {
 
 constexpr const char* kNetPrefix = "ncclNetPlugin_v";
 constexpr const char* kTunerPrefix = "ncclTunerPlugin_v";
+constexpr const char* kRmaPrefix = "ncclRmaPlugin_v";
+constexpr const char* kGinPrefix = "ncclGinPlugin_v";
 
 std::vector<std::string> list_memory(int support) {
   std::vector<std::string> kinds;
@@ -79,8 +81,12 @@ int run_plugin_view(const Options& options) {
   Plugin plugin{options.plugin, "", {}, {}};
   try {
     const PluginLibrary library(options.plugin);
-    plugin = {library.find_path(), "", library.list_versions(kNetPrefix),
-              library.list_versions(kTunerPrefix)};
+    plugin = {library.find_path(),
+              "",
+              library.list_versions(kNetPrefix),
+              library.list_versions(kTunerPrefix),
+              library.list_versions(kRmaPrefix),
+              library.list_versions(kGinPrefix)};
     answer({.plugin = plugin, .view = {}, .test = {}});
     look_through_table(library, choose_known_table(plugin.net_tables));
     return kExitOk;
@@ -141,6 +147,9 @@ void collect_nccl_libraries(Document& document, const std::string& wanted) {
                {}};
     library.net_table = choose_table(library.net_tables_known, document.plugin.net_tables);
     library.tuner_table = choose_table(library.tuner_tables_known, document.plugin.tuner_tables);
+    library.rma_table = choose_table(read_table_names(found.path, kRmaPrefix), document.plugin.rma_tables);
+    if (!library.rma_table)
+      library.gin_table = choose_table(read_table_names(found.path, kGinPrefix), document.plugin.gin_tables);
   }
 }
 

@@ -14,7 +14,7 @@ namespace {
 
 // Replaces this process by the script that makes the page of stored results.
 int run_report(int argc, char** argv) {
-  std::string python = "python3", script = verbena::tools::find_results_script().string();
+  std::string python = "python3", script = verbena::tools::find_own_file("stored_results.py").string();
   std::vector<char*> arguments{python.data(), script.data()};
   arguments.insert(arguments.end(), argv + 2, argv + argc);
   arguments.push_back(nullptr);

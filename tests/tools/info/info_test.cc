@@ -50,6 +50,8 @@ TEST(Info, ShowsWhatTheTableSays) {
   const Json document = run_json("SOFTVERBS_DEVICES=2");
   EXPECT_EQ(document["plugin"]["net_tables"], Json({7, 8, 9, 10, 11, 12}));
   EXPECT_EQ(document["plugin"]["tuner_tables"], Json({2, 3, 4, 5, 6}));
+  EXPECT_EQ(document["plugin"]["rma_tables"], Json({14, 15, 16}));
+  EXPECT_EQ(document["plugin"]["gin_tables"], Json({11, 13}));
   const Json& view = document["nccl_view"];
   EXPECT_EQ(view["table"], 12);
   ASSERT_EQ(view["devices"].size(), 2U);

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
@@ -21,14 +22,19 @@ namespace {
 using namespace verbena::nccl::testing;
 namespace tools = verbena::tools;
 
-// Collects those that end within the time, and kills the others.
-std::vector<int> wait_for(const std::vector<pid_t>& processes, double seconds) {
+// Collects those that end within the time, and kills the others. Behind one that failed, other than by
+// `killed`, the others have little time left: they wait for it in vain.
+std::vector<int> wait_for(const std::vector<pid_t>& processes, double seconds, int killed) {
+  constexpr double kPatienceS = 5;
   std::vector<int> states(processes.size(), -1);
-  const int64_t deadline_ns = tools::deadline_after_s(seconds);
+  int64_t deadline_ns = tools::deadline_after_s(seconds);
   size_t left = processes.size();
   while (left > 0) {
     for (size_t i = 0; i < processes.size(); ++i) {
-      if (states[i] == -1 && waitpid(processes[i], &states[i], WNOHANG) == processes[i]) --left;
+      if (states[i] != -1 || waitpid(processes[i], &states[i], WNOHANG) != processes[i]) continue;
+      --left;
+      if (states[i] != 0 && static_cast<int>(i) != killed)
+        deadline_ns = std::min(deadline_ns, tools::deadline_after_s(kPatienceS));
     }
     if (tools::now_ns() > deadline_ns) {
       for (size_t i = 0; i < processes.size(); ++i) {
@@ -84,7 +90,7 @@ int run(const RunOptions& options, bool expects_failures) {
     processes.push_back(process);
   }
   const int64_t begin_ns = tools::now_ns();
-  const std::vector<int> states = wait_for(processes, options.seconds + 30);
+  const std::vector<int> states = wait_for(processes, options.seconds + 30, options.killed);
   const double seconds = static_cast<double>(tools::now_ns() - begin_ns) * 1e-9;
   const Total total = print_reports(options, meeting, states);
   if (options.work == Work::kLatency)

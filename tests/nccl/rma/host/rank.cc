@@ -227,6 +227,11 @@ class Rank {
     for (uint32_t i = 0; is_right && i < length(context, count) / 8; ++i) {
       const uint64_t found = std::atomic_ref(targets_[at + i]).load(std::memory_order_relaxed);
       is_right = found >= count && found % kSlots == count % kSlots;
+      if (!is_right) {
+        std::fprintf(stderr,
+                     "rank %u: signal %lu of rank %u, context %u, is there, but word %u of %u is of %lu\n",
+                     rank_, count, sender, context, i, length(context, count) / 8, found);
+      }
     }
     if (!is_right) ++report_.wrong;
     peers_[sender].seen[context] = count;

@@ -252,7 +252,8 @@ Choice Communicator::complete(const Choice& chosen, const verbena_ops_choice* as
   choice.chunk_bytes = asked->chunk_bytes;
   if (choice.algorithm == Algorithm::kCopyEngines)
     throw Failure(VERBENA_INVALID_ARGUMENT, "ops: copy engines gather, and do nothing else");
-  if (choice.algorithm == Algorithm::kDirect && (asked->blocks == 0 || asked->threads == 0))
+  const bool is_of_all_blocks = choice.algorithm == Algorithm::kDirect || is_coded(choice.algorithm);
+  if (is_of_all_blocks && (asked->blocks == 0 || asked->threads == 0))
     choice.grid = {std::min<uint32_t>(options_.blocks, 128), kMostThreads};
   const bool is_right =
       (static_cast<uint32_t>(choice.algorithm) < kCountAlgorithms || is_coded(choice.algorithm)) &&

@@ -2,6 +2,8 @@
 emulated GPUs, as ops_test.py."""
 
 import operator
+import os
+import types
 
 import pytest
 
@@ -205,6 +207,52 @@ def _fuse_graphs(ops, x, residual, weight):
             after = _InOrder(module).run(x, residual, weight)
             assert all(one is two or torch.equal(one, two) for one, two in zip(before, after)), options
     assert FusionPass("tp").uuid() != FusionPass("tp", codec="int4").uuid()
+
+
+def _follow_settings(rank, folder):
+    from ops_test import _make_group
+    from verbena.integrations.quick_reduce import QuickReduce
+    driver.use_gpu(rank)
+    group = _make_group(rank, 2, folder)
+    os.environ.update(AITER_QUICK_REDUCE_QUANTIZATION="INT4", VERBENA_SYMM_HEAP_BYTES="1g")
+    from verbena.integrations import engine as engines
+    engines.Communicator = _make  # a host has no room for the threads of as many blocks as a GPU has
+    engine = engines.EngineCollectives(group, torch.device("cpu"))
+    assert engine.quick_reduce == QuickReduce("INT4")
+    x = _draw(rank, 4000)
+    exact = engine.custom_all_reduce(x)
+    engine.quick_reduce = QuickReduce("INT4", least_sizes="mi300")
+    left_exact = engine.custom_all_reduce(x)
+    _synchronize()
+    assert torch.equal(exact, left_exact), "so small a tensor is summed exactly"
+    engine.quick_reduce = types.SimpleNamespace(find_codec=lambda dtype, bytes_, ranks: ("int4", True))
+    coded = engine.custom_all_reduce(x)
+    _synchronize()
+    assert 0 < float((coded - exact).float().norm() / exact.float().norm()) < 0.12
+    engine.close()
+
+
+def test_quick_reduce_settings(tmp_path):
+    run_ranks(2, _follow_settings, tmp_path)
+
+
+def test_quick_reduce_environment():
+    from verbena.integrations.quick_reduce import MI300_LEAST_MB, QuickReduce
+    read = QuickReduce.from_environment
+    assert read({}) == QuickReduce("NONE", 2 << 30, "measured") and read({}).find_codec("bfloat16", 1 << 30, 8) is None
+    ours = {"VERBENA_QUICK_REDUCE_QUANTIZATION": "int6", "AITER_QUICK_REDUCE_QUANTIZATION": "FP8",
+            "AITER_QUICK_REDUCE_MAX_SIZE_BYTES_MB": "64"}
+    assert read(ours) == QuickReduce("INT6", 64 << 20)
+    assert read(ours).find_codec("float16", 64 << 20, 4) == ("int6", False)
+    assert read(ours).find_codec("float16", (64 << 20) + 2, 4) is None and read(ours).find_codec("float32", 1 << 20, 4) is None
+    table = read({**ours, "VERBENA_QUICK_REDUCE_MIN_SIZES": "mi300"})
+    assert table.find_codec("float16", 4 << 20, 4) == ("int6", True) and table.find_codec("float16", (4 << 20) - 2, 4) is None
+    assert table.find_codec("float16", 8 << 20, 3) is None, "no row"
+    assert len(MI300_LEAST_MB) == 6 and MI300_LEAST_MB["bfloat16", 8] == (16, 2048, 2048, 2048)
+    for wrong in ({"VERBENA_QUICK_REDUCE_QUANTIZATION": "INT3"}, {"VERBENA_QUICK_REDUCE_MIN_SIZES": "best"},
+                  {"VERBENA_QUICK_REDUCE_MAX_SIZE_BYTES_MB": "-1"}, {"AITER_QUICK_REDUCE_CAST_BF16_TO_FP16": "1"}):
+        with pytest.warns(UserWarning, match="verbena: VERBENA_QUICK_REDUCE"):
+            assert read(wrong).regime == "NONE"
 
 
 def test_operators_and_graphs():

@@ -302,6 +302,16 @@ def _check_engine(communicator, rank, size):
         got = communicator.custom_all_reduce(parts[rank])
     _synchronize()
     assert torch.equal(got.to(torch.float64), sum(part.to(torch.float64) for part in parts))
+    residual, weight = _draw(20, (7, 16), torch.bfloat16), _draw(21, (16,), torch.bfloat16)
+    fused = communicator.custom_fused_ar_rms(parts[rank], residual, weight, 1e-6, use_1stage=True)
+    _synchronize()
+    added = got + residual
+    assert torch.equal(fused[1], added)
+    wide = added.float()
+    want = wide * (wide.pow(2).mean(-1, keepdim=True) + 1e-6).rsqrt() * weight.float()
+    assert torch.allclose(fused[0].float(), want, rtol=2 ** -7, atol=1e-6)
+    assert communicator.custom_fused_ar_rms(parts[rank].float(), residual, weight, 1e-6) is None
+    assert communicator.custom_fused_ar_rms(parts[rank], residual, weight.float(), 1e-6) is None, "the engine's own norm"
     return parts
 
 

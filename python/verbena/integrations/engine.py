@@ -7,8 +7,10 @@ from typing import Any
 
 from verbena.communicators import ProcessGroupCommunicator
 from verbena.context import SymmetricContext
-from verbena.ops.calls import find_data_type
+from verbena.integrations.quick_reduce import QuickReduce
+from verbena.ops.calls import Choice, find_data_type
 from verbena.ops.communicator import Communicator
+from verbena.ops.fused import find_codec
 
 # Plug-ins of an engine load wherever they are installed: they do nothing unless this variable is 1.
 SWITCH = "USE_VERBENA_COLLECTIVES"
@@ -31,6 +33,8 @@ class EngineCollectives:
         self.device = device
         self.max_size = max_size
         self.is_batch_invariant = is_batch_invariant
+        # A number in few bits depends on its neighbours, and another batch has others.
+        self.quick_reduce = QuickReduce() if is_batch_invariant else QuickReduce.from_environment()
         self.disabled = True
         self.fully_connected = False
         ranks = ProcessGroupCommunicator(group)
@@ -73,7 +77,27 @@ class EngineCollectives:
 
     def custom_all_reduce(self, input: Any) -> Any:
         """A new tensor, or None where the engine shall go its own way. Eager, in a warm-up and under capture alike."""
-        return self.communicator.all_reduce(input) if self.should_custom_ar(input) else None
+        return self.sum_up(input) if self.should_custom_ar(input) else None
+
+    def sum_up(self, input: Any, out: Any = None) -> Any:
+        """In few bits where the settings allow them and they are faster, or exactly."""
+        dtype = str(input.dtype).removeprefix("torch.")
+        found = self.quick_reduce.find_codec(dtype, input.numel() * input.element_size(), self.world_size)
+        if found is None:
+            return self.communicator.all_reduce(input, out=out)
+        codec, is_forced = found
+        return self.communicator.all_reduce_coded(input, codec, out=out, choice=Choice(find_codec(codec)) if is_forced else None)
+
+    def fused_allreduce_rmsnorm(self, x: Any, residual: Any, weight: Any, eps: float) -> tuple[Any, Any]:
+        """(norm of the sum and the residual, their sum), of any row length."""
+        return self.communicator.fused_allreduce_rmsnorm(x, residual, weight, eps)
+
+    def custom_fused_ar_rms(self, input: Any, residual_inp: Any, weight: Any, eps: float,
+                            use_1stage: bool = False) -> tuple[Any, Any] | None:
+        """The same, or None where the engine shall go its own way. How many kernels it takes is the library's choice."""
+        is_taken = (self.should_custom_ar(input) and str(input.dtype) in ("torch.float16", "torch.bfloat16")
+                    and residual_inp.dtype == weight.dtype == input.dtype)
+        return self.fused_allreduce_rmsnorm(input, residual_inp, weight, eps) if is_taken else None
 
     @contextlib.contextmanager
     def capture(self) -> Iterator[None]:

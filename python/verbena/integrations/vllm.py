@@ -24,7 +24,7 @@ class VerbenaAllreduce(EngineCollectives):
         super().__init__(group, _as_device(device), MOST_BYTES, os.environ.get("VLLM_BATCH_INVARIANT", "0") == "1")
 
     def all_reduce(self, inp: Any, *, out: Any = None, registered: bool = False) -> Any:
-        return self.communicator.all_reduce(inp, out=out)
+        return self.sum_up(inp, out)
 
     def should_custom_all_gather(self, inp: Any) -> bool:
         return self.takes(inp, is_reduced=False)

@@ -95,6 +95,12 @@ class FusedCalls(OpsPart):
                 return dataclasses.replace(result, sum=total)
         return result
 
+    def fused_allreduce_rmsnorm(self, input_: Any, residual: Any, weight: Any, eps: float) -> tuple[Any, Any]:
+        """all_reduce_rms_norm() as AITER, SGLang and verbena.distributed call it: (norm, residual). The residual's sum is rounded
+        before it is squared."""
+        normed = self.all_reduce_rms_norm(input_, Norm(weight, eps, rounds_sum=True), residual)
+        return normed.output, normed.residual
+
     def reduce_scatter_rms_norm_all_gather(self, tensor: Any, norm: Norm, residual: Any = None, *, residual_out: Any = None,
                                            choice: Choice | None = None) -> Normed:
         """The same where each rank norms its share of the rows alone and all get output, quantised rows and scales. The

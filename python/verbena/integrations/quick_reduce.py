@@ -1,0 +1,77 @@
+"""Which all-reduces of an engine go in few bits: the settings of Quick Reduce, AITER's and vLLM's, under our names.
+
+Few bits trade accuracy for time (docs/inference.md). The order of decision is theirs: few bits where they are allowed and pay,
+then the exact collectives, then the engine's own way, such as NCCL."""
+import dataclasses
+import os
+import warnings
+from collections.abc import Mapping
+
+from verbena.ops.fused import CODECS
+
+# Ours, and in the second place the name that AITER's users have set already.
+_REGIME = ("VERBENA_QUICK_REDUCE_QUANTIZATION", "AITER_QUICK_REDUCE_QUANTIZATION")
+_MOST_MB = ("VERBENA_QUICK_REDUCE_MAX_SIZE_BYTES_MB", "AITER_QUICK_REDUCE_MAX_SIZE_BYTES_MB")
+_CAST = ("VERBENA_QUICK_REDUCE_CAST_BF16_TO_FP16", "AITER_QUICK_REDUCE_CAST_BF16_TO_FP16")
+_LEAST = ("VERBENA_QUICK_REDUCE_MIN_SIZES",)
+_MI = 1 << 20
+_DEFAULT_MOST_BYTES = 2 << 30
+_EXACT = "FP"
+
+# AITER's own, by type and number of ranks: the least MiB for FP, FP8, INT6 and INT4, as measured on MI300.
+MI300_LEAST_MB = {
+    ("float16", 2): (1, 2, 2, 1),
+    ("float16", 4): (1, 16, 4, 2),
+    ("float16", 8): (16, 4, 4, 8),
+    ("bfloat16", 2): (2, 8, 8, 8),
+    ("bfloat16", 4): (8, 64, 64, 16),
+    ("bfloat16", 8): (16, 2048, 2048, 2048),
+}
+_MI300_REGIMES = (_EXACT, "FP8", "INT6", "INT4")
+
+
+@dataclasses.dataclass(frozen=True)
+class QuickReduce:
+    """`regime`: FP (exact), FP8, INT6, INT4, or ours INT8, MXFP8, FP8_INT8, INT4_INT8; NONE: nothing is in few bits.
+    `least_sizes`: "measured", from where on the tuning file, or else the library's rule, says that fewer bits are faster;
+    "mi300", by AITER's table."""
+    regime: str = "NONE"
+    most_bytes: int = _DEFAULT_MOST_BYTES
+    least_sizes: str = "measured"
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "QuickReduce":
+        """Warns of values that cannot be, and then takes the default; and of a cast, which nothing needs here."""
+        regime = _read(environment, _REGIME, "NONE").upper()
+        if regime not in ("NONE", _EXACT) and regime.lower() not in CODECS:
+            warnings.warn(f"verbena: {_REGIME[0]}={regime}: no such regime; NONE, FP, "
+                          f"{', '.join(name.upper() for name in CODECS)} are; all-reduces stay exact", stacklevel=2)
+            regime = "NONE"
+        least = _read(environment, _LEAST, "measured").lower()
+        if least not in ("measured", "mi300"):
+            warnings.warn(f"verbena: {_LEAST[0]}={least}: it is measured or mi300; measured is taken", stacklevel=2)
+            least = "measured"
+        if _read(environment, _CAST, "0") == "1":
+            warnings.warn(f"verbena: {_CAST[0]}: bfloat16 is coded as it is, as fast as float16 and without its overflows",
+                          stacklevel=2)
+        most = _read(environment, _MOST_MB, "0")
+        if not most.isdigit():
+            warnings.warn(f"verbena: {_MOST_MB[0]}={most}: a number of MiB is needed, or 0 for 2048", stacklevel=2)
+            most = "0"
+        return cls(regime, int(most) * _MI or _DEFAULT_MOST_BYTES, least)
+
+    def find_codec(self, dtype: str, bytes_: int, ranks: int) -> tuple[str, bool] | None:
+        """The codec for a tensor, and whether it is to be used whatever was measured; None: the exact way. `dtype` without
+        "torch."."""
+        if self.regime in ("NONE", _EXACT) or dtype not in ("float16", "bfloat16") or bytes_ > self.most_bytes:
+            return None
+        if self.least_sizes == "measured":
+            return self.regime.lower(), False
+        row = MI300_LEAST_MB.get((dtype, ranks))
+        if row is None or self.regime not in _MI300_REGIMES:
+            return None
+        return (self.regime.lower(), True) if bytes_ >= row[_MI300_REGIMES.index(self.regime)] * _MI else None
+
+
+def _read(environment: Mapping[str, str], names: tuple[str, ...], default: str) -> str:
+    return next((environment[name].strip() for name in names if environment.get(name, "").strip()), default)

@@ -43,8 +43,8 @@ typedef enum {
 } verbena_ops_reduction;
 
 /* How data travels. One shot: each rank sends its whole tensor to every other one; two shots: rank r sums the
- * r-th part and sends the sum to all. Packets carry their flags in the data, of 16 bytes, or lines of 128,
- * which only NVLink keeps whole; bulk: chunks with a flag behind each. Results are the same, bit for bit.
+ * r-th part and sends the sum to all. Packets carry their flags in the data, of 16 bytes, or of 64,
+ * which GPUs on NVLink keep whole; bulk: chunks with a flag behind each. Results are the same, bit for bit.
  * If they are asked for: direct, for an all-reduce whose input and output lie in windows of the context, each
  * at the same place on all ranks and at a multiple of 16 bytes: inputs are read, and outputs written, where
  * they lie. Copy engines: an all-gather in one row whose output lies in a window of the context, at the same

@@ -26,8 +26,8 @@ constexpr const char* kAlgorithmNames[kCountAlgorithms] = {"auto",          "one
 constexpr const char* kCodedNames[kCountCodecs] = {
     "all_reduce_fp8",   "all_reduce_int8",     "all_reduce_int6",     "all_reduce_int4",
     "all_reduce_mxfp8", "all_reduce_fp8_int8", "all_reduce_int4_int8"};
-// From where on fewer bits are faster where nothing was measured.
-constexpr uint64_t kLeastCodedBytes = 1 << 20;
+// From where on fewer bits are faster where nothing was measured: as between two H100s.
+constexpr uint64_t kLeastCodedBytes = 8 << 20;
 
 // kAuto: there is none of this name.
 Algorithm find_algorithm(const std::string& name) {
@@ -192,8 +192,8 @@ Choice Communicator::choose(verbena_ops_operation operation, uint64_t bytes) con
       tuner::list_ways(measurements_, kOperationNames[operation], size_, gpu_, bytes);
   for (const tuner::OpsWay& way : ways) {
     const Algorithm algorithm = find_algorithm(way.algorithm);
-    if (algorithm == Algorithm::kAuto || algorithm == Algorithm::kCopyEngines ||
-        algorithm == Algorithm::kDirect || way.threads % 32 != 0 || way.threads > kMostThreads)
+    if (algorithm == Algorithm::kAuto || way.needs_windows() || way.threads % 32 != 0 ||
+        way.threads > kMostThreads)
       continue;
     return {algorithm, {std::min(way.blocks, options_.blocks), way.threads}, way.chunk_bytes};
   }
@@ -218,8 +218,10 @@ Choice Communicator::choose_coded(Algorithm codec, uint64_t bytes) const {
 Choice Communicator::choose_by_rules(verbena_ops_operation operation, uint64_t bytes) const {
   constexpr uint64_t kKi = 1 << 10;
   if (bytes <= (size_ == 2 ? 64 : 4) * kKi) return spread(Algorithm::kOneShot16, bytes);
-  if (operation != VERBENA_OPS_ALL_REDUCE)
-    return spread(bytes <= 128 * kKi ? Algorithm::kOneShot64 : Algorithm::kBulkOneShot, bytes);
+  if (operation != VERBENA_OPS_ALL_REDUCE) {
+    const uint64_t packets_most = size_ == 2 ? 1024 * kKi : 128 * kKi;
+    return spread(bytes <= packets_most ? Algorithm::kOneShot64 : Algorithm::kBulkOneShot, bytes);
+  }
   const uint64_t one_shot_most = size_ == 2 ? 4096 * kKi : size_ <= 4 ? 256 * kKi : 128 * kKi;
   if (bytes <= one_shot_most) return spread(Algorithm::kOneShot64, bytes);
   return spread(size_ > 2 && bytes <= 2048 * kKi ? Algorithm::kTwoShot64 : Algorithm::kBulkTwoShot, bytes);

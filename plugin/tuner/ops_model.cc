@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstdio>
+#include <iterator>
 #include <set>
 
 namespace verbena::tuner {
@@ -47,7 +48,9 @@ std::string describe(const OpsWay& way) {
   std::string text = line;
   if (way.chunk_bytes != 0) text += ", chunks of " + std::to_string(way.chunk_bytes) + " bytes";
   std::snprintf(line, sizeof(line), "  %9.2f us", way.microseconds);
-  return text + line;
+  text += line;
+  if (way.needs_windows()) text += ", of tensors in windows where the call asks for it";
+  return text;
 }
 
 std::optional<uint64_t> parse_bytes(std::string_view text) {
@@ -120,17 +123,22 @@ std::string explain_ways(const std::vector<OpsMeasurement>& measurements, const 
     text += question.operation + " of " + std::to_string(question.bytes) + " bytes by " +
             std::to_string(question.ranks) + " ranks on " + one + ":\n";
     for (const OpsWay& way : ways) text += "  " + describe(way) + "\n";
+    std::vector<OpsWay> candidates;
+    std::copy_if(ways.begin(), ways.end(), std::back_inserter(candidates),
+                 [](const OpsWay& way) { return !way.needs_windows(); });
     if (!forced.empty() && forced != "auto") {
       text += "  chosen: " + std::string(forced) + ", as VERBENA_OPS_ALGORITHM says, whatever was measured\n";
+    } else if (candidates.empty()) {
+      text += "  chosen: by the library's own rules\n";
     } else {
       char line[160];
       std::snprintf(line, sizeof(line), "  chosen: %s, which was measured to be the fastest",
-                    ways.front().algorithm.c_str());
+                    candidates.front().algorithm.c_str());
       text += line;
-      if (ways.size() > 1) {
+      if (candidates.size() > 1) {
         std::snprintf(line, sizeof(line), ", by %.0f %% before %s",
-                      100 * (ways[1].microseconds / ways.front().microseconds - 1),
-                      ways[1].algorithm.c_str());
+                      100 * (candidates[1].microseconds / candidates.front().microseconds - 1),
+                      candidates[1].algorithm.c_str());
         text += line;
       }
       text += "\n";

@@ -16,6 +16,9 @@ struct OpsWay {
   std::string algorithm;  // as verbena/ops.h names them: one-shot-16
   uint32_t blocks = 0, threads = 0, chunk_bytes = 0;
   double microseconds = 0;  // as it is estimated for the size that was asked for
+
+  // For tensors in windows, which one rank cannot know of the others': only where a call asks for it.
+  bool needs_windows() const { return algorithm == "direct" || algorithm == "copy-engines"; }
 };
 
 // What was measured for this operation, number of ranks and GPU, each with its time between the sizes that

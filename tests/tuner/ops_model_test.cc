@@ -8,6 +8,7 @@
 namespace verbena::tuner {
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -76,6 +77,11 @@ TEST(OpsModel, ExplainsItsChoice) {
       HasSubstr("chosen: two-shot-64, which was measured to be the fastest, by 20 % before one-shot-64"));
   EXPECT_THAT(explain_ways(list_measured(), question, "", "one-shot-16"),
               HasSubstr("chosen: one-shot-16, as VERBENA_OPS_ALGORITHM says"));
+  auto measured = list_measured();
+  measured.push_back(make("direct", 512, {{262144, 64, 2}}));
+  EXPECT_THAT(explain_ways(measured, question, "", ""),
+              AllOf(HasSubstr("2.00 us, of tensors in windows where the call asks for it"),
+                    HasSubstr("chosen: two-shot-64,")));
   EXPECT_THAT(explain_ways({}, question, "", ""),
               HasSubstr("nothing was measured for all_reduce by 4 ranks"));
 }

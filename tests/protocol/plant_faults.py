@@ -1,4 +1,4 @@
-#!/ usr / bin / env python3
+#!/usr/bin/env python3
 """Plants a fault in a copy of the protocol's cores, one at a time, and demands that the simulation goes red.
 
 usage: plant_faults.py --root DIR --compiler CXX --work DIR [--suite NAME] [--seeds N] [--jobs N] [--only NAME]
@@ -20,7 +20,7 @@ import types
 
 from datagram import planted_faults as datagram
 
-#name : (header of plugin / protocol, what stands there, what is planted instead)
+# name: (header of plugin/protocol, what stands there, what is planted instead)
 FAULTS = {
     "a credit is not returned": (
         "receive_core.h", "credits_.give_back(queue_pair, static_cast<uint32_t>(pages.size()));",

@@ -266,6 +266,8 @@ void Receiver::flush_page(uint32_t rail, uint32_t page, uint32_t* outstanding) {
                          outstanding);
 }
 
+// By the key of the data itself, relaxed ordering or not: PCI Express lets writes with that attribute pass
+// other writes, but no read request pass a write before it.
 void Receiver::flush_data(uint32_t rail, const void* data, const Registration* memory,
                           uint32_t* outstanding) {
   parts_.loopback->flush(rail, data, memory->regions[rail].remote_key(), outstanding);

@@ -12,6 +12,8 @@ namespace {
 // NCCL exports a dma-buf anew for every registration, each with an inode of its own, so CUDA's name for the
 // memory comes first. An inode is one dma-buf (kernels that register dma-bufs give each its own); it names
 // the memory together with the address that its start would have. No inode is 0, so the two never meet.
+// Descriptors of one allocation with different mappings count as the same: a region that the device took
+// reaches the same bytes, whichever it was taken by.
 verbs::MemoryIdentity identify(const verbs::RegionRequest& request) {
   if (request.kind == verbs::MemoryKind::kHost) return {};
   const auto* start = static_cast<const std::byte*>(request.address);

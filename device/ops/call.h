@@ -100,6 +100,9 @@ struct Norm {
   uint64_t row_bytes, scale_row_step, scale_block_step;
 };
 
+// What the calls of a launch are: kernels with code for less are faster.
+enum class Content : uint32_t { kAllReduces, kExchanges, kAnything };
+
 struct Launch {
   SymmWorkspace<> workspace;
   // In memory of the host: the first error, a SymmStatus that is not kDone; 0: none.

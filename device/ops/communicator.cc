@@ -335,17 +335,20 @@ void Communicator::launch(std::span<const Pending> calls, CUstream stream) {
   const Choice& first = calls.front().choice;
   Launch launch = begin_launch(first);
   launch.count_calls = static_cast<uint32_t>(calls.size());
-  bool are_all_reduces = true;
+  bool has_all_reduces = false, has_exchanges = false;
   Grid grid{0, 0};
   for (size_t i = 0; i < calls.size(); ++i) {
     launch.calls[i] = calls[i].call;
     launch.calls[i].algorithm = calls[i].choice.algorithm;
-    are_all_reduces = are_all_reduces && calls[i].call.kind == Kind::kAllReduce;
+    (calls[i].call.kind == Kind::kAllReduce ? has_all_reduces : has_exchanges) = true;
     grid.blocks = std::max(grid.blocks, calls[i].choice.grid.blocks);
     grid.threads = std::max(grid.threads, calls[i].choice.grid.threads);
   }
   if (is_coded(first.algorithm)) return local_->kernels.launch_coded(grid, launch, stream);
-  local_->kernels.launch(family_of(first.algorithm), are_all_reduces, grid, launch, stream);
+  const Content content = !has_exchanges     ? Content::kAllReduces
+                          : !has_all_reduces ? Content::kExchanges
+                                             : Content::kAnything;
+  local_->kernels.launch(family_of(first.algorithm), content, grid, launch, stream);
 }
 
 void Communicator::check_in_windows(const Call& call) const {

@@ -76,8 +76,9 @@ KernelSet::KernelSet() : driver_(Driver::instance()) {
   static constexpr const char* kSizeNames[kSizes] = {"2", "4", "any"};
   for (uint32_t family = 0; family < kFamilies; ++family) {
     for (uint32_t size = 0; size < kSizes; ++size) {
-      const std::string name = std::string(kFamilyNames[family]) + "_of_" + kSizeNames[size];
-      functions_[family][size] = find(module_, name);
+      const std::string of = std::string("_of_") + kSizeNames[size], name = kFamilyNames[family] + of;
+      const std::string exchange = std::string(kFamilyNames[family]) + "_exchange" + of;
+      functions_[family][size] = {find(module_, name), find(module_, size == kOfAny ? name : exchange)};
       if (family < all_reduce_norms_.size()) all_reduce_norms_[family][size] = find(fused_, "norm_" + name);
     }
   }
@@ -126,11 +127,12 @@ Family family_of(Algorithm algorithm) {
   }
 }
 
-void KernelSet::launch(Family family, bool has_size, const Grid& grid, const Launch& launch,
+void KernelSet::launch(Family family, Content content, const Grid& grid, const Launch& launch,
                        CUstream stream) {
   void* parameters[] = {const_cast<Launch*>(&launch)};
-  enqueue(functions_[static_cast<uint32_t>(family)][has_size ? size_of(launch) : kOfAny], grid, parameters,
-          stream);
+  const Size size = content == Content::kAnything ? kOfAny : size_of(launch);
+  enqueue(functions_[static_cast<uint32_t>(family)][size][content == Content::kExchanges ? 1 : 0], grid,
+          parameters, stream);
 }
 
 KernelSet::Size KernelSet::size_of(const Launch& launch) {

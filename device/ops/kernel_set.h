@@ -46,8 +46,7 @@ class KernelSet {
   KernelSet(const KernelSet&) = delete;
   KernelSet& operator=(const KernelSet&) = delete;
 
-  // `has_size`: all calls are all-reduces, for which there are kernels for teams of some sizes.
-  void launch(Family family, bool has_size, const Grid& grid, const Launch& launch, CUstream stream);
+  void launch(Family family, Content content, const Grid& grid, const Launch& launch, CUstream stream);
   // One all-reduce in few bits.
   void launch_coded(const Grid& grid, const Launch& launch, CUstream stream);
   // One call with Launch::norm.
@@ -66,7 +65,8 @@ class KernelSet {
 
   const Driver& driver_;
   CUmodule module_ = nullptr, fused_ = nullptr;
-  std::array<std::array<CUfunction, kSizes>, kFamilies> functions_{};
+  // Of all-reduces, and of exchanges; for teams of any size the same.
+  std::array<std::array<std::array<CUfunction, 2>, kSizes>, kFamilies> functions_{};
   std::array<std::array<CUfunction, 2>, kCountCodecs> coded_{};  // to nearest, by chance
   // Of packets; of packets or chunks.
   std::array<std::array<CUfunction, kSizes>, 2> all_reduce_norms_{};

@@ -1,5 +1,5 @@
-// The kernels of libverbena_ops.so: for teams of 2 and of 4 whose sums are the commonest ones, and for all
-// others.
+// The kernels of libverbena_ops.so: for teams of 2 and of 4, all-reduces alone and exchanges alone; and for
+// all others.
 #include "device/ops/run_calls.cuh"
 
 #define VERBENA_OPS_KERNEL(name, ...)                                           \
@@ -8,15 +8,16 @@
     verbena::ops::run_calls<verbena::ops::__VA_ARGS__>(launch);                 \
   }
 
-VERBENA_OPS_KERNEL(packets_16_of_2, ByPackets<2, verbena::device::Packet16>)
-VERBENA_OPS_KERNEL(packets_16_of_4, ByPackets<4, verbena::device::Packet16>)
-VERBENA_OPS_KERNEL(packets_16_of_any, ByPackets<0, verbena::device::Packet16>)
-VERBENA_OPS_KERNEL(packets_64_of_2, ByPackets<2, verbena::device::Packet64>)
-VERBENA_OPS_KERNEL(packets_64_of_4, ByPackets<4, verbena::device::Packet64>)
-VERBENA_OPS_KERNEL(packets_64_of_any, ByPackets<0, verbena::device::Packet64>)
-VERBENA_OPS_KERNEL(chunks_of_2, ByChunks<2>)
-VERBENA_OPS_KERNEL(chunks_of_4, ByChunks<4>)
-VERBENA_OPS_KERNEL(chunks_of_any, ByChunks<0>)
+#define VERBENA_OPS_KERNELS(family, Way, ...)                                                          \
+  VERBENA_OPS_KERNEL(family##_of_2, Way<2 __VA_ARGS__>, verbena::ops::Content::kAllReduces)            \
+  VERBENA_OPS_KERNEL(family##_of_4, Way<4 __VA_ARGS__>, verbena::ops::Content::kAllReduces)            \
+  VERBENA_OPS_KERNEL(family##_exchange_of_2, Way<2 __VA_ARGS__>, verbena::ops::Content::kExchanges)    \
+  VERBENA_OPS_KERNEL(family##_exchange_of_4, Way<4 __VA_ARGS__>, verbena::ops::Content::kExchanges)    \
+  VERBENA_OPS_KERNEL(family##_of_any, Way<0 __VA_ARGS__>)
+
+VERBENA_OPS_KERNELS(packets_16, ByPackets, , verbena::device::Packet16)
+VERBENA_OPS_KERNELS(packets_64, ByPackets, , verbena::device::Packet64)
+VERBENA_OPS_KERNELS(chunks, ByChunks)
 
 // Does nothing for a time.
 extern "C" __global__ void verbena_ops_pause(uint64_t length_ns) {

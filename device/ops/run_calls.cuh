@@ -12,12 +12,9 @@ namespace verbena::ops {
 
 using namespace device;
 
-// How the block's data travels. kRanks is the team's size, or 0: those with a size do all-reduces alone,
-// which are the ones that microseconds count for.
+// How the block's data travels. kRanks is the team's size, or 0.
 template <int kRanks, typename Packet>
 struct ByPackets {
-  static constexpr int kSize = kRanks;
-
   template <typename Reduce>
   VERBENA_DEVICE static SymmStatus all_reduce(const Launch& launch, const Call& call, const Reduce& reduce,
                                               uint64_t unit_bytes = kVectorBytes) {
@@ -47,8 +44,6 @@ struct ByPackets {
 };
 template <int kRanks>
 struct ByChunks {
-  static constexpr int kSize = kRanks;
-
   template <typename Reduce>
   VERBENA_DEVICE static SymmStatus all_reduce(const Launch& launch, const Call& call, const Reduce& reduce) {
     if (call.algorithm == Algorithm::kDirect)
@@ -185,17 +180,18 @@ VERBENA_DEVICE bool fill_plan(const Launch& launch, const Call& call, ExchangePl
   return !sync_block_any(!is_right);
 }
 
-template <typename Way, typename Reduce>
+template <typename Way, Content kContent, typename Reduce>
 VERBENA_DEVICE SymmStatus run_call(const Launch& launch, const Call& call, const Reduce& reduce) {
-  if (call.kind == Kind::kAllReduce) return Way::all_reduce(launch, call, reduce);
-  if constexpr (Way::kSize != 0) {
-    return SymmStatus::kInvalid;
-  } else {
+  if constexpr (kContent != Content::kExchanges) {
+    if (call.kind == Kind::kAllReduce) return Way::all_reduce(launch, call, reduce);
+  }
+  if constexpr (kContent != Content::kAllReduces) {
     ExchangePlan& plan = *find_plan();
     if (!fill_plan(launch, call, plan)) return SymmStatus::kInvalid;
-    return call.kind == Kind::kExchange ? Way::exchange(launch, plan)
-                                        : Way::exchange_reduce(launch, plan, reduce);
+    if (call.kind == Kind::kExchange) return Way::exchange(launch, plan);
+    return Way::exchange_reduce(launch, plan, reduce);
   }
+  return SymmStatus::kInvalid;
 }
 
 // The frame of each kernel around `body() -> SymmStatus`.
@@ -210,7 +206,7 @@ VERBENA_DEVICE void run_grid(const Launch& launch, const Body& body) {
     store_relaxed<Scope::kSystem>(launch.status, static_cast<int64_t>(status));
 }
 
-template <typename Way>
+template <typename Way, Content kContent = Content::kAnything>
 VERBENA_DEVICE void run_calls(const Launch& launch) {
   run_grid(launch, [&] {
     SymmStatus status = SymmStatus::kDone;
@@ -221,7 +217,7 @@ VERBENA_DEVICE void run_calls(const Launch& launch) {
         sync_block();
       }
       const Call& call = launch.calls[i];
-      status = run_call<Way>(
+      status = run_call<Way, kContent>(
           launch, call, ReduceAny{static_cast<DataType>(call.type), static_cast<Reduction>(call.reduction)});
     }
     return status;

@@ -14,8 +14,6 @@ static_assert(kMostThreads == kNormThreads,
 // All-reduces alone, of sums. Runs as a way of run_calls().
 template <typename Terms, typename Sums, typename Rounding>
 struct ByCodec {
-  static constexpr int kSize = -1;  // of any team
-
   template <typename Reduce>
   VERBENA_DEVICE static SymmStatus all_reduce(const Launch& launch, const Call& call, const Reduce& reduce) {
     Bulk<> calls(launch.workspace, block_index(), blocks_per_grid(), launch.chunk_bytes);

@@ -159,29 +159,33 @@ Stream* find_stream(CUstream stream) {
 
 // ---- Kernels ----
 
-template <typename Way>
+template <typename Way, ops::Content kContent = ops::Content::kAnything>
 void run(const ops::Launch& launch) {
-  ops::run_calls<Way>(launch);
+  ops::run_calls<Way, kContent>(launch);
 }
+template <template <int kRanks> typename Way>
+void add_family(std::map<std::string, Body>& kernels, const std::string& name) {
+  const std::string key = "verbena_ops_" + name;
+  kernels[key + "_of_2"] = &run<Way<2>, ops::Content::kAllReduces>;
+  kernels[key + "_of_4"] = &run<Way<4>, ops::Content::kAllReduces>;
+  kernels[key + "_exchange_of_2"] = &run<Way<2>, ops::Content::kExchanges>;
+  kernels[key + "_exchange_of_4"] = &run<Way<4>, ops::Content::kExchanges>;
+  kernels[key + "_of_any"] = &run<Way<0>>;
+}
+template <int kRanks>
+using ByPackets16 = ops::ByPackets<kRanks, device::Packet16>;
+template <int kRanks>
+using ByPackets64 = ops::ByPackets<kRanks, device::Packet64>;
 template <typename Terms, typename Sums>
 void add_coded(std::map<std::string, Body>& kernels, const char* name) {
   const std::string key = std::string("verbena_ops_coded_") + name;
-  kernels[key] = &run<ops::ByCodec<Terms, Sums, device::RoundToNearest>>;
-  kernels[key + "_by_chance"] = &run<ops::ByCodec<Terms, Sums, device::RoundByChance>>;
+  kernels[key] = &run<ops::ByCodec<Terms, Sums, device::RoundToNearest>, ops::Content::kAllReduces>;
+  kernels[key + "_by_chance"] = &run<ops::ByCodec<Terms, Sums, device::RoundByChance>, ops::Content::kAllReduces>;
 }
 const std::map<std::string, Body>& list_kernels() {
   using device::Packet16;
   using device::Packet64;
   static std::map<std::string, Body> kernels = {
-      {"verbena_ops_packets_16_of_2", &run<ops::ByPackets<2, Packet16>>},
-      {"verbena_ops_packets_16_of_4", &run<ops::ByPackets<4, Packet16>>},
-      {"verbena_ops_packets_16_of_any", &run<ops::ByPackets<0, Packet16>>},
-      {"verbena_ops_packets_64_of_2", &run<ops::ByPackets<2, Packet64>>},
-      {"verbena_ops_packets_64_of_4", &run<ops::ByPackets<4, Packet64>>},
-      {"verbena_ops_packets_64_of_any", &run<ops::ByPackets<0, Packet64>>},
-      {"verbena_ops_chunks_of_2", &run<ops::ByChunks<2>>},
-      {"verbena_ops_chunks_of_4", &run<ops::ByChunks<4>>},
-      {"verbena_ops_chunks_of_any", &run<ops::ByChunks<0>>},
       {"verbena_ops_norm", &ops::run_norm},
       {"verbena_ops_norm_packets_16_of_2", &ops::run_all_reduce_norm<2, Packet16>},
       {"verbena_ops_norm_packets_16_of_4", &ops::run_all_reduce_norm<4, Packet16>},
@@ -192,7 +196,10 @@ const std::map<std::string, Body>& list_kernels() {
       {"verbena_ops_sharded_norm_packets", &ops::run_sharded_norm<device::OneShot<Packet64>>},
       {"verbena_ops_sharded_norm_chunks", &ops::run_sharded_norm<device::Bulk<>>},
   };
-  static const bool has_coded = [] {
+  static const bool are_added = [] {
+    add_family<ByPackets16>(kernels, "packets_16");
+    add_family<ByPackets64>(kernels, "packets_64");
+    add_family<ops::ByChunks>(kernels, "chunks");
     add_coded<device::Float8, device::Float8>(kernels, "float8");
     add_coded<device::Int8, device::Int8>(kernels, "int8");
     add_coded<device::Int6, device::Int6>(kernels, "int6");
@@ -202,7 +209,7 @@ const std::map<std::string, Body>& list_kernels() {
     add_coded<device::Int4, device::Int8>(kernels, "int4_int8");
     return true;
   }();
-  static_cast<void>(has_coded);
+  static_cast<void>(are_added);
   return kernels;
 }
 struct Function {

@@ -29,16 +29,17 @@ struct ByPackets {
                                                   BlockGroup{}, unit_bytes);
     return calls.finish();
   }
-  VERBENA_DEVICE static SymmStatus exchange(const Launch& launch, const ExchangePlan& plan) {
+  template <typename Plan>
+  VERBENA_DEVICE static SymmStatus exchange(const Launch& launch, const Plan& plan, uint64_t most_bytes) {
     OneShot<Packet> calls(launch.workspace, block_index(), blocks_per_grid());
-    (void)calls.template exchange<kRanks>(plan, plan.most_bytes);
+    (void)calls.template exchange<kRanks>(plan, most_bytes);
     return calls.finish();
   }
-  template <typename Reduce>
-  VERBENA_DEVICE static SymmStatus exchange_reduce(const Launch& launch, const ExchangePlan& plan,
-                                                   const Reduce& reduce) {
+  template <typename Plan, typename Reduce>
+  VERBENA_DEVICE static SymmStatus exchange_reduce(const Launch& launch, const Plan& plan,
+                                                   uint64_t most_bytes, const Reduce& reduce) {
     OneShot<Packet> calls(launch.workspace, block_index(), blocks_per_grid());
-    (void)calls.template exchange_reduce<kRanks>(plan, plan.most_bytes, reduce);
+    (void)calls.template exchange_reduce<kRanks>(plan, most_bytes, reduce);
     return calls.finish();
   }
 };
@@ -62,16 +63,17 @@ struct ByChunks {
     }
     return calls.finish();
   }
-  VERBENA_DEVICE static SymmStatus exchange(const Launch& launch, const ExchangePlan& plan) {
+  template <typename Plan>
+  VERBENA_DEVICE static SymmStatus exchange(const Launch& launch, const Plan& plan, uint64_t most_bytes) {
     Bulk<> calls(launch.workspace, block_index(), blocks_per_grid(), launch.chunk_bytes);
-    (void)calls.exchange(plan, plan.most_bytes);
+    (void)calls.exchange(plan, most_bytes);
     return calls.finish();
   }
-  template <typename Reduce>
-  VERBENA_DEVICE static SymmStatus exchange_reduce(const Launch& launch, const ExchangePlan& plan,
-                                                   const Reduce& reduce) {
+  template <typename Plan, typename Reduce>
+  VERBENA_DEVICE static SymmStatus exchange_reduce(const Launch& launch, const Plan& plan,
+                                                   uint64_t most_bytes, const Reduce& reduce) {
     Bulk<> calls(launch.workspace, block_index(), blocks_per_grid(), launch.chunk_bytes);
-    (void)calls.template exchange_reduce<kRanks>(plan, plan.most_bytes, reduce);
+    (void)calls.template exchange_reduce<kRanks>(plan, most_bytes, reduce);
     return calls.finish();
   }
 };
@@ -186,10 +188,26 @@ VERBENA_DEVICE SymmStatus run_call(const Launch& launch, const Call& call, const
     if (call.kind == Kind::kAllReduce) return Way::all_reduce(launch, call, reduce);
   }
   if constexpr (kContent != Content::kAllReduces) {
+    const auto run = [&](const auto& plan, uint64_t most_bytes) {
+      return call.kind == Kind::kExchange ? Way::exchange(launch, plan, most_bytes)
+                                          : Way::exchange_reduce(launch, plan, most_bytes, reduce);
+    };
+    // Messages of equal lengths need no plan in memory, and no meeting of the block's threads behind it: as
+    // code of its own this takes a microsecond less.
+    if (call.lengths == Lengths::kEqual) {
+      const int32_t me = launch.workspace.context.team_rank;
+      const Part part = find_part(call.length_bytes, block_index(), blocks_per_grid());
+      const auto plan = [&](int32_t member) {
+        ExchangeLine line;
+        fill_line(call, me, member, line);
+        line.send = line.receive = part;
+        return line;
+      };
+      return run(plan, find_part_bytes(call.length_bytes, blocks_per_grid()));
+    }
     ExchangePlan& plan = *find_plan();
     if (!fill_plan(launch, call, plan)) return SymmStatus::kInvalid;
-    if (call.kind == Kind::kExchange) return Way::exchange(launch, plan);
-    return Way::exchange_reduce(launch, plan, reduce);
+    return run(plan, plan.most_bytes);
   }
   return SymmStatus::kInvalid;
 }

@@ -482,6 +482,42 @@ class CallsTest : public testing::Test {
       ASSERT_EQ(all.run(seed, cases, seed % 3 == 2 ? 32 : 0), "") << ranks << " ranks, seed " << seed;
     }
   }
+  template <int kRanks>
+  static void check_exchanges(int32_t ranks) {
+    Ranks<typename Ways::template Way<kRanks>> all({ranks, 2, 32, Ways::kSlotBytes});
+    for (uint64_t seed = 0; seed < kSeeds; ++seed) {
+      Random random(seed + 77);
+      const uint64_t odd = 1 + random.between(0, 200), unit = 1 + random.between(0, 20);
+      EXPECT_EQ(all.run(seed, {all_gather(random, ranks, 1, odd), all_gather(random, ranks, 5, unit),
+                               all_gather(random, ranks, 4, 32), all_to_all(random, ranks, odd, 1, 1),
+                               all_to_all(random, ranks, 12 * unit, 3, 4),
+                               broadcast(random, ranks, 2 * odd, static_cast<int32_t>(seed) % ranks)}),
+                "")
+          << ranks << " ranks, seed " << seed;
+      EXPECT_EQ(all.run(seed,
+                        {reduce_scatter(random, ranks, 1, odd, device::Reduction::kSum),
+                         reduce_scatter(random, ranks, 3, unit, device::Reduction::kMax),
+                         reduce_scatter(random, ranks, 4, 24, device::Reduction::kSum)},
+                        seed % 2 * 64),
+                "")
+          << ranks << " ranks, seed " << seed;
+    }
+  }
+  template <int kRanks>
+  static void check_counts_in_memory(int32_t ranks) {
+    Ranks<typename Ways::template Way<kRanks>> all({ranks, 2, 32, Ways::kSlotBytes});
+    for (uint64_t seed = 0; seed < kSeeds; ++seed) {
+      Random random(seed + 5);
+      const bool has_offsets = seed % 2 == 1;
+      const uint32_t most = seed % 4 == 3 ? 90 : 9;
+      EXPECT_EQ(all.run(seed, {all_to_all_v(random, ranks, most, 1 + seed % 9, has_offsets),
+                               all_gather_v(random, ranks, most, 1 + seed % 7, has_offsets),
+                               reduce_scatter_v(random, ranks, most, has_offsets),
+                               all_to_all_v(random, ranks, most, 16, !has_offsets)}),
+                "")
+          << ranks << " ranks, seed " << seed;
+    }
+  }
 };
 using AllWays = testing::Types<Packets16, Packets64, Chunks>;
 TYPED_TEST_SUITE(CallsTest, AllWays);
@@ -516,43 +552,14 @@ TYPED_TEST(CallsTest, EveryTypeAndReduction) {
 }
 
 TYPED_TEST(CallsTest, Exchanges) {
-  for (const int32_t ranks : {2, 3, 6}) {
-    Ranks<typename TypeParam::template Way<0>> all({ranks, 2, 32, TypeParam::kSlotBytes});
-    for (uint64_t seed = 0; seed < this->kSeeds; ++seed) {
-      Random random(seed + 77);
-      const uint64_t odd = 1 + random.between(0, 200), unit = 1 + random.between(0, 20);
-      EXPECT_EQ(all.run(seed, {all_gather(random, ranks, 1, odd), all_gather(random, ranks, 5, unit),
-                               all_gather(random, ranks, 4, 32), all_to_all(random, ranks, odd, 1, 1),
-                               all_to_all(random, ranks, 12 * unit, 3, 4),
-                               broadcast(random, ranks, 2 * odd, static_cast<int32_t>(seed) % ranks)}),
-                "")
-          << ranks << " ranks, seed " << seed;
-      EXPECT_EQ(all.run(seed,
-                        {reduce_scatter(random, ranks, 1, odd, device::Reduction::kSum),
-                         reduce_scatter(random, ranks, 3, unit, device::Reduction::kMax),
-                         reduce_scatter(random, ranks, 4, 24, device::Reduction::kSum)},
-                        seed % 2 * 64),
-                "")
-          << ranks << " ranks, seed " << seed;
-    }
-  }
+  for (const int32_t ranks : {2, 3, 6}) this->template check_exchanges<0>(ranks);
+  this->template check_exchanges<2>(2);
+  this->template check_exchanges<4>(4);
 }
 
 TYPED_TEST(CallsTest, CountsInMemory) {
-  for (const int32_t ranks : {1, 2, 3, 5}) {
-    Ranks<typename TypeParam::template Way<0>> all({ranks, 2, 32, TypeParam::kSlotBytes});
-    for (uint64_t seed = 0; seed < this->kSeeds; ++seed) {
-      Random random(seed + 5);
-      const bool has_offsets = seed % 2 == 1;
-      const uint32_t most = seed % 4 == 3 ? 90 : 9;
-      EXPECT_EQ(all.run(seed, {all_to_all_v(random, ranks, most, 1 + seed % 9, has_offsets),
-                               all_gather_v(random, ranks, most, 1 + seed % 7, has_offsets),
-                               reduce_scatter_v(random, ranks, most, has_offsets),
-                               all_to_all_v(random, ranks, most, 16, !has_offsets)}),
-                "")
-          << ranks << " ranks, seed " << seed;
-    }
-  }
+  for (const int32_t ranks : {1, 2, 3, 5}) this->template check_counts_in_memory<0>(ranks);
+  this->template check_counts_in_memory<2>(2);
 }
 
 // In windows: every size, in place too, the same bits as by every other way.

@@ -8,9 +8,10 @@
     using namespace verbena::ops;                                               \
     __VA_ARGS__(launch);                                                        \
   }
-#define VERBENA_OPS_CODED(name, ...)                                                \
+#define VERBENA_OPS_CODED(name, ...)                                                                        \
   VERBENA_OPS_KERNEL(coded_##name, (run_calls<ByCodec<__VA_ARGS__, RoundToNearest>, Content::kAllReduces>)) \
-  VERBENA_OPS_KERNEL(coded_##name##_by_chance, (run_calls<ByCodec<__VA_ARGS__, RoundByChance>, Content::kAllReduces>))
+  VERBENA_OPS_KERNEL(coded_##name##_by_chance,                                                              \
+                     (run_calls<ByCodec<__VA_ARGS__, RoundByChance>, Content::kAllReduces>))
 
 VERBENA_OPS_CODED(float8, Float8, Float8)
 VERBENA_OPS_CODED(int8, Int8, Int8)

@@ -8,11 +8,11 @@
     verbena::ops::run_calls<verbena::ops::__VA_ARGS__>(launch);                 \
   }
 
-#define VERBENA_OPS_KERNELS(family, Way, ...)                                                          \
-  VERBENA_OPS_KERNEL(family##_of_2, Way<2 __VA_ARGS__>, verbena::ops::Content::kAllReduces)            \
-  VERBENA_OPS_KERNEL(family##_of_4, Way<4 __VA_ARGS__>, verbena::ops::Content::kAllReduces)            \
-  VERBENA_OPS_KERNEL(family##_exchange_of_2, Way<2 __VA_ARGS__>, verbena::ops::Content::kExchanges)    \
-  VERBENA_OPS_KERNEL(family##_exchange_of_4, Way<4 __VA_ARGS__>, verbena::ops::Content::kExchanges)    \
+#define VERBENA_OPS_KERNELS(family, Way, ...)                                                       \
+  VERBENA_OPS_KERNEL(family##_of_2, Way<2 __VA_ARGS__>, verbena::ops::Content::kAllReduces)         \
+  VERBENA_OPS_KERNEL(family##_of_4, Way<4 __VA_ARGS__>, verbena::ops::Content::kAllReduces)         \
+  VERBENA_OPS_KERNEL(family##_exchange_of_2, Way<2 __VA_ARGS__>, verbena::ops::Content::kExchanges) \
+  VERBENA_OPS_KERNEL(family##_exchange_of_4, Way<4 __VA_ARGS__>, verbena::ops::Content::kExchanges) \
   VERBENA_OPS_KERNEL(family##_of_any, Way<0 __VA_ARGS__>)
 
 VERBENA_OPS_KERNELS(packets_16, ByPackets, , verbena::device::Packet16)

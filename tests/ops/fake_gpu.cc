@@ -180,7 +180,8 @@ template <typename Terms, typename Sums>
 void add_coded(std::map<std::string, Body>& kernels, const char* name) {
   const std::string key = std::string("verbena_ops_coded_") + name;
   kernels[key] = &run<ops::ByCodec<Terms, Sums, device::RoundToNearest>, ops::Content::kAllReduces>;
-  kernels[key + "_by_chance"] = &run<ops::ByCodec<Terms, Sums, device::RoundByChance>, ops::Content::kAllReduces>;
+  kernels[key + "_by_chance"] =
+      &run<ops::ByCodec<Terms, Sums, device::RoundByChance>, ops::Content::kAllReduces>;
 }
 const std::map<std::string, Body>& list_kernels() {
   using device::Packet16;

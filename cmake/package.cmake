@@ -13,10 +13,9 @@ foreach(tool verbena-info verbena-perf nccl-perf verbena-unpack verbena-coll ver
     set(folders $<REMOVE_DUPLICATES:$ORIGIN/../lib$<SEMICOLON>$ORIGIN/${VERBENA_LIBRARIES_FROM_TOOLS}>)
     set_target_properties(${tool} PROPERTIES BUILD_WITH_INSTALL_RPATH ON
       INSTALL_RPATH "$<$<IN_LIST:verbena,$<TARGET_PROPERTY:${tool},LINK_LIBRARIES>>:${folders}>")
+    # What is packed depends on options, not on which targets somebody has built.
     get_target_property(left_out ${tool} EXCLUDE_FROM_ALL)
-    if(left_out)
-      install(TARGETS ${tool} OPTIONAL)
-    else()
+    if(NOT left_out)
       install(TARGETS ${tool})
       list(APPEND installed_tools ${tool})
     endif()

@@ -72,9 +72,11 @@ bool keep_waiting(Qp& qp, const Outcome& outcome) {
 
 namespace {
 
-// The oldest request has its outcome.
-Step conclude(Qp& qp, Operation& op) {
+// The oldest request has its outcome. `is_flushed`: it is complete at its target, if it went well, but the
+// requester, which has stopped, is not told so.
+Step conclude(Qp& qp, Operation& op, bool is_flushed = false) {
   finish(op);
+  if (is_flushed) op.outcome = {Step::kFail, IBV_WC_WR_FLUSH_ERR};
   if (qp.faults != nullptr && op.outcome.step == Step::kDone) {
     const ibv_wc_status failure = faults::get_late_failure(qp, *op.request);
     if (failure != IBV_WC_SUCCESS) op.outcome = {Step::kFail, failure};
@@ -86,16 +88,18 @@ Step conclude(Qp& qp, Operation& op) {
 }
 
 // Completes the GPU copies that are done. Requests after a failure are flushed, but only once their copies
-// have ended.
+// have ended; what was copied is carried out all the same, unless it came after a copy that failed.
 Step land(Qp& qp) {
   while (!qp.flying.empty()) {
     Operation& op = qp.flying.front();
     const LaneState state = op.lane == nullptr ? LaneState::kDone : look_at_lane(op);
     if (state == LaneState::kBusy) break;
     if (state == LaneState::kBroken && op.is_datagram) op.fits = false;
-    if (state == LaneState::kBroken && !op.is_datagram) op.outcome = {Step::kFail, IBV_WC_GENERAL_ERR};
-    if (get_state(*qp.shared) == IBV_QPS_ERR) op.outcome = {Step::kFail, IBV_WC_WR_FLUSH_ERR};
-    const Step step = conclude(qp, op);
+    if (state == LaneState::kBroken && !op.is_datagram) {
+      for (Operation& behind : qp.flying) behind.outcome = {Step::kFail, IBV_WC_WR_FLUSH_ERR};
+      op.outcome = {Step::kFail, IBV_WC_GENERAL_ERR};
+    }
+    const Step step = conclude(qp, op, get_state(*qp.shared) == IBV_QPS_ERR);
     qp.flying.pop_front();
     if (step == Step::kFail) return step;
   }

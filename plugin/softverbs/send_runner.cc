@@ -216,6 +216,19 @@ void flush_sends(Qp& qp) {
   queue.started = queue.executed;
 }
 
+// Ends what begin_error() has begun. Never waits: the peer may be waiting for this thread, which completes
+// its copies or ours.
+bool end_transition(Qp& qp, std::unique_lock<std::mutex>& lock) {
+  qp.is_running = true;
+  lock.unlock();
+  const bool has_ended = end_error(qp, *qp.transition);
+  lock.lock();
+  if (has_ended) qp.transition.reset();
+  qp.is_running = false;
+  qp.idle.notify_all();
+  return has_ended;
+}
+
 // The delay grows with the time that the request has waited.
 uint64_t get_retry_delay_ns(Qp& qp) {
   if (qp.wait == Wait::kDelayed)
@@ -234,15 +247,21 @@ void run_send_queue(Qp& qp, Runner runner) {
 void run_send_queue(Qp& qp, Runner runner, std::unique_lock<std::mutex>& lock) {
   if (qp.is_wired) return wire::run_requests(qp, runner, lock);
   if (runner == Runner::kWorker) qp.is_with_worker = false;
-  while (!qp.is_running && !qp.is_with_worker && qp.send_queue.executed != qp.send_queue.posted) {
+  const auto has_work = [&] { return qp.transition || qp.send_queue.executed != qp.send_queue.posted; };
+  while (!qp.is_running && !qp.is_with_worker && has_work()) {
     const ibv_qp_state state = get_state(*qp.shared);
+    if (qp.flying.empty() && qp.transition) {
+      if (end_transition(qp, lock)) continue;
+      qp.is_with_worker = true;
+      return get_worker(qp.device).add(qp, kFirstRetryNs);
+    }
     if (qp.flying.empty() && state == IBV_QPS_ERR) return flush_sends(qp);
     if (qp.flying.empty() && state != IBV_QPS_RTS) return;
     qp.is_running = true;
     const uint64_t end = state == IBV_QPS_RTS ? qp.send_queue.posted : qp.send_queue.started;
     lock.unlock();
     const Stop stop = run_until(qp, end, runner);
-    if (stop == Stop::kFailed) enter_error(qp);
+    if (stop == Stop::kFailed && !qp.transition) qp.transition = begin_error(qp);
     lock.lock();
     qp.is_running = false;
     qp.idle.notify_all();
@@ -266,6 +285,7 @@ void forget_sends(Qp& qp) {
   get_worker(qp.device).forget(qp);
   std::lock_guard lock(qp.mutex);
   qp.is_with_worker = false;
+  qp.transition.reset();
   drop_next(qp);
 }
 

@@ -71,8 +71,7 @@ void drive_stop(Kind far_kind, ibv_wr_opcode opcode, uint64_t completions_before
     }
     ASSERT_EQ(send.post(near), 0);
   }
-  for (uint64_t i = 0; i < completions_before; ++i)
-    ASSERT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+  for (uint64_t i = 0; i < completions_before; ++i) ASSERT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
   ASSERT_EQ((stops_target_first ? far_end : near).to_state(IBV_QPS_ERR), 0);
   ASSERT_EQ((stops_target_first ? near : far_end).to_state(IBV_QPS_ERR), 0);
   const uint32_t counted = (read_expected_packet(far_end) - first_packet) & 0xffffff;
@@ -90,6 +89,26 @@ void drive_stop(Kind far_kind, ibv_wr_opcode opcode, uint64_t completions_before
     EXPECT_EQ(found.data()[kStride * i], i < counted ? 1 : 0) << "request " << i << " of " << counted;
 }
 
+// Both ends of a connection fail while writes of both are under way: neither waits for the other in the
+// thread that completes the other's.
+void drive_failures_at_both_ends(Kind kind) {
+  constexpr uint64_t kRequests = 48, kStride = 64;
+  Node node;
+  QueuePair near(node), far_end(node);
+  near.connect(far_end.address());
+  far_end.connect(near.address());
+  Registered memory(node, kind, 0);
+  Buffer source(node, 8);
+  for (uint64_t i = 0; i < kRequests; ++i) {
+    for (QueuePair* pair : {&near, &far_end}) {
+      Send send(IBV_WR_RDMA_WRITE, i);
+      send.from(source, 0, 8).to(memory.memory.address() + kStride * i, memory.mr->rkey);
+      ASSERT_EQ(send.post(*pair), 0);
+    }
+  }
+  EXPECT_EQ(node.wait_completions(2 * kRequests).size(), 2 * kRequests);
+}
+
 class GpuWordTest : public ::testing::TestWithParam<Kind> {};
 
 TEST_P(GpuWordTest, AddsToWords) {
@@ -104,11 +123,20 @@ TEST_P(GpuWordTest, CountsWhatIsCarriedOut) {
       for (const bool stops_target_first : {true, false}) {
         for (uint64_t before = 0; before < 24 && !HasFailure(); ++before) {
           SCOPED_TRACE(std::string(opcode == IBV_WR_RDMA_WRITE ? "writes" : "adds") + ", stopped after " +
-                       std::to_string(before) + (stops_target_first ? ", target first" : ", requester first"));
+                       std::to_string(before) +
+                       (stops_target_first ? ", target first" : ", requester first"));
           drive_stop(GetParam(), opcode, before, stops_target_first);
         }
       }
     }
+  });
+}
+
+TEST_P(GpuWordTest, BothEndsFail) {
+  SKIP_WITHOUT_GPU();
+  run_apart([] {
+    setenv("SOFTVERBS_FAULTS", "fail status=RETRY_EXC work=done nth=9 per=qp", 1);
+    drive_failures_at_both_ends(GetParam());
   });
 }
 

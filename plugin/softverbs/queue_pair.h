@@ -4,6 +4,7 @@
 
 #include <condition_variable>
 #include <deque>
+#include <optional>
 
 #include "softverbs/datagram.h"
 #include "softverbs/objects.h"
@@ -25,6 +26,13 @@ struct ExtendedPost {
   ibv_send_wr request{};
   std::vector<ibv_sge> sges;
   std::vector<uint8_t> inline_bytes;
+};
+
+// A queue pair has entered the error state, and its peer may still be at work on it.
+struct ErrorTransition {
+  bool was_in_error;
+  uint32_t started;  // of the peer's requests
+  uint64_t deadline_ns;
 };
 
 struct Qp {
@@ -64,6 +72,7 @@ struct Qp {
   Wait wait = Wait::kNone;
   uint64_t wait_start_ns = 0;
   uint64_t wait_budget_ns = 0;
+  std::optional<ErrorTransition> transition;  // begun when a request failed, not ended yet
 
   Qp();
   ~Qp();
@@ -94,6 +103,10 @@ int append(Qp& qp, const ibv_send_wr& request);
 
 // Moves a queue pair of this process to the error state: flushes pending sends and receives.
 void enter_error(Qp& qp);
+// The same in two steps, for a thread whose work the peer may be waiting for. The second is true once the
+// peer was quiet, or the time is up.
+ErrorTransition begin_error(Qp& qp);
+bool end_error(Qp& qp, const ErrorTransition& transition);
 // Moves a queue pair of the peer to the error state.
 void fail_target(Peer& peer, uint32_t qp_index, ibv_event_type event);
 void flush_receives(Peer& peer, uint32_t qp_index);

@@ -10,6 +10,8 @@
 namespace verbena::softverbs {
 namespace {
 
+constexpr uint64_t kQuietPatienceNs = 5'000'000'000;  // with a peer that is at work on a queue pair
+
 void raise(Peer& peer, const SharedQp& qp, ibv_event_type type) {
   raise_async(peer, qp.context.get(), qp.token.get(), type);
 }
@@ -43,12 +45,39 @@ Completion make_flushed(const SharedQp& qp) {
   return completion;
 }
 
+// How many requests the peer has begun here: when they have ended, it is quiet.
+uint32_t begin_quiet(Qp& qp) {
+  if (qp.wire != nullptr) wire::get_wire()->quiesce();
+  return qp.shared->started.fetch_add(0);
+}
+
+bool is_peer_dead(const Qp& qp) {
+  return qp.peer == nullptr || qp.peer->dead.load(std::memory_order_acquire);
+}
+
+bool is_quiet(const Qp& qp, uint32_t started) {
+  return static_cast<int32_t>(qp.shared->finished.load(std::memory_order_acquire) - started) >= 0 ||
+         is_peer_dead(qp);
+}
+
+// Finishes the work of a peer that was killed.
+void recover_from_dead(Qp& qp, uint32_t started) {
+  if (!is_peer_dead(qp)) return;
+  Segment& segment = Process::get()->segment();
+  recover_receives(segment, segment.receive_queue(qp.shared->receive_queue.get()), qp.index);
+  qp.shared->finished.store(started);
+}
+
 }  // namespace
 
-// If the queue pair waits in the worker, the worker flushes it at its next look, within a millisecond.
-void enter_error(Qp& qp) {
-  const uint32_t before = qp.shared->state.exchange(IBV_QPS_ERR);
-  wait_until_quiet(qp);
+ErrorTransition begin_error(Qp& qp) {
+  const bool was_in_error = qp.shared->state.exchange(IBV_QPS_ERR) == IBV_QPS_ERR;
+  return {was_in_error, begin_quiet(qp), read_clock_ns() + kQuietPatienceNs};
+}
+
+bool end_error(Qp& qp, const ErrorTransition& transition) {
+  if (!is_quiet(qp, transition.started) && read_clock_ns() <= transition.deadline_ns) return false;
+  recover_from_dead(qp, transition.started);
   if (qp.wire != nullptr) wire::forget_inbound(qp, false);
   Peer& self = Process::get()->self();
   Completion completion = make_flushed(*qp.shared);
@@ -57,7 +86,15 @@ void enter_error(Qp& qp) {
   }
   flush_receives(self, qp.index);
   if (qp.faults != nullptr) faults::report_error(qp);
-  if (before != IBV_QPS_ERR && qp.base.srq != nullptr) raise(self, *qp.shared, IBV_EVENT_QP_LAST_WQE_REACHED);
+  if (!transition.was_in_error && qp.base.srq != nullptr)
+    raise(self, *qp.shared, IBV_EVENT_QP_LAST_WQE_REACHED);
+  return true;
+}
+
+// If the queue pair waits in the worker, the worker flushes it at its next look, within a millisecond.
+void enter_error(Qp& qp) {
+  const ErrorTransition transition = begin_error(qp);
+  while (!end_error(qp, transition)) sched_yield();
 }
 
 void fail_target(Peer& peer, uint32_t qp_index, ibv_event_type event) {
@@ -89,19 +126,10 @@ void flush_receives(Peer& peer, uint32_t qp_index) {
 }
 
 void wait_until_quiet(Qp& qp) {
-  if (qp.wire != nullptr) wire::get_wire()->quiesce();
-  constexpr uint64_t kPatienceNs = 5'000'000'000;
-  const uint64_t deadline_ns = read_clock_ns() + kPatienceNs;
-  const uint32_t started = qp.shared->started.fetch_add(0);
-  while (static_cast<int32_t>(qp.shared->finished.load(std::memory_order_acquire) - started) < 0) {
-    const bool is_dead = qp.peer == nullptr || qp.peer->dead.load(std::memory_order_acquire);
-    if (is_dead || read_clock_ns() > deadline_ns) break;
-    sched_yield();
-  }
-  if (qp.peer == nullptr || !qp.peer->dead.load(std::memory_order_acquire)) return;
-  Segment& segment = Process::get()->segment();
-  recover_receives(segment, segment.receive_queue(qp.shared->receive_queue.get()), qp.index);
-  qp.shared->finished.store(started);
+  const uint64_t deadline_ns = read_clock_ns() + kQuietPatienceNs;
+  const uint32_t started = begin_quiet(qp);
+  while (!is_quiet(qp, started) && read_clock_ns() <= deadline_ns) sched_yield();
+  recover_from_dead(qp, started);
 }
 
 }  // namespace verbena::softverbs

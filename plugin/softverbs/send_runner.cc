@@ -72,9 +72,11 @@ bool keep_waiting(Qp& qp, const Outcome& outcome) {
 
 namespace {
 
-// The oldest request has its outcome.
-Step conclude(Qp& qp, Operation& op) {
+// The oldest request has its outcome. `is_flushed`: it is complete at its target, if it went well, but the
+// requester, which has stopped, is not told so.
+Step conclude(Qp& qp, Operation& op, bool is_flushed = false) {
   finish(op);
+  if (is_flushed) op.outcome = {Step::kFail, IBV_WC_WR_FLUSH_ERR};
   if (qp.faults != nullptr && op.outcome.step == Step::kDone) {
     const ibv_wc_status failure = faults::get_late_failure(qp, *op.request);
     if (failure != IBV_WC_SUCCESS) op.outcome = {Step::kFail, failure};
@@ -86,16 +88,18 @@ Step conclude(Qp& qp, Operation& op) {
 }
 
 // Completes the GPU copies that are done. Requests after a failure are flushed, but only once their copies
-// have ended.
+// have ended; what was copied is carried out all the same, unless it came after a copy that failed.
 Step land(Qp& qp) {
   while (!qp.flying.empty()) {
     Operation& op = qp.flying.front();
     const LaneState state = op.lane == nullptr ? LaneState::kDone : look_at_lane(op);
     if (state == LaneState::kBusy) break;
     if (state == LaneState::kBroken && op.is_datagram) op.fits = false;
-    if (state == LaneState::kBroken && !op.is_datagram) op.outcome = {Step::kFail, IBV_WC_GENERAL_ERR};
-    if (get_state(*qp.shared) == IBV_QPS_ERR) op.outcome = {Step::kFail, IBV_WC_WR_FLUSH_ERR};
-    const Step step = conclude(qp, op);
+    if (state == LaneState::kBroken && !op.is_datagram) {
+      for (Operation& behind : qp.flying) behind.outcome = {Step::kFail, IBV_WC_WR_FLUSH_ERR};
+      op.outcome = {Step::kFail, IBV_WC_GENERAL_ERR};
+    }
+    const Step step = conclude(qp, op, get_state(*qp.shared) == IBV_QPS_ERR);
     qp.flying.pop_front();
     if (step == Step::kFail) return step;
   }
@@ -212,6 +216,19 @@ void flush_sends(Qp& qp) {
   queue.started = queue.executed;
 }
 
+// Ends what begin_error() has begun. Never waits: the peer may be waiting for this thread, which completes
+// its copies or ours.
+bool end_transition(Qp& qp, std::unique_lock<std::mutex>& lock) {
+  qp.is_running = true;
+  lock.unlock();
+  const bool has_ended = end_error(qp, *qp.transition);
+  lock.lock();
+  if (has_ended) qp.transition.reset();
+  qp.is_running = false;
+  qp.idle.notify_all();
+  return has_ended;
+}
+
 // The delay grows with the time that the request has waited.
 uint64_t get_retry_delay_ns(Qp& qp) {
   if (qp.wait == Wait::kDelayed)
@@ -230,15 +247,21 @@ void run_send_queue(Qp& qp, Runner runner) {
 void run_send_queue(Qp& qp, Runner runner, std::unique_lock<std::mutex>& lock) {
   if (qp.is_wired) return wire::run_requests(qp, runner, lock);
   if (runner == Runner::kWorker) qp.is_with_worker = false;
-  while (!qp.is_running && !qp.is_with_worker && qp.send_queue.executed != qp.send_queue.posted) {
+  const auto has_work = [&] { return qp.transition || qp.send_queue.executed != qp.send_queue.posted; };
+  while (!qp.is_running && !qp.is_with_worker && has_work()) {
     const ibv_qp_state state = get_state(*qp.shared);
+    if (qp.flying.empty() && qp.transition) {
+      if (end_transition(qp, lock)) continue;
+      qp.is_with_worker = true;
+      return get_worker(qp.device).add(qp, kFirstRetryNs);
+    }
     if (qp.flying.empty() && state == IBV_QPS_ERR) return flush_sends(qp);
     if (qp.flying.empty() && state != IBV_QPS_RTS) return;
     qp.is_running = true;
     const uint64_t end = state == IBV_QPS_RTS ? qp.send_queue.posted : qp.send_queue.started;
     lock.unlock();
     const Stop stop = run_until(qp, end, runner);
-    if (stop == Stop::kFailed) enter_error(qp);
+    if (stop == Stop::kFailed && !qp.transition) qp.transition = begin_error(qp);
     lock.lock();
     qp.is_running = false;
     qp.idle.notify_all();
@@ -262,6 +285,7 @@ void forget_sends(Qp& qp) {
   get_worker(qp.device).forget(qp);
   std::lock_guard lock(qp.mutex);
   qp.is_with_worker = false;
+  qp.transition.reset();
   drop_next(qp);
 }
 

@@ -40,11 +40,104 @@ void drive_adds(Kind far_kind) {
   EXPECT_EQ(sum, 2 * kAdds);
 }
 
+uint32_t read_expected_packet(const QueuePair& pair) {
+  ibv_qp_attr attributes{};
+  ibv_qp_init_attr init{};
+  EXPECT_EQ(ibv_query_qp(pair.qp, &attributes, IBV_QP_RQ_PSN, &init), 0);
+  return attributes.rq_psn;
+}
+
+// Requests under way, all to words of their own, when one end is stopped, then the other: what the target has
+// counted is what has happened to its memory, and in order.
+void drive_stop(Kind far_kind, ibv_wr_opcode opcode, uint64_t completions_before, bool stops_target_first) {
+  constexpr uint64_t kRequests = 48, kStride = 64;
+  Node node;
+  QueuePair near(node), far_end(node);
+  near.connect(far_end.address());
+  far_end.connect(near.address());
+  Registered far(node, far_kind, 0);
+  Buffer source(node, 8 * kRequests), found(node, kStride * kRequests);
+  far.memory.clear(kStride * kRequests);
+  for (uint64_t i = 0; i < source.size(); i += 8) source.data()[i] = 1;
+  const uint32_t first_packet = read_expected_packet(far_end);
+  for (uint64_t i = 0; i < kRequests; ++i) {
+    Send send(opcode, i);
+    send.from(source, 8 * i, 8);
+    const uint64_t word = far.memory.address() + kStride * i;
+    if (opcode == IBV_WR_RDMA_WRITE) {
+      send.to(word, far.mr->rkey);
+    } else {
+      send.request.wr.atomic = {word, 1, 0, far.mr->rkey};
+    }
+    ASSERT_EQ(send.post(near), 0);
+  }
+  for (uint64_t i = 0; i < completions_before; ++i) ASSERT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+  ASSERT_EQ((stops_target_first ? far_end : near).to_state(IBV_QPS_ERR), 0);
+  ASSERT_EQ((stops_target_first ? near : far_end).to_state(IBV_QPS_ERR), 0);
+  const uint32_t counted = (read_expected_packet(far_end) - first_packet) & 0xffffff;
+  const int left = static_cast<int>(kRequests - completions_before);
+  ASSERT_EQ(node.wait_completions(left).size(), static_cast<size_t>(left));
+  QueuePair reads(node), source_of_reads(node);
+  reads.connect(source_of_reads.address());
+  source_of_reads.connect(reads.address());
+  Send read(IBV_WR_RDMA_READ, 0);
+  read.from(found, 0, found.size());
+  ASSERT_EQ(read.to(far.memory.address(), far.mr->rkey).post(reads), 0);
+  ASSERT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+  EXPECT_EQ(counted, (read_expected_packet(far_end) - first_packet) & 0xffffff) << "it changed when stopped";
+  for (uint64_t i = 0; i < kRequests; ++i)
+    EXPECT_EQ(found.data()[kStride * i], i < counted ? 1 : 0) << "request " << i << " of " << counted;
+}
+
+// Both ends of a connection fail while writes of both are under way: neither waits for the other in the
+// thread that completes the other's.
+void drive_failures_at_both_ends(Kind kind) {
+  constexpr uint64_t kRequests = 48, kStride = 64;
+  Node node;
+  QueuePair near(node), far_end(node);
+  near.connect(far_end.address());
+  far_end.connect(near.address());
+  Registered memory(node, kind, 0);
+  Buffer source(node, 8);
+  for (uint64_t i = 0; i < kRequests; ++i) {
+    for (QueuePair* pair : {&near, &far_end}) {
+      Send send(IBV_WR_RDMA_WRITE, i);
+      send.from(source, 0, 8).to(memory.memory.address() + kStride * i, memory.mr->rkey);
+      ASSERT_EQ(send.post(*pair), 0);
+    }
+  }
+  EXPECT_EQ(node.wait_completions(2 * kRequests).size(), 2 * kRequests);
+}
+
 class GpuWordTest : public ::testing::TestWithParam<Kind> {};
 
 TEST_P(GpuWordTest, AddsToWords) {
   SKIP_WITHOUT_GPU();
   run_apart([] { drive_adds(GetParam()); });
+}
+
+TEST_P(GpuWordTest, CountsWhatIsCarriedOut) {
+  SKIP_WITHOUT_GPU();
+  run_apart([] {
+    for (const ibv_wr_opcode opcode : {IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_RDMA_WRITE}) {
+      for (const bool stops_target_first : {true, false}) {
+        for (uint64_t before = 0; before < 24 && !HasFailure(); ++before) {
+          SCOPED_TRACE(std::string(opcode == IBV_WR_RDMA_WRITE ? "writes" : "adds") + ", stopped after " +
+                       std::to_string(before) +
+                       (stops_target_first ? ", target first" : ", requester first"));
+          drive_stop(GetParam(), opcode, before, stops_target_first);
+        }
+      }
+    }
+  });
+}
+
+TEST_P(GpuWordTest, BothEndsFail) {
+  SKIP_WITHOUT_GPU();
+  run_apart([] {
+    setenv("SOFTVERBS_FAULTS", "fail status=RETRY_EXC work=done nth=9 per=qp", 1);
+    drive_failures_at_both_ends(GetParam());
+  });
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, GpuWordTest, ::testing::ValuesIn(kKinds),

@@ -131,6 +131,7 @@ int main(int argc, char** argv) {
   app.add_option("--kill", options.killed, "the rank that dies in the middle");
   app.add_option("--seconds", options.seconds, "for the run")->capture_default_str();
   app.add_flag("--expect-failures", expects_failures, "bad if no queue pair failed");
+  app.add_flag("--gpu-words", options.has_gpu_words, "signals are counted in GPU memory");
   app.add_flag("-v,--verbose", options.is_verbose, "the plugin's log");
   CLI11_PARSE(app, argc, argv);
   // Another run beside this one is none of its network.

@@ -12,6 +12,7 @@
 
 #include "common/net_plugin.h"
 #include "common/table.h"
+#include "nccl/rma/host/gpu_words.h"
 #include "nccl/rma/proxy.h"
 
 namespace verbena::nccl::testing {
@@ -135,10 +136,13 @@ class Rank {
     targets_.assign(payload / 8, 0);
     own_.assign((1 + size_t{options_.ranks} * count_contexts_) * kOwnBytes / 8, 0);
     std::fill_n(own_.begin(), kOwnBytes / 8, value(rank_ + 1));
-    words_.assign(size_t{options_.ranks} * count_contexts_ + 1, 0);  // and a common one
+    const size_t words = size_t{options_.ranks} * count_contexts_ + 1;  // and a common one
+    words_.assign(options_.has_gpu_words ? 0 : words, 0);
+    gpu_words_ = options_.has_gpu_words ? std::make_unique<GpuWords>(rank_, words) : nullptr;
     source_ = register_memory(sources_);
     target_region_ = register_memory(targets_);
-    word_region_ = register_memory(words_);
+    word_region_ = gpu_words_ == nullptr ? register_memory(words_)
+                                         : register_memory(gpu_words_->address(), words * 8, abi::kPtrCuda);
     own_region_ = register_memory(own_);
     proxy_ = std::make_unique<GinProxy>(*plugin_, target_, count_contexts_, options_.ranks);
     peers_.assign(options_.ranks,
@@ -146,8 +150,10 @@ class Rank {
     meet();
   }
   void* register_memory(std::vector<uint64_t>& memory) {
-    const auto made =
-        plugin_->register_memory(target_.communicator, memory.data(), memory.size() * 8, abi::kPtrHost);
+    return register_memory(memory.data(), memory.size() * 8, abi::kPtrHost);
+  }
+  void* register_memory(void* memory, size_t bytes, int kind) {
+    const auto made = plugin_->register_memory(target_.communicator, memory, bytes, kind);
     check("regMrSym", made.result);
     return made.mhandle;
   }
@@ -173,6 +179,7 @@ class Rank {
   }
   size_t common_word() const { return size_t{options_.ranks} * count_contexts_ * 8; }
   uint64_t read_word(size_t offset) {
+    if (gpu_words_ != nullptr) return gpu_words_->read(offset / 8);
     return std::atomic_ref(words_[offset / 8]).load(std::memory_order_acquire);
   }
   uint32_t length(uint32_t context, uint64_t message) const {
@@ -415,6 +422,7 @@ class Rank {
   tools::RmaTarget target_;
   uint32_t count_contexts_ = 1, slot_bytes_ = 8;
   std::vector<uint64_t> sources_, targets_, words_, own_;
+  std::unique_ptr<GpuWords> gpu_words_;  // instead of words_
   void *source_ = nullptr, *target_region_ = nullptr, *word_region_ = nullptr, *own_region_ = nullptr;
   std::unique_ptr<GinProxy> proxy_;
   std::vector<Peer> peers_;

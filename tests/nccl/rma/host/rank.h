@@ -24,6 +24,7 @@ struct RunOptions {
   uint32_t bytes = 1024;       // the longest payload
   int slow = -1, killed = -1;  // ranks; -1: none
   double seconds = 300;        // for the run
+  bool has_gpu_words = false;  // signals are counted in GPU memory
   bool is_verbose = false;
 };
 

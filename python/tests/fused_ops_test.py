@@ -62,7 +62,7 @@ def _code(rank):
             coded, plain = ops.all_reduce_coded(part, "int4"), ops.all_reduce(part)
             _synchronize()
             assert torch.equal(coded, plain)
-        assert ops.choose_coded(torch.empty(1 << 21, dtype=torch.bfloat16), "int6").algorithm.name == "INT6"
+        assert ops.choose_coded(torch.empty(1 << 22, dtype=torch.bfloat16), "int6").algorithm.name == "INT6"
         with pytest.raises(ValueError, match="int5"):
             ops.all_reduce_coded(parts[rank], "int5")
         with pytest.raises(verbena.VerbenaError, match="sums of float16 or bfloat16"):

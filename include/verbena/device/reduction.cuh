@@ -64,7 +64,10 @@ template <typename T, typename Bits>
 VERBENA_DEVICE Bits round_sums(SumsOf<T, Bits>& sums, Reduction reduction, int32_t ranks) {
   if (reduction == Reduction::kMean) {
     VERBENA_UNROLL
-    for (uint32_t i = 0; i < sums.kCount; ++i) sums.sums[i] /= static_cast<typename Number<T>::Sum>(ranks);
+    for (uint32_t i = 0; i < sums.kCount; ++i) {
+      using Sum = typename Number<T>::Sum;
+      sums.sums[i] = static_cast<Sum>(sums.sums[i] / static_cast<Sum>(ranks));
+    }
   }
   return __builtin_bit_cast(Bits, sums.round());
 }

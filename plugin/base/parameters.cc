@@ -107,22 +107,30 @@ const char* find_closest(std::string_view name) {
 
 // NCCL and the application read the environment without a lock, while setenv moves its array and frees the
 // old one. Here a longer copy takes the array's place, and the old one stays as it is. False: it has changed
-// meanwhile, and nothing was done.
+// meanwhile, and nothing was done. Behind its end each array has the text that it came with and the array
+// before it: nothing is lost, whatever setenv and unsetenv do later.
+std::atomic<char**> last_array{nullptr};
+
 bool extend_environment(char* assignment) {
   const std::atomic_ref<char**> current(environ);
   char** before = current.load(std::memory_order_acquire);
   size_t count = 0;
   while (before != nullptr && before[count] != nullptr) ++count;
-  auto** const longer = static_cast<char**>(std::malloc((count + 3) * sizeof(char*)));
+  auto** const longer = static_cast<char**>(std::malloc((count + 4) * sizeof(char*)));
   if (longer == nullptr) return true;  // as setenv, which would have failed
   std::copy_n(before, count, longer);
   longer[count] = assignment;
   longer[count + 1] = nullptr;
-  longer[count + 2] = reinterpret_cast<char*>(before);  // so that a leak checker finds it
+  longer[count + 2] = assignment;
   const bool is_whole = before == nullptr || before[count] == nullptr;
-  if (is_whole && current.compare_exchange_strong(before, longer, std::memory_order_release)) return true;
-  std::free(longer);
-  return false;
+  if (!is_whole || !current.compare_exchange_strong(before, longer, std::memory_order_release)) {
+    std::free(longer);
+    return false;
+  }
+  char** last = last_array.load();
+  do longer[count + 3] = reinterpret_cast<char*>(last);
+  while (!last_array.compare_exchange_weak(last, longer));
+  return true;
 }
 
 void warn_about_names_without_effect() {

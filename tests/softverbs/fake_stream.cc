@@ -6,6 +6,7 @@
 #include <cstring>
 #include <deque>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 
@@ -157,7 +158,7 @@ API fake_set_launcher(const Launcher* given) {
   launcher.store(given);
   return kSuccess;
 }
-// A module is its text, a function a name in it.
+// A module is its text, a function a name in it, which stays for good.
 API cuModuleLoadDataEx(const char** module, const void* image, unsigned, int*, void**) {
   *module = static_cast<const char*>(image);
   return has_context() && strstr(*module, ".visible .entry ") != nullptr ? kSuccess : kInvalidValue;
@@ -165,7 +166,10 @@ API cuModuleLoadDataEx(const char** module, const void* image, unsigned, int*, v
 API cuModuleGetFunction(char** function, const char* module, const char* name) {
   const std::string entry = std::string(".visible .entry ") + name + "(";
   if (strstr(module, entry.c_str()) == nullptr) return kInvalidValue;
-  *function = strdup(name);
+  static auto* const names = new std::set<std::string>;
+  static std::mutex mutex;
+  std::lock_guard lock(mutex);
+  *function = const_cast<char*>(names->emplace(name).first->c_str());
   return kSuccess;
 }
 API cuLaunchKernel(const char* function, unsigned blocks, unsigned, unsigned, unsigned threads, unsigned,

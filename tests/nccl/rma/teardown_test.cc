@@ -65,8 +65,8 @@ TEST_P(RmaTeardownTest, AContextIsDestroyedUnderItsRequests) {
 TEST_P(RmaTeardownTest, OneRankLeavesBeforeTheOthers) {
   RmaGroup group(plugin(), {});
   void* request = nullptr;
-  ASSERT_EQ(plugin().put_signal(group[1].target(), {0, group[1].region, 3000, 1 << 19, group[0].region, 0},
-                                {0, group[0].region, 1}, &request),
+  ASSERT_EQ(plugin().put_signal(group[1].target(), {0, group[1].region, 3000, 1 << 19, group[1].region, 0},
+                                {0, group[1].region, 1}, &request),
             abi::kSuccess);
   ASSERT_TRUE(group.poll_until([&] { return group[0].word(0).load() == 1; }));
   group.close(group[0]);

@@ -54,6 +54,8 @@ struct CodedSums {
       for (uint32_t turn = 0; turn < sums.count_peers(); ++turn)
         CodedTiles<Sums>(sums.slot_at(sums.find_peer(turn)), tiles).store(tile, coded);
       decode(coded, raw);
+      // In place: lanes behind the end have loaded the last number, which another lane writes.
+      sync_warp();
       store(sums, me, tile, raw);
     }
   }

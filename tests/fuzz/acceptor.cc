@@ -17,7 +17,7 @@ protocol::Hello take_hello(FuzzedDataProvider& data, const transport::Nic& nic) 
   // One that says where it is, so that paths are found.
   hello.rails = data.ConsumeIntegralInRange(1U, protocol::kMaxQueuePairs);
   hello.queue_pairs = data.ConsumeIntegralInRange(1U, protocol::kMaxQueuePairs);
-  hello.is_keyed = data.ConsumeIntegralInRange(0U, 1U) & data.ConsumeIntegralInRange(0U, 1U);
+  hello.is_keyed = data.ConsumeBool() && data.ConsumeBool() ? 1 : 0;
   hello.traffic_class = data.ConsumeIntegralInRange(-1, 255);
   hello.control_address = data.ConsumeIntegral<uint64_t>() & ~uint64_t{63};
   for (auto& rail : hello.rail) {

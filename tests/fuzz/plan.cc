@@ -14,7 +14,8 @@ void check(const Rule& rule) {
   fuzz::require(rule.rail == kEveryRail || rule.rail < 32);
   fuzz::require(rule.trigger != kNth && rule.trigger != kEvery ? true : rule.number > 0);
   fuzz::require(rule.trigger != kChance || (rule.chance > 0 && rule.chance <= 1));
-  fuzz::require(rule.trigger != kNone || rule.action == Action::kDelay || rule.action == Action::kLimit);
+  fuzz::require(rule.trigger != kNone || rule.action == Action::kDelay || rule.action == Action::kLimit ||
+                is_of_datagrams(rule.action));
   fuzz::require(rule.trigger != kTime || rule.action == Action::kDown || rule.action == Action::kEvent);
   fuzz::require(rule.action != Action::kDelay || rule.delay_low_ns <= rule.delay_high_ns);
   fuzz::require(rule.action != Action::kLimit || rule.bytes_per_second > 0);

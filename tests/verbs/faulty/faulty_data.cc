@@ -78,6 +78,7 @@ int post_send(ibv_qp* pair, ibv_send_wr* first, ibv_send_wr** rejected) {
   if (first->opcode == IBV_WR_RDMA_READ) {  // the plugin posts each alone
     ++hooks().reads[find_number(pair->context->device)];
     if (hooks().swallows_reads) return 0;
+    if (hooks().refuses_reads) return EINVAL;
   }
   return own_ops.post_send(pair, first, rejected);
 }

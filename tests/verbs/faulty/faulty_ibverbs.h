@@ -47,7 +47,8 @@ struct Hooks {
   std::atomic<int> reads[kMaxDevices]{};
   // Those that are posted from now on are never heard of again.
   std::atomic<bool> swallows_reads{false};
-  std::atomic<uint32_t> slow_devices{0};  // bit n: the port of the device whose name ends in n has 100 Gb/s
+  std::atomic<bool> refuses_reads{false};  // none can be posted
+  std::atomic<uint32_t> slow_devices{0};   // bit n: the port of the device whose name ends in n has 100 Gb/s
   // While set, no completion of a receive is found, and the event that tells the last one of a queue pair is
   // not delivered, as on a device that is slow to flush.
   std::atomic<bool> holds_receives{false};

@@ -58,10 +58,6 @@ int poll_cq(ibv_cq* queue, int count, ibv_wc* entries) {
   return taken != 0 ? taken : own_ops.poll_cq(queue, count, entries);
 }
 
-int find_number(const ibv_device* device) {
-  return device->name[std::strlen(device->name) - 1] - '0';
-}
-
 bool exceeds_inline(const ibv_send_wr* first) {
   for (const ibv_send_wr* request = first; request != nullptr; request = request->next) {
     if ((request->send_flags & IBV_SEND_INLINE) != 0 && request->num_sge != 0 &&
@@ -108,6 +104,10 @@ int query_port(ibv_context* context, uint8_t port_number, ibv_port_attr* attribu
 }
 
 }  // namespace
+
+int find_number(const ibv_device* device) {
+  return device->name[std::strlen(device->name) - 1] - '0';
+}
 
 ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* attributes) {
   if (refuse("create_qp") || refuses_pair(attributes->cap)) return nullptr;

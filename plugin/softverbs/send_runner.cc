@@ -130,7 +130,10 @@ Outcome execute(Operation& op) {
 
 // Copies the next request. All earlier requests must be complete.
 Step run_alone(Qp& qp) {
-  if (qp.next.outcome.step == Step::kDone) qp.next.outcome = execute(qp.next);
+  if (qp.next.outcome.step == Step::kDone)
+    qp.next.outcome = execute(qp.next);
+  else if (qp.faults != nullptr)
+    faults::strike_far_end(qp, *qp.next.request);
   ++qp.send_queue.started;
   qp.is_next_prepared = false;
   return conclude(qp, qp.next);

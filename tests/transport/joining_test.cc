@@ -125,7 +125,7 @@ TEST_F(JoiningTest, WithoutFailoverADeadRailIsAnError) {
 
 TEST_F(JoiningTest, ASilentRailIsLeftSoonerWhereThereIsAnother) {
   EXPECT_EQ(find_ack_timeout(1, {}), 20);
-  EXPECT_EQ(find_ack_timeout(2, {}), 15);
+  EXPECT_EQ(find_ack_timeout(2, {}), 14);
   EXPECT_EQ(find_ack_timeout(2, {{"VERBENA_ACK_TIMEOUT", "18"}}), 18);
   EXPECT_EQ(find_ack_timeout(2, {{"VERBENA_FAILOVER", "0"}}), 20) << "nothing takes over";
 }
@@ -134,7 +134,7 @@ TEST_F(JoiningTest, ASilentRailIsLeftSoonerWhereThereIsAnother) {
 TEST_F(JoiningTest, TheDeviceDoesNotWaitLongerThanTheFailoverMayTake) {
   EXPECT_EQ(find_ack_timeout(1, {{"VERBENA_FAILOVER_TIMEOUT_MS", "1000"}}), 14);
   EXPECT_EQ(find_ack_timeout(1, {{"VERBENA_FAILOVER_TIMEOUT_MS", "100"}}), 11);
-  EXPECT_EQ(find_ack_timeout(2, {{"VERBENA_FAILOVER_TIMEOUT_MS", "60000"}}), 15);
+  EXPECT_EQ(find_ack_timeout(2, {{"VERBENA_FAILOVER_TIMEOUT_MS", "60000"}}), 14);
   EXPECT_EQ(find_ack_timeout(1, {{"VERBENA_FAILOVER_TIMEOUT_MS", "60000"}}), 20);
 }
 

@@ -72,9 +72,10 @@ TEST(Strangers, DoNotKeepTheRanksApart) {
 TEST(Strangers, WhoSayNothingLeaveDescriptors) {
   rlimit limit{};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
-  const bool is_whole = getenv("VERBENA_ATTACKS") != nullptr;  // as in tests/softverbs
+  const bool is_whole = getenv("WHOLE_ATTACKS") != nullptr;  // as in tests/softverbs
   const rlim_t callers_wanted = is_whole ? 2041 : 300, ours = is_whole ? 1024 : 256;
   if (is_whole) printf("attack: 2041 idle callers of a job that starts with 1024 descriptors a process\n");
+  fflush(stdout);
   rlimit many = limit;
   many.rlim_cur = std::max<rlim_t>(limit.rlim_cur, callers_wanted + 2 * ours);
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &many), 0);

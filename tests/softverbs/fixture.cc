@@ -266,8 +266,9 @@ void Child::join() {
 }
 
 int count_attacks(const char* what, int usual, int whole) {
-  if (getenv("VERBENA_ATTACKS") == nullptr) return usual;
+  if (getenv("WHOLE_ATTACKS") == nullptr) return usual;
   printf("attack: %d %s\n", whole, what);
+  fflush(stdout);  // before a child would write it too
   return whole;
 }
 

@@ -150,7 +150,7 @@ struct RemoteMemory {
   uint32_t rkey;
 };
 
-// How often an attack is made: `usual`, or as often as a whole attack takes, with VERBENA_ATTACKS=1, and says
+// How often an attack is made: `usual`, or as often as a whole attack takes, with WHOLE_ATTACKS=1, and says
 // so.
 int count_attacks(const char* what, int usual, int whole);
 

@@ -53,13 +53,14 @@ Sender::~Sender() {
   link_ = Link();
 }
 
-base::Outcome Sender::post(const void* data, uint64_t length_bytes, const Registration* memory,
-                           bool may_stage, Request** request, int32_t tag) {
+// One frame for all that every message takes.
+[[gnu::flatten]] VERBENA_HOT_PATH base::Outcome Sender::post(const void* data, uint64_t length_bytes,
+                                                             const Registration* memory, bool may_stage,
+                                                             Request** request, int32_t tag) {
   *request = Core::post(data, length_bytes, memory, may_stage, tag);
   return outcome();
 }
 
-// One frame for all that every message takes.
 [[gnu::flatten]] VERBENA_HOT_PATH base::Outcome Sender::test(SendMessage& message, bool* done) {
   *done = Core::test(message);
   return outcome();

@@ -76,13 +76,14 @@ GpuWord stage_word(const Operation& op) {
           [&op](uint64_t* value) { return move_staged(op, IBV_WR_RDMA_WRITE, value); }};
 }
 
-Outcome execute_atomic(Operation& op, const GpuWord& gpu_word) {
+Outcome execute_atomic(Operation& op, const GpuWord& gpu_word, const std::function<bool()>& is_due) {
   if (op.local.has_gpu) return {Step::kFail, IBV_WC_LOC_PROT_ERR};
   const GpuWord word = op.remote.has_gpu ? gpu_word : reach_host(op);
   uint64_t present = 0;
   {
     const AtomicTurn turn(*Process::get(), *op.peer->segment);
     if (const Outcome loaded = word.load(&present); loaded.step != Step::kDone) return loaded;
+    if (!is_due()) return {Step::kFail, IBV_WC_WR_FLUSH_ERR};
     uint64_t next = compute(*op.request, present);
     if (const Outcome stored = word.store(&next); stored.step != Step::kDone) return stored;
   }

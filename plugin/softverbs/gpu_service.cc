@@ -84,7 +84,10 @@ void GpuService::work() {
     if (has_started || !active_.empty()) last_work_ns = now_ns;
     if (now_ns - last_work_ns < kSpinNs) continue;
     free_orphans();
+    // Whoever counts a request after this wakes us; who counted one before has changed the doorbell.
+    table_.is_asleep.store(1);
     wait_for_doorbell(table_.doorbell, seen, kSweepNs);
+    table_.is_asleep.store(0);
   }
 }
 
@@ -212,8 +215,10 @@ bool submit(Peer& owner, const StagedCopy& copy, uint32_t& request) {
     slot.stage_block_bytes = copy.stage_block_bytes;
     slot.word.store(make_request_word(RequestState::kReady, claimer), std::memory_order_release);
     table.doorbell.fetch_add(1);
-    syscall(SYS_futex, reinterpret_cast<uint32_t*>(&table.doorbell), FUTEX_WAKE, INT_MAX, nullptr, nullptr,
-            0);
+    if (table.is_asleep.load() != 0) {
+      syscall(SYS_futex, reinterpret_cast<uint32_t*>(&table.doorbell), FUTEX_WAKE, INT_MAX, nullptr, nullptr,
+              0);
+    }
     return true;
   }
   return false;

@@ -40,6 +40,64 @@ void drive_adds(Kind far_kind) {
   EXPECT_EQ(sum, 2 * kAdds);
 }
 
+// Writes from one GPU to another, and adds behind them, which the device does on another stream. Who sees the
+// word finds what was written before the adds that it counts.
+void drive_adds_behind_writes(Kind kind) {
+  constexpr uint64_t kAdds = 8, kWritesEach = 4, kWrites = kAdds * kWritesEach, kStride = 64;
+  Node node;
+  QueuePair first(node), second(node);
+  first.connect(second.address());
+  second.connect(first.address());
+  Registered near(node, kind, count_gpus() - 1), far(node, kind, 0);
+  Buffer results(node, 8 * kAdds);
+  far.memory.clear(kStride * (kWrites + 1));
+  near.memory.fill(1, 8);
+  const uint64_t word = far.memory.address();
+  for (uint64_t i = 0; i < kWrites; ++i) {
+    Send write(IBV_WR_RDMA_WRITE, i);
+    write.sges.push_back({near.memory.address(), 8, near.mr->lkey});
+    ASSERT_EQ(write.to(word + kStride * (i + 1), far.mr->rkey).post(first), 0);
+    if (i % kWritesEach != kWritesEach - 1) continue;
+    Send add(IBV_WR_ATOMIC_FETCH_AND_ADD, i);
+    add.from(results, 8 * (i / kWritesEach), 8);
+    add.request.wr.atomic = {word, kWritesEach, 0, far.mr->rkey};
+    ASSERT_EQ(add.post(first), 0);
+  }
+  for (uint64_t seen = 0; seen < kWrites;) {
+    memcpy(&seen, far.memory.read(0, 8).data(), 8);
+    ASSERT_LE(seen, kWrites);
+    const std::vector<uint8_t> found = far.memory.read(0, kStride * (kWrites + 1));
+    for (uint64_t i = 0; i < seen; ++i)
+      ASSERT_NE(found[kStride * (i + 1)], 0) << "write " << i << ", and the word says " << seen;
+  }
+  ASSERT_EQ(node.wait_completions(kWrites + kAdds).size(), kWrites + kAdds);
+}
+
+// A word is written, and added to right after it.
+void drive_adds_to_written_words(Kind kind) {
+  constexpr uint64_t kRounds = 24;
+  Node node;
+  QueuePair first(node), second(node);
+  first.connect(second.address());
+  second.connect(first.address());
+  Registered near(node, kind, count_gpus() - 1), far(node, kind, 0);
+  Buffer results(node, 8 * kRounds);
+  far.memory.clear(8);
+  near.memory.clear(8);
+  near.memory.fill(100, 1);
+  for (uint64_t i = 0; i < kRounds; ++i) {
+    Send write(IBV_WR_RDMA_WRITE, i);
+    write.sges.push_back({near.memory.address(), 8, near.mr->lkey});
+    ASSERT_EQ(write.to(far.memory.address(), far.mr->rkey).post(first), 0);
+    Send add(IBV_WR_ATOMIC_FETCH_AND_ADD, i);
+    add.from(results, 8 * i, 8);
+    add.request.wr.atomic = {far.memory.address(), 7, 0, far.mr->rkey};
+    ASSERT_EQ(add.post(first), 0);
+  }
+  ASSERT_EQ(node.wait_completions(2 * kRounds).size(), 2 * kRounds);
+  for (uint64_t i = 0; i < kRounds; ++i) EXPECT_EQ(results.data()[8 * i], 100) << "add " << i;
+}
+
 uint32_t read_expected_packet(const QueuePair& pair) {
   ibv_qp_attr attributes{};
   ibv_qp_init_attr init{};
@@ -114,6 +172,14 @@ class GpuWordTest : public ::testing::TestWithParam<Kind> {};
 TEST_P(GpuWordTest, AddsToWords) {
   SKIP_WITHOUT_GPU();
   run_apart([] { drive_adds(GetParam()); });
+}
+
+TEST_P(GpuWordTest, AddsComeAfterTheWritesBeforeThem) {
+  SKIP_WITHOUT_GPU();
+  run_apart([] {
+    drive_adds_behind_writes(GetParam());
+    drive_adds_to_written_words(GetParam());
+  });
 }
 
 TEST_P(GpuWordTest, CountsWhatIsCarriedOut) {

@@ -105,6 +105,18 @@ void GpuLane::issue_pending() {
   pending_.clear();
 }
 
+bool GpuLane::store_word(uint64_t to, uint64_t value) {
+  issue_pending();
+  const cuda::Use use;
+  if (driver_.cuStreamWriteValue64_v2 == nullptr || !use) return false;
+  cuda::enter(driver_, context_);
+  constexpr unsigned kBehindAllBefore = 0;
+  if (driver_.cuStreamWriteValue64_v2(stream_, to, value, kBehindAllBefore) != cuda::CUDA_SUCCESS)
+    return false;
+  ++issued_;
+  return true;
+}
+
 void GpuLane::start() {
   issue_pending();
 }

@@ -142,7 +142,12 @@ bool GpuService::start_copy(GpuRequest& request, Peer& peer) {
   pin(job, peer);
   const uint64_t stage = reinterpret_cast<uint64_t>(peer.segment->at<uint8_t>(job.stage));
   const uint64_t first = lane->ticket();
-  if (job.is_write) {
+  const bool is_word =
+      job.bytes == sizeof(uint64_t) && job.address % sizeof(uint64_t) == 0 && stage % sizeof(uint64_t) == 0;
+  if (job.is_write && is_word &&
+      lane->store_word(job.address, *reinterpret_cast<const volatile uint64_t*>(stage))) {
+    // It is under way.
+  } else if (job.is_write) {
     lane->copy({job.address, stage, job.bytes, job.stage});
   } else {
     lane->copy({stage, job.address, job.bytes, job.stage});

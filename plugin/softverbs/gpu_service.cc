@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "softverbs/clock.h"
+#include "softverbs/config.h"
 #include "softverbs/gpu_lane.h"
 
 namespace verbena::softverbs {
@@ -73,7 +74,9 @@ class GpuService {
 };
 
 void GpuService::work() {
-  constexpr uint64_t kSpinNs = 50'000, kSweepNs = 1'000'000'000;
+  constexpr uint64_t kLeastSpinNs = 50'000, kSweepNs = 1'000'000'000;
+  // Twice as long as a worker, which has another request for it when a message has gone to and fro.
+  const uint64_t spin_ns = std::max(kLeastSpinNs, 2 * get_config().worker_spin_ns);
   pthread_setname_np(pthread_self(), "softverbs-gpu");
   uint64_t last_work_ns = 0;
   for (;;) {
@@ -82,7 +85,7 @@ void GpuService::work() {
     finish_active();
     const uint64_t now_ns = read_clock_ns();
     if (has_started || !active_.empty()) last_work_ns = now_ns;
-    if (now_ns - last_work_ns < kSpinNs) continue;
+    if (now_ns - last_work_ns < spin_ns) continue;
     free_orphans();
     // Whoever counts a request after this wakes us; who counted one before has changed the doorbell.
     table_.is_asleep.store(1);

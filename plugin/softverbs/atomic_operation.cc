@@ -44,7 +44,8 @@ uint64_t compute(const SendRequest& request, uint64_t present) {
 }
 
 // Copies the word as a short message would be copied.
-Outcome move_staged(const Operation& op, ibv_wr_opcode opcode, uint64_t* value) {
+Outcome move_staged(const Operation& op, ibv_wr_opcode opcode, uint64_t* value,
+                    const std::function<void()>& once_begun) {
   SendRequest request = *op.request;
   request.opcode = opcode;
   Operation part;
@@ -55,7 +56,7 @@ Outcome move_staged(const Operation& op, ibv_wr_opcode opcode, uint64_t* value) 
   part.local.add(reinterpret_cast<uint64_t>(value), sizeof(*value), 0, 0);
   part.remote = op.remote;
   part.bytes = sizeof(*value);
-  return copy_staged(part);
+  return copy_staged(part, once_begun);
 }
 
 GpuWord reach_host(const Operation& op) {
@@ -71,9 +72,9 @@ GpuWord reach_host(const Operation& op) {
 
 }  // namespace
 
-GpuWord stage_word(const Operation& op) {
-  return {[&op](uint64_t* value) { return move_staged(op, IBV_WR_RDMA_READ, value); },
-          [&op](uint64_t* value) { return move_staged(op, IBV_WR_RDMA_WRITE, value); }};
+GpuWord stage_word(const Operation& op, const std::function<void()>& once_loading) {
+  return {[&](uint64_t* value) { return move_staged(op, IBV_WR_RDMA_READ, value, once_loading); },
+          [&](uint64_t* value) { return move_staged(op, IBV_WR_RDMA_WRITE, value, {}); }};
 }
 
 Outcome execute_atomic(Operation& op, const GpuWord& gpu_word, const std::function<bool()>& is_due) {

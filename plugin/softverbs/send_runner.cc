@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <functional>
 
 #include "softverbs/atomic_operation.h"
 #include "softverbs/clock.h"
@@ -186,13 +187,16 @@ bool is_loaded_early(const Qp& qp) {
 
 // Nothing of an atomic operation happens before all earlier requests are complete, but its load may.
 Step run_atomic(Qp& qp) {
-  start_lanes(qp);
   bool has_failed = false;
   const auto land_all = [&] {
     while (!qp.flying.empty() && !has_failed) has_failed = land(qp) == Step::kFail;
     return !has_failed;
   };
-  const Outcome outcome = execute_atomic(qp.next, stage_word(qp.next), land_all);
+  // The load first, as the call that begins it takes this thread no time: the owner makes it. But nothing
+  // waits for another's turn.
+  if (qp.next.peer->segment->header().atomic_holder.load(std::memory_order_relaxed) != 0) start_lanes(qp);
+  const std::function<void()> start_copies = [&] { start_lanes(qp); };
+  const Outcome outcome = execute_atomic(qp.next, stage_word(qp.next, start_copies), land_all);
   if (!land_all()) return Step::kFail;  // of an earlier one: this one is flushed with the rest
   qp.next.outcome = outcome;
   return conclude_next(qp);

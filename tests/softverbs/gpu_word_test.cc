@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 
 #include "gpu_fixture.h"
@@ -71,6 +72,48 @@ void drive_adds_behind_writes(Kind kind) {
       ASSERT_NE(found[kStride * (i + 1)], 0) << "write " << i << ", and the word says " << seen;
   }
   ASSERT_EQ(node.wait_completions(kWrites + kAdds).size(), kWrites + kAdds);
+}
+
+// Small writes to memory of relaxed ordering go to the driver many at a time; others keep their order. The
+// adds behind them come after all.
+void drive_relaxed_writes(bool is_relaxed) {
+  constexpr uint64_t kWrites = 24, kStride = 64;
+  Node node;
+  QueuePair first(node), second(node);
+  first.connect(second.address());
+  second.connect(first.address());
+  Registered near(node, Kind::kExportable, count_gpus() - 1);
+  TestMemory far(Kind::kExportable, 0, kBytes);
+  ibv_mr* const mr = ibv_reg_mr(node.pd, reinterpret_cast<void*>(far.address()), kBytes,
+                                kAllAccess | (is_relaxed ? IBV_ACCESS_RELAXED_ORDERING : 0));
+  ASSERT_NE(mr, nullptr);
+  Buffer result(node, 8);
+  far.clear(kStride * (kWrites + 1));
+  near.memory.fill(1, kStride * kWrites);
+  const int batches_before = count_copy_calls().batches;
+  for (uint64_t i = 0; i < kWrites; ++i) {
+    Send write(IBV_WR_RDMA_WRITE, i);
+    write.sges.push_back({near.memory.address() + kStride * i, 8, near.mr->lkey});
+    ASSERT_EQ(write.to(far.address() + kStride * (i + 1), mr->rkey).post(first), 0);
+  }
+  Send add(IBV_WR_ATOMIC_FETCH_AND_ADD, kWrites);
+  add.from(result, 0, 8);
+  add.request.wr.atomic = {far.address(), 1, 0, mr->rkey};
+  ASSERT_EQ(add.post(first), 0);
+  uint8_t word = 0;
+  while (word == 0) word = far.read(0, 1)[0];
+  const std::vector<uint8_t> found = far.read(0, kStride * (kWrites + 1));
+  for (uint64_t i = 0; i < kWrites; ++i)
+    EXPECT_TRUE(
+        near.memory.read(kStride * i, 8) ==
+        std::vector<uint8_t>(found.begin() + kStride * (i + 1), found.begin() + kStride * (i + 1) + 8))
+        << "write " << i;
+  ASSERT_EQ(node.wait_completions(kWrites + 1).size(), kWrites + 1);
+  const bool is_here = getenv("SOFTVERBS_FORCE_WIRE") == nullptr;  // over the wire it is bounced in pieces
+  if (const CopyCalls calls = count_copy_calls(); calls.all != 0 && is_here) {
+    EXPECT_EQ(calls.batches > batches_before, is_relaxed);
+  }
+  EXPECT_EQ(ibv_dereg_mr(mr), 0);
 }
 
 // A word is written, and added to right after it.
@@ -204,6 +247,16 @@ TEST_P(GpuWordTest, BothEndsFail) {
     setenv("SOFTVERBS_FAULTS", "fail status=RETRY_EXC work=done nth=9 per=qp", 1);
     drive_failures_at_both_ends(GetParam());
   });
+}
+
+TEST(GpuWriteTest, SmallOnesToRelaxedMemoryGoInBatches) {
+  SKIP_WITHOUT_GPU();
+  run_apart([] { drive_relaxed_writes(true); });
+}
+
+TEST(GpuWriteTest, OthersGoOneByOne) {
+  SKIP_WITHOUT_GPU();
+  run_apart([] { drive_relaxed_writes(false); });
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, GpuWordTest, ::testing::ValuesIn(kKinds),

@@ -163,13 +163,11 @@ base::Result<uint32_t> RmaCommunicator::choose_region_id() {
   return std::ranges::max(*all, {}, &Free::end).end;
 }
 
-base::Result<RmaRegion*> RmaCommunicator::register_memory(void* data, uint64_t bytes, int fd,
-                                                          uint64_t fd_offset_bytes) {
+base::Result<RmaRegion*> RmaCommunicator::register_memory(const verbena::EndpointMemory& memory) {
   const std::lock_guard lock(mutex_);
   const auto id = choose_region_id();
   if (!id) return id.error();
   std::string cause;
-  const verbena::EndpointMemory memory{data, bytes, fd, fd_offset_bytes};
   Outcome state =
       endpoint_->add_region(*id, memory, &cause) ? Outcome() : Outcome(base::Error{base::Status::kSystem, 0});
   if (auto agreed = bootstrap_.all_agree(state, base::last_failure()); !agreed) {
@@ -196,7 +194,7 @@ base::Result<RmaRegion*> RmaCommunicator::register_memory(void* data, uint64_t b
   regions_[*id] = std::make_unique<RmaRegion>();
   regions_[*id]->communicator = this;
   regions_[*id]->id = *id;
-  regions_[*id]->bytes = bytes;
+  regions_[*id]->bytes = memory.bytes;
   return regions_[*id].get();
 }
 

@@ -99,8 +99,8 @@ class RmaCommunicator final : public RmaContext {
 
   // --- Collective, each with a deadline. Any thread; one at a time.
   base::Result<RmaContext*> create_context(const RmaContextOptions& options);
-  // `fd` -1: by address. All ranks succeed, or none.
-  base::Result<RmaRegion*> register_memory(void* data, uint64_t bytes, int fd, uint64_t fd_offset_bytes);
+  // `memory.dmabuf_fd` -1: by address. All ranks succeed, or none.
+  base::Result<RmaRegion*> register_memory(const verbena::EndpointMemory& memory);
 
   // --- Any thread.
   void destroy_context(RmaContext* context);

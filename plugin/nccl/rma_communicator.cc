@@ -15,8 +15,8 @@ namespace {
 
 constexpr size_t kRequestsPerBlock = 256;
 // A test that finds nothing costs one load; once in so many it makes everything move on, for a caller that
-// does nothing but test.
-constexpr uint32_t kTestsPerProgress = 32;
+// does nothing but test: sooner if it tests one request over and over.
+constexpr uint32_t kTestsPerProgress = 1024, kTestsOfOnePerProgress = 32;
 
 unsigned long long wide(uint64_t value) {
   return value;
@@ -259,9 +259,10 @@ void RmaCommunicator::finish(Lane& lane, RmaRequest* request, bool has_failed) {
   for (RmaRegion* region : request->regions)
     if (region != nullptr) count(region->under_way, ~0U);
   request->is_done = true;
-  request->has_failed = has_failed;
-  if (!request->context->is_open.load(std::memory_order_acquire)) [[unlikely]]
-    give_back(request);  // its context is gone: nobody tests it
+  request->has_failed = has_failed || request->is_refused;
+  const bool is_tested = request->context->is_open.load(std::memory_order_acquire) && !request->is_untested;
+  if (!is_tested) [[unlikely]]
+    give_back(request);
 }
 
 Posting RmaCommunicator::move_bytes(RmaRequest& request) {
@@ -269,6 +270,7 @@ Posting RmaCommunicator::move_bytes(RmaRequest& request) {
   const Posting posting =
       request.is_get ? endpoint_->get(request.transfer, 0) : endpoint_->put(request.transfer, 0);
   request.has_transfer = posting != Posting::kTaken;
+  request.has_moved = posting == Posting::kTaken;
   return posting;
 }
 
@@ -285,7 +287,9 @@ void RmaCommunicator::refuse(Lane& lane, RmaRequest* request) {
                    endpoint_->refusal().c_str());
   }
   has_error_.store(true, std::memory_order_relaxed);
-  finish(lane, request, true);
+  if (!request->has_moved) return finish(lane, request, true);
+  request->is_refused = true;
+  fly(lane, request);
 }
 
 // The signals of what has moved, in order: one add for those that follow each other to one word. Between them
@@ -357,26 +361,31 @@ Outcome RmaCommunicator::submit(RmaContext& context, uint32_t index, RmaRequest*
   request->word.peer = peer;
   Lane& lane = lanes_[size_t{peer} * kLanes + number];
   Posting posting = lane.is_idle() ? move_bytes(*request) : Posting::kFull;
-  const bool has_moved = posting == Posting::kTaken;
-  if (has_moved && request->has_add) {
+  const bool leaves_now = posting == Posting::kTaken;
+  if (leaves_now && request->has_add) {
     posting = endpoint_->add_word(request->word, request->addend, 0);
     request->is_last_of_add = posting == Posting::kTaken;
     lane.adds += request->is_last_of_add ? 1 : 0;
   }
+  for (RmaRegion* region : request->regions)
+    if (region != nullptr) count(region->under_way, 1);
   if (posting == Posting::kRefused) [[unlikely]] {
-    give_back(request);
+    request->is_refused = request->is_untested = true;
+    if (request->has_moved) {
+      fly(lane, request);
+    } else {
+      finish(lane, request, true);
+    }
     const bool is_of_peer = !endpoint_->error(peer).empty();
     return base::fail(is_of_peer ? base::Status::kRemote : base::Status::kInvalidArgument,
                       "rma: rank %u: an operation on rank %u is refused: %s", rank_, peer,
                       endpoint_->refusal().c_str());
   }
-  for (RmaRegion* region : request->regions)
-    if (region != nullptr) count(region->under_way, 1);
   if (posting == Posting::kTaken) [[likely]] {
     fly(lane, request);
   } else {
-    (has_moved ? lane.moved : lane.waiting).append(request);
-    lane.count_moved += has_moved ? 1 : 0;
+    (leaves_now ? lane.moved : lane.waiting).append(request);
+    lane.count_moved += leaves_now ? 1 : 0;
     ++counts_.waited;
     if (!lane.is_listed) waiting_.push_back(static_cast<uint32_t>(&lane - lanes_.data()));
     lane.is_listed = true;
@@ -506,8 +515,13 @@ Outcome RmaCommunicator::progress() {
 }
 
 Outcome RmaCommunicator::test(RmaRequest& request, int* done) {
-  if (!request.is_done && ++early_tests_ % kTestsPerProgress == 0) {
-    if (auto outcome = progress(); !outcome) return outcome;
+  if (!request.is_done) {
+    early_tests_ += last_early_ == &request ? kTestsPerProgress / kTestsOfOnePerProgress : 1;
+    last_early_ = &request;
+    if (early_tests_ >= kTestsPerProgress) {
+      early_tests_ = 0;
+      if (auto outcome = progress(); !outcome) return outcome;
+    }
   }
   if (!request.is_done) return {};
   const bool has_failed = request.has_failed;

@@ -70,6 +70,9 @@ struct RmaRequest {
   bool has_transfer = false, has_add = false;  // still to be handed to the endpoint
   bool is_last_of_add = false;                 // of those that one add stands for
   bool is_done = false, has_failed = false;
+  // Its signal was refused while its bytes were under way already; `is_untested`: the caller was told at
+  // once.
+  bool has_moved = false, is_refused = false, is_untested = false;
 };
 
 // The bytes or the word of a put, a signal or a get: offsets count from the start of this or the peer's
@@ -194,6 +197,7 @@ class RmaCommunicator final : public RmaContext {
   std::deque<std::vector<RmaRequest>> pool_;
   RmaRequest* free_ = nullptr;
   uint32_t early_tests_ = 0;                              // of requests that were not done
+  const RmaRequest* last_early_ = nullptr;                // the latest of them
   std::array<verbena::EndpointCompletion, 64> polled_{};  // of one poll
   Counts counts_;
 };

@@ -339,7 +339,12 @@ bool OneSidedEndpoint::connect(uint32_t peer, std::span<const std::byte> bytes, 
   std::string problem;
   if (!decode(bytes, name_blob(peer, options_.rank), options_.lanes, options_.rails, &address, &problem))
     return fail(error, "the address of " + name_rank(peer) + " " + problem);
-  if (!join(peer, address, error)) return false;
+  if (!join(peer, address, error)) {
+    // Some of its queue pairs may be used up: whoever tries again begins with new ones.
+    peers_[peer].pairs.clear();
+    peers_[peer].state.store(State::kNew, std::memory_order_relaxed);
+    return false;
+  }
   peers_[peer].state.store(State::kConnected, std::memory_order_release);
   needs_attention_.store(true, std::memory_order_release);
   return true;

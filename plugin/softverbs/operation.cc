@@ -196,6 +196,7 @@ Outcome name_remote(Operation& op) {
   const Place place = translate(*op.peer->segment, memory);
   if (place.address == 0) return fail(IBV_WC_REM_ACCESS_ERR);
   op.remote.add(place.address, request.length, place.gpu, request.rkey);
+  op.remote.is_relaxed = place.is_relaxed;
   return kDone;
 }
 
@@ -271,7 +272,7 @@ void Memory::clear() {
   pieces.clear();
   gpus.clear();
   keys.clear();
-  has_gpu = false;
+  has_gpu = is_relaxed = false;
 }
 
 void Memory::add(uint64_t address, uint64_t bytes, uint32_t gpu, uint32_t key) {

@@ -28,6 +28,7 @@ struct Memory {
   Pieces pieces;
   std::vector<uint32_t> gpus, keys;
   bool has_gpu = false;
+  bool is_relaxed = false;  // writes to it may be seen in any order
 
   void clear();
   void add(uint64_t address, uint64_t bytes, uint32_t gpu, uint32_t key);

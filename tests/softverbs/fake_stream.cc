@@ -50,6 +50,7 @@ struct Stream {
     const uint8_t* from;
     size_t bytes;
     void* kernel = nullptr;  // instead
+    uint64_t value = 0;      // copied, where `from` is null
   };
   std::mutex mutex;
   std::condition_variable changed;
@@ -69,7 +70,8 @@ struct Stream {
       if (copy.kernel != nullptr) {
         launcher.load()->run(copy.kernel);
       } else {
-        copy_unwatched(copy.to, copy.from, copy.bytes);
+        const auto* const value = reinterpret_cast<const uint8_t*>(&copy.value);
+        copy_unwatched(copy.to, copy.from == nullptr ? value : copy.from, copy.bytes);
       }
       lock.lock();
       ++done;
@@ -144,6 +146,15 @@ static int add_copy(Pointer to, Pointer from, size_t bytes, Stream* stream) {
 API cuMemcpyAsync(Pointer to, Pointer from, size_t bytes, Stream* stream) {
   ++calls;
   return add_copy(to, from, bytes, stream);
+}
+API cuStreamWriteValue64_v2(Stream* stream, Pointer to, unsigned long long value, unsigned) {
+  uint8_t* const target = resolve(to, sizeof(uint64_t));
+  if (!has_context() || target == nullptr || to % sizeof(uint64_t) != 0) return kInvalidValue;
+  std::lock_guard lock(stream->mutex);
+  stream->copies.push_back({target, nullptr, sizeof(uint64_t), nullptr, value});
+  ++stream->issued;
+  stream->changed.notify_one();
+  return kSuccess;
 }
 // The last copy first, because callers must not rely on the order within a batch.
 API cuMemcpyBatchAsync(Pointer* to, Pointer* from, size_t* bytes, size_t count, void*, size_t*, size_t,

@@ -53,6 +53,7 @@ class TestMemory {
   // The first so many bytes, if there are more.
   void fill(uint8_t seed, size_t most_bytes = SIZE_MAX);
   void clear(size_t most_bytes = SIZE_MAX);
+  std::vector<uint8_t> read(size_t offset, size_t bytes) const;
   // Whether [offset, offset + bytes) holds what fill(seed) puts there.
   bool matches(uint8_t seed, size_t offset, size_t bytes) const;
   // Whether each byte is one that fill(seed) puts there, or 0.
@@ -60,7 +61,6 @@ class TestMemory {
 
  private:
   void write(const std::vector<uint8_t>& data);
-  std::vector<uint8_t> read(size_t offset, size_t bytes) const;
 
   Kind kind_;
   int gpu_;

@@ -44,11 +44,13 @@ uint64_t find_element_bytes(verbena_ops_type type) {
     case VERBENA_OPS_E4M3:
       return 1;
   }
-  throw Failure(VERBENA_INVALID_ARGUMENT, "ops: no such type: " + std::to_string(static_cast<int>(type)));
+  throw Failure(VERBENA_INVALID_ARGUMENT, "ops: type " + std::to_string(static_cast<int>(type)) +
+                                              " is unknown; verbena/ops.h lists the types");
 }
 
 void check_reduction(verbena_ops_reduction reduction) {
-  expect(reduction >= VERBENA_OPS_SUM && reduction <= VERBENA_OPS_MAX, "ops: no such reduction");
+  expect(reduction >= VERBENA_OPS_SUM && reduction <= VERBENA_OPS_MAX,
+         "ops: the reduction is unknown; verbena/ops.h lists them");
 }
 
 Call begin_call(Kind kind, const void* input, void* output) {
@@ -79,7 +81,9 @@ void check_way(const verbena_ops* ops, const Call& call, const Choice& choice) {
   if (!is_coded(choice.algorithm)) return;
   const bool is_sum = call.kind == Kind::kAllReduce && call.reduction == VERBENA_OPS_SUM;
   const bool is_short = call.type == VERBENA_OPS_FLOAT16 || call.type == VERBENA_OPS_BFLOAT16;
-  expect(is_sum && is_short, "ops: few bits are for all-reduces, sums of float16 or bfloat16");
+  expect(
+      is_sum && is_short,
+      "ops: only an all-reduce that sums float16 or bfloat16 can send few bits; choose an exact algorithm");
 }
 
 void submit(verbena_ops* ops, verbena_ops_operation operation, const Call& call, uint64_t bytes,
@@ -92,18 +96,19 @@ void submit(verbena_ops* ops, verbena_ops_operation operation, const Call& call,
 }
 
 void expect_codec(verbena_ops_algorithm codec) {
-  expect(codec >= VERBENA_OPS_FP8 && codec <= VERBENA_OPS_INT4_INT8, "ops: no such codec");
+  expect(codec >= VERBENA_OPS_FP8 && codec <= VERBENA_OPS_INT4_INT8,
+         "ops: the codec is unknown; verbena/ops.h lists them");
 }
 
 uint32_t check_norm(verbena_ops_type type, const verbena_ops_norm* norm) {
   expect(type == VERBENA_OPS_FLOAT16 || type == VERBENA_OPS_BFLOAT16,
-         "ops: a norm is of float16 or bfloat16");
-  expect(norm != nullptr && norm->hidden != 0, "ops: no norm, or rows of no numbers");
+         "ops: a norm takes tensors of float16 or bfloat16 only");
+  expect(norm != nullptr && norm->hidden != 0, "ops: the norm is NULL, or its hidden size is 0");
   expect(norm->quantisation >= VERBENA_OPS_NOT_QUANTISED && norm->quantisation <= VERBENA_OPS_INT8_TOKEN,
-         "ops: no such quantisation");
+         "ops: the quantisation is unknown; verbena/ops.h lists them");
   expect(norm->quantisation == VERBENA_OPS_NOT_QUANTISED ||
              (norm->quantised != nullptr && norm->scales != nullptr),
-         "ops: quantised rows without a place for their numbers or scales");
+         "ops: quantised rows need memory for numbers and for scales, and a pointer is NULL");
   return type;
 }
 Norm convert_norm(const verbena_ops_norm& norm, size_t x_step) {
@@ -154,7 +159,8 @@ void write_choice(const Choice& chosen, verbena_ops_choice* choice) {
 
 void set_counts(Call& call, Lengths lengths, const int64_t* counts, const int64_t* offsets,
                 const verbena_ops_extent* extent) {
-  expect(counts != nullptr && extent != nullptr && extent->unit_bytes != 0, "ops: no counts, or no units");
+  expect(counts != nullptr && extent != nullptr && extent->unit_bytes != 0,
+         "ops: counts or extent is NULL, or unit_bytes is 0");
   call.lengths = lengths;
   call.counts = counts;
   call.offsets = offsets;
@@ -170,7 +176,8 @@ extern "C" {
 verbena_result verbena_ops_create(verbena_context* context, const verbena_team* team,
                                   const verbena_ops_options* options, verbena_ops** ops) {
   return guard([&] {
-    expect(context != nullptr && ops != nullptr, "ops: no context, or no place for the communicator");
+    expect(context != nullptr && ops != nullptr,
+           "ops: the context, or the pointer for the communicator, is NULL");
     *ops =
         new verbena_ops{Communicator(context, team, options == nullptr ? verbena_ops_options{} : *options)};
   });
@@ -211,7 +218,7 @@ verbena_result verbena_ops_choose(const verbena_ops* ops, verbena_ops_operation 
                                   verbena_ops_choice* choice) {
   return guard([&] {
     expect(operation >= VERBENA_OPS_ALL_REDUCE && operation <= VERBENA_OPS_ALL_TO_ALL,
-           "ops: no such operation");
+           "ops: the operation is unknown; verbena/ops.h lists them");
     write_choice(ops->communicator.choose(operation, bytes), choice);
   });
 }
@@ -293,10 +300,11 @@ verbena_result verbena_ops_reduce_scatter_norm_all_gather(verbena_ops* ops, cons
     call.type = check_norm(type, norm);
     call.reduction = VERBENA_OPS_SUM;
     expect(norm->quantisation != VERBENA_OPS_MXFP8_SWIZZLED,
-           "ops: scales in tiles have rows of several ranks: MXFP8_BLOCK has them in rows");
+           "ops: a tile of swizzled scales spans the rows of several ranks, so it cannot be gathered; use "
+           "VERBENA_OPS_MXFP8_BLOCK");
     expect(norm->quantisation < VERBENA_OPS_FP8_BLOCK || norm->quantisation == VERBENA_OPS_INT8_TOKEN ||
                norm->scale_row_step == 1 || norm->scale_block_step == 1,
-           "ops: scales lie neither in rows nor in columns");
+           "ops: scales have to lie in rows or in columns; set scale_row_step or scale_block_step to 1");
     if (norm->rows == 0) return;
     const Communicator& communicator = ops->communicator;
     const uint64_t share = (norm->rows + communicator.size() - 1) / communicator.size();
@@ -316,7 +324,7 @@ verbena_result verbena_ops_all_gather(verbena_ops* ops, const void* input, void*
                                       verbena_stream stream) {
   return guard([&] {
     if (choice != nullptr && choice->algorithm == VERBENA_OPS_COPY_ENGINES) {
-      expect(rows == 1, "ops: copy engines gather along the first dimension alone");
+      expect(rows == 1, "ops: copy engines gather along the first dimension only; choose another algorithm");
       return ops->communicator.gather_by_copies(input, output, row_bytes, static_cast<CUstream>(stream));
     }
     Call call = begin_call(Kind::kExchange, input, output);
@@ -346,7 +354,7 @@ verbena_result verbena_ops_reduce_scatter(verbena_ops* ops, const void* input, v
 verbena_result verbena_ops_broadcast(verbena_ops* ops, const void* input, void* output, size_t length_bytes,
                                      uint32_t root, const verbena_ops_choice* choice, verbena_stream stream) {
   return guard([&] {
-    expect(root < ops->communicator.size(), "ops: a broadcast by a rank that the team has not");
+    expect(root < ops->communicator.size(), "ops: the root of the broadcast is not a rank of the team");
     Call call = begin_call(Kind::kExchange, input, output);
     call.length_bytes = length_bytes;
     call.source = call.destination = kOneMessage;
@@ -362,7 +370,7 @@ verbena_result verbena_ops_all_to_all(verbena_ops* ops, const void* input, void*
   return guard([&] {
     expect(split_rows != 0 && joined_rows != 0 && message_bytes % split_rows == 0 &&
                message_bytes % joined_rows == 0,
-           "ops: messages of an all-to-all that are not whole rows");
+           "ops: each message of an all-to-all has to be a number of whole rows");
     Call call = begin_call(Kind::kExchange, input, output);
     const uint32_t size = ops->communicator.size();
     call.length_bytes = message_bytes;
@@ -392,7 +400,8 @@ verbena_result verbena_ops_reduce_scatter_v(verbena_ops* ops, const void* input,
     Call call = begin_call(Kind::kExchangeReduce, input, output);
     set_reduction(call, type, reduction);
     set_counts(call, Lengths::kByReceiver, counts, offsets, extent);
-    expect(extent->unit_bytes % find_element_bytes(type) == 0, "ops: units that are not whole elements");
+    expect(extent->unit_bytes % find_element_bytes(type) == 0,
+           "ops: unit_bytes is not a multiple of the type's size");
     submit(ops, VERBENA_OPS_REDUCE_SCATTER, call, extent->expected_bytes, choice, stream);
   });
 }
@@ -403,7 +412,7 @@ verbena_result verbena_ops_all_to_all_v(verbena_ops* ops, const void* input, voi
                                         const verbena_ops_extent* extent, const verbena_ops_choice* choice,
                                         verbena_stream stream) {
   return guard([&] {
-    expect(receive_counts != nullptr, "ops: no counts of what comes");
+    expect(receive_counts != nullptr, "ops: receive_counts is NULL");
     Call call = begin_call(Kind::kExchange, input, output);
     set_counts(call, Lengths::kByPair, send_counts, send_offsets, extent);
     call.receive_counts = receive_counts;

@@ -63,7 +63,7 @@ void check_team(const verbena_team* team) {
   }
   if (context.has_remote != 0) {
     throw Failure(VERBENA_INVALID_USAGE,
-                  "ops: a team with members that loads and stores do not reach: make it of those of "
+                  "ops: the team has members that loads and stores do not reach; make it of ranks of "
                   "verbena_team_lsa()");
   }
 }
@@ -253,7 +253,8 @@ Choice Communicator::complete(const Choice& chosen, const verbena_ops_choice* as
   if (asked->threads != 0) choice.grid.threads = asked->threads;
   choice.chunk_bytes = asked->chunk_bytes;
   if (choice.algorithm == Algorithm::kCopyEngines)
-    throw Failure(VERBENA_INVALID_ARGUMENT, "ops: copy engines gather, and do nothing else");
+    throw Failure(VERBENA_INVALID_ARGUMENT,
+                  "ops: copy engines do all-gathers only; choose another algorithm");
   const bool is_of_all_blocks = choice.algorithm == Algorithm::kDirect || is_coded(choice.algorithm);
   if (is_of_all_blocks && (asked->blocks == 0 || asked->threads == 0))
     choice.grid = {std::min<uint32_t>(options_.blocks, 128), kMostThreads};
@@ -283,7 +284,9 @@ void Communicator::submit(const Call& call, const Choice& choice, CUstream strea
 
 void Communicator::submit_norm(const Call& call, const Choice& choice, const Norm& norm, CUstream stream) {
   expect_member();
-  if (is_grouped_) throw Failure(VERBENA_INVALID_USAGE, "ops: a norm in a group: it goes alone");
+  if (is_grouped_)
+    throw Failure(VERBENA_INVALID_USAGE,
+                  "ops: a norm cannot be part of a group; call it before or after the group");
   Launch launch = begin_launch(choice);
   launch.calls[0] = call;
   launch.calls[0].algorithm = choice.algorithm;
@@ -298,12 +301,13 @@ void Communicator::submit_norm(const Call& call, const Choice& choice, const Nor
 
 void Communicator::begin_group() {
   expect_member();
-  if (is_grouped_) throw Failure(VERBENA_INVALID_USAGE, "ops: a group in a group");
+  if (is_grouped_)
+    throw Failure(VERBENA_INVALID_USAGE, "ops: a group is open already; end it before the next begins");
   is_grouped_ = true;
 }
 
 void Communicator::end_group(CUstream stream) {
-  if (!is_grouped_) throw Failure(VERBENA_INVALID_USAGE, "ops: a group ends that has not begun");
+  if (!is_grouped_) throw Failure(VERBENA_INVALID_USAGE, "ops: no group is open; begin one before ending it");
   is_grouped_ = false;
   const std::vector<Pending> calls = std::exchange(group_, {});
   for (size_t begin = 0; begin < calls.size();) {
@@ -384,7 +388,8 @@ void Communicator::meet(CUstream stream) {
 void Communicator::gather_by_copies(const void* input, void* output, uint64_t length_bytes, CUstream stream) {
   expect_member();
   if (is_grouped_)
-    throw Failure(VERBENA_INVALID_USAGE, "ops: copy engines in a group: call them outside of it");
+    throw Failure(VERBENA_INVALID_USAGE,
+                  "ops: copy engines cannot be part of a group; call them outside of it");
   verbena_window* const window = verbena_window_find(context_, output);
   const char* const begin = window == nullptr ? nullptr : static_cast<char*>(verbena_window_address(window));
   const auto offset = static_cast<uint64_t>(static_cast<char*>(output) - begin);

@@ -473,8 +473,8 @@ void RmaCommunicator::tell_loss(uint32_t peer, uint64_t lost) {
         "lane): %s; kernels and streams that wait for them do not go on",
         rank_, count_ranks_, device_.c_str(), peer, wide(lost), endpoint_->error(peer).c_str());
   } else if (lost != 0) {
-    base::log_warn("rma: rank %u of %u on %s: rank %u is lost: %llu more operations", rank_, count_ranks_,
-                   device_.c_str(), peer, wide(lost));
+    base::log_warn("rma: rank %u of %u on %s: rank %u is lost: %llu more operations to it failed", rank_,
+                   count_ranks_, device_.c_str(), peer, wide(lost));
   }
   is_lost_[peer] = true;
 }

@@ -50,7 +50,8 @@ test_slice() { # PRESET SLICE SLICES
   [ -n "$all$long" ] || excluded+='|^thorough$'
   [ "$1" = default ] || excluded+="|^checks\$|^no-$1\$" # scripts have no use for a sanitizer
   [ "$1" != arm64 ] || left_out=(-E "$arm64_left_out")
-  ctest_preset "$1" "$junit" -j "$jobs" -LE "$excluded" "${left_out[@]}" -I "$2,,$3" || status=$?
+  # Half as many again as processors: many tests wait for a deadline or for another process.
+  ctest_preset "$1" "$junit" -j $((jobs + (jobs + 1) / 2)) -LE "$excluded" "${left_out[@]}" -I "$2,,$3" || status=$?
   [ -s "$junit" ] || return $status
   read -ra counts < <(count_junit "$junit")
   if [ "${counts[1]}" -gt 0 ] && [ "${counts[1]}" -le $most_repeated ] && ! grep -Eq "$finding" "$junit"; then

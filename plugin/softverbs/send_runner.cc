@@ -137,7 +137,10 @@ Step conclude_next(Qp& qp) {
 
 // Copies the next request. All earlier requests must be complete.
 Step run_alone(Qp& qp) {
-  if (qp.next.outcome.step == Step::kDone) qp.next.outcome = execute(qp.next);
+  if (qp.next.outcome.step == Step::kDone)
+    qp.next.outcome = execute(qp.next);
+  else if (qp.faults != nullptr)
+    faults::strike_far_end(qp, *qp.next.request);
   return conclude_next(qp);
 }
 

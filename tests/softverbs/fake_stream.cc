@@ -42,6 +42,7 @@ struct Launcher {
   void (*run)(void* captured);
 };
 std::atomic<const Launcher*> launcher{nullptr};
+std::atomic<bool> are_held{false};  // asynchronous copies
 
 struct Stream {
   struct Copy {
@@ -64,7 +65,8 @@ struct Stream {
       const Copy copy = copies.front();
       copies.pop_front();
       lock.unlock();
-      usleep(20);
+      do usleep(20);
+      while (are_held);
       if (copy.kernel != nullptr) {
         launcher.load()->run(copy.kernel);
       } else {
@@ -116,6 +118,11 @@ API cuEventQuery(Event* event) {
 // Of this stand-in: a test asks for refusals.
 API fakeRefuseCopiesAfter(int copies) {
   copies_left.store(copies);
+  return kSuccess;
+}
+// Copies that were asked for begin once they are not held any more.
+API fakeHoldCopies(int is_held) {
+  are_held.store(is_held != 0);
   return kSuccess;
 }
 // How often the driver was asked to copy, one or many at a time.

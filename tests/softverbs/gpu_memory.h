@@ -31,6 +31,9 @@ bool has_gpu_somewhere();
 // where a real driver is loaded.
 bool refuse_copies_after(int copies);
 
+// Asynchronous copies of this process do not begin while the stand-in holds them. False as above.
+bool hold_copies(bool is_held);
+
 // How often this process has asked the stand-in for CUDA to copy, all calls and those for many copies at a
 // time. All zero where a real driver is loaded.
 struct CopyCalls {

@@ -39,7 +39,7 @@ struct Shared {
 constexpr size_t kSharedBytes = 4096;  // of a mapping
 static_assert(sizeof(Shared) <= kSharedBytes);
 Shared* shared;
-int rank, ranks;
+int rank, ranks, hosts;
 std::string step = "start";
 
 [[noreturn]] void die(const std::string& why) {
@@ -591,8 +591,8 @@ class Rank {
 };
 
 void run_rank(const std::vector<std::string>& parts) {
-  // A host of its own for each, so that every peer is reached over the network.
-  setenv("NCCL_HOSTID", ("rank" + std::to_string(rank)).c_str(), 0);
+  // Ranks of other hosts are reached over the network; mostly each is a host of its own.
+  setenv("NCCL_HOSTID", ("host" + std::to_string(rank * hosts / ranks)).c_str(), 0);
   const auto wants = [&](const char* part) {
     return std::find(parts.begin(), parts.end(), part) != parts.end();
   };
@@ -607,12 +607,14 @@ void run_rank(const std::vector<std::string>& parts) {
 
 }  // namespace
 
-// nccl-gin RANKS PART...    parts: device figures host gather
+// nccl-gin RANKS[/HOSTS] PART...    parts: device figures host gather
 int main(int argc, char** argv) {
   const std::vector<std::string> parts(argv + std::min(argc, 2), argv + argc);
   ranks = argc > 1 ? std::atoi(argv[1]) : 0;
-  if (ranks < 2 || ranks > kMaxRanks || parts.empty()) {
-    std::fprintf(stderr, "usage: nccl-gin RANKS PART...   parts: device figures host gather\n");
+  const char* const slash = argc > 1 ? std::strchr(argv[1], '/') : nullptr;
+  hosts = slash == nullptr ? ranks : std::atoi(slash + 1);
+  if (ranks < 2 || ranks > kMaxRanks || hosts < 1 || ranks % hosts != 0 || parts.empty()) {
+    std::fprintf(stderr, "usage: nccl-gin RANKS[/HOSTS] PART...   parts: device figures host gather\n");
     return 2;
   }
   shared = static_cast<Shared*>(

@@ -1,0 +1,194 @@
+// VERBENA_TRANSPORT=datagram through NCCL's tables, over softverbs: whole messages whatever the network does
+// to their packets, and by name what this transport does not do.
+#include <algorithm>
+#include <array>
+#include <random>
+#include <string>
+
+#include "nccl/live_fixture.h"
+
+namespace verbena::nccl::testing {
+namespace {
+
+class DatagramEnvironment {
+ public:
+  static void set(ScopedEnvironment& environment) {
+    environment.set("VERBENA_TRANSPORT", "datagram");
+    environment.set("VERBENA_BOUNCE_BYTES", "16m");
+    environment.set("VERBENA_PEER_GRACE_MS", "200");
+  }
+};
+
+template <typename V>
+class DatagramTest : public LiveTest<V> {
+ protected:
+  void SetUp() override {
+    DatagramEnvironment::set(this->environment_);
+    LiveTest<V>::SetUp();
+  }
+};
+TYPED_TEST_SUITE(DatagramTest, AllVersions, VersionNames);
+
+TYPED_TEST(DatagramTest, OneMessageArrives) {
+  ASSERT_EQ(this->start(), 2);
+  auto* connection = this->establish(0, HandleShape::kNull);
+  ASSERT_NE(connection, nullptr);
+  EXPECT_EQ(connection->transfer(100'000, 64, 4096), nullptr);
+  EXPECT_TRUE(LogCapture::get().take_warnings().empty());
+}
+
+TYPED_TEST(DatagramTest, OnlyWhatItCanDoIsOffered) {
+  ASSERT_EQ(this->start(), 2);
+  typename TypeParam::Properties properties;
+  ASSERT_EQ((*this->net_)->get_properties(0, &properties), abi::kSuccess);
+  EXPECT_EQ(properties.ptr_support, abi::kPtrHost);
+  EXPECT_EQ(properties.max_recvs, 1);
+  if constexpr (requires { properties.net_device_type; }) {
+    EXPECT_EQ(properties.net_device_type, abi::kDeviceHost);
+  }
+}
+
+using NewestTest = DatagramTest<NewestVersion>;
+
+class DatagramNewestTest : public NewestTest {
+ protected:
+  // As many messages at a time as fit, of lengths by seed.
+  void exchange(LiveConnection<NewestVersion>& connection, int messages, size_t most_bytes) {
+    constexpr size_t kPlaces = 8;
+    const size_t place_bytes = LiveConnection<NewestVersion>::kBufferBytes / kPlaces;
+    struct Open {
+      void *send = nullptr, *receive = nullptr;
+      std::span<std::byte> room;
+      uint64_t seed = 0;
+    };
+    std::array<Open, kPlaces> open;
+    std::mt19937 random{7};
+    for (int i = 0; i < messages + static_cast<int>(kPlaces); ++i) {
+      const size_t place = static_cast<size_t>(i) % kPlaces;
+      Open& at = open[place];
+      if (at.receive != nullptr) {
+        int sizes[abi::kMaxTestSizes] = {}, sent = -1;
+        ASSERT_TRUE(connection.wait(at.receive, sizes)) << i;
+        ASSERT_TRUE(connection.wait(at.send, &sent)) << i;
+        ASSERT_EQ(sizes[0], static_cast<int>(at.room.size()));
+        ASSERT_EQ(tools::check_pattern(at.room, at.seed).wrong_bytes, 0U) << i;
+        ASSERT_EQ((*net_)->irecv_consumed(connection.recv_comm, 1, at.receive), abi::kSuccess);
+        at = {};
+      }
+      if (i >= messages) continue;
+      const size_t length = random() % (std::min(most_bytes, place_bytes) + 1);
+      const auto message = connection.sent.bytes.subspan(place * place_bytes, length);
+      at.room = connection.received.bytes.subspan(place * place_bytes, length);
+      at.seed = static_cast<uint64_t>(i);
+      tools::fill_pattern(message, at.seed);
+      std::fill(at.room.begin(), at.room.end(), std::byte{0xcc});
+      // Before or after each other.
+      const bool sends_first = random() % 2 == 0;
+      if (sends_first) at.send = connection.send(message, connection.sent.mhandle);
+      at.receive = connection.receive(at.room, connection.received.mhandle);
+      if (!sends_first) at.send = connection.send(message, connection.sent.mhandle);
+      ASSERT_NE(at.send, nullptr);
+      ASSERT_NE(at.receive, nullptr);
+    }
+  }
+};
+
+TEST_F(DatagramNewestTest, EveryLengthAndPlace) {
+  ASSERT_EQ(start(), 2);
+  auto* connection = establish(0, HandleShape::kNull);
+  ASSERT_NE(connection, nullptr);
+  for (const size_t length : {0, 1, 15, 16, 17, 4063, 4064, 4065, 8128, 8129, 65536, 1'000'003, 4'000'000}) {
+    EXPECT_EQ(connection->transfer(length, length % 61, length % 53), nullptr) << length;
+  }
+}
+
+TEST_F(DatagramNewestTest, ManyMessagesAtATime) {
+  ASSERT_EQ(start(), 2);
+  auto* connection = establish(0, HandleShape::kNull);
+  ASSERT_NE(connection, nullptr);
+  exchange(*connection, 2000, 20'000);
+}
+
+// All of one peer: they share packet numbers, paths and acknowledgements.
+TEST_F(DatagramNewestTest, ManyChannels) {
+  ASSERT_EQ(start(), 2);
+  for (int i = 0; i < 20; ++i) ASSERT_NE(establish(0, HandleShape::kNull), nullptr) << i;
+  for (int round = 0; round < 5; ++round) {
+    for (auto& connection : connections_) EXPECT_EQ(connection->transfer(30'000, 0, 0), nullptr);
+    connections_.erase(connections_.begin());  // the others go on
+    ASSERT_NE(establish(0, HandleShape::kNull), nullptr);
+  }
+}
+
+TEST_F(DatagramNewestTest, AMessageThatIsTooLongIsAnError) {
+  ASSERT_EQ(start(), 2);
+  auto* connection = establish(0, HandleShape::kNull);
+  ASSERT_NE(connection, nullptr);
+  void* const receive =
+      connection->receive(connection->received.bytes.first(1000), connection->received.mhandle);
+  ASSERT_NE(receive, nullptr);
+  ASSERT_NE(connection->send(connection->sent.bytes.first(1001), connection->sent.mhandle), nullptr);
+  int sizes[abi::kMaxTestSizes] = {};
+  EXPECT_FALSE(connection->wait(receive, sizes));
+  const auto warnings = LogCapture::get().take_warnings();
+  ASSERT_FALSE(warnings.empty());
+  EXPECT_NE(warnings[0].find("longer than its receive"), std::string::npos) << warnings[0];
+}
+
+TEST_F(DatagramNewestTest, APeerThatHasClosedIsNoticed) {
+  ASSERT_EQ(start(), 2);
+  auto* connection = establish(0, HandleShape::kNull);
+  ASSERT_NE(connection, nullptr);
+  void* const receive =
+      connection->receive(connection->received.bytes.first(1000), connection->received.mhandle);
+  ASSERT_NE(receive, nullptr);
+  ASSERT_TRUE(connection->close_send());
+  int sizes[abi::kMaxTestSizes] = {};
+  EXPECT_FALSE(connection->wait(receive, sizes));
+  EXPECT_EQ(connection->result, abi::kRemoteError);
+}
+
+// With traffic open, as NCCL aborts.
+TEST_F(DatagramNewestTest, ClosesWithMessagesOpen) {
+  ASSERT_EQ(start(), 2);
+  for (int round = 0; round < 20; ++round) {
+    auto* connection = establish(0, HandleShape::kNull);
+    ASSERT_NE(connection, nullptr);
+    for (int i = 0; i < round; ++i) {
+      void* const here = connection;
+      void *receive = here, *send = here;
+      if (round % 3 != 0)
+        receive = connection->receive(connection->received.bytes, connection->received.mhandle);
+      if (round % 3 != 1) send = connection->send(connection->sent.bytes, connection->sent.mhandle);
+      ASSERT_NE(receive, nullptr);
+      ASSERT_NE(send, nullptr);
+    }
+    if (round % 2 == 0) {
+      ASSERT_TRUE(connection->close_recv());
+    }
+    connections_.clear();
+  }
+  auto* connection = establish(0, HandleShape::kNull);
+  ASSERT_NE(connection, nullptr);
+  EXPECT_EQ(connection->transfer(1'000'000, 0, 0), nullptr);
+}
+
+TEST_F(DatagramNewestTest, BothEndsMustAgree) {
+  environment_.set("VERBENA_TRANSPORT", "connected");
+  ASSERT_EQ(start(), 2);
+  char handle[abi::kHandleBytes] = {};
+  void *listening = nullptr, *sending = nullptr;
+  abi::NetDeviceHandle* none = nullptr;
+  ASSERT_EQ((*net_).listen(context_, 0, handle, &listening), abi::kSuccess);
+  ASSERT_EQ((*net_)->close_listen(listening), abi::kSuccess);
+  ASSERT_EQ(net_->finalize(context_), abi::kSuccess);
+  environment_.set("VERBENA_TRANSPORT", "datagram");
+  ASSERT_EQ(start(), 2);
+  EXPECT_EQ((*net_).connect(context_, 0, abi::kUndefined, handle, &sending, &none), abi::kInvalidUsage);
+  const auto warnings = LogCapture::get().take_warnings();
+  ASSERT_FALSE(warnings.empty());
+  EXPECT_NE(warnings[0].find("datagram here and connected at the peer"), std::string::npos) << warnings[0];
+}
+
+}  // namespace
+}  // namespace verbena::nccl::testing

@@ -2,6 +2,8 @@
 // to their packets, and by name what this transport does not do.
 #include <algorithm>
 #include <array>
+#include <cstdlib>
+#include <cstring>
 #include <random>
 #include <string>
 
@@ -172,6 +174,54 @@ TEST_F(DatagramNewestTest, ClosesWithMessagesOpen) {
   ASSERT_NE(connection, nullptr);
   EXPECT_EQ(connection->transfer(1'000'000, 0, 0), nullptr);
 }
+
+// What the network does, by softverbs' plan of faults, and what the engine must have noticed of it.
+struct Plan {
+  const char *name, *faults;
+  const char* counted;  // in the line at its end: not 0
+};
+class DatagramFaultTest : public DatagramNewestTest, public ::testing::WithParamInterface<Plan> {
+ protected:
+  void SetUp() override {
+    static const Plan* first = nullptr;  // softverbs reads its plan once in a process
+    if (first == nullptr) first = &GetParam();
+    if (std::strcmp(first->name, GetParam().name) != 0) GTEST_SKIP() << "needs a process of its own";
+    environment_.set("SOFTVERBS_FAULTS", std::string("seed 3; ") + GetParam().faults);
+    DatagramNewestTest::SetUp();
+  }
+};
+
+TEST_P(DatagramFaultTest, EveryMessageArrivesWhole) {
+  ASSERT_EQ(start(), 2);
+  auto* connection = establish(0, HandleShape::kNull);
+  ASSERT_NE(connection, nullptr);
+  exchange(*connection, 300, 500'000);
+  EXPECT_EQ(connection->transfer(4'000'000, 0, 0), nullptr);
+  LogCapture::get().take_lines();
+  connections_.clear();
+  uint64_t count = 0;
+  std::string lines;
+  for (const LogLine& line : LogCapture::get().take_lines()) {
+    lines += line.text;
+    const size_t place = line.text.find(GetParam().counted);
+    if (place != std::string::npos)
+      count = std::strtoull(line.text.c_str() + place + std::strlen(GetParam().counted), nullptr, 10);
+  }
+  EXPECT_NE(count, 0U) << lines;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Plans, DatagramFaultTest,
+    ::testing::Values(
+        Plan{"FewLost", "lose chance=0.001", "again "}, Plan{"SomeLost", "lose chance=0.01", "again "},
+        Plan{"ManyLost", "lose chance=0.1", "again "}, Plan{"HalfLost", "lose chance=0.5", "again "},
+        Plan{"Reordered", "reorder by=64 chance=0.25", "received "},
+        Plan{"LostAndReordered", "lose chance=0.01; reorder by=64 chance=0.25", "again "},
+        Plan{"Doubled", "duplicate chance=0.05", "twice "},
+        Plan{"All", "lose chance=0.03; reorder by=16 chance=0.1; duplicate chance=0.03", "twice "},
+        Plan{"DeadPaths", "lose path=3; lose path=9; lose path=20", "paths rested "},
+        Plan{"Late", "delay by=1ms chance=0.01", "received "}),
+    [](const auto& plan) { return plan.param.name; });
 
 TEST_F(DatagramNewestTest, BothEndsMustAgree) {
   environment_.set("VERBENA_TRANSPORT", "connected");

@@ -105,6 +105,10 @@ Engine::Engine(const Nic& nic, std::shared_ptr<NicRegistry> nics, const EngineOp
 Engine::~Engine() {
   Registry::instance().remove(this);
   if (rails_.size() == nic_.rails.size()) linger();
+  if (statistics().sent_packets + statistics().received_packets != 0) {
+    const std::string counts = describe_counts();
+    base::log_info("%s", counts.c_str());
+  }
   retire();  // at last: whoever gives the token away may wake the service
 }
 
@@ -812,17 +816,22 @@ int64_t Engine::find_next_try() {
   return base::monotonic_ns() + 2 * base::kNsPerMs;
 }
 
-std::string Engine::describe() const {
+std::string Engine::describe_counts() const {
   const EngineStatistics& counts = statistics();
   char line[512];
   std::snprintf(line, sizeof(line),
                 "datagrams on %s: engine %016" PRIx64 ", %zu peers; packets sent %" PRIu64 ", again %" PRIu64
                 ", in vain %" PRIu64 ", received %" PRIu64 ", twice %" PRIu64 ", refused %" PRIu64
-                ", strays %" PRIu64 "; timeouts %" PRIu64 ", paths rested %" PRIu64 "\n",
+                ", strays %" PRIu64 "; timeouts %" PRIu64 ", paths rested %" PRIu64,
                 nic_.name.c_str(), name_.id, peers_of_.size(), counts.sent_packets, counts.resent_packets,
                 counts.in_vain, counts.received_packets, counts.duplicates, counts.refused_packets,
                 counts.strays, counts.timeouts, counts.rested_paths);
-  std::string text = line;
+  return line;
+}
+
+std::string Engine::describe() const {
+  std::string text = describe_counts() + '\n';
+  char line[512];
   for (uint32_t id = 0; id < peers_of_.size(); ++id) {
     const auto& state = peer(id);
     std::snprintf(line, sizeof(line),

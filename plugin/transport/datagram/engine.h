@@ -89,7 +89,8 @@ class Engine final : public protocol::datagram::EngineCore<Engine>,
   void ask_farewell(const ChannelEnd& end, bool of_sender);
 
   int64_t now_ns() const { return now_ns_; }
-  std::string describe() const;
+  std::string describe() const;         // with all peers, in lines
+  std::string describe_counts() const;  // a line, without its end
 
  private:
   friend Core;

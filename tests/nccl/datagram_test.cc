@@ -1,7 +1,12 @@
 // VERBENA_TRANSPORT=datagram through NCCL's tables, over softverbs: whole messages whatever the network does
 // to their packets, and by name what this transport does not do.
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
+#include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <random>
@@ -222,6 +227,122 @@ INSTANTIATE_TEST_SUITE_P(
         Plan{"DeadPaths", "lose path=3; lose path=9; lose path=20", "paths rested "},
         Plan{"Late", "delay by=1ms chance=0.01", "received "}),
     [](const auto& plan) { return plan.param.name; });
+
+// A rail that goes down and comes back, of two: a dead rail is dead paths.
+TEST_F(DatagramNewestTest, ARailGoesDownAndComesBack) {
+  environment_.set("SOFTVERBS_FAULTS", "down rail=1 at=300ms for=500ms");
+  ASSERT_EQ(start(), 2);
+  abi::ncclNetVDeviceProps_v12_t members{};
+  members.ndevs = 2;
+  members.devs[1] = 1;
+  int joined = -1;
+  ASSERT_EQ((*net_)->make_vdevice(&joined, &members), abi::kSuccess);
+  auto* connection = establish(joined, HandleShape::kNull);
+  ASSERT_NE(connection, nullptr);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(1500);
+  while (std::chrono::steady_clock::now() < end) {
+    exchange(*connection, 50, 300'000);
+    ASSERT_FALSE(HasFatalFailure());
+  }
+}
+
+// Two processes, one of which dies.
+class DatagramPeerTest : public LiveEnvironment {
+ protected:
+  using Net = Caller<NewestVersion>;
+  static constexpr size_t kBytes = 100'000;
+
+  DatagramPeerTest() {
+    DatagramEnvironment::set(environment_);
+    environment_.set("VERBENA_FAILOVER_TIMEOUT_MS", "600");
+  }
+
+  // An end of a process that opens the plugin itself.
+  struct End {
+    End() : net(*plugin.table<NewestVersion>()), buffer(kBytes) {
+      if (net.init(&context, 1, abi::kUndefined, &LogCapture::write) != abi::kSuccess) context = nullptr;
+    }
+    bool add_memory() {
+      return net.reg_mr(comm, buffer.bytes.data(), kBytes, abi::kPtrHost, &buffer.mhandle) == abi::kSuccess;
+    }
+    void* begin(bool sends) {
+      void *request = nullptr, *data = buffer.bytes.data();
+      size_t size = kBytes;
+      int tag = 0;
+      poll_until([&] {
+        result = sends ? net.isend(comm, data, kBytes, 0, buffer.mhandle, &request)
+                       : net.irecv(comm, 1, &data, &size, &tag, &buffer.mhandle, &request);
+        return result != abi::kSuccess || request != nullptr;
+      });
+      return request;
+    }
+    bool wait(void* request) {
+      int done = 0, sizes[abi::kMaxTestSizes] = {};
+      return poll_until([&] {
+               result = net->test(request, &done, sizes);
+               return result != abi::kSuccess || done == 1;
+             }) &&
+             done == 1;
+    }
+    LoadedPlugin plugin;
+    Net net;
+    LiveBuffer buffer;
+    void *context = nullptr, *comm = nullptr;
+    abi::Result result = abi::kSuccess;
+  };
+
+  // In the child: takes the handle, exchanges a message, and is killed.
+  [[noreturn]] static void die_as_peer(int from_parent, bool sends) {
+    char handle[abi::kHandleBytes];
+    End end;
+    abi::NetDeviceHandle* none = nullptr;
+    const bool is_right = end.context != nullptr &&
+                          read(from_parent, handle, sizeof(handle)) == sizeof(handle) && poll_until([&] {
+                            return end.net.connect(end.context, 0, abi::kUndefined, handle, &end.comm,
+                                                   &none) != abi::kSuccess ||
+                                   end.comm != nullptr;
+                          }) &&
+                          end.comm != nullptr && end.add_memory() && sends && end.wait(end.begin(true));
+    if (is_right) raise(SIGKILL);
+    _exit(1);
+  }
+};
+
+TEST_F(DatagramPeerTest, AKilledPeerIsNamed) {
+  int channel[2];
+  ASSERT_EQ(pipe(channel), 0);
+  const pid_t child = fork();
+  if (child == 0) die_as_peer(channel[0], true);
+  End end;
+  ASSERT_NE(end.context, nullptr);
+  char handle[abi::kHandleBytes] = {};
+  void* listening = nullptr;
+  ASSERT_EQ(end.net.listen(end.context, 0, handle, &listening), abi::kSuccess);
+  ASSERT_EQ(write(channel[1], handle, sizeof(handle)), static_cast<ssize_t>(sizeof(handle)));
+  abi::NetDeviceHandle* none = nullptr;
+  ASSERT_TRUE(poll_until(
+      [&] { return end.net->accept(listening, &end.comm, &none) != abi::kSuccess || end.comm != nullptr; }));
+  ASSERT_NE(end.comm, nullptr);
+  ASSERT_TRUE(end.add_memory());
+  EXPECT_TRUE(end.wait(end.begin(false)));
+  int status = 0;
+  void* const in_vain = end.begin(false);
+  while (waitpid(child, &status, WNOHANG) == 0) {
+    int done = 0, sizes[abi::kMaxTestSizes] = {};
+    end.net->test(in_vain, &done, sizes);  // the peer needs our acknowledgements
+  }
+  EXPECT_TRUE(WIFSIGNALED(status)) << "the peer could not send";
+  EXPECT_FALSE(end.wait(in_vain));
+  EXPECT_EQ(end.result, abi::kRemoteError);
+  const auto warnings = LogCapture::get().take_warnings();
+  ASSERT_FALSE(warnings.empty());
+  EXPECT_NE(warnings[0].find("does not answer for 600 ms"), std::string::npos) << warnings[0];
+  EXPECT_EQ(end.net->close_recv(end.comm), abi::kSuccess);
+  EXPECT_EQ(end.net->close_listen(listening), abi::kSuccess);
+  EXPECT_EQ(end.net.finalize(end.context), abi::kSuccess);
+  close(channel[0]);
+  close(channel[1]);
+}
 
 TEST_F(DatagramNewestTest, BothEndsMustAgree) {
   environment_.set("VERBENA_TRANSPORT", "connected");

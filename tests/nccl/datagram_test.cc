@@ -184,6 +184,7 @@ TEST_F(DatagramNewestTest, ClosesWithMessagesOpen) {
 struct Plan {
   const char *name, *faults;
   const char* counted;  // in the line at its end: not 0
+  bool has_data = true;
 };
 class DatagramFaultTest : public DatagramNewestTest, public ::testing::WithParamInterface<Plan> {
  protected:
@@ -200,8 +201,12 @@ TEST_P(DatagramFaultTest, EveryMessageArrivesWhole) {
   ASSERT_EQ(start(), 2);
   auto* connection = establish(0, HandleShape::kNull);
   ASSERT_NE(connection, nullptr);
-  exchange(*connection, 300, 500'000);
-  EXPECT_EQ(connection->transfer(4'000'000, 0, 0), nullptr);
+  if (GetParam().has_data) {
+    exchange(*connection, 300, 500'000);
+    EXPECT_EQ(connection->transfer(4'000'000, 0, 0), nullptr);
+  } else {
+    exchange(*connection, 2000, 0);
+  }
   LogCapture::get().take_lines();
   connections_.clear();
   uint64_t count = 0;
@@ -225,6 +230,9 @@ INSTANTIATE_TEST_SUITE_P(
         Plan{"Doubled", "duplicate chance=0.05", "twice "},
         Plan{"All", "lose chance=0.03; reorder by=16 chance=0.1; duplicate chance=0.03", "twice "},
         Plan{"DeadPaths", "lose path=3; lose path=9; lose path=20", "paths rested "},
+        // Of empty messages all that is damaged is what a tag or a MAC covers. Data has the
+        // network's own checksum, which softverbs' plan goes round.
+        Plan{"Damaged", "corrupt bytes=2 chance=0.1", "strays ", false},
         Plan{"Late", "delay by=1ms chance=0.01", "received "}),
     [](const auto& plan) { return plan.param.name; });
 

@@ -19,9 +19,9 @@
 
 #define __global__
 #define __grid_constant__
-#include "examples/all_to_all.cu"
 #include "examples/halo_exchange.cu"
-#include "examples/ring_all_gather.cu"
+#include "examples/moe_dispatch.cu"
+#include "examples/ring_reduce_scatter.cu"
 #undef __global__
 #undef __grid_constant__
 
@@ -33,77 +33,112 @@ using emulator::World;
 constexpr uint32_t kPatienceS = 30;
 constexpr uint64_t kSeeds[] = {0, 1, 2};
 
-// The kernel of this rank's, once for each seed: one launch after the other.
-void launch(uint32_t blocks, uint32_t threads, const std::function<void()>& kernel) {
-  for (const uint64_t seed : kSeeds) {
-    World::Limits limits;
-    limits.outside_patience_s = kPatienceS;
-    World world(seed, limits);
-    world.add_grid(0, blocks, threads, kernel);
-    const std::string failure = world.run();
-    if (!failure.empty()) throw std::runtime_error(failure);
-  }
+void launch_with(uint64_t seed, uint32_t blocks, uint32_t threads, const std::function<void()>& kernel) {
+  World::Limits limits;
+  limits.outside_patience_s = kPatienceS;
+  World world(seed, limits);
+  world.add_grid(0, blocks, threads, kernel);
+  const std::string failure = world.run();
+  if (!failure.empty()) throw std::runtime_error(failure);
 }
 
-bool gather(SymmetricContext& context) {
+// The kernel of this rank's, once for each seed: one launch after the other.
+void launch(uint32_t blocks, uint32_t threads, const std::function<void()>& kernel) {
+  for (const uint64_t seed : kSeeds) launch_with(seed, blocks, threads, kernel);
+}
+
+bool reduce_scatter(SymmetricContext& context) {
   constexpr uint64_t kCount = 5000;
   constexpr uint32_t kBlocks = 2, kThreads = 64;
   const auto world = context.world();
-  const auto window = context.allocate(context.size() * kCount * sizeof(float));
-  float* const gathered = window.address<float>();
-  std::fill_n(gathered + context.rank() * kCount, kCount, static_cast<float>(context.rank() + 1));
-  std::vector<float> sums(kBlocks * kThreads);
-  uint32_t failed = 0;
-  launch(kBlocks, kThreads,
-         [&] { ring::all_gather(world.context(), gathered, kCount, sums.data(), &failed); });
-  double sum = 0, expected = 0;
-  for (const float one : sums) sum += one;
-  for (uint32_t rank = 0; rank < context.size(); ++rank)
-    expected += std::size(kSeeds) * (rank + 1.0) * kCount;
-  bool is_right = failed == 0 && sum == expected;
+  const auto input = context.allocate(context.size() * kCount * sizeof(float));
+  const auto slots = context.allocate(2 * kCount * sizeof(float));
+  const auto number = [](uint64_t rank, uint64_t i) { return static_cast<float>((rank + 1) * (i % 1009)); };
   for (uint64_t i = 0; i < context.size() * kCount; ++i)
-    is_right = is_right && gathered[i] == static_cast<float>(i / kCount + 1);
+    input.address<float>()[i] = number(context.rank(), i);
+  std::vector<float> sum(kCount);
+  uint32_t failed = 0;
+  launch(kBlocks, kThreads, [&] {
+    ring::reduce_scatter(world.context(), sum.data(), input.address<float>(), slots.address<float>(), kCount,
+                         &failed);
+  });
+  bool is_right = failed == 0;
+  for (uint64_t i = 0; i < kCount; ++i) {
+    float expected = 0;
+    for (uint32_t rank = 0; rank < context.size(); ++rank)
+      expected += number(rank, context.rank() * kCount + i);
+    is_right = is_right && sum[i] == expected;
+  }
   return is_right;
+}
+
+bool dispatch(SymmetricContext& context) {
+  constexpr uint32_t kTokens = 100, kRow = 64;
+  const auto world = context.world();
+  const uint32_t size = context.size();
+  const auto tokens = context.allocate(kTokens * kRow * sizeof(float)), counts = context.allocate(size * 8);
+  const auto arrived = context.allocate(uint64_t{size} * kTokens * kRow * sizeof(float));
+  std::fill_n(counts.address<uint64_t>(), size, 0);
+  const auto choose = [&](uint32_t rank, uint32_t token) { return (token * token + rank) % 7 % size; };
+  std::vector<uint32_t> experts(kTokens);
+  std::vector<float> packed(size_t{size} * kTokens * kRow);
+  for (uint32_t i = 0; i < kTokens; ++i) experts[i] = choose(context.rank(), i);
+  for (uint32_t i = 0; i < kTokens * kRow; ++i)
+    tokens.address<float>()[i] = static_cast<float>(context.rank() * kTokens + i / kRow);
+  context.barrier();  // the words are 0 at all ranks
+  uint32_t failed = 0, packed_rows = 0, number = 0;
+  for (const uint64_t seed : kSeeds) {
+    ++number;
+    launch_with(seed, size, 64, [&] {
+      moe::dispatch(world.context(), packed.data(), &packed_rows, arrived.address<float>(),
+                    counts.address<uint64_t>(), tokens.address<float>(), experts.data(), kTokens, kTokens,
+                    kRow, number, &failed);
+    });
+  }
+  bool is_right = failed == 0;
+  uint32_t rows = 0;
+  for (uint32_t i = 0; i < size * kTokens; ++i) {
+    if (choose(i / kTokens, i % kTokens) != context.rank()) continue;
+    for (uint32_t j = 0; j < kRow; ++j)
+      is_right = is_right && packed[rows * kRow + j] == static_cast<float>(i);
+    ++rows;
+  }
+  return is_right && packed_rows == rows;
 }
 
 bool diffuse(SymmetricContext& context) {
-  constexpr uint64_t kCount = 100;
-  constexpr uint32_t kSteps = 20;
-  const auto world = context.world();
-  const auto window = context.allocate(2 * (kCount + 2) * sizeof(float));
-  const uint64_t all = context.size() * kCount, begin = context.rank() * kCount;
-  std::vector<float> rod(all + 2, 0), next(all + 2, 0);
-  rod[0] = next[0] = 1000;
-  std::copy_n(rod.data() + begin, kCount + 2, window.address<float>());
+  constexpr uint64_t kHeight = 5, kWidth = 12, kPitch = kWidth + 2, kPlate = kPitch * (kHeight + 2);
+  constexpr uint32_t kSteps = 20, kColumns = 2;
+  const uint32_t rank = context.rank(), rows = context.size() / kColumns;
+  const auto row = context.split(context.world(), static_cast<int>(rank / kColumns), static_cast<int>(rank));
+  const auto column =
+      context.split(context.world(), static_cast<int>(rank % kColumns), static_cast<int>(rank));
+  const auto window = context.allocate(2 * kPlate * sizeof(float));
+  constexpr uint64_t kWholePitch = kColumns * kWidth + 2;
+  std::vector<float> whole(kWholePitch * (rows * kHeight + 2)), next;
+  for (uint64_t i = 0; i < whole.size(); ++i) whole[i] = static_cast<float>(i * i % 97);
+  const auto find = [&](uint64_t i) {
+    return (rank / kColumns * kHeight + i / kPitch) * kWholePitch + rank % kColumns * kWidth + i % kPitch;
+  };
+  for (uint64_t i = 0; i < 2 * kPlate; ++i) window.address<float>()[i] = whole[find(i % kPlate)];
   uint32_t failed = 0;
   // Each launch goes on where the one before ended: an even number of steps.
-  launch(1, 32, [&] { halo::diffuse(world.context(), window.address<float>(), kCount, kSteps, &failed); });
-  for (uint32_t step = 0; step < std::size(kSeeds) * kSteps; ++step) {
-    for (uint64_t i = 1; i <= all; ++i) next[i] = (rod[i - 1] + 2 * rod[i] + rod[i + 1]) / 4;
-    rod.swap(next);
+  launch(1, 64, [&] {
+    halo::diffuse(row.context(), column.context(), window.address<float>(), kHeight, kWidth, kSteps, &failed);
+  });
+  for (uint32_t step = 0; step < std::size(kSeeds) * kSteps; ++step, whole.swap(next)) {
+    next = whole;
+    for (uint64_t i = kWholePitch; i < whole.size() - kWholePitch; ++i) {
+      if (i % kWholePitch != 0 && i % kWholePitch != kWholePitch - 1)
+        next[i] =
+            (whole[i - 1] + whole[i + 1] + whole[i - kWholePitch] + whole[i + kWholePitch] + 4 * whole[i]) /
+            8;
+    }
   }
   bool is_right = failed == 0;
-  for (uint64_t i = 1; i <= kCount; ++i) is_right = is_right && window.address<float>()[i] == rod[begin + i];
-  return is_right;
-}
-
-bool swap_parts(SymmetricContext& context) {
-  constexpr uint64_t kBytesEach = 10'001;
-  const auto world = context.world();
-  const uint64_t length_bytes = context.size() * kBytesEach;
-  const auto input = context.allocate(length_bytes), output = context.allocate(length_bytes);
-  const auto byte = [](uint64_t from, uint64_t to, uint64_t i) {
-    return static_cast<char>(from * 37 + to * 101 + i * 7);
-  };
-  for (uint64_t i = 0; i < length_bytes; ++i)
-    input.address<char>()[i] = byte(context.rank(), i / kBytesEach, i % kBytesEach);
-  uint32_t failed = 0;
-  launch(context.size(), 32, [&] {
-    exchange::all_to_all(world.context(), output.address<char>(), input.address<char>(), kBytesEach, &failed);
-  });
-  bool is_right = failed == 0;
-  for (uint64_t i = 0; i < length_bytes; ++i)
-    is_right = is_right && output.address<char>()[i] == byte(i / kBytesEach, context.rank(), i % kBytesEach);
+  for (uint64_t i = kPitch; i < kPlate - kPitch; ++i)
+    is_right = is_right &&
+               (i % kPitch == 0 || i % kPitch == kPitch - 1 || window.address<float>()[i] == whole[find(i)]);
   return is_right;
 }
 
@@ -184,8 +219,8 @@ int run_rank(const verbena_unique_id& id, uint32_t rank, uint32_t count_ranks) {
     SymmetricContext context(id, rank, count_ranks);
     bool is_right = true;
     for (const auto& [name, example] :
-         {std::pair("barriers", &meet), std::pair("ring all-gather", &gather),
-          std::pair("halo exchange", &diffuse), std::pair("all-to-all", &swap_parts),
+         {std::pair("barriers", &meet), std::pair("reduce-scatter", &reduce_scatter),
+          std::pair("halo exchange", &diffuse), std::pair("dispatch", &dispatch),
           std::pair("late rank", &give_up), std::pair("barriers again", &meet)}) {
       const bool is_one_right = example(context);
       std::printf("%-16s rank %u of %u, %d in reach: %s\n", name, rank, count_ranks,

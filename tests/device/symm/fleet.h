@@ -42,6 +42,19 @@ class Fleet {
     made.blocks.count = blocks;
     return made;
   }
+  // A rank's context of a team of these members, the rank among them, all in reach. Its words are those of a
+  // workspace with one block and no slots; one rank's teams have different `index`.
+  SymmContext team(int32_t rank, uint64_t index, const std::vector<int32_t>& members) {
+    SymmContext made = workspace(rank, index, 1, 0).context;
+    made.team_size = made.lsa_size = static_cast<int32_t>(members.size());
+    made.lsa_mask = (uint64_t{1} << members.size()) - 1;
+    made.more_deltas = nullptr;
+    for (size_t i = 0; i < members.size(); ++i) {
+      made.inline_deltas[i] = at(rank).deltas[static_cast<size_t>(members[i])];
+      if (members[i] == rank) made.team_rank = static_cast<int32_t>(i);
+    }
+    return made;
+  }
   static uint64_t measure_workspace(int32_t ranks, uint64_t blocks, uint64_t slot_bytes) {
     const auto size = static_cast<uint64_t>(ranks);
     const uint64_t words = 2 * kSymmSignals + kSymmBarrierRows * (size + 1) + 1 + blocks;

@@ -25,6 +25,7 @@ enum class OpsAlgorithm : uint8_t {
   kBulkOneShot,
   kBulkTwoShot
 };
+enum class Transport : uint8_t { kConnected, kDatagram };
 enum class UnpackOffer : uint8_t { kAuto, kNever, kAlways };
 
 // The value of the word "unlimited", for sizes that allow it.

@@ -7,6 +7,8 @@
 
 #include "nccl/net_profiler.h"
 #include "nccl/process.h"
+#include "transport/datagram/channel.h"
+#include "transport/datagram/meeting.h"
 #include "transport/receiver.h"
 #include "transport/sender.h"
 #include "transport/setup/listener.h"
@@ -16,10 +18,13 @@ namespace verbena::nccl {
 struct ListenComm {
   std::shared_ptr<Context> context;
   std::shared_ptr<transport::NicRegistry> nics;  // keeps `nic` alive
+  // One of them.
   std::unique_ptr<transport::Listener> listener;
+  std::unique_ptr<transport::datagram::Listener> datagram_listener;
+  const transport::Nic* nic = nullptr;
 };
 
-// The common part of a sending and a receiving communicator. Exactly one of `sender` and `receiver` is set.
+// The common part of a sending and a receiving communicator. Exactly one of its four ends is set.
 struct Communicator {
   std::shared_ptr<Context> context;
   std::shared_ptr<transport::NicRegistry> nics;
@@ -35,6 +40,8 @@ struct Communicator {
   // After the registrations: queue pairs go before the memory they reach.
   std::unique_ptr<transport::Sender> sender;
   std::unique_ptr<transport::Receiver> receiver;
+  std::unique_ptr<transport::datagram::SendEnd> datagram_sender;
+  std::unique_ptr<transport::datagram::ReceiveEnd> datagram_receiver;
 };
 
 }  // namespace verbena::nccl

@@ -2,9 +2,11 @@
 #include <cstring>
 
 #include "base/log.h"
+#include "base/parameters.h"
 #include "nccl/communicators.h"
 #include "nccl/net_core.h"
 #include "nccl/unpack_offer.h"
+#include "transport/datagram/engine.h"
 
 namespace verbena::nccl {
 
@@ -28,6 +30,21 @@ std::unique_ptr<Communicator> make_communicator(const std::shared_ptr<Context>& 
   return comm;
 }
 
+bool uses_datagrams() {
+  return base::parameters().transport == base::Transport::kDatagram;
+}
+
+// Of the peer's handle and our setting.
+Outcome refuse_transport() {
+  const char* const words[] = {"connected", "datagram"};
+  const bool is_ours = uses_datagrams();
+  return base::fail(
+      base::Status::kInvalidUsage,
+      "connect: the transports differ (VERBENA_TRANSPORT is %s here and %s at the peer); set the "
+      "same for every rank",
+      words[is_ours ? 1 : 0], words[is_ours ? 0 : 1]);
+}
+
 // Before its first message.
 template <typename End>
 void attach_profiler(Communicator& comm, const End& end) {
@@ -42,20 +59,71 @@ Outcome listen(void* context, int device, void* handle, void** listen_comm) {
   auto* c = static_cast<Context*>(context);
   auto nic = find_nic(c, device, "listen");
   if (!nic) return nic.error();
-  protocol::Handle contents;
-  auto listener = transport::Listener::open(**nic, &contents);
-  if (!listener) return listener.error();
+  auto comm = std::make_unique<ListenComm>(ListenComm{c->self, c->nics, nullptr, nullptr, *nic});
   std::memset(handle, 0, abi::kHandleBytes);
-  std::memcpy(handle, &contents, sizeof(contents));
-  *listen_comm = new ListenComm{c->self, c->nics, std::move(*listener)};
+  if (uses_datagrams()) {
+    auto engine = transport::datagram::Engine::find(**nic, c->nics);
+    if (!engine) return engine.error();
+    protocol::datagram::DatagramHandle contents;
+    auto listener = transport::datagram::Listener::open(std::move(*engine), &contents);
+    if (!listener) return listener.error();
+    std::memcpy(handle, &contents, sizeof(contents));
+    comm->datagram_listener = std::move(*listener);
+  } else {
+    protocol::Handle contents;
+    auto listener = transport::Listener::open(**nic, &contents);
+    if (!listener) return listener.error();
+    std::memcpy(handle, &contents, sizeof(contents));
+    comm->listener = std::move(*listener);
+  }
+  *listen_comm = comm.release();
   return {};
 }
+
+namespace {
+
+// The same for datagrams as connect() below.
+Outcome connect_by_datagrams(Context* c, const transport::Nic& nic, void* handle, void** send_comm) {
+  protocol::datagram::DatagramHandle contents;
+  std::memcpy(&contents, handle, sizeof(contents));
+  if (const auto error = protocol::datagram::check_handle(contents);
+      error != protocol::HandshakeError::kNone) {
+    return base::fail(base::Status::kInvalidArgument, "connect: the handle is %s", protocol::describe(error));
+  }
+  std::unique_ptr<transport::datagram::Connector> connector;
+  {
+    const std::lock_guard lock(c->mutex);
+    if (auto found = c->calling.extract(handle); !found.empty()) connector = std::move(found.mapped());
+  }
+  if (connector == nullptr || connector->nonce() != contents.nonce) {
+    auto engine = transport::datagram::Engine::find(nic, c->nics);
+    if (!engine) return engine.error();
+    auto started = transport::datagram::Connector::start(std::move(*engine), contents);
+    if (!started) return started.error();
+    connector = std::move(*started);
+  }
+  auto end = connector->poll();
+  if (!end) return end.error();
+  if (*end == nullptr) {
+    const std::lock_guard lock(c->mutex);
+    c->calling[handle] = std::move(connector);
+    return {};
+  }
+  auto comm = make_communicator(c->self, c->nics, &nic);
+  comm->datagram_sender = std::move(*end);
+  *send_comm = comm.release();
+  return {};
+}
+
+}  // namespace
 
 // Polled with the same `handle` until it yields a communicator; that address is what tells attempts apart.
 Outcome connect(void* context, int device, int traffic_class, void* handle, void** send_comm) {
   auto* c = static_cast<Context*>(context);
   auto nic = find_nic(c, device, "connect");
   if (!nic) return nic.error();
+  if (protocol::datagram::is_datagram_handle(handle) != uses_datagrams()) return refuse_transport();
+  if (uses_datagrams()) return connect_by_datagrams(c, **nic, handle, send_comm);
   protocol::Handle contents;
   std::memcpy(&contents, handle, sizeof(contents));
   if (const auto error = protocol::check_handle(contents); error != protocol::HandshakeError::kNone) {
@@ -93,6 +161,15 @@ Outcome connect(void* context, int device, int traffic_class, void* handle, void
 
 Outcome accept(void* listen_comm, void** receive_comm, abi::NetDeviceHandle** device_handle) {
   auto& listening = *static_cast<ListenComm*>(listen_comm);
+  if (listening.datagram_listener != nullptr) {
+    auto end = listening.datagram_listener->poll();
+    if (!end) return end.error();
+    if (*end == nullptr) return {};
+    auto comm = make_communicator(listening.context, listening.nics, listening.nic);
+    comm->datagram_receiver = std::move(*end);
+    *receive_comm = comm.release();
+    return {};
+  }
   abi::NetDeviceHandle* target = device_handle == nullptr ? nullptr : *device_handle;
   transport::AcceptOptions options;
   options.traffic_class = listening.context->traffic_class;
@@ -126,8 +203,12 @@ void close(Communicator* comm) {
   };
   if (comm->sender != nullptr) {
     close_end(*comm->sender);
-  } else {
+  } else if (comm->receiver != nullptr) {
     close_end(*comm->receiver);
+  } else if (comm->datagram_sender != nullptr) {
+    statistics = comm->datagram_sender->statistics();
+  } else {
+    statistics = comm->datagram_receiver->statistics();
   }
   delete comm;
   context->leave(statistics);
@@ -191,6 +272,8 @@ Outcome deregister_memory(void* comm, void* mhandle) {
   std::unique_lock lock(c.registration_mutex);
   const auto gone = c.registrations.extract(static_cast<transport::Registration*>(mhandle));
   lock.unlock();  // the device may take its time
+  if (!gone.empty() && c.datagram_sender != nullptr) c.datagram_sender->release(gone.key());
+  if (!gone.empty() && c.datagram_receiver != nullptr) c.datagram_receiver->release(gone.key());
   if (!gone.empty()) return {};
   return base::fail(base::Status::kInvalidArgument,
                     "deregMr: not a registration of this communicator (mhandle %p)", mhandle);

@@ -46,6 +46,33 @@ constexpr int kFirstTableWithHint = 9;
   return outcome;
 }
 
+// The same as isend and irecv below.
+[[gnu::noinline]] Outcome send_datagrams(Communicator& comm, void* data, size_t length_bytes, void* mhandle,
+                                         void** request) {
+  if (comm.datagram_sender == nullptr) return refuse_kind("isend", "sending");
+  const auto& memory = *static_cast<transport::Registration*>(mhandle);
+  if (length_bytes != 0 && !memory.covers(data, length_bytes))
+    return refuse_outside("isend", data, length_bytes, memory);
+  transport::Request* posted = nullptr;
+  auto outcome = comm.datagram_sender->post(data, length_bytes, &memory, &posted);
+  *request = posted;
+  return outcome;
+}
+[[gnu::noinline]] Outcome receive_datagrams(Communicator& comm, int count, void** data,
+                                            const size_t* lengths_bytes, void** mhandles, void** request) {
+  *request = nullptr;
+  if (comm.datagram_receiver == nullptr) return refuse_kind("irecv", "receiving");
+  if (count != 1)
+    return base::fail(base::Status::kInvalidUsage, "irecv: 1 buffer a request (n %d, maxRecvs 1)", count);
+  const auto& memory = *static_cast<transport::Registration*>(mhandles[0]);
+  if (lengths_bytes[0] != 0 && !memory.covers(data[0], lengths_bytes[0]))
+    return refuse_outside("irecv", data[0], lengths_bytes[0], memory);
+  transport::Request* posted = nullptr;
+  auto outcome = comm.datagram_receiver->post(data[0], lengths_bytes[0], &memory, &posted);
+  *request = posted;
+  return outcome;
+}
+
 }  // namespace
 
 void name_parent(void* comm, void* phandle) {
@@ -58,7 +85,8 @@ void name_parent(void* comm, void* phandle) {
 VERBENA_HOT_PATH Outcome isend(void* send_comm, void* data, size_t length_bytes, int tag, void* mhandle,
                                void** request) {
   auto& comm = *static_cast<Communicator*>(send_comm);
-  if (comm.sender == nullptr) return refuse_kind("isend", "sending");
+  if (comm.sender == nullptr) [[unlikely]]
+    return send_datagrams(comm, data, length_bytes, mhandle, request);
   const auto& memory = *static_cast<transport::Registration*>(mhandle);
   if (length_bytes != 0 && !memory.covers(data, length_bytes))
     return refuse_outside("isend", data, length_bytes, memory);
@@ -73,7 +101,8 @@ VERBENA_HOT_PATH Outcome isend(void* send_comm, void* data, size_t length_bytes,
 VERBENA_HOT_PATH Outcome irecv(void* receive_comm, int count, void** data, const size_t* lengths_bytes,
                                const int* tags, void** mhandles, void** request) {
   auto& comm = *static_cast<Communicator*>(receive_comm);
-  if (comm.receiver == nullptr) return refuse_kind("irecv", "receiving");
+  if (comm.receiver == nullptr) [[unlikely]]
+    return receive_datagrams(comm, count, data, lengths_bytes, mhandles, request);
   if (count != 1) return post_group(comm, count, data, lengths_bytes, tags, mhandles, request);
   const bool has_hint = comm.context->abi_version >= kFirstTableWithHint &&
                         reinterpret_cast<uintptr_t>(*request) == abi::kOptionalRecvCompletion;
@@ -96,8 +125,9 @@ VERBENA_HOT_PATH Outcome irecv(void* receive_comm, int count, void** data, const
 Outcome iflush(void* receive_comm, int count, void** data, const int* lengths_bytes, void** mhandles,
                void** request) {
   auto& comm = *static_cast<Communicator*>(receive_comm);
-  if (comm.receiver == nullptr) return refuse_kind("iflush", "receiving");
   *request = nullptr;
+  if (comm.datagram_receiver != nullptr) return {};  // memory of the host only
+  if (comm.receiver == nullptr) return refuse_kind("iflush", "receiving");
   if (count < 1 || count > kMaxReceives) {
     return base::fail(base::Status::kInvalidUsage, "iflush: 1 to %d buffers a request (n %d)", kMaxReceives,
                       count);
@@ -141,6 +171,16 @@ VERBENA_HOT_PATH Outcome test(void* request, int* done, int* lengths_bytes) {
       outcome = static_cast<transport::Receiver*>(r->owner)->test_flush(
           *static_cast<transport::FlushRequest*>(r), &is_done);
       break;
+    case transport::RequestKind::kDatagramSend: {
+      auto& message = static_cast<transport::datagram::SendRequest&>(*r);
+      bytes[0] = message.length_bytes;
+      outcome = static_cast<transport::datagram::SendEnd*>(r->owner)->test(message, &is_done);
+      break;
+    }
+    case transport::RequestKind::kDatagramReceive:
+      outcome = static_cast<transport::datagram::ReceiveEnd*>(r->owner)->test(
+          static_cast<transport::datagram::ReceiveRequest&>(*r), &is_done, bytes);
+      break;
   }
   *done = is_done ? 1 : 0;
   if (is_done && lengths_bytes != nullptr) {
@@ -152,6 +192,7 @@ VERBENA_HOT_PATH Outcome test(void* request, int* done, int* lengths_bytes) {
 
 Outcome irecv_consumed(void* receive_comm, int count, void* request) {
   auto& comm = *static_cast<Communicator*>(receive_comm);
+  if (comm.datagram_receiver != nullptr) return {};  // it was free once it was done
   if (comm.receiver == nullptr) return refuse_kind("irecvConsumed", "receiving");
   auto* r = static_cast<transport::Request*>(request);
   if (count < 1 || count > kMaxReceives || r->kind != transport::RequestKind::kReceive ||

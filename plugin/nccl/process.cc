@@ -125,7 +125,13 @@ base::Result<Context*> Process::open_context(uint64_t communicator_id, int traff
     if (auto outcome = find_nics(); !outcome) return outcome.error();
   }
   if (abi_version != kNoMessages) {
-    if (message_contexts_ == 0) load_tuning(*nics_, abi_version);
+    if (message_contexts_ == 0) {
+      load_tuning(*nics_, abi_version);
+      if (base::parameters().transport == base::Transport::kDatagram)
+        base::log_info(
+            "init: VERBENA_TRANSPORT=datagram: NCCL is offered memory of the host only, and no receives that "
+            "the GPU unpacks (VERBENA_UNPACK)");
+    }
     guard_against_pat(abi_version);
     oldest_abi_version_ = message_contexts_ == 0 ? abi_version : std::min(oldest_abi_version_, abi_version);
     ++message_contexts_;

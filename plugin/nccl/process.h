@@ -12,6 +12,7 @@
 #include "nccl/abi.h"
 #include "nccl/receive_class.h"
 #include "protocol/statistics.h"
+#include "transport/datagram/meeting.h"
 #include "transport/link/nic.h"
 #include "transport/setup/connector.h"
 
@@ -40,6 +41,7 @@ struct Context {
 
   std::mutex mutex;                                                   // guards what follows
   std::map<void*, std::unique_ptr<transport::Connector>> connecting;  // by the address of NCCL's handle
+  std::map<void*, std::unique_ptr<transport::datagram::Connector>> calling;  // the same, by datagrams
   protocol::Statistics totals;
   int open_communicators = 0;
 

@@ -10,11 +10,11 @@
 
 namespace verbena::transport {
 
-enum class RequestKind : uint8_t { kSend, kReceive, kFlush };
+enum class RequestKind : uint8_t { kSend, kReceive, kFlush, kDatagramSend, kDatagramReceive };
 
 struct Request {
   RequestKind kind;
-  void* owner;  // the Sender or Receiver
+  void* owner;  // the Sender or Receiver, or an end of datagram/channel.h
 };
 
 // What the cores of protocol/ are made with.

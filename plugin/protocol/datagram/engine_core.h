@@ -639,7 +639,7 @@ class EngineCore {
     list_of(peer, record.where).remove(records_, record_id);
   }
   uint32_t paths_of(uint32_t rails) const {
-    if (options_.rails == 1) return ~0U;
+    if (options_.rails == 1) return rails != 0 ? ~0U : 0;
     uint32_t paths = 0;
     for (; rails != 0; rails &= rails - 1)
       paths |= paths_of_rail_[static_cast<uint32_t>(std::countr_zero(rails))];

@@ -150,7 +150,10 @@ class Service {
       next_ns = token->progress_idle();
       token->turn_.store(ProgressToken::Turn::kNobody, std::memory_order_seq_cst);
       if (token->is_wanted()) next_ns = base::monotonic_ns();  // since
-    }  // otherwise its data thread does it, and wakes us when it leaves
+    } else {
+      next_ns =
+          token->find_next_try();  // its data thread does it, and wakes us when it leaves if it is asked
+    }
     lock.lock();
     running_ = nullptr;
     if (is_known(token) && next_ns < token->due_ns_) reschedule(token, next_ns);

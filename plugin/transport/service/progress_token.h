@@ -38,6 +38,8 @@ class ProgressToken {
   // Called with the token held, on the service thread. Returns when to call again without a request, in
   // monotonic nanoseconds; INT64_MAX: never.
   virtual int64_t progress_idle() = 0;
+  // The same where another thread had the token, which does the work and need not say when it leaves.
+  virtual int64_t find_next_try() { return INT64_MAX; }
   // Takes the request for work; call it before looking for the work, so that later work makes a new request.
   bool take_request() { return wanted_.exchange(false, std::memory_order_seq_cst); }
   // On the service thread only: takes the token outside of progress_idle().

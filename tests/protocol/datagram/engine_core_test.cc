@@ -367,6 +367,25 @@ TEST_F(EngineCoreTest, TheLastPacketsLossIsFoundByAProbe) {
   EXPECT_EQ(left.statistics().timeouts, 0U);
 }
 
+// With one rail, too: a queue that is full takes no probe.
+TEST_F(EngineCoreTest, AProbeWaitsForRoom) {
+  left.send(channel, 1'000);
+  left.pump();
+  ASSERT_EQ(left.count(Datagram::Kind::kData), 1U);
+  const auto pass = [&](uint32_t room) {
+    left.room = room;
+    for (const int64_t end = left.now + 50'000; left.now < end; left.now += 1'000) {
+      left.tick(left.now);
+      left.pump();
+    }
+  };
+  pass(0);
+  EXPECT_EQ(left.count(Datagram::Kind::kData), 1U);
+  left.now += 1'000'000;
+  pass(1);
+  EXPECT_GE(left.count(Datagram::Kind::kData), 2U);
+}
+
 TEST_F(EngineCoreTest, ALateOriginalWidensTheWindows) {
   post(40 * kFullBytes);
   left.send(channel, 40 * kFullBytes);

@@ -1,0 +1,193 @@
+#include "transport/datagram/channel.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/hot_path.h"
+#include "base/log.h"
+#include "base/parameters.h"
+#include "transport/datagram/engine.h"
+
+namespace verbena::transport::datagram {
+
+using base::Outcome;
+using base::Status;
+using protocol::datagram::kMaxPacketIndex;
+using protocol::datagram::kNoObject;
+using protocol::datagram::kRing;
+using State = ChannelRequest::State;
+
+namespace {
+
+template <typename Requests>
+bool uses(const Requests& requests, const Registration* memory) {
+  return std::any_of(requests.begin(), requests.end(), [memory](const auto& request) {
+    return request.state.load(std::memory_order_relaxed) == State::kOpen && request.memory == memory;
+  });
+}
+
+}  // namespace
+
+SendEnd::SendEnd(std::shared_ptr<Engine> engine, uint32_t peer, uint32_t channel, uint16_t wire)
+    : ChannelEnd(std::move(engine), peer, channel, wire) {
+  for (SendRequest& request : requests_) {
+    request.kind = RequestKind::kDatagramSend;
+    request.owner = this;
+  }
+}
+
+SendEnd::~SendEnd() {
+  const EngineGuard guard(*engine_, EngineGuard::Waits{});
+  end_messages();
+}
+
+void SendEnd::end_messages() {
+  if (!std::exchange(has_ended_, true)) engine_->detach(this);
+}
+
+void SendEnd::release(const Registration* memory) {
+  const EngineGuard guard(*engine_, EngineGuard::Waits{});
+  if (uses(requests_, memory)) {
+    end_messages();
+    fail(base::Error{Status::kInvalidUsage});
+  }
+}
+
+bool SendEnd::is_read() const {
+  return std::any_of(requests_.begin(), requests_.end(), [](const SendRequest& request) {
+    return request.state.load(std::memory_order_relaxed) == State::kOpen && request.posted != 0;
+  });
+}
+
+VERBENA_HOT_PATH Outcome SendEnd::post(const void* data, uint64_t length_bytes, const Registration* memory,
+                                       Request** out) {
+  *out = nullptr;
+  if (has_failed()) return failure_;
+  const EngineGuard guard(*engine_);
+  if (!guard) return {};
+  if (has_peer_closed())
+    return base::fail(Status::kRemote, "datagrams: channel %u to %s: the peer has closed it", wire_,
+                      engine_->peer_of(peer_).text.c_str());
+  SendRequest& request = requests_[engine_->send_channel(channel_).next % kRing];
+  if (request.state.load(std::memory_order_relaxed) != State::kFree) return {};
+  const uint32_t data_bytes = engine_->peer(peer_).data_bytes;
+  if (length_bytes > uint64_t{data_bytes} * kMaxPacketIndex)
+    return base::fail(Status::kInvalidArgument,
+                      "isend: a message of %llu bytes is too long for datagrams of %u bytes",
+                      static_cast<unsigned long long>(length_bytes), data_bytes);
+  const uint32_t message = engine_->send(channel_, length_bytes);
+  if (message == kNoObject) return {};
+  request.length_bytes = length_bytes;
+  request.data = static_cast<const std::byte*>(data);
+  request.memory = memory;
+  request.posted = 0;
+  request.is_acked = false;
+  request.state.store(State::kOpen, std::memory_order_relaxed);
+  engine_->attach(message, &request);
+  statistics_.sent[1].count(length_bytes);
+  engine_->pass();
+  *out = &request;
+  return {};
+}
+
+VERBENA_HOT_PATH Outcome SendEnd::test(SendRequest& request, bool* done) {
+  *done = false;
+  if (request.state.load(std::memory_order_acquire) != State::kDone) {
+    if (const EngineGuard guard(*engine_); guard) engine_->pass();
+    if (request.state.load(std::memory_order_acquire) != State::kDone)
+      return has_failed() ? failure_ : Outcome();
+  }
+  request.state.store(State::kFree, std::memory_order_relaxed);
+  *done = true;
+  return {};
+}
+
+ReceiveEnd::ReceiveEnd(std::shared_ptr<Engine> engine, uint32_t peer, uint32_t channel, uint16_t wire)
+    : ChannelEnd(std::move(engine), peer, channel, wire) {
+  for (ReceiveRequest& request : requests_) {
+    request.kind = RequestKind::kDatagramReceive;
+    request.owner = this;
+  }
+}
+
+ReceiveEnd::~ReceiveEnd() {
+  const EngineGuard guard(*engine_, EngineGuard::Waits{});
+  end_messages();
+}
+
+void ReceiveEnd::end_messages() {
+  if (!std::exchange(has_ended_, true)) engine_->detach(this);
+}
+
+void ReceiveEnd::release(const Registration* memory) {
+  const EngineGuard guard(*engine_, EngineGuard::Waits{});
+  if (uses(requests_, memory)) {
+    end_messages();
+    fail(base::Error{Status::kInvalidUsage});
+  }
+}
+
+VERBENA_HOT_PATH Outcome ReceiveEnd::post(void* data, uint64_t room_bytes, const Registration* memory,
+                                          Request** out) {
+  *out = nullptr;
+  if (has_failed()) return failure_;
+  if (memory->is_gpu_memory)
+    return base::fail(Status::kInvalidUsage,
+                      "irecv: datagrams are not received into memory of a GPU (%p); use "
+                      "VERBENA_TRANSPORT=connected",
+                      data);
+  const EngineGuard guard(*engine_);
+  if (!guard) return {};
+  ReceiveRequest& request = requests_[engine_->receive_channel(channel_).next % kRing];
+  if (request.state.load(std::memory_order_relaxed) != State::kFree) return {};
+  const uint32_t message = engine_->Engine::Core::post(channel_, room_bytes, 0);
+  if (message == kNoObject) return {};
+  request.data = static_cast<std::byte*>(data);
+  request.memory = memory;
+  request.state.store(State::kOpen, std::memory_order_relaxed);
+  engine_->attach(message, &request);
+  if (engine_->is_too_long(message)) {
+    fail(base::fail(Status::kInvalidUsage,
+                    "datagrams: channel %u from %s: a message is longer than its receive (%llu bytes)", wire_,
+                    engine_->peer_of(peer_).text.c_str(), static_cast<unsigned long long>(room_bytes)));
+    return failure_;
+  }
+  engine_->settle_packet(message);
+  engine_->pass();
+  *out = &request;
+  return {};
+}
+
+Outcome ReceiveEnd::check_peer() {
+  if (has_failed()) return failure_;
+  const int64_t grace_ns = base::parameters().peer_grace_ms * base::kNsPerMs;
+  if (!has_peer_closed() || engine_->now_ns() - closed_ns_ < grace_ns) return {};
+  fail(base::fail(
+      Status::kRemote,
+      "datagrams: channel %u from %s: the peer has closed it, and %lld ms later a receive is open "
+      "(VERBENA_PEER_GRACE_MS)",
+      wire_, engine_->peer_of(peer_).text.c_str(), static_cast<long long>(base::parameters().peer_grace_ms)));
+  return failure_;
+}
+
+VERBENA_HOT_PATH Outcome ReceiveEnd::test(ReceiveRequest& request, bool* done, uint64_t* length_bytes) {
+  *done = false;
+  if (request.state.load(std::memory_order_acquire) != State::kDone) {
+    if (const EngineGuard guard(*engine_); guard) {
+      engine_->pass();
+      if (request.state.load(std::memory_order_relaxed) != State::kDone) return check_peer();
+    } else if (request.state.load(std::memory_order_acquire) != State::kDone) {
+      return has_failed() ? failure_ : Outcome();
+    }
+  }
+  *length_bytes = request.length_bytes;
+  statistics_.received_staged_bytes += request.length_bytes;
+  ++statistics_.received_staged_messages;
+  ++statistics_.copied_messages;
+  request.state.store(State::kFree, std::memory_order_relaxed);
+  *done = true;
+  return {};
+}
+
+}  // namespace verbena::transport::datagram

@@ -1,0 +1,107 @@
+// What NCCL holds of a channel: its sending or its receiving end, each with as many requests as a channel has
+// messages at a time. One thread at a time for each end, beside any others of the engine.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "base/status.h"
+#include "protocol/datagram/engine_state.h"
+#include "protocol/statistics.h"
+#include "transport/memory/registration.h"
+#include "transport/request.h"
+
+namespace verbena::transport::datagram {
+
+class Engine;
+
+// Its owner is the end. Free, then open, then done: an open one is the engine's, any other the end's.
+struct ChannelRequest : Request {
+  enum class State : uint8_t { kFree, kOpen, kDone };
+  std::atomic<State> state{State::kFree};
+  uint64_t length_bytes = 0;
+};
+
+struct SendRequest : ChannelRequest {
+  const std::byte* data = nullptr;
+  const Registration* memory = nullptr;
+  uint32_t posted = 0;  // datagrams that read it and have not left
+  bool is_acked = false;
+};
+
+struct ReceiveRequest : ChannelRequest {
+  std::byte* data = nullptr;
+  const Registration* memory = nullptr;
+};
+
+// What both ends have.
+class ChannelEnd {
+ public:
+  uint32_t peer() const { return peer_; }
+  uint32_t channel() const { return channel_; }
+  uint16_t wire() const { return wire_; }
+  const protocol::Statistics& statistics() const { return statistics_; }
+  // By the engine, with its token.
+  void fail(base::Outcome failure) {
+    failure_ = failure;
+    has_failed_.store(true, std::memory_order_release);
+  }
+  void note_peer_closed(int64_t now_ns) {
+    if (closed_ns_ == 0) closed_ns_ = now_ns;
+  }
+  bool has_peer_closed() const { return closed_ns_ != 0; }
+
+ protected:
+  ChannelEnd(std::shared_ptr<Engine> engine, uint32_t peer, uint32_t channel, uint16_t wire)
+      : engine_(std::move(engine)), peer_(peer), channel_(channel), wire_(wire) {}
+  bool has_failed() const { return has_failed_.load(std::memory_order_acquire); }
+
+  const std::shared_ptr<Engine> engine_;
+  const uint32_t peer_, channel_;
+  const uint16_t wire_;
+  bool has_ended_ = false;  // the engine does not know it any more
+  std::atomic<bool> has_failed_{false};
+  base::Outcome failure_;  // once it has failed
+  int64_t closed_ns_ = 0;  // when the peer said that its end is closed; 0: it has not
+  protocol::Statistics statistics_;
+};
+
+class SendEnd final : public ChannelEnd {
+ public:
+  SendEnd(std::shared_ptr<Engine> engine, uint32_t peer, uint32_t channel, uint16_t wire);
+  ~SendEnd();
+
+  // Null in `*request`: not now. The memory is read until the request is done.
+  base::Outcome post(const void* data, uint64_t length_bytes, const Registration* memory, Request** request);
+  base::Outcome test(SendRequest& request, bool* done);
+  // Before the memory goes. What still reads it ends, and with it the channel.
+  void release(const Registration* memory);
+  bool is_read() const;  // by datagrams that have not left
+
+ private:
+  void end_messages();
+
+  std::array<SendRequest, protocol::datagram::kRing> requests_;
+};
+
+class ReceiveEnd final : public ChannelEnd {
+ public:
+  ReceiveEnd(std::shared_ptr<Engine> engine, uint32_t peer, uint32_t channel, uint16_t wire);
+  ~ReceiveEnd();
+
+  // Into memory of the host.
+  base::Outcome post(void* data, uint64_t room_bytes, const Registration* memory, Request** request);
+  base::Outcome test(ReceiveRequest& request, bool* done, uint64_t* length_bytes);
+  // As a sending end's.
+  void release(const Registration* memory);
+
+ private:
+  void end_messages();
+  base::Outcome check_peer();
+
+  std::array<ReceiveRequest, protocol::datagram::kRing> requests_;
+};
+
+}  // namespace verbena::transport::datagram

@@ -1,0 +1,875 @@
+#include "transport/datagram/engine.h"
+
+#include <bit>
+#include <cinttypes>
+#include <cstdio>
+#include <cstring>
+#include <ctime>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "base/clock.h"
+#include "base/hot_path.h"
+#include "base/job_key.h"
+#include "base/lasting.h"
+#include "base/log.h"
+#include "base/parameters.h"
+#include "base/random.h"
+#include "transport/datagram/greeting_keys.h"
+#include "transport/datagram/meeting.h"
+
+namespace verbena::transport::datagram {
+
+using base::Outcome;
+using base::Result;
+using base::Status;
+using namespace protocol::datagram;
+
+namespace {
+
+constexpr uint32_t kPagesPerRail = 2048;
+constexpr int64_t kLookNs = 250 * base::kNsPerMs;
+constexpr uint32_t kLooksBetweenQuestions = 16;
+constexpr int64_t kMaxLingerMs = 500;
+
+// The smallest of all rails', in bytes; 0: a port is down.
+uint32_t find_mtu_bytes(const Nic& nic) {
+  uint32_t least = UINT32_MAX;
+  for (verbs::Device* device : nic.rails) {
+    const verbs::PortAddress address = device->refresh_address().port;
+    if (address.link_layer == 0) continue;
+    least = std::min(least, 128U << address.mtu);
+  }
+  return least == UINT32_MAX ? 0 : std::min(least, PagePool::kPageBytes);
+}
+
+// Threads of hosts carry its packets: a round trip is as long as one of them may have to wait, which is no
+// queue of a network, and a packet takes what the CPU needs for it.
+void fit_software(EngineOptions& options) {
+  options.packet_ns = 20'000;
+  options.pages.credits = 512;
+  options.loss = {
+      .same_path = 200'000, .across_paths = 500'000, .least_timeout = 5'000'000, .ack_delay = 20'000};
+}
+
+EngineOptions make_options(const Nic& nic, uint32_t random) {
+  EngineOptions options;
+  options.rails = static_cast<uint32_t>(nic.rails.size());
+  options.random = random;
+  options.silence_ns = base::parameters().failover_timeout_ms * base::kNsPerMs;
+  const int64_t speed_mbps = std::max<uint32_t>(nic.speed_mbps, 1);
+  options.fit(int64_t{PagePool::kPageBytes} * 8 * 1000 / speed_mbps);
+  uint64_t pages =
+      std::min<uint64_t>(static_cast<uint64_t>(base::parameters().bounce_bytes) / PagePool::kPageBytes,
+                         uint64_t{kPagesPerRail} * options.rails);
+  for (const verbs::Device* device : nic.rails) {
+    pages = std::min<uint64_t>(pages, device->max_srq_entries());
+    pages = std::min<uint64_t>(pages, device->max_cq_entries() / 2);
+    if (device->is_software()) fit_software(options);
+  }
+  options.pages.pages = static_cast<uint32_t>(pages);
+  options.pages.rails = options.rails;
+  return options;
+}
+
+struct Engines {
+  std::mutex mutex;
+  std::map<const Nic*, std::weak_ptr<Engine>> by_nic;
+  bool is_idle() {
+    const std::lock_guard lock(mutex);
+    return std::all_of(by_nic.begin(), by_nic.end(),
+                       [](const auto& entry) { return entry.second.expired(); });
+  }
+  static Engines& instance() {
+    static const base::Lasting<Engines> engines;
+    return *engines;
+  }
+};
+
+}  // namespace
+
+Result<std::shared_ptr<Engine>> Engine::find(const Nic& nic, std::shared_ptr<NicRegistry> nics) {
+  Engines& engines = Engines::instance();
+  const std::lock_guard lock(engines.mutex);
+  if (auto known = engines.by_nic[&nic].lock()) return known;
+  uint32_t random = 0;
+  if (Outcome drawn = base::draw_random({reinterpret_cast<uint8_t*>(&random), sizeof(random)}, "datagrams");
+      !drawn)
+    return drawn.error();
+  std::shared_ptr<Engine> engine(new Engine(nic, std::move(nics), make_options(nic, random)));
+  if (Outcome outcome = engine->prepare(); !outcome) return outcome.error();
+  engines.by_nic[&nic] = engine;
+  Registry::instance().add(engine.get());
+  engine->want();
+  return engine;
+}
+
+Engine::Engine(const Nic& nic, std::shared_ptr<NicRegistry> nics, const EngineOptions& options)
+    : EngineCore(options), nic_(nic), nics_(std::move(nics)) {}
+
+Engine::~Engine() {
+  Registry::instance().remove(this);
+  if (rails_.size() == nic_.rails.size()) linger();
+  if (statistics().sent_packets + statistics().received_packets != 0) {
+    const std::string counts = describe_counts();
+    base::log_info("%s", counts.c_str());
+  }
+  retire();  // at last: whoever gives the token away may wake the service
+}
+
+Outcome Engine::prepare() {
+  constexpr uint32_t kLeastMtuBytes = 1024;
+  const uint32_t mtu_bytes = find_mtu_bytes(nic_);
+  if (mtu_bytes < kLeastMtuBytes)
+    return base::fail(Status::kSystem,
+                      "device %s: datagrams need an MTU of at least %u bytes on all ports (%u); use "
+                      "VERBENA_TRANSPORT=connected",
+                      nic_.name.c_str(), kLeastMtuBytes, mtu_bytes);
+  if (options().pages.pages < PageBudget::kLeastPages * options().rails)
+    return base::fail(Status::kSystem,
+                      "device %s: too few pages for datagrams (%u): its shared receive queues are too small; "
+                      "use VERBENA_TRANSPORT=connected",
+                      nic_.name.c_str(), options().pages.pages);
+  auto key = base::job_key();
+  if (!key) return key.error();
+  name_.is_keyed = *key != nullptr ? 1 : 0;
+  name_.rails = static_cast<uint8_t>(nic_.rails.size());
+  name_.data_bytes = static_cast<uint16_t>((mtu_bytes - sizeof(PacketHeader)) / 16 * 16);
+  struct {
+    uint64_t id;
+    EngineSecret secret;
+    uint32_t queue_key;
+  } drawn{};
+  if (Outcome outcome = base::draw_random({reinterpret_cast<uint8_t*>(&drawn), sizeof(drawn)}, "datagrams");
+      !outcome)
+    return outcome;
+  name_.id = drawn.id | 1;
+  name_.secret = drawn.secret;
+  name_.queue_key = drawn.queue_key & ~(1U << 31);  // with the top bit a device takes its own
+  auto pool = PagePool::create(options().pages.pages);
+  if (!pool) return pool.error();
+  pool_ = std::move(*pool);
+  std::vector<std::unique_ptr<Rail>> rails;
+  for (verbs::Device* device : nic_.rails) {
+    auto rail = Rail::create(*device, pool_, name_.queue_key);
+    if (!rail) return rail.error();
+    rails.push_back(std::move(*rail));
+  }
+  rails_ = std::move(rails);
+  add_idle(pool_.count());
+  const EngineGuard guard(*this, EngineGuard::Waits{});
+  pass();
+  return failure_;
+}
+
+void Engine::enter_soon() {
+  while (!enter()) std::this_thread::yield();
+}
+
+// --- A pass.
+
+void Engine::pass() {
+  now_ns_ = base::monotonic_ns();
+  if (failure_.has_failed()) return;
+  uint32_t live = 0;
+  for (uint32_t i = 0; i < rails_.size(); ++i) live |= uint32_t{rails_[i]->device().is_healthy()} << i;
+  if (live != live_rails_) [[unlikely]] {
+    const uint32_t lost = live_rails_ & ~live, found = live & ~live_rails_;
+    live_rails_ = live;
+    for (uint32_t path = 0; path < kPaths; ++path) {
+      const uint32_t rail = options().rail_of(path);
+      for (uint32_t id = 0; id < peers_of_.size(); ++id) {
+        if ((lost >> rail & 1) != 0) peer(id).paths.rest_all(1U << path, make_stamp(now_ns_));
+        if ((found >> rail & 1) != 0) peer(id).paths.wake_all(1U << path);
+      }
+    }
+  }
+  for (uint32_t i = 0; i < rails_.size(); ++i) {
+    poll_sends(*rails_[i]);
+    poll_control(*rails_[i]);
+    poll_pages(i, *rails_[i]);
+  }
+  if (now_ns_ - looked_ns_ > kLookNs) look_around();
+  tick(now_ns_);
+  pump();
+  for (auto& rail : rails_) note(rail->flush());
+}
+
+void Engine::poll_sends(Rail& rail) {
+  verbs::Completion completions[verbs::CompletionQueue::kMaxPollEntries];
+  for (;;) {
+    const int count = rail.sends.poll(completions);
+    for (int i = 0; i < count; ++i) {
+      const verbs::Completion& completion = completions[i];
+      SendQueue* const pair = rail.find_pair(completion.cookie);
+      if (pair == nullptr) continue;
+      pair->retire(completion.cookie, [this](uint32_t message) {
+        if (message == kNoObject || sends_of_[message] == nullptr) return;
+        SendRequest& request = *sends_of_[message];
+        if (request.posted != 0) --request.posted;
+        if (request.posted == 0 && request.is_acked) finish(message, request);
+      });
+      if (completion.error != 0)
+        return note(base::fail(Status::kSystem, "device %s:%d: a datagram cannot be sent: %s",
+                               rail.device().name().c_str(), rail.device().port_number(),
+                               verbs::describe_completion_error(completion.error)));
+    }
+    if (count < 0) return note(base::Error{Status::kSystem});
+    if (count < verbs::CompletionQueue::kMaxPollEntries) return;
+  }
+}
+
+void Engine::poll_control(Rail& rail) {
+  verbs::Completion completions[verbs::CompletionQueue::kMaxPollEntries];
+  constexpr int kRounds = 8;  // then data has its turn
+  for (int round = 0; round < kRounds; ++round) {
+    const int count = rail.control_receives.poll(completions);
+    for (int i = 0; i < count; ++i) {
+      const verbs::Completion& completion = completions[i];
+      const auto buffer = static_cast<uint32_t>(completion.cookie);
+      if (completion.error != 0)
+        return note(base::fail(Status::kSystem, "device %s:%d: a datagram cannot be received: %s",
+                               rail.device().name().c_str(), rail.device().port_number(),
+                               verbs::describe_completion_error(completion.error)));
+      if (completion.length > verbs::kGrhBytes &&
+          completion.length <= verbs::kGrhBytes + Rail::kMaxControlBytes)
+        take_control(completion.imm(), rail.control_bytes(buffer, completion.length - verbs::kGrhBytes));
+      note(rail.post_control(buffer));
+    }
+    if (count < 0) return note(base::Error{Status::kSystem});
+    if (count < verbs::CompletionQueue::kMaxPollEntries) return;
+  }
+}
+
+void Engine::poll_pages(uint32_t number, Rail& rail) {
+  verbs::Completion completions[verbs::CompletionQueue::kMaxPollEntries];
+  constexpr int kRounds = 8;
+  for (int round = 0; round < kRounds; ++round) {
+    const int count = rail.page_receives.poll(completions);
+    for (int i = 0; i < count; ++i) {
+      const verbs::Completion& completion = completions[i];
+      if (completion.error != 0)
+        return note(base::fail(Status::kSystem, "device %s:%d: a datagram cannot be received: %s",
+                               rail.device().name().c_str(), rail.device().port_number(),
+                               verbs::describe_completion_error(completion.error)));
+      take_page(number, completion.cookie, completion.imm(), completion.length);
+    }
+    if (count < 0) return note(base::Error{Status::kSystem});
+    if (count < verbs::CompletionQueue::kMaxPollEntries) return;
+  }
+}
+
+// --- What comes.
+
+uint32_t Engine::find_peer(const Immediate& immediate) const {
+  return immediate.slot < peers_of_.size() && peers_of_[immediate.slot]->is_met ? immediate.slot : kNoObject;
+}
+
+void Engine::take_page(uint32_t rail, uint64_t cookie, uint32_t bits, uint32_t length_bytes) {
+  const auto page = static_cast<uint32_t>(cookie);
+  budget().note_taken(rail, Rail::queue_of(cookie));
+  const Immediate immediate = Immediate::decode(bits);
+  const uint32_t id = find_peer(immediate);
+  PacketHeader header;
+  std::memcpy(&header, pool_.line(page) + verbs::kGrhBytes, sizeof(header));
+  if (length_bytes < PagePool::kLineBytes || id == kNoObject || !carries_data(immediate.kind) ||
+      header.tag != make_tag(peers_of_[id]->receive_keys, header, immediate)) {
+    ++statistics_.strays;
+    return free_page(page);
+  }
+  heard_ns_ = now_ns_;
+  const Place place = Place::decode(header.place);
+  const InPacket packet{.psn = header.psn,
+                        .channel = header.channel,
+                        .place = place,
+                        .backlog = static_cast<uint16_t>(header.backlog & kMostBacklog),
+                        .took_credit = (header.backlog & kTookCredit) != 0,
+                        .is_last = immediate.is_last,
+                        .asks = immediate.asks,
+                        .path = immediate.path,
+                        .was_marked = false,
+                        .time = header.time,
+                        .length_bytes = length_bytes - PagePool::kLineBytes};
+  const Placed placed = on_data(id, packet);
+  switch (placed.verdict) {
+    case Verdict::kHeld: {
+      if (first_pages_.size() <= placed.message) first_pages_.resize(placed.message + 1, kNoObject);
+      PagePool::Page& held = pool_[page];
+      held = {first_pages_[placed.message], place.index, packet.length_bytes};
+      first_pages_[placed.message] = page;
+      return settle_packet(placed.message);
+    }
+    case Verdict::kEmpty:
+      free_page(page);
+      return settle_packet(placed.message);
+    case Verdict::kTooLong: {
+      ReceiveEnd* const end = receive_ends_[receive_message(placed.message).channel];
+      if (end != nullptr)
+        end->fail(
+            base::fail(Status::kInvalidUsage,
+                       "datagrams: channel %u from %s: a message is longer than its receive (%llu bytes)",
+                       header.channel, peers_of_[id]->text.c_str(),
+                       static_cast<unsigned long long>(receive_message(placed.message).room_bytes)));
+      return free_page(page);
+    }
+    case Verdict::kDuplicate:
+    case Verdict::kDropped:
+    case Verdict::kRefused:
+    case Verdict::kStray:
+      return free_page(page);
+  }
+}
+
+void Engine::free_page(uint32_t page) {
+  pool_.put_back(page);
+  add_idle(1);
+}
+
+void Engine::take_control(uint32_t bits, std::span<const uint8_t> bytes) {
+  const Immediate immediate = Immediate::decode(bits);
+  if (bytes.size() < sizeof(PacketHeader)) return;
+  if (immediate.kind == PacketKind::kHello || immediate.kind == PacketKind::kWelcome)
+    return take_greeting(immediate.kind, bytes);
+  const uint32_t id = find_peer(immediate);
+  PacketHeader header;
+  std::memcpy(&header, bytes.data(), sizeof(header));
+  const std::span<const uint8_t> body = bytes.subspan(sizeof(header));
+  if (id == kNoObject || header.tag != make_tag(peers_of_[id]->receive_keys, header, immediate, body)) {
+    ++statistics_.strays;
+    return;
+  }
+  heard_ns_ = now_ns_;
+  switch (immediate.kind) {
+    case PacketKind::kAck: {
+      AckBody ack;
+      std::array<GrantRecord, kMaxGrantsPerAck> grants;
+      if (body.size() < sizeof(ack) || body.size() > sizeof(ack) + sizeof(grants)) return;
+      std::memcpy(&ack, body.data(), sizeof(ack));
+      const size_t count = (body.size() - sizeof(ack)) / sizeof(GrantRecord);
+      std::memcpy(grants.data(), body.data() + sizeof(ack), count * sizeof(GrantRecord));
+      return on_ack(id, header.psn, header.place, ack, {grants.data(), count});
+    }
+    case PacketKind::kRequest: {
+      std::array<Wish, kMaxWishesPerRequest> wishes;
+      if (body.size() > sizeof(wishes)) return;
+      const size_t count = body.size() / sizeof(Wish);
+      std::memcpy(wishes.data(), body.data(), count * sizeof(Wish));
+      return on_request(id, {wishes.data(), count});
+    }
+    case PacketKind::kClose: {
+      Farewell farewell;
+      if (body.size() != sizeof(farewell)) return;
+      std::memcpy(&farewell, body.data(), sizeof(farewell));
+      return take_farewell(id, farewell);
+    }
+    default:
+      ++statistics_.strays;
+  }
+}
+
+void Engine::take_greeting(PacketKind kind, std::span<const uint8_t> bytes) {
+  const auto greeting = read_greeting(bytes.subspan(sizeof(PacketHeader)));
+  if (!greeting || greeting->other_id != name_.id || greeting->engine.is_keyed != name_.is_keyed) {
+    ++statistics_.strays;
+    return;
+  }
+  const auto mac = make_greeting_mac(name_.secret, kind, bytes.first(bytes.size() - kGreetingMacBytes));
+  if (!mac || !base::is_same_mac(*mac, greeting->mac)) {
+    ++statistics_.strays;
+    return;
+  }
+  heard_ns_ = now_ns_;
+  const auto known = peers_by_id_.find(greeting->engine.id);
+  if (kind == PacketKind::kWelcome) {
+    if (known == peers_by_id_.end()) return;
+    for (Connector* connector : connectors_) connector->note_welcome(known->second, *greeting);
+    return;
+  }
+  if (known != peers_by_id_.end() && peers_of_[known->second]->is_met) {
+    const auto& channels = peer(known->second).receive_channels;
+    const uint32_t channel = greeting->channel < channels.size() ? channels[greeting->channel] : kNoObject;
+    if (channel != kNoObject && receive_nonces_[channel] == greeting->nonce)
+      return welcome(known->second, greeting->channel, greeting->nonce);  // the first one was lost
+    if (listeners_.count(greeting->nonce) == 0)
+      return welcome(known->second, greeting->channel, greeting->nonce, GreetingRefusal::kNobodyListens);
+  }
+  if (const auto listener = listeners_.find(greeting->nonce); listener != listeners_.end())
+    listener->second->note_hello(*greeting);
+}
+
+void Engine::take_farewell(uint32_t id, const Farewell& farewell) {
+  const auto& channels =
+      farewell.of_sender == farewell.is_question ? peer(id).send_channels : peer(id).receive_channels;
+  const uint32_t channel = farewell.channel < channels.size() ? channels[farewell.channel] : kNoObject;
+  if (farewell.is_question != 0) {
+    const bool is_open =
+        channel != kNoObject && (farewell.of_sender != 0 || !receive_channel(channel).is_closed);
+    if (!is_open) post_farewell(id, {farewell.channel, farewell.of_sender, 0});
+    return;
+  }
+  if (channel == kNoObject) return;
+  if (farewell.of_sender == 0) {
+    if (send_ends_[channel] != nullptr) send_ends_[channel]->note_peer_closed(now_ns_);
+  } else if (receive_channel(channel).is_closed) {
+    forget_receive(channel);
+  } else {
+    receive_ends_[channel]->note_peer_closed(now_ns_);
+  }
+}
+
+// --- What leaves.
+
+uint32_t Engine::rooms() const {
+  uint32_t rooms = 0;
+  for (uint32_t i = 0; i < rails_.size(); ++i) rooms |= uint32_t{rails_[i]->has_room()} << i;
+  return rooms & live_rails_;
+}
+
+VERBENA_HOT_PATH void Engine::post_data(uint32_t id, const OutPacket& packet) {
+  const Peer& to = *peers_of_[id];
+  Rail& rail = *rails_[options().rail_of(packet.path)];
+  const EngineRail& target = to.rail[packet.path % to.name.rails];
+  const bool is_granted = packet.kind == PacketKind::kGranted;
+  const uint32_t pair = packet.path / options().rails % kGrantedPairs;
+  SendQueue& queue = is_granted ? rail.granted[pair] : rail.eager;
+  const Immediate immediate{.slot = to.slot,
+                            .path = packet.path,
+                            .is_last = packet.is_last,
+                            .asks = packet.asks,
+                            .is_resent = packet.is_resent,
+                            .kind = packet.kind};
+  PacketHeader header{
+      .tag = 0,
+      .psn = packet.psn,
+      .place = 0,
+      .channel = kNoChannel,
+      .backlog = static_cast<uint16_t>(packet.backlog | (packet.took_credit ? kTookCredit : 0)),
+      .time = make_stamp(now_ns_)};
+  verbs::Datagram datagram{.way = to.ways.find(packet.path),
+                           .pair_number = is_granted ? target.granted[pair] : target.eager,
+                           .key = to.name.queue_key,
+                           .imm = immediate.encode(),
+                           .header_length = sizeof(header)};
+  if (packet.message != kNoObject) [[likely]] {
+    const protocol::datagram::SendMessage& message = send_message(packet.message);
+    SendRequest& request = *sends_of_[packet.message];
+    const uint32_t data_bytes = peer(id).data_bytes;
+    const uint64_t offset = uint64_t{packet.index} * data_bytes;
+    header.place = Place{static_cast<uint16_t>(message.number % kMessageNumbers), packet.index}.encode();
+    header.channel = send_channel(message.channel).wire;
+    datagram.data_length =
+        static_cast<uint32_t>(std::min<uint64_t>(message.length_bytes - offset, data_bytes));
+    if (datagram.data_length != 0) {
+      datagram.data = request.data + offset;
+      datagram.data_key = request.memory->regions[options().rail_of(packet.path)].local_key();
+    }
+    ++request.posted;
+  }
+  header.tag = make_tag(to.send_keys, header, immediate);
+  std::byte* const place = queue.next_header();
+  std::memcpy(place, &header, sizeof(header));
+  datagram.header = place;
+  note(queue.add(datagram, packet.message));
+}
+
+void Engine::post_control(uint32_t id, uint32_t path, PacketKind kind, PacketHeader header,
+                          std::span<const uint8_t> body) {
+  const Peer& to = *peers_of_[id];
+  if (!to.is_met) return;
+  Rail& rail = *rails_[options().rail_of(path)];
+  if (rail.control.room() == 0) return;  // whoever needs it sends it again
+  const Immediate immediate{.slot = to.slot,
+                            .path = static_cast<uint8_t>(path),
+                            .is_last = false,
+                            .asks = false,
+                            .is_resent = false,
+                            .kind = kind};
+  header.channel = kNoChannel;
+  header.time = make_stamp(now_ns_);
+  header.tag = make_tag(to.send_keys, header, immediate, body);
+  std::byte* const place = rail.control.next_header();
+  std::memcpy(place, &header, sizeof(header));
+  if (!body.empty()) std::memcpy(place + sizeof(header), body.data(), body.size());
+  note(rail.control.add({.way = to.ways.find(path),
+                         .pair_number = to.rail[path % to.name.rails].control,
+                         .key = to.name.queue_key,
+                         .imm = immediate.encode(),
+                         .header_length = static_cast<uint32_t>(sizeof(header) + body.size()),
+                         .header = place},
+                        kNoObject));
+}
+
+void Engine::post_ack(uint32_t id, uint32_t path, const Ack& ack) {
+  struct {
+    AckBody body;
+    std::array<GrantRecord, kMaxGrantsPerAck> grants;
+  } content{ack.body, ack.grants};
+  PacketHeader header{};
+  header.psn = ack.cumulative;
+  header.place = ack.base;
+  post_control(
+      id, path, PacketKind::kAck, header,
+      {reinterpret_cast<const uint8_t*>(&content), sizeof(AckBody) + ack.grant_count * sizeof(GrantRecord)});
+}
+
+void Engine::post_request(uint32_t id, uint32_t path, std::span<const Wish> wishes) {
+  post_control(id, path, PacketKind::kRequest, {},
+               {reinterpret_cast<const uint8_t*>(wishes.data()), wishes.size_bytes()});
+}
+
+void Engine::post_farewell(uint32_t id, const Farewell& farewell) {
+  const Peer& to = *peers_of_[id];
+  if (!to.is_met || to.failure.has_failed()) return;
+  post_control(id, static_cast<uint32_t>(std::countr_zero(to.ways.paths)), PacketKind::kClose, {},
+               {reinterpret_cast<const uint8_t*>(&farewell), sizeof(farewell)});
+}
+
+void Engine::post_pages(uint32_t rail, PageQueue queue, uint32_t count) {
+  std::array<uint32_t, 64> pages;
+  while (count != 0) {
+    const uint32_t now = std::min(count, static_cast<uint32_t>(pages.size()));
+    for (uint32_t i = 0; i < now; ++i) pages[i] = pool_.take();
+    note(rails_[rail]->post_page(queue, pool_, {pages.data(), now}));
+    count -= now;
+  }
+}
+
+// By the CPU, at once.
+void Engine::move_pages(uint32_t message, protocol::datagram::ReceiveMessage& state) {
+  ReceiveRequest& request = *receives_of_[message];
+  const uint64_t data_bytes = peer(receive_channel(state.channel).peer).data_bytes;
+  uint32_t count = 0;
+  for (uint32_t page = std::exchange(first_pages_[message], kNoObject); page != kNoObject; ++count) {
+    const PagePool::Page& held = pool_[page];
+    std::memcpy(request.data + held.index * data_bytes, pool_.data(page), held.length_bytes);
+    pool_.put_back(page);
+    page = held.next;
+  }
+  note_moving(message, count);
+  note_moved(message, count);
+}
+
+void Engine::note_sent(uint32_t message) {
+  SendRequest* const request = sends_of_[message];
+  if (request == nullptr) return;
+  request->is_acked = true;
+  if (request->posted == 0) finish(message, *request);
+}
+
+// Only now may its memory go: a copy of a packet that had arrived may still have been leaving.
+void Engine::finish(uint32_t message, SendRequest& request) {
+  forget(message);
+  sends_of_[message] = nullptr;
+  request.state.store(ChannelRequest::State::kDone, std::memory_order_release);
+}
+
+void Engine::note_received(uint32_t message) {
+  ReceiveRequest* const request = std::exchange(receives_of_[message], nullptr);
+  const protocol::datagram::ReceiveMessage& state = receive_message(message);
+  request->length_bytes = state.bytes;
+  --peers_of_[receive_channel(state.channel).peer]->open_receives;
+  release(message);
+  request->state.store(ChannelRequest::State::kDone, std::memory_order_release);
+}
+
+void Engine::note_silent(uint32_t id) {
+  Peer& silent = *peers_of_[id];
+  silent.failure = base::fail(
+      Status::kRemote,
+      "datagrams: %s does not answer for %lld ms (VERBENA_FAILOVER_TIMEOUT_MS): has its process ended, or is "
+      "the network to it down?",
+      silent.text.c_str(), static_cast<long long>(options().silence_ns / base::kNsPerMs));
+  mute_peer(id);
+  for (SendEnd* end : send_ends_)
+    if (end != nullptr && end->peer() == id) end->fail(silent.failure);
+  for (ReceiveEnd* end : receive_ends_)
+    if (end != nullptr && end->peer() == id) end->fail(silent.failure);
+}
+
+void Engine::note(const Outcome& outcome) {
+  if (!outcome && !failure_.has_failed()) fail_all(outcome);
+}
+void Engine::fail_all(const Outcome& failure) {
+  failure_ = failure;
+  for (SendEnd* end : send_ends_)
+    if (end != nullptr) end->fail(failure);
+  for (ReceiveEnd* end : receive_ends_)
+    if (end != nullptr) end->fail(failure);
+}
+
+// --- Peers and channels.
+
+uint32_t Engine::take_peer(const EngineName& name, const protocol::RailRecord& port) {
+  if (const auto known = peers_by_id_.find(name.id); known != peers_by_id_.end()) return known->second;
+  const uint32_t id = add_peer(1, std::min(name.data_bytes, name_.data_bytes));
+  auto made = std::make_unique<Peer>();
+  made->name = name;
+  made->text = describe_engine(name, port);
+  peers_of_.push_back(std::move(made));  // peers are not removed: their numbers go up
+  peers_by_id_[name.id] = id;
+  return id;
+}
+
+Outcome Engine::meet(uint32_t id, const Greeting& greeting, Ways ways) {
+  Peer& met = *peers_of_[id];
+  if (met.is_met) return {};
+  auto send_keys = make_tag_keys(name_, greeting.engine),
+       receive_keys = make_tag_keys(greeting.engine, name_);
+  if (!send_keys) return send_keys.error();
+  if (!receive_keys) return receive_keys.error();
+  met.name = greeting.engine;
+  met.rail = greeting.rail;
+  met.slot = greeting.slot;
+  met.send_keys = *send_keys;
+  met.receive_keys = *receive_keys;
+  met.ways = std::move(ways);
+  met.is_met = true;
+  peer(id).paths = PathTable(met.ways.paths, options().random + id * 7);
+  return {};
+}
+
+uint16_t Engine::choose_wire(uint32_t id) {
+  Peer& to = *peers_of_[id];
+  const auto& channels = peer(id).send_channels;
+  for (;;) {
+    const uint16_t wire = to.next_channel;
+    to.next_channel = static_cast<uint16_t>((wire + 1) % kNoChannel);
+    if (wire >= channels.size() || channels[wire] == kNoObject) return wire;
+  }
+}
+
+uint32_t Engine::open_receive_of(uint32_t id, uint16_t wire, uint64_t nonce) {
+  const auto& channels = peer(id).receive_channels;
+  if (wire < channels.size() && channels[wire] != kNoObject) forget_receive(channels[wire]);  // it was closed
+  const uint32_t channel = open_receive(id, wire);
+  if (receive_nonces_.size() <= channel) receive_nonces_.resize(channel + 1);
+  receive_nonces_[channel] = nonce;
+  return channel;
+}
+
+Greeting Engine::make_greeting(uint32_t id, uint16_t channel, uint64_t nonce) const {
+  Greeting greeting{};
+  greeting.version = kDatagramVersion;
+  greeting.slot = static_cast<uint16_t>(id);
+  greeting.channel = channel;
+  greeting.nonce = nonce;
+  greeting.other_id = peers_of_[id]->name.id;
+  greeting.engine = name_;
+  for (size_t i = 0; i < rails_.size(); ++i) greeting.rail[i] = rails_[i]->describe();
+  return greeting;
+}
+
+void Engine::post_greeting(PacketKind kind, Greeting greeting, const EngineName& to, uint32_t rail_number,
+                           ibv_ah* way, uint32_t pair_number) {
+  Rail& rail = *rails_[rail_number];
+  if (rail.control.room() == 0) return;
+  std::byte* const place = rail.control.next_header();
+  const PacketHeader header{};
+  const uint32_t covered = greeting.covered_bytes(), length = sizeof(header) + covered;
+  std::memcpy(place, &header, sizeof(header));
+  std::memcpy(place + sizeof(header), &greeting, covered);
+  const auto mac = make_greeting_mac(to.secret, kind, {reinterpret_cast<const uint8_t*>(place), length});
+  if (!mac) return note(mac.error());
+  std::memcpy(place + length, mac->data(), mac->size());
+  const Immediate immediate{
+      .slot = kStrangerSlot, .path = 0, .is_last = false, .asks = false, .is_resent = false, .kind = kind};
+  note(rail.control.add({.way = way,
+                         .pair_number = pair_number,
+                         .key = to.queue_key,
+                         .imm = immediate.encode(),
+                         .header_length = length + kGreetingMacBytes,
+                         .header = place},
+                        kNoObject));
+}
+
+void Engine::welcome(uint32_t id, uint16_t channel, uint64_t nonce, GreetingRefusal refusal) {
+  const Peer& to = *peers_of_[id];
+  Greeting greeting = make_greeting(id, channel, nonce);
+  greeting.refusal = refusal;
+  // Another path each time: the one before may be dead.
+  const uint32_t turn = static_cast<uint32_t>(now_ns_ / kStampNs) % kPaths;
+  const uint32_t path =
+      (turn + static_cast<uint32_t>(std::countr_zero(std::rotr(to.ways.paths, static_cast<int>(turn))))) %
+      kPaths;
+  post_greeting(PacketKind::kWelcome, greeting, to.name, options().rail_of(path), to.ways.find(path),
+                to.rail[path % to.name.rails].control);
+}
+
+namespace {
+template <typename Entry>
+Entry& reach(std::vector<Entry>& entries, uint32_t at) {
+  if (entries.size() <= at) entries.resize(at + 1);
+  return entries[at];
+}
+}  // namespace
+
+void Engine::attach(SendEnd* end) {
+  reach(send_ends_, end->channel()) = end;
+}
+void Engine::attach(ReceiveEnd* end) {
+  reach(receive_ends_, end->channel()) = end;
+}
+void Engine::attach(uint32_t message, SendRequest* request) {
+  reach(sends_of_, message) = request;
+}
+void Engine::attach(uint32_t message, ReceiveRequest* request) {
+  reach(receives_of_, message) = request;
+  if (first_pages_.size() <= message) first_pages_.resize(message + 1, kNoObject);
+  ++peers_of_[receive_channel(receive_message(message).channel).peer]->open_receives;
+}
+
+// Datagrams that still read messages leave first.
+void Engine::detach(SendEnd* end) {
+  constexpr int64_t kLongestMs = 1000;
+  const uint32_t channel = end->channel(), ring = send_channel(channel).ring;
+  close_send(channel);
+  for (uint32_t i = 0; ring != kNoObject && i < kRing; ++i) {
+    SendRequest* const request = reach(sends_of_, ring * kRing + i);
+    if (request != nullptr) request->is_acked = false;  // the core knows nothing of them any more
+  }
+  const auto deadline = base::Deadline::after_ms(kLongestMs);
+  while (end->is_read() && !failure_.has_failed() && !deadline.has_passed()) pass();
+  for (uint32_t i = 0; ring != kNoObject && i < kRing; ++i) reach(sends_of_, ring * kRing + i) = nullptr;
+  send_ends_[channel] = nullptr;
+  post_farewell(end->peer(), {end->wire(), 1, 0});
+  pass();
+}
+
+void Engine::detach(ReceiveEnd* end) {
+  const uint32_t channel = end->channel(), ring = receive_channel(channel).ring;
+  for (uint32_t i = 0; ring != kNoObject && i < kRing; ++i) {
+    const uint32_t message = ring * kRing + i;
+    if (std::exchange(reach(receives_of_, message), nullptr) != nullptr)
+      --peers_of_[end->peer()]->open_receives;
+    if (first_pages_.size() <= message) first_pages_.resize(message + 1, kNoObject);
+    for (uint32_t page = std::exchange(first_pages_[message], kNoObject); page != kNoObject;) {
+      const uint32_t next = pool_[page].next;
+      pool_.put_back(page);  // the core counts it as idle
+      page = next;
+    }
+  }
+  close_receive(channel);
+  receive_ends_[channel] = nullptr;
+  if (peers_of_[end->peer()]->is_met) must_ack(end->peer());
+  post_farewell(end->peer(), {end->wire(), 0, 0});
+  if (end->has_peer_closed()) forget_receive(channel);
+  pass();
+}
+
+void Engine::ask_farewell(const ChannelEnd& end, bool of_sender) {
+  post_farewell(end.peer(), {end.wire(), static_cast<uint8_t>(of_sender ? 1 : 0), 1});
+}
+
+// --- Between NCCL's calls.
+
+// Who waits asks whether the other end is there.
+void Engine::look_around() {
+  const bool asks_all = now_ns_ / kLookNs % kLooksBetweenQuestions == 0;
+  looked_ns_ = now_ns_;
+  for (uint32_t id = 0; id < peers_of_.size(); ++id) {
+    const bool is_quiet = now_ns_ - peer(id).heard_ns > kLookNs;
+    if (!peers_of_[id]->is_met || peers_of_[id]->failure.has_failed()) continue;
+    if (peers_of_[id]->open_receives != 0 && is_quiet) ask(id);
+    if (!is_quiet && !asks_all) continue;
+    const auto& channels = peer(id).receive_channels;
+    for (uint16_t wire = 0; wire < channels.size(); ++wire) {
+      if (channels[wire] == kNoObject) continue;
+      const ReceiveChannel& channel = receive_channel(channels[wire]);
+      if (channel.is_closed || channel.open != 0) post_farewell(id, {wire, 1, 1});
+    }
+  }
+}
+
+// Peers whose ends are open may still wait for our last acknowledgement.
+void Engine::linger() {
+  constexpr int64_t kQuestionNs = 20 * base::kNsPerMs;
+  const EngineGuard guard(*this, EngineGuard::Waits{});
+  take_request();
+  const auto deadline =
+      base::Deadline::after_ms(std::min<int64_t>(base::parameters().peer_grace_ms, kMaxLingerMs));
+  int64_t asked_ns = 0;
+  while (!failure_.has_failed() && !deadline.has_passed()) {
+    pass();
+    bool is_awaited = false;
+    const bool asks = now_ns_ - asked_ns > kQuestionNs;
+    for (uint32_t id = 0; id < peers_of_.size(); ++id) {
+      if (!peers_of_[id]->is_met || peers_of_[id]->failure.has_failed()) continue;
+      const auto& channels = peer(id).receive_channels;
+      for (uint16_t wire = 0; wire < channels.size(); ++wire) {
+        if (channels[wire] == kNoObject) continue;
+        is_awaited = true;
+        if (asks) post_farewell(id, {wire, 1, 1});
+      }
+    }
+    if (!is_awaited) break;
+    if (asks) asked_ns = now_ns_;
+    const timespec pause{0, 50'000};
+    nanosleep(&pause, nullptr);
+  }
+  pass();
+}
+
+int64_t Engine::progress_idle() {
+  constexpr int64_t kBusyNs = 100 * base::kNsPerMs;
+  take_request();
+  pass();
+  const int64_t rest_ns = now_ns_ - heard_ns_ < kBusyNs ? 2 * base::kNsPerMs : 20 * base::kNsPerMs;
+  return std::max(std::min(next_timer_ns(), now_ns_ + rest_ns), now_ns_ + base::kNsPerMs / 5);
+}
+
+int64_t Engine::find_next_try() {
+  return base::monotonic_ns() + 2 * base::kNsPerMs;
+}
+
+std::string Engine::describe_counts() const {
+  const EngineStatistics& counts = statistics();
+  char line[512];
+  std::snprintf(line, sizeof(line),
+                "datagrams on %s: engine %016" PRIx64 ", %zu peers; packets sent %" PRIu64 ", again %" PRIu64
+                ", in vain %" PRIu64 ", received %" PRIu64 ", twice %" PRIu64 ", refused %" PRIu64
+                ", strays %" PRIu64 "; timeouts %" PRIu64 ", paths rested %" PRIu64,
+                nic_.name.c_str(), name_.id, peers_of_.size(), counts.sent_packets, counts.resent_packets,
+                counts.in_vain, counts.received_packets, counts.duplicates, counts.refused_packets,
+                counts.strays, counts.timeouts, counts.rested_paths);
+  return line;
+}
+
+std::string Engine::describe() const {
+  std::string text = describe_counts() + '\n';
+  char line[512];
+  for (uint32_t id = 0; id < peers_of_.size(); ++id) {
+    const auto& state = peer(id);
+    std::snprintf(line, sizeof(line),
+                  "  %s: %s, heard %.1f s ago, %u packets under way, %u paths of %u rest, %u receives open\n",
+                  peers_of_[id]->text.c_str(),
+                  peers_of_[id]->failure.has_failed() ? "does not answer"
+                  : peers_of_[id]->is_met             ? "met"
+                                                      : "not met yet",
+                  static_cast<double>(now_ns_ - state.heard_ns) / 1e9, state.in_flight,
+                  static_cast<unsigned>(std::popcount(state.paths.resting())),
+                  static_cast<unsigned>(std::popcount(state.paths.all())), peers_of_[id]->open_receives);
+    text += line;
+  }
+  return text;
+}
+
+bool Engine::dump_state(StateDump& dump) {
+  if (!enter_as_service()) {
+    dump = dump_from_outside();
+    return true;
+  }
+  dump.text = describe();
+  dump.is_idle = peers_of_.empty() && !failure_.has_failed();
+  leave_as_service();
+  return true;
+}
+
+StateDump Engine::dump_from_outside() const {
+  char line[160];
+  std::snprintf(line, sizeof(line), "datagrams on %s: engine %016" PRIx64 " is being worked on\n",
+                nic_.name.c_str(), name_.id);
+  return {line};
+}
+
+}  // namespace verbena::transport::datagram

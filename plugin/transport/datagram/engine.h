@@ -1,0 +1,178 @@
+// One end of all datagrams of a net device in this process: protocol/datagram/engine_core.h over verbs. It
+// lives while a listener, a channel or somebody who connects needs it. Whichever thread has the token
+// (service/progress_token.h) works for all: the threads of NCCL in their calls, the service thread between
+// them.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/status.h"
+#include "protocol/datagram/engine_core.h"
+#include "protocol/datagram/greeting.h"
+#include "transport/datagram/channel.h"
+#include "transport/datagram/page_pool.h"
+#include "transport/datagram/peer.h"
+#include "transport/datagram/rail.h"
+#include "transport/link/nic.h"
+#include "transport/service/progress_token.h"
+#include "transport/service/registry.h"
+
+namespace verbena::transport::datagram {
+
+class Connector;
+class Listener;
+
+class Engine final : public protocol::datagram::EngineCore<Engine>,
+                     public ProgressToken,
+                     public RegistryMember {
+ public:
+  using Core = protocol::datagram::EngineCore<Engine>;
+
+  // The device's engine, made if there is none. `nics` has the device.
+  static base::Result<std::shared_ptr<Engine>> find(const Nic& nic, std::shared_ptr<NicRegistry> nics);
+  ~Engine();
+
+  const Nic& nic() const { return nic_; }
+  const protocol::datagram::EngineName& name() const { return name_; }
+  std::span<const std::unique_ptr<Rail>> rails() const { return rails_; }
+  bool has_many_peers() const { return peers_of_.size() >= kManyPeers; }
+
+  using ProgressToken::enter;
+  // Waits for the token, which nobody keeps for long.
+  void enter_soon();
+
+  // --- All that follows: with the token.
+
+  // Takes what has come, sends what may leave.
+  void pass();
+  base::Outcome failure() const { return failure_; }
+
+  Peer& peer_of(uint32_t id) { return *peers_of_[id]; }
+  bool has_met(uint64_t engine_id) const {
+    const auto known = peers_by_id_.find(engine_id);
+    return known != peers_by_id_.end() && peers_of_[known->second]->is_met;
+  }
+  // The peer with this name, known or not yet met.
+  uint32_t take_peer(const protocol::datagram::EngineName& name, const protocol::RailRecord& port);
+  // From its greeting; only once.
+  base::Outcome meet(uint32_t peer, const protocol::datagram::Greeting& greeting, Ways ways);
+  // A number that none of our channels to this peer has.
+  uint16_t choose_wire(uint32_t peer);
+
+  void listen(uint64_t nonce, Listener* listener) { listeners_[nonce] = listener; }
+  void forget_listener(uint64_t nonce) { listeners_.erase(nonce); }
+  void await(Connector* connector) { connectors_.push_back(connector); }
+  void forget_connector(Connector* connector) { std::erase(connectors_, connector); }
+  protocol::datagram::Greeting make_greeting(uint32_t peer, uint16_t channel, uint64_t nonce) const;
+  // Over this way, from the rail.
+  void post_greeting(protocol::datagram::PacketKind kind, protocol::datagram::Greeting greeting,
+                     const protocol::datagram::EngineName& to, uint32_t rail, ibv_ah* way,
+                     uint32_t pair_number);
+  void welcome(uint32_t peer, uint16_t channel, uint64_t nonce,
+               protocol::datagram::GreetingRefusal refusal = protocol::datagram::GreetingRefusal::kNone);
+  // A channel that a peer opened.
+  uint32_t open_receive_of(uint32_t peer, uint16_t wire, uint64_t nonce);
+
+  void attach(SendEnd* end);
+  void attach(ReceiveEnd* end);
+  void detach(SendEnd* end);
+  void detach(ReceiveEnd* end);
+  void attach(uint32_t message, SendRequest* request);
+  void attach(uint32_t message, ReceiveRequest* request);
+  // Asks whether the other end of a channel is closed.
+  void ask_farewell(const ChannelEnd& end, bool of_sender);
+
+  int64_t now_ns() const { return now_ns_; }
+  std::string describe() const;         // with all peers, in lines
+  std::string describe_counts() const;  // a line, without its end
+
+ private:
+  friend Core;
+  static constexpr size_t kManyPeers = 256;
+
+  Engine(const Nic& nic, std::shared_ptr<NicRegistry> nics, const protocol::datagram::EngineOptions& options);
+  base::Outcome prepare();
+
+  // --- The core's port.
+  uint32_t rooms() const;
+  uint32_t live_rails() const { return live_rails_; }
+  void post_data(uint32_t peer, const protocol::datagram::OutPacket& packet);
+  void post_ack(uint32_t peer, uint32_t path, const protocol::datagram::Ack& ack);
+  void post_request(uint32_t peer, uint32_t path, std::span<const protocol::datagram::Wish> wishes);
+  void post_pages(uint32_t rail, protocol::datagram::PageQueue queue, uint32_t count);
+  void move_pages(uint32_t message, protocol::datagram::ReceiveMessage& state);
+  void note_sent(uint32_t message);
+  void note_received(uint32_t message);
+  void note_silent(uint32_t peer);
+
+  void post_control(uint32_t peer, uint32_t path, protocol::datagram::PacketKind kind,
+                    protocol::datagram::PacketHeader header, std::span<const uint8_t> body);
+  void post_farewell(uint32_t peer, const protocol::datagram::Farewell& farewell);
+  void poll_sends(Rail& rail);
+  void poll_control(Rail& rail);
+  void poll_pages(uint32_t number, Rail& rail);
+  void take_control(uint32_t immediate, std::span<const uint8_t> bytes);
+  void take_page(uint32_t rail, uint64_t cookie, uint32_t immediate, uint32_t length_bytes);
+  void take_greeting(protocol::datagram::PacketKind kind, std::span<const uint8_t> bytes);
+  void take_farewell(uint32_t peer, const protocol::datagram::Farewell& farewell);
+  void free_page(uint32_t page);
+  void finish(uint32_t message, SendRequest& request);
+  void look_around();
+  void linger();
+  uint32_t find_peer(const protocol::datagram::Immediate& immediate) const;
+  void note(const base::Outcome& outcome);
+  void fail_all(const base::Outcome& failure);
+
+  // --- ProgressToken's and RegistryMember's.
+  int64_t progress_idle() override;
+  int64_t find_next_try() override;
+  bool dump_state(StateDump& dump) override;
+  StateDump dump_from_outside() const override;
+
+  const Nic& nic_;
+  const std::shared_ptr<NicRegistry> nics_;  // keeps `nic_` alive
+  protocol::datagram::EngineName name_{};
+  PagePool pool_;
+  std::vector<std::unique_ptr<Rail>> rails_;
+  base::Outcome failure_;  // of a device: final
+
+  int64_t now_ns_ = 0, looked_ns_ = 0, heard_ns_ = 0;
+  uint32_t live_rails_ = 0;
+
+  std::vector<std::unique_ptr<Peer>> peers_of_;         // by the core's number
+  std::unordered_map<uint64_t, uint32_t> peers_by_id_;  // by the engine's
+  std::unordered_map<uint64_t, Listener*> listeners_;   // by nonce
+  std::vector<Connector*> connectors_;
+  std::vector<SendEnd*> send_ends_;  // by the core's number of the channel
+  std::vector<ReceiveEnd*> receive_ends_;
+  std::vector<uint64_t> receive_nonces_;
+  std::vector<SendRequest*> sends_of_;  // by the core's number of the message
+  std::vector<ReceiveRequest*> receives_of_;
+  std::vector<uint32_t> first_pages_;  // of a receive's message
+};
+
+// Has the token while it lives.
+class EngineGuard {
+ public:
+  explicit EngineGuard(Engine& engine) : engine_(engine), is_taken_(engine.enter()) {}
+  struct Waits {};
+  EngineGuard(Engine& engine, Waits) : engine_(engine), is_taken_(true) { engine.enter_soon(); }
+  ~EngineGuard() {
+    if (is_taken_) engine_.leave();
+  }
+  EngineGuard(const EngineGuard&) = delete;
+  EngineGuard& operator=(const EngineGuard&) = delete;
+  explicit operator bool() const { return is_taken_; }
+
+ private:
+  Engine& engine_;
+  const bool is_taken_;
+};
+
+}  // namespace verbena::transport::datagram

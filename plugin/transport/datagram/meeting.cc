@@ -1,0 +1,215 @@
+#include "transport/datagram/meeting.h"
+
+#include <bit>
+#include <cerrno>
+
+#include "base/log.h"
+#include "base/parameters.h"
+#include "base/random.h"
+#include "transport/datagram/engine.h"
+#include "verbs/route.h"
+
+namespace verbena::transport::datagram {
+
+using base::Outcome;
+using base::Result;
+using base::Status;
+using protocol::datagram::DatagramHandle;
+using protocol::datagram::Greeting;
+using protocol::datagram::GreetingRefusal;
+using protocol::datagram::PacketKind;
+
+namespace {
+
+constexpr int64_t kFirstHelloDelayNs = 500'000, kLongestHelloDelayNs = 64'000'000;
+constexpr uint32_t kMaxPeers = protocol::datagram::kStrangerSlot;
+
+base::Deadline make_deadline() {
+  return base::Deadline::after_ms(base::parameters().connect_timeout_ms);
+}
+
+// The rails of a greeting that its sender has.
+std::span<const protocol::datagram::EngineRail> rails_of(const Greeting& greeting) {
+  return {greeting.rail.data(), greeting.engine.rails};
+}
+
+}  // namespace
+
+// --- The listener.
+
+Listener::Listener(std::shared_ptr<Engine> engine, uint64_t nonce)
+    : engine_(std::move(engine)), nonce_(nonce), deadline_(make_deadline()) {}
+
+Result<std::unique_ptr<Listener>> Listener::open(std::shared_ptr<Engine> engine, DatagramHandle* handle) {
+  uint64_t nonce = 0;
+  if (Outcome drawn = base::draw_random({reinterpret_cast<uint8_t*>(&nonce), sizeof(nonce)}, "listen");
+      !drawn)
+    return drawn.error();
+  const auto rails = engine->rails();
+  const auto live = std::find_if(rails.begin(), rails.end(), [](const std::unique_ptr<Rail>& rail) {
+    return rail->device().is_healthy() && rail->device().refresh_address().port.link_layer != 0;
+  });
+  if (live == rails.end())
+    return base::fail(Status::kSystem, "listen on %s: all its ports are down", engine->nic().name.c_str());
+  const protocol::datagram::EngineRail rail = (*live)->describe();
+  *handle = {};
+  handle->control = rail.control;
+  handle->nonce = nonce;
+  handle->engine = engine->name();
+  handle->port = rail.port;
+  protocol::datagram::seal_handle(*handle);
+  std::unique_ptr<Listener> listener(new Listener(engine, nonce));
+  const EngineGuard guard(*engine, EngineGuard::Waits{});
+  engine->listen(nonce, listener.get());
+  return listener;
+}
+
+Listener::~Listener() {
+  const EngineGuard guard(*engine_, EngineGuard::Waits{});
+  engine_->forget_listener(nonce_);
+}
+
+Result<std::unique_ptr<ReceiveEnd>> Listener::poll() {
+  if (!std::exchange(is_polled_, true)) deadline_ = make_deadline();
+  std::optional<Greeting> hello;
+  bool has_many = false, is_met = false;
+  if (const EngineGuard guard(*engine_); guard) {
+    engine_->pass();
+    if (engine_->failure().has_failed()) return engine_->failure().error();
+    hello = hello_;
+    has_many = engine_->has_many_peers();
+    if (hello) is_met = engine_->has_met(hello->engine.id);
+  }
+  if (!hello) {
+    if (!deadline_.has_passed()) return std::unique_ptr<ReceiveEnd>();
+    return base::fail(
+        Status::kTimeout, "accept on %s: no peer connected by datagrams (VERBENA_CONNECT_TIMEOUT_MS %lld ms)",
+        engine_->nic().name.c_str(), static_cast<long long>(base::parameters().connect_timeout_ms));
+  }
+  Ways ways;
+  if (!is_met) {  // the kernel is asked, so that others have the engine meanwhile
+    auto made = make_ways(engine_->rails(), hello->engine, rails_of(*hello), has_many, &ways);
+    if (!made) return made.error();
+    if (!*made) return std::unique_ptr<ReceiveEnd>();
+  }
+  const EngineGuard guard(*engine_);
+  if (!guard) return std::unique_ptr<ReceiveEnd>();
+  const uint32_t peer = engine_->take_peer(hello->engine, hello->rail[0].port);
+  if (peer >= kMaxPeers)
+    return base::fail(Status::kSystem, "accept on %s: an engine knows at most %u peers",
+                      engine_->nic().name.c_str(), kMaxPeers);
+  if (Outcome outcome = engine_->meet(peer, *hello, std::move(ways)); !outcome) return outcome.error();
+  const uint32_t channel = engine_->open_receive_of(peer, hello->channel, nonce_);
+  auto end = std::make_unique<ReceiveEnd>(engine_, peer, channel, hello->channel);
+  engine_->attach(end.get());
+  engine_->welcome(peer, hello->channel, nonce_);
+  engine_->pass();
+  return end;
+}
+
+// --- The caller.
+
+Connector::Connector(std::shared_ptr<Engine> engine, const DatagramHandle& handle)
+    : engine_(std::move(engine)), handle_(handle), deadline_(make_deadline()) {}
+
+std::string Connector::describe() const {
+  return "connect to " + describe_engine(handle_.engine, handle_.port);
+}
+
+Result<std::unique_ptr<Connector>> Connector::start(std::shared_ptr<Engine> engine,
+                                                    const DatagramHandle& handle) {
+  std::unique_ptr<Connector> connector(new Connector(std::move(engine), handle));
+  const bool are_we_keyed = connector->engine_->name().is_keyed != 0;
+  if (are_we_keyed != (handle.engine.is_keyed != 0)) {
+    return base::fail(Status::kInvalidUsage, "%s: %s", connector->describe().c_str(),
+                      protocol::datagram::describe(are_we_keyed ? GreetingRefusal::kKeyUnknown
+                                                                : GreetingRefusal::kKeyMissing));
+  }
+  return connector;
+}
+
+Connector::~Connector() {
+  const EngineGuard guard(*engine_, EngineGuard::Waits{});
+  engine_->forget_connector(this);
+  if (is_calling_ && !is_done_) engine_->close_send(channel_);
+}
+
+// From the first of our rails that reaches the listener's. False: its address does not answer yet.
+Result<bool> Connector::find_way() {
+  const auto theirs = std::bit_cast<verbs::PortAddress>(handle_.port);
+  const auto rails = engine_->rails();
+  for (uint32_t i = 0; i < rails.size(); ++i) {
+    verbs::Device& device = rails[i]->device();
+    const verbs::LocalAddress local = device.local_address();
+    if (!device.is_healthy() || verbs::judge_reach(local.port, theirs, 0) == verbs::Reach::kNever) continue;
+    auto made = verbs::AddressHandle::create(device, local, theirs, -1, 1);
+    if (!made && made.error().errno_value == ETIMEDOUT) continue;
+    if (!made) return made.error();
+    way_ = std::move(*made);
+    rail_ = i;
+    return true;
+  }
+  return false;
+}
+
+Result<std::unique_ptr<SendEnd>> Connector::poll() {
+  if (deadline_.has_passed()) {
+    return base::fail(Status::kTimeout,
+                      "%s from %s: no answer (VERBENA_CONNECT_TIMEOUT_MS %lld ms); do the ports reach each "
+                      "other, and is its process there?",
+                      describe().c_str(), engine_->nic().name.c_str(),
+                      static_cast<long long>(base::parameters().connect_timeout_ms));
+  }
+  if (!way_) {
+    const auto found = find_way();
+    if (!found) return found.error();
+    if (!*found) return std::unique_ptr<SendEnd>();
+  }
+  {
+    const EngineGuard guard(*engine_);
+    if (!guard) return std::unique_ptr<SendEnd>();
+    if (!is_calling_) {
+      peer_ = engine_->take_peer(handle_.engine, handle_.port);
+      if (peer_ >= kMaxPeers)
+        return base::fail(Status::kSystem, "%s: an engine knows at most %u peers", describe().c_str(),
+                          kMaxPeers);
+      wire_ = engine_->choose_wire(peer_);
+      channel_ = engine_->open_send(peer_, wire_);
+      engine_->await(this);
+      is_calling_ = true;
+    }
+    engine_->pass();
+    if (engine_->failure().has_failed()) return engine_->failure().error();
+    if (engine_->peer_of(peer_).failure.has_failed()) return engine_->peer_of(peer_).failure.error();
+    if (!welcome_ && engine_->now_ns() >= next_hello_ns_) {
+      engine_->post_greeting(PacketKind::kHello, engine_->make_greeting(peer_, wire_, handle_.nonce),
+                             handle_.engine, rail_, way_.get(), handle_.control);
+      delay_ns_ = delay_ns_ == 0 ? kFirstHelloDelayNs : std::min(2 * delay_ns_, kLongestHelloDelayNs);
+      next_hello_ns_ = engine_->now_ns() + delay_ns_;
+      engine_->pass();
+    }
+    if (!welcome_) return std::unique_ptr<SendEnd>();
+  }
+  return finish();
+}
+
+Result<std::unique_ptr<SendEnd>> Connector::finish() {
+  if (welcome_->refusal != GreetingRefusal::kNone)
+    return base::fail(Status::kRemote, "%s: it refuses: %s", describe().c_str(),
+                      protocol::datagram::describe(welcome_->refusal));
+  Ways ways;
+  auto made =
+      make_ways(engine_->rails(), welcome_->engine, rails_of(*welcome_), engine_->has_many_peers(), &ways);
+  if (!made) return made.error();
+  if (!*made) return std::unique_ptr<SendEnd>();
+  const EngineGuard guard(*engine_);
+  if (!guard) return std::unique_ptr<SendEnd>();
+  if (Outcome outcome = engine_->meet(peer_, *welcome_, std::move(ways)); !outcome) return outcome.error();
+  auto end = std::make_unique<SendEnd>(engine_, peer_, channel_, wire_);
+  engine_->attach(end.get());
+  engine_->forget_connector(this);
+  is_done_ = true;
+  return end;
+}
+
+}  // namespace verbena::transport::datagram

@@ -1,0 +1,77 @@
+// How a channel comes about: the listener's handle, the caller's hello over the network, the welcome. Polled
+// from NCCL's calls; hello and welcome are repeated until they have arrived or the deadline has passed.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "protocol/datagram/greeting.h"
+#include "transport/datagram/channel.h"
+#include "transport/datagram/peer.h"
+
+namespace verbena::transport::datagram {
+
+class Engine;
+
+class Listener {
+ public:
+  static base::Result<std::unique_ptr<Listener>> open(std::shared_ptr<Engine> engine,
+                                                      protocol::datagram::DatagramHandle* handle);
+  ~Listener();
+
+  // Null until a peer's hello is here.
+  base::Result<std::unique_ptr<ReceiveEnd>> poll();
+  // By the engine; with its token. The first one counts.
+  void note_hello(const protocol::datagram::Greeting& hello) {
+    if (!hello_) hello_ = hello;
+  }
+
+ private:
+  Listener(std::shared_ptr<Engine> engine, uint64_t nonce);
+
+  const std::shared_ptr<Engine> engine_;
+  const uint64_t nonce_;
+  base::Deadline deadline_;
+  bool is_polled_ = false;  // the deadline runs from the first poll
+  std::optional<protocol::datagram::Greeting> hello_;
+};
+
+class Connector {
+ public:
+  // `handle` has passed protocol::datagram::check_handle().
+  static base::Result<std::unique_ptr<Connector>> start(std::shared_ptr<Engine> engine,
+                                                        const protocol::datagram::DatagramHandle& handle);
+  ~Connector();
+
+  // Null until the welcome is here.
+  base::Result<std::unique_ptr<SendEnd>> poll();
+  uint64_t nonce() const { return handle_.nonce; }
+  // By the engine; with its token.
+  void note_welcome(uint32_t peer, const protocol::datagram::Greeting& welcome) {
+    if (is_calling_ && peer == peer_ && welcome.channel == wire_ && welcome.nonce == handle_.nonce)
+      welcome_ = welcome;
+  }
+
+ private:
+  Connector(std::shared_ptr<Engine> engine, const protocol::datagram::DatagramHandle& handle);
+  base::Result<bool> find_way();
+  base::Result<std::unique_ptr<SendEnd>> finish();
+  std::string describe() const;
+
+  const std::shared_ptr<Engine> engine_;
+  const protocol::datagram::DatagramHandle handle_;
+  const base::Deadline deadline_;
+  verbs::AddressHandle way_;  // of hellos
+  uint32_t rail_ = 0;         // ... which leave from it
+  bool is_calling_ = false;   // it has a channel, and says hello
+  bool is_done_ = false;      // the channel is its end's
+  uint32_t peer_ = 0, channel_ = 0;
+  uint16_t wire_ = 0;
+  int64_t next_hello_ns_ = 0, delay_ns_ = 0;
+  std::optional<protocol::datagram::Greeting> welcome_;
+};
+
+}  // namespace verbena::transport::datagram

@@ -1,0 +1,50 @@
+// What an engine knows of another: who it is, where it is reached, and by which ways.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "protocol/datagram/greeting.h"
+#include "protocol/datagram/packet.h"
+#include "transport/datagram/rail.h"
+#include "verbs/datagram_queues.h"
+
+namespace verbena::transport::datagram {
+
+// The address handles of a peer. Making them asks the kernel: not in a data call.
+struct Ways {
+  std::vector<verbs::AddressHandle> handles;
+  std::array<uint8_t, protocol::datagram::kPaths> of_path{};
+  uint32_t paths = 0;  // a bit for each that leads there
+
+  ibv_ah* find(uint32_t path) const { return handles[of_path[path]].get(); }
+};
+
+// Path p takes the rail p modulo this end's rails, and there the peer's rail p modulo the peer's.
+// `has_many`: one handle for each pair of rails has to do, instead of one for each path. False: a port's
+// address does not answer yet. An error if no path leads there.
+base::Result<bool> make_ways(std::span<const std::unique_ptr<Rail>> rails,
+                             const protocol::datagram::EngineName& name,
+                             std::span<const protocol::datagram::EngineRail> peer, bool has_many, Ways* ways);
+
+struct Peer {
+  protocol::datagram::EngineName name{};
+  std::array<protocol::datagram::EngineRail, protocol::datagram::kMaxEngineRails> rail{};
+  uint16_t slot = protocol::datagram::kStrangerSlot;  // by which it knows us
+  bool is_met = false;                                // its rails, ways and keys are known
+  protocol::datagram::TagKeys send_keys, receive_keys;
+  Ways ways;
+  std::string text;       // for people
+  base::Outcome failure;  // it does not answer
+  uint32_t open_receives = 0;
+  uint16_t next_channel = 0;
+};
+
+std::string describe_engine(const protocol::datagram::EngineName& name, const protocol::RailRecord& port);
+
+}  // namespace verbena::transport::datagram

@@ -1,0 +1,173 @@
+#include "transport/datagram/rail.h"
+
+#include <bit>
+#include <cstring>
+
+#include "base/hot_path.h"
+#include "base/log.h"
+
+namespace verbena::transport::datagram {
+namespace {
+
+using base::Outcome;
+using base::Result;
+using protocol::datagram::kGrantedPairs;
+using protocol::datagram::PageQueue;
+
+constexpr uint32_t kPairs = 2 + kGrantedPairs;
+constexpr uint32_t kControlBufferBytes = 704;  // with what the device puts in front
+constexpr uint32_t kDataHeaderBytes = 32;
+static_assert(kControlBufferBytes >= verbs::kGrhBytes + Rail::kMaxControlBytes);
+static_assert(kDataHeaderBytes >= sizeof(protocol::datagram::PacketHeader));
+
+constexpr size_t kBuffersBytes = size_t{Rail::kControlBuffers} * kControlBufferBytes;
+constexpr size_t kHeadersBytes =
+    size_t{SendQueue::kDepth} * (Rail::kMaxControlBytes + (kPairs - 1) * kDataHeaderBytes);
+
+}  // namespace
+
+VERBENA_HOT_PATH Outcome SendQueue::add(verbs::Datagram datagram, uint32_t owner) {
+  datagram.header_key = header_key_;
+  owners_[added_++ % kDepth] = owner;
+  batch_[batched_++] = datagram;
+  return batched_ == kBatch ? flush() : Outcome();
+}
+
+Outcome SendQueue::flush() {
+  if (batched_ == 0) return {};
+  return pair_.post({batch_.data(), std::exchange(batched_, 0)});
+}
+
+Result<std::unique_ptr<Rail>> Rail::create(verbs::Device& device, const PagePool& pool, uint32_t queue_key) {
+  std::unique_ptr<Rail> rail(new Rail(device));
+  if (Outcome outcome = rail->prepare(pool, queue_key); !outcome) return outcome.error();
+  return rail;
+}
+
+Outcome Rail::prepare(const PagePool& pool, uint32_t queue_key) {
+  if (device_.max_srq_entries() < std::max(pool.count(), kControlBuffers)) {
+    return base::fail(base::Status::kSystem,
+                      "device %s:%d: its shared receive queues are too small for datagrams (%u entries, %u "
+                      "wanted); use VERBENA_TRANSPORT=connected",
+                      device_.name().c_str(), device_.port_number(), device_.max_srq_entries(), pool.count());
+  }
+  memory_ = std::make_unique<std::byte[]>(kBuffersBytes + kHeadersBytes);
+  const auto take = [](auto made, auto& into) -> Outcome {
+    if (!made) return made.error();
+    into = std::move(*made);
+    return {};
+  };
+  const auto make_region = [&](void* memory, size_t bytes, verbs::MemoryRegion& into) {
+    return take(verbs::MemoryRegion::register_memory(device_, memory, bytes, {}), into);
+  };
+  if (Outcome outcome = make_region(memory_.get(), kBuffersBytes + kHeadersBytes, region_); !outcome)
+    return outcome;
+  if (Outcome outcome = make_region(pool.memory(), pool.length_bytes(), pool_region_); !outcome)
+    return outcome;
+  struct {
+    verbs::CompletionQueue& queue;
+    uint32_t entries;
+  } const completions[] = {{sends, kPairs * SendQueue::kDepth},
+                           {control_receives, kControlBuffers},
+                           {page_receives, 2 * pool.count()}};
+  for (const auto& [queue, entries] : completions) {
+    if (Outcome outcome = take(verbs::CompletionQueue::create(device_, entries), queue); !outcome)
+      return outcome;
+  }
+  struct {
+    verbs::SharedReceiveQueue& queue;
+    uint32_t entries, pieces;
+  } const receives[] = {{control_queue_, kControlBuffers, 1},
+                        {granted_queue_, pool.count(), 2},
+                        {eager_queue_, pool.count(), 2}};
+  for (const auto& [queue, entries, pieces] : receives) {
+    if (Outcome outcome = take(verbs::SharedReceiveQueue::create(device_, entries, pieces), queue); !outcome)
+      return outcome;
+  }
+  if (Outcome outcome = take(make_pair(0, control_receives, control_queue_, queue_key), control); !outcome)
+    return outcome;
+  if (Outcome outcome = take(make_pair(1, page_receives, eager_queue_, queue_key), eager); !outcome)
+    return outcome;
+  for (uint32_t i = 0; i < kGrantedPairs; ++i) {
+    if (Outcome outcome = take(make_pair(2 + i, page_receives, granted_queue_, queue_key), granted[i]);
+        !outcome)
+      return outcome;
+  }
+  for (uint32_t buffer = 0; buffer < kControlBuffers; ++buffer) {
+    if (Outcome outcome = post_control(buffer); !outcome) return outcome;
+  }
+  return {};
+}
+
+// The headers of its packets come with it.
+Result<SendQueue> Rail::make_pair(uint32_t mark, verbs::CompletionQueue& receives,
+                                  verbs::SharedReceiveQueue& queue, uint32_t queue_key) {
+  auto pair = verbs::DatagramPair::create(
+      device_, sends, receives, queue,
+      {.send_depth = SendQueue::kDepth, .key = queue_key, .mark = static_cast<uint16_t>(mark)});
+  if (!pair) return pair.error();
+  const uint32_t header_bytes = mark == 0 ? kMaxControlBytes : kDataHeaderBytes;
+  std::byte* const headers = memory_.get() + kBuffersBytes + header_bytes_used_;
+  header_bytes_used_ += size_t{SendQueue::kDepth} * header_bytes;
+  return SendQueue(std::move(*pair), headers, header_bytes, region_.local_key());
+}
+
+protocol::datagram::EngineRail Rail::describe() const {
+  protocol::datagram::EngineRail rail{
+      std::bit_cast<protocol::RailRecord>(device_.address()), control.number(), eager.number(), {}};
+  for (uint32_t i = 0; i < kGrantedPairs; ++i) rail.granted[i] = granted[i].number();
+  return rail;
+}
+
+bool Rail::has_room() const {
+  for (const SendQueue& pair : granted) {
+    if (pair.room() == 0) return false;
+  }
+  return eager.room() != 0;
+}
+
+Outcome Rail::flush() {
+  if (Outcome outcome = control.flush(); !outcome) return outcome;
+  if (Outcome outcome = eager.flush(); !outcome) return outcome;
+  for (SendQueue& pair : granted) {
+    if (Outcome outcome = pair.flush(); !outcome) return outcome;
+  }
+  return {};
+}
+
+VERBENA_HOT_PATH Outcome Rail::post_page(PageQueue queue, const PagePool& pool,
+                                         std::span<const uint32_t> pages) {
+  std::array<verbs::SplitReceive, 16> receives;
+  verbs::SharedReceiveQueue& target = queue == PageQueue::kGranted ? granted_queue_ : eager_queue_;
+  while (!pages.empty()) {
+    const size_t count = std::min(pages.size(), receives.size());
+    for (size_t i = 0; i < count; ++i) {
+      const uint32_t key = pool_region_.local_key();
+      receives[i] = {{pool.line(pages[i]), PagePool::kLineBytes, key, make_cookie(queue, pages[i])},
+                     {pool.data(pages[i]), PagePool::kPageBytes, key, 0}};
+    }
+    if (Outcome outcome = verbs::post_split(target, {receives.data(), count}); !outcome) return outcome;
+    pages = pages.subspan(count);
+  }
+  return {};
+}
+
+Outcome Rail::post_control(uint32_t buffer) {
+  const verbs::ReceiveBuffer receive{memory_.get() + size_t{buffer} * kControlBufferBytes,
+                                     kControlBufferBytes, region_.local_key(), buffer};
+  return control_queue_.post({&receive, 1});
+}
+
+std::span<const uint8_t> Rail::control_bytes(uint32_t buffer, uint32_t length_bytes) const {
+  const std::byte* const start = memory_.get() + size_t{buffer} * kControlBufferBytes + verbs::kGrhBytes;
+  return {reinterpret_cast<const uint8_t*>(start), length_bytes};
+}
+
+SendQueue* Rail::find_pair(uint64_t cookie) {
+  const uint16_t mark = verbs::DatagramPair::mark_of(cookie);
+  if (mark == 0) return &control;
+  if (mark == 1) return &eager;
+  return mark < kPairs ? &granted[mark - 2] : nullptr;
+}
+
+}  // namespace verbena::transport::datagram

@@ -1,0 +1,111 @@
+// What an engine has on one rail, however many peers there are: queue pairs, receive queues and completion
+// queues, with the memory of what leaves. One thread at a time.
+//
+// Three receive queues, because a packet that finds no receive is dropped in silence: data cannot take the
+// receives of acknowledgements, nor eager packets those of granted ones.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "protocol/datagram/greeting.h"
+#include "transport/datagram/page_pool.h"
+#include "verbs/datagram_queues.h"
+#include "verbs/device.h"
+#include "verbs/queues.h"
+
+namespace verbena::transport::datagram {
+
+// A queue pair, the headers that it is sending from, and whose they are.
+class SendQueue {
+ public:
+  static constexpr uint32_t kDepth = 128;
+
+  SendQueue() = default;
+  SendQueue(verbs::DatagramPair pair, std::byte* headers, uint32_t header_bytes, uint32_t header_key)
+      : pair_(std::move(pair)), headers_(headers), header_bytes_(header_bytes), header_key_(header_key) {}
+
+  uint32_t number() const { return pair_.number(); }
+  uint32_t room() const { return kDepth - (added_ - retired_); }
+  // Where the next datagram's header goes; there is room.
+  std::byte* next_header() { return headers_ + size_t{added_ % kDepth} * header_bytes_; }
+  // Posted at the latest by flush(). `owner`: see retire().
+  base::Outcome add(verbs::Datagram datagram, uint32_t owner);
+  base::Outcome flush();
+  // What a completion of this pair says: done(owner) for each datagram that has left.
+  template <typename Done>
+  void retire(uint64_t cookie, Done&& done) {
+    pair_.retire(cookie);
+    for (const auto last = static_cast<uint32_t>(cookie); retired_ != last; ++retired_)
+      done(owners_[retired_ % kDepth]);
+  }
+
+ private:
+  static constexpr uint32_t kBatch = 16;
+
+  verbs::DatagramPair pair_;
+  std::byte* headers_ = nullptr;
+  uint32_t header_bytes_ = 0, header_key_ = 0;
+  uint32_t added_ = 0, retired_ = 0;  // counts, wrapping
+  std::array<uint32_t, kDepth> owners_{};
+  std::array<verbs::Datagram, kBatch> batch_{};
+  uint32_t batched_ = 0;
+};
+
+class Rail {
+ public:
+  static constexpr uint32_t kControlBuffers = 512;
+  static constexpr uint32_t kMaxControlBytes = 640;  // of a packet without data
+  static_assert(kMaxControlBytes >= protocol::datagram::kMaxGreetingBytes);
+
+  // Receive completions of pages name the page and its queue.
+  static uint64_t make_cookie(protocol::datagram::PageQueue queue, uint32_t page) {
+    return static_cast<uint64_t>(queue) << 32 | page;
+  }
+  static protocol::datagram::PageQueue queue_of(uint64_t cookie) {
+    return static_cast<protocol::datagram::PageQueue>(cookie >> 32 & 1);
+  }
+
+  static base::Result<std::unique_ptr<Rail>> create(verbs::Device& device, const PagePool& pool,
+                                                    uint32_t queue_key);
+  Rail(const Rail&) = delete;
+  Rail& operator=(const Rail&) = delete;
+
+  verbs::Device& device() const { return device_; }
+  // As it is told to peers.
+  protocol::datagram::EngineRail describe() const;
+  bool has_room() const;
+  base::Outcome flush();
+  base::Outcome post_page(protocol::datagram::PageQueue queue, const PagePool& pool,
+                          std::span<const uint32_t> pages);
+  base::Outcome post_control(uint32_t buffer);
+  std::span<const uint8_t> control_bytes(uint32_t buffer, uint32_t length_bytes) const;
+  SendQueue* find_pair(uint64_t cookie);
+
+ private:
+  explicit Rail(verbs::Device& device) : device_(device) {}
+  base::Outcome prepare(const PagePool& pool, uint32_t queue_key);
+  base::Result<SendQueue> make_pair(uint32_t mark, verbs::CompletionQueue& receives,
+                                    verbs::SharedReceiveQueue& queue, uint32_t queue_key);
+
+  // Queue pairs go before the queues that they use, and these before the memory.
+  verbs::Device& device_;
+  std::unique_ptr<std::byte[]> memory_;  // control buffers, then headers
+  size_t header_bytes_used_ = 0;
+  verbs::MemoryRegion region_, pool_region_;
+
+ public:
+  verbs::CompletionQueue sends, control_receives, page_receives;
+
+ private:
+  verbs::SharedReceiveQueue control_queue_, granted_queue_, eager_queue_;
+
+ public:
+  SendQueue control, eager;
+  std::array<SendQueue, protocol::datagram::kGrantedPairs> granted;
+};
+
+}  // namespace verbena::transport::datagram

@@ -1,0 +1,373 @@
+// VERBENA_TRANSPORT=datagram through NCCL's tables, over softverbs: whole messages whatever the network does
+// to their packets, and by name what this transport does not do.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <string>
+
+#include "nccl/live_fixture.h"
+
+namespace verbena::nccl::testing {
+namespace {
+
+class DatagramEnvironment {
+ public:
+  static void set(ScopedEnvironment& environment) {
+    environment.set("VERBENA_TRANSPORT", "datagram");
+    environment.set("VERBENA_BOUNCE_BYTES", "16m");
+    environment.set("VERBENA_PEER_GRACE_MS", "200");
+  }
+};
+
+template <typename V>
+class DatagramTest : public LiveTest<V> {
+ protected:
+  void SetUp() override {
+    DatagramEnvironment::set(this->environment_);
+    LiveTest<V>::SetUp();
+  }
+};
+TYPED_TEST_SUITE(DatagramTest, AllVersions, VersionNames);
+
+TYPED_TEST(DatagramTest, OneMessageArrives) {
+  ASSERT_EQ(this->start(), 2);
+  auto* connection = this->establish(0, HandleShape::kNull);
+  ASSERT_NE(connection, nullptr);
+  EXPECT_EQ(connection->transfer(100'000, 64, 4096), nullptr);
+  EXPECT_TRUE(LogCapture::get().take_warnings().empty());
+}
+
+TYPED_TEST(DatagramTest, OnlyWhatItCanDoIsOffered) {
+  ASSERT_EQ(this->start(), 2);
+  typename TypeParam::Properties properties;
+  ASSERT_EQ((*this->net_)->get_properties(0, &properties), abi::kSuccess);
+  EXPECT_EQ(properties.ptr_support, abi::kPtrHost);
+  EXPECT_EQ(properties.max_recvs, 1);
+  if constexpr (requires { properties.net_device_type; }) {
+    EXPECT_EQ(properties.net_device_type, abi::kDeviceHost);
+  }
+}
+
+using NewestTest = DatagramTest<NewestVersion>;
+
+class DatagramNewestTest : public NewestTest {
+ protected:
+  // As many messages at a time as fit, of lengths by seed.
+  void exchange(LiveConnection<NewestVersion>& connection, int messages, size_t most_bytes) {
+    constexpr size_t kPlaces = 8;
+    const size_t place_bytes = LiveConnection<NewestVersion>::kBufferBytes / kPlaces;
+    struct Open {
+      void *send = nullptr, *receive = nullptr;
+      std::span<std::byte> room;
+      uint64_t seed = 0;
+    };
+    std::array<Open, kPlaces> open;
+    std::mt19937 random{7};
+    for (int i = 0; i < messages + static_cast<int>(kPlaces); ++i) {
+      const size_t place = static_cast<size_t>(i) % kPlaces;
+      Open& at = open[place];
+      if (at.receive != nullptr) {
+        int sizes[abi::kMaxTestSizes] = {}, sent = -1;
+        ASSERT_TRUE(connection.wait(at.receive, sizes)) << i;
+        ASSERT_TRUE(connection.wait(at.send, &sent)) << i;
+        ASSERT_EQ(sizes[0], static_cast<int>(at.room.size()));
+        ASSERT_EQ(tools::check_pattern(at.room, at.seed).wrong_bytes, 0U) << i;
+        ASSERT_EQ((*net_)->irecv_consumed(connection.recv_comm, 1, at.receive), abi::kSuccess);
+        at = {};
+      }
+      if (i >= messages) continue;
+      const size_t length = random() % (std::min(most_bytes, place_bytes) + 1);
+      const auto message = connection.sent.bytes.subspan(place * place_bytes, length);
+      at.room = connection.received.bytes.subspan(place * place_bytes, length);
+      at.seed = static_cast<uint64_t>(i);
+      tools::fill_pattern(message, at.seed);
+      std::fill(at.room.begin(), at.room.end(), std::byte{0xcc});
+      // Before or after each other.
+      const bool sends_first = random() % 2 == 0;
+      if (sends_first) at.send = connection.send(message, connection.sent.mhandle);
+      at.receive = connection.receive(at.room, connection.received.mhandle);
+      if (!sends_first) at.send = connection.send(message, connection.sent.mhandle);
+      ASSERT_NE(at.send, nullptr);
+      ASSERT_NE(at.receive, nullptr);
+    }
+  }
+};
+
+TEST_F(DatagramNewestTest, EveryLengthAndPlace) {
+  ASSERT_EQ(start(), 2);
+  auto* connection = establish(0, HandleShape::kNull);
+  ASSERT_NE(connection, nullptr);
+  for (const size_t length : {0, 1, 15, 16, 17, 4063, 4064, 4065, 8128, 8129, 65536, 1'000'003, 4'000'000}) {
+    EXPECT_EQ(connection->transfer(length, length % 61, length % 53), nullptr) << length;
+  }
+}
+
+TEST_F(DatagramNewestTest, ManyMessagesAtATime) {
+  ASSERT_EQ(start(), 2);
+  auto* connection = establish(0, HandleShape::kNull);
+  ASSERT_NE(connection, nullptr);
+  exchange(*connection, 2000, 20'000);
+}
+
+// All of one peer: they share packet numbers, paths and acknowledgements.
+TEST_F(DatagramNewestTest, ManyChannels) {
+  ASSERT_EQ(start(), 2);
+  for (int i = 0; i < 20; ++i) ASSERT_NE(establish(0, HandleShape::kNull), nullptr) << i;
+  for (int round = 0; round < 5; ++round) {
+    for (auto& connection : connections_) EXPECT_EQ(connection->transfer(30'000, 0, 0), nullptr);
+    connections_.erase(connections_.begin());  // the others go on
+    ASSERT_NE(establish(0, HandleShape::kNull), nullptr);
+  }
+}
+
+TEST_F(DatagramNewestTest, AMessageThatIsTooLongIsAnError) {
+  ASSERT_EQ(start(), 2);
+  auto* connection = establish(0, HandleShape::kNull);
+  ASSERT_NE(connection, nullptr);
+  void* const receive =
+      connection->receive(connection->received.bytes.first(1000), connection->received.mhandle);
+  ASSERT_NE(receive, nullptr);
+  ASSERT_NE(connection->send(connection->sent.bytes.first(1001), connection->sent.mhandle), nullptr);
+  int sizes[abi::kMaxTestSizes] = {};
+  EXPECT_FALSE(connection->wait(receive, sizes));
+  const auto warnings = LogCapture::get().take_warnings();
+  ASSERT_FALSE(warnings.empty());
+  EXPECT_NE(warnings[0].find("longer than its receive"), std::string::npos) << warnings[0];
+}
+
+TEST_F(DatagramNewestTest, APeerThatHasClosedIsNoticed) {
+  ASSERT_EQ(start(), 2);
+  auto* connection = establish(0, HandleShape::kNull);
+  ASSERT_NE(connection, nullptr);
+  void* const receive =
+      connection->receive(connection->received.bytes.first(1000), connection->received.mhandle);
+  ASSERT_NE(receive, nullptr);
+  ASSERT_TRUE(connection->close_send());
+  int sizes[abi::kMaxTestSizes] = {};
+  EXPECT_FALSE(connection->wait(receive, sizes));
+  EXPECT_EQ(connection->result, abi::kRemoteError);
+}
+
+// With traffic open, as NCCL aborts.
+TEST_F(DatagramNewestTest, ClosesWithMessagesOpen) {
+  ASSERT_EQ(start(), 2);
+  for (int round = 0; round < 20; ++round) {
+    auto* connection = establish(0, HandleShape::kNull);
+    ASSERT_NE(connection, nullptr);
+    for (int i = 0; i < round; ++i) {
+      void* const here = connection;
+      void *receive = here, *send = here;
+      if (round % 3 != 0)
+        receive = connection->receive(connection->received.bytes, connection->received.mhandle);
+      if (round % 3 != 1) send = connection->send(connection->sent.bytes, connection->sent.mhandle);
+      ASSERT_NE(receive, nullptr);
+      ASSERT_NE(send, nullptr);
+    }
+    if (round % 2 == 0) {
+      ASSERT_TRUE(connection->close_recv());
+    }
+    connections_.clear();
+  }
+  auto* connection = establish(0, HandleShape::kNull);
+  ASSERT_NE(connection, nullptr);
+  EXPECT_EQ(connection->transfer(1'000'000, 0, 0), nullptr);
+}
+
+// What the network does, by softverbs' plan of faults, and what the engine must have noticed of it.
+struct Plan {
+  const char *name, *faults;
+  const char* counted;  // in the line at its end: not 0
+  bool has_data = true;
+};
+class DatagramFaultTest : public DatagramNewestTest, public ::testing::WithParamInterface<Plan> {
+ protected:
+  void SetUp() override {
+    static const Plan* first = nullptr;  // softverbs reads its plan once in a process
+    if (first == nullptr) first = &GetParam();
+    if (std::strcmp(first->name, GetParam().name) != 0) GTEST_SKIP() << "needs a process of its own";
+    environment_.set("SOFTVERBS_FAULTS", std::string("seed 3; ") + GetParam().faults);
+    DatagramNewestTest::SetUp();
+  }
+};
+
+TEST_P(DatagramFaultTest, EveryMessageArrivesWhole) {
+  ASSERT_EQ(start(), 2);
+  auto* connection = establish(0, HandleShape::kNull);
+  ASSERT_NE(connection, nullptr);
+  if (GetParam().has_data) {
+    exchange(*connection, 300, 500'000);
+    EXPECT_EQ(connection->transfer(4'000'000, 0, 0), nullptr);
+  } else {
+    exchange(*connection, 2000, 0);
+  }
+  LogCapture::get().take_lines();
+  connections_.clear();
+  uint64_t count = 0;
+  std::string lines;
+  for (const LogLine& line : LogCapture::get().take_lines()) {
+    lines += line.text;
+    const size_t place = line.text.find(GetParam().counted);
+    if (place != std::string::npos)
+      count = std::strtoull(line.text.c_str() + place + std::strlen(GetParam().counted), nullptr, 10);
+  }
+  EXPECT_NE(count, 0U) << lines;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Plans, DatagramFaultTest,
+    ::testing::Values(
+        Plan{"FewLost", "lose chance=0.001", "again "}, Plan{"SomeLost", "lose chance=0.01", "again "},
+        Plan{"ManyLost", "lose chance=0.1", "again "}, Plan{"HalfLost", "lose chance=0.5", "again "},
+        Plan{"Reordered", "reorder by=64 chance=0.25", "received "},
+        Plan{"LostAndReordered", "lose chance=0.01; reorder by=64 chance=0.25", "again "},
+        Plan{"Doubled", "duplicate chance=0.05", "twice "},
+        Plan{"All", "lose chance=0.03; reorder by=16 chance=0.1; duplicate chance=0.03", "twice "},
+        Plan{"DeadPaths", "lose path=3; lose path=9; lose path=20", "paths rested "},
+        // Of empty messages all that is damaged is what a tag or a MAC covers. Data has the
+        // network's own checksum, which softverbs' plan goes round.
+        Plan{"Damaged", "corrupt bytes=2 chance=0.1", "strays ", false},
+        Plan{"Late", "delay by=1ms chance=0.01", "received "}),
+    [](const auto& plan) { return plan.param.name; });
+
+// A rail that goes down and comes back, of two: a dead rail is dead paths.
+TEST_F(DatagramNewestTest, ARailGoesDownAndComesBack) {
+  environment_.set("SOFTVERBS_FAULTS", "down rail=1 at=300ms for=500ms");
+  ASSERT_EQ(start(), 2);
+  abi::ncclNetVDeviceProps_v12_t members{};
+  members.ndevs = 2;
+  members.devs[1] = 1;
+  int joined = -1;
+  ASSERT_EQ((*net_)->make_vdevice(&joined, &members), abi::kSuccess);
+  auto* connection = establish(joined, HandleShape::kNull);
+  ASSERT_NE(connection, nullptr);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(1500);
+  while (std::chrono::steady_clock::now() < end) {
+    exchange(*connection, 50, 300'000);
+    ASSERT_FALSE(HasFatalFailure());
+  }
+}
+
+// Two processes, one of which dies.
+class DatagramPeerTest : public LiveEnvironment {
+ protected:
+  using Net = Caller<NewestVersion>;
+  static constexpr size_t kBytes = 100'000;
+
+  DatagramPeerTest() {
+    DatagramEnvironment::set(environment_);
+    environment_.set("VERBENA_FAILOVER_TIMEOUT_MS", "600");
+  }
+
+  // An end of a process that opens the plugin itself.
+  struct End {
+    End() : net(*plugin.table<NewestVersion>()), buffer(kBytes) {
+      if (net.init(&context, 1, abi::kUndefined, &LogCapture::write) != abi::kSuccess) context = nullptr;
+    }
+    bool add_memory() {
+      return net.reg_mr(comm, buffer.bytes.data(), kBytes, abi::kPtrHost, &buffer.mhandle) == abi::kSuccess;
+    }
+    void* begin(bool sends) {
+      void *request = nullptr, *data = buffer.bytes.data();
+      size_t size = kBytes;
+      int tag = 0;
+      poll_until([&] {
+        result = sends ? net.isend(comm, data, kBytes, 0, buffer.mhandle, &request)
+                       : net.irecv(comm, 1, &data, &size, &tag, &buffer.mhandle, &request);
+        return result != abi::kSuccess || request != nullptr;
+      });
+      return request;
+    }
+    bool wait(void* request) {
+      int done = 0, sizes[abi::kMaxTestSizes] = {};
+      return poll_until([&] {
+               result = net->test(request, &done, sizes);
+               return result != abi::kSuccess || done == 1;
+             }) &&
+             done == 1;
+    }
+    LoadedPlugin plugin;
+    Net net;
+    LiveBuffer buffer;
+    void *context = nullptr, *comm = nullptr;
+    abi::Result result = abi::kSuccess;
+  };
+
+  // In the child: takes the handle, exchanges a message, and is killed.
+  [[noreturn]] static void die_as_peer(int from_parent, bool sends) {
+    char handle[abi::kHandleBytes];
+    End end;
+    abi::NetDeviceHandle* none = nullptr;
+    const bool is_right = end.context != nullptr &&
+                          read(from_parent, handle, sizeof(handle)) == sizeof(handle) && poll_until([&] {
+                            return end.net.connect(end.context, 0, abi::kUndefined, handle, &end.comm,
+                                                   &none) != abi::kSuccess ||
+                                   end.comm != nullptr;
+                          }) &&
+                          end.comm != nullptr && end.add_memory() && sends && end.wait(end.begin(true));
+    if (is_right) raise(SIGKILL);
+    _exit(1);
+  }
+};
+
+TEST_F(DatagramPeerTest, AKilledPeerIsNamed) {
+  int channel[2];
+  ASSERT_EQ(pipe(channel), 0);
+  const pid_t child = fork();
+  if (child == 0) die_as_peer(channel[0], true);
+  End end;
+  ASSERT_NE(end.context, nullptr);
+  char handle[abi::kHandleBytes] = {};
+  void* listening = nullptr;
+  ASSERT_EQ(end.net.listen(end.context, 0, handle, &listening), abi::kSuccess);
+  ASSERT_EQ(write(channel[1], handle, sizeof(handle)), static_cast<ssize_t>(sizeof(handle)));
+  abi::NetDeviceHandle* none = nullptr;
+  ASSERT_TRUE(poll_until(
+      [&] { return end.net->accept(listening, &end.comm, &none) != abi::kSuccess || end.comm != nullptr; }));
+  ASSERT_NE(end.comm, nullptr);
+  ASSERT_TRUE(end.add_memory());
+  EXPECT_TRUE(end.wait(end.begin(false)));
+  int status = 0;
+  void* const in_vain = end.begin(false);
+  while (waitpid(child, &status, WNOHANG) == 0) {
+    int done = 0, sizes[abi::kMaxTestSizes] = {};
+    end.net->test(in_vain, &done, sizes);  // the peer needs our acknowledgements
+  }
+  EXPECT_TRUE(WIFSIGNALED(status)) << "the peer could not send";
+  EXPECT_FALSE(end.wait(in_vain));
+  EXPECT_EQ(end.result, abi::kRemoteError);
+  const auto warnings = LogCapture::get().take_warnings();
+  ASSERT_FALSE(warnings.empty());
+  EXPECT_NE(warnings[0].find("does not answer for 600 ms"), std::string::npos) << warnings[0];
+  EXPECT_EQ(end.net->close_recv(end.comm), abi::kSuccess);
+  EXPECT_EQ(end.net->close_listen(listening), abi::kSuccess);
+  EXPECT_EQ(end.net.finalize(end.context), abi::kSuccess);
+  close(channel[0]);
+  close(channel[1]);
+}
+
+TEST_F(DatagramNewestTest, BothEndsMustAgree) {
+  environment_.set("VERBENA_TRANSPORT", "connected");
+  ASSERT_EQ(start(), 2);
+  char handle[abi::kHandleBytes] = {};
+  void *listening = nullptr, *sending = nullptr;
+  abi::NetDeviceHandle* none = nullptr;
+  ASSERT_EQ((*net_).listen(context_, 0, handle, &listening), abi::kSuccess);
+  ASSERT_EQ((*net_)->close_listen(listening), abi::kSuccess);
+  ASSERT_EQ(net_->finalize(context_), abi::kSuccess);
+  environment_.set("VERBENA_TRANSPORT", "datagram");
+  ASSERT_EQ(start(), 2);
+  EXPECT_EQ((*net_).connect(context_, 0, abi::kUndefined, handle, &sending, &none), abi::kInvalidUsage);
+  const auto warnings = LogCapture::get().take_warnings();
+  ASSERT_FALSE(warnings.empty());
+  EXPECT_NE(warnings[0].find("datagram here and connected at the peer"), std::string::npos) << warnings[0];
+}
+
+}  // namespace
+}  // namespace verbena::nccl::testing

@@ -136,22 +136,48 @@ class OneShot {
     return plan(context_.team_rank).receive;
   }
 
-  // A thread sends a packet, then waits for those of the others at the same place: its own numbers stay in
-  // registers. Enough threads have one packet each.
+  // A thread sends some packets, and waits for those of the others at the same places when it has sent some
+  // more: links are never idle. Its own numbers stay in registers. Enough threads have one packet each.
   template <int kRanks, typename Reduce, typename Group>
   VERBENA_DEVICE SymmStatus reduce_message(const char* input, char* output, uint32_t length_bytes,
                                            const Reduce& reduce, const Group& group) {
+    constexpr uint32_t kAtOnce = kRanks == 2 ? 4 : 2;
     Patience patience(context_);
     WaitResult mine = WaitResult::kReached;
     int32_t late = 0;
     const uint32_t packets = Packet::count(length_bytes), end = Exchange::find_end(packets);
+    const uint32_t stride = group.size();
     const auto count_of = [&](int32_t) { return packets; };
-    for (uint32_t index = group.rank(); index < end && mine == WaitResult::kReached; index += group.size()) {
-      Data data = Exchange::load_data(input, index, length_bytes, index < packets);
-      exchange_.template send_packet_to_all<kRanks>(index, data, index < packets);
-      mine = exchange_.template reduce_packets<kRanks>(index, count_of, patience, data, late, reduce, data);
-      if (index < packets && mine == WaitResult::kReached)
-        Packet::store_data(output, index, length_bytes, data);
+    Data sent[kAtOnce];
+    const auto send_some = [&](uint32_t first) {
+      VERBENA_UNROLL
+      for (uint32_t k = 0; k < kAtOnce; ++k) {
+        const uint32_t index = first + k * stride;
+        if (index < end) sent[k] = Exchange::load_data(input, index, length_bytes, index < packets);
+      }
+      VERBENA_UNROLL
+      for (uint32_t k = 0; k < kAtOnce; ++k) {
+        const uint32_t index = first + k * stride;
+        if (index < end) exchange_.template send_packet_to_all<kRanks>(index, sent[k], index < packets);
+      }
+    };
+    send_some(group.rank());
+    for (uint32_t first = group.rank(); first < end && mine == WaitResult::kReached;
+         first += kAtOnce * stride) {
+      Data own[kAtOnce];
+      VERBENA_UNROLL
+      for (uint32_t k = 0; k < kAtOnce; ++k) own[k] = sent[k];
+      send_some(first + kAtOnce * stride);
+      VERBENA_UNROLL
+      for (uint32_t k = 0; k < kAtOnce; ++k) {
+        const uint32_t index = first + k * stride;
+        if (index >= end || mine != WaitResult::kReached) break;
+        Data data{};
+        mine =
+            exchange_.template reduce_packets<kRanks>(index, count_of, patience, own[k], late, reduce, data);
+        if (index < packets && mine == WaitResult::kReached)
+          Packet::store_data(output, index, length_bytes, data);
+      }
     }
     return exchange_.conclude(group, mine, late);
   }

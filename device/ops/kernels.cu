@@ -1,5 +1,5 @@
-// The kernels of libverbena_ops.so: for teams of 2 and of 4, all-reduces alone and exchanges alone; and for
-// all others.
+// The kernels of libverbena_ops.so: for teams of 2 and of 4, all-reduces alone and exchanges alone, which sum
+// floats; and for all others.
 #include "device/ops/run_calls.cuh"
 
 #define VERBENA_OPS_KERNEL(name, ...)                                           \
@@ -8,11 +8,13 @@
     verbena::ops::run_calls<verbena::ops::__VA_ARGS__>(launch);                 \
   }
 
-#define VERBENA_OPS_KERNELS(family, Way, ...)                                                       \
-  VERBENA_OPS_KERNEL(family##_of_2, Way<2 __VA_ARGS__>, verbena::ops::Content::kAllReduces)         \
-  VERBENA_OPS_KERNEL(family##_of_4, Way<4 __VA_ARGS__>, verbena::ops::Content::kAllReduces)         \
-  VERBENA_OPS_KERNEL(family##_exchange_of_2, Way<2 __VA_ARGS__>, verbena::ops::Content::kExchanges) \
-  VERBENA_OPS_KERNEL(family##_exchange_of_4, Way<4 __VA_ARGS__>, verbena::ops::Content::kExchanges) \
+#define VERBENA_OPS_FLOATS(name, content, ...) \
+  VERBENA_OPS_KERNEL(name, __VA_ARGS__, verbena::ops::Content::content, verbena::device::ReduceFloats)
+#define VERBENA_OPS_KERNELS(family, Way, ...)                                \
+  VERBENA_OPS_FLOATS(family##_of_2, kAllReduces, Way<2 __VA_ARGS__>)         \
+  VERBENA_OPS_FLOATS(family##_of_4, kAllReduces, Way<4 __VA_ARGS__>)         \
+  VERBENA_OPS_FLOATS(family##_exchange_of_2, kExchanges, Way<2 __VA_ARGS__>) \
+  VERBENA_OPS_FLOATS(family##_exchange_of_4, kExchanges, Way<4 __VA_ARGS__>) \
   VERBENA_OPS_KERNEL(family##_of_any, Way<0 __VA_ARGS__>)
 
 VERBENA_OPS_KERNELS(packets_16, ByPackets, , verbena::device::Packet16)

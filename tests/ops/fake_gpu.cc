@@ -159,17 +159,17 @@ Stream* find_stream(CUstream stream) {
 
 // ---- Kernels ----
 
-template <typename Way, ops::Content kContent = ops::Content::kAnything>
+template <typename Way, ops::Content kContent = ops::Content::kAnything, typename Reduce = device::ReduceAny>
 void run(const ops::Launch& launch) {
-  ops::run_calls<Way, kContent>(launch);
+  ops::run_calls<Way, kContent, Reduce>(launch);
 }
 template <template <int kRanks> typename Way>
 void add_family(std::map<std::string, Body>& kernels, const std::string& name) {
   const std::string key = "verbena_ops_" + name;
-  kernels[key + "_of_2"] = &run<Way<2>, ops::Content::kAllReduces>;
-  kernels[key + "_of_4"] = &run<Way<4>, ops::Content::kAllReduces>;
-  kernels[key + "_exchange_of_2"] = &run<Way<2>, ops::Content::kExchanges>;
-  kernels[key + "_exchange_of_4"] = &run<Way<4>, ops::Content::kExchanges>;
+  kernels[key + "_of_2"] = &run<Way<2>, ops::Content::kAllReduces, device::ReduceFloats>;
+  kernels[key + "_of_4"] = &run<Way<4>, ops::Content::kAllReduces, device::ReduceFloats>;
+  kernels[key + "_exchange_of_2"] = &run<Way<2>, ops::Content::kExchanges, device::ReduceFloats>;
+  kernels[key + "_exchange_of_4"] = &run<Way<4>, ops::Content::kExchanges, device::ReduceFloats>;
   kernels[key + "_of_any"] = &run<Way<0>>;
 }
 template <int kRanks>

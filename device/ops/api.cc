@@ -75,7 +75,10 @@ constexpr Layout kOneMessage{0, 1, 1};
 // A caller may ask for an algorithm that is not for all calls.
 void check_way(const verbena_ops* ops, const Call& call, const Choice& choice) {
   if (choice.algorithm == Algorithm::kDirect && call.kind == Kind::kAllReduce)
-    ops->communicator.check_in_windows(call);
+    expect(ops->communicator.are_in_windows(call),
+           "ops: the direct algorithm is for tensors in windows (verbena_window_allocate), by their own "
+           "address, "
+           "a multiple of 16 bytes");
   if (!is_coded(choice.algorithm)) return;
   const bool is_sum = call.kind == Kind::kAllReduce && call.reduction == VERBENA_OPS_SUM;
   const bool is_short = call.type == VERBENA_OPS_FLOAT16 || call.type == VERBENA_OPS_BFLOAT16;
@@ -85,7 +88,8 @@ void check_way(const verbena_ops* ops, const Call& call, const Choice& choice) {
 void submit(verbena_ops* ops, verbena_ops_operation operation, const Call& call, uint64_t bytes,
             const verbena_ops_choice* asked, verbena_stream stream) {
   Communicator& communicator = ops->communicator;
-  const Choice chosen = communicator.choose(operation, bytes);
+  const bool is_in_windows = call.kind == Kind::kAllReduce && communicator.are_in_windows_of_all(call);
+  const Choice chosen = communicator.choose(operation, bytes, is_in_windows);
   const Choice choice = communicator.complete(chosen, asked);
   check_way(ops, call, choice);
   communicator.submit(call, choice, static_cast<CUstream>(stream));

@@ -126,6 +126,7 @@ Rank::Ours::Ours(const RankPlan& plan, const OpsLibrary& of)
     : library(of), context(parse_id(plan.id), plan.rank, plan.count_ranks), team(context.world()) {
   verbena_ops_options options{};
   options.blocks = plan.blocks;
+  options.packet_bytes = plan.packet_bytes;
   options.lets_next_start = plan.early ? 1 : 0;
   options.pause_before_ns = options.pause_behind_ns = plan.delay_us * 1000;
   check(library.verbena_ops_create(context.handle(), team.handle(), &options, &ops), "verbena_ops_create");
@@ -170,6 +171,7 @@ void Rank::make_norm_places(verbena_ops_type type) {
     *place = gpu_.allocate(room_bytes_);
   norm_.weight = gpu_.allocate(row_bytes + sizeof(uint32_t));
   gpu_.fill_words(norm_.residual_in, 0, room_bytes_ / 4);
+  gpu_.fill_words(norm_.scales, 0x3f800000, room_bytes_ / 4);  // one scale for all is read
   gpu_.fill_words(norm_.weight, type == VERBENA_OPS_FLOAT16 ? 0x3c003c00u : 0x3f803f80u, row_bytes / 4 + 1);
 }
 

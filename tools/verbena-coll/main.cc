@@ -50,7 +50,6 @@ void start_ranks(ChildGroup& group, const Options& options) {
                                      "--chain",     std::to_string(plan.chain),
                                      "--blocks",    std::to_string(plan.blocks),
                                      "--timeout",   std::to_string(plan.timeout_s),
-                                     "--packets",   std::to_string(plan.packet_bytes),
                                      "--hidden",    std::to_string(plan.hidden),
                                      "--soak",      std::to_string(plan.soak)};
   if (!plan.library.empty()) common.insert(common.end(), {"--library", plan.library});
@@ -78,21 +77,14 @@ void start_ranks(ChildGroup& group, const Options& options) {
   }
 }
 
-// Those that live in Python. `port`: a free one, at which PyTorch's ranks meet.
-void start_python(ChildGroup& group, const Options& options, const std::vector<std::string>& contenders,
-                  uint16_t port) {
+// `port`: a free one, at which PyTorch's ranks meet.
+void start_torch(ChildGroup& group, const Options& options, uint16_t port) {
   const RankPlan& plan = options.rank_plan;
   for (int rank = 0; rank < options.ranks; ++rank) {
     ChildCommand command;
     command.executable = options.python;
-    command.arguments = {find_own_file("verbena-coll-torch.py").string(),
-                         join(contenders),
-                         join(plan.operations),
-                         list_numbers(plan.sizes),
-                         join(plan.types),
-                         std::to_string(plan.hidden),
-                         std::to_string(plan.repeats),
-                         std::to_string(plan.chain)};
+    command.arguments = {find_own_file("verbena-coll-torch.py").string(), list_numbers(plan.sizes),
+                         join(plan.types), std::to_string(plan.repeats), std::to_string(plan.chain)};
     command.environment = Environment::copy_own();
     command.environment.set("RANK", std::to_string(rank));
     command.environment.set("LOCAL_RANK", std::to_string(rank));
@@ -175,12 +167,9 @@ int run_parent(Options options, int argc, const char* const* argv) {
     start_ranks(group, options);
     collect(group, options, figures);
   }
-  std::vector<std::string> in_python;
-  for (const std::string& name : options.against)
-    if (name != "nccl") in_python.push_back(name);
-  if (!in_python.empty()) {
+  if (has(options.against, "torch")) {
     ChildGroup group;
-    start_python(group, options, in_python, TcpListener(0).port());
+    start_torch(group, options, TcpListener(0).port());
     collect(group, options, figures);
   }
   if (!options.calibrate.empty()) write_calibration(options.calibrate, figures.list_measurements());

@@ -576,6 +576,78 @@ class LowLatency {
     if (end == WaitResult::kReached) result = reduce.template finish<Data>(sums, context_.team_size);
     return end;
   }
+  // kCount packets of each other member, `stride` from one to the next: all are asked for at once, so that
+  // they take no longer than one. `count_of` and `late` are those of receive_packets().
+  template <int kRanks, uint32_t kCount>
+  using Several = typename Packet::Stored[kCount][kRanks];
+  template <int kRanks, uint32_t kCount, typename CountOf>
+  VERBENA_DEVICE WaitResult receive_several(uint32_t first, uint32_t stride, const CountOf& count_of,
+                                            Patience& patience, Several<kRanks, kCount>& stored,
+                                            int32_t& late, uint32_t ahead = 0) const {
+    static_assert(kRanks > 0 && kCount * kRanks <= 32, "verbena: a bit for each packet");
+    const char* const here = find_slot(0, ahead) + first * Packet::kBytes;
+    uint32_t missing = 0;
+    VERBENA_UNROLL
+    for (uint32_t k = 0; k < kCount; ++k) {
+      VERBENA_UNROLL
+      for (int32_t i = 0; i < kRanks; ++i) {
+        stored[k][i] = {};
+        if (i != context_.team_rank && find_first_of_warp(first + k * stride) < count_of(i))
+          missing |= 1u << (k * kRanks + static_cast<uint32_t>(i));
+      }
+    }
+    const WaitResult result = wait(patience, [&] {
+      VERBENA_UNROLL
+      for (uint32_t k = 0; k < kCount; ++k) {
+        VERBENA_UNROLL
+        for (int32_t i = 0; i < kRanks; ++i) {
+          if ((missing >> (k * kRanks + static_cast<uint32_t>(i)) & 1) != 0)
+            stored[k][i] = Packet::poll(
+                here + k * stride * Packet::kBytes + static_cast<uint64_t>(i) * blocks_.slot_bytes,
+                first + k * stride < count_of(i));
+        }
+      }
+      VERBENA_UNROLL
+      for (uint32_t k = 0; k < kCount; ++k) {
+        VERBENA_UNROLL
+        for (int32_t i = 0; i < kRanks; ++i) {
+          const uint32_t bit = 1u << (k * kRanks + static_cast<uint32_t>(i));
+          if ((missing & bit) != 0 &&
+              Packet::is_of(stored[k][i], epoch_ + ahead, first + k * stride < count_of(i)))
+            missing &= ~bit;
+        }
+      }
+      return missing == 0;
+    });
+    if (result != WaitResult::kReached) {
+      uint32_t bit = 0;
+      while ((missing >> bit & 1) == 0) ++bit;
+      late = static_cast<int32_t>(bit % kRanks);
+    }
+    return result;
+  }
+  // The same packets' sums, in place of this rank's own.
+  template <int kRanks, uint32_t kCount, typename CountOf, typename Reduce>
+  VERBENA_DEVICE WaitResult reduce_several(uint32_t first, uint32_t stride, const CountOf& count_of,
+                                           Patience& patience, Data (&data)[kCount], int32_t& late,
+                                           const Reduce& reduce) const {
+    Several<kRanks, kCount> stored;
+    const WaitResult result =
+        receive_several<kRanks, kCount>(first, stride, count_of, patience, stored, late);
+    if (result != WaitResult::kReached) return result;
+    VERBENA_UNROLL
+    for (uint32_t k = 0; k < kCount; ++k) {
+      if (find_first_of_warp(first + k * stride) >= count_of(0)) break;
+      Data terms[kRanks];
+      VERBENA_UNROLL
+      for (int32_t i = 0; i < kRanks; ++i)
+        terms[i] = i == context_.team_rank ? data[k] : Packet::open(stored[k][i]);
+      typename Reduce::template Sums<Data> sums;
+      reduce.add(sums, terms, 0, kRanks);
+      data[k] = reduce.template finish<Data>(sums, kRanks);
+    }
+    return result;
+  }
   // What all threads of the group make of their waits; `peer` is whom this one has waited for in vain.
   template <typename Group>
   [[nodiscard]] VERBENA_DEVICE SymmStatus conclude(const Group& group, WaitResult mine, int32_t peer) const {

@@ -64,14 +64,8 @@ class Stream:
         pass
 
 class Tensor:
-    def __init__(self, count, size):
-        self.count, self.size = count, size
     def fill_(self, value):
         return self
-    def numel(self):
-        return self.count
-    def element_size(self):
-        return self.size.itemsize
 
 class Handle:
     def barrier(self, channel):
@@ -92,7 +86,7 @@ def destroy_process_group():
     assert not graphs, "NCCL waits for graphs that hold its operations"
     ended.append(True)
 
-_symmetric_memory = module("torch.distributed._symmetric_memory", empty=lambda count, dtype, device: Tensor(count, dtype), rendezvous=lambda *_: Handle())
+_symmetric_memory = module("torch.distributed._symmetric_memory", empty=lambda *_, **__: Tensor(), rendezvous=lambda *_: Handle())
 distributed = module("torch.distributed", __path__=[], _symmetric_memory=_symmetric_memory,
                      group=types.SimpleNamespace(WORLD=types.SimpleNamespace(group_name="0")), get_world_size=lambda: 2,
                      init_process_group=lambda *_, **__: None, all_reduce=lambda _: work(), barrier=lambda: None,
@@ -122,7 +116,7 @@ def run(rank, *arguments):
 
 class TorchRankTest(unittest.TestCase):
     def test_figures_reach_the_tool_and_the_group_ends(self):
-        status, lines, error = run(0, "torch", "all_reduce,broadcast", "1024,8388608", "bf16,i32", "512", "3", "10")
+        status, lines, error = run(0, "1024,8388608", "bf16,i32", "3", "10")
         self.assertEqual(status, 0, error)
         self.assertNotIn("was not destroyed", error)
         self.assertEqual(lines, ["PyTorch 1.2.3"] + [
@@ -131,17 +125,11 @@ class TorchRankTest(unittest.TestCase):
             for kind, time in (("shorter", "20.0000"), ("longer", "40.0000"))])
 
     def test_what_pytorch_refuses_is_named_and_left_out(self):
-        status, lines, error = run(1, "torch", "all_reduce", "1024", "f32", "8192", "1", "4")
+        status, lines, error = run(1, "1024", "f32", "1", "4")
         self.assertEqual(status, 0, error)
         self.assertIn("torch/two-shot, 1024 bytes of f32: no such kernel", error)
         self.assertEqual([line.split()[2] for line in lines],
                          [f"all_reduce/f32/1024/torch/{way}" for way in ("one-shot", "nccl") for _ in range(2)])
-
-    def test_a_contender_that_is_not_installed_is_named_and_left_out(self):
-        status, lines, error = run(0, "flashinfer,torch", "all_reduce", "1024", "f16", "512", "1", "4")
-        self.assertEqual(status, 0, error)
-        self.assertIn("flashinfer is left out: No module named 'flashinfer'", error)
-        self.assertEqual(lines[1:2], ["figure shorter all_reduce/f16/1024/torch/one-shot 8.0000"])
 
 
 if __name__ == "__main__":

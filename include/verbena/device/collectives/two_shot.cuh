@@ -126,32 +126,43 @@ class TwoShot {
         if (Exchange::find_first_of_warp(index) < my_packets)
           own[k] = Exchange::load_data(my_input, index, my_length, index < my_packets);
       }
+      if constexpr (kRanks != 0)
+        mine = exchange_.template reduce_several<kRanks, kAtOnce>(first, stride, count_mine, patience, own,
+                                                                  late, reduce);
       VERBENA_UNROLL
       for (uint32_t k = 0; k < kAtOnce; ++k) {
         const uint32_t index = first + k * stride;
         if (Exchange::find_first_of_warp(index) >= my_packets || mine != WaitResult::kReached) break;
-        Data data{};
-        mine = exchange_.template reduce_packets<kRanks>(index, count_mine, patience, own[k], late, reduce,
-                                                         data);
+        if constexpr (kRanks == 0)
+          mine = exchange_.template reduce_packets<kRanks>(index, count_mine, patience, own[k], late, reduce,
+                                                           own[k]);
         if (mine != WaitResult::kReached) break;
-        exchange_.template send_packet_to_all<kRanks>(index, data, index < my_packets, kSums);
-        if (index < my_packets) Packet::store_data(my_output, index, my_length, data);
+        exchange_.template send_packet_to_all<kRanks>(index, own[k], index < my_packets, kSums);
+        if (index < my_packets) Packet::store_data(my_output, index, my_length, own[k]);
       }
     };
+    const auto store_sum = [&](int32_t member, uint32_t index, const Data& sum) {
+      if (member != me && index < count_of(member))
+        Packet::store_data(output + begin_of(member), index, length_of(member), sum);
+    };
     const auto take_sums = [&](uint32_t first) {
-      VERBENA_UNROLL
-      for (uint32_t k = 0; k < kAtOnce; ++k) {
-        const uint32_t index = first + k * stride;
-        if (index >= end || mine != WaitResult::kReached) break;
+      if constexpr (kRanks != 0) {
+        typename Exchange::template Several<kRanks, kAtOnce> sums;
+        mine = exchange_.template receive_several<kRanks, kAtOnce>(first, stride, count_of, patience, sums,
+                                                                   late, kSums);
+        VERBENA_UNROLL
+        for (uint32_t k = 0; k < kAtOnce && mine == WaitResult::kReached; ++k) {
+          VERBENA_UNROLL
+          for (int32_t i = 0; i < kRanks; ++i) store_sum(i, first + k * stride, Packet::open(sums[k][i]));
+        }
+      } else {
         const auto take = [&](const auto& sums) {
           VERBENA_UNROLL
           for (int32_t i = 0; i < sums.kMost; ++i) {
-            const int32_t member = sums.first + i;
-            if (i >= sums.count || member == me || index >= count_of(member)) continue;
-            Packet::store_data(output + begin_of(member), index, length_of(member), sums.data[i]);
+            if (i < sums.count) store_sum(sums.first + i, first, sums.data[i]);
           }
         };
-        mine = exchange_.template receive_all<kRanks>(index, count_of, patience, Data{}, late, kSums, take);
+        mine = exchange_.template receive_all<kRanks>(first, count_of, patience, Data{}, late, kSums, take);
       }
     };
     for (uint32_t first = group.rank(); first < end + 2 * step && mine == WaitResult::kReached;

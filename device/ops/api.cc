@@ -15,6 +15,9 @@ struct verbena_ops {
 
 namespace {
 
+// Where an all-reduce and its norm are faster as one kernel: between two H100s.
+constexpr uint64_t kLeastFusedBytes = 512 << 10, kMostFusedBytes = 4 << 20;
+
 template <typename Body>
 verbena_result guard(const Body& body) noexcept {
   try {
@@ -275,11 +278,14 @@ verbena_result verbena_ops_all_reduce_norm(verbena_ops* ops, const void* input, 
                               ? communicator.choose(VERBENA_OPS_ALL_REDUCE, call.length_bytes)
                               : choose_coded(ops, call, codec);
     const Choice choice = communicator.complete(chosen, asked);
-    if (family_of(choice.algorithm) != Family::kChunks) {
+    const bool is_asked = asked != nullptr && asked->algorithm != VERBENA_OPS_AUTO;
+    if (family_of(choice.algorithm) != Family::kChunks &&
+        (is_asked || (call.length_bytes >= kLeastFusedBytes && call.length_bytes <= kMostFusedBytes))) {
       call.kind = Kind::kAllReduceNorm;
       return submit_norm(ops, call, choice, *norm, norm->hidden, stream);
     }
-    // Blocks have not rows as a whole: a norm behind the all-reduce costs less than a barrier of the grid.
+    // Of few rows an all-reduce by more blocks than rows is faster, with a norm behind it. And blocks with
+    // chunks have not rows as a whole: the norm costs less than a barrier of the grid.
     check_way(ops, call, choice);
     ops->communicator.submit(call, choice, static_cast<CUstream>(stream));
     Call rows = begin_call(Kind::kNorm, sum, nullptr);

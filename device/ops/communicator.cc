@@ -226,7 +226,8 @@ Choice Communicator::choose_by_rules(verbena_ops_operation operation, uint64_t b
     const uint64_t packets_most = size_ == 2 ? 1024 * kKi : 128 * kKi;
     return spread(bytes <= packets_most ? Algorithm::kOneShot64 : Algorithm::kBulkOneShot, bytes);
   }
-  const uint64_t one_shot_most = size_ == 2 ? 4096 * kKi : size_ <= 4 ? 256 * kKi : 128 * kKi;
+  // Two ranks send as much in one shot as in two.
+  const uint64_t one_shot_most = size_ == 2 ? UINT64_MAX : size_ <= 4 ? 256 * kKi : 128 * kKi;
   if (bytes <= one_shot_most) return spread(Algorithm::kOneShot64, bytes);
   return spread(size_ > 2 && bytes <= 2048 * kKi ? Algorithm::kTwoShot64 : Algorithm::kBulkTwoShot, bytes);
 }

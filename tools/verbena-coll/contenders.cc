@@ -138,7 +138,8 @@ std::vector<verbena_ops_choice> list_choices(verbena_ops_operation operation, ui
     if (bytes < (has_two_shots ? 256 : 64) * kKi || (!is_one && !has_two_shots)) continue;
     if (has_two_shots && is_one && bytes * (ranks - 1) > 64 * kMi) continue;
     for (const uint32_t blocks : {32U, 64U, 128U, 256U}) {
-      if (blocks > std::max(most_blocks, 32U) || (blocks == 32 && bytes > 4 * kMi)) continue;
+      if (blocks != 32 && blocks > most_blocks) continue;
+      if (blocks == 32 && most_blocks > 32 && bytes > 4 * kMi) continue;
       for (const uint32_t threads : {256U, 512U}) {
         for (const uint32_t chunk : {0U, 8192U, 16384U, 32768U}) {
           if (chunk != 0 && (algorithm == VERBENA_OPS_DIRECT || blocks < 128)) continue;

@@ -54,10 +54,9 @@ ParsedOptions parse_options(int argc, char** argv) {
   app.add_flag("--quick", plan.is_quick, "times in graphs alone: not one by one, nor with a late rank");
   app.add_option(
          "--against", options.against,
-         "who is measured beside: nccl (in the same processes); torch, flashinfer, vllm (its all-reduce, as "
-         "FlashInfer has it; all three in processes of their own); or a list")
+         "who is measured beside: nccl (in the same processes), torch (in processes of its own), or both")
       ->delimiter(',')
-      ->check(CLI::IsMember({"nccl", "torch", "flashinfer", "vllm"}));
+      ->check(CLI::IsMember({"nccl", "torch"}));
   app.add_flag(
       "--check", [&](int64_t) { plan.measures = false; }, "only check the data, measure nothing");
   app.add_flag(

@@ -16,7 +16,7 @@ struct verbena_ops {
 namespace {
 
 // Where an all-reduce and its norm are faster as one kernel: between two H100s.
-constexpr uint64_t kLeastFusedBytes = 512 << 10, kMostFusedBytes = 4 << 20;
+constexpr uint64_t kLeastFusedBytes = 1 << 20, kMostFusedBytes = 4 << 20;
 
 template <typename Body>
 verbena_result guard(const Body& body) noexcept {

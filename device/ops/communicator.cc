@@ -222,14 +222,20 @@ Choice Communicator::choose_by_rules(verbena_ops_operation operation, uint64_t b
   constexpr uint64_t kKi = 1 << 10;
   if (is_in_windows && bytes >= kLeastDirectBytes) return spread(Algorithm::kDirect, bytes);
   if (bytes <= (size_ == 2 ? 64 : 4) * kKi) return spread(Algorithm::kOneShot16, bytes);
+  // Two ranks send as much in one shot as in two; shorter chunks leave links idle for less time at both ends.
+  const auto by_one_shot = [&] {
+    Choice choice = spread(Algorithm::kBulkOneShot, bytes);
+    if (size_ == 2 && bytes > 4096 * kKi && bytes <= 32768 * kKi) choice.chunk_bytes = 32 * kKi;
+    return choice;
+  };
   if (operation != VERBENA_OPS_ALL_REDUCE) {
     const uint64_t packets_most = size_ == 2 ? 1024 * kKi : 128 * kKi;
-    return spread(bytes <= packets_most ? Algorithm::kOneShot64 : Algorithm::kBulkOneShot, bytes);
+    return bytes <= packets_most ? spread(Algorithm::kOneShot64, bytes) : by_one_shot();
   }
-  // Two ranks send as much in one shot as in two.
-  const uint64_t one_shot_most = size_ == 2 ? UINT64_MAX : size_ <= 4 ? 256 * kKi : 128 * kKi;
+  const uint64_t one_shot_most = size_ == 2 ? 4096 * kKi : size_ <= 4 ? 256 * kKi : 128 * kKi;
   if (bytes <= one_shot_most) return spread(Algorithm::kOneShot64, bytes);
-  return spread(size_ > 2 && bytes <= 2048 * kKi ? Algorithm::kTwoShot64 : Algorithm::kBulkTwoShot, bytes);
+  if (size_ == 2) return by_one_shot();
+  return spread(bytes <= 2048 * kKi ? Algorithm::kTwoShot64 : Algorithm::kBulkTwoShot, bytes);
 }
 
 // As many threads as have a packet each, in many small blocks rather than in few large ones; of long messages

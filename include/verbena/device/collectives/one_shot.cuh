@@ -52,16 +52,13 @@ class OneShot {
     if (status_ == SymmStatus::kDone && !exchange_.is_size(kRanks)) status_ = SymmStatus::kInvalid;
     if (status_ != SymmStatus::kDone) return status_;
     const Part part = find_part(length_bytes, block_, blocks_, unit_bytes);
-    // Parts of whole rows, and of few of them.
-    const bool has_few_blocks = unit_bytes > kVectorBytes;
     const uint64_t most = exchange_.capacity_bytes() / kVectorBytes * kVectorBytes;
     // A block without a part has nothing to say on any rank, and its peers do not wait for it.
     for (uint64_t at = 0; at < part.length_bytes; at += most) {
       if (!begin_message(group)) return status_;
       const auto length = static_cast<uint32_t>(detail::cut_round(part, at, most));
       const uint64_t offset = part.begin + at;
-      status_ =
-          reduce_message<kRanks>(input + offset, output + offset, length, has_few_blocks, reduce, group);
+      status_ = reduce_message<kRanks>(input + offset, output + offset, length, reduce, group);
       if (status_ != SymmStatus::kDone) return status_;
     }
     return SymmStatus::kDone;
@@ -139,32 +136,14 @@ class OneShot {
     return plan(context_.team_rank).receive;
   }
 
-  // Where few blocks have many packets a thread sends several and waits for them together, since each wait is
-  // as long as one for all of them; and so it does where there are so many that links would be idle while it
-  // waits. Otherwise the shorter code is faster.
-  static constexpr uint32_t kManyPackets = 8;  // of a thread
-  template <int kRanks, typename Reduce, typename Group>
-  VERBENA_DEVICE SymmStatus reduce_message(const char* input, char* output, uint32_t length_bytes,
-                                           bool has_few_blocks, const Reduce& reduce, const Group& group) {
-    const uint32_t packets = Packet::count(length_bytes), stride = group.size();
-    Patience patience(context_);
-    WaitResult mine = WaitResult::kReached;
-    int32_t late = 0;
-    if (kRanks != 0 && packets > (has_few_blocks ? stride : kManyPackets * stride)) {
-      mine = reduce_several<kRanks>(input, output, length_bytes, patience, late, reduce, group);
-    } else {
-      mine = reduce_one_by_one<kRanks>(input, output, length_bytes, patience, late, reduce, group);
-    }
-    return exchange_.conclude(group, mine, late);
-  }
-
   // A thread sends a packet, then waits for those of the others at the same place: its own numbers stay in
   // registers. Enough threads have one packet each.
   template <int kRanks, typename Reduce, typename Group>
-  VERBENA_DEVICE WaitResult reduce_one_by_one(const char* input, char* output, uint32_t length_bytes,
-                                              Patience& patience, int32_t& late, const Reduce& reduce,
-                                              const Group& group) {
+  VERBENA_DEVICE SymmStatus reduce_message(const char* input, char* output, uint32_t length_bytes,
+                                           const Reduce& reduce, const Group& group) {
+    Patience patience(context_);
     WaitResult mine = WaitResult::kReached;
+    int32_t late = 0;
     const uint32_t packets = Packet::count(length_bytes), end = Exchange::find_end(packets);
     const auto count_of = [&](int32_t) { return packets; };
     for (uint32_t index = group.rank(); index < end && mine == WaitResult::kReached; index += group.size()) {
@@ -174,51 +153,7 @@ class OneShot {
       if (index < packets && mine == WaitResult::kReached)
         Packet::store_data(output, index, length_bytes, data);
     }
-    return mine;
-  }
-
-  // The next ones are sent before any of these are waited for.
-  template <int kRanks, typename Reduce, typename Group>
-  VERBENA_DEVICE WaitResult reduce_several(const char* input, char* output, uint32_t length_bytes,
-                                           Patience& patience, int32_t& late, const Reduce& reduce,
-                                           const Group& group) {
-    WaitResult mine = WaitResult::kReached;
-    if constexpr (kRanks != 0) {
-      constexpr uint32_t kAtOnce = kRanks == 2 ? 4 : 2;
-      const uint32_t packets = Packet::count(length_bytes), end = Exchange::find_end(packets);
-      const uint32_t stride = group.size();
-      const auto count_of = [&](int32_t) { return packets; };
-      Data sent[kAtOnce];
-      const auto send_some = [&](uint32_t first) {
-        VERBENA_UNROLL
-        for (uint32_t k = 0; k < kAtOnce; ++k) {
-          const uint32_t index = first + k * stride;
-          if (index < end) sent[k] = Exchange::load_data(input, index, length_bytes, index < packets);
-        }
-        VERBENA_UNROLL
-        for (uint32_t k = 0; k < kAtOnce; ++k) {
-          const uint32_t index = first + k * stride;
-          if (index < end) exchange_.template send_packet_to_all<kRanks>(index, sent[k], index < packets);
-        }
-      };
-      send_some(group.rank());
-      for (uint32_t first = group.rank(); first < end && mine == WaitResult::kReached;
-           first += kAtOnce * stride) {
-        Data own[kAtOnce];
-        VERBENA_UNROLL
-        for (uint32_t k = 0; k < kAtOnce; ++k) own[k] = sent[k];
-        send_some(first + kAtOnce * stride);
-        mine = exchange_.template reduce_several<kRanks, kAtOnce>(first, stride, count_of, patience, own,
-                                                                  late, reduce);
-        VERBENA_UNROLL
-        for (uint32_t k = 0; k < kAtOnce; ++k) {
-          const uint32_t index = first + k * stride;
-          if (index < packets && mine == WaitResult::kReached)
-            Packet::store_data(output, index, length_bytes, own[k]);
-        }
-      }
-    }
-    return mine;
+    return exchange_.conclude(group, mine, late);
   }
 
   template <int kRanks, typename Plan, typename Group, typename Receive>

@@ -72,13 +72,10 @@ class TwoShot {
     return status_ == SymmStatus::kDone;
   }
 
-  // A thread has the same packets of each rank's share, some at a time: it sends their terms, sums those that
-  // it sent terms of before, and takes sums of those before these, so that links are never idle. Enough
-  // threads have one packet each.
+  // A thread has the same packets of each rank's share, one at a time: enough threads have one each.
   template <int kRanks, typename Reduce, typename Group>
   VERBENA_DEVICE SymmStatus reduce_message(const char* input, char* output, uint32_t length_bytes,
                                            const Reduce& reduce, const Group& group) {
-    constexpr uint32_t kAtOnce = kRanks == 2 ? 4 : kRanks == 4 ? 2 : 1;
     const int32_t size = kRanks == 0 ? context_.team_size : kRanks, me = context_.team_rank;
     // All but the last shares that are not empty are equally long.
     const auto share = static_cast<uint32_t>(find_part_bytes(length_bytes, static_cast<uint32_t>(size)));
@@ -96,80 +93,33 @@ class TwoShot {
     WaitResult mine = WaitResult::kReached;
     int32_t late = 0;
     const uint32_t end = Exchange::find_end(Packet::count(share));
-    const uint32_t stride = group.size(), step = kAtOnce * stride;
-    const auto send_terms = [&](uint32_t first) {
+    for (uint32_t index = group.rank(); index < end && mine == WaitResult::kReached; index += group.size()) {
       VERBENA_UNROLL
       for (int32_t turn = 1; turn < size; ++turn) {
         const int32_t peer = me + turn < size ? me + turn : me + turn - size;
-        const uint32_t packets = count_of(peer), length = length_of(peer);
-        const char* const from = input + begin_of(peer);
-        Data data[kAtOnce];
+        const uint32_t packets = count_of(peer);
+        if (Exchange::find_first_of_warp(index) >= packets) continue;
+        const Data data =
+            Exchange::load_data(input + begin_of(peer), index, length_of(peer), index < packets);
+        exchange_.send_packet(peer, index, data, index < packets);
+      }
+      if (Exchange::find_first_of_warp(index) < my_packets) {
+        Data data = Exchange::load_data(my_input, index, my_length, index < my_packets);
+        mine =
+            exchange_.template reduce_packets<kRanks>(index, count_mine, patience, data, late, reduce, data);
+        if (mine != WaitResult::kReached) continue;
+        exchange_.template send_packet_to_all<kRanks>(index, data, index < my_packets, kSums);
+        if (index < my_packets) Packet::store_data(my_output, index, my_length, data);
+      }
+      const auto take = [&](const auto& sums) {
         VERBENA_UNROLL
-        for (uint32_t k = 0; k < kAtOnce; ++k) {
-          const uint32_t index = first + k * stride;
-          if (Exchange::find_first_of_warp(index) < packets)
-            data[k] = Exchange::load_data(from, index, length, index < packets);
+        for (int32_t i = 0; i < sums.kMost; ++i) {
+          const int32_t member = sums.first + i;
+          if (i >= sums.count || member == me || index >= count_of(member)) continue;
+          Packet::store_data(output + begin_of(member), index, length_of(member), sums.data[i]);
         }
-        VERBENA_UNROLL
-        for (uint32_t k = 0; k < kAtOnce; ++k) {
-          const uint32_t index = first + k * stride;
-          if (Exchange::find_first_of_warp(index) < packets)
-            exchange_.send_packet(peer, index, data[k], index < packets);
-        }
-      }
-    };
-    const auto sum_terms = [&](uint32_t first) {
-      Data own[kAtOnce];
-      VERBENA_UNROLL
-      for (uint32_t k = 0; k < kAtOnce; ++k) {
-        const uint32_t index = first + k * stride;
-        if (Exchange::find_first_of_warp(index) < my_packets)
-          own[k] = Exchange::load_data(my_input, index, my_length, index < my_packets);
-      }
-      if constexpr (kRanks != 0)
-        mine = exchange_.template reduce_several<kRanks, kAtOnce>(first, stride, count_mine, patience, own,
-                                                                  late, reduce);
-      VERBENA_UNROLL
-      for (uint32_t k = 0; k < kAtOnce; ++k) {
-        const uint32_t index = first + k * stride;
-        if (Exchange::find_first_of_warp(index) >= my_packets || mine != WaitResult::kReached) break;
-        if constexpr (kRanks == 0)
-          mine = exchange_.template reduce_packets<kRanks>(index, count_mine, patience, own[k], late, reduce,
-                                                           own[k]);
-        if (mine != WaitResult::kReached) break;
-        exchange_.template send_packet_to_all<kRanks>(index, own[k], index < my_packets, kSums);
-        if (index < my_packets) Packet::store_data(my_output, index, my_length, own[k]);
-      }
-    };
-    const auto store_sum = [&](int32_t member, uint32_t index, const Data& sum) {
-      if (member != me && index < count_of(member))
-        Packet::store_data(output + begin_of(member), index, length_of(member), sum);
-    };
-    const auto take_sums = [&](uint32_t first) {
-      if constexpr (kRanks != 0) {
-        typename Exchange::template Several<kRanks, kAtOnce> sums;
-        mine = exchange_.template receive_several<kRanks, kAtOnce>(first, stride, count_of, patience, sums,
-                                                                   late, kSums);
-        VERBENA_UNROLL
-        for (uint32_t k = 0; k < kAtOnce && mine == WaitResult::kReached; ++k) {
-          VERBENA_UNROLL
-          for (int32_t i = 0; i < kRanks; ++i) store_sum(i, first + k * stride, Packet::open(sums[k][i]));
-        }
-      } else {
-        const auto take = [&](const auto& sums) {
-          VERBENA_UNROLL
-          for (int32_t i = 0; i < sums.kMost; ++i) {
-            if (i < sums.count) store_sum(sums.first + i, first, sums.data[i]);
-          }
-        };
-        mine = exchange_.template receive_all<kRanks>(first, count_of, patience, Data{}, late, kSums, take);
-      }
-    };
-    for (uint32_t first = group.rank(); first < end + 2 * step && mine == WaitResult::kReached;
-         first += step) {
-      if (first < end) send_terms(first);
-      if (first >= step && first < end + step) sum_terms(first - step);
-      if (first >= 2 * step && mine == WaitResult::kReached) take_sums(first - 2 * step);
+      };
+      mine = exchange_.template receive_all<kRanks>(index, count_of, patience, Data{}, late, kSums, take);
     }
     return exchange_.conclude(group, mine, late);
   }

@@ -15,6 +15,9 @@ struct verbena_ops {
 
 namespace {
 
+// Where an all-reduce and its norm are faster as one kernel: between two H100s.
+constexpr uint64_t kLeastFusedBytes = 1 << 20, kMostFusedBytes = 4 << 20;
+
 template <typename Body>
 verbena_result guard(const Body& body) noexcept {
   try {
@@ -77,7 +80,10 @@ constexpr Layout kOneMessage{0, 1, 1};
 // A caller may ask for an algorithm that is not for all calls.
 void check_way(const verbena_ops* ops, const Call& call, const Choice& choice) {
   if (choice.algorithm == Algorithm::kDirect && call.kind == Kind::kAllReduce)
-    ops->communicator.check_in_windows(call);
+    expect(ops->communicator.are_in_windows(call),
+           "ops: the direct algorithm is for tensors in windows (verbena_window_allocate), by their own "
+           "address, "
+           "a multiple of 16 bytes");
   if (!is_coded(choice.algorithm)) return;
   const bool is_sum = call.kind == Kind::kAllReduce && call.reduction == VERBENA_OPS_SUM;
   const bool is_short = call.type == VERBENA_OPS_FLOAT16 || call.type == VERBENA_OPS_BFLOAT16;
@@ -89,7 +95,8 @@ void check_way(const verbena_ops* ops, const Call& call, const Choice& choice) {
 void submit(verbena_ops* ops, verbena_ops_operation operation, const Call& call, uint64_t bytes,
             const verbena_ops_choice* asked, verbena_stream stream) {
   Communicator& communicator = ops->communicator;
-  const Choice chosen = communicator.choose(operation, bytes);
+  const bool is_in_windows = call.kind == Kind::kAllReduce && communicator.are_in_windows_of_all(call);
+  const Choice chosen = communicator.choose(operation, bytes, is_in_windows);
   const Choice choice = communicator.complete(chosen, asked);
   check_way(ops, call, choice);
   communicator.submit(call, choice, static_cast<CUstream>(stream));
@@ -278,11 +285,14 @@ verbena_result verbena_ops_all_reduce_norm(verbena_ops* ops, const void* input, 
                               ? communicator.choose(VERBENA_OPS_ALL_REDUCE, call.length_bytes)
                               : choose_coded(ops, call, codec);
     const Choice choice = communicator.complete(chosen, asked);
-    if (family_of(choice.algorithm) != Family::kChunks) {
+    const bool is_asked = asked != nullptr && asked->algorithm != VERBENA_OPS_AUTO;
+    if (family_of(choice.algorithm) != Family::kChunks &&
+        (is_asked || (call.length_bytes >= kLeastFusedBytes && call.length_bytes <= kMostFusedBytes))) {
       call.kind = Kind::kAllReduceNorm;
       return submit_norm(ops, call, choice, *norm, norm->hidden, stream);
     }
-    // Blocks have not rows as a whole: a norm behind the all-reduce costs less than a barrier of the grid.
+    // Of few rows an all-reduce by more blocks than rows is faster, with a norm behind it. And blocks with
+    // chunks have not rows as a whole: the norm costs less than a barrier of the grid.
     check_way(ops, call, choice);
     ops->communicator.submit(call, choice, static_cast<CUstream>(stream));
     Call rows = begin_call(Kind::kNorm, sum, nullptr);

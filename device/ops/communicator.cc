@@ -28,6 +28,7 @@ constexpr const char* kCodedNames[kCountCodecs] = {
     "all_reduce_mxfp8", "all_reduce_fp8_int8", "all_reduce_int4_int8"};
 // From where on fewer bits are faster where nothing was measured: as between two H100s.
 constexpr uint64_t kLeastCodedBytes = 8 << 20;
+constexpr uint64_t kLeastDirectBytes = 8 << 20;  // of tensors in windows, likewise
 
 // kAuto: there is none of this name.
 Algorithm find_algorithm(const std::string& name) {
@@ -150,7 +151,8 @@ uint64_t Communicator::compute_fingerprint() const {
   tuner::Calibration chosen_by;
   chosen_by.ops = measurements_;
   uint64_t hash = tuner::compute_fingerprint(chosen_by);
-  for (const uint64_t number : {uint64_t{options_.lets_next_start}, uint64_t{static_cast<uint32_t>(forced_)}})
+  for (const uint64_t number : {uint64_t{options_.lets_next_start}, uint64_t{static_cast<uint32_t>(forced_)},
+                                uint64_t{options_.has_windows}})
     hash = (hash ^ number) * 0x100000001b3U;
   return (hash ^ hash >> 32) % (uint64_t{1} << kFingerprintBits);
 }
@@ -185,19 +187,19 @@ void Communicator::expect_member() const {
   if (!local_) throw Failure(VERBENA_INVALID_USAGE, "ops: this rank is no member of the team");
 }
 
-Choice Communicator::choose(verbena_ops_operation operation, uint64_t bytes) const {
+Choice Communicator::choose(verbena_ops_operation operation, uint64_t bytes, bool is_in_windows) const {
   expect_member();
   if (forced_ != Algorithm::kAuto) return spread(forced_, bytes);
   const std::vector<tuner::OpsWay> ways =
       tuner::list_ways(measurements_, kOperationNames[operation], size_, gpu_, bytes);
   for (const tuner::OpsWay& way : ways) {
     const Algorithm algorithm = find_algorithm(way.algorithm);
-    if (algorithm == Algorithm::kAuto || way.needs_windows() || way.threads % 32 != 0 ||
-        way.threads > kMostThreads)
+    if (algorithm == Algorithm::kAuto || way.threads % 32 != 0 || way.threads > kMostThreads ||
+        (way.needs_windows() && !(is_in_windows && algorithm == Algorithm::kDirect)))
       continue;
     return {algorithm, {std::min(way.blocks, options_.blocks), way.threads}, way.chunk_bytes};
   }
-  return choose_by_rules(operation, bytes);
+  return choose_by_rules(operation, bytes, is_in_windows);
 }
 
 Choice Communicator::choose_coded(Algorithm codec, uint64_t bytes) const {
@@ -215,16 +217,25 @@ Choice Communicator::choose_coded(Algorithm codec, uint64_t bytes) const {
 
 // Where nothing was measured: as two H100s were fastest. Of more ranks it is an estimate from the bytes that
 // each way sends; verbena-coll --calibrate measures.
-Choice Communicator::choose_by_rules(verbena_ops_operation operation, uint64_t bytes) const {
+Choice Communicator::choose_by_rules(verbena_ops_operation operation, uint64_t bytes,
+                                     bool is_in_windows) const {
   constexpr uint64_t kKi = 1 << 10;
+  if (is_in_windows && bytes >= kLeastDirectBytes) return spread(Algorithm::kDirect, bytes);
   if (bytes <= (size_ == 2 ? 64 : 4) * kKi) return spread(Algorithm::kOneShot16, bytes);
+  // Two ranks send as much in one shot as in two; shorter chunks leave links idle for less time at both ends.
+  const auto by_one_shot = [&] {
+    Choice choice = spread(Algorithm::kBulkOneShot, bytes);
+    if (size_ == 2 && bytes > 4096 * kKi && bytes <= 32768 * kKi) choice.chunk_bytes = 32 * kKi;
+    return choice;
+  };
   if (operation != VERBENA_OPS_ALL_REDUCE) {
     const uint64_t packets_most = size_ == 2 ? 1024 * kKi : 128 * kKi;
-    return spread(bytes <= packets_most ? Algorithm::kOneShot64 : Algorithm::kBulkOneShot, bytes);
+    return bytes <= packets_most ? spread(Algorithm::kOneShot64, bytes) : by_one_shot();
   }
   const uint64_t one_shot_most = size_ == 2 ? 4096 * kKi : size_ <= 4 ? 256 * kKi : 128 * kKi;
   if (bytes <= one_shot_most) return spread(Algorithm::kOneShot64, bytes);
-  return spread(size_ > 2 && bytes <= 2048 * kKi ? Algorithm::kTwoShot64 : Algorithm::kBulkTwoShot, bytes);
+  if (size_ == 2) return by_one_shot();
+  return spread(bytes <= 2048 * kKi ? Algorithm::kTwoShot64 : Algorithm::kBulkTwoShot, bytes);
 }
 
 // As many threads as have a packet each, in many small blocks rather than in few large ones; of long messages
@@ -355,22 +366,16 @@ void Communicator::launch(std::span<const Pending> calls, CUstream stream) {
   local_->kernels.launch(family_of(first.algorithm), content, grid, launch, stream);
 }
 
-void Communicator::check_in_windows(const Call& call) const {
+bool Communicator::are_in_windows(const Call& call) const {
   for (const char* const tensor : {call.input, static_cast<const char*>(call.output)}) {
     verbena_window* const window = verbena_window_find(context_, tensor);
-    const char* const begin =
-        window == nullptr ? nullptr : static_cast<char*>(verbena_window_address(window));
-    const bool is_there =
-        window != nullptr && tensor >= begin && call.length_bytes <= verbena_window_length(window) &&
-        static_cast<uint64_t>(tensor - begin) <= verbena_window_length(window) - call.length_bytes &&
-        reinterpret_cast<uintptr_t>(tensor) % 16 == 0;
-    if (!is_there) {
-      throw Failure(
-          VERBENA_INVALID_ARGUMENT,
-          "ops: the direct algorithm is for tensors in windows (verbena_window_allocate), by their own "
-          "address, a multiple of 16 bytes");
-    }
+    if (window == nullptr || reinterpret_cast<uintptr_t>(tensor) % 16 != 0) return false;
+    const char* const begin = static_cast<char*>(verbena_window_address(window));
+    if (tensor < begin || call.length_bytes > verbena_window_length(window) ||
+        static_cast<uint64_t>(tensor - begin) > verbena_window_length(window) - call.length_bytes)
+      return false;
   }
+  return true;
 }
 
 // A broadcast of nothing: each rank hears from each.

@@ -55,7 +55,8 @@ class Communicator {
   // The rest is for members; throws Failure for others.
   // By the setting, what was measured, or rules of our own; of an all-reduce the tensor's bytes, of all
   // others a message's.
-  Choice choose(verbena_ops_operation operation, uint64_t bytes) const;
+  // `is_in_windows`: of an all-reduce whose tensors are.
+  Choice choose(verbena_ops_operation operation, uint64_t bytes, bool is_in_windows = false) const;
   // The same for an all-reduce that may be in few bits.
   Choice choose_coded(Algorithm codec, uint64_t bytes) const;
   // The caller's where it is not 0; throws Failure if it cannot be.
@@ -65,8 +66,11 @@ class Communicator {
   // An all-gather of `length_bytes` each by copy engines; throws Failure if the output is in no window that
   // all members reach.
   void gather_by_copies(const void* input, void* output, uint64_t length_bytes, CUstream stream);
-  // Throws Failure unless input and output of an all-reduce lie in windows.
-  void check_in_windows(const Call& call) const;
+  // Whether input and output of an all-reduce lie in windows; and by the options' promise on all ranks.
+  bool are_in_windows(const Call& call) const;
+  bool are_in_windows_of_all(const Call& call) const {
+    return options_.has_windows != 0 && are_in_windows(call);
+  }
   // Of rows that `call` has as its input, or of what its algorithm makes of all ranks' input, in kernels of
   // their own; not in a group.
   void submit_norm(const Call& call, const Choice& choice, const Norm& norm, CUstream stream);
@@ -90,7 +94,7 @@ class Communicator {
   void expect_member() const;
   void load_measurements();
   uint64_t compute_fingerprint() const;
-  Choice choose_by_rules(verbena_ops_operation operation, uint64_t bytes) const;
+  Choice choose_by_rules(verbena_ops_operation operation, uint64_t bytes, bool is_in_windows) const;
   Choice spread(Algorithm algorithm, uint64_t bytes) const;
   SymmetricWorkspace& workspace_of(Family family) { return workspaces_[static_cast<uint32_t>(family)]; }
   Launch begin_launch(const Choice& choice);

@@ -2,9 +2,11 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <string>
 
 #include "device/ops/kernel_image.h"
+#include "verbena/ops.h"
 #include "verbena/verbena.hpp"
 
 namespace verbena::ops {
@@ -127,10 +129,23 @@ Family family_of(Algorithm algorithm) {
   }
 }
 
+namespace {
+
+// What kernels by chunks for teams of known sizes reduce.
+bool sums_floats(const Call& call) {
+  return call.kind == Kind::kExchange ||
+         (call.reduction == VERBENA_OPS_SUM && call.type <= VERBENA_OPS_BFLOAT16);
+}
+
+}  // namespace
+
 void KernelSet::launch(Family family, Content content, const Grid& grid, const Launch& launch,
                        CUstream stream) {
   void* parameters[] = {const_cast<Launch*>(&launch)};
-  const Size size = content == Content::kAnything ? kOfAny : size_of(launch);
+  const bool is_quick = content != Content::kAnything &&
+                        (family != Family::kChunks ||
+                         std::all_of(launch.calls, launch.calls + launch.count_calls, sums_floats));
+  const Size size = is_quick ? size_of(launch) : kOfAny;
   enqueue(functions_[static_cast<uint32_t>(family)][size][content == Content::kExchanges ? 1 : 0], grid,
           parameters, stream);
 }

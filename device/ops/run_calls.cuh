@@ -224,7 +224,14 @@ VERBENA_DEVICE void run_grid(const Launch& launch, const Body& body) {
     store_relaxed<Scope::kSystem>(launch.status, static_cast<int64_t>(status));
 }
 
-template <typename Way, Content kContent = Content::kAnything>
+VERBENA_DEVICE void make_reduction(const Call& call, ReduceAny& reduce) {
+  reduce = {static_cast<DataType>(call.type), static_cast<Reduction>(call.reduction)};
+}
+VERBENA_DEVICE void make_reduction(const Call& call, ReduceFloats& reduce) {
+  reduce = {static_cast<DataType>(call.type)};
+}
+
+template <typename Way, Content kContent = Content::kAnything, typename Reduce = ReduceAny>
 VERBENA_DEVICE void run_calls(const Launch& launch) {
   run_grid(launch, [&] {
     SymmStatus status = SymmStatus::kDone;
@@ -235,8 +242,9 @@ VERBENA_DEVICE void run_calls(const Launch& launch) {
         sync_block();
       }
       const Call& call = launch.calls[i];
-      status = run_call<Way, kContent>(
-          launch, call, ReduceAny{static_cast<DataType>(call.type), static_cast<Reduction>(call.reduction)});
+      Reduce reduce;
+      make_reduction(call, reduce);
+      status = run_call<Way, kContent>(launch, call, reduce);
     }
     return status;
   });

@@ -79,13 +79,13 @@ struct NormOfType {
 struct NormArguments {
   const Number16* input;
   Number16* sum;
-  ReduceAny reduce;
+  ReduceFloats reduce;
   NormOfType norm_some;
 
   VERBENA_DEVICE explicit NormArguments(const Call& call)
       : input(reinterpret_cast<const Number16*>(call.input)),
         sum(reinterpret_cast<Number16*>(call.output)),
-        reduce{static_cast<DataType>(call.type), Reduction::kSum},
+        reduce{static_cast<DataType>(call.type)},
         norm_some{reduce.type} {}
 };
 

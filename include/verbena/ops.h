@@ -45,11 +45,11 @@ typedef enum {
 /* How data travels. One shot: each rank sends its whole tensor to every other one; two shots: rank r sums the
  * r-th part and sends the sum to all. Packets carry their flags in the data, of 16 bytes, or of 64,
  * which GPUs on NVLink keep whole; bulk: chunks with a flag behind each. Results are the same, bit for bit.
- * If they are asked for: direct, for an all-reduce whose input and output lie in windows of the context, each
- * at the same place on all ranks and at a multiple of 16 bytes: inputs are read, and outputs written, where
- * they lie. Copy engines: an all-gather in one row whose output lies in a window of the context, at the same
- * place on all ranks, goes there without the SMs' work, but for the moments before and behind it in which the
- * ranks wait for each other. */
+ * Direct, if it is asked for or verbena_ops_options::has_windows, is for an all-reduce whose input and output
+ * lie in windows of the context, each at the same place on all ranks and at a multiple of 16 bytes: inputs
+ * are read, and outputs written, where they lie. If they are asked for, copy engines: an all-gather in one
+ * row whose output lies in a window of the context, at the same place on all ranks, goes there without the
+ * SMs' work, but for the moments before and behind it in which the ranks wait for each other. */
 typedef enum {
   VERBENA_OPS_AUTO = 0,
   VERBENA_OPS_ONE_SHOT_16 = 1,
@@ -87,6 +87,9 @@ typedef struct {
   /* For tests of programmatic dependent launch: how long each kernel does nothing in front of its wait for
    * the kernels before it, and behind what lets the next one begin. */
   uint32_t pause_before_ns, pause_behind_ns;
+  /* 1: the promise that input and output of each all-reduce lie in windows, each at the same place on all
+   * ranks, or on no rank both do. Then the direct algorithm is chosen where it is faster. */
+  uint32_t has_windows;
 } verbena_ops_options;
 
 /* Which algorithm, and by how many blocks and threads; zeros choose. Exchanges, which is all

@@ -1,6 +1,7 @@
 """Collectives on tensors, and the operators and engines' classes over them, on emulated GPUs: PyTorch's CPU tensors lie in their
 memory (tests/ops/fake_gpu.cc)."""
 import ctypes
+import json
 import sys
 import time
 import types
@@ -118,6 +119,38 @@ def _copy_by_engines(rank):
 
 def test_copy_engines():
     run_ranks(3, _copy_by_engines)
+
+
+def _choose_the_direct_way(rank, tuning):
+    import os
+    os.environ["VERBENA_SYMM_TIMEOUT_MS"] = "400"
+    driver.use_gpu(rank)
+    with verbena.SymmetricContext.from_environment() as context, context.allocate(1 << 12) as window, \
+            _make(rank, context, tuning_file=str(tuning), has_windows=True) as ops:
+        inside = torch.frombuffer((ctypes.c_float * 1024).from_address(window.address), dtype=torch.float32)
+        for x in (inside[:100], torch.empty(100), inside[101:201], inside[:100]):
+            x.fill_(rank + 1)
+            context.barrier()  # peers write what lies in windows
+            ops.all_reduce(x, out=x)
+            _synchronize()
+            ops.check_error()
+            assert torch.equal(x, torch.full((100,), 3.0))
+        # In place ranks meet at a barrier; otherwise they wait for packets.
+        for x, awaited in ((inside[:100], "barrier"), (torch.empty(100), "packet")):
+            if rank == 0:
+                ops.all_reduce(x, out=x)
+                _synchronize()
+                with pytest.raises(verbena.VerbenaError, match=f"in vain .*{awaited}"):
+                    ops.check_error()
+            ops.reset()
+
+
+def test_the_direct_way_is_chosen_in_windows(tmp_path):
+    tuning = tmp_path / "tuning.json"
+    ways = [{"operation": "all_reduce", "algorithm": algorithm, "gpu": "emulated GPU", "ranks": 2, "threads": 32, "chunk_bytes": 0,
+             "points": [[100, 1, us], [10000, 1, us]]} for algorithm, us in (("direct", 1), ("one-shot-16", 2))]
+    tuning.write_text(json.dumps({"format": "verbena-tuning", "version": 1, "notes": {}, "transport": {}, "collectives": [], "ops": ways}))
+    run_ranks(2, _choose_the_direct_way, tuning)
 
 
 @pytest.mark.parametrize("count", [2, 3])

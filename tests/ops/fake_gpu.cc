@@ -159,17 +159,17 @@ Stream* find_stream(CUstream stream) {
 
 // ---- Kernels ----
 
-template <typename Way, ops::Content kContent = ops::Content::kAnything>
+template <typename Way, ops::Content kContent = ops::Content::kAnything, typename Reduce = device::ReduceAny>
 void run(const ops::Launch& launch) {
-  ops::run_calls<Way, kContent>(launch);
+  ops::run_calls<Way, kContent, Reduce>(launch);
 }
-template <template <int kRanks> typename Way>
+template <typename Reduce, template <int kRanks> typename Way>
 void add_family(std::map<std::string, Body>& kernels, const std::string& name) {
   const std::string key = "verbena_ops_" + name;
-  kernels[key + "_of_2"] = &run<Way<2>, ops::Content::kAllReduces>;
-  kernels[key + "_of_4"] = &run<Way<4>, ops::Content::kAllReduces>;
-  kernels[key + "_exchange_of_2"] = &run<Way<2>, ops::Content::kExchanges>;
-  kernels[key + "_exchange_of_4"] = &run<Way<4>, ops::Content::kExchanges>;
+  kernels[key + "_of_2"] = &run<Way<2>, ops::Content::kAllReduces, Reduce>;
+  kernels[key + "_of_4"] = &run<Way<4>, ops::Content::kAllReduces, Reduce>;
+  kernels[key + "_exchange_of_2"] = &run<Way<2>, ops::Content::kExchanges, Reduce>;
+  kernels[key + "_exchange_of_4"] = &run<Way<4>, ops::Content::kExchanges, Reduce>;
   kernels[key + "_of_any"] = &run<Way<0>>;
 }
 template <int kRanks>
@@ -198,9 +198,9 @@ const std::map<std::string, Body>& list_kernels() {
       {"verbena_ops_sharded_norm_chunks", &ops::run_sharded_norm<device::Bulk<>>},
   };
   static const bool are_added = [] {
-    add_family<ByPackets16>(kernels, "packets_16");
-    add_family<ByPackets64>(kernels, "packets_64");
-    add_family<ops::ByChunks>(kernels, "chunks");
+    add_family<device::ReduceAny, ByPackets16>(kernels, "packets_16");
+    add_family<device::ReduceAny, ByPackets64>(kernels, "packets_64");
+    add_family<device::ReduceFloats, ops::ByChunks>(kernels, "chunks");
     add_coded<device::Float8, device::Float8>(kernels, "float8");
     add_coded<device::Int8, device::Int8>(kernels, "int8");
     add_coded<device::Int6, device::Int6>(kernels, "int6");

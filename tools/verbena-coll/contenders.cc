@@ -21,15 +21,20 @@ void* as_pointer(CUdeviceptr address) {
   return reinterpret_cast<void*>(address);
 }
 
-// By how many blocks of so many threads each thread has one packet; and by half of them.
+// By how many blocks of so many threads each thread has one packet; and by half of them. Where that is more
+// than there may be, by all of them.
 void add_packets(std::vector<verbena_ops_choice>& choices, verbena_ops_algorithm algorithm, uint64_t bytes,
                  uint64_t bytes_each, uint32_t most_blocks) {
   const uint64_t all = std::max<uint64_t>(1, (bytes + bytes_each - 1) / bytes_each);
   for (const uint32_t threads : {128U, 256U, 512U}) {
     const uint64_t full = (all + threads - 1) / threads;
     if (full == 1 && threads > 128 && all <= threads / 2) continue;
+    if (full > 4ULL * most_blocks) {
+      if (threads > 128) choices.push_back({algorithm, most_blocks, threads, 0});
+      continue;
+    }
     for (const uint64_t blocks : {full, (full + 1) / 2}) {
-      if (blocks > 4ULL * most_blocks || (blocks != full && (full < 16 || threads != 512))) continue;
+      if (blocks != full && (full < 16 || threads != 512)) continue;
       choices.push_back(
           {algorithm, static_cast<uint32_t>(std::min<uint64_t>(blocks, most_blocks)), threads, 0});
     }
@@ -81,6 +86,7 @@ const std::vector<Named>& list_named() {
       {"all_reduce_int4_int8", VERBENA_OPS_ALL_REDUCE, VERBENA_OPS_INT4_INT8},
       {"all_reduce_norm", VERBENA_OPS_ALL_REDUCE, VERBENA_OPS_AUTO, true},
       {"all_reduce_norm_fp8", VERBENA_OPS_ALL_REDUCE, VERBENA_OPS_AUTO, true, VERBENA_OPS_FP8_TOKEN},
+      {"all_reduce_norm_fp8_tensor", VERBENA_OPS_ALL_REDUCE, VERBENA_OPS_AUTO, true, VERBENA_OPS_FP8_TENSOR},
   };
   return all;
 }
@@ -119,7 +125,7 @@ std::vector<verbena_ops_choice> list_choices(verbena_ops_operation operation, ui
   constexpr uint64_t kKi = 1 << 10, kMi = 1 << 20;
   std::vector<verbena_ops_choice> choices = {{VERBENA_OPS_AUTO, 0, 0, 0}};
   if (bytes <= 64 * kKi) add_packets(choices, VERBENA_OPS_ONE_SHOT_16, bytes, 8, most_blocks);
-  if (bytes * (ranks - 1) <= 4 * kMi) add_packets(choices, VERBENA_OPS_ONE_SHOT_64, bytes, 15, most_blocks);
+  if (bytes * (ranks - 1) <= 64 * kMi) add_packets(choices, VERBENA_OPS_ONE_SHOT_64, bytes, 15, most_blocks);
   if (operation == VERBENA_OPS_ALL_GATHER && bytes >= 64 * kKi)
     choices.push_back({VERBENA_OPS_COPY_ENGINES, 0, 0, 0});
   const bool has_two_shots = operation == VERBENA_OPS_ALL_REDUCE;
@@ -131,11 +137,12 @@ std::vector<verbena_ops_choice> list_choices(verbena_ops_operation operation, ui
     const bool is_one = algorithm == VERBENA_OPS_BULK_ONE_SHOT;
     if (bytes < (has_two_shots ? 256 : 64) * kKi || (!is_one && !has_two_shots)) continue;
     if (has_two_shots && is_one && bytes * (ranks - 1) > 64 * kMi) continue;
-    for (const uint32_t blocks : {32U, 64U, 128U}) {
+    for (const uint32_t blocks : {32U, 64U, 128U, 256U}) {
+      if (blocks != 32 && blocks > most_blocks) continue;
+      if (blocks == 32 && most_blocks > 32 && bytes > 4 * kMi) continue;
       for (const uint32_t threads : {256U, 512U}) {
-        for (const uint32_t chunk : {0U, 8192U}) {
-          if (chunk != 0 && algorithm == VERBENA_OPS_DIRECT) continue;
-          if ((chunk != 0 && (threads != 512 || blocks == 32)) || (blocks == 32 && bytes > 4 * kMi)) continue;
+        for (const uint32_t chunk : {0U, 8192U, 16384U, 32768U}) {
+          if (chunk != 0 && (algorithm == VERBENA_OPS_DIRECT || blocks < 128)) continue;
           choices.push_back({algorithm, std::min(blocks, most_blocks), threads, chunk});
         }
       }

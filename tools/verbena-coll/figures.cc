@@ -181,7 +181,40 @@ std::string Figures::format_table() const {
     cells.push_back(split(ours->key, '/', 5).back());
     text += table.format_row(cells);
   }
-  return text;
+  return text + format_regret(rows);
+}
+
+// What the library's own choice takes beyond the best way for tensors that lie anywhere.
+std::string Figures::format_regret(const std::vector<Row>& rows) {
+  std::vector<double> percents;
+  std::string worst;
+  for (const Row& row : rows) {
+    const Way *chosen = nullptr, *best = nullptr;
+    for (const Way& way : row.ways) {
+      const std::vector<std::string> parts = split(way.key, '/', 6);
+      if (parts[3] != "verbena" || parts.size() < 5 || parts[4] == "direct" || parts[4] == "copy-engines")
+        continue;
+      if (best == nullptr) best = &way;
+      if (parts[4] == "auto") chosen = &way;
+    }
+    if (chosen == nullptr || best == chosen || best->us <= 0) {
+      if (chosen != nullptr && row.ways.size() > 1) percents.push_back(0);
+      continue;
+    }
+    const double percent = 100 * (chosen->us / best->us - 1);
+    if (percents.empty() || percent > *std::max_element(percents.begin(), percents.end()))
+      worst = row.operation + " " + row.type + " " + format_size(row.bytes) + ", where " +
+              split(best->key, '/', 5).back() + " takes " + format_figure(best->us) + " us";
+    percents.push_back(percent);
+  }
+  if (worst.empty()) return "";
+  double sum = 0;
+  for (const double percent : percents) sum += percent;
+  return "\nauto takes " + format_figure(sum / static_cast<double>(percents.size())) +
+         " % more than the best way in the mean of " + std::to_string(percents.size()) + " points, " +
+         format_figure(compute_percentile(percents, 90)) + " % at p90, " +
+         format_figure(*std::max_element(percents.begin(), percents.end())) + " % at the worst: " + worst +
+         "\n";
 }
 
 std::vector<tuner::OpsMeasurement> Figures::list_measurements() const {

@@ -41,6 +41,7 @@ class Figures {
   std::vector<double> find(const std::string& kind, const std::string& key) const;
   double find_late_us(const std::string& kind, const std::string& key) const;
   std::vector<Row> list_rows() const;
+  static std::string format_regret(const std::vector<Row>& rows);
   double find_bandwidth(const Row& row, double us) const;
 
   unsigned ranks_, chain_;

@@ -50,6 +50,7 @@ void start_ranks(ChildGroup& group, const Options& options) {
                                      "--chain",     std::to_string(plan.chain),
                                      "--blocks",    std::to_string(plan.blocks),
                                      "--timeout",   std::to_string(plan.timeout_s),
+                                     "--packets",   std::to_string(plan.packet_bytes),
                                      "--hidden",    std::to_string(plan.hidden),
                                      "--soak",      std::to_string(plan.soak)};
   if (!plan.library.empty()) common.insert(common.end(), {"--library", plan.library});

@@ -30,7 +30,9 @@ ParsedOptions parse_options(int argc, char** argv) {
          "--operation,-o", plan.operations,
          "all_reduce, all_gather, reduce_scatter, broadcast, all_to_all, an all-reduce in few bits "
          "(all_reduce_fp8, _int8, _int6, _int4, _mxfp8, _fp8_int8, _int4_int8), an all-reduce with RMSNorm "
-         "(all_reduce_norm, or _norm_fp8 with quantised rows), or a list; of other operations than "
+         "(all_reduce_norm, or with quantised rows _norm_fp8 with a scale for each, _norm_fp8_tensor with "
+         "one for "
+         "all), or a list; of other operations than "
          "all-reduces sizes are of messages")
       ->delimiter(',')
       // All names in one word are more than a line of the manual page holds; the text has them.
@@ -74,6 +76,9 @@ ParsedOptions parse_options(int argc, char** argv) {
   app.add_option("--blocks", plan.blocks, "most blocks of a kernel")
       ->check(CLI::Range(1, 512))
       ->capture_default_str();
+  app.add_option("--packets", plan.packet_bytes,
+                 "bytes of each workspace for packets (default: the library's)")
+      ->transform(CLI::AsSizeValue(false));
   app.add_option("--library", plan.library, "libverbena_ops.so (default: beside this tool)");
   app.add_option("--nccl", plan.nccl_library, "NCCL's library")->capture_default_str();
   app.add_option("--python", options.python, "the Python that has torch")->capture_default_str();

@@ -42,6 +42,8 @@ class Rank {
   void check_all();
   void measure_all();
   void soak();
+  // An all-reduce in few bits of zeros and of ones in turn, which are exact: what is left of the one shows.
+  void soak_coded(const Named& named);
 
  private:
   // The context of ranks, and our communicator over it.
@@ -126,6 +128,7 @@ Rank::Ours::Ours(const RankPlan& plan, const OpsLibrary& of)
     : library(of), context(parse_id(plan.id), plan.rank, plan.count_ranks), team(context.world()) {
   verbena_ops_options options{};
   options.blocks = plan.blocks;
+  options.packet_bytes = plan.packet_bytes;
   options.lets_next_start = plan.early ? 1 : 0;
   options.pause_before_ns = options.pause_behind_ns = plan.delay_us * 1000;
   check(library.verbena_ops_create(context.handle(), team.handle(), &options, &ops), "verbena_ops_create");
@@ -170,6 +173,7 @@ void Rank::make_norm_places(verbena_ops_type type) {
     *place = gpu_.allocate(room_bytes_);
   norm_.weight = gpu_.allocate(row_bytes + sizeof(uint32_t));
   gpu_.fill_words(norm_.residual_in, 0, room_bytes_ / 4);
+  gpu_.fill_words(norm_.scales, 0x3f800000, room_bytes_ / 4);  // one scale for all is read
   gpu_.fill_words(norm_.weight, type == VERBENA_OPS_FLOAT16 ? 0x3c003c00u : 0x3f803f80u, row_bytes / 4 + 1);
 }
 
@@ -552,8 +556,58 @@ void Rank::measure_all() {
     for (const uint64_t bytes : plan_.sizes) measure_size(subject, cut_rows(subject, bytes));
 }
 
+void Rank::soak_coded(const Named& named) {
+  constexpr uint64_t kBatch = 64, kBytes = 16384, kWords = kBytes / sizeof(uint32_t);
+  constexpr uint32_t kOnes = 0x3f803f80;  // two of bfloat16
+  if (room_bytes_ < kBytes) throw ToolError("--soak of few bits needs a size of 16 KiB or more");
+  const uint32_t blocks = std::min(plan_.blocks, 16U);
+  OurContender contender(library_, ours_->ops, {named.codec, blocks, 512, 0}, named.codec);
+  const uint64_t count = kBytes / get_element_bytes(VERBENA_OPS_BFLOAT16);
+  Graph graph(gpu_, [&] {
+    contender.enqueue({VERBENA_OPS_ALL_REDUCE, first_, second_, count, VERBENA_OPS_BFLOAT16, 0},
+                      gpu_.stream());
+  });
+  const Bytes sum_of_ones = [&] {
+    const float ranks = static_cast<float>(plan_.count_ranks);  // at most 16: exact
+    uint32_t bits = 0;
+    std::memcpy(&bits, &ranks, sizeof(bits));
+    const uint32_t word = (bits & 0xffff0000U) | bits >> 16;
+    Bytes all(kBytes);
+    for (uint64_t i = 0; i < kWords; ++i) std::memcpy(all.data() + i * sizeof(word), &word, sizeof(word));
+    return all;
+  }();
+  const Bytes zeros(kBytes);
+  void* memory = nullptr;
+  driver_.check(driver_.cuMemHostAlloc(&memory, kBatch * kBytes, CU_MEMHOSTALLOC_PORTABLE), "cuMemHostAlloc");
+  auto* const outputs = static_cast<char*>(memory);
+  uint64_t wrong = 0;
+  for (uint64_t done = 0; done < plan_.soak; done += kBatch) {
+    const uint64_t batch = std::min(kBatch, plan_.soak - done);
+    for (uint64_t k = 0; k < batch; ++k) {
+      gpu_.fill_words(first_, k % 2 == 0 ? 0 : kOnes, kWords);
+      graph.launch();
+      driver_.check(driver_.cuMemcpyDtoHAsync_v2(outputs + k * kBytes, second_, kBytes, gpu_.stream()),
+                    "cuMemcpyDtoH");
+    }
+    gpu_.wait(plan_.timeout_s);
+    for (uint64_t k = 0; k < batch; ++k)
+      wrong += std::memcmp(outputs + k * kBytes, (k % 2 == 0 ? zeros : sum_of_ones).data(), kBytes) != 0;
+  }
+  expect_no_error();
+  tell("checked " + std::to_string(wrong) + " " + std::to_string(plan_.soak) + " times " + named.name +
+       " of zeros and of ones in turn");
+}
+
 // One graph, replayed with other data each time, every element compared.
 void Rank::soak() {
+  bool has_coded = false;
+  for (const std::string& name : plan_.operations) {
+    const Named named = find_operation(name);
+    if (named.codec == VERBENA_OPS_AUTO) continue;
+    has_coded = true;
+    soak_coded(named);
+  }
+  if (has_coded) return;
   constexpr uint64_t kCount = 2048, kBatch = 64;
   constexpr verbena_ops_type kType = VERBENA_OPS_INT32;
   constexpr uint64_t kBytes = kCount * sizeof(int32_t);

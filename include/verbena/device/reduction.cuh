@@ -130,6 +130,8 @@ struct ReduceAny {
   }
 
  private:
+  friend struct ReduceFloats;
+
   template <typename Body>
   VERBENA_DEVICE void choose(const Body& body) const {
     switch (type) {
@@ -176,6 +178,29 @@ struct ReduceAny {
   VERBENA_DEVICE static Bits finish_as(Sums<Bits>& sums, Reduction reduction, int32_t ranks) {
     auto typed = take<T>(sums);
     return detail::round_sums<T, Bits>(typed, reduction, ranks);
+  }
+};
+
+// Sums of float, half and bfloat16 alone: no calls, for which registers would go to memory.
+struct ReduceFloats {
+  DataType type;
+
+  template <typename Bits>
+  using Sums = ReduceAny::Sums<Bits>;
+
+  template <int kMost, typename Bits>
+  VERBENA_DEVICE void add(Sums<Bits>& sums, const Bits (&terms)[kMost], int32_t first, int32_t count) const {
+    constexpr auto kSum = Reduction::kSum;
+    if (type == DataType::kBfloat16) return ReduceAny::add_as<Bfloat16>(sums, kSum, terms, first, count);
+    if (type == DataType::kFloat16) return ReduceAny::add_as<Half>(sums, kSum, terms, first, count);
+    ReduceAny::add_as<float>(sums, kSum, terms, first, count);
+  }
+  template <typename Bits>
+  VERBENA_DEVICE Bits finish(Sums<Bits>& sums, int32_t ranks) const {
+    constexpr auto kSum = Reduction::kSum;
+    if (type == DataType::kBfloat16) return ReduceAny::finish_as<Bfloat16>(sums, kSum, ranks);
+    if (type == DataType::kFloat16) return ReduceAny::finish_as<Half>(sums, kSum, ranks);
+    return ReduceAny::finish_as<float>(sums, kSum, ranks);
   }
 };
 

@@ -97,8 +97,11 @@ VERBENA_DEVICE float combine_block(float value, uint32_t& turn, const Combine& c
   value = combine_lanes(value, kWarpLanes, combine);
   if (lane() == 0) store<Order::kWeak, Scope::kThreads>(words + thread_index() / kWarpLanes, value);
   sync_block();
+  const uint32_t warps = threads_per_block() / kWarpLanes;
+  if ((warps & (warps - 1)) == 0)
+    return combine_lanes(load<Order::kWeak, Scope::kThreads>(words + lane() % warps), warps, combine);
   float result = load<Order::kWeak, Scope::kThreads>(words);
-  for (uint32_t warp = 1; warp < threads_per_block() / kWarpLanes; ++warp)
+  for (uint32_t warp = 1; warp < warps; ++warp)
     result = combine(result, load<Order::kWeak, Scope::kThreads>(words + warp));
   return result;
 }
@@ -110,8 +113,8 @@ VERBENA_DEVICE bool is_vector(const T* address, uint64_t step, uint64_t alignmen
 }
 
 // Rows, vector by vector: thread t of a block has vectors t, t + threads and so on. The first kKept of them
-// stay in its registers; of longer rows it loads the rest again, so what is in place is written in the last
-// pass.
+// are loaded together, with their weights, and stay in its registers; of longer rows it loads the rest again,
+// so what is in place is written in the last pass.
 template <typename T, uint32_t kKept>
 class RowNorm {
  public:
@@ -135,7 +138,8 @@ class RowNorm {
   VERBENA_DEVICE void apply(uint64_t row, const LoadSum& load_sum) {
     row_ = row;
     float squares = 0;
-    for_vectors<true>(load_sum, [&](uint64_t, const Floats& h) {
+    load_kept(load_sum);
+    for_vectors(load_sum, [&](uint64_t, const Floats& h, const auto&) {
       VERBENA_UNROLL
       for (uint32_t i = 0; i < kNumbers; ++i) squares = multiply_add(h[i], h[i], squares);
     });
@@ -149,7 +153,9 @@ class RowNorm {
     } else if (kind == RowQuantisation::kFloat8Token || kind == RowQuantisation::kInt8Token) {
       inverse_scale_ = divide(1, find_row_scale(load_sum, kind == RowQuantisation::kInt8Token ? 127 : 448));
     }
-    for_vectors<false>(load_sum, [&](uint64_t vector, const Floats& h) { write(vector, h); });
+    for_vectors(load_sum, [&](uint64_t vector, const Floats& h, const auto& load_weight) {
+      write(vector, h, load_weight());
+    });
     pad();
   }
 
@@ -172,20 +178,38 @@ class RowNorm {
     T of[kNumbers];
   };
 
-  template <bool kIsFirstPass, typename LoadSum, typename Body>
+  // All loads are under way together: none waits for the numbers of another one.
+  template <typename LoadSum>
+  VERBENA_DEVICE void load_kept(const LoadSum& load_sum) {
+    Numbers residuals[kMostKept], x[kMostKept];
+    VERBENA_UNROLL
+    for (uint32_t k = 0; k < kKept; ++k) {
+      residuals[k] = load_residual(find_vector(k));
+      weights_[k] = load_weight(find_vector(k));
+    }
+    VERBENA_UNROLL
+    for (uint32_t k = 0; k < kKept; ++k) x[k] = load_sum(find_vector(k));
+    VERBENA_UNROLL
+    for (uint32_t k = 0; k < kKept; ++k) add_terms(x[k], residuals[k], kept_[k]);
+  }
+  VERBENA_DEVICE static uint64_t find_vector(uint32_t k) {
+    return k * uint64_t{threads_per_block()} + thread_index();
+  }
+
+  // `body(vector, h, load_weight)`.
+  template <typename LoadSum, typename Body>
   VERBENA_DEVICE void for_vectors(const LoadSum& load_sum, const Body& body) {
     const uint32_t threads = threads_per_block();
     VERBENA_UNROLL
     for (uint32_t k = 0; k < kKept; ++k) {
       if (k * uint64_t{threads} >= vectors_) break;
-      const uint64_t vector = k * uint64_t{threads} + thread_index();
-      if constexpr (kIsFirstPass) load_terms(load_sum, vector, kept_[k]);
-      body(vector, kept_[k]);
+      body(find_vector(k), kept_[k], [&] { return weights_[k]; });
     }
     for (uint64_t first = kKept * uint64_t{threads}; first < vectors_; first += threads) {
+      const uint64_t vector = first + thread_index();
       Floats h;
-      load_terms(load_sum, first + thread_index(), h);
-      body(first + thread_index(), h);
+      add_terms(load_sum(vector), load_residual(vector), h);
+      body(vector, h, [&] { return load_weight(vector); });
     }
   }
 
@@ -197,24 +221,30 @@ class RowNorm {
       store<Order::kWeak, Scope::kThreads>(row + vector * kNumbers + i, numbers.of[i]);
   }
 
-  template <typename LoadSum>
-  VERBENA_DEVICE void load_terms(const LoadSum& load_sum, uint64_t vector, Floats& h) const {
+  VERBENA_DEVICE Numbers load_residual(uint64_t vector) const {
+    if (norm_.residual_in == nullptr) return {};
+    return load_numbers(norm_.residual_in + row_ * norm_.residual_in_step, vector, is_aligned_);
+  }
+  VERBENA_DEVICE Numbers load_weight(uint64_t vector) const {
+    if (norm_.weight == nullptr) return {};
+    return load_numbers(norm_.weight, vector, is_aligned_);
+  }
+  VERBENA_DEVICE void add_terms(const Numbers& x, const Numbers& residual, Floats& h) const {
     Sums sums;
-    sums.begin(load_sum(vector));
-    if (norm_.residual_in != nullptr)
-      sums.add(load_numbers(norm_.residual_in + row_ * norm_.residual_in_step, vector, is_aligned_));
+    sums.begin(x);
+    if (norm_.residual_in != nullptr) sums.add(residual);
     if (norm_.rounds_sum) sums.begin(sums.round());
     VERBENA_UNROLL
     for (uint32_t i = 0; i < kNumbers; ++i) h[i] = sums.sums[i];
   }
 
   // The row's output, in T; zeros behind its end.
-  VERBENA_DEVICE Sums make_output(uint64_t vector, const Floats& h, Numbers& rounded) const {
+  VERBENA_DEVICE Sums make_output(const Floats& h, const Numbers& packed_weights, Numbers& rounded) const {
     Sums sums, weights{};
     VERBENA_UNROLL
     for (uint32_t i = 0; i < kNumbers; ++i) sums.sums[i] = multiply(h[i], inverse_root_);
     if (norm_.rounds_normed) sums.begin(sums.round());
-    if (norm_.weight != nullptr) weights.begin(load_numbers(norm_.weight, vector, is_aligned_));
+    if (norm_.weight != nullptr) weights.begin(packed_weights);
     VERBENA_UNROLL
     for (uint32_t i = 0; i < kNumbers; ++i) {
       const float weight = norm_.weight == nullptr ? 1 : weights.sums[i];
@@ -235,9 +265,9 @@ class RowNorm {
   template <typename LoadSum>
   VERBENA_DEVICE float find_row_scale(const LoadSum& load_sum, float last) {
     float largest = 0;
-    for_vectors<false>(load_sum, [&](uint64_t vector, const Floats& h) {
+    for_vectors(load_sum, [&](uint64_t, const Floats& h, const auto& load_weight) {
       Numbers rounded;
-      largest = choose_larger(largest, find_magnitude(make_output(vector, h, rounded)));
+      largest = choose_larger(largest, find_magnitude(make_output(h, load_weight(), rounded)));
     });
     largest = combine_block(largest, turn_, [](float a, float b) { return choose_larger(a, b); });
     const float scale = choose_larger(divide(largest, last), norm_.quantised.least_scale);
@@ -248,9 +278,9 @@ class RowNorm {
   }
 
   // By all lanes of a warp together, some of which are behind the row's end.
-  VERBENA_DEVICE void write(uint64_t vector, const Floats& h) const {
+  VERBENA_DEVICE void write(uint64_t vector, const Floats& h, const Numbers& weights) const {
     Numbers rounded;
-    const Sums numbers = make_output(vector, h, rounded);
+    const Sums numbers = make_output(h, weights, rounded);
     if (norm_.residual_out != nullptr) {
       Sums sums;
       VERBENA_UNROLL
@@ -376,7 +406,9 @@ class RowNorm {
   bool is_aligned_;
   uint32_t turn_ = 0;
   float inverse_root_ = 0, inverse_scale_ = 0;
-  Floats kept_[kKept == 0 ? 1 : kKept];
+  static constexpr uint32_t kMostKept = kKept == 0 ? 1 : kKept;
+  Floats kept_[kMostKept];
+  Numbers weights_[kMostKept];
 };
 
 }  // namespace detail

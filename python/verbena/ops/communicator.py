@@ -24,12 +24,13 @@ class Communicator(FusedCalls):
 
     def __init__(self, context: SymmetricContext, team: SymmetricTeam | None = None, *, is_member: bool = True,
                  packet_bytes: int = 0, chunk_bytes: int = 0, blocks: int = 0, lets_next_start: bool = False,
-                 tuning_file: str | None = None) -> None:
-        """Collective, with the same numbers. Other ranks than members say is_member=False."""
+                 tuning_file: str | None = None, has_windows: bool = False) -> None:
+        """Collective, with the same numbers. Other ranks than members say is_member=False. has_windows: the promise that input and
+        output of each all-reduce lie in windows, each at the same place on all ranks, or on no rank both do."""
         ops = load_ops_library()
         chosen = (context.world if team is None else team) if is_member else None
         options = OpsOptions(packet_bytes, chunk_bytes, blocks, lets_next_start,
-                             None if tuning_file is None else tuning_file.encode())
+                             None if tuning_file is None else tuning_file.encode(), 0, 0, has_windows)
         handle = ops.make("ops_create", context.handle, None if chosen is None else chosen.handle, ctypes.byref(options))
         super().__init__(context, handle)
         self._ops = ops

@@ -126,7 +126,7 @@ class Runner:
     def build(self, source, include, program):
         root = self.arguments.root
         command = [self.arguments.compiler, *FLAGS, "-I", include, "-I", include / "verbena/tilescale",
-                   "-I", root / "plugin", "-I", root / "tests",
+                   "-I", root / "plugin", "-I", root / "tests", "-I", root,
                    "-I", (root / "tests/device" / source).parent, root / "tests/device" / source,
                    self.arguments.emulator, "-lgtest_main", "-lgmock", "-lgtest", "-lpthread", "-o", program]
         return subprocess.run(command, capture_output=True, text=True, check=False)

@@ -63,6 +63,8 @@ struct EndpointMemory {
   uint64_t bytes = 0;
   int dmabuf_fd = -1;          // stays the caller's; may be closed after the call
   uint64_t dmabuf_offset = 0;  // of `address` from the start of the dma-buf, bytes
+  bool is_ordered =
+      true;  // false: nobody polls it, so that puts may be seen in any order (PCIe's relaxed one)
 };
 
 // `bytes` between a region of ours and one of the peer's. Offsets count from the start of the regions.

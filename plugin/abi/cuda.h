@@ -200,6 +200,8 @@ enum CUdevice_attribute : int {
   X(cuMulticastGetGranularity, (size_t * bytes, const CUmulticastObjectProp* shape, int option))            \
   X(cuStreamCreate, (CUstream * stream, unsigned flags))                                                    \
   X(cuStreamCreateWithPriority, (CUstream * stream, unsigned flags, int priority))                          \
+  X(cuStreamWriteValue64_v2,                                                                                \
+    (CUstream stream, CUdeviceptr address, unsigned long long value, unsigned flags))                       \
   X(cuStreamQuery, (CUstream stream))                                                                       \
   X(cuStreamSynchronize, (CUstream stream))                                                                 \
   X(cuStreamDestroy_v2, (CUstream stream))                                                                  \

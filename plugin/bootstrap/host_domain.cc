@@ -68,15 +68,10 @@ base::Result<HostDomain> HostDomain::form(Bootstrap& bootstrap, const HostKey& o
   const auto keys = bootstrap.gather(own);
   if (!keys) return keys.error();
   HostDomain domain;
-  std::vector<HostKey> hosts;
   for (uint32_t rank = 0; rank < keys->size(); ++rank) {
-    const auto known = std::find(hosts.begin(), hosts.end(), (*keys)[rank]);
-    domain.host_of_.push_back(static_cast<uint32_t>(known - hosts.begin()));
-    if (known == hosts.end()) hosts.push_back((*keys)[rank]);
     if (rank == bootstrap.rank()) domain.local_rank_ = static_cast<uint32_t>(domain.ranks_.size());
     if ((*keys)[rank] == own) domain.ranks_.push_back(rank);
   }
-  domain.count_hosts_ = static_cast<uint32_t>(hosts.size());
   return domain;
 }
 

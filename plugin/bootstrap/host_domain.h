@@ -41,14 +41,10 @@ class HostDomain {
   // The ranks of our host, ourselves among them, ascending.
   const std::vector<uint32_t>& ranks() const { return ranks_; }
   uint32_t local_rank() const { return local_rank_; }
-  // By rank: the number of its host. Hosts are numbered in the order of their first ranks, so rank 0's host
-  // is 0.
-  const std::vector<uint32_t>& host_of() const { return host_of_; }
-  uint32_t count_hosts() const { return count_hosts_; }
 
  private:
-  std::vector<uint32_t> ranks_, host_of_;
-  uint32_t local_rank_ = 0, count_hosts_ = 0;
+  std::vector<uint32_t> ranks_;
+  uint32_t local_rank_ = 0;
 };
 
 // ---- File descriptors between the ranks of a host

@@ -10,8 +10,9 @@ namespace verbena::abi {
 enum SignalOp : uint32_t { kSignalIncrement = 1, kSignalAdd = 2 };
 inline constexpr uint32_t kAggregateRequests = 1;  // of optFlags: more to the same peer follows at once
 
-// Outstanding operations of one context to one peer are at most this many for each of max_recvs.
-inline constexpr uint32_t kRmaRequestsPerReceive = 32;
+inline constexpr uint64_t kMrForceStrictOrdering = 1;  // of regMrSym's flags
+
+// NCCL has at most 32 operations under way, for each of these, of one context to one peer.
 inline constexpr int kRmaMaxReceives = 8;
 
 struct RmaConfig {  // ncclRmaConfig_v14_t to _v16_t

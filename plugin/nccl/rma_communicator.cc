@@ -15,8 +15,8 @@ namespace {
 
 constexpr size_t kRequestsPerBlock = 256;
 // A test that finds nothing costs one load; once in so many it makes everything move on, for a caller that
-// does nothing but test.
-constexpr uint32_t kTestsPerProgress = 32;
+// does nothing but test: sooner if it tests one request over and over.
+constexpr uint32_t kTestsPerProgress = 1024, kTestsOfOnePerProgress = 32;
 
 unsigned long long wide(uint64_t value) {
   return value;
@@ -163,13 +163,11 @@ base::Result<uint32_t> RmaCommunicator::choose_region_id() {
   return std::ranges::max(*all, {}, &Free::end).end;
 }
 
-base::Result<RmaRegion*> RmaCommunicator::register_memory(void* data, uint64_t bytes, int fd,
-                                                          uint64_t fd_offset_bytes) {
+base::Result<RmaRegion*> RmaCommunicator::register_memory(const verbena::EndpointMemory& memory) {
   const std::lock_guard lock(mutex_);
   const auto id = choose_region_id();
   if (!id) return id.error();
   std::string cause;
-  const verbena::EndpointMemory memory{data, bytes, fd, fd_offset_bytes};
   Outcome state =
       endpoint_->add_region(*id, memory, &cause) ? Outcome() : Outcome(base::Error{base::Status::kSystem, 0});
   if (auto agreed = bootstrap_.all_agree(state, base::last_failure()); !agreed) {
@@ -196,7 +194,7 @@ base::Result<RmaRegion*> RmaCommunicator::register_memory(void* data, uint64_t b
   regions_[*id] = std::make_unique<RmaRegion>();
   regions_[*id]->communicator = this;
   regions_[*id]->id = *id;
-  regions_[*id]->bytes = bytes;
+  regions_[*id]->bytes = memory.bytes;
   return regions_[*id].get();
 }
 
@@ -256,30 +254,98 @@ void RmaCommunicator::give_back(RmaRequest* request) {
   free_ = request;
 }
 
-void RmaCommunicator::finish(RmaRequest* request, bool has_failed) {
+void RmaCommunicator::finish(Lane& lane, RmaRequest* request, bool has_failed) {
+  lane.adds -= request->is_last_of_add ? 1 : 0;
   for (RmaRegion* region : request->regions)
     if (region != nullptr) count(region->under_way, ~0U);
   request->is_done = true;
-  request->has_failed = has_failed;
-  if (!request->context->is_open.load(std::memory_order_acquire)) [[unlikely]]
-    give_back(request);  // its context is gone: nobody tests it
+  request->has_failed = has_failed || request->is_refused;
+  const bool is_tested = request->context->is_open.load(std::memory_order_acquire) && !request->is_untested;
+  if (!is_tested) [[unlikely]]
+    give_back(request);
 }
 
-// kTaken: all of it.
-Posting RmaCommunicator::hand_over(RmaRequest& request) {
-  if (request.has_transfer) {
-    const Posting posting =
-        request.is_get ? endpoint_->get(request.transfer, 0) : endpoint_->put(request.transfer, 0);
-    if (posting != Posting::kTaken) return posting;
-    request.has_transfer = false;
+Posting RmaCommunicator::move_bytes(RmaRequest& request) {
+  if (!request.has_transfer) return Posting::kTaken;
+  const Posting posting =
+      request.is_get ? endpoint_->get(request.transfer, 0) : endpoint_->put(request.transfer, 0);
+  request.has_transfer = posting != Posting::kTaken;
+  request.has_moved = posting == Posting::kTaken;
+  return posting;
+}
+
+// The endpoint has all of it.
+void RmaCommunicator::fly(Lane& lane, RmaRequest* request) {
+  request->has_add = false;
+  request->target = endpoint_->count_taken(request->transfer.peer, request->transfer.lane);
+  lane.flying.append(request);
+}
+
+void RmaCommunicator::refuse(Lane& lane, RmaRequest* request) {
+  if (!is_lost_[request->transfer.peer]) {
+    base::log_warn("rma: rank %u: an operation on rank %u is refused: %s", rank_, request->transfer.peer,
+                   endpoint_->refusal().c_str());
   }
-  if (request.has_add) {
-    const Posting posting = endpoint_->add_word(request.word, request.addend, 0);
-    if (posting != Posting::kTaken) return posting;
-    request.has_add = false;
+  has_error_.store(true, std::memory_order_relaxed);
+  if (!request->has_moved) return finish(lane, request, true);
+  request->is_refused = true;
+  fly(lane, request);
+}
+
+// The signals of what has moved, in order: one add for those that follow each other to one word. Between them
+// may be operations without a signal. kFull: some are left.
+Posting RmaCommunicator::add_moved(Lane& lane) {
+  while (!lane.moved.is_empty()) {
+    uint64_t sum = 0;
+    RmaRequest* last = nullptr;
+    for (RmaRequest* request = lane.moved.first; request != nullptr; request = request->next) {
+      if (!request->has_add) continue;
+      const bool is_same = last == nullptr || (request->word.region == last->word.region &&
+                                               request->word.offset == last->word.offset);
+      if (!is_same) break;
+      sum += request->addend;
+      last = request;
+    }
+    const Posting posting = last == nullptr ? Posting::kTaken : endpoint_->add_word(last->word, sum, 0);
+    if (posting == Posting::kFull) return posting;
+    if (last != nullptr && posting == Posting::kTaken) {
+      last->is_last_of_add = true;
+      ++lane.adds;
+    }
+    for (RmaRequest* request = nullptr; request != last || last == nullptr;) {
+      if (lane.moved.is_empty()) break;
+      request = lane.moved.take();
+      --lane.count_moved;
+      if (request->has_add && posting == Posting::kRefused) {
+        refuse(lane, request);
+      } else {
+        fly(lane, request);
+      }
+    }
   }
-  request.target = endpoint_->count_taken(request.transfer.peer, request.transfer.lane);
   return Posting::kTaken;
+}
+
+// What waits, as long as there is room. True: nothing waits any more.
+bool RmaCommunicator::post_batch(Lane& lane) {
+  while (lane.adds < kMaxAdds) {
+    Posting posting = Posting::kTaken;
+    while (!lane.waiting.is_empty() && lane.count_moved < kMaxBatch) {
+      RmaRequest* const request = lane.waiting.first;
+      posting = move_bytes(*request);
+      if (posting == Posting::kFull) break;
+      lane.waiting.take();
+      if (posting == Posting::kTaken) {
+        lane.moved.append(request);
+        ++lane.count_moved;
+      } else {
+        refuse(lane, request);
+      }
+    }
+    if (add_moved(lane) == Posting::kFull || posting == Posting::kFull) return false;
+    if (lane.waiting.is_empty()) return true;
+  }
+  return false;
 }
 
 Outcome RmaCommunicator::submit(RmaContext& context, uint32_t index, RmaRequest* request, bool is_hinted,
@@ -294,20 +360,32 @@ Outcome RmaCommunicator::submit(RmaContext& context, uint32_t index, RmaRequest*
   request->transfer.lane = request->word.lane = number;
   request->word.peer = peer;
   Lane& lane = lanes_[size_t{peer} * kLanes + number];
-  const Posting posting = lane.waiting.is_empty() ? hand_over(*request) : Posting::kFull;
+  Posting posting = lane.is_idle() ? move_bytes(*request) : Posting::kFull;
+  const bool leaves_now = posting == Posting::kTaken;
+  if (leaves_now && request->has_add) {
+    posting = endpoint_->add_word(request->word, request->addend, 0);
+    request->is_last_of_add = posting == Posting::kTaken;
+    lane.adds += request->is_last_of_add ? 1 : 0;
+  }
+  for (RmaRegion* region : request->regions)
+    if (region != nullptr) count(region->under_way, 1);
   if (posting == Posting::kRefused) [[unlikely]] {
-    give_back(request);
+    request->is_refused = request->is_untested = true;
+    if (request->has_moved) {
+      fly(lane, request);
+    } else {
+      finish(lane, request, true);
+    }
     const bool is_of_peer = !endpoint_->error(peer).empty();
     return base::fail(is_of_peer ? base::Status::kRemote : base::Status::kInvalidArgument,
                       "rma: rank %u: an operation on rank %u is refused: %s", rank_, peer,
                       endpoint_->refusal().c_str());
   }
-  for (RmaRegion* region : request->regions)
-    if (region != nullptr) count(region->under_way, 1);
   if (posting == Posting::kTaken) [[likely]] {
-    lane.flying.append(request);
+    fly(lane, request);
   } else {
-    lane.waiting.append(request);
+    (leaves_now ? lane.moved : lane.waiting).append(request);
+    lane.count_moved += leaves_now ? 1 : 0;
     ++counts_.waited;
     if (!lane.is_listed) waiting_.push_back(static_cast<uint32_t>(&lane - lanes_.data()));
     lane.is_listed = true;
@@ -378,9 +456,10 @@ Outcome RmaCommunicator::get(RmaContext& context, uint32_t index, uint32_t peer,
 
 uint64_t RmaCommunicator::fail_lane(Lane& lane) {
   uint64_t lost = 0;
-  for (Queue* queue : {&lane.flying, &lane.waiting}) {
-    for (; !queue->is_empty(); ++lost) finish(queue->take(), true);
+  for (Queue* queue : {&lane.flying, &lane.moved, &lane.waiting}) {
+    for (; !queue->is_empty(); ++lost) finish(lane, queue->take(), true);
   }
+  lane.count_moved = 0;
   return lost;
 }
 
@@ -407,7 +486,7 @@ void RmaCommunicator::poll() {
     for (const EndpointCompletion& told : std::span(polled_).first(count)) {
       Lane& lane = lanes_[size_t{told.peer} * kLanes + told.lane];
       while (!lane.flying.is_empty() && lane.flying.first->target <= told.count_done)
-        finish(lane.flying.take(), false);
+        finish(lane, lane.flying.take(), false);
       if (told.has_failed) [[unlikely]]
         tell_loss(told.peer, fail_lane(lane));
     }
@@ -417,22 +496,7 @@ void RmaCommunicator::poll() {
 void RmaCommunicator::post_waiting() {
   std::erase_if(waiting_, [&](uint32_t place) {
     Lane& lane = lanes_[place];
-    while (!lane.waiting.is_empty()) {
-      RmaRequest& request = *lane.waiting.first;
-      const Posting posting = hand_over(request);
-      if (posting == Posting::kFull) return false;
-      lane.waiting.take();
-      if (posting == Posting::kTaken) {
-        lane.flying.append(&request);
-      } else {
-        if (!is_lost_[request.transfer.peer]) {
-          base::log_warn("rma: rank %u: an operation on rank %u is refused: %s", rank_, request.transfer.peer,
-                         endpoint_->refusal().c_str());
-        }
-        has_error_.store(true, std::memory_order_relaxed);
-        finish(&request, true);
-      }
-    }
+    if (!post_batch(lane)) return false;
     lane.is_listed = false;
     return true;
   });
@@ -451,8 +515,13 @@ Outcome RmaCommunicator::progress() {
 }
 
 Outcome RmaCommunicator::test(RmaRequest& request, int* done) {
-  if (!request.is_done && ++early_tests_ % kTestsPerProgress == 0) {
-    if (auto outcome = progress(); !outcome) return outcome;
+  if (!request.is_done) {
+    early_tests_ += last_early_ == &request ? kTestsPerProgress / kTestsOfOnePerProgress : 1;
+    last_early_ = &request;
+    if (early_tests_ >= kTestsPerProgress) {
+      early_tests_ = 0;
+      if (auto outcome = progress(); !outcome) return outcome;
+    }
   }
   if (!request.is_done) return {};
   const bool has_failed = request.has_failed;

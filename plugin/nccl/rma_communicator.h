@@ -6,6 +6,10 @@
 // NCCL knows no "later": an operation that finds its lane full waits here, in its request, and leaves in
 // order. How many wait NCCL bounds (rma_abi.h). `done` is told when the target has the bytes and the signal.
 //
+// While some signals are under way on a lane, later operations wait here too, and leave together: their bytes
+// first, then their signals, those that follow each other to one word as one. So a device that adds slowly
+// does not bound how many signals a second there are.
+//
 // Threads: the data functions (put, signal, get, flush, test, progress) and the polling in them belong to one
 // thread at a time. Contexts and regions are made and given back by others, also meanwhile; closing by
 // whoever has stopped the data thread.
@@ -64,7 +68,11 @@ struct RmaRequest {
   std::array<RmaRegion*, 3> regions{};  // that it names
   bool is_get = false;
   bool has_transfer = false, has_add = false;  // still to be handed to the endpoint
+  bool is_last_of_add = false;                 // of those that one add stands for
   bool is_done = false, has_failed = false;
+  // Its signal was refused while its bytes were under way already; `is_untested`: the caller was told at
+  // once.
+  bool has_moved = false, is_refused = false, is_untested = false;
 };
 
 // The bytes or the word of a put, a signal or a get: offsets count from the start of this or the peer's
@@ -94,8 +102,8 @@ class RmaCommunicator final : public RmaContext {
 
   // --- Collective, each with a deadline. Any thread; one at a time.
   base::Result<RmaContext*> create_context(const RmaContextOptions& options);
-  // `fd` -1: by address. All ranks succeed, or none.
-  base::Result<RmaRegion*> register_memory(void* data, uint64_t bytes, int fd, uint64_t fd_offset_bytes);
+  // `memory.dmabuf_fd` -1: by address. All ranks succeed, or none.
+  base::Result<RmaRegion*> register_memory(const verbena::EndpointMemory& memory);
 
   // --- Any thread.
   void destroy_context(RmaContext* context);
@@ -117,6 +125,8 @@ class RmaCommunicator final : public RmaContext {
  private:
   static constexpr uint32_t kLanes = 4;
   static constexpr uint32_t kSendDepth = 256;
+  static constexpr uint32_t kMaxAdds = 4;    // under way on a lane before later ones wait
+  static constexpr uint32_t kMaxBatch = 64;  // operations that leave together
 
   struct Queue {  // of requests
     RmaRequest *first = nullptr, *last = nullptr;
@@ -132,9 +142,13 @@ class RmaCommunicator final : public RmaContext {
       return taken;
     }
   };
+  // An operation is in one of: waiting, moved (its bytes left, its signal did not), flying.
   struct Lane {
-    Queue flying, waiting;
+    Queue flying, moved, waiting;
+    uint32_t count_moved = 0;
+    uint32_t adds = 0;       // under way
     bool is_listed = false;  // in waiting_
+    bool is_idle() const { return waiting.is_empty() && moved.is_empty() && adds < kMaxAdds; }
   };
   struct Counts {
     uint64_t puts = 0, gets = 0, bytes = 0, signals = 0, waited = 0;
@@ -148,10 +162,14 @@ class RmaCommunicator final : public RmaContext {
   void release(RmaRegion& region);
 
   Outcome submit(RmaContext& context, uint32_t index, RmaRequest* request, bool is_hinted, void** out);
-  verbena::Posting hand_over(RmaRequest& request);
+  verbena::Posting move_bytes(RmaRequest& request);
+  verbena::Posting add_moved(Lane& lane);
+  bool post_batch(Lane& lane);
+  void fly(Lane& lane, RmaRequest* request);
+  void refuse(Lane& lane, RmaRequest* request);
   RmaRequest* take_request(RmaContext& context);
   void give_back(RmaRequest* request);
-  void finish(RmaRequest* request, bool has_failed);
+  void finish(Lane& lane, RmaRequest* request, bool has_failed);
   void post_waiting();
   void poll();
   uint64_t fail_lane(Lane& lane);
@@ -179,6 +197,7 @@ class RmaCommunicator final : public RmaContext {
   std::deque<std::vector<RmaRequest>> pool_;
   RmaRequest* free_ = nullptr;
   uint32_t early_tests_ = 0;                              // of requests that were not done
+  const RmaRequest* last_early_ = nullptr;                // the latest of them
   std::array<verbena::EndpointCompletion, 64> polled_{};  // of one poll
   Counts counts_;
 };

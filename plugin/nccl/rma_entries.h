@@ -135,34 +135,39 @@ inline Result destroy_context(void* context) noexcept {
 
 // --- Memory. GIN's tables have two handles for it: theirs are the same.
 
-inline Result register_region(const char* entry, void* coll_comm, void* data, size_t size_bytes, int fd,
-                              uint64_t offset_bytes, void** mhandle, void** gin_handle) noexcept {
+// NCCL asks for order where signals are, and where the user does.
+inline Result register_region(const char* entry, void* coll_comm, const verbena::EndpointMemory& memory,
+                              void** mhandle, void** gin_handle) noexcept {
   return guard(entry, {{"collComm", coll_comm}, {"mhandle", mhandle}}, [&]() -> Outcome {
     *mhandle = nullptr;
-    auto made = communicator_of(coll_comm).register_memory(data, size_bytes, fd, offset_bytes);
+    auto made = communicator_of(coll_comm).register_memory(memory);
     if (!made) return made.error();
     *mhandle = *made;
     if (gin_handle != nullptr) *gin_handle = *made;
     return {};
   });
 }
+inline bool is_ordered(uint64_t flags) {
+  return (flags & abi::kMrForceStrictOrdering) != 0;
+}
 
-inline Result reg_mr_sym(void* coll_comm, void* data, size_t size_bytes, int, uint64_t,
-                         void** mhandle) noexcept {
-  return register_region("regMrSym", coll_comm, data, size_bytes, -1, 0, mhandle, nullptr);
-}
-inline Result reg_mr_sym(void* coll_comm, void* data, size_t size_bytes, int, uint64_t, void** mhandle,
+inline Result reg_mr_sym(void* coll_comm, void* data, size_t size_bytes, int, uint64_t flags, void** mhandle,
                          void** gin_handle) noexcept {
-  return register_region("regMrSym", coll_comm, data, size_bytes, -1, 0, mhandle, gin_handle);
-}
-inline Result reg_mr_sym_dmabuf(void* coll_comm, void* data, size_t size_bytes, int, uint64_t offset_bytes,
-                                int fd, uint64_t, void** mhandle) noexcept {
-  return register_region("regMrSymDmaBuf", coll_comm, data, size_bytes, fd, offset_bytes, mhandle, nullptr);
-}
-inline Result reg_mr_sym_dmabuf(void* coll_comm, void* data, size_t size_bytes, int, uint64_t offset_bytes,
-                                int fd, uint64_t, void** mhandle, void** gin_handle) noexcept {
-  return register_region("regMrSymDmaBuf", coll_comm, data, size_bytes, fd, offset_bytes, mhandle,
+  return register_region("regMrSym", coll_comm, {data, size_bytes, -1, 0, is_ordered(flags)}, mhandle,
                          gin_handle);
+}
+inline Result reg_mr_sym(void* coll_comm, void* data, size_t size_bytes, int type, uint64_t flags,
+                         void** mhandle) noexcept {
+  return reg_mr_sym(coll_comm, data, size_bytes, type, flags, mhandle, nullptr);
+}
+inline Result reg_mr_sym_dmabuf(void* coll_comm, void* data, size_t size_bytes, int, uint64_t offset_bytes,
+                                int fd, uint64_t flags, void** mhandle, void** gin_handle) noexcept {
+  return register_region("regMrSymDmaBuf", coll_comm, {data, size_bytes, fd, offset_bytes, is_ordered(flags)},
+                         mhandle, gin_handle);
+}
+inline Result reg_mr_sym_dmabuf(void* coll_comm, void* data, size_t size_bytes, int type,
+                                uint64_t offset_bytes, int fd, uint64_t flags, void** mhandle) noexcept {
+  return reg_mr_sym_dmabuf(coll_comm, data, size_bytes, type, offset_bytes, fd, flags, mhandle, nullptr);
 }
 
 inline Result dereg_mr_sym(void* coll_comm, void* mhandle) noexcept {

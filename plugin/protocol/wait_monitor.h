@@ -41,17 +41,15 @@ class WaitMonitor {
   }
   // When a check is due: what time it is. True: the wait is a stall, and a line is due.
   bool begin_check(int64_t now_ns) {
-    now_ns_ = now_ns;
     if (idle_tests_ == kTestsPerCheck) {
-      since_ns_ = now_ns_;
+      since_ns_ = now_ns;
       stall_.restart();
     }
-    waited_ns_ = now_ns_ - since_ns_;
+    waited_ns_ = now_ns - since_ns_;
     return stall_.is_line_due(waited_ns_);
   }
   // How long this wait has lasted, as of the last check.
   int64_t waited_ns() const { return waited_ns_; }
-  int64_t checked_at_ns() const { return now_ns_; }
   // Since when nothing has become done; 0: not long enough ago to have looked.
   int64_t waiting_since_ns() const { return idle_tests_ >= kTestsPerCheck ? since_ns_ : 0; }
 
@@ -59,7 +57,6 @@ class WaitMonitor {
   static constexpr uint64_t kTestsPerCheck = 256;
 
   StallClock stall_;
-  int64_t now_ns_ = 0;
   int64_t waited_ns_ = 0;
   int64_t since_ns_ = 0;  // when the first check of this wait was made
   uint64_t idle_tests_ = 0;

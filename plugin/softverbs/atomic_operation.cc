@@ -44,7 +44,8 @@ uint64_t compute(const SendRequest& request, uint64_t present) {
 }
 
 // Copies the word as a short message would be copied.
-Outcome move_staged(const Operation& op, ibv_wr_opcode opcode, uint64_t* value) {
+Outcome move_staged(const Operation& op, ibv_wr_opcode opcode, uint64_t* value,
+                    const std::function<void()>& once_begun) {
   SendRequest request = *op.request;
   request.opcode = opcode;
   Operation part;
@@ -55,7 +56,7 @@ Outcome move_staged(const Operation& op, ibv_wr_opcode opcode, uint64_t* value) 
   part.local.add(reinterpret_cast<uint64_t>(value), sizeof(*value), 0, 0);
   part.remote = op.remote;
   part.bytes = sizeof(*value);
-  return copy_staged(part);
+  return copy_staged(part, once_begun);
 }
 
 GpuWord reach_host(const Operation& op) {
@@ -71,18 +72,19 @@ GpuWord reach_host(const Operation& op) {
 
 }  // namespace
 
-GpuWord stage_word(const Operation& op) {
-  return {[&op](uint64_t* value) { return move_staged(op, IBV_WR_RDMA_READ, value); },
-          [&op](uint64_t* value) { return move_staged(op, IBV_WR_RDMA_WRITE, value); }};
+GpuWord stage_word(const Operation& op, const std::function<void()>& once_loading) {
+  return {[&](uint64_t* value) { return move_staged(op, IBV_WR_RDMA_READ, value, once_loading); },
+          [&](uint64_t* value) { return move_staged(op, IBV_WR_RDMA_WRITE, value, {}); }};
 }
 
-Outcome execute_atomic(Operation& op, const GpuWord& gpu_word) {
+Outcome execute_atomic(Operation& op, const GpuWord& gpu_word, const std::function<bool()>& is_due) {
   if (op.local.has_gpu) return {Step::kFail, IBV_WC_LOC_PROT_ERR};
   const GpuWord word = op.remote.has_gpu ? gpu_word : reach_host(op);
   uint64_t present = 0;
   {
     const AtomicTurn turn(*Process::get(), *op.peer->segment);
     if (const Outcome loaded = word.load(&present); loaded.step != Step::kDone) return loaded;
+    if (!is_due()) return {Step::kFail, IBV_WC_WR_FLUSH_ERR};
     uint64_t next = compute(*op.request, present);
     if (const Outcome stored = word.store(&next); stored.step != Step::kDone) return stored;
   }

@@ -8,6 +8,9 @@
 namespace verbena::softverbs {
 namespace {
 
+// Of writes: what takes longer than the driver's call gains nothing in a batch.
+constexpr uint64_t kSmallCopy = 4096;
+
 uint32_t find_first_gpu(const Memory& memory) {
   const auto gpu = std::find_if(memory.gpus.begin(), memory.gpus.end(), [](uint32_t at) { return at != 0; });
   return gpu == memory.gpus.end() ? 0 : *gpu;
@@ -38,7 +41,8 @@ void issue(GpuLane& lane, const Operation& op, const Pieces& near, const Pieces&
     if (is_read(op)) {
       lane.copy({near_address, far_address, take, origin});
     } else {
-      lane.copy({far_address, near_address, take, origin, is_send(op.request->opcode)});
+      const bool may_overtake = is_send(op.request->opcode) || (op.remote.is_relaxed && take <= kSmallCopy);
+      lane.copy({far_address, near_address, take, origin, may_overtake});
     }
     done_near += take;
     done_far += take;

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <functional>
+
 #include "softverbs/gpu_lane.h"
 #include "softverbs/operation.h"
 
@@ -11,8 +13,9 @@ namespace verbena::softverbs {
 bool start_gpu_copies(Operation& op);
 LaneState look_at_lane(Operation& op);
 
-// Copies through staging memory in pinned chunks, to the end. Workers only.
-Outcome copy_staged(Operation& op);
+// Copies through staging memory in pinned chunks, to the end; `once_begun` is called when the first chunk is
+// on its way. Workers only.
+Outcome copy_staged(Operation& op, const std::function<void()>& once_begun = {});
 // The operation's local bytes, of a GPU's memory too, at `to`. False when CUDA refuses. At most kStageBytes;
 // with memory of a GPU: workers only.
 bool read_local(const Operation& op, uint8_t* to);

@@ -105,8 +105,24 @@ void GpuLane::issue_pending() {
   pending_.clear();
 }
 
-void GpuLane::start() {
+bool GpuLane::store_word(uint64_t to, uint64_t value) {
   issue_pending();
+  const cuda::Use use;
+  if (driver_.cuStreamWriteValue64_v2 == nullptr || !use) return false;
+  cuda::enter(driver_, context_);
+  constexpr unsigned kBehindAllBefore = 0;
+  if (driver_.cuStreamWriteValue64_v2(stream_, to, value, kBehindAllBefore) != cuda::CUDA_SUCCESS)
+    return false;
+  ++issued_;
+  return true;
+}
+
+// Its event at once too: whoever looks later finds it over.
+void GpuLane::start() {
+  const cuda::Use use;
+  if (!use) return;
+  cuda::enter(driver_, context_);
+  record();
 }
 
 cuda::CUevent GpuLane::take_event() {

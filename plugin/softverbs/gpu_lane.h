@@ -33,6 +33,9 @@ class GpuLane {
 
   // All below: by the lane's thread only.
   void copy(const GpuCopy& copy);
+  // Stores an aligned word as the stream's next work, and takes a ticket; sooner there than a copy. False
+  // when CUDA has no such call, or refuses.
+  bool store_word(uint64_t to, uint64_t value);
   uint64_t ticket() const { return issued_; }  // of the latest copy
   // Gives CUDA what waited for something to continue it.
   void start();

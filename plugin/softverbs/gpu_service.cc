@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "softverbs/clock.h"
+#include "softverbs/config.h"
 #include "softverbs/gpu_lane.h"
 
 namespace verbena::softverbs {
@@ -73,7 +74,9 @@ class GpuService {
 };
 
 void GpuService::work() {
-  constexpr uint64_t kSpinNs = 50'000, kSweepNs = 1'000'000'000;
+  constexpr uint64_t kLeastSpinNs = 50'000, kSweepNs = 1'000'000'000;
+  // Twice as long as a worker, which has another request for it when a message has gone to and fro.
+  const uint64_t spin_ns = std::max(kLeastSpinNs, 2 * get_config().worker_spin_ns);
   pthread_setname_np(pthread_self(), "softverbs-gpu");
   uint64_t last_work_ns = 0;
   for (;;) {
@@ -82,9 +85,12 @@ void GpuService::work() {
     finish_active();
     const uint64_t now_ns = read_clock_ns();
     if (has_started || !active_.empty()) last_work_ns = now_ns;
-    if (now_ns - last_work_ns < kSpinNs) continue;
+    if (now_ns - last_work_ns < spin_ns) continue;
     free_orphans();
+    // Whoever counts a request after this wakes us; who counted one before has changed the doorbell.
+    table_.is_asleep.store(1);
     wait_for_doorbell(table_.doorbell, seen, kSweepNs);
+    table_.is_asleep.store(0);
   }
 }
 
@@ -139,7 +145,12 @@ bool GpuService::start_copy(GpuRequest& request, Peer& peer) {
   pin(job, peer);
   const uint64_t stage = reinterpret_cast<uint64_t>(peer.segment->at<uint8_t>(job.stage));
   const uint64_t first = lane->ticket();
-  if (job.is_write) {
+  const bool is_word =
+      job.bytes == sizeof(uint64_t) && job.address % sizeof(uint64_t) == 0 && stage % sizeof(uint64_t) == 0;
+  if (job.is_write && is_word &&
+      lane->store_word(job.address, *reinterpret_cast<const volatile uint64_t*>(stage))) {
+    // It is under way.
+  } else if (job.is_write) {
     lane->copy({job.address, stage, job.bytes, job.stage});
   } else {
     lane->copy({stage, job.address, job.bytes, job.stage});
@@ -212,8 +223,10 @@ bool submit(Peer& owner, const StagedCopy& copy, uint32_t& request) {
     slot.stage_block_bytes = copy.stage_block_bytes;
     slot.word.store(make_request_word(RequestState::kReady, claimer), std::memory_order_release);
     table.doorbell.fetch_add(1);
-    syscall(SYS_futex, reinterpret_cast<uint32_t*>(&table.doorbell), FUTEX_WAKE, INT_MAX, nullptr, nullptr,
-            0);
+    if (table.is_asleep.load() != 0) {
+      syscall(SYS_futex, reinterpret_cast<uint32_t*>(&table.doorbell), FUTEX_WAKE, INT_MAX, nullptr, nullptr,
+              0);
+    }
     return true;
   }
   return false;

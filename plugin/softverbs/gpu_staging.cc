@@ -20,7 +20,7 @@ enum class Flow { kIntoStage, kOutOfStage };
 class StagedTransfer {
  public:
   StagedTransfer(Operation& op, StagingBlock& block) : op_(op), block_(block), lane_(choose_lane(op)) {}
-  Outcome run();
+  Outcome run(const std::function<void()>& once_begun);
 
  private:
   enum class Phase { kFree, kFilling, kDraining };
@@ -51,7 +51,9 @@ class StagedTransfer {
   Outcome outcome_;
 };
 
-Outcome StagedTransfer::run() {
+Outcome StagedTransfer::run(const std::function<void()>& once_begun) {
+  advance(0);
+  if (once_begun) once_begun();
   const uint64_t total = op_.bytes;
   const auto is_busy = [](const Stage& stage) { return stage.phase != Phase::kFree; };
   while (drained_ < total || std::any_of(stages_.begin(), stages_.end(), is_busy)) {
@@ -211,11 +213,11 @@ uint8_t* StagingBlock::stage(uint32_t index) const {
   return Process::get()->segment().at<uint8_t>(stage_offset(index));
 }
 
-Outcome copy_staged(Operation& op) {
+Outcome copy_staged(Operation& op, const std::function<void()>& once_begun) {
   StagingBlock& block = Process::get()->staging[op.qp->device];
   if (!block.open()) return {Step::kFail, IBV_WC_GENERAL_ERR};
   get_gpu_imports().begin_use();
-  const Outcome outcome = StagedTransfer(op, block).run();
+  const Outcome outcome = StagedTransfer(op, block).run(once_begun);
   get_gpu_imports().end_use();
   return outcome;
 }

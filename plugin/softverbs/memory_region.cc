@@ -193,7 +193,7 @@ Place translate(Segment& segment, const MemoryRequest& request) {
     if (!is_open || segment.mr(get_key_index(region)).window_of.get() != 0) return {};
     return translate(segment, {mr.address.get() + offset, request.length, region, request.pd, 0});
   }
-  return {mr.address.get() + offset, mr.gpu.get()};
+  return {mr.address.get() + offset, mr.gpu.get(), (mr.access.get() & IBV_ACCESS_RELAXED_ORDERING) != 0};
 }
 
 }  // namespace verbena::softverbs

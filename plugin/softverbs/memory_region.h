@@ -20,6 +20,7 @@ struct MemoryRequest {
 struct Place {
   uint64_t address;  // in its owner's address space; 0 when the protection checks refuse it
   uint32_t gpu;      // 0: host memory, else 1 + index of its SharedGpu
+  bool is_relaxed;   // registered for relaxed ordering: nobody polls its bytes
 };
 
 struct MemoryRange {

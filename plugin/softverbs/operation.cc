@@ -196,6 +196,7 @@ Outcome name_remote(Operation& op) {
   const Place place = translate(*op.peer->segment, memory);
   if (place.address == 0) return fail(IBV_WC_REM_ACCESS_ERR);
   op.remote.add(place.address, request.length, place.gpu, request.rkey);
+  op.remote.is_relaxed = place.is_relaxed;
   return kDone;
 }
 
@@ -222,7 +223,10 @@ Outcome prepare_connected(Operation& op) {
   if (const Outcome early = check_target(op); early.step != Step::kDone) return early;
   op.mark();
   const Outcome outcome = prepare_target(op);
-  if (outcome.step == Step::kWait) op.unmark();
+  if (outcome.step != Step::kWait) return outcome;
+  // What is under way was marked before it: the owner's count must not reach that mark first.
+  if (!op.qp->flying.empty()) op.qp->flying.back().marks += std::exchange(op.marks, 0);
+  op.unmark();
   return outcome;
 }
 
@@ -248,12 +252,12 @@ void Operation::mark() {
   target->started.fetch_add(1);
   std::atomic<uint32_t>& group = peer->segment->header().busy_groups[target_index / kQpsPerGroup];
   if (group.load() == 0) group.store(1);
-  is_marked = true;
+  ++marks;
 }
 
 void Operation::unmark() {
-  if (is_marked) target->finished.fetch_add(1, std::memory_order_release);
-  is_marked = false;
+  if (marks != 0) target->finished.fetch_add(marks, std::memory_order_release);
+  marks = 0;
 }
 
 bool is_atomic(ibv_wr_opcode opcode) {
@@ -268,7 +272,7 @@ void Memory::clear() {
   pieces.clear();
   gpus.clear();
   keys.clear();
-  has_gpu = false;
+  has_gpu = is_relaxed = false;
 }
 
 void Memory::add(uint64_t address, uint64_t bytes, uint32_t gpu, uint32_t key) {
@@ -344,10 +348,10 @@ void count_carried_out(const Qp& qp, SharedQp& target, uint64_t bytes) {
 void finish(Operation& op) {
   PeerFailure failure{};
   if (op.outcome.step == Step::kDone) {
-    if (op.is_marked) count_carried_out(*op.qp, *op.target, op.request->length);
+    if (op.marks != 0) count_carried_out(*op.qp, *op.target, op.request->length);
     if (op.request->opcode == IBV_WR_SEND_WITH_INV) invalidate_remote(op);
     if (op.has_receive) complete_receive(op, op.fits ? IBV_WC_SUCCESS : IBV_WC_LOC_LEN_ERR);
-  } else if (op.is_marked && find_peer_failure(op.outcome.status, failure)) {
+  } else if (op.marks != 0 && find_peer_failure(op.outcome.status, failure)) {
     if (op.has_receive) complete_receive(op, failure.receive_status);
     fail_target(*op.peer, op.target_index, failure.event);
   } else if (op.has_receive && get_state(*op.target) == IBV_QPS_ERR) {

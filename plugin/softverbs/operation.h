@@ -28,6 +28,7 @@ struct Memory {
   Pieces pieces;
   std::vector<uint32_t> gpus, keys;
   bool has_gpu = false;
+  bool is_relaxed = false;  // writes to it may be seen in any order
 
   void clear();
   void add(uint64_t address, uint64_t bytes, uint32_t gpu, uint32_t key);
@@ -49,7 +50,8 @@ struct Operation {
   bool is_wired = false;   // a datagram to another host, whose bytes are still to be read
   bool is_struck = false;  // a datagram that a plan of faults carries
   ReceiveRequest receive;
-  bool is_marked = false;    // counted in target->started, not yet in finished
+  uint32_t marks =
+      0;  // counted in target->started, not yet in finished: its own, and those of attempts behind it
   bool has_receive = false;  // opened there, not yet closed
   Outcome outcome;
 

@@ -131,6 +131,7 @@ void stop_queue_pair(Qp& qp) {
   forget_sends(qp);
   wait_until_quiet(qp);
   if (qp.wire != nullptr) wire::forget_inbound(qp, true);
+  qp.shared->state.store(IBV_QPS_RESET);  // a request that was under way may have failed meanwhile
   qp.shared->receives_closed.store(qp.shared->receives_opened.load());
 }
 

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <functional>
 
 #include "softverbs/atomic_operation.h"
 #include "softverbs/clock.h"
@@ -17,6 +18,7 @@ namespace {
 constexpr uint64_t kFirstRetryNs = 20'000, kLastRetryNs = 1'000'000;
 
 constexpr size_t kMaxFlying = kOpenReceives / 2;
+constexpr uint64_t kShortCopies = 256 << 10;  // bytes that are under way for some microseconds only
 
 // Why a run ended: nothing is left; the peer is not ready; a worker must continue; copies are under way; a
 // failure.
@@ -122,18 +124,24 @@ bool prepare_next(Qp& qp) {
 
 Outcome execute(Operation& op) {
   if (is_local(op.request->opcode)) return execute_local(op);
-  if (is_atomic(op.request->opcode)) return execute_atomic(op, stage_word(op));
   if (op.is_struck) return faults::carry_datagram(op);
   if (op.is_wired) return wire::send_datagram(op), Outcome{};
   return settle(op, op.uses_gpu() ? copy_staged(op) : copy_host(op));
 }
 
-// Copies the next request. All earlier requests must be complete.
-Step run_alone(Qp& qp) {
-  if (qp.next.outcome.step == Step::kDone) qp.next.outcome = execute(qp.next);
+Step conclude_next(Qp& qp) {
   ++qp.send_queue.started;
   qp.is_next_prepared = false;
   return conclude(qp, qp.next);
+}
+
+// Copies the next request. All earlier requests must be complete.
+Step run_alone(Qp& qp) {
+  if (qp.next.outcome.step == Step::kDone)
+    qp.next.outcome = execute(qp.next);
+  else if (qp.faults != nullptr)
+    faults::strike_far_end(qp, *qp.next.request);
+  return conclude_next(qp);
 }
 
 // Starts the copies of the next request if possible; true if it did.
@@ -165,6 +173,38 @@ void start_lanes(Qp& qp) {
     if (op.lane != nullptr) op.lane->start();
 }
 
+// Whether the next request's word may be loaded while the copies before it are under way: they take no longer
+// than the load, and none of them writes the word.
+bool is_loaded_early(const Qp& qp) {
+  const uint64_t word = reinterpret_cast<uint64_t>(qp.next.remote.pieces[0].iov_base);
+  uint64_t bytes = 0;
+  for (const Operation& op : qp.flying) {
+    bytes += op.bytes;
+    for (const iovec& piece : op.remote.pieces) {
+      const uint64_t start = reinterpret_cast<uint64_t>(piece.iov_base);
+      if (!is_read(op) && start < word + sizeof(uint64_t) && word < start + piece.iov_len) return false;
+    }
+  }
+  return bytes <= kShortCopies;
+}
+
+// Nothing of an atomic operation happens before all earlier requests are complete, but its load may.
+Step run_atomic(Qp& qp) {
+  bool has_failed = false;
+  const auto land_all = [&] {
+    while (!qp.flying.empty() && !has_failed) has_failed = land(qp) == Step::kFail;
+    return !has_failed;
+  };
+  // The load first, as the call that begins it takes this thread no time: the owner makes it. But nothing
+  // waits for another's turn.
+  if (qp.next.peer->segment->header().atomic_holder.load(std::memory_order_relaxed) != 0) start_lanes(qp);
+  const std::function<void()> start_copies = [&] { start_lanes(qp); };
+  const Outcome outcome = execute_atomic(qp.next, stage_word(qp.next, start_copies), land_all);
+  if (!land_all()) return Step::kFail;  // of an earlier one: this one is flushed with the rest
+  qp.next.outcome = outcome;
+  return conclude_next(qp);
+}
+
 Stop launch_all(Qp& qp, uint64_t end, Runner runner) {
   for (;;) {
     const bool is_over = qp.send_queue.started == end || get_state(*qp.shared) != IBV_QPS_RTS;
@@ -177,8 +217,10 @@ Stop launch_all(Qp& qp, uint64_t end, Runner runner) {
     if (runner == Runner::kPoster && qp.next.uses_gpu()) return Stop::kNeedsWorker;
     if (qp.flying.size() == kMaxFlying) return Stop::kFlying;
     if (launch(qp)) continue;
-    if (!qp.flying.empty()) return Stop::kFlying;
-    if (run_alone(qp) == Step::kFail) return Stop::kFailed;
+    const bool is_word = qp.next.outcome.step == Step::kDone && is_atomic(qp.next.request->opcode);
+    if (!qp.flying.empty() && !(is_word && is_loaded_early(qp))) return Stop::kFlying;
+    const Step step = is_word ? run_atomic(qp) : run_alone(qp);
+    if (step == Step::kFail) return Stop::kFailed;
   }
 }
 

@@ -9,7 +9,7 @@
 // a lock.
 namespace verbena::softverbs {
 
-inline constexpr uint32_t kLayoutVersion = 8;
+inline constexpr uint32_t kLayoutVersion = 9;
 
 // Relaxed atomic: plain data that may change while it is read; the reader validates it afterwards.
 template <typename T>
@@ -251,6 +251,7 @@ inline constexpr uint32_t kGpuRequests = 64;
 
 struct GpuServiceTable {
   alignas(64) std::atomic<uint32_t> doorbell;  // a futex: counts requests
+  std::atomic<uint32_t> is_asleep;             // the owner has to be woken
   GpuRequest requests[kGpuRequests];
 };
 

@@ -213,6 +213,13 @@ void QueuePair::stop() {
                    device_->name().c_str(), device_->port_number(), number_, error);
 }
 
+void QueuePair::abandon() {
+  if (const int error = enter_init(); error != 0)
+    base::log_info("device %s:%d: queue pair %u: cannot be moved to INIT: errno %d", device_->name().c_str(),
+                   device_->port_number(), number_, error);
+  stop();
+}
+
 base::Error QueuePair::fail_full(size_t asked_requests) const {
   return base::fail(Status::kInternal,
                     "device %s:%d: queue pair %u: send queue is full (asked %zu, free %u requests)",

@@ -155,10 +155,12 @@ class QueuePair {
   // The same, but returns false without a log line if the peer's address does not answer yet: call it again.
   base::Result<bool> try_connect(const PortAddress& remote_port, const QueuePairAddress& remote,
                                  bool has_other_rail);
-  // Into its own receive queue, of a connected pair.
+  // Into its own receive queue, of a pair that is connected or abandoned.
   base::Outcome post_receives(std::span<const ReceiveBuffer> buffers);
   // Moves the queue pair to ERROR: all outstanding work is flushed and no DMA starts any more.
   void stop();
+  // The same before it was ever connected: whatever is posted fails as flushed.
+  void abandon();
   // After stop(): true once the device takes no more entries of the shared receive queue for this pair, and
   // the completions of those that it took are in the completion queue. Devices that do not report this
   // (Soft-RoCE before Linux 6.4) never make it true: wait with a deadline.

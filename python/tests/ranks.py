@@ -18,9 +18,12 @@ def run_ranks(count: int, body: Callable[..., Any], *arguments: Any, limit_s: in
 
 
 def _run_at(port: int, count: int, body: Callable[..., Any], arguments: tuple[Any, ...], limit_s: int) -> list[Any]:
-    spawn = multiprocessing.get_context("spawn")
-    answers = spawn.Queue()
-    ranks = [spawn.Process(target=_run_rank, args=(rank, count, port, answers, body, arguments)) for rank in range(count)]
+    # A fork of a process that has imported PyTorch, and nothing of ours: to import it takes each rank seconds.
+    server = multiprocessing.get_context("forkserver")
+    server.set_forkserver_preload(["torch"])
+    answers = server.Queue()
+    call = (port, answers, dict(os.environ), body, arguments)
+    ranks = [server.Process(target=_run_rank, args=(rank, count, *call)) for rank in range(count)]
     for process in ranks:
         process.start()
     try:
@@ -41,7 +44,10 @@ def _take(answers: Any, limit_s: int) -> Any:
         raise AssertionError(f"a rank did not answer within {limit_s} s") from None
 
 
-def _run_rank(rank: int, count: int, port: int, answers: Any, body: Callable[..., Any], arguments: Any) -> None:
+def _run_rank(rank: int, count: int, port: int, answers: Any, environment: dict[str, str], body: Callable[..., Any],
+              arguments: Any) -> None:
+    os.environ.clear()  # that of the time when the server was started
+    os.environ.update(environment)
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(count), MASTER_ADDR="127.0.0.1", VERBENA_BOOTSTRAP_PORT=str(port))
     os.environ["VERBENA_BOOTSTRAP_TIMEOUT_MS"] = str(LIMIT_S * 1000 // 2)
     try:

@@ -53,8 +53,9 @@ NO_SHELL = [
     (r"^rank 0 of 2, ", "what an example prints; the test of groups runs it"),
     (r"^unique id -> |^writer -> |^nccl +NCCL's tables|^sender +receiver", "a drawing"),
 ]
-# Runs in a separate folder, shortened to seconds, unless the document's command is short already.
+# Runs in a separate folder, shortened to seconds: fewer messages, and sizes where none are given.
 SHORTENED = {"verbena-perf": "--sizes 4k:16k --iters 20"}
+FEWER = [(r"--messages \d+", "--messages 200"), (r"(verbena-perf\b(?!.*--iters).* --sizes? \S+)", r"\1 --iters 20")]
 LIMIT_S = 60
 
 
@@ -192,6 +193,8 @@ class CommandsTest(unittest.TestCase):
                 text += " " + SHORTENED[name]
             if "--client" in text and "--size" not in text:
                 text += " " + SHORTENED["verbena-perf"]
+            for pattern, fewer in FEWER:
+                text = re.sub(pattern, fewer, text)
             if "--server" in text:
                 text += " >server.log 2>&1 &"
             lines.append(text)

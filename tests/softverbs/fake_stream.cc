@@ -42,6 +42,7 @@ struct Launcher {
   void (*run)(void* captured);
 };
 std::atomic<const Launcher*> launcher{nullptr};
+std::atomic<bool> are_held{false};  // asynchronous copies
 
 struct Stream {
   struct Copy {
@@ -49,6 +50,7 @@ struct Stream {
     const uint8_t* from;
     size_t bytes;
     void* kernel = nullptr;  // instead
+    uint64_t value = 0;      // copied, where `from` is null
   };
   std::mutex mutex;
   std::condition_variable changed;
@@ -63,11 +65,13 @@ struct Stream {
       const Copy copy = copies.front();
       copies.pop_front();
       lock.unlock();
-      usleep(20);
+      do usleep(20);
+      while (are_held);
       if (copy.kernel != nullptr) {
         launcher.load()->run(copy.kernel);
       } else {
-        copy_unwatched(copy.to, copy.from, copy.bytes);
+        const auto* const value = reinterpret_cast<const uint8_t*>(&copy.value);
+        copy_unwatched(copy.to, copy.from == nullptr ? value : copy.from, copy.bytes);
       }
       lock.lock();
       ++done;
@@ -116,6 +120,11 @@ API fakeRefuseCopiesAfter(int copies) {
   copies_left.store(copies);
   return kSuccess;
 }
+// Copies that were asked for begin once they are not held any more.
+API fakeHoldCopies(int is_held) {
+  are_held.store(is_held != 0);
+  return kSuccess;
+}
 // How often the driver was asked to copy, one or many at a time.
 API fakeCountCalls(int* all, int* batches) {
   *all = calls.load();
@@ -137,6 +146,15 @@ static int add_copy(Pointer to, Pointer from, size_t bytes, Stream* stream) {
 API cuMemcpyAsync(Pointer to, Pointer from, size_t bytes, Stream* stream) {
   ++calls;
   return add_copy(to, from, bytes, stream);
+}
+API cuStreamWriteValue64_v2(Stream* stream, Pointer to, unsigned long long value, unsigned) {
+  uint8_t* const target = resolve(to, sizeof(uint64_t));
+  if (!has_context() || target == nullptr || to % sizeof(uint64_t) != 0) return kInvalidValue;
+  std::lock_guard lock(stream->mutex);
+  stream->copies.push_back({target, nullptr, sizeof(uint64_t), nullptr, value});
+  ++stream->issued;
+  stream->changed.notify_one();
+  return kSuccess;
 }
 // The last copy first, because callers must not rely on the order within a batch.
 API cuMemcpyBatchAsync(Pointer* to, Pointer* from, size_t* bytes, size_t count, void*, size_t*, size_t,

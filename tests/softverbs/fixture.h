@@ -150,6 +150,10 @@ struct RemoteMemory {
   uint32_t rkey;
 };
 
+// How often an attack is made: `usual`, or as often as a whole attack takes, with WHOLE_ATTACKS=1, and says
+// so.
+int count_attacks(const char* what, int usual, int whole);
+
 // Where the tables of the process in this slot are mapped in this one; null: they are not.
 uint8_t* find_tables(uint32_t slot);
 

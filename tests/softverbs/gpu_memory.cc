@@ -86,6 +86,10 @@ bool refuse_copies_after(int copies) {
   return call("fakeRefuseCopiesAfter", copies) == 0;
 }
 
+bool hold_copies(bool is_held) {
+  return call("fakeHoldCopies", static_cast<int>(is_held)) == 0;
+}
+
 CopyCalls count_copy_calls() {
   CopyCalls calls;
   if (call("fakeCountCalls", &calls.all, &calls.batches) != 0) return {};

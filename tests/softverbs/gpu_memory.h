@@ -31,6 +31,9 @@ bool has_gpu_somewhere();
 // where a real driver is loaded.
 bool refuse_copies_after(int copies);
 
+// Asynchronous copies of this process do not begin while the stand-in holds them. False as above.
+bool hold_copies(bool is_held);
+
 // How often this process has asked the stand-in for CUDA to copy, all calls and those for many copies at a
 // time. All zero where a real driver is loaded.
 struct CopyCalls {
@@ -50,6 +53,7 @@ class TestMemory {
   // The first so many bytes, if there are more.
   void fill(uint8_t seed, size_t most_bytes = SIZE_MAX);
   void clear(size_t most_bytes = SIZE_MAX);
+  std::vector<uint8_t> read(size_t offset, size_t bytes) const;
   // Whether [offset, offset + bytes) holds what fill(seed) puts there.
   bool matches(uint8_t seed, size_t offset, size_t bytes) const;
   // Whether each byte is one that fill(seed) puts there, or 0.
@@ -57,7 +61,6 @@ class TestMemory {
 
  private:
   void write(const std::vector<uint8_t>& data);
-  std::vector<uint8_t> read(size_t offset, size_t bytes) const;
 
   Kind kind_;
   int gpu_;

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 
 #include "gpu_fixture.h"
@@ -38,6 +39,106 @@ void drive_adds(Kind far_kind) {
   uint64_t sum = 0;
   memcpy(&sum, copy.data(), 8);
   EXPECT_EQ(sum, 2 * kAdds);
+}
+
+// Writes from one GPU to another, and adds behind them, which the device does on another stream. Who sees the
+// word finds what was written before the adds that it counts.
+void drive_adds_behind_writes(Kind kind) {
+  constexpr uint64_t kAdds = 8, kWritesEach = 4, kWrites = kAdds * kWritesEach, kStride = 64;
+  Node node;
+  QueuePair first(node), second(node);
+  first.connect(second.address());
+  second.connect(first.address());
+  Registered near(node, kind, count_gpus() - 1), far(node, kind, 0);
+  Buffer results(node, 8 * kAdds);
+  far.memory.clear(kStride * (kWrites + 1));
+  near.memory.fill(1, 8);
+  const uint64_t word = far.memory.address();
+  for (uint64_t i = 0; i < kWrites; ++i) {
+    Send write(IBV_WR_RDMA_WRITE, i);
+    write.sges.push_back({near.memory.address(), 8, near.mr->lkey});
+    ASSERT_EQ(write.to(word + kStride * (i + 1), far.mr->rkey).post(first), 0);
+    if (i % kWritesEach != kWritesEach - 1) continue;
+    Send add(IBV_WR_ATOMIC_FETCH_AND_ADD, i);
+    add.from(results, 8 * (i / kWritesEach), 8);
+    add.request.wr.atomic = {word, kWritesEach, 0, far.mr->rkey};
+    ASSERT_EQ(add.post(first), 0);
+  }
+  for (uint64_t seen = 0; seen < kWrites;) {
+    memcpy(&seen, far.memory.read(0, 8).data(), 8);
+    ASSERT_LE(seen, kWrites);
+    const std::vector<uint8_t> found = far.memory.read(0, kStride * (kWrites + 1));
+    for (uint64_t i = 0; i < seen; ++i)
+      ASSERT_NE(found[kStride * (i + 1)], 0) << "write " << i << ", and the word says " << seen;
+  }
+  ASSERT_EQ(node.wait_completions(kWrites + kAdds).size(), kWrites + kAdds);
+}
+
+// Small writes to memory of relaxed ordering go to the driver many at a time; others keep their order. The
+// adds behind them come after all.
+void drive_relaxed_writes(bool is_relaxed) {
+  constexpr uint64_t kWrites = 24, kStride = 64;
+  Node node;
+  QueuePair first(node), second(node);
+  first.connect(second.address());
+  second.connect(first.address());
+  Registered near(node, Kind::kExportable, count_gpus() - 1);
+  TestMemory far(Kind::kExportable, 0, kBytes);
+  ibv_mr* const mr = ibv_reg_mr(node.pd, reinterpret_cast<void*>(far.address()), kBytes,
+                                kAllAccess | (is_relaxed ? IBV_ACCESS_RELAXED_ORDERING : 0));
+  ASSERT_NE(mr, nullptr);
+  Buffer result(node, 8);
+  far.clear(kStride * (kWrites + 1));
+  near.memory.fill(1, kStride * kWrites);
+  const int batches_before = count_copy_calls().batches;
+  for (uint64_t i = 0; i < kWrites; ++i) {
+    Send write(IBV_WR_RDMA_WRITE, i);
+    write.sges.push_back({near.memory.address() + kStride * i, 8, near.mr->lkey});
+    ASSERT_EQ(write.to(far.address() + kStride * (i + 1), mr->rkey).post(first), 0);
+  }
+  Send add(IBV_WR_ATOMIC_FETCH_AND_ADD, kWrites);
+  add.from(result, 0, 8);
+  add.request.wr.atomic = {far.address(), 1, 0, mr->rkey};
+  ASSERT_EQ(add.post(first), 0);
+  uint8_t word = 0;
+  while (word == 0) word = far.read(0, 1)[0];
+  const std::vector<uint8_t> found = far.read(0, kStride * (kWrites + 1));
+  for (uint64_t i = 0; i < kWrites; ++i)
+    EXPECT_TRUE(
+        near.memory.read(kStride * i, 8) ==
+        std::vector<uint8_t>(found.begin() + kStride * (i + 1), found.begin() + kStride * (i + 1) + 8))
+        << "write " << i;
+  ASSERT_EQ(node.wait_completions(kWrites + 1).size(), kWrites + 1);
+  const bool is_here = getenv("SOFTVERBS_FORCE_WIRE") == nullptr;  // over the wire it is bounced in pieces
+  if (const CopyCalls calls = count_copy_calls(); calls.all != 0 && is_here) {
+    EXPECT_EQ(calls.batches > batches_before, is_relaxed);
+  }
+  EXPECT_EQ(ibv_dereg_mr(mr), 0);
+}
+
+// A word is written, and added to right after it.
+void drive_adds_to_written_words(Kind kind) {
+  constexpr uint64_t kRounds = 24;
+  Node node;
+  QueuePair first(node), second(node);
+  first.connect(second.address());
+  second.connect(first.address());
+  Registered near(node, kind, count_gpus() - 1), far(node, kind, 0);
+  Buffer results(node, 8 * kRounds);
+  far.memory.clear(8);
+  near.memory.clear(8);
+  near.memory.fill(100, 1);
+  for (uint64_t i = 0; i < kRounds; ++i) {
+    Send write(IBV_WR_RDMA_WRITE, i);
+    write.sges.push_back({near.memory.address(), 8, near.mr->lkey});
+    ASSERT_EQ(write.to(far.memory.address(), far.mr->rkey).post(first), 0);
+    Send add(IBV_WR_ATOMIC_FETCH_AND_ADD, i);
+    add.from(results, 8 * i, 8);
+    add.request.wr.atomic = {far.memory.address(), 7, 0, far.mr->rkey};
+    ASSERT_EQ(add.post(first), 0);
+  }
+  ASSERT_EQ(node.wait_completions(2 * kRounds).size(), 2 * kRounds);
+  for (uint64_t i = 0; i < kRounds; ++i) EXPECT_EQ(results.data()[8 * i], 100) << "add " << i;
 }
 
 uint32_t read_expected_packet(const QueuePair& pair) {
@@ -116,6 +217,14 @@ TEST_P(GpuWordTest, AddsToWords) {
   run_apart([] { drive_adds(GetParam()); });
 }
 
+TEST_P(GpuWordTest, AddsComeAfterTheWritesBeforeThem) {
+  SKIP_WITHOUT_GPU();
+  run_apart([] {
+    drive_adds_behind_writes(GetParam());
+    drive_adds_to_written_words(GetParam());
+  });
+}
+
 TEST_P(GpuWordTest, CountsWhatIsCarriedOut) {
   SKIP_WITHOUT_GPU();
   run_apart([] {
@@ -138,6 +247,16 @@ TEST_P(GpuWordTest, BothEndsFail) {
     setenv("SOFTVERBS_FAULTS", "fail status=RETRY_EXC work=done nth=9 per=qp", 1);
     drive_failures_at_both_ends(GetParam());
   });
+}
+
+TEST(GpuWriteTest, SmallOnesToRelaxedMemoryGoInBatches) {
+  SKIP_WITHOUT_GPU();
+  run_apart([] { drive_relaxed_writes(true); });
+}
+
+TEST(GpuWriteTest, OthersGoOneByOne) {
+  SKIP_WITHOUT_GPU();
+  run_apart([] { drive_relaxed_writes(false); });
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, GpuWordTest, ::testing::ValuesIn(kKinds),

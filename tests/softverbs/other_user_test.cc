@@ -1,4 +1,5 @@
 #include <fcntl.h>
+#include <poll.h>
 #include <sched.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
@@ -114,6 +115,29 @@ TEST_F(OtherUserTest, AForeignFolderIsLeftAlone) {
   });
   hear<bool>(stranger.socket());
   EXPECT_TRUE(starts());
+  tell(stranger.socket(), true);
+  stranger.join();
+}
+
+// It must not be mapped: a read beyond its end would be a SIGBUS.
+TEST_F(OtherUserTest, AFolderThatGrowsAndShrinksStopsNoStart) {
+  const int starts_wanted = count_attacks("starts beside a file that grows and shrinks", 5, 60);
+  UserChild stranger(kStranger, [&](int socket) {
+    const fs::path foreign = name_.string() + "-evil", table = foreign / "processes";
+    const std::vector<char> words(1 << 16, '\1');
+    tell(socket, true);
+    for (pollfd order{socket, POLLIN, 0}; poll(&order, 1, 0) == 0;) {
+      if (mkdir(foreign.c_str(), 0777) == 0) chmod(foreign.c_str(), 0777);
+      const int fd = open(table.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+      fchmod(fd, 0666);
+      for (int i = 0; i < 100; ++i) {
+        if (pwrite(fd, words.data(), words.size(), 0) > 0) static_cast<void>(ftruncate(fd, 0));
+      }
+      close(fd);
+    }
+  });
+  hear<bool>(stranger.socket());
+  for (int i = 0; i < starts_wanted; ++i) EXPECT_TRUE(starts()) << i;
   tell(stranger.socket(), true);
   stranger.join();
 }

@@ -28,8 +28,9 @@ class FlushTest : public testing::Test {
  protected:
   FlushTest() { forget_reads(); }
   ~FlushTest() override {
-    hooks_.swallows_reads = false;
+    hooks_.swallows_reads = hooks_.refuses_reads = hooks_.makes_no_pairs = false;
     hooks_.vendor = 0;
+    apply_settings({{"VERBENA_STALL_WARNING_MS", ""}, {"VERBENA_FAILOVER_TIMEOUT_MS", ""}});
   }
 
   void connect(int rails) {
@@ -200,7 +201,73 @@ TEST_F(FlushTest, AFlushThatNeverEndsFailsItsConnection) {
   EXPECT_THAT(log_.warnings(), Contains(HasSubstr("flush 0: waits for 1 reads of the device")));
   EXPECT_THAT(log_.warnings(),
               Contains(HasSubstr("flush 0: the device does not say what became of its local reads")));
-  apply_settings({{"VERBENA_STALL_WARNING_MS", ""}, {"VERBENA_FAILOVER_TIMEOUT_MS", ""}});
+}
+
+// --- A flush that cannot be made is an error, of itself and of every later one, and never "done": NCCL would
+// let a kernel read what is not there yet.
+
+class ImpossibleFlushTest : public FlushTest {
+ protected:
+  ImpossibleFlushTest() {
+    pose_as_nic();
+    apply_settings({{"VERBENA_FAILOVER_TIMEOUT_MS", "300"}});
+  }
+  void expect_failure_of_flush() {
+    bool is_done = false;
+    base::Outcome outcome;
+    FlushRequest* const request = start_flush(&outcome);
+    EXPECT_TRUE(!outcome || request != nullptr) << "there is something to push";
+    if (request != nullptr) {
+      outcome = wait_for(*request);
+      EXPECT_TRUE(request->outstanding != 0) << "and it was not pushed";
+      EXPECT_EQ(receiver().test_flush(*request, &is_done).status(), outcome.status());
+    }
+    EXPECT_FALSE(outcome);
+    EXPECT_FALSE(is_done);
+    static_cast<void>(start_flush(&outcome));
+    EXPECT_FALSE(outcome) << "nor can another be";
+  }
+
+ private:
+  FlushRequest* start_flush(base::Outcome* outcome) {
+    Request* request = nullptr;
+    *outcome = receiver().flush(target_->bytes().data(), gpu_target_.get(), &request);
+    return static_cast<FlushRequest*>(request);
+  }
+};
+
+TEST_F(ImpossibleFlushTest, TheDeviceDoesNotReachMemoryOfGpus) {
+  connect(1);
+  Nic unable = *nic_;
+  unable.supports_gpu_pointers = unable.supports_dmabuf = false;
+  connection_ = connect_here(unable, unable, false);
+  receive(4096, gpu_target_.get());
+  expect_failure_of_flush();
+  EXPECT_EQ(count_reads(), 0);
+  connection_ = {};  // before its device
+}
+
+TEST_F(ImpossibleFlushTest, NoQueuePairCanBeMade) {
+  connect(1);
+  receive(4096, gpu_target_.get());
+  hooks_.makes_no_pairs = true;
+  expect_failure_of_flush();
+  EXPECT_EQ(count_reads(), 0);
+}
+
+TEST_F(ImpossibleFlushTest, TheReadCannotBePosted) {
+  connect(1);
+  receive(4096, gpu_target_.get());
+  hooks_.refuses_reads = true;
+  expect_failure_of_flush();
+}
+
+TEST_F(ImpossibleFlushTest, TheDeviceRefusesTheAddress) {
+  connect(1);
+  receive(4096, gpu_target_.get());
+  gpu_target_->regions[0] = {};
+  expect_failure_of_flush();
+  EXPECT_EQ(count_reads(), 1);
 }
 
 }  // namespace

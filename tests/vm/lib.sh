@@ -54,6 +54,7 @@ run_case() {
     0)
       passed=$((passed + 1))
       echo "ok      $name ($took$tries)"
+      grep '^figure: ' "$work/output" | sed 's/^/        /'
       [ "${seconds%.*}" -lt $slow_s ] || sed 's/^/        /' "$work/output"
       ;;
     77) skipped=$((skipped + 1)); echo "skipped $name: $(tail -n 1 "$work/output")" ;;

@@ -117,6 +117,7 @@ __global__ void put_to_all(ncclDevComm communicator, ncclWindow_t window, size_t
   gin.flush(ncclCoopThread());
 }
 
+#if VERBENA_NCCL_AT_LEAST(2, 29, 0)
 // Values of every length, some at odd places; the last comes with a signal.
 __global__ void put_values(ncclDevComm communicator, ncclWindow_t window, size_t stride, int context,
                            uint64_t round) {
@@ -132,6 +133,8 @@ __global__ void put_values(ncclDevComm communicator, ncclWindow_t window, size_t
                ncclGin_SignalInc{static_cast<ncclGinSignal_t>(world.rank)});
   gin.waitSignal(ncclCoopThread(), static_cast<ncclGinSignal_t>(peer), round);
 }
+
+#endif
 
 // A source is written again as soon as the counter, or a flush, says that its put has read it.
 __global__ void reuse_source(ncclDevComm communicator, ncclWindow_t window, size_t stride, int puts,
@@ -311,6 +314,7 @@ class Rank {
       }
     }
     begin("values of 1, 2, 4 and 8 bytes");
+#if VERBENA_NCCL_AT_LEAST(2, 29, 0)
     check(cudaMemsetAsync(memory_ + kPart, 0, ranks * kSmallStride, stream_));
     finish(stream_, communicator_);
     meet();
@@ -318,6 +322,10 @@ class Rank {
     finish(stream_, communicator_);
     for (int from = 0; from < ranks; ++from) check_values(from);
     tell("ok");
+#else
+    // Seen with 2.28.9 over its own transport and over ours: a segmentation fault in libnccl.
+    tell("not run: they end NCCL's proxy thread in this release");
+#endif
 
     uint64_t reused = 0;
     for (const bool uses_counter : {true, false}) {
@@ -513,6 +521,7 @@ class Rank {
     }
     report(wrong);
   }
+#if VERBENA_NCCL_AT_LEAST(2, 29, 0)
   void check_values(int from) {
     uint8_t found[32];
     check(cudaMemcpy(found, memory_ + kPart + from * kSmallStride, sizeof(found), cudaMemcpyDeviceToHost));
@@ -525,6 +534,7 @@ class Rank {
     if (std::memcmp(found, expected, sizeof(found)) != 0)
       die("other bytes from rank " + std::to_string(from));
   }
+#endif
 
 #if VERBENA_NCCL_AT_LEAST(2, 30, 7)
   void put_on_stream(size_t bytes) {

@@ -65,7 +65,6 @@ Outcome check_start(Qp& qp, const SendRequest& request) {
   const Fate& fate = get_fate(qp, request);
   if (fate.due_ns > read_clock_ns()) return {Step::kWait, IBV_WC_SUCCESS, Wait::kDelayed};
   if (fate.failure == IBV_WC_SUCCESS || fate.is_after_work || is_found_by_peer(qp, fate)) return {};
-  if (fate.fails_far && !qp.is_wired) fail_far_end(qp);
   if (fate.is_queue_fatal) qp.faults->owes_fatal_event.store(true);
   return {Step::kFail, fate.failure};
 }
@@ -85,6 +84,13 @@ Outcome prepare_request(Operation& op, Qp& qp, SendRequest& request) {
   const Outcome outcome = prepare(op, qp, request);
   if (outcome.step != Step::kDone || !is_found_by_peer(qp, fate)) return outcome;
   return {Step::kFail, fate.failure};
+}
+
+void strike_far_end(Qp& qp, const SendRequest& request) {
+  const Fate& fate = get_fate(qp, request);
+  const bool is_struck =
+      !qp.is_wired && fate.failure != IBV_WC_SUCCESS && !fate.is_after_work && fate.fails_far;
+  if (is_struck && !is_found_by_peer(qp, fate)) fail_far_end(qp);
 }
 
 bool fails_far_end(Qp& qp, const SendRequest& request) {

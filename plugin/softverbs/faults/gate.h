@@ -9,6 +9,9 @@ namespace verbena::softverbs::faults {
 Outcome prepare_request(Operation& op, Qp& qp, SendRequest& request);
 // Whether a request may begin. It may have to wait, or fail before it reaches its peer.
 Outcome check_start(Qp& qp, const SendRequest& request);
+// Fails the other end of a connection within the host, if the plan says so for a request that failed. What
+// was posted before is done.
+void strike_far_end(Qp& qp, const SendRequest& request);
 // Whether the other end fails with the request.
 bool fails_far_end(Qp& qp, const SendRequest& request);
 // How long a request that is delayed has to wait.

@@ -296,7 +296,9 @@ void execute_request(Stream& stream, const Header& header, Transfer& transfer, c
   message->op.remote.clear();
   const Outcome named = name_remote(message->op);
   const Outcome outcome =
-      named.step == Step::kDone ? execute_atomic(message->op, reach_word(stream.loop(), message->op)) : named;
+      named.step == Step::kDone
+          ? execute_atomic(message->op, reach_word(stream.loop(), message->op), [] { return true; })
+          : named;
   if (outcome.step != Step::kDone) {
     refuse_for_good(*qp, stream, header, *message, outcome.status);
     return;

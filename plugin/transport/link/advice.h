@@ -24,13 +24,4 @@ inline std::string name_rails(Link& link) {
   return names;
 }
 
-// Out of line, as it is called from where every message passes: its strings would be paid for there.
-// The peer broke the protocol on this queue pair.
-[[gnu::cold, gnu::noinline]] inline base::Error fail_at_pair(const char* direction, const std::string& peer,
-                                                             Link& link, uint32_t queue_pair,
-                                                             const char* what) {
-  return base::fail(base::Status::kRemote, "%s %s: %s: %s%s", direction, peer.c_str(),
-                    link.describe(queue_pair).c_str(), what, kPeerAdvice);
-}
-
 }  // namespace verbena::transport

@@ -41,6 +41,8 @@ constexpr int64_t kRetiredMs = 1000;  // far longer than a device takes to flush
 // Of a peer's address that does not answer: as NCCL's own transport has them.
 constexpr uint32_t kAddressTries = 34;
 constexpr int64_t kAddressRetryMs = 100;
+// The same where the connection can begin without it. Both ends may wait for so long, one after the other.
+constexpr int64_t kPatienceBesideOthersMs = 900;
 
 std::pair<verbs::PortAddress, verbs::QueuePairAddress> read_remote(const protocol::RailRecord& rail,
                                                                    const protocol::QueuePairRecord& pair) {
@@ -164,26 +166,63 @@ bool Link::has_other_rails() const {
 base::Result<bool> Link::try_connect(std::span<const protocol::RailRecord> rails,
                                      std::span<const protocol::QueuePairRecord> pairs,
                                      std::span<const uint8_t> remote_rail_of) {
-  for (uint32_t& q = joining_.joined_pairs; q < queue_pairs(); ++q) {
-    if (joining_.tries != 0 && base::monotonic_ns() < joining_.retry_at_ns) return false;
-    if (auto outcome = confirm_addresses(); !outcome) return outcome.error();
-    const auto& rail = rails[remote_rail_of[q]];
-    if (joining_.tries + 1 == kAddressTries) {
-      if (auto outcome = connect_one(q, rail, pairs[q]); !outcome) return outcome.error();
-    } else {
-      const auto [port, pair] = read_remote(rail, pairs[q]);
-      const auto connected = pairs_[q].try_connect(port, pair, has_other_rails());
-      if (!connected) return connected.error();
-      if (!*connected) {
-        if (joining_.tries++ == 0)
-          base::log_info("%s: the peer's address does not answer: it is asked again", describe(q).c_str());
-        joining_.retry_at_ns = base::monotonic_ns() + kAddressRetryMs * base::kNsPerMs;
-        return false;
-      }
-    }
-    joining_.tries = 0;
+  const int64_t now_ns = base::monotonic_ns();
+  if (now_ns < joining_.retry_at_ns) return false;
+  if (joining_.tries == 0) joining_.began_at_ns = now_ns;
+  if (auto outcome = confirm_addresses(); !outcome) return outcome.error();
+  if (auto outcome = join_missing(rails, pairs, remote_rail_of); !outcome) return outcome.error();
+  if (find_missing() == queue_pairs()) return true;
+  if (may_begin_without_missing()) {
+    leave_missing_to_failover();
+    return true;
   }
-  return true;
+  if (joining_.tries++ == 0)
+    base::log_info("%s: the peer's address does not answer: it is asked again",
+                   describe(find_missing()).c_str());
+  joining_.retry_at_ns = base::monotonic_ns() + kAddressRetryMs * base::kNsPerMs;
+  return false;
+}
+
+base::Outcome Link::join_missing(std::span<const protocol::RailRecord> rails,
+                                 std::span<const protocol::QueuePairRecord> pairs,
+                                 std::span<const uint8_t> remote_rail_of) {
+  const bool is_last = joining_.tries + 1 == kAddressTries;
+  // The kernel may wait a second for an address: whoever goes the same way need not ask in the same round.
+  const auto is_asked = [&](uint32_t q) {
+    for (uint32_t earlier = 0; earlier < q; ++earlier) {
+      if (!is_joined(earlier) && rail_of_[earlier] == rail_of_[q] &&
+          remote_rail_of[earlier] == remote_rail_of[q])
+        return true;
+    }
+    return false;
+  };
+  for (uint32_t q = 0; q < queue_pairs(); ++q) {
+    if (is_joined(q) || is_asked(q)) continue;
+    const auto [port, pair] = read_remote(rails[remote_rail_of[q]], pairs[q]);
+    if (is_last && !may_begin_without_missing()) {
+      if (auto outcome = pairs_[q].connect(port, pair, has_other_rails()); !outcome) return outcome;
+      joining_.joined_pairs |= 1U << q;
+      continue;
+    }
+    const auto connected = pairs_[q].try_connect(port, pair, has_other_rails());
+    if (!connected) return connected.error();
+    if (*connected) joining_.joined_pairs |= 1U << q;
+  }
+  return {};
+}
+
+bool Link::may_begin_without_missing() const {
+  return joining_.joined_pairs != 0 && base::parameters().failover &&
+         base::monotonic_ns() - joining_.began_at_ns >= kPatienceBesideOthersMs * base::kNsPerMs;
+}
+
+void Link::leave_missing_to_failover() {
+  for (uint32_t q = 0; q < queue_pairs(); ++q) {
+    if (is_joined(q)) continue;
+    base::log_warn("%s: the peer's address does not answer; the connection begins on its other queue pairs",
+                   describe(q).c_str());
+    pairs_[q].abandon();
+  }
 }
 
 base::Outcome Link::renew(uint32_t queue_pair, protocol::QueuePairRecord* pair, protocol::RailRecord* rail) {

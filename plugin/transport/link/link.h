@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -64,8 +65,10 @@ class Link {
                         std::span<const protocol::QueuePairRecord> pairs,
                         std::span<const uint8_t> remote_rail_of);
   // The same in steps: false while a peer's address does not answer, which may take a network's address
-  // resolution a while as a large job starts; to be called again with the same arguments. An error where one
-  // does not answer for as often and as long as NCCL's own transport would ask.
+  // resolution a while as a large job starts; to be called again with the same arguments. With failover, and
+  // another queue pair that is joined, one whose peer does not answer is left to failover after about a
+  // second: its requests fail. Otherwise an error where one does not answer for as often and as long as
+  // NCCL's own transport would ask.
   base::Result<bool> try_connect(std::span<const protocol::RailRecord> rails,
                                  std::span<const protocol::QueuePairRecord> pairs,
                                  std::span<const uint8_t> remote_rail_of);
@@ -132,6 +135,14 @@ class Link {
  private:
   base::Result<verbs::QueuePair> make_pair(uint32_t queue_pair);
   base::Outcome confirm_addresses() const;
+  // Those that are still missing, each path once; an error if one cannot be joined.
+  base::Outcome join_missing(std::span<const protocol::RailRecord> rails,
+                             std::span<const protocol::QueuePairRecord> pairs,
+                             std::span<const uint8_t> remote_rail_of);
+  bool may_begin_without_missing() const;
+  void leave_missing_to_failover();
+  bool is_joined(uint32_t queue_pair) const { return (joining_.joined_pairs >> queue_pair & 1) != 0; }
+  uint32_t find_missing() const { return static_cast<uint32_t>(std::countr_one(joining_.joined_pairs)); }
   // Whether there are queue pairs on several rails.
   bool has_other_rails() const;
   // Two devices may give out the same number.
@@ -155,9 +166,10 @@ class Link {
   };
   std::vector<Retired> retired_;
   std::vector<verbs::QueuePair> pairs_;
-  struct Joining {  // of try_connect()
-    uint32_t joined_pairs = 0, tries = 0;
-    int64_t retry_at_ns = 0;
+  struct Joining {              // of try_connect()
+    uint32_t joined_pairs = 0;  // a bit for each
+    uint32_t tries = 0;
+    int64_t began_at_ns = 0, retry_at_ns = 0;
   };
   Joining joining_;
 };

@@ -71,9 +71,11 @@ std::string name_rank(uint32_t rank) {
   return "rank " + std::to_string(rank);
 }
 
-// Words of it are polled: no relaxed ordering.
-verbs::Access choose_access(const verbs::Device& device) {
-  return {.remote_read = true, .remote_write = true, .remote_atomic = device.supports_atomics()};
+verbs::Access choose_access(const verbs::Device& device, bool is_ordered) {
+  return {.remote_read = true,
+          .remote_write = true,
+          .relaxed_ordering = !is_ordered && base::parameters().pci_relaxed_ordering != 0,
+          .remote_atomic = device.supports_atomics()};
 }
 
 uint32_t find_first_up(const EndpointRails& rails) {
@@ -337,7 +339,12 @@ bool OneSidedEndpoint::connect(uint32_t peer, std::span<const std::byte> bytes, 
   std::string problem;
   if (!decode(bytes, name_blob(peer, options_.rank), options_.lanes, options_.rails, &address, &problem))
     return fail(error, "the address of " + name_rank(peer) + " " + problem);
-  if (!join(peer, address, error)) return false;
+  if (!join(peer, address, error)) {
+    // Some of its queue pairs may be used up: whoever tries again begins with new ones.
+    peers_[peer].pairs.clear();
+    peers_[peer].state.store(State::kNew, std::memory_order_relaxed);
+    return false;
+  }
   peers_[peer].state.store(State::kConnected, std::memory_order_release);
   needs_attention_.store(true, std::memory_order_release);
   return true;
@@ -352,7 +359,7 @@ bool OneSidedEndpoint::add_region(uint32_t id, const EndpointMemory& memory, std
   const bool is_gpu = memory.dmabuf_fd >= 0 || base::find_owning_gpu(memory.address) != base::kNoGpu;
   LocalRegion region{static_cast<std::byte*>(memory.address), memory.bytes, !is_gpu};
   for (verbs::Device* device : rails_.devices) {
-    const verbs::Access access = choose_access(*device);
+    const verbs::Access access = choose_access(*device, memory.is_ordered);
     auto registration =
         memory.dmabuf_fd >= 0 && device->supports_dmabuf()
             ? verbs::MemoryRegion::register_dmabuf(*device, memory.address, memory.bytes,

@@ -156,6 +156,8 @@ int ibv_query_device(ibv_context* context, ibv_device_attr* attributes) {
   attributes->max_cqe = 1 << 20;
   attributes->max_srq = 1 << 16;
   attributes->max_srq_wr = 1 << 20;
+  attributes->atomic_cap = IBV_ATOMIC_HCA;
+  attributes->max_qp_rd_atom = attributes->max_qp_init_rd_atom = 16;
   return 0;
 }
 int ibv_query_port(ibv_context* context, uint8_t port_number, _compat_ibv_port_attr* attributes) {

@@ -1,5 +1,6 @@
 // Posting and polling: every request is carried out and completed before its post returns.
 #include <cerrno>
+#include <cstring>
 
 #include "null_objects.h"
 
@@ -44,6 +45,14 @@ void complete_send(Pair& sender, const ibv_send_wr& request) {
   entry.wc_flags = 0;
 }
 
+void add_to_word(std::byte* word, std::byte* before, uint64_t addend) {
+  uint64_t value = 0;
+  std::memcpy(&value, word, sizeof(value));
+  std::memcpy(before, &value, sizeof(value));
+  value += addend;
+  std::memcpy(word, &value, sizeof(value));
+}
+
 bool has_room(const Pair& sender, const ibv_send_wr& request) {
   const bool needs_receive =
       request.opcode == IBV_WR_SEND_WITH_IMM || request.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
@@ -71,6 +80,9 @@ void carry_out(Pair& sender, const ibv_send_wr& request) {
       break;
     case IBV_WR_RDMA_READ:
       move_bytes(local, remote, length_bytes);
+      break;
+    case IBV_WR_ATOMIC_FETCH_AND_ADD:
+      add_to_word(to_pointer(request.wr.atomic.remote_addr), local, request.wr.atomic.compare_add);
       break;
     default: {
       const Receive& receive = receiver.receives->entries.pop();

@@ -269,7 +269,8 @@ TEST(AllReduceNorm, EveryWayAndKindOfOutput) {
   uint64_t seed = 1;
   for (const Way way : kWays) {
     for (const RowQuantisation kind : kKinds) {
-      Case c{13, 264, kind};
+      // Five: not enough for each block of each rank.
+      Case c{emulator::kSanitizer || seed % 2 == 0 ? 5U : 13U, 264, kind};
       c.has_columns = seed % 2 == 0;
       c.is_in_place = seed % 3 == 0;
       c.has_output = seed % 5 != 0 || kind == RowQuantisation::kNone;
@@ -278,6 +279,7 @@ TEST(AllReduceNorm, EveryWayAndKindOfOutput) {
       c.type = seed % 3 == 1 ? device::DataType::kFloat16 : device::DataType::kBfloat16;
       ++seed;
       ASSERT_EQ(two.run(way, c, seed), "") << static_cast<int>(way) << " " << static_cast<int>(kind);
+      if (emulator::kSanitizer && seed % 3 != 0) continue;
       ASSERT_EQ(three.run(way, c, seed), "") << static_cast<int>(way) << " " << static_cast<int>(kind);
     }
   }
@@ -312,7 +314,7 @@ TEST(AllReduceNorm, AnyNumberOfRanks) {
 // As a graph that is replayed: what a norm reads is of its own launch.
 TEST(AllReduceNorm, LaunchAfterLaunch) {
   NormRanks ranks({2});
-  for (uint64_t launch = 0; launch < (emulator::kSanitizer ? 24 : 120); ++launch) {
+  for (uint64_t launch = 0; launch < (emulator::kSanitizer ? 12 : 120); ++launch) {
     const Case c{1 + launch % 5, 40 + launch % 3 * 8, kKinds[launch % 8]};
     ASSERT_EQ(ranks.run(kWays[launch % 6], c, launch), "") << launch;
   }

@@ -180,7 +180,7 @@ TYPED_TEST(BulkCodecTest, EverySumStaysInsideItsBound) {
   for (const Tensor& tensor : list_tensors()) {
     // As large as half's are: sums of the largest floats are infinite, in every type.
     if (tensor.name == "the largest" || tensor.name == "of every magnitude") continue;
-    std::vector<std::vector<float>> terms(3, std::vector<float>(emulator::kSanitizer ? 3000 : 11000));
+    std::vector<std::vector<float>> terms(3, std::vector<float>(emulator::kSanitizer ? 1100 : 11000));
     for (auto& term : terms)
       for (size_t i = 0; i < term.size(); ++i) term[i] = tensor.draw(random, i);
     EXPECT_EQ((check_sums<Terms, Sums, Bfloat16>(terms, ranks.reduce(terms))), "") << tensor.name;
@@ -205,6 +205,7 @@ TYPED_TEST(BulkCodecTest, EverySizeAlignmentAndPlace) {
     for (auto& term : terms)
       for (float& number : term) number = device::widen(device::narrow<Half>(draw_normal(random)));
     for (const uint64_t offset : {0, 1, 5}) {
+      if (emulator::kSanitizer && (count + offset) % 2 != 0) continue;
       const std::vector<float> sums = ranks.reduce(terms, offset, offset == 5);
       ASSERT_EQ(sums.size(), count);
       EXPECT_EQ((check_sums<Terms, Sums, Half>(terms, sums)), "") << count << " at " << offset;
@@ -216,7 +217,7 @@ TYPED_TEST(BulkCodecTest, AnyNumberOfRanks) {
   using Terms = typename TypeParam::Terms;
   using Sums = typename TypeParam::Sums;
   Random random(3);
-  for (int32_t count = 1; count <= 16; count += count == 1 || emulator::kSanitizer ? 3 : 1) {
+  for (int32_t count = 1; count <= 16; count += emulator::kSanitizer ? 7 : count == 1 ? 3 : 1) {
     CodedRanks<Terms, Sums> ranks({count, 1, 32, 1});
     std::vector<std::vector<float>> terms(static_cast<size_t>(count), std::vector<float>(3333));
     for (auto& term : terms)

@@ -50,6 +50,20 @@ TEST_P(RmaObservationTest, CountersAndTheLogKnowEveryOperation) {
       is_logged("rank 0 of 2 on verbena_softverbs0: closed: 40 puts and 0 gets of 4000 bytes, 40 signals"));
 }
 
+TEST_P(RmaObservationTest, TheTraceHasEveryOperation) {
+  const tests::ScratchPath trace("trace");
+  set("VERBENA_TRACE", trace.get());
+  {
+    RmaGroup group(plugin(), {});
+    put(group, 3);
+  }
+  const std::string text = read(trace.get());
+  EXPECT_NE(text.find("one-sided to rank 1"), std::string::npos) << text;
+  // A put and its signal each, on the first of the lanes.
+  for (const char* message : {"\"message 0\"", "\"message 1\""})
+    EXPECT_NE(text.find(message), std::string::npos) << message;
+}
+
 TEST_P(RmaObservationTest, TheStateOnASignalNamesEveryPeer) {
   const tests::ScratchPath dump("dump");
   set("VERBENA_DUMP", dump.get());

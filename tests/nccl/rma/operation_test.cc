@@ -1,4 +1,6 @@
 // What each call of the tables does, as NCCL's proxy makes it: every rule of the contract.
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <random>
 #include <set>
@@ -164,6 +166,57 @@ TEST_P(RmaOperationTest, WhoeverSeesASignalSeesEveryPutBeforeIt) {
     for (void* request : open) ASSERT_TRUE(group.finish(from, request));
     open.clear();
   }
+}
+
+// Address space for a whole test, of pages that are there once they are written.
+class Sparse {
+ public:
+  explicit Sparse(size_t bytes)
+      : bytes_(bytes),
+        start_(mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
+                    0)) {}
+  ~Sparse() { munmap(start_, bytes_); }
+  Sparse(const Sparse&) = delete;
+  Sparse& operator=(const Sparse&) = delete;
+  std::span<std::byte> bytes() const { return {static_cast<std::byte*>(start_), bytes_}; }
+
+ private:
+  const size_t bytes_;
+  void* const start_;
+};
+
+// NCCL cuts what is longer than 1 GiB: several puts, and a signal with the last one, which covers them all.
+TEST_P(RmaOperationTest, ASignalBehindMoreThanAGibibyteIsSeenAfterAllOfIt) {
+  if (VERBENA_IS_SANITIZED || GetParam() != tools::list_rma_symbols().back())
+    GTEST_SKIP() << "once is enough of so much memory";
+  constexpr size_t kGibibyte = size_t{1} << 30, kRest = 12'345'678, kBytes = kGibibyte + kRest;
+  constexpr size_t kMark = 64, kMarkEvery = size_t{97} << 20;
+  const Sparse source(kBytes), target(kBytes);
+  RmaGroup group(plugin(), {});
+  std::vector<void*> regions(2);
+  for_each_rank(2, [&](uint32_t rank) {
+    const auto memory = (rank == 0 ? source : target).bytes();
+    const auto registered =
+        plugin().register_memory(group[rank].communicator, memory.data(), memory.size(), abi::kPtrHost);
+    EXPECT_EQ(registered.result, abi::kSuccess);
+    regions[rank] = registered.mhandle;
+  });
+  std::vector<size_t> marks = {kGibibyte - kMark, kGibibyte, kBytes - kMark};
+  for (size_t at = 0; at + kMark < kGibibyte; at += kMarkEvery) marks.push_back(at);
+  for (const size_t at : marks) fill(source.bytes().subspan(at, kMark), at);
+  RmaRank &from = group[0], &to = group[1];
+  void *first = nullptr, *last = nullptr;
+  ASSERT_EQ(plugin().put(from.target(), {0, regions[0], kGibibyte, 0, regions[0], 1}, &first), abi::kSuccess);
+  ASSERT_EQ(plugin().put_signal(from.target(), {kGibibyte, regions[0], kRest, kGibibyte, regions[0], 1},
+                                {0, to.region, 1, abi::kSignalAdd, true}, &last),
+            abi::kSuccess);
+  ASSERT_TRUE(group.poll_until([&] { return to.word(0).load(std::memory_order_acquire) == 1; }));
+  for (const size_t at : marks) EXPECT_TRUE(holds(target.bytes().subspan(at, kMark), at)) << at;
+  ASSERT_TRUE(group.finish(from, first));
+  ASSERT_TRUE(group.finish(from, last));
+  for_each_rank(2, [&](uint32_t rank) {
+    EXPECT_EQ(plugin().deregister(group[rank].communicator, regions[rank]), abi::kSuccess);
+  });
 }
 
 // DeepEP's barrier: puts of other contexts that are done are there when a signal of context 0 is.

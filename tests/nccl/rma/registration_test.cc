@@ -135,6 +135,25 @@ TEST_P(RmaRegistrationTest, MemoryIsGivenBackUnderRequestsThatAreUnderWay) {
   }
 }
 
+// So do the bytes of a put whose signal is refused: NCCL is told at once, and gives the memory back.
+TEST_P(RmaRegistrationTest, MemoryIsGivenBackBehindASignalThatIsRefused) {
+  RmaGroup group(plugin(), {});
+  const auto regions =
+      register_together(group, [&](uint32_t rank) { return std::span(group[rank].memory).first(1 << 18); });
+  group[0].memory[2999] = std::byte{7};
+  void* request = nullptr;
+  EXPECT_EQ(plugin().put_signal(group[0].target(), {0, regions[0], 3000, 4096, regions[0], 1},
+                                {4, regions[0], 1}, &request),
+            abi::kInvalidArgument)
+      << "a word at an odd place";
+  EXPECT_EQ(plugin().deregister(group[0].communicator, regions[0]), abi::kSuccess);
+  ASSERT_EQ(plugin().put(group[0].target(), {0, group[0].region, 8, 0, group[1].region, 1}, &request),
+            abi::kSuccess);
+  EXPECT_TRUE(group.finish(group[0], request));
+  EXPECT_EQ(group[1].memory[4096 + 2999], std::byte{7});
+  EXPECT_EQ(plugin().deregister(group[1].communicator, regions[1]), abi::kSuccess);
+}
+
 // Threads of applications register, give back and ask for errors while NCCL's thread puts.
 TEST_P(RmaRegistrationTest, RegistersBesideAThreadThatPuts) {
   constexpr size_t kPart = 1 << 18;

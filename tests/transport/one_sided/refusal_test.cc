@@ -2,6 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
+
+#include "transport/one_sided/address_blob.h"
 #include "transport/one_sided/support/group.h"
 
 namespace verbena::transport {
@@ -88,6 +91,28 @@ TEST_F(RefusalTest, AnotherGroupsAddressIsRefused) {
   EXPECT_THAT(error, HasSubstr("another group"));
   EXPECT_EQ(host->put({1, 0, kRegion, kRegion, 0, 0, 8}, 0), Posting::kRefused);
   EXPECT_THAT(host->refusal(), HasSubstr("not connected"));
+}
+
+// A peer that cannot be reached as it says may say something else: nothing of the first attempt is used
+// again.
+TEST_F(RefusalTest, AfterAnAddressThatDoesNotWorkAnotherIsTaken) {
+  std::string error;
+  std::array<std::unique_ptr<verbena::Endpoint>, 2> ends;
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    ends[rank] = verbena::Endpoint::open(
+        {.rank = rank, .count_ranks = 2, .nonce = 0x5eed, .rails = 1, .lanes = 2}, &error);
+    ASSERT_NE(ends[rank], nullptr) << error;
+  }
+  const auto good = ends[1]->local_address(0, &error);
+  PeerAddress address;
+  ASSERT_TRUE(decode(good, {0x5eed, 1, 0, 2}, 2, 1, &address, &error)) << error;
+  address.rails[0].port.mtu = 0;
+  const auto first = ends[0]->local_address(1, &error);
+  EXPECT_FALSE(ends[0]->connect(1, encode(address, 2, 1), &error));
+  EXPECT_THAT(error, HasSubstr("cannot be reached"));
+  const auto second = ends[0]->local_address(1, &error);
+  EXPECT_NE(second, first);
+  EXPECT_TRUE(ends[0]->connect(1, good, &error)) << error;
 }
 
 TEST_F(RefusalTest, OptionsOutOfRangeAreNamed) {

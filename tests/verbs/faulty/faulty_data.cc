@@ -58,10 +58,6 @@ int poll_cq(ibv_cq* queue, int count, ibv_wc* entries) {
   return taken != 0 ? taken : own_ops.poll_cq(queue, count, entries);
 }
 
-int find_number(const ibv_device* device) {
-  return device->name[std::strlen(device->name) - 1] - '0';
-}
-
 bool exceeds_inline(const ibv_send_wr* first) {
   for (const ibv_send_wr* request = first; request != nullptr; request = request->next) {
     if ((request->send_flags & IBV_SEND_INLINE) != 0 && request->num_sge != 0 &&
@@ -78,6 +74,7 @@ int post_send(ibv_qp* pair, ibv_send_wr* first, ibv_send_wr** rejected) {
   if (first->opcode == IBV_WR_RDMA_READ) {  // the plugin posts each alone
     ++hooks().reads[find_number(pair->context->device)];
     if (hooks().swallows_reads) return 0;
+    if (hooks().refuses_reads) return EINVAL;
   }
   return own_ops.post_send(pair, first, rejected);
 }
@@ -107,6 +104,10 @@ int query_port(ibv_context* context, uint8_t port_number, ibv_port_attr* attribu
 }
 
 }  // namespace
+
+int find_number(const ibv_device* device) {
+  return device->name[std::strlen(device->name) - 1] - '0';
+}
 
 ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* attributes) {
   if (refuse("create_qp") || refuses_pair(attributes->cap)) return nullptr;

@@ -28,7 +28,8 @@ struct Hooks {
   std::atomic<uint32_t> vendor{0};
   // So many of the next times that a queue pair is told its peer's address, that does not answer.
   std::atomic<int> unanswered{0};
-  std::atomic<int> last_ack_timeout{-1};  // of the queue pair that could send last
+  std::atomic<uint32_t> unanswered_devices{0};  // bit n: never, on the device whose name ends in n
+  std::atomic<int> last_ack_timeout{-1};        // of the queue pair that could send last
   // What the devices can do at most; from the start by the variables below.
   std::atomic<int> most_srq_entries{INT32_MAX}, most_inline_bytes{INT32_MAX};
   std::atomic<bool> refuses_more_inline{false};  // instead of granting that
@@ -47,7 +48,8 @@ struct Hooks {
   std::atomic<int> reads[kMaxDevices]{};
   // Those that are posted from now on are never heard of again.
   std::atomic<bool> swallows_reads{false};
-  std::atomic<uint32_t> slow_devices{0};  // bit n: the port of the device whose name ends in n has 100 Gb/s
+  std::atomic<bool> refuses_reads{false};  // none can be posted
+  std::atomic<uint32_t> slow_devices{0};   // bit n: the port of the device whose name ends in n has 100 Gb/s
   // While set, no completion of a receive is found, and the event that tells the last one of a queue pair is
   // not delivered, as on a device that is slow to flush.
   std::atomic<bool> holds_receives{false};

@@ -65,6 +65,8 @@ ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* attributes);
 // Hooks::most_inline_bytes has it, whatever the other library grants.
 bool refuses_pair(const ibv_qp_cap& asked);
 void limit_inline(ibv_qp_cap* granted);
+// The last digit of its name.
+int find_number(const ibv_device* device);
 // This queue is not polled any more.
 void forget(ibv_cq* queue);
 

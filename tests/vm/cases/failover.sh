@@ -67,6 +67,55 @@ lose_on_both() { # PERCENT OPTION...
   expect_statuses 0 0
 }
 
+# Nothing gets through on this rail any more, and no port is down.
+silence() { local nic; for nic in "h0r$1" "h1r$1"; do tc qdisc add dev "$nic" root netem loss 100%; done; }
+
+# As by default, but for the tries: Soft-RoCE never gives up at 7.
+start_default_pair() {
+  h0_settings+=(VERBENA_FAILOVER=1 VERBENA_ACK_TIMEOUT= VERBENA_RETRY_COUNT=6 'VERBENA_HCA==rxe00,rxe01')
+  h1_settings+=(VERBENA_FAILOVER=1 VERBENA_ACK_TIMEOUT= VERBENA_RETRY_COUNT=6 'VERBENA_HCA==rxe10,rxe11')
+  start_pair --rails 2 "$@"
+}
+
+read_uptime_ms() { local uptime; read -r uptime _ </proc/uptime; echo $((${uptime/./} * 10)); }
+
+# A transfer without the fault, for its time, and one with it. Without the neighbours' addresses the kernel cannot
+# connect queue pairs; with them it does, and the requests fail.
+begin_with_a_silent_rail() { # RAIL KNOWN OPTION...
+  local rail=$1 known=$2 started first
+  shift 2
+  started=$(read_uptime_ms)
+  start_default_pair "$@" && finish_pair && expect_statuses 0 0 || return
+  first=$(($(read_uptime_ms) - started))
+  silence "$rail"
+  [ "$known" = 1 ] || printf 'neigh del 10.0.%s.%s dev h%sr%s\n' "$rail" 2 0 "$rail" "$rail" 1 1 "$rail" | ip -batch -
+  started=$(read_uptime_ms)
+  start_default_pair "$@"
+  finish_pair
+  echo "figure: $first ms; with rail $rail silent from the start $(($(read_uptime_ms) - started)) ms"
+  heal
+  expect_statuses 0 0 && { [ "$known" = 1 ] || grep -q 'begins on its other queue pairs' "$work/h0" "$work/h1" ||
+    complain "no end says that it begins on its other queue pairs"; }
+}
+
+go_silent_under_way() { # RAIL OPTION...
+  local rail=$1 began took missed=0
+  shift
+  step_timeout_s=600
+  start_default_pair --until "$work/enough" "$@"
+  wait_for_traffic "rxe0$rail" 300 || missed=1
+  began=$(read_uptime_ms)
+  silence "$rail"
+  wait_for_line 1 'send to .*queue pairs are left' || missed=1
+  took=$(($(read_uptime_ms) - began))
+  touch "$work/enough"
+  finish_pair
+  rm "$work/enough"
+  echo "figure: rail $rail was left $took ms after it went silent, looked at every 100 ms"
+  heal
+  expect_statuses 0 0 && [ $missed = 0 ]
+}
+
 # For good: both ends give up in time and name every rail.
 lose_all_rails() { # FAULT OPTION...
   local fault=$1
@@ -105,6 +154,11 @@ run_failover_cases() {
   run_case 'failover: the only cable out and in again, direct' pull_in_turn 1 h0r0 $bulk
   run_case 'failover: the only cable out and in again, staged' pull_in_turn 1 h1r0 $pages
   run_case 'failover: both rails lose 5 % each way' lose_on_both 5 --size 16k --iters 100 --mode bandwidth --unpack 0
+  run_case 'failover: a rail is silent from the start, its address unknown' begin_with_a_silent_rail 1 0 $bulk
+  run_case 'failover: the first rail is silent from the start, its address unknown' begin_with_a_silent_rail 0 0 $pages
+  run_case 'failover: a rail is silent from the start' begin_with_a_silent_rail 1 1 $bulk
+  run_case 'failover: a rail goes silent under way' go_silent_under_way 1 $bulk
+  run_case 'failover: the first rail goes silent under way' go_silent_under_way 0 $bulk
   run_case 'failover: both cables out for good' pull_all_cables $endless
   run_case "failover: the peer's host vanishes" lose_peer_host $endless
 }

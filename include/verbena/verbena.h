@@ -194,7 +194,9 @@ VERBENA_API verbena_result verbena_team_create(verbena_context* context, const u
  * by time, or for whatever reason. Members give the team, other ranks null. When what kernels asked for is
  * complete, signals, barriers and the failure are 0 as in a new team; addresses stay. No kernel of any member
  * uses the team. VERBENA_INVALID_USAGE if the context has failed, or if members are reached by a network that
- * counts for itself (NCCL's): then only a new context helps. */
+ * counts for itself: NCCL's signals are in memory of its own, which nothing of the host clears, and no call
+ * of NCCL's waits for signals that peers have sent and that are still on their way. Then only a new context
+ * helps. */
 VERBENA_API verbena_result verbena_team_reset(verbena_context* context, verbena_team* team);
 /* Not collective. No kernel of any member uses it any more. */
 VERBENA_API verbena_result verbena_team_free(verbena_team* team);

@@ -204,5 +204,32 @@ TEST(TraceTest, AnEntryIsWholeWhileTheRingGoesRound) {
   }
 }
 
+// Writers that pass each other, a whole ring apart.
+TEST(TraceTest, AnEntryIsOneWriters) {
+  constexpr uint64_t kEntries = 2, kTimes = 12;
+  constexpr uint32_t kBlocks = 4;
+  alignas(16) static unsigned char memory[sizeof(device::TraceRing) + kEntries * sizeof(device::TraceEntry)];
+  for (uint64_t seed = 1; seed < 16; ++seed) {
+    std::fill(std::begin(memory), std::end(memory), 0);
+    auto* ring = new (memory) device::TraceRing{0, kEntries};
+    World world(seed);
+    world.add_grid(0, kBlocks, 1, [&] {
+      for (uint64_t i = 1; i <= kTimes; ++i) {
+        const uint64_t number = 100 * (device::block_index() + 1) + i;
+        device::trace(ring, device::TraceEvent::kUser, static_cast<uint32_t>(number), number, 3 * number);
+      }
+    });
+    ASSERT_EQ(world.run(), "");
+    EXPECT_EQ(ring->tail, kBlocks * kTimes);
+    for (uint64_t i = 0; i < kEntries; ++i) {
+      const device::TraceEntry& entry = ring->slots()[i];
+      EXPECT_NE(entry.time_ns, 0u);
+      EXPECT_EQ(entry.block, entry.group / 100 - 1u);
+      EXPECT_EQ(entry.data[0], entry.group) << "seed " << seed;
+      EXPECT_EQ(entry.data[1], 3u * entry.group) << "seed " << seed;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace verbena::device_test

@@ -18,7 +18,7 @@
 #define VERBENA_FREESTANDING 0
 #define VERBENA_HOST_DEVICE __host__ __device__ __forceinline__
 #define VERBENA_DEVICE __device__ __forceinline__
-#if defined(VERBENA_BITCODE)
+#if defined(VERBENA_BITCODE) && !defined(VERBENA_BITCODE_CALLS)
 #define VERBENA_DEVICE_FAR VERBENA_DEVICE
 #else
 #define VERBENA_DEVICE_FAR __device__ __noinline__
@@ -29,7 +29,7 @@
 #define VERBENA_HOST_DEVICE \
   __attribute__((host)) __attribute__((device)) __attribute__((always_inline)) inline
 #define VERBENA_DEVICE __attribute__((device)) __attribute__((always_inline)) inline
-#if defined(VERBENA_BITCODE)
+#if defined(VERBENA_BITCODE) && !defined(VERBENA_BITCODE_CALLS)
 #define VERBENA_DEVICE_FAR VERBENA_DEVICE
 #else
 #define VERBENA_DEVICE_FAR __attribute__((device)) __attribute__((noinline))
@@ -44,7 +44,9 @@
 #define VERBENA_DEVICE_FAR inline
 #endif
 // VERBENA_DEVICE_FAR marks templates that stay calls in a kernel: ways that are rare, or that wait for PCIe,
-// so that they take neither the registers nor the code of the way that stores. Bitcode has no calls.
+// so that they take neither the registers nor the code of the way that stores. Bitcode of one backend has no
+// calls; that of several (VERBENA_BITCODE_CALLS) has them, since the way of all of them, inlined between the
+// pieces of the way that stores, makes that one slower.
 
 // The architecture of this pass, 900 for sm_90; 0 on the host and in an nvcc host pass.
 #if defined(__CUDA_ARCH__)

@@ -132,7 +132,7 @@ inline constexpr uint32_t kBarrierStart = BARRIER_MAGIC - kExpected;
 template <const uint32_t kExpected>
 VERBENA_DEVICE void init_barrier_gpu(uint32_t* barrier) {
   if (IS_MASTER_BLOCK() && IS_MASTER_THREAD())
-    detail::vd::store_release<detail::vd::Scope::kGpu>(barrier, kBarrierStart<kExpected>);
+    detail::vd::store_relaxed<detail::vd::Scope::kGpu>(barrier, kBarrierStart<kExpected>);
 }
 // By all threads of a block.
 VERBENA_DEVICE void arrive_barrier_gpu(uint32_t* barrier) {

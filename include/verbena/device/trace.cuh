@@ -27,8 +27,8 @@ enum class TraceEvent : uint16_t {
 };
 
 // While kernels run the host reads the time, with acquire, then the rest, and after an acquire fence the time
-// again: if it is the same and not 0, the entry is whole. A writer that is passed by as many others as there
-// are entries, while it writes, leaves a mixed one.
+// again: if it is the same and not 0, the entry is whole. Where a writer is passed by as many others as there
+// are entries, while it writes, what the later one had to say of the same entry is left out.
 struct alignas(16) TraceEntry {
   uint64_t time_ns;  // clock_ns(); 0 while the rest of the entry is written
   uint16_t event;    // a TraceEvent, or kUser and more
@@ -51,10 +51,12 @@ struct alignas(16) TraceRing {
 VERBENA_DEVICE void trace(TraceRing* ring, TraceEvent event, uint32_t group, uint64_t first = 0,
                           uint64_t second = 0) {
   if (ring == nullptr) return;
-  const uint64_t position = fetch_add<Order::kRelaxed, Scope::kGpu>(&ring->tail, 1) & (ring->entries - 1);
-  TraceEntry* const entry = ring->slots() + position;
-  store_relaxed<Scope::kSystem>(&entry->time_ns, 0);
-  // Who sees any of the rest sees that the old time is over.
+  const uint64_t position = fetch_add<Order::kRelaxed, Scope::kGpu>(&ring->tail, 1);
+  TraceEntry* const entry = ring->slots() + (position & (ring->entries - 1));
+  // Whoever takes a time away has the entry, until it gives it the new one. The first ones find none.
+  const uint64_t before_ns = exchange<Order::kRelaxed, Scope::kSystem>(&entry->time_ns, 0);
+  if (before_ns == 0 && position >= ring->entries) return;
+  // Who sees any of the rest sees that the old time is over; and the writer before has ended.
   fence<Order::kAcquireRelease, Scope::kSystem>();
   store_relaxed<Scope::kSystem>(&entry->event, static_cast<uint16_t>(event));
   store_relaxed<Scope::kSystem>(&entry->group, static_cast<uint16_t>(group));

@@ -1,7 +1,8 @@
 """The bitcode has every C function of the header, no undefined symbols, and no trace of the build machine.
 
-usage: contents_test.py LIBRARY.bc [--needs PATTERN]
+usage: contents_test.py LIBRARY.bc [--needs PATTERN] [--calls]
   --needs PATTERN   of the functions, another library's, that it calls; without it, none
+  --calls           it keeps calls of functions of its own
 Exits with 77 where LLVM's programs are missing.
 """
 import argparse
@@ -21,10 +22,16 @@ LEFTOVERS = {
     r"__nv_\w+": "is another library's",
     r"\.version\b": "is the assembler's business",
     r"llvm\.global_[cd]tors": "nobody runs them",
-    r"\bnoinline\b|\boptnone\b": "is for the inliner to decide",
-    r"^define (?!dso_local \w+ @symm_)": "is no function of ours",
+    r"\boptnone\b": "is for the inliner to decide",
     r"^@[^=]*= (?!linkonce_odr dso_local addrspace\(3\))": "is state outside the context",
 }
+
+
+LEFTOVERS_WITHOUT_CALLS = {
+    r"\bnoinline\b": "is for the inliner to decide",
+    r"^define (?!dso_local \w+ @symm_)": "is no function of ours",
+}
+LEFTOVERS_WITH_CALLS = {rf"^define (?!dso_local \w+ @symm_|linkonce_odr [^@]*@{library.OWN_FUNCTION}\()": "is no function of ours"}
 
 
 def complain_of_functions(assembly):
@@ -39,6 +46,8 @@ def complain_of_functions(assembly):
 def complain_of_inlining(assembly):
     """Functions that stay calls cost a kernel its registers."""
     for name, group in re.findall(r"^define .*@(\w+)\(.*(#\d+) {$", assembly, re.M):
+        if re.fullmatch(library.OWN_FUNCTION, name):
+            continue  # complain_of_leftovers() knows whether it may be there
         if not re.search(rf"^attributes {group} = .*\balwaysinline\b", assembly, re.M):
             yield f"{name} is not always inlined"
 
@@ -59,23 +68,25 @@ def complain_of_target(assembly):
             yield f"there is no line {wanted}"
 
 
-def complain_of_leftovers(path, assembly):
-    for pattern, reason in LEFTOVERS.items():
+def complain_of_leftovers(path, assembly, calls):
+    for pattern, reason in (LEFTOVERS | (LEFTOVERS_WITH_CALLS if calls else LEFTOVERS_WITHOUT_CALLS)).items():
         found = re.search(pattern, assembly, re.M)
         if found:
             yield f"{found.group(0)}: {reason}"
+    if calls and not re.search(rf"@{library.OWN_FUNCTION}\(", assembly):
+        yield "no function of its own is called"
     for folder in (library.HEADER.parents[3], pathlib.Path.cwd()):
         if str(folder).encode() in path.read_bytes():
             yield f"it holds the path {folder}"
 
 
-def complain(path, needs):
+def complain(path, needs, calls):
     assembly = library.disassemble(path)
     yield from complain_of_functions(assembly)
     yield from complain_of_inlining(assembly)
     yield from complain_of_symbols(path, needs)
     yield from complain_of_target(assembly)
-    yield from complain_of_leftovers(path, assembly)
+    yield from complain_of_leftovers(path, assembly, calls)
     print(f"{len(library.list_promised())} functions, {path.stat().st_size} bytes")
 
 
@@ -83,8 +94,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("library", type=pathlib.Path)
     parser.add_argument("--needs", default="")
+    parser.add_argument("--calls", action="store_true")
     arguments = parser.parse_args()
-    return library.report(lambda: complain(arguments.library, arguments.needs))
+    return library.report(lambda: complain(arguments.library, arguments.needs, arguments.calls))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """A kernel links with the bitcode, is compiled, and assembled for sm_80 and sm_90, the way Triton does it.
 
-usage: link_test.py LIBRARY.bc [--ptxas] [--needs PATTERN]
+usage: link_test.py LIBRARY.bc [--ptxas] [--needs PATTERN] [--calls]
   Without --ptxas: what LLVM makes of a kernel that calls every function, and of one that calls only symm_team_rank: no
-  calls are left but of functions like PATTERN, nothing else comes along. With it: ptxas takes the first.
+  calls are left but of functions like PATTERN, and with --calls of the library's own, nothing else comes along. With it:
+  ptxas takes the first.
 Exits with 77 where LLVM's programs, or ptxas, are missing.
 """
 import argparse
@@ -64,7 +65,8 @@ def compile_kernel(passed, architecture, workplace):
 
 
 def complain_of_code(name, assembly, ptx, needs):
-    defined = re.findall(r"^define .*@(\w+)\(", assembly, re.M)
+    defined = [function for function in re.findall(r"^define .*@(\w+)\(", assembly, re.M)
+               if not needs or not re.fullmatch(needs, function)]
     if defined != ["kernel"]:
         yield f"{name}: not inlined, or not asked for: {defined}"
     called = re.findall(r"^\s*call\.uni (?:\(\w+\),)?\s*(\w+),", ptx, re.M)
@@ -102,7 +104,8 @@ def assemble_kernel(path, ptxas, workplace):
 
 def complain(arguments, workplace):
     if not arguments.ptxas:
-        yield from complain_of_kernels(arguments.library, arguments.needs, workplace)
+        allowed = [arguments.needs] * bool(arguments.needs) + [library.OWN_FUNCTION] * arguments.calls
+        yield from complain_of_kernels(arguments.library, "|".join(allowed), workplace)
         return
     tools = toolchain.find_nvcc()
     if not tools:
@@ -115,6 +118,7 @@ def main():
     parser.add_argument("library", type=pathlib.Path)
     parser.add_argument("--ptxas", action="store_true")
     parser.add_argument("--needs", default="")
+    parser.add_argument("--calls", action="store_true")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="verbena-bitcode-") as folder:
         return library.report(lambda: complain(arguments, pathlib.Path(folder)))

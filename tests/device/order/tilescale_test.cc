@@ -113,6 +113,80 @@ TEST(Tilescale, WithoutLimits) {
   EXPECT_EQ(world.run(), "");
 }
 
+// A thread's data is there for another one that has seen its flag: `send(flag)` and `has_come(flag)`.
+enum class Distance { kBlock, kGpu, kSystem };
+template <typename Send, typename HasCome>
+void pass_data(Distance distance, const Send& send, const HasCome& has_come) {
+  for (uint64_t seed = 0; seed < 4; ++seed) {
+    uint32_t flag = 0, data = 0;
+    const auto write = [&] {
+      data = 7;
+      send(&flag);
+    };
+    const auto read = [&] {
+      while (!has_come(&flag)) verbena::device::pause(20);
+      require(data == 7, "what is behind the flag");
+    };
+    World world(seed);
+    if (distance == Distance::kSystem) {
+      world.add_grid(0, 1, 1, write);
+      world.add_grid(1, 1, 1, read);
+    } else {
+      const bool is_block = distance == Distance::kBlock;
+      world.add_grid(0, is_block ? 1 : 2, is_block ? 64 : 1, [&] {
+        const uint32_t which =
+            is_block ? verbena::device::thread_index() : 32 * verbena::device::block_index();
+        if (which == 0) write();
+        if (which == 32) read();
+      });
+    }
+    EXPECT_EQ(world.run(), "");
+  }
+}
+template <Semantic semantic, Scope scope>
+void store_one(uint32_t* flag) {
+  tl::st<semantic, scope, false>(flag, 1u);
+}
+template <Semantic semantic, Scope scope>
+bool load_one(const uint32_t* flag) {
+  uint32_t value = 0;
+  tl::ld<semantic, scope, false, false>(flag, value);
+  return value == 1;
+}
+template <Scope scope, typename Fence>
+void pass_by_fences(Distance distance, const Fence& fence) {
+  pass_data(
+      distance,
+      [&](uint32_t* flag) {
+        fence();
+        store_one<Semantic::RELAXED, scope>(flag);
+      },
+      [&](const uint32_t* flag) {
+        const bool has_come = load_one<Semantic::RELAXED, scope>(flag);
+        fence();
+        return has_come;
+      });
+}
+
+TEST(Tilescale, AFlagBringsData) {
+  const auto send_to_gpu = &store_one<Semantic::RELEASE, Scope::GPU>;
+  const auto send_to_all = &store_one<Semantic::RELEASE, Scope::SYS>;
+  pass_data(Distance::kGpu, send_to_gpu, &load_one<Semantic::ACQUIRE, Scope::GPU>);
+  pass_data(Distance::kGpu, send_to_gpu,
+            [](const uint32_t* flag) { return tl::ld_acquire_gpu_u32(flag) == 1; });
+  pass_data(Distance::kGpu, send_to_gpu,
+            [](const uint32_t* flag) { return tl::ld_acquire(reinterpret_cast<const int*>(flag)) == 1; });
+  pass_data(Distance::kSystem, send_to_all, &load_one<Semantic::ACQUIRE, Scope::SYS>);
+  pass_data(Distance::kSystem, send_to_all, [](const uint32_t* flag) {
+    return tl::atomic_load_acquire_sys_s32(reinterpret_cast<const int*>(flag)) == 1;
+  });
+  pass_data(Distance::kSystem, send_to_all,
+            [](const uint32_t* flag) { return tl::wait_eq(flag, 1u) == WaitResult::kReached; });
+  pass_by_fences<Scope::CTA>(Distance::kBlock, [] { tl::memory_fence_cta(); });
+  pass_by_fences<Scope::GPU>(Distance::kGpu, [] { tl::memory_fence_gpu(); });
+  pass_by_fences<Scope::SYS>(Distance::kSystem, [] { tl::memory_fence_sys(); });
+}
+
 TEST(Tilescale, CopiesElements) {
   // Copies read whole vectors of 16 bytes.
   std::vector<uint16_t> from(104), by_warp(100), by_block(100);

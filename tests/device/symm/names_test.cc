@@ -44,6 +44,35 @@ TEST_P(SymmNamesTest, AValueIsStored) {
   run(1, 1, [&](int32_t rank) { store_a_value(fleet_, rank, [](int32_t) { return true; }); });
 }
 
+TEST_P(SymmNamesTest, ASourceIsTheWholeGroups) {
+  run(1, 64, [&](int32_t rank) {
+    auto* const mine = fleet_.data<uint32_t>(rank);
+    const uint32_t me = device::thread_index();
+    const int next = (rank + 1) % kRanks, before = (rank + kRanks - 1) % kRanks;
+    for (uint32_t i = 4 * me; i < 4 * me + 4; ++i) mine[i] = static_cast<uint32_t>(1000 * rank) + i;
+    nvshmemx_putmem_block(mine + 1024, mine, 1024, next);
+    require(nvshmemx_barrier_all_block() == SymmStatus::kDone, "barrier");
+    for (uint32_t i = me; i < 256; i += 64)
+      require(mine[1024 + i] == static_cast<uint32_t>(1000 * before) + i, "what was put");
+  });
+}
+
+TEST_P(SymmNamesTest, AWordIsAskedForAgainAndAgain) {
+  run(1, 1, [&](int32_t rank) {
+    const int next = (rank + 1) % kRanks, before = (rank + kRanks - 1) % kRanks;
+    int* const word = fleet_.data<int>(rank);
+    auto* const signal = fleet_.data<uint64_t>(rank, 64);
+    uint32_t* const data = fleet_.data<uint32_t>(rank, 128);
+    require(nvshmem_int_p(word, 9, next) == SymmStatus::kDone, "a value");
+    require(tl::wait_eq(word, 9) == device::WaitResult::kReached, "what came");
+    data[0] = static_cast<uint32_t>(70 + rank);
+    nvshmem_putmem(data + 1, data, 4, next);
+    nvshmemx_signal_op(signal, 5, NVSHMEM_SIGNAL_SET, next);
+    while (nvshmem_signal_fetch(signal) != 5) device::pause(20);
+    require(data[1] == static_cast<uint32_t>(70 + before), "what is behind the signal");
+  });
+}
+
 // Copies by loads and stores, with barriers of TileScale's own protocol: many rounds on the same words.
 TEST(SymmNames, CopiesBetweenThoseInReach) {
   constexpr int kRanks = 3;

@@ -129,6 +129,34 @@ TEST(SymmProbe, AWaitThatEndsByTimeIsLate) {
   EXPECT_EQ(entries[0].group, 9u);
 }
 
+// While a kernel runs: a host sees what has been counted, and plants a fault.
+TEST(SymmProbe, AHostReadsAndWritesMeanwhile) {
+  for (uint64_t seed = 0; seed < 4; ++seed) {
+    constexpr auto kDrop = static_cast<uint64_t>(SymmFault::kDropSignal);
+    constexpr auto kDelay = static_cast<uint64_t>(SymmFault::kDelayPuts);
+    Fleet fleet(2);
+    SymmProbes probes{};
+    fleet.context(0).probes = &probes;
+    World world(seed);
+    world.add_grid(0, 1, 1, [&] {
+      const SymmContext& mine = fleet.context(0);
+      device::symm_put_async(mine, fleet.data(0), fleet.data(0), 8, 1);
+      // Until a signal is lost.
+      for (uint64_t sent = 1;; ++sent) {
+        device::symm_signal(mine, 0, 1, 1, SymmSignalOperation::kAdd);
+        device::symm_put_async(mine, fleet.data(0), fleet.data(0), 8, 1);
+        if (device::symm_signal_read(fleet.context(1), 0) != sent) break;
+      }
+    });
+    world.add_host([&] {
+      while (__atomic_load_n(&probes.puts, __ATOMIC_RELAXED) == 0) emulator::yield();
+      __atomic_store_n(&probes.faults, kDrop | kDelay, __ATOMIC_RELAXED);
+    });
+    ASSERT_EQ(world.run(), "");
+    EXPECT_EQ(probes.faults, kDelay);
+  }
+}
+
 // ---- Faults ----
 
 // The first signal is lost, its receiver's time is over and tells so; the next one comes.

@@ -5,6 +5,10 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <fstream>
+#include <sstream>
+
+#include "base/scratch_path.h"
 #include "transport/one_sided/support/traffic.h"
 #include "transport/support/processes.h"
 
@@ -12,6 +16,7 @@ namespace verbena::transport {
 namespace {
 
 using testing::AllOf;
+using testing::ContainsRegex;
 using testing::HasSubstr;
 
 constexpr uint32_t kLanes = 2;
@@ -70,6 +75,31 @@ INSTANTIATE_TEST_SUITE_P(
              "down rail=0 nth=300 for=80ms; down rail=1 nth=400 for=80ms; down rail=2 nth=300 for=80ms"},
         Plan{"TheOnlyRailBlinks", "1", "down nth=700 for=100ms"}),
     [](const auto& plan) { return std::string(plan.param.name); });
+
+// Counters and the trace of lanes, one of whose rails fails: written when the last lane is gone.
+TEST(OneSidedObservationTest, FilesKnowOperationsAndTheRailThatFailed) {
+  const tests::ScratchPath stats("stats"), trace("trace");
+  setenv("VERBENA_STATS", stats.get().c_str(), 1);
+  setenv("VERBENA_TRACE", trace.get().c_str(), 1);
+  run_with({"", "2", "down rail=1 nth=300"},
+           [](Ranks& ranks) {
+             Traffic traffic(ranks, kLanes, kMostBytes);
+             for (int round = 0; round < 30; ++round) ASSERT_TRUE(traffic.play());
+             traffic.expect_sums();
+           },
+           {.lanes = kLanes, .send_depth = 64, .is_observed = true});
+  unsetenv("VERBENA_STATS");
+  unsetenv("VERBENA_TRACE");
+  const auto read = [](const std::string& path) {
+    std::stringstream text;
+    text << std::ifstream(path).rdbuf();
+    return text.str();
+  };
+  EXPECT_THAT(read(stats.get()),
+              AllOf(ContainsRegex("verbena_messages_total.*one-sided.*peer=.rank 1.* [1-9]"),
+                    ContainsRegex("verbena_rail_failures_total.*softverbs1.* [1-9]")));
+  EXPECT_THAT(read(trace.get()), AllOf(HasSubstr("one-sided to rank 2"), HasSubstr("failed: softverbs1:1")));
+}
 
 // Long puts over two rails, each stripe in its place, with a rail that fails in the middle.
 TEST(OneSidedStripesTest, LongPutsAndGetsTakeAllRailsAndSurviveOne) {

@@ -113,7 +113,7 @@ def _copy_by_engines(rank):
             context.barrier()
         with pytest.raises(verbena.VerbenaError, match="this output is in none"):
             ops.all_gather(parts[rank], choice=engines)
-        with pytest.raises(verbena.VerbenaError, match="do nothing else"):
+        with pytest.raises(verbena.VerbenaError, match="do all-gathers only"):
             ops.all_reduce(torch.ones(3), choice=engines)
 
 

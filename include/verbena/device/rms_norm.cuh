@@ -200,16 +200,22 @@ class RowNorm {
   template <typename LoadSum, typename Body>
   VERBENA_DEVICE void for_vectors(const LoadSum& load_sum, const Body& body) {
     const uint32_t threads = threads_per_block();
-    VERBENA_UNROLL
-    for (uint32_t k = 0; k < kKept; ++k) {
-      if (k * uint64_t{threads} >= vectors_) break;
-      body(find_vector(k), kept_[k], [&] { return weights_[k]; });
-    }
+    for_kept<0>(body);
     for (uint64_t first = kKept * uint64_t{threads}; first < vectors_; first += threads) {
       const uint64_t vector = first + thread_index();
       Floats h;
       add_terms(load_sum(vector), load_residual(vector), h);
       body(vector, h, [&] { return load_weight(vector); });
+    }
+  }
+
+  // A loop that every compiler unrolls, since what it goes over lies in registers.
+  template <uint32_t k, typename Body>
+  VERBENA_DEVICE void for_kept(const Body& body) {
+    if constexpr (k < kKept) {
+      if (k * uint64_t{threads_per_block()} >= vectors_) return;
+      body(find_vector(k), kept_[k], [&] { return weights_[k]; });
+      for_kept<k + 1>(body);
     }
   }
 

@@ -281,6 +281,7 @@ verbena_result verbena_ops_all_reduce_norm(verbena_ops* ops, const void* input, 
     call.length_bytes = norm->rows * norm->hidden * find_element_bytes(type);
     if (norm->rows == 0) return;
     const Communicator& communicator = ops->communicator;
+    communicator.expect_no_group();
     const Choice chosen = codec == VERBENA_OPS_AUTO
                               ? communicator.choose(VERBENA_OPS_ALL_REDUCE, call.length_bytes)
                               : choose_coded(ops, call, codec);

@@ -121,8 +121,9 @@ Communicator::Communicator(verbena_context* context, const verbena_team* team,
       workspace_of(packets) = make_workspace(context, team, packet_bytes, options_.blocks);
   } catch (const Failure& failure) {
     throw Failure(failure.result(), std::string(failure.what()) +
-                                        " (bytes of slots differ also where ranks have other tuning files, "
-                                        "VERBENA_TUNING_FILE, or another VERBENA_OPS_ALGORITHM)");
+                                        " (bytes of slots also differ where ranks have other tuning files, "
+                                        "VERBENA_TUNING_FILE, another VERBENA_OPS_ALGORITHM, has_windows or "
+                                        "lets_next_start)");
   }
   workspace_of(Family::kChunks) = make_workspace(context, team, options_.chunk_bytes, options_.blocks);
 }
@@ -152,7 +153,7 @@ uint64_t Communicator::compute_fingerprint() const {
   chosen_by.ops = measurements_;
   uint64_t hash = tuner::compute_fingerprint(chosen_by);
   for (const uint64_t number : {uint64_t{options_.lets_next_start}, uint64_t{static_cast<uint32_t>(forced_)},
-                                uint64_t{options_.has_windows}})
+                                uint64_t{options_.has_windows != 0}})
     hash = (hash ^ number) * 0x100000001b3U;
   return (hash ^ hash >> 32) % (uint64_t{1} << kFingerprintBits);
 }
@@ -209,9 +210,12 @@ Choice Communicator::choose_coded(Algorithm codec, uint64_t bytes) const {
   const std::vector<tuner::OpsWay> coded = tuner::list_ways(measurements_, operation, size_, gpu_, bytes);
   const std::vector<tuner::OpsWay> others =
       tuner::list_ways(measurements_, kOperationNames[VERBENA_OPS_ALL_REDUCE], size_, gpu_, bytes);
-  if (coded.empty() || others.empty()) return bytes < kLeastCodedBytes ? exact : spread(codec, bytes);
+  // The exact way that would be taken instead, which is none for tensors in windows.
+  const auto other = std::find_if_not(others.begin(), others.end(),
+                                      [](const tuner::OpsWay& way) { return way.needs_windows(); });
+  if (coded.empty() || other == others.end()) return bytes < kLeastCodedBytes ? exact : spread(codec, bytes);
   const tuner::OpsWay& way = coded.front();
-  if (others.front().microseconds <= way.microseconds) return exact;
+  if (other->microseconds <= way.microseconds) return exact;
   return {codec, {std::min(way.blocks, options_.blocks), way.threads}, way.chunk_bytes};
 }
 
@@ -262,13 +266,16 @@ Choice Communicator::complete(const Choice& chosen, const verbena_ops_choice* as
   if (asked->algorithm != VERBENA_OPS_AUTO) choice.algorithm = static_cast<Algorithm>(asked->algorithm);
   if (asked->blocks != 0) choice.grid.blocks = asked->blocks;
   if (asked->threads != 0) choice.grid.threads = asked->threads;
-  choice.chunk_bytes = asked->chunk_bytes;
+  const bool is_other = choice.algorithm != chosen.algorithm;
+  if (is_other || asked->chunk_bytes != 0) choice.chunk_bytes = asked->chunk_bytes;
   if (choice.algorithm == Algorithm::kCopyEngines)
     throw Failure(VERBENA_INVALID_ARGUMENT,
                   "ops: copy engines do all-gathers only; choose another algorithm");
   const bool is_of_all_blocks = choice.algorithm == Algorithm::kDirect || is_coded(choice.algorithm);
-  if (is_of_all_blocks && (asked->blocks == 0 || asked->threads == 0))
-    choice.grid = {std::min<uint32_t>(options_.blocks, 128), kMostThreads};
+  if (is_of_all_blocks && is_other) {
+    if (asked->blocks == 0) choice.grid.blocks = std::min<uint32_t>(options_.blocks, 128);
+    if (asked->threads == 0) choice.grid.threads = kMostThreads;
+  }
   const bool is_right =
       (static_cast<uint32_t>(choice.algorithm) < kCountAlgorithms || is_coded(choice.algorithm)) &&
       choice.grid.blocks <= options_.blocks && choice.grid.threads % 32 == 0 &&
@@ -293,11 +300,15 @@ void Communicator::submit(const Call& call, const Choice& choice, CUstream strea
   }
 }
 
+void Communicator::expect_no_group() const {
+  if (!is_grouped_) return;
+  throw Failure(VERBENA_INVALID_USAGE,
+                "ops: a norm cannot be part of a group; call it before or after the group");
+}
+
 void Communicator::submit_norm(const Call& call, const Choice& choice, const Norm& norm, CUstream stream) {
   expect_member();
-  if (is_grouped_)
-    throw Failure(VERBENA_INVALID_USAGE,
-                  "ops: a norm cannot be part of a group; call it before or after the group");
+  expect_no_group();
   Launch launch = begin_launch(choice);
   launch.calls[0] = call;
   launch.calls[0].algorithm = choice.algorithm;

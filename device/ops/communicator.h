@@ -73,6 +73,8 @@ class Communicator {
   }
   // Of rows that `call` has as its input, or of what its algorithm makes of all ranks' input, in kernels of
   // their own; not in a group.
+  // A norm cannot be part of one: fails where a group is open.
+  void expect_no_group() const;
   void submit_norm(const Call& call, const Choice& choice, const Norm& norm, CUstream stream);
   void begin_group();
   void end_group(CUstream stream);

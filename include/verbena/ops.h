@@ -87,8 +87,9 @@ typedef struct {
   /* For tests of programmatic dependent launch: how long each kernel does nothing in front of its wait for
    * the kernels before it, and behind what lets the next one begin. */
   uint32_t pause_before_ns, pause_behind_ns;
-  /* 1: the promise that input and output of each all-reduce lie in windows, each at the same place on all
-   * ranks, or on no rank both do. Then the direct algorithm is chosen where it is faster. */
+  /* 1: the promise that in each all-reduce the ranks agree: either input and output of all ranks lie in
+   * windows, each at the same offset on all ranks, or no rank has both in windows. verbena_ops_all_reduce()
+   * then takes the direct algorithm where it is faster. The same on all ranks. */
   uint32_t has_windows;
 } verbena_ops_options;
 
@@ -194,9 +195,9 @@ VERBENA_API verbena_result verbena_ops_norm_rows(verbena_ops* ops, const void* x
                                                  verbena_ops_type type, const verbena_ops_norm* norm,
                                                  verbena_stream stream);
 /* x is the sum of all ranks' `input`, rows side by side, which comes to lie in `sum`: that may be `input`, or
- * `output` where output_step is `hidden`. One kernel for few rows, two for many; the same bits as by
- * verbena_ops_all_reduce() and verbena_ops_norm_rows(). `codec` as verbena_ops_all_reduce_coded() has it, or
- * VERBENA_OPS_AUTO for none. */
+ * `output` where output_step is `hidden`. One kernel from 1 to 4 MiB, or where `choice` names an algorithm of
+ * packets; two otherwise. The same bits as by verbena_ops_all_reduce() and verbena_ops_norm_rows(). `codec`
+ * as verbena_ops_all_reduce_coded() has it, or VERBENA_OPS_AUTO for none. */
 VERBENA_API verbena_result verbena_ops_all_reduce_norm(verbena_ops* ops, const void* input, void* sum,
                                                        verbena_ops_type type, const verbena_ops_norm* norm,
                                                        verbena_ops_algorithm codec,

@@ -49,7 +49,10 @@ std::string describe(const OpsWay& way) {
   if (way.chunk_bytes != 0) text += ", chunks of " + std::to_string(way.chunk_bytes) + " bytes";
   std::snprintf(line, sizeof(line), "  %9.2f us", way.microseconds);
   text += line;
-  if (way.needs_windows()) text += ", of tensors in windows where the call asks for it";
+  if (way.algorithm == "direct")
+    text += ", of tensors in windows where the call asks for it or has_windows promises it";
+  else if (way.needs_windows())
+    text += ", of tensors in windows where the call asks for it";
   return text;
 }
 

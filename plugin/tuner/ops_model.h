@@ -17,7 +17,8 @@ struct OpsWay {
   uint32_t blocks = 0, threads = 0, chunk_bytes = 0;
   double microseconds = 0;  // as it is estimated for the size that was asked for
 
-  // For tensors in windows, which one rank cannot know of the others': only where a call asks for it.
+  // For tensors in windows, which one rank cannot know of the others': only where a call asks for it, or
+  // where the communicator's has_windows promises it.
   bool needs_windows() const { return algorithm == "direct" || algorithm == "copy-engines"; }
 };
 

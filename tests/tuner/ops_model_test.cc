@@ -80,7 +80,7 @@ TEST(OpsModel, ExplainsItsChoice) {
   auto measured = list_measured();
   measured.push_back(make("direct", 512, {{262144, 64, 2}}));
   EXPECT_THAT(explain_ways(measured, question, "", ""),
-              AllOf(HasSubstr("2.00 us, of tensors in windows where the call asks for it"),
+              AllOf(HasSubstr("2.00 us, of tensors in windows where the call asks for it or has_windows"),
                     HasSubstr("chosen: two-shot-64,")));
   EXPECT_THAT(explain_ways({}, question, "", ""),
               HasSubstr("nothing was measured for all_reduce by 4 ranks"));

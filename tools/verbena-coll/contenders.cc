@@ -210,10 +210,16 @@ void NormContender::enqueue(const Work& work, CUstream stream) {
   norm.scales = as_pointer(places_.scales);
   norm.scale_row_step = norm.scale_block_step = 1;
   void* const sum = as_pointer(places_.sum);
-  if (kind_ == Kind::kFused)
+  if (kind_ == Kind::kFused) {
+    // Asked for by its name, an algorithm of packets does both in one kernel at any size.
+    verbena_ops_choice choice{};
+    check(library_.verbena_ops_choose(ops_, VERBENA_OPS_ALL_REDUCE, work.count * get_element_bytes(work.type),
+                                      &choice),
+          "verbena_ops_choose");
     return check(library_.verbena_ops_all_reduce_norm(ops_, as_pointer(work.from), sum, work.type, &norm,
-                                                      VERBENA_OPS_AUTO, nullptr, stream),
+                                                      VERBENA_OPS_AUTO, &choice, stream),
                  "verbena_ops_all_reduce_norm");
+  }
   Work alone = work;
   alone.to = places_.sum;
   all_reduce_->enqueue(alone, stream);

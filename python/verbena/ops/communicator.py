@@ -25,8 +25,8 @@ class Communicator(FusedCalls):
     def __init__(self, context: SymmetricContext, team: SymmetricTeam | None = None, *, is_member: bool = True,
                  packet_bytes: int = 0, chunk_bytes: int = 0, blocks: int = 0, lets_next_start: bool = False,
                  tuning_file: str | None = None, has_windows: bool = False) -> None:
-        """Collective, with the same numbers. Other ranks than members say is_member=False. has_windows: the promise that input and
-        output of each all-reduce lie in windows, each at the same place on all ranks, or on no rank both do."""
+        """Collective, with the same numbers. Other ranks than members say is_member=False. has_windows: the promise that in each
+        all-reduce either input and output of all ranks lie in windows, each at the same offset, or no rank has both in windows."""
         ops = load_ops_library()
         chosen = (context.world if team is None else team) if is_member else None
         options = OpsOptions(packet_bytes, chunk_bytes, blocks, lets_next_start,

@@ -105,7 +105,8 @@ VERBENA_DEVICE detail::vd::WaitResult barrier_blocks(uint64_t offset, int rank, 
   };
   const auto first = static_cast<int>(vd::thread_index()), step = static_cast<int>(vd::threads_per_block());
   for (int peer = first; peer < num_ranks; peer += step) {
-    vd::reduce_add<vd::Order::kRelaxed, vd::Scope::kSystem>(find(rank, peer), kStep);  // nobody else reads it
+    vd::reduce_add<vd::Order::kRelaxed, vd::Scope::kSystem>(find(rank, peer),
+                                                            kStep);  // which this thread alone awaits
     vd::reduce_add<vd::Order::kRelease, vd::Scope::kSystem>(find(peer, rank), 0u - kStep);
   }
   const vd::WaitLimits limits = detail::limit_by_default();

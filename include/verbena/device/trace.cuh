@@ -38,10 +38,11 @@ struct alignas(16) TraceEntry {
 };
 static_assert(sizeof(TraceEntry) == 32, "the host reads entries by this layout");
 
-// The host makes it, zeroed, with `entries` a power of two, in memory that both sides reach. The youngest
-// `entries` entries survive.
+// The host makes it, zeroed, with `entries` a power of two, in memory that both sides reach. If the ring goes
+// round while a writer is still in its entry, the event that comes to the same entry is left out. A host that
+// clears entries clears the whole ring, `tail` too, between launches.
 struct alignas(16) TraceRing {
-  uint64_t tail;  // entries ever written
+  uint64_t tail;  // events ever told, those left out too
   uint64_t entries;
 
   VERBENA_DEVICE TraceEntry* slots() { return reinterpret_cast<TraceEntry*>(this + 1); }

@@ -103,7 +103,7 @@ struct RowsToGather {
     return rows * row_bytes * (columns == 0 ? 1 : columns);
   }
   VERBENA_DEVICE Rows find(const SomeRows& rows) const {
-    if (rows.count == 0) return Rows::side_by_side(begin);  // no bytes, which rows of no bytes cannot say
+    if (rows.count == 0) return Rows::side_by_side(begin);  // nothing to move
     if (columns == 0) return {begin + rows.first * step_bytes, row_bytes, step_bytes};
     return {begin + rows.first * row_bytes, rows.count * row_bytes, step_bytes};
   }

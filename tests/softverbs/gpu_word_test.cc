@@ -1,6 +1,10 @@
+#include <unistd.h>
+
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <future>
 
 #include "gpu_fixture.h"
 
@@ -210,6 +214,64 @@ void drive_failures_at_both_ends(Kind kind) {
   EXPECT_EQ(node.wait_completions(2 * kRequests).size(), 2 * kRequests);
 }
 
+// An add behind a put whose copy does not begin: adds to other words of the same process go on. `is_behind`:
+// a put of another queue pair is on the lane before.
+void drive_add_beside_held_copies(bool is_behind) {
+  Child child([](int socket) {
+    count_gpus();
+    Node node;
+    QueuePair pairs[3] = {node, node, node};
+    for (QueuePair& pair : pairs) meet(socket, pair);
+    Registered target(node, Kind::kDevice, 0), word(node, Kind::kPrivate, 0), host(node, Kind::kPageable, 0);
+    word.memory.clear(64);
+    host.memory.clear(64);
+    for (const Registered* memory : {&target, &word, &host})
+      tell(socket, RemoteMemory{memory->memory.address(), memory->mr->rkey});
+    hear<bool>(socket);
+  });
+  run_apart([&] {
+    Node node, node_of_other;
+    QueuePair first(node), second(node), other(node_of_other);
+    for (QueuePair* pair : {&first, &second, &other}) meet(child.socket(), *pair);
+    const auto target = hear<RemoteMemory>(child.socket()), word = hear<RemoteMemory>(child.socket()),
+               host = hear<RemoteMemory>(child.socket());
+    Registered near(node, Kind::kDevice, 0);
+    Buffer result(node, 8), result_of_other(node_of_other, 8);
+    const auto put = [&](QueuePair& pair) {
+      Send send(IBV_WR_RDMA_WRITE, 1);
+      send.sges.push_back({near.memory.address(), 8, near.mr->lkey});
+      return send.to(target.address, target.rkey).post(pair);
+    };
+    const auto add = [&](QueuePair& pair, const RemoteMemory& to, const Buffer& former) {
+      Send send(IBV_WR_ATOMIC_FETCH_AND_ADD, 2);
+      send.from(former, 0, 8);
+      send.request.wr.atomic = {to.address, 1, 0, to.rkey};
+      return send.post(pair);
+    };
+    if (!hold_copies(true)) return tell(child.socket(), true);  // a real driver
+    if (is_behind) {
+      ASSERT_EQ(put(first), 0);
+    }
+    ASSERT_EQ(put(second), 0);
+    ASSERT_EQ(add(second, word, result), 0);
+    usleep(100'000);  // the worker comes to the add
+    auto posted = std::async(std::launch::async, [&] { return add(other, host, result_of_other); });
+    EXPECT_EQ(posted.wait_for(std::chrono::seconds(10)), std::future_status::ready)
+        << "the add before holds the turn";
+    EXPECT_TRUE(hold_copies(false));
+    EXPECT_EQ(posted.get(), 0);
+    EXPECT_EQ(node_of_other.wait_completion().status, IBV_WC_SUCCESS);
+    for (const ibv_wc& completion : node.wait_completions(is_behind ? 3 : 2))
+      EXPECT_EQ(completion.status, IBV_WC_SUCCESS);
+    ASSERT_EQ(add(second, word, result), 0);
+    EXPECT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+    uint64_t former = 0;
+    memcpy(&former, result.data(), 8);
+    EXPECT_EQ(former, 1) << "each add took effect once";
+    tell(child.socket(), true);
+  });
+}
+
 class GpuWordTest : public ::testing::TestWithParam<Kind> {};
 
 TEST_P(GpuWordTest, AddsToWords) {
@@ -247,6 +309,14 @@ TEST_P(GpuWordTest, BothEndsFail) {
     setenv("SOFTVERBS_FAULTS", "fail status=RETRY_EXC work=done nth=9 per=qp", 1);
     drive_failures_at_both_ends(GetParam());
   });
+}
+
+TEST(GpuTurnTest, AnAddDoesNotKeepItWhileCopiesDoNotEnd) {
+  SKIP_WITHOUT_GPU();
+  for (const bool is_behind : {false, true}) {
+    SCOPED_TRACE(is_behind ? "behind another queue pair's" : "behind its own only");
+    drive_add_beside_held_copies(is_behind);
+  }
 }
 
 TEST(GpuWriteTest, SmallOnesToRelaxedMemoryGoInBatches) {

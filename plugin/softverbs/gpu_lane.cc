@@ -42,7 +42,7 @@ void GpuLane::copy(const GpuCopy& copy) {
     const bool continues = latest.copy.origin == copy.origin &&
                            latest.copy.to + latest.copy.bytes == copy.to &&
                            latest.copy.from + latest.copy.bytes == copy.from;
-    if (continues) {
+    if (continues && !disturbs_pending(copy)) {
       latest.copy.bytes += copy.bytes;
       latest.last = issued_;
       return;

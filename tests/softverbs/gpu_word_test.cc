@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <future>
+#include <span>
 
 #include "gpu_fixture.h"
 
@@ -117,6 +118,44 @@ void drive_relaxed_writes(bool is_relaxed) {
   if (const CopyCalls calls = count_copy_calls(); calls.all != 0 && is_here) {
     EXPECT_EQ(calls.batches > batches_before, is_relaxed);
   }
+  EXPECT_EQ(ibv_dereg_mr(mr), 0);
+}
+
+// A small write that continues the one before it, to what an earlier write of the same batch wrote: the later
+// one stays. All go to the driver together.
+void drive_continued_write() {
+  constexpr uint64_t kPart = 128;
+  Node node;
+  QueuePair first(node), second(node);
+  first.connect(second.address());
+  second.connect(first.address());
+  Registered near(node, Kind::kExportable, count_gpus() - 1);
+  TestMemory far(Kind::kExportable, 0, kBytes);
+  ibv_mr* const mr = ibv_reg_mr(node.pd, reinterpret_cast<void*>(far.address()), kBytes,
+                                kAllAccess | IBV_ACCESS_RELAXED_ORDERING);
+  ASSERT_NE(mr, nullptr);
+  near.memory.fill(1, 16 * kPart);
+  far.clear(16 * kPart);
+  struct Write {
+    uint64_t to, from;
+  };
+  const Write parts[] = {{1, 8}, {4, 10}, {0, 5}, {1, 6}};
+  std::vector<Send> sends;
+  for (const Write& part : parts) {
+    Send& write = sends.emplace_back(IBV_WR_RDMA_WRITE, part.from);
+    write.sges.push_back({near.memory.address() + kPart * part.from, kPart, near.mr->lkey});
+    write.to(far.address() + kPart * part.to, mr->rkey);
+  }
+  for (size_t i = 0; i < sends.size(); ++i) {
+    sends[i].request.sg_list = sends[i].sges.data();
+    sends[i].request.num_sge = 1;
+    sends[i].request.next = i + 1 < sends.size() ? &sends[i + 1].request : nullptr;
+  }
+  ibv_send_wr* bad = nullptr;
+  ASSERT_EQ(ibv_post_send(first.qp, &sends[0].request, &bad), 0);
+  ASSERT_EQ(node.wait_completions(static_cast<int>(sends.size())).size(), sends.size());
+  for (const Write& part : std::span(parts).subspan(1))
+    EXPECT_EQ(far.read(kPart * part.to, kPart), near.memory.read(kPart * part.from, kPart)) << part.to;
   EXPECT_EQ(ibv_dereg_mr(mr), 0);
 }
 
@@ -322,6 +361,11 @@ TEST(GpuTurnTest, AnAddDoesNotKeepItWhileCopiesDoNotEnd) {
 TEST(GpuWriteTest, SmallOnesToRelaxedMemoryGoInBatches) {
   SKIP_WITHOUT_GPU();
   run_apart([] { drive_relaxed_writes(true); });
+}
+
+TEST(GpuWriteTest, OneThatContinuesAnotherStaysBehindAllBeforeIt) {
+  SKIP_WITHOUT_GPU();
+  run_apart([] { drive_continued_write(); });
 }
 
 TEST(GpuWriteTest, OthersGoOneByOne) {

@@ -115,6 +115,14 @@ INSTANTIATE_TEST_SUITE_P(
                     Dead{"OwnQueuesOfTheReceiver", 8, 2, false}, Dead{"OwnQueuesOfBoth", 5, 4, false}),
     [](const auto& dead) { return std::string(dead.param.name); });
 
+// Each end misses another queue pair: the connection does not begin without one that works at both.
+TEST_F(JoiningTest, OneDeadRailOfEachEndLeavesNothing) {
+  hooks_.unanswered_devices = 1 | 8;
+  const Nic &sending = host_.nic(2), &receiving = host_.nic(2, 2);
+  EXPECT_THROW(connect_here(sending, receiving, false), std::runtime_error);
+  EXPECT_THAT(log_.warnings(), Contains(HasSubstr("the peer's address does not answer")));
+}
+
 TEST_F(JoiningTest, WithoutFailoverADeadRailIsAnError) {
   apply_settings({{"VERBENA_FAILOVER", "0"}});
   hooks_.unanswered_devices = 2;

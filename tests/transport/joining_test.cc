@@ -93,6 +93,7 @@ TEST_P(DeadRailTest, IsLeftToFailover) {
   const Nic &sending = host_.nic(2), &receiving = host_.nic(2, 2);
   ConnectedPair connection = connect_here(sending, receiving, false);
   EXPECT_THAT(log_.warnings(), Contains(HasSubstr("begins on its other queue pairs")));
+  EXPECT_GT(connection.sender->statistics().failed_queue_pairs, 0U) << "before anything is posted on it";
   Transfer transfer;
   transfer.messages.assign(20, {.length_bytes = 1 << 20});
   expect_transfer_here(connection, sending, receiving, transfer);

@@ -22,7 +22,7 @@ constexpr int kTries = 34;  // of one queue pair, as NCCL's own transport
 class JoiningTest : public testing::Test {
  protected:
   ~JoiningTest() override {
-    hooks_.unanswered = 0;
+    hooks_.unanswered = hooks_.unanswered_ms = 0;
     hooks_.unanswered_devices = 0;
     for (const char* name :
          {"VERBENA_ACK_TIMEOUT", "VERBENA_RETRY_COUNT", "VERBENA_FAILOVER_TIMEOUT_MS", "VERBENA_FAILOVER"})
@@ -62,6 +62,35 @@ TEST_F(JoiningTest, ButNotForEver) {
   EXPECT_THROW(connect_here(nic, nic, false), std::runtime_error);
   EXPECT_EQ(INT32_MAX - hooks_.unanswered, kTries);
   EXPECT_THAT(log_.warnings(), Contains(HasSubstr("the peer's address does not answer")));
+}
+
+// The caller has more to do: with several dead rails one call asks for no longer than with one, or two that
+// are faster.
+TEST_F(JoiningTest, OneCallDoesNotAskForLong) {
+  constexpr int kRails = 4;
+  hooks_.unanswered = INT32_MAX;
+  hooks_.unanswered_ms = 600;
+  const Nic& nic = host_.nic(kRails);
+  protocol::Handle handle;
+  auto listener = take(Listener::open(nic, &handle), "a listener");
+  auto connector = take(Connector::start(nic, handle, -1), "a connector");
+  void* device_handle = nullptr;
+  ConnectedPair connection;
+  const auto count_asked = [&] { return INT32_MAX - hooks_.unanswered; };
+  const auto poll = [&] {
+    if (connection.sender == nullptr) connection.sender = take(connector->poll(), "a sender");
+    auto& receiver = connection.receiving.receiver;
+    if (receiver == nullptr) receiver = take(listener->poll({}, &device_handle), "a receiver");
+    return connection.sender != nullptr && receiver != nullptr;
+  };
+  ASSERT_TRUE(poll_until([&] {
+    const int before = count_asked();
+    EXPECT_FALSE(poll());
+    EXPECT_LE(count_asked() - before, 2);
+    return count_asked() >= kRails;
+  }));
+  hooks_.unanswered = 0;
+  EXPECT_TRUE(poll_until(poll));
 }
 
 // --- A connection with another rail begins without the one whose peer does not answer, which the failover

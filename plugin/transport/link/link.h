@@ -138,7 +138,8 @@ class Link {
  private:
   base::Result<verbs::QueuePair> make_pair(uint32_t queue_pair);
   base::Outcome confirm_addresses() const;
-  // Those that are still missing, each path once; an error if one cannot be joined.
+  // Those that are still missing, each path once; an error if one cannot be joined. A round that takes long
+  // with nothing joined goes on in the next call: there are asked_pairs then.
   base::Outcome join_missing(std::span<const protocol::RailRecord> rails,
                              std::span<const protocol::QueuePairRecord> pairs,
                              std::span<const uint8_t> remote_rail_of);
@@ -175,6 +176,7 @@ class Link {
   struct Joining {                                // of try_connect()
     uint32_t wanted_pairs = 0, joined_pairs = 0;  // a bit for each
     uint32_t left_pairs = 0;                      // to failover
+    uint32_t asked_pairs = 0;                     // in this round, in vain
     uint32_t tries = 0;
     int64_t began_at_ns = 0, retry_at_ns = 0;
   };

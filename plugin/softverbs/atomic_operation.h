@@ -8,7 +8,7 @@ namespace verbena::softverbs {
 
 // Loads a word of GPU memory into *value, or stores *value there.
 struct GpuWord {
-  std::function<Outcome(uint64_t*value)> load, store;
+  std::function<Outcome(uint64_t* value)> load, store;
 };
 // Accesses the word of op.remote through staging memory; `once_loading` is called when the load is on its
 // way. For worker threads only.

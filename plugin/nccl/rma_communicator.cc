@@ -300,14 +300,15 @@ Posting RmaCommunicator::add_moved(Lane& lane) {
     RmaRequest* last = nullptr;
     for (RmaRequest* request = lane.moved.first; request != nullptr; request = request->next) {
       if (!request->has_add) continue;
-      const bool is_same = last == nullptr || (request->word.region == last->word.region &&
-                                               request->word.offset == last->word.offset);
-      if (!is_same) break;
+      if (last != nullptr && !Lane::is_same(request->word, last->word)) break;
       sum += request->addend;
       last = request;
     }
     const Posting posting = last == nullptr ? Posting::kTaken : endpoint_->add_word(last->word, sum, 0);
-    if (posting == Posting::kFull) return posting;
+    if (posting == Posting::kFull) {
+      lane.note_signals_anew();
+      return posting;
+    }
     if (last != nullptr && posting == Posting::kTaken) {
       last->is_last_of_add = true;
       ++lane.adds;
@@ -323,7 +324,18 @@ Posting RmaCommunicator::add_moved(Lane& lane) {
       }
     }
   }
+  lane.signalled.clear();
   return Posting::kTaken;
+}
+
+// Whether its bytes are those of a word that a signal before it, which has not left, adds to.
+bool RmaCommunicator::needs_signals(const Lane& lane, const RmaRequest& request) {
+  if (!request.has_transfer) return false;
+  const verbena::Transfer& bytes = request.transfer;
+  return std::ranges::any_of(lane.signalled, [&](const verbena::RemoteWord& word) {
+    return word.region == bytes.remote_region && word.offset < bytes.remote_offset + bytes.bytes &&
+           bytes.remote_offset < word.offset + sizeof(uint64_t);
+  });
 }
 
 // What waits, as long as there is room. True: nothing waits any more.
@@ -332,12 +344,12 @@ bool RmaCommunicator::post_batch(Lane& lane) {
     Posting posting = Posting::kTaken;
     while (!lane.waiting.is_empty() && lane.count_moved < kMaxBatch) {
       RmaRequest* const request = lane.waiting.first;
+      if (needs_signals(lane, *request)) break;
       posting = move_bytes(*request);
       if (posting == Posting::kFull) break;
       lane.waiting.take();
       if (posting == Posting::kTaken) {
-        lane.moved.append(request);
-        ++lane.count_moved;
+        lane.append_moved(request);
       } else {
         refuse(lane, request);
       }
@@ -384,8 +396,11 @@ Outcome RmaCommunicator::submit(RmaContext& context, uint32_t index, RmaRequest*
   if (posting == Posting::kTaken) [[likely]] {
     fly(lane, request);
   } else {
-    (leaves_now ? lane.moved : lane.waiting).append(request);
-    lane.count_moved += leaves_now ? 1 : 0;
+    if (leaves_now) {
+      lane.append_moved(request);
+    } else {
+      lane.waiting.append(request);
+    }
     ++counts_.waited;
     if (!lane.is_listed) waiting_.push_back(static_cast<uint32_t>(&lane - lanes_.data()));
     lane.is_listed = true;
@@ -460,6 +475,7 @@ uint64_t RmaCommunicator::fail_lane(Lane& lane) {
     for (; !queue->is_empty(); ++lost) finish(lane, queue->take(), true);
   }
   lane.count_moved = 0;
+  lane.signalled.clear();
   return lost;
 }
 

@@ -8,7 +8,8 @@
 //
 // While some signals are under way on a lane, later operations wait here too, and leave together: their bytes
 // first, then their signals, those that follow each other to one word as one. So a device that adds slowly
-// does not bound how many signals a second there are.
+// does not bound how many signals a second there are. Bytes from or to a word that is to be added to before
+// begin the next such run.
 //
 // Threads: the data functions (put, signal, get, flush, test, progress) and the polling in them belong to one
 // thread at a time. Contexts and regions are made and given back by others, also meanwhile; closing by
@@ -145,9 +146,27 @@ class RmaCommunicator final : public RmaContext {
   // An operation is in one of: waiting, moved (its bytes left, its signal did not), flying.
   struct Lane {
     Queue flying, moved, waiting;
+    std::vector<verbena::RemoteWord> signalled;  // words that `moved` still adds to; no two neighbours equal
     uint32_t count_moved = 0;
     uint32_t adds = 0;       // under way
     bool is_listed = false;  // in waiting_
+    void append_moved(RmaRequest* request) {
+      moved.append(request);
+      ++count_moved;
+      note_signal(*request);
+    }
+    void note_signal(const RmaRequest& request) {
+      if (request.has_add && (signalled.empty() || !is_same(signalled.back(), request.word)))
+        signalled.push_back(request.word);
+    }
+    void note_signals_anew() {
+      signalled.clear();
+      for (const RmaRequest* request = moved.first; request != nullptr; request = request->next)
+        note_signal(*request);
+    }
+    static bool is_same(const verbena::RemoteWord& a, const verbena::RemoteWord& b) {
+      return a.region == b.region && a.offset == b.offset;
+    }
     bool is_idle() const { return waiting.is_empty() && moved.is_empty() && adds < kMaxAdds; }
   };
   struct Counts {
@@ -164,6 +183,7 @@ class RmaCommunicator final : public RmaContext {
   Outcome submit(RmaContext& context, uint32_t index, RmaRequest* request, bool is_hinted, void** out);
   verbena::Posting move_bytes(RmaRequest& request);
   verbena::Posting add_moved(Lane& lane);
+  static bool needs_signals(const Lane& lane, const RmaRequest& request);
   bool post_batch(Lane& lane);
   void fly(Lane& lane, RmaRequest* request);
   void refuse(Lane& lane, RmaRequest* request);

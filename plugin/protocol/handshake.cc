@@ -119,8 +119,10 @@ HandshakeError check_welcome(const Welcome& welcome, uint64_t nonce, uint32_t of
   }
   if (welcome.refusal != 0) return HandshakeError::kNone;
   bool ok = is_count(welcome.rails, kMaxRails) && is_count(welcome.queue_pairs, kMaxQueuePairs) &&
-            welcome.queue_pairs <= offered && welcome.id != 0 && welcome.page_bytes >= kMinPageBytes &&
-            welcome.page_bytes <= kMaxPageBytes && (welcome.page_bytes & (welcome.page_bytes - 1)) == 0;
+            welcome.queue_pairs <= offered && welcome.joined_pairs != 0 &&
+            welcome.joined_pairs >> welcome.queue_pairs == 0 && welcome.id != 0 &&
+            welcome.page_bytes >= kMinPageBytes && welcome.page_bytes <= kMaxPageBytes &&
+            (welcome.page_bytes & (welcome.page_bytes - 1)) == 0;
   for (uint32_t q = 0; ok && q < welcome.queue_pairs; ++q) {
     const bool is_rising = q == 0 || welcome.origin[q] > welcome.origin[q - 1];
     ok = welcome.window[q] >= 1 && welcome.window[q] <= 65536 && is_rising && welcome.origin[q] < offered &&

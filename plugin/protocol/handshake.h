@@ -12,7 +12,7 @@
 namespace verbena::protocol {
 
 inline constexpr uint64_t kMagic = 0x31414E4542524556;  // "VERBENA1" in memory order
-inline constexpr uint16_t kProtocolVersion = 8;
+inline constexpr uint16_t kProtocolVersion = 9;
 
 // What an end has room for, of one connection. A build may have more than the least, and then goes by what
 // its peer has.
@@ -124,10 +124,11 @@ struct Welcome {
   uint32_t window[kMaxQueuePairs];   // receive entries for each queue pair
   uint64_t staging_threshold_bytes;  // messages up to this size may be staged
   uint32_t staging;                  // 0: all are direct, and meet by tag (wire.h)
-  uint32_t reserved;
-  ProcessId process;               // the receiver's, as in its handle
-  uint64_t id;                     // of this handshake: random, not 0; its connection's and its socket's name
-  uint64_t offered;                // the control socket to go on with, by the handshake that made it; 0: none
+  uint32_t
+      joined_pairs;   // a bit for each that the receiver has joined; the connection begins without the others
+  ProcessId process;  // the receiver's, as in its handle
+  uint64_t id;        // of this handshake: random, not 0; its connection's and its socket's name
+  uint64_t offered;   // the control socket to go on with, by the handshake that made it; 0: none
   uint32_t speed_mbps[kMaxRails];  // of the receiver's rails; 0: unknown
   Proof proof;                     // not of a refusal
 };

@@ -42,7 +42,7 @@ void GpuLane::copy(const GpuCopy& copy) {
     const bool continues = latest.copy.origin == copy.origin &&
                            latest.copy.to + latest.copy.bytes == copy.to &&
                            latest.copy.from + latest.copy.bytes == copy.from;
-    if (continues) {
+    if (continues && !disturbs_pending(copy)) {
       latest.copy.bytes += copy.bytes;
       latest.last = issued_;
       return;
@@ -154,18 +154,34 @@ LaneState GpuLane::look(uint64_t first, uint64_t last) {
   if (!use) return LaneState::kBroken;
   cuda::enter(driver_, context_);
   if (is_broken_ || !record()) return LaneState::kBroken;
-  while (done_ < last && !fences_.empty()) {
+  pass_fences(last);
+  if (is_broken_) return LaneState::kBroken;
+  if (done_ < last) return LaneState::kBusy;
+  return !refused_.empty() && has_refused(first, last) ? LaneState::kBroken : LaneState::kDone;
+}
+
+// What is done, until the ticket is, or something is not.
+void GpuLane::pass_fences(uint64_t ticket) {
+  while (done_ < ticket && !fences_.empty()) {
     const cuda::CUresult result = driver_.cuEventQuery(fences_.front().event);
-    if (result == cuda::CUDA_ERROR_NOT_READY) return LaneState::kBusy;
+    if (result == cuda::CUDA_ERROR_NOT_READY) return;
     if (result != cuda::CUDA_SUCCESS) {
       is_broken_ = true;
-      return LaneState::kBroken;
+      return;
     }
     done_ = fences_.front().ticket;
     free_events_.push_back(fences_.front().event);
     fences_.pop_front();
   }
-  return !refused_.empty() && has_refused(first, last) ? LaneState::kBroken : LaneState::kDone;
+}
+
+bool GpuLane::has_ended(uint64_t ticket) {
+  if (done_ >= ticket) return true;
+  const cuda::Use use;
+  if (!use || is_broken_) return false;
+  cuda::enter(driver_, context_);
+  pass_fences(ticket);
+  return done_ >= ticket;
 }
 
 bool GpuLane::has_refused(uint64_t first, uint64_t last) {

@@ -42,6 +42,8 @@ class GpuLane {
   // Whether the copies (first, last] are done; broken when CUDA refused one of them, but not before all have
   // ended.
   LaneState look(uint64_t first, uint64_t last);
+  // Whether all copies up to this ticket have ended, as far as what was started tells: starts nothing.
+  bool has_ended(uint64_t ticket);
 
  private:
   struct Fence {
@@ -58,6 +60,7 @@ class GpuLane {
   bool issue_as_batch();
   void issue_pending();
   bool record();
+  void pass_fences(uint64_t ticket);
   cuda::CUevent take_event();
   bool has_refused(uint64_t first, uint64_t last);
 

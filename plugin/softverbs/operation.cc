@@ -290,7 +290,7 @@ Outcome prepare(Operation& op, Qp& qp, SendRequest& request) {
   op.is_datagram = qp.base.qp_type == IBV_QPT_UD;
   op.lane = nullptr;
   op.fits = true;
-  op.is_wired = op.is_struck = false;
+  op.is_wired = op.is_struck = op.waits_for_all = false;
   op.bytes = request.length;
   if (!gather_local(op)) return fail(IBV_WC_LOC_PROT_ERR);
   if (is_local(request.opcode)) return kDone;

@@ -58,6 +58,7 @@ struct Operation {
   // GPU copies: done when the lane has completed these tickets.
   GpuLane* lane = nullptr;
   uint64_t lane_first = 0, lane_last = 0;  // tickets (first, last]
+  bool waits_for_all = false;  // an atomic one, which does not begin before all earlier requests are complete
 
   bool uses_gpu() const { return local.has_gpu || remote.has_gpu; }
   // The owner of the target first clears a key or changes a state, then reads the marks. We first set the

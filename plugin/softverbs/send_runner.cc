@@ -19,6 +19,8 @@ constexpr uint64_t kFirstRetryNs = 20'000, kLastRetryNs = 1'000'000;
 
 constexpr size_t kMaxFlying = kOpenReceives / 2;
 constexpr uint64_t kShortCopies = 256 << 10;  // bytes that are under way for some microseconds only
+// Of waiting for them within the turn of an atomic operation, for which those of all others wait meanwhile.
+constexpr uint64_t kMostTurnNs = 100'000;
 
 // Why a run ended: nothing is left; the peer is not ready; a worker must continue; copies are under way; a
 // failure.
@@ -173,9 +175,23 @@ void start_lanes(Qp& qp) {
     if (op.lane != nullptr) op.lane->start();
 }
 
+// A lane is of all queue pairs of its rail: whether it does nothing of others before it comes to the end of
+// what this one has under way.
+bool have_lanes_for_themselves(const std::deque<Operation>& flying) {
+  const Operation* before = nullptr;
+  for (const Operation& op : flying) {
+    if (op.lane == nullptr) continue;
+    const bool follows = before != nullptr && before->lane == op.lane && before->lane_last == op.lane_first;
+    if (!follows && !op.lane->has_ended(op.lane_first)) return false;
+    before = &op;
+  }
+  return true;
+}
+
 // Whether the next request's word may be loaded while the copies before it are under way: they take no longer
-// than the load, and none of them writes the word.
+// than the load, which a GPU's word makes worth it, and none of them writes the word.
 bool is_loaded_early(const Qp& qp) {
+  if (!qp.next.remote.has_gpu || qp.next.waits_for_all) return false;
   const uint64_t word = reinterpret_cast<uint64_t>(qp.next.remote.pieces[0].iov_base);
   uint64_t bytes = 0;
   for (const Operation& op : qp.flying) {
@@ -185,22 +201,31 @@ bool is_loaded_early(const Qp& qp) {
       if (!is_read(op) && start < word + sizeof(uint64_t) && word < start + piece.iov_len) return false;
     }
   }
-  return bytes <= kShortCopies;
+  return bytes <= kShortCopies && have_lanes_for_themselves(qp.flying);
 }
 
-// Nothing of an atomic operation happens before all earlier requests are complete, but its load may.
+// Nothing of an atomic operation happens before all earlier requests are complete, but its load may. kWait:
+// they are not, nothing has happened; to be called again once they are.
 Step run_atomic(Qp& qp) {
   bool has_failed = false;
   const auto land_all = [&] {
-    while (!qp.flying.empty() && !has_failed) has_failed = land(qp) == Step::kFail;
-    return !has_failed;
+    const uint64_t began_at_ns = qp.flying.empty() ? 0 : read_clock_ns();
+    while (!qp.flying.empty() && !has_failed) {
+      has_failed = land(qp) == Step::kFail;
+      if (!qp.flying.empty() && read_clock_ns() - began_at_ns >= kMostTurnNs) break;
+    }
+    return qp.flying.empty() && !has_failed;
   };
   // The load first, as the call that begins it takes this thread no time: the owner makes it. But nothing
   // waits for another's turn.
   if (qp.next.peer->segment->header().atomic_holder.load(std::memory_order_relaxed) != 0) start_lanes(qp);
   const std::function<void()> start_copies = [&] { start_lanes(qp); };
   const Outcome outcome = execute_atomic(qp.next, stage_word(qp.next, start_copies), land_all);
-  if (!land_all()) return Step::kFail;  // of an earlier one: this one is flushed with the rest
+  if (has_failed) return Step::kFail;  // of an earlier one: this one is flushed with the rest
+  if (!qp.flying.empty()) {
+    qp.next.waits_for_all = true;
+    return Step::kWait;
+  }
   qp.next.outcome = outcome;
   return conclude_next(qp);
 }
@@ -221,6 +246,7 @@ Stop launch_all(Qp& qp, uint64_t end, Runner runner) {
     if (!qp.flying.empty() && !(is_word && is_loaded_early(qp))) return Stop::kFlying;
     const Step step = is_word ? run_atomic(qp) : run_alone(qp);
     if (step == Step::kFail) return Stop::kFailed;
+    if (step == Step::kWait) return Stop::kFlying;
   }
 }
 

@@ -33,6 +33,10 @@ Connection::Connection(observe::Direction direction, Link link, std::unique_ptr<
 // --- Life.
 
 base::Outcome Connection::open() {
+  for (uint32_t q = 0; q < link_.queue_pairs(); ++q) {
+    const bool is_left = (link_.joined_pairs() >> q & 1) == 0;
+    if (is_left) give_up(q, "was not joined when the connection began");
+  }
   is_registered_ = true;
   Registry::instance().add(this);
   return channel_->watch(this);

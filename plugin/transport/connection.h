@@ -24,7 +24,8 @@ namespace verbena::transport {
 
 class Connection : public ProgressToken, public RegistryMember {
  public:
-  // Once, before the first post: from here on the service thread may serve it.
+  // Once, before the first post: from here on the service thread may serve it. Queue pairs that were not
+  // joined are taken up by failover.
   base::Outcome open();
   // The last call before destruction: no other thread is at work on it any more.
   void close();

@@ -18,6 +18,7 @@ protocol::Welcome take_welcome(FuzzedDataProvider& data, const transport::Nic& n
   welcome.refusal = data.ConsumeBool() ? 0 : data.ConsumeIntegralInRange(0U, 8U);
   welcome.rails = data.ConsumeIntegralInRange(1U, protocol::kMaxQueuePairs);
   welcome.queue_pairs = data.ConsumeIntegralInRange(1U, protocol::kMaxQueuePairs);
+  welcome.joined_pairs = data.ConsumeIntegralInRange(1U, (1U << welcome.queue_pairs) - 1);
   welcome.page_bytes = 4096U << data.ConsumeIntegralInRange(0, 4);
   const auto port = nic.rails.front()->address();
   for (uint32_t q = 0; q < protocol::kMaxQueuePairs; ++q) {

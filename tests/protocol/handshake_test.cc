@@ -35,6 +35,7 @@ Welcome make_welcome() {
   welcome.header = make_header(sizeof(Welcome), kNonce);
   welcome.rails = 2;
   welcome.queue_pairs = 2;
+  welcome.joined_pairs = 3;
   welcome.page_bytes = 16384;
   welcome.window[0] = welcome.window[1] = 64;
   welcome.origin[1] = welcome.rail_of[1] = 1;
@@ -114,6 +115,7 @@ TEST(Handshake, AWelcomeWithAnyBitFlippedIsRefusedOrUsable) {
     EXPECT_GE(bit / 8, sizeof(HandshakeHeader));
     EXPECT_TRUE(welcome.rails >= 1 && welcome.rails <= kMaxQueuePairs);
     EXPECT_TRUE(welcome.queue_pairs >= 1 && welcome.queue_pairs <= 2);
+    EXPECT_TRUE(welcome.joined_pairs != 0 && welcome.joined_pairs < 1U << welcome.queue_pairs);
     for (uint32_t q = 0; q < welcome.queue_pairs; ++q) {
       EXPECT_LT(welcome.origin[q], 2);
       EXPECT_LT(welcome.rail_of[q], welcome.rails);
@@ -225,9 +227,14 @@ TEST(Handshake, AReadyAcceptsOnlyWhatWasOffered) {
 
 TEST(Handshake, AWelcomeMayAnswerFewerQueuePairsThanOffered) {
   Welcome welcome = make_welcome();
-  welcome.queue_pairs = 1;
+  welcome.queue_pairs = welcome.joined_pairs = 1;
   welcome.origin[0] = 1;
   EXPECT_EQ(check(welcome), HandshakeError::kNone);
+  for (const uint32_t joined : {0, 2}) {
+    welcome.joined_pairs = joined;
+    EXPECT_EQ(check(welcome), HandshakeError::kMalformed) << "none of those that there are";
+  }
+  welcome.joined_pairs = 1;
   welcome.queue_pairs = 2;
   EXPECT_EQ(check(welcome), HandshakeError::kMalformed) << "one queue pair twice";
   welcome = make_welcome();

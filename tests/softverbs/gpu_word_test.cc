@@ -1,6 +1,11 @@
+#include <unistd.h>
+
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <future>
+#include <span>
 
 #include "gpu_fixture.h"
 
@@ -116,6 +121,44 @@ void drive_relaxed_writes(bool is_relaxed) {
   EXPECT_EQ(ibv_dereg_mr(mr), 0);
 }
 
+// A small write that continues the one before it, to what an earlier write of the same batch wrote: the later
+// one stays. All go to the driver together.
+void drive_continued_write() {
+  constexpr uint64_t kPart = 128;
+  Node node;
+  QueuePair first(node), second(node);
+  first.connect(second.address());
+  second.connect(first.address());
+  Registered near(node, Kind::kExportable, count_gpus() - 1);
+  TestMemory far(Kind::kExportable, 0, kBytes);
+  ibv_mr* const mr = ibv_reg_mr(node.pd, reinterpret_cast<void*>(far.address()), kBytes,
+                                kAllAccess | IBV_ACCESS_RELAXED_ORDERING);
+  ASSERT_NE(mr, nullptr);
+  near.memory.fill(1, 16 * kPart);
+  far.clear(16 * kPart);
+  struct Write {
+    uint64_t to, from;
+  };
+  const Write parts[] = {{1, 8}, {4, 10}, {0, 5}, {1, 6}};
+  std::vector<Send> sends;
+  for (const Write& part : parts) {
+    Send& write = sends.emplace_back(IBV_WR_RDMA_WRITE, part.from);
+    write.sges.push_back({near.memory.address() + kPart * part.from, kPart, near.mr->lkey});
+    write.to(far.address() + kPart * part.to, mr->rkey);
+  }
+  for (size_t i = 0; i < sends.size(); ++i) {
+    sends[i].request.sg_list = sends[i].sges.data();
+    sends[i].request.num_sge = 1;
+    sends[i].request.next = i + 1 < sends.size() ? &sends[i + 1].request : nullptr;
+  }
+  ibv_send_wr* bad = nullptr;
+  ASSERT_EQ(ibv_post_send(first.qp, &sends[0].request, &bad), 0);
+  ASSERT_EQ(node.wait_completions(static_cast<int>(sends.size())).size(), sends.size());
+  for (const Write& part : std::span(parts).subspan(1))
+    EXPECT_EQ(far.read(kPart * part.to, kPart), near.memory.read(kPart * part.from, kPart)) << part.to;
+  EXPECT_EQ(ibv_dereg_mr(mr), 0);
+}
+
 // A word is written, and added to right after it.
 void drive_adds_to_written_words(Kind kind) {
   constexpr uint64_t kRounds = 24;
@@ -210,6 +253,64 @@ void drive_failures_at_both_ends(Kind kind) {
   EXPECT_EQ(node.wait_completions(2 * kRequests).size(), 2 * kRequests);
 }
 
+// An add behind a put whose copy does not begin: adds to other words of the same process go on. `is_behind`:
+// a put of another queue pair is on the lane before.
+void drive_add_beside_held_copies(bool is_behind) {
+  Child child([](int socket) {
+    count_gpus();
+    Node node;
+    QueuePair pairs[3] = {node, node, node};
+    for (QueuePair& pair : pairs) meet(socket, pair);
+    Registered target(node, Kind::kDevice, 0), word(node, Kind::kPrivate, 0), host(node, Kind::kPageable, 0);
+    word.memory.clear(64);
+    host.memory.clear(64);
+    for (const Registered* memory : {&target, &word, &host})
+      tell(socket, RemoteMemory{memory->memory.address(), memory->mr->rkey});
+    hear<bool>(socket);
+  });
+  run_apart([&] {
+    Node node, node_of_other;
+    QueuePair first(node), second(node), other(node_of_other);
+    for (QueuePair* pair : {&first, &second, &other}) meet(child.socket(), *pair);
+    const auto target = hear<RemoteMemory>(child.socket()), word = hear<RemoteMemory>(child.socket()),
+               host = hear<RemoteMemory>(child.socket());
+    Registered near(node, Kind::kDevice, 0);
+    Buffer result(node, 8), result_of_other(node_of_other, 8);
+    const auto put = [&](QueuePair& pair) {
+      Send send(IBV_WR_RDMA_WRITE, 1);
+      send.sges.push_back({near.memory.address(), 8, near.mr->lkey});
+      return send.to(target.address, target.rkey).post(pair);
+    };
+    const auto add = [&](QueuePair& pair, const RemoteMemory& to, const Buffer& former) {
+      Send send(IBV_WR_ATOMIC_FETCH_AND_ADD, 2);
+      send.from(former, 0, 8);
+      send.request.wr.atomic = {to.address, 1, 0, to.rkey};
+      return send.post(pair);
+    };
+    if (!hold_copies(true)) return tell(child.socket(), true);  // a real driver
+    if (is_behind) {
+      ASSERT_EQ(put(first), 0);
+    }
+    ASSERT_EQ(put(second), 0);
+    ASSERT_EQ(add(second, word, result), 0);
+    usleep(100'000);  // the worker comes to the add
+    auto posted = std::async(std::launch::async, [&] { return add(other, host, result_of_other); });
+    EXPECT_EQ(posted.wait_for(std::chrono::seconds(10)), std::future_status::ready)
+        << "the add before holds the turn";
+    EXPECT_TRUE(hold_copies(false));
+    EXPECT_EQ(posted.get(), 0);
+    EXPECT_EQ(node_of_other.wait_completion().status, IBV_WC_SUCCESS);
+    for (const ibv_wc& completion : node.wait_completions(is_behind ? 3 : 2))
+      EXPECT_EQ(completion.status, IBV_WC_SUCCESS);
+    ASSERT_EQ(add(second, word, result), 0);
+    EXPECT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+    uint64_t former = 0;
+    memcpy(&former, result.data(), 8);
+    EXPECT_EQ(former, 1) << "each add took effect once";
+    tell(child.socket(), true);
+  });
+}
+
 class GpuWordTest : public ::testing::TestWithParam<Kind> {};
 
 TEST_P(GpuWordTest, AddsToWords) {
@@ -249,9 +350,22 @@ TEST_P(GpuWordTest, BothEndsFail) {
   });
 }
 
+TEST(GpuTurnTest, AnAddDoesNotKeepItWhileCopiesDoNotEnd) {
+  SKIP_WITHOUT_GPU();
+  for (const bool is_behind : {false, true}) {
+    SCOPED_TRACE(is_behind ? "behind another queue pair's" : "behind its own only");
+    drive_add_beside_held_copies(is_behind);
+  }
+}
+
 TEST(GpuWriteTest, SmallOnesToRelaxedMemoryGoInBatches) {
   SKIP_WITHOUT_GPU();
   run_apart([] { drive_relaxed_writes(true); });
+}
+
+TEST(GpuWriteTest, OneThatContinuesAnotherStaysBehindAllBeforeIt) {
+  SKIP_WITHOUT_GPU();
+  run_apart([] { drive_continued_write(); });
 }
 
 TEST(GpuWriteTest, OthersGoOneByOne) {

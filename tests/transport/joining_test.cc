@@ -22,7 +22,7 @@ constexpr int kTries = 34;  // of one queue pair, as NCCL's own transport
 class JoiningTest : public testing::Test {
  protected:
   ~JoiningTest() override {
-    hooks_.unanswered = 0;
+    hooks_.unanswered = hooks_.unanswered_ms = 0;
     hooks_.unanswered_devices = 0;
     for (const char* name :
          {"VERBENA_ACK_TIMEOUT", "VERBENA_RETRY_COUNT", "VERBENA_FAILOVER_TIMEOUT_MS", "VERBENA_FAILOVER"})
@@ -64,6 +64,35 @@ TEST_F(JoiningTest, ButNotForEver) {
   EXPECT_THAT(log_.warnings(), Contains(HasSubstr("the peer's address does not answer")));
 }
 
+// The caller has more to do: with several dead rails one call asks for no longer than with one, or two that
+// are faster.
+TEST_F(JoiningTest, OneCallDoesNotAskForLong) {
+  constexpr int kRails = 4;
+  hooks_.unanswered = INT32_MAX;
+  hooks_.unanswered_ms = 600;
+  const Nic& nic = host_.nic(kRails);
+  protocol::Handle handle;
+  auto listener = take(Listener::open(nic, &handle), "a listener");
+  auto connector = take(Connector::start(nic, handle, -1), "a connector");
+  void* device_handle = nullptr;
+  ConnectedPair connection;
+  const auto count_asked = [&] { return INT32_MAX - hooks_.unanswered; };
+  const auto poll = [&] {
+    if (connection.sender == nullptr) connection.sender = take(connector->poll(), "a sender");
+    auto& receiver = connection.receiving.receiver;
+    if (receiver == nullptr) receiver = take(listener->poll({}, &device_handle), "a receiver");
+    return connection.sender != nullptr && receiver != nullptr;
+  };
+  ASSERT_TRUE(poll_until([&] {
+    const int before = count_asked();
+    EXPECT_FALSE(poll());
+    EXPECT_LE(count_asked() - before, 2);
+    return count_asked() >= kRails;
+  }));
+  hooks_.unanswered = 0;
+  EXPECT_TRUE(poll_until(poll));
+}
+
 // --- A connection with another rail begins without the one whose peer does not answer, which the failover
 // takes up again. Rails 0 and 1 are the sender's, 2 and 3 the receiver's.
 
@@ -93,6 +122,7 @@ TEST_P(DeadRailTest, IsLeftToFailover) {
   const Nic &sending = host_.nic(2), &receiving = host_.nic(2, 2);
   ConnectedPair connection = connect_here(sending, receiving, false);
   EXPECT_THAT(log_.warnings(), Contains(HasSubstr("begins on its other queue pairs")));
+  EXPECT_GT(connection.sender->statistics().failed_queue_pairs, 0U) << "before anything is posted on it";
   Transfer transfer;
   transfer.messages.assign(20, {.length_bytes = 1 << 20});
   expect_transfer_here(connection, sending, receiving, transfer);
@@ -114,6 +144,14 @@ INSTANTIATE_TEST_SUITE_P(
                     Dead{"OfBoth", 10, 2, true}, Dead{"WithFourQueuePairs", 1, 4, true},
                     Dead{"OwnQueuesOfTheReceiver", 8, 2, false}, Dead{"OwnQueuesOfBoth", 5, 4, false}),
     [](const auto& dead) { return std::string(dead.param.name); });
+
+// Each end misses another queue pair: the connection does not begin without one that works at both.
+TEST_F(JoiningTest, OneDeadRailOfEachEndLeavesNothing) {
+  hooks_.unanswered_devices = 1 | 8;
+  const Nic &sending = host_.nic(2), &receiving = host_.nic(2, 2);
+  EXPECT_THROW(connect_here(sending, receiving, false), std::runtime_error);
+  EXPECT_THAT(log_.warnings(), Contains(HasSubstr("the peer's address does not answer")));
+}
 
 TEST_F(JoiningTest, WithoutFailoverADeadRailIsAnError) {
   apply_settings({{"VERBENA_FAILOVER", "0"}});

@@ -43,6 +43,8 @@ constexpr uint32_t kAddressTries = 34;
 constexpr int64_t kAddressRetryMs = 100;
 // The same where the connection can begin without it. Both ends may wait for so long, one after the other.
 constexpr int64_t kPatienceBesideOthersMs = 900;
+// Of one call's asking, while nothing is joined: the caller's thread has more to do.
+constexpr int64_t kLongRoundMs = 1000;
 
 std::pair<verbs::PortAddress, verbs::QueuePairAddress> read_remote(const protocol::RailRecord& rail,
                                                                    const protocol::QueuePairRecord& pair) {
@@ -165,20 +167,21 @@ bool Link::has_other_rails() const {
 
 base::Result<bool> Link::try_connect(std::span<const protocol::RailRecord> rails,
                                      std::span<const protocol::QueuePairRecord> pairs,
-                                     std::span<const uint8_t> remote_rail_of) {
+                                     std::span<const uint8_t> remote_rail_of, uint32_t wanted_pairs) {
   const int64_t now_ns = base::monotonic_ns();
   if (now_ns < joining_.retry_at_ns) return false;
-  if (joining_.tries == 0) joining_.began_at_ns = now_ns;
+  if (joining_.began_at_ns == 0) joining_.began_at_ns = now_ns;
+  joining_.wanted_pairs = wanted_pairs & all_pairs();
+  if (auto outcome = check_wanted(); !outcome) return outcome.error();
   if (auto outcome = confirm_addresses(); !outcome) return outcome.error();
   if (auto outcome = join_missing(rails, pairs, remote_rail_of); !outcome) return outcome.error();
-  if (find_missing() == queue_pairs()) return true;
-  if (may_begin_without_missing()) {
+  if (missing_pairs() == 0 || may_begin_without_missing()) {
     leave_missing_to_failover();
     return true;
   }
-  if (joining_.tries++ == 0)
+  if (joining_.asked_pairs == 0 && joining_.tries++ == 0)
     base::log_info("%s: the peer's address does not answer: it is asked again",
-                   describe(find_missing()).c_str());
+                   describe(static_cast<uint32_t>(std::countr_zero(missing_pairs()))).c_str());
   joining_.retry_at_ns = base::monotonic_ns() + kAddressRetryMs * base::kNsPerMs;
   return false;
 }
@@ -187,17 +190,20 @@ base::Outcome Link::join_missing(std::span<const protocol::RailRecord> rails,
                                  std::span<const protocol::QueuePairRecord> pairs,
                                  std::span<const uint8_t> remote_rail_of) {
   const bool is_last = joining_.tries + 1 == kAddressTries;
+  const int64_t began_at_ns = base::monotonic_ns();
   // The kernel may wait a second for an address: whoever goes the same way need not ask in the same round.
   const auto is_asked = [&](uint32_t q) {
-    for (uint32_t earlier = 0; earlier < q; ++earlier) {
-      if (!is_joined(earlier) && rail_of_[earlier] == rail_of_[q] &&
+    for (uint32_t earlier = 0; earlier < queue_pairs(); ++earlier) {
+      if ((joining_.asked_pairs >> earlier & 1) != 0 && rail_of_[earlier] == rail_of_[q] &&
           remote_rail_of[earlier] == remote_rail_of[q])
         return true;
     }
     return false;
   };
   for (uint32_t q = 0; q < queue_pairs(); ++q) {
-    if (is_joined(q) || is_asked(q)) continue;
+    if (!is_missing(q) || is_asked(q)) continue;
+    const bool is_long = base::monotonic_ns() - began_at_ns > kLongRoundMs * base::kNsPerMs;
+    if (is_long && joining_.joined_pairs == 0) return {};
     const auto [port, pair] = read_remote(rails[remote_rail_of[q]], pairs[q]);
     if (is_last && !may_begin_without_missing()) {
       if (auto outcome = pairs_[q].connect(port, pair, has_other_rails()); !outcome) return outcome;
@@ -206,8 +212,9 @@ base::Outcome Link::join_missing(std::span<const protocol::RailRecord> rails,
     }
     const auto connected = pairs_[q].try_connect(port, pair, has_other_rails());
     if (!connected) return connected.error();
-    if (*connected) joining_.joined_pairs |= 1U << q;
+    (*connected ? joining_.joined_pairs : joining_.asked_pairs) |= 1U << q;
   }
+  joining_.asked_pairs = 0;
   return {};
 }
 
@@ -216,12 +223,24 @@ bool Link::may_begin_without_missing() const {
          base::monotonic_ns() - joining_.began_at_ns >= kPatienceBesideOthersMs * base::kNsPerMs;
 }
 
+// Where failover is on at the peer alone.
+base::Outcome Link::check_wanted() const {
+  if (joining_.wanted_pairs == all_pairs() || base::parameters().failover) return {};
+  const auto left = static_cast<uint32_t>(std::countr_one(joining_.wanted_pairs));
+  return base::fail(base::Status::kRemote,
+                    "%s: our address does not answer the peer, which begins without it; with "
+                    "VERBENA_FAILOVER=1 here too the connection would",
+                    describe(left).c_str());
+}
+
 void Link::leave_missing_to_failover() {
   for (uint32_t q = 0; q < queue_pairs(); ++q) {
     if (is_joined(q)) continue;
-    base::log_warn("%s: the peer's address does not answer; the connection begins on its other queue pairs",
-                   describe(q).c_str());
+    base::log_warn(
+        "%s: %s; the connection begins on its other queue pairs", describe(q).c_str(),
+        is_missing(q) ? "the peer's address does not answer" : "our address does not answer the peer");
     pairs_[q].abandon();
+    joining_.left_pairs |= 1U << q;
   }
 }
 

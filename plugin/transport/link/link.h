@@ -68,10 +68,13 @@ class Link {
   // resolution a while as a large job starts; to be called again with the same arguments. With failover, and
   // another queue pair that is joined, one whose peer does not answer is left to failover after about a
   // second: its requests fail. Otherwise an error where one does not answer for as often and as long as
-  // NCCL's own transport would ask.
+  // NCCL's own transport would ask. `wanted_pairs`: a bit for each that the peer, which was first, has
+  // joined; the others are left to failover at once. So what the second end joins both have joined.
   base::Result<bool> try_connect(std::span<const protocol::RailRecord> rails,
                                  std::span<const protocol::QueuePairRecord> pairs,
-                                 std::span<const uint8_t> remote_rail_of);
+                                 std::span<const uint8_t> remote_rail_of, uint32_t wanted_pairs = ~0U);
+  // A bit for each that is not left to failover.
+  uint32_t joined_pairs() const { return all_pairs() & ~joining_.left_pairs; }
   // A new queue pair in the place of one that was retired, not connected yet, with the rail's address as it
   // is now.
   base::Outcome renew(uint32_t queue_pair, protocol::QueuePairRecord* pair, protocol::RailRecord* rail);
@@ -135,14 +138,18 @@ class Link {
  private:
   base::Result<verbs::QueuePair> make_pair(uint32_t queue_pair);
   base::Outcome confirm_addresses() const;
-  // Those that are still missing, each path once; an error if one cannot be joined.
+  // Those that are still missing, each path once; an error if one cannot be joined. A round that takes long
+  // with nothing joined goes on in the next call: there are asked_pairs then.
   base::Outcome join_missing(std::span<const protocol::RailRecord> rails,
                              std::span<const protocol::QueuePairRecord> pairs,
                              std::span<const uint8_t> remote_rail_of);
   bool may_begin_without_missing() const;
+  base::Outcome check_wanted() const;
   void leave_missing_to_failover();
   bool is_joined(uint32_t queue_pair) const { return (joining_.joined_pairs >> queue_pair & 1) != 0; }
-  uint32_t find_missing() const { return static_cast<uint32_t>(std::countr_one(joining_.joined_pairs)); }
+  uint32_t all_pairs() const { return (1U << queue_pairs()) - 1; }
+  bool is_missing(uint32_t queue_pair) const { return (missing_pairs() >> queue_pair & 1) != 0; }
+  uint32_t missing_pairs() const { return joining_.wanted_pairs & ~joining_.joined_pairs; }
   // Whether there are queue pairs on several rails.
   bool has_other_rails() const;
   // Two devices may give out the same number.
@@ -166,8 +173,10 @@ class Link {
   };
   std::vector<Retired> retired_;
   std::vector<verbs::QueuePair> pairs_;
-  struct Joining {              // of try_connect()
-    uint32_t joined_pairs = 0;  // a bit for each
+  struct Joining {                                // of try_connect()
+    uint32_t wanted_pairs = 0, joined_pairs = 0;  // a bit for each
+    uint32_t left_pairs = 0;                      // to failover
+    uint32_t asked_pairs = 0;                     // in this round, in vain
     uint32_t tries = 0;
     int64_t began_at_ns = 0, retry_at_ns = 0;
   };

@@ -391,6 +391,7 @@ void Acceptor::describe_welcome() {
   }
   for (size_t q = 0; q < paths_.size(); ++q) welcome_.window[q] = parts_->reservations[q].entries;
   welcome_.staging_threshold_bytes = find_threshold_bytes();
+  welcome_.joined_pairs = parts_->link.joined_pairs();
   welcome_.staging = parts_->waits_for_consumed && stages;
 }
 

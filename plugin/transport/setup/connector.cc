@@ -139,7 +139,8 @@ base::Result<bool> Connector::advance() {
       return true;
     }
     case Step::kJoining: {
-      auto joined = link_.try_connect(welcome_.rail, welcome_.queue_pair, welcome_.rail_of);
+      auto joined =
+          link_.try_connect(welcome_.rail, welcome_.queue_pair, welcome_.rail_of, welcome_.joined_pairs);
       if (joined && *joined) placing_deadline_ = base::Deadline::after_ms(kMaxPlacingMs);
       return joined;
     }

@@ -304,6 +304,39 @@ TEST_P(RmaOperationTest, GetsBringWhatIsThereAndAFlushIsDone) {
   }
 }
 
+// So many signals that later operations wait, then bytes from or to a word behind a signal on it.
+TEST_P(RmaOperationTest, APutOrAGetOfAWordComesAfterTheSignalsBeforeItOnIt) {
+  RmaGroup group(plugin(), {});
+  constexpr size_t kOther = 512, kPut = 1024, kGot = 2048, kZeros = 4096, kHere = 8192;
+  RmaRank &from = group[0], &to = group[1];
+  std::vector<void*> open;
+  const auto add = [&](size_t word) {
+    ASSERT_EQ(plugin().put_signal(from.target(), {0, nullptr, 0, 0, nullptr, 1}, {word, to.region, 1},
+                                  &open.emplace_back()),
+              abi::kSuccess);
+  };
+  for (uint64_t round = 1; round <= 20; ++round) {
+    open.clear();
+    for (int i = 0; i < 12; ++i) add(kOther);
+    add(kPut);
+    ASSERT_EQ(
+        plugin().put(from.target(), {kZeros, from.region, 12, kPut - 4, to.region, 1}, &open.emplace_back()),
+        abi::kSuccess);
+    add(kGot);
+    if (plugin().has_contexts()) {
+      ASSERT_EQ(
+          plugin().get(from.target(), {kHere, from.region, 8, kGot, to.region, 1}, &open.emplace_back()),
+          abi::kSuccess);
+    }
+    for (void* request : open) ASSERT_TRUE(group.finish(from, request));
+    ASSERT_EQ(to.word(kPut).load(), 0U) << round;
+    ASSERT_EQ(to.word(kGot).load(), round);
+    if (plugin().has_contexts()) {
+      ASSERT_EQ(from.word(kHere).load(), round);
+    }
+  }
+}
+
 // A hinted run goes out with what ends it, and at the latest with progress.
 TEST_P(RmaOperationTest, HintedOperationsLeaveWithTheNextOnesAndWithProgress) {
   RmaGroup group(plugin(), {});

@@ -118,7 +118,7 @@ RawReceiver::RawReceiver(const Nic& nic, uint32_t window, std::unique_ptr<Sender
   if (!link_.connect(hello_.rail, hello_.queue_pair, {{0}})) throw std::runtime_error("connect");
   protocol::Welcome welcome{};
   welcome.header = protocol::make_header(sizeof(welcome), 0x1234);
-  welcome.rails = welcome.queue_pairs = 1;
+  welcome.rails = welcome.queue_pairs = welcome.joined_pairs = 1;
   welcome.page_bytes = pool_->page_bytes();
   welcome.window[0] = window;
   welcome.staging = stages;

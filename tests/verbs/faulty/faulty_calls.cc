@@ -1,5 +1,7 @@
 // The exported calls. What destroys does its work even when it is to report a failure: nothing else could.
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 #include "target.h"
 
@@ -114,6 +116,7 @@ int ibv_modify_qp(ibv_qp* pair, ibv_qp_attr* attributes, int mask) {
   if (refuse("modify_qp")) return errno;
   if (attributes->qp_state == IBV_QPS_RTR && hooks().unanswered > 0) {
     --hooks().unanswered;
+    std::this_thread::sleep_for(std::chrono::milliseconds(hooks().unanswered_ms));
     return ETIMEDOUT;
   }
   const bool is_silent = (hooks().unanswered_devices >> find_number(pair->context->device) & 1) != 0;

@@ -28,6 +28,7 @@ struct Hooks {
   std::atomic<uint32_t> vendor{0};
   // So many of the next times that a queue pair is told its peer's address, that does not answer.
   std::atomic<int> unanswered{0};
+  std::atomic<int> unanswered_ms{0};            // what each of these takes
   std::atomic<uint32_t> unanswered_devices{0};  // bit n: never, on the device whose name ends in n
   std::atomic<int> last_ack_timeout{-1};        // of the queue pair that could send last
   // What the devices can do at most; from the start by the variables below.

@@ -142,6 +142,32 @@ TEST_F(DatagramNewestTest, AMessageThatIsTooLongIsAnError) {
   EXPECT_NE(warnings[0].find("longer than its receive"), std::string::npos) << warnings[0];
 }
 
+TEST_F(DatagramNewestTest, AMessageThatWaitsAndIsTooLongIsNotCopied) {
+  ASSERT_EQ(start(), 2);
+  auto* connection = establish(0, HandleShape::kNull);
+  ASSERT_NE(connection, nullptr);
+  tools::fill_pattern(connection->sent.bytes.first(9000), 1);
+  std::fill(connection->received.bytes.begin(), connection->received.bytes.end(), std::byte{0xcc});
+  void* const send = connection->send(connection->sent.bytes.first(9000), connection->sent.mhandle);
+  ASSERT_NE(send, nullptr);
+  int sent = -1;
+  ASSERT_TRUE(connection->wait(send, &sent)) << "it is parked";
+  EXPECT_EQ(connection->receive(connection->received.bytes.first(5000), connection->received.mhandle),
+            nullptr);
+  EXPECT_EQ(connection->receive(connection->received.bytes.first(5000), connection->received.mhandle),
+            nullptr)
+      << "it stays an error";
+  EXPECT_TRUE(poll_until([&] {
+    return connection->send(connection->sent.bytes.first(0), connection->sent.mhandle) == nullptr;
+  }));
+  EXPECT_EQ(connection->result, abi::kRemoteError) << "the sender is told";
+  EXPECT_TRUE(std::all_of(connection->received.bytes.begin(), connection->received.bytes.end(),
+                          [](std::byte byte) { return byte == std::byte{0xcc}; }));
+  const auto warnings = LogCapture::get().take_warnings();
+  ASSERT_FALSE(warnings.empty());
+  EXPECT_NE(warnings[0].find("longer than its receive"), std::string::npos) << warnings[0];
+}
+
 TEST_F(DatagramNewestTest, APeerThatHasClosedIsNoticed) {
   ASSERT_EQ(start(), 2);
   auto* connection = establish(0, HandleShape::kNull);

@@ -711,7 +711,7 @@ class EngineCore {
     if (ahead >= kRing) return {ahead < kMessageNumbers / 2 ? Verdict::kRefused : Verdict::kStray};
     const uint32_t id = find_receive(channel, channel.consumed + ahead);
     ReceiveMessage& message = receives_[id];
-    const uint64_t end_bytes = uint64_t{packet.place.index} * peer.data_bytes + packet.length_bytes;
+    const uint64_t end_bytes = find_end_bytes(peer, packet);
     if (message.state == ReceiveState::kPosted) [[likely]] {
       if (contradicts(message, packet)) return {Verdict::kStray};
       if (end_bytes > message.room_bytes) return {Verdict::kTooLong, id};
@@ -729,6 +729,10 @@ class EngineCore {
     if (packet.channel != kNoChannel) return {Verdict::kRefused};  // its hello has not come
     if (packet.took_credit) ++peer.eager_settled;
     return {Verdict::kDropped};
+  }
+  // Where its bytes end in the message.
+  static uint64_t find_end_bytes(const Peer& peer, const InPacket& packet) {
+    return uint64_t{packet.place.index} * peer.data_bytes + packet.length_bytes;
   }
   static Verdict choose_verdict(const InPacket& packet) {
     return packet.length_bytes != 0 ? Verdict::kHeld : Verdict::kEmpty;
@@ -750,7 +754,7 @@ class EngineCore {
     ReceiveMessage& message = receives_[id];
     Peer& peer = peers_[receive_channels_[message.channel].peer];
     if (message.received++ < message.granted) --outstanding_;
-    message.bytes += packet.length_bytes;
+    message.bytes = std::max(message.bytes, find_end_bytes(peer, packet));
     const uint32_t wanted = packet.place.index + 1 + packet.backlog, pages = packet.length_bytes != 0 ? 1 : 0;
     if (wanted > message.wanted) message.wanted = wanted;
     if (packet.is_last) message.total = message.wanted = packet.place.index + 1;

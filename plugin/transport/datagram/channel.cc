@@ -143,16 +143,17 @@ VERBENA_HOT_PATH Outcome ReceiveEnd::post(void* data, uint64_t room_bytes, const
   if (request.state.load(std::memory_order_relaxed) != State::kFree) return {};
   const uint32_t message = engine_->Engine::Core::post(channel_, room_bytes, 0);
   if (message == kNoObject) return {};
-  request.data = static_cast<std::byte*>(data);
-  request.memory = memory;
-  request.state.store(State::kOpen, std::memory_order_relaxed);
-  engine_->attach(message, &request);
   if (engine_->is_too_long(message)) {
+    end_messages();  // what is parked is copied nowhere
     fail(base::fail(Status::kInvalidUsage,
                     "datagrams: channel %u from %s: a message is longer than its receive (%llu bytes)", wire_,
                     engine_->peer_of(peer_).text.c_str(), static_cast<unsigned long long>(room_bytes)));
     return failure_;
   }
+  request.data = static_cast<std::byte*>(data);
+  request.memory = memory;
+  request.state.store(State::kOpen, std::memory_order_relaxed);
+  engine_->attach(message, &request);
   engine_->settle_packet(message);
   engine_->pass();
   *out = &request;

@@ -437,6 +437,27 @@ TEST_F(EngineCoreTest, APacketMustFitItsReceive) {
   EXPECT_TRUE(right.is_too_long(late)) << "what is parked";
 }
 
+// Where a packet lies counts, not how much is here.
+TEST_F(EngineCoreTest, ALatePacketOfAMessageMustFitItsReceive) {
+  left.send(channel, 8 * kFullBytes);
+  left.pump();
+  ASSERT_EQ(left.out.size(), 8U);
+  const auto packets = std::exchange(left.out, {});
+  EXPECT_EQ(deliver(right, here, packets[7]), Verdict::kHeld);
+  const uint32_t receive = right.post(receiving, kFullBytes, 0);
+  EXPECT_TRUE(right.is_too_long(receive)) << "the last one is parked, the first one lost";
+}
+
+TEST_F(EngineCoreTest, AFirstPacketThatFitsDoesNotLetTheLastOneIn) {
+  left.send(channel, 8 * kFullBytes);
+  left.pump();
+  ASSERT_EQ(left.out.size(), 8U);
+  EXPECT_EQ(deliver(right, here, left.out[0]), Verdict::kHeld);
+  const uint32_t receive = right.post(receiving, kFullBytes, 0);
+  EXPECT_FALSE(right.is_too_long(receive));
+  EXPECT_EQ(deliver(right, here, left.out[7]), Verdict::kTooLong);
+}
+
 TEST_F(EngineCoreTest, PacketsThatMakeNoSenseAreRefused) {
   post(10 * kFullBytes);
   left.send(channel, 4 * kFullBytes);

@@ -181,6 +181,42 @@ TEST_F(DatagramNewestTest, APeerThatHasClosedIsNoticed) {
   EXPECT_EQ(connection->result, abi::kRemoteError);
 }
 
+// Before the caller has looked for the welcome.
+TEST_F(DatagramNewestTest, AnAcceptedChannelThatIsClosedAtOnceIsNoticed) {
+  ASSERT_EQ(start(), 2);
+  for (int round = 0; round < 3; ++round) {
+    char handle[abi::kHandleBytes] = {};
+    void *listening = nullptr, *sending = nullptr, *receiving = nullptr;
+    abi::NetDeviceHandle* none = nullptr;
+    ASSERT_EQ((*net_).listen(context_, 0, handle, &listening), abi::kSuccess);
+    ASSERT_EQ((*net_).connect(context_, 0, abi::kUndefined, handle, &sending, &none), abi::kSuccess);
+    ASSERT_EQ(sending, nullptr) << "the listener has not been polled";
+    ASSERT_TRUE(poll_until([&] {
+      return (*net_)->accept(listening, &receiving, &none) != abi::kSuccess || receiving != nullptr;
+    }));
+    ASSERT_NE(receiving, nullptr);
+    ASSERT_EQ((*net_)->close_recv(receiving), abi::kSuccess);
+    ASSERT_TRUE(poll_until([&] {
+      return (*net_).connect(context_, 0, abi::kUndefined, handle, &sending, &none) != abi::kSuccess ||
+             sending != nullptr;
+    }));
+    ASSERT_NE(sending, nullptr);
+    LiveBuffer buffer(1000);
+    ASSERT_EQ((*net_).reg_mr(sending, buffer.bytes.data(), 1000, abi::kPtrHost, &buffer.mhandle),
+              abi::kSuccess);
+    abi::Result result = abi::kSuccess;
+    EXPECT_TRUE(poll_until([&] {
+      void* request = nullptr;
+      result = (*net_).isend(sending, buffer.bytes.data(), 1000, 0, buffer.mhandle, &request);
+      return result != abi::kSuccess || request != nullptr;
+    }));
+    EXPECT_EQ(result, abi::kRemoteError) << round;
+    EXPECT_EQ((*net_)->dereg_mr(sending, buffer.mhandle), abi::kSuccess);
+    EXPECT_EQ((*net_)->close_send(sending), abi::kSuccess);
+    EXPECT_EQ((*net_)->close_listen(listening), abi::kSuccess);
+  }
+}
+
 // With traffic open, as NCCL aborts.
 TEST_F(DatagramNewestTest, ClosesWithMessagesOpen) {
   ASSERT_EQ(start(), 2);

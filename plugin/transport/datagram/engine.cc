@@ -410,10 +410,12 @@ void Engine::take_farewell(uint32_t id, const Farewell& farewell) {
   }
   if (channel == kNoObject) return;
   if (farewell.of_sender == 0) {
-    if (send_ends_[channel] != nullptr) send_ends_[channel]->note_peer_closed(now_ns_);
+    if (channel < send_ends_.size() && send_ends_[channel] != nullptr)
+      return send_ends_[channel]->note_peer_closed(now_ns_);
+    for (Connector* connector : connectors_) connector->note_farewell(channel, now_ns_);  // it has no end yet
   } else if (receive_channel(channel).is_closed) {
     forget_receive(channel);
-  } else {
+  } else if (receive_ends_[channel] != nullptr) {
     receive_ends_[channel]->note_peer_closed(now_ns_);
   }
 }

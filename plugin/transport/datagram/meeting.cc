@@ -207,6 +207,7 @@ Result<std::unique_ptr<SendEnd>> Connector::finish() {
   if (Outcome outcome = engine_->meet(peer_, *welcome_, std::move(ways)); !outcome) return outcome.error();
   auto end = std::make_unique<SendEnd>(engine_, peer_, channel_, wire_);
   engine_->attach(end.get());
+  if (closed_ns_ != 0) end->note_peer_closed(closed_ns_);
   engine_->forget_connector(this);
   is_done_ = true;
   return end;

@@ -54,6 +54,9 @@ class Connector {
     if (is_calling_ && peer == peer_ && welcome.channel == wire_ && welcome.nonce == handle_.nonce)
       welcome_ = welcome;
   }
+  void note_farewell(uint32_t channel, int64_t now_ns) {
+    if (is_calling_ && channel == channel_ && closed_ns_ == 0) closed_ns_ = now_ns;
+  }
 
  private:
   Connector(std::shared_ptr<Engine> engine, const protocol::datagram::DatagramHandle& handle);
@@ -71,6 +74,7 @@ class Connector {
   uint32_t peer_ = 0, channel_ = 0;
   uint16_t wire_ = 0;
   int64_t next_hello_ns_ = 0, delay_ns_ = 0;
+  int64_t closed_ns_ = 0;  // when the listener said that its end is closed already; 0: it has not
   std::optional<protocol::datagram::Greeting> welcome_;
 };
 

@@ -181,6 +181,22 @@ TEST_F(DatagramNewestTest, APeerThatHasClosedIsNoticed) {
   EXPECT_EQ(connection->result, abi::kRemoteError);
 }
 
+// What is sent needs grants, which nobody gives any more.
+TEST_F(DatagramNewestTest, AReceiverThatHasClosedIsNoticed) {
+  ASSERT_EQ(start(), 2);
+  auto* connection = establish(0, HandleShape::kNull);
+  ASSERT_NE(connection, nullptr);
+  void* const send = connection->send(connection->sent.bytes.first(1'000'000), connection->sent.mhandle);
+  ASSERT_NE(send, nullptr);
+  ASSERT_TRUE(connection->close_recv());
+  int size = -1;
+  EXPECT_FALSE(connection->wait(send, &size));
+  EXPECT_EQ(connection->result, abi::kRemoteError);
+  const auto warnings = LogCapture::get().take_warnings();
+  ASSERT_FALSE(warnings.empty());
+  EXPECT_NE(warnings[0].find("later a send is open"), std::string::npos) << warnings[0];
+}
+
 // Before the caller has looked for the welcome.
 TEST_F(DatagramNewestTest, AnAcceptedChannelThatIsClosedAtOnceIsNoticed) {
   ASSERT_EQ(start(), 2);

@@ -29,6 +29,18 @@ bool uses(const Requests& requests, const Registration* memory) {
 
 }  // namespace
 
+Outcome ChannelEnd::check_peer(const char* direction, const char* open) {
+  if (has_failed()) return failure_;
+  const int64_t grace_ms = base::parameters().peer_grace_ms;
+  if (!has_peer_closed() || engine_->now_ns() - closed_ns_ < grace_ms * base::kNsPerMs) return {};
+  fail(base::fail(Status::kRemote,
+                  "datagrams: channel %u %s %s: the peer has closed it, and %lld ms later a %s is open "
+                  "(VERBENA_PEER_GRACE_MS)",
+                  wire_, direction, engine_->peer_of(peer_).text.c_str(), static_cast<long long>(grace_ms),
+                  open));
+  return failure_;
+}
+
 SendEnd::SendEnd(std::shared_ptr<Engine> engine, uint32_t peer, uint32_t channel, uint16_t wire)
     : ChannelEnd(std::move(engine), peer, channel, wire) {
   for (SendRequest& request : requests_) {
@@ -94,9 +106,12 @@ VERBENA_HOT_PATH Outcome SendEnd::post(const void* data, uint64_t length_bytes, 
 VERBENA_HOT_PATH Outcome SendEnd::test(SendRequest& request, bool* done) {
   *done = false;
   if (request.state.load(std::memory_order_acquire) != State::kDone) {
-    if (const EngineGuard guard(*engine_); guard) engine_->pass();
-    if (request.state.load(std::memory_order_acquire) != State::kDone)
+    if (const EngineGuard guard(*engine_); guard) {
+      engine_->pass();
+      if (request.state.load(std::memory_order_relaxed) != State::kDone) return check_peer("to", "send");
+    } else if (request.state.load(std::memory_order_acquire) != State::kDone) {
       return has_failed() ? failure_ : Outcome();
+    }
   }
   request.state.store(State::kFree, std::memory_order_relaxed);
   *done = true;
@@ -160,24 +175,12 @@ VERBENA_HOT_PATH Outcome ReceiveEnd::post(void* data, uint64_t room_bytes, const
   return {};
 }
 
-Outcome ReceiveEnd::check_peer() {
-  if (has_failed()) return failure_;
-  const int64_t grace_ns = base::parameters().peer_grace_ms * base::kNsPerMs;
-  if (!has_peer_closed() || engine_->now_ns() - closed_ns_ < grace_ns) return {};
-  fail(base::fail(
-      Status::kRemote,
-      "datagrams: channel %u from %s: the peer has closed it, and %lld ms later a receive is open "
-      "(VERBENA_PEER_GRACE_MS)",
-      wire_, engine_->peer_of(peer_).text.c_str(), static_cast<long long>(base::parameters().peer_grace_ms)));
-  return failure_;
-}
-
 VERBENA_HOT_PATH Outcome ReceiveEnd::test(ReceiveRequest& request, bool* done, uint64_t* length_bytes) {
   *done = false;
   if (request.state.load(std::memory_order_acquire) != State::kDone) {
     if (const EngineGuard guard(*engine_); guard) {
       engine_->pass();
-      if (request.state.load(std::memory_order_relaxed) != State::kDone) return check_peer();
+      if (request.state.load(std::memory_order_relaxed) != State::kDone) return check_peer("from", "receive");
     } else if (request.state.load(std::memory_order_acquire) != State::kDone) {
       return has_failed() ? failure_ : Outcome();
     }

@@ -56,6 +56,8 @@ class ChannelEnd {
  protected:
   ChannelEnd(std::shared_ptr<Engine> engine, uint32_t peer, uint32_t channel, uint16_t wire)
       : engine_(std::move(engine)), peer_(peer), channel_(channel), wire_(wire) {}
+  // With the engine's token: an error once a message has been open for the grace time after the peer closed.
+  base::Outcome check_peer(const char* direction, const char* open);
   bool has_failed() const { return has_failed_.load(std::memory_order_acquire); }
 
   const std::shared_ptr<Engine> engine_;
@@ -99,7 +101,6 @@ class ReceiveEnd final : public ChannelEnd {
 
  private:
   void end_messages();
-  base::Outcome check_peer();
 
   std::array<ReceiveRequest, protocol::datagram::kRing> requests_;
 };

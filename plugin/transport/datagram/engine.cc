@@ -711,9 +711,11 @@ Entry& reach(std::vector<Entry>& entries, uint32_t at) {
 
 void Engine::attach(SendEnd* end) {
   reach(send_ends_, end->channel()) = end;
+  if (const Outcome failure = failure_of(end->peer()); failure.has_failed()) end->fail(failure);
 }
 void Engine::attach(ReceiveEnd* end) {
   reach(receive_ends_, end->channel()) = end;
+  if (const Outcome failure = failure_of(end->peer()); failure.has_failed()) end->fail(failure);
 }
 void Engine::attach(uint32_t message, SendRequest* request) {
   reach(sends_of_, message) = request;

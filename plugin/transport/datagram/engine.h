@@ -54,6 +54,10 @@ class Engine final : public protocol::datagram::EngineCore<Engine>,
   base::Outcome failure() const { return failure_; }
 
   Peer& peer_of(uint32_t id) { return *peers_of_[id]; }
+  // Of the engine or of this peer: final, and of all ends that lead there.
+  base::Outcome failure_of(uint32_t peer) const {
+    return failure_.has_failed() ? failure_ : peers_of_[peer]->failure;
+  }
   bool has_met(uint64_t engine_id) const {
     const auto known = peers_by_id_.find(engine_id);
     return known != peers_by_id_.end() && peers_of_[known->second]->is_met;

@@ -98,6 +98,7 @@ Result<std::unique_ptr<ReceiveEnd>> Listener::poll() {
   if (peer >= kMaxPeers)
     return base::fail(Status::kSystem, "accept on %s: an engine knows at most %u peers",
                       engine_->nic().name.c_str(), kMaxPeers);
+  if (const Outcome failure = engine_->failure_of(peer); failure.has_failed()) return failure.error();
   if (Outcome outcome = engine_->meet(peer, *hello, std::move(ways)); !outcome) return outcome.error();
   const uint32_t channel = engine_->open_receive_of(peer, hello->channel, nonce_);
   auto end = std::make_unique<ReceiveEnd>(engine_, peer, channel, hello->channel);
@@ -179,8 +180,7 @@ Result<std::unique_ptr<SendEnd>> Connector::poll() {
       is_calling_ = true;
     }
     engine_->pass();
-    if (engine_->failure().has_failed()) return engine_->failure().error();
-    if (engine_->peer_of(peer_).failure.has_failed()) return engine_->peer_of(peer_).failure.error();
+    if (const Outcome failure = engine_->failure_of(peer_); failure.has_failed()) return failure.error();
     if (!welcome_ && engine_->now_ns() >= next_hello_ns_) {
       engine_->post_greeting(PacketKind::kHello, engine_->make_greeting(peer_, wire_, handle_.nonce),
                              handle_.engine, rail_, way_.get(), handle_.control);

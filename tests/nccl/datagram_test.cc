@@ -341,6 +341,21 @@ TEST_F(DatagramNewestTest, ARailGoesDownAndComesBack) {
   }
 }
 
+// Nothing of it leaves, so that no answer is owed.
+TEST_F(DatagramNewestTest, ASendFailsWhileAllPortsAreDown) {
+  environment_.set("SOFTVERBS_FAULTS", "down rail=0 at=300ms");
+  environment_.set("VERBENA_FAILOVER_TIMEOUT_MS", "600");
+  ASSERT_EQ(start(), 2);
+  auto* connection = establish(0, HandleShape::kNull);
+  ASSERT_NE(connection, nullptr);
+  std::this_thread::sleep_for(std::chrono::milliseconds(600));
+  void* const send = connection->send(connection->sent.bytes.first(1000), connection->sent.mhandle);
+  ASSERT_NE(send, nullptr);
+  int size = -1;
+  EXPECT_FALSE(connection->wait(send, &size));
+  EXPECT_EQ(connection->result, abi::kRemoteError);
+}
+
 // Two processes, one of which dies.
 class DatagramPeerTest : public LiveEnvironment {
  protected:

@@ -777,7 +777,7 @@ void Engine::look_around() {
   for (uint32_t id = 0; id < peers_of_.size(); ++id) {
     const bool is_quiet = now_ns_ - peer(id).heard_ns > kLookNs;
     if (!peers_of_[id]->is_met || peers_of_[id]->failure.has_failed()) continue;
-    if (peers_of_[id]->open_receives != 0 && is_quiet) ask(id);
+    if ((peers_of_[id]->open_receives != 0 || peer(id).is_active) && is_quiet) ask(id);
     if (!is_quiet && !asks_all) continue;
     const auto& channels = peer(id).receive_channels;
     for (uint16_t wire = 0; wire < channels.size(); ++wire) {

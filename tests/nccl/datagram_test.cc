@@ -356,6 +356,36 @@ TEST_F(DatagramNewestTest, ASendFailsWhileAllPortsAreDown) {
   EXPECT_EQ(connection->result, abi::kRemoteError);
 }
 
+// The path that a farewell would take first.
+TEST_F(DatagramNewestTest, APeerThatHasClosedIsNoticedOverTheOtherPaths) {
+  environment_.set("SOFTVERBS_FAULTS", "down path=1 at=300ms");
+  ASSERT_EQ(start(), 2);
+  auto* connection = establish(0, HandleShape::kNull);
+  ASSERT_NE(connection, nullptr);
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  void* const receive = connection->receive(connection->received.bytes, connection->received.mhandle);
+  ASSERT_NE(receive, nullptr);
+  ASSERT_TRUE(connection->close_send());
+  int sizes[abi::kMaxTestSizes] = {};
+  EXPECT_FALSE(connection->wait(receive, sizes));
+  EXPECT_EQ(connection->result, abi::kRemoteError);
+}
+
+// The farewell is lost with the port; who has something to send asks.
+TEST_F(DatagramNewestTest, AReceiverThatClosesUnheardIsNoticed) {
+  environment_.set("SOFTVERBS_FAULTS", "down rail=0 at=300ms for=400ms");
+  ASSERT_EQ(start(), 2);
+  auto* connection = establish(0, HandleShape::kNull);
+  ASSERT_NE(connection, nullptr);
+  void* const send = connection->send(connection->sent.bytes.first(1'000'000), connection->sent.mhandle);
+  ASSERT_NE(send, nullptr);
+  std::this_thread::sleep_for(std::chrono::milliseconds(450));
+  ASSERT_TRUE(connection->close_recv());
+  int size = -1;
+  EXPECT_FALSE(connection->wait(send, &size));
+  EXPECT_EQ(connection->result, abi::kRemoteError);
+}
+
 // Two processes, one of which dies.
 class DatagramPeerTest : public LiveEnvironment {
  protected:

@@ -385,6 +385,15 @@ class EngineCore {
     peer.must_ack = true;
     acks_.append(peers_, id);
   }
+  // For what carries no data. Another one each time: the one before may be dead.
+  uint32_t pick_control_path(Peer& peer) {
+    const uint32_t live = paths_of(port().live_rails()) & peer.paths.all();
+    const uint32_t good = live & ~peer.paths.resting(), any = good != 0   ? good
+                                                              : live != 0 ? live
+                                                                          : peer.paths.all();
+    const uint32_t turn = control_turn_++ % kPaths;
+    return (turn + static_cast<uint32_t>(std::countr_zero(std::rotr(any, static_cast<int>(turn))))) % kPaths;
+  }
 
  protected:
   Port& port() { return static_cast<Port&>(*this); }
@@ -652,14 +661,6 @@ class EngineCore {
     const bool works =
         is_fresh && ((paths_of(port().live_rails()) & peer.paths.all()) >> peer.data_path & 1) != 0;
     return works ? peer.data_path : pick_control_path(peer);
-  }
-  uint32_t pick_control_path(Peer& peer) {
-    const uint32_t live = paths_of(port().live_rails()) & peer.paths.all();
-    const uint32_t good = live & ~peer.paths.resting(), any = good != 0   ? good
-                                                              : live != 0 ? live
-                                                                          : peer.paths.all();
-    const uint32_t turn = control_turn_++ % kPaths;
-    return (turn + static_cast<uint32_t>(std::countr_zero(std::rotr(any, static_cast<int>(turn))))) % kPaths;
   }
 
   // --- Receiving.

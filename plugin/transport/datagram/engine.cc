@@ -523,7 +523,7 @@ void Engine::post_request(uint32_t id, uint32_t path, std::span<const Wish> wish
 void Engine::post_farewell(uint32_t id, const Farewell& farewell) {
   const Peer& to = *peers_of_[id];
   if (!to.is_met || to.failure.has_failed()) return;
-  post_control(id, static_cast<uint32_t>(std::countr_zero(to.ways.paths)), PacketKind::kClose, {},
+  post_control(id, pick_control_path(peer(id)), PacketKind::kClose, {},
                {reinterpret_cast<const uint8_t*>(&farewell), sizeof(farewell)});
 }
 
@@ -692,11 +692,7 @@ void Engine::welcome(uint32_t id, uint16_t channel, uint64_t nonce, GreetingRefu
   const Peer& to = *peers_of_[id];
   Greeting greeting = make_greeting(id, channel, nonce);
   greeting.refusal = refusal;
-  // Another path each time: the one before may be dead.
-  const uint32_t turn = static_cast<uint32_t>(now_ns_ / kStampNs) % kPaths;
-  const uint32_t path =
-      (turn + static_cast<uint32_t>(std::countr_zero(std::rotr(to.ways.paths, static_cast<int>(turn))))) %
-      kPaths;
+  const uint32_t path = pick_control_path(peer(id));
   post_greeting(PacketKind::kWelcome, greeting, to.name, options().rail_of(path), to.ways.find(path),
                 to.rail[path % to.name.rails].control);
 }
@@ -764,10 +760,6 @@ void Engine::detach(ReceiveEnd* end) {
   pass();
 }
 
-void Engine::ask_farewell(const ChannelEnd& end, bool of_sender) {
-  post_farewell(end.peer(), {end.wire(), static_cast<uint8_t>(of_sender ? 1 : 0), 1});
-}
-
 // --- Between NCCL's calls.
 
 // Who waits asks whether the other end is there.
@@ -784,6 +776,11 @@ void Engine::look_around() {
       if (channels[wire] == kNoObject) continue;
       const ReceiveChannel& channel = receive_channel(channels[wire]);
       if (channel.is_closed || channel.open != 0) post_farewell(id, {wire, 1, 1});
+    }
+    for (const uint32_t channel : peer(id).send_channels) {
+      // One without its end is not the peer's yet.
+      const bool has_end = channel < send_ends_.size() && send_ends_[channel] != nullptr;
+      if (has_end && send_channel(channel).open != 0) post_farewell(id, {send_ends_[channel]->wire(), 0, 1});
     }
   }
 }

@@ -89,8 +89,6 @@ class Engine final : public protocol::datagram::EngineCore<Engine>,
   void detach(ReceiveEnd* end);
   void attach(uint32_t message, SendRequest* request);
   void attach(uint32_t message, ReceiveRequest* request);
-  // Asks whether the other end of a channel is closed.
-  void ask_farewell(const ChannelEnd& end, bool of_sender);
 
   int64_t now_ns() const { return now_ns_; }
   std::string describe() const;         // with all peers, in lines

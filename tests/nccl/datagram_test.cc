@@ -182,6 +182,33 @@ TEST_F(DatagramNewestTest, APeerThatHasClosedIsNoticed) {
   EXPECT_EQ(connection->result, abi::kRemoteError);
 }
 
+// A hello opens one channel, however often its listener is polled.
+TEST_F(DatagramNewestTest, AListenerAcceptsEachCallerOnce) {
+  ASSERT_EQ(start(), 2);
+  char handle[abi::kHandleBytes] = {};
+  void *listening = nullptr, *sending = nullptr, *receiving = nullptr, *again = nullptr;
+  abi::NetDeviceHandle* none = nullptr;
+  ASSERT_EQ((*net_).listen(context_, 0, handle, &listening), abi::kSuccess);
+  ASSERT_TRUE(poll_until([&] {
+    return (*net_).connect(context_, 0, abi::kUndefined, handle, &sending, &none) != abi::kSuccess ||
+           (*net_)->accept(listening, &receiving, &none) != abi::kSuccess || receiving != nullptr;
+  }));
+  ASSERT_NE(receiving, nullptr);
+  ASSERT_TRUE(poll_until([&] {
+    return (*net_).connect(context_, 0, abi::kUndefined, handle, &sending, &none) != abi::kSuccess ||
+           sending != nullptr;
+  }));
+  ASSERT_NE(sending, nullptr);
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_EQ((*net_)->accept(listening, &again, &none), abi::kSuccess);
+    ASSERT_EQ(again, nullptr);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_EQ((*net_)->close_send(sending), abi::kSuccess);
+  EXPECT_EQ((*net_)->close_recv(receiving), abi::kSuccess);
+  EXPECT_EQ((*net_)->close_listen(listening), abi::kSuccess);
+}
+
 // What is sent needs grants, which nobody gives any more.
 TEST_F(DatagramNewestTest, AReceiverThatHasClosedIsNoticed) {
   ASSERT_EQ(start(), 2);

@@ -646,7 +646,10 @@ uint16_t Engine::choose_wire(uint32_t id) {
 
 uint32_t Engine::open_receive_of(uint32_t id, uint16_t wire, uint64_t nonce) {
   const auto& channels = peer(id).receive_channels;
-  if (wire < channels.size() && channels[wire] != kNoObject) forget_receive(channels[wire]);  // it was closed
+  if (wire < channels.size() && channels[wire] != kNoObject) {
+    if (!receive_channel(channels[wire]).is_closed) return kNoObject;
+    forget_receive(channels[wire]);
+  }
   const uint32_t channel = open_receive(id, wire);
   if (receive_nonces_.size() <= channel) receive_nonces_.resize(channel + 1);
   receive_nonces_[channel] = nonce;

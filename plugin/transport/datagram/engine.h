@@ -80,7 +80,7 @@ class Engine final : public protocol::datagram::EngineCore<Engine>,
                      uint32_t pair_number);
   void welcome(uint32_t peer, uint16_t channel, uint64_t nonce,
                protocol::datagram::GreetingRefusal refusal = protocol::datagram::GreetingRefusal::kNone);
-  // A channel that a peer opened.
+  // A channel that a peer opened. kNoObject: it is open already.
   uint32_t open_receive_of(uint32_t peer, uint16_t wire, uint64_t nonce);
 
   void attach(SendEnd* end);

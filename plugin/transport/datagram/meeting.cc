@@ -101,10 +101,15 @@ Result<std::unique_ptr<ReceiveEnd>> Listener::poll() {
   if (const Outcome failure = engine_->failure_of(peer); failure.has_failed()) return failure.error();
   if (Outcome outcome = engine_->meet(peer, *hello, std::move(ways)); !outcome) return outcome.error();
   const uint32_t channel = engine_->open_receive_of(peer, hello->channel, nonce_);
+  if (channel == protocol::datagram::kNoObject)
+    return base::fail(Status::kRemote, "accept on %s: %s opens its channel %u a second time",
+                      engine_->nic().name.c_str(), engine_->peer_of(peer).text.c_str(), hello->channel);
   auto end = std::make_unique<ReceiveEnd>(engine_, peer, channel, hello->channel);
   engine_->attach(end.get());
   engine_->welcome(peer, hello->channel, nonce_);
   engine_->pass();
+  hello_.reset();  // the next caller has a channel of its own
+  is_polled_ = false;
   return end;
 }
 

@@ -714,7 +714,7 @@ class EngineCore {
     ReceiveMessage& message = receives_[id];
     const uint64_t end_bytes = find_end_bytes(peer, packet);
     if (message.state == ReceiveState::kPosted) [[likely]] {
-      if (contradicts(message, packet)) return {Verdict::kStray};
+      if (contradicts(message, packet, end_bytes)) return {Verdict::kStray};
       if (end_bytes > message.room_bytes) return {Verdict::kTooLong, id};
       return {choose_verdict(packet), id};
     }
@@ -723,7 +723,8 @@ class EngineCore {
       begin_receive(message, channel_id, channel.consumed + ahead);
       return {choose_verdict(packet), id};
     }
-    if (message.state != ReceiveState::kParked || contradicts(message, packet)) return {Verdict::kStray};
+    if (message.state != ReceiveState::kParked || contradicts(message, packet, end_bytes))
+      return {Verdict::kStray};
     return {may_park(peer) ? choose_verdict(packet) : Verdict::kRefused, id};
   }
   [[gnu::cold, gnu::noinline]] static Placed place_nowhere(Peer& peer, const InPacket& packet) {
@@ -738,12 +739,13 @@ class EngineCore {
   static Verdict choose_verdict(const InPacket& packet) {
     return packet.length_bytes != 0 ? Verdict::kHeld : Verdict::kEmpty;
   }
-  // The last packet says how many there are.
-  static bool contradicts(const ReceiveMessage& message, const InPacket& packet) {
+  // The last packet says how many there are, each other how many come behind it. Wishes have no numbers: what
+  // a late one says of an earlier message contradicts nothing.
+  static bool contradicts(const ReceiveMessage& message, const InPacket& packet, uint64_t end_bytes) {
+    const uint32_t end = packet.place.index + 1;
     if (message.total != 0)
-      return packet.place.index >= message.total ||
-             (packet.is_last && packet.place.index + 1 != message.total);
-    return packet.is_last && message.received > packet.place.index;
+      return end + packet.backlog > message.total || (packet.is_last && end != message.total);
+    return packet.is_last && (message.received >= end || message.bytes > end_bytes);
   }
   bool may_park(const Peer& peer) const { return peer.parked < options_.eager_packets && budget_.may_park(); }
   void give_up_ring(ReceiveChannel& channel) {
@@ -758,7 +760,10 @@ class EngineCore {
     message.bytes = std::max(message.bytes, find_end_bytes(peer, packet));
     const uint32_t wanted = packet.place.index + 1 + packet.backlog, pages = packet.length_bytes != 0 ? 1 : 0;
     if (wanted > message.wanted) message.wanted = wanted;
-    if (packet.is_last) message.total = message.wanted = packet.place.index + 1;
+    if (packet.is_last) {
+      message.total = packet.place.index + 1;
+      message.wanted = std::max(message.total, message.granted);  // the difference is unsigned
+    }
     message.held += pages;
     if (message.state == ReceiveState::kParked) [[unlikely]] {
       budget_.note_parked(pages);

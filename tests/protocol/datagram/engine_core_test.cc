@@ -485,6 +485,46 @@ TEST_F(EngineCoreTest, PacketsThatMakeNoSenseAreRefused) {
   EXPECT_EQ(deliver(right, here, first), Verdict::kHeld);
 }
 
+TEST_F(EngineCoreTest, PacketsThatContradictEachOtherAreRefused) {
+  for (const bool is_parked : {false, true}) {
+    const uint32_t sending = left.open_send(there, is_parked ? 2 : 1);
+    const uint32_t other = right.open_receive(here, is_parked ? 2 : 1);
+    if (!is_parked) post_on(other, 10 * kFullBytes);
+    left.send(sending, 4 * kFullBytes);
+    left.pump();
+    ASSERT_EQ(left.out.size(), 4U);
+    const auto packets = std::exchange(left.out, {});
+    EXPECT_EQ(deliver(right, here, packets[2]), Verdict::kHeld);
+    Datagram early = packets[1], more = packets[1];
+    early.data.is_last = true;
+    EXPECT_EQ(deliver(right, here, early), Verdict::kStray) << "one behind it is here";
+    EXPECT_EQ(deliver(right, here, packets[3]), Verdict::kHeld);
+    more.data.backlog = 3;
+    EXPECT_EQ(deliver(right, here, more), Verdict::kStray) << "more behind it than there are";
+    EXPECT_EQ(deliver(right, here, packets[1]), Verdict::kHeld);
+    EXPECT_EQ(deliver(right, here, packets[0]), Verdict::kHeld);
+  }
+}
+
+// Of a message that had the same number before.
+TEST_F(EngineCoreTest, AWishThatIsTooLargeDoesNoHarm) {
+  const uint32_t receive = post(4 * kFullBytes);
+  const Wish wish{0, 0, 5'000};
+  right.on_request(here, {&wish, 1});
+  right.pump();
+  EXPECT_GT(right.outstanding(), 4U);
+  left.send(channel, 4 * kFullBytes);
+  left.pump();
+  const auto packets = std::exchange(left.out, {});
+  ASSERT_EQ(packets.size(), 4U);
+  EXPECT_EQ(deliver(right, here, packets[3]), Verdict::kHeld);
+  EXPECT_GE(right.receive_message(receive).wanted, right.receive_message(receive).granted);
+  right.pump();
+  for (int i = 0; i < 3; ++i) deliver(right, here, packets[static_cast<size_t>(i)]);
+  EXPECT_EQ(right.received, std::vector<uint32_t>{receive});
+  EXPECT_EQ(right.outstanding(), 0U);
+}
+
 TEST_F(EngineCoreTest, AClosedReceiveAcknowledgesAndDrops) {
   post(10 * kFullBytes);
   left.send(channel, 4 * kFullBytes);

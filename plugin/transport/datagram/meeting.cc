@@ -171,6 +171,8 @@ Result<std::unique_ptr<SendEnd>> Connector::poll() {
     if (!found) return found.error();
     if (!*found) return std::unique_ptr<SendEnd>();
   }
+  std::optional<Greeting> welcome;
+  bool has_many = false, is_met = false;
   {
     const EngineGuard guard(*engine_);
     if (!guard) return std::unique_ptr<SendEnd>();
@@ -194,22 +196,26 @@ Result<std::unique_ptr<SendEnd>> Connector::poll() {
       engine_->pass();
     }
     if (!welcome_) return std::unique_ptr<SendEnd>();
+    welcome = welcome_;
+    has_many = engine_->has_many_peers();
+    is_met = engine_->peer_of(peer_).is_met;
   }
-  return finish();
+  return finish(*welcome, is_met, has_many);
 }
 
-Result<std::unique_ptr<SendEnd>> Connector::finish() {
-  if (welcome_->refusal != GreetingRefusal::kNone)
+Result<std::unique_ptr<SendEnd>> Connector::finish(const Greeting& welcome, bool is_met, bool has_many) {
+  if (welcome.refusal != GreetingRefusal::kNone)
     return base::fail(Status::kRemote, "%s: it refuses: %s", describe().c_str(),
-                      protocol::datagram::describe(welcome_->refusal));
+                      protocol::datagram::describe(welcome.refusal));
   Ways ways;
-  auto made =
-      make_ways(engine_->rails(), welcome_->engine, rails_of(*welcome_), engine_->has_many_peers(), &ways);
-  if (!made) return made.error();
-  if (!*made) return std::unique_ptr<SendEnd>();
+  if (!is_met) {  // without the token, as the listener
+    auto made = make_ways(engine_->rails(), welcome.engine, rails_of(welcome), has_many, &ways);
+    if (!made) return made.error();
+    if (!*made) return std::unique_ptr<SendEnd>();
+  }
   const EngineGuard guard(*engine_);
   if (!guard) return std::unique_ptr<SendEnd>();
-  if (Outcome outcome = engine_->meet(peer_, *welcome_, std::move(ways)); !outcome) return outcome.error();
+  if (Outcome outcome = engine_->meet(peer_, welcome, std::move(ways)); !outcome) return outcome.error();
   auto end = std::make_unique<SendEnd>(engine_, peer_, channel_, wire_);
   engine_->attach(end.get());
   if (closed_ns_ != 0) end->note_peer_closed(closed_ns_);

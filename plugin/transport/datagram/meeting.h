@@ -49,9 +49,10 @@ class Connector {
   // Null until the welcome is here.
   base::Result<std::unique_ptr<SendEnd>> poll();
   uint64_t nonce() const { return handle_.nonce; }
-  // By the engine; with its token.
+  // By the engine; with its token. The first one counts.
   void note_welcome(uint32_t peer, const protocol::datagram::Greeting& welcome) {
-    if (is_calling_ && peer == peer_ && welcome.channel == wire_ && welcome.nonce == handle_.nonce)
+    if (!welcome_ && is_calling_ && peer == peer_ && welcome.channel == wire_ &&
+        welcome.nonce == handle_.nonce)
       welcome_ = welcome;
   }
   void note_farewell(uint32_t channel, int64_t now_ns) {
@@ -61,7 +62,8 @@ class Connector {
  private:
   Connector(std::shared_ptr<Engine> engine, const protocol::datagram::DatagramHandle& handle);
   base::Result<bool> find_way();
-  base::Result<std::unique_ptr<SendEnd>> finish();
+  base::Result<std::unique_ptr<SendEnd>> finish(const protocol::datagram::Greeting& welcome, bool is_met,
+                                                bool has_many);
   std::string describe() const;
 
   const std::shared_ptr<Engine> engine_;

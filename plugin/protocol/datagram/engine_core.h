@@ -709,6 +709,7 @@ class EngineCore {
     const uint32_t ahead = (packet.place.message - channel.consumed) % kMessageNumbers;
     const bool is_full = packet.length_bytes == peer.data_bytes;
     if (packet.length_bytes > peer.data_bytes || (!packet.is_last && !is_full)) return {Verdict::kStray};
+    if (packet.place.index + 1 + packet.backlog >= kMaxPacketIndex) return {Verdict::kStray};
     if (ahead >= kRing) return {ahead < kMessageNumbers / 2 ? Verdict::kRefused : Verdict::kStray};
     const uint32_t id = find_receive(channel, channel.consumed + ahead);
     ReceiveMessage& message = receives_[id];
@@ -961,7 +962,7 @@ class EngineCore {
   void absorb_wish(Peer& peer, const Wish& wish) {
     if (wish.channel >= peer.receive_channels.size()) return;
     const uint32_t channel_id = peer.receive_channels[wish.channel];
-    if (channel_id == kNoObject || wish.packets == 0 || wish.packets > kMaxPacketIndex) return;
+    if (channel_id == kNoObject || wish.packets == 0 || wish.packets >= kMaxPacketIndex) return;
     ReceiveChannel& channel = receive_channels_[channel_id];
     const uint32_t ahead = (wish.message - channel.consumed) % kMessageNumbers;
     if (channel.is_closed || ahead >= kRing) return;

@@ -84,7 +84,7 @@ VERBENA_HOT_PATH Outcome SendEnd::post(const void* data, uint64_t length_bytes, 
   SendRequest& request = requests_[engine_->send_channel(channel_).next % kRing];
   if (request.state.load(std::memory_order_relaxed) != State::kFree) return {};
   const uint32_t data_bytes = engine_->peer(peer_).data_bytes;
-  if (length_bytes > uint64_t{data_bytes} * kMaxPacketIndex)
+  if (length_bytes > uint64_t{data_bytes} * (kMaxPacketIndex - 1))
     return base::fail(Status::kInvalidArgument,
                       "isend: a message of %llu bytes is too long for datagrams of %u bytes",
                       static_cast<unsigned long long>(length_bytes), data_bytes);

@@ -506,6 +506,22 @@ TEST_F(EngineCoreTest, PacketsThatContradictEachOtherAreRefused) {
   }
 }
 
+// A grant for as many would name another message.
+TEST_F(EngineCoreTest, AMessageHasFewerPacketsThanAGrantCanName) {
+  const uint32_t receive = post(uint64_t{kMaxPacketIndex} * kFullBytes);
+  const Wish wish{0, 0, kMaxPacketIndex};
+  right.on_request(here, {&wish, 1});
+  EXPECT_EQ(right.receive_message(receive).wanted, 0U);
+  left.send(channel, 4 * kFullBytes);
+  left.pump();
+  Datagram first = left.out[0];
+  first.data.backlog = 2;
+  first.place.index = kMaxPacketIndex - 3;
+  EXPECT_EQ(deliver(right, here, first), Verdict::kStray);
+  first.place.index = kMaxPacketIndex - 4;
+  EXPECT_EQ(deliver(right, here, first), Verdict::kHeld);
+}
+
 // Of a message that had the same number before.
 TEST_F(EngineCoreTest, AWishThatIsTooLargeDoesNoHarm) {
   const uint32_t receive = post(4 * kFullBytes);

@@ -736,6 +736,14 @@ void Engine::detach(SendEnd* end) {
   }
   const auto deadline = base::Deadline::after_ms(kLongestMs);
   while (end->is_read() && !failure_.has_failed() && !deadline.has_passed()) pass();
+  // Their completions would be taken for those of the ring's next messages: there are none.
+  if (end->is_read())
+    note(base::fail(
+        Status::kSystem,
+        "datagrams on %s: datagrams of channel %u to %s have not left after %lld ms; are its ports "
+        "up?",
+        nic_.name.c_str(), end->wire(), peers_of_[end->peer()]->text.c_str(),
+        static_cast<long long>(kLongestMs)));
   for (uint32_t i = 0; ring != kNoObject && i < kRing; ++i) reach(sends_of_, ring * kRing + i) = nullptr;
   send_ends_[channel] = nullptr;
   post_farewell(end->peer(), {end->wire(), 1, 0});

@@ -75,9 +75,9 @@ bool SendEnd::is_read() const {
 VERBENA_HOT_PATH Outcome SendEnd::post(const void* data, uint64_t length_bytes, const Registration* memory,
                                        Request** out) {
   *out = nullptr;
-  if (has_failed()) return failure_;
   const EngineGuard guard(*engine_);
   if (!guard) return {};
+  if (has_failed()) return failure_;  // so has one that has ended
   if (has_peer_closed())
     return base::fail(Status::kRemote, "datagrams: channel %u to %s: the peer has closed it", wire_,
                       engine_->peer_of(peer_).text.c_str());
@@ -146,7 +146,6 @@ void ReceiveEnd::release(const Registration* memory) {
 VERBENA_HOT_PATH Outcome ReceiveEnd::post(void* data, uint64_t room_bytes, const Registration* memory,
                                           Request** out) {
   *out = nullptr;
-  if (has_failed()) return failure_;
   if (memory->is_gpu_memory)
     return base::fail(Status::kInvalidUsage,
                       "irecv: datagrams are not received into memory of a GPU (%p); use "
@@ -154,6 +153,7 @@ VERBENA_HOT_PATH Outcome ReceiveEnd::post(void* data, uint64_t room_bytes, const
                       data);
   const EngineGuard guard(*engine_);
   if (!guard) return {};
+  if (has_failed()) return failure_;  // so has one that has ended
   ReceiveRequest& request = requests_[engine_->receive_channel(channel_).next % kRing];
   if (request.state.load(std::memory_order_relaxed) != State::kFree) return {};
   const uint32_t message = engine_->Engine::Core::post(channel_, room_bytes, 0);

@@ -305,7 +305,7 @@ void Engine::take_page(uint32_t rail, uint64_t cookie, uint32_t bits, uint32_t l
       return settle_packet(placed.message);
     case Verdict::kTooLong: {
       ReceiveEnd* const end = receive_ends_[receive_message(placed.message).channel];
-      if (end != nullptr)
+      if (end != nullptr && !end->has_failed())  // it is sent again and again
         end->fail(
             base::fail(Status::kInvalidUsage,
                        "datagrams: channel %u from %s: a message is longer than its receive (%llu bytes)",

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <random>
 #include <string>
+#include <thread>
 
 #include "nccl/live_fixture.h"
 
@@ -140,6 +141,36 @@ TEST_F(DatagramNewestTest, AMessageThatIsTooLongIsAnError) {
   const auto warnings = LogCapture::get().take_warnings();
   ASSERT_FALSE(warnings.empty());
   EXPECT_NE(warnings[0].find("longer than its receive"), std::string::npos) << warnings[0];
+  // It is sent again, and said once.
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(100);
+  while (std::chrono::steady_clock::now() < end) EXPECT_FALSE(connection->wait(receive, sizes));
+  EXPECT_TRUE(LogCapture::get().take_warnings().empty());
+}
+
+TEST_F(DatagramNewestTest, AMessageThatWaitsAndIsTooLongIsNotCopied) {
+  ASSERT_EQ(start(), 2);
+  auto* connection = establish(0, HandleShape::kNull);
+  ASSERT_NE(connection, nullptr);
+  tools::fill_pattern(connection->sent.bytes.first(9000), 1);
+  std::fill(connection->received.bytes.begin(), connection->received.bytes.end(), std::byte{0xcc});
+  void* const send = connection->send(connection->sent.bytes.first(9000), connection->sent.mhandle);
+  ASSERT_NE(send, nullptr);
+  int sent = -1;
+  ASSERT_TRUE(connection->wait(send, &sent)) << "it is parked";
+  EXPECT_EQ(connection->receive(connection->received.bytes.first(5000), connection->received.mhandle),
+            nullptr);
+  EXPECT_EQ(connection->receive(connection->received.bytes.first(5000), connection->received.mhandle),
+            nullptr)
+      << "it stays an error";
+  EXPECT_TRUE(poll_until([&] {
+    return connection->send(connection->sent.bytes.first(0), connection->sent.mhandle) == nullptr;
+  }));
+  EXPECT_EQ(connection->result, abi::kRemoteError) << "the sender is told";
+  EXPECT_TRUE(std::all_of(connection->received.bytes.begin(), connection->received.bytes.end(),
+                          [](std::byte byte) { return byte == std::byte{0xcc}; }));
+  const auto warnings = LogCapture::get().take_warnings();
+  ASSERT_FALSE(warnings.empty());
+  EXPECT_NE(warnings[0].find("longer than its receive"), std::string::npos) << warnings[0];
 }
 
 TEST_F(DatagramNewestTest, APeerThatHasClosedIsNoticed) {
@@ -153,6 +184,93 @@ TEST_F(DatagramNewestTest, APeerThatHasClosedIsNoticed) {
   int sizes[abi::kMaxTestSizes] = {};
   EXPECT_FALSE(connection->wait(receive, sizes));
   EXPECT_EQ(connection->result, abi::kRemoteError);
+}
+
+// A hello opens one channel, however often its listener is polled.
+TEST_F(DatagramNewestTest, AListenerAcceptsEachCallerOnce) {
+  ASSERT_EQ(start(), 2);
+  char handle[abi::kHandleBytes] = {};
+  void *listening = nullptr, *sending = nullptr, *receiving = nullptr, *again = nullptr;
+  abi::NetDeviceHandle* none = nullptr;
+  ASSERT_EQ((*net_).listen(context_, 0, handle, &listening), abi::kSuccess);
+  ASSERT_TRUE(poll_until([&] {
+    return (*net_).connect(context_, 0, abi::kUndefined, handle, &sending, &none) != abi::kSuccess ||
+           (*net_)->accept(listening, &receiving, &none) != abi::kSuccess || receiving != nullptr;
+  }));
+  ASSERT_NE(receiving, nullptr);
+  ASSERT_TRUE(poll_until([&] {
+    return (*net_).connect(context_, 0, abi::kUndefined, handle, &sending, &none) != abi::kSuccess ||
+           sending != nullptr;
+  }));
+  ASSERT_NE(sending, nullptr);
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_EQ((*net_)->accept(listening, &again, &none), abi::kSuccess);
+    ASSERT_EQ(again, nullptr);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_EQ((*net_)->close_send(sending), abi::kSuccess);
+  EXPECT_EQ((*net_)->close_recv(receiving), abi::kSuccess);
+  EXPECT_EQ((*net_)->close_listen(listening), abi::kSuccess);
+}
+
+// What is sent needs grants, which nobody gives any more.
+TEST_F(DatagramNewestTest, AReceiverThatHasClosedIsNoticed) {
+  ASSERT_EQ(start(), 2);
+  auto* connection = establish(0, HandleShape::kNull);
+  ASSERT_NE(connection, nullptr);
+  void* const send = connection->send(connection->sent.bytes.first(1'000'000), connection->sent.mhandle);
+  ASSERT_NE(send, nullptr);
+  ASSERT_TRUE(connection->close_recv());
+  int size = -1;
+  EXPECT_FALSE(connection->wait(send, &size));
+  EXPECT_EQ(connection->result, abi::kRemoteError);
+  const auto warnings = LogCapture::get().take_warnings();
+  ASSERT_FALSE(warnings.empty());
+  EXPECT_NE(warnings[0].find("later a send is open"), std::string::npos) << warnings[0];
+}
+
+// Before the caller has looked for the welcome.
+TEST_F(DatagramNewestTest, AnAcceptedChannelThatIsClosedAtOnceIsNoticed) {
+  constexpr size_t kBytes = 1'000'000;  // needs grants
+  ASSERT_EQ(start(), 2);
+  for (int round = 0; round < 3; ++round) {
+    char handle[abi::kHandleBytes] = {};
+    void *listening = nullptr, *sending = nullptr, *receiving = nullptr;
+    abi::NetDeviceHandle* none = nullptr;
+    ASSERT_EQ((*net_).listen(context_, 0, handle, &listening), abi::kSuccess);
+    for (int i = 0; i < 20; ++i) {  // a call may find the engine at work, and say nothing
+      ASSERT_EQ((*net_).connect(context_, 0, abi::kUndefined, handle, &sending, &none), abi::kSuccess);
+      ASSERT_EQ(sending, nullptr) << "the listener has not been polled";
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    ASSERT_TRUE(poll_until([&] {
+      return (*net_)->accept(listening, &receiving, &none) != abi::kSuccess || receiving != nullptr;
+    }));
+    ASSERT_NE(receiving, nullptr);
+    ASSERT_EQ((*net_)->close_recv(receiving), abi::kSuccess);
+    ASSERT_TRUE(poll_until([&] {
+      return (*net_).connect(context_, 0, abi::kUndefined, handle, &sending, &none) != abi::kSuccess ||
+             sending != nullptr;
+    }));
+    ASSERT_NE(sending, nullptr);
+    LiveBuffer buffer(kBytes);
+    ASSERT_EQ((*net_).reg_mr(sending, buffer.bytes.data(), kBytes, abi::kPtrHost, &buffer.mhandle),
+              abi::kSuccess);
+    // At once, or as late as the farewell is here.
+    abi::Result result = abi::kSuccess;
+    void* request = nullptr;
+    EXPECT_TRUE(poll_until([&] {
+      int done = 0, size = 0;
+      result = request == nullptr
+                   ? (*net_).isend(sending, buffer.bytes.data(), kBytes, 0, buffer.mhandle, &request)
+                   : (*net_)->test(request, &done, &size);
+      return result != abi::kSuccess || done != 0;
+    }));
+    EXPECT_EQ(result, abi::kRemoteError) << round;
+    EXPECT_EQ((*net_)->dereg_mr(sending, buffer.mhandle), abi::kSuccess);
+    EXPECT_EQ((*net_)->close_send(sending), abi::kSuccess);
+    EXPECT_EQ((*net_)->close_listen(listening), abi::kSuccess);
+  }
 }
 
 // With traffic open, as NCCL aborts.
@@ -252,6 +370,51 @@ TEST_F(DatagramNewestTest, ARailGoesDownAndComesBack) {
     exchange(*connection, 50, 300'000);
     ASSERT_FALSE(HasFatalFailure());
   }
+}
+
+// Nothing of it leaves, so that no answer is owed.
+TEST_F(DatagramNewestTest, ASendFailsWhileAllPortsAreDown) {
+  environment_.set("SOFTVERBS_FAULTS", "down rail=0 at=300ms");
+  environment_.set("VERBENA_FAILOVER_TIMEOUT_MS", "600");
+  ASSERT_EQ(start(), 2);
+  auto* connection = establish(0, HandleShape::kNull);
+  ASSERT_NE(connection, nullptr);
+  std::this_thread::sleep_for(std::chrono::milliseconds(600));
+  void* const send = connection->send(connection->sent.bytes.first(1000), connection->sent.mhandle);
+  ASSERT_NE(send, nullptr);
+  int size = -1;
+  EXPECT_FALSE(connection->wait(send, &size));
+  EXPECT_EQ(connection->result, abi::kRemoteError);
+}
+
+// The path that a farewell would take first.
+TEST_F(DatagramNewestTest, APeerThatHasClosedIsNoticedOverTheOtherPaths) {
+  environment_.set("SOFTVERBS_FAULTS", "down path=1 at=300ms");
+  ASSERT_EQ(start(), 2);
+  auto* connection = establish(0, HandleShape::kNull);
+  ASSERT_NE(connection, nullptr);
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  void* const receive = connection->receive(connection->received.bytes, connection->received.mhandle);
+  ASSERT_NE(receive, nullptr);
+  ASSERT_TRUE(connection->close_send());
+  int sizes[abi::kMaxTestSizes] = {};
+  EXPECT_FALSE(connection->wait(receive, sizes));
+  EXPECT_EQ(connection->result, abi::kRemoteError);
+}
+
+// The farewell is lost with the port; who has something to send asks.
+TEST_F(DatagramNewestTest, AReceiverThatClosesUnheardIsNoticed) {
+  environment_.set("SOFTVERBS_FAULTS", "down rail=0 at=300ms for=400ms");
+  ASSERT_EQ(start(), 2);
+  auto* connection = establish(0, HandleShape::kNull);
+  ASSERT_NE(connection, nullptr);
+  void* const send = connection->send(connection->sent.bytes.first(1'000'000), connection->sent.mhandle);
+  ASSERT_NE(send, nullptr);
+  std::this_thread::sleep_for(std::chrono::milliseconds(450));
+  ASSERT_TRUE(connection->close_recv());
+  int size = -1;
+  EXPECT_FALSE(connection->wait(send, &size));
+  EXPECT_EQ(connection->result, abi::kRemoteError);
 }
 
 // Two processes, one of which dies.

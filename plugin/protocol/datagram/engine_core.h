@@ -385,6 +385,15 @@ class EngineCore {
     peer.must_ack = true;
     acks_.append(peers_, id);
   }
+  // For what carries no data. Another one each time: the one before may be dead.
+  uint32_t pick_control_path(Peer& peer) {
+    const uint32_t live = paths_of(port().live_rails()) & peer.paths.all();
+    const uint32_t good = live & ~peer.paths.resting(), any = good != 0   ? good
+                                                              : live != 0 ? live
+                                                                          : peer.paths.all();
+    const uint32_t turn = control_turn_++ % kPaths;
+    return (turn + static_cast<uint32_t>(std::countr_zero(std::rotr(any, static_cast<int>(turn))))) % kPaths;
+  }
 
  protected:
   Port& port() { return static_cast<Port&>(*this); }
@@ -653,14 +662,6 @@ class EngineCore {
         is_fresh && ((paths_of(port().live_rails()) & peer.paths.all()) >> peer.data_path & 1) != 0;
     return works ? peer.data_path : pick_control_path(peer);
   }
-  uint32_t pick_control_path(Peer& peer) {
-    const uint32_t live = paths_of(port().live_rails()) & peer.paths.all();
-    const uint32_t good = live & ~peer.paths.resting(), any = good != 0   ? good
-                                                              : live != 0 ? live
-                                                                          : peer.paths.all();
-    const uint32_t turn = control_turn_++ % kPaths;
-    return (turn + static_cast<uint32_t>(std::countr_zero(std::rotr(any, static_cast<int>(turn))))) % kPaths;
-  }
 
   // --- Receiving.
 
@@ -708,12 +709,13 @@ class EngineCore {
     const uint32_t ahead = (packet.place.message - channel.consumed) % kMessageNumbers;
     const bool is_full = packet.length_bytes == peer.data_bytes;
     if (packet.length_bytes > peer.data_bytes || (!packet.is_last && !is_full)) return {Verdict::kStray};
+    if (packet.place.index + 1 + packet.backlog >= kMaxPacketIndex) return {Verdict::kStray};
     if (ahead >= kRing) return {ahead < kMessageNumbers / 2 ? Verdict::kRefused : Verdict::kStray};
     const uint32_t id = find_receive(channel, channel.consumed + ahead);
     ReceiveMessage& message = receives_[id];
-    const uint64_t end_bytes = uint64_t{packet.place.index} * peer.data_bytes + packet.length_bytes;
+    const uint64_t end_bytes = find_end_bytes(peer, packet);
     if (message.state == ReceiveState::kPosted) [[likely]] {
-      if (contradicts(message, packet)) return {Verdict::kStray};
+      if (contradicts(message, packet, end_bytes)) return {Verdict::kStray};
       if (end_bytes > message.room_bytes) return {Verdict::kTooLong, id};
       return {choose_verdict(packet), id};
     }
@@ -722,7 +724,8 @@ class EngineCore {
       begin_receive(message, channel_id, channel.consumed + ahead);
       return {choose_verdict(packet), id};
     }
-    if (message.state != ReceiveState::kParked || contradicts(message, packet)) return {Verdict::kStray};
+    if (message.state != ReceiveState::kParked || contradicts(message, packet, end_bytes))
+      return {Verdict::kStray};
     return {may_park(peer) ? choose_verdict(packet) : Verdict::kRefused, id};
   }
   [[gnu::cold, gnu::noinline]] static Placed place_nowhere(Peer& peer, const InPacket& packet) {
@@ -730,15 +733,20 @@ class EngineCore {
     if (packet.took_credit) ++peer.eager_settled;
     return {Verdict::kDropped};
   }
+  // Where its bytes end in the message.
+  static uint64_t find_end_bytes(const Peer& peer, const InPacket& packet) {
+    return uint64_t{packet.place.index} * peer.data_bytes + packet.length_bytes;
+  }
   static Verdict choose_verdict(const InPacket& packet) {
     return packet.length_bytes != 0 ? Verdict::kHeld : Verdict::kEmpty;
   }
-  // The last packet says how many there are.
-  static bool contradicts(const ReceiveMessage& message, const InPacket& packet) {
+  // The last packet says how many there are, each other how many come behind it. Wishes have no numbers: what
+  // a late one says of an earlier message contradicts nothing.
+  static bool contradicts(const ReceiveMessage& message, const InPacket& packet, uint64_t end_bytes) {
+    const uint32_t end = packet.place.index + 1;
     if (message.total != 0)
-      return packet.place.index >= message.total ||
-             (packet.is_last && packet.place.index + 1 != message.total);
-    return packet.is_last && message.received > packet.place.index;
+      return end + packet.backlog > message.total || (packet.is_last && end != message.total);
+    return packet.is_last && (message.received >= end || message.bytes > end_bytes);
   }
   bool may_park(const Peer& peer) const { return peer.parked < options_.eager_packets && budget_.may_park(); }
   void give_up_ring(ReceiveChannel& channel) {
@@ -750,10 +758,13 @@ class EngineCore {
     ReceiveMessage& message = receives_[id];
     Peer& peer = peers_[receive_channels_[message.channel].peer];
     if (message.received++ < message.granted) --outstanding_;
-    message.bytes += packet.length_bytes;
+    message.bytes = std::max(message.bytes, find_end_bytes(peer, packet));
     const uint32_t wanted = packet.place.index + 1 + packet.backlog, pages = packet.length_bytes != 0 ? 1 : 0;
     if (wanted > message.wanted) message.wanted = wanted;
-    if (packet.is_last) message.total = message.wanted = packet.place.index + 1;
+    if (packet.is_last) {
+      message.total = packet.place.index + 1;
+      message.wanted = std::max(message.total, message.granted);  // the difference is unsigned
+    }
     message.held += pages;
     if (message.state == ReceiveState::kParked) [[unlikely]] {
       budget_.note_parked(pages);
@@ -951,7 +962,7 @@ class EngineCore {
   void absorb_wish(Peer& peer, const Wish& wish) {
     if (wish.channel >= peer.receive_channels.size()) return;
     const uint32_t channel_id = peer.receive_channels[wish.channel];
-    if (channel_id == kNoObject || wish.packets == 0 || wish.packets > kMaxPacketIndex) return;
+    if (channel_id == kNoObject || wish.packets == 0 || wish.packets >= kMaxPacketIndex) return;
     ReceiveChannel& channel = receive_channels_[channel_id];
     const uint32_t ahead = (wish.message - channel.consumed) % kMessageNumbers;
     if (channel.is_closed || ahead >= kRing) return;

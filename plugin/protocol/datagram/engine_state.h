@@ -146,7 +146,7 @@ enum class ReceiveState : uint8_t {
 
 struct ReceiveMessage {
   uint64_t room_bytes = 0;
-  uint64_t bytes = 0;  // here
+  uint64_t bytes = 0;  // up to the end of the farthest packet that is here
   uint32_t number = 0;
   uint32_t channel = 0;
   uint32_t received = 0;  // packets

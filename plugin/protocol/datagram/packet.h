@@ -21,10 +21,11 @@ inline constexpr uint32_t kPaths = 32;
 inline constexpr uint16_t kStrangerSlot = 0xFFFF;
 inline constexpr uint16_t kNoChannel =
     0xFFFF;  // of a packet whose message was given up: its number alone counts
-inline constexpr uint32_t kMessageNumbers = 4096;      // a packet names its message modulo this
-inline constexpr uint32_t kMaxPacketIndex = 1U << 20;  // packets of one message
-inline constexpr uint32_t kSpan = 1984;                // packets from the oldest unacknowledged one on
-inline constexpr uint32_t kSlicePackets = 256;         // that one acknowledgement tells of
+inline constexpr uint32_t kMessageNumbers = 4096;  // a packet names its message modulo this
+inline constexpr uint32_t kMaxPacketIndex = 1U
+                                            << 20;  // a message has fewer packets: a grant names their number
+inline constexpr uint32_t kSpan = 1984;             // packets from the oldest unacknowledged one on
+inline constexpr uint32_t kSlicePackets = 256;      // that one acknowledgement tells of
 inline constexpr uint32_t kEagerSpan = 32;       // the same of eager packets, which have numbers of their own
 inline constexpr uint32_t kMaxGrantsPerAck = 3;  // 104 bytes in all, which many devices send inline
 inline constexpr uint32_t kMaxWishesPerRequest = 16;

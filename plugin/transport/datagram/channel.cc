@@ -29,6 +29,18 @@ bool uses(const Requests& requests, const Registration* memory) {
 
 }  // namespace
 
+Outcome ChannelEnd::check_peer(const char* direction, const char* open) {
+  if (has_failed()) return failure_;
+  const int64_t grace_ms = base::parameters().peer_grace_ms;
+  if (!has_peer_closed() || engine_->now_ns() - closed_ns_ < grace_ms * base::kNsPerMs) return {};
+  fail(base::fail(Status::kRemote,
+                  "datagrams: channel %u %s %s: the peer has closed it, and %lld ms later a %s is open "
+                  "(VERBENA_PEER_GRACE_MS)",
+                  wire_, direction, engine_->peer_of(peer_).text.c_str(), static_cast<long long>(grace_ms),
+                  open));
+  return failure_;
+}
+
 SendEnd::SendEnd(std::shared_ptr<Engine> engine, uint32_t peer, uint32_t channel, uint16_t wire)
     : ChannelEnd(std::move(engine), peer, channel, wire) {
   for (SendRequest& request : requests_) {
@@ -63,16 +75,16 @@ bool SendEnd::is_read() const {
 VERBENA_HOT_PATH Outcome SendEnd::post(const void* data, uint64_t length_bytes, const Registration* memory,
                                        Request** out) {
   *out = nullptr;
-  if (has_failed()) return failure_;
   const EngineGuard guard(*engine_);
   if (!guard) return {};
+  if (has_failed()) return failure_;  // so has one that has ended
   if (has_peer_closed())
     return base::fail(Status::kRemote, "datagrams: channel %u to %s: the peer has closed it", wire_,
                       engine_->peer_of(peer_).text.c_str());
   SendRequest& request = requests_[engine_->send_channel(channel_).next % kRing];
   if (request.state.load(std::memory_order_relaxed) != State::kFree) return {};
   const uint32_t data_bytes = engine_->peer(peer_).data_bytes;
-  if (length_bytes > uint64_t{data_bytes} * kMaxPacketIndex)
+  if (length_bytes > uint64_t{data_bytes} * (kMaxPacketIndex - 1))
     return base::fail(Status::kInvalidArgument,
                       "isend: a message of %llu bytes is too long for datagrams of %u bytes",
                       static_cast<unsigned long long>(length_bytes), data_bytes);
@@ -94,9 +106,12 @@ VERBENA_HOT_PATH Outcome SendEnd::post(const void* data, uint64_t length_bytes, 
 VERBENA_HOT_PATH Outcome SendEnd::test(SendRequest& request, bool* done) {
   *done = false;
   if (request.state.load(std::memory_order_acquire) != State::kDone) {
-    if (const EngineGuard guard(*engine_); guard) engine_->pass();
-    if (request.state.load(std::memory_order_acquire) != State::kDone)
+    if (const EngineGuard guard(*engine_); guard) {
+      engine_->pass();
+      if (request.state.load(std::memory_order_relaxed) != State::kDone) return check_peer("to", "send");
+    } else if (request.state.load(std::memory_order_acquire) != State::kDone) {
       return has_failed() ? failure_ : Outcome();
+    }
   }
   request.state.store(State::kFree, std::memory_order_relaxed);
   *done = true;
@@ -131,7 +146,6 @@ void ReceiveEnd::release(const Registration* memory) {
 VERBENA_HOT_PATH Outcome ReceiveEnd::post(void* data, uint64_t room_bytes, const Registration* memory,
                                           Request** out) {
   *out = nullptr;
-  if (has_failed()) return failure_;
   if (memory->is_gpu_memory)
     return base::fail(Status::kInvalidUsage,
                       "irecv: datagrams are not received into memory of a GPU (%p); use "
@@ -139,36 +153,26 @@ VERBENA_HOT_PATH Outcome ReceiveEnd::post(void* data, uint64_t room_bytes, const
                       data);
   const EngineGuard guard(*engine_);
   if (!guard) return {};
+  if (has_failed()) return failure_;  // so has one that has ended
   ReceiveRequest& request = requests_[engine_->receive_channel(channel_).next % kRing];
   if (request.state.load(std::memory_order_relaxed) != State::kFree) return {};
   const uint32_t message = engine_->Engine::Core::post(channel_, room_bytes, 0);
   if (message == kNoObject) return {};
-  request.data = static_cast<std::byte*>(data);
-  request.memory = memory;
-  request.state.store(State::kOpen, std::memory_order_relaxed);
-  engine_->attach(message, &request);
   if (engine_->is_too_long(message)) {
+    end_messages();  // what is parked is copied nowhere
     fail(base::fail(Status::kInvalidUsage,
                     "datagrams: channel %u from %s: a message is longer than its receive (%llu bytes)", wire_,
                     engine_->peer_of(peer_).text.c_str(), static_cast<unsigned long long>(room_bytes)));
     return failure_;
   }
+  request.data = static_cast<std::byte*>(data);
+  request.memory = memory;
+  request.state.store(State::kOpen, std::memory_order_relaxed);
+  engine_->attach(message, &request);
   engine_->settle_packet(message);
   engine_->pass();
   *out = &request;
   return {};
-}
-
-Outcome ReceiveEnd::check_peer() {
-  if (has_failed()) return failure_;
-  const int64_t grace_ns = base::parameters().peer_grace_ms * base::kNsPerMs;
-  if (!has_peer_closed() || engine_->now_ns() - closed_ns_ < grace_ns) return {};
-  fail(base::fail(
-      Status::kRemote,
-      "datagrams: channel %u from %s: the peer has closed it, and %lld ms later a receive is open "
-      "(VERBENA_PEER_GRACE_MS)",
-      wire_, engine_->peer_of(peer_).text.c_str(), static_cast<long long>(base::parameters().peer_grace_ms)));
-  return failure_;
 }
 
 VERBENA_HOT_PATH Outcome ReceiveEnd::test(ReceiveRequest& request, bool* done, uint64_t* length_bytes) {
@@ -176,7 +180,7 @@ VERBENA_HOT_PATH Outcome ReceiveEnd::test(ReceiveRequest& request, bool* done, u
   if (request.state.load(std::memory_order_acquire) != State::kDone) {
     if (const EngineGuard guard(*engine_); guard) {
       engine_->pass();
-      if (request.state.load(std::memory_order_relaxed) != State::kDone) return check_peer();
+      if (request.state.load(std::memory_order_relaxed) != State::kDone) return check_peer("from", "receive");
     } else if (request.state.load(std::memory_order_acquire) != State::kDone) {
       return has_failed() ? failure_ : Outcome();
     }

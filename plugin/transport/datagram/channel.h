@@ -43,8 +43,10 @@ class ChannelEnd {
   uint32_t channel() const { return channel_; }
   uint16_t wire() const { return wire_; }
   const protocol::Statistics& statistics() const { return statistics_; }
-  // By the engine, with its token.
+  bool has_failed() const { return has_failed_.load(std::memory_order_acquire); }
+  // With the engine's token. The first one counts: others read it.
   void fail(base::Outcome failure) {
+    if (has_failed()) return;
     failure_ = failure;
     has_failed_.store(true, std::memory_order_release);
   }
@@ -56,7 +58,8 @@ class ChannelEnd {
  protected:
   ChannelEnd(std::shared_ptr<Engine> engine, uint32_t peer, uint32_t channel, uint16_t wire)
       : engine_(std::move(engine)), peer_(peer), channel_(channel), wire_(wire) {}
-  bool has_failed() const { return has_failed_.load(std::memory_order_acquire); }
+  // With the engine's token: an error once a message has been open for the grace time after the peer closed.
+  base::Outcome check_peer(const char* direction, const char* open);
 
   const std::shared_ptr<Engine> engine_;
   const uint32_t peer_, channel_;
@@ -99,7 +102,6 @@ class ReceiveEnd final : public ChannelEnd {
 
  private:
   void end_messages();
-  base::Outcome check_peer();
 
   std::array<ReceiveRequest, protocol::datagram::kRing> requests_;
 };

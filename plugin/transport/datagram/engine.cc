@@ -305,7 +305,7 @@ void Engine::take_page(uint32_t rail, uint64_t cookie, uint32_t bits, uint32_t l
       return settle_packet(placed.message);
     case Verdict::kTooLong: {
       ReceiveEnd* const end = receive_ends_[receive_message(placed.message).channel];
-      if (end != nullptr)
+      if (end != nullptr && !end->has_failed())  // it is sent again and again
         end->fail(
             base::fail(Status::kInvalidUsage,
                        "datagrams: channel %u from %s: a message is longer than its receive (%llu bytes)",
@@ -410,10 +410,12 @@ void Engine::take_farewell(uint32_t id, const Farewell& farewell) {
   }
   if (channel == kNoObject) return;
   if (farewell.of_sender == 0) {
-    if (send_ends_[channel] != nullptr) send_ends_[channel]->note_peer_closed(now_ns_);
+    if (channel < send_ends_.size() && send_ends_[channel] != nullptr)
+      return send_ends_[channel]->note_peer_closed(now_ns_);
+    for (Connector* connector : connectors_) connector->note_farewell(channel, now_ns_);  // it has no end yet
   } else if (receive_channel(channel).is_closed) {
     forget_receive(channel);
-  } else {
+  } else if (receive_ends_[channel] != nullptr) {
     receive_ends_[channel]->note_peer_closed(now_ns_);
   }
 }
@@ -521,7 +523,7 @@ void Engine::post_request(uint32_t id, uint32_t path, std::span<const Wish> wish
 void Engine::post_farewell(uint32_t id, const Farewell& farewell) {
   const Peer& to = *peers_of_[id];
   if (!to.is_met || to.failure.has_failed()) return;
-  post_control(id, static_cast<uint32_t>(std::countr_zero(to.ways.paths)), PacketKind::kClose, {},
+  post_control(id, pick_control_path(peer(id)), PacketKind::kClose, {},
                {reinterpret_cast<const uint8_t*>(&farewell), sizeof(farewell)});
 }
 
@@ -542,7 +544,10 @@ void Engine::move_pages(uint32_t message, protocol::datagram::ReceiveMessage& st
   uint32_t count = 0;
   for (uint32_t page = std::exchange(first_pages_[message], kNoObject); page != kNoObject; ++count) {
     const PagePool::Page& held = pool_[page];
-    std::memcpy(request.data + held.index * data_bytes, pool_.data(page), held.length_bytes);
+    // The core has compared the two; this is the last line before somebody else's memory.
+    const uint64_t offset = held.index * data_bytes;
+    if (offset + held.length_bytes <= state.room_bytes)
+      std::memcpy(request.data + offset, pool_.data(page), held.length_bytes);
     pool_.put_back(page);
     page = held.next;
   }
@@ -641,7 +646,10 @@ uint16_t Engine::choose_wire(uint32_t id) {
 
 uint32_t Engine::open_receive_of(uint32_t id, uint16_t wire, uint64_t nonce) {
   const auto& channels = peer(id).receive_channels;
-  if (wire < channels.size() && channels[wire] != kNoObject) forget_receive(channels[wire]);  // it was closed
+  if (wire < channels.size() && channels[wire] != kNoObject) {
+    if (!receive_channel(channels[wire]).is_closed) return kNoObject;
+    forget_receive(channels[wire]);
+  }
   const uint32_t channel = open_receive(id, wire);
   if (receive_nonces_.size() <= channel) receive_nonces_.resize(channel + 1);
   receive_nonces_[channel] = nonce;
@@ -687,11 +695,7 @@ void Engine::welcome(uint32_t id, uint16_t channel, uint64_t nonce, GreetingRefu
   const Peer& to = *peers_of_[id];
   Greeting greeting = make_greeting(id, channel, nonce);
   greeting.refusal = refusal;
-  // Another path each time: the one before may be dead.
-  const uint32_t turn = static_cast<uint32_t>(now_ns_ / kStampNs) % kPaths;
-  const uint32_t path =
-      (turn + static_cast<uint32_t>(std::countr_zero(std::rotr(to.ways.paths, static_cast<int>(turn))))) %
-      kPaths;
+  const uint32_t path = pick_control_path(peer(id));
   post_greeting(PacketKind::kWelcome, greeting, to.name, options().rail_of(path), to.ways.find(path),
                 to.rail[path % to.name.rails].control);
 }
@@ -706,9 +710,11 @@ Entry& reach(std::vector<Entry>& entries, uint32_t at) {
 
 void Engine::attach(SendEnd* end) {
   reach(send_ends_, end->channel()) = end;
+  if (const Outcome failure = failure_of(end->peer()); failure.has_failed()) end->fail(failure);
 }
 void Engine::attach(ReceiveEnd* end) {
   reach(receive_ends_, end->channel()) = end;
+  if (const Outcome failure = failure_of(end->peer()); failure.has_failed()) end->fail(failure);
 }
 void Engine::attach(uint32_t message, SendRequest* request) {
   reach(sends_of_, message) = request;
@@ -730,6 +736,14 @@ void Engine::detach(SendEnd* end) {
   }
   const auto deadline = base::Deadline::after_ms(kLongestMs);
   while (end->is_read() && !failure_.has_failed() && !deadline.has_passed()) pass();
+  // Their completions would be taken for those of the ring's next messages: there are none.
+  if (end->is_read())
+    note(base::fail(
+        Status::kSystem,
+        "datagrams on %s: datagrams of channel %u to %s have not left after %lld ms; are its ports "
+        "up?",
+        nic_.name.c_str(), end->wire(), peers_of_[end->peer()]->text.c_str(),
+        static_cast<long long>(kLongestMs)));
   for (uint32_t i = 0; ring != kNoObject && i < kRing; ++i) reach(sends_of_, ring * kRing + i) = nullptr;
   send_ends_[channel] = nullptr;
   post_farewell(end->peer(), {end->wire(), 1, 0});
@@ -757,10 +771,6 @@ void Engine::detach(ReceiveEnd* end) {
   pass();
 }
 
-void Engine::ask_farewell(const ChannelEnd& end, bool of_sender) {
-  post_farewell(end.peer(), {end.wire(), static_cast<uint8_t>(of_sender ? 1 : 0), 1});
-}
-
 // --- Between NCCL's calls.
 
 // Who waits asks whether the other end is there.
@@ -770,13 +780,18 @@ void Engine::look_around() {
   for (uint32_t id = 0; id < peers_of_.size(); ++id) {
     const bool is_quiet = now_ns_ - peer(id).heard_ns > kLookNs;
     if (!peers_of_[id]->is_met || peers_of_[id]->failure.has_failed()) continue;
-    if (peers_of_[id]->open_receives != 0 && is_quiet) ask(id);
+    if ((peers_of_[id]->open_receives != 0 || peer(id).is_active) && is_quiet) ask(id);
     if (!is_quiet && !asks_all) continue;
     const auto& channels = peer(id).receive_channels;
     for (uint16_t wire = 0; wire < channels.size(); ++wire) {
       if (channels[wire] == kNoObject) continue;
       const ReceiveChannel& channel = receive_channel(channels[wire]);
       if (channel.is_closed || channel.open != 0) post_farewell(id, {wire, 1, 1});
+    }
+    for (const uint32_t channel : peer(id).send_channels) {
+      // One without its end is not the peer's yet.
+      const bool has_end = channel < send_ends_.size() && send_ends_[channel] != nullptr;
+      if (has_end && send_channel(channel).open != 0) post_farewell(id, {send_ends_[channel]->wire(), 0, 1});
     }
   }
 }

@@ -54,6 +54,10 @@ class Engine final : public protocol::datagram::EngineCore<Engine>,
   base::Outcome failure() const { return failure_; }
 
   Peer& peer_of(uint32_t id) { return *peers_of_[id]; }
+  // Of the engine or of this peer: final, and of all ends that lead there.
+  base::Outcome failure_of(uint32_t peer) const {
+    return failure_.has_failed() ? failure_ : peers_of_[peer]->failure;
+  }
   bool has_met(uint64_t engine_id) const {
     const auto known = peers_by_id_.find(engine_id);
     return known != peers_by_id_.end() && peers_of_[known->second]->is_met;
@@ -76,7 +80,7 @@ class Engine final : public protocol::datagram::EngineCore<Engine>,
                      uint32_t pair_number);
   void welcome(uint32_t peer, uint16_t channel, uint64_t nonce,
                protocol::datagram::GreetingRefusal refusal = protocol::datagram::GreetingRefusal::kNone);
-  // A channel that a peer opened.
+  // A channel that a peer opened. kNoObject: it is open already.
   uint32_t open_receive_of(uint32_t peer, uint16_t wire, uint64_t nonce);
 
   void attach(SendEnd* end);
@@ -85,8 +89,6 @@ class Engine final : public protocol::datagram::EngineCore<Engine>,
   void detach(ReceiveEnd* end);
   void attach(uint32_t message, SendRequest* request);
   void attach(uint32_t message, ReceiveRequest* request);
-  // Asks whether the other end of a channel is closed.
-  void ask_farewell(const ChannelEnd& end, bool of_sender);
 
   int64_t now_ns() const { return now_ns_; }
   std::string describe() const;         // with all peers, in lines

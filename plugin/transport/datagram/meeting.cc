@@ -98,12 +98,18 @@ Result<std::unique_ptr<ReceiveEnd>> Listener::poll() {
   if (peer >= kMaxPeers)
     return base::fail(Status::kSystem, "accept on %s: an engine knows at most %u peers",
                       engine_->nic().name.c_str(), kMaxPeers);
+  if (const Outcome failure = engine_->failure_of(peer); failure.has_failed()) return failure.error();
   if (Outcome outcome = engine_->meet(peer, *hello, std::move(ways)); !outcome) return outcome.error();
   const uint32_t channel = engine_->open_receive_of(peer, hello->channel, nonce_);
+  if (channel == protocol::datagram::kNoObject)
+    return base::fail(Status::kRemote, "accept on %s: %s opens its channel %u a second time",
+                      engine_->nic().name.c_str(), engine_->peer_of(peer).text.c_str(), hello->channel);
   auto end = std::make_unique<ReceiveEnd>(engine_, peer, channel, hello->channel);
   engine_->attach(end.get());
   engine_->welcome(peer, hello->channel, nonce_);
   engine_->pass();
+  hello_.reset();  // the next caller has a channel of its own
+  is_polled_ = false;
   return end;
 }
 
@@ -165,6 +171,8 @@ Result<std::unique_ptr<SendEnd>> Connector::poll() {
     if (!found) return found.error();
     if (!*found) return std::unique_ptr<SendEnd>();
   }
+  std::optional<Greeting> welcome;
+  bool has_many = false, is_met = false;
   {
     const EngineGuard guard(*engine_);
     if (!guard) return std::unique_ptr<SendEnd>();
@@ -179,8 +187,7 @@ Result<std::unique_ptr<SendEnd>> Connector::poll() {
       is_calling_ = true;
     }
     engine_->pass();
-    if (engine_->failure().has_failed()) return engine_->failure().error();
-    if (engine_->peer_of(peer_).failure.has_failed()) return engine_->peer_of(peer_).failure.error();
+    if (const Outcome failure = engine_->failure_of(peer_); failure.has_failed()) return failure.error();
     if (!welcome_ && engine_->now_ns() >= next_hello_ns_) {
       engine_->post_greeting(PacketKind::kHello, engine_->make_greeting(peer_, wire_, handle_.nonce),
                              handle_.engine, rail_, way_.get(), handle_.control);
@@ -189,24 +196,29 @@ Result<std::unique_ptr<SendEnd>> Connector::poll() {
       engine_->pass();
     }
     if (!welcome_) return std::unique_ptr<SendEnd>();
+    welcome = welcome_;
+    has_many = engine_->has_many_peers();
+    is_met = engine_->peer_of(peer_).is_met;
   }
-  return finish();
+  return finish(*welcome, is_met, has_many);
 }
 
-Result<std::unique_ptr<SendEnd>> Connector::finish() {
-  if (welcome_->refusal != GreetingRefusal::kNone)
+Result<std::unique_ptr<SendEnd>> Connector::finish(const Greeting& welcome, bool is_met, bool has_many) {
+  if (welcome.refusal != GreetingRefusal::kNone)
     return base::fail(Status::kRemote, "%s: it refuses: %s", describe().c_str(),
-                      protocol::datagram::describe(welcome_->refusal));
+                      protocol::datagram::describe(welcome.refusal));
   Ways ways;
-  auto made =
-      make_ways(engine_->rails(), welcome_->engine, rails_of(*welcome_), engine_->has_many_peers(), &ways);
-  if (!made) return made.error();
-  if (!*made) return std::unique_ptr<SendEnd>();
+  if (!is_met) {  // without the token, as the listener
+    auto made = make_ways(engine_->rails(), welcome.engine, rails_of(welcome), has_many, &ways);
+    if (!made) return made.error();
+    if (!*made) return std::unique_ptr<SendEnd>();
+  }
   const EngineGuard guard(*engine_);
   if (!guard) return std::unique_ptr<SendEnd>();
-  if (Outcome outcome = engine_->meet(peer_, *welcome_, std::move(ways)); !outcome) return outcome.error();
+  if (Outcome outcome = engine_->meet(peer_, welcome, std::move(ways)); !outcome) return outcome.error();
   auto end = std::make_unique<SendEnd>(engine_, peer_, channel_, wire_);
   engine_->attach(end.get());
+  if (closed_ns_ != 0) end->note_peer_closed(closed_ns_);
   engine_->forget_connector(this);
   is_done_ = true;
   return end;

@@ -49,16 +49,21 @@ class Connector {
   // Null until the welcome is here.
   base::Result<std::unique_ptr<SendEnd>> poll();
   uint64_t nonce() const { return handle_.nonce; }
-  // By the engine; with its token.
+  // By the engine; with its token. The first one counts.
   void note_welcome(uint32_t peer, const protocol::datagram::Greeting& welcome) {
-    if (is_calling_ && peer == peer_ && welcome.channel == wire_ && welcome.nonce == handle_.nonce)
+    if (!welcome_ && is_calling_ && peer == peer_ && welcome.channel == wire_ &&
+        welcome.nonce == handle_.nonce)
       welcome_ = welcome;
+  }
+  void note_farewell(uint32_t channel, int64_t now_ns) {
+    if (is_calling_ && channel == channel_ && closed_ns_ == 0) closed_ns_ = now_ns;
   }
 
  private:
   Connector(std::shared_ptr<Engine> engine, const protocol::datagram::DatagramHandle& handle);
   base::Result<bool> find_way();
-  base::Result<std::unique_ptr<SendEnd>> finish();
+  base::Result<std::unique_ptr<SendEnd>> finish(const protocol::datagram::Greeting& welcome, bool is_met,
+                                                bool has_many);
   std::string describe() const;
 
   const std::shared_ptr<Engine> engine_;
@@ -71,6 +76,7 @@ class Connector {
   uint32_t peer_ = 0, channel_ = 0;
   uint16_t wire_ = 0;
   int64_t next_hello_ns_ = 0, delay_ns_ = 0;
+  int64_t closed_ns_ = 0;  // when the listener said that its end is closed already; 0: it has not
   std::optional<protocol::datagram::Greeting> welcome_;
 };
 

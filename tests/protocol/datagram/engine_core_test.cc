@@ -437,6 +437,27 @@ TEST_F(EngineCoreTest, APacketMustFitItsReceive) {
   EXPECT_TRUE(right.is_too_long(late)) << "what is parked";
 }
 
+// Where a packet lies counts, not how much is here.
+TEST_F(EngineCoreTest, ALatePacketOfAMessageMustFitItsReceive) {
+  left.send(channel, 8 * kFullBytes);
+  left.pump();
+  ASSERT_EQ(left.out.size(), 8U);
+  const auto packets = std::exchange(left.out, {});
+  EXPECT_EQ(deliver(right, here, packets[7]), Verdict::kHeld);
+  const uint32_t receive = right.post(receiving, kFullBytes, 0);
+  EXPECT_TRUE(right.is_too_long(receive)) << "the last one is parked, the first one lost";
+}
+
+TEST_F(EngineCoreTest, AFirstPacketThatFitsDoesNotLetTheLastOneIn) {
+  left.send(channel, 8 * kFullBytes);
+  left.pump();
+  ASSERT_EQ(left.out.size(), 8U);
+  EXPECT_EQ(deliver(right, here, left.out[0]), Verdict::kHeld);
+  const uint32_t receive = right.post(receiving, kFullBytes, 0);
+  EXPECT_FALSE(right.is_too_long(receive));
+  EXPECT_EQ(deliver(right, here, left.out[7]), Verdict::kTooLong);
+}
+
 TEST_F(EngineCoreTest, PacketsThatMakeNoSenseAreRefused) {
   post(10 * kFullBytes);
   left.send(channel, 4 * kFullBytes);
@@ -462,6 +483,62 @@ TEST_F(EngineCoreTest, PacketsThatMakeNoSenseAreRefused) {
   EXPECT_EQ(with(first, [](Datagram& d) { d.data.is_last = true, d.data.psn = 1; }), Verdict::kStray)
       << "a second last";
   EXPECT_EQ(deliver(right, here, first), Verdict::kHeld);
+}
+
+TEST_F(EngineCoreTest, PacketsThatContradictEachOtherAreRefused) {
+  for (const bool is_parked : {false, true}) {
+    const uint32_t sending = left.open_send(there, is_parked ? 2 : 1);
+    const uint32_t other = right.open_receive(here, is_parked ? 2 : 1);
+    if (!is_parked) post_on(other, 10 * kFullBytes);
+    left.send(sending, 4 * kFullBytes);
+    left.pump();
+    ASSERT_EQ(left.out.size(), 4U);
+    const auto packets = std::exchange(left.out, {});
+    EXPECT_EQ(deliver(right, here, packets[2]), Verdict::kHeld);
+    Datagram early = packets[1], more = packets[1];
+    early.data.is_last = true;
+    EXPECT_EQ(deliver(right, here, early), Verdict::kStray) << "one behind it is here";
+    EXPECT_EQ(deliver(right, here, packets[3]), Verdict::kHeld);
+    more.data.backlog = 3;
+    EXPECT_EQ(deliver(right, here, more), Verdict::kStray) << "more behind it than there are";
+    EXPECT_EQ(deliver(right, here, packets[1]), Verdict::kHeld);
+    EXPECT_EQ(deliver(right, here, packets[0]), Verdict::kHeld);
+  }
+}
+
+// A grant for as many would name another message.
+TEST_F(EngineCoreTest, AMessageHasFewerPacketsThanAGrantCanName) {
+  const uint32_t receive = post(uint64_t{kMaxPacketIndex} * kFullBytes);
+  const Wish wish{0, 0, kMaxPacketIndex};
+  right.on_request(here, {&wish, 1});
+  EXPECT_EQ(right.receive_message(receive).wanted, 0U);
+  left.send(channel, 4 * kFullBytes);
+  left.pump();
+  Datagram first = left.out[0];
+  first.data.backlog = 2;
+  first.place.index = kMaxPacketIndex - 3;
+  EXPECT_EQ(deliver(right, here, first), Verdict::kStray);
+  first.place.index = kMaxPacketIndex - 4;
+  EXPECT_EQ(deliver(right, here, first), Verdict::kHeld);
+}
+
+// Of a message that had the same number before.
+TEST_F(EngineCoreTest, AWishThatIsTooLargeDoesNoHarm) {
+  const uint32_t receive = post(4 * kFullBytes);
+  const Wish wish{0, 0, 5'000};
+  right.on_request(here, {&wish, 1});
+  right.pump();
+  EXPECT_GT(right.outstanding(), 4U);
+  left.send(channel, 4 * kFullBytes);
+  left.pump();
+  const auto packets = std::exchange(left.out, {});
+  ASSERT_EQ(packets.size(), 4U);
+  EXPECT_EQ(deliver(right, here, packets[3]), Verdict::kHeld);
+  EXPECT_GE(right.receive_message(receive).wanted, right.receive_message(receive).granted);
+  right.pump();
+  for (int i = 0; i < 3; ++i) deliver(right, here, packets[static_cast<size_t>(i)]);
+  EXPECT_EQ(right.received, std::vector<uint32_t>{receive});
+  EXPECT_EQ(right.outstanding(), 0U);
 }
 
 TEST_F(EngineCoreTest, AClosedReceiveAcknowledgesAndDrops) {

@@ -65,7 +65,7 @@ FAULTS = {
         "engine_core.h", "      take_out(message.told == Told::kNot ? peer.not_told : peer.told_once, id);\n", ""),
     "what is parked is not counted down": ("engine_core.h", "    peer.parked -= message.received;\n", ""),
     "a second end of a message is believed": (
-        "engine_core.h", "return packet.place.index >= message.total ||\n             (packet.is_last && packet.place.index + 1 != message.total);",
+        "engine_core.h", "return end + packet.backlog > message.total || (packet.is_last && end != message.total);",
         "return false;"),
     "a long message is placed beyond its receive": ("engine_core.h", "if (end_bytes > message.room_bytes) return {Verdict::kTooLong, id};", ""),
     "the window does not count what is sent again": (
@@ -81,5 +81,5 @@ FAULTS = {
     "acknowledgements take any path": ("engine_core.h", "    return works ? peer.data_path : pick_control_path(peer);",
                                        "    return works ? control_turn_++ % kPaths : pick_control_path(peer);"),
     "a rail without room makes others' paths wait": (
-        "path_table.h", "      if ((all() & ~resting_ & ~tried_) != 0) return kNoPath;\n", ""),
+        "path_table.h", "      if ((all_ & ~resting_ & ~tried_) != 0) return kNoPath;\n", ""),
 }

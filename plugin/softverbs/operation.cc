@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include "softverbs/datagram.h"
 #include "softverbs/events.h"

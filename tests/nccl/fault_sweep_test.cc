@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "nccl/live_fixture.h"
 #include "verbs/faulty/faulty_ibverbs.h"

@@ -1,5 +1,6 @@
 // NCCL loads, initialises, finalizes and unloads the plugin as often as it likes.
 #include <cstdlib>
+#include <utility>
 
 #include "nccl/live_fixture.h"
 

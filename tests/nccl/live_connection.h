@@ -5,6 +5,7 @@
 #include <chrono>
 #include <functional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "common/cpu_unpack.h"

@@ -1,5 +1,6 @@
 // The tuner of the built plugin beside its network, in the pairs of versions that NCCL's releases take.
 #include <fstream>
+#include <utility>
 
 #include "base/scratch_path.h"
 #include "nccl/live_fixture.h"

@@ -41,6 +41,7 @@
 #include <bit>
 #include <cstdint>
 #include <span>
+#include <utility>
 
 #include "protocol/datagram/engine_state.h"
 #include "protocol/sequence.h"

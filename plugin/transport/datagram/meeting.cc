@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <cerrno>
+#include <utility>
 
 #include "base/log.h"
 #include "base/parameters.h"

@@ -1,6 +1,7 @@
 // What an endpoint does when something has failed: records from peers, rails that are given up, where its
 // words are reached, and what it tells of its state. In the driver's poll(), which comes here only then.
 #include <algorithm>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/log.h"

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <deque>
 #include <functional>
+#include <utility>
 #include <vector>
 
 namespace verbena::protocol::datagram::sim {

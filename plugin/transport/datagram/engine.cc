@@ -119,6 +119,12 @@ Engine::~Engine() {
   retire();  // at last: whoever gives the token away may wake the service
 }
 
+void Engine::retire_way(verbs::AddressHandle way, uint32_t rail) {
+  std::erase_if(used_ways_,
+                [&](const UsedWay& used) { return rails_[used.rail]->control.has_left(used.added); });
+  if (way) used_ways_.push_back({std::move(way), rail, rails_[rail]->control.added()});
+}
+
 Outcome Engine::prepare() {
   constexpr uint32_t kLeastMtuBytes = 1024;
   const uint32_t mtu_bytes = find_mtu_bytes(nic_);

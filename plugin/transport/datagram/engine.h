@@ -53,6 +53,8 @@ class Engine final : public protocol::datagram::EngineCore<Engine>,
   void pass();
   base::Outcome failure() const { return failure_; }
 
+  // Takes a way that datagrams of the rail's control pair may still have to read.
+  void retire_way(verbs::AddressHandle way, uint32_t rail);
   Peer& peer_of(uint32_t id) { return *peers_of_[id]; }
   // Of the engine or of this peer: final, and of all ends that lead there.
   base::Outcome failure_of(uint32_t peer) const {
@@ -140,6 +142,13 @@ class Engine final : public protocol::datagram::EngineCore<Engine>,
   const Nic& nic_;
   const std::shared_ptr<NicRegistry> nics_;  // keeps `nic_` alive
   protocol::datagram::EngineName name_{};
+  // By the core's number. Before the rails, whose queue pairs read their address handles until they are gone.
+  std::vector<std::unique_ptr<Peer>> peers_of_;
+  struct UsedWay {
+    verbs::AddressHandle way;
+    uint32_t rail = 0, added = 0;  // until so many datagrams of the rail's control pair have left
+  };
+  std::vector<UsedWay> used_ways_;
   PagePool pool_;
   std::vector<std::unique_ptr<Rail>> rails_;
   base::Outcome failure_;  // of a device: final
@@ -147,7 +156,6 @@ class Engine final : public protocol::datagram::EngineCore<Engine>,
   int64_t now_ns_ = 0, looked_ns_ = 0, heard_ns_ = 0;
   uint32_t live_rails_ = 0;
 
-  std::vector<std::unique_ptr<Peer>> peers_of_;         // by the core's number
   std::unordered_map<uint64_t, uint32_t> peers_by_id_;  // by the engine's
   std::unordered_map<uint64_t, Listener*> listeners_;   // by nonce
   std::vector<Connector*> connectors_;

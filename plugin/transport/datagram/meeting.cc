@@ -138,6 +138,7 @@ Result<std::unique_ptr<Connector>> Connector::start(std::shared_ptr<Engine> engi
 Connector::~Connector() {
   const EngineGuard guard(*engine_, EngineGuard::Waits{});
   engine_->forget_connector(this);
+  engine_->retire_way(std::move(way_), rail_);
   if (is_calling_ && !is_done_) engine_->close_send(channel_);
 }
 

@@ -30,6 +30,9 @@ class SendQueue {
 
   uint32_t number() const { return pair_.number(); }
   uint32_t room() const { return kDepth - (added_ - retired_); }
+  // Datagrams added so far, wrapping; whether as many have left.
+  uint32_t added() const { return added_; }
+  bool has_left(uint32_t added) const { return static_cast<int32_t>(retired_ - added) >= 0; }
   // Where the next datagram's header goes; there is room.
   std::byte* next_header() { return headers_ + size_t{added_ % kDepth} * header_bytes_; }
   // Posted at the latest by flush(). `owner`: see retire().

@@ -790,10 +790,10 @@ void Engine::look_around() {
     if ((peers_of_[id]->open_receives != 0 || peer(id).is_active) && is_quiet) ask(id);
     if (!is_quiet && !asks_all) continue;
     const auto& channels = peer(id).receive_channels;
-    for (uint16_t wire = 0; wire < channels.size(); ++wire) {
+    for (uint32_t wire = 0; wire < channels.size(); ++wire) {
       if (channels[wire] == kNoObject) continue;
       const ReceiveChannel& channel = receive_channel(channels[wire]);
-      if (channel.is_closed || channel.open != 0) post_farewell(id, {wire, 1, 1});
+      if (channel.is_closed || channel.open != 0) post_farewell(id, {static_cast<uint16_t>(wire), 1, 1});
     }
     for (const uint32_t channel : peer(id).send_channels) {
       // One without its end is not the peer's yet.
@@ -818,10 +818,10 @@ void Engine::linger() {
     for (uint32_t id = 0; id < peers_of_.size(); ++id) {
       if (!peers_of_[id]->is_met || peers_of_[id]->failure.has_failed()) continue;
       const auto& channels = peer(id).receive_channels;
-      for (uint16_t wire = 0; wire < channels.size(); ++wire) {
+      for (uint32_t wire = 0; wire < channels.size(); ++wire) {
         if (channels[wire] == kNoObject) continue;
         is_awaited = true;
-        if (asks) post_farewell(id, {wire, 1, 1});
+        if (asks) post_farewell(id, {static_cast<uint16_t>(wire), 1, 1});
       }
     }
     if (!is_awaited) break;

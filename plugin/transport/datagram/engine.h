@@ -36,7 +36,7 @@ class Engine final : public protocol::datagram::EngineCore<Engine>,
 
   // The device's engine, made if there is none. `nics` has the device.
   static base::Result<std::shared_ptr<Engine>> find(const Nic& nic, std::shared_ptr<NicRegistry> nics);
-  ~Engine();
+  virtual ~Engine();
 
   const Nic& nic() const { return nic_; }
   const protocol::datagram::EngineName& name() const { return name_; }

@@ -41,7 +41,8 @@ std::span<const protocol::datagram::EngineRail> rails_of(const Greeting& greetin
 Listener::Listener(std::shared_ptr<Engine> engine, uint64_t nonce)
     : engine_(std::move(engine)), nonce_(nonce), deadline_(make_deadline()) {}
 
-Result<std::unique_ptr<Listener>> Listener::open(std::shared_ptr<Engine> engine, DatagramHandle* handle) {
+Result<std::unique_ptr<Listener>> Listener::open(const std::shared_ptr<Engine>& engine,
+                                                 DatagramHandle* handle) {
   uint64_t nonce = 0;
   if (Outcome drawn = base::draw_random({reinterpret_cast<uint8_t*>(&nonce), sizeof(nonce)}, "listen");
       !drawn)

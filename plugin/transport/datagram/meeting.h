@@ -18,7 +18,7 @@ class Engine;
 
 class Listener {
  public:
-  static base::Result<std::unique_ptr<Listener>> open(std::shared_ptr<Engine> engine,
+  static base::Result<std::unique_ptr<Listener>> open(const std::shared_ptr<Engine>& engine,
                                                       protocol::datagram::DatagramHandle* handle);
   ~Listener();
 

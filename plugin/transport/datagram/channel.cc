@@ -18,17 +18,6 @@ using protocol::datagram::kNoObject;
 using protocol::datagram::kRing;
 using State = ChannelRequest::State;
 
-namespace {
-
-template <typename Requests>
-bool uses(const Requests& requests, const Registration* memory) {
-  return std::any_of(requests.begin(), requests.end(), [memory](const auto& request) {
-    return request.state.load(std::memory_order_relaxed) == State::kOpen && request.memory == memory;
-  });
-}
-
-}  // namespace
-
 Outcome ChannelEnd::check_peer(const char* direction, const char* open) {
   if (has_failed()) return failure_;
   const int64_t grace_ms = base::parameters().peer_grace_ms;
@@ -41,30 +30,56 @@ Outcome ChannelEnd::check_peer(const char* direction, const char* open) {
   return failure_;
 }
 
-SendEnd::SendEnd(std::shared_ptr<Engine> engine, uint32_t peer, uint32_t channel, uint16_t wire)
+template <typename End, typename Requested>
+ChannelEndOf<End, Requested>::ChannelEndOf(std::shared_ptr<Engine> engine, uint32_t peer, uint32_t channel,
+                                           uint16_t wire, RequestKind kind)
     : ChannelEnd(std::move(engine), peer, channel, wire) {
-  for (SendRequest& request : requests_) {
-    request.kind = RequestKind::kDatagramSend;
-    request.owner = this;
+  for (Requested& request : requests_) {
+    request.kind = kind;
+    request.owner = static_cast<End*>(this);
   }
 }
 
-SendEnd::~SendEnd() {
+template <typename End, typename Requested>
+void ChannelEndOf<End, Requested>::close() {
   const EngineGuard guard(*engine_, EngineGuard::Waits{});
   end_messages();
 }
 
-void SendEnd::end_messages() {
-  if (!std::exchange(has_ended_, true)) engine_->detach(this);
+template <typename End, typename Requested>
+void ChannelEndOf<End, Requested>::end_messages() {
+  if (!std::exchange(has_ended_, true)) engine_->detach(static_cast<End*>(this));
 }
 
-void SendEnd::release(const Registration* memory) {
+template <typename End, typename Requested>
+void ChannelEndOf<End, Requested>::release(const Registration* memory) {
   const EngineGuard guard(*engine_, EngineGuard::Waits{});
-  if (uses(requests_, memory)) {
-    end_messages();
-    fail(base::Error{Status::kInvalidUsage});
-  }
+  const bool is_used = std::any_of(requests_.begin(), requests_.end(), [memory](const Requested& request) {
+    return request.state.load(std::memory_order_relaxed) == State::kOpen && request.memory == memory;
+  });
+  if (!is_used) return;
+  end_messages();
+  fail(base::Error{Status::kInvalidUsage});
 }
+
+template <typename End, typename Requested>
+VERBENA_HOT_PATH Outcome ChannelEndOf<End, Requested>::look(const Requested& request, const char* direction,
+                                                            const char* open, bool* done) {
+  *done = false;
+  if (request.state.load(std::memory_order_acquire) != State::kDone) {
+    if (const EngineGuard guard(*engine_); guard) {
+      engine_->pass();
+      if (request.state.load(std::memory_order_relaxed) != State::kDone) return check_peer(direction, open);
+    } else if (request.state.load(std::memory_order_acquire) != State::kDone) {
+      return has_failed() ? failure_ : Outcome();
+    }
+  }
+  *done = true;
+  return {};
+}
+
+template class ChannelEndOf<SendEnd, SendRequest>;
+template class ChannelEndOf<ReceiveEnd, ReceiveRequest>;
 
 bool SendEnd::is_read() const {
   return std::any_of(requests_.begin(), requests_.end(), [](const SendRequest& request) {
@@ -104,43 +119,9 @@ VERBENA_HOT_PATH Outcome SendEnd::post(const void* data, uint64_t length_bytes, 
 }
 
 VERBENA_HOT_PATH Outcome SendEnd::test(SendRequest& request, bool* done) {
-  *done = false;
-  if (request.state.load(std::memory_order_acquire) != State::kDone) {
-    if (const EngineGuard guard(*engine_); guard) {
-      engine_->pass();
-      if (request.state.load(std::memory_order_relaxed) != State::kDone) return check_peer("to", "send");
-    } else if (request.state.load(std::memory_order_acquire) != State::kDone) {
-      return has_failed() ? failure_ : Outcome();
-    }
-  }
-  request.state.store(State::kFree, std::memory_order_relaxed);
-  *done = true;
-  return {};
-}
-
-ReceiveEnd::ReceiveEnd(std::shared_ptr<Engine> engine, uint32_t peer, uint32_t channel, uint16_t wire)
-    : ChannelEnd(std::move(engine), peer, channel, wire) {
-  for (ReceiveRequest& request : requests_) {
-    request.kind = RequestKind::kDatagramReceive;
-    request.owner = this;
-  }
-}
-
-ReceiveEnd::~ReceiveEnd() {
-  const EngineGuard guard(*engine_, EngineGuard::Waits{});
-  end_messages();
-}
-
-void ReceiveEnd::end_messages() {
-  if (!std::exchange(has_ended_, true)) engine_->detach(this);
-}
-
-void ReceiveEnd::release(const Registration* memory) {
-  const EngineGuard guard(*engine_, EngineGuard::Waits{});
-  if (uses(requests_, memory)) {
-    end_messages();
-    fail(base::Error{Status::kInvalidUsage});
-  }
+  const Outcome outcome = look(request, "to", "send", done);
+  if (*done) request.state.store(State::kFree, std::memory_order_relaxed);
+  return outcome;
 }
 
 VERBENA_HOT_PATH Outcome ReceiveEnd::post(void* data, uint64_t room_bytes, const Registration* memory,
@@ -176,21 +157,13 @@ VERBENA_HOT_PATH Outcome ReceiveEnd::post(void* data, uint64_t room_bytes, const
 }
 
 VERBENA_HOT_PATH Outcome ReceiveEnd::test(ReceiveRequest& request, bool* done, uint64_t* length_bytes) {
-  *done = false;
-  if (request.state.load(std::memory_order_acquire) != State::kDone) {
-    if (const EngineGuard guard(*engine_); guard) {
-      engine_->pass();
-      if (request.state.load(std::memory_order_relaxed) != State::kDone) return check_peer("from", "receive");
-    } else if (request.state.load(std::memory_order_acquire) != State::kDone) {
-      return has_failed() ? failure_ : Outcome();
-    }
-  }
+  const Outcome outcome = look(request, "from", "receive", done);
+  if (!*done) return outcome;
   *length_bytes = request.length_bytes;
   statistics_.received_staged_bytes += request.length_bytes;
   ++statistics_.received_staged_messages;
   ++statistics_.copied_messages;
   request.state.store(State::kFree, std::memory_order_relaxed);
-  *done = true;
   return {};
 }
 

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "base/status.h"
 #include "protocol/datagram/engine_state.h"
@@ -22,18 +23,17 @@ struct ChannelRequest : Request {
   enum class State : uint8_t { kFree, kOpen, kDone };
   std::atomic<State> state{State::kFree};
   uint64_t length_bytes = 0;
+  const Registration* memory = nullptr;
 };
 
 struct SendRequest : ChannelRequest {
   const std::byte* data = nullptr;
-  const Registration* memory = nullptr;
   uint32_t posted = 0;  // datagrams that read it and have not left
   bool is_acked = false;
 };
 
 struct ReceiveRequest : ChannelRequest {
   std::byte* data = nullptr;
-  const Registration* memory = nullptr;
 };
 
 // What both ends have.
@@ -71,39 +71,47 @@ class ChannelEnd {
   protocol::Statistics statistics_;
 };
 
-class SendEnd final : public ChannelEnd {
+// What they do alike, each with requests of its own. `End` is SendEnd or ReceiveEnd.
+template <typename End, typename Requested>
+class ChannelEndOf : public ChannelEnd {
  public:
-  SendEnd(std::shared_ptr<Engine> engine, uint32_t peer, uint32_t channel, uint16_t wire);
-  ~SendEnd();
+  // Before the memory goes. What still reads or writes it ends, and with it the channel.
+  void release(const Registration* memory);
+
+ protected:
+  ChannelEndOf(std::shared_ptr<Engine> engine, uint32_t peer, uint32_t channel, uint16_t wire,
+               RequestKind kind);
+  // By End's destructor: the engine forgets it.
+  void close();
+  // With the engine's token.
+  void end_messages();
+  // Whether it is done; until then, or an error, it stays open. The caller frees it.
+  base::Outcome look(const Requested& request, const char* direction, const char* open, bool* done);
+
+  std::array<Requested, protocol::datagram::kRing> requests_;
+};
+
+class SendEnd final : public ChannelEndOf<SendEnd, SendRequest> {
+ public:
+  SendEnd(std::shared_ptr<Engine> engine, uint32_t peer, uint32_t channel, uint16_t wire)
+      : ChannelEndOf(std::move(engine), peer, channel, wire, RequestKind::kDatagramSend) {}
+  ~SendEnd() { close(); }
 
   // Null in `*request`: not now. The memory is read until the request is done.
   base::Outcome post(const void* data, uint64_t length_bytes, const Registration* memory, Request** request);
   base::Outcome test(SendRequest& request, bool* done);
-  // Before the memory goes. What still reads it ends, and with it the channel.
-  void release(const Registration* memory);
   bool is_read() const;  // by datagrams that have not left
-
- private:
-  void end_messages();
-
-  std::array<SendRequest, protocol::datagram::kRing> requests_;
 };
 
-class ReceiveEnd final : public ChannelEnd {
+class ReceiveEnd final : public ChannelEndOf<ReceiveEnd, ReceiveRequest> {
  public:
-  ReceiveEnd(std::shared_ptr<Engine> engine, uint32_t peer, uint32_t channel, uint16_t wire);
-  ~ReceiveEnd();
+  ReceiveEnd(std::shared_ptr<Engine> engine, uint32_t peer, uint32_t channel, uint16_t wire)
+      : ChannelEndOf(std::move(engine), peer, channel, wire, RequestKind::kDatagramReceive) {}
+  ~ReceiveEnd() { close(); }
 
   // Into memory of the host.
   base::Outcome post(void* data, uint64_t room_bytes, const Registration* memory, Request** request);
   base::Outcome test(ReceiveRequest& request, bool* done, uint64_t* length_bytes);
-  // As a sending end's.
-  void release(const Registration* memory);
-
- private:
-  void end_messages();
-
-  std::array<ReceiveRequest, protocol::datagram::kRing> requests_;
 };
 
 }  // namespace verbena::transport::datagram

@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <cinttypes>
+#include <climits>
 #include <cstdio>
 #include <cstring>
 #include <ctime>
@@ -72,6 +73,12 @@ EngineOptions make_options(const Nic& nic, uint32_t random) {
   options.pages.pages = static_cast<uint32_t>(pages);
   options.pages.rails = options.rails;
   return options;
+}
+
+template <typename Entry>
+Entry& reach(std::vector<Entry>& entries, uint32_t at, Entry none = {}) {
+  if (entries.size() <= at) entries.resize(at + 1, none);
+  return entries[at];
 }
 
 struct Engines {
@@ -192,79 +199,62 @@ void Engine::pass() {
       }
     }
   }
-  for (uint32_t i = 0; i < rails_.size(); ++i) {
-    poll_sends(*rails_[i]);
-    poll_control(*rails_[i]);
-    poll_pages(i, *rails_[i]);
-  }
+  for (uint32_t i = 0; i < rails_.size(); ++i) poll_rail(i);
   if (now_ns_ - looked_ns_ > kLookNs) look_around();
   tick(now_ns_);
   pump();
   for (auto& rail : rails_) note(rail->flush());
 }
 
-void Engine::poll_sends(Rail& rail) {
+// Whether the device has failed at a datagram: final.
+bool Engine::is_fault(const Rail& rail, const verbs::Completion& completion, const char* verb) {
+  if (completion.error == 0) return false;
+  note(base::fail(Status::kSystem, "device %s:%d: a datagram cannot be %s: %s", rail.device().name().c_str(),
+                  rail.device().port_number(), verb, verbs::describe_completion_error(completion.error)));
+  return true;
+}
+
+// As long as there are some, `rounds` times at most, and `take` wants more.
+template <typename Take>
+void Engine::poll(verbs::CompletionQueue& queue, int rounds, const Take& take) {
   verbs::Completion completions[verbs::CompletionQueue::kMaxPollEntries];
-  for (;;) {
-    const int count = rail.sends.poll(completions);
-    for (int i = 0; i < count; ++i) {
-      const verbs::Completion& completion = completions[i];
-      SendQueue* const pair = rail.find_pair(completion.cookie);
-      if (pair == nullptr) continue;
-      pair->retire(completion.cookie, [this](uint32_t message) {
-        if (message == kNoObject || sends_of_[message] == nullptr) return;
-        SendRequest& request = *sends_of_[message];
-        if (request.posted != 0) --request.posted;
-        if (request.posted == 0 && request.is_acked) finish(message, request);
-      });
-      if (completion.error != 0)
-        return note(base::fail(Status::kSystem, "device %s:%d: a datagram cannot be sent: %s",
-                               rail.device().name().c_str(), rail.device().port_number(),
-                               verbs::describe_completion_error(completion.error)));
-    }
+  for (int round = 0; round < rounds; ++round) {
+    const int count = queue.poll(completions);
+    for (int i = 0; i < count; ++i)
+      if (!take(completions[i])) return;
     if (count < 0) return note(base::Error{Status::kSystem});
     if (count < verbs::CompletionQueue::kMaxPollEntries) return;
   }
 }
 
-void Engine::poll_control(Rail& rail) {
-  verbs::Completion completions[verbs::CompletionQueue::kMaxPollEntries];
-  constexpr int kRounds = 8;  // then data has its turn
-  for (int round = 0; round < kRounds; ++round) {
-    const int count = rail.control_receives.poll(completions);
-    for (int i = 0; i < count; ++i) {
-      const verbs::Completion& completion = completions[i];
-      const auto buffer = static_cast<uint32_t>(completion.cookie);
-      if (completion.error != 0)
-        return note(base::fail(Status::kSystem, "device %s:%d: a datagram cannot be received: %s",
-                               rail.device().name().c_str(), rail.device().port_number(),
-                               verbs::describe_completion_error(completion.error)));
-      if (completion.length > verbs::kGrhBytes &&
-          completion.length <= verbs::kGrhBytes + Rail::kMaxControlBytes)
-        take_control(completion.imm(), rail.control_bytes(buffer, completion.length - verbs::kGrhBytes));
-      note(rail.post_control(buffer));
-    }
-    if (count < 0) return note(base::Error{Status::kSystem});
-    if (count < verbs::CompletionQueue::kMaxPollEntries) return;
-  }
-}
-
-void Engine::poll_pages(uint32_t number, Rail& rail) {
-  verbs::Completion completions[verbs::CompletionQueue::kMaxPollEntries];
-  constexpr int kRounds = 8;
-  for (int round = 0; round < kRounds; ++round) {
-    const int count = rail.page_receives.poll(completions);
-    for (int i = 0; i < count; ++i) {
-      const verbs::Completion& completion = completions[i];
-      if (completion.error != 0)
-        return note(base::fail(Status::kSystem, "device %s:%d: a datagram cannot be received: %s",
-                               rail.device().name().c_str(), rail.device().port_number(),
-                               verbs::describe_completion_error(completion.error)));
-      take_page(number, completion.cookie, completion.imm(), completion.length);
-    }
-    if (count < 0) return note(base::Error{Status::kSystem});
-    if (count < verbs::CompletionQueue::kMaxPollEntries) return;
-  }
+void Engine::poll_rail(uint32_t number) {
+  constexpr int kRounds = 8;  // of one kind of receives; then the next has its turn
+  Rail& rail = *rails_[number];
+  poll(rail.sends, INT_MAX, [&](const verbs::Completion& completion) {
+    SendQueue* const pair = rail.find_pair(completion.cookie);
+    if (pair == nullptr) return true;
+    pair->retire(completion.cookie, [this](uint32_t message) {
+      if (message == kNoObject || sends_of_[message] == nullptr) return;
+      SendRequest& request = *sends_of_[message];
+      if (request.posted != 0) --request.posted;
+      if (request.posted == 0 && request.is_acked) finish(message, request);
+    });
+    return !is_fault(rail, completion, "sent");
+  });
+  poll(rail.control_receives, kRounds, [&](const verbs::Completion& completion) {
+    if (is_fault(rail, completion, "received")) return false;
+    const auto buffer = static_cast<uint32_t>(completion.cookie);
+    if (completion.length > verbs::kGrhBytes &&
+        completion.length <= verbs::kGrhBytes + Rail::kMaxControlBytes)
+      take_control(completion.imm(), rail.control_bytes(buffer, completion.length - verbs::kGrhBytes));
+    note(rail.post_control(buffer));
+    return true;
+  });
+  poll(rail.page_receives, kRounds, [&](const verbs::Completion& completion) {
+    if (is_fault(rail, completion, "received")) return false;
+    take_page(number, completion.cookie, completion.imm(), completion.length);
+    return true;
+  });
 }
 
 // --- What comes.
@@ -301,10 +291,9 @@ void Engine::take_page(uint32_t rail, uint64_t cookie, uint32_t bits, uint32_t l
   const Placed placed = on_data(id, packet);
   switch (placed.verdict) {
     case Verdict::kHeld: {
-      if (first_pages_.size() <= placed.message) first_pages_.resize(placed.message + 1, kNoObject);
-      PagePool::Page& held = pool_[page];
-      held = {first_pages_[placed.message], place.index, packet.length_bytes};
-      first_pages_[placed.message] = page;
+      uint32_t& first = reach(first_pages_, placed.message, kNoObject);
+      pool_[page] = {first, place.index, packet.length_bytes};
+      first = page;
       return settle_packet(placed.message);
     }
     case Verdict::kEmpty:
@@ -585,6 +574,14 @@ void Engine::note_received(uint32_t message) {
   request->state.store(ChannelRequest::State::kDone, std::memory_order_release);
 }
 
+template <typename Body>
+void Engine::for_ends(const Body& body) {
+  for (SendEnd* end : send_ends_)
+    if (end != nullptr) body(*end);
+  for (ReceiveEnd* end : receive_ends_)
+    if (end != nullptr) body(*end);
+}
+
 void Engine::note_silent(uint32_t id) {
   Peer& silent = *peers_of_[id];
   silent.failure = base::fail(
@@ -593,21 +590,15 @@ void Engine::note_silent(uint32_t id) {
       "the network to it down?",
       silent.text.c_str(), static_cast<long long>(options().silence_ns / base::kNsPerMs));
   mute_peer(id);
-  for (SendEnd* end : send_ends_)
-    if (end != nullptr && end->peer() == id) end->fail(silent.failure);
-  for (ReceiveEnd* end : receive_ends_)
-    if (end != nullptr && end->peer() == id) end->fail(silent.failure);
+  for_ends([&](ChannelEnd& end) {
+    if (end.peer() == id) end.fail(silent.failure);
+  });
 }
 
 void Engine::note(const Outcome& outcome) {
-  if (!outcome && !failure_.has_failed()) fail_all(outcome);
-}
-void Engine::fail_all(const Outcome& failure) {
-  failure_ = failure;
-  for (SendEnd* end : send_ends_)
-    if (end != nullptr) end->fail(failure);
-  for (ReceiveEnd* end : receive_ends_)
-    if (end != nullptr) end->fail(failure);
+  if (outcome || failure_.has_failed()) return;
+  failure_ = outcome;
+  for_ends([&](ChannelEnd& end) { end.fail(failure_); });
 }
 
 // --- Peers and channels.
@@ -658,8 +649,7 @@ uint32_t Engine::open_receive_of(uint32_t id, uint16_t wire, uint64_t nonce) {
     forget_receive(channels[wire]);
   }
   const uint32_t channel = open_receive(id, wire);
-  if (receive_nonces_.size() <= channel) receive_nonces_.resize(channel + 1);
-  receive_nonces_[channel] = nonce;
+  reach(receive_nonces_, channel) = nonce;
   return channel;
 }
 
@@ -707,14 +697,6 @@ void Engine::welcome(uint32_t id, uint16_t channel, uint64_t nonce, GreetingRefu
                 to.rail[path % to.name.rails].control);
 }
 
-namespace {
-template <typename Entry>
-Entry& reach(std::vector<Entry>& entries, uint32_t at) {
-  if (entries.size() <= at) entries.resize(at + 1);
-  return entries[at];
-}
-}  // namespace
-
 void Engine::attach(SendEnd* end) {
   reach(send_ends_, end->channel()) = end;
   if (const Outcome failure = failure_of(end->peer()); failure.has_failed()) end->fail(failure);
@@ -728,7 +710,7 @@ void Engine::attach(uint32_t message, SendRequest* request) {
 }
 void Engine::attach(uint32_t message, ReceiveRequest* request) {
   reach(receives_of_, message) = request;
-  if (first_pages_.size() <= message) first_pages_.resize(message + 1, kNoObject);
+  reach(first_pages_, message, kNoObject);  // settle_packet() looks for some
   ++peers_of_[receive_channel(receive_message(message).channel).peer]->open_receives;
 }
 
@@ -763,8 +745,8 @@ void Engine::detach(ReceiveEnd* end) {
     const uint32_t message = ring * kRing + i;
     if (std::exchange(reach(receives_of_, message), nullptr) != nullptr)
       --peers_of_[end->peer()]->open_receives;
-    if (first_pages_.size() <= message) first_pages_.resize(message + 1, kNoObject);
-    for (uint32_t page = std::exchange(first_pages_[message], kNoObject); page != kNoObject;) {
+    uint32_t& first = reach(first_pages_, message, kNoObject);
+    for (uint32_t page = std::exchange(first, kNoObject); page != kNoObject;) {
       const uint32_t next = pool_[page].next;
       pool_.put_back(page);  // the core counts it as idle
       page = next;

@@ -118,9 +118,10 @@ class Engine final : public protocol::datagram::EngineCore<Engine>,
   void post_control(uint32_t peer, uint32_t path, protocol::datagram::PacketKind kind,
                     protocol::datagram::PacketHeader header, std::span<const uint8_t> body);
   void post_farewell(uint32_t peer, const protocol::datagram::Farewell& farewell);
-  void poll_sends(Rail& rail);
-  void poll_control(Rail& rail);
-  void poll_pages(uint32_t number, Rail& rail);
+  void poll_rail(uint32_t number);
+  template <typename Take>
+  void poll(verbs::CompletionQueue& queue, int rounds, const Take& take);
+  bool is_fault(const Rail& rail, const verbs::Completion& completion, const char* verb);
   void take_control(uint32_t immediate, std::span<const uint8_t> bytes);
   void take_page(uint32_t rail, uint64_t cookie, uint32_t immediate, uint32_t length_bytes);
   void take_greeting(protocol::datagram::PacketKind kind, std::span<const uint8_t> bytes);
@@ -131,7 +132,8 @@ class Engine final : public protocol::datagram::EngineCore<Engine>,
   void linger();
   uint32_t find_peer(const protocol::datagram::Immediate& immediate) const;
   void note(const base::Outcome& outcome);
-  void fail_all(const base::Outcome& failure);
+  template <typename Body>
+  void for_ends(const Body& body);
 
   // --- ProgressToken's and RegistryMember's.
   int64_t progress_idle() override;

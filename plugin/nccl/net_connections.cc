@@ -1,5 +1,6 @@
 // listen, connect, accept, close, and registered memory.
 #include <cstring>
+#include <map>
 
 #include "base/log.h"
 #include "base/parameters.h"
@@ -65,7 +66,7 @@ Outcome listen(void* context, int device, void* handle, void** listen_comm) {
     auto engine = transport::datagram::Engine::find(**nic, c->nics);
     if (!engine) return engine.error();
     protocol::datagram::DatagramHandle contents;
-    auto listener = transport::datagram::Listener::open(std::move(*engine), &contents);
+    auto listener = transport::datagram::Listener::open(*engine, &contents);
     if (!listener) return listener.error();
     std::memcpy(handle, &contents, sizeof(contents));
     comm->datagram_listener = std::move(*listener);
@@ -82,6 +83,29 @@ Outcome listen(void* context, int device, void* handle, void** listen_comm) {
 
 namespace {
 
+// Goes on with the attempt to which `handle` belongs, or begins it by `start`; one that needs more is kept.
+// Its nonce is another where NCCL gave up an attempt and the memory of its handle serves a new one.
+template <typename Connector, typename Start>
+auto poll_attempt(Context* c, std::map<void*, std::unique_ptr<Connector>>& attempts, void* handle,
+                  uint64_t nonce, const Start& start) -> decltype(std::declval<Connector&>().poll()) {
+  std::unique_ptr<Connector> connector;
+  {
+    const std::lock_guard lock(c->mutex);
+    if (auto found = attempts.extract(handle); !found.empty()) connector = std::move(found.mapped());
+  }
+  if (connector == nullptr || connector->nonce() != nonce) {
+    base::Result<std::unique_ptr<Connector>> started = start();
+    if (!started) return started.error();
+    connector = std::move(*started);
+  }
+  auto end = connector->poll();
+  if (end && *end == nullptr) {
+    const std::lock_guard lock(c->mutex);
+    attempts[handle] = std::move(connector);
+  }
+  return end;
+}
+
 // The same for datagrams as connect() below.
 Outcome connect_by_datagrams(Context* c, const transport::Nic& nic, void* handle, void** send_comm) {
   protocol::datagram::DatagramHandle contents;
@@ -90,25 +114,15 @@ Outcome connect_by_datagrams(Context* c, const transport::Nic& nic, void* handle
       error != protocol::HandshakeError::kNone) {
     return base::fail(base::Status::kInvalidArgument, "connect: the handle is %s", protocol::describe(error));
   }
-  std::unique_ptr<transport::datagram::Connector> connector;
-  {
-    const std::lock_guard lock(c->mutex);
-    if (auto found = c->calling.extract(handle); !found.empty()) connector = std::move(found.mapped());
-  }
-  if (connector == nullptr || connector->nonce() != contents.nonce) {
-    auto engine = transport::datagram::Engine::find(nic, c->nics);
-    if (!engine) return engine.error();
-    auto started = transport::datagram::Connector::start(std::move(*engine), contents);
-    if (!started) return started.error();
-    connector = std::move(*started);
-  }
-  auto end = connector->poll();
+  using transport::datagram::Connector;
+  auto end =
+      poll_attempt(c, c->calling, handle, contents.nonce, [&]() -> base::Result<std::unique_ptr<Connector>> {
+        auto engine = transport::datagram::Engine::find(nic, c->nics);
+        if (!engine) return engine.error();
+        return Connector::start(std::move(*engine), contents);
+      });
   if (!end) return end.error();
-  if (*end == nullptr) {
-    const std::lock_guard lock(c->mutex);
-    c->calling[handle] = std::move(connector);
-    return {};
-  }
+  if (*end == nullptr) return {};
   auto comm = make_communicator(c->self, c->nics, &nic);
   comm->datagram_sender = std::move(*end);
   *send_comm = comm.release();
@@ -132,25 +146,12 @@ Outcome connect(void* context, int device, int traffic_class, void* handle, void
                       transport::describe_versions(error, contents.header).c_str());
   }
 
-  std::unique_ptr<transport::Connector> connector;
-  {
-    const std::lock_guard lock(c->mutex);
-    if (auto found = c->connecting.extract(handle); !found.empty()) connector = std::move(found.mapped());
-  }
-  // Another nonce: NCCL gave up an attempt and the memory of its handle serves a new one.
-  if (connector == nullptr || connector->nonce() != contents.header.nonce) {
-    auto started =
-        transport::Connector::start(**nic, contents, traffic_class >= 0 ? traffic_class : c->traffic_class);
-    if (!started) return started.error();
-    connector = std::move(*started);
-  }
-  auto sender = connector->poll();
+  auto sender = poll_attempt(c, c->connecting, handle, contents.header.nonce, [&] {
+    return transport::Connector::start(**nic, contents,
+                                       traffic_class >= 0 ? traffic_class : c->traffic_class);
+  });
   if (!sender) return sender.error();
-  if (*sender == nullptr) {
-    const std::lock_guard lock(c->mutex);
-    c->connecting[handle] = std::move(connector);
-    return {};
-  }
+  if (*sender == nullptr) return {};
   auto comm = make_communicator(c->self, c->nics, *nic);
   comm->sender = std::move(*sender);
   comm->sender->name_communicator(c->communicator_id);

@@ -185,14 +185,16 @@ void OurContender::enqueue(const Work& work, CUstream stream) {
 }
 
 NormContender::NormContender(const OpsLibrary& library, verbena_ops* ops, const NormPlaces& places,
-                             const Named& what, Kind kind, Contender* all_reduce, const std::string& name)
+                             const Named& what, Kind kind, Contender* all_reduce, const std::string& name,
+                             const verbena_ops_choice& choice)
     : library_(library),
       ops_(ops),
       places_(places),
       what_(what),
       kind_(kind),
       all_reduce_(all_reduce),
-      name_(name) {}
+      name_(name),
+      choice_(choice) {}
 
 void NormContender::enqueue(const Work& work, CUstream stream) {
   if (kind_ == Kind::kBare) return all_reduce_->enqueue(work, stream);
@@ -210,16 +212,10 @@ void NormContender::enqueue(const Work& work, CUstream stream) {
   norm.scales = as_pointer(places_.scales);
   norm.scale_row_step = norm.scale_block_step = 1;
   void* const sum = as_pointer(places_.sum);
-  if (kind_ == Kind::kFused) {
-    // Asked for by its name, an algorithm of packets does both in one kernel at any size.
-    verbena_ops_choice choice{};
-    check(library_.verbena_ops_choose(ops_, VERBENA_OPS_ALL_REDUCE, work.count * get_element_bytes(work.type),
-                                      &choice),
-          "verbena_ops_choose");
+  if (kind_ == Kind::kFused)
     return check(library_.verbena_ops_all_reduce_norm(ops_, as_pointer(work.from), sum, work.type, &norm,
-                                                      VERBENA_OPS_AUTO, &choice, stream),
+                                                      VERBENA_OPS_AUTO, &choice_, stream),
                  "verbena_ops_all_reduce_norm");
-  }
   Work alone = work;
   alone.to = places_.sum;
   all_reduce_->enqueue(alone, stream);

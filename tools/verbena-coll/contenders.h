@@ -65,7 +65,8 @@ class NormContender : public Contender {
  public:
   enum class Kind { kFused, kApart, kBare };
   NormContender(const OpsLibrary& library, verbena_ops* ops, const NormPlaces& places, const Named& what,
-                Kind kind, Contender* all_reduce, const std::string& name);
+                Kind kind, Contender* all_reduce, const std::string& name,
+                const verbena_ops_choice& choice = {});
   const std::string& name() const override { return name_; }
   void enqueue(const Work& work, CUstream stream) override;
 
@@ -77,6 +78,7 @@ class NormContender : public Contender {
   Kind kind_;
   Contender* all_reduce_;  // not of kFused
   std::string name_;
+  verbena_ops_choice choice_;  // of kFused; an algorithm of packets by its name is one kernel at any size
 };
 
 // One communicator, with all its channels, as an application has it.

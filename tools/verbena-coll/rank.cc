@@ -228,9 +228,12 @@ Bytes Rank::expect(const Subject& subject, uint64_t count, uint32_t round) const
 std::vector<std::unique_ptr<Contender>> Rank::list_contenders(const Subject& subject, uint64_t bytes) {
   std::vector<std::unique_ptr<Contender>> all;
   if (subject.named.has_norm) {
+    verbena_ops_choice chosen{};
+    check(library_.verbena_ops_choose(ours_->ops, VERBENA_OPS_ALL_REDUCE, bytes, &chosen),
+          "verbena_ops_choose");
     const auto add = [&](NormContender::Kind kind, Contender* all_reduce, const std::string& name) {
       all.push_back(std::make_unique<NormContender>(library_, ours_->ops, norm_, subject.named, kind,
-                                                    all_reduce, name));
+                                                    all_reduce, name, chosen));
     };
     add(NormContender::Kind::kApart, chosen_.get(), "verbena/apart");
     add(NormContender::Kind::kFused, nullptr, "verbena/fused");

@@ -1,6 +1,7 @@
 // listen, connect, accept, close, and registered memory.
 #include <cstring>
 #include <map>
+#include <utility>
 
 #include "base/log.h"
 #include "base/parameters.h"

@@ -60,6 +60,15 @@ using NewestTest = DatagramTest<NewestVersion>;
 
 class DatagramNewestTest : public NewestTest {
  protected:
+  LiveConnection<NewestVersion>* start_connected() {
+    EXPECT_EQ(start(), 2);
+    return HasFailure() ? nullptr : establish(0, HandleShape::kNull);
+  }
+  static void expect_remote_error(LiveConnection<NewestVersion>& connection, void* request) {
+    int sizes[abi::kMaxTestSizes] = {};
+    EXPECT_FALSE(connection.wait(request, sizes));
+    EXPECT_EQ(connection.result, abi::kRemoteError);
+  }
   // As many messages at a time as fit, of lengths by seed.
   void exchange(LiveConnection<NewestVersion>& connection, int messages, size_t most_bytes) {
     constexpr size_t kPlaces = 8;
@@ -102,8 +111,7 @@ class DatagramNewestTest : public NewestTest {
 };
 
 TEST_F(DatagramNewestTest, EveryLengthAndPlace) {
-  ASSERT_EQ(start(), 2);
-  auto* connection = establish(0, HandleShape::kNull);
+  auto* connection = start_connected();
   ASSERT_NE(connection, nullptr);
   for (const size_t length : {0, 1, 15, 16, 17, 4063, 4064, 4065, 8128, 8129, 65536, 1'000'003, 4'000'000}) {
     EXPECT_EQ(connection->transfer(length, length % 61, length % 53), nullptr) << length;
@@ -111,8 +119,7 @@ TEST_F(DatagramNewestTest, EveryLengthAndPlace) {
 }
 
 TEST_F(DatagramNewestTest, ManyMessagesAtATime) {
-  ASSERT_EQ(start(), 2);
-  auto* connection = establish(0, HandleShape::kNull);
+  auto* connection = start_connected();
   ASSERT_NE(connection, nullptr);
   exchange(*connection, 2000, 20'000);
 }
@@ -129,8 +136,7 @@ TEST_F(DatagramNewestTest, ManyChannels) {
 }
 
 TEST_F(DatagramNewestTest, AMessageThatIsTooLongIsAnError) {
-  ASSERT_EQ(start(), 2);
-  auto* connection = establish(0, HandleShape::kNull);
+  auto* connection = start_connected();
   ASSERT_NE(connection, nullptr);
   void* const receive =
       connection->receive(connection->received.bytes.first(1000), connection->received.mhandle);
@@ -148,8 +154,7 @@ TEST_F(DatagramNewestTest, AMessageThatIsTooLongIsAnError) {
 }
 
 TEST_F(DatagramNewestTest, AMessageThatWaitsAndIsTooLongIsNotCopied) {
-  ASSERT_EQ(start(), 2);
-  auto* connection = establish(0, HandleShape::kNull);
+  auto* connection = start_connected();
   ASSERT_NE(connection, nullptr);
   tools::fill_pattern(connection->sent.bytes.first(9000), 1);
   std::fill(connection->received.bytes.begin(), connection->received.bytes.end(), std::byte{0xcc});
@@ -174,16 +179,13 @@ TEST_F(DatagramNewestTest, AMessageThatWaitsAndIsTooLongIsNotCopied) {
 }
 
 TEST_F(DatagramNewestTest, APeerThatHasClosedIsNoticed) {
-  ASSERT_EQ(start(), 2);
-  auto* connection = establish(0, HandleShape::kNull);
+  auto* connection = start_connected();
   ASSERT_NE(connection, nullptr);
   void* const receive =
       connection->receive(connection->received.bytes.first(1000), connection->received.mhandle);
   ASSERT_NE(receive, nullptr);
   ASSERT_TRUE(connection->close_send());
-  int sizes[abi::kMaxTestSizes] = {};
-  EXPECT_FALSE(connection->wait(receive, sizes));
-  EXPECT_EQ(connection->result, abi::kRemoteError);
+  expect_remote_error(*connection, receive);
 }
 
 // A hello opens one channel, however often its listener is polled.
@@ -215,15 +217,12 @@ TEST_F(DatagramNewestTest, AListenerAcceptsEachCallerOnce) {
 
 // What is sent needs grants, which nobody gives any more.
 TEST_F(DatagramNewestTest, AReceiverThatHasClosedIsNoticed) {
-  ASSERT_EQ(start(), 2);
-  auto* connection = establish(0, HandleShape::kNull);
+  auto* connection = start_connected();
   ASSERT_NE(connection, nullptr);
   void* const send = connection->send(connection->sent.bytes.first(1'000'000), connection->sent.mhandle);
   ASSERT_NE(send, nullptr);
   ASSERT_TRUE(connection->close_recv());
-  int size = -1;
-  EXPECT_FALSE(connection->wait(send, &size));
-  EXPECT_EQ(connection->result, abi::kRemoteError);
+  expect_remote_error(*connection, send);
   const auto warnings = LogCapture::get().take_warnings();
   ASSERT_FALSE(warnings.empty());
   EXPECT_NE(warnings[0].find("later a send is open"), std::string::npos) << warnings[0];
@@ -316,8 +315,7 @@ class DatagramFaultTest : public DatagramNewestTest, public ::testing::WithParam
 };
 
 TEST_P(DatagramFaultTest, EveryMessageArrivesWhole) {
-  ASSERT_EQ(start(), 2);
-  auto* connection = establish(0, HandleShape::kNull);
+  auto* connection = start_connected();
   ASSERT_NE(connection, nullptr);
   if (GetParam().has_data) {
     exchange(*connection, 300, 500'000);
@@ -376,45 +374,36 @@ TEST_F(DatagramNewestTest, ARailGoesDownAndComesBack) {
 TEST_F(DatagramNewestTest, ASendFailsWhileAllPortsAreDown) {
   environment_.set("SOFTVERBS_FAULTS", "down rail=0 at=300ms");
   environment_.set("VERBENA_FAILOVER_TIMEOUT_MS", "600");
-  ASSERT_EQ(start(), 2);
-  auto* connection = establish(0, HandleShape::kNull);
+  auto* connection = start_connected();
   ASSERT_NE(connection, nullptr);
   std::this_thread::sleep_for(std::chrono::milliseconds(600));
   void* const send = connection->send(connection->sent.bytes.first(1000), connection->sent.mhandle);
   ASSERT_NE(send, nullptr);
-  int size = -1;
-  EXPECT_FALSE(connection->wait(send, &size));
-  EXPECT_EQ(connection->result, abi::kRemoteError);
+  expect_remote_error(*connection, send);
 }
 
 // The path that a farewell would take first.
 TEST_F(DatagramNewestTest, APeerThatHasClosedIsNoticedOverTheOtherPaths) {
   environment_.set("SOFTVERBS_FAULTS", "down path=1 at=300ms");
-  ASSERT_EQ(start(), 2);
-  auto* connection = establish(0, HandleShape::kNull);
+  auto* connection = start_connected();
   ASSERT_NE(connection, nullptr);
   std::this_thread::sleep_for(std::chrono::milliseconds(500));
   void* const receive = connection->receive(connection->received.bytes, connection->received.mhandle);
   ASSERT_NE(receive, nullptr);
   ASSERT_TRUE(connection->close_send());
-  int sizes[abi::kMaxTestSizes] = {};
-  EXPECT_FALSE(connection->wait(receive, sizes));
-  EXPECT_EQ(connection->result, abi::kRemoteError);
+  expect_remote_error(*connection, receive);
 }
 
 // The farewell is lost with the port; who has something to send asks.
 TEST_F(DatagramNewestTest, AReceiverThatClosesUnheardIsNoticed) {
   environment_.set("SOFTVERBS_FAULTS", "down rail=0 at=300ms for=400ms");
-  ASSERT_EQ(start(), 2);
-  auto* connection = establish(0, HandleShape::kNull);
+  auto* connection = start_connected();
   ASSERT_NE(connection, nullptr);
   void* const send = connection->send(connection->sent.bytes.first(1'000'000), connection->sent.mhandle);
   ASSERT_NE(send, nullptr);
   std::this_thread::sleep_for(std::chrono::milliseconds(450));
   ASSERT_TRUE(connection->close_recv());
-  int size = -1;
-  EXPECT_FALSE(connection->wait(send, &size));
-  EXPECT_EQ(connection->result, abi::kRemoteError);
+  expect_remote_error(*connection, send);
 }
 
 // Two processes, one of which dies.

@@ -289,6 +289,11 @@ void meet(int socket, QueuePair& pair) {
   hear<bool>(socket);
 }
 
+void meet(QueuePair& one, QueuePair& other) {
+  one.connect(other.address());
+  other.connect(one.address());
+}
+
 uint8_t* find_tables(uint32_t slot) {
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) {

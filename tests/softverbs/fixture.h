@@ -144,6 +144,8 @@ T hear(int socket) {
 
 // Exchanges addresses with the process at the other end of the socket, and connects.
 void meet(int socket, QueuePair& pair);
+// The same within this process.
+void meet(QueuePair& one, QueuePair& other);
 
 struct RemoteMemory {
   uint64_t address;

@@ -17,8 +17,8 @@ constexpr size_t kBytes = 3 << 20;
 
 // Memory of some kind, registered.
 struct Registered {
-  Registered(Node& node, Kind kind, int gpu) : memory(kind, gpu, kBytes) {
-    mr = ibv_reg_mr(node.pd, reinterpret_cast<void*>(memory.address()), kBytes, kAllAccess);
+  Registered(Node& node, Kind kind, int gpu, int more_access = 0) : memory(kind, gpu, kBytes) {
+    mr = ibv_reg_mr(node.pd, reinterpret_cast<void*>(memory.address()), kBytes, kAllAccess | more_access);
     EXPECT_NE(mr, nullptr) << get_name(kind);
   }
   ~Registered() { EXPECT_EQ(ibv_dereg_mr(mr), 0); }

@@ -553,8 +553,7 @@ struct Held {
   Registered near{left_node, Kind::kDevice, 0}, far{right_node, Kind::kDevice, 0};
 
   Held() {
-    left.connect(right.address());
-    right.connect(left.address());
+    meet(left, right);
     near.memory.fill(kSeed);
     far.memory.clear();
     hold_copies(true);

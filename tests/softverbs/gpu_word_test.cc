@@ -19,8 +19,7 @@ void drive_adds(Kind far_kind) {
   constexpr uint64_t kAdds = 40;
   Node node;
   QueuePair first(node), second(node);
-  first.connect(second.address());
-  second.connect(first.address());
+  meet(first, second);
   Registered far(node, far_kind, 0);
   Buffer results(node, 16 * kAdds);
   far.memory.clear();
@@ -52,8 +51,7 @@ void drive_adds_behind_writes(Kind kind) {
   constexpr uint64_t kAdds = 8, kWritesEach = 4, kWrites = kAdds * kWritesEach, kStride = 64;
   Node node;
   QueuePair first(node), second(node);
-  first.connect(second.address());
-  second.connect(first.address());
+  meet(first, second);
   Registered near(node, kind, count_gpus() - 1), far(node, kind, 0);
   Buffer results(node, 8 * kAdds);
   far.memory.clear(kStride * (kWrites + 1));
@@ -85,29 +83,25 @@ void drive_relaxed_writes(bool is_relaxed) {
   constexpr uint64_t kWrites = 24, kStride = 64;
   Node node;
   QueuePair first(node), second(node);
-  first.connect(second.address());
-  second.connect(first.address());
+  meet(first, second);
   Registered near(node, Kind::kExportable, count_gpus() - 1);
-  TestMemory far(Kind::kExportable, 0, kBytes);
-  ibv_mr* const mr = ibv_reg_mr(node.pd, reinterpret_cast<void*>(far.address()), kBytes,
-                                kAllAccess | (is_relaxed ? IBV_ACCESS_RELAXED_ORDERING : 0));
-  ASSERT_NE(mr, nullptr);
+  Registered far(node, Kind::kExportable, 0, is_relaxed ? IBV_ACCESS_RELAXED_ORDERING : 0);
   Buffer result(node, 8);
-  far.clear(kStride * (kWrites + 1));
+  far.memory.clear(kStride * (kWrites + 1));
   near.memory.fill(1, kStride * kWrites);
   const int batches_before = count_copy_calls().batches;
   for (uint64_t i = 0; i < kWrites; ++i) {
     Send write(IBV_WR_RDMA_WRITE, i);
     write.sges.push_back({near.memory.address() + kStride * i, 8, near.mr->lkey});
-    ASSERT_EQ(write.to(far.address() + kStride * (i + 1), mr->rkey).post(first), 0);
+    ASSERT_EQ(write.to(far.memory.address() + kStride * (i + 1), far.mr->rkey).post(first), 0);
   }
   Send add(IBV_WR_ATOMIC_FETCH_AND_ADD, kWrites);
   add.from(result, 0, 8);
-  add.request.wr.atomic = {far.address(), 1, 0, mr->rkey};
+  add.request.wr.atomic = {far.memory.address(), 1, 0, far.mr->rkey};
   ASSERT_EQ(add.post(first), 0);
   uint8_t word = 0;
-  while (word == 0) word = far.read(0, 1)[0];
-  const std::vector<uint8_t> found = far.read(0, kStride * (kWrites + 1));
+  while (word == 0) word = far.memory.read(0, 1)[0];
+  const std::vector<uint8_t> found = far.memory.read(0, kStride * (kWrites + 1));
   for (uint64_t i = 0; i < kWrites; ++i)
     EXPECT_TRUE(
         near.memory.read(kStride * i, 8) ==
@@ -118,7 +112,6 @@ void drive_relaxed_writes(bool is_relaxed) {
   if (const CopyCalls calls = count_copy_calls(); calls.all != 0 && is_here) {
     EXPECT_EQ(calls.batches > batches_before, is_relaxed);
   }
-  EXPECT_EQ(ibv_dereg_mr(mr), 0);
 }
 
 // A small write that continues the one before it, to what an earlier write of the same batch wrote: the later
@@ -127,15 +120,11 @@ void drive_continued_write() {
   constexpr uint64_t kPart = 128;
   Node node;
   QueuePair first(node), second(node);
-  first.connect(second.address());
-  second.connect(first.address());
+  meet(first, second);
   Registered near(node, Kind::kExportable, count_gpus() - 1);
-  TestMemory far(Kind::kExportable, 0, kBytes);
-  ibv_mr* const mr = ibv_reg_mr(node.pd, reinterpret_cast<void*>(far.address()), kBytes,
-                                kAllAccess | IBV_ACCESS_RELAXED_ORDERING);
-  ASSERT_NE(mr, nullptr);
+  Registered far(node, Kind::kExportable, 0, IBV_ACCESS_RELAXED_ORDERING);
   near.memory.fill(1, 16 * kPart);
-  far.clear(16 * kPart);
+  far.memory.clear(16 * kPart);
   struct Write {
     uint64_t to, from;
   };
@@ -144,7 +133,7 @@ void drive_continued_write() {
   for (const Write& part : parts) {
     Send& write = sends.emplace_back(IBV_WR_RDMA_WRITE, part.from);
     write.sges.push_back({near.memory.address() + kPart * part.from, kPart, near.mr->lkey});
-    write.to(far.address() + kPart * part.to, mr->rkey);
+    write.to(far.memory.address() + kPart * part.to, far.mr->rkey);
   }
   for (size_t i = 0; i < sends.size(); ++i) {
     sends[i].request.sg_list = sends[i].sges.data();
@@ -155,8 +144,7 @@ void drive_continued_write() {
   ASSERT_EQ(ibv_post_send(first.qp, &sends[0].request, &bad), 0);
   ASSERT_EQ(node.wait_completions(static_cast<int>(sends.size())).size(), sends.size());
   for (const Write& part : std::span(parts).subspan(1))
-    EXPECT_EQ(far.read(kPart * part.to, kPart), near.memory.read(kPart * part.from, kPart)) << part.to;
-  EXPECT_EQ(ibv_dereg_mr(mr), 0);
+    EXPECT_EQ(far.memory.read(kPart * part.to, kPart), near.memory.read(kPart * part.from, kPart)) << part.to;
 }
 
 // A word is written, and added to right after it.
@@ -164,8 +152,7 @@ void drive_adds_to_written_words(Kind kind) {
   constexpr uint64_t kRounds = 24;
   Node node;
   QueuePair first(node), second(node);
-  first.connect(second.address());
-  second.connect(first.address());
+  meet(first, second);
   Registered near(node, kind, count_gpus() - 1), far(node, kind, 0);
   Buffer results(node, 8 * kRounds);
   far.memory.clear(8);
@@ -197,8 +184,7 @@ void drive_stop(Kind far_kind, ibv_wr_opcode opcode, uint64_t completions_before
   constexpr uint64_t kRequests = 48, kStride = 64;
   Node node;
   QueuePair near(node), far_end(node);
-  near.connect(far_end.address());
-  far_end.connect(near.address());
+  meet(near, far_end);
   Registered far(node, far_kind, 0);
   Buffer source(node, 8 * kRequests), found(node, kStride * kRequests);
   far.memory.clear(kStride * kRequests);
@@ -222,8 +208,7 @@ void drive_stop(Kind far_kind, ibv_wr_opcode opcode, uint64_t completions_before
   const int left = static_cast<int>(kRequests - completions_before);
   ASSERT_EQ(node.wait_completions(left).size(), static_cast<size_t>(left));
   QueuePair reads(node), source_of_reads(node);
-  reads.connect(source_of_reads.address());
-  source_of_reads.connect(reads.address());
+  meet(reads, source_of_reads);
   Send read(IBV_WR_RDMA_READ, 0);
   read.from(found, 0, found.size());
   ASSERT_EQ(read.to(far.memory.address(), far.mr->rkey).post(reads), 0);
@@ -239,8 +224,7 @@ void drive_failures_at_both_ends(Kind kind) {
   constexpr uint64_t kRequests = 48, kStride = 64;
   Node node;
   QueuePair near(node), far_end(node);
-  near.connect(far_end.address());
-  far_end.connect(near.address());
+  meet(near, far_end);
   Registered memory(node, kind, 0);
   Buffer source(node, 8);
   for (uint64_t i = 0; i < kRequests; ++i) {

@@ -52,10 +52,9 @@ bool is_wire_in_use() {
 class ContainerTest : public ::testing::TestWithParam<Containers> {
  protected:
   void SetUp() override {
-    if (GetParam().has_own_network) {
-      network_ = std::make_unique<Network>();
-      if (!network_->problem().empty()) GTEST_SKIP() << network_->problem();
-    }
+    // A network of its own also where both share one: no other test's connections are seen in it.
+    network_ = std::make_unique<Network>();
+    if (!network_->problem().empty()) GTEST_SKIP() << network_->problem();
     ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, between_), 0);
     setenv("SOFTVERBS_PORT", std::to_string(kFirstPort).c_str(), 1);
     setenv("SOFTVERBS_INSECURE", "1", 1);
@@ -70,7 +69,7 @@ class ContainerTest : public ::testing::TestWithParam<Containers> {
       const bool is_made = unshare(flags) == 0 &&
                            mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
                            (!containers.has_own_shm || mount("none", "/dev/shm", "tmpfs", 0, nullptr) == 0) &&
-                           (!containers.has_own_network || network_->enter(host));
+                           network_->enter(containers.has_own_network ? host : 0);
       tell(socket, is_made);
       if (!is_made) return;
       // Its first process, where it has process ids of its own.
@@ -92,13 +91,18 @@ class ContainerTest : public ::testing::TestWithParam<Containers> {
     QueuePair pair(node);
     meet(socket, pair);
     source.fill(host);
+    ASSERT_EQ(pair.post_receive(2, target, 0, 0), 0);
     tell(socket, RemoteMemory{target.address(), target.mr()->rkey});
     const auto remote = hear<RemoteMemory>(socket);
-    ASSERT_EQ(Send(IBV_WR_RDMA_WRITE, 1).from(source, 0, kBytes).to(remote.address, remote.rkey).post(pair),
+    ASSERT_EQ(Send(IBV_WR_RDMA_WRITE_WITH_IMM, 1)
+                  .from(source, 0, kBytes)
+                  .to(remote.address, remote.rkey)
+                  .with_immediate(host)
+                  .post(pair),
               0);
+    // What it has sent, and what it has received.
     EXPECT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
-    tell(socket, true);
-    hear<bool>(socket);
+    EXPECT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
     EXPECT_TRUE(target.matches(1 - host, kBytes));
     EXPECT_EQ(is_wire_in_use(), GetParam().is_wire_taken);
     tell(socket, true);
@@ -111,7 +115,7 @@ class ContainerTest : public ::testing::TestWithParam<Containers> {
 
 TEST_P(ContainerTest, BytesGoBothWays) {
   const std::unique_ptr<Child> hosts[] = {start(0), start(1)};
-  if (network_ != nullptr) network_->connect();
+  network_->connect();
   const bool are_made[] = {hear<bool>(hosts[0]->socket()), hear<bool>(hosts[1]->socket())};
   for (const auto& host : hosts) host->join();
   if (!are_made[0] || !are_made[1]) GTEST_SKIP() << "no right to make namespaces";

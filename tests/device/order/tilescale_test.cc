@@ -117,6 +117,7 @@ TEST(Tilescale, WithoutLimits) {
 enum class Distance { kBlock, kGpu, kSystem };
 template <typename Send, typename HasCome>
 void pass_data(Distance distance, const Send& send, const HasCome& has_come) {
+  const bool is_block = distance == Distance::kBlock;
   for (uint64_t seed = 0; seed < 4; ++seed) {
     uint32_t flag = 0, data = 0;
     const auto write = [&] {
@@ -132,7 +133,6 @@ void pass_data(Distance distance, const Send& send, const HasCome& has_come) {
       world.add_grid(0, 1, 1, write);
       world.add_grid(1, 1, 1, read);
     } else {
-      const bool is_block = distance == Distance::kBlock;
       world.add_grid(0, is_block ? 1 : 2, is_block ? 64 : 1, [&] {
         const uint32_t which =
             is_block ? verbena::device::thread_index() : 32 * verbena::device::block_index();

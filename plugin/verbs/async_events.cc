@@ -86,11 +86,12 @@ void AsyncEvents::handle(const ibv_async_event& event) {
     base::log_warn(
         "device %s:%d: a completion queue failed: it overran; the lines of its connections name their peers",
         name, port_number);
+    note(event.element.cq);
   } else if (event.event_type == IBV_EVENT_SRQ_ERR) {
     base::log_warn("device %s:%d: a shared receive queue failed: it receives nothing any more; see dmesg",
                    name, port_number);
   } else if (event.event_type == IBV_EVENT_QP_LAST_WQE_REACHED) {
-    note_drained(event.element.qp->qp_num);
+    note(event.element.qp);
   } else if (const char* what = explain_queue_pair_event(event.event_type); what != nullptr) {
     // Not destroyed yet: destroying a queue pair waits for the acknowledgement of its events.
     base::log_warn("device %s:%d: queue pair %u %s", name, port_number, event.element.qp->qp_num, what);
@@ -99,20 +100,20 @@ void AsyncEvents::handle(const ibv_async_event& event) {
   }
 }
 
-void AsyncEvents::watch_pair(uint32_t number, std::atomic<bool>* is_drained) {
-  const std::lock_guard lock(pairs_mutex_);
-  pairs_[number] = is_drained;
+void AsyncEvents::watch(const void* queue, std::atomic<bool>* is_set) {
+  const std::lock_guard lock(watched_mutex_);
+  watched_[queue] = is_set;
 }
 
-void AsyncEvents::forget_pair(uint32_t number) {
-  const std::lock_guard lock(pairs_mutex_);
-  pairs_.erase(number);
+void AsyncEvents::forget(const void* queue) {
+  const std::lock_guard lock(watched_mutex_);
+  watched_.erase(queue);
 }
 
-void AsyncEvents::note_drained(uint32_t number) {
-  const std::lock_guard lock(pairs_mutex_);
-  const auto found = pairs_.find(number);
-  if (found != pairs_.end()) found->second->store(true, std::memory_order_release);
+void AsyncEvents::note(const void* queue) {
+  const std::lock_guard lock(watched_mutex_);
+  const auto found = watched_.find(queue);
+  if (found != watched_.end()) found->second->store(true, std::memory_order_release);
 }
 
 // Every context sees the events of all ports of its device.

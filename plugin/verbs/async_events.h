@@ -32,24 +32,23 @@ class AsyncEvents {
   // How many changes of the port and its addresses there were.
   uint32_t count_port_events() const { return port_events_.load(std::memory_order_acquire); }
 
-  // Sets `*is_drained` (release) once the queue pair is in the error state and takes no more entries of its
-  // shared receive queue. Ends with forget_pair.
-  void watch_pair(uint32_t number, std::atomic<bool>* is_drained);
-  void forget_pair(uint32_t number);
+  // Sets `*is_set` (release) at what the device reports of `queue`: see EventMark. Ends with forget().
+  void watch(const void* queue, std::atomic<bool>* is_set);
+  void forget(const void* queue);
 
  private:
   void drain();
   void handle(const ibv_async_event& event);
   void handle_port_event(const ibv_async_event& event);
-  void note_drained(uint32_t number);
+  void note(const void* queue);
 
   const Device& device_;
   std::atomic<bool> is_port_up_{true};
   std::atomic<bool> has_device_failed_{false};
   std::atomic<bool> has_address_changed_{false};
   std::atomic<uint32_t> port_events_{0};
-  std::mutex pairs_mutex_;                                  // guards pairs_
-  std::unordered_map<uint32_t, std::atomic<bool>*> pairs_;  // by queue pair number
+  std::mutex watched_mutex_;  // guards watched_
+  std::unordered_map<const void*, std::atomic<bool>*> watched_;
 };
 
 }  // namespace verbena::verbs

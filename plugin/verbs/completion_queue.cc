@@ -3,6 +3,7 @@
 #include <cstddef>
 
 #include "base/log.h"
+#include "verbs/async_events.h"
 #include "verbs/library.h"
 #include "verbs/queues.h"
 
@@ -33,6 +34,14 @@ void Destroyer::operator()(ibv_cq* queue) const {
     base::log_warn("device %s: a completion queue cannot be destroyed (errno %d)", device, error);
 }
 
+EventMark::EventMark(Device& device, const void* queue) : device_(device), queue_(queue) {
+  device_.events().watch(queue_, &is_set_);
+}
+
+EventMark::~EventMark() {
+  device_.events().forget(queue_);
+}
+
 Result<CompletionQueue> CompletionQueue::create(Device& device, uint32_t depth_entries) {
   if (depth_entries > device.max_cq_entries()) {
     return base::fail(Status::kSystem,
@@ -48,6 +57,7 @@ Result<CompletionQueue> CompletionQueue::create(Device& device, uint32_t depth_e
   }
   CompletionQueue result;
   result.queue_ = Owned<ibv_cq>(queue, Destroyer{&library});
+  result.failed_ = std::make_unique<EventMark>(device, queue);
   return result;
 }
 

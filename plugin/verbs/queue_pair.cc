@@ -161,14 +161,6 @@ void Destroyer::operator()(ibv_qp* pair) const {
     base::log_warn("device %s: queue pair %u cannot be destroyed (errno %d)", device, number, error);
 }
 
-DrainMark::DrainMark(Device& device, uint32_t pair_number) : device_(device), pair_number_(pair_number) {
-  device_.events().watch_pair(pair_number_, &is_set_);
-}
-
-DrainMark::~DrainMark() {
-  device_.events().forget_pair(pair_number_);
-}
-
 Result<QueuePair> QueuePair::create(Device& device, CompletionQueue& completions,
                                     const QueuePairOptions& options) {
   if (options.send_depth == 0 ||
@@ -196,7 +188,8 @@ Result<QueuePair> QueuePair::create(Device& device, CompletionQueue& completions
   result.outstanding_reads_ = static_cast<uint8_t>(options.outstanding_reads);
   result.traffic_class_ = static_cast<int16_t>(options.traffic_class);
   result.local_ = options.local != nullptr ? *options.local : device.local_address();
-  if (options.receive_queue != nullptr) result.drained_ = std::make_unique<DrainMark>(device, result.number_);
+  if (options.receive_queue != nullptr)
+    result.drained_ = std::make_unique<EventMark>(device, result.pair_.get());
   result.query_ece();
   result.signaled_positions_.resize(std::bit_ceil(options.send_depth));
   result.signaled_mask_ = static_cast<uint32_t>(result.signaled_positions_.size()) - 1;

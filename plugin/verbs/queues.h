@@ -64,6 +64,23 @@ class MemoryRegion {
   uint32_t local_key_ = 0, remote_key_ = 0;
 };
 
+// Set once the device has reported of a completion queue that it has failed, or of a queue pair in the error
+// state that it takes no more entries of its shared receive queue. Lives as long as the queue.
+class EventMark {
+ public:
+  EventMark(Device& device, const void* queue);
+  ~EventMark();
+  EventMark(const EventMark&) = delete;
+  EventMark& operator=(const EventMark&) = delete;
+
+  bool is_set() const { return is_set_.load(std::memory_order_acquire); }
+
+ private:
+  Device& device_;
+  const void* const queue_;
+  std::atomic<bool> is_set_{false};
+};
+
 class CompletionQueue {
  public:
   static base::Result<CompletionQueue> create(Device& device, uint32_t depth_entries);
@@ -73,12 +90,15 @@ class CompletionQueue {
   // Polls at most out.size() (<= kMaxPollEntries) completions. Returns how many, or -1 if the queue itself
   // has failed, which is logged once.
   int poll(std::span<Completion> out);
+  // Whether the device has reported that it has failed: most devices then only leave it empty.
+  bool has_failed() const { return failed_->is_set(); }
   ibv_cq* get() const { return queue_.get(); }
 
  private:
   int note_failure(int result);
 
   Owned<ibv_cq> queue_;
+  std::unique_ptr<EventMark> failed_;  // goes before the queue
   bool is_failure_logged_ = false;
 };
 
@@ -117,23 +137,6 @@ struct QueuePairOptions {
   uint32_t outstanding_reads = 1;       // at most, in either direction: 1, which all have, to 255
   int traffic_class = -1;               // of the communicator; -1: VERBENA_TC
   const LocalAddress* local = nullptr;  // what the peer is told; null: the device's own as it was last read
-};
-
-// Set once a queue pair in the error state has no receive under way any more. Lives as long as the queue
-// pair.
-class DrainMark {
- public:
-  DrainMark(Device& device, uint32_t pair_number);
-  ~DrainMark();
-  DrainMark(const DrainMark&) = delete;
-  DrainMark& operator=(const DrainMark&) = delete;
-
-  bool is_set() const { return is_set_.load(std::memory_order_acquire); }
-
- private:
-  Device& device_;
-  uint32_t pair_number_;
-  std::atomic<bool> is_set_{false};
 };
 
 // A reliable connection. One thread at a time.
@@ -216,7 +219,7 @@ class QueuePair {
   void query_ece();
   void request_ece(const EceOptions& remote);
 
-  std::unique_ptr<DrainMark> drained_;  // before the pair; null without a shared receive queue
+  std::unique_ptr<EventMark> drained_;  // before the pair; null without a shared receive queue
   Owned<ibv_qp> pair_;
   Device* device_ = nullptr;
   LocalAddress local_;

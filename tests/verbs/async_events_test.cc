@@ -67,6 +67,18 @@ TEST_F(AsyncEventsTest, NamesTheQueuePairThatFailed) {
   EXPECT_TRUE(devices.at(0)->is_healthy());
 }
 
+TEST_F(AsyncEventsTest, ACompletionQueueThatOverranHasFailed) {
+  const Devices devices = discover();
+  auto queue = CompletionQueue::create(*devices.at(0), 64);
+  auto other = CompletionQueue::create(*devices.at(0), 64);
+  ASSERT_TRUE(queue && other);
+  EXPECT_FALSE(queue->has_failed());
+  hooks_.raise("mlx5_0", IBV_EVENT_CQ_ERR, 0, queue->get());
+  EXPECT_TRUE(wait_for_acknowledged(1));
+  EXPECT_TRUE(queue->has_failed());
+  EXPECT_FALSE(other->has_failed());
+}
+
 TEST_F(AsyncEventsTest, IsSilentAboutNormalLife) {
   const Devices devices = discover();
   ibv_qp pair{};

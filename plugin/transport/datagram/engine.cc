@@ -766,6 +766,14 @@ void Engine::detach(ReceiveEnd* end) {
 void Engine::look_around() {
   const bool asks_all = now_ns_ / kLookNs % kLooksBetweenQuestions == 0;
   looked_ns_ = now_ns_;
+  for (const auto& rail : rails_) {
+    if (!failure_.has_failed() && rail->has_failed_queue())
+      note(base::fail(
+          Status::kSystem,
+          "device %s:%d: a completion queue of datagrams failed: it overran or its device is gone; "
+          "see dmesg",
+          rail->device().name().c_str(), rail->device().port_number()));
+  }
   for (uint32_t id = 0; id < peers_of_.size(); ++id) {
     const bool is_quiet = now_ns_ - peer(id).heard_ns > kLookNs;
     if (!peers_of_[id]->is_met || peers_of_[id]->failure.has_failed()) continue;

@@ -81,6 +81,9 @@ class Rail {
   // As it is told to peers.
   protocol::datagram::EngineRail describe() const;
   bool has_room() const;
+  bool has_failed_queue() const {
+    return sends.has_failed() || control_receives.has_failed() || page_receives.has_failed();
+  }
   base::Outcome flush();
   base::Outcome post_page(protocol::datagram::PageQueue queue, const PagePool& pool,
                           std::span<const uint32_t> pages);

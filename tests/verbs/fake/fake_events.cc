@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <mutex>
 
 #include "fake_objects.h"
@@ -30,11 +31,11 @@ void note_closed(FakeContext* context) {
   std::erase(open_contexts(), context);
 }
 
-void raise_event(const char* device_name, ibv_event_type type, int port_number, ibv_qp* pair) {
+void raise_event(const char* device_name, ibv_event_type type, int port_number, void* element) {
   ibv_async_event event{};
   event.event_type = type;
-  if (pair != nullptr) {
-    event.element.qp = pair;
+  if (element != nullptr) {
+    std::memcpy(&event.element, &element, sizeof(element));
   } else {
     event.element.port_num = port_number;
   }

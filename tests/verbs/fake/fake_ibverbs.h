@@ -92,8 +92,8 @@ struct Record {
 struct Hooks {
   Script script;
   Record record;
-  // To every open context of that device.
-  void (*raise)(const char* device_name, ibv_event_type type, int port_number, ibv_qp* pair);
+  // To every open context of that device. `element`: the queue or pair that it is about; null: the port.
+  void (*raise)(const char* device_name, ibv_event_type type, int port_number, void* element);
   // From now on reading an event of that device fails, as after a hot unplug.
   void (*break_events)(const char* device_name);
 };

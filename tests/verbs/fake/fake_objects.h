@@ -54,7 +54,7 @@ int post_srq_recv(ibv_srq* queue, ibv_recv_wr* first, ibv_recv_wr** rejected);
 ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* attributes);
 int query_port(ibv_context* context, uint8_t port_number, ibv_port_attr* attributes, size_t length_bytes);
 
-void raise_event(const char* device_name, ibv_event_type type, int port_number, ibv_qp* pair);
+void raise_event(const char* device_name, ibv_event_type type, int port_number, void* element);
 void break_events(const char* device_name);
 void note_open(FakeContext* context);
 void note_closed(FakeContext* context);

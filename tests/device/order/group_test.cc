@@ -28,6 +28,8 @@ void check_group(const Group& group, uint32_t* ranks, uint32_t* elected, uint32_
     const bool is_giver = group.rank() == round * 5 % group.size();
     const uint64_t value = uint64_t{1} << 40 | round;
     require(group.share(is_giver ? value : 0, is_giver) == value, "what one has is everybody's");
+    const bool is_next = group.rank() == (round * 5 + 1) % group.size();
+    require(group.share(is_next ? ~value : 0, is_next) == ~value, "what another one has, right after it");
   }
 }
 

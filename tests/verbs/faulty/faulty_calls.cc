@@ -103,6 +103,14 @@ int ibv_destroy_srq(ibv_srq* queue) {
   return note_gone("destroy_srq", target().destroy_srq(queue));
 }
 
+ibv_ah* ibv_create_ah(ibv_pd* domain, ibv_ah_attr* attributes) {
+  return refuse("create_ah") ? nullptr : note_made(target().create_ah(domain, attributes));
+}
+
+int ibv_destroy_ah(ibv_ah* handle) {
+  return note_gone("destroy_ah", target().destroy_ah(handle));
+}
+
 ibv_qp* ibv_create_qp(ibv_pd* domain, ibv_qp_init_attr* attributes) {
   if (refuse("create_qp") || refuses_pair(attributes->cap)) return nullptr;
   ibv_qp* pair = note_made(target().create_qp(domain, attributes));

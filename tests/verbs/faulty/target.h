@@ -30,6 +30,8 @@ namespace verbena::verbs::faulty {
   X(destroy_cq)         \
   X(create_srq)         \
   X(destroy_srq)        \
+  X(create_ah)          \
+  X(destroy_ah)         \
   X(create_qp)          \
   X(modify_qp)          \
   X(destroy_qp)         \

@@ -173,7 +173,7 @@ class EngineCore {
     send_channels_.give_back(channel);
   }
   // What still comes for it is acknowledged and dropped, until forget_receive(). No page of it is being
-  // copied; those that it held or lent are idle now.
+  // copied any more; those that were, and those that it held or lent, are idle now.
   void close_receive(uint32_t channel) {
     ReceiveChannel& closing = receive_channels_[channel];
     Peer& peer = peers_[closing.peer];
@@ -189,11 +189,12 @@ class EngineCore {
         budget_.drop_parked(message.held);
       } else {
         budget_.drop_held(message.held);
+        budget_.note_moved(message.moving);
         budget_.note_returned(message.lent);
       }
       settle_eager(peer, message);
-      add_idle(message.held + message.lent);
-      message.held = message.lent = 0;
+      add_idle(message.held + message.moving + message.lent);
+      message.held = message.moving = message.lent = 0;
       message.state = ReceiveState::kFree;
     }
     receives_.rings.give_back(std::exchange(closing.ring, kNoObject));

@@ -558,6 +558,22 @@ TEST_F(EngineCoreTest, AClosedReceiveAcknowledgesAndDrops) {
   right.forget_receive(receiving);
 }
 
+// The port has ended its copies; it says nothing more of them.
+TEST_F(EngineCoreTest, AClosedReceiveGivesBackWhatWasBeingCopied) {
+  const uint32_t receive = post(10 * kFullBytes, 0);
+  left.send(channel, 4 * kFullBytes);
+  left.pump();
+  const auto packets = std::exchange(left.out, {});
+  for (const Datagram& packet : packets) deliver(right, here, packet);
+  EXPECT_EQ(right.receive_message(receive).state, ReceiveState::kMoving);
+  EXPECT_EQ(right.budget().moving(), 4U);
+  const uint32_t idle = right.idle();
+  right.close_receive(receiving);
+  EXPECT_EQ(right.budget().moving(), 0U);
+  EXPECT_EQ(right.idle(), idle + 4);
+  EXPECT_TRUE(right.received.empty());
+}
+
 // What a channel that closes had under way is a hole in the numbers, which has to be filled for the others.
 TEST_F(EngineCoreTest, AClosedSendLeavesNoHole) {
   const uint32_t other = left.open_send(there, 1), other_receiving = right.open_receive(here, 1);

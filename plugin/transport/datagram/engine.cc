@@ -149,7 +149,10 @@ Outcome Engine::prepare() {
   if (!key) return key.error();
   name_.is_keyed = *key != nullptr ? 1 : 0;
   name_.rails = static_cast<uint8_t>(nic_.rails.size());
-  name_.data_bytes = static_cast<uint16_t>((mtu_bytes - sizeof(PacketHeader)) / 16 * 16);
+  // NCCL's LL128 reads lines, whose last bytes say that the rest is there: none may lie in two packets, which
+  // are put in their places in any order.
+  constexpr uint32_t kLineBytes = 128;
+  name_.data_bytes = static_cast<uint16_t>((mtu_bytes - sizeof(PacketHeader)) / kLineBytes * kLineBytes);
   struct {
     uint64_t id;
     EngineSecret secret;

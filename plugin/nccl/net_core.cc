@@ -53,10 +53,8 @@ Outcome get_properties(int device, abi::ncclNetProperties_v12_t* properties) {
   properties->name = const_cast<char*>(n.name.c_str());
   properties->pci_path = n.pci_path.empty() ? nullptr : const_cast<char*>(n.pci_path.c_str());
   properties->guid = n.guid;
-  // What arrives as datagrams is put in its place by the CPU.
-  const bool has_gpu_memory = base::parameters().transport == base::Transport::kConnected;
-  properties->ptr_support = abi::kPtrHost | (has_gpu_memory && n.supports_gpu_pointers ? abi::kPtrCuda : 0) |
-                            (has_gpu_memory && n.supports_dmabuf ? abi::kPtrDmabuf : 0);
+  properties->ptr_support = abi::kPtrHost | (n.supports_gpu_pointers ? abi::kPtrCuda : 0) |
+                            (n.supports_dmabuf ? abi::kPtrDmabuf : 0);
   // NCCL itself decides by the GPU's generation.
   const bool is_unordered = !n.rails[0]->is_softverbs() && base::has_unordered_gpu();
   properties->force_flush = is_unordered || n.has_data_direct ? 1 : 0;
@@ -65,7 +63,8 @@ Outcome get_properties(int device, abi::ncclNetProperties_v12_t* properties) {
   properties->max_comms = 65536;
   const bool unpack = offers_unpack();
   // One device handle, one unpack slot for each receive; datagrams know no tags.
-  properties->max_recvs = unpack || !has_gpu_memory ? 1 : kMaxReceives;
+  const bool has_tags = base::parameters().transport == base::Transport::kConnected;
+  properties->max_recvs = unpack || !has_tags ? 1 : kMaxReceives;
   properties->net_device_type = unpack ? abi::kDeviceUnpack : abi::kDeviceHost;
   properties->net_device_version = unpack ? abi::kDeviceUnpackVersion : abi::kDeviceInvalidVersion;
   properties->vprops.ndevs = static_cast<int>(n.members.size());

@@ -126,8 +126,8 @@ Outcome iflush(void* receive_comm, int count, void** data, const int* lengths_by
                void** request) {
   auto& comm = *static_cast<Communicator*>(receive_comm);
   *request = nullptr;
-  if (comm.datagram_receiver != nullptr) return {};  // memory of the host only
-  if (comm.receiver == nullptr) return refuse_kind("iflush", "receiving");
+  if (comm.receiver == nullptr && comm.datagram_receiver == nullptr)
+    return refuse_kind("iflush", "receiving");
   if (count < 1 || count > kMaxReceives) {
     return base::fail(base::Status::kInvalidUsage, "iflush: 1 to %d buffers a request (n %d)", kMaxReceives,
                       count);
@@ -142,7 +142,9 @@ Outcome iflush(void* receive_comm, int count, void** data, const int* lengths_by
   while (i >= 0 && !is_of_gpu(i)) --i;
   if (i < 0) return {};
   transport::Request* posted = nullptr;
-  auto outcome = comm.receiver->flush(data[i], static_cast<transport::Registration*>(mhandles[i]), &posted);
+  const auto* memory = static_cast<transport::Registration*>(mhandles[i]);
+  auto outcome = comm.receiver != nullptr ? comm.receiver->flush(data[i], memory, &posted)
+                                          : comm.datagram_receiver->flush(data[i], memory, &posted);
   *request = posted;
   return outcome;
 }
@@ -180,6 +182,11 @@ VERBENA_HOT_PATH Outcome test(void* request, int* done, int* lengths_bytes) {
     case transport::RequestKind::kDatagramReceive:
       outcome = static_cast<transport::datagram::ReceiveEnd*>(r->owner)->test(
           static_cast<transport::datagram::ReceiveRequest&>(*r), &is_done, bytes);
+      break;
+    case transport::RequestKind::kDatagramFlush:
+      bytes[0] = 0;
+      outcome = static_cast<transport::datagram::ReceiveEnd*>(r->owner)->test(
+          static_cast<transport::datagram::ChannelFlush&>(*r), &is_done);
       break;
   }
   *done = is_done ? 1 : 0;

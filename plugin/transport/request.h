@@ -10,7 +10,7 @@
 
 namespace verbena::transport {
 
-enum class RequestKind : uint8_t { kSend, kReceive, kFlush, kDatagramSend, kDatagramReceive };
+enum class RequestKind : uint8_t { kSend, kReceive, kFlush, kDatagramSend, kDatagramReceive, kDatagramFlush };
 
 struct Request {
   RequestKind kind;

@@ -110,7 +110,15 @@ TEST_F(ForeignNicTest, WithoutPeerMemoryOnlyDmabufsAreOffered) {
   EXPECT_EQ(properties.ptr_support, abi::kPtrHost | abi::kPtrDmabuf);
 }
 
-TEST_F(ForeignNicTest, IflushPushesWhatCameToAGpu) {
+// By either transport.
+class ForeignGpuTest : public ForeignNicTest, public ::testing::WithParamInterface<const char*> {
+ protected:
+  ForeignGpuTest() { environment_.set("VERBENA_TRANSPORT", GetParam()); }
+};
+INSTANTIATE_TEST_SUITE_P(Transports, ForeignGpuTest, ::testing::Values("connected", "datagram"),
+                         [](const auto& transport) { return std::string(transport.param); });
+
+TEST_P(ForeignGpuTest, IflushPushesWhatCameToAGpu) {
   ASSERT_GT(start(), 0);
   LiveConnection<NewestVersion>* connection = establish();
   ASSERT_NE(connection, nullptr);
@@ -126,9 +134,11 @@ TEST_F(ForeignNicTest, IflushPushesWhatCameToAGpu) {
   ASSERT_TRUE(connection->wait(send, sizes));
   void *request = nullptr, *data = room.data();
   int size = static_cast<int>(room.size());
+  hooks_.reads[0] = 0;
   ASSERT_EQ((*net_)->iflush(connection->recv_comm, 1, &data, &size, &mhandle, &request), abi::kSuccess);
   ASSERT_NE(request, nullptr);
   EXPECT_TRUE(connection->wait(request, nullptr));
+  EXPECT_EQ(hooks_.reads[0], 1);
   EXPECT_EQ((*net_)->dereg_mr(connection->recv_comm, mhandle), abi::kSuccess);
 }
 
@@ -151,7 +161,7 @@ TEST_F(ForeignNicTest, DataDirectIsTheDevicesPlaceAndForcesFlushes) {
   }
 }
 
-TEST_F(ForeignNicTest, DmabufsAreReachedByDataDirectWhereTheyCanBe) {
+TEST_P(ForeignGpuTest, DmabufsAreReachedByDataDirectWhereTheyCanBe) {
   hooks_.data_direct_path = "/devices/pci0000:00/0000:00:07.0/0000:07:00.0";
   hooks_.takes_any_dmabuf = true;
   ASSERT_EQ(start(), 2);

@@ -18,6 +18,18 @@ using protocol::datagram::kNoObject;
 using protocol::datagram::kRing;
 using State = ChannelRequest::State;
 
+namespace {
+
+// Whether one of them is open and reads or writes it.
+template <typename Requests>
+bool uses_in(const Requests& requests, const Registration* memory) {
+  return std::any_of(requests.begin(), requests.end(), [memory](const auto& request) {
+    return request.state.load(std::memory_order_relaxed) == State::kOpen && request.memory == memory;
+  });
+}
+
+}  // namespace
+
 Outcome ChannelEnd::check_peer(const char* direction, const char* open) {
   if (has_failed()) return failure_;
   const int64_t grace_ms = base::parameters().peer_grace_ms;
@@ -54,17 +66,15 @@ void ChannelEndOf<End, Requested>::end_messages() {
 template <typename End, typename Requested>
 void ChannelEndOf<End, Requested>::release(const Registration* memory) {
   const EngineGuard guard(*engine_, EngineGuard::Waits{});
-  const bool is_used = std::any_of(requests_.begin(), requests_.end(), [memory](const Requested& request) {
-    return request.state.load(std::memory_order_relaxed) == State::kOpen && request.memory == memory;
-  });
-  if (!is_used) return;
+  if (!static_cast<End*>(this)->uses(memory)) return;
   end_messages();
   fail(base::Error{Status::kInvalidUsage});
 }
 
 template <typename End, typename Requested>
-VERBENA_HOT_PATH Outcome ChannelEndOf<End, Requested>::look(const Requested& request, const char* direction,
-                                                            const char* open, bool* done) {
+VERBENA_HOT_PATH Outcome ChannelEndOf<End, Requested>::look(const ChannelRequest& request,
+                                                            const char* direction, const char* open,
+                                                            bool* done) {
   *done = false;
   if (request.state.load(std::memory_order_acquire) != State::kDone) {
     if (const EngineGuard guard(*engine_); guard) {
@@ -80,6 +90,14 @@ VERBENA_HOT_PATH Outcome ChannelEndOf<End, Requested>::look(const Requested& req
 
 template class ChannelEndOf<SendEnd, SendRequest>;
 template class ChannelEndOf<ReceiveEnd, ReceiveRequest>;
+
+bool ReceiveEnd::uses(const Registration* memory) const {
+  return uses_in(requests_, memory) || uses_in(flushes_, memory);
+}
+
+bool SendEnd::uses(const Registration* memory) const {
+  return uses_in(requests_, memory);
+}
 
 bool SendEnd::is_read() const {
   return std::any_of(requests_.begin(), requests_.end(), [](const SendRequest& request) {
@@ -124,14 +142,17 @@ VERBENA_HOT_PATH Outcome SendEnd::test(SendRequest& request, bool* done) {
   return outcome;
 }
 
+ReceiveEnd::ReceiveEnd(std::shared_ptr<Engine> engine, uint32_t peer, uint32_t channel, uint16_t wire)
+    : ChannelEndOf(std::move(engine), peer, channel, wire, RequestKind::kDatagramReceive) {
+  for (ChannelFlush& flush : flushes_) {
+    flush.kind = RequestKind::kDatagramFlush;
+    flush.owner = this;
+  }
+}
+
 VERBENA_HOT_PATH Outcome ReceiveEnd::post(void* data, uint64_t room_bytes, const Registration* memory,
                                           Request** out) {
   *out = nullptr;
-  if (memory->is_gpu_memory)
-    return base::fail(Status::kInvalidUsage,
-                      "irecv: datagrams are not received into memory of a GPU (%p); use "
-                      "VERBENA_TRANSPORT=connected",
-                      data);
   const EngineGuard guard(*engine_);
   if (!guard) return {};
   if (has_failed()) return failure_;  // so has one that has ended
@@ -165,6 +186,32 @@ VERBENA_HOT_PATH Outcome ReceiveEnd::test(ReceiveRequest& request, bool* done, u
   ++statistics_.copied_messages;
   request.state.store(State::kFree, std::memory_order_relaxed);
   return {};
+}
+
+Outcome ReceiveEnd::flush(const void* data, const Registration* memory, Request** out) {
+  *out = nullptr;
+  const EngineGuard guard(*engine_, EngineGuard::Waits{});  // null would say that nothing is to be done
+  if (has_failed()) return failure_;
+  if (!memory->is_gpu_memory || !engine_->has_to_flush()) return {};
+  const auto free = std::find_if(flushes_.begin(), flushes_.end(), [](const ChannelFlush& flush) {
+    return flush.state.load(std::memory_order_relaxed) == State::kFree;
+  });
+  if (free == flushes_.end())
+    return base::fail(Status::kInternal, "datagrams: channel %u from %s: too many flushes outstanding (%zu)",
+                      wire_, engine_->peer_of(peer_).text.c_str(), flushes_.size());
+  free->data = data;
+  free->memory = memory;
+  free->state.store(State::kOpen, std::memory_order_relaxed);
+  engine_->flush(&*free);
+  engine_->pass();
+  *out = &*free;
+  return {};
+}
+
+Outcome ReceiveEnd::test(ChannelFlush& request, bool* done) {
+  const Outcome outcome = look(request, "from", "flush", done);
+  if (*done) request.state.store(State::kFree, std::memory_order_relaxed);
+  return outcome;
 }
 
 }  // namespace verbena::transport::datagram

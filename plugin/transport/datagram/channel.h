@@ -36,6 +36,13 @@ struct ReceiveRequest : ChannelRequest {
   std::byte* data = nullptr;
 };
 
+// What NCCL asks for before a GPU reads what was received.
+struct ChannelFlush : ChannelRequest {
+  const void* data = nullptr;
+  uint32_t rails = 0;        // that are still to be asked
+  uint32_t outstanding = 0;  // reads
+};
+
 // What both ends have.
 class ChannelEnd {
  public:
@@ -86,7 +93,7 @@ class ChannelEndOf : public ChannelEnd {
   // With the engine's token.
   void end_messages();
   // Whether it is done; until then, or an error, it stays open. The caller frees it.
-  base::Outcome look(const Requested& request, const char* direction, const char* open, bool* done);
+  base::Outcome look(const ChannelRequest& request, const char* direction, const char* open, bool* done);
 
   std::array<Requested, protocol::datagram::kRing> requests_;
 };
@@ -101,17 +108,23 @@ class SendEnd final : public ChannelEndOf<SendEnd, SendRequest> {
   base::Outcome post(const void* data, uint64_t length_bytes, const Registration* memory, Request** request);
   base::Outcome test(SendRequest& request, bool* done);
   bool is_read() const;  // by datagrams that have not left
+  bool uses(const Registration* memory) const;
 };
 
 class ReceiveEnd final : public ChannelEndOf<ReceiveEnd, ReceiveRequest> {
  public:
-  ReceiveEnd(std::shared_ptr<Engine> engine, uint32_t peer, uint32_t channel, uint16_t wire)
-      : ChannelEndOf(std::move(engine), peer, channel, wire, RequestKind::kDatagramReceive) {}
+  ReceiveEnd(std::shared_ptr<Engine> engine, uint32_t peer, uint32_t channel, uint16_t wire);
   ~ReceiveEnd() { close(); }
 
-  // Into memory of the host.
   base::Outcome post(void* data, uint64_t room_bytes, const Registration* memory, Request** request);
   base::Outcome test(ReceiveRequest& request, bool* done, uint64_t* length_bytes);
+  // Makes what was received into `memory` visible to its GPU. Null in `*request`: it is.
+  base::Outcome flush(const void* data, const Registration* memory, Request** request);
+  base::Outcome test(ChannelFlush& request, bool* done);
+  bool uses(const Registration* memory) const;
+
+ private:
+  std::array<ChannelFlush, protocol::datagram::kRing> flushes_;
 };
 
 }  // namespace verbena::transport::datagram

@@ -174,6 +174,7 @@ Outcome Engine::prepare() {
     rails.push_back(std::move(*rail));
   }
   rails_ = std::move(rails);
+  placer_ = std::make_unique<Placer>(nic_, pool_, rails_);
   add_idle(pool_.count());
   const EngineGuard guard(*this, EngineGuard::Waits{});
   pass();
@@ -194,6 +195,7 @@ void Engine::pass() {
   if (live != live_rails_) [[unlikely]] {
     const uint32_t lost = live_rails_ & ~live, found = live & ~live_rails_;
     live_rails_ = live;
+    if (lost != 0) placer_->leave_rails(lost, now_ns_);
     for (uint32_t path = 0; path < kPaths; ++path) {
       const uint32_t rail = options().rail_of(path);
       for (uint32_t id = 0; id < peers_of_.size(); ++id) {
@@ -203,10 +205,20 @@ void Engine::pass() {
     }
   }
   for (uint32_t i = 0; i < rails_.size(); ++i) poll_rail(i);
+  place_pages();
   if (now_ns_ - looked_ns_ > kLookNs) look_around();
   tick(now_ns_);
   pump();
   for (auto& rail : rails_) note(rail->flush());
+}
+
+// What goes to memory of GPUs.
+void Engine::place_pages() {
+  std::string cause;
+  if (!placer_->progress(live_rails_, now_ns_, &cause, [this](uint32_t message) { note_moved(message, 1); }))
+    note(base::fail(Status::kSystem,
+                    "datagrams on %s: what has arrived cannot be put in its place in memory of a GPU: %s",
+                    nic_.name.c_str(), cause.c_str()));
 }
 
 // Whether the device has failed at a datagram: final.
@@ -536,22 +548,28 @@ void Engine::post_pages(uint32_t rail, PageQueue queue, uint32_t count) {
   }
 }
 
-// By the CPU, at once.
+// By the CPU, at once; to memory of a GPU by the device, in its time.
 void Engine::move_pages(uint32_t message, protocol::datagram::ReceiveMessage& state) {
   ReceiveRequest& request = *receives_of_[message];
   const uint64_t data_bytes = peer(receive_channel(state.channel).peer).data_bytes;
-  uint32_t count = 0;
+  const bool is_gpu_memory = request.memory->is_gpu_memory;
+  uint32_t count = 0, moved = 0;
   for (uint32_t page = std::exchange(first_pages_[message], kNoObject); page != kNoObject; ++count) {
-    const PagePool::Page& held = pool_[page];
+    const PagePool::Page held = pool_[page];
     // The core has compared the two; this is the last line before somebody else's memory.
     const uint64_t offset = held.index * data_bytes;
-    if (offset + held.length_bytes <= state.room_bytes)
-      std::memcpy(request.data + offset, pool_.data(page), held.length_bytes);
-    pool_.put_back(page);
+    const bool fits = offset + held.length_bytes <= state.room_bytes;
+    if (fits && is_gpu_memory) {
+      placer_->add(page, message, request.data + offset, request.memory);
+    } else {
+      if (fits) std::memcpy(request.data + offset, pool_.data(page), held.length_bytes);
+      pool_.put_back(page);
+      ++moved;
+    }
     page = held.next;
   }
   note_moving(message, count);
-  note_moved(message, count);
+  if (moved != 0) note_moved(message, moved);
 }
 
 void Engine::note_sent(uint32_t message) {
@@ -755,6 +773,7 @@ void Engine::detach(ReceiveEnd* end) {
       page = next;
     }
   }
+  placer_->drop(ring != kNoObject ? ring * kRing : 0, ring != kNoObject ? kRing : 0, end);
   close_receive(channel);
   receive_ends_[channel] = nullptr;
   if (peers_of_[end->peer()]->is_met) must_ack(end->peer());
@@ -829,7 +848,9 @@ int64_t Engine::progress_idle() {
   constexpr int64_t kBusyNs = 100 * base::kNsPerMs;
   take_request();
   pass();
-  const int64_t rest_ns = now_ns_ - heard_ns_ < kBusyNs ? 2 * base::kNsPerMs : 20 * base::kNsPerMs;
+  const int64_t rest_ns = !placer_->is_idle()             ? 0
+                          : now_ns_ - heard_ns_ < kBusyNs ? 2 * base::kNsPerMs
+                                                          : 20 * base::kNsPerMs;
   return std::max(std::min(next_timer_ns(), now_ns_ + rest_ns), now_ns_ + base::kNsPerMs / 5);
 }
 

@@ -18,6 +18,7 @@
 #include "transport/datagram/channel.h"
 #include "transport/datagram/page_pool.h"
 #include "transport/datagram/peer.h"
+#include "transport/datagram/placer.h"
 #include "transport/datagram/rail.h"
 #include "transport/link/nic.h"
 #include "transport/service/progress_token.h"
@@ -92,6 +93,10 @@ class Engine final : public protocol::datagram::EngineCore<Engine>,
   void attach(uint32_t message, SendRequest* request);
   void attach(uint32_t message, ReceiveRequest* request);
 
+  // See ReceiveEnd::flush().
+  bool has_to_flush() const { return placer_->has_to_flush(); }
+  void flush(ChannelFlush* request) { placer_->flush(request); }
+
   int64_t now_ns() const { return now_ns_; }
   std::string describe() const;         // with all peers, in lines
   std::string describe_counts() const;  // a line, without its end
@@ -126,6 +131,7 @@ class Engine final : public protocol::datagram::EngineCore<Engine>,
   void take_page(uint32_t rail, uint64_t cookie, uint32_t immediate, uint32_t length_bytes);
   void take_greeting(protocol::datagram::PacketKind kind, std::span<const uint8_t> bytes);
   void take_farewell(uint32_t peer, const protocol::datagram::Farewell& farewell);
+  void place_pages();
   void free_page(uint32_t page);
   void finish(uint32_t message, SendRequest& request);
   void look_around();
@@ -153,6 +159,7 @@ class Engine final : public protocol::datagram::EngineCore<Engine>,
   std::vector<UsedWay> used_ways_;
   PagePool pool_;
   std::vector<std::unique_ptr<Rail>> rails_;
+  std::unique_ptr<Placer> placer_;
   base::Outcome failure_;  // of a device: final
 
   int64_t now_ns_ = 0, looked_ns_ = 0, heard_ns_ = 0;

@@ -78,6 +78,7 @@ class Rail {
   Rail& operator=(const Rail&) = delete;
 
   verbs::Device& device() const { return device_; }
+  uint32_t page_key() const { return pool_region_.local_key(); }
   // As it is told to peers.
   protocol::datagram::EngineRail describe() const;
   bool has_room() const;

@@ -1,0 +1,113 @@
+#include "transport/datagram/placer.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "base/clock.h"
+#include "base/cuda_driver.h"
+#include "base/hot_path.h"
+
+namespace verbena::transport::datagram {
+
+Placer::Placer(const Nic& nic, PagePool& pool, std::span<const std::unique_ptr<Rail>> rails)
+    : nic_(nic),
+      pool_(pool),
+      rails_(rails),
+      has_to_flush_(!nic.rails[0]->is_softverbs()),
+      placements_(pool.count()),
+      queue_(pool.count()),
+      loopback_(std::make_unique<LoopbackUser>(Loopback::acquire(base::kNoGpu, nic))) {
+  under_way_.reserve(pool.count());
+}
+
+VERBENA_HOT_PATH void Placer::add(uint32_t page, uint32_t message, std::byte* target,
+                                  const Registration* memory) {
+  placements_[page] = {.target = target, .memory = memory, .message = message};
+  wait(page);
+}
+
+void Placer::flush(ChannelFlush* request) {
+  request->rails = written_rails_;
+  request->outstanding = 0;
+  flushes_.push_back(request);
+}
+
+// The rails in turn.
+VERBENA_HOT_PATH void Placer::begin(uint32_t live_rails) {
+  const auto rails = static_cast<uint32_t>(rails_.size());
+  for (uint32_t full = 0; waiting_ != 0 && full < rails;) {
+    const uint32_t rail = turn_++ % rails;
+    if ((live_rails >> rail & 1) == 0 || !loopback_->has_room_to_copy(rail)) {
+      ++full;
+      continue;
+    }
+    full = 0;
+    const uint32_t page = take_waiting();
+    Placement& placement = placements_[page];
+    placement.rail = rail;
+    under_way_.push_back(page);
+    written_rails_ |= 1U << rail;
+    loopback_->copy(rail, pool_.data(page), rails_[rail]->page_key(), placement.target,
+                    placement.memory->regions[rail].remote_key(), pool_[page].length_bytes,
+                    &placement.outstanding);
+  }
+}
+
+// A read for each rail that has ever written: it pushes what was written before. One that ceased to work so
+// long ago that no transaction of PCI Express is under way any more is not asked.
+void Placer::progress_flushes(uint32_t live_rails, int64_t now_ns) {
+  constexpr int64_t kTransactionNs = 100 * base::kNsPerMs;
+  std::erase_if(flushes_, [&](ChannelFlush* flush) {
+    for (uint32_t rails = flush->rails; rails != 0; rails &= rails - 1) {
+      const auto rail = static_cast<uint32_t>(std::countr_zero(rails));
+      const bool is_live = (live_rails >> rail & 1) != 0;
+      if (is_live && !loopback_->has_room(rail)) continue;
+      if (!is_live && now_ns - left_ns_[rail] < kTransactionNs) continue;
+      flush->rails &= ~(1U << rail);
+      if (is_live)
+        loopback_->flush(rail, flush->data, flush->memory->regions[rail].remote_key(), &flush->outstanding);
+    }
+    if (flush->rails != 0 || flush->outstanding != 0) return false;
+    flush->state.store(ChannelRequest::State::kDone, std::memory_order_release);
+    return true;
+  });
+}
+
+// Copies and reads may be done twice: all begin again, none is under way once this returns.
+void Placer::restart() {
+  loopback_.reset();
+  loopback_ = std::make_unique<LoopbackUser>(Loopback::acquire(base::kNoGpu, nic_));
+  for (const uint32_t page : under_way_) {
+    placements_[page].outstanding = 0;
+    wait(page);
+  }
+  under_way_.clear();
+  for (ChannelFlush* flush : flushes_) {
+    flush->rails = written_rails_;
+    flush->outstanding = 0;
+  }
+}
+
+void Placer::leave_rails(uint32_t rails, int64_t now_ns) {
+  for (uint32_t rail = 0; rail < rails_.size(); ++rail)
+    if ((rails >> rail & 1) != 0) left_ns_[rail] = now_ns;
+  const bool is_there = std::any_of(under_way_.begin(), under_way_.end(), [&](uint32_t page) {
+    return (rails >> placements_[page].rail & 1) != 0;
+  });
+  if (is_there || !flushes_.empty()) restart();
+}
+
+void Placer::drop(uint32_t first_message, uint32_t messages, const void* flushes_owner) {
+  const auto is_theirs = [&](uint32_t page) { return placements_[page].message - first_message < messages; };
+  const auto flushes = [&](const ChannelFlush* flush) { return flush->owner == flushes_owner; };
+  if (std::any_of(under_way_.begin(), under_way_.end(), is_theirs) ||
+      std::any_of(flushes_.begin(), flushes_.end(), flushes))
+    restart();
+  std::erase_if(flushes_, flushes);
+  for (uint32_t left = waiting_; left != 0; --left) {
+    const uint32_t page = take_waiting();
+    is_theirs(page) ? pool_.put_back(page) : wait(page);
+  }
+}
+
+}  // namespace verbena::transport::datagram

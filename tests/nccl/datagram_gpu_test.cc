@@ -1,0 +1,344 @@
+// Datagrams from and to memory of GPUs, through NCCL's tables, over softverbs and a stand-in for CUDA's
+// driver (tests/softverbs/fake_cuda.cc): the CPU that touches such memory faults.
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <random>
+#include <string>
+#include <thread>
+
+#include "nccl/live_fixture.h"
+#include "softverbs/gpu_memory.h"
+
+// LeakSanitizer of gcc 12 fails on thread-local memory of libraries that were loaded later, such as the
+// stand-in.
+extern "C" __attribute__((visibility("default"))) int __lsan_is_turned_off() {
+  return 1;
+}
+
+namespace verbena::nccl::testing {
+namespace {
+
+using softverbs_test::hold_copies;
+using softverbs_test::Kind;
+using softverbs_test::TestMemory;
+
+constexpr size_t kBytes = 4 << 20;
+
+// Memory of a GPU that both ends have registered.
+struct GpuMemory {
+  GpuMemory() : memory(Kind::kDevice, 0, kBytes) {}
+  std::span<std::byte> at(size_t offset, size_t length) const {
+    return {reinterpret_cast<std::byte*>(memory.address()) + offset, length};
+  }
+  std::vector<std::byte> read(size_t offset, size_t length) const {
+    if (length == 0) return {};
+    const auto bytes = memory.read(offset, length);
+    const auto* start = reinterpret_cast<const std::byte*>(bytes.data());
+    return {start, start + length};
+  }
+  TestMemory memory;
+  void* mhandle = nullptr;
+};
+
+class DatagramGpuTest : public LiveTest<NewestVersion> {
+ protected:
+  using Connection = LiveConnection<NewestVersion>;
+
+  void SetUp() override {
+    if (!hold_copies(false)) GTEST_SKIP() << "without the stand-in for CUDA's driver: skipped";
+    ASSERT_GT(softverbs_test::count_gpus(), 0);
+    environment_.set("VERBENA_TRANSPORT", "datagram");
+    environment_.set("VERBENA_UNPACK", "0");
+    environment_.set("VERBENA_BOUNCE_BYTES", "16m");
+    environment_.set("VERBENA_PEER_GRACE_MS", "200");
+    LiveTest<NewestVersion>::SetUp();
+    source_.memory.fill(1);
+    target_.memory.clear();
+  }
+  void TearDown() override {
+    hold_copies(false);
+    LiveTest<NewestVersion>::TearDown();
+  }
+
+  // With GPU memory at either end beside that of the host.
+  Connection* connect(int device = 0) {
+    Connection* const connection = establish(device, HandleShape::kNull);
+    if (connection == nullptr || !add(connection->send_comm, source_) || !add(connection->recv_comm, target_))
+      return nullptr;
+    return connection;
+  }
+  bool add(void* comm, GpuMemory& memory) {
+    return net_->reg_mr(comm, memory.at(0, 0).data(), kBytes, abi::kPtrCuda, &memory.mhandle) ==
+               abi::kSuccess &&
+           memory.mhandle != nullptr;
+  }
+  Connection* start_connected() {
+    EXPECT_EQ(start(), 2);
+    return HasFailure() ? nullptr : connect();
+  }
+  bool drop(void* comm, GpuMemory& memory) {
+    return (*net_)->dereg_mr(comm, std::exchange(memory.mhandle, nullptr)) == abi::kSuccess;
+  }
+  // From the GPU's memory, to it, and what is there at the end.
+  void transfer(Connection& connection, size_t length, size_t from, size_t to) {
+    void* const receive = connection.receive(target_.at(to, length), target_.mhandle);
+    ASSERT_NE(receive, nullptr);
+    void* const send = connection.send(source_.at(from, length), source_.mhandle);
+    ASSERT_NE(send, nullptr);
+    int sizes[abi::kMaxTestSizes] = {}, sent = -1;
+    ASSERT_TRUE(connection.wait(receive, sizes));
+    EXPECT_EQ(sizes[0], static_cast<int>(length));
+    EXPECT_EQ(target_.read(to, length), source_.read(from, length));
+    ASSERT_TRUE(connection.wait(send, &sent));
+    EXPECT_EQ((*net_)->irecv_consumed(connection.recv_comm, 1, receive), abi::kSuccess);
+  }
+  // Until the packets of a send are here, which is when it is done.
+  static void expect_sent(Connection& connection, void* send) {
+    int sent = -1;
+    ASSERT_TRUE(connection.wait(send, &sent));
+  }
+  static bool is_done(Connection& connection, void* request, const Caller<NewestVersion>& net) {
+    int done = 0, sizes[abi::kMaxTestSizes] = {};
+    connection.result = net->test(request, &done, sizes);
+    return done != 0;
+  }
+
+  // A device ends what it has begun; whoever takes memory away from it waits for that.
+  static std::thread release_copies_later() {
+    return std::thread([] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      hold_copies(false);
+    });
+  }
+
+  GpuMemory source_, target_;
+};
+
+TEST_F(DatagramGpuTest, SendsGatherFromMemoryOfTheGpu) {
+  auto* connection = start_connected();
+  ASSERT_NE(connection, nullptr);
+  for (const size_t length : {1, 4000, 100'001, 3'000'000}) {
+    const auto room = connection->received.bytes.subspan(16, length);
+    void* const receive = connection->receive(room, connection->received.mhandle);
+    void* const send = connection->send(source_.at(7, length), source_.mhandle);
+    ASSERT_NE(receive, nullptr);
+    ASSERT_NE(send, nullptr);
+    int sizes[abi::kMaxTestSizes] = {};
+    ASSERT_TRUE(connection->wait(receive, sizes));
+    EXPECT_EQ(std::vector<std::byte>(room.begin(), room.end()), source_.read(7, length)) << length;
+    expect_sent(*connection, send);
+  }
+}
+
+TEST_F(DatagramGpuTest, EveryLengthAndPlace) {
+  auto* connection = start_connected();
+  ASSERT_NE(connection, nullptr);
+  for (const size_t length : {0, 1, 15, 16, 17, 3967, 3968, 3969, 7936, 65536, 1'000'003, 3'900'000}) {
+    SCOPED_TRACE(length);
+    transfer(*connection, length, length % 61, length % 53);
+    ASSERT_FALSE(HasFatalFailure());
+  }
+}
+
+TEST_F(DatagramGpuTest, ManyMessagesAtATime) {
+  constexpr size_t kPlaces = 8, kPlaceBytes = kBytes / kPlaces;
+  auto* connection = start_connected();
+  ASSERT_NE(connection, nullptr);
+  struct Open {
+    void *send = nullptr, *receive = nullptr;
+    size_t length = 0, from = 0;
+  };
+  std::array<Open, kPlaces> open;
+  std::mt19937 random{7};
+  for (size_t i = 0; i < 400; ++i) {
+    Open& at = open[i % kPlaces];
+    const size_t to = i % kPlaces * kPlaceBytes;
+    if (at.receive != nullptr) {
+      int sizes[abi::kMaxTestSizes] = {}, sent = -1;
+      ASSERT_TRUE(connection->wait(at.receive, sizes)) << i;
+      ASSERT_EQ(sizes[0], static_cast<int>(at.length));
+      ASSERT_EQ(target_.read(to, at.length), source_.read(at.from, at.length)) << i;
+      ASSERT_TRUE(connection->wait(at.send, &sent)) << i;
+    }
+    at.length = random() % 60'000;
+    at.from = random() % (kBytes - at.length);
+    const bool sends_first = random() % 2 == 0;
+    if (sends_first) at.send = connection->send(source_.at(at.from, at.length), source_.mhandle);
+    at.receive = connection->receive(target_.at(to, at.length), target_.mhandle);
+    if (!sends_first) at.send = connection->send(source_.at(at.from, at.length), source_.mhandle);
+    ASSERT_NE(at.send, nullptr);
+    ASSERT_NE(at.receive, nullptr);
+  }
+}
+
+// NCCL's LL128 reads lines of 128 bytes, whose last 8 say that the rest is there, and waits for nothing else.
+TEST_F(DatagramGpuTest, ALineWhoseEndIsThereIsThere) {
+  constexpr size_t kLineBytes = 128, kFlagBytes = 8, kLength = 100 * 8192;
+  environment_.set("SOFTVERBS_FAULTS", "seed 3; lose chance=0.2; reorder by=16 chance=0.2");
+  auto* connection = start_connected();
+  ASSERT_NE(connection, nullptr);
+  source_.memory.fill(1, kLength);
+  const std::vector<std::byte> wanted = source_.read(0, kLength);
+  const auto count_lines = [&](const std::vector<std::byte>& found, size_t* torn) {
+    size_t whole = 0;
+    for (size_t at = 0; at < kLength; at += kLineBytes) {
+      const size_t flag = at + kLineBytes - kFlagBytes;
+      if (std::memcmp(&found[flag], &wanted[flag], kFlagBytes) != 0) continue;
+      ++(std::memcmp(&found[at], &wanted[at], kLineBytes) == 0 ? whole : *torn);
+    }
+    return whole;
+  };
+  for (const bool is_gpu : {true, false}) {
+    const auto room = connection->received.bytes.first(kLength);
+    void* const receive = is_gpu ? connection->receive(target_.at(0, kLength), target_.mhandle)
+                                 : connection->receive(room, connection->received.mhandle);
+    void* const send = connection->send(source_.at(0, kLength), source_.mhandle);
+    ASSERT_NE(receive, nullptr);
+    ASSERT_NE(send, nullptr);
+    const auto look = [&](size_t* torn) {
+      const auto found = is_gpu ? target_.read(0, kLength) : std::vector<std::byte>(room.begin(), room.end());
+      return count_lines(found, torn);
+    };
+    size_t partial = 0;
+    ASSERT_TRUE(poll_until([&] {
+      const bool is_over = is_done(*connection, receive, *net_);
+      size_t torn = 0, still_torn = 0;
+      const size_t whole = look(&torn);
+      if (whole != 0 && whole != kLength / kLineBytes) ++partial;
+      if (torn != 0) {  // the stand-in may have been copying just then
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        look(&still_torn);
+      }
+      EXPECT_EQ(still_torn, 0U);
+      return is_over || HasFailure();
+    }));
+    EXPECT_NE(partial, 0U) << "it was never looked at half way";
+    expect_sent(*connection, send);
+  }
+}
+
+// A receive is done when its bytes are in their place, and not when they are here.
+TEST_F(DatagramGpuTest, WhatIsNotInItsPlaceIsNotDone) {
+  auto* connection = start_connected();
+  ASSERT_NE(connection, nullptr);
+  ASSERT_TRUE(hold_copies(true));
+  void* const receive = connection->receive(target_.at(0, 50'000), target_.mhandle);
+  void* const send = connection->send(connection->sent.bytes.first(50'000), connection->sent.mhandle);
+  ASSERT_NE(receive, nullptr);
+  ASSERT_NE(send, nullptr);
+  expect_sent(*connection, send);
+  for (int i = 0; i < 1000; ++i) ASSERT_FALSE(is_done(*connection, receive, *net_));
+  tools::fill_pattern(connection->sent.bytes.first(50'000), 5);  // it was read before
+  ASSERT_TRUE(hold_copies(false));
+  int sizes[abi::kMaxTestSizes] = {};
+  ASSERT_TRUE(connection->wait(receive, sizes));
+  EXPECT_EQ(target_.read(0, 50'000), std::vector<std::byte>(50'000));
+}
+
+// More than the pool has pages for, of which none comes back; then all do.
+TEST_F(DatagramGpuTest, PagesComeBackOnceTheyAreCopied) {
+  environment_.set("VERBENA_BOUNCE_BYTES", "1m");
+  auto* connection = start_connected();
+  ASSERT_NE(connection, nullptr);
+  ASSERT_TRUE(hold_copies(true));
+  const auto message = connection->sent.bytes.first(3'000'000);
+  tools::fill_pattern(message, 3);
+  void* const receive = connection->receive(target_.at(64, message.size()), target_.mhandle);
+  void* const send = connection->send(message, connection->sent.mhandle);
+  ASSERT_NE(receive, nullptr);
+  ASSERT_NE(send, nullptr);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(200);
+  while (std::chrono::steady_clock::now() < end) {
+    ASSERT_FALSE(is_done(*connection, send, *net_)) << "there is no room for all of it";
+    ASSERT_FALSE(is_done(*connection, receive, *net_));
+  }
+  ASSERT_TRUE(hold_copies(false));
+  int sizes[abi::kMaxTestSizes] = {};
+  ASSERT_TRUE(connection->wait(receive, sizes));
+  expect_sent(*connection, send);
+  EXPECT_EQ(target_.read(64, message.size()), std::vector<std::byte>(message.begin(), message.end()));
+  for (int i = 0; i < 20; ++i) transfer(*connection, 300'000, 0, 0);
+}
+
+// With copies under way, as NCCL aborts; the other channel's go on.
+TEST_F(DatagramGpuTest, ClosesWithCopiesUnderWay) {
+  ASSERT_EQ(start(), 2);
+  for (int round = 0; round < 4; ++round) {
+    auto* const other = connect();
+    ASSERT_NE(other, nullptr);
+    GpuMemory theirs, ours;
+    theirs.memory.fill(9);
+    auto* const closing = establish(0, HandleShape::kNull);
+    ASSERT_NE(closing, nullptr);
+    ASSERT_TRUE(add(closing->recv_comm, ours));
+    ASSERT_TRUE(hold_copies(true));
+    void* const lost = closing->receive(ours.at(0, 200'000), ours.mhandle);
+    void* const lost_send = closing->send(closing->sent.bytes.first(200'000), closing->sent.mhandle);
+    void* const kept = other->receive(target_.at(0, 100'000), target_.mhandle);
+    const auto message = other->sent.bytes.first(100'000);
+    tools::fill_pattern(message, static_cast<uint64_t>(round));
+    void* const kept_send = other->send(message, other->sent.mhandle);
+    for (void* request : {lost, lost_send, kept, kept_send}) ASSERT_NE(request, nullptr);
+    expect_sent(*closing, lost_send);
+    expect_sent(*other, kept_send);
+    std::thread later = release_copies_later();
+    if (round % 2 == 0) {
+      EXPECT_TRUE(drop(closing->recv_comm, ours));  // with the receive open
+    }
+    EXPECT_TRUE(closing->close_recv());
+    later.join();
+    ours.memory.fill(77);  // it is nobody else's any more
+    int sizes[abi::kMaxTestSizes] = {};
+    ASSERT_TRUE(other->wait(kept, sizes));
+    EXPECT_EQ(target_.read(0, message.size()), std::vector<std::byte>(message.begin(), message.end()));
+    EXPECT_TRUE(ours.memory.matches(77, 0, kBytes));
+    connections_.clear();
+  }
+  auto* connection = connect();
+  ASSERT_NE(connection, nullptr);
+  for (int i = 0; i < 20; ++i) transfer(*connection, 1'000'000, 0, 0);  // all pages are there
+}
+
+// Its last message is whole all the same.
+TEST_F(DatagramGpuTest, APeerThatClosesWithCopiesUnderWay) {
+  auto* connection = start_connected();
+  ASSERT_NE(connection, nullptr);
+  const auto message = connection->sent.bytes.first(100'000);
+  tools::fill_pattern(message, 4);
+  ASSERT_TRUE(hold_copies(true));
+  void* const receive = connection->receive(target_.at(0, message.size()), target_.mhandle);
+  void* const send = connection->send(message, connection->sent.mhandle);
+  ASSERT_NE(receive, nullptr);
+  ASSERT_NE(send, nullptr);
+  expect_sent(*connection, send);
+  std::thread later = release_copies_later();
+  EXPECT_TRUE(connection->close_send());
+  later.join();
+  int sizes[abi::kMaxTestSizes] = {};
+  ASSERT_TRUE(connection->wait(receive, sizes));
+  EXPECT_EQ(target_.read(0, message.size()), std::vector<std::byte>(message.begin(), message.end()));
+}
+
+// Copies that were under way on it begin again on the other.
+TEST_F(DatagramGpuTest, ARailGoesDownForGood) {
+  environment_.set("SOFTVERBS_FAULTS", "down rail=1 at=300ms");
+  environment_.set("VERBENA_FAILOVER_TIMEOUT_MS", "700");
+  ASSERT_EQ(start(), 2);
+  abi::ncclNetVDeviceProps_v12_t members{};
+  members.ndevs = 2;
+  members.devs[1] = 1;
+  int joined = -1;
+  ASSERT_EQ((*net_)->make_vdevice(&joined, &members), abi::kSuccess);
+  auto* connection = connect(joined);
+  ASSERT_NE(connection, nullptr);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(2500);
+  for (size_t i = 0; std::chrono::steady_clock::now() < end; ++i) {
+    transfer(*connection, 500'000, i % 64, i % 48);
+    ASSERT_FALSE(HasFatalFailure());
+  }
+}
+
+}  // namespace
+}  // namespace verbena::nccl::testing

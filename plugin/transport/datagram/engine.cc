@@ -75,6 +75,19 @@ EngineOptions make_options(const Nic& nic, uint32_t random) {
   return options;
 }
 
+// A GPU may be reading lines of NCCL's LL128 there: the last bytes of each say that the rest is there.
+// memcpy() stores in any order.
+constexpr uint32_t kLineBytes = 128;
+VERBENA_HOT_PATH void copy_lines(std::byte* to, const std::byte* from, uint32_t length_bytes) {
+  constexpr uint32_t kFlagBytes = 16;  // with what is stored together with it
+  for (; length_bytes >= kLineBytes; length_bytes -= kLineBytes, to += kLineBytes, from += kLineBytes) {
+    std::memcpy(to, from, kLineBytes - kFlagBytes);
+    std::atomic_thread_fence(std::memory_order_release);  // the line before its end
+    std::memcpy(to + kLineBytes - kFlagBytes, from + kLineBytes - kFlagBytes, kFlagBytes);
+  }
+  if (length_bytes != 0) std::memcpy(to, from, length_bytes);
+}
+
 template <typename Entry>
 Entry& reach(std::vector<Entry>& entries, uint32_t at, Entry none = {}) {
   if (entries.size() <= at) entries.resize(at + 1, none);
@@ -149,9 +162,7 @@ Outcome Engine::prepare() {
   if (!key) return key.error();
   name_.is_keyed = *key != nullptr ? 1 : 0;
   name_.rails = static_cast<uint8_t>(nic_.rails.size());
-  // NCCL's LL128 reads lines, whose last bytes say that the rest is there: none may lie in two packets, which
-  // are put in their places in any order.
-  constexpr uint32_t kLineBytes = 128;
+  // None may lie in two packets, which are put in their places in any order.
   name_.data_bytes = static_cast<uint16_t>((mtu_bytes - sizeof(PacketHeader)) / kLineBytes * kLineBytes);
   struct {
     uint64_t id;
@@ -562,7 +573,7 @@ void Engine::move_pages(uint32_t message, protocol::datagram::ReceiveMessage& st
     if (fits && is_gpu_memory) {
       placer_->add(page, message, request.data + offset, request.memory);
     } else {
-      if (fits) std::memcpy(request.data + offset, pool_.data(page), held.length_bytes);
+      if (fits) copy_lines(request.data + offset, pool_.data(page), held.length_bytes);
       pool_.put_back(page);
       ++moved;
     }

@@ -64,7 +64,7 @@ Outcome listen(void* context, int device, void* handle, void** listen_comm) {
   auto comm = std::make_unique<ListenComm>(ListenComm{c->self, c->nics, nullptr, nullptr, *nic});
   std::memset(handle, 0, abi::kHandleBytes);
   if (uses_datagrams()) {
-    auto engine = transport::datagram::Engine::find(**nic, c->nics);
+    auto engine = transport::datagram::Engine::find(**nic, c->nics, offers_unpack());
     if (!engine) return engine.error();
     protocol::datagram::DatagramHandle contents;
     auto listener = transport::datagram::Listener::open(*engine, &contents);
@@ -118,7 +118,7 @@ Outcome connect_by_datagrams(Context* c, const transport::Nic& nic, void* handle
   using transport::datagram::Connector;
   auto end =
       poll_attempt(c, c->calling, handle, contents.nonce, [&]() -> base::Result<std::unique_ptr<Connector>> {
-        auto engine = transport::datagram::Engine::find(nic, c->nics);
+        auto engine = transport::datagram::Engine::find(nic, c->nics, offers_unpack());
         if (!engine) return engine.error();
         return Connector::start(std::move(*engine), contents);
       });
@@ -163,33 +163,38 @@ Outcome connect(void* context, int device, int traffic_class, void* handle, void
 
 Outcome accept(void* listen_comm, void** receive_comm, abi::NetDeviceHandle** device_handle) {
   auto& listening = *static_cast<ListenComm*>(listen_comm);
-  if (listening.datagram_listener != nullptr) {
-    auto end = listening.datagram_listener->poll();
-    if (!end) return end.error();
-    if (*end == nullptr) return {};
-    auto comm = make_communicator(listening.context, listening.nics, listening.nic);
-    comm->datagram_receiver = std::move(*end);
-    *receive_comm = comm.release();
-    return {};
-  }
   abi::NetDeviceHandle* target = device_handle == nullptr ? nullptr : *device_handle;
   transport::AcceptOptions options;
   options.traffic_class = listening.context->traffic_class;
   options.connections_ahead = listening.context->connections_ahead.load(std::memory_order_relaxed);
   options.unpacks = target != nullptr && target->type == abi::kDeviceUnpack && offers_unpack();
   void* address = nullptr;
-  auto receiver = listening.listener->poll(options, &address);
-  if (!receiver) return receiver.error();
-  if (*receiver == nullptr) return {};
+  std::unique_ptr<transport::Receiver> receiver;
+  std::unique_ptr<transport::datagram::ReceiveEnd> end;
+  if (listening.datagram_listener != nullptr) {
+    auto accepted = listening.datagram_listener->poll(options.unpacks, options.connections_ahead);
+    if (!accepted) return accepted.error();
+    if (*accepted == nullptr) return {};
+    end = std::move(*accepted);
+    address = end->device_handle();
+  } else {
+    auto accepted = listening.listener->poll(options, &address);
+    if (!accepted) return accepted.error();
+    if (*accepted == nullptr) return {};
+    receiver = std::move(*accepted);
+  }
   if (options.unpacks) {
     target->handle = address;
     target->size = sizeof(UnpackDeviceHandle);
     target->needs_proxy_progress = 1;
   }
-  auto comm = make_communicator(listening.context, listening.nics, &listening.listener->nic());
-  comm->receiver = std::move(*receiver);
-  comm->receiver->name_communicator(listening.context->communicator_id);
-  attach_profiler(*comm, *comm->receiver);
+  auto comm = make_communicator(listening.context, listening.nics, listening.nic);
+  comm->datagram_receiver = std::move(end);
+  comm->receiver = std::move(receiver);
+  if (comm->receiver != nullptr) {
+    comm->receiver->name_communicator(listening.context->communicator_id);
+    attach_profiler(*comm, *comm->receiver);
+  }
   *receive_comm = comm.release();
   return {};
 }

@@ -46,6 +46,20 @@ constexpr int kFirstTableWithHint = 9;
   return outcome;
 }
 
+// NCCL's: on entry to irecv.
+bool has_completion_hint(const Communicator& comm, const void* request) {
+  return comm.context->abi_version >= kFirstTableWithHint &&
+         reinterpret_cast<uintptr_t>(request) == abi::kOptionalRecvCompletion;
+}
+// Where nothing unpacks there is nothing to tell apart.
+template <typename End>
+transport::ReceiveClass classify(Communicator& comm, const End& end, bool has_hint,
+                                 const transport::Registration& memory) {
+  if (!end.unpacks()) return transport::ReceiveClass::kNoSlot;
+  return classify_receive(has_hint, comm.context->data_attributes(), memory.ordinal,
+                          comm.order.find_simple(comm.family));
+}
+
 // The same as isend and irecv below.
 [[gnu::noinline]] Outcome send_datagrams(Communicator& comm, void* data, size_t length_bytes, void* mhandle,
                                          void** request) {
@@ -60,6 +74,7 @@ constexpr int kFirstTableWithHint = 9;
 }
 [[gnu::noinline]] Outcome receive_datagrams(Communicator& comm, int count, void** data,
                                             const size_t* lengths_bytes, void** mhandles, void** request) {
+  const bool has_hint = has_completion_hint(comm, *request);
   *request = nullptr;
   if (comm.datagram_receiver == nullptr) return refuse_kind("irecv", "receiving");
   if (count != 1)
@@ -68,7 +83,8 @@ constexpr int kFirstTableWithHint = 9;
   if (lengths_bytes[0] != 0 && !memory.covers(data[0], lengths_bytes[0]))
     return refuse_outside("irecv", data[0], lengths_bytes[0], memory);
   transport::Request* posted = nullptr;
-  auto outcome = comm.datagram_receiver->post(data[0], lengths_bytes[0], &memory, &posted);
+  auto outcome = comm.datagram_receiver->post(
+      data[0], lengths_bytes[0], &memory, classify(comm, *comm.datagram_receiver, has_hint, memory), &posted);
   *request = posted;
   return outcome;
 }
@@ -104,18 +120,13 @@ VERBENA_HOT_PATH Outcome irecv(void* receive_comm, int count, void** data, const
   if (comm.receiver == nullptr) [[unlikely]]
     return receive_datagrams(comm, count, data, lengths_bytes, mhandles, request);
   if (count != 1) return post_group(comm, count, data, lengths_bytes, tags, mhandles, request);
-  const bool has_hint = comm.context->abi_version >= kFirstTableWithHint &&
-                        reinterpret_cast<uintptr_t>(*request) == abi::kOptionalRecvCompletion;
+  const bool has_hint = has_completion_hint(comm, *request);
   *request = nullptr;
   const auto& memory = *static_cast<transport::Registration*>(mhandles[0]);
   if (lengths_bytes[0] != 0 && !memory.covers(data[0], lengths_bytes[0])) {
     return refuse_outside("irecv", data[0], lengths_bytes[0], memory);
   }
-  // Where nothing unpacks there is nothing to tell apart.
-  const auto receive_class = !comm.receiver->unpacks()
-                                 ? transport::ReceiveClass::kNoSlot
-                                 : classify_receive(has_hint, comm.context->data_attributes(), memory.ordinal,
-                                                    comm.order.find_simple(comm.family));
+  const auto receive_class = classify(comm, *comm.receiver, has_hint, memory);
   transport::Request* posted = nullptr;
   auto outcome = comm.receiver->post(data[0], lengths_bytes[0], &memory, receive_class, &posted, tags[0]);
   *request = posted;
@@ -199,15 +210,17 @@ VERBENA_HOT_PATH Outcome test(void* request, int* done, int* lengths_bytes) {
 
 Outcome irecv_consumed(void* receive_comm, int count, void* request) {
   auto& comm = *static_cast<Communicator*>(receive_comm);
-  if (comm.datagram_receiver != nullptr) return {};  // it was free once it was done
-  if (comm.receiver == nullptr) return refuse_kind("irecvConsumed", "receiving");
+  if (comm.receiver == nullptr && comm.datagram_receiver == nullptr)
+    return refuse_kind("irecvConsumed", "receiving");
   auto* r = static_cast<transport::Request*>(request);
-  if (count < 1 || count > kMaxReceives || r->kind != transport::RequestKind::kReceive ||
-      r->owner != comm.receiver.get()) {
-    return base::fail(base::Status::kInvalidArgument,
-                      "irecvConsumed: not a receive of this communicator (n %d)", count);
+  if (count >= 1 && count <= kMaxReceives) {
+    if (r->kind == transport::RequestKind::kReceive && r->owner == comm.receiver.get())
+      return comm.receiver->consume(*static_cast<transport::ReceiveMessage*>(r));
+    if (r->kind == transport::RequestKind::kDatagramReceive && r->owner == comm.datagram_receiver.get())
+      return comm.datagram_receiver->consume(static_cast<transport::datagram::ReceiveRequest&>(*r));
   }
-  return comm.receiver->consume(*static_cast<transport::ReceiveMessage*>(r));
+  return base::fail(base::Status::kInvalidArgument,
+                    "irecvConsumed: not a receive of this communicator (n %d)", count);
 }
 
 }  // namespace verbena::nccl

@@ -6,7 +6,6 @@
 namespace verbena::nccl {
 
 bool offers_unpack() {
-  if (base::parameters().transport == base::Transport::kDatagram) return false;  // the CPU places everything
   if (base::parameters().unpack != base::UnpackOffer::kAuto)
     return base::parameters().unpack == base::UnpackOffer::kAlways;
   const auto measured = tuning();

@@ -1,5 +1,7 @@
 // Datagrams from and to memory of GPUs, through NCCL's tables, over softverbs and a stand-in for CUDA's
 // driver (tests/softverbs/fake_cuda.cc): the CPU that touches such memory faults.
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -299,6 +301,41 @@ TEST_F(DatagramGpuTest, ClosesWithCopiesUnderWay) {
   auto* connection = connect();
   ASSERT_NE(connection, nullptr);
   for (int i = 0; i < 20; ++i) transfer(*connection, 1'000'000, 0, 0);  // all pages are there
+}
+
+// The handle is in the GPU's memory, the pages where its kernels reach them; what has a slot and is the
+// user's own memory is put in its place.
+TEST_F(DatagramGpuTest, AKernelUnpacks) {
+  environment_.set("VERBENA_UNPACK", "1");
+  ASSERT_EQ(start(), 2);
+  Connection* const connection = establish();
+  ASSERT_NE(connection, nullptr);
+  ASSERT_TRUE(add(connection->send_comm, source_));
+  ASSERT_TRUE(add(connection->recv_comm, target_));
+  using Copy = int(void*, unsigned long long, size_t);
+  auto* const copy = reinterpret_cast<Copy*>(dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuMemcpyDtoH_v2"));
+  UnpackDeviceHandle handle{};
+  ASSERT_EQ(copy(&handle, reinterpret_cast<uintptr_t>(connection->device_handle.handle), sizeof(handle)), 0);
+  constexpr size_t kLength = 150'000, kDescriptors = (kLength + 3967) / 3968;
+  for (uint64_t i = 0; i < 40; ++i) {
+    const bool is_users = i % 3 == 2;
+    const auto room = connection->received.bytes.subspan(32, kLength);
+    void* const receive = is_users ? connection->receive(target_.at(32, kLength), target_.mhandle)
+                                   : connection->receive(room, connection->received.mhandle);
+    void* const send = connection->send(source_.at(i * 100, kLength), source_.mhandle);
+    ASSERT_NE(receive, nullptr);
+    ASSERT_NE(send, nullptr);
+    int sizes[abi::kMaxTestSizes] = {};
+    ASSERT_TRUE(connection->wait(receive, sizes));
+    const auto unpacked = tools::unpack_slot(handle, tools::compute_slot(handle.head, i), room);
+    EXPECT_EQ(unpacked.descriptor_count, is_users ? 0 : kDescriptors) << i;
+    EXPECT_EQ(is_users ? target_.read(32, kLength) : std::vector<std::byte>(room.begin(), room.end()),
+              source_.read(i * 100, kLength))
+        << i;
+    expect_sent(*connection, send);
+    ASSERT_EQ((*net_)->irecv_consumed(connection->recv_comm, 1, receive), abi::kSuccess);
+  }
+  EXPECT_TRUE(LogCapture::get().take_warnings().empty());
 }
 
 // Its last message is whole all the same.

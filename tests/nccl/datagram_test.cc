@@ -46,14 +46,37 @@ TYPED_TEST(DatagramTest, OneMessageArrives) {
 }
 
 TYPED_TEST(DatagramTest, OnlyWhatItCanDoIsOffered) {
-  ASSERT_EQ(this->start(), 2);
-  typename TypeParam::Properties properties;
-  ASSERT_EQ((*this->net_)->get_properties(0, &properties), abi::kSuccess);
-  EXPECT_EQ(properties.ptr_support, abi::kPtrHost | abi::kPtrCuda);
-  EXPECT_EQ(properties.max_recvs, 1);
-  if constexpr (requires { properties.net_device_type; }) {
-    EXPECT_EQ(properties.net_device_type, abi::kDeviceHost);
+  for (const bool unpacks : {true, false}) {
+    this->environment_.set("VERBENA_UNPACK", unpacks ? "1" : "0");
+    ASSERT_EQ(this->start(), 2);
+    typename TypeParam::Properties properties;
+    ASSERT_EQ((*this->net_)->get_properties(0, &properties), abi::kSuccess);
+    EXPECT_EQ(properties.ptr_support, abi::kPtrHost | abi::kPtrCuda);
+    EXPECT_EQ(properties.max_recvs, 1);
+    if constexpr (requires { properties.net_device_type; }) {
+      EXPECT_EQ(properties.net_device_type, unpacks ? abi::kDeviceUnpack : abi::kDeviceHost);
+    }
+    ASSERT_EQ(this->net_->finalize(this->context_), abi::kSuccess);
+    this->is_up_ = false;
   }
+}
+
+// The test plays the kernel.
+TYPED_TEST(DatagramTest, AKernelUnpacksMessages) {
+  ASSERT_EQ(this->start(), 2);
+  auto* connection = this->establish();
+  ASSERT_NE(connection, nullptr);
+  ASSERT_TRUE(connection->unpacks());
+  for (const size_t length : {0, 1, 3967, 3968, 3969, 100'000, 1'000'003}) {
+    ASSERT_EQ(connection->transfer(length, length % 61, length % 53), nullptr) << length;
+    EXPECT_EQ(connection->last_unpacked.descriptor_count, (length + 3967) / 3968);
+    EXPECT_EQ(connection->last_unpacked.bytes, length);
+  }
+  for (int i = 0; i < 40; ++i) {  // through all slots, with receives that take none between them
+    ASSERT_EQ(connection->transfer(static_cast<size_t>(i) * 5'000, 0, 0), nullptr) << i;
+    ASSERT_EQ(connection->transfer(20'000, 0, 0, Protocol::kLl), nullptr) << i;
+  }
+  EXPECT_TRUE(LogCapture::get().take_warnings().empty());
 }
 
 using NewestTest = DatagramTest<NewestVersion>;
@@ -132,6 +155,84 @@ TEST_F(DatagramNewestTest, ManyChannels) {
     for (auto& connection : connections_) EXPECT_EQ(connection->transfer(30'000, 0, 0), nullptr);
     connections_.erase(connections_.begin());  // the others go on
     ASSERT_NE(establish(0, HandleShape::kNull), nullptr);
+  }
+}
+
+// The kernels of a GPU know one base, whatever they receive over.
+TEST_F(DatagramNewestTest, AllChannelsHaveOneBase) {
+  ASSERT_EQ(start(), 2);
+  auto *first = establish(0), *second = establish(1), *third = establish(0);
+  for (const auto* connection : {first, second, third}) ASSERT_NE(connection, nullptr);
+  EXPECT_EQ(first->unpack().bounce_buf, second->unpack().bounce_buf);
+  EXPECT_EQ(first->unpack().bounce_buf, third->unpack().bounce_buf);
+  for (int i = 0; i < 20; ++i)
+    for (auto* connection : {first, second, third}) ASSERT_EQ(connection->transfer(90'000, 0, 0), nullptr);
+}
+
+TEST_F(DatagramNewestTest, LongMessagesAreCopied) {
+  environment_.set("VERBENA_UNPACK_THRESHOLD", "64k");
+  ASSERT_EQ(start(), 2);
+  auto* connection = establish();
+  ASSERT_NE(connection, nullptr);
+  for (const size_t length : {60'000, 70'000, 4'000'000}) {
+    ASSERT_EQ(connection->transfer(length, 0, 0), nullptr) << length;
+    EXPECT_EQ(connection->last_unpacked.bytes, length < 65'536 ? length : 0) << length;
+  }
+}
+
+// What kernels keep is bounded: the rest is copied, and all of it goes on.
+TEST_F(DatagramNewestTest, KernelsThatKeepPagesStopNobody) {
+  environment_.set("VERBENA_BOUNCE_BYTES", "1m");
+  ASSERT_EQ(start(), 2);
+  auto *keeper = establish(), *other = establish();
+  ASSERT_NE(keeper, nullptr);
+  ASSERT_NE(other, nullptr);
+  constexpr size_t kKept = 8, kLength = 60'000;  // 16 of 126 pages each
+  std::array<void*, kKept> kept;
+  const auto message = keeper->sent.bytes.first(kLength);
+  tools::fill_pattern(message, 11);
+  for (size_t i = 0; i < kKept; ++i) {
+    void* const send = keeper->send(message, keeper->sent.mhandle);
+    kept[i] = keeper->receive(keeper->received.bytes.subspan(i * kLength, kLength), keeper->received.mhandle);
+    int sizes[abi::kMaxTestSizes] = {}, sent = -1;
+    ASSERT_NE(kept[i], nullptr);
+    ASSERT_TRUE(keeper->wait(kept[i], sizes)) << i;
+    ASSERT_TRUE(keeper->wait(send, &sent)) << i;
+  }
+  for (int i = 0; i < 10; ++i) ASSERT_EQ(other->transfer(1'000'000, 0, 0), nullptr) << i;
+  size_t unpacked = 0;
+  for (size_t i = 0; i < kKept; ++i) {
+    const auto room = keeper->received.bytes.subspan(i * kLength, kLength);
+    unpacked += keeper->place(room).bytes;
+    EXPECT_EQ(tools::check_pattern(room, 11).wrong_bytes, 0U) << i;
+    EXPECT_EQ((*net_)->irecv_consumed(keeper->recv_comm, 1, kept[i]), abi::kSuccess);
+  }
+  EXPECT_GT(unpacked, 0U);
+  EXPECT_LT(unpacked, kKept * kLength) << "there are not so many pages";
+  EXPECT_TRUE(keeper->all_slots_are_empty());
+  for (int i = 0; i < 50; ++i) {  // all pages are back
+    ASSERT_EQ(keeper->transfer(kLength, 0, 0), nullptr) << i;
+    EXPECT_EQ(keeper->last_unpacked.bytes, kLength) << i;
+  }
+}
+
+TEST_F(DatagramNewestTest, ClosesWithPagesLent) {
+  environment_.set("VERBENA_BOUNCE_BYTES", "1m");
+  ASSERT_EQ(start(), 2);
+  for (int round = 0; round < 10; ++round) {
+    auto* connection = establish();
+    ASSERT_NE(connection, nullptr);
+    EXPECT_TRUE(connection->all_slots_are_empty());
+    void* const send = connection->send(connection->sent.bytes.first(150'000), connection->sent.mhandle);
+    void* const receive =
+        connection->receive(connection->received.bytes.first(150'000), connection->received.mhandle);
+    int sizes[abi::kMaxTestSizes] = {}, sent = -1;
+    ASSERT_TRUE(connection->wait(receive, sizes));
+    ASSERT_TRUE(connection->wait(send, &sent));
+    EXPECT_FALSE(connection->all_slots_are_empty());
+    EXPECT_NE((*net_)->irecv_consumed(connection->send_comm, 1, receive), abi::kSuccess);
+    connections_.clear();
+    LogCapture::get().take_lines();
   }
 }
 

@@ -142,8 +142,18 @@ VERBENA_HOT_PATH Outcome SendEnd::test(SendRequest& request, bool* done) {
   return outcome;
 }
 
-ReceiveEnd::ReceiveEnd(std::shared_ptr<Engine> engine, uint32_t peer, uint32_t channel, uint16_t wire)
-    : ChannelEndOf(std::move(engine), peer, channel, wire, RequestKind::kDatagramReceive) {
+base::Result<std::unique_ptr<LendingQueue>> LendingQueue::create(std::shared_ptr<PageSpace> space,
+                                                                 uint32_t most_pages) {
+  UnpackMemories& memories = space->unpack_memories();
+  auto memory = memories.take(most_pages, space->bounce_base());
+  if (!memory) return memory.error();
+  return std::unique_ptr<LendingQueue>(new LendingQueue(std::move(space), memories, std::move(*memory)));
+}
+
+ReceiveEnd::ReceiveEnd(std::shared_ptr<Engine> engine, uint32_t peer, uint32_t channel, uint16_t wire,
+                       std::unique_ptr<LendingQueue> lending)
+    : ChannelEndOf(std::move(engine), peer, channel, wire, RequestKind::kDatagramReceive),
+      lending_(std::move(lending)) {
   for (ChannelFlush& flush : flushes_) {
     flush.kind = RequestKind::kDatagramFlush;
     flush.owner = this;
@@ -151,14 +161,18 @@ ReceiveEnd::ReceiveEnd(std::shared_ptr<Engine> engine, uint32_t peer, uint32_t c
 }
 
 VERBENA_HOT_PATH Outcome ReceiveEnd::post(void* data, uint64_t room_bytes, const Registration* memory,
-                                          Request** out) {
+                                          ReceiveClass receive_class, Request** out) {
   *out = nullptr;
   const EngineGuard guard(*engine_);
   if (!guard) return {};
   if (has_failed()) return failure_;  // so has one that has ended
   ReceiveRequest& request = requests_[engine_->receive_channel(channel_).next % kRing];
   if (request.state.load(std::memory_order_relaxed) != State::kFree) return {};
-  const uint32_t message = engine_->Engine::Core::post(channel_, room_bytes, 0);
+  const bool takes_slot = lending_ != nullptr && receive_class != ReceiveClass::kNoSlot;
+  if (takes_slot && !lending_->slots.has_free_slot()) return {};
+  const bool may_lend = takes_slot && receive_class == ReceiveClass::kUnpacked && engine_->may_lend();
+  const uint32_t message =
+      engine_->Engine::Core::post(channel_, room_bytes, may_lend ? lending_->most_pages() : 0);
   if (message == kNoObject) return {};
   if (engine_->is_too_long(message)) {
     end_messages();  // what is parked is copied nowhere
@@ -168,6 +182,9 @@ VERBENA_HOT_PATH Outcome ReceiveEnd::post(void* data, uint64_t room_bytes, const
     return failure_;
   }
   request.data = static_cast<std::byte*>(data);
+  request.has_slot = takes_slot;
+  if (takes_slot) request.slot = lending_->slots.take_slot();
+  request.lent_pages = 0;
   request.memory = memory;
   request.state.store(State::kOpen, std::memory_order_relaxed);
   engine_->attach(message, &request);
@@ -183,9 +200,32 @@ VERBENA_HOT_PATH Outcome ReceiveEnd::test(ReceiveRequest& request, bool* done, u
   *length_bytes = request.length_bytes;
   statistics_.received_staged_bytes += request.length_bytes;
   ++statistics_.received_staged_messages;
-  ++statistics_.copied_messages;
+  statistics_.unpack_descriptors += request.lent_pages;
+  if (request.lent_pages == 0) ++statistics_.copied_messages;
+  request.state.store(lending_ != nullptr ? State::kReported : State::kFree, std::memory_order_relaxed);
+  return {};
+}
+
+VERBENA_HOT_PATH Outcome ReceiveEnd::consume(ReceiveRequest& request) {
+  if (lending_ == nullptr) return {};  // it was free once it was done
+  if (request.state.load(std::memory_order_relaxed) != State::kReported)
+    return base::fail(Status::kInvalidUsage,
+                      "irecvConsumed: datagrams: channel %u: a receive is consumed before it was done",
+                      wire_);
+  if (request.has_slot) lending_->slots.clear(request.slot);
+  if (request.lent_pages != 0) {
+    const EngineGuard guard(*engine_, EngineGuard::Waits{});
+    if (!has_ended_) engine_->take_back(request.message);
+  }
   request.state.store(State::kFree, std::memory_order_relaxed);
   return {};
+}
+
+void ReceiveEnd::describe_page(ReceiveRequest& request, uint32_t offset, uint64_t target,
+                               uint32_t length_bytes) {
+  // No more pages are lent than the slot has room for, and none is longer than this.
+  if (lending_->slots.append(request.slot, offset, target, length_bytes, PagePool::kPageBytes))
+    ++request.lent_pages;
 }
 
 Outcome ReceiveEnd::flush(const void* data, const Registration* memory, Request** out) {

@@ -11,6 +11,8 @@
 #include "base/status.h"
 #include "protocol/datagram/engine_state.h"
 #include "protocol/statistics.h"
+#include "protocol/unpack_queue.h"
+#include "transport/datagram/page_pool.h"
 #include "transport/memory/registration.h"
 #include "transport/request.h"
 
@@ -18,9 +20,10 @@ namespace verbena::transport::datagram {
 
 class Engine;
 
-// Its owner is the end. Free, then open, then done: an open one is the engine's, any other the end's.
+// Its owner is the end. Free, then open, then done, then reported if the caller will say that it is consumed:
+// an open one is the engine's, any other the end's.
 struct ChannelRequest : Request {
-  enum class State : uint8_t { kFree, kOpen, kDone };
+  enum class State : uint8_t { kFree, kOpen, kDone, kReported };
   std::atomic<State> state{State::kFree};
   uint64_t length_bytes = 0;
   const Registration* memory = nullptr;
@@ -34,6 +37,37 @@ struct SendRequest : ChannelRequest {
 
 struct ReceiveRequest : ChannelRequest {
   std::byte* data = nullptr;
+  bool has_slot = false;
+  uint32_t slot = 0;
+  uint32_t lent_pages = 0;  // that its slot describes, once it is done; until it is consumed
+  uint32_t message = 0;     // the engine's, which has those pages
+};
+
+// Of an end whose receives a kernel unpacks: NCCL's queue, and the memory behind it.
+class LendingQueue {
+ public:
+  // For the calling thread's GPU, with room for so many pages of a message.
+  static base::Result<std::unique_ptr<LendingQueue>> create(std::shared_ptr<PageSpace> space,
+                                                            uint32_t most_pages);
+  ~LendingQueue() { memories_.give_back(std::move(memory_)); }
+  LendingQueue(const LendingQueue&) = delete;
+  LendingQueue& operator=(const LendingQueue&) = delete;
+
+  uint32_t most_pages() const { return memory_->descriptors(); }
+  // For the GPU.
+  void* device_handle() const { return memory_->device_handle(); }
+
+ private:
+  LendingQueue(std::shared_ptr<PageSpace> space, UnpackMemories& memories,
+               std::unique_ptr<UnpackMemory> memory)
+      : space_(std::move(space)), memories_(memories), memory_(std::move(memory)) {}
+
+  const std::shared_ptr<PageSpace> space_;  // which has `memories_`
+  UnpackMemories& memories_;
+  std::unique_ptr<UnpackMemory> memory_;
+
+ public:
+  protocol::UnpackQueue slots{memory_->host_meta(), memory_->descriptors()};
 };
 
 // What NCCL asks for before a GPU reads what was received.
@@ -113,11 +147,22 @@ class SendEnd final : public ChannelEndOf<SendEnd, SendRequest> {
 
 class ReceiveEnd final : public ChannelEndOf<ReceiveEnd, ReceiveRequest> {
  public:
-  ReceiveEnd(std::shared_ptr<Engine> engine, uint32_t peer, uint32_t channel, uint16_t wire);
+  // `lending`: null if no kernel unpacks here.
+  ReceiveEnd(std::shared_ptr<Engine> engine, uint32_t peer, uint32_t channel, uint16_t wire,
+             std::unique_ptr<LendingQueue> lending);
   ~ReceiveEnd() { close(); }
 
-  base::Outcome post(void* data, uint64_t room_bytes, const Registration* memory, Request** request);
+  bool unpacks() const { return lending_ != nullptr; }
+  void* device_handle() const { return lending_ == nullptr ? nullptr : lending_->device_handle(); }
+  // Null in `*request`: not now.
+  base::Outcome post(void* data, uint64_t room_bytes, const Registration* memory, ReceiveClass receive_class,
+                     Request** request);
   base::Outcome test(ReceiveRequest& request, bool* done, uint64_t* length_bytes);
+  // The kernel is done with what was received: pages, slot and request are free again.
+  base::Outcome consume(ReceiveRequest& request);
+  // With the engine's token: the pages of a message that is here, in the order of its list.
+  void describe_page(ReceiveRequest& request, uint32_t offset, uint64_t target, uint32_t length_bytes);
+  void publish(const ReceiveRequest& request) { lending_->slots.publish(request.slot); }
   // Makes what was received into `memory` visible to its GPU. Null in `*request`: it is.
   base::Outcome flush(const void* data, const Registration* memory, Request** request);
   base::Outcome test(ChannelFlush& request, bool* done);
@@ -125,6 +170,7 @@ class ReceiveEnd final : public ChannelEndOf<ReceiveEnd, ReceiveRequest> {
 
  private:
   std::array<ChannelFlush, protocol::datagram::kRing> flushes_;
+  const std::unique_ptr<LendingQueue> lending_;
 };
 
 }  // namespace verbena::transport::datagram

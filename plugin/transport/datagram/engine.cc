@@ -8,6 +8,7 @@
 #include <ctime>
 #include <map>
 #include <mutex>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -55,16 +56,25 @@ void fit_software(EngineOptions& options) {
       .same_path = 200'000, .across_paths = 500'000, .least_timeout = 5'000'000, .ack_delay = 20'000};
 }
 
-EngineOptions make_options(const Nic& nic, uint32_t random) {
+// All that there are.
+uint64_t count_rails(const NicRegistry& nics) {
+  std::set<const verbs::Device*> rails;
+  for (int i = 0; i < nics.size(); ++i) rails.insert(nics.find(i)->rails.begin(), nics.find(i)->rails.end());
+  return std::max<uint64_t>(rails.size(), 1);
+}
+
+EngineOptions make_options(const Nic& nic, const NicRegistry& nics, bool unpacks, uint32_t random) {
   EngineOptions options;
   options.rails = static_cast<uint32_t>(nic.rails.size());
   options.random = random;
   options.silence_ns = base::parameters().failover_timeout_ms * base::kNsPerMs;
   const int64_t speed_mbps = std::max<uint32_t>(nic.speed_mbps, 1);
   options.fit(int64_t{PagePool::kPageBytes} * 8 * 1000 / speed_mbps);
-  uint64_t pages =
-      std::min<uint64_t>(static_cast<uint64_t>(base::parameters().bounce_bytes) / PagePool::kPageBytes,
-                         uint64_t{kPagesPerRail} * options.rails);
+  constexpr uint64_t kBytes = PagePool::kPageBytes + PagePool::kLineBytes;
+  const auto most_bytes = static_cast<uint64_t>(base::parameters().bounce_bytes);
+  uint64_t pages = std::min<uint64_t>(most_bytes / kBytes, uint64_t{kPagesPerRail} * options.rails);
+  // What kernels have not unpacked yet takes as many more as there may be, the rails' fair share each.
+  if (unpacks) pages = most_bytes / kBytes / count_rails(nics) * options.rails;
   for (const verbs::Device* device : nic.rails) {
     pages = std::min<uint64_t>(pages, device->max_srq_entries());
     pages = std::min<uint64_t>(pages, device->max_cq_entries() / 2);
@@ -110,7 +120,8 @@ struct Engines {
 
 }  // namespace
 
-Result<std::shared_ptr<Engine>> Engine::find(const Nic& nic, std::shared_ptr<NicRegistry> nics) {
+Result<std::shared_ptr<Engine>> Engine::find(const Nic& nic, std::shared_ptr<NicRegistry> nics,
+                                             bool unpacks) {
   Engines& engines = Engines::instance();
   const std::lock_guard lock(engines.mutex);
   if (auto known = engines.by_nic[&nic].lock()) return known;
@@ -118,8 +129,9 @@ Result<std::shared_ptr<Engine>> Engine::find(const Nic& nic, std::shared_ptr<Nic
   if (Outcome drawn = base::draw_random({reinterpret_cast<uint8_t*>(&random), sizeof(random)}, "datagrams");
       !drawn)
     return drawn.error();
-  std::shared_ptr<Engine> engine(new Engine(nic, std::move(nics), make_options(nic, random)));
-  if (Outcome outcome = engine->prepare(); !outcome) return outcome.error();
+  const EngineOptions options = make_options(nic, *nics, unpacks, random);
+  std::shared_ptr<Engine> engine(new Engine(nic, std::move(nics), options));
+  if (Outcome outcome = engine->prepare(unpacks); !outcome) return outcome.error();
   engines.by_nic[&nic] = engine;
   Registry::instance().add(engine.get());
   engine->want();
@@ -145,7 +157,7 @@ void Engine::retire_way(verbs::AddressHandle way, uint32_t rail) {
   if (way) used_ways_.push_back({std::move(way), rail, rails_[rail]->control.added()});
 }
 
-Outcome Engine::prepare() {
+Outcome Engine::prepare(bool unpacks) {
   constexpr uint32_t kLeastMtuBytes = 1024;
   const uint32_t mtu_bytes = find_mtu_bytes(nic_);
   if (mtu_bytes < kLeastMtuBytes)
@@ -175,7 +187,13 @@ Outcome Engine::prepare() {
   name_.id = drawn.id | 1;
   name_.secret = drawn.secret;
   name_.queue_key = drawn.queue_key & ~(1U << 31);  // with the top bit a device takes its own
-  auto pool = PagePool::create(options().pages.pages);
+  std::shared_ptr<PageSpace> space;
+  if (unpacks) {
+    auto acquired = PageSpace::acquire();
+    if (!acquired) return acquired.error();
+    space = std::move(*acquired);
+  }
+  auto pool = PagePool::create(options().pages.pages, std::move(space));
   if (!pool) return pool.error();
   pool_ = std::move(*pool);
   std::vector<std::unique_ptr<Rail>> rails;
@@ -602,8 +620,29 @@ void Engine::note_received(uint32_t message) {
   const protocol::datagram::ReceiveMessage& state = receive_message(message);
   request->length_bytes = state.bytes;
   --peers_of_[receive_channel(state.channel).peer]->open_receives;
-  release(message);
+  state.lent != 0 ? lend(message, *request) : release(message);
   request->state.store(ChannelRequest::State::kDone, std::memory_order_release);
+}
+
+// Until take_back(): the kernel reads the pages. Descriptors, then the count, then "done", each with release
+// order; what NCCL tells its kernel comes after.
+void Engine::lend(uint32_t message, ReceiveRequest& request) {
+  const uint64_t data_bytes = peer(receive_channel(receive_message(message).channel).peer).data_bytes;
+  auto& end = *static_cast<ReceiveEnd*>(request.owner);
+  for (uint32_t page = first_pages_[message]; page != kNoObject; page = pool_[page].next)
+    end.describe_page(request, pool_.offset_of(page), pool_[page].index * data_bytes,
+                      pool_[page].length_bytes);
+  end.publish(request);
+  request.message = message;
+}
+
+void Engine::take_back(uint32_t message) {
+  for (uint32_t page = std::exchange(first_pages_[message], kNoObject); page != kNoObject;) {
+    const uint32_t next = pool_[page].next;
+    pool_.put_back(page);
+    page = next;
+  }
+  release(message);
 }
 
 template <typename Body>

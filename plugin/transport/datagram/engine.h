@@ -35,8 +35,10 @@ class Engine final : public protocol::datagram::EngineCore<Engine>,
  public:
   using Core = protocol::datagram::EngineCore<Engine>;
 
-  // The device's engine, made if there is none. `nics` has the device.
-  static base::Result<std::shared_ptr<Engine>> find(const Nic& nic, std::shared_ptr<NicRegistry> nics);
+  // The device's engine, made if there is none. `nics` has the device. `unpacks`: NCCL is offered that its
+  // kernels do.
+  static base::Result<std::shared_ptr<Engine>> find(const Nic& nic, std::shared_ptr<NicRegistry> nics,
+                                                    bool unpacks);
   virtual ~Engine();
 
   const Nic& nic() const { return nic_; }
@@ -93,6 +95,11 @@ class Engine final : public protocol::datagram::EngineCore<Engine>,
   void attach(uint32_t message, SendRequest* request);
   void attach(uint32_t message, ReceiveRequest* request);
 
+  // Null: nothing is unpacked here.
+  const std::shared_ptr<PageSpace>& space() const { return pool_.space(); }
+  bool may_lend() const { return pool_.is_reached_by_kernels(); }
+  // The pages of a message that were lent.
+  void take_back(uint32_t message);
   // See ReceiveEnd::flush().
   bool has_to_flush() const { return placer_->has_to_flush(); }
   void flush(ChannelFlush* request) { placer_->flush(request); }
@@ -106,7 +113,7 @@ class Engine final : public protocol::datagram::EngineCore<Engine>,
   static constexpr size_t kManyPeers = 256;
 
   Engine(const Nic& nic, std::shared_ptr<NicRegistry> nics, const protocol::datagram::EngineOptions& options);
-  base::Outcome prepare();
+  base::Outcome prepare(bool unpacks);
 
   // --- The core's port.
   uint32_t rooms() const;
@@ -132,6 +139,7 @@ class Engine final : public protocol::datagram::EngineCore<Engine>,
   void take_greeting(protocol::datagram::PacketKind kind, std::span<const uint8_t> bytes);
   void take_farewell(uint32_t peer, const protocol::datagram::Farewell& farewell);
   void place_pages();
+  void lend(uint32_t message, ReceiveRequest& request);
   void free_page(uint32_t page);
   void finish(uint32_t message, SendRequest& request);
   void look_around();

@@ -29,6 +29,17 @@ base::Deadline make_deadline() {
   return base::Deadline::after_ms(base::parameters().connect_timeout_ms);
 }
 
+// The most pages of a message that a kernel unpacks; longer ones are copied. Each takes a descriptor in each
+// of 16 slots: 128 KiB for a channel that has few beside it, and no more for all that there may be.
+uint32_t count_lent_pages(uint32_t connections) {
+  constexpr uint32_t kFew = 256, kMany = 2048;
+  const uint32_t pages = connections <= kFew ? 512 : connections <= kMany ? 128 : 16;
+  if (base::parameter_origin("VERBENA_UNPACK_THRESHOLD") == base::kDefaultOrigin) return pages;
+  const uint64_t least =
+      static_cast<uint64_t>(base::parameters().unpack_threshold_bytes) / PagePool::kPageBytes;
+  return static_cast<uint32_t>(std::clamp<uint64_t>(least, 1, pages));
+}
+
 // The rails of a greeting that its sender has.
 std::span<const protocol::datagram::EngineRail> rails_of(const Greeting& greeting) {
   return {greeting.rail.data(), greeting.engine.rails};
@@ -71,7 +82,7 @@ Listener::~Listener() {
   engine_->forget_listener(nonce_);
 }
 
-Result<std::unique_ptr<ReceiveEnd>> Listener::poll() {
+Result<std::unique_ptr<ReceiveEnd>> Listener::poll(bool unpacks, uint32_t connections) {
   if (!std::exchange(is_polled_, true)) deadline_ = make_deadline();
   std::optional<Greeting> hello;
   bool has_many = false, is_met = false;
@@ -87,6 +98,11 @@ Result<std::unique_ptr<ReceiveEnd>> Listener::poll() {
     return base::fail(
         Status::kTimeout, "accept on %s: no peer connected by datagrams (VERBENA_CONNECT_TIMEOUT_MS %lld ms)",
         engine_->nic().name.c_str(), static_cast<long long>(base::parameters().connect_timeout_ms));
+  }
+  if (unpacks && lending_ == nullptr && engine_->space() != nullptr) {  // it takes memory, as the ways do
+    auto made = LendingQueue::create(engine_->space(), count_lent_pages(connections));
+    if (!made) return made.error();
+    lending_ = std::move(*made);
   }
   Ways ways;
   if (!is_met) {  // the kernel is asked, so that others have the engine meanwhile
@@ -106,7 +122,7 @@ Result<std::unique_ptr<ReceiveEnd>> Listener::poll() {
   if (channel == protocol::datagram::kNoObject)
     return base::fail(Status::kRemote, "accept on %s: %s opens its channel %u a second time",
                       engine_->nic().name.c_str(), engine_->peer_of(peer).text.c_str(), hello->channel);
-  auto end = std::make_unique<ReceiveEnd>(engine_, peer, channel, hello->channel);
+  auto end = std::make_unique<ReceiveEnd>(engine_, peer, channel, hello->channel, std::move(lending_));
   engine_->attach(end.get());
   engine_->welcome(peer, hello->channel, nonce_);
   engine_->pass();

@@ -22,8 +22,9 @@ class Listener {
                                                       protocol::datagram::DatagramHandle* handle);
   ~Listener();
 
-  // Null until a peer's hello is here.
-  base::Result<std::unique_ptr<ReceiveEnd>> poll();
+  // Null until a peer's hello is here. `unpacks`: a kernel will, of the calling thread's GPU. `connections`:
+  // as many as are expected there; 0: not known.
+  base::Result<std::unique_ptr<ReceiveEnd>> poll(bool unpacks, uint32_t connections);
   // By the engine; with its token. The first one counts.
   void note_hello(const protocol::datagram::Greeting& hello) {
     if (!hello_) hello_ = hello;
@@ -37,6 +38,7 @@ class Listener {
   base::Deadline deadline_;
   bool is_polled_ = false;  // the deadline runs from the first poll
   std::optional<protocol::datagram::Greeting> hello_;
+  std::unique_ptr<LendingQueue> lending_;  // of the next channel
 };
 
 class Connector {

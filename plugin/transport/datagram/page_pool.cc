@@ -1,17 +1,100 @@
 #include "transport/datagram/page_pool.h"
 
+#include <algorithm>
 #include <cerrno>
+#include <utility>
 
+#include "base/cuda_driver.h"
+#include "base/lasting.h"
 #include "base/log.h"
+#include "base/parameters.h"
 
 namespace verbena::transport::datagram {
+namespace {
 
-base::Result<PagePool> PagePool::create(uint32_t pages) {
+struct Space {
+  std::mutex mutex;
+  std::weak_ptr<PageSpace> present;
+  bool is_idle() {
+    const std::lock_guard lock(mutex);
+    return present.expired();
+  }
+  static Space& instance() {
+    static const base::Lasting<Space> space;
+    return *space;
+  }
+};
+
+size_t round_up(size_t bytes) {
+  return (bytes + PagePool::kPageBytes - 1) / PagePool::kPageBytes * PagePool::kPageBytes;
+}
+
+}  // namespace
+
+base::Result<std::shared_ptr<PageSpace>> PageSpace::acquire() {
+  Space& space = Space::instance();
+  const std::lock_guard lock(space.mutex);
+  if (auto present = space.present.lock()) return present;
+  // With what rounding up takes; descriptors have offsets of 32 bits.
+  constexpr size_t kMostBytes = size_t{1} << 32, kRoundingBytes = size_t{64} * PagePool::kPageBytes;
+  const auto bounce_bytes = static_cast<size_t>(base::parameters().bounce_bytes);
+  auto range = base::GrowingBuffer::reserve(std::min(round_up(bounce_bytes) + kRoundingBytes, kMostBytes));
+  if (!range) return range.error();
+  std::shared_ptr<PageSpace> made(new PageSpace);
+  made->range_ = std::move(*range);
+  made->is_pinned_ = base::find_current_gpu() != base::kNoGpu;
+  space.present = made;
+  return made;
+}
+
+base::Result<std::optional<PageSpace::Slice>> PageSpace::take(size_t length_bytes) {
+  const std::optional<Slice> none;
+  const bool is_of_gpu = base::find_current_gpu() != base::kNoGpu;
+  if (is_of_gpu != is_pinned_ || (!is_pinned_ && base::has_gpu())) return none;
+  const std::lock_guard lock(mutex_);
+  const size_t wanted = round_up(length_bytes);
+  const auto found = std::find_if(free_.begin(), free_.end(),
+                                  [&](const Slice& slice) { return slice.length_bytes >= wanted; });
+  if (found != free_.end()) {
+    const Slice slice = *found;
+    free_.erase(found);
+    return std::optional(slice);
+  }
+  if (wanted > range_.max_bytes() - used_bytes_) return none;
+  if (auto outcome = range_.grow(used_bytes_ + wanted); !outcome) return outcome.error();
+  return std::optional(Slice{std::exchange(used_bytes_, used_bytes_ + wanted), wanted});
+}
+
+void PageSpace::give_back(Slice slice) {
+  const std::lock_guard lock(mutex_);
+  free_.push_back(slice);
+}
+
+UnpackMemories& PageSpace::unpack_memories() {
+  const std::lock_guard lock(mutex_);
+  return memories_[base::find_current_gpu()];
+}
+
+base::Result<PagePool> PagePool::create(uint32_t pages, std::shared_ptr<PageSpace> space) {
   PagePool pool;
   pool.pages_.resize(pages);
   pool.free_.reserve(pages);
   for (uint32_t page = pages; page != 0; --page) pool.free_.push_back(page - 1);
-  pool.memory_.reset(static_cast<std::byte*>(std::aligned_alloc(kPageBytes, pool.length_bytes())));
+  pool.space_ = space;
+  if (space != nullptr) {
+    auto slice = space->take(pool.length_bytes());
+    if (!slice) return slice.error();
+    if (*slice) {
+      std::byte* const memory = space->host() + (*slice)->offset_bytes;
+      pool.memory_ = {memory, Free{std::move(space), *slice}};
+      return pool;
+    }
+    base::log_info(
+        "datagrams: %u pages are not where kernels reach them (VERBENA_BOUNCE_BYTES %lld bytes, or no GPU is "
+        "current): what they receive is copied, not unpacked",
+        pages, static_cast<long long>(base::parameters().bounce_bytes));
+  }
+  pool.memory_.reset(static_cast<std::byte*>(std::aligned_alloc(kPageBytes, round_up(pool.length_bytes()))));
   if (pool.memory_ == nullptr)
     return base::fail_errno(base::Status::kSystem, ENOMEM, "datagrams: cannot take %u pages of %u bytes",
                             pages, kPageBytes);

@@ -147,7 +147,8 @@ base::Result<std::unique_ptr<LendingQueue>> LendingQueue::create(std::shared_ptr
   UnpackMemories& memories = space->unpack_memories();
   auto memory = memories.take(most_pages, space->bounce_base());
   if (!memory) return memory.error();
-  return std::unique_ptr<LendingQueue>(new LendingQueue(std::move(space), memories, std::move(*memory)));
+  return std::unique_ptr<LendingQueue>(
+      new LendingQueue(std::move(space), memories, std::move(*memory), most_pages));
 }
 
 ReceiveEnd::ReceiveEnd(std::shared_ptr<Engine> engine, uint32_t peer, uint32_t channel, uint16_t wire,

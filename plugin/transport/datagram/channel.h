@@ -53,18 +53,19 @@ class LendingQueue {
   LendingQueue(const LendingQueue&) = delete;
   LendingQueue& operator=(const LendingQueue&) = delete;
 
-  uint32_t most_pages() const { return memory_->descriptors(); }
+  uint32_t most_pages() const { return most_pages_; }
   // For the GPU.
   void* device_handle() const { return memory_->device_handle(); }
 
  private:
   LendingQueue(std::shared_ptr<PageSpace> space, UnpackMemories& memories,
-               std::unique_ptr<UnpackMemory> memory)
-      : space_(std::move(space)), memories_(memories), memory_(std::move(memory)) {}
+               std::unique_ptr<UnpackMemory> memory, uint32_t most_pages)
+      : space_(std::move(space)), memories_(memories), memory_(std::move(memory)), most_pages_(most_pages) {}
 
   const std::shared_ptr<PageSpace> space_;  // which has `memories_`
   UnpackMemories& memories_;
   std::unique_ptr<UnpackMemory> memory_;
+  const uint32_t most_pages_;  // no more than it has descriptors
 
  public:
   protocol::UnpackQueue slots{memory_->host_meta(), memory_->descriptors()};

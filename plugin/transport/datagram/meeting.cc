@@ -31,13 +31,12 @@ base::Deadline make_deadline() {
 
 // The most pages of a message that a kernel unpacks; longer ones are copied. Each takes a descriptor in each
 // of 16 slots: 128 KiB for a channel that has few beside it, and no more for all that there may be.
-uint32_t count_lent_pages(uint32_t connections) {
+uint32_t count_lent_pages(uint32_t connections, uint32_t data_bytes) {
   constexpr uint32_t kFew = 256, kMany = 2048;
   const uint32_t pages = connections <= kFew ? 512 : connections <= kMany ? 128 : 16;
   if (base::parameter_origin("VERBENA_UNPACK_THRESHOLD") == base::kDefaultOrigin) return pages;
-  const uint64_t least =
-      static_cast<uint64_t>(base::parameters().unpack_threshold_bytes) / PagePool::kPageBytes;
-  return static_cast<uint32_t>(std::clamp<uint64_t>(least, 1, pages));
+  const auto longest = static_cast<uint64_t>(base::parameters().unpack_threshold_bytes);
+  return static_cast<uint32_t>(std::min<uint64_t>(longest / data_bytes + (longest % data_bytes != 0), pages));
 }
 
 // The rails of a greeting that its sender has.
@@ -100,7 +99,8 @@ Result<std::unique_ptr<ReceiveEnd>> Listener::poll(bool unpacks, uint32_t connec
         engine_->nic().name.c_str(), static_cast<long long>(base::parameters().connect_timeout_ms));
   }
   if (unpacks && lending_ == nullptr && engine_->space() != nullptr) {  // it takes memory, as the ways do
-    auto made = LendingQueue::create(engine_->space(), count_lent_pages(connections));
+    auto made =
+        LendingQueue::create(engine_->space(), count_lent_pages(connections, engine_->name().data_bytes));
     if (!made) return made.error();
     lending_ = std::move(*made);
   }

@@ -10,7 +10,7 @@
 #include <string>
 #include <thread>
 
-#include "nccl/live_fixture.h"
+#include "nccl/datagram_peer.h"
 #include "softverbs/gpu_memory.h"
 
 // LeakSanitizer of gcc 12 fails on thread-local memory of libraries that were loaded later, such as the
@@ -44,6 +44,14 @@ struct GpuMemory {
   void* mhandle = nullptr;
 };
 
+// A device ends what it has begun; whoever takes memory away from it waits for that.
+std::thread release_copies_later() {
+  return std::thread([] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    hold_copies(false);
+  });
+}
+
 class DatagramGpuTest : public LiveTest<NewestVersion> {
  protected:
   using Connection = LiveConnection<NewestVersion>;
@@ -51,10 +59,8 @@ class DatagramGpuTest : public LiveTest<NewestVersion> {
   void SetUp() override {
     if (!hold_copies(false)) GTEST_SKIP() << "without the stand-in for CUDA's driver: skipped";
     ASSERT_GT(softverbs_test::count_gpus(), 0);
-    environment_.set("VERBENA_TRANSPORT", "datagram");
+    DatagramEnvironment::set(environment_);
     environment_.set("VERBENA_UNPACK", "0");
-    environment_.set("VERBENA_BOUNCE_BYTES", "16m");
-    environment_.set("VERBENA_PEER_GRACE_MS", "200");
     LiveTest<NewestVersion>::SetUp();
     source_.memory.fill(1);
     target_.memory.clear();
@@ -105,14 +111,6 @@ class DatagramGpuTest : public LiveTest<NewestVersion> {
     int done = 0, sizes[abi::kMaxTestSizes] = {};
     connection.result = net->test(request, &done, sizes);
     return done != 0;
-  }
-
-  // A device ends what it has begun; whoever takes memory away from it waits for that.
-  static std::thread release_copies_later() {
-    return std::thread([] {
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));
-      hold_copies(false);
-    });
   }
 
   GpuMemory source_, target_;
@@ -375,6 +373,27 @@ TEST_F(DatagramGpuTest, ARailGoesDownForGood) {
     transfer(*connection, 500'000, i % 64, i % 48);
     ASSERT_FALSE(HasFatalFailure());
   }
+}
+
+// What it has sent is being put in its place; then nothing of it is.
+TEST_F(DatagramPeerTest, AKilledPeersMessageIsBeingCopied) {
+  environment_.set("VERBENA_UNPACK", "0");
+  if (!hold_copies(true)) GTEST_SKIP() << "without the stand-in for CUDA's driver: skipped";
+  ASSERT_NO_FATAL_FAILURE(start_peer());
+  GpuMemory target;
+  End end;
+  ASSERT_NO_FATAL_FAILURE(accept(end));
+  ASSERT_TRUE(end.add_memory(target.at(0, 0).data(), abi::kPtrCuda));
+  void* const receive = end.begin(false);
+  ASSERT_NE(receive, nullptr);
+  await_death(end, receive);
+  expect_silence(end, receive);
+  std::thread later = release_copies_later();
+  EXPECT_EQ(end.net->dereg_mr(end.comm, end.buffer.mhandle), abi::kSuccess);
+  later.join();
+  target.memory.fill(8);
+  close(end);
+  EXPECT_TRUE(target.memory.matches(8, 0, kBytes));
 }
 
 }  // namespace

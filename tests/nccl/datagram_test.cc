@@ -1,31 +1,18 @@
 // VERBENA_TRANSPORT=datagram through NCCL's tables, over softverbs: whole messages whatever the network does
 // to their packets, and by name what this transport does not do.
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <random>
 #include <string>
 #include <thread>
 
-#include "nccl/live_fixture.h"
+#include "nccl/datagram_peer.h"
 
 namespace verbena::nccl::testing {
 namespace {
-
-class DatagramEnvironment {
- public:
-  static void set(ScopedEnvironment& environment) {
-    environment.set("VERBENA_TRANSPORT", "datagram");
-    environment.set("VERBENA_BOUNCE_BYTES", "16m");
-    environment.set("VERBENA_PEER_GRACE_MS", "200");
-  }
-};
 
 template <typename V>
 class DatagramTest : public LiveTest<V> {
@@ -507,102 +494,16 @@ TEST_F(DatagramNewestTest, AReceiverThatClosesUnheardIsNoticed) {
   expect_remote_error(*connection, send);
 }
 
-// Two processes, one of which dies.
-class DatagramPeerTest : public LiveEnvironment {
- protected:
-  using Net = Caller<NewestVersion>;
-  static constexpr size_t kBytes = 100'000;
-
-  DatagramPeerTest() {
-    DatagramEnvironment::set(environment_);
-    environment_.set("VERBENA_FAILOVER_TIMEOUT_MS", "600");
-  }
-
-  // An end of a process that opens the plugin itself.
-  struct End {
-    End() : net(*plugin.table<NewestVersion>()), buffer(kBytes) {
-      if (net.init(&context, 1, abi::kUndefined, &LogCapture::write) != abi::kSuccess) context = nullptr;
-    }
-    bool add_memory() {
-      return net.reg_mr(comm, buffer.bytes.data(), kBytes, abi::kPtrHost, &buffer.mhandle) == abi::kSuccess;
-    }
-    void* begin(bool sends) {
-      void *request = nullptr, *data = buffer.bytes.data();
-      size_t size = kBytes;
-      int tag = 0;
-      poll_until([&] {
-        result = sends ? net.isend(comm, data, kBytes, 0, buffer.mhandle, &request)
-                       : net.irecv(comm, 1, &data, &size, &tag, &buffer.mhandle, &request);
-        return result != abi::kSuccess || request != nullptr;
-      });
-      return request;
-    }
-    bool wait(void* request) {
-      int done = 0, sizes[abi::kMaxTestSizes] = {};
-      return poll_until([&] {
-               result = net->test(request, &done, sizes);
-               return result != abi::kSuccess || done == 1;
-             }) &&
-             done == 1;
-    }
-    LoadedPlugin plugin;
-    Net net;
-    LiveBuffer buffer;
-    void *context = nullptr, *comm = nullptr;
-    abi::Result result = abi::kSuccess;
-  };
-
-  // In the child: takes the handle, exchanges a message, and is killed.
-  [[noreturn]] static void die_as_peer(int from_parent, bool sends) {
-    char handle[abi::kHandleBytes];
-    End end;
-    abi::NetDeviceHandle* none = nullptr;
-    const bool is_right = end.context != nullptr &&
-                          read(from_parent, handle, sizeof(handle)) == sizeof(handle) && poll_until([&] {
-                            return end.net.connect(end.context, 0, abi::kUndefined, handle, &end.comm,
-                                                   &none) != abi::kSuccess ||
-                                   end.comm != nullptr;
-                          }) &&
-                          end.comm != nullptr && end.add_memory() && sends && end.wait(end.begin(true));
-    if (is_right) raise(SIGKILL);
-    _exit(1);
-  }
-};
-
 TEST_F(DatagramPeerTest, AKilledPeerIsNamed) {
-  int channel[2];
-  ASSERT_EQ(pipe(channel), 0);
-  const pid_t child = fork();
-  if (child == 0) die_as_peer(channel[0], true);
+  ASSERT_NO_FATAL_FAILURE(start_peer());
   End end;
-  ASSERT_NE(end.context, nullptr);
-  char handle[abi::kHandleBytes] = {};
-  void* listening = nullptr;
-  ASSERT_EQ(end.net.listen(end.context, 0, handle, &listening), abi::kSuccess);
-  ASSERT_EQ(write(channel[1], handle, sizeof(handle)), static_cast<ssize_t>(sizeof(handle)));
-  abi::NetDeviceHandle* none = nullptr;
-  ASSERT_TRUE(poll_until(
-      [&] { return end.net->accept(listening, &end.comm, &none) != abi::kSuccess || end.comm != nullptr; }));
-  ASSERT_NE(end.comm, nullptr);
+  ASSERT_NO_FATAL_FAILURE(accept(end));
   ASSERT_TRUE(end.add_memory());
   EXPECT_TRUE(end.wait(end.begin(false)));
-  int status = 0;
   void* const in_vain = end.begin(false);
-  while (waitpid(child, &status, WNOHANG) == 0) {
-    int done = 0, sizes[abi::kMaxTestSizes] = {};
-    end.net->test(in_vain, &done, sizes);  // the peer needs our acknowledgements
-  }
-  EXPECT_TRUE(WIFSIGNALED(status)) << "the peer could not send";
-  EXPECT_FALSE(end.wait(in_vain));
-  EXPECT_EQ(end.result, abi::kRemoteError);
-  const auto warnings = LogCapture::get().take_warnings();
-  ASSERT_FALSE(warnings.empty());
-  EXPECT_NE(warnings[0].find("does not answer for 600 ms"), std::string::npos) << warnings[0];
-  EXPECT_EQ(end.net->close_recv(end.comm), abi::kSuccess);
-  EXPECT_EQ(end.net->close_listen(listening), abi::kSuccess);
-  EXPECT_EQ(end.net.finalize(end.context), abi::kSuccess);
-  close(channel[0]);
-  close(channel[1]);
+  await_death(end, in_vain);
+  expect_silence(end, in_vain);
+  close(end);
 }
 
 TEST_F(DatagramNewestTest, BothEndsMustAgree) {

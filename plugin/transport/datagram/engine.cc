@@ -85,15 +85,18 @@ EngineOptions make_options(const Nic& nic, const NicRegistry& nics, bool unpacks
   return options;
 }
 
-// A GPU may be reading lines of NCCL's LL128 there: the last bytes of each say that the rest is there.
+// A GPU may be reading lines of NCCL's LL128 there: the last word of each says that the rest is there.
 // memcpy() stores in any order.
 constexpr uint32_t kLineBytes = 128;
 VERBENA_HOT_PATH void copy_lines(std::byte* to, const std::byte* from, uint32_t length_bytes) {
-  constexpr uint32_t kFlagBytes = 16;  // with what is stored together with it
-  for (; length_bytes >= kLineBytes; length_bytes -= kLineBytes, to += kLineBytes, from += kLineBytes) {
-    std::memcpy(to, from, kLineBytes - kFlagBytes);
-    std::atomic_thread_fence(std::memory_order_release);  // the line before its end
-    std::memcpy(to + kLineBytes - kFlagBytes, from + kLineBytes - kFlagBytes, kFlagBytes);
+  constexpr uint32_t kRestBytes = kLineBytes - sizeof(uint64_t);
+  const bool has_lines = reinterpret_cast<uintptr_t>(to) % kLineBytes == 0;
+  for (; has_lines && length_bytes >= kLineBytes;
+       length_bytes -= kLineBytes, to += kLineBytes, from += kLineBytes) {
+    uint64_t last = 0;
+    std::memcpy(to, from, kRestBytes);
+    std::memcpy(&last, from + kRestBytes, sizeof(last));
+    std::atomic_ref(*reinterpret_cast<uint64_t*>(to + kRestBytes)).store(last, std::memory_order_release);
   }
   if (length_bytes != 0) std::memcpy(to, from, length_bytes);
 }

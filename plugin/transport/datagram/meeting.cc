@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/parameters.h"
 #include "base/random.h"
@@ -18,6 +19,7 @@ using base::Status;
 using protocol::datagram::DatagramHandle;
 using protocol::datagram::Greeting;
 using protocol::datagram::GreetingRefusal;
+using protocol::datagram::kPaths;
 using protocol::datagram::PacketKind;
 
 namespace {
@@ -159,19 +161,21 @@ Connector::~Connector() {
   if (is_calling_ && !is_done_) engine_->close_send(channel_);
 }
 
-// From the first of our rails that reaches the listener's. False: its address does not answer yet.
+// Another one for each hello, of those of our rails that reach the listener's: any of them may be dead.
+// False: its address does not answer yet.
 Result<bool> Connector::find_way() {
   const auto theirs = std::bit_cast<verbs::PortAddress>(handle_.port);
   const auto rails = engine_->rails();
-  for (uint32_t i = 0; i < rails.size(); ++i) {
-    verbs::Device& device = rails[i]->device();
+  for (size_t i = 0; i < rails.size(); ++i) {
+    const auto rail = static_cast<uint32_t>((hellos_ + i) % rails.size());
+    verbs::Device& device = rails[rail]->device();
     const verbs::LocalAddress local = device.local_address();
     if (!device.is_healthy() || verbs::judge_reach(local.port, theirs, 0) == verbs::Reach::kNever) continue;
-    auto made = verbs::AddressHandle::create(device, local, theirs, -1, 1);
+    auto made = verbs::AddressHandle::create(device, local, theirs, -1, 1 + hellos_ % kPaths);
     if (!made && made.error().errno_value == ETIMEDOUT) continue;
     if (!made) return made.error();
-    way_ = std::move(*made);
-    rail_ = i;
+    next_way_ = std::move(*made);
+    next_rail_ = rail;
     return true;
   }
   return false;
@@ -185,7 +189,8 @@ Result<std::unique_ptr<SendEnd>> Connector::poll() {
                       describe().c_str(), engine_->nic().name.c_str(),
                       static_cast<long long>(base::parameters().connect_timeout_ms));
   }
-  if (!way_) {
+  const bool is_due = base::monotonic_ns() >= next_hello_ns_;
+  if (is_due && !next_way_) {  // the kernel is asked, so that others have the engine meanwhile
     const auto found = find_way();
     if (!found) return found.error();
     if (!*found) return std::unique_ptr<SendEnd>();
@@ -207,7 +212,9 @@ Result<std::unique_ptr<SendEnd>> Connector::poll() {
     }
     engine_->pass();
     if (const Outcome failure = engine_->failure_of(peer_); failure.has_failed()) return failure.error();
-    if (!welcome_ && engine_->now_ns() >= next_hello_ns_) {
+    if (!welcome_ && is_due) {
+      engine_->retire_way(std::exchange(way_, std::move(next_way_)), std::exchange(rail_, next_rail_));
+      ++hellos_;
       engine_->post_greeting(PacketKind::kHello, engine_->make_greeting(peer_, wire_, handle_.nonce),
                              handle_.engine, rail_, way_.get(), handle_.control);
       delay_ns_ = delay_ns_ == 0 ? kFirstHelloDelayNs : std::min(2 * delay_ns_, kLongestHelloDelayNs);

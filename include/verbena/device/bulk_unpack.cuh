@@ -39,11 +39,10 @@ class CopyThroughShared {
     // The other lanes look at them after the barriers in which a batch is staged.
   }
 
-  // Nobody waits any more: the memory may be another object's, or something else's behind a barrier of the
-  // group.
+  // Nobody waits any more, for the lanes meet after each wait that is not lane 0's alone: the memory may be
+  // another object's, or something else's behind a barrier of the group.
   VERBENA_DEVICE ~CopyThroughShared() {
     drain();
-    sync_warp();
     if (lane() != 0) return;
     for (uint32_t stage = 0; stage < stage_count_; ++stage) destroy_copy_barrier(barriers_ + stage);
   }

@@ -182,22 +182,28 @@ Document collect_document(const Options& options) {
 
 UnpackOffer explain_unpack(const Document& document) {
   if (!document.nccl_view || document.nccl_view->devices.empty())
-    return {false, "the plugin shows no device"};
+    return {false, UnpackReason::kNoDevice, "the plugin shows no device"};
   const bool offered = document.nccl_view->devices[0].unpack;
   const base::ParameterRow none;
   const auto find = [&](const char* name) -> const base::ParameterRow& {
     const base::ParameterRow* const row = document.find_parameter(name);
     return row == nullptr ? none : *row;
   };
+  const base::ParameterRow& transport = find("VERBENA_TRANSPORT");
+  if (transport.value == "datagram" && !offered)
+    return {false, UnpackReason::kTransport,
+            transport.origin + "=datagram: the plugin puts all data in place"};
   const base::ParameterRow& setting = find("VERBENA_UNPACK");
-  if (setting.value != "auto") return {offered, setting.origin + "=" + setting.value};
+  if (setting.value != "auto") return {offered, UnpackReason::kSetting, setting.origin + "=" + setting.value};
   const std::string origin = find("VERBENA_UNPACK_THRESHOLD").origin;
   const bool has_tuning = origin.starts_with("/") || origin.ends_with(".json");
   const std::string measured = has_tuning ? "the tuning file " + origin : "a tuning file";
-  if (offered) return {true, "VERBENA_UNPACK=auto, and " + measured + " says that it wins"};
-  return {false, has_tuning ? "VERBENA_UNPACK=auto, and " + measured + " does not say that it wins here"
-                            : "VERBENA_UNPACK=auto, and no tuning file says that it wins here "
-                              "(docs/tuning.md); VERBENA_UNPACK=1 offers it all the same"};
+  if (offered)
+    return {true, UnpackReason::kTuningFile, "VERBENA_UNPACK=auto, and " + measured + " says that it wins"};
+  return {false, UnpackReason::kTuningFile,
+          has_tuning ? "VERBENA_UNPACK=auto, and " + measured + " does not say that it wins here"
+                     : "VERBENA_UNPACK=auto, and no tuning file says that it wins here "
+                       "(docs/tuning.md); VERBENA_UNPACK=1 offers it all the same"};
 }
 
 }  // namespace verbena::tools::info

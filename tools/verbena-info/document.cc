@@ -24,6 +24,7 @@ VERBENA_WORDS(LinkLayer, "", "Ethernet", "InfiniBand")
 VERBENA_WORDS(SoftwareDevice, "", "softverbs", "kernel")
 VERBENA_WORDS(GpuPath, "none", "dma-buf", "peer memory", "softverbs")
 VERBENA_WORDS(Level, "info", "warning")
+VERBENA_WORDS(UnpackReason, "", "no_device", "transport", "setting", "tuning_file")
 VERBENA_WORDS(CheckStatus, "ok", "failed", "skipped")
 VERBENA_WORDS(TestFault, "", "wrong_data", "wrong_descriptors", "not_staged", "no_connection",
               "no_registration", "no_arrival", "peer", "call_failed", "silent", "process_ended")
@@ -113,7 +114,7 @@ VERBENA_MEMBERS(base::ParameterRow) {
   m("range", t.range), m("unit", t.unit), m("aliases", t.aliases), m("doc", t.doc);
 }
 VERBENA_MEMBERS(UnpackOffer) {
-  m("offered", t.offered), m("why", t.why);
+  m("offered", t.offered), m.null("reason", t.reason), m("why", t.why);
 }
 VERBENA_MEMBERS(NcclLibrary) {
   m("path", t.path), m("source", t.source), m.null("version", t.version), m.null("problem", t.problem);

@@ -38,6 +38,9 @@ enum class GpuPath : uint8_t { kNone, kDmabuf, kPeerMemory, kSoftverbs };
 enum class Level : uint8_t { kInfo, kWarning };
 enum class CheckStatus : uint8_t { kOk, kFailed, kSkipped };
 
+// What decides whether UNPACK is offered.
+enum class UnpackReason : uint8_t { kNone, kNoDevice, kTransport, kSetting, kTuningFile };
+
 // Why a self-test failed, as reported by the process that ran it.
 enum class TestFault : uint8_t {
   kNone,
@@ -175,6 +178,7 @@ struct NcclView {
 
 struct UnpackOffer {
   bool offered = false;
+  UnpackReason reason = UnpackReason::kNone;
   std::string why;
 };
 

@@ -50,6 +50,13 @@ TEST(InfoCheck, EveryRailIsTested) {
   EXPECT_NE(apart["try"].get<std::string>().find("VERBENA_MERGE_NICS=1"), std::string::npos) << apart;
 }
 
+TEST(InfoCheck, DatagramsAreTestedUnstaged) {
+  const Json document = check_json("SOFTVERBS_DEVICES=1 VERBENA_TRANSPORT=datagram", kExitOk);
+  const std::vector<std::string> all{"connect", "data", "order", "flush", "close"};
+  EXPECT_EQ(list_passed(find_check(document, "verbena_softverbs0")), all);
+  EXPECT_EQ(find_check(document, "verbena_softverbs0", "staged")["status"], "skipped");
+}
+
 TEST(InfoCheck, RailsThatMayBeJoinedAreTestedJoined) {
   const std::string settings = "SOFTVERBS_DEVICES=2 VERBENA_MERGE_NICS=1 ";
   const Json good = find_check(check_json(settings, kExitOk), "rails 0+1", "joined");

@@ -73,7 +73,11 @@ TEST(Info, SaysWhyUnpackIsOffered) {
     const Json unpack = run_json(std::string("NCCL_NET_DEVICE_UNPACK_ENABLED=") + value)["unpack"];
     EXPECT_EQ(unpack["offered"], *value == '1');
     EXPECT_EQ(unpack["why"], std::string("NCCL_NET_DEVICE_UNPACK_ENABLED=") + value);
+    EXPECT_EQ(unpack["reason"], "setting");
   }
+  const Json datagrams = run_json("VERBENA_TRANSPORT=datagram VERBENA_UNPACK=1")["unpack"];
+  EXPECT_EQ(datagrams["offered"], false);
+  EXPECT_EQ(datagrams["reason"], "transport");
   EXPECT_NE(run_json("")["unpack"]["why"].get<std::string>().find("VERBENA_UNPACK=auto"), std::string::npos);
 }
 

@@ -61,7 +61,7 @@ inline Document make_sample_machine() {
   idle.disuse = Disuse::kNotActive;
   idle.gid.reset();
   idle.nic.reset();
-  machine.unpack = {false, "VERBENA_UNPACK=0"};
+  machine.unpack = {false, UnpackReason::kSetting, "VERBENA_UNPACK=0"};
   return machine;
 }
 

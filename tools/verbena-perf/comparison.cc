@@ -54,8 +54,8 @@ void Comparison::fill(Result& result, const Options& options) const {
   result.setup = describe_setup(ours_.device, options);
   if (theirs_.device.is_object()) result.setup["against"] = theirs_.device["plugin"];
   ResultTable& table = result.tables.emplace_back(make_message_table());
-  add_message_rows(table, Transport::kVerbena, list_rows(ours_));
-  add_message_rows(table, Transport::kNcclIb, list_rows(theirs_));
+  add_message_rows(table, describe_transport(Transport::kVerbena), list_rows(ours_));
+  add_message_rows(table, describe_transport(Transport::kNcclIb), list_rows(theirs_));
   result.details = {{"verbena", ours_.device}, {"nccl_ib", theirs_.device}};
 }
 

@@ -43,6 +43,7 @@ Environment make_environment(const Options& options) {
     environment.set_default("VERBENA_UNPACK", "1");  // the threshold has no effect without it
   }
   if (options.rails > 1) environment.set_default("SOFTVERBS_DEVICES", std::to_string(options.rails));
+  if (options.transport == Transport::kDatagram) environment.set("VERBENA_TRANSPORT", "datagram");
   if (options.transport == Transport::kNcclIb) choose_same_verbs(environment, options.plugin);
   return environment;
 }

@@ -14,6 +14,7 @@ namespace {
 constexpr const char* kWorkloadGroup = "What is measured (a server gets these from its client)";
 constexpr const char* kHostGroup = "Two hosts";
 constexpr const char* kVerbena = "verbena";
+constexpr const char* kDatagram = "datagram";
 constexpr const char* kNcclIb = "nccl-ib";
 constexpr const char* kAgainst = "--against";
 constexpr const char* kIb = "ib";
@@ -52,9 +53,11 @@ void add_shape_options(CLI::App& app, Workload& workload, RawWorkload& raw) {
 }
 
 void add_transport_options(CLI::App& app, Workload& workload, RawWorkload& raw) {
-  app.add_option("--transport", raw.transport,
-                 "verbena: the plugin; nccl-ib: NCCL's own IB transport, see --nccl")
-      ->check(CLI::IsMember({kVerbena, kNcclIb}))
+  app.add_option(
+         "--transport", raw.transport,
+         "verbena: the plugin; datagram: the same with VERBENA_TRANSPORT=datagram; nccl-ib: NCCL's own "
+         "IB transport, see --nccl")
+      ->check(CLI::IsMember({kVerbena, kDatagram, kNcclIb}))
       ->capture_default_str();
   app.add_option(kAgainst, raw.against,
                  "ib: run the plugin and NCCL's own IB transport in turn, and show how many times better the "
@@ -147,6 +150,7 @@ void resolve(Workload& workload, const RawWorkload& raw) {
   workload.bandwidth = raw.mode != "latency";
   workload.against = !raw.against.empty();
   if (workload.repeats == 0) workload.repeats = workload.against ? kComparedRepeats : 1;
+  if (raw.transport == kDatagram) workload.transport = Transport::kDatagram;
   if (raw.transport == kNcclIb) workload.transport = Transport::kNcclIb;
   if (raw.protocol == "ll") workload.protocol = Protocol::kLl;
   if (raw.protocol == "ll128") workload.protocol = Protocol::kLl128;

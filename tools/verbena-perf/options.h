@@ -9,7 +9,11 @@
 namespace verbena::tools::perf {
 
 enum class Protocol { kSimple, kLl, kLl128 };
-enum class Transport { kVerbena, kNcclIb };
+enum class Transport {
+  kVerbena,   // as the plugin's settings say
+  kDatagram,  // the plugin with VERBENA_TRANSPORT=datagram
+  kNcclIb,
+};
 
 // What is measured. Both sides must agree on it: a client sends it to its server, as command-line arguments.
 struct Workload {

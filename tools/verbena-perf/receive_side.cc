@@ -19,7 +19,7 @@ ReceiveSide::ReceiveSide(NetPlugin& plugin, const NcclHost& host, const Options&
       consume_lag_(options.consume_lag),
       protocol_(options.protocol),
       // NCCL's own transport completes a receive with the hint at once, because NCCL's kernels poll the data.
-      gives_hint_(options.protocol != Protocol::kSimple && options.transport == Transport::kVerbena),
+      gives_hint_(options.protocol != Protocol::kSimple && options.transport != Transport::kNcclIb),
       verify_(options.verify),
       unpack_(host.slots()),
       first_head_(unpack_ != nullptr ? unpack_->head : 0) {}

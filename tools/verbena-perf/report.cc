@@ -47,11 +47,12 @@ void Report::add_device(const nlohmann::json& device) {
   device_ = device;
   if (options_.output.takes_stdout() || options_.against) return;
   std::printf(
-      "# plugin %s, table v%d, device %s, %d Mb/s, unpack %s, protocol %s, window %u\n"
+      "# plugin %s, table v%d, transport %s, device %s, %d Mb/s, unpack %s, protocol %s, window %u\n"
       "# lat: half a round trip of one message; bw: one way, --window messages at once, median of passes\n",
       device["plugin"].get<std::string>().c_str(), device["abi"].get<int>(),
-      device["name"].get<std::string>().c_str(), device["speed_mbps"].get<int>(),
-      device["unpack"].get<bool>() ? "on" : "off", describe_protocol(options_.protocol), options_.window);
+      device["transport"].get<std::string>().c_str(), device["name"].get<std::string>().c_str(),
+      device["speed_mbps"].get<int>(), device["unpack"].get<bool>() ? "on" : "off",
+      describe_protocol(options_.protocol), options_.window);
   if (options_.pairs > 1)
     std::printf("# %u connections in each direction carry messages; last: of the one that was made last\n",
                 options_.pairs);
@@ -109,7 +110,7 @@ void Report::finish() {
 void Report::fill(Result& result) const {
   result.setup = describe_setup(device_, options_);
   ResultTable& table = result.tables.emplace_back(make_message_table());
-  add_message_rows(table, options_.transport, rows_);
+  add_message_rows(table, device_.is_object() ? device_["transport"].get<std::string>() : "", rows_);
   result.details = {{"device", device_}, {"verified_bytes", verified_bytes_}, {"wrong_bytes", wrong_bytes_}};
 }
 
@@ -143,7 +144,8 @@ constexpr Renamed kMembers[] = {{"size", "size_bytes"},
 }  // namespace
 
 const char* describe_transport(Transport transport) {
-  return transport == Transport::kNcclIb ? "nccl-ib" : "verbena";
+  static constexpr const char* kNames[] = {"verbena", "datagram", "nccl-ib"};
+  return kNames[static_cast<size_t>(transport)];
 }
 
 ResultTable make_message_table() {
@@ -168,10 +170,9 @@ ResultTable make_message_table() {
            {"bandwidth_passes_GBps", "", "GB/s", Role::kSamples}}};
 }
 
-void add_message_rows(ResultTable& table, Transport transport, const nlohmann::json& rows) {
+void add_message_rows(ResultTable& table, const std::string& transport, const nlohmann::json& rows) {
   for (const nlohmann::json& row : rows) {
-    nlohmann::json& stored =
-        table.rows.emplace_back(nlohmann::json{{"transport", describe_transport(transport)}});
+    nlohmann::json& stored = table.rows.emplace_back(nlohmann::json{{"transport", transport}});
     for (const Renamed& member : kMembers) {
       if (row.contains(member.from)) stored[member.to] = row[member.from];
     }

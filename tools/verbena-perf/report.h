@@ -14,7 +14,7 @@ const char* describe_transport(Transport transport);
 
 // The table of a stored result, with one row per transport and size, from rows that Report has joined.
 ResultTable make_message_table();
-void add_message_rows(ResultTable& table, Transport transport, const nlohmann::json& rows);
+void add_message_rows(ResultTable& table, const std::string& transport, const nlohmann::json& rows);
 // The description of the device, one line for each item.
 nlohmann::json describe_setup(const nlohmann::json& device, const Options& options);
 

@@ -13,7 +13,9 @@
 #include "common/net_plugin.h"
 #include "common/size.h"
 #include "common/table.h"
+#include "protocol/datagram/greeting.h"
 #include "verbena-perf/exchange.h"
+#include "verbena-perf/report.h"
 
 namespace verbena::tools::perf {
 namespace {
@@ -62,8 +64,10 @@ std::unique_ptr<NetPlugin> load_nccl_ib(const std::string& path, std::string& re
 struct Pair {
   Pair(NetPlugin& plugin, const Options& options, LineChannel& partner, int device)
       : host(plugin, options.timeout_s) {
-    host.connect(device,
-                 [&](const NcclHost::Handle& own) { return swap_handles(partner, own, options.timeout_s); });
+    host.connect(device, [&](const NcclHost::Handle& own) {
+      uses_datagrams = protocol::datagram::is_datagram_handle(own.data());
+      return swap_handles(partner, own, options.timeout_s);
+    });
   }
   // One carries messages at a time, so that all do with the memory of `first`; null: this is the first.
   void start(NetPlugin& plugin, const Options& options, LineChannel& partner, const Pair* first) {
@@ -78,6 +82,7 @@ struct Pair {
   }
 
   NcclHost host;
+  bool uses_datagrams = false;  // by its handle: a setting of either host may say so
   std::optional<SendSide> send;
   std::optional<ReceiveSide> receive;
   std::optional<Exchange> exchange;
@@ -124,7 +129,7 @@ int Worker::run() {
 }
 
 void Worker::run_all() {
-  const bool is_own = options_.transport == Transport::kVerbena;
+  const bool is_own = options_.transport != Transport::kNcclIb;
   enter("load " + (is_own ? options_.plugin : options_.nccl));
   std::optional<PluginLibrary> library;
   std::string name;
@@ -141,6 +146,9 @@ void Worker::run_all() {
   report({{"device",
            {{"plugin", name + plugin->name()},
             {"abi", plugin->version()},
+            {"transport", describe_transport(!is_own                          ? Transport::kNcclIb
+                                             : pairs_.front()->uses_datagrams ? Transport::kDatagram
+                                                                              : Transport::kVerbena)},
             {"name", device.name},
             {"speed_mbps", device.speed_mbps},
             {"unpack", pairs_.front()->host.slots() != nullptr}}}});

@@ -43,6 +43,25 @@ TEST(VerbenaPerf, RepeatsTheCheckedPassUntilAFileIsThere) {
   EXPECT_EQ(run_tool("timeout -s KILL 240 " + run + VERBENA_PERF).status, 0);
 }
 
+#ifdef HAS_PLUGIN
+TEST(VerbenaPerf, NamesTheTransportThatItRan) {
+  struct {
+    const char *settings, *arguments, *transport;
+  } const cases[] = {{"", "--transport datagram", "datagram"},
+                     {"VERBENA_TRANSPORT=datagram ", "", "datagram"},
+                     {"VERBENA_TRANSPORT=connected ", "", "verbena"}};
+  for (const auto& c : cases) {
+    const ToolRun run = run_tool(c.settings + std::string("SOFTVERBS_DEVICES=1 timeout -s KILL 240 ") +
+                                 VERBENA_PERF + " --size 100k --iters 8 --json " + c.arguments);
+    ASSERT_EQ(run.status, 0) << run.output;
+    const nlohmann::json document = parse_document(run.output);
+    ASSERT_EQ(list_rows(document).size(), 1U);
+    EXPECT_EQ(list_rows(document)[0]["transport"], c.transport) << c.settings << c.arguments;
+    EXPECT_EQ(document["details"]["wrong_bytes"], 0);
+  }
+}
+#endif
+
 TEST(VerbenaPerf, CountsDescriptors) {
   const nlohmann::json document = run_json("--size 2500 --iters 20 --warmup 0 --mode bandwidth");
   ASSERT_EQ(list_rows(document).size(), 1U);

@@ -126,6 +126,7 @@ Outcome connect_by_datagrams(Context* c, const transport::Nic& nic, void* handle
   if (*end == nullptr) return {};
   auto comm = make_communicator(c->self, c->nics, &nic);
   comm->datagram_sender = std::move(*end);
+  attach_profiler(*comm, *comm->datagram_sender);
   *send_comm = comm.release();
   return {};
 }
@@ -194,6 +195,8 @@ Outcome accept(void* listen_comm, void** receive_comm, abi::NetDeviceHandle** de
   if (comm->receiver != nullptr) {
     comm->receiver->name_communicator(listening.context->communicator_id);
     attach_profiler(*comm, *comm->receiver);
+  } else {
+    attach_profiler(*comm, *comm->datagram_receiver);
   }
   *receive_comm = comm.release();
   return {};

@@ -95,7 +95,11 @@ void name_parent(void* comm, void* phandle) {
   if (comm == nullptr) return;  // refused by the call itself
   const auto& c = *static_cast<Communicator*>(comm);
   if (c.profiler == nullptr) return;
-  (c.sender != nullptr ? c.sender->observed() : c.receiver->observed())->name_parent(phandle);
+  observe::Connection* const observed = c.sender != nullptr            ? c.sender->observed()
+                                        : c.receiver != nullptr        ? c.receiver->observed()
+                                        : c.datagram_sender != nullptr ? c.datagram_sender->observed()
+                                                                       : c.datagram_receiver->observed();
+  observed->name_parent(phandle);
 }
 
 VERBENA_HOT_PATH Outcome isend(void* send_comm, void* data, size_t length_bytes, int tag, void* mhandle,

@@ -1,5 +1,6 @@
 #include "observe/connection.h"
 
+#include <bit>
 #include <utility>
 
 namespace verbena::observe {
@@ -73,6 +74,21 @@ void Connection::note_done(uint32_t sequence, uint64_t bytes) {
   recorder_.record({now_ns, bytes, sequence, EventKind::kDone, m.rail, m.path});
   if (m.is_profiled) end_net_events(m, sequence);
   m.rail = kNoRail;
+}
+
+// NCCL's profiler is told of the message as a whole: its packets leave from any thread.
+void Connection::begin_whole(uint32_t sequence, uint64_t bytes, uint32_t qp_number) {
+  if (message(sequence).is_profiled) begin_net_event({0, qp_number, sequence, bytes, NetEvent::Kind::kSend});
+}
+
+void Connection::note_done(uint32_t sequence, uint64_t bytes, const Carried& carried) {
+  Message& m = message(sequence);
+  m.path = Path::kStaged;
+  m.rail = std::has_single_bit(carried.rails) ? static_cast<uint8_t>(std::countr_zero(carried.rails))
+                                              : static_cast<uint8_t>(kMaxRails);
+  if (carried.resent != 0 && recorder_.is_on())
+    recorder_.record({base::monotonic_ns(), carried.resent, sequence, EventKind::kResent, m.rail});
+  note_done(sequence, bytes);
 }
 
 void Connection::note_consumed(uint32_t sequence) {

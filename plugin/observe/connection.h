@@ -25,6 +25,11 @@ struct Labels {
   std::vector<std::string> rails;  // `mlx5_0:1`; at most kMaxRails
 };
 
+// What carried a message whose packets are counted one by one (note_packet). Its rails: a bit each.
+struct Carried {
+  uint32_t rails = 0, resent = 0;  // resent: packets
+};
+
 class Connection {
  public:
   // `open_messages`: a power of two.
@@ -41,6 +46,23 @@ class Connection {
   // One work request, or a chain of them that completes as one.
   void note_chunk(uint32_t sequence, Path path, uint32_t rail, uint32_t qp_number, uint64_t bytes);
   void note_done(uint32_t sequence, uint64_t bytes);
+
+  // --- Of messages in packets. The thread that posts them and finds them done calls note_post() and the
+  // first two, without a token; whoever has the token of the packets calls the others. They write nothing in
+  // common.
+  void begin_whole(uint32_t sequence, uint64_t bytes, uint32_t qp_number);
+  void note_done(uint32_t sequence, uint64_t bytes, const Carried& carried);
+  void note_packet(uint32_t rail, uint64_t bytes, bool is_resent) {
+    ChunkCounters& chunks = rails_[rail].chunks[static_cast<size_t>(Path::kStaged)];
+    chunks.chunks.add(1);
+    chunks.bytes.add(bytes);
+    if (is_resent) replayed_chunks_.add(1);
+  }
+  void count_rail(uint32_t rail, bool is_up) {
+    (is_up ? rails_[rail].revivals : rails_[rail].failures).add(1);
+  }
+
+  // --- As above.
   void note_consumed(uint32_t sequence);
   void note_flush(uint32_t number);
   void note_flush_done(uint32_t number);

@@ -20,6 +20,7 @@ enum class EventKind : uint8_t {
   kRailDown,  // a queue pair failed; value: its index
   kRailUp,    // it is used again
   kReplay,    // a chunk is sent again; value: bytes
+  kResent,    // packets of a message were; value: how many
   kStall,     // value: how long it has lasted, ns
   kFailed,    // the connection
 };

@@ -146,6 +146,9 @@ void Track::add(const Event& event) {
                          describe(event));
     case EventKind::kReplay:
       return add_instant("sent again by " + name_rail(event), event, describe(event));
+    case EventKind::kResent:
+      return add_instant("packets sent again", event,
+                         describe(event) + ",\"packets\":" + std::to_string(event.value));
     case EventKind::kRailDown:
       return add_rail_event("failed: ", event);
     case EventKind::kRailUp:

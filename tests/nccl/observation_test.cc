@@ -35,13 +35,13 @@ class ObservationTest : public LiveTest<V> {
     return is_right;
   }
   // A metric of one end and path, which one line says or none.
-  uint64_t read_metric(const std::string& metric, const std::string& direction,
-                       const std::string& path) const {
+  uint64_t read_metric(const std::string& metric, const std::string& direction, const std::string& path,
+                       const std::string& peer = "127.0.0.1:") const {
     std::ifstream file(stats_path());
     uint64_t total = 0;
     for (std::string line; std::getline(file, line);) {
       const bool is_meant = line.starts_with(metric + "{") &&
-                            line.find("direction=\"" + direction + "\",peer=\"127.0.0.1:") != line.npos &&
+                            line.find("direction=\"" + direction + "\",peer=\"" + peer) != line.npos &&
                             line.find("path=\"" + path + "\"") != line.npos;
       if (is_meant) total += std::stoull(line.substr(line.rfind(' ')));
     }
@@ -105,6 +105,55 @@ TYPED_TEST(ObservationTest, NobodyAsksNothingIsWritten) {
   ASSERT_TRUE(this->transfer_some());
   this->connections_.clear();
   EXPECT_TRUE(std::filesystem::is_empty(this->folder_.get()));
+}
+
+// Messages in packets, of which a plan loses some.
+class DatagramObservationTest : public ObservationTest<NewestVersion> {
+ protected:
+  DatagramObservationTest() {
+    environment_.set("VERBENA_TRANSPORT", "datagram");
+    environment_.set("SOFTVERBS_FAULTS", "seed 3; lose chance=0.1");
+  }
+  uint64_t read(const std::string& metric, const std::string& direction) const {
+    return read_metric(metric, direction, "staged", "engine ");
+  }
+  // Of an end, whatever the path.
+  uint64_t read_resent() const {
+    std::ifstream file(stats_path());
+    for (std::string line; std::getline(file, line);)
+      if (line.starts_with("verbena_replayed_chunks_total{") && line.find("direction=\"send\"") != line.npos)
+        return std::stoull(line.substr(line.rfind(' ')));
+    return 0;
+  }
+};
+
+TEST_F(DatagramObservationTest, MessagesPacketsAndRepairsAreSeen) {
+  constexpr uint64_t kMessages = 5;
+  constexpr size_t kBytes = 1'000'000;
+  if (::testing::UnitTest::GetInstance()->test_to_run_count() != 1)
+    GTEST_SKIP() << "needs a process of its own: softverbs reads its plan once";
+  ASSERT_EQ(start(), 2);
+  auto* connection = establish(0, HandleShape::kNull);
+  ASSERT_NE(connection, nullptr);
+  for (uint64_t i = 0; i < kMessages; ++i) ASSERT_EQ(connection->transfer(kBytes, 0, 0), nullptr);
+  connections_.clear();
+  for (const char* direction : {"send", "receive"}) {
+    EXPECT_EQ(read("verbena_messages_total", direction), kMessages) << direction;
+    EXPECT_EQ(read("verbena_bytes_total", direction), kMessages * kBytes) << direction;
+    EXPECT_EQ(read("verbena_message_latency_seconds_count", direction), kMessages) << direction;
+  }
+  const uint64_t sent = read("verbena_rail_bytes_total", "send"),
+                 received = read("verbena_rail_bytes_total", "receive");
+  EXPECT_EQ(received, kMessages * kBytes) << "each packet counts once";
+  EXPECT_GT(sent, received) << "those that were lost were sent again";
+  EXPECT_GT(read_resent(), 0U);
+  std::stringstream text;
+  text << std::ifstream(stats_path()).rdbuf();
+  EXPECT_EQ(text.str().find("rail=\"several\""), std::string::npos) << "the device has one";
+  EXPECT_EQ(count_events("M", "thread_name"), 2U);
+  EXPECT_EQ(count_events("b", "message "), 2 * kMessages);
+  EXPECT_EQ(count_events("e", "message "), 2 * kMessages);
+  EXPECT_GE(count_events("i", "packets sent again"), 1U);
 }
 
 }  // namespace

@@ -115,5 +115,26 @@ TYPED_TEST(ProfilerTest, NobodyIsToldUnasked) {
   EXPECT_TRUE(calls.empty());
 }
 
+// A message in packets is one event of each end: they leave from whichever thread has the engine.
+TYPED_TEST(ProfilerTest, AMessageOfDatagramsIsOneEvent) {
+  this->environment_.set("VERBENA_TRANSPORT", "datagram");
+  this->net_->profiler = &record;
+  this->net_->phandle = &this->phandle_;
+  ASSERT_EQ(this->start(), 2);
+  auto* connection = LiveTest<TypeParam>::establish(0, HandleShape::kNull);
+  ASSERT_NE(connection, nullptr);
+  ASSERT_EQ(connection->transfer(100'000, 0, 0), nullptr);
+  const auto begun = this->select(abi::kProfilerStart);
+  ASSERT_EQ(begun.size(), 2U);
+  EXPECT_EQ(begun[0].event.opcode, -1);
+  EXPECT_EQ(begun[1].event.opcode, 3);
+  for (const Recorded& call : begun) {
+    EXPECT_EQ(call.phandle, &this->phandle_);
+    EXPECT_EQ(call.event.length_bytes, 100'000U);
+    EXPECT_NE(call.event.qp_number, 0);
+  }
+  EXPECT_EQ(this->select(abi::kProfilerStop).size(), 2U);
+}
+
 }  // namespace
 }  // namespace verbena::nccl::testing

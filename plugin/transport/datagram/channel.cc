@@ -8,6 +8,8 @@
 #include "base/log.h"
 #include "base/parameters.h"
 #include "transport/datagram/engine.h"
+#include "transport/service/observation.h"
+#include "transport/service/state_dump.h"
 
 namespace verbena::transport::datagram {
 
@@ -28,10 +30,44 @@ bool uses_in(const Requests& requests, const Registration* memory) {
   });
 }
 
+std::vector<std::string> name_rails(const Engine& engine) {
+  std::vector<std::string> names;
+  for (const auto& rail : engine.rails()) names.push_back(name_rail(rail->device()));
+  return names;
+}
+
 }  // namespace
 
+ChannelEnd::ChannelEnd(std::shared_ptr<Engine> engine, uint32_t peer, uint32_t channel, uint16_t wire,
+                       observe::Direction direction)
+    : engine_(std::move(engine)),
+      peer_(peer),
+      channel_(channel),
+      wire_(wire),
+      direction_(direction),
+      observed_(observe_end(direction, engine_->peer_of(peer).text, name_rails(*engine_))) {}
+
+ChannelEnd::~ChannelEnd() {
+  end_observation(observed_);
+}
+
+void ChannelEnd::fail(Outcome failure) {
+  if (has_failed()) return;
+  failure_ = failure;
+  has_failed_.store(true, std::memory_order_release);
+  if (has_ended_) return;  // its memory was given back: no fault
+  const char* const side = direction_ == observe::Direction::kSend ? " to " : " from ";
+  request_report(ReportCause::kFailure, "datagrams: channel " + std::to_string(wire_) + side +
+                                            engine_->peer_of(peer_).text + " failed");
+}
+
+Outcome ChannelEnd::tell_failure() {
+  if (observed_ != nullptr && !std::exchange(is_failure_told_, true)) observed_->note_failed();
+  return failure_;
+}
+
 Outcome ChannelEnd::check_peer(const char* direction, const char* open) {
-  if (has_failed()) return failure_;
+  if (has_failed()) return tell_failure();
   const int64_t grace_ms = base::parameters().peer_grace_ms;
   if (!has_peer_closed() || engine_->now_ns() - closed_ns_ < grace_ms * base::kNsPerMs) return {};
   fail(base::fail(Status::kRemote,
@@ -39,13 +75,13 @@ Outcome ChannelEnd::check_peer(const char* direction, const char* open) {
                   "(VERBENA_PEER_GRACE_MS)",
                   wire_, direction, engine_->peer_of(peer_).text.c_str(), static_cast<long long>(grace_ms),
                   open));
-  return failure_;
+  return tell_failure();
 }
 
 template <typename End, typename Requested>
 ChannelEndOf<End, Requested>::ChannelEndOf(std::shared_ptr<Engine> engine, uint32_t peer, uint32_t channel,
-                                           uint16_t wire, RequestKind kind)
-    : ChannelEnd(std::move(engine), peer, channel, wire) {
+                                           uint16_t wire, observe::Direction direction, RequestKind kind)
+    : ChannelEnd(std::move(engine), peer, channel, wire, direction) {
   for (Requested& request : requests_) {
     request.kind = kind;
     request.owner = static_cast<End*>(this);
@@ -81,10 +117,12 @@ VERBENA_HOT_PATH Outcome ChannelEndOf<End, Requested>::look(const ChannelRequest
       engine_->pass();
       if (request.state.load(std::memory_order_relaxed) != State::kDone) return check_peer(direction, open);
     } else if (request.state.load(std::memory_order_acquire) != State::kDone) {
-      return has_failed() ? failure_ : Outcome();
+      return has_failed() ? tell_failure() : Outcome();
     }
   }
   *done = true;
+  if (observed_ != nullptr) [[unlikely]]
+    observed_->note_done(request.number, request.length_bytes, request.carried);
   return {};
 }
 
@@ -110,11 +148,12 @@ VERBENA_HOT_PATH Outcome SendEnd::post(const void* data, uint64_t length_bytes, 
   *out = nullptr;
   const EngineGuard guard(*engine_);
   if (!guard) return {};
-  if (has_failed()) return failure_;  // so has one that has ended
+  if (has_failed()) return tell_failure();  // so has one that has ended
   if (has_peer_closed())
     return base::fail(Status::kRemote, "datagrams: channel %u to %s: the peer has closed it", wire_,
                       engine_->peer_of(peer_).text.c_str());
-  SendRequest& request = requests_[engine_->send_channel(channel_).next % kRing];
+  const uint32_t number = engine_->send_channel(channel_).next;
+  SendRequest& request = requests_[number % kRing];
   if (request.state.load(std::memory_order_relaxed) != State::kFree) return {};
   const uint32_t data_bytes = engine_->peer(peer_).data_bytes;
   if (length_bytes > uint64_t{data_bytes} * (kMaxPacketIndex - 1))
@@ -126,11 +165,17 @@ VERBENA_HOT_PATH Outcome SendEnd::post(const void* data, uint64_t length_bytes, 
   request.length_bytes = length_bytes;
   request.data = static_cast<const std::byte*>(data);
   request.memory = memory;
+  request.number = number;
+  request.carried = {};
   request.posted = 0;
   request.is_acked = false;
   request.state.store(State::kOpen, std::memory_order_relaxed);
   engine_->attach(message, &request);
   statistics_.sent[1].count(length_bytes);
+  if (observed_ != nullptr) [[unlikely]] {
+    observed_->note_post(number, length_bytes, 0);
+    observed_->begin_whole(number, length_bytes, engine_->rails()[0]->control.number());
+  }
   engine_->pass();
   *out = &request;
   return {};
@@ -153,7 +198,8 @@ base::Result<std::unique_ptr<LendingQueue>> LendingQueue::create(std::shared_ptr
 
 ReceiveEnd::ReceiveEnd(std::shared_ptr<Engine> engine, uint32_t peer, uint32_t channel, uint16_t wire,
                        std::unique_ptr<LendingQueue> lending)
-    : ChannelEndOf(std::move(engine), peer, channel, wire, RequestKind::kDatagramReceive),
+    : ChannelEndOf(std::move(engine), peer, channel, wire, observe::Direction::kReceive,
+                   RequestKind::kDatagramReceive),
       lending_(std::move(lending)) {
   for (ChannelFlush& flush : flushes_) {
     flush.kind = RequestKind::kDatagramFlush;
@@ -166,8 +212,9 @@ VERBENA_HOT_PATH Outcome ReceiveEnd::post(void* data, uint64_t room_bytes, const
   *out = nullptr;
   const EngineGuard guard(*engine_);
   if (!guard) return {};
-  if (has_failed()) return failure_;  // so has one that has ended
-  ReceiveRequest& request = requests_[engine_->receive_channel(channel_).next % kRing];
+  if (has_failed()) return tell_failure();  // so has one that has ended
+  const uint32_t number = engine_->receive_channel(channel_).next;
+  ReceiveRequest& request = requests_[number % kRing];
   if (request.state.load(std::memory_order_relaxed) != State::kFree) return {};
   const bool takes_slot = lending_ != nullptr && receive_class != ReceiveClass::kNoSlot;
   if (takes_slot && !lending_->slots.has_free_slot()) return {};
@@ -180,15 +227,19 @@ VERBENA_HOT_PATH Outcome ReceiveEnd::post(void* data, uint64_t room_bytes, const
     fail(base::fail(Status::kInvalidUsage,
                     "datagrams: channel %u from %s: a message is longer than its receive (%llu bytes)", wire_,
                     engine_->peer_of(peer_).text.c_str(), static_cast<unsigned long long>(room_bytes)));
-    return failure_;
+    return tell_failure();
   }
   request.data = static_cast<std::byte*>(data);
   request.has_slot = takes_slot;
   if (takes_slot) request.slot = lending_->slots.take_slot();
   request.lent_pages = 0;
   request.memory = memory;
+  request.number = number;
+  request.carried = {};
   request.state.store(State::kOpen, std::memory_order_relaxed);
   engine_->attach(message, &request);
+  if (observed_ != nullptr) [[unlikely]]
+    observed_->note_post(number, room_bytes, engine_->rails()[0]->control.number());
   engine_->settle_packet(message);
   engine_->pass();
   *out = &request;

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/status.h"
+#include "observe/connection.h"
 #include "protocol/datagram/engine_state.h"
 #include "protocol/statistics.h"
 #include "protocol/unpack_queue.h"
@@ -27,6 +28,8 @@ struct ChannelRequest : Request {
   std::atomic<State> state{State::kFree};
   uint64_t length_bytes = 0;
   const Registration* memory = nullptr;
+  uint32_t number = 0;       // of the message
+  observe::Carried carried;  // the engine's while it is open
 };
 
 struct SendRequest : ChannelRequest {
@@ -85,27 +88,31 @@ class ChannelEnd {
   uint32_t channel() const { return channel_; }
   uint16_t wire() const { return wire_; }
   const protocol::Statistics& statistics() const { return statistics_; }
+  // Null: it is not observed.
+  observe::Connection* observed() const { return observed_.get(); }
   bool has_failed() const { return has_failed_.load(std::memory_order_acquire); }
   // With the engine's token. The first one counts: others read it.
-  void fail(base::Outcome failure) {
-    if (has_failed()) return;
-    failure_ = failure;
-    has_failed_.store(true, std::memory_order_release);
-  }
+  void fail(base::Outcome failure);
   void note_peer_closed(int64_t now_ns) {
     if (closed_ns_ == 0) closed_ns_ = now_ns;
   }
   bool has_peer_closed() const { return closed_ns_ != 0; }
 
  protected:
-  ChannelEnd(std::shared_ptr<Engine> engine, uint32_t peer, uint32_t channel, uint16_t wire)
-      : engine_(std::move(engine)), peer_(peer), channel_(channel), wire_(wire) {}
+  ChannelEnd(std::shared_ptr<Engine> engine, uint32_t peer, uint32_t channel, uint16_t wire,
+             observe::Direction direction);
+  ~ChannelEnd();
+  // What the end's thread is told, once it has failed.
+  base::Outcome tell_failure();
   // With the engine's token: an error once a message has been open for the grace time after the peer closed.
   base::Outcome check_peer(const char* direction, const char* open);
 
   const std::shared_ptr<Engine> engine_;
   const uint32_t peer_, channel_;
   const uint16_t wire_;
+  const observe::Direction direction_;
+  std::shared_ptr<observe::Connection> observed_;  // null: nobody wants to know
+  bool is_failure_told_ = false;
   bool has_ended_ = false;  // the engine does not know it any more
   std::atomic<bool> has_failed_{false};
   base::Outcome failure_;  // once it has failed
@@ -122,7 +129,7 @@ class ChannelEndOf : public ChannelEnd {
 
  protected:
   ChannelEndOf(std::shared_ptr<Engine> engine, uint32_t peer, uint32_t channel, uint16_t wire,
-               RequestKind kind);
+               observe::Direction direction, RequestKind kind);
   // By End's destructor: the engine forgets it.
   void close();
   // With the engine's token.
@@ -136,7 +143,8 @@ class ChannelEndOf : public ChannelEnd {
 class SendEnd final : public ChannelEndOf<SendEnd, SendRequest> {
  public:
   SendEnd(std::shared_ptr<Engine> engine, uint32_t peer, uint32_t channel, uint16_t wire)
-      : ChannelEndOf(std::move(engine), peer, channel, wire, RequestKind::kDatagramSend) {}
+      : ChannelEndOf(std::move(engine), peer, channel, wire, observe::Direction::kSend,
+                     RequestKind::kDatagramSend) {}
   ~SendEnd() { close(); }
 
   // Null in `*request`: not now. The memory is read until the request is done.

@@ -228,6 +228,12 @@ void Engine::pass() {
     const uint32_t lost = live_rails_ & ~live, found = live & ~live_rails_;
     live_rails_ = live;
     if (lost != 0) placer_->leave_rails(lost, now_ns_);
+    for (uint32_t rail = 0; rail < rails_.size(); ++rail) {
+      if (((lost | found) >> rail & 1) == 0) continue;
+      for_ends([&](const ChannelEnd& end) {
+        if (end.observed() != nullptr) end.observed()->count_rail(rail, (found >> rail & 1) != 0);
+      });
+    }
     for (uint32_t path = 0; path < kPaths; ++path) {
       const uint32_t rail = options().rail_of(path);
       for (uint32_t id = 0; id < peers_of_.size(); ++id) {
@@ -336,6 +342,8 @@ void Engine::take_page(uint32_t rail, uint64_t cookie, uint32_t bits, uint32_t l
                         .time = header.time,
                         .length_bytes = length_bytes - PagePool::kLineBytes};
   const Placed placed = on_data(id, packet);
+  if (placed.verdict == Verdict::kHeld || placed.verdict == Verdict::kEmpty)
+    note_arrived(rail, placed.message, packet.length_bytes);
   switch (placed.verdict) {
     case Verdict::kHeld: {
       uint32_t& first = reach(first_pages_, placed.message, kNoObject);
@@ -362,6 +370,13 @@ void Engine::take_page(uint32_t rail, uint64_t cookie, uint32_t bits, uint32_t l
     case Verdict::kStray:
       return free_page(page);
   }
+}
+
+void Engine::note_arrived(uint32_t rail, uint32_t message, uint32_t bytes) {
+  reach(rails_of_, message) |= 1U << rail;
+  const ReceiveEnd* const end = receive_ends_[receive_message(message).channel];
+  if (end != nullptr && end->observed() != nullptr) [[unlikely]]
+    end->observed()->note_packet(rail, bytes, false);
 }
 
 void Engine::free_page(uint32_t page) {
@@ -510,6 +525,10 @@ VERBENA_HOT_PATH void Engine::post_data(uint32_t id, const OutPacket& packet) {
       datagram.data_key = request.memory->regions[options().rail_of(packet.path)].local_key();
     }
     ++request.posted;
+    request.carried.rails |= 1U << options().rail_of(packet.path);
+    request.carried.resent += packet.is_resent ? 1 : 0;
+    if (auto* observed = static_cast<SendEnd*>(request.owner)->observed(); observed != nullptr) [[unlikely]]
+      observed->note_packet(options().rail_of(packet.path), datagram.data_length, packet.is_resent);
   }
   header.tag = make_tag(to.send_keys, header, immediate);
   std::byte* const place = queue.next_header();
@@ -622,6 +641,7 @@ void Engine::note_received(uint32_t message) {
   ReceiveRequest* const request = std::exchange(receives_of_[message], nullptr);
   const protocol::datagram::ReceiveMessage& state = receive_message(message);
   request->length_bytes = state.bytes;
+  request->carried.rails = std::exchange(rails_of_[message], 0);
   --peers_of_[receive_channel(state.channel).peer]->open_receives;
   state.lent != 0 ? lend(message, *request) : release(message);
   request->state.store(ChannelRequest::State::kDone, std::memory_order_release);
@@ -819,6 +839,7 @@ void Engine::detach(ReceiveEnd* end) {
     const uint32_t message = ring * kRing + i;
     if (std::exchange(reach(receives_of_, message), nullptr) != nullptr)
       --peers_of_[end->peer()]->open_receives;
+    reach(rails_of_, message) = 0;
     uint32_t& first = reach(first_pages_, message, kNoObject);
     for (uint32_t page = std::exchange(first, kNoObject); page != kNoObject;) {
       const uint32_t next = pool_[page].next;

@@ -140,6 +140,7 @@ class Engine final : public protocol::datagram::EngineCore<Engine>,
   void take_farewell(uint32_t peer, const protocol::datagram::Farewell& farewell);
   void place_pages();
   void lend(uint32_t message, ReceiveRequest& request);
+  void note_arrived(uint32_t rail, uint32_t message, uint32_t bytes);
   void free_page(uint32_t page);
   void finish(uint32_t message, SendRequest& request);
   void look_around();
@@ -182,6 +183,7 @@ class Engine final : public protocol::datagram::EngineCore<Engine>,
   std::vector<SendRequest*> sends_of_;  // by the core's number of the message
   std::vector<ReceiveRequest*> receives_of_;
   std::vector<uint32_t> first_pages_;  // of a receive's message
+  std::vector<uint32_t> rails_of_;     // ... that have carried it: a bit each
 };
 
 // Has the token while it lives.

@@ -102,6 +102,15 @@ void drop(Pair& pair) {
 
 }  // namespace
 
+namespace verbena::bench::null {
+
+Pair* find_datagram_pair(uint32_t number) {
+  Pair* const pair = pairs[number % kMaxPairs];
+  return pair != nullptr && pair->qp_type == IBV_QPT_UD && pair->state == IBV_QPS_RTS ? pair : nullptr;
+}
+
+}  // namespace verbena::bench::null
+
 extern "C" {
 
 ibv_device** ibv_get_device_list(int* count) {
@@ -241,6 +250,7 @@ ibv_qp* ibv_create_qp(ibv_pd* domain, ibv_qp_init_attr* attributes) {
   pair->context = domain->context;
   pair->pd = domain;
   pair->qp_num = number;
+  pair->qp_type = attributes->qp_type;
   pair->sent = static_cast<CompletionQueue*>(attributes->send_cq);
   pair->received = static_cast<CompletionQueue*>(attributes->recv_cq);
   pair->receives = static_cast<ReceiveQueue*>(attributes->srq);
@@ -261,6 +271,17 @@ int ibv_destroy_qp(ibv_qp* qp) {
   leave_peers(*pair);
   pairs[pair->qp_num] = nullptr;
   drop(*pair);
+  return 0;
+}
+
+ibv_ah* ibv_create_ah(ibv_pd* domain, ibv_ah_attr*) {
+  auto* way = new ibv_ah{};
+  way->context = domain->context;
+  way->pd = domain;
+  return way;
+}
+int ibv_destroy_ah(ibv_ah* way) {
+  delete way;
   return 0;
 }
 

@@ -1,4 +1,5 @@
 // Posting and polling: every request is carried out and completed before its post returns.
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -93,6 +94,36 @@ void carry_out(Pair& sender, const ibv_send_wr& request) {
   if ((request.send_flags & IBV_SEND_SIGNALED) != 0) complete_send(sender, request);
 }
 
+// To the queue pair that the request names, behind a header of the network that says nothing. Lost, as
+// datagrams are, where there is none, or no receive for it. What a receive has no room for is cut off.
+void carry_datagram(Pair& sender, const ibv_send_wr& request) {
+  constexpr uint32_t kGrhBytes = 40;
+  Pair* const receiver = find_datagram_pair(request.wr.ud.remote_qpn);
+  if (receiver != nullptr && !receiver->receives->entries.is_empty() &&
+      !receiver->received->entries.is_full()) {
+    const Receive& receive = receiver->receives->entries.pop();
+    uint32_t filled = kGrhBytes;
+    const auto append = [&](std::byte* to, uint32_t room_bytes, const std::byte*& from,
+                            uint32_t& left_bytes) {
+      const uint32_t count = std::min(left_bytes, room_bytes);
+      if (count == 0) return;
+      move_bytes(to, from, count);
+      from += count, left_bytes -= count, filled += count;
+    };
+    for (int i = 0; i < request.num_sge; ++i) {
+      const std::byte* from = to_pointer(request.sg_list[i].addr);
+      uint32_t left_bytes = request.sg_list[i].length;
+      if (filled < receive.length_bytes)
+        append(receive.address + filled, receive.length_bytes - filled, from, left_bytes);
+      if (receive.rest == nullptr || filled < receive.length_bytes) continue;
+      const uint32_t at = filled - receive.length_bytes;
+      append(receive.rest + at, receive.rest_bytes - at, from, left_bytes);
+    }
+    complete_receive(*receiver, IBV_WC_RECV, receive, request, filled);
+  }
+  if ((request.send_flags & IBV_SEND_SIGNALED) != 0) complete_send(sender, request);
+}
+
 }  // namespace
 
 int poll_queue(ibv_cq* queue, int count, ibv_wc* entries) {
@@ -105,6 +136,10 @@ int poll_queue(ibv_cq* queue, int count, ibv_wc* entries) {
 int post_send(ibv_qp* pair, ibv_send_wr* first, ibv_send_wr** rejected) {
   auto& sender = *static_cast<Pair*>(pair);
   for (ibv_send_wr* request = first; request != nullptr; request = request->next) {
+    if (sender.qp_type == IBV_QPT_UD) [[unlikely]] {
+      carry_datagram(sender, *request);
+      continue;
+    }
     if (sender.peer == nullptr || !has_room(sender, *request)) {
       *rejected = request;
       return ENOMEM;
@@ -121,7 +156,13 @@ int post_receive(ibv_srq* queue, ibv_recv_wr* first, ibv_recv_wr** rejected) {
       *rejected = request;
       return ENOMEM;
     }
-    ring.push() = {request->wr_id, request->num_sge == 0 ? nullptr : to_pointer(request->sg_list->addr)};
+    const ibv_sge* const pieces = request->sg_list;
+    Receive& receive = ring.push();
+    receive = {request->wr_id, nullptr, 0, nullptr, 0};
+    if (request->num_sge > 0)
+      receive.address = to_pointer(pieces[0].addr), receive.length_bytes = pieces[0].length;
+    if (request->num_sge > 1)
+      receive.rest = to_pointer(pieces[1].addr), receive.rest_bytes = pieces[1].length;
   }
   return 0;
 }

@@ -42,6 +42,9 @@ struct CompletionQueue : ibv_cq {
 struct Receive {
   uint64_t cookie;
   std::byte* address;
+  uint32_t length_bytes;
+  std::byte* rest;  // the second piece, of datagrams; null: there is none
+  uint32_t rest_bytes;
 };
 
 struct ReceiveQueue : ibv_srq {
@@ -52,7 +55,7 @@ struct ReceiveQueue : ibv_srq {
 struct Pair : ibv_qp {
   Pair() : ibv_qp{} {}
   std::atomic<int> holders = 1;  // its owner, and each event that names it
-  Pair* peer = nullptr;
+  Pair* peer = nullptr;          // of a connected one; of datagrams each request names one
   CompletionQueue* sent = nullptr;
   CompletionQueue* received = nullptr;
   ReceiveQueue* receives = nullptr;
@@ -61,6 +64,9 @@ struct Pair : ibv_qp {
 inline Context& to_context(ibv_context* context) {
   return *reinterpret_cast<Context*>(reinterpret_cast<char*>(context) - offsetof(verbs_context, context));
 }
+
+// The queue pair for datagrams with this number, or null.
+Pair* find_datagram_pair(uint32_t number);
 
 // ibv_context::ops
 int poll_queue(ibv_cq* queue, int count, ibv_wc* entries);

@@ -1,0 +1,429 @@
+// A peer that says what it likes by datagrams: greetings, packets, acknowledgements, wishes and farewells,
+// mostly with the right keys and numbers that lie near the truth, against an engine whose ends post and test.
+#include "transport/datagram/engine.h"
+
+#include <stdlib.h>
+
+#include <bit>
+#include <vector>
+
+#include "base/parameters.h"
+#include "support/devices.h"
+#include "support/message.h"
+#include "transport/datagram/greeting_keys.h"
+#include "transport/datagram/meeting.h"
+
+using namespace verbena;
+using namespace verbena::protocol::datagram;
+namespace datagram = verbena::transport::datagram;
+
+namespace {
+
+constexpr int kMaxSteps = 300;
+constexpr uint32_t kMaxDatagramBytes = 4096, kMaxMessageBytes = 40'000;
+
+// The hostile end: a queue pair, and a name that the engine believes.
+class Peer {
+ public:
+  Peer(datagram::Engine& engine, const transport::Nic& nic, uint64_t id) : engine_(engine) {
+    verbs::Device& device = *nic.rails[0];
+    sends_ = take(verbs::CompletionQueue::create(device, 16));
+    receives_ = take(verbs::CompletionQueue::create(device, 16));
+    queue_ = take(verbs::SharedReceiveQueue::create(device, 16));  // stays empty: what comes is lost
+    pair_ = take(verbs::DatagramPair::create(device, sends_, receives_, queue_, {.send_depth = 16}));
+    way_ = take(verbs::AddressHandle::create(device, device.local_address(), device.address(), -1, 1));
+    port_ = std::bit_cast<protocol::RailRecord>(device.address());
+    name_.id = id;
+    name_.secret.fill(static_cast<uint8_t>(id));
+    name_.queue_key = 7;
+    name_.rails = 1;
+    name_.data_bytes = 4064;
+    keys_ = take(datagram::make_tag_keys(name_, engine.name()));
+  }
+
+  DatagramHandle make_handle(uint64_t nonce) const {
+    DatagramHandle handle{};
+    handle.control = pair_.number();
+    handle.nonce = nonce;
+    handle.engine = name_;
+    handle.port = port_;
+    seal_handle(handle);
+    return handle;
+  }
+  Greeting make_greeting(uint16_t channel, uint64_t nonce) const {
+    Greeting greeting{};
+    greeting.version = kDatagramVersion;
+    greeting.channel = channel;
+    greeting.nonce = nonce;
+    greeting.other_id = engine_.name().id;
+    greeting.engine = name_;
+    for (auto& rail : greeting.rail) rail = {port_, pair_.number(), pair_.number(), {}};
+    return greeting;
+  }
+  // `bytes`: all but the MAC.
+  void send_greeting(uint32_t pair, PacketKind kind, std::vector<uint8_t> bytes, bool is_signed) {
+    const auto mac = take(datagram::make_greeting_mac(engine_.name().secret, kind, bytes));
+    for (const uint8_t byte : mac) bytes.push_back(is_signed ? byte : 0);
+    send(pair, {.slot = kStrangerSlot, .kind = kind}, bytes);
+  }
+  void send_packet(uint32_t pair, const Immediate& immediate, PacketHeader header,
+                   const std::vector<uint8_t>& body, bool is_signed) {
+    const bool covers_body = !carries_data(immediate.kind);
+    header.tag = make_tag(keys_, header, immediate,
+                          covers_body ? std::span<const uint8_t>(body) : std::span<const uint8_t>());
+    if (!is_signed) header.tag ^= 1;
+    std::vector<uint8_t> bytes(sizeof(header));
+    std::memcpy(bytes.data(), &header, sizeof(header));
+    bytes.insert(bytes.end(), body.begin(), body.end());
+    send(pair, immediate, bytes);
+  }
+  void send(uint32_t pair, const Immediate& immediate, const std::vector<uint8_t>& bytes) {
+    const verbs::Datagram sent{
+        .way = way_.get(),
+        .pair_number = pair,
+        .key = engine_.name().queue_key,
+        .imm = immediate.encode(),
+        .header_length = static_cast<uint32_t>(std::min<size_t>(bytes.size(), kMaxDatagramBytes)),
+        .header = bytes.data()};
+    fuzz::require(static_cast<bool>(pair_.post({&sent, 1})));
+    verbs::Completion completions[verbs::CompletionQueue::kMaxPollEntries];
+    for (int i = 0, count = sends_.poll(completions); i < count; ++i) pair_.retire(completions[i].cookie);
+  }
+
+ private:
+  template <typename Made>
+  static Made take(base::Result<Made> made) {
+    fuzz::require(static_cast<bool>(made));
+    return std::move(*made);
+  }
+
+  datagram::Engine& engine_;
+  verbs::CompletionQueue sends_, receives_;
+  verbs::SharedReceiveQueue queue_;
+  verbs::AddressHandle way_;
+  verbs::DatagramPair pair_;
+  protocol::RailRecord port_{};
+  EngineName name_{};
+  TagKeys keys_;
+};
+
+// An end of NCCL's with its open requests, in memory that is exactly as long as they are.
+template <typename End>
+struct Held {
+  struct Open {
+    transport::Request* request;
+    std::vector<std::byte> memory;
+  };
+  explicit Held(std::unique_ptr<End> made) : end(std::move(made)) {}
+
+  std::vector<Open> open;  // goes after the end
+  std::unique_ptr<End> end;
+};
+
+class Game {
+ public:
+  Game(FuzzedDataProvider& data, int rails)
+      : data_(data), registration_(fuzz::find_registration(rails)), nic_(fuzz::find_nic(rails)) {
+    // So few pages that they run out, and an engine is made at once.
+    static const bool is_small = [] {
+      setenv("VERBENA_BOUNCE_BYTES", "1m", 1);
+      return static_cast<bool>(base::load_parameters());
+    }();
+    fuzz::require(is_small);
+    auto made = datagram::Engine::find(nic_, {});
+    fuzz::require(static_cast<bool>(made));
+    engine_ = std::move(*made);
+    for (uint64_t id : {uint64_t{1}, ~uint64_t{0}}) peers_.emplace_back(*engine_, nic_, id);
+    auto listener = datagram::Listener::open(engine_, &handle_);
+    fuzz::require(static_cast<bool>(listener));
+    listener_ = std::move(*listener);
+    // As most runs should begin: a channel of each direction with the first peer.
+    if (!data.ConsumeBool()) return;
+    greet(PacketKind::kHello, 0, handle_.nonce);
+    accept();
+    connect();
+    greet(PacketKind::kWelcome, 0, kNonce);
+    poll_connector();
+  }
+
+  void step() {
+    switch (data_.ConsumeIntegralInRange(0, 15)) {
+      case 0:
+        return lie_in_greeting();
+      case 1:
+        return accept();
+      case 2:
+        return connector_ == nullptr ? connect() : poll_connector();
+      case 3:
+        return post_receive();
+      case 4:
+        return post_send();
+      case 5:
+        return test(receives_);
+      case 6:
+        return test(sends_);
+      case 7:
+        return close();
+      case 8:
+      case 9:
+        return send_ack();
+      case 10:
+        return send_wishes();
+      case 11:
+        return send_farewell();
+      case 12:
+        return data_.ConsumeBool() ? send_anything() : send_message();
+      default:
+        return send_data();
+    }
+  }
+  // What no peer may break: the engine is there for the others, and every page is somewhere once.
+  void check() {
+    const datagram::EngineGuard guard(*engine_, datagram::EngineGuard::Waits{});
+    engine_->pass();
+    fuzz::require(!engine_->failure().has_failed());
+    const PageBudget& budget = engine_->budget();
+    uint32_t pages = budget.held() + budget.parked() + budget.lent() + budget.moving() + engine_->idle();
+    for (uint32_t rail = 0; rail < engine_->rails().size(); ++rail)
+      for (const PageQueue queue : {PageQueue::kGranted, PageQueue::kEager})
+        pages += budget.posted(rail, queue);
+    fuzz::require(pages == budget.pages());
+  }
+
+ private:
+  static constexpr uint64_t kNonce = 99;  // of the peers' listeners
+
+  Peer& pick_peer() { return peers_[data_.ConsumeIntegralInRange<size_t>(0, 7) == 0 ? 1 : 0]; }
+  bool is_likely() { return data_.ConsumeIntegralInRange(0, 15) != 0; }
+  template <typename Number>
+  Number take_small(Number most = 8) {
+    return is_likely() ? data_.ConsumeIntegralInRange<Number>(0, most) : data_.ConsumeIntegral<Number>();
+  }
+  EngineRail pick_rail() {
+    const size_t last = engine_->rails().size() - 1;
+    return engine_->rails()[data_.ConsumeIntegralInRange<size_t>(0, last)]->describe();
+  }
+  uint32_t pick_pair(const EngineRail& rail) {
+    return data_.PickValueInArray({rail.control, rail.eager, rail.granted[0], rail.granted[3]});
+  }
+
+  void greet(PacketKind kind, uint16_t channel, uint64_t nonce) {
+    send_greeting(peers_[0], kind, peers_[0].make_greeting(channel, nonce), true);
+  }
+  void send_greeting(Peer& peer, PacketKind kind, const Greeting& greeting, bool is_signed,
+                     uint32_t shorter_bytes = 0) {
+    std::vector<uint8_t> bytes(sizeof(PacketHeader) + sizeof(Greeting));
+    std::memcpy(bytes.data() + sizeof(PacketHeader), &greeting, sizeof(greeting));
+    const size_t covered = sizeof(PacketHeader) + greeting.covered_bytes();
+    bytes.resize(std::min(covered, bytes.size()) - std::min<size_t>(shorter_bytes, covered));
+    peer.send_greeting(engine_->rails()[0]->control.number(), kind, std::move(bytes), is_signed);
+    check();
+  }
+  void lie_in_greeting() {
+    Peer& peer = pick_peer();
+    const auto kind = data_.PickValueInArray({PacketKind::kHello, PacketKind::kWelcome});
+    const uint64_t nonce = is_likely() ? (kind == PacketKind::kHello ? handle_.nonce : kNonce)
+                                       : data_.ConsumeIntegral<uint64_t>();
+    Greeting greeting = peer.make_greeting(take_small<uint16_t>(), nonce);
+    greeting.slot = take_small<uint16_t>();
+    greeting.refusal = static_cast<GreetingRefusal>(take_small<uint16_t>(0));
+    greeting.engine.rails = data_.PickValueInArray<uint8_t>({1, 1, 2, 8, 0, 9});
+    greeting.engine.data_bytes = data_.PickValueInArray<uint16_t>({4064, 4064, 16, 0, 17, 65520});
+    if (data_.ConsumeBool()) {
+      const auto wrong = data_.ConsumeBytes<uint8_t>(data_.ConsumeIntegralInRange<size_t>(0, 64));
+      const size_t at = data_.ConsumeIntegralInRange<size_t>(0, sizeof(greeting) - wrong.size());
+      std::copy(wrong.begin(), wrong.end(), reinterpret_cast<uint8_t*>(&greeting) + at);
+    }
+    send_greeting(peer, kind, greeting, is_likely(), is_likely() ? 0 : data_.ConsumeIntegral<uint8_t>());
+  }
+
+  void accept() {
+    auto end = listener_->poll();
+    if (end && *end != nullptr) receives_.emplace_back(std::move(*end));
+  }
+  void connect() {
+    auto started = datagram::Connector::start(engine_, pick_peer().make_handle(kNonce));
+    fuzz::require(static_cast<bool>(started));
+    connector_ = std::move(*started);
+    poll_connector();
+  }
+  void poll_connector() {
+    if (connector_ == nullptr) return;
+    auto end = connector_->poll();
+    if (end && *end == nullptr) return;
+    if (end) sends_.emplace_back(std::move(*end));
+    connector_.reset();
+  }
+  template <typename Ends>
+  auto* pick_end(Ends& ends) {
+    return ends.empty() ? nullptr : &ends[data_.ConsumeIntegralInRange<size_t>(0, ends.size() - 1)];
+  }
+  void post_receive() {
+    auto* const held = pick_end(receives_);
+    if (held == nullptr) return;
+    std::vector<std::byte> memory(data_.ConsumeIntegralInRange(0U, kMaxMessageBytes));
+    transport::Request* request = nullptr;
+    static_cast<void>(held->end->post(memory.data(), memory.size(), registration_, &request));
+    if (request != nullptr) held->open.push_back({request, std::move(memory)});
+  }
+  void post_send() {
+    auto* const held = pick_end(sends_);
+    if (held == nullptr) return;
+    std::vector<std::byte> memory(data_.ConsumeIntegralInRange(0U, kMaxMessageBytes));
+    transport::Request* request = nullptr;
+    static_cast<void>(held->end->post(memory.data(), memory.size(), registration_, &request));
+    if (request != nullptr) held->open.push_back({request, std::move(memory)});
+  }
+  static void test_one(datagram::SendEnd& end, transport::Request* request, size_t, bool* done) {
+    static_cast<void>(end.test(static_cast<datagram::SendRequest&>(*request), done));
+  }
+  static void test_one(datagram::ReceiveEnd& end, transport::Request* request, size_t room, bool* done) {
+    uint64_t length_bytes = 0;
+    static_cast<void>(end.test(static_cast<datagram::ReceiveRequest&>(*request), done, &length_bytes));
+    if (*done) fuzz::require(length_bytes <= room);
+  }
+  template <typename Ends>
+  void test(Ends& ends) {
+    auto* const held = pick_end(ends);
+    if (held == nullptr) return;
+    for (auto open = held->open.begin(); open != held->open.end();) {
+      bool done = false;
+      test_one(*held->end, open->request, open->memory.size(), &done);
+      open = done ? held->open.erase(open) : open + 1;
+    }
+  }
+  void close() {
+    if (data_.ConsumeBool()) {
+      if (!sends_.empty()) sends_.erase(sends_.begin());
+    } else if (!receives_.empty()) {
+      receives_.erase(receives_.begin());
+    }
+    if (!is_likely()) connector_.reset();
+  }
+
+  Immediate take_immediate(PacketKind kind) {
+    Immediate immediate;
+    immediate.slot = is_likely() ? 0 : data_.ConsumeIntegral<uint16_t>();
+    immediate.path = data_.ConsumeIntegralInRange<uint8_t>(0, 31);
+    immediate.is_last = data_.ConsumeBool();
+    immediate.asks = data_.ConsumeBool();
+    immediate.kind = is_likely() ? kind : static_cast<PacketKind>(data_.ConsumeIntegralInRange(0, 7));
+    return immediate;
+  }
+  PacketHeader take_header() {
+    PacketHeader header{};
+    header.psn = take_small<uint32_t>(40);
+    header.place = is_likely() ? Place{take_small<uint16_t>(), take_small<uint32_t>(12)}.encode()
+                               : data_.ConsumeIntegral<uint32_t>();
+    header.channel = take_small<uint16_t>(1);
+    header.backlog =
+        static_cast<uint16_t>(take_small<uint16_t>(12) | (data_.ConsumeBool() ? kTookCredit : 0));
+    header.time = data_.ConsumeIntegral<uint32_t>();
+    return header;
+  }
+  void send_data() {
+    const bool is_granted = data_.ConsumeBool();
+    const EngineRail rail = pick_rail();
+    const uint32_t pair = is_likely() ? (is_granted ? rail.granted[0] : rail.eager) : pick_pair(rail);
+    const size_t length = data_.ConsumeBool() ? 4064 : data_.ConsumeIntegralInRange<size_t>(0, 4072);
+    const Immediate immediate = take_immediate(is_granted ? PacketKind::kGranted : PacketKind::kEager);
+    pick_peer().send_packet(pair, immediate, take_header(), std::vector<uint8_t>(length), is_likely());
+    check();
+  }
+  // As an honest peer sends its next one: a few packets, all eager, in any order.
+  void send_message() {
+    const uint32_t packets = data_.ConsumeIntegralInRange(1U, 4U);
+    const uint32_t first = data_.ConsumeIntegralInRange(0U, packets - 1);
+    const EngineRail rail = pick_rail();
+    for (uint32_t i = 0; i < packets; ++i) {
+      const uint32_t index = (first + i) % packets;
+      PacketHeader header{};
+      header.psn = eager_number_++;
+      header.place = Place{message_number_, index}.encode();
+      header.backlog = static_cast<uint16_t>((packets - index - 1) | kTookCredit);
+      Immediate immediate;
+      immediate.slot = 0;
+      immediate.kind = PacketKind::kEager;
+      immediate.is_last = index + 1 == packets;
+      const size_t length = immediate.is_last ? data_.ConsumeIntegralInRange<size_t>(0, 4064) : 4064;
+      peers_[0].send_packet(rail.eager, immediate, header, std::vector<uint8_t>(length), true);
+      check();
+    }
+    ++message_number_;
+  }
+  template <typename Body>
+  void send_control(PacketKind kind, const PacketHeader& header, const Body* bodies, size_t count) {
+    std::vector<uint8_t> bytes(count * sizeof(Body));
+    if (count != 0) std::memcpy(bytes.data(), bodies, bytes.size());
+    send_control(kind, header, std::move(bytes));
+  }
+  void send_control(PacketKind kind, const PacketHeader& header, std::vector<uint8_t> bytes) {
+    if (!is_likely()) bytes.resize(data_.ConsumeIntegralInRange<size_t>(0, 700));
+    const EngineRail rail = pick_rail();
+    const uint32_t pair = is_likely() ? rail.control : pick_pair(rail);
+    pick_peer().send_packet(pair, take_immediate(kind), header, bytes, is_likely());
+    check();
+  }
+  void send_ack() {
+    PacketHeader header = take_header();
+    header.place = is_likely() ? take_small<uint32_t>(3) * 64 : data_.ConsumeIntegral<uint32_t>();
+    AckBody body{};
+    for (auto& word : body.received) word = data_.ConsumeBool() ? 0 : data_.ConsumeIntegral<uint64_t>();
+    body.echo = data_.ConsumeIntegral<uint32_t>();
+    body.hold = data_.ConsumeBool() ? kNoSample : data_.ConsumeIntegral<uint16_t>();
+    body.duplicates = take_small<uint16_t>();
+    body.late_paths = take_small<uint32_t>(0);
+    body.eager_limit = take_small<uint32_t>(40);
+    body.eager_cumulative = take_small<uint32_t>(12);
+    body.eager_received = take_small<uint32_t>(15);
+    std::vector<uint8_t> bytes(sizeof(body));
+    std::memcpy(bytes.data(), &body, sizeof(body));
+    for (uint32_t left = take_small<uint8_t>(kMaxGrantsPerAck) % 8; left != 0; --left) {
+      const GrantRecord grant{take_small<uint16_t>(1), 0,
+                              Place{take_small<uint16_t>(), take_small<uint32_t>(12)}.encode()};
+      const auto* const from = reinterpret_cast<const uint8_t*>(&grant);
+      bytes.insert(bytes.end(), from, from + sizeof(grant));
+    }
+    send_control(PacketKind::kAck, header, std::move(bytes));
+  }
+  void send_wishes() {
+    std::vector<Wish> wishes(take_small<uint8_t>(kMaxWishesPerRequest) % 32);
+    for (Wish& wish : wishes)
+      wish = {take_small<uint16_t>(1), take_small<uint16_t>(), take_small<uint32_t>(40)};
+    send_control(PacketKind::kRequest, take_header(), wishes.data(), wishes.size());
+  }
+  void send_farewell() {
+    const Farewell farewell{take_small<uint16_t>(1), take_small<uint8_t>(1), take_small<uint8_t>(1)};
+    send_control(PacketKind::kClose, take_header(), &farewell, 1);
+  }
+  void send_anything() {
+    const Immediate immediate = Immediate::decode(data_.ConsumeIntegral<uint32_t>());
+    const uint32_t pair = pick_pair(pick_rail());
+    const auto bytes = data_.ConsumeBytes<uint8_t>(data_.ConsumeIntegralInRange<size_t>(0, 700));
+    pick_peer().send(pair, immediate, bytes);
+    check();
+  }
+
+  FuzzedDataProvider& data_;
+  const transport::Registration* const registration_;
+  const transport::Nic& nic_;
+  std::shared_ptr<datagram::Engine> engine_;
+  std::vector<Peer> peers_;
+  DatagramHandle handle_{};
+  std::unique_ptr<datagram::Listener> listener_;
+  std::unique_ptr<datagram::Connector> connector_;
+  std::vector<Held<datagram::ReceiveEnd>> receives_;
+  std::vector<Held<datagram::SendEnd>> sends_;
+  uint16_t message_number_ = 0;  // of the first peer's channel 0, as an honest one counts
+  uint32_t eager_number_ = 0;
+};
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t length_bytes) {
+  FuzzedDataProvider data(bytes, length_bytes);
+  Game game(data, data.ConsumeIntegralInRange(1, 2));
+  for (int i = 0; i < kMaxSteps && data.remaining_bytes() != 0; ++i) game.step();
+  game.check();
+  return 0;
+}

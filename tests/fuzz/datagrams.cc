@@ -173,6 +173,8 @@ class Game {
         return send_farewell();
       case 12:
         return data_.ConsumeBool() ? send_anything() : send_message();
+      case 13:
+        return send_reset();
       default:
         return send_data();
     }
@@ -395,6 +397,29 @@ class Game {
   void send_farewell() {
     const Farewell farewell{take_small<uint16_t>(1), take_small<uint8_t>(1), take_small<uint8_t>(1)};
     send_control(PacketKind::kClose, take_header(), &farewell, 1);
+  }
+  uint32_t count_failed() {
+    const datagram::EngineGuard guard(*engine_, datagram::EngineGuard::Waits{});
+    uint32_t failed = 0;
+    for (uint32_t id = 0; id < engine_->peers(); ++id) failed += engine_->failure_of(id).has_failed() ? 1 : 0;
+    return failed;
+  }
+  // Of this process too: it has not ended, whoever says so does it with a peer's tag.
+  void send_reset() {
+    const uint32_t failed = count_failed();
+    LifeRecord record{};
+    if (data_.ConsumeBool()) record.process = datagram::name_own_process();
+    if (data_.ConsumeBool()) record.process.pid = data_.ConsumeIntegral<uint32_t>();
+    record.is_question = take_small<uint32_t>(1);
+    std::vector<uint8_t> bytes(data_.ConsumeBool() ? 0 : sizeof(record));
+    if (!bytes.empty()) std::memcpy(bytes.data(), &record, sizeof(record));
+    const bool is_signed = data_.ConsumeBool();
+    Immediate immediate;
+    immediate.slot = data_.ConsumeIntegralInRange<uint16_t>(0, 1);
+    immediate.kind = PacketKind::kReset;
+    pick_peer().send_packet(pick_rail().control, immediate, take_header(), bytes, is_signed);
+    check();
+    if (!is_signed) fuzz::require(count_failed() == failed);
   }
   void send_anything() {
     const Immediate immediate = Immediate::decode(data_.ConsumeIntegral<uint32_t>());

@@ -379,20 +379,24 @@ TEST_F(DatagramGpuTest, ARailGoesDownForGood) {
 TEST_F(DatagramPeerTest, AKilledPeersMessageIsBeingCopied) {
   environment_.set("VERBENA_UNPACK", "0");
   if (!hold_copies(true)) GTEST_SKIP() << "without the stand-in for CUDA's driver: skipped";
-  ASSERT_NO_FATAL_FAILURE(start_peer());
+  const pid_t child = fork();
+  if (child == 0) die_as_peer(channel_[0]);
   GpuMemory target;
   End end;
+  ASSERT_NO_FATAL_FAILURE(listen(end));
   ASSERT_NO_FATAL_FAILURE(accept(end));
   ASSERT_TRUE(end.add_memory(target.at(0, 0).data(), abi::kPtrCuda));
   void* const receive = end.begin(false);
   ASSERT_NE(receive, nullptr);
-  await_death(end, receive);
-  expect_silence(end, receive);
+  int status = 0;
+  await_child(end, receive, child, 0, status);
+  EXPECT_TRUE(WIFSIGNALED(status)) << "the peer could not send";
+  expect_failure(end, receive, "its process has ended; look");
   std::thread later = release_copies_later();
   EXPECT_EQ(end.net->dereg_mr(end.comm, end.buffer.mhandle), abi::kSuccess);
   later.join();
   target.memory.fill(8);
-  close(end);
+  finish(end);
   EXPECT_TRUE(target.memory.matches(8, 0, kBytes));
 }
 

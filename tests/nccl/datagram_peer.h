@@ -1,4 +1,4 @@
-// Two processes that speak datagrams, one of which is killed.
+// Two processes that speak datagrams, one of which dies.
 #pragma once
 
 #include <sys/wait.h>
@@ -27,10 +27,6 @@ class DatagramPeerTest : public LiveEnvironment {
   DatagramPeerTest() {
     DatagramEnvironment::set(environment_);
     environment_.set("VERBENA_FAILOVER_TIMEOUT_MS", "600");
-  }
-  ~DatagramPeerTest() override {
-    for (const int end : channel_)
-      if (end >= 0) ::close(end);
   }
 
   // An end of a process that opens the plugin itself.
@@ -65,69 +61,74 @@ class DatagramPeerTest : public LiveEnvironment {
     LoadedPlugin plugin;
     Net net;
     LiveBuffer buffer;
-    void *context = nullptr, *comm = nullptr, *listening = nullptr, *memory = nullptr;
+    void *context = nullptr, *comm = nullptr, *memory = nullptr;
     abi::Result result = abi::kSuccess;
   };
 
-  // Before this process opens the plugin. The peer connects to what accept() offers, sends a message, and is
-  // killed once that is done.
-  void start_peer() {
-    ASSERT_EQ(pipe(channel_), 0);
-    child_ = fork();
-    if (child_ == 0) die_as_peer(channel_[0]);
+  // In the child: takes the handle, and sends a message.
+  static bool send_one(End& end, int from_parent) {
+    char handle[abi::kHandleBytes];
+    abi::NetDeviceHandle* none = nullptr;
+    return end.context != nullptr && read(from_parent, handle, sizeof(handle)) == sizeof(handle) &&
+           poll_until([&] {
+             return end.net.connect(end.context, 0, abi::kUndefined, handle, &end.comm, &none) !=
+                        abi::kSuccess ||
+                    end.comm != nullptr;
+           }) &&
+           end.comm != nullptr && end.add_memory() && end.wait(end.begin(true));
+  }
+  [[noreturn]] static void die_as_peer(int from_parent) {
+    End end;
+    if (send_one(end, from_parent)) raise(SIGKILL);
+    _exit(1);
+  }
+
+  // In the parent; the handle goes through the channel.
+  void SetUp() override { ASSERT_EQ(pipe(channel_), 0); }
+  void TearDown() override {
+    close(channel_[0]);
+    close(channel_[1]);
+  }
+  void listen(End& end) {
+    ASSERT_NE(end.context, nullptr);
+    ASSERT_EQ(end.net.listen(end.context, 0, handle_, &listening_), abi::kSuccess);
+    ASSERT_EQ(write(channel_[1], handle_, sizeof(handle_)), static_cast<ssize_t>(sizeof(handle_)));
   }
   void accept(End& end) {
-    ASSERT_NE(end.context, nullptr);
-    char handle[abi::kHandleBytes] = {};
-    ASSERT_EQ(end.net.listen(end.context, 0, handle, &end.listening), abi::kSuccess);
-    ASSERT_EQ(write(channel_[1], handle, sizeof(handle)), static_cast<ssize_t>(sizeof(handle)));
     abi::NetDeviceHandle* none = nullptr;
     ASSERT_TRUE(poll_until([&] {
-      return end.net->accept(end.listening, &end.comm, &none) != abi::kSuccess || end.comm != nullptr;
+      return end.net->accept(listening_, &end.comm, &none) != abi::kSuccess || end.comm != nullptr;
     }));
     ASSERT_NE(end.comm, nullptr);
   }
-  // Tests the request meanwhile: the peer needs our acknowledgements.
-  void await_death(End& end, void* request) {
-    int status = 0;
-    while (waitpid(child_, &status, WNOHANG) == 0) {
-      int done = 0, sizes[abi::kMaxTestSizes] = {};
-      end.net->test(request, &done, sizes);
-      ASSERT_EQ(done, 0);
-    }
-    EXPECT_TRUE(WIFSIGNALED(status)) << "the peer could not send";
+  static void receive_one(End& end) {
+    ASSERT_TRUE(end.add_memory());
+    EXPECT_TRUE(end.wait(end.begin(false)));
   }
-  static void expect_silence(End& end, void* request) {
+  // Works for others in `request`'s test until the child has changed its state.
+  static void await_child(End& end, void* request, pid_t child, int options, int& status) {
+    ASSERT_TRUE(poll_until([&] {
+      int done = 0, sizes[abi::kMaxTestSizes] = {};
+      if (request != nullptr) end.net->test(request, &done, sizes);  // the peer needs our acknowledgements
+      return waitpid(child, &status, options | WNOHANG) != 0;
+    }));
+  }
+  static void expect_failure(End& end, void* request, const char* words) {
     EXPECT_FALSE(end.wait(request));
     EXPECT_EQ(end.result, abi::kRemoteError);
     const auto warnings = LogCapture::get().take_warnings();
     ASSERT_FALSE(warnings.empty());
-    EXPECT_NE(warnings[0].find("does not answer for 600 ms"), std::string::npos) << warnings[0];
+    EXPECT_NE(warnings[0].find(words), std::string::npos) << warnings[0];
   }
-  static void close(End& end) {
+  void finish(End& end) {
     EXPECT_EQ(end.net->close_recv(end.comm), abi::kSuccess);
-    EXPECT_EQ(end.net->close_listen(end.listening), abi::kSuccess);
+    EXPECT_EQ(end.net->close_listen(listening_), abi::kSuccess);
     EXPECT_EQ(end.net.finalize(end.context), abi::kSuccess);
   }
 
- private:
-  [[noreturn]] static void die_as_peer(int from_parent) {
-    char handle[abi::kHandleBytes];
-    End end;
-    abi::NetDeviceHandle* none = nullptr;
-    const bool is_right = end.context != nullptr &&
-                          read(from_parent, handle, sizeof(handle)) == sizeof(handle) && poll_until([&] {
-                            return end.net.connect(end.context, 0, abi::kUndefined, handle, &end.comm,
-                                                   &none) != abi::kSuccess ||
-                                   end.comm != nullptr;
-                          }) &&
-                          end.comm != nullptr && end.add_memory() && end.wait(end.begin(true));
-    if (is_right) raise(SIGKILL);
-    _exit(1);
-  }
-
   int channel_[2] = {-1, -1};
-  pid_t child_ = -1;
+  char handle_[abi::kHandleBytes] = {};
+  void* listening_ = nullptr;
 };
 
 }  // namespace verbena::nccl::testing

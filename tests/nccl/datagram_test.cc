@@ -495,15 +495,111 @@ TEST_F(DatagramNewestTest, AReceiverThatClosesUnheardIsNoticed) {
 }
 
 TEST_F(DatagramPeerTest, AKilledPeerIsNamed) {
-  ASSERT_NO_FATAL_FAILURE(start_peer());
+  const pid_t child = fork();
+  if (child == 0) die_as_peer(channel_[0]);
   End end;
-  ASSERT_NO_FATAL_FAILURE(accept(end));
-  ASSERT_TRUE(end.add_memory());
-  EXPECT_TRUE(end.wait(end.begin(false)));
+  listen(end);
+  accept(end);
+  receive_one(end);
+  int status = 0;
   void* const in_vain = end.begin(false);
-  await_death(end, in_vain);
-  expect_silence(end, in_vain);
-  close(end);
+  await_child(end, in_vain, child, 0, status);
+  EXPECT_TRUE(WIFSIGNALED(status)) << "the peer could not send";
+  expect_failure(end, in_vain, "its process has ended; look");
+  finish(end);
+}
+
+// As hosts do that share no kernel: nothing is seen of each other but what the network brings.
+TEST_F(DatagramPeerTest, AKilledPeerOfAnotherHostIsNamed) {
+  const pid_t child = fork();
+  if (child == 0) {
+    setenv("VERBENA_HOSTID", "another", 1);
+    die_as_peer(channel_[0]);
+  }
+  End end;
+  listen(end);
+  accept(end);
+  receive_one(end);
+  int status = 0;
+  void* const in_vain = end.begin(false);
+  await_child(end, in_vain, child, 0, status);
+  EXPECT_TRUE(WIFSIGNALED(status)) << "the peer could not send";
+  expect_failure(end, in_vain, "does not answer for 600 ms");
+  finish(end);
+}
+
+// Its successor, of the same host as it was, says so: nobody waits for the dead one's answers.
+TEST_F(DatagramPeerTest, ARestartedPeerIsNamedByItsSuccessor) {
+  environment_.set("VERBENA_FAILOVER_TIMEOUT_MS", "600000");
+  int later[2];
+  ASSERT_EQ(pipe(later), 0);
+  const pid_t first = fork();
+  if (first == 0) {
+    setenv("VERBENA_HOSTID", "another", 1);
+    die_as_peer(channel_[0]);
+  }
+  const pid_t second = fork();
+  if (second == 0) {
+    setenv("VERBENA_HOSTID", "another", 1);
+    char go = 0;
+    if (read(later[0], &go, 1) != 1) _exit(1);
+    End end;
+    const bool is_right = send_one(end, later[0]);
+    if (read(later[0], &go, 1) != 1) _exit(2);  // its engine answers until then
+    _exit(is_right ? 0 : 1);
+  }
+  End end;
+  listen(end);
+  accept(end);
+  receive_one(end);
+  int status = 0;
+  void* const in_vain = end.begin(false);
+  await_child(end, in_vain, first, 0, status);
+  ASSERT_TRUE(WIFSIGNALED(status)) << "the peer could not send";
+  ASSERT_EQ(write(later[1], "", 1), 1);
+  ASSERT_EQ(write(later[1], handle_, sizeof(handle_)), static_cast<ssize_t>(sizeof(handle_)));
+  void* const dead = std::exchange(end.comm, nullptr);
+  accept(end);
+  receive_one(end);
+  expect_failure(end, in_vain, "its process has ended, says engine");
+  EXPECT_EQ(end.net->close_recv(dead), abi::kSuccess);
+  ASSERT_EQ(write(later[1], "", 1), 1);
+  await_child(end, nullptr, second, 0, status);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  finish(end);
+  close(later[0]);
+  close(later[1]);
+}
+
+// Given up while it was stopped, it does not wait for answers that nobody owes it.
+TEST_F(DatagramPeerTest, APeerThatWasGivenUpIsTold) {
+  const pid_t child = fork();
+  if (child == 0) {
+    setenv("VERBENA_FAILOVER_TIMEOUT_MS", "600000", 1);
+    End end;
+    if (!send_one(end, channel_[0])) _exit(1);
+    raise(SIGSTOP);
+    void* const send = end.begin(true);  // null: the service thread has heard of it already
+    if ((send != nullptr && end.wait(send)) || end.result != abi::kRemoteError) _exit(2);
+    const auto warnings = LogCapture::get().take_warnings();
+    const bool is_told = std::any_of(warnings.begin(), warnings.end(), [](const auto& line) {
+      return line.find("has given this end up") != std::string::npos;
+    });
+    _exit(is_told ? 0 : 3);
+  }
+  End end;
+  listen(end);
+  accept(end);
+  receive_one(end);
+  int status = 0;
+  void* const in_vain = end.begin(false);
+  await_child(end, in_vain, child, WUNTRACED, status);
+  ASSERT_TRUE(WIFSTOPPED(status)) << "the peer could not send";
+  expect_failure(end, in_vain, "does not answer for 600 ms");
+  ASSERT_EQ(kill(child, SIGCONT), 0);
+  await_child(end, nullptr, child, 0, status);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  finish(end);
 }
 
 TEST_F(DatagramNewestTest, BothEndsMustAgree) {

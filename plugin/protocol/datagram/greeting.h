@@ -44,6 +44,15 @@ struct EngineName {
 };
 static_assert(sizeof(EngineName) == 32, "wire format");
 
+// A process, for others of its host, which see whether it has ended.
+struct ProcessName {
+  uint64_t space;  // of the host and its process numbers; 0: not known
+  uint64_t start_ticks;
+  uint32_t pid, reserved;
+  bool operator==(const ProcessName&) const = default;
+};
+static_assert(sizeof(ProcessName) == 24, "wire format");
+
 // The magic is where a connected listener's handle has its own.
 struct DatagramHandle {
   uint64_t magic;
@@ -86,10 +95,11 @@ struct Greeting {
   uint64_t nonce;           // of the listener
   uint64_t other_id;        // of the engine that it is for
   EngineName engine;        // its sender's
+  ProcessName process;
   std::array<EngineRail, kMaxEngineRails> rail;
   std::array<uint8_t, kGreetingMacBytes> mac;  // where all rails are there
 
-  static constexpr uint32_t kFixedBytes = 56;
+  static constexpr uint32_t kFixedBytes = 80;
   uint32_t covered_bytes() const { return kFixedBytes + engine.rails * uint32_t{sizeof(EngineRail)}; }
 };
 static_assert(offsetof(Greeting, rail) == Greeting::kFixedBytes, "wire format");
@@ -107,5 +117,13 @@ struct Farewell {
   uint8_t is_question;  // 1: is that end, the other's, closed? 0: it is, and is the one that says so
 };
 static_assert(sizeof(Farewell) == 4, "wire format");
+
+// The body of a reset that is not about its sender.
+struct LifeRecord {
+  ProcessName process;
+  uint32_t is_question;  // 1: has it ended? 0: it has
+  uint32_t reserved;
+};
+static_assert(sizeof(LifeRecord) == 32, "wire format");
 
 }  // namespace verbena::protocol::datagram

@@ -45,7 +45,7 @@ enum class PacketKind : uint8_t {
   kWelcome,
   kRequest,  // messages that wait for a grant; without any: is anybody there?
   kClose,    // of a channel
-  kReset,    // the slot is not known here
+  kReset,    // its sender has given this peer up; with a body: of a process that has ended
 };
 
 inline bool carries_data(PacketKind kind) {

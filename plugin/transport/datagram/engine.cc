@@ -32,7 +32,6 @@ using namespace protocol::datagram;
 namespace {
 
 constexpr uint32_t kPagesPerRail = 2048;
-constexpr int64_t kLookNs = 250 * base::kNsPerMs;
 constexpr uint32_t kLooksBetweenQuestions = 16;
 constexpr int64_t kMaxLingerMs = 500;
 
@@ -187,6 +186,7 @@ Outcome Engine::prepare(bool unpacks) {
   if (Outcome outcome = base::draw_random({reinterpret_cast<uint8_t*>(&drawn), sizeof(drawn)}, "datagrams");
       !outcome)
     return outcome;
+  process_ = name_own_process();
   name_.id = drawn.id | 1;
   name_.secret = drawn.secret;
   name_.queue_key = drawn.queue_key & ~(1U << 31);  // with the top bit a device takes its own
@@ -230,7 +230,7 @@ void Engine::pass() {
     if (lost != 0) placer_->leave_rails(lost, now_ns_);
     for (uint32_t rail = 0; rail < rails_.size(); ++rail) {
       if (((lost | found) >> rail & 1) == 0) continue;
-      for_ends([&](const ChannelEnd& end) {
+      for_each_end([&](const ChannelEnd& end) {
         if (end.observed() != nullptr) end.observed()->count_rail(rail, (found >> rail & 1) != 0);
       });
     }
@@ -328,6 +328,10 @@ void Engine::take_page(uint32_t rail, uint64_t cookie, uint32_t bits, uint32_t l
     ++statistics_.strays;
     return free_page(page);
   }
+  if (peers_of_[id]->failure.has_failed()) [[unlikely]] {
+    answer_given_up(id);
+    return free_page(page);
+  }
   heard_ns_ = now_ns_;
   const Place place = Place::decode(header.place);
   const InPacket packet{.psn = header.psn,
@@ -397,6 +401,8 @@ void Engine::take_control(uint32_t bits, std::span<const uint8_t> bytes) {
     ++statistics_.strays;
     return;
   }
+  if (immediate.kind == PacketKind::kReset) return take_reset(id, body);
+  if (peers_of_[id]->failure.has_failed()) return answer_given_up(id);
   heard_ns_ = now_ns_;
   switch (immediate.kind) {
     case PacketKind::kAck: {
@@ -668,31 +674,19 @@ void Engine::take_back(uint32_t message) {
   release(message);
 }
 
-template <typename Body>
-void Engine::for_ends(const Body& body) {
-  for (SendEnd* end : send_ends_)
-    if (end != nullptr) body(*end);
-  for (ReceiveEnd* end : receive_ends_)
-    if (end != nullptr) body(*end);
-}
-
 void Engine::note_silent(uint32_t id) {
-  Peer& silent = *peers_of_[id];
-  silent.failure = base::fail(
-      Status::kRemote,
-      "datagrams: %s does not answer for %lld ms (VERBENA_FAILOVER_TIMEOUT_MS): has its process ended, or is "
-      "the network to it down?",
-      silent.text.c_str(), static_cast<long long>(options().silence_ns / base::kNsPerMs));
-  mute_peer(id);
-  for_ends([&](ChannelEnd& end) {
-    if (end.peer() == id) end.fail(silent.failure);
-  });
+  give_up(id, base::fail(Status::kRemote,
+                         "datagrams: %s does not answer for %lld ms (VERBENA_FAILOVER_TIMEOUT_MS): has its "
+                         "process ended, or is "
+                         "the network to it down?",
+                         peers_of_[id]->text.c_str(),
+                         static_cast<long long>(options().silence_ns / base::kNsPerMs)));
 }
 
 void Engine::note(const Outcome& outcome) {
   if (outcome || failure_.has_failed()) return;
   failure_ = outcome;
-  for_ends([&](ChannelEnd& end) { end.fail(failure_); });
+  for_each_end([&](ChannelEnd& end) { end.fail(failure_); });
 }
 
 // --- Peers and channels.
@@ -717,6 +711,8 @@ Outcome Engine::meet(uint32_t id, const Greeting& greeting, Ways ways) {
   if (!receive_keys) return receive_keys.error();
   met.name = greeting.engine;
   met.rail = greeting.rail;
+  met.process = greeting.process;
+  if (met.process.space != 0) peers_of_host_[met.process.space].push_back(id);
   met.slot = greeting.slot;
   met.send_keys = *send_keys;
   met.receive_keys = *receive_keys;
@@ -755,6 +751,7 @@ Greeting Engine::make_greeting(uint32_t id, uint16_t channel, uint64_t nonce) co
   greeting.nonce = nonce;
   greeting.other_id = peers_of_[id]->name.id;
   greeting.engine = name_;
+  greeting.process = process_;
   for (size_t i = 0; i < rails_.size(); ++i) greeting.rail[i] = rails_[i]->describe();
   return greeting;
 }
@@ -873,7 +870,12 @@ void Engine::look_around() {
   for (uint32_t id = 0; id < peers_of_.size(); ++id) {
     const bool is_quiet = now_ns_ - peer(id).heard_ns > kLookNs;
     if (!peers_of_[id]->is_met || peers_of_[id]->failure.has_failed()) continue;
-    if ((peers_of_[id]->open_receives != 0 || peer(id).is_active) && is_quiet) ask(id);
+    const bool waits = peers_of_[id]->open_receives != 0 || peer(id).is_active;
+    if (waits && is_quiet) ask(id);
+    if (is_quiet && (waits || peer(id).owed_since_ns != kNeverNs)) {
+      look_for_life(id);
+      if (peers_of_[id]->failure.has_failed()) continue;
+    }
     if (!is_quiet && !asks_all) continue;
     const auto& channels = peer(id).receive_channels;
     for (uint32_t wire = 0; wire < channels.size(); ++wire) {

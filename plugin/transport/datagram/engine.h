@@ -12,6 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/status.h"
 #include "protocol/datagram/engine_core.h"
 #include "protocol/datagram/greeting.h"
@@ -19,6 +20,7 @@
 #include "transport/datagram/page_pool.h"
 #include "transport/datagram/peer.h"
 #include "transport/datagram/placer.h"
+#include "transport/datagram/process_life.h"
 #include "transport/datagram/rail.h"
 #include "transport/link/nic.h"
 #include "transport/service/progress_token.h"
@@ -111,6 +113,7 @@ class Engine final : public protocol::datagram::EngineCore<Engine>,
  private:
   friend Core;
   static constexpr size_t kManyPeers = 256;
+  static constexpr int64_t kLookNs = 250 * base::kNsPerMs;  // how often peers are looked at
 
   Engine(const Nic& nic, std::shared_ptr<NicRegistry> nics, const protocol::datagram::EngineOptions& options);
   base::Outcome prepare(bool unpacks);
@@ -140,6 +143,13 @@ class Engine final : public protocol::datagram::EngineCore<Engine>,
   void take_farewell(uint32_t peer, const protocol::datagram::Farewell& farewell);
   void place_pages();
   void lend(uint32_t message, ReceiveRequest& request);
+  // restart.cc: nothing is sent to it or taken of it any more but what follows, and its ends fail.
+  void give_up(uint32_t peer, const base::Outcome& failure);
+  void answer_given_up(uint32_t peer);
+  void look_for_life(uint32_t peer);
+  void post_life(uint32_t peer, const protocol::datagram::LifeRecord& record);
+  void note_end(const protocol::datagram::ProcessName& process, const char* witness);
+  void take_reset(uint32_t peer, std::span<const uint8_t> body);
   void note_arrived(uint32_t rail, uint32_t message, uint32_t bytes);
   void free_page(uint32_t page);
   void finish(uint32_t message, SendRequest& request);
@@ -148,7 +158,12 @@ class Engine final : public protocol::datagram::EngineCore<Engine>,
   uint32_t find_peer(const protocol::datagram::Immediate& immediate) const;
   void note(const base::Outcome& outcome);
   template <typename Body>
-  void for_ends(const Body& body);
+  void for_each_end(const Body& body) {
+    for (SendEnd* end : send_ends_)
+      if (end != nullptr) body(*end);
+    for (ReceiveEnd* end : receive_ends_)
+      if (end != nullptr) body(*end);
+  }
 
   // --- ProgressToken's and RegistryMember's.
   int64_t progress_idle() override;
@@ -174,8 +189,10 @@ class Engine final : public protocol::datagram::EngineCore<Engine>,
   int64_t now_ns_ = 0, looked_ns_ = 0, heard_ns_ = 0;
   uint32_t live_rails_ = 0;
 
-  std::unordered_map<uint64_t, uint32_t> peers_by_id_;  // by the engine's
-  std::unordered_map<uint64_t, Listener*> listeners_;   // by nonce
+  protocol::datagram::ProcessName process_{};
+  std::unordered_map<uint64_t, uint32_t> peers_by_id_;                 // by the engine's
+  std::unordered_map<uint64_t, std::vector<uint32_t>> peers_of_host_;  // by ProcessName::space
+  std::unordered_map<uint64_t, Listener*> listeners_;                  // by nonce
   std::vector<Connector*> connectors_;
   std::vector<SendEnd*> send_ends_;  // by the core's number of the channel
   std::vector<ReceiveEnd*> receive_ends_;

@@ -34,13 +34,15 @@ base::Result<bool> make_ways(std::span<const std::unique_ptr<Rail>> rails,
 
 struct Peer {
   protocol::datagram::EngineName name{};
+  protocol::datagram::ProcessName process{};
   std::array<protocol::datagram::EngineRail, protocol::datagram::kMaxEngineRails> rail{};
   uint16_t slot = protocol::datagram::kStrangerSlot;  // by which it knows us
   bool is_met = false;                                // its rails, ways and keys are known
   protocol::datagram::TagKeys send_keys, receive_keys;
   Ways ways;
   std::string text;       // for people
-  base::Outcome failure;  // it does not answer
+  base::Outcome failure;  // it is given up
+  int64_t reset_ns = 0;   // when it was last told so
   uint32_t open_receives = 0;
   uint16_t next_channel = 0;
 };

@@ -1,0 +1,87 @@
+// Peers that are there no more, or do not know that this end has given them up: told at once, not after
+// VERBENA_FAILOVER_TIMEOUT_MS. A process that has ended answers nothing, and its successor does not get its
+// packets: it has other queue pairs. So whoever waits asks an engine of the same host, its successor's for
+// one, which sees what the kernel knows. All of this has the tags of packets.
+#include <cstring>
+
+#include "base/log.h"
+#include "transport/datagram/engine.h"
+
+namespace verbena::transport::datagram {
+
+using base::Status;
+using protocol::datagram::LifeRecord;
+using protocol::datagram::PacketKind;
+using protocol::datagram::ProcessName;
+
+void Engine::give_up(uint32_t id, const base::Outcome& failure) {
+  peers_of_[id]->failure = failure;
+  mute_peer(id);
+  for_each_end([&](ChannelEnd& end) {
+    if (end.peer() == id) end.fail(failure);
+  });
+}
+
+// Its tag is right: so is that of the answer.
+void Engine::answer_given_up(uint32_t id) {
+  constexpr int64_t kSpacingNs = 10'000'000;
+  Peer& peer = *peers_of_[id];
+  if (now_ns_ - peer.reset_ns < kSpacingNs) return;
+  peer.reset_ns = now_ns_;
+  post_control(id, pick_control_path(this->peer(id)), PacketKind::kReset, {}, {});
+}
+
+// A peer is quiet that should not be: has its process ended? By us where that can be seen from here, else by
+// engines of its host that are heard.
+void Engine::look_for_life(uint32_t id) {
+  constexpr uint32_t kMostWitnesses = 2;
+  const Peer& quiet = *peers_of_[id];
+  if (quiet.process.space == 0) return;
+  if (quiet.process.space == process_.space) {
+    if (has_ended(quiet.process)) note_end(quiet.process, nullptr);
+    return;
+  }
+  // Others each time: those that were asked may be gone too.
+  const std::vector<uint32_t>& neighbours = peers_of_host_[quiet.process.space];
+  const auto turn = static_cast<size_t>(now_ns_ / kLookNs) * kMostWitnesses;
+  for (size_t i = 0; i < std::min<size_t>(kMostWitnesses, neighbours.size()); ++i) {
+    const uint32_t other = neighbours[(turn + i) % neighbours.size()];
+    if (peers_of_[other]->process != quiet.process && !peers_of_[other]->failure.has_failed())
+      post_life(other, {quiet.process, 1, 0});
+  }
+}
+
+void Engine::post_life(uint32_t id, const LifeRecord& record) {
+  post_control(id, pick_control_path(peer(id)), PacketKind::kReset, {},
+               {reinterpret_cast<const uint8_t*>(&record), sizeof(record)});
+}
+
+void Engine::note_end(const ProcessName& process, const char* witness) {
+  for (uint32_t id = 0; id < peers_of_.size(); ++id) {
+    const Peer& ended = *peers_of_[id];
+    if (!ended.is_met || ended.failure.has_failed() || ended.process != process) continue;
+    give_up(id, base::fail(Status::kRemote, "datagrams: %s: its process has ended%s%s; look at its log",
+                           ended.text.c_str(), witness == nullptr ? "" : ", says ",
+                           witness == nullptr ? "" : witness));
+  }
+}
+
+void Engine::take_reset(uint32_t id, std::span<const uint8_t> body) {
+  LifeRecord record;
+  if (body.empty()) {
+    if (peers_of_[id]->failure.has_failed()) return;
+    return give_up(id,
+                   base::fail(Status::kRemote,
+                              "datagrams: %s has given this end up: it heard nothing of us for its "
+                              "VERBENA_FAILOVER_TIMEOUT_MS; was this process stopped, or the network down?",
+                              peers_of_[id]->text.c_str()));
+  }
+  if (body.size() != sizeof(record) || peers_of_[id]->failure.has_failed()) return;
+  std::memcpy(&record, body.data(), sizeof(record));
+  if (record.process.space == 0) return;
+  if (record.is_question == 0) return note_end(record.process, peers_of_[id]->text.c_str());
+  if (record.process.space == process_.space && has_ended(record.process))
+    post_life(id, {record.process, 0, 0});
+}
+
+}  // namespace verbena::transport::datagram

@@ -10,6 +10,7 @@ using nlohmann::json;
 // An error names the peer and the cause; softverbs tells what its plan strikes.
 constexpr const char* kReported =
     "WARN .*(send to|receive from|connect to|accept from|accept on|peer) 127\\.0\\.0\\.1:[0-9]+: .{8,}";
+constexpr const char* kReportedOfDatagrams = "WARN .*engine [0-9a-f]{16} at .{8,}: .{8,}";
 constexpr const char* kInjected = "^softverbs: fault: ";
 constexpr const char* kTelling = "WARN|softverbs:|used again|terminate";
 constexpr size_t kShownLines = 20;
@@ -94,9 +95,10 @@ void Judge::look_at_failure(size_t end, unsigned number, const json& life) {
   if (number != 1 || !plan_.may_fail) object(what + ", which must not fail");
   if (error.find("ncclRemoteError") == std::string::npos || error.find("closing") != std::string::npos)
     object(what + " is no clean remote error");
-  const std::vector<std::string> reported = folder_.find_lines(name_end(end), kReported);
+  const std::vector<std::string> reported =
+      folder_.find_lines(name_end(end), plan_.is_datagram ? kReportedOfDatagrams : kReported);
   if (reported.empty()) return object(what + ": nothing names peer and cause");
-  if (plan_.fault != Fault::kBlackout) return;
+  if (plan_.fault != Fault::kBlackout || plan_.is_datagram) return;  // a peer is given up, not its rails
   for (int rail = 0; rail < plan_.traffic.rails; ++rail) {
     const std::string name = "rail softverbs" + std::to_string(rail) + ":";
     const auto names_it = [&](const std::string& line) { return line.find(name) != std::string::npos; };

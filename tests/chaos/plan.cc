@@ -173,13 +173,34 @@ Rule choose_rule(Dice& dice, int rails) {
   }
 }
 
+// The same for datagrams: no queue pair fails, and the network does more.
+Rule choose_datagram_rule(Dice& dice, int rails) {
+  const std::string rail = dice.one_in(3) ? "*" : number(dice.between(0, static_cast<uint64_t>(rails) - 1));
+  const std::string some = " rail=" + rail + " chance=" + dice.pick({"0.002", "0.01", "0.05"});
+  switch (dice.between(0, 5)) {
+    case 0:
+    case 1:
+      return {"lose" + some};
+    case 2:
+      return {"duplicate" + some};
+    case 3:
+      return {"reorder by=" + number(dice.between(1, 64)) + some};
+    case 4:
+      return {"down for=" + number(dice.between(5, 200)) + "ms rail=" + rail +
+              " nth=" + number(dice.between(1, 300))};
+    default:
+      return {"limit rate=" + number(dice.between(40, 200)) + "MB/s rail=" + rail};
+  }
+}
+
 void plan_failures(Dice& dice, Plan& plan) {
   unsigned lost_devices = 0;
   for (std::string& faults : plan.softverbs_faults) {
     faults = "seed " + number(dice.between(1, 1000000)) + "; log";
     if (dice.one_in(2)) faults += "; delay by=0us..2ms chance=0.05 per=qp";
     for (uint64_t rules = dice.between(0, 3); rules != 0; --rules) {
-      const Rule rule = choose_rule(dice, plan.traffic.rails);
+      const Rule rule = plan.is_datagram ? choose_datagram_rule(dice, plan.traffic.rails)
+                                         : choose_rule(dice, plan.traffic.rails);
       faults += "; " + rule.text;
       lost_devices += rule.text.find("DEVICE_FATAL") != std::string::npos ? 1 : 0;
       plan.may_fail |= !rule.is_survived || lost_devices > 1;  // each end may lose another rail
@@ -214,7 +235,7 @@ std::string Plan::describe() const {
                      number(static_cast<uint64_t>(traffic.abi_version)) + ", senders";
   for (const unsigned sender : traffic.senders) text += " " + number(sender);
   text += ", " + number(traffic.messages) + " messages below 2^" + number(traffic.length_bits) + ", window " +
-          number(traffic.window) + (has_job_key ? ", job key" : "");
+          number(traffic.window) + (has_job_key ? ", job key" : "") + (is_datagram ? ", datagrams" : "");
   for (const auto& [name, value] : settings) {
     const bool is_chosen = name == "VERBENA_UNPACK_THRESHOLD" || name == "VERBENA_QPS_PER_CONNECTION" ||
                            name == "VERBENA_PAGE_BYTES" || name == "SOFTVERBS_FORCE_WIRE";
@@ -246,6 +267,8 @@ Plan make_plan(uint64_t seed, uint64_t round, const std::vector<Fault>& faults) 
   plan.fault = choose_fault(dice, faults);
   choose_traffic(dice, plan.traffic);
   choose_settings(dice, plan);
+  plan.is_datagram = Dice(~(seed * 1000003 + round)).one_in(3);  // all else is as in either mode
+  if (plan.is_datagram) plan.settings.emplace_back("VERBENA_TRANSPORT", "datagram");
   switch (plan.fault) {
     case Fault::kNone:
       break;

@@ -41,6 +41,7 @@ struct Plan {
   std::array<std::string, kEnds> softverbs_faults;            // of each
   std::vector<Strike> strikes;
   bool has_job_key = false;
+  bool is_datagram = false;  // VERBENA_TRANSPORT
   // The allowed outcome of an end's first life, unless the round kills it. A failure is a reported remote
   // error.
   bool may_fail = false;

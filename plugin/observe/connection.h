@@ -25,9 +25,10 @@ struct Labels {
   std::vector<std::string> rails;  // `mlx5_0:1`; at most kMaxRails
 };
 
-// What carried a message whose packets are counted one by one (note_packet). Its rails: a bit each.
+// What carried a message in packets: its rails, a bit each.
 struct Carried {
-  uint32_t rails = 0, resent = 0;  // resent: packets
+  uint8_t rails = 0;
+  uint16_t resent = 0;  // packets
 };
 
 class Connection {

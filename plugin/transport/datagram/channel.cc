@@ -121,9 +121,23 @@ VERBENA_HOT_PATH Outcome ChannelEndOf<End, Requested>::look(const ChannelRequest
     }
   }
   *done = true;
-  if (observed_ != nullptr) [[unlikely]]
-    observed_->note_done(request.number, request.length_bytes, request.carried);
   return {};
+}
+
+template <typename End, typename Requested>
+void ChannelEndOf<End, Requested>::begin_request(Requested& request, uint32_t number,
+                                                 const Registration* memory) {
+  request.number = number;
+  request.memory = memory;
+  request.rails = 0;
+  request.resent = 0;
+}
+
+// After its test has found it so.
+template <typename End, typename Requested>
+void ChannelEndOf<End, Requested>::note_done(const Requested& request) {
+  if (observed_ == nullptr) return;
+  observed_->note_done(request.number, request.length_bytes, {request.rails, request.resent});
 }
 
 template class ChannelEndOf<SendEnd, SendRequest>;
@@ -164,9 +178,7 @@ VERBENA_HOT_PATH Outcome SendEnd::post(const void* data, uint64_t length_bytes, 
   if (message == kNoObject) return {};
   request.length_bytes = length_bytes;
   request.data = static_cast<const std::byte*>(data);
-  request.memory = memory;
-  request.number = number;
-  request.carried = {};
+  begin_request(request, number, memory);
   request.posted = 0;
   request.is_acked = false;
   request.state.store(State::kOpen, std::memory_order_relaxed);
@@ -183,8 +195,10 @@ VERBENA_HOT_PATH Outcome SendEnd::post(const void* data, uint64_t length_bytes, 
 
 VERBENA_HOT_PATH Outcome SendEnd::test(SendRequest& request, bool* done) {
   const Outcome outcome = look(request, "to", "send", done);
-  if (*done) request.state.store(State::kFree, std::memory_order_relaxed);
-  return outcome;
+  if (!*done) return outcome;
+  note_done(request);
+  request.state.store(State::kFree, std::memory_order_relaxed);
+  return {};
 }
 
 base::Result<std::unique_ptr<LendingQueue>> LendingQueue::create(std::shared_ptr<PageSpace> space,
@@ -233,9 +247,7 @@ VERBENA_HOT_PATH Outcome ReceiveEnd::post(void* data, uint64_t room_bytes, const
   request.has_slot = takes_slot;
   if (takes_slot) request.slot = lending_->slots.take_slot();
   request.lent_pages = 0;
-  request.memory = memory;
-  request.number = number;
-  request.carried = {};
+  begin_request(request, number, memory);
   request.state.store(State::kOpen, std::memory_order_relaxed);
   engine_->attach(message, &request);
   if (observed_ != nullptr) [[unlikely]]
@@ -249,6 +261,7 @@ VERBENA_HOT_PATH Outcome ReceiveEnd::post(void* data, uint64_t room_bytes, const
 VERBENA_HOT_PATH Outcome ReceiveEnd::test(ReceiveRequest& request, bool* done, uint64_t* length_bytes) {
   const Outcome outcome = look(request, "from", "receive", done);
   if (!*done) return outcome;
+  note_done(request);
   *length_bytes = request.length_bytes;
   statistics_.received_staged_bytes += request.length_bytes;
   ++statistics_.received_staged_messages;

@@ -26,10 +26,12 @@ class Engine;
 struct ChannelRequest : Request {
   enum class State : uint8_t { kFree, kOpen, kDone, kReported };
   std::atomic<State> state{State::kFree};
+  // For who observes it; the engine's while it is open.
+  uint8_t rails = 0;    // that have carried some of it: a bit each
+  uint16_t resent = 0;  // packets; no more than it can say
+  uint32_t number = 0;  // of the message
   uint64_t length_bytes = 0;
   const Registration* memory = nullptr;
-  uint32_t number = 0;       // of the message
-  observe::Carried carried;  // the engine's while it is open
 };
 
 struct SendRequest : ChannelRequest {
@@ -134,6 +136,8 @@ class ChannelEndOf : public ChannelEnd {
   void close();
   // With the engine's token.
   void end_messages();
+  void begin_request(Requested& request, uint32_t number, const Registration* memory);
+  void note_done(const Requested& request);
   // Whether it is done; until then, or an error, it stays open. The caller frees it.
   base::Outcome look(const ChannelRequest& request, const char* direction, const char* open, bool* done);
 

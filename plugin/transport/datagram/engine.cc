@@ -377,7 +377,7 @@ void Engine::take_page(uint32_t rail, uint64_t cookie, uint32_t bits, uint32_t l
 }
 
 void Engine::note_arrived(uint32_t rail, uint32_t message, uint32_t bytes) {
-  reach(rails_of_, message) |= 1U << rail;
+  reach(rails_of_, message) |= static_cast<uint8_t>(1U << rail);
   const ReceiveEnd* const end = receive_ends_[receive_message(message).channel];
   if (end != nullptr && end->observed() != nullptr) [[unlikely]]
     end->observed()->note_packet(rail, bytes, false);
@@ -531,8 +531,8 @@ VERBENA_HOT_PATH void Engine::post_data(uint32_t id, const OutPacket& packet) {
       datagram.data_key = request.memory->regions[options().rail_of(packet.path)].local_key();
     }
     ++request.posted;
-    request.carried.rails |= 1U << options().rail_of(packet.path);
-    request.carried.resent += packet.is_resent ? 1 : 0;
+    request.rails |= static_cast<uint8_t>(1U << options().rail_of(packet.path));
+    if (packet.is_resent && request.resent != UINT16_MAX) ++request.resent;
     if (auto* observed = static_cast<SendEnd*>(request.owner)->observed(); observed != nullptr) [[unlikely]]
       observed->note_packet(options().rail_of(packet.path), datagram.data_length, packet.is_resent);
   }
@@ -647,7 +647,7 @@ void Engine::note_received(uint32_t message) {
   ReceiveRequest* const request = std::exchange(receives_of_[message], nullptr);
   const protocol::datagram::ReceiveMessage& state = receive_message(message);
   request->length_bytes = state.bytes;
-  request->carried.rails = std::exchange(rails_of_[message], 0);
+  request->rails = std::exchange(rails_of_[message], uint8_t{0});
   --peers_of_[receive_channel(state.channel).peer]->open_receives;
   state.lent != 0 ? lend(message, *request) : release(message);
   request->state.store(ChannelRequest::State::kDone, std::memory_order_release);
@@ -710,7 +710,7 @@ Outcome Engine::meet(uint32_t id, const Greeting& greeting, Ways ways) {
   if (!send_keys) return send_keys.error();
   if (!receive_keys) return receive_keys.error();
   met.name = greeting.engine;
-  met.rail = greeting.rail;
+  met.rail.assign(greeting.rail.begin(), greeting.rail.begin() + greeting.engine.rails);
   met.process = greeting.process;
   if (met.process.space != 0) peers_of_host_[met.process.space].push_back(id);
   met.slot = greeting.slot;

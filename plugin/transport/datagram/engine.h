@@ -200,7 +200,7 @@ class Engine final : public protocol::datagram::EngineCore<Engine>,
   std::vector<SendRequest*> sends_of_;  // by the core's number of the message
   std::vector<ReceiveRequest*> receives_of_;
   std::vector<uint32_t> first_pages_;  // of a receive's message
-  std::vector<uint32_t> rails_of_;     // ... that have carried it: a bit each
+  std::vector<uint8_t> rails_of_;      // ... that have carried it: a bit each
 };
 
 // Has the token while it lives.

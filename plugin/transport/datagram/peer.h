@@ -35,7 +35,7 @@ base::Result<bool> make_ways(std::span<const std::unique_ptr<Rail>> rails,
 struct Peer {
   protocol::datagram::EngineName name{};
   protocol::datagram::ProcessName process{};
-  std::array<protocol::datagram::EngineRail, protocol::datagram::kMaxEngineRails> rail{};
+  std::vector<protocol::datagram::EngineRail> rail;
   uint16_t slot = protocol::datagram::kStrangerSlot;  // by which it knows us
   bool is_met = false;                                // its rails, ways and keys are known
   protocol::datagram::TagKeys send_keys, receive_keys;

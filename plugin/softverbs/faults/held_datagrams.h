@@ -47,11 +47,13 @@ class HeldDatagrams {
     std::mutex mutex;
     std::list<Datagram> held;
     uint64_t left = 0;
+    bool wakes = false;  // the schedule knows when to look for some that nothing overtakes
   };
 
   static void flip(Datagram& datagram, const Fate& fate);
   void send(Datagram& datagram);
   void send_due(uint32_t rail);
+  void wake_later(uint32_t rail);
 
   Schedule& schedule_;
   std::array<Rail, kMaxDevices> rails_;

@@ -410,6 +410,7 @@ class EngineCore {
   static constexpr int64_t kFirstWishNs = 250'000;
   static constexpr uint8_t kMostWishDoublings = 10;
   static constexpr uint32_t kRepeatedRequests = 4;  // at a time
+  static constexpr uint32_t kMostAcks = 8;          // in a row
   static constexpr uint8_t kEagerTries = 2;         // then a packet waits for its grant
 
   auto timers() {
@@ -988,6 +989,9 @@ class EngineCore {
     acks_.remove(peers_, id);
     peer.must_ack = false;
     if (peer.is_gone) return;
+    // One for what is usual. More where a burst was longer than it can tell of: what is not told of soon
+    // counts as lost.
+    int left = static_cast<int>(std::min(peer.unacked_packets / (kSlicePackets / 4), kMostAcks));
     do {
       Ack ack;
       ack.cumulative = peer.window.cumulative();
@@ -1021,7 +1025,8 @@ class EngineCore {
       }
       ++statistics_.sent_acks;
       port().post_ack(id, pick_ack_path(peer), ack);
-    } while (peer.not_told.first != kNoObject);
+      --left;
+    } while (peer.not_told.first != kNoObject || (left > 0 && peer.window.has_untold()));
     peer.unacked_packets = peer.unacked_duplicates = 0;
     peer.ack_ns = kNeverNs;
   }

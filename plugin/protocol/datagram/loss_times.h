@@ -52,9 +52,10 @@ class LossTimes {
     packets_in_peace_ = 0;
     if (now_ns - grown_ns_ < smooth_) return;
     grown_ns_ = now_ns;
-    const int64_t step = std::max<int64_t>(shortest_ns() / 8, 1'000);
-    more_same_ = std::min(more_same_ + step, std::max<int64_t>(smooth_ - least_same(), 0));
-    more_across_ = std::min(more_across_ + step, std::max<int64_t>(2 * smooth_ - least_across(), 0));
+    // By a share of what they are: hosts that share a core are late by many of their shortest round trips.
+    more_same_ = std::min(more_same_ + same_path_ns() / 8, std::max<int64_t>(smooth_ - least_same(), 0));
+    more_across_ =
+        std::min(more_across_ + across_paths_ns() / 8, std::max<int64_t>(2 * smooth_ - least_across(), 0));
   }
   void note_delivered(uint32_t packets) {
     packets_in_peace_ += packets;

@@ -53,13 +53,10 @@ class ReceiveWindow {
     if (psn == cumulative_) advance();
     if (count_between(psn, top_) <= static_cast<int32_t>(kSlicePackets - 64)) [[likely]]
       return;
-    if (!has_old_) {
-      has_old_ = true;
-      old_first_ = old_last_ = psn;
-    }
-    if (is_before(psn, old_first_)) old_first_ = psn;
-    if (is_before(old_last_, psn)) old_last_ = psn;
+    note_old(psn, psn);
   }
+  // More has arrived than the last acknowledgement could tell of.
+  bool has_untold() const { return has_old_; }
 
   // Which packets the next acknowledgement tells of: the newest; in turn with them the older ones that have
   // arrived lately, having been sent again, and where there are none, all in turn.
@@ -67,8 +64,12 @@ class ReceiveWindow {
     const uint32_t first = cumulative_ / 64 * 64, newest = (top_ - 1) / 64 * 64 - (kSlicePackets - 64);
     if (count_between(first, newest) <= 0) {
       has_old_ = false;
+      told_ = top_;
       return first;
     }
+    // Where so many arrive between two acknowledgements that one does not tell of all.
+    if (is_before(told_, newest)) note_old(is_before(told_, first) ? first : told_, newest - 1);
+    told_ = top_;
     is_turn_of_old_ = !is_turn_of_old_;
     if (!is_turn_of_old_) return newest;
     if (has_old_) {
@@ -90,6 +91,15 @@ class ReceiveWindow {
   }
 
  private:
+  void note_old(uint32_t first, uint32_t last) {
+    if (!has_old_) {
+      has_old_ = true;
+      old_first_ = first;
+      old_last_ = last;
+    }
+    if (is_before(first, old_first_)) old_first_ = first;
+    if (is_before(old_last_, last)) old_last_ = last;
+  }
   void advance() {
     while (true) {
       const uint64_t rest = bits_.word(cumulative_) >> cumulative_ % 64;
@@ -102,6 +112,7 @@ class ReceiveWindow {
   }
 
   uint32_t cumulative_ = 0, top_ = 0, old_slice_ = 0;
+  uint32_t told_ = 0;                      // the top of the last acknowledgement
   uint32_t old_first_ = 0, old_last_ = 0;  // that no acknowledgement has told of, if has_old_
   uint16_t duplicates_ = 0;
   bool is_turn_of_old_ = false, has_old_ = false;

@@ -50,9 +50,10 @@ uint32_t find_mtu_bytes(const Nic& nic) {
 // queue of a network, and a packet takes what the CPU needs for it.
 void fit_software(EngineOptions& options) {
   options.packet_ns = 20'000;
-  options.pages.credits = 512;
+  options.pages.credits = 1024;
+  options.window_packets = RecordTable::kMost - 128;
   options.loss = {
-      .same_path = 200'000, .across_paths = 500'000, .least_timeout = 5'000'000, .ack_delay = 20'000};
+      .same_path = 2'000'000, .across_paths = 3'000'000, .least_timeout = 20'000'000, .ack_delay = 20'000};
 }
 
 // All that there are.

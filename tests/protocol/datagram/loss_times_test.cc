@@ -42,6 +42,16 @@ TEST(LossTimesTest, WhatWasSentInVainWidensThemOnceARoundTrip) {
   EXPECT_EQ(times.across_paths_ns(), across);
 }
 
+// Of hosts that share a core: the shortest round trip says little about the usual one.
+TEST(LossTimesTest, WindowsFollowRoundTripsThatAreManyTimesTheShortest) {
+  LossTimes times(kSettings);
+  int64_t now_ns = 1'000'000;
+  for (int i = 0; i < 40; ++i) times.note_round_trip(i == 0 ? 2'000 : 4'000'000, now_ns);
+  for (int i = 0; i < 100; ++i) times.note_in_vain(now_ns += 5'000'000);
+  EXPECT_GT(times.same_path_ns(), times.smooth_ns() * 9 / 10);
+  EXPECT_GT(times.across_paths_ns(), 2 * times.smooth_ns() * 9 / 10);
+}
+
 TEST(LossTimesTest, TimeoutsDoubleWithoutAnAnswerUpToALimit) {
   LossTimes times(kSettings);
   const int64_t first = times.timeout_ns();

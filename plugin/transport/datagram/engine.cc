@@ -53,7 +53,7 @@ void fit_software(EngineOptions& options) {
   options.pages.credits = 1024;
   options.window_packets = RecordTable::kMost - 128;
   options.loss = {
-      .same_path = 2'000'000, .across_paths = 3'000'000, .least_timeout = 20'000'000, .ack_delay = 20'000};
+      .same_path = 400'000, .across_paths = 1'000'000, .least_timeout = 20'000'000, .ack_delay = 20'000};
 }
 
 // All that there are.

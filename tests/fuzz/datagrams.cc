@@ -130,7 +130,7 @@ class Game {
       return static_cast<bool>(base::load_parameters());
     }();
     fuzz::require(is_small);
-    auto made = datagram::Engine::find(nic_, {});
+    auto made = datagram::Engine::find(nic_, {}, false);
     fuzz::require(static_cast<bool>(made));
     engine_ = std::move(*made);
     for (uint64_t id : {uint64_t{1}, ~uint64_t{0}}) peers_.emplace_back(*engine_, nic_, id);
@@ -240,7 +240,7 @@ class Game {
   }
 
   void accept() {
-    auto end = listener_->poll();
+    auto end = listener_->poll(false, 0);
     if (end && *end != nullptr) receives_.emplace_back(std::move(*end));
   }
   void connect() {

@@ -130,7 +130,7 @@ void be_engine(Channel& channel) {
   Host host{{{"VERBENA_BOUNCE_BYTES", "8m"}}};
   const Nic& nic = host.nic();
   const uint64_t begin_bytes = measure_memory().total_bytes();
-  const auto engine = take(datagram::Engine::find(nic, {}), "an engine");
+  const auto engine = take(datagram::Engine::find(nic, {}, false), "an engine");
   const uint64_t before_bytes = measure_memory().total_bytes();
   const EngineRail rail = engine->rails()[0]->describe();
   channel.tell(Whereabouts{engine->name(), rail.control});
@@ -149,7 +149,7 @@ void be_engine(Channel& channel) {
     waited_ns += base::monotonic_ns() - meets_ns;
     for (uint32_t i = first; i < first + kWave; ++i) {
       ASSERT_TRUE(poll_until([&] {
-        auto end = listeners[i]->poll();
+        auto end = listeners[i]->poll(false, 0);
         if (end && *end != nullptr) ends.push_back(std::move(*end));
         return !end || ends.size() > i;
       }));

@@ -63,7 +63,8 @@ uint64_t count_rails(const NicRegistry& nics) {
   return std::max<uint64_t>(rails.size(), 1);
 }
 
-EngineOptions make_options(const Nic& nic, const NicRegistry& nics, bool unpacks, uint32_t random) {
+// `sharing_rails`: among which the pages are divided where kernels unpack; 0: nothing is unpacked.
+EngineOptions make_options(const Nic& nic, uint64_t sharing_rails, uint32_t random) {
   EngineOptions options;
   options.rails = static_cast<uint32_t>(nic.rails.size());
   options.random = random;
@@ -74,7 +75,7 @@ EngineOptions make_options(const Nic& nic, const NicRegistry& nics, bool unpacks
   const auto most_bytes = static_cast<uint64_t>(base::parameters().bounce_bytes);
   uint64_t pages = std::min<uint64_t>(most_bytes / kBytes, uint64_t{kPagesPerRail} * options.rails);
   // What kernels have not unpacked yet takes as many more as there may be, the rails' fair share each.
-  if (unpacks) pages = most_bytes / kBytes / count_rails(nics) * options.rails;
+  if (sharing_rails != 0) pages = most_bytes / kBytes / sharing_rails * options.rails;
   for (const verbs::Device* device : nic.rails) {
     pages = std::min<uint64_t>(pages, device->max_srq_entries());
     pages = std::min<uint64_t>(pages, device->max_cq_entries() / 2);
@@ -132,7 +133,7 @@ Result<std::shared_ptr<Engine>> Engine::find(const Nic& nic, std::shared_ptr<Nic
   if (Outcome drawn = base::draw_random({reinterpret_cast<uint8_t*>(&random), sizeof(random)}, "datagrams");
       !drawn)
     return drawn.error();
-  const EngineOptions options = make_options(nic, *nics, unpacks, random);
+  const EngineOptions options = make_options(nic, unpacks ? count_rails(*nics) : 0, random);
   std::shared_ptr<Engine> engine(new Engine(nic, std::move(nics), options));
   if (Outcome outcome = engine->prepare(unpacks); !outcome) return outcome.error();
   engines.by_nic[&nic] = engine;

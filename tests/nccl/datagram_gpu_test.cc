@@ -356,6 +356,30 @@ TEST_F(DatagramGpuTest, APeerThatClosesWithCopiesUnderWay) {
   EXPECT_EQ(target_.read(0, message.size()), std::vector<std::byte>(message.begin(), message.end()));
 }
 
+// The grace is for what is not here yet: a copy takes what the device takes.
+TEST_F(DatagramGpuTest, WhatAPeerLeftLongAgoIsPutInItsPlace) {
+  auto* connection = start_connected();
+  ASSERT_NE(connection, nullptr);
+  const auto message = connection->sent.bytes.first(3000);
+  tools::fill_pattern(message, 6);
+  void* const send = connection->send(message, connection->sent.mhandle);
+  ASSERT_NE(send, nullptr);
+  expect_sent(*connection, send);
+  EXPECT_TRUE(connection->close_send());
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  ASSERT_TRUE(hold_copies(true));
+  void* const receive = connection->receive(target_.at(0, message.size()), target_.mhandle);
+  ASSERT_NE(receive, nullptr);
+  for (int i = 0; i < 100; ++i) {
+    ASSERT_FALSE(is_done(*connection, receive, *net_));
+    ASSERT_EQ(connection->result, abi::kSuccess);
+  }
+  ASSERT_TRUE(hold_copies(false));
+  int sizes[abi::kMaxTestSizes] = {};
+  ASSERT_TRUE(connection->wait(receive, sizes));
+  EXPECT_EQ(target_.read(0, message.size()), std::vector<std::byte>(message.begin(), message.end()));
+}
+
 // Copies that were under way on it begin again on the other.
 TEST_F(DatagramGpuTest, ARailGoesDownForGood) {
   environment_.set("SOFTVERBS_FAULTS", "down rail=1 at=300ms");

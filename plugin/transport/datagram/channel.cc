@@ -18,6 +18,7 @@ using base::Status;
 using protocol::datagram::kMaxPacketIndex;
 using protocol::datagram::kNoObject;
 using protocol::datagram::kRing;
+using protocol::datagram::ReceiveState;
 using State = ChannelRequest::State;
 
 namespace {
@@ -67,7 +68,6 @@ Outcome ChannelEnd::tell_failure() {
 }
 
 Outcome ChannelEnd::check_peer(const char* direction, const char* open) {
-  if (has_failed()) return tell_failure();
   const int64_t grace_ms = base::parameters().peer_grace_ms;
   if (!has_peer_closed() || engine_->now_ns() - closed_ns_ < grace_ms * base::kNsPerMs) return {};
   fail(base::fail(Status::kRemote,
@@ -108,14 +108,17 @@ void ChannelEndOf<End, Requested>::release(const Registration* memory) {
 }
 
 template <typename End, typename Requested>
-VERBENA_HOT_PATH Outcome ChannelEndOf<End, Requested>::look(const ChannelRequest& request,
-                                                            const char* direction, const char* open,
-                                                            bool* done) {
+template <typename Looked>
+VERBENA_HOT_PATH Outcome ChannelEndOf<End, Requested>::look(const Looked& request, const char* direction,
+                                                            const char* open, bool* done) {
   *done = false;
   if (request.state.load(std::memory_order_acquire) != State::kDone) {
     if (const EngineGuard guard(*engine_); guard) {
       engine_->pass();
-      if (request.state.load(std::memory_order_relaxed) != State::kDone) return check_peer(direction, open);
+      if (request.state.load(std::memory_order_relaxed) != State::kDone) {
+        if (has_failed()) return tell_failure();
+        return static_cast<End*>(this)->awaits_peer(request) ? check_peer(direction, open) : Outcome();
+      }
     } else if (request.state.load(std::memory_order_acquire) != State::kDone) {
       return has_failed() ? tell_failure() : Outcome();
     }
@@ -145,6 +148,10 @@ template class ChannelEndOf<ReceiveEnd, ReceiveRequest>;
 
 bool ReceiveEnd::uses(const Registration* memory) const {
   return uses_in(requests_, memory) || uses_in(flushes_, memory);
+}
+
+bool ReceiveEnd::awaits_peer(const ReceiveRequest& request) const {
+  return engine_->receive_message(request.message).state != ReceiveState::kMoving;
 }
 
 bool SendEnd::uses(const Registration* memory) const {
@@ -246,6 +253,7 @@ VERBENA_HOT_PATH Outcome ReceiveEnd::post(void* data, uint64_t room_bytes, const
   request.data = static_cast<std::byte*>(data);
   request.has_slot = takes_slot;
   if (takes_slot) request.slot = lending_->slots.take_slot();
+  request.message = message;
   request.lent_pages = 0;
   begin_request(request, number, memory);
   request.state.store(State::kOpen, std::memory_order_relaxed);

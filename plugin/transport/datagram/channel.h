@@ -44,8 +44,8 @@ struct ReceiveRequest : ChannelRequest {
   std::byte* data = nullptr;
   bool has_slot = false;
   uint32_t slot = 0;
+  uint32_t message = 0;     // the engine's, while it is open or has pages that were lent
   uint32_t lent_pages = 0;  // that its slot describes, once it is done; until it is consumed
-  uint32_t message = 0;     // the engine's, which has those pages
 };
 
 // Of an end whose receives a kernel unpacks: NCCL's queue, and the memory behind it.
@@ -106,7 +106,8 @@ class ChannelEnd {
   ~ChannelEnd();
   // What the end's thread is told, once it has failed.
   base::Outcome tell_failure();
-  // With the engine's token: an error once a message has been open for the grace time after the peer closed.
+  // With the engine's token, of an end that has not failed: an error once a message that needs the peer has
+  // been open for the grace time after it closed.
   base::Outcome check_peer(const char* direction, const char* open);
 
   const std::shared_ptr<Engine> engine_;
@@ -139,7 +140,8 @@ class ChannelEndOf : public ChannelEnd {
   void begin_request(Requested& request, uint32_t number, const Registration* memory);
   void note_done(const Requested& request);
   // Whether it is done; until then, or an error, it stays open. The caller frees it.
-  base::Outcome look(const ChannelRequest& request, const char* direction, const char* open, bool* done);
+  template <typename Looked>
+  base::Outcome look(const Looked& request, const char* direction, const char* open, bool* done);
 
   std::array<Requested, protocol::datagram::kRing> requests_;
 };
@@ -154,6 +156,8 @@ class SendEnd final : public ChannelEndOf<SendEnd, SendRequest> {
   // Null in `*request`: not now. The memory is read until the request is done.
   base::Outcome post(const void* data, uint64_t length_bytes, const Registration* memory, Request** request);
   base::Outcome test(SendRequest& request, bool* done);
+  // With the engine's token, of an open one: whether it may need the peer, or only our device.
+  bool awaits_peer(const SendRequest&) const { return true; }
   bool is_read() const;  // by datagrams that have not left
   bool uses(const Registration* memory) const;
 };
@@ -179,6 +183,9 @@ class ReceiveEnd final : public ChannelEndOf<ReceiveEnd, ReceiveRequest> {
   // Makes what was received into `memory` visible to its GPU. Null in `*request`: it is.
   base::Outcome flush(const void* data, const Registration* memory, Request** request);
   base::Outcome test(ChannelFlush& request, bool* done);
+  // As SendEnd's.
+  bool awaits_peer(const ReceiveRequest& request) const;
+  bool awaits_peer(const ChannelFlush&) const { return false; }
   bool uses(const Registration* memory) const;
 
  private:

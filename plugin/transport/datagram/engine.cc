@@ -664,7 +664,6 @@ void Engine::lend(uint32_t message, ReceiveRequest& request) {
     end.describe_page(request, pool_.offset_of(page), pool_[page].index * data_bytes,
                       pool_[page].length_bytes);
   end.publish(request);
-  request.message = message;
 }
 
 void Engine::take_back(uint32_t message) {

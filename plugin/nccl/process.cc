@@ -128,9 +128,7 @@ base::Result<Context*> Process::open_context(uint64_t communicator_id, int traff
     if (message_contexts_ == 0) {
       load_tuning(*nics_, abi_version);
       if (base::parameters().transport == base::Transport::kDatagram)
-        base::log_info(
-            "init: VERBENA_TRANSPORT=datagram: NCCL is offered memory of the host only, and no receives that "
-            "the GPU unpacks (VERBENA_UNPACK)");
+        base::log_info("init: VERBENA_TRANSPORT=datagram: messages are datagrams, one buffer a receive");
     }
     guard_against_pat(abi_version);
     oldest_abi_version_ = message_contexts_ == 0 ? abi_version : std::min(oldest_abi_version_, abi_version);

@@ -21,11 +21,12 @@ inline constexpr uint32_t kPaths = 32;
 inline constexpr uint16_t kStrangerSlot = 0xFFFF;
 inline constexpr uint16_t kNoChannel =
     0xFFFF;  // of a packet whose message was given up: its number alone counts
-inline constexpr uint32_t kMessageNumbers = 4096;  // a packet names its message modulo this
-inline constexpr uint32_t kMaxPacketIndex = 1U
-                                            << 20;  // a message has fewer packets: a grant names their number
-inline constexpr uint32_t kSpan = 1984;             // packets from the oldest unacknowledged one on
-inline constexpr uint32_t kSlicePackets = 256;      // that one acknowledgement tells of
+inline constexpr uint32_t kMessageNumbers = 2048;  // a packet names its message modulo this
+inline constexpr uint32_t kPacketIndexBits = 21;
+inline constexpr uint32_t kMaxPacketIndex =
+    1U << kPacketIndexBits;                      // a message has fewer packets: a grant names their number
+inline constexpr uint32_t kSpan = 1984;          // packets from the oldest unacknowledged one on
+inline constexpr uint32_t kSlicePackets = 256;   // that one acknowledgement tells of
 inline constexpr uint32_t kEagerSpan = 32;       // the same of eager packets, which have numbers of their own
 inline constexpr uint32_t kMaxGrantsPerAck = 3;  // 104 bytes in all, which many devices send inline
 inline constexpr uint32_t kMaxWishesPerRequest = 16;
@@ -76,9 +77,9 @@ struct Place {
   uint16_t message = 0;  // number modulo kMessageNumbers
   uint32_t index = 0;
 
-  uint32_t encode() const { return uint32_t{message} << 20 | index; }
+  uint32_t encode() const { return uint32_t{message} << kPacketIndexBits | index; }
   static Place decode(uint32_t bits) {
-    return {static_cast<uint16_t>(bits >> 20), bits & (kMaxPacketIndex - 1)};
+    return {static_cast<uint16_t>(bits >> kPacketIndexBits), bits & (kMaxPacketIndex - 1)};
   }
 };
 

@@ -163,6 +163,9 @@ void Engine::retire_way(verbs::AddressHandle way, uint32_t rail) {
 
 Outcome Engine::prepare(bool unpacks) {
   constexpr uint32_t kLeastMtuBytes = 1024;
+  constexpr uint64_t kLongestBytes = uint64_t{1} << 30;  // of NCCL's messages
+  static_assert((kLeastMtuBytes - sizeof(PacketHeader)) / kLineBytes * kLineBytes * (kMaxPacketIndex - 1) >=
+                kLongestBytes);
   const uint32_t mtu_bytes = find_mtu_bytes(nic_);
   if (mtu_bytes < kLeastMtuBytes)
     return base::fail(Status::kSystem,

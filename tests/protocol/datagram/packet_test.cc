@@ -33,8 +33,8 @@ TEST(DatagramPacket, EveryImmediateIsReadAsItWasWritten) {
 }
 
 TEST(DatagramPacket, PlacesReachToTheirLimits) {
-  const Place place{4095, kMaxPacketIndex - 1};
-  EXPECT_EQ(Place::decode(place.encode()).message, 4095);
+  const Place place{kMessageNumbers - 1, kMaxPacketIndex - 1};
+  EXPECT_EQ(Place::decode(place.encode()).message, kMessageNumbers - 1);
   EXPECT_EQ(Place::decode(place.encode()).index, kMaxPacketIndex - 1);
 }
 

@@ -118,10 +118,7 @@ const Port* Checks::find_culprit(const std::vector<int>& indexes) const {
 
 void Checks::check_port(const Port& port) {
   const Nic& nic = *port.nic;
-  if (document_.unpack.reason == UnpackReason::kTransport) {
-    check_memory(nic, kHostMemory);
-    add_(make_check(nic.name, "staged", CheckStatus::kSkipped, "not offered: " + document_.unpack.why));
-  } else if (check_memory(nic, kHostMemory)) {
+  if (check_memory(nic, kHostMemory)) {
     check_way(nic.name, "staged", {{nic.index}, kHostMemory, true});
   } else {
     add_(make_check(nic.name, "staged", CheckStatus::kSkipped, "the rail does not work as it is"));

@@ -189,10 +189,6 @@ UnpackOffer explain_unpack(const Document& document) {
     const base::ParameterRow* const row = document.find_parameter(name);
     return row == nullptr ? none : *row;
   };
-  const base::ParameterRow& transport = find("VERBENA_TRANSPORT");
-  if (transport.value == "datagram" && !offered)
-    return {false, UnpackReason::kTransport,
-            transport.origin + "=datagram: the plugin puts all data in place"};
   const base::ParameterRow& setting = find("VERBENA_UNPACK");
   if (setting.value != "auto") return {offered, UnpackReason::kSetting, setting.origin + "=" + setting.value};
   const std::string origin = find("VERBENA_UNPACK_THRESHOLD").origin;

@@ -24,7 +24,7 @@ VERBENA_WORDS(LinkLayer, "", "Ethernet", "InfiniBand")
 VERBENA_WORDS(SoftwareDevice, "", "softverbs", "kernel")
 VERBENA_WORDS(GpuPath, "none", "dma-buf", "peer memory", "softverbs")
 VERBENA_WORDS(Level, "info", "warning")
-VERBENA_WORDS(UnpackReason, "", "no_device", "transport", "setting", "tuning_file")
+VERBENA_WORDS(UnpackReason, "", "no_device", "setting", "tuning_file")
 VERBENA_WORDS(CheckStatus, "ok", "failed", "skipped")
 VERBENA_WORDS(TestFault, "", "wrong_data", "wrong_descriptors", "not_staged", "no_connection",
               "no_registration", "no_arrival", "peer", "call_failed", "silent", "process_ended")

@@ -76,8 +76,8 @@ TEST(Info, SaysWhyUnpackIsOffered) {
     EXPECT_EQ(unpack["reason"], "setting");
   }
   const Json datagrams = run_json("VERBENA_TRANSPORT=datagram VERBENA_UNPACK=1")["unpack"];
-  EXPECT_EQ(datagrams["offered"], false);
-  EXPECT_EQ(datagrams["reason"], "transport");
+  EXPECT_EQ(datagrams["offered"], true);
+  EXPECT_EQ(datagrams["reason"], "setting");
   EXPECT_NE(run_json("")["unpack"]["why"].get<std::string>().find("VERBENA_UNPACK=auto"), std::string::npos);
 }
 

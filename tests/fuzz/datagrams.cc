@@ -265,7 +265,8 @@ class Game {
     if (held == nullptr) return;
     std::vector<std::byte> memory(data_.ConsumeIntegralInRange(0U, kMaxMessageBytes));
     transport::Request* request = nullptr;
-    static_cast<void>(held->end->post(memory.data(), memory.size(), registration_, &request));
+    static_cast<void>(held->end->post(memory.data(), memory.size(), registration_,
+                                      protocol::ReceiveClass::kNoSlot, &request));
     if (request != nullptr) held->open.push_back({request, std::move(memory)});
   }
   void post_send() {

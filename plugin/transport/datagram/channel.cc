@@ -147,7 +147,7 @@ template class ChannelEndOf<SendEnd, SendRequest>;
 template class ChannelEndOf<ReceiveEnd, ReceiveRequest>;
 
 bool ReceiveEnd::uses(const Registration* memory) const {
-  return uses_in(requests_, memory) || uses_in(flushes_, memory);
+  return uses_in(requests_, memory) || (flushes_ != nullptr && uses_in(*flushes_, memory));
 }
 
 bool ReceiveEnd::awaits_peer(const ReceiveRequest& request) const {
@@ -221,12 +221,7 @@ ReceiveEnd::ReceiveEnd(std::shared_ptr<Engine> engine, uint32_t peer, uint32_t c
                        std::unique_ptr<LendingQueue> lending)
     : ChannelEndOf(std::move(engine), peer, channel, wire, observe::Direction::kReceive,
                    RequestKind::kDatagramReceive),
-      lending_(std::move(lending)) {
-  for (ChannelFlush& flush : flushes_) {
-    flush.kind = RequestKind::kDatagramFlush;
-    flush.owner = this;
-  }
-}
+      lending_(std::move(lending)) {}
 
 VERBENA_HOT_PATH Outcome ReceiveEnd::post(void* data, uint64_t room_bytes, const Registration* memory,
                                           ReceiveClass receive_class, Request** out) {
@@ -306,12 +301,19 @@ Outcome ReceiveEnd::flush(const void* data, const Registration* memory, Request*
   const EngineGuard guard(*engine_, EngineGuard::Waits{});  // null would say that nothing is to be done
   if (has_failed()) return failure_;
   if (!memory->is_gpu_memory || !engine_->has_to_flush()) return {};
-  const auto free = std::find_if(flushes_.begin(), flushes_.end(), [](const ChannelFlush& flush) {
+  if (flushes_ == nullptr) {
+    flushes_ = std::make_unique<std::array<ChannelFlush, kRing>>();
+    for (ChannelFlush& flush : *flushes_) {
+      flush.kind = RequestKind::kDatagramFlush;
+      flush.owner = this;
+    }
+  }
+  const auto free = std::find_if(flushes_->begin(), flushes_->end(), [](const ChannelFlush& flush) {
     return flush.state.load(std::memory_order_relaxed) == State::kFree;
   });
-  if (free == flushes_.end())
+  if (free == flushes_->end())
     return base::fail(Status::kInternal, "datagrams: channel %u from %s: too many flushes outstanding (%zu)",
-                      wire_, engine_->peer_of(peer_).text.c_str(), flushes_.size());
+                      wire_, engine_->peer_of(peer_).text.c_str(), flushes_->size());
   free->data = data;
   free->memory = memory;
   free->state.store(State::kOpen, std::memory_order_relaxed);

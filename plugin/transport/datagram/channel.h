@@ -189,7 +189,8 @@ class ReceiveEnd final : public ChannelEndOf<ReceiveEnd, ReceiveRequest> {
   bool uses(const Registration* memory) const;
 
  private:
-  std::array<ChannelFlush, protocol::datagram::kRing> flushes_;
+  // Null until the first: few NICs need any.
+  std::unique_ptr<std::array<ChannelFlush, protocol::datagram::kRing>> flushes_;
   const std::unique_ptr<LendingQueue> lending_;
 };
 

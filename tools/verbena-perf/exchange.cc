@@ -48,7 +48,10 @@ void Exchange::send_one() {
 void Exchange::receive_one(uint64_t already_completed) {
   Spinner spinner(options_.timeout_s);
   while (receive_.completed() == already_completed) {
-    if (!receive_.complete()) spinner.idle("receive does not complete");
+    if (!receive_.complete()) {
+      post_receives();  // irecv may have taken none
+      spinner.idle("receive does not complete");
+    }
     send_.complete();
   }
 }

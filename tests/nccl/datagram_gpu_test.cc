@@ -403,8 +403,7 @@ TEST_F(DatagramGpuTest, ARailGoesDownForGood) {
 TEST_F(DatagramPeerTest, AKilledPeersMessageIsBeingCopied) {
   environment_.set("VERBENA_UNPACK", "0");
   if (!hold_copies(true)) GTEST_SKIP() << "without the stand-in for CUDA's driver: skipped";
-  const pid_t child = fork();
-  if (child == 0) die_as_peer(channel_[0]);
+  const pid_t child = start_peer_that_dies();
   GpuMemory target;
   End end;
   ASSERT_NO_FATAL_FAILURE(listen(end));
@@ -412,9 +411,7 @@ TEST_F(DatagramPeerTest, AKilledPeersMessageIsBeingCopied) {
   ASSERT_TRUE(end.add_memory(target.at(0, 0).data(), abi::kPtrCuda));
   void* const receive = end.begin(false);
   ASSERT_NE(receive, nullptr);
-  int status = 0;
-  await_child(end, receive, child, 0, status);
-  EXPECT_TRUE(WIFSIGNALED(status)) << "the peer could not send";
+  ASSERT_NO_FATAL_FAILURE(await_kill(end, receive, child));
   expect_failure(end, receive, "its process has ended; look");
   std::thread later = release_copies_later();
   EXPECT_EQ(end.net->dereg_mr(end.comm, end.buffer.mhandle), abi::kSuccess);

@@ -83,6 +83,14 @@ class DatagramPeerTest : public LiveEnvironment {
     _exit(1);
   }
 
+  // As if of another host, if it is named: then nothing is seen of each other but what the network brings.
+  pid_t start_peer_that_dies(const char* host = nullptr) {
+    const pid_t child = fork();
+    if (child != 0) return child;
+    if (host != nullptr) setenv("VERBENA_HOSTID", host, 1);
+    die_as_peer(channel_[0]);
+  }
+
   // In the parent; the handle goes through the channel.
   void SetUp() override { ASSERT_EQ(pipe(channel_), 0); }
   void TearDown() override {
@@ -105,6 +113,13 @@ class DatagramPeerTest : public LiveEnvironment {
     ASSERT_TRUE(end.add_memory());
     EXPECT_TRUE(end.wait(end.begin(false)));
   }
+  // Meets the child, receives what it sends, and begins to receive more.
+  void* receive_and_ask_for_more(End& end) {
+    listen(end);
+    accept(end);
+    receive_one(end);
+    return end.begin(false);
+  }
   // Works for others in `request`'s test until the child has changed its state.
   static void await_child(End& end, void* request, pid_t child, int options, int& status) {
     ASSERT_TRUE(poll_until([&] {
@@ -112,6 +127,11 @@ class DatagramPeerTest : public LiveEnvironment {
       if (request != nullptr) end.net->test(request, &done, sizes);  // the peer needs our acknowledgements
       return waitpid(child, &status, options | WNOHANG) != 0;
     }));
+  }
+  static void await_kill(End& end, void* request, pid_t child) {
+    int status = 0;
+    await_child(end, request, child, 0, status);
+    ASSERT_TRUE(WIFSIGNALED(status)) << "the peer could not send";
   }
   static void expect_failure(End& end, void* request, const char* words) {
     EXPECT_FALSE(end.wait(request));

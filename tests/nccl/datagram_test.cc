@@ -495,35 +495,19 @@ TEST_F(DatagramNewestTest, AReceiverThatClosesUnheardIsNoticed) {
 }
 
 TEST_F(DatagramPeerTest, AKilledPeerIsNamed) {
-  const pid_t child = fork();
-  if (child == 0) die_as_peer(channel_[0]);
+  const pid_t child = start_peer_that_dies();
   End end;
-  listen(end);
-  accept(end);
-  receive_one(end);
-  int status = 0;
-  void* const in_vain = end.begin(false);
-  await_child(end, in_vain, child, 0, status);
-  EXPECT_TRUE(WIFSIGNALED(status)) << "the peer could not send";
+  void* const in_vain = receive_and_ask_for_more(end);
+  ASSERT_NO_FATAL_FAILURE(await_kill(end, in_vain, child));
   expect_failure(end, in_vain, "its process has ended; look");
   finish(end);
 }
 
-// As hosts do that share no kernel: nothing is seen of each other but what the network brings.
 TEST_F(DatagramPeerTest, AKilledPeerOfAnotherHostIsNamed) {
-  const pid_t child = fork();
-  if (child == 0) {
-    setenv("VERBENA_HOSTID", "another", 1);
-    die_as_peer(channel_[0]);
-  }
+  const pid_t child = start_peer_that_dies("another");
   End end;
-  listen(end);
-  accept(end);
-  receive_one(end);
-  int status = 0;
-  void* const in_vain = end.begin(false);
-  await_child(end, in_vain, child, 0, status);
-  EXPECT_TRUE(WIFSIGNALED(status)) << "the peer could not send";
+  void* const in_vain = receive_and_ask_for_more(end);
+  ASSERT_NO_FATAL_FAILURE(await_kill(end, in_vain, child));
   expect_failure(end, in_vain, "does not answer for 600 ms");
   finish(end);
 }
@@ -533,11 +517,7 @@ TEST_F(DatagramPeerTest, ARestartedPeerIsNamedByItsSuccessor) {
   environment_.set("VERBENA_FAILOVER_TIMEOUT_MS", "600000");
   int later[2];
   ASSERT_EQ(pipe(later), 0);
-  const pid_t first = fork();
-  if (first == 0) {
-    setenv("VERBENA_HOSTID", "another", 1);
-    die_as_peer(channel_[0]);
-  }
+  const pid_t first = start_peer_that_dies("another");
   const pid_t second = fork();
   if (second == 0) {
     setenv("VERBENA_HOSTID", "another", 1);
@@ -549,13 +529,8 @@ TEST_F(DatagramPeerTest, ARestartedPeerIsNamedByItsSuccessor) {
     _exit(is_right ? 0 : 1);
   }
   End end;
-  listen(end);
-  accept(end);
-  receive_one(end);
-  int status = 0;
-  void* const in_vain = end.begin(false);
-  await_child(end, in_vain, first, 0, status);
-  ASSERT_TRUE(WIFSIGNALED(status)) << "the peer could not send";
+  void* const in_vain = receive_and_ask_for_more(end);
+  ASSERT_NO_FATAL_FAILURE(await_kill(end, in_vain, first));
   ASSERT_EQ(write(later[1], "", 1), 1);
   ASSERT_EQ(write(later[1], handle_, sizeof(handle_)), static_cast<ssize_t>(sizeof(handle_)));
   void* const dead = std::exchange(end.comm, nullptr);
@@ -564,6 +539,7 @@ TEST_F(DatagramPeerTest, ARestartedPeerIsNamedByItsSuccessor) {
   expect_failure(end, in_vain, "its process has ended, says engine");
   EXPECT_EQ(end.net->close_recv(dead), abi::kSuccess);
   ASSERT_EQ(write(later[1], "", 1), 1);
+  int status = 0;
   await_child(end, nullptr, second, 0, status);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
   finish(end);
@@ -588,11 +564,8 @@ TEST_F(DatagramPeerTest, APeerThatWasGivenUpIsTold) {
     _exit(is_told ? 0 : 3);
   }
   End end;
-  listen(end);
-  accept(end);
-  receive_one(end);
+  void* const in_vain = receive_and_ask_for_more(end);
   int status = 0;
-  void* const in_vain = end.begin(false);
   await_child(end, in_vain, child, WUNTRACED, status);
   ASSERT_TRUE(WIFSTOPPED(status)) << "the peer could not send";
   expect_failure(end, in_vain, "does not answer for 600 ms");

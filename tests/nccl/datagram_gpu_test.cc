@@ -384,12 +384,8 @@ TEST_F(DatagramGpuTest, WhatAPeerLeftLongAgoIsPutInItsPlace) {
 TEST_F(DatagramGpuTest, ARailGoesDownForGood) {
   environment_.set("SOFTVERBS_FAULTS", "down rail=1 at=300ms");
   environment_.set("VERBENA_FAILOVER_TIMEOUT_MS", "700");
-  ASSERT_EQ(start(), 2);
-  abi::ncclNetVDeviceProps_v12_t members{};
-  members.ndevs = 2;
-  members.devs[1] = 1;
-  int joined = -1;
-  ASSERT_EQ((*net_)->make_vdevice(&joined, &members), abi::kSuccess);
+  const int joined = start_joined();
+  ASSERT_FALSE(HasFailure());
   auto* connection = connect(joined);
   ASSERT_NE(connection, nullptr);
   const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(2500);

@@ -443,12 +443,8 @@ INSTANTIATE_TEST_SUITE_P(
 // A rail that goes down and comes back, of two: a dead rail is dead paths.
 TEST_F(DatagramNewestTest, ARailGoesDownAndComesBack) {
   environment_.set("SOFTVERBS_FAULTS", "down rail=1 at=300ms for=500ms");
-  ASSERT_EQ(start(), 2);
-  abi::ncclNetVDeviceProps_v12_t members{};
-  members.ndevs = 2;
-  members.devs[1] = 1;
-  int joined = -1;
-  ASSERT_EQ((*net_)->make_vdevice(&joined, &members), abi::kSuccess);
+  const int joined = start_joined();
+  ASSERT_FALSE(HasFailure());
   auto* connection = establish(joined, HandleShape::kNull);
   ASSERT_NE(connection, nullptr);
   const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(1500);

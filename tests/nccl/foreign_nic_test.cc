@@ -63,10 +63,8 @@ TEST_P(LesserDeviceTest, MovesMessagesAllTheSame) {
   hooks_.most_inline_bytes = GetParam().inline_bytes;
   hooks_.refuses_more_inline = GetParam().refuses_more_inline;
   hooks_.most_srq_entries = GetParam().srq_entries;
-  ASSERT_EQ(start(), 2);
-  abi::ncclNetVDeviceProps_v12_t members{2, {0, 1}};
-  int joined = -1;
-  ASSERT_EQ((*net_)->make_vdevice(&joined, &members), abi::kSuccess);
+  const int joined = start_joined();
+  ASSERT_FALSE(HasFailure());
   for (const int device : {0, joined}) {
     LiveConnection<NewestVersion>* connection = establish(device);
     ASSERT_NE(connection, nullptr);
@@ -89,14 +87,12 @@ INSTANTIATE_TEST_SUITE_P(Devices, LesserDeviceTest,
 
 TEST_F(ForeignNicTest, RailAndPlaneAreWhatTheUserSays) {
   environment_.set("VERBENA_HCA", "softverbs0:1:6:1,softverbs1:1:6:0");
-  ASSERT_EQ(start(), 2);
+  const int joined = start_joined();
+  ASSERT_FALSE(HasFailure());
   abi::ncclNetProperties_v12_t properties{};
   ASSERT_EQ((*net_)->get_properties(0, &properties), abi::kSuccess);
   EXPECT_EQ(properties.rail_id, 6);
   EXPECT_EQ(properties.plane_id, 1);
-  abi::ncclNetVDeviceProps_v12_t members{2, {0, 1}};
-  int joined = -1;
-  ASSERT_EQ((*net_)->make_vdevice(&joined, &members), abi::kSuccess);
   ASSERT_EQ((*net_)->get_properties(joined, &properties), abi::kSuccess);
   EXPECT_EQ(properties.rail_id, 6);
   EXPECT_EQ(properties.plane_id, abi::kUndefined) << "they differ";

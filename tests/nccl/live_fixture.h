@@ -63,6 +63,14 @@ class LiveTest : public LiveEnvironment {
   LiveConnection<V>& add_connection() {
     return *connections_.emplace_back(std::make_unique<LiveConnection<V>>(*net_, context_));
   }
+  // Two rails as one device: its number, or -1.
+  int start_joined() {
+    EXPECT_EQ(start(), 2);
+    abi::ncclNetVDeviceProps_v12_t members{2, {0, 1}};
+    int joined = -1;
+    EXPECT_EQ((*net_)->make_vdevice(&joined, &members), abi::kSuccess);
+    return joined;
+  }
   LiveConnection<V>* establish(int device = 0, HandleShape shape = HandleShape::kFilled) {
     LiveConnection<V>& connection = add_connection();
     return connection.establish(device, shape) ? &connection : nullptr;

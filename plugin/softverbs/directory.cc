@@ -112,6 +112,7 @@ std::vector<uint64_t> read_owners(int table) {
   [[maybe_unused]] const ssize_t bytes =
       pread(table, static_cast<void*>(slots.data()), slots.size() * sizeof(DirectorySlot), 0);
   std::vector<uint64_t> owners;
+  owners.reserve(slots.size());
   for (const DirectorySlot& slot : slots) owners.push_back(slot.owner.load(std::memory_order_relaxed));
   return owners;
 }
@@ -229,8 +230,9 @@ void Directory::release(uint32_t slot) {
 }
 
 uint64_t read_owner(int pid) {
-  char path[32], text[512];
-  snprintf(path, sizeof(path), "/proc/%d/stat", pid);
+  // The first thread's file, since qemu-user makes up the process's own one.
+  char path[48], text[512];
+  snprintf(path, sizeof(path), "/proc/%d/task/%d/stat", pid, pid);
   const int fd = open(path, O_RDONLY | O_CLOEXEC);
   if (fd < 0) return 0;
   const ssize_t length = read(fd, text, sizeof(text) - 1);
@@ -241,13 +243,16 @@ uint64_t read_owner(int pid) {
   const char* field = strrchr(text, ')');
   if (field == nullptr || field[1] == '\0') return 0;
   field += 2;
-  if (*field == 'Z' || *field == 'X') return 0;
-  constexpr int kStateField = 3, kStartField = 22;
+  const char state = *field;
+  uint64_t threads = 0;
+  constexpr int kStateField = 3, kThreadsField = 20, kStartField = 22;
   for (int i = kStateField; i < kStartField && field != nullptr; ++i) {
+    if (i == kThreadsField) threads = strtoull(field, nullptr, 10);
     field = strchr(field, ' ');
     if (field != nullptr) ++field;
   }
-  if (field == nullptr) return 0;
+  // A zombie of several threads is a process whose first thread has ended.
+  if (field == nullptr || state == 'X' || (state == 'Z' && threads <= 1)) return 0;
   const uint64_t start_ticks = strtoull(field, nullptr, 10);
   return (start_ticks & ((uint64_t{1} << 42) - 1)) << 22 | static_cast<uint64_t>(pid);
 }

@@ -33,19 +33,21 @@ struct Status {
 };
 
 // The fields behind the command's name, which may contain anything. A process whose first thread has ended
-// while others run is shown as a zombie too, but one of several threads.
+// while others run is shown as a zombie too, but one of several threads. By the first thread's file, since
+// qemu-user makes up the process's own one.
 Status read_status(uint32_t pid) {
   constexpr int kThreadsField = 20, kStartField = 22;
-  const std::string text = read_short(("/proc/" + std::to_string(pid) + "/stat").c_str());
+  const std::string number = std::to_string(pid);
+  const std::string text = read_short(("/proc/" + number + "/task/" + number + "/stat").c_str());
   const size_t name_end = text.rfind(')');
   if (name_end == std::string::npos || name_end + 2 >= text.size()) return {};
   Status status{.is_known = true};
   const char state = text[name_end + 2];
   const char* field = text.c_str() + name_end + 2;
   uint64_t threads = 0;
-  for (int number = 3; field != nullptr; ++number) {
-    if (number == kThreadsField) threads = std::strtoull(field, nullptr, 10);
-    if (number == kStartField) status.start_ticks = std::strtoull(field, nullptr, 10);
+  for (int i = 3; field != nullptr; ++i) {
+    if (i == kThreadsField) threads = std::strtoull(field, nullptr, 10);
+    if (i == kStartField) status.start_ticks = std::strtoull(field, nullptr, 10);
     field = std::strchr(field, ' ');
     if (field != nullptr) ++field;
   }

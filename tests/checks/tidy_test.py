@@ -27,12 +27,14 @@ class TidyTest(unittest.TestCase):
         (self.root / ".clang-tidy").write_text("Checks: '-*,bugprone-*,clang-analyzer-core.*'\nWarningsAsErrors: '*'\n"
                                                "HeaderFilterRegex: 'plugin/.*'\n")
 
-    def run_tidy(self, sources, *options):
-        commands = []
+    def run_tidy(self, sources, *options, extra=()):
+        compiled = list(extra)
         for name, text in sources.items():
             path = self.root / "plugin/part" / name
             path.write_text(text)
-            commands.append({"directory": str(self.root), "file": str(path), "command": f"c++ -std=c++20 -O2 -c {path}"})
+            compiled.append(path)
+        commands = [{"directory": str(self.root), "file": str(path), "command": f"c++ -std=c++20 -O2 -c {path}"}
+                    for path in compiled]
         (self.root / "build/default/compile_commands.json").write_text(json.dumps(commands))
         environment = dict(os.environ, XDG_CACHE_HOME=str(self.root / "cache"))
         done = subprocess.run([TIDY, "--root", self.root, *options], text=True, timeout=120, env=environment,
@@ -53,6 +55,18 @@ class TidyTest(unittest.TestCase):
             status, output = self.run_tidy(files)
             self.assertEqual(status, 1, output)
             self.assertIn("bugprone-branch-clone", output)
+
+    def test_finding_in_a_source_of_a_unity_build(self):
+        folder = self.root / "build/default/CMakeFiles/part.dir/Unity"
+        folder.mkdir(parents=True)
+        sources = [self.root / "plugin/part" / name for name in ("a.cc", "b.cc")]
+        for source, text in zip(sources, (CLEAN, CLONE)):
+            source.write_text(text)
+        unity = folder / "unity_0_cxx.cxx"
+        unity.write_text("".join(f'/* NOLINT */\n#include "{source}"\n' for source in sources))
+        status, output = self.run_tidy({}, extra=[unity])
+        self.assertEqual(status, 1, output)
+        self.assertIn("bugprone-branch-clone", output)
 
     def test_paths_are_followed_in_full_only(self):
         status, output = self.run_tidy({"a.cc": NULL, "b.cc": CLEAN})

@@ -82,8 +82,9 @@ class Communicator {
 
  private:
   struct Local {
+    Local() : status(Driver::instance()) {}
     KernelSet kernels;
-    StatusWord status{Driver::instance()};
+    StatusWord status;
     std::vector<uint32_t> world_ranks;  // of the members
   };
   // Returns when all members have come here and what they put into their streams before is done: in the

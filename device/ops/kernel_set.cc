@@ -72,8 +72,9 @@ KernelSet::KernelSet() : driver_(Driver::instance()) {
   driver_.check(driver_.cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device),
                 "the GPU's compute capability");
   starts_early_ = major >= kFirstWithDependentLaunch;
-  module_ = load(kernel_image());
-  fused_ = load(fused_kernel_image());
+  // Not before: without a GPU the message is the one above.
+  module_ = load(kernel_image());       // NOLINT(cppcoreguidelines-prefer-member-initializer)
+  fused_ = load(fused_kernel_image());  // NOLINT(cppcoreguidelines-prefer-member-initializer)
   static constexpr const char* kFamilyNames[kFamilies] = {"packets_16", "packets_64", "chunks"};
   static constexpr const char* kSizeNames[kSizes] = {"2", "4", "any"};
   for (uint32_t family = 0; family < kFamilies; ++family) {

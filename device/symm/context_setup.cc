@@ -392,6 +392,7 @@ base::Result<std::string> Context::find_late_wait(const Team& team) const {
 base::Result<std::string> Context::find_late_waits() const {
   const std::lock_guard lock(teams_mutex_);
   std::vector<const Team*> all;
+  all.reserve(teams_.size() + workspaces_.size());
   for (const auto& team : teams_) all.push_back(team.get());
   for (const auto& workspace : workspaces_)
     if (workspace->team != nullptr) all.push_back(workspace->team.get());

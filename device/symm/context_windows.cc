@@ -255,13 +255,13 @@ base::Result<uint64_t> Context::measure_workspace(const Team* team, const Worksp
                       shape.blocks, kSymmMaxBlocks);
   }
   // More than that is no length of memory, and its sum with the words might wrap.
+  const uint64_t least = uint64_t{shape.blocks} * kSymmTurns * most * kSymmSlotUnit;
   if (shape.slots_bytes > heap_->slot_bytes() || (shape.slots_bytes != 0 && shape.slot_bytes(most) == 0)) {
     return base::fail(Status::kInvalidArgument,
                       "symm: a workspace with %llu bytes of slots: %u blocks of a team of %llu take %llu at "
                       "least, and the heap has %llu",
                       static_cast<unsigned long long>(shape.slots_bytes), shape.blocks,
-                      static_cast<unsigned long long>(most),
-                      static_cast<unsigned long long>(shape.blocks * kSymmTurns * most * kSymmSlotUnit),
+                      static_cast<unsigned long long>(most), static_cast<unsigned long long>(least),
                       static_cast<unsigned long long>(heap_->slot_bytes()));
   }
   return shape.measure(most);

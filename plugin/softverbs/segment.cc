@@ -156,9 +156,10 @@ void Arena::add_hole(uint64_t offset, uint64_t bytes) {
 }
 
 IndexPool::IndexPool(uint32_t first, uint32_t count)
-    : first_(first), count_(count), used_(std::min(count, kFirstPoolEntries)) {
-  next_ = first + draw_below(static_cast<uint32_t>(used_.size()) - first);
-}
+    : first_(first),
+      count_(count),
+      used_(std::min(count, kFirstPoolEntries)),
+      next_(first + draw_below(static_cast<uint32_t>(used_.size()) - first)) {}
 
 int64_t IndexPool::allocate() {
   std::lock_guard lock(mutex_);

@@ -19,8 +19,6 @@
 #include "common/error.h"
 #include "common/line_channel.h"
 
-extern char** environ;
-
 namespace verbena::tools {
 namespace {
 
@@ -41,6 +39,7 @@ FileDescriptor make_input(const std::string& text) {
 
 pid_t start(const std::vector<std::string>& arguments, int input, int output) {
   std::vector<char*> argv;
+  argv.reserve(arguments.size() + 1);
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
   posix_spawn_file_actions_t actions;
@@ -74,7 +73,7 @@ std::string find_program(const std::string& name) {
   const std::string* const path = environment.find("PATH");
   std::istringstream folders(path == nullptr ? "" : *path);
   for (std::string folder; std::getline(folders, folder, ':');) {
-    const std::string candidate = (std::filesystem::path(folder) / name).string();
+    std::string candidate = (std::filesystem::path(folder) / name).string();
     if (access(candidate.c_str(), X_OK) == 0) return candidate;
   }
   return "";

@@ -33,6 +33,7 @@ std::string join(const std::vector<std::string>& parts) {
 
 std::string list_numbers(const std::vector<uint64_t>& numbers) {
   std::vector<std::string> parts;
+  parts.reserve(numbers.size());
   for (const uint64_t number : numbers) parts.push_back(std::to_string(number));
   return join(parts);
 }

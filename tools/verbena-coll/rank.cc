@@ -106,7 +106,7 @@ class Rank {
   std::unique_ptr<NcclContender> nccl_;
   std::unique_ptr<OurContender> chosen_;  // of all-reduces
   NormPlaces norm_;
-  CUdeviceptr first_ = 0, second_ = 0, barrier_ = 0;
+  CUdeviceptr first_ = 0, second_ = 0, barrier_;
   uint64_t room_bytes_ = 0;
   std::optional<Bytes> normed_;  // of the check under way
 };
@@ -135,7 +135,11 @@ Rank::Ours::Ours(const RankPlan& plan, const OpsLibrary& of)
 }
 
 Rank::Rank(const RankPlan& plan)
-    : plan_(plan), driver_(need_driver()), gpu_(driver_, plan.gpu), library_(load_ops_library(plan.library)) {
+    : plan_(plan),
+      driver_(need_driver()),
+      gpu_(driver_, plan.gpu),
+      library_(load_ops_library(plan.library)),
+      barrier_(gpu_.allocate(kBarrierElements * sizeof(float))) {
   ours_ = std::make_unique<Ours>(plan_, library_);
   for (const Subject& subject : list_subjects())
     for (const uint64_t bytes : plan_.sizes)
@@ -147,7 +151,6 @@ Rank::Rank(const RankPlan& plan)
     windows_.push_back(ours_->context.allocate(room_bytes_));
     *tensor = reinterpret_cast<CUdeviceptr>(windows_.back().address<char>());
   }
-  barrier_ = gpu_.allocate(kBarrierElements * sizeof(float));
   chosen_ =
       std::make_unique<OurContender>(library_, ours_->ops, verbena_ops_choice{VERBENA_OPS_AUTO, 0, 0, 0});
   for (const Subject& subject : list_subjects())

@@ -263,6 +263,7 @@ std::vector<ResultTable> list_result_tables(const json& document) {
     add_case(by_blocks.try_emplace(blocks, make_case_result(blocks)).first->second, entry);
   }
   std::vector<ResultTable> tables;
+  tables.reserve(by_blocks.size());
   for (auto& [blocks, table] : by_blocks) tables.push_back(std::move(table));
   ResultTable latency = make_latency_result(), live = make_live_result();
   for (const json& row : document.at("latency")) latency.rows.push_back(row);

@@ -26,19 +26,19 @@ constexpr uint32_t kKept = 5, kKeptOf = 6, kMaxOfTheRest = 4;
 constexpr size_t kLooksPerClose = 4;
 constexpr int64_t kDrainMs = 1000;  // devices that say nothing: longer than any receive that has begun
 
-struct Registry {
+struct Pools {
   std::mutex mutex;
-  std::map<std::pair<int, bool>, std::weak_ptr<BouncePool>> pools;  // by GPU and by whether there are pages
+  std::map<std::pair<int, bool>, std::weak_ptr<BouncePool>> known;  // by GPU and by whether there are pages
 
   bool is_idle() {
     const std::lock_guard lock(mutex);
-    return std::all_of(pools.begin(), pools.end(), [](const auto& entry) { return entry.second.expired(); });
+    return std::all_of(known.begin(), known.end(), [](const auto& entry) { return entry.second.expired(); });
   }
 };
 
-Registry& get_registry() {
-  static const base::Lasting<Registry> registry;
-  return *registry;
+Pools& get_pools() {
+  static const base::Lasting<Pools> pools;
+  return *pools;
 }
 
 // Once for a GPU and a device: what the data of this pair crosses.
@@ -98,9 +98,9 @@ FreePages::Run FreePages::take_from(std::map<uint32_t, uint32_t>::iterator run, 
 base::Result<std::shared_ptr<BouncePool>> BouncePool::acquire(Kind kind, uint32_t page_bytes) {
   const int gpu = base::find_current_gpu();
   const bool has_pages = kind != Kind::kBareEntries;
-  Registry& registry = get_registry();
-  const std::lock_guard lock(registry.mutex);
-  auto& entry = registry.pools[{gpu, has_pages}];
+  Pools& pools = get_pools();
+  const std::lock_guard lock(pools.mutex);
+  auto& entry = pools.known[{gpu, has_pages}];
   if (auto pool = entry.lock()) return pool;
 
   auto pool = std::shared_ptr<BouncePool>(new BouncePool);

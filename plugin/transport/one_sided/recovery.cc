@@ -330,6 +330,7 @@ protocol::LaneCounts OneSidedEndpoint::count_failures() const {
 std::shared_ptr<observe::Connection> OneSidedEndpoint::observe_lane(const Lane& lane) const {
   if (!options_.is_observed) return nullptr;
   std::vector<std::string> names;
+  names.reserve(rails_.devices.size());
   for (const verbs::Device* device : rails_.devices) names.push_back(name_rail(*device));
   return observe_end(observe::Direction::kOneSided, "rank " + std::to_string(lane.peer()), std::move(names),
                      2 * std::bit_ceil(options_.send_depth));

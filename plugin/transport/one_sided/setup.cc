@@ -264,8 +264,9 @@ std::vector<RailPair> OneSidedEndpoint::pair_rails(uint32_t peer, const PeerAddr
   for (const verbs::LocalAddress& told : peers_[peer].told) ours.push_back(told.port);
   for (const RailAddress& rail : address.rails) theirs.push_back(rail.port);
   if (peer == options_.rank) {
-    for (uint8_t rail = 0; rail < ours.size(); ++rail) {
-      if (ours[rail].link_layer != 0) pairs.push_back({rail, rail});
+    for (size_t rail = 0; rail < ours.size(); ++rail) {
+      const auto index = static_cast<uint8_t>(rail);
+      if (ours[rail].link_layer != 0) pairs.push_back({index, index});
     }
     return pairs;
   }

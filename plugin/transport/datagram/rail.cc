@@ -16,9 +16,11 @@ using protocol::datagram::kGrantedPairs;
 using protocol::datagram::PageQueue;
 
 constexpr uint32_t kPairs = 2 + kGrantedPairs;
-constexpr uint32_t kControlBufferBytes = 704;  // with what the device puts in front
+// With what the device puts in front: any datagram fits. One that does not is a fault of the queue pair,
+// which whoever knows its number and key could send.
+constexpr uint32_t kControlBufferBytes = 4160;
 constexpr uint32_t kDataHeaderBytes = 32;
-static_assert(kControlBufferBytes >= verbs::kGrhBytes + Rail::kMaxControlBytes);
+static_assert(kControlBufferBytes >= verbs::kGrhBytes + PagePool::kPageBytes);
 static_assert(kDataHeaderBytes >= sizeof(protocol::datagram::PacketHeader));
 
 constexpr size_t kBuffersBytes = size_t{Rail::kControlBuffers} * kControlBufferBytes;

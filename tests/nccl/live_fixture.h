@@ -2,10 +2,13 @@
 // finalized and unloaded.
 #pragma once
 
+#include <algorithm>
 #include <cstdlib>
 #include <memory>
+#include <string>
 #include <utility>
 
+#include "base/rails_file.h"
 #include "nccl/live_connection.h"
 #include "nccl/loaded_plugin.h"
 #include "nccl/log_capture.h"
@@ -13,6 +16,27 @@
 namespace verbena::nccl::testing {
 
 using NewestVersion = Version<12, abi::ncclNet_v12_t>;
+
+// Takes rails of softverbs down and up, from its first device on.
+class RailSwitch {
+ public:
+  explicit RailSwitch(ScopedEnvironment& environment) {
+    environment.set("SOFTVERBS_RAILS", file_.path().c_str());
+  }
+  // Returns once the plugin has been told, and has said so. What was logged is taken.
+  bool set(int rail, const std::string& state) const {
+    file_.write(std::to_string(rail) + " " + state + "\n");
+    const std::string words = ":1: port is " + std::string(state == "down" ? "down" : "up again");
+    return poll_until([&] {
+      return std::ranges::any_of(LogCapture::get().take_warnings(), [&](const std::string& line) {
+        return line.find("softverbs" + std::to_string(rail) + words) != std::string::npos;
+      });
+    });
+  }
+
+ private:
+  tests::RailsFile file_;
+};
 
 class LiveEnvironment : public ::testing::Test {
  protected:

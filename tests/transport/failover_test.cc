@@ -2,51 +2,37 @@
 // time. SOFTVERBS_RAILS names the file that says which rails are down; softverbs reads it a few times in 20
 // ms.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
-#include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "base/log_capture.h"
+#include "base/rails_file.h"
 #include "transport/support/job_key.h"
 #include "transport/support/transfer.h"
 
 namespace verbena::transport {
 namespace {
 
-const std::string& find_rails_file() {
-  static const std::string path = [] {
-    const char* folder = std::getenv("TMPDIR");
-    return std::string(folder != nullptr ? folder : "/tmp") + "/failover_test." + std::to_string(getpid());
-  }();
-  return path;
-}
-
+const tests::RailsFile rails_file;
 // Before softverbs reads its environment, once.
-const bool is_environment_set = setenv("SOFTVERBS_RAILS", find_rails_file().c_str(), 1) == 0;
-
-void set_rails(const std::string& lines) {
-  const std::string next = find_rails_file() + ".next";
-  std::ofstream(next) << lines;
-  std::rename(next.c_str(), find_rails_file().c_str());
-}
+const bool is_environment_set = setenv("SOFTVERBS_RAILS", rails_file.path().c_str(), 1) == 0;
 
 // Returns when the devices have told it: what follows in the test does so over these rails.
 void pull(const Nic& nic, std::vector<size_t> rails) {
   std::string lines;
   for (const size_t rail : rails) lines += std::to_string(rail) + " down\n";
-  set_rails(lines);
+  rails_file.write(lines);
   EXPECT_TRUE(poll_until([&] {
     return std::ranges::none_of(rails, [&](size_t rail) { return nic.rails[rail]->is_healthy(); });
   }));
 }
 void plug_all(const Nic& nic) {
-  set_rails("* up\n");
+  rails_file.write("* up\n");
   EXPECT_TRUE(poll_until([&] {
     return std::ranges::all_of(nic.rails, [](verbs::Device* rail) { return rail->is_healthy(); });
   }));
@@ -64,8 +50,8 @@ Settings make_settings(const char* threshold, const char* limit_ms = "20000") {
 
 class FailoverTest : public testing::TestWithParam<const char*> {
  protected:
-  void SetUp() override { set_rails("* up\n"); }
-  void TearDown() override { std::remove(find_rails_file().c_str()); }
+  void SetUp() override { rails_file.write("* up\n"); }
+  void TearDown() override { std::remove(rails_file.path().c_str()); }
   static Transfer make_transfer(uint32_t count) {
     Transfer transfer;
     protocol::Random random(7);

@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/cuda_driver.h"
 #include "base/log_capture.h"
+#include "base/rails_file.h"
 #include "protocol/random.h"
 #include "transport/link/loopback.h"
 #include "transport/support/host.h"
@@ -22,25 +23,20 @@
 namespace verbena::transport {
 namespace {
 
-std::string find_rails_file() {
-  return testing::TempDir() + "loopback_test." + std::to_string(getpid());
-}
-
+const tests::RailsFile rails_file;
 // Before softverbs reads its environment, once.
 const bool is_environment_set = setenv("SOFTVERBS_FAULTS",
                                        "seed 3; fail opcode=RDMA_READ chance=0.01 status=RETRY_EXC; "
                                        "fail opcode=RDMA_WRITE chance=0.005 status=GENERAL; "
                                        "fail opcode=RDMA_WRITE chance=0.005 status=RETRY_EXC work=done",
                                        1) == 0 &&
-                                setenv("SOFTVERBS_RAILS", find_rails_file().c_str(), 1) == 0;
+                                setenv("SOFTVERBS_RAILS", rails_file.path().c_str(), 1) == 0;
 
 class LoopbackTest : public testing::Test {
  protected:
   static constexpr uint32_t kRails = 2, kOperations = 4000, kMaxBytes = 9000;
 
-  LoopbackTest() { set_rails("* up\n"); }
-  ~LoopbackTest() override { unlink(find_rails_file().c_str()); }
-  static void set_rails(const char* text) { std::ofstream(find_rails_file()) << text; }
+  LoopbackTest() { rails_file.write("* up\n"); }
 
   void copy(uint32_t rail, size_t from, size_t to, uint32_t bytes, uint32_t* outstanding) {
     loopback_->copy(rail, source_.bytes().data() + from, source_.registration()->regions[rail].local_key(),
@@ -95,7 +91,7 @@ TEST_F(LoopbackTest, FailedWorkIsDoneAgain) {
 
 TEST_F(LoopbackTest, ARailThatStaysDownIsGivenUp) {
   const base::LogCapture log;
-  set_rails("1 down\n");
+  rails_file.write("1 down\n");
   uint32_t good = 0, bad = 0;
   while (nic_.rails[1]->is_healthy()) std::this_thread::yield();
   copy(0, 0, 0, 100, &good);

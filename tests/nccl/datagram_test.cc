@@ -5,11 +5,13 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <future>
 #include <random>
 #include <string>
 #include <thread>
 
 #include "nccl/datagram_peer.h"
+#include "protocol/datagram/packet.h"
 
 namespace verbena::nccl::testing {
 namespace {
@@ -442,13 +444,18 @@ INSTANTIATE_TEST_SUITE_P(
 
 // A rail that goes down and comes back, of two: a dead rail is dead paths.
 TEST_F(DatagramNewestTest, ARailGoesDownAndComesBack) {
-  environment_.set("SOFTVERBS_FAULTS", "down rail=1 at=300ms for=500ms");
+  const RailSwitch rails(environment_);
   const int joined = start_joined();
   ASSERT_FALSE(HasFailure());
   auto* connection = establish(joined, HandleShape::kNull);
   ASSERT_NE(connection, nullptr);
-  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(1500);
-  while (std::chrono::steady_clock::now() < end) {
+  for (const char* state : {"down", "up", "down", "up"}) {
+    std::future<bool> told = std::async(std::launch::async, [&] { return rails.set(1, state); });
+    do {
+      exchange(*connection, 50, 300'000);
+      ASSERT_FALSE(HasFatalFailure());
+    } while (told.wait_for(std::chrono::seconds(0)) != std::future_status::ready);
+    EXPECT_TRUE(told.get()) << state;
     exchange(*connection, 50, 300'000);
     ASSERT_FALSE(HasFatalFailure());
   }
@@ -456,22 +463,24 @@ TEST_F(DatagramNewestTest, ARailGoesDownAndComesBack) {
 
 // Nothing of it leaves, so that no answer is owed.
 TEST_F(DatagramNewestTest, ASendFailsWhileAllPortsAreDown) {
-  environment_.set("SOFTVERBS_FAULTS", "down rail=0 at=300ms");
+  const RailSwitch rails(environment_);
   environment_.set("VERBENA_FAILOVER_TIMEOUT_MS", "600");
   auto* connection = start_connected();
   ASSERT_NE(connection, nullptr);
-  std::this_thread::sleep_for(std::chrono::milliseconds(600));
+  ASSERT_TRUE(rails.set(0, "down"));
   void* const send = connection->send(connection->sent.bytes.first(1000), connection->sent.mhandle);
   ASSERT_NE(send, nullptr);
   expect_remote_error(*connection, send);
 }
 
-// The path that a farewell would take first.
+// Every other path is dead, so that taking them in turns might lose every answer.
 TEST_F(DatagramNewestTest, APeerThatHasClosedIsNoticedOverTheOtherPaths) {
-  environment_.set("SOFTVERBS_FAULTS", "down path=1 at=300ms");
+  std::string plan;
+  for (uint32_t path = 1; path < protocol::datagram::kPaths; path += 2)
+    plan += "lose path=" + std::to_string(path) + ";";
+  environment_.set("SOFTVERBS_FAULTS", plan.c_str());
   auto* connection = start_connected();
   ASSERT_NE(connection, nullptr);
-  std::this_thread::sleep_for(std::chrono::milliseconds(500));
   void* const receive = connection->receive(connection->received.bytes, connection->received.mhandle);
   ASSERT_NE(receive, nullptr);
   ASSERT_TRUE(connection->close_send());
@@ -480,13 +489,14 @@ TEST_F(DatagramNewestTest, APeerThatHasClosedIsNoticedOverTheOtherPaths) {
 
 // The farewell is lost with the port; who has something to send asks.
 TEST_F(DatagramNewestTest, AReceiverThatClosesUnheardIsNoticed) {
-  environment_.set("SOFTVERBS_FAULTS", "down rail=0 at=300ms for=400ms");
+  const RailSwitch rails(environment_);
   auto* connection = start_connected();
   ASSERT_NE(connection, nullptr);
   void* const send = connection->send(connection->sent.bytes.first(1'000'000), connection->sent.mhandle);
   ASSERT_NE(send, nullptr);
-  std::this_thread::sleep_for(std::chrono::milliseconds(450));
+  ASSERT_TRUE(rails.set(0, "down"));
   ASSERT_TRUE(connection->close_recv());
+  ASSERT_TRUE(rails.set(0, "up"));
   expect_remote_error(*connection, send);
 }
 

@@ -387,13 +387,16 @@ class EngineCore {
     peer.must_ack = true;
     acks_.append(peers_, id);
   }
-  // For what carries no data. Another one each time: the one before may be dead.
+  // For what carries no data. Another one each time: the one before may be dead. In no order, as in turns a
+  // question and its answer might always meet a living path and a dead one.
   uint32_t pick_control_path(Peer& peer) {
     const uint32_t live = paths_of(port().live_rails()) & peer.paths.all();
     const uint32_t good = live & ~peer.paths.resting(), any = good != 0   ? good
                                                               : live != 0 ? live
                                                                           : peer.paths.all();
-    const uint32_t turn = control_turn_++ % kPaths;
+    control_draw_ = control_draw_ * 1664525 + 1013904223;
+    const uint32_t turn = control_draw_ >> 27;
+    static_assert(kPaths == 1U << (32 - 27));
     return (turn + static_cast<uint32_t>(std::countr_zero(std::rotr(any, static_cast<int>(turn))))) % kPaths;
   }
 
@@ -1317,7 +1320,7 @@ class EngineCore {
   uint32_t turn_ = kNoObject, served_ = 0;  // whose turn in demand_ it is, how many had theirs
   uint32_t outstanding_ = 0;                // packets granted and not here
   uint32_t idle_ = 0;                       // pages
-  uint32_t control_turn_ = 0;
+  uint32_t control_draw_ = 0;               // of a linear congruential generator: its upper bits
 };
 
 }  // namespace verbena::protocol::datagram

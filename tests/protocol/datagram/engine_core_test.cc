@@ -339,6 +339,19 @@ TEST_F(EngineCoreTest, ALostWishIsSaidAgain) {
   EXPECT_EQ(right.received.size(), 20U);
 }
 
+// Who has asked in vain asks ever less often, until he hears something.
+TEST_F(EngineCoreTest, AGrantThatIsLostIsAskedForSoonWhereAnotherHasCome) {
+  for (int i = 0; i < 2; ++i) left.send(channel, 40 * kFullBytes);
+  run(20'000'000, [](const Datagram& datagram) { return datagram.kind == Datagram::Kind::kRequest; });
+  post(40 * kFullBytes);
+  for (int i = 0; i < 20'000 && right.received.empty(); ++i) run(5'000);
+  post(40 * kFullBytes);
+  run(200'000, [](const Datagram& datagram) { return datagram.ack.grant_count != 0; });
+  ASSERT_EQ(right.received.size(), 1U);
+  run(4'000'000);
+  EXPECT_EQ(right.received.size(), 2U);
+}
+
 TEST_F(EngineCoreTest, APacketThatIsOvertakenIsSentAgainOverAnotherPath) {
   post(40 * kFullBytes);
   left.send(channel, 40 * kFullBytes);

@@ -79,7 +79,7 @@ FAULTS = {
         "timer_wheel.h", "insert(id, at_ns, links);  // from a coarser level to a finer one", "static_cast<void>(at_ns);"),
     "acknowledgements are due never": ("engine_core.h", "    if (peer.ack_ns <= now_ns) {", "    if (false) {"),
     "acknowledgements take any path": ("engine_core.h", "    return works ? peer.data_path : pick_control_path(peer);",
-                                       "    return works ? control_turn_++ % kPaths : pick_control_path(peer);"),
+                                       "    return pick_control_path(peer);"),
     "a rail without room makes others' paths wait": (
         "path_table.h", "      if ((all_ & ~resting_ & ~tried_) != 0) return kNoPath;\n", ""),
 }

@@ -12,7 +12,7 @@
 namespace verbena::protocol::datagram {
 namespace {
 
-constexpr uint32_t kFullBytes = 4'064;
+constexpr uint32_t kFullBytes = 3'968;
 
 struct Datagram {
   enum class Kind { kData, kAck, kRequest } kind;

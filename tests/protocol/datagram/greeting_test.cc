@@ -12,7 +12,7 @@ namespace {
 
 EngineName make_name(uint8_t rails) {
   return {
-      .id = 7, .secret = {1, 2, 3}, .queue_key = 0x1234, .data_bytes = 4'064, .rails = rails, .is_keyed = 0};
+      .id = 7, .secret = {1, 2, 3}, .queue_key = 0x1234, .data_bytes = 3'968, .rails = rails, .is_keyed = 0};
 }
 
 DatagramHandle make_handle() {

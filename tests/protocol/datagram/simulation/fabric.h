@@ -26,7 +26,7 @@ struct FabricShape {
   int64_t wire_ns = 500;           // of a hop, with its switch
   int64_t skew_ns = 0;             // each spine is so much farther away than the one before
   int64_t host_wire_ns = 1400;     // between a host's memory and its port, each way
-  uint32_t full_bytes = 4150;      // of a full packet on the wire
+  uint32_t full_bytes = 4078;      // of a full packet on the wire
   bool is_lossless = false;        // ports never drop, as if hosts were paused: for comparison
 
   uint32_t hosts() const { return hosts_per_leaf * leaves_per_pod * pods; }

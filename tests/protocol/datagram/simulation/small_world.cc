@@ -36,7 +36,7 @@ Draw draw(Random& random) {
   // From hardly any to plenty.
   drawn.host.pages = drawn.shape.planes * std::max(PageBudget::kLeastPages,
                                                    pick({16, 32, 64, 2 * drawn.engine.pages.credits, 8192}));
-  drawn.host.data_bytes = pick({992, 2016, 4064});
+  drawn.host.data_bytes = pick({896, 1920, 3968});
   drawn.engine.eager_packets = pick({1, 8, 8, 32});
   drawn.engine.window_packets = pick({8, 64, 256});
   drawn.engine.served_messages = pick({1, 8});

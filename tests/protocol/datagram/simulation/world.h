@@ -28,7 +28,7 @@ struct HostTemper {
   int64_t copy_page_ns = 100;
   int64_t consume_ns = 5'000;  // until the GPU gives pages back
   uint32_t nic_packets = 32;   // that wait in the NIC before it has no room
-  uint32_t pages = 16'384, paths = kPaths, data_bytes = 4'064;
+  uint32_t pages = 16'384, paths = kPaths, data_bytes = 3'968;
   uint32_t receive_delay_percent = 0;  // chance that a receive is posted late, up to 200 us
   bool checks_all = false;             // every packet of every message, page and credit
 };

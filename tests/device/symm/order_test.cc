@@ -131,18 +131,51 @@ TEST_P(SymmOrderTest, FencesByTheirNumbers) {
 }
 
 TEST_P(SymmOrderTest, WhatWasGotIsThereForAllThreads) {
+  constexpr uint64_t kRows = 8, kRowBytes = kThreads * 8;
+  const auto get = [](const SymmContext& mine, uint64_t* to, const uint64_t* from) {
+    return device::symm_get(mine, to, from, kRows * kRowBytes, 1, BlockGroup{});
+  };
+  const auto get_rows = [](const SymmContext& mine, uint64_t* to, const uint64_t* from) {
+    return device::symm_get_rows(mine, to, kRowBytes, from, kRowBytes, kRowBytes, kRows, 1, BlockGroup{});
+  };
+  const auto get_async = [](const SymmContext& mine, uint64_t* to, const uint64_t* from) {
+    device::SymmRequest asked;
+    const SymmStatus status =
+        device::symm_get_async(mine, to, from, kRows * kRowBytes, 1, &asked, BlockGroup{});
+    require(device::symm_request_test(mine, asked), "a load was waited for");
+    return status;
+  };
+  const auto check = [&](const auto& way) {
+    Fleet fleet(2);
+    std::vector<uint64_t> got(kThreads * kRows);
+    for (size_t i = 0; i < got.size(); ++i) fleet.data<uint64_t>(1)[i] = i + 1;
+    World world(GetParam());
+    world.add_grid(0, 1, kThreads, [&] {
+      require(way(fleet.context(0), got.data(), fleet.data<uint64_t>(0)) == SymmStatus::kDone, "get");
+      for (uint64_t i = kThreads - 1 - device::thread_index(); i < got.size(); i += kThreads)
+        require(read(got.data() + i) == i + 1, "what was got");
+    });
+    EXPECT_EQ(world.run(), "");
+  };
+  check(get);
+  check(get_rows);
+  check(get_async);
+}
+
+TEST_P(SymmOrderTest, TheSourceOfRowsIsAllThreadsAgain) {
+  constexpr uint64_t kRows = 8, kRowBytes = kThreads * 8;
   Fleet fleet(2);
-  std::vector<uint64_t> got(kThreads * 8);
-  for (size_t i = 0; i < got.size(); ++i) fleet.data<uint64_t>(1)[i] = i + 1;
+  std::vector<uint64_t> source(kThreads * kRows, 7);
   World world(GetParam());
   world.add_grid(0, 1, kThreads, [&] {
-    require(device::symm_get(fleet.context(0), got.data(), fleet.data(0), got.size() * 8, 1, BlockGroup{}) ==
-                SymmStatus::kDone,
-            "get");
-    for (uint64_t i = kThreads - 1 - device::thread_index(); i < got.size(); i += kThreads)
-      require(read(got.data() + i) == i + 1, "what was got");
+    require(device::symm_put_rows(fleet.context(0), fleet.data(0), kRowBytes, source.data(), kRowBytes,
+                                  kRowBytes, kRows, 1, BlockGroup{}) == SymmStatus::kDone,
+            "put");
+    for (uint64_t i = kThreads - 1 - device::thread_index(); i < source.size(); i += kThreads)
+      write(source.data() + i, 9);
   });
   EXPECT_EQ(world.run(), "");
+  for (uint64_t i = 0; i < source.size(); ++i) ASSERT_EQ(fleet.data<uint64_t>(1)[i], 7U) << i;
 }
 
 // No thread of the group finds its signal reset before it has come to that.

@@ -124,7 +124,8 @@ Result<std::unique_ptr<ReceiveEnd>> Listener::poll(bool unpacks, uint32_t connec
   if (channel == protocol::datagram::kNoObject)
     return base::fail(Status::kRemote, "accept on %s: %s opens its channel %u a second time",
                       engine_->nic().name.c_str(), engine_->peer_of(peer).text.c_str(), hello->channel);
-  auto end = std::make_unique<ReceiveEnd>(engine_, peer, channel, hello->channel, std::move(lending_));
+  auto end = std::make_unique<ReceiveEnd>(engine_, peer, channel, hello->channel,
+                                          unpacks ? std::move(lending_) : nullptr);
   engine_->attach(end.get());
   engine_->welcome(peer, hello->channel, nonce_);
   engine_->pass();

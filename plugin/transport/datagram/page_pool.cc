@@ -35,10 +35,13 @@ base::Result<std::shared_ptr<PageSpace>> PageSpace::acquire() {
   Space& space = Space::instance();
   const std::lock_guard lock(space.mutex);
   if (auto present = space.present.lock()) return present;
-  // With what rounding up takes; descriptors have offsets of 32 bits.
+  // Twice the setting, of which memory is taken as it is needed: an engine that still waits for its peers'
+  // last acknowledgements and its successor have pages here. And what rounding up takes. Descriptors have
+  // offsets of 32 bits.
   constexpr size_t kMostBytes = size_t{1} << 32, kRoundingBytes = size_t{64} * PagePool::kPageBytes;
   const auto bounce_bytes = static_cast<size_t>(base::parameters().bounce_bytes);
-  auto range = base::GrowingBuffer::reserve(std::min(round_up(bounce_bytes) + kRoundingBytes, kMostBytes));
+  auto range =
+      base::GrowingBuffer::reserve(std::min(2 * round_up(bounce_bytes) + kRoundingBytes, kMostBytes));
   if (!range) return range.error();
   std::shared_ptr<PageSpace> made(new PageSpace);
   made->range_ = std::move(*range);

@@ -20,7 +20,7 @@ uint16_t reserve_port() {
   const int on = 1;
   sockaddr_in address{};
   address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_addr.s_addr = htonl(INADDR_ANY);  // others take it at no address of this host
   socklen_t length = sizeof(address);
   auto* const any = reinterpret_cast<sockaddr*>(&address);
   if (holder < 0 || setsockopt(holder, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||

@@ -16,8 +16,8 @@ namespace verbena::bootstrap {
 // What one rank's part came to.
 using RankBody = std::function<void(uint32_t rank)>;
 
-// A port of 127.0.0.1 that the kernel gives to no other process until this one ends: a socket is bound to it.
-// Since that does not listen, others may still bind the port by number.
+// A port of all addresses that the kernel gives to no other process until this one ends: a socket is bound to
+// it. Since that does not listen, others may still bind the port by number.
 uint16_t reserve_port();
 
 // One thread a rank; returns when all have ended.

@@ -8,8 +8,7 @@ set(unity_batch 8) # sources at a time: a change compiles that many again
 set(no_unity verbena_transport verbena_bootstrap verbena_proxy verbena-info protocol_test base_test transport_fixture tuner_test
   bootstrap_test message_queue_test softverbs_fake_cuda softverbs-bench verbena_emulator device_order_test)
 
-# Tests that calculate for seconds. The others are compiled without optimisation, in half the time; a sanitizer's are not, as
-# its checks would make them several times slower.
+# Tests that calculate for seconds. The others are compiled without optimisation, in half the time.
 set(optimised_tests protocol_test emulator_test device_order_test device_calls_test device_one_shot_test tuner_test base_test message_queue_step_test)
 
 set(standard_headers <algorithm> <array> <atomic> <cerrno> <cstdint> <cstdio> <cstdlib> <cstring> <deque> <functional> <map>

@@ -14,6 +14,7 @@
 #include "transport/datagram/greeting_keys.h"
 #include "transport/datagram/meeting.h"
 #include "transport/support/connection.h"
+#include "transport/support/datagram_stranger.h"
 #include "transport/support/host.h"
 #include "transport/support/memory_use.h"
 #include "transport/support/processes.h"
@@ -38,19 +39,8 @@ struct Whereabouts {
 // One real queue pair that is everybody's.
 class Crowd {
  public:
-  Crowd(const Nic& nic, const Whereabouts& engine) : nic_(nic), engine_(engine) {
-    verbs::Device& device = *nic.rails[0];
-    sends_ = take(verbs::CompletionQueue::create(device, kWave), "a queue");
-    receives_ = take(verbs::CompletionQueue::create(device, 16), "a queue");
-    none_ = take(verbs::SharedReceiveQueue::create(device, 16), "a queue");  // stays empty: answers are lost
-    pair_ =
-        take(verbs::DatagramPair::create(device, sends_, receives_, none_, {.send_depth = kWave}), "a pair");
-    way_ =
-        take(verbs::AddressHandle::create(device, device.local_address(), device.address(), -1, 1), "a way");
-    memory_.resize(size_t{kPeers} * kPacketBytes);
-    region_ =
-        take(verbs::MemoryRegion::register_memory(device, memory_.data(), memory_.size(), {}), "a region");
-  }
+  Crowd(const Nic& nic, const Whereabouts& engine)
+      : nic_(nic), engine_(engine), sender_(nic, kWave, size_t{kPeers} * kPacketBytes) {}
 
   // Each with the nonce of a listener.
   void prepare(const std::vector<uint64_t>& nonces) {
@@ -64,9 +54,11 @@ class Crowd {
       greeting.engine.queue_key = 1;
       greeting.engine.data_bytes = engine_.name.data_bytes;
       greeting.engine.rails = 1;
-      greeting.rail[0] = {
-          std::bit_cast<protocol::RailRecord>(nic_.rails[0]->address()), pair_.number(), pair_.number(), {}};
-      uint8_t* const packet = memory_.data() + size_t{i} * kPacketBytes;
+      greeting.rail[0] = {std::bit_cast<protocol::RailRecord>(nic_.rails[0]->address()),
+                          sender_.number(),
+                          sender_.number(),
+                          {}};
+      uint8_t* const packet = sender_.memory().data() + size_t{i} * kPacketBytes;
       std::memcpy(packet + sizeof(PacketHeader), &greeting, greeting.covered_bytes());
       const std::span<const uint8_t> covered(packet, sizeof(PacketHeader) + greeting.covered_bytes());
       const auto mac =
@@ -79,20 +71,10 @@ class Crowd {
     std::vector<verbs::Datagram> hellos(kWave);
     for (uint32_t i = 0; i < kWave; ++i) {
       const Immediate immediate{.slot = kStrangerSlot, .kind = PacketKind::kHello};
-      hellos[i] = {.way = way_.get(),
-                   .pair_number = engine_.control,
-                   .key = engine_.name.queue_key,
-                   .imm = immediate.encode(),
-                   .header_length = length_bytes_,
-                   .header = memory_.data() + size_t{first + i} * kPacketBytes,
-                   .header_key = region_.local_key()};
+      hellos[i] = sender_.make(engine_.control, engine_.name.queue_key, immediate.encode(),
+                               size_t{first + i} * kPacketBytes, length_bytes_);
     }
-    ASSERT_TRUE(pair_.post(hellos));
-    ASSERT_TRUE(poll_until([&] {
-      verbs::Completion completions[verbs::CompletionQueue::kMaxPollEntries];
-      for (int i = 0, count = sends_.poll(completions); i < count; ++i) pair_.retire(completions[i].cookie);
-      return pair_.free_slots() == kWave;
-    }));
+    ASSERT_TRUE(sender_.send(hellos));
   }
 
  private:
@@ -100,12 +82,7 @@ class Crowd {
 
   const Nic& nic_;
   const Whereabouts engine_;
-  verbs::CompletionQueue sends_, receives_;
-  verbs::SharedReceiveQueue none_;
-  verbs::AddressHandle way_;
-  verbs::DatagramPair pair_;
-  std::vector<uint8_t> memory_;
-  verbs::MemoryRegion region_;
+  DatagramStranger sender_;
   uint32_t length_bytes_ = 0;
 };
 

@@ -51,7 +51,6 @@ Settings make_settings(const char* threshold, const char* limit_ms = "20000") {
 class FailoverTest : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override { rails_file.write("* up\n"); }
-  void TearDown() override { std::remove(rails_file.path().c_str()); }
   static Transfer make_transfer(uint32_t count) {
     Transfer transfer;
     protocol::Random random(7);

@@ -2,6 +2,7 @@
 #include <cstring>
 #include <exception>
 #include <new>
+#include <optional>
 
 #include "device/ops/communicator.h"
 #include "verbena/backends.h"
@@ -15,8 +16,9 @@ struct verbena_ops {
 
 namespace {
 
-// Where an all-reduce and its norm are faster as one kernel: between two H100s.
-constexpr uint64_t kLeastFusedBytes = 1 << 20, kMostFusedBytes = 4 << 20;
+// Where an all-reduce and its norm are faster as one kernel, between two H100s: up to so much that each rank
+// sends, with a row for each block, which stays in registers; and of rows that go through memory.
+constexpr uint64_t kMostKeptBytes = 2 << 20, kLeastFusedBytes = 1 << 20, kMostFusedBytes = 4 << 20;
 
 template <typename Body>
 verbena_result guard(const Body& body) noexcept {
@@ -153,6 +155,24 @@ Choice choose_coded(const verbena_ops* ops, const Call& call, verbena_ops_algori
     return ops->communicator.choose(VERBENA_OPS_ALL_REDUCE, call.length_bytes);
   return ops->communicator.choose_coded(static_cast<Algorithm>(codec), call.length_bytes);
 }
+// An all-reduce and its norm by one kernel, if `choice` is for one and that is asked for or faster.
+std::optional<Choice> choose_fused(const Communicator& communicator, const verbena_ops_norm& norm,
+                                   uint64_t bytes, const Choice& choice, bool is_asked) {
+  if (is_coded(choice.algorithm)) return std::nullopt;
+  const bool is_kept = communicator.keeps_rows(bytes / norm.rows);
+  if (is_asked) {
+    const bool is_there = family_of(choice.algorithm) == Family::kPackets64 ||
+                          (choice.algorithm == Algorithm::kOneShot16 && is_kept);
+    return is_there ? std::optional(choice) : std::nullopt;
+  }
+  const uint64_t sent_bytes = bytes * (communicator.size() - 1);
+  if (is_kept && norm.rows <= communicator.most_blocks() && sent_bytes <= kMostKeptBytes)
+    return Choice{Algorithm::kOneShot16, {}, 0};
+  if (family_of(choice.algorithm) == Family::kPackets64 && bytes >= kLeastFusedBytes &&
+      bytes <= kMostFusedBytes)
+    return choice;
+  return std::nullopt;
+}
 void submit_coded(verbena_ops* ops, const Call& call, verbena_ops_algorithm codec,
                   const verbena_ops_choice* asked, verbena_stream stream) {
   const Choice choice = ops->communicator.complete(choose_coded(ops, call, codec), asked);
@@ -286,14 +306,13 @@ verbena_result verbena_ops_all_reduce_norm(verbena_ops* ops, const void* input, 
                               ? communicator.choose(VERBENA_OPS_ALL_REDUCE, call.length_bytes)
                               : choose_coded(ops, call, codec);
     const Choice choice = communicator.complete(chosen, asked);
-    const bool is_asked = asked != nullptr && asked->algorithm != VERBENA_OPS_AUTO;
-    if (family_of(choice.algorithm) != Family::kChunks &&
-        (is_asked || (call.length_bytes >= kLeastFusedBytes && call.length_bytes <= kMostFusedBytes))) {
+    const bool is_asked =
+        communicator.is_forced() || (asked != nullptr && asked->algorithm != VERBENA_OPS_AUTO);
+    if (const auto fused = choose_fused(communicator, *norm, call.length_bytes, choice, is_asked)) {
       call.kind = Kind::kAllReduceNorm;
-      return submit_norm(ops, call, choice, *norm, norm->hidden, stream);
+      return submit_norm(ops, call, *fused, *norm, norm->hidden, stream);
     }
-    // Of few rows an all-reduce by more blocks than rows is faster, with a norm behind it. And blocks with
-    // chunks have not rows as a whole: the norm costs less than a barrier of the grid.
+    // Blocks with chunks have not rows as a whole: the norm costs less than a barrier of the grid.
     check_way(ops, call, choice);
     ops->communicator.submit(call, choice, static_cast<CUstream>(stream));
     Call rows = begin_call(Kind::kNorm, sum, nullptr);

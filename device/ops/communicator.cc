@@ -10,7 +10,7 @@
 namespace verbena::ops {
 namespace {
 
-constexpr size_t kPacketBytes = size_t{32} << 20;
+constexpr size_t kPacketBytes = size_t{64} << 20;
 constexpr size_t kChunkBytes = size_t{64} << 20;
 constexpr uint32_t kBlocks = 128;
 constexpr uint64_t kNormBlocks = 8;  // of rows that wait for nobody, for each one of those that do
@@ -298,6 +298,15 @@ void Communicator::submit(const Call& call, const Choice& choice, CUstream strea
     const Pending one{call, choice};
     launch({&one, 1}, stream);
   }
+}
+
+bool Communicator::keeps_rows(uint64_t row_bytes) const {
+  expect_member();
+  constexpr uint64_t kVectorBytes = 16, kOfAllThreads = kMostThreads * kVectorBytes;
+  const uint64_t vectors = (row_bytes + kOfAllThreads - 1) / kOfAllThreads;
+  const SymmetricWorkspace& packets = workspaces_[static_cast<uint32_t>(Family::kPackets16)];
+  // Packets of 16 bytes are half data.
+  return vectors <= kMostKept && 2 * vectors * kOfAllThreads <= packets.workspace().blocks.slot_bytes;
 }
 
 void Communicator::expect_no_group() const {

@@ -51,6 +51,9 @@ class Communicator {
   void check_error() const;
   uint32_t rank() const { return rank_; }
   uint32_t size() const { return size_; }
+  uint32_t most_blocks() const { return options_.blocks; }
+  // Whether a setting chooses the algorithm.
+  bool is_forced() const { return forced_ != Algorithm::kAuto; }
 
   // The rest is for members; throws Failure for others.
   // By the setting, what was measured, or rules of our own; of an all-reduce the tensor's bytes, of all
@@ -71,10 +74,11 @@ class Communicator {
   bool are_in_windows_of_all(const Call& call) const {
     return options_.has_windows != 0 && are_in_windows(call);
   }
-  // Of rows that `call` has as its input, or of what its algorithm makes of all ranks' input, in kernels of
-  // their own; not in a group.
-  // A norm cannot be part of one: fails where a group is open.
+  // Whether the kernel of an all-reduce by packets of 16 bytes with a norm takes rows as long as this.
+  bool keeps_rows(uint64_t row_bytes) const;
+  // A norm cannot be part of a group: fails where one is open.
   void expect_no_group() const;
+  // Of rows that `call` has as its input, or of what its algorithm makes of all ranks' input.
   void submit_norm(const Call& call, const Choice& choice, const Norm& norm, CUstream stream);
   void begin_group();
   void end_group(CUstream stream);

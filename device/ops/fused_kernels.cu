@@ -13,6 +13,10 @@
   VERBENA_OPS_KERNEL(coded_##name##_by_chance,                                                              \
                      (run_calls<ByCodec<__VA_ARGS__, RoundByChance>, Content::kAllReduces>))
 
+#define VERBENA_OPS_ROWS(of, ranks, kept)                                                             \
+  VERBENA_OPS_KERNEL(norm_rows_of_##of##_float16_##kept, run_all_reduce_norm_rows<ranks, Half, kept>) \
+  VERBENA_OPS_KERNEL(norm_rows_of_##of##_bfloat16_##kept, run_all_reduce_norm_rows<ranks, Bfloat16, kept>)
+
 VERBENA_OPS_CODED(float8, Float8, Float8)
 VERBENA_OPS_CODED(int8, Int8, Int8)
 VERBENA_OPS_CODED(int6, Int6, Int6)
@@ -22,11 +26,14 @@ VERBENA_OPS_CODED(float8_int8, Float8, Int8)
 VERBENA_OPS_CODED(int4_int8, Int4, Int8)
 
 VERBENA_OPS_KERNEL(norm, run_norm)
-VERBENA_OPS_KERNEL(norm_packets_16_of_2, run_all_reduce_norm<2, Packet16>)
-VERBENA_OPS_KERNEL(norm_packets_16_of_4, run_all_reduce_norm<4, Packet16>)
-VERBENA_OPS_KERNEL(norm_packets_16_of_any, run_all_reduce_norm<0, Packet16>)
-VERBENA_OPS_KERNEL(norm_packets_64_of_2, run_all_reduce_norm<2, Packet64>)
-VERBENA_OPS_KERNEL(norm_packets_64_of_4, run_all_reduce_norm<4, Packet64>)
-VERBENA_OPS_KERNEL(norm_packets_64_of_any, run_all_reduce_norm<0, Packet64>)
+VERBENA_OPS_KERNEL(norm_packets_of_2, run_all_reduce_norm<2>)
+VERBENA_OPS_KERNEL(norm_packets_of_4, run_all_reduce_norm<4>)
+VERBENA_OPS_KERNEL(norm_packets_of_any, run_all_reduce_norm<0>)
+VERBENA_OPS_ROWS(2, 2, 2)
+VERBENA_OPS_ROWS(2, 2, 4)
+VERBENA_OPS_ROWS(4, 4, 2)
+VERBENA_OPS_ROWS(4, 4, 4)
+VERBENA_OPS_ROWS(any, 0, 2)
+VERBENA_OPS_ROWS(any, 0, 4)
 VERBENA_OPS_KERNEL(sharded_norm_packets, run_sharded_norm<OneShot<Packet64>>)
 VERBENA_OPS_KERNEL(sharded_norm_chunks, run_sharded_norm<Bulk<>>)

@@ -82,7 +82,15 @@ KernelSet::KernelSet() : driver_(Driver::instance()) {
       const std::string of = std::string("_of_") + kSizeNames[size], name = kFamilyNames[family] + of;
       const std::string exchange = std::string(kFamilyNames[family]) + "_exchange" + of;
       functions_[family][size] = {find(module_, name), find(module_, size == kOfAny ? name : exchange)};
-      if (family < all_reduce_norms_.size()) all_reduce_norms_[family][size] = find(fused_, "norm_" + name);
+    }
+  }
+  static_assert(kMostKept == 4, "verbena: the kernels' names");
+  for (uint32_t size = 0; size < kSizes; ++size) {
+    const std::string of = std::string("_of_") + kSizeNames[size];
+    all_reduce_norms_[size] = find(fused_, "norm_packets" + of);
+    for (const bool is_bfloat16 : {false, true}) {
+      const std::string name = "norm_rows" + of + (is_bfloat16 ? "_bfloat16" : "_float16");
+      rows_[size][is_bfloat16 ? 1 : 0] = {find(fused_, name + "_2"), find(fused_, name + "_4")};
     }
   }
   static constexpr const char* kCodecNames[kCountCodecs] = {"float8",    "int8",        "int6",     "int4",
@@ -163,15 +171,20 @@ void KernelSet::launch_coded(const Grid& grid, const Launch& launch, CUstream st
 }
 
 void KernelSet::launch_norm(const Grid& grid, const Launch& launch, CUstream stream) {
+  void* parameters[] = {const_cast<Launch*>(&launch)};
+  enqueue(find_norm(launch), grid, parameters, stream);
+}
+
+CUfunction KernelSet::find_norm(const Launch& launch) const {
   const Call& call = launch.calls[0];
   const Family family = family_of(call.algorithm);
-  CUfunction function = norm_;
-  if (call.kind == Kind::kAllReduceNorm)
-    function = all_reduce_norms_[static_cast<uint32_t>(family)][size_of(launch)];
   if (call.kind == Kind::kShardedNorm)
-    function = family == Family::kChunks ? sharded_by_chunks_ : sharded_by_packets_;
-  void* parameters[] = {const_cast<Launch*>(&launch)};
-  enqueue(function, grid, parameters, stream);
+    return family == Family::kChunks ? sharded_by_chunks_ : sharded_by_packets_;
+  if (call.kind != Kind::kAllReduceNorm) return norm_;
+  if (family == Family::kPackets64) return all_reduce_norms_[size_of(launch)];
+  constexpr uint64_t kShortBytes = kMostThreads * uint64_t{16} * kMostKept / 2;
+  const bool is_long = launch.norm.hidden * 2 > kShortBytes;
+  return rows_[size_of(launch)][call.type == VERBENA_OPS_BFLOAT16 ? 1 : 0][is_long ? 1 : 0];
 }
 
 void KernelSet::pause(uint64_t length_ns, CUstream stream) {

@@ -61,6 +61,7 @@ class KernelSet {
   CUmodule load(const char* image) const;
   CUfunction find(CUmodule module, const std::string& name) const;
   static Size size_of(const Launch& launch);
+  CUfunction find_norm(const Launch& launch) const;
   void enqueue(CUfunction function, const Grid& grid, void** parameters, CUstream stream) const;
 
   const Driver& driver_;
@@ -68,8 +69,10 @@ class KernelSet {
   // Of all-reduces, and of exchanges; for teams of any size the same.
   std::array<std::array<std::array<CUfunction, 2>, kSizes>, kFamilies> functions_{};
   std::array<std::array<CUfunction, 2>, kCountCodecs> coded_{};  // to nearest, by chance
-  // Of packets; of packets or chunks.
-  std::array<std::array<CUfunction, kSizes>, 2> all_reduce_norms_{};
+  // All-reduces with a norm: by packets of 64 bytes; of rows in registers, of float16 and bfloat16, with half
+  // of kMostKept vectors or all.
+  std::array<CUfunction, kSizes> all_reduce_norms_{};
+  std::array<std::array<std::array<CUfunction, 2>, 2>, kSizes> rows_{};
   CUfunction norm_ = nullptr, sharded_by_packets_ = nullptr, sharded_by_chunks_ = nullptr;
   CUfunction pause_ = nullptr;
   bool starts_early_ = false;  // the GPU has programmatic dependent launch

@@ -75,7 +75,7 @@ typedef enum {
 
 /* Zeros are defaults. The same on all ranks. */
 typedef struct {
-  size_t packet_bytes; /* of the workspaces for packets of 16 and of 64 bytes, each; 0: 32 MiB */
+  size_t packet_bytes; /* of the workspaces for packets of 16 and of 64 bytes, each; 0: 64 MiB */
   size_t chunk_bytes;  /* of the workspace for chunks; 0: 64 MiB */
   uint32_t blocks;     /* most blocks of a kernel, 1 to 512; 0: 128 */
   /* 1: a kernel lets the next one of its stream begin before it has ended (programmatic dependent launch).
@@ -195,9 +195,11 @@ VERBENA_API verbena_result verbena_ops_norm_rows(verbena_ops* ops, const void* x
                                                  verbena_ops_type type, const verbena_ops_norm* norm,
                                                  verbena_stream stream);
 /* x is the sum of all ranks' `input`, rows side by side, which comes to lie in `sum`: that may be `input`, or
- * `output` where output_step is `hidden`. One kernel from 1 to 4 MiB, or where `choice` names an algorithm of
- * packets; two otherwise. The same bits as by verbena_ops_all_reduce() and verbena_ops_norm_rows(). `codec`
- * as verbena_ops_all_reduce_coded() has it, or VERBENA_OPS_AUTO for none. */
+ * `output` where output_step is `hidden`. One kernel where that is faster: of few rows each stays in the
+ * registers of a block. `choice` may name an algorithm of packets: by VERBENA_OPS_ONE_SHOT_16 rows stay in
+ * registers, if they have room there and in packet_bytes; by those of 64 bytes they do not. Two kernels
+ * otherwise. The same bits as by verbena_ops_all_reduce() and verbena_ops_norm_rows(). `codec` as
+ * verbena_ops_all_reduce_coded() has it, or VERBENA_OPS_AUTO for none. */
 VERBENA_API verbena_result verbena_ops_all_reduce_norm(verbena_ops* ops, const void* input, void* sum,
                                                        verbena_ops_type type, const verbena_ops_norm* norm,
                                                        verbena_ops_algorithm codec,

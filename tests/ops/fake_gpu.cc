@@ -184,17 +184,22 @@ void add_coded(std::map<std::string, Body>& kernels, const char* name) {
   kernels[key + "_by_chance"] =
       &run<ops::ByCodec<Terms, Sums, device::RoundByChance>, ops::Content::kAllReduces>;
 }
+template <int kRanks>
+void add_rows(std::map<std::string, Body>& kernels, const std::string& of) {
+  const std::string key = "verbena_ops_norm_rows_of_" + of;
+  kernels[key + "_float16_2"] = &ops::run_all_reduce_norm_rows<kRanks, device::Half, 2>;
+  kernels[key + "_float16_4"] = &ops::run_all_reduce_norm_rows<kRanks, device::Half, 4>;
+  kernels[key + "_bfloat16_2"] = &ops::run_all_reduce_norm_rows<kRanks, device::Bfloat16, 2>;
+  kernels[key + "_bfloat16_4"] = &ops::run_all_reduce_norm_rows<kRanks, device::Bfloat16, 4>;
+}
 const std::map<std::string, Body>& list_kernels() {
   using device::Packet16;
   using device::Packet64;
   static std::map<std::string, Body> kernels = {
       {"verbena_ops_norm", &ops::run_norm},
-      {"verbena_ops_norm_packets_16_of_2", &ops::run_all_reduce_norm<2, Packet16>},
-      {"verbena_ops_norm_packets_16_of_4", &ops::run_all_reduce_norm<4, Packet16>},
-      {"verbena_ops_norm_packets_16_of_any", &ops::run_all_reduce_norm<0, Packet16>},
-      {"verbena_ops_norm_packets_64_of_2", &ops::run_all_reduce_norm<2, Packet64>},
-      {"verbena_ops_norm_packets_64_of_4", &ops::run_all_reduce_norm<4, Packet64>},
-      {"verbena_ops_norm_packets_64_of_any", &ops::run_all_reduce_norm<0, Packet64>},
+      {"verbena_ops_norm_packets_of_2", &ops::run_all_reduce_norm<2>},
+      {"verbena_ops_norm_packets_of_4", &ops::run_all_reduce_norm<4>},
+      {"verbena_ops_norm_packets_of_any", &ops::run_all_reduce_norm<0>},
       {"verbena_ops_sharded_norm_packets", &ops::run_sharded_norm<device::OneShot<Packet64>>},
       {"verbena_ops_sharded_norm_chunks", &ops::run_sharded_norm<device::Bulk<>>},
   };
@@ -202,6 +207,9 @@ const std::map<std::string, Body>& list_kernels() {
     add_family<device::ReduceAny, ByPackets16>(kernels, "packets_16");
     add_family<device::ReduceAny, ByPackets64>(kernels, "packets_64");
     add_family<device::ReduceFloats, ops::ByChunks>(kernels, "chunks");
+    add_rows<2>(kernels, "2");
+    add_rows<4>(kernels, "4");
+    add_rows<0>(kernels, "any");
     add_coded<device::Float8, device::Float8>(kernels, "float8");
     add_coded<device::Int8, device::Int8>(kernels, "int8");
     add_coded<device::Int6, device::Int6>(kernels, "int6");

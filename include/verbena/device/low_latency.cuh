@@ -576,6 +576,65 @@ class LowLatency {
     if (end == WaitResult::kReached) result = reduce.template finish<Data>(sums, context_.team_size);
     return end;
   }
+  // The same of several packets, those whose bit of `which` is set: data[i], this rank's own at index[i],
+  // becomes the result. All of them are asked for at once.
+  template <int kRanks, uint32_t kCount, typename Reduce>
+  VERBENA_DEVICE WaitResult reduce_several(const uint32_t (&index)[kCount], uint32_t which,
+                                           Patience& patience, Data (&data)[kCount], int32_t& late,
+                                           const Reduce& reduce) const {
+    static_assert(!Packet::kNeedsWarps, "verbena: several packets of a thread, not of a warp");
+    constexpr int32_t kAtOnce = kRanks == 0 ? 1 : kRanks;
+    static_assert(kCount * kAtOnce <= 32, "verbena: a bit of a word for each packet");
+    const int32_t size = kRanks == 0 ? context_.team_size : kRanks;
+    typename Reduce::template Sums<Data> sums[kCount];
+    VERBENA_UNROLL_BY(1)
+    for (int32_t first = 0; first < size; first += kAtOnce) {
+      typename Packet::Stored stored[kCount][kAtOnce] = {};
+      uint32_t missing = 0;
+      const auto for_missing = [&](const auto& body) {
+        VERBENA_UNROLL
+        for (uint32_t i = 0; i < kCount; ++i) {
+          VERBENA_UNROLL
+          for (int32_t k = 0; k < kAtOnce; ++k) {
+            const uint32_t bit = 1u << (i * kAtOnce + static_cast<uint32_t>(k));
+            if ((missing & bit) != 0) body(i, k, bit);
+          }
+        }
+      };
+      VERBENA_UNROLL
+      for (uint32_t i = 0; i < kCount; ++i) {
+        VERBENA_UNROLL
+        for (int32_t k = 0; k < kAtOnce; ++k) {
+          if ((which >> i & 1) != 0 && first + k != context_.team_rank)
+            missing |= 1u << (i * kAtOnce + static_cast<uint32_t>(k));
+        }
+      }
+      const WaitResult result = wait(patience, [&] {
+        for_missing([&](uint32_t i, int32_t k, uint32_t) {
+          stored[i][k] = Packet::poll(find_slot(first + k, 0) + index[i] * Packet::kBytes, true);
+        });
+        for_missing([&](uint32_t i, int32_t k, uint32_t bit) {
+          if (Packet::is_of(stored[i][k], epoch_, true)) missing &= ~bit;
+        });
+        return missing == 0;
+      });
+      if (result != WaitResult::kReached) {
+        for_missing([&](uint32_t, int32_t k, uint32_t) { late = first + k; });
+        return result;
+      }
+      VERBENA_UNROLL
+      for (uint32_t i = 0; i < kCount; ++i) {
+        Data terms[kAtOnce];
+        VERBENA_UNROLL
+        for (int32_t k = 0; k < kAtOnce; ++k)
+          terms[k] = first + k == context_.team_rank ? data[i] : Packet::open(stored[i][k]);
+        reduce.add(sums[i], terms, first, kAtOnce);
+      }
+    }
+    VERBENA_UNROLL
+    for (uint32_t i = 0; i < kCount; ++i) data[i] = reduce.template finish<Data>(sums[i], size);
+    return WaitResult::kReached;
+  }
   // What all threads of the group make of their waits; `peer` is whom this one has waited for in vain.
   template <typename Group>
   [[nodiscard]] VERBENA_DEVICE SymmStatus conclude(const Group& group, WaitResult mine, int32_t peer) const {

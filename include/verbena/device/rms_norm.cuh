@@ -136,9 +136,27 @@ class RowNorm {
   // vectors of a thread, up to three times for others.
   template <typename LoadSum>
   VERBENA_DEVICE void apply(uint64_t row, const LoadSum& load_sum) {
+    // All loads are under way together: none waits for the numbers of another one.
+    load_terms(row);
+    Numbers x[kMostKept];
+    VERBENA_UNROLL
+    for (uint32_t k = 0; k < kKept; ++k) x[k] = load_sum(find_vector(k));
+    apply_kept(x, load_sum);
+  }
+  // The same in two steps, for numbers of x that come from elsewhere: kept[k] is vector find_vector(k).
+  VERBENA_DEVICE void load_terms(uint64_t row) {
     row_ = row;
+    VERBENA_UNROLL
+    for (uint32_t k = 0; k < kKept; ++k) {
+      residuals_[k] = load_residual(find_vector(k));
+      weights_[k] = load_weight(find_vector(k));
+    }
+  }
+  template <uint32_t kCount, typename LoadSum>
+  VERBENA_DEVICE void apply_kept(const Numbers (&x)[kCount], const LoadSum& load_sum) {
+    VERBENA_UNROLL
+    for (uint32_t k = 0; k < kKept; ++k) add_terms(x[k], residuals_[k], kept_[k]);
     float squares = 0;
-    load_kept(load_sum);
     for_vectors(load_sum, [&](uint64_t, const Floats& h, const auto&) {
       VERBENA_UNROLL
       for (uint32_t i = 0; i < kNumbers; ++i) squares = multiply_add(h[i], h[i], squares);
@@ -159,6 +177,10 @@ class RowNorm {
     pad();
   }
 
+  VERBENA_DEVICE uint64_t count_vectors() const { return vectors_; }
+  VERBENA_DEVICE static uint64_t find_vector(uint32_t k) {
+    return k * uint64_t{threads_per_block()} + thread_index();
+  }
   VERBENA_DEVICE uint64_t count_numbers(uint64_t vector) const {
     const uint64_t begin = vector * kNumbers;
     return begin >= norm_.hidden ? 0 : norm_.hidden - begin < kNumbers ? norm_.hidden - begin : kNumbers;
@@ -172,29 +194,18 @@ class RowNorm {
       numbers.of[i] = load<Order::kWeak, Scope::kThreads>(row + vector * kNumbers + i);
     return __builtin_bit_cast(Numbers, numbers);
   }
+  VERBENA_DEVICE void store_numbers(T* row, uint64_t vector, const Numbers& packed, bool is_aligned) const {
+    const uint64_t count = count_numbers(vector);
+    if (is_aligned && count == kNumbers) return store_packed(row + vector * kNumbers, packed);
+    const auto numbers = __builtin_bit_cast(Several, packed);
+    for (uint32_t i = 0; i < count; ++i)
+      store<Order::kWeak, Scope::kThreads>(row + vector * kNumbers + i, numbers.of[i]);
+  }
 
  private:
   struct Several {
     T of[kNumbers];
   };
-
-  // All loads are under way together: none waits for the numbers of another one.
-  template <typename LoadSum>
-  VERBENA_DEVICE void load_kept(const LoadSum& load_sum) {
-    Numbers residuals[kMostKept], x[kMostKept];
-    VERBENA_UNROLL
-    for (uint32_t k = 0; k < kKept; ++k) {
-      residuals[k] = load_residual(find_vector(k));
-      weights_[k] = load_weight(find_vector(k));
-    }
-    VERBENA_UNROLL
-    for (uint32_t k = 0; k < kKept; ++k) x[k] = load_sum(find_vector(k));
-    VERBENA_UNROLL
-    for (uint32_t k = 0; k < kKept; ++k) add_terms(x[k], residuals[k], kept_[k]);
-  }
-  VERBENA_DEVICE static uint64_t find_vector(uint32_t k) {
-    return k * uint64_t{threads_per_block()} + thread_index();
-  }
 
   // `body(vector, h, load_weight)`.
   template <typename LoadSum, typename Body>
@@ -217,14 +228,6 @@ class RowNorm {
       body(find_vector(k), kept_[k], [&] { return weights_[k]; });
       for_kept<k + 1>(body);
     }
-  }
-
-  VERBENA_DEVICE void store_numbers(T* row, uint64_t vector, const Numbers& packed) const {
-    const uint64_t count = count_numbers(vector);
-    if (is_aligned_ && count == kNumbers) return store_packed(row + vector * kNumbers, packed);
-    const auto numbers = __builtin_bit_cast(Several, packed);
-    for (uint32_t i = 0; i < count; ++i)
-      store<Order::kWeak, Scope::kThreads>(row + vector * kNumbers + i, numbers.of[i]);
   }
 
   VERBENA_DEVICE Numbers load_residual(uint64_t vector) const {
@@ -291,9 +294,10 @@ class RowNorm {
       Sums sums;
       VERBENA_UNROLL
       for (uint32_t i = 0; i < kNumbers; ++i) sums.sums[i] = h[i];
-      store_numbers(norm_.residual_out + row_ * norm_.residual_out_step, vector, sums.round());
+      store_numbers(norm_.residual_out + row_ * norm_.residual_out_step, vector, sums.round(), is_aligned_);
     }
-    if (norm_.output != nullptr) store_numbers(norm_.output + row_ * norm_.output_step, vector, rounded);
+    if (norm_.output != nullptr)
+      store_numbers(norm_.output + row_ * norm_.output_step, vector, rounded, is_aligned_);
     if (norm_.quantised.kind == RowQuantisation::kNone) return;
     store_quantised(vector, numbers, find_inverse(vector, numbers));
   }
@@ -414,7 +418,7 @@ class RowNorm {
   float inverse_root_ = 0, inverse_scale_ = 0;
   static constexpr uint32_t kMostKept = kKept == 0 ? 1 : kKept;
   Floats kept_[kMostKept];
-  Numbers weights_[kMostKept];
+  Numbers residuals_[kMostKept], weights_[kMostKept];
 };
 
 }  // namespace detail

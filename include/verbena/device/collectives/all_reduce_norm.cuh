@@ -60,6 +60,41 @@ template <int kRanks = 0, typename Calls, typename T>
   return status;
 }
 
+// The same for few rows, which need not go through memory: a row is one message, of which each thread has
+// kKept vectors of 16 bytes, and sums go to the norm in registers. Whole rows are shared out in turn. `calls`
+// is a OneShot of packets of 16 bytes whose messages hold a row, with a whole number of vectors for each
+// thread.
+template <int kRanks = 0, uint32_t kKept = 2, typename Calls, typename T>
+[[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce_norm_rows(Calls& calls, const T* input, T* sum,
+                                                             const RmsNorm<T>& norm, uint32_t block,
+                                                             uint32_t blocks) {
+  detail::RowNorm<T, kKept> rows(norm);
+  const bool is_input_aligned = detail::is_vector(input, norm.hidden);
+  const bool is_sum_aligned = detail::is_vector(sum, norm.hidden);
+  // As norm_rows().
+  sync_block();
+  for (uint64_t row = block; row < norm.rows; row += blocks) {
+    Packed<T> x[kKept];
+    Vector16 vectors[kKept];
+    VERBENA_UNROLL
+    for (uint32_t k = 0; k < kKept; ++k)
+      vectors[k] = __builtin_bit_cast(
+          Vector16, rows.load_numbers(input + row * norm.hidden, rows.find_vector(k), is_input_aligned));
+    SymmStatus status = calls.template send_vectors<kRanks>(vectors, rows.count_vectors());
+    if (status != SymmStatus::kDone) return status;
+    rows.load_terms(row);
+    status = calls.template reduce_vectors<kRanks>(vectors, rows.count_vectors(), ReduceAs<T>{});
+    if (status != SymmStatus::kDone) return status;
+    VERBENA_UNROLL
+    for (uint32_t k = 0; k < kKept; ++k) {
+      x[k] = __builtin_bit_cast(Packed<T>, vectors[k]);
+      rows.store_numbers(sum + row * norm.hidden, rows.find_vector(k), x[k], is_sum_aligned);
+    }
+    rows.apply_kept(x, [](uint64_t) { return Packed<T>{}; });
+  }
+  return SymmStatus::kDone;
+}
+
 namespace detail {
 
 // Rows of a tensor that are shared out among ranks, those of a rank side by side, and among blocks.

@@ -102,6 +102,56 @@ class OneShot {
     });
   }
 
+  // An all-reduce of `count` vectors that stay in registers, by packets of 16 bytes, in two halves: between
+  // them the group may load what it needs behind it. vectors[k] is number k * group.size() + group.rank(),
+  // and of no use behind the last one. All are one message.
+  template <int kRanks = 0, uint32_t kVectors, typename Group = BlockGroup>
+  [[nodiscard]] VERBENA_DEVICE SymmStatus send_vectors(const Vector16 (&vectors)[kVectors], uint64_t count,
+                                                       const Group& group = {}) {
+    const uint64_t rows = (count + group.size() - 1) / group.size();
+    if (status_ == SymmStatus::kDone && (!exchange_.is_size(kRanks) || rows > kVectors ||
+                                         rows * group.size() > exchange_.capacity_bytes() / kVectorBytes))
+      status_ = SymmStatus::kInvalid;
+    if (status_ != SymmStatus::kDone || !begin_message(group)) return status_;
+    VERBENA_UNROLL
+    for (uint32_t k = 0; k < kVectors; ++k) {
+      if (find_vector(k, group) >= count) continue;
+      const auto halves = __builtin_bit_cast(Halves, vectors[k]);
+      VERBENA_UNROLL
+      for (uint32_t half = 0; half < 2; ++half)
+        exchange_.template send_packet_to_all<kRanks>(find_half(k, half, group), halves.of[half], true);
+    }
+    return status_;
+  }
+  // `vectors` as they were sent: they become the result.
+  template <int kRanks = 0, uint32_t kVectors, typename Reduce, typename Group = BlockGroup>
+  [[nodiscard]] VERBENA_DEVICE SymmStatus reduce_vectors(Vector16 (&vectors)[kVectors], uint64_t count,
+                                                         const Reduce& reduce, const Group& group = {}) {
+    // As many as the registers of 512 threads hold for four ranks.
+    constexpr uint32_t kAtOnce = kVectors % 2 == 0 ? 2 : 1;
+    Patience patience(context_);
+    WaitResult mine = WaitResult::kReached;
+    int32_t late = 0;
+    VERBENA_UNROLL
+    for (uint32_t first = 0; first < kVectors; first += kAtOnce) {
+      uint32_t index[2 * kAtOnce], which = 0;
+      Data data[2 * kAtOnce];
+      VERBENA_UNROLL
+      for (uint32_t i = 0; i < 2 * kAtOnce; ++i) {
+        const uint32_t k = first + i / 2;
+        index[i] = find_half(k, i % 2, group);
+        data[i] = __builtin_bit_cast(Halves, vectors[k]).of[i % 2];
+        if (find_vector(k, group) < count) which |= 1u << i;
+      }
+      if (mine == WaitResult::kReached)
+        mine = exchange_.template reduce_several<kRanks>(index, which, patience, data, late, reduce);
+      VERBENA_UNROLL
+      for (uint32_t i = 0; i < kAtOnce; ++i)
+        vectors[first + i] = __builtin_bit_cast(Vector16, Halves{{data[2 * i], data[2 * i + 1]}});
+    }
+    return status_ = exchange_.conclude(group, mine, late);
+  }
+
   // Behind the last call of a kernel. The first error of the calls, if there was one.
   template <typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus finish(const Group& group = {}) {
@@ -112,6 +162,19 @@ class OneShot {
  private:
   using Exchange = LowLatency<Packet, Context>;
   using Data = typename Packet::Data;
+
+  // Of a vector. Those of the same half lie side by side, so that a warp stores whole lines.
+  struct Halves {
+    Data of[2];
+  };
+  template <typename Group>
+  VERBENA_DEVICE static uint64_t find_vector(uint32_t k, const Group& group) {
+    return k * uint64_t{group.size()} + group.rank();
+  }
+  template <typename Group>
+  VERBENA_DEVICE static uint32_t find_half(uint32_t k, uint32_t half, const Group& group) {
+    return (2 * k + half) * group.size() + group.rank();
+  }
 
   // What one message of each pair has of its part.
   struct Round {

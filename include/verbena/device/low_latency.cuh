@@ -282,6 +282,19 @@ struct Packet64 {
     detail::store_part(to, at, length_bytes, data.low);
     if (!has_flag()) detail::store_part(to, at + 8, length_bytes, data.high);
   }
+  // Of a message in memory of the block, 8 bytes aligned and of whole lines.
+  template <Space space>
+  VERBENA_DEVICE static Data load_data(const char* source, uint32_t index) {
+    const auto* const from = reinterpret_cast<const uint64_t*>(source + offset(index));
+    return {load<Order::kWeak, Scope::kThreads, Cache::kDefault, space>(from),
+            has_flag() ? 0 : load<Order::kWeak, Scope::kThreads, Cache::kDefault, space>(from + 1)};
+  }
+  template <Space space>
+  VERBENA_DEVICE static void store_data(char* to, uint32_t index, Data data) {
+    auto* const words = reinterpret_cast<uint64_t*>(to + offset(index));
+    store<Order::kWeak, Scope::kThreads, Cache::kDefault, space>(words, data.low);
+    if (!has_flag()) store<Order::kWeak, Scope::kThreads, Cache::kDefault, space>(words + 1, data.high);
+  }
   VERBENA_DEVICE static void send(char* there, Data data, uint64_t epoch, bool is_active) {
     if (has_flag()) data.high = epoch;
     detail::send_line_part(there, data, is_active);
@@ -337,6 +350,7 @@ class LowLatency {
     return Packet::offset(static_cast<uint32_t>(slot_bytes) / Packet::kBytes);
   }
   VERBENA_DEVICE uint64_t epoch() const { return epoch_; }
+  VERBENA_DEVICE uint32_t block() const { return block_; }
 
   // The first call of a kernel, which the kernels before it have ended; or the first `calls`, which are under
   // way together (packet by packet, below).
@@ -500,6 +514,26 @@ class LowLatency {
       return Packet::is_of(stored, epoch_ + ahead, is_active);
     });
     data = Packet::open(stored);
+    return result;
+  }
+  // Several packets of one member, those whose bit of `which` is set, at index[i]: all asked for at once.
+  template <uint32_t kCount>
+  VERBENA_DEVICE WaitResult receive_several(int32_t peer, const uint32_t (&index)[kCount], uint32_t which,
+                                            Patience& patience, Data (&data)[kCount]) const {
+    const char* const here = find_slot(peer, 0);
+    typename Packet::Stored stored[kCount];
+    const WaitResult result = wait(patience, [&] {
+      VERBENA_UNROLL
+      for (uint32_t i = 0; i < kCount; ++i)
+        stored[i] = Packet::poll(here + index[i] * Packet::kBytes, (which >> i & 1) != 0);
+      bool have_come = true;
+      VERBENA_UNROLL
+      for (uint32_t i = 0; i < kCount; ++i)
+        have_come = Packet::is_of(stored[i], epoch_, (which >> i & 1) != 0) && have_come;
+      return have_come;
+    });
+    VERBENA_UNROLL
+    for (uint32_t i = 0; i < kCount; ++i) data[i] = Packet::open(stored[i]);
     return result;
   }
   // One packet of each member from `first` on, `own` from this one; all are asked for at once.

@@ -1,7 +1,8 @@
-// All-reduce in few bits on emulated GPUs: the same bits on every rank, every number inside its bound for
+// All-reduces in few bits on emulated GPUs, in two shots and in one: the same bits on every rank, every number inside its bound for
 // tensors of models and adversaries, the errors that docs/quantisation.md promises, any size, alignment and
 // number of ranks, launch after launch.
 #include "verbena/device/collectives/bulk_codec.cuh"
+#include "verbena/device/collectives/one_shot_codec.cuh"
 
 #include <gtest/gtest.h>
 
@@ -9,6 +10,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "device/collectives/codec_bounds.h"
@@ -21,6 +23,7 @@ namespace verbena::device_test {
 namespace {
 
 using device::Bfloat16;
+using device::all_reduce_coded;
 using device::Bulk;
 using device::CodedSums;
 using device::DataType;
@@ -30,6 +33,8 @@ using device::Int4;
 using device::Int6;
 using device::Int8;
 using device::kTileNumbers;
+using device::OneShot;
+using device::Packet64;
 using device::RoundByChance;
 using device::RoundToNearest;
 using emulator::require;
@@ -51,6 +56,13 @@ struct Shape {
   uint32_t blocks = 2, threads = 64;
   uint32_t tiles = 2;  // that a slot has room for, of each phase
 };
+
+// In one shot sums are not coded.
+struct NotCoded {
+  static constexpr uint32_t kGroup = 1;
+};
+template <typename Sums>
+constexpr bool kIsOneShot = std::is_same_v<Sums, NotCoded>;
 
 // Ranks with a workspace, which goes on from call to call.
 template <typename Terms, typename Sums, typename T = Bfloat16>
@@ -82,13 +94,22 @@ class CodedRanks {
         const SymmWorkspace<> mine =
             fleet_.workspace(static_cast<int32_t>(rank), 0, shape_.blocks, slot_bytes_);
         if ((launches_ + rank) % 3 == 0) device::pause(300'000);
-        Bulk<> calls(mine, device::block_index(), shape_.blocks);
         char* const to = reinterpret_cast<char*>(outputs[rank].data() + kMargin + offset);
         const char* const from =
             is_in_place ? to : reinterpret_cast<const char*>(inputs[rank].data() + kMargin + offset);
-        const CodedSums<Terms, Sums, Rounding> codec{kType<T>, rounding};
-        require(calls.all_reduce(from, to, count * sizeof(T), codec) == SymmStatus::kDone, "all_reduce");
-        require(calls.finish() == SymmStatus::kDone, "finish");
+        const auto block = device::block_index();
+        if constexpr (kIsOneShot<Sums>) {
+          OneShot<Packet64> calls(mine, block, shape_.blocks);
+          require(all_reduce_coded<Terms>(mine.context, calls, from, to, count * sizeof(T), kType<T>,
+                                          rounding) == SymmStatus::kDone,
+                  "all_reduce_coded");
+          require(calls.finish() == SymmStatus::kDone, "finish");
+        } else {
+          Bulk<> calls(mine, block, shape_.blocks);
+          const CodedSums<Terms, Sums, Rounding> codec{kType<T>, rounding};
+          require(calls.all_reduce(from, to, count * sizeof(T), codec) == SymmStatus::kDone, "all_reduce");
+          require(calls.finish() == SymmStatus::kDone, "finish");
+        }
       });
     EXPECT_EQ(world.run(), "");
     std::vector<float> sums;
@@ -110,8 +131,14 @@ class CodedRanks {
  private:
   static constexpr uint64_t kMargin = 64;
   static constexpr float kBeside = 77;
-  static constexpr uint32_t kMostTileBytes =
-      std::max(device::CodedTiles<Terms>::kBytes, device::CodedTiles<Sums>::kBytes);
+  static constexpr uint32_t count_tile_bytes() {
+    if constexpr (kIsOneShot<Sums>) {
+      return device::CodedTiles<Terms>::kBytes;
+    } else {
+      return std::max(device::CodedTiles<Terms>::kBytes, device::CodedTiles<Sums>::kBytes);
+    }
+  }
+  static constexpr uint32_t kMostTileBytes = count_tile_bytes();
 
   const Shape shape_;
   const uint64_t slot_bytes_;
@@ -145,11 +172,18 @@ std::string check_sums(const std::vector<std::vector<float>>& terms, const std::
       group.push_back(static_cast<float>(exact[i] + allowed[i]));
       group.push_back(static_cast<float>(exact[i] - allowed[i]));
     }
-    const Bound<Sums> bound(group);
+    const auto bound_of = [&](float number) {
+      if constexpr (kIsOneShot<Sums>) {
+        return 0.0;
+      } else {
+        return Bound<Sums>(group).of(number, slack);
+      }
+    };
     for (size_t i = first; i < end; ++i) {
       const auto farthest = static_cast<float>(std::abs(exact[i]) + allowed[i]);
-      const double all = allowed[i] + bound.of(farthest, slack) + 0x1p-20 * (magnitudes[i] + allowed[i]) +
-                         kHalfUnit<T> * 1.01 * (farthest + bound.of(farthest, slack)) + kSmallestNormal;
+      const double of_sum = bound_of(farthest);
+      const double all = allowed[i] + of_sum + 0x1p-20 * (magnitudes[i] + allowed[i]) +
+                         kHalfUnit<T> * 1.01 * (farthest + of_sum) + kSmallestNormal;
       if (std::abs(sums[i] - exact[i]) <= all) continue;
       char text[160];
       std::snprintf(text, sizeof text, "sum %zu: %.9g became %.9g, allowed is %.9g", i, exact[i],
@@ -169,7 +203,9 @@ template <typename Pair>
 class BulkCodecTest : public testing::Test {};
 using Pairs =
     testing::Types<Pair<Int8, Int8>, Pair<Int6, Int6>, Pair<Int4, Int4>, Pair<Int4, Int8>,
-                   Pair<Float8, Float8>, Pair<Float8, Int8>, Pair<MxFloat8, MxFloat8>, Pair<Int8, Int4>>;
+                   Pair<Float8, Float8>, Pair<Float8, Int8>, Pair<MxFloat8, MxFloat8>, Pair<Int8, Int4>,
+                   Pair<Int8, NotCoded>, Pair<Int6, NotCoded>, Pair<Int4, NotCoded>, Pair<Float8, NotCoded>,
+                   Pair<MxFloat8, NotCoded>>;
 TYPED_TEST_SUITE(BulkCodecTest, Pairs);
 
 TYPED_TEST(BulkCodecTest, EverySumStaysInsideItsBound) {
@@ -266,10 +302,27 @@ TEST(BulkCodec, RefusesSlotsThatAreTooSmall) {
   EXPECT_EQ(world.run(), "");
 }
 
+TEST(BulkCodec, RefusesSlotsThatAreTooSmallInOneShot) {
+  constexpr uint64_t kSlotBytes = 512;
+  Fleet fleet(2, INT32_MAX, Fleet::measure_workspace(2, 1, kSlotBytes));
+  std::vector<Bfloat16> numbers(100);
+  World world(0);
+  world.add_grid(0, 1, 32, [&] {
+    const SymmWorkspace<> mine = fleet.workspace(0, 0, 1, kSlotBytes);
+    OneShot<Packet64> calls(mine, 0, 1);
+    char* const tensor = reinterpret_cast<char*>(numbers.data());
+    require(all_reduce_coded<Int4>(mine.context, calls, tensor, tensor, 200, DataType::kBfloat16) ==
+                SymmStatus::kInvalid,
+            "refused");
+  });
+  EXPECT_EQ(world.run(), "");
+}
+
 // As a graph that is replayed, with other lengths in between: tensors of zeros and ones, which integers code
 // exactly.
-TEST(BulkCodec, ZerosAndOnesInTurn) {
-  CodedRanks<Int4, Int4> ranks({2});
+template <typename Sums>
+void sum_zeros_and_ones_in_turn() {
+  CodedRanks<Int4, Sums> ranks({2});
   const int launches = emulator::kSanitizer ? 20 : 100;
   for (int launch = 0; launch < launches; ++launch) {
     const float number = static_cast<float>(launch % 2);
@@ -277,10 +330,17 @@ TEST(BulkCodec, ZerosAndOnesInTurn) {
     for (const float sum : ranks.reduce(terms)) ASSERT_EQ(sum, 2 * number) << launch;
   }
 }
+TEST(BulkCodec, ZerosAndOnesInTurn) {
+  sum_zeros_and_ones_in_turn<Int4>();
+}
+TEST(BulkCodec, ZerosAndOnesInTurnInOneShot) {
+  sum_zeros_and_ones_in_turn<NotCoded>();
+}
 
 // The same seed gives other numbers in each launch, and the same on all ranks; on average they are right.
-TEST(BulkCodec, RoundsByChance) {
-  CodedRanks<Int4, Int4, Half> ranks({2});
+template <typename Sums>
+void round_by_chance() {
+  CodedRanks<Int4, Sums, Half> ranks({2});
   const int launches = emulator::kSanitizer ? 20 : 60;
   Random random(4);
   std::vector<std::vector<float>> terms(2, std::vector<float>(2500));
@@ -290,7 +350,7 @@ TEST(BulkCodec, RoundsByChance) {
   std::vector<float> before;
   for (int launch = 0; launch < launches; ++launch) {
     const std::vector<float> sums = ranks.reduce(terms, 0, false, RoundByChance(9));
-    ASSERT_EQ((check_sums<Int4, Int4, Half>(terms, sums, 2)), "");
+    ASSERT_EQ((check_sums<Int4, Sums, Half>(terms, sums, 2)), "");
     ASSERT_NE(sums, before) << launch;
     before = sums;
     for (size_t i = 0; i < sums.size(); ++i) mean[i] += sums[i] / static_cast<double>(launches);
@@ -299,6 +359,12 @@ TEST(BulkCodec, RoundsByChance) {
   for (size_t i = 0; i < mean.size(); ++i)
     error += std::abs(mean[i] - terms[0][i] - terms[1][i]) / static_cast<double>(mean.size());
   EXPECT_LT(error, 0.5 / std::sqrt(launches));
+}
+TEST(BulkCodec, RoundsByChance) {
+  round_by_chance<Int4>();
+}
+TEST(BulkCodec, RoundsByChanceInOneShot) {
+  round_by_chance<NotCoded>();
 }
 
 struct Errors {
@@ -353,7 +419,7 @@ void expect_errors(const char* name, double percent) {
   for (const Tensor& tensor : list_measured()) {
     const size_t count = emulator::kSanitizer ? 16384 : tensor.name == kNormal ? 131072 : 65536;
     for (const int32_t ranks : {2, 4, 8}) {
-      if (ranks > 2 && (emulator::kSanitizer || tensor.name != kNormal)) continue;
+      if (ranks > 2 && (emulator::kSanitizer || tensor.name != kNormal || kIsOneShot<Sums>)) continue;
       const Errors errors = measure<Terms, Sums>(ranks, count, tensor);
       std::printf("%-12s %-14s %d ranks %6.2f %%  mean %7.4f %%  length %7.4f %%\n", name,
                   tensor.name.c_str(), ranks, 100 * errors.relative, 100 * errors.bias, 100 * errors.slope);
@@ -382,6 +448,13 @@ TEST(BulkCodecErrors, Int6) {
 }
 TEST(BulkCodecErrors, Int4) {
   expect_errors<Int4, Int4>("int4", 12);
+}
+TEST(BulkCodecErrors, InOneShot) {
+  expect_errors<Int8, NotCoded>("int8", 0.67);
+  expect_errors<Float8, NotCoded>("fp8", 2.8);
+  expect_errors<MxFloat8, NotCoded>("mxfp8", 3);
+  expect_errors<Int6, NotCoded>("int6", 2.6);
+  expect_errors<Int4, NotCoded>("int4", 9);
 }
 TEST(BulkCodecErrors, Int4ThenInt8) {
   expect_errors<Int4, Int8>("int4, int8", 8);

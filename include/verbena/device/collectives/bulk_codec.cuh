@@ -21,7 +21,7 @@ struct CodedSums {
   DataType type;
   Rounding rounding{};
 
-  VERBENA_HOST_DEVICE static constexpr uint32_t unit_bytes() { return kTileNumbers * kNumberBytes; }
+  VERBENA_HOST_DEVICE static constexpr uint32_t unit_bytes() { return kTileBytes; }
   VERBENA_HOST_DEVICE static constexpr uint32_t fit_bytes(uint32_t room_bytes) {
     constexpr uint32_t kOfTerms = CodedTiles<Terms>::kBytes, kOfSums = CodedTiles<Sums>::kBytes;
     return room_bytes / (kOfTerms > kOfSums ? kOfTerms : kOfSums) * unit_bytes();
@@ -37,7 +37,7 @@ struct CodedSums {
       VERBENA_UNROLL
       for (uint32_t row = 0; row < kTileRows; ++row) {
         float unit[kUnitNumbers];
-        widen(raw[row], unit);
+        widen_unit(type, raw[row], unit);
         Terms::encode_row(unit, row, of_tile, coded);
       }
       CodedTiles<Terms>(chunk.slot_at(peer), count_tiles(chunk, peer)).store(tile, coded);
@@ -70,8 +70,6 @@ struct CodedSums {
   }
 
  private:
-  static constexpr uint32_t kNumberBytes = 2;
-  using RawUnit = Unit<Bfloat16>;  // of either type
 
   VERBENA_DEVICE static uint32_t count_tiles(const BulkChunk& chunk, int32_t member) {
     return (chunk.length(member) + unit_bytes() - 1) / unit_bytes();
@@ -114,7 +112,7 @@ struct CodedSums {
           if (first + i >= size) break;
           float unit[kUnitNumbers];
           if (first + i == me) {
-            widen(raw[row], unit);
+            widen_unit(type, raw[row], unit);
           } else {
             Terms::decode_row(coded[i], row, unit);
           }
@@ -133,29 +131,8 @@ struct CodedSums {
     for (uint32_t row = 0; row < kTileRows; ++row) {
       float unit[kUnitNumbers];
       Sums::decode_row(coded, row, unit);
-      raw[row] = type == DataType::kFloat16 ? narrow_as<Half>(unit) : narrow_as<Bfloat16>(unit);
+      raw[row] = narrow_unit(type, unit);
     }
-  }
-  template <typename T>
-  VERBENA_DEVICE static RawUnit narrow_as(const float* unit) {
-    PackedSum<T> sums;
-    VERBENA_UNROLL
-    for (uint32_t i = 0; i < kUnitNumbers; ++i) sums.sums[i] = unit[i];
-    return __builtin_bit_cast(RawUnit, sums.round());
-  }
-  VERBENA_DEVICE void widen(const RawUnit& raw, float* unit) const {
-    if (type == DataType::kFloat16) {
-      widen_as<Half>(raw, unit);
-    } else {
-      widen_as<Bfloat16>(raw, unit);
-    }
-  }
-  template <typename T>
-  VERBENA_DEVICE static void widen_as(const RawUnit& raw, float* unit) {
-    PackedSum<T> sums;
-    sums.begin(__builtin_bit_cast(Packed<T>, raw));
-    VERBENA_UNROLL
-    for (uint32_t i = 0; i < kUnitNumbers; ++i) unit[i] = sums.sums[i];
   }
 
   // By chance each rank, call, chunk and message has another sequence.
@@ -167,21 +144,11 @@ struct CodedSums {
 
   VERBENA_DEVICE static void load(const BulkChunk& chunk, int32_t member, uint32_t tile,
                                   RawUnit (&raw)[kTileRows]) {
-    const auto* const from = reinterpret_cast<const Bfloat16*>(chunk.input + chunk.begin(member));
-    const uint64_t count = chunk.length(member) / kNumberBytes, first = uint64_t{tile} * kTileNumbers;
-    const bool is_whole = detail::offset_in_vector(from) == 0 && first + kTileNumbers <= count;
-    VERBENA_UNROLL
-    for (uint32_t row = 0; row < kTileRows; ++row)
-      raw[row] = load_unit(from, first + row * kRowNumbers, count, is_whole);
+    load_tile(chunk.input + chunk.begin(member), chunk.length(member), tile, raw);
   }
   VERBENA_DEVICE static void store(const BulkChunk& chunk, int32_t member, uint32_t tile,
                                    const RawUnit (&raw)[kTileRows]) {
-    auto* const to = reinterpret_cast<Bfloat16*>(chunk.output + chunk.begin(member));
-    const uint64_t count = chunk.length(member) / kNumberBytes, first = uint64_t{tile} * kTileNumbers;
-    const bool is_whole = detail::offset_in_vector(to) == 0 && first + kTileNumbers <= count;
-    VERBENA_UNROLL
-    for (uint32_t row = 0; row < kTileRows; ++row)
-      store_unit(to, first + row * kRowNumbers, count, is_whole, raw[row]);
+    store_tile(chunk.output + chunk.begin(member), chunk.length(member), tile, raw);
   }
 };
 

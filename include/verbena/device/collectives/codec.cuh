@@ -19,6 +19,7 @@
 
 #include "verbena/device/arithmetic.cuh"
 #include "verbena/device/copy.cuh"
+#include "verbena/device/reduction.cuh"
 
 namespace verbena::device {
 
@@ -121,26 +122,81 @@ VERBENA_DEVICE void store_unit(T* destination, uint64_t first, uint64_t count, b
                                                                           several.of[i]);
 }
 
+// Tensors of bfloat16 or half, whichever is known when a kernel runs.
+using RawUnit = Unit<Bfloat16>;  // of either type
+inline constexpr uint32_t kTileBytes = kTileNumbers * sizeof(Bfloat16);
+
+// A lane's units of a tile, the one of that number from `tensor` on.
+VERBENA_DEVICE void load_tile(const char* tensor, uint64_t length_bytes, uint32_t tile,
+                              RawUnit (&raw)[kTileRows]) {
+  const auto* const from = reinterpret_cast<const Bfloat16*>(tensor);
+  const uint64_t count = length_bytes / sizeof(Bfloat16), first = uint64_t{tile} * kTileNumbers;
+  const bool is_whole = detail::offset_in_vector(from) == 0 && first + kTileNumbers <= count;
+  VERBENA_UNROLL
+  for (uint32_t row = 0; row < kTileRows; ++row)
+    raw[row] = load_unit(from, first + row * kRowNumbers, count, is_whole);
+}
+VERBENA_DEVICE void store_tile(char* tensor, uint64_t length_bytes, uint32_t tile,
+                               const RawUnit (&raw)[kTileRows]) {
+  auto* const to = reinterpret_cast<Bfloat16*>(tensor);
+  const uint64_t count = length_bytes / sizeof(Bfloat16), first = uint64_t{tile} * kTileNumbers;
+  const bool is_whole = detail::offset_in_vector(to) == 0 && first + kTileNumbers <= count;
+  VERBENA_UNROLL
+  for (uint32_t row = 0; row < kTileRows; ++row)
+    store_unit(to, first + row * kRowNumbers, count, is_whole, raw[row]);
+}
+
+namespace detail {
+
+template <typename T>
+VERBENA_DEVICE RawUnit narrow_unit_as(const float* unit) {
+  PackedSum<T> sums;
+  VERBENA_UNROLL
+  for (uint32_t i = 0; i < kUnitNumbers; ++i) sums.sums[i] = unit[i];
+  return __builtin_bit_cast(RawUnit, sums.round());
+}
+template <typename T>
+VERBENA_DEVICE void widen_unit_as(const RawUnit& raw, float* unit) {
+  PackedSum<T> sums;
+  sums.begin(__builtin_bit_cast(Packed<T>, raw));
+  VERBENA_UNROLL
+  for (uint32_t i = 0; i < kUnitNumbers; ++i) unit[i] = sums.sums[i];
+}
+
+}  // namespace detail
+
+VERBENA_DEVICE RawUnit narrow_unit(DataType type, const float* unit) {
+  return type == DataType::kFloat16 ? detail::narrow_unit_as<Half>(unit)
+                                    : detail::narrow_unit_as<Bfloat16>(unit);
+}
+VERBENA_DEVICE void widen_unit(DataType type, const RawUnit& raw, float* unit) {
+  if (type == DataType::kFloat16) {
+    detail::widen_unit_as<Half>(raw, unit);
+  } else {
+    detail::widen_unit_as<Bfloat16>(raw, unit);
+  }
+}
+
 namespace detail {
 
 template <uint32_t kWords>
 struct Words {
   uint32_t of[kWords];
 };
-template <uint32_t kWords>
+template <uint32_t kWords, Space space>
 VERBENA_DEVICE void store_words(char* to, const uint32_t* from) {
   Words<kWords> words;
   VERBENA_UNROLL
   for (uint32_t i = 0; i < kWords; ++i) words.of[i] = from[i];
   using Access = Bits<Words<kWords>>;
-  store<Order::kWeak, Scope::kThreads, Cache::kDefault, Space::kGlobal>(reinterpret_cast<Access*>(to),
-                                                                        __builtin_bit_cast(Access, words));
+  store<Order::kWeak, Scope::kThreads, Cache::kDefault, space>(reinterpret_cast<Access*>(to),
+                                                               __builtin_bit_cast(Access, words));
 }
-template <uint32_t kWords>
+template <uint32_t kWords, Space space>
 VERBENA_DEVICE void load_words(uint32_t* to, const char* from) {
   using Access = Bits<Words<kWords>>;
   const auto words =
-      __builtin_bit_cast(Words<kWords>, load<Order::kWeak, Scope::kThreads, Cache::kDefault, Space::kGlobal>(
+      __builtin_bit_cast(Words<kWords>, load<Order::kWeak, Scope::kThreads, Cache::kDefault, space>(
                                             reinterpret_cast<const Access*>(from)));
   VERBENA_UNROLL
   for (uint32_t i = 0; i < kWords; ++i) to[i] = words.of[i];
@@ -150,7 +206,7 @@ VERBENA_DEVICE void load_words(uint32_t* to, const char* from) {
 
 // Coded tiles of a message: the payload of all tiles, behind it the scales of all, each as a warp accesses
 // them. A tile's length is a multiple of 16 bytes.
-template <typename Codec, typename Byte = char>  // const char: to load them
+template <typename Codec, typename Byte = char, Space space = Space::kGlobal>  // const char: to load them
 class CodedTiles {
  public:
   static constexpr uint32_t kPayloadBytes = kTileNumbers / 8 * Codec::kBits;
@@ -168,20 +224,20 @@ class CodedTiles {
   // By all lanes of a warp. Other threads see it behind what orders memory.
   VERBENA_DEVICE void store(uint64_t tile, const typename Codec::Coded& coded) const {
     Byte* const payload = payload_ + tile * kPayloadBytes;
-    detail::store_words<4>(payload + lane() * 16, coded.payload);
+    detail::store_words<4, space>(payload + lane() * 16, coded.payload);
     if constexpr (Codec::kBits > 4)
-      detail::store_words<Codec::kBits - 4>(payload + 16 * kWarpLanes + lane() * (Codec::kBits - 4) * 4,
+      detail::store_words<Codec::kBits - 4, space>(payload + 16 * kWarpLanes + lane() * (Codec::kBits - 4) * 4,
                                             coded.payload + 4);
-    if (lane() % kLanes == 0) detail::store_words<Codec::kScaleWords>(find_scales(tile), coded.scales);
+    if (lane() % kLanes == 0) detail::store_words<Codec::kScaleWords, space>(find_scales(tile), coded.scales);
   }
   VERBENA_DEVICE typename Codec::Coded load(uint64_t tile) const {
     typename Codec::Coded coded;
     const char* const payload = payload_ + tile * kPayloadBytes;
-    detail::load_words<4>(coded.payload, payload + lane() * 16);
+    detail::load_words<4, space>(coded.payload, payload + lane() * 16);
     if constexpr (Codec::kBits > 4)
-      detail::load_words<Codec::kBits - 4>(coded.payload + 4,
+      detail::load_words<Codec::kBits - 4, space>(coded.payload + 4,
                                            payload + 16 * kWarpLanes + lane() * (Codec::kBits - 4) * 4);
-    detail::load_words<Codec::kScaleWords>(coded.scales, find_scales(tile));
+    detail::load_words<Codec::kScaleWords, space>(coded.scales, find_scales(tile));
     return coded;
   }
 

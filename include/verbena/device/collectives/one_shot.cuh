@@ -25,6 +25,8 @@ namespace verbena::device {
 template <typename Packet = Packet16, typename Context = SymmContext>
 class OneShot {
  public:
+  using Exchange = LowLatency<Packet, Context>;
+
   // By all threads of the group that makes the calls. The workspace has at least `blocks` blocks; `block` is
   // below that. The workspace outlives this.
   VERBENA_DEVICE OneShot(const SymmWorkspace<Context>& workspace, uint32_t block, uint32_t blocks)
@@ -49,20 +51,34 @@ class OneShot {
                                                            uint64_t length_bytes, const Reduce& reduce,
                                                            const Group& group = {},
                                                            uint64_t unit_bytes = kVectorBytes) {
-    if (status_ == SymmStatus::kDone && !exchange_.is_size(kRanks)) status_ = SymmStatus::kInvalid;
+    const uint64_t most = exchange_.capacity_bytes() / kVectorBytes * kVectorBytes;
+    return for_messages<kRanks>(length_bytes, unit_bytes, most, group,
+                                [&](const Exchange&, uint64_t offset, uint32_t length) {
+                                  return reduce_message<kRanks>(input + offset, output + offset, length,
+                                                                reduce, group);
+                                });
+  }
+
+  // The block's part of a tensor, of whole units of so many bytes, in messages of up to `most_bytes`:
+  // `body(exchange, offset, length_bytes)` sends one to all others and takes theirs, packet by packet.
+  template <int kRanks = 0, typename Group, typename Body>
+  [[nodiscard]] VERBENA_DEVICE SymmStatus for_messages(uint64_t length_bytes, uint64_t unit_bytes,
+                                                       uint64_t most_bytes, const Group& group,
+                                                       const Body& body) {
+    if (status_ == SymmStatus::kDone && (!exchange_.is_size(kRanks) || most_bytes == 0))
+      status_ = SymmStatus::kInvalid;
     if (status_ != SymmStatus::kDone) return status_;
     const Part part = find_part(length_bytes, block_, blocks_, unit_bytes);
-    const uint64_t most = exchange_.capacity_bytes() / kVectorBytes * kVectorBytes;
     // A block without a part has nothing to say on any rank, and its peers do not wait for it.
-    for (uint64_t at = 0; at < part.length_bytes; at += most) {
+    for (uint64_t at = 0; at < part.length_bytes; at += most_bytes) {
       if (!begin_message(group)) return status_;
-      const auto length = static_cast<uint32_t>(detail::cut_round(part, at, most));
-      const uint64_t offset = part.begin + at;
-      status_ = reduce_message<kRanks>(input + offset, output + offset, length, reduce, group);
+      status_ = body(exchange_, part.begin + at,
+                     static_cast<uint32_t>(detail::cut_round(part, at, most_bytes)));
       if (status_ != SymmStatus::kDone) return status_;
     }
     return SymmStatus::kDone;
   }
+  VERBENA_DEVICE uint64_t capacity_bytes() const { return exchange_.capacity_bytes(); }
 
   // `output` becomes all ranks' `input`, `count` elements each, in the order of ranks: team_size * count
   // elements of any type. `input` may be this rank's part of the output; they do not overlap in another way.
@@ -160,7 +176,6 @@ class OneShot {
   }
 
  private:
-  using Exchange = LowLatency<Packet, Context>;
   using Data = typename Packet::Data;
 
   // Of a vector. Those of the same half lie side by side, so that a warp stores whole lines.

@@ -37,6 +37,7 @@ enum class Algorithm : uint32_t {
 };
 inline constexpr uint32_t kCountAlgorithms = 9;  // of those that compute exactly
 inline constexpr uint32_t kFirstCodec = 16, kCountCodecs = 7;
+inline constexpr uint32_t kCountPacketCodecs = 5;  // the first of them, which packets have too
 // Which codec; kCountCodecs or more: none.
 constexpr uint32_t find_codec(Algorithm algorithm) {
   return static_cast<uint32_t>(algorithm) - kFirstCodec;

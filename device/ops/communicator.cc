@@ -13,7 +13,8 @@ namespace {
 constexpr size_t kPacketBytes = size_t{64} << 20;
 constexpr size_t kChunkBytes = size_t{64} << 20;
 constexpr uint32_t kBlocks = 128;
-constexpr uint64_t kNormBlocks = 8;  // of rows that wait for nobody, for each one of those that do
+constexpr uint64_t kCodedTileBytes = 2048;  // of the tensor, that a warp codes at once
+constexpr uint64_t kNormBlocks = 8;         // of rows that wait for nobody, for each one of those that do
 constexpr size_t kErrorTextBytes = 512;
 
 constexpr uint32_t kFingerprintBits = 12;
@@ -246,10 +247,18 @@ Choice Communicator::choose_by_rules(verbena_ops_operation operation, uint64_t b
 // half of that, and of chunks all threads.
 Choice Communicator::spread(Algorithm algorithm, uint64_t bytes) const {
   constexpr uint32_t kDataOf16 = 8, kDataOf64 = 14;  // bytes of a packet's data that a thread has
-  if (family_of(algorithm) == Family::kChunks)
+  const Family family = family_of(Choice{algorithm, {}, 0});
+  if (family == Family::kChunks)
     return {algorithm, {std::min<uint32_t>(options_.blocks, 128), kMostThreads}, 0};
+  // A warp has a tile at a time.
+  if (is_coded(algorithm)) {
+    const uint64_t tiles = std::max<uint64_t>(1, (bytes + kCodedTileBytes - 1) / kCodedTileBytes);
+    const auto blocks = static_cast<uint32_t>(std::min<uint64_t>(options_.blocks, tiles));
+    const auto warps = std::min<uint64_t>(kMostThreads / 32, (tiles + blocks - 1) / blocks);
+    return {algorithm, {blocks, static_cast<uint32_t>(warps) * 32}, 0};
+  }
   const bool is_two_shot = algorithm == Algorithm::kTwoShot16 || algorithm == Algorithm::kTwoShot64;
-  const uint64_t each = family_of(algorithm) == Family::kPackets16 ? kDataOf16 : kDataOf64;
+  const uint64_t each = family == Family::kPackets16 ? kDataOf16 : kDataOf64;
   const uint64_t length = is_two_shot ? bytes / size_ : bytes;
   uint64_t threads = std::max<uint64_t>(1, (length + each - 1) / each);
   if (threads > 64UL * kMostThreads) threads = std::max(threads / 2, 64UL * kMostThreads);
@@ -258,6 +267,13 @@ Choice Communicator::spread(Algorithm algorithm, uint64_t bytes) const {
           {static_cast<uint32_t>(std::min<uint64_t>(options_.blocks, (threads + block - 1) / block)),
            static_cast<uint32_t>(std::min(block, (threads + 31) / 32 * 32))},
           0};
+}
+
+// Two ranks send as much in one shot as in two: by packets, unless somebody wants chunks.
+Family Communicator::family_of(const Choice& choice) const {
+  const bool is_by_packets =
+      size_ == 2 && choice.chunk_bytes == 0 && find_codec(choice.algorithm) < kCountPacketCodecs;
+  return is_by_packets ? Family::kPackets64 : ops::family_of(choice.algorithm);
 }
 
 Choice Communicator::complete(const Choice& chosen, const verbena_ops_choice* asked) const {
@@ -344,7 +360,7 @@ void Communicator::end_group(CUstream stream) {
   for (size_t begin = 0; begin < calls.size();) {
     size_t end = begin + 1;
     const auto is_alike = [&](const Pending& one) {
-      return family_of(one.choice.algorithm) == family_of(calls[begin].choice.algorithm) &&
+      return family_of(one.choice) == family_of(calls[begin].choice) &&
              one.choice.chunk_bytes == calls[begin].choice.chunk_bytes && !is_coded(one.choice.algorithm) &&
              !is_coded(calls[begin].choice.algorithm);
     };
@@ -356,7 +372,7 @@ void Communicator::end_group(CUstream stream) {
 
 Launch Communicator::begin_launch(const Choice& choice) {
   Launch launch;
-  launch.workspace = workspace_of(family_of(choice.algorithm)).workspace();
+  launch.workspace = workspace_of(family_of(choice)).workspace();
   launch.status = local_->status.address();
   launch.chunk_bytes = choice.chunk_bytes;
   launch.lets_next_start = options_.lets_next_start;
@@ -379,11 +395,11 @@ void Communicator::launch(std::span<const Pending> calls, CUstream stream) {
     grid.blocks = std::max(grid.blocks, calls[i].choice.grid.blocks);
     grid.threads = std::max(grid.threads, calls[i].choice.grid.threads);
   }
-  if (is_coded(first.algorithm)) return local_->kernels.launch_coded(grid, launch, stream);
+  if (is_coded(first.algorithm)) return local_->kernels.launch_coded(family_of(first), grid, launch, stream);
   const Content content = !has_exchanges     ? Content::kAllReduces
                           : !has_all_reduces ? Content::kExchanges
                                              : Content::kAnything;
-  local_->kernels.launch(family_of(first.algorithm), content, grid, launch, stream);
+  local_->kernels.launch(family_of(first), content, grid, launch, stream);
 }
 
 bool Communicator::are_in_windows(const Call& call) const {

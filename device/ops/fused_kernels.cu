@@ -8,22 +8,25 @@
     using namespace verbena::ops;                                               \
     __VA_ARGS__(launch);                                                        \
   }
-#define VERBENA_OPS_CODED(name, ...)                                                                        \
-  VERBENA_OPS_KERNEL(coded_##name, (run_calls<ByCodec<__VA_ARGS__, RoundToNearest>, Content::kAllReduces>)) \
-  VERBENA_OPS_KERNEL(coded_##name##_by_chance,                                                              \
-                     (run_calls<ByCodec<__VA_ARGS__, RoundByChance>, Content::kAllReduces>))
-
+#define VERBENA_OPS_CODED(name, Way, ...)                                                       \
+  VERBENA_OPS_KERNEL(name, (run_calls<Way<__VA_ARGS__, RoundToNearest>, Content::kAllReduces>)) \
+  VERBENA_OPS_KERNEL(name##_by_chance, (run_calls<Way<__VA_ARGS__, RoundByChance>, Content::kAllReduces>))
 #define VERBENA_OPS_ROWS(of, ranks, kept)                                                             \
   VERBENA_OPS_KERNEL(norm_rows_of_##of##_float16_##kept, run_all_reduce_norm_rows<ranks, Half, kept>) \
   VERBENA_OPS_KERNEL(norm_rows_of_##of##_bfloat16_##kept, run_all_reduce_norm_rows<ranks, Bfloat16, kept>)
 
-VERBENA_OPS_CODED(float8, Float8, Float8)
-VERBENA_OPS_CODED(int8, Int8, Int8)
-VERBENA_OPS_CODED(int6, Int6, Int6)
-VERBENA_OPS_CODED(int4, Int4, Int4)
-VERBENA_OPS_CODED(mx_float8, MxFloat8, MxFloat8)
-VERBENA_OPS_CODED(float8_int8, Float8, Int8)
-VERBENA_OPS_CODED(int4_int8, Int4, Int8)
+VERBENA_OPS_CODED(coded_float8, ByCodec, Float8, Float8)
+VERBENA_OPS_CODED(coded_int8, ByCodec, Int8, Int8)
+VERBENA_OPS_CODED(coded_int6, ByCodec, Int6, Int6)
+VERBENA_OPS_CODED(coded_int4, ByCodec, Int4, Int4)
+VERBENA_OPS_CODED(coded_mx_float8, ByCodec, MxFloat8, MxFloat8)
+VERBENA_OPS_CODED(coded_float8_int8, ByCodec, Float8, Int8)
+VERBENA_OPS_CODED(coded_int4_int8, ByCodec, Int4, Int8)
+VERBENA_OPS_CODED(coded_packets_float8, ByCodedPackets, Float8)
+VERBENA_OPS_CODED(coded_packets_int8, ByCodedPackets, Int8)
+VERBENA_OPS_CODED(coded_packets_int6, ByCodedPackets, Int6)
+VERBENA_OPS_CODED(coded_packets_int4, ByCodedPackets, Int4)
+VERBENA_OPS_CODED(coded_packets_mx_float8, ByCodedPackets, MxFloat8)
 
 VERBENA_OPS_KERNEL(norm, run_norm)
 VERBENA_OPS_KERNEL(norm_packets_of_2, run_all_reduce_norm<2>)

@@ -98,6 +98,9 @@ KernelSet::KernelSet() : driver_(Driver::instance()) {
   for (uint32_t codec = 0; codec < kCountCodecs; ++codec) {
     const std::string name = std::string("coded_") + kCodecNames[codec];
     coded_[codec] = {find(fused_, name), find(fused_, name + "_by_chance")};
+    if (codec >= kCountPacketCodecs) continue;
+    const std::string packets = std::string("coded_packets_") + kCodecNames[codec];
+    coded_packets_[codec] = {find(fused_, packets), find(fused_, packets + "_by_chance")};
   }
   norm_ = find(fused_, "norm");
   sharded_by_packets_ = find(fused_, "sharded_norm_packets");
@@ -164,10 +167,12 @@ KernelSet::Size KernelSet::size_of(const Launch& launch) {
   return ranks == 2 ? kOf2 : ranks == 4 ? kOf4 : kOfAny;
 }
 
-void KernelSet::launch_coded(const Grid& grid, const Launch& launch, CUstream stream) {
+void KernelSet::launch_coded(Family family, const Grid& grid, const Launch& launch, CUstream stream) {
   const Call& call = launch.calls[0];
+  const uint32_t codec = find_codec(call.algorithm), rounding = call.seed == 0 ? 0 : 1;
   void* parameters[] = {const_cast<Launch*>(&launch)};
-  enqueue(coded_[find_codec(call.algorithm)][call.seed == 0 ? 0 : 1], grid, parameters, stream);
+  enqueue(family == Family::kPackets64 ? coded_packets_[codec][rounding] : coded_[codec][rounding], grid,
+          parameters, stream);
 }
 
 void KernelSet::launch_norm(const Grid& grid, const Launch& launch, CUstream stream) {

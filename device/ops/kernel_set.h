@@ -48,7 +48,7 @@ class KernelSet {
 
   void launch(Family family, Content content, const Grid& grid, const Launch& launch, CUstream stream);
   // One all-reduce in few bits.
-  void launch_coded(const Grid& grid, const Launch& launch, CUstream stream);
+  void launch_coded(Family family, const Grid& grid, const Launch& launch, CUstream stream);
   // One call with Launch::norm.
   void launch_norm(const Grid& grid, const Launch& launch, CUstream stream);
   void pause(uint64_t length_ns, CUstream stream);
@@ -68,7 +68,9 @@ class KernelSet {
   CUmodule module_ = nullptr, fused_ = nullptr;
   // Of all-reduces, and of exchanges; for teams of any size the same.
   std::array<std::array<std::array<CUfunction, 2>, kSizes>, kFamilies> functions_{};
-  std::array<std::array<CUfunction, 2>, kCountCodecs> coded_{};  // to nearest, by chance
+  // To nearest, by chance.
+  std::array<std::array<CUfunction, 2>, kCountCodecs> coded_{};
+  std::array<std::array<CUfunction, 2>, kCountPacketCodecs> coded_packets_{};
   // All-reduces with a norm: by packets of 64 bytes; of rows in registers, of float16 and bfloat16, with half
   // of kMostKept vectors or all.
   std::array<CUfunction, kSizes> all_reduce_norms_{};

@@ -5,11 +5,21 @@
 #include "device/ops/run_calls.cuh"
 #include "verbena/device/collectives/all_reduce_norm.cuh"
 #include "verbena/device/collectives/bulk_codec.cuh"
+#include "verbena/device/collectives/one_shot_codec.cuh"
 
 namespace verbena::ops {
 
 static_assert(kMostThreads == kNormThreads,
               "verbena: norms are launched with as many threads as a block has");
+
+template <typename Rounding>
+VERBENA_DEVICE Rounding choose_rounding(uint64_t seed) {
+  if constexpr (Rounding::kIsByChance) {
+    return Rounding(seed);
+  } else {
+    return Rounding{};
+  }
+}
 
 // All-reduces alone, of sums. Runs as a way of run_calls().
 template <typename Terms, typename Sums, typename Rounding>
@@ -17,18 +27,20 @@ struct ByCodec {
   template <typename Reduce>
   VERBENA_DEVICE static SymmStatus all_reduce(const Launch& launch, const Call& call, const Reduce& reduce) {
     Bulk<> calls(launch.workspace, block_index(), blocks_per_grid(), launch.chunk_bytes);
-    const CodedSums<Terms, Sums, Rounding> codec{reduce.type, choose_rounding(call.seed)};
+    const CodedSums<Terms, Sums, Rounding> codec{reduce.type, choose_rounding<Rounding>(call.seed)};
     (void)calls.all_reduce(call.input, call.output, call.length_bytes, codec);
     return calls.finish();
   }
-
- private:
-  VERBENA_DEVICE static Rounding choose_rounding(uint64_t seed) {
-    if constexpr (Rounding::kIsByChance) {
-      return Rounding(seed);
-    } else {
-      return Rounding{};
-    }
+};
+// The same in one shot, by packets.
+template <typename Codec, typename Rounding>
+struct ByCodedPackets {
+  template <typename Reduce>
+  VERBENA_DEVICE static SymmStatus all_reduce(const Launch& launch, const Call& call, const Reduce& reduce) {
+    OneShot<Packet64> calls(launch.workspace, block_index(), blocks_per_grid());
+    (void)all_reduce_coded<Codec>(launch.workspace.context, calls, call.input, call.output, call.length_bytes,
+                                  reduce.type, choose_rounding<Rounding>(call.seed));
+    return calls.finish();
   }
 };
 

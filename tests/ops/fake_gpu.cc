@@ -184,6 +184,13 @@ void add_coded(std::map<std::string, Body>& kernels, const char* name) {
   kernels[key + "_by_chance"] =
       &run<ops::ByCodec<Terms, Sums, device::RoundByChance>, ops::Content::kAllReduces>;
 }
+template <typename Codec>
+void add_coded_packets(std::map<std::string, Body>& kernels, const char* name) {
+  const std::string key = std::string("verbena_ops_coded_packets_") + name;
+  kernels[key] = &run<ops::ByCodedPackets<Codec, device::RoundToNearest>, ops::Content::kAllReduces>;
+  kernels[key + "_by_chance"] =
+      &run<ops::ByCodedPackets<Codec, device::RoundByChance>, ops::Content::kAllReduces>;
+}
 template <int kRanks>
 void add_rows(std::map<std::string, Body>& kernels, const std::string& of) {
   const std::string key = "verbena_ops_norm_rows_of_" + of;
@@ -217,6 +224,11 @@ const std::map<std::string, Body>& list_kernels() {
     add_coded<device::MxFloat8, device::MxFloat8>(kernels, "mx_float8");
     add_coded<device::Float8, device::Int8>(kernels, "float8_int8");
     add_coded<device::Int4, device::Int8>(kernels, "int4_int8");
+    add_coded_packets<device::Float8>(kernels, "float8");
+    add_coded_packets<device::Int8>(kernels, "int8");
+    add_coded_packets<device::Int6>(kernels, "int6");
+    add_coded_packets<device::Int4>(kernels, "int4");
+    add_coded_packets<device::MxFloat8>(kernels, "mx_float8");
     return true;
   }();
   static_cast<void>(are_added);

@@ -109,10 +109,10 @@ std::vector<verbena_ops_choice> list_coded_choices(verbena_ops_algorithm codec, 
                                                    uint32_t most_blocks) {
   std::vector<verbena_ops_choice> choices = {{VERBENA_OPS_AUTO, 0, 0, 0}};
   for (const uint32_t blocks : {32U, 64U, 128U}) {
-    for (const uint32_t threads : {256U, 512U}) {
+    for (const uint32_t threads : {64U, 128U, 256U, 512U}) {
       for (const uint32_t chunk : {0U, 32768U}) {
-        if ((blocks == 32 && bytes > 4 << 20) || (chunk != 0 && (threads != 512 || bytes < 8 << 20)))
-          continue;
+        const bool is_small = blocks == 32 || threads < 256;
+        if ((is_small && bytes > 4 << 20) || (chunk != 0 && (threads != 512 || bytes < 8 << 20))) continue;
         choices.push_back({codec, std::min(blocks, most_blocks), threads, chunk});
       }
     }

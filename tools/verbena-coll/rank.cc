@@ -231,15 +231,17 @@ Bytes Rank::expect(const Subject& subject, uint64_t count, uint32_t round) const
 std::vector<std::unique_ptr<Contender>> Rank::list_contenders(const Subject& subject, uint64_t bytes) {
   std::vector<std::unique_ptr<Contender>> all;
   if (subject.named.has_norm) {
-    verbena_ops_choice chosen{};
-    check(library_.verbena_ops_choose(ours_->ops, VERBENA_OPS_ALL_REDUCE, bytes, &chosen),
-          "verbena_ops_choose");
-    const auto add = [&](NormContender::Kind kind, Contender* all_reduce, const std::string& name) {
+    const auto add = [&](NormContender::Kind kind, Contender* all_reduce, const std::string& name,
+                         verbena_ops_algorithm algorithm) {
       all.push_back(std::make_unique<NormContender>(library_, ours_->ops, norm_, subject.named, kind,
-                                                    all_reduce, name, chosen));
+                                                    all_reduce, name,
+                                                    verbena_ops_choice{algorithm, 0, 0, 0}));
     };
-    add(NormContender::Kind::kApart, chosen_.get(), "verbena/apart");
-    add(NormContender::Kind::kFused, nullptr, "verbena/fused");
+    // What is checked against the others comes first.
+    add(NormContender::Kind::kApart, chosen_.get(), "verbena/apart", VERBENA_OPS_AUTO);
+    add(NormContender::Kind::kFused, nullptr, "verbena/auto", VERBENA_OPS_AUTO);
+    add(NormContender::Kind::kFused, nullptr, "verbena/rows", VERBENA_OPS_ONE_SHOT_16);
+    add(NormContender::Kind::kFused, nullptr, "verbena/one-shot-64", VERBENA_OPS_ONE_SHOT_64);
     return all;
   }
   const verbena_ops_algorithm codec = subject.named.codec;

@@ -1,6 +1,6 @@
-// All-reduces in few bits on emulated GPUs, in two shots and in one: the same bits on every rank, every number inside its bound for
-// tensors of models and adversaries, the errors that docs/quantisation.md promises, any size, alignment and
-// number of ranks, launch after launch.
+// All-reduces in few bits on emulated GPUs, in two shots and in one: the same bits on every rank, every
+// number inside its bound for tensors of models and adversaries, the errors that docs/quantisation.md
+// promises, any size, alignment and number of ranks, launch after launch.
 #include "verbena/device/collectives/bulk_codec.cuh"
 #include "verbena/device/collectives/one_shot_codec.cuh"
 
@@ -22,8 +22,8 @@
 namespace verbena::device_test {
 namespace {
 
-using device::Bfloat16;
 using device::all_reduce_coded;
+using device::Bfloat16;
 using device::Bulk;
 using device::CodedSums;
 using device::DataType;
@@ -201,11 +201,10 @@ struct Pair {
 };
 template <typename Pair>
 class BulkCodecTest : public testing::Test {};
-using Pairs =
-    testing::Types<Pair<Int8, Int8>, Pair<Int6, Int6>, Pair<Int4, Int4>, Pair<Int4, Int8>,
-                   Pair<Float8, Float8>, Pair<Float8, Int8>, Pair<MxFloat8, MxFloat8>, Pair<Int8, Int4>,
-                   Pair<Int8, NotCoded>, Pair<Int6, NotCoded>, Pair<Int4, NotCoded>, Pair<Float8, NotCoded>,
-                   Pair<MxFloat8, NotCoded>>;
+using Pairs = testing::Types<Pair<Int8, Int8>, Pair<Int6, Int6>, Pair<Int4, Int4>, Pair<Int4, Int8>,
+                             Pair<Float8, Float8>, Pair<Float8, Int8>, Pair<MxFloat8, MxFloat8>,
+                             Pair<Int8, Int4>, Pair<Int8, NotCoded>, Pair<Int6, NotCoded>,
+                             Pair<Int4, NotCoded>, Pair<Float8, NotCoded>, Pair<MxFloat8, NotCoded>>;
 TYPED_TEST_SUITE(BulkCodecTest, Pairs);
 
 TYPED_TEST(BulkCodecTest, EverySumStaysInsideItsBound) {

@@ -70,7 +70,6 @@ struct CodedSums {
   }
 
  private:
-
   VERBENA_DEVICE static uint32_t count_tiles(const BulkChunk& chunk, int32_t member) {
     return (chunk.length(member) + unit_bytes() - 1) / unit_bytes();
   }

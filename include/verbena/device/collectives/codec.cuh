@@ -195,9 +195,9 @@ VERBENA_DEVICE void store_words(char* to, const uint32_t* from) {
 template <uint32_t kWords, Space space>
 VERBENA_DEVICE void load_words(uint32_t* to, const char* from) {
   using Access = Bits<Words<kWords>>;
-  const auto words =
-      __builtin_bit_cast(Words<kWords>, load<Order::kWeak, Scope::kThreads, Cache::kDefault, space>(
-                                            reinterpret_cast<const Access*>(from)));
+  const auto words = __builtin_bit_cast(
+      Words<kWords>,
+      load<Order::kWeak, Scope::kThreads, Cache::kDefault, space>(reinterpret_cast<const Access*>(from)));
   VERBENA_UNROLL
   for (uint32_t i = 0; i < kWords; ++i) to[i] = words.of[i];
 }
@@ -226,8 +226,8 @@ class CodedTiles {
     Byte* const payload = payload_ + tile * kPayloadBytes;
     detail::store_words<4, space>(payload + lane() * 16, coded.payload);
     if constexpr (Codec::kBits > 4)
-      detail::store_words<Codec::kBits - 4, space>(payload + 16 * kWarpLanes + lane() * (Codec::kBits - 4) * 4,
-                                            coded.payload + 4);
+      detail::store_words<Codec::kBits - 4, space>(
+          payload + 16 * kWarpLanes + lane() * (Codec::kBits - 4) * 4, coded.payload + 4);
     if (lane() % kLanes == 0) detail::store_words<Codec::kScaleWords, space>(find_scales(tile), coded.scales);
   }
   VERBENA_DEVICE typename Codec::Coded load(uint64_t tile) const {
@@ -235,8 +235,8 @@ class CodedTiles {
     const char* const payload = payload_ + tile * kPayloadBytes;
     detail::load_words<4, space>(coded.payload, payload + lane() * 16);
     if constexpr (Codec::kBits > 4)
-      detail::load_words<Codec::kBits - 4, space>(coded.payload + 4,
-                                           payload + 16 * kWarpLanes + lane() * (Codec::kBits - 4) * 4);
+      detail::load_words<Codec::kBits - 4, space>(
+          coded.payload + 4, payload + 16 * kWarpLanes + lane() * (Codec::kBits - 4) * 4);
     detail::load_words<Codec::kScaleWords, space>(coded.scales, find_scales(tile));
     return coded;
   }

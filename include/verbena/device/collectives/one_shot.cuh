@@ -52,11 +52,10 @@ class OneShot {
                                                            const Group& group = {},
                                                            uint64_t unit_bytes = kVectorBytes) {
     const uint64_t most = exchange_.capacity_bytes() / kVectorBytes * kVectorBytes;
-    return for_messages<kRanks>(length_bytes, unit_bytes, most, group,
-                                [&](const Exchange&, uint64_t offset, uint32_t length) {
-                                  return reduce_message<kRanks>(input + offset, output + offset, length,
-                                                                reduce, group);
-                                });
+    return for_messages<kRanks>(
+        length_bytes, unit_bytes, most, group, [&](const Exchange&, uint64_t offset, uint32_t length) {
+          return reduce_message<kRanks>(input + offset, output + offset, length, reduce, group);
+        });
   }
 
   // The block's part of a tensor, of whole units of so many bytes, in messages of up to `most_bytes`:
@@ -72,8 +71,8 @@ class OneShot {
     // A block without a part has nothing to say on any rank, and its peers do not wait for it.
     for (uint64_t at = 0; at < part.length_bytes; at += most_bytes) {
       if (!begin_message(group)) return status_;
-      status_ = body(exchange_, part.begin + at,
-                     static_cast<uint32_t>(detail::cut_round(part, at, most_bytes)));
+      status_ =
+          body(exchange_, part.begin + at, static_cast<uint32_t>(detail::cut_round(part, at, most_bytes)));
       if (status_ != SymmStatus::kDone) return status_;
     }
     return SymmStatus::kDone;

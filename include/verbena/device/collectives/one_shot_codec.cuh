@@ -1,7 +1,7 @@
-// All-reduces in few bits in one shot, for two ranks, who send no more in that way than in two: each codes its
-// whole tensor and sends it to all others, in packets of 64 bytes, and all decode the same bytes, their own
-// too, and add them up in float, in the order of ranks. So the same bits on all ranks, and one quantisation of
-// each term: docs/quantisation.md has the bounds.
+// All-reduces in few bits in one shot, for two ranks, who send no more in that way than in two: each codes
+// its whole tensor and sends it to all others, in packets of 64 bytes, and all decode the same bytes, their
+// own too, and add them up in float, in the order of ranks. So the same bits on all ranks, and one
+// quantisation of each term: docs/quantisation.md has the bounds.
 //
 //   OneShot<Packet64> calls(workspace, block_index(), blocks);
 //   status = all_reduce_coded<Int4>(workspace.context, calls, input, output, length_bytes, type);
@@ -27,8 +27,8 @@ VERBENA_DEVICE char* find_coded_tile() {
   constexpr uint32_t kBytes = (kMostTileLines * Packet64::kLineData + 15) / 16 * 16;
 #if VERBENA_EMULATED
   static const char key = 0;
-  char* const tiles = static_cast<char*>(
-      emulation::shared_memory(&key, kMostCodedWarps * kBytes, alignof(Vector16)));
+  char* const tiles =
+      static_cast<char*>(emulation::shared_memory(&key, kMostCodedWarps * kBytes, alignof(Vector16)));
 #else
   VERBENA_SHARED alignas(Vector16) char tiles[kMostCodedWarps * kBytes];
 #endif
@@ -111,8 +111,7 @@ struct CodedMessage {
 
   VERBENA_DEVICE static uint32_t find_packet(uint32_t i) { return i * kWarpLanes + lane(); }
 
-  VERBENA_DEVICE WaitResult take_tile(int32_t member, uint32_t tile, Patience& patience,
-                                      Coded& coded) const {
+  VERBENA_DEVICE WaitResult take_tile(int32_t member, uint32_t tile, Patience& patience, Coded& coded) const {
     uint32_t index[kEach], which = 0;
     Halves data[kEach];
     VERBENA_UNROLL

@@ -489,9 +489,7 @@ class LowLatency {
   }
   VERBENA_DEVICE void send_packet(int32_t peer, uint32_t index, const Data& data, bool is_active,
                                   uint32_t ahead = 0) const {
-    char* const there =
-        detail::shift(find_slot(context_.team_rank, ahead), detail::get_delta(context_, peer));
-    Packet::send(there + index * Packet::kBytes, data, epoch_ + ahead, is_active);
+    Packet::send(find_slot_at(peer, ahead) + index * Packet::kBytes, data, epoch_ + ahead, is_active);
   }
   template <int kRanks = 0>
   VERBENA_DEVICE void send_packet_to_all(uint32_t index, const Data& data, bool is_active,
@@ -514,26 +512,6 @@ class LowLatency {
       return Packet::is_of(stored, epoch_ + ahead, is_active);
     });
     data = Packet::open(stored);
-    return result;
-  }
-  // Several packets of one member, those whose bit of `which` is set, at index[i]: all asked for at once.
-  template <uint32_t kCount>
-  VERBENA_DEVICE WaitResult receive_several(int32_t peer, const uint32_t (&index)[kCount], uint32_t which,
-                                            Patience& patience, Data (&data)[kCount]) const {
-    const char* const here = find_slot(peer, 0);
-    typename Packet::Stored stored[kCount];
-    const WaitResult result = wait(patience, [&] {
-      VERBENA_UNROLL
-      for (uint32_t i = 0; i < kCount; ++i)
-        stored[i] = Packet::poll(here + index[i] * Packet::kBytes, (which >> i & 1) != 0);
-      bool have_come = true;
-      VERBENA_UNROLL
-      for (uint32_t i = 0; i < kCount; ++i)
-        have_come = Packet::is_of(stored[i], epoch_, (which >> i & 1) != 0) && have_come;
-      return have_come;
-    });
-    VERBENA_UNROLL
-    for (uint32_t i = 0; i < kCount; ++i) data[i] = Packet::open(stored[i]);
     return result;
   }
   // One packet of each member from `first` on, `own` from this one; all are asked for at once.
@@ -669,6 +647,28 @@ class LowLatency {
     for (uint32_t i = 0; i < kCount; ++i) data[i] = reduce.template finish<Data>(sums[i], size);
     return WaitResult::kReached;
   }
+  // For who knows where packets lie: where this rank's go to at `peer`, and where the peer's come to here.
+  VERBENA_DEVICE char* find_slot_at(int32_t peer, uint32_t ahead = 0) const {
+    return detail::shift(find_slot(context_.team_rank, ahead), detail::get_delta(context_, peer));
+  }
+  VERBENA_DEVICE const char* find_slot_of(int32_t peer, uint32_t ahead = 0) const {
+    return find_slot(peer, ahead);
+  }
+  // wait_for(), but where packets need whole warps the lanes stay together, whose condition is the same.
+  template <typename Condition>
+  VERBENA_DEVICE static WaitResult wait(Patience& patience, const Condition& condition) {
+    for (uint32_t spins = 1; !condition(); ++spins) {
+      if (spins % kDefaultSpinsPerCheck != 0) continue;
+      const WaitResult mine = patience.check();
+      if constexpr (!Packet::kNeedsWarps) {
+        if (mine != WaitResult::kReached) return mine;
+      } else {
+        if (ballot(kFullWarp, mine == WaitResult::kAborted) != 0) return WaitResult::kAborted;
+        if (ballot(kFullWarp, mine == WaitResult::kTimedOut) != 0) return WaitResult::kTimedOut;
+      }
+    }
+    return WaitResult::kReached;
+  }
   // What all threads of the group make of their waits; `peer` is whom this one has waited for in vain.
   template <typename Group>
   [[nodiscard]] VERBENA_DEVICE SymmStatus conclude(const Group& group, WaitResult mine, int32_t peer) const {
@@ -694,22 +694,6 @@ class LowLatency {
     const uint32_t count = Packet::count(length_bytes);
     const uint32_t end = find_end(count);
     for (uint32_t index = group.rank(); index < end; index += group.size()) body(index, index < count);
-  }
-
-  // wait_for(), but where packets need whole warps the lanes stay together, whose condition is the same.
-  template <typename Condition>
-  VERBENA_DEVICE static WaitResult wait(Patience& patience, const Condition& condition) {
-    for (uint32_t spins = 1; !condition(); ++spins) {
-      if (spins % kDefaultSpinsPerCheck != 0) continue;
-      const WaitResult mine = patience.check();
-      if constexpr (!Packet::kNeedsWarps) {
-        if (mine != WaitResult::kReached) return mine;
-      } else {
-        if (ballot(kFullWarp, mine == WaitResult::kAborted) != 0) return WaitResult::kAborted;
-        if (ballot(kFullWarp, mine == WaitResult::kTimedOut) != 0) return WaitResult::kTimedOut;
-      }
-    }
-    return WaitResult::kReached;
   }
 
   // Packets have the lower half of the epoch. Before it comes round, once in 2^32 calls, all ranks forget

@@ -58,9 +58,10 @@ class OneShot {
         });
   }
 
-  // The block's part of a tensor, of whole units of so many bytes, in messages of up to `most_bytes`:
-  // `body(exchange, offset, length_bytes)` sends one to all others and takes theirs, packet by packet.
-  template <int kRanks = 0, typename Group, typename Body>
+  // The block's part of a tensor, of whole units of so many bytes: `body(exchange, offset, length_bytes)` sends
+  // to all others, and takes from them, a message of up to `most_bytes`, packet by packet; or, by kCalls, up
+  // to two of them that are under way together.
+  template <int kRanks = 0, uint32_t kCalls = 1, typename Group, typename Body>
   [[nodiscard]] VERBENA_DEVICE SymmStatus for_messages(uint64_t length_bytes, uint64_t unit_bytes,
                                                        uint64_t most_bytes, const Group& group,
                                                        const Body& body) {
@@ -69,10 +70,10 @@ class OneShot {
     if (status_ != SymmStatus::kDone) return status_;
     const Part part = find_part(length_bytes, block_, blocks_, unit_bytes);
     // A block without a part has nothing to say on any rank, and its peers do not wait for it.
-    for (uint64_t at = 0; at < part.length_bytes; at += most_bytes) {
-      if (!begin_message(group)) return status_;
-      status_ =
-          body(exchange_, part.begin + at, static_cast<uint32_t>(detail::cut_round(part, at, most_bytes)));
+    for (uint64_t at = 0; at < part.length_bytes; at += kCalls * most_bytes) {
+      const auto length = static_cast<uint32_t>(detail::cut_round(part, at, kCalls * most_bytes));
+      if (!begin_message(group, length > most_bytes ? kCalls : 1)) return status_;
+      status_ = body(exchange_, part.begin + at, length);
       if (status_ != SymmStatus::kDone) return status_;
     }
     return SymmStatus::kDone;
@@ -203,8 +204,8 @@ class OneShot {
 
   // Turns are taken before a message and not behind it, as nobody knows which is a kernel's last.
   template <typename Group>
-  VERBENA_DEVICE bool begin_message(const Group& group) {
-    status_ = has_begun_ ? exchange_.turn(group) : exchange_.begin(group);
+  VERBENA_DEVICE bool begin_message(const Group& group, uint32_t calls = 1) {
+    status_ = has_begun_ ? exchange_.turn(group, Heard::kEverybody, calls) : exchange_.begin(group, calls);
     has_begun_ = true;
     return status_ == SymmStatus::kDone;
   }

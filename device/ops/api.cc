@@ -159,7 +159,7 @@ Choice choose_coded(const verbena_ops* ops, const Call& call, verbena_ops_algori
 std::optional<Choice> choose_fused(const Communicator& communicator, const verbena_ops_norm& norm,
                                    uint64_t bytes, const Choice& choice, bool is_asked) {
   if (is_coded(choice.algorithm)) return std::nullopt;
-  const bool is_kept = communicator.keeps_rows(bytes / norm.rows);
+  const bool is_kept = communicator.spread_rows(norm.rows, bytes / norm.rows).has_value();
   if (is_asked) {
     const bool is_there = family_of(choice.algorithm) == Family::kPackets64 ||
                           (choice.algorithm == Algorithm::kOneShot16 && is_kept);

@@ -11,8 +11,9 @@ namespace verbena::ops {
 inline constexpr int32_t kMostRanks = 16;
 inline constexpr uint32_t kMostCalls = 8;  // of a launch
 inline constexpr uint32_t kMostThreads = 512;
-// Of a row of an all-reduce with a norm that does not go through memory: vectors that a thread has.
-inline constexpr uint32_t kMostKept = 4;
+// Of a row of an all-reduce with a norm that does not go through memory: vectors that a thread has, blocks
+// and warps that have the row.
+inline constexpr uint32_t kMostKept = 2, kMostRowBlocks = 8, kMostRowWarps = 64;
 
 // Numbered as verbena_ops_algorithm (verbena/ops.h). Packets of 16 bytes or of 64 (low_latency.cuh),
 // or chunks behind flags (bulk.cuh); in one shot each rank sends its whole tensor to every other one.

@@ -1,6 +1,7 @@
 #include "device/ops/communicator.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "tuner/calibration_file.h"
@@ -14,7 +15,8 @@ constexpr size_t kPacketBytes = size_t{64} << 20;
 constexpr size_t kChunkBytes = size_t{64} << 20;
 constexpr uint32_t kBlocks = 128;
 constexpr uint64_t kCodedTileBytes = 2048;  // of the tensor, that a warp codes at once
-constexpr uint64_t kNormBlocks = 8;         // of rows that wait for nobody, for each one of those that do
+constexpr uint64_t kNormNumberBytes = 2;
+constexpr uint64_t kNormBlocks = 8;  // of rows that wait for nobody, for each one of those that do
 constexpr size_t kErrorTextBytes = 512;
 
 constexpr uint32_t kFingerprintBits = 12;
@@ -316,13 +318,25 @@ void Communicator::submit(const Call& call, const Choice& choice, CUstream strea
   }
 }
 
-bool Communicator::keeps_rows(uint64_t row_bytes) const {
+// The more blocks have a row the better: each instruction of its warps is another's delay.
+std::optional<Grid> Communicator::spread_rows(uint64_t rows, uint64_t row_bytes) const {
   expect_member();
-  constexpr uint64_t kVectorBytes = 16, kOfAllThreads = kMostThreads * kVectorBytes;
-  const uint64_t vectors = (row_bytes + kOfAllThreads - 1) / kOfAllThreads;
-  const SymmetricWorkspace& packets = workspaces_[static_cast<uint32_t>(Family::kPackets16)];
+  constexpr uint64_t kVectorBytes = 16, kWarpBytes = 32 * kVectorBytes;
+  const uint64_t slot_bytes =
+      workspaces_[static_cast<uint32_t>(Family::kPackets16)].workspace().blocks.slot_bytes;
+  const uint64_t warps = std::bit_ceil((row_bytes + kWarpBytes - 1) / kWarpBytes);
+  if (rows == 0 || warps > kMostRowWarps) return std::nullopt;
+  uint64_t cluster = local_->kernels.has_clusters() ? kMostRowBlocks : 1;
+  // A block of less than two warps is not worth it.
+  while (cluster > 1 && (cluster * rows > options_.blocks || 2 * cluster > warps)) cluster /= 2;
+  uint64_t threads = 32 * warps / cluster;
+  const uint64_t kept = (threads + kMostThreads - 1) / kMostThreads;
+  threads /= kept;
   // Packets of 16 bytes are half data.
-  return vectors <= kMostKept && 2 * vectors * kOfAllThreads <= packets.workspace().blocks.slot_bytes;
+  if (kept > kMostKept || 2 * kept * threads * kVectorBytes > slot_bytes) return std::nullopt;
+  const uint64_t clusters = std::min(rows, options_.blocks / cluster);
+  return Grid{static_cast<uint32_t>(clusters * cluster), static_cast<uint32_t>(threads),
+              static_cast<uint32_t>(cluster)};
 }
 
 void Communicator::expect_no_group() const {
@@ -339,10 +353,11 @@ void Communicator::submit_norm(const Call& call, const Choice& choice, const Nor
   launch.calls[0].algorithm = choice.algorithm;
   launch.count_calls = 1;
   launch.norm = norm;
-  // The bits of a row depend on the threads. Blocks have whole rows; where they meet those of other ranks
-  // there are as many as the workspace has.
+  // Blocks have whole rows; where they meet those of other ranks there are as many as the workspace has.
   const uint64_t most = (call.kind == Kind::kNorm ? kNormBlocks : 1) * options_.blocks;
-  const Grid grid{static_cast<uint32_t>(std::min(norm.rows, most)), kMostThreads};
+  Grid grid{static_cast<uint32_t>(std::min(norm.rows, most)), kMostThreads};
+  if (call.kind == Kind::kAllReduceNorm && choice.algorithm == Algorithm::kOneShot16)
+    grid = spread_rows(norm.rows, norm.hidden * kNormNumberBytes).value();
   local_->kernels.launch_norm(grid, launch, stream);
 }
 

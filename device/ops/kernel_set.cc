@@ -12,7 +12,7 @@
 namespace verbena::ops {
 namespace {
 
-constexpr int kFirstWithDependentLaunch = 9;  // of compute capabilities
+constexpr int kHopper = 9;  // of compute capabilities
 
 Driver load_driver() {
   void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
@@ -71,7 +71,7 @@ KernelSet::KernelSet() : driver_(Driver::instance()) {
   int major = 0;
   driver_.check(driver_.cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device),
                 "the GPU's compute capability");
-  starts_early_ = major >= kFirstWithDependentLaunch;
+  is_hopper_ = major >= kHopper;
   // Not before: without a GPU the message is the one above.
   module_ = load(kernel_image());       // NOLINT(cppcoreguidelines-prefer-member-initializer)
   fused_ = load(fused_kernel_image());  // NOLINT(cppcoreguidelines-prefer-member-initializer)
@@ -84,13 +84,13 @@ KernelSet::KernelSet() : driver_(Driver::instance()) {
       functions_[family][size] = {find(module_, name), find(module_, size == kOfAny ? name : exchange)};
     }
   }
-  static_assert(kMostKept == 4, "verbena: the kernels' names");
+  static_assert(kMostKept == 2, "verbena: the kernels' names");
   for (uint32_t size = 0; size < kSizes; ++size) {
     const std::string of = std::string("_of_") + kSizeNames[size];
     all_reduce_norms_[size] = find(fused_, "norm_packets" + of);
     for (const bool is_bfloat16 : {false, true}) {
       const std::string name = "norm_rows" + of + (is_bfloat16 ? "_bfloat16" : "_float16");
-      rows_[size][is_bfloat16 ? 1 : 0] = {find(fused_, name + "_2"), find(fused_, name + "_4")};
+      rows_[size][is_bfloat16 ? 1 : 0] = {find(fused_, name + "_1"), find(fused_, name + "_2")};
     }
   }
   static constexpr const char* kCodecNames[kCountCodecs] = {"float8",    "int8",        "int6",     "int4",
@@ -177,18 +177,17 @@ void KernelSet::launch_coded(Family family, const Grid& grid, const Launch& laun
 
 void KernelSet::launch_norm(const Grid& grid, const Launch& launch, CUstream stream) {
   void* parameters[] = {const_cast<Launch*>(&launch)};
-  enqueue(find_norm(launch), grid, parameters, stream);
+  enqueue(find_norm(grid, launch), grid, parameters, stream);
 }
 
-CUfunction KernelSet::find_norm(const Launch& launch) const {
+CUfunction KernelSet::find_norm(const Grid& grid, const Launch& launch) const {
   const Call& call = launch.calls[0];
   const Family family = family_of(call.algorithm);
   if (call.kind == Kind::kShardedNorm)
     return family == Family::kChunks ? sharded_by_chunks_ : sharded_by_packets_;
   if (call.kind != Kind::kAllReduceNorm) return norm_;
   if (family == Family::kPackets64) return all_reduce_norms_[size_of(launch)];
-  constexpr uint64_t kShortBytes = kMostThreads * uint64_t{16} * kMostKept / 2;
-  const bool is_long = launch.norm.hidden * 2 > kShortBytes;
+  const bool is_long = launch.norm.hidden * 2 > uint64_t{16} * grid.threads * grid.cluster;
   return rows_[size_of(launch)][call.type == VERBENA_OPS_BFLOAT16 ? 1 : 0][is_long ? 1 : 0];
 }
 
@@ -204,18 +203,25 @@ void KernelSet::copy(void* to, const void* from, uint64_t length_bytes, CUstream
 }
 
 void KernelSet::enqueue(CUfunction function, const Grid& grid, void** parameters, CUstream stream) const {
-  CUlaunchAttribute attribute{};
-  attribute.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
-  attribute.value.programmaticStreamSerializationAllowed = 1;
+  CUlaunchAttribute attributes[2]{};
+  unsigned count = 0;
+  // The pause does not wait for what came before, and stays an ordinary kernel.
+  if (is_hopper_ && function != pause_) {
+    attributes[count].id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+    attributes[count++].value.programmaticStreamSerializationAllowed = 1;
+  }
+  if (grid.cluster > 1) {
+    attributes[count].id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+    attributes[count++].value.clusterDim = {grid.cluster, 1, 1};
+  }
   CUlaunchConfig config{};
   config.gridDimX = grid.blocks;
   config.gridDimY = config.gridDimZ = 1;
   config.blockDimX = grid.threads;
   config.blockDimY = config.blockDimZ = 1;
   config.hStream = stream;
-  // The pause does not wait for what came before, and stays an ordinary kernel.
-  config.attrs = &attribute;
-  config.numAttrs = starts_early_ && function != pause_ ? 1 : 0;
+  config.attrs = attributes;
+  config.numAttrs = count;
   driver_.check(driver_.cuLaunchKernelEx(&config, function, parameters, nullptr), "launching a kernel");
 }
 

@@ -37,6 +37,7 @@ Family family_of(Algorithm algorithm);
 
 struct Grid {
   uint32_t blocks, threads;
+  uint32_t cluster = 1;  // blocks of one
 };
 
 class KernelSet {
@@ -51,6 +52,8 @@ class KernelSet {
   void launch_coded(Family family, const Grid& grid, const Launch& launch, CUstream stream);
   // One call with Launch::norm.
   void launch_norm(const Grid& grid, const Launch& launch, CUstream stream);
+  // Whether kernels may be launched in clusters.
+  bool has_clusters() const { return is_hopper_; }
   void pause(uint64_t length_ns, CUstream stream);
   // By a copy engine.
   void copy(void* to, const void* from, uint64_t length_bytes, CUstream stream);
@@ -61,7 +64,7 @@ class KernelSet {
   CUmodule load(const char* image) const;
   CUfunction find(CUmodule module, const std::string& name) const;
   static Size size_of(const Launch& launch);
-  CUfunction find_norm(const Launch& launch) const;
+  CUfunction find_norm(const Grid& grid, const Launch& launch) const;
   void enqueue(CUfunction function, const Grid& grid, void** parameters, CUstream stream) const;
 
   const Driver& driver_;
@@ -71,13 +74,13 @@ class KernelSet {
   // To nearest, by chance.
   std::array<std::array<CUfunction, 2>, kCountCodecs> coded_{};
   std::array<std::array<CUfunction, 2>, kCountPacketCodecs> coded_packets_{};
-  // All-reduces with a norm: by packets of 64 bytes; of rows in registers, of float16 and bfloat16, with half
-  // of kMostKept vectors or all.
+  // All-reduces with a norm: by packets of 64 bytes; of rows in registers, of float16 and bfloat16, with 1 to
+  // kMostKept vectors of a thread.
   std::array<CUfunction, kSizes> all_reduce_norms_{};
   std::array<std::array<std::array<CUfunction, 2>, 2>, kSizes> rows_{};
   CUfunction norm_ = nullptr, sharded_by_packets_ = nullptr, sharded_by_chunks_ = nullptr;
   CUfunction pause_ = nullptr;
-  bool starts_early_ = false;  // the GPU has programmatic dependent launch
+  bool is_hopper_ = false;  // or newer: it has programmatic dependent launch, and clusters
 };
 
 }  // namespace verbena::ops

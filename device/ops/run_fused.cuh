@@ -9,9 +9,6 @@
 
 namespace verbena::ops {
 
-static_assert(kMostThreads == kNormThreads,
-              "verbena: norms are launched with as many threads as a block has");
-
 template <typename Rounding>
 VERBENA_DEVICE Rounding choose_rounding(uint64_t seed) {
   if constexpr (Rounding::kIsByChance) {
@@ -126,8 +123,8 @@ VERBENA_DEVICE void run_all_reduce_norm(const Launch& launch) {
   });
 }
 
-// The same of few rows, which stay in registers: kKept vectors of each thread. Types and lengths have kernels
-// of their own, as compilers leave arrays of a kernel as long as all of these in memory.
+// The same of few rows, a cluster's each, which stay in registers: kKept vectors of each thread. Types and
+// lengths have kernels of their own, as compilers leave arrays of a kernel as long as all of these in memory.
 template <int kRanks, typename T, uint32_t kKept>
 VERBENA_DEVICE void run_all_reduce_norm_rows(const Launch& launch) {
   run_grid(launch, [&] {
@@ -135,8 +132,7 @@ VERBENA_DEVICE void run_all_reduce_norm_rows(const Launch& launch) {
     OneShot<Packet16> calls(launch.workspace, block_index(), blocks_per_grid());
     const auto norm = __builtin_bit_cast(RmsNorm<T>, read_norm(launch.norm));
     const SymmStatus status = all_reduce_norm_rows<kRanks, kKept>(
-        calls, reinterpret_cast<const T*>(call.input), reinterpret_cast<T*>(call.output), norm, block_index(),
-        blocks_per_grid());
+        calls, reinterpret_cast<const T*>(call.input), reinterpret_cast<T*>(call.output), norm);
     const SymmStatus end = calls.finish();
     return status == SymmStatus::kDone ? end : status;
   });

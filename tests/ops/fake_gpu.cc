@@ -194,10 +194,10 @@ void add_coded_packets(std::map<std::string, Body>& kernels, const char* name) {
 template <int kRanks>
 void add_rows(std::map<std::string, Body>& kernels, const std::string& of) {
   const std::string key = "verbena_ops_norm_rows_of_" + of;
+  kernels[key + "_float16_1"] = &ops::run_all_reduce_norm_rows<kRanks, device::Half, 1>;
   kernels[key + "_float16_2"] = &ops::run_all_reduce_norm_rows<kRanks, device::Half, 2>;
-  kernels[key + "_float16_4"] = &ops::run_all_reduce_norm_rows<kRanks, device::Half, 4>;
+  kernels[key + "_bfloat16_1"] = &ops::run_all_reduce_norm_rows<kRanks, device::Bfloat16, 1>;
   kernels[key + "_bfloat16_2"] = &ops::run_all_reduce_norm_rows<kRanks, device::Bfloat16, 2>;
-  kernels[key + "_bfloat16_4"] = &ops::run_all_reduce_norm_rows<kRanks, device::Bfloat16, 4>;
 }
 const std::map<std::string, Body>& list_kernels() {
   using device::Packet16;
@@ -239,20 +239,24 @@ struct Function {
   Body body;  // null: the pause
 };
 
-void run_grid(Body body, uint32_t gpu, unsigned blocks, unsigned threads, const ops::Launch& launch) {
+struct GridShape {
+  unsigned blocks, threads, cluster = 1;
+};
+void run_grid(Body body, uint32_t gpu, const GridShape& grid, const ops::Launch& launch) {
   static std::atomic<uint64_t> seed{1};
   emulator::World::Limits limits;
   limits.outside_patience_s = kPatience_s;
   limits.steps = ~uint64_t{0};
   emulator::World world(seed++, limits);
-  world.add_grid(gpu, blocks, threads, [&] { body(launch); });
+  world.add_grid(
+      gpu, grid.blocks, grid.threads, [&] { body(launch); }, grid.cluster);
   const std::string failure = world.run();
   if (failure.empty()) return;
   std::fprintf(stderr, "the emulated GPU: %s\n", failure.c_str());
   std::abort();
 }
 
-CUresult launch(CUfunction handle, unsigned blocks, unsigned threads, CUstream stream, void** parameters) {
+CUresult launch(CUfunction handle, const GridShape& grid, CUstream stream, void** parameters) {
   const auto& function = *reinterpret_cast<const Function*>(handle);
   const auto gpu = static_cast<uint32_t>(current == nullptr ? 0 : current->gpu);
   if (function.body == nullptr) {
@@ -261,7 +265,7 @@ CUresult launch(CUfunction handle, unsigned blocks, unsigned threads, CUstream s
     return CUDA_SUCCESS;
   }
   const auto arguments = std::make_shared<ops::Launch>(*static_cast<const ops::Launch*>(parameters[0]));
-  find_stream(stream)->push([=, body = function.body] { run_grid(body, gpu, blocks, threads, *arguments); });
+  find_stream(stream)->push([=, body = function.body] { run_grid(body, gpu, grid, *arguments); });
   return CUDA_SUCCESS;
 }
 
@@ -627,8 +631,13 @@ API cuFuncSetAttribute(CUfunction, int, int) {
 }
 API cuLaunchKernel(CUfunction function, unsigned blocks, unsigned, unsigned, unsigned threads, unsigned,
                    unsigned, unsigned, CUstream stream, void** parameters, void**) {
-  return launch(function, blocks, threads, stream, parameters);
+  return launch(function, {blocks, threads}, stream, parameters);
 }
 API cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** parameters, void**) {
-  return launch(function, config->gridDimX, config->blockDimX, config->hStream, parameters);
+  GridShape grid{config->gridDimX, config->blockDimX};
+  for (unsigned i = 0; i < config->numAttrs; ++i) {
+    if (config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION)
+      grid.cluster = config->attrs[i].value.clusterDim.x;
+  }
+  return launch(function, grid, config->hStream, parameters);
 }

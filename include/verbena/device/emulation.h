@@ -13,7 +13,7 @@ namespace emulation {
 
 struct Index {
   uint32_t thread, block;  // of the caller; one-dimensional
-  uint32_t threads_per_block, blocks_per_grid;
+  uint32_t threads_per_block, blocks_per_grid, blocks_per_cluster;
 };
 
 const Index& index();
@@ -21,6 +21,7 @@ const Index& index();
 // Barriers: every thread named must come. `count` is in threads, a multiple of 32.
 void sync_block();
 void sync_named(int barrier, int count_threads);
+void sync_cluster();
 void sync_warp(uint32_t lanes);
 uint32_t shuffle(uint32_t lanes, uint32_t value, int source_lane);
 uint32_t ballot(uint32_t lanes, bool vote);
@@ -46,6 +47,8 @@ void pause(uint32_t nanoseconds);
 // A block's shared memory: the same address for all threads of a block and one `key`, filled with 0xa5 at
 // first.
 void* shared_memory(const void* key, size_t length_bytes, size_t alignment_bytes);
+// What lies at this address of shared memory in another block of the cluster.
+void* find_in_cluster(const void* address, uint32_t block);
 
 }  // namespace emulation
 }  // namespace verbena::device

@@ -85,6 +85,29 @@ VERBENA_DEVICE uint32_t blocks_per_grid() {
   return result;
 }
 
+// Clusters, from sm_90 on: blocks side by side that run at the same time and reach each other's shared
+// memory. On others, and where a kernel is launched without, each block is one alone.
+VERBENA_DEVICE uint32_t blocks_per_cluster() {
+  uint32_t result = 1;
+#if VERBENA_EMULATED
+  result = emulation::index().blocks_per_cluster;
+#elif VERBENA_PTX && VERBENA_ARCH >= 900
+  VERBENA_READ(result, "cluster_nctarank");
+#endif
+  return result;
+}
+
+// Of the caller's block, in its cluster.
+VERBENA_DEVICE uint32_t block_in_cluster() {
+  uint32_t result = 0;
+#if VERBENA_EMULATED
+  result = emulation::index().block % emulation::index().blocks_per_cluster;
+#elif VERBENA_PTX && VERBENA_ARCH >= 900
+  VERBENA_READ(result, "cluster_ctarank");
+#endif
+  return result;
+}
+
 VERBENA_DEVICE uint32_t lane() {
   uint32_t result = 0;
 #if VERBENA_EMULATED
@@ -101,6 +124,34 @@ VERBENA_DEVICE void sync_block() {
   emulation::sync_block();
 #elif VERBENA_PTX
   asm volatile("barrier.sync.aligned 0;" ::: "memory");
+#endif
+}
+
+// Every thread of the cluster comes, and the lanes of a warp together.
+VERBENA_DEVICE void sync_cluster() {
+#if VERBENA_EMULATED
+  emulation::sync_cluster();
+#elif VERBENA_PTX && VERBENA_ARCH >= 900
+  asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::
+                   : "memory");
+#else
+  sync_block();
+#endif
+}
+
+// Where another block of the cluster has what lies at this address of shared memory. All blocks have begun:
+// sync_cluster() once before the first access, and behind the last one of others to a block before it ends.
+template <typename T>
+VERBENA_DEVICE T* find_in_cluster(T* address, uint32_t block) {
+#if VERBENA_EMULATED
+  return static_cast<T*>(emulation::find_in_cluster(address, block));
+#elif VERBENA_PTX && VERBENA_ARCH >= 900
+  uint64_t result;
+  asm("mapa.u64 %0, %1, %2;" : "=l"(result) : "l"(address), "r"(block));
+  return reinterpret_cast<T*>(result);
+#else
+  (void)block;
+  return address;
 #endif
 }
 

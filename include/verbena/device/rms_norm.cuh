@@ -6,8 +6,8 @@
 //   output = h / sqrt(mean(h^2) + epsilon) * (weight_offset + weight)
 //   quantised = output as e4m3 or int8, with scales
 //
-// In float, in an order that depends on the row's length and the number of threads alone: a row has the same
-// bits in every kernel that has them alike, wherever x comes from.
+// In float, in an order that depends on the row's length alone: a row has the same bits in every kernel, by
+// any number of threads, wherever x comes from.
 #ifndef VERBENA_DEVICE_RMS_NORM_CUH
 #define VERBENA_DEVICE_RMS_NORM_CUH
 
@@ -64,23 +64,23 @@ struct RmsNorm {
   QuantisedRows quantised{};
 };
 
-// Of a block, wherever rows are to have the same bits.
-inline constexpr uint32_t kNormThreads = 512;
-
 namespace detail {
 
-inline constexpr uint32_t kMostWarps = 32;
+// What a row's numbers are combined over: a word for every kCountWords-th piece of 32 vectors, which is a
+// warp's at a time.
+inline constexpr uint32_t kCountWords = 64;
 
-// Two words for each warp: reductions use them in turn, so that one barrier each is enough.
-VERBENA_DEVICE float* find_warp_words(uint32_t turn) {
+// Words for two reductions and for what blocks of a cluster tell each other: reductions use them in turn, so
+// that one barrier each is enough.
+VERBENA_DEVICE float* find_row_words(uint32_t turn) {
+  constexpr uint32_t kBytes = 2 * kCountWords * sizeof(float);
 #if VERBENA_EMULATED
   static const char key = 0;
-  auto* const words =
-      static_cast<float*>(emulation::shared_memory(&key, 2 * kMostWarps * sizeof(float), alignof(float)));
+  auto* const words = static_cast<float*>(emulation::shared_memory(&key, kBytes, alignof(float)));
 #else
-  VERBENA_SHARED float words[2 * kMostWarps];
+  VERBENA_SHARED float words[kBytes / sizeof(float)];
 #endif
-  return words + turn % 2 * kMostWarps;
+  return words + turn % 2 * kCountWords;
 }
 
 // `combine` of each lane's value over `lanes` lanes, side by side: the same bits in all of them.
@@ -90,21 +90,38 @@ VERBENA_DEVICE float combine_lanes(float value, uint32_t lanes, const Combine& c
     value = combine(value, from_bits(shuffle(kFullWarp, to_bits(value), static_cast<int>(lane() ^ step))));
   return value;
 }
-// Of each thread's, over the block.
-template <typename Combine>
-VERBENA_DEVICE float combine_block(float value, uint32_t& turn, const Combine& combine) {
-  float* const words = find_warp_words(turn++);
-  value = combine_lanes(value, kWarpLanes, combine);
-  if (lane() == 0) store<Order::kWeak, Scope::kThreads>(words + thread_index() / kWarpLanes, value);
-  sync_block();
-  const uint32_t warps = threads_per_block() / kWarpLanes;
-  if ((warps & (warps - 1)) == 0)
-    return combine_lanes(load<Order::kWeak, Scope::kThreads>(words + lane() % warps), warps, combine);
-  float result = load<Order::kWeak, Scope::kThreads>(words);
-  for (uint32_t warp = 1; warp < warps; ++warp)
-    result = combine(result, load<Order::kWeak, Scope::kThreads>(words + warp));
-  return result;
-}
+
+struct AddFloats {
+  VERBENA_DEVICE float operator()(float a, float b) const { return add(a, b); }
+};
+struct ChooseLarger {
+  VERBENA_DEVICE float operator()(float a, float b) const { return choose_larger(a, b); }
+};
+
+// Whose a row is: a block's, or that of a cluster of blocks, each of which has the words that all have put.
+// Their warps divide kCountWords.
+struct RowOfBlock {
+  static constexpr bool kIsOfCluster = false;
+  VERBENA_DEVICE static uint32_t thread() { return thread_index(); }
+  VERBENA_DEVICE static uint32_t count_threads() { return threads_per_block(); }
+  VERBENA_DEVICE static void meet() { sync_block(); }
+  // By a warp, whose lanes have the same value.
+  VERBENA_DEVICE static void put(float* word, float value) {
+    if (lane() == 0) store<Order::kWeak, Scope::kThreads>(word, value);
+  }
+};
+struct RowOfCluster {
+  static constexpr bool kIsOfCluster = true;
+  VERBENA_DEVICE static uint32_t thread() {
+    return block_in_cluster() * threads_per_block() + thread_index();
+  }
+  VERBENA_DEVICE static uint32_t count_threads() { return blocks_per_cluster() * threads_per_block(); }
+  VERBENA_DEVICE static void meet() { sync_cluster(); }
+  VERBENA_DEVICE static void put(float* word, float value) {
+    if (lane() < blocks_per_cluster())
+      store<Order::kWeak, Scope::kThreads>(find_in_cluster(word, lane()), value);
+  }
+};
 
 template <typename T>
 VERBENA_DEVICE bool is_vector(const T* address, uint64_t step, uint64_t alignment_bytes = kVectorBytes) {
@@ -112,10 +129,10 @@ VERBENA_DEVICE bool is_vector(const T* address, uint64_t step, uint64_t alignmen
          (reinterpret_cast<uint64_t>(address) | step * sizeof(T)) % alignment_bytes == 0;
 }
 
-// Rows, vector by vector: thread t of a block has vectors t, t + threads and so on. The first kKept of them
-// are loaded together, with their weights, and stay in its registers; of longer rows it loads the rest again,
-// so what is in place is written in the last pass.
-template <typename T, uint32_t kKept>
+// Rows, vector by vector: thread t of those that have a row has vectors t, t + threads and so on. The first
+// kKept of them are loaded together, with their weights, and stay in its registers; of longer rows, which are
+// a block's, it loads the rest again, so what is in place is written in the last pass.
+template <typename T, uint32_t kKept, typename Owner = RowOfBlock>
 class RowNorm {
  public:
   static constexpr uint32_t kNumbers = kVectorBytes / sizeof(T);
@@ -141,7 +158,7 @@ class RowNorm {
     Numbers x[kMostKept];
     VERBENA_UNROLL
     for (uint32_t k = 0; k < kKept; ++k) x[k] = load_sum(find_vector(k));
-    apply_kept(x, load_sum);
+    (void)apply_kept(x, load_sum);
   }
   // The same in two steps, for numbers of x that come from elsewhere: kept[k] is vector find_vector(k).
   VERBENA_DEVICE void load_terms(uint64_t row) {
@@ -152,16 +169,24 @@ class RowNorm {
       weights_[k] = load_weight(find_vector(k));
     }
   }
+  // `is_there`: of a row of a cluster, whether x is there in this block. False where it is not in all of
+  // them: then nothing is written.
   template <uint32_t kCount, typename LoadSum>
-  VERBENA_DEVICE void apply_kept(const Numbers (&x)[kCount], const LoadSum& load_sum) {
+  VERBENA_DEVICE bool apply_kept(const Numbers (&x)[kCount], const LoadSum& load_sum, bool is_there = true) {
     VERBENA_UNROLL
     for (uint32_t k = 0; k < kKept; ++k) add_terms(x[k], residuals_[k], kept_[k]);
-    float squares = 0;
-    for_vectors(load_sum, [&](uint64_t, const Floats& h, const auto&) {
+    float* const words = find_row_words(turn_++);
+    for_vectors(load_sum, [&](uint64_t vector, const Floats& h, const auto&) {
+      float squares = 0;
       VERBENA_UNROLL
       for (uint32_t i = 0; i < kNumbers; ++i) squares = multiply_add(h[i], h[i], squares);
+      squares = combine_lanes(squares, kWarpLanes, AddFloats{});
+      // None is negative.
+      put_piece(words, vector, is_there ? squares : -1);
     });
-    squares = combine_block(squares, turn_, [](float a, float b) { return add(a, b); });
+    const uint64_t pieces = (vectors_ + kWarpLanes - 1) / kWarpLanes;
+    const float squares = combine_words(words, pieces < kCountWords ? pieces : kCountWords, AddFloats{});
+    if (Owner::kIsOfCluster && squares < 0) return false;
     const float mean = divide(squares, static_cast<float>(norm_.hidden));
     inverse_root_ = divide(1, find_root(add(mean, norm_.epsilon)));
     const RowQuantisation kind = norm_.quantised.kind;
@@ -175,11 +200,12 @@ class RowNorm {
       write(vector, h, load_weight());
     });
     pad();
+    return true;
   }
 
   VERBENA_DEVICE uint64_t count_vectors() const { return vectors_; }
   VERBENA_DEVICE static uint64_t find_vector(uint32_t k) {
-    return k * uint64_t{threads_per_block()} + thread_index();
+    return k * uint64_t{Owner::count_threads()} + Owner::thread();
   }
   VERBENA_DEVICE uint64_t count_numbers(uint64_t vector) const {
     const uint64_t begin = vector * kNumbers;
@@ -207,13 +233,37 @@ class RowNorm {
     T of[kNumbers];
   };
 
+  // A warp's, of the 32 vectors that `vector` is of.
+  VERBENA_DEVICE void put_piece(float* words, uint64_t vector, float value) const {
+    if (vector - lane() >= vectors_) return;
+    const uint64_t piece = vector / kWarpLanes;
+    float* const word = words + piece % kCountWords;
+    if (Owner::kIsOfCluster || piece < kCountWords) return Owner::put(word, value);
+    // The pieces of a word are one warp's, which comes to them in their order.
+    if (lane() == 0)
+      store<Order::kWeak, Scope::kThreads>(word, add(load<Order::kWeak, Scope::kThreads>(word), value));
+  }
+  // Of the first `count` words, when all have put theirs: the same bits in all threads. A negative number is
+  // passed on.
+  template <typename Combine>
+  VERBENA_DEVICE float combine_words(const float* words, uint64_t count, const Combine& combine) const {
+    Owner::meet();
+    const auto load_word = [&](uint32_t index) {
+      return index < count ? load<Order::kWeak, Scope::kThreads>(words + index) : 0;
+    };
+    const float first = load_word(lane()), second = load_word(lane() + kWarpLanes);
+    if (Owner::kIsOfCluster && ballot(kFullWarp, first < 0 || second < 0) != 0) return -1;
+    return combine_lanes(combine(first, second), kWarpLanes, combine);
+  }
+
   // `body(vector, h, load_weight)`.
   template <typename LoadSum, typename Body>
   VERBENA_DEVICE void for_vectors(const LoadSum& load_sum, const Body& body) {
-    const uint32_t threads = threads_per_block();
+    const uint32_t threads = Owner::count_threads();
     for_kept<0>(body);
-    for (uint64_t first = kKept * uint64_t{threads}; first < vectors_; first += threads) {
-      const uint64_t vector = first + thread_index();
+    for (uint64_t first = kKept * uint64_t{threads}; !Owner::kIsOfCluster && first < vectors_;
+         first += threads) {
+      const uint64_t vector = first + Owner::thread();
       Floats h;
       add_terms(load_sum(vector), load_residual(vector), h);
       body(vector, h, [&] { return load_weight(vector); });
@@ -224,7 +274,7 @@ class RowNorm {
   template <uint32_t k, typename Body>
   VERBENA_DEVICE void for_kept(const Body& body) {
     if constexpr (k < kKept) {
-      if (k * uint64_t{threads_per_block()} >= vectors_) return;
+      if (k * uint64_t{Owner::count_threads()} >= vectors_) return;
       body(find_vector(k), kept_[k], [&] { return weights_[k]; });
       for_kept<k + 1>(body);
     }
@@ -278,9 +328,11 @@ class RowNorm {
       Numbers rounded;
       largest = choose_larger(largest, find_magnitude(make_output(h, load_weight(), rounded)));
     });
-    largest = combine_block(largest, turn_, [](float a, float b) { return choose_larger(a, b); });
+    float* const words = find_row_words(turn_++);
+    Owner::put(words + Owner::thread() / kWarpLanes, combine_lanes(largest, kWarpLanes, ChooseLarger{}));
+    largest = combine_words(words, Owner::count_threads() / kWarpLanes, ChooseLarger{});
     const float scale = choose_larger(divide(largest, last), norm_.quantised.least_scale);
-    if (thread_index() == 0)
+    if (Owner::thread() == 0)
       store<Order::kWeak, Scope::kThreads>(
           static_cast<float*>(norm_.quantised.scales) + row_ * norm_.quantised.scale_row_step, scale);
     return scale;
@@ -308,8 +360,7 @@ class RowNorm {
     const bool is_mx = kind == RowQuantisation::kMxFloat8 || kind == RowQuantisation::kMxFloat8Swizzled;
     if (kind < RowQuantisation::kFloat8Block || kind == RowQuantisation::kInt8Token) return inverse_scale_;
     const uint32_t numbers_in_block = is_mx ? 32 : 128, lanes = numbers_in_block / kNumbers;
-    const float largest =
-        combine_lanes(find_magnitude(numbers), lanes, [](float a, float b) { return choose_larger(a, b); });
+    const float largest = combine_lanes(find_magnitude(numbers), lanes, ChooseLarger{});
     const bool is_leader = lane() % lanes == 0 && vector < vectors_;
     const uint64_t block = vector / lanes;
     if (is_mx) {
@@ -393,7 +444,7 @@ class RowNorm {
   }
 
   VERBENA_DEVICE void pad() const {
-    for (uint64_t i = thread_index(); i < norm_.padding; i += threads_per_block()) {
+    for (uint64_t i = Owner::thread(); i < norm_.padding; i += Owner::count_threads()) {
       if (norm_.output != nullptr)
         store<Order::kWeak, Scope::kThreads>(norm_.output + row_ * norm_.output_step + norm_.hidden + i, T{});
       if (norm_.quantised.kind != RowQuantisation::kNone)
@@ -405,7 +456,7 @@ class RowNorm {
     const uint64_t scales = (norm_.hidden + 31) / 32, all = count_tiles() * 4;
     const uint64_t end = row_ + 1 == norm_.rows ? (norm_.rows + 127) / 128 * 128 : row_ + 1;
     for (uint64_t row = row_; row < end; ++row) {
-      for (uint64_t i = (row == row_ ? scales : 0) + thread_index(); i < all; i += threads_per_block())
+      for (uint64_t i = (row == row_ ? scales : 0) + Owner::thread(); i < all; i += Owner::count_threads())
         store<Order::kWeak, Scope::kThreads>(
             static_cast<uint8_t*>(norm_.quantised.scales) + find_swizzled(row, i), uint8_t{0});
     }
@@ -424,8 +475,8 @@ class RowNorm {
 }  // namespace detail
 
 // Rows first, first + step and so on of a tensor x that lies in memory, `x_step` numbers from one to the
-// next, by all threads of a block of whole warps; what they wrote before is there. x may be residual_out or
-// output, at the same step.
+// next, by all threads of a block of 1, 2, 4, 8, 16 or 32 warps; what they wrote before is there. x may be
+// residual_out or output, at the same step.
 template <uint32_t kKept = 2, typename T>
 VERBENA_DEVICE void norm_rows(const RmsNorm<T>& norm, const T* x, uint64_t x_step, uint64_t first,
                               uint64_t end, uint64_t step = 1) {

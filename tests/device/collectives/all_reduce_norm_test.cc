@@ -128,9 +128,10 @@ bool is_sharded(Way way) {
 }
 template <int kRanks, typename T>
 void run_rows_as(const Launch& launch) {
-  if (launch.norm.hidden * sizeof(T) > 2 * device::kVectorBytes * device::threads_per_block())
-    return ops::run_all_reduce_norm_rows<kRanks, T, 4>(launch);
-  ops::run_all_reduce_norm_rows<kRanks, T, 2>(launch);
+  const uint64_t threads = uint64_t{device::threads_per_block()} * device::blocks_per_cluster();
+  if (launch.norm.hidden * sizeof(T) > device::kVectorBytes * threads)
+    return ops::run_all_reduce_norm_rows<kRanks, T, 2>(launch);
+  ops::run_all_reduce_norm_rows<kRanks, T, 1>(launch);
 }
 template <int kRanks>
 void run_rows(const Launch& launch) {
@@ -153,13 +154,17 @@ struct Shape {
   int32_t ranks;
   uint32_t blocks = 2, threads = 64;
   uint64_t slot_bytes = 512;
+  uint32_t cluster = 1;  // blocks that have a row in registers
+
+  // Of such a row: two vectors of each thread.
+  uint64_t most_hidden() const { return uint64_t{16} * threads * cluster; }
 };
 
 // Ranks with a workspace for each family of ways, which go on from launch to launch.
 class NormRanks {
  public:
-  // Of slots for rows that stay in registers: 4 vectors of each of 64 threads.
-  static constexpr uint64_t kRowBytes = 8192, kMostHidden = 2048;
+  // Of slots for rows that stay in registers: 2 vectors of each of 128 threads.
+  static constexpr uint64_t kRowBytes = 8192;
 
   explicit NormRanks(const Shape& shape)
       : shape_(shape),
@@ -189,14 +194,19 @@ class NormRanks {
       launch.status = &status_[rank];
       all[rank].describe(launch, is_sharded(way));
       launch.calls[0].algorithm = algorithm_of(way);
-      world.add_grid(static_cast<uint32_t>(rank), shape_.blocks, shape_.threads, [&, rank, way] {
+      const auto body = [&, rank, way] {
         if ((seed + rank) % 3 == 0) device::pause(500'000);
+        // Its epoch is that of another launch: what it sends is not what is waited for.
+        if (has_absent_block_ && rank == 1 && device::block_index() == 1)
+          device::store_relaxed<device::Scope::kGpu>(launches[rank].workspace.blocks.epochs + 1, 8);
         if (shape_.ranks == 2) {
           run_kernel<2>(way, launches[rank]);
         } else {
           run_kernel<0>(way, launches[rank]);
         }
-      });
+      };
+      world.add_grid(static_cast<uint32_t>(rank), shape_.blocks, shape_.threads, body,
+                     way == Way::kRows ? shape_.cluster : 1);
     }
     if (const std::string failure = world.run(); !failure.empty()) return failure;
     for (uint64_t rank = 0; rank < ranks; ++rank) {
@@ -207,7 +217,8 @@ class NormRanks {
     }
     return "";
   }
-  int64_t status(int32_t rank) const { return status_[static_cast<size_t>(rank)]; }
+  // A block of rank 1 does not send, and its peer waits for it in vain.
+  void let_one_block_wait() { has_absent_block_ = true; }
 
  private:
   template <typename T>
@@ -294,6 +305,7 @@ class NormRanks {
   std::vector<int64_t> status_;
   std::vector<Data> inputs_;
   Data residual_, weight_, summed_;
+  bool has_absent_block_ = false;
 };
 
 constexpr RowQuantisation kKinds[] = {
@@ -325,13 +337,14 @@ TEST(AllReduceNorm, EveryWayAndKindOfOutput) {
 // Rows as models have them, rows that vectors do not divide, fewer rows than ranks and blocks, in slots that
 // a row fills several times.
 TEST(AllReduceNorm, AnyRows) {
-  NormRanks ranks({3, 4, 64, 384});
+  const Shape shape{3, 4, 64, 384, 2};
+  NormRanks ranks(shape);
   uint64_t seed = 0;
   for (const Way way : kWays) {
     for (const auto& [rows, hidden] : std::vector<std::pair<uint64_t, uint64_t>>{
              {1, 2880}, {17, 512}, {19, 129}, {5, 1}, {2, 1100}, {40, 33}}) {
       if (emulator::kSanitizer && rows * hidden > 1500) continue;
-      if (way == Way::kRows && hidden > NormRanks::kMostHidden) continue;
+      if (way == Way::kRows && hidden > shape.most_hidden()) continue;
       ASSERT_EQ(ranks.run(way, {rows, hidden, RowQuantisation::kFloat8Token}, ++seed), "")
           << static_cast<int>(way) << " " << rows << " of " << hidden;
     }
@@ -358,29 +371,44 @@ TEST(AllReduceNorm, LaunchAfterLaunch) {
   }
 }
 
-// Rows that take a thread one vector or four, of as many packets as a slot holds, more rows than blocks, and
-// rows that end within a vector.
+// Rows of clusters of 1 to 8 blocks, which take a thread one vector or two and leave some blocks none, more
+// rows than clusters, and rows that end within a vector.
 TEST(AllReduceNorm, RowsInRegisters) {
-  NormRanks two({2, 3}), five({5, 2});
   uint64_t seed = 0;
-  for (const uint64_t hidden : {1, 7, 8, 500, 512, 513, 1023, 1024, 1025, 1999, 2048}) {
-    if (emulator::kSanitizer && hidden % 8 == 0) continue;
-    for (NormRanks* ranks : {&two, &five}) {
+  for (const Shape& shape :
+       {Shape{2, 3, 64}, {2, 4, 32, 512, 4}, {5, 4, 64, 512, 2}, {2, 8, 32, 512, 8}, {4, 2, 128, 512, 2}}) {
+    NormRanks ranks(shape);
+    const uint64_t most = shape.most_hidden();
+    for (const uint64_t hidden :
+         {uint64_t{1}, uint64_t{8}, uint64_t{500}, most / 2 - 1, most / 2, most / 2 + 9, most - 3, most}) {
+      ++seed;
+      if (emulator::kSanitizer && seed % 3 != 0) continue;
       Case c{1 + seed % 7, hidden, kKinds[seed % 8]};
       c.is_in_place = seed % 2 == 0;
       c.offset = seed % 3 == 0 ? 3 : 0;
       c.type = seed % 5 == 0 ? device::DataType::kFloat16 : device::DataType::kBfloat16;
       c.sums_in_place = seed % 4 == 0;
-      ASSERT_EQ(ranks->run(Way::kRows, c, ++seed), "") << c.rows << " of " << hidden;
+      ASSERT_EQ(ranks.run(Way::kRows, c, seed), "")
+          << c.rows << " of " << hidden << " by " << shape.cluster << " blocks";
     }
   }
 }
 
 // Refused on all ranks, and no rank waits for another one.
 TEST(AllReduceNorm, ARowThatDoesNotStayInRegisters) {
-  NormRanks ranks({2});
-  EXPECT_EQ(ranks.run(Way::kRows, {3, NormRanks::kMostHidden + 1}, 1),
+  const Shape shape{2, 2, 64, 512, 2};
+  NormRanks ranks(shape);
+  EXPECT_EQ(ranks.run(Way::kRows, {3, shape.most_hidden() + 1}, 1),
             "status " + std::to_string(static_cast<int>(SymmStatus::kInvalid)));
+}
+
+// One block's peer does not come: all blocks of its cluster end.
+TEST(AllReduceNorm, AClusterEndsTogether) {
+  const Shape shape{2, 4, 32, 512, 4};
+  NormRanks ranks(shape);
+  ranks.let_one_block_wait();
+  EXPECT_EQ(ranks.run(Way::kRows, {2, 1024, RowQuantisation::kFloat8Token}, 1),
+            "status " + std::to_string(static_cast<int>(SymmStatus::kTimedOut)));
 }
 
 // Tiles of scales are of 128 rows, of several ranks: refused, on all ranks.

@@ -77,6 +77,8 @@ struct SharedPiece {
   char* start;
 };
 
+struct Cluster;
+
 struct Block {
   uint32_t gpu;
   uint32_t number;
@@ -85,6 +87,13 @@ struct Block {
   std::array<Gathering, kBarriers> barriers;
   std::vector<Warp> warps;
   std::vector<SharedPiece> shared;
+  std::shared_ptr<Cluster> cluster;
+};
+
+// Blocks that reach each other's shared memory.
+struct Cluster {
+  std::vector<Block*> blocks;
+  Gathering barrier;
 };
 
 }  // namespace verbena::emulator

@@ -114,6 +114,13 @@ void sync_block() {
   emulator::meet_block(0, static_cast<int>(index().threads_per_block), "sync_block");
 }
 
+void sync_cluster() {
+  emulator::Cluster& cluster = *emulator::own_block("sync_cluster").cluster;
+  emulator::scheduler().count_step("cluster", nullptr, 0);
+  emulator::gather(cluster.barrier, static_cast<int>(index().threads_per_block * index().blocks_per_cluster),
+                   true, [] {});
+}
+
 void sync_named(int barrier, int count_threads) {
   if (count_threads % kWarpLanes != 0) emulator::fail("a barrier's count is a multiple of 32");
   emulator::meet_block(barrier, count_threads, "sync_named");
@@ -163,6 +170,20 @@ uint64_t clock_ns() {
 
 void pause(uint32_t nanoseconds) {
   Scheduler::active()->sleep(nanoseconds);
+}
+
+void* find_in_cluster(const void* address, uint32_t block) {
+  emulator::Block& own = emulator::own_block("find_in_cluster");
+  if (block >= own.cluster->blocks.size())
+    emulator::fail("there is no block " + std::to_string(block) + " in the cluster");
+  const char* const at = static_cast<const char*>(address);
+  for (const emulator::SharedPiece& piece : own.shared) {
+    if (at < piece.start || at >= piece.start + piece.length_bytes) continue;
+    for (const emulator::SharedPiece& theirs : own.cluster->blocks[block]->shared)
+      if (theirs.key == piece.key) return theirs.start + (at - piece.start);
+    emulator::fail("shared memory of a block of the cluster that has not begun: sync_cluster() first");
+  }
+  emulator::fail("no address of shared memory");
 }
 
 void* shared_memory(const void* key, size_t length_bytes, size_t alignment_bytes) {

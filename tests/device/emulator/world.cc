@@ -14,19 +14,23 @@ World::~World() {
   for (const auto& block : blocks_) release_shared_memory(*block);
 }
 
-void World::add_grid(uint32_t gpu, uint32_t blocks, uint32_t threads_per_block,
-                     std::function<void()> kernel) {
+void World::add_grid(uint32_t gpu, uint32_t blocks, uint32_t threads_per_block, std::function<void()> kernel,
+                     uint32_t blocks_per_cluster) {
   bodies_.push_back(std::make_unique<std::function<void()>>(std::move(kernel)));
   const uint32_t warps = (threads_per_block + device::kWarpLanes - 1) / device::kWarpLanes;
+  std::shared_ptr<Cluster> cluster;
   for (uint32_t number = 0; number < blocks; ++number) {
+    if (number % blocks_per_cluster == 0) cluster = std::make_shared<Cluster>();
     auto block = std::make_unique<Block>();
+    block->cluster = cluster;
+    cluster->blocks.push_back(block.get());
     block->gpu = gpu;
     block->number = number;
     block->threads = threads_per_block;
     block->warps.resize(warps);
     for (uint32_t thread = 0; thread < threads_per_block; ++thread) {
       auto fiber = std::make_unique<Fiber>();
-      fiber->index = {thread, number, threads_per_block, blocks};
+      fiber->index = {thread, number, threads_per_block, blocks, blocks_per_cluster};
       fiber->place = {static_cast<uint32_t>(fibers_.size()), static_cast<uint32_t>(blocks_.size()), gpu};
       fiber->block = block.get();
       fiber->body = bodies_.back().get();
@@ -39,7 +43,7 @@ void World::add_grid(uint32_t gpu, uint32_t blocks, uint32_t threads_per_block,
 void World::add_host(std::function<void()> body) {
   bodies_.push_back(std::make_unique<std::function<void()>>(std::move(body)));
   auto fiber = std::make_unique<Fiber>();
-  fiber->index = {hosts_++, 0, 1, 1};
+  fiber->index = {hosts_++, 0, 1, 1, 1};
   // A host function is in no block but its own.
   fiber->place = {static_cast<uint32_t>(fibers_.size()), ~static_cast<uint32_t>(fibers_.size()), kHostGpu};
   fiber->block = nullptr;

@@ -46,7 +46,9 @@ class World {
   World(const World&) = delete;
   World& operator=(const World&) = delete;
 
-  void add_grid(uint32_t gpu, uint32_t blocks, uint32_t threads_per_block, std::function<void()> kernel);
+  // `blocks` is a multiple of blocks_per_cluster.
+  void add_grid(uint32_t gpu, uint32_t blocks, uint32_t threads_per_block, std::function<void()> kernel,
+                uint32_t blocks_per_cluster = 1);
   void add_host(std::function<void()> body);
   // `begin` and what follows is never accessed itself: it stands for each place of `places`, in their order.
   void add_multicast(uint64_t begin, size_t length_bytes, const std::vector<void*>& places);

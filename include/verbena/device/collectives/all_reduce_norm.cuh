@@ -6,8 +6,7 @@
 //   status = calls.finish();
 //
 // All ranks have the same rows, row lengths and blocks, so that the grid cannot differ between them. Results
-// have the same bits as those of the collective and of norm_rows() in kernels of their own, with as many
-// threads.
+// have the same bits as those of the collective and of norm_rows() in kernels of their own.
 #ifndef VERBENA_DEVICE_COLLECTIVES_ALL_REDUCE_NORM_CUH
 #define VERBENA_DEVICE_COLLECTIVES_ALL_REDUCE_NORM_CUH
 
@@ -60,37 +59,53 @@ template <int kRanks = 0, typename Calls, typename T>
   return status;
 }
 
-// The same for few rows, which need not go through memory: a row is one message, of which each thread has
-// kKept vectors of 16 bytes, and sums go to the norm in registers. Whole rows are shared out in turn. `calls`
-// is a OneShot of packets of 16 bytes whose messages hold a row, with a whole number of vectors for each
-// thread.
-template <int kRanks = 0, uint32_t kKept = 2, typename Calls, typename T>
+// The same for few rows, which need not go through memory: a row is a cluster's, of which each thread has
+// kKept vectors of 16 bytes, and sums go to the norm in registers. The clusters of the grid take rows in
+// turn, and each block's part of a row is a message. `calls` is a OneShot of packets of 16 bytes for that
+// block; warps are 1, 2, 4 or 8 of a block, 64 at most of a cluster.
+template <int kRanks = 0, uint32_t kKept = 1, typename Calls, typename T>
 [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce_norm_rows(Calls& calls, const T* input, T* sum,
-                                                             const RmsNorm<T>& norm, uint32_t block,
-                                                             uint32_t blocks) {
-  detail::RowNorm<T, kKept> rows(norm);
+                                                             const RmsNorm<T>& norm) {
+  using detail::RowOfCluster;
+  detail::RowNorm<T, kKept, RowOfCluster> rows(norm);
   const bool is_input_aligned = detail::is_vector(input, norm.hidden);
   const bool is_sum_aligned = detail::is_vector(sum, norm.hidden);
-  // As norm_rows().
-  sync_block();
-  for (uint64_t row = block; row < norm.rows; row += blocks) {
-    Packed<T> x[kKept];
-    Vector16 vectors[kKept];
+  const uint64_t threads = threads_per_block(), vectors = rows.count_vectors();
+  if (vectors > kKept * uint64_t{RowOfCluster::count_threads()}) return SymmStatus::kInvalid;
+  uint64_t mine = 0;  // of the block
+  VERBENA_UNROLL
+  for (uint32_t k = 0; k < kKept; ++k) {
+    const uint64_t before = k * uint64_t{RowOfCluster::count_threads()} + block_in_cluster() * threads;
+    if (vectors > before) mine += vectors - before < threads ? vectors - before : threads;
+  }
+  const uint32_t clusters = blocks_per_grid() / blocks_per_cluster();
+  const uint64_t first = block_index() / blocks_per_cluster();
+  (void)detail::find_row_words(0);
+  SymmStatus status = SymmStatus::kDone;
+  for (uint64_t row = first; row < norm.rows; row += clusters) {
+    Vector16 some[kKept];
     VERBENA_UNROLL
     for (uint32_t k = 0; k < kKept; ++k)
-      vectors[k] = __builtin_bit_cast(
+      some[k] = __builtin_bit_cast(
           Vector16, rows.load_numbers(input + row * norm.hidden, rows.find_vector(k), is_input_aligned));
-    SymmStatus status = calls.template send_vectors<kRanks>(vectors, rows.count_vectors());
-    if (status != SymmStatus::kDone) return status;
+    // A block without a part has nothing to say on any rank.
+    if (mine != 0) status = calls.template send_vectors<kRanks>(some, mine);
     rows.load_terms(row);
-    status = calls.template reduce_vectors<kRanks>(vectors, rows.count_vectors(), ReduceAs<T>{});
-    if (status != SymmStatus::kDone) return status;
+    // All blocks have begun before the first of them puts a word.
+    if (row == first) sync_cluster();
+    if (mine != 0 && status == SymmStatus::kDone)
+      status = calls.template reduce_vectors<kRanks>(some, mine, ReduceAs<T>{});
+    Packed<T> x[kKept];
     VERBENA_UNROLL
     for (uint32_t k = 0; k < kKept; ++k) {
-      x[k] = __builtin_bit_cast(Packed<T>, vectors[k]);
-      rows.store_numbers(sum + row * norm.hidden, rows.find_vector(k), x[k], is_sum_aligned);
+      x[k] = __builtin_bit_cast(Packed<T>, some[k]);
+      if (status == SymmStatus::kDone)
+        rows.store_numbers(sum + row * norm.hidden, rows.find_vector(k), x[k], is_sum_aligned);
     }
-    rows.apply_kept(x, [](uint64_t) { return Packed<T>{}; });
+    // Blocks that have failed come to the cluster's barriers too.
+    if (!rows.apply_kept(
+            x, [](uint64_t) { return Packed<T>{}; }, status == SymmStatus::kDone))
+      return status == SymmStatus::kDone ? SymmStatus::kTimedOut : status;
   }
   return SymmStatus::kDone;
 }

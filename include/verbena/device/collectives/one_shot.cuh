@@ -58,9 +58,9 @@ class OneShot {
         });
   }
 
-  // The block's part of a tensor, of whole units of so many bytes: `body(exchange, offset, length_bytes)` sends
-  // to all others, and takes from them, a message of up to `most_bytes`, packet by packet; or, by kCalls, up
-  // to two of them that are under way together.
+  // The block's part of a tensor, of whole units of so many bytes: `body(exchange, offset, length_bytes)`
+  // sends to all others, and takes from them, a message of up to `most_bytes`, packet by packet; or, by
+  // kCalls, up to two of them that are under way together.
   template <int kRanks = 0, uint32_t kCalls = 1, typename Group, typename Body>
   [[nodiscard]] VERBENA_DEVICE SymmStatus for_messages(uint64_t length_bytes, uint64_t unit_bytes,
                                                        uint64_t most_bytes, const Group& group,

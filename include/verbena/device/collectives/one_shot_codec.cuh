@@ -181,8 +181,8 @@ template <typename Codec, typename Rounding = RoundToNearest, typename Calls, ty
         typename Codec::Coded own{};
         typename Messages::Polled polled;
         if (first < tiles) load_tile(input + offset, length, first, raw);
-        // In each turn a tile is sent. The next one's numbers and the peer's tile before are asked for ahead of
-        // need.
+        // In each turn a tile is sent. The next one's numbers and the peer's tile before are asked for ahead
+        // of need.
         for (uint32_t next = first; next < tiles + warps && mine == WaitResult::kReached; next += warps) {
           const uint32_t before = next - warps;
           if (next != first) messages.poll(before, polled);

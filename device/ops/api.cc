@@ -17,8 +17,10 @@ struct verbena_ops {
 namespace {
 
 // Where an all-reduce and its norm are faster as one kernel, between two H100s: up to so much that each rank
-// sends, with a row for each block, which stays in registers; and of rows that go through memory.
-constexpr uint64_t kMostKeptBytes = 2 << 20, kLeastFusedBytes = 1 << 20, kMostFusedBytes = 4 << 20;
+// sends, with rows that stay in registers, by packets of 16 or of 64 bytes; and of rows that go through
+// memory.
+constexpr uint64_t kMostKept16Bytes = 256 << 10, kMostKeptBytes = 2 << 20;
+constexpr uint64_t kLeastFusedBytes = 1 << 20, kMostFusedBytes = 4 << 20;
 
 template <typename Body>
 verbena_result guard(const Body& body) noexcept {
@@ -155,22 +157,28 @@ Choice choose_coded(const verbena_ops* ops, const Call& call, verbena_ops_algori
     return ops->communicator.choose(VERBENA_OPS_ALL_REDUCE, call.length_bytes);
   return ops->communicator.choose_coded(static_cast<Algorithm>(codec), call.length_bytes);
 }
+struct FusedChoice {
+  Kind kind;
+  Choice choice;
+};
 // An all-reduce and its norm by one kernel, if `choice` is for one and that is asked for or faster.
-std::optional<Choice> choose_fused(const Communicator& communicator, const verbena_ops_norm& norm,
-                                   uint64_t bytes, const Choice& choice, bool is_asked) {
+std::optional<FusedChoice> choose_fused(const Communicator& communicator, const verbena_ops_norm& norm,
+                                        uint64_t bytes, const Choice& choice, bool is_asked) {
   if (is_coded(choice.algorithm)) return std::nullopt;
-  const bool is_kept = communicator.spread_rows(norm.rows, bytes / norm.rows).has_value();
+  const auto keep_rows = [&](Algorithm algorithm) -> std::optional<FusedChoice> {
+    if (!communicator.spread_rows(algorithm, norm.rows, bytes / norm.rows)) return std::nullopt;
+    return FusedChoice{Kind::kAllReduceNormRows, Choice{algorithm, {}, 0}};
+  };
   if (is_asked) {
-    const bool is_there = family_of(choice.algorithm) == Family::kPackets64 ||
-                          (choice.algorithm == Algorithm::kOneShot16 && is_kept);
-    return is_there ? std::optional(choice) : std::nullopt;
+    if (const auto kept = keep_rows(choice.algorithm)) return kept;
+  } else if (norm.rows <= communicator.most_blocks() && bytes * (communicator.size() - 1) <= kMostKeptBytes) {
+    if (const auto kept =
+            keep_rows(bytes <= kMostKept16Bytes ? Algorithm::kOneShot16 : Algorithm::kOneShot64))
+      return kept;
   }
-  const uint64_t sent_bytes = bytes * (communicator.size() - 1);
-  if (is_kept && norm.rows <= communicator.most_blocks() && sent_bytes <= kMostKeptBytes)
-    return Choice{Algorithm::kOneShot16, {}, 0};
-  if (family_of(choice.algorithm) == Family::kPackets64 && bytes >= kLeastFusedBytes &&
-      bytes <= kMostFusedBytes)
-    return choice;
+  if (family_of(choice.algorithm) == Family::kPackets64 &&
+      (is_asked || (bytes >= kLeastFusedBytes && bytes <= kMostFusedBytes)))
+    return FusedChoice{Kind::kAllReduceNorm, choice};
   return std::nullopt;
 }
 void submit_coded(verbena_ops* ops, const Call& call, verbena_ops_algorithm codec,
@@ -309,8 +317,8 @@ verbena_result verbena_ops_all_reduce_norm(verbena_ops* ops, const void* input, 
     const bool is_asked =
         communicator.is_forced() || (asked != nullptr && asked->algorithm != VERBENA_OPS_AUTO);
     if (const auto fused = choose_fused(communicator, *norm, call.length_bytes, choice, is_asked)) {
-      call.kind = Kind::kAllReduceNorm;
-      return submit_norm(ops, call, *fused, *norm, norm->hidden, stream);
+      call.kind = fused->kind;
+      return submit_norm(ops, call, fused->choice, *norm, norm->hidden, stream);
     }
     // Blocks with chunks have not rows as a whole: the norm costs less than a barrier of the grid.
     check_way(ops, call, choice);

@@ -319,11 +319,11 @@ void Communicator::submit(const Call& call, const Choice& choice, CUstream strea
 }
 
 // The more blocks have a row the better: each instruction of its warps is another's delay.
-std::optional<Grid> Communicator::spread_rows(uint64_t rows, uint64_t row_bytes) const {
+std::optional<Grid> Communicator::spread_rows(Algorithm algorithm, uint64_t rows, uint64_t row_bytes) const {
   expect_member();
+  if (algorithm != Algorithm::kOneShot16 && algorithm != Algorithm::kOneShot64) return std::nullopt;
   constexpr uint64_t kVectorBytes = 16, kWarpBytes = 32 * kVectorBytes;
-  const uint64_t slot_bytes =
-      workspaces_[static_cast<uint32_t>(Family::kPackets16)].workspace().blocks.slot_bytes;
+  const SymmetricWorkspace& packets = workspaces_[static_cast<uint32_t>(ops::family_of(algorithm))];
   const uint64_t warps = std::bit_ceil((row_bytes + kWarpBytes - 1) / kWarpBytes);
   if (rows == 0 || warps > kMostRowWarps) return std::nullopt;
   uint64_t cluster = local_->kernels.has_clusters() ? kMostRowBlocks : 1;
@@ -332,8 +332,9 @@ std::optional<Grid> Communicator::spread_rows(uint64_t rows, uint64_t row_bytes)
   uint64_t threads = 32 * warps / cluster;
   const uint64_t kept = (threads + kMostThreads - 1) / kMostThreads;
   threads /= kept;
-  // Packets of 16 bytes are half data.
-  if (kept > kMostKept || 2 * kept * threads * kVectorBytes > slot_bytes) return std::nullopt;
+  // Packets are half data, or more.
+  if (kept > kMostKept || 2 * kept * threads * kVectorBytes > packets.workspace().blocks.slot_bytes)
+    return std::nullopt;
   const uint64_t clusters = std::min(rows, options_.blocks / cluster);
   return Grid{static_cast<uint32_t>(clusters * cluster), static_cast<uint32_t>(threads),
               static_cast<uint32_t>(cluster)};
@@ -356,8 +357,8 @@ void Communicator::submit_norm(const Call& call, const Choice& choice, const Nor
   // Blocks have whole rows; where they meet those of other ranks there are as many as the workspace has.
   const uint64_t most = (call.kind == Kind::kNorm ? kNormBlocks : 1) * options_.blocks;
   Grid grid{static_cast<uint32_t>(std::min(norm.rows, most)), kMostThreads};
-  if (call.kind == Kind::kAllReduceNorm && choice.algorithm == Algorithm::kOneShot16)
-    grid = spread_rows(norm.rows, norm.hidden * kNormNumberBytes).value();
+  if (call.kind == Kind::kAllReduceNormRows)
+    grid = spread_rows(choice.algorithm, norm.rows, norm.hidden * kNormNumberBytes).value();
   local_->kernels.launch_norm(grid, launch, stream);
 }
 

@@ -74,9 +74,9 @@ class Communicator {
   bool are_in_windows_of_all(const Call& call) const {
     return options_.has_windows != 0 && are_in_windows(call);
   }
-  // The grid of an all-reduce by packets of 16 bytes with a norm, whose rows stay in registers; none: they
-  // have no room there.
-  std::optional<Grid> spread_rows(uint64_t rows, uint64_t row_bytes) const;
+  // The grid of an all-reduce with a norm whose rows stay in registers; none: the algorithm is none for that,
+  // or they have no room there.
+  std::optional<Grid> spread_rows(Algorithm algorithm, uint64_t rows, uint64_t row_bytes) const;
   // A norm cannot be part of a group: fails where one is open.
   void expect_no_group() const;
   // Of rows that `call` has as its input, or of what its algorithm makes of all ranks' input.

@@ -88,9 +88,14 @@ KernelSet::KernelSet() : driver_(Driver::instance()) {
   for (uint32_t size = 0; size < kSizes; ++size) {
     const std::string of = std::string("_of_") + kSizeNames[size];
     all_reduce_norms_[size] = find(fused_, "norm_packets" + of);
-    for (const bool is_bfloat16 : {false, true}) {
-      const std::string name = "norm_rows" + of + (is_bfloat16 ? "_bfloat16" : "_float16");
-      rows_[size][is_bfloat16 ? 1 : 0] = {find(fused_, name + "_1"), find(fused_, name + "_2")};
+  }
+  for (const bool is_of_64 : {false, true}) {
+    for (const bool is_of_any : {false, true}) {
+      const std::string name =
+          std::string("norm_rows_") + (is_of_64 ? "64" : "16") + (is_of_any ? "_of_any" : "_of_2");
+      RowKernels& kernels = rows_[is_of_64 ? 1 : 0][is_of_any ? 1 : 0];
+      kernels.of_types = {{{find(fused_, name + "_float16_1"), find(fused_, name + "_float16_2")},
+                           {find(fused_, name + "_bfloat16_1"), find(fused_, name + "_bfloat16_2")}}};
     }
   }
   static constexpr const char* kCodecNames[kCountCodecs] = {"float8",    "int8",        "int6",     "int4",
@@ -185,10 +190,11 @@ CUfunction KernelSet::find_norm(const Grid& grid, const Launch& launch) const {
   const Family family = family_of(call.algorithm);
   if (call.kind == Kind::kShardedNorm)
     return family == Family::kChunks ? sharded_by_chunks_ : sharded_by_packets_;
-  if (call.kind != Kind::kAllReduceNorm) return norm_;
-  if (family == Family::kPackets64) return all_reduce_norms_[size_of(launch)];
+  if (call.kind == Kind::kNorm) return norm_;
+  if (call.kind == Kind::kAllReduceNorm) return all_reduce_norms_[size_of(launch)];
   const bool is_long = launch.norm.hidden * 2 > uint64_t{16} * grid.threads * grid.cluster;
-  return rows_[size_of(launch)][call.type == VERBENA_OPS_BFLOAT16 ? 1 : 0][is_long ? 1 : 0];
+  return rows_[family == Family::kPackets64 ? 1 : 0][size_of(launch) == kOf2 ? 0 : 1]
+      .of_types[call.type == VERBENA_OPS_BFLOAT16 ? 1 : 0][is_long ? 1 : 0];
 }
 
 void KernelSet::pause(uint64_t length_ns, CUstream stream) {

@@ -74,10 +74,13 @@ class KernelSet {
   // To nearest, by chance.
   std::array<std::array<CUfunction, 2>, kCountCodecs> coded_{};
   std::array<std::array<CUfunction, 2>, kCountPacketCodecs> coded_packets_{};
-  // All-reduces with a norm: by packets of 64 bytes; of rows in registers, of float16 and bfloat16, with 1 to
+  // All-reduces with a norm: of rows in memory; of rows in registers, of float16 and bfloat16, with 1 to
   // kMostKept vectors of a thread.
   std::array<CUfunction, kSizes> all_reduce_norms_{};
-  std::array<std::array<std::array<CUfunction, 2>, 2>, kSizes> rows_{};
+  struct RowKernels {
+    std::array<std::array<CUfunction, kMostKept>, 2> of_types;
+  };
+  std::array<std::array<RowKernels, 2>, 2> rows_{};  // by packets of 16 and of 64 bytes; of two ranks, of any
   CUfunction norm_ = nullptr, sharded_by_packets_ = nullptr, sharded_by_chunks_ = nullptr;
   CUfunction pause_ = nullptr;
   bool is_hopper_ = false;  // or newer: it has programmatic dependent launch, and clusters

@@ -125,11 +125,11 @@ VERBENA_DEVICE void run_all_reduce_norm(const Launch& launch) {
 
 // The same of few rows, a cluster's each, which stay in registers: kKept vectors of each thread. Types and
 // lengths have kernels of their own, as compilers leave arrays of a kernel as long as all of these in memory.
-template <int kRanks, typename T, uint32_t kKept>
+template <int kRanks, typename Packet, typename T, uint32_t kKept>
 VERBENA_DEVICE void run_all_reduce_norm_rows(const Launch& launch) {
   run_grid(launch, [&] {
     const Call& call = launch.calls[0];
-    OneShot<Packet16> calls(launch.workspace, block_index(), blocks_per_grid());
+    OneShot<Packet> calls(launch.workspace, block_index(), blocks_per_grid());
     const auto norm = __builtin_bit_cast(RmsNorm<T>, read_norm(launch.norm));
     const SymmStatus status = all_reduce_norm_rows<kRanks, kKept>(
         calls, reinterpret_cast<const T*>(call.input), reinterpret_cast<T*>(call.output), norm);

@@ -191,13 +191,13 @@ void add_coded_packets(std::map<std::string, Body>& kernels, const char* name) {
   kernels[key + "_by_chance"] =
       &run<ops::ByCodedPackets<Codec, device::RoundByChance>, ops::Content::kAllReduces>;
 }
-template <int kRanks>
-void add_rows(std::map<std::string, Body>& kernels, const std::string& of) {
-  const std::string key = "verbena_ops_norm_rows_of_" + of;
-  kernels[key + "_float16_1"] = &ops::run_all_reduce_norm_rows<kRanks, device::Half, 1>;
-  kernels[key + "_float16_2"] = &ops::run_all_reduce_norm_rows<kRanks, device::Half, 2>;
-  kernels[key + "_bfloat16_1"] = &ops::run_all_reduce_norm_rows<kRanks, device::Bfloat16, 1>;
-  kernels[key + "_bfloat16_2"] = &ops::run_all_reduce_norm_rows<kRanks, device::Bfloat16, 2>;
+template <int kRanks, typename Packet>
+void add_rows(std::map<std::string, Body>& kernels, const std::string& name) {
+  const std::string key = "verbena_ops_norm_rows_" + name;
+  kernels[key + "_float16_1"] = &ops::run_all_reduce_norm_rows<kRanks, Packet, device::Half, 1>;
+  kernels[key + "_float16_2"] = &ops::run_all_reduce_norm_rows<kRanks, Packet, device::Half, 2>;
+  kernels[key + "_bfloat16_1"] = &ops::run_all_reduce_norm_rows<kRanks, Packet, device::Bfloat16, 1>;
+  kernels[key + "_bfloat16_2"] = &ops::run_all_reduce_norm_rows<kRanks, Packet, device::Bfloat16, 2>;
 }
 const std::map<std::string, Body>& list_kernels() {
   using device::Packet16;
@@ -214,9 +214,10 @@ const std::map<std::string, Body>& list_kernels() {
     add_family<device::ReduceAny, ByPackets16>(kernels, "packets_16");
     add_family<device::ReduceAny, ByPackets64>(kernels, "packets_64");
     add_family<device::ReduceFloats, ops::ByChunks>(kernels, "chunks");
-    add_rows<2>(kernels, "2");
-    add_rows<4>(kernels, "4");
-    add_rows<0>(kernels, "any");
+    add_rows<2, Packet16>(kernels, "16_of_2");
+    add_rows<0, Packet16>(kernels, "16_of_any");
+    add_rows<2, Packet64>(kernels, "64_of_2");
+    add_rows<0, Packet64>(kernels, "64_of_any");
     add_coded<device::Float8, device::Float8>(kernels, "float8");
     add_coded<device::Int8, device::Int8>(kernels, "int8");
     add_coded<device::Int6, device::Int6>(kernels, "int6");

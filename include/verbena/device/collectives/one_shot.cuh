@@ -19,6 +19,7 @@
 #define VERBENA_DEVICE_COLLECTIVES_ONE_SHOT_CUH
 
 #include "verbena/device/collectives/exchange_plan.cuh"
+#include "verbena/device/warp_lines.cuh"
 
 namespace verbena::device {
 
@@ -118,24 +119,28 @@ class OneShot {
     });
   }
 
-  // An all-reduce of `count` vectors that stay in registers, by packets of 16 bytes, in two halves: between
-  // them the group may load what it needs behind it. vectors[k] is number k * group.size() + group.rank(),
-  // and of no use behind the last one. All are one message.
+  // An all-reduce of `count` vectors that stay in registers, as one message, in two halves: between them the
+  // group may load what it needs behind it. vectors[k] is number k * group.size() + group.rank(), and of no
+  // use behind the last one. By lines the group is a block of up to 16 warps.
   template <int kRanks = 0, uint32_t kVectors, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus send_vectors(const Vector16 (&vectors)[kVectors], uint64_t count,
                                                        const Group& group = {}) {
-    const uint64_t rows = (count + group.size() - 1) / group.size();
-    if (status_ == SymmStatus::kDone && (!exchange_.is_size(kRanks) || rows > kVectors ||
-                                         rows * group.size() > exchange_.capacity_bytes() / kVectorBytes))
+    if (status_ == SymmStatus::kDone &&
+        (!exchange_.is_size(kRanks) || count > kVectors * uint64_t{group.size()} ||
+         measure_vectors<kVectors>(count, group) > exchange_.capacity_bytes()))
       status_ = SymmStatus::kInvalid;
     if (status_ != SymmStatus::kDone || !begin_message(group)) return status_;
-    VERBENA_UNROLL
-    for (uint32_t k = 0; k < kVectors; ++k) {
-      if (find_vector(k, group) >= count) continue;
-      const auto halves = __builtin_bit_cast(Halves, vectors[k]);
+    if constexpr (Packet::kNeedsWarps) {
+      send_lines<kRanks>(vectors, count, group);
+    } else {
       VERBENA_UNROLL
-      for (uint32_t half = 0; half < 2; ++half)
-        exchange_.template send_packet_to_all<kRanks>(find_half(k, half, group), halves.of[half], true);
+      for (uint32_t k = 0; k < kVectors; ++k) {
+        if (find_vector(k, group) >= count) continue;
+        const auto halves = __builtin_bit_cast(Halves, vectors[k]);
+        VERBENA_UNROLL
+        for (uint32_t half = 0; half < 2; ++half)
+          exchange_.template send_packet_to_all<kRanks>(find_half(k, half, group), halves.of[half], true);
+      }
     }
     return status_;
   }
@@ -143,27 +148,31 @@ class OneShot {
   template <int kRanks = 0, uint32_t kVectors, typename Reduce, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus reduce_vectors(Vector16 (&vectors)[kVectors], uint64_t count,
                                                          const Reduce& reduce, const Group& group = {}) {
-    // As many as the registers of 512 threads hold for four ranks.
-    constexpr uint32_t kAtOnce = kVectors % 2 == 0 ? 2 : 1;
     Patience patience(context_);
     WaitResult mine = WaitResult::kReached;
     int32_t late = 0;
-    VERBENA_UNROLL
-    for (uint32_t first = 0; first < kVectors; first += kAtOnce) {
-      uint32_t index[2 * kAtOnce], which = 0;
-      Data data[2 * kAtOnce];
+    if constexpr (Packet::kNeedsWarps) {
+      mine = reduce_lines<kRanks>(vectors, count, patience, late, reduce, group);
+    } else {
+      // As many as the registers of 512 threads hold for four ranks.
+      constexpr uint32_t kAtOnce = kVectors % 2 == 0 ? 2 : 1;
       VERBENA_UNROLL
-      for (uint32_t i = 0; i < 2 * kAtOnce; ++i) {
-        const uint32_t k = first + i / 2;
-        index[i] = find_half(k, i % 2, group);
-        data[i] = __builtin_bit_cast(Halves, vectors[k]).of[i % 2];
-        if (find_vector(k, group) < count) which |= 1u << i;
+      for (uint32_t first = 0; first < kVectors; first += kAtOnce) {
+        uint32_t index[2 * kAtOnce], which = 0;
+        Data data[2 * kAtOnce];
+        VERBENA_UNROLL
+        for (uint32_t i = 0; i < 2 * kAtOnce; ++i) {
+          const uint32_t k = first + i / 2;
+          index[i] = find_half(k, i % 2, group);
+          data[i] = __builtin_bit_cast(Halves, vectors[k]).of[i % 2];
+          if (find_vector(k, group) < count) which |= 1u << i;
+        }
+        if (mine == WaitResult::kReached)
+          mine = exchange_.template reduce_several<kRanks>(index, which, patience, data, late, reduce);
+        VERBENA_UNROLL
+        for (uint32_t i = 0; i < kAtOnce; ++i)
+          vectors[first + i] = __builtin_bit_cast(Vector16, Halves{{data[2 * i], data[2 * i + 1]}});
       }
-      if (mine == WaitResult::kReached)
-        mine = exchange_.template reduce_several<kRanks>(index, which, patience, data, late, reduce);
-      VERBENA_UNROLL
-      for (uint32_t i = 0; i < kAtOnce; ++i)
-        vectors[first + i] = __builtin_bit_cast(Vector16, Halves{{data[2 * i], data[2 * i + 1]}});
     }
     return status_ = exchange_.conclude(group, mine, late);
   }
@@ -178,17 +187,87 @@ class OneShot {
  private:
   using Data = typename Packet::Data;
 
-  // Of a vector. Those of the same half lie side by side, so that a warp stores whole lines.
-  struct Halves {
-    Data of[2];
-  };
   template <typename Group>
   VERBENA_DEVICE static uint64_t find_vector(uint32_t k, const Group& group) {
     return k * uint64_t{group.size()} + group.rank();
   }
+  // Bytes of a message that has them.
+  template <uint32_t kVectors, typename Group>
+  VERBENA_DEVICE static uint64_t measure_vectors(uint64_t count, const Group& group) {
+    if (Packet::kNeedsWarps)
+      return group.size() / kWarpLanes * Packet::offset(detail::WarpLines<kVectors * kLaneBytes>::kPackets);
+    return (count + group.size() - 1) / group.size() * group.size() * kVectorBytes;
+  }
+  static constexpr uint32_t kLaneBytes = kWarpLanes * kVectorBytes;  // of one vector of each lane
+
+  // Of a vector, packet by packet. Those of the same half lie side by side, so that a warp stores whole
+  // lines.
+  struct Halves {
+    Data of[2];
+  };
   template <typename Group>
   VERBENA_DEVICE static uint32_t find_half(uint32_t k, uint32_t half, const Group& group) {
     return (2 * k + half) * group.size() + group.rank();
+  }
+
+  // By lines: each warp's vectors lie behind those of the warp before. A warp without any sends none.
+  template <int kRanks, uint32_t kVectors, typename Group>
+  VERBENA_DEVICE void send_lines(const Vector16 (&vectors)[kVectors], uint64_t count,
+                                 const Group& group) const {
+    using Lines = detail::WarpLines<kVectors * kLaneBytes>;
+    if (group.rank() - lane() >= count) return;
+    char* const memory = detail::find_line_memory();
+    VERBENA_UNROLL
+    for (uint32_t k = 0; k < kVectors; ++k)
+      store<Order::kWeak, Scope::kThreads>(find_place(memory, k), vectors[k]);
+    Lines lines;
+    lines.take(memory);
+    const int32_t size = kRanks == 0 ? context_.team_size : kRanks;
+    VERBENA_UNROLL
+    for (int32_t step = 1; step < size; ++step) {
+      int32_t peer = context_.team_rank + step;
+      if (peer >= size) peer -= size;
+      lines.send(exchange_.find_slot_at(peer) + group.rank() / kWarpLanes * Lines::kSlotBytes,
+                 exchange_.epoch());
+    }
+  }
+  template <int kRanks, uint32_t kVectors, typename Reduce, typename Group>
+  VERBENA_DEVICE WaitResult reduce_lines(Vector16 (&vectors)[kVectors], uint64_t count, Patience& patience,
+                                         int32_t& late, const Reduce& reduce, const Group& group) const {
+    using Lines = detail::WarpLines<kVectors * kLaneBytes>;
+    if (group.rank() - lane() >= count) return WaitResult::kReached;
+    char* const memory = detail::find_line_memory();
+    const int32_t size = kRanks == 0 ? context_.team_size : kRanks;
+    typename Reduce::template Sums<Vector16> sums[kVectors];
+    VERBENA_UNROLL_BY(1)
+    for (int32_t member = 0; member < size; ++member) {
+      Lines lines;
+      if (member != context_.team_rank) {
+        const char* const here =
+            exchange_.find_slot_of(member) + group.rank() / kWarpLanes * Lines::kSlotBytes;
+        late = member;
+        const WaitResult result = Exchange::wait(patience, [&] {
+          lines.poll(here);
+          return lines.are_of(exchange_.epoch());
+        });
+        if (result != WaitResult::kReached) return result;
+        lines.put(memory);
+      }
+      VERBENA_UNROLL
+      for (uint32_t k = 0; k < kVectors; ++k) {
+        Vector16 term[1] = {vectors[k]};
+        if (member != context_.team_rank)
+          term[0] = load<Order::kWeak, Scope::kThreads>(find_place(memory, k));
+        reduce.add(sums[k], term, member, 1);
+      }
+      sync_warp();
+    }
+    VERBENA_UNROLL
+    for (uint32_t k = 0; k < kVectors; ++k) vectors[k] = reduce.template finish<Vector16>(sums[k], size);
+    return WaitResult::kReached;
+  }
+  VERBENA_DEVICE static Vector16* find_place(char* memory, uint32_t k) {
+    return reinterpret_cast<Vector16*>(memory) + k * kWarpLanes + lane();
   }
 
   // What one message of each pair has of its part.

@@ -14,39 +14,18 @@
 #include "verbena/device/collectives/codec_float8.cuh"
 #include "verbena/device/collectives/codec_integer.cuh"
 #include "verbena/device/collectives/one_shot.cuh"
+#include "verbena/device/warp_lines.cuh"
 
 namespace verbena::device {
 
 namespace detail {
-
-inline constexpr uint32_t kMostCodedWarps = 16, kMostTileLines = 19;  // of a block; of a tile of 8 bits
-
-// A warp's memory for one coded tile, in which words change lanes.
-VERBENA_DEVICE char* find_coded_tile() {
-  constexpr uint32_t kBytes = (kMostTileLines * Packet64::kLineData + 15) / 16 * 16;
-#if VERBENA_EMULATED
-  static const char key = 0;
-  char* const tiles =
-      static_cast<char*>(emulation::shared_memory(&key, kMostCodedWarps * kBytes, alignof(Vector16)));
-#else
-  VERBENA_SHARED alignas(Vector16) char tiles[kMostCodedWarps * kBytes];
-#endif
-  return tiles + thread_index() / kWarpLanes * kBytes;
-}
 
 // Up to two messages that are under way together, tile by tile: lines of a tile lie side by side.
 template <typename Codec, typename Rounding, typename Exchange>
 class CodedMessages {
  public:
   using Coded = typename Codec::Coded;
-  static constexpr uint32_t kLines =  // of a tile
-      (CodedTiles<Codec>::kBytes + Packet64::kLineData - 1) / Packet64::kLineData;
-  static constexpr uint32_t kPackets = kLines * Packet64::kLanes;
-  static_assert(kLines <= kMostTileLines, "verbena: a tile fits in the memory of a warp");
-  static constexpr uint32_t kEach = (kPackets + kWarpLanes - 1) / kWarpLanes;  // packets of a lane
-  struct Polled {
-    Halves packets[kEach];
-  };
+  using Lines = WarpLines<CodedTiles<Codec>::kBytes>;  // of a tile
 
   // The first message has up to `most_tiles`. `rounding` outlives this.
   VERBENA_DEVICE CodedMessages(const SymmContext& context, const Exchange& exchange, uint32_t most_tiles,
@@ -59,8 +38,8 @@ class CodedMessages {
         rounding_(rounding) {
     VERBENA_UNROLL
     for (uint32_t call = 0; call < 2; ++call) {
-      there_[call] = exchange.find_slot_at(peer, call) + lane() * Packet64::kBytes;
-      here_[call] = exchange.find_slot_of(peer, call) + lane() * Packet64::kBytes;
+      there_[call] = exchange.find_slot_at(peer, call);
+      here_[call] = exchange.find_slot_of(peer, call);
     }
   }
   const int32_t peer;
@@ -75,53 +54,34 @@ class CodedMessages {
       widen_unit(type_, raw[row], unit);
       Codec::encode_row(unit, row, of_tile, coded);
     }
-    char* const memory = find_coded_tile();
+    char* const memory = find_line_memory();
     Tiles(memory, 1).store(0, coded);
-    sync_warp();
+    Lines lines;
+    lines.take(memory);
     const uint32_t call = tile >= most_tiles_ ? 1 : 0;
-    char* const there = (call == 0 ? there_[0] : there_[1]) + find_offset(tile);
-    VERBENA_UNROLL
-    for (uint32_t i = 0; i < kEach; ++i) {
-      Halves data{};
-      if (is_there(i)) data = Packet64::load_data<Space::kGeneric>(memory, i * kWarpLanes + lane());
-      Packet64::send(there + i * kWarpLanes * Packet64::kBytes, data, epoch_ + call, is_there(i));
-    }
-    sync_warp();
+    lines.send((call == 0 ? there_[0] : there_[1]) + find_offset(tile), epoch_ + call);
     return coded;
   }
 
   // The peer's tile as it lies here now.
-  VERBENA_DEVICE void poll(uint32_t tile, Polled& polled) const {
-    const char* const here = (tile < most_tiles_ ? here_[0] : here_[1]) + find_offset(tile);
-    VERBENA_UNROLL
-    for (uint32_t i = 0; i < kEach; ++i)
-      polled.packets[i] = Packet64::poll(here + i * kWarpLanes * Packet64::kBytes, is_there(i));
+  VERBENA_DEVICE void poll(uint32_t tile, Lines& lines) const {
+    lines.poll((tile < most_tiles_ ? here_[0] : here_[1]) + find_offset(tile));
   }
   // When it has come.
-  VERBENA_DEVICE WaitResult receive(uint32_t tile, Polled& polled, Patience& patience) const {
+  VERBENA_DEVICE WaitResult receive(uint32_t tile, Lines& lines, Patience& patience) const {
     const uint64_t epoch = epoch_ + (tile >= most_tiles_ ? 1 : 0);
     bool is_polled = true;
     return Exchange::wait(patience, [&] {
-      if (!is_polled) poll(tile, polled);
+      if (!is_polled) poll(tile, lines);
       is_polled = false;
-      bool have_come = true;
-      VERBENA_UNROLL
-      for (uint32_t i = 0; i < kEach; ++i)
-        have_come = Packet64::is_of(polled.packets[i], epoch, is_there(i)) && have_come;
-      return have_come;
+      return lines.are_of(epoch);
     });
   }
 
   // The sum of this rank's tile and the peer's. Two numbers have the same sum in either order.
-  VERBENA_DEVICE void add(const Coded& own, const Polled& polled, RawUnit (&raw)[kTileRows]) const {
-    char* const memory = find_coded_tile();
-    VERBENA_UNROLL
-    for (uint32_t i = 0; i < kEach; ++i) {
-      if (is_there(i))
-        Packet64::store_data<Space::kGeneric>(memory, i * kWarpLanes + lane(),
-                                              Packet64::open(polled.packets[i]));
-    }
-    sync_warp();
+  VERBENA_DEVICE void add(const Coded& own, const Lines& lines, RawUnit (&raw)[kTileRows]) const {
+    char* const memory = find_line_memory();
+    lines.put(memory);
     const Coded theirs = Tiles(memory, 1).load(0);
     sync_warp();
     VERBENA_UNROLL
@@ -138,12 +98,8 @@ class CodedMessages {
  private:
   using Tiles = CodedTiles<Codec, char, Space::kGeneric>;
 
-  // Whether a tile has the lane's i-th packet.
-  VERBENA_DEVICE static bool is_there(uint32_t i) {
-    return (i + 1) * kWarpLanes <= kPackets || i * kWarpLanes + lane() < kPackets;
-  }
   VERBENA_DEVICE uint32_t find_offset(uint32_t tile) const {
-    return (tile >= most_tiles_ ? tile - most_tiles_ : tile) * kPackets * Packet64::kBytes;
+    return (tile >= most_tiles_ ? tile - most_tiles_ : tile) * Lines::kSlotBytes;
   }
 
   uint64_t epoch_, sender_;
@@ -168,7 +124,7 @@ template <typename Codec, typename Rounding = RoundToNearest, typename Calls, ty
   using Messages = detail::CodedMessages<Codec, Rounding, Exchange>;
   const uint64_t lines = calls.capacity_bytes() / Packet64::kLineData;
   const auto most_tiles = static_cast<uint32_t>(
-      group.size() > detail::kMostCodedWarps * kWarpLanes ? 0 : lines / Messages::kLines);
+      group.size() > detail::kMostLineWarps * kWarpLanes ? 0 : lines / Messages::Lines::kLines);
   return calls.template for_messages<2, 2>(
       length_bytes, kTileBytes, uint64_t{most_tiles} * kTileBytes, group,
       [&](const Exchange& exchange, uint64_t offset, uint32_t length) {
@@ -179,7 +135,7 @@ template <typename Codec, typename Rounding = RoundToNearest, typename Calls, ty
         WaitResult mine = WaitResult::kReached;
         RawUnit raw[kTileRows];
         typename Codec::Coded own{};
-        typename Messages::Polled polled;
+        typename Messages::Lines polled;
         if (first < tiles) load_tile(input + offset, length, first, raw);
         // In each turn a tile is sent. The next one's numbers and the peer's tile before are asked for ahead
         // of need.

@@ -16,11 +16,9 @@ struct verbena_ops {
 
 namespace {
 
-// Where an all-reduce and its norm are faster as one kernel, between two H100s: up to so much that each rank
-// sends, with rows that stay in registers, by packets of 16 or of 64 bytes; and of rows that go through
-// memory.
-constexpr uint64_t kMostKept16Bytes = 256 << 10, kMostKeptBytes = 2 << 20;
-constexpr uint64_t kLeastFusedBytes = 1 << 20, kMostFusedBytes = 4 << 20;
+// Up to where an all-reduce and its norm are faster as one kernel, between two H100s: rows of a block, bytes
+// that each rank sends; and up to where packets of 16 bytes are faster than those of 64.
+constexpr uint64_t kMostFusedRows = 2, kMostFusedBytes = 4 << 20, kMostFused16Bytes = 256 << 10;
 
 template <typename Body>
 verbena_result guard(const Body& body) noexcept {
@@ -157,29 +155,19 @@ Choice choose_coded(const verbena_ops* ops, const Call& call, verbena_ops_algori
     return ops->communicator.choose(VERBENA_OPS_ALL_REDUCE, call.length_bytes);
   return ops->communicator.choose_coded(static_cast<Algorithm>(codec), call.length_bytes);
 }
-struct FusedChoice {
-  Kind kind;
-  Choice choice;
-};
-// An all-reduce and its norm by one kernel, if `choice` is for one and that is asked for or faster.
-std::optional<FusedChoice> choose_fused(const Communicator& communicator, const verbena_ops_norm& norm,
-                                        uint64_t bytes, const Choice& choice, bool is_asked) {
+// An all-reduce and its norm by one kernel, if `choice` can be for one and that is asked for or faster.
+std::optional<Choice> choose_fused(const Communicator& communicator, const verbena_ops_norm& norm,
+                                   uint64_t bytes, const Choice& choice, bool is_asked) {
   if (is_coded(choice.algorithm)) return std::nullopt;
-  const auto keep_rows = [&](Algorithm algorithm) -> std::optional<FusedChoice> {
-    if (!communicator.spread_rows(algorithm, norm.rows, bytes / norm.rows)) return std::nullopt;
-    return FusedChoice{Kind::kAllReduceNormRows, Choice{algorithm, {}, 0}};
-  };
-  if (is_asked) {
-    if (const auto kept = keep_rows(choice.algorithm)) return kept;
-  } else if (norm.rows <= communicator.most_blocks() && bytes * (communicator.size() - 1) <= kMostKeptBytes) {
-    if (const auto kept =
-            keep_rows(bytes <= kMostKept16Bytes ? Algorithm::kOneShot16 : Algorithm::kOneShot64))
-      return kept;
+  Algorithm algorithm = choice.algorithm;
+  if (!is_asked) {
+    if (norm.rows > kMostFusedRows * communicator.most_blocks() ||
+        bytes * (communicator.size() - 1) > kMostFusedBytes)
+      return std::nullopt;
+    algorithm = bytes <= kMostFused16Bytes ? Algorithm::kOneShot16 : Algorithm::kOneShot64;
   }
-  if (family_of(choice.algorithm) == Family::kPackets64 &&
-      (is_asked || (bytes >= kLeastFusedBytes && bytes <= kMostFusedBytes)))
-    return FusedChoice{Kind::kAllReduceNorm, choice};
-  return std::nullopt;
+  if (!communicator.spread_rows(algorithm, norm.rows, bytes / norm.rows)) return std::nullopt;
+  return Choice{algorithm, {}, 0};
 }
 void submit_coded(verbena_ops* ops, const Call& call, verbena_ops_algorithm codec,
                   const verbena_ops_choice* asked, verbena_stream stream) {
@@ -317,10 +305,9 @@ verbena_result verbena_ops_all_reduce_norm(verbena_ops* ops, const void* input, 
     const bool is_asked =
         communicator.is_forced() || (asked != nullptr && asked->algorithm != VERBENA_OPS_AUTO);
     if (const auto fused = choose_fused(communicator, *norm, call.length_bytes, choice, is_asked)) {
-      call.kind = fused->kind;
-      return submit_norm(ops, call, fused->choice, *norm, norm->hidden, stream);
+      call.kind = Kind::kAllReduceNorm;
+      return submit_norm(ops, call, *fused, *norm, norm->hidden, stream);
     }
-    // Blocks with chunks have not rows as a whole: the norm costs less than a barrier of the grid.
     check_way(ops, call, choice);
     ops->communicator.submit(call, choice, static_cast<CUstream>(stream));
     Call rows = begin_call(Kind::kNorm, sum, nullptr);

@@ -47,7 +47,7 @@ constexpr bool is_coded(Algorithm algorithm) {
   return find_codec(algorithm) < kCountCodecs;
 }
 
-// The last four have Launch::norm: of rows that are there, of the sums of all ranks', of each rank's share
+// The last three have Launch::norm: of rows that are there, of the sums of all ranks', of each rank's share
 // of them.
 enum class Kind : uint32_t {
   kAllReduce = 0,
@@ -56,7 +56,6 @@ enum class Kind : uint32_t {
   kNorm = 3,
   kAllReduceNorm = 4,
   kShardedNorm = 5,
-  kAllReduceNormRows = 6,  // the fourth, with rows in registers
 };
 
 // Where the messages of an exchange lie at one end: that of member r begins at r * member_bytes, and has rows

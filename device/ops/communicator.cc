@@ -318,7 +318,8 @@ void Communicator::submit(const Call& call, const Choice& choice, CUstream strea
   }
 }
 
-// The more blocks have a row the better: each instruction of its warps is another's delay.
+// Few rows are clusters': each instruction of a warp is another's delay, and a block has four places for
+// them. Of more rows the cluster's barriers cost more than that.
 std::optional<Grid> Communicator::spread_rows(Algorithm algorithm, uint64_t rows, uint64_t row_bytes) const {
   expect_member();
   if (algorithm != Algorithm::kOneShot16 && algorithm != Algorithm::kOneShot64) return std::nullopt;
@@ -326,16 +327,21 @@ std::optional<Grid> Communicator::spread_rows(Algorithm algorithm, uint64_t rows
   const SymmetricWorkspace& packets = workspaces_[static_cast<uint32_t>(ops::family_of(algorithm))];
   const uint64_t warps = std::bit_ceil((row_bytes + kWarpBytes - 1) / kWarpBytes);
   if (rows == 0 || warps > kMostRowWarps) return std::nullopt;
-  uint64_t cluster = local_->kernels.has_clusters() ? kMostRowBlocks : 1;
-  // A block of less than two warps is not worth it.
-  while (cluster > 1 && (cluster * rows > options_.blocks || 2 * cluster > warps)) cluster /= 2;
+  // A block of less than two warps is not worth it. A row that has no room in one block takes two.
+  uint64_t cluster = 1;
+  if (local_->kernels.has_clusters()) {
+    const bool are_few = kMostRowBlocks * rows <= options_.blocks;
+    while (2 * cluster <= (are_few ? kMostRowBlocks : 2) && 4 * cluster <= warps &&
+           (are_few || 32 * warps > kMostKept * kMostThreads))
+      cluster *= 2;
+  }
   uint64_t threads = 32 * warps / cluster;
   const uint64_t kept = (threads + kMostThreads - 1) / kMostThreads;
   threads /= kept;
   // Packets are half data, or more.
   if (kept > kMostKept || 2 * kept * threads * kVectorBytes > packets.workspace().blocks.slot_bytes)
     return std::nullopt;
-  const uint64_t clusters = std::min(rows, options_.blocks / cluster);
+  const uint64_t clusters = std::min<uint64_t>(rows, options_.blocks / cluster);
   return Grid{static_cast<uint32_t>(clusters * cluster), static_cast<uint32_t>(threads),
               static_cast<uint32_t>(cluster)};
 }
@@ -357,7 +363,7 @@ void Communicator::submit_norm(const Call& call, const Choice& choice, const Nor
   // Blocks have whole rows; where they meet those of other ranks there are as many as the workspace has.
   const uint64_t most = (call.kind == Kind::kNorm ? kNormBlocks : 1) * options_.blocks;
   Grid grid{static_cast<uint32_t>(std::min(norm.rows, most)), kMostThreads};
-  if (call.kind == Kind::kAllReduceNormRows)
+  if (call.kind == Kind::kAllReduceNorm)
     grid = spread_rows(choice.algorithm, norm.rows, norm.hidden * kNormNumberBytes).value();
   local_->kernels.launch_norm(grid, launch, stream);
 }

@@ -11,11 +11,11 @@
 #define VERBENA_OPS_CODED(name, Way, ...)                                                       \
   VERBENA_OPS_KERNEL(name, (run_calls<Way<__VA_ARGS__, RoundToNearest>, Content::kAllReduces>)) \
   VERBENA_OPS_KERNEL(name##_by_chance, (run_calls<Way<__VA_ARGS__, RoundByChance>, Content::kAllReduces>))
-#define VERBENA_OPS_ROWS(name, ...)                                                         \
-  VERBENA_OPS_KERNEL(name##_float16_1, run_all_reduce_norm_rows<__VA_ARGS__, Half, 1>)      \
-  VERBENA_OPS_KERNEL(name##_float16_2, run_all_reduce_norm_rows<__VA_ARGS__, Half, 2>)      \
-  VERBENA_OPS_KERNEL(name##_bfloat16_1, run_all_reduce_norm_rows<__VA_ARGS__, Bfloat16, 1>) \
-  VERBENA_OPS_KERNEL(name##_bfloat16_2, run_all_reduce_norm_rows<__VA_ARGS__, Bfloat16, 2>)
+#define VERBENA_OPS_NORM(name, ...)                                                    \
+  VERBENA_OPS_KERNEL(name##_float16_1, run_all_reduce_norm<__VA_ARGS__, Half, 1>)      \
+  VERBENA_OPS_KERNEL(name##_float16_2, run_all_reduce_norm<__VA_ARGS__, Half, 2>)      \
+  VERBENA_OPS_KERNEL(name##_bfloat16_1, run_all_reduce_norm<__VA_ARGS__, Bfloat16, 1>) \
+  VERBENA_OPS_KERNEL(name##_bfloat16_2, run_all_reduce_norm<__VA_ARGS__, Bfloat16, 2>)
 
 VERBENA_OPS_CODED(coded_float8, ByCodec, Float8, Float8)
 VERBENA_OPS_CODED(coded_int8, ByCodec, Int8, Int8)
@@ -31,12 +31,9 @@ VERBENA_OPS_CODED(coded_packets_int4, ByCodedPackets, Int4)
 VERBENA_OPS_CODED(coded_packets_mx_float8, ByCodedPackets, MxFloat8)
 
 VERBENA_OPS_KERNEL(norm, run_norm)
-VERBENA_OPS_KERNEL(norm_packets_of_2, run_all_reduce_norm<2>)
-VERBENA_OPS_KERNEL(norm_packets_of_4, run_all_reduce_norm<4>)
-VERBENA_OPS_KERNEL(norm_packets_of_any, run_all_reduce_norm<0>)
-VERBENA_OPS_ROWS(norm_rows_16_of_2, 2, Packet16)
-VERBENA_OPS_ROWS(norm_rows_16_of_any, 0, Packet16)
-VERBENA_OPS_ROWS(norm_rows_64_of_2, 2, Packet64)
-VERBENA_OPS_ROWS(norm_rows_64_of_any, 0, Packet64)
+VERBENA_OPS_NORM(all_reduce_norm_16_of_2, 2, Packet16)
+VERBENA_OPS_NORM(all_reduce_norm_16_of_any, 0, Packet16)
+VERBENA_OPS_NORM(all_reduce_norm_64_of_2, 2, Packet64)
+VERBENA_OPS_NORM(all_reduce_norm_64_of_any, 0, Packet64)
 VERBENA_OPS_KERNEL(sharded_norm_packets, run_sharded_norm<OneShot<Packet64>>)
 VERBENA_OPS_KERNEL(sharded_norm_chunks, run_sharded_norm<Bulk<>>)

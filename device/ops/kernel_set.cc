@@ -85,15 +85,11 @@ KernelSet::KernelSet() : driver_(Driver::instance()) {
     }
   }
   static_assert(kMostKept == 2, "verbena: the kernels' names");
-  for (uint32_t size = 0; size < kSizes; ++size) {
-    const std::string of = std::string("_of_") + kSizeNames[size];
-    all_reduce_norms_[size] = find(fused_, "norm_packets" + of);
-  }
   for (const bool is_of_64 : {false, true}) {
     for (const bool is_of_any : {false, true}) {
       const std::string name =
-          std::string("norm_rows_") + (is_of_64 ? "64" : "16") + (is_of_any ? "_of_any" : "_of_2");
-      RowKernels& kernels = rows_[is_of_64 ? 1 : 0][is_of_any ? 1 : 0];
+          std::string("all_reduce_norm_") + (is_of_64 ? "64" : "16") + (is_of_any ? "_of_any" : "_of_2");
+      NormKernels& kernels = all_reduce_norms_[is_of_64 ? 1 : 0][is_of_any ? 1 : 0];
       kernels.of_types = {{{find(fused_, name + "_float16_1"), find(fused_, name + "_float16_2")},
                            {find(fused_, name + "_bfloat16_1"), find(fused_, name + "_bfloat16_2")}}};
     }
@@ -191,9 +187,8 @@ CUfunction KernelSet::find_norm(const Grid& grid, const Launch& launch) const {
   if (call.kind == Kind::kShardedNorm)
     return family == Family::kChunks ? sharded_by_chunks_ : sharded_by_packets_;
   if (call.kind == Kind::kNorm) return norm_;
-  if (call.kind == Kind::kAllReduceNorm) return all_reduce_norms_[size_of(launch)];
   const bool is_long = launch.norm.hidden * 2 > uint64_t{16} * grid.threads * grid.cluster;
-  return rows_[family == Family::kPackets64 ? 1 : 0][size_of(launch) == kOf2 ? 0 : 1]
+  return all_reduce_norms_[family == Family::kPackets64 ? 1 : 0][size_of(launch) == kOf2 ? 0 : 1]
       .of_types[call.type == VERBENA_OPS_BFLOAT16 ? 1 : 0][is_long ? 1 : 0];
 }
 

@@ -74,13 +74,12 @@ class KernelSet {
   // To nearest, by chance.
   std::array<std::array<CUfunction, 2>, kCountCodecs> coded_{};
   std::array<std::array<CUfunction, 2>, kCountPacketCodecs> coded_packets_{};
-  // All-reduces with a norm: of rows in memory; of rows in registers, of float16 and bfloat16, with 1 to
-  // kMostKept vectors of a thread.
-  std::array<CUfunction, kSizes> all_reduce_norms_{};
-  struct RowKernels {
+  // All-reduces with a norm, of float16 and bfloat16, with 1 to kMostKept vectors of a thread: by packets of
+  // 16 and of 64 bytes; of two ranks, of any.
+  struct NormKernels {
     std::array<std::array<CUfunction, kMostKept>, 2> of_types;
   };
-  std::array<std::array<RowKernels, 2>, 2> rows_{};  // by packets of 16 and of 64 bytes; of two ranks, of any
+  std::array<std::array<NormKernels, 2>, 2> all_reduce_norms_{};
   CUfunction norm_ = nullptr, sharded_by_packets_ = nullptr, sharded_by_chunks_ = nullptr;
   CUfunction pause_ = nullptr;
   bool is_hopper_ = false;  // or newer: it has programmatic dependent launch, and clusters

@@ -16,17 +16,14 @@ using namespace device;
 template <int kRanks, typename Packet>
 struct ByPackets {
   template <typename Reduce>
-  VERBENA_DEVICE static SymmStatus all_reduce(const Launch& launch, const Call& call, const Reduce& reduce,
-                                              uint64_t unit_bytes = kVectorBytes) {
+  VERBENA_DEVICE static SymmStatus all_reduce(const Launch& launch, const Call& call, const Reduce& reduce) {
     if (call.algorithm == Algorithm::kTwoShot16 || call.algorithm == Algorithm::kTwoShot64) {
       TwoShot<Packet> calls(launch.workspace, block_index(), blocks_per_grid());
-      (void)calls.template all_reduce_bytes<kRanks>(call.input, call.output, call.length_bytes, reduce,
-                                                    BlockGroup{}, unit_bytes);
+      (void)calls.template all_reduce_bytes<kRanks>(call.input, call.output, call.length_bytes, reduce);
       return calls.finish();
     }
     OneShot<Packet> calls(launch.workspace, block_index(), blocks_per_grid());
-    (void)calls.template all_reduce_bytes<kRanks>(call.input, call.output, call.length_bytes, reduce,
-                                                  BlockGroup{}, unit_bytes);
+    (void)calls.template all_reduce_bytes<kRanks>(call.input, call.output, call.length_bytes, reduce);
     return calls.finish();
   }
   template <typename Plan>

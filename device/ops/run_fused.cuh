@@ -108,31 +108,16 @@ VERBENA_DEVICE void run_norm(const Launch& launch) {
   });
 }
 
-// An all-reduce and its norm.
-template <int kRanks>
-VERBENA_DEVICE void run_all_reduce_norm(const Launch& launch) {
-  run_grid(launch, [&] {
-    const Call& call = launch.calls[0];
-    const NormArguments all(call);
-    const SymmStatus status = ByPackets<kRanks, Packet64>::all_reduce(
-        launch, call, all.reduce, find_row_unit(launch.norm.hidden * sizeof(Number16)));
-    if (status == SymmStatus::kDone)
-      norm_block_rows(read_norm(launch.norm), static_cast<const Number16*>(all.sum), block_index(),
-                      blocks_per_grid(), all.norm_some);
-    return status;
-  });
-}
-
-// The same of few rows, a cluster's each, which stay in registers: kKept vectors of each thread. Types and
-// lengths have kernels of their own, as compilers leave arrays of a kernel as long as all of these in memory.
+// An all-reduce and its norm: kKept vectors of each thread. Types and lengths have kernels of their own, as
+// compilers leave arrays of a kernel as long as all of these in memory.
 template <int kRanks, typename Packet, typename T, uint32_t kKept>
-VERBENA_DEVICE void run_all_reduce_norm_rows(const Launch& launch) {
+VERBENA_DEVICE void run_all_reduce_norm(const Launch& launch) {
   run_grid(launch, [&] {
     const Call& call = launch.calls[0];
     OneShot<Packet> calls(launch.workspace, block_index(), blocks_per_grid());
     const auto norm = __builtin_bit_cast(RmsNorm<T>, read_norm(launch.norm));
-    const SymmStatus status = all_reduce_norm_rows<kRanks, kKept>(
-        calls, reinterpret_cast<const T*>(call.input), reinterpret_cast<T*>(call.output), norm);
+    const SymmStatus status = all_reduce_norm<kRanks, kKept>(calls, reinterpret_cast<const T*>(call.input),
+                                                             reinterpret_cast<T*>(call.output), norm);
     const SymmStatus end = calls.finish();
     return status == SymmStatus::kDone ? end : status;
   });

@@ -192,21 +192,18 @@ void add_coded_packets(std::map<std::string, Body>& kernels, const char* name) {
       &run<ops::ByCodedPackets<Codec, device::RoundByChance>, ops::Content::kAllReduces>;
 }
 template <int kRanks, typename Packet>
-void add_rows(std::map<std::string, Body>& kernels, const std::string& name) {
-  const std::string key = "verbena_ops_norm_rows_" + name;
-  kernels[key + "_float16_1"] = &ops::run_all_reduce_norm_rows<kRanks, Packet, device::Half, 1>;
-  kernels[key + "_float16_2"] = &ops::run_all_reduce_norm_rows<kRanks, Packet, device::Half, 2>;
-  kernels[key + "_bfloat16_1"] = &ops::run_all_reduce_norm_rows<kRanks, Packet, device::Bfloat16, 1>;
-  kernels[key + "_bfloat16_2"] = &ops::run_all_reduce_norm_rows<kRanks, Packet, device::Bfloat16, 2>;
+void add_all_reduce_norm(std::map<std::string, Body>& kernels, const std::string& name) {
+  const std::string key = "verbena_ops_all_reduce_norm_" + name;
+  kernels[key + "_float16_1"] = &ops::run_all_reduce_norm<kRanks, Packet, device::Half, 1>;
+  kernels[key + "_float16_2"] = &ops::run_all_reduce_norm<kRanks, Packet, device::Half, 2>;
+  kernels[key + "_bfloat16_1"] = &ops::run_all_reduce_norm<kRanks, Packet, device::Bfloat16, 1>;
+  kernels[key + "_bfloat16_2"] = &ops::run_all_reduce_norm<kRanks, Packet, device::Bfloat16, 2>;
 }
 const std::map<std::string, Body>& list_kernels() {
   using device::Packet16;
   using device::Packet64;
   static std::map<std::string, Body> kernels = {
       {"verbena_ops_norm", &ops::run_norm},
-      {"verbena_ops_norm_packets_of_2", &ops::run_all_reduce_norm<2>},
-      {"verbena_ops_norm_packets_of_4", &ops::run_all_reduce_norm<4>},
-      {"verbena_ops_norm_packets_of_any", &ops::run_all_reduce_norm<0>},
       {"verbena_ops_sharded_norm_packets", &ops::run_sharded_norm<device::OneShot<Packet64>>},
       {"verbena_ops_sharded_norm_chunks", &ops::run_sharded_norm<device::Bulk<>>},
   };
@@ -214,10 +211,10 @@ const std::map<std::string, Body>& list_kernels() {
     add_family<device::ReduceAny, ByPackets16>(kernels, "packets_16");
     add_family<device::ReduceAny, ByPackets64>(kernels, "packets_64");
     add_family<device::ReduceFloats, ops::ByChunks>(kernels, "chunks");
-    add_rows<2, Packet16>(kernels, "16_of_2");
-    add_rows<0, Packet16>(kernels, "16_of_any");
-    add_rows<2, Packet64>(kernels, "64_of_2");
-    add_rows<0, Packet64>(kernels, "64_of_any");
+    add_all_reduce_norm<2, Packet16>(kernels, "16_of_2");
+    add_all_reduce_norm<0, Packet16>(kernels, "16_of_any");
+    add_all_reduce_norm<2, Packet64>(kernels, "64_of_2");
+    add_all_reduce_norm<0, Packet64>(kernels, "64_of_any");
     add_coded<device::Float8, device::Float8>(kernels, "float8");
     add_coded<device::Int8, device::Int8>(kernels, "int8");
     add_coded<device::Int6, device::Int6>(kernels, "int6");

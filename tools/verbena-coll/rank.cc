@@ -242,7 +242,6 @@ std::vector<std::unique_ptr<Contender>> Rank::list_contenders(const Subject& sub
     add(NormContender::Kind::kFused, nullptr, "verbena/auto", VERBENA_OPS_AUTO);
     add(NormContender::Kind::kFused, nullptr, "verbena/one-shot-16", VERBENA_OPS_ONE_SHOT_16);
     add(NormContender::Kind::kFused, nullptr, "verbena/one-shot-64", VERBENA_OPS_ONE_SHOT_64);
-    add(NormContender::Kind::kFused, nullptr, "verbena/two-shot-64", VERBENA_OPS_TWO_SHOT_64);
     return all;
   }
   const verbena_ops_algorithm codec = subject.named.codec;

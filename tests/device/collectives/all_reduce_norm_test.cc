@@ -22,7 +22,6 @@ using device::Bfloat16;
 using device::Half;
 using device::RowQuantisation;
 using emulator::World;
-using ops::Algorithm;
 using ops::Launch;
 using ops::Norm;
 
@@ -118,9 +117,8 @@ struct Tensors {
 };
 
 // Which kernel.
-enum class Way { kRows16, kRows64, kOneShot64, kTwoShot64, kShardedPackets, kShardedChunks };
-constexpr Way kWays[] = {Way::kRows16,    Way::kRows64,         Way::kOneShot64,
-                         Way::kTwoShot64, Way::kShardedPackets, Way::kShardedChunks};
+enum class Way { kRows16, kRows64, kShardedPackets, kShardedChunks };
+constexpr Way kWays[] = {Way::kRows16, Way::kRows64, Way::kShardedPackets, Way::kShardedChunks};
 constexpr size_t kCountWays = std::size(kWays);
 
 bool is_sharded(Way way) {
@@ -133,8 +131,8 @@ template <int kRanks, typename Packet, typename T>
 void run_rows_as(const Launch& launch) {
   const uint64_t threads = uint64_t{device::threads_per_block()} * device::blocks_per_cluster();
   if (launch.norm.hidden * sizeof(T) > device::kVectorBytes * threads)
-    return ops::run_all_reduce_norm_rows<kRanks, Packet, T, 2>(launch);
-  ops::run_all_reduce_norm_rows<kRanks, Packet, T, 1>(launch);
+    return ops::run_all_reduce_norm<kRanks, Packet, T, 2>(launch);
+  ops::run_all_reduce_norm<kRanks, Packet, T, 1>(launch);
 }
 template <int kRanks, typename Packet>
 void run_rows(const Launch& launch) {
@@ -147,11 +145,7 @@ void run_kernel(Way way, const Launch& launch) {
   if (way == Way::kShardedPackets) return ops::run_sharded_norm<device::OneShot<device::Packet64>>(launch);
   if (way == Way::kShardedChunks) return ops::run_sharded_norm<device::Bulk<>>(launch);
   if (way == Way::kRows16) return run_rows<kRanks, device::Packet16>(launch);
-  if (way == Way::kRows64) return run_rows<kRanks, device::Packet64>(launch);
-  ops::run_all_reduce_norm<kRanks>(launch);
-}
-Algorithm algorithm_of(Way way) {
-  return way == Way::kTwoShot64 ? Algorithm::kTwoShot64 : Algorithm::kOneShot64;
+  run_rows<kRanks, device::Packet64>(launch);
 }
 
 struct Shape {
@@ -198,7 +192,6 @@ class NormRanks {
       if (has_absent_block_) launch.workspace.context.timeout_ns = 1'000'000;
       launch.status = &status_[rank];
       all[rank].describe(launch, is_sharded(way));
-      launch.calls[0].algorithm = algorithm_of(way);
       const auto body = [&, rank, way] {
         if ((seed + rank) % 3 == 0) device::pause(500'000);
         // Its epoch is that of another launch: what it sends is not what is waited for.

@@ -1,8 +1,8 @@
-// Collectives with the RMSNorm that follows them, in one kernel: a block has whole rows, so that it can norm
-// them as soon as it has their sums, and no barrier between blocks is needed.
+// Collectives with the RMSNorm that follows them, in one kernel: an all-reduce whose rows stay in registers,
+// and a reduce-scatter and an all-gather with the norm of a share between them.
 //
-//   OneShot<> calls(workspace, block_index(), blocks);          // or TwoShot<>; Bulk<> for sharded rows
-//   status = all_reduce_norm(calls, input, sum, norm, block_index(), blocks);
+//   OneShot<> calls(workspace, block_index(), blocks);          // a kernel of clusters, or of blocks alone
+//   status = all_reduce_norm(calls, input, sum, norm);
 //   status = calls.finish();
 //
 // All ranks have the same rows, row lengths and blocks, so that the grid cannot differ between them. Results
@@ -34,38 +34,14 @@ VERBENA_DEVICE SomeRows find_rows(uint64_t rows, uint64_t row_bytes, uint32_t bl
 
 }  // namespace detail
 
-// Norms the rows of `sum` whose units are the block's. Numbers of another type than T have the same size, and
-// `norm_some` knows it.
-template <typename T, typename Norm = NormRows>
-VERBENA_DEVICE void norm_block_rows(const RmsNorm<T>& norm, const T* sum, uint32_t block, uint32_t blocks,
-                                    const Norm& norm_some = {}) {
-  const detail::SomeRows mine = detail::find_rows(norm.rows, norm.hidden * sizeof(T), block, blocks);
-  norm_some(norm, sum, mine.first, mine.first + mine.count);
-}
-
 // `sum` becomes the sum of all ranks' `input`, norm.rows rows side by side, and its rows are normed. `sum`
-// may be `input`; and norm.output, where output_step is norm.hidden. By all threads of a block of whole
-// warps.
-template <int kRanks = 0, typename Calls, typename T>
-[[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce_norm(Calls& calls, const T* input, T* sum,
-                                                        const RmsNorm<T>& norm, uint32_t block,
-                                                        uint32_t blocks) {
-  const uint64_t row_bytes = norm.hidden * sizeof(T);
-  if (row_bytes == 0) return SymmStatus::kInvalid;
-  const SymmStatus status = calls.template all_reduce_bytes<kRanks>(
-      reinterpret_cast<const char*>(input), reinterpret_cast<char*>(sum), norm.rows * row_bytes,
-      ReduceAs<T>{}, BlockGroup{}, find_row_unit(row_bytes));
-  if (status == SymmStatus::kDone) norm_block_rows(norm, static_cast<const T*>(sum), block, blocks);
-  return status;
-}
-
-// The same for few rows, which need not go through memory: a row is a cluster's, of which each thread has
-// kKept vectors of 16 bytes, and sums go to the norm in registers. The clusters of the grid take rows in
-// turn, and each block's part of a row is a message. `calls` is a OneShot of packets of 16 bytes for that
-// block; warps are 1, 2, 4 or 8 of a block, 64 at most of a cluster.
+// may be `input`; and norm.output, where output_step is norm.hidden. A row is a cluster's, of which each
+// thread has up to kKept vectors of 16 bytes: sums go to the norm in registers. The clusters of the grid take
+// rows in turn, and each block's part of a row is a message. `calls` is a OneShot of packets of 16 or 64
+// bytes for that block; a block has 1, 2, 4, 8 or 16 warps, and a cluster 64 at most.
 template <int kRanks = 0, uint32_t kKept = 1, typename Calls, typename T>
-[[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce_norm_rows(Calls& calls, const T* input, T* sum,
-                                                             const RmsNorm<T>& norm) {
+[[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce_norm(Calls& calls, const T* input, T* sum,
+                                                        const RmsNorm<T>& norm) {
   using detail::RowOfCluster;
   detail::RowNorm<T, kKept, RowOfCluster> rows(norm);
   const bool is_input_aligned = detail::is_vector(input, norm.hidden);
@@ -206,10 +182,10 @@ VERBENA_DEVICE bool find_scales(const RmsNorm<T>& norm, RowsToGather& scales) {
 
 }  // namespace detail
 
-// The same where each rank norms its share of the rows alone, the r-th rank the r-th share (rows / ranks,
-// rounded up), and all get what comes out: norm.output and the quantised rows with their scales, which lie in
-// rows or columns (not swizzled). `sum` has room for the rows of the share; residual_in and residual_out have
-// no others. `plan` is in the block's shared memory.
+// The same sums where each rank norms its share of the rows alone, the r-th rank the r-th share (rows /
+// ranks, rounded up), and all get what comes out: norm.output and the quantised rows with their scales, which
+// lie in rows or columns (not swizzled). `sum` has room for the rows of the share; residual_in and
+// residual_out have no others. `plan` is in the block's shared memory.
 template <typename Calls, typename T, typename MakeNorm, typename Reduce = ReduceAs<T>,
           typename Norm = NormRows>
 [[nodiscard]] VERBENA_DEVICE SymmStatus reduce_scatter_norm_all_gather(

@@ -45,16 +45,14 @@ class OneShot {
     return all_reduce_bytes<kRanks>(reinterpret_cast<const char*>(input), reinterpret_cast<char*>(output),
                                     count * sizeof(T), ReduceAs<T>{}, group);
   }
-  // The same with any reduction of reduction.cuh, of numbers as that one takes them. The blocks' parts are of
-  // whole units of so many bytes, a multiple of 16.
+  // The same with any reduction of reduction.cuh, of numbers as that one takes them.
   template <int kRanks = 0, typename Reduce, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce_bytes(const char* input, char* output,
                                                            uint64_t length_bytes, const Reduce& reduce,
-                                                           const Group& group = {},
-                                                           uint64_t unit_bytes = kVectorBytes) {
+                                                           const Group& group = {}) {
     const uint64_t most = exchange_.capacity_bytes() / kVectorBytes * kVectorBytes;
     return for_messages<kRanks>(
-        length_bytes, unit_bytes, most, group, [&](const Exchange&, uint64_t offset, uint32_t length) {
+        length_bytes, kVectorBytes, most, group, [&](const Exchange&, uint64_t offset, uint32_t length) {
           return reduce_message<kRanks>(input + offset, output + offset, length, reduce, group);
         });
   }

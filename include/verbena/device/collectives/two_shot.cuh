@@ -35,12 +35,11 @@ class TwoShot {
   template <int kRanks = 0, typename Reduce, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce_bytes(const char* input, char* output,
                                                            uint64_t length_bytes, const Reduce& reduce,
-                                                           const Group& group = {},
-                                                           uint64_t unit_bytes = kVectorBytes) {
+                                                           const Group& group = {}) {
     if (status_ == SymmStatus::kDone && !exchange_.is_size(kRanks)) status_ = SymmStatus::kInvalid;
     if (status_ != SymmStatus::kDone) return status_;
     const auto size = static_cast<uint64_t>(context_.team_size);
-    const Part part = find_part(length_bytes, block_, blocks_, unit_bytes);
+    const Part part = find_part(length_bytes, block_, blocks_);
     const uint64_t room = exchange_.capacity_bytes() / kVectorBytes * kVectorBytes * size;
     const uint64_t most = room < kMostBytes ? room : kMostBytes;
     for (uint64_t at = 0; at < part.length_bytes; at += most) {

@@ -29,8 +29,9 @@ constexpr const char* kAlgorithmNames[kCountAlgorithms] = {"auto",          "one
 constexpr const char* kCodedNames[kCountCodecs] = {
     "all_reduce_fp8",   "all_reduce_int8",     "all_reduce_int6",     "all_reduce_int4",
     "all_reduce_mxfp8", "all_reduce_fp8_int8", "all_reduce_int4_int8"};
-// From where on fewer bits are faster where nothing was measured: as between two H100s.
-constexpr uint64_t kLeastCodedBytes = 8 << 20;
+// From where on fewer bits are faster where nothing was measured: as between two H100s, by packets and by
+// chunks.
+constexpr uint64_t kLeastCodedPacketBytes = 2 << 20, kLeastCodedChunkBytes = 8 << 20;
 constexpr uint64_t kLeastDirectBytes = 8 << 20;  // of tensors in windows, likewise
 
 // kAuto: there is none of this name.
@@ -216,7 +217,11 @@ Choice Communicator::choose_coded(Algorithm codec, uint64_t bytes) const {
   // The exact way that would be taken instead, which is none for tensors in windows.
   const auto other = std::find_if_not(others.begin(), others.end(),
                                       [](const tuner::OpsWay& way) { return way.needs_windows(); });
-  if (coded.empty() || other == others.end()) return bytes < kLeastCodedBytes ? exact : spread(codec, bytes);
+  if (coded.empty() || other == others.end()) {
+    const bool is_by_packets = family_of(Choice{codec, {}, 0}) == Family::kPackets64;
+    return bytes < (is_by_packets ? kLeastCodedPacketBytes : kLeastCodedChunkBytes) ? exact
+                                                                                    : spread(codec, bytes);
+  }
   const tuner::OpsWay& way = coded.front();
   if (other->microseconds <= way.microseconds) return exact;
   return {codec, {std::min(way.blocks, options_.blocks), way.threads}, way.chunk_bytes};

@@ -242,7 +242,9 @@ Choice Communicator::choose_by_rules(verbena_ops_operation operation, uint64_t b
   };
   if (operation != VERBENA_OPS_ALL_REDUCE) {
     const uint64_t packets_most = size_ == 2 ? 1024 * kKi : 128 * kKi;
-    return bytes <= packets_most ? spread(Algorithm::kOneShot64, bytes) : by_one_shot();
+    // Nothing is summed: of long messages a thread for each packet.
+    const uint64_t counted = bytes > 512 * kKi ? 2 * bytes : bytes;
+    return bytes <= packets_most ? spread(Algorithm::kOneShot64, counted) : by_one_shot();
   }
   const uint64_t one_shot_most = size_ == 2 ? 4096 * kKi : size_ <= 4 ? 256 * kKi : 128 * kKi;
   if (bytes <= one_shot_most) return spread(Algorithm::kOneShot64, bytes);

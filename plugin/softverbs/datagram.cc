@@ -135,21 +135,49 @@ bool for_each_chunk(const Operation& op, Visit&& visit) {
 bool is_between_hosts(const Chunk& chunk) {
   return chunk.near_gpu == 0 && chunk.far_gpu == 0;
 }
+// What this process's copies reach at one end only.
+bool is_staged(const Operation& op, const Chunk& chunk) {
+  return chunk.near_gpu != 0 && chunk.far_gpu == 0 && !op.peer->is_self;
+}
 
 }  // namespace
 
-bool DatagramChain::begin(Operation& op) {
-  if (op.bytes == 0) return true;  // lost, or its receive is spoilt
+DatagramChain::~DatagramChain() {
+  if (stage_ != nullptr) Process::get()->datagram_stages[rail_].give_back(stage_);
+}
+
+// Room for an operation's bytes, side by side with those of the one before.
+DatagramChain::Begun DatagramChain::reserve(const Operation& op, uint64_t bytes, uint8_t*& stage) {
+  if (stage_ == nullptr) {
+    rail_ = op.qp->device;
+    stage_ = Process::get()->datagram_stages[rail_].take();
+    if (stage_ == nullptr) return Begun::kNo;
+  }
+  if (staged_operations_ == 0) stage_at_ = 0;
+  if (stage_at_ + bytes > DatagramStages::kPartBytes) return Begun::kLater;
+  stage = stage_ + stage_at_;
+  stage_at_ += bytes;
+  ++staged_operations_;
+  return Begun::kYes;
+}
+
+DatagramChain::Begun DatagramChain::begin(Operation& op) {
+  if (op.bytes == 0) return Begun::kYes;  // lost, or its receive is spoilt
   GpuLane* const lane = op.uses_gpu() ? choose_lane(op) : nullptr;
+  uint8_t* stage = nullptr;
   if (op.uses_gpu()) {
-    if (lane == nullptr) return false;
+    if (lane == nullptr) return Begun::kNo;
     get_gpu_imports().begin_use();
+    uint64_t staged_bytes = 0;
     const bool can_all = for_each_chunk(op, [&](const Chunk& chunk) {
+      if (is_staged(op, chunk)) return staged_bytes += chunk.bytes, true;
       return is_between_hosts(chunk) || address_remote(op, lane, chunk.far, chunk.far_gpu) != 0;
     });
-    if (!can_all) {
+    Begun begun = can_all ? Begun::kYes : Begun::kNo;
+    if (can_all && staged_bytes != 0) begun = reserve(op, staged_bytes, stage);
+    if (begun != Begun::kYes) {
       get_gpu_imports().end_use();
-      return false;
+      return begun;
     }
     op.lane = lane;
     op.lane_first = lane->ticket();
@@ -158,7 +186,14 @@ bool DatagramChain::begin(Operation& op) {
   peer_ = op.peer;
   const size_t before = local_.size();
   for_each_chunk(op, [&](const Chunk& chunk) {
-    if (!is_between_hosts(chunk)) {
+    if (is_staged(op, chunk)) {
+      // What continues in the GPU's memory continues here: one copy for many datagrams.
+      const uint64_t origin = chunk.origin >> 32 << 32;
+      lane->copy({reinterpret_cast<uint64_t>(stage), chunk.near, chunk.bytes, origin, true});
+      op.staged.push_back({stage, chunk.bytes});
+      op.staged_to.push_back({reinterpret_cast<void*>(chunk.far), chunk.bytes});
+      stage += chunk.bytes;
+    } else if (!is_between_hosts(chunk)) {
       lane->copy(
           {address_remote(op, lane, chunk.far, chunk.far_gpu), chunk.near, chunk.bytes, chunk.origin, true});
     } else if (op.peer->is_self) {
@@ -172,7 +207,18 @@ bool DatagramChain::begin(Operation& op) {
   });
   if (local_.size() != before) operations_.push_back(&op);
   if (op.lane != nullptr) op.lane_last = lane->ticket();
-  return true;
+  return Begun::kYes;
+}
+
+void DatagramChain::land(Operation& op) {
+  if (op.staged.empty()) return;
+  --staged_operations_;
+  if (op.is_broken) return;
+  if (op.peer != peer_ || local_.size() + op.staged.size() > kMaxChainPieces) flush();
+  peer_ = op.peer;
+  local_.insert(local_.end(), op.staged.begin(), op.staged.end());
+  remote_.insert(remote_.end(), op.staged_to.begin(), op.staged_to.end());
+  operations_.push_back(&op);
 }
 
 // A peer that died, or unmapped what it had registered, has spoilt receives at most.

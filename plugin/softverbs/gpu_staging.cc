@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 
 #include "softverbs/gpu_copy.h"
@@ -211,6 +212,35 @@ void StagingBlock::pin(const cuda::Driver& driver, cuda::CUcontext context) {
 
 uint8_t* StagingBlock::stage(uint32_t index) const {
   return Process::get()->segment().at<uint8_t>(stage_offset(index));
+}
+
+void DatagramStages::pin(const cuda::Driver& driver, cuda::CUcontext context) {
+  const std::lock_guard lock(mutex_);
+  if (is_pinned_) return;
+  is_pinned_ = true;
+  // As long as the process: CUDA may end before or behind us.
+  void* const memory = aligned_alloc(4096, kParts * kPartBytes);
+  if (memory == nullptr) return;
+  const cuda::Scope scope(driver, context);
+  if (driver.cuMemHostRegister_v2(memory, kParts * kPartBytes, cuda::CU_MEMHOSTREGISTER_PORTABLE) !=
+      cuda::CUDA_SUCCESS) {
+    free(memory);
+    return;
+  }
+  for (size_t i = 0; i < kParts; ++i) free_.push_back(static_cast<uint8_t*>(memory) + i * kPartBytes);
+}
+
+uint8_t* DatagramStages::take() {
+  const std::lock_guard lock(mutex_);
+  if (free_.empty()) return nullptr;
+  uint8_t* const part = free_.back();
+  free_.pop_back();
+  return part;
+}
+
+void DatagramStages::give_back(uint8_t* part) {
+  const std::lock_guard lock(mutex_);
+  free_.push_back(part);
 }
 
 Outcome copy_staged(Operation& op, const std::function<void()>& once_begun) {

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <mutex>
+#include <vector>
 
 #include "softverbs/cuda_driver.h"
 
@@ -30,6 +31,26 @@ class StagingBlock {
 
   std::mutex mutex_;
   uint64_t offset_ = 0;  // once set, it stays
+  bool is_pinned_ = false;
+};
+
+// Pinned memory of one rail for datagrams on their way from a GPU to host memory of another process, in parts
+// that send queues have for themselves.
+class DatagramStages {
+ public:
+  static constexpr uint64_t kPartBytes = 512 << 10;
+
+  // Allocates and pins it, at the first call. Where blocking is allowed: callers that register memory.
+  void pin(const cuda::Driver& driver, cuda::CUcontext context);
+  // nullptr: there is none, or none left.
+  uint8_t* take();
+  void give_back(uint8_t* part);
+
+ private:
+  static constexpr size_t kParts = 16;
+
+  std::mutex mutex_;
+  std::vector<uint8_t*> free_;
   bool is_pinned_ = false;
 };
 

@@ -44,6 +44,7 @@ int attach_gpu(const Context& context, uint64_t address, uint64_t length, uint32
     return ENOMEM;
   }
   process.staging[rail].pin(driver, cuda_context);
+  process.datagram_stages[rail].pin(driver, cuda_context);
   return 0;
 }
 

@@ -58,6 +58,9 @@ struct Operation {
   // GPU copies: done when the lane has completed these tickets.
   GpuLane* lane = nullptr;
   uint64_t lane_first = 0, lane_last = 0;  // tickets (first, last]
+  bool has_landed = false;                 // they are done, or `is_broken`
+  bool is_broken = false;
+  Pieces staged, staged_to;    // of a datagram: what lands in this process first, and where it goes to then
   bool waits_for_all = false;  // an atomic one, which does not begin before all earlier requests are complete
 
   bool uses_gpu() const { return local.has_gpu || remote.has_gpu; }

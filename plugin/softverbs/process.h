@@ -68,6 +68,7 @@ class Process {
   RailWorker workers[kMaxDevices];
   GpuLanes lanes[kMaxDevices];
   StagingBlock staging[kMaxDevices];
+  DatagramStages datagram_stages[kMaxDevices];
   wire::Wire* wire = nullptr;  // null when this process is not on the network
   faults::Rails rails;
   faults::Schedule schedule;

@@ -91,15 +91,27 @@ Step conclude(Qp& qp, Operation& op, bool is_flushed = false) {
   return op.outcome.step;
 }
 
+// Looks which GPU copies are done, and copies what they have staged.
+void look_at_lanes(Qp& qp) {
+  for (Operation& op : qp.flying) {
+    if (op.has_landed) continue;
+    const LaneState state = op.lane == nullptr ? LaneState::kDone : look_at_lane(op);
+    if (state == LaneState::kBusy) break;
+    op.has_landed = true;
+    op.is_broken = state == LaneState::kBroken;
+    if (op.is_datagram) qp.chain.land(op);
+  }
+  qp.chain.flush();
+}
+
 // Completes the GPU copies that are done. Requests after a failure are flushed, but only once their copies
 // have ended; what was copied is carried out all the same, unless it came after a copy that failed.
 Step land(Qp& qp) {
-  while (!qp.flying.empty()) {
+  look_at_lanes(qp);
+  while (!qp.flying.empty() && qp.flying.front().has_landed) {
     Operation& op = qp.flying.front();
-    const LaneState state = op.lane == nullptr ? LaneState::kDone : look_at_lane(op);
-    if (state == LaneState::kBusy) break;
-    if (state == LaneState::kBroken && op.is_datagram) op.fits = false;
-    if (state == LaneState::kBroken && !op.is_datagram) {
+    if (op.is_broken && op.is_datagram) op.fits = false;
+    if (op.is_broken && !op.is_datagram) {
       for (Operation& behind : qp.flying) behind.outcome = {Step::kFail, IBV_WC_WR_FLUSH_ERR};
       op.outcome = {Step::kFail, IBV_WC_GENERAL_ERR};
     }
@@ -146,27 +158,29 @@ Step run_alone(Qp& qp) {
   return conclude_next(qp);
 }
 
-// Starts the copies of the next request if possible; true if it did.
-bool launch(Qp& qp) {
+// Starts the copies of the next request if possible. kLater: it is, once those before it are done.
+DatagramChain::Begun launch(Qp& qp) {
+  using Begun = DatagramChain::Begun;
   Operation& next = qp.next;
-  if (next.outcome.step != Step::kDone || next.is_struck || next.is_wired) return false;
+  if (next.outcome.step != Step::kDone || next.is_struck || next.is_wired) return Begun::kNo;
   if (!next.is_datagram) {
-    if (!next.uses_gpu() || is_atomic(next.request->opcode) || !start_gpu_copies(next)) return false;
+    if (!next.uses_gpu() || is_atomic(next.request->opcode) || !start_gpu_copies(next)) return Begun::kNo;
     qp.flying.push_back(std::move(next));
   } else {
     Operation& op = qp.flying.emplace_back(std::move(next));
     if (op.has_receive && op.bytes != 0) op.local.pieces[0].iov_base = op.header;  // which has moved with it
-    if (!qp.chain.begin(op)) {
+    const Begun begun = qp.chain.begin(op);
+    if (begun != Begun::kYes) {
       next = std::move(op);
       next.local.pieces[0].iov_base = next.header;
       qp.flying.pop_back();
-      return false;
+      return begun;
     }
   }
   qp.next = {};
   ++qp.send_queue.started;
   qp.is_next_prepared = false;
-  return true;
+  return Begun::kYes;
 }
 
 // Starts the copies that were joined during this run: no later request can be joined with them any more.
@@ -241,7 +255,9 @@ Stop launch_all(Qp& qp, uint64_t end, Runner runner) {
     if (!prepare_next(qp)) return qp.flying.empty() ? Stop::kWaiting : Stop::kFlying;
     if (runner == Runner::kPoster && qp.next.uses_gpu()) return Stop::kNeedsWorker;
     if (qp.flying.size() == kMaxFlying) return Stop::kFlying;
-    if (launch(qp)) continue;
+    const DatagramChain::Begun begun = launch(qp);
+    if (begun == DatagramChain::Begun::kYes) continue;
+    if (begun == DatagramChain::Begun::kLater) return Stop::kFlying;
     const bool is_word = qp.next.outcome.step == Step::kDone && is_atomic(qp.next.request->opcode);
     if (!qp.flying.empty() && !(is_word && is_loaded_early(qp))) return Stop::kFlying;
     const Step step = is_word ? run_atomic(qp) : run_alone(qp);

@@ -352,8 +352,8 @@ TEST(GpuOrderTest, AFlagFollowsWhatWasWrittenBefore) {
   });
 }
 
-// Datagrams whose header lands in host memory, and the data behind it in a page of a GPU.
-void expect_datagrams(Kind near_kind, bool is_other_gpu, const char* plan,
+// Datagrams whose header lands in host memory, and the data behind it in a page of memory of that kind.
+void expect_datagrams(Kind near_kind, Kind far_kind, bool is_other_gpu, const char* plan,
                       const std::function<void(CopyCalls)>& judge) {
   constexpr uint32_t kPackets = 60, kSeed = 9, kPageStep = kPageBytes / 256 * 13;
   setenv("SOFTVERBS_FAULTS", plan, 1);
@@ -363,7 +363,7 @@ void expect_datagrams(Kind near_kind, bool is_other_gpu, const char* plan,
     unsetenv("SOFTVERBS_FAULTS");
     Node node;
     DatagramEnd end(node);
-    Registered pages(node, Kind::kDevice, gpu);
+    Registered pages(node, far_kind, gpu);
     Buffer lines(node, kPackets * kLineBytes);
     for (int round = 0; round < 3; ++round) {
       pages.memory.clear();
@@ -419,15 +419,28 @@ TEST(GpuDatagramTest, HeadersLandInHostMemoryAndDataInPagesOfAGpu) {
   const bool has_batches = setting == nullptr || setting[0] != '0';
   for (const Kind near_kind : {Kind::kDevice, Kind::kExportable, Kind::kPageable})
     for (const bool is_other_gpu : {false, true})
-      expect_datagrams(near_kind, is_other_gpu, "", [&](CopyCalls calls) {
+      expect_datagrams(near_kind, Kind::kDevice, is_other_gpu, "", [&](CopyCalls calls) {
         EXPECT_LE(calls.all, has_batches ? 8 : 60) << get_name(near_kind);
       });
 }
 
+// Through memory of the sender's, many by one call.
+TEST(GpuDatagramTest, DataOfAGpuLandsInHostMemory) {
+  SKIP_WITHOUT_GPU();
+  const char* const setting = getenv("SOFTVERBS_GPU_BATCH");
+  const bool has_batches = setting == nullptr || setting[0] != '0';
+  for (const Kind near_kind : {Kind::kDevice, Kind::kExportable})
+    expect_datagrams(near_kind, Kind::kPageable, true, "", [&](CopyCalls calls) {
+      EXPECT_LE(calls.all, has_batches ? 8 : 60) << get_name(near_kind);
+    });
+}
+
 TEST(GpuDatagramTest, APlanCarriesDataOfGpusToo) {
   SKIP_WITHOUT_GPU();
-  for (const Kind near_kind : {Kind::kDevice, Kind::kPageable})
-    expect_datagrams(near_kind, true, "reorder by=8 chance=0.5", [](CopyCalls) {});
+  for (const auto& [near_kind, far_kind] : {std::pair{Kind::kDevice, Kind::kDevice},
+                                            {Kind::kPageable, Kind::kDevice},
+                                            {Kind::kDevice, Kind::kPageable}})
+    expect_datagrams(near_kind, far_kind, true, "reorder by=8 chance=0.5", [](CopyCalls) {});
 }
 
 // Memory that is freed and allocated again, mostly at its old address, must not be reached through an old

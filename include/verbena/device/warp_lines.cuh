@@ -33,22 +33,21 @@ struct WarpLines {
 
   Halves packets[kEach];
 
-  // From the warp's memory, where all lanes have put theirs; behind it that may be changed.
+  // From the warp's memory, where all lanes have put theirs; behind send() or poll() that may be changed.
   VERBENA_DEVICE void take(const char* memory) {
     sync_warp();
     VERBENA_UNROLL
     for (uint32_t i = 0; i < kEach; ++i)
       packets[i] = has(i) ? Packet64::load_data<Space::kGeneric>(memory, number(i)) : Halves{};
-    sync_warp();
   }
-  // `there`: where the warp's lines begin at a peer, as this rank's address.
+  // `there`: where the warp's lines begin at a peer, as this rank's address. The lanes meet.
   VERBENA_DEVICE void send(char* there, uint64_t epoch) const {
     VERBENA_UNROLL
     for (uint32_t i = 0; i < kEach; ++i)
       Packet64::send(there + number(i) * Packet64::kBytes, packets[i], epoch, has(i));
   }
 
-  // What lies here now; all at once.
+  // What lies here now; all at once. The lanes meet.
   VERBENA_DEVICE void poll(const char* here) {
     VERBENA_UNROLL
     for (uint32_t i = 0; i < kEach; ++i)
@@ -60,7 +59,7 @@ struct WarpLines {
     for (uint32_t i = 0; i < kEach; ++i) are_all = Packet64::is_of(packets[i], epoch, has(i)) && are_all;
     return are_all;
   }
-  // Into the warp's memory: all lanes' are there behind it, and before they put anything else they meet.
+  // Into the warp's memory: all lanes' are there behind it.
   VERBENA_DEVICE void put(char* memory) const {
     VERBENA_UNROLL
     for (uint32_t i = 0; i < kEach; ++i) {

@@ -193,7 +193,8 @@ class NormRanks {
       launch.status = &status_[rank];
       all[rank].describe(launch, is_sharded(way));
       const auto body = [&, rank, way] {
-        if ((seed + rank) % 3 == 0) device::pause(500'000);
+        // Blocks of a cluster begin at different times too.
+        if ((seed + rank + device::block_index()) % 3 == 0) device::pause(500'000);
         // Its epoch is that of another launch: what it sends is not what is waited for.
         if (has_absent_block_ && rank == 1 && device::block_index() == 1)
           device::store_relaxed<device::Scope::kGpu>(launches[rank].workspace.blocks.epochs + 1, 8);

@@ -258,7 +258,6 @@ class OneShot {
           term[0] = load<Order::kWeak, Scope::kThreads>(find_place(memory, k));
         reduce.add(sums[k], term, member, 1);
       }
-      sync_warp();
     }
     VERBENA_UNROLL
     for (uint32_t k = 0; k < kVectors; ++k) vectors[k] = reduce.template finish<Vector16>(sums[k], size);

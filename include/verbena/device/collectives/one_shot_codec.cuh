@@ -83,7 +83,6 @@ class CodedMessages {
     char* const memory = find_line_memory();
     lines.put(memory);
     const Coded theirs = Tiles(memory, 1).load(0);
-    sync_warp();
     VERBENA_UNROLL
     for (uint32_t row = 0; row < kTileRows; ++row) {
       float sums[kUnitNumbers], unit[kUnitNumbers];

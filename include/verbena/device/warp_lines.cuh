@@ -3,6 +3,7 @@
 #ifndef VERBENA_DEVICE_WARP_LINES_CUH
 #define VERBENA_DEVICE_WARP_LINES_CUH
 
+#include "verbena/device/copy.cuh"
 #include "verbena/device/low_latency.cuh"
 
 namespace verbena::device::detail {
@@ -12,15 +13,15 @@ inline constexpr uint32_t kMostLineBytes = 1064;  // of a warp's data, as whole 
 
 // The warp's own place; a multiple of 16.
 VERBENA_DEVICE char* find_line_memory() {
-  constexpr uint32_t kBytes = (kMostLineBytes + 15) / 16 * 16;
+  constexpr uint32_t kVectors = (kMostLineBytes + kVectorBytes - 1) / kVectorBytes;
 #if VERBENA_EMULATED
   static const char key = 0;
-  char* const memory =
-      static_cast<char*>(emulation::shared_memory(&key, kMostLineWarps * kBytes, alignof(Vector16)));
+  auto* const memory = static_cast<Vector16*>(
+      emulation::shared_memory(&key, kMostLineWarps * kVectors * sizeof(Vector16), alignof(Vector16)));
 #else
-  VERBENA_SHARED alignas(Vector16) char memory[kMostLineWarps * kBytes];
+  VERBENA_SHARED Vector16 memory[kMostLineWarps * kVectors];
 #endif
-  return memory + thread_index() / kWarpLanes * kBytes;
+  return reinterpret_cast<char*>(memory + thread_index() / kWarpLanes * kVectors);
 }
 
 // kBytes of each warp.

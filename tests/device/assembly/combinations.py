@@ -107,7 +107,7 @@ VERBENA_KERNEL void machine(uint32_t* word) {
 
 
 # What only computes, a compiler may move; the others stay in the order of the calls.
-MOVABLE = ("shf.r.wrap.b32", "prmt.b32", "%laneid")
+MOVABLE = ("shf.r.wrap.b32", "prmt.b32", "%laneid", "mapa.u64", "%cluster_nctarank")
 
 
 def machine():
@@ -115,6 +115,11 @@ def machine():
     yield "sync_block();", "barrier.sync.aligned 0;", 75
     yield "sync_named(3, 64);", "barrier.sync.aligned %r", 75
     yield "word[0] = sync_block_any(word[0] != 0);", "barrier.red.or.pred.aligned q, 0, p", 75
+    yield "sync_cluster();", "barrier.cluster.arrive.release.aligned", 90
+    yield "", "barrier.cluster.wait.acquire.aligned", 90
+    yield ("word[11] = static_cast<uint32_t>(reinterpret_cast<uint64_t>(find_in_cluster(word + block_in_cluster(), 1)));",
+           "mapa.u64", 90)
+    yield "word[12] = blocks_per_cluster();", "%cluster_nctarank", 90
     yield "word[0] = sync_named_any(3, 64, word[0] != 0);", "barrier.red.or.pred.aligned", 75
     yield "sync_warp(word[0]);", "bar.warp.sync", 75
     yield "word[1] = shuffle(kFullWarp, word[2], 5);", "shfl.sync.idx.b32", 75

@@ -1,5 +1,6 @@
 #include "verbena-coll/numbers.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -116,9 +117,10 @@ Bytes make_sum(verbena_ops_type type, uint64_t count, uint32_t ranks, uint32_t r
   return with_type(type, [&](auto number) { return make_sum_of<decltype(number)>(count, ranks, round); });
 }
 
-double measure_error(verbena_ops_type type, const Bytes& numbers, const Bytes& exact) {
+double measure_error(verbena_ops_type type, const Bytes& numbers, const Bytes& exact,
+                     const std::vector<Bytes>& terms) {
   return with_type(type, [&](auto number) {
-    double errors = 0, squares = 0;
+    double errors = 0, squares = 0, term_squares = 0;
     const auto read = [&](const Bytes& bytes, size_t at) {
       std::memcpy(&number, bytes.data() + at, sizeof(number));
       return static_cast<double>(device::widen(number));
@@ -128,7 +130,11 @@ double measure_error(verbena_ops_type type, const Bytes& numbers, const Bytes& e
       errors += error * error;
       squares += want * want;
     }
-    return squares == 0 ? errors : std::sqrt(errors / squares);
+    for (const Bytes& term : terms)
+      for (size_t at = 0; at + sizeof(number) <= term.size(); at += sizeof(number))
+        term_squares += std::pow(read(term, at), 2);
+    const double all = std::max(squares, term_squares);
+    return all == 0 ? errors : std::sqrt(errors / all);
   });
 }
 

@@ -23,7 +23,9 @@ Bytes make_sum(verbena_ops_type type, uint64_t count, uint32_t ranks, uint32_t r
 
 uint64_t hash_bytes(const Bytes& bytes);
 
-// How far numbers are from others, as root mean squares.
-double measure_error(verbena_ops_type type, const Bytes& numbers, const Bytes& exact);
+// How far sums are from the exact ones, as root mean squares, beside those or beside the terms, whichever are
+// larger: of terms that cancel each other the error is that of the terms.
+double measure_error(verbena_ops_type type, const Bytes& numbers, const Bytes& exact,
+                     const std::vector<Bytes>& terms);
 
 }  // namespace verbena::tools::coll

@@ -301,9 +301,13 @@ uint64_t Rank::check_one(Contender& contender, const Subject& subject, uint64_t 
                         contender.name() + ", round " + std::to_string(round) + ", offset " +
                             std::to_string(offset) + (is_in_place ? ", in place" : ""));
   }
-  if (is_coded)
-    wrong += measure_error(subject.type, {output.begin(), output.end() - kMarginBytes}, expected) >
+  if (is_coded) {
+    std::vector<Bytes> terms;
+    for (uint32_t rank = 0; rank < plan_.count_ranks; ++rank)
+      terms.push_back(make_input(subject.type, work.count, rank, round));
+    wrong += measure_error(subject.type, {output.begin(), output.end() - kMarginBytes}, expected, terms) >
              kMostCodedError;
+  }
   if (is_first) normed_ = Bytes(output.begin(), output.end() - kMarginBytes);
   for (uint64_t i = expected.size(); i < output.size(); ++i) wrong += output[i] != 0x5a;
   output.resize(expected.size());

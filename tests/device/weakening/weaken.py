@@ -44,8 +44,6 @@ PROGRAMS = {
     "low_latency.cuh": ["symm/low_latency_test.cc"],
     "collectives/bulk.cuh": ["collectives/bulk_test.cc"],
     "collectives/bulk_codec.cuh": ["collectives/bulk_codec_test.cc"],
-    "collectives/one_shot_codec.cuh": ["collectives/bulk_codec_test.cc"],
-    "collectives/one_shot.cuh": ["collectives/all_reduce_norm_test.cc", "collectives/one_shot_test.cc"],
     "warp_lines.cuh": ["collectives/bulk_codec_test.cc", "collectives/all_reduce_norm_test.cc"],
     "collectives/all_reduce_norm.cuh": ["collectives/all_reduce_norm_test.cc"],
     "symm_collect.cuh": ["symm/names_test.cc"],

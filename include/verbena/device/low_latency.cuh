@@ -283,17 +283,15 @@ struct Packet64 {
     if (!has_flag()) detail::store_part(to, at + 8, length_bytes, data.high);
   }
   // Of a message in memory of the block, 8 bytes aligned and of whole lines.
-  template <Space space>
   VERBENA_DEVICE static Data load_data(const char* source, uint32_t index) {
     const auto* const from = reinterpret_cast<const uint64_t*>(source + offset(index));
-    return {load<Order::kWeak, Scope::kThreads, Cache::kDefault, space>(from),
-            has_flag() ? 0 : load<Order::kWeak, Scope::kThreads, Cache::kDefault, space>(from + 1)};
+    return {load<Order::kWeak, Scope::kThreads>(from),
+            has_flag() ? 0 : load<Order::kWeak, Scope::kThreads>(from + 1)};
   }
-  template <Space space>
   VERBENA_DEVICE static void store_data(char* to, uint32_t index, Data data) {
     auto* const words = reinterpret_cast<uint64_t*>(to + offset(index));
-    store<Order::kWeak, Scope::kThreads, Cache::kDefault, space>(words, data.low);
-    if (!has_flag()) store<Order::kWeak, Scope::kThreads, Cache::kDefault, space>(words + 1, data.high);
+    store<Order::kWeak, Scope::kThreads>(words, data.low);
+    if (!has_flag()) store<Order::kWeak, Scope::kThreads>(words + 1, data.high);
   }
   VERBENA_DEVICE static void send(char* there, Data data, uint64_t epoch, bool is_active) {
     if (has_flag()) data.high = epoch;

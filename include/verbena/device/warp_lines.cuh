@@ -39,7 +39,7 @@ struct WarpLines {
     sync_warp();
     VERBENA_UNROLL
     for (uint32_t i = 0; i < kEach; ++i)
-      packets[i] = has(i) ? Packet64::load_data<Space::kGeneric>(memory, number(i)) : Halves{};
+      packets[i] = has(i) ? Packet64::load_data(memory, number(i)) : Halves{};
   }
   // `there`: where the warp's lines begin at a peer, as this rank's address. The lanes meet.
   VERBENA_DEVICE void send(char* there, uint64_t epoch) const {
@@ -64,7 +64,7 @@ struct WarpLines {
   VERBENA_DEVICE void put(char* memory) const {
     VERBENA_UNROLL
     for (uint32_t i = 0; i < kEach; ++i) {
-      if (has(i)) Packet64::store_data<Space::kGeneric>(memory, number(i), Packet64::open(packets[i]));
+      if (has(i)) Packet64::store_data(memory, number(i), Packet64::open(packets[i]));
     }
     sync_warp();
   }

@@ -149,6 +149,17 @@ void collect(ChildGroup& group, const Options& options, Figures& figures) {
   if (!failure.empty()) throw ToolError(failure);
 }
 
+// Whatever becomes of a contender that works on PyTorch's tensors: the figures that there are by then stay.
+void measure_torch(const Options& options, const std::string& contender, Figures& figures) {
+  try {
+    ChildGroup group;
+    start_torch(group, options, TcpListener(0).port());
+    collect(group, options, figures);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "verbena-coll: no more of %s: %s\n", contender.c_str(), error.what());
+  }
+}
+
 int run_parent(Options options, int argc, const char* const* argv) {
   std::string why;
   const int gpus = count_cuda_devices(why);
@@ -169,11 +180,8 @@ int run_parent(Options options, int argc, const char* const* argv) {
     start_ranks(group, options);
     collect(group, options, figures);
   }
-  if (has(options.against, "torch")) {
-    ChildGroup group;
-    start_torch(group, options, TcpListener(0).port());
-    collect(group, options, figures);
-  }
+  for (const std::string& contender : options.against)
+    if (contender != "nccl") measure_torch(options, contender, figures);
   if (!options.calibrate.empty()) write_calibration(options.calibrate, figures.list_measurements());
   const std::string table = figures.format_table();
   if (!table.empty()) print(options, "\n" + table);

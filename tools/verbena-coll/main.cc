@@ -79,14 +79,20 @@ void start_ranks(ChildGroup& group, const Options& options) {
   }
 }
 
-// `port`: a free one, at which PyTorch's ranks meet.
-void start_torch(ChildGroup& group, const Options& options, uint16_t port) {
+// `port`: a free one, at which the contender's ranks meet.
+void start_torch(ChildGroup& group, const Options& options, const std::string& contender, uint16_t port) {
   const RankPlan& plan = options.rank_plan;
   for (int rank = 0; rank < options.ranks; ++rank) {
     ChildCommand command;
     command.executable = options.python;
-    command.arguments = {find_own_file("verbena-coll-torch.py").string(), list_numbers(plan.sizes),
-                         join(plan.types), std::to_string(plan.repeats), std::to_string(plan.chain)};
+    command.arguments = {find_own_file("verbena-coll-torch.py").string(),
+                         contender,
+                         join(plan.operations),
+                         list_numbers(plan.sizes),
+                         join(plan.types),
+                         std::to_string(plan.hidden),
+                         std::to_string(plan.repeats),
+                         std::to_string(plan.chain)};
     command.environment = Environment::copy_own();
     command.environment.set("RANK", std::to_string(rank));
     command.environment.set("LOCAL_RANK", std::to_string(rank));
@@ -153,7 +159,7 @@ void collect(ChildGroup& group, const Options& options, Figures& figures) {
 void measure_torch(const Options& options, const std::string& contender, Figures& figures) {
   try {
     ChildGroup group;
-    start_torch(group, options, TcpListener(0).port());
+    start_torch(group, options, contender, TcpListener(0).port());
     collect(group, options, figures);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "verbena-coll: no more of %s: %s\n", contender.c_str(), error.what());

@@ -54,9 +54,10 @@ ParsedOptions parse_options(int argc, char** argv) {
   app.add_flag("--quick", plan.is_quick, "times in graphs alone: not one by one, nor with a late rank");
   app.add_option(
          "--against", options.against,
-         "who is measured beside: nccl (in the same processes), torch (in processes of its own), or both")
+         "who is measured beside: nccl (in the same processes), torch, flashinfer, sglang, vllm (each in "
+         "processes of its own, with --python), or a list")
       ->delimiter(',')
-      ->check(CLI::IsMember({"nccl", "torch"}));
+      ->check(CLI::IsMember({"nccl", "torch", "flashinfer", "sglang", "vllm"}));
   app.add_flag(
       "--check", [&](int64_t) { plan.measures = false; }, "only check the data, measure nothing");
   app.add_flag(
@@ -81,7 +82,8 @@ ParsedOptions parse_options(int argc, char** argv) {
       ->transform(CLI::AsSizeValue(false));
   app.add_option("--library", plan.library, "libverbena_ops.so (default: beside this tool)");
   app.add_option("--nccl", plan.nccl_library, "NCCL's library")->capture_default_str();
-  app.add_option("--python", options.python, "the Python that has torch")->capture_default_str();
+  app.add_option("--python", options.python, "the Python that has torch and what else --against names")
+      ->capture_default_str();
   add_timeout_option(app, plan.timeout_s, "limit of the time without a line from any rank");
   add_output_options(app, options.output);
   style_help(app, "verbena-coll");

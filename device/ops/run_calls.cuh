@@ -27,7 +27,8 @@ struct ByPackets {
     return calls.finish();
   }
   template <typename Plan>
-  VERBENA_DEVICE static SymmStatus exchange(const Launch& launch, const Plan& plan, uint64_t most_bytes) {
+  VERBENA_DEVICE static SymmStatus exchange(const Launch& launch, const Call&, const Plan& plan,
+                                            uint64_t most_bytes) {
     OneShot<Packet> calls(launch.workspace, block_index(), blocks_per_grid());
     (void)calls.template exchange<kRanks>(plan, most_bytes);
     return calls.finish();
@@ -61,9 +62,17 @@ struct ByChunks {
     return calls.finish();
   }
   template <typename Plan>
-  VERBENA_DEVICE static SymmStatus exchange(const Launch& launch, const Plan& plan, uint64_t most_bytes) {
+  VERBENA_DEVICE static SymmStatus exchange(const Launch& launch, const Call& call, const Plan& plan,
+                                            uint64_t most_bytes) {
     Bulk<> calls(launch.workspace, block_index(), blocks_per_grid(), launch.chunk_bytes);
-    (void)calls.exchange(plan, most_bytes);
+    const bool is_passed_on = call.lengths == Lengths::kFromRoot &&
+                              call.algorithm == Algorithm::kBulkTwoShot &&
+                              launch.workspace.context.team_size > 2;
+    if (is_passed_on) {
+      (void)calls.broadcast(call.input, call.output, call.length_bytes, call.root);
+    } else {
+      (void)calls.exchange(plan, most_bytes);
+    }
     return calls.finish();
   }
   template <typename Plan, typename Reduce>
@@ -186,18 +195,19 @@ VERBENA_DEVICE SymmStatus run_call(const Launch& launch, const Call& call, const
   }
   if constexpr (kContent != Content::kAllReduces) {
     const auto run = [&](const auto& plan, uint64_t most_bytes) {
-      return call.kind == Kind::kExchange ? Way::exchange(launch, plan, most_bytes)
+      return call.kind == Kind::kExchange ? Way::exchange(launch, call, plan, most_bytes)
                                           : Way::exchange_reduce(launch, plan, most_bytes, reduce);
     };
     // Messages of equal lengths need no plan in memory, and no meeting of the block's threads behind it: as
     // code of its own this takes a microsecond less.
-    if (call.lengths == Lengths::kEqual) {
+    if (call.lengths < Lengths::kByReceiver) {
       const int32_t me = launch.workspace.context.team_rank;
       const Part part = find_part(call.length_bytes, block_index(), blocks_per_grid());
       const auto plan = [&](int32_t member) {
         ExchangeLine line;
         fill_line(call, me, member, line);
-        line.send = line.receive = part;
+        line.send = line.send.length_bytes == 0 ? Part{0, 0} : part;
+        line.receive = line.receive.length_bytes == 0 ? Part{0, 0} : part;
         return line;
       };
       return run(plan, find_part_bytes(call.length_bytes, blocks_per_grid()));

@@ -298,8 +298,15 @@ Case all_to_all(Random& random, int32_t ranks, uint64_t length, uint64_t split_r
   const uint64_t all = length * static_cast<uint64_t>(ranks);
   return exchange(random, "all_to_all", ranks, {lay_out(split_rows), lay_out(joined_rows), length, all, all});
 }
-Case broadcast(Random& random, int32_t ranks, uint64_t length, int32_t root) {
-  return exchange(random, "broadcast", ranks, {{0, 1, 1}, {0, 1, 1}, length, length, length}, root);
+Case broadcast(Random& random, int32_t ranks, uint64_t length, int32_t root,
+               ops::Algorithm algorithm = ops::Algorithm::kAuto, bool is_in_place = false) {
+  Case one = exchange(random, "broadcast", ranks, {{0, 1, 1}, {0, 1, 1}, length, length, length}, root);
+  one.is_in_place = is_in_place;
+  one.describe = [algorithm, describe = one.describe](int32_t rank, Call& call) {
+    describe(rank, call);
+    call.algorithm = algorithm;
+  };
+  return one;
 }
 Case reduce_scatter(Random& random, int32_t ranks, uint64_t rows, uint64_t row_count,
                     device::Reduction reduction) {
@@ -491,7 +498,8 @@ class CallsTest : public testing::Test {
       EXPECT_EQ(all.run(seed, {all_gather(random, ranks, 1, odd), all_gather(random, ranks, 5, unit),
                                all_gather(random, ranks, 4, 32), all_to_all(random, ranks, odd, 1, 1),
                                all_to_all(random, ranks, 12 * unit, 3, 4),
-                               broadcast(random, ranks, 2 * odd, static_cast<int32_t>(seed) % ranks)}),
+                               broadcast(random, ranks, 2 * odd, static_cast<int32_t>(seed) % ranks,
+                                         seed % 2 == 0 ? Ways::kOne : Ways::kTwo, seed % 4 > 1)}),
                 "")
           << ranks << " ranks, seed " << seed;
       EXPECT_EQ(all.run(seed,
@@ -555,6 +563,26 @@ TYPED_TEST(CallsTest, Exchanges) {
   for (const int32_t ranks : {2, 3, 6}) this->template check_exchanges<0>(ranks);
   this->template check_exchanges<2>(2);
   this->template check_exchanges<4>(4);
+}
+
+// Two shots: each rank passes on a share. By chunks of all sizes; with 32 bytes each there are many of them.
+TYPED_TEST(CallsTest, Broadcasts) {
+  for (const int32_t ranks : {1, 2, 3, 4, 5, 16}) {
+    Ranks<typename TypeParam::template Way<0>> all({ranks, 2, 32, TypeParam::kSlotBytes});
+    for (uint64_t seed = 0; seed < (ranks > 8 ? 2 : this->kSeeds); ++seed) {
+      Random random(seed + 11);
+      const auto root = static_cast<int32_t>(random.between(0, static_cast<uint32_t>(ranks) - 1));
+      const uint64_t length = seed == 0 ? 1 : 1 + random.between(0, 3000);
+      EXPECT_EQ(all.run(seed,
+                        {broadcast(random, ranks, length, root, TypeParam::kTwo, seed % 2 == 1),
+                         broadcast(random, ranks, 16 * length / 10, root, TypeParam::kTwo),
+                         all_reduce<device::Bfloat16>(random, ranks, 1 + length / 4, device::Reduction::kSum,
+                                                      TypeParam::kTwo)},
+                        static_cast<uint32_t>(seed % 3) * 32),
+                "")
+          << ranks << " ranks, seed " << seed << ", root " << root;
+    }
+  }
 }
 
 TYPED_TEST(CallsTest, CountsInMemory) {

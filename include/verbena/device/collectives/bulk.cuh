@@ -16,6 +16,7 @@
 //   Sums s overwrite sums s-4 at rank q. Their sender has got q's terms s, which q sent after it had stored
 //   the sums of chunk s-3.
 // An exchange has terms alone: in step s a block sends chunk s and places chunk s-1, and the first holds.
+// A broadcast has both: terms are the root's shares, each for another rank, which passes it on as its sum.
 #ifndef VERBENA_DEVICE_COLLECTIVES_BULK_CUH
 #define VERBENA_DEVICE_COLLECTIVES_BULK_CUH
 
@@ -51,12 +52,12 @@ VERBENA_DEVICE void move_vectors(const Group& group, uint32_t pieces, uint32_t v
 
 }  // namespace detail
 
-// A chunk of each rank's share of an all-reduce, as a codec sees it. Members are counted from this one on, so
-// that each rank begins with another one.
+// A chunk of each share of a tensor, as a codec sees it; of an all-reduce, share r is member r's. Members are
+// counted from this one on, so that each rank begins with another one.
 struct BulkChunk {
   const SymmContext& context;
-  // The block's part of the tensor, each rank's share of it behind the one before, all but the last that are
-  // not empty equally long; and where in each share the chunk begins.
+  // The block's part of the tensor, each share of it behind the one before, all but the last that are not
+  // empty equally long; and where in each share the chunk begins.
   const char* input;
   char* output;
   uint64_t part_bytes, share_bytes, offset;
@@ -73,12 +74,12 @@ struct BulkChunk {
     return peer < context.team_size ? peer : peer - context.team_size;
   }
   VERBENA_DEVICE uint32_t count_peers() const { return static_cast<uint32_t>(context.team_size) - 1; }
-  VERBENA_DEVICE uint64_t begin(int32_t member) const {
-    return static_cast<uint64_t>(member) * share_bytes + offset;
+  VERBENA_DEVICE uint64_t begin(int32_t share) const {
+    return static_cast<uint64_t>(share) * share_bytes + offset;
   }
-  VERBENA_DEVICE uint32_t length(int32_t member) const {
-    const uint64_t share_end = static_cast<uint64_t>(member + 1) * share_bytes;
-    const uint64_t end = share_end < part_bytes ? share_end : part_bytes, from = begin(member);
+  VERBENA_DEVICE uint32_t length(int32_t share) const {
+    const uint64_t share_end = static_cast<uint64_t>(share + 1) * share_bytes;
+    const uint64_t end = share_end < part_bytes ? share_end : part_bytes, from = begin(share);
     if (from >= end) return 0;
     return end - from < most_bytes ? static_cast<uint32_t>(end - from) : most_bytes;
   }
@@ -209,6 +210,84 @@ struct PlainCodec {
   }
 };
 
+// A broadcast as an all-reduce to which the root alone has something to add. Its terms are the shares of all
+// other ranks, counted from the one behind it; each passes its own on to the rest.
+struct PassOn {
+  int32_t root;
+
+  VERBENA_HOST_DEVICE static constexpr uint32_t unit_bytes() { return kVectorBytes; }
+  VERBENA_HOST_DEVICE static constexpr uint32_t fit_bytes(uint32_t room_bytes) {
+    return room_bytes / kVectorBytes * kVectorBytes;
+  }
+
+  template <int kRanks, typename Group>
+  VERBENA_DEVICE void send_terms(const BulkChunk& chunk, const Group& group) const {
+    if (chunk.context.team_rank != root) return;
+    detail::move_vectors(
+        group, chunk.count_peers(), count_vectors(chunk),
+        [&](uint32_t turn, uint32_t offset) {
+          const auto share = static_cast<int32_t>(turn);
+          const uint32_t length = chunk.length(share);
+          return offset < length ? detail::load_vector(chunk.input + chunk.begin(share), offset, length)
+                                 : Vector16{};
+        },
+        [&](uint32_t turn, uint32_t offset, Vector16 vector) {
+          const auto share = static_cast<int32_t>(turn);
+          if (offset >= chunk.length(share)) return;
+          detail::store_data(chunk.slot_at(chunk.find_peer(turn)) + offset, vector);
+          if (chunk.output != chunk.input) store(chunk, share, offset, vector);
+        });
+  }
+  template <int kRanks, typename Group>
+  VERBENA_DEVICE void reduce_terms(const BulkChunk& terms, const BulkChunk& sums, const Group& group) const {
+    if (terms.context.team_rank == root) return;
+    const int32_t mine = find_share(terms);
+    const uint32_t length = terms.length(mine);
+    detail::move_vectors(
+        group, 1, (length + kVectorBytes - 1) / kVectorBytes,
+        [&](uint32_t, uint32_t offset) { return detail::load_data(terms.slot_of(root) + offset); },
+        [&](uint32_t, uint32_t offset, Vector16 vector) {
+          for (uint32_t turn = 0; turn < sums.count_peers(); ++turn) {
+            const int32_t peer = sums.find_peer(turn);
+            if (peer != root) detail::store_data(sums.slot_at(peer) + offset, vector);
+          }
+          store(terms, mine, offset, vector);
+        });
+  }
+  template <int kRanks, typename Group>
+  VERBENA_DEVICE void take_sums(const BulkChunk& chunk, const Group& group) const {
+    if (chunk.context.team_rank == root) return;
+    const auto shares = static_cast<int32_t>(chunk.count_peers());
+    // Of all shares but this rank's, from the one behind it on.
+    const auto share_of = [&](uint32_t piece) {
+      const int32_t share = find_share(chunk) + 1 + static_cast<int32_t>(piece);
+      return share < shares ? share : share - shares;
+    };
+    detail::move_vectors(
+        group, chunk.count_peers() - 1, count_vectors(chunk),
+        [&](uint32_t piece, uint32_t offset) {
+          const int32_t member = root + 1 + share_of(piece);
+          return detail::load_data(chunk.slot_of(member <= shares ? member : member - shares - 1) + offset);
+        },
+        [&](uint32_t piece, uint32_t offset, Vector16 vector) {
+          if (offset < chunk.length(share_of(piece))) store(chunk, share_of(piece), offset, vector);
+        });
+  }
+
+ private:
+  VERBENA_DEVICE int32_t find_share(const BulkChunk& chunk) const {
+    const int32_t behind = chunk.context.team_rank - root - 1;
+    return behind < 0 ? behind + chunk.context.team_size : behind;
+  }
+  // Of the longest one.
+  VERBENA_DEVICE static uint32_t count_vectors(const BulkChunk& chunk) {
+    return (chunk.length(0) + kVectorBytes - 1) / kVectorBytes;
+  }
+  VERBENA_DEVICE static void store(const BulkChunk& chunk, int32_t share, uint32_t offset, Vector16 vector) {
+    detail::store_vector(chunk.output + chunk.begin(share), offset, chunk.length(share), vector);
+  }
+};
+
 template <typename Context = SymmContext>
 class Bulk {
  public:
@@ -231,47 +310,17 @@ class Bulk {
   [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce(const char* input, char* output, uint64_t length_bytes,
                                                      const Codec& codec, const Group& group = {}) {
     if (kRanks != 0 && kRanks != context_.team_size) status_ = SymmStatus::kInvalid;
-    const Part part = find_part(length_bytes, block_, count_blocks_, codec.unit_bytes());
-    if (!begin(group) || part.length_bytes == 0) return status_;
-    const auto size = static_cast<uint32_t>(context_.team_size);
-    BulkChunk chunk{context_,
-                    input + part.begin,
-                    output + part.begin,
-                    part.length_bytes,
-                    find_part_bytes(part.length_bytes, size, codec.unit_bytes()),
-                    0,
-                    fit_chunk(codec),
-                    nullptr,
-                    nullptr,
-                    blocks_.slot_bytes,
-                    0};
-    if (chunk.most_bytes == 0) status_ = SymmStatus::kInvalid;  // no unit of the codec fits
-    if (status_ != SymmStatus::kDone) return status_;
-    const uint64_t chunks = (chunk.share_bytes + chunk.most_bytes - 1) / chunk.most_bytes;
-    const auto at = [&](uint64_t index, Phase phase) {
-      BulkChunk one = chunk;
-      one.number = number_ + index;
-      one.offset = index * chunk.most_bytes;
-      one.here = find_slot(number_ + index, 0) + offset_of(phase);
-      one.there = find_slot(number_ + index, context_.team_rank) + offset_of(phase);
-      return one;
-    };
-    for (uint64_t step = 0; step < chunks + 2; ++step) {
-      if (step < chunks) {
-        codec.template send_terms<kRanks>(at(step, kTerms), group);
-        signal(number_ + step, kTerms, group);
-      }
-      if (step >= 1 && step <= chunks) {
-        if (!wait(number_ + step - 1, kTerms, group)) return status_;
-        codec.template reduce_terms<kRanks>(at(step - 1, kTerms), at(step - 1, kSums), group);
-        signal(number_ + step - 1, kSums, group);
-      }
-      if (step >= 2) {
-        if (!wait(number_ + step - 2, kSums, group)) return status_;
-        codec.template take_sums<kRanks>(at(step - 2, kSums), group);
-      }
-    }
-    return end(chunks, group);
+    return for_shares<kRanks>(input, output, length_bytes, static_cast<uint32_t>(context_.team_size), codec,
+                              group);
+  }
+  // `output` of every rank becomes the root's `input`; in place too. Of three ranks or more: the root sends
+  // the tensor once, where an exchange sends it to each rank.
+  template <typename Group = BlockGroup>
+  [[nodiscard]] VERBENA_DEVICE SymmStatus broadcast(const char* input, char* output, uint64_t length_bytes,
+                                                    int32_t root, const Group& group = {}) {
+    if (root < 0 || root >= context_.team_size || context_.team_size < 3) status_ = SymmStatus::kInvalid;
+    return for_shares<0>(input, output, length_bytes, static_cast<uint32_t>(context_.team_size) - 1,
+                         PassOn{root}, group);
   }
 
   // As OneShot's.
@@ -329,6 +378,51 @@ class Bulk {
     number_ += chunks;
     group.sync();
     return SymmStatus::kDone;
+  }
+
+  template <int kRanks, typename Codec, typename Group>
+  VERBENA_DEVICE SymmStatus for_shares(const char* input, char* output, uint64_t length_bytes,
+                                       uint32_t shares, const Codec& codec, const Group& group) {
+    const Part part = find_part(length_bytes, block_, count_blocks_, codec.unit_bytes());
+    if (!begin(group) || part.length_bytes == 0) return status_;
+    BulkChunk chunk{context_,
+                    input + part.begin,
+                    output + part.begin,
+                    part.length_bytes,
+                    find_part_bytes(part.length_bytes, shares, codec.unit_bytes()),
+                    0,
+                    fit_chunk(codec),
+                    nullptr,
+                    nullptr,
+                    blocks_.slot_bytes,
+                    0};
+    if (chunk.most_bytes == 0) status_ = SymmStatus::kInvalid;  // no unit of the codec fits
+    if (status_ != SymmStatus::kDone) return status_;
+    const uint64_t chunks = (chunk.share_bytes + chunk.most_bytes - 1) / chunk.most_bytes;
+    const auto at = [&](uint64_t index, Phase phase) {
+      BulkChunk one = chunk;
+      one.number = number_ + index;
+      one.offset = index * chunk.most_bytes;
+      one.here = find_slot(number_ + index, 0) + offset_of(phase);
+      one.there = find_slot(number_ + index, context_.team_rank) + offset_of(phase);
+      return one;
+    };
+    for (uint64_t step = 0; step < chunks + 2; ++step) {
+      if (step < chunks) {
+        codec.template send_terms<kRanks>(at(step, kTerms), group);
+        signal(number_ + step, kTerms, group);
+      }
+      if (step >= 1 && step <= chunks) {
+        if (!wait(number_ + step - 1, kTerms, group)) return status_;
+        codec.template reduce_terms<kRanks>(at(step - 1, kTerms), at(step - 1, kSums), group);
+        signal(number_ + step - 1, kSums, group);
+      }
+      if (step >= 2) {
+        if (!wait(number_ + step - 2, kSums, group)) return status_;
+        codec.template take_sums<kRanks>(at(step - 2, kSums), group);
+      }
+    }
+    return end(chunks, group);
   }
 
   VERBENA_DEVICE uint64_t half_bytes() const {

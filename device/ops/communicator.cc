@@ -15,6 +15,7 @@ constexpr size_t kPacketBytes = size_t{64} << 20;
 constexpr size_t kChunkBytes = size_t{64} << 20;
 constexpr uint32_t kBlocks = 128;
 constexpr uint64_t kCodedTileBytes = 2048;  // of the tensor, that a warp codes at once
+constexpr uint64_t kVectorBytes = 16;
 constexpr uint64_t kNormNumberBytes = 2;
 constexpr uint64_t kNormBlocks = 8;  // of rows that wait for nobody, for each one of those that do
 constexpr size_t kErrorTextBytes = 512;
@@ -129,7 +130,8 @@ Communicator::Communicator(verbena_context* context, const verbena_team* team,
                                         "VERBENA_TUNING_FILE, another VERBENA_OPS_ALGORITHM, has_windows or "
                                         "lets_next_start)");
   }
-  workspace_of(Family::kChunks) = make_workspace(context, team, options_.chunk_bytes, options_.blocks);
+  workspace_of(Family::kChunks) =
+      make_workspace(context, team, options_.chunk_bytes, most_blocks(Family::kChunks));
 }
 
 void Communicator::load_measurements() {
@@ -194,7 +196,7 @@ void Communicator::expect_member() const {
 
 Choice Communicator::choose(verbena_ops_operation operation, uint64_t bytes, bool is_in_windows) const {
   expect_member();
-  if (forced_ != Algorithm::kAuto) return spread(forced_, bytes);
+  if (forced_ != Algorithm::kAuto) return spread(forced_, operation, bytes);
   const std::vector<tuner::OpsWay> ways =
       tuner::list_ways(measurements_, kOperationNames[operation], size_, gpu_, bytes);
   for (const tuner::OpsWay& way : ways) {
@@ -202,7 +204,8 @@ Choice Communicator::choose(verbena_ops_operation operation, uint64_t bytes, boo
     if (algorithm == Algorithm::kAuto || way.threads % 32 != 0 || way.threads > kMostThreads ||
         (way.needs_windows() && !(is_in_windows && algorithm == Algorithm::kDirect)))
       continue;
-    return {algorithm, {std::min(way.blocks, options_.blocks), way.threads}, way.chunk_bytes};
+    const uint32_t most = most_blocks(ops::family_of(algorithm));
+    return {algorithm, {std::min(way.blocks, most), way.threads}, way.chunk_bytes};
   }
   return choose_by_rules(operation, bytes, is_in_windows);
 }
@@ -219,63 +222,88 @@ Choice Communicator::choose_coded(Algorithm codec, uint64_t bytes) const {
                                       [](const tuner::OpsWay& way) { return way.needs_windows(); });
   if (coded.empty() || other == others.end()) {
     const bool is_by_packets = family_of(Choice{codec, {}, 0}) == Family::kPackets64;
-    return bytes < (is_by_packets ? kLeastCodedPacketBytes : kLeastCodedChunkBytes) ? exact
-                                                                                    : spread(codec, bytes);
+    return bytes < (is_by_packets ? kLeastCodedPacketBytes : kLeastCodedChunkBytes)
+               ? exact
+               : spread(codec, VERBENA_OPS_ALL_REDUCE, bytes);
   }
   const tuner::OpsWay& way = coded.front();
   if (other->microseconds <= way.microseconds) return exact;
-  return {codec, {std::min(way.blocks, options_.blocks), way.threads}, way.chunk_bytes};
+  const uint32_t most = most_blocks(family_of(Choice{codec, {}, way.chunk_bytes}));
+  return {codec, {std::min(way.blocks, most), way.threads}, way.chunk_bytes};
 }
 
-// Where nothing was measured: as two H100s were fastest. Of more ranks it is an estimate from the bytes that
-// each way sends; verbena-coll --calibrate measures.
+// Where nothing was measured: as two H100s and four H200s were fastest. Of more ranks it is an estimate from
+// the bytes that each way sends; verbena-coll --calibrate measures.
 Choice Communicator::choose_by_rules(verbena_ops_operation operation, uint64_t bytes,
                                      bool is_in_windows) const {
   constexpr uint64_t kKi = 1 << 10;
-  if (is_in_windows && bytes >= kLeastDirectBytes) return spread(Algorithm::kDirect, bytes);
-  if (bytes <= (size_ == 2 ? 64 : 4) * kKi) return spread(Algorithm::kOneShot16, bytes);
+  const bool are_few = size_ <= 4;
+  if (is_in_windows && bytes >= kLeastDirectBytes) return spread(Algorithm::kDirect, operation, bytes);
+  if (bytes <= (size_ == 2 ? 64 : are_few ? 32 : 4) * kKi)
+    return spread(Algorithm::kOneShot16, operation, bytes);
   // Two ranks send as much in one shot as in two; shorter chunks leave links idle for less time at both ends.
   const auto by_one_shot = [&] {
-    Choice choice = spread(Algorithm::kBulkOneShot, bytes);
+    Choice choice = spread(Algorithm::kBulkOneShot, operation, bytes);
     if (size_ == 2 && bytes > 4096 * kKi && bytes <= 32768 * kKi) choice.chunk_bytes = 32 * kKi;
     return choice;
   };
   if (operation != VERBENA_OPS_ALL_REDUCE) {
-    const uint64_t packets_most = size_ == 2 ? 1024 * kKi : 128 * kKi;
-    // Nothing is summed: of long messages a thread for each packet.
-    const uint64_t counted = bytes > 512 * kKi ? 2 * bytes : bytes;
-    return bytes <= packets_most ? spread(Algorithm::kOneShot64, counted) : by_one_shot();
+    const bool is_broadcast = operation == VERBENA_OPS_BROADCAST;
+    const uint64_t packets_most = (is_broadcast ? 2 : 1) * (size_ == 2 ? 2048 : are_few ? 512 : 128) * kKi;
+    if (bytes <= packets_most) return spread(Algorithm::kOneShot64, operation, bytes);
+    return is_broadcast && size_ > 2 ? spread(Algorithm::kBulkTwoShot, operation, bytes) : by_one_shot();
   }
-  const uint64_t one_shot_most = size_ == 2 ? 4096 * kKi : size_ <= 4 ? 256 * kKi : 128 * kKi;
-  if (bytes <= one_shot_most) return spread(Algorithm::kOneShot64, bytes);
+  const uint64_t one_shot_most = size_ == 2 ? 4096 * kKi : are_few ? 256 * kKi : 128 * kKi;
+  if (bytes <= one_shot_most) return spread(Algorithm::kOneShot64, operation, bytes);
   if (size_ == 2) return by_one_shot();
-  return spread(bytes <= 2048 * kKi ? Algorithm::kTwoShot64 : Algorithm::kBulkTwoShot, bytes);
+  return spread(bytes <= 4096 * kKi ? Algorithm::kTwoShot64 : Algorithm::kBulkTwoShot, operation, bytes);
 }
 
-// As many threads as have a packet each, in many small blocks rather than in few large ones; of long messages
-// half of that, and of chunks all threads.
-Choice Communicator::spread(Algorithm algorithm, uint64_t bytes) const {
+// As many threads as have a packet each, of an exchange one of each peer, in many small blocks rather than in
+// few large ones; of long tensors that are summed half of that, and of chunks all threads.
+Choice Communicator::spread(Algorithm algorithm, verbena_ops_operation operation, uint64_t bytes) const {
   constexpr uint32_t kDataOf16 = 8, kDataOf64 = 14;  // bytes of a packet's data that a thread has
   const Family family = family_of(Choice{algorithm, {}, 0});
-  if (family == Family::kChunks)
-    return {algorithm, {std::min<uint32_t>(options_.blocks, 128), kMostThreads}, 0};
+  // Of two blocks of an SM one sends while the other one waits.
+  if (family == Family::kChunks) {
+    const bool is_long = bytes > 2 << 20 && algorithm != Algorithm::kDirect;
+    return {algorithm,
+            {std::min<uint32_t>(most_blocks(family), is_long ? 256 : 128),
+             is_long ? kMostThreads / 2 : kMostThreads},
+            0};
+  }
+  const auto divide = [](uint64_t number, uint64_t by) { return (number + by - 1) / by; };
   // A warp has a tile at a time.
   if (is_coded(algorithm)) {
-    const uint64_t tiles = std::max<uint64_t>(1, (bytes + kCodedTileBytes - 1) / kCodedTileBytes);
+    const uint64_t tiles = std::max<uint64_t>(1, divide(bytes, kCodedTileBytes));
     const auto blocks = static_cast<uint32_t>(std::min<uint64_t>(options_.blocks, tiles));
-    const auto warps = std::min<uint64_t>(kMostThreads / 32, (tiles + blocks - 1) / blocks);
+    const auto warps = std::min<uint64_t>(kMostThreads / 32, divide(tiles, blocks));
     return {algorithm, {blocks, static_cast<uint32_t>(warps) * 32}, 0};
   }
   const bool is_two_shot = algorithm == Algorithm::kTwoShot16 || algorithm == Algorithm::kTwoShot64;
+  const bool is_exchange = operation != VERBENA_OPS_ALL_REDUCE;
   const uint64_t each = family == Family::kPackets16 ? kDataOf16 : kDataOf64;
-  const uint64_t length = is_two_shot ? bytes / size_ : bytes;
-  uint64_t threads = std::max<uint64_t>(1, (length + each - 1) / each);
-  if (threads > 64UL * kMostThreads) threads = std::max(threads / 2, 64UL * kMostThreads);
-  const uint64_t block = threads <= 64UL * 128 ? 128 : threads <= 64UL * 256 ? 256 : kMostThreads;
+  const uint64_t peers = is_exchange ? std::max<uint32_t>(size_, 2) - 1 : 1;
+  const uint64_t length = is_two_shot && !is_exchange ? bytes / size_ : bytes;
+  const uint64_t most = uint64_t{options_.blocks} * kMostThreads;
+  uint64_t threads = std::max<uint64_t>(1, divide(length, each)) * peers;
+  if (threads > most && !is_exchange) threads = std::max(threads / 2, most / 2);
+  const uint64_t block = threads <= most / 4 ? 128 : threads <= most / 2 ? 256 : kMostThreads;
+  const uint64_t blocks = std::min<uint64_t>(options_.blocks, divide(threads, block));
+  uint64_t of_block = std::min(block, threads);
+  if (is_exchange) {
+    // A block has the same part of each peer's message, of whole vectors; lines are of whole warps.
+    const uint64_t packets = divide(divide(divide(length, kVectorBytes), blocks) * kVectorBytes, each);
+    of_block = (family == Family::kPackets16 ? packets : divide(packets, 32) * 32) * peers;
+  }
   return {algorithm,
-          {static_cast<uint32_t>(std::min<uint64_t>(options_.blocks, (threads + block - 1) / block)),
-           static_cast<uint32_t>(std::min(block, (threads + 31) / 32 * 32))},
+          {static_cast<uint32_t>(blocks),
+           static_cast<uint32_t>(std::min<uint64_t>(kMostThreads, divide(of_block, 32) * 32))},
           0};
+}
+
+uint32_t Communicator::most_blocks(Family family) const {
+  return family == Family::kChunks ? std::min(2 * options_.blocks, kSymmMaxBlocks) : options_.blocks;
 }
 
 // Two ranks send as much in one shot as in two: by packets, unless somebody wants chunks.
@@ -301,15 +329,15 @@ Choice Communicator::complete(const Choice& chosen, const verbena_ops_choice* as
     if (asked->blocks == 0) choice.grid.blocks = std::min<uint32_t>(options_.blocks, 128);
     if (asked->threads == 0) choice.grid.threads = kMostThreads;
   }
+  const uint32_t most = most_blocks(family_of(choice));
   const bool is_right =
       (static_cast<uint32_t>(choice.algorithm) < kCountAlgorithms || is_coded(choice.algorithm)) &&
-      choice.grid.blocks <= options_.blocks && choice.grid.threads % 32 == 0 &&
-      choice.grid.threads <= kMostThreads;
+      choice.grid.blocks <= most && choice.grid.threads % 32 == 0 && choice.grid.threads <= kMostThreads;
   if (!is_right) {
     throw Failure(VERBENA_INVALID_ARGUMENT,
                   "ops: a choice of algorithm " + std::to_string(asked->algorithm) + ", " +
                       std::to_string(asked->blocks) + " blocks of " + std::to_string(asked->threads) +
-                      " threads: there are at most " + std::to_string(options_.blocks) + " blocks of " +
+                      " threads: there are at most " + std::to_string(most) + " blocks of " +
                       std::to_string(kMostThreads) + ", threads a multiple of 32");
   }
   return choice;
@@ -330,7 +358,7 @@ void Communicator::submit(const Call& call, const Choice& choice, CUstream strea
 std::optional<Grid> Communicator::spread_rows(Algorithm algorithm, uint64_t rows, uint64_t row_bytes) const {
   expect_member();
   if (algorithm != Algorithm::kOneShot16 && algorithm != Algorithm::kOneShot64) return std::nullopt;
-  constexpr uint64_t kVectorBytes = 16, kWarpBytes = 32 * kVectorBytes;
+  constexpr uint64_t kWarpBytes = 32 * kVectorBytes;
   const SymmetricWorkspace& packets = workspaces_[static_cast<uint32_t>(ops::family_of(algorithm))];
   const uint64_t warps = std::bit_ceil((row_bytes + kWarpBytes - 1) / kWarpBytes);
   if (rows == 0 || warps > kMostRowWarps) return std::nullopt;

@@ -103,8 +103,9 @@ class Communicator {
   void load_measurements();
   uint64_t compute_fingerprint() const;
   Choice choose_by_rules(verbena_ops_operation operation, uint64_t bytes, bool is_in_windows) const;
-  Choice spread(Algorithm algorithm, uint64_t bytes) const;
+  Choice spread(Algorithm algorithm, verbena_ops_operation operation, uint64_t bytes) const;
   Family family_of(const Choice& choice) const;
+  uint32_t most_blocks(Family family) const;
   SymmetricWorkspace& workspace_of(Family family) { return workspaces_[static_cast<uint32_t>(family)]; }
   Launch begin_launch(const Choice& choice);
   void launch(std::span<const Pending> calls, CUstream stream);

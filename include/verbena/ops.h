@@ -43,13 +43,14 @@ typedef enum {
 } verbena_ops_reduction;
 
 /* How data travels. One shot: each rank sends its whole tensor to every other one; two shots: rank r sums the
- * r-th part and sends the sum to all. Packets carry their flags in the data, of 16 bytes, or of 64,
- * which GPUs on NVLink keep whole; bulk: chunks with a flag behind each. Results are the same, bit for bit.
- * Direct, if it is asked for or verbena_ops_options::has_windows, is for an all-reduce whose input and output
- * lie in windows of the context, each at the same place on all ranks and at a multiple of 16 bytes: inputs
- * are read, and outputs written, where they lie. If they are asked for, copy engines: an all-gather in one
- * row whose output lies in a window of the context, at the same place on all ranks, goes there without the
- * SMs' work, but for the moments before and behind it in which the ranks wait for each other. */
+ * r-th part and sends the sum to all; of a broadcast, it gets that part and sends it to all. Packets carry
+ * their flags in the data, of 16 bytes, or of 64, which GPUs on NVLink keep whole; bulk: chunks with a flag
+ * behind each. Results are the same, bit for bit. Direct, if it is asked for or
+ * verbena_ops_options::has_windows, is for an all-reduce whose input and output lie in windows of the
+ * context, each at the same place on all ranks and at a multiple of 16 bytes: inputs are read, and outputs
+ * written, where they lie. If they are asked for, copy engines: an all-gather in one row whose output lies in
+ * a window of the context, at the same place on all ranks, goes there without the SMs' work, but for the
+ * moments before and behind it in which the ranks wait for each other. */
 typedef enum {
   VERBENA_OPS_AUTO = 0,
   VERBENA_OPS_ONE_SHOT_16 = 1,
@@ -77,7 +78,7 @@ typedef enum {
 typedef struct {
   size_t packet_bytes; /* of the workspaces for packets of 16 and of 64 bytes, each; 0: 64 MiB */
   size_t chunk_bytes;  /* of the workspace for chunks; 0: 64 MiB */
-  uint32_t blocks;     /* most blocks of a kernel, 1 to 512; 0: 128 */
+  uint32_t blocks;     /* most blocks of a kernel, 1 to 512, by chunks of twice as many; 0: 128 */
   /* 1: a kernel lets the next one of its stream begin before it has ended (programmatic dependent launch).
    * Only where every kernel behind it that is launched so waits for it. */
   uint32_t lets_next_start;
@@ -94,10 +95,10 @@ typedef struct {
 } verbena_ops_options;
 
 /* Which algorithm, and by how many blocks and threads; zeros choose. Exchanges, which is all
- * but all-reduce, take one shot: two are one for them. */
+ * but all-reduce, take one shot: two are one for them, but for a broadcast by chunks to two ranks or more. */
 typedef struct {
   verbena_ops_algorithm algorithm;
-  uint32_t blocks;      /* at most verbena_ops_options::blocks */
+  uint32_t blocks;      /* at most verbena_ops_options::blocks, of bulk algorithms and codes twice that */
   uint32_t threads;     /* of a block: a multiple of 32, at most 512 */
   uint32_t chunk_bytes; /* of bulk algorithms */
 } verbena_ops_choice;

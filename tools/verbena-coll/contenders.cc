@@ -106,12 +106,16 @@ Named find_operation(const std::string& name) {
 }
 
 std::vector<verbena_ops_choice> list_coded_choices(verbena_ops_algorithm codec, uint64_t bytes,
-                                                   uint32_t most_blocks) {
+                                                   unsigned ranks, uint32_t most_blocks) {
   std::vector<verbena_ops_choice> choices = {{VERBENA_OPS_AUTO, 0, 0, 0}};
-  for (const uint32_t blocks : {32U, 64U, 128U}) {
+  for (const uint32_t blocks : {32U, 64U, 128U, 256U}) {
     for (const uint32_t threads : {64U, 128U, 256U, 512U}) {
       for (const uint32_t chunk : {0U, 32768U}) {
         const bool is_small = blocks == 32 || threads < 256;
+        // By chunks alone, which two ranks take where chunks are asked for.
+        if (blocks > most_blocks &&
+            (threads != 256 || blocks > 2 * most_blocks || (ranks == 2 && chunk == 0)))
+          continue;
         if ((is_small && bytes > 4 << 20) || (chunk != 0 && (threads != 512 || bytes < 8 << 20))) continue;
         choices.push_back({codec, std::min(blocks, most_blocks), threads, chunk});
       }
@@ -124,26 +128,31 @@ std::vector<verbena_ops_choice> list_choices(verbena_ops_operation operation, ui
                                              uint32_t most_blocks) {
   constexpr uint64_t kKi = 1 << 10, kMi = 1 << 20;
   std::vector<verbena_ops_choice> choices = {{VERBENA_OPS_AUTO, 0, 0, 0}};
-  if (bytes <= 64 * kKi) add_packets(choices, VERBENA_OPS_ONE_SHOT_16, bytes, 8, most_blocks);
-  if (bytes * (ranks - 1) <= 64 * kMi) add_packets(choices, VERBENA_OPS_ONE_SHOT_64, bytes, 15, most_blocks);
+  const bool has_two_shots = operation == VERBENA_OPS_ALL_REDUCE;
+  // Of an exchange each thread has a packet of one peer.
+  const uint64_t spread = has_two_shots ? bytes : bytes * (ranks - 1);
+  if (bytes <= 64 * kKi) add_packets(choices, VERBENA_OPS_ONE_SHOT_16, spread, 8, most_blocks);
+  if (bytes * (ranks - 1) <= 64 * kMi) add_packets(choices, VERBENA_OPS_ONE_SHOT_64, spread, 14, most_blocks);
   if (operation == VERBENA_OPS_ALL_GATHER && bytes >= 64 * kKi)
     choices.push_back({VERBENA_OPS_COPY_ENGINES, 0, 0, 0});
-  const bool has_two_shots = operation == VERBENA_OPS_ALL_REDUCE;
   if (has_two_shots && bytes >= 32 * kKi && bytes <= 512 * kKi)
     add_packets(choices, VERBENA_OPS_TWO_SHOT_16, bytes / ranks, 8, most_blocks);
   if (has_two_shots && bytes >= 32 * kKi && bytes <= 16 * kMi)
-    add_packets(choices, VERBENA_OPS_TWO_SHOT_64, bytes / ranks, 15, most_blocks);
+    add_packets(choices, VERBENA_OPS_TWO_SHOT_64, bytes / ranks, 14, most_blocks);
+  const bool is_passed_on = operation == VERBENA_OPS_BROADCAST && ranks > 2;
   for (const auto algorithm : {VERBENA_OPS_BULK_ONE_SHOT, VERBENA_OPS_BULK_TWO_SHOT, VERBENA_OPS_DIRECT}) {
     const bool is_one = algorithm == VERBENA_OPS_BULK_ONE_SHOT;
-    if (bytes < (has_two_shots ? 256 : 64) * kKi || (!is_one && !has_two_shots)) continue;
-    if (has_two_shots && is_one && bytes * (ranks - 1) > 64 * kMi) continue;
+    const bool is_there = is_one || has_two_shots || (algorithm == VERBENA_OPS_BULK_TWO_SHOT && is_passed_on);
+    if (bytes < (has_two_shots ? 256 : 64) * kKi || !is_there) continue;
+    if ((has_two_shots || is_passed_on) && is_one && bytes * (ranks - 1) > 64 * kMi) continue;
     for (const uint32_t blocks : {32U, 64U, 128U, 256U}) {
-      if (blocks != 32 && blocks > most_blocks) continue;
+      if (blocks != 32 && blocks > 2 * most_blocks) continue;
       if (blocks == 32 && most_blocks > 32 && bytes > 4 * kMi) continue;
       for (const uint32_t threads : {256U, 512U}) {
         for (const uint32_t chunk : {0U, 8192U, 16384U, 32768U}) {
           if (chunk != 0 && (algorithm == VERBENA_OPS_DIRECT || blocks < 128)) continue;
-          choices.push_back({algorithm, std::min(blocks, most_blocks), threads, chunk});
+          if (blocks == 256 && threads == 512) continue;
+          choices.push_back({algorithm, std::min(blocks, 2 * most_blocks), threads, chunk});
         }
       }
     }

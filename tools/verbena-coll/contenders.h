@@ -103,7 +103,7 @@ const char* describe_algorithm(verbena_ops_algorithm algorithm);
 std::vector<verbena_ops_choice> list_choices(verbena_ops_operation operation, uint64_t bytes, unsigned ranks,
                                              uint32_t most_blocks);
 std::vector<verbena_ops_choice> list_coded_choices(verbena_ops_algorithm codec, uint64_t bytes,
-                                                   uint32_t most_blocks);
+                                                   unsigned ranks, uint32_t most_blocks);
 
 std::string to_digits(const void* data, size_t length_bytes);
 // Throws ToolError.

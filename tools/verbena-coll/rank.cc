@@ -246,7 +246,7 @@ std::vector<std::unique_ptr<Contender>> Rank::list_contenders(const Subject& sub
   }
   const verbena_ops_algorithm codec = subject.named.codec;
   for (const verbena_ops_choice& choice :
-       codec != VERBENA_OPS_AUTO ? list_coded_choices(codec, bytes, plan_.blocks)
+       codec != VERBENA_OPS_AUTO ? list_coded_choices(codec, bytes, plan_.count_ranks, plan_.blocks)
                                  : list_choices(subject.operation, bytes, plan_.count_ranks, plan_.blocks)) {
     if (choice.algorithm == VERBENA_OPS_AUTO || plan_.all_shapes)
       all.push_back(std::make_unique<OurContender>(library_, ours_->ops, choice, codec));

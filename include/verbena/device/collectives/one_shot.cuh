@@ -271,6 +271,7 @@ class OneShot {
   struct Round {
     uint64_t at, most;
     uint32_t first_packet;  // of the data: before it lies what is told of lengths
+    uint32_t end;           // of the packets of the longest message of this rank, or of any
 
     VERBENA_DEVICE uint64_t offset(const Part& part) const { return part.begin + at; }
     VERBENA_DEVICE uint32_t length(const Part& part) const {
@@ -319,11 +320,12 @@ class OneShot {
     const uint32_t told = is_known ? 0 : Packet::kFewest;
     const uint64_t room = exchange_.capacity_bytes() - Packet::offset(told);
     const uint64_t most = room / kVectorBytes * kVectorBytes;
-    uint64_t rounds = (most_bytes + most - 1) / most;
-    if (!is_known) rounds = count_own_rounds(plan, most);
+    const uint64_t longest = is_known ? most_bytes : find_longest(plan);
+    uint64_t rounds = (longest + most - 1) / most;
     for (uint64_t i = 0; i < rounds || (i == 0 && !is_known); ++i) {
       if (!begin_message(group)) return status_;
-      const Round round{i * most, most, i == 0 ? told : 0u};
+      const auto length = static_cast<uint32_t>(detail::cut_round({0, longest}, i * most, most));
+      const Round round{i * most, most, i == 0 ? told : 0u, Exchange::find_end(Packet::count(length))};
       if (round.first_packet != 0) tell_lengths(plan, rounds, group);
       send_messages<kRanks>(plan, round, group);
       if (round.first_packet != 0) status_ = hear_lengths(plan, rounds, group);
@@ -334,14 +336,14 @@ class OneShot {
   }
 
   template <typename Plan>
-  VERBENA_DEVICE uint64_t count_own_rounds(const Plan& plan, uint64_t most) const {
+  VERBENA_DEVICE uint64_t find_longest(const Plan& plan) const {
     uint64_t longest = 0;
     for (int32_t member = 0; member < context_.team_size; ++member) {
       const auto line = plan(member);
       if (line.send.length_bytes > longest) longest = line.send.length_bytes;
       if (line.receive.length_bytes > longest) longest = line.receive.length_bytes;
     }
-    return (longest + most - 1) / most;
+    return longest;
   }
 
   // Where a rank knows its own messages alone, the first one begins with how long it is and how many rounds
@@ -388,30 +390,29 @@ class OneShot {
     return SymmStatus::kDone;
   }
 
+  // A thread has a packet of one peer: enough threads have one each, and none does for one peer after the
+  // other what all can do at once. `body(peer, index)`, by whole warps where packets need them.
+  template <int kRanks, typename Group, typename Body>
+  VERBENA_DEVICE void for_packets(const Round& round, const Group& group, const Body& body) const {
+    const int32_t size = kRanks == 0 ? context_.team_size : kRanks;
+    const uint32_t all = static_cast<uint32_t>(size - 1) * round.end;
+    for (uint32_t i = group.rank(); i < all; i += group.size()) {
+      const uint32_t turn = size == 2 ? 0 : i / round.end;
+      int32_t peer = context_.team_rank + 1 + static_cast<int32_t>(turn);
+      if (peer >= size) peer -= size;
+      body(peer, i - turn * round.end);
+    }
+  }
   template <int kRanks, typename Plan, typename Group>
   VERBENA_DEVICE void send_messages(const Plan& plan, const Round& round, const Group& group) const {
-    constexpr uint32_t kLoads = 2;
-    const int32_t size = kRanks == 0 ? context_.team_size : kRanks;
-    for (int32_t step = 1; step < size; ++step) {
-      int32_t peer = context_.team_rank + step;
-      if (peer >= size) peer -= size;
+    for_packets<kRanks>(round, group, [&](int32_t peer, uint32_t index) {
       const auto line = plan(peer);
       const uint32_t length_bytes = round.length(line.send), packets = Packet::count(length_bytes);
-      const Rows source = line.source.from(round.offset(line.send));
-      const uint32_t end = Exchange::find_end(packets), stride = group.size();
-      for (uint32_t first = group.rank(); first < end; first += kLoads * stride) {
-        Data data[kLoads];
-        VERBENA_UNROLL
-        for (uint32_t k = 0; k < kLoads; ++k)
-          data[k] =
-              Exchange::load_data(source, first + k * stride, length_bytes, first + k * stride < packets);
-        VERBENA_UNROLL
-        for (uint32_t k = 0; k < kLoads; ++k) {
-          const uint32_t index = first + k * stride;
-          if (index < end) exchange_.send_packet(peer, round.first_packet + index, data[k], index < packets);
-        }
-      }
-    }
+      if (index >= Exchange::find_end(packets)) return;
+      const Data data = Exchange::load_data(line.source.from(round.offset(line.send)), index, length_bytes,
+                                            index < packets);
+      exchange_.send_packet(peer, round.first_packet + index, data, index < packets);
+    });
   }
 
   template <int kRanks, typename Plan, typename Group>
@@ -419,32 +420,16 @@ class OneShot {
     Patience patience(context_);
     WaitResult mine = WaitResult::kReached;
     int32_t late = 0;
-    const int32_t size = kRanks == 0 ? context_.team_size : kRanks;
-    uint32_t most = 0;
-    for (int32_t member = 0; member < size; ++member) {
-      const uint32_t packets = Packet::count(round.length(plan(member).receive));
-      if (packets > most) most = packets;
-    }
-    const auto count_of = [&](int32_t member) {
-      return round.first_packet + Packet::count(round.length(plan(member).receive));
-    };
-    const uint32_t end = Exchange::find_end(most);
-    for (uint32_t index = group.rank(); index < end && mine == WaitResult::kReached; index += group.size()) {
-      const auto take = [&](const auto& terms) {
-        VERBENA_UNROLL
-        for (int32_t i = 0; i < terms.kMost; ++i) {
-          const int32_t member = terms.first + i;
-          if (i >= terms.count || member == context_.team_rank) continue;
-          const auto line = plan(member);
-          const uint32_t length_bytes = round.length(line.receive);
-          if (index < Packet::count(length_bytes))
-            Packet::store_data(line.destination.from(round.offset(line.receive)), index, length_bytes,
-                               terms.data[i]);
-        }
-      };
-      mine = exchange_.template receive_all<kRanks>(round.first_packet + index, count_of, patience, Data{},
-                                                    late, 0, take);
-    }
+    for_packets<kRanks>(round, group, [&](int32_t peer, uint32_t index) {
+      const auto line = plan(peer);
+      const uint32_t length_bytes = round.length(line.receive), packets = Packet::count(length_bytes);
+      if (index >= Exchange::find_end(packets) || mine != WaitResult::kReached) return;
+      Data data{};
+      mine = exchange_.receive_packet(peer, round.first_packet + index, index < packets, patience, data);
+      late = peer;
+      if (index < packets && mine == WaitResult::kReached)
+        Packet::store_data(line.destination.from(round.offset(line.receive)), index, length_bytes, data);
+    });
     return exchange_.conclude(group, mine, late);
   }
   template <int kRanks, typename Plan, typename Reduce, typename Group>

@@ -144,7 +144,7 @@ Family family_of(Algorithm algorithm) {
 
 namespace {
 
-// What kernels by chunks for teams of known sizes reduce.
+// What kernels for teams of known sizes reduce.
 bool sums_floats(const Call& call) {
   return call.kind == Kind::kExchange ||
          (call.reduction == VERBENA_OPS_SUM && call.type <= VERBENA_OPS_BFLOAT16);
@@ -156,8 +156,7 @@ void KernelSet::launch(Family family, Content content, const Grid& grid, const L
                        CUstream stream) {
   void* parameters[] = {const_cast<Launch*>(&launch)};
   const bool is_quick = content != Content::kAnything &&
-                        (family != Family::kChunks ||
-                         std::all_of(launch.calls, launch.calls + launch.count_calls, sums_floats));
+                        std::all_of(launch.calls, launch.calls + launch.count_calls, sums_floats);
   const Size size = is_quick ? size_of(launch) : kOfAny;
   enqueue(functions_[static_cast<uint32_t>(family)][size][content == Content::kExchanges ? 1 : 0], grid,
           parameters, stream);

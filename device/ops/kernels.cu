@@ -17,8 +17,8 @@
   VERBENA_OPS_KNOWN(family##_exchange_of_4, kExchanges, Reduce, Way<4 __VA_ARGS__>) \
   VERBENA_OPS_KERNEL(family##_of_any, Way<0 __VA_ARGS__>)
 
-VERBENA_OPS_KERNELS(packets_16, ReduceAny, ByPackets, , verbena::device::Packet16)
-VERBENA_OPS_KERNELS(packets_64, ReduceAny, ByPackets, , verbena::device::Packet64)
+VERBENA_OPS_KERNELS(packets_16, ReduceFloats, ByPackets, , verbena::device::Packet16)
+VERBENA_OPS_KERNELS(packets_64, ReduceFloats, ByPackets, , verbena::device::Packet64)
 VERBENA_OPS_KERNELS(chunks, ReduceFloats, ByChunks)
 
 // Does nothing for a time.

@@ -12,31 +12,35 @@ namespace verbena::ops {
 
 using namespace device;
 
+VERBENA_DEVICE GridStart start_of(const Launch& launch) {
+  return {launch.lets_next_start, launch.pause_after_ns};
+}
+
 // How the block's data travels. kRanks is the team's size, or 0.
 template <int kRanks, typename Packet>
 struct ByPackets {
   template <typename Reduce>
   VERBENA_DEVICE static SymmStatus all_reduce(const Launch& launch, const Call& call, const Reduce& reduce) {
     if (call.algorithm == Algorithm::kTwoShot16 || call.algorithm == Algorithm::kTwoShot64) {
-      TwoShot<Packet> calls(launch.workspace, block_index(), blocks_per_grid());
+      TwoShot<Packet> calls(launch.workspace, block_index(), blocks_per_grid(), start_of(launch));
       (void)calls.template all_reduce_bytes<kRanks>(call.input, call.output, call.length_bytes, reduce);
       return calls.finish();
     }
-    OneShot<Packet> calls(launch.workspace, block_index(), blocks_per_grid());
+    OneShot<Packet> calls(launch.workspace, block_index(), blocks_per_grid(), start_of(launch));
     (void)calls.template all_reduce_bytes<kRanks>(call.input, call.output, call.length_bytes, reduce);
     return calls.finish();
   }
   template <typename Plan>
   VERBENA_DEVICE static SymmStatus exchange(const Launch& launch, const Call&, const Plan& plan,
                                             uint64_t most_bytes) {
-    OneShot<Packet> calls(launch.workspace, block_index(), blocks_per_grid());
+    OneShot<Packet> calls(launch.workspace, block_index(), blocks_per_grid(), start_of(launch));
     (void)calls.template exchange<kRanks>(plan, most_bytes);
     return calls.finish();
   }
   template <typename Plan, typename Reduce>
   VERBENA_DEVICE static SymmStatus exchange_reduce(const Launch& launch, const Plan& plan,
                                                    uint64_t most_bytes, const Reduce& reduce) {
-    OneShot<Packet> calls(launch.workspace, block_index(), blocks_per_grid());
+    OneShot<Packet> calls(launch.workspace, block_index(), blocks_per_grid(), start_of(launch));
     (void)calls.template exchange_reduce<kRanks>(plan, most_bytes, reduce);
     return calls.finish();
   }
@@ -45,10 +49,12 @@ template <int kRanks>
 struct ByChunks {
   template <typename Reduce>
   VERBENA_DEVICE static SymmStatus all_reduce(const Launch& launch, const Call& call, const Reduce& reduce) {
-    if (call.algorithm == Algorithm::kDirect)
+    if (call.algorithm == Algorithm::kDirect) {
+      start_of(launch)();
       return all_reduce_in_windows<kRanks>(launch.workspace.context, block_index(), blocks_per_grid(),
                                            call.input, call.output, call.length_bytes, reduce);
-    Bulk<> calls(launch.workspace, block_index(), blocks_per_grid(), launch.chunk_bytes);
+    }
+    Bulk<> calls(launch.workspace, block_index(), blocks_per_grid(), launch.chunk_bytes, start_of(launch));
     if (call.algorithm == Algorithm::kBulkOneShot) {
       const Part part = find_part(call.length_bytes, block_index(), blocks_per_grid());
       const auto plan = [&](int32_t) {
@@ -64,7 +70,7 @@ struct ByChunks {
   template <typename Plan>
   VERBENA_DEVICE static SymmStatus exchange(const Launch& launch, const Call& call, const Plan& plan,
                                             uint64_t most_bytes) {
-    Bulk<> calls(launch.workspace, block_index(), blocks_per_grid(), launch.chunk_bytes);
+    Bulk<> calls(launch.workspace, block_index(), blocks_per_grid(), launch.chunk_bytes, start_of(launch));
     const bool is_passed_on = call.lengths == Lengths::kFromRoot &&
                               call.algorithm == Algorithm::kBulkTwoShot &&
                               launch.workspace.context.team_size > 2;
@@ -78,7 +84,7 @@ struct ByChunks {
   template <typename Plan, typename Reduce>
   VERBENA_DEVICE static SymmStatus exchange_reduce(const Launch& launch, const Plan& plan,
                                                    uint64_t most_bytes, const Reduce& reduce) {
-    Bulk<> calls(launch.workspace, block_index(), blocks_per_grid(), launch.chunk_bytes);
+    Bulk<> calls(launch.workspace, block_index(), blocks_per_grid(), launch.chunk_bytes, start_of(launch));
     (void)calls.template exchange_reduce<kRanks>(plan, most_bytes, reduce);
     return calls.finish();
   }
@@ -212,6 +218,7 @@ VERBENA_DEVICE SymmStatus run_call(const Launch& launch, const Call& call, const
       };
       return run(plan, find_part_bytes(call.length_bytes, blocks_per_grid()));
     }
+    start_of(launch)();
     ExchangePlan& plan = *find_plan();
     if (!fill_plan(launch, call, plan)) return SymmStatus::kInvalid;
     return run(plan, plan.most_bytes);
@@ -219,14 +226,14 @@ VERBENA_DEVICE SymmStatus run_call(const Launch& launch, const Call& call, const
   return SymmStatus::kInvalid;
 }
 
-// The frame of each kernel around `body() -> SymmStatus`.
+// The frame of each kernel around `body() -> SymmStatus`, which does what start_of() does before it touches
+// what other kernels touch.
 template <typename Body>
 VERBENA_DEVICE void run_grid(const Launch& launch, const Body& body) {
   if (launch.pause_before_ns != 0) pause(launch.pause_before_ns);
-  wait_for_earlier_grids();
-  if (launch.lets_next_start != 0) let_next_grid_start();
-  if (launch.pause_after_ns != 0) pause(launch.pause_after_ns);
   const SymmStatus status = body();
+  // No grid ends before those that it had to wait for, even if some of its blocks had nothing to do.
+  wait_for_earlier_grids();
   if (status != SymmStatus::kDone && thread_index() == 0)
     store_relaxed<Scope::kSystem>(launch.status, static_cast<int64_t>(status));
 }

@@ -23,7 +23,7 @@ template <typename Terms, typename Sums, typename Rounding>
 struct ByCodec {
   template <typename Reduce>
   VERBENA_DEVICE static SymmStatus all_reduce(const Launch& launch, const Call& call, const Reduce& reduce) {
-    Bulk<> calls(launch.workspace, block_index(), blocks_per_grid(), launch.chunk_bytes);
+    Bulk<> calls(launch.workspace, block_index(), blocks_per_grid(), launch.chunk_bytes, start_of(launch));
     const CodedSums<Terms, Sums, Rounding> codec{reduce.type, choose_rounding<Rounding>(call.seed)};
     (void)calls.all_reduce(call.input, call.output, call.length_bytes, codec);
     return calls.finish();
@@ -34,7 +34,7 @@ template <typename Codec, typename Rounding>
 struct ByCodedPackets {
   template <typename Reduce>
   VERBENA_DEVICE static SymmStatus all_reduce(const Launch& launch, const Call& call, const Reduce& reduce) {
-    OneShot<Packet64> calls(launch.workspace, block_index(), blocks_per_grid());
+    OneShot<Packet64> calls(launch.workspace, block_index(), blocks_per_grid(), start_of(launch));
     (void)all_reduce_coded<Codec>(launch.workspace.context, calls, call.input, call.output, call.length_bytes,
                                   reduce.type, choose_rounding<Rounding>(call.seed));
     return calls.finish();
@@ -102,6 +102,7 @@ struct NormArguments {
 VERBENA_DEVICE void run_norm(const Launch& launch) {
   run_grid(launch, [&] {
     const NormArguments all(launch.calls[0]);
+    start_of(launch)();
     all.norm_some(read_norm(launch.norm), all.input, block_index(), launch.norm.rows, launch.norm.x_step,
                   blocks_per_grid());
     return SymmStatus::kDone;
@@ -116,6 +117,7 @@ VERBENA_DEVICE void run_all_reduce_norm(const Launch& launch) {
     const Call& call = launch.calls[0];
     OneShot<Packet> calls(launch.workspace, block_index(), blocks_per_grid());
     const auto norm = __builtin_bit_cast(RmsNorm<T>, read_norm(launch.norm));
+    start_of(launch)();
     const SymmStatus status = all_reduce_norm<kRanks, kKept>(calls, reinterpret_cast<const T*>(call.input),
                                                              reinterpret_cast<T*>(call.output), norm);
     const SymmStatus end = calls.finish();
@@ -129,6 +131,7 @@ VERBENA_DEVICE void run_sharded_norm(const Launch& launch) {
   run_grid(launch, [&] {
     const NormArguments all(launch.calls[0]);
     Calls calls(launch.workspace, block_index(), blocks_per_grid());
+    start_of(launch)();
     const SymmStatus status = reduce_scatter_norm_all_gather(
         launch.workspace.context, calls, *find_plan(), all.input, all.sum, launch.norm.rows,
         launch.norm.hidden, block_index(), blocks_per_grid(), [&] { return read_norm(launch.norm); },

@@ -208,8 +208,8 @@ const std::map<std::string, Body>& list_kernels() {
       {"verbena_ops_sharded_norm_chunks", &ops::run_sharded_norm<device::Bulk<>>},
   };
   static const bool are_added = [] {
-    add_family<device::ReduceAny, ByPackets16>(kernels, "packets_16");
-    add_family<device::ReduceAny, ByPackets64>(kernels, "packets_64");
+    add_family<device::ReduceFloats, ByPackets16>(kernels, "packets_16");
+    add_family<device::ReduceFloats, ByPackets64>(kernels, "packets_64");
     add_family<device::ReduceFloats, ops::ByChunks>(kernels, "chunks");
     add_all_reduce_norm<2, Packet16>(kernels, "16_of_2");
     add_all_reduce_norm<0, Packet16>(kernels, "16_of_any");

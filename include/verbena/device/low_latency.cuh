@@ -339,7 +339,12 @@ class LowLatency {
   // By all threads of the group that makes the calls; `block` is below the workspace's blocks, and no other
   // group uses it at the same time. The workspace outlives this.
   VERBENA_DEVICE LowLatency(const SymmWorkspace<Context>& workspace, uint32_t block)
-      : context_(workspace.context), blocks_(workspace.blocks), block_(block) {}
+      : context_(workspace.context),
+        blocks_(workspace.blocks),
+        slots_(workspace.blocks.slots + block * uint64_t{kSymmTurns} *
+                                            static_cast<uint64_t>(workspace.context.team_size) *
+                                            workspace.blocks.slot_bytes),
+        block_(block) {}
 
   // The most that a message may have.
   VERBENA_DEVICE uint64_t capacity_bytes() const {
@@ -681,9 +686,10 @@ class LowLatency {
 
   // Of this rank; `source` writes it.
   VERBENA_DEVICE char* find_slot(int32_t source, uint32_t ahead) const {
-    const auto size = static_cast<uint64_t>(context_.team_size);
-    const uint64_t copy = block_ * uint64_t{kSymmTurns} + (epoch_ + ahead) % kSymmTurns;
-    return blocks_.slots + (copy * size + static_cast<uint64_t>(source)) * blocks_.slot_bytes;
+    const uint32_t turn = static_cast<uint32_t>(epoch_ + ahead) % kSymmTurns;
+    return slots_ + static_cast<uint64_t>(turn * static_cast<uint32_t>(context_.team_size) +
+                                          static_cast<uint32_t>(source)) *
+                        blocks_.slot_bytes;
   }
 
   // `body(index, is_active)`.
@@ -727,6 +733,7 @@ class LowLatency {
 
   const Context& context_;
   const SymmBlocks& blocks_;
+  char* slots_;  // the block's own: nothing but the epoch has to be known to find one of them
   uint32_t block_;
   uint32_t calls_ = 1;           // under way
   uint32_t unfenced_calls_ = 0;  // ended since the last fence or the begin of the kernel

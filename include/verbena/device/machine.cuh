@@ -323,6 +323,19 @@ VERBENA_DEVICE void pause(uint32_t nanoseconds) {
 #endif
 }
 
+// What a kernel does before it reads or writes what the kernels before it in its stream wrote or read. What
+// it does before that overlaps with them, where it was launched so (programmatic dependent launch).
+struct GridStart {
+  uint32_t lets_next_start = 0;  // the next kernel may begin
+  uint32_t pause_ns = 0;         // for tests: behind that
+
+  VERBENA_DEVICE void operator()() const {
+    wait_for_earlier_grids();
+    if (lets_next_start != 0) let_next_grid_start();
+    if (pause_ns != 0) pause(pause_ns);
+  }
+};
+
 // The low word of (high:low) >> (bits mod 32).
 VERBENA_DEVICE uint32_t shift_right_wrap(uint32_t low, uint32_t high, uint32_t bits) {
 #if VERBENA_PTX

@@ -294,9 +294,10 @@ class Bulk {
   // As OneShot's; groups are of whole warps. `chunk_bytes`, the same on all ranks: of the tensor, in a step,
   // at most; 0: as many as there is room for.
   VERBENA_DEVICE Bulk(const SymmWorkspace<Context>& workspace, uint32_t block, uint32_t blocks,
-                      uint32_t chunk_bytes = 0)
+                      uint32_t chunk_bytes = 0, const GridStart& start = {})
       : context_(workspace.context),
         blocks_(workspace.blocks),
+        start_(start),
         block_(block),
         count_blocks_(blocks),
         chunk_bytes_(chunk_bytes) {
@@ -368,6 +369,7 @@ class Bulk {
   VERBENA_DEVICE bool begin(const Group& group) {
     if (status_ == SymmStatus::kDone && group.size() % kWarpLanes != 0) status_ = SymmStatus::kInvalid;
     if (status_ != SymmStatus::kDone || has_begun_) return status_ == SymmStatus::kDone;
+    start_();
     number_ = load_relaxed<Scope::kGpu>(blocks_.epochs + block_) + 1;
     has_begun_ = true;
     return true;
@@ -603,6 +605,7 @@ class Bulk {
 
   const Context& context_;
   const SymmBlocks& blocks_;
+  GridStart start_;
   uint32_t block_, count_blocks_, chunk_bytes_;
   uint64_t number_ = 0;  // of the next chunk
   bool has_begun_ = false;

@@ -15,6 +15,9 @@
 // them, and neither the count nor `blocks` changes an element's order. Every wait ends by the context's
 // limits. After an error, which says more in SymmContext::failure, all further calls return it until the
 // hosts have reset the workspace (verbena_workspace_reset).
+//
+// Before the first call a kernel that was launched early waits for those before it (GridStart): what it does
+// before that overlaps with them. A block may have no part of a tensor, and then does not wait.
 #ifndef VERBENA_DEVICE_COLLECTIVES_ONE_SHOT_CUH
 #define VERBENA_DEVICE_COLLECTIVES_ONE_SHOT_CUH
 
@@ -30,8 +33,13 @@ class OneShot {
 
   // By all threads of the group that makes the calls. The workspace has at least `blocks` blocks; `block` is
   // below that. The workspace outlives this.
-  VERBENA_DEVICE OneShot(const SymmWorkspace<Context>& workspace, uint32_t block, uint32_t blocks)
-      : exchange_(workspace, block), context_(workspace.context), block_(block), blocks_(blocks) {
+  VERBENA_DEVICE OneShot(const SymmWorkspace<Context>& workspace, uint32_t block, uint32_t blocks,
+                         const GridStart& start = {})
+      : exchange_(workspace, block),
+        context_(workspace.context),
+        start_(start),
+        block_(block),
+        blocks_(blocks) {
     if (block >= blocks || blocks > workspace.blocks.count) status_ = SymmStatus::kInvalid;
   }
 
@@ -51,19 +59,23 @@ class OneShot {
                                                            uint64_t length_bytes, const Reduce& reduce,
                                                            const Group& group = {}) {
     const uint64_t most = exchange_.capacity_bytes() / kVectorBytes * kVectorBytes;
+    Data first{};
     return for_messages<kRanks>(
-        length_bytes, kVectorBytes, most, group, [&](const Exchange&, uint64_t offset, uint32_t length) {
-          return reduce_message<kRanks>(input + offset, output + offset, length, reduce, group);
+        length_bytes, kVectorBytes, most, group,
+        [&](uint64_t offset, uint32_t length) { first = load_own(input + offset, length, group.rank()); },
+        [&](const Exchange&, uint64_t offset, uint32_t length) {
+          return reduce_message<kRanks>(input + offset, output + offset, length, first, reduce, group);
         });
   }
 
   // The block's part of a tensor, of whole units of so many bytes: `body(exchange, offset, length_bytes)`
   // sends to all others, and takes from them, a message of up to `most_bytes`, packet by packet; or, by
-  // kCalls, up to two of them that are under way together.
-  template <int kRanks = 0, uint32_t kCalls = 1, typename Group, typename Body>
+  // kCalls, up to two of them that are under way together. `load(offset, length_bytes)`, in front of that,
+  // begins to load what is sent first: the epoch comes meanwhile, and nothing that follows waits for both.
+  template <int kRanks = 0, uint32_t kCalls = 1, typename Group, typename Load, typename Body>
   [[nodiscard]] VERBENA_DEVICE SymmStatus for_messages(uint64_t length_bytes, uint64_t unit_bytes,
                                                        uint64_t most_bytes, const Group& group,
-                                                       const Body& body) {
+                                                       const Load& load, const Body& body) {
     if (status_ == SymmStatus::kDone && (!exchange_.is_size(kRanks) || most_bytes == 0))
       status_ = SymmStatus::kInvalid;
     if (status_ != SymmStatus::kDone) return status_;
@@ -71,6 +83,8 @@ class OneShot {
     // A block without a part has nothing to say on any rank, and its peers do not wait for it.
     for (uint64_t at = 0; at < part.length_bytes; at += kCalls * most_bytes) {
       const auto length = static_cast<uint32_t>(detail::cut_round(part, at, kCalls * most_bytes));
+      start();
+      load(part.begin + at, length);
       if (!begin_message(group, length > most_bytes ? kCalls : 1)) return status_;
       status_ = body(exchange_, part.begin + at, length);
       if (status_ != SymmStatus::kDone) return status_;
@@ -127,7 +141,9 @@ class OneShot {
         (!exchange_.is_size(kRanks) || count > kVectors * uint64_t{group.size()} ||
          measure_vectors<kVectors>(count, group) > exchange_.capacity_bytes()))
       status_ = SymmStatus::kInvalid;
-    if (status_ != SymmStatus::kDone || !begin_message(group)) return status_;
+    if (status_ != SymmStatus::kDone) return status_;
+    start();
+    if (!begin_message(group)) return status_;
     if constexpr (Packet::kNeedsWarps) {
       send_lines<kRanks>(vectors, count, group);
     } else {
@@ -279,6 +295,9 @@ class OneShot {
     }
   };
 
+  VERBENA_DEVICE void start() const {
+    if (!has_begun_) start_();
+  }
   // Turns are taken before a message and not behind it, as nobody knows which is a kernel's last.
   template <typename Group>
   VERBENA_DEVICE bool begin_message(const Group& group, uint32_t calls = 1) {
@@ -294,7 +313,7 @@ class OneShot {
   // A thread sends a packet, then waits for those of the others at the same place: its own numbers stay in
   // registers. Enough threads have one packet each.
   template <int kRanks, typename Reduce, typename Group>
-  VERBENA_DEVICE SymmStatus reduce_message(const char* input, char* output, uint32_t length_bytes,
+  VERBENA_DEVICE SymmStatus reduce_message(const char* input, char* output, uint32_t length_bytes, Data data,
                                            const Reduce& reduce, const Group& group) {
     Patience patience(context_);
     WaitResult mine = WaitResult::kReached;
@@ -302,13 +321,16 @@ class OneShot {
     const uint32_t packets = Packet::count(length_bytes), end = Exchange::find_end(packets);
     const auto count_of = [&](int32_t) { return packets; };
     for (uint32_t index = group.rank(); index < end && mine == WaitResult::kReached; index += group.size()) {
-      Data data = Exchange::load_data(input, index, length_bytes, index < packets);
+      if (index != group.rank()) data = load_own(input, length_bytes, index);
       exchange_.template send_packet_to_all<kRanks>(index, data, index < packets);
       mine = exchange_.template reduce_packets<kRanks>(index, count_of, patience, data, late, reduce, data);
       if (index < packets && mine == WaitResult::kReached)
         Packet::store_data(output, index, length_bytes, data);
     }
     return exchange_.conclude(group, mine, late);
+  }
+  VERBENA_DEVICE static Data load_own(const char* input, uint32_t length_bytes, uint32_t index) {
+    return Exchange::load_data(input, index, length_bytes, index < Packet::count(length_bytes));
   }
 
   template <int kRanks, typename Plan, typename Group, typename Receive>
@@ -323,11 +345,13 @@ class OneShot {
     const uint64_t longest = is_known ? most_bytes : find_longest(plan);
     uint64_t rounds = (longest + most - 1) / most;
     for (uint64_t i = 0; i < rounds || (i == 0 && !is_known); ++i) {
-      if (!begin_message(group)) return status_;
       const auto length = static_cast<uint32_t>(detail::cut_round({0, longest}, i * most, most));
       const Round round{i * most, most, i == 0 ? told : 0u, Exchange::find_end(Packet::count(length))};
+      start();
+      const Data first = load_packet<kRanks>(plan, round, group.rank());
+      if (!begin_message(group)) return status_;
       if (round.first_packet != 0) tell_lengths(plan, rounds, group);
-      send_messages<kRanks>(plan, round, group);
+      send_messages<kRanks>(plan, round, first, group);
       if (round.first_packet != 0) status_ = hear_lengths(plan, rounds, group);
       if (status_ == SymmStatus::kDone) status_ = receive(round);
       if (status_ != SymmStatus::kDone) return status_;
@@ -391,28 +415,43 @@ class OneShot {
   }
 
   // A thread has a packet of one peer: enough threads have one each, and none does for one peer after the
-  // other what all can do at once. `body(peer, index)`, by whole warps where packets need them.
-  template <int kRanks, typename Group, typename Body>
-  VERBENA_DEVICE void for_packets(const Round& round, const Group& group, const Body& body) const {
+  // other what all can do at once. Packets of all peers, one peer's behind the other's: by whole warps, where
+  // packets need them.
+  struct PeerPacket {
+    int32_t peer;
+    uint32_t index;
+  };
+  template <int kRanks>
+  VERBENA_DEVICE uint32_t count_packets(const Round& round) const {
+    return static_cast<uint32_t>((kRanks == 0 ? context_.team_size : kRanks) - 1) * round.end;
+  }
+  template <int kRanks>
+  VERBENA_DEVICE PeerPacket find_packet(const Round& round, uint32_t i) const {
     const int32_t size = kRanks == 0 ? context_.team_size : kRanks;
-    const uint32_t all = static_cast<uint32_t>(size - 1) * round.end;
-    for (uint32_t i = group.rank(); i < all; i += group.size()) {
-      const uint32_t turn = size == 2 ? 0 : i / round.end;
-      int32_t peer = context_.team_rank + 1 + static_cast<int32_t>(turn);
-      if (peer >= size) peer -= size;
-      body(peer, i - turn * round.end);
-    }
+    const uint32_t turn = size == 2 ? 0 : i / round.end;
+    const int32_t peer = context_.team_rank + 1 + static_cast<int32_t>(turn);
+    return {peer < size ? peer : peer - size, i - turn * round.end};
+  }
+  template <int kRanks, typename Plan>
+  VERBENA_DEVICE Data load_packet(const Plan& plan, const Round& round, uint32_t i) const {
+    if (i >= count_packets<kRanks>(round)) return {};
+    const auto [peer, index] = find_packet<kRanks>(round, i);
+    const auto line = plan(peer);
+    const uint32_t length_bytes = round.length(line.send);
+    return Exchange::load_data(line.source.from(round.offset(line.send)), index, length_bytes,
+                               index < Packet::count(length_bytes));
   }
   template <int kRanks, typename Plan, typename Group>
-  VERBENA_DEVICE void send_messages(const Plan& plan, const Round& round, const Group& group) const {
-    for_packets<kRanks>(round, group, [&](int32_t peer, uint32_t index) {
-      const auto line = plan(peer);
-      const uint32_t length_bytes = round.length(line.send), packets = Packet::count(length_bytes);
-      if (index >= Exchange::find_end(packets)) return;
-      const Data data = Exchange::load_data(line.source.from(round.offset(line.send)), index, length_bytes,
-                                            index < packets);
-      exchange_.send_packet(peer, round.first_packet + index, data, index < packets);
-    });
+  VERBENA_DEVICE void send_messages(const Plan& plan, const Round& round, Data data,
+                                    const Group& group) const {
+    const uint32_t all = count_packets<kRanks>(round);
+    for (uint32_t i = group.rank(); i < all; i += group.size()) {
+      if (i != group.rank()) data = load_packet<kRanks>(plan, round, i);
+      const auto [peer, index] = find_packet<kRanks>(round, i);
+      const uint32_t packets = Packet::count(round.length(plan(peer).send));
+      if (index < Exchange::find_end(packets))
+        exchange_.send_packet(peer, round.first_packet + index, data, index < packets);
+    }
   }
 
   template <int kRanks, typename Plan, typename Group>
@@ -420,16 +459,18 @@ class OneShot {
     Patience patience(context_);
     WaitResult mine = WaitResult::kReached;
     int32_t late = 0;
-    for_packets<kRanks>(round, group, [&](int32_t peer, uint32_t index) {
+    const uint32_t all = count_packets<kRanks>(round);
+    for (uint32_t i = group.rank(); i < all && mine == WaitResult::kReached; i += group.size()) {
+      const auto [peer, index] = find_packet<kRanks>(round, i);
       const auto line = plan(peer);
       const uint32_t length_bytes = round.length(line.receive), packets = Packet::count(length_bytes);
-      if (index >= Exchange::find_end(packets) || mine != WaitResult::kReached) return;
+      if (index >= Exchange::find_end(packets)) continue;
       Data data{};
       mine = exchange_.receive_packet(peer, round.first_packet + index, index < packets, patience, data);
       late = peer;
       if (index < packets && mine == WaitResult::kReached)
         Packet::store_data(line.destination.from(round.offset(line.receive)), index, length_bytes, data);
-    });
+    }
     return exchange_.conclude(group, mine, late);
   }
   template <int kRanks, typename Plan, typename Reduce, typename Group>
@@ -455,6 +496,7 @@ class OneShot {
 
   Exchange exchange_;
   const Context& context_;
+  GridStart start_;
   uint32_t block_, blocks_;
   bool has_begun_ = false;
   SymmStatus status_ = SymmStatus::kDone;

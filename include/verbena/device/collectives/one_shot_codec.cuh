@@ -124,18 +124,20 @@ template <typename Codec, typename Rounding = RoundToNearest, typename Calls, ty
   const uint64_t lines = calls.capacity_bytes() / Packet64::kLineData;
   const auto most_tiles = static_cast<uint32_t>(
       group.size() > detail::kMostLineWarps * kWarpLanes ? 0 : lines / Messages::Lines::kLines);
+  const uint32_t warps = group.size() / kWarpLanes, first = group.rank() / kWarpLanes;
+  RawUnit raw[kTileRows];
   return calls.template for_messages<2, 2>(
       length_bytes, kTileBytes, uint64_t{most_tiles} * kTileBytes, group,
+      [&](uint64_t offset, uint32_t length) {
+        if (first * kTileBytes < length) load_tile(input + offset, length, first, raw);
+      },
       [&](const Exchange& exchange, uint64_t offset, uint32_t length) {
         const Messages messages(context, exchange, most_tiles, type, rounding);
-        const uint32_t tiles = (length + kTileBytes - 1) / kTileBytes, warps = group.size() / kWarpLanes;
-        const uint32_t first = group.rank() / kWarpLanes;
+        const uint32_t tiles = (length + kTileBytes - 1) / kTileBytes;
         Patience patience(context);
         WaitResult mine = WaitResult::kReached;
-        RawUnit raw[kTileRows];
         typename Codec::Coded own{};
         typename Messages::Lines polled;
-        if (first < tiles) load_tile(input + offset, length, first, raw);
         // In each turn a tile is sent. The next one's numbers and the peer's tile before are asked for ahead
         // of need.
         for (uint32_t next = first; next < tiles + warps && mine == WaitResult::kReached; next += warps) {

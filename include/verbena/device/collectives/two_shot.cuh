@@ -20,8 +20,13 @@ template <typename Packet = Packet64, typename Context = SymmContext>
 class TwoShot {
  public:
   // As OneShot's.
-  VERBENA_DEVICE TwoShot(const SymmWorkspace<Context>& workspace, uint32_t block, uint32_t blocks)
-      : exchange_(workspace, block), context_(workspace.context), block_(block), blocks_(blocks) {
+  VERBENA_DEVICE TwoShot(const SymmWorkspace<Context>& workspace, uint32_t block, uint32_t blocks,
+                         const GridStart& start = {})
+      : exchange_(workspace, block),
+        context_(workspace.context),
+        start_(start),
+        block_(block),
+        blocks_(blocks) {
     if (block >= blocks || blocks > workspace.blocks.count) status_ = SymmStatus::kInvalid;
   }
 
@@ -66,6 +71,7 @@ class TwoShot {
 
   template <typename Group>
   VERBENA_DEVICE bool begin_messages(const Group& group) {
+    if (!has_begun_) start_();
     status_ = has_begun_ ? exchange_.turn(group, Heard::kEverybody, 2) : exchange_.begin(group, 2);
     has_begun_ = true;
     return status_ == SymmStatus::kDone;
@@ -125,6 +131,7 @@ class TwoShot {
 
   Exchange exchange_;
   const Context& context_;
+  GridStart start_;
   uint32_t block_, blocks_;
   bool has_begun_ = false;
   SymmStatus status_ = SymmStatus::kDone;

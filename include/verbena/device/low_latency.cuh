@@ -359,14 +359,21 @@ class LowLatency {
   // way together (packet by packet, below).
   template <typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus begin(const Group& group = {}, uint32_t calls = 1) {
+    if (const SymmStatus status = check(group); status != SymmStatus::kDone) return status;
+    load_epoch(calls);
+    return SymmStatus::kDone;
+  }
+  // What begin() does, in two steps. Only the second one needs the kernels before this one to have ended.
+  template <typename Group = BlockGroup>
+  [[nodiscard]] VERBENA_DEVICE SymmStatus check(const Group& group = {}) const {
     if (block_ >= blocks_.count || blocks_.slot_bytes == 0) return SymmStatus::kInvalid;
     if (Packet::kNeedsWarps && group.size() % kWarpLanes != 0) return SymmStatus::kInvalid;
-    if (context_.has_remote != 0) return SymmStatus::kUnreachable;
-    // Nothing looks at it before the first packet leaves: the data is loaded meanwhile.
+    return context_.has_remote != 0 ? SymmStatus::kUnreachable : SymmStatus::kDone;
+  }
+  VERBENA_DEVICE void load_epoch(uint32_t calls = 1) {
     epoch_ = load_relaxed<Scope::kGpu>(blocks_.epochs + block_) + 1;
     calls_ = calls;
     unfenced_calls_ = 0;
-    return SymmStatus::kDone;
   }
 
   // The next call, or `calls`, of the same kernel.

@@ -83,7 +83,7 @@ class OneShot {
     // A block without a part has nothing to say on any rank, and its peers do not wait for it.
     for (uint64_t at = 0; at < part.length_bytes; at += kCalls * most_bytes) {
       const auto length = static_cast<uint32_t>(detail::cut_round(part, at, kCalls * most_bytes));
-      start();
+      if (!start(group)) return status_;
       load(part.begin + at, length);
       if (!begin_message(group, length > most_bytes ? kCalls : 1)) return status_;
       status_ = body(exchange_, part.begin + at, length);
@@ -141,9 +141,7 @@ class OneShot {
         (!exchange_.is_size(kRanks) || count > kVectors * uint64_t{group.size()} ||
          measure_vectors<kVectors>(count, group) > exchange_.capacity_bytes()))
       status_ = SymmStatus::kInvalid;
-    if (status_ != SymmStatus::kDone) return status_;
-    start();
-    if (!begin_message(group)) return status_;
+    if (status_ != SymmStatus::kDone || !start(group) || !begin_message(group)) return status_;
     if constexpr (Packet::kNeedsWarps) {
       send_lines<kRanks>(vectors, count, group);
     } else {
@@ -295,13 +293,21 @@ class OneShot {
     }
   };
 
-  VERBENA_DEVICE void start() const {
-    if (!has_begun_) start_();
+  template <typename Group>
+  VERBENA_DEVICE bool start(const Group& group) {
+    if (has_begun_) return true;
+    status_ = exchange_.check(group);
+    if (status_ == SymmStatus::kDone) start_();
+    return status_ == SymmStatus::kDone;
   }
   // Turns are taken before a message and not behind it, as nobody knows which is a kernel's last.
   template <typename Group>
   VERBENA_DEVICE bool begin_message(const Group& group, uint32_t calls = 1) {
-    status_ = has_begun_ ? exchange_.turn(group, Heard::kEverybody, calls) : exchange_.begin(group, calls);
+    if (has_begun_) {
+      status_ = exchange_.turn(group, Heard::kEverybody, calls);
+    } else {
+      exchange_.load_epoch(calls);
+    }
     has_begun_ = true;
     return status_ == SymmStatus::kDone;
   }
@@ -347,7 +353,7 @@ class OneShot {
     for (uint64_t i = 0; i < rounds || (i == 0 && !is_known); ++i) {
       const auto length = static_cast<uint32_t>(detail::cut_round({0, longest}, i * most, most));
       const Round round{i * most, most, i == 0 ? told : 0u, Exchange::find_end(Packet::count(length))};
-      start();
+      if (!start(group)) return status_;
       const Data first = load_packet<kRanks>(plan, round, group.rank());
       if (!begin_message(group)) return status_;
       if (round.first_packet != 0) tell_lengths(plan, rounds, group);

@@ -319,15 +319,15 @@ class OneShot {
   // A thread sends a packet, then waits for those of the others at the same place: its own numbers stay in
   // registers. Enough threads have one packet each.
   template <int kRanks, typename Reduce, typename Group>
-  VERBENA_DEVICE SymmStatus reduce_message(const char* input, char* output, uint32_t length_bytes, Data data,
-                                           const Reduce& reduce, const Group& group) {
+  VERBENA_DEVICE SymmStatus reduce_message(const char* input, char* output, uint32_t length_bytes,
+                                           const Data& first, const Reduce& reduce, const Group& group) {
     Patience patience(context_);
     WaitResult mine = WaitResult::kReached;
     int32_t late = 0;
     const uint32_t packets = Packet::count(length_bytes), end = Exchange::find_end(packets);
     const auto count_of = [&](int32_t) { return packets; };
     for (uint32_t index = group.rank(); index < end && mine == WaitResult::kReached; index += group.size()) {
-      if (index != group.rank()) data = load_own(input, length_bytes, index);
+      Data data = index == group.rank() ? first : load_own(input, length_bytes, index);
       exchange_.template send_packet_to_all<kRanks>(index, data, index < packets);
       mine = exchange_.template reduce_packets<kRanks>(index, count_of, patience, data, late, reduce, data);
       if (index < packets && mine == WaitResult::kReached)

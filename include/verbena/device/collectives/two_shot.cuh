@@ -77,7 +77,8 @@ class TwoShot {
     return status_ == SymmStatus::kDone;
   }
 
-  // A thread has the same packets of each rank's share, one at a time: enough threads have one each.
+  // A thread has the same packets of each rank's share: enough threads have one each. It sends all terms,
+  // then all sums: nobody waits before everything that can be is on its way.
   template <int kRanks, typename Reduce, typename Group>
   VERBENA_DEVICE SymmStatus reduce_message(const char* input, char* output, uint32_t length_bytes,
                                            const Reduce& reduce, const Group& group) {
@@ -98,7 +99,7 @@ class TwoShot {
     WaitResult mine = WaitResult::kReached;
     int32_t late = 0;
     const uint32_t end = Exchange::find_end(Packet::count(share));
-    for (uint32_t index = group.rank(); index < end && mine == WaitResult::kReached; index += group.size()) {
+    for (uint32_t index = group.rank(); index < end; index += group.size()) {
       VERBENA_UNROLL
       for (int32_t turn = 1; turn < size; ++turn) {
         const int32_t peer = me + turn < size ? me + turn : me + turn - size;
@@ -108,14 +109,16 @@ class TwoShot {
             Exchange::load_data(input + begin_of(peer), index, length_of(peer), index < packets);
         exchange_.send_packet(peer, index, data, index < packets);
       }
-      if (Exchange::find_first_of_warp(index) < my_packets) {
-        Data data = Exchange::load_data(my_input, index, my_length, index < my_packets);
-        mine =
-            exchange_.template reduce_packets<kRanks>(index, count_mine, patience, data, late, reduce, data);
-        if (mine != WaitResult::kReached) continue;
-        exchange_.template send_packet_to_all<kRanks>(index, data, index < my_packets, kSums);
-        if (index < my_packets) Packet::store_data(my_output, index, my_length, data);
-      }
+    }
+    for (uint32_t index = group.rank(); index < end && mine == WaitResult::kReached; index += group.size()) {
+      if (Exchange::find_first_of_warp(index) >= my_packets) break;
+      Data data = Exchange::load_data(my_input, index, my_length, index < my_packets);
+      mine = exchange_.template reduce_packets<kRanks>(index, count_mine, patience, data, late, reduce, data);
+      if (mine != WaitResult::kReached) break;
+      exchange_.template send_packet_to_all<kRanks>(index, data, index < my_packets, kSums);
+      if (index < my_packets) Packet::store_data(my_output, index, my_length, data);
+    }
+    for (uint32_t index = group.rank(); index < end && mine == WaitResult::kReached; index += group.size()) {
       const auto take = [&](const auto& sums) {
         VERBENA_UNROLL
         for (int32_t i = 0; i < sums.kMost; ++i) {

@@ -244,7 +244,7 @@ Choice Communicator::choose_by_rules(verbena_ops_operation operation, uint64_t b
   // Two ranks send as much in one shot as in two; shorter chunks leave links idle for less time at both ends.
   const auto by_one_shot = [&] {
     Choice choice = spread(Algorithm::kBulkOneShot, operation, bytes);
-    if (size_ == 2 && bytes > 4096 * kKi && bytes <= 32768 * kKi) choice.chunk_bytes = 32 * kKi;
+    if (size_ == 2 && bytes > 4096 * kKi && bytes <= 32768 * kKi) choice.chunk_bytes = 16 * kKi;
     return choice;
   };
   if (operation != VERBENA_OPS_ALL_REDUCE) {
@@ -253,10 +253,10 @@ Choice Communicator::choose_by_rules(verbena_ops_operation operation, uint64_t b
     if (bytes <= packets_most) return spread(Algorithm::kOneShot64, operation, bytes);
     return is_broadcast && size_ > 2 ? spread(Algorithm::kBulkTwoShot, operation, bytes) : by_one_shot();
   }
-  const uint64_t one_shot_most = size_ == 2 ? 4096 * kKi : are_few ? 256 * kKi : 128 * kKi;
+  const uint64_t one_shot_most = size_ == 2 ? 8192 * kKi : are_few ? 256 * kKi : 128 * kKi;
   if (bytes <= one_shot_most) return spread(Algorithm::kOneShot64, operation, bytes);
   if (size_ == 2) return by_one_shot();
-  return spread(bytes <= 4096 * kKi ? Algorithm::kTwoShot64 : Algorithm::kBulkTwoShot, operation, bytes);
+  return spread(bytes <= 8192 * kKi ? Algorithm::kTwoShot64 : Algorithm::kBulkTwoShot, operation, bytes);
 }
 
 // As many threads as have a packet each, of an exchange one of each peer, in many small blocks rather than in
@@ -320,6 +320,8 @@ Choice Communicator::complete(const Choice& chosen, const verbena_ops_choice* as
   if (asked->blocks != 0) choice.grid.blocks = asked->blocks;
   if (asked->threads != 0) choice.grid.threads = asked->threads;
   const bool is_other = choice.algorithm != chosen.algorithm;
+  const uint32_t most = most_blocks(family_of(choice));
+  if (is_other && asked->blocks == 0) choice.grid.blocks = std::min(choice.grid.blocks, most);
   if (is_other || asked->chunk_bytes != 0) choice.chunk_bytes = asked->chunk_bytes;
   if (choice.algorithm == Algorithm::kCopyEngines)
     throw Failure(VERBENA_INVALID_ARGUMENT,
@@ -329,7 +331,6 @@ Choice Communicator::complete(const Choice& chosen, const verbena_ops_choice* as
     if (asked->blocks == 0) choice.grid.blocks = std::min<uint32_t>(options_.blocks, 128);
     if (asked->threads == 0) choice.grid.threads = kMostThreads;
   }
-  const uint32_t most = most_blocks(family_of(choice));
   const bool is_right =
       (static_cast<uint32_t>(choice.algorithm) < kCountAlgorithms || is_coded(choice.algorithm)) &&
       choice.grid.blocks <= most && choice.grid.threads % 32 == 0 && choice.grid.threads <= kMostThreads;
@@ -354,7 +355,7 @@ void Communicator::submit(const Call& call, const Choice& choice, CUstream strea
 }
 
 // Few rows are clusters': each instruction of a warp is another's delay, and a block has four places for
-// them. Of more rows the cluster's barriers cost more than that.
+// them. Clusters of two blocks cost more than that.
 std::optional<Grid> Communicator::spread_rows(Algorithm algorithm, uint64_t rows, uint64_t row_bytes) const {
   expect_member();
   if (algorithm != Algorithm::kOneShot16 && algorithm != Algorithm::kOneShot64) return std::nullopt;
@@ -365,9 +366,10 @@ std::optional<Grid> Communicator::spread_rows(Algorithm algorithm, uint64_t rows
   // A block of less than two warps is not worth it. A row that has no room in one block takes two.
   uint64_t cluster = 1;
   if (local_->kernels.has_clusters()) {
-    const bool are_few = kMostRowBlocks * rows <= options_.blocks;
-    while (2 * cluster <= (are_few ? kMostRowBlocks : 2) && 4 * cluster <= warps &&
-           (are_few || 32 * warps > kMostKept * kMostThreads))
+    const bool are_few = 4 * rows <= options_.blocks;
+    while (2 * cluster <= kMostRowBlocks && 4 * cluster <= warps &&
+           ((are_few && 2 * cluster * rows <= options_.blocks) ||
+            32 * warps > cluster * kMostKept * kMostThreads))
       cluster *= 2;
   }
   uint64_t threads = 32 * warps / cluster;

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "device/ops/call.h"
-#include "verbena/device/collectives/bulk.cuh"
+#include "verbena/device/collectives/across_hosts.cuh"
 #include "verbena/device/collectives/direct.cuh"
 #include "verbena/device/collectives/one_shot.cuh"
 #include "verbena/device/collectives/two_shot.cuh"
@@ -71,6 +71,31 @@ struct ByChunks {
                                                    uint64_t most_bytes, const Reduce& reduce) {
     Bulk<> calls(launch.workspace, block_index(), blocks_per_grid(), launch.chunk_bytes);
     (void)calls.template exchange_reduce<kRanks>(plan, most_bytes, reduce);
+    return calls.finish();
+  }
+};
+
+// Of a team in several hosts. Exchanges go straight to each rank.
+struct AcrossHostsByChunks {
+  VERBENA_DEVICE static SymmStatus all_reduce(const Launch& launch, const Call& call,
+                                              const ReduceAny& reduce) {
+    AcrossHosts<> calls(launch.workspace, *launch.host,
+                        {launch.hosts, launch.counterparts, launch.neighbours}, block_index(),
+                        blocks_per_grid(), launch.chunk_bytes);
+    (void)calls.all_reduce(call.input, call.output, call.length_bytes, reduce);
+    return calls.finish();
+  }
+  template <typename Plan>
+  VERBENA_DEVICE static SymmStatus exchange(const Launch& launch, const Plan& plan, uint64_t most_bytes) {
+    Bulk<SymmContext, true> calls(launch.workspace, block_index(), blocks_per_grid(), launch.chunk_bytes);
+    (void)calls.exchange(plan, most_bytes);
+    return calls.finish();
+  }
+  template <typename Plan>
+  VERBENA_DEVICE static SymmStatus exchange_reduce(const Launch& launch, const Plan& plan,
+                                                   uint64_t most_bytes, const ReduceAny& reduce) {
+    Bulk<SymmContext, true> calls(launch.workspace, block_index(), blocks_per_grid(), launch.chunk_bytes);
+    (void)calls.exchange_reduce(plan, most_bytes, reduce);
     return calls.finish();
   }
 };

@@ -16,10 +16,16 @@
 //   Sums s overwrite sums s-4 at rank q. Their sender has got q's terms s, which q sent after it had stored
 //   the sums of chunk s-3.
 // An exchange has terms alone: in step s a block sends chunk s and places chunk s-1, and the first holds.
+//
+// Exchanges also go to members out of reach, by Bulk<SymmContext, true>: what goes there is staged in the
+// upper half of this rank's own slot of that member, a NIC puts it into the lower half of the peer's, and
+// writes the flag behind it. A staged chunk s is there when the peer's terms s+2 come, since they leave
+// behind its terms s+1 and those wait for ours; so staging is free as early as the slot.
 #ifndef VERBENA_DEVICE_COLLECTIVES_BULK_CUH
 #define VERBENA_DEVICE_COLLECTIVES_BULK_CUH
 
 #include "verbena/device/collectives/exchange_plan.cuh"
+#include "verbena/device/symm_verbena.cuh"
 
 namespace verbena::device {
 
@@ -47,6 +53,25 @@ VERBENA_DEVICE void move_vectors(const Group& group, uint32_t pieces, uint32_t v
       if (first + k * step < all) store(piece[k], offset[k], data[k]);
     }
   }
+}
+
+// By one thread, to a member out of reach, by the block's queue, so that the flag comes behind the data.
+// Addresses are this rank's.
+template <typename Context>
+VERBENA_DEVICE_FAR WaitResult put_far(const Context& context, int32_t peer, char* there, const char* here,
+                                      uint64_t length_bytes, uint64_t* flag, uint64_t number) {
+  using Network = SymmNetwork<Context>;
+  WaitResult result = WaitResult::kReached;
+  if (length_bytes != 0) result = Network::put(context, peer, there, here, length_bytes, {});
+  return result == WaitResult::kReached ? Network::write_word(context, peer, flag, number, {}) : result;
+}
+// Two words behind each other.
+template <typename Context>
+VERBENA_DEVICE_FAR WaitResult write_far(const Context& context, int32_t peer, uint64_t* words, uint64_t first,
+                                        uint64_t second) {
+  using Network = SymmNetwork<Context>;
+  const WaitResult result = Network::write_word(context, peer, words, first, {});
+  return result == WaitResult::kReached ? Network::write_word(context, peer, words + 1, second, {}) : result;
 }
 
 }  // namespace detail
@@ -128,9 +153,10 @@ struct PlainCodec {
         });
   }
 
-  // `sums`: the same chunk, with the places of sums.
+  // `sums`: the same chunk, with the places of sums. Anything but kDone ends the call.
   template <int kRanks, typename Group>
-  VERBENA_DEVICE void reduce_terms(const BulkChunk& terms, const BulkChunk& sums, const Group& group) const {
+  VERBENA_DEVICE SymmStatus reduce_terms(const BulkChunk& terms, const BulkChunk& sums,
+                                         const Group& group) const {
     constexpr uint32_t kVectors = kRanks == 2 ? 4 : kRanks == 4 ? 2 : 1;
     const int32_t me = terms.context.team_rank;
     const uint32_t length = terms.length(me), step = group.size() * kVectorBytes;
@@ -148,6 +174,7 @@ struct PlainCodec {
         detail::store_vector(output, offset, length, vectors[k]);
       }
     }
+    return SymmStatus::kDone;
   }
 
   template <int kRanks, typename Group>
@@ -209,7 +236,8 @@ struct PlainCodec {
   }
 };
 
-template <typename Context = SymmContext>
+// kReachesFar: a team with members out of reach too; exchanges alone.
+template <typename Context = SymmContext, bool kReachesFar = false>
 class Bulk {
  public:
   // As OneShot's; groups are of whole warps. `chunk_bytes`, the same on all ranks: of the tensor, in a step,
@@ -223,13 +251,14 @@ class Bulk {
         chunk_bytes_(chunk_bytes) {
     if (block >= blocks || blocks > blocks_.count || blocks_.slot_bytes <= kFlagBytes)
       status_ = SymmStatus::kInvalid;
-    if (context_.has_remote != 0) status_ = SymmStatus::kUnreachable;
+    if (context_.has_remote != 0 && !kReachesFar) status_ = SymmStatus::kUnreachable;
   }
 
   // `output` becomes what the codec's reduction makes of all ranks' `input`; in place too.
   template <int kRanks = 0, typename Codec, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce(const char* input, char* output, uint64_t length_bytes,
                                                      const Codec& codec, const Group& group = {}) {
+    static_assert(!kReachesFar, "verbena: across hosts an all-reduce is AcrossHosts'");
     if (kRanks != 0 && kRanks != context_.team_size) status_ = SymmStatus::kInvalid;
     const Part part = find_part(length_bytes, block_, count_blocks_, codec.unit_bytes());
     if (!begin(group) || part.length_bytes == 0) return status_;
@@ -263,7 +292,8 @@ class Bulk {
       }
       if (step >= 1 && step <= chunks) {
         if (!wait(number_ + step - 1, kTerms, group)) return status_;
-        codec.template reduce_terms<kRanks>(at(step - 1, kTerms), at(step - 1, kSums), group);
+        status_ = codec.template reduce_terms<kRanks>(at(step - 1, kTerms), at(step - 1, kSums), group);
+        if (status_ != SymmStatus::kDone) return status_;
         signal(number_ + step - 1, kSums, group);
       }
       if (step >= 2) {
@@ -364,8 +394,9 @@ class Bulk {
     const auto peers = static_cast<uint32_t>(context_.team_size) - 1;
     for (uint32_t i = group.size() - 1 - group.rank(); i < peers; i += group.size()) {
       uint64_t* const flag = find_flag(number, context_.team_rank, phase);
-      store_release<Scope::kSystem>(
-          detail::shift(flag, detail::get_delta(context_, find_member(static_cast<int32_t>(i) + 1))), number);
+      const int64_t delta = detail::get_delta(context_, find_member(static_cast<int32_t>(i) + 1));
+      if (kReachesFar && delta == kSymmOutOfReach) continue;
+      store_release<Scope::kSystem>(detail::shift(flag, delta), number);
     }
   }
   template <typename Group>
@@ -388,12 +419,12 @@ class Bulk {
     return status_ == SymmStatus::kDone;
   }
 
-  // Both halves of a slot are for terms.
+  // Both halves of a slot are for terms, unless one is for staging.
   template <typename Plan, typename Group, typename Take>
   VERBENA_DEVICE SymmStatus for_chunks(const Plan& plan, uint64_t most_bytes, const Group& group,
                                        const Take& take) {
     if (!begin(group) || most_bytes == 0) return status_;
-    const uint64_t room = 2 * half_bytes();
+    const uint64_t room = (kReachesFar ? 1 : 2) * half_bytes();
     const auto most = static_cast<uint32_t>(chunk_bytes_ >= kVectorBytes && chunk_bytes_ < room
                                                 ? chunk_bytes_ / kVectorBytes * kVectorBytes
                                                 : room);
@@ -402,12 +433,14 @@ class Bulk {
     if (!is_known) {
       send_chunk(plan, number_, 0, most, group);
       tell_lengths(plan, chunks, group);
+      if (!send_far(plan, number_, 0, most, chunks, group)) return status_;
       signal(number_, kTerms, group);
       if (!wait(number_, kTerms, group) || !hear_lengths(plan, chunks, group)) return status_;
     }
     for (uint64_t step = is_known ? 0 : 1; step < chunks + 1; ++step) {
       if (step < chunks) {
         send_chunk(plan, number_ + step, step * most, most, group);
+        if (!send_far(plan, number_ + step, step * most, most, 0, group)) return status_;
         signal(number_ + step, kTerms, group);
       }
       if (step == 0) continue;
@@ -434,8 +467,9 @@ class Bulk {
     const auto peers = static_cast<uint32_t>(context_.team_size) - 1;
     for (uint32_t i = group.rank(); i < peers; i += group.size()) {
       const int32_t peer = find_member(static_cast<int32_t>(i) + 1);
-      uint64_t* const told = detail::shift(find_flag(number_, context_.team_rank, kTerms) + kToldWord,
-                                           detail::get_delta(context_, peer));
+      const int64_t delta = detail::get_delta(context_, peer);
+      if (kReachesFar && delta == kSymmOutOfReach) continue;
+      uint64_t* const told = detail::shift(find_flag(number_, context_.team_rank, kTerms) + kToldWord, delta);
       store<Order::kWeak, Scope::kThreads>(told, plan(peer).send.length_bytes);
       store<Order::kWeak, Scope::kThreads>(told + 1, chunks);
     }
@@ -462,10 +496,42 @@ class Bulk {
     for (int32_t turn = 1; turn < context_.team_size; ++turn) {
       const int32_t peer = find_member(turn);
       const auto line = plan(peer);
-      detail::copy_rows(group, Rows::side_by_side(detail::shift(there, detail::get_delta(context_, peer))),
-                        line.source.from(line.send.begin + at), detail::cut_round(line.send, at, most),
-                        is_in_place);
+      const int64_t delta = detail::get_delta(context_, peer);
+      char* const to =
+          kReachesFar && delta == kSymmOutOfReach ? find_staging(number, peer) : detail::shift(there, delta);
+      detail::copy_rows(group, Rows::side_by_side(to), line.source.from(line.send.begin + at),
+                        detail::cut_round(line.send, at, most), is_in_place);
     }
+  }
+  VERBENA_DEVICE char* find_staging(uint64_t number, int32_t peer) const {
+    return find_slot(number, peer) + half_bytes();
+  }
+  // What send_chunk() has staged, and the flag behind it; with `chunks` other than 0 the lengths of
+  // tell_lengths() too. A thread for each member out of reach.
+  template <typename Plan, typename Group>
+  VERBENA_DEVICE bool send_far(const Plan& plan, uint64_t number, uint64_t at, uint32_t most, uint64_t chunks,
+                               const Group& group) {
+    if constexpr (kReachesFar) {
+      group.sync();
+      const auto peers = static_cast<uint32_t>(context_.team_size) - 1;
+      WaitResult mine = WaitResult::kReached;
+      int32_t peer = 0;
+      for (uint32_t i = group.rank(); i < peers && mine == WaitResult::kReached; i += group.size()) {
+        peer = find_member(static_cast<int32_t>(i) + 1);
+        if (detail::get_delta(context_, peer) != kSymmOutOfReach) continue;
+        const auto line = plan(peer);
+        uint64_t* const flag = find_flag(number, context_.team_rank, kTerms);
+        if (chunks != 0)
+          mine = detail::write_far(context_, peer, flag + kToldWord, line.send.length_bytes, chunks);
+        if (mine == WaitResult::kReached)
+          mine = detail::put_far(context_, peer, find_slot(number, context_.team_rank),
+                                 find_staging(number, peer), detail::cut_round(line.send, at, most), flag,
+                                 number);
+      }
+      status_ =
+          detail::conclude(context_, group, mine, {SymmWait::kRequest, block_, static_cast<uint32_t>(peer)});
+    }
+    return status_ == SymmStatus::kDone;
   }
   template <int kRanks, typename Reduce, typename Group>
   VERBENA_DEVICE void reduce_chunk(const Rows& source, const Rows& destination, uint32_t length,

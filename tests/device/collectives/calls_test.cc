@@ -129,7 +129,7 @@ class Ranks {
         if (device::thread_index() == 0) hosts_.end();
       });
     }
-    if (hosts_.count() > 1) hosts_.serve(world, seed, shape_.blocks);
+    if (hosts_.count() > 1) hosts_.serve(world, seed, static_cast<uint32_t>(shape_.ranks) * shape_.blocks);
     if (const std::string failure = world.run(); !failure.empty()) return failure;
     for (size_t rank = 0; rank < ranks; ++rank) {
       if (status_[rank] != 0)

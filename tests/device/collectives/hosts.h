@@ -47,9 +47,9 @@ class Hosts {
     return made;
   }
 
-  // NICs serve until all blocks of all ranks have ended.
+  // NICs serve until so many blocks, of all ranks together, have ended.
   void serve(emulator::World& world, uint64_t seed, uint32_t blocks) {
-    left_ = fleet_.size() * static_cast<int32_t>(blocks);
+    left_ = static_cast<int32_t>(blocks);
     for (int32_t rank = 0; rank < fleet_.size(); ++rank) {
       world.add_host([this, rank, seed] {
         Random random(seed * 64 + static_cast<uint64_t>(rank));

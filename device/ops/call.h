@@ -119,7 +119,7 @@ struct Launch {
   // Of a team across hosts: the host's workspace, in the GPU's memory, and HostPlaces of across_hosts.cuh.
   const SymmWorkspace<>* host;
   uint32_t hosts;
-  uint8_t counterparts[kMostRanks], neighbours[kMostRanks];
+  uint8_t members[kMostRanks];
   Call calls[kMostCalls];
   Norm norm;
 };

@@ -139,10 +139,10 @@ Communicator::Communicator(verbena_context* context, const verbena_team* team,
       check_team(team);
       rank_ = verbena_team_rank(team);
       size_ = verbena_team_size(team);
-      if (hosts_ && hosts_->counterparts.size() * hosts_->neighbours.size() != size_) {
+      if (hosts_ && hosts_->count * hosts_->of_this_one != size_) {
         throw Failure(VERBENA_INVALID_USAGE, "ops: not all hosts have equally many ranks of the team of " +
                                                  std::to_string(size_) + ", this one has " +
-                                                 std::to_string(hosts_->neighbours.size()) +
+                                                 std::to_string(hosts_->of_this_one) +
                                                  "; make the team of equally many ranks of each host");
       }
       local_.emplace();
@@ -191,10 +191,12 @@ SymmetricTeam Communicator::find_hosts(const verbena_team* team) {
   const bool spans = team != nullptr && context_of(team).has_remote != 0;
   const verbena_team* const parent = spans ? team : nullptr;
   const int64_t first = spans ? context_of(team).lsa_base_rank : -1;
-  SymmetricTeam host = split(context_, parent, first, 0);
+  SymmetricTeam host = split(context_, parent, first, spans ? verbena_team_rank(team) : 0);
   const int64_t number = spans ? verbena_team_rank(host.handle()) : -1;
   const SymmetricTeam counterparts = split(context_, parent, number, first);
-  if (spans) hosts_ = {find_members(counterparts.handle(), team), find_members(host.handle(), team)};
+  const SymmetricTeam by_hosts =
+      split(context_, parent, 0, spans ? first * verbena_team_size(team) + verbena_team_rank(team) : 0);
+  if (spans) hosts_ = {counterparts.size(), host.size(), find_members(by_hosts.handle(), team)};
   return host;
 }
 
@@ -519,9 +521,8 @@ void Communicator::place_in_hosts(Launch& launch) const {
   launch.workspace = across_.workspace();
   launch.workspace.context.timeout_ns += launch.workspace.context.timeout_ns / 4;
   launch.host = host_.device_workspace();
-  launch.hosts = static_cast<uint32_t>(hosts_->counterparts.size());
-  std::copy(hosts_->counterparts.begin(), hosts_->counterparts.end(), launch.counterparts);
-  std::copy(hosts_->neighbours.begin(), hosts_->neighbours.end(), launch.neighbours);
+  launch.hosts = hosts_->count;
+  std::copy(hosts_->members.begin(), hosts_->members.end(), launch.members);
 }
 
 // Calls of one family, or one in few bits; the grid is the largest that one of them wants.

@@ -93,9 +93,10 @@ class Communicator {
  private:
   // Blocks of a communicator across hosts: each asks a NIC for a part of its own, and parts are to be long.
   static constexpr uint32_t kMostHostBlocks = 32;
-  // How a team lies in several hosts; numbers in the team (HostPlaces of across_hosts.cuh).
+  // How a team lies in several hosts (HostPlaces of across_hosts.cuh).
   struct Hosts {
-    std::vector<uint8_t> counterparts, neighbours;
+    uint32_t count, of_this_one;  // hosts with a rank of this one's number, ranks of this one
+    std::vector<uint8_t> members;
   };
   struct Local {
     Local() : status(Driver::instance()) {}

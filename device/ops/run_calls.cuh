@@ -27,7 +27,8 @@ struct ByPackets {
     return calls.finish();
   }
   template <typename Plan>
-  VERBENA_DEVICE static SymmStatus exchange(const Launch& launch, const Plan& plan, uint64_t most_bytes) {
+  VERBENA_DEVICE static SymmStatus exchange(const Launch& launch, const Call&, const Plan& plan,
+                                            uint64_t most_bytes) {
     OneShot<Packet> calls(launch.workspace, block_index(), blocks_per_grid());
     (void)calls.template exchange<kRanks>(plan, most_bytes);
     return calls.finish();
@@ -61,7 +62,8 @@ struct ByChunks {
     return calls.finish();
   }
   template <typename Plan>
-  VERBENA_DEVICE static SymmStatus exchange(const Launch& launch, const Plan& plan, uint64_t most_bytes) {
+  VERBENA_DEVICE static SymmStatus exchange(const Launch& launch, const Call&, const Plan& plan,
+                                            uint64_t most_bytes) {
     Bulk<> calls(launch.workspace, block_index(), blocks_per_grid(), launch.chunk_bytes);
     (void)calls.exchange(plan, most_bytes);
     return calls.finish();
@@ -75,18 +77,26 @@ struct ByChunks {
   }
 };
 
-// Of a team in several hosts. Exchanges go straight to each rank.
+// Of a team in several hosts. What all ranks get goes to each host once, all else straight to each rank.
 struct AcrossHostsByChunks {
   VERBENA_DEVICE static SymmStatus all_reduce(const Launch& launch, const Call& call,
                                               const ReduceAny& reduce) {
-    AcrossHosts<> calls(launch.workspace, *launch.host,
-                        {launch.hosts, launch.counterparts, launch.neighbours}, block_index(),
+    AcrossHosts<> calls(launch.workspace, *launch.host, {launch.hosts, launch.members}, block_index(),
                         blocks_per_grid(), launch.chunk_bytes);
     (void)calls.all_reduce(call.input, call.output, call.length_bytes, reduce);
     return calls.finish();
   }
   template <typename Plan>
-  VERBENA_DEVICE static SymmStatus exchange(const Launch& launch, const Plan& plan, uint64_t most_bytes) {
+  VERBENA_DEVICE static SymmStatus exchange(const Launch& launch, const Call& call, const Plan& plan,
+                                            uint64_t most_bytes) {
+    const bool is_one_for_all =
+        call.lengths == Lengths::kEqual ? call.source.member_bytes == 0 : call.lengths != Lengths::kByPair;
+    if (is_one_for_all) {
+      AcrossHosts<> calls(launch.workspace, *launch.host, {launch.hosts, launch.members}, block_index(),
+                          blocks_per_grid(), launch.chunk_bytes);
+      (void)calls.gather(plan, most_bytes, call.lengths == Lengths::kFromRoot ? call.root : -1);
+      return calls.finish();
+    }
     Bulk<SymmContext, true> calls(launch.workspace, block_index(), blocks_per_grid(), launch.chunk_bytes);
     (void)calls.exchange(plan, most_bytes);
     return calls.finish();
@@ -211,7 +221,7 @@ VERBENA_DEVICE SymmStatus run_call(const Launch& launch, const Call& call, const
   }
   if constexpr (kContent != Content::kAllReduces) {
     const auto run = [&](const auto& plan, uint64_t most_bytes) {
-      return call.kind == Kind::kExchange ? Way::exchange(launch, plan, most_bytes)
+      return call.kind == Kind::kExchange ? Way::exchange(launch, call, plan, most_bytes)
                                           : Way::exchange_reduce(launch, plan, most_bytes, reduce);
     };
     // Messages of equal lengths need no plan in memory, and no meeting of the block's threads behind it: as

@@ -158,8 +158,7 @@ class Ranks {
     host = hosts_.host_workspace(rank, 1, shape_.blocks, shape_.slot_bytes);
     launch.host = &host;
     launch.hosts = places.hosts;
-    std::copy_n(places.counterparts, places.hosts, launch.counterparts);
-    std::copy_n(places.neighbours, host.context.team_size, launch.neighbours);
+    std::copy_n(places.members, shape_.ranks, launch.members);
   }
 
   const Shape shape_;
@@ -629,7 +628,7 @@ std::vector<Shape> list_hosts() {
       shapes.push_back({ranks, 2, 32, 640, of_host, are_mixed && of_host > 1});
   return shapes;
 }
-constexpr uint64_t kHostSeeds = emulator::kSanitizer ? 1 : 6;
+constexpr uint64_t kHostSeeds = emulator::kSanitizer ? 1 : 4;
 
 TEST(AcrossHosts, AllReduces) {
   using device::Reduction;

@@ -29,7 +29,7 @@ class Hosts {
   int32_t host_of(int32_t rank) const { return are_mixed_ ? rank % hosts_ : rank / of_host_; }
   device::HostPlaces places(int32_t rank) const {
     const Rank& one = *ranks_[static_cast<size_t>(rank)];
-    return {static_cast<uint32_t>(hosts_), one.counterparts.data(), one.neighbours.data()};
+    return {static_cast<uint32_t>(hosts_), one.members.data()};
   }
   // Of the rank's host alone: what Fleet lays out for all, for fewer.
   SymmWorkspace<> host_workspace(int32_t rank, uint64_t index, uint64_t blocks, uint64_t slot_bytes) {
@@ -79,7 +79,7 @@ class Hosts {
     uint64_t next[kQueues] = {};
     std::vector<int64_t> deltas;
     std::vector<int32_t> world_ranks;
-    std::vector<uint8_t> counterparts, neighbours;
+    std::vector<uint8_t> members, neighbours;
   };
 
   int64_t find_delta(int32_t rank, int32_t peer) { return fleet_.data(peer) - fleet_.data(rank); }
@@ -87,17 +87,15 @@ class Hosts {
   void make_rank(int32_t rank) {
     Rank& one = *ranks_.emplace_back(std::make_unique<Rank>());
     SymmContext& context = fleet_.context(rank);
-    int32_t mine = 0;
     for (int32_t peer = 0; peer < fleet_.size(); ++peer) {
       const bool is_reached = host_of(peer) == host_of(rank);
       one.deltas.push_back(is_reached ? find_delta(rank, peer) : kSymmOutOfReach);
       one.world_ranks.push_back(peer);
       if (is_reached) one.neighbours.push_back(static_cast<uint8_t>(peer));
-      if (is_reached && peer < rank) ++mine;
     }
     for (int32_t host = 0; host < hosts_; ++host)
-      one.counterparts.push_back(
-          static_cast<uint8_t>(are_mixed_ ? mine * hosts_ + host : host * of_host_ + mine));
+      for (int32_t peer = 0; peer < fleet_.size(); ++peer)
+        if (host_of(peer) == host) one.members.push_back(static_cast<uint8_t>(peer));
     context.lsa_size = of_host_;
     context.has_remote = hosts_ > 1;
     std::copy_n(one.deltas.begin(), std::min(fleet_.size(), kSymmInlineDeltas), context.inline_deltas);

@@ -1,21 +1,25 @@
-// All-reduces of a team whose ranks lie in several hosts, equally many in each: ranks of a host reach each
-// other by loads and stores, all others through NICs.
+// All-reduces, all-gathers and broadcasts of a team whose ranks lie in several hosts, equally many in each:
+// ranks of a host reach each other by loads and stores, all others through NICs.
 //
 //   AcrossHosts<> calls(team_workspace, host_workspace, places, block_index(), blocks);
 //   status = calls.all_reduce(input, output, length_bytes, ReduceAny{...});
 //   status = calls.finish();
 //
-// It is bulk.cuh's all-reduce inside of the host with a step more: the rank that sums a share of a chunk does
-// not round its host's sums, but sends them to its counterparts, the ranks with the same number in the other
-// hosts, and adds theirs to them. A NIC so carries one share of the tensor to each other host. Sums travel as
-// they are added, 4 bytes a number, so that they are rounded once: terms are added in the order of ranks
-// within a host, then the hosts' sums in the order of hosts. All hosts do the same, and get the same bits.
+// An all-reduce is bulk.cuh's all-reduce inside of the host with a step more: the rank that sums a share of a
+// chunk does not round its host's sums, but sends them to its counterparts, the ranks with the same number in
+// the other hosts, and adds theirs to them. A NIC so carries one share of the tensor to each other host. Sums
+// travel as they are added, 4 bytes a number, so that they are rounded once: terms are added in the order of
+// ranks within a host, then the hosts' sums in the order of hosts. All hosts do the same, and get the same
+// bits.
 //
 // A chunk's host sums lie in the team's workspace, in this rank's own slot of the chunk's number, from where
 // NICs take them, and in the slots of the counterparts, which their NICs write, with a flag behind. Slots are
 // bulk.cuh's and are numbered with it. Each rank takes part in each chunk, though its share be empty. So a
 // rank that begins chunk s has got the flags s-1 of all counterparts, which they sent after chunk s-2, and so
 // has every rank of its host whose sums s-1 it has: nobody uses slot s-4 any more, whoever sent into it.
+//
+// An all-gather sends this rank's message to its counterparts alone; when theirs lie in the output, each host
+// spreads those of each host in turn. A broadcast is one of a single message.
 //
 // Ranks wait for others that wait themselves. The one next to a rank that does not come is to be the first
 // who says so: its host's workspace is given a shorter time than the team's.
@@ -26,11 +30,10 @@
 
 namespace verbena::device {
 
-// Numbers in the team.
+// Who is where.
 struct HostPlaces {
   uint32_t hosts;
-  const uint8_t* counterparts;  // [hosts]: those of this rank, itself among them, in the order of hosts
-  const uint8_t* neighbours;    // [ranks of a host]: this host's
+  const uint8_t* members;  // [hosts][ranks of each]: their numbers in the team
 };
 
 // Reduce: ReduceAny.
@@ -41,11 +44,14 @@ class AcrossHosts {
   VERBENA_DEVICE AcrossHosts(const SymmWorkspace<>& team, const SymmWorkspace<>& host,
                              const HostPlaces& places, uint32_t block, uint32_t blocks,
                              uint32_t chunk_bytes = 0)
-      : context_(team.context),
+      : team_(team),
+        context_(team.context),
         blocks_(team.blocks),
         host_(host.context),
         places_(places),
         block_(block),
+        count_blocks_(blocks),
+        chunk_bytes_(chunk_bytes),
         calls_(host, block, blocks, chunk_bytes) {
     if (block >= blocks_.count || blocks_.slot_bytes <= kSymmSlotUnit) status_ = SymmStatus::kInvalid;
   }
@@ -58,8 +64,31 @@ class AcrossHosts {
     if (number_ == 0) number_ = load_relaxed<Scope::kGpu>(blocks_.epochs + block_) + 1;
     const Codec codec{{reduce}, *this};
     const SymmStatus status = calls_.all_reduce(input, output, length_bytes, codec, group);
-    if (status == SymmStatus::kTimedOut && status_ == SymmStatus::kDone) tell_team(group);
-    status_ = status;
+    if (status_ == SymmStatus::kDone) take_status(status, group);
+    return status_;
+  }
+
+  // Of each member a message for all, as `plan` has them for Bulk's exchange; of `root` alone, if it is one.
+  template <typename Plan, typename Group = BlockGroup>
+  [[nodiscard]] VERBENA_DEVICE SymmStatus gather(const Plan& plan, uint64_t most_bytes, int32_t root = -1,
+                                                 const Group& group = {}) {
+    if (status_ != SymmStatus::kDone) return status_;
+    const auto ranks = static_cast<uint32_t>(host_.team_size);
+    const BulkMembers counterparts{places_.members + host_.team_rank, places_.hosts, ranks};
+    Bulk<SymmContext, true> far(team_, block_, count_blocks_, chunk_bytes_, counterparts);
+    (void)far.exchange(plan, most_bytes, group);
+    status_ = far.finish(group);
+    if (status_ == SymmStatus::kTimedOut) end_host(group);
+    for (uint32_t host = 0; host < places_.hosts && status_ == SymmStatus::kDone; ++host) {
+      if (root >= 0 && !is_in_host(root, host)) continue;
+      // What lies in this rank's output of its counterpart there; from each neighbour that of his.
+      const auto spread = [&](int32_t neighbour) {
+        const auto mine = plan(find_member(host, host_.team_rank)),
+                   theirs = plan(find_member(host, neighbour));
+        return ExchangeLine{mine.destination, theirs.destination, mine.receive, theirs.receive};
+      };
+      take_status(calls_.exchange(spread, most_bytes, group), group);
+    }
     return status_;
   }
 
@@ -97,6 +126,15 @@ class AcrossHosts {
       return calls.reduce_chunk(terms, sums, this->reduce, group);
     }
   };
+
+  VERBENA_DEVICE int32_t find_member(uint32_t host, int32_t number) const {
+    return places_.members[host * static_cast<uint32_t>(host_.team_size) + static_cast<uint32_t>(number)];
+  }
+  VERBENA_DEVICE bool is_in_host(int32_t member, uint32_t host) const {
+    for (int32_t number = 0; number < host_.team_size; ++number)
+      if (find_member(host, number) == member) return true;
+    return false;
+  }
 
   // Of a vector's sums.
   VERBENA_DEVICE static uint32_t count_vectors(const Reduce& reduce) {
@@ -157,7 +195,7 @@ class AcrossHosts {
     Sums sums;
     VERBENA_UNROLL_BY(1)
     for (uint32_t host = 0; host < places_.hosts; ++host) {
-      const char* const from = find_slot(number, places_.counterparts[host]) + offset;
+      const char* const from = find_slot(number, find_member(host, host_.team_rank)) + offset;
       VERBENA_UNROLL
       for (uint32_t i = 0; i < kMostVectors; ++i) {
         if (i >= vectors) break;
@@ -190,7 +228,7 @@ class AcrossHosts {
     detail::Awaited awaited{SymmWait::kRequest, block_};
     WaitResult mine = WaitResult::kReached;
     for (uint32_t host = group.rank(); host < places_.hosts; host += group.size()) {
-      const int32_t peer = places_.counterparts[host];
+      const int32_t peer = find_member(host, host_.team_rank);
       if (peer == context_.team_rank || mine != WaitResult::kReached) continue;
       awaited.peer = static_cast<uint32_t>(peer);
       mine = detail::put_far(context_, peer, own, own, length_bytes, find_flag(number, context_.team_rank),
@@ -198,7 +236,7 @@ class AcrossHosts {
     }
     Patience patience(context_);
     for (uint32_t host = group.rank(); host < places_.hosts; host += group.size()) {
-      const int32_t peer = places_.counterparts[host];
+      const int32_t peer = find_member(host, host_.team_rank);
       if (peer == context_.team_rank || mine != WaitResult::kReached) continue;
       awaited = {SymmWait::kPacket, block_, static_cast<uint32_t>(peer)};
       const uint64_t* const flag = find_flag(number, peer);
@@ -209,27 +247,39 @@ class AcrossHosts {
       }
     }
     status_ = detail::conclude(context_, group, mine, awaited);
-    // The ranks of the host, who wait for our sums. For whom we waited the team's word says.
-    if (status_ == SymmStatus::kTimedOut && group.elect())
-      detail::fail_team(host_, {SymmWait::kPacket, block_, kSymmNobody});
+    if (status_ == SymmStatus::kTimedOut) end_host(group);
     return status_ == SymmStatus::kDone;
   }
 
-  // A wait inside of the host has ended by time: the other hosts are told for whom.
+  // A wait for another host has ended by time: so do those of the ranks of this host, who wait for us. For
+  // whom we waited the team's word says.
   template <typename Group>
-  VERBENA_DEVICE void tell_team(const Group& group) const {
-    if (!group.elect() || host_.failure == nullptr) return;
+  VERBENA_DEVICE void end_host(const Group& group) const {
+    if (group.elect()) detail::fail_team(host_, {SymmWait::kPacket, block_, kSymmNobody});
+  }
+  // Of a call inside of the host. Where its wait has ended by time the other hosts are told for whom it was.
+  template <typename Group>
+  VERBENA_DEVICE void take_status(SymmStatus status, const Group& group) {
+    status_ = status;
+    if (status != SymmStatus::kTimedOut || !group.elect() || host_.failure == nullptr) return;
     const uint64_t word = load_relaxed<Scope::kSystem>(host_.failure);
     const auto late = static_cast<uint32_t>(word >> kSymmFailurePeer) & kSymmNobody;
     if (late < static_cast<uint32_t>(host_.team_size))
-      detail::fail_team(context_, {SymmWait::kPacket, block_, places_.neighbours[late]});
+      detail::fail_team(context_, {SymmWait::kPacket, block_, find_neighbour(late)});
+  }
+  VERBENA_DEVICE uint32_t find_neighbour(uint32_t number) const {
+    for (uint32_t host = 0; host < places_.hosts; ++host)
+      if (find_member(host, host_.team_rank) == context_.team_rank)
+        return static_cast<uint32_t>(find_member(host, static_cast<int32_t>(number)));
+    return kSymmNobody;
   }
 
+  const SymmWorkspace<>& team_;
   const SymmContext& context_;
   const SymmBlocks& blocks_;
   const SymmContext& host_;
   const HostPlaces places_;
-  const uint32_t block_;
+  const uint32_t block_, count_blocks_, chunk_bytes_;
   Bulk<> calls_;
   uint64_t number_ = 0;  // of the next chunk; 0: none has been
   SymmStatus status_ = SymmStatus::kDone;

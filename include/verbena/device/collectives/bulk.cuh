@@ -236,19 +236,30 @@ struct PlainCodec {
   }
 };
 
-// kReachesFar: a team with members out of reach too; exchanges alone.
+// Some members of a team alone, `count` of them, from one to the next `stride` numbers of the list; this rank
+// is one. Null: all members.
+struct BulkMembers {
+  const uint8_t* list = nullptr;
+  uint32_t count = 0, stride = 1;
+};
+
+// kReachesFar: a team with members out of reach too, or some of its members; exchanges alone.
 template <typename Context = SymmContext, bool kReachesFar = false>
 class Bulk {
  public:
   // As OneShot's; groups are of whole warps. `chunk_bytes`, the same on all ranks: of the tensor, in a step,
   // at most; 0: as many as there is room for.
   VERBENA_DEVICE Bulk(const SymmWorkspace<Context>& workspace, uint32_t block, uint32_t blocks,
-                      uint32_t chunk_bytes = 0)
+                      uint32_t chunk_bytes = 0, const BulkMembers& members = {})
       : context_(workspace.context),
         blocks_(workspace.blocks),
         block_(block),
         count_blocks_(blocks),
-        chunk_bytes_(chunk_bytes) {
+        chunk_bytes_(chunk_bytes),
+        members_(members) {
+    if (kReachesFar && members_.list != nullptr) {
+      while (members_.list[own_ * members_.stride] != context_.team_rank) ++own_;
+    }
     if (block >= blocks || blocks > blocks_.count || blocks_.slot_bytes <= kFlagBytes)
       status_ = SymmStatus::kInvalid;
     if (context_.has_remote != 0 && !kReachesFar) status_ = SymmStatus::kUnreachable;
@@ -309,7 +320,7 @@ class Bulk {
   [[nodiscard]] VERBENA_DEVICE SymmStatus exchange(const Plan& plan, uint64_t most_bytes,
                                                    const Group& group = {}) {
     return for_chunks(plan, most_bytes, group, [&](uint64_t number, uint64_t at, uint32_t most) {
-      for (int32_t turn = 0; turn < context_.team_size; ++turn) {
+      for (int32_t turn = 0; turn < count_members(); ++turn) {
         const int32_t member = find_member(turn);
         const auto line = plan(member);
         const uint64_t length = detail::cut_round(line.receive, at, most);
@@ -381,8 +392,14 @@ class Bulk {
   VERBENA_DEVICE uint64_t* find_flag(uint64_t number, int32_t source, Phase phase) const {
     return reinterpret_cast<uint64_t*>(find_slot(number, source) + blocks_.slot_bytes - kFlagBytes) + phase;
   }
+  VERBENA_DEVICE int32_t count_members() const {
+    if (kReachesFar && members_.list != nullptr) return static_cast<int32_t>(members_.count);
+    return context_.team_size;
+  }
   // From this rank on.
   VERBENA_DEVICE int32_t find_member(int32_t turn) const {
+    if (kReachesFar && members_.list != nullptr)
+      return members_.list[(own_ + static_cast<uint32_t>(turn)) % members_.count * members_.stride];
     const int32_t member = context_.team_rank + turn;
     return member < context_.team_size ? member : member - context_.team_size;
   }
@@ -391,7 +408,7 @@ class Bulk {
   template <typename Group>
   VERBENA_DEVICE void signal(uint64_t number, Phase phase, const Group& group) const {
     group.sync();
-    const auto peers = static_cast<uint32_t>(context_.team_size) - 1;
+    const auto peers = static_cast<uint32_t>(count_members()) - 1;
     for (uint32_t i = group.size() - 1 - group.rank(); i < peers; i += group.size()) {
       uint64_t* const flag = find_flag(number, context_.team_rank, phase);
       const int64_t delta = detail::get_delta(context_, find_member(static_cast<int32_t>(i) + 1));
@@ -401,7 +418,7 @@ class Bulk {
   }
   template <typename Group>
   VERBENA_DEVICE bool wait(uint64_t number, Phase phase, const Group& group) {
-    const auto peers = static_cast<uint32_t>(context_.team_size) - 1;
+    const auto peers = static_cast<uint32_t>(count_members()) - 1;
     Patience patience(context_);
     WaitResult mine = WaitResult::kReached;
     int32_t late = 0;
@@ -464,7 +481,7 @@ class Bulk {
   // message is and how many chunks its sender needs. All take as many as who needs most.
   template <typename Plan, typename Group>
   VERBENA_DEVICE void tell_lengths(const Plan& plan, uint64_t chunks, const Group& group) const {
-    const auto peers = static_cast<uint32_t>(context_.team_size) - 1;
+    const auto peers = static_cast<uint32_t>(count_members()) - 1;
     for (uint32_t i = group.rank(); i < peers; i += group.size()) {
       const int32_t peer = find_member(static_cast<int32_t>(i) + 1);
       const int64_t delta = detail::get_delta(context_, peer);
@@ -493,7 +510,7 @@ class Bulk {
     char* const there = find_slot(number, context_.team_rank);
     const auto mine = plan(context_.team_rank);
     const bool is_in_place = mine.source.find(0) == mine.destination.find(0);
-    for (int32_t turn = 1; turn < context_.team_size; ++turn) {
+    for (int32_t turn = 1; turn < count_members(); ++turn) {
       const int32_t peer = find_member(turn);
       const auto line = plan(peer);
       const int64_t delta = detail::get_delta(context_, peer);
@@ -513,7 +530,7 @@ class Bulk {
                                const Group& group) {
     if constexpr (kReachesFar) {
       group.sync();
-      const auto peers = static_cast<uint32_t>(context_.team_size) - 1;
+      const auto peers = static_cast<uint32_t>(count_members()) - 1;
       WaitResult mine = WaitResult::kReached;
       int32_t peer = 0;
       for (uint32_t i = group.rank(); i < peers && mine == WaitResult::kReached; i += group.size()) {
@@ -576,6 +593,8 @@ class Bulk {
   const Context& context_;
   const SymmBlocks& blocks_;
   uint32_t block_, count_blocks_, chunk_bytes_;
+  BulkMembers members_;
+  uint32_t own_ = 0;     // of the list, this rank's
   uint64_t number_ = 0;  // of the next chunk
   bool has_begun_ = false;
   SymmStatus status_ = SymmStatus::kDone;

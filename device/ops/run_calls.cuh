@@ -104,8 +104,9 @@ struct AcrossHostsByChunks {
   template <typename Plan>
   VERBENA_DEVICE static SymmStatus exchange_reduce(const Launch& launch, const Plan& plan,
                                                    uint64_t most_bytes, const ReduceAny& reduce) {
-    Bulk<SymmContext, true> calls(launch.workspace, block_index(), blocks_per_grid(), launch.chunk_bytes);
-    (void)calls.exchange_reduce(plan, most_bytes, reduce);
+    AcrossHosts<> calls(launch.workspace, *launch.host, {launch.hosts, launch.members}, block_index(),
+                        blocks_per_grid(), launch.chunk_bytes);
+    (void)calls.reduce_scatter(plan, most_bytes, reduce);
     return calls.finish();
   }
 };

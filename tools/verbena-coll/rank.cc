@@ -212,9 +212,9 @@ Bytes Rank::expect(const Subject& subject, uint64_t count, uint32_t round) const
     case VERBENA_OPS_ALL_REDUCE:
       return make_sum(subject.type, count, plan_.count_ranks, round, plan_.count_ranks / plan_.hosts);
     case VERBENA_OPS_REDUCE_SCATTER:
-      return cut(
-          make_sum(subject.type, count * plan_.count_ranks, plan_.count_ranks, round, plan_.count_ranks),
-          plan_.rank);
+      return cut(make_sum(subject.type, count * plan_.count_ranks, plan_.count_ranks, round,
+                          plan_.count_ranks / plan_.hosts),
+                 plan_.rank);
     case VERBENA_OPS_BROADCAST:
       return make_input(subject.type, count, round % plan_.count_ranks, round);
     case VERBENA_OPS_ALL_GATHER:

@@ -248,8 +248,8 @@ Data reduce_all(const std::vector<Data>& inputs, uint64_t begin, uint64_t count,
 
 // The same in the order of hosts of so many ranks, rank r in host r modulo `hosts` where that is not 0.
 template <typename T>
-Data reduce_by_hosts(const std::vector<Data>& inputs, uint64_t count, device::Reduction reduction,
-                     size_t of_host, bool are_mixed) {
+Data reduce_by_hosts(const std::vector<Data>& inputs, uint64_t begin, uint64_t count,
+                     device::Reduction reduction, size_t of_host, bool are_mixed) {
   std::vector<Data> in_order;
   const size_t hosts = inputs.size() / of_host;
   for (size_t i = 0; i < inputs.size(); ++i)
@@ -260,7 +260,8 @@ Data reduce_by_hosts(const std::vector<Data>& inputs, uint64_t count, device::Re
     std::vector<Sum> sums;
     for (size_t rank = 0; rank < in_order.size(); rank += of_host) {
       std::vector<Sum> terms;
-      for (size_t k = 0; k < of_host; ++k) terms.push_back(device::widen(take<T>(in_order[rank + k], i)));
+      for (size_t k = 0; k < of_host; ++k)
+        terms.push_back(device::widen(take<T>(in_order[rank + k], begin + i)));
       sums.push_back(
           reduce(terms, reduction == device::Reduction::kMean ? device::Reduction::kSum : reduction));
     }
@@ -270,6 +271,15 @@ Data reduce_by_hosts(const std::vector<Data>& inputs, uint64_t count, device::Re
     std::memcpy(result.data() + i * sizeof(T), &number, sizeof(T));
   }
   return result;
+}
+
+// In the order of the shape's hosts, or of ranks without one.
+template <typename T>
+Data reduce_in_order(const Shape* hosts, const std::vector<Data>& inputs, uint64_t begin, uint64_t count,
+                     device::Reduction reduction) {
+  return hosts == nullptr ? reduce_all<T>(inputs, begin, count, reduction)
+                          : reduce_by_hosts<T>(inputs, begin, count, reduction,
+                                               static_cast<size_t>(hosts->of_host), hosts->are_mixed);
 }
 
 template <typename T>
@@ -296,9 +306,9 @@ template <typename T>
 Case all_reduce_across(Random& random, const Shape& shape, uint64_t count, device::Reduction reduction,
                        bool is_in_place = false) {
   Case one = all_reduce<T>(random, shape.ranks, count, reduction, ops::Algorithm::kBulkTwoShot, is_in_place);
-  one.outputs.assign(
-      static_cast<size_t>(shape.ranks),
-      reduce_by_hosts<T>(one.inputs, count, reduction, static_cast<size_t>(shape.of_host), shape.are_mixed));
+  one.outputs.assign(static_cast<size_t>(shape.ranks),
+                     reduce_by_hosts<T>(one.inputs, 0, count, reduction, static_cast<size_t>(shape.of_host),
+                                        shape.are_mixed));
   return one;
 }
 
@@ -359,7 +369,7 @@ Case broadcast(Random& random, int32_t ranks, uint64_t length, int32_t root) {
   return exchange(random, "broadcast", ranks, {{0, 1, 1}, {0, 1, 1}, length, length, length}, root);
 }
 Case reduce_scatter(Random& random, int32_t ranks, uint64_t rows, uint64_t row_count,
-                    device::Reduction reduction) {
+                    device::Reduction reduction, const Shape* hosts = nullptr) {
   using T = device::Bfloat16;
   const auto size = static_cast<uint64_t>(ranks);
   Case one{"reduce_scatter of " + std::to_string(rows) + " rows of " + std::to_string(row_count), {}, {}, {}};
@@ -368,7 +378,8 @@ Case reduce_scatter(Random& random, int32_t ranks, uint64_t rows, uint64_t row_c
   for (uint64_t rank = 0; rank < size; ++rank) {
     Data output;
     for (uint64_t row = 0; row < rows; ++row) {
-      const Data part = reduce_all<T>(one.inputs, (row * size + rank) * row_count, row_count, reduction);
+      const Data part =
+          reduce_in_order<T>(hosts, one.inputs, (row * size + rank) * row_count, row_count, reduction);
       output.insert(output.end(), part.begin(), part.end());
     }
     one.outputs.push_back(output);
@@ -475,16 +486,17 @@ Case all_gather_v(Random& random, int32_t ranks, uint32_t most, uint64_t unit, b
   };
   return one;
 }
-Case reduce_scatter_v(Random& random, int32_t ranks, uint32_t most, bool has_offsets) {
+Case reduce_scatter_v(Random& random, int32_t ranks, uint32_t most, bool has_offsets,
+                      const Shape* hosts = nullptr) {
   const auto size = static_cast<size_t>(ranks);
   const auto counts = draw_counts(random, size, most, has_offsets);
   Case one{"reduce_scatter_v", {}, {}, {}};
   for (size_t rank = 0; rank < size; ++rank)
     one.inputs.push_back(draw_numbers<float>(random, static_cast<uint64_t>(counts->input_units[0])));
   for (size_t rank = 0; rank < size; ++rank)
-    one.outputs.push_back(reduce_all<float>(one.inputs, static_cast<uint64_t>(counts->send_at[0][rank]),
-                                            static_cast<uint64_t>(counts->send[0][rank]),
-                                            device::Reduction::kSum));
+    one.outputs.push_back(
+        reduce_in_order<float>(hosts, one.inputs, static_cast<uint64_t>(counts->send_at[0][rank]),
+                               static_cast<uint64_t>(counts->send[0][rank]), device::Reduction::kSum));
   one.describe = [=](int32_t rank, Call& call) {
     call.kind = Kind::kExchangeReduce;
     call.lengths = Lengths::kByReceiver;
@@ -671,11 +683,12 @@ TEST(AcrossHosts, ExchangesAndAllReducesInTurn) {
                 "")
           << ranks << " ranks, hosts of " << shape.of_host << ", seed " << seed;
       EXPECT_EQ(all.run(seed,
-                        {reduce_scatter(random, ranks, 1, odd, device::Reduction::kSum),
-                         reduce_scatter(random, ranks, 3, unit, device::Reduction::kMax), sum(3),
-                         all_to_all_v(random, ranks, 90, 1 + seed % 9, seed % 2 == 1), sum(2),
+                        {reduce_scatter(random, ranks, 1, odd, device::Reduction::kSum, &shape),
+                         reduce_scatter(random, ranks, 3, unit, device::Reduction::kMax, &shape), sum(3),
+                         reduce_scatter(random, ranks, 4, 24, device::Reduction::kMean, &shape),
+                         all_to_all_v(random, ranks, 90, 1 + seed % 9, seed % 2 == 1),
                          all_gather_v(random, ranks, 30, 1 + seed % 7, seed % 2 == 0),
-                         reduce_scatter_v(random, ranks, 9, seed % 2 == 1),
+                         reduce_scatter_v(random, ranks, 9, seed % 2 == 1, &shape),
                          all_to_all_v(random, ranks, 9, 16, seed % 2 == 0)},
                         seed % 2 * 64),
                 "")

@@ -1,5 +1,5 @@
-// All-reduces, all-gathers and broadcasts of a team whose ranks lie in several hosts, equally many in each:
-// ranks of a host reach each other by loads and stores, all others through NICs.
+// All-reduces, reduce-scatters, all-gathers and broadcasts of a team whose ranks lie in several hosts,
+// equally many in each: ranks of a host reach each other by loads and stores, all others through NICs.
 //
 //   AcrossHosts<> calls(team_workspace, host_workspace, places, block_index(), blocks);
 //   status = calls.all_reduce(input, output, length_bytes, ReduceAny{...});
@@ -17,6 +17,10 @@
 // bulk.cuh's and are numbered with it. Each rank takes part in each chunk, though its share be empty. So a
 // rank that begins chunk s has got the flags s-1 of all counterparts, which they sent after chunk s-2, and so
 // has every rank of its host whose sums s-1 it has: nobody uses slot s-4 any more, whoever sent into it.
+//
+// A reduce-scatter goes the same way: for each host in turn the ranks of this one add up what is for its
+// ranks, each for its counterpart there; what is for other hosts is staged in the upper half of the slot of
+// who gets it, as in an exchange.
 //
 // An all-gather sends this rank's message to its counterparts alone; when theirs lie in the output, each host
 // spreads those of each host in turn. A broadcast is one of a single message.
@@ -92,6 +96,19 @@ class AcrossHosts {
     return status_;
   }
 
+  // As Bulk's exchange_reduce; this rank knows the lengths of all messages.
+  template <typename Plan, typename Group = BlockGroup>
+  [[nodiscard]] VERBENA_DEVICE SymmStatus reduce_scatter(const Plan& plan, uint64_t most_bytes,
+                                                         const Reduce& reduce, const Group& group = {}) {
+    if (status_ != SymmStatus::kDone) return status_;
+    if (number_ == 0) number_ = load_relaxed<Scope::kGpu>(blocks_.epochs + block_) + 1;
+    const uint64_t most = half_bytes() / (kVectorBytes * count_vectors(reduce)) * kVectorBytes;
+    if (most == 0) status_ = SymmStatus::kInvalid;
+    for (uint64_t at = 0; at < most_bytes && status_ == SymmStatus::kDone; at += most)
+      reduce_round(plan, at, most_bytes - at < most ? most_bytes - at : most, reduce, group);
+    return status_;
+  }
+
   template <typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus finish(const Group& group = {}) {
     if (status_ == SymmStatus::kDone) status_ = calls_.finish(group);
@@ -149,6 +166,66 @@ class AcrossHosts {
     return reinterpret_cast<uint64_t*>(find_slot(number, source) + blocks_.slot_bytes - kSymmSlotUnit);
   }
 
+  VERBENA_DEVICE uint64_t half_bytes() const {
+    return (blocks_.slot_bytes - kSymmSlotUnit) / 2 / kSymmSlotUnit * kSymmSlotUnit;
+  }
+  // Where this rank's host's sums for its counterpart in a host lie.
+  VERBENA_DEVICE char* find_sums(uint64_t number, uint32_t host) const {
+    const int32_t peer = find_member(host, host_.team_rank);
+    return find_slot(number, peer) + (peer == context_.team_rank ? 0 : half_bytes());
+  }
+
+  // What of each message lies from `at` on, `most` bytes of it.
+  template <typename Plan, typename Group>
+  VERBENA_DEVICE void reduce_round(const Plan& plan, uint64_t at, uint64_t most, const Reduce& reduce,
+                                   const Group& group) {
+    const uint64_t number = number_++;
+    const uint32_t vectors = count_vectors(reduce);
+    const auto own = plan(context_.team_rank);
+    const bool is_in_place = own.source.find(0) == own.destination.find(0);
+    const auto cut = [&](const Part& part) {
+      return Part{part.begin + at, detail::cut_round(part, at, most)};
+    };
+    for (uint32_t host = 0; host < places_.hosts; ++host) {
+      const Part mine = cut(plan(find_member(host, host_.team_rank)).send);
+      const auto terms = [&](int32_t neighbour) {
+        const auto line = plan(find_member(host, neighbour));
+        return ExchangeLine{line.source, is_in_place ? line.source : own.destination, cut(line.send), mine};
+      };
+      char* const to = find_sums(number, host);
+      take_status(
+          calls_.exchange_sums(
+              terms, most, reduce,
+              [&](uint64_t offset, const Sums& sums) { store_sums(to + offset * vectors, sums, vectors); },
+              group),
+          group);
+      if (status_ != SymmStatus::kDone) return;
+    }
+    const bool is_there = exchange(
+        number,
+        [&](uint32_t host) {
+          const uint64_t length = cut(plan(find_member(host, host_.team_rank)).send).length_bytes;
+          return Sending{find_sums(number, host), measure_sums(length, vectors)};
+        },
+        group);
+    if (!is_there) return;
+    const Part part = cut(own.receive);
+    const Rows to = own.destination.from(part.begin);
+    const bool is_flat = to.is_side_by_side();
+    const auto length = static_cast<uint32_t>(part.length_bytes);
+    for (uint32_t offset = group.rank() * kVectorBytes; offset < length;
+         offset += group.size() * kVectorBytes) {
+      Sums all = add_hosts(number, offset * uint64_t{vectors}, vectors, reduce);
+      const Vector16 result = reduce.template finish<Vector16>(all, context_.team_size);
+      if (is_flat) {
+        detail::store_vector(to.find(0), offset, length, result);
+      } else {
+        detail::store_vector(to, offset, length, result);
+      }
+    }
+    group.sync();
+  }
+
   template <typename Group>
   VERBENA_DEVICE SymmStatus reduce_chunk(const BulkChunk& terms, const BulkChunk& sums, const Reduce& reduce,
                                          const Group& group) {
@@ -159,8 +236,8 @@ class AcrossHosts {
     char* const own = find_slot(number, context_.team_rank);
     for (uint32_t offset = first; offset < length; offset += step)
       store_sums(own + offset * uint64_t{vectors}, add_host(terms, input, offset, length, reduce), vectors);
-    const uint32_t whole = (length + kVectorBytes - 1) / kVectorBytes * kVectorBytes;
-    if (!exchange(number, uint64_t{whole} * vectors, group)) return status_;
+    const auto find = [&](uint32_t) { return Sending{own, measure_sums(length, vectors)}; };
+    if (!exchange(number, find, group)) return status_;
     char* const output = terms.output + terms.begin(host_.team_rank);
     for (uint32_t offset = first; offset < length; offset += step) {
       Sums all = add_hosts(number, offset * uint64_t{vectors}, vectors, reduce);
@@ -220,19 +297,27 @@ class AcrossHosts {
     }
   }
 
-  // A thread for each counterpart sends there, and waits for what comes from there.
-  template <typename Group>
-  VERBENA_DEVICE bool exchange(uint64_t number, uint64_t length_bytes, const Group& group) {
+  struct Sending {
+    const char* here;
+    uint64_t length_bytes;
+  };
+  VERBENA_DEVICE static uint64_t measure_sums(uint64_t length_bytes, uint32_t vectors) {
+    return (length_bytes + kVectorBytes - 1) / kVectorBytes * kVectorBytes * vectors;
+  }
+  // A thread for each counterpart sends there what `find(host)` says, and waits for what comes from there.
+  template <typename Find, typename Group>
+  VERBENA_DEVICE bool exchange(uint64_t number, const Find& find, const Group& group) {
     group.sync();
-    char* const own = find_slot(number, context_.team_rank);
+    char* const there = find_slot(number, context_.team_rank);
     detail::Awaited awaited{SymmWait::kRequest, block_};
     WaitResult mine = WaitResult::kReached;
     for (uint32_t host = group.rank(); host < places_.hosts; host += group.size()) {
       const int32_t peer = find_member(host, host_.team_rank);
       if (peer == context_.team_rank || mine != WaitResult::kReached) continue;
       awaited.peer = static_cast<uint32_t>(peer);
-      mine = detail::put_far(context_, peer, own, own, length_bytes, find_flag(number, context_.team_rank),
-                             number);
+      const Sending sending = find(host);
+      mine = detail::put_far(context_, peer, there, sending.here, sending.length_bytes,
+                             find_flag(number, context_.team_rank), number);
     }
     Patience patience(context_);
     for (uint32_t host = group.rank(); host < places_.hosts; host += group.size()) {

@@ -342,6 +342,20 @@ class Bulk {
     });
   }
 
+  // The sums themselves, before they are rounded: `take(offset, sums)` of each vector of the part that this
+  // rank gets, so many bytes from its begin.
+  template <typename Plan, typename Reduce, typename Take, typename Group = BlockGroup>
+  [[nodiscard]] VERBENA_DEVICE SymmStatus exchange_sums(const Plan& plan, uint64_t most_bytes,
+                                                        const Reduce& reduce, const Take& take,
+                                                        const Group& group = {}) {
+    return for_chunks(plan, most_bytes, group, [&](uint64_t number, uint64_t at, uint32_t most) {
+      const auto line = plan(context_.team_rank);
+      const auto length = static_cast<uint32_t>(detail::cut_round(line.receive, at, most));
+      add_chunk<0>(line.source.from(line.receive.begin + at), length, number, reduce, group,
+                   [&](uint32_t offset, auto& sums) { take(at + offset, sums); });
+    });
+  }
+
   // Behind the last call of a kernel. The first error of the calls, if there was one.
   template <typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus finish(const Group& group = {}) {
@@ -553,11 +567,26 @@ class Bulk {
   template <int kRanks, typename Reduce, typename Group>
   VERBENA_DEVICE void reduce_chunk(const Rows& source, const Rows& destination, uint32_t length,
                                    uint64_t number, const Reduce& reduce, const Group& group) const {
+    const int32_t size = kRanks == 0 ? context_.team_size : kRanks;
+    const bool is_flat = destination.is_side_by_side();
+    char* const to = destination.find(0);
+    add_chunk<kRanks>(source, length, number, reduce, group, [&](uint32_t offset, auto& sums) {
+      const Vector16 sum = reduce.template finish<Vector16>(sums, size);
+      if (is_flat) {
+        detail::store_vector(to, offset, length, sum);
+      } else {
+        detail::store_vector(destination, offset, length, sum);
+      }
+    });
+  }
+  // `take(offset, sums)` of each vector.
+  template <int kRanks, typename Reduce, typename Group, typename Take>
+  VERBENA_DEVICE void add_chunk(const Rows& source, uint32_t length, uint64_t number, const Reduce& reduce,
+                                const Group& group, const Take& take) const {
     constexpr int32_t kAtOnce = kRanks == 0 ? 4 : kRanks;
     const int32_t size = kRanks == 0 ? context_.team_size : kRanks, me = context_.team_rank;
-    const bool is_flat = source.is_side_by_side() && destination.is_side_by_side();
+    const bool is_flat = source.is_side_by_side();
     const char* const from = source.find(0);
-    char* const to = destination.find(0);
     for (uint32_t offset = group.rank() * kVectorBytes; offset < length;
          offset += group.size() * kVectorBytes) {
       typename Reduce::template Sums<Vector16> sums;
@@ -579,14 +608,7 @@ class Bulk {
         }
         reduce.add(sums, terms, first, size - first < kAtOnce ? size - first : kAtOnce);
       }
-      const Vector16 sum = reduce.template finish<Vector16>(sums, size);
-      if (is_flat) {
-        detail::store_vector(to, offset, length, sum);
-      } else {
-        const auto halves = __builtin_bit_cast(detail::Halves, sum);
-        detail::store_part(destination, offset, length, halves.low);
-        detail::store_part(destination, offset + 8, length, halves.high);
-      }
+      take(offset, sums);
     }
   }
 

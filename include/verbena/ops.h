@@ -33,8 +33,8 @@ typedef enum {
   VERBENA_OPS_E4M3 = 4 /* 8 bits, no infinities */
 } verbena_ops_type;
 
-/* Floating-point numbers are summed in float, in the order of ranks, and rounded once; all-reduces across
- * hosts in the order of ranks in each host, then of hosts by their first ranks. int32 wraps round, and its
+/* Floating-point numbers are summed in float, in the order of ranks, and rounded once; across hosts in
+ * the order of ranks in each host, then of hosts by their first ranks. int32 wraps round, and its
  * mean is cut towards zero. The least or largest of numbers with a NaN among them is a NaN. */
 typedef enum {
   VERBENA_OPS_SUM = 0,

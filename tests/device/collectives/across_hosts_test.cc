@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,9 @@ struct alignas(16) Vector {
   float numbers[4];
 };
 
+// By all-reduces; by exchanges in which each rank gets all terms; by a reduce-scatter and an all-gather.
+enum class By { kAllReduce, kExchange, kParts };
+
 // A team in hosts, with a workspace for all and one for each host.
 class Team {
  public:
@@ -38,9 +42,9 @@ class Team {
   }
 
   int32_t size() const { return fleet_.size(); }
-  // All but `absent` sum `count` numbers, so often; by exchanges each rank gets all others' terms.
+  // All but `absent` sum `count` numbers, so often.
   std::string sum(uint64_t seed, uint64_t count, uint32_t calls, int32_t absent = -1,
-                  bool is_exchange = false) {
+                  By by = By::kAllReduce) {
     for (size_t rank = 0; rank < inputs_.size(); ++rank)
       for (uint64_t i = 0; i < count; ++i)
         inputs_[rank][i / 4].numbers[i % 4] = static_cast<float>(i + rank * 1000 + seed);
@@ -51,7 +55,9 @@ class Team {
       ++blocks;
       world.add_grid(static_cast<uint32_t>(rank), 1, kThreads, [=, this] {
         if (absent < 0 && (seed + static_cast<uint64_t>(rank)) % 3 == 0) device::pause(100'000);
-        const SymmStatus status = is_exchange ? exchange(rank, count, calls) : run(rank, count, calls);
+        const SymmStatus status = by == By::kAllReduce  ? run(rank, count, calls)
+                                  : by == By::kExchange ? exchange(rank, count, calls)
+                                                        : sum_parts(rank, count, calls);
         require((status == SymmStatus::kDone) == (absent < 0), "the call's status");
         require(absent < 0 || status == SymmStatus::kTimedOut, "a wait ended by time");
         if (device::thread_index() == 0) hosts_.end();
@@ -112,6 +118,36 @@ class Team {
     return all.finish();
   }
 
+  SymmStatus sum_parts(int32_t rank, uint64_t count, uint32_t calls) {
+    SymmWorkspace<> team = fleet_.workspace(rank, 0, 1, kSlotBytes);
+    const SymmWorkspace<> host = hosts_.host_workspace(rank, 1, 1, kSlotBytes);
+    const auto r = static_cast<size_t>(rank);
+    device::AcrossHosts<> all(team, host, hosts_.places(rank), 0, 1);
+    const uint64_t bytes = count * sizeof(float), part = bytes / inputs_.size() / 16 * 16 + 16;
+    const auto place = [&](std::vector<Vector>& tensor, int32_t member) {
+      return device::Rows::side_by_side(reinterpret_cast<char*>(tensor.data()) +
+                                        static_cast<uint64_t>(member) * part);
+    };
+    const auto cut = [&](int32_t member) {
+      const uint64_t begin = static_cast<uint64_t>(member) * part;
+      return device::Part{0, begin >= bytes ? 0 : std::min(part, bytes - begin)};
+    };
+    for (uint32_t i = 0; i < calls; ++i) {
+      const auto scattered = [&](int32_t member) {
+        return device::ExchangeLine{place(inputs_[r], member), place(outputs_[r], rank), cut(member),
+                                    cut(rank)};
+      };
+      const auto gathered = [&](int32_t member) {
+        return device::ExchangeLine{place(outputs_[r], rank), place(outputs_[r], member), cut(rank),
+                                    cut(member)};
+      };
+      (void)all.reduce_scatter(scattered, part,
+                               device::ReduceAny{device::DataType::kFloat32, device::Reduction::kSum});
+      (void)all.gather(gathered, part);
+    }
+    return all.finish();
+  }
+
   Fleet fleet_;
   Hosts hosts_;
   std::vector<std::vector<Vector>> inputs_, outputs_;
@@ -130,10 +166,12 @@ TEST(AcrossHosts, SlotsAreUsedAgainAndAgain) {
 
 TEST(AcrossHosts, ExchangesUseSlotsAgainAndAgain) {
   for (const auto& [ranks, of_host] : std::vector<std::pair<int32_t, int32_t>>{{2, 1}, {4, 2}, {3, 1}}) {
-    Team team(ranks, of_host);
-    for (uint64_t seed = 0; seed < 8; ++seed) {
-      ASSERT_EQ(team.sum(seed, 500, 2, -1, true), "") << ranks << " by " << of_host << ", seed " << seed;
-      ASSERT_EQ(team.find_wrong(seed, 500), "") << ranks << " by " << of_host << ", seed " << seed;
+    for (const By by : {By::kExchange, By::kParts}) {
+      Team team(ranks, of_host);
+      for (uint64_t seed = 0; seed < 6; ++seed) {
+        ASSERT_EQ(team.sum(seed, 500, 2, -1, by), "") << ranks << " by " << of_host << ", seed " << seed;
+        ASSERT_EQ(team.find_wrong(seed, 500), "") << ranks << " by " << of_host << ", seed " << seed;
+      }
     }
   }
 }

@@ -65,7 +65,7 @@ class AcrossHosts {
   [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce(const char* input, char* output, uint64_t length_bytes,
                                                      const Reduce& reduce, const Group& group = {}) {
     if (status_ != SymmStatus::kDone) return status_;
-    if (number_ == 0) number_ = load_relaxed<Scope::kGpu>(blocks_.epochs + block_) + 1;
+    load_number();
     const Codec codec{{reduce}, *this};
     const SymmStatus status = calls_.all_reduce(input, output, length_bytes, codec, group);
     if (status_ == SymmStatus::kDone) take_status(status, group);
@@ -77,6 +77,11 @@ class AcrossHosts {
   [[nodiscard]] VERBENA_DEVICE SymmStatus gather(const Plan& plan, uint64_t most_bytes, int32_t root = -1,
                                                  const Group& group = {}) {
     if (status_ != SymmStatus::kDone) return status_;
+    // The chunks that are numbered here come behind those of calls before, and in front of those behind.
+    if (number_ != 0) {
+      store_number(group);
+      group.sync();
+    }
     const auto ranks = static_cast<uint32_t>(host_.team_size);
     const BulkMembers counterparts{places_.members + host_.team_rank, places_.hosts, ranks};
     Bulk<SymmContext, true> far(team_, block_, count_blocks_, chunk_bytes_, counterparts);
@@ -101,7 +106,7 @@ class AcrossHosts {
   [[nodiscard]] VERBENA_DEVICE SymmStatus reduce_scatter(const Plan& plan, uint64_t most_bytes,
                                                          const Reduce& reduce, const Group& group = {}) {
     if (status_ != SymmStatus::kDone) return status_;
-    if (number_ == 0) number_ = load_relaxed<Scope::kGpu>(blocks_.epochs + block_) + 1;
+    load_number();
     const uint64_t most = half_bytes() / (kVectorBytes * count_vectors(reduce)) * kVectorBytes;
     if (most == 0) status_ = SymmStatus::kInvalid;
     for (uint64_t at = 0; at < most_bytes && status_ == SymmStatus::kDone; at += most)
@@ -112,8 +117,7 @@ class AcrossHosts {
   template <typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus finish(const Group& group = {}) {
     if (status_ == SymmStatus::kDone) status_ = calls_.finish(group);
-    if (status_ == SymmStatus::kDone && number_ != 0 && group.elect())
-      store_relaxed<Scope::kGpu>(blocks_.epochs + block_, number_ - 1);
+    if (status_ == SymmStatus::kDone && number_ != 0) store_number(group);
     return status_;
   }
 
@@ -143,6 +147,15 @@ class AcrossHosts {
       return calls.reduce_chunk(terms, sums, this->reduce, group);
     }
   };
+
+  VERBENA_DEVICE void load_number() {
+    if (number_ == 0) number_ = load_relaxed<Scope::kGpu>(blocks_.epochs + block_) + 1;
+  }
+  template <typename Group>
+  VERBENA_DEVICE void store_number(const Group& group) {
+    if (group.elect()) store_relaxed<Scope::kGpu>(blocks_.epochs + block_, number_ - 1);
+    number_ = 0;
+  }
 
   VERBENA_DEVICE int32_t find_member(uint32_t host, int32_t number) const {
     return places_.members[host * static_cast<uint32_t>(host_.team_size) + static_cast<uint32_t>(number)];
@@ -366,7 +379,7 @@ class AcrossHosts {
   const HostPlaces places_;
   const uint32_t block_, count_blocks_, chunk_bytes_;
   Bulk<> calls_;
-  uint64_t number_ = 0;  // of the next chunk; 0: none has been
+  uint64_t number_ = 0;  // of the next chunk; 0: it stands in memory
   SymmStatus status_ = SymmStatus::kDone;
 };
 

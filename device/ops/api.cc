@@ -161,7 +161,7 @@ std::optional<Choice> choose_fused(const Communicator& communicator, const verbe
   if (is_coded(choice.algorithm)) return std::nullopt;
   Algorithm algorithm = choice.algorithm;
   if (!is_asked) {
-    if (norm.rows > kMostFusedRows * communicator.most_blocks() ||
+    if (norm.rows > kMostFusedRows * communicator.most_blocks(Family::kPackets64) ||
         bytes * (communicator.size() - 1) > kMostFusedBytes)
       return std::nullopt;
     algorithm = bytes <= kMostFused16Bytes ? Algorithm::kOneShot16 : Algorithm::kOneShot64;

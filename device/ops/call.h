@@ -116,6 +116,10 @@ struct Launch {
   uint32_t lets_next_start;
   uint32_t pause_before_ns,
       pause_after_ns;  // for tests: in front of the wait for earlier grids, behind the trigger
+  // Of a team across hosts: the host's workspace, in the GPU's memory, and HostPlaces of across_hosts.cuh.
+  const SymmWorkspace<>* host;
+  uint32_t hosts;
+  uint8_t members[kMostRanks];
   Call calls[kMostCalls];
   Norm norm;
 };

@@ -19,6 +19,7 @@ constexpr uint64_t kVectorBytes = 16;
 constexpr uint64_t kNormNumberBytes = 2;
 constexpr uint64_t kNormBlocks = 8;  // of rows that wait for nobody, for each one of those that do
 constexpr size_t kErrorTextBytes = 512;
+constexpr uint64_t kHostBlockBytes = 64 << 10;  // of a tensor or message across hosts, for each block
 
 constexpr uint32_t kFingerprintBits = 12;
 constexpr const char* kOperationNames[] = {"all_reduce", "all_gather", "reduce_scatter", "broadcast",
@@ -60,6 +61,12 @@ const SymmContext& context_of(const verbena_team* team) {
   return *static_cast<const SymmContext*>(verbena_team_host_context(team));
 }
 
+// Whether NICs lead to ranks of the world that loads and stores do not reach; the same on all ranks.
+bool has_own_network(verbena_context* context) {
+  const SymmContext& world = context_of(verbena_team_world(context));
+  return world.has_remote != 0 && world.type == kSymmVerbena;
+}
+
 void check_team(const verbena_team* team) {
   const SymmContext& context = context_of(team);
   if (context.team_size > kMostRanks) {
@@ -67,11 +74,34 @@ void check_team(const verbena_team* team) {
                                                 " ranks: at most " + std::to_string(kMostRanks) +
                                                 " are possible");
   }
-  if (context.has_remote != 0) {
-    throw Failure(VERBENA_INVALID_USAGE,
-                  "ops: the team has members that loads and stores do not reach; make it of ranks of "
-                  "verbena_team_lsa()");
+  if (context.has_remote != 0 && context.type != kSymmVerbena) {
+    throw Failure(
+        VERBENA_INVALID_USAGE,
+        "ops: the team has members that loads and stores do not reach, and the context's network is "
+        "another library's; make it of ranks of verbena_team_lsa(), or make the context by "
+        "verbena_context_create()");
   }
+}
+
+SymmetricTeam split(verbena_context* context, const verbena_team* parent, int64_t color, int64_t key) {
+  verbena_team* team = nullptr;
+  check(verbena_team_split(context, parent, color, key, &team));
+  return SymmetricTeam(team, true);
+}
+// Collective: whether any rank says so.
+bool does_any(verbena_context* context, bool mine) {
+  const verbena_team* const world = verbena_team_world(context);
+  const SymmetricTeam alike = split(context, world, mine ? 1 : 0, 0);
+  return mine || verbena_team_size(alike.handle()) != verbena_team_size(world);
+}
+std::vector<uint8_t> find_members(const verbena_team* part, const verbena_team* team) {
+  std::vector<uint8_t> members;
+  for (uint32_t i = 0; i < verbena_team_size(part); ++i) {
+    uint32_t member = 0;
+    while (verbena_team_world_rank(team, member) != verbena_team_world_rank(part, i)) ++member;
+    members.push_back(static_cast<uint8_t>(member));
+  }
+  return members;
 }
 
 SymmetricWorkspace make_workspace(verbena_context* context, const verbena_team* team, size_t bytes,
@@ -99,6 +129,10 @@ StatusWord::~StatusWord() {
 Communicator::Communicator(verbena_context* context, const verbena_team* team,
                            const verbena_ops_options& options)
     : context_(context), options_(fill_in(options)) {
+  const SymmetricTeam host = find_hosts(team);
+  const bool spans = host.handle() != nullptr, may_span = has_own_network(context);
+  const bool any_inside = !may_span || does_any(context, team != nullptr && !spans);
+  const bool any_spans = may_span && does_any(context, spans);
   try {
     check_options(options_);
     load_measurements();
@@ -106,6 +140,12 @@ Communicator::Communicator(verbena_context* context, const verbena_team* team,
       check_team(team);
       rank_ = verbena_team_rank(team);
       size_ = verbena_team_size(team);
+      if (hosts_ && hosts_->count * hosts_->of_this_one != size_) {
+        throw Failure(VERBENA_INVALID_USAGE, "ops: not all hosts have equally many ranks of the team of " +
+                                                 std::to_string(size_) + ", this one has " +
+                                                 std::to_string(hosts_->of_this_one) +
+                                                 "; make the team of equally many ranks of each host");
+      }
       local_.emplace();
       for (uint32_t member = 0; member < size_; ++member)
         local_->world_ranks.push_back(verbena_team_world_rank(team, member));
@@ -117,21 +157,57 @@ Communicator::Communicator(verbena_context* context, const verbena_team* team,
     static_cast<void>(verbena_workspace_create(context, nullptr, 0, 0, &none));
     throw;
   }
-  // Bytes of slots that are the same on all ranks: the lowest bits, which make no difference to slots, tell
-  // of the rest that has to be.
-  const uint64_t unit = uint64_t{1} << kFingerprintBits;
-  const size_t packet_bytes = options_.packet_bytes / unit * unit + unit + compute_fingerprint();
   try {
-    for (const Family packets : {Family::kPackets16, Family::kPackets64})
-      workspace_of(packets) = make_workspace(context, team, packet_bytes, options_.blocks);
+    if (any_inside) make_workspaces(spans ? nullptr : team);
+    if (any_spans) make_workspaces_across(spans ? team : nullptr, host.handle());
   } catch (const Failure& failure) {
     throw Failure(failure.result(), std::string(failure.what()) +
                                         " (bytes of slots also differ where ranks have other tuning files, "
                                         "VERBENA_TUNING_FILE, another VERBENA_OPS_ALGORITHM, has_windows or "
                                         "lets_next_start)");
   }
+}
+
+// Bytes of slots that are the same on all ranks: the lowest bits, which make no difference to slots, tell of
+// the rest that has to be.
+size_t Communicator::mark_bytes(size_t bytes) const {
+  const uint64_t unit = uint64_t{1} << kFingerprintBits;
+  return bytes / unit * unit + unit + compute_fingerprint();
+}
+void Communicator::make_workspaces(const verbena_team* team) {
+  for (const Family packets : {Family::kPackets16, Family::kPackets64})
+    workspace_of(packets) =
+        make_workspace(context_, team, mark_bytes(options_.packet_bytes), options_.blocks);
   workspace_of(Family::kChunks) =
-      make_workspace(context, team, options_.chunk_bytes, most_blocks(Family::kChunks));
+      make_workspace(context_, team, options_.chunk_bytes, most_blocks(Family::kChunks));
+}
+void Communicator::make_workspaces_across(const verbena_team* team, const verbena_team* host) {
+  const uint32_t blocks = std::min(options_.blocks, kMostHostBlocks);
+  across_ = make_workspace(context_, team, mark_bytes(options_.chunk_bytes), blocks);
+  host_ = make_workspace(context_, host, options_.chunk_bytes, blocks);
+}
+
+// Hosts are in the order of their first ranks; ranks of a host, and its counterparts, in that of the team.
+SymmetricTeam Communicator::find_hosts(const verbena_team* team) {
+  if (!has_own_network(context_)) return SymmetricTeam(nullptr, false);
+  const bool spans = team != nullptr && context_of(team).has_remote != 0;
+  const verbena_team* const parent = spans ? team : nullptr;
+  const int64_t first = spans ? context_of(team).lsa_base_rank : -1;
+  SymmetricTeam host = split(context_, parent, first, spans ? verbena_team_rank(team) : 0);
+  const int64_t number = spans ? verbena_team_rank(host.handle()) : -1;
+  const SymmetricTeam counterparts = split(context_, parent, number, first);
+  const SymmetricTeam by_hosts =
+      split(context_, parent, 0, spans ? first * verbena_team_size(team) + verbena_team_rank(team) : 0);
+  if (spans) hosts_ = {counterparts.size(), host.size(), find_members(by_hosts.handle(), team)};
+  return host;
+}
+
+void Communicator::expect_one_host(const char* what) const {
+  if (!hosts_) return;
+  throw Failure(VERBENA_INVALID_USAGE,
+                std::string("ops: ") + what +
+                    " is for ranks that loads and stores reach, and this team lies in several hosts; "
+                    "docs/collectives.md says what there is across hosts");
 }
 
 void Communicator::load_measurements() {
@@ -164,15 +240,25 @@ uint64_t Communicator::compute_fingerprint() const {
   return (hash ^ hash >> 32) % (uint64_t{1} << kFingerprintBits);
 }
 
+// Those that there are. The one that says who did not come, whatever host he is in, is the first.
+std::vector<const SymmetricWorkspace*> Communicator::list_workspaces() const {
+  std::vector<const SymmetricWorkspace*> all;
+  for (const SymmetricWorkspace* const one :
+       {&across_, &host_, &workspaces_[0], &workspaces_[1], &workspaces_[2]})
+    if (one->handle() != nullptr) all.push_back(one);
+  return all;
+}
+
 void Communicator::reset() {
-  for (const SymmetricWorkspace& workspace : workspaces_) check(verbena_workspace_reset(workspace.handle()));
+  for (const SymmetricWorkspace* const workspace : list_workspaces())
+    check(verbena_workspace_reset(workspace->handle()));
   if (local_) local_->status.clear();
 }
 
 void Communicator::check_error() const {
   char text[kErrorTextBytes] = "";
-  for (const SymmetricWorkspace& workspace : workspaces_) {
-    const verbena_result result = verbena_workspace_get_error(workspace.handle(), text, sizeof(text));
+  for (const SymmetricWorkspace* const workspace : list_workspaces()) {
+    const verbena_result result = verbena_workspace_get_error(workspace->handle(), text, sizeof(text));
     if (result != VERBENA_SUCCESS) throw Failure(result, text);
   }
   const verbena_result result = verbena_context_get_error(context_, text, sizeof(text));
@@ -196,6 +282,7 @@ void Communicator::expect_member() const {
 
 Choice Communicator::choose(verbena_ops_operation operation, uint64_t bytes, bool is_in_windows) const {
   expect_member();
+  if (hosts_) return spread_across_hosts(bytes);
   if (forced_ != Algorithm::kAuto) return spread(forced_, operation, bytes);
   const std::vector<tuner::OpsWay> ways =
       tuner::list_ways(measurements_, kOperationNames[operation], size_, gpu_, bytes);
@@ -212,7 +299,7 @@ Choice Communicator::choose(verbena_ops_operation operation, uint64_t bytes, boo
 
 Choice Communicator::choose_coded(Algorithm codec, uint64_t bytes) const {
   const Choice exact = choose(VERBENA_OPS_ALL_REDUCE, bytes);
-  if (forced_ != Algorithm::kAuto) return exact;
+  if (hosts_ || forced_ != Algorithm::kAuto) return exact;
   const char* const operation = kCodedNames[find_codec(codec)];
   const std::vector<tuner::OpsWay> coded = tuner::list_ways(measurements_, operation, size_, gpu_, bytes);
   const std::vector<tuner::OpsWay> others =
@@ -302,7 +389,16 @@ Choice Communicator::spread(Algorithm algorithm, verbena_ops_operation operation
           0};
 }
 
+// An estimate: nothing was measured across hosts.
+Choice Communicator::spread_across_hosts(uint64_t bytes) const {
+  const uint64_t parts = std::max<uint64_t>(1, (bytes + kHostBlockBytes - 1) / kHostBlockBytes);
+  const auto blocks = static_cast<uint32_t>(std::min<uint64_t>(parts, most_blocks(Family::kChunks)));
+  const uint64_t vectors = std::clamp<uint64_t>(bytes / 16 / blocks, 1, kMostThreads);
+  return {Algorithm::kBulkTwoShot, {blocks, static_cast<uint32_t>((vectors + 31) / 32 * 32)}, 0};
+}
+
 uint32_t Communicator::most_blocks(Family family) const {
+  if (hosts_) return std::min(options_.blocks, kMostHostBlocks);
   return family == Family::kChunks ? std::min(2 * options_.blocks, kSymmMaxBlocks) : options_.blocks;
 }
 
@@ -323,6 +419,8 @@ Choice Communicator::complete(const Choice& chosen, const verbena_ops_choice* as
   const uint32_t most = most_blocks(family_of(choice));
   if (is_other && asked->blocks == 0) choice.grid.blocks = std::min(choice.grid.blocks, most);
   if (is_other || asked->chunk_bytes != 0) choice.chunk_bytes = asked->chunk_bytes;
+  if (hosts_ && choice.algorithm != Algorithm::kBulkTwoShot)
+    expect_one_host("an algorithm other than bulk-two-shot");
   if (choice.algorithm == Algorithm::kCopyEngines)
     throw Failure(VERBENA_INVALID_ARGUMENT,
                   "ops: copy engines do all-gathers only; choose another algorithm");
@@ -358,7 +456,8 @@ void Communicator::submit(const Call& call, const Choice& choice, CUstream strea
 // them. Clusters of two blocks cost more than that.
 std::optional<Grid> Communicator::spread_rows(Algorithm algorithm, uint64_t rows, uint64_t row_bytes) const {
   expect_member();
-  if (algorithm != Algorithm::kOneShot16 && algorithm != Algorithm::kOneShot64) return std::nullopt;
+  if (hosts_ || (algorithm != Algorithm::kOneShot16 && algorithm != Algorithm::kOneShot64))
+    return std::nullopt;
   constexpr uint64_t kWarpBytes = 32 * kVectorBytes;
   const SymmetricWorkspace& packets = workspaces_[static_cast<uint32_t>(ops::family_of(algorithm))];
   const uint64_t warps = std::bit_ceil((row_bytes + kWarpBytes - 1) / kWarpBytes);
@@ -392,6 +491,7 @@ void Communicator::expect_no_group() const {
 void Communicator::submit_norm(const Call& call, const Choice& choice, const Norm& norm, CUstream stream) {
   expect_member();
   expect_no_group();
+  if (call.kind != Kind::kNorm) expect_one_host("a norm in one kernel with its sum");
   Launch launch = begin_launch(choice);
   launch.calls[0] = call;
   launch.calls[0].algorithm = choice.algorithm;
@@ -431,13 +531,29 @@ void Communicator::end_group(CUstream stream) {
 
 Launch Communicator::begin_launch(const Choice& choice) {
   Launch launch;
-  launch.workspace = workspace_of(family_of(choice)).workspace();
+  launch.host = nullptr;
+  launch.hosts = 1;
+  if (hosts_) {
+    place_in_hosts(launch);
+  } else {
+    launch.workspace = workspace_of(family_of(choice)).workspace();
+  }
   launch.status = local_->status.address();
   launch.chunk_bytes = choice.chunk_bytes;
   launch.lets_next_start = options_.lets_next_start;
   launch.pause_before_ns = options_.pause_before_ns;
   launch.pause_after_ns = options_.pause_behind_ns;
   return launch;
+}
+
+// Who waits for a rank of its own host is to be the first who says that it does not come: ranks of other
+// hosts wait a quarter longer.
+void Communicator::place_in_hosts(Launch& launch) const {
+  launch.workspace = across_.workspace();
+  launch.workspace.context.timeout_ns += launch.workspace.context.timeout_ns / 4;
+  launch.host = host_.device_workspace();
+  launch.hosts = hosts_->count;
+  std::copy(hosts_->members.begin(), hosts_->members.end(), launch.members);
 }
 
 // Calls of one family, or one in few bits; the grid is the largest that one of them wants.
@@ -454,6 +570,7 @@ void Communicator::launch(std::span<const Pending> calls, CUstream stream) {
     grid.blocks = std::max(grid.blocks, calls[i].choice.grid.blocks);
     grid.threads = std::max(grid.threads, calls[i].choice.grid.threads);
   }
+  if (hosts_) return local_->kernels.launch_across_hosts(grid, launch, stream);
   if (is_coded(first.algorithm)) return local_->kernels.launch_coded(family_of(first), grid, launch, stream);
   const Content content = !has_exchanges     ? Content::kAllReduces
                           : !has_all_reduces ? Content::kExchanges
@@ -487,6 +604,7 @@ void Communicator::meet(CUstream stream) {
 
 void Communicator::gather_by_copies(const void* input, void* output, uint64_t length_bytes, CUstream stream) {
   expect_member();
+  expect_one_host("an all-gather by copy engines");
   if (is_grouped_)
     throw Failure(VERBENA_INVALID_USAGE,
                   "ops: copy engines cannot be part of a group; call them outside of it");

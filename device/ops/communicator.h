@@ -1,6 +1,7 @@
 // What a verbena_ops is: a team's workspaces, the kernels, and the choice of how a call is done.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <memory>
 #include <optional>
@@ -51,7 +52,9 @@ class Communicator {
   void check_error() const;
   uint32_t rank() const { return rank_; }
   uint32_t size() const { return size_; }
-  uint32_t most_blocks() const { return options_.blocks; }
+  uint32_t most_blocks(Family family) const;
+  // Throws Failure if the team lies in several hosts, where there is no `what`.
+  void expect_one_host(const char* what) const;
   // Whether a setting chooses the algorithm.
   bool is_forced() const { return forced_ != Algorithm::kAuto; }
 
@@ -86,6 +89,13 @@ class Communicator {
   void pause(uint64_t length_ns, CUstream stream);
 
  private:
+  // Blocks of a communicator across hosts: each asks a NIC for a part of its own, and parts are to be long.
+  static constexpr uint32_t kMostHostBlocks = 32;
+  // How a team lies in several hosts (HostPlaces of across_hosts.cuh).
+  struct Hosts {
+    uint32_t count, of_this_one;  // hosts with a rank of this one's number, ranks of this one
+    std::vector<uint8_t> members;
+  };
   struct Local {
     Local() : status(Driver::instance()) {}
     KernelSet kernels;
@@ -100,13 +110,21 @@ class Communicator {
     Choice choice;
   };
   void expect_member() const;
+  // Collective: sets hosts_. The team of this rank's host; null: the team has one host, or this rank none.
+  SymmetricTeam find_hosts(const verbena_team* team);
+  size_t mark_bytes(size_t bytes) const;
+  // Collective: all ranks make the same ones in the same order, those of no member by null.
+  void make_workspaces(const verbena_team* team);
+  void make_workspaces_across(const verbena_team* team, const verbena_team* host);
   void load_measurements();
   uint64_t compute_fingerprint() const;
   Choice choose_by_rules(verbena_ops_operation operation, uint64_t bytes, bool is_in_windows) const;
   Choice spread(Algorithm algorithm, verbena_ops_operation operation, uint64_t bytes) const;
+  Choice spread_across_hosts(uint64_t bytes) const;
   Family family_of(const Choice& choice) const;
-  uint32_t most_blocks(Family family) const;
   SymmetricWorkspace& workspace_of(Family family) { return workspaces_[static_cast<uint32_t>(family)]; }
+  std::vector<const SymmetricWorkspace*> list_workspaces() const;
+  void place_in_hosts(Launch& launch) const;
   Launch begin_launch(const Choice& choice);
   void launch(std::span<const Pending> calls, CUstream stream);
 
@@ -114,11 +132,14 @@ class Communicator {
   verbena_ops_options options_;
   uint32_t rank_ = 0, size_ = 0;  // in the team; 0 of no member
   std::optional<Local> local_;    // of members
+  std::optional<Hosts> hosts_;    // of members of a team in several hosts
   Algorithm forced_ = Algorithm::kAuto;
   std::string gpu_;                                  // its name
   std::vector<tuner::OpsMeasurement> measurements_;  // of the platform
   std::array<SymmetricWorkspace, kFamilies> workspaces_{
       SymmetricWorkspace(nullptr), SymmetricWorkspace(nullptr), SymmetricWorkspace(nullptr)};
+  // Of a team in several hosts: the whole team's, and the host's.
+  SymmetricWorkspace across_{nullptr}, host_{nullptr};
   bool is_grouped_ = false;
   std::vector<Pending> group_;
 };

@@ -106,6 +106,7 @@ KernelSet::KernelSet() : driver_(Driver::instance()) {
   norm_ = find(fused_, "norm");
   sharded_by_packets_ = find(fused_, "sharded_norm_packets");
   sharded_by_chunks_ = find(fused_, "sharded_norm_chunks");
+  across_hosts_ = find(module_, "across_hosts");
   pause_ = find(module_, "pause");
 }
 
@@ -165,6 +166,11 @@ void KernelSet::launch(Family family, Content content, const Grid& grid, const L
 KernelSet::Size KernelSet::size_of(const Launch& launch) {
   const int32_t ranks = launch.workspace.context.team_size;
   return ranks == 2 ? kOf2 : ranks == 4 ? kOf4 : kOfAny;
+}
+
+void KernelSet::launch_across_hosts(const Grid& grid, const Launch& launch, CUstream stream) {
+  void* parameters[] = {const_cast<Launch*>(&launch)};
+  enqueue(across_hosts_, grid, parameters, stream);
 }
 
 void KernelSet::launch_coded(Family family, const Grid& grid, const Launch& launch, CUstream stream) {

@@ -48,6 +48,8 @@ class KernelSet {
   KernelSet& operator=(const KernelSet&) = delete;
 
   void launch(Family family, Content content, const Grid& grid, const Launch& launch, CUstream stream);
+  // Of a team in several hosts.
+  void launch_across_hosts(const Grid& grid, const Launch& launch, CUstream stream);
   // One all-reduce in few bits.
   void launch_coded(Family family, const Grid& grid, const Launch& launch, CUstream stream);
   // One call with Launch::norm.
@@ -81,7 +83,7 @@ class KernelSet {
   };
   std::array<std::array<NormKernels, 2>, 2> all_reduce_norms_{};
   CUfunction norm_ = nullptr, sharded_by_packets_ = nullptr, sharded_by_chunks_ = nullptr;
-  CUfunction pause_ = nullptr;
+  CUfunction across_hosts_ = nullptr, pause_ = nullptr;
   bool is_hopper_ = false;  // or newer: it has programmatic dependent launch, and clusters
 };
 

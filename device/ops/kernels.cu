@@ -1,5 +1,5 @@
 // The kernels of libverbena_ops.so: for teams of 2 and of 4, all-reduces alone and exchanges alone, those by
-// chunks of sums of floats; and for all others.
+// chunks of sums of floats; for all others; and for teams across hosts.
 #include "device/ops/run_calls.cuh"
 
 #define VERBENA_OPS_KERNEL(name, ...)                                           \
@@ -20,6 +20,7 @@
 VERBENA_OPS_KERNELS(packets_16, ReduceFloats, ByPackets, , verbena::device::Packet16)
 VERBENA_OPS_KERNELS(packets_64, ReduceFloats, ByPackets, , verbena::device::Packet64)
 VERBENA_OPS_KERNELS(chunks, ReduceFloats, ByChunks)
+VERBENA_OPS_KERNEL(across_hosts, AcrossHostsByChunks)
 
 // Does nothing for a time.
 extern "C" __global__ void verbena_ops_pause(uint64_t length_ns) {

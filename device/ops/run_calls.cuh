@@ -3,7 +3,7 @@
 #pragma once
 
 #include "device/ops/call.h"
-#include "verbena/device/collectives/bulk.cuh"
+#include "verbena/device/collectives/across_hosts.cuh"
 #include "verbena/device/collectives/direct.cuh"
 #include "verbena/device/collectives/one_shot.cuh"
 #include "verbena/device/collectives/two_shot.cuh"
@@ -86,6 +86,43 @@ struct ByChunks {
                                                    uint64_t most_bytes, const Reduce& reduce) {
     Bulk<> calls(launch.workspace, block_index(), blocks_per_grid(), launch.chunk_bytes, start_of(launch));
     (void)calls.template exchange_reduce<kRanks>(plan, most_bytes, reduce);
+    return calls.finish();
+  }
+};
+
+// Of a team in several hosts. What all ranks get goes to each host once, all else straight to each rank.
+struct AcrossHostsByChunks {
+  VERBENA_DEVICE static SymmStatus all_reduce(const Launch& launch, const Call& call,
+                                              const ReduceAny& reduce) {
+    start_of(launch)();
+    AcrossHosts<> calls(launch.workspace, *launch.host, {launch.hosts, launch.members}, block_index(),
+                        blocks_per_grid(), launch.chunk_bytes);
+    (void)calls.all_reduce(call.input, call.output, call.length_bytes, reduce);
+    return calls.finish();
+  }
+  template <typename Plan>
+  VERBENA_DEVICE static SymmStatus exchange(const Launch& launch, const Call& call, const Plan& plan,
+                                            uint64_t most_bytes) {
+    start_of(launch)();
+    const bool is_one_for_all =
+        call.lengths == Lengths::kEqual ? call.source.member_bytes == 0 : call.lengths != Lengths::kByPair;
+    if (is_one_for_all) {
+      AcrossHosts<> calls(launch.workspace, *launch.host, {launch.hosts, launch.members}, block_index(),
+                          blocks_per_grid(), launch.chunk_bytes);
+      (void)calls.gather(plan, most_bytes, call.lengths == Lengths::kFromRoot ? call.root : -1);
+      return calls.finish();
+    }
+    Bulk<SymmContext, true> calls(launch.workspace, block_index(), blocks_per_grid(), launch.chunk_bytes);
+    (void)calls.exchange(plan, most_bytes);
+    return calls.finish();
+  }
+  template <typename Plan>
+  VERBENA_DEVICE static SymmStatus exchange_reduce(const Launch& launch, const Plan& plan,
+                                                   uint64_t most_bytes, const ReduceAny& reduce) {
+    start_of(launch)();
+    AcrossHosts<> calls(launch.workspace, *launch.host, {launch.hosts, launch.members}, block_index(),
+                        blocks_per_grid(), launch.chunk_bytes);
+    (void)calls.reduce_scatter(plan, most_bytes, reduce);
     return calls.finish();
   }
 };

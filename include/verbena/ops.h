@@ -1,7 +1,7 @@
-/* Collectives between GPUs of one host, as kernels of libverbena_ops.so: all-reduce, all-gather,
- * reduce-scatter, broadcast, all-to-all, over a team of verbena.h. Tensors are raw pointers to memory of the
- * GPU, allocated in whatever way: nothing is registered and nothing is exchanged when a CUDA graph has been
- * captured. Results have the same bits on every rank.
+/* Collectives between GPUs of one host, or of several, as kernels of libverbena_ops.so: all-reduce,
+ * all-gather, reduce-scatter, broadcast, all-to-all, over a team of verbena.h. Tensors are raw pointers to
+ * memory of the GPU, allocated in whatever way: nothing is registered and nothing is exchanged when a CUDA
+ * graph has been captured. Results have the same bits on every rank.
  *
  * Calls with a stream put work into it and return: they never synchronise, and are legal while the stream is
  * captured. All members of the team make the same calls, in the same order, with the same counts, types and
@@ -33,8 +33,9 @@ typedef enum {
   VERBENA_OPS_E4M3 = 4 /* 8 bits, no infinities */
 } verbena_ops_type;
 
-/* Floating-point numbers are summed in float, in the order of ranks, and rounded once; int32 wraps round, and
- * its mean is cut towards zero. The least or largest of numbers with a NaN among them is a NaN. */
+/* Floating-point numbers are summed in float, in the order of ranks, and rounded once; across hosts in
+ * the order of ranks in each host, then of hosts by their first ranks. int32 wraps round, and its
+ * mean is cut towards zero. The least or largest of numbers with a NaN among them is a NaN. */
 typedef enum {
   VERBENA_OPS_SUM = 0,
   VERBENA_OPS_MEAN = 1,
@@ -105,7 +106,12 @@ typedef struct {
 
 /* Collective over the context, with its GPU current: members give the team, of at most 16 ranks, other ranks
  * null; null options are defaults. All ranks get a handle; those of no member serve the collective calls
- * alone. The team may be freed before it. */
+ * alone. The team may be freed before it.
+ *
+ * Loads and stores reach all of the team, or it has equally many ranks of each of several hosts, in a context
+ * of verbena_context_create(). Then there is VERBENA_OPS_BULK_TWO_SHOT alone: the setting and measurements do
+ * not count, other algorithms in a `choice`, copy engines and verbena_ops_reduce_scatter_norm_all_gather()
+ * are refused with VERBENA_INVALID_USAGE, and all-reduces in few bits are exact. */
 VERBENA_API verbena_result verbena_ops_create(verbena_context* context, const verbena_team* team,
                                               const verbena_ops_options* options, verbena_ops** ops);
 /* Collective over the context. No kernel of any rank uses it any more. Before the context's end. */

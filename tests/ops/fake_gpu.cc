@@ -204,6 +204,7 @@ const std::map<std::string, Body>& list_kernels() {
   using device::Packet64;
   static std::map<std::string, Body> kernels = {
       {"verbena_ops_norm", &ops::run_norm},
+      {"verbena_ops_across_hosts", &run<ops::AcrossHostsByChunks>},
       {"verbena_ops_sharded_norm_packets", &ops::run_sharded_norm<device::OneShot<Packet64>>},
       {"verbena_ops_sharded_norm_chunks", &ops::run_sharded_norm<device::Bulk<>>},
   };

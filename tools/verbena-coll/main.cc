@@ -53,6 +53,7 @@ void start_ranks(ChildGroup& group, const Options& options) {
                                      "--timeout",   std::to_string(plan.timeout_s),
                                      "--packets",   std::to_string(plan.packet_bytes),
                                      "--hidden",    std::to_string(plan.hidden),
+                                     "--hosts",     std::to_string(plan.hosts),
                                      "--soak",      std::to_string(plan.soak)};
   if (!plan.library.empty()) common.insert(common.end(), {"--library", plan.library});
   if (!plan.checks) common.emplace_back("--no-check");
@@ -75,6 +76,10 @@ void start_ranks(ChildGroup& group, const Options& options) {
     // Loading a kernel at its first launch waits for running kernels, and they may wait for a peer that waits
     // for us.
     command.environment.set_default("CUDA_MODULE_LOADING", "EAGER");
+    const auto of_host = static_cast<unsigned>(options.ranks) / plan.hosts;
+    if (plan.hosts > 1)
+      command.environment.set("VERBENA_HOSTID",
+                              "host-" + std::to_string(static_cast<unsigned>(rank) / of_host));
     group.start(command);
   }
 }
@@ -179,6 +184,9 @@ int run_parent(Options options, int argc, const char* const* argv) {
     throw UsageError("--ranks " + std::to_string(options.ranks) +
                      ": each of 2 ranks or more needs a GPU, and there are " + std::to_string(gpus));
   const auto ranks = static_cast<unsigned>(options.ranks);
+  if (ranks % options.rank_plan.hosts != 0)
+    throw UsageError("--hosts " + std::to_string(options.rank_plan.hosts) + ": " + std::to_string(ranks) +
+                     " ranks are not equally many for each");
   Result result = begin_result("verbena-coll", argc, argv);
   Figures figures(ranks, options.rank_plan.chain);
   {

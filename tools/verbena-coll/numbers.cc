@@ -42,7 +42,7 @@ Bytes make_input_of(uint64_t count, uint32_t rank, uint32_t round) {
 }
 
 template <typename T>
-Bytes make_sum_of(uint64_t count, uint32_t ranks, uint32_t round) {
+Bytes make_sum_of(uint64_t count, uint32_t ranks, uint32_t round, uint32_t of_host) {
   Bytes bytes(count * sizeof(T));
   for (uint64_t i = 0; i < count; ++i) {
     T result;
@@ -51,8 +51,13 @@ Bytes make_sum_of(uint64_t count, uint32_t ranks, uint32_t round) {
       for (uint32_t rank = 0; rank < ranks; ++rank) sum += static_cast<uint32_t>(draw<T>(i, rank, round));
       result = static_cast<int32_t>(sum);
     } else {
-      float sum = device::widen(draw<T>(i, 0, round));
-      for (uint32_t rank = 1; rank < ranks; ++rank) sum += device::widen(draw<T>(i, rank, round));
+      float sum = 0;
+      for (uint32_t first = 0; first < ranks; first += of_host) {
+        float part = device::widen(draw<T>(i, first, round));
+        for (uint32_t rank = first + 1; rank < first + of_host; ++rank)
+          part += device::widen(draw<T>(i, rank, round));
+        sum = first == 0 ? part : sum + part;
+      }
       result = device::narrow<T>(sum);
     }
     std::memcpy(bytes.data() + i * sizeof(T), &result, sizeof(T));
@@ -113,8 +118,9 @@ Bytes make_input(verbena_ops_type type, uint64_t count, uint32_t rank, uint32_t 
   return with_type(type, [&](auto number) { return make_input_of<decltype(number)>(count, rank, round); });
 }
 
-Bytes make_sum(verbena_ops_type type, uint64_t count, uint32_t ranks, uint32_t round) {
-  return with_type(type, [&](auto number) { return make_sum_of<decltype(number)>(count, ranks, round); });
+Bytes make_sum(verbena_ops_type type, uint64_t count, uint32_t ranks, uint32_t round, uint32_t of_host) {
+  return with_type(type,
+                   [&](auto number) { return make_sum_of<decltype(number)>(count, ranks, round, of_host); });
 }
 
 double measure_error(verbena_ops_type type, const Bytes& numbers, const Bytes& exact,

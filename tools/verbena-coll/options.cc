@@ -19,6 +19,12 @@ ParsedOptions parse_options(int argc, char** argv) {
   app.option_defaults()->group("What is measured");
   app.add_option("--ranks,-n", options.ranks, "processes (default one for each GPU)")
       ->check(CLI::Range(2, 16));
+  app.add_option(
+         "--hosts", plan.hosts,
+         "the ranks count as so many hosts, of equally many ranks, and reach each other by RDMA there "
+         "(sets VERBENA_HOSTID)")
+      ->check(CLI::Range(1, 16))
+      ->capture_default_str();
   SizeOptions sizes;
   sizes.sizes = "1K:64M";
   add_size_options(app, sizes);

@@ -10,6 +10,7 @@ struct RankPlan {
   std::string id;  // the unique id in hexadecimal digits
   std::string nccl_id;
   unsigned rank = 0, count_ranks = 2;
+  unsigned hosts = 1;  // of equally many ranks, which count as apart
   int gpu = 0;
   std::vector<uint64_t> sizes;  // bytes of a rank's tensor
   std::vector<std::string> types = {"bf16"};

@@ -210,9 +210,11 @@ Bytes Rank::expect(const Subject& subject, uint64_t count, uint32_t round) const
   Bytes output;
   switch (subject.operation) {
     case VERBENA_OPS_ALL_REDUCE:
-      return make_sum(subject.type, count, plan_.count_ranks, round);
+      return make_sum(subject.type, count, plan_.count_ranks, round, plan_.count_ranks / plan_.hosts);
     case VERBENA_OPS_REDUCE_SCATTER:
-      return cut(make_sum(subject.type, count * plan_.count_ranks, plan_.count_ranks, round), plan_.rank);
+      return cut(make_sum(subject.type, count * plan_.count_ranks, plan_.count_ranks, round,
+                          plan_.count_ranks / plan_.hosts),
+                 plan_.rank);
     case VERBENA_OPS_BROADCAST:
       return make_input(subject.type, count, round % plan_.count_ranks, round);
     case VERBENA_OPS_ALL_GATHER:
@@ -240,14 +242,17 @@ std::vector<std::unique_ptr<Contender>> Rank::list_contenders(const Subject& sub
     // What is checked against the others comes first.
     add(NormContender::Kind::kApart, chosen_.get(), "verbena/apart", VERBENA_OPS_AUTO);
     add(NormContender::Kind::kFused, nullptr, "verbena/auto", VERBENA_OPS_AUTO);
+    if (plan_.hosts > 1) return all;
     add(NormContender::Kind::kFused, nullptr, "verbena/one-shot-16", VERBENA_OPS_ONE_SHOT_16);
     add(NormContender::Kind::kFused, nullptr, "verbena/one-shot-64", VERBENA_OPS_ONE_SHOT_64);
     return all;
   }
   const verbena_ops_algorithm codec = subject.named.codec;
   for (const verbena_ops_choice& choice :
-       codec != VERBENA_OPS_AUTO ? list_coded_choices(codec, bytes, plan_.count_ranks, plan_.blocks)
-                                 : list_choices(subject.operation, bytes, plan_.count_ranks, plan_.blocks)) {
+       plan_.hosts > 1 ? list_choices_across_hosts(bytes, plan_.blocks)
+       : codec != VERBENA_OPS_AUTO
+           ? list_coded_choices(codec, bytes, plan_.count_ranks, plan_.blocks)
+           : list_choices(subject.operation, bytes, plan_.count_ranks, plan_.blocks)) {
     if (choice.algorithm == VERBENA_OPS_AUTO || plan_.all_shapes)
       all.push_back(std::make_unique<OurContender>(library_, ours_->ops, choice, codec));
   }
@@ -332,7 +337,7 @@ uint64_t Rank::check_chain(Contender& contender, uint64_t bytes) {
   const uint64_t count = bytes / sizeof(int32_t);
   const Work work{VERBENA_OPS_ALL_REDUCE, first_, second_, count, VERBENA_OPS_INT32, 0};
   const Bytes input = make_input(VERBENA_OPS_INT32, count, plan_.rank, 7);
-  Bytes expected = make_sum(VERBENA_OPS_INT32, count, plan_.count_ranks, 7);
+  Bytes expected = make_sum(VERBENA_OPS_INT32, count, plan_.count_ranks, 7, plan_.count_ranks);
   for (uint64_t i = 0; i < count; ++i) {
     uint32_t number = 0;
     std::memcpy(&number, expected.data() + i * sizeof(number), sizeof(number));
@@ -414,7 +419,7 @@ std::unique_ptr<Graph> Rank::make_graph(unsigned chain, const std::function<void
 // All ranks begin together: behind a collective that none leaves before the last one has come, and with
 // everything in the stream by then.
 double Rank::time_us(const std::function<void()>& launch) {
-  const verbena_ops_choice choice{VERBENA_OPS_ONE_SHOT_16, 1, 32, 0};
+  const verbena_ops_choice choice{plan_.hosts > 1 ? VERBENA_OPS_AUTO : VERBENA_OPS_ONE_SHOT_16, 1, 32, 0};
   check(library_.verbena_ops_pause(ours_->ops, kPause_ns, gpu_.stream()), "verbena_ops_pause");
   check(library_.verbena_ops_all_reduce(ours_->ops, reinterpret_cast<void*>(barrier_),
                                         reinterpret_cast<void*>(barrier_), kBarrierElements,

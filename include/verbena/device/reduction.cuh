@@ -129,6 +129,26 @@ struct ReduceAny {
     return finish_any(*this, copy, ranks);
   }
 
+  // Of sums before they are rounded, some ranks': how many words they are in `Bits`, and those of later ranks
+  // added to them.
+  template <typename Bits>
+  VERBENA_DEVICE uint32_t count_words() const {
+    return type == DataType::kE4m3 ? sizeof(Bits)
+           : type == DataType::kFloat16 || type == DataType::kBfloat16
+               ? static_cast<uint32_t>(sizeof(Bits)) / 2
+               : static_cast<uint32_t>(sizeof(Bits)) / 4;
+  }
+  VERBENA_DEVICE uint32_t merge_words(uint32_t sum, uint32_t later) const {
+    const bool is_least = reduction == Reduction::kMin;
+    const auto merge = [&](auto a, auto b) {
+      return __builtin_bit_cast(uint32_t, reduction <= Reduction::kMean
+                                              ? detail::add_terms(a, b)
+                                              : detail::choose_term(a, b, is_least));
+    };
+    if (type == DataType::kInt32) return merge(static_cast<int32_t>(sum), static_cast<int32_t>(later));
+    return merge(__builtin_bit_cast(float, sum), __builtin_bit_cast(float, later));
+  }
+
  private:
   friend struct ReduceFloats;
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "device/collectives/hosts.h"
 #include "device/emulator/sanitizer.h"
 #include "device/emulator/world.h"
 #include "device/ops/run_calls.cuh"
@@ -77,6 +78,8 @@ struct Shape {
   int32_t ranks;
   uint32_t blocks, threads;
   uint64_t slot_bytes;
+  int32_t of_host = 0;  // ranks that reach each other; 0: all
+  bool are_mixed = false;
 };
 
 // Ranks with a workspace, which goes on from launch to launch.
@@ -85,7 +88,10 @@ class Ranks {
  public:
   explicit Ranks(const Shape& shape, uint64_t timeout_ns = 2'000'000'000)
       : shape_(shape),
-        fleet_(shape.ranks, INT32_MAX, Fleet::measure_workspace(shape.ranks, shape.blocks, shape.slot_bytes)),
+        fleet_(shape.ranks, INT32_MAX,
+               2 * Fleet::measure_workspace(shape.ranks, shape.blocks, shape.slot_bytes)),
+        hosts_(fleet_, shape.of_host == 0 ? shape.ranks : shape.of_host, shape.are_mixed),
+        host_workspaces_(static_cast<size_t>(shape.ranks)),
         status_(static_cast<size_t>(shape.ranks), 0) {
     for (int32_t rank = 0; rank < shape.ranks; ++rank) fleet_.context(rank).timeout_ns = timeout_ns;
   }
@@ -102,6 +108,7 @@ class Ranks {
       launch.status = &status_[rank];
       launch.chunk_bytes = chunk_bytes;
       launch.count_calls = static_cast<uint32_t>(cases.size());
+      place_in_hosts(static_cast<int32_t>(rank), launch);
       for (size_t i = 0; i < cases.size(); ++i) {
         const Case& one = cases[i];
         const uint64_t offset = (seed + i) % 3 == 0 ? 0 : (seed + rank + i) % 4 * 4;
@@ -119,8 +126,10 @@ class Ranks {
       world.add_grid(static_cast<uint32_t>(rank), shape_.blocks, shape_.threads, [&, rank] {
         if ((seed + rank) % 3 == 0) device::pause(500'000);
         ops::run_calls<Way>(launches[rank]);
+        if (device::thread_index() == 0) hosts_.end();
       });
     }
+    if (hosts_.count() > 1) hosts_.serve(world, seed, static_cast<uint32_t>(shape_.ranks) * shape_.blocks);
     if (const std::string failure = world.run(); !failure.empty()) return failure;
     for (size_t rank = 0; rank < ranks; ++rank) {
       if (status_[rank] != 0)
@@ -142,8 +151,20 @@ class Ranks {
   int64_t status(int32_t rank) const { return status_[static_cast<size_t>(rank)]; }
 
  private:
+  void place_in_hosts(int32_t rank, Launch& launch) {
+    SymmWorkspace<>& host = host_workspaces_[static_cast<size_t>(rank)];
+    const device::HostPlaces places = hosts_.places(rank);
+    if (places.hosts == 1) return;
+    host = hosts_.host_workspace(rank, 1, shape_.blocks, shape_.slot_bytes);
+    launch.host = &host;
+    launch.hosts = places.hosts;
+    std::copy_n(places.members, shape_.ranks, launch.members);
+  }
+
   const Shape shape_;
   Fleet fleet_;
+  Hosts hosts_;
+  std::vector<SymmWorkspace<>> host_workspaces_;
   std::vector<int64_t> status_;
 };
 
@@ -225,6 +246,42 @@ Data reduce_all(const std::vector<Data>& inputs, uint64_t begin, uint64_t count,
   return result;
 }
 
+// The same in the order of hosts of so many ranks, rank r in host r modulo `hosts` where that is not 0.
+template <typename T>
+Data reduce_by_hosts(const std::vector<Data>& inputs, uint64_t begin, uint64_t count,
+                     device::Reduction reduction, size_t of_host, bool are_mixed) {
+  std::vector<Data> in_order;
+  const size_t hosts = inputs.size() / of_host;
+  for (size_t i = 0; i < inputs.size(); ++i)
+    in_order.push_back(are_mixed ? inputs[i % of_host * hosts + i / of_host] : inputs[i]);
+  using Sum = decltype(device::widen(T{}));
+  Data result(count * sizeof(T));
+  for (uint64_t i = 0; i < count; ++i) {
+    std::vector<Sum> sums;
+    for (size_t rank = 0; rank < in_order.size(); rank += of_host) {
+      std::vector<Sum> terms;
+      for (size_t k = 0; k < of_host; ++k)
+        terms.push_back(device::widen(take<T>(in_order[rank + k], begin + i)));
+      sums.push_back(
+          reduce(terms, reduction == device::Reduction::kMean ? device::Reduction::kSum : reduction));
+    }
+    Sum sum = reduce(sums, reduction == device::Reduction::kMean ? device::Reduction::kSum : reduction);
+    if (reduction == device::Reduction::kMean) sum /= static_cast<Sum>(inputs.size());
+    const T number = device::narrow<T>(sum);
+    std::memcpy(result.data() + i * sizeof(T), &number, sizeof(T));
+  }
+  return result;
+}
+
+// In the order of the shape's hosts, or of ranks without one.
+template <typename T>
+Data reduce_in_order(const Shape* hosts, const std::vector<Data>& inputs, uint64_t begin, uint64_t count,
+                     device::Reduction reduction) {
+  return hosts == nullptr ? reduce_all<T>(inputs, begin, count, reduction)
+                          : reduce_by_hosts<T>(inputs, begin, count, reduction,
+                                               static_cast<size_t>(hosts->of_host), hosts->are_mixed);
+}
+
 template <typename T>
 Case all_reduce(Random& random, int32_t ranks, uint64_t count, device::Reduction reduction,
                 ops::Algorithm algorithm, bool is_in_place = false) {
@@ -242,6 +299,16 @@ Case all_reduce(Random& random, int32_t ranks, uint64_t count, device::Reduction
     call.reduction = static_cast<uint32_t>(reduction);
     call.length_bytes = count * sizeof(T);
   };
+  return one;
+}
+
+template <typename T>
+Case all_reduce_across(Random& random, const Shape& shape, uint64_t count, device::Reduction reduction,
+                       bool is_in_place = false) {
+  Case one = all_reduce<T>(random, shape.ranks, count, reduction, ops::Algorithm::kBulkTwoShot, is_in_place);
+  one.outputs.assign(static_cast<size_t>(shape.ranks),
+                     reduce_by_hosts<T>(one.inputs, 0, count, reduction, static_cast<size_t>(shape.of_host),
+                                        shape.are_mixed));
   return one;
 }
 
@@ -309,7 +376,7 @@ Case broadcast(Random& random, int32_t ranks, uint64_t length, int32_t root,
   return one;
 }
 Case reduce_scatter(Random& random, int32_t ranks, uint64_t rows, uint64_t row_count,
-                    device::Reduction reduction) {
+                    device::Reduction reduction, const Shape* hosts = nullptr) {
   using T = device::Bfloat16;
   const auto size = static_cast<uint64_t>(ranks);
   Case one{"reduce_scatter of " + std::to_string(rows) + " rows of " + std::to_string(row_count), {}, {}, {}};
@@ -318,7 +385,8 @@ Case reduce_scatter(Random& random, int32_t ranks, uint64_t rows, uint64_t row_c
   for (uint64_t rank = 0; rank < size; ++rank) {
     Data output;
     for (uint64_t row = 0; row < rows; ++row) {
-      const Data part = reduce_all<T>(one.inputs, (row * size + rank) * row_count, row_count, reduction);
+      const Data part =
+          reduce_in_order<T>(hosts, one.inputs, (row * size + rank) * row_count, row_count, reduction);
       output.insert(output.end(), part.begin(), part.end());
     }
     one.outputs.push_back(output);
@@ -425,16 +493,17 @@ Case all_gather_v(Random& random, int32_t ranks, uint32_t most, uint64_t unit, b
   };
   return one;
 }
-Case reduce_scatter_v(Random& random, int32_t ranks, uint32_t most, bool has_offsets) {
+Case reduce_scatter_v(Random& random, int32_t ranks, uint32_t most, bool has_offsets,
+                      const Shape* hosts = nullptr) {
   const auto size = static_cast<size_t>(ranks);
   const auto counts = draw_counts(random, size, most, has_offsets);
   Case one{"reduce_scatter_v", {}, {}, {}};
   for (size_t rank = 0; rank < size; ++rank)
     one.inputs.push_back(draw_numbers<float>(random, static_cast<uint64_t>(counts->input_units[0])));
   for (size_t rank = 0; rank < size; ++rank)
-    one.outputs.push_back(reduce_all<float>(one.inputs, static_cast<uint64_t>(counts->send_at[0][rank]),
-                                            static_cast<uint64_t>(counts->send[0][rank]),
-                                            device::Reduction::kSum));
+    one.outputs.push_back(
+        reduce_in_order<float>(hosts, one.inputs, static_cast<uint64_t>(counts->send_at[0][rank]),
+                               static_cast<uint64_t>(counts->send[0][rank]), device::Reduction::kSum));
   one.describe = [=](int32_t rank, Call& call) {
     call.kind = Kind::kExchangeReduce;
     call.lengths = Lengths::kByReceiver;
@@ -588,6 +657,72 @@ TYPED_TEST(CallsTest, Broadcasts) {
 TYPED_TEST(CallsTest, CountsInMemory) {
   for (const int32_t ranks : {1, 2, 3, 5}) this->template check_counts_in_memory<0>(ranks);
   this->template check_counts_in_memory<2>(2);
+}
+
+// Ranks in several hosts: all calls one after the other, in slots that they use in turn.
+std::vector<Shape> list_hosts() {
+  std::vector<Shape> shapes;
+  for (const auto& [ranks, of_host] :
+       std::vector<std::pair<int32_t, int32_t>>{{2, 1}, {4, 2}, {6, 2}, {6, 3}, {8, 4}, {3, 1}, {9, 3}})
+    for (const bool are_mixed : {false, true})
+      shapes.push_back({ranks, 2, 32, 640, of_host, are_mixed && of_host > 1});
+  return shapes;
+}
+constexpr uint64_t kHostSeeds = emulator::kSanitizer ? 1 : 4;
+
+TEST(AcrossHosts, AllReduces) {
+  using device::Reduction;
+  for (const Shape& shape : list_hosts()) {
+    Ranks<ops::AcrossHostsByChunks> all(shape);
+    for (uint64_t seed = 0; seed < kHostSeeds; ++seed) {
+      Random random(seed + 3);
+      const uint64_t odd = 1 + seed * 131 % 700;
+      const auto of = [&](auto number, uint64_t count, Reduction reduction, bool is_in_place = false) {
+        return all_reduce_across<decltype(number)>(random, shape, count, reduction, is_in_place);
+      };
+      ASSERT_EQ(
+          all.run(seed,
+                  {of(float{}, random.between(0, 300), Reduction::kSum),
+                   of(device::Bfloat16{}, random.between(1, 60), Reduction::kSum, true),
+                   of(device::Bfloat16{}, odd, Reduction::kMean), of(device::Half{}, 1, Reduction::kSum),
+                   of(device::E4m3{}, odd, Reduction::kSum), of(int32_t{}, odd, Reduction::kMean),
+                   of(device::Half{}, 40, Reduction::kMin), of(float{}, odd, Reduction::kMax, true)},
+                  seed % 3 == 2 ? 32 : 0),
+          "")
+          << shape.ranks << " ranks, hosts of " << shape.of_host << ", seed " << seed;
+    }
+  }
+}
+
+TEST(AcrossHosts, ExchangesAndAllReducesInTurn) {
+  for (const Shape& shape : list_hosts()) {
+    Ranks<ops::AcrossHostsByChunks> all(shape);
+    const int32_t ranks = shape.ranks;
+    for (uint64_t seed = 0; seed < kHostSeeds; ++seed) {
+      Random random(seed + 77);
+      const uint64_t odd = 1 + random.between(0, 900), unit = 1 + random.between(0, 20);
+      const auto sum = [&](uint64_t count) {
+        return all_reduce_across<device::Bfloat16>(random, shape, count, device::Reduction::kSum);
+      };
+      EXPECT_EQ(all.run(seed, {all_gather(random, ranks, 1, odd), sum(unit),
+                               all_gather(random, ranks, 5, unit), all_to_all(random, ranks, odd, 1, 1),
+                               sum(odd), all_to_all(random, ranks, 12 * unit, 3, 4), sum(1),
+                               broadcast(random, ranks, 2 * odd, static_cast<int32_t>(seed) % ranks)}),
+                "")
+          << ranks << " ranks, hosts of " << shape.of_host << ", seed " << seed;
+      EXPECT_EQ(all.run(seed,
+                        {reduce_scatter(random, ranks, 1, odd, device::Reduction::kSum, &shape),
+                         reduce_scatter(random, ranks, 3, unit, device::Reduction::kMax, &shape), sum(3),
+                         reduce_scatter(random, ranks, 4, 24, device::Reduction::kMean, &shape),
+                         all_to_all_v(random, ranks, 90, 1 + seed % 9, seed % 2 == 1),
+                         all_gather_v(random, ranks, 30, 1 + seed % 7, seed % 2 == 0),
+                         reduce_scatter_v(random, ranks, 9, seed % 2 == 1, &shape),
+                         all_to_all_v(random, ranks, 9, 16, seed % 2 == 0)},
+                        seed % 2 * 64),
+                "")
+          << ranks << " ranks, hosts of " << shape.of_host << ", seed " << seed;
+    }
+  }
 }
 
 // In windows: every size, in place too, the same bits as by every other way.

@@ -17,10 +17,16 @@
 //   the sums of chunk s-3.
 // An exchange has terms alone: in step s a block sends chunk s and places chunk s-1, and the first holds.
 // A broadcast has both: terms are the root's shares, each for another rank, which passes it on as its sum.
+//
+// Exchanges also go to members out of reach, by Bulk<SymmContext, true>: what goes there is staged in the
+// upper half of this rank's own slot of that member, a NIC puts it into the lower half of the peer's, and
+// writes the flag behind it. A staged chunk s is there when the peer's terms s+2 come, since they leave
+// behind its terms s+1 and those wait for ours; so staging is free as early as the slot.
 #ifndef VERBENA_DEVICE_COLLECTIVES_BULK_CUH
 #define VERBENA_DEVICE_COLLECTIVES_BULK_CUH
 
 #include "verbena/device/collectives/exchange_plan.cuh"
+#include "verbena/device/symm_verbena.cuh"
 
 namespace verbena::device {
 
@@ -48,6 +54,25 @@ VERBENA_DEVICE void move_vectors(const Group& group, uint32_t pieces, uint32_t v
       if (first + k * step < all) store(piece[k], offset[k], data[k]);
     }
   }
+}
+
+// By one thread, to a member out of reach, by the block's queue, so that the flag comes behind the data.
+// Addresses are this rank's.
+template <typename Context>
+VERBENA_DEVICE_FAR WaitResult put_far(const Context& context, int32_t peer, char* there, const char* here,
+                                      uint64_t length_bytes, uint64_t* flag, uint64_t number) {
+  using Network = SymmNetwork<Context>;
+  WaitResult result = WaitResult::kReached;
+  if (length_bytes != 0) result = Network::put(context, peer, there, here, length_bytes, {});
+  return result == WaitResult::kReached ? Network::write_word(context, peer, flag, number, {}) : result;
+}
+// Two words behind each other.
+template <typename Context>
+VERBENA_DEVICE_FAR WaitResult write_far(const Context& context, int32_t peer, uint64_t* words, uint64_t first,
+                                        uint64_t second) {
+  using Network = SymmNetwork<Context>;
+  const WaitResult result = Network::write_word(context, peer, words, first, {});
+  return result == WaitResult::kReached ? Network::write_word(context, peer, words + 1, second, {}) : result;
 }
 
 }  // namespace detail
@@ -129,9 +154,10 @@ struct PlainCodec {
         });
   }
 
-  // `sums`: the same chunk, with the places of sums.
+  // `sums`: the same chunk, with the places of sums. Anything but kDone ends the call.
   template <int kRanks, typename Group>
-  VERBENA_DEVICE void reduce_terms(const BulkChunk& terms, const BulkChunk& sums, const Group& group) const {
+  VERBENA_DEVICE SymmStatus reduce_terms(const BulkChunk& terms, const BulkChunk& sums,
+                                         const Group& group) const {
     constexpr uint32_t kVectors = kRanks == 2 ? 4 : kRanks == 4 ? 2 : 1;
     const int32_t me = terms.context.team_rank;
     const uint32_t length = terms.length(me), step = group.size() * kVectorBytes;
@@ -149,6 +175,7 @@ struct PlainCodec {
         detail::store_vector(output, offset, length, vectors[k]);
       }
     }
+    return SymmStatus::kDone;
   }
 
   template <int kRanks, typename Group>
@@ -239,8 +266,9 @@ struct PassOn {
         });
   }
   template <int kRanks, typename Group>
-  VERBENA_DEVICE void reduce_terms(const BulkChunk& terms, const BulkChunk& sums, const Group& group) const {
-    if (terms.context.team_rank == root) return;
+  VERBENA_DEVICE SymmStatus reduce_terms(const BulkChunk& terms, const BulkChunk& sums,
+                                         const Group& group) const {
+    if (terms.context.team_rank == root) return SymmStatus::kDone;
     const int32_t mine = find_share(terms);
     const uint32_t length = terms.length(mine);
     detail::move_vectors(
@@ -253,6 +281,7 @@ struct PassOn {
           }
           store(terms, mine, offset, vector);
         });
+    return SymmStatus::kDone;
   }
   template <int kRanks, typename Group>
   VERBENA_DEVICE void take_sums(const BulkChunk& chunk, const Group& group) const {
@@ -288,28 +317,41 @@ struct PassOn {
   }
 };
 
-template <typename Context = SymmContext>
+// Some members of a team alone, `count` of them, from one to the next `stride` numbers of the list; this rank
+// is one. Null: all members.
+struct BulkMembers {
+  const uint8_t* list = nullptr;
+  uint32_t count = 0, stride = 1;
+};
+
+// kReachesFar: a team with members out of reach too, or some of its members; exchanges alone.
+template <typename Context = SymmContext, bool kReachesFar = false>
 class Bulk {
  public:
   // As OneShot's; groups are of whole warps. `chunk_bytes`, the same on all ranks: of the tensor, in a step,
   // at most; 0: as many as there is room for.
   VERBENA_DEVICE Bulk(const SymmWorkspace<Context>& workspace, uint32_t block, uint32_t blocks,
-                      uint32_t chunk_bytes = 0, const GridStart& start = {})
+                      uint32_t chunk_bytes = 0, const GridStart& start = {}, const BulkMembers& members = {})
       : context_(workspace.context),
         blocks_(workspace.blocks),
         start_(start),
         block_(block),
         count_blocks_(blocks),
-        chunk_bytes_(chunk_bytes) {
+        chunk_bytes_(chunk_bytes),
+        members_(members) {
+    if (kReachesFar && members_.list != nullptr) {
+      while (members_.list[own_ * members_.stride] != context_.team_rank) ++own_;
+    }
     if (block >= blocks || blocks > blocks_.count || blocks_.slot_bytes <= kFlagBytes)
       status_ = SymmStatus::kInvalid;
-    if (context_.has_remote != 0) status_ = SymmStatus::kUnreachable;
+    if (context_.has_remote != 0 && !kReachesFar) status_ = SymmStatus::kUnreachable;
   }
 
   // `output` becomes what the codec's reduction makes of all ranks' `input`; in place too.
   template <int kRanks = 0, typename Codec, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce(const char* input, char* output, uint64_t length_bytes,
                                                      const Codec& codec, const Group& group = {}) {
+    static_assert(!kReachesFar, "verbena: across hosts an all-reduce is AcrossHosts'");
     if (kRanks != 0 && kRanks != context_.team_size) status_ = SymmStatus::kInvalid;
     return for_shares<kRanks>(input, output, length_bytes, static_cast<uint32_t>(context_.team_size), codec,
                               group);
@@ -329,7 +371,7 @@ class Bulk {
   [[nodiscard]] VERBENA_DEVICE SymmStatus exchange(const Plan& plan, uint64_t most_bytes,
                                                    const Group& group = {}) {
     return for_chunks(plan, most_bytes, group, [&](uint64_t number, uint64_t at, uint32_t most) {
-      for (int32_t turn = 0; turn < context_.team_size; ++turn) {
+      for (int32_t turn = 0; turn < count_members(); ++turn) {
         const int32_t member = find_member(turn);
         const auto line = plan(member);
         const uint64_t length = detail::cut_round(line.receive, at, most);
@@ -348,6 +390,20 @@ class Bulk {
       const auto length = static_cast<uint32_t>(detail::cut_round(line.receive, at, most));
       reduce_chunk<kRanks>(line.source.from(line.receive.begin + at),
                            line.destination.from(line.receive.begin + at), length, number, reduce, group);
+    });
+  }
+
+  // The sums themselves, before they are rounded: `take(offset, sums)` of each vector of the part that this
+  // rank gets, so many bytes from its begin.
+  template <typename Plan, typename Reduce, typename Take, typename Group = BlockGroup>
+  [[nodiscard]] VERBENA_DEVICE SymmStatus exchange_sums(const Plan& plan, uint64_t most_bytes,
+                                                        const Reduce& reduce, const Take& take,
+                                                        const Group& group = {}) {
+    return for_chunks(plan, most_bytes, group, [&](uint64_t number, uint64_t at, uint32_t most) {
+      const auto line = plan(context_.team_rank);
+      const auto length = static_cast<uint32_t>(detail::cut_round(line.receive, at, most));
+      add_chunk<0>(line.source.from(line.receive.begin + at), length, number, reduce, group,
+                   [&](uint32_t offset, auto& sums) { take(at + offset, sums); });
     });
   }
 
@@ -416,7 +472,8 @@ class Bulk {
       }
       if (step >= 1 && step <= chunks) {
         if (!wait(number_ + step - 1, kTerms, group)) return status_;
-        codec.template reduce_terms<kRanks>(at(step - 1, kTerms), at(step - 1, kSums), group);
+        status_ = codec.template reduce_terms<kRanks>(at(step - 1, kTerms), at(step - 1, kSums), group);
+        if (status_ != SymmStatus::kDone) return status_;
         signal(number_ + step - 1, kSums, group);
       }
       if (step >= 2) {
@@ -447,8 +504,14 @@ class Bulk {
   VERBENA_DEVICE uint64_t* find_flag(uint64_t number, int32_t source, Phase phase) const {
     return reinterpret_cast<uint64_t*>(find_slot(number, source) + blocks_.slot_bytes - kFlagBytes) + phase;
   }
+  VERBENA_DEVICE int32_t count_members() const {
+    if (kReachesFar && members_.list != nullptr) return static_cast<int32_t>(members_.count);
+    return context_.team_size;
+  }
   // From this rank on.
   VERBENA_DEVICE int32_t find_member(int32_t turn) const {
+    if (kReachesFar && members_.list != nullptr)
+      return members_.list[(own_ + static_cast<uint32_t>(turn)) % members_.count * members_.stride];
     const int32_t member = context_.team_rank + turn;
     return member < context_.team_size ? member : member - context_.team_size;
   }
@@ -457,16 +520,17 @@ class Bulk {
   template <typename Group>
   VERBENA_DEVICE void signal(uint64_t number, Phase phase, const Group& group) const {
     group.sync();
-    const auto peers = static_cast<uint32_t>(context_.team_size) - 1;
+    const auto peers = static_cast<uint32_t>(count_members()) - 1;
     for (uint32_t i = group.size() - 1 - group.rank(); i < peers; i += group.size()) {
       uint64_t* const flag = find_flag(number, context_.team_rank, phase);
-      store_release<Scope::kSystem>(
-          detail::shift(flag, detail::get_delta(context_, find_member(static_cast<int32_t>(i) + 1))), number);
+      const int64_t delta = detail::get_delta(context_, find_member(static_cast<int32_t>(i) + 1));
+      if (kReachesFar && delta == kSymmOutOfReach) continue;
+      store_release<Scope::kSystem>(detail::shift(flag, delta), number);
     }
   }
   template <typename Group>
   VERBENA_DEVICE bool wait(uint64_t number, Phase phase, const Group& group) {
-    const auto peers = static_cast<uint32_t>(context_.team_size) - 1;
+    const auto peers = static_cast<uint32_t>(count_members()) - 1;
     Patience patience(context_);
     WaitResult mine = WaitResult::kReached;
     int32_t late = 0;
@@ -484,12 +548,12 @@ class Bulk {
     return status_ == SymmStatus::kDone;
   }
 
-  // Both halves of a slot are for terms.
+  // Both halves of a slot are for terms, unless one is for staging.
   template <typename Plan, typename Group, typename Take>
   VERBENA_DEVICE SymmStatus for_chunks(const Plan& plan, uint64_t most_bytes, const Group& group,
                                        const Take& take) {
     if (!begin(group) || most_bytes == 0) return status_;
-    const uint64_t room = 2 * half_bytes();
+    const uint64_t room = (kReachesFar ? 1 : 2) * half_bytes();
     const auto most = static_cast<uint32_t>(chunk_bytes_ >= kVectorBytes && chunk_bytes_ < room
                                                 ? chunk_bytes_ / kVectorBytes * kVectorBytes
                                                 : room);
@@ -498,12 +562,14 @@ class Bulk {
     if (!is_known) {
       send_chunk(plan, number_, 0, most, group);
       tell_lengths(plan, chunks, group);
+      if (!send_far(plan, number_, 0, most, chunks, group)) return status_;
       signal(number_, kTerms, group);
       if (!wait(number_, kTerms, group) || !hear_lengths(plan, chunks, group)) return status_;
     }
     for (uint64_t step = is_known ? 0 : 1; step < chunks + 1; ++step) {
       if (step < chunks) {
         send_chunk(plan, number_ + step, step * most, most, group);
+        if (!send_far(plan, number_ + step, step * most, most, 0, group)) return status_;
         signal(number_ + step, kTerms, group);
       }
       if (step == 0) continue;
@@ -527,11 +593,12 @@ class Bulk {
   // message is and how many chunks its sender needs. All take as many as who needs most.
   template <typename Plan, typename Group>
   VERBENA_DEVICE void tell_lengths(const Plan& plan, uint64_t chunks, const Group& group) const {
-    const auto peers = static_cast<uint32_t>(context_.team_size) - 1;
+    const auto peers = static_cast<uint32_t>(count_members()) - 1;
     for (uint32_t i = group.rank(); i < peers; i += group.size()) {
       const int32_t peer = find_member(static_cast<int32_t>(i) + 1);
-      uint64_t* const told = detail::shift(find_flag(number_, context_.team_rank, kTerms) + kToldWord,
-                                           detail::get_delta(context_, peer));
+      const int64_t delta = detail::get_delta(context_, peer);
+      if (kReachesFar && delta == kSymmOutOfReach) continue;
+      uint64_t* const told = detail::shift(find_flag(number_, context_.team_rank, kTerms) + kToldWord, delta);
       store<Order::kWeak, Scope::kThreads>(told, plan(peer).send.length_bytes);
       store<Order::kWeak, Scope::kThreads>(told + 1, chunks);
     }
@@ -555,22 +622,69 @@ class Bulk {
     char* const there = find_slot(number, context_.team_rank);
     const auto mine = plan(context_.team_rank);
     const bool is_in_place = mine.source.find(0) == mine.destination.find(0);
-    for (int32_t turn = 1; turn < context_.team_size; ++turn) {
+    for (int32_t turn = 1; turn < count_members(); ++turn) {
       const int32_t peer = find_member(turn);
       const auto line = plan(peer);
-      detail::copy_rows(group, Rows::side_by_side(detail::shift(there, detail::get_delta(context_, peer))),
-                        line.source.from(line.send.begin + at), detail::cut_round(line.send, at, most),
-                        is_in_place);
+      const int64_t delta = detail::get_delta(context_, peer);
+      char* const to =
+          kReachesFar && delta == kSymmOutOfReach ? find_staging(number, peer) : detail::shift(there, delta);
+      detail::copy_rows(group, Rows::side_by_side(to), line.source.from(line.send.begin + at),
+                        detail::cut_round(line.send, at, most), is_in_place);
     }
+  }
+  VERBENA_DEVICE char* find_staging(uint64_t number, int32_t peer) const {
+    return find_slot(number, peer) + half_bytes();
+  }
+  // What send_chunk() has staged, and the flag behind it; with `chunks` other than 0 the lengths of
+  // tell_lengths() too. A thread for each member out of reach.
+  template <typename Plan, typename Group>
+  VERBENA_DEVICE bool send_far(const Plan& plan, uint64_t number, uint64_t at, uint32_t most, uint64_t chunks,
+                               const Group& group) {
+    if constexpr (kReachesFar) {
+      group.sync();
+      const auto peers = static_cast<uint32_t>(count_members()) - 1;
+      WaitResult mine = WaitResult::kReached;
+      int32_t peer = 0;
+      for (uint32_t i = group.rank(); i < peers && mine == WaitResult::kReached; i += group.size()) {
+        peer = find_member(static_cast<int32_t>(i) + 1);
+        if (detail::get_delta(context_, peer) != kSymmOutOfReach) continue;
+        const auto line = plan(peer);
+        uint64_t* const flag = find_flag(number, context_.team_rank, kTerms);
+        if (chunks != 0)
+          mine = detail::write_far(context_, peer, flag + kToldWord, line.send.length_bytes, chunks);
+        if (mine == WaitResult::kReached)
+          mine = detail::put_far(context_, peer, find_slot(number, context_.team_rank),
+                                 find_staging(number, peer), detail::cut_round(line.send, at, most), flag,
+                                 number);
+      }
+      status_ =
+          detail::conclude(context_, group, mine, {SymmWait::kRequest, block_, static_cast<uint32_t>(peer)});
+    }
+    return status_ == SymmStatus::kDone;
   }
   template <int kRanks, typename Reduce, typename Group>
   VERBENA_DEVICE void reduce_chunk(const Rows& source, const Rows& destination, uint32_t length,
                                    uint64_t number, const Reduce& reduce, const Group& group) const {
+    const int32_t size = kRanks == 0 ? context_.team_size : kRanks;
+    const bool is_flat = destination.is_side_by_side();
+    char* const to = destination.find(0);
+    add_chunk<kRanks>(source, length, number, reduce, group, [&](uint32_t offset, auto& sums) {
+      const Vector16 sum = reduce.template finish<Vector16>(sums, size);
+      if (is_flat) {
+        detail::store_vector(to, offset, length, sum);
+      } else {
+        detail::store_vector(destination, offset, length, sum);
+      }
+    });
+  }
+  // `take(offset, sums)` of each vector.
+  template <int kRanks, typename Reduce, typename Group, typename Take>
+  VERBENA_DEVICE void add_chunk(const Rows& source, uint32_t length, uint64_t number, const Reduce& reduce,
+                                const Group& group, const Take& take) const {
     constexpr int32_t kAtOnce = kRanks == 0 ? 4 : kRanks;
     const int32_t size = kRanks == 0 ? context_.team_size : kRanks, me = context_.team_rank;
-    const bool is_flat = source.is_side_by_side() && destination.is_side_by_side();
+    const bool is_flat = source.is_side_by_side();
     const char* const from = source.find(0);
-    char* const to = destination.find(0);
     for (uint32_t offset = group.rank() * kVectorBytes; offset < length;
          offset += group.size() * kVectorBytes) {
       typename Reduce::template Sums<Vector16> sums;
@@ -592,14 +706,7 @@ class Bulk {
         }
         reduce.add(sums, terms, first, size - first < kAtOnce ? size - first : kAtOnce);
       }
-      const Vector16 sum = reduce.template finish<Vector16>(sums, size);
-      if (is_flat) {
-        detail::store_vector(to, offset, length, sum);
-      } else {
-        const auto halves = __builtin_bit_cast(detail::Halves, sum);
-        detail::store_part(destination, offset, length, halves.low);
-        detail::store_part(destination, offset + 8, length, halves.high);
-      }
+      take(offset, sums);
     }
   }
 
@@ -607,6 +714,8 @@ class Bulk {
   const SymmBlocks& blocks_;
   GridStart start_;
   uint32_t block_, count_blocks_, chunk_bytes_;
+  BulkMembers members_;
+  uint32_t own_ = 0;     // of the list, this rank's
   uint64_t number_ = 0;  // of the next chunk
   bool has_begun_ = false;
   SymmStatus status_ = SymmStatus::kDone;

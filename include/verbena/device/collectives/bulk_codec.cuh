@@ -45,7 +45,8 @@ struct CodedSums {
   }
 
   template <int kRanks, typename Group>
-  VERBENA_DEVICE void reduce_terms(const BulkChunk& terms, const BulkChunk& sums, const Group& group) const {
+  VERBENA_DEVICE SymmStatus reduce_terms(const BulkChunk& terms, const BulkChunk& sums,
+                                         const Group& group) const {
     const int32_t me = sums.context.team_rank;
     const uint32_t tiles = count_tiles(terms, me);
     for (uint32_t tile = group.rank() / kWarpLanes; tile < tiles; tile += group.size() / kWarpLanes) {
@@ -58,6 +59,7 @@ struct CodedSums {
       sync_warp();
       store(sums, me, tile, raw);
     }
+    return SymmStatus::kDone;
   }
 
   template <int kRanks, typename Group>

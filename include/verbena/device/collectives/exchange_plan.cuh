@@ -68,6 +68,11 @@ VERBENA_DEVICE void store_vector(char* to, uint32_t offset, uint32_t length_byte
   store_part(to, offset, length_bytes, halves.low);
   store_part(to, offset + 8, length_bytes, halves.high);
 }
+VERBENA_DEVICE void store_vector(const Rows& to, uint32_t offset, uint32_t length_bytes, Vector16 vector) {
+  const auto halves = __builtin_bit_cast(Halves, vector);
+  store_part(to, offset, length_bytes, halves.low);
+  store_part(to, offset + 8, length_bytes, halves.high);
+}
 
 // From rows to rows, by all threads of a group; nothing to do where both are the same place. `is_exact`: no
 // byte beside the source is read, as somebody may write it.

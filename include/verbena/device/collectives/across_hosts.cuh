@@ -1,0 +1,388 @@
+// All-reduces, reduce-scatters, all-gathers and broadcasts of a team whose ranks lie in several hosts,
+// equally many in each: ranks of a host reach each other by loads and stores, all others through NICs.
+//
+//   AcrossHosts<> calls(team_workspace, host_workspace, places, block_index(), blocks);
+//   status = calls.all_reduce(input, output, length_bytes, ReduceAny{...});
+//   status = calls.finish();
+//
+// An all-reduce is bulk.cuh's all-reduce inside of the host with a step more: the rank that sums a share of a
+// chunk does not round its host's sums, but sends them to its counterparts, the ranks with the same number in
+// the other hosts, and adds theirs to them. A NIC so carries one share of the tensor to each other host. Sums
+// travel as they are added, 4 bytes a number, so that they are rounded once: terms are added in the order of
+// ranks within a host, then the hosts' sums in the order of hosts. All hosts do the same, and get the same
+// bits.
+//
+// A chunk's host sums lie in the team's workspace, in this rank's own slot of the chunk's number, from where
+// NICs take them, and in the slots of the counterparts, which their NICs write, with a flag behind. Slots are
+// bulk.cuh's and are numbered with it. Each rank takes part in each chunk, though its share be empty. So a
+// rank that begins chunk s has got the flags s-1 of all counterparts, which they sent after chunk s-2, and so
+// has every rank of its host whose sums s-1 it has: nobody uses slot s-4 any more, whoever sent into it.
+//
+// A reduce-scatter goes the same way: for each host in turn the ranks of this one add up what is for its
+// ranks, each for its counterpart there; what is for other hosts is staged in the upper half of the slot of
+// who gets it, as in an exchange.
+//
+// An all-gather sends this rank's message to its counterparts alone; when theirs lie in the output, each host
+// spreads those of each host in turn. A broadcast is one of a single message.
+//
+// Ranks wait for others that wait themselves. The one next to a rank that does not come is to be the first
+// who says so: its host's workspace is given a shorter time than the team's.
+#ifndef VERBENA_DEVICE_COLLECTIVES_ACROSS_HOSTS_CUH
+#define VERBENA_DEVICE_COLLECTIVES_ACROSS_HOSTS_CUH
+
+#include "verbena/device/collectives/bulk.cuh"
+
+namespace verbena::device {
+
+// Who is where.
+struct HostPlaces {
+  uint32_t hosts;
+  const uint8_t* members;  // [hosts][ranks of each]: their numbers in the team
+};
+
+// Reduce: ReduceAny.
+template <typename Reduce = ReduceAny>
+class AcrossHosts {
+ public:
+  // Both workspaces have the same blocks. The rest is as Bulk's.
+  VERBENA_DEVICE AcrossHosts(const SymmWorkspace<>& team, const SymmWorkspace<>& host,
+                             const HostPlaces& places, uint32_t block, uint32_t blocks,
+                             uint32_t chunk_bytes = 0)
+      : team_(team),
+        context_(team.context),
+        blocks_(team.blocks),
+        host_(host.context),
+        places_(places),
+        block_(block),
+        count_blocks_(blocks),
+        chunk_bytes_(chunk_bytes),
+        calls_(host, block, blocks, chunk_bytes) {
+    if (block >= blocks_.count || blocks_.slot_bytes <= kSymmSlotUnit) status_ = SymmStatus::kInvalid;
+  }
+
+  // As Bulk's.
+  template <typename Group = BlockGroup>
+  [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce(const char* input, char* output, uint64_t length_bytes,
+                                                     const Reduce& reduce, const Group& group = {}) {
+    if (status_ != SymmStatus::kDone) return status_;
+    load_number();
+    const Codec codec{{reduce}, *this};
+    const SymmStatus status = calls_.all_reduce(input, output, length_bytes, codec, group);
+    if (status_ == SymmStatus::kDone) take_status(status, group);
+    return status_;
+  }
+
+  // Of each member a message for all, as `plan` has them for Bulk's exchange; of `root` alone, if it is one.
+  template <typename Plan, typename Group = BlockGroup>
+  [[nodiscard]] VERBENA_DEVICE SymmStatus gather(const Plan& plan, uint64_t most_bytes, int32_t root = -1,
+                                                 const Group& group = {}) {
+    if (status_ != SymmStatus::kDone) return status_;
+    // The chunks that are numbered here come behind those of calls before, and in front of those behind.
+    if (number_ != 0) {
+      store_number(group);
+      group.sync();
+    }
+    const auto ranks = static_cast<uint32_t>(host_.team_size);
+    const BulkMembers counterparts{places_.members + host_.team_rank, places_.hosts, ranks};
+    Bulk<SymmContext, true> far(team_, block_, count_blocks_, chunk_bytes_, {}, counterparts);
+    (void)far.exchange(plan, most_bytes, group);
+    status_ = far.finish(group);
+    if (status_ == SymmStatus::kTimedOut) end_host(group);
+    for (uint32_t host = 0; host < places_.hosts && status_ == SymmStatus::kDone; ++host) {
+      if (root >= 0 && !is_in_host(root, host)) continue;
+      // What lies in this rank's output of its counterpart there; from each neighbour that of his.
+      const auto spread = [&](int32_t neighbour) {
+        const auto mine = plan(find_member(host, host_.team_rank)),
+                   theirs = plan(find_member(host, neighbour));
+        return ExchangeLine{mine.destination, theirs.destination, mine.receive, theirs.receive};
+      };
+      take_status(calls_.exchange(spread, most_bytes, group), group);
+    }
+    return status_;
+  }
+
+  // As Bulk's exchange_reduce; this rank knows the lengths of all messages.
+  template <typename Plan, typename Group = BlockGroup>
+  [[nodiscard]] VERBENA_DEVICE SymmStatus reduce_scatter(const Plan& plan, uint64_t most_bytes,
+                                                         const Reduce& reduce, const Group& group = {}) {
+    if (status_ != SymmStatus::kDone) return status_;
+    load_number();
+    const uint64_t most = half_bytes() / (kVectorBytes * count_vectors(reduce)) * kVectorBytes;
+    if (most == 0) status_ = SymmStatus::kInvalid;
+    for (uint64_t at = 0; at < most_bytes && status_ == SymmStatus::kDone; at += most)
+      reduce_round(plan, at, most_bytes - at < most ? most_bytes - at : most, reduce, group);
+    return status_;
+  }
+
+  template <typename Group = BlockGroup>
+  [[nodiscard]] VERBENA_DEVICE SymmStatus finish(const Group& group = {}) {
+    if (status_ == SymmStatus::kDone) status_ = calls_.finish(group);
+    if (status_ == SymmStatus::kDone && number_ != 0) store_number(group);
+    return status_;
+  }
+
+ private:
+  using Sums = typename Reduce::template Sums<Vector16>;
+  struct Words {
+    uint32_t of[kVectorBytes / sizeof(uint32_t)];
+  };
+  static constexpr uint32_t kWords = kVectorBytes / sizeof(uint32_t);  // of a vector
+  static constexpr uint32_t kMostVectors = sizeof(Sums) / kVectorBytes;
+
+  // Of Bulk, inside of the host.
+  struct Codec : PlainCodec<Reduce> {
+    AcrossHosts& calls;
+
+    VERBENA_DEVICE Codec(const PlainCodec<Reduce>& plain, AcrossHosts& all)
+        : PlainCodec<Reduce>(plain), calls(all) {}
+    VERBENA_DEVICE uint32_t fit_bytes(uint32_t room_bytes) const {
+      const uint64_t there =
+          (calls.blocks_.slot_bytes - kSymmSlotUnit) / (kVectorBytes * calls.count_vectors(this->reduce));
+      const uint32_t here = PlainCodec<Reduce>::fit_bytes(room_bytes);
+      return there * kVectorBytes < here ? static_cast<uint32_t>(there) * kVectorBytes : here;
+    }
+    template <int kRanks, typename Group>
+    VERBENA_DEVICE SymmStatus reduce_terms(const BulkChunk& terms, const BulkChunk& sums,
+                                           const Group& group) const {
+      return calls.reduce_chunk(terms, sums, this->reduce, group);
+    }
+  };
+
+  VERBENA_DEVICE void load_number() {
+    if (number_ == 0) number_ = load_relaxed<Scope::kGpu>(blocks_.epochs + block_) + 1;
+  }
+  template <typename Group>
+  VERBENA_DEVICE void store_number(const Group& group) {
+    if (group.elect()) store_relaxed<Scope::kGpu>(blocks_.epochs + block_, number_ - 1);
+    number_ = 0;
+  }
+
+  VERBENA_DEVICE int32_t find_member(uint32_t host, int32_t number) const {
+    return places_.members[host * static_cast<uint32_t>(host_.team_size) + static_cast<uint32_t>(number)];
+  }
+  VERBENA_DEVICE bool is_in_host(int32_t member, uint32_t host) const {
+    for (int32_t number = 0; number < host_.team_size; ++number)
+      if (find_member(host, number) == member) return true;
+    return false;
+  }
+
+  // Of a vector's sums.
+  VERBENA_DEVICE static uint32_t count_vectors(const Reduce& reduce) {
+    return reduce.template count_words<Vector16>() / kWords;
+  }
+  VERBENA_DEVICE char* find_slot(uint64_t number, int32_t source) const {
+    const auto size = static_cast<uint64_t>(context_.team_size);
+    const uint64_t copy = block_ * uint64_t{kSymmTurns} + number % kSymmTurns;
+    return blocks_.slots + (copy * size + static_cast<uint64_t>(source)) * blocks_.slot_bytes;
+  }
+  VERBENA_DEVICE uint64_t* find_flag(uint64_t number, int32_t source) const {
+    return reinterpret_cast<uint64_t*>(find_slot(number, source) + blocks_.slot_bytes - kSymmSlotUnit);
+  }
+
+  VERBENA_DEVICE uint64_t half_bytes() const {
+    return (blocks_.slot_bytes - kSymmSlotUnit) / 2 / kSymmSlotUnit * kSymmSlotUnit;
+  }
+  // Where this rank's host's sums for its counterpart in a host lie.
+  VERBENA_DEVICE char* find_sums(uint64_t number, uint32_t host) const {
+    const int32_t peer = find_member(host, host_.team_rank);
+    return find_slot(number, peer) + (peer == context_.team_rank ? 0 : half_bytes());
+  }
+
+  // What of each message lies from `at` on, `most` bytes of it.
+  template <typename Plan, typename Group>
+  VERBENA_DEVICE void reduce_round(const Plan& plan, uint64_t at, uint64_t most, const Reduce& reduce,
+                                   const Group& group) {
+    const uint64_t number = number_++;
+    const uint32_t vectors = count_vectors(reduce);
+    const auto own = plan(context_.team_rank);
+    const bool is_in_place = own.source.find(0) == own.destination.find(0);
+    const auto cut = [&](const Part& part) {
+      return Part{part.begin + at, detail::cut_round(part, at, most)};
+    };
+    for (uint32_t host = 0; host < places_.hosts; ++host) {
+      const Part mine = cut(plan(find_member(host, host_.team_rank)).send);
+      const auto terms = [&](int32_t neighbour) {
+        const auto line = plan(find_member(host, neighbour));
+        return ExchangeLine{line.source, is_in_place ? line.source : own.destination, cut(line.send), mine};
+      };
+      char* const to = find_sums(number, host);
+      take_status(
+          calls_.exchange_sums(
+              terms, most, reduce,
+              [&](uint64_t offset, const Sums& sums) { store_sums(to + offset * vectors, sums, vectors); },
+              group),
+          group);
+      if (status_ != SymmStatus::kDone) return;
+    }
+    const bool is_there = exchange(
+        number,
+        [&](uint32_t host) {
+          const uint64_t length = cut(plan(find_member(host, host_.team_rank)).send).length_bytes;
+          return Sending{find_sums(number, host), measure_sums(length, vectors)};
+        },
+        group);
+    if (!is_there) return;
+    const Part part = cut(own.receive);
+    const Rows to = own.destination.from(part.begin);
+    const bool is_flat = to.is_side_by_side();
+    const auto length = static_cast<uint32_t>(part.length_bytes);
+    for (uint32_t offset = group.rank() * kVectorBytes; offset < length;
+         offset += group.size() * kVectorBytes) {
+      Sums all = add_hosts(number, offset * uint64_t{vectors}, vectors, reduce);
+      const Vector16 result = reduce.template finish<Vector16>(all, context_.team_size);
+      if (is_flat) {
+        detail::store_vector(to.find(0), offset, length, result);
+      } else {
+        detail::store_vector(to, offset, length, result);
+      }
+    }
+    group.sync();
+  }
+
+  template <typename Group>
+  VERBENA_DEVICE SymmStatus reduce_chunk(const BulkChunk& terms, const BulkChunk& sums, const Reduce& reduce,
+                                         const Group& group) {
+    const uint64_t number = number_++;
+    const uint32_t length = terms.length(host_.team_rank), vectors = count_vectors(reduce);
+    const uint32_t step = group.size() * kVectorBytes, first = group.rank() * kVectorBytes;
+    const char* const input = terms.input + terms.begin(host_.team_rank);
+    char* const own = find_slot(number, context_.team_rank);
+    for (uint32_t offset = first; offset < length; offset += step)
+      store_sums(own + offset * uint64_t{vectors}, add_host(terms, input, offset, length, reduce), vectors);
+    const auto find = [&](uint32_t) { return Sending{own, measure_sums(length, vectors)}; };
+    if (!exchange(number, find, group)) return status_;
+    char* const output = terms.output + terms.begin(host_.team_rank);
+    for (uint32_t offset = first; offset < length; offset += step) {
+      Sums all = add_hosts(number, offset * uint64_t{vectors}, vectors, reduce);
+      const Vector16 result = reduce.template finish<Vector16>(all, context_.team_size);
+      for (uint32_t turn = 0; turn < sums.count_peers(); ++turn)
+        detail::store_data(sums.slot_at(sums.find_peer(turn)) + offset, result);
+      detail::store_vector(output, offset, length, result);
+    }
+    return SymmStatus::kDone;
+  }
+
+  VERBENA_DEVICE Sums add_host(const BulkChunk& terms, const char* own, uint32_t offset, uint32_t length,
+                               const Reduce& reduce) const {
+    constexpr int32_t kAtOnce = 4;
+    Sums sums;
+    VERBENA_UNROLL_BY(1)
+    for (int32_t from = 0; from < host_.team_size; from += kAtOnce) {
+      Vector16 some[kAtOnce];
+      VERBENA_UNROLL
+      for (int32_t i = 0; i < kAtOnce; ++i) {
+        if (from + i >= host_.team_size) continue;
+        some[i] = from + i == host_.team_rank ? detail::load_vector(own, offset, length)
+                                              : detail::load_data(terms.slot_of(from + i) + offset);
+      }
+      const int32_t left = host_.team_size - from;
+      reduce.add(sums, some, from, left < kAtOnce ? left : kAtOnce);
+    }
+    return sums;
+  }
+  VERBENA_DEVICE Sums add_hosts(uint64_t number, uint64_t offset, uint32_t vectors,
+                                const Reduce& reduce) const {
+    Sums sums;
+    VERBENA_UNROLL_BY(1)
+    for (uint32_t host = 0; host < places_.hosts; ++host) {
+      const char* const from = find_slot(number, find_member(host, host_.team_rank)) + offset;
+      VERBENA_UNROLL
+      for (uint32_t i = 0; i < kMostVectors; ++i) {
+        if (i >= vectors) break;
+        const auto words = __builtin_bit_cast(Words, detail::load_data(from + i * kVectorBytes));
+        VERBENA_UNROLL
+        for (uint32_t k = 0; k < kWords; ++k) {
+          uint32_t& sum = sums.words[i * kWords + k];
+          sum = host == 0 ? words.of[k] : reduce.merge_words(sum, words.of[k]);
+        }
+      }
+    }
+    return sums;
+  }
+  VERBENA_DEVICE static void store_sums(char* to, const Sums& sums, uint32_t vectors) {
+    VERBENA_UNROLL
+    for (uint32_t i = 0; i < kMostVectors; ++i) {
+      if (i >= vectors) break;
+      Words words;
+      VERBENA_UNROLL
+      for (uint32_t k = 0; k < kWords; ++k) words.of[k] = sums.words[i * kWords + k];
+      detail::store_data(to + i * kVectorBytes, __builtin_bit_cast(Vector16, words));
+    }
+  }
+
+  struct Sending {
+    const char* here;
+    uint64_t length_bytes;
+  };
+  VERBENA_DEVICE static uint64_t measure_sums(uint64_t length_bytes, uint32_t vectors) {
+    return (length_bytes + kVectorBytes - 1) / kVectorBytes * kVectorBytes * vectors;
+  }
+  // A thread for each counterpart sends there what `find(host)` says, and waits for what comes from there.
+  template <typename Find, typename Group>
+  VERBENA_DEVICE bool exchange(uint64_t number, const Find& find, const Group& group) {
+    group.sync();
+    char* const there = find_slot(number, context_.team_rank);
+    detail::Awaited awaited{SymmWait::kRequest, block_};
+    WaitResult mine = WaitResult::kReached;
+    for (uint32_t host = group.rank(); host < places_.hosts; host += group.size()) {
+      const int32_t peer = find_member(host, host_.team_rank);
+      if (peer == context_.team_rank || mine != WaitResult::kReached) continue;
+      awaited.peer = static_cast<uint32_t>(peer);
+      const Sending sending = find(host);
+      mine = detail::put_far(context_, peer, there, sending.here, sending.length_bytes,
+                             find_flag(number, context_.team_rank), number);
+    }
+    Patience patience(context_);
+    for (uint32_t host = group.rank(); host < places_.hosts; host += group.size()) {
+      const int32_t peer = find_member(host, host_.team_rank);
+      if (peer == context_.team_rank || mine != WaitResult::kReached) continue;
+      awaited = {SymmWait::kPacket, block_, static_cast<uint32_t>(peer)};
+      const uint64_t* const flag = find_flag(number, peer);
+      for (uint32_t spins = 1; load_acquire<Scope::kSystem>(flag) < number; ++spins) {
+        if (spins % kDefaultSpinsPerCheck != 0) continue;
+        mine = patience.check();
+        if (mine != WaitResult::kReached) break;
+      }
+    }
+    status_ = detail::conclude(context_, group, mine, awaited);
+    if (status_ == SymmStatus::kTimedOut) end_host(group);
+    return status_ == SymmStatus::kDone;
+  }
+
+  // A wait for another host has ended by time: so do those of the ranks of this host, who wait for us. For
+  // whom we waited the team's word says.
+  template <typename Group>
+  VERBENA_DEVICE void end_host(const Group& group) const {
+    if (group.elect()) detail::fail_team(host_, {SymmWait::kPacket, block_, kSymmNobody});
+  }
+  // Of a call inside of the host. Where its wait has ended by time the other hosts are told for whom it was.
+  template <typename Group>
+  VERBENA_DEVICE void take_status(SymmStatus status, const Group& group) {
+    status_ = status;
+    if (status != SymmStatus::kTimedOut || !group.elect() || host_.failure == nullptr) return;
+    const uint64_t word = load_relaxed<Scope::kSystem>(host_.failure);
+    const auto late = static_cast<uint32_t>(word >> kSymmFailurePeer) & kSymmNobody;
+    if (late < static_cast<uint32_t>(host_.team_size))
+      detail::fail_team(context_, {SymmWait::kPacket, block_, find_neighbour(late)});
+  }
+  VERBENA_DEVICE uint32_t find_neighbour(uint32_t number) const {
+    for (uint32_t host = 0; host < places_.hosts; ++host)
+      if (find_member(host, host_.team_rank) == context_.team_rank)
+        return static_cast<uint32_t>(find_member(host, static_cast<int32_t>(number)));
+    return kSymmNobody;
+  }
+
+  const SymmWorkspace<>& team_;
+  const SymmContext& context_;
+  const SymmBlocks& blocks_;
+  const SymmContext& host_;
+  const HostPlaces places_;
+  const uint32_t block_, count_blocks_, chunk_bytes_;
+  Bulk<> calls_;
+  uint64_t number_ = 0;  // of the next chunk; 0: it stands in memory
+  SymmStatus status_ = SymmStatus::kDone;
+};
+
+}  // namespace verbena::device
+
+#endif

@@ -143,6 +143,16 @@ class Team {
       };
       (void)all.reduce_scatter(scattered, part,
                                device::ReduceAny{device::DataType::kFloat32, device::Reduction::kSum});
+      // What other threads have stored is there when a call returns.
+      const uint64_t begin = static_cast<uint64_t>(rank) * part / sizeof(float);
+      const uint64_t number = begin + 4 * ((device::thread_index() + 1) % kThreads);
+      if (number < count && number * sizeof(float) < begin * sizeof(float) + part) {
+        float sum = 0;
+        for (const std::vector<Vector>& input : inputs_) sum += input[number / 4].numbers[0];
+        require(device::load<device::Order::kWeak, device::Scope::kThreads>(
+                    outputs_[r][number / 4].numbers) == sum,
+                "another thread's sum");
+      }
       (void)all.gather(gathered, part);
     }
     return all.finish();

@@ -156,7 +156,9 @@ Result<Socket> Socket::start_connect(const SocketAddress& peer) {
   if (error.status == Status::kRemote) return fail_peer(peer, error.errno_value, kCannotConnect);
   if (error.status == Status::kSystem)
     return fail_errno(error.status, error.errno_value, "socket: cannot create");
-  return fail(Status::kInvalidArgument, "socket: cannot connect: the handle holds no address");
+  return fail(Status::kInvalidArgument,
+              "socket: cannot connect: the peer's handle holds no address; did it arrive whole, and do both "
+              "hosts run the same build?");
 }
 
 Result<Socket> Socket::try_connect(const SocketAddress& peer) {

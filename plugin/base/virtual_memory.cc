@@ -141,7 +141,9 @@ Result<MemoryPiece> MemoryPiece::open(MemoryOwner owner, int descriptor, uint64_
     const off_t length = piece.file_ ? lseek(piece.file_.get(), 0, SEEK_END) : -1;
     if (length < 0) return fail_host("cannot take over a peer's memory", length_bytes);
     if (static_cast<uint64_t>(length) >= length_bytes) return piece;
-    return fail(Status::kRemote, "memory: a peer shared a piece of %lld bytes and announced %llu bytes",
+    return fail(Status::kRemote,
+                "memory: a peer shared a piece of %lld bytes and announced %llu bytes; do all ranks run the "
+                "same build?",
                 static_cast<long long>(length), static_cast<unsigned long long>(length_bytes));
   }
   const auto cuda = find_mapping_cuda();

@@ -60,7 +60,10 @@ base::Result<Meeting> parse(const UniqueId& id) {
   Content content;
   std::memcpy(&content, id.bytes, sizeof(content));
   if (content.magic != kIdMagic) {
-    return base::fail(base::Status::kInvalidArgument, "bootstrap: these 128 bytes are not a unique id");
+    return base::fail(
+        base::Status::kInvalidArgument,
+        "bootstrap: these 128 bytes are not a unique id; hand every rank all the bytes that one "
+        "rank got from verbena_get_unique_id");
   }
   if (content.version != kVersion) {
     return base::fail(base::Status::kInvalidArgument,

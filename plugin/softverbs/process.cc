@@ -111,7 +111,13 @@ Process* Process::open() {
   process->claimer_ = make_claimer(claim.slot, claim.generation);
   process->segment_ = Segment::create();
   if (!process->segment_) {
-    warn("cannot make the shared memory for peers: %s", strerror(errno));
+    const int error = errno;
+    warn(
+        "no device is offered: cannot make the shared memory for peers: %s; is memory used up, or the limit "
+        "of "
+        "open files (ulimit -n)?",
+        strerror(error));
+    errno = error;
     return nullptr;
   }
   process->arena_ = std::make_unique<Arena>(*process->segment_);

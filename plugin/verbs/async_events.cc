@@ -45,8 +45,10 @@ AsyncEvents::AsyncEvents(const Device& device) : device_(device) {
   const int fd = device.context()->async_fd;
   const int flags = fcntl(fd, F_GETFL);
   if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0) {
-    base::log_warn("device %s:%d: events cannot be watched (errno %d)", device.name().c_str(),
-                   device.port_number(), errno);
+    base::log_warn(
+        "device %s:%d: its events cannot be watched: a port that goes down is noticed only when a request "
+        "fails (errno %d)",
+        device.name().c_str(), device.port_number(), errno);
     return;
   }
   const auto callback = [](void* context) { static_cast<AsyncEvents*>(context)->drain(); };

@@ -137,6 +137,9 @@ TEST_F(WireEncryptionTest, TheCallerIsToldThatOnlyOneEncrypts) {
       EXPECT_EQ(node.wait_completion().status, IBV_WC_RETRY_EXC_ERR);
       const std::string said = ::testing::internal::GetCapturedStderr();
       EXPECT_NE(said.find("VERBENA_ENCRYPTION must be the same"), std::string::npos) << said;
+      const std::string peer =
+          "cannot reach the process at 127.0.0." + std::to_string(kPeerHost) + ", TCP port ";
+      EXPECT_NE(said.find(peer), std::string::npos) << said;
     });
     uint32_t slot = 0;
     const int listener = listen_somewhere(slot);

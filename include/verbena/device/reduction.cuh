@@ -99,7 +99,7 @@ struct ReduceAny {
 
   template <typename Bits>
   struct Sums {
-    uint32_t words[sizeof(Bits)];  // e4m3's are the most: one for each byte
+    uint32_t words[sizeof(Bits)] = {};  // e4m3's are the most: one for each byte
   };
 
   template <int kMost, typename Bits>

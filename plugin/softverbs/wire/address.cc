@@ -189,4 +189,12 @@ ibv_gid read_socket_address(const sockaddr_storage& from) {
   return gid;
 }
 
+std::string write_address(const ibv_gid& address) {
+  char text[INET6_ADDRSTRLEN] = "";
+  const int family = is_mapped(address) ? AF_INET : AF_INET6;
+  const uint8_t* const raw = family == AF_INET ? address.raw + sizeof(kMappedPrefix) : address.raw;
+  inet_ntop(family, raw, text, sizeof(text));
+  return text;
+}
+
 }  // namespace verbena::softverbs::wire

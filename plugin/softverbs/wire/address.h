@@ -35,5 +35,6 @@ bool leads_away(const ibv_gid& gid);
 bool is_same(const ibv_gid& a, const ibv_gid& b);
 socklen_t fill_socket_address(const ibv_gid& address, uint16_t port, sockaddr_storage& to);
 ibv_gid read_socket_address(const sockaddr_storage& from);
+std::string write_address(const ibv_gid& address);  // 10.0.0.7, or an IPv6 address
 
 }  // namespace verbena::softverbs::wire

@@ -161,7 +161,12 @@ std::shared_ptr<OutMessage> Link::cut_frame(uint32_t stream, bool may_copy_gpu, 
 
 void Link::fail(const char* why) {
   if (is_dead_.exchange(true)) return;
-  if (!is_up() && is_requester) warn("cannot reach a process on another host: %s", why);
+  if (!is_up() && is_requester) {
+    warn(
+        "cannot reach the process at %s, TCP port %u: %s; does it still run, and do firewalls let this port "
+        "through?",
+        write_address(peer()).c_str(), remote_port, why);
+  }
   const auto self = shared_from_this();
   port.wire.forget(self);
   {

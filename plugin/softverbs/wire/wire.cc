@@ -45,8 +45,10 @@ bool Wire::claim(uint32_t slot) {
     if (port->listen(static_cast<uint16_t>(get_config().port + slot), error)) continue;
     for (const auto& other : ports_) other->stop_listening();
     if (error == EADDRINUSE) return false;
-    warn("cannot listen for processes of other hosts: %s (SOFTVERBS_NETDEVS, SOFTVERBS_PORT)",
-         strerror(error));
+    warn(
+        "cannot listen at %s, TCP port %u: %s; processes of other hosts do not reach this one: check "
+        "SOFTVERBS_NETDEVS and SOFTVERBS_PORT",
+        write_address(port->address).c_str(), get_config().port + slot, strerror(error));
     return true;
   }
   is_listening_ = true;

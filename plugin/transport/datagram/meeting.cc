@@ -27,6 +27,11 @@ namespace {
 constexpr int64_t kFirstHelloDelayNs = 500'000, kLongestHelloDelayNs = 64'000'000;
 constexpr uint32_t kMaxPeers = protocol::datagram::kStrangerSlot;
 
+std::string describe_fullness() {
+  return "this device has met " + std::to_string(kMaxPeers) +
+         " peers, the most that datagrams can tell apart; set VERBENA_TRANSPORT=connected on all ranks";
+}
+
 base::Deadline make_deadline() {
   return base::Deadline::after_ms(base::parameters().connect_timeout_ms);
 }
@@ -64,7 +69,10 @@ Result<std::unique_ptr<Listener>> Listener::open(const std::shared_ptr<Engine>& 
     return rail->device().is_healthy() && rail->device().refresh_address().port.link_layer != 0;
   });
   if (live == rails.end())
-    return base::fail(Status::kSystem, "listen on %s: all its ports are down", engine->nic().name.c_str());
+    return base::fail(Status::kSystem,
+                      "listen on %s: all its ports are down: check cables and switch; ibv_devinfo shows each "
+                      "port's state",
+                      engine->nic().name.c_str());
   const protocol::datagram::EngineRail rail = (*live)->describe();
   *handle = {};
   handle->control = rail.control;
@@ -116,8 +124,8 @@ Result<std::unique_ptr<ReceiveEnd>> Listener::poll(bool unpacks, uint32_t connec
   if (!guard) return std::unique_ptr<ReceiveEnd>();
   const uint32_t peer = engine_->take_peer(hello->engine, hello->rail[0].port);
   if (peer >= kMaxPeers)
-    return base::fail(Status::kSystem, "accept on %s: an engine knows at most %u peers",
-                      engine_->nic().name.c_str(), kMaxPeers);
+    return base::fail(Status::kSystem, "accept on %s: %s", engine_->nic().name.c_str(),
+                      describe_fullness().c_str());
   if (const Outcome failure = engine_->failure_of(peer); failure.has_failed()) return failure.error();
   if (Outcome outcome = engine_->meet(peer, *hello, std::move(ways)); !outcome) return outcome.error();
   const uint32_t channel = engine_->open_receive_of(peer, hello->channel, nonce_);
@@ -204,8 +212,7 @@ Result<std::unique_ptr<SendEnd>> Connector::poll() {
     if (!is_calling_) {
       peer_ = engine_->take_peer(handle_.engine, handle_.port);
       if (peer_ >= kMaxPeers)
-        return base::fail(Status::kSystem, "%s: an engine knows at most %u peers", describe().c_str(),
-                          kMaxPeers);
+        return base::fail(Status::kSystem, "%s: %s", describe().c_str(), describe_fullness().c_str());
       wire_ = engine_->choose_wire(peer_);
       channel_ = engine_->open_send(peer_, wire_);
       engine_->await(this);

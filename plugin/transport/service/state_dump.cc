@@ -217,7 +217,7 @@ void start_reports() {
   if (signal == 0) return;
   const auto on_signal = [](void*) { request_report(ReportCause::kSignal, "a signal asked for it"); };
   if (base::take_signal(signal, on_signal, nullptr)) return;
-  base::log_warn("dump: no signal tells the state of the connections (VERBENA_DUMP_SIGNAL)");
+  base::log_warn("dump: VERBENA_DUMP_SIGNAL has no effect: the line before says why; name another signal");
 }
 
 void stop_reports() {

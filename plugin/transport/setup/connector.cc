@@ -190,7 +190,9 @@ base::Outcome Connector::accept_welcome() {
   }
   if (welcome_.process != handle_.process) {
     return base::fail(base::Status::kRemote,
-                      "connect to %s: another process answers than the one that listened", peer_.c_str());
+                      "connect to %s: another process answers than the one that listened, which has probably "
+                      "been restarted; restart all ranks together",
+                      peer_.c_str());
   }
   PeerSockets::instance().add(own_, handle_.process, welcome_.id);
   if (welcome_.queue_pairs < hello_.queue_pairs) {

@@ -244,6 +244,21 @@ def test_packets_of_both_kinds_after_each_other():
     run_ranks(2, _mix_packets)
 
 
+def _ask_for_another_algorithm(rank):
+    """What is long goes by chunks in more blocks than packets may have, unless somebody asks for packets."""
+    from verbena.ops import Algorithm, Choice
+    driver.use_gpu(rank)
+    with verbena.SymmetricContext.from_environment() as context, _make(rank, context) as ops:
+        x = torch.full((3 << 20,), rank, dtype=torch.uint8)
+        got = ops.all_gather(x, choice=Choice(Algorithm.ONE_SHOT_64))
+        _synchronize()
+        assert torch.equal(got, torch.arange(ops.size, dtype=torch.uint8).repeat_interleave(len(x)))
+
+
+def test_another_algorithm_than_the_chosen_one():
+    run_ranks(2, _ask_for_another_algorithm)
+
+
 def _refuse_other_settings(rank, folder):
     import os
     driver.use_gpu(rank)

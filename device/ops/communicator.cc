@@ -178,8 +178,7 @@ void Communicator::make_workspaces(const verbena_team* team) {
   for (const Family packets : {Family::kPackets16, Family::kPackets64})
     workspace_of(packets) =
         make_workspace(context_, team, mark_bytes(options_.packet_bytes), options_.blocks);
-  workspace_of(Family::kChunks) =
-      make_workspace(context_, team, options_.chunk_bytes, most_blocks(Family::kChunks));
+  workspace_of(Family::kChunks) = make_workspace(context_, team, options_.chunk_bytes, count_chunk_blocks());
 }
 void Communicator::make_workspaces_across(const verbena_team* team, const verbena_team* host) {
   const uint32_t blocks = std::min(options_.blocks, kMostHostBlocks);
@@ -399,7 +398,11 @@ Choice Communicator::spread_across_hosts(uint64_t bytes) const {
 
 uint32_t Communicator::most_blocks(Family family) const {
   if (hosts_) return std::min(options_.blocks, kMostHostBlocks);
-  return family == Family::kChunks ? std::min(2 * options_.blocks, kSymmMaxBlocks) : options_.blocks;
+  return family == Family::kChunks ? count_chunk_blocks() : options_.blocks;
+}
+// The same on all ranks, also on those of hosts that are not alone.
+uint32_t Communicator::count_chunk_blocks() const {
+  return std::min(2 * options_.blocks, kSymmMaxBlocks);
 }
 
 // Two ranks send as much in one shot as in two: by packets, unless somebody wants chunks.

@@ -18,7 +18,10 @@ namespace {
 
 // Up to where an all-reduce and its norm are faster as one kernel, between two H100s: rows of a block, bytes
 // that each rank sends; and up to where packets of 16 bytes are faster than those of 64.
-constexpr uint64_t kMostFusedRows = 2, kMostFusedBytes = 4 << 20, kMostFused16Bytes = 256 << 10;
+// Of an all-reduce and its norm in one kernel: rows of a block, and bytes that a rank sends, of two ranks, of
+// more, and by packets of 16 bytes.
+constexpr uint64_t kMostFusedRows = 2, kMostFusedBytesOf2 = 4 << 20, kMostFusedBytes = 1 << 20,
+                   kMostFused16Bytes = 128 << 10;
 
 template <typename Body>
 verbena_result guard(const Body& body) noexcept {
@@ -161,10 +164,11 @@ std::optional<Choice> choose_fused(const Communicator& communicator, const verbe
   if (is_coded(choice.algorithm)) return std::nullopt;
   Algorithm algorithm = choice.algorithm;
   if (!is_asked) {
+    const uint64_t sent = bytes * (communicator.size() - 1);
     if (norm.rows > kMostFusedRows * communicator.most_blocks(Family::kPackets64) ||
-        bytes * (communicator.size() - 1) > kMostFusedBytes)
+        sent > (communicator.size() == 2 ? kMostFusedBytesOf2 : kMostFusedBytes))
       return std::nullopt;
-    algorithm = bytes <= kMostFused16Bytes ? Algorithm::kOneShot16 : Algorithm::kOneShot64;
+    algorithm = sent <= kMostFused16Bytes ? Algorithm::kOneShot16 : Algorithm::kOneShot64;
   }
   if (!communicator.spread_rows(algorithm, norm.rows, bytes / norm.rows)) return std::nullopt;
   return Choice{algorithm, {}, 0};

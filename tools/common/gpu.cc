@@ -44,7 +44,10 @@ void Gpu::write(CUdeviceptr target, const void* source, size_t length_bytes, dou
   wait(timeout_s);
 }
 
+// Not into the stream at once: a copy to memory that is not pinned may keep other threads out of the driver
+// until what is before it has ended, and softverbs, for whose copies that may wait, needs the driver.
 void Gpu::read(void* target, CUdeviceptr source, size_t length_bytes, double timeout_s) {
+  wait(timeout_s);
   driver_.check(driver_.cuMemcpyDtoHAsync_v2(target, source, length_bytes, stream_), "cuMemcpyDtoHAsync");
   wait(timeout_s);
 }

@@ -379,7 +379,9 @@ Choice Communicator::spread(Algorithm algorithm, verbena_ops_operation operation
   uint64_t of_block = std::min(block, threads);
   if (is_exchange) {
     // A block has the same part of each peer's message, of whole vectors; lines are of whole warps.
-    const uint64_t packets = divide(divide(divide(length, kVectorBytes), blocks) * kVectorBytes, each);
+    const uint64_t part = divide(divide(length, kVectorBytes), blocks) * kVectorBytes;
+    const uint64_t packets =
+        std::max<uint64_t>(1, divide(part, each));  // nobody may have said how many bytes
     of_block = (family == Family::kPackets16 ? packets : divide(packets, 32) * 32) * peers;
   }
   return {algorithm,

@@ -64,9 +64,9 @@ TEST(InfoCheck, RailsThatMayBeJoinedAreTestedJoined) {
   EXPECT_NE(good["detail"].get<std::string>().find("connect (verbena_softverbs0+verbena_softverbs1)"),
             std::string::npos)
       << good;
-  // The second of the two carries its part, or it could not fail.
+  // The second of the two carries its part, or it could not fail; how much, is chance on a busy machine.
   const Json bad =
-      find_check(check_json(settings + "SOFTVERBS_FAULTS='fail rail=1 status=RETRY_EXC nth=2'", kExitFailed),
+      find_check(check_json(settings + "SOFTVERBS_FAULTS='fail rail=1 status=RETRY_EXC nth=1'", kExitFailed),
                  "rails 0+1", "joined");
   EXPECT_EQ(bad["status"], "failed") << bad;
   EXPECT_EQ(bad["reason"], "peer") << bad;

@@ -108,6 +108,8 @@ struct BulkChunk {
     if (from >= end) return 0;
     return end - from < most_bytes ? static_cast<uint32_t>(end - from) : most_bytes;
   }
+  // Of the longest share, the first one.
+  VERBENA_DEVICE uint32_t count_vectors() const { return (length(0) + kVectorBytes - 1) / kVectorBytes; }
   VERBENA_DEVICE const char* slot_of(int32_t member) const {
     return here + static_cast<uint64_t>(member) * slot_bytes;
   }
@@ -141,7 +143,7 @@ struct PlainCodec {
       return;
     }
     detail::move_vectors(
-        group, chunk.count_peers(), count_vectors(chunk),
+        group, chunk.count_peers(), chunk.count_vectors(),
         [&](uint32_t turn, uint32_t offset) {
           const int32_t peer = chunk.find_peer(turn);
           const uint32_t length = chunk.length(peer);
@@ -188,7 +190,7 @@ struct PlainCodec {
       return;
     }
     detail::move_vectors(
-        group, chunk.count_peers(), count_vectors(chunk),
+        group, chunk.count_peers(), chunk.count_vectors(),
         [&](uint32_t turn, uint32_t offset) {
           return detail::load_data(chunk.slot_of(chunk.find_peer(turn)) + offset);
         },
@@ -200,10 +202,6 @@ struct PlainCodec {
   }
 
  private:
-  // Of the longest one, rank 0's.
-  VERBENA_DEVICE static uint32_t count_vectors(const BulkChunk& chunk) {
-    return (chunk.length(0) + kVectorBytes - 1) / kVectorBytes;
-  }
   // The loads of all ranks and vectors are under way together.
   template <int kRanks, uint32_t kVectors>
   VERBENA_DEVICE void reduce_some(const BulkChunk& chunk, const char* own, uint32_t length, uint32_t first,
@@ -251,7 +249,7 @@ struct PassOn {
   VERBENA_DEVICE void send_terms(const BulkChunk& chunk, const Group& group) const {
     if (chunk.context.team_rank != root) return;
     detail::move_vectors(
-        group, chunk.count_peers(), count_vectors(chunk),
+        group, chunk.count_peers(), chunk.count_vectors(),
         [&](uint32_t turn, uint32_t offset) {
           const auto share = static_cast<int32_t>(turn);
           const uint32_t length = chunk.length(share);
@@ -293,7 +291,7 @@ struct PassOn {
       return share < shares ? share : share - shares;
     };
     detail::move_vectors(
-        group, chunk.count_peers() - 1, count_vectors(chunk),
+        group, chunk.count_peers() - 1, chunk.count_vectors(),
         [&](uint32_t piece, uint32_t offset) {
           const int32_t member = root + 1 + share_of(piece);
           return detail::load_data(chunk.slot_of(member <= shares ? member : member - shares - 1) + offset);
@@ -307,10 +305,6 @@ struct PassOn {
   VERBENA_DEVICE int32_t find_share(const BulkChunk& chunk) const {
     const int32_t behind = chunk.context.team_rank - root - 1;
     return behind < 0 ? behind + chunk.context.team_size : behind;
-  }
-  // Of the longest one.
-  VERBENA_DEVICE static uint32_t count_vectors(const BulkChunk& chunk) {
-    return (chunk.length(0) + kVectorBytes - 1) / kVectorBytes;
   }
   VERBENA_DEVICE static void store(const BulkChunk& chunk, int32_t share, uint32_t offset, Vector16 vector) {
     detail::store_vector(chunk.output + chunk.begin(share), offset, chunk.length(share), vector);

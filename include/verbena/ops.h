@@ -96,7 +96,8 @@ typedef struct {
 } verbena_ops_options;
 
 /* Which algorithm, and by how many blocks and threads; zeros choose. Exchanges, which is all
- * but all-reduce, take one shot: two are one for them, but for a broadcast by chunks to two ranks or more. */
+ * but all-reduce, take one shot: two are one for them, but for a broadcast by chunks of three ranks or more.
+ */
 typedef struct {
   verbena_ops_algorithm algorithm;
   uint32_t blocks;      /* at most verbena_ops_options::blocks, of bulk algorithms and codes twice that */

@@ -114,8 +114,7 @@ Process* Process::open() {
     const int error = errno;
     warn(
         "no device is offered: cannot make the shared memory for peers: %s; is memory used up, or the limit "
-        "of "
-        "open files (ulimit -n)?",
+        "of open files (ulimit -n)?",
         strerror(error));
     errno = error;
     return nullptr;

@@ -118,7 +118,7 @@ class Connection : public ProgressToken, public RegistryMember {
   const protocol::QueuePairStates& lives_;
   std::atomic<base::Outcome> first_error_{base::Outcome()};  // written with the turn
   const int64_t opened_at_ns_ = base::monotonic_ns();
-  bool is_registered_ = false;
+  std::atomic<bool> is_registered_{false};  // close() ends it while the service may still find an error
   std::atomic<bool> is_asked_{false};
 };
 

@@ -55,7 +55,8 @@ NO_SHELL = [
 ]
 # Runs in a separate folder, shortened to seconds: fewer messages, and sizes where none are given.
 SHORTENED = {"verbena-perf": "--sizes 4k:16k --iters 20"}
-FEWER = [(r"--messages \d+", "--messages 200"), (r"(verbena-perf\b(?!.*--iters).* --sizes? \S+)", r"\1 --iters 20")]
+FEWER = [(r"--messages \d+", "--messages 200"), (r"(verbena-perf\b(?!.*--iters).* --sizes? \S+)", r"\1 --iters 20"),
+         (r"(gin-host\b(?!.*--(messages|work)).*)", r"\1 --messages 1000")]
 LIMIT_S = 60
 
 

@@ -81,7 +81,7 @@ Outcome prepare_datagram(Operation& op) {
   op.mark();
   Segment& segment = *op.peer->segment;
   SharedReceiveQueue& queue = segment.receive_queue(op.target->receive_queue.get());
-  if (!is_accepted(op, handle) || !pop_receive(segment, queue, op.target_index, op.receive, Take::kFlush)) {
+  if (!is_accepted(op, handle) || !pop_receive(segment, queue, op.target_index, op.receive, Take::kAtOnce)) {
     op.unmark();
     return {};
   }

@@ -143,7 +143,7 @@ void raise_limit(Operation& op, SharedReceiveQueue& queue) {
 bool take_receive(Operation& op) {
   Segment& segment = *op.peer->segment;
   SharedReceiveQueue& queue = segment.receive_queue(op.target->receive_queue.get());
-  op.has_receive = pop_receive(segment, queue, op.target_index, op.receive, Take::kOpen);
+  op.has_receive = pop_receive(segment, queue, op.target_index, op.receive, Take::kRecorded);
   if (op.has_receive && queue.is_shared.get() != 0) raise_limit(op, queue);
   return op.has_receive;
 }

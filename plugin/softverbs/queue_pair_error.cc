@@ -118,7 +118,7 @@ void flush_receives(Peer& peer, uint32_t qp_index) {
   ReceiveRequest request;
   SharedReceiveQueue& queue = segment.receive_queue(target.receive_queue.get());
   for (uint32_t flushed = 0; flushed < kMaxReceiveSlots; ++flushed) {
-    if (!pop_receive(segment, queue, qp_index, request, Take::kFlush)) break;
+    if (!pop_receive(segment, queue, qp_index, request, Take::kAtOnce)) break;
     completion.wr_id = request.wr_id;
     completion.receive = request.receive;
     complete(peer, target.receive_cq.get(), completion, true);

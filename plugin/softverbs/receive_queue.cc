@@ -43,12 +43,7 @@ int post_one(ReceiveQueue& queue, const ibv_recv_wr& request) {
   const uint64_t ticket = queue.shared->tail.load(std::memory_order_relaxed);
   ReceiveSlot* slot = find_free_slot(queue, ticket);
   if (slot == nullptr) return ENOMEM;
-  slot->wr_id = request.wr_id;
-  slot->sge_count = static_cast<uint32_t>(request.num_sge);
-  for (int i = 0; i < request.num_sge; ++i) {
-    const ibv_sge& sge = request.sg_list[i];
-    get_sges(*slot)[i] = {sge.addr, sge.length, sge.lkey};
-  }
+  write_slot(*slot, request);
   slot->word.store(make_word(ticket, SlotState::kReady), std::memory_order_release);
   queue.shared->tail.store(ticket + 1, std::memory_order_release);
   return 0;

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <infiniband/verbs.h>
+
 #include <algorithm>
-#include <cstring>
+#include <atomic>
 #include <vector>
 
 #include "softverbs/ring_word.h"
@@ -39,9 +41,35 @@ inline uint64_t count_receives(const SharedReceiveQueue& queue) {
   return queue.tail.load(std::memory_order_acquire) - head;
 }
 
-// An open receive is recorded in its queue pair until its completion has been pushed, so that it is never
-// lost. A receive that is flushed is not recorded: several threads may flush at a time.
-enum class Take { kOpen, kFlush };
+// What a slot holds, read and written word by word: a peer may read it while the owner writes the next one.
+inline void read_slot(ReceiveSlot& slot, uint32_t max_sges, ReceiveRequest& request) {
+  const auto read = [](auto& field) { return std::atomic_ref(field).load(std::memory_order_relaxed); };
+  request.wr_id = read(slot.wr_id);
+  request.sges.resize(std::min(read(slot.sge_count), max_sges));
+  for (size_t i = 0; i < request.sges.size(); ++i) {
+    SharedSge& sge = get_sges(slot)[i];
+    request.sges[i] = {read(sge.address), read(sge.length), read(sge.lkey)};
+  }
+}
+inline void write_slot(ReceiveSlot& slot, const ibv_recv_wr& request) {
+  const auto write = [](auto& field, auto value) {
+    std::atomic_ref(field).store(value, std::memory_order_relaxed);
+  };
+  write(slot.wr_id, request.wr_id);
+  write(slot.sge_count, static_cast<uint32_t>(request.num_sge));
+  for (int i = 0; i < request.num_sge; ++i) {
+    SharedSge& sge = get_sges(slot)[i];
+    write(sge.address, request.sg_list[i].addr);
+    write(sge.length, request.sg_list[i].length);
+    write(sge.lkey, request.sg_list[i].lkey);
+  }
+}
+
+// Recorded: the receive is in its queue pair, which is connected to one peer, until its completion has been
+// pushed, so that the owner completes it if that peer dies. The others are flushed, or a datagram's, which
+// any process may send: nobody holds their slot meanwhile, so that no process that dies or is not given a
+// turn keeps it.
+enum class Take { kRecorded, kAtOnce };
 
 inline void open_receive(SharedQp& qp, uint64_t wr_id, uint64_t ticket) {
   const uint32_t count = qp.receives_opened.load(std::memory_order_relaxed);
@@ -60,26 +88,29 @@ inline bool pop_receive(Segment& segment, SharedReceiveQueue& queue, uint32_t qp
     const uint64_t ticket = head;
     ReceiveSlot& slot = get_receive_slot(segment, queue, ticket, max_sges);
     uint64_t word = slot.word.load(std::memory_order_acquire);
+    const uint64_t taken = make_word(ticket + queue.capacity.get(), SlotState::kEmpty);
     if (word == make_word(ticket, SlotState::kReady)) {
-      const uint64_t held = make_word(ticket, SlotState::kHeld, qp_index);
-      if (!slot.word.compare_exchange_strong(word, held, std::memory_order_acq_rel)) continue;
+      const bool is_recorded = take == Take::kRecorded;
+      if (!is_recorded) read_slot(slot, max_sges, request);  // what it read counts if it gets the slot
+      const uint64_t next = is_recorded ? make_word(ticket, SlotState::kHeld, qp_index) : taken;
+      if (!slot.word.compare_exchange_strong(word, next, std::memory_order_acq_rel)) continue;
       queue.head.compare_exchange_strong(head, ticket + 1, std::memory_order_acq_rel);
-      SharedQp& qp = segment.qp(qp_index);
-      request.wr_id = slot.wr_id;
-      request.sges.assign(get_sges(slot), get_sges(slot) + std::min(slot.sge_count, max_sges));
       request.receive = kFlushedReceive;
-      if (take == Take::kOpen) {
-        request.receive = kReceive | (qp.receives_opened.load(std::memory_order_relaxed) & kReceiveCountMask);
-        open_receive(qp, slot.wr_id, ticket);
-      }
-      slot.word.store(make_word(ticket + queue.capacity.get(), SlotState::kEmpty), std::memory_order_release);
+      if (!is_recorded) return true;
+      read_slot(slot, max_sges, request);
+      SharedQp& qp = segment.qp(qp_index);
+      request.receive = kReceive | (qp.receives_opened.load(std::memory_order_relaxed) & kReceiveCountMask);
+      open_receive(qp, request.wr_id, ticket);
+      slot.word.store(taken, std::memory_order_release);
       return true;
     }
-    if (has_ticket(word, ticket)) {
-      if (get_slot_state(word) == SlotState::kEmpty) return false;
+    // Whoever took the receive has not moved the head yet, and never will if it was killed: move it here.
+    const bool is_taken = has_ticket(word, ticket) ? get_slot_state(word) != SlotState::kEmpty
+                                                   : has_ticket(word, ticket + queue.capacity.get());
+    if (is_taken) {
       queue.head.compare_exchange_strong(head, ticket + 1, std::memory_order_acq_rel);
-    } else if (queue.head.load(std::memory_order_acquire) == ticket) {
-      return false;  // the slot is still in the previous turn: nothing is posted here yet
+    } else if (has_ticket(word, ticket) || queue.head.load(std::memory_order_acquire) == ticket) {
+      return false;  // nothing is posted here yet
     }
   }
 }

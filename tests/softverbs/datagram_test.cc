@@ -2,6 +2,9 @@
 #include "datagrams.h"
 
 #include <arpa/inet.h>
+#include <signal.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
 
 #include <algorithm>
 #include <set>
@@ -248,6 +251,79 @@ TEST(DatagramPeerTest, APeerThatDiesFailsNoQueuePair) {
   tell(children[0]->socket(), true);
   EXPECT_EQ(hear<size_t>(children[0]->socket()), 100U);
   for (ibv_ah* handle : handles) ibv_destroy_ah(handle);
+}
+
+// A sender that stops now and then, at any instruction, as one does that loses the processor, keeps nobody
+// from sending, and its receive is there again once it goes on.
+TEST(DatagramReceiveTest, ASenderMayStopAnywhere) {
+  constexpr uint32_t kFew = 2, kStride = 211, kFiner = 10;
+  Child sender([](int socket) {
+    Node node;
+    DatagramEnd end(node);
+    Buffer header(node, kHeaderBytes);
+    const auto to = hear<DatagramAddress>(socket);
+    ibv_ah* const handle = end.make_handle(to.gid, 0);
+    const bool is_traced = ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) == 0;
+    tell(socket, is_traced);
+    for (uint32_t sent = 0; is_traced; ++sent) {
+      raise(SIGSTOP);  // the parent lets it go on
+      ASSERT_EQ(end.post({{sent, header.address(), 0, header.mr()->lkey, 0, 0, handle, to.number}}), 0);
+      raise(SIGSTOP);
+      ASSERT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+    }
+    ibv_destroy_ah(handle);
+  });
+  Node node;
+  DatagramEnd end(node, kFew);
+  Buffer lines(node, kFew * kLineBytes), pages(node, kFew * kPageBytes), header(node, kHeaderBytes);
+  Node other_node;
+  DatagramEnd here(other_node);
+  Buffer here_header(other_node, kHeaderBytes);
+  ibv_ah* const handle = here.make_handle(end.address(), 0);
+  const auto post = [&](uint64_t i) {
+    end.post_receive(i, lines.address() + i * kLineBytes, lines.mr()->lkey, pages.address() + i * kPageBytes,
+                     pages.mr()->lkey);
+  };
+  // How many of so many datagrams arrive.
+  const auto send = [&](uint32_t count, bool posts_again) {
+    for (uint32_t i = 0; i < count; ++i) {
+      EXPECT_EQ(
+          here.post({{i, here_header.address(), 0, here_header.mr()->lkey, 0, 0, handle, end.qp->qp_num}}),
+          0);
+      EXPECT_EQ(other_node.wait_completion().status, IBV_WC_SUCCESS);
+    }
+    uint32_t arrived = 0;
+    for (ibv_wc wc{}; ibv_poll_cq(node.cq, 1, &wc) == 1; ++arrived)
+      if (posts_again) post(wc.wr_id);
+    return arrived;
+  };
+  const auto wait_for_stop = [&] {
+    int status = 0;
+    EXPECT_EQ(waitpid(sender.pid(), &status, 0), sender.pid());
+    return WIFSTOPPED(status) ? WSTOPSIG(status) : 0;
+  };
+  for (uint32_t i = 0; i < kFew; ++i) post(i);
+  tell(sender.socket(), DatagramAddress{end.address(), end.qp->qp_num});
+  if (!hear<bool>(sender.socket())) GTEST_SKIP() << "this process may not trace another";
+  ASSERT_EQ(wait_for_stop(), SIGSTOP);
+  for (uint32_t first = 0; first < kStride && !testing::Test::HasFailure(); first += kFiner) {
+    int signal = SIGTRAP;
+    for (uint32_t step = 0; signal == SIGTRAP; ++step) {
+      EXPECT_EQ(ptrace(PTRACE_SINGLESTEP, sender.pid(), nullptr, nullptr), 0);
+      signal = wait_for_stop();
+      if (step % kStride != first) continue;
+      for (int round = 0; round < 4; ++round) send(kFew, true);
+    }
+    EXPECT_EQ(signal, SIGSTOP);  // its call has returned
+    send(0, true);
+    EXPECT_EQ(send(2 * kFew, false), kFew) << "after every " << kStride << " instructions from " << first;
+    for (uint32_t i = 0; i < kFew; ++i) post(i);
+    EXPECT_EQ(ptrace(PTRACE_CONT, sender.pid(), nullptr, nullptr), 0);
+    EXPECT_EQ(wait_for_stop(), SIGSTOP);
+  }
+  EXPECT_EQ(ptrace(PTRACE_DETACH, sender.pid(), nullptr, nullptr), 0);
+  sender.kill();
+  ibv_destroy_ah(handle);
 }
 
 }  // namespace

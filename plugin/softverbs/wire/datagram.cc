@@ -78,7 +78,7 @@ void deliver_datagram(Loop& loop, Link& link, const Header& header, const uint8_
   op.is_datagram = true;
   Segment& segment = Process::get()->segment();
   SharedReceiveQueue& queue = segment.receive_queue(qp->shared->receive_queue.get());
-  if (!pop_receive(segment, queue, qp->index, op.receive, Take::kFlush)) return;
+  if (!pop_receive(segment, queue, qp->index, op.receive, Take::kAtOnce)) return;
   op.has_receive = true;
   ibv_grh grh = make_grh(link, header.bytes);
   op.bytes = sizeof(grh) + header.bytes;

@@ -31,6 +31,7 @@
 //   note_sent(message)            all of it is acknowledged
 //   note_received(message)        all of it is in its place, or lent
 //   note_silent(peer)             it owes an answer for too long
+//   note_stuck(peer)              it answers, but a packet for which it has room does not arrive for so long
 //
 // One thread at a time. No function allocates while no more peers, channels and messages are open than once
 // were.
@@ -585,10 +586,12 @@ class EngineCore {
     record.index = message.next++;
     record.took_credit = record.index < message.eager;
     if (record.took_credit) {
+      if (peer.eager_unacked == peer.eager_next) peer.eager_oldest_ns = port().now_ns();
       record.psn = peer.eager_next++;
       peer.eager_records[record.psn % kEagerSpan] = static_cast<uint16_t>(record_id);
     } else {
       if (peer.records == kNoObject) peer.records = tables_.take();
+      if (peer.unacked == peer.next) peer.oldest_ns = port().now_ns();
       record.psn = peer.next++;
       tables_[peer.records].enter(records_, record_id);
       ++peer.known;
@@ -1059,6 +1062,7 @@ class EngineCore {
         take(word, left >= 64 ? ~uint64_t{0} : (uint64_t{1} << left) - 1);
       }
       peer.unacked = cumulative;
+      peer.oldest_ns = port().now_ns();
     }
     if (base % 64 != 0) return delivered;
     for (uint32_t i = 0; i < body.received.size(); ++i) {
@@ -1077,6 +1081,7 @@ class EngineCore {
       deliver(peer, std::exchange(record, kNoRecord));
       ++delivered;
     };
+    if (is_before(peer.eager_unacked, body.eager_cumulative)) peer.eager_oldest_ns = port().now_ns();
     for (; is_before(peer.eager_unacked, body.eager_cumulative); ++peer.eager_unacked)
       take(peer.eager_unacked);
     for (uint32_t bits = body.eager_received; bits != 0; bits &= bits - 1)
@@ -1146,6 +1151,7 @@ class EngineCore {
       if (record.message == message_id && record.index < sends_[message_id].granted) {
         leave_list(peer, id);
         enter_list(peer, id, SendRecord::Where::kLost);
+        if (record.psn == peer.eager_unacked) peer.eager_oldest_ns = port().now_ns();
       }
       id = next;
     }
@@ -1250,6 +1256,11 @@ class EngineCore {
       if (peer.is_gone || !peer.is_open) return;
       peer.owed_since_ns = now_ns;
     }
+    if (is_stuck(peer, now_ns)) {
+      port().note_stuck(id);
+      if (peer.is_gone || !peer.is_open) return;
+      peer.oldest_ns = peer.eager_oldest_ns = now_ns;
+    }
     if (find_timeout_ns(peer) <= now_ns) {
       time_out(peer);
       enter_active(id, peer);
@@ -1268,6 +1279,15 @@ class EngineCore {
       }
     }
     file_timer(id, peer);
+  }
+  // What the peer is silent about is another matter. An eager packet without a grant may find no page for as
+  // long as the application likes.
+  bool is_stuck(const Peer& peer, int64_t now_ns) const {
+    if (peer.known != 0 && now_ns - peer.oldest_ns >= options_.silence_ns) return true;
+    if (peer.eager_unacked == peer.eager_next || now_ns - peer.eager_oldest_ns < options_.silence_ns)
+      return false;
+    const uint16_t oldest = peer.eager_records[peer.eager_unacked % kEagerSpan];
+    return oldest != kNoRecord && records_[oldest].where != SendRecord::Where::kHeldBack;
   }
   // Nothing of what was sent so long ago is heard of.
   void time_out(Peer& peer) {

@@ -249,7 +249,9 @@ struct Peer {
   uint32_t newest_paths = 0;              // that have one
   int64_t sent_ns = 0, heard_ns = 0;      // last; heard: an acknowledgement of something new, or any at all
   int64_t owed_since_ns = kNeverNs;       // nothing heard though something is owed
-  int64_t wish_ns = kNeverNs;             // when to ask for grants again
+  // Since when the oldest packet without an acknowledgement is that; eager ones: or is granted.
+  int64_t oldest_ns = 0, eager_oldest_ns = 0;
+  int64_t wish_ns = kNeverNs;  // when to ask for grants again
   uint8_t wish_doublings = 0;
   uint32_t wish_turn = 0;  // of those that wait, how many have been asked for again
   LossTimes loss{LossSettings{}};

@@ -687,6 +687,16 @@ void Engine::note_silent(uint32_t id) {
                          static_cast<long long>(options().silence_ns / base::kNsPerMs)));
 }
 
+void Engine::note_stuck(uint32_t id) {
+  give_up(id, base::fail(
+                  Status::kRemote,
+                  "datagrams: %s answers, but a packet of up to %u bytes does not arrive there for %lld ms "
+                  "(VERBENA_FAILOVER_TIMEOUT_MS): if its log shows no error, look for a switch whose MTU "
+                  "is below the ports' MTU",
+                  peers_of_[id]->text.c_str(), peer(id).data_bytes + PagePool::kLineBytes,
+                  static_cast<long long>(options().silence_ns / base::kNsPerMs)));
+}
+
 void Engine::note(const Outcome& outcome) {
   if (outcome || failure_.has_failed()) return;
   failure_ = outcome;

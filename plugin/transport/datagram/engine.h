@@ -129,6 +129,7 @@ class Engine final : public protocol::datagram::EngineCore<Engine>,
   void note_sent(uint32_t message);
   void note_received(uint32_t message);
   void note_silent(uint32_t peer);
+  void note_stuck(uint32_t peer);
 
   void post_control(uint32_t peer, uint32_t path, protocol::datagram::PacketKind kind,
                     protocol::datagram::PacketHeader header, std::span<const uint8_t> body);

@@ -79,6 +79,7 @@ class End : public EngineCore<End> {
   void note_sent(uint32_t message) { sent.push_back(message); }
   void note_received(uint32_t message) { received.push_back(message); }
   void note_silent(uint32_t peer) { silent.push_back(peer); }
+  void note_stuck(uint32_t peer) { stuck.push_back(peer); }
 
   uint32_t count(Datagram::Kind kind) const {
     return static_cast<uint32_t>(
@@ -89,7 +90,7 @@ class End : public EngineCore<End> {
   uint32_t room = 1;
   std::deque<Datagram> out;
   std::vector<std::pair<uint32_t, uint32_t>> moves;
-  std::vector<uint32_t> sent, received, silent;
+  std::vector<uint32_t> sent, received, silent, stuck;
 };
 
 EngineOptions make_options() {
@@ -436,6 +437,59 @@ TEST_F(EngineCoreTest, APeerThatAnswersIsNotSilent) {
   for (int i = 0; i < 20; ++i) left.send(channel, 10 * kFullBytes);
   run(10'000'000'000);
   EXPECT_TRUE(left.silent.empty());
+}
+
+// A switch whose MTU is below the ports' MTU: short packets arrive, full ones never do.
+TEST_F(EngineCoreTest, AFullPacketThatNeverArrivesIsToldThoughShortOnesDo) {
+  const uint32_t talk = left.open_send(there, 1), listening = right.open_receive(here, 1);
+  uint32_t first = 0;
+  const auto is_lost = [&](const Datagram& datagram) {
+    return datagram.length_bytes == kFullBytes && datagram.place.index >= first;
+  };
+  for (const uint32_t packets : {2U, 40U}) {  // eager ones, and granted ones
+    if (packets == 40) first = left.options().eager_packets;
+    left.stuck.clear();
+    const int64_t began_ns = left.now;
+    post(packets * kFullBytes);
+    left.send(channel, packets * kFullBytes);
+    while (left.stuck.empty() && left.now < began_ns + 20'000'000'000) {
+      const uint32_t send = left.send(talk, 10), receive = post_on(listening, 10);
+      run(50'000'000, is_lost);
+      ASSERT_EQ(left.send_message(send).state, SendState::kDone);
+      left.forget(send);
+      right.release(receive);
+    }
+    EXPECT_EQ(left.stuck, std::vector<uint32_t>{there}) << packets;
+    EXPECT_GE(left.now - began_ns, left.options().silence_ns);
+    EXPECT_LE(left.now - began_ns, 2 * left.options().silence_ns);
+    run(1'000'000'000);
+  }
+  EXPECT_TRUE(left.silent.empty());
+}
+
+// With hardly any pages for what nobody has posted a receive for.
+class EngineOfFewPagesTest : public EngineCoreTest {
+ protected:
+  EngineOfFewPagesTest() : EngineCoreTest(make_few()) {}
+  static EngineOptions make_few() {
+    EngineOptions options;
+    options.pages.pages = 32;
+    return options;
+  }
+};
+
+// A receive may be posted as late as the application likes: only then the way counts.
+TEST_F(EngineOfFewPagesTest, AnEagerPacketThatFindsNoPageIsNotOnTheWay) {
+  left.send(channel, 8 * kFullBytes);
+  run(10'000'000'000);
+  EXPECT_FALSE(left.peer(there).held_back.is_empty());
+  EXPECT_TRUE(left.stuck.empty());
+  post(8 * kFullBytes);
+  run(20'000'000, [](const Datagram& datagram) { return datagram.kind == Datagram::Kind::kData; });
+  EXPECT_TRUE(left.peer(there).held_back.is_empty());
+  EXPECT_TRUE(left.stuck.empty());
+  run(100'000'000);
+  EXPECT_EQ(right.received.size(), 1U);
 }
 
 TEST_F(EngineCoreTest, APacketMustFitItsReceive) {

@@ -13,6 +13,14 @@ SEEDS = 1500
 FAULTS = {
     "a lost grant is not asked for again soon": (
         "engine_core.h", "    peer.wish_doublings = 0;\n    if (peer.wish_ns != kNeverNs) peer.wish_ns = std::min(peer.wish_ns, port().now_ns() + kFirstWishNs);\n", ""),
+    "a packet that never arrives is not told": (
+        "engine_core.h", "    if (peer.known != 0 && now_ns - peer.oldest_ns >= options_.silence_ns) return true;\n", ""),
+    "an eager packet that never arrives is not told": (
+        "engine_core.h", "return oldest != kNoRecord && records_[oldest].where != SendRecord::Where::kHeldBack;", "return false;"),
+    "an eager packet without a grant is told to be lost": (
+        "engine_core.h", "return oldest != kNoRecord && records_[oldest].where != SendRecord::Where::kHeldBack;", "return true;"),
+    "the time in which a packet waits for its grant counts": (
+        "engine_core.h", "        if (record.psn == peer.eager_unacked) peer.eager_oldest_ns = port().now_ns();\n", ""),
     "a wish is not repeated": ("engine_core.h", "        repeat_wishes(id, peer);\n", ""),
     "only the first wishes are repeated": (
         "engine_core.h", "peer.wish_turn = is_round_over ? 0 : peer.wish_turn + kMaxWishesPerRequest;", "peer.wish_turn = 0;"),

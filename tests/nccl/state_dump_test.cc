@@ -1,4 +1,5 @@
 // The plugin writes the state of its connections on the configured signal, and handles no other.
+#include <atomic>
 #include <csignal>
 #include <fstream>
 #include <sstream>
@@ -69,6 +70,33 @@ TEST_F(StateDumpTest, TheSignalTellsBothEnds) {
       << text;
   finalize();
   EXPECT_EQ(read_handlers(), before);
+}
+
+// NCCL's thread has an engine of datagrams nearly all the time while it waits.
+TEST_F(StateDumpTest, AnEngineThatIsPolledAnswers) {
+  environment_.set("VERBENA_DUMP_SIGNAL", "usr1");
+  environment_.set("VERBENA_TRANSPORT", "datagram");
+  ASSERT_GT(start(), 0);
+  LiveConnection<NewestVersion>* connection = establish();
+  ASSERT_NE(connection, nullptr);
+  void* const request = connection->receive(connection->received.bytes, connection->received.mhandle);
+  ASSERT_NE(request, nullptr);
+  std::atomic<bool> is_over{false};
+  std::thread poller([&] {
+    for (int done = 0, size = 0; !is_over && done == 0;)
+      EXPECT_EQ((*net_)->test(request, &done, &size), abi::kSuccess);
+  });
+  for (int round = 0; round < 5; ++round) {
+    std::remove(file_.get().c_str());
+    std::raise(SIGUSR1);
+    EXPECT_TRUE(poll_until([&] { return read_file().find("end of the state\n") != std::string::npos; }));
+    const std::string text = read_file();
+    EXPECT_NE(text.find(", 1 receives open\n"), std::string::npos) << text;
+    EXPECT_NE(text.find("  rail 0: "), std::string::npos) << text;
+  }
+  is_over = true;
+  poller.join();
+  finalize();
 }
 
 // What NCCL says before accept decides how many receive entries a connection gets.

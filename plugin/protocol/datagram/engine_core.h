@@ -379,6 +379,7 @@ class EngineCore {
   SendChannel& send_channel(uint32_t id) { return send_channels_[id]; }
   ReceiveChannel& receive_channel(uint32_t id) { return receive_channels_[id]; }
   PageBudget& budget() { return budget_; }
+  const PageBudget& budget() const { return budget_; }
   const EngineStatistics& statistics() const { return statistics_; }
   uint32_t outstanding() const { return outstanding_; }
   uint32_t idle() const { return idle_; }

@@ -19,6 +19,7 @@
 #include "base/log.h"
 #include "base/parameters.h"
 #include "base/random.h"
+#include "base/text.h"
 #include "transport/datagram/greeting_keys.h"
 #include "transport/datagram/meeting.h"
 
@@ -226,6 +227,10 @@ void Engine::enter_soon() {
 
 void Engine::pass() {
   now_ns_ = base::monotonic_ns();
+  if (is_asked_.load(std::memory_order_relaxed)) [[unlikely]] {
+    is_asked_.store(false, std::memory_order_relaxed);
+    Registry::instance().answer(this, dump());
+  }
   if (failure_.has_failed()) return;
   uint32_t live = 0;
   for (uint32_t i = 0; i < rails_.size(); ++i) live |= uint32_t{rails_[i]->device().is_healthy()} << i;
@@ -963,32 +968,48 @@ std::string Engine::describe_counts() const {
 
 std::string Engine::describe() const {
   std::string text = describe_counts() + '\n';
-  char line[512];
+  const protocol::datagram::PageBudget& pages = budget();
+  base::append(
+      text,
+      "  pages: %u held, %u parked, %u lent, %u being copied, %u idle of %u; %u packets granted and not "
+      "here\n",
+      pages.held(), pages.parked(), pages.lent(), pages.moving(), idle(), pages.pages(), outstanding());
+  for (uint32_t i = 0; i < rails_.size(); ++i)
+    base::append(text, "  rail %u: %u pages posted for granted packets, %u for eager ones\n", i,
+                 pages.posted(i, PageQueue::kGranted), pages.posted(i, PageQueue::kEager));
   for (uint32_t id = 0; id < peers_of_.size(); ++id) {
     const auto& state = peer(id);
-    std::snprintf(line, sizeof(line),
-                  "  %s: %s, heard %.1f s ago, %u packets under way, %u paths of %u rest, %u receives open\n",
-                  peers_of_[id]->text.c_str(),
-                  peers_of_[id]->failure.has_failed() ? "does not answer"
-                  : peers_of_[id]->is_met             ? "met"
-                                                      : "not met yet",
-                  static_cast<double>(now_ns_ - state.heard_ns) / 1e9, state.in_flight,
-                  static_cast<unsigned>(std::popcount(state.paths.resting())),
-                  static_cast<unsigned>(std::popcount(state.paths.all())), peers_of_[id]->open_receives);
-    text += line;
+    base::append(
+        text,
+        "  %s: %s, heard %.1f s ago, %u packets under way of a window of %u, %u paths of %u rest, %u "
+        "receives open%s%s\n",
+        peers_of_[id]->text.c_str(),
+        peers_of_[id]->failure.has_failed() ? "does not answer"
+        : peers_of_[id]->is_met             ? "met"
+                                            : "not met yet",
+        static_cast<double>(now_ns_ - state.heard_ns) / 1e9, state.in_flight, state.guard.window(),
+        static_cast<unsigned>(std::popcount(state.paths.resting())),
+        static_cast<unsigned>(std::popcount(state.paths.all())), peers_of_[id]->open_receives,
+        state.fresh.is_empty() && state.waiting.is_empty() ? "" : ", messages wait for grants",
+        state.lost.is_empty() ? "" : ", packets wait to be sent again");
   }
   return text;
 }
 
-bool Engine::dump_state(StateDump& dump) {
+// The thread that has the engine answers in its next pass.
+bool Engine::dump_state(StateDump& answer) {
   if (!enter_as_service()) {
-    dump = dump_from_outside();
-    return true;
+    is_asked_.store(true, std::memory_order_relaxed);
+    return false;
   }
-  dump.text = describe();
-  dump.is_idle = peers_of_.empty() && !failure_.has_failed();
+  is_asked_.store(false, std::memory_order_relaxed);
+  answer = dump();
   leave_as_service();
   return true;
+}
+
+StateDump Engine::dump() const {
+  return {describe(), peers_of_.empty() && !failure_.has_failed()};
 }
 
 StateDump Engine::dump_from_outside() const {

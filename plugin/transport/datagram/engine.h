@@ -171,6 +171,7 @@ class Engine final : public protocol::datagram::EngineCore<Engine>,
   int64_t find_next_try() override;
   bool dump_state(StateDump& dump) override;
   StateDump dump_from_outside() const override;
+  StateDump dump() const;
 
   const Nic& nic_;
   const std::shared_ptr<NicRegistry> nics_;  // keeps `nic_` alive
@@ -189,6 +190,7 @@ class Engine final : public protocol::datagram::EngineCore<Engine>,
 
   int64_t now_ns_ = 0, looked_ns_ = 0, heard_ns_ = 0;
   uint32_t live_rails_ = 0;
+  std::atomic<bool> is_asked_{false};  // for its state
 
   protocol::datagram::ProcessName process_{};
   std::unordered_map<uint64_t, uint32_t> peers_by_id_;                 // by the engine's

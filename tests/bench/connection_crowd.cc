@@ -4,7 +4,6 @@
 // bench_*.
 // With `processes`, a process that sends to another one.
 // usage: connection_crowd PLUGIN CONNECTIONS [rates | processes]
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -21,6 +20,7 @@
 #include <thread>
 #include <vector>
 
+#include "bench/descriptor_limit.h"
 #include "common/clock.h"
 #include "common/error.h"
 #include "common/net_plugin.h"
@@ -82,14 +82,6 @@ void log_warnings(abi::LogLevel level, unsigned long, const char*, int, const ch
   std::vfprintf(stderr, format, arguments);
   va_end(arguments);
   std::fputc('\n', stderr);
-}
-
-// A handshake has a socket of its own until it stands.
-void raise_descriptor_limit() {
-  rlimit limit{};
-  getrlimit(RLIMIT_NOFILE, &limit);
-  limit.rlim_cur = limit.rlim_max;
-  setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 // What a part of the run took: by the clock, and of the processor's time of all threads, which other programs
@@ -161,7 +153,7 @@ double measure_rate(NetPlugin& net, const Connection& connection, std::vector<st
 // In the order of a program that destroys its communicators one after the other: the senders of all, then the
 // receivers.
 void run_all(const char* plugin, size_t count, bool measures_rates) {
-  raise_descriptor_limit();
+  bench::raise_descriptor_limit();
   const PluginLibrary library(plugin);
   const std::unique_ptr<NetPlugin> net = library.adapt(kTableVersion);
   net->init(log_warnings);
@@ -259,7 +251,7 @@ double carry(NetPlugin& net, int socket, bool sends, void* comm, std::vector<std
 }
 
 void run_process(const char* plugin, size_t count, int socket, bool sends) {
-  raise_descriptor_limit();
+  bench::raise_descriptor_limit();
   const PluginLibrary library(plugin);
   const std::unique_ptr<NetPlugin> net = library.adapt(kTableVersion);
   net->init(log_warnings);

@@ -138,7 +138,7 @@ bool prepare_next(Qp& qp) {
 
 Outcome execute(Operation& op) {
   if (is_local(op.request->opcode)) return execute_local(op);
-  if (op.is_struck) return faults::carry_datagram(op);
+  if (op.is_struck) return faults::take_datagram(op);
   if (op.is_wired) return wire::send_datagram(op), Outcome{};
   return settle(op, op.uses_gpu() ? copy_staged(op) : copy_host(op));
 }
@@ -273,6 +273,7 @@ Stop look_and_launch(Qp& qp, uint64_t end, Runner runner) {
     if (land(qp) == Step::kFail) return Stop::kFailed;
     const Stop stop = launch_all(qp, end, runner);
     qp.chain.flush();
+    if (qp.faults != nullptr) faults::end_run(qp);
     if (stop == Stop::kFailed || qp.flying.empty() || qp.flying.front().lane != nullptr) return stop;
   }
 }

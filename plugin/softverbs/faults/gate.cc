@@ -31,6 +31,10 @@ bool is_found_by_peer(const Qp& qp, const Fate& fate) {
   return !qp.is_wired && fate.fails_far && find_peer_failure(fate.failure, failure);
 }
 
+bool may_be_struck(const Qp& qp) {
+  return qp.base.qp_type == IBV_QPT_UD && Process::get()->injector->strikes_datagrams();
+}
+
 // Its bytes are read when its turn comes; whom it reaches is found then.
 Outcome prepare_struck(Operation& op, Qp& qp, SendRequest& request) {
   op.qp = &qp;
@@ -47,18 +51,22 @@ Outcome prepare_struck(Operation& op, Qp& qp, SendRequest& request) {
 
 }  // namespace
 
-Outcome carry_datagram(Operation& op) {
+Outcome take_datagram(Operation& op) {
   Injector& injector = *Process::get()->injector;
-  injector.held().carry(op, get_fate(*op.qp, *op.request));
+  injector.held().take(op, get_fate(*op.qp, *op.request));
   return {};
 }
 
 bool needs_worker(const Qp& qp) {
-  return qp.base.qp_type == IBV_QPT_UD && Process::get()->injector->strikes_datagrams();
+  return may_be_struck(qp) && Process::get()->gpu_memory.is_any_registered();
 }
 
 void note_datagram(const Operation& op) {
-  if (needs_worker(*op.qp)) Process::get()->injector->held().note_left(op.qp->device);
+  if (may_be_struck(*op.qp)) Process::get()->injector->held().note_left(op.qp->device);
+}
+
+void end_run(const Qp& qp) {
+  if (may_be_struck(qp)) Process::get()->injector->held().send_due(qp.device);
 }
 
 Outcome check_start(Qp& qp, const SendRequest& request) {

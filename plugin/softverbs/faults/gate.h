@@ -19,12 +19,14 @@ uint64_t get_delay_ns(Qp& qp, const SendRequest& request);
 // The status to report for a request that was executed: SUCCESS, or the plan's failure.
 ibv_wc_status get_late_failure(Qp& qp, const SendRequest& request);
 bool drops_completion(Qp& qp, const SendRequest& request);
-// Sends an operation that prepare_request() marked as struck.
-Outcome carry_datagram(Operation& op);
-// Whether only the rail's worker may send this queue pair's datagrams.
+// Takes over an operation that prepare_request() marked as struck: end_run() sends it, now or later.
+Outcome take_datagram(Operation& op);
+// Whether only the rail's worker may send this queue pair's datagrams: copies from a GPU's memory take time.
 bool needs_worker(const Qp& qp);
 // Counts a datagram that has been sent, struck or not.
 void note_datagram(const Operation& op);
+// Sends what was held until now. After each run of the queue pair's requests.
+void end_run(const Qp& qp);
 // Raises the event that the plan demands when the queue pair has entered the error state.
 void report_error(Qp& qp);
 // Forgets all requests of the queue pair.

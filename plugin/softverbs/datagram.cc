@@ -19,7 +19,8 @@ constexpr uint32_t kPrivilegedQkey = 1u << 31;  // such a key in a request means
 
 void fill_header(Operation& op, const Ah& handle) {
   ibv_grh header{};
-  header.version_tclass_flow = htobe32(6u << 28 | (handle.attributes.grh.flow_label & kFlowLabelBits));
+  header.version_tclass_flow = htobe32(6u << 28 | uint32_t{handle.attributes.grh.traffic_class} << 20 |
+                                       (handle.attributes.grh.flow_label & kFlowLabelBits));
   header.paylen = htobe16(static_cast<uint16_t>(op.request->length));
   header.next_hdr = 0x1b;
   header.hop_limit = handle.attributes.grh.hop_limit;

@@ -27,6 +27,16 @@ base::Error fail_device(const Device& device, const char* what, int errno_value)
 
 }  // namespace
 
+bool has_congestion_mark(const std::byte* network_header) {
+  constexpr uint8_t kCongestionExperienced = 3, kIpv4WithoutOptions = 0x45, kUdp = 17;
+  const auto at = [&](size_t byte) { return std::to_integer<uint8_t>(network_header[byte]); };
+  // What a device leaves in front of IPv4's header is not defined: that header is looked for first.
+  constexpr size_t kIpv4 = 20;
+  if (at(kIpv4) == kIpv4WithoutOptions && at(kIpv4 + 9) == kUdp)
+    return (at(kIpv4 + 1) & 3) == kCongestionExperienced;
+  return at(0) >> 4 == 6 && (at(1) >> 4 & 3) == kCongestionExperienced;
+}
+
 void Destroyer::operator()(ibv_ah* handle) const {
   const char* const device = name_device(handle->context);
   const int error = library->destroy_ah(handle);

@@ -3,6 +3,7 @@
 // be destroyed before the Device it was made on.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -14,6 +15,11 @@ struct ibv_ah;
 namespace verbena::verbs {
 
 inline constexpr uint32_t kGrhBytes = 40;  // that a device puts in front of every datagram, on Ethernet too
+
+// Whether a switch has marked a datagram on Ethernet because its queue was long (ECN: congestion
+// experienced): so says the network's header, IPv6's or in the last 20 bytes IPv4's, which the device puts in
+// front of it.
+bool has_congestion_mark(const std::byte* network_header);
 
 // A way to a peer's port.
 class AddressHandle {

@@ -99,6 +99,27 @@ TEST_F(StateDumpTest, AnEngineThatIsPolledAnswers) {
   finalize();
 }
 
+// A switch marks packets whose traffic class lets it: here the sender has marked them itself.
+TEST_F(StateDumpTest, MarksOfSwitchesAreCounted) {
+  environment_.set("VERBENA_DUMP_SIGNAL", "usr1");
+  environment_.set("VERBENA_TRANSPORT", "datagram");
+  environment_.set("VERBENA_TC", "3");
+  ASSERT_GT(start(), 0);
+  LiveConnection<NewestVersion>* connection = establish();
+  ASSERT_NE(connection, nullptr);
+  EXPECT_EQ(connection->transfer(100'000, 0, 0), nullptr);
+  std::raise(SIGUSR1);
+  EXPECT_TRUE(poll_until([&] { return read_file().find("end of the state\n") != std::string::npos; }));
+  const std::string text = read_file();
+  const auto count = [&](const std::string& label) {
+    const size_t at = text.find(label);
+    return at == std::string::npos ? 0 : std::stoul(text.substr(at + label.size()));
+  };
+  EXPECT_GE(count(", received "), 26U) << text;
+  EXPECT_EQ(count(", late or marked by a switch "), count(", received ")) << text;
+  finalize();
+}
+
 // What NCCL says before accept decides how many receive entries a connection gets.
 TEST_F(StateDumpTest, WindowsFollowThePeersThatNcclExpects) {
   environment_.set("VERBENA_DUMP_SIGNAL", "usr1");

@@ -26,6 +26,23 @@ T take(base::Result<T> made) {
   return made ? std::move(*made) : T();
 }
 
+TEST(CongestionMarkTest, IsInTheNetworksHeader) {
+  std::array<std::byte, kGrhBytes> ipv6{}, ipv4{};
+  ipv4.fill(std::byte{0x6F});  // a device may leave anything in front of IPv4's header
+  ipv6[0] = std::byte{0x6F};   // with the traffic class's upper half
+  ipv4[20] = std::byte{0x45};
+  ipv4[29] = std::byte{17};
+  for (uint32_t field = 0; field < 4; ++field) {
+    ipv6[1] = static_cast<std::byte>(0xC0 | field << 4 | 0xF);  // and the flow label's
+    ipv4[21] = static_cast<std::byte>(0xFC | field);
+    EXPECT_EQ(has_congestion_mark(ipv6.data()), field == 3) << field;
+    EXPECT_EQ(has_congestion_mark(ipv4.data()), field == 3) << field;
+  }
+  std::array<std::byte, kGrhBytes> neither{};
+  neither.fill(std::byte{0xFF});
+  EXPECT_FALSE(has_congestion_mark(neither.data()));
+}
+
 class DatagramEnd {
  public:
   explicit DatagramEnd(Device& device, uint32_t key = kKey) : device_(device) {

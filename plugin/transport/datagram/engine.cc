@@ -344,17 +344,18 @@ void Engine::take_page(uint32_t rail, uint64_t cookie, uint32_t bits, uint32_t l
   }
   heard_ns_ = now_ns_;
   const Place place = Place::decode(header.place);
-  const InPacket packet{.psn = header.psn,
-                        .channel = header.channel,
-                        .place = place,
-                        .backlog = static_cast<uint16_t>(header.backlog & kMostBacklog),
-                        .took_credit = (header.backlog & kTookCredit) != 0,
-                        .is_last = immediate.is_last,
-                        .asks = immediate.asks,
-                        .path = immediate.path,
-                        .was_marked = false,
-                        .time = header.time,
-                        .length_bytes = length_bytes - PagePool::kLineBytes};
+  const InPacket packet{
+      .psn = header.psn,
+      .channel = header.channel,
+      .place = place,
+      .backlog = static_cast<uint16_t>(header.backlog & kMostBacklog),
+      .took_credit = (header.backlog & kTookCredit) != 0,
+      .is_last = immediate.is_last,
+      .asks = immediate.asks,
+      .path = immediate.path,
+      .was_marked = rails_[rail]->is_ethernet() && verbs::has_congestion_mark(pool_.line(page)),
+      .time = header.time,
+      .length_bytes = length_bytes - PagePool::kLineBytes};
   const Placed placed = on_data(id, packet);
   if (placed.verdict == Verdict::kHeld || placed.verdict == Verdict::kEmpty)
     note_arrived(rail, placed.message, packet.length_bytes);
@@ -959,10 +960,11 @@ std::string Engine::describe_counts() const {
   std::snprintf(line, sizeof(line),
                 "datagrams on %s: engine %016" PRIx64 ", %zu peers; packets sent %" PRIu64 ", again %" PRIu64
                 ", in vain %" PRIu64 ", received %" PRIu64 ", twice %" PRIu64 ", refused %" PRIu64
-                ", strays %" PRIu64 "; timeouts %" PRIu64 ", paths rested %" PRIu64,
+                ", strays %" PRIu64 ", late or marked by a switch %" PRIu64 "; timeouts %" PRIu64
+                ", paths rested %" PRIu64,
                 nic_.name.c_str(), name_.id, peers_of_.size(), counts.sent_packets, counts.resent_packets,
                 counts.in_vain, counts.received_packets, counts.duplicates, counts.refused_packets,
-                counts.strays, counts.timeouts, counts.rested_paths);
+                counts.strays, counts.late_marks, counts.timeouts, counts.rested_paths);
   return line;
 }
 

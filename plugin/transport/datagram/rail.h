@@ -78,6 +78,7 @@ class Rail {
   Rail& operator=(const Rail&) = delete;
 
   verbs::Device& device() const { return device_; }
+  bool is_ethernet() const { return is_ethernet_; }
   uint32_t page_key() const { return pool_region_.local_key(); }
   // As it is told to peers.
   protocol::datagram::EngineRail describe() const;
@@ -93,13 +94,15 @@ class Rail {
   SendQueue* find_pair(uint64_t cookie);
 
  private:
-  explicit Rail(verbs::Device& device) : device_(device) {}
+  explicit Rail(verbs::Device& device)
+      : device_(device), is_ethernet_(device.local_address().port.link_layer == verbs::kEthernet) {}
   base::Outcome prepare(const PagePool& pool, uint32_t queue_key);
   base::Result<SendQueue> make_pair(uint32_t mark, verbs::CompletionQueue& receives,
                                     verbs::SharedReceiveQueue& queue, uint32_t queue_key);
 
   // Queue pairs go before the queues that they use, and these before the memory.
   verbs::Device& device_;
+  const bool is_ethernet_;
   std::unique_ptr<std::byte[]> memory_;  // control buffers, then headers
   size_t header_bytes_used_ = 0;
   verbs::MemoryRegion region_, pool_region_;

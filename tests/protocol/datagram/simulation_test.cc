@@ -126,5 +126,15 @@ TEST(DatagramSimulationLong, Figures) {
   expect({"name=alltoall hosts=32 bytes=131072", 0.95, 0.7});
 }
 
+// A hundred million packets, all faults at once.
+TEST(DatagramSimulationLong, EveryPacketArrivesThoughATenthIsLost) {
+  const Report report =
+      expect({"name=incast senders=16 leaf_hosts=4 leaves=5 spines=4 loses=100000 reorders=64 "
+              "doubles=1000 damages=1000 warm_ns=1e6 run_ns=7.4e9 bin_ns=1e8",
+              0.95, 0.95});
+  EXPECT_GE(report.engine.sent_packets, 100'000'000U);
+  EXPECT_LE(report.max_us, 4 * report.p50_us) << "none waited for long";
+}
+
 }  // namespace
 }  // namespace verbena::protocol::datagram::sim

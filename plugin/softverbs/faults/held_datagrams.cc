@@ -20,6 +20,7 @@ namespace {
 constexpr uint64_t kOvertakerNs = 2'000;
 // On a rail where nothing is sent any more, so much later at most: waking costs a processor's time.
 constexpr uint64_t kSlackNs = 200'000;
+constexpr size_t kMostSpare = 256;  // buffers of a rail
 
 }  // namespace
 
@@ -78,7 +79,8 @@ void HeldDatagrams::send_due(uint32_t index) {
   rail.chain.flush();
   for (Operation& op : rail.operations) finish(op);
   rail.operations.clear();
-  for (Datagram& datagram : due) rail.spare.push_back(std::move(datagram.bytes));
+  for (Datagram& datagram : due)
+    if (rail.spare.size() < kMostSpare) rail.spare.push_back(std::move(datagram.bytes));
   wake_later(index);
 }
 

@@ -278,7 +278,9 @@ TEST(DatagramReceiveTest, ASenderMayStopAnywhere) {
   });
   Node node;
   DatagramEnd end(node, kFew);
-  Buffer lines(node, kFew * kLineBytes), pages(node, kFew * kPageBytes), header(node, kHeaderBytes);
+  Buffer lines(node, kFew * kLineBytes), pages(node, kFew * kPageBytes);
+  tell(sender.socket(), DatagramAddress{end.address(), end.qp->qp_num});
+  if (!hear<bool>(sender.socket())) GTEST_SKIP() << "this process may not trace another";
   Node other_node;
   DatagramEnd here(other_node);
   Buffer here_header(other_node, kHeaderBytes);
@@ -306,8 +308,6 @@ TEST(DatagramReceiveTest, ASenderMayStopAnywhere) {
     return WIFSTOPPED(status) ? WSTOPSIG(status) : 0;
   };
   for (uint32_t i = 0; i < kFew; ++i) post(i);
-  tell(sender.socket(), DatagramAddress{end.address(), end.qp->qp_num});
-  if (!hear<bool>(sender.socket())) GTEST_SKIP() << "this process may not trace another";
   ASSERT_EQ(wait_for_stop(), SIGSTOP);
   for (uint32_t first = 0; first < kStride && !testing::Test::HasFailure(); first += kFiner) {
     int signal = SIGTRAP;

@@ -34,6 +34,13 @@ class StateDumpTest : public LiveTest<NewestVersion> {
     text << std::ifstream(file_.get()).rdbuf();
     return text.str();
   }
+  // What the process writes on the signal, and nothing of before.
+  std::string ask() {
+    std::remove(file_.get().c_str());
+    std::raise(SIGUSR1);
+    EXPECT_TRUE(poll_until([&] { return read_file().find("end of the state\n") != std::string::npos; }));
+    return read_file();
+  }
   void finalize() {
     connections_.clear();
     is_up_ = false;
@@ -59,9 +66,7 @@ TEST_F(StateDumpTest, TheSignalTellsBothEnds) {
   LiveConnection<NewestVersion>* connection = establish();
   ASSERT_NE(connection, nullptr);
   EXPECT_EQ(connection->transfer(100'000, 0, 0), nullptr);
-  std::raise(SIGUSR1);
-  EXPECT_TRUE(poll_until([&] { return read_file().find("end of the state\n") != std::string::npos; }));
-  const std::string text = read_file();
+  const std::string text = ask();
   EXPECT_NE(text.find("a signal asked for it\n"), std::string::npos) << text;
   EXPECT_NE(text.find("\nsend to 127.0.0.1:"), std::string::npos) << text;
   EXPECT_NE(text.find("\nreceive from 127.0.0.1:"), std::string::npos) << text;
@@ -87,10 +92,7 @@ TEST_F(StateDumpTest, AnEngineThatIsPolledAnswers) {
       EXPECT_EQ((*net_)->test(request, &done, &size), abi::kSuccess);
   });
   for (int round = 0; round < 5; ++round) {
-    std::remove(file_.get().c_str());
-    std::raise(SIGUSR1);
-    EXPECT_TRUE(poll_until([&] { return read_file().find("end of the state\n") != std::string::npos; }));
-    const std::string text = read_file();
+    const std::string text = ask();
     EXPECT_NE(text.find(", 1 receives open\n"), std::string::npos) << text;
     EXPECT_NE(text.find("  rail 0: "), std::string::npos) << text;
   }
@@ -108,9 +110,7 @@ TEST_F(StateDumpTest, MarksOfSwitchesAreCounted) {
   LiveConnection<NewestVersion>* connection = establish();
   ASSERT_NE(connection, nullptr);
   EXPECT_EQ(connection->transfer(100'000, 0, 0), nullptr);
-  std::raise(SIGUSR1);
-  EXPECT_TRUE(poll_until([&] { return read_file().find("end of the state\n") != std::string::npos; }));
-  const std::string text = read_file();
+  const std::string text = ask();
   const auto count = [&](const std::string& label) {
     const size_t at = text.find(label);
     return at == std::string::npos ? 0 : std::stoul(text.substr(at + label.size()));
@@ -130,10 +130,7 @@ TEST_F(StateDumpTest, WindowsFollowThePeersThatNcclExpects) {
     abi::NetAttr attributes{side, side, abi::kAttrAny, abi::kAttrAny, abi::kAttrAny};
     EXPECT_EQ((*net_)->set_net_attr(context_, &attributes), abi::kSuccess);
     EXPECT_NE(establish(), nullptr);
-    std::remove(file_.get().c_str());
-    std::raise(SIGUSR1);
-    EXPECT_TRUE(poll_until([&] { return read_file().find("end of the state\n") != std::string::npos; }));
-    const std::string text = read_file(), label = "entries reserved ";
+    const std::string text = ask(), label = "entries reserved ";
     const size_t at = text.rfind(label);
     return at == std::string::npos ? 0 : std::stoi(text.substr(at + label.size()));
   };

@@ -16,12 +16,9 @@ struct verbena_ops {
 
 namespace {
 
-// Up to where an all-reduce and its norm are faster as one kernel, between two H100s: rows of a block, bytes
-// that each rank sends; and up to where packets of 16 bytes are faster than those of 64.
-// Of an all-reduce and its norm in one kernel: rows of a block, and bytes that a rank sends, of two ranks, of
-// more, and by packets of 16 bytes.
-constexpr uint64_t kMostFusedRows = 2, kMostFusedBytesOf2 = 4 << 20, kMostFusedBytes = 1 << 20,
-                   kMostFused16Bytes = 128 << 10;
+// Up to where an all-reduce and its norm are faster as one kernel: rows of a block, and bytes that a rank
+// sends, of two ranks and of more.
+constexpr uint64_t kMostFusedRows = 2, kMostFusedBytesOf2 = 4 << 20, kMostFusedBytes = 1 << 20;
 
 template <typename Body>
 verbena_result guard(const Body& body) noexcept {
@@ -165,10 +162,10 @@ std::optional<Choice> choose_fused(const Communicator& communicator, const verbe
   Algorithm algorithm = choice.algorithm;
   if (!is_asked) {
     const uint64_t sent = bytes * (communicator.size() - 1);
-    if (norm.rows > kMostFusedRows * communicator.most_blocks(Family::kPackets64) ||
+    if (norm.rows > kMostFusedRows * communicator.most_blocks(Family::kPackets) ||
         sent > (communicator.size() == 2 ? kMostFusedBytesOf2 : kMostFusedBytes))
       return std::nullopt;
-    algorithm = sent <= kMostFused16Bytes ? Algorithm::kOneShot16 : Algorithm::kOneShot64;
+    algorithm = Algorithm::kOneShot;
   }
   if (!communicator.spread_rows(algorithm, norm.rows, bytes / norm.rows)) return std::nullopt;
   return Choice{algorithm, {}, 0};
@@ -337,13 +334,9 @@ verbena_result verbena_ops_reduce_scatter_norm_all_gather(verbena_ops* ops, cons
     if (norm->rows == 0) return;
     const Communicator& communicator = ops->communicator;
     const uint64_t share = (norm->rows + communicator.size() - 1) / communicator.size();
-    Choice choice = communicator.complete(
+    const Choice choice = communicator.complete(
         communicator.choose(VERBENA_OPS_REDUCE_SCATTER, share * norm->hidden * find_element_bytes(type)),
         asked);
-    // There are kernels of lines and of chunks.
-    if (family_of(choice.algorithm) == Family::kPackets16)
-      choice.algorithm = asked == nullptr || asked->algorithm == VERBENA_OPS_AUTO ? Algorithm::kOneShot64
-                                                                                  : Algorithm::kBulkOneShot;
     submit_norm(ops, call, choice, *norm, norm->hidden, stream);
   });
 }

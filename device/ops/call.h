@@ -15,18 +15,16 @@ inline constexpr uint32_t kMostThreads = 512;
 // and warps that have the row.
 inline constexpr uint32_t kMostKept = 2, kMostRowBlocks = 8, kMostRowWarps = 64;
 
-// Numbered as verbena_ops_algorithm (verbena/ops.h). Packets of 16 bytes or of 64 (low_latency.cuh),
-// or chunks behind flags (bulk.cuh); in one shot each rank sends its whole tensor to every other one.
+// Numbered as verbena_ops_algorithm (verbena/ops.h). Packets (low_latency.cuh), or chunks behind flags
+// (bulk.cuh); in one shot each rank sends its whole tensor to every other one.
 enum class Algorithm : uint32_t {
   kAuto = 0,
-  kOneShot16 = 1,
-  kOneShot64 = 2,
-  kTwoShot16 = 3,
-  kTwoShot64 = 4,
-  kBulkOneShot = 5,
-  kBulkTwoShot = 6,
-  kCopyEngines = 7,  // no kernel of ours: the driver's copies
-  kDirect = 8,       // of tensors in windows
+  kOneShot = 1,
+  kTwoShot = 2,
+  kBulkOneShot = 3,
+  kBulkTwoShot = 4,
+  kCopyEngines = 5,  // no kernel of ours: the driver's copies
+  kDirect = 6,       // of tensors in windows
   // In few bits.
   kFloat8 = 16,
   kInt8 = 17,
@@ -36,7 +34,7 @@ enum class Algorithm : uint32_t {
   kFloat8Int8 = 21,
   kInt4Int8 = 22,
 };
-inline constexpr uint32_t kCountAlgorithms = 9;  // of those that compute exactly
+inline constexpr uint32_t kCountAlgorithms = 7;  // of those that compute exactly
 inline constexpr uint32_t kFirstCodec = 16, kCountCodecs = 7;
 inline constexpr uint32_t kCountPacketCodecs = 5;  // the first of them, which packets have too
 // Which codec; kCountCodecs or more: none.

@@ -11,7 +11,7 @@
 namespace verbena::ops {
 namespace {
 
-constexpr size_t kPacketBytes = size_t{64} << 20;
+constexpr size_t kPacketBytes = size_t{128} << 20;
 constexpr size_t kChunkBytes = size_t{64} << 20;
 constexpr uint32_t kBlocks = 128;
 constexpr uint64_t kCodedTileBytes = 2048;  // of the tensor, that a warp codes at once
@@ -24,9 +24,8 @@ constexpr uint64_t kHostBlockBytes = 64 << 10;  // of a tensor or message across
 constexpr uint32_t kFingerprintBits = 12;
 constexpr const char* kOperationNames[] = {"all_reduce", "all_gather", "reduce_scatter", "broadcast",
                                            "all_to_all"};
-constexpr const char* kAlgorithmNames[kCountAlgorithms] = {"auto",          "one-shot-16",  "one-shot-64",
-                                                           "two-shot-16",   "two-shot-64",  "bulk-one-shot",
-                                                           "bulk-two-shot", "copy-engines", "direct"};
+constexpr const char* kAlgorithmNames[kCountAlgorithms] = {
+    "auto", "one-shot", "two-shot", "bulk-one-shot", "bulk-two-shot", "copy-engines", "direct"};
 // Operations of the tuning file.
 constexpr const char* kCodedNames[kCountCodecs] = {
     "all_reduce_fp8",   "all_reduce_int8",     "all_reduce_int6",     "all_reduce_int4",
@@ -175,9 +174,8 @@ size_t Communicator::mark_bytes(size_t bytes) const {
   return bytes / unit * unit + unit + compute_fingerprint();
 }
 void Communicator::make_workspaces(const verbena_team* team) {
-  for (const Family packets : {Family::kPackets16, Family::kPackets64})
-    workspace_of(packets) =
-        make_workspace(context_, team, mark_bytes(options_.packet_bytes), options_.blocks);
+  workspace_of(Family::kPackets) =
+      make_workspace(context_, team, mark_bytes(options_.packet_bytes), options_.blocks);
   workspace_of(Family::kChunks) = make_workspace(context_, team, options_.chunk_bytes, count_chunk_blocks());
 }
 void Communicator::make_workspaces_across(const verbena_team* team, const verbena_team* host) {
@@ -307,7 +305,7 @@ Choice Communicator::choose_coded(Algorithm codec, uint64_t bytes) const {
   const auto other = std::find_if_not(others.begin(), others.end(),
                                       [](const tuner::OpsWay& way) { return way.needs_windows(); });
   if (coded.empty() || other == others.end()) {
-    const bool is_by_packets = family_of(Choice{codec, {}, 0}) == Family::kPackets64;
+    const bool is_by_packets = family_of(Choice{codec, {}, 0}) == Family::kPackets;
     return bytes < (is_by_packets ? kLeastCodedPacketBytes : kLeastCodedChunkBytes)
                ? exact
                : spread(codec, VERBENA_OPS_ALL_REDUCE, bytes);
@@ -325,8 +323,6 @@ Choice Communicator::choose_by_rules(verbena_ops_operation operation, uint64_t b
   constexpr uint64_t kKi = 1 << 10;
   const bool are_few = size_ <= 4;
   if (is_in_windows && bytes >= kLeastDirectBytes) return spread(Algorithm::kDirect, operation, bytes);
-  if (bytes <= (size_ == 2 ? 64 : are_few ? 32 : 4) * kKi)
-    return spread(Algorithm::kOneShot16, operation, bytes);
   // Two ranks send as much in one shot as in two; shorter chunks leave links idle for less time at both ends.
   const auto by_one_shot = [&] {
     Choice choice = spread(Algorithm::kBulkOneShot, operation, bytes);
@@ -336,19 +332,18 @@ Choice Communicator::choose_by_rules(verbena_ops_operation operation, uint64_t b
   if (operation != VERBENA_OPS_ALL_REDUCE) {
     const bool is_broadcast = operation == VERBENA_OPS_BROADCAST;
     const uint64_t packets_most = (is_broadcast ? 2 : 1) * (size_ == 2 ? 2048 : are_few ? 512 : 128) * kKi;
-    if (bytes <= packets_most) return spread(Algorithm::kOneShot64, operation, bytes);
+    if (bytes <= packets_most) return spread(Algorithm::kOneShot, operation, bytes);
     return is_broadcast && size_ > 2 ? spread(Algorithm::kBulkTwoShot, operation, bytes) : by_one_shot();
   }
   const uint64_t one_shot_most = size_ == 2 ? 8192 * kKi : are_few ? 256 * kKi : 128 * kKi;
-  if (bytes <= one_shot_most) return spread(Algorithm::kOneShot64, operation, bytes);
+  if (bytes <= one_shot_most) return spread(Algorithm::kOneShot, operation, bytes);
   if (size_ == 2) return by_one_shot();
-  return spread(bytes <= 8192 * kKi ? Algorithm::kTwoShot64 : Algorithm::kBulkTwoShot, operation, bytes);
+  return spread(bytes <= 8192 * kKi ? Algorithm::kTwoShot : Algorithm::kBulkTwoShot, operation, bytes);
 }
 
 // As many threads as have a packet each, of an exchange one of each peer, in many small blocks rather than in
 // few large ones; of long tensors that are summed half of that, and of chunks all threads.
 Choice Communicator::spread(Algorithm algorithm, verbena_ops_operation operation, uint64_t bytes) const {
-  constexpr uint32_t kDataOf16 = 8, kDataOf64 = 14;  // bytes of a packet's data that a thread has
   const Family family = family_of(Choice{algorithm, {}, 0});
   // Of two blocks of an SM one sends while the other one waits.
   if (family == Family::kChunks) {
@@ -366,23 +361,20 @@ Choice Communicator::spread(Algorithm algorithm, verbena_ops_operation operation
     const auto warps = std::min<uint64_t>(kMostThreads / 32, divide(tiles, blocks));
     return {algorithm, {blocks, static_cast<uint32_t>(warps) * 32}, 0};
   }
-  const bool is_two_shot = algorithm == Algorithm::kTwoShot16 || algorithm == Algorithm::kTwoShot64;
+  const bool is_two_shot = algorithm == Algorithm::kTwoShot;
   const bool is_exchange = operation != VERBENA_OPS_ALL_REDUCE;
-  const uint64_t each = family == Family::kPackets16 ? kDataOf16 : kDataOf64;
   const uint64_t peers = is_exchange ? std::max<uint32_t>(size_, 2) - 1 : 1;
   const uint64_t length = is_two_shot && !is_exchange ? bytes / size_ : bytes;
   const uint64_t most = uint64_t{options_.blocks} * kMostThreads;
-  uint64_t threads = std::max<uint64_t>(1, divide(length, each)) * peers;
+  uint64_t threads = std::max<uint64_t>(1, divide(length, kVectorBytes)) * peers;
   if (threads > most && !is_exchange) threads = std::max(threads / 2, most / 2);
   const uint64_t block = threads <= most / 4 ? 128 : threads <= most / 2 ? 256 : kMostThreads;
   const uint64_t blocks = std::min<uint64_t>(options_.blocks, divide(threads, block));
   uint64_t of_block = std::min(block, threads);
   if (is_exchange) {
-    // A block has the same part of each peer's message, of whole vectors; lines are of whole warps.
-    const uint64_t part = divide(divide(length, kVectorBytes), blocks) * kVectorBytes;
-    const uint64_t packets =
-        std::max<uint64_t>(1, divide(part, each));  // nobody may have said how many bytes
-    of_block = (family == Family::kPackets16 ? packets : divide(packets, 32) * 32) * peers;
+    // A block has the same part of each peer's message; nobody may have said how many bytes.
+    const uint64_t packets = std::max<uint64_t>(1, divide(divide(length, kVectorBytes), blocks));
+    of_block = packets * peers;
   }
   return {algorithm,
           {static_cast<uint32_t>(blocks),
@@ -411,7 +403,7 @@ uint32_t Communicator::count_chunk_blocks() const {
 Family Communicator::family_of(const Choice& choice) const {
   const bool is_by_packets =
       size_ == 2 && choice.chunk_bytes == 0 && find_codec(choice.algorithm) < kCountPacketCodecs;
-  return is_by_packets ? Family::kPackets64 : ops::family_of(choice.algorithm);
+  return is_by_packets ? Family::kPackets : ops::family_of(choice.algorithm);
 }
 
 Choice Communicator::complete(const Choice& chosen, const verbena_ops_choice* asked) const {
@@ -461,10 +453,9 @@ void Communicator::submit(const Call& call, const Choice& choice, CUstream strea
 // them. Clusters of two blocks cost more than that.
 std::optional<Grid> Communicator::spread_rows(Algorithm algorithm, uint64_t rows, uint64_t row_bytes) const {
   expect_member();
-  if (hosts_ || (algorithm != Algorithm::kOneShot16 && algorithm != Algorithm::kOneShot64))
-    return std::nullopt;
+  if (hosts_ || algorithm != Algorithm::kOneShot) return std::nullopt;
   constexpr uint64_t kWarpBytes = 32 * kVectorBytes;
-  const SymmetricWorkspace& packets = workspaces_[static_cast<uint32_t>(ops::family_of(algorithm))];
+  const SymmetricWorkspace& packets = workspaces_[static_cast<uint32_t>(Family::kPackets)];
   const uint64_t warps = std::bit_ceil((row_bytes + kWarpBytes - 1) / kWarpBytes);
   if (rows == 0 || warps > kMostRowWarps) return std::nullopt;
   // A block of less than two warps is not worth it. A row that has no room in one block takes two.
@@ -479,7 +470,7 @@ std::optional<Grid> Communicator::spread_rows(Algorithm algorithm, uint64_t rows
   uint64_t threads = 32 * warps / cluster;
   const uint64_t kept = (threads + kMostThreads - 1) / kMostThreads;
   threads /= kept;
-  // Packets are half data, or more.
+  // Half of a slot is for data.
   if (kept > kMostKept || 2 * kept * threads * kVectorBytes > packets.workspace().blocks.slot_bytes)
     return std::nullopt;
   const uint64_t clusters = std::min<uint64_t>(rows, options_.blocks / cluster);
@@ -603,7 +594,7 @@ void Communicator::meet(CUstream stream) {
   call.root = -1;
   call.length_bytes = 1;
   call.source = call.destination = {0, 1, 1};
-  const Pending one{call, {Algorithm::kOneShot16, {1, 32}, 0}};
+  const Pending one{call, {Algorithm::kOneShot, {1, 32}, 0}};
   launch({&one, 1}, stream);
 }
 

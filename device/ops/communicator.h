@@ -137,8 +137,8 @@ class Communicator {
   Algorithm forced_ = Algorithm::kAuto;
   std::string gpu_;                                  // its name
   std::vector<tuner::OpsMeasurement> measurements_;  // of the platform
-  std::array<SymmetricWorkspace, kFamilies> workspaces_{
-      SymmetricWorkspace(nullptr), SymmetricWorkspace(nullptr), SymmetricWorkspace(nullptr)};
+  std::array<SymmetricWorkspace, kFamilies> workspaces_{SymmetricWorkspace(nullptr),
+                                                        SymmetricWorkspace(nullptr)};
   // Of a team in several hosts: the whole team's, and the host's.
   SymmetricWorkspace across_{nullptr}, host_{nullptr};
   bool is_grouped_ = false;

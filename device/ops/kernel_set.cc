@@ -75,7 +75,7 @@ KernelSet::KernelSet() : driver_(Driver::instance()) {
   // Not before: without a GPU the message is the one above.
   module_ = load(kernel_image());       // NOLINT(cppcoreguidelines-prefer-member-initializer)
   fused_ = load(fused_kernel_image());  // NOLINT(cppcoreguidelines-prefer-member-initializer)
-  static constexpr const char* kFamilyNames[kFamilies] = {"packets_16", "packets_64", "chunks"};
+  static constexpr const char* kFamilyNames[kFamilies] = {"packets", "chunks"};
   static constexpr const char* kSizeNames[kSizes] = {"2", "4", "any"};
   for (uint32_t family = 0; family < kFamilies; ++family) {
     for (uint32_t size = 0; size < kSizes; ++size) {
@@ -85,14 +85,11 @@ KernelSet::KernelSet() : driver_(Driver::instance()) {
     }
   }
   static_assert(kMostKept == 2, "verbena: the kernels' names");
-  for (const bool is_of_64 : {false, true}) {
-    for (const bool is_of_any : {false, true}) {
-      const std::string name =
-          std::string("all_reduce_norm_") + (is_of_64 ? "64" : "16") + (is_of_any ? "_of_any" : "_of_2");
-      NormKernels& kernels = all_reduce_norms_[is_of_64 ? 1 : 0][is_of_any ? 1 : 0];
-      kernels.of_types = {{{find(fused_, name + "_float16_1"), find(fused_, name + "_float16_2")},
-                           {find(fused_, name + "_bfloat16_1"), find(fused_, name + "_bfloat16_2")}}};
-    }
+  for (const bool is_of_any : {false, true}) {
+    const std::string name = std::string("all_reduce_norm") + (is_of_any ? "_of_any" : "_of_2");
+    all_reduce_norms_[is_of_any ? 1 : 0].of_types = {
+        {{find(fused_, name + "_float16_1"), find(fused_, name + "_float16_2")},
+         {find(fused_, name + "_bfloat16_1"), find(fused_, name + "_bfloat16_2")}}};
   }
   static constexpr const char* kCodecNames[kCountCodecs] = {"float8",    "int8",        "int6",     "int4",
                                                             "mx_float8", "float8_int8", "int4_int8"};
@@ -132,12 +129,9 @@ CUfunction KernelSet::find(CUmodule module, const std::string& name) const {
 
 Family family_of(Algorithm algorithm) {
   switch (algorithm) {
-    case Algorithm::kOneShot16:
-    case Algorithm::kTwoShot16:
-      return Family::kPackets16;
-    case Algorithm::kOneShot64:
-    case Algorithm::kTwoShot64:
-      return Family::kPackets64;
+    case Algorithm::kOneShot:
+    case Algorithm::kTwoShot:
+      return Family::kPackets;
     default:
       return Family::kChunks;
   }
@@ -177,7 +171,7 @@ void KernelSet::launch_coded(Family family, const Grid& grid, const Launch& laun
   const Call& call = launch.calls[0];
   const uint32_t codec = find_codec(call.algorithm), rounding = call.seed == 0 ? 0 : 1;
   void* parameters[] = {const_cast<Launch*>(&launch)};
-  enqueue(family == Family::kPackets64 ? coded_packets_[codec][rounding] : coded_[codec][rounding], grid,
+  enqueue(family == Family::kPackets ? coded_packets_[codec][rounding] : coded_[codec][rounding], grid,
           parameters, stream);
 }
 
@@ -193,7 +187,7 @@ CUfunction KernelSet::find_norm(const Grid& grid, const Launch& launch) const {
     return family == Family::kChunks ? sharded_by_chunks_ : sharded_by_packets_;
   if (call.kind == Kind::kNorm) return norm_;
   const bool is_long = launch.norm.hidden * 2 > uint64_t{16} * grid.threads * grid.cluster;
-  return all_reduce_norms_[family == Family::kPackets64 ? 1 : 0][size_of(launch) == kOf2 ? 0 : 1]
+  return all_reduce_norms_[size_of(launch) == kOf2 ? 0 : 1]
       .of_types[call.type == VERBENA_OPS_BFLOAT16 ? 1 : 0][is_long ? 1 : 0];
 }
 

@@ -31,8 +31,8 @@ struct Driver {
 };
 
 // Kernels that have a workspace of their own.
-enum class Family : uint32_t { kPackets16, kPackets64, kChunks };
-inline constexpr uint32_t kFamilies = 3;
+enum class Family : uint32_t { kPackets, kChunks };
+inline constexpr uint32_t kFamilies = 2;
 Family family_of(Algorithm algorithm);
 
 struct Grid {
@@ -76,12 +76,12 @@ class KernelSet {
   // To nearest, by chance.
   std::array<std::array<CUfunction, 2>, kCountCodecs> coded_{};
   std::array<std::array<CUfunction, 2>, kCountPacketCodecs> coded_packets_{};
-  // All-reduces with a norm, of float16 and bfloat16, with 1 to kMostKept vectors of a thread: by packets of
-  // 16 and of 64 bytes; of two ranks, of any.
+  // All-reduces with a norm, of float16 and bfloat16, with 1 to kMostKept vectors of a thread: of two ranks,
+  // of any.
   struct NormKernels {
     std::array<std::array<CUfunction, kMostKept>, 2> of_types;
   };
-  std::array<std::array<NormKernels, 2>, 2> all_reduce_norms_{};
+  std::array<NormKernels, 2> all_reduce_norms_{};
   CUfunction norm_ = nullptr, sharded_by_packets_ = nullptr, sharded_by_chunks_ = nullptr;
   CUfunction across_hosts_ = nullptr, pause_ = nullptr;
   bool is_hopper_ = false;  // or newer: it has programmatic dependent launch, and clusters

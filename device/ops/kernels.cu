@@ -8,18 +8,17 @@
     verbena::ops::run_calls<verbena::ops::__VA_ARGS__>(launch);                 \
   }
 
-#define VERBENA_OPS_KNOWN(name, content, Reduce, ...) \
-  VERBENA_OPS_KERNEL(name, __VA_ARGS__, verbena::ops::Content::content, verbena::device::Reduce)
-#define VERBENA_OPS_KERNELS(family, Reduce, Way, ...)                               \
-  VERBENA_OPS_KNOWN(family##_of_2, kAllReduces, Reduce, Way<2 __VA_ARGS__>)         \
-  VERBENA_OPS_KNOWN(family##_of_4, kAllReduces, Reduce, Way<4 __VA_ARGS__>)         \
-  VERBENA_OPS_KNOWN(family##_exchange_of_2, kExchanges, Reduce, Way<2 __VA_ARGS__>) \
-  VERBENA_OPS_KNOWN(family##_exchange_of_4, kExchanges, Reduce, Way<4 __VA_ARGS__>) \
-  VERBENA_OPS_KERNEL(family##_of_any, Way<0 __VA_ARGS__>)
+#define VERBENA_OPS_KNOWN(name, content, Way) \
+  VERBENA_OPS_KERNEL(name, Way, verbena::ops::Content::content, verbena::device::ReduceFloats)
+#define VERBENA_OPS_KERNELS(family, Way)                        \
+  VERBENA_OPS_KNOWN(family##_of_2, kAllReduces, Way<2>)         \
+  VERBENA_OPS_KNOWN(family##_of_4, kAllReduces, Way<4>)         \
+  VERBENA_OPS_KNOWN(family##_exchange_of_2, kExchanges, Way<2>) \
+  VERBENA_OPS_KNOWN(family##_exchange_of_4, kExchanges, Way<4>) \
+  VERBENA_OPS_KERNEL(family##_of_any, Way<0>)
 
-VERBENA_OPS_KERNELS(packets_16, ReduceFloats, ByPackets, , verbena::device::Packet16)
-VERBENA_OPS_KERNELS(packets_64, ReduceFloats, ByPackets, , verbena::device::Packet64)
-VERBENA_OPS_KERNELS(chunks, ReduceFloats, ByChunks)
+VERBENA_OPS_KERNELS(packets, ByPackets)
+VERBENA_OPS_KERNELS(chunks, ByChunks)
 VERBENA_OPS_KERNEL(across_hosts, AcrossHostsByChunks)
 
 // Does nothing for a time.

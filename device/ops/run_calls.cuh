@@ -17,30 +17,30 @@ VERBENA_DEVICE GridStart start_of(const Launch& launch) {
 }
 
 // How the block's data travels. kRanks is the team's size, or 0.
-template <int kRanks, typename Packet>
+template <int kRanks>
 struct ByPackets {
   template <typename Reduce>
   VERBENA_DEVICE static SymmStatus all_reduce(const Launch& launch, const Call& call, const Reduce& reduce) {
-    if (call.algorithm == Algorithm::kTwoShot16 || call.algorithm == Algorithm::kTwoShot64) {
-      TwoShot<Packet> calls(launch.workspace, block_index(), blocks_per_grid(), start_of(launch));
+    if (call.algorithm == Algorithm::kTwoShot) {
+      TwoShot<> calls(launch.workspace, block_index(), blocks_per_grid(), start_of(launch));
       (void)calls.template all_reduce_bytes<kRanks>(call.input, call.output, call.length_bytes, reduce);
       return calls.finish();
     }
-    OneShot<Packet> calls(launch.workspace, block_index(), blocks_per_grid(), start_of(launch));
+    OneShot<> calls(launch.workspace, block_index(), blocks_per_grid(), start_of(launch));
     (void)calls.template all_reduce_bytes<kRanks>(call.input, call.output, call.length_bytes, reduce);
     return calls.finish();
   }
   template <typename Plan>
   VERBENA_DEVICE static SymmStatus exchange(const Launch& launch, const Call&, const Plan& plan,
                                             uint64_t most_bytes) {
-    OneShot<Packet> calls(launch.workspace, block_index(), blocks_per_grid(), start_of(launch));
+    OneShot<> calls(launch.workspace, block_index(), blocks_per_grid(), start_of(launch));
     (void)calls.template exchange<kRanks>(plan, most_bytes);
     return calls.finish();
   }
   template <typename Plan, typename Reduce>
   VERBENA_DEVICE static SymmStatus exchange_reduce(const Launch& launch, const Plan& plan,
                                                    uint64_t most_bytes, const Reduce& reduce) {
-    OneShot<Packet> calls(launch.workspace, block_index(), blocks_per_grid(), start_of(launch));
+    OneShot<> calls(launch.workspace, block_index(), blocks_per_grid(), start_of(launch));
     (void)calls.template exchange_reduce<kRanks>(plan, most_bytes, reduce);
     return calls.finish();
   }

@@ -34,7 +34,7 @@ template <typename Codec, typename Rounding>
 struct ByCodedPackets {
   template <typename Reduce>
   VERBENA_DEVICE static SymmStatus all_reduce(const Launch& launch, const Call& call, const Reduce& reduce) {
-    OneShot<Packet64> calls(launch.workspace, block_index(), blocks_per_grid(), start_of(launch));
+    OneShot<> calls(launch.workspace, block_index(), blocks_per_grid(), start_of(launch));
     (void)all_reduce_coded<Codec>(launch.workspace.context, calls, call.input, call.output, call.length_bytes,
                                   reduce.type, choose_rounding<Rounding>(call.seed));
     return calls.finish();
@@ -111,11 +111,11 @@ VERBENA_DEVICE void run_norm(const Launch& launch) {
 
 // An all-reduce and its norm: kKept vectors of each thread. Types and lengths have kernels of their own, as
 // compilers leave arrays of a kernel as long as all of these in memory.
-template <int kRanks, typename Packet, typename T, uint32_t kKept>
+template <int kRanks, typename T, uint32_t kKept>
 VERBENA_DEVICE void run_all_reduce_norm(const Launch& launch) {
   run_grid(launch, [&] {
     const Call& call = launch.calls[0];
-    OneShot<Packet> calls(launch.workspace, block_index(), blocks_per_grid());
+    OneShot<> calls(launch.workspace, block_index(), blocks_per_grid());
     const auto norm = __builtin_bit_cast(RmsNorm<T>, read_norm(launch.norm));
     start_of(launch)();
     const SymmStatus status = all_reduce_norm<kRanks, kKept>(calls, reinterpret_cast<const T*>(call.input),

@@ -44,9 +44,9 @@ typedef enum {
 } verbena_ops_reduction;
 
 /* How data travels. One shot: each rank sends its whole tensor to every other one; two shots: rank r sums the
- * r-th part and sends the sum to all; of a broadcast, it gets that part and sends it to all. Packets carry
- * their flags in the data, of 16 bytes, or of 64, which GPUs on NVLink keep whole; bulk: chunks with a flag
- * behind each. Results are the same, bit for bit. Direct, if it is asked for or
+ * r-th part and sends the sum to all; of a broadcast, it gets that part and sends it to all. Packets are
+ * stores of 16 bytes that need no flag, for all but large tensors; bulk: chunks with a flag behind each.
+ * Results are the same, bit for bit. Direct, if it is asked for or
  * verbena_ops_options::has_windows, is for an all-reduce whose input and output lie in windows of the
  * context, each at the same place on all ranks and at a multiple of 16 bytes: inputs are read, and outputs
  * written, where they lie. If they are asked for, copy engines: an all-gather in one row whose output lies in
@@ -54,14 +54,12 @@ typedef enum {
  * moments before and behind it in which the ranks wait for each other. */
 typedef enum {
   VERBENA_OPS_AUTO = 0,
-  VERBENA_OPS_ONE_SHOT_16 = 1,
-  VERBENA_OPS_ONE_SHOT_64 = 2,
-  VERBENA_OPS_TWO_SHOT_16 = 3,
-  VERBENA_OPS_TWO_SHOT_64 = 4,
-  VERBENA_OPS_BULK_ONE_SHOT = 5,
-  VERBENA_OPS_BULK_TWO_SHOT = 6,
-  VERBENA_OPS_COPY_ENGINES = 7,
-  VERBENA_OPS_DIRECT = 8,
+  VERBENA_OPS_ONE_SHOT = 1,
+  VERBENA_OPS_TWO_SHOT = 2,
+  VERBENA_OPS_BULK_ONE_SHOT = 3,
+  VERBENA_OPS_BULK_TWO_SHOT = 4,
+  VERBENA_OPS_COPY_ENGINES = 5,
+  VERBENA_OPS_DIRECT = 6,
   /* All-reduces alone, sums of float16 and bfloat16: bulk two shots in few bits, which change the results
    * (docs/quantisation.md), the same on all ranks. Terms and sums as e4m3 (a scale for 64 numbers), as
    * integers of 8, 6 or 4 bits (a lowest and a highest number for 128, 128, 32), as MXFP8; or terms by the
@@ -77,7 +75,7 @@ typedef enum {
 
 /* Zeros are defaults. The same on all ranks. */
 typedef struct {
-  size_t packet_bytes; /* of the workspaces for packets of 16 and of 64 bytes, each; 0: 64 MiB */
+  size_t packet_bytes; /* of the workspace for packets; 0: 128 MiB */
   size_t chunk_bytes;  /* of the workspace for chunks; 0: 64 MiB */
   uint32_t blocks;     /* most blocks of a kernel, 1 to 512, by chunks of twice as many; 0: 128 */
   /* 1: a kernel lets the next one of its stream begin before it has ended (programmatic dependent launch).
@@ -204,8 +202,8 @@ VERBENA_API verbena_result verbena_ops_norm_rows(verbena_ops* ops, const void* x
                                                  verbena_stream stream);
 /* x is the sum of all ranks' `input`, rows side by side, which comes to lie in `sum`: that may be `input`, or
  * `output` where output_step is `hidden`. One kernel, in which rows stay in registers, for few rows, or where
- * `choice` names VERBENA_OPS_ONE_SHOT_16 or _64 and they have room there and in packet_bytes; two kernels
- * otherwise. The same bits as by verbena_ops_all_reduce() and verbena_ops_norm_rows(). `codec` as
+ * `choice` names VERBENA_OPS_ONE_SHOT and they have room there and in packet_bytes; two kernels otherwise.
+ * The same bits as by verbena_ops_all_reduce() and verbena_ops_norm_rows(). `codec` as
  * verbena_ops_all_reduce_coded() has it, or VERBENA_OPS_AUTO for none. */
 VERBENA_API verbena_result verbena_ops_all_reduce_norm(verbena_ops* ops, const void* input, void* sum,
                                                        verbena_ops_type type, const verbena_ops_norm* norm,

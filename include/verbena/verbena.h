@@ -215,7 +215,7 @@ VERBENA_API const void* verbena_team_host_context(const verbena_team* team);
 /* Collective over the context, with the same `slots_bytes` and `blocks`: members give the team, other ranks
  * null. Kernels that run at the same time, each with a workspace of its own, never meet by accident. It has
  * kSymmSignals signals, barriers of both kinds and a failure word as a team has them; and `slots_bytes`
- * bytes, cut into two slots for each pair of `blocks` blocks and members, for low_latency.cuh (0: none; each
+ * bytes, cut into four slots for each pair of `blocks` blocks and members, for low_latency.cuh (0: none; each
  * slot has 128 bytes or more). Blocks: 1 to 512, as many as the largest grid that uses it. All ranks get a
  * handle; those of no member serve the collective calls alone. The team may be freed before the workspace.
  */

@@ -16,15 +16,7 @@ enum class BouncePlace : uint8_t { kAuto, kHost, kGpu };
 enum class DumpSignal : uint8_t { kNone, kUsr1, kUsr2, kHup, kQuit };
 enum class SymmPath : uint8_t { kAuto, kLsa, kRdma };
 // Numbered as verbena_ops_algorithm.
-enum class OpsAlgorithm : uint8_t {
-  kAuto,
-  kOneShot16,
-  kOneShot64,
-  kTwoShot16,
-  kTwoShot64,
-  kBulkOneShot,
-  kBulkTwoShot
-};
+enum class OpsAlgorithm : uint8_t { kAuto, kOneShot, kTwoShot, kBulkOneShot, kBulkTwoShot };
 enum class Transport : uint8_t { kConnected, kDatagram };
 enum class UnpackOffer : uint8_t { kAuto, kNever, kAlways };
 

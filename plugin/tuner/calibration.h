@@ -56,7 +56,7 @@ struct OpsPoint {
 };
 struct OpsMeasurement {
   std::string operation;  // all_reduce, all_gather, reduce_scatter, broadcast, all_to_all
-  std::string algorithm;  // one-shot-16
+  std::string algorithm;  // one-shot
   std::string gpu;        // the name that the driver gives
   uint32_t ranks = 0, threads = 0, chunk_bytes = 0;
   std::vector<OpsPoint> points;  // ascending by bytes

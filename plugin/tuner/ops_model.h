@@ -13,7 +13,7 @@ namespace verbena::tuner {
 
 // One way of doing a call.
 struct OpsWay {
-  std::string algorithm;  // as verbena/ops.h names them: one-shot-16
+  std::string algorithm;  // as verbena/ops.h names them: one-shot
   uint32_t blocks = 0, threads = 0, chunk_bytes = 0;
   double microseconds = 0;  // as it is estimated for the size that was asked for
 

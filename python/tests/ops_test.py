@@ -148,7 +148,7 @@ def _choose_the_direct_way(rank, tuning):
 def test_the_direct_way_is_chosen_in_windows(tmp_path):
     tuning = tmp_path / "tuning.json"
     ways = [{"operation": "all_reduce", "algorithm": algorithm, "gpu": "emulated GPU", "ranks": 2, "threads": 32, "chunk_bytes": 0,
-             "points": [[100, 1, us], [10000, 1, us]]} for algorithm, us in (("direct", 1), ("one-shot-16", 2))]
+             "points": [[100, 1, us], [10000, 1, us]]} for algorithm, us in (("direct", 1), ("one-shot", 2))]
     tuning.write_text(json.dumps({"format": "verbena-tuning", "version": 1, "notes": {}, "transport": {}, "collectives": [], "ops": ways}))
     run_ranks(2, _choose_the_direct_way, tuning)
 
@@ -223,25 +223,32 @@ def test_replays_with_other_counts():
     run_ranks(2, _replay)
 
 
-def _mix_packets(rank):
-    """Numbers of one kind of packets that look like flags of the other, which come four calls later to the same place."""
+def _mix_shots(rank):
+    """One shot and two shots in the same places, with data that would look like an empty place, as a term and as a sum."""
     from verbena.ops import Algorithm, Choice
+    looks_empty = 0xd92e8e14 - (1 << 32)  # Packet::kSentinel of low_latency.cuh, signed
     driver.use_gpu(rank)
+
+    def draw(call, other):
+        x = torch.full((64 - call % 3,), 1000 * other + call, dtype=torch.int32)
+        rare = x[::2]
+        rare[call % 5::5] = looks_empty ^ (call & 1) if other == call // 2 % 2 else 0
+        return x
+
     with verbena.SymmetricContext.from_environment() as context, _make(rank, context) as ops:
-        for call in range(1, 17):
-            is_wide = (call - 1) % 8 < 4
-            number = call + 4 if is_wide else 1000 * rank + call
-            x = torch.full((64,), number, dtype=torch.int32)
-            if rank == 1 and not is_wide:
+        for call in range(1, 25):
+            is_one_shot = (call - 1) % 8 < 4
+            if rank == 1 and call % 3 == 0:
                 time.sleep(0.01)  # the other one looks before there is anything
-            got = ops.all_reduce(x, choice=Choice(Algorithm.ONE_SHOT_64 if is_wide else Algorithm.ONE_SHOT_16, 1, 32))
+            x = draw(call, rank)
+            got = ops.all_reduce(x, choice=Choice(Algorithm.ONE_SHOT if is_one_shot else Algorithm.TWO_SHOT, 1, 32))
             _synchronize()
-            assert torch.equal(got, torch.full_like(x, 2 * number if is_wide else 1000 + 2 * call)), call
+            assert torch.equal(got, draw(call, 0) + draw(call, 1)), call
         ops.check_error()
 
 
-def test_packets_of_both_kinds_after_each_other():
-    run_ranks(2, _mix_packets)
+def test_one_shot_and_two_shots_after_each_other():
+    run_ranks(2, _mix_shots)
 
 
 def _ask_for_another_algorithm(rank):
@@ -250,7 +257,7 @@ def _ask_for_another_algorithm(rank):
     driver.use_gpu(rank)
     with verbena.SymmetricContext.from_environment() as context, _make(rank, context) as ops:
         x = torch.full((3 << 20,), rank, dtype=torch.uint8)
-        got = ops.all_gather(x, choice=Choice(Algorithm.ONE_SHOT_64))
+        got = ops.all_gather(x, choice=Choice(Algorithm.ONE_SHOT))
         _synchronize()
         assert torch.equal(got, torch.arange(ops.size, dtype=torch.uint8).repeat_interleave(len(x)))
 
@@ -263,7 +270,7 @@ def _refuse_other_settings(rank, folder):
     import os
     driver.use_gpu(rank)
     if rank == 1:
-        os.environ["VERBENA_OPS_ALGORITHM"] = "one-shot-16"
+        os.environ["VERBENA_OPS_ALGORITHM"] = "one-shot"
     with verbena.SymmetricContext.from_environment() as context:
         with pytest.raises(verbena.VerbenaError, match="VERBENA_OPS_ALGORITHM"):
             _make(rank, context)

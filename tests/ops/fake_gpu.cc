@@ -173,10 +173,6 @@ void add_family(std::map<std::string, Body>& kernels, const std::string& name) {
   kernels[key + "_exchange_of_4"] = &run<Way<4>, ops::Content::kExchanges, Reduce>;
   kernels[key + "_of_any"] = &run<Way<0>>;
 }
-template <int kRanks>
-using ByPackets16 = ops::ByPackets<kRanks, device::Packet16>;
-template <int kRanks>
-using ByPackets64 = ops::ByPackets<kRanks, device::Packet64>;
 template <typename Terms, typename Sums>
 void add_coded(std::map<std::string, Body>& kernels, const char* name) {
   const std::string key = std::string("verbena_ops_coded_") + name;
@@ -191,31 +187,26 @@ void add_coded_packets(std::map<std::string, Body>& kernels, const char* name) {
   kernels[key + "_by_chance"] =
       &run<ops::ByCodedPackets<Codec, device::RoundByChance>, ops::Content::kAllReduces>;
 }
-template <int kRanks, typename Packet>
+template <int kRanks>
 void add_all_reduce_norm(std::map<std::string, Body>& kernels, const std::string& name) {
-  const std::string key = "verbena_ops_all_reduce_norm_" + name;
-  kernels[key + "_float16_1"] = &ops::run_all_reduce_norm<kRanks, Packet, device::Half, 1>;
-  kernels[key + "_float16_2"] = &ops::run_all_reduce_norm<kRanks, Packet, device::Half, 2>;
-  kernels[key + "_bfloat16_1"] = &ops::run_all_reduce_norm<kRanks, Packet, device::Bfloat16, 1>;
-  kernels[key + "_bfloat16_2"] = &ops::run_all_reduce_norm<kRanks, Packet, device::Bfloat16, 2>;
+  const std::string key = "verbena_ops_all_reduce_norm" + name;
+  kernels[key + "_float16_1"] = &ops::run_all_reduce_norm<kRanks, device::Half, 1>;
+  kernels[key + "_float16_2"] = &ops::run_all_reduce_norm<kRanks, device::Half, 2>;
+  kernels[key + "_bfloat16_1"] = &ops::run_all_reduce_norm<kRanks, device::Bfloat16, 1>;
+  kernels[key + "_bfloat16_2"] = &ops::run_all_reduce_norm<kRanks, device::Bfloat16, 2>;
 }
 const std::map<std::string, Body>& list_kernels() {
-  using device::Packet16;
-  using device::Packet64;
   static std::map<std::string, Body> kernels = {
       {"verbena_ops_norm", &ops::run_norm},
       {"verbena_ops_across_hosts", &run<ops::AcrossHostsByChunks>},
-      {"verbena_ops_sharded_norm_packets", &ops::run_sharded_norm<device::OneShot<Packet64>>},
+      {"verbena_ops_sharded_norm_packets", &ops::run_sharded_norm<device::OneShot<>>},
       {"verbena_ops_sharded_norm_chunks", &ops::run_sharded_norm<device::Bulk<>>},
   };
   static const bool are_added = [] {
-    add_family<device::ReduceFloats, ByPackets16>(kernels, "packets_16");
-    add_family<device::ReduceFloats, ByPackets64>(kernels, "packets_64");
+    add_family<device::ReduceFloats, ops::ByPackets>(kernels, "packets");
     add_family<device::ReduceFloats, ops::ByChunks>(kernels, "chunks");
-    add_all_reduce_norm<2, Packet16>(kernels, "16_of_2");
-    add_all_reduce_norm<0, Packet16>(kernels, "16_of_any");
-    add_all_reduce_norm<2, Packet64>(kernels, "64_of_2");
-    add_all_reduce_norm<0, Packet64>(kernels, "64_of_any");
+    add_all_reduce_norm<2>(kernels, "_of_2");
+    add_all_reduce_norm<0>(kernels, "_of_any");
     add_coded<device::Float8, device::Float8>(kernels, "float8");
     add_coded<device::Int8, device::Int8>(kernels, "int8");
     add_coded<device::Int6, device::Int6>(kernels, "int6");

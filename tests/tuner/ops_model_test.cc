@@ -26,8 +26,8 @@ OpsMeasurement make(const char* algorithm, uint32_t threads, std::vector<OpsPoin
 
 // One shot is faster up to 128 KiB, two shots behind that.
 std::vector<OpsMeasurement> list_measured() {
-  return {make("one-shot-64", 512, {{1024, 1, 3}, {65536, 9, 4}, {262144, 35, 6}}),
-          make("two-shot-64", 256, {{65536, 5, 4.8}, {262144, 18, 5}, {1 << 20, 70, 9}}),
+  return {make("one-shot", 512, {{1024, 1, 3}, {65536, 9, 4}, {262144, 35, 6}}),
+          make("two-shot", 256, {{65536, 5, 4.8}, {262144, 18, 5}, {1 << 20, 70, 9}}),
           make("bulk-two-shot", 512, {{1 << 20, 64, 10}, {16 << 20, 128, 80}})};
 }
 
@@ -41,17 +41,17 @@ TEST(OpsModel, TheFastestComesFirst) {
   const auto at = [](uint64_t bytes) {
     return names_of(list_ways(list_measured(), "all_reduce", 4, "H200", bytes));
   };
-  EXPECT_THAT(at(1024), ElementsAre("one-shot-64"));
-  EXPECT_THAT(at(65536), ElementsAre("one-shot-64", "two-shot-64"));
-  EXPECT_THAT(at(262144), ElementsAre("two-shot-64", "one-shot-64"));
-  EXPECT_THAT(at(1 << 20), ElementsAre("two-shot-64", "bulk-two-shot"));
+  EXPECT_THAT(at(1024), ElementsAre("one-shot"));
+  EXPECT_THAT(at(65536), ElementsAre("one-shot", "two-shot"));
+  EXPECT_THAT(at(262144), ElementsAre("two-shot", "one-shot"));
+  EXPECT_THAT(at(1 << 20), ElementsAre("two-shot", "bulk-two-shot"));
   EXPECT_THAT(at(64 << 20), ElementsAre("bulk-two-shot")) << "beyond what was measured";
-  EXPECT_THAT(at(16), ElementsAre("one-shot-64")) << "below it";
+  EXPECT_THAT(at(16), ElementsAre("one-shot")) << "below it";
 }
 
 TEST(OpsModel, TimesAndBlocksBetweenTwoPoints) {
   const OpsWay way = list_ways(list_measured(), "all_reduce", 4, "H200", 163840).front();
-  EXPECT_EQ(way.algorithm, "two-shot-64");
+  EXPECT_EQ(way.algorithm, "two-shot");
   EXPECT_NEAR(way.microseconds, 4.9, 1e-9);
   EXPECT_EQ(way.blocks, 12U) << "half way from 5 to 18, rounded up";
   EXPECT_EQ(way.threads, 256U);
@@ -71,17 +71,16 @@ TEST(OpsModel, ExplainsItsChoice) {
   const OpsQuestion question{"all_reduce", 262144, 4};
   const std::string told = explain_ways(list_measured(), question, "", "");
   EXPECT_THAT(told, HasSubstr("all_reduce of 262144 bytes by 4 ranks on H200"));
-  EXPECT_THAT(told, HasSubstr("two-shot-64      18 blocks of 256 threads       5.00 us"));
-  EXPECT_THAT(
-      told,
-      HasSubstr("chosen: two-shot-64, which was measured to be the fastest, by 20 % before one-shot-64"));
-  EXPECT_THAT(explain_ways(list_measured(), question, "", "one-shot-16"),
-              HasSubstr("chosen: one-shot-16, as VERBENA_OPS_ALGORITHM says"));
+  EXPECT_THAT(told, HasSubstr("two-shot         18 blocks of 256 threads       5.00 us"));
+  EXPECT_THAT(told,
+              HasSubstr("chosen: two-shot, which was measured to be the fastest, by 20 % before one-shot"));
+  EXPECT_THAT(explain_ways(list_measured(), question, "", "one-shot"),
+              HasSubstr("chosen: one-shot, as VERBENA_OPS_ALGORITHM says"));
   auto measured = list_measured();
   measured.push_back(make("direct", 512, {{262144, 64, 2}}));
   EXPECT_THAT(explain_ways(measured, question, "", ""),
               AllOf(HasSubstr("2.00 us, of tensors in windows where the call asks for it or has_windows"),
-                    HasSubstr("chosen: two-shot-64,")));
+                    HasSubstr("chosen: two-shot,")));
   EXPECT_THAT(explain_ways({}, question, "", ""),
               HasSubstr("nothing was measured for all_reduce by 4 ranks"));
 }
@@ -108,7 +107,7 @@ TEST(OpsModel, TheTuningFileKeepsThem) {
   ASSERT_TRUE(read.calibration) << read.problem;
   EXPECT_EQ(*read.calibration, calibration);
   // Newer ones of the same kind take the place of all of them, and of no others.
-  auto other = make("one-shot-16", 128, {{1024, 1, 2}});
+  auto other = make("one-shot", 128, {{1024, 1, 2}});
   put_ops_measurements(calibration, {other});
   EXPECT_THAT(calibration.ops, ElementsAre(other));
   other.ranks = 2;
@@ -122,7 +121,7 @@ TEST(OpsModel, RefusesADamagedFile) {
     return parse_calibration(R"({"format": "verbena-tuning", "version": 1, "ops": [)" + entry + "]}").problem;
   };
   const std::string begin =
-      R"({"operation": "all_reduce", "algorithm": "one-shot-16", "gpu": "H200", "ranks": 4, "threads": 128, "chunk_bytes": 0, "points": )";
+      R"({"operation": "all_reduce", "algorithm": "one-shot", "gpu": "H200", "ranks": 4, "threads": 128, "chunk_bytes": 0, "points": )";
   EXPECT_EQ(problem_of(begin + "[[1024, 1, 2.5]]}"), "");
   EXPECT_EQ(problem_of(begin + "[]}"), "ops[0].points: is not a list of 1 to 256 points");
   EXPECT_EQ(problem_of(begin + "[[1024, 1]]}"), "ops[0].points[0]: is not [bytes, blocks, microseconds]");

@@ -9,6 +9,8 @@
 namespace verbena::tools::coll {
 namespace {
 
+constexpr uint64_t kPacketBytes = 16;  // of data
+
 std::string describe_choice(const verbena_ops_choice& choice) {
   std::string name = std::string("verbena/") + describe_algorithm(choice.algorithm);
   if (choice.algorithm == VERBENA_OPS_AUTO || choice.algorithm == VERBENA_OPS_COPY_ENGINES) return name;
@@ -24,8 +26,8 @@ void* as_pointer(CUdeviceptr address) {
 // By how many blocks of so many threads each thread has one packet; and by half of them. Where that is more
 // than there may be, by all of them.
 void add_packets(std::vector<verbena_ops_choice>& choices, verbena_ops_algorithm algorithm, uint64_t bytes,
-                 uint64_t bytes_each, uint32_t most_blocks) {
-  const uint64_t all = std::max<uint64_t>(1, (bytes + bytes_each - 1) / bytes_each);
+                 uint32_t most_blocks) {
+  const uint64_t all = std::max<uint64_t>(1, (bytes + kPacketBytes - 1) / kPacketBytes);
   for (const uint32_t threads : {128U, 256U, 512U}) {
     const uint64_t full = (all + threads - 1) / threads;
     if (full == 1 && threads > 128 && all <= threads / 2) continue;
@@ -47,14 +49,10 @@ const char* describe_algorithm(verbena_ops_algorithm algorithm) {
   switch (algorithm) {
     case VERBENA_OPS_AUTO:
       return "auto";
-    case VERBENA_OPS_ONE_SHOT_16:
-      return "one-shot-16";
-    case VERBENA_OPS_ONE_SHOT_64:
-      return "one-shot-64";
-    case VERBENA_OPS_TWO_SHOT_16:
-      return "two-shot-16";
-    case VERBENA_OPS_TWO_SHOT_64:
-      return "two-shot-64";
+    case VERBENA_OPS_ONE_SHOT:
+      return "one-shot";
+    case VERBENA_OPS_TWO_SHOT:
+      return "two-shot";
     case VERBENA_OPS_BULK_ONE_SHOT:
       return "bulk-one-shot";
     case VERBENA_OPS_BULK_TWO_SHOT:
@@ -140,14 +138,11 @@ std::vector<verbena_ops_choice> list_choices(verbena_ops_operation operation, ui
   const bool has_two_shots = operation == VERBENA_OPS_ALL_REDUCE;
   // Of an exchange each thread has a packet of one peer.
   const uint64_t spread = has_two_shots ? bytes : bytes * (ranks - 1);
-  if (bytes <= 64 * kKi) add_packets(choices, VERBENA_OPS_ONE_SHOT_16, spread, 8, most_blocks);
-  if (bytes * (ranks - 1) <= 64 * kMi) add_packets(choices, VERBENA_OPS_ONE_SHOT_64, spread, 14, most_blocks);
+  if (bytes * (ranks - 1) <= 64 * kMi) add_packets(choices, VERBENA_OPS_ONE_SHOT, spread, most_blocks);
   if (operation == VERBENA_OPS_ALL_GATHER && bytes >= 64 * kKi)
     choices.push_back({VERBENA_OPS_COPY_ENGINES, 0, 0, 0});
-  if (has_two_shots && bytes >= 32 * kKi && bytes <= 512 * kKi)
-    add_packets(choices, VERBENA_OPS_TWO_SHOT_16, bytes / ranks, 8, most_blocks);
   if (has_two_shots && bytes >= 32 * kKi && bytes <= 16 * kMi)
-    add_packets(choices, VERBENA_OPS_TWO_SHOT_64, bytes / ranks, 14, most_blocks);
+    add_packets(choices, VERBENA_OPS_TWO_SHOT, bytes / ranks, most_blocks);
   const bool is_passed_on = operation == VERBENA_OPS_BROADCAST && ranks > 2;
   for (const auto algorithm : {VERBENA_OPS_BULK_ONE_SHOT, VERBENA_OPS_BULK_TWO_SHOT, VERBENA_OPS_DIRECT}) {
     const bool is_one = algorithm == VERBENA_OPS_BULK_ONE_SHOT;

@@ -97,7 +97,7 @@ class NcclContender : public Contender {
 // For all ranks, in hexadecimal digits.
 std::string make_nccl_id(const std::string& library);
 
-// "one-shot-16".
+// "one-shot".
 const char* describe_algorithm(verbena_ops_algorithm algorithm);
 // The ways worth a try for so many bytes.
 std::vector<verbena_ops_choice> list_choices_across_hosts(uint64_t bytes, uint32_t most_blocks);

@@ -24,7 +24,7 @@ std::vector<std::string> split(const std::string& text, char by, size_t most) {
   return parts;
 }
 
-// "verbena/one-shot-16/2x128" is verbena's, all others are one contender each.
+// "verbena/one-shot/2x128" is verbena's, all others are one contender each.
 std::string find_contender(const std::string& key) {
   const std::string name = split(key, '/', 4).back();
   return name.rfind("verbena/", 0) == 0 ? "verbena" : name;

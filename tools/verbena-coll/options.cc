@@ -84,7 +84,7 @@ ParsedOptions parse_options(int argc, char** argv) {
       ->check(CLI::Range(1, 512))
       ->capture_default_str();
   app.add_option("--packets", plan.packet_bytes,
-                 "bytes of each workspace for packets (default: the library's)")
+                 "bytes of the workspace for packets (default: the library's)")
       ->transform(CLI::AsSizeValue(false));
   app.add_option("--library", plan.library, "libverbena_ops.so (default: beside this tool)");
   app.add_option("--nccl", plan.nccl_library, "NCCL's library")->capture_default_str();

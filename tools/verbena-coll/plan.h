@@ -27,7 +27,7 @@ struct RankPlan {
   std::string library;     // libverbena_ops.so
   std::string nccl_library;
   uint32_t blocks = 128;      // most of a kernel's
-  uint64_t packet_bytes = 0;  // of the workspaces for packets; 0: the library's default
+  uint64_t packet_bytes = 0;  // of the workspace for packets; 0: the library's default
   uint64_t hidden = 8192;     // numbers of a row, of all_reduce_norm
   double timeout_s = 60;
 };

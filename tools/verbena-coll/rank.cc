@@ -243,8 +243,7 @@ std::vector<std::unique_ptr<Contender>> Rank::list_contenders(const Subject& sub
     add(NormContender::Kind::kApart, chosen_.get(), "verbena/apart", VERBENA_OPS_AUTO);
     add(NormContender::Kind::kFused, nullptr, "verbena/auto", VERBENA_OPS_AUTO);
     if (plan_.hosts > 1) return all;
-    add(NormContender::Kind::kFused, nullptr, "verbena/one-shot-16", VERBENA_OPS_ONE_SHOT_16);
-    add(NormContender::Kind::kFused, nullptr, "verbena/one-shot-64", VERBENA_OPS_ONE_SHOT_64);
+    add(NormContender::Kind::kFused, nullptr, "verbena/one-shot", VERBENA_OPS_ONE_SHOT);
     return all;
   }
   const verbena_ops_algorithm codec = subject.named.codec;
@@ -419,7 +418,7 @@ std::unique_ptr<Graph> Rank::make_graph(unsigned chain, const std::function<void
 // All ranks begin together: behind a collective that none leaves before the last one has come, and with
 // everything in the stream by then.
 double Rank::time_us(const std::function<void()>& launch) {
-  const verbena_ops_choice choice{plan_.hosts > 1 ? VERBENA_OPS_AUTO : VERBENA_OPS_ONE_SHOT_16, 1, 32, 0};
+  const verbena_ops_choice choice{plan_.hosts > 1 ? VERBENA_OPS_AUTO : VERBENA_OPS_ONE_SHOT, 1, 32, 0};
   check(library_.verbena_ops_pause(ours_->ops, kPause_ns, gpu_.stream()), "verbena_ops_pause");
   check(library_.verbena_ops_all_reduce(ours_->ops, reinterpret_cast<void*>(barrier_),
                                         reinterpret_cast<void*>(barrier_), kBarrierElements,

@@ -26,8 +26,7 @@ namespace {
 
 constexpr double kDrawTimeoutS = 60;
 // As VERBENA_OPS_ALGORITHM has them.
-constexpr const char* kOpsAlgorithms[] = {"auto",        "one-shot-16",   "one-shot-64",  "two-shot-16",
-                                          "two-shot-64", "bulk-one-shot", "bulk-two-shot"};
+constexpr const char* kOpsAlgorithms[] = {"auto", "one-shot", "two-shot", "bulk-one-shot", "bulk-two-shot"};
 constexpr const char* kFooter =
     "Exit status: 0 all right, 1 a setting, the plugin or a self-test does not work, or data is wrong, 2 "
     "usage,\n"

@@ -110,7 +110,7 @@ std::string Figures::format_table(unsigned ranks) const {
                      {"blocks", "", 7},
                      {"packets", "us", 10},
                      {"p99", "us", 9},
-                     {"bytes:blocks", "", 12}});
+                     {"blocks", "", 7}});
   text += "\nall-reduce of float32, one launch in a graph of 50, the best of several block counts\n" +
           table.format_header();
   for (uint64_t bytes = 1024; !best("one/" + std::to_string(bytes)).which.empty(); bytes *= 4) {

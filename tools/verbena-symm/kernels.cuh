@@ -110,14 +110,15 @@ __global__ void all_reduce(const __grid_constant__ Context context, float* outpu
   }
 }
 
-// Messages that all ranks send to all, call after call: each word is the call's number and its place. `place`
-// and `own` have kWords words for each block.
+// Messages that all ranks send to all, call after call: each word is the call's number and its place, but for
+// a few that would look like an empty place of a slot. `place` and `own` have kMessageWords words for each
+// block.
 inline constexpr uint32_t kMessageWords = 960;
-template <typename Packet, typename Context>
+template <typename Context>
 __global__ void tell_calls(const __grid_constant__ SymmWorkspace<Context> workspace, uint32_t* place,
                            uint32_t* own, uint32_t calls, uint32_t* wrong) {
   const BlockGroup block;
-  LowLatency<Packet, Context> exchange(workspace, blockIdx.x);
+  LowLatency<Context> exchange(workspace, blockIdx.x);
   place += blockIdx.x * kMessageWords;
   own += blockIdx.x * kMessageWords;
   SymmStatus status = exchange.begin(block);
@@ -125,6 +126,7 @@ __global__ void tell_calls(const __grid_constant__ SymmWorkspace<Context> worksp
     // Of another length each time, the longest one now and then.
     const uint32_t words = call % 5 == 0 ? kMessageWords : call * 7 % kMessageWords;
     const auto word = [&](int rank, uint32_t i) {
+      if ((i + call) % 97 < 2) return Packet::kSentinel ^ (call & 1);
       return static_cast<uint32_t>(exchange.epoch()) * 4096 + i + static_cast<uint32_t>(rank) * 1000000007u;
     };
     for (uint32_t i = threadIdx.x; i < words; i += blockDim.x) own[i] = word(workspace.context.team_rank, i);
@@ -144,11 +146,11 @@ __global__ void tell_calls(const __grid_constant__ SymmWorkspace<Context> worksp
 }
 
 // In one trip: each block sends its part to all ranks, and sums what it gets.
-template <typename Packet, int kRanks, typename Context>
+template <int kRanks, typename Context>
 __global__ void all_reduce_by_packets(const __grid_constant__ SymmWorkspace<Context> workspace, float* output,
                                       const float* data, uint64_t count, uint32_t* wrong) {
   const Part mine = cut_by_block(count, 4);
-  LowLatency<Packet, Context> exchange(workspace, blockIdx.x);
+  LowLatency<Context> exchange(workspace, blockIdx.x);
   SymmStatus status = exchange.begin();
   if (status == SymmStatus::kDone)
     status = exchange.template broadcast<kRanks>(data + mine.begin, mine.length * sizeof(float));

@@ -158,7 +158,6 @@ class Rank {
         return call(std::integral_constant<int, 0>{});
     }
   }
-  template <typename Packet>
   void launch_packets(uint64_t count, int blocks, int threads);
   void launch_reduce(bool is_two_shot, uint64_t count, int blocks, int threads);
   // Measures replays of a graph of `count` all-reduces.
@@ -254,11 +253,10 @@ void Rank<Session>::launch_reduce(bool is_two_shot, uint64_t count, int blocks, 
 }
 
 template <typename Session>
-template <typename Packet>
 void Rank<Session>::launch_packets(uint64_t count, int blocks, int threads) {
   using Context = typename Session::Context;
   with_ranks([&](auto ranks) {
-    all_reduce_by_packets<Packet, decltype(ranks)::value, Context><<<blocks, threads, 0, stream_>>>(
+    all_reduce_by_packets<decltype(ranks)::value, Context><<<blocks, threads, 0, stream_>>>(
         workspace(), to_.address<float>(), from_.address<float>(), count, wrong_);
   });
 }
@@ -266,35 +264,23 @@ void Rank<Session>::launch_packets(uint64_t count, int blocks, int threads) {
 // Words that say which call they are of; then sums, which go on from launch to launch.
 template <typename Session>
 void Rank<Session>::check_messages() {
-  using Context = typename Session::Context;
-  const auto check = [&](auto* tell, auto launch, const std::string& packet) {
-    workspace_->reset();  // packets of another kind
-    for (const int threads : {32, kThreads}) {
-      time_us([&] {
-        tell<<<32, threads, 0, stream_>>>(workspace(), to_.address<uint32_t>(), from_.address<uint32_t>(),
-                                          2000, wrong_);
-      });
-    }
-    for (const uint64_t count : {uint64_t{1}, uint64_t{255}, uint64_t{4096}, kMaxPacketBytes / 4}) {
-      const int blocks = count < 4096 ? 1 : 128;
-      fill<<<64, 256, 0, stream_>>>(from_.address<float>(), count, rank());
-      for (int launches = 0; launches < 3; ++launches) time_us([&] { launch(count, blocks); });
-      check_sum<<<64, 256, 0, stream_>>>(to_.address<float>(), count, static_cast<int>(plan_.count_ranks),
-                                         wrong_);
-      CHECK(cudaStreamSynchronize(stream_));
-      context_.barrier();
-    }
-    expect_right("messages and sums by packets of " + packet + " bytes");
-  };
-  check(
-      &tell_calls<Packet8, Context>,
-      [&](uint64_t count, int blocks) { launch_packets<Packet8>(count, blocks, kThreads); }, "8");
-  check(
-      &tell_calls<Packet16, Context>,
-      [&](uint64_t count, int blocks) { launch_packets<Packet16>(count, blocks, kThreads); }, "16");
-  check(
-      &tell_calls<Packet64, Context>,
-      [&](uint64_t count, int blocks) { launch_packets<Packet64>(count, blocks, kThreads); }, "64, whole");
+  for (const int threads : {32, kThreads}) {
+    time_us([&] {
+      tell_calls<<<32, threads, 0, stream_>>>(workspace(), to_.address<uint32_t>(), from_.address<uint32_t>(),
+                                              2000, wrong_);
+    });
+  }
+  for (const uint64_t count : {uint64_t{1}, uint64_t{255}, uint64_t{4096}, kMaxPacketBytes / 4}) {
+    const int blocks = count < 4096 ? 1 : 128;
+    fill<<<64, 256, 0, stream_>>>(from_.address<float>(), count, rank());
+    for (int launches = 0; launches < 3; ++launches)
+      time_us([&] { launch_packets(count, blocks, kThreads); });
+    check_sum<<<64, 256, 0, stream_>>>(to_.address<float>(), count, static_cast<int>(plan_.count_ranks),
+                                       wrong_);
+    CHECK(cudaStreamSynchronize(stream_));
+    context_.barrier();
+  }
+  expect_right("messages and sums by packets");
 }
 
 template <typename Session>
@@ -409,18 +395,13 @@ void Rank<Session>::measure_sums() {
 template <typename Session>
 void Rank<Session>::measure_packets() {
   for (uint64_t bytes = 1024; bytes <= kMaxPacketBytes; bytes *= 4) {
-    for (const auto& shape : list_shapes(bytes)) {
-      const int blocks = shape.first, threads = shape.second;
+    for (const auto& [blocks, threads] : list_shapes(bytes)) {
       // A slot holds half of its length in data.
       if (bytes / static_cast<uint64_t>(blocks) + 16 > workspace_->slot_bytes() / 2) continue;
-      const auto measure_one = [&](const char* packet, const std::function<void()>& launch) {
-        const std::string name = std::to_string(blocks) + "x" + std::to_string(threads);
-        measure_graph("packets/" + std::to_string(bytes) + "/" + packet + ":" + name, 50, launch);
-      };
-      const uint64_t count = bytes / 4;
-      measure_one("8", [&] { launch_packets<Packet8>(count, blocks, threads); });
-      measure_one("16", [&] { launch_packets<Packet16>(count, blocks, threads); });
-      measure_one("64", [&] { launch_packets<Packet64>(count, blocks, threads); });
+      const std::string name =
+          "packets/" + std::to_string(bytes) + "/" + std::to_string(blocks) + "x" + std::to_string(threads);
+      measure_graph(name, 50,
+                    [&, blocks = blocks, threads = threads] { launch_packets(bytes / 4, blocks, threads); });
     }
   }
 }

@@ -1,9 +1,9 @@
-// Messages of a few KiB between ranks in reach of each other, one NVLink trip long: data travels with its
-// flag in one store, and who polls the flag has the data. No fence, no barrier, no signal. The flag is the
-// call's number (epoch), which grows, so that every bit pattern is legal data and nothing is ever armed.
+// Messages of a few KiB between ranks in reach of each other, one NVLink trip long: data comes without a flag
+// (Packet, below), and who finds a place full has the data. No fence, no barrier, no signal.
 //
 // A call is what the same block of all ranks does together, in the same order everywhere: send() or
-// broadcast() from memory that lies anywhere, receive() or receive_reduce(), turn() or finish().
+// broadcast() from memory that lies anywhere, receive() or receive_reduce(), turn() or finish(). What is sent
+// in a call is received in it.
 //
 //   LowLatency<> exchange(workspace, block_index());
 //   status = exchange.begin(group);
@@ -13,24 +13,25 @@
 //
 // Each member has a slot at each other one for each block, in four copies that calls use in turn. That four
 // are enough, and no barrier is needed between calls, follows from two rules: in each call every rank gets a
-// message, however short, from every other rank; and what a rank has read comes before what it sends (a
-// fence, the end of a kernel) at every second call at least. Let rank p begin to write call k+4 into its slot
-// at rank q, and let f be the last call before p's last fence.
+// message, however short, from every other rank; and what a rank has read, and emptied, comes before what it
+// sends (a fence, the end of a kernel) at every second call at least. Let rank p begin to write call k+4 into
+// its slot at rank q, and let f be the last call before p's last fence.
 //   1. k+4 is the first or the second call behind that fence: f is k+2 or k+3.
 //   2. p has ended call f: it has got q's message of call f.
-//   3. q sent that two calls or more after call k, so behind a fence that came after its reads of call k.
-//   4. So q has read what p wrote in call k, which lay in the copy that p writes now.
+//   3. q sent that two calls or more after call k, so behind a fence that came after it emptied what it had
+//      read of call k.
+//   4. So q has emptied what p wrote in call k, which lay in the copy that p writes now.
 // A call in which somebody does not hear from everybody (a broadcast by one rank, a ring) ends with
-// Heard::kSome, which is a barrier: then 3 follows from that. A kernel that breaks the rules waits for a flag
-// that was written over, and ends by time: with packets of 8 and 16 bytes it never takes wrong data.
+// Heard::kSome, which is a barrier: then 3 follows from that. A kernel that breaks the rules takes wrong
+// data, or waits for what was written over and ends by time.
 //
-// A workspace has packets of one kind, from when it is made or reset on: what one kind sends as data may look
-// like the flag of another. A packet orders nothing but itself: other memory goes by signals and barriers.
-// Every wait ends by the context's limits; when a call did not return kDone the ranks are out of step, and
-// the hosts make the workspace good again (verbena_workspace_reset).
+// A packet orders nothing but itself: other memory goes by signals and barriers. Every wait ends by the
+// context's limits; when a call did not return kDone the ranks are out of step, and the hosts make the
+// workspace good again (verbena_workspace_reset).
 #ifndef VERBENA_DEVICE_LOW_LATENCY_CUH
 #define VERBENA_DEVICE_LOW_LATENCY_CUH
 
+#include "verbena/device/copy.cuh"
 #include "verbena/device/reduction.cuh"
 #include "verbena/device/symm_barrier.cuh"
 
@@ -87,7 +88,7 @@ VERBENA_DEVICE char* find_part(char* place, uint64_t offset, uint64_t) {
 // A part of the data that one thread loads or stores at once. Where its address is no multiple of its length,
 // and of a tail, byte by byte: a call, which takes no code of the other way. What is not there is 0.
 template <typename Part, typename Place>
-VERBENA_DEVICE_FAR Part load_by_bytes(const Place& source, uint32_t offset, uint32_t length_bytes) {
+VERBENA_DEVICE_FAR Part load_by_bytes(const Place source, uint32_t offset, uint32_t length_bytes) {
   Part part = 0;
   VERBENA_UNROLL_BY(1)
   for (uint32_t i = 0; i < sizeof(Part) && offset + i < length_bytes; ++i) {
@@ -98,7 +99,7 @@ VERBENA_DEVICE_FAR Part load_by_bytes(const Place& source, uint32_t offset, uint
   return part;
 }
 template <typename Part, typename Place>
-VERBENA_DEVICE_FAR void store_by_bytes(const Place& destination, uint32_t offset, uint32_t length_bytes,
+VERBENA_DEVICE_FAR void store_by_bytes(const Place destination, uint32_t offset, uint32_t length_bytes,
                                        Part part) {
   VERBENA_UNROLL_BY(1)
   for (uint32_t i = 0; i < sizeof(Part) && offset + i < length_bytes; ++i)
@@ -109,8 +110,9 @@ VERBENA_DEVICE_FAR void store_by_bytes(const Place& destination, uint32_t offset
 // Whether the part is there as a whole; `address` is where.
 template <typename Part, typename Address>
 VERBENA_DEVICE bool is_whole(Address address, uint32_t offset, uint32_t length_bytes) {
-  return length_bytes >= sizeof(Part) && offset <= length_bytes - sizeof(Part) && address != nullptr &&
-         reinterpret_cast<uint64_t>(address) % sizeof(Part) == 0;
+  constexpr auto kBytes = static_cast<uint32_t>(sizeof(Part));
+  return length_bytes >= kBytes && offset <= length_bytes - kBytes && address != nullptr &&
+         static_cast<uint32_t>(reinterpret_cast<uint64_t>(address)) % kBytes == 0;
 }
 template <typename Part, typename Place>
 VERBENA_DEVICE Part load_part(const Place& source, uint32_t offset, uint32_t length_bytes) {
@@ -139,176 +141,123 @@ VERBENA_DEVICE T poll_bits(const char* here) {
       reinterpret_cast<const T*>(here));
 }
 
-#if VERBENA_EMULATED
-// What four lanes access by one instruction is one access of 64 bytes; all lanes of the warp call.
-VERBENA_DEVICE Halves* find_line_parts() {
-  static const char key = 0;
-  return static_cast<Halves*>(
-             emulation::shared_memory(&key, threads_per_block() * sizeof(Halves), alignof(Halves))) +
-         thread_index();
+// 16 bytes of a message at any address, from a multiple of 16 on; what is not there is 0.
+template <typename Place>
+VERBENA_DEVICE Vector16 load_vector(const Place& from, uint32_t offset, uint32_t length_bytes) {
+  const char* const whole = find_part(from, offset, kVectorBytes);
+  if (is_whole<Vector16>(whole, offset, length_bytes)) return load_data(whole);
+  return __builtin_bit_cast(Vector16, Halves{load_part<uint64_t>(from, offset, length_bytes),
+                                             load_part<uint64_t>(from, offset + 8, length_bytes)});
 }
-VERBENA_DEVICE void send_line_part(char* there, Halves part, bool is_active) {
-  Halves* const parts = find_line_parts();
-  *parts = part;
-  sync_warp();
-  if (is_active && lane() % 4 == 0)
-    emulation::store(there, parts, 4 * sizeof(Halves), Order::kRelaxed, Scope::kSystem);
-  sync_warp();
+template <typename Place>
+VERBENA_DEVICE void store_vector(const Place& to, uint32_t offset, uint32_t length_bytes, Vector16 vector) {
+  char* const whole = find_part(to, offset, kVectorBytes);
+  if (is_whole<Vector16>(whole, offset, length_bytes)) return store_data(whole, vector);
+  const auto halves = __builtin_bit_cast(Halves, vector);
+  store_part(to, offset, length_bytes, halves.low);
+  store_part(to, offset + 8, length_bytes, halves.high);
 }
-VERBENA_DEVICE Halves poll_line_part(const char* here, bool is_active) {
-  Halves* const parts = find_line_parts();
-  if (is_active && lane() % 4 == 0)
-    emulation::load(parts, here, 4 * sizeof(Halves), Order::kRelaxed, Scope::kSystem);
-  sync_warp();
-  const Halves part = *parts;
-  sync_warp();
-  return part;
+template <typename Place>
+VERBENA_DEVICE_FAR Vector16 load_vector_apart(const Place from, uint32_t offset, uint32_t length_bytes) {
+  return load_vector(from, offset, length_bytes);
 }
-#else
-// The lanes come together, so that the hardware makes one access of theirs.
-VERBENA_DEVICE void send_line_part(char* there, Halves part, bool is_active) {
-  sync_warp();
-  if (is_active) send_bits(there, part);
+template <typename Place>
+VERBENA_DEVICE_FAR void store_vector_apart(const Place to, uint32_t offset, uint32_t length_bytes,
+                                           Vector16 vector) {
+  store_vector(to, offset, length_bytes, vector);
 }
-VERBENA_DEVICE Halves poll_line_part(const char* here, bool is_active) {
-  sync_warp();
-  return is_active ? poll_bits<Halves>(here) : Halves{};
+
+// Where all bytes lie side by side from a multiple of 16 on; or null.
+VERBENA_DEVICE char* find_vectors(const char* place) {
+  return offset_in_vector(place) == 0 ? const_cast<char*>(place) : nullptr;
 }
-#endif
+VERBENA_DEVICE char* find_vectors(const Rows& place) {
+  return place.is_side_by_side() ? find_vectors(place.find(0)) : nullptr;
+}
 
 }  // namespace detail
 
-// The kinds of packets. kBytes is what a thread stores, at that times its number in the slot; Data what it
-// carries. `offset` and `count` are of the message: where a thread's data lies in it, how many packets it
-// takes, one at least.
-
-// 4 bytes in 8: the shortest, for messages that leave threads without work.
-struct Packet8 {
-  using Data = uint32_t;
-  using Stored = uint64_t;
-  static constexpr uint32_t kBytes = 8;
-  static constexpr bool kNeedsWarps = false;
-  static constexpr uint32_t kFewest = 1;  // packets that come together
-
-  VERBENA_DEVICE static uint32_t offset(uint32_t index) {
-    return index * static_cast<uint32_t>(sizeof(Data));
-  }
-  VERBENA_DEVICE static uint32_t count(uint32_t length_bytes) {
-    return length_bytes == 0 ? 1 : (length_bytes - 1) / static_cast<uint32_t>(sizeof(Data)) + 1;
-  }
-  template <typename Place>
-  VERBENA_DEVICE static Data load_data(const Place& source, uint32_t index, uint32_t length_bytes) {
-    return detail::load_part<Data>(source, offset(index), length_bytes);
-  }
-  template <typename Place>
-  VERBENA_DEVICE static void store_data(const Place& to, uint32_t index, uint32_t length_bytes, Data data) {
-    detail::store_part(to, offset(index), length_bytes, data);
-  }
-  VERBENA_DEVICE static void send(char* there, Data data, uint64_t epoch, bool) {
-    detail::send_bits(there, uint64_t{data} | epoch << 32);
-  }
-  VERBENA_DEVICE static Stored poll(const char* here, bool) { return detail::poll_bits<Stored>(here); }
-  VERBENA_DEVICE static bool is_of(Stored stored, uint64_t epoch, bool) {
-    return static_cast<uint32_t>(stored >> 32) == static_cast<uint32_t>(epoch);
-  }
-  VERBENA_DEVICE static Data open(Stored stored) { return static_cast<Data>(stored); }
-};
-
-// 8 bytes in 16: each half has its own flag, as a store of 16 bytes may arrive as two of 8.
-struct Packet16 {
-  using Data = uint64_t;
-  using Stored = detail::Halves;
+// 16 bytes of data in a store of 16. In each half of a place the first word is zero while nothing has come
+// there: words of data go exclusive-or a constant, so that none that occurs looks so, and a place is emptied
+// when it has been read. The words that would look empty after all, the constant itself and its neighbour, go
+// as kNoted, and what they are stands in a note: a packet with a flag, of which each place has one. So every
+// bit pattern arrives as it was, those two more slowly. Each half stands for itself, as a store of 16 bytes
+// may arrive as two of 8.
+struct Packet {
+  using Data = Vector16;
   static constexpr uint32_t kBytes = 16;
-  static constexpr bool kNeedsWarps = false;
-  static constexpr uint32_t kFewest = 1;
+  static constexpr uint32_t kSentinel = 0xd92e'8e14, kNoted = 1;
 
-  VERBENA_DEVICE static uint32_t offset(uint32_t index) {
-    return index * static_cast<uint32_t>(sizeof(Data));
-  }
+  // Of a message: where a packet's data lies, and how many packets it takes, one at least.
+  VERBENA_DEVICE static uint32_t offset(uint32_t index) { return index * kBytes; }
   VERBENA_DEVICE static uint32_t count(uint32_t length_bytes) {
-    return length_bytes == 0 ? 1 : (length_bytes - 1) / static_cast<uint32_t>(sizeof(Data)) + 1;
+    return length_bytes == 0 ? 1 : (length_bytes - 1) / kBytes + 1;
   }
-  template <typename Place>
-  VERBENA_DEVICE static Data load_data(const Place& source, uint32_t index, uint32_t length_bytes) {
-    return detail::load_part<Data>(source, offset(index), length_bytes);
+  // What is stored of data, and data of what was stored.
+  VERBENA_DEVICE static Data mask(const Data& data) {
+    return {data.x ^ kSentinel, data.y, data.z ^ kSentinel, data.w};
   }
-  template <typename Place>
-  VERBENA_DEVICE static void store_data(const Place& to, uint32_t index, uint32_t length_bytes, Data data) {
-    detail::store_part(to, offset(index), length_bytes, data);
+  // Neither empty nor noted.
+  VERBENA_DEVICE static bool is_plain(const Data& stored) { return stored.x > kNoted && stored.z > kNoted; }
+  VERBENA_DEVICE static void send(char* there, const Data& stored) { detail::send_bits(there, stored); }
+  // The same of what is not plain. A note's halves are the words that do not go, 0 or 1, with the call's
+  // number above. `note_bytes`: from a packet's place to its note's.
+  VERBENA_DEVICE static void send_noted(char* there, uint64_t note_bytes, Data stored, uint64_t epoch) {
+    detail::send_bits(there + note_bytes,
+                      detail::Halves{epoch << 1 | (stored.x & 1), epoch << 1 | (stored.z & 1)});
+    if (stored.x <= kNoted) stored.x = kNoted;
+    if (stored.z <= kNoted) stored.z = kNoted;
+    detail::send_bits(there, stored);
   }
-  VERBENA_DEVICE static void send(char* there, Data data, uint64_t epoch, bool) {
-    const uint64_t flag = epoch << 32;
-    detail::send_bits(there, Stored{flag | static_cast<uint32_t>(data), flag | data >> 32});
+  VERBENA_DEVICE static Data poll(const char* here) { return detail::poll_bits<Data>(here); }
+  // Of what was polled `here`: then `stored` is what was to be stored.
+  VERBENA_DEVICE static bool has_come(Data& stored, const char* here, uint64_t note_bytes, uint64_t epoch) {
+    if (is_plain(stored)) return true;
+    if (stored.x == 0 || stored.z == 0) return false;
+    const auto note = detail::poll_bits<detail::Halves>(here + note_bytes);
+    if (note.low >> 1 != epoch || note.high >> 1 != epoch) return false;
+    if (stored.x == kNoted) stored.x = static_cast<uint32_t>(note.low & 1);
+    if (stored.z == kNoted) stored.z = static_cast<uint32_t>(note.high & 1);
+    return true;
   }
-  VERBENA_DEVICE static Stored poll(const char* here, bool) { return detail::poll_bits<Stored>(here); }
-  VERBENA_DEVICE static bool is_of(Stored stored, uint64_t epoch, bool) {
-    const auto flag = static_cast<uint32_t>(epoch);
-    return static_cast<uint32_t>(stored.low >> 32) == flag &&
-           static_cast<uint32_t>(stored.high >> 32) == flag;
+  // The data of what has come; its place is empty behind it.
+  VERBENA_DEVICE static Data take(const Data& stored, char* here) {
+    store<Order::kWeak, Scope::kThreads, Cache::kDefault, Space::kGlobal>(reinterpret_cast<Data*>(here),
+                                                                          Data{});
+    return mask(stored);
   }
-  VERBENA_DEVICE static Data open(Stored stored) {
-    return static_cast<uint32_t>(stored.low) | stored.high << 32;
-  }
-};
-
-// 56 bytes in 64, by four lanes: the last one's upper half is the flag. It needs 64 bytes that four lanes
-// store and load with one instruction to arrive, and to be seen, whole. GPUs on NVLink do so; no manual
-// promises it, and other ways do not: verbena-symm --check tries it. 128 bytes, as NCCL's LL128 has them, are
-// too many: between H100s now and then the first poll of a line saw the flag, and half of the line as it was
-// before (docs/measurements, 2026-11-25-h100x2-torn-lines.txt). Groups are of whole warps.
-struct Packet64 {
-  using Data = detail::Halves;
-  using Stored = detail::Halves;
-  static constexpr uint32_t kBytes = 16, kLanes = 4, kLineData = kLanes * kBytes - 8;
-  static constexpr bool kNeedsWarps = true;
-  static constexpr uint32_t kFewest = kLanes;
-
-  VERBENA_DEVICE static bool has_flag() { return lane() % kLanes == kLanes - 1; }
-  VERBENA_DEVICE static uint32_t offset(uint32_t index) {
-    return index / kLanes * kLineData + index % kLanes * kBytes;
-  }
-  VERBENA_DEVICE static uint32_t count(uint32_t length_bytes) {
-    return length_bytes == 0 ? kLanes : ((length_bytes - 1) / kLineData + 1) * kLanes;
-  }
-  template <typename Place>
-  VERBENA_DEVICE static Data load_data(const Place& source, uint32_t index, uint32_t length_bytes) {
-    const uint32_t at = offset(index);
-    return {detail::load_part<uint64_t>(source, at, length_bytes),
-            has_flag() ? 0 : detail::load_part<uint64_t>(source, at + 8, length_bytes)};
-  }
-  template <typename Place>
-  VERBENA_DEVICE static void store_data(const Place& to, uint32_t index, uint32_t length_bytes, Data data) {
-    const uint32_t at = offset(index);
-    detail::store_part(to, at, length_bytes, data.low);
-    if (!has_flag()) detail::store_part(to, at + 8, length_bytes, data.high);
-  }
-  // Of a message in memory of the block, 8 bytes aligned and of whole lines.
-  VERBENA_DEVICE static Data load_data(const char* source, uint32_t index) {
-    const auto* const from = reinterpret_cast<const uint64_t*>(source + offset(index));
-    return {load<Order::kWeak, Scope::kThreads>(from),
-            has_flag() ? 0 : load<Order::kWeak, Scope::kThreads>(from + 1)};
-  }
-  VERBENA_DEVICE static void store_data(char* to, uint32_t index, Data data) {
-    auto* const words = reinterpret_cast<uint64_t*>(to + offset(index));
-    store<Order::kWeak, Scope::kThreads>(words, data.low);
-    if (!has_flag()) store<Order::kWeak, Scope::kThreads>(words + 1, data.high);
-  }
-  VERBENA_DEVICE static void send(char* there, Data data, uint64_t epoch, bool is_active) {
-    if (has_flag()) data.high = epoch;
-    detail::send_line_part(there, data, is_active);
-  }
-  VERBENA_DEVICE static Stored poll(const char* here, bool is_active) {
-    return detail::poll_line_part(here, is_active);
-  }
-  // The same answer for all lanes.
-  VERBENA_DEVICE static bool is_of(Stored stored, uint64_t epoch, bool is_active) {
-    return ballot(kFullWarp, is_active && has_flag() && stored.high != epoch) == 0;
-  }
-  VERBENA_DEVICE static Data open(Stored stored) { return {stored.low, has_flag() ? 0 : stored.high}; }
 };
 
 // Whether in a call each rank has got a message from every other one.
 enum class Heard : uint8_t { kEverybody, kSome };
+
+// A message where it lies, at any address, packet by packet: what is not there is 0. Where all of it is whole
+// vectors a packet is one load or store, and all else a call.
+template <typename Place>
+class MessageBytes {
+ public:
+  VERBENA_DEVICE MessageBytes(const Place& place, uint64_t length_bytes)
+      : place_(place),
+        vectors_(detail::find_vectors(place)),
+        length_bytes_(static_cast<uint32_t>(length_bytes)) {
+    count_vectors_ = vectors_ == nullptr ? 0 : length_bytes_ / kVectorBytes;
+  }
+  VERBENA_DEVICE Packet::Data load(uint32_t index) const {
+    const uint32_t offset = Packet::offset(index);
+    return index < count_vectors_ ? detail::load_data(vectors_ + offset)
+                                  : detail::load_vector_apart(place_, offset, length_bytes_);
+  }
+  VERBENA_DEVICE void store(uint32_t index, const Packet::Data& data) const {
+    const uint32_t offset = Packet::offset(index);
+    if (index < count_vectors_) return detail::store_data(vectors_ + offset, data);
+    detail::store_vector_apart(place_, offset, length_bytes_, data);
+  }
+
+ private:
+  Place place_;
+  char* vectors_;
+  uint32_t length_bytes_, count_vectors_;
+};
 
 // How long the waits of a thread may last together. The clock is not read before one of them has lasted
 // kDefaultSpinsPerCheck polls.
@@ -316,23 +265,29 @@ class Patience {
  public:
   VERBENA_DEVICE explicit Patience(const SymmContext& context) : context_(context) {}
 
-  // kReached: the wait may go on.
-  VERBENA_DEVICE WaitResult check() {
-    if (!has_begun_) limits_ = detail::limit_wait(context_);
-    has_begun_ = true;
-    return limits_.check();
+  // kReached: the wait for `member` may go on. A call, so that loops stay short.
+  VERBENA_DEVICE_FAR WaitResult check(int32_t member = 0) {
+    WaitLimits limits = detail::limit_wait(context_);
+    if (deadline_ns_ != 0) limits.deadline_ns = deadline_ns_;
+    deadline_ns_ = limits.deadline_ns;
+    member_ = member;
+    return result_ = limits.check();
   }
+  // Of the last check.
+  VERBENA_DEVICE WaitResult result() const { return result_; }
+  VERBENA_DEVICE int32_t member() const { return member_; }
 
  private:
   const SymmContext& context_;
-  WaitLimits limits_{};
-  bool has_begun_ = false;
+  uint64_t deadline_ns_ = 0;  // 0: not known yet
+  WaitResult result_ = WaitResult::kReached;
+  int32_t member_ = 0;
 };
 
-template <typename Packet = Packet16, typename Context = SymmContext>
+template <typename Context = SymmContext>
 class LowLatency {
  public:
-  using Data = typename Packet::Data;
+  using Data = Packet::Data;
   // Calls that may be under way together: half of the copies of a slot.
   static constexpr uint32_t kCallsAtOnce = kSymmTurns / 2;
 
@@ -348,9 +303,9 @@ class LowLatency {
 
   // The most that a message may have.
   VERBENA_DEVICE uint64_t capacity_bytes() const {
-    constexpr uint64_t kMost = uint64_t{1} << 31;  // packets are counted in 32 bits
-    const uint64_t slot_bytes = blocks_.slot_bytes < kMost ? blocks_.slot_bytes : kMost;
-    return Packet::offset(static_cast<uint32_t>(slot_bytes) / Packet::kBytes);
+    constexpr uint64_t kMost = uint64_t{1} << 31;  // offsets have 32 bits
+    const uint64_t room = note_bytes();
+    return room < kMost ? room : kMost;
   }
   VERBENA_DEVICE uint64_t epoch() const { return epoch_; }
   VERBENA_DEVICE uint32_t block() const { return block_; }
@@ -365,9 +320,8 @@ class LowLatency {
   }
   // What begin() does, in two steps. Only the second one needs the kernels before this one to have ended.
   template <typename Group = BlockGroup>
-  [[nodiscard]] VERBENA_DEVICE SymmStatus check(const Group& group = {}) const {
+  [[nodiscard]] VERBENA_DEVICE SymmStatus check(const Group& = {}) const {
     if (block_ >= blocks_.count || blocks_.slot_bytes == 0) return SymmStatus::kInvalid;
-    if (Packet::kNeedsWarps && group.size() % kWarpLanes != 0) return SymmStatus::kInvalid;
     return context_.has_remote != 0 ? SymmStatus::kUnreachable : SymmStatus::kDone;
   }
   VERBENA_DEVICE void load_epoch(uint32_t calls = 1) {
@@ -408,9 +362,10 @@ class LowLatency {
   [[nodiscard]] VERBENA_DEVICE SymmStatus send(int32_t peer, const void* source, uint64_t length_bytes,
                                                const Group& group = {}) const {
     if (!is_peer(peer) || length_bytes > capacity_bytes()) return SymmStatus::kInvalid;
-    const auto length = static_cast<uint32_t>(length_bytes);
-    for_packets(group, length, [&](uint32_t index, bool is_active) {
-      send_packet(peer, index, load_data(as_bytes(source), index, length, is_active), is_active);
+    const MessageBytes message(as_bytes(source), length_bytes);
+    for_packets(group, length_bytes, [&](uint32_t index) {
+      send_packet(peer, index, message.load(index));
+      return true;
     });
     return SymmStatus::kDone;
   }
@@ -421,9 +376,10 @@ class LowLatency {
   [[nodiscard]] VERBENA_DEVICE SymmStatus broadcast(const void* source, uint64_t length_bytes,
                                                     const Group& group = {}) const {
     if (!is_size(kRanks) || length_bytes > capacity_bytes()) return SymmStatus::kInvalid;
-    const auto length = static_cast<uint32_t>(length_bytes);
-    for_packets(group, length, [&](uint32_t index, bool is_active) {
-      send_packet_to_all<kRanks>(index, load_data(as_bytes(source), index, length, is_active), is_active);
+    const MessageBytes message(as_bytes(source), length_bytes);
+    for_packets(group, length_bytes, [&](uint32_t index) {
+      send_packet_to_all<kRanks>(index, message.load(index));
+      return true;
     });
     return SymmStatus::kDone;
   }
@@ -433,17 +389,15 @@ class LowLatency {
   [[nodiscard]] VERBENA_DEVICE SymmStatus receive(int32_t peer, void* destination, uint64_t length_bytes,
                                                   const Group& group = {}) const {
     if (!is_peer(peer) || length_bytes > capacity_bytes()) return SymmStatus::kInvalid;
-    const auto length = static_cast<uint32_t>(length_bytes);
+    const MessageBytes message(as_bytes(destination), length_bytes);
     Patience patience(context_);
-    WaitResult mine = WaitResult::kReached;
-    for_packets(group, length, [&](uint32_t index, bool is_active) {
-      if (mine != WaitResult::kReached) return;
+    const bool have_come = for_packets(group, length_bytes, [&](uint32_t index) {
       Data data{};
-      mine = receive_packet(peer, index, is_active, patience, data);
-      if (is_active && mine == WaitResult::kReached)
-        Packet::store_data(static_cast<char*>(destination), index, length, data);
+      if (!receive_packet(peer, index, patience, data)) return false;
+      message.store(index, data);
+      return true;
     });
-    return conclude(group, mine, peer);
+    return conclude(group, have_come, patience);
   }
 
   // `destination` becomes the sum of all members' messages, this one's from `own`: `count` numbers, added in
@@ -453,25 +407,20 @@ class LowLatency {
                                                          const Group& group = {}) const {
     const uint64_t length_bytes = count * sizeof(T);
     if (!is_size(kRanks) || length_bytes > capacity_bytes()) return SymmStatus::kInvalid;
-    const auto length = static_cast<uint32_t>(length_bytes);
+    const MessageBytes from(as_bytes(own), length_bytes), to(as_bytes(destination), length_bytes);
     Patience patience(context_);
-    WaitResult mine = WaitResult::kReached;
-    int32_t late = 0;
-    const uint32_t packets = Packet::count(length);
-    for_packets(group, length, [&](uint32_t index, bool is_active) {
-      if (mine != WaitResult::kReached) return;
-      Data data = load_data(as_bytes(own), index, length, is_active);
-      mine = reduce_packets<kRanks>(
-          index, [&](int32_t) { return packets; }, patience, data, late, ReduceAs<T>{}, data);
-      if (is_active && mine == WaitResult::kReached)
-        Packet::store_data(reinterpret_cast<char*>(destination), index, length, data);
+    const bool have_come = for_packets(group, length_bytes, [&](uint32_t index) {
+      Data data = from.load(index);
+      if (!reduce_packets<kRanks>(index, patience, data, ReduceAs<T>{}, data)) return false;
+      to.store(index, data);
+      return true;
     });
-    return conclude(group, mine, late);
+    return conclude(group, have_come, patience);
   }
 
-  // ---- Packet by packet, by one thread or, where Packet::kNeedsWarps, by the lanes of a warp together, some
-  // of which may be there for nothing (`is_active`). `ahead` is for which of the calls under way: 0 for the
-  // first. All that a thread has received it has read when the next call of conclude() returns.
+  // ---- Packet by packet, by one thread. `ahead` is for which of the calls under way: 0 for the first. All
+  // that a thread has received it has read when the next call of conclude() returns. False: a packet has not
+  // come, and `patience` knows whose.
 
   // The packets of several members, in the order of ranks: of all, where their number is known when the
   // kernel is compiled, or of some at a time.
@@ -482,256 +431,208 @@ class LowLatency {
     int32_t first, count;  // members
   };
 
-  // Whole warps come together where packets need it: up to there loops go, and packets before that one's are
-  // somebody's of the warp.
-  VERBENA_DEVICE static uint32_t find_end(uint32_t packets) {
-    return Packet::kNeedsWarps ? (packets + kWarpLanes - 1) / kWarpLanes * kWarpLanes : packets;
-  }
-  VERBENA_DEVICE static uint32_t find_first_of_warp(uint32_t index) {
-    return Packet::kNeedsWarps ? index - lane() : index;
-  }
   VERBENA_DEVICE bool is_size(int ranks) const { return ranks == 0 || ranks == context_.team_size; }
-  template <typename Place>
-  VERBENA_DEVICE static Data load_data(const Place& source, uint32_t index, uint32_t length_bytes,
-                                       bool is_active) {
-    if (!is_active) return {};
-    return Packet::load_data(source, index, length_bytes);
-  }
-  VERBENA_DEVICE void send_packet(int32_t peer, uint32_t index, const Data& data, bool is_active,
-                                  uint32_t ahead = 0) const {
-    Packet::send(find_slot_at(peer, ahead) + index * Packet::kBytes, data, epoch_ + ahead, is_active);
+  VERBENA_DEVICE void send_packet(int32_t peer, uint32_t index, const Data& data, uint32_t ahead = 0) const {
+    send_stored(find_slot_at(peer, ahead) + index * Packet::kBytes, Packet::mask(data), ahead);
   }
   template <int kRanks = 0>
-  VERBENA_DEVICE void send_packet_to_all(uint32_t index, const Data& data, bool is_active,
-                                         uint32_t ahead = 0) const {
-    const int32_t size = kRanks == 0 ? context_.team_size : kRanks;
-    // Each rank begins with another one.
-    VERBENA_UNROLL
-    for (int32_t step = 1; step < size; ++step) {
-      int32_t peer = context_.team_rank + step;
-      if (peer >= size) peer -= size;
-      send_packet(peer, index, data, is_active, ahead);
+  VERBENA_DEVICE void send_packet_to_all(uint32_t index, const Data& data, uint32_t ahead = 0) const {
+    const Data stored = Packet::mask(data);
+    char* const mine = find_slot<kRanks>(context_.team_rank, ahead) + index * Packet::kBytes;
+    if (Packet::is_plain(stored)) {
+      for_peers<kRanks>([&](int64_t delta) { Packet::send(detail::shift(mine, delta), stored); });
+    } else {
+      for_peers<kRanks>([&](int64_t delta) { send_stored(detail::shift(mine, delta), stored, ahead); });
     }
   }
-  VERBENA_DEVICE WaitResult receive_packet(int32_t peer, uint32_t index, bool is_active, Patience& patience,
-                                           Data& data, uint32_t ahead = 0) const {
-    const char* const here = find_slot(peer, ahead) + index * Packet::kBytes;
-    typename Packet::Stored stored{};
-    const WaitResult result = wait(patience, [&] {
-      stored = Packet::poll(here, is_active);
-      return Packet::is_of(stored, epoch_ + ahead, is_active);
-    });
-    data = Packet::open(stored);
-    return result;
+  VERBENA_DEVICE bool receive_packet(int32_t peer, uint32_t index, Patience& patience, Data& data,
+                                     uint32_t ahead = 0) const {
+    char* const here = find_slot(peer, ahead) + index * Packet::kBytes;
+    Data stored[1];
+    if (!await(
+            1, stored, [&](uint32_t) { return here; }, [&](uint32_t) { return peer; }, patience, ahead))
+      return false;
+    data = Packet::take(stored[0], here);
+    return true;
   }
-  // One packet of each member from `first` on, `own` from this one; all are asked for at once.
-  // `count_of(member)` is how many packets its message has: behind them there is nothing to wait for. `late`
-  // becomes the member that has not come in time.
-  template <int kRanks, typename CountOf>
-  VERBENA_DEVICE WaitResult receive_packets(uint32_t index, const CountOf& count_of, Patience& patience,
-                                            const Data& own, Terms<kRanks>& terms, int32_t& late,
-                                            uint32_t ahead = 0, int32_t first = 0) const {
+  // One packet of each member from `first` on, `own` from this one; all are asked for at once. `has(member)`:
+  // whether its message has such a packet; if not there is nothing to wait for.
+  template <int kRanks, typename Has>
+  VERBENA_DEVICE bool receive_packets(uint32_t index, const Has& has, Patience& patience, const Data& own,
+                                      Terms<kRanks>& terms, uint32_t ahead = 0, int32_t first = 0) const {
     constexpr int32_t kMost = Terms<kRanks>::kMost;
     const int32_t left = context_.team_size - first;
     terms.first = kRanks == 0 ? first : 0;
     terms.count = kRanks != 0 ? kRanks : left < kMost ? left : kMost;
-    const char* const here = find_slot(terms.first, ahead) + index * Packet::kBytes;
-    const uint32_t first_of_warp = find_first_of_warp(index);
-    typename Packet::Stored stored[kMost] = {};
-    uint32_t missing = 0;
+    char* const here = find_slot<kRanks>(terms.first, ahead) + index * Packet::kBytes;
+    const auto find = [&](uint32_t i) { return here + i * blocks_.slot_bytes; };
+    uint32_t awaited = 0;
     VERBENA_UNROLL
     for (int32_t i = 0; i < kMost; ++i) {
       const int32_t member = terms.first + i;
-      if (i < terms.count && member != context_.team_rank && first_of_warp < count_of(member))
-        missing |= 1u << i;
+      if (i < terms.count && member != context_.team_rank && has(member)) awaited |= 1u << i;
     }
-    const WaitResult result = wait(patience, [&] {
-      VERBENA_UNROLL
-      for (int32_t i = 0; i < kMost; ++i) {
-        if ((missing >> i & 1) != 0)
-          stored[i] = Packet::poll(here + static_cast<uint64_t>(i) * blocks_.slot_bytes,
-                                   index < count_of(terms.first + i));
-      }
-      VERBENA_UNROLL
-      for (int32_t i = 0; i < kMost; ++i) {
-        if ((missing >> i & 1) != 0 &&
-            Packet::is_of(stored[i], epoch_ + ahead, index < count_of(terms.first + i)))
-          missing &= ~(1u << i);
-      }
-      return missing == 0;
-    });
-    if (result != WaitResult::kReached) {
-      for (late = 0; (missing >> late & 1) == 0;) ++late;
-      late += terms.first;
-      return result;
-    }
+    Data stored[kMost];
+    const auto member_of = [&](uint32_t i) { return terms.first + static_cast<int32_t>(i); };
+    if (!await(awaited, stored, find, member_of, patience, ahead)) return false;
     VERBENA_UNROLL
     for (int32_t i = 0; i < kMost; ++i)
-      terms.data[i] = terms.first + i == context_.team_rank ? own : Packet::open(stored[i]);
-    return WaitResult::kReached;
+      terms.data[i] = (awaited >> i & 1) != 0 ? Packet::take(stored[i], find(i)) : own;
+    return true;
   }
   // `take(terms)` for one packet of each member, in the order of ranks.
-  template <int kRanks, typename CountOf, typename Take>
-  VERBENA_DEVICE WaitResult receive_all(uint32_t index, const CountOf& count_of, Patience& patience,
-                                        const Data& own, int32_t& late, uint32_t ahead,
-                                        const Take& take) const {
+  template <int kRanks, typename Has, typename Take>
+  VERBENA_DEVICE bool receive_all(uint32_t index, const Has& has, Patience& patience, const Data& own,
+                                  uint32_t ahead, const Take& take) const {
     Terms<kRanks> terms;
     const int32_t size = kRanks == 0 ? context_.team_size : kRanks;
     VERBENA_UNROLL_BY(1)
     for (int32_t first = 0; first < size; first += Terms<kRanks>::kMost) {
-      const WaitResult result =
-          receive_packets<kRanks>(index, count_of, patience, own, terms, late, ahead, first);
-      if (result != WaitResult::kReached) return result;
+      if (!receive_packets<kRanks>(index, has, patience, own, terms, ahead, first)) return false;
       take(terms);
     }
-    return WaitResult::kReached;
+    return true;
   }
-  // What `reduce` (as reduction.cuh has them) makes of one packet of each member.
-  template <int kRanks, typename Reduce, typename CountOf>
-  VERBENA_DEVICE WaitResult reduce_packets(uint32_t index, const CountOf& count_of, Patience& patience,
-                                           const Data& own, int32_t& late, const Reduce& reduce,
-                                           Data& result) const {
+  // What `reduce` (as reduction.cuh has them) makes of one packet of each member; all have it.
+  template <int kRanks, typename Reduce>
+  VERBENA_DEVICE bool reduce_packets(uint32_t index, Patience& patience, const Data& own,
+                                     const Reduce& reduce, Data& result) const {
     typename Reduce::template Sums<Data> sums;
-    const WaitResult end = receive_all<kRanks>(
-        index, count_of, patience, own, late, 0,
+    const bool have_come = receive_all<kRanks>(
+        index, [](int32_t) { return true; }, patience, own, 0,
         [&](const Terms<kRanks>& terms) { reduce.add(sums, terms.data, terms.first, terms.count); });
-    if (end == WaitResult::kReached) result = reduce.template finish<Data>(sums, context_.team_size);
-    return end;
+    if (have_come) result = reduce.template finish<Data>(sums, kRanks == 0 ? context_.team_size : kRanks);
+    return have_come;
   }
   // The same of several packets, those whose bit of `which` is set: data[i], this rank's own at index[i],
   // becomes the result. All of them are asked for at once.
   template <int kRanks, uint32_t kCount, typename Reduce>
-  VERBENA_DEVICE WaitResult reduce_several(const uint32_t (&index)[kCount], uint32_t which,
-                                           Patience& patience, Data (&data)[kCount], int32_t& late,
-                                           const Reduce& reduce) const {
-    static_assert(!Packet::kNeedsWarps, "verbena: several packets of a thread, not of a warp");
-    constexpr int32_t kAtOnce = kRanks == 0 ? 1 : kRanks;
+  VERBENA_DEVICE bool reduce_several(const uint32_t (&index)[kCount], uint32_t which, Patience& patience,
+                                     Data (&data)[kCount], const Reduce& reduce) const {
+    constexpr uint32_t kAtOnce = kRanks == 0 ? 1 : kRanks;
     static_assert(kCount * kAtOnce <= 32, "verbena: a bit of a word for each packet");
     const int32_t size = kRanks == 0 ? context_.team_size : kRanks;
     typename Reduce::template Sums<Data> sums[kCount];
     VERBENA_UNROLL_BY(1)
     for (int32_t first = 0; first < size; first += kAtOnce) {
-      typename Packet::Stored stored[kCount][kAtOnce] = {};
-      uint32_t missing = 0;
-      const auto for_missing = [&](const auto& body) {
-        VERBENA_UNROLL
-        for (uint32_t i = 0; i < kCount; ++i) {
-          VERBENA_UNROLL
-          for (int32_t k = 0; k < kAtOnce; ++k) {
-            const uint32_t bit = 1u << (i * kAtOnce + static_cast<uint32_t>(k));
-            if ((missing & bit) != 0) body(i, k, bit);
-          }
-        }
+      const auto member_of = [&](uint32_t at) { return first + static_cast<int32_t>(at % kAtOnce); };
+      const auto find = [&](uint32_t at) {
+        return find_slot<kRanks>(member_of(at), 0) + index[at / kAtOnce] * Packet::kBytes;
       };
+      uint32_t awaited = 0;
       VERBENA_UNROLL
-      for (uint32_t i = 0; i < kCount; ++i) {
-        VERBENA_UNROLL
-        for (int32_t k = 0; k < kAtOnce; ++k) {
-          if ((which >> i & 1) != 0 && first + k != context_.team_rank)
-            missing |= 1u << (i * kAtOnce + static_cast<uint32_t>(k));
-        }
+      for (uint32_t at = 0; at < kCount * kAtOnce; ++at) {
+        if ((which >> at / kAtOnce & 1) != 0 && member_of(at) != context_.team_rank) awaited |= 1u << at;
       }
-      const WaitResult result = wait(patience, [&] {
-        for_missing([&](uint32_t i, int32_t k, uint32_t) {
-          stored[i][k] = Packet::poll(find_slot(first + k, 0) + index[i] * Packet::kBytes, true);
-        });
-        for_missing([&](uint32_t i, int32_t k, uint32_t bit) {
-          if (Packet::is_of(stored[i][k], epoch_, true)) missing &= ~bit;
-        });
-        return missing == 0;
-      });
-      if (result != WaitResult::kReached) {
-        for_missing([&](uint32_t, int32_t k, uint32_t) { late = first + k; });
-        return result;
-      }
+      Data stored[kCount * kAtOnce];
+      if (!await(awaited, stored, find, member_of, patience, 0)) return false;
       VERBENA_UNROLL
       for (uint32_t i = 0; i < kCount; ++i) {
         Data terms[kAtOnce];
         VERBENA_UNROLL
-        for (int32_t k = 0; k < kAtOnce; ++k)
-          terms[k] = first + k == context_.team_rank ? data[i] : Packet::open(stored[i][k]);
+        for (uint32_t k = 0; k < kAtOnce; ++k) {
+          const uint32_t at = i * kAtOnce + k;
+          terms[k] = (awaited >> at & 1) != 0 ? Packet::take(stored[at], find(at)) : data[i];
+        }
         reduce.add(sums[i], terms, first, kAtOnce);
       }
     }
     VERBENA_UNROLL
     for (uint32_t i = 0; i < kCount; ++i) data[i] = reduce.template finish<Data>(sums[i], size);
-    return WaitResult::kReached;
+    return true;
   }
   // For who knows where packets lie: where this rank's go to at `peer`, and where the peer's come to here.
   VERBENA_DEVICE char* find_slot_at(int32_t peer, uint32_t ahead = 0) const {
     return detail::shift(find_slot(context_.team_rank, ahead), detail::get_delta(context_, peer));
   }
-  VERBENA_DEVICE const char* find_slot_of(int32_t peer, uint32_t ahead = 0) const {
-    return find_slot(peer, ahead);
-  }
-  // wait_for(), but where packets need whole warps the lanes stay together, whose condition is the same.
-  template <typename Condition>
-  VERBENA_DEVICE static WaitResult wait(Patience& patience, const Condition& condition) {
-    for (uint32_t spins = 1; !condition(); ++spins) {
-      if (spins % kDefaultSpinsPerCheck != 0) continue;
-      const WaitResult mine = patience.check();
-      if constexpr (!Packet::kNeedsWarps) {
-        if (mine != WaitResult::kReached) return mine;
-      } else {
-        if (ballot(kFullWarp, mine == WaitResult::kAborted) != 0) return WaitResult::kAborted;
-        if (ballot(kFullWarp, mine == WaitResult::kTimedOut) != 0) return WaitResult::kTimedOut;
-      }
-    }
-    return WaitResult::kReached;
-  }
-  // What all threads of the group make of their waits; `peer` is whom this one has waited for in vain.
+  VERBENA_DEVICE char* find_slot_of(int32_t peer, uint32_t ahead = 0) const { return find_slot(peer, ahead); }
+  // From a packet's place to its note's: the second half of each slot is notes.
+  VERBENA_DEVICE uint64_t note_bytes() const { return blocks_.slot_bytes / 2; }
+  // What all threads of the group make of their waits; `have_come`: none of this one's was in vain.
   template <typename Group>
-  [[nodiscard]] VERBENA_DEVICE SymmStatus conclude(const Group& group, WaitResult mine, int32_t peer) const {
-    return detail::conclude(context_, group, mine, {SymmWait::kPacket, block_, static_cast<uint32_t>(peer)});
+  [[nodiscard]] VERBENA_DEVICE SymmStatus conclude(const Group& group, bool have_come,
+                                                   const Patience& patience) const {
+    return group.any(!have_come) ? fail(group, have_come, patience) : SymmStatus::kDone;
   }
 
  private:
-  VERBENA_DEVICE static const char* as_bytes(const void* source) { return static_cast<const char*>(source); }
+  VERBENA_DEVICE static char* as_bytes(const void* source) {
+    return static_cast<char*>(const_cast<void*>(source));
+  }
   VERBENA_DEVICE bool is_peer(int32_t peer) const {
     return detail::is_member(context_, peer) && peer != context_.team_rank;
   }
 
   // Of this rank; `source` writes it.
+  template <int kRanks = 0>
   VERBENA_DEVICE char* find_slot(int32_t source, uint32_t ahead) const {
     const uint32_t turn = static_cast<uint32_t>(epoch_ + ahead) % kSymmTurns;
-    return slots_ + static_cast<uint64_t>(turn * static_cast<uint32_t>(context_.team_size) +
-                                          static_cast<uint32_t>(source)) *
-                        blocks_.slot_bytes;
+    const int32_t size = kRanks == 0 ? context_.team_size : kRanks;
+    return slots_ +
+           static_cast<uint64_t>(turn * static_cast<uint32_t>(size) + static_cast<uint32_t>(source)) *
+               blocks_.slot_bytes;
+  }
+  // What is stored at find(i) for each bit of `awaited`, from member_of(i). All are asked for each time.
+  template <uint32_t kCount, typename Find, typename MemberOf>
+  VERBENA_DEVICE bool await(uint32_t awaited, Data (&stored)[kCount], const Find& find,
+                            const MemberOf& member_of, Patience& patience, uint32_t ahead) const {
+    VERBENA_UNROLL
+    for (uint32_t i = 0; i < kCount; ++i) stored[i] = Packet::mask(Data{});  // looks as if it had come
+    for (uint32_t spins = 1;; ++spins) {
+      VERBENA_UNROLL
+      for (uint32_t i = 0; i < kCount; ++i) {
+        if ((awaited >> i & 1) != 0) stored[i] = Packet::poll(find(i));
+      }
+      bool are_plain = true;
+      VERBENA_UNROLL
+      for (uint32_t i = 0; i < kCount; ++i) are_plain = Packet::is_plain(stored[i]) && are_plain;
+      if (are_plain) return true;
+      uint32_t missing = kCount;
+      VERBENA_UNROLL
+      for (uint32_t i = 0; i < kCount; ++i) {
+        if (!Packet::has_come(stored[i], find(i), note_bytes(), epoch_ + ahead)) missing = i;
+      }
+      if (missing == kCount) return true;
+      if (spins % kDefaultSpinsPerCheck == 0 && patience.check(member_of(missing)) != WaitResult::kReached)
+        return false;
+    }
+  }
+  template <typename Group>
+  VERBENA_DEVICE_FAR SymmStatus fail(const Group& group, bool have_come, const Patience& patience) const {
+    return detail::conclude(context_, group, have_come ? WaitResult::kReached : patience.result(),
+                            {SymmWait::kPacket, block_, static_cast<uint32_t>(patience.member())});
+  }
+  VERBENA_DEVICE void send_stored(char* there, const Data& stored, uint32_t ahead) const {
+    if (Packet::is_plain(stored)) return Packet::send(there, stored);
+    Packet::send_noted(there, note_bytes(), stored, epoch_ + ahead);
+  }
+  // `body(delta)` for each other member, from an address of ours to its; each rank begins with another one.
+  template <int kRanks, typename Body>
+  VERBENA_DEVICE void for_peers(const Body& body) const {
+    const int32_t size = kRanks == 0 ? context_.team_size : kRanks;
+    VERBENA_UNROLL
+    for (int32_t step = 1; step < size; ++step) {
+      int32_t peer = context_.team_rank + step;
+      if (peer >= size) peer -= size;
+      body(kRanks != 0 && kRanks <= kSymmInlineDeltas ? context_.inline_deltas[peer]
+                                                      : detail::get_delta(context_, peer));
+    }
   }
 
-  // `body(index, is_active)`.
+  // `body(index)`, while it says true.
   template <typename Group, typename Body>
-  VERBENA_DEVICE void for_packets(const Group& group, uint32_t length_bytes, const Body& body) const {
-    const uint32_t count = Packet::count(length_bytes);
-    const uint32_t end = find_end(count);
-    for (uint32_t index = group.rank(); index < end; index += group.size()) body(index, index < count);
+  VERBENA_DEVICE bool for_packets(const Group& group, uint64_t length_bytes, const Body& body) const {
+    const uint32_t count = Packet::count(static_cast<uint32_t>(length_bytes));
+    bool goes_on = true;
+    for (uint32_t index = group.rank(); index < count && goes_on; index += group.size())
+      goes_on = body(index);
+    return goes_on;
   }
 
-  // Packets have the lower half of the epoch. Before it comes round, once in 2^32 calls, all ranks forget
-  // their packets: one that lay since then, behind shorter messages, would be taken for new. 0 is no call's.
+  // Who has heard from everybody has met in receive().
   template <typename Group>
-  VERBENA_DEVICE SymmStatus close(const Group& group, Heard heard) {
-    // What may follow goes as far as this.
-    const uint64_t next = epoch_ + calls_ - 1 + kCallsAtOnce;
-    const bool is_last = next >> 32 != epoch_ >> 32;
-    // Who has heard from everybody has met in receive(). Before slots are cleared what others sent there is
-    // ordered by a barrier: packets order nothing.
-    const SymmStatus status =
-        heard == Heard::kSome || is_last ? meet(context_, block_, group) : SymmStatus::kDone;
-    if (status != SymmStatus::kDone || !is_last) return status;
-    epoch_ = next >> 32 << 32;
-    calls_ = 1;
-    return forget_packets(context_, blocks_, block_, group);
-  }
-  template <typename Group>
-  VERBENA_DEVICE_FAR static SymmStatus forget_packets(const Context& context, const SymmBlocks& blocks,
-                                                      uint32_t block, const Group& group) {
-    const uint64_t length_bytes =
-        uint64_t{kSymmTurns} * static_cast<uint64_t>(context.team_size) * blocks.slot_bytes;
-    auto* const mine = reinterpret_cast<Vector16*>(blocks.slots + block * length_bytes);
-    for (uint64_t i = group.rank(); i < length_bytes / sizeof(Vector16); i += group.size())
-      store<Order::kWeak, Scope::kThreads>(mine + i, Vector16{});
-    return symm_lsa_barrier(context, block, group);
+  VERBENA_DEVICE SymmStatus close(const Group& group, Heard heard) const {
+    return heard == Heard::kSome ? meet(context_, block_, group) : SymmStatus::kDone;
   }
   template <typename Group>
   VERBENA_DEVICE_FAR static SymmStatus meet(const Context& context, uint32_t block, const Group& group) {

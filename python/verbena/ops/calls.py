@@ -25,14 +25,12 @@ class Reduction(enum.IntEnum):
 
 class Algorithm(enum.IntEnum):
     AUTO = 0
-    ONE_SHOT_16 = 1
-    ONE_SHOT_64 = 2
-    TWO_SHOT_16 = 3
-    TWO_SHOT_64 = 4
-    BULK_ONE_SHOT = 5
-    BULK_TWO_SHOT = 6
-    COPY_ENGINES = 7
-    DIRECT = 8
+    ONE_SHOT = 1
+    TWO_SHOT = 2
+    BULK_ONE_SHOT = 3
+    BULK_TWO_SHOT = 4
+    COPY_ENGINES = 5
+    DIRECT = 6
     # In few bits.
     FP8 = 16
     INT8 = 17

@@ -117,35 +117,31 @@ struct Tensors {
 };
 
 // Which kernel.
-enum class Way { kRows16, kRows64, kShardedPackets, kShardedChunks };
-constexpr Way kWays[] = {Way::kRows16, Way::kRows64, Way::kShardedPackets, Way::kShardedChunks};
+enum class Way { kRows, kShardedPackets, kShardedChunks };
+constexpr Way kWays[] = {Way::kRows, Way::kShardedPackets, Way::kShardedChunks};
 constexpr size_t kCountWays = std::size(kWays);
 
 bool is_sharded(Way way) {
   return way >= Way::kShardedPackets;
 }
-bool keeps_rows(Way way) {
-  return way == Way::kRows16 || way == Way::kRows64;
-}
-template <int kRanks, typename Packet, typename T>
+template <int kRanks, typename T>
 void run_rows_as(const Launch& launch) {
   const uint64_t threads = uint64_t{device::threads_per_block()} * device::blocks_per_cluster();
   if (launch.norm.hidden * sizeof(T) > device::kVectorBytes * threads)
-    return ops::run_all_reduce_norm<kRanks, Packet, T, 2>(launch);
-  ops::run_all_reduce_norm<kRanks, Packet, T, 1>(launch);
+    return ops::run_all_reduce_norm<kRanks, T, 2>(launch);
+  ops::run_all_reduce_norm<kRanks, T, 1>(launch);
 }
-template <int kRanks, typename Packet>
+template <int kRanks>
 void run_rows(const Launch& launch) {
   if (launch.calls[0].type == static_cast<uint32_t>(device::DataType::kFloat16))
-    return run_rows_as<kRanks, Packet, Half>(launch);
-  run_rows_as<kRanks, Packet, Bfloat16>(launch);
+    return run_rows_as<kRanks, Half>(launch);
+  run_rows_as<kRanks, Bfloat16>(launch);
 }
 template <int kRanks>
 void run_kernel(Way way, const Launch& launch) {
-  if (way == Way::kShardedPackets) return ops::run_sharded_norm<device::OneShot<device::Packet64>>(launch);
+  if (way == Way::kShardedPackets) return ops::run_sharded_norm<device::OneShot<>>(launch);
   if (way == Way::kShardedChunks) return ops::run_sharded_norm<device::Bulk<>>(launch);
-  if (way == Way::kRows16) return run_rows<kRanks, device::Packet16>(launch);
-  run_rows<kRanks, device::Packet64>(launch);
+  run_rows<kRanks>(launch);
 }
 
 struct Shape {
@@ -195,9 +191,9 @@ class NormRanks {
       const auto body = [&, rank, way] {
         // Blocks of a cluster begin at different times too.
         if ((seed + rank + device::block_index()) % 3 == 0) device::pause(500'000);
-        // Its epoch is that of another launch: what it sends is not what is waited for.
+        // Its epoch is that of another launch: what it sends goes where nobody waits.
         if (has_absent_block_ && rank == 1 && device::block_index() == 1)
-          device::store_relaxed<device::Scope::kGpu>(launches[rank].workspace.blocks.epochs + 1, 8);
+          device::store_relaxed<device::Scope::kGpu>(launches[rank].workspace.blocks.epochs + 1, 9);
         if (shape_.ranks == 2) {
           run_kernel<2>(way, launches[rank]);
         } else {
@@ -205,7 +201,7 @@ class NormRanks {
         }
       };
       world.add_grid(static_cast<uint32_t>(rank), shape_.blocks, shape_.threads, body,
-                     keeps_rows(way) ? shape_.cluster : 1);
+                     way == Way::kRows ? shape_.cluster : 1);
     }
     if (const std::string failure = world.run(); !failure.empty()) return failure;
     for (uint64_t rank = 0; rank < ranks; ++rank) {
@@ -254,7 +250,7 @@ class NormRanks {
     }
   }
   SymmWorkspace<> make_workspace(int32_t rank, Way way) {
-    if (keeps_rows(way)) return fleet_.workspace(rank, way == Way::kRows16 ? 2 : 3, shape_.blocks, kRowBytes);
+    if (way == Way::kRows) return fleet_.workspace(rank, 2, shape_.blocks, kRowBytes);
     return fleet_.workspace(rank, way == Way::kShardedChunks ? 1 : 0, shape_.blocks, shape_.slot_bytes);
   }
   // The norm alone, of sums that are there.
@@ -343,7 +339,7 @@ TEST(AllReduceNorm, AnyRows) {
     for (const auto& [rows, hidden] : std::vector<std::pair<uint64_t, uint64_t>>{
              {1, 2880}, {17, 512}, {19, 129}, {5, 1}, {2, 1100}, {40, 33}}) {
       if (emulator::kSanitizer && rows * hidden > 1500) continue;
-      if (keeps_rows(way) && hidden > shape.most_hidden()) continue;
+      if (way == Way::kRows && hidden > shape.most_hidden()) continue;
       ASSERT_EQ(ranks.run(way, {rows, hidden, RowQuantisation::kFloat8Token}, ++seed), "")
           << static_cast<int>(way) << " " << rows << " of " << hidden;
     }
@@ -387,9 +383,8 @@ TEST(AllReduceNorm, RowsInRegisters) {
       c.offset = seed % 3 == 0 ? 3 : 0;
       c.type = seed % 5 == 0 ? device::DataType::kFloat16 : device::DataType::kBfloat16;
       c.sums_in_place = seed % 4 == 0;
-      for (const Way way : {Way::kRows16, Way::kRows64})
-        ASSERT_EQ(ranks.run(way, c, seed), "")
-            << c.rows << " of " << hidden << " by " << shape.cluster << " blocks, " << static_cast<int>(way);
+      ASSERT_EQ(ranks.run(Way::kRows, c, seed), "")
+          << c.rows << " of " << hidden << " by " << shape.cluster << " blocks";
     }
   }
 }
@@ -398,20 +393,17 @@ TEST(AllReduceNorm, RowsInRegisters) {
 TEST(AllReduceNorm, ARowThatDoesNotStayInRegisters) {
   const Shape shape{2, 2, 64, 512, 2};
   NormRanks ranks(shape);
-  for (const Way way : {Way::kRows16, Way::kRows64})
-    EXPECT_EQ(ranks.run(way, {3, shape.most_hidden() + 1}, 1),
-              "status " + std::to_string(static_cast<int>(SymmStatus::kInvalid)));
+  EXPECT_EQ(ranks.run(Way::kRows, {3, shape.most_hidden() + 1}, 1),
+            "status " + std::to_string(static_cast<int>(SymmStatus::kInvalid)));
 }
 
 // One block's peer does not come: all blocks of its cluster end.
 TEST(AllReduceNorm, AClusterEndsTogether) {
   const Shape shape{2, 4, 32, 512, 4};
-  for (const Way way : {Way::kRows16, Way::kRows64}) {
-    NormRanks ranks(shape);
-    ranks.let_one_block_wait();
-    EXPECT_EQ(ranks.run(way, {2, 1024, RowQuantisation::kFloat8Token}, 1),
-              "status " + std::to_string(static_cast<int>(SymmStatus::kTimedOut)));
-  }
+  NormRanks ranks(shape);
+  ranks.let_one_block_wait();
+  EXPECT_EQ(ranks.run(Way::kRows, {2, 1024, RowQuantisation::kFloat8Token}, 1),
+            "status " + std::to_string(static_cast<int>(SymmStatus::kTimedOut)));
 }
 
 // Tiles of scales are of 128 rows, of several ranks: refused, on all ranks.

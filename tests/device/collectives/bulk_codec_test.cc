@@ -34,7 +34,6 @@ using device::Int6;
 using device::Int8;
 using device::kTileNumbers;
 using device::OneShot;
-using device::Packet64;
 using device::RoundByChance;
 using device::RoundToNearest;
 using emulator::require;
@@ -101,7 +100,7 @@ class CodedRanks {
             is_in_place ? to : reinterpret_cast<const char*>(inputs[rank].data() + kMargin + offset);
         const auto block = device::block_index();
         if constexpr (kIsOneShot<Sums>) {
-          OneShot<Packet64> calls(mine, block, shape_.blocks);
+          OneShot<> calls(mine, block, shape_.blocks);
           require(all_reduce_coded<Terms>(mine.context, calls, from, to, count * sizeof(T), kType<T>,
                                           rounding) == SymmStatus::kDone,
                   "all_reduce_coded");
@@ -315,7 +314,7 @@ TEST(BulkCodec, OneShotRefuses) {
     World world(0);
     world.add_grid(0, 1, 32, [&] {
       const SymmWorkspace<> mine = fleet.workspace(0, 0, 1, bytes);
-      OneShot<Packet64> calls(mine, 0, 1);
+      OneShot<> calls(mine, 0, 1);
       char* const tensor = reinterpret_cast<char*>(numbers.data());
       require(all_reduce_coded<Int4>(mine.context, calls, tensor, tensor, 200, DataType::kBfloat16) ==
                   SymmStatus::kInvalid,

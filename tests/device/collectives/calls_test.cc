@@ -517,17 +517,11 @@ Case reduce_scatter_v(Random& random, int32_t ranks, uint32_t most, bool has_off
   return one;
 }
 
-struct Packets16 {
+struct Packets {
   template <int kRanks>
-  using Way = ops::ByPackets<kRanks, device::Packet16>;
-  static constexpr ops::Algorithm kOne = ops::Algorithm::kOneShot16, kTwo = ops::Algorithm::kTwoShot16;
+  using Way = ops::ByPackets<kRanks>;
+  static constexpr ops::Algorithm kOne = ops::Algorithm::kOneShot, kTwo = ops::Algorithm::kTwoShot;
   static constexpr uint64_t kSlotBytes = 128;
-};
-struct Packets64 {
-  template <int kRanks>
-  using Way = ops::ByPackets<kRanks, device::Packet64>;
-  static constexpr ops::Algorithm kOne = ops::Algorithm::kOneShot64, kTwo = ops::Algorithm::kTwoShot64;
-  static constexpr uint64_t kSlotBytes = 256;
 };
 struct Chunks {
   template <int kRanks>
@@ -596,7 +590,7 @@ class CallsTest : public testing::Test {
     }
   }
 };
-using AllWays = testing::Types<Packets16, Packets64, Chunks>;
+using AllWays = testing::Types<Packets, Chunks>;
 TYPED_TEST_SUITE(CallsTest, AllWays);
 
 TYPED_TEST(CallsTest, AllReduces) {

@@ -20,9 +20,7 @@ using device::BlockGroup;
 using device::Heard;
 using device::LowLatency;
 using device::Order;
-using device::Packet16;
-using device::Packet64;
-using device::Packet8;
+using device::Packet;
 using device::Scope;
 using emulator::require;
 using emulator::World;
@@ -54,11 +52,8 @@ class Ranks {
 
   // `kernel(workspace, rank)` by one block of each rank.
   std::string run(uint64_t seed, uint32_t threads,
-                  const std::function<void(const SymmWorkspace<>&, int32_t rank)>& kernel,
-                  bool tears_wide = false) {
-    World::Limits limits;
-    limits.tears_wide = tears_wide;
-    World world(seed, limits);
+                  const std::function<void(const SymmWorkspace<>&, int32_t rank)>& kernel) {
+    World world(seed);
     for (int32_t rank = 0; rank < size(); ++rank) {
       world.add_grid(static_cast<uint32_t>(rank), 1, threads, [this, rank, &kernel] {
         const SymmWorkspace<> mine = workspace(rank);
@@ -93,8 +88,10 @@ void dawdle(uint64_t call, int32_t rank) {
   if ((call + static_cast<uint64_t>(rank)) % 3 == 0) device::pause(500'000);
 }
 
-// Looks like flags of calls near by.
+// Looks like an empty place, like what goes by notes, and like the flags of notes of calls near by.
 uint8_t nasty_byte(uint64_t call, int32_t rank, uint64_t i) {
+  const uint64_t half = i / 8 + call;
+  if (half % 3 != 0) return static_cast<uint8_t>((Packet::kSentinel ^ half % 2) >> i % 8 * 8);
   return i % 4 == 0 ? static_cast<uint8_t>(call + i / 4 % 3 - 1)
                     : static_cast<uint8_t>(i % 8 == 7 ? rank : 0);
 }
@@ -104,61 +101,39 @@ uint64_t length_of(uint64_t call, uint64_t most) {
   return std::min(lengths[call % 8], most);
 }
 
-template <typename Packet>
-class LowLatencyTest : public testing::Test {
- protected:
-  // Each rank tells all others something else each call.
-  static std::string exchange(int32_t count, uint64_t seed, uint32_t threads, uint64_t calls,
-                              bool tears_wide = false) {
-    Ranks ranks(count);
-    return ranks.run(
-        seed, threads,
-        [&](const SymmWorkspace<>& mine, int32_t rank) {
-          LowLatency<Packet> exchange(mine, 1);
-          expect_done(exchange.begin(), "begin");
-          const uint64_t most = std::min(exchange.capacity_bytes(), kOutputBytes - 8);
-          for (uint64_t call = 1;; ++call) {
-            const uint64_t length_bytes = length_of(call, most);
-            char* const source = ranks.input(rank) + call % 3;
-            write_bytes(source, length_bytes, [&](uint64_t i) { return nasty_byte(call, rank, i); });
-            expect_done(exchange.broadcast(source, length_bytes), "broadcast");
-            dawdle(call, rank);
-            for (int32_t step = 1; step < count; ++step) {
-              const int32_t peer = (rank + step) % count;
-              expect_done(exchange.receive(peer, ranks.output(rank) + call % 5, length_bytes), "receive");
-              expect_bytes(ranks.output(rank) + call % 5, length_bytes,
-                           [&](uint64_t i) { return nasty_byte(call, peer, i); });
-            }
-            require(exchange.epoch() == call, "the call's number");
-            if (call == calls) return expect_done(exchange.finish(), "finish");
-            expect_done(exchange.turn(), "turn");
-          }
-        },
-        tears_wide);
-  }
-};
-using Packets = testing::Types<Packet8, Packet16, Packet64>;
-TYPED_TEST_SUITE(LowLatencyTest, Packets);
-
-TYPED_TEST(LowLatencyTest, EverybodyHearsEverybodyCallAfterCall) {
-  for (uint64_t seed = 0; seed < 8; ++seed) EXPECT_EQ(this->exchange(2, seed, 32, 9), "");
-  for (uint64_t seed = 0; seed < 4; ++seed) EXPECT_EQ(this->exchange(3, seed, 64, 6), "");
+// Each rank tells all others something else each call.
+std::string exchange_calls(int32_t count, uint64_t seed, uint32_t threads, uint64_t calls) {
+  Ranks ranks(count);
+  return ranks.run(seed, threads, [&](const SymmWorkspace<>& mine, int32_t rank) {
+    LowLatency<> exchange(mine, 1);
+    expect_done(exchange.begin(), "begin");
+    const uint64_t most = std::min(exchange.capacity_bytes(), kOutputBytes - 8);
+    for (uint64_t call = 1;; ++call) {
+      const uint64_t length_bytes = length_of(call, most);
+      char* const source = ranks.input(rank) + call % 3;
+      write_bytes(source, length_bytes, [&](uint64_t i) { return nasty_byte(call, rank, i); });
+      expect_done(exchange.broadcast(source, length_bytes), "broadcast");
+      dawdle(call, rank);
+      for (int32_t step = 1; step < count; ++step) {
+        const int32_t peer = (rank + step) % count;
+        expect_done(exchange.receive(peer, ranks.output(rank) + call % 5, length_bytes), "receive");
+        expect_bytes(ranks.output(rank) + call % 5, length_bytes,
+                     [&](uint64_t i) { return nasty_byte(call, peer, i); });
+      }
+      require(exchange.epoch() == call, "the call's number");
+      if (call == calls) return expect_done(exchange.finish(), "finish");
+      expect_done(exchange.turn(), "turn");
+    }
+  });
 }
 
-// PTX's manual says that an access of 16 bytes may be two of 8, and nothing of what four lanes do together.
-// Packets of 64 bytes then take wrong data for right, which is why their machine is looked at first.
-TYPED_TEST(LowLatencyTest, WhereWideAccessesComeInParts) {
-  int wrong = 0;
-  for (uint64_t seed = 1; seed < 12; ++seed) wrong += !this->exchange(2, seed, 32, 6, true).empty();
-  if (TypeParam::kNeedsWarps) {
-    EXPECT_GT(wrong, 0);
-  } else {
-    EXPECT_EQ(wrong, 0);
-  }
+TEST(LowLatency, EverybodyHearsEverybodyCallAfterCall) {
+  for (uint64_t seed = 0; seed < 16; ++seed) EXPECT_EQ(exchange_calls(2, seed, 32, 9), "");
+  for (uint64_t seed = 0; seed < 8; ++seed) EXPECT_EQ(exchange_calls(3, seed, 64, 6), "");
 }
 
 // Sums of every launch, as a graph that is replayed: each block goes on where its last launch ended.
-TYPED_TEST(LowLatencyTest, SumsFromLaunchToLaunch) {
+TEST(LowLatency, SumsFromLaunchToLaunch) {
   for (const int32_t count : {1, 2, 3, 9}) {
     Ranks ranks(count);
     for (uint64_t launch = 1; launch <= 5; ++launch) {
@@ -170,15 +145,14 @@ TYPED_TEST(LowLatencyTest, SumsFromLaunchToLaunch) {
         for (uint64_t i = 0; i < numbers; ++i)
           reinterpret_cast<float*>(ranks.input(rank))[i] = number(rank, i);
       const std::string result = ranks.run(launch, 32, [&](const SymmWorkspace<>& mine, int32_t rank) {
-        LowLatency<TypeParam> exchange(mine, 0);
+        LowLatency<> exchange(mine, 0);
         const auto* const input = reinterpret_cast<const float*>(ranks.input(rank));
         expect_done(exchange.begin(), "begin");
         expect_done(exchange.broadcast(input, 4 * numbers), "broadcast");
         auto* const output = reinterpret_cast<float*>(ranks.output(rank));
         // The team's size at compile time, and not.
-        expect_done(count == 3 && launch % 2 == 0
-                        ? exchange.template receive_reduce<3>(input, output, numbers)
-                        : exchange.receive_reduce(input, output, numbers),
+        expect_done(count == 3 && launch % 2 == 0 ? exchange.receive_reduce<3>(input, output, numbers)
+                                                  : exchange.receive_reduce(input, output, numbers),
                     "sum");
         expect_done(exchange.finish(), "finish");
       });
@@ -197,7 +171,7 @@ TYPED_TEST(LowLatencyTest, SumsFromLaunchToLaunch) {
 }
 
 // 256 and 1 and 1: each 1 alone is rounded away. In place.
-TYPED_TEST(LowLatencyTest, NumbersOfFewBitsAreRoundedOnce) {
+TEST(LowLatency, NumbersOfFewBitsAreRoundedOnce) {
   Ranks ranks(3);
   constexpr uint64_t kNumbers = 61;
   for (int32_t rank = 0; rank < 3; ++rank)
@@ -206,7 +180,7 @@ TYPED_TEST(LowLatencyTest, NumbersOfFewBitsAreRoundedOnce) {
           device::narrow<device::Bfloat16>(rank == 0 ? 256.0F : 1.0F);
   EXPECT_EQ(ranks.run(2, 64,
                       [&](const SymmWorkspace<>& mine, int32_t rank) {
-                        LowLatency<TypeParam> exchange(mine, 1);
+                        LowLatency<> exchange(mine, 1);
                         auto* const numbers = reinterpret_cast<device::Bfloat16*>(ranks.input(rank));
                         expect_done(exchange.begin(), "begin");
                         expect_done(exchange.broadcast(numbers, 2 * kNumbers), "broadcast");
@@ -220,12 +194,12 @@ TYPED_TEST(LowLatencyTest, NumbersOfFewBitsAreRoundedOnce) {
 }
 
 // A rank that only speaks and ranks that only hear, then a ring: with a barrier at the end of each call.
-TYPED_TEST(LowLatencyTest, WhereNotEverybodyHearsFromEverybody) {
+TEST(LowLatency, WhereNotEverybodyHearsFromEverybody) {
   for (uint64_t seed = 0; seed < 6; ++seed) {
     Ranks ranks(3);
     EXPECT_EQ(ranks.run(seed, 32,
                         [&](const SymmWorkspace<>& mine, int32_t rank) {
-                          LowLatency<TypeParam> exchange(mine, 0);
+                          LowLatency<> exchange(mine, 0);
                           expect_done(exchange.begin(), "begin");
                           for (uint64_t call = 1; call <= 6; ++call) {
                             write_bytes(ranks.input(rank), 100,
@@ -251,50 +225,42 @@ TYPED_TEST(LowLatencyTest, WhereNotEverybodyHearsFromEverybody) {
   }
 }
 
-// Packets that lay for 2^32 calls behind shorter messages: their flags are those of the next calls.
-TYPED_TEST(LowLatencyTest, NothingOldIsTakenForNewWhenEpochsComeRound) {
-  for (uint64_t seed = 0; seed < 4; ++seed) {
-    Ranks ranks(2);
-    constexpr uint64_t kFirst = 0xffff'fffd, kCalls = 6;
-    for (int32_t rank = 0; rank < 2; ++rank) {
-      const SymmBlocks blocks = ranks.workspace(rank).blocks;
-      blocks.epochs[0] = kFirst - 1;
-      // As halves with a flag each, and as lines: of the calls that come behind the turn.
-      auto* const words = reinterpret_cast<uint64_t*>(blocks.slots);
-      for (uint64_t i = 0; i < kSymmTurns * 2 * kSlotBytes / 8; ++i) {
-        const uint64_t turn = i * 8 / (2 * kSlotBytes);
-        words[i] = (turn == 0 ? kSymmTurns : turn) << 32 | 0xabcd;
-      }
-    }
-    EXPECT_EQ(ranks.run(seed, 32,
-                        [&](const SymmWorkspace<>& mine, int32_t rank) {
-                          LowLatency<TypeParam> exchange(mine, 0);
-                          expect_done(exchange.begin(), "begin");
-                          for (uint64_t call = 0; call < kCalls; ++call) {
-                            const uint64_t length_bytes = call < 3 ? 8 : 200;
-                            const auto said_by = [&](int32_t speaker) {
-                              return [&, speaker](uint64_t i) { return nasty_byte(call, speaker, i); };
-                            };
-                            write_bytes(ranks.input(rank), length_bytes, said_by(rank));
-                            expect_done(exchange.broadcast(ranks.input(rank), length_bytes), "broadcast");
-                            expect_done(exchange.receive(1 - rank, ranks.output(rank), length_bytes),
-                                        "receive");
-                            expect_bytes(ranks.output(rank), length_bytes, said_by(1 - rank));
-                            require(static_cast<uint32_t>(exchange.epoch()) != 0, "0 is no call's");
-                            expect_done(call + 1 == kCalls ? exchange.finish() : exchange.turn(), "turn");
-                          }
-                        }),
-              "");
-    EXPECT_EQ(ranks.workspace(0).blocks.epochs[0], kFirst + kCalls + 1) << "the last one and 0 are left out";
+// A packet and its note may come in either order, and what lies in the note's place before is an old one.
+TEST(LowLatency, ANoteComesBehindItsPacket) {
+  Ranks ranks(2);
+  constexpr uint64_t kEpoch = 0x1'0000'0001, kOld = kEpoch - (uint64_t{1} << 32);
+  for (int32_t rank = 0; rank < 2; ++rank) {
+    const SymmBlocks blocks = ranks.workspace(rank).blocks;
+    blocks.epochs[0] = kEpoch - 1;
+    auto* const words = reinterpret_cast<uint64_t*>(blocks.slots);
+    for (uint64_t i = 0; i < kSymmTurns * 2 * kSlotBytes / 8; ++i)
+      if (i * 8 % kSlotBytes >= kSlotBytes / 2) words[i] = kOld << 1 | (i & 1);
   }
+  const uint32_t said[4] = {Packet::kSentinel ^ 1, 7, Packet::kSentinel, 8};
+  EXPECT_EQ(
+      ranks.run(
+          1, 32,
+          [&](const SymmWorkspace<>& mine, int32_t rank) {
+            LowLatency<> exchange(mine, 0);
+            expect_done(exchange.begin(), "begin");
+            if (rank == 0) return expect_done(exchange.receive(1, ranks.output(0), sizeof(said)), "receive");
+            if (device::thread_index() != 0) return;
+            char* const there = exchange.find_slot_at(0);
+            const uint64_t flag = exchange.epoch() << 1;
+            Packet::send(there, {Packet::kNoted, said[1], Packet::kNoted, said[3]});
+            device::pause(500'000);
+            device::detail::send_bits(there + exchange.note_bytes(), device::detail::Halves{flag | 1, flag});
+          }),
+      "");
+  EXPECT_EQ(std::memcmp(ranks.output(0), said, sizeof(said)), 0);
 }
 
 // Who waits in vain says for whom, and nobody else does.
-TYPED_TEST(LowLatencyTest, EndsWithoutAPacketAndSaysWhose) {
+TEST(LowLatency, EndsWithoutAPacketAndSaysWhose) {
   Ranks ranks(3);
   EXPECT_EQ(ranks.run(1, 32,
                       [&](const SymmWorkspace<>& mine, int32_t rank) {
-                        LowLatency<TypeParam> exchange(mine, 1);
+                        LowLatency<> exchange(mine, 1);
                         expect_done(exchange.begin(), "begin");
                         const auto* const input = reinterpret_cast<const float*>(ranks.input(rank));
                         if (rank == 2) return;
@@ -312,20 +278,20 @@ TYPED_TEST(LowLatencyTest, EndsWithoutAPacketAndSaysWhose) {
   }
 }
 
-TYPED_TEST(LowLatencyTest, RefusesWhatItCannot) {
+TEST(LowLatency, RefusesWhatItCannot) {
   Ranks ranks(2);
   EXPECT_EQ(
       ranks.run(0, 32,
                 [&](const SymmWorkspace<>& mine, int32_t rank) {
-                  LowLatency<TypeParam> exchange(mine, 0), beyond(mine, kBlocks);
+                  LowLatency<> exchange(mine, 0), beyond(mine, kBlocks);
                   require(beyond.begin() == SymmStatus::kInvalid, "block");
                   SymmWorkspace<> without = mine;
                   without.blocks.slot_bytes = 0;
-                  LowLatency<TypeParam> none(without, 0);
+                  LowLatency<> none(without, 0);
                   require(none.begin() == SymmStatus::kInvalid, "no slots");
                   SymmWorkspace<> far = mine;
                   far.context.has_remote = 1;
-                  LowLatency<TypeParam> unreached(far, 0);
+                  LowLatency<> unreached(far, 0);
                   require(unreached.begin() == SymmStatus::kUnreachable, "far");
                   expect_done(exchange.begin(), "begin");
                   char* const data = ranks.input(rank);
@@ -334,26 +300,12 @@ TYPED_TEST(LowLatencyTest, RefusesWhatItCannot) {
                   require(exchange.send(2, data, 8) == SymmStatus::kInvalid, "no member");
                   require(exchange.send(1 - rank, data, most + 1) == SymmStatus::kInvalid, "too long");
                   require(exchange.broadcast(data, most + 1) == SymmStatus::kInvalid, "too long");
-                  require(exchange.template broadcast<3>(data, 8) == SymmStatus::kInvalid, "another size");
+                  require(exchange.broadcast<3>(data, 8) == SymmStatus::kInvalid, "another size");
                   require(exchange.receive(-1, data, 8) == SymmStatus::kInvalid, "no member");
                   require(exchange.receive(1 - rank, data, most + 1) == SymmStatus::kInvalid, "too long");
                   require(exchange.receive_reduce(data, data, most + 1) == SymmStatus::kInvalid, "too long");
                 }),
       "");
-}
-
-// Threads of a block that are no warp have no lines.
-TEST(LowLatency, LinesNeedWarps) {
-  Ranks ranks(1);
-  EXPECT_EQ(ranks.run(0, 32,
-                      [&](const SymmWorkspace<>& mine, int32_t) {
-                        LowLatency<Packet64> exchange(mine, 0);
-                        require(exchange.begin(device::ThreadGroup{}) == SymmStatus::kInvalid, "a thread");
-                        LowLatency<Packet8> word(mine, 1);
-                        if (device::thread_index() != 0) return;
-                        expect_done(word.begin(device::ThreadGroup{}), "a thread");
-                      }),
-            "");
 }
 
 }  // namespace

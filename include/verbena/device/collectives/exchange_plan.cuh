@@ -55,25 +55,6 @@ VERBENA_DEVICE uint64_t cut_round(const Part& part, uint64_t at, uint64_t most) 
   return part.length_bytes - at < most ? part.length_bytes - at : most;
 }
 
-// 16 bytes of `length_bytes` at any address, from a multiple of 16 on; what is not there is 0.
-VERBENA_DEVICE Vector16 load_vector(const char* from, uint32_t offset, uint32_t length_bytes) {
-  if (length_bytes - offset >= kVectorBytes && offset_in_vector(from) == 0) return load_data(from + offset);
-  return __builtin_bit_cast(Vector16, Halves{load_part<uint64_t>(from, offset, length_bytes),
-                                             load_part<uint64_t>(from, offset + 8, length_bytes)});
-}
-VERBENA_DEVICE void store_vector(char* to, uint32_t offset, uint32_t length_bytes, Vector16 vector) {
-  if (length_bytes - offset >= kVectorBytes && offset_in_vector(to) == 0)
-    return store_data(to + offset, vector);
-  const auto halves = __builtin_bit_cast(Halves, vector);
-  store_part(to, offset, length_bytes, halves.low);
-  store_part(to, offset + 8, length_bytes, halves.high);
-}
-VERBENA_DEVICE void store_vector(const Rows& to, uint32_t offset, uint32_t length_bytes, Vector16 vector) {
-  const auto halves = __builtin_bit_cast(Halves, vector);
-  store_part(to, offset, length_bytes, halves.low);
-  store_part(to, offset + 8, length_bytes, halves.high);
-}
-
 // From rows to rows, by all threads of a group; nothing to do where both are the same place. `is_exact`: no
 // byte beside the source is read, as somebody may write it.
 template <typename Group>

@@ -1,5 +1,5 @@
 // Collectives in one shot by packets (low_latency.cuh): each rank sends what it has to all others, and who
-// polls a flag has the data. No barrier, no fence before the first packet; for small tensors, since an
+// finds a packet has the data. No barrier, no fence before the first packet; for small tensors, since an
 // all-reduce sends each rank's tensor to every other one.
 //
 //   OneShot<> calls(workspace, block_index(), blocks);
@@ -22,14 +22,13 @@
 #define VERBENA_DEVICE_COLLECTIVES_ONE_SHOT_CUH
 
 #include "verbena/device/collectives/exchange_plan.cuh"
-#include "verbena/device/warp_lines.cuh"
 
 namespace verbena::device {
 
-template <typename Packet = Packet16, typename Context = SymmContext>
+template <typename Context = SymmContext>
 class OneShot {
  public:
-  using Exchange = LowLatency<Packet, Context>;
+  using Exchange = LowLatency<Context>;
 
   // By all threads of the group that makes the calls. The workspace has at least `blocks` blocks; `block` is
   // below that. The workspace outlives this.
@@ -58,11 +57,13 @@ class OneShot {
   [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce_bytes(const char* input, char* output,
                                                            uint64_t length_bytes, const Reduce& reduce,
                                                            const Group& group = {}) {
-    const uint64_t most = exchange_.capacity_bytes() / kVectorBytes * kVectorBytes;
     Data first{};
     return for_messages<kRanks>(
-        length_bytes, kVectorBytes, most, group,
-        [&](uint64_t offset, uint32_t length) { first = load_own(input + offset, length, group.rank()); },
+        length_bytes, kVectorBytes, exchange_.capacity_bytes(), group,
+        [&](uint64_t offset, uint32_t length) {
+          if (group.rank() < Packet::count(length))
+            first = MessageBytes(input + offset, length).load(group.rank());
+        },
         [&](const Exchange&, uint64_t offset, uint32_t length) {
           return reduce_message<kRanks>(input + offset, output + offset, length, first, reduce, group);
         });
@@ -133,26 +134,19 @@ class OneShot {
 
   // An all-reduce of `count` vectors that stay in registers, as one message, in two halves: between them the
   // group may load what it needs behind it. vectors[k] is number k * group.size() + group.rank(), and of no
-  // use behind the last one. By lines the group is a block of up to 16 warps.
+  // use behind the last one.
   template <int kRanks = 0, uint32_t kVectors, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus send_vectors(const Vector16 (&vectors)[kVectors], uint64_t count,
                                                        const Group& group = {}) {
     if (status_ == SymmStatus::kDone &&
         (!exchange_.is_size(kRanks) || count > kVectors * uint64_t{group.size()} ||
-         measure_vectors<kVectors>(count, group) > exchange_.capacity_bytes()))
+         count * kVectorBytes > exchange_.capacity_bytes()))
       status_ = SymmStatus::kInvalid;
     if (status_ != SymmStatus::kDone || !start(group) || !begin_message(group)) return status_;
-    if constexpr (Packet::kNeedsWarps) {
-      send_lines<kRanks>(vectors, count, group);
-    } else {
-      VERBENA_UNROLL
-      for (uint32_t k = 0; k < kVectors; ++k) {
-        if (find_vector(k, group) >= count) continue;
-        const auto halves = __builtin_bit_cast(Halves, vectors[k]);
-        VERBENA_UNROLL
-        for (uint32_t half = 0; half < 2; ++half)
-          exchange_.template send_packet_to_all<kRanks>(find_half(k, half, group), halves.of[half], true);
-      }
+    VERBENA_UNROLL
+    for (uint32_t k = 0; k < kVectors; ++k) {
+      const uint32_t index = k * group.size() + group.rank();
+      if (index < count) exchange_.template send_packet_to_all<kRanks>(index, vectors[k]);
     }
     return status_;
   }
@@ -161,32 +155,14 @@ class OneShot {
   [[nodiscard]] VERBENA_DEVICE SymmStatus reduce_vectors(Vector16 (&vectors)[kVectors], uint64_t count,
                                                          const Reduce& reduce, const Group& group = {}) {
     Patience patience(context_);
-    WaitResult mine = WaitResult::kReached;
-    int32_t late = 0;
-    if constexpr (Packet::kNeedsWarps) {
-      mine = reduce_lines<kRanks>(vectors, count, patience, late, reduce, group);
-    } else {
-      // As many as the registers of 512 threads hold for four ranks.
-      constexpr uint32_t kAtOnce = kVectors % 2 == 0 ? 2 : 1;
-      VERBENA_UNROLL
-      for (uint32_t first = 0; first < kVectors; first += kAtOnce) {
-        uint32_t index[2 * kAtOnce], which = 0;
-        Data data[2 * kAtOnce];
-        VERBENA_UNROLL
-        for (uint32_t i = 0; i < 2 * kAtOnce; ++i) {
-          const uint32_t k = first + i / 2;
-          index[i] = find_half(k, i % 2, group);
-          data[i] = __builtin_bit_cast(Halves, vectors[k]).of[i % 2];
-          if (find_vector(k, group) < count) which |= 1u << i;
-        }
-        if (mine == WaitResult::kReached)
-          mine = exchange_.template reduce_several<kRanks>(index, which, patience, data, late, reduce);
-        VERBENA_UNROLL
-        for (uint32_t i = 0; i < kAtOnce; ++i)
-          vectors[first + i] = __builtin_bit_cast(Vector16, Halves{{data[2 * i], data[2 * i + 1]}});
-      }
+    uint32_t index[kVectors], which = 0;
+    VERBENA_UNROLL
+    for (uint32_t k = 0; k < kVectors; ++k) {
+      index[k] = k * group.size() + group.rank();
+      if (index[k] < count) which |= 1u << k;
     }
-    return status_ = exchange_.conclude(group, mine, late);
+    const bool have_come = exchange_.template reduce_several<kRanks>(index, which, patience, vectors, reduce);
+    return status_ = exchange_.conclude(group, have_come, patience);
   }
 
   // Behind the last call of a kernel. The first error of the calls, if there was one.
@@ -197,95 +173,13 @@ class OneShot {
   }
 
  private:
-  using Data = typename Packet::Data;
-
-  template <typename Group>
-  VERBENA_DEVICE static uint64_t find_vector(uint32_t k, const Group& group) {
-    return k * uint64_t{group.size()} + group.rank();
-  }
-  // Bytes of a message that has them.
-  template <uint32_t kVectors, typename Group>
-  VERBENA_DEVICE static uint64_t measure_vectors(uint64_t count, const Group& group) {
-    if (Packet::kNeedsWarps)
-      return group.size() / kWarpLanes * Packet::offset(detail::WarpLines<kVectors * kLaneBytes>::kPackets);
-    return (count + group.size() - 1) / group.size() * group.size() * kVectorBytes;
-  }
-  static constexpr uint32_t kLaneBytes = kWarpLanes * kVectorBytes;  // of one vector of each lane
-
-  // Of a vector, packet by packet. Those of the same half lie side by side, so that a warp stores whole
-  // lines.
-  struct Halves {
-    Data of[2];
-  };
-  template <typename Group>
-  VERBENA_DEVICE static uint32_t find_half(uint32_t k, uint32_t half, const Group& group) {
-    return (2 * k + half) * group.size() + group.rank();
-  }
-
-  // By lines: each warp's vectors lie behind those of the warp before. A warp without any sends none.
-  template <int kRanks, uint32_t kVectors, typename Group>
-  VERBENA_DEVICE void send_lines(const Vector16 (&vectors)[kVectors], uint64_t count,
-                                 const Group& group) const {
-    using Lines = detail::WarpLines<kVectors * kLaneBytes>;
-    if (group.rank() - lane() >= count) return;
-    char* const memory = detail::find_line_memory();
-    VERBENA_UNROLL
-    for (uint32_t k = 0; k < kVectors; ++k)
-      store<Order::kWeak, Scope::kThreads>(find_place(memory, k), vectors[k]);
-    Lines lines;
-    lines.take(memory);
-    const int32_t size = kRanks == 0 ? context_.team_size : kRanks;
-    VERBENA_UNROLL
-    for (int32_t step = 1; step < size; ++step) {
-      int32_t peer = context_.team_rank + step;
-      if (peer >= size) peer -= size;
-      lines.send(exchange_.find_slot_at(peer) + group.rank() / kWarpLanes * Lines::kSlotBytes,
-                 exchange_.epoch());
-    }
-  }
-  template <int kRanks, uint32_t kVectors, typename Reduce, typename Group>
-  VERBENA_DEVICE WaitResult reduce_lines(Vector16 (&vectors)[kVectors], uint64_t count, Patience& patience,
-                                         int32_t& late, const Reduce& reduce, const Group& group) const {
-    using Lines = detail::WarpLines<kVectors * kLaneBytes>;
-    if (group.rank() - lane() >= count) return WaitResult::kReached;
-    char* const memory = detail::find_line_memory();
-    const int32_t size = kRanks == 0 ? context_.team_size : kRanks;
-    typename Reduce::template Sums<Vector16> sums[kVectors];
-    VERBENA_UNROLL_BY(1)
-    for (int32_t member = 0; member < size; ++member) {
-      Lines lines;
-      if (member != context_.team_rank) {
-        const char* const here =
-            exchange_.find_slot_of(member) + group.rank() / kWarpLanes * Lines::kSlotBytes;
-        late = member;
-        const WaitResult result = Exchange::wait(patience, [&] {
-          lines.poll(here);
-          return lines.are_of(exchange_.epoch());
-        });
-        if (result != WaitResult::kReached) return result;
-        lines.put(memory);
-      }
-      VERBENA_UNROLL
-      for (uint32_t k = 0; k < kVectors; ++k) {
-        Vector16 term[1] = {vectors[k]};
-        if (member != context_.team_rank)
-          term[0] = load<Order::kWeak, Scope::kThreads>(find_place(memory, k));
-        reduce.add(sums[k], term, member, 1);
-      }
-    }
-    VERBENA_UNROLL
-    for (uint32_t k = 0; k < kVectors; ++k) vectors[k] = reduce.template finish<Vector16>(sums[k], size);
-    return WaitResult::kReached;
-  }
-  VERBENA_DEVICE static Vector16* find_place(char* memory, uint32_t k) {
-    return reinterpret_cast<Vector16*>(memory) + k * kWarpLanes + lane();
-  }
+  using Data = Packet::Data;
 
   // What one message of each pair has of its part.
   struct Round {
     uint64_t at, most;
     uint32_t first_packet;  // of the data: before it lies what is told of lengths
-    uint32_t end;           // of the packets of the longest message of this rank, or of any
+    uint32_t packets;       // of the longest message of this rank, or of any
 
     VERBENA_DEVICE uint64_t offset(const Part& part) const { return part.begin + at; }
     VERBENA_DEVICE uint32_t length(const Part& part) const {
@@ -321,22 +215,21 @@ class OneShot {
   template <int kRanks, typename Reduce, typename Group>
   VERBENA_DEVICE SymmStatus reduce_message(const char* input, char* output, uint32_t length_bytes,
                                            const Data& first, const Reduce& reduce, const Group& group) {
+    const MessageBytes from(input, length_bytes);
+    const MessageBytes to(output, length_bytes);
     Patience patience(context_);
-    WaitResult mine = WaitResult::kReached;
-    int32_t late = 0;
-    const uint32_t packets = Packet::count(length_bytes), end = Exchange::find_end(packets);
-    const auto count_of = [&](int32_t) { return packets; };
-    for (uint32_t index = group.rank(); index < end && mine == WaitResult::kReached; index += group.size()) {
-      Data data = index == group.rank() ? first : load_own(input, length_bytes, index);
-      exchange_.template send_packet_to_all<kRanks>(index, data, index < packets);
-      mine = exchange_.template reduce_packets<kRanks>(index, count_of, patience, data, late, reduce, data);
-      if (index < packets && mine == WaitResult::kReached)
-        Packet::store_data(output, index, length_bytes, data);
+    const uint32_t packets = Packet::count(length_bytes);
+    Data data = first;
+    bool have_come = true;
+    for (uint32_t index = group.rank(); index < packets;) {
+      exchange_.template send_packet_to_all<kRanks>(index, data);
+      have_come = exchange_.template reduce_packets<kRanks>(index, patience, data, reduce, data);
+      if (!have_come) break;
+      to.store(index, data);
+      index += group.size();
+      if (index < packets) data = from.load(index);
     }
-    return exchange_.conclude(group, mine, late);
-  }
-  VERBENA_DEVICE static Data load_own(const char* input, uint32_t length_bytes, uint32_t index) {
-    return Exchange::load_data(input, index, length_bytes, index < Packet::count(length_bytes));
+    return exchange_.conclude(group, have_come, patience);
   }
 
   template <int kRanks, typename Plan, typename Group, typename Receive>
@@ -345,14 +238,13 @@ class OneShot {
     if (status_ == SymmStatus::kDone && !exchange_.is_size(kRanks)) status_ = SymmStatus::kInvalid;
     if (status_ != SymmStatus::kDone) return status_;
     const bool is_known = most_bytes != kUnknownLength;
-    const uint32_t told = is_known ? 0 : Packet::kFewest;
-    const uint64_t room = exchange_.capacity_bytes() - Packet::offset(told);
-    const uint64_t most = room / kVectorBytes * kVectorBytes;
+    const uint32_t told = is_known ? 0 : 1;
+    const uint64_t most = exchange_.capacity_bytes() - Packet::offset(told);
     const uint64_t longest = is_known ? most_bytes : find_longest(plan);
     uint64_t rounds = (longest + most - 1) / most;
     for (uint64_t i = 0; i < rounds || (i == 0 && !is_known); ++i) {
       const auto length = static_cast<uint32_t>(detail::cut_round({0, longest}, i * most, most));
-      const Round round{i * most, most, i == 0 ? told : 0u, Exchange::find_end(Packet::count(length))};
+      const Round round{i * most, most, i == 0 ? told : 0u, Packet::count(length)};
       if (!start(group)) return status_;
       const Data first = load_packet<kRanks>(plan, round, group.rank());
       if (!begin_message(group)) return status_;
@@ -381,62 +273,55 @@ class OneShot {
   static constexpr uint32_t kRoundsShift = 40;
   template <typename Plan, typename Group>
   VERBENA_DEVICE void tell_lengths(const Plan& plan, uint64_t rounds, const Group& group) const {
-    static_assert(sizeof(Data) >= sizeof(uint64_t), "verbena: lengths take packets of 16 or 64 bytes");
-    const uint32_t index = group.rank();
-    if (index >= Exchange::find_end(Packet::kFewest)) return;
+    if (group.rank() != 0) return;
     for (int32_t peer = 0; peer < context_.team_size; ++peer) {
       if (peer == context_.team_rank) continue;
       const uint64_t told = plan(peer).send.length_bytes | rounds << kRoundsShift;
       Data data{};
-      if (index == 0) __builtin_memcpy(&data, &told, sizeof(told));
-      exchange_.send_packet(peer, index, data, index < Packet::kFewest);
+      __builtin_memcpy(&data, &told, sizeof(told));
+      exchange_.send_packet(peer, 0, data);
     }
   }
   template <typename Plan, typename Group>
   VERBENA_DEVICE SymmStatus hear_lengths(const Plan& plan, uint64_t& rounds, const Group& group) const {
-    const uint32_t index = group.rank();
-    WaitResult mine = WaitResult::kReached;
-    int32_t late = 0;
-    bool are_wrong = false;
+    Patience patience(context_);
+    bool have_come = true, are_wrong = false;
     uint64_t most_rounds = rounds;
-    if (index < Exchange::find_end(Packet::kFewest)) {
-      Patience patience(context_);
-      for (int32_t peer = 0; peer < context_.team_size && mine == WaitResult::kReached; ++peer) {
+    if (group.rank() == 0) {
+      for (int32_t peer = 0; peer < context_.team_size && have_come; ++peer) {
         if (peer == context_.team_rank) continue;
         Data data{};
-        late = peer;
-        mine = exchange_.receive_packet(peer, index, index < Packet::kFewest, patience, data);
+        have_come = exchange_.receive_packet(peer, 0, patience, data);
         uint64_t told = 0;
         __builtin_memcpy(&told, &data, sizeof(told));
-        if (index != 0 || mine != WaitResult::kReached) continue;
+        if (!have_come) continue;
         if (told >> kRoundsShift > most_rounds) most_rounds = told >> kRoundsShift;
         if ((told & ((uint64_t{1} << kRoundsShift) - 1)) != plan(peer).receive.length_bytes) are_wrong = true;
       }
     }
-    const SymmStatus status = exchange_.conclude(group, mine, late);
+    const SymmStatus status = exchange_.conclude(group, have_come, patience);
     if (status != SymmStatus::kDone) return status;
     if (group.any(are_wrong)) return SymmStatus::kInvalid;
-    rounds = group.share(most_rounds, index == 0);
+    rounds = group.share(most_rounds, group.rank() == 0);
     return SymmStatus::kDone;
   }
 
   // A thread has a packet of one peer: enough threads have one each, and none does for one peer after the
-  // other what all can do at once. Packets of all peers, one peer's behind the other's: by whole warps, where
-  // packets need them.
+  // other what all can do at once. Packets of all peers, one peer's behind the other's.
   struct PeerPacket {
     int32_t peer;
     uint32_t index;
   };
   template <int kRanks>
   VERBENA_DEVICE uint32_t count_packets(const Round& round) const {
-    return static_cast<uint32_t>((kRanks == 0 ? context_.team_size : kRanks) - 1) * round.end;
+    return static_cast<uint32_t>((kRanks == 0 ? context_.team_size : kRanks) - 1) * round.packets;
   }
   template <int kRanks>
   VERBENA_DEVICE PeerPacket find_packet(const Round& round, uint32_t i) const {
     const int32_t size = kRanks == 0 ? context_.team_size : kRanks;
-    const uint32_t turn = size == 2 ? 0 : i / round.end;
+    const uint32_t turn = size == 2 ? 0 : i / round.packets;
     const int32_t peer = context_.team_rank + 1 + static_cast<int32_t>(turn);
-    return {peer < size ? peer : peer - size, i - turn * round.end};
+    return {peer < size ? peer : peer - size, i - turn * round.packets};
   }
   template <int kRanks, typename Plan>
   VERBENA_DEVICE Data load_packet(const Plan& plan, const Round& round, uint32_t i) const {
@@ -444,8 +329,8 @@ class OneShot {
     const auto [peer, index] = find_packet<kRanks>(round, i);
     const auto line = plan(peer);
     const uint32_t length_bytes = round.length(line.send);
-    return Exchange::load_data(line.source.from(round.offset(line.send)), index, length_bytes,
-                               index < Packet::count(length_bytes));
+    if (index >= Packet::count(length_bytes)) return {};
+    return MessageBytes(line.source.from(round.offset(line.send)), length_bytes).load(index);
   }
   template <int kRanks, typename Plan, typename Group>
   VERBENA_DEVICE void send_messages(const Plan& plan, const Round& round, Data data,
@@ -454,50 +339,43 @@ class OneShot {
     for (uint32_t i = group.rank(); i < all; i += group.size()) {
       if (i != group.rank()) data = load_packet<kRanks>(plan, round, i);
       const auto [peer, index] = find_packet<kRanks>(round, i);
-      const uint32_t packets = Packet::count(round.length(plan(peer).send));
-      if (index < Exchange::find_end(packets))
-        exchange_.send_packet(peer, round.first_packet + index, data, index < packets);
+      if (index < Packet::count(round.length(plan(peer).send)))
+        exchange_.send_packet(peer, round.first_packet + index, data);
     }
   }
 
   template <int kRanks, typename Plan, typename Group>
   VERBENA_DEVICE SymmStatus place_messages(const Plan& plan, const Round& round, const Group& group) const {
     Patience patience(context_);
-    WaitResult mine = WaitResult::kReached;
-    int32_t late = 0;
+    bool have_come = true;
     const uint32_t all = count_packets<kRanks>(round);
-    for (uint32_t i = group.rank(); i < all && mine == WaitResult::kReached; i += group.size()) {
+    for (uint32_t i = group.rank(); i < all && have_come; i += group.size()) {
       const auto [peer, index] = find_packet<kRanks>(round, i);
       const auto line = plan(peer);
-      const uint32_t length_bytes = round.length(line.receive), packets = Packet::count(length_bytes);
-      if (index >= Exchange::find_end(packets)) continue;
+      const uint32_t length_bytes = round.length(line.receive);
+      if (index >= Packet::count(length_bytes)) continue;
       Data data{};
-      mine = exchange_.receive_packet(peer, round.first_packet + index, index < packets, patience, data);
-      late = peer;
-      if (index < packets && mine == WaitResult::kReached)
-        Packet::store_data(line.destination.from(round.offset(line.receive)), index, length_bytes, data);
+      have_come = exchange_.receive_packet(peer, round.first_packet + index, patience, data);
+      if (have_come)
+        MessageBytes(line.destination.from(round.offset(line.receive)), length_bytes).store(index, data);
     }
-    return exchange_.conclude(group, mine, late);
+    return exchange_.conclude(group, have_come, patience);
   }
   template <int kRanks, typename Plan, typename Reduce, typename Group>
   VERBENA_DEVICE SymmStatus reduce_messages(const Plan& plan, const Round& round, const Reduce& reduce,
                                             const Group& group) const {
     const auto line = plan(context_.team_rank);
     const uint32_t length_bytes = round.length(line.receive), packets = Packet::count(length_bytes);
-    const Rows source = line.source.from(round.offset(line.receive));
-    const Rows destination = line.destination.from(round.offset(line.receive));
+    const MessageBytes from(line.source.from(round.offset(line.receive)), length_bytes);
+    const MessageBytes to(line.destination.from(round.offset(line.receive)), length_bytes);
     Patience patience(context_);
-    WaitResult mine = WaitResult::kReached;
-    int32_t late = 0;
-    const auto count_of = [&](int32_t) { return packets; };
-    const uint32_t end = Exchange::find_end(packets);
-    for (uint32_t index = group.rank(); index < end && mine == WaitResult::kReached; index += group.size()) {
-      Data data = Exchange::load_data(source, index, length_bytes, index < packets);
-      mine = exchange_.template reduce_packets<kRanks>(index, count_of, patience, data, late, reduce, data);
-      if (index < packets && mine == WaitResult::kReached)
-        Packet::store_data(destination, index, length_bytes, data);
+    bool have_come = true;
+    for (uint32_t index = group.rank(); index < packets && have_come; index += group.size()) {
+      Data data = from.load(index);
+      have_come = exchange_.template reduce_packets<kRanks>(index, patience, data, reduce, data);
+      if (have_come) to.store(index, data);
     }
-    return exchange_.conclude(group, mine, late);
+    return exchange_.conclude(group, have_come, patience);
   }
 
   Exchange exchange_;

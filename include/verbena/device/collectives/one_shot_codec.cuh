@@ -1,9 +1,9 @@
 // All-reduces in few bits of two ranks, in one shot, by which they send no more than by two: each codes its
-// whole tensor and sends it in packets of 64 bytes, and both decode the same bytes, their own too, and add
+// whole tensor and sends it in packets, and both decode the same bytes, their own too, and add
 // them up in float. So the same bits on both, and one quantisation of each term: docs/quantisation.md has the
 // bounds.
 //
-//   OneShot<Packet64> calls(workspace, block_index(), blocks);
+//   OneShot<> calls(workspace, block_index(), blocks);
 //   status = all_reduce_coded<Int4>(workspace.context, calls, input, output, length_bytes, type);
 //   status = calls.finish();
 //
@@ -14,23 +14,46 @@
 #include "verbena/device/collectives/codec_float8.cuh"
 #include "verbena/device/collectives/codec_integer.cuh"
 #include "verbena/device/collectives/one_shot.cuh"
-#include "verbena/device/warp_lines.cuh"
 
 namespace verbena::device {
 
 namespace detail {
 
-// Up to two messages that are under way together, tile by tile: lines of a tile lie side by side.
+inline constexpr uint32_t kMostCodedWarps = 16;    // of a block
+inline constexpr uint32_t kMostCodedBytes = 1056;  // of a tile
+
+// The warp's own place in the block's shared memory: words change lanes there on the way to packets and from
+// them.
+VERBENA_DEVICE char* find_tile_memory() {
+  constexpr uint32_t kVectors = kMostCodedBytes / kVectorBytes;
+#if VERBENA_EMULATED
+  static const char key = 0;
+  auto* const memory = static_cast<Vector16*>(
+      emulation::shared_memory(&key, kMostCodedWarps * kVectors * sizeof(Vector16), alignof(Vector16)));
+#else
+  VERBENA_SHARED Vector16 memory[kMostCodedWarps * kVectors];
+#endif
+  return reinterpret_cast<char*>(memory + thread_index() / kWarpLanes * kVectors);
+}
+
+// Up to two messages that are under way together, tile by tile: packets of a tile lie side by side. By all
+// lanes of a warp together.
 template <typename Codec, typename Rounding, typename Exchange>
 class CodedMessages {
  public:
   using Coded = typename Codec::Coded;
-  using Lines = WarpLines<CodedTiles<Codec>::kBytes>;  // of a tile
+  static constexpr uint32_t kTileBytes = CodedTiles<Codec>::kBytes;
+  static_assert(kTileBytes <= kMostCodedBytes, "verbena: a warp's memory for a tile");
+  // A lane's packets of a tile.
+  struct Polled {
+    Packet::Data packets[(kTileBytes / Packet::kBytes + kWarpLanes - 1) / kWarpLanes];
+  };
 
   // The first message has up to `most_tiles`. `rounding` outlives this.
   VERBENA_DEVICE CodedMessages(const SymmContext& context, const Exchange& exchange, uint32_t most_tiles,
                                DataType type, const Rounding& rounding)
       : peer(1 - context.team_rank),
+        note_bytes_(exchange.note_bytes()),
         epoch_(exchange.epoch()),
         sender_((epoch_ << 1 | static_cast<uint64_t>(context.team_rank)) << 16 | exchange.block()),
         most_tiles_(most_tiles),
@@ -54,35 +77,57 @@ class CodedMessages {
       widen_unit(type_, raw[row], unit);
       Codec::encode_row(unit, row, of_tile, coded);
     }
-    char* const memory = find_line_memory();
+    char* const memory = find_tile_memory();
     Tiles(memory, 1).store(0, coded);
-    Lines lines;
-    lines.take(memory);
-    const uint32_t call = tile >= most_tiles_ ? 1 : 0;
-    lines.send((call == 0 ? there_[0] : there_[1]) + find_offset(tile), epoch_ + call);
+    sync_warp();
+    char* const there = find_tile(there_, tile);
+    for_packets([&](uint32_t, uint32_t offset) {
+      const auto data = load<Order::kWeak, Scope::kThreads>(reinterpret_cast<Vector16*>(memory + offset));
+      const Vector16 stored = Packet::mask(data);
+      if (Packet::is_plain(stored)) {
+        Packet::send(there + offset, stored);
+      } else {
+        Packet::send_noted(there + offset, note_bytes_, stored, epoch_of(tile));
+      }
+    });
+    sync_warp();
     return coded;
   }
 
   // The peer's tile as it lies here now.
-  VERBENA_DEVICE void poll(uint32_t tile, Lines& lines) const {
-    lines.poll((tile < most_tiles_ ? here_[0] : here_[1]) + find_offset(tile));
+  VERBENA_DEVICE void poll(uint32_t tile, Polled& polled) const {
+    const char* const here = find_tile(here_, tile);
+    for_packets([&](uint32_t i, uint32_t offset) { polled.packets[i] = Packet::poll(here + offset); });
   }
-  // When it has come.
-  VERBENA_DEVICE WaitResult receive(uint32_t tile, Lines& lines, Patience& patience) const {
-    const uint64_t epoch = epoch_ + (tile >= most_tiles_ ? 1 : 0);
-    bool is_polled = true;
-    return Exchange::wait(patience, [&] {
-      if (!is_polled) poll(tile, lines);
-      is_polled = false;
-      return lines.are_of(epoch);
+  // When it has come: it is in the warp's memory then. False, for all lanes: it has not.
+  VERBENA_DEVICE bool receive(uint32_t tile, Polled& polled, Patience& patience) const {
+    char* const here = find_tile(here_, tile);
+    const auto has_come = [&] {
+      bool all = true;
+      for_packets([&](uint32_t i, uint32_t offset) {
+        all = Packet::has_come(polled.packets[i], here + offset, note_bytes_, epoch_of(tile)) && all;
+      });
+      return all;
+    };
+    bool goes_on = true;
+    for (uint32_t spins = 1; goes_on && !has_come(); ++spins) {
+      poll(tile, polled);
+      if (spins % kDefaultSpinsPerCheck == 0) goes_on = patience.check(peer) == WaitResult::kReached;
+    }
+    if (ballot(kFullWarp, !goes_on) != 0) return false;
+    char* const memory = find_tile_memory();
+    for_packets([&](uint32_t i, uint32_t offset) {
+      store<Order::kWeak, Scope::kThreads>(reinterpret_cast<Vector16*>(memory + offset),
+                                           Packet::take(polled.packets[i], here + offset));
     });
+    sync_warp();
+    return true;
   }
 
   // The sum of this rank's tile and the peer's. Two numbers have the same sum in either order.
-  VERBENA_DEVICE void add(const Coded& own, const Lines& lines, RawUnit (&raw)[kTileRows]) const {
-    char* const memory = find_line_memory();
-    lines.put(memory);
-    const Coded theirs = Tiles(memory, 1).load(0);
+  VERBENA_DEVICE void add(const Coded& own, RawUnit (&raw)[kTileRows]) const {
+    const Coded theirs = Tiles(find_tile_memory(), 1).load(0);
+    sync_warp();
     VERBENA_UNROLL
     for (uint32_t row = 0; row < kTileRows; ++row) {
       float sums[kUnitNumbers], unit[kUnitNumbers];
@@ -97,22 +142,32 @@ class CodedMessages {
  private:
   using Tiles = CodedTiles<Codec, char, Space::kGeneric>;
 
-  VERBENA_DEVICE uint32_t find_offset(uint32_t tile) const {
-    return (tile >= most_tiles_ ? tile - most_tiles_ : tile) * Lines::kSlotBytes;
+  VERBENA_DEVICE char* find_tile(char* const (&slots)[2], uint32_t tile) const {
+    return tile < most_tiles_ ? slots[0] + tile * kTileBytes : slots[1] + (tile - most_tiles_) * kTileBytes;
+  }
+  VERBENA_DEVICE uint64_t epoch_of(uint32_t tile) const { return epoch_ + (tile >= most_tiles_ ? 1 : 0); }
+  // `body(i, offset)` for each packet of the lane.
+  template <typename Body>
+  VERBENA_DEVICE static void for_packets(const Body& body) {
+    VERBENA_UNROLL
+    for (uint32_t i = 0; i * kWarpLanes * Packet::kBytes < kTileBytes; ++i) {
+      const uint32_t offset = (i * kWarpLanes + lane()) * Packet::kBytes;
+      if (offset < kTileBytes) body(i, offset);
+    }
   }
 
-  uint64_t epoch_, sender_;
+  uint64_t note_bytes_, epoch_, sender_;
   uint32_t most_tiles_;
   DataType type_;
   const Rounding& rounding_;
   char* there_[2];
-  const char* here_[2];
+  char* here_[2];
 };
 
 }  // namespace detail
 
 // `output` becomes the sum of both ranks' `input`, of bfloat16 or half, at any address; in place too. `calls`
-// is a OneShot of packets of 64 bytes in the workspace of `context`; the group is a block of up to 16 warps.
+// is a OneShot in the workspace of `context`; the group is a block of up to 16 warps.
 template <typename Codec, typename Rounding = RoundToNearest, typename Calls, typename Group = BlockGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce_coded(const SymmContext& context, Calls& calls,
                                                          const char* input, char* output,
@@ -121,9 +176,9 @@ template <typename Codec, typename Rounding = RoundToNearest, typename Calls, ty
                                                          const Group& group = {}) {
   using Exchange = typename Calls::Exchange;
   using Messages = detail::CodedMessages<Codec, Rounding, Exchange>;
-  const uint64_t lines = calls.capacity_bytes() / Packet64::kLineData;
-  const auto most_tiles = static_cast<uint32_t>(
-      group.size() > detail::kMostLineWarps * kWarpLanes ? 0 : lines / Messages::Lines::kLines);
+  const auto most_tiles = static_cast<uint32_t>(group.size() > detail::kMostCodedWarps * kWarpLanes
+                                                    ? 0
+                                                    : calls.capacity_bytes() / Messages::kTileBytes);
   const uint32_t warps = group.size() / kWarpLanes, first = group.rank() / kWarpLanes;
   RawUnit raw[kTileRows];
   return calls.template for_messages<2, 2>(
@@ -135,26 +190,26 @@ template <typename Codec, typename Rounding = RoundToNearest, typename Calls, ty
         const Messages messages(context, exchange, most_tiles, type, rounding);
         const uint32_t tiles = (length + kTileBytes - 1) / kTileBytes;
         Patience patience(context);
-        WaitResult mine = WaitResult::kReached;
+        bool have_come = true;
         typename Codec::Coded own{};
-        typename Messages::Lines polled;
+        typename Messages::Polled polled;
         // In each turn a tile is sent. The next one's numbers and the peer's tile before are asked for ahead
         // of need.
-        for (uint32_t next = first; next < tiles + warps && mine == WaitResult::kReached; next += warps) {
+        for (uint32_t next = first; next < tiles + warps && have_come; next += warps) {
           const uint32_t before = next - warps;
           if (next != first) messages.poll(before, polled);
           typename Codec::Coded ahead{};
           if (next < tiles) ahead = messages.send(next, raw);
           if (next + warps < tiles) load_tile(input + offset, length, next + warps, raw);
-          if (next != first) mine = messages.receive(before, polled, patience);
-          if (next != first && mine == WaitResult::kReached) {
+          if (next != first) have_come = messages.receive(before, polled, patience);
+          if (next != first && have_come) {
             RawUnit sums[kTileRows];
-            messages.add(own, polled, sums);
+            messages.add(own, sums);
             store_tile(output + offset, length, before, sums);
           }
           own = ahead;
         }
-        return exchange.conclude(group, mine, messages.peer);
+        return exchange.conclude(group, have_come, patience);
       });
 }
 

@@ -16,7 +16,7 @@
 
 namespace verbena::device {
 
-template <typename Packet = Packet64, typename Context = SymmContext>
+template <typename Context = SymmContext>
 class TwoShot {
  public:
   // As OneShot's.
@@ -45,7 +45,7 @@ class TwoShot {
     if (status_ != SymmStatus::kDone) return status_;
     const auto size = static_cast<uint64_t>(context_.team_size);
     const Part part = find_part(length_bytes, block_, blocks_);
-    const uint64_t room = exchange_.capacity_bytes() / kVectorBytes * kVectorBytes * size;
+    const uint64_t room = exchange_.capacity_bytes() * size;
     const uint64_t most = room < kMostBytes ? room : kMostBytes;
     for (uint64_t at = 0; at < part.length_bytes; at += most) {
       if (!begin_messages(group)) return status_;
@@ -64,8 +64,8 @@ class TwoShot {
   }
 
  private:
-  using Exchange = LowLatency<Packet, Context>;
-  using Data = typename Packet::Data;
+  using Exchange = LowLatency<Context>;
+  using Data = Packet::Data;
   static constexpr uint64_t kMostBytes = uint64_t{1} << 31;  // of a message: offsets have 32 bits
   static constexpr uint32_t kSums = 1;  // the call in which sums travel, behind that of the terms
 
@@ -83,53 +83,46 @@ class TwoShot {
   VERBENA_DEVICE SymmStatus reduce_message(const char* input, char* output, uint32_t length_bytes,
                                            const Reduce& reduce, const Group& group) {
     const int32_t size = kRanks == 0 ? context_.team_size : kRanks, me = context_.team_rank;
-    // All but the last shares that are not empty are equally long.
-    const auto share = static_cast<uint32_t>(find_part_bytes(length_bytes, static_cast<uint32_t>(size)));
-    const auto begin_of = [&](int32_t member) { return share * static_cast<uint32_t>(member); };
-    const auto length_of = [&](int32_t member) {
-      const uint32_t begin = begin_of(member);
-      return begin >= length_bytes ? 0u : length_bytes - begin < share ? length_bytes - begin : share;
+    // Shares are of whole packets: all but the last that are not empty are equally long, and who has an empty
+    // one sends a packet without data.
+    const uint32_t packets = Packet::count(length_bytes);
+    const uint32_t share = (packets + static_cast<uint32_t>(size) - 1) / static_cast<uint32_t>(size);
+    const auto first_of = [&](int32_t member) { return share * static_cast<uint32_t>(member); };
+    const auto count_of = [&](int32_t member) {
+      const uint32_t first = first_of(member);
+      return first >= packets ? 1u : packets - first < share ? packets - first : share;
     };
-    const auto count_of = [&](int32_t member) { return Packet::count(length_of(member)); };
-    const uint32_t my_length = length_of(me), my_packets = Packet::count(my_length);
-    const auto count_mine = [&](int32_t) { return my_packets; };
-    const char* const my_input = input + begin_of(me);
-    char* const my_output = output + begin_of(me);
-    Patience patience(context_);
-    WaitResult mine = WaitResult::kReached;
-    int32_t late = 0;
-    const uint32_t end = Exchange::find_end(Packet::count(share));
-    for (uint32_t index = group.rank(); index < end; index += group.size()) {
+    const uint32_t mine = count_of(me);
+    const MessageBytes from(input, length_bytes);
+    const MessageBytes to(output, length_bytes);
+    for (uint32_t index = group.rank(); index < share; index += group.size()) {
       VERBENA_UNROLL
       for (int32_t turn = 1; turn < size; ++turn) {
         const int32_t peer = me + turn < size ? me + turn : me + turn - size;
-        const uint32_t packets = count_of(peer);
-        if (Exchange::find_first_of_warp(index) >= packets) continue;
-        const Data data =
-            Exchange::load_data(input + begin_of(peer), index, length_of(peer), index < packets);
-        exchange_.send_packet(peer, index, data, index < packets);
+        if (index < count_of(peer)) exchange_.send_packet(peer, index, from.load(first_of(peer) + index));
       }
     }
-    for (uint32_t index = group.rank(); index < end && mine == WaitResult::kReached; index += group.size()) {
-      if (Exchange::find_first_of_warp(index) >= my_packets) break;
-      Data data = Exchange::load_data(my_input, index, my_length, index < my_packets);
-      mine = exchange_.template reduce_packets<kRanks>(index, count_mine, patience, data, late, reduce, data);
-      if (mine != WaitResult::kReached) break;
-      exchange_.template send_packet_to_all<kRanks>(index, data, index < my_packets, kSums);
-      if (index < my_packets) Packet::store_data(my_output, index, my_length, data);
+    Patience patience(context_);
+    bool have_come = true;
+    for (uint32_t index = group.rank(); index < mine && have_come; index += group.size()) {
+      Data data = from.load(first_of(me) + index);
+      have_come = exchange_.template reduce_packets<kRanks>(index, patience, data, reduce, data);
+      if (!have_come) break;
+      exchange_.template send_packet_to_all<kRanks>(index, data, kSums);
+      to.store(first_of(me) + index, data);
     }
-    for (uint32_t index = group.rank(); index < end && mine == WaitResult::kReached; index += group.size()) {
+    for (uint32_t index = group.rank(); index < share && have_come; index += group.size()) {
+      const auto has = [&](int32_t member) { return index < count_of(member); };
       const auto take = [&](const auto& sums) {
         VERBENA_UNROLL
         for (int32_t i = 0; i < sums.kMost; ++i) {
           const int32_t member = sums.first + i;
-          if (i >= sums.count || member == me || index >= count_of(member)) continue;
-          Packet::store_data(output + begin_of(member), index, length_of(member), sums.data[i]);
+          if (i < sums.count && member != me && has(member)) to.store(first_of(member) + index, sums.data[i]);
         }
       };
-      mine = exchange_.template receive_all<kRanks>(index, count_of, patience, Data{}, late, kSums, take);
+      have_come = exchange_.template receive_all<kRanks>(index, has, patience, Data{}, kSums, take);
     }
-    return exchange_.conclude(group, mine, late);
+    return exchange_.conclude(group, have_come, patience);
   }
 
   Exchange exchange_;

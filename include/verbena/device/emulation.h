@@ -27,8 +27,7 @@ uint32_t shuffle(uint32_t lanes, uint32_t value, int source_lane);
 uint32_t ballot(uint32_t lanes, bool vote);
 
 // length_bytes is 1, 2, 4, 8 or 16, and the address a multiple of it; anything else fails the test. An access
-// of up to 8 bytes is single-copy atomic; one of 16 is two of 8 with one order. 64 bytes, relaxed, are what
-// four lanes access by one instruction: whole, unless the machine says otherwise.
+// of up to 8 bytes is single-copy atomic; one of 16 is two of 8 with one order.
 void load(void* value, const void* address, size_t length_bytes, Order order, Scope scope);
 void store(void* address, const void* value, size_t length_bytes, Order order, Scope scope);
 // Returns the value before, zero-extended; length_bytes is 4 or 8. `compare` is for kCompareExchange.

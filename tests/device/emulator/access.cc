@@ -12,8 +12,8 @@ namespace verbena::emulator {
 void begin_access(const char* operation, const void* address, size_t length_bytes) {
   Scheduler* scheduler = Scheduler::active();
   scheduler->step(operation, address);
-  const bool is_length = length_bytes == 1 || length_bytes == 2 || length_bytes == 4 || length_bytes == 8 ||
-                         length_bytes == 16 || length_bytes == kLineBytes;
+  const bool is_length =
+      length_bytes == 1 || length_bytes == 2 || length_bytes == 4 || length_bytes == 8 || length_bytes == 16;
   if (is_length && reinterpret_cast<uintptr_t>(address) % length_bytes == 0) return;
   const IgnoreScope ignore;
   char text[96];
@@ -43,10 +43,8 @@ void forget(const void* address) {
   Scheduler::active()->synchronization().forget(address);
 }
 
-Tear choose_tear() {
-  const Scheduler* scheduler = Scheduler::active();
-  if (!scheduler->tears_wide()) return Tear::kNone;
-  return scheduler->steps() / 3 % 2 == 0 ? Tear::kFirstToLast : Tear::kLastToFirst;
+bool tears_in_order() {
+  return Scheduler::active()->steps() / 3 % 2 == 0;
 }
 
 void note_store() {

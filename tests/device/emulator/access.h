@@ -11,10 +11,8 @@ namespace verbena::emulator {
 
 // Lets others run, then checks length and alignment.
 void begin_access(const char* operation, const void* address, size_t length_bytes);
-inline constexpr size_t kLineBytes = 64;  // of four lanes together
-// Whether strong accesses of more than 8 bytes are several of 8, and in which order this one's come.
-enum class Tear { kNone, kFirstToLast, kLastToFirst };
-Tear choose_tear();
+// Strong accesses of 16 bytes are two of 8: whether this one's first comes first.
+bool tears_in_order();
 // Fails the run: there is no such instruction.
 [[noreturn]] void refuse_order(const char* operation);
 

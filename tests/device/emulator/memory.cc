@@ -20,9 +20,7 @@ template <typename T>
 void load_as(void* value, const void* address, bool is_weak, size_t count = 1) {
   const auto* from = static_cast<const Aliased<T>*>(address);
   auto* to = static_cast<Aliased<T>*>(value);
-  // The last word first, and stores the other way round: what several GPUs of different processes keep whole
-  // ends with its flag, and on a host that keeps stores and loads in order the words before it are as new.
-  for (size_t i = count; i-- > 0;) to[i] = is_weak ? from[i] : __atomic_load_n(&from[i], __ATOMIC_RELAXED);
+  for (size_t i = 0; i < count; ++i) to[i] = is_weak ? from[i] : __atomic_load_n(&from[i], __ATOMIC_RELAXED);
 }
 
 template <typename T>
@@ -64,23 +62,20 @@ void store_bytes(void* address, const void* value, size_t length_bytes, bool is_
   }
 }
 
-// A number by which two values of one location differ.
-uint64_t fold(const void* value, size_t length_bytes) {
-  uint64_t words[emulator::kLineBytes / 8] = {};
-  memcpy(words, value, length_bytes);
-  uint64_t result = words[0];
-  for (size_t i = 1; i < length_bytes / 8; ++i) result ^= words[i] * (0x9e3779b97f4a7c15 + 2 * (i - 1));
-  return result;
+// Of up to 8 bytes.
+uint64_t read_bits(const void* value, size_t length_bytes) {
+  uint64_t bits = 0;
+  memcpy(&bits, value, length_bytes);
+  return bits;
 }
 
-// Whether it came in parts of 8 bytes.
+// Whether it was one of 16 bytes, and came in two parts.
 template <typename Access>
 bool tear_wide(size_t length_bytes, Order order, const Access& access) {
   if (length_bytes <= 8 || order == Order::kWeak) return false;
-  const emulator::Tear tear = emulator::choose_tear();
-  if (tear == emulator::Tear::kNone) return false;
-  for (size_t offset = 0; offset < length_bytes; offset += 8)
-    access(tear == emulator::Tear::kFirstToLast ? offset : length_bytes - 8 - offset);
+  const bool is_in_order = emulator::tears_in_order();
+  access(is_in_order ? 0 : 8);
+  access(is_in_order ? 8 : 0);
   return true;
 }
 
@@ -125,7 +120,7 @@ void load(void* value, const void* address, size_t length_bytes, Order order, Sc
   load_bytes(value, address, length_bytes, order == Order::kWeak);
   if (order == Order::kWeak) return;
   if (order != Order::kRelaxed && order != Order::kAcquire) emulator::refuse_order("load");
-  if (emulator::observe_load(address, fold(value, length_bytes), order, scope)) return;
+  if (emulator::observe_load(address, read_bits(value, length_bytes), order, scope)) return;
   load_bytes(value, address, length_bytes, true);
 }
 
@@ -138,12 +133,14 @@ void store(void* address, const void* value, size_t length_bytes, Order order, S
   resolve_volatile(order, scope);
   emulator::note_store();
   if (order == Order::kWeak) {
-    emulator::forget(address);
+    for (size_t offset = 0; offset < length_bytes; offset += 8)
+      emulator::forget(static_cast<const char*>(address) + offset);
     store_bytes(address, value, length_bytes, true);
     return;
   }
   if (order != Order::kRelaxed && order != Order::kRelease) emulator::refuse_order("store");
-  const bool is_strong = emulator::publish_store(address, fold(value, length_bytes), order, scope, false);
+  const bool is_strong =
+      emulator::publish_store(address, read_bits(value, length_bytes), order, scope, false);
   store_bytes(address, value, length_bytes, !is_strong);
 }
 

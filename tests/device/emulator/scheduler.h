@@ -51,8 +51,6 @@ class Scheduler {
   SynchronizationModel& synchronization() { return synchronization_; }
   const std::vector<MulticastRange>& multicasts() const { return *multicasts_; }
   void set_multicasts(const std::vector<MulticastRange>& ranges) { multicasts_ = &ranges; }
-  bool tears_wide() const { return tears_wide_; }
-  void tear_wide() { tears_wide_ = true; }
 
  private:
   enum class Policy { kLockstep, kRandom, kBursts, kStragglers };
@@ -89,7 +87,6 @@ class Scheduler {
   uint64_t stalled_since_ns_ = 0;  // of the machine's clock
   uint64_t burst_left_ = 0;
   uint64_t clock_ns_;
-  bool tears_wide_ = false;
   const std::vector<MulticastRange>* multicasts_ = nullptr;
   std::string failure_;
   SynchronizationModel synchronization_;

@@ -60,7 +60,6 @@ void World::add_multicast(uint64_t begin, size_t length_bytes, const std::vector
 std::string World::run() {
   Scheduler scheduler(seed_, limits_.stalled_steps + 500 * fibers_.size(), limits_.steps,
                       limits_.outside_patience_s);
-  if (limits_.tears_wide) scheduler.tear_wide();
   scheduler.set_multicasts(multicasts_);
   std::string failure = scheduler.run(fibers_);
   steps_ = scheduler.steps();

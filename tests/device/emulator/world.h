@@ -35,9 +35,6 @@ class World {
     // Threads beside the world's read and write its memory too: time is the machine's, and without a change
     // it waits that long.
     uint32_t outside_patience_s = 0;
-    // Strong accesses of 16 bytes, and of the 64 that four lanes access by one instruction, are several
-    // of 8.
-    bool tears_wide = false;
   };
 
   explicit World(uint64_t seed = 0);

@@ -316,33 +316,28 @@ Choice Communicator::choose_coded(Algorithm codec, uint64_t bytes) const {
   return {codec, {std::min(way.blocks, most), way.threads}, way.chunk_bytes};
 }
 
-// Where nothing was measured: as two H100s and four H200s were fastest. Of more ranks it is an estimate from
-// the bytes that each way sends; verbena-coll --calibrate measures.
+// Where nothing was measured: as two and four H200s were fastest. Of more ranks it is an estimate from the
+// bytes that each way sends; verbena-coll --calibrate measures.
 Choice Communicator::choose_by_rules(verbena_ops_operation operation, uint64_t bytes,
                                      bool is_in_windows) const {
-  constexpr uint64_t kKi = 1 << 10;
-  const bool are_few = size_ <= 4;
+  constexpr uint64_t kMi = 1 << 20;
   if (is_in_windows && bytes >= kLeastDirectBytes) return spread(Algorithm::kDirect, operation, bytes);
-  // Two ranks send as much in one shot as in two; shorter chunks leave links idle for less time at both ends.
-  const auto by_one_shot = [&] {
-    Choice choice = spread(Algorithm::kBulkOneShot, operation, bytes);
-    if (size_ == 2 && bytes > 4096 * kKi && bytes <= 32768 * kKi) choice.chunk_bytes = 16 * kKi;
-    return choice;
-  };
-  if (operation != VERBENA_OPS_ALL_REDUCE) {
-    const bool is_broadcast = operation == VERBENA_OPS_BROADCAST;
-    const uint64_t packets_most = (is_broadcast ? 2 : 1) * (size_ == 2 ? 2048 : are_few ? 512 : 128) * kKi;
-    if (bytes <= packets_most) return spread(Algorithm::kOneShot, operation, bytes);
-    return is_broadcast && size_ > 2 ? spread(Algorithm::kBulkTwoShot, operation, bytes) : by_one_shot();
+  if (operation == VERBENA_OPS_ALL_REDUCE) {
+    // Two ranks send as much in one shot as in two.
+    if (bytes <= (size_ == 2 ? 4 * kMi : kMi / 2 / size_))
+      return spread(Algorithm::kOneShot, operation, bytes);
+    if (bytes <= 16 * kMi) return spread(Algorithm::kTwoShot, operation, bytes);
+    return spread(size_ == 2 ? Algorithm::kBulkOneShot : Algorithm::kBulkTwoShot, operation, bytes);
   }
-  const uint64_t one_shot_most = size_ == 2 ? 8192 * kKi : are_few ? 256 * kKi : 128 * kKi;
-  if (bytes <= one_shot_most) return spread(Algorithm::kOneShot, operation, bytes);
-  if (size_ == 2) return by_one_shot();
-  return spread(bytes <= 8192 * kKi ? Algorithm::kTwoShot : Algorithm::kBulkTwoShot, operation, bytes);
+  if (operation == VERBENA_OPS_BROADCAST && size_ > 2 && bytes > 2 * kMi)
+    return spread(Algorithm::kBulkTwoShot, operation, bytes);
+  const bool is_by_packets = bytes * (size_ - 1) <= 48 * kMi;
+  return spread(is_by_packets ? Algorithm::kOneShot : Algorithm::kBulkOneShot, operation, bytes);
 }
 
 // As many threads as have a packet each, of an exchange one of each peer, in many small blocks rather than in
-// few large ones; of long tensors that are summed half of that, and of chunks all threads.
+// few large ones, of two shots from some length on in fewer; of long tensors that are summed half of that,
+// and of chunks all threads.
 Choice Communicator::spread(Algorithm algorithm, verbena_ops_operation operation, uint64_t bytes) const {
   const Family family = family_of(Choice{algorithm, {}, 0});
   // Of two blocks of an SM one sends while the other one waits.
@@ -368,7 +363,8 @@ Choice Communicator::spread(Algorithm algorithm, verbena_ops_operation operation
   const uint64_t most = uint64_t{options_.blocks} * kMostThreads;
   uint64_t threads = std::max<uint64_t>(1, divide(length, kVectorBytes)) * peers;
   if (threads > most && !is_exchange) threads = std::max(threads / 2, most / 2);
-  const uint64_t block = threads <= most / 4 ? 128 : threads <= most / 2 ? 256 : kMostThreads;
+  const uint64_t few = is_two_shot && !is_exchange ? most / 16 : most / 4;
+  const uint64_t block = threads <= few ? 128 : threads <= most / 2 ? 256 : kMostThreads;
   const uint64_t blocks = std::min<uint64_t>(options_.blocks, divide(threads, block));
   uint64_t of_block = std::min(block, threads);
   if (is_exchange) {

@@ -141,7 +141,7 @@ std::vector<verbena_ops_choice> list_choices(verbena_ops_operation operation, ui
   if (bytes * (ranks - 1) <= 64 * kMi) add_packets(choices, VERBENA_OPS_ONE_SHOT, spread, most_blocks);
   if (operation == VERBENA_OPS_ALL_GATHER && bytes >= 64 * kKi)
     choices.push_back({VERBENA_OPS_COPY_ENGINES, 0, 0, 0});
-  if (has_two_shots && bytes >= 32 * kKi && bytes <= 16 * kMi)
+  if (has_two_shots && bytes >= 32 * kKi && bytes <= 64 * kMi)
     add_packets(choices, VERBENA_OPS_TWO_SHOT, bytes / ranks, most_blocks);
   const bool is_passed_on = operation == VERBENA_OPS_BROADCAST && ranks > 2;
   for (const auto algorithm : {VERBENA_OPS_BULK_ONE_SHOT, VERBENA_OPS_BULK_TWO_SHOT, VERBENA_OPS_DIRECT}) {

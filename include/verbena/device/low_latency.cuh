@@ -410,9 +410,9 @@ class LowLatency {
     const MessageBytes from(as_bytes(own), length_bytes), to(as_bytes(destination), length_bytes);
     Patience patience(context_);
     const bool have_come = for_packets(group, length_bytes, [&](uint32_t index) {
-      Data data = from.load(index);
-      if (!reduce_packets<kRanks>(index, patience, data, ReduceAs<T>{}, data)) return false;
-      to.store(index, data);
+      Data data[1] = {from.load(index)};
+      if (!reduce_several<kRanks>({index}, 1, patience, data, ReduceAs<T>{})) return false;
+      to.store(index, data[0]);
       return true;
     });
     return conclude(group, have_come, patience);
@@ -445,101 +445,104 @@ class LowLatency {
       for_peers<kRanks>([&](int64_t delta) { send_stored(detail::shift(mine, delta), stored, ahead); });
     }
   }
-  VERBENA_DEVICE bool receive_packet(int32_t peer, uint32_t index, Patience& patience, Data& data,
-                                     uint32_t ahead = 0) const {
-    char* const here = find_slot(peer, ahead) + index * Packet::kBytes;
-    Data stored[1];
+  VERBENA_DEVICE bool receive_packet(int32_t peer, uint32_t index, Patience& patience, Data& data) const {
+    Data some[1];
+    if (!receive_packets({peer}, {index}, 1, patience, some)) return false;
+    data = some[0];
+    return true;
+  }
+  // Packet index[i] of peers[i], those whose bit of `which` is set; all are asked for at once.
+  template <uint32_t kCount>
+  VERBENA_DEVICE bool receive_packets(const int32_t (&peers)[kCount], const uint32_t (&index)[kCount],
+                                      uint32_t which, Patience& patience, Data (&data)[kCount]) const {
+    const auto find = [&](uint32_t i) { return find_slot(peers[i], 0) + index[i] * Packet::kBytes; };
     if (!await(
-            1, stored, [&](uint32_t) { return here; }, [&](uint32_t) { return peer; }, patience, ahead))
+            which, data, find, [&](uint32_t i) { return peers[i]; }, patience, 0))
       return false;
-    data = Packet::take(stored[0], here);
+    VERBENA_UNROLL
+    for (uint32_t i = 0; i < kCount; ++i) {
+      if ((which >> i & 1) != 0) data[i] = Packet::take(data[i], find(i));
+    }
     return true;
   }
-  // One packet of each member from `first` on, `own` from this one; all are asked for at once. `has(member)`:
-  // whether its message has such a packet; if not there is nothing to wait for.
-  template <int kRanks, typename Has>
-  VERBENA_DEVICE bool receive_packets(uint32_t index, const Has& has, Patience& patience, const Data& own,
-                                      Terms<kRanks>& terms, uint32_t ahead = 0, int32_t first = 0) const {
+  // Packets index[i] of each member, own[i] from this one; all of a few members are asked for at once.
+  // `has(i, member)`: whether its message has such a packet; if not there is nothing to wait for. `take(i,
+  // terms)` for each index, in the order of ranks.
+  template <int kRanks, uint32_t kCount, typename Has, typename Take>
+  VERBENA_DEVICE bool receive_several(const uint32_t (&index)[kCount], const Has& has, Patience& patience,
+                                      const Data (&own)[kCount], uint32_t ahead, const Take& take) const {
     constexpr int32_t kMost = Terms<kRanks>::kMost;
-    const int32_t left = context_.team_size - first;
-    terms.first = kRanks == 0 ? first : 0;
-    terms.count = kRanks != 0 ? kRanks : left < kMost ? left : kMost;
-    char* const here = find_slot<kRanks>(terms.first, ahead) + index * Packet::kBytes;
-    const auto find = [&](uint32_t i) { return here + i * blocks_.slot_bytes; };
-    uint32_t awaited = 0;
-    VERBENA_UNROLL
-    for (int32_t i = 0; i < kMost; ++i) {
-      const int32_t member = terms.first + i;
-      if (i < terms.count && member != context_.team_rank && has(member)) awaited |= 1u << i;
-    }
-    Data stored[kMost];
-    const auto member_of = [&](uint32_t i) { return terms.first + static_cast<int32_t>(i); };
-    if (!await(awaited, stored, find, member_of, patience, ahead)) return false;
-    VERBENA_UNROLL
-    for (int32_t i = 0; i < kMost; ++i)
-      terms.data[i] = (awaited >> i & 1) != 0 ? Packet::take(stored[i], find(i)) : own;
-    return true;
-  }
-  // `take(terms)` for one packet of each member, in the order of ranks.
-  template <int kRanks, typename Has, typename Take>
-  VERBENA_DEVICE bool receive_all(uint32_t index, const Has& has, Patience& patience, const Data& own,
-                                  uint32_t ahead, const Take& take) const {
-    Terms<kRanks> terms;
+    constexpr auto kStep = static_cast<uint32_t>(kMost);
+    static_assert(kCount * kStep <= 32, "verbena: a bit of a word for each packet");
     const int32_t size = kRanks == 0 ? context_.team_size : kRanks;
     VERBENA_UNROLL_BY(1)
-    for (int32_t first = 0; first < size; first += Terms<kRanks>::kMost) {
-      if (!receive_packets<kRanks>(index, has, patience, own, terms, ahead, first)) return false;
-      take(terms);
-    }
-    return true;
-  }
-  // What `reduce` (as reduction.cuh has them) makes of one packet of each member; all have it.
-  template <int kRanks, typename Reduce>
-  VERBENA_DEVICE bool reduce_packets(uint32_t index, Patience& patience, const Data& own,
-                                     const Reduce& reduce, Data& result) const {
-    typename Reduce::template Sums<Data> sums;
-    const bool have_come = receive_all<kRanks>(
-        index, [](int32_t) { return true; }, patience, own, 0,
-        [&](const Terms<kRanks>& terms) { reduce.add(sums, terms.data, terms.first, terms.count); });
-    if (have_come) result = reduce.template finish<Data>(sums, kRanks == 0 ? context_.team_size : kRanks);
-    return have_come;
-  }
-  // The same of several packets, those whose bit of `which` is set: data[i], this rank's own at index[i],
-  // becomes the result. All of them are asked for at once.
-  template <int kRanks, uint32_t kCount, typename Reduce>
-  VERBENA_DEVICE bool reduce_several(const uint32_t (&index)[kCount], uint32_t which, Patience& patience,
-                                     Data (&data)[kCount], const Reduce& reduce) const {
-    constexpr uint32_t kAtOnce = kRanks == 0 ? 1 : kRanks;
-    static_assert(kCount * kAtOnce <= 32, "verbena: a bit of a word for each packet");
-    const int32_t size = kRanks == 0 ? context_.team_size : kRanks;
-    typename Reduce::template Sums<Data> sums[kCount];
-    VERBENA_UNROLL_BY(1)
-    for (int32_t first = 0; first < size; first += kAtOnce) {
-      const auto member_of = [&](uint32_t at) { return first + static_cast<int32_t>(at % kAtOnce); };
+    for (int32_t first = 0; first < size; first += kMost) {
+      Terms<kRanks> terms;
+      terms.first = kRanks == 0 ? first : 0;
+      terms.count = kRanks == 0 && size - first < kMost ? size - first : kMost;
+      char* const here = find_slot<kRanks>(terms.first, ahead);
+      const auto member_of = [&](uint32_t at) { return terms.first + static_cast<int32_t>(at % kStep); };
       const auto find = [&](uint32_t at) {
-        return find_slot<kRanks>(member_of(at), 0) + index[at / kAtOnce] * Packet::kBytes;
+        return here + at % kStep * blocks_.slot_bytes + index[at / kStep] * Packet::kBytes;
       };
       uint32_t awaited = 0;
       VERBENA_UNROLL
-      for (uint32_t at = 0; at < kCount * kAtOnce; ++at) {
-        if ((which >> at / kAtOnce & 1) != 0 && member_of(at) != context_.team_rank) awaited |= 1u << at;
+      for (uint32_t at = 0; at < kCount * kStep; ++at) {
+        const int32_t member = member_of(at);
+        if (static_cast<int32_t>(at % kStep) < terms.count && member != context_.team_rank &&
+            has(at / kStep, member))
+          awaited |= 1u << at;
       }
-      Data stored[kCount * kAtOnce];
-      if (!await(awaited, stored, find, member_of, patience, 0)) return false;
+      Data stored[kCount * kStep];
+      if (!await(awaited, stored, find, member_of, patience, ahead)) return false;
       VERBENA_UNROLL
       for (uint32_t i = 0; i < kCount; ++i) {
-        Data terms[kAtOnce];
         VERBENA_UNROLL
-        for (uint32_t k = 0; k < kAtOnce; ++k) {
-          const uint32_t at = i * kAtOnce + k;
-          terms[k] = (awaited >> at & 1) != 0 ? Packet::take(stored[at], find(at)) : data[i];
+        for (uint32_t k = 0; k < kStep; ++k) {
+          const uint32_t at = i * kStep + k;
+          terms.data[k] = (awaited >> at & 1) != 0 ? Packet::take(stored[at], find(at)) : own[i];
         }
-        reduce.add(sums[i], terms, first, kAtOnce);
+        take(i, terms);
       }
     }
-    VERBENA_UNROLL
-    for (uint32_t i = 0; i < kCount; ++i) data[i] = reduce.template finish<Data>(sums[i], size);
     return true;
+  }
+  // What `reduce` (as reduction.cuh has them) makes of packets that all members have, those whose bit of
+  // `which` is set: data[i], this rank's own at index[i], becomes the result.
+  template <int kRanks, uint32_t kCount, typename Reduce>
+  VERBENA_DEVICE bool reduce_several(const uint32_t (&index)[kCount], uint32_t which, Patience& patience,
+                                     Data (&data)[kCount], const Reduce& reduce) const {
+    typename Reduce::template Sums<Data> sums[kCount];
+    const bool have_come = receive_several<kRanks>(
+        index, [&](uint32_t i, int32_t) { return (which >> i & 1) != 0; }, patience, data, 0,
+        [&](uint32_t i, const Terms<kRanks>& terms) {
+          reduce.add(sums[i], terms.data, terms.first, terms.count);
+        });
+    if (!have_come) return false;
+    VERBENA_UNROLL
+    for (uint32_t i = 0; i < kCount; ++i)
+      data[i] = reduce.template finish<Data>(sums[i], kRanks == 0 ? context_.team_size : kRanks);
+    return true;
+  }
+  // `body(index)` for a thread's packets of so many, kCount at a time and what is left one at a time, while
+  // it says true: `index` is an array.
+  template <uint32_t kCount = 2, typename Group, typename Body>
+  VERBENA_DEVICE static void for_several(uint32_t packets, const Group& group, bool& goes_on,
+                                         const Body& body) {
+    constexpr uint32_t kBehind = kCount - 1;
+    uint32_t at = group.rank();
+    while (at < packets && packets - at > kBehind * group.size() && goes_on) {
+      uint32_t index[kCount];
+      VERBENA_UNROLL
+      for (uint32_t i = 0; i < kCount; ++i) index[i] = at + i * group.size();
+      goes_on = body(index);
+      at += kCount * group.size();
+    }
+    VERBENA_UNROLL_BY(1)
+    for (; at < packets && goes_on; at += group.size()) {
+      const uint32_t index[1] = {at};
+      goes_on = body(index);
+    }
   }
   // For who knows where packets lie: where this rank's go to at `peer`, and where the peer's come to here.
   VERBENA_DEVICE char* find_slot_at(int32_t peer, uint32_t ahead = 0) const {

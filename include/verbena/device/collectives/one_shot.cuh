@@ -174,6 +174,7 @@ class OneShot {
 
  private:
   using Data = Packet::Data;
+  static constexpr uint32_t kAtOnce = 4;  // packets of an exchange
 
   // What one message of each pair has of its part.
   struct Round {
@@ -210,8 +211,8 @@ class OneShot {
     return plan(context_.team_rank).receive;
   }
 
-  // A thread sends a packet, then waits for those of the others at the same place: its own numbers stay in
-  // registers. Enough threads have one packet each.
+  // A thread sends a packet, or two, then waits for those of the others at the same place: its own numbers
+  // stay in registers. Enough threads have one packet each.
   template <int kRanks, typename Reduce, typename Group>
   VERBENA_DEVICE SymmStatus reduce_message(const char* input, char* output, uint32_t length_bytes,
                                            const Data& first, const Reduce& reduce, const Group& group) {
@@ -221,13 +222,24 @@ class OneShot {
     const uint32_t packets = Packet::count(length_bytes);
     Data data = first;
     bool have_come = true;
-    for (uint32_t index = group.rank(); index < packets;) {
-      exchange_.template send_packet_to_all<kRanks>(index, data);
-      have_come = exchange_.template reduce_packets<kRanks>(index, patience, data, reduce, data);
-      if (!have_come) break;
-      to.store(index, data);
-      index += group.size();
+    uint32_t index = group.rank();
+    while (index < packets && packets - index > group.size() && have_come) {
+      const uint32_t both[2] = {index, index + group.size()};
+      Data pair[2] = {data, from.load(both[1])};
+      exchange_.template send_packet_to_all<kRanks>(both[0], pair[0]);
+      exchange_.template send_packet_to_all<kRanks>(both[1], pair[1]);
+      index += 2 * group.size();
       if (index < packets) data = from.load(index);
+      have_come = exchange_.template reduce_several<kRanks>(both, 3, patience, pair, reduce);
+      if (!have_come) break;
+      to.store(both[0], pair[0]);
+      to.store(both[1], pair[1]);
+    }
+    if (index < packets && have_come) {
+      exchange_.template send_packet_to_all<kRanks>(index, data);
+      Data one[1] = {data};
+      have_come = exchange_.template reduce_several<kRanks>({index}, 1, patience, one, reduce);
+      if (have_come) to.store(index, one[0]);
     }
     return exchange_.conclude(group, have_come, patience);
   }
@@ -329,36 +341,58 @@ class OneShot {
     const auto [peer, index] = find_packet<kRanks>(round, i);
     const auto line = plan(peer);
     const uint32_t length_bytes = round.length(line.send);
-    if (index >= Packet::count(length_bytes)) return {};
+    if (Packet::offset(index) >= length_bytes) return {};  // none, or an empty message's
     return MessageBytes(line.source.from(round.offset(line.send)), length_bytes).load(index);
   }
   template <int kRanks, typename Plan, typename Group>
   VERBENA_DEVICE void send_messages(const Plan& plan, const Round& round, Data data,
                                     const Group& group) const {
-    const uint32_t all = count_packets<kRanks>(round);
-    for (uint32_t i = group.rank(); i < all; i += group.size()) {
-      if (i != group.rank()) data = load_packet<kRanks>(plan, round, i);
-      const auto [peer, index] = find_packet<kRanks>(round, i);
-      if (index < Packet::count(round.length(plan(peer).send)))
-        exchange_.send_packet(peer, round.first_packet + index, data);
-    }
+    bool goes_on = true;
+    Exchange::template for_several<kAtOnce>(
+        count_packets<kRanks>(round), group, goes_on, [&](const auto& numbers) {
+          constexpr uint32_t kCount = sizeof(numbers) / sizeof(numbers[0]);
+          Data some[kCount];
+          VERBENA_UNROLL
+          for (uint32_t i = 0; i < kCount; ++i)
+            some[i] = numbers[i] == group.rank() ? data : load_packet<kRanks>(plan, round, numbers[i]);
+          VERBENA_UNROLL
+          for (uint32_t i = 0; i < kCount; ++i) {
+            const auto [peer, index] = find_packet<kRanks>(round, numbers[i]);
+            if (index < Packet::count(round.length(plan(peer).send)))
+              exchange_.send_packet(peer, round.first_packet + index, some[i]);
+          }
+          return true;
+        });
   }
 
   template <int kRanks, typename Plan, typename Group>
   VERBENA_DEVICE SymmStatus place_messages(const Plan& plan, const Round& round, const Group& group) const {
     Patience patience(context_);
     bool have_come = true;
-    const uint32_t all = count_packets<kRanks>(round);
-    for (uint32_t i = group.rank(); i < all && have_come; i += group.size()) {
-      const auto [peer, index] = find_packet<kRanks>(round, i);
-      const auto line = plan(peer);
-      const uint32_t length_bytes = round.length(line.receive);
-      if (index >= Packet::count(length_bytes)) continue;
-      Data data{};
-      have_come = exchange_.receive_packet(peer, round.first_packet + index, patience, data);
-      if (have_come)
-        MessageBytes(line.destination.from(round.offset(line.receive)), length_bytes).store(index, data);
-    }
+    Exchange::template for_several<kAtOnce>(
+        count_packets<kRanks>(round), group, have_come, [&](const auto& numbers) {
+          constexpr uint32_t kCount = sizeof(numbers) / sizeof(numbers[0]);
+          int32_t peers[kCount];
+          uint32_t indices[kCount], which = 0;
+          VERBENA_UNROLL
+          for (uint32_t i = 0; i < kCount; ++i) {
+            const auto [peer, index] = find_packet<kRanks>(round, numbers[i]);
+            peers[i] = peer;
+            indices[i] = round.first_packet + index;
+            if (index < Packet::count(round.length(plan(peer).receive))) which |= 1u << i;
+          }
+          Data some[kCount];
+          if (!exchange_.receive_packets(peers, indices, which, patience, some)) return false;
+          VERBENA_UNROLL
+          for (uint32_t i = 0; i < kCount; ++i) {
+            const auto line = plan(peers[i]);
+            const uint32_t index = indices[i] - round.first_packet, length_bytes = round.length(line.receive);
+            if ((which >> i & 1) != 0 && Packet::offset(index) < length_bytes)
+              MessageBytes(line.destination.from(round.offset(line.receive)), length_bytes)
+                  .store(index, some[i]);
+          }
+          return true;
+        });
     return exchange_.conclude(group, have_come, patience);
   }
   template <int kRanks, typename Plan, typename Reduce, typename Group>
@@ -370,11 +404,17 @@ class OneShot {
     const MessageBytes to(line.destination.from(round.offset(line.receive)), length_bytes);
     Patience patience(context_);
     bool have_come = true;
-    for (uint32_t index = group.rank(); index < packets && have_come; index += group.size()) {
-      Data data = from.load(index);
-      have_come = exchange_.template reduce_packets<kRanks>(index, patience, data, reduce, data);
-      if (have_come) to.store(index, data);
-    }
+    Exchange::for_several(packets, group, have_come, [&](const auto& index) {
+      constexpr uint32_t kCount = sizeof(index) / sizeof(index[0]);
+      Data data[kCount];
+      VERBENA_UNROLL
+      for (uint32_t i = 0; i < kCount; ++i) data[i] = from.load(index[i]);
+      if (!exchange_.template reduce_several<kRanks>(index, (1u << kCount) - 1, patience, data, reduce))
+        return false;
+      VERBENA_UNROLL
+      for (uint32_t i = 0; i < kCount; ++i) to.store(index[i], data[i]);
+      return true;
+    });
     return exchange_.conclude(group, have_come, patience);
   }
 

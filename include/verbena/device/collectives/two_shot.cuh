@@ -104,24 +104,34 @@ class TwoShot {
     }
     Patience patience(context_);
     bool have_come = true;
-    for (uint32_t index = group.rank(); index < mine && have_come; index += group.size()) {
-      Data data = from.load(first_of(me) + index);
-      have_come = exchange_.template reduce_packets<kRanks>(index, patience, data, reduce, data);
-      if (!have_come) break;
-      exchange_.template send_packet_to_all<kRanks>(index, data, kSums);
-      to.store(first_of(me) + index, data);
-    }
-    for (uint32_t index = group.rank(); index < share && have_come; index += group.size()) {
-      const auto has = [&](int32_t member) { return index < count_of(member); };
-      const auto take = [&](const auto& sums) {
+    Exchange::for_several(mine, group, have_come, [&](const auto& index) {
+      constexpr uint32_t kCount = sizeof(index) / sizeof(index[0]);
+      Data data[kCount];
+      VERBENA_UNROLL
+      for (uint32_t i = 0; i < kCount; ++i) data[i] = from.load(first_of(me) + index[i]);
+      if (!exchange_.template reduce_several<kRanks>(index, (1u << kCount) - 1, patience, data, reduce))
+        return false;
+      VERBENA_UNROLL
+      for (uint32_t i = 0; i < kCount; ++i) {
+        exchange_.template send_packet_to_all<kRanks>(index[i], data[i], kSums);
+        to.store(first_of(me) + index[i], data[i]);
+      }
+      return true;
+    });
+    Exchange::for_several(share, group, have_come, [&](const auto& index) {
+      constexpr uint32_t kCount = sizeof(index) / sizeof(index[0]);
+      const auto has = [&](uint32_t i, int32_t member) { return index[i] < count_of(member); };
+      const auto take = [&](uint32_t i, const auto& sums) {
         VERBENA_UNROLL
-        for (int32_t i = 0; i < sums.kMost; ++i) {
-          const int32_t member = sums.first + i;
-          if (i < sums.count && member != me && has(member)) to.store(first_of(member) + index, sums.data[i]);
+        for (int32_t k = 0; k < sums.kMost; ++k) {
+          const int32_t member = sums.first + k;
+          if (k < sums.count && member != me && has(i, member))
+            to.store(first_of(member) + index[i], sums.data[k]);
         }
       };
-      have_come = exchange_.template receive_all<kRanks>(index, has, patience, Data{}, kSums, take);
-    }
+      const Data none[kCount] = {};
+      return exchange_.template receive_several<kRanks>(index, has, patience, none, kSums, take);
+    });
     return exchange_.conclude(group, have_come, patience);
   }
 

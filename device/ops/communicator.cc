@@ -30,10 +30,9 @@ constexpr const char* kAlgorithmNames[kCountAlgorithms] = {
 constexpr const char* kCodedNames[kCountCodecs] = {
     "all_reduce_fp8",   "all_reduce_int8",     "all_reduce_int6",     "all_reduce_int4",
     "all_reduce_mxfp8", "all_reduce_fp8_int8", "all_reduce_int4_int8"};
-// From where on fewer bits are faster where nothing was measured: as between two H100s, by packets and by
-// chunks.
-constexpr uint64_t kLeastCodedPacketBytes = 2 << 20, kLeastCodedChunkBytes = 8 << 20;
-constexpr uint64_t kLeastDirectBytes = 8 << 20;  // of tensors in windows, likewise
+// From where on fewer bits are faster where nothing was measured: as between two and four H200s, by packets
+// and by chunks. Eight bits as integers are worth it from twice that on.
+constexpr uint64_t kLeastCodedPacketBytes = 4 << 20, kLeastCodedChunkBytes = 16 << 20;
 
 // kAuto: there is none of this name.
 Algorithm find_algorithm(const std::string& name) {
@@ -306,7 +305,8 @@ Choice Communicator::choose_coded(Algorithm codec, uint64_t bytes) const {
                                       [](const tuner::OpsWay& way) { return way.needs_windows(); });
   if (coded.empty() || other == others.end()) {
     const bool is_by_packets = family_of(Choice{codec, {}, 0}) == Family::kPackets;
-    return bytes < (is_by_packets ? kLeastCodedPacketBytes : kLeastCodedChunkBytes)
+    const uint64_t least = is_by_packets ? kLeastCodedPacketBytes : kLeastCodedChunkBytes;
+    return bytes < (codec == Algorithm::kInt8 ? 2 * least : least)
                ? exact
                : spread(codec, VERBENA_OPS_ALL_REDUCE, bytes);
   }
@@ -321,12 +321,12 @@ Choice Communicator::choose_coded(Algorithm codec, uint64_t bytes) const {
 Choice Communicator::choose_by_rules(verbena_ops_operation operation, uint64_t bytes,
                                      bool is_in_windows) const {
   constexpr uint64_t kMi = 1 << 20;
-  if (is_in_windows && bytes >= kLeastDirectBytes) return spread(Algorithm::kDirect, operation, bytes);
   if (operation == VERBENA_OPS_ALL_REDUCE) {
     // Two ranks send as much in one shot as in two.
-    if (bytes <= (size_ == 2 ? 4 * kMi : kMi / 2 / size_))
+    if (bytes <= (size_ == 2 ? 2 * kMi : kMi / 2 / size_))
       return spread(Algorithm::kOneShot, operation, bytes);
-    if (bytes <= 16 * kMi) return spread(Algorithm::kTwoShot, operation, bytes);
+    if (bytes <= 64 * kMi) return spread(Algorithm::kTwoShot, operation, bytes);
+    if (is_in_windows) return spread(Algorithm::kDirect, operation, bytes);
     return spread(size_ == 2 ? Algorithm::kBulkOneShot : Algorithm::kBulkTwoShot, operation, bytes);
   }
   if (operation == VERBENA_OPS_BROADCAST && size_ > 2 && bytes > 2 * kMi)

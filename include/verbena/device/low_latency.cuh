@@ -220,10 +220,10 @@ struct Packet {
     if (stored.z == kNoted) stored.z = static_cast<uint32_t>(note.high & 1);
     return true;
   }
-  // The data of what has come; its place is empty behind it.
+  // The data of what has come; its place is empty behind it. A strong store, as the sender's is: nothing but
+  // the value orders the two.
   VERBENA_DEVICE static Data take(const Data& stored, char* here) {
-    store<Order::kWeak, Scope::kThreads, Cache::kDefault, Space::kGlobal>(reinterpret_cast<Data*>(here),
-                                                                          Data{});
+    detail::send_bits(here, Data{});
     return mask(stored);
   }
 };

@@ -45,6 +45,7 @@ PROGRAMS = {
     "collectives/bulk.cuh": ["collectives/bulk_test.cc", "collectives/across_hosts_test.cc"],
     "collectives/across_hosts.cuh": ["collectives/across_hosts_test.cc"],
     "collectives/bulk_codec.cuh": ["collectives/bulk_codec_test.cc"],
+    "collectives/one_shot_codec.cuh": ["collectives/bulk_codec_test.cc"],
     "collectives/all_reduce_norm.cuh": ["collectives/all_reduce_norm_test.cc"],
     "symm_collect.cuh": ["symm/names_test.cc"],
     "symm_probe.cuh": ["symm/probe_test.cc"],

@@ -55,9 +55,7 @@ VERBENA_DEVICE SymmStatus conclude(const Context& context, const Group& group, W
   }
   note_wait(context, group, awaited.number, awaited.peer, awaited.begun_ns, mine == WaitResult::kTimedOut);
   if (mine == WaitResult::kTimedOut) fail_team(context, awaited);
-  if (!group.any(mine != WaitResult::kReached)) return SymmStatus::kDone;
-  return as_status(context,
-                   group.any(mine == WaitResult::kAborted) ? WaitResult::kAborted : WaitResult::kTimedOut);
+  return as_status(context, agree(group, mine));
 }
 
 }  // namespace detail

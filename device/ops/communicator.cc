@@ -356,14 +356,14 @@ Choice Communicator::spread(Algorithm algorithm, verbena_ops_operation operation
     const auto warps = std::min<uint64_t>(kMostThreads / 32, divide(tiles, blocks));
     return {algorithm, {blocks, static_cast<uint32_t>(warps) * 32}, 0};
   }
-  const bool is_two_shot = algorithm == Algorithm::kTwoShot;
   const bool is_exchange = operation != VERBENA_OPS_ALL_REDUCE;
+  const bool is_two_shot = algorithm == Algorithm::kTwoShot && !is_exchange;
   const uint64_t peers = is_exchange ? std::max<uint32_t>(size_, 2) - 1 : 1;
-  const uint64_t length = is_two_shot && !is_exchange ? bytes / size_ : bytes;
+  const uint64_t length = is_two_shot ? bytes / size_ : bytes;
   const uint64_t most = uint64_t{options_.blocks} * kMostThreads;
   uint64_t threads = std::max<uint64_t>(1, divide(length, kVectorBytes)) * peers;
   if (threads > most && !is_exchange) threads = std::max(threads / 2, most / 2);
-  const uint64_t few = is_two_shot && !is_exchange ? most / 16 : most / 4;
+  const uint64_t few = is_two_shot ? most / 16 : most / 4;
   const uint64_t block = threads <= few ? 128 : threads <= most / 2 ? 256 : kMostThreads;
   const uint64_t blocks = std::min<uint64_t>(options_.blocks, divide(threads, block));
   uint64_t of_block = std::min(block, threads);

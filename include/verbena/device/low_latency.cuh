@@ -199,9 +199,13 @@ struct Packet {
   }
   // Neither empty nor noted.
   VERBENA_DEVICE static bool is_plain(const Data& stored) { return stored.x > kNoted && stored.z > kNoted; }
-  VERBENA_DEVICE static void send(char* there, const Data& stored) { detail::send_bits(there, stored); }
-  // The same of what is not plain. A note's halves are the words that do not go, 0 or 1, with the call's
-  // number above. `note_bytes`: from a packet's place to its note's.
+  VERBENA_DEVICE static void send_plain(char* there, const Data& stored) { detail::send_bits(there, stored); }
+  // `note_bytes`: from a packet's place to its note's.
+  VERBENA_DEVICE static void send(char* there, uint64_t note_bytes, const Data& stored, uint64_t epoch) {
+    if (is_plain(stored)) return send_plain(there, stored);
+    send_noted(there, note_bytes, stored, epoch);
+  }
+  // A note's halves are the words that do not go, 0 or 1, with the call's number above.
   VERBENA_DEVICE static void send_noted(char* there, uint64_t note_bytes, Data stored, uint64_t epoch) {
     detail::send_bits(there + note_bytes,
                       detail::Halves{epoch << 1 | (stored.x & 1), epoch << 1 | (stored.z & 1)});
@@ -363,8 +367,8 @@ class LowLatency {
                                                const Group& group = {}) const {
     if (!is_peer(peer) || length_bytes > capacity_bytes()) return SymmStatus::kInvalid;
     const MessageBytes message(as_bytes(source), length_bytes);
-    for_packets(group, length_bytes, [&](uint32_t index) {
-      send_packet(peer, index, message.load(index));
+    for_several<1>(count_packets(length_bytes), group, [&](const auto& index) {
+      send_packet(peer, index[0], message.load(index[0]));
       return true;
     });
     return SymmStatus::kDone;
@@ -377,8 +381,8 @@ class LowLatency {
                                                     const Group& group = {}) const {
     if (!is_size(kRanks) || length_bytes > capacity_bytes()) return SymmStatus::kInvalid;
     const MessageBytes message(as_bytes(source), length_bytes);
-    for_packets(group, length_bytes, [&](uint32_t index) {
-      send_packet_to_all<kRanks>(index, message.load(index));
+    for_several<1>(count_packets(length_bytes), group, [&](const auto& index) {
+      send_packet_to_all<kRanks>(index[0], message.load(index[0]));
       return true;
     });
     return SymmStatus::kDone;
@@ -391,10 +395,10 @@ class LowLatency {
     if (!is_peer(peer) || length_bytes > capacity_bytes()) return SymmStatus::kInvalid;
     const MessageBytes message(as_bytes(destination), length_bytes);
     Patience patience(context_);
-    const bool have_come = for_packets(group, length_bytes, [&](uint32_t index) {
+    const bool have_come = for_several<1>(count_packets(length_bytes), group, [&](const auto& index) {
       Data data{};
-      if (!receive_packet(peer, index, patience, data)) return false;
-      message.store(index, data);
+      if (!receive_packet(peer, index[0], patience, data)) return false;
+      message.store(index[0], data);
       return true;
     });
     return conclude(group, have_come, patience);
@@ -409,12 +413,10 @@ class LowLatency {
     if (!is_size(kRanks) || length_bytes > capacity_bytes()) return SymmStatus::kInvalid;
     const MessageBytes from(as_bytes(own), length_bytes), to(as_bytes(destination), length_bytes);
     Patience patience(context_);
-    const bool have_come = for_packets(group, length_bytes, [&](uint32_t index) {
-      Data data[1] = {from.load(index)};
-      if (!reduce_several<kRanks>({index}, 1, patience, data, ReduceAs<T>{})) return false;
-      to.store(index, data[0]);
-      return true;
-    });
+    const bool have_come = reduce_packets<kRanks>(
+        count_packets(length_bytes), group, patience, ReduceAs<T>{},
+        [&](uint32_t index) { return from.load(index); },
+        [&](uint32_t index, const Data& sum) { to.store(index, sum); });
     return conclude(group, have_come, patience);
   }
 
@@ -433,16 +435,19 @@ class LowLatency {
 
   VERBENA_DEVICE bool is_size(int ranks) const { return ranks == 0 || ranks == context_.team_size; }
   VERBENA_DEVICE void send_packet(int32_t peer, uint32_t index, const Data& data, uint32_t ahead = 0) const {
-    send_stored(find_slot_at(peer, ahead) + index * Packet::kBytes, Packet::mask(data), ahead);
+    Packet::send(find_slot_at(peer, ahead) + index * Packet::kBytes, note_bytes(), Packet::mask(data),
+                 epoch_ + ahead);
   }
   template <int kRanks = 0>
   VERBENA_DEVICE void send_packet_to_all(uint32_t index, const Data& data, uint32_t ahead = 0) const {
     const Data stored = Packet::mask(data);
     char* const mine = find_slot<kRanks>(context_.team_rank, ahead) + index * Packet::kBytes;
     if (Packet::is_plain(stored)) {
-      for_peers<kRanks>([&](int64_t delta) { Packet::send(detail::shift(mine, delta), stored); });
+      for_peers<kRanks>([&](int64_t delta) { Packet::send_plain(detail::shift(mine, delta), stored); });
     } else {
-      for_peers<kRanks>([&](int64_t delta) { send_stored(detail::shift(mine, delta), stored, ahead); });
+      for_peers<kRanks>([&](int64_t delta) {
+        Packet::send_noted(detail::shift(mine, delta), note_bytes(), stored, epoch_ + ahead);
+      });
     }
   }
   VERBENA_DEVICE bool receive_packet(int32_t peer, uint32_t index, Patience& patience, Data& data) const {
@@ -525,12 +530,12 @@ class LowLatency {
     return true;
   }
   // `body(index)` for a thread's packets of so many, kCount at a time and what is left one at a time, while
-  // it says true: `index` is an array.
+  // it says true, and what it says last: `index` is an array.
   template <uint32_t kCount = 2, typename Group, typename Body>
-  VERBENA_DEVICE static void for_several(uint32_t packets, const Group& group, bool& goes_on,
-                                         const Body& body) {
+  VERBENA_DEVICE static bool for_several(uint32_t packets, const Group& group, const Body& body) {
     constexpr uint32_t kBehind = kCount - 1;
     uint32_t at = group.rank();
+    bool goes_on = true;
     while (at < packets && packets - at > kBehind * group.size() && goes_on) {
       uint32_t index[kCount];
       VERBENA_UNROLL
@@ -543,6 +548,23 @@ class LowLatency {
       const uint32_t index[1] = {at};
       goes_on = body(index);
     }
+    return goes_on;
+  }
+  // What `reduce` makes of each of so many packets that all members have: `load(index)` is this rank's own,
+  // `take(index, result)` is given what becomes of it.
+  template <int kRanks, typename Group, typename Reduce, typename Load, typename Take>
+  VERBENA_DEVICE bool reduce_packets(uint32_t packets, const Group& group, Patience& patience,
+                                     const Reduce& reduce, const Load& load, const Take& take) const {
+    return for_several(packets, group, [&](const auto& index) {
+      constexpr uint32_t kCount = sizeof(index) / sizeof(index[0]);
+      Data data[kCount];
+      VERBENA_UNROLL
+      for (uint32_t i = 0; i < kCount; ++i) data[i] = load(index[i]);
+      if (!reduce_several<kRanks>(index, (1u << kCount) - 1, patience, data, reduce)) return false;
+      VERBENA_UNROLL
+      for (uint32_t i = 0; i < kCount; ++i) take(index[i], data[i]);
+      return true;
+    });
   }
   // For who knows where packets lie: where this rank's go to at `peer`, and where the peer's come to here.
   VERBENA_DEVICE char* find_slot_at(int32_t peer, uint32_t ahead = 0) const {
@@ -605,10 +627,6 @@ class LowLatency {
     return detail::conclude(context_, group, have_come ? WaitResult::kReached : patience.result(),
                             {SymmWait::kPacket, block_, static_cast<uint32_t>(patience.member())});
   }
-  VERBENA_DEVICE void send_stored(char* there, const Data& stored, uint32_t ahead) const {
-    if (Packet::is_plain(stored)) return Packet::send(there, stored);
-    Packet::send_noted(there, note_bytes(), stored, epoch_ + ahead);
-  }
   // `body(delta)` for each other member, from an address of ours to its; each rank begins with another one.
   template <int kRanks, typename Body>
   VERBENA_DEVICE void for_peers(const Body& body) const {
@@ -622,14 +640,8 @@ class LowLatency {
     }
   }
 
-  // `body(index)`, while it says true.
-  template <typename Group, typename Body>
-  VERBENA_DEVICE bool for_packets(const Group& group, uint64_t length_bytes, const Body& body) const {
-    const uint32_t count = Packet::count(static_cast<uint32_t>(length_bytes));
-    bool goes_on = true;
-    for (uint32_t index = group.rank(); index < count && goes_on; index += group.size())
-      goes_on = body(index);
-    return goes_on;
+  VERBENA_DEVICE static uint32_t count_packets(uint64_t length_bytes) {
+    return Packet::count(static_cast<uint32_t>(length_bytes));
   }
 
   // Who has heard from everybody has met in receive().

@@ -247,7 +247,7 @@ TEST(LowLatency, ANoteComesBehindItsPacket) {
             if (device::thread_index() != 0) return;
             char* const there = exchange.find_slot_at(0);
             const uint64_t flag = exchange.epoch() << 1;
-            Packet::send(there, {Packet::kNoted, said[1], Packet::kNoted, said[3]});
+            Packet::send_plain(there, {Packet::kNoted, said[1], Packet::kNoted, said[3]});
             device::pause(500'000);
             device::detail::send_bits(there + exchange.note_bytes(), device::detail::Halves{flag | 1, flag});
           }),

@@ -212,7 +212,8 @@ class OneShot {
   }
 
   // A thread sends a packet, or two, then waits for those of the others at the same place: its own numbers
-  // stay in registers. Enough threads have one packet each.
+  // stay in registers. Enough threads have one packet each. Not reduce_packets(): here what is sent next is
+  // asked for before the wait.
   template <int kRanks, typename Reduce, typename Group>
   VERBENA_DEVICE SymmStatus reduce_message(const char* input, char* output, uint32_t length_bytes,
                                            const Data& first, const Reduce& reduce, const Group& group) {
@@ -347,30 +348,27 @@ class OneShot {
   template <int kRanks, typename Plan, typename Group>
   VERBENA_DEVICE void send_messages(const Plan& plan, const Round& round, Data data,
                                     const Group& group) const {
-    bool goes_on = true;
-    Exchange::template for_several<kAtOnce>(
-        count_packets<kRanks>(round), group, goes_on, [&](const auto& numbers) {
-          constexpr uint32_t kCount = sizeof(numbers) / sizeof(numbers[0]);
-          Data some[kCount];
-          VERBENA_UNROLL
-          for (uint32_t i = 0; i < kCount; ++i)
-            some[i] = numbers[i] == group.rank() ? data : load_packet<kRanks>(plan, round, numbers[i]);
-          VERBENA_UNROLL
-          for (uint32_t i = 0; i < kCount; ++i) {
-            const auto [peer, index] = find_packet<kRanks>(round, numbers[i]);
-            if (index < Packet::count(round.length(plan(peer).send)))
-              exchange_.send_packet(peer, round.first_packet + index, some[i]);
-          }
-          return true;
-        });
+    Exchange::template for_several<kAtOnce>(count_packets<kRanks>(round), group, [&](const auto& numbers) {
+      constexpr uint32_t kCount = sizeof(numbers) / sizeof(numbers[0]);
+      Data some[kCount];
+      VERBENA_UNROLL
+      for (uint32_t i = 0; i < kCount; ++i)
+        some[i] = numbers[i] == group.rank() ? data : load_packet<kRanks>(plan, round, numbers[i]);
+      VERBENA_UNROLL
+      for (uint32_t i = 0; i < kCount; ++i) {
+        const auto [peer, index] = find_packet<kRanks>(round, numbers[i]);
+        if (index < Packet::count(round.length(plan(peer).send)))
+          exchange_.send_packet(peer, round.first_packet + index, some[i]);
+      }
+      return true;
+    });
   }
 
   template <int kRanks, typename Plan, typename Group>
   VERBENA_DEVICE SymmStatus place_messages(const Plan& plan, const Round& round, const Group& group) const {
     Patience patience(context_);
-    bool have_come = true;
-    Exchange::template for_several<kAtOnce>(
-        count_packets<kRanks>(round), group, have_come, [&](const auto& numbers) {
+    const bool have_come = Exchange::template for_several<kAtOnce>(
+        count_packets<kRanks>(round), group, [&](const auto& numbers) {
           constexpr uint32_t kCount = sizeof(numbers) / sizeof(numbers[0]);
           int32_t peers[kCount];
           uint32_t indices[kCount], which = 0;
@@ -403,18 +401,9 @@ class OneShot {
     const MessageBytes from(line.source.from(round.offset(line.receive)), length_bytes);
     const MessageBytes to(line.destination.from(round.offset(line.receive)), length_bytes);
     Patience patience(context_);
-    bool have_come = true;
-    Exchange::for_several(packets, group, have_come, [&](const auto& index) {
-      constexpr uint32_t kCount = sizeof(index) / sizeof(index[0]);
-      Data data[kCount];
-      VERBENA_UNROLL
-      for (uint32_t i = 0; i < kCount; ++i) data[i] = from.load(index[i]);
-      if (!exchange_.template reduce_several<kRanks>(index, (1u << kCount) - 1, patience, data, reduce))
-        return false;
-      VERBENA_UNROLL
-      for (uint32_t i = 0; i < kCount; ++i) to.store(index[i], data[i]);
-      return true;
-    });
+    const bool have_come = exchange_.template reduce_packets<kRanks>(
+        packets, group, patience, reduce, [&](uint32_t index) { return from.load(index); },
+        [&](uint32_t index, const Data& result) { to.store(index, result); });
     return exchange_.conclude(group, have_come, patience);
   }
 

@@ -83,12 +83,7 @@ class CodedMessages {
     char* const there = find_tile(there_, tile);
     for_packets([&](uint32_t, uint32_t offset) {
       const auto data = load<Order::kWeak, Scope::kThreads>(reinterpret_cast<Vector16*>(memory + offset));
-      const Vector16 stored = Packet::mask(data);
-      if (Packet::is_plain(stored)) {
-        Packet::send(there + offset, stored);
-      } else {
-        Packet::send_noted(there + offset, note_bytes_, stored, epoch_of(tile));
-      }
+      Packet::send(there + offset, note_bytes_, Packet::mask(data), epoch_of(tile));
     });
     sync_warp();
     return coded;

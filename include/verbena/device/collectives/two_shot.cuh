@@ -103,22 +103,7 @@ class TwoShot {
       }
     }
     Patience patience(context_);
-    bool have_come = true;
-    Exchange::for_several(mine, group, have_come, [&](const auto& index) {
-      constexpr uint32_t kCount = sizeof(index) / sizeof(index[0]);
-      Data data[kCount];
-      VERBENA_UNROLL
-      for (uint32_t i = 0; i < kCount; ++i) data[i] = from.load(first_of(me) + index[i]);
-      if (!exchange_.template reduce_several<kRanks>(index, (1u << kCount) - 1, patience, data, reduce))
-        return false;
-      VERBENA_UNROLL
-      for (uint32_t i = 0; i < kCount; ++i) {
-        exchange_.template send_packet_to_all<kRanks>(index[i], data[i], kSums);
-        to.store(first_of(me) + index[i], data[i]);
-      }
-      return true;
-    });
-    Exchange::for_several(share, group, have_come, [&](const auto& index) {
+    const auto receive_sums = [&](const auto& index) {
       constexpr uint32_t kCount = sizeof(index) / sizeof(index[0]);
       const auto has = [&](uint32_t i, int32_t member) { return index[i] < count_of(member); };
       const auto take = [&](uint32_t i, const auto& sums) {
@@ -131,7 +116,15 @@ class TwoShot {
       };
       const Data none[kCount] = {};
       return exchange_.template receive_several<kRanks>(index, has, patience, none, kSums, take);
-    });
+    };
+    const bool have_come =
+        exchange_.template reduce_packets<kRanks>(
+            mine, group, patience, reduce, [&](uint32_t index) { return from.load(first_of(me) + index); },
+            [&](uint32_t index, const Data& sum) {
+              exchange_.template send_packet_to_all<kRanks>(index, sum, kSums);
+              to.store(first_of(me) + index, sum);
+            }) &&
+        Exchange::for_several(share, group, receive_sums);
     return exchange_.conclude(group, have_come, patience);
   }
 

@@ -45,8 +45,8 @@ constexpr bool is_coded(Algorithm algorithm) {
   return find_codec(algorithm) < kCountCodecs;
 }
 
-// The last three have Launch::norm: of rows that are there, of the sums of all ranks', of each rank's share
-// of them.
+// The last three have NormLaunch::norm: of rows that are there, of the sums of all ranks', of each rank's
+// share of them.
 enum class Kind : uint32_t {
   kAllReduce = 0,
   kExchange = 1,
@@ -105,21 +105,29 @@ struct Norm {
 // What the calls of a launch are: kernels with code for less are faster.
 enum class Content : uint32_t { kAllReduces, kExchanges, kAnything };
 
+// What all kernels are told.
 struct Launch {
   SymmWorkspace<> workspace;
   // In memory of the host: the first error, a SymmStatus that is not kDone; 0: none.
   int64_t* status;
-  uint32_t count_calls;
   uint32_t chunk_bytes;  // of Bulk; 0: as many as there is room for
   uint32_t lets_next_start;
-  uint32_t pause_before_ns,
-      pause_after_ns;  // for tests: in front of the wait for earlier grids, behind the trigger
+  uint32_t pause_before_ns, pause_after_ns;  // GridStart's
   // Of a team across hosts: the host's workspace, in the GPU's memory, and HostPlaces of across_hosts.cuh.
   const SymmWorkspace<>* host;
   uint32_t hosts;
   uint8_t members[kMostRanks];
-  Call calls[kMostCalls];
+};
+// The more a kernel is told, the later it starts: kernels for one call are told of one.
+struct CallLaunch : Launch {
+  Call call;
+};
+struct NormLaunch : CallLaunch {
   Norm norm;
+};
+struct GroupLaunch : Launch {
+  uint32_t count_calls;
+  Call calls[kMostCalls];
 };
 
 }  // namespace verbena::ops

@@ -15,7 +15,6 @@ constexpr size_t kPacketBytes = size_t{128} << 20;
 constexpr size_t kChunkBytes = size_t{64} << 20;
 constexpr uint32_t kBlocks = 128;
 constexpr uint64_t kCodedTileBytes = 2048;  // of the tensor, that a warp codes at once
-constexpr uint64_t kVectorBytes = 16;
 constexpr uint64_t kNormNumberBytes = 2;
 constexpr uint64_t kNormBlocks = 8;  // of rows that wait for nobody, for each one of those that do
 constexpr size_t kErrorTextBytes = 512;
@@ -323,8 +322,7 @@ Choice Communicator::choose_by_rules(verbena_ops_operation operation, uint64_t b
   constexpr uint64_t kMi = 1 << 20;
   if (operation == VERBENA_OPS_ALL_REDUCE) {
     // Two ranks send as much in one shot as in two.
-    if (bytes <= (size_ == 2 ? 2 * kMi : kMi / 2 / size_))
-      return spread(Algorithm::kOneShot, operation, bytes);
+    if (bytes <= (size_ == 2 ? 2 * kMi : kMi / size_)) return spread(Algorithm::kOneShot, operation, bytes);
     if (bytes <= 64 * kMi) return spread(Algorithm::kTwoShot, operation, bytes);
     if (is_in_windows) return spread(Algorithm::kDirect, operation, bytes);
     return spread(size_ == 2 ? Algorithm::kBulkOneShot : Algorithm::kBulkTwoShot, operation, bytes);
@@ -364,7 +362,8 @@ Choice Communicator::spread(Algorithm algorithm, verbena_ops_operation operation
   uint64_t threads = std::max<uint64_t>(1, divide(length, kVectorBytes)) * peers;
   if (threads > most && !is_exchange) threads = std::max(threads / 2, most / 2);
   const uint64_t few = is_two_shot ? most / 16 : most / 4;
-  const uint64_t block = threads <= few ? 128 : threads <= most / 2 ? 256 : kMostThreads;
+  const uint64_t some = is_two_shot ? most / 4 : most / 2;
+  const uint64_t block = threads <= few ? 128 : threads <= some ? 256 : kMostThreads;
   const uint64_t blocks = std::min<uint64_t>(options_.blocks, divide(threads, block));
   uint64_t of_block = std::min(block, threads);
   if (is_exchange) {
@@ -484,10 +483,10 @@ void Communicator::submit_norm(const Call& call, const Choice& choice, const Nor
   expect_member();
   expect_no_group();
   if (call.kind != Kind::kNorm) expect_one_host("a norm in one kernel with its sum");
-  Launch launch = begin_launch(choice);
-  launch.calls[0] = call;
-  launch.calls[0].algorithm = choice.algorithm;
-  launch.count_calls = 1;
+  NormLaunch launch;
+  begin_launch(choice, launch);
+  launch.call = call;
+  launch.call.algorithm = choice.algorithm;
   launch.norm = norm;
   // Blocks have whole rows; where they meet those of other ranks there are as many as the workspace has.
   const uint64_t most = (call.kind == Kind::kNorm ? kNormBlocks : 1) * options_.blocks;
@@ -521,8 +520,7 @@ void Communicator::end_group(CUstream stream) {
   }
 }
 
-Launch Communicator::begin_launch(const Choice& choice) {
-  Launch launch;
+void Communicator::begin_launch(const Choice& choice, Launch& launch) {
   launch.host = nullptr;
   launch.hosts = 1;
   if (hosts_) {
@@ -535,7 +533,6 @@ Launch Communicator::begin_launch(const Choice& choice) {
   launch.lets_next_start = options_.lets_next_start;
   launch.pause_before_ns = options_.pause_before_ns;
   launch.pause_after_ns = options_.pause_behind_ns;
-  return launch;
 }
 
 // Who waits for a rank of its own host is to be the first who says that it does not come: ranks of other
@@ -551,7 +548,9 @@ void Communicator::place_in_hosts(Launch& launch) const {
 // Calls of one family, or one in few bits; the grid is the largest that one of them wants.
 void Communicator::launch(std::span<const Pending> calls, CUstream stream) {
   const Choice& first = calls.front().choice;
-  Launch launch = begin_launch(first);
+  if (is_coded(first.algorithm)) return launch_coded(calls.front(), stream);
+  GroupLaunch launch;
+  begin_launch(first, launch);
   launch.count_calls = static_cast<uint32_t>(calls.size());
   bool has_all_reduces = false, has_exchanges = false;
   Grid grid{0, 0};
@@ -563,11 +562,18 @@ void Communicator::launch(std::span<const Pending> calls, CUstream stream) {
     grid.threads = std::max(grid.threads, calls[i].choice.grid.threads);
   }
   if (hosts_) return local_->kernels.launch_across_hosts(grid, launch, stream);
-  if (is_coded(first.algorithm)) return local_->kernels.launch_coded(family_of(first), grid, launch, stream);
   const Content content = !has_exchanges     ? Content::kAllReduces
                           : !has_all_reduces ? Content::kExchanges
                                              : Content::kAnything;
   local_->kernels.launch(family_of(first), content, grid, launch, stream);
+}
+
+void Communicator::launch_coded(const Pending& one, CUstream stream) {
+  CallLaunch launch;
+  begin_launch(one.choice, launch);
+  launch.call = one.call;
+  launch.call.algorithm = one.choice.algorithm;
+  local_->kernels.launch_coded(family_of(one.choice), one.choice.grid, launch, stream);
 }
 
 bool Communicator::are_in_windows(const Call& call) const {

@@ -126,7 +126,8 @@ class Communicator {
   SymmetricWorkspace& workspace_of(Family family) { return workspaces_[static_cast<uint32_t>(family)]; }
   std::vector<const SymmetricWorkspace*> list_workspaces() const;
   void place_in_hosts(Launch& launch) const;
-  Launch begin_launch(const Choice& choice);
+  void begin_launch(const Choice& choice, Launch& launch);
+  void launch_coded(const Pending& one, CUstream stream);
   void launch(std::span<const Pending> calls, CUstream stream);
 
   verbena_context* context_;

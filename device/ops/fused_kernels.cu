@@ -2,20 +2,21 @@
 // other.
 #include "device/ops/run_fused.cuh"
 
-#define VERBENA_OPS_KERNEL(name, ...)                                           \
-  extern "C" __global__ void __launch_bounds__(verbena::ops::kMostThreads)      \
-      verbena_ops_##name(const __grid_constant__ verbena::ops::Launch launch) { \
-    using namespace verbena::ops;                                               \
-    __VA_ARGS__(launch);                                                        \
+#define VERBENA_OPS_KERNEL(name, LaunchOf, ...)                                   \
+  extern "C" __global__ void __launch_bounds__(verbena::ops::kMostThreads)        \
+      verbena_ops_##name(const __grid_constant__ verbena::ops::LaunchOf launch) { \
+    using namespace verbena::ops;                                                 \
+    __VA_ARGS__(launch);                                                          \
   }
-#define VERBENA_OPS_CODED(name, Way, ...)                                                       \
-  VERBENA_OPS_KERNEL(name, (run_calls<Way<__VA_ARGS__, RoundToNearest>, Content::kAllReduces>)) \
-  VERBENA_OPS_KERNEL(name##_by_chance, (run_calls<Way<__VA_ARGS__, RoundByChance>, Content::kAllReduces>))
-#define VERBENA_OPS_NORM(name, ...)                                                    \
-  VERBENA_OPS_KERNEL(name##_float16_1, run_all_reduce_norm<__VA_ARGS__, Half, 1>)      \
-  VERBENA_OPS_KERNEL(name##_float16_2, run_all_reduce_norm<__VA_ARGS__, Half, 2>)      \
-  VERBENA_OPS_KERNEL(name##_bfloat16_1, run_all_reduce_norm<__VA_ARGS__, Bfloat16, 1>) \
-  VERBENA_OPS_KERNEL(name##_bfloat16_2, run_all_reduce_norm<__VA_ARGS__, Bfloat16, 2>)
+#define VERBENA_OPS_CODED(name, Way, ...)                                                                  \
+  VERBENA_OPS_KERNEL(name, CallLaunch, (run_call<Way<__VA_ARGS__, RoundToNearest>, Content::kAllReduces>)) \
+  VERBENA_OPS_KERNEL(name##_by_chance, CallLaunch,                                                         \
+                     (run_call<Way<__VA_ARGS__, RoundByChance>, Content::kAllReduces>))
+#define VERBENA_OPS_NORM(name, ...)                                                                \
+  VERBENA_OPS_KERNEL(name##_float16_1, NormLaunch, run_all_reduce_norm<__VA_ARGS__, Half, 1>)      \
+  VERBENA_OPS_KERNEL(name##_float16_2, NormLaunch, run_all_reduce_norm<__VA_ARGS__, Half, 2>)      \
+  VERBENA_OPS_KERNEL(name##_bfloat16_1, NormLaunch, run_all_reduce_norm<__VA_ARGS__, Bfloat16, 1>) \
+  VERBENA_OPS_KERNEL(name##_bfloat16_2, NormLaunch, run_all_reduce_norm<__VA_ARGS__, Bfloat16, 2>)
 
 VERBENA_OPS_CODED(coded_float8, ByCodec, Float8, Float8)
 VERBENA_OPS_CODED(coded_int8, ByCodec, Int8, Int8)
@@ -30,8 +31,10 @@ VERBENA_OPS_CODED(coded_packets_int6, ByCodedPackets, Int6)
 VERBENA_OPS_CODED(coded_packets_int4, ByCodedPackets, Int4)
 VERBENA_OPS_CODED(coded_packets_mx_float8, ByCodedPackets, MxFloat8)
 
-VERBENA_OPS_KERNEL(norm, run_norm)
+VERBENA_OPS_KERNEL(norm, NormLaunch, run_norm)
 VERBENA_OPS_NORM(all_reduce_norm_of_2, 2)
+VERBENA_OPS_NORM(all_reduce_norm_of_4, 4)
+VERBENA_OPS_NORM(all_reduce_norm_of_8, 8)
 VERBENA_OPS_NORM(all_reduce_norm_of_any, 0)
-VERBENA_OPS_KERNEL(sharded_norm_packets, run_sharded_norm<OneShot<>>)
-VERBENA_OPS_KERNEL(sharded_norm_chunks, run_sharded_norm<Bulk<>>)
+VERBENA_OPS_KERNEL(sharded_norm_packets, NormLaunch, run_sharded_norm<OneShot<>>)
+VERBENA_OPS_KERNEL(sharded_norm_chunks, NormLaunch, run_sharded_norm<Bulk<>>)

@@ -76,20 +76,28 @@ KernelSet::KernelSet() : driver_(Driver::instance()) {
   module_ = load(kernel_image());       // NOLINT(cppcoreguidelines-prefer-member-initializer)
   fused_ = load(fused_kernel_image());  // NOLINT(cppcoreguidelines-prefer-member-initializer)
   static constexpr const char* kFamilyNames[kFamilies] = {"packets", "chunks"};
-  static constexpr const char* kSizeNames[kSizes] = {"2", "4", "any"};
+  static constexpr const char* kSizeNames[kOfAny + 1] = {"_of_2", "_of_4", "_of_8", "_of_any"};
+  static constexpr const char* kTypeNames[kFloatTypes] = {"_float32", "_float16", "_bfloat16"};
   for (uint32_t family = 0; family < kFamilies; ++family) {
-    for (uint32_t size = 0; size < kSizes; ++size) {
-      const std::string of = std::string("_of_") + kSizeNames[size], name = kFamilyNames[family] + of;
-      const std::string exchange = std::string(kFamilyNames[family]) + "_exchange" + of;
-      functions_[family][size] = {find(module_, name), find(module_, size == kOfAny ? name : exchange)};
+    const std::string name = kFamilyNames[family];
+    anything_[family] = find(module_, name);
+    for (const Size size : {kOf2, kOf4})
+      exchanges_[family][size] = find(module_, name + "_exchange" + kSizeNames[size]);
+  }
+  for (const Size size : {kOf2, kOf4})
+    chunks_all_reduce_[size] = find(module_, std::string("chunks_all_reduce") + kSizeNames[size]);
+  for (uint32_t size = 0; size < kSizes; ++size) {
+    for (uint32_t type = 0; type < kFloatTypes; ++type) {
+      const std::string of = std::string(kSizeNames[size]) + kTypeNames[type];
+      vectors_[0][size][type] = find(module_, "one_shot" + of);
+      vectors_[1][size][type] = find(module_, "two_shot" + of);
     }
   }
   static_assert(kMostKept == 2, "verbena: the kernels' names");
-  for (const bool is_of_any : {false, true}) {
-    const std::string name = std::string("all_reduce_norm") + (is_of_any ? "_of_any" : "_of_2");
-    all_reduce_norms_[is_of_any ? 1 : 0].of_types = {
-        {{find(fused_, name + "_float16_1"), find(fused_, name + "_float16_2")},
-         {find(fused_, name + "_bfloat16_1"), find(fused_, name + "_bfloat16_2")}}};
+  for (uint32_t size = 0; size <= kOfAny; ++size) {
+    const std::string name = std::string("all_reduce_norm") + kSizeNames[size];
+    all_reduce_norms_[size] = {{{find(fused_, name + "_float16_1"), find(fused_, name + "_float16_2")},
+                                {find(fused_, name + "_bfloat16_1"), find(fused_, name + "_bfloat16_2")}}};
   }
   static constexpr const char* kCodecNames[kCountCodecs] = {"float8",    "int8",        "int6",     "int4",
                                                             "mx_float8", "float8_int8", "int4_int8"};
@@ -144,51 +152,79 @@ bool sums_floats(const Call& call) {
   return call.kind == Kind::kExchange ||
          (call.reduction == VERBENA_OPS_SUM && call.type <= VERBENA_OPS_BFLOAT16);
 }
+// Whether all_reduce_vectors() of one_shot.cuh or of two_shot.cuh takes it.
+bool has_vectors(const Grid& grid, const CallLaunch& launch) {
+  const Call& call = launch.call;
+  const auto ranks = static_cast<uint64_t>(launch.workspace.context.team_size);
+  const bool is_two_shot = call.algorithm == Algorithm::kTwoShot;
+  const uint64_t unit = is_two_shot ? ranks * kVectorBytes : kVectorBytes;
+  const uint64_t begins = reinterpret_cast<uintptr_t>(call.input) | reinterpret_cast<uintptr_t>(call.output);
+  return begins % kVectorBytes == 0 && call.length_bytes % unit == 0 &&
+         (is_two_shot || call.length_bytes <= uint64_t{grid.blocks} * grid.threads * kVectorBytes);
+}
 
 }  // namespace
 
-void KernelSet::launch(Family family, Content content, const Grid& grid, const Launch& launch,
+void KernelSet::launch(Family family, Content content, const Grid& grid, const GroupLaunch& launch,
                        CUstream stream) {
-  void* parameters[] = {const_cast<Launch*>(&launch)};
-  const bool is_quick = content != Content::kAnything &&
-                        std::all_of(launch.calls, launch.calls + launch.count_calls, sums_floats);
-  const Size size = is_quick ? size_of(launch) : kOfAny;
-  enqueue(functions_[static_cast<uint32_t>(family)][size][content == Content::kExchanges ? 1 : 0], grid,
-          parameters, stream);
+  if (launch.count_calls == 1 && content != Content::kAnything) {
+    CallLaunch one{};
+    static_cast<Launch&>(one) = launch;
+    one.call = launch.calls[0];
+    if (const CUfunction function = find_known(family, grid, one); function != nullptr)
+      return enqueue(function, grid, one, stream);
+  }
+  enqueue(anything_[static_cast<uint32_t>(family)], grid, launch, stream);
 }
 
 KernelSet::Size KernelSet::size_of(const Launch& launch) {
-  const int32_t ranks = launch.workspace.context.team_size;
-  return ranks == 2 ? kOf2 : ranks == 4 ? kOf4 : kOfAny;
+  switch (launch.workspace.context.team_size) {
+    case 2:
+      return kOf2;
+    case 4:
+      return kOf4;
+    case 8:
+      return kOf8;
+    default:
+      return kOfAny;
+  }
 }
 
-void KernelSet::launch_across_hosts(const Grid& grid, const Launch& launch, CUstream stream) {
-  void* parameters[] = {const_cast<Launch*>(&launch)};
-  enqueue(across_hosts_, grid, parameters, stream);
+CUfunction KernelSet::find_known(Family family, const Grid& grid, const CallLaunch& launch) const {
+  const Size size = size_of(launch);
+  const Call& call = launch.call;
+  if (!sums_floats(call)) return nullptr;
+  if (call.kind == Kind::kAllReduce && family == Family::kPackets) {
+    if (size == kOfAny || !has_vectors(grid, launch)) return nullptr;
+    return vectors_[call.algorithm == Algorithm::kTwoShot ? 1 : 0][size][call.type];
+  }
+  if (size > kOf4) return nullptr;
+  return call.kind == Kind::kAllReduce ? chunks_all_reduce_[size]
+                                       : exchanges_[static_cast<uint32_t>(family)][size];
 }
 
-void KernelSet::launch_coded(Family family, const Grid& grid, const Launch& launch, CUstream stream) {
-  const Call& call = launch.calls[0];
-  const uint32_t codec = find_codec(call.algorithm), rounding = call.seed == 0 ? 0 : 1;
-  void* parameters[] = {const_cast<Launch*>(&launch)};
+void KernelSet::launch_across_hosts(const Grid& grid, const GroupLaunch& launch, CUstream stream) {
+  enqueue(across_hosts_, grid, launch, stream);
+}
+
+void KernelSet::launch_coded(Family family, const Grid& grid, const CallLaunch& launch, CUstream stream) {
+  const uint32_t codec = find_codec(launch.call.algorithm), rounding = launch.call.seed == 0 ? 0 : 1;
   enqueue(family == Family::kPackets ? coded_packets_[codec][rounding] : coded_[codec][rounding], grid,
-          parameters, stream);
+          launch, stream);
 }
 
-void KernelSet::launch_norm(const Grid& grid, const Launch& launch, CUstream stream) {
-  void* parameters[] = {const_cast<Launch*>(&launch)};
-  enqueue(find_norm(grid, launch), grid, parameters, stream);
+void KernelSet::launch_norm(const Grid& grid, const NormLaunch& launch, CUstream stream) {
+  enqueue(find_norm(grid, launch), grid, launch, stream);
 }
 
-CUfunction KernelSet::find_norm(const Grid& grid, const Launch& launch) const {
-  const Call& call = launch.calls[0];
+CUfunction KernelSet::find_norm(const Grid& grid, const NormLaunch& launch) const {
+  const Call& call = launch.call;
   const Family family = family_of(call.algorithm);
   if (call.kind == Kind::kShardedNorm)
     return family == Family::kChunks ? sharded_by_chunks_ : sharded_by_packets_;
   if (call.kind == Kind::kNorm) return norm_;
   const bool is_long = launch.norm.hidden * 2 > uint64_t{16} * grid.threads * grid.cluster;
-  return all_reduce_norms_[size_of(launch) == kOf2 ? 0 : 1]
-      .of_types[call.type == VERBENA_OPS_BFLOAT16 ? 1 : 0][is_long ? 1 : 0];
+  return all_reduce_norms_[size_of(launch)][call.type == VERBENA_OPS_BFLOAT16 ? 1 : 0][is_long ? 1 : 0];
 }
 
 void KernelSet::pause(uint64_t length_ns, CUstream stream) {
@@ -202,6 +238,11 @@ void KernelSet::copy(void* to, const void* from, uint64_t length_bytes, CUstream
                 "a copy to a peer");
 }
 
+// A launch is of the kind that the kernel takes: the driver knows how long that is.
+void KernelSet::enqueue(CUfunction function, const Grid& grid, const Launch& launch, CUstream stream) const {
+  void* parameters[] = {const_cast<Launch*>(&launch)};
+  enqueue(function, grid, parameters, stream);
+}
 void KernelSet::enqueue(CUfunction function, const Grid& grid, void** parameters, CUstream stream) const {
   CUlaunchAttribute attributes[2]{};
   unsigned count = 0;

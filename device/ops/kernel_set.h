@@ -35,6 +35,8 @@ enum class Family : uint32_t { kPackets, kChunks };
 inline constexpr uint32_t kFamilies = 2;
 Family family_of(Algorithm algorithm);
 
+inline constexpr uint64_t kVectorBytes = 16;  // of a thread's load or store
+
 struct Grid {
   uint32_t blocks, threads;
   uint32_t cluster = 1;  // blocks of one
@@ -47,13 +49,13 @@ class KernelSet {
   KernelSet(const KernelSet&) = delete;
   KernelSet& operator=(const KernelSet&) = delete;
 
-  void launch(Family family, Content content, const Grid& grid, const Launch& launch, CUstream stream);
+  // A group of calls, or one.
+  void launch(Family family, Content content, const Grid& grid, const GroupLaunch& launch, CUstream stream);
   // Of a team in several hosts.
-  void launch_across_hosts(const Grid& grid, const Launch& launch, CUstream stream);
+  void launch_across_hosts(const Grid& grid, const GroupLaunch& launch, CUstream stream);
   // One all-reduce in few bits.
-  void launch_coded(Family family, const Grid& grid, const Launch& launch, CUstream stream);
-  // One call with Launch::norm.
-  void launch_norm(const Grid& grid, const Launch& launch, CUstream stream);
+  void launch_coded(Family family, const Grid& grid, const CallLaunch& launch, CUstream stream);
+  void launch_norm(const Grid& grid, const NormLaunch& launch, CUstream stream);
   // Whether kernels may be launched in clusters.
   bool has_clusters() const { return is_hopper_; }
   void pause(uint64_t length_ns, CUstream stream);
@@ -61,27 +63,32 @@ class KernelSet {
   void copy(void* to, const void* from, uint64_t length_bytes, CUstream stream);
 
  private:
-  enum Size : uint32_t { kOf2, kOf4, kOfAny, kSizes };
+  // Of teams that have kernels of their own.
+  enum Size : uint32_t { kOf2, kOf4, kOf8, kOfAny };
+  static constexpr uint32_t kSizes = kOfAny, kFloatTypes = 3;
 
   CUmodule load(const char* image) const;
   CUfunction find(CUmodule module, const std::string& name) const;
   static Size size_of(const Launch& launch);
-  CUfunction find_norm(const Grid& grid, const Launch& launch) const;
+  // Null: only those for anything will do.
+  CUfunction find_known(Family family, const Grid& grid, const CallLaunch& launch) const;
+  CUfunction find_norm(const Grid& grid, const NormLaunch& launch) const;
+  void enqueue(CUfunction function, const Grid& grid, const Launch& launch, CUstream stream) const;
   void enqueue(CUfunction function, const Grid& grid, void** parameters, CUstream stream) const;
 
   const Driver& driver_;
   CUmodule module_ = nullptr, fused_ = nullptr;
-  // Of all-reduces, and of exchanges; for teams of any size the same.
-  std::array<std::array<std::array<CUfunction, 2>, kSizes>, kFamilies> functions_{};
+  // For anything; of one call: all-reduces by chunks, exchanges, of two ranks and of four.
+  std::array<CUfunction, kFamilies> anything_{};
+  std::array<CUfunction, 2> chunks_all_reduce_{};
+  std::array<std::array<CUfunction, 2>, kFamilies> exchanges_{};
+  // All-reduces of whole vectors by packets: in one shot, in two.
+  std::array<std::array<std::array<CUfunction, kFloatTypes>, kSizes>, 2> vectors_{};
   // To nearest, by chance.
   std::array<std::array<CUfunction, 2>, kCountCodecs> coded_{};
   std::array<std::array<CUfunction, 2>, kCountPacketCodecs> coded_packets_{};
-  // All-reduces with a norm, of float16 and bfloat16, with 1 to kMostKept vectors of a thread: of two ranks,
-  // of any.
-  struct NormKernels {
-    std::array<std::array<CUfunction, kMostKept>, 2> of_types;
-  };
-  std::array<NormKernels, 2> all_reduce_norms_{};
+  // All-reduces with a norm, of float16 and bfloat16, with 1 to kMostKept vectors of a thread.
+  std::array<std::array<std::array<CUfunction, kMostKept>, 2>, kOfAny + 1> all_reduce_norms_{};
   CUfunction norm_ = nullptr, sharded_by_packets_ = nullptr, sharded_by_chunks_ = nullptr;
   CUfunction across_hosts_ = nullptr, pause_ = nullptr;
   bool is_hopper_ = false;  // or newer: it has programmatic dependent launch, and clusters

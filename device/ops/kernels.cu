@@ -1,25 +1,36 @@
-// The kernels of libverbena_ops.so: for teams of 2 and of 4, all-reduces alone and exchanges alone, those by
-// chunks of sums of floats; for all others; and for teams across hosts.
+// The kernels of libverbena_ops.so: for one call of teams of known sizes, sums of floats and exchanges; for
+// all others, in groups too; and for teams across hosts.
 #include "device/ops/run_calls.cuh"
 
-#define VERBENA_OPS_KERNEL(name, ...)                                           \
-  extern "C" __global__ void __launch_bounds__(verbena::ops::kMostThreads)      \
-      verbena_ops_##name(const __grid_constant__ verbena::ops::Launch launch) { \
-    verbena::ops::run_calls<verbena::ops::__VA_ARGS__>(launch);                 \
+// A block of a multiprocessor is enough: registers are worth more than a second one.
+#define VERBENA_OPS_KERNEL(name, LaunchOf, ...)                                   \
+  extern "C" __global__ void __launch_bounds__(verbena::ops::kMostThreads, 1)     \
+      verbena_ops_##name(const __grid_constant__ verbena::ops::LaunchOf launch) { \
+    using namespace verbena::ops;                                                 \
+    __VA_ARGS__(launch);                                                          \
   }
-
+#define VERBENA_OPS_QUICK(ranks, type, T)                                                          \
+  VERBENA_OPS_KERNEL(one_shot_of_##ranks##_##type, CallLaunch, (run_vectors<OneShot<>, ranks, T>)) \
+  VERBENA_OPS_KERNEL(two_shot_of_##ranks##_##type, CallLaunch, (run_vectors<TwoShot<>, ranks, T>))
+#define VERBENA_OPS_QUICK_OF(ranks)        \
+  VERBENA_OPS_QUICK(ranks, float32, float) \
+  VERBENA_OPS_QUICK(ranks, float16, Half)  \
+  VERBENA_OPS_QUICK(ranks, bfloat16, Bfloat16)
 #define VERBENA_OPS_KNOWN(name, content, Way) \
-  VERBENA_OPS_KERNEL(name, Way, verbena::ops::Content::content, verbena::device::ReduceFloats)
-#define VERBENA_OPS_KERNELS(family, Way)                        \
-  VERBENA_OPS_KNOWN(family##_of_2, kAllReduces, Way<2>)         \
-  VERBENA_OPS_KNOWN(family##_of_4, kAllReduces, Way<4>)         \
-  VERBENA_OPS_KNOWN(family##_exchange_of_2, kExchanges, Way<2>) \
-  VERBENA_OPS_KNOWN(family##_exchange_of_4, kExchanges, Way<4>) \
-  VERBENA_OPS_KERNEL(family##_of_any, Way<0>)
+  VERBENA_OPS_KERNEL(name, CallLaunch, (run_call<Way, Content::content, ReduceFloats>))
 
-VERBENA_OPS_KERNELS(packets, ByPackets)
-VERBENA_OPS_KERNELS(chunks, ByChunks)
-VERBENA_OPS_KERNEL(across_hosts, AcrossHostsByChunks)
+VERBENA_OPS_QUICK_OF(2)
+VERBENA_OPS_QUICK_OF(4)
+VERBENA_OPS_QUICK_OF(8)
+VERBENA_OPS_KNOWN(packets_exchange_of_2, kExchanges, ByPackets<2>)
+VERBENA_OPS_KNOWN(packets_exchange_of_4, kExchanges, ByPackets<4>)
+VERBENA_OPS_KERNEL(packets, GroupLaunch, (run_calls<ByPackets<0>>))
+VERBENA_OPS_KNOWN(chunks_all_reduce_of_2, kAllReduces, ByChunks<2>)
+VERBENA_OPS_KNOWN(chunks_all_reduce_of_4, kAllReduces, ByChunks<4>)
+VERBENA_OPS_KNOWN(chunks_exchange_of_2, kExchanges, ByChunks<2>)
+VERBENA_OPS_KNOWN(chunks_exchange_of_4, kExchanges, ByChunks<4>)
+VERBENA_OPS_KERNEL(chunks, GroupLaunch, (run_calls<ByChunks<0>>))
+VERBENA_OPS_KERNEL(across_hosts, GroupLaunch, (run_calls<AcrossHostsByChunks>))
 
 // Does nothing for a time.
 extern "C" __global__ void verbena_ops_pause(uint64_t length_ns) {

@@ -13,7 +13,7 @@ namespace verbena::ops {
 using namespace device;
 
 VERBENA_DEVICE GridStart start_of(const Launch& launch) {
-  return {launch.lets_next_start, launch.pause_after_ns};
+  return {launch.lets_next_start, launch.pause_before_ns, launch.pause_after_ns};
 }
 
 // How the block's data travels. kRanks is the team's size, or 0.
@@ -267,7 +267,6 @@ VERBENA_DEVICE SymmStatus run_call(const Launch& launch, const Call& call, const
 // what other kernels touch.
 template <typename Body>
 VERBENA_DEVICE void run_grid(const Launch& launch, const Body& body) {
-  if (launch.pause_before_ns != 0) pause(launch.pause_before_ns);
   const SymmStatus status = body();
   // No grid ends before those that it had to wait for, even if some of its blocks had nothing to do.
   wait_for_earlier_grids();
@@ -282,8 +281,28 @@ VERBENA_DEVICE void make_reduction(const Call& call, ReduceFloats& reduce) {
   reduce = {static_cast<DataType>(call.type)};
 }
 
+template <typename Way, Content kContent, typename Reduce = ReduceAny>
+VERBENA_DEVICE void run_call(const CallLaunch& launch) {
+  run_grid(launch, [&] {
+    Reduce reduce;
+    make_reduction(launch.call, reduce);
+    return run_call<Way, kContent>(launch, launch.call, reduce);
+  });
+}
+
+// An all-reduce that all_reduce_vectors() of OneShot or of TwoShot takes.
+template <typename Calls, int kRanks, typename T>
+VERBENA_DEVICE void run_vectors(const CallLaunch& launch) {
+  run_grid(launch, [&] {
+    Calls calls(launch.workspace, block_index(), blocks_per_grid(), start_of(launch));
+    (void)calls.template all_reduce_vectors<kRanks>(launch.call.input, launch.call.output,
+                                                    launch.call.length_bytes, ReduceAs<T>{});
+    return calls.finish();
+  });
+}
+
 template <typename Way, Content kContent = Content::kAnything, typename Reduce = ReduceAny>
-VERBENA_DEVICE void run_calls(const Launch& launch) {
+VERBENA_DEVICE void run_calls(const GroupLaunch& launch) {
   run_grid(launch, [&] {
     SymmStatus status = SymmStatus::kDone;
     for (uint32_t i = 0; i < launch.count_calls && status == SymmStatus::kDone; ++i) {

@@ -18,7 +18,7 @@ VERBENA_DEVICE Rounding choose_rounding(uint64_t seed) {
   }
 }
 
-// All-reduces alone, of sums. Runs as a way of run_calls().
+// All-reduces alone, of sums. Runs as a way of run_call().
 template <typename Terms, typename Sums, typename Rounding>
 struct ByCodec {
   template <typename Reduce>
@@ -99,9 +99,9 @@ struct NormArguments {
 };
 
 // Rows that are there.
-VERBENA_DEVICE void run_norm(const Launch& launch) {
+VERBENA_DEVICE void run_norm(const NormLaunch& launch) {
   run_grid(launch, [&] {
-    const NormArguments all(launch.calls[0]);
+    const NormArguments all(launch.call);
     start_of(launch)();
     all.norm_some(read_norm(launch.norm), all.input, block_index(), launch.norm.rows, launch.norm.x_step,
                   blocks_per_grid());
@@ -112,12 +112,11 @@ VERBENA_DEVICE void run_norm(const Launch& launch) {
 // An all-reduce and its norm: kKept vectors of each thread. Types and lengths have kernels of their own, as
 // compilers leave arrays of a kernel as long as all of these in memory.
 template <int kRanks, typename T, uint32_t kKept>
-VERBENA_DEVICE void run_all_reduce_norm(const Launch& launch) {
+VERBENA_DEVICE void run_all_reduce_norm(const NormLaunch& launch) {
   run_grid(launch, [&] {
-    const Call& call = launch.calls[0];
-    OneShot<> calls(launch.workspace, block_index(), blocks_per_grid());
+    const Call& call = launch.call;
+    OneShot<> calls(launch.workspace, block_index(), blocks_per_grid(), start_of(launch));
     const auto norm = __builtin_bit_cast(RmsNorm<T>, read_norm(launch.norm));
-    start_of(launch)();
     const SymmStatus status = all_reduce_norm<kRanks, kKept>(calls, reinterpret_cast<const T*>(call.input),
                                                              reinterpret_cast<T*>(call.output), norm);
     const SymmStatus end = calls.finish();
@@ -127,9 +126,9 @@ VERBENA_DEVICE void run_all_reduce_norm(const Launch& launch) {
 
 // A reduce-scatter, its norm, an all-gather; Calls is OneShot or Bulk.
 template <typename Calls>
-VERBENA_DEVICE void run_sharded_norm(const Launch& launch) {
+VERBENA_DEVICE void run_sharded_norm(const NormLaunch& launch) {
   run_grid(launch, [&] {
-    const NormArguments all(launch.calls[0]);
+    const NormArguments all(launch.call);
     Calls calls(launch.workspace, block_index(), blocks_per_grid());
     start_of(launch)();
     const SymmStatus status = reduce_scatter_norm_all_gather(

@@ -38,7 +38,12 @@ constexpr size_t kGrainBytes = 2 << 20;
 constexpr uint32_t kPatience_s = 60;
 
 using Clock = std::chrono::steady_clock;
-using Body = void (*)(const ops::Launch&);
+// What a kernel is told, and its body.
+struct Kernel {
+  size_t launch_bytes;
+  void (*body)(const void* launch);
+};
+using Kernels = std::map<std::string, Kernel>;
 
 int count_gpus() {
   const char* const text = std::getenv("FAKE_GPUS");
@@ -160,53 +165,82 @@ Stream* find_stream(CUstream stream) {
 
 // ---- Kernels ----
 
-template <typename Way, ops::Content kContent = ops::Content::kAnything, typename Reduce = device::ReduceAny>
-void run(const ops::Launch& launch) {
-  ops::run_calls<Way, kContent, Reduce>(launch);
+template <typename Launch, void (*kBody)(const Launch&)>
+Kernel make() {
+  return {sizeof(Launch), [](const void* launch) { kBody(*static_cast<const Launch*>(launch)); }};
 }
-template <typename Reduce, template <int kRanks> typename Way>
-void add_family(std::map<std::string, Body>& kernels, const std::string& name) {
-  const std::string key = "verbena_ops_" + name;
-  kernels[key + "_of_2"] = &run<Way<2>, ops::Content::kAllReduces, Reduce>;
-  kernels[key + "_of_4"] = &run<Way<4>, ops::Content::kAllReduces, Reduce>;
-  kernels[key + "_exchange_of_2"] = &run<Way<2>, ops::Content::kExchanges, Reduce>;
-  kernels[key + "_exchange_of_4"] = &run<Way<4>, ops::Content::kExchanges, Reduce>;
-  kernels[key + "_of_any"] = &run<Way<0>>;
-}
-template <typename Terms, typename Sums>
-void add_coded(std::map<std::string, Body>& kernels, const char* name) {
-  const std::string key = std::string("verbena_ops_coded_") + name;
-  kernels[key] = &run<ops::ByCodec<Terms, Sums, device::RoundToNearest>, ops::Content::kAllReduces>;
-  kernels[key + "_by_chance"] =
-      &run<ops::ByCodec<Terms, Sums, device::RoundByChance>, ops::Content::kAllReduces>;
-}
-template <typename Codec>
-void add_coded_packets(std::map<std::string, Body>& kernels, const char* name) {
-  const std::string key = std::string("verbena_ops_coded_packets_") + name;
-  kernels[key] = &run<ops::ByCodedPackets<Codec, device::RoundToNearest>, ops::Content::kAllReduces>;
-  kernels[key + "_by_chance"] =
-      &run<ops::ByCodedPackets<Codec, device::RoundByChance>, ops::Content::kAllReduces>;
+template <typename Way, ops::Content kContent, typename Reduce>
+Kernel make_call() {
+  return make<ops::CallLaunch, &ops::run_call<Way, kContent, Reduce>>();
 }
 template <int kRanks>
-void add_all_reduce_norm(std::map<std::string, Body>& kernels, const std::string& name) {
-  const std::string key = "verbena_ops_all_reduce_norm" + name;
-  kernels[key + "_float16_1"] = &ops::run_all_reduce_norm<kRanks, device::Half, 1>;
-  kernels[key + "_float16_2"] = &ops::run_all_reduce_norm<kRanks, device::Half, 2>;
-  kernels[key + "_bfloat16_1"] = &ops::run_all_reduce_norm<kRanks, device::Bfloat16, 1>;
-  kernels[key + "_bfloat16_2"] = &ops::run_all_reduce_norm<kRanks, device::Bfloat16, 2>;
+void add_known(Kernels& kernels) {
+  using ops::Content;
+  const std::string of = "_of_" + std::to_string(kRanks);
+  kernels["verbena_ops_packets_exchange" + of] =
+      make_call<ops::ByPackets<kRanks>, Content::kExchanges, device::ReduceFloats>();
+  kernels["verbena_ops_chunks_exchange" + of] =
+      make_call<ops::ByChunks<kRanks>, Content::kExchanges, device::ReduceFloats>();
+  kernels["verbena_ops_chunks_all_reduce" + of] =
+      make_call<ops::ByChunks<kRanks>, Content::kAllReduces, device::ReduceFloats>();
 }
-const std::map<std::string, Body>& list_kernels() {
-  static std::map<std::string, Body> kernels = {
-      {"verbena_ops_norm", &ops::run_norm},
-      {"verbena_ops_across_hosts", &run<ops::AcrossHostsByChunks>},
-      {"verbena_ops_sharded_norm_packets", &ops::run_sharded_norm<device::OneShot<>>},
-      {"verbena_ops_sharded_norm_chunks", &ops::run_sharded_norm<device::Bulk<>>},
-  };
-  static const bool are_added = [] {
-    add_family<device::ReduceFloats, ops::ByPackets>(kernels, "packets");
-    add_family<device::ReduceFloats, ops::ByChunks>(kernels, "chunks");
-    add_all_reduce_norm<2>(kernels, "_of_2");
-    add_all_reduce_norm<0>(kernels, "_of_any");
+template <int kRanks, typename T>
+void add_vectors(Kernels& kernels, const char* type) {
+  const std::string of = "_of_" + std::to_string(kRanks) + "_" + type;
+  kernels["verbena_ops_one_shot" + of] =
+      make<ops::CallLaunch, &ops::run_vectors<device::OneShot<>, kRanks, T>>();
+  kernels["verbena_ops_two_shot" + of] =
+      make<ops::CallLaunch, &ops::run_vectors<device::TwoShot<>, kRanks, T>>();
+}
+template <typename Way>
+void add_coded_way(Kernels& kernels, const std::string& name) {
+  kernels["verbena_ops_coded_" + name] = make_call<Way, ops::Content::kAllReduces, device::ReduceAny>();
+}
+template <typename Terms, typename Sums>
+void add_coded(Kernels& kernels, const std::string& name) {
+  add_coded_way<ops::ByCodec<Terms, Sums, device::RoundToNearest>>(kernels, name);
+  add_coded_way<ops::ByCodec<Terms, Sums, device::RoundByChance>>(kernels, name + "_by_chance");
+}
+template <typename Codec>
+void add_coded_packets(Kernels& kernels, const std::string& name) {
+  add_coded_way<ops::ByCodedPackets<Codec, device::RoundToNearest>>(kernels, "packets_" + name);
+  add_coded_way<ops::ByCodedPackets<Codec, device::RoundByChance>>(kernels, "packets_" + name + "_by_chance");
+}
+template <int kRanks, typename T>
+void add_norms(Kernels& kernels, const std::string& name) {
+  kernels["verbena_ops_all_reduce_norm" + name + "_1"] =
+      make<ops::NormLaunch, &ops::run_all_reduce_norm<kRanks, T, 1>>();
+  kernels["verbena_ops_all_reduce_norm" + name + "_2"] =
+      make<ops::NormLaunch, &ops::run_all_reduce_norm<kRanks, T, 2>>();
+}
+template <int kRanks>
+void add_of(Kernels& kernels) {
+  const std::string of = kRanks == 0 ? "_of_any" : "_of_" + std::to_string(kRanks);
+  add_norms<kRanks, device::Half>(kernels, of + "_float16");
+  add_norms<kRanks, device::Bfloat16>(kernels, of + "_bfloat16");
+  if constexpr (kRanks != 0) {
+    add_vectors<kRanks, float>(kernels, "float32");
+    add_vectors<kRanks, device::Half>(kernels, "float16");
+    add_vectors<kRanks, device::Bfloat16>(kernels, "bfloat16");
+  }
+}
+const Kernels& list_kernels() {
+  using ops::GroupLaunch, ops::NormLaunch;
+  static const Kernels all = [] {
+    Kernels kernels = {
+        {"verbena_ops_packets", make<GroupLaunch, &ops::run_calls<ops::ByPackets<0>>>()},
+        {"verbena_ops_chunks", make<GroupLaunch, &ops::run_calls<ops::ByChunks<0>>>()},
+        {"verbena_ops_across_hosts", make<GroupLaunch, &ops::run_calls<ops::AcrossHostsByChunks>>()},
+        {"verbena_ops_norm", make<NormLaunch, &ops::run_norm>()},
+        {"verbena_ops_sharded_norm_packets", make<NormLaunch, &ops::run_sharded_norm<device::OneShot<>>>()},
+        {"verbena_ops_sharded_norm_chunks", make<NormLaunch, &ops::run_sharded_norm<device::Bulk<>>>()},
+    };
+    add_known<2>(kernels);
+    add_known<4>(kernels);
+    add_of<2>(kernels);
+    add_of<4>(kernels);
+    add_of<8>(kernels);
+    add_of<0>(kernels);
     add_coded<device::Float8, device::Float8>(kernels, "float8");
     add_coded<device::Int8, device::Int8>(kernels, "int8");
     add_coded<device::Int6, device::Int6>(kernels, "int6");
@@ -219,27 +253,26 @@ const std::map<std::string, Body>& list_kernels() {
     add_coded_packets<device::Int6>(kernels, "int6");
     add_coded_packets<device::Int4>(kernels, "int4");
     add_coded_packets<device::MxFloat8>(kernels, "mx_float8");
-    return true;
+    return kernels;
   }();
-  static_cast<void>(are_added);
-  return kernels;
+  return all;
 }
 struct Function {
   std::string name;
-  Body body;  // null: the pause
+  Kernel kernel;  // no body: the pause
 };
 
 struct GridShape {
   unsigned blocks, threads, cluster = 1;
 };
-void run_grid(Body body, uint32_t gpu, const GridShape& grid, const ops::Launch& launch) {
+void run_grid(const Kernel& kernel, uint32_t gpu, const GridShape& grid, const void* launch) {
   static std::atomic<uint64_t> seed{1};
   emulator::World::Limits limits;
   limits.outside_patience_s = kPatience_s;
   limits.steps = ~uint64_t{0};
   emulator::World world(seed++, limits);
   world.add_grid(
-      gpu, grid.blocks, grid.threads, [&] { body(launch); }, grid.cluster);
+      gpu, grid.blocks, grid.threads, [&] { kernel.body(launch); }, grid.cluster);
   const std::string failure = world.run();
   if (failure.empty()) return;
   std::fprintf(stderr, "the emulated GPU: %s\n", failure.c_str());
@@ -249,13 +282,14 @@ void run_grid(Body body, uint32_t gpu, const GridShape& grid, const ops::Launch&
 CUresult launch(CUfunction handle, const GridShape& grid, CUstream stream, void** parameters) {
   const auto& function = *reinterpret_cast<const Function*>(handle);
   const auto gpu = static_cast<uint32_t>(current == nullptr ? 0 : current->gpu);
-  if (function.body == nullptr) {
+  if (function.kernel.body == nullptr) {
     const uint64_t length_ns = *static_cast<const uint64_t*>(parameters[0]);
     find_stream(stream)->push([=] { std::this_thread::sleep_for(std::chrono::nanoseconds(length_ns)); });
     return CUDA_SUCCESS;
   }
-  const auto arguments = std::make_shared<ops::Launch>(*static_cast<const ops::Launch*>(parameters[0]));
-  find_stream(stream)->push([=, body = function.body] { run_grid(body, gpu, grid, *arguments); });
+  const auto* const told = static_cast<const std::byte*>(parameters[0]);
+  const std::vector<std::byte> launch(told, told + function.kernel.launch_bytes);
+  find_stream(stream)->push([=, kernel = function.kernel] { run_grid(kernel, gpu, grid, launch.data()); });
   return CUDA_SUCCESS;
 }
 
@@ -613,7 +647,7 @@ API cuModuleGetFunction(CUfunction* function, CUmodule, const char* name) {
   const auto found = list_kernels().find(name);
   if (found == list_kernels().end() && name != std::string("verbena_ops_pause")) return kNotFound;
   *function = reinterpret_cast<CUfunction>(
-      new Function{name, found == list_kernels().end() ? nullptr : found->second});
+      new Function{name, found == list_kernels().end() ? Kernel{} : found->second});
   return CUDA_SUCCESS;
 }
 API cuFuncSetAttribute(CUfunction, int, int) {

@@ -85,6 +85,18 @@ struct BlockGroup {
   }
 };
 
+// A group whose rank and size are kept in registers: threads in a hurry do not compute them again.
+template <typename Group>
+struct KeptGroup : Group {
+  VERBENA_DEVICE explicit KeptGroup(const Group& group)
+      : Group(group), rank_(keep(group.rank())), size_(keep(group.size())) {}
+  VERBENA_DEVICE uint32_t rank() const { return rank_; }
+  VERBENA_DEVICE uint32_t size() const { return size_; }
+
+ private:
+  uint32_t rank_, size_;
+};
+
 // Some whole warps of a block, one after the other, with a hardware barrier of their own.
 struct WarpsGroup {
   uint32_t first_thread;   // a multiple of 32

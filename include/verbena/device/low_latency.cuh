@@ -198,7 +198,9 @@ struct Packet {
     return {data.x ^ kSentinel, data.y, data.z ^ kSentinel, data.w};
   }
   // Neither empty nor noted.
-  VERBENA_DEVICE static bool is_plain(const Data& stored) { return stored.x > kNoted && stored.z > kNoted; }
+  VERBENA_DEVICE static bool is_plain(const Data& stored) {
+    return static_cast<int>(stored.x > kNoted) & static_cast<int>(stored.z > kNoted);  // no branch
+  }
   VERBENA_DEVICE static void send_plain(char* there, const Data& stored) { detail::send_bits(there, stored); }
   // `note_bytes`: from a packet's place to its note's.
   VERBENA_DEVICE static void send(char* there, uint64_t note_bytes, const Data& stored, uint64_t epoch) {
@@ -227,9 +229,10 @@ struct Packet {
   // The data of what has come; its place is empty behind it. A strong store, as the sender's is: nothing but
   // the value orders the two.
   VERBENA_DEVICE static Data take(const Data& stored, char* here) {
-    detail::send_bits(here, Data{});
+    empty(here);
     return mask(stored);
   }
+  VERBENA_DEVICE static void empty(char* here) { detail::send_bits(here, Data{}); }
 };
 
 // Whether in a call each rank has got a message from every other one.
@@ -242,18 +245,17 @@ class MessageBytes {
  public:
   VERBENA_DEVICE MessageBytes(const Place& place, uint64_t length_bytes)
       : place_(place),
-        vectors_(detail::find_vectors(place)),
-        length_bytes_(static_cast<uint32_t>(length_bytes)) {
-    count_vectors_ = vectors_ == nullptr ? 0 : length_bytes_ / kVectorBytes;
-  }
+        vectors_(keep(detail::find_vectors(place))),
+        length_bytes_(static_cast<uint32_t>(length_bytes)),
+        count_vectors_(keep(vectors_ == nullptr ? 0 : length_bytes_ / kVectorBytes)) {}
   VERBENA_DEVICE Packet::Data load(uint32_t index) const {
     const uint32_t offset = Packet::offset(index);
-    return index < count_vectors_ ? detail::load_data(vectors_ + offset)
-                                  : detail::load_vector_apart(place_, offset, length_bytes_);
+    if (__builtin_expect(index < count_vectors_, 1)) return detail::load_data(vectors_ + offset);
+    return detail::load_vector_apart(place_, offset, length_bytes_);
   }
   VERBENA_DEVICE void store(uint32_t index, const Packet::Data& data) const {
     const uint32_t offset = Packet::offset(index);
-    if (index < count_vectors_) return detail::store_data(vectors_ + offset, data);
+    if (__builtin_expect(index < count_vectors_, 1)) return detail::store_data(vectors_ + offset, data);
     detail::store_vector_apart(place_, offset, length_bytes_, data);
   }
 
@@ -277,9 +279,10 @@ class Patience {
     member_ = member;
     return result_ = limits.check();
   }
-  // Of the last check.
-  VERBENA_DEVICE WaitResult result() const { return result_; }
-  VERBENA_DEVICE int32_t member() const { return member_; }
+  // Of the last check, as LowLatency::Trouble.
+  VERBENA_DEVICE uint32_t trouble() const {
+    return static_cast<uint32_t>(result_) | static_cast<uint32_t>(member_) << 8;
+  }
 
  private:
   const SymmContext& context_;
@@ -292,17 +295,22 @@ template <typename Context = SymmContext>
 class LowLatency {
  public:
   using Data = Packet::Data;
+  // Polls of a packet that is not late.
+  static constexpr uint32_t kPollsAtOnce = 64;
   // Calls that may be under way together: half of the copies of a slot.
   static constexpr uint32_t kCallsAtOnce = kSymmTurns / 2;
 
   // By all threads of the group that makes the calls; `block` is below the workspace's blocks, and no other
   // group uses it at the same time. The workspace outlives this.
   VERBENA_DEVICE LowLatency(const SymmWorkspace<Context>& workspace, uint32_t block)
-      : context_(workspace.context),
+      : workspace_(workspace),
+        context_(workspace.context),
         blocks_(workspace.blocks),
-        slots_(workspace.blocks.slots + block * uint64_t{kSymmTurns} *
-                                            static_cast<uint64_t>(workspace.context.team_size) *
-                                            workspace.blocks.slot_bytes),
+        slot_bytes_(keep(workspace.blocks.slot_bytes)),
+        turn_bytes_(keep(static_cast<uint64_t>(workspace.context.team_size) * slot_bytes_)),
+        slots_(keep(workspace.blocks.slots + block * uint64_t{kSymmTurns} * turn_bytes_)),
+        own_slots_(keep(slots_ + static_cast<uint64_t>(workspace.context.team_rank) * slot_bytes_)),
+        epoch_word_(keep(workspace.blocks.epochs + block)),
         block_(block) {}
 
   // The most that a message may have.
@@ -317,19 +325,18 @@ class LowLatency {
   // The first call of a kernel, which the kernels before it have ended; or the first `calls`, which are under
   // way together (packet by packet, below).
   template <typename Group = BlockGroup>
-  [[nodiscard]] VERBENA_DEVICE SymmStatus begin(const Group& group = {}, uint32_t calls = 1) {
-    if (const SymmStatus status = check(group); status != SymmStatus::kDone) return status;
+  [[nodiscard]] VERBENA_DEVICE SymmStatus begin(const Group& = {}, uint32_t calls = 1) {
+    if (const SymmStatus status = check(); status != SymmStatus::kDone) return status;
     load_epoch(calls);
     return SymmStatus::kDone;
   }
   // What begin() does, in two steps. Only the second one needs the kernels before this one to have ended.
-  template <typename Group = BlockGroup>
-  [[nodiscard]] VERBENA_DEVICE SymmStatus check(const Group& = {}) const {
+  [[nodiscard]] VERBENA_DEVICE SymmStatus check() const {
     if (block_ >= blocks_.count || blocks_.slot_bytes == 0) return SymmStatus::kInvalid;
     return context_.has_remote != 0 ? SymmStatus::kUnreachable : SymmStatus::kDone;
   }
   VERBENA_DEVICE void load_epoch(uint32_t calls = 1) {
-    epoch_ = load_relaxed<Scope::kGpu>(blocks_.epochs + block_) + 1;
+    epoch_ = load_relaxed<Scope::kGpu>(epoch_word_) + 1;
     calls_ = calls;
     unfenced_calls_ = 0;
   }
@@ -357,7 +364,7 @@ class LowLatency {
   [[nodiscard]] VERBENA_DEVICE SymmStatus finish(const Group& group = {}, Heard heard = Heard::kEverybody) {
     const SymmStatus status = close(group, heard);
     if (status == SymmStatus::kDone && group.elect())
-      store_relaxed<Scope::kGpu>(blocks_.epochs + block_, epoch_ + calls_ - 1);
+      store_relaxed<Scope::kGpu>(epoch_word_, epoch_ + calls_ - 1);
     return status;
   }
 
@@ -441,7 +448,7 @@ class LowLatency {
   template <int kRanks = 0>
   VERBENA_DEVICE void send_packet_to_all(uint32_t index, const Data& data, uint32_t ahead = 0) const {
     const Data stored = Packet::mask(data);
-    char* const mine = find_slot<kRanks>(context_.team_rank, ahead) + index * Packet::kBytes;
+    char* const mine = find_own_slot(ahead) + index * Packet::kBytes;
     if (Packet::is_plain(stored)) {
       for_peers<kRanks>([&](int64_t delta) { Packet::send_plain(detail::shift(mine, delta), stored); });
     } else {
@@ -470,8 +477,8 @@ class LowLatency {
     }
     return true;
   }
-  // Packets index[i] of each member, own[i] from this one; all of a few members are asked for at once.
-  // `has(i, member)`: whether its message has such a packet; if not there is nothing to wait for. `take(i,
+  // Packets index[i] of each member; all of a few members are asked for at once. `has(i, member)`: whether
+  // its packet comes here; if not there is nothing to wait for, and own[i] stands for it. `take(i,
   // terms)` for each index, in the order of ranks.
   template <int kRanks, uint32_t kCount, typename Has, typename Take>
   VERBENA_DEVICE bool receive_several(const uint32_t (&index)[kCount], const Has& has, Patience& patience,
@@ -485,18 +492,16 @@ class LowLatency {
       Terms<kRanks> terms;
       terms.first = kRanks == 0 ? first : 0;
       terms.count = kRanks == 0 && size - first < kMost ? size - first : kMost;
-      char* const here = find_slot<kRanks>(terms.first, ahead);
+      char* const here = find_slot(terms.first, ahead);
       const auto member_of = [&](uint32_t at) { return terms.first + static_cast<int32_t>(at % kStep); };
       const auto find = [&](uint32_t at) {
-        return here + at % kStep * blocks_.slot_bytes + index[at / kStep] * Packet::kBytes;
+        return here + at % kStep * slot_bytes_ + index[at / kStep] * Packet::kBytes;
       };
       uint32_t awaited = 0;
       VERBENA_UNROLL
       for (uint32_t at = 0; at < kCount * kStep; ++at) {
         const int32_t member = member_of(at);
-        if (static_cast<int32_t>(at % kStep) < terms.count && member != context_.team_rank &&
-            has(at / kStep, member))
-          awaited |= 1u << at;
+        if (static_cast<int32_t>(at % kStep) < terms.count && has(at / kStep, member)) awaited |= 1u << at;
       }
       Data stored[kCount * kStep];
       if (!await(awaited, stored, find, member_of, patience, ahead)) return false;
@@ -519,7 +524,9 @@ class LowLatency {
                                      Data (&data)[kCount], const Reduce& reduce) const {
     typename Reduce::template Sums<Data> sums[kCount];
     const bool have_come = receive_several<kRanks>(
-        index, [&](uint32_t i, int32_t) { return (which >> i & 1) != 0; }, patience, data, 0,
+        index,
+        [&](uint32_t i, int32_t member) { return member != context_.team_rank && (which >> i & 1) != 0; },
+        patience, data, 0,
         [&](uint32_t i, const Terms<kRanks>& terms) {
           reduce.add(sums[i], terms.data, terms.first, terms.count);
         });
@@ -529,6 +536,111 @@ class LowLatency {
       data[i] = reduce.template finish<Data>(sums[i], kRanks == 0 ? context_.team_size : kRanks);
     return true;
   }
+  // ---- What all members send to all, this one to itself too: nothing stays in registers while a thread
+  // waits, and no packet is another case than the others. What is rare is a call that is given values, so
+  // that loops are short and keep theirs in registers: data that needs notes, and packets that are late.
+
+  // Why a packet has not come: 0 if it has, or a WaitResult, and whose it is above that.
+  using Trouble = uint32_t;
+
+  // In front of a wait for earlier kernels: then what send_to_members() is told is at hand behind it.
+  template <int kRanks>
+  VERBENA_DEVICE void prepare() const {
+    VERBENA_UNROLL
+    for (int32_t member = 0; member < kRanks; ++member) (void)keep(find_delta<kRanks>(member));
+  }
+  template <int kRanks, uint32_t kCount>
+  VERBENA_DEVICE void send_to_members(const uint32_t (&index)[kCount], uint32_t which,
+                                      const Data (&data)[kCount]) const {
+    VERBENA_UNROLL
+    for (uint32_t i = 0; i < kCount; ++i) {
+      if ((which >> i & 1) == 0) continue;
+      const Data stored = Packet::mask(data[i]);
+      if (kRanks == 0 || __builtin_expect(!Packet::is_plain(stored), 0)) {
+        send_slowly(workspace_, block_, epoch_, index[i], stored);
+        continue;
+      }
+      char* const mine = find_own_slot(0) + index[i] * Packet::kBytes;
+      VERBENA_UNROLL
+      for (int32_t member = 0; member < kRanks; ++member)
+        Packet::send_plain(detail::shift(mine, find_delta<kRanks>(member)), stored);
+    }
+  }
+  // What `reduce` makes of packets index[i], those whose bit of `which` is set, becomes data[i].
+  template <int kRanks, uint32_t kCount, typename Reduce>
+  [[nodiscard]] VERBENA_DEVICE Trouble reduce_from_members(const uint32_t (&index)[kCount], uint32_t which,
+                                                           Data (&data)[kCount], const Reduce& reduce) const {
+    if (which == (1u << kCount) - 1) return reduce_all_of<kRanks>(index, data, reduce);
+    Trouble trouble = 0;
+    if constexpr (kCount > 1) {
+      VERBENA_UNROLL
+      for (uint32_t i = 0; i < kCount; ++i) {
+        if ((which >> i & 1) == 0 || trouble != 0) continue;
+        Data one[1] = {data[i]};
+        trouble = reduce_all_of<kRanks>({index[i]}, one, reduce);
+        data[i] = one[0];
+      }
+    }
+    return trouble;
+  }
+
+  // The other members, from the one behind this rank on, where each has something else for each.
+  template <int kRanks>
+  struct Peers {
+    static constexpr uint32_t kCount = kRanks - 1;
+    int32_t member[kCount];
+    int64_t delta_bytes[kCount];
+    char* here[kCount];  // where what it sends lies, in the first of the copies
+  };
+  template <int kRanks>
+  VERBENA_DEVICE Peers<kRanks> find_peers() const {
+    Peers<kRanks> peers;
+    VERBENA_UNROLL
+    for (uint32_t i = 0; i < peers.kCount; ++i) {
+      const int32_t behind = context_.team_rank + 1 + static_cast<int32_t>(i);
+      peers.member[i] = keep(behind < kRanks ? behind : behind - kRanks);
+      peers.delta_bytes[i] = keep(find_delta<kRanks>(peers.member[i]));
+      peers.here[i] = keep(slots_ + static_cast<uint32_t>(peers.member[i]) * slot_bytes_);
+    }
+    return peers;
+  }
+  template <int kRanks>
+  VERBENA_DEVICE void send_to_peer(const Peers<kRanks>& peers, uint32_t peer, uint32_t index,
+                                   const Data& data, uint32_t ahead) const {
+    const Data stored = Packet::mask(data);
+    if (__builtin_expect(!Packet::is_plain(stored), 0))
+      return send_slowly(workspace_, block_, epoch_ + ahead, index, stored, peers.member[peer]);
+    Packet::send_plain(detail::shift(find_own_slot(ahead) + index * Packet::kBytes, peers.delta_bytes[peer]),
+                       stored);
+  }
+  // Packets index[i] of all peers: data[i][k] of peer k.
+  template <int kRanks, uint32_t kCount>
+  [[nodiscard]] VERBENA_DEVICE Trouble receive_from_peers(const Peers<kRanks>& peers,
+                                                          const uint32_t (&index)[kCount], uint32_t ahead,
+                                                          Data (&data)[kCount][kRanks - 1]) const {
+    const auto find = [&](uint32_t i, uint32_t k) {
+      return find_turn(peers.here[k], ahead) + index[i] * Packet::kBytes;
+    };
+    if (poll_at_once(find, data)) return 0;
+    Trouble trouble = 0;
+    VERBENA_UNROLL
+    for (uint32_t i = 0; i < kCount; ++i) {
+      VERBENA_UNROLL
+      for (uint32_t k = 0; k < peers.kCount; ++k) {
+        if (trouble != 0) continue;
+        const Late late = receive_slowly(workspace_, block_, epoch_ + ahead, index[i], peers.member[k]);
+        data[i][k] = late.data;
+        trouble = late.trouble;
+      }
+    }
+    return trouble;
+  }
+  template <typename Group>
+  [[nodiscard]] VERBENA_DEVICE SymmStatus conclude(const Group& group, Trouble trouble) const {
+    if (__builtin_expect(group.any(trouble != 0), 0)) return fail(context_, group, block_, trouble);
+    return SymmStatus::kDone;
+  }
+
   // `body(index)` for a thread's packets of so many, kCount at a time and what is left one at a time, while
   // it says true, and what it says last: `index` is an array.
   template <uint32_t kCount = 2, typename Group, typename Body>
@@ -568,16 +680,16 @@ class LowLatency {
   }
   // For who knows where packets lie: where this rank's go to at `peer`, and where the peer's come to here.
   VERBENA_DEVICE char* find_slot_at(int32_t peer, uint32_t ahead = 0) const {
-    return detail::shift(find_slot(context_.team_rank, ahead), detail::get_delta(context_, peer));
+    return detail::shift(find_own_slot(ahead), detail::get_delta(context_, peer));
   }
   VERBENA_DEVICE char* find_slot_of(int32_t peer, uint32_t ahead = 0) const { return find_slot(peer, ahead); }
   // From a packet's place to its note's: the second half of each slot is notes.
-  VERBENA_DEVICE uint64_t note_bytes() const { return blocks_.slot_bytes / 2; }
+  VERBENA_DEVICE uint64_t note_bytes() const { return slot_bytes_ / 2; }
   // What all threads of the group make of their waits; `have_come`: none of this one's was in vain.
   template <typename Group>
   [[nodiscard]] VERBENA_DEVICE SymmStatus conclude(const Group& group, bool have_come,
                                                    const Patience& patience) const {
-    return group.any(!have_come) ? fail(group, have_come, patience) : SymmStatus::kDone;
+    return conclude(group, have_come ? 0 : patience.trouble());
   }
 
  private:
@@ -589,13 +701,13 @@ class LowLatency {
   }
 
   // Of this rank; `source` writes it.
-  template <int kRanks = 0>
   VERBENA_DEVICE char* find_slot(int32_t source, uint32_t ahead) const {
-    const uint32_t turn = static_cast<uint32_t>(epoch_ + ahead) % kSymmTurns;
-    const int32_t size = kRanks == 0 ? context_.team_size : kRanks;
-    return slots_ +
-           static_cast<uint64_t>(turn * static_cast<uint32_t>(size) + static_cast<uint32_t>(source)) *
-               blocks_.slot_bytes;
+    return find_turn(slots_, ahead) + static_cast<uint32_t>(source) * slot_bytes_;
+  }
+  // The one that is at the place of what this rank writes at others.
+  VERBENA_DEVICE char* find_own_slot(uint32_t ahead) const { return find_turn(own_slots_, ahead); }
+  VERBENA_DEVICE char* find_turn(char* slots, uint32_t ahead) const {
+    return slots + static_cast<uint32_t>(epoch_ + ahead) % kSymmTurns * turn_bytes_;
   }
   // What is stored at find(i) for each bit of `awaited`, from member_of(i). All are asked for each time.
   template <uint32_t kCount, typename Find, typename MemberOf>
@@ -623,9 +735,104 @@ class LowLatency {
     }
   }
   template <typename Group>
-  VERBENA_DEVICE_FAR SymmStatus fail(const Group& group, bool have_come, const Patience& patience) const {
-    return detail::conclude(context_, group, have_come ? WaitResult::kReached : patience.result(),
-                            {SymmWait::kPacket, block_, static_cast<uint32_t>(patience.member())});
+  VERBENA_DEVICE_FAR static SymmStatus fail(const Context& context, const Group group, uint32_t block,
+                                            Trouble trouble) {
+    return detail::conclude(context, group, static_cast<WaitResult>(trouble & 0xff),
+                            {SymmWait::kPacket, block, trouble >> 8});
+  }
+  template <int kRanks, uint32_t kCount, typename Reduce>
+  VERBENA_DEVICE Trouble reduce_all_of(const uint32_t (&index)[kCount], Data (&data)[kCount],
+                                       const Reduce& reduce) const {
+    if constexpr (kRanks != 0) {
+      char* const here = find_slot(0, 0);
+      const auto find = [&](uint32_t i, uint32_t member) {
+        return here + member * slot_bytes_ + index[i] * Packet::kBytes;
+      };
+      Data terms[kCount][kRanks];
+      if (poll_at_once(find, terms)) {
+        VERBENA_UNROLL
+        for (uint32_t i = 0; i < kCount; ++i) {
+          typename Reduce::template Sums<Data> sums;
+          reduce.add(sums, terms[i], 0, kRanks);
+          data[i] = reduce.template finish<Data>(sums, kRanks);
+        }
+        return 0;
+      }
+    }
+    Trouble trouble = 0;
+    VERBENA_UNROLL_BY(1)
+    for (uint32_t i = 0; i < kCount && trouble == 0; ++i) {
+      const Late late = reduce_slowly(workspace_, block_, epoch_, index[i], reduce);
+      data[i] = late.data;
+      trouble = late.trouble;
+    }
+    return trouble;
+  }
+  // The data of packets at find(i, k), if all come soon and need no notes; then their places are empty.
+  template <uint32_t kCount, uint32_t kSenders, typename Find>
+  VERBENA_DEVICE bool poll_at_once(const Find& find, Data (&data)[kCount][kSenders]) const {
+    const auto for_each = [&](const auto& body) {
+      VERBENA_UNROLL
+      for (uint32_t i = 0; i < kCount; ++i) {
+        VERBENA_UNROLL
+        for (uint32_t k = 0; k < kSenders; ++k) body(data[i][k], find(i, k));
+      }
+    };
+    bool are_plain = false;
+    for (uint32_t polls = 0; polls < kPollsAtOnce && !are_plain; ++polls) {
+      for_each([&](Data& stored, const char* here) { stored = Packet::poll(here); });
+      are_plain = true;
+      for_each([&](const Data& stored, const char*) {
+        are_plain = static_cast<int>(are_plain) & static_cast<int>(Packet::is_plain(stored));
+      });
+    }
+    if (__builtin_expect(!are_plain, 0)) return false;
+    for_each([&](Data& stored, char* here) { stored = Packet::take(stored, here); });
+    return true;
+  }
+  struct Late {
+    Data data;
+    Trouble trouble;
+  };
+  template <typename Reduce>
+  VERBENA_DEVICE_FAR static Late reduce_slowly(const SymmWorkspace<Context>& workspace, uint32_t block,
+                                               uint64_t epoch, uint32_t index, const Reduce reduce) {
+    LowLatency exchange(workspace, block);
+    exchange.epoch_ = epoch;
+    Patience patience(workspace.context);
+    typename Reduce::template Sums<Data> sums;
+    const Data none[1] = {};
+    const bool have_come = exchange.receive_several<0>(
+        {index}, [](uint32_t, int32_t) { return true; }, patience, none, 0,
+        [&](uint32_t, const Terms<0>& terms) { reduce.add(sums, terms.data, terms.first, terms.count); });
+    if (!have_come) return {Data{}, patience.trouble()};
+    return {reduce.template finish<Data>(sums, workspace.context.team_size), 0};
+  }
+  VERBENA_DEVICE_FAR static Late receive_slowly(const SymmWorkspace<Context>& workspace, uint32_t block,
+                                                uint64_t epoch, uint32_t index, int32_t member) {
+    LowLatency exchange(workspace, block);
+    exchange.epoch_ = epoch;
+    Patience patience(workspace.context);
+    Late late{};
+    if (!exchange.receive_packet(member, index, patience, late.data)) late.trouble = patience.trouble();
+    return late;
+  }
+  // To one member, or to all of them.
+  static constexpr int32_t kAll = -1;
+  VERBENA_DEVICE_FAR static void send_slowly(const SymmWorkspace<Context>& workspace, uint32_t block,
+                                             uint64_t epoch, uint32_t index, Data stored, int32_t to = kAll) {
+    LowLatency exchange(workspace, block);
+    exchange.epoch_ = epoch;
+    VERBENA_UNROLL_BY(1)
+    for (int32_t member = to == kAll ? 0 : to; member < (to == kAll ? workspace.context.team_size : to + 1);
+         ++member)
+      Packet::send(exchange.find_slot_at(member) + index * Packet::kBytes, exchange.note_bytes(), stored,
+                   epoch);
+  }
+  template <int kRanks>
+  VERBENA_DEVICE int64_t find_delta(int32_t member) const {
+    return kRanks != 0 && kRanks <= kSymmInlineDeltas ? context_.inline_deltas[member]
+                                                      : detail::get_delta(context_, member);
   }
   // `body(delta)` for each other member, from an address of ours to its; each rank begins with another one.
   template <int kRanks, typename Body>
@@ -635,8 +842,7 @@ class LowLatency {
     for (int32_t step = 1; step < size; ++step) {
       int32_t peer = context_.team_rank + step;
       if (peer >= size) peer -= size;
-      body(kRanks != 0 && kRanks <= kSymmInlineDeltas ? context_.inline_deltas[peer]
-                                                      : detail::get_delta(context_, peer));
+      body(find_delta<kRanks>(peer));
     }
   }
 
@@ -654,9 +860,13 @@ class LowLatency {
     return symm_lsa_barrier(context, block, group);
   }
 
+  const SymmWorkspace<Context>& workspace_;
   const Context& context_;
   const SymmBlocks& blocks_;
-  char* slots_;  // the block's own: nothing but the epoch has to be known to find one of them
+  // Nothing but the epoch has to be known to find one of the block's slots, and this rank's among them.
+  uint64_t slot_bytes_, turn_bytes_;
+  char *slots_, *own_slots_;
+  uint64_t* epoch_word_;
   uint32_t block_;
   uint32_t calls_ = 1;           // under way
   uint32_t unfenced_calls_ = 0;  // ended since the last fence or the begin of the kernel

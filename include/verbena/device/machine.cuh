@@ -25,6 +25,26 @@ VERBENA_DEVICE uint32_t flatten(uint32_t x, uint32_t y, uint32_t z, uint32_t wid
 }  // namespace detail
 #endif
 
+// The value, computed by now and kept in a register: compilers put what loads and computes behind a wait
+// otherwise, where it is used.
+template <typename T>
+VERBENA_DEVICE T keep(T value) {
+  static_assert(sizeof(T) == 4 || sizeof(T) == 8);
+#if VERBENA_PTX
+  if constexpr (sizeof(T) == 4) {
+    auto bits = __builtin_bit_cast(uint32_t, value);
+    asm volatile("" : "+r"(bits));
+    return __builtin_bit_cast(T, bits);
+  } else {
+    auto bits = __builtin_bit_cast(uint64_t, value);
+    asm volatile("" : "+l"(bits));
+    return __builtin_bit_cast(T, bits);
+  }
+#else
+  return value;
+#endif
+}
+
 VERBENA_DEVICE uint32_t thread_index() {
   uint32_t result = 0;
 #if VERBENA_EMULATED
@@ -327,12 +347,16 @@ VERBENA_DEVICE void pause(uint32_t nanoseconds) {
 // it does before that overlaps with them, where it was launched so (programmatic dependent launch).
 struct GridStart {
   uint32_t lets_next_start = 0;  // the next kernel may begin
-  uint32_t pause_ns = 0;         // for tests: behind that
+  // For tests: in front of the wait for earlier grids, and behind the trigger.
+  uint32_t pause_before_ns = 0, pause_after_ns = 0;
 
   VERBENA_DEVICE void operator()() const {
+    const uint32_t lets = keep(lets_next_start), after_ns = keep(pause_after_ns);
+    // A branch, in front of which compilers leave what is computed there.
+    if (pause_before_ns != 0) pause(pause_before_ns);
     wait_for_earlier_grids();
-    if (lets_next_start != 0) let_next_grid_start();
-    if (pause_ns != 0) pause(pause_ns);
+    if (lets != 0) let_next_grid_start();
+    if (after_ns != 0) pause(after_ns);
   }
 };
 

@@ -22,8 +22,8 @@ using device::Bfloat16;
 using device::Half;
 using device::RowQuantisation;
 using emulator::World;
-using ops::Launch;
 using ops::Norm;
+using ops::NormLaunch;
 
 constexpr unsigned char kUntouched = 0x5a;
 
@@ -82,13 +82,11 @@ struct Tensors {
   }
 
   // Rows `first_row` on of the residual: those of a share, or all.
-  void describe(Launch& launch, bool is_sharded) {
-    launch.count_calls = 1;
-    launch.calls[0].type = static_cast<uint32_t>(c.type);
-    launch.calls[0].input = reinterpret_cast<const char*>(input.data()) + c.offset * 2;
-    launch.calls[0].output =
-        reinterpret_cast<char*>(c.sums_in_place ? input.data() : sum.data()) + c.offset * 2;
-    launch.calls[0].length_bytes = c.rows * c.hidden * 2;
+  void describe(NormLaunch& launch, bool is_sharded) {
+    launch.call.type = static_cast<uint32_t>(c.type);
+    launch.call.input = reinterpret_cast<const char*>(input.data()) + c.offset * 2;
+    launch.call.output = reinterpret_cast<char*>(c.sums_in_place ? input.data() : sum.data()) + c.offset * 2;
+    launch.call.length_bytes = c.rows * c.hidden * 2;
     Norm& norm = launch.norm;
     norm = {};
     norm.rows = c.rows;
@@ -125,20 +123,20 @@ bool is_sharded(Way way) {
   return way >= Way::kShardedPackets;
 }
 template <int kRanks, typename T>
-void run_rows_as(const Launch& launch) {
+void run_rows_as(const NormLaunch& launch) {
   const uint64_t threads = uint64_t{device::threads_per_block()} * device::blocks_per_cluster();
   if (launch.norm.hidden * sizeof(T) > device::kVectorBytes * threads)
     return ops::run_all_reduce_norm<kRanks, T, 2>(launch);
   ops::run_all_reduce_norm<kRanks, T, 1>(launch);
 }
 template <int kRanks>
-void run_rows(const Launch& launch) {
-  if (launch.calls[0].type == static_cast<uint32_t>(device::DataType::kFloat16))
+void run_rows(const NormLaunch& launch) {
+  if (launch.call.type == static_cast<uint32_t>(device::DataType::kFloat16))
     return run_rows_as<kRanks, Half>(launch);
   run_rows_as<kRanks, Bfloat16>(launch);
 }
 template <int kRanks>
-void run_kernel(Way way, const Launch& launch) {
+void run_kernel(Way way, const NormLaunch& launch) {
   if (way == Way::kShardedPackets) return ops::run_sharded_norm<device::OneShot<>>(launch);
   if (way == Way::kShardedChunks) return ops::run_sharded_norm<device::Bulk<>>(launch);
   run_rows<kRanks>(launch);
@@ -179,10 +177,10 @@ class NormRanks {
     }
     Tensors expected(c, summed_, residual_, weight_, 0, c.rows);
     if (const std::string wrong = run_apart(expected); !wrong.empty()) return wrong;
-    std::vector<Launch> launches(ranks);
+    std::vector<NormLaunch> launches(ranks);
     World world(seed);
     for (uint64_t rank = 0; rank < ranks; ++rank) {
-      Launch& launch = launches[rank];
+      NormLaunch& launch = launches[rank];
       launch = {};
       launch.workspace = make_workspace(static_cast<int32_t>(rank), way);
       if (has_absent_block_) launch.workspace.context.timeout_ns = 1'000'000;
@@ -196,6 +194,8 @@ class NormRanks {
           device::store_relaxed<device::Scope::kGpu>(launches[rank].workspace.blocks.epochs + 1, 9);
         if (shape_.ranks == 2) {
           run_kernel<2>(way, launches[rank]);
+        } else if (shape_.ranks == 4) {
+          run_kernel<4>(way, launches[rank]);
         } else {
           run_kernel<0>(way, launches[rank]);
         }
@@ -255,7 +255,7 @@ class NormRanks {
   }
   // The norm alone, of sums that are there.
   std::string run_apart(Tensors& tensors) {
-    Launch launch{};
+    NormLaunch launch{};
     tensors.describe(launch, false);
     World world(7);
     world.add_grid(0, 3, shape_.threads, [&] { ops::run_norm(launch); });

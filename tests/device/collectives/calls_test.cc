@@ -21,8 +21,8 @@ namespace {
 using emulator::require;
 using emulator::World;
 using ops::Call;
+using ops::GroupLaunch;
 using ops::Kind;
-using ops::Launch;
 using ops::Layout;
 using ops::Lengths;
 
@@ -100,9 +100,9 @@ class Ranks {
   std::string run(uint64_t seed, const std::vector<Case>& cases, uint32_t chunk_bytes = 0) {
     const auto ranks = static_cast<size_t>(shape_.ranks);
     std::vector<std::vector<Tensor>> inputs(ranks), outputs(ranks);
-    std::vector<Launch> launches(ranks);
+    std::vector<GroupLaunch> launches(ranks);
     for (size_t rank = 0; rank < ranks; ++rank) {
-      Launch& launch = launches[rank];
+      GroupLaunch& launch = launches[rank];
       launch = {};
       launch.workspace = fleet_.workspace(static_cast<int32_t>(rank), 0, shape_.blocks, shape_.slot_bytes);
       launch.status = &status_[rank];
@@ -151,7 +151,7 @@ class Ranks {
   int64_t status(int32_t rank) const { return status_[static_cast<size_t>(rank)]; }
 
  private:
-  void place_in_hosts(int32_t rank, Launch& launch) {
+  void place_in_hosts(int32_t rank, ops::Launch& launch) {
     SymmWorkspace<>& host = host_workspaces_[static_cast<size_t>(rank)];
     const device::HostPlaces places = hosts_.places(rank);
     if (places.hosts == 1) return;

@@ -1,6 +1,8 @@
-// All-reduce in one shot on emulated GPUs: every size and alignment, 1 to 16 ranks, any bits, several blocks,
-// calls in one kernel and from launch to launch; the same bits on every rank, and nothing beside the output.
+// All-reduce in one shot, and of whole vectors in one and in two, on emulated GPUs: every size and alignment,
+// 1 to 16 ranks, any bits, several blocks, calls in one kernel and from launch to launch; the same bits on
+// every rank, and nothing beside the output.
 #include "verbena/device/collectives/one_shot.cuh"
+#include "verbena/device/collectives/two_shot.cuh"
 
 #include <gtest/gtest.h>
 
@@ -19,6 +21,7 @@ namespace {
 using device::Bfloat16;
 using device::Half;
 using device::OneShot;
+using device::TwoShot;
 using emulator::require;
 using emulator::World;
 
@@ -36,6 +39,9 @@ struct Shape {
 };
 
 constexpr uint64_t kLaunches = emulator::kSanitizer ? 20 : 200, kSeeds = emulator::kSanitizer ? 1 : 6;
+// Many threads poll for long while the others have not begun, and time runs the faster the longer they do.
+constexpr World::Limits kPatient{.stalled_steps = 20'000'000};
+constexpr uint64_t kNever_ns = uint64_t{1} << 60;
 constexpr uint64_t kUntouched = 0x5a5a5a5a5a5a5a5a;
 
 // 16 bytes aligned, and full of what is expected to stay.
@@ -81,20 +87,25 @@ class Ranks {
   explicit Ranks(const Shape& shape)
       : shape_(shape),
         fleet_(shape.ranks, INT32_MAX,
-               Fleet::measure_workspace(shape.ranks, shape.blocks, shape.slot_bytes)) {}
+               Fleet::measure_workspace(shape.ranks, shape.blocks, shape.slot_bytes)) {
+    for (int32_t rank = 0; rank < shape.ranks; ++rank) fleet_.context(rank).timeout_ns = kNever_ns;
+  }
 
   // The calls in one launch, on data drawn from the seed; "" or what is wrong.
-  std::string run(uint64_t seed, const std::vector<Call>& calls) {
+  template <typename Calls = OneShot<>>
+  std::string run(uint64_t seed, const std::vector<Call>& calls, bool are_vectors = false) {
     draw(seed, calls);
-    World world(seed);
+    World world(seed, kPatient);
     for (int32_t rank = 0; rank < shape_.ranks; ++rank)
-      world.add_grid(static_cast<uint32_t>(rank), shape_.blocks, shape_.threads, [this, rank, seed, &calls] {
+      world.add_grid(static_cast<uint32_t>(rank), shape_.blocks, shape_.threads, [=, this, &calls] {
         const SymmWorkspace<> mine = fleet_.workspace(rank, 0, shape_.blocks, shape_.slot_bytes);
-        OneShot<> one_shot(mine, device::block_index(), shape_.blocks);
+        Calls one_shot(mine, device::block_index(), shape_.blocks);
         for (size_t i = 0; i < calls.size(); ++i) {
           // Ranks come late, another one each time.
           if ((seed + i + static_cast<uint64_t>(rank)) % 3 == 0) device::pause(500'000);
-          require(reduce(one_shot, rank, i, calls[i]) == SymmStatus::kDone, "all_reduce");
+          const SymmStatus status =
+              are_vectors ? reduce_vectors(one_shot, rank, i, calls[i]) : reduce(one_shot, rank, i, calls[i]);
+          require(status == SymmStatus::kDone, "all_reduce");
         }
         require(one_shot.finish() == SymmStatus::kDone, "finish");
       });
@@ -115,9 +126,20 @@ class Ranks {
                             : reinterpret_cast<T*>(
                                   outputs_[static_cast<size_t>(rank)][i].at(kMargin + call.output_offset));
   }
-  SymmStatus reduce(OneShot<>& one_shot, int32_t rank, size_t i, const Call& call) {
+  template <typename Calls>
+  SymmStatus reduce_vectors(Calls& calls, int32_t rank, size_t i, const Call& call) {
+    const auto* const from = reinterpret_cast<const char*>(input(rank, i, call));
+    auto* const to = reinterpret_cast<char*>(output(rank, i, call));
+    const uint64_t length_bytes = call.count * sizeof(T);
+    const device::ReduceAs<T> reduce;
+    if (shape_.ranks == 2) return calls.template all_reduce_vectors<2>(from, to, length_bytes, reduce);
+    if (shape_.ranks == 4) return calls.template all_reduce_vectors<4>(from, to, length_bytes, reduce);
+    return calls.template all_reduce_vectors<8>(from, to, length_bytes, reduce);
+  }
+  template <typename Calls>
+  SymmStatus reduce(Calls& one_shot, int32_t rank, size_t i, const Call& call) {
     if (shape_.ranks == 3 && i % 2 == 1)
-      return one_shot.all_reduce<3>(input(rank, i, call), output(rank, i, call), call.count);
+      return one_shot.template all_reduce<3>(input(rank, i, call), output(rank, i, call), call.count);
     return one_shot.all_reduce(input(rank, i, call), output(rank, i, call), call.count);
   }
 
@@ -213,6 +235,41 @@ TYPED_TEST(OneShotTest, AnyNumberOfRanks) {
   }
 }
 
+// Whole vectors: none, one, fewer than there are threads, several for each of them; launch after launch, ways
+// in turn, so that each goes on where another one ended. Of eight ranks few wait at a time: all of them
+// together are slow to emulate.
+TYPED_TEST(OneShotTest, Vectors) {
+  for (const int32_t count : {2, 4, 8}) {
+    Ranks<TypeParam> ranks({count, 2, 32, 2048});
+    const uint64_t most = count == 8 ? 11 : 80;
+    const auto make_calls = [&](uint64_t turn, uint64_t unit_bytes) {
+      const auto call = [&](uint64_t units, uint64_t i) {
+        return Call{units * unit_bytes / sizeof(TypeParam), turn % 2 * 16, i * 16, i == 1};
+      };
+      return std::vector<Call>{call(turn % 7, 0), call(turn * 5 % most, 1), call(most, 2)};
+    };
+    const auto size = static_cast<uint64_t>(count);
+    for (uint64_t turn = 0; turn < (emulator::kSanitizer ? 2 : 7); ++turn) {
+      ASSERT_EQ(ranks.run(turn, make_calls(turn, 16), true), "") << count << " " << turn;
+      ASSERT_EQ(ranks.template run<TwoShot<>>(turn, make_calls(turn, 16 * size), true), "")
+          << count << " two shots " << turn;
+      ASSERT_EQ(ranks.template run<TwoShot<>>(turn, {{turn * 13 % 70, turn % 16, 3}}), "")
+          << count << " any bytes " << turn;
+    }
+  }
+}
+// Two shots in as many rounds as slots of few packets need.
+TYPED_TEST(OneShotTest, VectorsInRounds) {
+  for (const int32_t count : {2, 4}) {
+    Ranks<TypeParam> ranks({count, 2, 32, 128});
+    for (uint64_t units = 1; units < 70; units += 17)
+      EXPECT_EQ(ranks.template run<TwoShot<>>(
+                    units, {{units * 16 * static_cast<uint64_t>(count) / sizeof(TypeParam), 0, 0}}, true),
+                "")
+          << count << " " << units;
+  }
+}
+
 // As a graph that is replayed: lengths change from launch to launch, so that old packets lie behind them.
 TYPED_TEST(OneShotTest, LaunchAfterLaunch) {
   Ranks<TypeParam> ranks({2, 3, 32, 256});
@@ -289,6 +346,85 @@ TEST(OneShot, ADeadPeerIsNamed) {
   EXPECT_EQ(static_cast<SymmWait>(failure & 0xff), SymmWait::kPacket);
   EXPECT_EQ(failure >> kSymmFailurePeer & kSymmNobody, 2U);
   EXPECT_EQ(fleet.workspace(0, 0, 1, kSlotBytes).blocks.epochs[0], 0U) << "a failed call has not ended";
+}
+
+// The same of whole vectors, in one shot and in two: some of the block's threads wait in vain.
+template <typename Calls>
+void expect_named_in_vectors() {
+  constexpr uint64_t kSlotBytes = 1024;
+  Fleet fleet(4, INT32_MAX, Fleet::measure_workspace(4, 1, kSlotBytes));
+  alignas(16) float inputs[4][32] = {}, outputs[4][32] = {};
+  World world(1, kPatient);
+  for (int32_t rank = 0; rank < 3; ++rank) {
+    fleet.context(rank).timeout_ns = 50'000'000;
+    world.add_grid(static_cast<uint32_t>(rank), 1, 32, [&, rank] {
+      const SymmWorkspace<> mine = fleet.workspace(rank, 0, 1, kSlotBytes);
+      Calls calls(mine, 0, 1);
+      const auto reduce = [&] {
+        return calls.template all_reduce_vectors<4>(reinterpret_cast<const char*>(inputs[rank]),
+                                                    reinterpret_cast<char*>(outputs[rank]),
+                                                    sizeof(inputs[rank]), device::ReduceAs<float>{});
+      };
+      require(reduce() == SymmStatus::kTimedOut, "all_reduce");
+      require(reduce() == SymmStatus::kTimedOut, "the next one");
+      require(calls.finish() == SymmStatus::kTimedOut, "finish");
+    });
+  }
+  EXPECT_EQ(world.run(), "");
+  const uint64_t failure = *fleet.workspace(0, 0, 1, kSlotBytes).context.failure;
+  EXPECT_EQ(static_cast<SymmWait>(failure & 0xff), SymmWait::kPacket);
+  EXPECT_EQ(failure >> kSymmFailurePeer & kSymmNobody, 3U);
+}
+TEST(OneShot, ADeadPeerIsNamedInVectors) {
+  expect_named_in_vectors<OneShot<>>();
+}
+TEST(TwoShot, ADeadPeerIsNamedInVectors) {
+  expect_named_in_vectors<TwoShot<>>();
+}
+
+// What all_reduce_vectors() is not for.
+template <typename Calls>
+void expect_refused_vectors(uint64_t unit_bytes) {
+  constexpr uint64_t kSlotBytes = 256;
+  Fleet fleet(2, INT32_MAX, Fleet::measure_workspace(2, 1, kSlotBytes));
+  alignas(16) char input[512] = {}, output[512] = {};
+  World world(0);
+  world.add_grid(0, 1, 32, [&] {
+    const SymmWorkspace<> mine = fleet.workspace(0, 0, 1, kSlotBytes);
+    const auto status = [&](auto ranks, uint64_t from, uint64_t to, uint64_t length_bytes) {
+      Calls calls(mine, 0, 1);
+      return calls.template all_reduce_vectors<decltype(ranks)::value>(
+          input + from, output + to, length_bytes, device::ReduceAs<float>{});
+    };
+    using Two = std::integral_constant<int, 2>;
+    using Four = std::integral_constant<int, 4>;
+    require(status(Two{}, 0, 0, 0) == SymmStatus::kDone, "nothing to do");
+    require(status(Two{}, 4, 0, unit_bytes) == SymmStatus::kInvalid, "an input between vectors");
+    require(status(Two{}, 0, 8, unit_bytes) == SymmStatus::kInvalid, "an output between vectors");
+    require(status(Two{}, 0, 0, unit_bytes + 4) == SymmStatus::kInvalid, "half a vector");
+    require(status(Four{}, 0, 0, 4 * unit_bytes) == SymmStatus::kInvalid, "a team of another size");
+  });
+  EXPECT_EQ(world.run(), "");
+}
+TEST(OneShot, RefusesOtherThanVectors) {
+  expect_refused_vectors<OneShot<>>(16);
+}
+TEST(TwoShot, RefusesOtherThanVectors) {
+  expect_refused_vectors<TwoShot<>>(32);
+}
+TEST(OneShot, RefusesVectorsWithoutRoom) {
+  constexpr uint64_t kSlotBytes = 256;
+  Fleet fleet(2, INT32_MAX, Fleet::measure_workspace(2, 1, kSlotBytes));
+  alignas(16) char data[256] = {};
+  World world(0);
+  world.add_grid(0, 1, 32, [&] {
+    const SymmWorkspace<> mine = fleet.workspace(0, 0, 1, kSlotBytes);
+    OneShot<> calls(mine, 0, 1);
+    require(calls.all_reduce_vectors<2>(data, data, kSlotBytes / 2 + 16, device::ReduceAs<float>{}) ==
+                SymmStatus::kInvalid,
+            "more than a slot has room for");
+  });
+  EXPECT_EQ(world.run(), "");
 }
 
 TEST(OneShot, RefusesBlocksThatTheWorkspaceHasNot) {

@@ -57,7 +57,9 @@ template <int kRanks = 0, uint32_t kKept = 1, typename Calls, typename T>
   const uint32_t clusters = blocks_per_grid() / blocks_per_cluster();
   const uint64_t first = block_index() / blocks_per_cluster();
   (void)detail::find_row_words(0);
-  SymmStatus status = SymmStatus::kDone;
+  const KeptGroup<BlockGroup> group{BlockGroup{}};
+  const auto count = static_cast<uint32_t>(mine);
+  SymmStatus status = calls.template begin_vectors<kRanks>(count, group);
   for (uint64_t row = first; row < norm.rows; row += clusters) {
     Vector16 some[kKept];
     VERBENA_UNROLL
@@ -65,12 +67,13 @@ template <int kRanks = 0, uint32_t kKept = 1, typename Calls, typename T>
       some[k] = __builtin_bit_cast(
           Vector16, rows.load_numbers(input + row * norm.hidden, rows.find_vector(k), is_input_aligned));
     // A block without a part has nothing to say on any rank.
-    if (mine != 0) status = calls.template send_vectors<kRanks>(some, mine);
+    if (mine != 0 && status == SymmStatus::kDone)
+      status = calls.template send_vectors<kRanks, kKept>(some, count, group);
     rows.load_terms(row);
     // All blocks have begun before the first of them puts a word.
     if (row == first) sync_cluster();
     if (mine != 0 && status == SymmStatus::kDone)
-      status = calls.template reduce_vectors<kRanks>(some, mine, ReduceAs<T>{});
+      status = calls.template reduce_vectors<kRanks, kKept>(some, count, ReduceAs<T>{}, group);
     Packed<T> x[kKept];
     VERBENA_UNROLL
     for (uint32_t k = 0; k < kKept; ++k) {

@@ -39,7 +39,7 @@ class OneShot {
         start_(start),
         block_(block),
         blocks_(blocks) {
-    if (block >= blocks || blocks > workspace.blocks.count) status_ = SymmStatus::kInvalid;
+    status_ = block >= blocks || blocks > workspace.blocks.count ? SymmStatus::kInvalid : exchange_.check();
   }
 
   // `output` becomes the sum of all ranks' `input`, `count` numbers of float, Half, Bfloat16, E4m3 or
@@ -67,6 +67,37 @@ class OneShot {
         [&](const Exchange&, uint64_t offset, uint32_t length) {
           return reduce_message<kRanks>(input + offset, output + offset, length, first, reduce, group);
         });
+  }
+
+  // The same of one message of whole vectors, at multiples of 16: nothing else is looked at, which makes it
+  // the fastest. A thread sends all that it has, and then waits for one vector after the other.
+  template <int kRanks, typename Reduce, typename Group = BlockGroup>
+  [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce_vectors(const char* input, char* output,
+                                                             uint64_t length_bytes, const Reduce& reduce,
+                                                             const Group& threads = {}) {
+    const KeptGroup<Group> group(threads);
+    const Part part = find_part(length_bytes, block_, blocks_, kVectorBytes);
+    if (detail::offset_in_vector(input) != 0 || detail::offset_in_vector(output) != 0 ||
+        length_bytes % kVectorBytes != 0)
+      status_ = SymmStatus::kInvalid;
+    const auto count = static_cast<uint32_t>(part.length_bytes / kVectorBytes);
+    if (status_ != SymmStatus::kDone || count == 0) return status_;
+    const char* const from = keep(input + part.begin);
+    char* const to = keep(output + part.begin);
+    if (begin_vectors<kRanks>(count, group) != SymmStatus::kDone) return status_;
+    Vector16 first{};
+    if (group.rank() < count) first = detail::load_data(from + Packet::offset(group.rank()));
+    if (!begin_message(group)) return status_;
+    if (group.rank() < count) exchange_.template send_to_members<kRanks>({group.rank()}, 1, {first});
+    for (uint32_t i = group.rank() + group.size(); i < count; i += group.size())
+      exchange_.template send_to_members<kRanks>({i}, 1, {detail::load_data(from + Packet::offset(i))});
+    typename Exchange::Trouble trouble = 0;
+    for (uint32_t i = group.rank(); i < count && trouble == 0; i += group.size()) {
+      Vector16 vector[1];
+      trouble = exchange_.template reduce_from_members<kRanks>({i}, 1, vector, reduce);
+      if (trouble == 0) detail::store_data(to + Packet::offset(i), vector[0]);
+    }
+    return status_ = exchange_.conclude(group, trouble);
   }
 
   // The block's part of a tensor, of whole units of so many bytes: `body(exchange, offset, length_bytes)`
@@ -134,35 +165,29 @@ class OneShot {
 
   // An all-reduce of `count` vectors that stay in registers, as one message, in two halves: between them the
   // group may load what it needs behind it. vectors[k] is number k * group.size() + group.rank(), and of no
-  // use behind the last one.
-  template <int kRanks = 0, uint32_t kVectors, typename Group = BlockGroup>
-  [[nodiscard]] VERBENA_DEVICE SymmStatus send_vectors(const Vector16 (&vectors)[kVectors], uint64_t count,
-                                                       const Group& group = {}) {
-    if (status_ == SymmStatus::kDone &&
-        (!exchange_.is_size(kRanks) || count > kVectors * uint64_t{group.size()} ||
-         count * kVectorBytes > exchange_.capacity_bytes()))
+  // use behind the last one. begin_vectors() comes first, once for messages of up to so many.
+  template <int kRanks, typename Group = BlockGroup>
+  [[nodiscard]] VERBENA_DEVICE SymmStatus begin_vectors(uint32_t count, const Group& group = {}) {
+    if (!exchange_.is_size(kRanks) || uint64_t{count} * kVectorBytes > exchange_.capacity_bytes())
       status_ = SymmStatus::kInvalid;
-    if (status_ != SymmStatus::kDone || !start(group) || !begin_message(group)) return status_;
-    VERBENA_UNROLL
-    for (uint32_t k = 0; k < kVectors; ++k) {
-      const uint32_t index = k * group.size() + group.rank();
-      if (index < count) exchange_.template send_packet_to_all<kRanks>(index, vectors[k]);
-    }
+    exchange_.template prepare<kRanks>();
+    (void)start(group);
+    return status_;
+  }
+  template <int kRanks, uint32_t kVectors, typename Group = BlockGroup>
+  [[nodiscard]] VERBENA_DEVICE SymmStatus send_vectors(const Vector16 (&vectors)[kVectors], uint32_t count,
+                                                       const Group& group = {}) {
+    if (status_ != SymmStatus::kDone || !begin_message(group)) return status_;
+    uint32_t index[kVectors];
+    const uint32_t which = find_vectors(count, group, index);
+    exchange_.template send_to_members<kRanks>(index, which, vectors);
     return status_;
   }
   // `vectors` as they were sent: they become the result.
-  template <int kRanks = 0, uint32_t kVectors, typename Reduce, typename Group = BlockGroup>
-  [[nodiscard]] VERBENA_DEVICE SymmStatus reduce_vectors(Vector16 (&vectors)[kVectors], uint64_t count,
+  template <int kRanks, uint32_t kVectors, typename Reduce, typename Group = BlockGroup>
+  [[nodiscard]] VERBENA_DEVICE SymmStatus reduce_vectors(Vector16 (&vectors)[kVectors], uint32_t count,
                                                          const Reduce& reduce, const Group& group = {}) {
-    Patience patience(context_);
-    uint32_t index[kVectors], which = 0;
-    VERBENA_UNROLL
-    for (uint32_t k = 0; k < kVectors; ++k) {
-      index[k] = k * group.size() + group.rank();
-      if (index[k] < count) which |= 1u << k;
-    }
-    const bool have_come = exchange_.template reduce_several<kRanks>(index, which, patience, vectors, reduce);
-    return status_ = exchange_.conclude(group, have_come, patience);
+    return status_ = exchange_.conclude(group, reduce_kept<kRanks>(vectors, count, reduce, group));
   }
 
   // Behind the last call of a kernel. The first error of the calls, if there was one.
@@ -188,11 +213,30 @@ class OneShot {
     }
   };
 
+  template <uint32_t kVectors, typename Group>
+  VERBENA_DEVICE static uint32_t find_vectors(uint32_t count, const Group& group,
+                                              uint32_t (&index)[kVectors]) {
+    uint32_t which = 0;
+    VERBENA_UNROLL
+    for (uint32_t k = 0; k < kVectors; ++k) {
+      index[k] = k * group.size() + group.rank();
+      if (index[k] < count) which |= 1u << k;
+    }
+    return which;
+  }
+  template <int kRanks, uint32_t kVectors, typename Reduce, typename Group>
+  VERBENA_DEVICE auto reduce_kept(Vector16 (&vectors)[kVectors], uint32_t count, const Reduce& reduce,
+                                  const Group& group) const {
+    uint32_t index[kVectors];
+    const uint32_t which = find_vectors(count, group, index);
+    return exchange_.template reduce_from_members<kRanks>(index, which, vectors, reduce);
+  }
   template <typename Group>
-  VERBENA_DEVICE bool start(const Group& group) {
-    if (has_begun_) return true;
-    status_ = exchange_.check(group);
-    if (status_ == SymmStatus::kDone) start_();
+  VERBENA_DEVICE bool start(const Group&) {
+    if (!has_started_ && status_ == SymmStatus::kDone) {
+      start_();
+      has_started_ = true;
+    }
     return status_ == SymmStatus::kDone;
   }
   // Turns are taken before a message and not behind it, as nobody knows which is a kernel's last.
@@ -219,30 +263,28 @@ class OneShot {
                                            const Data& first, const Reduce& reduce, const Group& group) {
     const MessageBytes from(input, length_bytes);
     const MessageBytes to(output, length_bytes);
-    Patience patience(context_);
     const uint32_t packets = Packet::count(length_bytes);
     Data data = first;
-    bool have_come = true;
+    typename Exchange::Trouble trouble = 0;
     uint32_t index = group.rank();
-    while (index < packets && packets - index > group.size() && have_come) {
+    while (index < packets && packets - index > group.size() && trouble == 0) {
       const uint32_t both[2] = {index, index + group.size()};
       Data pair[2] = {data, from.load(both[1])};
-      exchange_.template send_packet_to_all<kRanks>(both[0], pair[0]);
-      exchange_.template send_packet_to_all<kRanks>(both[1], pair[1]);
+      exchange_.template send_to_members<kRanks>(both, 3, pair);
       index += 2 * group.size();
       if (index < packets) data = from.load(index);
-      have_come = exchange_.template reduce_several<kRanks>(both, 3, patience, pair, reduce);
-      if (!have_come) break;
+      trouble = exchange_.template reduce_from_members<kRanks>(both, 3, pair, reduce);
+      if (trouble != 0) break;
       to.store(both[0], pair[0]);
       to.store(both[1], pair[1]);
     }
-    if (index < packets && have_come) {
-      exchange_.template send_packet_to_all<kRanks>(index, data);
+    if (index < packets && trouble == 0) {
       Data one[1] = {data};
-      have_come = exchange_.template reduce_several<kRanks>({index}, 1, patience, one, reduce);
-      if (have_come) to.store(index, one[0]);
+      exchange_.template send_to_members<kRanks>({index}, 1, one);
+      trouble = exchange_.template reduce_from_members<kRanks>({index}, 1, one, reduce);
+      if (trouble == 0) to.store(index, one[0]);
     }
-    return exchange_.conclude(group, have_come, patience);
+    return exchange_.conclude(group, trouble);
   }
 
   template <int kRanks, typename Plan, typename Group, typename Receive>
@@ -411,7 +453,7 @@ class OneShot {
   const Context& context_;
   GridStart start_;
   uint32_t block_, blocks_;
-  bool has_begun_ = false;
+  bool has_started_ = false, has_begun_ = false;
   SymmStatus status_ = SymmStatus::kDone;
 };
 

@@ -27,7 +27,7 @@ class TwoShot {
         start_(start),
         block_(block),
         blocks_(blocks) {
-    if (block >= blocks || blocks > workspace.blocks.count) status_ = SymmStatus::kInvalid;
+    status_ = block >= blocks || blocks > workspace.blocks.count ? SymmStatus::kInvalid : exchange_.check();
   }
 
   // As OneShot's, in place too.
@@ -48,6 +48,7 @@ class TwoShot {
     const uint64_t room = exchange_.capacity_bytes() * size;
     const uint64_t most = room < kMostBytes ? room : kMostBytes;
     for (uint64_t at = 0; at < part.length_bytes; at += most) {
+      if (!has_begun_) start_();
       if (!begin_messages(group)) return status_;
       const auto length = static_cast<uint32_t>(detail::cut_round(part, at, most));
       const uint64_t offset = part.begin + at;
@@ -55,6 +56,33 @@ class TwoShot {
       if (status_ != SymmStatus::kDone) return status_;
     }
     return SymmStatus::kDone;
+  }
+
+  // As OneShot::all_reduce_vectors(), of any number of vectors of which each rank sums as many.
+  template <int kRanks, typename Reduce, typename Group = BlockGroup>
+  [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce_vectors(const char* input, char* output,
+                                                             uint64_t length_bytes, const Reduce& reduce,
+                                                             const Group& threads = {}) {
+    const KeptGroup<Group> group(threads);
+    const uint64_t share_bytes = length_bytes / kRanks;
+    const Part part = find_part(share_bytes, block_, blocks_, kVectorBytes);
+    if (!exchange_.is_size(kRanks) || detail::offset_in_vector(input) != 0 ||
+        detail::offset_in_vector(output) != 0 || length_bytes % (kRanks * kVectorBytes) != 0)
+      status_ = SymmStatus::kInvalid;
+    if (status_ != SymmStatus::kDone || part.length_bytes == 0) return status_;
+    const auto peers = exchange_.template find_peers<kRanks>();
+    Shares<kRanks> shares;
+    shares.own = keep(static_cast<uint32_t>(context_.team_rank) * share_bytes + part.begin);
+    VERBENA_UNROLL
+    for (uint32_t k = 0; k < peers.kCount; ++k)
+      shares.of_peer[k] = keep(static_cast<uint32_t>(peers.member[k]) * share_bytes + part.begin);
+    if (!has_begun_) start_();
+    const uint64_t most = exchange_.capacity_bytes() / kVectorBytes * kVectorBytes;
+    for (uint64_t at = 0; at < part.length_bytes && status_ == SymmStatus::kDone; at += most) {
+      const auto count = static_cast<uint32_t>(detail::cut_round(part, at, most) / kVectorBytes);
+      status_ = reduce_vectors<kRanks>(input + at, output + at, count, shares, peers, reduce, group);
+    }
+    return status_;
   }
 
   template <typename Group = BlockGroup>
@@ -69,10 +97,110 @@ class TwoShot {
   static constexpr uint64_t kMostBytes = uint64_t{1} << 31;  // of a message: offsets have 32 bits
   static constexpr uint32_t kSums = 1;  // the call in which sums travel, behind that of the terms
 
+  // Where they begin, in bytes.
+  template <int kRanks>
+  struct Shares {
+    uint64_t own, of_peer[kRanks - 1];
+  };
+  // A round: a thread sends what it has of all peers' shares, then sums what it has of its own share and
+  // sends the sums, and then takes those of the others: nobody waits before everything is on its way.
+  template <int kRanks, typename Peers, typename Reduce, typename Group>
+  VERBENA_DEVICE SymmStatus reduce_vectors(const char* input, char* output, uint32_t count,
+                                           const Shares<kRanks>& shares, const Peers& peers,
+                                           const Reduce& reduce, const Group& group) {
+    constexpr uint32_t kPeers = kRanks - 1;
+    const auto load = [&](uint64_t share, uint32_t index) {
+      return detail::load_data(input + share + Packet::offset(index));
+    };
+    const auto store = [&](uint64_t share, uint32_t index, const Data& data) {
+      detail::store_data(output + share + Packet::offset(index), data);
+    };
+    // What is sent first comes while the epoch does.
+    Data first[kPeers] = {};
+    VERBENA_UNROLL
+    for (uint32_t k = 0; k < kPeers; ++k) {
+      if (group.rank() < count) first[k] = load(shares.of_peer[k], group.rank());
+    }
+    if (!begin_messages(group)) return status_;
+    (void)Exchange::for_several(count, group, [&](const auto& index) {
+      constexpr uint32_t kCount = sizeof(index) / sizeof(index[0]);
+      Data terms[kCount][kPeers];
+      VERBENA_UNROLL
+      for (uint32_t i = 0; i < kCount; ++i) {
+        VERBENA_UNROLL
+        for (uint32_t k = 0; k < kPeers; ++k)
+          terms[i][k] = index[i] == group.rank() ? first[k] : load(shares.of_peer[k], index[i]);
+      }
+      VERBENA_UNROLL
+      for (uint32_t i = 0; i < kCount; ++i) {
+        VERBENA_UNROLL
+        for (uint32_t k = 0; k < kPeers; ++k) exchange_.send_to_peer(peers, k, index[i], terms[i][k], 0);
+      }
+      return true;
+    });
+    typename Exchange::Trouble trouble = 0;
+    const auto sum = [&](const auto& index) {
+      constexpr uint32_t kCount = sizeof(index) / sizeof(index[0]);
+      Data own[kCount], theirs[kCount][kPeers];
+      VERBENA_UNROLL
+      for (uint32_t i = 0; i < kCount; ++i) own[i] = load(shares.own, index[i]);
+      trouble = exchange_.receive_from_peers(peers, index, 0, theirs);
+      if (trouble != 0) return false;
+      VERBENA_UNROLL
+      for (uint32_t i = 0; i < kCount; ++i) {
+        Data terms[kRanks];
+        order_terms<kRanks>(own[i], theirs[i], terms);
+        typename Reduce::template Sums<Data> sums;
+        reduce.add(sums, terms, 0, kRanks);
+        const Data result = reduce.template finish<Data>(sums, kRanks);
+        VERBENA_UNROLL
+        for (uint32_t k = 0; k < kPeers; ++k) exchange_.send_to_peer(peers, k, index[i], result, kSums);
+        store(shares.own, index[i], result);
+      }
+      return true;
+    };
+    const auto place = [&](const auto& index) {
+      constexpr uint32_t kCount = sizeof(index) / sizeof(index[0]);
+      Data sums[kCount][kPeers];
+      trouble = exchange_.receive_from_peers(peers, index, kSums, sums);
+      if (trouble != 0) return false;
+      VERBENA_UNROLL
+      for (uint32_t i = 0; i < kCount; ++i) {
+        VERBENA_UNROLL
+        for (uint32_t k = 0; k < kPeers; ++k) store(shares.of_peer[k], index[i], sums[i][k]);
+      }
+      return true;
+    };
+    if (Exchange::for_several(count, group, sum)) (void)Exchange::for_several(count, group, place);
+    return exchange_.conclude(group, trouble);
+  }
+  // By ranks: those of the peers begin with the one behind this rank. Selections, since registers have no
+  // numbers when a kernel runs.
+  template <int kRanks>
+  VERBENA_DEVICE void order_terms(const Data& own, const Data (&theirs)[kRanks - 1],
+                                  Data (&terms)[kRanks]) const {
+    static_assert((kRanks & (kRanks - 1)) == 0, "verbena: for powers of two");
+    const uint32_t turns = static_cast<uint32_t>(context_.team_rank) + 1;
+    VERBENA_UNROLL
+    for (uint32_t i = 0; i < kRanks; ++i) terms[i] = i + 1 < kRanks ? theirs[i] : own;
+    VERBENA_UNROLL
+    for (uint32_t by = 1; by < kRanks; by *= 2) {
+      Data turned[kRanks];
+      VERBENA_UNROLL
+      for (uint32_t i = 0; i < kRanks; ++i)
+        turned[i] = (turns & by) != 0 ? terms[(i + kRanks - by) % kRanks] : terms[i];
+      VERBENA_UNROLL
+      for (uint32_t i = 0; i < kRanks; ++i) terms[i] = turned[i];
+    }
+  }
+
   template <typename Group>
   VERBENA_DEVICE bool begin_messages(const Group& group) {
-    if (!has_begun_) start_();
-    status_ = has_begun_ ? exchange_.turn(group, Heard::kEverybody, 2) : exchange_.begin(group, 2);
+    if (has_begun_) {
+      status_ = exchange_.turn(group, Heard::kEverybody, 2);
+    } else {
+      exchange_.load_epoch(2);
+    }
     has_begun_ = true;
     return status_ == SymmStatus::kDone;
   }
@@ -105,13 +233,14 @@ class TwoShot {
     Patience patience(context_);
     const auto receive_sums = [&](const auto& index) {
       constexpr uint32_t kCount = sizeof(index) / sizeof(index[0]);
-      const auto has = [&](uint32_t i, int32_t member) { return index[i] < count_of(member); };
+      const auto has = [&](uint32_t i, int32_t member) {
+        return member != me && index[i] < count_of(member);
+      };
       const auto take = [&](uint32_t i, const auto& sums) {
         VERBENA_UNROLL
         for (int32_t k = 0; k < sums.kMost; ++k) {
           const int32_t member = sums.first + k;
-          if (k < sums.count && member != me && has(i, member))
-            to.store(first_of(member) + index[i], sums.data[k]);
+          if (k < sums.count && has(i, member)) to.store(first_of(member) + index[i], sums.data[k]);
         }
       };
       const Data none[kCount] = {};

@@ -36,7 +36,7 @@ enum class Algorithm : uint32_t {
 };
 inline constexpr uint32_t kCountAlgorithms = 7;  // of those that compute exactly
 inline constexpr uint32_t kFirstCodec = 16, kCountCodecs = 7;
-inline constexpr uint32_t kCountPacketCodecs = 5;  // the first of them, which packets have too
+inline constexpr uint32_t kCountOneShotCodecs = 5;  // the first of them, which two ranks have in one shot
 // Which codec; kCountCodecs or more: none.
 constexpr uint32_t find_codec(Algorithm algorithm) {
   return static_cast<uint32_t>(algorithm) - kFirstCodec;

@@ -31,7 +31,7 @@ constexpr const char* kCodedNames[kCountCodecs] = {
     "all_reduce_mxfp8", "all_reduce_fp8_int8", "all_reduce_int4_int8"};
 // From where on fewer bits are faster where nothing was measured: as between two and four H200s, by packets
 // and by chunks. Eight bits as integers are worth it from twice that on.
-constexpr uint64_t kLeastCodedPacketBytes = 4 << 20, kLeastCodedChunkBytes = 16 << 20;
+constexpr uint64_t kLeastCodedBytesOf2 = 4 << 20, kLeastCodedBytes = 16 << 20;
 
 // kAuto: there is none of this name.
 Algorithm find_algorithm(const std::string& name) {
@@ -286,7 +286,7 @@ Choice Communicator::choose(verbena_ops_operation operation, uint64_t bytes, boo
     if (algorithm == Algorithm::kAuto || way.threads % 32 != 0 || way.threads > kMostThreads ||
         (way.needs_windows() && !(is_in_windows && algorithm == Algorithm::kDirect)))
       continue;
-    const uint32_t most = most_blocks(ops::family_of(algorithm));
+    const uint32_t most = most_blocks(family_of(algorithm));
     return {algorithm, {std::min(way.blocks, most), way.threads}, way.chunk_bytes};
   }
   return choose_by_rules(operation, bytes, is_in_windows);
@@ -303,16 +303,14 @@ Choice Communicator::choose_coded(Algorithm codec, uint64_t bytes) const {
   const auto other = std::find_if_not(others.begin(), others.end(),
                                       [](const tuner::OpsWay& way) { return way.needs_windows(); });
   if (coded.empty() || other == others.end()) {
-    const bool is_by_packets = family_of(Choice{codec, {}, 0}) == Family::kPackets;
-    const uint64_t least = is_by_packets ? kLeastCodedPacketBytes : kLeastCodedChunkBytes;
+    const uint64_t least = size_ == 2 ? kLeastCodedBytesOf2 : kLeastCodedBytes;
     return bytes < (codec == Algorithm::kInt8 ? 2 * least : least)
                ? exact
                : spread(codec, VERBENA_OPS_ALL_REDUCE, bytes);
   }
   const tuner::OpsWay& way = coded.front();
   if (other->microseconds <= way.microseconds) return exact;
-  const uint32_t most = most_blocks(family_of(Choice{codec, {}, way.chunk_bytes}));
-  return {codec, {std::min(way.blocks, most), way.threads}, way.chunk_bytes};
+  return {codec, {std::min(way.blocks, options_.blocks), way.threads}, 0};
 }
 
 // Where nothing was measured: as two and four H200s were fastest. Of more ranks it is an estimate from the
@@ -337,7 +335,7 @@ Choice Communicator::choose_by_rules(verbena_ops_operation operation, uint64_t b
 // few large ones, of two shots from some length on in fewer; of long tensors that are summed half of that,
 // and of chunks all threads.
 Choice Communicator::spread(Algorithm algorithm, verbena_ops_operation operation, uint64_t bytes) const {
-  const Family family = family_of(Choice{algorithm, {}, 0});
+  const Family family = family_of(algorithm);
   // Of two blocks of an SM one sends while the other one waits.
   if (family == Family::kChunks) {
     const bool is_long = bytes > 2 << 20 && algorithm != Algorithm::kDirect;
@@ -394,13 +392,6 @@ uint32_t Communicator::count_chunk_blocks() const {
   return std::min(2 * options_.blocks, kSymmMaxBlocks);
 }
 
-// Two ranks send as much in one shot as in two: by packets, unless somebody wants chunks.
-Family Communicator::family_of(const Choice& choice) const {
-  const bool is_by_packets =
-      size_ == 2 && choice.chunk_bytes == 0 && find_codec(choice.algorithm) < kCountPacketCodecs;
-  return is_by_packets ? Family::kPackets : ops::family_of(choice.algorithm);
-}
-
 Choice Communicator::complete(const Choice& chosen, const verbena_ops_choice* asked) const {
   Choice choice = chosen;
   if (asked == nullptr) return choice;
@@ -408,7 +399,7 @@ Choice Communicator::complete(const Choice& chosen, const verbena_ops_choice* as
   if (asked->blocks != 0) choice.grid.blocks = asked->blocks;
   if (asked->threads != 0) choice.grid.threads = asked->threads;
   const bool is_other = choice.algorithm != chosen.algorithm;
-  const uint32_t most = most_blocks(family_of(choice));
+  const uint32_t most = most_blocks(family_of(choice.algorithm));
   if (is_other && asked->blocks == 0) choice.grid.blocks = std::min(choice.grid.blocks, most);
   if (is_other || asked->chunk_bytes != 0) choice.chunk_bytes = asked->chunk_bytes;
   if (hosts_ && choice.algorithm != Algorithm::kBulkTwoShot)
@@ -510,7 +501,7 @@ void Communicator::end_group(CUstream stream) {
   for (size_t begin = 0; begin < calls.size();) {
     size_t end = begin + 1;
     const auto is_alike = [&](const Pending& one) {
-      return family_of(one.choice) == family_of(calls[begin].choice) &&
+      return family_of(one.choice.algorithm) == family_of(calls[begin].choice.algorithm) &&
              one.choice.chunk_bytes == calls[begin].choice.chunk_bytes && !is_coded(one.choice.algorithm) &&
              !is_coded(calls[begin].choice.algorithm);
     };
@@ -526,7 +517,7 @@ void Communicator::begin_launch(const Choice& choice, Launch& launch) {
   if (hosts_) {
     place_in_hosts(launch);
   } else {
-    launch.workspace = workspace_of(family_of(choice)).workspace();
+    launch.workspace = workspace_of(family_of(choice.algorithm)).workspace();
   }
   launch.status = local_->status.address();
   launch.chunk_bytes = choice.chunk_bytes;
@@ -565,7 +556,7 @@ void Communicator::launch(std::span<const Pending> calls, CUstream stream) {
   const Content content = !has_exchanges     ? Content::kAllReduces
                           : !has_all_reduces ? Content::kExchanges
                                              : Content::kAnything;
-  local_->kernels.launch(family_of(first), content, grid, launch, stream);
+  local_->kernels.launch(family_of(first.algorithm), content, grid, launch, stream);
 }
 
 void Communicator::launch_coded(const Pending& one, CUstream stream) {
@@ -573,7 +564,7 @@ void Communicator::launch_coded(const Pending& one, CUstream stream) {
   begin_launch(one.choice, launch);
   launch.call = one.call;
   launch.call.algorithm = one.choice.algorithm;
-  local_->kernels.launch_coded(family_of(one.choice), one.choice.grid, launch, stream);
+  local_->kernels.launch_coded(one.choice.grid, launch, stream);
 }
 
 bool Communicator::are_in_windows(const Call& call) const {

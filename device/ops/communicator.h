@@ -121,7 +121,6 @@ class Communicator {
   Choice choose_by_rules(verbena_ops_operation operation, uint64_t bytes, bool is_in_windows) const;
   Choice spread(Algorithm algorithm, verbena_ops_operation operation, uint64_t bytes) const;
   Choice spread_across_hosts(uint64_t bytes) const;
-  Family family_of(const Choice& choice) const;
   uint32_t count_chunk_blocks() const;
   SymmetricWorkspace& workspace_of(Family family) { return workspaces_[static_cast<uint32_t>(family)]; }
   std::vector<const SymmetricWorkspace*> list_workspaces() const;

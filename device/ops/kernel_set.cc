@@ -102,11 +102,11 @@ KernelSet::KernelSet() : driver_(Driver::instance()) {
   static constexpr const char* kCodecNames[kCountCodecs] = {"float8",    "int8",        "int6",     "int4",
                                                             "mx_float8", "float8_int8", "int4_int8"};
   for (uint32_t codec = 0; codec < kCountCodecs; ++codec) {
-    const std::string name = std::string("coded_") + kCodecNames[codec];
-    coded_[codec] = {find(fused_, name), find(fused_, name + "_by_chance")};
-    if (codec >= kCountPacketCodecs) continue;
-    const std::string packets = std::string("coded_packets_") + kCodecNames[codec];
-    coded_packets_[codec] = {find(fused_, packets), find(fused_, packets + "_by_chance")};
+    const std::string name = kCodecNames[codec], two = "coded_two_shot_" + name;
+    coded_two_shot_[codec] = {find(fused_, two), find(fused_, two + "_by_chance")};
+    if (codec >= kCountOneShotCodecs) continue;
+    const std::string one = "coded_one_shot_" + name;
+    coded_one_shot_[codec] = {find(fused_, one), find(fused_, one + "_by_chance")};
   }
   norm_ = find(fused_, "norm");
   sharded_by_packets_ = find(fused_, "sharded_norm_packets");
@@ -137,11 +137,14 @@ CUfunction KernelSet::find(CUmodule module, const std::string& name) const {
 
 Family family_of(Algorithm algorithm) {
   switch (algorithm) {
-    case Algorithm::kOneShot:
-    case Algorithm::kTwoShot:
-      return Family::kPackets;
-    default:
+    case Algorithm::kAuto:
+    case Algorithm::kBulkOneShot:
+    case Algorithm::kBulkTwoShot:
+    case Algorithm::kCopyEngines:
+    case Algorithm::kDirect:
       return Family::kChunks;
+    default:
+      return Family::kPackets;
   }
 }
 
@@ -207,10 +210,12 @@ void KernelSet::launch_across_hosts(const Grid& grid, const GroupLaunch& launch,
   enqueue(across_hosts_, grid, launch, stream);
 }
 
-void KernelSet::launch_coded(Family family, const Grid& grid, const CallLaunch& launch, CUstream stream) {
+// Two ranks send no more in one shot than in two.
+void KernelSet::launch_coded(const Grid& grid, const CallLaunch& launch, CUstream stream) {
   const uint32_t codec = find_codec(launch.call.algorithm), rounding = launch.call.seed == 0 ? 0 : 1;
-  enqueue(family == Family::kPackets ? coded_packets_[codec][rounding] : coded_[codec][rounding], grid,
-          launch, stream);
+  const bool is_one_shot = size_of(launch) == kOf2 && codec < kCountOneShotCodecs;
+  enqueue(is_one_shot ? coded_one_shot_[codec][rounding] : coded_two_shot_[codec][rounding], grid, launch,
+          stream);
 }
 
 void KernelSet::launch_norm(const Grid& grid, const NormLaunch& launch, CUstream stream) {

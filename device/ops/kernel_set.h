@@ -54,7 +54,7 @@ class KernelSet {
   // Of a team in several hosts.
   void launch_across_hosts(const Grid& grid, const GroupLaunch& launch, CUstream stream);
   // One all-reduce in few bits.
-  void launch_coded(Family family, const Grid& grid, const CallLaunch& launch, CUstream stream);
+  void launch_coded(const Grid& grid, const CallLaunch& launch, CUstream stream);
   void launch_norm(const Grid& grid, const NormLaunch& launch, CUstream stream);
   // Whether kernels may be launched in clusters.
   bool has_clusters() const { return is_hopper_; }
@@ -85,8 +85,8 @@ class KernelSet {
   // All-reduces of whole vectors by packets: in one shot, in two.
   std::array<std::array<std::array<CUfunction, kFloatTypes>, kSizes>, 2> vectors_{};
   // To nearest, by chance.
-  std::array<std::array<CUfunction, 2>, kCountCodecs> coded_{};
-  std::array<std::array<CUfunction, 2>, kCountPacketCodecs> coded_packets_{};
+  std::array<std::array<CUfunction, 2>, kCountCodecs> coded_two_shot_{};
+  std::array<std::array<CUfunction, 2>, kCountOneShotCodecs> coded_one_shot_{};
   // All-reduces with a norm, of float16 and bfloat16, with 1 to kMostKept vectors of a thread.
   std::array<std::array<std::array<CUfunction, kMostKept>, 2>, kOfAny + 1> all_reduce_norms_{};
   CUfunction norm_ = nullptr, sharded_by_packets_ = nullptr, sharded_by_chunks_ = nullptr;

@@ -4,8 +4,8 @@
 
 #include "device/ops/run_calls.cuh"
 #include "verbena/device/collectives/all_reduce_norm.cuh"
-#include "verbena/device/collectives/bulk_codec.cuh"
 #include "verbena/device/collectives/one_shot_codec.cuh"
+#include "verbena/device/collectives/two_shot_codec.cuh"
 
 namespace verbena::ops {
 
@@ -20,18 +20,18 @@ VERBENA_DEVICE Rounding choose_rounding(uint64_t seed) {
 
 // All-reduces alone, of sums. Runs as a way of run_call().
 template <typename Terms, typename Sums, typename Rounding>
-struct ByCodec {
+struct ByCodedTwoShots {
   template <typename Reduce>
   VERBENA_DEVICE static SymmStatus all_reduce(const Launch& launch, const Call& call, const Reduce& reduce) {
-    Bulk<> calls(launch.workspace, block_index(), blocks_per_grid(), launch.chunk_bytes, start_of(launch));
-    const CodedSums<Terms, Sums, Rounding> codec{reduce.type, choose_rounding<Rounding>(call.seed)};
-    (void)calls.all_reduce(call.input, call.output, call.length_bytes, codec);
+    TwoShot<> calls(launch.workspace, block_index(), blocks_per_grid(), start_of(launch));
+    (void)all_reduce_coded_twice<Terms, Sums>(launch.workspace.context, calls, call.input, call.output,
+                                              call.length_bytes, reduce.type,
+                                              choose_rounding<Rounding>(call.seed));
     return calls.finish();
   }
 };
-// The same in one shot, by packets.
 template <typename Codec, typename Rounding>
-struct ByCodedPackets {
+struct ByCodedOneShot {
   template <typename Reduce>
   VERBENA_DEVICE static SymmStatus all_reduce(const Launch& launch, const Call& call, const Reduce& reduce) {
     OneShot<> calls(launch.workspace, block_index(), blocks_per_grid(), start_of(launch));

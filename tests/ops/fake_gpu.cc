@@ -198,13 +198,15 @@ void add_coded_way(Kernels& kernels, const std::string& name) {
 }
 template <typename Terms, typename Sums>
 void add_coded(Kernels& kernels, const std::string& name) {
-  add_coded_way<ops::ByCodec<Terms, Sums, device::RoundToNearest>>(kernels, name);
-  add_coded_way<ops::ByCodec<Terms, Sums, device::RoundByChance>>(kernels, name + "_by_chance");
+  add_coded_way<ops::ByCodedTwoShots<Terms, Sums, device::RoundToNearest>>(kernels, "two_shot_" + name);
+  add_coded_way<ops::ByCodedTwoShots<Terms, Sums, device::RoundByChance>>(kernels,
+                                                                          "two_shot_" + name + "_by_chance");
 }
 template <typename Codec>
-void add_coded_packets(Kernels& kernels, const std::string& name) {
-  add_coded_way<ops::ByCodedPackets<Codec, device::RoundToNearest>>(kernels, "packets_" + name);
-  add_coded_way<ops::ByCodedPackets<Codec, device::RoundByChance>>(kernels, "packets_" + name + "_by_chance");
+void add_coded_one_shot(Kernels& kernels, const std::string& name) {
+  add_coded_way<ops::ByCodedOneShot<Codec, device::RoundToNearest>>(kernels, "one_shot_" + name);
+  add_coded_way<ops::ByCodedOneShot<Codec, device::RoundByChance>>(kernels,
+                                                                   "one_shot_" + name + "_by_chance");
 }
 template <int kRanks, typename T>
 void add_norms(Kernels& kernels, const std::string& name) {
@@ -248,11 +250,11 @@ const Kernels& list_kernels() {
     add_coded<device::MxFloat8, device::MxFloat8>(kernels, "mx_float8");
     add_coded<device::Float8, device::Int8>(kernels, "float8_int8");
     add_coded<device::Int4, device::Int8>(kernels, "int4_int8");
-    add_coded_packets<device::Float8>(kernels, "float8");
-    add_coded_packets<device::Int8>(kernels, "int8");
-    add_coded_packets<device::Int6>(kernels, "int6");
-    add_coded_packets<device::Int4>(kernels, "int4");
-    add_coded_packets<device::MxFloat8>(kernels, "mx_float8");
+    add_coded_one_shot<device::Float8>(kernels, "float8");
+    add_coded_one_shot<device::Int8>(kernels, "int8");
+    add_coded_one_shot<device::Int6>(kernels, "int6");
+    add_coded_one_shot<device::Int4>(kernels, "int4");
+    add_coded_one_shot<device::MxFloat8>(kernels, "mx_float8");
     return kernels;
   }();
   return all;

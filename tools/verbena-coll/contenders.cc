@@ -104,19 +104,13 @@ Named find_operation(const std::string& name) {
 }
 
 std::vector<verbena_ops_choice> list_coded_choices(verbena_ops_algorithm codec, uint64_t bytes,
-                                                   unsigned ranks, uint32_t most_blocks) {
+                                                   uint32_t most_blocks) {
   std::vector<verbena_ops_choice> choices = {{VERBENA_OPS_AUTO, 0, 0, 0}};
-  for (const uint32_t blocks : {32U, 64U, 128U, 256U}) {
+  for (const uint32_t blocks : {32U, 64U, 128U}) {
     for (const uint32_t threads : {64U, 128U, 256U, 512U}) {
-      for (const uint32_t chunk : {0U, 32768U}) {
-        const bool is_small = blocks == 32 || threads < 256;
-        // By chunks alone, which two ranks take where chunks are asked for.
-        if (blocks > most_blocks &&
-            (threads != 256 || blocks > 2 * most_blocks || (ranks == 2 && chunk == 0)))
-          continue;
-        if ((is_small && bytes > 4 << 20) || (chunk != 0 && (threads != 512 || bytes < 8 << 20))) continue;
-        choices.push_back({codec, std::min(blocks, most_blocks), threads, chunk});
-      }
+      const bool is_small = blocks == 32 || threads < 256;
+      if (blocks <= most_blocks && !(is_small && bytes > 4 << 20))
+        choices.push_back({codec, blocks, threads, 0});
     }
   }
   return choices;

@@ -104,7 +104,7 @@ std::vector<verbena_ops_choice> list_choices_across_hosts(uint64_t bytes, uint32
 std::vector<verbena_ops_choice> list_choices(verbena_ops_operation operation, uint64_t bytes, unsigned ranks,
                                              uint32_t most_blocks);
 std::vector<verbena_ops_choice> list_coded_choices(verbena_ops_algorithm codec, uint64_t bytes,
-                                                   unsigned ranks, uint32_t most_blocks);
+                                                   uint32_t most_blocks);
 
 std::string to_digits(const void* data, size_t length_bytes);
 // Throws ToolError.

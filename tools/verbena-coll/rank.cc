@@ -250,7 +250,7 @@ std::vector<std::unique_ptr<Contender>> Rank::list_contenders(const Subject& sub
   for (const verbena_ops_choice& choice :
        plan_.hosts > 1 ? list_choices_across_hosts(bytes, plan_.blocks)
        : codec != VERBENA_OPS_AUTO
-           ? list_coded_choices(codec, bytes, plan_.count_ranks, plan_.blocks)
+           ? list_coded_choices(codec, bytes, plan_.blocks)
            : list_choices(subject.operation, bytes, plan_.count_ranks, plan_.blocks)) {
     if (choice.algorithm == VERBENA_OPS_AUTO || plan_.all_shapes)
       all.push_back(std::make_unique<OurContender>(library_, ours_->ops, choice, codec));

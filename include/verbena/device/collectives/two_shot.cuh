@@ -19,6 +19,8 @@ namespace verbena::device {
 template <typename Context = SymmContext>
 class TwoShot {
  public:
+  using Exchange = LowLatency<Context>;
+
   // As OneShot's.
   VERBENA_DEVICE TwoShot(const SymmWorkspace<Context>& workspace, uint32_t block, uint32_t blocks,
                          const GridStart& start = {})
@@ -85,6 +87,25 @@ class TwoShot {
     return status_;
   }
 
+  // The block's part of so many units of which each rank sums as many: `body(exchange, first, count)` sends
+  // and takes terms, and then sums, of up to `most` units, packet by packet, in two calls that are under way
+  // together.
+  template <typename Group, typename Body>
+  [[nodiscard]] VERBENA_DEVICE SymmStatus for_rounds(uint64_t units, uint64_t most, const Group& group,
+                                                     const Body& body) {
+    if (most == 0) status_ = SymmStatus::kInvalid;
+    if (status_ != SymmStatus::kDone) return status_;
+    const Part part = find_part(units, block_, blocks_, 1);
+    for (uint64_t at = 0; at < part.length_bytes; at += most) {
+      if (!has_begun_) start_();
+      if (!begin_messages(group)) return status_;
+      status_ = body(exchange_, part.begin + at, detail::cut_round(part, at, most));
+      if (status_ != SymmStatus::kDone) return status_;
+    }
+    return SymmStatus::kDone;
+  }
+  VERBENA_DEVICE uint64_t capacity_bytes() const { return exchange_.capacity_bytes(); }
+
   template <typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus finish(const Group& group = {}) {
     if (status_ == SymmStatus::kDone && has_begun_) status_ = exchange_.finish(group);
@@ -92,7 +113,6 @@ class TwoShot {
   }
 
  private:
-  using Exchange = LowLatency<Context>;
   using Data = Packet::Data;
   static constexpr uint64_t kMostBytes = uint64_t{1} << 31;  // of a message: offsets have 32 bits
   static constexpr uint32_t kSums = 1;  // the call in which sums travel, behind that of the terms

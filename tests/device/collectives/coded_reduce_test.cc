@@ -1,8 +1,8 @@
 // All-reduces in few bits on emulated GPUs, in two shots and in one: the same bits on every rank, every
 // number inside its bound for tensors of models and adversaries, the errors that docs/quantisation.md
 // promises, any size, alignment and number of ranks, launch after launch.
-#include "verbena/device/collectives/bulk_codec.cuh"
 #include "verbena/device/collectives/one_shot_codec.cuh"
+#include "verbena/device/collectives/two_shot_codec.cuh"
 
 #include <gtest/gtest.h>
 
@@ -23,9 +23,8 @@ namespace verbena::device_test {
 namespace {
 
 using device::all_reduce_coded;
+using device::all_reduce_coded_twice;
 using device::Bfloat16;
-using device::Bulk;
-using device::CodedSums;
 using device::DataType;
 using device::Float8;
 using device::Half;
@@ -36,6 +35,7 @@ using device::kTileNumbers;
 using device::OneShot;
 using device::RoundByChance;
 using device::RoundToNearest;
+using device::TwoShot;
 using emulator::require;
 using emulator::World;
 
@@ -106,9 +106,10 @@ class CodedRanks {
                   "all_reduce_coded");
           require(calls.finish() == SymmStatus::kDone, "finish");
         } else {
-          Bulk<> calls(mine, block, shape_.blocks);
-          const CodedSums<Terms, Sums, Rounding> codec{kType<T>, rounding};
-          require(calls.all_reduce(from, to, count * sizeof(T), codec) == SymmStatus::kDone, "all_reduce");
+          TwoShot<> calls(mine, block, shape_.blocks);
+          require(all_reduce_coded_twice<Terms, Sums>(mine.context, calls, from, to, count * sizeof(T),
+                                                      kType<T>, rounding) == SymmStatus::kDone,
+                  "all_reduce_coded_twice");
           require(calls.finish() == SymmStatus::kDone, "finish");
         }
       });
@@ -201,14 +202,14 @@ struct Pair {
   using Sums = Sums_;
 };
 template <typename Pair>
-class BulkCodecTest : public testing::Test {};
+class CodedReduceTest : public testing::Test {};
 using Pairs = testing::Types<Pair<Int8, Int8>, Pair<Int6, Int6>, Pair<Int4, Int4>, Pair<Int4, Int8>,
                              Pair<Float8, Float8>, Pair<Float8, Int8>, Pair<MxFloat8, MxFloat8>,
                              Pair<Int8, Int4>, Pair<Int8, NotCoded>, Pair<Int6, NotCoded>,
                              Pair<Int4, NotCoded>, Pair<Float8, NotCoded>, Pair<MxFloat8, NotCoded>>;
-TYPED_TEST_SUITE(BulkCodecTest, Pairs);
+TYPED_TEST_SUITE(CodedReduceTest, Pairs);
 
-TYPED_TEST(BulkCodecTest, EverySumStaysInsideItsBound) {
+TYPED_TEST(CodedReduceTest, EverySumStaysInsideItsBound) {
   using Terms = typename TypeParam::Terms;
   using Sums = typename TypeParam::Sums;
   CodedRanks<Terms, Sums> ranks({kSomeRanks<Sums>});
@@ -231,7 +232,7 @@ TYPED_TEST(BulkCodecTest, EverySumStaysInsideItsBound) {
   }
 }
 
-TYPED_TEST(BulkCodecTest, EverySizeAlignmentAndPlace) {
+TYPED_TEST(CodedReduceTest, EverySizeAlignmentAndPlace) {
   using Terms = typename TypeParam::Terms;
   using Sums = typename TypeParam::Sums;
   CodedRanks<Terms, Sums, Half> ranks({2});
@@ -250,10 +251,17 @@ TYPED_TEST(BulkCodecTest, EverySizeAlignmentAndPlace) {
   }
 }
 
-TYPED_TEST(BulkCodecTest, AnyNumberOfRanks) {
+// One shot is for two ranks.
+template <typename Pair>
+class CodedReduceOfManyTest : public testing::Test {};
+using TwoShotPairs =
+    testing::Types<Pair<Int8, Int8>, Pair<Int6, Int6>, Pair<Int4, Int4>, Pair<Int4, Int8>,
+                   Pair<Float8, Float8>, Pair<Float8, Int8>, Pair<MxFloat8, MxFloat8>, Pair<Int8, Int4>>;
+TYPED_TEST_SUITE(CodedReduceOfManyTest, TwoShotPairs);
+
+TYPED_TEST(CodedReduceOfManyTest, AnyNumberOfRanks) {
   using Terms = typename TypeParam::Terms;
   using Sums = typename TypeParam::Sums;
-  if (kIsOneShot<Sums>) GTEST_SKIP() << "for two ranks";
   Random random(3);
   for (int32_t count = 1; count <= 16; count += emulator::kSanitizer ? 7 : count == 1 ? 3 : 1) {
     CodedRanks<Terms, Sums> ranks({count, 1, 32, 1});
@@ -266,7 +274,7 @@ TYPED_TEST(BulkCodecTest, AnyNumberOfRanks) {
 
 // An infinity of one rank is one of the sum, infinities of both signs and NaN are NaN; all else is as good as
 // ever.
-TYPED_TEST(BulkCodecTest, CarriesWhatIsNotFinite) {
+TYPED_TEST(CodedReduceTest, CarriesWhatIsNotFinite) {
   using Terms = typename TypeParam::Terms;
   using Sums = typename TypeParam::Sums;
   constexpr int32_t kRanks = kSomeRanks<Sums>;
@@ -289,24 +297,24 @@ TYPED_TEST(BulkCodecTest, CarriesWhatIsNotFinite) {
 }
 
 // Slots that not one tile fits in.
-TEST(BulkCodec, RefusesSlotsThatAreTooSmall) {
+TEST(CodedReduce, RefusesSlotsThatAreTooSmall) {
   constexpr uint64_t kSlotBytes = 1024;
   Fleet fleet(2, INT32_MAX, Fleet::measure_workspace(2, 1, kSlotBytes));
   std::vector<Bfloat16> numbers(100);
   World world(0);
   world.add_grid(0, 1, 32, [&] {
     const SymmWorkspace<> mine = fleet.workspace(0, 0, 1, kSlotBytes);
-    Bulk<> calls(mine, 0, 1);
+    TwoShot<> calls(mine, 0, 1);
     char* const tensor = reinterpret_cast<char*>(numbers.data());
-    require(
-        calls.all_reduce(tensor, tensor, 200, CodedSums<Int4>{DataType::kBfloat16}) == SymmStatus::kInvalid,
-        "refused");
+    require(all_reduce_coded_twice<Int4>(mine.context, calls, tensor, tensor, 200, DataType::kBfloat16) ==
+                SymmStatus::kInvalid,
+            "refused");
   });
   EXPECT_EQ(world.run(), "");
 }
 
 // Slots that not one tile fits in, and other ranks than two.
-TEST(BulkCodec, OneShotRefuses) {
+TEST(CodedReduce, OneShotRefuses) {
   for (const auto& [ranks, slot_bytes] : {std::pair{2, 512}, std::pair{3, 4096}, std::pair{1, 4096}}) {
     const auto bytes = static_cast<uint64_t>(slot_bytes);
     Fleet fleet(ranks, INT32_MAX, Fleet::measure_workspace(ranks, 1, bytes));
@@ -336,10 +344,10 @@ void sum_zeros_and_ones_in_turn() {
     for (const float sum : ranks.reduce(terms)) ASSERT_EQ(sum, 2 * number) << launch;
   }
 }
-TEST(BulkCodec, ZerosAndOnesInTurn) {
+TEST(CodedReduce, ZerosAndOnesInTurn) {
   sum_zeros_and_ones_in_turn<Int4>();
 }
-TEST(BulkCodec, ZerosAndOnesInTurnInOneShot) {
+TEST(CodedReduce, ZerosAndOnesInTurnInOneShot) {
   sum_zeros_and_ones_in_turn<NotCoded>();
 }
 
@@ -366,10 +374,10 @@ void round_by_chance() {
     error += std::abs(mean[i] - terms[0][i] - terms[1][i]) / static_cast<double>(mean.size());
   EXPECT_LT(error, 0.5 / std::sqrt(launches));
 }
-TEST(BulkCodec, RoundsByChance) {
+TEST(CodedReduce, RoundsByChance) {
   round_by_chance<Int4>();
 }
-TEST(BulkCodec, RoundsByChanceInOneShot) {
+TEST(CodedReduce, RoundsByChanceInOneShot) {
   round_by_chance<NotCoded>();
 }
 

@@ -1,0 +1,140 @@
+// Coded tiles as packets (low_latency.cuh), side by side in a slot: a warp sends a tile, and takes one, with
+// all of its lanes together. Words change lanes in the block's shared memory on the way.
+#ifndef VERBENA_DEVICE_COLLECTIVES_CODED_PACKETS_CUH
+#define VERBENA_DEVICE_COLLECTIVES_CODED_PACKETS_CUH
+
+#include "verbena/device/collectives/codec_float8.cuh"
+#include "verbena/device/collectives/codec_integer.cuh"
+#include "verbena/device/low_latency.cuh"
+
+namespace verbena::device {
+
+inline constexpr uint32_t kMostCodedWarps = 16;  // of a block
+
+namespace detail {
+
+inline constexpr uint32_t kMostCodedBytes = 1056;  // of a tile
+
+// The warp's own place.
+VERBENA_DEVICE char* find_tile_memory() {
+  constexpr uint32_t kVectors = kMostCodedBytes / kVectorBytes;
+#if VERBENA_EMULATED
+  static const char key = 0;
+  auto* const memory = static_cast<Vector16*>(
+      emulation::shared_memory(&key, kMostCodedWarps * kVectors * sizeof(Vector16), alignof(Vector16)));
+#else
+  VERBENA_SHARED Vector16 memory[kMostCodedWarps * kVectors];
+#endif
+  return reinterpret_cast<char*>(memory + thread_index() / kWarpLanes * kVectors);
+}
+
+// Numbers as they are coded, and back.
+template <typename Codec, typename Rounding>
+VERBENA_DEVICE typename Codec::Coded encode_tile(DataType type, const RawUnit (&raw)[kTileRows],
+                                                 const Rounding& rounding) {
+  typename Codec::Coded coded{};
+  VERBENA_UNROLL
+  for (uint32_t row = 0; row < kTileRows; ++row) {
+    float unit[kUnitNumbers];
+    widen_unit(type, raw[row], unit);
+    Codec::encode_row(unit, row, rounding, coded);
+  }
+  return coded;
+}
+template <typename Codec>
+VERBENA_DEVICE void decode_tile(DataType type, const typename Codec::Coded& coded,
+                                RawUnit (&raw)[kTileRows]) {
+  VERBENA_UNROLL
+  for (uint32_t row = 0; row < kTileRows; ++row) {
+    float unit[kUnitNumbers];
+    Codec::decode_row(coded, row, unit);
+    raw[row] = narrow_unit(type, unit);
+  }
+}
+
+}  // namespace detail
+
+template <typename Codec>
+class CodedPackets {
+ public:
+  using Coded = typename Codec::Coded;
+  static constexpr uint32_t kTileBytes = CodedTiles<Codec>::kBytes;
+  static_assert(kTileBytes <= detail::kMostCodedBytes, "verbena: a warp's memory for a tile");
+  // A lane's packets of a tile.
+  struct Polled {
+    Packet::Data packets[(kTileBytes / Packet::kBytes + kWarpLanes - 1) / kWarpLanes];
+  };
+
+  // As LowLatency::note_bytes().
+  VERBENA_DEVICE explicit CodedPackets(uint64_t note_bytes) : note_bytes_(note_bytes) {}
+
+  // The tile, to so many places: `find(i)` is the i-th one, the call's number is `epoch`.
+  template <typename Find>
+  VERBENA_DEVICE void send(const Coded& coded, uint64_t epoch, uint32_t places, const Find& find) const {
+    char* const memory = detail::find_tile_memory();
+    Tiles(memory, 1).store(0, coded);
+    sync_warp();
+    Polled stored;
+    for_packets([&](uint32_t i, uint32_t offset) {
+      stored.packets[i] =
+          Packet::mask(load<Order::kWeak, Scope::kThreads>(reinterpret_cast<Vector16*>(memory + offset)));
+    });
+    sync_warp();
+    for (uint32_t place = 0; place < places; ++place) {
+      char* const there = find(place);
+      for_packets([&](uint32_t i, uint32_t offset) {
+        Packet::send(there + offset, note_bytes_, stored.packets[i], epoch);
+      });
+    }
+  }
+
+  // The tile as it lies here now.
+  VERBENA_DEVICE void poll(const char* here, Polled& polled) const {
+    for_packets([&](uint32_t i, uint32_t offset) { polled.packets[i] = Packet::poll(here + offset); });
+  }
+  // What was polled of `member`, when it has come. False, for all lanes: it has not.
+  VERBENA_DEVICE bool receive(char* here, uint64_t epoch, int32_t member, Polled& polled, Patience& patience,
+                              Coded& coded) const {
+    const auto has_come = [&] {
+      bool all = true;
+      for_packets([&](uint32_t i, uint32_t offset) {
+        all = Packet::has_come(polled.packets[i], here + offset, note_bytes_, epoch) && all;
+      });
+      return all;
+    };
+    bool goes_on = true;
+    for (uint32_t spins = 1; goes_on && !has_come(); ++spins) {
+      poll(here, polled);
+      if (spins % kDefaultSpinsPerCheck == 0) goes_on = patience.check(member) == WaitResult::kReached;
+    }
+    if (ballot(kFullWarp, !goes_on) != 0) return false;
+    char* const memory = detail::find_tile_memory();
+    for_packets([&](uint32_t i, uint32_t offset) {
+      store<Order::kWeak, Scope::kThreads>(reinterpret_cast<Vector16*>(memory + offset),
+                                           Packet::take(polled.packets[i], here + offset));
+    });
+    sync_warp();
+    coded = Tiles(memory, 1).load(0);
+    sync_warp();
+    return true;
+  }
+
+ private:
+  using Tiles = CodedTiles<Codec, char, Space::kGeneric>;
+
+  // `body(i, offset)` for each packet of the lane.
+  template <typename Body>
+  VERBENA_DEVICE static void for_packets(const Body& body) {
+    VERBENA_UNROLL
+    for (uint32_t i = 0; i * kWarpLanes * Packet::kBytes < kTileBytes; ++i) {
+      const uint32_t offset = (i * kWarpLanes + lane()) * Packet::kBytes;
+      if (offset < kTileBytes) body(i, offset);
+    }
+  }
+
+  uint64_t note_bytes_;
+};
+
+}  // namespace verbena::device
+
+#endif

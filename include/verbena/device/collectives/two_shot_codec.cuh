@@ -1,0 +1,245 @@
+// All-reduces in few bits in two shots, by packets: each rank codes the terms that it sends, a share's owner
+// adds them up in float, from its own, which it has as they are, to those of the rank before it, and codes
+// the sum once; every rank decodes the same bytes, the owner too. So the same bits on all ranks, and two
+// quantisations, whatever the number of ranks: docs/quantisation.md has the bounds.
+//
+//   TwoShot<> calls(workspace, block_index(), blocks);
+//   status = all_reduce_coded_twice<Int4, Int8>(workspace.context, calls, input, output, length_bytes, type);
+//   status = calls.finish();
+//
+// Warps share out a block's tiles, and none waits for another one.
+#ifndef VERBENA_DEVICE_COLLECTIVES_TWO_SHOT_CODEC_CUH
+#define VERBENA_DEVICE_COLLECTIVES_TWO_SHOT_CODEC_CUH
+
+#include "verbena/device/collectives/coded_packets.cuh"
+#include "verbena/device/collectives/two_shot.cuh"
+
+namespace verbena::device {
+
+namespace detail {
+
+// A round of a block: so many tiles of each rank's share. Terms travel by one codec, in the first of two
+// calls that are under way together, sums by the other, in the second.
+template <typename Terms, typename Sums, typename Rounding, typename Exchange>
+class CodedShares {
+ public:
+  // Where the tensor lies, and which tiles of each share the block has: `first` is one of rank 0's.
+  struct Tensor {
+    const char* input;
+    char* output;
+    uint64_t length_bytes;
+    uint32_t share_tiles, first, count;
+    DataType type;
+  };
+
+  // All of these outlive this.
+  VERBENA_DEVICE CodedShares(const SymmContext& context, const Exchange& exchange, const Tensor& tensor,
+                             const Rounding& rounding)
+      : exchange_(exchange),
+        tensor_(tensor),
+        rounding_(rounding),
+        me_(context.team_rank),
+        size_(context.team_size),
+        tiles_(static_cast<uint32_t>((tensor.length_bytes + device::kTileBytes - 1) / device::kTileBytes)),
+        terms_(exchange.note_bytes()),
+        sums_(exchange.note_bytes()) {}
+
+  template <typename Group>
+  VERBENA_DEVICE void send_terms(const Group& group) const {
+    RawUnit raw[kTileRows];
+    const uint32_t first = group.rank() / kWarpLanes, warps = group.size() / kWarpLanes;
+    load(first, raw);
+    for (uint32_t i = first; i < count_pairs(); i += warps) {
+      const auto [member, tile] = find_pair(i);
+      typename Terms::Coded coded{};
+      if (tile < count_tiles(member))
+        coded = encode_tile<Terms>(tensor_.type, raw, choose_rounding(static_cast<uint32_t>(member), tile));
+      // The next one's numbers come meanwhile.
+      load(i + warps, raw);
+      if (tile >= count_sent(member)) continue;
+      terms_.send(coded, exchange_.epoch(), 1, [&](uint32_t) {
+        return exchange_.find_slot_at(member) + tile * CodedPackets<Terms>::kTileBytes;
+      });
+    }
+  }
+
+  // False: something has not come, and `patience` knows whose.
+  template <typename Group>
+  VERBENA_DEVICE bool reduce_terms(const Group& group, Patience& patience) const {
+    const uint32_t warps = group.size() / kWarpLanes;
+    for (uint32_t tile = group.rank() / kWarpLanes; tile < count_sent(me_); tile += warps) {
+      const bool is_there = tile < count_tiles(me_);
+      float sums[kTileRows][kUnitNumbers] = {};
+      typename CodedPackets<Terms>::Polled polled;
+      if (count_peers() != 0) terms_.poll(find_terms(find_peer(0), tile), polled);
+      RawUnit raw[kTileRows];
+      if (is_there) load(me_, tile, raw);
+      VERBENA_UNROLL
+      for (uint32_t row = 0; row < kTileRows; ++row) {
+        if (is_there) widen_unit(tensor_.type, raw[row], sums[row]);
+      }
+      VERBENA_UNROLL_BY(1)
+      for (uint32_t k = 0; k < count_peers(); ++k) {
+        const int32_t member = find_peer(k);
+        typename Terms::Coded coded{};
+        if (!terms_.receive(find_terms(member, tile), exchange_.epoch(), member, polled, patience, coded))
+          return false;
+        // The packets of the next rank are asked for while those of one are added.
+        if (k + 1 < count_peers()) terms_.poll(find_terms(find_peer(k + 1), tile), polled);
+        VERBENA_UNROLL
+        for (uint32_t row = 0; row < kTileRows; ++row) {
+          float unit[kUnitNumbers];
+          Terms::decode_row(coded, row, unit);
+          VERBENA_UNROLL
+          for (uint32_t i = 0; i < kUnitNumbers; ++i) sums[row][i] = detail::add(sums[row][i], unit[i]);
+        }
+      }
+      typename Sums::Coded result{};
+      if (is_there) {
+        const Rounding of_tile = choose_rounding(static_cast<uint32_t>(size_), tile);
+        VERBENA_UNROLL
+        for (uint32_t row = 0; row < kTileRows; ++row) Sums::encode_row(sums[row], row, of_tile, result);
+      }
+      sums_.send(result, exchange_.epoch() + 1, count_peers(), [&](uint32_t k) {
+        return exchange_.find_slot_at(find_peer(k), 1) + tile * CodedPackets<Sums>::kTileBytes;
+      });
+      if (!is_there) continue;
+      decode_tile<Sums>(tensor_.type, result, raw);
+      // In place: lanes behind the end have loaded the last number, which another lane writes.
+      sync_warp();
+      store(me_, tile, raw);
+    }
+    return true;
+  }
+
+  template <typename Group>
+  VERBENA_DEVICE bool take_sums(const Group& group, Patience& patience) const {
+    const uint32_t first = group.rank() / kWarpLanes, warps = group.size() / kWarpLanes;
+    typename CodedPackets<Sums>::Polled polled;
+    poll_sums(first, polled);
+    for (uint32_t i = first; i < count_pairs(); i += warps) {
+      const auto [member, tile] = find_pair(i);
+      typename CodedPackets<Sums>::Polled next;
+      poll_sums(i + warps, next);
+      typename Sums::Coded coded{};
+      if (tile < count_sent(member)) {
+        if (!sums_.receive(find_sums(member, tile), exchange_.epoch() + 1, member, polled, patience, coded))
+          return false;
+        RawUnit raw[kTileRows];
+        decode_tile<Sums>(tensor_.type, coded, raw);
+        if (tile < count_tiles(member)) store(member, tile, raw);
+      }
+      polled = next;
+    }
+    return true;
+  }
+
+ private:
+  // Tiles of the round that the member's share has, and that travel: each rank hears from each.
+  VERBENA_DEVICE uint32_t count_tiles(int32_t member) const {
+    const uint32_t first = first_tile(member);
+    const uint32_t left = first < tiles_ ? tiles_ - first : 0;
+    return left < tensor_.count ? left : tensor_.count;
+  }
+  VERBENA_DEVICE uint32_t count_sent(int32_t member) const {
+    const uint32_t tiles = count_tiles(member);
+    return tiles == 0 ? 1 : tiles;
+  }
+  VERBENA_DEVICE uint32_t first_tile(int32_t member) const {
+    return static_cast<uint32_t>(member) * tensor_.share_tiles + tensor_.first;
+  }
+
+  // Peers in turn, from the one behind this rank on.
+  struct Pair {
+    int32_t member;
+    uint32_t tile;
+  };
+  VERBENA_DEVICE uint32_t count_peers() const { return static_cast<uint32_t>(size_ - 1); }
+  VERBENA_DEVICE uint32_t count_pairs() const { return count_peers() * tensor_.count; }
+  VERBENA_DEVICE int32_t find_peer(uint32_t turn) const {
+    const int32_t member = me_ + 1 + static_cast<int32_t>(turn);
+    return member < size_ ? member : member - size_;
+  }
+  VERBENA_DEVICE Pair find_pair(uint32_t i) const {
+    const uint32_t tile = i / count_peers();
+    return {find_peer(i - tile * count_peers()), tile};
+  }
+
+  VERBENA_DEVICE char* find_terms(int32_t member, uint32_t tile) const {
+    return exchange_.find_slot_of(member) + tile * CodedPackets<Terms>::kTileBytes;
+  }
+  VERBENA_DEVICE char* find_sums(int32_t member, uint32_t tile) const {
+    return exchange_.find_slot_of(member, 1) + tile * CodedPackets<Sums>::kTileBytes;
+  }
+  VERBENA_DEVICE void poll_sums(uint32_t i, typename CodedPackets<Sums>::Polled& polled) const {
+    if (i >= count_pairs()) return;
+    const auto [member, tile] = find_pair(i);
+    if (tile < count_sent(member)) sums_.poll(find_sums(member, tile), polled);
+  }
+
+  VERBENA_DEVICE void load(int32_t member, uint32_t tile, RawUnit (&raw)[kTileRows]) const {
+    load_tile(tensor_.input, tensor_.length_bytes, first_tile(member) + tile, raw);
+  }
+  VERBENA_DEVICE void load(uint32_t i, RawUnit (&raw)[kTileRows]) const {
+    if (i >= count_pairs()) return;
+    const auto [member, tile] = find_pair(i);
+    if (tile < count_tiles(member)) load(member, tile, raw);
+  }
+  VERBENA_DEVICE void store(int32_t member, uint32_t tile, const RawUnit (&raw)[kTileRows]) const {
+    store_tile(tensor_.output, tensor_.length_bytes, first_tile(member) + tile, raw);
+  }
+  // By chance each rank, block, call, message and tile has another sequence.
+  VERBENA_DEVICE Rounding choose_rounding(uint32_t message, uint32_t tile) const {
+    const uint64_t sender = (exchange_.epoch() << 4 | static_cast<uint64_t>(me_)) << 16 | exchange_.block();
+    return rounding_.in_tile((sender << 5 | message) << 19 ^ tile);
+  }
+
+  const Exchange& exchange_;
+  const Tensor& tensor_;
+  const Rounding& rounding_;
+  const int32_t me_, size_;
+  const uint32_t tiles_;  // of the tensor
+  const CodedPackets<Terms> terms_;
+  const CodedPackets<Sums> sums_;
+};
+
+}  // namespace detail
+
+// `output` becomes the sum of all ranks' `input`, of bfloat16 or half, at any address; in place too. `calls`
+// is a TwoShot in the workspace of `context`; the group is a block of up to 16 warps.
+template <typename Terms, typename Sums = Terms, typename Rounding = RoundToNearest, typename Calls,
+          typename Group = BlockGroup>
+[[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce_coded_twice(const SymmContext& context, Calls& calls,
+                                                               const char* input, char* output,
+                                                               uint64_t length_bytes, DataType type,
+                                                               const Rounding& rounding = {},
+                                                               const Group& group = {}) {
+  using Exchange = typename Calls::Exchange;
+  using Shares = detail::CodedShares<Terms, Sums, Rounding, Exchange>;
+  constexpr uint32_t kOfTerms = CodedPackets<Terms>::kTileBytes, kOfSums = CodedPackets<Sums>::kTileBytes;
+  constexpr uint32_t kOfTile = kOfTerms > kOfSums ? kOfTerms : kOfSums;
+  const uint64_t most_tiles =
+      group.size() > kMostCodedWarps * kWarpLanes ? 0 : calls.capacity_bytes() / kOfTile;
+  const uint64_t tiles = (length_bytes + kTileBytes - 1) / kTileBytes;
+  const auto size = static_cast<uint64_t>(context.team_size);
+  const auto share_tiles = static_cast<uint32_t>((tiles + size - 1) / size);
+  return calls.for_rounds(
+      share_tiles, most_tiles, group, [&](const Exchange& exchange, uint64_t first, uint64_t count) {
+        const typename Shares::Tensor tensor = {input,
+                                                output,
+                                                length_bytes,
+                                                share_tiles,
+                                                static_cast<uint32_t>(first),
+                                                static_cast<uint32_t>(count),
+                                                type};
+        const Shares shares(context, exchange, tensor, rounding);
+        Patience patience(context);
+        shares.send_terms(group);
+        const bool have_come = shares.reduce_terms(group, patience) && shares.take_sums(group, patience);
+        return exchange.conclude(group, have_come, patience);
+      });
+}
+
+}  // namespace verbena::device
+
+#endif

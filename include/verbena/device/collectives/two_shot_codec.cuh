@@ -50,15 +50,16 @@ class CodedShares {
     const uint32_t first = group.rank() / kWarpLanes, warps = group.size() / kWarpLanes;
     load(first, raw);
     for (uint32_t i = first; i < count_pairs(); i += warps) {
-      const auto [member, tile] = find_pair(i);
+      const Pair pair = find_pair(i);
       typename Terms::Coded coded{};
-      if (tile < count_tiles(member))
-        coded = encode_tile<Terms>(tensor_.type, raw, choose_rounding(static_cast<uint32_t>(member), tile));
+      if (pair.tile < count_tiles(pair.member))
+        coded = encode_tile<Terms>(tensor_.type, raw,
+                                   choose_rounding(static_cast<uint32_t>(pair.member), pair.tile));
       // The next one's numbers come meanwhile.
       load(i + warps, raw);
-      if (tile >= count_sent(member)) continue;
+      if (pair.tile >= count_sent(pair.member)) continue;
       terms_.send(coded, exchange_.epoch(), 1, [&](uint32_t) {
-        return exchange_.find_slot_at(member) + tile * CodedPackets<Terms>::kTileBytes;
+        return exchange_.find_slot_at(pair.member) + pair.tile * CodedPackets<Terms>::kTileBytes;
       });
     }
   }

@@ -31,7 +31,7 @@ constexpr const char* kCodedNames[kCountCodecs] = {
     "all_reduce_mxfp8", "all_reduce_fp8_int8", "all_reduce_int4_int8"};
 // From where on fewer bits are faster where nothing was measured: as between two and four H200s, by packets
 // and by chunks. Eight bits as integers are worth it from twice that on.
-constexpr uint64_t kLeastCodedBytesOf2 = 4 << 20, kLeastCodedBytes = 16 << 20;
+constexpr uint64_t kLeastCodedBytes = 4 << 20;
 
 // kAuto: there is none of this name.
 Algorithm find_algorithm(const std::string& name) {
@@ -303,8 +303,7 @@ Choice Communicator::choose_coded(Algorithm codec, uint64_t bytes) const {
   const auto other = std::find_if_not(others.begin(), others.end(),
                                       [](const tuner::OpsWay& way) { return way.needs_windows(); });
   if (coded.empty() || other == others.end()) {
-    const uint64_t least = size_ == 2 ? kLeastCodedBytesOf2 : kLeastCodedBytes;
-    return bytes < (codec == Algorithm::kInt8 ? 2 * least : least)
+    return bytes < (codec == Algorithm::kInt8 ? 2 * kLeastCodedBytes : kLeastCodedBytes)
                ? exact
                : spread(codec, VERBENA_OPS_ALL_REDUCE, bytes);
   }
@@ -456,8 +455,8 @@ std::optional<Grid> Communicator::spread_rows(Algorithm algorithm, uint64_t rows
   uint64_t threads = 32 * warps / cluster;
   const uint64_t kept = (threads + kMostThreads - 1) / kMostThreads;
   threads /= kept;
-  // Half of a slot is for data.
-  if (kept > kMostKept || 2 * kept * threads * kVectorBytes > packets.workspace().blocks.slot_bytes)
+  // Of a slot two thirds are for data.
+  if (kept > kMostKept || kept * threads * (kVectorBytes + 8) > packets.workspace().blocks.slot_bytes)
     return std::nullopt;
   const uint64_t clusters = std::min<uint64_t>(rows, options_.blocks / cluster);
   return Grid{static_cast<uint32_t>(clusters * cluster), static_cast<uint32_t>(threads),

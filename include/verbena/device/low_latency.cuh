@@ -180,12 +180,12 @@ VERBENA_DEVICE char* find_vectors(const Rows& place) {
 // 16 bytes of data in a store of 16. In each half of a place the first word is zero while nothing has come
 // there: words of data go exclusive-or a constant, so that none that occurs looks so, and a place is emptied
 // when it has been read. The words that would look empty after all, the constant itself and its neighbour, go
-// as kNoted, and what they are stands in a note: a packet with a flag, of which each place has one. So every
-// bit pattern arrives as it was, those two more slowly. Each half stands for itself, as a store of 16 bytes
-// may arrive as two of 8.
+// as kNoted, and what they are stands in a note, a word with the call's number, of which each place has one.
+// So every bit pattern arrives as it was, those two more slowly. Each half stands for itself, as a store of
+// 16 bytes may arrive as two of 8.
 struct Packet {
   using Data = Vector16;
-  static constexpr uint32_t kBytes = 16;
+  static constexpr uint32_t kBytes = 16, kNoteBytes = 8;
   static constexpr uint32_t kSentinel = 0xd92e'8e14, kNoted = 1;
 
   // Of a message: where a packet's data lies, and how many packets it takes, one at least.
@@ -202,28 +202,26 @@ struct Packet {
     return static_cast<int>(stored.x > kNoted) & static_cast<int>(stored.z > kNoted);  // no branch
   }
   VERBENA_DEVICE static void send_plain(char* there, const Data& stored) { detail::send_bits(there, stored); }
-  // `note_bytes`: from a packet's place to its note's.
-  VERBENA_DEVICE static void send(char* there, uint64_t note_bytes, const Data& stored, uint64_t epoch) {
+  VERBENA_DEVICE static void send(char* there, char* note, const Data& stored, uint64_t epoch) {
     if (is_plain(stored)) return send_plain(there, stored);
-    send_noted(there, note_bytes, stored, epoch);
+    send_noted(there, note, stored, epoch);
   }
-  // A note's halves are the words that do not go, 0 or 1, with the call's number above.
-  VERBENA_DEVICE static void send_noted(char* there, uint64_t note_bytes, Data stored, uint64_t epoch) {
-    detail::send_bits(there + note_bytes,
-                      detail::Halves{epoch << 1 | (stored.x & 1), epoch << 1 | (stored.z & 1)});
+  // A note has the words that do not go, 0 or 1, and the call's number above.
+  VERBENA_DEVICE static void send_noted(char* there, char* note, Data stored, uint64_t epoch) {
+    detail::send_bits(note, epoch << 2 | uint64_t{stored.z & 1} << 1 | (stored.x & 1));
     if (stored.x <= kNoted) stored.x = kNoted;
     if (stored.z <= kNoted) stored.z = kNoted;
     detail::send_bits(there, stored);
   }
   VERBENA_DEVICE static Data poll(const char* here) { return detail::poll_bits<Data>(here); }
-  // Of what was polled `here`: then `stored` is what was to be stored.
-  VERBENA_DEVICE static bool has_come(Data& stored, const char* here, uint64_t note_bytes, uint64_t epoch) {
+  // Of what was polled: then `stored` is what was to be stored.
+  VERBENA_DEVICE static bool has_come(Data& stored, const char* its_note, uint64_t epoch) {
     if (is_plain(stored)) return true;
     if (stored.x == 0 || stored.z == 0) return false;
-    const auto note = detail::poll_bits<detail::Halves>(here + note_bytes);
-    if (note.low >> 1 != epoch || note.high >> 1 != epoch) return false;
-    if (stored.x == kNoted) stored.x = static_cast<uint32_t>(note.low & 1);
-    if (stored.z == kNoted) stored.z = static_cast<uint32_t>(note.high & 1);
+    const auto note = detail::poll_bits<uint64_t>(its_note);
+    if (note >> 2 != epoch) return false;
+    if (stored.x == kNoted) stored.x = static_cast<uint32_t>(note & 1);
+    if (stored.z == kNoted) stored.z = static_cast<uint32_t>(note >> 1 & 1);
     return true;
   }
   // The data of what has come; its place is empty behind it. A strong store, as the sender's is: nothing but
@@ -316,7 +314,7 @@ class LowLatency {
   // The most that a message may have.
   VERBENA_DEVICE uint64_t capacity_bytes() const {
     constexpr uint64_t kMost = uint64_t{1} << 31;  // offsets have 32 bits
-    const uint64_t room = note_bytes();
+    const uint64_t room = room_bytes();
     return room < kMost ? room : kMost;
   }
   VERBENA_DEVICE uint64_t epoch() const { return epoch_; }
@@ -442,18 +440,20 @@ class LowLatency {
 
   VERBENA_DEVICE bool is_size(int ranks) const { return ranks == 0 || ranks == context_.team_size; }
   VERBENA_DEVICE void send_packet(int32_t peer, uint32_t index, const Data& data, uint32_t ahead = 0) const {
-    Packet::send(find_slot_at(peer, ahead) + index * Packet::kBytes, note_bytes(), Packet::mask(data),
-                 epoch_ + ahead);
+    char* const slot = find_slot_at(peer, ahead);
+    Packet::send(slot + Packet::offset(index), find_note(slot, index), Packet::mask(data), epoch_ + ahead);
   }
   template <int kRanks = 0>
   VERBENA_DEVICE void send_packet_to_all(uint32_t index, const Data& data, uint32_t ahead = 0) const {
     const Data stored = Packet::mask(data);
-    char* const mine = find_own_slot(ahead) + index * Packet::kBytes;
+    char* const slot = find_own_slot(ahead);
+    char* const mine = slot + Packet::offset(index);
     if (Packet::is_plain(stored)) {
       for_peers<kRanks>([&](int64_t delta) { Packet::send_plain(detail::shift(mine, delta), stored); });
     } else {
+      char* const note = find_note(slot, index);
       for_peers<kRanks>([&](int64_t delta) {
-        Packet::send_noted(detail::shift(mine, delta), note_bytes(), stored, epoch_ + ahead);
+        Packet::send_noted(detail::shift(mine, delta), detail::shift(note, delta), stored, epoch_ + ahead);
       });
     }
   }
@@ -467,13 +467,13 @@ class LowLatency {
   template <uint32_t kCount>
   VERBENA_DEVICE bool receive_packets(const int32_t (&peers)[kCount], const uint32_t (&index)[kCount],
                                       uint32_t which, Patience& patience, Data (&data)[kCount]) const {
-    const auto find = [&](uint32_t i) { return find_slot(peers[i], 0) + index[i] * Packet::kBytes; };
+    const auto find = [&](uint32_t i) { return Place{find_slot(peers[i], 0), index[i]}; };
     if (!await(
             which, data, find, [&](uint32_t i) { return peers[i]; }, patience, 0))
       return false;
     VERBENA_UNROLL
     for (uint32_t i = 0; i < kCount; ++i) {
-      if ((which >> i & 1) != 0) data[i] = Packet::take(data[i], find(i));
+      if ((which >> i & 1) != 0) data[i] = Packet::take(data[i], find(i).packet());
     }
     return true;
   }
@@ -495,7 +495,7 @@ class LowLatency {
       char* const here = find_slot(terms.first, ahead);
       const auto member_of = [&](uint32_t at) { return terms.first + static_cast<int32_t>(at % kStep); };
       const auto find = [&](uint32_t at) {
-        return here + at % kStep * slot_bytes_ + index[at / kStep] * Packet::kBytes;
+        return Place{here + at % kStep * slot_bytes_, index[at / kStep]};
       };
       uint32_t awaited = 0;
       VERBENA_UNROLL
@@ -510,7 +510,7 @@ class LowLatency {
         VERBENA_UNROLL
         for (uint32_t k = 0; k < kStep; ++k) {
           const uint32_t at = i * kStep + k;
-          terms.data[k] = (awaited >> at & 1) != 0 ? Packet::take(stored[at], find(at)) : own[i];
+          terms.data[k] = (awaited >> at & 1) != 0 ? Packet::take(stored[at], find(at).packet()) : own[i];
         }
         take(i, terms);
       }
@@ -683,8 +683,13 @@ class LowLatency {
     return detail::shift(find_own_slot(ahead), detail::get_delta(context_, peer));
   }
   VERBENA_DEVICE char* find_slot_of(int32_t peer, uint32_t ahead = 0) const { return find_slot(peer, ahead); }
-  // From a packet's place to its note's: the second half of each slot is notes.
-  VERBENA_DEVICE uint64_t note_bytes() const { return slot_bytes_ / 2; }
+  // Of a slot, for packets: behind them lie their notes.
+  VERBENA_DEVICE uint64_t room_bytes() const {
+    return slot_bytes_ / (Packet::kBytes + Packet::kNoteBytes) * Packet::kBytes;
+  }
+  VERBENA_DEVICE char* find_note(char* slot, uint32_t index) const {
+    return slot + room_bytes() + index * Packet::kNoteBytes;
+  }
   // What all threads of the group make of their waits; `have_come`: none of this one's was in vain.
   template <typename Group>
   [[nodiscard]] VERBENA_DEVICE SymmStatus conclude(const Group& group, bool have_come,
@@ -709,6 +714,12 @@ class LowLatency {
   VERBENA_DEVICE char* find_turn(char* slots, uint32_t ahead) const {
     return slots + static_cast<uint32_t>(epoch_ + ahead) % kSymmTurns * turn_bytes_;
   }
+  struct Place {
+    char* slot;
+    uint32_t index;
+
+    VERBENA_DEVICE char* packet() const { return slot + Packet::offset(index); }
+  };
   // What is stored at find(i) for each bit of `awaited`, from member_of(i). All are asked for each time.
   template <uint32_t kCount, typename Find, typename MemberOf>
   VERBENA_DEVICE bool await(uint32_t awaited, Data (&stored)[kCount], const Find& find,
@@ -718,7 +729,7 @@ class LowLatency {
     for (uint32_t spins = 1;; ++spins) {
       VERBENA_UNROLL
       for (uint32_t i = 0; i < kCount; ++i) {
-        if ((awaited >> i & 1) != 0) stored[i] = Packet::poll(find(i));
+        if ((awaited >> i & 1) != 0) stored[i] = Packet::poll(find(i).packet());
       }
       bool are_plain = true;
       VERBENA_UNROLL
@@ -727,7 +738,8 @@ class LowLatency {
       uint32_t missing = kCount;
       VERBENA_UNROLL
       for (uint32_t i = 0; i < kCount; ++i) {
-        if (!Packet::has_come(stored[i], find(i), note_bytes(), epoch_ + ahead)) missing = i;
+        const Place place = find(i);
+        if (!Packet::has_come(stored[i], find_note(place.slot, place.index), epoch_ + ahead)) missing = i;
       }
       if (missing == kCount) return true;
       if (spins % kDefaultSpinsPerCheck == 0 && patience.check(member_of(missing)) != WaitResult::kReached)
@@ -825,9 +837,10 @@ class LowLatency {
     exchange.epoch_ = epoch;
     VERBENA_UNROLL_BY(1)
     for (int32_t member = to == kAll ? 0 : to; member < (to == kAll ? workspace.context.team_size : to + 1);
-         ++member)
-      Packet::send(exchange.find_slot_at(member) + index * Packet::kBytes, exchange.note_bytes(), stored,
-                   epoch);
+         ++member) {
+      char* const slot = exchange.find_slot_at(member);
+      Packet::send(slot + Packet::offset(index), exchange.find_note(slot, index), stored, epoch);
+    }
   }
   template <int kRanks>
   VERBENA_DEVICE int64_t find_delta(int32_t member) const {

@@ -298,7 +298,7 @@ TYPED_TEST(CodedReduceTest, CarriesWhatIsNotFinite) {
 
 // Slots that not one tile fits in.
 TEST(CodedReduce, RefusesSlotsThatAreTooSmall) {
-  constexpr uint64_t kSlotBytes = 1024;
+  constexpr uint64_t kSlotBytes = 896;
   Fleet fleet(2, INT32_MAX, Fleet::measure_workspace(2, 1, kSlotBytes));
   std::vector<Bfloat16> numbers(100);
   World world(0);

@@ -420,7 +420,7 @@ TEST(OneShot, RefusesVectorsWithoutRoom) {
   world.add_grid(0, 1, 32, [&] {
     const SymmWorkspace<> mine = fleet.workspace(0, 0, 1, kSlotBytes);
     OneShot<> calls(mine, 0, 1);
-    require(calls.all_reduce_vectors<2>(data, data, kSlotBytes / 2 + 16, device::ReduceAs<float>{}) ==
+    require(calls.all_reduce_vectors<2>(data, data, kSlotBytes / 24 * 16 + 16, device::ReduceAs<float>{}) ==
                 SymmStatus::kInvalid,
             "more than a slot has room for");
   });

@@ -234,24 +234,22 @@ TEST(LowLatency, ANoteComesBehindItsPacket) {
     blocks.epochs[0] = kEpoch - 1;
     auto* const words = reinterpret_cast<uint64_t*>(blocks.slots);
     for (uint64_t i = 0; i < kSymmTurns * 2 * kSlotBytes / 8; ++i)
-      if (i * 8 % kSlotBytes >= kSlotBytes / 2) words[i] = kOld << 1 | (i & 1);
+      if (i * 8 % kSlotBytes >= kSlotBytes / 24 * 16) words[i] = kOld << 2 | (i & 3);
   }
   const uint32_t said[4] = {Packet::kSentinel ^ 1, 7, Packet::kSentinel, 8};
-  EXPECT_EQ(
-      ranks.run(
-          1, 32,
-          [&](const SymmWorkspace<>& mine, int32_t rank) {
-            LowLatency<> exchange(mine, 0);
-            expect_done(exchange.begin(), "begin");
-            if (rank == 0) return expect_done(exchange.receive(1, ranks.output(0), sizeof(said)), "receive");
-            if (device::thread_index() != 0) return;
-            char* const there = exchange.find_slot_at(0);
-            const uint64_t flag = exchange.epoch() << 1;
-            Packet::send_plain(there, {Packet::kNoted, said[1], Packet::kNoted, said[3]});
-            device::pause(500'000);
-            device::detail::send_bits(there + exchange.note_bytes(), device::detail::Halves{flag | 1, flag});
-          }),
-      "");
+  EXPECT_EQ(ranks.run(1, 32,
+                      [&](const SymmWorkspace<>& mine, int32_t rank) {
+                        LowLatency<> exchange(mine, 0);
+                        expect_done(exchange.begin(), "begin");
+                        if (rank == 0)
+                          return expect_done(exchange.receive(1, ranks.output(0), sizeof(said)), "receive");
+                        if (device::thread_index() != 0) return;
+                        char* const there = exchange.find_slot_at(0);
+                        Packet::send_plain(there, {Packet::kNoted, said[1], Packet::kNoted, said[3]});
+                        device::pause(500'000);
+                        device::detail::send_bits(exchange.find_note(there, 0), exchange.epoch() << 2 | 1);
+                      }),
+            "");
   EXPECT_EQ(std::memcmp(ranks.output(0), said, sizeof(said)), 0);
 }
 

@@ -65,12 +65,14 @@ class CodedPackets {
     Packet::Data packets[(kTileBytes / Packet::kBytes + kWarpLanes - 1) / kWarpLanes];
   };
 
-  // As LowLatency::note_bytes().
-  VERBENA_DEVICE explicit CodedPackets(uint64_t note_bytes) : note_bytes_(note_bytes) {}
+  // As LowLatency::room_bytes().
+  VERBENA_DEVICE explicit CodedPackets(uint64_t room_bytes) : room_bytes_(room_bytes) {}
 
-  // The tile, to so many places: `find(i)` is the i-th one, the call's number is `epoch`.
+  // As a slot's tile of that number, in so many slots: `find(i)` is the i-th one, the call's number is
+  // `epoch`.
   template <typename Find>
-  VERBENA_DEVICE void send(const Coded& coded, uint64_t epoch, uint32_t places, const Find& find) const {
+  VERBENA_DEVICE void send(const Coded& coded, uint32_t tile, uint64_t epoch, uint32_t slots,
+                           const Find& find) const {
     char* const memory = detail::find_tile_memory();
     Tiles(memory, 1).store(0, coded);
     sync_warp();
@@ -80,38 +82,41 @@ class CodedPackets {
           Packet::mask(load<Order::kWeak, Scope::kThreads>(reinterpret_cast<Vector16*>(memory + offset)));
     });
     sync_warp();
-    for (uint32_t place = 0; place < places; ++place) {
-      char* const there = find(place);
+    for (uint32_t slot = 0; slot < slots; ++slot) {
+      char* const there = find(slot);
       for_packets([&](uint32_t i, uint32_t offset) {
-        Packet::send(there + offset, note_bytes_, stored.packets[i], epoch);
+        Packet::send(there + tile * kTileBytes + offset, find_note(there, tile, offset), stored.packets[i],
+                     epoch);
       });
     }
   }
 
-  // The tile as it lies here now.
-  VERBENA_DEVICE void poll(const char* here, Polled& polled) const {
+  // The tile as it lies in the slot now.
+  VERBENA_DEVICE void poll(const char* slot, uint32_t tile, Polled& polled) const {
+    const char* const here = slot + tile * kTileBytes;
     for_packets([&](uint32_t i, uint32_t offset) { polled.packets[i] = Packet::poll(here + offset); });
   }
   // What was polled of `member`, when it has come. False, for all lanes: it has not.
-  VERBENA_DEVICE bool receive(char* here, uint64_t epoch, int32_t member, Polled& polled, Patience& patience,
-                              Coded& coded) const {
+  VERBENA_DEVICE bool receive(char* slot, uint32_t tile, uint64_t epoch, int32_t member, Polled& polled,
+                              Patience& patience, Coded& coded) const {
     const auto has_come = [&] {
       bool all = true;
       for_packets([&](uint32_t i, uint32_t offset) {
-        all = Packet::has_come(polled.packets[i], here + offset, note_bytes_, epoch) && all;
+        all = Packet::has_come(polled.packets[i], find_note(slot, tile, offset), epoch) && all;
       });
       return all;
     };
     bool goes_on = true;
     for (uint32_t spins = 1; goes_on && !has_come(); ++spins) {
-      poll(here, polled);
+      poll(slot, tile, polled);
       if (spins % kDefaultSpinsPerCheck == 0) goes_on = patience.check(member) == WaitResult::kReached;
     }
     if (ballot(kFullWarp, !goes_on) != 0) return false;
     char* const memory = detail::find_tile_memory();
     for_packets([&](uint32_t i, uint32_t offset) {
-      store<Order::kWeak, Scope::kThreads>(reinterpret_cast<Vector16*>(memory + offset),
-                                           Packet::take(polled.packets[i], here + offset));
+      store<Order::kWeak, Scope::kThreads>(
+          reinterpret_cast<Vector16*>(memory + offset),
+          Packet::take(polled.packets[i], slot + tile * kTileBytes + offset));
     });
     sync_warp();
     coded = Tiles(memory, 1).load(0);
@@ -132,7 +137,11 @@ class CodedPackets {
     }
   }
 
-  uint64_t note_bytes_;
+  VERBENA_DEVICE char* find_note(char* slot, uint32_t tile, uint32_t offset) const {
+    return slot + room_bytes_ + (tile * kTileBytes + offset) / Packet::kBytes * Packet::kNoteBytes;
+  }
+
+  uint64_t room_bytes_;
 };
 
 }  // namespace verbena::device

@@ -30,7 +30,7 @@ class CodedMessages {
   VERBENA_DEVICE CodedMessages(const SymmContext& context, const Exchange& exchange, uint32_t most_tiles,
                                DataType type, const Rounding& rounding)
       : peer_(1 - context.team_rank),
-        packets_(exchange.note_bytes()),
+        packets_(exchange.room_bytes()),
         epoch_(exchange.epoch()),
         sender_((epoch_ << 1 | static_cast<uint64_t>(context.team_rank)) << 16 | exchange.block()),
         most_tiles_(most_tiles),
@@ -46,19 +46,20 @@ class CodedMessages {
   VERBENA_DEVICE Coded send(uint32_t tile, const RawUnit (&raw)[kTileRows]) const {
     // By chance each rank, block, message and tile has another sequence.
     const Coded coded = encode_tile<Codec>(type_, raw, rounding_.in_tile(sender_ << 24 | tile));
-    packets_.send(coded, epoch_of(tile), 1, [&](uint32_t) { return find_tile(there_, tile); });
+    packets_.send(coded, tile_of(tile), epoch_of(tile), 1, [&](uint32_t) { return slot_of(there_, tile); });
     return coded;
   }
   // The peer's tile as it lies here now.
   VERBENA_DEVICE void poll(uint32_t tile, Polled& polled) const {
-    packets_.poll(find_tile(here_, tile), polled);
+    packets_.poll(slot_of(here_, tile), tile_of(tile), polled);
   }
   // The sum of this rank's tile and the peer's, when it has come. Two numbers have the same sum in either
   // order. False, for all lanes: it has not.
   VERBENA_DEVICE bool add(uint32_t tile, Polled& polled, Patience& patience, const Coded& own,
                           RawUnit (&raw)[kTileRows]) const {
     Coded theirs;
-    if (!packets_.receive(find_tile(here_, tile), epoch_of(tile), peer_, polled, patience, theirs))
+    if (!packets_.receive(slot_of(here_, tile), tile_of(tile), epoch_of(tile), peer_, polled, patience,
+                          theirs))
       return false;
     VERBENA_UNROLL
     for (uint32_t row = 0; row < kTileRows; ++row) {
@@ -73,8 +74,12 @@ class CodedMessages {
   }
 
  private:
-  VERBENA_DEVICE char* find_tile(char* const (&slots)[2], uint32_t tile) const {
-    return tile < most_tiles_ ? slots[0] + tile * kTileBytes : slots[1] + (tile - most_tiles_) * kTileBytes;
+  // In which of the two messages a tile is, and its number there.
+  VERBENA_DEVICE char* slot_of(char* const (&slots)[2], uint32_t tile) const {
+    return tile < most_tiles_ ? slots[0] : slots[1];
+  }
+  VERBENA_DEVICE uint32_t tile_of(uint32_t tile) const {
+    return tile < most_tiles_ ? tile : tile - most_tiles_;
   }
   VERBENA_DEVICE uint64_t epoch_of(uint32_t tile) const { return epoch_ + (tile >= most_tiles_ ? 1 : 0); }
 

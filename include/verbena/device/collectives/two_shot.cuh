@@ -48,7 +48,8 @@ class TwoShot {
     const auto size = static_cast<uint64_t>(context_.team_size);
     const Part part = find_part(length_bytes, block_, blocks_);
     const uint64_t room = exchange_.capacity_bytes() * size;
-    const uint64_t most = room < kMostBytes ? room : kMostBytes;
+    const uint64_t most =
+        detail::even_rounds(part.length_bytes, room < kMostBytes ? room : kMostBytes, size * kVectorBytes);
     for (uint64_t at = 0; at < part.length_bytes; at += most) {
       if (!has_begun_) start_();
       if (!begin_messages(group)) return status_;
@@ -79,7 +80,8 @@ class TwoShot {
     for (uint32_t k = 0; k < peers.kCount; ++k)
       shares.of_peer[k] = keep(static_cast<uint32_t>(peers.member[k]) * share_bytes + part.begin);
     if (!has_begun_) start_();
-    const uint64_t most = exchange_.capacity_bytes() / kVectorBytes * kVectorBytes;
+    const uint64_t most =
+        detail::even_rounds(part.length_bytes, exchange_.capacity_bytes(), group.size() * kVectorBytes);
     for (uint64_t at = 0; at < part.length_bytes && status_ == SymmStatus::kDone; at += most) {
       const auto count = static_cast<uint32_t>(detail::cut_round(part, at, most) / kVectorBytes);
       status_ = reduce_vectors<kRanks>(input + at, output + at, count, shares, peers, reduce, group);
@@ -89,13 +91,14 @@ class TwoShot {
 
   // The block's part of so many units of which each rank sums as many: `body(exchange, first, count)` sends
   // and takes terms, and then sums, of up to `most` units, packet by packet, in two calls that are under way
-  // together.
+  // together. `at_once`: units that the group does at a time.
   template <typename Group, typename Body>
-  [[nodiscard]] VERBENA_DEVICE SymmStatus for_rounds(uint64_t units, uint64_t most, const Group& group,
-                                                     const Body& body) {
+  [[nodiscard]] VERBENA_DEVICE SymmStatus for_rounds(uint64_t units, uint64_t most, uint64_t at_once,
+                                                     const Group& group, const Body& body) {
     if (most == 0) status_ = SymmStatus::kInvalid;
     if (status_ != SymmStatus::kDone) return status_;
     const Part part = find_part(units, block_, blocks_, 1);
+    most = detail::even_rounds(part.length_bytes, most, at_once);
     for (uint64_t at = 0; at < part.length_bytes; at += most) {
       if (!has_begun_) start_();
       if (!begin_messages(group)) return status_;

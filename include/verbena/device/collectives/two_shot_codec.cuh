@@ -41,8 +41,8 @@ class CodedShares {
         me_(context.team_rank),
         size_(context.team_size),
         tiles_(static_cast<uint32_t>((tensor.length_bytes + device::kTileBytes - 1) / device::kTileBytes)),
-        terms_(exchange.note_bytes()),
-        sums_(exchange.note_bytes()) {}
+        terms_(exchange.room_bytes()),
+        sums_(exchange.room_bytes()) {}
 
   template <typename Group>
   VERBENA_DEVICE void send_terms(const Group& group) const {
@@ -58,9 +58,8 @@ class CodedShares {
       // The next one's numbers come meanwhile.
       load(i + warps, raw);
       if (pair.tile >= count_sent(pair.member)) continue;
-      terms_.send(coded, exchange_.epoch(), 1, [&](uint32_t) {
-        return exchange_.find_slot_at(pair.member) + pair.tile * CodedPackets<Terms>::kTileBytes;
-      });
+      terms_.send(coded, pair.tile, exchange_.epoch(), 1,
+                  [&](uint32_t) { return exchange_.find_slot_at(pair.member); });
     }
   }
 
@@ -72,7 +71,7 @@ class CodedShares {
       const bool is_there = tile < count_tiles(me_);
       float sums[kTileRows][kUnitNumbers] = {};
       typename CodedPackets<Terms>::Polled polled;
-      if (count_peers() != 0) terms_.poll(find_terms(find_peer(0), tile), polled);
+      if (count_peers() != 0) terms_.poll(exchange_.find_slot_of(find_peer(0)), tile, polled);
       RawUnit raw[kTileRows];
       if (is_there) load(me_, tile, raw);
       VERBENA_UNROLL
@@ -83,10 +82,11 @@ class CodedShares {
       for (uint32_t k = 0; k < count_peers(); ++k) {
         const int32_t member = find_peer(k);
         typename Terms::Coded coded{};
-        if (!terms_.receive(find_terms(member, tile), exchange_.epoch(), member, polled, patience, coded))
+        if (!terms_.receive(exchange_.find_slot_of(member), tile, exchange_.epoch(), member, polled, patience,
+                            coded))
           return false;
         // The packets of the next rank are asked for while those of one are added.
-        if (k + 1 < count_peers()) terms_.poll(find_terms(find_peer(k + 1), tile), polled);
+        if (k + 1 < count_peers()) terms_.poll(exchange_.find_slot_of(find_peer(k + 1)), tile, polled);
         VERBENA_UNROLL
         for (uint32_t row = 0; row < kTileRows; ++row) {
           float unit[kUnitNumbers];
@@ -101,9 +101,8 @@ class CodedShares {
         VERBENA_UNROLL
         for (uint32_t row = 0; row < kTileRows; ++row) Sums::encode_row(sums[row], row, of_tile, result);
       }
-      sums_.send(result, exchange_.epoch() + 1, count_peers(), [&](uint32_t k) {
-        return exchange_.find_slot_at(find_peer(k), 1) + tile * CodedPackets<Sums>::kTileBytes;
-      });
+      sums_.send(result, tile, exchange_.epoch() + 1, count_peers(),
+                 [&](uint32_t k) { return exchange_.find_slot_at(find_peer(k), 1); });
       if (!is_there) continue;
       decode_tile<Sums>(tensor_.type, result, raw);
       // In place: lanes behind the end have loaded the last number, which another lane writes.
@@ -124,7 +123,8 @@ class CodedShares {
       poll_sums(i + warps, next);
       typename Sums::Coded coded{};
       if (tile < count_sent(member)) {
-        if (!sums_.receive(find_sums(member, tile), exchange_.epoch() + 1, member, polled, patience, coded))
+        if (!sums_.receive(exchange_.find_slot_of(member, 1), tile, exchange_.epoch() + 1, member, polled,
+                           patience, coded))
           return false;
         RawUnit raw[kTileRows];
         decode_tile<Sums>(tensor_.type, coded, raw);
@@ -166,16 +166,10 @@ class CodedShares {
     return {find_peer(i - tile * count_peers()), tile};
   }
 
-  VERBENA_DEVICE char* find_terms(int32_t member, uint32_t tile) const {
-    return exchange_.find_slot_of(member) + tile * CodedPackets<Terms>::kTileBytes;
-  }
-  VERBENA_DEVICE char* find_sums(int32_t member, uint32_t tile) const {
-    return exchange_.find_slot_of(member, 1) + tile * CodedPackets<Sums>::kTileBytes;
-  }
   VERBENA_DEVICE void poll_sums(uint32_t i, typename CodedPackets<Sums>::Polled& polled) const {
     if (i >= count_pairs()) return;
     const auto [member, tile] = find_pair(i);
-    if (tile < count_sent(member)) sums_.poll(find_sums(member, tile), polled);
+    if (tile < count_sent(member)) sums_.poll(exchange_.find_slot_of(member, 1), tile, polled);
   }
 
   VERBENA_DEVICE void load(int32_t member, uint32_t tile, RawUnit (&raw)[kTileRows]) const {
@@ -224,21 +218,22 @@ template <typename Terms, typename Sums = Terms, typename Rounding = RoundToNear
   const uint64_t tiles = (length_bytes + kTileBytes - 1) / kTileBytes;
   const auto size = static_cast<uint64_t>(context.team_size);
   const auto share_tiles = static_cast<uint32_t>((tiles + size - 1) / size);
-  return calls.for_rounds(
-      share_tiles, most_tiles, group, [&](const Exchange& exchange, uint64_t first, uint64_t count) {
-        const typename Shares::Tensor tensor = {input,
-                                                output,
-                                                length_bytes,
-                                                share_tiles,
-                                                static_cast<uint32_t>(first),
-                                                static_cast<uint32_t>(count),
-                                                type};
-        const Shares shares(context, exchange, tensor, rounding);
-        Patience patience(context);
-        shares.send_terms(group);
-        const bool have_come = shares.reduce_terms(group, patience) && shares.take_sums(group, patience);
-        return exchange.conclude(group, have_come, patience);
-      });
+  return calls.for_rounds(share_tiles, most_tiles, group.size() / kWarpLanes, group,
+                          [&](const Exchange& exchange, uint64_t first, uint64_t count) {
+                            const typename Shares::Tensor tensor = {input,
+                                                                    output,
+                                                                    length_bytes,
+                                                                    share_tiles,
+                                                                    static_cast<uint32_t>(first),
+                                                                    static_cast<uint32_t>(count),
+                                                                    type};
+                            const Shares shares(context, exchange, tensor, rounding);
+                            Patience patience(context);
+                            shares.send_terms(group);
+                            const bool have_come =
+                                shares.reduce_terms(group, patience) && shares.take_sums(group, patience);
+                            return exchange.conclude(group, have_come, patience);
+                          });
 }
 
 }  // namespace verbena::device

@@ -29,8 +29,8 @@ constexpr const char* kAlgorithmNames[kCountAlgorithms] = {
 constexpr const char* kCodedNames[kCountCodecs] = {
     "all_reduce_fp8",   "all_reduce_int8",     "all_reduce_int6",     "all_reduce_int4",
     "all_reduce_mxfp8", "all_reduce_fp8_int8", "all_reduce_int4_int8"};
-// From where on fewer bits are faster where nothing was measured: as between two and four H200s, by packets
-// and by chunks. Eight bits as integers are worth it from twice that on.
+// From where on fewer bits are faster where nothing was measured: as between two and four H200s. Eight bits
+// as integers are worth it from twice that on.
 constexpr uint64_t kLeastCodedBytes = 4 << 20;
 
 // kAuto: there is none of this name.

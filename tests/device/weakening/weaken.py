@@ -45,8 +45,6 @@ PROGRAMS = {
     "collectives/bulk.cuh": ["collectives/bulk_test.cc", "collectives/across_hosts_test.cc"],
     "collectives/across_hosts.cuh": ["collectives/across_hosts_test.cc"],
     "collectives/coded_packets.cuh": ["collectives/coded_reduce_test.cc"],
-    "collectives/one_shot_codec.cuh": ["collectives/coded_reduce_test.cc"],
-    "collectives/two_shot_codec.cuh": ["collectives/coded_reduce_test.cc"],
     "collectives/all_reduce_norm.cuh": ["collectives/all_reduce_norm_test.cc"],
     "symm_collect.cuh": ["symm/names_test.cc"],
     "symm_probe.cuh": ["symm/probe_test.cc"],

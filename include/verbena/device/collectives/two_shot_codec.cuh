@@ -105,8 +105,7 @@ class CodedShares {
                  [&](uint32_t k) { return exchange_.find_slot_at(find_peer(k), 1); });
       if (!is_there) continue;
       decode_tile<Sums>(tensor_.type, result, raw);
-      // In place: lanes behind the end have loaded the last number, which another lane writes.
-      sync_warp();
+      // In place: lanes behind the end have loaded the last number, which another lane writes. They have met.
       store(me_, tile, raw);
     }
     return true;

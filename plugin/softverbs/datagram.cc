@@ -88,13 +88,7 @@ Outcome prepare_datagram(Operation& op) {
   }
   op.has_receive = true;
   fill_header(op, handle);
-  Memory payload;
-  std::swap(payload, op.local);
-  op.local.add(reinterpret_cast<uint64_t>(op.header), sizeof(op.header), 0, 0);
-  for (size_t i = 0; i < payload.pieces.size(); ++i) {
-    op.local.add(reinterpret_cast<uint64_t>(payload.pieces[i].iov_base), payload.pieces[i].iov_len,
-                 payload.gpus[i], payload.keys[i]);
-  }
+  op.local.add_first(reinterpret_cast<uint64_t>(op.header), sizeof(op.header));
   op.bytes = op.request->length + sizeof(op.header);
   op.fits = scatter_datagram(op);
   if (!op.fits) op.bytes = 0;

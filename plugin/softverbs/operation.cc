@@ -226,7 +226,7 @@ Outcome prepare_connected(Operation& op) {
   const Outcome outcome = prepare_target(op);
   if (outcome.step != Step::kWait) return outcome;
   // What is under way was marked before it: the owner's count must not reach that mark first.
-  if (!op.qp->flying.empty()) op.qp->flying.back().marks += std::exchange(op.marks, 0);
+  if (!op.qp->flying.empty()) op.qp->flying.back()->marks += std::exchange(op.marks, 0);
   op.unmark();
   return outcome;
 }
@@ -261,12 +261,37 @@ void Operation::unmark() {
   marks = 0;
 }
 
+void Memory::add_first(uint64_t address, uint64_t bytes) {
+  pieces.insert(pieces.begin(), {reinterpret_cast<void*>(address), bytes});
+  gpus.insert(gpus.begin(), 0);
+  keys.insert(keys.begin(), 0);
+}
+
 bool is_atomic(ibv_wr_opcode opcode) {
   return opcode == IBV_WR_ATOMIC_CMP_AND_SWP || opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
 }
 
 bool is_read(const Operation& op) {
   return op.request->opcode == IBV_WR_RDMA_READ;
+}
+
+void Operation::reset() {
+  static_cast<OperationState&>(*this) = {};
+  local.clear(), remote.clear();
+  receive.sges.clear();
+  staged.clear(), staged_to.clear();
+}
+
+std::unique_ptr<Operation> OperationPool::take() {
+  if (spare_.empty()) return std::make_unique<Operation>();
+  std::unique_ptr<Operation> op = std::move(spare_.back());
+  spare_.pop_back();
+  op->reset();
+  return op;
+}
+
+void OperationPool::give_back(std::unique_ptr<Operation> op) {
+  if (spare_.size() < kMost) spare_.push_back(std::move(op));
 }
 
 void Memory::clear() {

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <memory>
+#include <vector>
+
 #include "softverbs/copy.h"
 #include "softverbs/receive_ring.h"
 #include "softverbs/send_queue.h"
@@ -32,10 +35,10 @@ struct Memory {
 
   void clear();
   void add(uint64_t address, uint64_t bytes, uint32_t gpu, uint32_t key);
+  void add_first(uint64_t address, uint64_t bytes);  // of host memory
 };
 
-// One request of a connected queue pair while it is executed: prepare, copy, finish.
-struct Operation {
+struct OperationState {
   Qp* qp = nullptr;
   SendRequest* request = nullptr;
   Peer* peer = nullptr;
@@ -43,13 +46,11 @@ struct Operation {
   uint32_t target_index = 0;
   uint32_t source_qp = 0;  // the requester's number
   bool is_datagram = false;
-  Memory local, remote;
-  uint64_t bytes = 0;      // to copy
-  uint8_t header[40];      // of a datagram
-  bool fits = true;        // false: an unreliable message is longer than its receive
-  bool is_wired = false;   // a datagram to another host, whose bytes are still to be read
-  bool is_struck = false;  // a datagram that a plan of faults carries
-  ReceiveRequest receive;
+  bool fits = true;         // false: an unreliable message is longer than its receive
+  bool is_wired = false;    // a datagram to another host, whose bytes are still to be read
+  bool is_struck = false;   // a datagram that a plan of faults carries
+  uint64_t bytes = 0;       // to copy
+  uint8_t header[40] = {};  // of a datagram
   uint32_t marks =
       0;  // counted in target->started, not yet in finished: its own, and those of attempts behind it
   bool has_receive = false;  // opened there, not yet closed
@@ -60,14 +61,33 @@ struct Operation {
   uint64_t lane_first = 0, lane_last = 0;  // tickets (first, last]
   bool has_landed = false;                 // they are done, or `is_broken`
   bool is_broken = false;
-  Pieces staged, staged_to;    // of a datagram: what lands in this process first, and where it goes to then
   bool waits_for_all = false;  // an atomic one, which does not begin before all earlier requests are complete
+};
+
+// One request while it is executed: prepare, copy, finish.
+struct Operation : OperationState {
+  Memory local, remote;
+  ReceiveRequest receive;
+  Pieces staged, staged_to;  // of a datagram: what lands in this process first, and where it goes to then
 
   bool uses_gpu() const { return local.has_gpu || remote.has_gpu; }
   // The owner of the target first clears a key or changes a state, then reads the marks. We first set the
   // mark, then read the key and the state. So one of the two always sees the other.
   void mark();
   void unmark();
+  // As if new, but its lists keep their capacity.
+  void reset();
+};
+
+// Operations that are over, for the next ones: without them a datagram would allocate a dozen times.
+class OperationPool {
+ public:
+  std::unique_ptr<Operation> take();
+  void give_back(std::unique_ptr<Operation> op);
+
+ private:
+  static constexpr size_t kMost = 32;
+  std::vector<std::unique_ptr<Operation>> spare_;
 };
 
 // Checks the request, marks the peer's queue pair and takes a receive if one is needed. Never waits: if the

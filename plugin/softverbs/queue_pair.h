@@ -65,9 +65,10 @@ struct Qp {
 
   // Used by the thread that executes. Operations [executed, started) of the send queue are under way, oldest
   // first. The one at `started` may be prepared already and wait for those before it.
-  std::deque<Operation> flying;
-  DatagramChain chain;  // of those that are datagrams
-  Operation next;
+  std::deque<std::unique_ptr<Operation>> flying;
+  DatagramChain chain;              // of those that are datagrams
+  std::unique_ptr<Operation> next;  // null: none has been prepared since the one before began
+  OperationPool spare;
   bool is_next_prepared = false;
   Wait wait = Wait::kNone;
   uint64_t wait_start_ns = 0;

@@ -93,7 +93,8 @@ Step conclude(Qp& qp, Operation& op, bool is_flushed = false) {
 
 // Looks which GPU copies are done, and copies what they have staged.
 void look_at_lanes(Qp& qp) {
-  for (Operation& op : qp.flying) {
+  for (const std::unique_ptr<Operation>& flying : qp.flying) {
+    Operation& op = *flying;
     if (op.has_landed) continue;
     const LaneState state = op.lane == nullptr ? LaneState::kDone : look_at_lane(op);
     if (state == LaneState::kBusy) break;
@@ -108,14 +109,15 @@ void look_at_lanes(Qp& qp) {
 // have ended; what was copied is carried out all the same, unless it came after a copy that failed.
 Step land(Qp& qp) {
   look_at_lanes(qp);
-  while (!qp.flying.empty() && qp.flying.front().has_landed) {
-    Operation& op = qp.flying.front();
+  while (!qp.flying.empty() && qp.flying.front()->has_landed) {
+    Operation& op = *qp.flying.front();
     if (op.is_broken && op.is_datagram) op.fits = false;
     if (op.is_broken && !op.is_datagram) {
-      for (Operation& behind : qp.flying) behind.outcome = {Step::kFail, IBV_WC_WR_FLUSH_ERR};
+      for (const auto& behind : qp.flying) behind->outcome = {Step::kFail, IBV_WC_WR_FLUSH_ERR};
       op.outcome = {Step::kFail, IBV_WC_GENERAL_ERR};
     }
     const Step step = conclude(qp, op, get_state(*qp.shared) == IBV_QPS_ERR);
+    qp.spare.give_back(std::move(qp.flying.front()));
     qp.flying.pop_front();
     if (step == Step::kFail) return step;
   }
@@ -126,12 +128,13 @@ Step land(Qp& qp) {
 bool prepare_next(Qp& qp) {
   if (qp.is_next_prepared) return true;
   SendRequest& request = qp.send_queue.at(qp.send_queue.started);
+  if (qp.next == nullptr) qp.next = qp.spare.take();
   Outcome outcome =
-      qp.faults == nullptr ? prepare(qp.next, qp, request) : faults::prepare_request(qp.next, qp, request);
+      qp.faults == nullptr ? prepare(*qp.next, qp, request) : faults::prepare_request(*qp.next, qp, request);
   if (outcome.step == Step::kWait && keep_waiting(qp, outcome)) return false;
   if (outcome.step == Step::kWait) outcome.step = Step::kFail;
   qp.wait = Wait::kNone;
-  qp.next.outcome = outcome;
+  qp.next->outcome = outcome;
   qp.is_next_prepared = true;
   return true;
 }
@@ -146,38 +149,29 @@ Outcome execute(Operation& op) {
 Step conclude_next(Qp& qp) {
   ++qp.send_queue.started;
   qp.is_next_prepared = false;
-  return conclude(qp, qp.next);
+  return conclude(qp, *qp.next);
 }
 
 // Copies the next request. All earlier requests must be complete.
 Step run_alone(Qp& qp) {
-  if (qp.next.outcome.step == Step::kDone)
-    qp.next.outcome = execute(qp.next);
+  if (qp.next->outcome.step == Step::kDone)
+    qp.next->outcome = execute(*qp.next);
   else if (qp.faults != nullptr)
-    faults::strike_far_end(qp, *qp.next.request);
+    faults::strike_far_end(qp, *qp.next->request);
   return conclude_next(qp);
 }
 
 // Starts the copies of the next request if possible. kLater: it is, once those before it are done.
 DatagramChain::Begun launch(Qp& qp) {
   using Begun = DatagramChain::Begun;
-  Operation& next = qp.next;
+  Operation& next = *qp.next;
   if (next.outcome.step != Step::kDone || next.is_struck || next.is_wired) return Begun::kNo;
   if (!next.is_datagram) {
     if (!next.uses_gpu() || is_atomic(next.request->opcode) || !start_gpu_copies(next)) return Begun::kNo;
-    qp.flying.push_back(std::move(next));
-  } else {
-    Operation& op = qp.flying.emplace_back(std::move(next));
-    if (op.has_receive && op.bytes != 0) op.local.pieces[0].iov_base = op.header;  // which has moved with it
-    const Begun begun = qp.chain.begin(op);
-    if (begun != Begun::kYes) {
-      next = std::move(op);
-      next.local.pieces[0].iov_base = next.header;
-      qp.flying.pop_back();
-      return begun;
-    }
+  } else if (const Begun begun = qp.chain.begin(next); begun != Begun::kYes) {
+    return begun;
   }
-  qp.next = {};
+  qp.flying.push_back(std::move(qp.next));
   ++qp.send_queue.started;
   qp.is_next_prepared = false;
   return Begun::kYes;
@@ -185,19 +179,19 @@ DatagramChain::Begun launch(Qp& qp) {
 
 // Starts the copies that were joined during this run: no later request can be joined with them any more.
 void start_lanes(Qp& qp) {
-  for (const Operation& op : qp.flying)
-    if (op.lane != nullptr) op.lane->start();
+  for (const auto& op : qp.flying)
+    if (op->lane != nullptr) op->lane->start();
 }
 
 // A lane is of all queue pairs of its rail: whether it does nothing of others before it comes to the end of
 // what this one has under way.
-bool have_lanes_for_themselves(const std::deque<Operation>& flying) {
+bool have_lanes_for_themselves(const std::deque<std::unique_ptr<Operation>>& flying) {
   const Operation* before = nullptr;
-  for (const Operation& op : flying) {
-    if (op.lane == nullptr) continue;
-    const bool follows = before != nullptr && before->lane == op.lane && before->lane_last == op.lane_first;
-    if (!follows && !op.lane->has_ended(op.lane_first)) return false;
-    before = &op;
+  for (const auto& op : flying) {
+    if (op->lane == nullptr) continue;
+    const bool follows = before != nullptr && before->lane == op->lane && before->lane_last == op->lane_first;
+    if (!follows && !op->lane->has_ended(op->lane_first)) return false;
+    before = op.get();
   }
   return true;
 }
@@ -205,14 +199,14 @@ bool have_lanes_for_themselves(const std::deque<Operation>& flying) {
 // Whether the next request's word may be loaded while the copies before it are under way: they take no longer
 // than the load, which a GPU's word makes worth it, and none of them writes the word.
 bool is_loaded_early(const Qp& qp) {
-  if (!qp.next.remote.has_gpu || qp.next.waits_for_all) return false;
-  const uint64_t word = reinterpret_cast<uint64_t>(qp.next.remote.pieces[0].iov_base);
+  if (!qp.next->remote.has_gpu || qp.next->waits_for_all) return false;
+  const uint64_t word = reinterpret_cast<uint64_t>(qp.next->remote.pieces[0].iov_base);
   uint64_t bytes = 0;
-  for (const Operation& op : qp.flying) {
-    bytes += op.bytes;
-    for (const iovec& piece : op.remote.pieces) {
+  for (const auto& op : qp.flying) {
+    bytes += op->bytes;
+    for (const iovec& piece : op->remote.pieces) {
       const uint64_t start = reinterpret_cast<uint64_t>(piece.iov_base);
-      if (!is_read(op) && start < word + sizeof(uint64_t) && word < start + piece.iov_len) return false;
+      if (!is_read(*op) && start < word + sizeof(uint64_t) && word < start + piece.iov_len) return false;
     }
   }
   return bytes <= kShortCopies && have_lanes_for_themselves(qp.flying);
@@ -232,15 +226,15 @@ Step run_atomic(Qp& qp) {
   };
   // The load first, as the call that begins it takes this thread no time: the owner makes it. But nothing
   // waits for another's turn.
-  if (qp.next.peer->segment->header().atomic_holder.load(std::memory_order_relaxed) != 0) start_lanes(qp);
+  if (qp.next->peer->segment->header().atomic_holder.load(std::memory_order_relaxed) != 0) start_lanes(qp);
   const std::function<void()> start_copies = [&] { start_lanes(qp); };
-  const Outcome outcome = execute_atomic(qp.next, stage_word(qp.next, start_copies), land_all);
+  const Outcome outcome = execute_atomic(*qp.next, stage_word(*qp.next, start_copies), land_all);
   if (has_failed) return Step::kFail;  // of an earlier one: this one is flushed with the rest
   if (!qp.flying.empty()) {
-    qp.next.waits_for_all = true;
+    qp.next->waits_for_all = true;
     return Step::kWait;
   }
-  qp.next.outcome = outcome;
+  qp.next->outcome = outcome;
   return conclude_next(qp);
 }
 
@@ -253,12 +247,12 @@ Stop launch_all(Qp& qp, uint64_t end, Runner runner) {
     if (runner == Runner::kPoster && qp.faults != nullptr && faults::needs_worker(qp))
       return Stop::kNeedsWorker;
     if (!prepare_next(qp)) return qp.flying.empty() ? Stop::kWaiting : Stop::kFlying;
-    if (runner == Runner::kPoster && qp.next.uses_gpu()) return Stop::kNeedsWorker;
+    if (runner == Runner::kPoster && qp.next->uses_gpu()) return Stop::kNeedsWorker;
     if (qp.flying.size() == kMaxFlying) return Stop::kFlying;
     const DatagramChain::Begun begun = launch(qp);
     if (begun == DatagramChain::Begun::kYes) continue;
     if (begun == DatagramChain::Begun::kLater) return Stop::kFlying;
-    const bool is_word = qp.next.outcome.step == Step::kDone && is_atomic(qp.next.request->opcode);
+    const bool is_word = qp.next->outcome.step == Step::kDone && is_atomic(qp.next->request->opcode);
     if (!qp.flying.empty() && !(is_word && is_loaded_early(qp))) return Stop::kFlying;
     const Step step = is_word ? run_atomic(qp) : run_alone(qp);
     if (step == Step::kFail) return Stop::kFailed;
@@ -274,7 +268,7 @@ Stop look_and_launch(Qp& qp, uint64_t end, Runner runner) {
     const Stop stop = launch_all(qp, end, runner);
     qp.chain.flush();
     if (qp.faults != nullptr) faults::end_run(qp);
-    if (stop == Stop::kFailed || qp.flying.empty() || qp.flying.front().lane != nullptr) return stop;
+    if (stop == Stop::kFailed || qp.flying.empty() || qp.flying.front()->lane != nullptr) return stop;
   }
 }
 
@@ -287,8 +281,8 @@ Stop run_until(Qp& qp, uint64_t end, Runner runner) {
 // Undoes the preparation of a request that has not begun.
 void drop_next(Qp& qp) {
   if (!qp.is_next_prepared) return;
-  qp.next.outcome = {Step::kFail, IBV_WC_WR_FLUSH_ERR};
-  finish(qp.next);
+  qp.next->outcome = {Step::kFail, IBV_WC_WR_FLUSH_ERR};
+  finish(*qp.next);
   qp.is_next_prepared = false;
 }
 

@@ -1,6 +1,6 @@
 #include <cerrno>
 
-#include "softverbs/clock.h"
+#include "softverbs/faults/gate.h"
 #include "softverbs/memory_window.h"
 #include "softverbs/queue_pair.h"
 
@@ -98,7 +98,7 @@ int append(Qp& qp, const ibv_send_wr& request) {
   stored = {};
   stored.number = queue.posted;
   if (qp.faults != nullptr) [[unlikely]]
-    stored.posted_ns = read_clock_ns();
+    stored.posted_ns = faults::stamp_post();
   stored.wr_id = request.wr_id;
   stored.opcode = request.opcode;
   stored.flags = request.send_flags;

@@ -23,7 +23,7 @@ struct BindRequest {
 struct SendRequest {
   uint64_t wr_id;
   uint64_t number;     // counts the queue's requests
-  uint64_t posted_ns;  // set if there is a plan of faults
+  uint64_t posted_ns;  // set if there is a plan that delays requests
   ibv_wr_opcode opcode;
   uint32_t flags;      // IBV_SEND_*
   uint32_t immediate;  // or the key to invalidate

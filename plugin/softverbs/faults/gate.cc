@@ -51,6 +51,10 @@ Outcome prepare_struck(Operation& op, Qp& qp, SendRequest& request) {
 
 }  // namespace
 
+uint64_t stamp_post() {
+  return Process::get()->injector->delays() ? read_clock_ns() : 0;
+}
+
 Outcome take_datagram(Operation& op) {
   Injector& injector = *Process::get()->injector;
   injector.held().take(op, get_fate(*op.qp, *op.request));
@@ -71,7 +75,7 @@ void end_run(const Qp& qp) {
 
 Outcome check_start(Qp& qp, const SendRequest& request) {
   const Fate& fate = get_fate(qp, request);
-  if (fate.due_ns > read_clock_ns()) return {Step::kWait, IBV_WC_SUCCESS, Wait::kDelayed};
+  if (fate.due_ns != 0 && fate.due_ns > read_clock_ns()) return {Step::kWait, IBV_WC_SUCCESS, Wait::kDelayed};
   if (fate.failure == IBV_WC_SUCCESS || fate.is_after_work || is_found_by_peer(qp, fate)) return {};
   if (fate.is_queue_fatal) qp.faults->owes_fatal_event.store(true);
   return {Step::kFail, fate.failure};

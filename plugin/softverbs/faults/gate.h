@@ -5,6 +5,8 @@
 // Applies the plan to the requests of a queue pair. Called only for queue pairs that have faults.
 namespace verbena::softverbs::faults {
 
+// When a request was posted, for a plan that delays some.
+uint64_t stamp_post();
 // Prepares a request as softverbs::prepare does, unless the plan makes it fail.
 Outcome prepare_request(Operation& op, Qp& qp, SendRequest& request);
 // Whether a request may begin. It may have to wait, or fail before it reaches its peer.

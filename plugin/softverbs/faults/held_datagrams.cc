@@ -20,46 +20,50 @@ namespace {
 constexpr uint64_t kOvertakerNs = 2'000;
 // On a rail where nothing is sent any more, so much later at most: waking costs a processor's time.
 constexpr uint64_t kSlackNs = 200'000;
-constexpr size_t kMostSpare = 256;  // buffers of a rail
+constexpr uint64_t kBusyNs = 500'000;  // between two looks at a rail where much is sent
+constexpr size_t kMostSpare = 256;     // buffers of a rail
 
 }  // namespace
-
-std::vector<uint8_t> HeldDatagrams::Rail::take_buffer(size_t bytes) {
-  std::vector<uint8_t> buffer;
-  if (!spare.empty()) {
-    buffer = std::move(spare.back());
-    spare.pop_back();
-  }
-  buffer.resize(bytes);
-  return buffer;
-}
 
 void HeldDatagrams::take(Operation& op, const Fate& fate) {
   if (fate.is_lost) return;
   Rail& rail = rails_[op.qp->device];
   const std::lock_guard lock(rail.mutex);
-  Datagram datagram{.qp = op.qp,
-                    .request = *op.request,
-                    .handle = *reinterpret_cast<const Ah*>(op.request->address_handle),
-                    .bytes = rail.take_buffer(op.request->length),
-                    .header_flips = {},
-                    .leaves_ns = read_clock_ns() + fate.overtakers * kOvertakerNs};
-  if (!read_local(op, datagram.bytes.data())) return;
-  flip(datagram, fate);
-  for (uint32_t copies = fate.copies; copies != 0; --copies) rail.held.emplace(0, datagram);
+  for (uint32_t copies = fate.copies; copies != 0; --copies) hold(rail, op, fate, 0);
   // It has not left itself yet.
-  rail.held.emplace(fate.overtakers == 0 ? 0 : rail.left + 1 + fate.overtakers, std::move(datagram));
+  hold(rail, op, fate, fate.overtakers == 0 ? 0 : rail.left + 1 + fate.overtakers);
+}
+
+// With the mutex.
+void HeldDatagrams::hold(Rail& rail, Operation& op, const Fate& fate, uint64_t leaves_at) {
+  std::unique_ptr<Datagram> datagram;
+  if (rail.spare.empty()) {
+    datagram = std::make_unique<Datagram>();
+  } else {
+    datagram = std::move(rail.spare.back());
+    rail.spare.pop_back();
+  }
+  datagram->qp = op.qp;
+  datagram->request = *op.request;
+  datagram->handle = *reinterpret_cast<const Ah*>(op.request->address_handle);
+  datagram->bytes.resize(op.request->length);
+  datagram->header_flips = {};
+  if (!read_local(op, datagram->bytes.data())) return;
+  flip(*datagram, fate);
+  const auto behind = std::upper_bound(rail.held.begin(), rail.held.end(), leaves_at,
+                                       [](uint64_t at, const Held& held) { return at < held.leaves_at; });
+  rail.held.insert(behind,
+                   {leaves_at, read_clock_ns() + fate.overtakers * kOvertakerNs, std::move(datagram)});
 }
 
 void HeldDatagrams::note_left(uint32_t index) {
-  const std::lock_guard lock(rails_[index].mutex);
-  ++rails_[index].left;
+  rails_[index].left.fetch_add(1, std::memory_order_relaxed);
 }
 
 void HeldDatagrams::forget(Qp& qp) {
   Rail& rail = rails_[qp.device];
   const std::lock_guard lock(rail.mutex);
-  std::erase_if(rail.held, [&](const auto& entry) { return entry.second.qp == &qp; });
+  std::erase_if(rail.held, [&](const Held& held) { return held.datagram->qp == &qp; });
 }
 
 // With the mutex: their queue pairs stay.
@@ -68,38 +72,44 @@ void HeldDatagrams::send_due(uint32_t index) {
   const std::lock_guard lock(rail.mutex);
   if (rail.held.empty()) return;
   const uint64_t now_ns = read_clock_ns();
-  std::deque<Datagram> due;
-  for (auto entry = rail.held.begin(); entry != rail.held.end();) {
-    const bool is_due = entry->first <= rail.left || entry->second.leaves_ns <= now_ns;
-    const auto next = std::next(entry);
-    if (is_due) due.push_back(std::move(rail.held.extract(entry).mapped()));
-    entry = next;
+  size_t kept = 0;
+  for (Held& held : rail.held) {
+    const bool is_due = held.leaves_at <= rail.left || held.leaves_ns <= now_ns;
+    is_due ? rail.due.push_back(std::move(held.datagram)) : std::swap(rail.held[kept++], held);
   }
-  for (Datagram& datagram : due) begin(rail, datagram);
+  rail.held.erase(rail.held.begin() + static_cast<std::ptrdiff_t>(kept), rail.held.end());
+  for (const auto& datagram : rail.due) begin(rail, *datagram);
   rail.chain.flush();
-  for (Operation& op : rail.operations) finish(op);
-  rail.operations.clear();
-  for (Datagram& datagram : due)
-    if (rail.spare.size() < kMostSpare) rail.spare.push_back(std::move(datagram.bytes));
-  wake_later(index);
+  for (auto& datagram : rail.due) {
+    finish(datagram->op);
+    if (rail.spare.size() < kMostSpare) rail.spare.push_back(std::move(datagram));
+  }
+  rail.due.clear();
+  wake_later(index, 0);
 }
 
 // With the mutex. Once for all, not for each.
-void HeldDatagrams::wake_later(uint32_t index) {
+void HeldDatagrams::wake_later(uint32_t index, uint64_t not_before_ns) {
   Rail& rail = rails_[index];
   if (rail.held.empty() || std::exchange(rail.wakes, true)) return;
-  const auto next = std::min_element(rail.held.begin(), rail.held.end(), [](const auto& a, const auto& b) {
-    return a.second.leaves_ns < b.second.leaves_ns;
-  });
-  schedule_.add(next->second.leaves_ns + kSlackNs, [this, index] {
-    get_worker(index).run_soon([this, index] {
-      {
-        const std::lock_guard lock(rails_[index].mutex);
-        rails_[index].wakes = false;
-      }
-      send_due(index);
-    });
-  });
+  uint64_t first_ns = UINT64_MAX;
+  for (const Held& held : rail.held) first_ns = std::min(first_ns, held.leaves_ns);
+  schedule_.add(std::max(first_ns + kSlackNs, not_before_ns), [this, index] { look_for_due(index); });
+}
+
+// On a busy rail those that were held have left by now, or are leaving: nobody there waits for this thread.
+void HeldDatagrams::look_for_due(uint32_t index) {
+  Rail& rail = rails_[index];
+  const uint64_t now_ns = read_clock_ns();
+  {
+    const std::unique_lock lock(rail.mutex, std::try_to_lock);
+    if (!lock) return schedule_.add(now_ns + kBusyNs, [this, index] { look_for_due(index); });
+    rail.wakes = false;
+    const bool is_idle = std::any_of(rail.held.begin(), rail.held.end(),
+                                     [&](const Held& held) { return held.leaves_ns + kSlackNs <= now_ns; });
+    if (!is_idle) return wake_later(index, now_ns + kBusyNs);
+  }
+  get_worker(index).run_soon([this, index] { send_due(index); });
 }
 
 void HeldDatagrams::flip(Datagram& datagram, const Fate& fate) {
@@ -116,7 +126,8 @@ void HeldDatagrams::flip(Datagram& datagram, const Fate& fate) {
 
 // Its copies, but those that are one with others'.
 void HeldDatagrams::begin(Rail& rail, Datagram& datagram) {
-  Operation& op = rail.operations.emplace_back();
+  Operation& op = datagram.op;
+  op.reset();
   op.qp = datagram.qp;
   op.request = &datagram.request;
   op.source_qp = datagram.qp->base.qp_num;

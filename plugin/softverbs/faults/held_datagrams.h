@@ -1,9 +1,9 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
-#include <deque>
-#include <map>
+#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -43,22 +43,28 @@ class HeldDatagrams {
     Ah handle;
     std::vector<uint8_t> bytes;
     std::array<uint8_t, 40> header_flips;  // of the GRH
-    uint64_t leaves_ns;                    // at the latest
+    Operation op;
+  };
+  struct Held {
+    uint64_t leaves_at;  // once so many datagrams of the rail have left
+    uint64_t leaves_ns;  // at the latest
+    std::unique_ptr<Datagram> datagram;
   };
   struct Rail {
     std::mutex mutex;
-    std::multimap<uint64_t, Datagram> held;   // by how many datagrams of the rail have left by then
-    std::vector<std::vector<uint8_t>> spare;  // buffers of those that have left
-    std::vector<uint8_t> take_buffer(size_t bytes);
-    std::deque<Operation> operations;  // of send_due()
+    std::vector<Held> held;                        // by leaves_at
+    std::vector<std::unique_ptr<Datagram>> due;    // of send_due()
+    std::vector<std::unique_ptr<Datagram>> spare;  // that have left: the next ones need no memory
     DatagramChain chain;
-    uint64_t left = 0;
+    std::atomic<uint64_t> left = 0;
     bool wakes = false;  // the schedule knows when to look for some that nothing overtakes
   };
 
+  static void hold(Rail& rail, Operation& op, const Fate& fate, uint64_t leaves_at);
   static void flip(Datagram& datagram, const Fate& fate);
   static void begin(Rail& rail, Datagram& datagram);
-  void wake_later(uint32_t rail);
+  void wake_later(uint32_t rail, uint64_t not_before_ns);
+  void look_for_due(uint32_t rail);
 
   Schedule& schedule_;
   std::array<Rail, kMaxDevices> rails_;

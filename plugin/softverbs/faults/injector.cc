@@ -53,9 +53,11 @@ Injector::Injector(const Plan& plan, Rails& rails, Schedule& schedule)
       schedule_(schedule),
       streams_(plan.rules.size()),
       free_ns_(plan.rules.size()),
-      strikes_datagrams_(std::ranges::any_of(plan.rules, [](const Rule& rule) {
-        return is_of_datagrams(rule.action) || rule.path != kEveryPath;
-      })) {}
+      strikes_datagrams_(std::ranges::any_of(
+          plan.rules,
+          [](const Rule& rule) { return is_of_datagrams(rule.action) || rule.path != kEveryPath; })),
+      delays_(
+          std::ranges::any_of(plan.rules, [](const Rule& rule) { return rule.action == Action::kDelay; })) {}
 
 void Injector::start() {
   const uint64_t now_ns = read_clock_ns();

@@ -66,6 +66,7 @@ class Injector {
   HeldDatagrams& held() { return held_; }
   // Then the worker carries them all.
   bool strikes_datagrams() const { return strikes_datagrams_; }
+  bool delays() const { return delays_; }
 
  private:
   Fate decide(Qp& qp, const SendRequest& request);
@@ -88,7 +89,7 @@ class Injector {
   // By how many rules a path of a rail is down.
   std::array<std::array<std::atomic<uint32_t>, kPaths>, kMaxDevices> path_holds_{};
   HeldDatagrams held_{schedule_};
-  bool strikes_datagrams_;
+  bool strikes_datagrams_, delays_;
   std::mutex queues_mutex_;
   std::set<Qp*> queues_;
 };

@@ -282,6 +282,11 @@ void Operation::reset() {
   staged.clear(), staged_to.clear();
 }
 
+OperationPool& OperationPool::of_thread() {
+  thread_local OperationPool pool;
+  return pool;
+}
+
 std::unique_ptr<Operation> OperationPool::take() {
   if (spare_.empty()) return std::make_unique<Operation>();
   std::unique_ptr<Operation> op = std::move(spare_.back());

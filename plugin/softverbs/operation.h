@@ -79,9 +79,11 @@ struct Operation : OperationState {
   void reset();
 };
 
-// Operations that are over, for the next ones: without them a datagram would allocate a dozen times.
+// Operations that are over, for the next ones of this thread: without them a datagram would allocate a dozen
+// times.
 class OperationPool {
  public:
+  static OperationPool& of_thread();
   std::unique_ptr<Operation> take();
   void give_back(std::unique_ptr<Operation> op);
 

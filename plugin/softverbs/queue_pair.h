@@ -67,8 +67,7 @@ struct Qp {
   // first. The one at `started` may be prepared already and wait for those before it.
   std::deque<std::unique_ptr<Operation>> flying;
   DatagramChain chain;              // of those that are datagrams
-  std::unique_ptr<Operation> next;  // null: none has been prepared since the one before began
-  OperationPool spare;
+  std::unique_ptr<Operation> next;  // null between runs, unless it is prepared
   bool is_next_prepared = false;
   Wait wait = Wait::kNone;
   uint64_t wait_start_ns = 0;

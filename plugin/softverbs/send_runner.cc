@@ -117,7 +117,7 @@ Step land(Qp& qp) {
       op.outcome = {Step::kFail, IBV_WC_GENERAL_ERR};
     }
     const Step step = conclude(qp, op, get_state(*qp.shared) == IBV_QPS_ERR);
-    qp.spare.give_back(std::move(qp.flying.front()));
+    OperationPool::of_thread().give_back(std::move(qp.flying.front()));
     qp.flying.pop_front();
     if (step == Step::kFail) return step;
   }
@@ -128,7 +128,7 @@ Step land(Qp& qp) {
 bool prepare_next(Qp& qp) {
   if (qp.is_next_prepared) return true;
   SendRequest& request = qp.send_queue.at(qp.send_queue.started);
-  if (qp.next == nullptr) qp.next = qp.spare.take();
+  if (qp.next == nullptr) qp.next = OperationPool::of_thread().take();
   Outcome outcome =
       qp.faults == nullptr ? prepare(*qp.next, qp, request) : faults::prepare_request(*qp.next, qp, request);
   if (outcome.step == Step::kWait && keep_waiting(qp, outcome)) return false;
@@ -275,6 +275,8 @@ Stop look_and_launch(Qp& qp, uint64_t end, Runner runner) {
 Stop run_until(Qp& qp, uint64_t end, Runner runner) {
   const Stop stop = look_and_launch(qp, end, runner);
   if (stop == Stop::kFlying) start_lanes(qp);
+  // Thousands of queue pairs have nothing to send most of the time.
+  if (!qp.is_next_prepared && qp.next != nullptr) OperationPool::of_thread().give_back(std::move(qp.next));
   return stop;
 }
 

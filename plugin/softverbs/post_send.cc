@@ -38,7 +38,9 @@ int check_request(const Qp& qp, const ibv_send_wr& request, uint64_t length) {
   if (is_local(request.opcode))
     return length != 0 || (request.send_flags & IBV_SEND_INLINE) != 0 ? EINVAL : 0;
   if (needs_word(request.opcode) && length != sizeof(uint64_t)) return EINVAL;
-  const uint64_t longest = qp.base.qp_type == IBV_QPT_UD ? kMaxDatagramBytes : kMaxMessageBytes;
+  const uint64_t longest = qp.base.qp_type != IBV_QPT_UD                   ? kMaxMessageBytes
+                           : (request.send_flags & kSendLongDatagram) != 0 ? kMaxDatagramBytes
+                                                                           : kMtuBytes;
   if ((request.send_flags & IBV_SEND_INLINE) == 0) return length > longest ? EINVAL : 0;
   if (request.opcode == IBV_WR_RDMA_READ || is_atomic(request.opcode) || length > qp.send_queue.max_inline())
     return EINVAL;

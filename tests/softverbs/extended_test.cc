@@ -112,15 +112,39 @@ struct DatagramPair {
 };
 
 int post_datagram(DatagramPair& from, const Buffer& source, size_t bytes, ibv_ah* ah, uint32_t number,
-                  uint32_t qkey) {
+                  uint32_t qkey, unsigned flags = 0) {
   ibv_sge sge{source.address(), static_cast<uint32_t>(bytes), source.mr()->lkey};
   ibv_send_wr request{}, *bad = nullptr;
   request.opcode = IBV_WR_SEND;
-  request.send_flags = IBV_SEND_SIGNALED;
+  request.send_flags = IBV_SEND_SIGNALED | flags;
   request.sg_list = &sge;
   request.num_sge = 1;
   request.wr.ud = {ah, number, qkey};
   return ibv_post_send(from.qp, &request, &bad);
+}
+
+TEST(DatagramTest, IsLongerThanAnMtuIfItSaysSo) {
+  constexpr uint32_t kQkey = 0x1234, kMostBytes = (64 << 10) + 24;
+  constexpr unsigned kSendLong = 1u << 30;
+  Node left_node, right_node;
+  Buffer source(left_node, kMostBytes + 1), target(right_node, 40 + kMostBytes);
+  DatagramPair left(left_node, kQkey), right(right_node, kQkey);
+  ibv_ah_attr attributes{};
+  attributes.port_num = 1;
+  attributes.is_global = 1;
+  attributes.grh.sgid_index = 1;
+  ASSERT_EQ(ibv_query_gid(right_node.context, 1, 1, &attributes.grh.dgid), 0);
+  ibv_ah* ah = ibv_create_ah(left_node.pd, &attributes);
+  ASSERT_NE(ah, nullptr);
+  source.fill(9);
+  right.post_receive(target);
+  const uint32_t number = right.qp->qp_num;
+  EXPECT_EQ(post_datagram(left, source, kMostBytes + 1, ah, number, kQkey, kSendLong), EINVAL);
+  ASSERT_EQ(post_datagram(left, source, kMostBytes, ah, number, kQkey, kSendLong), 0);
+  EXPECT_EQ(left_node.wait_completion().status, IBV_WC_SUCCESS);
+  EXPECT_EQ(right_node.wait_completion().byte_len, 40 + kMostBytes);
+  EXPECT_EQ(memcmp(target.data() + 40, source.data(), kMostBytes), 0);
+  EXPECT_EQ(ibv_destroy_ah(ah), 0);
 }
 
 TEST(DatagramTest, ArrivesBehindItsHeaderOrNotAtAll) {

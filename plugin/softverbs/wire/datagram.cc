@@ -84,7 +84,7 @@ void deliver_datagram(Loop& loop, Link& link, const Header& header, const uint8_
   op.bytes = sizeof(grh) + header.bytes;
   op.fits = scatter_datagram(op);
   if (op.fits) {
-    uint8_t bytes[sizeof(grh) + kDatagramBytes];
+    uint8_t bytes[sizeof(grh) + kMaxDatagramBytes];
     memcpy(bytes, &grh, sizeof(grh));
     memcpy(bytes + sizeof(grh), payload, header.bytes);
     op.fits = store_memory(loop, op.remote, bytes);

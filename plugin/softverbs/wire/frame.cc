@@ -19,7 +19,7 @@ bool is_request_valid(const Header& header) {
 
 bool is_datagram_valid(const Header& header) {
   const bool is_known = header.code == IBV_WR_SEND || header.code == IBV_WR_SEND_WITH_IMM;
-  return is_known && header.length == header.bytes && header.bytes <= kDatagramBytes;
+  return is_known && header.length == header.bytes && header.bytes <= kMaxDatagramBytes;
 }
 
 }  // namespace

@@ -26,12 +26,11 @@
 namespace verbena::softverbs::wire {
 
 inline constexpr uint32_t kMagic = 0x57565331;  // also shows the byte order
-inline constexpr uint16_t kProtocolVersion = 4;
+inline constexpr uint16_t kProtocolVersion = 5;
 inline constexpr uint32_t kMaxStreams = 16;
 inline constexpr uint32_t kMaxFrameBytes = 1 << 20;
 inline constexpr uint32_t kAtomicBytes = 16;  // the payload of an atomic request: compare_add, swap
 inline constexpr uint32_t kAtomicResult = 8;  // the payload of its response
-inline constexpr uint32_t kDatagramBytes = 4096;
 inline constexpr size_t kMacBytes = 32, kChallengeBytes = 32;
 
 // The protection that a process demands; both ends must demand the same.

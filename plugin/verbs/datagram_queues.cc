@@ -18,6 +18,9 @@ using base::Outcome;
 using base::Result;
 using base::Status;
 
+// softverbs has this flag of its own: the datagram is longer than any MTU.
+constexpr unsigned kSoftverbsSendLong = 1U << 30;
+constexpr uint32_t kLongestMtuBytes = 4096;
 constexpr size_t kChainEntries = 32;  // bounds the stack of post()
 
 base::Error fail_device(const Device& device, const char* what, int errno_value) {
@@ -135,7 +138,8 @@ VERBENA_HOT_PATH Outcome DatagramPair::post(std::span<const Datagram> datagrams)
       entry.sg_list = pieces;
       entry.num_sge = datagram.data_length != 0 ? 2 : 1;
       entry.opcode = IBV_WR_SEND_WITH_IMM;
-      entry.send_flags = (is_last ? unsigned{IBV_SEND_SIGNALED} : 0U) |
+      const bool is_long = datagram.header_length + datagram.data_length > kLongestMtuBytes;
+      entry.send_flags = (is_last ? unsigned{IBV_SEND_SIGNALED} : 0U) | (is_long ? kSoftverbsSendLong : 0U) |
                          (datagram.send_inline ? unsigned{IBV_SEND_INLINE} : 0U);
       entry.imm_data = htobe32(datagram.imm);
       entry.wr.ud.ah = datagram.way;
@@ -156,19 +160,19 @@ VERBENA_HOT_PATH Outcome DatagramPair::post(std::span<const Datagram> datagrams)
 }
 
 VERBENA_HOT_PATH Outcome post_split(SharedReceiveQueue& queue, std::span<const SplitReceive> receives) {
+  constexpr size_t kPieces = 3;
   ibv_recv_wr chain[kChainEntries];
-  ibv_sge segments[2 * kChainEntries];
+  ibv_sge segments[kPieces * kChainEntries];
   while (!receives.empty()) {
     const size_t count = std::min(receives.size(), kChainEntries);
     for (size_t i = 0; i < count; ++i) {
       const SplitReceive& receive = receives[i];
-      ibv_sge* const pieces = segments + 2 * i;
-      pieces[0] = {reinterpret_cast<uintptr_t>(receive.line.address), receive.line.length,
-                   receive.line.local_key};
-      pieces[1] = {reinterpret_cast<uintptr_t>(receive.page.address), receive.page.length,
-                   receive.page.local_key};
-      chain[i] = {receive.line.cookie, i + 1 < count ? &chain[i + 1] : nullptr, pieces,
-                  receive.page.length != 0 ? 2 : 1};
+      ibv_sge* const pieces = segments + kPieces * i;
+      int used = 0;
+      for (const ReceiveBuffer* piece : {&receive.line, &receive.page, &receive.rest})
+        if (piece->length != 0)
+          pieces[used++] = {reinterpret_cast<uintptr_t>(piece->address), piece->length, piece->local_key};
+      chain[i] = {receive.line.cookie, i + 1 < count ? &chain[i + 1] : nullptr, pieces, used};
     }
     ibv_recv_wr* rejected = nullptr;
     if (const int error = ibv_post_srq_recv(queue.get(), chain, &rejected); error != 0) [[unlikely]]

@@ -86,9 +86,9 @@ class DatagramPair {
   uint64_t mark_ = 0;
 };
 
-// A receive in two pieces.
+// A receive in up to three pieces; what has no length is left out.
 struct SplitReceive {
-  ReceiveBuffer line, page;  // the line's cookie counts
+  ReceiveBuffer line, page = {}, rest = {};  // the line's cookie counts
 };
 base::Outcome post_split(SharedReceiveQueue& queue, std::span<const SplitReceive> receives);
 

@@ -37,7 +37,7 @@ class Peer {
     name_.secret.fill(static_cast<uint8_t>(id));
     name_.queue_key = 7;
     name_.rails = 1;
-    name_.data_bytes = 4064;
+    name_.data_lines = 31;
     keys_ = take(datagram::make_tag_keys(name_, engine.name()));
   }
 
@@ -230,7 +230,7 @@ class Game {
     greeting.slot = take_small<uint16_t>();
     greeting.refusal = static_cast<GreetingRefusal>(take_small<uint16_t>(0));
     greeting.engine.rails = data_.PickValueInArray<uint8_t>({1, 1, 2, 8, 0, 9});
-    greeting.engine.data_bytes = data_.PickValueInArray<uint16_t>({4064, 4064, 16, 0, 17, 65520});
+    greeting.engine.data_lines = data_.PickValueInArray<uint16_t>({31, 31, 1, 0, 512, 513});
     if (data_.ConsumeBool()) {
       const auto wrong = data_.ConsumeBytes<uint8_t>(data_.ConsumeIntegralInRange<size_t>(0, 64));
       const size_t at = data_.ConsumeIntegralInRange<size_t>(0, sizeof(greeting) - wrong.size());

@@ -302,10 +302,15 @@ TEST_F(DatagramGpuTest, ClosesWithCopiesUnderWay) {
   for (int i = 0; i < 20; ++i) transfer(*connection, 1'000'000, 0, 0);  // all pages are there
 }
 
-// The handle is in the GPU's memory, the pages where its kernels reach them; what has a slot and is the
-// user's own memory is put in its place.
-TEST_F(DatagramGpuTest, AKernelUnpacks) {
+// The handle is in the GPU's memory, the pages there or where its kernels reach them; what has a slot and is
+// the user's own memory is put in its place.
+class DatagramUnpackTest : public DatagramGpuTest, public ::testing::WithParamInterface<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Places, DatagramUnpackTest, ::testing::Values("gpu", "host"),
+                         [](const auto& place) { return place.param; });
+
+TEST_P(DatagramUnpackTest, AKernelUnpacks) {
   environment_.set("VERBENA_UNPACK", "1");
+  environment_.set("VERBENA_BOUNCE", GetParam());
   ASSERT_EQ(start(), 2);
   Connection* const connection = establish();
   ASSERT_NE(connection, nullptr);
@@ -315,7 +320,9 @@ TEST_F(DatagramGpuTest, AKernelUnpacks) {
   auto* const copy = reinterpret_cast<Copy*>(dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuMemcpyDtoH_v2"));
   UnpackDeviceHandle handle{};
   ASSERT_EQ(copy(&handle, reinterpret_cast<uintptr_t>(connection->device_handle.handle), sizeof(handle)), 0);
-  constexpr size_t kLength = 150'000, kDescriptors = (kLength + 3967) / 3968;
+  const bool is_in_gpu = std::string_view(GetParam()) == "gpu";
+  constexpr size_t kLength = 150'000, kPieceBytes = 4096,
+                   kDescriptors = (kLength + kPieceBytes - 1) / kPieceBytes;
   for (uint64_t i = 0; i < 40; ++i) {
     const bool is_users = i % 3 == 2;
     const auto room = connection->received.bytes.subspan(32, kLength);
@@ -326,7 +333,19 @@ TEST_F(DatagramGpuTest, AKernelUnpacks) {
     ASSERT_NE(send, nullptr);
     int sizes[abi::kMaxTestSizes] = {};
     ASSERT_TRUE(connection->wait(receive, sizes));
-    const auto unpacked = tools::unpack_slot(handle, tools::compute_slot(handle.head, i), room);
+    const unsigned slot = tools::compute_slot(handle.head, i);
+    std::vector<std::byte> pages;
+    UnpackDeviceHandle read = handle;  // from a copy of the pages, where the CPU does not reach them
+    if (is_in_gpu && !is_users) {
+      const auto& meta = *handle.meta;
+      size_t end = 0;
+      for (uint64_t at = 0; at < meta.cnt[slot]; ++at)
+        end = std::max<size_t>(end, size_t{meta.mem[slot][at].src_off} + meta.mem[slot][at].len);
+      pages.resize(end);
+      ASSERT_EQ(copy(pages.data(), reinterpret_cast<uintptr_t>(handle.bounce_buf), end), 0);
+      read.bounce_buf = pages.data();
+    }
+    const auto unpacked = tools::unpack_slot(read, slot, room);
     EXPECT_EQ(unpacked.descriptor_count, is_users ? 0 : kDescriptors) << i;
     EXPECT_EQ(is_users ? target_.read(32, kLength) : std::vector<std::byte>(room.begin(), room.end()),
               source_.read(i * 100, kLength))
@@ -335,6 +354,27 @@ TEST_F(DatagramGpuTest, AKernelUnpacks) {
     ASSERT_EQ((*net_)->irecv_consumed(connection->recv_comm, 1, receive), abi::kSuccess);
   }
   EXPECT_TRUE(LogCapture::get().take_warnings().empty());
+}
+
+// What is too long for a slot, and lands in pages that the CPU does not reach.
+TEST_F(DatagramGpuTest, PagesOfTheGpuAreCopiedToTheHost) {
+  environment_.set("VERBENA_UNPACK", "1");
+  ASSERT_EQ(start(), 2);
+  Connection* const connection = establish();
+  ASSERT_NE(connection, nullptr);
+  ASSERT_TRUE(add(connection->send_comm, source_));
+  for (const size_t length : {2'500'000, 3'000'001}) {
+    const auto room = connection->received.bytes.subspan(48, length);
+    void* const receive = connection->receive(room, connection->received.mhandle);
+    void* const send = connection->send(source_.at(9, length), source_.mhandle);
+    ASSERT_NE(receive, nullptr);
+    ASSERT_NE(send, nullptr);
+    int sizes[abi::kMaxTestSizes] = {};
+    ASSERT_TRUE(connection->wait(receive, sizes));
+    EXPECT_EQ(std::vector<std::byte>(room.begin(), room.end()), source_.read(9, length)) << length;
+    expect_sent(*connection, send);
+    ASSERT_EQ((*net_)->irecv_consumed(connection->recv_comm, 1, receive), abi::kSuccess);
+  }
 }
 
 // Its last message is whole all the same.

@@ -52,7 +52,7 @@ class Crowd {
       greeting.engine.id = i + 1;
       std::memcpy(greeting.engine.secret.data(), &i, sizeof(i));
       greeting.engine.queue_key = 1;
-      greeting.engine.data_bytes = engine_.name.data_bytes;
+      greeting.engine.data_lines = engine_.name.data_lines;
       greeting.engine.rails = 1;
       greeting.rail[0] = {std::bit_cast<protocol::RailRecord>(nic_.rails[0]->address()),
                           sender_.number(),

@@ -12,7 +12,7 @@ constexpr size_t kBytes = size_t{1} << 20;
 
 TEST(PageSpace, AnEngineThatEndsAndItsSuccessorBothHavePages) {
   const Host host{{{"VERBENA_BOUNCE_BYTES", "1m"}}};
-  const auto space = take(PageSpace::acquire(), "a space");
+  const auto space = take(PageSpace::acquire(false), "a space");
   const auto ending = take(space->take(kBytes), "pages"), next = take(space->take(kBytes), "pages");
   ASSERT_TRUE(ending);
   ASSERT_TRUE(next);

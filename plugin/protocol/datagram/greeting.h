@@ -19,9 +19,12 @@
 namespace verbena::protocol::datagram {
 
 inline constexpr uint64_t kDatagramMagic = 0x44414E4542524556;  // "VERBENAD" in memory order
-inline constexpr uint16_t kDatagramVersion = 1;
+inline constexpr uint16_t kDatagramVersion = 2;
 inline constexpr uint32_t kGrantedPairs = 4;  // queue pairs of a rail for granted packets
 inline constexpr uint32_t kGreetingMacBytes = 16;
+
+// Lines of NCCL's LL128, the last 8 bytes of which say that the rest is there: none lies in two packets.
+inline constexpr uint32_t kDataLineBytes = 128, kMostDataLines = 512;
 
 // Drawn once in each engine: who has seen an engine's handle knows its secret.
 using EngineSecret = std::array<uint8_t, 16>;
@@ -38,9 +41,11 @@ struct EngineName {
   uint64_t id;  // random, not 0
   EngineSecret secret;
   uint32_t queue_key;
-  uint16_t data_bytes;  // of a message in a packet, at most
+  uint16_t data_lines;  // of a message in a packet, at most
   uint8_t rails;
   uint8_t is_keyed;  // 1: it has the job's key
+
+  uint32_t data_bytes() const { return data_lines * kDataLineBytes; }
 };
 static_assert(sizeof(EngineName) == 32, "wire format");
 

@@ -6,7 +6,7 @@
 //   16..20 path  21 last packet of its message  22 to be acknowledged at once  23 sent before
 //   24..26 kind  27..31 generation of the slot, its low bits
 //
-// A data packet is the header (24 bytes) and up to kMaxDataBytes of the message; the header lands in a line
+// A data packet is the header (24 bytes) and what both engines can take of the message (EngineName); the header lands in a line
 // of host memory of its own, the data on the first byte of a page. Everything else is the header and a body.
 #pragma once
 

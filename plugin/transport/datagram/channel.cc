@@ -209,12 +209,13 @@ VERBENA_HOT_PATH Outcome SendEnd::test(SendRequest& request, bool* done) {
 }
 
 base::Result<std::unique_ptr<LendingQueue>> LendingQueue::create(std::shared_ptr<PageSpace> space,
-                                                                 uint32_t most_pages) {
+                                                                 uint32_t most_pages, uint32_t pieces) {
   UnpackMemories& memories = space->unpack_memories();
-  auto memory = memories.take(most_pages, space->bounce_base());
+  auto memory = memories.take(most_pages * pieces, space->bounce_base());
   if (!memory) return memory.error();
+  const uint32_t reached_pages = space->is_reached_from_here() ? most_pages : 0;
   return std::unique_ptr<LendingQueue>(
-      new LendingQueue(std::move(space), memories, std::move(*memory), most_pages));
+      new LendingQueue(std::move(space), memories, std::move(*memory), reached_pages));
 }
 
 ReceiveEnd::ReceiveEnd(std::shared_ptr<Engine> engine, uint32_t peer, uint32_t channel, uint16_t wire,
@@ -249,7 +250,7 @@ VERBENA_HOT_PATH Outcome ReceiveEnd::post(void* data, uint64_t room_bytes, const
   request.has_slot = takes_slot;
   if (takes_slot) request.slot = lending_->slots.take_slot();
   request.message = message;
-  request.lent_pages = 0;
+  request.descriptors = 0;
   begin_request(request, number, memory);
   request.state.store(State::kOpen, std::memory_order_relaxed);
   engine_->attach(message, &request);
@@ -268,8 +269,8 @@ VERBENA_HOT_PATH Outcome ReceiveEnd::test(ReceiveRequest& request, bool* done, u
   *length_bytes = request.length_bytes;
   statistics_.received_staged_bytes += request.length_bytes;
   ++statistics_.received_staged_messages;
-  statistics_.unpack_descriptors += request.lent_pages;
-  if (request.lent_pages == 0) ++statistics_.copied_messages;
+  statistics_.unpack_descriptors += request.descriptors;
+  if (request.descriptors == 0) ++statistics_.copied_messages;
   request.state.store(lending_ != nullptr ? State::kReported : State::kFree, std::memory_order_relaxed);
   return {};
 }
@@ -281,7 +282,7 @@ VERBENA_HOT_PATH Outcome ReceiveEnd::consume(ReceiveRequest& request) {
                       "irecvConsumed: datagrams: channel %u: a receive is consumed before it was done",
                       wire_);
   if (request.has_slot) lending_->slots.clear(request.slot);
-  if (request.lent_pages != 0) {
+  if (request.descriptors != 0) {
     const EngineGuard guard(*engine_, EngineGuard::Waits{});
     if (!has_ended_) engine_->take_back(request.message);
   }
@@ -291,9 +292,10 @@ VERBENA_HOT_PATH Outcome ReceiveEnd::consume(ReceiveRequest& request) {
 
 void ReceiveEnd::describe_page(ReceiveRequest& request, uint32_t offset, uint64_t target,
                                uint32_t length_bytes) {
-  // No more pages are lent than the slot has room for, and none is longer than this.
-  if (lending_->slots.append(request.slot, offset, target, length_bytes, PagePool::kPageBytes))
-    ++request.lent_pages;
+  // No more pages are lent than the slot has room for.
+  const uint32_t before = lending_->slots.pending(request.slot);
+  lending_->slots.append(request.slot, offset, target, length_bytes, kUnpackPageBytes);
+  request.descriptors += lending_->slots.pending(request.slot) - before;
 }
 
 Outcome ReceiveEnd::flush(const void* data, const Registration* memory, Request** out) {

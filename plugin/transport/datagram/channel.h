@@ -44,20 +44,21 @@ struct ReceiveRequest : ChannelRequest {
   std::byte* data = nullptr;
   bool has_slot = false;
   uint32_t slot = 0;
-  uint32_t message = 0;     // the engine's, while it is open or has pages that were lent
-  uint32_t lent_pages = 0;  // that its slot describes, once it is done; until it is consumed
+  uint32_t message = 0;      // the engine's, while it is open or has pages that were lent
+  uint32_t descriptors = 0;  // of lent pages, in its slot, once it is done; until it is consumed
 };
 
 // Of an end whose receives a kernel unpacks: NCCL's queue, and the memory behind it.
 class LendingQueue {
  public:
-  // For the calling thread's GPU, with room for so many pages of a message.
+  // For the calling thread's GPU, with room for so many pages of a message, each in up to `pieces`.
   static base::Result<std::unique_ptr<LendingQueue>> create(std::shared_ptr<PageSpace> space,
-                                                            uint32_t most_pages);
+                                                            uint32_t most_pages, uint32_t pieces);
   ~LendingQueue() { memories_.give_back(std::move(memory_)); }
   LendingQueue(const LendingQueue&) = delete;
   LendingQueue& operator=(const LendingQueue&) = delete;
 
+  // 0: that GPU does not reach them.
   uint32_t most_pages() const { return most_pages_; }
   // For the GPU.
   void* device_handle() const { return memory_->device_handle(); }
@@ -70,7 +71,7 @@ class LendingQueue {
   const std::shared_ptr<PageSpace> space_;  // which has `memories_`
   UnpackMemories& memories_;
   std::unique_ptr<UnpackMemory> memory_;
-  const uint32_t most_pages_;  // no more than it has descriptors
+  const uint32_t most_pages_;  // no more than it has descriptors for
 
  public:
   protocol::UnpackQueue slots{memory_->host_meta(), memory_->descriptors()};

@@ -33,6 +33,7 @@ using namespace protocol::datagram;
 namespace {
 
 constexpr uint32_t kPagesPerRail = 2048;
+constexpr uint32_t kLeastCredits = 128, kEnoughPages = 256;
 constexpr uint32_t kLooksBetweenQuestions = 16;
 constexpr int64_t kMaxLingerMs = 500;
 
@@ -44,7 +45,26 @@ uint32_t find_mtu_bytes(const Nic& nic) {
     if (address.link_layer == 0) continue;
     least = std::min(least, 128U << address.mtu);
   }
-  return least == UINT32_MAX ? 0 : std::min(least, PagePool::kPageBytes);
+  return least == UINT32_MAX ? 0 : std::min(least, PagePool::kLeastPageBytes);
+}
+
+// A page takes what a datagram carries: an MTU, or more where a datagram may be longer than one. To and from
+// memory of a GPU each is a copy, which takes as long as many times the bytes of an MTU.
+uint32_t choose_page_bytes(const Nic& nic) {
+  const auto is_long = [](const verbs::Device* device) {
+    return device->long_datagram_bytes() >= PagePool::kMostPageBytes + sizeof(PacketHeader);
+  };
+  if (!std::all_of(nic.rails.begin(), nic.rails.end(), is_long)) return PagePool::kLeastPageBytes;
+  if (base::parameter_origin("VERBENA_PAGE_BYTES") != base::kDefaultOrigin)
+    return static_cast<uint32_t>(base::parameters().page_bytes);
+  return base::find_current_gpu() != base::kNoGpu ? PagePool::kMostPageBytes : PagePool::kLeastPageBytes;
+}
+
+// Pages lie in memory of the GPU where softverbs writes them there, if kernels unpack them: they read them
+// from there ten times as fast.
+bool wants_gpu_pages(const Nic& nic) {
+  return nic.rails[0]->is_softverbs() && nic.supports_gpu_pointers &&
+         base::parameters().bounce != base::BouncePlace::kHost;
 }
 
 // Threads of hosts carry its packets: a round trip is as long as one of them may have to wait, which is no
@@ -65,23 +85,27 @@ uint64_t count_rails(const NicRegistry& nics) {
 }
 
 // `sharing_rails`: among which the pages are divided where kernels unpack; 0: nothing is unpacked.
-EngineOptions make_options(const Nic& nic, uint64_t sharing_rails, uint32_t random) {
+EngineOptions make_options(const Nic& nic, uint64_t sharing_rails, uint32_t page_bytes, uint32_t random) {
   EngineOptions options;
   options.rails = static_cast<uint32_t>(nic.rails.size());
   options.random = random;
   options.silence_ns = base::parameters().failover_timeout_ms * base::kNsPerMs;
   const int64_t speed_mbps = std::max<uint32_t>(nic.speed_mbps, 1);
-  options.fit(int64_t{PagePool::kPageBytes} * 8 * 1000 / speed_mbps);
-  constexpr uint64_t kBytes = PagePool::kPageBytes + PagePool::kLineBytes;
+  options.fit(int64_t{page_bytes} * 8 * 1000 / speed_mbps);
+  const uint64_t each_bytes = page_bytes + PagePool::kLineBytes;
   const auto most_bytes = static_cast<uint64_t>(base::parameters().bounce_bytes);
-  uint64_t pages = std::min<uint64_t>(most_bytes / kBytes, uint64_t{kPagesPerRail} * options.rails);
+  uint64_t pages = std::min<uint64_t>(most_bytes / each_bytes, uint64_t{kPagesPerRail} * options.rails);
   // What kernels have not unpacked yet takes as many more as there may be, the rails' fair share each.
-  if (sharing_rails != 0) pages = most_bytes / kBytes / sharing_rails * options.rails;
+  if (sharing_rails != 0) pages = most_bytes / each_bytes / sharing_rails * options.rails;
   for (const verbs::Device* device : nic.rails) {
     pages = std::min<uint64_t>(pages, device->max_srq_entries());
     pages = std::min<uint64_t>(pages, device->max_cq_entries() / 2);
     if (device->is_software()) fit_software(options);
   }
+  // Of long pages few are enough on their way, and there are few.
+  if (page_bytes != PagePool::kLeastPageBytes)
+    options.pages.credits =
+        std::max(options.pages.credits * PagePool::kLeastPageBytes / page_bytes, kLeastCredits);
   options.pages.pages = static_cast<uint32_t>(pages);
   options.pages.rails = options.rails;
   return options;
@@ -89,12 +113,11 @@ EngineOptions make_options(const Nic& nic, uint64_t sharing_rails, uint32_t rand
 
 // A GPU may be reading lines of NCCL's LL128 there: the last word of each says that the rest is there.
 // memcpy() stores in any order.
-constexpr uint32_t kLineBytes = 128;
 VERBENA_HOT_PATH void copy_lines(std::byte* to, const std::byte* from, uint32_t length_bytes) {
-  constexpr uint32_t kRestBytes = kLineBytes - sizeof(uint64_t);
-  const bool has_lines = reinterpret_cast<uintptr_t>(to) % kLineBytes == 0;
-  for (; has_lines && length_bytes >= kLineBytes;
-       length_bytes -= kLineBytes, to += kLineBytes, from += kLineBytes) {
+  constexpr uint32_t kRestBytes = kDataLineBytes - sizeof(uint64_t);
+  const bool has_lines = reinterpret_cast<uintptr_t>(to) % kDataLineBytes == 0;
+  for (; has_lines && length_bytes >= kDataLineBytes;
+       length_bytes -= kDataLineBytes, to += kDataLineBytes, from += kDataLineBytes) {
     uint64_t last = 0;
     std::memcpy(to, from, kRestBytes);
     std::memcpy(&last, from + kRestBytes, sizeof(last));
@@ -134,9 +157,15 @@ Result<std::shared_ptr<Engine>> Engine::find(const Nic& nic, std::shared_ptr<Nic
   if (Outcome drawn = base::draw_random({reinterpret_cast<uint8_t*>(&random), sizeof(random)}, "datagrams");
       !drawn)
     return drawn.error();
-  const EngineOptions options = make_options(nic, unpacks ? count_rails(*nics) : 0, random);
+  uint32_t page_bytes = choose_page_bytes(nic);
+  EngineOptions options;
+  for (;; page_bytes /= 2) {
+    options = make_options(nic, unpacks ? count_rails(*nics) : 0, page_bytes, random);
+    const bool are_few = options.pages.pages < kEnoughPages * options.rails;
+    if (page_bytes == PagePool::kLeastPageBytes || !are_few) break;
+  }
   std::shared_ptr<Engine> engine(new Engine(nic, std::move(nics), options));
-  if (Outcome outcome = engine->prepare(unpacks); !outcome) return outcome.error();
+  if (Outcome outcome = engine->prepare(unpacks, page_bytes); !outcome) return outcome.error();
   engines.by_nic[&nic] = engine;
   Registry::instance().add(engine.get());
   engine->want();
@@ -162,10 +191,11 @@ void Engine::retire_way(verbs::AddressHandle way, uint32_t rail) {
   if (way) used_ways_.push_back({std::move(way), rail, rails_[rail]->control.added()});
 }
 
-Outcome Engine::prepare(bool unpacks) {
+Outcome Engine::prepare(bool unpacks, uint32_t page_bytes) {
   constexpr uint32_t kLeastMtuBytes = 1024;
   constexpr uint64_t kLongestBytes = uint64_t{1} << 30;  // of NCCL's messages
-  static_assert((kLeastMtuBytes - sizeof(PacketHeader)) / kLineBytes * kLineBytes * (kMaxPacketIndex - 1) >=
+  static_assert((kLeastMtuBytes - sizeof(PacketHeader)) / kDataLineBytes * kDataLineBytes *
+                    (kMaxPacketIndex - 1) >=
                 kLongestBytes);
   const uint32_t mtu_bytes = find_mtu_bytes(nic_);
   if (mtu_bytes < kLeastMtuBytes)
@@ -182,8 +212,9 @@ Outcome Engine::prepare(bool unpacks) {
   if (!key) return key.error();
   name_.is_keyed = *key != nullptr ? 1 : 0;
   name_.rails = static_cast<uint8_t>(nic_.rails.size());
-  // None may lie in two packets, which are put in their places in any order.
-  name_.data_bytes = static_cast<uint16_t>((mtu_bytes - sizeof(PacketHeader)) / kLineBytes * kLineBytes);
+  name_.data_lines = static_cast<uint16_t>(
+      (page_bytes != PagePool::kLeastPageBytes ? page_bytes : mtu_bytes - uint32_t{sizeof(PacketHeader)}) /
+      kDataLineBytes);
   struct {
     uint64_t id;
     EngineSecret secret;
@@ -197,12 +228,14 @@ Outcome Engine::prepare(bool unpacks) {
   name_.secret = drawn.secret;
   name_.queue_key = drawn.queue_key & ~(1U << 31);  // with the top bit a device takes its own
   std::shared_ptr<PageSpace> space;
-  if (unpacks) {
-    auto acquired = PageSpace::acquire();
+  // Else they are in memory of a GPU only if that is asked for: memory of the host may be received into, too.
+  const bool asks_for_gpu = base::parameters().bounce == base::BouncePlace::kGpu && wants_gpu_pages(nic_);
+  if (unpacks || (asks_for_gpu && base::find_current_gpu() != base::kNoGpu)) {
+    auto acquired = PageSpace::acquire(wants_gpu_pages(nic_));
     if (!acquired) return acquired.error();
     space = std::move(*acquired);
   }
-  auto pool = PagePool::create(options().pages.pages, std::move(space));
+  auto pool = PagePool::create(options().pages.pages, page_bytes, std::move(space));
   if (!pool) return pool.error();
   pool_ = std::move(*pool);
   std::vector<std::unique_ptr<Rail>> rails;
@@ -508,7 +541,8 @@ VERBENA_HOT_PATH void Engine::post_data(uint32_t id, const OutPacket& packet) {
   Rail& rail = *rails_[options().rail_of(packet.path)];
   const EngineRail& target = to.rail[packet.path % to.name.rails];
   const bool is_granted = packet.kind == PacketKind::kGranted;
-  const uint32_t pair = packet.path / options().rails % kGrantedPairs;
+  // Long packets of a message follow each other on one pair, so that one call copies many of them.
+  const uint32_t pair = pool_.has_long_pages() ? 0 : packet.path / options().rails % kGrantedPairs;
   SendQueue& queue = is_granted ? rail.granted[pair] : rail.eager;
   const Immediate immediate{.slot = to.slot,
                             .path = packet.path,
@@ -616,11 +650,11 @@ void Engine::post_pages(uint32_t rail, PageQueue queue, uint32_t count) {
   }
 }
 
-// By the CPU, at once; to memory of a GPU by the device, in its time.
+// By the CPU, at once; to and from memory of a GPU by the device, in its time.
 void Engine::move_pages(uint32_t message, protocol::datagram::ReceiveMessage& state) {
   ReceiveRequest& request = *receives_of_[message];
   const uint64_t data_bytes = peer(receive_channel(state.channel).peer).data_bytes;
-  const bool is_gpu_memory = request.memory->is_gpu_memory;
+  const bool is_gpu_memory = request.memory->is_gpu_memory || pool_.is_gpu_memory();
   uint32_t count = 0, moved = 0;
   for (uint32_t page = std::exchange(first_pages_[message], kNoObject); page != kNoObject; ++count) {
     const PagePool::Page held = pool_[page];
@@ -713,7 +747,7 @@ void Engine::note(const Outcome& outcome) {
 
 uint32_t Engine::take_peer(const EngineName& name, const protocol::RailRecord& port) {
   if (const auto known = peers_by_id_.find(name.id); known != peers_by_id_.end()) return known->second;
-  const uint32_t id = add_peer(1, std::min(name.data_bytes, name_.data_bytes));
+  const uint32_t id = add_peer(1, std::min(name.data_bytes(), name_.data_bytes()));
   auto made = std::make_unique<Peer>();
   made->name = name;
   made->text = describe_engine(name, port);

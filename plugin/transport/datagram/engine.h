@@ -116,7 +116,7 @@ class Engine final : public protocol::datagram::EngineCore<Engine>,
   static constexpr int64_t kLookNs = 250 * base::kNsPerMs;  // how often peers are looked at
 
   Engine(const Nic& nic, std::shared_ptr<NicRegistry> nics, const protocol::datagram::EngineOptions& options);
-  base::Outcome prepare(bool unpacks);
+  base::Outcome prepare(bool unpacks, uint32_t page_bytes);
 
   // --- The core's port.
   uint32_t rooms() const;

@@ -26,26 +26,33 @@ struct Space {
 };
 
 size_t round_up(size_t bytes) {
-  return (bytes + PagePool::kPageBytes - 1) / PagePool::kPageBytes * PagePool::kPageBytes;
+  return (bytes + PagePool::kMostPageBytes - 1) / PagePool::kMostPageBytes * PagePool::kMostPageBytes;
 }
 
 }  // namespace
 
-base::Result<std::shared_ptr<PageSpace>> PageSpace::acquire() {
+base::Result<std::shared_ptr<PageSpace>> PageSpace::acquire(bool in_gpu) {
   Space& space = Space::instance();
   const std::lock_guard lock(space.mutex);
   if (auto present = space.present.lock()) return present;
   // Twice the setting, of which memory is taken as it is needed: an engine that still waits for its peers'
   // last acknowledgements and its successor have pages here. And what rounding up takes. Descriptors have
   // offsets of 32 bits.
-  constexpr size_t kMostBytes = size_t{1} << 32, kRoundingBytes = size_t{64} * PagePool::kPageBytes;
+  constexpr size_t kMostBytes = size_t{1} << 32, kRoundingBytes = size_t{4} * PagePool::kMostPageBytes;
   const auto bounce_bytes = static_cast<size_t>(base::parameters().bounce_bytes);
-  auto range =
-      base::GrowingBuffer::reserve(std::min(2 * round_up(bounce_bytes) + kRoundingBytes, kMostBytes));
-  if (!range) return range.error();
+  const size_t most_bytes = std::min(2 * round_up(bounce_bytes) + kRoundingBytes, kMostBytes);
   std::shared_ptr<PageSpace> made(new PageSpace);
-  made->range_ = std::move(*range);
   made->is_pinned_ = base::find_current_gpu() != base::kNoGpu;
+  if (in_gpu && made->is_pinned_) {
+    auto range = base::Buffer::allocate(base::Place::kDevice, most_bytes);
+    if (!range) return range.error();
+    made->gpu_range_ = std::move(*range);
+    made->gpu_ = base::find_current_gpu();
+  } else {
+    auto range = base::GrowingBuffer::reserve(most_bytes);
+    if (!range) return range.error();
+    made->range_ = std::move(*range);
+  }
   space.present = made;
   return made;
 }
@@ -63,8 +70,10 @@ base::Result<std::optional<PageSpace::Slice>> PageSpace::take(size_t length_byte
     free_.erase(found);
     return std::optional(slice);
   }
-  if (wanted > range_.max_bytes() - used_bytes_) return none;
-  if (auto outcome = range_.grow(used_bytes_ + wanted); !outcome) return outcome.error();
+  if (wanted > max_bytes() - used_bytes_) return none;
+  if (!is_gpu_memory()) {
+    if (auto outcome = range_.grow(used_bytes_ + wanted); !outcome) return outcome.error();
+  }
   return std::optional(Slice{std::exchange(used_bytes_, used_bytes_ + wanted), wanted});
 }
 
@@ -73,22 +82,29 @@ void PageSpace::give_back(Slice slice) {
   free_.push_back(slice);
 }
 
+bool PageSpace::is_reached_from_here() const {
+  return !is_gpu_memory() || base::find_current_gpu() == gpu_;
+}
+
 UnpackMemories& PageSpace::unpack_memories() {
   const std::lock_guard lock(mutex_);
   return memories_[base::find_current_gpu()];
 }
 
-base::Result<PagePool> PagePool::create(uint32_t pages, std::shared_ptr<PageSpace> space) {
+base::Result<PagePool> PagePool::create(uint32_t pages, uint32_t page_bytes,
+                                        std::shared_ptr<PageSpace> space) {
   PagePool pool;
+  pool.page_bytes_ = page_bytes;
   pool.pages_.resize(pages);
+  pool.lines_ = std::make_unique<std::byte[]>(size_t{pages} * kLineBytes);
   pool.free_.reserve(pages);
   for (uint32_t page = pages; page != 0; --page) pool.free_.push_back(page - 1);
   pool.space_ = space;
   if (space != nullptr) {
-    auto slice = space->take(pool.length_bytes());
+    auto slice = space->take(size_t{pages} * page_bytes);
     if (!slice) return slice.error();
     if (*slice) {
-      std::byte* const memory = space->host() + (*slice)->offset_bytes;
+      std::byte* const memory = space->memory() + (*slice)->offset_bytes;
       pool.memory_ = {memory, Free{std::move(space), *slice}};
       return pool;
     }
@@ -97,10 +113,11 @@ base::Result<PagePool> PagePool::create(uint32_t pages, std::shared_ptr<PageSpac
         "current): what they receive is copied, not unpacked",
         pages, static_cast<long long>(base::parameters().bounce_bytes));
   }
-  pool.memory_.reset(static_cast<std::byte*>(std::aligned_alloc(kPageBytes, round_up(pool.length_bytes()))));
+  pool.memory_.reset(
+      static_cast<std::byte*>(std::aligned_alloc(kLeastPageBytes, size_t{pages} * page_bytes)));
   if (pool.memory_ == nullptr)
     return base::fail_errno(base::Status::kSystem, ENOMEM, "datagrams: cannot take %u pages of %u bytes",
-                            pages, kPageBytes);
+                            pages, page_bytes);
   return pool;
 }
 

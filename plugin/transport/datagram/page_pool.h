@@ -1,4 +1,4 @@
-// The pages in which packets land, in host memory, and for each a line for the headers in front of its data.
+// The pages in which packets land, and for each a line of host memory for the headers in front of its data.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +8,10 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <vector>
 
+#include "base/cuda_driver.h"
 #include "base/growing_buffer.h"
 #include "base/status.h"
 #include "protocol/datagram/slab.h"
@@ -21,7 +23,8 @@ namespace verbena::transport::datagram {
 // thread block knows a single bounce base, whatever devices it receives over. Thread safe.
 class PageSpace {
  public:
-  static base::Result<std::shared_ptr<PageSpace>> acquire();
+  // `in_gpu`: in memory of the calling thread's GPU, if there is one. The first who asks decides.
+  static base::Result<std::shared_ptr<PageSpace>> acquire(bool in_gpu);
 
   struct Slice {
     size_t offset_bytes = 0, length_bytes = 0;
@@ -29,15 +32,24 @@ class PageSpace {
   // None: not so much is left, or the calling thread has no GPU whose kernels could reach it.
   base::Result<std::optional<Slice>> take(size_t length_bytes);
   void give_back(Slice slice);
-  std::byte* host() const { return static_cast<std::byte*>(range_.host()); }
-  void* bounce_base() const { return range_.device(); }
+  // For the NIC; of memory of a GPU not for the CPU.
+  std::byte* memory() const {
+    return static_cast<std::byte*>(is_gpu_memory() ? gpu_range_.device() : range_.host());
+  }
+  bool is_gpu_memory() const { return gpu_range_.is_gpu_memory(); }
+  // Whether kernels of the calling thread's GPU do.
+  bool is_reached_from_here() const;
+  void* bounce_base() const { return is_gpu_memory() ? gpu_range_.device() : range_.device(); }
   // Of the calling thread's GPU.
   UnpackMemories& unpack_memories();
 
  private:
   PageSpace() = default;
+  size_t max_bytes() const { return is_gpu_memory() ? gpu_range_.length_bytes() : range_.max_bytes(); }
 
-  base::GrowingBuffer range_;
+  base::GrowingBuffer range_;  // this or the next one
+  base::Buffer gpu_range_;
+  int gpu_ = base::kNoGpu;  // of gpu_range_
   bool is_pinned_ = false;  // for GPUs; else there was none
   std::mutex mutex_;        // guards all below
   size_t used_bytes_ = 0;   // behind it nothing was ever taken
@@ -48,7 +60,7 @@ class PageSpace {
 // One thread at a time.
 class PagePool {
  public:
-  static constexpr uint32_t kPageBytes = 4096, kLineBytes = 64;
+  static constexpr uint32_t kLeastPageBytes = 4096, kMostPageBytes = 65536, kLineBytes = 64;
 
   // The page's own place in a list, and what arrived in it.
   struct Page {
@@ -58,18 +70,20 @@ class PagePool {
   };
 
   // In `space`, if there is one and it has room: then kernels reach the pages.
-  static base::Result<PagePool> create(uint32_t pages, std::shared_ptr<PageSpace> space);
+  static base::Result<PagePool> create(uint32_t pages, uint32_t page_bytes, std::shared_ptr<PageSpace> space);
   PagePool() = default;
   PagePool(PagePool&&) = default;
   PagePool& operator=(PagePool&&) = default;
 
   uint32_t count() const { return static_cast<uint32_t>(pages_.size()); }
-  std::byte* memory() const { return memory_.get(); }
-  size_t length_bytes() const { return size_t{count()} * (kPageBytes + kLineBytes); }
-  std::byte* data(uint32_t page) const { return memory_.get() + size_t{page} * kPageBytes; }
-  std::byte* line(uint32_t page) const {
-    return memory_.get() + size_t{count()} * kPageBytes + size_t{page} * kLineBytes;
-  }
+  uint32_t page_bytes() const { return page_bytes_; }
+  bool has_long_pages() const { return page_bytes_ != kLeastPageBytes; }
+  std::span<std::byte> pages() const { return {memory_.get(), size_t{count()} * page_bytes_}; }
+  std::span<std::byte> lines() const { return {lines_.get(), size_t{count()} * kLineBytes}; }
+  std::byte* data(uint32_t page) const { return memory_.get() + size_t{page} * page_bytes_; }
+  std::byte* line(uint32_t page) const { return lines_.get() + size_t{page} * kLineBytes; }
+  // Then the CPU cannot read what is in a page.
+  bool is_gpu_memory() const { return is_reached_by_kernels() && space_->is_gpu_memory(); }
   Page& operator[](uint32_t page) { return pages_[page]; }
 
   // Null: nothing is unpacked here.
@@ -77,7 +91,7 @@ class PagePool {
   bool is_reached_by_kernels() const { return memory_.get_deleter().slice.has_value(); }
   // Of the page's data, behind the space's bounce base.
   uint32_t offset_of(uint32_t page) const {
-    return static_cast<uint32_t>(memory_.get_deleter().slice->offset_bytes + size_t{page} * kPageBytes);
+    return static_cast<uint32_t>(memory_.get_deleter().slice->offset_bytes + size_t{page} * page_bytes_);
   }
 
   // Pages that are nobody's. There is one.
@@ -94,8 +108,10 @@ class PagePool {
     std::optional<PageSpace::Slice> slice;
     void operator()(std::byte* memory) const { slice ? space->give_back(*slice) : std::free(memory); }
   };
+  uint32_t page_bytes_ = kLeastPageBytes;
   std::shared_ptr<PageSpace> space_;
   std::unique_ptr<std::byte, Free> memory_;
+  std::unique_ptr<std::byte[]> lines_;
   std::vector<Page> pages_;
   std::vector<uint32_t> free_;  // has room for all
 };

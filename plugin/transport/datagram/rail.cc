@@ -17,10 +17,11 @@ using protocol::datagram::PageQueue;
 
 constexpr uint32_t kPairs = 2 + kGrantedPairs;
 // With what the device puts in front: any datagram fits. One that does not is a fault of the queue pair,
-// which whoever knows its number and key could send.
+// which whoever knows its number and key could send; where datagrams may be longer than an MTU, what is too
+// long ends in memory that nobody looks at.
 constexpr uint32_t kControlBufferBytes = 4160;
 constexpr uint32_t kDataHeaderBytes = 32;
-static_assert(kControlBufferBytes >= verbs::kGrhBytes + PagePool::kPageBytes);
+static_assert(kControlBufferBytes >= verbs::kGrhBytes + PagePool::kLeastPageBytes);
 static_assert(kDataHeaderBytes >= sizeof(protocol::datagram::PacketHeader));
 
 constexpr size_t kBuffersBytes = size_t{Rail::kControlBuffers} * kControlBufferBytes;
@@ -54,7 +55,9 @@ Outcome Rail::prepare(const PagePool& pool, uint32_t queue_key) {
                       "wanted); use VERBENA_TRANSPORT=connected",
                       device_.name().c_str(), device_.port_number(), device_.max_srq_entries(), pool.count());
   }
-  memory_ = std::make_unique<std::byte[]>(kBuffersBytes + kHeadersBytes);
+  waste_bytes_ = device_.long_datagram_bytes();
+  memory_ = std::make_unique<std::byte[]>(kBuffersBytes + kHeadersBytes + waste_bytes_);
+  waste_ = memory_.get() + kBuffersBytes + kHeadersBytes;
   const auto take = [](auto made, auto& into) -> Outcome {
     if (!made) return made.error();
     into = std::move(*made);
@@ -63,9 +66,12 @@ Outcome Rail::prepare(const PagePool& pool, uint32_t queue_key) {
   const auto make_region = [&](void* memory, size_t bytes, verbs::MemoryRegion& into) {
     return take(verbs::MemoryRegion::register_memory(device_, memory, bytes, {}), into);
   };
-  if (Outcome outcome = make_region(memory_.get(), kBuffersBytes + kHeadersBytes, region_); !outcome)
+  if (Outcome outcome = make_region(memory_.get(), kBuffersBytes + kHeadersBytes + waste_bytes_, region_);
+      !outcome)
     return outcome;
-  if (Outcome outcome = make_region(pool.memory(), pool.length_bytes(), pool_region_); !outcome)
+  if (Outcome outcome = make_region(pool.pages().data(), pool.pages().size(), pool_region_); !outcome)
+    return outcome;
+  if (Outcome outcome = make_region(pool.lines().data(), pool.lines().size(), lines_region_); !outcome)
     return outcome;
   struct {
     verbs::CompletionQueue& queue;
@@ -77,12 +83,13 @@ Outcome Rail::prepare(const PagePool& pool, uint32_t queue_key) {
     if (Outcome outcome = take(verbs::CompletionQueue::create(device_, entries), queue); !outcome)
       return outcome;
   }
+  const uint32_t wastes = waste_bytes_ != 0 ? 1 : 0;
   struct {
     verbs::SharedReceiveQueue& queue;
     uint32_t entries, pieces;
-  } const receives[] = {{control_queue_, kControlBuffers, 1},
-                        {granted_queue_, pool.count(), 2},
-                        {eager_queue_, pool.count(), 2}};
+  } const receives[] = {{control_queue_, kControlBuffers, 1 + wastes},
+                        {granted_queue_, pool.count(), 2 + wastes},
+                        {eager_queue_, pool.count(), 2 + wastes}};
   for (const auto& [queue, entries, pieces] : receives) {
     if (Outcome outcome = take(verbs::SharedReceiveQueue::create(device_, entries, pieces), queue); !outcome)
       return outcome;
@@ -145,9 +152,10 @@ VERBENA_HOT_PATH Outcome Rail::post_page(PageQueue queue, const PagePool& pool,
   while (!pages.empty()) {
     const size_t count = std::min(pages.size(), receives.size());
     for (size_t i = 0; i < count; ++i) {
-      const uint32_t key = pool_region_.local_key();
-      receives[i] = {{pool.line(pages[i]), PagePool::kLineBytes, key, make_cookie(queue, pages[i])},
-                     {pool.data(pages[i]), PagePool::kPageBytes, key, 0}};
+      receives[i] = {{pool.line(pages[i]), PagePool::kLineBytes, lines_region_.local_key(),
+                      make_cookie(queue, pages[i])},
+                     {pool.data(pages[i]), pool.page_bytes(), pool_region_.local_key(), 0},
+                     {waste_, waste_bytes_, region_.local_key(), 0}};
     }
     if (Outcome outcome = verbs::post_split(target, {receives.data(), count}); !outcome) return outcome;
     pages = pages.subspan(count);
@@ -156,9 +164,10 @@ VERBENA_HOT_PATH Outcome Rail::post_page(PageQueue queue, const PagePool& pool,
 }
 
 Outcome Rail::post_control(uint32_t buffer) {
-  const verbs::ReceiveBuffer receive{memory_.get() + size_t{buffer} * kControlBufferBytes,
-                                     kControlBufferBytes, region_.local_key(), buffer};
-  return control_queue_.post({&receive, 1});
+  const verbs::SplitReceive receive{{memory_.get() + size_t{buffer} * kControlBufferBytes,
+                                     kControlBufferBytes, region_.local_key(), buffer},
+                                    {waste_, waste_bytes_, region_.local_key(), 0}};
+  return verbs::post_split(control_queue_, {&receive, 1});
 }
 
 std::span<const uint8_t> Rail::control_bytes(uint32_t buffer, uint32_t length_bytes) const {

@@ -105,7 +105,9 @@ class Rail {
   const bool is_ethernet_;
   std::unique_ptr<std::byte[]> memory_;  // control buffers, then headers
   size_t header_bytes_used_ = 0;
-  verbs::MemoryRegion region_, pool_region_;
+  verbs::MemoryRegion region_, pool_region_, lines_region_;
+  std::byte* waste_ = nullptr;  // for what no packet of ours is long enough to reach
+  uint32_t waste_bytes_ = 0;    // 0: no datagram is
 
  public:
   verbs::CompletionQueue sends, control_receives, page_receives;

@@ -11,8 +11,7 @@ namespace verbena::protocol::datagram {
 namespace {
 
 EngineName make_name(uint8_t rails) {
-  return {
-      .id = 7, .secret = {1, 2, 3}, .queue_key = 0x1234, .data_bytes = 3'968, .rails = rails, .is_keyed = 0};
+  return {.id = 7, .secret = {1, 2, 3}, .queue_key = 0x1234, .data_lines = 31, .rails = rails, .is_keyed = 0};
 }
 
 DatagramHandle make_handle() {
@@ -85,12 +84,12 @@ TEST(GreetingTest, NamesThatMakeNoSenseAreRefused) {
     return !read_greeting(bytes).has_value();
   };
   EXPECT_FALSE(refuses([](Greeting&) {}));
-  EXPECT_TRUE(refuses([](Greeting& greeting) { greeting.version = 2; }));
+  EXPECT_TRUE(refuses([](Greeting& greeting) { greeting.version = 1; }));
   EXPECT_TRUE(refuses([](Greeting& greeting) { greeting.engine.id = 0; }));
   EXPECT_TRUE(refuses([](Greeting& greeting) { greeting.engine.rails = 0; }));
   EXPECT_TRUE(refuses([](Greeting& greeting) { greeting.engine.rails = 9; }));
-  EXPECT_TRUE(refuses([](Greeting& greeting) { greeting.engine.data_bytes = 4'063; }));
-  EXPECT_TRUE(refuses([](Greeting& greeting) { greeting.engine.data_bytes = 0; }));
+  EXPECT_TRUE(refuses([](Greeting& greeting) { greeting.engine.data_lines = 513; }));
+  EXPECT_TRUE(refuses([](Greeting& greeting) { greeting.engine.data_lines = 0; }));
   EXPECT_TRUE(refuses([](Greeting& greeting) { greeting.engine.queue_key = 1U << 31; }));
   EXPECT_TRUE(refuses([](Greeting& greeting) { greeting.slot = kStrangerSlot; }));
   EXPECT_TRUE(refuses([](Greeting& greeting) { greeting.channel = kNoChannel; }));

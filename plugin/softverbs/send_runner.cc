@@ -238,14 +238,13 @@ Step run_atomic(Qp& qp) {
   return conclude_next(qp);
 }
 
-Stop launch_all(Qp& qp, uint64_t end, Runner runner) {
+Stop launch_all(Qp& qp, uint64_t end, Runner runner, bool is_workers) {
   for (;;) {
     const bool is_over = qp.send_queue.started == end || get_state(*qp.shared) != IBV_QPS_RTS;
     if (is_over) return qp.flying.empty() ? Stop::kAtEnd : Stop::kFlying;
     const uint64_t length = qp.send_queue.at(qp.send_queue.started).length;
     if (runner == Runner::kPoster && length > get_config().inline_copy_bytes) return Stop::kNeedsWorker;
-    if (runner == Runner::kPoster && qp.faults != nullptr && faults::needs_worker(qp))
-      return Stop::kNeedsWorker;
+    if (is_workers) return Stop::kNeedsWorker;
     if (!prepare_next(qp)) return qp.flying.empty() ? Stop::kWaiting : Stop::kFlying;
     if (runner == Runner::kPoster && qp.next->uses_gpu()) return Stop::kNeedsWorker;
     if (qp.flying.size() == kMaxFlying) return Stop::kFlying;
@@ -263,11 +262,12 @@ Stop launch_all(Qp& qp, uint64_t end, Runner runner) {
 // Checks once for copies that are done, then launches as many as it can: the next run checks all of them at
 // once. Datagrams between host memories are done as soon as their chain is copied.
 Stop look_and_launch(Qp& qp, uint64_t end, Runner runner) {
+  const bool is_workers = qp.faults != nullptr && runner == Runner::kPoster && faults::needs_worker(qp);
   for (;;) {
     if (land(qp) == Step::kFail) return Stop::kFailed;
-    const Stop stop = launch_all(qp, end, runner);
+    const Stop stop = launch_all(qp, end, runner, is_workers);
     qp.chain.flush();
-    if (qp.faults != nullptr) faults::end_run(qp);
+    if (qp.faults != nullptr && !is_workers) faults::end_run(qp);
     if (stop == Stop::kFailed || qp.flying.empty() || qp.flying.front()->lane != nullptr) return stop;
   }
 }

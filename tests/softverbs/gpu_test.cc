@@ -644,6 +644,35 @@ TEST(GpuHeldTest, AResetIsNotUndoneByARequestThatFails) {
   unsetenv("SOFTVERBS_FAULTS");
 }
 
+// What a plan holds goes to a GPU by the rail's worker: no other thread has its lanes, and whoever posts
+// waits for no copy.
+TEST(GpuHeldTest, WhoPostsADatagramWaitsForNoCopyOfAnother) {
+  SKIP_WITHOUT_GPU();
+  if (getenv("SOFTVERBS_FORCE_WIRE") != nullptr)
+    GTEST_SKIP() << "over the wire nothing is held here: skipped";
+  setenv("SOFTVERBS_FAULTS", "reorder by=4", 1);
+  hold_and([](Held& held, const std::atomic<bool>& is_released) {
+    constexpr uint32_t kPackets = 20;
+    DatagramEnd right(held.right_node), first(held.left_node), second(held.left_node);
+    Buffer headers(held.left_node, kHeaderBytes), lines(held.right_node, kPackets * kLineBytes);
+    for (uint32_t i = 0; i < kPackets; ++i)
+      right.post_receive(i, lines.address() + i * kLineBytes, lines.mr()->lkey,
+                         held.far.memory.address() + i * kPageBytes, held.far.mr->lkey);
+    ibv_ah* const handle = first.make_handle(right.address(), 7);
+    const DatagramEnd::Packet packet{
+        0,      headers.address(), headers.address(), headers.mr()->lkey, headers.mr()->lkey, kHeaderBytes,
+        handle, right.qp->qp_num};
+    ASSERT_EQ(first.post(std::vector(kPackets - 1, packet)), 0);
+    usleep(10'000);  // now the worker waits for what is held
+    ASSERT_EQ(second.post({packet}), 0);
+    EXPECT_FALSE(is_released) << "a post has waited";
+    EXPECT_EQ(held.right_node.wait_completions(kPackets).size(), kPackets);
+    EXPECT_EQ(held.left_node.wait_completions(2).size(), 2U);
+    ibv_destroy_ah(handle);
+  });
+  unsetenv("SOFTVERBS_FAULTS");
+}
+
 constexpr uint64_t kReady = 2, kDone = 3, kFailed = 4;  // states of a request: gpu_service.cc
 
 // An owner copies to and from memory of its own for peers that cannot map it. What a peer asks for lies in

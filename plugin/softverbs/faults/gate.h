@@ -23,7 +23,8 @@ ibv_wc_status get_late_failure(Qp& qp, const SendRequest& request);
 bool drops_completion(Qp& qp, const SendRequest& request);
 // Takes over an operation that prepare_request() marked as struck: end_run() sends it, now or later.
 Outcome take_datagram(Operation& op);
-// Whether only the rail's worker may send this queue pair's datagrams: copies from a GPU's memory take time.
+// Whether only the rail's worker may send this queue pair's datagrams, and what is held: copies from and to a
+// GPU's memory take time, and no other thread has its lanes.
 bool needs_worker(const Qp& qp);
 // Counts a datagram that has been sent, struck or not.
 void note_datagram(const Operation& op);

@@ -356,6 +356,67 @@ TEST_P(DatagramUnpackTest, AKernelUnpacks) {
   EXPECT_TRUE(LogCapture::get().take_warnings().empty());
 }
 
+// It lands in memory of the host, though kernels unpack from pages in the GPU's: no copy of the GPU's device
+// is waited for, which takes longer than the bytes.
+TEST_F(DatagramGpuTest, AShortMessageWaitsForNoCopyToAGpu) {
+  environment_.set("VERBENA_UNPACK", "1");
+  ASSERT_EQ(start(), 2);
+  Connection* const connection = establish();
+  ASSERT_NE(connection, nullptr);
+  ASSERT_TRUE(hold_copies(true));
+  for (const size_t length : {0, 1, 8, 4096, 16384}) {
+    const auto room = connection->received.bytes.subspan(16, length);
+    const auto message = connection->sent.bytes.subspan(7, length);
+    tools::fill_pattern(message, length);
+    void* const receive = connection->receive(room, connection->received.mhandle);
+    void* const send = connection->send(message, connection->sent.mhandle);
+    ASSERT_NE(receive, nullptr);
+    ASSERT_NE(send, nullptr);
+    int sizes[abi::kMaxTestSizes] = {};
+    ASSERT_TRUE(connection->wait(receive, sizes)) << length;
+    EXPECT_EQ(sizes[0], static_cast<int>(length));
+    EXPECT_TRUE(std::equal(room.begin(), room.end(), message.begin(), message.end())) << length;
+    expect_sent(*connection, send);
+    ASSERT_EQ((*net_)->irecv_consumed(connection->recv_comm, 1, receive), abi::kSuccess);
+  }
+}
+
+// Of every length, one behind the other, what is lost and overtaken too; some of it before its receive.
+TEST_F(DatagramGpuTest, ShortAndLongMessagesInPagesOfTwoKinds) {
+  constexpr size_t kMessages = 300, kMostBytes = 200'000;
+  environment_.set("VERBENA_UNPACK", "1");
+  environment_.set("SOFTVERBS_FAULTS", "seed 3; lose chance=0.02; reorder by=16");
+  ASSERT_EQ(start(), 2);
+  Connection* const connection = establish();
+  ASSERT_NE(connection, nullptr);
+  ASSERT_TRUE(add(connection->send_comm, source_));
+  ASSERT_TRUE(add(connection->recv_comm, target_));
+  std::mt19937 random{11};
+  for (size_t i = 0; i < kMessages; ++i) {
+    const size_t lengths[] = {random() % 64, 16384, 16385, 1 + random() % kMostBytes, 1 + random() % 20'000};
+    const size_t length = lengths[random() % std::size(lengths)], from = random() % (kBytes - length);
+    const bool is_late = random() % 2 == 0, is_unpacked = random() % 3 == 0;
+    const auto post = [&] {
+      return is_unpacked
+                 ? connection->receive(connection->received.bytes.first(length), connection->received.mhandle)
+                 : connection->receive(target_.at(64, length), target_.mhandle);
+    };
+    void* receive = is_late ? nullptr : post();
+    void* const send = connection->send(source_.at(from, length), source_.mhandle);
+    if (is_late) receive = post();
+    ASSERT_NE(receive, nullptr);
+    ASSERT_NE(send, nullptr);
+    int sizes[abi::kMaxTestSizes] = {};
+    ASSERT_TRUE(connection->wait(receive, sizes)) << i << ": " << length << " bytes";
+    ASSERT_EQ(sizes[0], static_cast<int>(length));
+    if (!is_unpacked) {
+      ASSERT_EQ(target_.read(64, length), source_.read(from, length)) << i << ": " << length << " bytes";
+    }
+    expect_sent(*connection, send);
+    ASSERT_EQ((*net_)->irecv_consumed(connection->recv_comm, 1, receive), abi::kSuccess);
+  }
+}
+
 // What is too long for a slot, and lands in pages that the CPU does not reach.
 TEST_F(DatagramGpuTest, PagesOfTheGpuAreCopiedToTheHost) {
   environment_.set("VERBENA_UNPACK", "1");

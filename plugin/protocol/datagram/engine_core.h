@@ -67,7 +67,8 @@ struct InPacket {
   bool took_credit;
   bool is_last, asks;
   uint8_t path;
-  bool was_marked;  // by a switch whose queue was long
+  bool was_marked;        // by a switch whose queue was long
+  bool is_short = false;  // its page is
   Stamp time;
   uint32_t length_bytes;
 };
@@ -102,7 +103,10 @@ template <typename Port>
 class EngineCore {
  public:
   explicit EngineCore(const EngineOptions& options)
-      : options_(options), credits_(options.pages.credits), budget_(options.pages) {
+      : options_(options),
+        credits_(options.pages.credits),
+        budget_(options.pages),
+        short_budget_(PageBudget::of_short(options.pages)) {
     for (uint32_t path = 0; path < kPaths; ++path) paths_of_rail_[options.rail_of(path)] |= 1U << path;
   }
 
@@ -185,16 +189,17 @@ class EngineCore {
       ReceiveMessage& message = receives_[id];
       if (message.state == ReceiveState::kFree) continue;
       withdraw(message, id);
+      PageBudget& budget = budget_of(message);
       if (message.state == ReceiveState::kParked) {
         settle_parked(peer, message);
-        budget_.drop_parked(message.held);
+        budget.drop_parked(message.held);
       } else {
-        budget_.drop_held(message.held);
-        budget_.note_moved(message.moving);
-        budget_.note_returned(message.lent);
+        budget.drop_held(message.held);
+        budget.note_moved(message.moving);
+        budget.note_returned(message.lent);
       }
       settle_eager(peer, message);
-      add_idle(message.held + message.moving + message.lent);
+      add_idle(message.held + message.moving + message.lent, message.is_short);
       message.held = message.moving = message.lent = 0;
       message.state = ReceiveState::kFree;
     }
@@ -248,8 +253,8 @@ class EngineCore {
     ++receiving.next;
     message.room_bytes = room_bytes;
     message.most_pages = most_pages;
-    message.is_copied = most_pages == 0;
-    budget_.unpark(message.held);
+    message.is_copied = most_pages == 0 || message.is_short;
+    budget_of(message).unpark(message.held);
     settle_parked(peer, message);
     message.state = ReceiveState::kPosted;
     if (message.received != 0) must_ack(receiving.peer);  // its eager credits are free again
@@ -299,8 +304,8 @@ class EngineCore {
   void note_moved(uint32_t id, uint32_t pages) {
     ReceiveMessage& message = receives_[id];
     message.moving -= pages;
-    budget_.note_moved(pages);
-    add_idle(pages);
+    budget_of(message).note_moved(pages);
+    add_idle(pages, message.is_short);
     if (message.state == ReceiveState::kMoving && message.moving == 0 && message.held == 0)
       hand_over(id, message);
   }
@@ -367,7 +372,12 @@ class EngineCore {
   bool has_packets_to_send() const { return !active_.is_empty(); }
 
   // Pages that were not the budget's before, or are free again.
-  void add_idle(uint32_t pages) { idle_ += pages; }
+  void add_idle(uint32_t pages, bool are_short = false) { (are_short ? short_idle_ : idle_) += pages; }
+  // By a packet; on_data() follows, or the page is idle.
+  void note_taken(uint32_t rail, PageQueue queue) {
+    queue == PageQueue::kShort ? short_budget_.note_taken(rail, PageQueue::kEager)
+                               : budget_.note_taken(rail, queue);
+  }
 
   // --- For the port, for people and for tests.
   const EngineOptions& options() const { return options_; }
@@ -380,9 +390,11 @@ class EngineCore {
   ReceiveChannel& receive_channel(uint32_t id) { return receive_channels_[id]; }
   PageBudget& budget() { return budget_; }
   const PageBudget& budget() const { return budget_; }
+  const PageBudget& short_budget() const { return short_budget_; }
   const EngineStatistics& statistics() const { return statistics_; }
   uint32_t outstanding() const { return outstanding_; }
   uint32_t idle() const { return idle_; }
+  uint32_t short_idle() const { return short_idle_; }
   void must_ack(uint32_t id) {
     Peer& peer = peers_[id];
     if (peer.must_ack || peer.is_gone) return;
@@ -720,6 +732,7 @@ class EngineCore {
     const bool is_full = packet.length_bytes == peer.data_bytes;
     if (packet.length_bytes > peer.data_bytes || (!packet.is_last && !is_full)) return {Verdict::kStray};
     if (packet.place.index + 1 + packet.backlog >= kMaxPacketIndex) return {Verdict::kStray};
+    if (packet.is_short && !is_all_of_short(packet)) return {Verdict::kStray};
     if (ahead >= kRing) return {ahead < kMessageNumbers / 2 ? Verdict::kRefused : Verdict::kStray};
     const uint32_t id = find_receive(channel, channel.consumed + ahead);
     ReceiveMessage& message = receives_[id];
@@ -730,13 +743,17 @@ class EngineCore {
       return {choose_verdict(packet), id};
     }
     if (message.state == ReceiveState::kFree && !is_before(channel.consumed + ahead, channel.next)) {
-      if (!may_park(peer)) return give_up_ring(channel), Placed{Verdict::kRefused};
+      if (!may_park(peer, packet)) return give_up_ring(channel), Placed{Verdict::kRefused};
       begin_receive(message, channel_id, channel.consumed + ahead);
       return {choose_verdict(packet), id};
     }
     if (message.state != ReceiveState::kParked || contradicts(message, packet, end_bytes))
       return {Verdict::kStray};
-    return {may_park(peer) ? choose_verdict(packet) : Verdict::kRefused, id};
+    return {may_park(peer, packet) ? choose_verdict(packet) : Verdict::kRefused, id};
+  }
+  // Whose message has one packet, which is as long as a short page at most.
+  static bool is_all_of_short(const InPacket& packet) {
+    return packet.is_last && packet.place.index == 0 && packet.length_bytes <= kShortBytes;
   }
   [[gnu::cold, gnu::noinline]] static Placed place_nowhere(Peer& peer, const InPacket& packet) {
     if (packet.channel != kNoChannel) return {Verdict::kRefused};  // its hello has not come
@@ -754,11 +771,15 @@ class EngineCore {
   // a late one says of an earlier message contradicts nothing.
   static bool contradicts(const ReceiveMessage& message, const InPacket& packet, uint64_t end_bytes) {
     const uint32_t end = packet.place.index + 1;
+    if (message.received != 0 && message.is_short != packet.is_short) return true;  // its pages are of a kind
     if (message.total != 0)
       return end + packet.backlog > message.total || (packet.is_last && end != message.total);
     return packet.is_last && (message.received >= end || message.bytes > end_bytes);
   }
-  bool may_park(const Peer& peer) const { return peer.parked < options_.eager_packets && budget_.may_park(); }
+  bool may_park(const Peer& peer, const InPacket& packet) const {
+    const PageBudget& budget = packet.is_short ? short_budget_ : budget_;
+    return peer.parked < options_.eager_packets && budget.may_park();
+  }
   void give_up_ring(ReceiveChannel& channel) {
     if (channel.open == 0 && channel.ring != kNoObject)
       receives_.rings.give_back(std::exchange(channel.ring, kNoObject));
@@ -776,13 +797,14 @@ class EngineCore {
       message.wanted = std::max(message.total, message.granted);  // the difference is unsigned
     }
     message.held += pages;
+    if (packet.is_short) message.is_short = message.is_copied = true;
     if (message.state == ReceiveState::kParked) [[unlikely]] {
-      budget_.note_parked(pages);
+      budget_of(message).note_parked(pages);
       ++peer.parked;
       message.eager += packet.took_credit ? 1 : 0;
       return is_complete(message);
     }
-    budget_.note_held(pages);
+    budget_of(message).note_held(pages);
     message.eager += packet.took_credit ? 1 : 0;
     if (is_complete(message)) {  // finish_arrival() follows once the port has the page
       settle_eager(peer, message);
@@ -878,7 +900,7 @@ class EngineCore {
     ReceiveMessage& message = receives_[id];
     message.held -= pages;
     message.moving += pages;
-    budget_.move(pages);
+    budget_of(message).move(pages);
   }
 
  private:
@@ -1302,14 +1324,19 @@ class EngineCore {
 
   // --- Pages.
 
+  PageBudget& budget_of(const ReceiveMessage& message) { return message.is_short ? short_budget_ : budget_; }
   void post_idle() {
-    while (idle_ != 0) {
-      const auto target = budget_.choose_target();
+    if (idle_ != 0) post_idle(budget_, idle_, false);
+    if (short_idle_ != 0) post_idle(short_budget_, short_idle_, true);
+  }
+  void post_idle(PageBudget& budget, uint32_t& idle, bool are_short) {
+    while (idle != 0) {
+      const auto target = budget.choose_target();
       if (!target) return;
-      const uint32_t count = std::min(idle_, target->count);
-      budget_.note_posted(target->rail, target->queue, count);
-      idle_ -= count;
-      port().post_pages(target->rail, target->queue, count);
+      const uint32_t count = std::min(idle, target->count);
+      budget.note_posted(target->rail, target->queue, count);
+      idle -= count;
+      port().post_pages(target->rail, are_short ? PageQueue::kShort : target->queue, count);
     }
   }
 
@@ -1326,7 +1353,7 @@ class EngineCore {
   const EngineOptions options_;
   const uint32_t credits_;
   std::array<uint32_t, kMaxEngineRails> paths_of_rail_{};
-  PageBudget budget_;
+  PageBudget budget_, short_budget_;
   Slabs<Peer, 4> peers_;
   Slabs<SendChannel, 8> send_channels_;
   Slabs<ReceiveChannel, 8> receive_channels_;
@@ -1340,7 +1367,7 @@ class EngineCore {
   LinkedList<DemandLink> demand_;
   uint32_t turn_ = kNoObject, served_ = 0;  // whose turn in demand_ it is, how many had theirs
   uint32_t outstanding_ = 0;                // packets granted and not here
-  uint32_t idle_ = 0;                       // pages
+  uint32_t idle_ = 0, short_idle_ = 0;      // pages
   uint32_t control_draw_ = 0;               // of a linear congruential generator: its upper bits
 };
 

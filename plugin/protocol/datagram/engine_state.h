@@ -160,6 +160,7 @@ struct ReceiveMessage {
   uint32_t most_pages = 0;  // that may be lent: what its slot describes; 0: it is copied
   ReceiveState state = ReceiveState::kFree;
   bool is_copied = false;  // instead of lent, by choice or for want of pages
+  bool is_short = false;   // all of it, one packet, came in a short page
   bool is_in_demand = false;
   enum class Told : uint8_t {
     kAll,

@@ -19,7 +19,7 @@
 namespace verbena::protocol::datagram {
 
 inline constexpr uint64_t kDatagramMagic = 0x44414E4542524556;  // "VERBENAD" in memory order
-inline constexpr uint16_t kDatagramVersion = 2;
+inline constexpr uint16_t kDatagramVersion = 3;
 inline constexpr uint32_t kGrantedPairs = 4;  // queue pairs of a rail for granted packets
 inline constexpr uint32_t kGreetingMacBytes = 16;
 
@@ -33,6 +33,7 @@ using EngineSecret = std::array<uint8_t, 16>;
 struct EngineRail {
   RailRecord port;
   uint32_t control, eager;  // numbers of its queue pairs
+  // The last is for short messages that are not granted, where there are short pages.
   std::array<uint32_t, kGrantedPairs> granted;
 };
 static_assert(sizeof(EngineRail) == 64, "wire format");
@@ -43,9 +44,12 @@ struct EngineName {
   uint32_t queue_key;
   uint16_t data_lines;  // of a message in a packet, at most
   uint8_t rails;
-  uint8_t is_keyed;  // 1: it has the job's key
+  uint8_t is_keyed : 1;  // it has the job's key
+  uint8_t has_short_pages : 1;
+  uint8_t reserved : 6;
 
   uint32_t data_bytes() const { return data_lines * kDataLineBytes; }
+  uint32_t granted_pairs() const { return kGrantedPairs - has_short_pages; }
 };
 static_assert(sizeof(EngineName) == 32, "wire format");
 

@@ -6,8 +6,9 @@
 //   16..20 path  21 last packet of its message  22 to be acknowledged at once  23 sent before
 //   24..26 kind  27..31 generation of the slot, its low bits
 //
-// A data packet is the header (24 bytes) and what both engines can take of the message (EngineName); the header lands in a line
-// of host memory of its own, the data on the first byte of a page. Everything else is the header and a body.
+// A data packet is the header (24 bytes) and what both engines can take of the message (EngineName); the
+// header lands in a line of host memory of its own, the data on the first byte of a page. Everything else is
+// the header and a body.
 #pragma once
 
 #include <array>
@@ -30,6 +31,8 @@ inline constexpr uint32_t kSlicePackets = 256;   // that one acknowledgement tel
 inline constexpr uint32_t kEagerSpan = 32;       // the same of eager packets, which have numbers of their own
 inline constexpr uint32_t kMaxGrantsPerAck = 3;  // 104 bytes in all, which many devices send inline
 inline constexpr uint32_t kMaxWishesPerRequest = 16;
+// Of a message that takes a short page (page_budget.h) where the receiver has such.
+inline constexpr uint32_t kShortBytes = 16384;
 
 // 64 ns units of a process's clock, which wrap after 275 s.
 using Stamp = uint32_t;

@@ -32,6 +32,15 @@
 // granted, also when its eager packets find no page. What a kernel keeps for ever is in `lent`, and outside
 // of this. tests/protocol/datagram: page_budget_test.cc and the small worlds of the simulation try to break
 // it, with pools that are far too small.
+//
+// Short pages, where there are some, are a pool of their own for eager packets that are all of a short
+// message; what is said of pages above is said of the others. Their budget grants and lends nothing: what a
+// posted receive holds of them is being copied, so that
+//
+//   posted + idle = pages - parked - moving, and parked <= shelf
+//
+// with nothing but this engine's device to wait for. A packet that finds no short page is lost, and is
+// granted a page of the other kind like any other.
 #pragma once
 
 #include <algorithm>
@@ -43,10 +52,11 @@ namespace verbena::protocol::datagram {
 
 inline constexpr uint32_t kMaxEngineRails = 8;
 
-enum class PageQueue : uint8_t { kGranted, kEager };
+enum class PageQueue : uint8_t { kGranted, kEager, kShort };
 
 struct PageSettings {
   uint32_t pages = 0;
+  uint32_t short_pages = 0;  // beside them
   uint32_t rails = 1;
   uint32_t credits = 512;  // granted packets not arrived, at most, if there are pages enough
   uint32_t quantum = 16;   // of one grant; fewer where pages are
@@ -66,6 +76,14 @@ class PageBudget {
             std::min(settings.credits + margin_, settings.pages / settings.rails / 2 - eager_goal_)),
         shelf_(settings.pages / 8),
         reserve_(shelf_ + settings.rails * (granted_goal_ + eager_goal_)) {}
+  // Of the short pages, which are posted as for eager packets.
+  static PageBudget of_short(const PageSettings& settings) {
+    PageBudget budget({.pages = settings.short_pages, .rails = settings.rails, .credits = 0});
+    budget.granted_goal_ = 0;
+    budget.eager_goal_ = std::min(kMostEager, (budget.pages_ - budget.shelf_) / budget.rails_);
+    budget.reserve_ = budget.pages_;
+    return budget;
+  }
 
   uint32_t pages() const { return pages_; }
   uint32_t held() const { return held_; }

@@ -34,6 +34,7 @@ namespace {
 
 constexpr uint32_t kPagesPerRail = 2048;
 constexpr uint32_t kLeastCredits = 128, kEnoughPages = 256;
+constexpr uint32_t kShortPagesPerRail = 256;
 constexpr uint32_t kLooksBetweenQuestions = 16;
 constexpr int64_t kMaxLingerMs = 500;
 
@@ -67,6 +68,12 @@ bool wants_gpu_pages(const Nic& nic) {
          base::parameters().bounce != base::BouncePlace::kHost;
 }
 
+// Else they do so only if that is asked for: memory of the host may be received into, too.
+bool takes_gpu_pages(const Nic& nic, bool unpacks) {
+  const bool is_asked = unpacks || base::parameters().bounce == base::BouncePlace::kGpu;
+  return is_asked && wants_gpu_pages(nic) && base::find_current_gpu() != base::kNoGpu;
+}
+
 // Threads of hosts carry its packets: a round trip is as long as one of them may have to wait, which is no
 // queue of a network, and a packet takes what the CPU needs for it.
 void fit_software(EngineOptions& options) {
@@ -85,6 +92,7 @@ uint64_t count_rails(const NicRegistry& nics) {
 }
 
 // `sharing_rails`: among which the pages are divided where kernels unpack; 0: nothing is unpacked.
+// Without memory of a GPU no page is short.
 EngineOptions make_options(const Nic& nic, uint64_t sharing_rails, uint32_t page_bytes, uint32_t random) {
   EngineOptions options;
   options.rails = static_cast<uint32_t>(nic.rails.size());
@@ -93,7 +101,17 @@ EngineOptions make_options(const Nic& nic, uint64_t sharing_rails, uint32_t page
   const int64_t speed_mbps = std::max<uint32_t>(nic.speed_mbps, 1);
   options.fit(int64_t{page_bytes} * 8 * 1000 / speed_mbps);
   const uint64_t each_bytes = page_bytes + PagePool::kLineBytes;
-  const auto most_bytes = static_cast<uint64_t>(base::parameters().bounce_bytes);
+  auto most_bytes = static_cast<uint64_t>(base::parameters().bounce_bytes);
+  if (takes_gpu_pages(nic, sharing_rails != 0)) {
+    // An eighth at most. To write into memory of a GPU and tell of it takes longer than to copy a few bytes
+    // there from the host's, which a short message waits for.
+    constexpr uint64_t kShortEachBytes = kShortBytes + PagePool::kLineBytes;
+    const uint64_t sharing = std::max<uint64_t>(sharing_rails, 1);
+    options.pages.short_pages =
+        options.rails * static_cast<uint32_t>(std::min<uint64_t>(kShortPagesPerRail,
+                                                                 most_bytes / 8 / sharing / kShortEachBytes));
+    most_bytes -= options.pages.short_pages / options.rails * sharing * kShortEachBytes;
+  }
   uint64_t pages = std::min<uint64_t>(most_bytes / each_bytes, uint64_t{kPagesPerRail} * options.rails);
   // What kernels have not unpacked yet takes as many more as there may be, the rails' fair share each.
   if (sharing_rails != 0) pages = most_bytes / each_bytes / sharing_rails * options.rails;
@@ -228,14 +246,14 @@ Outcome Engine::prepare(bool unpacks, uint32_t page_bytes) {
   name_.secret = drawn.secret;
   name_.queue_key = drawn.queue_key & ~(1U << 31);  // with the top bit a device takes its own
   std::shared_ptr<PageSpace> space;
-  // Else they are in memory of a GPU only if that is asked for: memory of the host may be received into, too.
-  const bool asks_for_gpu = base::parameters().bounce == base::BouncePlace::kGpu && wants_gpu_pages(nic_);
-  if (unpacks || (asks_for_gpu && base::find_current_gpu() != base::kNoGpu)) {
+  if (unpacks || takes_gpu_pages(nic_, unpacks)) {
     auto acquired = PageSpace::acquire(wants_gpu_pages(nic_));
     if (!acquired) return acquired.error();
     space = std::move(*acquired);
   }
-  auto pool = PagePool::create(options().pages.pages, page_bytes, std::move(space));
+  name_.has_short_pages = options().pages.short_pages != 0 ? 1 : 0;
+  auto pool =
+      PagePool::create(options().pages.pages, page_bytes, std::move(space), options().pages.short_pages);
   if (!pool) return pool.error();
   pool_ = std::move(*pool);
   std::vector<std::unique_ptr<Rail>> rails;
@@ -246,7 +264,8 @@ Outcome Engine::prepare(bool unpacks, uint32_t page_bytes) {
   }
   rails_ = std::move(rails);
   placer_ = std::make_unique<Placer>(nic_, pool_, rails_);
-  add_idle(pool_.count());
+  add_idle(pool_.long_count());
+  add_idle(pool_.short_count(), true);
   const EngineGuard guard(*this, EngineGuard::Waits{});
   pass();
   return failure_;
@@ -361,7 +380,7 @@ uint32_t Engine::find_peer(const Immediate& immediate) const {
 
 void Engine::take_page(uint32_t rail, uint64_t cookie, uint32_t bits, uint32_t length_bytes) {
   const auto page = static_cast<uint32_t>(cookie);
-  budget().note_taken(rail, Rail::queue_of(cookie));
+  note_taken(rail, Rail::queue_of(cookie));
   const Immediate immediate = Immediate::decode(bits);
   const uint32_t id = find_peer(immediate);
   PacketHeader header;
@@ -387,6 +406,7 @@ void Engine::take_page(uint32_t rail, uint64_t cookie, uint32_t bits, uint32_t l
       .asks = immediate.asks,
       .path = immediate.path,
       .was_marked = rails_[rail]->is_ethernet() && verbs::has_congestion_mark(pool_.line(page)),
+      .is_short = pool_.is_short(page),
       .time = header.time,
       .length_bytes = length_bytes - PagePool::kLineBytes};
   const Placed placed = on_data(id, packet);
@@ -429,7 +449,7 @@ void Engine::note_arrived(uint32_t rail, uint32_t message, uint32_t bytes) {
 
 void Engine::free_page(uint32_t page) {
   pool_.put_back(page);
-  add_idle(1);
+  add_idle(1, pool_.is_short(page));
 }
 
 void Engine::take_control(uint32_t bits, std::span<const uint8_t> bytes) {
@@ -541,9 +561,14 @@ VERBENA_HOT_PATH void Engine::post_data(uint32_t id, const OutPacket& packet) {
   Rail& rail = *rails_[options().rail_of(packet.path)];
   const EngineRail& target = to.rail[packet.path % to.name.rails];
   const bool is_granted = packet.kind == PacketKind::kGranted;
+  const bool is_short = !is_granted && to.name.has_short_pages != 0 && packet.message != kNoObject &&
+                        send_message(packet.message).packets == 1 &&
+                        send_message(packet.message).length_bytes <= kShortBytes;
   // Long packets of a message follow each other on one pair, so that one call copies many of them.
-  const uint32_t pair = pool_.has_long_pages() ? 0 : packet.path / options().rails % kGrantedPairs;
-  SendQueue& queue = is_granted ? rail.granted[pair] : rail.eager;
+  const uint32_t pair = is_short                 ? kGrantedPairs - 1
+                        : pool_.has_long_pages() ? 0
+                                                 : packet.path / options().rails % to.name.granted_pairs();
+  SendQueue& queue = is_granted || is_short ? rail.granted[pair] : rail.eager;
   const Immediate immediate{.slot = to.slot,
                             .path = packet.path,
                             .is_last = packet.is_last,
@@ -558,7 +583,7 @@ VERBENA_HOT_PATH void Engine::post_data(uint32_t id, const OutPacket& packet) {
       .backlog = static_cast<uint16_t>(packet.backlog | (packet.took_credit ? kTookCredit : 0)),
       .time = make_stamp(now_ns_)};
   verbs::Datagram datagram{.way = to.ways.find(packet.path),
-                           .pair_number = is_granted ? target.granted[pair] : target.eager,
+                           .pair_number = is_granted || is_short ? target.granted[pair] : target.eager,
                            .key = to.name.queue_key,
                            .imm = immediate.encode(),
                            .header_length = sizeof(header)};
@@ -644,7 +669,7 @@ void Engine::post_pages(uint32_t rail, PageQueue queue, uint32_t count) {
   std::array<uint32_t, 64> pages;
   while (count != 0) {
     const uint32_t now = std::min(count, static_cast<uint32_t>(pages.size()));
-    for (uint32_t i = 0; i < now; ++i) pages[i] = pool_.take();
+    for (uint32_t i = 0; i < now; ++i) pages[i] = pool_.take(queue == PageQueue::kShort);
     note(rails_[rail]->post_page(queue, pool_, {pages.data(), now}));
     count -= now;
   }
@@ -654,14 +679,13 @@ void Engine::post_pages(uint32_t rail, PageQueue queue, uint32_t count) {
 void Engine::move_pages(uint32_t message, protocol::datagram::ReceiveMessage& state) {
   ReceiveRequest& request = *receives_of_[message];
   const uint64_t data_bytes = peer(receive_channel(state.channel).peer).data_bytes;
-  const bool is_gpu_memory = request.memory->is_gpu_memory || pool_.is_gpu_memory();
   uint32_t count = 0, moved = 0;
   for (uint32_t page = std::exchange(first_pages_[message], kNoObject); page != kNoObject; ++count) {
     const PagePool::Page held = pool_[page];
     // The core has compared the two; this is the last line before somebody else's memory.
     const uint64_t offset = held.index * data_bytes;
     const bool fits = offset + held.length_bytes <= state.room_bytes;
-    if (fits && is_gpu_memory) {
+    if (fits && (request.memory->is_gpu_memory || pool_.is_gpu_memory(page))) {
       placer_->add(page, message, request.data + offset, request.memory);
     } else {
       if (fits) copy_lines(request.data + offset, pool_.data(page), held.length_bytes);
@@ -1010,6 +1034,10 @@ std::string Engine::describe() const {
       "  pages: %u held, %u parked, %u lent, %u being copied, %u idle of %u; %u packets granted and not "
       "here\n",
       pages.held(), pages.parked(), pages.lent(), pages.moving(), idle(), pages.pages(), outstanding());
+  const protocol::datagram::PageBudget& shorts = short_budget();
+  if (shorts.pages() != 0)
+    base::append(text, "  short pages: %u parked, %u being copied, %u idle of %u\n", shorts.parked(),
+                 shorts.held() + shorts.moving(), short_idle(), shorts.pages());
   for (uint32_t i = 0; i < rails_.size(); ++i)
     base::append(text, "  rail %u: %u pages posted for granted packets, %u for eager ones\n", i,
                  pages.posted(i, PageQueue::kGranted), pages.posted(i, PageQueue::kEager));

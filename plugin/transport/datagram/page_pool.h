@@ -14,6 +14,7 @@
 #include "base/cuda_driver.h"
 #include "base/growing_buffer.h"
 #include "base/status.h"
+#include "protocol/datagram/packet.h"
 #include "protocol/datagram/slab.h"
 #include "transport/memory/unpack_memory.h"
 
@@ -69,38 +70,52 @@ class PagePool {
     uint32_t length_bytes = 0;
   };
 
-  // In `space`, if there is one and it has room: then kernels reach the pages.
-  static base::Result<PagePool> create(uint32_t pages, uint32_t page_bytes, std::shared_ptr<PageSpace> space);
+  // In `space`, if there is one and it has room: then kernels reach the pages. Behind them in number so many
+  // short ones in memory of the host.
+  static base::Result<PagePool> create(uint32_t pages, uint32_t page_bytes, std::shared_ptr<PageSpace> space,
+                                       uint32_t short_pages = 0);
   PagePool() = default;
   PagePool(PagePool&&) = default;
   PagePool& operator=(PagePool&&) = default;
 
-  uint32_t count() const { return static_cast<uint32_t>(pages_.size()); }
-  uint32_t page_bytes() const { return page_bytes_; }
+  uint32_t count() const { return static_cast<uint32_t>(pages_.size()); }  // of both kinds
+  uint32_t long_count() const { return long_count_; }
+  uint32_t short_count() const { return count() - long_count_; }
+  bool is_short(uint32_t page) const { return page >= long_count_; }
+  uint32_t page_bytes() const { return page_bytes_; }  // of those that are not short
   bool has_long_pages() const { return page_bytes_ != kLeastPageBytes; }
-  std::span<std::byte> pages() const { return {memory_.get(), size_t{count()} * page_bytes_}; }
+  std::span<std::byte> pages() const { return {memory_.get(), size_t{long_count_} * page_bytes_}; }
+  std::span<std::byte> short_pages() const {
+    return {short_memory_.get(), size_t{short_count()} * protocol::datagram::kShortBytes};
+  }
   std::span<std::byte> lines() const { return {lines_.get(), size_t{count()} * kLineBytes}; }
-  std::byte* data(uint32_t page) const { return memory_.get() + size_t{page} * page_bytes_; }
+  std::byte* data(uint32_t page) const {
+    return is_short(page) ? short_memory_.get() + size_t{page - long_count_} * protocol::datagram::kShortBytes
+                          : memory_.get() + size_t{page} * page_bytes_;
+  }
   std::byte* line(uint32_t page) const { return lines_.get() + size_t{page} * kLineBytes; }
-  // Then the CPU cannot read what is in a page.
-  bool is_gpu_memory() const { return is_reached_by_kernels() && space_->is_gpu_memory(); }
+  // Then the CPU cannot read what is in the page.
+  bool is_gpu_memory(uint32_t page) const {
+    return !is_short(page) && is_reached_by_kernels() && space_->is_gpu_memory();
+  }
   Page& operator[](uint32_t page) { return pages_[page]; }
 
   // Null: nothing is unpacked here.
   const std::shared_ptr<PageSpace>& space() const { return space_; }
   bool is_reached_by_kernels() const { return memory_.get_deleter().slice.has_value(); }
-  // Of the page's data, behind the space's bounce base.
+  // Of the data of a page that is not short, behind the space's bounce base.
   uint32_t offset_of(uint32_t page) const {
     return static_cast<uint32_t>(memory_.get_deleter().slice->offset_bytes + size_t{page} * page_bytes_);
   }
 
   // Pages that are nobody's. There is one.
-  uint32_t take() {
-    const uint32_t page = free_.back();
-    free_.pop_back();
+  uint32_t take(bool is_short) {
+    std::vector<uint32_t>& free = is_short ? free_short_ : free_;
+    const uint32_t page = free.back();
+    free.pop_back();
     return page;
   }
-  void put_back(uint32_t page) { free_.push_back(page); }
+  void put_back(uint32_t page) { (is_short(page) ? free_short_ : free_).push_back(page); }
 
  private:
   struct Free {
@@ -110,10 +125,11 @@ class PagePool {
   };
   uint32_t page_bytes_ = kLeastPageBytes;
   std::shared_ptr<PageSpace> space_;
-  std::unique_ptr<std::byte, Free> memory_;
+  std::unique_ptr<std::byte, Free> memory_, short_memory_;
   std::unique_ptr<std::byte[]> lines_;
+  uint32_t long_count_ = 0;
   std::vector<Page> pages_;
-  std::vector<uint32_t> free_;  // has room for all
+  std::vector<uint32_t> free_, free_short_;  // have room for all
 };
 
 }  // namespace verbena::transport::datagram

@@ -47,7 +47,7 @@ VERBENA_HOT_PATH void Placer::begin(uint32_t live_rails) {
     placement.rail = rail;
     under_way_.push_back(page);
     written_rails_ |= 1U << rail;
-    loopback_->copy(rail, pool_.data(page), rails_[rail]->page_key(), placement.target,
+    loopback_->copy(rail, pool_.data(page), rails_[rail]->page_key(pool_.is_short(page)), placement.target,
                     placement.memory->regions[rail].remote_key(), pool_[page].length_bytes,
                     &placement.outstanding);
   }

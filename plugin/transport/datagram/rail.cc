@@ -49,11 +49,12 @@ Result<std::unique_ptr<Rail>> Rail::create(verbs::Device& device, const PagePool
 }
 
 Outcome Rail::prepare(const PagePool& pool, uint32_t queue_key) {
-  if (device_.max_srq_entries() < std::max(pool.count(), kControlBuffers)) {
+  if (device_.max_srq_entries() < std::max(pool.long_count(), kControlBuffers)) {
     return base::fail(base::Status::kSystem,
                       "device %s:%d: its shared receive queues are too small for datagrams (%u entries, %u "
                       "wanted); use VERBENA_TRANSPORT=connected",
-                      device_.name().c_str(), device_.port_number(), device_.max_srq_entries(), pool.count());
+                      device_.name().c_str(), device_.port_number(), device_.max_srq_entries(),
+                      pool.long_count());
   }
   waste_bytes_ = device_.long_datagram_bytes();
   memory_ = std::make_unique<std::byte[]>(kBuffersBytes + kHeadersBytes + waste_bytes_);
@@ -71,6 +72,10 @@ Outcome Rail::prepare(const PagePool& pool, uint32_t queue_key) {
     return outcome;
   if (Outcome outcome = make_region(pool.pages().data(), pool.pages().size(), pool_region_); !outcome)
     return outcome;
+  if (pool.short_count() != 0) {
+    const std::span<std::byte> pages = pool.short_pages();
+    if (Outcome outcome = make_region(pages.data(), pages.size(), short_region_); !outcome) return outcome;
+  }
   if (Outcome outcome = make_region(pool.lines().data(), pool.lines().size(), lines_region_); !outcome)
     return outcome;
   struct {
@@ -78,7 +83,7 @@ Outcome Rail::prepare(const PagePool& pool, uint32_t queue_key) {
     uint32_t entries;
   } const completions[] = {{sends, kPairs * SendQueue::kDepth},
                            {control_receives, kControlBuffers},
-                           {page_receives, 2 * pool.count()}};
+                           {page_receives, 2 * pool.long_count() + pool.short_count()}};
   for (const auto& [queue, entries] : completions) {
     if (Outcome outcome = take(verbs::CompletionQueue::create(device_, entries), queue); !outcome)
       return outcome;
@@ -88,9 +93,11 @@ Outcome Rail::prepare(const PagePool& pool, uint32_t queue_key) {
     verbs::SharedReceiveQueue& queue;
     uint32_t entries, pieces;
   } const receives[] = {{control_queue_, kControlBuffers, 1 + wastes},
-                        {granted_queue_, pool.count(), 2 + wastes},
-                        {eager_queue_, pool.count(), 2 + wastes}};
+                        {granted_queue_, pool.long_count(), 2 + wastes},
+                        {eager_queue_, pool.long_count(), 2 + wastes},
+                        {short_queue_, pool.short_count(), 2 + wastes}};
   for (const auto& [queue, entries, pieces] : receives) {
+    if (entries == 0) continue;
     if (Outcome outcome = take(verbs::SharedReceiveQueue::create(device_, entries, pieces), queue); !outcome)
       return outcome;
   }
@@ -99,8 +106,9 @@ Outcome Rail::prepare(const PagePool& pool, uint32_t queue_key) {
   if (Outcome outcome = take(make_pair(1, page_receives, eager_queue_, queue_key), eager); !outcome)
     return outcome;
   for (uint32_t i = 0; i < kGrantedPairs; ++i) {
-    if (Outcome outcome = take(make_pair(2 + i, page_receives, granted_queue_, queue_key), granted[i]);
-        !outcome)
+    const bool is_for_short = i + 1 == kGrantedPairs && pool.short_count() != 0;
+    verbs::SharedReceiveQueue& queue = is_for_short ? short_queue_ : granted_queue_;
+    if (Outcome outcome = take(make_pair(2 + i, page_receives, queue, queue_key), granted[i]); !outcome)
       return outcome;
   }
   for (uint32_t buffer = 0; buffer < kControlBuffers; ++buffer) {
@@ -148,13 +156,17 @@ Outcome Rail::flush() {
 VERBENA_HOT_PATH Outcome Rail::post_page(PageQueue queue, const PagePool& pool,
                                          std::span<const uint32_t> pages) {
   std::array<verbs::SplitReceive, 16> receives;
-  verbs::SharedReceiveQueue& target = queue == PageQueue::kGranted ? granted_queue_ : eager_queue_;
+  verbs::SharedReceiveQueue& target = queue == PageQueue::kGranted ? granted_queue_
+                                      : queue == PageQueue::kEager ? eager_queue_
+                                                                   : short_queue_;
+  const bool are_short = queue == PageQueue::kShort;
+  const uint32_t page_bytes = are_short ? protocol::datagram::kShortBytes : pool.page_bytes();
   while (!pages.empty()) {
     const size_t count = std::min(pages.size(), receives.size());
     for (size_t i = 0; i < count; ++i) {
       receives[i] = {{pool.line(pages[i]), PagePool::kLineBytes, lines_region_.local_key(),
                       make_cookie(queue, pages[i])},
-                     {pool.data(pages[i]), pool.page_bytes(), pool_region_.local_key(), 0},
+                     {pool.data(pages[i]), page_bytes, page_key(are_short), 0},
                      {waste_, waste_bytes_, region_.local_key(), 0}};
     }
     if (Outcome outcome = verbs::post_split(target, {receives.data(), count}); !outcome) return outcome;

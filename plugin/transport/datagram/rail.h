@@ -1,8 +1,9 @@
 // What an engine has on one rail, however many peers there are: queue pairs, receive queues and completion
 // queues, with the memory of what leaves. One thread at a time.
 //
-// Three receive queues, because a packet that finds no receive is dropped in silence: data cannot take the
-// receives of acknowledgements, nor eager packets those of granted ones.
+// Several receive queues, because a packet that finds no receive is dropped in silence: data cannot take the
+// receives of acknowledgements, nor eager packets those of granted ones. Short pages, if there are some, have
+// the last of the queue pairs that are for granted packets elsewhere.
 #pragma once
 
 #include <array>
@@ -69,7 +70,7 @@ class Rail {
     return static_cast<uint64_t>(queue) << 32 | page;
   }
   static protocol::datagram::PageQueue queue_of(uint64_t cookie) {
-    return static_cast<protocol::datagram::PageQueue>(cookie >> 32 & 1);
+    return static_cast<protocol::datagram::PageQueue>(cookie >> 32 & 3);
   }
 
   static base::Result<std::unique_ptr<Rail>> create(verbs::Device& device, const PagePool& pool,
@@ -79,7 +80,7 @@ class Rail {
 
   verbs::Device& device() const { return device_; }
   bool is_ethernet() const { return is_ethernet_; }
-  uint32_t page_key() const { return pool_region_.local_key(); }
+  uint32_t page_key(bool is_short) const { return (is_short ? short_region_ : pool_region_).local_key(); }
   // As it is told to peers.
   protocol::datagram::EngineRail describe() const;
   bool has_room() const;
@@ -105,7 +106,7 @@ class Rail {
   const bool is_ethernet_;
   std::unique_ptr<std::byte[]> memory_;  // control buffers, then headers
   size_t header_bytes_used_ = 0;
-  verbs::MemoryRegion region_, pool_region_, lines_region_;
+  verbs::MemoryRegion region_, pool_region_, short_region_, lines_region_;
   std::byte* waste_ = nullptr;  // for what no packet of ours is long enough to reach
   uint32_t waste_bytes_ = 0;    // 0: no datagram is
 
@@ -113,11 +114,11 @@ class Rail {
   verbs::CompletionQueue sends, control_receives, page_receives;
 
  private:
-  verbs::SharedReceiveQueue control_queue_, granted_queue_, eager_queue_;
+  verbs::SharedReceiveQueue control_queue_, granted_queue_, eager_queue_, short_queue_;
 
  public:
   SendQueue control, eager;
-  std::array<SendQueue, protocol::datagram::kGrantedPairs> granted;
+  std::array<SendQueue, protocol::datagram::kGrantedPairs> granted;  // the last for short messages, too
 };
 
 }  // namespace verbena::transport::datagram

@@ -134,8 +134,11 @@ class EngineCoreTest : public testing::Test {
       case Datagram::Kind::kData:
         break;
     }
-    to.budget().note_taken(
-        0, datagram.data.kind == PacketKind::kGranted ? PageQueue::kGranted : PageQueue::kEager);
+    const bool is_short = datagram.length_bytes <= short_bytes && datagram.data.is_last &&
+                          datagram.place.index == 0 && datagram.data.kind == PacketKind::kEager;
+    to.note_taken(0, datagram.data.kind == PacketKind::kGranted ? PageQueue::kGranted
+                     : is_short                                 ? PageQueue::kShort
+                                                                : PageQueue::kEager);
     const Placed placed = to.on_data(peer, {.psn = datagram.data.psn,
                                             .channel = datagram.channel,
                                             .place = datagram.place,
@@ -145,9 +148,10 @@ class EngineCoreTest : public testing::Test {
                                             .asks = datagram.data.asks,
                                             .path = datagram.data.path,
                                             .was_marked = false,
+                                            .is_short = is_short,
                                             .time = datagram.time,
                                             .length_bytes = datagram.length_bytes});
-    if (placed.verdict != Verdict::kHeld) to.add_idle(1);
+    if (placed.verdict != Verdict::kHeld) to.add_idle(1, is_short);
     if (placed.verdict == Verdict::kHeld || placed.verdict == Verdict::kEmpty)
       to.settle_packet(placed.message);
     return placed.verdict;
@@ -183,6 +187,7 @@ class EngineCoreTest : public testing::Test {
 
   End left, right;
   uint32_t there = 0, here = 0, channel = 0, receiving = 0;
+  uint32_t short_bytes = 0;  // of messages that take short pages
 };
 
 TEST_F(EngineCoreTest, AShortMessageIsOnePacketAndOneAcknowledgement) {
@@ -262,6 +267,90 @@ TEST_F(EngineCoreTest, WhatComesBeforeItsReceiveIsParkedAsFarAsCreditsReach) {
   run(1'000'000);
   EXPECT_EQ(right.received.size(), 20U);
   EXPECT_EQ(left.sent.size(), 20U);
+  EXPECT_EQ(right.budget().parked(), 0U);
+}
+
+// Short messages have pages of their own, which are copied, while those of others are lent.
+class ShortPagesTest : public EngineCoreTest {
+ protected:
+  static constexpr uint32_t kShortPages = 64;
+  ShortPagesTest()
+      : EngineCoreTest([] {
+          EngineOptions options = make_options();
+          options.pages.short_pages = kShortPages;
+          return options;
+        }()) {
+    right.add_idle(kShortPages, true);
+    right.pump();
+    short_bytes = 100;
+  }
+};
+
+TEST_F(ShortPagesTest, AShortMessageTakesOne) {
+  EXPECT_EQ(right.short_budget().posted(0, PageQueue::kEager), kShortPages - kShortPages / 8);
+  const uint32_t before = right.budget().posted(0, PageQueue::kEager);
+  for (int i = 0; i < 3; ++i) post(10);
+  for (int i = 0; i < 3; ++i) left.send(channel, 10);
+  left.pump();
+  exchange(left, right, here, {});
+  EXPECT_EQ(right.short_budget().moving(), 3U);
+  EXPECT_EQ(right.budget().posted(0, PageQueue::kEager), before);
+  EXPECT_EQ(right.statistics().evacuations, 0U);
+  run();
+  EXPECT_EQ(right.received.size(), 3U);
+  EXPECT_EQ(right.short_budget().moving(), 0U);
+  for (int i = 0; i < 4; ++i) left.send(channel, 10);  // before their receives
+  run(100'000);
+  EXPECT_EQ(right.short_budget().parked(), 4U);
+  EXPECT_EQ(right.budget().parked(), 0U);
+  for (int i = 0; i < 4; ++i) post(10);
+  run(100'000);
+  EXPECT_EQ(right.received.size(), 7U);
+  EXPECT_EQ(left.sent.size(), 7U);
+  left.send(channel, 3 * kFullBytes);
+  post(3 * kFullBytes);
+  run(100'000);
+  EXPECT_EQ(right.received.size(), 8U);
+  EXPECT_EQ(right.budget().lent(), 3U);
+  EXPECT_EQ(right.short_budget().parked() + right.short_budget().moving() + right.short_budget().held(), 0U);
+}
+
+// A packet for which there is no short page is granted one of the others.
+TEST_F(ShortPagesTest, WithoutOneItIsGranted) {
+  for (int i = 0; i < 3; ++i) post(10);
+  for (int i = 0; i < 3; ++i) left.send(channel, 10);
+  run(20'000'000, [](const Datagram& datagram) {
+    return datagram.kind == Datagram::Kind::kData && datagram.data.kind == PacketKind::kEager;
+  });
+  EXPECT_EQ(right.received.size(), 3U);
+  EXPECT_EQ(right.budget().lent(), 3U);
+  EXPECT_EQ(right.short_budget().posted(0, PageQueue::kEager) + right.short_idle(), kShortPages);
+}
+
+// A message's pages are of one kind: of what contradicts that, nothing is taken.
+TEST_F(ShortPagesTest, AShortPacketIsAllOfItsMessage) {
+  const auto give = [&](uint32_t psn, uint32_t index, bool is_last, bool is_short, uint32_t length) {
+    right.note_taken(0, is_short ? PageQueue::kShort : PageQueue::kEager);
+    const Placed placed = right.on_data(here, {.psn = psn,
+                                               .channel = 0,
+                                               .place = {0, index},
+                                               .backlog = 0,
+                                               .took_credit = true,
+                                               .is_last = is_last,
+                                               .asks = false,
+                                               .path = 0,
+                                               .was_marked = false,
+                                               .is_short = is_short,
+                                               .time = 0,
+                                               .length_bytes = length});
+    if (placed.verdict != Verdict::kHeld) right.add_idle(1, is_short);
+    return placed.verdict;
+  };
+  EXPECT_EQ(give(0, 1, true, true, 10), Verdict::kStray);
+  EXPECT_EQ(give(1, 0, false, true, kFullBytes), Verdict::kStray);
+  EXPECT_EQ(give(2, 0, true, true, 10), Verdict::kHeld);
+  EXPECT_EQ(give(3, 0, true, false, 10), Verdict::kStray);
+  EXPECT_EQ(right.short_budget().parked(), 1U);
   EXPECT_EQ(right.budget().parked(), 0U);
 }
 

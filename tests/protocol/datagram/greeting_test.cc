@@ -11,7 +11,14 @@ namespace verbena::protocol::datagram {
 namespace {
 
 EngineName make_name(uint8_t rails) {
-  return {.id = 7, .secret = {1, 2, 3}, .queue_key = 0x1234, .data_lines = 31, .rails = rails, .is_keyed = 0};
+  return {.id = 7,
+          .secret = {1, 2, 3},
+          .queue_key = 0x1234,
+          .data_lines = 31,
+          .rails = rails,
+          .is_keyed = 0,
+          .has_short_pages = 1,
+          .reserved = 0};
 }
 
 DatagramHandle make_handle() {
@@ -91,6 +98,7 @@ TEST(GreetingTest, NamesThatMakeNoSenseAreRefused) {
   EXPECT_TRUE(refuses([](Greeting& greeting) { greeting.engine.data_lines = 513; }));
   EXPECT_TRUE(refuses([](Greeting& greeting) { greeting.engine.data_lines = 0; }));
   EXPECT_TRUE(refuses([](Greeting& greeting) { greeting.engine.queue_key = 1U << 31; }));
+  EXPECT_TRUE(refuses([](Greeting& greeting) { greeting.engine.reserved = 1; }));
   EXPECT_TRUE(refuses([](Greeting& greeting) { greeting.slot = kStrangerSlot; }));
   EXPECT_TRUE(refuses([](Greeting& greeting) { greeting.channel = kNoChannel; }));
 }

@@ -89,6 +89,40 @@ TEST(PageBudgetTest, LendsAndParksUpToItsLimits) {
   EXPECT_GT(lent, 500U) << "most of a pool is for the GPU";
 }
 
+// Whoever parks: once nothing is being copied, a short packet finds a page on every rail.
+TEST(PageBudgetTest, ShortPagesWaitForNothingButCopies) {
+  Random random(13);
+  for (const uint32_t rails : {1U, 2U, 8U}) {
+    for (const uint32_t pages : {PageBudget::kLeastPages, 100U, 256U, 3'000U}) {
+      PageBudget budget =
+          PageBudget::of_short({.pages = 99, .short_pages = pages * rails, .rails = rails, .credits = 512});
+      uint32_t idle = pages * rails;
+      post(budget, idle);
+      EXPECT_EQ(budget.count_grantable(0, 1), 0U);
+      EXPECT_FALSE(budget.may_lend(1));
+      for (int step = 0; step < 4'000; ++step) {
+        const uint32_t rail = random.between(0, rails - 1);
+        ASSERT_EQ(budget.posted(rail, PageQueue::kGranted), 0U);
+        if (budget.posted(rail, PageQueue::kEager) != 0) {
+          budget.note_taken(rail, PageQueue::kEager);
+          if (budget.may_park()) {
+            budget.note_parked(1);
+          } else {
+            budget.note_held(1);
+            budget.move(1);
+          }
+        }
+        if (random.happens(10)) post(budget, idle);
+      }
+      const uint32_t moved = budget.moving();
+      budget.note_moved(moved);
+      idle += moved;
+      post(budget, idle);
+      for (uint32_t rail = 0; rail < rails; ++rail) EXPECT_GT(budget.posted(rail, PageQueue::kEager), 0U);
+    }
+  }
+}
+
 TEST(PageBudgetTest, ADeadRailHoldsUpNoGrant) {
   PageBudget budget({.pages = 2'000, .rails = 2, .credits = 64, .quantum = 16});
   budget.note_posted(0, PageQueue::kGranted, 100);

@@ -29,6 +29,15 @@ FAULTS = {
     "the GPU is lent all pages": ("page_budget.h", "return lent_ + count + reserve_ <= pages_;", "return lent_ + count <= pages_;"),
     "grants do not look at pages": (
         "page_budget.h", "least = std::min(least, posted - std::min(posted, taken));", "least = std::min(least, posted + taken);"),
+    "short messages are lent": (
+        "engine_core.h", "message.is_short = message.is_copied = true;", "message.is_short = true;"),
+    "short pages come back as others": (
+        "engine_core.h", "void add_idle(uint32_t pages, bool are_short = false) { (are_short ? short_idle_ : idle_) += pages; }",
+        "void add_idle(uint32_t pages, bool = false) { idle_ += pages; }"),
+    "a message has pages of two kinds": (
+        "engine_core.h", "    if (message.received != 0 && message.is_short != packet.is_short) return true;  // its pages are of a kind\n", ""),
+    "a short packet may be of any message": (
+        "engine_core.h", "    if (packet.is_short && !is_all_of_short(packet)) return {Verdict::kStray};\n", ""),
     "anything may be parked": ("page_budget.h", "return parked_ < shelf_;", "return true;"),
     "pages go to granted packets alone": ("page_budget.h", "    consider(PageQueue::kEager, eager_goal_);\n", ""),
     "a packet that is held back stays so": (
@@ -66,7 +75,8 @@ FAULTS = {
     "every message is served at once": ("engine_core.h", "turn_ == kNoObject || served_ >= options_.served_messages", "turn_ == kNoObject"),
     "one message is served until it is done": ("engine_core.h", "      turn_ = message.demand.next;\n      ++served_;", "      ++served_;"),
     "only the newest packets are told of": ("packet_window.h", "if (!is_turn_of_old_) return newest;", "return newest;"),
-    "pages that were copied are lost": ("engine_core.h", "    budget_.note_moved(pages);\n    add_idle(pages);", "    budget_.note_moved(pages);"),
+    "pages that were copied are lost": (
+        "engine_core.h", "    budget_of(message).note_moved(pages);\n    add_idle(pages, message.is_short);", "    budget_of(message).note_moved(pages);"),
     "an arrival leaves its grant open": (
         "engine_core.h", "if (message.received++ < message.granted) --outstanding_;", "++message.received;"),
     "a message that is done is still to be told of": (

@@ -42,6 +42,7 @@ Draw draw(Random& random) {
   drawn.engine.served_messages = pick({1, 8});
   drawn.host.paths = std::max(drawn.shape.planes, pick({1, 8, 32}));
   drawn.engine.silence_ns = 60'000'000'000;
+  drawn.host.short_pages = drawn.shape.planes * pick({0, 0, 2, 16, 256});
   return drawn;
 }
 

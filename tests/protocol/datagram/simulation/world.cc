@@ -23,6 +23,7 @@ uint64_t mix(uint64_t x) {
 Host::Host(World& world, uint32_t number, const EngineOptions& options)
     : EngineCore(options), world_(world), number_(number), live_rails_((1U << options.rails) - 1) {
   add_idle(options.pages.pages);
+  add_idle(options.pages.short_pages, true);
 }
 
 uint32_t Host::rooms() {
@@ -59,6 +60,7 @@ void Host::post_data(uint32_t peer, const OutPacket& packet) {
   const uint32_t id = world_.take_cargo();
   Cargo& cargo = world_.cargo(id);
   cargo.kind = packet.kind;
+  cargo.queue = packet.kind == PacketKind::kGranted ? PageQueue::kGranted : PageQueue::kEager;
   cargo.is_last = packet.is_last;
   cargo.asks = packet.asks;
   cargo.took_credit = packet.took_credit;
@@ -75,6 +77,9 @@ void Host::post_data(uint32_t peer, const OutPacket& packet) {
   cargo.place = Place{static_cast<uint16_t>(message.number % kMessageNumbers), packet.index}.encode();
   cargo.length_bytes =
       static_cast<uint32_t>(std::min<uint64_t>(message.length_bytes - offset, this->peer(peer).data_bytes));
+  const bool is_short = message.packets == 1 && message.length_bytes <= kShortBytes;
+  if (is_short && packet.kind == PacketKind::kEager && options().pages.short_pages != 0)
+    cargo.queue = PageQueue::kShort;
   cargo.content = world_.content_of(flow_of_send_[message.channel], message.number, packet.index);
   put(peer, packet.path, kHeaderBytes + 24 + cargo.length_bytes, id);
 }
@@ -161,9 +166,9 @@ void Host::take(const Arrived& arrived) {
   const uint32_t peer = cargo.slot;
   const bool is_data = carries_data(cargo.kind);
   if (is_data) {
-    const PageQueue queue = cargo.kind == PacketKind::kGranted ? PageQueue::kGranted : PageQueue::kEager;
     const Place place = Place::decode(cargo.place);
-    budget().note_taken(arrived.plane, queue);
+    const bool is_short = cargo.queue == PageQueue::kShort;
+    note_taken(arrived.plane, cargo.queue);
     const Placed placed = on_data(peer, {.psn = cargo.psn,
                                          .channel = cargo.channel,
                                          .place = place,
@@ -173,6 +178,7 @@ void Host::take(const Arrived& arrived) {
                                          .asks = cargo.asks,
                                          .path = cargo.path,
                                          .was_marked = arrived.is_marked,
+                                         .is_short = is_short,
                                          .time = cargo.time,
                                          .length_bytes = cargo.length_bytes});
     if (placed.verdict == Verdict::kHeld || placed.verdict == Verdict::kEmpty) {
@@ -189,11 +195,11 @@ void Host::take(const Arrived& arrived) {
         if (has[place.index]) ++world_.totals_.wrong;
         has[place.index] = true;
       }
-      if (placed.verdict == Verdict::kEmpty) add_idle(1);
+      if (placed.verdict == Verdict::kEmpty) add_idle(1, is_short);
       settle_packet(placed.message);
     } else {
       if (placed.verdict == Verdict::kTooLong || placed.verdict == Verdict::kStray) ++world_.totals_.wrong;
-      add_idle(1);
+      add_idle(1, is_short);
     }
   } else if (cargo.kind == PacketKind::kAck) {
     on_ack(peer, cargo.ack.cumulative, cargo.ack.base, cargo.ack.body,
@@ -217,7 +223,7 @@ World::World(const FabricShape& shape, const FabricTemper& temper, const HostTem
                  const Cargo& cargo = cargo_[parcel.owner];
                  // Into a page if there is one; damage is found by the check of the link.
                  const bool is_data = carries_data(cargo.kind);
-                 const uint32_t queue = cargo.kind == PacketKind::kGranted ? 0 : 1;
+                 const uint32_t queue = is_data ? static_cast<uint32_t>(cargo.queue) : 0;
                  uint32_t& posted = target.posted_[queue][parcel.plane];
                  if (parcel.is_damaged || (is_data && posted == 0)) return give_back_cargo(parcel.owner);
                  if (is_data) --posted;
@@ -240,6 +246,7 @@ World::World(const FabricShape& shape, const FabricTemper& temper, const HostTem
   engine_.rails = shape.planes;
   engine_.pages.rails = shape.planes;
   engine_.pages.pages = host.pages;
+  engine_.pages.short_pages = host.short_pages;
   if (engine_.packet_ns == 0) {  // as a plugin would choose
     engine_.fit(fabric_.packet_ns(shape.full_bytes) / shape.planes);
   } else {
@@ -509,6 +516,13 @@ std::string World::find_leftovers() {
     for (uint32_t rail = 0; rail < engine_.rails; ++rail)
       posted += budget.posted(rail, PageQueue::kGranted) + budget.posted(rail, PageQueue::kEager);
     if (posted != budget.pages()) tell(n, "pages are lost or found:", posted);
+    const PageBudget& shorts = host->short_budget();
+    tell(n, "short ones held", shorts.held());
+    tell(n, "short ones parked", shorts.parked());
+    tell(n, "short ones moving", shorts.moving());
+    posted = host->short_idle();
+    for (uint32_t rail = 0; rail < engine_.rails; ++rail) posted += shorts.posted(rail, PageQueue::kEager);
+    if (posted != shorts.pages()) tell(n, "short pages are lost or found:", posted);
     for (const auto& [other, peer] : peer_of_[n]) {
       const Peer& state = host->peer(peer);
       tell(n, "in flight", state.in_flight);

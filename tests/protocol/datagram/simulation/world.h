@@ -28,7 +28,7 @@ struct HostTemper {
   int64_t copy_page_ns = 100;
   int64_t consume_ns = 5'000;  // until the GPU gives pages back
   uint32_t nic_packets = 32;   // that wait in the NIC before it has no room
-  uint32_t pages = 16'384, paths = kPaths, data_bytes = 3'968;
+  uint32_t pages = 16'384, short_pages = 0, paths = kPaths, data_bytes = 3'968;
   uint32_t receive_delay_percent = 0;  // chance that a receive is posted late, up to 200 us
   bool checks_all = false;             // every packet of every message, page and credit
 };
@@ -37,6 +37,7 @@ struct HostTemper {
 struct Cargo {
   PacketKind kind;
   bool is_last, asks, took_credit;
+  PageQueue queue;  // that it takes a page of
   uint8_t path;
   uint16_t slot;  // the target's peer
   uint16_t channel, backlog;
@@ -112,7 +113,7 @@ class Host : public EngineCore<Host> {
   uint32_t live_rails_;
   uint32_t packets_ = 0;  // of this pass
   uint64_t posted_pages_ = 0;
-  std::array<std::array<uint32_t, kMaxEngineRails>, 2> posted_{};
+  std::array<std::array<uint32_t, kMaxEngineRails>, 3> posted_{};
   std::deque<Arrived> arrived_;
   std::vector<RemotePeer> remotes_;                       // by peer
   std::vector<uint32_t> flow_of_send_, flow_of_receive_;  // by channel

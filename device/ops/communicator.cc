@@ -455,8 +455,8 @@ std::optional<Grid> Communicator::spread_rows(Algorithm algorithm, uint64_t rows
   uint64_t threads = 32 * warps / cluster;
   const uint64_t kept = (threads + kMostThreads - 1) / kMostThreads;
   threads /= kept;
-  // Of a slot two thirds are for data.
-  if (kept > kMostKept || kept * threads * (kVectorBytes + 8) > packets.workspace().blocks.slot_bytes)
+  if (kept > kMostKept ||
+      kept * threads * kVectorBytes > find_room_bytes(packets.workspace().blocks.slot_bytes))
     return std::nullopt;
   const uint64_t clusters = std::min<uint64_t>(rows, options_.blocks / cluster);
   return Grid{static_cast<uint32_t>(clusters * cluster), static_cast<uint32_t>(threads),

@@ -162,9 +162,8 @@ bool has_vectors(const Grid& grid, const CallLaunch& launch) {
   const bool is_two_shot = call.algorithm == Algorithm::kTwoShot;
   const uint64_t unit = is_two_shot ? ranks * kVectorBytes : kVectorBytes;
   const uint64_t begins = reinterpret_cast<uintptr_t>(call.input) | reinterpret_cast<uintptr_t>(call.output);
-  // One message of a block: of a slot two thirds are for data.
-  const uint64_t room =
-      grid.blocks * (launch.workspace.blocks.slot_bytes / (kVectorBytes + 8)) * kVectorBytes;
+  // One message of each block.
+  const uint64_t room = grid.blocks * find_room_bytes(launch.workspace.blocks.slot_bytes);
   return begins % kVectorBytes == 0 && call.length_bytes % unit == 0 &&
          (is_two_shot || call.length_bytes <= room);
 }

@@ -517,16 +517,14 @@ class LowLatency {
     }
     return true;
   }
-  // What `reduce` (as reduction.cuh has them) makes of packets that all members have, those whose bit of
-  // `which` is set: data[i], this rank's own at index[i], becomes the result.
+  // What `reduce` (as reduction.cuh has them) makes of packets that all members have: data[i], this rank's
+  // own at index[i], becomes the result.
   template <int kRanks, uint32_t kCount, typename Reduce>
-  VERBENA_DEVICE bool reduce_several(const uint32_t (&index)[kCount], uint32_t which, Patience& patience,
+  VERBENA_DEVICE bool reduce_several(const uint32_t (&index)[kCount], Patience& patience,
                                      Data (&data)[kCount], const Reduce& reduce) const {
     typename Reduce::template Sums<Data> sums[kCount];
     const bool have_come = receive_several<kRanks>(
-        index,
-        [&](uint32_t i, int32_t member) { return member != context_.team_rank && (which >> i & 1) != 0; },
-        patience, data, 0,
+        index, [&](uint32_t, int32_t member) { return member != context_.team_rank; }, patience, data, 0,
         [&](uint32_t i, const Terms<kRanks>& terms) {
           reduce.add(sums[i], terms.data, terms.first, terms.count);
         });
@@ -672,7 +670,7 @@ class LowLatency {
       Data data[kCount];
       VERBENA_UNROLL
       for (uint32_t i = 0; i < kCount; ++i) data[i] = load(index[i]);
-      if (!reduce_several<kRanks>(index, (1u << kCount) - 1, patience, data, reduce)) return false;
+      if (!reduce_several<kRanks>(index, patience, data, reduce)) return false;
       VERBENA_UNROLL
       for (uint32_t i = 0; i < kCount; ++i) take(index[i], data[i]);
       return true;

@@ -59,7 +59,7 @@ template <int kRanks = 0, uint32_t kKept = 1, typename Calls, typename T>
   (void)detail::find_row_words(0);
   const KeptGroup<BlockGroup> group{BlockGroup{}};
   const auto count = static_cast<uint32_t>(mine);
-  SymmStatus status = calls.template begin_vectors<kRanks>(count, group);
+  SymmStatus status = calls.template begin_vectors<kRanks>(count);
   for (uint64_t row = first; row < norm.rows; row += clusters) {
     Vector16 some[kKept];
     VERBENA_UNROLL

@@ -84,7 +84,7 @@ class OneShot {
     if (status_ != SymmStatus::kDone || count == 0) return status_;
     const char* const from = keep(input + part.begin);
     char* const to = keep(output + part.begin);
-    if (begin_vectors<kRanks>(count, group) != SymmStatus::kDone) return status_;
+    if (begin_vectors<kRanks>(count) != SymmStatus::kDone) return status_;
     Vector16 first{};
     if (group.rank() < count) first = detail::load_data(from + Packet::offset(group.rank()));
     if (!begin_message(group)) return status_;
@@ -115,7 +115,7 @@ class OneShot {
     // A block without a part has nothing to say on any rank, and its peers do not wait for it.
     for (uint64_t at = 0; at < part.length_bytes; at += kCalls * most_bytes) {
       const auto length = static_cast<uint32_t>(detail::cut_round(part, at, kCalls * most_bytes));
-      if (!start(group)) return status_;
+      if (!start()) return status_;
       load(part.begin + at, length);
       if (!begin_message(group, length > most_bytes ? kCalls : 1)) return status_;
       status_ = body(exchange_, part.begin + at, length);
@@ -166,12 +166,12 @@ class OneShot {
   // An all-reduce of `count` vectors that stay in registers, as one message, in two halves: between them the
   // group may load what it needs behind it. vectors[k] is number k * group.size() + group.rank(), and of no
   // use behind the last one. begin_vectors() comes first, once for messages of up to so many.
-  template <int kRanks, typename Group = BlockGroup>
-  [[nodiscard]] VERBENA_DEVICE SymmStatus begin_vectors(uint32_t count, const Group& group = {}) {
+  template <int kRanks>
+  [[nodiscard]] VERBENA_DEVICE SymmStatus begin_vectors(uint32_t count) {
     if (!exchange_.is_size(kRanks) || uint64_t{count} * kVectorBytes > exchange_.capacity_bytes())
       status_ = SymmStatus::kInvalid;
     exchange_.template prepare<kRanks>();
-    (void)start(group);
+    (void)start();
     return status_;
   }
   template <int kRanks, uint32_t kVectors, typename Group = BlockGroup>
@@ -231,8 +231,7 @@ class OneShot {
     const uint32_t which = find_vectors(count, group, index);
     return exchange_.template reduce_from_members<kRanks>(index, which, vectors, reduce);
   }
-  template <typename Group>
-  VERBENA_DEVICE bool start(const Group&) {
+  VERBENA_DEVICE bool start() {
     if (!has_started_ && status_ == SymmStatus::kDone) {
       start_();
       has_started_ = true;
@@ -300,7 +299,7 @@ class OneShot {
     for (uint64_t i = 0; i < rounds || (i == 0 && !is_known); ++i) {
       const auto length = static_cast<uint32_t>(detail::cut_round({0, longest}, i * most, most));
       const Round round{i * most, most, i == 0 ? told : 0u, Packet::count(length)};
-      if (!start(group)) return status_;
+      if (!start()) return status_;
       const Data first = load_packet<kRanks>(plan, round, group.rank());
       if (!begin_message(group)) return status_;
       if (round.first_packet != 0) tell_lengths(plan, rounds, group);

@@ -296,39 +296,35 @@ TYPED_TEST(CodedReduceTest, CarriesWhatIsNotFinite) {
   }
 }
 
-// Slots that not one tile fits in.
-TEST(CodedReduce, RefusesSlotsThatAreTooSmall) {
-  constexpr uint64_t kSlotBytes = 896;
-  Fleet fleet(2, INT32_MAX, Fleet::measure_workspace(2, 1, kSlotBytes));
+// `reduce(context, calls, tensor)`, 200 bytes by `Calls` of rank 0.
+template <typename Calls, typename Reduce>
+void expect_refused(int32_t ranks, uint64_t slot_bytes, const Reduce& reduce) {
+  Fleet fleet(ranks, INT32_MAX, Fleet::measure_workspace(ranks, 1, slot_bytes));
   std::vector<Bfloat16> numbers(100);
   World world(0);
   world.add_grid(0, 1, 32, [&] {
-    const SymmWorkspace<> mine = fleet.workspace(0, 0, 1, kSlotBytes);
-    TwoShot<> calls(mine, 0, 1);
-    char* const tensor = reinterpret_cast<char*>(numbers.data());
-    require(all_reduce_coded_twice<Int4>(mine.context, calls, tensor, tensor, 200, DataType::kBfloat16) ==
-                SymmStatus::kInvalid,
+    const SymmWorkspace<> mine = fleet.workspace(0, 0, 1, slot_bytes);
+    Calls calls(mine, 0, 1);
+    require(reduce(mine.context, calls, reinterpret_cast<char*>(numbers.data())) == SymmStatus::kInvalid,
             "refused");
   });
   EXPECT_EQ(world.run(), "");
 }
 
+// Slots that not one tile fits in.
+TEST(CodedReduce, RefusesSlotsThatAreTooSmall) {
+  expect_refused<TwoShot<>>(2, 896, [](const auto& context, auto& calls, char* tensor) {
+    return all_reduce_coded_twice<Int4>(context, calls, tensor, tensor, 200, DataType::kBfloat16);
+  });
+}
+
 // Slots that not one tile fits in, and other ranks than two.
 TEST(CodedReduce, OneShotRefuses) {
   for (const auto& [ranks, slot_bytes] : {std::pair{2, 512}, std::pair{3, 4096}, std::pair{1, 4096}}) {
-    const auto bytes = static_cast<uint64_t>(slot_bytes);
-    Fleet fleet(ranks, INT32_MAX, Fleet::measure_workspace(ranks, 1, bytes));
-    std::vector<Bfloat16> numbers(100);
-    World world(0);
-    world.add_grid(0, 1, 32, [&] {
-      const SymmWorkspace<> mine = fleet.workspace(0, 0, 1, bytes);
-      OneShot<> calls(mine, 0, 1);
-      char* const tensor = reinterpret_cast<char*>(numbers.data());
-      require(all_reduce_coded<Int4>(mine.context, calls, tensor, tensor, 200, DataType::kBfloat16) ==
-                  SymmStatus::kInvalid,
-              "refused");
-    });
-    EXPECT_EQ(world.run(), "");
+    expect_refused<OneShot<>>(
+        ranks, static_cast<uint64_t>(slot_bytes), [](const auto& context, auto& calls, char* tensor) {
+          return all_reduce_coded<Int4>(context, calls, tensor, tensor, 200, DataType::kBfloat16);
+        });
   }
 }
 

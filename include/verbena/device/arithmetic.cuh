@@ -50,11 +50,12 @@ VERBENA_DEVICE float divide(float a, float b) {
   return a / b;
 #endif
 }
-VERBENA_DEVICE float find_root(float a) {
+// 1 / sqrt(a); its relative error is below 2^-22.
+VERBENA_DEVICE float find_inverse_root(float a) {
 #if VERBENA_PTX
-  VERBENA_ONE("sqrt.rn.f32", a);
+  VERBENA_ONE("rsqrt.approx.f32", a);
 #else
-  return __builtin_sqrtf(a);
+  return 1 / __builtin_sqrtf(a);
 #endif
 }
 

@@ -147,20 +147,25 @@ VERBENA_DEVICE void sync_block() {
 #endif
 }
 
-// Every thread of the cluster comes, and the lanes of a warp together.
-VERBENA_DEVICE void sync_cluster() {
+// The two halves of a meeting of all threads of the cluster; the lanes of a warp come together. What a thread
+// has stored in front of the first half is there for all behind the second.
+VERBENA_DEVICE void arrive_at_cluster() {
+#if VERBENA_PTX && VERBENA_ARCH >= 900
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+#endif
+}
+VERBENA_DEVICE void await_cluster() {
 #if VERBENA_EMULATED
-  emulation::sync_cluster();
+  emulation::sync_cluster();  // both halves
 #elif VERBENA_PTX && VERBENA_ARCH >= 900
-  asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::
-                   : "memory");
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 #else
   sync_block();
 #endif
 }
 
-// Where another block of the cluster has what lies at this address of shared memory. All blocks have begun:
-// sync_cluster() once before the first access, and behind the last one of others to a block before it ends.
+// Where another block of the cluster has what lies at this address of shared memory. All blocks have begun
+// (await_cluster()), and none ends before the others' last access to it.
 template <typename T>
 VERBENA_DEVICE T* find_in_cluster(T* address, uint32_t block) {
 #if VERBENA_EMULATED

@@ -70,17 +70,26 @@ namespace detail {
 // warp's at a time.
 inline constexpr uint32_t kCountWords = 64;
 
-// Words for two reductions and for what blocks of a cluster tell each other: reductions use them in turn, so
-// that one barrier each is enough.
-VERBENA_DEVICE float* find_row_words(uint32_t turn) {
-  constexpr uint32_t kBytes = 2 * kCountWords * sizeof(float);
+// What a warp tells the others; of a row of a cluster also of which turn it is, so that one store is all and
+// nobody meets: a barrier of the cluster waits for every store of its threads, those to peers too.
+struct alignas(8) RowWord {
+  uint32_t bits, turn;
+};
+
+// Those of two turns, which reductions take one after the other: who has all words of one turn knows that all
+// have read those of the turn before.
+VERBENA_DEVICE uint32_t find_first_word(uint32_t turn) {
+  return turn % 2 * kCountWords;
+}
+VERBENA_DEVICE RowWord* find_row_words() {
+  constexpr uint32_t kCount = 2 * kCountWords;
 #if VERBENA_EMULATED
   static const char key = 0;
-  auto* const words = static_cast<float*>(emulation::shared_memory(&key, kBytes, alignof(float)));
+  return static_cast<RowWord*>(emulation::shared_memory(&key, kCount * sizeof(RowWord), alignof(RowWord)));
 #else
-  VERBENA_SHARED float words[kBytes / sizeof(float)];
+  VERBENA_SHARED RowWord words[kCount];
+  return words;
 #endif
-  return words + turn % 2 * kCountWords;
 }
 
 // `combine` of each lane's value over `lanes` lanes, side by side: the same bits in all of them.
@@ -99,28 +108,257 @@ struct ChooseLarger {
 };
 
 // Whose a row is: a block's, or that of a cluster of blocks, each of which has the words that all have put.
-// Their warps divide kCountWords.
-struct RowOfBlock {
+// Their warps divide kCountWords. `word` is below 2 * kCountWords.
+class RowOfBlock {
+ public:
   static constexpr bool kIsOfCluster = false;
   VERBENA_DEVICE static uint32_t thread() { return thread_index(); }
   VERBENA_DEVICE static uint32_t count_threads() { return threads_per_block(); }
-  VERBENA_DEVICE static void meet() { sync_block(); }
+  VERBENA_DEVICE void meet() const { sync_block(); }
   // By a warp, whose lanes have the same value.
-  VERBENA_DEVICE static void put(float* word, float value) {
-    if (lane() == 0) store<Order::kWeak, Scope::kThreads>(word, value);
+  VERBENA_DEVICE void put(uint32_t word, float value, uint32_t) const {
+    if (lane() == 0) store<Order::kWeak, Scope::kThreads>(&words_[word].bits, to_bits(value));
   }
+  // Behind meet(). True.
+  VERBENA_DEVICE bool take(uint32_t word, uint32_t, float& value) const {
+    value = from_bits(load<Order::kWeak, Scope::kThreads>(&words_[word].bits));
+    return true;
+  }
+
+ private:
+  RowWord* words_ = find_row_words();
 };
-struct RowOfCluster {
+// Each warp puts a word for each of its pieces in each turn, also behind the row's end: so none is a turn
+// ahead of another one.
+class RowOfCluster {
+ public:
   static constexpr bool kIsOfCluster = true;
   VERBENA_DEVICE static uint32_t thread() {
     return block_in_cluster() * threads_per_block() + thread_index();
   }
   VERBENA_DEVICE static uint32_t count_threads() { return blocks_per_cluster() * threads_per_block(); }
-  VERBENA_DEVICE static void meet() { sync_cluster(); }
-  VERBENA_DEVICE static void put(float* word, float value) {
-    if (lane() < blocks_per_cluster())
-      store<Order::kWeak, Scope::kThreads>(find_in_cluster(word, lane()), value);
+  // By all threads, before the first put(): words are of no turn, whatever was there. The others' are known
+  // behind the second half.
+  VERBENA_DEVICE void begin() const {
+    for (uint32_t i = thread_index(); i < 2 * kCountWords; i += threads_per_block())
+      store<Order::kRelaxed, Scope::kCluster>(words_ + i, RowWord{0, 0});
+    arrive_at_cluster();
   }
+  VERBENA_DEVICE void await_others() {
+    await_cluster();
+    if (lane() < blocks_per_cluster()) others_words_ = keep(find_in_cluster(words_, lane()));
+  }
+  VERBENA_DEVICE void meet() const {}
+  VERBENA_DEVICE void put(uint32_t word, float value, uint32_t turn) const {
+    if (others_words_ != nullptr)
+      store<Order::kRelaxed, Scope::kCluster>(others_words_ + word, RowWord{to_bits(value), turn});
+  }
+  // False: it has not come yet.
+  VERBENA_DEVICE bool take(uint32_t word, uint32_t turn, float& value) const {
+    const auto taken = load<Order::kRelaxed, Scope::kCluster>(words_ + word);
+    value = from_bits(taken.bits);
+    return taken.turn == turn;
+  }
+
+ private:
+  RowWord *words_ = keep(find_row_words()), *others_words_ = nullptr;  // a lane's of one block
+};
+
+// Of the first `count` words of a turn, when all have put theirs: the same bits in all threads. A negative
+// number is passed on.
+template <typename Owner, typename Combine>
+VERBENA_DEVICE float combine_words(const Owner& owner, uint32_t turn, uint32_t count,
+                                   const Combine& combine) {
+  owner.meet();
+  const uint32_t word = find_first_word(turn) + lane();
+  const bool has_first = lane() < count, has_second = lane() + kWarpLanes < count;
+  float first = 0, second = 0;
+  bool have_come = false;
+  // Blocks of a cluster run at the same time: no wait is in vain. The lanes leave the loop together; where
+  // some wait for others behind it, each shuffle costs several times as much.
+  do {
+    have_come = (!has_first || owner.take(word, turn, first)) &&
+                (!has_second || owner.take(word + kWarpLanes, turn, second));
+  } while (Owner::kIsOfCluster && ballot(kFullWarp, have_come) != kFullWarp);
+  if (Owner::kIsOfCluster && ballot(kFullWarp, first < 0 || second < 0) != 0) return -1;
+  return combine_lanes(combine(first, second), kWarpLanes, combine);
+}
+
+// Which vectors of a row a thread has, and how many there are.
+struct RowVectors {
+  uint32_t first, step;    // of the thread: the row's threads apart
+  uint64_t hidden, whole;  // numbers of the row; vectors that have all of theirs
+
+  VERBENA_DEVICE uint64_t find(uint32_t k) const { return k * uint64_t{step} + first; }
+  template <uint32_t kNumbers>
+  VERBENA_DEVICE uint32_t count_numbers(uint64_t vector) const {
+    if (vector < whole) return kNumbers;
+    return vector == whole ? static_cast<uint32_t>(hidden % kNumbers) : 0;
+  }
+};
+
+// A row's output as it is quantised.
+template <typename T, typename Owner>
+class RowQuantiser {
+ public:
+  static constexpr uint32_t kNumbers = kVectorBytes / sizeof(T);
+  using Numbers = Packed<T>;
+
+  VERBENA_DEVICE RowQuantiser(const QuantisedRows& to, uint64_t rows, uint64_t row, const RowVectors& vectors,
+                              bool is_aligned, const Owner& owner, uint32_t turn)
+      : to_(to),
+        rows_(rows),
+        row_(row),
+        vectors_(vectors),
+        is_aligned_(is_aligned),
+        owner_(owner),
+        turn_(turn) {}
+
+  VERBENA_DEVICE bool has_row_scale() const {
+    return to_.kind == RowQuantisation::kFloat8Token || to_.kind == RowQuantisation::kInt8Token;
+  }
+  // `largest`: of the thread's numbers, of a kind that has a scale for each row. By all threads of the row.
+  VERBENA_DEVICE void begin(float largest) {
+    if (to_.kind == RowQuantisation::kFloat8Tensor) {
+      inverse_scale_ = divide(1, load<Order::kWeak, Scope::kThreads>(static_cast<const float*>(to_.scales)));
+    } else if (has_row_scale()) {
+      inverse_scale_ = divide(1, share_row_scale(largest));
+    }
+  }
+  VERBENA_DEVICE static float find_magnitude(const Numbers& numbers) {
+    PackedSum<T> sums;
+    sums.begin(numbers);
+    float largest = 0;
+    VERBENA_UNROLL
+    for (uint32_t i = 0; i < kNumbers; ++i)
+      largest = choose_larger(largest, from_bits(to_bits(sums.sums[i]) & 0x7fffffffu));
+    return largest;
+  }
+  // By all lanes of a warp together, some of which are behind the row's end.
+  VERBENA_DEVICE void store_vector(uint64_t vector, const Numbers& numbers) const {
+    const float inverse = find_inverse(vector, numbers);
+    const uint32_t count = vectors_.template count_numbers<kNumbers>(vector);
+    if (count == 0) return;
+    PackedSum<T> sums;
+    sums.begin(numbers);
+    uint32_t words[kNumbers / 4];
+    VERBENA_UNROLL
+    for (uint32_t word = 0; word < kNumbers / 4; ++word) {
+      float scaled[4];
+      VERBENA_UNROLL
+      for (uint32_t i = 0; i < 4; ++i) scaled[i] = multiply(sums.sums[4 * word + i], inverse);
+      words[word] =
+          to_.kind == RowQuantisation::kInt8Token ? round_to_int8(scaled) : Number<E4m3>::narrow(scaled);
+    }
+    uint8_t* const to = to_.numbers + row_ * to_.row_bytes + vector * kNumbers;
+    if (is_aligned_ && count == kNumbers) {
+      struct Bytes {
+        uint32_t of[kNumbers / 4];
+      } bytes;
+      VERBENA_UNROLL
+      for (uint32_t word = 0; word < kNumbers / 4; ++word) bytes.of[word] = words[word];
+      store<Order::kWeak, Scope::kThreads>(reinterpret_cast<Bytes*>(to), bytes);
+      return;
+    }
+    for (uint32_t i = 0; i < count; ++i)
+      store<Order::kWeak, Scope::kThreads>(to + i, static_cast<uint8_t>(words[i / 4] >> i % 4 * 8));
+  }
+  // What the tensors have behind the row: `padding` numbers; of tiles to the next multiple of 4 scales, and
+  // behind the last row all.
+  VERBENA_DEVICE void pad(uint64_t padding) const {
+    for (uint64_t i = vectors_.first; i < padding; i += vectors_.step)
+      store<Order::kWeak, Scope::kThreads>(to_.numbers + row_ * to_.row_bytes + vectors_.hidden + i,
+                                           uint8_t{0});
+    if (to_.kind != RowQuantisation::kMxFloat8Swizzled) return;
+    const uint64_t scales = (vectors_.hidden + 31) / 32, all = count_tiles() * 4;
+    const uint64_t end = row_ + 1 == rows_ ? (rows_ + 127) / 128 * 128 : row_ + 1;
+    for (uint64_t row = row_; row < end; ++row) {
+      for (uint64_t i = (row == row_ ? scales : 0) + vectors_.first; i < all; i += vectors_.step)
+        store<Order::kWeak, Scope::kThreads>(static_cast<uint8_t*>(to_.scales) + find_swizzled(row, i),
+                                             uint8_t{0});
+    }
+  }
+
+ private:
+  VERBENA_DEVICE float share_row_scale(float largest) const {
+    owner_.put(find_first_word(turn_) + vectors_.first / kWarpLanes,
+               combine_lanes(largest, kWarpLanes, ChooseLarger{}), turn_);
+    largest = combine_words(owner_, turn_, vectors_.step / kWarpLanes, ChooseLarger{});
+    const float last = to_.kind == RowQuantisation::kInt8Token ? 127 : 448;
+    const float scale = choose_larger(divide(largest, last), to_.least_scale);
+    if (vectors_.first == 0)
+      store<Order::kWeak, Scope::kThreads>(static_cast<float*>(to_.scales) + row_ * to_.scale_row_step,
+                                           scale);
+    return scale;
+  }
+  // By what numbers are multiplied before they are rounded; writes the scales of blocks.
+  VERBENA_DEVICE float find_inverse(uint64_t vector, const Numbers& numbers) const {
+    const RowQuantisation kind = to_.kind;
+    const bool is_mx = kind == RowQuantisation::kMxFloat8 || kind == RowQuantisation::kMxFloat8Swizzled;
+    if (kind < RowQuantisation::kFloat8Block || kind == RowQuantisation::kInt8Token) return inverse_scale_;
+    const uint32_t numbers_in_block = is_mx ? 32 : 128, lanes = numbers_in_block / kNumbers;
+    const float largest = combine_lanes(find_magnitude(numbers), lanes, ChooseLarger{});
+    const bool is_leader = lane() % lanes == 0 && vector * kNumbers < vectors_.hidden;
+    const uint64_t block = vector / lanes;
+    if (is_mx) {
+      const uint32_t exponent = choose_exponent(largest);
+      if (is_leader) store_mx_scale(block, exponent);
+      return invert_exponent(exponent);
+    }
+    const float block_scale = choose_larger(divide(largest, 448), to_.least_scale);
+    if (kind == RowQuantisation::kFloat8Block) {
+      if (is_leader) store_block_scale(block, block_scale);
+      return divide(1, block_scale);
+    }
+    const uint32_t exponent = round_up_to_power(block_scale);
+    if (!is_leader) return invert_exponent(exponent);
+    if (kind == RowQuantisation::kFloat8BlockPower) {
+      store_block_scale(block, from_bits(exponent == 255 ? 0x7fffffffu : exponent << 23));
+    } else {
+      store_exponent(block, exponent);
+    }
+    return invert_exponent(exponent);
+  }
+  VERBENA_DEVICE void store_block_scale(uint64_t block, float scale) const {
+    store<Order::kWeak, Scope::kThreads>(
+        static_cast<float*>(to_.scales) + row_ * to_.scale_row_step + block * to_.scale_block_step, scale);
+  }
+  VERBENA_DEVICE void store_exponent(uint64_t block, uint32_t exponent) const {
+    auto* const bytes = static_cast<uint8_t*>(to_.scales) +
+                        (row_ * to_.scale_row_step + block / 4 * to_.scale_block_step) * 4;
+    store<Order::kWeak, Scope::kThreads>(bytes + block % 4, static_cast<uint8_t>(exponent));
+    const bool is_last = (block + 1) * 128 >= vectors_.hidden;
+    for (uint64_t i = block % 4 + 1; is_last && i < 4; ++i)
+      store<Order::kWeak, Scope::kThreads>(bytes + i, uint8_t{0});
+  }
+  VERBENA_DEVICE void store_mx_scale(uint64_t block, uint32_t exponent) const {
+    const uint64_t place = to_.kind == RowQuantisation::kMxFloat8
+                               ? row_ * to_.scale_row_step + block * to_.scale_block_step
+                               : find_swizzled(row_, block);
+    store<Order::kWeak, Scope::kThreads>(static_cast<uint8_t*>(to_.scales) + place,
+                                         static_cast<uint8_t>(exponent));
+  }
+  // Of a row's scale in tiles of 512 bytes, of 128 rows and 4 scales.
+  VERBENA_DEVICE uint64_t find_swizzled(uint64_t row, uint64_t block) const {
+    return (row / 128 * count_tiles() + block / 4) * 512 + row % 32 * 16 + row % 128 / 32 * 4 + block % 4;
+  }
+  VERBENA_DEVICE uint64_t count_tiles() const { return (vectors_.hidden + 127) / 128; }  // of a row
+
+  // Numbers up to 127; the sum's last bit is worth 1.
+  VERBENA_DEVICE static uint32_t round_to_int8(const float (&numbers)[4]) {
+    uint32_t word = 0;
+    VERBENA_UNROLL
+    for (uint32_t i = 0; i < 4; ++i) word |= (to_bits(add(numbers[i], 0x1.8p23F)) & 0xff) << 8 * i;
+    return word;
+  }
+
+  QuantisedRows to_;
+  uint64_t rows_, row_;
+  RowVectors vectors_;
+  bool is_aligned_;
+  Owner owner_;
+  uint32_t turn_;
+  float inverse_scale_ = 0;
 };
 
 template <typename T>
@@ -141,12 +379,23 @@ class RowNorm {
   using Floats = float[kNumbers];
 
   VERBENA_DEVICE explicit RowNorm(const RmsNorm<T>& norm) : norm_(norm) {
-    vectors_ = (norm.hidden + kNumbers - 1) / kNumbers;
+    vectors_ = {keep(Owner::thread()), keep(Owner::count_threads()), norm.hidden,
+                keep(norm.hidden / kNumbers)};
+    count_vectors_ = keep((norm.hidden + kNumbers - 1) / kNumbers);
+    inverse_hidden_ = keep(divide(1, static_cast<float>(norm.hidden)));
     const QuantisedRows& quantised = norm.quantised;
-    is_aligned_ = is_vector(norm.weight, 0) && is_vector(norm.residual_in, norm.residual_in_step) &&
-                  is_vector(norm.residual_out, norm.residual_out_step) &&
-                  is_vector(norm.output, norm.output_step) &&
-                  is_vector(quantised.numbers, quantised.row_bytes, kNumbers);
+    const bool is_aligned = is_vector(norm.weight, 0) && is_vector(norm.residual_in, norm.residual_in_step) &&
+                            is_vector(norm.residual_out, norm.residual_out_step) &&
+                            is_vector(norm.output, norm.output_step) &&
+                            is_vector(quantised.numbers, quantised.row_bytes, kNumbers);
+    has_ = keep((is_aligned ? kAlignment : 0) | (norm.residual_in != nullptr ? kResidual : 0) |
+                (norm.residual_out != nullptr ? kResidualOut : 0) | (norm.weight != nullptr ? kWeight : 0) |
+                (norm.output != nullptr ? kOutput : 0) | (norm.rounds_sum ? kRoundedSum : 0) |
+                (norm.rounds_normed ? kRoundedNormed : 0) |
+                (quantised.kind != RowQuantisation::kNone ? kQuantised : 0) |
+                (norm.padding != 0 && norm.output != nullptr ? kPaddedOutput : 0));
+    epsilon_ = keep(norm.epsilon);
+    count_words_ = keep(count_words());
   }
 
   // `load_sum(vector)`: the row's numbers of x, zeros behind its end. Once for each of the first kKept
@@ -158,115 +407,173 @@ class RowNorm {
     Numbers x[kMostKept];
     VERBENA_UNROLL
     for (uint32_t k = 0; k < kKept; ++k) x[k] = load_sum(find_vector(k));
-    (void)apply_kept(x, load_sum);
+    add_kept(x, load_sum);
+    (void)finish(load_sum);
   }
-  // The same in two steps, for numbers of x that come from elsewhere: kept[k] is vector find_vector(k).
+  VERBENA_DEVICE Owner& owner() { return owner_; }
+  // The same in three steps, for numbers of x that come from elsewhere.
   VERBENA_DEVICE void load_terms(uint64_t row) {
     row_ = row;
+    residual_out_ = keep(norm_.residual_out + row * norm_.residual_out_step);
+    output_ = keep(norm_.output + row * norm_.output_step);
     VERBENA_UNROLL
     for (uint32_t k = 0; k < kKept; ++k) {
       residuals_[k] = load_residual(find_vector(k));
       weights_[k] = load_weight(find_vector(k));
     }
   }
-  // `is_there`: of a row of a cluster, whether x is there in this block. False where it is not in all of
-  // them: then nothing is written.
+  // kept[k] is vector find_vector(k). `is_there`: of a row of a cluster, whether x is there in this block.
   template <uint32_t kCount, typename LoadSum>
-  VERBENA_DEVICE bool apply_kept(const Numbers (&x)[kCount], const LoadSum& load_sum, bool is_there = true) {
+  VERBENA_DEVICE void add_kept(const Numbers (&x)[kCount], const LoadSum& load_sum, bool is_there = true) {
     VERBENA_UNROLL
     for (uint32_t k = 0; k < kKept; ++k) add_terms(x[k], residuals_[k], kept_[k]);
-    float* const words = find_row_words(turn_++);
-    for_vectors(load_sum, [&](uint64_t vector, const Floats& h, const auto&) {
+    ++turn_;
+    for_vectors(load_sum, [&](uint64_t vector, const Floats& h, const auto&, uint32_t) {
       float squares = 0;
       VERBENA_UNROLL
       for (uint32_t i = 0; i < kNumbers; ++i) squares = multiply_add(h[i], h[i], squares);
       squares = combine_lanes(squares, kWarpLanes, AddFloats{});
       // None is negative.
-      put_piece(words, vector, is_there ? squares : -1);
+      put_piece(vector, is_there ? squares : -1);
     });
-    const uint64_t pieces = (vectors_ + kWarpLanes - 1) / kWarpLanes;
-    const float squares = combine_words(words, pieces < kCountWords ? pieces : kCountWords, AddFloats{});
-    if (Owner::kIsOfCluster && squares < 0) return false;
-    const float mean = divide(squares, static_cast<float>(norm_.hidden));
-    inverse_root_ = divide(1, find_root(add(mean, norm_.epsilon)));
-    const RowQuantisation kind = norm_.quantised.kind;
-    if (kind == RowQuantisation::kFloat8Tensor) {
-      inverse_scale_ =
-          divide(1, load<Order::kWeak, Scope::kThreads>(static_cast<const float*>(norm_.quantised.scales)));
-    } else if (kind == RowQuantisation::kFloat8Token || kind == RowQuantisation::kInt8Token) {
-      inverse_scale_ = divide(1, find_row_scale(load_sum, kind == RowQuantisation::kInt8Token ? 127 : 448));
+    // While the words are on their way.
+    VERBENA_UNROLL
+    for (uint32_t k = 0; k < kKept; ++k) {
+      if (is_there) store_residual(find_vector(k), kept_[k]);
+      factors_[k] = find_factors(weights_[k]);
     }
-    for_vectors(load_sum, [&](uint64_t vector, const Floats& h, const auto& load_weight) {
-      write(vector, h, load_weight());
+  }
+  // False where x is not there in all blocks of the cluster: then there is no output.
+  template <typename LoadSum>
+  VERBENA_DEVICE bool finish(const LoadSum& load_sum) {
+    const float squares = combine_words(owner_, turn_, count_words_, AddFloats{});
+    if (Owner::kIsOfCluster && squares < 0) return false;
+    inverse_root_ = find_inverse_root(multiply_add(squares, inverse_hidden_, epsilon_));
+    Several rounded{};  // zeros behind the row's end
+    for_kept<0>([&](uint64_t vector, const Floats& h, const auto& find_factors, uint32_t k) {
+      rounded.of[k] = make_output(h, find_factors());
+      if (has(kOutput)) store_numbers(output_, vector, rounded.of[k], has(kAlignment));
     });
-    pad();
+    const bool is_quantised = has(kQuantised);
+    Quantiser quantiser = make_quantiser();
+    if (is_quantised) quantiser.begin(find_largest(quantiser, rounded, load_sum));
+    for_kept<0>([&](uint64_t vector, const Floats&, const auto&, uint32_t k) {
+      if (is_quantised) quantiser.store_vector(vector, rounded.of[k]);
+    });
+    for_others(load_sum, [&](uint64_t vector, const Floats& h, const auto& find_factors, uint32_t) {
+      store_residual(vector, h);
+      const Numbers numbers = make_output(h, find_factors());
+      if (has(kOutput)) store_numbers(output_, vector, numbers, has(kAlignment));
+      if (is_quantised) quantiser.store_vector(vector, numbers);
+    });
+    if (is_quantised) quantiser.pad(norm_.padding);
+    if (__builtin_expect(has(kPaddedOutput), 0))
+      pad(output_ + norm_.hidden, norm_.padding, vectors_.first, vectors_.step);
     return true;
   }
 
-  VERBENA_DEVICE uint64_t count_vectors() const { return vectors_; }
-  VERBENA_DEVICE static uint64_t find_vector(uint32_t k) {
-    return k * uint64_t{Owner::count_threads()} + Owner::thread();
-  }
-  VERBENA_DEVICE uint64_t count_numbers(uint64_t vector) const {
-    const uint64_t begin = vector * kNumbers;
-    return begin >= norm_.hidden ? 0 : norm_.hidden - begin < kNumbers ? norm_.hidden - begin : kNumbers;
-  }
+  VERBENA_DEVICE uint64_t count_vectors() const { return count_vectors_; }
+  VERBENA_DEVICE uint64_t find_vector(uint32_t k) const { return vectors_.find(k); }
   // What is not there is 0.
   VERBENA_DEVICE Numbers load_numbers(const T* row, uint64_t vector, bool is_aligned) const {
-    const uint64_t count = count_numbers(vector);
-    if (is_aligned && count == kNumbers) return load_packed(row + vector * kNumbers);
-    Several numbers{};
-    for (uint32_t i = 0; i < count; ++i)
-      numbers.of[i] = load<Order::kWeak, Scope::kThreads>(row + vector * kNumbers + i);
-    return __builtin_bit_cast(Numbers, numbers);
+    if (__builtin_expect(is_aligned && vector < vectors_.whole, 1))
+      return load_packed(row + vector * kNumbers);
+    return load_apart(row + vector * kNumbers, vectors_.template count_numbers<kNumbers>(vector));
   }
   VERBENA_DEVICE void store_numbers(T* row, uint64_t vector, const Numbers& packed, bool is_aligned) const {
-    const uint64_t count = count_numbers(vector);
-    if (is_aligned && count == kNumbers) return store_packed(row + vector * kNumbers, packed);
-    const auto numbers = __builtin_bit_cast(Several, packed);
-    for (uint32_t i = 0; i < count; ++i)
-      store<Order::kWeak, Scope::kThreads>(row + vector * kNumbers + i, numbers.of[i]);
+    if (__builtin_expect(is_aligned && vector < vectors_.whole, 1))
+      return store_packed(row + vector * kNumbers, packed);
+    store_apart(row + vector * kNumbers, vectors_.template count_numbers<kNumbers>(vector), packed);
   }
 
  private:
-  struct Several {
+  using Quantiser = RowQuantiser<T, Owner>;
+  // What the norm has, a bit each: known in front of the wait for earlier kernels, where it delays nothing.
+  static constexpr uint32_t kAlignment = 1, kResidual = 2, kResidualOut = 4, kWeight = 8, kOutput = 16,
+                            kRoundedSum = 32, kRoundedNormed = 64, kQuantised = 128, kPaddedOutput = 256;
+  VERBENA_DEVICE bool has(uint32_t what) const { return (has_ & what) != 0; }
+  struct Some {
     T of[kNumbers];
   };
+  static constexpr uint32_t kMostKept = kKept == 0 ? 1 : kKept;
+  struct Several {
+    Numbers of[kMostKept];
+  };
+  // Calls, so that what is common lies side by side.
+  VERBENA_DEVICE_FAR static Numbers load_apart(const T* from, uint32_t count) {
+    Some numbers{};
+    for (uint32_t i = 0; i < count; ++i) numbers.of[i] = load<Order::kWeak, Scope::kThreads>(from + i);
+    return __builtin_bit_cast(Numbers, numbers);
+  }
+  VERBENA_DEVICE_FAR static void store_apart(T* to, uint32_t count, const Numbers packed) {
+    const auto numbers = __builtin_bit_cast(Some, packed);
+    for (uint32_t i = 0; i < count; ++i) store<Order::kWeak, Scope::kThreads>(to + i, numbers.of[i]);
+  }
+
+  VERBENA_DEVICE_FAR static void pad(T* from, uint64_t count, uint64_t first, uint64_t step) {
+    for (uint64_t i = first; i < count; i += step) store<Order::kWeak, Scope::kThreads>(from + i, T{});
+  }
+  // A scale for each row takes one reduction more. No turn is left out: its words would be those of the next.
+  VERBENA_DEVICE Quantiser make_quantiser() {
+    const Quantiser quantiser(norm_.quantised, norm_.rows, row_, vectors_, has(kAlignment), owner_,
+                              turn_ + 1);
+    if (quantiser.has_row_scale()) ++turn_;
+    return quantiser;
+  }
+  template <typename LoadSum>
+  VERBENA_DEVICE float find_largest(const Quantiser& quantiser, const Several& rounded,
+                                    const LoadSum& load_sum) {
+    float largest = 0;
+    if (!quantiser.has_row_scale()) return largest;
+    for_kept<0>([&](uint64_t, const Floats&, const auto&, uint32_t k) {
+      largest = choose_larger(largest, Quantiser::find_magnitude(rounded.of[k]));
+    });
+    for_others(load_sum, [&](uint64_t, const Floats& h, const auto& find_factors, uint32_t) {
+      largest = choose_larger(largest, Quantiser::find_magnitude(make_output(h, find_factors())));
+    });
+    return largest;
+  }
 
   // A warp's, of the 32 vectors that `vector` is of.
-  VERBENA_DEVICE void put_piece(float* words, uint64_t vector, float value) const {
-    if (vector - lane() >= vectors_) return;
+  VERBENA_DEVICE void put_piece(uint64_t vector, float value) const {
     const uint64_t piece = vector / kWarpLanes;
-    float* const word = words + piece % kCountWords;
-    if (Owner::kIsOfCluster || piece < kCountWords) return Owner::put(word, value);
-    // The pieces of a word are one warp's, which comes to them in their order.
-    if (lane() == 0)
-      store<Order::kWeak, Scope::kThreads>(word, add(load<Order::kWeak, Scope::kThreads>(word), value));
+    const uint32_t word = find_first_word(turn_) + static_cast<uint32_t>(piece % kCountWords);
+    if (!Owner::kIsOfCluster) {
+      if (vector - lane() >= count_vectors_) return;
+      // The pieces of a word are one warp's, which comes to them in their order.
+      if (piece >= kCountWords && lane() == 0) {
+        float before = 0;
+        (void)owner_.take(word, turn_, before);
+        value = add(before, value);
+      }
+    }
+    owner_.put(word, value, turn_);
   }
-  // Of the first `count` words, when all have put theirs: the same bits in all threads. A negative number is
-  // passed on.
-  template <typename Combine>
-  VERBENA_DEVICE float combine_words(const float* words, uint64_t count, const Combine& combine) const {
-    Owner::meet();
-    const auto load_word = [&](uint32_t index) {
-      return index < count ? load<Order::kWeak, Scope::kThreads>(words + index) : 0;
-    };
-    const float first = load_word(lane()), second = load_word(lane() + kWarpLanes);
-    if (Owner::kIsOfCluster && ballot(kFullWarp, first < 0 || second < 0) != 0) return -1;
-    return combine_lanes(combine(first, second), kWarpLanes, combine);
+  VERBENA_DEVICE uint32_t count_words() const {
+    uint64_t pieces = (count_vectors_ + kWarpLanes - 1) / kWarpLanes;
+    if (Owner::kIsOfCluster) {
+      pieces = 0;
+      VERBENA_UNROLL
+      for (uint32_t k = 0; k < kKept; ++k) pieces += is_kept(k) ? vectors_.step / kWarpLanes : 0;
+    }
+    return pieces < kCountWords ? static_cast<uint32_t>(pieces) : kCountWords;
   }
-
-  // `body(vector, h, load_weight)`.
+  // Of some thread of the row's.
+  VERBENA_DEVICE bool is_kept(uint32_t k) const { return k * uint64_t{vectors_.step} < count_vectors_; }
+  // `body(vector, h, find_factors, k)`; k is of no use for others than those that are kept.
   template <typename LoadSum, typename Body>
   VERBENA_DEVICE void for_vectors(const LoadSum& load_sum, const Body& body) {
-    const uint32_t threads = Owner::count_threads();
     for_kept<0>(body);
-    for (uint64_t first = kKept * uint64_t{threads}; !Owner::kIsOfCluster && first < vectors_;
-         first += threads) {
-      const uint64_t vector = first + Owner::thread();
+    for_others(load_sum, body);
+  }
+  template <typename LoadSum, typename Body>
+  VERBENA_DEVICE void for_others(const LoadSum& load_sum, const Body& body) {
+    for (uint64_t vector = find_vector(kKept);
+         !Owner::kIsOfCluster && vector - vectors_.first < count_vectors_; vector += vectors_.step) {
       Floats h;
       add_terms(load_sum(vector), load_residual(vector), h);
-      body(vector, h, [&] { return load_weight(vector); });
+      body(
+          vector, h, [&] { return find_factors(load_weight(vector)); }, kKept);
     }
   }
 
@@ -274,202 +581,67 @@ class RowNorm {
   template <uint32_t k, typename Body>
   VERBENA_DEVICE void for_kept(const Body& body) {
     if constexpr (k < kKept) {
-      if (k * uint64_t{Owner::count_threads()} >= vectors_) return;
-      body(find_vector(k), kept_[k], [&] { return weights_[k]; });
+      if (!is_kept(k)) return;
+      body(
+          find_vector(k), kept_[k], [&] { return factors_[k]; }, k);
       for_kept<k + 1>(body);
     }
   }
 
   VERBENA_DEVICE Numbers load_residual(uint64_t vector) const {
-    if (norm_.residual_in == nullptr) return {};
-    return load_numbers(norm_.residual_in + row_ * norm_.residual_in_step, vector, is_aligned_);
+    if (!has(kResidual)) return {};
+    return load_numbers(norm_.residual_in + row_ * norm_.residual_in_step, vector, has(kAlignment));
   }
   VERBENA_DEVICE Numbers load_weight(uint64_t vector) const {
-    if (norm_.weight == nullptr) return {};
-    return load_numbers(norm_.weight, vector, is_aligned_);
+    if (!has(kWeight)) return {};
+    return load_numbers(norm_.weight, vector, has(kAlignment));
   }
   VERBENA_DEVICE void add_terms(const Numbers& x, const Numbers& residual, Floats& h) const {
     Sums sums;
     sums.begin(x);
-    if (norm_.residual_in != nullptr) sums.add(residual);
-    if (norm_.rounds_sum) sums.begin(sums.round());
+    if (has(kResidual)) sums.add(residual);
+    if (has(kRoundedSum)) sums.begin(sums.round());
     VERBENA_UNROLL
     for (uint32_t i = 0; i < kNumbers; ++i) h[i] = sums.sums[i];
   }
 
-  // The row's output, in T; zeros behind its end.
-  VERBENA_DEVICE Sums make_output(const Floats& h, const Numbers& packed_weights, Numbers& rounded) const {
-    Sums sums, weights{};
-    VERBENA_UNROLL
-    for (uint32_t i = 0; i < kNumbers; ++i) sums.sums[i] = multiply(h[i], inverse_root_);
-    if (norm_.rounds_normed) sums.begin(sums.round());
-    if (norm_.weight != nullptr) weights.begin(packed_weights);
-    VERBENA_UNROLL
-    for (uint32_t i = 0; i < kNumbers; ++i) {
-      const float weight = norm_.weight == nullptr ? 1 : weights.sums[i];
-      sums.sums[i] = multiply(sums.sums[i], add(norm_.weight_offset, weight));
-    }
-    rounded = sums.round();
-    sums.begin(rounded);
-    return sums;
-  }
-  VERBENA_DEVICE static float find_magnitude(const Sums& numbers) {
-    float largest = 0;
+  // By what normed numbers are multiplied.
+  VERBENA_DEVICE Sums find_factors(const Numbers& weights) const {
+    Sums factors;
+    factors.begin(weights);
     VERBENA_UNROLL
     for (uint32_t i = 0; i < kNumbers; ++i)
-      largest = choose_larger(largest, from_bits(to_bits(numbers.sums[i]) & 0x7fffffffu));
-    return largest;
+      factors.sums[i] = add(norm_.weight_offset, !has(kWeight) ? 1 : factors.sums[i]);
+    return factors;
   }
-
-  template <typename LoadSum>
-  VERBENA_DEVICE float find_row_scale(const LoadSum& load_sum, float last) {
-    float largest = 0;
-    for_vectors(load_sum, [&](uint64_t, const Floats& h, const auto& load_weight) {
-      Numbers rounded;
-      largest = choose_larger(largest, find_magnitude(make_output(h, load_weight(), rounded)));
-    });
-    float* const words = find_row_words(turn_++);
-    Owner::put(words + Owner::thread() / kWarpLanes, combine_lanes(largest, kWarpLanes, ChooseLarger{}));
-    largest = combine_words(words, Owner::count_threads() / kWarpLanes, ChooseLarger{});
-    const float scale = choose_larger(divide(largest, last), norm_.quantised.least_scale);
-    if (Owner::thread() == 0)
-      store<Order::kWeak, Scope::kThreads>(
-          static_cast<float*>(norm_.quantised.scales) + row_ * norm_.quantised.scale_row_step, scale);
-    return scale;
-  }
-
-  // By all lanes of a warp together, some of which are behind the row's end.
-  VERBENA_DEVICE void write(uint64_t vector, const Floats& h, const Numbers& weights) const {
-    Numbers rounded;
-    const Sums numbers = make_output(h, weights, rounded);
-    if (norm_.residual_out != nullptr) {
-      Sums sums;
-      VERBENA_UNROLL
-      for (uint32_t i = 0; i < kNumbers; ++i) sums.sums[i] = h[i];
-      store_numbers(norm_.residual_out + row_ * norm_.residual_out_step, vector, sums.round(), is_aligned_);
-    }
-    if (norm_.output != nullptr)
-      store_numbers(norm_.output + row_ * norm_.output_step, vector, rounded, is_aligned_);
-    if (norm_.quantised.kind == RowQuantisation::kNone) return;
-    store_quantised(vector, numbers, find_inverse(vector, numbers));
-  }
-
-  // By what numbers are multiplied before they are rounded; writes the scales of blocks.
-  VERBENA_DEVICE float find_inverse(uint64_t vector, const Sums& numbers) const {
-    const RowQuantisation kind = norm_.quantised.kind;
-    const bool is_mx = kind == RowQuantisation::kMxFloat8 || kind == RowQuantisation::kMxFloat8Swizzled;
-    if (kind < RowQuantisation::kFloat8Block || kind == RowQuantisation::kInt8Token) return inverse_scale_;
-    const uint32_t numbers_in_block = is_mx ? 32 : 128, lanes = numbers_in_block / kNumbers;
-    const float largest = combine_lanes(find_magnitude(numbers), lanes, ChooseLarger{});
-    const bool is_leader = lane() % lanes == 0 && vector < vectors_;
-    const uint64_t block = vector / lanes;
-    if (is_mx) {
-      const uint32_t exponent = choose_exponent(largest);
-      if (is_leader) store_mx_scale(block, exponent);
-      return invert_exponent(exponent);
-    }
-    const float block_scale = choose_larger(divide(largest, 448), norm_.quantised.least_scale);
-    if (kind == RowQuantisation::kFloat8Block) {
-      if (is_leader) store_block_scale(block, block_scale);
-      return divide(1, block_scale);
-    }
-    const uint32_t exponent = round_up_to_power(block_scale);
-    if (!is_leader) return invert_exponent(exponent);
-    if (kind == RowQuantisation::kFloat8BlockPower) {
-      store_block_scale(block, from_bits(exponent == 255 ? 0x7fffffffu : exponent << 23));
-    } else {
-      store_exponent(block, exponent);
-    }
-    return invert_exponent(exponent);
-  }
-  VERBENA_DEVICE void store_block_scale(uint64_t block, float scale) const {
-    const QuantisedRows& rows = norm_.quantised;
-    store<Order::kWeak, Scope::kThreads>(
-        static_cast<float*>(rows.scales) + row_ * rows.scale_row_step + block * rows.scale_block_step, scale);
-  }
-  VERBENA_DEVICE void store_exponent(uint64_t block, uint32_t exponent) const {
-    const QuantisedRows& rows = norm_.quantised;
-    auto* const bytes = static_cast<uint8_t*>(rows.scales) +
-                        (row_ * rows.scale_row_step + block / 4 * rows.scale_block_step) * 4;
-    store<Order::kWeak, Scope::kThreads>(bytes + block % 4, static_cast<uint8_t>(exponent));
-    const bool is_last = (block + 1) * 128 >= norm_.hidden;
-    for (uint64_t i = block % 4 + 1; is_last && i < 4; ++i)
-      store<Order::kWeak, Scope::kThreads>(bytes + i, uint8_t{0});
-  }
-  VERBENA_DEVICE void store_mx_scale(uint64_t block, uint32_t exponent) const {
-    const QuantisedRows& rows = norm_.quantised;
-    const uint64_t place = rows.kind == RowQuantisation::kMxFloat8
-                               ? row_ * rows.scale_row_step + block * rows.scale_block_step
-                               : find_swizzled(row_, block);
-    store<Order::kWeak, Scope::kThreads>(static_cast<uint8_t*>(rows.scales) + place,
-                                         static_cast<uint8_t>(exponent));
-  }
-  // Of a row's scale in tiles of 512 bytes, of 128 rows and 4 scales.
-  VERBENA_DEVICE uint64_t find_swizzled(uint64_t row, uint64_t block) const {
-    return (row / 128 * count_tiles() + block / 4) * 512 + row % 32 * 16 + row % 128 / 32 * 4 + block % 4;
-  }
-  VERBENA_DEVICE uint64_t count_tiles() const { return (norm_.hidden + 127) / 128; }  // of a row
-
-  VERBENA_DEVICE void store_quantised(uint64_t vector, const Sums& numbers, float inverse) const {
-    const uint64_t count = count_numbers(vector);
-    if (count == 0) return;
-    uint32_t words[kNumbers / 4];
+  // The row's output; zeros behind its end.
+  VERBENA_DEVICE Numbers make_output(const Floats& h, const Sums& factors) const {
+    Sums sums;
     VERBENA_UNROLL
-    for (uint32_t word = 0; word < kNumbers / 4; ++word) {
-      float scaled[4];
-      VERBENA_UNROLL
-      for (uint32_t i = 0; i < 4; ++i) scaled[i] = multiply(numbers.sums[4 * word + i], inverse);
-      words[word] = norm_.quantised.kind == RowQuantisation::kInt8Token ? round_to_int8(scaled)
-                                                                        : Number<E4m3>::narrow(scaled);
-    }
-    uint8_t* const to = norm_.quantised.numbers + row_ * norm_.quantised.row_bytes + vector * kNumbers;
-    if (is_aligned_ && count == kNumbers) {
-      struct Bytes {
-        uint32_t of[kNumbers / 4];
-      } bytes;
-      VERBENA_UNROLL
-      for (uint32_t word = 0; word < kNumbers / 4; ++word) bytes.of[word] = words[word];
-      store<Order::kWeak, Scope::kThreads>(reinterpret_cast<Bytes*>(to), bytes);
-      return;
-    }
-    for (uint32_t i = 0; i < count; ++i)
-      store<Order::kWeak, Scope::kThreads>(to + i, static_cast<uint8_t>(words[i / 4] >> i % 4 * 8));
-  }
-  // Numbers up to 127; the sum's last bit is worth 1.
-  VERBENA_DEVICE static uint32_t round_to_int8(const float (&numbers)[4]) {
-    uint32_t word = 0;
+    for (uint32_t i = 0; i < kNumbers; ++i) sums.sums[i] = multiply(h[i], inverse_root_);
+    if (has(kRoundedNormed)) sums.begin(sums.round());
     VERBENA_UNROLL
-    for (uint32_t i = 0; i < 4; ++i) word |= (to_bits(add(numbers[i], 0x1.8p23F)) & 0xff) << 8 * i;
-    return word;
+    for (uint32_t i = 0; i < kNumbers; ++i) sums.sums[i] = multiply(sums.sums[i], factors.sums[i]);
+    return sums.round();
   }
-
-  VERBENA_DEVICE void pad() const {
-    for (uint64_t i = Owner::thread(); i < norm_.padding; i += Owner::count_threads()) {
-      if (norm_.output != nullptr)
-        store<Order::kWeak, Scope::kThreads>(norm_.output + row_ * norm_.output_step + norm_.hidden + i, T{});
-      if (norm_.quantised.kind != RowQuantisation::kNone)
-        store<Order::kWeak, Scope::kThreads>(
-            norm_.quantised.numbers + row_ * norm_.quantised.row_bytes + norm_.hidden + i, uint8_t{0});
-    }
-    if (norm_.quantised.kind != RowQuantisation::kMxFloat8Swizzled) return;
-    // Of tiles, what no row has: its scales to the next multiple of 4, and behind the last row all.
-    const uint64_t scales = (norm_.hidden + 31) / 32, all = count_tiles() * 4;
-    const uint64_t end = row_ + 1 == norm_.rows ? (norm_.rows + 127) / 128 * 128 : row_ + 1;
-    for (uint64_t row = row_; row < end; ++row) {
-      for (uint64_t i = (row == row_ ? scales : 0) + Owner::thread(); i < all; i += Owner::count_threads())
-        store<Order::kWeak, Scope::kThreads>(
-            static_cast<uint8_t*>(norm_.quantised.scales) + find_swizzled(row, i), uint8_t{0});
-    }
+  VERBENA_DEVICE void store_residual(uint64_t vector, const Floats& h) const {
+    if (!has(kResidualOut)) return;
+    Sums sums;
+    VERBENA_UNROLL
+    for (uint32_t i = 0; i < kNumbers; ++i) sums.sums[i] = h[i];
+    store_numbers(residual_out_, vector, sums.round(), has(kAlignment));
   }
 
   const RmsNorm<T>& norm_;
-  uint64_t vectors_, row_ = 0;
-  bool is_aligned_;
-  uint32_t turn_ = 0;
-  float inverse_root_ = 0, inverse_scale_ = 0;
-  static constexpr uint32_t kMostKept = kKept == 0 ? 1 : kKept;
+  Owner owner_;
+  RowVectors vectors_;
+  uint64_t count_vectors_, row_ = 0;
+  uint32_t has_, count_words_, turn_ = 0;
+  float epsilon_, inverse_hidden_, inverse_root_ = 0;
   Floats kept_[kMostKept];
   Numbers residuals_[kMostKept], weights_[kMostKept];
+  Sums factors_[kMostKept];
+  T *residual_out_ = nullptr, *output_ = nullptr;  // of the row
 };
 
 }  // namespace detail

@@ -115,7 +115,7 @@ def machine():
     yield "sync_block();", "barrier.sync.aligned 0;", 75
     yield "sync_named(3, 64);", "barrier.sync.aligned %r", 75
     yield "word[0] = sync_block_any(word[0] != 0);", "barrier.red.or.pred.aligned q, 0, p", 75
-    yield "sync_cluster();", "barrier.cluster.arrive.release.aligned", 90
+    yield "arrive_at_cluster(); await_cluster();", "barrier.cluster.arrive.release.aligned", 90
     yield "", "barrier.cluster.wait.acquire.aligned", 90
     yield ("word[11] = static_cast<uint32_t>(reinterpret_cast<uint64_t>(find_in_cluster(word + block_in_cluster(), 1)));",
            "mapa.u64", 90)

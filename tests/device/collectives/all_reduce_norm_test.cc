@@ -36,7 +36,7 @@ struct Case {
   uint64_t padding = 0;
   device::DataType type = device::DataType::kBfloat16;
   uint64_t offset = 0;  // numbers from a multiple of 16 bytes
-  bool sums_in_place = false;
+  bool sums_in_place = false, sums_in_output = false;
 };
 
 uint64_t count_scales(const Case& c) {
@@ -85,7 +85,8 @@ struct Tensors {
   void describe(NormLaunch& launch, bool is_sharded) {
     launch.call.type = static_cast<uint32_t>(c.type);
     launch.call.input = reinterpret_cast<const char*>(input.data()) + c.offset * 2;
-    launch.call.output = reinterpret_cast<char*>(c.sums_in_place ? input.data() : sum.data()) + c.offset * 2;
+    Data& sums = c.sums_in_place ? input : c.sums_in_output ? output : sum;
+    launch.call.output = reinterpret_cast<char*>(sums.data()) + c.offset * 2;
     launch.call.length_bytes = c.rows * c.hidden * 2;
     Norm& norm = launch.norm;
     norm = {};
@@ -205,7 +206,12 @@ class NormRanks {
     }
     if (const std::string failure = world.run(); !failure.empty()) return failure;
     for (uint64_t rank = 0; rank < ranks; ++rank) {
-      if (status_[rank] != 0) return "status " + std::to_string(status_[rank]);
+      if (status_[rank] != 0) {
+        const Data& output = all[rank].output;
+        if (std::count(output.begin(), output.end(), kUntouched) != static_cast<ptrdiff_t>(output.size()))
+          return "output without the sum";
+        return "status " + std::to_string(status_[rank]);
+      }
       std::string wrong = compare(all[rank], expected, is_sharded(way));
       if (wrong.empty()) wrong = check_sum(all[rank], inputs_[rank], is_sharded(way));
       if (!wrong.empty()) return "rank " + std::to_string(rank) + ": " + wrong;
@@ -288,7 +294,7 @@ class NormRanks {
     const Data& sum = c.sums_in_place ? got.input : got.sum;
     const size_t begin = c.offset * 2, end = begin + c.rows * c.hidden * 2;
     for (size_t i = 0; i < sum.size(); ++i) {
-      const bool is_sum = i >= begin && i < end;
+      const bool is_sum = i >= begin && i < end && !c.sums_in_output;
       if (sum[i] != (is_sum ? summed_[i] : c.sums_in_place ? input[i] : kUntouched))
         return "sum at " + std::to_string(i);
     }
@@ -383,6 +389,7 @@ TEST(AllReduceNorm, RowsInRegisters) {
       c.offset = seed % 3 == 0 ? 3 : 0;
       c.type = seed % 5 == 0 ? device::DataType::kFloat16 : device::DataType::kBfloat16;
       c.sums_in_place = seed % 4 == 0;
+      c.sums_in_output = seed % 4 == 1;
       ASSERT_EQ(ranks.run(Way::kRows, c, seed), "")
           << c.rows << " of " << hidden << " by " << shape.cluster << " blocks";
     }

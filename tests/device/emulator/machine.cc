@@ -181,7 +181,7 @@ void* find_in_cluster(const void* address, uint32_t block) {
     if (at < piece.start || at >= piece.start + piece.length_bytes) continue;
     for (const emulator::SharedPiece& theirs : own.cluster->blocks[block]->shared)
       if (theirs.key == piece.key) return theirs.start + (at - piece.start);
-    emulator::fail("shared memory of a block of the cluster that has not begun: sync_cluster() first");
+    emulator::fail("shared memory of a block of the cluster that has not begun: await_cluster() first");
   }
   emulator::fail("no address of shared memory");
 }

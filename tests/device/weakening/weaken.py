@@ -75,7 +75,7 @@ WEAKENINGS = [
     ("system to gpu scope", re.compile(r"\bScope::kSystem\b"), "Scope::kGpu"),
     ("gpu to block scope", re.compile(r"\bScope::kGpu\b"), "Scope::kBlock"),
     ("slots not in turn", re.compile(r"% kSymmTurns\b"), "% 1"),
-    ("barrier left out", re.compile(r"(?:\w+::)*\b(?:group\.sync|Group\{\}\.sync|block\.sync|sync_warp|sync_block|sync_cluster|sync_named)\([^;{}]*\);"), ";"),
+    ("barrier left out", re.compile(r"(?:\w+::)*\b(?:group\.sync|Group\{\}\.sync|block\.sync|sync_warp|sync_block|await_cluster|sync_named)\([^;{}]*\);"), ";"),
 ]
 SKIPPED_LINES = re.compile(r"^\s*(//|#|static_assert|asm|VERBENA_BY|next\()|\bemulation::|if constexpr|^VERBENA_DEVICE|template <|operator")
 TSAN = "exitcode=66 halt_on_error=1 symbolize=0 print_full_thread_history=0"

@@ -44,8 +44,8 @@ template <int kRanks = 0, uint32_t kKept = 1, typename Calls, typename T>
                                                         const RmsNorm<T>& norm) {
   using detail::RowOfCluster;
   detail::RowNorm<T, kKept, RowOfCluster> rows(norm);
-  const bool is_input_aligned = detail::is_vector(input, norm.hidden);
-  const bool is_sum_aligned = detail::is_vector(sum, norm.hidden);
+  const uint32_t is_input_aligned = keep(detail::is_vector(input, norm.hidden) ? 1u : 0);
+  const uint32_t is_sum_aligned = keep(detail::is_vector(sum, norm.hidden) ? 1u : 0);
   const uint64_t threads = threads_per_block(), vectors = rows.count_vectors();
   if (vectors > kKept * uint64_t{RowOfCluster::count_threads()}) return SymmStatus::kInvalid;
   uint64_t mine = 0;  // of the block
@@ -56,36 +56,45 @@ template <int kRanks = 0, uint32_t kKept = 1, typename Calls, typename T>
   }
   const uint32_t clusters = blocks_per_grid() / blocks_per_cluster();
   const uint64_t first = block_index() / blocks_per_cluster();
-  (void)detail::find_row_words(0);
+  rows.owner().begin();
   const KeptGroup<BlockGroup> group{BlockGroup{}};
   const auto count = static_cast<uint32_t>(mine);
-  SymmStatus status = calls.template begin_vectors<kRanks>(count);
-  for (uint64_t row = first; row < norm.rows; row += clusters) {
+  const T* from = keep(input + first * norm.hidden);
+  T* to = keep(sum + first * norm.hidden);
+  const uint64_t step = keep(clusters * norm.hidden);
+  const uint32_t has_sum = keep(sum != norm.output ? 1u : 0);  // otherwise the output comes to lie over it
+  SymmStatus status = SymmStatus::kDone;
+  for (uint64_t row = first; row < norm.rows; row += clusters, from += step, to += step) {
+    // Within the loop, so that compilers put what it needs in each turn in front of the wait for earlier
+    // kernels.
+    if (row == first) status = calls.template begin_vectors<kRanks>(count);
     Vector16 some[kKept];
     VERBENA_UNROLL
     for (uint32_t k = 0; k < kKept; ++k)
-      some[k] = __builtin_bit_cast(
-          Vector16, rows.load_numbers(input + row * norm.hidden, rows.find_vector(k), is_input_aligned));
+      some[k] =
+          __builtin_bit_cast(Vector16, rows.load_numbers(from, rows.find_vector(k), is_input_aligned != 0));
     // A block without a part has nothing to say on any rank.
     if (mine != 0 && status == SymmStatus::kDone)
       status = calls.template send_vectors<kRanks, kKept>(some, count, group);
     rows.load_terms(row);
     // All blocks have begun before the first of them puts a word.
-    if (row == first) sync_cluster();
+    if (row == first) rows.owner().await_others();
     if (mine != 0 && status == SymmStatus::kDone)
       status = calls.template reduce_vectors<kRanks, kKept>(some, count, ReduceAs<T>{}, group);
     Packed<T> x[kKept];
     VERBENA_UNROLL
+    for (uint32_t k = 0; k < kKept; ++k) x[k] = __builtin_bit_cast(Packed<T>, some[k]);
+    // Blocks that have failed say so to the others.
+    const auto load_none = [](uint64_t) { return Packed<T>{}; };
+    rows.add_kept(x, load_none, status == SymmStatus::kDone);
+    VERBENA_UNROLL
     for (uint32_t k = 0; k < kKept; ++k) {
-      x[k] = __builtin_bit_cast(Packed<T>, some[k]);
-      if (status == SymmStatus::kDone)
-        rows.store_numbers(sum + row * norm.hidden, rows.find_vector(k), x[k], is_sum_aligned);
+      if (has_sum != 0 && status == SymmStatus::kDone)
+        rows.store_numbers(to, rows.find_vector(k), x[k], is_sum_aligned != 0);
     }
-    // Blocks that have failed come to the cluster's barriers too.
-    if (!rows.apply_kept(
-            x, [](uint64_t) { return Packed<T>{}; }, status == SymmStatus::kDone))
-      return status == SymmStatus::kDone ? SymmStatus::kTimedOut : status;
+    if (!rows.finish(load_none)) return status == SymmStatus::kDone ? SymmStatus::kTimedOut : status;
   }
+  if (first >= norm.rows) rows.owner().await_others();
   return SymmStatus::kDone;
 }
 

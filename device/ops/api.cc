@@ -18,7 +18,7 @@ namespace {
 
 // Up to where an all-reduce and its norm are faster as one kernel: rows of a block, and bytes that a rank
 // sends, of two ranks and of more.
-constexpr uint64_t kMostFusedRows = 2, kMostFusedBytesOf2 = 4 << 20, kMostFusedBytes = 1 << 20;
+constexpr uint64_t kMostFusedRows = 4, kMostFusedBytesOf2 = 8 << 20, kMostFusedBytes = 1 << 20;
 
 template <typename Body>
 verbena_result guard(const Body& body) noexcept {

@@ -14,6 +14,7 @@ inline constexpr uint32_t kMostThreads = 512;
 // Of a row of an all-reduce with a norm that does not go through memory: vectors that a thread has, blocks
 // and warps that have the row.
 inline constexpr uint32_t kMostKept = 2, kMostRowBlocks = 8, kMostRowWarps = 64;
+inline constexpr uint32_t kFewRowBlocks = 4;  // where one block has room too
 
 // Numbered as verbena_ops_algorithm (verbena/ops.h). Packets (low_latency.cuh), or chunks behind flags
 // (bulk.cuh); in one shot each rank sends its whole tensor to every other one.

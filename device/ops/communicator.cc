@@ -435,7 +435,7 @@ void Communicator::submit(const Call& call, const Choice& choice, CUstream strea
 }
 
 // Few rows are clusters': each instruction of a warp is another's delay, and a block has four places for
-// them. Clusters of two blocks cost more than that.
+// them. Of more than four blocks, the last one is what all wait for.
 std::optional<Grid> Communicator::spread_rows(Algorithm algorithm, uint64_t rows, uint64_t row_bytes) const {
   expect_member();
   if (hosts_ || algorithm != Algorithm::kOneShot) return std::nullopt;
@@ -446,9 +446,8 @@ std::optional<Grid> Communicator::spread_rows(Algorithm algorithm, uint64_t rows
   // A block of less than two warps is not worth it. A row that has no room in one block takes two.
   uint64_t cluster = 1;
   if (local_->kernels.has_clusters()) {
-    const bool are_few = 4 * rows <= options_.blocks;
     while (2 * cluster <= kMostRowBlocks && 4 * cluster <= warps &&
-           ((are_few && 2 * cluster * rows <= options_.blocks) ||
+           ((2 * cluster <= kFewRowBlocks && 2 * cluster * rows <= options_.blocks) ||
             32 * warps > cluster * kMostKept * kMostThreads))
       cluster *= 2;
   }

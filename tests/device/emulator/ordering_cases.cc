@@ -28,7 +28,7 @@ struct alignas(64) Word {
 };
 
 // Where the reader stands, seen from the writer.
-enum class Reader { kOtherBlock, kOtherGpu };
+enum class Reader { kSameCluster, kOtherBlock, kOtherGpu };
 
 // One thread writes data and sets a flag, another waits for the flag and reads the data.
 template <Order kStore, Scope kStoreScope, Order kLoad, Scope kLoadScope,
@@ -54,7 +54,8 @@ void pass_message(uint64_t seed) {
     world.add_grid(0, 1, 1, write);
     world.add_grid(1, 1, 1, read);
   } else {
-    world.add_grid(0, 2, 1, [&] { index().block == 0 ? write() : read(); });
+    world.add_grid(
+        0, 2, 1, [&] { index().block == 0 ? write() : read(); }, kReader == Reader::kSameCluster ? 2 : 1);
   }
   finish(world);
 }
@@ -204,8 +205,10 @@ void hand_round(uint64_t seed) {
 
 constexpr Order kWeak = Order::kWeak, kRelaxed = Order::kRelaxed, kAcquire = Order::kAcquire,
                 kRelease = Order::kRelease, kBoth = Order::kAcquireRelease;
-constexpr Scope kBlock = Scope::kBlock, kGpu = Scope::kGpu, kSystem = Scope::kSystem;
-constexpr auto kOtherBlock = Reader::kOtherBlock, kOtherGpu = Reader::kOtherGpu;
+constexpr Scope kBlock = Scope::kBlock, kCluster = Scope::kCluster, kGpu = Scope::kGpu,
+                kSystem = Scope::kSystem;
+constexpr auto kSameCluster = Reader::kSameCluster, kOtherBlock = Reader::kOtherBlock,
+               kOtherGpu = Reader::kOtherGpu;
 
 constexpr OrderingCase kCases[] = {
     {"release_acquire", false, pass_message<kRelease, kGpu, kAcquire, kGpu>},
@@ -215,6 +218,9 @@ constexpr OrderingCase kCases[] = {
     {"weak_flag", true, pass_message<kWeak, kGpu, kAcquire, kGpu>},
     {"block_scope_store", true, pass_message<kRelease, kBlock, kAcquire, kGpu>},
     {"block_scope_load", true, pass_message<kRelease, kGpu, kAcquire, kBlock>},
+    {"cluster_scope", false, pass_message<kRelease, kCluster, kAcquire, kCluster, kSameCluster>},
+    {"cluster_scope_other_cluster", true, pass_message<kRelease, kCluster, kAcquire, kCluster>},
+    {"block_scope_same_cluster", true, pass_message<kRelease, kBlock, kAcquire, kCluster, kSameCluster>},
     {"system_scope_other_gpu", false, pass_message<kRelease, kSystem, kAcquire, kSystem, kOtherGpu>},
     {"gpu_scope_store_other_gpu", true, pass_message<kRelease, kGpu, kAcquire, kSystem, kOtherGpu>},
     {"gpu_scope_load_other_gpu", true, pass_message<kRelease, kSystem, kAcquire, kGpu, kOtherGpu>},

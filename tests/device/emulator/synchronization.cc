@@ -11,8 +11,8 @@ using device::Scope;
 
 namespace {
 
-constexpr Place kHostCode = {~0u, ~0u, ~0u};
-constexpr Place kBeforeAll = {~1u, ~1u, ~1u};
+constexpr Place kHostCode = {~0u, ~0u, ~0u, ~0u};
+constexpr Place kBeforeAll = {~1u, ~1u, ~1u, ~1u};
 
 bool acquires(Order order) {
   return order == Order::kAcquire || order == Order::kAcquireRelease || order == Order::kSequential;
@@ -56,8 +56,9 @@ bool covers(Scope scope, const Place& one, const Place& other) {
     case Scope::kThreads:
       return one.fiber == other.fiber;
     case Scope::kBlock:
-    case Scope::kCluster:
       return one.block == other.block;
+    case Scope::kCluster:
+      return one.cluster == other.cluster;
     case Scope::kGpu:
       return one.gpu == other.gpu;
     case Scope::kSystem:

@@ -15,8 +15,7 @@ namespace verbena::emulator {
 
 // Where a thread is, as scopes see it.
 struct Place {
-  uint32_t fiber;  // unique in the world
-  uint32_t block;  // unique in the world; a cluster is one block
+  uint32_t fiber, block, cluster;  // each unique in the world
   uint32_t gpu;
 };
 

@@ -20,6 +20,7 @@ void World::add_grid(uint32_t gpu, uint32_t blocks, uint32_t threads_per_block, 
   const uint32_t warps = (threads_per_block + device::kWarpLanes - 1) / device::kWarpLanes;
   std::shared_ptr<Cluster> cluster;
   for (uint32_t number = 0; number < blocks; ++number) {
+    const auto block_number = static_cast<uint32_t>(blocks_.size());
     if (number % blocks_per_cluster == 0) cluster = std::make_shared<Cluster>();
     auto block = std::make_unique<Block>();
     block->cluster = cluster;
@@ -31,7 +32,8 @@ void World::add_grid(uint32_t gpu, uint32_t blocks, uint32_t threads_per_block, 
     for (uint32_t thread = 0; thread < threads_per_block; ++thread) {
       auto fiber = std::make_unique<Fiber>();
       fiber->index = {thread, number, threads_per_block, blocks, blocks_per_cluster};
-      fiber->place = {static_cast<uint32_t>(fibers_.size()), static_cast<uint32_t>(blocks_.size()), gpu};
+      fiber->place = {static_cast<uint32_t>(fibers_.size()), block_number,
+                      block_number - number % blocks_per_cluster, gpu};
       fiber->block = block.get();
       fiber->body = bodies_.back().get();
       fibers_.push_back(std::move(fiber));
@@ -45,7 +47,8 @@ void World::add_host(std::function<void()> body) {
   auto fiber = std::make_unique<Fiber>();
   fiber->index = {hosts_++, 0, 1, 1, 1};
   // A host function is in no block but its own.
-  fiber->place = {static_cast<uint32_t>(fibers_.size()), ~static_cast<uint32_t>(fibers_.size()), kHostGpu};
+  const auto number = static_cast<uint32_t>(fibers_.size());
+  fiber->place = {number, ~number, ~number, kHostGpu};
   fiber->block = nullptr;
   fiber->body = bodies_.back().get();
   fibers_.push_back(std::move(fiber));

@@ -201,9 +201,9 @@ VERBENA_API verbena_result verbena_ops_norm_rows(verbena_ops* ops, const void* x
                                                  verbena_ops_type type, const verbena_ops_norm* norm,
                                                  verbena_stream stream);
 /* x is the sum of all ranks' `input`, rows side by side, which comes to lie in `sum`: that may be `input`, or
- * `output` where output_step is `hidden`. One kernel, in which rows stay in registers, for few rows, or where
- * `choice` names VERBENA_OPS_ONE_SHOT and they have room there and in packet_bytes; two kernels otherwise.
- * The same bits as by verbena_ops_all_reduce() and verbena_ops_norm_rows(). `codec` as
+ * `output` where output_step is `hidden`, which is the fastest. One kernel, in which rows stay in registers,
+ * for few rows, or where `choice` names VERBENA_OPS_ONE_SHOT and they have room there and in packet_bytes;
+ * two kernels otherwise. The same bits as by verbena_ops_all_reduce() and verbena_ops_norm_rows(). `codec` as
  * verbena_ops_all_reduce_coded() has it, or VERBENA_OPS_AUTO for none. */
 VERBENA_API verbena_result verbena_ops_all_reduce_norm(verbena_ops* ops, const void* input, void* sum,
                                                        verbena_ops_type type, const verbena_ops_norm* norm,

@@ -82,7 +82,7 @@ class FusedCalls(OpsPart):
 
     def all_reduce_rms_norm(self, tensor: Any, norm: Norm, residual: Any = None, *, residual_out: Any = None,
                             codec: str | None = None, choice: Choice | None = None) -> Normed:
-        """The same of the sum of all ranks' tensors, in one kernel from 1 to 4 MiB, with the same bits as all_reduce() and
+        """The same of the sum of all ranks' tensors, in one kernel up to 1 MiB or, of two ranks, 8, with the same bits as all_reduce() and
         rms_norm(). Without a residual the sum is the result's residual."""
         rows, result, packed = _prepare(tensor.contiguous(), norm, residual, residual_out)
         if rows.numel():

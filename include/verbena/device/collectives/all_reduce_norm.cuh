@@ -35,10 +35,10 @@ VERBENA_DEVICE SomeRows find_rows(uint64_t rows, uint64_t row_bytes, uint32_t bl
 }  // namespace detail
 
 // `sum` becomes the sum of all ranks' `input`, norm.rows rows side by side, and its rows are normed. `sum`
-// may be `input`; and norm.output, where output_step is norm.hidden. A row is a cluster's, of which each
-// thread has up to kKept vectors of 16 bytes: sums go to the norm in registers. The clusters of the grid take
-// rows in turn, and each block's part of a row is a message. `calls` is a OneShot for that
-// block; a block has 1, 2, 4, 8 or 16 warps, and a cluster 64 at most.
+// may be `input`; and norm.output, where output_step is norm.hidden, and then is not stored. A row is a
+// cluster's, of which each thread has up to kKept vectors of 16 bytes: sums go to the norm in registers. The
+// clusters of the grid take rows in turn, and each block's part of a row is a message. `calls` is a OneShot
+// for that block; a block has 1, 2, 4, 8 or 16 warps, and a cluster 64 at most.
 template <int kRanks = 0, uint32_t kKept = 1, typename Calls, typename T>
 [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce_norm(Calls& calls, const T* input, T* sum,
                                                         const RmsNorm<T>& norm) {

@@ -78,9 +78,6 @@ struct alignas(8) RowWord {
 
 // Those of two turns, which reductions take one after the other: who has all words of one turn knows that all
 // have read those of the turn before.
-VERBENA_DEVICE uint32_t find_first_word(uint32_t turn) {
-  return turn % 2 * kCountWords;
-}
 VERBENA_DEVICE RowWord* find_row_words() {
   constexpr uint32_t kCount = 2 * kCountWords;
 #if VERBENA_EMULATED
@@ -90,6 +87,9 @@ VERBENA_DEVICE RowWord* find_row_words() {
   VERBENA_SHARED RowWord words[kCount];
   return words;
 #endif
+}
+VERBENA_DEVICE uint32_t find_first_word(uint32_t turn) {
+  return turn % 2 * kCountWords;
 }
 
 // `combine` of each lane's value over `lanes` lanes, side by side: the same bits in all of them.

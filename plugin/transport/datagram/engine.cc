@@ -669,10 +669,21 @@ void Engine::post_pages(uint32_t rail, PageQueue queue, uint32_t count) {
   std::array<uint32_t, 64> pages;
   while (count != 0) {
     const uint32_t now = std::min(count, static_cast<uint32_t>(pages.size()));
-    for (uint32_t i = 0; i < now; ++i) pages[i] = pool_.take(queue == PageQueue::kShort);
+    for (uint32_t i = 0; i < now; ++i) pages[i] = pool_.take(rail, queue);
     note(rails_[rail]->post_page(queue, pool_, {pages.data(), now}));
     count -= now;
   }
+}
+
+// Of arrival, which is mostly that of their places: one call copies what follows each other. The newest page
+// of a message is the first of its list until then.
+void Engine::put_in_order(uint32_t message) {
+  uint32_t first = kNoObject;
+  for (uint32_t page = first_pages_[message]; page != kNoObject;) {
+    const uint32_t next = std::exchange(pool_[page].next, first);
+    first = std::exchange(page, next);
+  }
+  first_pages_[message] = first;
 }
 
 // By the CPU, at once; to and from memory of a GPU by the device, in its time.
@@ -680,6 +691,7 @@ void Engine::move_pages(uint32_t message, protocol::datagram::ReceiveMessage& st
   ReceiveRequest& request = *receives_of_[message];
   const uint64_t data_bytes = peer(receive_channel(state.channel).peer).data_bytes;
   uint32_t count = 0, moved = 0;
+  put_in_order(message);
   for (uint32_t page = std::exchange(first_pages_[message], kNoObject); page != kNoObject; ++count) {
     const PagePool::Page held = pool_[page];
     // The core has compared the two; this is the last line before somebody else's memory.
@@ -727,6 +739,7 @@ void Engine::note_received(uint32_t message) {
 void Engine::lend(uint32_t message, ReceiveRequest& request) {
   const uint64_t data_bytes = peer(receive_channel(receive_message(message).channel).peer).data_bytes;
   auto& end = *static_cast<ReceiveEnd*>(request.owner);
+  put_in_order(message);
   for (uint32_t page = first_pages_[message]; page != kNoObject; page = pool_[page].next)
     end.describe_page(request, pool_.offset_of(page), pool_[page].index * data_bytes,
                       pool_[page].length_bytes);

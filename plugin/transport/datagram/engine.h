@@ -144,6 +144,7 @@ class Engine final : public protocol::datagram::EngineCore<Engine>,
   void take_farewell(uint32_t peer, const protocol::datagram::Farewell& farewell);
   void place_pages();
   void lend(uint32_t message, ReceiveRequest& request);
+  void put_in_order(uint32_t message);
   // restart.cc: nothing is sent to it or taken of it any more but what follows, and its ends fail.
   void give_up(uint32_t peer, const base::Outcome& failure);
   void answer_given_up(uint32_t peer);

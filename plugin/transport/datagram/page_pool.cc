@@ -1,6 +1,7 @@
 #include "transport/datagram/page_pool.h"
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <utility>
 
@@ -99,7 +100,7 @@ base::Result<PagePool> PagePool::create(uint32_t pages, uint32_t page_bytes, std
   const uint32_t all = pages + short_pages;
   pool.pages_.resize(all);
   pool.lines_ = std::make_unique<std::byte[]>(size_t{all} * kLineBytes);
-  pool.free_.reserve(pages);
+  pool.free_.resize((pages + kRunPages - 1) / kRunPages);
   pool.free_short_.reserve(short_pages);
   for (uint32_t page = all; page != 0; --page) pool.put_back(page - 1);
   const auto take_host = [](uint32_t count, uint32_t bytes, auto& into) -> base::Outcome {
@@ -126,6 +127,33 @@ base::Result<PagePool> PagePool::create(uint32_t pages, uint32_t page_bytes, std
   }
   if (auto outcome = take_host(pages, page_bytes, pool.memory_); !outcome) return outcome.error();
   return pool;
+}
+
+// Where most are free, and of such places the first: memory that was in use not long ago is still in a cache.
+// Not where another run is, unless there are no others.
+uint32_t PagePool::take_long(Run& run) {
+  uint64_t ahead = run.next == kRunPages ? 0 : free_[run.word] & ~uint64_t{0} << run.next;
+  if (ahead == 0) {
+    const auto words = static_cast<uint32_t>(free_.size());
+    const auto is_of_other = [&](uint32_t word) {
+      for (const auto& of_queue : runs_)
+        for (const Run& other : of_queue)
+          if (&other != &run && other.next != kRunPages && other.word == word) return true;
+      return false;
+    };
+    int most = 0;
+    uint32_t best = 0;
+    for (uint32_t word = 0; word < words; ++word) {
+      const int count = free_[word] == 0 ? 0 : is_of_other(word) ? 1 : 1 + std::popcount(free_[word]);
+      if (count > most) most = count, best = word;
+    }
+    run.word = best;
+    ahead = free_[best];
+  }
+  const auto bit = static_cast<uint32_t>(std::countr_zero(ahead));
+  run.next = bit + 1;
+  free_[run.word] &= ~(uint64_t{1} << bit);
+  return run.word * kRunPages + bit;
 }
 
 }  // namespace verbena::transport::datagram

@@ -1,6 +1,7 @@
 // The pages in which packets land, and for each a line of host memory for the headers in front of its data.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -15,6 +16,7 @@
 #include "base/growing_buffer.h"
 #include "base/status.h"
 #include "protocol/datagram/packet.h"
+#include "protocol/datagram/page_budget.h"
 #include "protocol/datagram/slab.h"
 #include "transport/memory/unpack_memory.h"
 
@@ -108,16 +110,27 @@ class PagePool {
     return static_cast<uint32_t>(memory_.get_deleter().slice->offset_bytes + size_t{page} * page_bytes_);
   }
 
-  // Pages that are nobody's. There is one.
-  uint32_t take(bool is_short) {
-    std::vector<uint32_t>& free = is_short ? free_short_ : free_;
-    const uint32_t page = free.back();
-    free.pop_back();
+  // Pages that are nobody's. There is one. Those of a queue of a rail follow each other in memory as far as
+  // they can: so do those of a message then, and one call copies many of them.
+  uint32_t take(uint32_t rail, protocol::datagram::PageQueue queue) {
+    if (queue != protocol::datagram::PageQueue::kShort)
+      return take_long(runs_[static_cast<size_t>(queue)][rail]);
+    const uint32_t page = free_short_.back();
+    free_short_.pop_back();
     return page;
   }
-  void put_back(uint32_t page) { (is_short(page) ? free_short_ : free_).push_back(page); }
+  void put_back(uint32_t page) { is_short(page) ? free_short_.push_back(page) : set_free(page); }
 
  private:
+  // The 64 pages of which a queue of a rail takes one after the other.
+  struct Run {
+    uint32_t word = 0, next = kRunPages;
+  };
+  static constexpr uint32_t kRunPages = 64;
+
+  uint32_t take_long(Run& run);
+  void set_free(uint32_t page) { free_[page / kRunPages] |= uint64_t{1} << page % kRunPages; }
+
   struct Free {
     std::shared_ptr<PageSpace> space;
     std::optional<PageSpace::Slice> slice;
@@ -129,7 +142,9 @@ class PagePool {
   std::unique_ptr<std::byte[]> lines_;
   uint32_t long_count_ = 0;
   std::vector<Page> pages_;
-  std::vector<uint32_t> free_, free_short_;  // have room for all
+  std::vector<uint64_t> free_;        // a bit for each page that is not short
+  std::vector<uint32_t> free_short_;  // has room for all
+  std::array<std::array<Run, protocol::datagram::kMaxEngineRails>, 2> runs_{};
 };
 
 }  // namespace verbena::transport::datagram

@@ -7,6 +7,7 @@
 #include "softverbs/gpu_copy.h"
 #include "softverbs/gpu_import.h"
 #include "softverbs/memory_region.h"
+#include "softverbs/near_memory.h"
 #include "softverbs/queue_pair.h"
 #include "softverbs/wire/wire.h"
 
@@ -194,6 +195,10 @@ DatagramChain::Begun DatagramChain::begin(Operation& op) {
     } else if (op.peer->is_self) {
       copy_inorder(reinterpret_cast<void*>(chunk.far), reinterpret_cast<const void*>(chunk.near),
                    chunk.bytes);
+    } else if (uint8_t* const near =
+                   find_near(*op.peer, chunk.far, chunk.bytes, static_cast<uint32_t>(chunk.origin));
+               near != nullptr) {
+      copy_inorder(near, reinterpret_cast<const void*>(chunk.near), chunk.bytes);
     } else {
       local_.push_back({reinterpret_cast<void*>(chunk.near), chunk.bytes});
       remote_.push_back({reinterpret_cast<void*>(chunk.far), chunk.bytes});
@@ -211,9 +216,19 @@ void DatagramChain::land(Operation& op) {
   if (op.is_broken) return;
   if (op.peer != peer_ || local_.size() + op.staged.size() > kMaxChainPieces) flush();
   peer_ = op.peer;
-  local_.insert(local_.end(), op.staged.begin(), op.staged.end());
-  remote_.insert(remote_.end(), op.staged_to.begin(), op.staged_to.end());
-  operations_.push_back(&op);
+  const size_t before = local_.size();
+  for (size_t i = 0; i < op.staged.size(); ++i) {
+    const iovec &from = op.staged[i], &to = op.staged_to[i];
+    uint8_t* const near =
+        find_near(*op.peer, reinterpret_cast<uint64_t>(to.iov_base), to.iov_len, op.remote.keys.back());
+    if (near != nullptr) {
+      copy_inorder(near, from.iov_base, from.iov_len);
+    } else {
+      local_.push_back(from);
+      remote_.push_back(to);
+    }
+  }
+  if (local_.size() != before) operations_.push_back(&op);
 }
 
 // A peer that died, or unmapped what it had registered, has spoilt receives at most.

@@ -124,6 +124,7 @@ Process* Process::open() {
   header.slot = claim.slot;
   header.generation = claim.generation;
   header.probe_address = reinterpret_cast<uint64_t>(&process->owner_);
+  header.base = reinterpret_cast<uint64_t>(&header);
   reinterpret_cast<std::atomic<uint64_t>&>(header.owner).store(process->owner_, std::memory_order_release);
   process->directory_->set_segment(claim.slot, process->segment_->fd());
   process->self_.segment = process->segment_.get();
@@ -198,6 +199,7 @@ Peer* Process::map_peer(uint32_t slot, uint64_t owner) {
   event.events = EPOLLIN;
   event.data.ptr = peer.get();
   epoll_ctl(monitor_epoll_, EPOLL_CTL_ADD, peer->pidfd, &event);
+  peer_count_.fetch_add(1, std::memory_order_relaxed);
   return (peers_[owner] = std::move(peer)).get();
 }
 

@@ -25,6 +25,8 @@ namespace faults {
 class Injector;
 }
 
+inline constexpr uint64_t kNearBlockBytes = 64 << 10;  // the least that a segment's owner allocates
+
 // Another process, or this one, whose segment is mapped here. Lives as long as this process.
 struct Peer {
   std::unique_ptr<Segment> mapped;  // null for this process itself
@@ -34,6 +36,9 @@ struct Peer {
   int pidfd = -1;
   bool is_self = false;
   std::atomic<bool> dead{false};
+
+  // Of its segment: a bit for each block whose pages are mapped here; see near_memory.h.
+  std::atomic<uint64_t> near_blocks[kSegmentBytes / kNearBlockBytes / 64] = {};
 
   std::mutex pipes_mutex;
   std::map<uint64_t, int> pipes;  // write ends of its event pipes, by inode
@@ -52,6 +57,7 @@ class Process {
 
   // The process that owns a queue pair number; nullptr (errno ENOENT, EPERM, ...) when it cannot be reached.
   Peer* find_peer(uint32_t qp_number);
+  uint32_t count_peers() const { return peer_count_.load(std::memory_order_relaxed); }
   Peer& self() { return self_; }
   // Counts the queue pairs. While there is one, peers may copy from and to this process.
   void count_queue_pair(int change);
@@ -95,6 +101,7 @@ class Process {
   int queue_pairs_ = 0;
   std::mutex peers_mutex_;
   std::map<uint64_t, std::unique_ptr<Peer>> peers_;  // by owner
+  std::atomic<uint32_t> peer_count_{0};
   int monitor_epoll_ = -1;
 };
 

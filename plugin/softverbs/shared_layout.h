@@ -9,7 +9,7 @@
 // a lock.
 namespace verbena::softverbs {
 
-inline constexpr uint32_t kLayoutVersion = 9;
+inline constexpr uint32_t kLayoutVersion = 10;
 
 // Relaxed atomic: plain data that may change while it is read; the reader validates it afterwards.
 template <typename T>
@@ -77,6 +77,7 @@ struct SegmentHeader {
   uint32_t generation;
   uint64_t
       probe_address;  // of a word in the owner's memory that holds `owner`: a peer that can read it may copy
+  uint64_t base;      // where the owner has mapped the segment
   std::atomic<uint32_t> closed;
   std::atomic<uint32_t> atomic_holder;  // 0, or 1 + the claimer that holds the lock
   SharedPipe async_pipes[kContextCount];

@@ -34,6 +34,9 @@ bool Library::resolve_all(void* handle, std::string* problem) {
   VERBENA_OPTIONAL_VERBS(VERBENA_RESOLVE)
 #undef VERBENA_REQUIRE
 #undef VERBENA_RESOLVE
+  take_memory = reinterpret_cast<decltype(take_memory)>(dlsym(handle, "softverbs_take_memory"));
+  give_back_memory =
+      reinterpret_cast<decltype(give_back_memory)>(dlsym(handle, "softverbs_give_back_memory"));
   query_gid_ex = reinterpret_cast<decltype(query_gid_ex)>(dlsym(handle, "_ibv_query_gid_ex"));
   if (missing.empty()) return true;
   *problem = path_ + " lacks " + missing;

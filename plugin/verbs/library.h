@@ -67,6 +67,9 @@ struct Symbols {
   VERBENA_OPTIONAL_VERBS(VERBENA_DECLARE)
 #undef VERBENA_DECLARE
   decltype(&::_ibv_query_gid_ex) query_gid_ex = nullptr;
+  // Of softverbs alone.
+  void* (*take_memory)(size_t bytes) = nullptr;
+  void (*give_back_memory)(void* memory) = nullptr;
 };
 
 class Library : public Symbols {

@@ -15,8 +15,13 @@ using protocol::datagram::PageQueue;
 class PagePoolTest : public testing::Test {
  protected:
   PagePool make(uint32_t pages, uint32_t short_pages = 0) {
-    return take(PagePool::create(pages, PagePool::kLeastPageBytes, nullptr, short_pages), "pages");
+    return take(
+        PagePool::create(*host_.nic().rails[0], pages, PagePool::kLeastPageBytes, nullptr, short_pages),
+        "pages");
   }
+
+ private:
+  Host host_;
 };
 
 TEST_F(PagePoolTest, PagesOfAQueueFollowEachOther) {
@@ -54,6 +59,16 @@ TEST_F(PagePoolTest, EachPageIsTakenOnce) {
     for (const uint32_t page : taken) pool.put_back(page);
     for (const uint32_t page : taken_short) pool.put_back(page);
   }
+}
+
+TEST_F(PagePoolTest, HeadersAndShortPagesAreSoftverbsOwnMemory) {
+  PagePool pool = make(16, 4);
+  const verbs::NearMemory own = verbs::take_near_memory(*Host().nic().rails[0], 64);
+  EXPECT_NE(own.get_deleter().give_back, nullptr);
+  // One mapping has all of softverbs' memory.
+  constexpr std::ptrdiff_t kSegmentBytes = std::ptrdiff_t{1} << 30;
+  EXPECT_LT(std::abs(pool.line(0) - own.get()), kSegmentBytes);
+  EXPECT_LT(std::abs(pool.data(16) - own.get()), kSegmentBytes);
 }
 
 }  // namespace

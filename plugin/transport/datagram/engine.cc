@@ -252,8 +252,8 @@ Outcome Engine::prepare(bool unpacks, uint32_t page_bytes) {
     space = std::move(*acquired);
   }
   name_.has_short_pages = options().pages.short_pages != 0 ? 1 : 0;
-  auto pool =
-      PagePool::create(options().pages.pages, page_bytes, std::move(space), options().pages.short_pages);
+  auto pool = PagePool::create(*nic_.rails[0], options().pages.pages, page_bytes, std::move(space),
+                               options().pages.short_pages);
   if (!pool) return pool.error();
   pool_ = std::move(*pool);
   std::vector<std::unique_ptr<Rail>> rails;

@@ -92,25 +92,20 @@ UnpackMemories& PageSpace::unpack_memories() {
   return memories_[base::find_current_gpu()];
 }
 
-base::Result<PagePool> PagePool::create(uint32_t pages, uint32_t page_bytes, std::shared_ptr<PageSpace> space,
-                                        uint32_t short_pages) {
+base::Result<PagePool> PagePool::create(const verbs::Device& device, uint32_t pages, uint32_t page_bytes,
+                                        std::shared_ptr<PageSpace> space, uint32_t short_pages) {
   PagePool pool;
   pool.page_bytes_ = page_bytes;
   pool.long_count_ = pages;
   const uint32_t all = pages + short_pages;
   pool.pages_.resize(all);
-  pool.lines_ = std::make_unique<std::byte[]>(size_t{all} * kLineBytes);
+  pool.lines_ = verbs::take_near_memory(device, size_t{all} * kLineBytes);
+  if (short_pages != 0)
+    pool.short_memory_ =
+        verbs::take_near_memory(device, size_t{short_pages} * protocol::datagram::kShortBytes);
   pool.free_.resize((pages + kRunPages - 1) / kRunPages);
   pool.free_short_.reserve(short_pages);
   for (uint32_t page = all; page != 0; --page) pool.put_back(page - 1);
-  const auto take_host = [](uint32_t count, uint32_t bytes, auto& into) -> base::Outcome {
-    into.reset(static_cast<std::byte*>(std::aligned_alloc(kLeastPageBytes, size_t{count} * bytes)));
-    if (into != nullptr || count == 0) return {};
-    return base::fail_errno(base::Status::kSystem, ENOMEM, "datagrams: cannot take %u pages of %u bytes",
-                            count, bytes);
-  };
-  if (auto outcome = take_host(short_pages, protocol::datagram::kShortBytes, pool.short_memory_); !outcome)
-    return outcome.error();
   pool.space_ = space;
   if (space != nullptr) {
     auto slice = space->take(size_t{pages} * page_bytes);
@@ -125,7 +120,11 @@ base::Result<PagePool> PagePool::create(uint32_t pages, uint32_t page_bytes, std
         "current): what they receive is copied, not unpacked",
         pages, static_cast<long long>(base::parameters().bounce_bytes));
   }
-  if (auto outcome = take_host(pages, page_bytes, pool.memory_); !outcome) return outcome.error();
+  pool.memory_.reset(
+      static_cast<std::byte*>(std::aligned_alloc(kLeastPageBytes, size_t{pages} * page_bytes)));
+  if (pool.memory_ == nullptr)
+    return base::fail_errno(base::Status::kSystem, ENOMEM, "datagrams: cannot take %u pages of %u bytes",
+                            pages, page_bytes);
   return pool;
 }
 

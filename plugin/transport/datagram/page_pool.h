@@ -19,6 +19,7 @@
 #include "protocol/datagram/page_budget.h"
 #include "protocol/datagram/slab.h"
 #include "transport/memory/unpack_memory.h"
+#include "verbs/near_memory.h"
 
 namespace verbena::transport::datagram {
 
@@ -73,9 +74,9 @@ class PagePool {
   };
 
   // In `space`, if there is one and it has room: then kernels reach the pages. Behind them in number so many
-  // short ones in memory of the host.
-  static base::Result<PagePool> create(uint32_t pages, uint32_t page_bytes, std::shared_ptr<PageSpace> space,
-                                       uint32_t short_pages = 0);
+  // short ones in memory of the host. The device is one of those that receive into them.
+  static base::Result<PagePool> create(const verbs::Device& device, uint32_t pages, uint32_t page_bytes,
+                                       std::shared_ptr<PageSpace> space, uint32_t short_pages);
   PagePool() = default;
   PagePool(PagePool&&) = default;
   PagePool& operator=(PagePool&&) = default;
@@ -138,8 +139,8 @@ class PagePool {
   };
   uint32_t page_bytes_ = kLeastPageBytes;
   std::shared_ptr<PageSpace> space_;
-  std::unique_ptr<std::byte, Free> memory_, short_memory_;
-  std::unique_ptr<std::byte[]> lines_;
+  std::unique_ptr<std::byte, Free> memory_;
+  verbs::NearMemory short_memory_, lines_;
   uint32_t long_count_ = 0;
   std::vector<Page> pages_;
   std::vector<uint64_t> free_;        // a bit for each page that is not short

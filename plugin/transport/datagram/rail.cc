@@ -17,14 +17,14 @@ using protocol::datagram::PageQueue;
 
 constexpr uint32_t kPairs = 2 + kGrantedPairs;
 // With what the device puts in front: any datagram fits. One that does not is a fault of the queue pair,
-// which whoever knows its number and key could send; where datagrams may be longer than an MTU, what is too
-// long ends in memory that nobody looks at.
-constexpr uint32_t kControlBufferBytes = 4160;
+// which whoever knows its number and key could send. Where datagrams may be longer than an MTU, what is
+// longer than ours ends in memory that nobody looks at, and buffers lie close together.
+constexpr uint32_t kControlBufferBytes = 4160, kShortControlBufferBytes = 704;
 constexpr uint32_t kDataHeaderBytes = 32;
 static_assert(kControlBufferBytes >= verbs::kGrhBytes + PagePool::kLeastPageBytes);
+static_assert(kShortControlBufferBytes >= verbs::kGrhBytes + Rail::kMaxControlBytes);
 static_assert(kDataHeaderBytes >= sizeof(protocol::datagram::PacketHeader));
 
-constexpr size_t kBuffersBytes = size_t{Rail::kControlBuffers} * kControlBufferBytes;
 constexpr size_t kHeadersBytes =
     size_t{SendQueue::kDepth} * (Rail::kMaxControlBytes + (kPairs - 1) * kDataHeaderBytes);
 
@@ -57,8 +57,12 @@ Outcome Rail::prepare(const PagePool& pool, uint32_t queue_key) {
                       pool.long_count());
   }
   waste_bytes_ = device_.long_datagram_bytes();
-  memory_ = std::make_unique<std::byte[]>(kBuffersBytes + kHeadersBytes + waste_bytes_);
-  waste_ = memory_.get() + kBuffersBytes + kHeadersBytes;
+  control_bytes_ = waste_bytes_ != 0 ? kShortControlBufferBytes : kControlBufferBytes;
+  const size_t buffers_bytes = size_t{kControlBuffers} * control_bytes_;
+  const size_t length_bytes = buffers_bytes + kHeadersBytes + waste_bytes_;
+  memory_ = verbs::take_near_memory(device_, length_bytes);
+  headers_ = memory_.get() + buffers_bytes;
+  waste_ = headers_ + kHeadersBytes;
   const auto take = [](auto made, auto& into) -> Outcome {
     if (!made) return made.error();
     into = std::move(*made);
@@ -67,9 +71,7 @@ Outcome Rail::prepare(const PagePool& pool, uint32_t queue_key) {
   const auto make_region = [&](void* memory, size_t bytes, verbs::MemoryRegion& into) {
     return take(verbs::MemoryRegion::register_memory(device_, memory, bytes, {}), into);
   };
-  if (Outcome outcome = make_region(memory_.get(), kBuffersBytes + kHeadersBytes + waste_bytes_, region_);
-      !outcome)
-    return outcome;
+  if (Outcome outcome = make_region(memory_.get(), length_bytes, region_); !outcome) return outcome;
   if (Outcome outcome = make_region(pool.pages().data(), pool.pages().size(), pool_region_); !outcome)
     return outcome;
   if (pool.short_count() != 0) {
@@ -125,8 +127,7 @@ Result<SendQueue> Rail::make_pair(uint32_t mark, verbs::CompletionQueue& receive
       {.send_depth = SendQueue::kDepth, .key = queue_key, .mark = static_cast<uint16_t>(mark)});
   if (!pair) return pair.error();
   const uint32_t header_bytes = mark == 0 ? kMaxControlBytes : kDataHeaderBytes;
-  std::byte* const headers = memory_.get() + kBuffersBytes + header_bytes_used_;
-  header_bytes_used_ += size_t{SendQueue::kDepth} * header_bytes;
+  std::byte* const headers = std::exchange(headers_, headers_ + size_t{SendQueue::kDepth} * header_bytes);
   return SendQueue(std::move(*pair), headers, header_bytes, region_.local_key());
 }
 
@@ -176,14 +177,14 @@ VERBENA_HOT_PATH Outcome Rail::post_page(PageQueue queue, const PagePool& pool,
 }
 
 Outcome Rail::post_control(uint32_t buffer) {
-  const verbs::SplitReceive receive{{memory_.get() + size_t{buffer} * kControlBufferBytes,
-                                     kControlBufferBytes, region_.local_key(), buffer},
-                                    {waste_, waste_bytes_, region_.local_key(), 0}};
+  const verbs::SplitReceive receive{
+      {memory_.get() + size_t{buffer} * control_bytes_, control_bytes_, region_.local_key(), buffer},
+      {waste_, waste_bytes_, region_.local_key(), 0}};
   return verbs::post_split(control_queue_, {&receive, 1});
 }
 
 std::span<const uint8_t> Rail::control_bytes(uint32_t buffer, uint32_t length_bytes) const {
-  const std::byte* const start = memory_.get() + size_t{buffer} * kControlBufferBytes + verbs::kGrhBytes;
+  const std::byte* const start = memory_.get() + size_t{buffer} * control_bytes_ + verbs::kGrhBytes;
   return {reinterpret_cast<const uint8_t*>(start), length_bytes};
 }
 

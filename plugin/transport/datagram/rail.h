@@ -16,6 +16,7 @@
 #include "transport/datagram/page_pool.h"
 #include "verbs/datagram_queues.h"
 #include "verbs/device.h"
+#include "verbs/near_memory.h"
 #include "verbs/queues.h"
 
 namespace verbena::transport::datagram {
@@ -104,8 +105,9 @@ class Rail {
   // Queue pairs go before the queues that they use, and these before the memory.
   verbs::Device& device_;
   const bool is_ethernet_;
-  std::unique_ptr<std::byte[]> memory_;  // control buffers, then headers
-  size_t header_bytes_used_ = 0;
+  verbs::NearMemory memory_;      // control buffers, then headers
+  std::byte* headers_ = nullptr;  // that are no queue pair's yet
+  uint32_t control_bytes_ = 0;    // of a control buffer
   verbs::MemoryRegion region_, pool_region_, short_region_, lines_region_;
   std::byte* waste_ = nullptr;  // for what no packet of ours is long enough to reach
   uint32_t waste_bytes_ = 0;    // 0: no datagram is

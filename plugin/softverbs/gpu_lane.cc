@@ -10,6 +10,9 @@ namespace {
 constexpr size_t kMaxBatch = 64;
 // A batch of one was measured to take 3 us longer than a copy, which takes about 3.
 constexpr size_t kLeastBatch = 3;
+// Is given to CUDA without waiting for more, so that what is done of a long row of copies can be told and
+// followed by new ones while the rest is under way.
+constexpr uint64_t kManyBytes = 1 << 20;
 constexpr int kEventsAhead = 16;  // made at the start, where making them may block
 }  // namespace
 
@@ -37,6 +40,12 @@ std::unique_ptr<GpuLane> GpuLane::open(const cuda::Driver& driver, cuda::CUconte
 
 void GpuLane::copy(const GpuCopy& copy) {
   const uint64_t ticket = issued_++;
+  join(copy, ticket);
+  pending_bytes_ += copy.bytes;
+  if (pending_bytes_ >= kManyBytes) start();
+}
+
+void GpuLane::join(const GpuCopy& copy, uint64_t ticket) {
   if (!pending_.empty()) {
     Pending& latest = pending_.back();
     const bool continues = latest.copy.origin == copy.origin &&
@@ -103,6 +112,7 @@ void GpuLane::issue_pending() {
     }
   }
   pending_.clear();
+  pending_bytes_ = 0;
 }
 
 bool GpuLane::store_word(uint64_t to, uint64_t value) {

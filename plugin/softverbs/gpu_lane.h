@@ -37,7 +37,7 @@ class GpuLane {
   // when CUDA has no such call, or refuses.
   bool store_word(uint64_t to, uint64_t value);
   uint64_t ticket() const { return issued_; }  // of the latest copy
-  // Gives CUDA what waited for something to continue it.
+  // Gives CUDA what waited for something to continue it; that much of it goes at once.
   void start();
   // Whether the copies (first, last] are done; broken when CUDA refused one of them, but not before all have
   // ended.
@@ -55,6 +55,7 @@ class GpuLane {
     uint64_t first, last;  // tickets (first, last]
   };
   GpuLane(const cuda::Driver& driver, cuda::CUcontext context) : driver_(driver), context_(context) {}
+  void join(const GpuCopy& copy, uint64_t ticket);
   bool disturbs_pending(const GpuCopy& copy) const;
   bool is_worth_a_batch() const;
   bool issue_as_batch();
@@ -71,6 +72,7 @@ class GpuLane {
   std::vector<cuda::CUevent> free_events_;
   std::deque<Fence> fences_;      // oldest first
   std::vector<Pending> pending_;  // not yet given to CUDA
+  uint64_t pending_bytes_ = 0;
   std::vector<Pending> refused_;
   // Of a batch; they keep their capacity.
   std::vector<cuda::CUdeviceptr> to_, from_;

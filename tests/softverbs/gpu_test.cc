@@ -239,7 +239,8 @@ int post_chain(QueuePair& pair, std::vector<Send>& sends) {
 }
 
 // What the driver was asked for by the second of two messages, as the first may have been cut by chance.
-void expect_staged(const std::vector<size_t>& pages_there, const std::function<void(CopyCalls)>& judge) {
+void expect_staged(const std::vector<size_t>& pages_there, const std::function<void(CopyCalls)>& judge,
+                   uint32_t page_bytes = kStagedPageBytes) {
   Child child([&](int socket) {
     count_gpus();
     Node node;
@@ -249,7 +250,7 @@ void expect_staged(const std::vector<size_t>& pages_there, const std::function<v
     for (int round = 0; round < 2; ++round) {
       side.memory.clear();
       for (const size_t page : pages_there) {
-        ibv_sge sge{side.memory.address() + page * kStagedPageBytes, kStagedPageBytes, side.mr->lkey};
+        ibv_sge sge{side.memory.address() + page * page_bytes, page_bytes, side.mr->lkey};
         ibv_recv_wr request{}, *bad = nullptr;
         request.sg_list = &sge;
         request.num_sge = 1;
@@ -257,7 +258,7 @@ void expect_staged(const std::vector<size_t>& pages_there, const std::function<v
       }
       tell(socket, true);
       ASSERT_EQ(node.wait_completions(kStagedPages).size(), kStagedPages);
-      tell(socket, side.memory.matches(3, 0, kStagedPages * kStagedPageBytes));
+      tell(socket, side.memory.matches(3, 0, kStagedPages * page_bytes));
     }
   });
   run_apart([&] {
@@ -273,8 +274,7 @@ void expect_staged(const std::vector<size_t>& pages_there, const std::function<v
       std::vector<Send> sends;
       for (const size_t page : pages_there) {
         Send& send = sends.emplace_back(IBV_WR_SEND, page, 0);
-        send.sges.push_back(
-            {near.memory.address() + page * kStagedPageBytes, kStagedPageBytes, near.mr->lkey});
+        send.sges.push_back({near.memory.address() + page * page_bytes, page_bytes, near.mr->lkey});
       }
       ASSERT_EQ(post_chain(pair, sends), 0);
       ASSERT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
@@ -294,6 +294,17 @@ TEST(GpuOrderTest, SendsIntoConsecutivePagesAreOneCopy) {
     EXPECT_EQ(calls.all, 1);
     EXPECT_EQ(calls.batches, 0);
   });
+}
+
+// So that they are done one after the other, not all at the end.
+TEST(GpuOrderTest, AMiBOfConsecutivePagesIsACopyOfItsOwn) {
+  SKIP_WITHOUT_GPU();
+  constexpr uint32_t kLongPageBytes = 65536;
+  std::vector<size_t> pages;
+  for (size_t page = 0; page < kStagedPages; ++page) pages.push_back(page);
+  expect_staged(
+      pages, [](CopyCalls calls) { EXPECT_EQ(calls.all, int{kStagedPages * kLongPageBytes >> 20}); },
+      kLongPageBytes);
 }
 
 TEST(GpuOrderTest, SendsIntoScatteredPagesAreOneBatch) {

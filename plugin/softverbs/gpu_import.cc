@@ -70,8 +70,15 @@ void unmap(const Driver& driver, cuda::CUcontext context, bool is_ipc, uint64_t 
 
 uint64_t GpuImports::find(const Driver& driver, cuda::CUcontext context, Peer& peer, uint32_t gpu,
                           uint64_t address) {
+  // First: what was found stale by who has dropped before is found stale here, too.
+  const bool is_dropping = is_dropping_.load();
   const SharedGpu& shared = peer.segment->gpu(gpu - 1);
   const uint32_t life = shared.life.load(std::memory_order_acquire);
+  thread_local Latest latest;
+  // Without the lock, unless somebody drops mappings: either that is seen here, or this use there.
+  const bool is_latest = latest.peer == &peer && latest.gpu == gpu && latest.context == context &&
+                         latest.life == life && !peer.dead.load(std::memory_order_acquire);
+  if (is_latest && !is_dropping) return latest.base + (address - latest.peer_base);
   std::lock_guard lock(mutex_);
   Mapping& mapping = mappings_[{&peer, gpu, context}];
   if (mapping.life != life) {
@@ -80,16 +87,24 @@ uint64_t GpuImports::find(const Driver& driver, cuda::CUcontext context, Peer& p
     if (shared.kind == kExportedAsIpc) mapping.base = open_ipc(driver, shared);
     if (shared.kind == kExportedAsFd) mapping.base = open_descriptor(driver, peer, shared);
   }
-  return mapping.base == 0 ? 0 : mapping.base + (address - mapping.peer_base);
+  if (mapping.base == 0) return 0;
+  latest = {&peer, gpu, life, context, mapping.base, mapping.peer_base};
+  return mapping.base + (address - mapping.peer_base);
 }
 
 bool GpuImports::drop_stale() {
   const cuda::Use use;
   if (!use) return false;
   std::lock_guard lock(mutex_);
+  if (mappings_.empty()) return false;
   // Who begins now waits for the lock in find(); who began before is counted.
-  if (mappings_.empty() || users_.load() != 0) return !mappings_.empty();
-  const Driver& driver = *cuda::find_driver();
+  is_dropping_.store(true);
+  if (users_.load() == 0) drop_stale(*cuda::find_driver());
+  is_dropping_.store(false);
+  return !mappings_.empty();
+}
+
+void GpuImports::drop_stale(const Driver& driver) {
   for (auto entry = mappings_.begin(); entry != mappings_.end();) {
     const auto& [peer, gpu, context] = entry->first;
     const Mapping& mapping = entry->second;
@@ -101,7 +116,6 @@ bool GpuImports::drop_stale() {
     unmap(driver, context, mapping.is_ipc, mapping.base, mapping.bytes);
     entry = mappings_.erase(entry);
   }
-  return !mappings_.empty();
 }
 
 GpuImports& get_gpu_imports() {

@@ -14,7 +14,7 @@ namespace verbena::softverbs {
 class GpuImports {
  public:
   // Where an address of `peer` appears here; 0 when its memory cannot be mapped. `gpu` is 1 + index of its
-  // SharedGpu. With `context` current.
+  // SharedGpu. With `context` current, after begin_use().
   uint64_t find(const cuda::Driver& driver, cuda::CUcontext context, Peer& peer, uint32_t gpu,
                 uint64_t address);
 
@@ -27,6 +27,13 @@ class GpuImports {
   bool drop_stale();
 
  private:
+  // A thread's latest mapping: many packets go there one after the other.
+  struct Latest {
+    Peer* peer = nullptr;
+    uint32_t gpu = 0, life = 0;
+    cuda::CUcontext context = nullptr;
+    uint64_t base = 0, peer_base = 0;
+  };
   struct Mapping {
     uint32_t life = 0;
     uint64_t base = 0;  // here; 0: could not be mapped
@@ -34,9 +41,11 @@ class GpuImports {
     uint64_t bytes = 0;
     bool is_ipc = false;
   };
+  void drop_stale(const cuda::Driver& driver);  // with the lock, and nobody uses them
   using Key = std::tuple<Peer*, uint32_t, cuda::CUcontext>;
 
   std::atomic<uint32_t> users_{0};
+  std::atomic<bool> is_dropping_{false};
   std::mutex mutex_;
   std::map<Key, Mapping> mappings_;
 };

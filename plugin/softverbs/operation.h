@@ -88,7 +88,7 @@ class OperationPool {
   void give_back(std::unique_ptr<Operation> op);
 
  private:
-  static constexpr size_t kMost = 32;
+  static constexpr size_t kMost = 128;  // all that two queue pairs have under way
   std::vector<std::unique_ptr<Operation>> spare_;
 };
 

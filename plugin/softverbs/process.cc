@@ -168,9 +168,17 @@ Peer* Process::find_peer(uint32_t qp_number) {
     errno = ENOENT;
     return nullptr;
   }
+  thread_local struct {
+    const Process* process = nullptr;
+    uint64_t owner = 0;
+    Peer* peer = nullptr;
+  } latest;
+  if (latest.process == this && latest.owner == owner) return latest.peer;  // peers are never forgotten
   std::lock_guard lock(peers_mutex_);
   const auto known = peers_.find(owner);
-  return known != peers_.end() ? known->second.get() : map_peer(slot, owner);
+  Peer* const peer = known != peers_.end() ? known->second.get() : map_peer(slot, owner);
+  if (peer != nullptr) latest = {this, owner, peer};
+  return peer;
 }
 
 Peer* Process::map_peer(uint32_t slot, uint64_t owner) {

@@ -124,7 +124,7 @@ int post_datagram(DatagramPair& from, const Buffer& source, size_t bytes, ibv_ah
 }
 
 TEST(DatagramTest, IsLongerThanAnMtuIfItSaysSo) {
-  constexpr uint32_t kQkey = 0x1234, kMostBytes = (64 << 10) + 24;
+  constexpr uint32_t kQkey = 0x1234, kMostBytes = (128 << 10) + 24;
   constexpr unsigned kSendLong = 1u << 30;
   Node left_node, right_node;
   Buffer source(left_node, kMostBytes + 1), target(right_node, 40 + kMostBytes);

@@ -24,7 +24,7 @@ inline constexpr uint32_t kGrantedPairs = 4;  // queue pairs of a rail for grant
 inline constexpr uint32_t kGreetingMacBytes = 16;
 
 // Lines of NCCL's LL128, the last 8 bytes of which say that the rest is there: none lies in two packets.
-inline constexpr uint32_t kDataLineBytes = 128, kMostDataLines = 512;
+inline constexpr uint32_t kDataLineBytes = 128, kMostDataLines = 1024;
 
 // Drawn once in each engine: who has seen an engine's handle knows its secret.
 using EngineSecret = std::array<uint8_t, 16>;

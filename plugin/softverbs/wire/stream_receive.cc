@@ -19,7 +19,7 @@
 namespace verbena::softverbs::wire {
 namespace {
 
-constexpr uint32_t kBufferBytes = 96 << 10;  // of a stream: a datagram is taken as a whole
+constexpr uint32_t kBufferBytes = 160 << 10;  // of a stream: a datagram is taken as a whole
 static_assert(kBufferBytes >= kMaxDatagramBytes + sizeof(Header));
 constexpr uint32_t kDirectBytes = 8 << 10;  // longer payloads are received directly at their destination
 constexpr ssize_t kTurnBytes = 2 << 20;     // then other streams get the turn

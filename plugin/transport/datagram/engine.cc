@@ -33,7 +33,7 @@ using namespace protocol::datagram;
 namespace {
 
 constexpr uint32_t kPagesPerRail = 2048;
-constexpr uint32_t kLeastCredits = 128, kEnoughPages = 256;
+constexpr uint32_t kLeastCreditBytes = 8 << 20, kEnoughPages = 256;
 constexpr uint32_t kShortPagesPerRail = 256;
 constexpr uint32_t kLooksBetweenQuestions = 16;
 constexpr int64_t kMaxLingerMs = 500;
@@ -123,7 +123,7 @@ EngineOptions make_options(const Nic& nic, uint64_t sharing_rails, uint32_t page
   // Of long pages few are enough on their way, and there are few.
   if (page_bytes != PagePool::kLeastPageBytes)
     options.pages.credits =
-        std::max(options.pages.credits * PagePool::kLeastPageBytes / page_bytes, kLeastCredits);
+        std::max(options.pages.credits * PagePool::kLeastPageBytes, kLeastCreditBytes) / page_bytes;
   options.pages.pages = static_cast<uint32_t>(pages);
   options.pages.rails = options.rails;
   return options;

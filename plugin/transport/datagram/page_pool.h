@@ -64,7 +64,7 @@ class PageSpace {
 // One thread at a time.
 class PagePool {
  public:
-  static constexpr uint32_t kLeastPageBytes = 4096, kMostPageBytes = 65536, kLineBytes = 64;
+  static constexpr uint32_t kLeastPageBytes = 4096, kMostPageBytes = 131072, kLineBytes = 64;
 
   // The page's own place in a list, and what arrived in it.
   struct Page {

@@ -95,7 +95,7 @@ TEST(GreetingTest, NamesThatMakeNoSenseAreRefused) {
   EXPECT_TRUE(refuses([](Greeting& greeting) { greeting.engine.id = 0; }));
   EXPECT_TRUE(refuses([](Greeting& greeting) { greeting.engine.rails = 0; }));
   EXPECT_TRUE(refuses([](Greeting& greeting) { greeting.engine.rails = 9; }));
-  EXPECT_TRUE(refuses([](Greeting& greeting) { greeting.engine.data_lines = 513; }));
+  EXPECT_TRUE(refuses([](Greeting& greeting) { greeting.engine.data_lines = 1025; }));
   EXPECT_TRUE(refuses([](Greeting& greeting) { greeting.engine.data_lines = 0; }));
   EXPECT_TRUE(refuses([](Greeting& greeting) { greeting.engine.queue_key = 1U << 31; }));
   EXPECT_TRUE(refuses([](Greeting& greeting) { greeting.engine.reserved = 1; }));

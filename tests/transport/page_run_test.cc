@@ -7,6 +7,8 @@
 #include <cstring>
 
 #include "base/parameters.h"
+#include "transport/datagram/engine.h"
+#include "transport/datagram/meeting.h"
 #include "transport/setup/page_choice.h"
 #include "transport/support/transfer.h"
 
@@ -197,5 +199,63 @@ TEST_F(GpuRunTest, AMessageIsOneCopyWhereverItBegins) {
   EXPECT_LE(wraps, kMessages / 4);
 }
 
+// Datagrams have pages of one engine, whatever their channels: those of a message follow each other all the
+// same, as far as others leave them together.
+TEST_F(GpuRunTest, PacketsOfAMessageAreFewCopiesAndFewPieces) {
+  constexpr size_t kBytes = 512 << 10, kPieces = 32;
+  constexpr int kMessages = 40;
+  setenv("SOFTVERBS_GPU_BATCH", "0", 1);  // a batch is one call, too; read with the first device
+  apply_settings({{"VERBENA_BOUNCE_BYTES", "64m"}});
+  const std::shared_ptr<NicRegistry> nics = take(NicRegistry::discover(), "devices");
+  const Nic& nic = *nics->find(0);
+  const auto engine = take(datagram::Engine::find(nic, nics, true), "an engine");
+  protocol::datagram::DatagramHandle address{};
+  const auto listener = take(datagram::Listener::open(engine, &address), "a listener");
+  const auto connector = take(datagram::Connector::start(engine, address), "a connector");
+  std::unique_ptr<datagram::SendEnd> sender;
+  std::unique_ptr<datagram::ReceiveEnd> receiver;
+  ASSERT_TRUE(poll_until([&] {
+    if (sender == nullptr) sender = take(connector->poll(), "a sender");
+    if (receiver == nullptr) receiver = take(listener->poll(true, 1), "a receiver");
+    return sender != nullptr && receiver != nullptr;
+  }));
+  UnpackDeviceHandle handle{};
+  ASSERT_TRUE(call("cuMemcpyDtoH_v2", static_cast<void*>(&handle),
+                   static_cast<unsigned long long>(reinterpret_cast<uintptr_t>(receiver->device_handle())),
+                   sizeof(handle)));
+  Memory memory(nic, kBytes);
+  int copies = 0;
+  for (int m = 0; m < kMessages; ++m) {
+    for (size_t i = 0; i < kBytes; ++i) memory.bytes()[i] = static_cast<std::byte>(i * 7 + (i >> 12) + m);
+    Request* receive = nullptr;
+    Request* send = nullptr;
+    const int before = count_calls();
+    bool is_sent = false, is_received = false;
+    uint64_t bytes = 0;
+    ASSERT_TRUE(poll_until([&] {
+      bool is_sound = true;
+      if (receive == nullptr)
+        is_sound = is_sound && receiver->post(memory.bytes().data(), kBytes, memory.registration(),
+                                              ReceiveClass::kUnpacked, &receive);
+      if (send == nullptr)
+        is_sound = is_sound && sender->post(memory.bytes().data(), kBytes, memory.registration(), &send);
+      if (send != nullptr && !is_sent)
+        is_sound = is_sound && sender->test(*static_cast<datagram::SendRequest*>(send), &is_sent);
+      if (receive != nullptr && !is_received)
+        is_sound = is_sound &&
+                   receiver->test(*static_cast<datagram::ReceiveRequest*>(receive), &is_received, &bytes);
+      EXPECT_TRUE(is_sound);
+      return is_sent && is_received;
+    }));
+    EXPECT_EQ(bytes, kBytes);
+    copies += count_calls() - before;
+    const auto slot = static_cast<uint64_t>(m % kUnpackQueueDepthSlots);
+    EXPECT_EQ(handle.meta->cnt[slot], kPieces);
+    EXPECT_EQ(std::memcmp(unpack(handle, slot, kBytes).data(), memory.bytes().data(), kBytes), 0)
+        << "message " << m;
+    ASSERT_TRUE(receiver->consume(*static_cast<datagram::ReceiveRequest*>(receive)));
+  }
+  EXPECT_LE(copies, 2 * kMessages) << "of " << kMessages << " messages, each of several packets";
+}
 }  // namespace
 }  // namespace verbena::transport

@@ -290,11 +290,20 @@ VERBENA_HOT_PATH Outcome ReceiveEnd::consume(ReceiveRequest& request) {
   return {};
 }
 
+// Each piece is one warp's, and costs it some time besides its bytes: so no more than keep all warps of a
+// block busy.
+static uint32_t choose_piece_bytes(uint64_t message_bytes) {
+  constexpr uint64_t kEnoughPieces = 32, kMostPieceBytes = 4 * kUnpackPageBytes;
+  const uint64_t pages = message_bytes / kEnoughPieces / kUnpackPageBytes;
+  return static_cast<uint32_t>(std::clamp(pages * kUnpackPageBytes, kUnpackPageBytes, kMostPieceBytes));
+}
+
 void ReceiveEnd::describe_page(ReceiveRequest& request, uint32_t offset, uint64_t target,
                                uint32_t length_bytes) {
   // No more pages are lent than the slot has room for.
   const uint32_t before = lending_->slots.pending(request.slot);
-  lending_->slots.append(request.slot, offset, target, length_bytes, kUnpackPageBytes);
+  lending_->slots.append(request.slot, offset, target, length_bytes,
+                         choose_piece_bytes(request.length_bytes));
   request.descriptors += lending_->slots.pending(request.slot) - before;
 }
 

@@ -19,7 +19,7 @@ inline constexpr uint32_t kMaxFormerRings = 20;
 static_assert(kMaxCqEntries <= 1u << kMaxFormerRings);
 inline constexpr uint32_t kMaxMessageBytes = 1u << 30;
 inline constexpr uint32_t kMaxDeviceMemoryBytes = 256 << 10;
-// A datagram is as long as the MTU at most, as on a wire; with this flag of ours in its request up to 64 KiB
+// A datagram is as long as the MTU at most, as on a wire; with this flag of ours in its request up to 128 KiB
 // behind a header, so that one copy to memory of a GPU carries much.
 inline constexpr uint32_t kMtuBytes = 4096, kMaxDatagramBytes = (128 << 10) + 24;
 inline constexpr uint32_t kSendLongDatagram = 1u << 30;

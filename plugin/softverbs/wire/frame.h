@@ -26,7 +26,7 @@
 namespace verbena::softverbs::wire {
 
 inline constexpr uint32_t kMagic = 0x57565331;  // also shows the byte order
-inline constexpr uint16_t kProtocolVersion = 5;
+inline constexpr uint16_t kProtocolVersion = 6;
 inline constexpr uint32_t kMaxStreams = 16;
 inline constexpr uint32_t kMaxFrameBytes = 1 << 20;
 inline constexpr uint32_t kAtomicBytes = 16;  // the payload of an atomic request: compare_add, swap

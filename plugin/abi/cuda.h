@@ -56,6 +56,17 @@ struct CUmemcpyAttributes {
   unsigned flags;
 };
 
+// Of its variants, the one that writes a value.
+struct CUstreamBatchMemOpParams {
+  int operation;
+  CUdeviceptr address;
+  unsigned long long value64;
+  unsigned flags;
+  CUdeviceptr alias;
+  unsigned long long padding;
+};
+static_assert(sizeof(CUstreamBatchMemOpParams) == 48);
+
 struct CUmulticastObjectProp {
   unsigned numDevices;
   size_t size;
@@ -95,6 +106,7 @@ inline constexpr unsigned CU_MEMORYTYPE_DEVICE = 2;
 inline constexpr unsigned CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE = 1;
 inline constexpr int CU_MEMCPY_SRC_ACCESS_ORDER_STREAM = 1;
 inline constexpr int CU_STREAM_CAPTURE_MODE_RELAXED = 2;
+inline constexpr int CU_STREAM_MEM_OP_WRITE_VALUE_64 = 5;
 inline constexpr int CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION = 4;
 inline constexpr int CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION = 6;
 inline constexpr int CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8;
@@ -204,8 +216,8 @@ enum CUdevice_attribute : int {
   X(cuMulticastGetGranularity, (size_t * bytes, const CUmulticastObjectProp* shape, int option))            \
   X(cuStreamCreate, (CUstream * stream, unsigned flags))                                                    \
   X(cuStreamCreateWithPriority, (CUstream * stream, unsigned flags, int priority))                          \
-  X(cuStreamWriteValue64_v2,                                                                                \
-    (CUstream stream, CUdeviceptr address, unsigned long long value, unsigned flags))                       \
+  X(cuStreamBatchMemOp_v2,                                                                                  \
+    (CUstream stream, unsigned count, CUstreamBatchMemOpParams* operations, unsigned flags))                \
   X(cuStreamQuery, (CUstream stream))                                                                       \
   X(cuStreamSynchronize, (CUstream stream))                                                                 \
   X(cuStreamDestroy_v2, (CUstream stream))                                                                  \

@@ -3,15 +3,15 @@
 #include <sched.h>
 
 #include "softverbs/clock.h"
-#include "softverbs/gpu_copy.h"
+#include "softverbs/gpu_service.h"
 #include "softverbs/queue_pair.h"
 
 namespace verbena::softverbs {
 namespace {
 
-// A lock among all atomic operations on one process's memory, in whichever process they run. The lock word
-// names its holder, so that another process can take the lock over if the holder was killed. That is safe:
-// the holder's only change is its last write.
+// A lock among all atomic operations on one process's host memory, in whichever process they run. The lock
+// word names its holder, so that another process can take the lock over if the holder was killed. That is
+// safe: the holder's only change is its last write.
 class AtomicTurn {
  public:
   AtomicTurn(Process& process, Segment& segment)
@@ -38,58 +38,74 @@ class AtomicTurn {
   const uint32_t mine_;
 };
 
-uint64_t compute(const SendRequest& request, uint64_t present) {
-  if (request.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) return present + request.compare_add;
-  return present == request.compare_add ? request.swap : present;
+WordChange name_change(const Operation& op) {
+  const SendRequest& request = *op.request;
+  const bool is_swap = request.opcode == IBV_WR_ATOMIC_CMP_AND_SWP;
+  WordChange change{0, 0, is_swap, request.compare_add, request.swap};
+  change.address = reinterpret_cast<uint64_t>(op.remote.pieces[0].iov_base);
+  change.gpu = op.remote.gpus[0];
+  return change;
 }
 
-// Copies the word as a short message would be copied.
-Outcome move_staged(const Operation& op, ibv_wr_opcode opcode, uint64_t* value,
-                    const std::function<void()>& once_begun) {
-  SendRequest request = *op.request;
-  request.opcode = opcode;
-  Operation part;
-  part.qp = op.qp;
-  part.request = &request;
-  part.peer = op.peer;
-  part.target = op.target;
-  part.local.add(reinterpret_cast<uint64_t>(value), sizeof(*value), 0, 0);
-  part.remote = op.remote;
-  part.bytes = sizeof(*value);
-  return copy_staged(part, once_begun);
-}
-
-GpuWord reach_host(const Operation& op) {
+Outcome change_host_word(const Operation& op, uint64_t& before) {
   const int pid = op.peer->is_self ? 0 : op.peer->pid;
-  const auto explain = [](int error) { return error == 0 ? Outcome{} : explain_copy_error(error); };
-  return {[=, &op](uint64_t* value) {
-            return explain(read_pieces(pid, op.remote.pieces, {{value, sizeof(*value)}}));
-          },
-          [=, &op](uint64_t* value) {
-            return explain(write_pieces(pid, op.remote.pieces, {{value, sizeof(*value)}}));
-          }};
+  const AtomicTurn turn(*Process::get(), *op.peer->segment);
+  if (const int error = read_pieces(pid, op.remote.pieces, {{&before, sizeof(before)}}); error != 0)
+    return explain_copy_error(error);
+  uint64_t after = name_change(op).apply_to(before);
+  const int error = write_pieces(pid, op.remote.pieces, {{&after, sizeof(after)}});
+  return error == 0 ? Outcome{} : explain_copy_error(error);
 }
 
 }  // namespace
 
-GpuWord stage_word(const Operation& op, const std::function<void()>& once_loading) {
-  return {[&](uint64_t* value) { return move_staged(op, IBV_WR_RDMA_READ, value, once_loading); },
-          [&](uint64_t* value) { return move_staged(op, IBV_WR_RDMA_WRITE, value, {}); }};
+Outcome execute_atomic(Operation& op) {
+  if (op.local.has_gpu) return {Step::kFail, IBV_WC_LOC_PROT_ERR};
+  if (op.remote.has_gpu) {
+    while (!begin_change(op)) sched_yield();
+    while (!end_change(op, Permission::kGranted)) sched_yield();
+    return op.outcome;
+  }
+  uint64_t before = 0;
+  const Outcome outcome = change_host_word(op, before);
+  if (outcome.step == Step::kDone) write_pieces(0, op.local.pieces, {{&before, sizeof(before)}});
+  return outcome;
 }
 
-Outcome execute_atomic(Operation& op, const GpuWord& gpu_word, const std::function<bool()>& is_due) {
-  if (op.local.has_gpu) return {Step::kFail, IBV_WC_LOC_PROT_ERR};
-  const GpuWord word = op.remote.has_gpu ? gpu_word : reach_host(op);
-  uint64_t present = 0;
-  {
-    const AtomicTurn turn(*Process::get(), *op.peer->segment);
-    if (const Outcome loaded = word.load(&present); loaded.step != Step::kDone) return loaded;
-    if (!is_due()) return {Step::kFail, IBV_WC_WR_FLUSH_ERR};
-    uint64_t next = compute(*op.request, present);
-    if (const Outcome stored = word.store(&next); stored.step != Step::kDone) return stored;
+bool begin_change(Operation& op) {
+  if (!submit(*op.peer, name_change(op), op.change_request)) return false;
+  op.change = Change::kAsked;
+  return true;
+}
+
+bool end_change(Operation& op, Permission permission, const Operation* carried) {
+  if (op.change == Change::kAsked && permission == Permission::kGranted) {
+    CarriedWords words;
+    if (carried != nullptr) {
+      words.address = reinterpret_cast<uint64_t>(carried->remote.pieces[0].iov_base);
+      words.gpu = carried->remote.gpus[0];
+      words.count = static_cast<uint32_t>(carried->bytes / sizeof(uint64_t));
+      words.words = carried->carried;
+    }
+    open_gate(*op.peer, op.change_request, words);
+    op.change = Change::kAllowed;
+  } else if (op.change == Change::kAsked && permission == Permission::kDenied) {
+    withdraw(*op.peer, op.change_request);
+    op.change = Change::kWithdrawn;
   }
-  write_pieces(0, op.local.pieces, {{&present, sizeof(present)}});
-  return {};
+  uint64_t before = 0;
+  const ServiceState state = look_at_request(*op.peer, op.change_request, &before);
+  if (state == ServiceState::kBusy) return false;
+  op.outcome = {};
+  if (state == ServiceState::kDone) {
+    write_pieces(0, op.local.pieces, {{&before, sizeof(before)}});
+  } else if (op.change == Change::kWithdrawn) {
+    op.outcome = {Step::kFail, IBV_WC_WR_FLUSH_ERR};
+  } else {
+    const bool is_dead = op.peer->dead.load(std::memory_order_acquire);
+    op.outcome = {Step::kFail, is_dead ? IBV_WC_RETRY_EXC_ERR : IBV_WC_REM_OP_ERR};
+  }
+  return true;
 }
 
 }  // namespace verbena::softverbs

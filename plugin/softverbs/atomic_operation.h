@@ -1,23 +1,22 @@
 #pragma once
 
-#include <functional>
-
 #include "softverbs/operation.h"
 
 namespace verbena::softverbs {
 
-// Loads a word of GPU memory into *value, or stores *value there.
-struct GpuWord {
-  std::function<Outcome(uint64_t* value)> load, store;
-};
-// Accesses the word of op.remote through staging memory; `once_loading` is called when the load is on its
-// way. For worker threads only.
-GpuWord stage_word(const Operation& op, const std::function<void()>& once_loading);
-
 // A compare-and-swap or fetch-and-add on eight aligned bytes of the peer; the former value goes to op.local,
 // which is host memory. Atomic among all such operations on the peer's memory, but not with atomics that a
-// GPU or CPU executes on the same word: those may be lost. `is_due` is asked once the word is loaded and
-// returns when it may be stored, or false: then nothing has happened, and the outcome says nothing.
-Outcome execute_atomic(Operation& op, const GpuWord& gpu_word, const std::function<bool()>& is_due);
+// GPU or CPU executes on the same word: those may be lost.
+
+// To the end. All earlier requests must be complete.
+Outcome execute_atomic(Operation& op);
+
+// In GPU memory, in two steps: its owner prepares the change, and makes it once it is granted. False while
+// the owner has no room for another one.
+bool begin_change(Operation& op);
+enum class Permission { kNotYet, kGranted, kDenied };
+// To be called again until it is true: op.outcome then says what came of it. What was granted once, is.
+// `carried`: a write whose words are stored with the change, or null.
+bool end_change(Operation& op, Permission permission, const Operation* carried = nullptr);
 
 }  // namespace verbena::softverbs

@@ -12,4 +12,11 @@ inline uint64_t read_clock_ns() {
   return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000ull + static_cast<uint64_t>(now.tv_nsec);
 }
 
+// In loops that wait: what shares the core goes on faster.
+inline void pause_briefly() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
 }  // namespace verbena::softverbs

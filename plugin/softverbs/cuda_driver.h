@@ -21,7 +21,8 @@ using namespace ::verbena::cuda;  // NVIDIA's names
   X(cuMemAddressFree) X(cuMemMap) X(cuMemUnmap) X(cuMemSetAccess)
 // Null where the driver has none.
 #define SOFTVERBS_CUDA_OPTIONAL(X)                                                                           \
-  X(cuCtxCreate_v2) X(cuMemcpyBatchAsync) X(cuMemRetainAllocationHandle) X(cuStreamWriteValue64_v2)
+  X(cuCtxCreate_v2) X(cuMemcpyBatchAsync) X(cuMemRetainAllocationHandle) X(cuStreamBatchMemOp_v2)            \
+  X(cuMemHostGetDevicePointer_v2)
 // clang-format on
 
 struct Driver {

@@ -1,6 +1,7 @@
 #include "softverbs/gpu_copy.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "softverbs/gpu_import.h"
 #include "softverbs/queue_pair.h"
@@ -92,6 +93,57 @@ bool start_gpu_copies(Operation& op) {
   issue(*lane, op, op.local.pieces, remote);
   op.lane_last = lane->ticket();
   return true;
+}
+
+bool can_be_carried(const Operation& write, const Operation& change) {
+  constexpr uint64_t kWord = sizeof(uint64_t);
+  if (!write.remote.has_gpu || write.local.pieces.size() != 1 || write.remote.pieces.size() != 1)
+    return false;
+  if (write.bytes % kWord != 0 || write.bytes > kCarriedWords * kWord) return false;
+  if (reinterpret_cast<uint64_t>(write.remote.pieces[0].iov_base) % kWord != 0) return false;
+  Segment& segment = *write.peer->segment;
+  return segment.gpu(write.remote.gpus[0] - 1).context == segment.gpu(change.remote.gpus[0] - 1).context;
+}
+
+bool reserve_carried(Operation& write) {
+  write.lane = write.local.has_gpu ? choose_lane(write) : nullptr;
+  if (write.local.has_gpu && write.lane == nullptr) return false;
+  write.carried = Process::get()->staging[write.qp->device].take_words();
+  return write.carried != nullptr;
+}
+
+void load_carried(Operation& write) {
+  write.carried_looks = 0;
+  write.is_carried_loaded = write.lane == nullptr;
+  if (write.is_carried_loaded) {
+    memcpy(write.carried, write.local.pieces[0].iov_base, write.bytes);
+    return;
+  }
+  std::fill_n(write.carried, write.bytes / sizeof(uint64_t), kNotLoaded);
+  const uint64_t from = reinterpret_cast<uint64_t>(write.local.pieces[0].iov_base);
+  const uint64_t to = reinterpret_cast<uint64_t>(write.carried);
+  write.lane_first = write.lane->ticket();
+  write.lane->copy({to, from, write.bytes, to});
+  write.lane_last = write.lane->ticket();
+  write.lane->issue_pending();
+}
+
+LaneState look_at_carried(Operation& write) {
+  if (write.is_carried_loaded) return LaneState::kDone;
+  const volatile uint64_t* const words = write.carried;
+  const auto end = words + write.bytes / sizeof(uint64_t);
+  LaneState state = LaneState::kDone;
+  if (std::any_of(words, end, [](uint64_t word) { return word == kNotLoaded; })) {
+    const bool asks = ++write.carried_looks % kLooksPerQuery == 0;
+    state = asks ? write.lane->look(write.lane_first, write.lane_last) : LaneState::kBusy;
+  }
+  write.is_carried_loaded = state == LaneState::kDone;
+  return state;
+}
+
+void drop_carried(Operation& write) {
+  Process::get()->staging[write.qp->device].give_back(write.carried);
+  write.carried = nullptr;
 }
 
 LaneState look_at_lane(Operation& op) {

@@ -13,6 +13,18 @@ namespace verbena::softverbs {
 bool start_gpu_copies(Operation& op);
 LaneState look_at_lane(Operation& op);
 
+// Whether the owner can store a write's words together with the change behind it, so that nobody waits for a
+// copy.
+bool can_be_carried(const Operation& write, const Operation& change);
+// Takes memory for them; false while there is none. Workers only.
+bool reserve_carried(Operation& write);
+// Begins to load them there.
+void load_carried(Operation& write);
+// Whether the words are loaded.
+LaneState look_at_carried(Operation& write);
+// Gives the memory of the words back.
+void drop_carried(Operation& write);
+
 // Copies through staging memory in pinned chunks, to the end; `once_begun` is called when the first chunk is
 // on its way. Workers only.
 Outcome copy_staged(Operation& op, const std::function<void()>& once_begun = {});

@@ -1,6 +1,7 @@
 #include "softverbs/gpu_lane.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "softverbs/config.h"
@@ -115,16 +116,28 @@ void GpuLane::issue_pending() {
   pending_bytes_ = 0;
 }
 
-bool GpuLane::store_word(uint64_t to, uint64_t value) {
+bool GpuLane::store_words(std::span<const WordStore> words) {
   issue_pending();
   const cuda::Use use;
-  if (driver_.cuStreamWriteValue64_v2 == nullptr || !use) return false;
+  if (driver_.cuStreamBatchMemOp_v2 == nullptr || !use || words.size() > kMostStores) return false;
   cuda::enter(driver_, context_);
-  constexpr unsigned kBehindAllBefore = 0;
-  if (driver_.cuStreamWriteValue64_v2(stream_, to, value, kBehindAllBefore) != cuda::CUDA_SUCCESS)
-    return false;
+  std::array<cuda::CUstreamBatchMemOpParams, kMostStores + 1> stores{};
+  unsigned count = 0;
+  for (const WordStore& word : words)
+    stores[count++] = {cuda::CU_STREAM_MEM_OP_WRITE_VALUE_64, word.to, word.value, 0, 0, 0};
+  if (told_ != nullptr)
+    stores[count++] = {cuda::CU_STREAM_MEM_OP_WRITE_VALUE_64, told_there_, issued_ + 1, 0, 0, 0};
+  if (driver_.cuStreamBatchMemOp_v2(stream_, count, stores.data(), 0) != cuda::CUDA_SUCCESS) return false;
   ++issued_;
+  if (told_ == nullptr) return true;
+  fences_.push_back({nullptr, issued_});
+  recorded_ = issued_;
   return true;
+}
+
+void GpuLane::tell_stores_at(const uint64_t* here, uint64_t there) {
+  told_ = here;
+  told_there_ = there;
 }
 
 // Its event at once too: whoever looks later finds it over.
@@ -146,14 +159,18 @@ cuda::CUevent GpuLane::take_event() {
   return event;
 }
 
+cuda::CUevent GpuLane::record_event() {
+  const cuda::CUevent event = take_event();
+  if (event != nullptr && driver_.cuEventRecord(event, stream_) == cuda::CUDA_SUCCESS) return event;
+  is_broken_ = true;
+  return nullptr;
+}
+
 bool GpuLane::record() {
   if (recorded_ == issued_) return true;
   issue_pending();
-  const cuda::CUevent event = take_event();
-  if (event == nullptr || driver_.cuEventRecord(event, stream_) != cuda::CUDA_SUCCESS) {
-    is_broken_ = true;
-    return false;
-  }
+  const cuda::CUevent event = record_event();
+  if (event == nullptr) return false;
   fences_.push_back({event, issued_});
   recorded_ = issued_;
   return true;
@@ -163,35 +180,33 @@ LaneState GpuLane::look(uint64_t first, uint64_t last) {
   const cuda::Use use;
   if (!use) return LaneState::kBroken;
   cuda::enter(driver_, context_);
-  if (is_broken_ || !record()) return LaneState::kBroken;
+  if (is_broken_ || (last > recorded_ && !record())) return LaneState::kBroken;
   pass_fences(last);
   if (is_broken_) return LaneState::kBroken;
   if (done_ < last) return LaneState::kBusy;
   return !refused_.empty() && has_refused(first, last) ? LaneState::kBroken : LaneState::kDone;
 }
 
+// A stream that has failed tells nothing any more, an event does.
+bool GpuLane::has_passed(Fence& fence) {
+  constexpr uint32_t kMostLooks = 4096;
+  if (fence.event == nullptr) {
+    if (*told_ >= fence.ticket) return true;
+    if (++fence.looks < kMostLooks || (fence.event = record_event()) == nullptr) return false;
+  }
+  const cuda::CUresult result = driver_.cuEventQuery(fence.event);
+  is_broken_ = is_broken_ || (result != cuda::CUDA_SUCCESS && result != cuda::CUDA_ERROR_NOT_READY);
+  return result == cuda::CUDA_SUCCESS;
+}
+
 // What is done, until the ticket is, or something is not.
 void GpuLane::pass_fences(uint64_t ticket) {
   while (done_ < ticket && !fences_.empty()) {
-    const cuda::CUresult result = driver_.cuEventQuery(fences_.front().event);
-    if (result == cuda::CUDA_ERROR_NOT_READY) return;
-    if (result != cuda::CUDA_SUCCESS) {
-      is_broken_ = true;
-      return;
-    }
+    if (!has_passed(fences_.front())) return;
     done_ = fences_.front().ticket;
-    free_events_.push_back(fences_.front().event);
+    if (fences_.front().event != nullptr) free_events_.push_back(fences_.front().event);
     fences_.pop_front();
   }
-}
-
-bool GpuLane::has_ended(uint64_t ticket) {
-  if (done_ >= ticket) return true;
-  const cuda::Use use;
-  if (!use || is_broken_) return false;
-  cuda::enter(driver_, context_);
-  pass_fences(ticket);
-  return done_ >= ticket;
 }
 
 bool GpuLane::has_refused(uint64_t first, uint64_t last) {

@@ -136,7 +136,11 @@ int GpuMemory::attach(uint64_t address, uint64_t bytes, uint32_t& gpu) {
   if (allocation.context == nullptr) return EFAULT;
   if (const int error = add(allocation, gpu); error != 0) return error;
   const cuda::Scope scope(driver, allocation.context);
-  publish(driver, facts, is_whole, Process::get()->segment().gpu(gpu - 1));
+  SharedGpu& shared = Process::get()->segment().gpu(gpu - 1);
+  auto known = std::find(contexts_.begin(), contexts_.end(), allocation.context);
+  if (known == contexts_.end()) known = contexts_.insert(known, allocation.context);
+  shared.context = static_cast<uint32_t>(known - contexts_.begin());
+  publish(driver, facts, is_whole, shared);
   return 0;
 }
 

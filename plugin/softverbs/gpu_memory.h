@@ -39,6 +39,7 @@ class GpuMemory {
   std::mutex mutex_;
   std::array<GpuAllocation, kGpuCount> allocations_;  // users == 0: free
   uint32_t high_water_ = 0;
+  std::vector<cuda::CUcontext> contexts_;  // that there have been
   std::atomic<bool> is_any_registered_{false};
 };
 

@@ -10,17 +10,24 @@
 #include <csignal>
 #include <set>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "softverbs/clock.h"
 #include "softverbs/config.h"
 #include "softverbs/gpu_lane.h"
+#include "softverbs/gpu_words.h"
 
 namespace verbena::softverbs {
 namespace {
 
 // free --claim (CAS)--> claimed --> ready --> (owner) done or failed --> free
 enum class RequestState : uint32_t { kFree, kClaimed, kReady, kDone, kFailed };
+
+// A value that is known spares a load, as long as peers add without a pause. What else writes the word then,
+// such as a peer's plain write, is not overlooked for longer.
+constexpr uint64_t kKnownNs = 50'000;
+constexpr uint64_t kOrphanCheckNs = 10'000'000;
 
 uint64_t make_request_word(RequestState state, uint32_t claimer) {
   return uint64_t{claimer} << 8 | static_cast<uint64_t>(state);
@@ -41,14 +48,18 @@ void wait_for_doorbell(std::atomic<uint32_t>& doorbell, uint32_t seen, uint64_t 
 // The owner's thread.
 class GpuService {
  public:
-  explicit GpuService(Process& process) : process_(process), table_(process.segment().gpu_service()) {}
+  GpuService(Process& process, cuda::CUcontext context)
+      : process_(process), table_(process.segment().gpu_service()), words_(*cuda::find_driver(), context) {}
   void work();
 
  private:
   struct Active {
     GpuRequest* request;
     GpuLane* lane;
-    uint64_t first, last;  // tickets
+    uint64_t first, last;     // tickets
+    GpuWord* word = nullptr;  // that is to be changed; null once it is
+    WordChange change{};
+    uint64_t began_ns = 0, next_check_ns = 0;
   };
   // What a peer asks for, read once: it may write on.
   struct CopyJob {
@@ -60,10 +71,16 @@ class GpuService {
     bool is_staged() const;
   };
   void start(GpuRequest& request, uint64_t word);
-  bool start_copy(GpuRequest& request, Peer& peer);
+  GpuLane* enter_lane(uint64_t address, uint64_t bytes, uint32_t gpu);
+  bool start_copy(GpuRequest& request, uint32_t claimer);
+  bool start_change(GpuRequest& request);
   void pin(const CopyJob& job, Peer& peer);
   bool start_ready();
   void finish_active();
+  bool is_over(Active& active);
+  bool is_orphan(Active& active, uint32_t gate);
+  bool is_reloaded(const Active& active);
+  bool change_word(Active& active);
   void free_orphans();
   void answer(GpuRequest& request, bool is_done);
 
@@ -71,6 +88,7 @@ class GpuService {
   GpuServiceTable& table_;
   std::vector<Active> active_;
   std::set<std::pair<Peer*, uint64_t>> pinned_;  // staging blocks that CUDA knows
+  GpuWords words_;
 };
 
 void GpuService::work() {
@@ -85,7 +103,10 @@ void GpuService::work() {
     finish_active();
     const uint64_t now_ns = read_clock_ns();
     if (has_started || !active_.empty()) last_work_ns = now_ns;
-    if (now_ns - last_work_ns < spin_ns) continue;
+    if (now_ns - last_work_ns < spin_ns) {
+      pause_briefly();
+      continue;
+    }
     free_orphans();
     // Whoever counts a request after this wakes us; who counted one before has changed the doorbell.
     table_.is_asleep.store(1);
@@ -108,8 +129,9 @@ bool GpuService::start_ready() {
 }
 
 void GpuService::start(GpuRequest& request, uint64_t word) {
-  Peer* peer = process_.find_peer(make_qp_number(get_claimer(word) >> 12, 0));
-  if (peer == nullptr || !start_copy(request, *peer)) answer(request, false);
+  const uint32_t kind = static_cast<const volatile uint32_t&>(request.kind);
+  const bool is_change = kind == kGpuAdd || kind == kGpuSwap;
+  if (!(is_change ? start_change(request) : start_copy(request, get_claimer(word)))) answer(request, false);
 }
 
 // In the peer's segment, as is the block that is pinned for it: sums that overflow do not pass.
@@ -128,29 +150,33 @@ GpuService::CopyJob::CopyJob(const GpuRequest& request) {
   stage_block = asked.stage_block;
   stage_block_bytes = asked.stage_block_bytes;
   gpu = asked.gpu;
-  is_write = asked.is_write != 0;
+  is_write = asked.kind == kGpuWrite;
 }
 
-bool GpuService::start_copy(GpuRequest& request, Peer& peer) {
-  const CopyJob job(request);
-  if (job.gpu == 0 || job.gpu > kGpuCount) return false;
-  const GpuAllocation& allocation = process_.gpu_memory.get(job.gpu);
-  const bool is_inside = job.address >= allocation.base && job.bytes <= allocation.bytes &&
-                         job.address - allocation.base <= allocation.bytes - job.bytes && job.is_staged();
-  const cuda::Driver& driver = *cuda::find_driver();
-  GpuLane* lane = process_.service_lanes.find(allocation.context);
+// nullptr unless all of it is registered. Afterwards its context is current.
+GpuLane* GpuService::enter_lane(uint64_t address, uint64_t bytes, uint32_t gpu) {
+  if (gpu == 0 || gpu > kGpuCount) return nullptr;
+  const bool is_in_use = process_.segment().gpu(gpu - 1).life.load(std::memory_order_acquire) % 2 != 0;
+  if (!is_in_use) return nullptr;
+  const GpuAllocation& allocation = process_.gpu_memory.get(gpu);
+  const bool is_inside = address >= allocation.base && bytes <= allocation.bytes &&
+                         address - allocation.base <= allocation.bytes - bytes;
+  GpuLane* lane = is_inside ? process_.service_lanes.find(allocation.context) : nullptr;
   const cuda::Use use;
-  if (!is_inside || lane == nullptr || !use) return false;
-  cuda::enter(driver, allocation.context);
-  pin(job, peer);
-  const uint64_t stage = reinterpret_cast<uint64_t>(peer.segment->at<uint8_t>(job.stage));
+  if (lane == nullptr || !use) return nullptr;
+  cuda::enter(*cuda::find_driver(), allocation.context);
+  return lane;
+}
+
+bool GpuService::start_copy(GpuRequest& request, uint32_t claimer) {
+  Peer* const peer = process_.find_peer(make_qp_number(claimer >> 12, 0));
+  const CopyJob job(request);
+  GpuLane* lane = job.is_staged() ? enter_lane(job.address, job.bytes, job.gpu) : nullptr;
+  if (peer == nullptr || lane == nullptr) return false;
+  pin(job, *peer);
+  const uint64_t stage = reinterpret_cast<uint64_t>(peer->segment->at<uint8_t>(job.stage));
   const uint64_t first = lane->ticket();
-  const bool is_word =
-      job.bytes == sizeof(uint64_t) && job.address % sizeof(uint64_t) == 0 && stage % sizeof(uint64_t) == 0;
-  if (job.is_write && is_word &&
-      lane->store_word(job.address, *reinterpret_cast<const volatile uint64_t*>(stage))) {
-    // It is under way.
-  } else if (job.is_write) {
+  if (job.is_write) {
     lane->copy({job.address, stage, job.bytes, job.stage});
   } else {
     lane->copy({stage, job.address, job.bytes, job.stage});
@@ -159,19 +185,91 @@ bool GpuService::start_copy(GpuRequest& request, Peer& peer) {
   return true;
 }
 
+bool GpuService::start_change(GpuRequest& request) {
+  const volatile GpuRequest& asked = request;
+  const WordChange change{asked.address, asked.gpu, asked.kind == kGpuSwap, asked.operand, asked.swap};
+  if (change.address % sizeof(uint64_t) != 0) return false;
+  GpuLane* lane = enter_lane(change.address, sizeof(uint64_t), change.gpu);
+  if (lane == nullptr) return false;
+  const uint64_t now_ns = read_clock_ns();
+  active_.push_back(
+      {&request, lane, 0, 0, &words_.enter(change.address, *lane), change, now_ns, now_ns + kOrphanCheckNs});
+  return true;
+}
+
 // Copies from memory that CUDA does not know are correct too, but slow: a refusal is no failure.
 void GpuService::pin(const CopyJob& job, Peer& peer) {
-  if (peer.is_self || !pinned_.insert({&peer, job.stage_block}).second) return;
+  const cuda::Use use;
+  if (!use || peer.is_self || !pinned_.insert({&peer, job.stage_block}).second) return;
   cuda::find_driver()->cuMemHostRegister_v2(peer.segment->at<uint8_t>(job.stage_block), job.stage_block_bytes,
                                             cuda::CU_MEMHOSTREGISTER_PORTABLE);
 }
 
 void GpuService::finish_active() {
-  std::erase_if(active_, [this](const Active& active) {
-    const LaneState state = active.lane->look(active.first, active.last);
-    if (state != LaneState::kBusy) answer(*active.request, state == LaneState::kDone);
-    return state != LaneState::kBusy;
-  });
+  std::erase_if(active_, [this](Active& active) { return is_over(active); });
+}
+
+bool GpuService::is_over(Active& active) {
+  if (active.word != nullptr) {
+    const LaneState state = words_.look(*active.word);
+    if (state == LaneState::kBusy) return false;
+    const uint32_t gate = active.request->gate.load(std::memory_order_acquire);
+    if (state == LaneState::kBroken || gate == kGateWithdrawn || is_orphan(active, gate)) {
+      words_.leave(*active.word);
+      answer(*active.request, false);
+      return true;
+    }
+    if (gate == kGateClosed || is_reloaded(active)) return false;
+    const bool is_changed = change_word(active);
+    words_.leave(*std::exchange(active.word, nullptr));
+    if (!is_changed) {
+      answer(*active.request, false);
+      return true;
+    }
+  }
+  const LaneState state = active.lane->look(active.first, active.last);
+  if (state != LaneState::kBusy) answer(*active.request, state == LaneState::kDone);
+  return state != LaneState::kBusy;
+}
+
+// Whether the peer has died before it opened the gate.
+bool GpuService::is_orphan(Active& active, uint32_t gate) {
+  const uint64_t now_ns = gate == kGateClosed ? read_clock_ns() : 0;
+  if (now_ns < active.next_check_ns) return false;
+  active.next_check_ns = now_ns + kOrphanCheckNs;
+  return process_.is_claimer_dead(get_claimer(active.request->word.load()));
+}
+
+// Whether the value is too old, so that a load has begun.
+bool GpuService::is_reloaded(const Active& active) {
+  GpuWord& word = *active.word;
+  const bool is_old = word.load_began_ns < active.began_ns &&
+                      (active.change.is_swap || read_clock_ns() - word.load_began_ns > kKnownNs);
+  if (is_old) words_.load(word);
+  return is_old;
+}
+
+// False when what it carries may not be stored: then nothing is.
+bool GpuService::change_word(Active& active) {
+  const volatile GpuRequest& asked = *active.request;
+  const uint64_t address = asked.carried_address;
+  const uint32_t count = asked.carried_words, gpu = asked.carried_gpu;
+  const bool may_carry = count <= kCarriedWords && address % sizeof(uint64_t) == 0 &&
+                         enter_lane(address, count * sizeof(uint64_t), gpu) == active.lane;
+  if (count != 0 && !may_carry) return false;
+  std::array<WordStore, GpuWords::kMostStores> stores{};
+  size_t stored = 0;
+  for (; stored < count; ++stored)
+    stores[stored] = {address + stored * sizeof(uint64_t), asked.carried[stored]};
+  GpuWord& word = *active.word;
+  const uint64_t before = std::exchange(word.value, active.change.apply_to(word.value));
+  if (word.value != before) stores[stored++] = {word.address, word.value};
+  active.first = active.lane->ticket();
+  words_.store(*active.lane, std::span(stores).first(stored),
+               static_cast<uint32_t>(active.request - table_.requests));
+  active.last = active.lane->ticket();
+  active.request->before = before;
+  return true;
 }
 
 void GpuService::answer(GpuRequest& request, bool is_done) {
@@ -194,9 +292,9 @@ void GpuService::free_orphans() {
 bool start_gpu_service(cuda::CUcontext context) {
   Process& process = *Process::get();
   if (!process.service_lanes.prepare(*cuda::find_driver(), context)) return false;
-  std::call_once(process.gpu_service_once, [&process] {
+  std::call_once(process.gpu_service_once, [&process, context] {
     if (process.segment().commit(process.segment().gpu_service()) != 0) return;
-    auto* service = new GpuService(process);
+    auto* service = new GpuService(process, context);
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -206,37 +304,80 @@ bool start_gpu_service(cuda::CUcontext context) {
   return true;
 }
 
-bool submit(Peer& owner, const StagedCopy& copy, uint32_t& request) {
+namespace {
+
+// One of [request, end); nullptr while all are in use.
+GpuRequest* claim(Peer& owner, uint32_t& request, uint32_t end) {
   GpuServiceTable& table = owner.segment->gpu_service();
-  const uint32_t claimer = Process::get()->claimer();
-  for (request = 0; request < kGpuRequests; ++request) {
-    GpuRequest& slot = table.requests[request];
+  const uint64_t claimed = make_request_word(RequestState::kClaimed, Process::get()->claimer());
+  for (; request < end; ++request) {
     uint64_t free_word = make_request_word(RequestState::kFree, 0);
-    if (!slot.word.compare_exchange_strong(free_word, make_request_word(RequestState::kClaimed, claimer)))
-      continue;
-    slot.address = copy.address;
-    slot.bytes = copy.bytes;
-    slot.gpu = copy.gpu;
-    slot.is_write = copy.is_write ? 1 : 0;
-    slot.stage = copy.stage;
-    slot.stage_block = copy.stage_block;
-    slot.stage_block_bytes = copy.stage_block_bytes;
-    slot.word.store(make_request_word(RequestState::kReady, claimer), std::memory_order_release);
-    table.doorbell.fetch_add(1);
-    if (table.is_asleep.load() != 0) {
-      syscall(SYS_futex, reinterpret_cast<uint32_t*>(&table.doorbell), FUTEX_WAKE, INT_MAX, nullptr, nullptr,
-              0);
-    }
-    return true;
+    if (table.requests[request].word.compare_exchange_strong(free_word, claimed))
+      return &table.requests[request];
   }
-  return false;
+  return nullptr;
 }
 
-ServiceState look_at_request(Peer& owner, uint32_t request) {
+void hand_over(Peer& owner, GpuRequest& slot) {
+  GpuServiceTable& table = owner.segment->gpu_service();
+  slot.word.store(make_request_word(RequestState::kReady, Process::get()->claimer()),
+                  std::memory_order_release);
+  table.doorbell.fetch_add(1);
+  if (table.is_asleep.load() != 0)
+    syscall(SYS_futex, reinterpret_cast<uint32_t*>(&table.doorbell), FUTEX_WAKE, INT_MAX, nullptr, nullptr,
+            0);
+}
+
+}  // namespace
+
+bool submit(Peer& owner, const StagedCopy& copy, uint32_t& request) {
+  request = 0;
+  GpuRequest* const slot = claim(owner, request, kGpuCopies);
+  if (slot == nullptr) return false;
+  slot->kind = copy.is_write ? kGpuWrite : kGpuRead;
+  slot->gpu = copy.gpu;
+  slot->address = copy.address;
+  slot->bytes = copy.bytes;
+  slot->stage = copy.stage;
+  slot->stage_block = copy.stage_block;
+  slot->stage_block_bytes = copy.stage_block_bytes;
+  hand_over(owner, *slot);
+  return true;
+}
+
+bool submit(Peer& owner, const WordChange& change, uint32_t& request) {
+  request = kGpuCopies;
+  GpuRequest* const slot = claim(owner, request, kGpuRequests);
+  if (slot == nullptr) return false;
+  slot->gate.store(kGateClosed, std::memory_order_relaxed);
+  slot->kind = change.is_swap ? kGpuSwap : kGpuAdd;
+  slot->gpu = change.gpu;
+  slot->address = change.address;
+  slot->operand = change.operand;
+  slot->swap = change.swap;
+  hand_over(owner, *slot);
+  return true;
+}
+
+void open_gate(Peer& owner, uint32_t request, const CarriedWords& carried) {
+  GpuRequest& slot = owner.segment->gpu_service().requests[request];
+  slot.carried_address = carried.address;
+  slot.carried_gpu = carried.gpu;
+  slot.carried_words = carried.count;
+  std::copy_n(carried.words, carried.count, slot.carried);
+  slot.gate.store(kGateOpen, std::memory_order_release);
+}
+
+void withdraw(Peer& owner, uint32_t request) {
+  owner.segment->gpu_service().requests[request].gate.store(kGateWithdrawn, std::memory_order_release);
+}
+
+ServiceState look_at_request(Peer& owner, uint32_t request, uint64_t* before) {
   if (owner.dead.load(std::memory_order_acquire)) return ServiceState::kFailed;
   GpuRequest& slot = owner.segment->gpu_service().requests[request];
   const RequestState state = get_request_state(slot.word.load(std::memory_order_acquire));
   if (state != RequestState::kDone && state != RequestState::kFailed) return ServiceState::kBusy;
+  if (before != nullptr) *before = slot.before;
   slot.word.store(make_request_word(RequestState::kFree, 0), std::memory_order_release);
   return state == RequestState::kDone ? ServiceState::kDone : ServiceState::kFailed;
 }

@@ -6,8 +6,9 @@
 
 namespace verbena::softverbs {
 
-// For GPU memory that a peer cannot map, its owner copies: between the memory and the peer's staging block,
-// which both processes see in the peer's segment.
+// What the owner of GPU memory does for its peers. It copies between memory that they cannot map and their
+// staging blocks, which both processes see in the peer's segment. And it makes all atomic changes of words,
+// whoever may map them: so they are atomic among each other, and no process waits for another's turn.
 
 // Owner: prepares to serve requests for memory of a context. False when CUDA refuses.
 bool start_gpu_service(cuda::CUcontext context);
@@ -24,8 +25,34 @@ struct StagedCopy {
 };
 bool submit(Peer& owner, const StagedCopy& copy, uint32_t& request);
 
+struct WordChange {
+  uint64_t address = 0;  // aligned
+  uint32_t gpu = 0;
+  bool is_swap = false;  // else it adds the operand
+  uint64_t operand = 0;  // of a swap: what it compares with
+  uint64_t swap = 0;
+
+  uint64_t apply_to(uint64_t before) const {
+    if (is_swap) return before == operand ? swap : before;
+    return before + operand;
+  }
+};
+// The owner prepares at once, and changes the word once the gate is open. What was withdrawn before it was
+// open does not happen, and fails.
+bool submit(Peer& owner, const WordChange& change, uint32_t& request);
+// Words of the same context that are stored before the change.
+struct CarriedWords {
+  uint64_t address = 0;  // aligned
+  uint32_t gpu = 0;
+  uint32_t count = 0;  // at most kCarriedWords
+  const uint64_t* words = nullptr;
+};
+void open_gate(Peer& owner, uint32_t request, const CarriedWords& carried = {});
+void withdraw(Peer& owner, uint32_t request);
+
 enum class ServiceState { kBusy, kDone, kFailed };
-// When it is no longer busy the request is free again, and must not be asked for any more.
-ServiceState look_at_request(Peer& owner, uint32_t request);
+// When it is no longer busy the request is free again, and must not be asked for any more. `before`: of a
+// change, what the word was.
+ServiceState look_at_request(Peer& owner, uint32_t request, uint64_t* before = nullptr);
 
 }  // namespace verbena::softverbs

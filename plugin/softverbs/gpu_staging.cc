@@ -171,8 +171,8 @@ void StagedTransfer::move_remote(const iovec& piece, uint32_t gpu, Stage& stage,
   if (const uint64_t here = address_remote(op_, lane_, there, gpu); here != 0) {
     return use_lane(here, at, piece.iov_len, flow);
   }
-  StagedCopy copy{there,           piece.iov_len,        gpu, flow == Flow::kOutOfStage, stage_offset,
-                  block_.offset(), kStages * kStageBytes};
+  StagedCopy copy{there,        piece.iov_len,   gpu,          flow == Flow::kOutOfStage,
+                  stage_offset, block_.offset(), kStagingBytes};
   uint32_t request = 0;
   if (submit(*op_.peer, copy, request)) {
     stage.requests.push_back(request);
@@ -192,7 +192,7 @@ void StagedTransfer::move_remote_host(const iovec& piece, uint8_t* stage, Flow f
 }  // namespace
 
 bool StagingBlock::allocate() {
-  if (offset_ == 0) offset_ = Process::get()->arena().allocate(kStages * kStageBytes);
+  if (offset_ == 0) offset_ = Process::get()->arena().allocate(kStagingBytes);
   return offset_ != 0;
 }
 
@@ -206,12 +206,24 @@ void StagingBlock::pin(const cuda::Driver& driver, cuda::CUcontext context) {
   if (is_pinned_ || !allocate()) return;
   const cuda::Scope scope(driver, context);
   // Refused, it stays pageable: slower, not wrong.
-  driver.cuMemHostRegister_v2(stage(0), kStages * kStageBytes, cuda::CU_MEMHOSTREGISTER_PORTABLE);
+  driver.cuMemHostRegister_v2(stage(0), kStagingBytes, cuda::CU_MEMHOSTREGISTER_PORTABLE);
   is_pinned_ = true;
 }
 
 uint8_t* StagingBlock::stage(uint32_t index) const {
   return Process::get()->segment().at<uint8_t>(stage_offset(index));
+}
+
+uint64_t* StagingBlock::take_words() {
+  constexpr uint64_t kEach = kCarriedWords * sizeof(uint64_t);
+  if (!has_words_ && !open()) return nullptr;
+  for (uint64_t at = 0; !has_words_ && at + kEach <= kWordsBytes; at += kEach)
+    free_words_.push_back(reinterpret_cast<uint64_t*>(stage(kStages) + at));
+  has_words_ = true;
+  if (free_words_.empty()) return nullptr;
+  uint64_t* const words = free_words_.back();
+  free_words_.pop_back();
+  return words;
 }
 
 void DatagramStages::pin(const cuda::Driver& driver, cuda::CUcontext context) {

@@ -11,6 +11,8 @@ namespace verbena::softverbs {
 
 inline constexpr uint64_t kStageBytes = 512 << 10;
 inline constexpr uint32_t kStages = 4;
+inline constexpr uint64_t kWordsBytes = 4096;  // behind the stages
+inline constexpr uint64_t kStagingBytes = kStages * kStageBytes + kWordsBytes;
 
 // The staging block of one rail: in this process's segment, so that owners of GPU memory can copy from and to
 // it too. Callers that register memory and the device's threads set it up, whoever comes first; whoever has
@@ -25,12 +27,17 @@ class StagingBlock {
   uint64_t offset() const { return offset_; }  // in the segment
   uint64_t stage_offset(uint32_t stage) const { return offset_ + stage * kStageBytes; }
   uint8_t* stage(uint32_t index) const;
+  // Memory for kCarriedWords words, of the rail's worker. nullptr while none is left.
+  uint64_t* take_words();
+  void give_back(uint64_t* words) { free_words_.push_back(words); }
 
  private:
   bool allocate();  // with the mutex
 
   std::mutex mutex_;
   uint64_t offset_ = 0;  // once set, it stays
+  std::vector<uint64_t*> free_words_;
+  bool has_words_ = false;
   bool is_pinned_ = false;
 };
 

@@ -226,7 +226,9 @@ Outcome prepare_connected(Operation& op) {
   const Outcome outcome = prepare_target(op);
   if (outcome.step != Step::kWait) return outcome;
   // What is under way was marked before it: the owner's count must not reach that mark first.
-  if (!op.qp->flying.empty()) op.qp->flying.back()->marks += std::exchange(op.marks, 0);
+  Operation* before = op.qp->is_next_prepared ? op.qp->next.get() : nullptr;
+  if (before == nullptr && !op.qp->flying.empty()) before = op.qp->flying.back().get();
+  if (before != nullptr) before->marks += std::exchange(op.marks, 0);
   op.unmark();
   return outcome;
 }
@@ -321,7 +323,9 @@ Outcome prepare(Operation& op, Qp& qp, SendRequest& request) {
   op.is_datagram = qp.base.qp_type == IBV_QPT_UD;
   op.lane = nullptr;
   op.fits = true;
-  op.is_wired = op.is_struck = op.waits_for_all = false;
+  op.is_wired = op.is_struck = false;
+  op.change = Change::kNone;
+  op.carried = nullptr;
   op.bytes = request.length;
   if (!gather_local(op)) return fail(IBV_WC_LOC_PROT_ERR);
   if (is_local(request.opcode)) return kDone;

@@ -17,6 +17,7 @@ class GpuLane;
 enum class Wait { kNone, kPeerNotReady, kReceiverNotReady, kRailDown, kDelayed };
 
 enum class Step { kDone, kWait, kFail };
+enum class Change { kNone, kAsked, kAllowed, kWithdrawn };
 
 struct Outcome {
   Step step = Step::kDone;
@@ -61,7 +62,13 @@ struct OperationState {
   uint64_t lane_first = 0, lane_last = 0;  // tickets (first, last]
   bool has_landed = false;                 // they are done, or `is_broken`
   bool is_broken = false;
-  bool waits_for_all = false;  // an atomic one, which does not begin before all earlier requests are complete
+  // An atomic change of a GPU's word, which its owner makes.
+  Change change = Change::kNone;
+  uint32_t change_request = 0;
+  // A write that goes with the change behind it: its words, once they are loaded. Else null.
+  uint64_t* carried = nullptr;
+  bool is_carried_loaded = false;
+  uint32_t carried_looks = 0;
 };
 
 // One request while it is executed: prepare, copy, finish.

@@ -1,5 +1,5 @@
 #include <algorithm>
-#include <functional>
+#include <utility>
 
 #include "softverbs/atomic_operation.h"
 #include "softverbs/clock.h"
@@ -18,9 +18,7 @@ namespace {
 constexpr uint64_t kFirstRetryNs = 20'000, kLastRetryNs = 1'000'000;
 
 constexpr size_t kMaxFlying = kOpenReceives / 2;
-constexpr uint64_t kShortCopies = 256 << 10;  // bytes that are under way for some microseconds only
-// Of waiting for them within the turn of an atomic operation, for which those of all others wait meanwhile.
-constexpr uint64_t kMostTurnNs = 100'000;
+constexpr ptrdiff_t kMaxChanges = 8;  // of a queue pair, of the kGpuChanges that the owner has room for
 
 // Why a run ended: nothing is left; the peer is not ready; a worker must continue; copies are under way; a
 // failure.
@@ -91,16 +89,44 @@ Step conclude(Qp& qp, Operation& op, bool is_flushed = false) {
   return op.outcome.step;
 }
 
-// Looks which GPU copies are done, and copies what they have staged.
+// A change of a word: all before it have landed, but for a write that goes with it.
+LaneState look_at_change(const Qp& qp, Operation& op, bool is_after_failure, Operation* carried) {
+  const bool may_happen = !is_after_failure && get_state(*qp.shared) == IBV_QPS_RTS;
+  if (!end_change(op, may_happen ? Permission::kGranted : Permission::kDenied, carried))
+    return LaneState::kBusy;
+  const LaneState state = op.outcome.step == Step::kDone ? LaneState::kDone : LaneState::kBroken;
+  if (carried == nullptr) return state;
+  drop_carried(*carried);
+  carried->outcome = carried->is_broken ? Outcome{Step::kFail, IBV_WC_GENERAL_ERR} : op.outcome;
+  carried->is_broken = state == LaneState::kBroken;
+  carried->has_landed = true;
+  return state;
+}
+
+LaneState look_at_flying(const Qp& qp, Operation& op, bool is_after_failure, Operation* carried) {
+  if (op.change != Change::kNone) return look_at_change(qp, op, is_after_failure, carried);
+  if (op.carried != nullptr) return look_at_carried(op);
+  return op.lane != nullptr ? look_at_lane(op) : LaneState::kDone;
+}
+
+// Looks which GPU copies and changes are done, and copies what they have staged.
 void look_at_lanes(Qp& qp) {
+  bool is_after_failure = false;
+  Operation* carried = nullptr;
   for (const std::unique_ptr<Operation>& flying : qp.flying) {
     Operation& op = *flying;
-    if (op.has_landed) continue;
-    const LaneState state = op.lane == nullptr ? LaneState::kDone : look_at_lane(op);
-    if (state == LaneState::kBusy) break;
-    op.has_landed = true;
-    op.is_broken = state == LaneState::kBroken;
-    if (op.is_datagram) qp.chain.land(op);
+    if (!op.has_landed) {
+      const LaneState state = look_at_flying(qp, op, is_after_failure, std::exchange(carried, nullptr));
+      if (state == LaneState::kBusy) break;
+      op.is_broken = state == LaneState::kBroken;
+      if (op.carried == nullptr) {
+        op.has_landed = true;
+        if (op.is_datagram) qp.chain.land(op);
+      } else {
+        carried = &op;
+      }
+    }
+    is_after_failure = is_after_failure || (op.is_broken && !op.is_datagram);
   }
   qp.chain.flush();
 }
@@ -113,8 +139,10 @@ Step land(Qp& qp) {
     Operation& op = *qp.flying.front();
     if (op.is_broken && op.is_datagram) op.fits = false;
     if (op.is_broken && !op.is_datagram) {
+      const bool is_explained = op.outcome.step == Step::kFail;
+      const Outcome cause = is_explained ? op.outcome : Outcome{Step::kFail, IBV_WC_GENERAL_ERR};
       for (const auto& behind : qp.flying) behind->outcome = {Step::kFail, IBV_WC_WR_FLUSH_ERR};
-      op.outcome = {Step::kFail, IBV_WC_GENERAL_ERR};
+      op.outcome = cause;
     }
     const Step step = conclude(qp, op, get_state(*qp.shared) == IBV_QPS_ERR);
     OperationPool::of_thread().give_back(std::move(qp.flying.front()));
@@ -143,6 +171,7 @@ Outcome execute(Operation& op) {
   if (is_local(op.request->opcode)) return execute_local(op);
   if (op.is_struck) return faults::take_datagram(op);
   if (op.is_wired) return wire::send_datagram(op), Outcome{};
+  if (is_atomic(op.request->opcode)) return execute_atomic(op);
   return settle(op, op.uses_gpu() ? copy_staged(op) : copy_host(op));
 }
 
@@ -161,15 +190,104 @@ Step run_alone(Qp& qp) {
   return conclude_next(qp);
 }
 
-// Starts the copies of the next request if possible. kLater: it is, once those before it are done.
+bool overlap(const Operation& a, const Operation& b) {
+  for (const iovec& one : a.remote.pieces) {
+    for (const iovec& other : b.remote.pieces) {
+      const uint64_t start = reinterpret_cast<uint64_t>(one.iov_base);
+      const uint64_t other_start = reinterpret_cast<uint64_t>(other.iov_base);
+      if (start < other_start + other.iov_len && other_start < start + one.iov_len) return true;
+    }
+  }
+  return false;
+}
+
+// A change is prepared while what is before it is under way, unless that writes the word.
+DatagramChain::Begun launch_change(const Qp& qp, Operation& next) {
+  using Begun = DatagramChain::Begun;
+  if (!next.remote.has_gpu || next.local.has_gpu) return Begun::kNo;
+  if (next.peer->dead.load(std::memory_order_acquire)) {
+    next.outcome = {Step::kFail, IBV_WC_RETRY_EXC_ERR};
+    return Begun::kNo;
+  }
+  const auto is_change = [](const auto& op) { return op->change != Change::kNone; };
+  const auto writes_it = [&](const auto& op) {
+    return op->change == Change::kNone && !is_read(*op) && overlap(*op, next);
+  };
+  if (std::any_of(qp.flying.begin(), qp.flying.end(), writes_it)) return Begun::kLater;
+  if (std::count_if(qp.flying.begin(), qp.flying.end(), is_change) >= kMaxChanges) return Begun::kLater;
+  return begin_change(next) ? Begun::kYes : Begun::kLater;
+}
+
+// Behind what the owner does only what may be seen in any order is begun, and nothing that touches the same.
+bool may_overtake_changes(const Qp& qp, const Operation& next) {
+  const bool is_free = next.request->opcode == IBV_WR_RDMA_WRITE && next.remote.is_relaxed;
+  return std::all_of(qp.flying.begin(), qp.flying.end(), [&](const auto& op) {
+    const bool is_owners = op->change != Change::kNone || op->carried != nullptr;
+    return !is_owners || (is_free && !overlap(*op, next));
+  });
+}
+
+// Undoes the preparation of a request that has not begun. `before`: what is still under way, or null; the
+// owner's count must not reach its mark first.
+void undo(Operation& op, Operation* before) {
+  if (before != nullptr) before->marks += std::exchange(op.marks, 0);
+  op.outcome = {Step::kFail, IBV_WC_WR_FLUSH_ERR};
+  finish(op);
+}
+
+// What is prepared and will not begin: the peer may wait for its mark to go, and we for the peer's.
+void drop_next(Qp& qp) {
+  if (!qp.is_next_prepared) return;
+  undo(*qp.next, qp.flying.empty() ? nullptr : qp.flying.back().get());
+  qp.is_next_prepared = false;
+}
+
+bool begin_with_write(Operation& add, Operation& write) {
+  const bool is_pair =
+      add.remote.has_gpu && !add.local.has_gpu && can_be_carried(write, add) && !overlap(write, add);
+  if (!is_pair || !reserve_carried(write)) return false;
+  if (begin_change(add)) return true;
+  drop_carried(write);
+  return false;
+}
+
+// Begins the next request, a short write, and the add behind it, if nothing is before them.
+bool launch_with_add(Qp& qp, uint64_t end) {
+  constexpr uint64_t kLongest = kCarriedWords * sizeof(uint64_t);
+  const uint64_t behind = qp.send_queue.started + 1;
+  const Operation& write = *qp.next;
+  const bool is_short = write.request->opcode == IBV_WR_RDMA_WRITE && write.outcome.step == Step::kDone &&
+                        write.bytes != 0 && write.bytes <= kLongest;
+  if (!is_short || behind == end || !qp.flying.empty() || qp.faults != nullptr) return false;
+  if (qp.send_queue.at(behind).opcode != IBV_WR_ATOMIC_FETCH_AND_ADD) return false;
+  auto add = OperationPool::of_thread().take();
+  const Outcome prepared = prepare(*add, qp, qp.send_queue.at(behind));
+  if (prepared.step != Step::kDone || !begin_with_write(*add, *qp.next)) {
+    if (prepared.step != Step::kWait) undo(*add, qp.next.get());
+    OperationPool::of_thread().give_back(std::move(add));
+    return false;
+  }
+  load_carried(*qp.next);
+  qp.flying.push_back(std::move(qp.next));
+  qp.flying.push_back(std::move(add));
+  qp.send_queue.started += 2;
+  qp.is_next_prepared = false;
+  return true;
+}
+
+// Begins the next request if possible. kLater: it is, once those before it are done.
 DatagramChain::Begun launch(Qp& qp) {
   using Begun = DatagramChain::Begun;
   Operation& next = *qp.next;
   if (next.outcome.step != Step::kDone || next.is_struck || next.is_wired) return Begun::kNo;
-  if (!next.is_datagram) {
-    if (!next.uses_gpu() || is_atomic(next.request->opcode) || !start_gpu_copies(next)) return Begun::kNo;
-  } else if (const Begun begun = qp.chain.begin(next); begun != Begun::kYes) {
-    return begun;
+  if (next.is_datagram) {
+    if (const Begun begun = qp.chain.begin(next); begun != Begun::kYes) return begun;
+  } else if (is_atomic(next.request->opcode)) {
+    if (const Begun begun = launch_change(qp, next); begun != Begun::kYes) return begun;
+  } else {
+    if (!next.uses_gpu()) return Begun::kNo;
+    if (!may_overtake_changes(qp, next)) return Begun::kLater;
+    if (!start_gpu_copies(next)) return Begun::kNo;
   }
   qp.flying.push_back(std::move(qp.next));
   ++qp.send_queue.started;
@@ -180,82 +298,27 @@ DatagramChain::Begun launch(Qp& qp) {
 // Starts the copies that were joined during this run: no later request can be joined with them any more.
 void start_lanes(Qp& qp) {
   for (const auto& op : qp.flying)
-    if (op->lane != nullptr) op->lane->start();
-}
-
-// A lane is of all queue pairs of its rail: whether it does nothing of others before it comes to the end of
-// what this one has under way.
-bool have_lanes_for_themselves(const std::deque<std::unique_ptr<Operation>>& flying) {
-  const Operation* before = nullptr;
-  for (const auto& op : flying) {
-    if (op->lane == nullptr) continue;
-    const bool follows = before != nullptr && before->lane == op->lane && before->lane_last == op->lane_first;
-    if (!follows && !op->lane->has_ended(op->lane_first)) return false;
-    before = op.get();
-  }
-  return true;
-}
-
-// Whether the next request's word may be loaded while the copies before it are under way: they take no longer
-// than the load, which a GPU's word makes worth it, and none of them writes the word.
-bool is_loaded_early(const Qp& qp) {
-  if (!qp.next->remote.has_gpu || qp.next->waits_for_all) return false;
-  const uint64_t word = reinterpret_cast<uint64_t>(qp.next->remote.pieces[0].iov_base);
-  uint64_t bytes = 0;
-  for (const auto& op : qp.flying) {
-    bytes += op->bytes;
-    for (const iovec& piece : op->remote.pieces) {
-      const uint64_t start = reinterpret_cast<uint64_t>(piece.iov_base);
-      if (!is_read(*op) && start < word + sizeof(uint64_t) && word < start + piece.iov_len) return false;
-    }
-  }
-  return bytes <= kShortCopies && have_lanes_for_themselves(qp.flying);
-}
-
-// Nothing of an atomic operation happens before all earlier requests are complete, but its load may. kWait:
-// they are not, nothing has happened; to be called again once they are.
-Step run_atomic(Qp& qp) {
-  bool has_failed = false;
-  const auto land_all = [&] {
-    const uint64_t began_at_ns = qp.flying.empty() ? 0 : read_clock_ns();
-    while (!qp.flying.empty() && !has_failed) {
-      has_failed = land(qp) == Step::kFail;
-      if (!qp.flying.empty() && read_clock_ns() - began_at_ns >= kMostTurnNs) break;
-    }
-    return qp.flying.empty() && !has_failed;
-  };
-  // The load first, as the call that begins it takes this thread no time: the owner makes it. But nothing
-  // waits for another's turn.
-  if (qp.next->peer->segment->header().atomic_holder.load(std::memory_order_relaxed) != 0) start_lanes(qp);
-  const std::function<void()> start_copies = [&] { start_lanes(qp); };
-  const Outcome outcome = execute_atomic(*qp.next, stage_word(*qp.next, start_copies), land_all);
-  if (has_failed) return Step::kFail;  // of an earlier one: this one is flushed with the rest
-  if (!qp.flying.empty()) {
-    qp.next->waits_for_all = true;
-    return Step::kWait;
-  }
-  qp.next->outcome = outcome;
-  return conclude_next(qp);
+    if (op->lane != nullptr && op->carried == nullptr) op->lane->start();
 }
 
 Stop launch_all(Qp& qp, uint64_t end, Runner runner, bool is_workers) {
   for (;;) {
-    const bool is_over = qp.send_queue.started == end || get_state(*qp.shared) != IBV_QPS_RTS;
-    if (is_over) return qp.flying.empty() ? Stop::kAtEnd : Stop::kFlying;
+    const ibv_qp_state state = get_state(*qp.shared);
+    if (state == IBV_QPS_ERR) drop_next(qp);
+    if (state != IBV_QPS_RTS || qp.send_queue.started == end)
+      return qp.flying.empty() ? Stop::kAtEnd : Stop::kFlying;
     const uint64_t length = qp.send_queue.at(qp.send_queue.started).length;
     if (runner == Runner::kPoster && length > get_config().inline_copy_bytes) return Stop::kNeedsWorker;
     if (is_workers) return Stop::kNeedsWorker;
     if (!prepare_next(qp)) return qp.flying.empty() ? Stop::kWaiting : Stop::kFlying;
     if (runner == Runner::kPoster && qp.next->uses_gpu()) return Stop::kNeedsWorker;
     if (qp.flying.size() == kMaxFlying) return Stop::kFlying;
+    if (launch_with_add(qp, end)) continue;
     const DatagramChain::Begun begun = launch(qp);
     if (begun == DatagramChain::Begun::kYes) continue;
     if (begun == DatagramChain::Begun::kLater) return Stop::kFlying;
-    const bool is_word = qp.next->outcome.step == Step::kDone && is_atomic(qp.next->request->opcode);
-    if (!qp.flying.empty() && !(is_word && is_loaded_early(qp))) return Stop::kFlying;
-    const Step step = is_word ? run_atomic(qp) : run_alone(qp);
-    if (step == Step::kFail) return Stop::kFailed;
-    if (step == Step::kWait) return Stop::kFlying;
+    if (!qp.flying.empty()) return Stop::kFlying;
+    if (run_alone(qp) == Step::kFail) return Stop::kFailed;
   }
 }
 
@@ -268,7 +331,9 @@ Stop look_and_launch(Qp& qp, uint64_t end, Runner runner) {
     const Stop stop = launch_all(qp, end, runner, is_workers);
     qp.chain.flush();
     if (qp.faults != nullptr && !is_workers) faults::end_run(qp);
-    if (stop == Stop::kFailed || qp.flying.empty() || qp.flying.front()->lane != nullptr) return stop;
+    if (stop == Stop::kFailed || qp.flying.empty()) return stop;
+    const Operation& oldest = *qp.flying.front();
+    if (oldest.lane != nullptr || oldest.change != Change::kNone || oldest.carried != nullptr) return stop;
   }
 }
 
@@ -278,14 +343,6 @@ Stop run_until(Qp& qp, uint64_t end, Runner runner) {
   // Thousands of queue pairs have nothing to send most of the time.
   if (!qp.is_next_prepared && qp.next != nullptr) OperationPool::of_thread().give_back(std::move(qp.next));
   return stop;
-}
-
-// Undoes the preparation of a request that has not begun.
-void drop_next(Qp& qp) {
-  if (!qp.is_next_prepared) return;
-  qp.next->outcome = {Step::kFail, IBV_WC_WR_FLUSH_ERR};
-  finish(*qp.next);
-  qp.is_next_prepared = false;
 }
 
 void flush_sends(Qp& qp) {
@@ -342,6 +399,7 @@ void run_send_queue(Qp& qp, Runner runner, std::unique_lock<std::mutex>& lock) {
     const uint64_t end = state == IBV_QPS_RTS ? qp.send_queue.posted : qp.send_queue.started;
     lock.unlock();
     const Stop stop = run_until(qp, end, runner);
+    if (stop == Stop::kFailed) drop_next(qp);
     if (stop == Stop::kFailed && !qp.transition) qp.transition = begin_error(qp);
     lock.lock();
     qp.is_running = false;

@@ -226,7 +226,7 @@ struct alignas(64) SharedGpu {
   std::atomic<uint32_t> life;  // even: free. Another value is another allocation.
   uint32_t kind;               // GpuExport
   int32_t fd;
-  uint32_t reserved;
+  uint32_t context;  // of the owner's CUDA contexts; only to be compared
   uint64_t base;
   uint64_t bytes;
   uint8_t device[16];  // its UUID
@@ -235,20 +235,40 @@ struct alignas(64) SharedGpu {
 
 inline constexpr uint32_t kGpuCount = 1u << 14;
 
-// A request to the owner of GPU memory that the peer cannot map: a copy between that memory and the peer's
-// staging block. The word holds state and claimer; see gpu_service.h.
+// A request to the owner of GPU memory: a copy between memory that the peer cannot map and the peer's staging
+// block, or a change of a word. `word` holds state and claimer; see gpu_service.h.
+enum GpuRequestKind : uint32_t { kGpuRead, kGpuWrite, kGpuAdd, kGpuSwap };
+// A change happens when its gate is open.
+enum GpuRequestGate : uint32_t { kGateClosed, kGateOpen, kGateWithdrawn };
+
+// A short write that is followed by a change may go with it.
+inline constexpr uint32_t kCarriedWords = 4;
+
 struct alignas(64) GpuRequest {
   std::atomic<uint64_t> word;
+  std::atomic<uint32_t> gate;
+  uint32_t kind;
+  uint32_t gpu;
+  uint32_t reserved;
   uint64_t address;
+  // Of a copy.
   uint64_t bytes;
   uint64_t stage;        // offset in the claimer's segment
   uint64_t stage_block;  // the staging block that contains it
   uint64_t stage_block_bytes;
-  uint32_t gpu;
-  uint32_t is_write;  // into the GPU's memory
+  // Of a change.
+  uint64_t operand, swap;
+  uint64_t before;  // written by the owner: what the word was
+  // What is stored before the word, from when the gate is open on.
+  uint64_t carried_address;
+  uint32_t carried_gpu;
+  uint32_t carried_words;
+  uint64_t carried[kCarriedWords];
 };
 
-inline constexpr uint32_t kGpuRequests = 64;
+// The first are for copies, the others for changes: a copy that finds no room fails, a change waits.
+inline constexpr uint32_t kGpuCopies = 64, kGpuChanges = 64;
+inline constexpr uint32_t kGpuRequests = kGpuCopies + kGpuChanges;
 
 struct GpuServiceTable {
   alignas(64) std::atomic<uint32_t> doorbell;  // a futex: counts requests

@@ -3,10 +3,12 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <mutex>
 #include <set>
+#include <span>
 #include <string>
 #include <thread>
 
@@ -18,6 +20,13 @@ namespace fake_cuda {
 // A thread sanitizer would watch memcpy, and report races between accesses that other processes order.
 #ifdef __SANITIZE_THREAD__
 __attribute__((no_sanitize("thread"))) void copy_unwatched(uint8_t* to, const uint8_t* from, size_t bytes) {
+  const bool is_word = bytes == 8 && reinterpret_cast<uintptr_t>(to) % 8 == 0;
+  if (is_word) {  // whole, as a GPU copies it
+    uint64_t word = 0;
+    for (size_t i = 0; i < bytes; ++i) word |= uint64_t{from[i]} << 8 * i;
+    *reinterpret_cast<volatile uint64_t*>(to) = word;
+    return;
+  }
   for (size_t i = 0; i < bytes; ++i) {
     to[i] = from[i];
     asm volatile("" ::: "memory");  // keeps the compiler from making this a memcpy
@@ -81,6 +90,15 @@ struct Stream {
 
 std::atomic<int64_t> copies_left{INT64_MAX};
 std::atomic<int> calls{0}, batch_calls{0};
+
+struct MemOperation {
+  int operation;
+  Pointer address;
+  uint64_t value;
+  unsigned flags;
+  uint64_t unused[2];
+};
+static_assert(sizeof(MemOperation) == 48);
 
 struct Event {
   Stream* stream = nullptr;
@@ -147,13 +165,21 @@ API cuMemcpyAsync(Pointer to, Pointer from, size_t bytes, Stream* stream) {
   ++calls;
   return add_copy(to, from, bytes, stream);
 }
-API cuStreamWriteValue64_v2(Stream* stream, Pointer to, unsigned long long value, unsigned) {
-  uint8_t* const target = resolve(to, sizeof(uint64_t));
-  if (!has_context() || target == nullptr || to % sizeof(uint64_t) != 0) return kInvalidValue;
-  std::lock_guard lock(stream->mutex);
-  stream->copies.push_back({target, nullptr, sizeof(uint64_t), nullptr, value});
-  ++stream->issued;
-  stream->changed.notify_one();
+// Of the variants of an operation, only the one that writes a word.
+// FAKE_CUDA_OLD: a driver that has none.
+API cuStreamBatchMemOp_v2(Stream* stream, unsigned count, const MemOperation* operations, unsigned) {
+  constexpr int kWriteWord = 5;
+  static const bool is_old = getenv("FAKE_CUDA_OLD") != nullptr;
+  if (is_old) return kInvalidValue;
+  for (const MemOperation& operation : std::span(operations, count)) {
+    const bool is_known = operation.operation == kWriteWord && operation.address % sizeof(uint64_t) == 0;
+    uint8_t* const target = resolve(operation.address, sizeof(uint64_t));
+    if (!has_context() || !is_known || target == nullptr) return kInvalidValue;
+    std::lock_guard lock(stream->mutex);
+    stream->copies.push_back({target, nullptr, sizeof(uint64_t), nullptr, operation.value});
+    ++stream->issued;
+    stream->changed.notify_one();
+  }
   return kSuccess;
 }
 // The last copy first, because callers must not rely on the order within a batch.

@@ -1,9 +1,12 @@
+#include <linux/futex.h>
 #include <sched.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <chrono>
+#include <climits>
 #include <csignal>
 #include <cstdlib>
 #include <string>
@@ -734,10 +737,12 @@ TEST(GpuOrderTest, ALyingPeerGetsNoCopy) {
     const auto ask = [&](const std::function<void()>& lie) {
       request.address = address, request.bytes = bytes, request.stage = stage, request.gpu = gpu;
       request.stage_block = stage_block, request.stage_block_bytes = stage_block_bytes;
-      request.is_write = 0;  // out of the GPU's memory, to where the stage is said to be
+      request.kind = kGpuRead;  // to where the stage is said to be
       lie();
       request.word.store(claimer << 8 | kReady);
       table.doorbell.fetch_add(1);
+      syscall(SYS_futex, reinterpret_cast<uint32_t*>(&table.doorbell), FUTEX_WAKE, INT_MAX, nullptr, nullptr,
+              0);
       const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
       const auto is_answered = [&] { return (request.word.load() & 0xff) != kReady; };
       while (!is_answered() && std::chrono::steady_clock::now() < deadline) sched_yield();
@@ -754,6 +759,17 @@ TEST(GpuOrderTest, ALyingPeerGetsNoCopy) {
     EXPECT_EQ(ask([&] { request.bytes = UINT64_MAX; }), kFailed);
     EXPECT_EQ(ask([&] { request.gpu = 0; }), kFailed);
     EXPECT_EQ(ask([&] { request.gpu = UINT32_MAX; }), kFailed);
+    const auto ask_change = [&](const std::function<void()>& lie) {
+      return ask([&] {
+        request.kind = kGpuAdd, request.gate = kGateOpen, request.operand = 0;
+        lie();
+      });
+    };
+    EXPECT_EQ(ask_change([] {}), kDone) << "the truth about a change";
+    EXPECT_EQ(ask_change([&] { request.address -= uint64_t{1} << 30; }), kFailed);
+    EXPECT_EQ(ask_change([&] { request.address += 4; }), kFailed);
+    EXPECT_EQ(ask_change([&] { request.gpu = UINT32_MAX; }), kFailed);
+    EXPECT_EQ(ask_change([&] { request.gate = kGateWithdrawn; }), kFailed);
     EXPECT_EQ(ask([] {}), kDone) << "after all the lies";
     tell(owner.socket(), true);
     EXPECT_TRUE(hear<bool>(owner.socket()));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <climits>
 #include <cstdlib>
 #include <cstring>
 #include <future>
@@ -147,6 +148,179 @@ void drive_continued_write() {
     EXPECT_EQ(far.memory.read(kPart * part.to, kPart), near.memory.read(kPart * part.from, kPart)) << part.to;
 }
 
+int post_together(const QueuePair& pair, const std::vector<Send*>& sends) {
+  for (size_t i = 0; i < sends.size(); ++i) {
+    sends[i]->request.sg_list = sends[i]->sges.data();
+    sends[i]->request.num_sge = static_cast<int>(sends[i]->sges.size());
+    sends[i]->request.next = i + 1 < sends.size() ? &sends[i + 1]->request : nullptr;
+  }
+  ibv_send_wr* bad = nullptr;
+  return ibv_post_send(pair.qp, &sends[0]->request, &bad);
+}
+
+struct ShortWrite {
+  uint64_t bytes, shift;
+  bool is_from_host;
+
+  // The owner stores it with the add behind it.
+  bool is_carried() const { return bytes % 8 == 0 && bytes <= 32 && shift % 8 == 0; }
+};
+
+// A short write and an add behind it, alone on their queue pair; then the same place is written again.
+void drive_short_writes(Kind kind, const ShortWrite& shape) {
+  constexpr uint64_t kRounds = 12, kAt = 512;
+  const auto [bytes, shift, is_from_host] = shape;
+  Node node;
+  QueuePair first(node), second(node);
+  meet(first, second);
+  Registered near(node, is_from_host ? Kind::kPageable : kind, is_from_host ? 0 : count_gpus() - 1);
+  Registered far(node, kind, 0, IBV_ACCESS_RELAXED_ORDERING);
+  Buffer result(node, 8);
+  far.memory.clear(4096);
+  near.memory.fill(3, 4096);
+  const uint64_t word = far.memory.address();
+  const int calls_before = count_copy_calls().all;
+  for (uint64_t round = 1; round <= kRounds; ++round) {
+    const bool is_overwritten = round % 3 == 0;
+    Send write(IBV_WR_RDMA_WRITE, 1), add(IBV_WR_ATOMIC_FETCH_AND_ADD, 2), again(IBV_WR_RDMA_WRITE, 3);
+    write.sges.push_back({near.memory.address() + 64 * round, static_cast<uint32_t>(bytes), near.mr->lkey});
+    write.to(word + kAt + shift, far.mr->rkey);
+    again.sges.push_back(
+        {near.memory.address() + 2048 + 64 * round, static_cast<uint32_t>(bytes), near.mr->lkey});
+    again.to(word + kAt + shift, far.mr->rkey);
+    add.from(result, 0, 8).request.wr.atomic = {word, 1, 0, far.mr->rkey};
+    std::vector<Send*> sends{&write, &add};
+    if (is_overwritten) sends.push_back(&again);
+    ASSERT_EQ(post_together(first, sends), 0);
+    uint64_t seen = 0;
+    while (seen != round && !is_overwritten) {
+      memcpy(&seen, far.memory.read(0, 8).data(), 8);
+      if (seen != round) continue;
+      EXPECT_EQ(far.memory.read(kAt + shift, bytes), near.memory.read(64 * round, bytes));
+    }
+    for (const ibv_wc& completion : node.wait_completions(is_overwritten ? 3 : 2))
+      ASSERT_EQ(completion.status, IBV_WC_SUCCESS);
+    uint64_t former = 0;
+    memcpy(&former, result.data(), 8);
+    EXPECT_EQ(former, round - 1);
+    if (is_overwritten) {
+      EXPECT_EQ(far.memory.read(kAt + shift, bytes), near.memory.read(2048 + 64 * round, bytes));
+    }
+  }
+  // Each add loads its word; what is carried is loaded from a GPU. Other writes are a copy of their own, and
+  // where the owner copies too, more.
+  const uint64_t calls = static_cast<uint64_t>(count_copy_calls().all - calls_before);
+  const uint64_t least = kRounds + kRounds / 3;
+  const bool is_usual = getenv("SOFTVERBS_FORCE_WIRE") == nullptr && getenv("FAKE_CUDA_OLD") == nullptr;
+  if (calls != 0 && kind != Kind::kPrivate && is_usual) {
+    EXPECT_EQ(calls, shape.is_carried() && is_from_host ? least : least + kRounds);
+  }
+}
+
+// A short write and the add behind it, where CUDA refuses to load: neither happens.
+void drive_refused_loads(Kind kind, bool is_from_host) {
+  Node node;
+  Registered near(node, is_from_host ? Kind::kPageable : kind, is_from_host ? 0 : count_gpus() - 1);
+  Registered far(node, kind, 0);
+  Buffer result(node, 8);
+  near.memory.fill(1, 64);
+  far.memory.clear(128);
+  for (const bool is_refused : {true, false}) {
+    QueuePair first(node), second(node);
+    meet(first, second);
+    if (is_refused && !refuse_copies_after(0)) continue;  // a real driver
+    Send write(IBV_WR_RDMA_WRITE, 1), add(IBV_WR_ATOMIC_FETCH_AND_ADD, 2);
+    write.sges.push_back({near.memory.address(), 8, near.mr->lkey});
+    write.to(far.memory.address() + 64, far.mr->rkey);
+    add.from(result, 0, 8).request.wr.atomic = {far.memory.address(), 1, 0, far.mr->rkey};
+    ASSERT_EQ(post_together(first, {&write, &add}), 0);
+    const ibv_wc of_write = node.wait_completion(), of_add = node.wait_completion();
+    EXPECT_TRUE(refuse_copies_after(INT_MAX) || !is_refused);
+    if (is_refused) {
+      EXPECT_TRUE(of_write.status == IBV_WC_GENERAL_ERR || of_write.status == IBV_WC_REM_OP_ERR)
+          << ibv_wc_status_str(of_write.status);
+      EXPECT_EQ(of_add.status, IBV_WC_WR_FLUSH_ERR);
+      EXPECT_EQ(far.memory.read(0, 128), std::vector<uint8_t>(128)) << "nothing has happened";
+    } else {
+      EXPECT_EQ(of_write.status, IBV_WC_SUCCESS);
+      EXPECT_EQ(of_add.status, IBV_WC_SUCCESS);
+      EXPECT_EQ(far.memory.read(0, 1)[0], 1);
+    }
+  }
+}
+
+// A process that dies while its add waits for the write before it: others add on, and to a word that the
+// owner has written meanwhile.
+void drive_add_of_the_dead() {
+  Child dying([](int socket) {
+    count_gpus();
+    Node node;
+    QueuePair pair(node);
+    meet(socket, pair);
+    const auto far = hear<RemoteMemory>(socket);
+    Registered near(node, Kind::kDevice, 0);
+    Buffer result(node, 8);
+    Send write(IBV_WR_RDMA_WRITE, 1), add(IBV_WR_ATOMIC_FETCH_AND_ADD, 2);
+    write.sges.push_back({near.memory.address(), 512, near.mr->lkey});
+    write.to(far.address + 512, far.rkey);
+    add.from(result, 0, 8).request.wr.atomic = {far.address, 100, 0, far.rkey};
+    tell(socket, hold_copies(true));
+    ASSERT_EQ(post_together(pair, {&write, &add}), 0);
+    usleep(100'000);  // the owner has the add
+    tell(socket, true);
+    pause();
+  });
+  Node node;
+  QueuePair first(node), second(node), of_dying(node);
+  Registered far(node, Kind::kPrivate, 0);
+  far.memory.clear(2048);
+  Buffer result(node, 8);
+  meet(first, second);
+  meet(dying.socket(), of_dying);
+  tell(dying.socket(), RemoteMemory{far.memory.address(), far.mr->rkey});
+  const bool can_hold = hear<bool>(dying.socket());
+  hear<bool>(dying.socket());
+  dying.kill();
+  if (!can_hold) return;  // a real driver
+  for (uint64_t round = 0; round < 4; ++round) {
+    Send add(IBV_WR_ATOMIC_FETCH_AND_ADD, 1);
+    add.from(result, 0, 8).request.wr.atomic = {far.memory.address(), 1, 0, far.mr->rkey};
+    ASSERT_EQ(add.post(first), 0);
+    ASSERT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+    uint64_t former = 0;
+    memcpy(&former, result.data(), 8);
+    EXPECT_EQ(former, round < 2 ? round : round - 2);
+    if (round != 1) continue;
+    usleep(100'000);  // the owner finds out that the other is dead
+    far.memory.clear(8);
+  }
+}
+
+// A word that has the value which the device takes for one that has not come.
+void drive_unlikely_word(Kind kind) {
+  constexpr uint64_t kUnlikely = 0xb5ad4eceda1ce2a9;  // its kNotLoaded
+  Node node;
+  QueuePair first(node), second(node);
+  meet(first, second);
+  Registered near(node, kind, count_gpus() - 1), far(node, kind, 0);
+  Buffer value(node, 8), result(node, 8);
+  memcpy(value.data(), &kUnlikely, 8);
+  for (const auto* memory : {&near, &far}) {
+    Send preset(IBV_WR_RDMA_WRITE, 1);
+    preset.from(value, 0, 8);
+    ASSERT_EQ(preset.to(memory->memory.address(), memory->mr->rkey).post(first), 0);
+    ASSERT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+  }
+  Send write(IBV_WR_RDMA_WRITE, 1), add(IBV_WR_ATOMIC_FETCH_AND_ADD, 2);
+  write.sges.push_back({near.memory.address(), 8, near.mr->lkey});
+  write.to(far.memory.address() + 64, far.mr->rkey);
+  add.from(result, 0, 8).request.wr.atomic = {far.memory.address(), 1, 0, far.mr->rkey};
+  ASSERT_EQ(post_together(first, {&write, &add}), 0);
+  for (const ibv_wc& completion : node.wait_completions(2)) ASSERT_EQ(completion.status, IBV_WC_SUCCESS);
+  EXPECT_EQ(memcmp(result.data(), &kUnlikely, 8), 0);
+  EXPECT_EQ(far.memory.read(64, 8), near.memory.read(0, 8));
+}
+
 // A word is written, and added to right after it.
 void drive_adds_to_written_words(Kind kind) {
   constexpr uint64_t kRounds = 24;
@@ -281,9 +455,20 @@ void drive_add_beside_held_copies(bool is_behind) {
     auto posted = std::async(std::launch::async, [&] { return add(other, host, result_of_other); });
     EXPECT_EQ(posted.wait_for(std::chrono::seconds(10)), std::future_status::ready)
         << "the add before holds the turn";
-    EXPECT_TRUE(hold_copies(false));
+    const bool is_wired = getenv("SOFTVERBS_FORCE_WIRE") != nullptr;
+    if (is_wired) {  // a put that is held holds its link up
+      EXPECT_TRUE(hold_copies(false));
+    }
     EXPECT_EQ(posted.get(), 0);
     EXPECT_EQ(node_of_other.wait_completion().status, IBV_WC_SUCCESS);
+    if (!is_wired) {
+      Send look(IBV_WR_RDMA_READ, 3);
+      look.from(result_of_other, 0, 8);
+      ASSERT_EQ(look.to(word.address, word.rkey).post(other), 0);
+      EXPECT_EQ(node_of_other.wait_completion().status, IBV_WC_SUCCESS);
+      EXPECT_EQ(result_of_other.data()[0], 0) << "the add has overtaken the put";
+      EXPECT_TRUE(hold_copies(false));
+    }
     for (const ibv_wc& completion : node.wait_completions(is_behind ? 3 : 2))
       EXPECT_EQ(completion.status, IBV_WC_SUCCESS);
     ASSERT_EQ(add(second, word, result), 0);
@@ -308,6 +493,39 @@ TEST_P(GpuWordTest, AddsComeAfterTheWritesBeforeThem) {
     drive_adds_behind_writes(GetParam());
     drive_adds_to_written_words(GetParam());
   });
+}
+
+TEST_P(GpuWordTest, ShortWritesComeBeforeTheAddsBehindThem) {
+  SKIP_WITHOUT_GPU();
+  run_apart([] {
+    for (const uint64_t bytes : {8, 24, 32, 40, 12}) {
+      for (const uint64_t shift : {0, 4}) {
+        for (const bool is_from_host : {false, true}) {
+          SCOPED_TRACE(std::to_string(bytes) + " bytes at " + std::to_string(shift) +
+                       (is_from_host ? " from the host" : ""));
+          drive_short_writes(GetParam(), {bytes, shift, is_from_host});
+        }
+      }
+    }
+  });
+}
+
+TEST_P(GpuWordTest, NothingHappensIfCudaRefusesToLoad) {
+  SKIP_WITHOUT_GPU();
+  if (GetParam() == Kind::kPageable || GetParam() == Kind::kPinned) return;
+  run_apart([] {
+    for (const bool is_from_host : {false, true}) drive_refused_loads(GetParam(), is_from_host);
+  });
+}
+
+TEST(GpuOwnerTest, AnAddOfTheDeadHoldsNothingUp) {
+  SKIP_WITHOUT_GPU();
+  run_apart([] { drive_add_of_the_dead(); });
+}
+
+TEST_P(GpuWordTest, WordsMayHaveAnyValue) {
+  SKIP_WITHOUT_GPU();
+  run_apart([] { drive_unlikely_word(GetParam()); });
 }
 
 TEST_P(GpuWordTest, CountsWhatIsCarriedOut) {

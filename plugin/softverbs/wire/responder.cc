@@ -268,19 +268,6 @@ void end_request(Stream& stream, const Header& header, const std::shared_ptr<Tra
   finish_message(*qp, in);
 }
 
-// Accesses a word of GPU memory; only on the loop's own thread.
-GpuWord reach_word(Loop& loop, const Operation& op) {
-  const auto judge = [](bool is_done) {
-    return is_done ? Outcome{} : Outcome{Step::kFail, IBV_WC_REM_OP_ERR};
-  };
-  return {[=, &loop, &op](uint64_t* value) {
-            return judge(load_memory(loop, op.remote, 0, reinterpret_cast<uint8_t*>(value), sizeof(*value)));
-          },
-          [=, &loop, &op](uint64_t* value) {
-            return judge(store_memory(loop, op.remote, reinterpret_cast<const uint8_t*>(value)));
-          }};
-}
-
 void execute_request(Stream& stream, const Header& header, Transfer& transfer, const uint8_t* operands) {
   Qp* qp = get_wire()->find_qp(header.target_qp);
   if (qp == nullptr) return;
@@ -295,10 +282,7 @@ void execute_request(Stream& stream, const Header& header, Transfer& transfer, c
   message->op.local.add(reinterpret_cast<uint64_t>(result.data()), result.size(), 0, 0);
   message->op.remote.clear();
   const Outcome named = name_remote(message->op);
-  const Outcome outcome =
-      named.step == Step::kDone
-          ? execute_atomic(message->op, reach_word(stream.loop(), message->op), [] { return true; })
-          : named;
+  const Outcome outcome = named.step == Step::kDone ? execute_atomic(message->op) : named;
   if (outcome.step != Step::kDone) {
     refuse_for_good(*qp, stream, header, *message, outcome.status);
     return;

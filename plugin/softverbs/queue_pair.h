@@ -69,6 +69,7 @@ struct Qp {
   DatagramChain chain;              // of those that are datagrams
   std::unique_ptr<Operation> next;  // null between runs, unless it is prepared
   bool is_next_prepared = false;
+  bool has_used_gpu = false;  // the latest request did: a poster leaves the next ones to the worker unseen
   Wait wait = Wait::kNone;
   uint64_t wait_start_ns = 0;
   uint64_t wait_budget_ns = 0;

@@ -16,27 +16,36 @@
 namespace verbena::softverbs {
 
 void RailWorker::add(Qp& qp, uint64_t delay_ns) {
-  std::lock_guard lock(mutex_);
-  entries_.push_back({&qp, delay_ns == 0 ? 0 : read_clock_ns() + delay_ns});
-  start();
+  {
+    std::lock_guard lock(mutex_);
+    entries_.push_back({&qp, delay_ns == 0 ? 0 : read_clock_ns() + delay_ns});
+    start();
+  }
+  tell();
 }
 
 void RailWorker::run_soon(std::function<void()> chore) {
-  std::lock_guard lock(mutex_);
-  chores_.push_back(std::move(chore));
-  start();
+  {
+    std::lock_guard lock(mutex_);
+    chores_.push_back(std::move(chore));
+    start();
+  }
+  tell();
 }
 
 void RailWorker::start() {
+  if (is_started_) return;
+  is_started_ = true;
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);  // the application's signals are for its own threads
+  std::thread([this] { work(); }).detach();
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+// Without the mutex: a worker that polls would come at once, and sleep until it is free.
+void RailWorker::tell() {
   additions_.fetch_add(1);
-  if (!is_started_) {
-    is_started_ = true;
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);  // the application's signals are for its own threads
-    std::thread([this] { work(); }).detach();
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  }
   changed_.notify_all();
 }
 
@@ -87,8 +96,7 @@ void RailWorker::rest(std::unique_lock<std::mutex>& lock) {
   const uint32_t seen = additions_.load();
   lock.unlock();
   const uint64_t end_ns = read_clock_ns() + get_config().worker_spin_ns;
-  while (additions_.load(std::memory_order_relaxed) == seen && read_clock_ns() < end_ns) {
-  }
+  while (additions_.load(std::memory_order_relaxed) == seen && read_clock_ns() < end_ns) pause_briefly();
   const bool has_imports = additions_.load() == seen && get_gpu_imports().drop_stale();
   lock.lock();
   if (!entries_.empty() || !chores_.empty()) return;

@@ -32,6 +32,7 @@ class RailWorker {
     uint64_t due_ns;
   };
   void start();  // with the mutex
+  void tell();
   void work();
   Qp* take_due(std::unique_lock<std::mutex>& lock);
   void rest(std::unique_lock<std::mutex>& lock);

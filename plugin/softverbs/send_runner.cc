@@ -309,9 +309,10 @@ Stop launch_all(Qp& qp, uint64_t end, Runner runner, bool is_workers) {
       return qp.flying.empty() ? Stop::kAtEnd : Stop::kFlying;
     const uint64_t length = qp.send_queue.at(qp.send_queue.started).length;
     if (runner == Runner::kPoster && length > get_config().inline_copy_bytes) return Stop::kNeedsWorker;
-    if (is_workers) return Stop::kNeedsWorker;
+    if (is_workers || (runner == Runner::kPoster && qp.has_used_gpu)) return Stop::kNeedsWorker;
     if (!prepare_next(qp)) return qp.flying.empty() ? Stop::kWaiting : Stop::kFlying;
-    if (runner == Runner::kPoster && qp.next->uses_gpu()) return Stop::kNeedsWorker;
+    qp.has_used_gpu = qp.next->uses_gpu();
+    if (runner == Runner::kPoster && qp.has_used_gpu) return Stop::kNeedsWorker;
     if (qp.flying.size() == kMaxFlying) return Stop::kFlying;
     if (launch_with_add(qp, end)) continue;
     const DatagramChain::Begun begun = launch(qp);
@@ -377,8 +378,12 @@ uint64_t get_retry_delay_ns(Qp& qp) {
 
 }  // namespace
 
+// Who gives the worker something to do holds the mutex a moment longer: to sleep for it would take 2 us.
 void run_send_queue(Qp& qp, Runner runner) {
-  std::unique_lock lock(qp.mutex);
+  constexpr int kTries = 100;
+  std::unique_lock lock(qp.mutex, std::defer_lock);
+  for (int i = 0; i < kTries && !lock.owns_lock(); ++i) (void)lock.try_lock();
+  if (!lock.owns_lock()) lock.lock();
   run_send_queue(qp, runner, lock);
 }
 

@@ -69,7 +69,8 @@ void meet() {
   }
 }
 
-// Until the stream has done everything; NCCL's waits have no limit of their own.
+// Until the stream has done everything; NCCL's waits have no limit of their own. With pauses: who asks CUDA
+// without one holds up the calls of all other threads.
 void finish(cudaStream_t stream, ncclComm_t communicator) {
   for (const double end = now_s() + kLimitS;;) {
     const cudaError_t state = cudaStreamQuery(stream);
@@ -80,6 +81,7 @@ void finish(cudaStream_t stream, ncclComm_t communicator) {
     if (error != ncclSuccess && error != ncclInProgress)
       die(std::string("asynchronous error: ") + ncclGetErrorString(error));
     if (now_s() > end) die("no end within " + std::to_string(kLimitS) + " s");
+    usleep(10);
   }
 }
 

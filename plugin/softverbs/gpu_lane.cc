@@ -192,7 +192,8 @@ bool GpuLane::has_passed(Fence& fence) {
   constexpr uint32_t kMostLooks = 4096;
   if (fence.event == nullptr) {
     if (*told_ >= fence.ticket) return true;
-    if (++fence.looks < kMostLooks || (fence.event = record_event()) == nullptr) return false;
+    if (++fence.looks >= kMostLooks) fence.event = record_event();
+    if (fence.event == nullptr) return false;
   }
   const cuda::CUresult result = driver_.cuEventQuery(fence.event);
   is_broken_ = is_broken_ || (result != cuda::CUDA_SUCCESS && result != cuda::CUDA_ERROR_NOT_READY);

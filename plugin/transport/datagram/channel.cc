@@ -37,6 +37,14 @@ std::vector<std::string> name_rails(const Engine& engine) {
   return names;
 }
 
+// Each piece is one warp's, and costs it some time besides its bytes: so no more than keep all warps of a
+// block busy.
+uint32_t choose_piece_bytes(uint64_t message_bytes) {
+  constexpr uint64_t kEnoughPieces = 32, kMostPieceBytes = 4 * kUnpackPageBytes;
+  const uint64_t pages = message_bytes / kEnoughPieces / kUnpackPageBytes;
+  return static_cast<uint32_t>(std::clamp(pages * kUnpackPageBytes, kUnpackPageBytes, kMostPieceBytes));
+}
+
 }  // namespace
 
 ChannelEnd::ChannelEnd(std::shared_ptr<Engine> engine, uint32_t peer, uint32_t channel, uint16_t wire,
@@ -288,14 +296,6 @@ VERBENA_HOT_PATH Outcome ReceiveEnd::consume(ReceiveRequest& request) {
   }
   request.state.store(State::kFree, std::memory_order_relaxed);
   return {};
-}
-
-// Each piece is one warp's, and costs it some time besides its bytes: so no more than keep all warps of a
-// block busy.
-static uint32_t choose_piece_bytes(uint64_t message_bytes) {
-  constexpr uint64_t kEnoughPieces = 32, kMostPieceBytes = 4 * kUnpackPageBytes;
-  const uint64_t pages = message_bytes / kEnoughPieces / kUnpackPageBytes;
-  return static_cast<uint32_t>(std::clamp(pages * kUnpackPageBytes, kUnpackPageBytes, kMostPieceBytes));
 }
 
 void ReceiveEnd::describe_page(ReceiveRequest& request, uint32_t offset, uint64_t target,

@@ -195,13 +195,9 @@ DatagramChain::Begun DatagramChain::begin(Operation& op) {
     } else if (op.peer->is_self) {
       copy_inorder(reinterpret_cast<void*>(chunk.far), reinterpret_cast<const void*>(chunk.near),
                    chunk.bytes);
-    } else if (uint8_t* const near =
-                   find_near(*op.peer, chunk.far, chunk.bytes, static_cast<uint32_t>(chunk.origin));
-               near != nullptr) {
-      copy_inorder(near, reinterpret_cast<const void*>(chunk.near), chunk.bytes);
     } else {
-      local_.push_back({reinterpret_cast<void*>(chunk.near), chunk.bytes});
-      remote_.push_back({reinterpret_cast<void*>(chunk.far), chunk.bytes});
+      write_host({reinterpret_cast<void*>(chunk.near), chunk.bytes}, chunk.far,
+                 static_cast<uint32_t>(chunk.origin));
     }
     return true;
   });
@@ -218,17 +214,18 @@ void DatagramChain::land(Operation& op) {
   peer_ = op.peer;
   const size_t before = local_.size();
   for (size_t i = 0; i < op.staged.size(); ++i) {
-    const iovec &from = op.staged[i], &to = op.staged_to[i];
-    uint8_t* const near =
-        find_near(*op.peer, reinterpret_cast<uint64_t>(to.iov_base), to.iov_len, op.remote.keys.back());
-    if (near != nullptr) {
-      copy_inorder(near, from.iov_base, from.iov_len);
-    } else {
-      local_.push_back(from);
-      remote_.push_back(to);
-    }
+    write_host(op.staged[i], reinterpret_cast<uint64_t>(op.staged_to[i].iov_base), op.remote.keys.back());
   }
   if (local_.size() != before) operations_.push_back(&op);
+}
+
+void DatagramChain::write_host(const iovec& from, uint64_t to, uint32_t key) {
+  if (uint8_t* const near = find_near(*peer_, to, from.iov_len, key); near != nullptr) {
+    copy_inorder(near, from.iov_base, from.iov_len);
+    return;
+  }
+  local_.push_back(from);
+  remote_.push_back({reinterpret_cast<void*>(to), from.iov_len});
 }
 
 // A peer that died, or unmapped what it had registered, has spoilt receives at most.

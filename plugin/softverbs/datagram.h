@@ -34,6 +34,9 @@ class DatagramChain {
 
  private:
   Begun reserve(const Operation& op, uint64_t bytes, uint8_t*& stage);
+  // To host memory of `peer_`, registered by this key: at once where it is mapped here, else with the next
+  // flush().
+  void write_host(const iovec& from, uint64_t to, uint32_t key);
 
   Peer* peer_ = nullptr;
   Pieces local_, remote_;

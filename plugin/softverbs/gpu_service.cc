@@ -7,9 +7,7 @@
 
 #include <algorithm>
 #include <climits>
-#include <csignal>
 #include <set>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -17,6 +15,7 @@
 #include "softverbs/config.h"
 #include "softverbs/gpu_lane.h"
 #include "softverbs/gpu_words.h"
+#include "softverbs/own_thread.h"
 
 namespace verbena::softverbs {
 namespace {
@@ -295,11 +294,7 @@ bool start_gpu_service(cuda::CUcontext context) {
   std::call_once(process.gpu_service_once, [&process, context] {
     if (process.segment().commit(process.segment().gpu_service()) != 0) return;
     auto* service = new GpuService(process, context);
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    std::thread([service] { service->work(); }).detach();
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    start_own_thread([service] { service->work(); });
   });
   return true;
 }

@@ -9,14 +9,13 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <new>
-#include <thread>
 
 #include "softverbs/config.h"
 #include "softverbs/faults/injector.h"
+#include "softverbs/own_thread.h"
 #include "softverbs/wire/descriptors.h"
 #include "softverbs/wire/secret.h"
 #include "softverbs/wire/wire.h"
@@ -214,11 +213,7 @@ Peer* Process::map_peer(uint32_t slot, uint64_t owner) {
 void Process::start_monitor() {
   if (monitor_epoll_ >= 0) return;
   monitor_epoll_ = epoll_create1(EPOLL_CLOEXEC);
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);  // the application's signals are for its own threads
-  std::thread([this] { watch_peers(); }).detach();
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  start_own_thread([this] { watch_peers(); });
 }
 
 void Process::watch_peers() {

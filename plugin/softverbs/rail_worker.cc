@@ -5,12 +5,11 @@
 
 #include <algorithm>
 #include <chrono>
-#include <csignal>
 #include <cstdio>
-#include <thread>
 
 #include "softverbs/clock.h"
 #include "softverbs/gpu_import.h"
+#include "softverbs/own_thread.h"
 #include "softverbs/queue_pair.h"
 
 namespace verbena::softverbs {
@@ -36,11 +35,7 @@ void RailWorker::run_soon(std::function<void()> chore) {
 void RailWorker::start() {
   if (is_started_) return;
   is_started_ = true;
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);  // the application's signals are for its own threads
-  std::thread([this] { work(); }).detach();
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  start_own_thread([this] { work(); });
 }
 
 // Without the mutex: a worker that polls would come at once, and sleep until it is free.

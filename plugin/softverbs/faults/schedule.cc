@@ -3,10 +3,9 @@
 #include <pthread.h>
 
 #include <chrono>
-#include <csignal>
-#include <thread>
 
 #include "softverbs/clock.h"
+#include "softverbs/own_thread.h"
 
 namespace verbena::softverbs::faults {
 
@@ -15,11 +14,7 @@ void Schedule::add(uint64_t due_ns, std::function<void()> work) {
   entries_.emplace(due_ns, std::move(work));
   if (!is_started_) {
     is_started_ = true;
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);  // the application's signals are for its own threads
-    std::thread([this] { run(); }).detach();
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    start_own_thread([this] { run(); });
   }
   changed_.notify_all();
 }

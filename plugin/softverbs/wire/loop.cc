@@ -8,11 +8,9 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-#include <csignal>
-#include <thread>
-
 #include "softverbs/clock.h"
 #include "softverbs/config.h"
+#include "softverbs/own_thread.h"
 #include "softverbs/wire/descriptors.h"
 
 namespace verbena::softverbs::wire {
@@ -37,13 +35,7 @@ bool Loop::open() {
 }
 
 void Loop::start() {
-  std::call_once(started_, [this] {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);  // the application's signals are for its own threads
-    std::thread([this] { work(); }).detach();
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  });
+  std::call_once(started_, [this] { start_own_thread([this] { work(); }); });
 }
 
 bool Loop::add(int fd, uint32_t events, Watched& watched) {

@@ -3,6 +3,7 @@
 #include <array>
 #include <atomic>
 #include <mutex>
+#include <vector>
 
 #include "softverbs/cuda_driver.h"
 #include "softverbs/shared_layout.h"

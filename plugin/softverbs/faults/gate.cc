@@ -52,7 +52,7 @@ Outcome prepare_struck(Operation& op, Qp& qp, SendRequest& request) {
 }  // namespace
 
 uint64_t stamp_post() {
-  return Process::get()->injector->delays() ? read_clock_ns() : 0;
+  return Process::get()->injector->has_delays() ? read_clock_ns() : 0;
 }
 
 Outcome take_datagram(Operation& op) {

@@ -56,8 +56,9 @@ Injector::Injector(const Plan& plan, Rails& rails, Schedule& schedule)
       strikes_datagrams_(std::ranges::any_of(
           plan.rules,
           [](const Rule& rule) { return is_of_datagrams(rule.action) || rule.path != kEveryPath; })),
-      delays_(
-          std::ranges::any_of(plan.rules, [](const Rule& rule) { return rule.action == Action::kDelay; })) {}
+      has_delays_(std::ranges::any_of(plan.rules, [](const Rule& rule) {
+        return rule.action == Action::kDelay || rule.action == Action::kLimit;
+      })) {}
 
 void Injector::start() {
   const uint64_t now_ns = read_clock_ns();
@@ -132,7 +133,7 @@ void Injector::apply(const Rule& rule, uint64_t draw, Qp& qp, const SendRequest&
       return;
     }
     case Action::kLimit:
-      fate.due_ns = std::max(fate.due_ns, take_bandwidth(rule, qp.device, request.length));
+      fate.due_ns = std::max(fate.due_ns, take_bandwidth(rule, qp.device, request));
       return;
     case Action::kDown:
       fate.is_lost |= rule.path != kEveryPath;
@@ -160,12 +161,14 @@ void Injector::apply(const Rule& rule, uint64_t draw, Qp& qp, const SendRequest&
   }
 }
 
-// The time at which the request's last byte has left: the rail sends one request after the other.
-uint64_t Injector::take_bandwidth(const Rule& rule, uint32_t rail, uint64_t bytes) {
+// The time at which the request's last byte has left: the rail sends one request after the other. It begins
+// with one when that is posted, not when a thread of ours looks at it, so that a late thread costs no rate.
+uint64_t Injector::take_bandwidth(const Rule& rule, uint32_t rail, const SendRequest& request) {
   const std::lock_guard lock(bandwidth_mutex_);
   uint64_t& free_ns = free_ns_[static_cast<size_t>(&rule - plan_.rules.data())][rail];
-  const double duration_ns = static_cast<double>(bytes) * 1e9 / static_cast<double>(rule.bytes_per_second);
-  free_ns = std::max(free_ns, read_clock_ns()) + static_cast<uint64_t>(duration_ns);
+  const double duration_ns =
+      static_cast<double>(request.length) * 1e9 / static_cast<double>(rule.bytes_per_second);
+  free_ns = std::max(free_ns, request.posted_ns) + static_cast<uint64_t>(duration_ns);
   return free_ns;
 }
 

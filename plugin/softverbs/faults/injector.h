@@ -66,12 +66,12 @@ class Injector {
   HeldDatagrams& held() { return held_; }
   // Then the worker carries them all.
   bool strikes_datagrams() const { return strikes_datagrams_; }
-  bool delays() const { return delays_; }
+  bool has_delays() const { return has_delays_; }
 
  private:
   Fate decide(Qp& qp, const SendRequest& request);
   void apply(const Rule& rule, uint64_t draw, Qp& qp, const SendRequest& request, Fate& fate);
-  uint64_t take_bandwidth(const Rule& rule, uint32_t rail, uint64_t bytes);
+  uint64_t take_bandwidth(const Rule& rule, uint32_t rail, const SendRequest& request);
   void take_down(const Rule& rule, uint32_t rail, uint64_t flaps);
   void hold_down(const Rule& rule, uint32_t rail, bool is_held);
   void raise(const Rule& rule, uint32_t rail);
@@ -89,7 +89,7 @@ class Injector {
   // By how many rules a path of a rail is down.
   std::array<std::array<std::atomic<uint32_t>, kPaths>, kMaxDevices> path_holds_{};
   HeldDatagrams held_{schedule_};
-  bool strikes_datagrams_, delays_;
+  bool strikes_datagrams_, has_delays_;
   std::mutex queues_mutex_;
   std::set<Qp*> queues_;
 };

@@ -118,13 +118,13 @@ class GpuRunTest : public testing::Test {
     ASSERT_TRUE(call("cuCtxSetCurrent", context));
   }
   void TearDown() override { call("cuCtxSetCurrent", static_cast<void*>(nullptr)); }
-
-  static int count_calls() {
-    int all = 0, batches = 0;
-    call("fakeCountCalls", &all, &batches);
-    return all;
-  }
 };
+
+int count_calls() {
+  int all = 0, batches = 0;
+  call("fakeCountCalls", &all, &batches);
+  return all;
+}
 
 TEST_F(GpuRunTest, LongMessagesAreStagedInPagesOfTheGpu) {
   Host host(Settings{{"VERBENA_UNPACK_THRESHOLD", "unlimited"}});
@@ -199,6 +199,69 @@ TEST_F(GpuRunTest, AMessageIsOneCopyWhereverItBegins) {
   EXPECT_LE(wraps, kMessages / 4);
 }
 
+// A channel of datagrams, whose kernel unpacks.
+class DatagramChannel {
+ public:
+  using EnginePointer = std::shared_ptr<datagram::Engine>;
+  // `connections`: that the receiver's GPU will have.
+  DatagramChannel(const EnginePointer& from, const EnginePointer& to, uint32_t connections) {
+    protocol::datagram::DatagramHandle address{};
+    const auto listener = take(datagram::Listener::open(to, &address), "a listener");
+    const auto connector = take(datagram::Connector::start(from, address), "a connector");
+    EXPECT_TRUE(poll_until([&] {
+      if (sender == nullptr) sender = take(connector->poll(), "a sender");
+      if (receiver == nullptr) receiver = take(listener->poll(true, connections), "a receiver");
+      return sender != nullptr && receiver != nullptr;
+    }));
+    EXPECT_TRUE(call("cuMemcpyDtoH_v2", static_cast<void*>(&handle),
+                     static_cast<unsigned long long>(reinterpret_cast<uintptr_t>(receiver->device_handle())),
+                     sizeof(handle)));
+  }
+  // Until the message is in its slot; how many pieces it has there.
+  uint64_t transfer(Memory& sent, Memory& received) {
+    const size_t bytes = sent.bytes().size();
+    for (size_t i = 0; i < bytes; ++i)
+      sent.bytes()[i] = static_cast<std::byte>(i * 7 + (i >> 12) + messages_);
+    Request *receive = nullptr, *send = nullptr;
+    bool is_sent = false, is_received = false;
+    uint64_t received_bytes = 0;
+    const int before = count_calls();
+    EXPECT_TRUE(poll_until([&] {
+      bool is_sound = true;
+      if (receive == nullptr)
+        is_sound = is_sound && receiver->post(received.bytes().data(), bytes, received.registration(),
+                                              ReceiveClass::kUnpacked, &receive);
+      if (send == nullptr)
+        is_sound = is_sound && sender->post(sent.bytes().data(), bytes, sent.registration(), &send);
+      if (send != nullptr && !is_sent)
+        is_sound = is_sound && sender->test(*static_cast<datagram::SendRequest*>(send), &is_sent);
+      if (receive != nullptr && !is_received)
+        is_sound = is_sound && receiver->test(*static_cast<datagram::ReceiveRequest*>(receive), &is_received,
+                                              &received_bytes);
+      EXPECT_TRUE(is_sound);
+      return (is_sent && is_received) || !is_sound;
+    }));
+    EXPECT_EQ(received_bytes, bytes);
+    copies += count_calls() - before;
+    const auto slot = static_cast<uint64_t>(messages_ % kUnpackQueueDepthSlots);
+    const uint64_t pieces = handle.meta->cnt[slot];
+    const std::vector<std::byte> unpacked = unpack(handle, slot, bytes);
+    const std::byte* const found = pieces != 0 ? unpacked.data() : received.bytes().data();
+    EXPECT_EQ(std::memcmp(found, sent.bytes().data(), bytes), 0) << "message " << messages_;
+    ++messages_;
+    EXPECT_TRUE(receiver->consume(*static_cast<datagram::ReceiveRequest*>(receive)));
+    return pieces;
+  }
+
+  std::unique_ptr<datagram::SendEnd> sender;
+  std::unique_ptr<datagram::ReceiveEnd> receiver;
+  UnpackDeviceHandle handle{};
+  int copies = 0;  // of all messages
+
+ private:
+  int messages_ = 0;
+};
+
 // Datagrams have pages of one engine, whatever their channels: those of a message follow each other all the
 // same, as far as others leave them together.
 TEST_F(GpuRunTest, PacketsOfAMessageAreFewCopiesAndFewPieces) {
@@ -209,53 +272,25 @@ TEST_F(GpuRunTest, PacketsOfAMessageAreFewCopiesAndFewPieces) {
   const std::shared_ptr<NicRegistry> nics = take(NicRegistry::discover(), "devices");
   const Nic& nic = *nics->find(0);
   const auto engine = take(datagram::Engine::find(nic, nics, true), "an engine");
-  protocol::datagram::DatagramHandle address{};
-  const auto listener = take(datagram::Listener::open(engine, &address), "a listener");
-  const auto connector = take(datagram::Connector::start(engine, address), "a connector");
-  std::unique_ptr<datagram::SendEnd> sender;
-  std::unique_ptr<datagram::ReceiveEnd> receiver;
-  ASSERT_TRUE(poll_until([&] {
-    if (sender == nullptr) sender = take(connector->poll(), "a sender");
-    if (receiver == nullptr) receiver = take(listener->poll(true, 1), "a receiver");
-    return sender != nullptr && receiver != nullptr;
-  }));
-  UnpackDeviceHandle handle{};
-  ASSERT_TRUE(call("cuMemcpyDtoH_v2", static_cast<void*>(&handle),
-                   static_cast<unsigned long long>(reinterpret_cast<uintptr_t>(receiver->device_handle())),
-                   sizeof(handle)));
+  DatagramChannel channel(engine, engine, 1);
   Memory memory(nic, kBytes);
-  int copies = 0;
-  for (int m = 0; m < kMessages; ++m) {
-    for (size_t i = 0; i < kBytes; ++i) memory.bytes()[i] = static_cast<std::byte>(i * 7 + (i >> 12) + m);
-    Request* receive = nullptr;
-    Request* send = nullptr;
-    const int before = count_calls();
-    bool is_sent = false, is_received = false;
-    uint64_t bytes = 0;
-    ASSERT_TRUE(poll_until([&] {
-      bool is_sound = true;
-      if (receive == nullptr)
-        is_sound = is_sound && receiver->post(memory.bytes().data(), kBytes, memory.registration(),
-                                              ReceiveClass::kUnpacked, &receive);
-      if (send == nullptr)
-        is_sound = is_sound && sender->post(memory.bytes().data(), kBytes, memory.registration(), &send);
-      if (send != nullptr && !is_sent)
-        is_sound = is_sound && sender->test(*static_cast<datagram::SendRequest*>(send), &is_sent);
-      if (receive != nullptr && !is_received)
-        is_sound = is_sound &&
-                   receiver->test(*static_cast<datagram::ReceiveRequest*>(receive), &is_received, &bytes);
-      EXPECT_TRUE(is_sound);
-      return is_sent && is_received;
-    }));
-    EXPECT_EQ(bytes, kBytes);
-    copies += count_calls() - before;
-    const auto slot = static_cast<uint64_t>(m % kUnpackQueueDepthSlots);
-    EXPECT_EQ(handle.meta->cnt[slot], kPieces);
-    EXPECT_EQ(std::memcmp(unpack(handle, slot, kBytes).data(), memory.bytes().data(), kBytes), 0)
-        << "message " << m;
-    ASSERT_TRUE(receiver->consume(*static_cast<datagram::ReceiveRequest*>(receive)));
-  }
-  EXPECT_LE(copies, 2 * kMessages) << "of " << kMessages << " messages, each of several packets";
+  for (int m = 0; m < kMessages; ++m) EXPECT_EQ(channel.transfer(memory, memory), kPieces);
+  EXPECT_LE(channel.copies, 2 * kMessages) << "of " << kMessages << " messages, each of several packets";
 }
+
+// A page has room in a slot, however many share the memory of the descriptors.
+TEST_F(GpuRunTest, AmongManyConnectionsAKernelUnpacksShortMessages) {
+  apply_settings({{"VERBENA_BOUNCE_BYTES", "64m"}});
+  const std::shared_ptr<NicRegistry> nics = take(NicRegistry::discover(), "devices");
+  const Nic& nic = *nics->find(0);
+  const auto engine = take(datagram::Engine::find(nic, nics, true), "an engine");
+  DatagramChannel few(engine, engine, 2000), many(engine, engine, 5000);
+  Memory page(nic, engine->name().data_bytes()), two_pages(nic, page.bytes().size() + 1);
+  EXPECT_EQ(few.transfer(page, page), 32U);
+  EXPECT_NE(few.transfer(two_pages, two_pages), 0U);
+  EXPECT_EQ(many.transfer(page, page), 16U);
+  EXPECT_EQ(many.transfer(two_pages, two_pages), 0U) << "it is copied";
+}
+
 }  // namespace
 }  // namespace verbena::transport

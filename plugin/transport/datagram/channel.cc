@@ -217,13 +217,14 @@ VERBENA_HOT_PATH Outcome SendEnd::test(SendRequest& request, bool* done) {
 }
 
 base::Result<std::unique_ptr<LendingQueue>> LendingQueue::create(std::shared_ptr<PageSpace> space,
-                                                                 uint32_t most_pages, uint32_t pieces) {
+                                                                 const Limits& limits) {
   UnpackMemories& memories = space->unpack_memories();
-  auto memory = memories.take(most_pages * pieces, space->bounce_base());
+  auto memory = memories.take(limits.pages * limits.pieces, space->bounce_base());
   if (!memory) return memory.error();
-  const uint32_t reached_pages = space->is_reached_from_here() ? most_pages : 0;
+  Limits reached = limits;
+  if (!space->is_reached_from_here()) reached.pages = 0;
   return std::unique_ptr<LendingQueue>(
-      new LendingQueue(std::move(space), memories, std::move(*memory), reached_pages));
+      new LendingQueue(std::move(space), memories, std::move(*memory), reached));
 }
 
 ReceiveEnd::ReceiveEnd(std::shared_ptr<Engine> engine, uint32_t peer, uint32_t channel, uint16_t wire,
@@ -302,8 +303,9 @@ void ReceiveEnd::describe_page(ReceiveRequest& request, uint32_t offset, uint64_
                                uint32_t length_bytes) {
   // No more pages are lent than the slot has room for.
   const uint32_t before = lending_->slots.pending(request.slot);
-  lending_->slots.append(request.slot, offset, target, length_bytes,
-                         choose_piece_bytes(request.length_bytes));
+  const uint32_t piece_bytes =
+      std::max(choose_piece_bytes(request.length_bytes), lending_->least_piece_bytes());
+  lending_->slots.append(request.slot, offset, target, length_bytes, piece_bytes);
   request.descriptors += lending_->slots.pending(request.slot) - before;
 }
 

@@ -51,27 +51,32 @@ struct ReceiveRequest : ChannelRequest {
 // Of an end whose receives a kernel unpacks: NCCL's queue, and the memory behind it.
 class LendingQueue {
  public:
-  // For the calling thread's GPU, with room for so many pages of a message, each in up to `pieces`.
+  // Of a message: so many pages, each in up to so many pieces, of at least so many bytes.
+  struct Limits {
+    uint32_t pages = 0, pieces = 0, piece_bytes = 0;
+  };
+  // For the calling thread's GPU.
   static base::Result<std::unique_ptr<LendingQueue>> create(std::shared_ptr<PageSpace> space,
-                                                            uint32_t most_pages, uint32_t pieces);
+                                                            const Limits& limits);
   ~LendingQueue() { memories_.give_back(std::move(memory_)); }
   LendingQueue(const LendingQueue&) = delete;
   LendingQueue& operator=(const LendingQueue&) = delete;
 
   // 0: that GPU does not reach them.
-  uint32_t most_pages() const { return most_pages_; }
+  uint32_t most_pages() const { return limits_.pages; }
+  uint32_t least_piece_bytes() const { return limits_.piece_bytes; }
   // For the GPU.
   void* device_handle() const { return memory_->device_handle(); }
 
  private:
   LendingQueue(std::shared_ptr<PageSpace> space, UnpackMemories& memories,
-               std::unique_ptr<UnpackMemory> memory, uint32_t most_pages)
-      : space_(std::move(space)), memories_(memories), memory_(std::move(memory)), most_pages_(most_pages) {}
+               std::unique_ptr<UnpackMemory> memory, const Limits& limits)
+      : space_(std::move(space)), memories_(memories), memory_(std::move(memory)), limits_(limits) {}
 
   const std::shared_ptr<PageSpace> space_;  // which has `memories_`
   UnpackMemories& memories_;
   std::unique_ptr<UnpackMemory> memory_;
-  const uint32_t most_pages_;  // no more than it has descriptors for
+  const Limits limits_;  // no more than it has descriptors for
 
  public:
   protocol::UnpackQueue slots{memory_->host_meta(), memory_->descriptors()};

@@ -36,15 +36,26 @@ base::Deadline make_deadline() {
   return base::Deadline::after_ms(base::parameters().connect_timeout_ms);
 }
 
-// The most pages of a message that a kernel unpacks; longer ones are copied. Each takes `pieces` descriptors
-// in each of 16 slots: 128 KiB for a channel that has few beside it, and no more for all that there may be.
-uint32_t count_lent_pages(uint32_t connections, uint32_t data_bytes, uint32_t pieces) {
+uint32_t divide_up(uint64_t value, uint64_t by) {
+  return static_cast<uint32_t>((value + by - 1) / by);
+}
+
+// What a kernel unpacks of a message whose packets carry so much; longer messages are copied. Each piece
+// takes a descriptor in each of 16 slots: 128 KiB for a channel that has few beside it, and no more for all
+// that there may be. A page always has room.
+LendingQueue::Limits find_limits(uint32_t connections, uint32_t data_bytes) {
   constexpr uint32_t kFew = 256, kMany = 2048;
   const uint32_t descriptors = connections <= kFew ? 512 : connections <= kMany ? 128 : 16;
-  const uint32_t pages = descriptors / pieces;
-  if (base::parameter_origin("VERBENA_UNPACK_THRESHOLD") == base::kDefaultOrigin) return pages;
-  const auto longest = static_cast<uint64_t>(base::parameters().unpack_threshold_bytes);
-  return static_cast<uint32_t>(std::min<uint64_t>(longest / data_bytes + (longest % data_bytes != 0), pages));
+  LendingQueue::Limits limits;
+  limits.piece_bytes = divide_up(divide_up(data_bytes, descriptors), kUnpackPageBytes) * kUnpackPageBytes;
+  limits.pieces = divide_up(data_bytes, limits.piece_bytes);
+  limits.pages = descriptors / limits.pieces;
+  if (base::parameter_origin("VERBENA_UNPACK_THRESHOLD") != base::kDefaultOrigin) {
+    const auto longest = static_cast<uint64_t>(base::parameters().unpack_threshold_bytes);
+    limits.pages = static_cast<uint32_t>(
+        std::min<uint64_t>(longest / data_bytes + (longest % data_bytes != 0), limits.pages));
+  }
+  return limits;
 }
 
 // The rails of a greeting that its sender has.
@@ -110,11 +121,8 @@ Result<std::unique_ptr<ReceiveEnd>> Listener::poll(bool unpacks, uint32_t connec
         engine_->nic().name.c_str(), static_cast<long long>(base::parameters().connect_timeout_ms));
   }
   if (unpacks && lending_ == nullptr && engine_->space() != nullptr) {  // it takes memory, as the ways do
-    const uint32_t data_bytes = engine_->name().data_bytes();
-    constexpr uint32_t kLeastPieceBytes = kUnpackPageBytes;
-    const uint32_t pieces = (data_bytes + kLeastPieceBytes - 1) / kLeastPieceBytes;
     auto made =
-        LendingQueue::create(engine_->space(), count_lent_pages(connections, data_bytes, pieces), pieces);
+        LendingQueue::create(engine_->space(), find_limits(connections, engine_->name().data_bytes()));
     if (!made) return made.error();
     lending_ = std::move(*made);
   }

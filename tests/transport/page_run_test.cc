@@ -292,5 +292,21 @@ TEST_F(GpuRunTest, AmongManyConnectionsAKernelUnpacksShortMessages) {
   EXPECT_EQ(many.transfer(two_pages, two_pages), 0U) << "it is copied";
 }
 
+// Where ends differ, packets are as long as the shorter: a slot has room for more of them.
+TEST_F(GpuRunTest, ManyShortPacketsAreUnpackedFromLongPages) {
+  setenv("SOFTVERBS_DEVICES", "2", 1);  // read with the first device
+  apply_settings({{"VERBENA_BOUNCE_BYTES", "64m"}, {"VERBENA_PAGE_BYTES", "4k"}});
+  const std::shared_ptr<NicRegistry> nics = take(NicRegistry::discover(), "devices");
+  const Nic &short_nic = *nics->find(1), &long_nic = *nics->find(0);
+  const auto short_packets = take(datagram::Engine::find(short_nic, nics, true), "an engine");
+  apply_settings({{"VERBENA_BOUNCE_BYTES", "64m"}});
+  const auto long_packets = take(datagram::Engine::find(long_nic, nics, true), "an engine");
+  ASSERT_GT(long_packets->name().data_bytes(), short_packets->name().data_bytes());
+  DatagramChannel channel(short_packets, long_packets, 1);
+  Memory sent(short_nic, 200'000), received(long_nic, 200'000);
+  for (int m = 0; m < 20; ++m)
+    EXPECT_EQ(channel.transfer(sent, received), 200'000 / short_packets->name().data_bytes() + 1);
+}
+
 }  // namespace
 }  // namespace verbena::transport

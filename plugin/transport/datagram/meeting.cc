@@ -121,8 +121,8 @@ Result<std::unique_ptr<ReceiveEnd>> Listener::poll(bool unpacks, uint32_t connec
         engine_->nic().name.c_str(), static_cast<long long>(base::parameters().connect_timeout_ms));
   }
   if (unpacks && lending_ == nullptr && engine_->space() != nullptr) {  // it takes memory, as the ways do
-    auto made =
-        LendingQueue::create(engine_->space(), find_limits(connections, engine_->name().data_bytes()));
+    const uint32_t data_bytes = std::min(engine_->name().data_bytes(), hello->engine.data_bytes());
+    auto made = LendingQueue::create(engine_->space(), find_limits(connections, data_bytes));
     if (!made) return made.error();
     lending_ = std::move(*made);
   }

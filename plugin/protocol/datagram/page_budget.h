@@ -80,6 +80,9 @@ class PageBudget {
   static PageBudget of_short(const PageSettings& settings) {
     PageBudget budget({.pages = settings.short_pages, .rails = settings.rails, .credits = 0});
     budget.granted_goal_ = 0;
+    // One for each rail, however few there are: a short message looks for no other page.
+    const uint32_t spare = budget.pages_ - std::min(budget.pages_, budget.rails_);
+    budget.shelf_ = std::min(budget.shelf_, spare);
     budget.eager_goal_ = std::min(kMostEager, (budget.pages_ - budget.shelf_) / budget.rails_);
     budget.reserve_ = budget.pages_;
     return budget;

@@ -93,7 +93,7 @@ TEST(PageBudgetTest, LendsAndParksUpToItsLimits) {
 TEST(PageBudgetTest, ShortPagesWaitForNothingButCopies) {
   Random random(13);
   for (const uint32_t rails : {1U, 2U, 8U}) {
-    for (const uint32_t pages : {PageBudget::kLeastPages, 100U, 256U, 3'000U}) {
+    for (const uint32_t pages : {1U, 2U, PageBudget::kLeastPages, 100U, 256U, 3'000U}) {
       PageBudget budget =
           PageBudget::of_short({.pages = 99, .short_pages = pages * rails, .rails = rails, .credits = 512});
       uint32_t idle = pages * rails;

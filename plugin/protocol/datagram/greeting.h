@@ -19,7 +19,7 @@
 namespace verbena::protocol::datagram {
 
 inline constexpr uint64_t kDatagramMagic = 0x44414E4542524556;  // "VERBENAD" in memory order
-inline constexpr uint16_t kDatagramVersion = 3;
+inline constexpr uint16_t kDatagramVersion = 4;
 inline constexpr uint32_t kGrantedPairs = 4;  // queue pairs of a rail for granted packets
 inline constexpr uint32_t kGreetingMacBytes = 16;
 

@@ -58,6 +58,16 @@ TEST(GreetingTest, EveryByteOfAHandleCounts) {
   EXPECT_FALSE(is_datagram_handle(&connected));
 }
 
+// Whatever else differs in it.
+TEST(GreetingTest, AHandleOfAnotherVersionIsNamed) {
+  for (const int version : {0, kDatagramVersion - 1, kDatagramVersion + 1}) {
+    DatagramHandle handle = make_handle();
+    handle.version = static_cast<uint16_t>(version);
+    handle.engine.data_lines = UINT16_MAX;
+    EXPECT_EQ(check_handle(handle), HandshakeError::kVersion) << version;
+  }
+}
+
 TEST(GreetingTest, IsReadAsItWasSent) {
   for (uint8_t rails = 1; rails <= kMaxEngineRails; ++rails) {
     const auto greeting = read_greeting(make_bytes(rails));

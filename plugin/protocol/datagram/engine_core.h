@@ -20,7 +20,11 @@
 //   now_ns()                      the time, read once a pass
 //   rooms() -> uint32_t           a bit for each rail whose send queue takes another packet
 //   live_rails() -> uint32_t      a bit for each rail that works
-//   post_data(peer, OutPacket)    on a rail that has room; of no message: the header alone, for kNoChannel
+//   post_data(peer, OutPacket) -> uint32_t
+//                                 on a rail that has room; of no message: the header alone, for kNoChannel.
+//                                 What it returns is for has_left()
+//   has_left(uint32_t, Departure&)
+//                                 whether that packet has left its send queue, and when
 //   post_ack(peer, path, Ack)     these two may fail: they are sent again
 //   post_request(peer, path, wishes)
 //   post_pages(rail, queue, count)      idle pages to a receive queue
@@ -44,6 +48,7 @@
 #include <span>
 #include <utility>
 
+#include "protocol/datagram/departures.h"
 #include "protocol/datagram/engine_state.h"
 #include "protocol/sequence.h"
 
@@ -651,7 +656,7 @@ class EngineCore {
       packet.asks |= packet.is_last;
       packet.backlog = static_cast<uint16_t>(std::min<uint32_t>(behind, kMostBacklog));
     }
-    port().post_data(peer_id, packet);
+    record.posted = port().post_data(peer_id, packet);
   }
   static LinkedList<StateLink>& list_of(Peer& peer, SendRecord::Where where) {
     return where == SendRecord::Where::kFlight ? peer.flight
@@ -1114,11 +1119,14 @@ class EngineCore {
   void deliver(Peer& peer, uint32_t record_id) {
     SendRecord& record = records_[record_id];
     leave_list(peer, record_id);
-    if (!peer.has_newest || is_before(peer.newest, record.sent))
-      peer.newest = record.sent, peer.has_newest = true;
+    // At the earliest. The news that it has left may be behind that of its arrival.
+    Departure departure{record.sent, record.sent};
+    (void)port().has_left(record.posted, departure);
+    const Stamp left = is_before(record.sent, departure.after) ? departure.after : record.sent;
+    if (!peer.has_newest || is_before(peer.newest, left)) peer.newest = left, peer.has_newest = true;
     const uint32_t bit = 1U << record.path;
-    if ((peer.newest_paths & bit) == 0 || is_before(peer.newest_of[record.path], record.sent)) {
-      peer.newest_of[record.path] = record.sent;
+    if ((peer.newest_paths & bit) == 0 || is_before(peer.newest_of[record.path], left)) {
+      peer.newest_of[record.path] = left;
       peer.newest_paths |= bit;
     }
     peer.paths.note_delivered(record.path);
@@ -1182,7 +1190,8 @@ class EngineCore {
 
   // --- Losses.
 
-  // What was sent so much before something that has arrived.
+  // What left so much before something that has arrived. When a packet was posted says little of that: it may
+  // wait in a long send queue while others overtake it in a short one.
   void find_lost(Peer& peer) {
     if (!peer.has_newest) return;
     const auto same = static_cast<int32_t>(peer.loss.same_path_ns() / kStampNs);
@@ -1191,9 +1200,13 @@ class EngineCore {
       SendRecord& record = records_[id];
       if (count_between(record.sent + static_cast<Stamp>(same), peer.newest) <= 0) break;
       const uint32_t next = record.link.next;
-      const bool is_overtaken = (peer.newest_paths >> record.path & 1) != 0 &&
-                                count_between(record.sent, peer.newest_of[record.path]) > same;
-      if (is_overtaken || count_between(record.sent, peer.newest) > across) lose(peer, id);
+      Departure departure{};
+      if (port().has_left(record.posted, departure)) {
+        const Stamp left = departure.before;
+        const bool is_overtaken = (peer.newest_paths >> record.path & 1) != 0 &&
+                                  count_between(left, peer.newest_of[record.path]) > same;
+        if (is_overtaken || count_between(left, peer.newest) > across) lose(peer, id);
+      }
       id = next;
     }
   }

@@ -66,7 +66,8 @@ struct SendChannel {
 struct SendRecord {
   uint32_t psn = 0;                 // or the number among the eager ones
   uint32_t message = 0, index = 0;  // message: kNoObject once its channel is closed
-  Stamp sent = 0;
+  Stamp sent = 0;                   // to its send queue
+  uint32_t posted = 0;              // the port's name for it there
   uint8_t path = 0, tries = 0;
   bool took_credit = false;
   enum class Where : uint8_t { kFlight, kLost, kHeldBack } where = Where::kFlight;

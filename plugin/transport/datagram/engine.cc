@@ -345,10 +345,12 @@ void Engine::poll(verbs::CompletionQueue& queue, int rounds, const Take& take) {
 void Engine::poll_rail(uint32_t number) {
   constexpr int kRounds = 8;  // of one kind of receives; then the next has its turn
   Rail& rail = *rails_[number];
+  const Stamp now = make_stamp(now_ns_);
+  const Departure polled{std::exchange(rail.polled_sends, now), now};
   poll(rail.sends, INT_MAX, [&](const verbs::Completion& completion) {
     SendQueue* const pair = rail.find_pair(completion.cookie);
     if (pair == nullptr) return true;
-    pair->retire(completion.cookie, [this](uint32_t message) {
+    pair->retire(completion.cookie, polled, [this](uint32_t message) {
       if (message == kNoObject || sends_of_[message] == nullptr) return;
       SendRequest& request = *sends_of_[message];
       if (request.posted != 0) --request.posted;
@@ -556,7 +558,7 @@ uint32_t Engine::rooms() const {
   return rooms & live_rails_;
 }
 
-VERBENA_HOT_PATH void Engine::post_data(uint32_t id, const OutPacket& packet) {
+VERBENA_HOT_PATH uint32_t Engine::post_data(uint32_t id, const OutPacket& packet) {
   const Peer& to = *peers_of_[id];
   Rail& rail = *rails_[options().rail_of(packet.path)];
   const EngineRail& target = to.rail[packet.path % to.name.rails];
@@ -568,7 +570,8 @@ VERBENA_HOT_PATH void Engine::post_data(uint32_t id, const OutPacket& packet) {
   const uint32_t pair = is_short                 ? kGrantedPairs - 1
                         : pool_.has_long_pages() ? 0
                                                  : packet.path / options().rails % to.name.granted_pairs();
-  SendQueue& queue = is_granted || is_short ? rail.granted[pair] : rail.eager;
+  const uint32_t mark = is_granted || is_short ? Rail::mark_of_granted(pair) : Rail::kEagerMark;
+  SendQueue& queue = rail.pair(mark);
   const Immediate immediate{.slot = to.slot,
                             .path = packet.path,
                             .is_last = packet.is_last,
@@ -610,7 +613,15 @@ VERBENA_HOT_PATH void Engine::post_data(uint32_t id, const OutPacket& packet) {
   std::byte* const place = queue.next_header();
   std::memcpy(place, &header, sizeof(header));
   datagram.header = place;
+  const uint32_t number = options().rail_of(packet.path) * Rail::kPairs + mark;
+  const uint32_t index = queue.added() & ((1U << Departures::kIndexBits) - 1);
   note(queue.add(datagram, packet.message));
+  return number << Departures::kIndexBits | index;
+}
+
+bool Engine::has_left(uint32_t posted, Departure& when) const {
+  const uint32_t number = posted >> Departures::kIndexBits;
+  return rails_[number / Rail::kPairs]->pair(number % Rail::kPairs).departures().has_left(posted, when);
 }
 
 void Engine::post_control(uint32_t id, uint32_t path, PacketKind kind, PacketHeader header,

@@ -15,7 +15,6 @@ using base::Result;
 using protocol::datagram::kGrantedPairs;
 using protocol::datagram::PageQueue;
 
-constexpr uint32_t kPairs = 2 + kGrantedPairs;
 // With what the device puts in front: any datagram fits. One that does not is a fault of the queue pair,
 // which whoever knows its number and key could send. Where datagrams may be longer than an MTU, what is
 // longer than ours ends in memory that nobody looks at, and buffers lie close together.
@@ -26,7 +25,7 @@ static_assert(kShortControlBufferBytes >= verbs::kGrhBytes + Rail::kMaxControlBy
 static_assert(kDataHeaderBytes >= sizeof(protocol::datagram::PacketHeader));
 
 constexpr size_t kHeadersBytes =
-    size_t{SendQueue::kDepth} * (Rail::kMaxControlBytes + (kPairs - 1) * kDataHeaderBytes);
+    size_t{SendQueue::kDepth} * (Rail::kMaxControlBytes + (Rail::kPairs - 1) * kDataHeaderBytes);
 
 }  // namespace
 
@@ -105,12 +104,13 @@ Outcome Rail::prepare(const PagePool& pool, uint32_t queue_key) {
   }
   if (Outcome outcome = take(make_pair(0, control_receives, control_queue_, queue_key), control); !outcome)
     return outcome;
-  if (Outcome outcome = take(make_pair(1, page_receives, eager_queue_, queue_key), eager); !outcome)
+  if (Outcome outcome = take(make_pair(kEagerMark, page_receives, eager_queue_, queue_key), eager); !outcome)
     return outcome;
   for (uint32_t i = 0; i < kGrantedPairs; ++i) {
     const bool is_for_short = i + 1 == kGrantedPairs && pool.short_count() != 0;
     verbs::SharedReceiveQueue& queue = is_for_short ? short_queue_ : granted_queue_;
-    if (Outcome outcome = take(make_pair(2 + i, page_receives, queue, queue_key), granted[i]); !outcome)
+    if (Outcome outcome = take(make_pair(mark_of_granted(i), page_receives, queue, queue_key), granted[i]);
+        !outcome)
       return outcome;
   }
   for (uint32_t buffer = 0; buffer < kControlBuffers; ++buffer) {
@@ -191,8 +191,7 @@ std::span<const uint8_t> Rail::control_bytes(uint32_t buffer, uint32_t length_by
 SendQueue* Rail::find_pair(uint64_t cookie) {
   const uint16_t mark = verbs::DatagramPair::mark_of(cookie);
   if (mark == 0) return &control;
-  if (mark == 1) return &eager;
-  return mark < kPairs ? &granted[mark - 2] : nullptr;
+  return mark < kPairs ? &pair(mark) : nullptr;
 }
 
 }  // namespace verbena::transport::datagram

@@ -12,6 +12,7 @@
 #include <memory>
 #include <span>
 
+#include "protocol/datagram/departures.h"
 #include "protocol/datagram/greeting.h"
 #include "transport/datagram/page_pool.h"
 #include "verbs/datagram_queues.h"
@@ -31,10 +32,11 @@ class SendQueue {
       : pair_(std::move(pair)), headers_(headers), header_bytes_(header_bytes), header_key_(header_key) {}
 
   uint32_t number() const { return pair_.number(); }
-  uint32_t room() const { return kDepth - (added_ - retired_); }
+  uint32_t room() const { return kDepth - (added_ - departures_.count()); }
   // Datagrams added so far, wrapping; whether as many have left.
   uint32_t added() const { return added_; }
-  bool has_left(uint32_t added) const { return static_cast<int32_t>(retired_ - added) >= 0; }
+  bool has_left(uint32_t added) const { return static_cast<int32_t>(departures_.count() - added) >= 0; }
+  const protocol::datagram::Departures& departures() const { return departures_; }
   // Where the next datagram's header goes; there is room.
   std::byte* next_header() { return headers_ + size_t{added_ % kDepth} * header_bytes_; }
   // Posted at the latest by flush(). `owner`: see retire().
@@ -42,10 +44,13 @@ class SendQueue {
   base::Outcome flush();
   // What a completion of this pair says: done(owner) for each datagram that has left.
   template <typename Done>
-  void retire(uint64_t cookie, Done&& done) {
+  void retire(uint64_t cookie, protocol::datagram::Departure when, Done&& done) {
     pair_.retire(cookie);
-    for (const auto last = static_cast<uint32_t>(cookie); retired_ != last; ++retired_)
-      done(owners_[retired_ % kDepth]);
+    for (const auto last = static_cast<uint32_t>(cookie); departures_.count() != last;) {
+      const uint32_t owner = owners_[departures_.count() % kDepth];
+      departures_.note(when);
+      done(owner);
+    }
   }
 
  private:
@@ -54,7 +59,8 @@ class SendQueue {
   verbs::DatagramPair pair_;
   std::byte* headers_ = nullptr;
   uint32_t header_bytes_ = 0, header_key_ = 0;
-  uint32_t added_ = 0, retired_ = 0;  // counts, wrapping
+  uint32_t added_ = 0;  // wraps
+  protocol::datagram::Departures departures_;
   std::array<uint32_t, kDepth> owners_{};
   std::array<verbs::Datagram, kBatch> batch_{};
   uint32_t batched_ = 0;
@@ -62,6 +68,8 @@ class SendQueue {
 
 class Rail {
  public:
+  static constexpr uint32_t kEagerMark = 1;
+  static constexpr uint32_t kPairs = 2 + protocol::datagram::kGrantedPairs;
   static constexpr uint32_t kControlBuffers = 512;
   static constexpr uint32_t kMaxControlBytes = 640;  // of a packet without data
   static_assert(kMaxControlBytes >= protocol::datagram::kMaxGreetingBytes);
@@ -94,6 +102,10 @@ class Rail {
   base::Outcome post_control(uint32_t buffer);
   std::span<const uint8_t> control_bytes(uint32_t buffer, uint32_t length_bytes) const;
   SendQueue* find_pair(uint64_t cookie);
+  // By its mark: one of data.
+  static uint32_t mark_of_granted(uint32_t pair) { return kEagerMark + 1 + pair; }
+  SendQueue& pair(uint32_t mark) { return mark == kEagerMark ? eager : granted[mark - kEagerMark - 1]; }
+  const SendQueue& pair(uint32_t mark) const { return const_cast<Rail*>(this)->pair(mark); }
 
  private:
   explicit Rail(verbs::Device& device)
@@ -114,6 +126,7 @@ class Rail {
 
  public:
   verbs::CompletionQueue sends, control_receives, page_receives;
+  protocol::datagram::Stamp polled_sends = 0;  // when the last time
 
  private:
   verbs::SharedReceiveQueue control_queue_, granted_queue_, eager_queue_, short_queue_;

@@ -32,7 +32,7 @@ class End : public EngineCore<End> {
   int64_t now_ns() const { return now; }
   uint32_t rooms() const { return room; }
   uint32_t live_rails() const { return 1; }
-  void post_data(uint32_t, const OutPacket& packet) {
+  uint32_t post_data(uint32_t, const OutPacket& packet) {
     Datagram datagram{.kind = Datagram::Kind::kData,
                       .data = packet,
                       .channel = kNoChannel,
@@ -49,6 +49,17 @@ class End : public EngineCore<End> {
           std::min<uint64_t>(message.length_bytes - uint64_t{packet.index} * kFullBytes, kFullBytes));
     }
     out.push_back(datagram);
+    departures.push_back(make_stamp(now));
+    return static_cast<uint32_t>(departures.size() - 1);
+  }
+  bool has_left(uint32_t packet, Departure& when) const {
+    if (packet >= first_waiting && packet < end_waiting) return false;
+    when = {departures[packet], departures[packet]};
+    return true;
+  }
+  // So many of those that wait leave now.
+  void let_go(uint32_t packets) {
+    for (; packets != 0; --packets) departures[first_waiting++] = make_stamp(now);
   }
   void post_ack(uint32_t, uint32_t, const Ack& ack) {
     out.push_back({.kind = Datagram::Kind::kAck,
@@ -88,6 +99,8 @@ class End : public EngineCore<End> {
 
   int64_t now = 1'000'000;
   uint32_t room = 1;
+  std::vector<Stamp> departures;                // of data packets
+  uint32_t first_waiting = 0, end_waiting = 0;  // which of them have not left
   std::deque<Datagram> out;
   std::vector<std::pair<uint32_t, uint32_t>> moves;
   std::vector<uint32_t> sent, received, silent, stuck;
@@ -458,6 +471,39 @@ TEST_F(EngineCoreTest, APacketThatIsOvertakenIsSentAgainOverAnotherPath) {
   ASSERT_EQ(paths_of[12].size(), 2U);
   EXPECT_NE(paths_of[12][1], lost_path);
   EXPECT_EQ(left.statistics().resent_packets, 1U);
+}
+
+// In its send queue, while packets of a shorter one overtake it.
+TEST_F(EngineCoreTest, APacketIsNotLostBeforeItHasLeft) {
+  for (int i = 0; i < 3; ++i) post(15 * kFullBytes);
+  left.send(channel, 15 * kFullBytes);
+  left.first_waiting = 12, left.end_waiting = 15;
+  std::vector<Datagram> waiting;
+  const auto waits = [&](const Datagram& datagram) {
+    const bool is_one =
+        datagram.kind == Datagram::Kind::kData && datagram.place.message == 0 && datagram.place.index >= 12;
+    if (is_one) waiting.push_back(datagram);
+    return is_one;
+  };
+  run(0, waits);
+  ASSERT_EQ(waiting.size(), 3U);
+  for (int i = 0; i < 2; ++i) {  // soon enough after each other that no probe is sent
+    pass_time(25'000);
+    left.send(channel, 1);
+    run();
+  }
+  EXPECT_EQ(left.statistics().resent_packets, 0U);
+  left.let_go(2);
+  deliver(right, here, waiting[1]);
+  run(20'000);
+  EXPECT_EQ(left.statistics().resent_packets, 0U) << "both left at the same time";
+  pass_time(15'000);
+  left.let_go(1);
+  deliver(right, here, waiting[2]);
+  run();
+  EXPECT_EQ(left.statistics().resent_packets, 1U) << "overtaken, though by none that was posted later";
+  EXPECT_EQ(left.statistics().probes, 0U);
+  EXPECT_EQ(right.received.size(), 3U);
 }
 
 TEST_F(EngineCoreTest, TheLastPacketsLossIsFoundByAProbe) {

@@ -63,7 +63,7 @@ FAULTS = {
         "engine_core.h", "std::exchange(peer.has_echo, false) && hold < kNoSample ? static_cast<uint16_t>(hold) : kNoSample;",
         "static_cast<uint16_t>(peer.has_echo ? 0 : 0);"),
     "paths are not told apart": (
-        "engine_core.h", "if (is_overtaken || count_between(record.sent, peer.newest) > across) lose(peer, id);",
+        "engine_core.h", "if (is_overtaken || count_between(left, peer.newest) > across) lose(peer, id);",
         "if (count_between(record.sent, peer.newest) > same) lose(peer, id);"),
     "a lost packet takes its path again": (
         "engine_core.h", "const uint32_t avoided = lost != kNoObject ? records_[lost].path : kPaths;",

@@ -56,7 +56,7 @@ void Host::put(uint32_t peer, uint32_t path, uint32_t bytes, uint32_t cargo_id) 
   world_.fabric_.send(parcel, std::max(now_ns_, busy_until_ns_));
 }
 
-void Host::post_data(uint32_t peer, const OutPacket& packet) {
+uint32_t Host::post_data(uint32_t peer, const OutPacket& packet) {
   const uint32_t id = world_.take_cargo();
   Cargo& cargo = world_.cargo(id);
   cargo.kind = packet.kind;
@@ -69,7 +69,8 @@ void Host::post_data(uint32_t peer, const OutPacket& packet) {
   if (packet.message == kNoObject) {
     cargo.channel = kNoChannel;
     cargo.length_bytes = 0;
-    return put(peer, packet.path, kHeaderBytes + 24, id);
+    put(peer, packet.path, kHeaderBytes + 24, id);
+    return make_stamp(now_ns_);
   }
   const SendMessage& message = send_message(packet.message);
   const uint64_t offset = uint64_t{packet.index} * this->peer(peer).data_bytes;
@@ -82,6 +83,7 @@ void Host::post_data(uint32_t peer, const OutPacket& packet) {
     cargo.queue = PageQueue::kShort;
   cargo.content = world_.content_of(flow_of_send_[message.channel], message.number, packet.index);
   put(peer, packet.path, kHeaderBytes + 24 + cargo.length_bytes, id);
+  return make_stamp(now_ns_);
 }
 
 void Host::post_ack(uint32_t peer, uint32_t path, const Ack& ack) {

@@ -24,7 +24,8 @@
 //                                 on a rail that has room; of no message: the header alone, for kNoChannel.
 //                                 What it returns is for has_left()
 //   has_left(uint32_t, Departure&)
-//                                 whether that packet has left its send queue, and when
+//                                 whether that packet has left its send queue, and when, if that is known;
+//                                 true of a rail that does not work
 //   post_ack(peer, path, Ack)     these two may fail: they are sent again
 //   post_request(peer, path, wishes)
 //   post_pages(rail, queue, count)      idle pages to a receive queue
@@ -1200,7 +1201,7 @@ class EngineCore {
       SendRecord& record = records_[id];
       if (count_between(record.sent + static_cast<Stamp>(same), peer.newest) <= 0) break;
       const uint32_t next = record.link.next;
-      Departure departure{};
+      Departure departure{record.sent, record.sent};
       if (port().has_left(record.posted, departure)) {
         const Stamp left = departure.before;
         const bool is_overtaken = (peer.newest_paths >> record.path & 1) != 0 &&

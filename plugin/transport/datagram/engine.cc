@@ -620,8 +620,9 @@ VERBENA_HOT_PATH uint32_t Engine::post_data(uint32_t id, const OutPacket& packet
 }
 
 bool Engine::has_left(uint32_t posted, Departure& when) const {
-  const uint32_t number = posted >> Departures::kIndexBits;
-  return rails_[number / Rail::kPairs]->pair(number % Rail::kPairs).departures().has_left(posted, when);
+  const uint32_t number = posted >> Departures::kIndexBits, rail = number / Rail::kPairs;
+  return (live_rails_ >> rail & 1) == 0 ||
+         rails_[rail]->pair(number % Rail::kPairs).departures().has_left(posted, when);
 }
 
 void Engine::post_control(uint32_t id, uint32_t path, PacketKind kind, PacketHeader header,

@@ -522,5 +522,74 @@ TEST_F(DatagramPeerTest, AKilledPeersMessageIsBeingCopied) {
   EXPECT_TRUE(target.memory.matches(8, 0, kBytes));
 }
 
+// What each had taken of the receiver's pages when it was killed, others need.
+class DatagramKilledSendersTest : public DatagramPeerTest {
+ protected:
+  static constexpr int kKilled = 5, kMessages = 8;
+
+  // In the child.
+  [[noreturn]] static void send(int from_parent, bool is_killed) {
+    hold_copies(false);
+    const GpuMemory source;
+    End end;
+    if (!connect(end, from_parent) || !end.add_memory(source.at(0, 0).data(), abi::kPtrCuda)) _exit(1);
+    hold_copies(is_killed);
+    std::array<void*, kMessages> sends;
+    for (void*& send : sends) send = end.begin(true);
+    int done = 0, sizes[abi::kMaxTestSizes] = {};
+    const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(100);
+    while (is_killed && std::chrono::steady_clock::now() < until) end.net->test(sends[0], &done, sizes);
+    if (is_killed) raise(SIGKILL);
+    for (void* const send : sends)
+      if (!end.wait(send)) _exit(2);
+    char over = 0;
+    _exit(read(from_parent, &over, 1) == 1 ? 0 : 3);  // its engine answers until then
+  }
+};
+
+TEST_F(DatagramKilledSendersTest, TheirPagesComeBack) {
+  environment_.set("VERBENA_UNPACK", "0");
+  environment_.set("VERBENA_BOUNCE_BYTES", "1m");
+  environment_.set("VERBENA_FAILOVER_TIMEOUT_MS", "5000");
+  struct Sender {
+    pid_t pid = 0;
+    int pipe[2] = {-1, -1};
+  };
+  std::array<Sender, kKilled + 1> senders;
+  for (Sender& sender : senders) {
+    ASSERT_EQ(pipe(sender.pipe), 0);
+    sender.pid = fork();
+    if (sender.pid == 0) send(sender.pipe[0], &sender != &senders.back());
+  }
+  End end;
+  if (!hold_copies(false)) GTEST_SKIP() << "without the stand-in for CUDA's driver: skipped";
+  ASSERT_NO_FATAL_FAILURE(listen(end));
+  for (const Sender& sender : senders) {
+    const bool is_killed = &sender != &senders.back();
+    ASSERT_EQ(write(sender.pipe[1], handle_, sizeof(handle_)), static_cast<ssize_t>(sizeof(handle_)));
+    end.comm = nullptr;
+    ASSERT_NO_FATAL_FAILURE(accept(end));
+    ASSERT_TRUE(end.add_memory());
+    std::array<void*, kMessages> receives;
+    for (void*& receive : receives) ASSERT_NE(receive = end.begin(false), nullptr);
+    for (void* const receive : receives) {
+      ASSERT_EQ(end.wait(receive), !is_killed);
+      if (is_killed) break;
+    }
+    int status = 0;
+    if (!is_killed) {
+      ASSERT_EQ(write(sender.pipe[1], "", 1), 1);
+    }
+    ASSERT_NO_FATAL_FAILURE(await_child(end, nullptr, sender.pid, 0, status));
+    EXPECT_TRUE(is_killed ? WIFSIGNALED(status) : WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+    EXPECT_EQ(end.net->dereg_mr(end.comm, end.buffer.mhandle), abi::kSuccess);
+    if (is_killed) {
+      EXPECT_EQ(end.net->close_recv(end.comm), abi::kSuccess);
+    }
+    for (const int side : sender.pipe) close(side);
+  }
+  finish(end);
+}
+
 }  // namespace
 }  // namespace verbena::nccl::testing

@@ -66,7 +66,7 @@ class DatagramPeerTest : public LiveEnvironment {
   };
 
   // In the child: takes the handle, and sends a message.
-  static bool send_one(End& end, int from_parent) {
+  static bool connect(End& end, int from_parent) {
     char handle[abi::kHandleBytes];
     abi::NetDeviceHandle* none = nullptr;
     return end.context != nullptr && read(from_parent, handle, sizeof(handle)) == sizeof(handle) &&
@@ -75,7 +75,10 @@ class DatagramPeerTest : public LiveEnvironment {
                         abi::kSuccess ||
                     end.comm != nullptr;
            }) &&
-           end.comm != nullptr && end.add_memory() && end.wait(end.begin(true));
+           end.comm != nullptr;
+  }
+  static bool send_one(End& end, int from_parent) {
+    return connect(end, from_parent) && end.add_memory() && end.wait(end.begin(true));
   }
   [[noreturn]] static void die_as_peer(int from_parent) {
     End end;

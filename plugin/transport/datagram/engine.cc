@@ -367,7 +367,12 @@ void Engine::poll_rail(uint32_t number) {
     note(rail.post_control(buffer));
     return true;
   });
-  poll(rail.page_receives, kRounds, [&](const verbs::Completion& completion) {
+  poll_pages(number, kRounds);
+}
+
+void Engine::poll_pages(uint32_t number, int rounds) {
+  Rail& rail = *rails_[number];
+  poll(rail.page_receives, rounds, [&](const verbs::Completion& completion) {
     if (is_fault(rail, completion, "received")) return false;
     take_page(number, completion.cookie, completion.imm(), completion.length);
     return true;
@@ -382,11 +387,15 @@ uint32_t Engine::find_peer(const Immediate& immediate) const {
 
 void Engine::take_page(uint32_t rail, uint64_t cookie, uint32_t bits, uint32_t length_bytes) {
   const auto page = static_cast<uint32_t>(cookie);
+  // Taken back: what said that a packet is there lay behind a completion that some process had not written.
+  if (!pool_[page].is_posted || pool_[page].posts != Rail::posts_of(cookie)) [[unlikely]]
+    return;
   note_taken(rail, Rail::queue_of(cookie));
   const Immediate immediate = Immediate::decode(bits);
   const uint32_t id = find_peer(immediate);
   PacketHeader header;
   std::memcpy(&header, pool_.line(page) + verbs::kGrhBytes, sizeof(header));
+  std::memset(pool_.line(page) + verbs::kGrhBytes, 0, sizeof(header.tag));  // see take_back_pages()
   if (length_bytes < PagePool::kLineBytes || id == kNoObject || !carries_data(immediate.kind) ||
       header.tag != make_tag(peers_of_[id]->receive_keys, header, immediate)) {
     ++statistics_.strays;
@@ -417,7 +426,7 @@ void Engine::take_page(uint32_t rail, uint64_t cookie, uint32_t bits, uint32_t l
   switch (placed.verdict) {
     case Verdict::kHeld: {
       uint32_t& first = reach(first_pages_, placed.message, kNoObject);
-      pool_[page] = {first, place.index, packet.length_bytes};
+      pool_.hold(page, first, place.index, packet.length_bytes);
       first = page;
       return settle_packet(placed.message);
     }
@@ -452,6 +461,37 @@ void Engine::note_arrived(uint32_t rail, uint32_t message, uint32_t bytes) {
 void Engine::free_page(uint32_t page) {
   pool_.put_back(page);
   add_idle(1, pool_.is_short(page));
+}
+
+// Of a peer whose process ended a while ago. softverbs' senders take receives themselves: what it had taken
+// then is nobody's, and its header is there, as that lands first. It is taken for what it is by its tag, of
+// which none is left in pages that were posted since.
+void Engine::take_back_pages(uint32_t id) {
+  const auto is_of_peer = [&](uint32_t page) {
+    PacketHeader header;
+    std::memcpy(&header, pool_.line(page) + verbs::kGrhBytes, sizeof(header));
+    for (const PacketKind kind : {PacketKind::kGranted, PacketKind::kEager})
+      for (const bool is_last : {false, true}) {
+        Immediate immediate;
+        immediate.kind = kind;
+        immediate.is_last = is_last;
+        if (header.tag == make_tag(peers_of_[id]->receive_keys, header, immediate)) return true;
+      }
+    return false;
+  };
+  for (uint32_t i = 0; i < rails_.size(); ++i) poll_pages(i, INT_MAX);  // what it had completed is taken
+  uint32_t pages = 0;
+  for (uint32_t page = 0; page < pool_.count(); ++page) {
+    const PagePool::Page posted = pool_[page];
+    if (!posted.is_posted || !is_of_peer(page)) continue;
+    std::memset(pool_.line(page) + verbs::kGrhBytes, 0, sizeof(PacketHeader::tag));
+    note_taken(posted.rail, posted.queue);
+    free_page(page);
+    ++pages;
+  }
+  if (pages != 0)
+    base::log_info("datagrams: %s: its process has ended with %u pages of this engine, which are back",
+                   peers_of_[id]->text.c_str(), pages);
 }
 
 void Engine::take_control(uint32_t bits, std::span<const uint8_t> bytes) {
@@ -970,6 +1010,7 @@ void Engine::look_around() {
           "see dmesg",
           rail->device().name().c_str(), rail->device().port_number()));
   }
+  look_for_ended();
   for (uint32_t id = 0; id < peers_of_.size(); ++id) {
     const bool is_quiet = now_ns_ - peer(id).heard_ns > kLookNs;
     if (!peers_of_[id]->is_met || peers_of_[id]->failure.has_failed()) continue;

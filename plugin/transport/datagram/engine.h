@@ -136,6 +136,7 @@ class Engine final : public protocol::datagram::EngineCore<Engine>,
                     protocol::datagram::PacketHeader header, std::span<const uint8_t> body);
   void post_farewell(uint32_t peer, const protocol::datagram::Farewell& farewell);
   void poll_rail(uint32_t number);
+  void poll_pages(uint32_t number, int rounds);
   template <typename Take>
   void poll(verbs::CompletionQueue& queue, int rounds, const Take& take);
   bool is_fault(const Rail& rail, const verbs::Completion& completion, const char* verb);
@@ -152,6 +153,9 @@ class Engine final : public protocol::datagram::EngineCore<Engine>,
   void look_for_life(uint32_t peer);
   void post_life(uint32_t peer, const protocol::datagram::LifeRecord& record);
   void note_end(const protocol::datagram::ProcessName& process, const char* witness);
+  void look_for_ended();
+  void note_pages_of(uint32_t peer);
+  void take_back_pages(uint32_t peer);
   void take_reset(uint32_t peer, std::span<const uint8_t> body);
   void note_arrived(uint32_t rail, uint32_t message, uint32_t bytes);
   void free_page(uint32_t page);
@@ -195,6 +199,11 @@ class Engine final : public protocol::datagram::EngineCore<Engine>,
   std::atomic<bool> is_asked_{false};  // for its state
 
   protocol::datagram::ProcessName process_{};
+  struct Ended {
+    uint32_t peer = 0, looks = 0;  // since it was noted
+  };
+  std::vector<Ended> ended_;                                           // whose pages are not back
+  uint32_t ended_turn_ = 0;                                            // of the peers: who is looked at next
   std::unordered_map<uint64_t, uint32_t> peers_by_id_;                 // by the engine's
   std::unordered_map<uint64_t, std::vector<uint32_t>> peers_of_host_;  // by ProcessName::space
   std::unordered_map<uint64_t, Listener*> listeners_;                  // by nonce

@@ -71,6 +71,11 @@ class PagePool {
     uint32_t next = protocol::datagram::kNoObject;
     uint32_t index = 0;  // of the packet in its message
     uint32_t length_bytes = 0;
+    // Where it was posted, until what becomes of it is noted.
+    bool is_posted = false;
+    uint8_t posts = 0;  // so far, wrapping
+    uint8_t rail = 0;
+    protocol::datagram::PageQueue queue = protocol::datagram::PageQueue::kGranted;
   };
 
   // In `space`, if there is one and it has room: then kernels reach the pages. Behind them in number so many
@@ -102,6 +107,7 @@ class PagePool {
     return !is_short(page) && is_reached_by_kernels() && space_->is_gpu_memory();
   }
   Page& operator[](uint32_t page) { return pages_[page]; }
+  const Page& operator[](uint32_t page) const { return pages_[page]; }
 
   // Null: nothing is unpacked here.
   const std::shared_ptr<PageSpace>& space() const { return space_; }
@@ -114,13 +120,25 @@ class PagePool {
   // Pages that are nobody's. There is one. Those of a queue of a rail follow each other in memory as far as
   // they can: so do those of a message then, and one call copies many of them.
   uint32_t take(uint32_t rail, protocol::datagram::PageQueue queue) {
-    if (queue != protocol::datagram::PageQueue::kShort)
-      return take_long(runs_[static_cast<size_t>(queue)][rail]);
-    const uint32_t page = free_short_.back();
-    free_short_.pop_back();
+    const bool is_short = queue == protocol::datagram::PageQueue::kShort;
+    const uint32_t page = is_short ? take_short() : take_long(runs_[static_cast<size_t>(queue)][rail]);
+    pages_[page].is_posted = true;
+    ++pages_[page].posts;
+    pages_[page].rail = static_cast<uint8_t>(rail);
+    pages_[page].queue = queue;
     return page;
   }
-  void put_back(uint32_t page) { is_short(page) ? free_short_.push_back(page) : set_free(page); }
+  // A packet is in it, and `next` behind it in its message's list.
+  void hold(uint32_t page, uint32_t next, uint32_t index, uint32_t length_bytes) {
+    pages_[page].is_posted = false;
+    pages_[page].next = next;
+    pages_[page].index = index;
+    pages_[page].length_bytes = length_bytes;
+  }
+  void put_back(uint32_t page) {
+    pages_[page].is_posted = false;
+    is_short(page) ? free_short_.push_back(page) : set_free(page);
+  }
 
  private:
   // The 64 pages of which a queue of a rail takes one after the other.
@@ -130,6 +148,11 @@ class PagePool {
   static constexpr uint32_t kRunPages = 64;
 
   uint32_t take_long(Run& run);
+  uint32_t take_short() {
+    const uint32_t page = free_short_.back();
+    free_short_.pop_back();
+    return page;
+  }
   void set_free(uint32_t page) { free_[page / kRunPages] |= uint64_t{1} << page % kRunPages; }
 
   struct Free {

@@ -38,6 +38,7 @@ struct Peer {
   std::vector<protocol::datagram::EngineRail> rail;
   uint16_t slot = protocol::datagram::kStrangerSlot;  // by which it knows us
   bool is_met = false;                                // its rails, ways and keys are known
+  bool has_ended = false;                             // its process, by what this host's kernel says
   protocol::datagram::TagKeys send_keys, receive_keys;
   Ways ways;
   std::string text;       // for people

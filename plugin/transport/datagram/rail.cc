@@ -166,7 +166,7 @@ VERBENA_HOT_PATH Outcome Rail::post_page(PageQueue queue, const PagePool& pool,
     const size_t count = std::min(pages.size(), receives.size());
     for (size_t i = 0; i < count; ++i) {
       receives[i] = {{pool.line(pages[i]), PagePool::kLineBytes, lines_region_.local_key(),
-                      make_cookie(queue, pages[i])},
+                      make_cookie(queue, pages[i], pool[pages[i]].posts)},
                      {pool.data(pages[i]), page_bytes, page_key(are_short), 0},
                      {waste_, waste_bytes_, region_.local_key(), 0}};
     }

@@ -74,10 +74,11 @@ class Rail {
   static constexpr uint32_t kMaxControlBytes = 640;  // of a packet without data
   static_assert(kMaxControlBytes >= protocol::datagram::kMaxGreetingBytes);
 
-  // Receive completions of pages name the page and its queue.
-  static uint64_t make_cookie(protocol::datagram::PageQueue queue, uint32_t page) {
-    return static_cast<uint64_t>(queue) << 32 | page;
+  // Receive completions of pages name the page, its queue and how often it had been posted.
+  static uint64_t make_cookie(protocol::datagram::PageQueue queue, uint32_t page, uint8_t posts) {
+    return uint64_t{posts} << 40 | static_cast<uint64_t>(queue) << 32 | page;
   }
+  static uint8_t posts_of(uint64_t cookie) { return static_cast<uint8_t>(cookie >> 40); }
   static protocol::datagram::PageQueue queue_of(uint64_t cookie) {
     return static_cast<protocol::datagram::PageQueue>(cookie >> 32 & 3);
   }

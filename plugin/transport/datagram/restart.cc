@@ -3,6 +3,8 @@
 // packets: it has other queue pairs. So whoever waits asks an engine of the same host, its successor's for
 // one, which sees what the kernel knows. All of this has the tags of packets.
 #include <cstring>
+#include <utility>
+#include <vector>
 
 #include "base/log.h"
 #include "transport/datagram/engine.h"
@@ -56,10 +58,34 @@ void Engine::post_life(uint32_t id, const LifeRecord& record) {
                {reinterpret_cast<const uint8_t*>(&record), sizeof(record)});
 }
 
+// A process may end with receives that this engine has posted and will hear nothing of. They are back a few
+// looks later: what it has sent over a socket is here by then.
+void Engine::note_pages_of(uint32_t id) {
+  Peer& ended = *peers_of_[id];
+  if (ended.process.space != process_.space || !nic_.rails[0]->is_softverbs()) return;
+  if (!std::exchange(ended.has_ended, true)) ended_.push_back({id, 0});
+}
+
+// Those that nobody waits for are looked at in turn.
+void Engine::look_for_ended() {
+  constexpr uint32_t kLooks = 4;
+  if (!peers_of_.empty()) {
+    const uint32_t id = ended_turn_++ % static_cast<uint32_t>(peers_of_.size());
+    const Peer& next = *peers_of_[id];
+    const bool may_have_ended = next.is_met && !next.has_ended && process_.space != 0;
+    if (may_have_ended && next.process.space == process_.space && has_ended(next.process)) note_pages_of(id);
+  }
+  for (size_t i = 0; i < ended_.size(); ++i)
+    if (++ended_[i].looks == kLooks) take_back_pages(ended_[i].peer);
+  std::erase_if(ended_, [](const Ended& ended) { return ended.looks >= kLooks; });
+}
+
 void Engine::note_end(const ProcessName& process, const char* witness) {
   for (uint32_t id = 0; id < peers_of_.size(); ++id) {
     const Peer& ended = *peers_of_[id];
-    if (!ended.is_met || ended.failure.has_failed() || ended.process != process) continue;
+    if (!ended.is_met || ended.process != process) continue;
+    if (witness == nullptr) note_pages_of(id);
+    if (ended.failure.has_failed()) continue;
     give_up(id, base::fail(Status::kRemote, "datagrams: %s: its process has ended%s%s; look at its log",
                            ended.text.c_str(), witness == nullptr ? "" : ", says ",
                            witness == nullptr ? "" : witness));

@@ -9,7 +9,7 @@
 // a lock.
 namespace verbena::softverbs {
 
-inline constexpr uint32_t kLayoutVersion = 10;
+inline constexpr uint32_t kLayoutVersion = 11;
 
 // Relaxed atomic: plain data that may change while it is read; the reader validates it afterwards.
 template <typename T>

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <chrono>
 #include <climits>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <future>
 #include <span>
 
 #include "gpu_fixture.h"
+#include "softverbs/shared_layout.h"
 
 // Atomic operations on each kind of memory.
 namespace verbena::softverbs_test {
@@ -249,39 +251,67 @@ void drive_refused_loads(Kind kind, bool is_from_host) {
   }
 }
 
+softverbs::GpuServiceTable& find_requests(const QueuePair& of_owner) {
+  uint8_t* const tables = find_tables(softverbs::get_qp_slot(of_owner.qp->qp_num));
+  return *reinterpret_cast<softverbs::GpuServiceTable*>(tables + softverbs::kGpuService);
+}
+
+// Waits until as many of the owner's requests are taken.
+void expect_requests(const QueuePair& of_owner, ptrdiff_t count) {
+  const auto& requests = find_requests(of_owner).requests;
+  const auto is_taken = [](const softverbs::GpuRequest& request) { return request.word.load() != 0; };
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  ptrdiff_t taken = -1;
+  while (taken != count && std::chrono::steady_clock::now() < deadline) {
+    usleep(1000);
+    taken = std::count_if(std::begin(requests), std::end(requests), is_taken);
+  }
+  EXPECT_EQ(taken, count);
+}
+
+bool is_over_wire() {
+  return getenv("SOFTVERBS_FORCE_WIRE") != nullptr;
+}
+
+// A process that writes what is held, and adds behind it; then does the rest. It tells whether a stand-in for
+// CUDA is there, and when it has posted both.
+void hold_add(int socket, uint64_t operand, const std::function<void(Node&)>& do_rest) {
+  count_gpus();
+  Node node;
+  QueuePair pair(node);
+  meet(socket, pair);
+  const auto far = hear<RemoteMemory>(socket);
+  Registered near(node, Kind::kDevice, 0);
+  Buffer result(node, 8);
+  Send write(IBV_WR_RDMA_WRITE, 1), add(IBV_WR_ATOMIC_FETCH_AND_ADD, 2);
+  write.sges.push_back({near.memory.address(), 512, near.mr->lkey});
+  write.to(far.address + 512, far.rkey);
+  add.from(result, 0, 8).request.wr.atomic = {far.address, operand, 0, far.rkey};
+  const bool can_hold = hold_copies(true);
+  tell(socket, can_hold);
+  if (!can_hold) return;
+  ASSERT_EQ(post_together(pair, {&write, &add}), 0);
+  tell(socket, true);
+  do_rest(node);
+}
+
 // A process that dies while its add waits for the write before it: others add on, and to a word that the
 // owner has written meanwhile.
 void drive_add_of_the_dead() {
-  Child dying([](int socket) {
-    count_gpus();
-    Node node;
-    QueuePair pair(node);
-    meet(socket, pair);
-    const auto far = hear<RemoteMemory>(socket);
-    Registered near(node, Kind::kDevice, 0);
-    Buffer result(node, 8);
-    Send write(IBV_WR_RDMA_WRITE, 1), add(IBV_WR_ATOMIC_FETCH_AND_ADD, 2);
-    write.sges.push_back({near.memory.address(), 512, near.mr->lkey});
-    write.to(far.address + 512, far.rkey);
-    add.from(result, 0, 8).request.wr.atomic = {far.address, 100, 0, far.rkey};
-    tell(socket, hold_copies(true));
-    ASSERT_EQ(post_together(pair, {&write, &add}), 0);
-    usleep(100'000);  // the owner has the add
-    tell(socket, true);
-    pause();
-  });
+  Child dying([](int socket) { hold_add(socket, 100, [](Node&) { pause(); }); });
   Node node;
   QueuePair first(node), second(node), of_dying(node);
-  Registered far(node, Kind::kPrivate, 0);
+  Registered far(node, Kind::kDevice, 0);
   far.memory.clear(2048);
   Buffer result(node, 8);
   meet(first, second);
   meet(dying.socket(), of_dying);
   tell(dying.socket(), RemoteMemory{far.memory.address(), far.mr->rkey});
-  const bool can_hold = hear<bool>(dying.socket());
+  if (!hear<bool>(dying.socket())) return;  // a real driver
   hear<bool>(dying.socket());
+  expect_requests(first, is_over_wire() ? 0 : 1);
   dying.kill();
-  if (!can_hold) return;  // a real driver
+  expect_requests(first, 0);
   for (uint64_t round = 0; round < 4; ++round) {
     Send add(IBV_WR_ATOMIC_FETCH_AND_ADD, 1);
     add.from(result, 0, 8).request.wr.atomic = {far.memory.address(), 1, 0, far.mr->rkey};
@@ -290,9 +320,7 @@ void drive_add_of_the_dead() {
     uint64_t former = 0;
     memcpy(&former, result.data(), 8);
     EXPECT_EQ(former, round < 2 ? round : round - 2);
-    if (round != 1) continue;
-    usleep(100'000);  // the owner finds out that the other is dead
-    far.memory.clear(8);
+    if (round == 1) far.memory.clear(8);
   }
 }
 
@@ -352,32 +380,40 @@ uint32_t read_expected_packet(const QueuePair& pair) {
   return attributes.rq_psn;
 }
 
+enum class Requests { kAdds, kWrites, kWritesAndAdds };
+
 // Requests under way, all to words of their own, when one end is stopped, then the other: what the target has
 // counted is what has happened to its memory, and in order.
-void drive_stop(Kind far_kind, ibv_wr_opcode opcode, uint64_t completions_before, bool stops_target_first) {
+void drive_stop(Kind far_kind, Requests requests, uint64_t completions_before, bool stops_target_first) {
   constexpr uint64_t kRequests = 48, kStride = 64;
   Node node;
-  QueuePair near(node), far_end(node);
-  meet(near, far_end);
+  QueuePair near_end(node), far_end(node);
+  meet(near_end, far_end);
   Registered far(node, far_kind, 0);
   Buffer source(node, 8 * kRequests), found(node, kStride * kRequests);
+  Registered near(node, far_kind, 0);  // what goes with an add comes from a GPU too
   far.memory.clear(kStride * kRequests);
+  near.memory.fill(1, 1), near.memory.clear(8), near.memory.fill(1, 1);
   for (uint64_t i = 0; i < source.size(); i += 8) source.data()[i] = 1;
   const uint32_t first_packet = read_expected_packet(far_end);
   for (uint64_t i = 0; i < kRequests; ++i) {
-    Send send(opcode, i);
+    const bool is_write =
+        requests == Requests::kWrites || (requests == Requests::kWritesAndAdds && i % 2 == 0);
+    Send send(is_write ? IBV_WR_RDMA_WRITE : IBV_WR_ATOMIC_FETCH_AND_ADD, i);
     send.from(source, 8 * i, 8);
+    if (requests == Requests::kWritesAndAdds && i % 4 == 0)
+      send.sges[0] = {near.memory.address(), 8, near.mr->lkey};
     const uint64_t word = far.memory.address() + kStride * i;
-    if (opcode == IBV_WR_RDMA_WRITE) {
+    if (is_write) {
       send.to(word, far.mr->rkey);
     } else {
       send.request.wr.atomic = {word, 1, 0, far.mr->rkey};
     }
-    ASSERT_EQ(send.post(near), 0);
+    ASSERT_EQ(send.post(near_end), 0);
   }
   for (uint64_t i = 0; i < completions_before; ++i) ASSERT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
-  ASSERT_EQ((stops_target_first ? far_end : near).to_state(IBV_QPS_ERR), 0);
-  ASSERT_EQ((stops_target_first ? near : far_end).to_state(IBV_QPS_ERR), 0);
+  ASSERT_EQ((stops_target_first ? far_end : near_end).to_state(IBV_QPS_ERR), 0);
+  ASSERT_EQ((stops_target_first ? near_end : far_end).to_state(IBV_QPS_ERR), 0);
   const uint32_t counted = (read_expected_packet(far_end) - first_packet) & 0xffffff;
   const int left = static_cast<int>(kRequests - completions_before);
   ASSERT_EQ(node.wait_completions(left).size(), static_cast<size_t>(left));
@@ -480,7 +516,152 @@ void drive_add_beside_held_copies(bool is_behind) {
   });
 }
 
+// An owner that ends while adds to its memory are under way, also behind writes: they fail, and nothing
+// waits.
+void drive_end_of_owner(bool is_killed, int round) {
+  Child owner([](int socket) {
+    count_gpus();
+    Node node;
+    QueuePair pairs[3] = {node, node, node};
+    for (QueuePair& pair : pairs) meet(socket, pair);
+    Registered far(node, Kind::kDevice, 0);
+    tell(socket, RemoteMemory{far.memory.address(), far.mr->rkey});
+    hear<bool>(socket);
+    exit(0);
+  });
+  run_apart([&] {
+    Node node;
+    QueuePair pairs[3] = {node, node, node};
+    for (QueuePair& pair : pairs) meet(owner.socket(), pair);
+    const auto far = hear<RemoteMemory>(owner.socket());
+    Registered near(node, Kind::kDevice, 0);
+    Buffer result(node, 8);
+    uint32_t ended = 0, posted = 0;
+    bool is_told = false;
+    for (int i = 0; ended != 3; ++i) {
+      if (!is_told && i > round * 3) {
+        is_told = true;
+        if (is_killed)
+          kill(owner.pid(), SIGKILL);
+        else
+          tell(owner.socket(), true);
+      }
+      for (QueuePair& pair : pairs) {
+        if (pair.query_state() != IBV_QPS_RTS) continue;
+        Send write(IBV_WR_RDMA_WRITE, 1), add(IBV_WR_ATOMIC_FETCH_AND_ADD, 2);
+        write.sges.push_back({near.memory.address(), &pair == pairs ? 512U : 8U, near.mr->lkey});
+        write.to(far.address + 512, far.rkey);
+        add.from(result, 0, 8).request.wr.atomic = {far.address, 1, 0, far.rkey};
+        ASSERT_EQ(post_together(pair, {&write, &add}), 0);
+        posted += 2;
+      }
+      const auto completions = node.wait_completions(static_cast<int>(posted));
+      ASSERT_EQ(completions.size(), posted);
+      posted = 0;
+      ended = 0;
+      for (QueuePair& pair : pairs) ended += pair.query_state() == IBV_QPS_ERR ? 1 : 0;
+    }
+  });
+  if (is_killed) owner.kill();  // it is, already
+}
+
+// More queue pairs than the owner has room for the adds of, each behind a write; all to one word.
+void drive_many_adds(Kind kind) {
+  constexpr uint64_t kPairs = 12, kRounds = 12;
+  Node node;
+  Registered near(node, kind, count_gpus() - 1), far(node, kind, 0, IBV_ACCESS_RELAXED_ORDERING);
+  near.memory.fill(1, 64);
+  far.memory.clear(4096);
+  Buffer results(node, 8 * kPairs * kRounds);
+  std::vector<std::unique_ptr<QueuePair>> pairs;
+  for (uint64_t i = 0; i < kPairs; ++i) {
+    pairs.push_back(std::make_unique<QueuePair>(node));
+    pairs[i]->connect(pairs[i]->address());
+  }
+  for (uint64_t round = 0; round < kRounds; ++round) {
+    for (uint64_t i = 0; i < kPairs; ++i) {
+      Send write(IBV_WR_RDMA_WRITE, i, 0), add(IBV_WR_ATOMIC_FETCH_AND_ADD, i);
+      write.sges.push_back({near.memory.address(), 16, near.mr->lkey});
+      write.to(far.memory.address() + 64 * (1 + i), far.mr->rkey);
+      add.from(results, 8 * (round * kPairs + i), 8).request.wr.atomic = {far.memory.address(), 1, 0,
+                                                                          far.mr->rkey};
+      ASSERT_EQ(post_together(*pairs[i], {&write, &add}), 0);
+    }
+  }
+  for (uint64_t i = 0; i < kPairs * kRounds; ++i) ASSERT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+  std::vector<uint64_t> before(kPairs * kRounds);
+  memcpy(before.data(), results.data(), results.size());
+  std::sort(before.begin(), before.end());
+  for (uint64_t i = 0; i < before.size(); ++i) EXPECT_EQ(before[i], i);
+}
+
+// A process that is killed while it writes and adds, and another that adds to the same word: a write that
+// goes with an add has happened if the add has, and no add of the other is lost.
+void drive_killed(Kind kind, useconds_t round) {
+  Child dying([=](int socket) {
+    count_gpus();
+    Node node;
+    QueuePair pair(node);
+    meet(socket, pair);
+    const auto far = hear<RemoteMemory>(socket);
+    Buffer source(node, 16), result(node, 8);
+    tell(socket, true);
+    for (uint64_t i = 1;; ++i) {
+      memcpy(source.data(), &i, 8);
+      Send write(IBV_WR_RDMA_WRITE, 1), add(IBV_WR_ATOMIC_FETCH_AND_ADD, 2);
+      write.from(source, 0, 8).to(far.address + 64, far.rkey);
+      add.from(result, 0, 8).request.wr.atomic = {far.address, uint64_t{1} << 32, 0, far.rkey};
+      ASSERT_EQ(post_together(pair, {&write, &add}), 0);
+      for (const ibv_wc& completion : node.wait_completions(2)) ASSERT_EQ(completion.status, IBV_WC_SUCCESS);
+    }
+  });
+  Node node;
+  QueuePair first(node), second(node), of_dying(node);
+  Registered far(node, kind, 0);
+  far.memory.clear(2048);
+  Buffer result(node, 8);
+  meet(first, second);
+  meet(dying.socket(), of_dying);
+  tell(dying.socket(), RemoteMemory{far.memory.address(), far.mr->rkey});
+  hear<bool>(dying.socket());
+  uint64_t adds = 0, word = 0, written = 0;
+  const auto add_one = [&] {
+    Send add(IBV_WR_ATOMIC_FETCH_AND_ADD, 1);
+    add.from(result, 0, 8).request.wr.atomic = {far.memory.address(), 1, 0, far.mr->rkey};
+    ASSERT_EQ(add.post(first), 0);
+    ASSERT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+    memcpy(&word, result.data(), 8);
+    EXPECT_EQ(word & UINT32_MAX, adds);
+    ++adds;
+  };
+  for (int i = 0; i < 8; ++i) add_one();
+  usleep(90 * round);
+  dying.kill();
+  expect_requests(first, 0);
+  add_one();
+  memcpy(&written, far.memory.read(64, 8).data(), 8);
+  EXPECT_EQ(written, word >> 32);
+}
+
 class GpuWordTest : public ::testing::TestWithParam<Kind> {};
+
+TEST_P(GpuWordTest, ManyAddsWaitForRoom) {
+  SKIP_WITHOUT_GPU();
+  run_apart([] { drive_many_adds(GetParam()); });
+}
+
+TEST(GpuOwnerTest, AddsFailWhenItEnds) {
+  SKIP_WITHOUT_GPU();
+  for (const bool is_killed : {true, false})
+    for (int round = 0; round < 8 && !::testing::Test::HasFailure(); ++round)
+      drive_end_of_owner(is_killed, round);
+}
+
+TEST(GpuOwnerTest, AnAddOfTheKilledHappensOnceOrNot) {
+  SKIP_WITHOUT_GPU();
+  for (useconds_t round = 0; round < 12 && !::testing::Test::HasFailure(); ++round)
+    run_apart([=] { drive_killed(Kind::kDevice, round); });
+}
 
 TEST_P(GpuWordTest, AddsToWords) {
   SKIP_WITHOUT_GPU();
@@ -531,13 +712,13 @@ TEST_P(GpuWordTest, WordsMayHaveAnyValue) {
 TEST_P(GpuWordTest, CountsWhatIsCarriedOut) {
   SKIP_WITHOUT_GPU();
   run_apart([] {
-    for (const ibv_wr_opcode opcode : {IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_RDMA_WRITE}) {
+    for (const Requests requests : {Requests::kAdds, Requests::kWrites, Requests::kWritesAndAdds}) {
       for (const bool stops_target_first : {true, false}) {
         for (uint64_t before = 0; before < 24 && !HasFailure(); ++before) {
-          SCOPED_TRACE(std::string(opcode == IBV_WR_RDMA_WRITE ? "writes" : "adds") + ", stopped after " +
+          SCOPED_TRACE("kind " + std::to_string(static_cast<int>(requests)) + " of requests, stopped after " +
                        std::to_string(before) +
                        (stops_target_first ? ", target first" : ", requester first"));
-          drive_stop(GetParam(), opcode, before, stops_target_first);
+          drive_stop(GetParam(), requests, before, stops_target_first);
         }
       }
     }

@@ -89,9 +89,11 @@ Step conclude(Qp& qp, Operation& op, bool is_flushed = false) {
   return op.outcome.step;
 }
 
-// A change of a word: all before it have landed, but for a write that goes with it.
+// A change of a word: all before it have landed, but for a write that goes with it. A queue pair that drains
+// completes what it has begun.
 LaneState look_at_change(const Qp& qp, Operation& op, bool is_after_failure, Operation* carried) {
-  const bool may_happen = !is_after_failure && get_state(*qp.shared) == IBV_QPS_RTS;
+  const ibv_qp_state state_now = get_state(*qp.shared);
+  const bool may_happen = !is_after_failure && (state_now == IBV_QPS_RTS || state_now == IBV_QPS_SQD);
   if (!end_change(op, may_happen ? Permission::kGranted : Permission::kDenied, carried))
     return LaneState::kBusy;
   const LaneState state = op.outcome.step == Step::kDone ? LaneState::kDone : LaneState::kBroken;

@@ -516,6 +516,34 @@ void drive_add_beside_held_copies(bool is_behind) {
   });
 }
 
+// A queue pair that drains its send queue completes what is under way.
+void drive_drain(Kind kind, uint32_t write_bytes) {
+  Node node;
+  QueuePair first(node), second(node);
+  meet(first, second);
+  Registered near(node, kind, count_gpus() - 1), far(node, kind, 0);
+  Buffer result(node, 8);
+  near.memory.fill(1, write_bytes);
+  far.memory.clear(4096);
+  for (uint8_t round = 0; round < 3; ++round) {
+    Send write(IBV_WR_RDMA_WRITE, 1), add(IBV_WR_ATOMIC_FETCH_AND_ADD, 2);
+    write.sges.push_back({near.memory.address(), write_bytes, near.mr->lkey});
+    write.to(far.memory.address() + 512, far.mr->rkey);
+    add.from(result, 0, 8).request.wr.atomic = {far.memory.address(), 1, 0, far.mr->rkey};
+    hold_copies(true);
+    ASSERT_EQ(post_together(first, {&write, &add}), 0);
+    usleep(50'000);  // the worker begins both
+    ASSERT_EQ(first.to_state(IBV_QPS_SQD), 0);
+    usleep(10'000);
+    hold_copies(false);
+    usleep(50'000);
+    ASSERT_EQ(first.to_state(IBV_QPS_RTS), 0);
+    for (const ibv_wc& completion : node.wait_completions(2)) ASSERT_EQ(completion.status, IBV_WC_SUCCESS);
+    EXPECT_EQ(result.data()[0], round);
+    EXPECT_EQ(far.memory.read(512, write_bytes), near.memory.read(0, write_bytes));
+  }
+}
+
 // An owner that ends while adds to its memory are under way, also behind writes: they fail, and nothing
 // waits.
 void drive_end_of_owner(bool is_killed, int round) {
@@ -707,6 +735,13 @@ TEST(GpuOwnerTest, AnAddOfTheDeadHoldsNothingUp) {
 TEST_P(GpuWordTest, WordsMayHaveAnyValue) {
   SKIP_WITHOUT_GPU();
   run_apart([] { drive_unlikely_word(GetParam()); });
+}
+
+TEST_P(GpuWordTest, DrainingCompletesWhatIsUnderWay) {
+  SKIP_WITHOUT_GPU();
+  run_apart([] {
+    for (const uint32_t bytes : {8, 512}) drive_drain(GetParam(), bytes);
+  });
 }
 
 TEST_P(GpuWordTest, CountsWhatIsCarriedOut) {

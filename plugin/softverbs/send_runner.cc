@@ -220,12 +220,16 @@ DatagramChain::Begun launch_change(const Qp& qp, Operation& next) {
   return begin_change(next) ? Begun::kYes : Begun::kLater;
 }
 
-// Behind what the owner does only what may be seen in any order is begun, and nothing that touches the same.
-bool may_overtake_changes(const Qp& qp, const Operation& next) {
+// A lane keeps the order of its copies. Behind what the owner does, and other lanes, only what may be seen in
+// any order is begun, and nothing that touches the same.
+bool may_begin_copies(const Qp& qp, const Operation& next) {
+  if (qp.flying.empty()) return true;
+  const GpuLane* const lane = choose_lane(next);
   const bool is_free = next.request->opcode == IBV_WR_RDMA_WRITE && next.remote.is_relaxed;
   return std::all_of(qp.flying.begin(), qp.flying.end(), [&](const auto& op) {
     const bool is_owners = op->change != Change::kNone || op->carried != nullptr;
-    return !is_owners || (is_free && !overlap(*op, next));
+    const bool is_in_order = !is_owners && op->lane == lane;
+    return is_in_order || (is_free && !overlap(*op, next));
   });
 }
 
@@ -288,7 +292,7 @@ DatagramChain::Begun launch(Qp& qp) {
     if (const Begun begun = launch_change(qp, next); begun != Begun::kYes) return begun;
   } else {
     if (!next.uses_gpu()) return Begun::kNo;
-    if (!may_overtake_changes(qp, next)) return Begun::kLater;
+    if (!may_begin_copies(qp, next)) return Begun::kLater;
     if (!start_gpu_copies(next)) return Begun::kNo;
   }
   qp.flying.push_back(std::move(qp.next));

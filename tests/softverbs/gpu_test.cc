@@ -366,6 +366,41 @@ TEST(GpuOrderTest, AFlagFollowsWhatWasWrittenBefore) {
   });
 }
 
+// The same where the memory of the flag is another GPU's, whose copies are another stream's.
+void drive_flag_of_another_gpu() {
+  constexpr size_t kPieces = 32, kPieceBytes = 1024, kFlagAt = kPieces * 2 * kPieceBytes;
+  Node node;
+  QueuePair first(node), second(node);
+  meet(first, second);
+  Registered data(node, Kind::kDevice, 0), flag(node, Kind::kDevice, count_gpus() - 1),
+      far(node, Kind::kDevice, 0);
+  for (uint8_t round = 1; round <= 10; ++round) {
+    data.memory.fill(round, kFlagAt);
+    flag.memory.fill(round, kFlagAt + 8);
+    far.memory.clear(kFlagAt + 8);
+    std::vector<Send> writes;
+    for (size_t piece = 0; piece <= kPieces; ++piece) {
+      const size_t at = 2 * piece * kPieceBytes;
+      const Registered& near = piece == kPieces ? flag : data;
+      Send& write = writes.emplace_back(IBV_WR_RDMA_WRITE, piece, 0);
+      write.sges.push_back({near.memory.address() + at,
+                            piece == kPieces ? 8 : static_cast<uint32_t>(kPieceBytes), near.mr->lkey});
+      write.to(far.memory.address() + at, far.mr->rkey);
+    }
+    ASSERT_EQ(post_chain(first, writes), 0);
+    while (!far.memory.matches(round, kFlagAt, 8)) {
+    }
+    for (size_t piece = 0; piece < kPieces; ++piece)
+      EXPECT_TRUE(far.memory.matches(round, 2 * piece * kPieceBytes, kPieceBytes)) << "piece " << piece;
+    EXPECT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+  }
+}
+
+TEST(GpuOrderTest, AFlagOfAnotherGpuFollowsWhatWasWrittenBefore) {
+  SKIP_WITHOUT_GPU();
+  run_apart([] { drive_flag_of_another_gpu(); });
+}
+
 // Datagrams whose header lands in host memory, and the data behind it in a page of memory of that kind.
 void expect_datagrams(Kind near_kind, Kind far_kind, bool is_other_gpu, const char* plan,
                       const std::function<void(CopyCalls)>& judge) {

@@ -221,15 +221,17 @@ DatagramChain::Begun launch_change(const Qp& qp, Operation& next) {
 }
 
 // A lane keeps the order of its copies. Behind what the owner does, and other lanes, only what may be seen in
-// any order is begun, and nothing that touches the same.
+// any order is begun, and nothing that touches the same, or must wait for results.
 bool may_begin_copies(const Qp& qp, const Operation& next) {
   if (qp.flying.empty()) return true;
   const GpuLane* const lane = choose_lane(next);
+  const bool is_fenced = (next.request->flags & IBV_SEND_FENCE) != 0;
   const bool is_free = next.request->opcode == IBV_WR_RDMA_WRITE && next.remote.is_relaxed;
   return std::all_of(qp.flying.begin(), qp.flying.end(), [&](const auto& op) {
     const bool is_owners = op->change != Change::kNone || op->carried != nullptr;
+    const bool has_result = is_read(*op) || is_atomic(op->request->opcode);
     const bool is_in_order = !is_owners && op->lane == lane;
-    return is_in_order || (is_free && !overlap(*op, next));
+    return is_in_order || (is_free && !overlap(*op, next) && !(is_fenced && has_result));
   });
 }
 

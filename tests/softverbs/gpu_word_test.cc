@@ -544,6 +544,48 @@ void drive_drain(Kind kind, uint32_t write_bytes) {
   }
 }
 
+// What is fenced begins once the results before it are there: here it sends one of them.
+void drive_fenced_write(Kind kind) {
+  constexpr uint64_t kRounds = 24;
+  Node node;
+  QueuePair first(node), second(node);
+  meet(first, second);
+  Registered far(node, kind, 0, IBV_ACCESS_RELAXED_ORDERING);
+  Buffer result(node, 8);
+  far.memory.clear(128);
+  for (uint8_t round = 0; round < kRounds; ++round) {
+    result.fill(99);
+    Send add(IBV_WR_ATOMIC_FETCH_AND_ADD, 1), write(IBV_WR_RDMA_WRITE, 2, IBV_SEND_SIGNALED | IBV_SEND_FENCE);
+    add.from(result, 0, 8).request.wr.atomic = {far.memory.address(), 1, 0, far.mr->rkey};
+    write.from(result, 0, 8).to(far.memory.address() + 64, far.mr->rkey);
+    ASSERT_EQ(post_together(first, {&add, &write}), 0);
+    for (const ibv_wc& completion : node.wait_completions(2)) ASSERT_EQ(completion.status, IBV_WC_SUCCESS);
+    EXPECT_EQ(result.data()[0], round);
+    EXPECT_EQ(far.memory.read(64, 1)[0], round);
+  }
+}
+
+// A read of one GPU's memory, and a fenced write of what it brings to another GPU: these are copies of two
+// streams.
+void drive_write_of_what_was_read(Kind kind) {
+  constexpr size_t kLength = 1 << 20;
+  Node node;
+  QueuePair first(node), second(node);
+  meet(first, second);
+  Registered near(node, Kind::kPinned, 0), one(node, kind, 0), other(node, kind, count_gpus() - 1);
+  for (uint8_t round = 1; round < 12; ++round) {
+    one.memory.fill(round, kLength);
+    Send read(IBV_WR_RDMA_READ, 1), write(IBV_WR_RDMA_WRITE, 2, IBV_SEND_SIGNALED | IBV_SEND_FENCE);
+    read.sges.push_back({near.memory.address(), kLength, near.mr->lkey});
+    write.sges = read.sges;
+    read.to(one.memory.address(), one.mr->rkey);
+    write.to(other.memory.address(), other.mr->rkey);
+    ASSERT_EQ(post_together(first, {&read, &write}), 0);
+    for (const ibv_wc& completion : node.wait_completions(2)) ASSERT_EQ(completion.status, IBV_WC_SUCCESS);
+    EXPECT_TRUE(other.memory.matches(round, 0, kLength));
+  }
+}
+
 // An owner that ends while adds to its memory are under way, also behind writes: they fail, and nothing
 // waits.
 void drive_end_of_owner(bool is_killed, int round) {
@@ -741,6 +783,14 @@ TEST_P(GpuWordTest, DrainingCompletesWhatIsUnderWay) {
   SKIP_WITHOUT_GPU();
   run_apart([] {
     for (const uint32_t bytes : {8, 512}) drive_drain(GetParam(), bytes);
+  });
+}
+
+TEST_P(GpuWordTest, FencedWritesSendTheResultsBeforeThem) {
+  SKIP_WITHOUT_GPU();
+  run_apart([] {
+    drive_fenced_write(GetParam());
+    drive_write_of_what_was_read(GetParam());
   });
 }
 

@@ -58,6 +58,7 @@ class GpuService {
     uint64_t first, last;     // tickets
     GpuWord* word = nullptr;  // that is to be changed; null once it is
     WordChange change{};
+    uint32_t life = 0;  // of the word's allocation
     uint64_t began_ns = 0, next_check_ns = 0;
   };
   // What a peer asks for, read once: it may write on.
@@ -70,6 +71,9 @@ class GpuService {
     bool is_staged() const;
   };
   void start(GpuRequest& request, uint64_t word);
+  uint32_t get_life(uint32_t gpu) const {
+    return process_.segment().gpu(gpu - 1).life.load(std::memory_order_acquire);
+  }
   GpuLane* enter_lane(uint64_t address, uint64_t bytes, uint32_t gpu);
   bool start_copy(GpuRequest& request, uint32_t claimer);
   bool start_change(GpuRequest& request);
@@ -155,8 +159,7 @@ GpuService::CopyJob::CopyJob(const GpuRequest& request) {
 // nullptr unless all of it is registered. Afterwards its context is current.
 GpuLane* GpuService::enter_lane(uint64_t address, uint64_t bytes, uint32_t gpu) {
   if (gpu == 0 || gpu > kGpuCount) return nullptr;
-  const bool is_in_use = process_.segment().gpu(gpu - 1).life.load(std::memory_order_acquire) % 2 != 0;
-  if (!is_in_use) return nullptr;
+  if (get_life(gpu) % 2 == 0) return nullptr;  // not in use
   const GpuAllocation& allocation = process_.gpu_memory.get(gpu);
   const bool is_inside = address >= allocation.base && bytes <= allocation.bytes &&
                          address - allocation.base <= allocation.bytes - bytes;
@@ -188,11 +191,12 @@ bool GpuService::start_change(GpuRequest& request) {
   const volatile GpuRequest& asked = request;
   const WordChange change{asked.address, asked.gpu, asked.kind == kGpuSwap, asked.operand, asked.swap};
   if (change.address % sizeof(uint64_t) != 0) return false;
+  const uint32_t life = get_life(change.gpu);
   GpuLane* lane = enter_lane(change.address, sizeof(uint64_t), change.gpu);
   if (lane == nullptr) return false;
   const uint64_t now_ns = read_clock_ns();
-  active_.push_back(
-      {&request, lane, 0, 0, &words_.enter(change.address, *lane), change, now_ns, now_ns + kOrphanCheckNs});
+  active_.push_back({&request, lane, 0, 0, &words_.enter(change.address, *lane), change, life, now_ns,
+                     now_ns + kOrphanCheckNs});
   return true;
 }
 
@@ -248,8 +252,10 @@ bool GpuService::is_reloaded(const Active& active) {
   return is_old;
 }
 
-// False when what it carries may not be stored: then nothing is.
+// False when the word, or what is carried, may not be stored: then nothing is.
 bool GpuService::change_word(Active& active) {
+  // Who ends a registration does not wait for a peer for ever: the memory may be another's by now.
+  if (get_life(active.change.gpu) != active.life) return false;
   const volatile GpuRequest& asked = *active.request;
   const uint64_t address = asked.carried_address;
   const uint32_t count = asked.carried_words, gpu = asked.carried_gpu;

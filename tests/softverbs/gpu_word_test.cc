@@ -586,6 +586,39 @@ void drive_write_of_what_was_read(Kind kind) {
   }
 }
 
+// An add that was begun, and may not happen any more: its word belongs to another registration now.
+void drive_add_to_former_memory() {
+  Child late([](int socket) {
+    hold_add(socket, 100, [socket](Node& node) {
+      hear<bool>(socket);
+      hold_copies(false);
+      const std::vector<ibv_wc> completions = node.wait_completions(2);
+      ASSERT_EQ(completions.size(), 2U);
+      EXPECT_NE(completions[1].status, IBV_WC_SUCCESS);
+    });
+  });
+  Node node;
+  QueuePair pair(node);
+  TestMemory memory(Kind::kDevice, 0, 4096);
+  memory.clear();
+  ibv_mr* const mr = ibv_reg_mr(node.pd, reinterpret_cast<void*>(memory.address()), 4096, kAllAccess);
+  ASSERT_NE(mr, nullptr);
+  meet(late.socket(), pair);
+  tell(late.socket(), RemoteMemory{memory.address(), mr->rkey});
+  const bool can_hold = hear<bool>(late.socket());
+  if (can_hold) {
+    hear<bool>(late.socket());
+    expect_requests(pair, is_over_wire() ? 0 : 1);
+  }
+  EXPECT_EQ(ibv_dereg_mr(mr), 0);  // after a while it does not wait for the other any more
+  if (!can_hold) return;
+  ibv_mr* const again = ibv_reg_mr(node.pd, reinterpret_cast<void*>(memory.address()), 4096, kAllAccess);
+  tell(late.socket(), true);
+  late.join();
+  EXPECT_EQ(memory.read(0, 8), std::vector<uint8_t>(8));
+  EXPECT_EQ(ibv_dereg_mr(again), 0);
+}
+
 // An owner that ends while adds to its memory are under way, also behind writes: they fail, and nothing
 // waits.
 void drive_end_of_owner(bool is_killed, int round) {
@@ -792,6 +825,11 @@ TEST_P(GpuWordTest, FencedWritesSendTheResultsBeforeThem) {
     drive_fenced_write(GetParam());
     drive_write_of_what_was_read(GetParam());
   });
+}
+
+TEST(GpuOwnerTest, NoAddChangesFormerMemory) {
+  SKIP_WITHOUT_GPU();
+  run_apart([] { drive_add_to_former_memory(); });
 }
 
 TEST_P(GpuWordTest, CountsWhatIsCarriedOut) {

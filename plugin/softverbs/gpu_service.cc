@@ -99,18 +99,22 @@ void GpuService::work() {
   // Twice as long as a worker, which has another request for it when a message has gone to and fro.
   const uint64_t spin_ns = std::max(kLeastSpinNs, 2 * get_config().worker_spin_ns);
   pthread_setname_np(pthread_self(), "softverbs-gpu");
-  uint64_t last_work_ns = 0;
+  uint64_t last_work_ns = 0, next_sweep_ns = 0;
   for (;;) {
     const uint32_t seen = table_.doorbell.load(std::memory_order_acquire);
     const bool has_started = start_ready();
     finish_active();
     const uint64_t now_ns = read_clock_ns();
     if (has_started || !active_.empty()) last_work_ns = now_ns;
-    if (now_ns - last_work_ns < spin_ns) {
+    const bool is_idle = now_ns - last_work_ns >= spin_ns;
+    if (is_idle || now_ns >= next_sweep_ns) {
+      free_orphans();
+      next_sweep_ns = now_ns + kSweepNs;
+    }
+    if (!is_idle) {
       pause_briefly();
       continue;
     }
-    free_orphans();
     // Whoever counts a request after this wakes us; who counted one before has changed the doorbell.
     table_.is_asleep.store(1);
     wait_for_doorbell(table_.doorbell, seen, kSweepNs);
@@ -283,11 +287,13 @@ void GpuService::answer(GpuRequest& request, bool is_done) {
   request.word.store(make_request_word(state, claimer), std::memory_order_release);
 }
 
+// What has been asked for is answered first.
 void GpuService::free_orphans() {
   for (GpuRequest& request : table_.requests) {
     uint64_t word = request.word.load();
-    if (get_request_state(word) == RequestState::kFree || !process_.is_claimer_dead(get_claimer(word)))
-      continue;
+    const RequestState state = get_request_state(word);
+    if (state == RequestState::kFree || state == RequestState::kReady) continue;
+    if (!process_.is_claimer_dead(get_claimer(word))) continue;
     request.word.compare_exchange_strong(word, make_request_word(RequestState::kFree, 0));
   }
 }

@@ -619,6 +619,38 @@ void drive_add_to_former_memory() {
   EXPECT_EQ(ibv_dereg_mr(again), 0);
 }
 
+// Requests of processes that have died are free again, also while an owner has something to do without a
+// pause, as with an add that waits.
+void drive_requests_of_the_dead() {
+  Child waiting([](int socket) {
+    hold_add(socket, 1, [socket](Node& node) {
+      hear<bool>(socket);
+      hold_copies(false);
+      for (const ibv_wc& completion : node.wait_completions(2)) EXPECT_EQ(completion.status, IBV_WC_SUCCESS);
+    });
+  });
+  Node node;
+  QueuePair pair(node);
+  Registered far(node, Kind::kDevice, 0);
+  meet(waiting.socket(), pair);
+  tell(waiting.socket(), RemoteMemory{far.memory.address(), far.mr->rkey});
+  if (!hear<bool>(waiting.socket())) return;  // a real driver
+  hear<bool>(waiting.socket());
+  const ptrdiff_t count_waiting = is_over_wire() ? 0 : 1;
+  expect_requests(pair, count_waiting);
+  // As they are when a process has died before it took the answer, or before it asked: an earlier owner of
+  // our slot, say.
+  const uint8_t* const tables = find_tables(softverbs::get_qp_slot(pair.qp->qp_num));
+  const auto& header = *reinterpret_cast<const softverbs::SegmentHeader*>(tables);
+  const uint64_t claimer = uint64_t{header.slot} << 12 | ((header.generation - 1) & 0xfff);
+  constexpr uint64_t kIsClaimed = 1, kIsDone = 3;  // states of a request: gpu_service.cc
+  for (uint32_t i = 0; i < softverbs::kGpuCopies; ++i)
+    find_requests(pair).requests[i].word.store(claimer << 8 | (i % 2 == 0 ? kIsClaimed : kIsDone));
+  expect_requests(pair, count_waiting);
+  tell(waiting.socket(), true);
+  waiting.join();
+}
+
 // An owner that ends while adds to its memory are under way, also behind writes: they fail, and nothing
 // waits.
 void drive_end_of_owner(bool is_killed, int round) {
@@ -825,6 +857,11 @@ TEST_P(GpuWordTest, FencedWritesSendTheResultsBeforeThem) {
     drive_fenced_write(GetParam());
     drive_write_of_what_was_read(GetParam());
   });
+}
+
+TEST(GpuOwnerTest, RequestsOfTheDeadAreFreeWhileItWorks) {
+  SKIP_WITHOUT_GPU();
+  run_apart([] { drive_requests_of_the_dead(); });
 }
 
 TEST(GpuOwnerTest, NoAddChangesFormerMemory) {

@@ -769,12 +769,14 @@ TEST(GpuOrderTest, ALyingPeerGetsNoCopy) {
     const uint64_t address = request.address, bytes = request.bytes, stage = request.stage,
                    stage_block = request.stage_block, stage_block_bytes = request.stage_block_bytes;
     const uint32_t gpu = request.gpu;
+    uint64_t asker = claimer;
     const auto ask = [&](const std::function<void()>& lie) {
+      asker = claimer;
       request.address = address, request.bytes = bytes, request.stage = stage, request.gpu = gpu;
       request.stage_block = stage_block, request.stage_block_bytes = stage_block_bytes;
       request.kind = kGpuRead;  // to where the stage is said to be
       lie();
-      request.word.store(claimer << 8 | kReady);
+      request.word.store(asker << 8 | kReady);
       table.doorbell.fetch_add(1);
       syscall(SYS_futex, reinterpret_cast<uint32_t*>(&table.doorbell), FUTEX_WAKE, INT_MAX, nullptr, nullptr,
               0);
@@ -805,6 +807,7 @@ TEST(GpuOrderTest, ALyingPeerGetsNoCopy) {
     EXPECT_EQ(ask_change([&] { request.address += 4; }), kFailed);
     EXPECT_EQ(ask_change([&] { request.gpu = UINT32_MAX; }), kFailed);
     EXPECT_EQ(ask_change([&] { request.gate = kGateWithdrawn; }), kFailed);
+    EXPECT_NE(ask_change([&] { request.gate = kGateClosed, asker = UINT32_MAX; }), kDone) << "nobody's";
     EXPECT_EQ(ask([] {}), kDone) << "after all the lies";
     tell(owner.socket(), true);
     EXPECT_TRUE(hear<bool>(owner.socket()));

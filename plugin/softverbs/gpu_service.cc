@@ -304,9 +304,9 @@ void GpuService::free_orphans() {
 
 bool start_gpu_service(cuda::CUcontext context) {
   Process& process = *Process::get();
+  if (process.segment().commit(process.segment().gpu_service()) != 0) return false;
   if (!process.service_lanes.prepare(*cuda::find_driver(), context)) return false;
   std::call_once(process.gpu_service_once, [&process, context] {
-    if (process.segment().commit(process.segment().gpu_service()) != 0) return;
     auto* service = new GpuService(process, context);
     start_own_thread([service] { service->work(); });
   });

@@ -10,7 +10,7 @@ namespace verbena::softverbs {
 // staging blocks, which both processes see in the peer's segment. And it makes all atomic changes of words,
 // whoever may map them: so they are atomic among each other, and no process waits for another's turn.
 
-// Owner: prepares to serve requests for memory of a context. False when CUDA refuses.
+// Owner: prepares to serve requests for memory of a context. False when CUDA or the kernel refuses.
 bool start_gpu_service(cuda::CUcontext context);
 
 // Peer: one request. False while all are in use.

@@ -1,6 +1,10 @@
+#include <dlfcn.h>
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <climits>
 #include <csignal>
@@ -11,6 +15,19 @@
 
 #include "gpu_fixture.h"
 #include "softverbs/shared_layout.h"
+
+namespace {
+std::atomic<bool> has_memory_for_requests{true};
+}  // namespace
+
+// The kernel's, but for the table of requests to an owner of GPU memory, which a test refuses.
+extern "C" __attribute__((visibility("default"))) int posix_fallocate(int fd, off_t offset, off_t bytes) {
+  constexpr auto kTable = static_cast<off_t>(verbena::softverbs::kGpuService);
+  if (!has_memory_for_requests && offset <= kTable && kTable < offset + bytes) return ENOSPC;
+  static const auto original =
+      reinterpret_cast<int (*)(int, off_t, off_t)>(dlsym(RTLD_NEXT, "posix_fallocate"));
+  return original(fd, offset, bytes);
+}
 
 // Atomic operations on each kind of memory.
 namespace verbena::softverbs_test {
@@ -776,6 +793,29 @@ void drive_killed(Kind kind, useconds_t round) {
   add_one();
   memcpy(&written, far.memory.read(64, 8).data(), 8);
   EXPECT_EQ(written, word >> 32);
+}
+
+// GPU memory that cannot be served is not registered; once there is memory for that, it is.
+void drive_owner_without_memory() {
+  Node node;
+  QueuePair first(node), second(node);
+  meet(first, second);
+  TestMemory memory(Kind::kDevice, 0, 4096);
+  has_memory_for_requests = false;
+  EXPECT_EQ(ibv_reg_mr(node.pd, reinterpret_cast<void*>(memory.address()), 4096, kAllAccess), nullptr);
+  has_memory_for_requests = true;
+  Registered far(node, Kind::kDevice, 0);
+  Buffer result(node, 8);
+  far.memory.clear(8);
+  Send add(IBV_WR_ATOMIC_FETCH_AND_ADD, 1);
+  add.from(result, 0, 8).request.wr.atomic = {far.memory.address(), 1, 0, far.mr->rkey};
+  ASSERT_EQ(add.post(first), 0);
+  EXPECT_EQ(node.wait_completion(10'000).status, IBV_WC_SUCCESS);
+}
+
+TEST(GpuOwnerTest, RefusesMemoryThatItCannotServe) {
+  SKIP_WITHOUT_GPU();
+  run_apart([] { drive_owner_without_memory(); });
 }
 
 class GpuWordTest : public ::testing::TestWithParam<Kind> {};

@@ -52,7 +52,9 @@ void GpuLane::join(const GpuCopy& copy, uint64_t ticket) {
     const bool continues = latest.copy.origin == copy.origin &&
                            latest.copy.to + latest.copy.bytes == copy.to &&
                            latest.copy.from + latest.copy.bytes == copy.from;
-    if (continues && !disturbs_pending(copy)) {
+    // What may not overtake stays out of a batch of others.
+    const bool keeps_order = copy.may_overtake || pending_.size() == 1;
+    if (continues && keeps_order && !disturbs_pending(copy)) {
       latest.copy.bytes += copy.bytes;
       latest.last = issued_;
       return;

@@ -366,6 +366,44 @@ TEST(GpuOrderTest, AFlagFollowsWhatWasWrittenBefore) {
   });
 }
 
+// The same where the flag is written behind sends, and continues the last of them.
+void drive_flag_behind_sends() {
+  constexpr size_t kSends = 8, kSendBytes = 1024, kFlagAt = kSends * 2 * kSendBytes;
+  Node node;
+  QueuePair first(node), second(node);
+  meet(first, second);
+  Registered near(node, Kind::kDevice, 0), far(node, Kind::kDevice, 0);
+  for (uint8_t round = 1; round <= 10; ++round) {
+    near.memory.fill(round, kFlagAt + 8);
+    far.memory.clear(kFlagAt + 8);
+    std::vector<Send> sends;
+    for (size_t i = 1; i <= kSends; ++i) {
+      const size_t at = i == kSends ? kFlagAt - kSendBytes : 2 * i * kSendBytes;
+      ibv_sge sge{far.memory.address() + at, kSendBytes, far.mr->lkey};
+      ibv_recv_wr request{}, *bad = nullptr;
+      request.sg_list = &sge;
+      request.num_sge = 1;
+      ASSERT_EQ(ibv_post_recv(second.qp, &request, &bad), 0);
+      Send& send = sends.emplace_back(IBV_WR_SEND, i, 0);
+      send.sges.push_back({near.memory.address() + at, kSendBytes, near.mr->lkey});
+    }
+    Send& write = sends.emplace_back(IBV_WR_RDMA_WRITE, 100, 0);
+    write.sges.push_back({near.memory.address() + kFlagAt, 8, near.mr->lkey});
+    write.to(far.memory.address() + kFlagAt, far.mr->rkey);
+    ASSERT_EQ(post_chain(first, sends), 0);
+    while (!far.memory.matches(round, kFlagAt, 8)) {
+    }
+    for (size_t i = 1; i < kSends; ++i)
+      EXPECT_TRUE(far.memory.matches(round, 2 * i * kSendBytes, kSendBytes)) << "send " << i;
+    ASSERT_EQ(node.wait_completions(kSends + 1).size(), kSends + 1);
+  }
+}
+
+TEST(GpuOrderTest, AFlagFollowsTheSendsThatItContinues) {
+  SKIP_WITHOUT_GPU();
+  run_apart([] { drive_flag_behind_sends(); });
+}
+
 // The same where the memory of the flag is another GPU's, whose copies are another stream's.
 void drive_flag_of_another_gpu() {
   constexpr size_t kPieces = 32, kPieceBytes = 1024, kFlagAt = kPieces * 2 * kPieceBytes;

@@ -268,7 +268,7 @@ bool GpuService::change_word(Active& active) {
   const bool may_carry = count <= kCarriedWords && address % sizeof(uint64_t) == 0 &&
                          enter_lane(address, count * sizeof(uint64_t), gpu) == active.lane;
   if (count != 0 && !may_carry) return false;
-  std::array<WordStore, GpuWords::kMostStores> stores{};
+  std::array<WordStore, GpuWords::kStoresOfAChange> stores{};
   size_t stored = 0;
   for (; stored < count; ++stored)
     stores[stored] = {address + stored * sizeof(uint64_t), asked.carried[stored]};

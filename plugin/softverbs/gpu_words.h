@@ -36,7 +36,8 @@ class GpuWords {
   void load(GpuWord& word);
   // Whether the value is known: busy until then.
   LaneState look(GpuWord& word);
-  static constexpr uint32_t kMostStores = 1 + kCarriedWords;
+  static constexpr uint32_t kStoresOfAChange = 1 + kCarriedWords;
+  static_assert(kStoresOfAChange <= GpuLane::kMostStores);
   // Stores words in this order as the lane's next work. `user` has nothing under way.
   void store(GpuLane& lane, std::span<const WordStore> words, uint32_t user);
 
@@ -44,7 +45,7 @@ class GpuWords {
   // What copies load to and store from.
   struct Cells {
     std::array<uint64_t, kGpuRequests> loaded;
-    std::array<std::array<uint64_t, kMostStores>, kGpuRequests> stored;
+    std::array<std::array<uint64_t, kStoresOfAChange>, kGpuRequests> stored;
     std::array<uint64_t, 32> told;  // by lane
   };
   void tell_stores(GpuLane& lane);

@@ -14,7 +14,7 @@ Outcome execute_atomic(Operation& op);
 // In GPU memory, in two steps: its owner prepares the change, and makes it once it is granted. False while
 // the owner has no room for another one.
 bool begin_change(Operation& op);
-enum class Permission { kNotYet, kGranted, kDenied };
+enum class Permission { kGranted, kDenied };
 // To be called again until it is true: op.outcome then says what came of it. What was granted once, is.
 // `carried`: a write whose words are stored with the change, or null.
 bool end_change(Operation& op, Permission permission, const Operation* carried = nullptr);

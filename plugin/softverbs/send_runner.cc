@@ -413,7 +413,9 @@ void run_send_queue(Qp& qp, Runner runner, std::unique_lock<std::mutex>& lock) {
     lock.unlock();
     const Stop stop = run_until(qp, end, runner);
     if (stop == Stop::kFailed) drop_next(qp);
-    if (stop == Stop::kFailed && !qp.transition) qp.transition = begin_error(qp);
+    // One that is reset forgets its requests: that they fail is no error of it.
+    const bool is_reset = get_state(*qp.shared) == IBV_QPS_RESET;
+    if (stop == Stop::kFailed && !qp.transition && !is_reset) qp.transition = begin_error(qp);
     lock.lock();
     qp.is_running = false;
     qp.idle.notify_all();

@@ -1,5 +1,6 @@
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -561,6 +562,38 @@ void drive_drain(Kind kind, uint32_t write_bytes) {
   }
 }
 
+// A queue pair that is reset forgets what is under way, without an error: nobody is told of one.
+void drive_reset(Kind kind) {
+  Node node;
+  ibv_srq_init_attr shared{};
+  shared.attr = {16, 1, 0};
+  ibv_srq* const srq = ibv_create_srq(node.pd, &shared);
+  ASSERT_NE(srq, nullptr);
+  {
+    QueuePair first(node, {.srq = srq}), second(node);
+    meet(first, second);
+    Registered near(node, kind, count_gpus() - 1), far(node, kind, 0);
+    Buffer result(node, 8);
+    far.memory.clear(4096);
+    Send write(IBV_WR_RDMA_WRITE, 1), add(IBV_WR_ATOMIC_FETCH_AND_ADD, 2);
+    write.sges.push_back({near.memory.address(), 512, near.mr->lkey});
+    write.to(far.memory.address() + 512, far.mr->rkey);
+    add.from(result, 0, 8).request.wr.atomic = {far.memory.address(), 1, 0, far.mr->rkey};
+    hold_copies(true);
+    ASSERT_EQ(post_together(first, {&write, &add}), 0);
+    usleep(50'000);  // the worker begins both
+    const auto released = std::async(std::launch::async, [] {
+      usleep(50'000);
+      hold_copies(false);
+    });
+    ASSERT_EQ(first.to_state(IBV_QPS_RESET), 0);
+    pollfd events{node.context->async_fd, POLLIN, 0};
+    EXPECT_EQ(poll(&events, 1, 100), 0);
+    EXPECT_EQ(first.query_state(), IBV_QPS_RESET);
+  }
+  EXPECT_EQ(ibv_destroy_srq(srq), 0);
+}
+
 // What is fenced begins once the results before it are there: here it sends one of them.
 void drive_fenced_write(Kind kind) {
   constexpr uint64_t kRounds = 24;
@@ -889,6 +922,11 @@ TEST_P(GpuWordTest, DrainingCompletesWhatIsUnderWay) {
   run_apart([] {
     for (const uint32_t bytes : {8, 512}) drive_drain(GetParam(), bytes);
   });
+}
+
+TEST_P(GpuWordTest, ResettingIsNoError) {
+  SKIP_WITHOUT_GPU();
+  run_apart([] { drive_reset(GetParam()); });
 }
 
 TEST_P(GpuWordTest, FencedWritesSendTheResultsBeforeThem) {

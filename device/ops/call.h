@@ -58,7 +58,7 @@ enum class Kind : uint32_t {
 };
 
 // Where the messages of an exchange lie at one end: that of member r begins at r * member_bytes, and has rows
-// of row_bytes, step_bytes from one to the next (Rows of low_latency.cuh).
+// of row_bytes, step_bytes from one to the next (Rows of message_bytes.cuh).
 struct Layout {
   uint64_t member_bytes, row_bytes, step_bytes;
 };

@@ -19,7 +19,7 @@ from verbena.ops import Algorithm, Choice, Communicator, set_group
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
-# Packet::kSentinel of low_latency.cuh, signed: a word of data that would look like an empty place, as its neighbour would.
+# Packet::kSentinel of packet.cuh, signed: a word of data that would look like an empty place, as its neighbour would.
 LOOKS_EMPTY = 0xd92e8e14 - (1 << 32)
 
 # All-reduces of tensors anywhere, exact ones.

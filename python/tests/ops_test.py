@@ -226,7 +226,7 @@ def test_replays_with_other_counts():
 def _mix_shots(rank):
     """One shot and two shots in the same places, with data that would look like an empty place, as a term and as a sum."""
     from verbena.ops import Algorithm, Choice
-    looks_empty = 0xd92e8e14 - (1 << 32)  # Packet::kSentinel of low_latency.cuh, signed
+    looks_empty = 0xd92e8e14 - (1 << 32)  # Packet::kSentinel of packet.cuh, signed
     driver.use_gpu(rank)
 
     def draw(call, other):

@@ -41,6 +41,7 @@ PROGRAMS = {
     "symm_word.cuh": ["symm/word_test.cc"],
     "symm_reduce.cuh": ["symm/reduce_test.cc"],
     "symm_c.cuh": ["symm/order_test.cc"],
+    "packet.cuh": ["symm/low_latency_test.cc"],
     "low_latency.cuh": ["symm/low_latency_test.cc"],
     "collectives/bulk.cuh": ["collectives/bulk_test.cc", "collectives/across_hosts_test.cc"],
     "collectives/across_hosts.cuh": ["collectives/across_hosts_test.cc"],

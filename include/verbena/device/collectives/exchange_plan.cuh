@@ -49,7 +49,6 @@ struct ExchangePlan {
 
 namespace detail {
 
-// What of a part lies in the round that begins at `at`.
 // The most of a round, of so few as parts of `most` allow, all of about one length, and of whole `unit`s
 // where those fit.
 VERBENA_DEVICE uint64_t even_rounds(uint64_t length, uint64_t most, uint64_t unit) {
@@ -58,6 +57,7 @@ VERBENA_DEVICE uint64_t even_rounds(uint64_t length, uint64_t most, uint64_t uni
   const uint64_t even = ((length + rounds - 1) / rounds + unit - 1) / unit * unit;
   return even < most ? even : most;
 }
+// What of a part lies in the round that begins at `at`.
 VERBENA_DEVICE uint64_t cut_round(const Part& part, uint64_t at, uint64_t most) {
   if (at >= part.length_bytes) return 0;
   return part.length_bytes - at < most ? part.length_bytes - at : most;

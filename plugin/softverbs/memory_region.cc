@@ -155,17 +155,23 @@ std::vector<Mark> list_open_marks() {
 // Peers may still be copying under a key that was just cleared, if they began before. Copies that begin later
 // see that it is cleared.
 void wait_for_peers() {
-  constexpr uint64_t kPatienceNs = 5'000'000'000;
+  constexpr uint64_t kPatienceNs = 5'000'000'000, kDatagramPatienceNs = 200'000'000;
   Process* process = Process::get();
   if (process->wire != nullptr) process->wire->quiesce();
-  const uint64_t deadline_ns = read_clock_ns() + kPatienceNs;
+  const uint64_t begin_ns = read_clock_ns();
   for (const Mark& mark : list_open_marks()) {
-    while (!mark.is_finished(process->segment().qp(mark.index))) {
+    SharedQp& qp = process->segment().qp(mark.index);
+    const bool takes_datagrams = qp.type.get() == IBV_QPT_UD;  // of whom, nobody knows
+    const uint64_t deadline_ns = begin_ns + (takes_datagrams ? kDatagramPatienceNs : kPatienceNs);
+    while (!mark.is_finished(qp)) {
       const Peer* peer = process->connected[mark.index].load();
-      if (peer == nullptr || peer->dead.load(std::memory_order_acquire) || read_clock_ns() > deadline_ns)
-        break;
+      const bool is_gone = peer == nullptr || peer->dead.load(std::memory_order_acquire);
+      if ((is_gone && !takes_datagrams) || read_clock_ns() > deadline_ns) break;
       sched_yield();
     }
+    // Its sender was killed: the next call does not wait for it again.
+    const auto lost = static_cast<int32_t>(mark.started - qp.finished.load());
+    if (takes_datagrams && lost > 0) qp.finished.fetch_add(static_cast<uint32_t>(lost));
   }
 }
 

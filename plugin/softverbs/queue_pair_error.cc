@@ -10,7 +10,9 @@
 namespace verbena::softverbs {
 namespace {
 
-constexpr uint64_t kQuietPatienceNs = 5'000'000'000;  // with a peer that is at work on a queue pair
+// With a peer that is at work on a queue pair; with whoever sends datagrams there: if it was killed, nobody
+// says so.
+constexpr uint64_t kQuietPatienceNs = 5'000'000'000, kDatagramPatienceNs = 200'000'000;
 
 void raise(Peer& peer, const SharedQp& qp, ibv_event_type type) {
   raise_async(peer, qp.context.get(), qp.token.get(), type);
@@ -51,17 +53,36 @@ uint32_t begin_quiet(Qp& qp) {
   return qp.shared->started.fetch_add(0);
 }
 
+bool takes_datagrams(const Qp& qp) {
+  return qp.base.qp_type == IBV_QPT_UD;
+}
+
+uint64_t find_deadline_ns(const Qp& qp) {
+  return read_clock_ns() + (takes_datagrams(qp) ? kDatagramPatienceNs : kQuietPatienceNs);
+}
+
 bool is_peer_dead(const Qp& qp) {
   return qp.peer == nullptr || qp.peer->dead.load(std::memory_order_acquire);
 }
 
+// Of datagrams, which many send, later ones end before earlier ones do: a moment is looked for in which none
+// is under way. Those that begin after it find the queue pair closed.
 bool is_quiet(const Qp& qp, uint32_t started) {
+  if (takes_datagrams(qp)) {
+    const uint32_t finished = qp.shared->finished.load(std::memory_order_acquire);
+    return qp.shared->started.load() == finished;
+  }
   return static_cast<int32_t>(qp.shared->finished.load(std::memory_order_acquire) - started) >= 0 ||
          is_peer_dead(qp);
 }
 
 // Finishes the work of a peer that was killed.
 void recover_from_dead(Qp& qp, uint32_t started) {
+  if (takes_datagrams(qp)) {
+    const uint32_t finished = qp.shared->finished.load();
+    qp.shared->finished.fetch_add(qp.shared->started.load() - finished);
+    return;
+  }
   if (!is_peer_dead(qp)) return;
   Segment& segment = Process::get()->segment();
   recover_receives(segment, segment.receive_queue(qp.shared->receive_queue.get()), qp.index);
@@ -72,7 +93,7 @@ void recover_from_dead(Qp& qp, uint32_t started) {
 
 ErrorTransition begin_error(Qp& qp) {
   const bool was_in_error = qp.shared->state.exchange(IBV_QPS_ERR) == IBV_QPS_ERR;
-  return {was_in_error, begin_quiet(qp), read_clock_ns() + kQuietPatienceNs};
+  return {was_in_error, begin_quiet(qp), find_deadline_ns(qp)};
 }
 
 bool end_error(Qp& qp, const ErrorTransition& transition) {
@@ -126,7 +147,7 @@ void flush_receives(Peer& peer, uint32_t qp_index) {
 }
 
 void wait_until_quiet(Qp& qp) {
-  const uint64_t deadline_ns = read_clock_ns() + kQuietPatienceNs;
+  const uint64_t deadline_ns = find_deadline_ns(qp);
   const uint32_t started = begin_quiet(qp);
   while (!is_quiet(qp, started) && read_clock_ns() <= deadline_ns) sched_yield();
   recover_from_dead(qp, started);

@@ -1,9 +1,13 @@
 // Memory of softverbs' own: what lands there takes no call of the kernel.
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <new>
 
 #include "datagrams.h"
 
@@ -14,16 +18,33 @@ void softverbs_give_back_memory(void* memory);
 
 namespace {
 std::atomic<int> kernel_copies{0};
-}
 
-// In libc's place: it counts.
+// In memory that processes share: one that copies says when it begins, takes its time, and says when it has
+// ended.
+enum class Copying : uint32_t { kNot, kBegun, kEnded };
+std::atomic<Copying>* slow_copy = nullptr;
+
+template <typename Copy>
+ssize_t copy_slowly(const Copy& copy) {
+  slow_copy->store(Copying::kBegun);
+  usleep(50'000);
+  const ssize_t copied = copy();
+  slow_copy->store(Copying::kEnded);
+  return copied;
+}
+}  // namespace
+
+// In libc's place: it counts, and is as slow as a test wants.
 extern "C" __attribute__((visibility("default"))) ssize_t process_vm_writev(pid_t pid, const iovec* local,
                                                                             unsigned long local_count,
                                                                             const iovec* remote,
                                                                             unsigned long remote_count,
                                                                             unsigned long flags) {
   ++kernel_copies;
-  return syscall(SYS_process_vm_writev, pid, local, local_count, remote, remote_count, flags);
+  const auto copy = [&] {
+    return syscall(SYS_process_vm_writev, pid, local, local_count, remote, remote_count, flags);
+  };
+  return slow_copy == nullptr ? copy() : copy_slowly(copy);
 }
 
 namespace verbena::softverbs_test {
@@ -117,6 +138,81 @@ TEST(NearMemoryTest, DatagramsLandThereWithoutTheKernel) {
     }
     ibv_destroy_ah(handle);
   }
+}
+
+// Of one datagram, whose sender is still copying when its target closes.
+class LateCopyTest : public testing::Test {
+ protected:
+  LateCopyTest()
+      : copying_(new(mmap(nullptr, sizeof(std::atomic<Copying>), PROT_READ | PROT_WRITE,
+                          MAP_SHARED | MAP_ANONYMOUS, -1, 0)) std::atomic<Copying>) {}
+  ~LateCopyTest() override { munmap(copying_, sizeof(*copying_)); }
+
+  // In the child.
+  void send_slowly(int socket) {
+    Node node;
+    DatagramEnd end(node);
+    Buffer header(node, kHeaderBytes), data(node, kDataBytes);
+    const auto there = hear<DatagramAddress>(socket);
+    ibv_ah* const handle = end.make_handle(there.gid, 0);
+    slow_copy = copying_;
+    EXPECT_EQ(end.post({{0, header.address(), data.address(), header.mr()->lkey, data.mr()->lkey, kDataBytes,
+                         handle, there.number}}),
+              0);
+    EXPECT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+    slow_copy = nullptr;
+    ibv_destroy_ah(handle);
+  }
+  void await_copy(int socket, DatagramEnd& end, const Landing& lines, const Landing& pages) {
+    end.post_receive(0, lines.address(), lines.mr->lkey, pages.address(), pages.mr->lkey);
+    tell(socket, DatagramAddress{end.address(), end.qp->qp_num});
+    while (copying_->load() == Copying::kNot) usleep(100);
+  }
+
+  std::atomic<Copying>* const copying_;
+};
+
+TEST_F(LateCopyTest, AQueuePairIsNotGoneBeforeIt) {
+  Child child([this](int socket) { send_slowly(socket); });
+  Node node;
+  const Landing lines(node, kLineBytes, true), pages(node, kPageBytes, false);
+  {
+    DatagramEnd end(node);
+    await_copy(child.socket(), end, lines, pages);
+  }
+  EXPECT_EQ(copying_->load(), Copying::kEnded);
+}
+
+TEST_F(LateCopyTest, MemoryIsNotDeregisteredBeforeIt) {
+  Child child([this](int socket) { send_slowly(socket); });
+  Node node;
+  DatagramEnd end(node);
+  const Landing lines(node, kLineBytes, true);
+  {
+    const Landing pages(node, kPageBytes, false);
+    await_copy(child.socket(), end, lines, pages);
+  }
+  EXPECT_EQ(copying_->load(), Copying::kEnded);
+}
+
+// Nobody says that it has ended, and what it took is not waited for again and again.
+TEST_F(LateCopyTest, AKilledSenderIsNotAwaitedForLong) {
+  constexpr auto kLong = std::chrono::seconds(1);
+  Child child([this](int socket) { send_slowly(socket); });
+  Node node;
+  DatagramEnd end(node);
+  const Landing lines(node, kLineBytes, true);
+  const auto begin = std::chrono::steady_clock::now();
+  {
+    const Landing pages(node, kPageBytes, false);
+    await_copy(child.socket(), end, lines, pages);
+    child.kill();
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, kLong);
+  for (int i = 0; i < 100; ++i) {
+    const Landing later(node, kPageBytes, false);
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, kLong) << "of 100 deregistrations";
 }
 
 }  // namespace

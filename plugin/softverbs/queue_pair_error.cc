@@ -10,9 +10,9 @@
 namespace verbena::softverbs {
 namespace {
 
-// With a peer that is at work on a queue pair; with whoever sends datagrams there: if it was killed, nobody
-// says so.
-constexpr uint64_t kQuietPatienceNs = 5'000'000'000, kDatagramPatienceNs = 200'000'000;
+// With a peer that is at work on a queue pair; with whoever sends datagrams there, of whom nobody says that
+// it was killed.
+constexpr uint64_t kQuietPatienceNs = 5'000'000'000, kDatagramPatienceNs = 1'000'000'000;
 
 void raise(Peer& peer, const SharedQp& qp, ibv_event_type type) {
   raise_async(peer, qp.context.get(), qp.token.get(), type);

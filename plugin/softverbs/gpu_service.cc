@@ -34,10 +34,8 @@ uint64_t make_request_word(RequestState state, uint32_t claimer) {
 RequestState get_request_state(uint64_t word) {
   return static_cast<RequestState>(word & 0xff);
 }
-// Names a slot that there is, whatever the peer has written.
 uint32_t get_claimer(uint64_t word) {
-  constexpr uint32_t kMostClaimers = kProcessSlots << 12;
-  return static_cast<uint32_t>(word >> 8) % kMostClaimers;
+  return static_cast<uint32_t>(word >> 8);
 }
 
 void wait_for_doorbell(std::atomic<uint32_t>& doorbell, uint32_t seen, uint64_t timeout_ns) {

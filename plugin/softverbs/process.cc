@@ -230,6 +230,7 @@ void Process::watch_peers() {
 bool Process::is_claimer_dead(uint32_t claimer) const {
   if (claimer == claimer_) return false;  // another thread of ours has not been given a turn
   const uint32_t slot = claimer >> 12;
+  if (slot >= kProcessSlots) return true;  // a peer may write anything
   if ((directory_->get_generation(slot) & 0xfff) != (claimer & 0xfff)) return true;
   return !is_alive(directory_->get_owner(slot));
 }

@@ -72,7 +72,6 @@ struct Qp {
   bool has_used_gpu = false;  // the latest request did: a poster leaves the next ones to the worker unseen
   Wait wait = Wait::kNone;
   uint64_t wait_start_ns = 0;
-  uint64_t wait_budget_ns = 0;
   std::optional<ErrorTransition> transition;  // begun when a request failed, not ended yet
 
   Qp();

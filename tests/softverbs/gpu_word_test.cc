@@ -825,7 +825,10 @@ void drive_killed(Kind kind, useconds_t round) {
   expect_requests(first, 0);
   add_one();
   memcpy(&written, far.memory.read(64, 8).data(), 8);
-  EXPECT_EQ(written, word >> 32);
+  // Over the wire they go one by one: the last add may never have left.
+  const uint64_t most_alone = getenv("SOFTVERBS_FORCE_WIRE") != nullptr ? 1 : 0;
+  EXPECT_GE(written, word >> 32);
+  EXPECT_LE(written, (word >> 32) + most_alone);
 }
 
 // GPU memory that cannot be served is not registered; once there is memory for that, it is.

@@ -23,9 +23,8 @@
 //   post_data(peer, OutPacket) -> uint32_t
 //                                 on a rail that has room; of no message: the header alone, for kNoChannel.
 //                                 What it returns is for has_left()
-//   has_left(uint32_t, Departure&)
-//                                 whether that packet has left its send queue, and when, if that is known;
-//                                 true of a rail that does not work
+//   has_left(uint32_t, Stamp&)    whether that packet has left its send queue, and, if it is known, when at
+//                                 the earliest; true of a rail that does not work
 //   post_ack(peer, path, Ack)     these two may fail: they are sent again
 //   post_request(peer, path, wishes)
 //   post_pages(rail, queue, count)      idle pages to a receive queue
@@ -49,7 +48,6 @@
 #include <span>
 #include <utility>
 
-#include "protocol/datagram/departures.h"
 #include "protocol/datagram/engine_state.h"
 #include "protocol/sequence.h"
 
@@ -1120,10 +1118,8 @@ class EngineCore {
   void deliver(Peer& peer, uint32_t record_id) {
     SendRecord& record = records_[record_id];
     leave_list(peer, record_id);
-    // At the earliest. The news that it has left may be behind that of its arrival.
-    Departure departure{record.sent, record.sent};
-    (void)port().has_left(record.posted, departure);
-    const Stamp left = is_before(record.sent, departure.after) ? departure.after : record.sent;
+    Stamp left;
+    (void)has_left(record, left);  // the news of that may be behind that of its arrival
     if (!peer.has_newest || is_before(peer.newest, left)) peer.newest = left, peer.has_newest = true;
     const uint32_t bit = 1U << record.path;
     if ((peer.newest_paths & bit) == 0 || is_before(peer.newest_of[record.path], left)) {
@@ -1191,6 +1187,13 @@ class EngineCore {
 
   // --- Losses.
 
+  // `when`: at the earliest.
+  bool has_left(const SendRecord& record, Stamp& when) {
+    when = record.sent;
+    const bool has = port().has_left(record.posted, when);
+    if (is_before(when, record.sent)) when = record.sent;
+    return has;
+  }
   // What left so much before something that has arrived. When a packet was posted says little of that: it may
   // wait in a long send queue while others overtake it in a short one.
   void find_lost(Peer& peer) {
@@ -1201,9 +1204,8 @@ class EngineCore {
       SendRecord& record = records_[id];
       if (count_between(record.sent + static_cast<Stamp>(same), peer.newest) <= 0) break;
       const uint32_t next = record.link.next;
-      Departure departure{record.sent, record.sent};
-      if (port().has_left(record.posted, departure)) {
-        const Stamp left = departure.before;
+      Stamp left;
+      if (has_left(record, left)) {
         const bool is_overtaken = (peer.newest_paths >> record.path & 1) != 0 &&
                                   count_between(left, peer.newest_of[record.path]) > same;
         if (is_overtaken || count_between(left, peer.newest) > across) lose(peer, id);

@@ -345,8 +345,7 @@ void Engine::poll(verbs::CompletionQueue& queue, int rounds, const Take& take) {
 void Engine::poll_rail(uint32_t number) {
   constexpr int kRounds = 8;  // of one kind of receives; then the next has its turn
   Rail& rail = *rails_[number];
-  const Stamp now = make_stamp(now_ns_);
-  const Departure polled{std::exchange(rail.polled_sends, now), now};
+  const Stamp polled = std::exchange(rail.polled_sends, make_stamp(now_ns_));
   poll(rail.sends, INT_MAX, [&](const verbs::Completion& completion) {
     SendQueue* const pair = rail.find_pair(completion.cookie);
     if (pair == nullptr) return true;
@@ -659,7 +658,7 @@ VERBENA_HOT_PATH uint32_t Engine::post_data(uint32_t id, const OutPacket& packet
   return number << Departures::kIndexBits | index;
 }
 
-bool Engine::has_left(uint32_t posted, Departure& when) const {
+bool Engine::has_left(uint32_t posted, Stamp& when) const {
   const uint32_t number = posted >> Departures::kIndexBits, rail = number / Rail::kPairs;
   return (live_rails_ >> rail & 1) == 0 ||
          rails_[rail]->pair(number % Rail::kPairs).departures().has_left(posted, when);

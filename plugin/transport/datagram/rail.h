@@ -44,7 +44,7 @@ class SendQueue {
   base::Outcome flush();
   // What a completion of this pair says: done(owner) for each datagram that has left.
   template <typename Done>
-  void retire(uint64_t cookie, protocol::datagram::Departure when, Done&& done) {
+  void retire(uint64_t cookie, protocol::datagram::Stamp when, Done&& done) {
     pair_.retire(cookie);
     for (const auto last = static_cast<uint32_t>(cookie); departures_.count() != last;) {
       const uint32_t owner = owners_[departures_.count() % kDepth];

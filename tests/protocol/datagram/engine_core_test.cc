@@ -52,9 +52,9 @@ class End : public EngineCore<End> {
     departures.push_back(make_stamp(now));
     return static_cast<uint32_t>(departures.size() - 1);
   }
-  bool has_left(uint32_t packet, Departure& when) const {
+  bool has_left(uint32_t packet, Stamp& when) const {
     if (packet >= first_waiting && packet < end_waiting) return false;
-    when = {departures[packet], departures[packet]};
+    when = departures[packet];
     return true;
   }
   // So many of those that wait leave now.

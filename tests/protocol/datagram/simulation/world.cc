@@ -70,7 +70,7 @@ uint32_t Host::post_data(uint32_t peer, const OutPacket& packet) {
     cargo.channel = kNoChannel;
     cargo.length_bytes = 0;
     put(peer, packet.path, kHeaderBytes + 24, id);
-    return make_stamp(now_ns_);
+    return 0;
   }
   const SendMessage& message = send_message(packet.message);
   const uint64_t offset = uint64_t{packet.index} * this->peer(peer).data_bytes;
@@ -83,7 +83,7 @@ uint32_t Host::post_data(uint32_t peer, const OutPacket& packet) {
     cargo.queue = PageQueue::kShort;
   cargo.content = world_.content_of(flow_of_send_[message.channel], message.number, packet.index);
   put(peer, packet.path, kHeaderBytes + 24 + cargo.length_bytes, id);
-  return make_stamp(now_ns_);
+  return 0;
 }
 
 void Host::post_ack(uint32_t peer, uint32_t path, const Ack& ack) {

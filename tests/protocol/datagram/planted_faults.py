@@ -1,8 +1,8 @@
 """What plant_faults.py plants in the engines' core, and the tests that have to go red."""
 
 HEADERS = "datagram"
-TESTS = ["engine_core_test", "loss_times_test", "packet_test", "packet_window_test", "page_budget_test", "path_table_test",
-         "simulation_test", "slab_test", "timer_wheel_test"]
+TESTS = ["departures_test", "engine_core_test", "loss_times_test", "packet_test", "packet_window_test", "page_budget_test",
+         "path_table_test", "simulation_test", "slab_test", "timer_wheel_test"]
 SOURCES = [f"tests/protocol/datagram/{name}.cc" for name in TESTS] + [
     f"tests/protocol/datagram/simulation/{name}.cc" for name in ("fabric", "scenario", "small_world", "world")]
 FILTER = "-DatagramSimulationLong.*"
@@ -65,6 +65,12 @@ FAULTS = {
     "paths are not told apart": (
         "engine_core.h", "if (is_overtaken || count_between(left, peer.newest) > across) lose(peer, id);",
         "if (count_between(record.sent, peer.newest) > same) lose(peer, id);"),
+    "what waits in its send queue is lost": (
+        "engine_core.h", "if (has_left(record, left)) {", "if (has_left(record, left) || true) {"),
+    "when packets left does not count": (
+        "engine_core.h", "if (is_before(when, record.sent)) when = record.sent;", "when = record.sent;"),
+    "departures of long ago are made up": (
+        "departures.h", "if (back > 0 && back <= static_cast<int32_t>(kTimes)) when", "if (back > 0) when"),
     "a lost packet takes its path again": (
         "engine_core.h", "const uint32_t avoided = lost != kNoObject ? records_[lost].path : kPaths;",
         "const uint32_t avoided = kPaths; if (lost != kNoObject && (paths_of(rooms) >> records_[lost].path & 1) != 0) rooms = 1;"

@@ -609,7 +609,7 @@ VERBENA_HOT_PATH uint32_t Engine::post_data(uint32_t id, const OutPacket& packet
   const uint32_t pair = is_short                 ? kGrantedPairs - 1
                         : pool_.has_long_pages() ? 0
                                                  : packet.path / options().rails % to.name.granted_pairs();
-  const uint32_t mark = is_granted || is_short ? Rail::mark_of_granted(pair) : Rail::kEagerMark;
+  const uint32_t mark = is_granted || is_short ? Rail::kFirstGrantedMark + pair : Rail::kEagerMark;
   SendQueue& queue = rail.pair(mark);
   const Immediate immediate{.slot = to.slot,
                             .path = packet.path,

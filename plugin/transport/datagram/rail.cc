@@ -102,14 +102,15 @@ Outcome Rail::prepare(const PagePool& pool, uint32_t queue_key) {
     if (Outcome outcome = take(verbs::SharedReceiveQueue::create(device_, entries, pieces), queue); !outcome)
       return outcome;
   }
-  if (Outcome outcome = take(make_pair(0, control_receives, control_queue_, queue_key), control); !outcome)
+  if (Outcome outcome = take(make_pair(kControlMark, control_receives, control_queue_, queue_key), control);
+      !outcome)
     return outcome;
   if (Outcome outcome = take(make_pair(kEagerMark, page_receives, eager_queue_, queue_key), eager); !outcome)
     return outcome;
   for (uint32_t i = 0; i < kGrantedPairs; ++i) {
     const bool is_for_short = i + 1 == kGrantedPairs && pool.short_count() != 0;
     verbs::SharedReceiveQueue& queue = is_for_short ? short_queue_ : granted_queue_;
-    if (Outcome outcome = take(make_pair(mark_of_granted(i), page_receives, queue, queue_key), granted[i]);
+    if (Outcome outcome = take(make_pair(kFirstGrantedMark + i, page_receives, queue, queue_key), granted[i]);
         !outcome)
       return outcome;
   }
@@ -126,7 +127,7 @@ Result<SendQueue> Rail::make_pair(uint32_t mark, verbs::CompletionQueue& receive
       device_, sends, receives, queue,
       {.send_depth = SendQueue::kDepth, .key = queue_key, .mark = static_cast<uint16_t>(mark)});
   if (!pair) return pair.error();
-  const uint32_t header_bytes = mark == 0 ? kMaxControlBytes : kDataHeaderBytes;
+  const uint32_t header_bytes = mark == kControlMark ? kMaxControlBytes : kDataHeaderBytes;
   std::byte* const headers = std::exchange(headers_, headers_ + size_t{SendQueue::kDepth} * header_bytes);
   return SendQueue(std::move(*pair), headers, header_bytes, region_.local_key());
 }
@@ -190,7 +191,6 @@ std::span<const uint8_t> Rail::control_bytes(uint32_t buffer, uint32_t length_by
 
 SendQueue* Rail::find_pair(uint64_t cookie) {
   const uint16_t mark = verbs::DatagramPair::mark_of(cookie);
-  if (mark == 0) return &control;
   return mark < kPairs ? &pair(mark) : nullptr;
 }
 

@@ -68,8 +68,9 @@ class SendQueue {
 
 class Rail {
  public:
-  static constexpr uint32_t kEagerMark = 1;
-  static constexpr uint32_t kPairs = 2 + protocol::datagram::kGrantedPairs;
+  // Marks of queue pairs, below kPairs; granted ones behind these.
+  static constexpr uint32_t kControlMark = 0, kEagerMark = 1, kFirstGrantedMark = 2;
+  static constexpr uint32_t kPairs = kFirstGrantedMark + protocol::datagram::kGrantedPairs;
   static constexpr uint32_t kControlBuffers = 512;
   static constexpr uint32_t kMaxControlBytes = 640;  // of a packet without data
   static_assert(kMaxControlBytes >= protocol::datagram::kMaxGreetingBytes);
@@ -103,10 +104,9 @@ class Rail {
   base::Outcome post_control(uint32_t buffer);
   std::span<const uint8_t> control_bytes(uint32_t buffer, uint32_t length_bytes) const;
   SendQueue* find_pair(uint64_t cookie);
-  // By its mark: one of data.
-  static uint32_t mark_of_granted(uint32_t pair) { return kEagerMark + 1 + pair; }
-  SendQueue& pair(uint32_t mark) { return mark == kEagerMark ? eager : granted[mark - kEagerMark - 1]; }
-  const SendQueue& pair(uint32_t mark) const { return const_cast<Rail*>(this)->pair(mark); }
+  SendQueue& pair(uint32_t mark) {
+    return mark == kControlMark ? control : mark == kEagerMark ? eager : granted[mark - kFirstGrantedMark];
+  }
 
  private:
   explicit Rail(verbs::Device& device)

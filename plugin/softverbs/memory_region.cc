@@ -13,6 +13,7 @@
 #include "softverbs/clock.h"
 #include "softverbs/gpu_service.h"
 #include "softverbs/objects.h"
+#include "softverbs/queue_pair.h"
 #include "softverbs/random.h"
 #include "softverbs/wire/wire.h"
 
@@ -155,14 +156,13 @@ std::vector<Mark> list_open_marks() {
 // Peers may still be copying under a key that was just cleared, if they began before. Copies that begin later
 // see that it is cleared.
 void wait_for_peers() {
-  constexpr uint64_t kPatienceNs = 5'000'000'000, kDatagramPatienceNs = 1'000'000'000;
   Process* process = Process::get();
   if (process->wire != nullptr) process->wire->quiesce();
   const uint64_t begin_ns = read_clock_ns();
   for (const Mark& mark : list_open_marks()) {
     SharedQp& qp = process->segment().qp(mark.index);
     const bool takes_datagrams = qp.type.get() == IBV_QPT_UD;  // of whoever sends them
-    const uint64_t deadline_ns = begin_ns + (takes_datagrams ? kDatagramPatienceNs : kPatienceNs);
+    const uint64_t deadline_ns = begin_ns + get_patience_ns(qp.type.get());
     while (!mark.is_finished(qp)) {
       const Peer* peer = process->connected[mark.index].load();
       const bool is_gone = peer == nullptr || peer->dead.load(std::memory_order_acquire);

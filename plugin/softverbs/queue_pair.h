@@ -118,4 +118,10 @@ void fail_queue_pair(Qp& qp);
 // In RESET: waits until none of its sends is under way, and removes the queue pair from the worker.
 void forget_sends(Qp& qp);
 
+// How long to wait for a peer that is at work on a queue pair of this type. Of who sends datagrams nobody
+// says that it was killed.
+constexpr uint64_t get_patience_ns(int type) {
+  return type == IBV_QPT_UD ? 1'000'000'000 : 5'000'000'000;
+}
+
 }  // namespace verbena::softverbs

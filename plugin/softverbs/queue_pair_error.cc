@@ -10,10 +10,6 @@
 namespace verbena::softverbs {
 namespace {
 
-// With a peer that is at work on a queue pair; with whoever sends datagrams there, of whom nobody says that
-// it was killed.
-constexpr uint64_t kQuietPatienceNs = 5'000'000'000, kDatagramPatienceNs = 1'000'000'000;
-
 void raise(Peer& peer, const SharedQp& qp, ibv_event_type type) {
   raise_async(peer, qp.context.get(), qp.token.get(), type);
 }
@@ -58,7 +54,7 @@ bool takes_datagrams(const Qp& qp) {
 }
 
 uint64_t find_deadline_ns(const Qp& qp) {
-  return read_clock_ns() + (takes_datagrams(qp) ? kDatagramPatienceNs : kQuietPatienceNs);
+  return read_clock_ns() + get_patience_ns(qp.base.qp_type);
 }
 
 bool is_peer_dead(const Qp& qp) {

@@ -147,22 +147,32 @@ TEST(NearMemoryTest, DatagramsLandThereWithoutTheKernel) {
   }
 }
 
-// Of one datagram, whose sender is still copying when its target closes.
+// Of one datagram, whose sender, in a child process, is still copying when its target closes.
 class LateCopyTest : public testing::Test {
  protected:
-  LateCopyTest()
-      : copying_(new(mmap(nullptr, sizeof(std::atomic<Copying>), PROT_READ | PROT_WRITE,
-                          MAP_SHARED | MAP_ANONYMOUS, -1, 0)) std::atomic<Copying>) {}
   ~LateCopyTest() override { munmap(copying_, sizeof(*copying_)); }
 
-  // In the child.
-  void send_slowly(int socket) {
+  void await_copy(DatagramEnd& end, const Landing& pages) {
+    end.post_receive(0, lines_.address(), lines_.mr->lkey, pages.address(), pages.mr->lkey);
+    tell(sender_.socket(), DatagramAddress{end.address(), end.qp->qp_num});
+    while (copying_->load() == Copying::kNot) usleep(100);
+  }
+
+  std::atomic<Copying>* const copying_ = new (
+      mmap(nullptr, sizeof(std::atomic<Copying>), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))
+      std::atomic<Copying>;
+  Child sender_{[copying = copying_](int socket) { send_slowly(socket, copying); }};
+  Node node_;  // a process has its own
+  const Landing lines_{node_, kLineBytes, true};
+
+ private:
+  static void send_slowly(int socket, std::atomic<Copying>* copying) {
     Node node;
     DatagramEnd end(node);
     Buffer header(node, kHeaderBytes), data(node, kDataBytes);
     const auto there = hear<DatagramAddress>(socket);
     ibv_ah* const handle = end.make_handle(there.gid, 0);
-    slow_copy = copying_;
+    slow_copy = copying;
     EXPECT_EQ(end.post({{0, header.address(), data.address(), header.mr()->lkey, data.mr()->lkey, kDataBytes,
                          handle, there.number}}),
               0);
@@ -170,53 +180,38 @@ class LateCopyTest : public testing::Test {
     slow_copy = nullptr;
     ibv_destroy_ah(handle);
   }
-  void await_copy(int socket, DatagramEnd& end, const Landing& lines, const Landing& pages) {
-    end.post_receive(0, lines.address(), lines.mr->lkey, pages.address(), pages.mr->lkey);
-    tell(socket, DatagramAddress{end.address(), end.qp->qp_num});
-    while (copying_->load() == Copying::kNot) usleep(100);
-  }
-
-  std::atomic<Copying>* const copying_;
 };
 
 TEST_F(LateCopyTest, AQueuePairIsNotGoneBeforeIt) {
-  Child child([this](int socket) { send_slowly(socket); });
-  Node node;
-  const Landing lines(node, kLineBytes, true), pages(node, kPageBytes, false);
+  const Landing pages(node_, kPageBytes, false);
   {
-    DatagramEnd end(node);
-    await_copy(child.socket(), end, lines, pages);
+    DatagramEnd end(node_);
+    await_copy(end, pages);
   }
   EXPECT_EQ(copying_->load(), Copying::kEnded);
 }
 
 TEST_F(LateCopyTest, MemoryIsNotDeregisteredBeforeIt) {
-  Child child([this](int socket) { send_slowly(socket); });
-  Node node;
-  DatagramEnd end(node);
-  const Landing lines(node, kLineBytes, true);
+  DatagramEnd end(node_);
   {
-    const Landing pages(node, kPageBytes, false);
-    await_copy(child.socket(), end, lines, pages);
+    const Landing pages(node_, kPageBytes, false);
+    await_copy(end, pages);
   }
   EXPECT_EQ(copying_->load(), Copying::kEnded);
 }
 
 // Nobody says that it has ended, and what it took is not waited for again and again.
 TEST_F(LateCopyTest, AKilledSenderIsNotAwaitedForLong) {
-  Child child([this](int socket) { send_slowly(socket); });
-  Node node;
-  DatagramEnd end(node);
-  const Landing lines(node, kLineBytes, true);
+  DatagramEnd end(node_);
   {
-    const Landing pages(node, kPageBytes, false);
-    await_copy(child.socket(), end, lines, pages);
-    child.kill();
+    const Landing pages(node_, kPageBytes, false);
+    await_copy(end, pages);
+    sender_.kill();
   }
   EXPECT_NE(yields, 0);
   yields = 0;
   for (int i = 0; i < 100; ++i) {
-    const Landing later(node, kPageBytes, false);
+    const Landing later(node_, kPageBytes, false);
   }
   EXPECT_EQ(yields, 0) << "in 100 deregistrations";
 }

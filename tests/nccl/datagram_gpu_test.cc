@@ -551,6 +551,7 @@ TEST_F(DatagramKilledSendersTest, TheirPagesComeBack) {
   environment_.set("VERBENA_UNPACK", "0");
   environment_.set("VERBENA_BOUNCE_BYTES", "1m");
   environment_.set("VERBENA_FAILOVER_TIMEOUT_MS", "5000");
+  if (!hold_copies(false)) GTEST_SKIP() << "without the stand-in for CUDA's driver: skipped";
   struct Sender {
     pid_t pid = 0;
     int pipe[2] = {-1, -1};
@@ -562,7 +563,6 @@ TEST_F(DatagramKilledSendersTest, TheirPagesComeBack) {
     if (sender.pid == 0) send(sender.pipe[0], &sender != &senders.back());
   }
   End end;
-  if (!hold_copies(false)) GTEST_SKIP() << "without the stand-in for CUDA's driver: skipped";
   ASSERT_NO_FATAL_FAILURE(listen(end));
   for (const Sender& sender : senders) {
     const bool is_killed = &sender != &senders.back();

@@ -1,6 +1,7 @@
 #include "verbs/library.h"
 
 #include <dlfcn.h>
+#include <link.h>
 
 #include <algorithm>
 #include <array>
@@ -8,6 +9,16 @@
 #include <cstring>
 
 namespace verbena::verbs {
+namespace {
+
+// Where the loader found it: a name without a folder says nothing of what was taken.
+std::string find_path(void* handle, const std::string& asked) {
+  const link_map* map = nullptr;
+  const bool is_known = dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0 && map->l_name[0] != '\0';
+  return is_known ? map->l_name : asked;
+}
+
+}  // namespace
 
 std::shared_ptr<const Library> Library::open(const std::string& path, std::string* problem) {
   void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
@@ -15,7 +26,7 @@ std::shared_ptr<const Library> Library::open(const std::string& path, std::strin
     *problem = dlerror();
     return nullptr;
   }
-  std::shared_ptr<Library> library(new Library(path));
+  std::shared_ptr<Library> library(new Library(find_path(handle, path)));
   const bool complete = library->resolve_all(handle, problem);
   dlclose(handle);  // RTLD_NODELETE keeps it mapped
   if (!complete) return nullptr;

@@ -82,6 +82,7 @@ class Library : public Symbols {
   // process, because the threads and fork handlers of its providers still need their code.
   static std::shared_ptr<const Library> open(const std::string& path, std::string* problem);
 
+  // Of the file, as the loader found it.
   const std::string& path() const { return path_; }
   bool lists_devices() const;
   // 0 or an errno value. Reaches the provider's own query_port, as the header's macro would; the exported

@@ -12,13 +12,16 @@ namespace {
 
 using testing::AllOf;
 using testing::ElementsAre;
+using testing::EndsWith;
 using testing::HasSubstr;
+using testing::StartsWith;
 
 TEST(LibrarySearch, UsesTheSystemLibraryThatListsADevice) {
   LogCapture log;
   const auto library = Library::load("");
   ASSERT_TRUE(library);
-  EXPECT_EQ((*library)->path(), "libibverbs.so.1");
+  // By its file: a name without a folder would not tell whose it is.
+  EXPECT_THAT((*library)->path(), AllOf(StartsWith("/"), EndsWith("libibverbs.so.1")));
   EXPECT_TRUE((*library)->lists_devices());
   EXPECT_TRUE(log.warnings().empty());
 }

@@ -114,6 +114,10 @@ EXPORT CUresult cuMemsetD32Async(CUdeviceptr target, unsigned value, size_t coun
   std::fill_n(reinterpret_cast<unsigned*>(target), count, value);
   return CUDA_SUCCESS;
 }
+EXPORT CUresult cuMemcpyAsync(CUdeviceptr target, CUdeviceptr source, size_t length_bytes, CUstream) {
+  std::memcpy(reinterpret_cast<void*>(target), reinterpret_cast<const void*>(source), length_bytes);
+  return CUDA_SUCCESS;
+}
 EXPORT CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr target, const void* source, size_t length_bytes, CUstream) {
   std::memcpy(reinterpret_cast<void*>(target), source, length_bytes);
   return CUDA_SUCCESS;

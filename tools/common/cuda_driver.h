@@ -13,7 +13,7 @@ using namespace ::verbena::cuda;  // NVIDIA's names
   X(cuDeviceGetName) X(cuDeviceGetPCIBusId) X(cuDeviceGetAttribute) X(cuDevicePrimaryCtxRetain)              \
   X(cuDevicePrimaryCtxRelease_v2) X(cuCtxSetCurrent) X(cuMemAlloc_v2) X(cuMemFree_v2) X(cuMemHostAlloc)      \
   X(cuMemFreeHost) X(cuMemHostGetDevicePointer_v2) X(cuMemGetInfo_v2) X(cuMemsetD32Async)                    \
-  X(cuMemcpyDtoHAsync_v2) X(cuMemcpyHtoDAsync_v2) X(cuStreamCreate) X(cuStreamQuery)                         \
+  X(cuMemcpyAsync) X(cuMemcpyDtoHAsync_v2) X(cuMemcpyHtoDAsync_v2) X(cuStreamCreate) X(cuStreamQuery)                         \
   X(cuStreamBeginCapture_v2) X(cuStreamEndCapture) X(cuGraphInstantiateWithFlags) X(cuGraphLaunch)           \
   X(cuGraphExecDestroy) X(cuGraphDestroy) X(cuEventCreate) X(cuEventRecord) X(cuEventElapsedTime)            \
   X(cuModuleLoadDataEx) X(cuModuleGetFunction) X(cuFuncSetAttribute) X(cuLaunchKernel)

@@ -39,6 +39,10 @@ void Gpu::fill_words(CUdeviceptr target, uint32_t value, uint64_t count) {
   driver_.check(driver_.cuMemsetD32Async(target, value, count, stream_), "cuMemsetD32Async");
 }
 
+void Gpu::copy(CUdeviceptr target, CUdeviceptr source, size_t length_bytes) {
+  driver_.check(driver_.cuMemcpyAsync(target, source, length_bytes, stream_), "cuMemcpyAsync");
+}
+
 void Gpu::write(CUdeviceptr target, const void* source, size_t length_bytes, double timeout_s) {
   driver_.check(driver_.cuMemcpyHtoDAsync_v2(target, source, length_bytes, stream_), "cuMemcpyHtoDAsync");
   wait(timeout_s);

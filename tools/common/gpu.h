@@ -27,6 +27,7 @@ class Gpu {
 
   CUdeviceptr allocate(size_t length_bytes);
   void fill_words(CUdeviceptr target, uint32_t value, uint64_t count);
+  void copy(CUdeviceptr target, CUdeviceptr source, size_t length_bytes);
   void write(CUdeviceptr target, const void* source, size_t length_bytes, double timeout_s);
   void read(void* target, CUdeviceptr source, size_t length_bytes, double timeout_s);
 

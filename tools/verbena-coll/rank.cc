@@ -7,7 +7,9 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <random>
 #include <utility>
+#include <vector>
 
 #include "common/child_group.h"
 #include "common/clock.h"
@@ -28,8 +30,8 @@ constexpr uint64_t kBarrierElements = 8;
 constexpr unsigned kEagerCalls = 100;
 constexpr double kMostCodedError = 0.25;  // of a few bits
 constexpr uint64_t kLate_ns[] = {5'000, 50'000};
-constexpr uint32_t kTinyInAllTypes =
-    0x21802180u;  // 2^-60 in bf16, as little in f32: sums of a chain stay finite
+// 2^-100 in bf16, as little in f32: of eight ranks a chain of 40 sums stays finite.
+constexpr uint32_t kTinyExponent = 27;
 
 void tell(const std::string& line) {
   dprintf(kControlDescriptor, "%s\n", line.c_str());
@@ -40,6 +42,7 @@ class Rank {
   explicit Rank(const RankPlan& plan);
   ~Rank();
   void check_all();
+  void make_numbers();
   void measure_all();
   void soak();
   // An all-reduce in few bits of zeros and of ones in turn, which are exact: what is left of the one shows.
@@ -106,7 +109,7 @@ class Rank {
   std::unique_ptr<NcclContender> nccl_;
   std::unique_ptr<OurContender> chosen_;  // of all-reduces
   NormPlaces norm_;
-  CUdeviceptr first_ = 0, second_ = 0, barrier_;
+  CUdeviceptr first_ = 0, second_ = 0, numbers_ = 0, barrier_;
   uint64_t room_bytes_ = 0;
   std::optional<Bytes> normed_;  // of the check under way
 };
@@ -419,6 +422,7 @@ std::unique_ptr<Graph> Rank::make_graph(unsigned chain, const std::function<void
 // everything in the stream by then.
 double Rank::time_us(const std::function<void()>& launch) {
   const verbena_ops_choice choice{plan_.hosts > 1 ? VERBENA_OPS_AUTO : VERBENA_OPS_ONE_SHOT, 1, 32, 0};
+  gpu_.copy(first_, numbers_, room_bytes_);
   check(library_.verbena_ops_pause(ours_->ops, kPause_ns, gpu_.stream()), "verbena_ops_pause");
   check(library_.verbena_ops_all_reduce(ours_->ops, reinterpret_cast<void*>(barrier_),
                                         reinterpret_cast<void*>(barrier_), kBarrierElements,
@@ -508,8 +512,6 @@ void Rank::measure_size(const Subject& subject, uint64_t bytes) {
   std::vector<Entry> entries;
   for (auto& contender : list_contenders(subject, bytes))
     entries.push_back({std::move(contender), {}, {}, {}, {}});
-  gpu_.fill_words(first_, kTinyInAllTypes, room_bytes_ / 4);
-  gpu_.fill_words(second_, kTinyInAllTypes, room_bytes_ / 4);
   // NCCL is one contender for all sizes, and stays ours.
   struct Borrowed : Contender {
     explicit Borrowed(Contender& of) : contender(of) {}
@@ -567,7 +569,22 @@ void Rank::measure_size(const Subject& subject, uint64_t bytes) {
   expect_no_error();
 }
 
+// What each sample begins with: numbers as tensors have them, as kernels that code them may be slower on
+// others.
+void Rank::make_numbers() {
+  std::vector<uint16_t> halves(room_bytes_ / sizeof(uint16_t));
+  std::minstd_rand random(plan_.rank + 1);
+  for (uint16_t& half : halves) {
+    const auto bits = static_cast<uint32_t>(random());
+    const uint32_t sign = bits >> 8 & 1, mantissa = bits >> 9 & 0x7f, below = bits >> 16 & 3;
+    half = static_cast<uint16_t>(sign << 15 | (kTinyExponent - below) << 7 | mantissa);
+  }
+  numbers_ = gpu_.allocate(room_bytes_);
+  gpu_.write(numbers_, halves.data(), room_bytes_, plan_.timeout_s);
+}
+
 void Rank::measure_all() {
+  make_numbers();
   for (const Subject& subject : list_subjects())
     for (const uint64_t bytes : plan_.sizes) measure_size(subject, cut_rows(subject, bytes));
 }

@@ -50,6 +50,18 @@ VERBENA_DEVICE float divide(float a, float b) {
   return a / b;
 #endif
 }
+// Without the cases that divide() is for: the divisor, the quotient and their inverses are normal numbers.
+// Its last bit may be wrong, either way, and not the same everywhere.
+VERBENA_DEVICE float divide_nearly(float a, float b) {
+#if VERBENA_PTX
+  float inverse;
+  asm("rcp.approx.f32 %0, %1;" : "=f"(inverse) : "f"(b));
+  const float quotient = multiply(a, inverse);
+  return multiply_add(multiply_add(-b, quotient, a), inverse, quotient);
+#else
+  return a / b;
+#endif
+}
 // 1 / sqrt(a); its relative error is below 2^-22.
 VERBENA_DEVICE float find_inverse_root(float a) {
 #if VERBENA_PTX

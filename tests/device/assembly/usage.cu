@@ -58,15 +58,15 @@ template <typename Codec, typename Rounding>
 VERBENA_DEVICE void use_codec(const vd::Bfloat16* from, char* message, float* to, uint64_t count,
                               const Rounding& rounding) {
   const vd::CodedTiles<Codec> tiles(message, 1);
-  typename Codec::Coded coded{};
+  vd::TileNumbers numbers;
   for (uint32_t row = 0; row < vd::kTileRows; ++row) {
     vd::PackedSum<vd::Bfloat16> unit;
     unit.begin(vd::load_unit(from, row * vd::kRowNumbers, count, true));
-    Codec::encode_row(unit.sums, row, rounding.in_tile(0), coded);
+    for (uint32_t i = 0; i < vd::kUnitNumbers; ++i) numbers.of[row][i] = unit.sums[i];
   }
-  tiles.store(0, coded);
+  tiles.store(0, Codec::encode(numbers, rounding.in_tile(0)));
   vd::sync_warp();
-  coded = tiles.load(0);
+  const auto coded = tiles.load(0);
   for (uint32_t row = 0; row < vd::kTileRows; ++row) {
     vd::PackedSum<float, 32> unit;
     Codec::decode_row(coded, row, unit.sums);

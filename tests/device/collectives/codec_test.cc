@@ -48,14 +48,14 @@ std::vector<T> code(const std::vector<T>& numbers, uint64_t offset = 0, const Ro
     const CodedTiles<Codec> message(memory.front().bytes, tiles);
     const auto is_whole = [&](uint64_t first) { return offset == 0 && first + kRowNumbers <= count; };
     for (uint64_t tile = 0; tile < tiles; ++tile) {
-      typename Codec::Coded coded{};
+      device::TileNumbers of_tile;
       for (uint32_t row = 0; row < kTileRows; ++row) {
         const uint64_t first = tile * kTileNumbers + row * kRowNumbers;
         device::PackedSum<T, kUnitNumbers * sizeof(T)> unit{};
         unit.begin(device::load_unit(from, first, count, is_whole(first)));
-        Codec::encode_row(unit.sums, row, rounding.in_tile(tile), coded);
+        std::copy_n(unit.sums, kUnitNumbers, of_tile.of[row]);
       }
-      message.store(tile, coded);
+      message.store(tile, Codec::encode(of_tile, rounding.in_tile(tile)));
     }
     device::sync_warp();
     for (uint64_t tile = 0; tile < tiles; ++tile) {
@@ -222,10 +222,9 @@ TEST(IntegerCodec, PacksInOrder) {
     constexpr uint32_t kCount = kUnitNumbers * kTileRows;
     float numbers[kCount];
     const auto encode = [&](auto codec) {
-      typename decltype(codec)::Coded coded{};
-      for (uint32_t row = 0; row < kTileRows; ++row)
-        decltype(codec)::encode_row(numbers + row * kUnitNumbers, row, RoundToNearest{}, coded);
-      return coded;
+      device::TileNumbers tile;
+      std::copy_n(numbers, kCount, tile.of[0]);
+      return decltype(codec)::encode(tile, RoundToNearest{});
     };
     for (uint32_t i = 0; i < kCount; ++i)
       numbers[i] = static_cast<float>(i % 8 == 0 ? 0 : i % 8 == 7 ? 15 : i % 8 + i / 8);

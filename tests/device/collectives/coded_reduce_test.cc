@@ -212,7 +212,7 @@ TYPED_TEST_SUITE(CodedReduceTest, Pairs);
 TYPED_TEST(CodedReduceTest, EverySumStaysInsideItsBound) {
   using Terms = typename TypeParam::Terms;
   using Sums = typename TypeParam::Sums;
-  CodedRanks<Terms, Sums> ranks({kSomeRanks<Sums>});
+  CodedRanks<Terms, Sums> ranks({kSomeRanks<Sums>, 1, 32, 5});  // up to four steps
   Random random(1);
   for (const Tensor& tensor : list_tensors()) {
     // As large as half's are: sums of the largest floats are infinite, in every type.

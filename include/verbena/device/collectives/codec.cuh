@@ -11,9 +11,11 @@
 //   Coded                                    what a lane has of a coded tile: payload[kBits] and
 //   scales[kScaleWords],
 //                                            words; all lanes of a group have the same scales
-//   encode_row(unit, row, rounding, coded)   of a tile whose Coded was {} before its first row
+//   encode(numbers, rounding)                the Coded of a tile
 //   decode_row(coded, row, unit)             unit: 8 floats
 // By all lanes of a warp together. Decoding has the same result, bit for bit, on every GPU and on the host.
+// Rows are encoded together, so that a lane need not wait for each in turn; tiles with numbers that are not
+// finite, huge or tiny take a way of their own, row by row, that is a call.
 #ifndef VERBENA_DEVICE_COLLECTIVES_CODEC_CUH
 #define VERBENA_DEVICE_COLLECTIVES_CODEC_CUH
 
@@ -26,6 +28,11 @@ namespace verbena::device {
 inline constexpr uint32_t kUnitNumbers = 8, kTileRows = 4;
 inline constexpr uint32_t kRowNumbers = kUnitNumbers * kWarpLanes;
 inline constexpr uint32_t kTileNumbers = kRowNumbers * kTileRows;
+
+// A lane's numbers of a tile.
+struct TileNumbers {
+  float of[kTileRows][kUnitNumbers];
+};
 
 // To the nearest step, of two the even one.
 struct RoundToNearest {
@@ -86,12 +93,14 @@ struct Several {
 };
 
 // The largest of each half over the kLanes lanes, side by side, that share a group.
-template <uint32_t kLanes>
-VERBENA_DEVICE uint32_t find_largest_pair(uint32_t pair) {
+template <uint32_t kLanes, uint32_t kCount>
+VERBENA_DEVICE void find_largest_pairs(uint32_t (&pairs)[kCount]) {
   VERBENA_UNROLL
-  for (uint32_t step = 1; step < kLanes; step *= 2)
-    pair = choose_larger_pair(pair, shuffle(kFullWarp, pair, static_cast<int>(lane() ^ step)));
-  return pair;
+  for (uint32_t step = 1; step < kLanes; step *= 2) {
+    VERBENA_UNROLL
+    for (uint32_t i = 0; i < kCount; ++i)
+      pairs[i] = choose_larger_pair(pairs[i], shuffle(kFullWarp, pairs[i], static_cast<int>(lane() ^ step)));
+  }
 }
 
 }  // namespace detail
@@ -169,15 +178,43 @@ VERBENA_DEVICE RawUnit narrow_unit(DataType type, const float* unit) {
   return type == DataType::kFloat16 ? detail::narrow_unit_as<Half>(unit)
                                     : detail::narrow_unit_as<Bfloat16>(unit);
 }
-VERBENA_DEVICE void widen_unit(DataType type, const RawUnit& raw, float* unit) {
+VERBENA_DEVICE void widen_tile(DataType type, const RawUnit (&raw)[kTileRows], TileNumbers& numbers) {
+  const auto widen = [&](auto number) {
+    VERBENA_UNROLL
+    for (uint32_t row = 0; row < kTileRows; ++row)
+      detail::widen_unit_as<decltype(number)>(raw[row], numbers.of[row]);
+  };
   if (type == DataType::kFloat16) {
-    detail::widen_unit_as<Half>(raw, unit);
+    widen(Half{});
   } else {
-    detail::widen_unit_as<Bfloat16>(raw, unit);
+    widen(Bfloat16{});
   }
 }
 
 namespace detail {
+
+// A tile that has only `count` numbers, one at least: all behind is the last one again, as load_unit() has
+// it.
+VERBENA_DEVICE void fill_tile(TileNumbers& numbers, uint32_t count) {
+  const auto index_of = [](uint32_t row, uint32_t i) {
+    return row * kRowNumbers + lane() * kUnitNumbers + i;
+  };
+  float last = 0;
+  VERBENA_UNROLL
+  for (uint32_t row = 0; row < kTileRows; ++row) {
+    VERBENA_UNROLL
+    for (uint32_t i = 0; i < kUnitNumbers; ++i)
+      if (index_of(row, i) + 1 == count) last = numbers.of[row][i];
+  }
+  const uint32_t its_lane = (count - 1) % kRowNumbers / kUnitNumbers;
+  last = from_bits(shuffle(kFullWarp, to_bits(last), static_cast<int>(its_lane)));
+  VERBENA_UNROLL
+  for (uint32_t row = 0; row < kTileRows; ++row) {
+    VERBENA_UNROLL
+    for (uint32_t i = 0; i < kUnitNumbers; ++i)
+      if (index_of(row, i) >= count) numbers.of[row][i] = last;
+  }
+}
 
 template <uint32_t kWords>
 struct Words {

@@ -50,21 +50,45 @@ VERBENA_DEVICE void decode_e4m3(const uint32_t* payload, float* unit) {
     Number<E4m3>::widen(payload[word], unit + 4 * word);
 }
 
-template <uint32_t kLanes, bool kOfFinite>
-VERBENA_DEVICE uint32_t find_finite_magnitude(const float* unit) {
+// Of a unit, as a bfloat16.
+template <bool kOfFinite>
+VERBENA_DEVICE uint32_t find_magnitude_of_unit(const float* unit) {
   float largest = 0;
   VERBENA_UNROLL
   for (uint32_t i = 0; i < kUnitNumbers; ++i) {
     const float magnitude = from_bits(to_bits(unit[i]) & 0x7fffffffu);
     if (!kOfFinite || is_finite(magnitude)) largest = choose_larger(largest, magnitude);
   }
-  return find_largest_pair<kLanes>(round_up_to_bfloat16(largest));
+  return round_up_to_bfloat16(largest);
+}
+inline constexpr uint32_t kInfiniteMagnitude = 0x7f80;  // or more: NaN
+
+// Of the groups, of two rows in a word each, and whether all of them are finite.
+template <uint32_t kLanes>
+VERBENA_DEVICE bool find_magnitudes(const TileNumbers& numbers, uint32_t (&pairs)[kTileRows / 2]) {
+  VERBENA_UNROLL
+  for (uint32_t i = 0; i < kTileRows / 2; ++i)
+    pairs[i] = find_magnitude_of_unit<false>(numbers.of[2 * i]) |
+               find_magnitude_of_unit<false>(numbers.of[2 * i + 1]) << 16;
+  find_largest_pairs<kLanes>(pairs);
+  bool are_finite = true;
+  VERBENA_UNROLL
+  for (uint32_t i = 0; i < kTileRows / 2; ++i)
+    are_finite =
+        are_finite & ((pairs[i] & 0xffff) < kInfiniteMagnitude) & (pairs[i] >> 16 < kInfiniteMagnitude);
+  return ballot(kFullWarp, !are_finite) == 0;
+}
+template <uint32_t kLanes, bool kOfFinite>
+VERBENA_DEVICE uint32_t find_finite_magnitude(const float* unit) {
+  uint32_t pair[1] = {find_magnitude_of_unit<kOfFinite>(unit)};
+  find_largest_pairs<kLanes>(pair);
+  return pair[0];
 }
 // The largest magnitude of a group, as a bfloat16, its sign set where some numbers are not finite.
 template <uint32_t kLanes>
 VERBENA_DEVICE uint32_t find_magnitude(const float* unit) {
   const uint32_t magnitude = find_finite_magnitude<kLanes, false>(unit);
-  const bool is_special = magnitude >= 0x7f80;
+  const bool is_special = magnitude >= kInfiniteMagnitude;
   if (ballot(kFullWarp, is_special) == 0) return magnitude;
   return find_finite_magnitude<kLanes, true>(unit) | (is_special ? 0x8000 : 0);
 }
@@ -82,13 +106,24 @@ class Float8Codec {
   };
 
   template <typename Rounding>
-  VERBENA_DEVICE static void encode_row(const float* unit, uint32_t row, const Rounding& rounding,
-                                        Coded& coded) {
-    const uint32_t scale = detail::find_magnitude<kGroup / kUnitNumbers>(unit);
-    coded.scales[row / 2] |= scale << row % 2 * 16;
-    detail::encode_e4m3(unit, detail::divide(1, find_step(scale)), row, rounding, coded.payload + 2 * row);
+  VERBENA_DEVICE static Coded encode(const TileNumbers& numbers, const Rounding& rounding) {
+    Coded coded;
+    if (!detail::find_magnitudes<kGroup / kUnitNumbers>(numbers, coded.scales)) {
+      // Copies: what a call is given the address of lies in memory.
+      const TileNumbers copy = numbers;
+      const Rounding own = rounding;
+      Coded special;
+      encode_rows(copy, own, special);
+      return special;
+    }
+    VERBENA_UNROLL
+    for (uint32_t row = 0; row < kTileRows; ++row) {
+      const float step = find_step(coded.scales[row / 2] >> row % 2 * 16);
+      detail::encode_e4m3(numbers.of[row], detail::divide_nearly(1, step), row, rounding,
+                          coded.payload + 2 * row);
+    }
+    return coded;
   }
-
   VERBENA_DEVICE static void decode_row(const Coded& coded, uint32_t row, float* unit) {
     const uint32_t scale = coded.scales[row / 2] >> row % 2 * 16 & 0xffff;
     const float step = find_step(scale);
@@ -105,6 +140,19 @@ class Float8Codec {
   }
 
  private:
+  // Groups of which some numbers are not finite.
+  template <typename Rounding>
+  VERBENA_DEVICE_FAR static void encode_rows(const TileNumbers& numbers, const Rounding& rounding,
+                                             Coded& coded) {
+    coded = {};
+    for (uint32_t row = 0; row < kTileRows; ++row) {
+      const uint32_t scale = detail::find_magnitude<kGroup / kUnitNumbers>(numbers.of[row]);
+      coded.scales[row / 2] |= scale << row % 2 * 16;
+      detail::encode_e4m3(numbers.of[row], detail::divide(1, find_step(scale)), row, rounding,
+                          coded.payload + 2 * row);
+    }
+  }
+
   // What 1 stands for. Its inverse is a number too.
   VERBENA_DEVICE static float find_step(uint32_t scale) {
     const float largest = detail::from_bits((scale & 0x7fff) << 16);
@@ -125,20 +173,27 @@ class MxFloat8 {
   };
 
   template <typename Rounding>
-  VERBENA_DEVICE static void encode_row(const float* unit, uint32_t row, const Rounding& rounding,
-                                        Coded& coded) {
-    const uint32_t magnitude = detail::find_magnitude<kGroup / kUnitNumbers>(unit);
-    const uint32_t scale = detail::choose_exponent(detail::from_bits((magnitude & 0x7fff) << 16));
-    coded.scales[0] |= scale << 8 * row;
-    float numbers[kUnitNumbers];
-    VERBENA_UNROLL
-    for (uint32_t i = 0; i < kUnitNumbers; ++i) {
-      numbers[i] = unit[i];
-      // An infinity would become the largest number.
-      if ((magnitude & 0x8000) != 0 && !detail::is_finite(unit[i]))
-        numbers[i] = detail::from_bits(0x7fffffff);
+  VERBENA_DEVICE static Coded encode(const TileNumbers& numbers, const Rounding& rounding) {
+    Coded coded;
+    uint32_t magnitudes[kTileRows / 2];
+    if (!detail::find_magnitudes<kGroup / kUnitNumbers>(numbers, magnitudes)) {
+      // Copies: what a call is given the address of lies in memory.
+      const TileNumbers copy = numbers;
+      const Rounding own = rounding;
+      Coded special;
+      encode_rows(copy, own, special);
+      return special;
     }
-    detail::encode_e4m3(numbers, detail::invert_exponent(scale), row, rounding, coded.payload + 2 * row);
+    coded.scales[0] = 0;
+    VERBENA_UNROLL
+    for (uint32_t row = 0; row < kTileRows; ++row) {
+      const uint32_t magnitude = magnitudes[row / 2] >> row % 2 * 16 & 0x7fff;
+      const uint32_t scale = detail::choose_exponent(detail::from_bits(magnitude << 16));
+      coded.scales[0] |= scale << 8 * row;
+      detail::encode_e4m3(numbers.of[row], detail::invert_exponent(scale), row, rounding,
+                          coded.payload + 2 * row);
+    }
+    return coded;
   }
 
   VERBENA_DEVICE static void decode_row(const Coded& coded, uint32_t row, float* unit) {
@@ -146,6 +201,26 @@ class MxFloat8 {
     detail::decode_e4m3(coded.payload + 2 * row, unit);
     VERBENA_UNROLL
     for (uint32_t i = 0; i < kUnitNumbers; ++i) unit[i] = detail::multiply(unit[i], step);
+  }
+
+ private:
+  // Groups of which some numbers are not finite.
+  template <typename Rounding>
+  VERBENA_DEVICE_FAR static void encode_rows(const TileNumbers& numbers, const Rounding& rounding,
+                                             Coded& coded) {
+    coded = {};
+    for (uint32_t row = 0; row < kTileRows; ++row) {
+      const uint32_t magnitude = detail::find_magnitude<kGroup / kUnitNumbers>(numbers.of[row]);
+      const uint32_t scale = detail::choose_exponent(detail::from_bits((magnitude & 0x7fff) << 16));
+      coded.scales[0] |= scale << 8 * row;
+      float unit[kUnitNumbers];
+      for (uint32_t i = 0; i < kUnitNumbers; ++i) {
+        unit[i] = numbers.of[row][i];
+        // An infinity would become the largest number.
+        if ((magnitude & 0x8000) != 0 && !detail::is_finite(unit[i])) unit[i] = detail::from_bits(0x7fffffff);
+      }
+      detail::encode_e4m3(unit, detail::invert_exponent(scale), row, rounding, coded.payload + 2 * row);
+    }
   }
 };
 

@@ -25,6 +25,70 @@ class IntegerCodec {
   };
 
   template <typename Rounding>
+  VERBENA_DEVICE static Coded encode(const TileNumbers& numbers, const Rounding& rounding) {
+    Coded coded;
+    VERBENA_UNROLL
+    for (uint32_t row = 0; row < kTileRows; ++row)
+      coded.scales[row] = find_bounds_of_unit<false>(numbers.of[row]);
+    detail::find_largest_pairs<kLanes>(coded.scales);
+    float lowest[kTileRows], half_range[kTileRows];
+    bool is_plain = true;
+    VERBENA_UNROLL
+    for (uint32_t row = 0; row < kTileRows; ++row) {
+      is_plain = is_plain & !is_special(coded.scales[row]);
+      coded.scales[row] ^= 0x8000;
+      lowest[row] = find_low(coded.scales[row]);
+      half_range[row] = halve_range(lowest[row], find_high(coded.scales[row]));
+      is_plain = is_plain & (half_range[row] == 0 || half_range[row] > kLeastPlainRange);
+    }
+    if (ballot(kFullWarp, !is_plain) != 0) {
+      // Copies: what a call is given the address of lies in memory.
+      const TileNumbers copy = numbers;
+      const Rounding own = rounding;
+      Coded special;
+      encode_rows(copy, own, special);
+      return special;
+    }
+    VERBENA_UNROLL
+    for (uint32_t word = 0; word < kBits; ++word) coded.payload[word] = take_off_rounders(word);
+    VERBENA_UNROLL
+    for (uint32_t row = 0; row < kTileRows; ++row) {
+      const float inverse = half_range[row] == 0 ? 0 : detail::divide_nearly(kNan * 0.5F, half_range[row]);
+      const float offset = -detail::multiply(lowest[row], inverse);
+      VERBENA_UNROLL
+      for (uint32_t i = 0; i < kUnitNumbers; ++i)
+        put_rounded(coded.payload, row * kUnitNumbers + i,
+                    round_place(detail::multiply_add(numbers.of[row][i], inverse, offset), rounding, row, i));
+    }
+    return coded;
+  }
+
+  VERBENA_DEVICE static void decode_row(const Coded& coded, uint32_t row, float* unit) {
+    const float low = find_low(coded.scales[row]), high = find_high(coded.scales[row]);
+    if (low > high) {
+      const Coded copy = coded;
+      float special[kUnitNumbers];
+      decode_special_row(copy, row, special);
+      VERBENA_UNROLL
+      for (uint32_t i = 0; i < kUnitNumbers; ++i) unit[i] = special[i];
+      return;
+    }
+    const float length = find_length(halve_range(low, high), 2.0F / kNan, low == high);
+    const float offset = detail::multiply_add(-kCarrier, length, low);
+    VERBENA_UNROLL
+    for (uint32_t i = 0; i < kUnitNumbers; ++i)
+      unit[i] = detail::multiply_add(carry_code(coded.payload, row * kUnitNumbers + i), length, offset);
+  }
+
+ private:
+  // Groups of which some numbers are not finite, huge, or tiny.
+  template <typename Rounding>
+  VERBENA_DEVICE_FAR static void encode_rows(const TileNumbers& numbers, const Rounding& rounding,
+                                             Coded& coded) {
+    coded = {};
+    for (uint32_t row = 0; row < kTileRows; ++row) encode_row(numbers.of[row], row, rounding, coded);
+  }
+  template <typename Rounding>
   VERBENA_DEVICE static void encode_row(const float* unit, uint32_t row, const Rounding& rounding,
                                         Coded& coded) {
     const Steps steps(coded.scales[row] = find_scale(unit));
@@ -32,13 +96,8 @@ class IntegerCodec {
     const float offset = -detail::multiply(steps.lowest, inverse);
     uint32_t codes[kUnitNumbers];
     VERBENA_UNROLL
-    for (uint32_t i = 0; i < kUnitNumbers; ++i) {
-      float place = detail::multiply_add(unit[i], inverse, offset);
-      if constexpr (Rounding::kIsByChance)
-        place = detail::add(place, (static_cast<float>(rounding.draw(row, i)) - 127.5F) / 256);
-      // The sum's last bit is worth 1.
-      codes[i] = detail::to_bits(detail::add(place, kRounder)) - detail::to_bits(kRounder);
-    }
+    for (uint32_t i = 0; i < kUnitNumbers; ++i)
+      codes[i] = round_place(detail::multiply_add(unit[i], inverse, offset), rounding, row, i) - kRounderBits;
     if (steps.is_special) {
       VERBENA_UNROLL
       for (uint32_t i = 0; i < kUnitNumbers; ++i) {
@@ -50,22 +109,19 @@ class IntegerCodec {
     for (uint32_t i = 0; i < kUnitNumbers; ++i) put_code(coded.payload, row * kUnitNumbers + i, codes[i]);
   }
 
-  VERBENA_DEVICE static void decode_row(const Coded& coded, uint32_t row, float* unit) {
+  VERBENA_DEVICE_FAR static void decode_special_row(const Coded& coded, uint32_t row, float* unit) {
     const Steps steps(coded.scales[row]);
-    const float offset = detail::multiply_add(-kCarrier, steps.length, steps.lowest);
-    VERBENA_UNROLL
-    for (uint32_t i = 0; i < kUnitNumbers; ++i)
-      unit[i] = detail::multiply_add(carry_code(coded.payload, row * kUnitNumbers + i), steps.length, offset);
-    if (!steps.is_special) return;
-    VERBENA_UNROLL
     for (uint32_t i = 0; i < kUnitNumbers; ++i)
       unit[i] = decode_special(carry_code(coded.payload, row * kUnitNumbers + i) - kCarrier, steps);
   }
 
- private:
   static constexpr uint32_t kNan = (1u << kBits) - 1;  // the highest code
   static constexpr uint32_t kLanes = kGroup / kUnitNumbers;
+  // A sum with it has a last bit that is worth 1.
   static constexpr float kRounder = 0x1.8p23F;
+  static constexpr uint32_t kRounderBits = 0x4b400000;
+  // A step of such a range, its half and its inverse are normal numbers.
+  static constexpr float kLeastPlainRange = 0x1p-116F;
   // A code at this place of the mantissa adds itself to the carrier, in one operation. So many steps less
   // than the lowest number are still rounded to a thousandth of a step; huge numbers would become infinite
   // there.
@@ -78,15 +134,11 @@ class IntegerCodec {
     bool is_special;
 
     VERBENA_DEVICE explicit Steps(uint32_t scale) {
-      const float low = detail::from_bits(scale << 16), high = detail::from_bits(scale & 0xffff0000u);
+      const float low = find_low(scale), high = find_high(scale);
       is_special = low > high;
       lowest = is_special ? high : low;
-      // Halves, as the whole range may be more than a float has.
-      half_range =
-          detail::add(detail::multiply(is_special ? low : high, 0.5F), -detail::multiply(lowest, 0.5F));
-      length = detail::multiply(half_range, is_special ? 2.0F / (kNan - 3) : 2.0F / kNan);
-      // A step's inverse is a number too.
-      if (length < detail::kSmallestNormal) length = low == high ? 0 : detail::kSmallestNormal;
+      half_range = halve_range(lowest, is_special ? low : high);
+      length = find_length(half_range, is_special ? 2.0F / (kNan - 3) : 2.0F / kNan, low == high);
     }
     // Not of the rounded length, whose error has one sign: numbers halfway between two steps, which a tensor
     // of bfloat16 has, would all go to the same side.
@@ -95,6 +147,26 @@ class IntegerCodec {
       return detail::divide(is_special ? (kNan - 3) * 0.5F : kNan * 0.5F, half_range);
     }
   };
+
+  VERBENA_DEVICE static float find_low(uint32_t scale) { return detail::from_bits(scale << 16); }
+  VERBENA_DEVICE static float find_high(uint32_t scale) { return detail::from_bits(scale & 0xffff0000u); }
+  // Half of it, as the whole range may be more than a float has.
+  VERBENA_DEVICE static float halve_range(float low, float high) {
+    return detail::add(detail::multiply(high, 0.5F), -detail::multiply(low, 0.5F));
+  }
+  // Of a step, whose inverse is a number too.
+  VERBENA_DEVICE static float find_length(float half_range, float per_half, bool is_constant) {
+    const float length = detail::multiply(half_range, per_half);
+    return length >= detail::kSmallestNormal ? length : is_constant ? 0 : detail::kSmallestNormal;
+  }
+  // A place in steps from the lowest number, as the code of its step and kRounderBits.
+  template <typename Rounding>
+  VERBENA_DEVICE static uint32_t round_place(float place, const Rounding& rounding, uint32_t row,
+                                             uint32_t i) {
+    if constexpr (Rounding::kIsByChance)
+      place = detail::add(place, (static_cast<float>(rounding.draw(row, i)) - 127.5F) / 256);
+    return detail::to_bits(detail::add(place, kRounder));
+  }
 
   VERBENA_DEVICE static float decode_special(float code, const Steps& steps) {
     if (code == kNan) return detail::from_bits(0x7fffffff);
@@ -105,7 +177,7 @@ class IntegerCodec {
   // The highest number of a unit's group and, negative, the lowest, rounded up: in a word's upper and lower
   // half.
   template <bool kOfFinite>
-  VERBENA_DEVICE static uint32_t find_bounds(const float* unit) {
+  VERBENA_DEVICE static uint32_t find_bounds_of_unit(const float* unit) {
     float low = detail::make_infinity(false), high = detail::make_infinity(true);
     VERBENA_UNROLL
     for (uint32_t i = 0; i < kUnitNumbers; ++i) {
@@ -113,8 +185,13 @@ class IntegerCodec {
       low = detail::choose_smaller(low, unit[i]);
       high = detail::choose_larger(high, unit[i]);
     }
-    const uint32_t pair = detail::round_up_to_bfloat16(high) << 16 | detail::round_up_to_bfloat16(-low);
-    return detail::find_largest_pair<kLanes>(pair);
+    return detail::round_up_to_bfloat16(high) << 16 | detail::round_up_to_bfloat16(-low);
+  }
+  template <bool kOfFinite>
+  VERBENA_DEVICE static uint32_t find_bounds(const float* unit) {
+    uint32_t pair[1] = {find_bounds_of_unit<kOfFinite>(unit)};
+    detail::find_largest_pairs<kLanes>(pair);
+    return pair[0];
   }
   VERBENA_DEVICE static bool is_special(uint32_t bounds) {
     return (bounds >> 23 & 0xff) >= kHugeExponent || (bounds >> 7 & 0xff) >= kHugeExponent;
@@ -139,26 +216,40 @@ class IntegerCodec {
 
   // Codes lie from the lowest bit on, 4 and 8 bits wide without a gap. Of 6 bits there are 5 in a word; the
   // last two numbers lie in the words' highest two bits.
+  VERBENA_HOST_DEVICE static constexpr bool has_gap(uint32_t i) { return kBits == 6 && i >= 30; }
+  VERBENA_HOST_DEVICE static constexpr uint32_t find_word(uint32_t i) {
+    return kBits == 6 ? i / 5 : i * kBits / 32;
+  }
+  VERBENA_HOST_DEVICE static constexpr uint32_t find_place(uint32_t i) {
+    return kBits == 6 ? i % 5 * 6 : i * kBits % 32;
+  }
+  // What a word begins with, so that all kRounderBits that are put there are off again: a subtraction for
+  // all.
+  VERBENA_HOST_DEVICE static constexpr uint32_t take_off_rounders(uint32_t word) {
+    uint32_t sum = 0;
+    for (uint32_t i = 0; i < kUnitNumbers * kTileRows; ++i)
+      if (!has_gap(i) && find_word(i) == word) sum -= kRounderBits << find_place(i);
+    return sum;
+  }
+  VERBENA_DEVICE static void put_rounded(uint32_t (&payload)[kBits], uint32_t i, uint32_t rounded) {
+    if (has_gap(i)) return put_code(payload, i, rounded - kRounderBits);
+    payload[find_word(i)] += rounded << find_place(i);
+  }
   VERBENA_DEVICE static void put_code(uint32_t (&payload)[kBits], uint32_t i, uint32_t code) {
-    if constexpr (kBits != 6) {
-      payload[i * kBits / 32] += code << i * kBits % 32;
-    } else if (i < 30) {
-      payload[i / 5] += code << i % 5 * 6;
-    } else {
-      VERBENA_UNROLL
-      for (uint32_t part = 0; part < 3; ++part) payload[(i - 30) * 3 + part] += (code >> 2 * part & 3) << 30;
+    if (!has_gap(i)) {
+      payload[find_word(i)] += code << find_place(i);
+      return;
     }
+    VERBENA_UNROLL
+    for (uint32_t part = 0; part < 3; ++part) payload[(i - 30) * 3 + part] += (code >> 2 * part & 3) << 30;
   }
   // kCarrier plus the code.
   VERBENA_DEVICE static float carry_code(const uint32_t (&payload)[kBits], uint32_t i) {
     constexpr uint32_t kMask = kNan << kPlace;
-    uint32_t word = 0, place = 0;
-    if constexpr (kBits != 6) {
-      word = payload[i * kBits / 32];
-      place = i * kBits % 32;
-    } else if (i < 30) {
-      word = payload[i / 5];
-      place = i % 5 * 6;
+    uint32_t word = 0;
+    const uint32_t place = has_gap(i) ? 0 : find_place(i);
+    if (!has_gap(i)) {
+      word = payload[find_word(i)];
     } else {
       VERBENA_UNROLL
       for (uint32_t part = 0; part < 3; ++part) word |= payload[(i - 30) * 3 + part] >> 30 << 2 * part;

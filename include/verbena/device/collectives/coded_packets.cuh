@@ -32,14 +32,9 @@ VERBENA_DEVICE char* find_tile_memory() {
 template <typename Codec, typename Rounding>
 VERBENA_DEVICE typename Codec::Coded encode_tile(DataType type, const RawUnit (&raw)[kTileRows],
                                                  const Rounding& rounding) {
-  typename Codec::Coded coded{};
-  VERBENA_UNROLL
-  for (uint32_t row = 0; row < kTileRows; ++row) {
-    float unit[kUnitNumbers];
-    widen_unit(type, raw[row], unit);
-    Codec::encode_row(unit, row, rounding, coded);
-  }
-  return coded;
+  TileNumbers numbers;
+  widen_tile(type, raw, numbers);
+  return Codec::encode(numbers, rounding);
 }
 template <typename Codec>
 VERBENA_DEVICE void decode_tile(DataType type, const typename Codec::Coded& coded,
@@ -82,12 +77,19 @@ class CodedPackets {
           Packet::mask(load<Order::kWeak, Scope::kThreads>(reinterpret_cast<Vector16*>(memory + offset)));
     });
     sync_warp();
+    bool are_plain = true;
+    for_packets([&](uint32_t i, uint32_t) { are_plain = are_plain & Packet::is_plain(stored.packets[i]); });
     for (uint32_t slot = 0; slot < slots; ++slot) {
       char* const there = find(slot);
-      for_packets([&](uint32_t i, uint32_t offset) {
-        Packet::send(there + tile * kTileBytes + offset, find_note(there, tile, offset), stored.packets[i],
-                     epoch);
-      });
+      char* const first = there + tile * kTileBytes;
+      if (are_plain) {
+        for_packets(
+            [&](uint32_t i, uint32_t offset) { Packet::send_plain(first + offset, stored.packets[i]); });
+      } else {
+        for_packets([&](uint32_t i, uint32_t offset) {
+          Packet::send(first + offset, find_note(there, tile, offset), stored.packets[i], epoch);
+        });
+      }
     }
   }
 
@@ -99,19 +101,25 @@ class CodedPackets {
   // What was polled of `member`, when it has come. False, for all lanes: it has not.
   VERBENA_DEVICE bool receive(char* slot, uint32_t tile, uint64_t epoch, int32_t member, Polled& polled,
                               Patience& patience, Coded& coded) const {
-    const auto has_come = [&] {
+    const auto are_plain = [&] {
+      bool all = true;
+      for_packets([&](uint32_t i, uint32_t) { all = all & Packet::is_plain(polled.packets[i]); });
+      return all;
+    };
+    const auto have_come = [&] {
       bool all = true;
       for_packets([&](uint32_t i, uint32_t offset) {
         all = Packet::has_come(polled.packets[i], find_note(slot, tile, offset), epoch) && all;
       });
       return all;
     };
-    bool goes_on = true;
-    for (uint32_t spins = 1; goes_on && !has_come(); ++spins) {
+    // All lanes leave the wait together, as they meet behind it anyway.
+    for (uint32_t spins = 1; ballot(kFullWarp, !are_plain()) != 0 && ballot(kFullWarp, !have_come()) != 0;
+         ++spins) {
       poll(slot, tile, polled);
-      if (spins % kDefaultSpinsPerCheck == 0) goes_on = patience.check(member) == WaitResult::kReached;
+      if (spins % kDefaultSpinsPerCheck != 0) continue;
+      if (ballot(kFullWarp, patience.check(member) != WaitResult::kReached) != 0) return false;
     }
-    if (ballot(kFullWarp, !goes_on) != 0) return false;
     char* const memory = detail::find_tile_memory();
     for_packets([&](uint32_t i, uint32_t offset) {
       store<Order::kWeak, Scope::kThreads>(

@@ -44,97 +44,114 @@ class CodedShares {
         terms_(exchange.room_bytes()),
         sums_(exchange.room_bytes()) {}
 
+  // In steps of a tile of each share for each warp: in step s a block sends terms of the step's tiles, sums
+  // those of step s-1, and takes the sums of step s-2, so that links and arithmetic work at the same time.
+  // What a step waits for was sent in steps before it, whose waits have ended on all ranks: nobody waits for
+  // ever. False: something has not come, and `patience` knows whose.
   template <typename Group>
-  VERBENA_DEVICE void send_terms(const Group& group) const {
+  VERBENA_DEVICE bool run(const Group& group, Patience& patience) const {
+    const uint32_t warp = group.rank() / kWarpLanes, warps = group.size() / kWarpLanes;
+    const Stride stride = find_stride(warps);
+    Pair sent = find_first(warp), taken = sent;
+    for (uint32_t begin = 0; begin < tensor_.count + 2 * warps; begin += warps) {
+      send_terms(sent, stride, begin + warps);
+      if (begin >= warps && !reduce_terms(begin - warps + warp, patience)) return false;
+      if (begin >= 2 * warps && !take_sums(taken, stride, begin - warps, patience)) return false;
+    }
+    return true;
+  }
+
+ private:
+  // Peers in turn, from the one behind this rank on, and for each tile all of them. Warps share the pairs
+  // out.
+  struct Pair {
+    uint32_t turn;
+    int32_t member;
+    uint32_t tile;
+  };
+  // From one of a warp's pairs to its next one.
+  struct Stride {
+    uint32_t turns, tiles;
+  };
+
+  // Of the warp's pairs from `next` on those of tiles before `end`.
+  VERBENA_DEVICE void send_terms(Pair& next, const Stride& stride, uint32_t end) const {
     RawUnit raw[kTileRows];
-    const uint32_t first = group.rank() / kWarpLanes, warps = group.size() / kWarpLanes;
-    load(first, raw);
-    for (uint32_t i = first; i < count_pairs(); i += warps) {
-      const Pair pair = find_pair(i);
+    if (is_before(next, end)) load(next, raw);
+    while (is_before(next, end)) {
+      const Pair pair = next;
       typename Terms::Coded coded{};
       if (pair.tile < count_tiles(pair.member))
         coded = encode_tile<Terms>(tensor_.type, raw,
                                    choose_rounding(static_cast<uint32_t>(pair.member), pair.tile));
       // The next one's numbers come meanwhile.
-      load(i + warps, raw);
+      next = step(pair, stride);
+      if (is_before(next, end)) load(next, raw);
       if (pair.tile >= count_sent(pair.member)) continue;
       terms_.send(coded, pair.tile, exchange_.epoch(), 1,
                   [&](uint32_t) { return exchange_.find_slot_at(pair.member); });
     }
   }
 
-  // False: something has not come, and `patience` knows whose.
-  template <typename Group>
-  VERBENA_DEVICE bool reduce_terms(const Group& group, Patience& patience) const {
-    const uint32_t warps = group.size() / kWarpLanes;
-    for (uint32_t tile = group.rank() / kWarpLanes; tile < count_sent(me_); tile += warps) {
-      const bool is_there = tile < count_tiles(me_);
-      float sums[kTileRows][kUnitNumbers] = {};
-      typename CodedPackets<Terms>::Polled polled;
-      if (count_peers() != 0) terms_.poll(exchange_.find_slot_of(find_peer(0)), tile, polled);
-      RawUnit raw[kTileRows];
-      if (is_there) load(me_, tile, raw);
+  VERBENA_DEVICE bool reduce_terms(uint32_t tile, Patience& patience) const {
+    if (tile >= count_sent(me_)) return true;
+    const bool is_there = tile < count_tiles(me_);
+    TileNumbers sums{};
+    typename CodedPackets<Terms>::Polled polled;
+    if (count_peers() != 0) terms_.poll(exchange_.find_slot_of(find_peer(0)), tile, polled);
+    RawUnit raw[kTileRows];
+    if (is_there) load(me_, tile, raw);
+    if (is_there) widen_tile(tensor_.type, raw, sums);
+    VERBENA_UNROLL_BY(1)
+    for (uint32_t k = 0; k < count_peers(); ++k) {
+      const int32_t member = find_peer(k);
+      typename Terms::Coded coded{};
+      if (!terms_.receive(exchange_.find_slot_of(member), tile, exchange_.epoch(), member, polled, patience,
+                          coded))
+        return false;
+      // The packets of the next rank are asked for while those of one are added.
+      if (k + 1 < count_peers()) terms_.poll(exchange_.find_slot_of(find_peer(k + 1)), tile, polled);
       VERBENA_UNROLL
       for (uint32_t row = 0; row < kTileRows; ++row) {
-        if (is_there) widen_unit(tensor_.type, raw[row], sums[row]);
-      }
-      VERBENA_UNROLL_BY(1)
-      for (uint32_t k = 0; k < count_peers(); ++k) {
-        const int32_t member = find_peer(k);
-        typename Terms::Coded coded{};
-        if (!terms_.receive(exchange_.find_slot_of(member), tile, exchange_.epoch(), member, polled, patience,
-                            coded))
-          return false;
-        // The packets of the next rank are asked for while those of one are added.
-        if (k + 1 < count_peers()) terms_.poll(exchange_.find_slot_of(find_peer(k + 1)), tile, polled);
+        float unit[kUnitNumbers];
+        Terms::decode_row(coded, row, unit);
         VERBENA_UNROLL
-        for (uint32_t row = 0; row < kTileRows; ++row) {
-          float unit[kUnitNumbers];
-          Terms::decode_row(coded, row, unit);
-          VERBENA_UNROLL
-          for (uint32_t i = 0; i < kUnitNumbers; ++i) sums[row][i] = detail::add(sums[row][i], unit[i]);
-        }
+        for (uint32_t i = 0; i < kUnitNumbers; ++i) sums.of[row][i] = detail::add(sums.of[row][i], unit[i]);
       }
-      typename Sums::Coded result{};
-      if (is_there) {
-        const Rounding of_tile = choose_rounding(static_cast<uint32_t>(size_), tile);
-        VERBENA_UNROLL
-        for (uint32_t row = 0; row < kTileRows; ++row) Sums::encode_row(sums[row], row, of_tile, result);
-      }
-      sums_.send(result, tile, exchange_.epoch() + 1, count_peers(),
-                 [&](uint32_t k) { return exchange_.find_slot_at(find_peer(k), 1); });
-      if (!is_there) continue;
-      decode_tile<Sums>(tensor_.type, result, raw);
-      // In place: lanes behind the end have loaded the last number, which another lane writes. They have met.
-      store(me_, tile, raw);
     }
+    typename Sums::Coded result{};
+    if (is_there) result = Sums::encode(sums, choose_rounding(static_cast<uint32_t>(size_), tile));
+    sums_.send(result, tile, exchange_.epoch() + 1, count_peers(),
+               [&](uint32_t k) { return exchange_.find_slot_at(find_peer(k), 1); });
+    if (!is_there) return true;
+    decode_tile<Sums>(tensor_.type, result, raw);
+    // In place: lanes behind the end have loaded the last number, which another lane writes. They have met.
+    store(me_, tile, raw);
     return true;
   }
 
-  template <typename Group>
-  VERBENA_DEVICE bool take_sums(const Group& group, Patience& patience) const {
-    const uint32_t first = group.rank() / kWarpLanes, warps = group.size() / kWarpLanes;
+  VERBENA_DEVICE bool take_sums(Pair& next, const Stride& stride, uint32_t end, Patience& patience) const {
     typename CodedPackets<Sums>::Polled polled;
-    poll_sums(first, polled);
-    for (uint32_t i = first; i < count_pairs(); i += warps) {
-      const auto [member, tile] = find_pair(i);
-      typename CodedPackets<Sums>::Polled next;
-      poll_sums(i + warps, next);
+    poll_sums(next, end, polled);
+    while (is_before(next, end)) {
+      const Pair pair = next;
+      next = step(pair, stride);
+      typename CodedPackets<Sums>::Polled ahead;
+      poll_sums(next, end, ahead);
       typename Sums::Coded coded{};
-      if (tile < count_sent(member)) {
-        if (!sums_.receive(exchange_.find_slot_of(member, 1), tile, exchange_.epoch() + 1, member, polled,
-                           patience, coded))
+      if (pair.tile < count_sent(pair.member)) {
+        if (!sums_.receive(exchange_.find_slot_of(pair.member, 1), pair.tile, exchange_.epoch() + 1,
+                           pair.member, polled, patience, coded))
           return false;
         RawUnit raw[kTileRows];
         decode_tile<Sums>(tensor_.type, coded, raw);
-        if (tile < count_tiles(member)) store(member, tile, raw);
+        if (pair.tile < count_tiles(pair.member)) store(pair.member, pair.tile, raw);
       }
-      polled = next;
+      polled = ahead;
     }
     return true;
   }
 
- private:
   // Tiles of the round that the member's share has, and that travel: each rank hears from each.
   VERBENA_DEVICE uint32_t count_tiles(int32_t member) const {
     const uint32_t first = first_tile(member);
@@ -149,35 +166,42 @@ class CodedShares {
     return static_cast<uint32_t>(member) * tensor_.share_tiles + tensor_.first;
   }
 
-  // Peers in turn, from the one behind this rank on.
-  struct Pair {
-    int32_t member;
-    uint32_t tile;
-  };
   VERBENA_DEVICE uint32_t count_peers() const { return static_cast<uint32_t>(size_ - 1); }
-  VERBENA_DEVICE uint32_t count_pairs() const { return count_peers() * tensor_.count; }
   VERBENA_DEVICE int32_t find_peer(uint32_t turn) const {
     const int32_t member = me_ + 1 + static_cast<int32_t>(turn);
     return member < size_ ? member : member - size_;
   }
-  VERBENA_DEVICE Pair find_pair(uint32_t i) const {
-    const uint32_t tile = i / count_peers();
-    return {find_peer(i - tile * count_peers()), tile};
+  VERBENA_DEVICE Pair find_first(uint32_t warp) const {
+    if (count_peers() == 0) return {0, me_, tensor_.count};
+    const uint32_t turn = warp % count_peers();
+    return {turn, find_peer(turn), warp / count_peers()};
+  }
+  VERBENA_DEVICE Stride find_stride(uint32_t warps) const {
+    if (count_peers() == 0) return {0, 0};
+    return {warps % count_peers(), warps / count_peers()};
+  }
+  VERBENA_DEVICE Pair step(const Pair& from, const Stride& stride) const {
+    const uint32_t turn = from.turn + stride.turns;
+    const bool is_behind = turn >= count_peers();
+    const uint32_t its_turn = is_behind ? turn - count_peers() : turn;
+    return {its_turn, find_peer(its_turn), from.tile + stride.tiles + (is_behind ? 1 : 0)};
   }
 
-  VERBENA_DEVICE void poll_sums(uint32_t i, typename CodedPackets<Sums>::Polled& polled) const {
-    if (i >= count_pairs()) return;
-    const auto [member, tile] = find_pair(i);
-    if (tile < count_sent(member)) sums_.poll(exchange_.find_slot_of(member, 1), tile, polled);
+  VERBENA_DEVICE bool is_before(const Pair& pair, uint32_t end) const {
+    return pair.tile < end && pair.tile < tensor_.count;
+  }
+
+  VERBENA_DEVICE void poll_sums(const Pair& pair, uint32_t end,
+                                typename CodedPackets<Sums>::Polled& polled) const {
+    if (is_before(pair, end) && pair.tile < count_sent(pair.member))
+      sums_.poll(exchange_.find_slot_of(pair.member, 1), pair.tile, polled);
   }
 
   VERBENA_DEVICE void load(int32_t member, uint32_t tile, RawUnit (&raw)[kTileRows]) const {
     load_tile(tensor_.input, tensor_.length_bytes, first_tile(member) + tile, raw);
   }
-  VERBENA_DEVICE void load(uint32_t i, RawUnit (&raw)[kTileRows]) const {
-    if (i >= count_pairs()) return;
-    const auto [member, tile] = find_pair(i);
-    if (tile < count_tiles(member)) load(member, tile, raw);
+  VERBENA_DEVICE void load(const Pair& pair, RawUnit (&raw)[kTileRows]) const {
+    if (pair.tile < count_tiles(pair.member)) load(pair.member, pair.tile, raw);
   }
   VERBENA_DEVICE void store(int32_t member, uint32_t tile, const RawUnit (&raw)[kTileRows]) const {
     store_tile(tensor_.output, tensor_.length_bytes, first_tile(member) + tile, raw);
@@ -228,9 +252,7 @@ template <typename Terms, typename Sums = Terms, typename Rounding = RoundToNear
                                                                     type};
                             const Shares shares(context, exchange, tensor, rounding);
                             Patience patience(context);
-                            shares.send_terms(group);
-                            const bool have_come =
-                                shares.reduce_terms(group, patience) && shares.take_sums(group, patience);
+                            const bool have_come = shares.run(group, patience);
                             return exchange.conclude(group, have_come, patience);
                           });
 }

@@ -18,7 +18,10 @@ constexpr uint64_t kCodedTileBytes = 2048;  // of the tensor, that a warp codes 
 constexpr uint64_t kNormNumberBytes = 2;
 constexpr uint64_t kNormBlocks = 8;  // of rows that wait for nobody, for each one of those that do
 constexpr size_t kErrorTextBytes = 512;
-constexpr uint64_t kHostBlockBytes = 64 << 10;  // of a tensor or message across hosts, for each block
+// Across hosts: of a tensor or message, for each block, and blocks that are chosen. Between H200s over
+// softverbs more and smaller chunks were slower.
+constexpr uint64_t kHostBlockBytes = 128 << 10;
+constexpr uint32_t kChosenHostBlocks = 8;
 
 constexpr uint32_t kFingerprintBits = 12;
 constexpr const char* kOperationNames[] = {"all_reduce", "all_gather", "reduce_scatter", "broadcast",
@@ -31,7 +34,9 @@ constexpr const char* kCodedNames[kCountCodecs] = {
     "all_reduce_mxfp8", "all_reduce_fp8_int8", "all_reduce_int4_int8"};
 // From where on fewer bits are faster where nothing was measured: as between two and four H200s. Eight bits
 // as integers are worth it from twice that on.
-constexpr uint64_t kLeastCodedBytes = 4 << 20;
+constexpr uint64_t kLeastCodedBytes = 2 << 20;
+// Across hosts, where a NIC carries the bits.
+constexpr uint64_t kLeastCodedHostBytes = 16 << 10;
 
 // kAuto: there is none of this name.
 Algorithm find_algorithm(const std::string& name) {
@@ -294,7 +299,8 @@ Choice Communicator::choose(verbena_ops_operation operation, uint64_t bytes, boo
 
 Choice Communicator::choose_coded(Algorithm codec, uint64_t bytes) const {
   const Choice exact = choose(VERBENA_OPS_ALL_REDUCE, bytes);
-  if (hosts_ || forced_ != Algorithm::kAuto) return exact;
+  if (hosts_) return bytes < kLeastCodedHostBytes ? exact : Choice{codec, exact.grid, exact.chunk_bytes};
+  if (forced_ != Algorithm::kAuto) return exact;
   const char* const operation = kCodedNames[find_codec(codec)];
   const std::vector<tuner::OpsWay> coded = tuner::list_ways(measurements_, operation, size_, gpu_, bytes);
   const std::vector<tuner::OpsWay> others =
@@ -344,11 +350,13 @@ Choice Communicator::spread(Algorithm algorithm, verbena_ops_operation operation
             0};
   }
   const auto divide = [](uint64_t number, uint64_t by) { return (number + by - 1) / by; };
-  // A warp has a tile at a time.
+  // A warp has a tile at a time; of two ranks, who send all of theirs to each other, several in turn.
   if (is_coded(algorithm)) {
     const uint64_t tiles = std::max<uint64_t>(1, divide(bytes, kCodedTileBytes));
     const auto blocks = static_cast<uint32_t>(std::min<uint64_t>(options_.blocks, tiles));
-    const auto warps = std::min<uint64_t>(kMostThreads / 32, divide(tiles, blocks));
+    const uint64_t of_block = divide(tiles, blocks);
+    const uint64_t warps =
+        std::min<uint64_t>(kMostThreads / 32, size_ == 2 ? std::max<uint64_t>(4, of_block / 4) : of_block);
     return {algorithm, {blocks, static_cast<uint32_t>(warps) * 32}, 0};
   }
   const bool is_exchange = operation != VERBENA_OPS_ALL_REDUCE;
@@ -374,10 +382,10 @@ Choice Communicator::spread(Algorithm algorithm, verbena_ops_operation operation
           0};
 }
 
-// An estimate: nothing was measured across hosts.
 Choice Communicator::spread_across_hosts(uint64_t bytes) const {
   const uint64_t parts = std::max<uint64_t>(1, (bytes + kHostBlockBytes - 1) / kHostBlockBytes);
-  const auto blocks = static_cast<uint32_t>(std::min<uint64_t>(parts, most_blocks(Family::kChunks)));
+  const auto blocks =
+      static_cast<uint32_t>(std::min<uint64_t>({parts, kChosenHostBlocks, most_blocks(Family::kChunks)}));
   const uint64_t vectors = std::clamp<uint64_t>(bytes / 16 / blocks, 1, kMostThreads);
   return {Algorithm::kBulkTwoShot, {blocks, static_cast<uint32_t>((vectors + 31) / 32 * 32)}, 0};
 }
@@ -401,14 +409,14 @@ Choice Communicator::complete(const Choice& chosen, const verbena_ops_choice* as
   const uint32_t most = most_blocks(family_of(choice.algorithm));
   if (is_other && asked->blocks == 0) choice.grid.blocks = std::min(choice.grid.blocks, most);
   if (is_other || asked->chunk_bytes != 0) choice.chunk_bytes = asked->chunk_bytes;
-  if (hosts_ && choice.algorithm != Algorithm::kBulkTwoShot)
-    expect_one_host("an algorithm other than bulk-two-shot");
+  if (choice.algorithm != Algorithm::kBulkTwoShot && !is_coded(choice.algorithm))
+    expect_one_host("an algorithm other than bulk-two-shot and those in few bits");
   if (choice.algorithm == Algorithm::kCopyEngines)
     throw Failure(VERBENA_INVALID_ARGUMENT,
                   "ops: copy engines do all-gathers only; choose another algorithm");
   const bool is_of_all_blocks = choice.algorithm == Algorithm::kDirect || is_coded(choice.algorithm);
   if (is_of_all_blocks && is_other) {
-    if (asked->blocks == 0) choice.grid.blocks = std::min<uint32_t>(options_.blocks, 128);
+    if (asked->blocks == 0) choice.grid.blocks = std::min<uint32_t>(most, 128);
     if (asked->threads == 0) choice.grid.threads = kMostThreads;
   }
   const bool is_right =

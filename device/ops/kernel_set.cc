@@ -104,9 +104,10 @@ KernelSet::KernelSet() : driver_(Driver::instance()) {
   for (uint32_t codec = 0; codec < kCountCodecs; ++codec) {
     const std::string name = kCodecNames[codec], two = "coded_two_shot_" + name;
     coded_two_shot_[codec] = {find(fused_, two), find(fused_, two + "_by_chance")};
-    if (codec >= kCountOneShotCodecs) continue;
-    const std::string one = "coded_one_shot_" + name;
+    if (codec >= kCountSingleCodecs) continue;
+    const std::string one = "coded_one_shot_" + name, across = "coded_across_hosts_" + name;
     coded_one_shot_[codec] = {find(fused_, one), find(fused_, one + "_by_chance")};
+    coded_across_hosts_[codec] = {find(fused_, across), find(fused_, across + "_by_chance")};
   }
   norm_ = find(fused_, "norm");
   sharded_by_packets_ = find(fused_, "sharded_norm_packets");
@@ -212,10 +213,12 @@ void KernelSet::launch_across_hosts(const Grid& grid, const GroupLaunch& launch,
   enqueue(across_hosts_, grid, launch, stream);
 }
 
-// Two ranks send no more in one shot than in two.
+// Two ranks send no more in one shot than in two. Across hosts sums are quantised, once, as terms would be.
 void KernelSet::launch_coded(const Grid& grid, const CallLaunch& launch, CUstream stream) {
   const uint32_t codec = find_codec(launch.call.algorithm), rounding = launch.call.seed == 0 ? 0 : 1;
-  const bool is_one_shot = size_of(launch) == kOf2 && codec < kCountOneShotCodecs;
+  if (launch.hosts > 1)
+    return enqueue(coded_across_hosts_[find_codec_of_terms(codec)][rounding], grid, launch, stream);
+  const bool is_one_shot = size_of(launch) == kOf2 && codec < kCountSingleCodecs;
   enqueue(is_one_shot ? coded_one_shot_[codec][rounding] : coded_two_shot_[codec][rounding], grid, launch,
           stream);
 }

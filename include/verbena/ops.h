@@ -63,7 +63,8 @@ typedef enum {
   /* All-reduces alone, sums of float16 and bfloat16: bulk two shots in few bits, which change the results
    * (docs/quantisation.md), the same on all ranks. Terms and sums as e4m3 (a scale for 64 numbers), as
    * integers of 8, 6 or 4 bits (a lowest and a highest number for 128, 128, 32), as MXFP8; or terms by the
-   * first and sums by the second. Never chosen unless asked for. */
+   * first and sums by the second. Across hosts each host's sums are the terms, and nothing else is coded.
+   * Never chosen unless asked for. */
   VERBENA_OPS_FP8 = 16,
   VERBENA_OPS_INT8 = 17,
   VERBENA_OPS_INT6 = 18,
@@ -108,9 +109,9 @@ typedef struct {
  * alone. The team may be freed before it.
  *
  * Loads and stores reach all of the team, or it has equally many ranks of each of several hosts, in a context
- * of verbena_context_create(). Then there is VERBENA_OPS_BULK_TWO_SHOT alone: the setting and measurements do
- * not count, other algorithms in a `choice`, copy engines and verbena_ops_reduce_scatter_norm_all_gather()
- * are refused with VERBENA_INVALID_USAGE, and all-reduces in few bits are exact. */
+ * of verbena_context_create(). Then there are VERBENA_OPS_BULK_TWO_SHOT and few bits alone: the setting and
+ * measurements do not count, other algorithms in a `choice`, copy engines and
+ * verbena_ops_reduce_scatter_norm_all_gather() are refused with VERBENA_INVALID_USAGE. */
 VERBENA_API verbena_result verbena_ops_create(verbena_context* context, const verbena_team* team,
                                               const verbena_ops_options* options, verbena_ops** ops);
 /* Collective over the context. No kernel of any rank uses it any more. Before the context's end. */

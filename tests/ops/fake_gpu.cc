@@ -203,10 +203,13 @@ void add_coded(Kernels& kernels, const std::string& name) {
                                                                           "two_shot_" + name + "_by_chance");
 }
 template <typename Codec>
-void add_coded_one_shot(Kernels& kernels, const std::string& name) {
+void add_coded_single(Kernels& kernels, const std::string& name) {
   add_coded_way<ops::ByCodedOneShot<Codec, device::RoundToNearest>>(kernels, "one_shot_" + name);
   add_coded_way<ops::ByCodedOneShot<Codec, device::RoundByChance>>(kernels,
                                                                    "one_shot_" + name + "_by_chance");
+  add_coded_way<ops::ByCodedHostSums<Codec, device::RoundToNearest>>(kernels, "across_hosts_" + name);
+  add_coded_way<ops::ByCodedHostSums<Codec, device::RoundByChance>>(kernels,
+                                                                    "across_hosts_" + name + "_by_chance");
 }
 template <int kRanks, typename T>
 void add_norms(Kernels& kernels, const std::string& name) {
@@ -250,11 +253,11 @@ const Kernels& list_kernels() {
     add_coded<device::MxFloat8, device::MxFloat8>(kernels, "mx_float8");
     add_coded<device::Float8, device::Int8>(kernels, "float8_int8");
     add_coded<device::Int4, device::Int8>(kernels, "int4_int8");
-    add_coded_one_shot<device::Float8>(kernels, "float8");
-    add_coded_one_shot<device::Int8>(kernels, "int8");
-    add_coded_one_shot<device::Int6>(kernels, "int6");
-    add_coded_one_shot<device::Int4>(kernels, "int4");
-    add_coded_one_shot<device::MxFloat8>(kernels, "mx_float8");
+    add_coded_single<device::Float8>(kernels, "float8");
+    add_coded_single<device::Int8>(kernels, "int8");
+    add_coded_single<device::Int6>(kernels, "int6");
+    add_coded_single<device::Int4>(kernels, "int4");
+    add_coded_single<device::MxFloat8>(kernels, "mx_float8");
     return kernels;
   }();
   return all;

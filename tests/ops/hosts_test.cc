@@ -172,7 +172,7 @@ TEST(OpsAcrossHosts, RefusesWhatThereIsNot) {
       all += result == VERBENA_INVALID_USAGE ? "" : std::string(" not refused: ") + verbena_last_error();
     };
     for (const verbena_ops_algorithm algorithm :
-         {VERBENA_OPS_ONE_SHOT, VERBENA_OPS_DIRECT, VERBENA_OPS_FP8}) {
+         {VERBENA_OPS_ONE_SHOT, VERBENA_OPS_DIRECT, VERBENA_OPS_TWO_SHOT}) {
       const verbena_ops_choice choice{algorithm, 0, 0, 0};
       refuse(rank.all_reduce(&choice));
     }

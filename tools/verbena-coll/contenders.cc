@@ -116,11 +116,12 @@ std::vector<verbena_ops_choice> list_coded_choices(verbena_ops_algorithm codec, 
   return choices;
 }
 
-std::vector<verbena_ops_choice> list_choices_across_hosts(uint64_t bytes, uint32_t most_blocks) {
+std::vector<verbena_ops_choice> list_choices_across_hosts(verbena_ops_algorithm codec, uint64_t bytes,
+                                                          uint32_t most_blocks) {
   std::vector<verbena_ops_choice> choices = {{VERBENA_OPS_AUTO, 0, 0, 0}};
   for (const uint32_t blocks : {1U, 4U, 8U, 16U, 32U}) {
     if (blocks > most_blocks || bytes / blocks < 4096) continue;
-    choices.push_back({VERBENA_OPS_BULK_TWO_SHOT, blocks, 512, 0});
+    choices.push_back({codec == VERBENA_OPS_AUTO ? VERBENA_OPS_BULK_TWO_SHOT : codec, blocks, 512, 0});
   }
   return choices;
 }

@@ -251,7 +251,7 @@ std::vector<std::unique_ptr<Contender>> Rank::list_contenders(const Subject& sub
   }
   const verbena_ops_algorithm codec = subject.named.codec;
   for (const verbena_ops_choice& choice :
-       plan_.hosts > 1 ? list_choices_across_hosts(bytes, plan_.blocks)
+       plan_.hosts > 1 ? list_choices_across_hosts(codec, bytes, plan_.blocks)
        : codec != VERBENA_OPS_AUTO
            ? list_coded_choices(codec, bytes, plan_.blocks)
            : list_choices(subject.operation, bytes, plan_.count_ranks, plan_.blocks)) {

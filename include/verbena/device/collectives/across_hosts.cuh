@@ -10,7 +10,8 @@
 // the other hosts, and adds theirs to them. A NIC so carries one share of the tensor to each other host. Sums
 // travel as they are added, 4 bytes a number, so that they are rounded once: terms are added in the order of
 // ranks within a host, then the hosts' sums in the order of hosts. All hosts do the same, and get the same
-// bits.
+// bits. In few bits (all_reduce_coded) those sums travel coded, and each rank decodes the same bytes of all
+// hosts, its own too: a number is quantised once for each host. Within a host nothing is.
 //
 // A chunk's host sums lie in the team's workspace, in this rank's own slot of the chunk's number, from where
 // NICs take them, and in the slots of the counterparts, which their NICs write, with a flag behind. Slots are
@@ -31,6 +32,7 @@
 #define VERBENA_DEVICE_COLLECTIVES_ACROSS_HOSTS_CUH
 
 #include "verbena/device/collectives/bulk.cuh"
+#include "verbena/device/collectives/codec.cuh"
 
 namespace verbena::device {
 
@@ -40,7 +42,7 @@ struct HostPlaces {
   const uint8_t* members;  // [hosts][ranks of each]: their numbers in the team
 };
 
-// Reduce: ReduceAny.
+// Reduce: ReduceAny; for all_reduce_coded ReduceFloats.
 template <typename Reduce = ReduceAny>
 class AcrossHosts {
  public:
@@ -66,7 +68,20 @@ class AcrossHosts {
                                                      const Reduce& reduce, const Group& group = {}) {
     if (status_ != SymmStatus::kDone) return status_;
     load_number();
-    const Codec codec{{reduce}, *this};
+    const HostSums codec{{reduce}, *this};
+    const SymmStatus status = calls_.all_reduce(input, output, length_bytes, codec, group);
+    if (status_ == SymmStatus::kDone) take_status(status, group);
+    return status_;
+  }
+  // Sums of bfloat16 or half.
+  template <typename Codec, typename Rounding = RoundToNearest, typename Group = BlockGroup>
+  [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce_coded(const char* input, char* output,
+                                                           uint64_t length_bytes, const Reduce& reduce,
+                                                           const Rounding& rounding = {},
+                                                           const Group& group = {}) {
+    if (status_ != SymmStatus::kDone) return status_;
+    load_number();
+    const CodedHostSums<Codec, Rounding> codec{{reduce}, *this, rounding};
     const SymmStatus status = calls_.all_reduce(input, output, length_bytes, codec, group);
     if (status_ == SymmStatus::kDone) take_status(status, group);
     return status_;
@@ -129,11 +144,11 @@ class AcrossHosts {
   static constexpr uint32_t kWords = kVectorBytes / sizeof(uint32_t);  // of a vector
   static constexpr uint32_t kMostVectors = sizeof(Sums) / kVectorBytes;
 
-  // Of Bulk, inside of the host.
-  struct Codec : PlainCodec<Reduce> {
+  // Bulk's codecs, inside of the host.
+  struct HostSums : PlainCodec<Reduce> {
     AcrossHosts& calls;
 
-    VERBENA_DEVICE Codec(const PlainCodec<Reduce>& plain, AcrossHosts& all)
+    VERBENA_DEVICE HostSums(const PlainCodec<Reduce>& plain, AcrossHosts& all)
         : PlainCodec<Reduce>(plain), calls(all) {}
     VERBENA_DEVICE uint32_t fit_bytes(uint32_t room_bytes) const {
       const uint64_t there =
@@ -145,6 +160,26 @@ class AcrossHosts {
     VERBENA_DEVICE SymmStatus reduce_terms(const BulkChunk& terms, const BulkChunk& sums,
                                            const Group& group) const {
       return calls.reduce_chunk(terms, sums, this->reduce, group);
+    }
+  };
+  // Chunks are of whole tiles.
+  template <typename Codec, typename Rounding>
+  struct CodedHostSums : PlainCodec<Reduce> {
+    AcrossHosts& calls;
+    Rounding rounding;
+
+    VERBENA_DEVICE CodedHostSums(const PlainCodec<Reduce>& plain, AcrossHosts& all, const Rounding& chosen)
+        : PlainCodec<Reduce>(plain), calls(all), rounding(chosen) {}
+    VERBENA_HOST_DEVICE static constexpr uint32_t unit_bytes() { return kTileBytes; }
+    VERBENA_DEVICE uint32_t fit_bytes(uint32_t room_bytes) const {
+      const uint64_t there = (calls.blocks_.slot_bytes - kSymmSlotUnit) / CodedTiles<Codec>::kBytes;
+      const uint32_t here = room_bytes / kTileBytes;
+      return (there < here ? static_cast<uint32_t>(there) : here) * kTileBytes;
+    }
+    template <int kRanks, typename Group>
+    VERBENA_DEVICE SymmStatus reduce_terms(const BulkChunk& terms, const BulkChunk& sums,
+                                           const Group& group) const {
+      return calls.template reduce_coded_chunk<Codec>(terms, sums, this->reduce, rounding, group);
     }
   };
 
@@ -258,6 +293,67 @@ class AcrossHosts {
       for (uint32_t turn = 0; turn < sums.count_peers(); ++turn)
         detail::store_data(sums.slot_at(sums.find_peer(turn)) + offset, result);
       detail::store_vector(output, offset, length, result);
+    }
+    return SymmStatus::kDone;
+  }
+
+  // A warp codes a tile at a time.
+  template <typename Codec, typename Rounding, typename Group>
+  VERBENA_DEVICE SymmStatus reduce_coded_chunk(const BulkChunk& terms, const BulkChunk& sums,
+                                               const Reduce& reduce, const Rounding& rounding,
+                                               const Group& group) {
+    static_assert(kRowBytes == kTileBytes / kTileRows);
+    const uint64_t number = number_++;
+    const uint32_t length = terms.length(host_.team_rank);
+    const uint32_t tiles = (length + kTileBytes - 1) / kTileBytes;
+    const uint32_t first = group.rank() / kWarpLanes, warps = group.size() / kWarpLanes;
+    const uint32_t lane_offset = lane() * kVectorBytes;
+    const char* const input = terms.input + terms.begin(host_.team_rank);
+    char* const own = find_slot(number, context_.team_rank);
+    // By chance each rank, block, chunk and tile has another sequence.
+    const uint64_t sender = (number << 8 | static_cast<uint64_t>(context_.team_rank)) << 16 | block_;
+    for (uint32_t tile = first; tile < tiles; tile += warps) {
+      TileNumbers numbers{};
+      VERBENA_UNROLL
+      for (uint32_t row = 0; row < kTileRows; ++row) {
+        const uint32_t offset = tile * kTileBytes + row * kRowBytes + lane_offset;
+        if (offset >= length) continue;
+        const Sums host = add_host(terms, input, offset, length, reduce);
+        VERBENA_UNROLL
+        for (uint32_t i = 0; i < kUnitNumbers; ++i) numbers.of[row][i] = detail::from_bits(host.words[i]);
+      }
+      const uint32_t left = (length - tile * kTileBytes) / sizeof(Bfloat16);
+      if (left < kTileNumbers) detail::fill_tile(numbers, left);
+      CodedTiles<Codec>(own, tiles)
+          .store(tile, Codec::encode(numbers, rounding.in_tile(sender << 16 | tile)));
+    }
+    const auto find = [&](uint32_t) { return Sending{own, uint64_t{tiles} * CodedTiles<Codec>::kBytes}; };
+    if (!exchange(number, find, group)) return status_;
+    char* const output = terms.output + terms.begin(host_.team_rank);
+    for (uint32_t tile = first; tile < tiles; tile += warps) {
+      TileNumbers numbers;
+      VERBENA_UNROLL_BY(1)
+      for (uint32_t host = 0; host < places_.hosts; ++host) {
+        const char* const from = find_slot(number, find_member(host, host_.team_rank));
+        const auto coded = CodedTiles<Codec, const char>(from, tiles).load(tile);
+        VERBENA_UNROLL
+        for (uint32_t row = 0; row < kTileRows; ++row) {
+          float unit[kUnitNumbers];
+          Codec::decode_row(coded, row, unit);
+          VERBENA_UNROLL
+          for (uint32_t i = 0; i < kUnitNumbers; ++i)
+            numbers.of[row][i] = host == 0 ? unit[i] : detail::add(numbers.of[row][i], unit[i]);
+        }
+      }
+      VERBENA_UNROLL
+      for (uint32_t row = 0; row < kTileRows; ++row) {
+        const uint32_t offset = tile * kTileBytes + row * kRowBytes + lane_offset;
+        if (offset >= length) break;
+        const auto result = __builtin_bit_cast(Vector16, narrow_unit(reduce.type, numbers.of[row]));
+        for (uint32_t turn = 0; turn < sums.count_peers(); ++turn)
+          detail::store_data(sums.slot_at(sums.find_peer(turn)) + offset, result);
+        detail::store_vector(output, offset, length, result);
+      }
     }
     return SymmStatus::kDone;
   }

@@ -16,9 +16,9 @@ struct verbena_ops {
 
 namespace {
 
-// Up to where an all-reduce and its norm are faster as one kernel: rows of a block, and bytes that a rank
-// sends, of two ranks and of more.
-constexpr uint64_t kMostFusedRows = 4, kMostFusedBytesOf2 = 8 << 20, kMostFusedBytes = 1 << 20;
+// Up to where an all-reduce and its norm of more than two ranks are faster as one kernel: rows of a block,
+// and bytes that a rank sends. Two ranks send no more in one shot than in two: of them all are.
+constexpr uint64_t kMostFusedRows = 4, kMostFusedBytes = 1 << 20;
 
 template <typename Body>
 verbena_result guard(const Body& body) noexcept {
@@ -161,9 +161,8 @@ std::optional<Choice> choose_fused(const Communicator& communicator, const verbe
   if (is_coded(choice.algorithm)) return std::nullopt;
   Algorithm algorithm = choice.algorithm;
   if (!is_asked) {
-    const uint64_t sent = bytes * (communicator.size() - 1);
-    if (norm.rows > kMostFusedRows * communicator.most_blocks(Family::kPackets) ||
-        sent > (communicator.size() == 2 ? kMostFusedBytesOf2 : kMostFusedBytes))
+    if (communicator.size() > 2 && (norm.rows > kMostFusedRows * communicator.most_blocks(Family::kPackets) ||
+                                    bytes * (communicator.size() - 1) > kMostFusedBytes))
       return std::nullopt;
     algorithm = Algorithm::kOneShot;
   }

@@ -350,13 +350,15 @@ Choice Communicator::spread(Algorithm algorithm, verbena_ops_operation operation
             0};
   }
   const auto divide = [](uint64_t number, uint64_t by) { return (number + by - 1) / by; };
-  // A warp has a tile at a time; of two ranks, who send all of theirs to each other, several in turn.
+  // A warp has a tile at a time; of two ranks, who send all of theirs to each other in one shot, several.
   if (is_coded(algorithm)) {
     const uint64_t tiles = std::max<uint64_t>(1, divide(bytes, kCodedTileBytes));
     const auto blocks = static_cast<uint32_t>(std::min<uint64_t>(options_.blocks, tiles));
     const uint64_t of_block = divide(tiles, blocks);
-    const uint64_t warps =
-        std::min<uint64_t>(kMostThreads / 32, size_ == 2 ? std::max<uint64_t>(4, of_block / 4) : of_block);
+    const bool is_one_shot = size_ == 2 && find_codec(algorithm) < kCountSingleCodecs;
+    const uint64_t some =
+        is_one_shot ? std::max(of_block / 4, std::min<uint64_t>(of_block / 2, 8)) : of_block;
+    const uint64_t warps = std::clamp<uint64_t>(some, 1, kMostThreads / 32);
     return {algorithm, {blocks, static_cast<uint32_t>(warps) * 32}, 0};
   }
   const bool is_exchange = operation != VERBENA_OPS_ALL_REDUCE;

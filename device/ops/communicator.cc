@@ -33,7 +33,7 @@ constexpr const char* kCodedNames[kCountCodecs] = {
     "all_reduce_fp8",   "all_reduce_int8",     "all_reduce_int6",     "all_reduce_int4",
     "all_reduce_mxfp8", "all_reduce_fp8_int8", "all_reduce_int4_int8"};
 // From where on fewer bits are faster where nothing was measured: as between two and four H200s. Eight bits
-// as integers are worth it from twice that on.
+// as integers, and two formats in two shots, are worth it from twice that on.
 constexpr uint64_t kLeastCodedBytes = 2 << 20;
 // Across hosts, where a NIC carries the bits.
 constexpr uint64_t kLeastCodedHostBytes = 16 << 10;
@@ -309,9 +309,9 @@ Choice Communicator::choose_coded(Algorithm codec, uint64_t bytes) const {
   const auto other = std::find_if_not(others.begin(), others.end(),
                                       [](const tuner::OpsWay& way) { return way.needs_windows(); });
   if (coded.empty() || other == others.end()) {
-    return bytes < (codec == Algorithm::kInt8 ? 2 * kLeastCodedBytes : kLeastCodedBytes)
-               ? exact
-               : spread(codec, VERBENA_OPS_ALL_REDUCE, bytes);
+    const bool is_slow = codec == Algorithm::kInt8 || find_codec(codec) >= kCountSingleCodecs;
+    return bytes < (is_slow ? 2 : 1) * kLeastCodedBytes ? exact
+                                                        : spread(codec, VERBENA_OPS_ALL_REDUCE, bytes);
   }
   const tuner::OpsWay& way = coded.front();
   if (other->microseconds <= way.microseconds) return exact;

@@ -16,9 +16,9 @@ struct verbena_ops {
 
 namespace {
 
-// Up to where an all-reduce and its norm of more than two ranks are faster as one kernel: rows of a block,
-// and bytes that a rank sends. Two ranks send no more in one shot than in two: of them all are.
-constexpr uint64_t kMostFusedRows = 4, kMostFusedBytes = 1 << 20;
+// Up to where an all-reduce and its norm are faster as one kernel: rows of a block, and of more than two
+// ranks the bytes that each sends. Two ranks send no more in one shot than in two: of them all long rows are.
+constexpr uint64_t kMostFusedRows = 4, kMostFusedBytes = 1 << 20, kLongRowBytes = 16 << 10;
 
 template <typename Body>
 verbena_result guard(const Body& body) noexcept {
@@ -161,9 +161,11 @@ std::optional<Choice> choose_fused(const Communicator& communicator, const verbe
   if (is_coded(choice.algorithm)) return std::nullopt;
   Algorithm algorithm = choice.algorithm;
   if (!is_asked) {
-    if (communicator.size() > 2 && (norm.rows > kMostFusedRows * communicator.most_blocks(Family::kPackets) ||
-                                    bytes * (communicator.size() - 1) > kMostFusedBytes))
-      return std::nullopt;
+    const bool has_few = norm.rows <= kMostFusedRows * communicator.most_blocks(Family::kPackets);
+    const bool is_faster = communicator.size() == 2
+                               ? has_few || bytes / norm.rows >= kLongRowBytes
+                               : has_few && bytes * (communicator.size() - 1) <= kMostFusedBytes;
+    if (!is_faster) return std::nullopt;
     algorithm = Algorithm::kOneShot;
   }
   if (!communicator.spread_rows(algorithm, norm.rows, bytes / norm.rows)) return std::nullopt;

@@ -18,33 +18,25 @@ VERBENA_DEVICE Rounding choose_rounding(uint64_t seed) {
   }
 }
 
-// All-reduces alone, of sums. Each runs as a way of run_call(). Code for one type is a seventh faster than
-// code for either.
-template <typename Way>
-struct OfKnownType {
+// All-reduces alone, of sums. Each runs as a way of run_call().
+template <typename Terms, typename Sums, typename Rounding>
+struct ByCodedTwoShots {
   template <typename Reduce>
   VERBENA_DEVICE static SymmStatus all_reduce(const Launch& launch, const Call& call, const Reduce& reduce) {
-    if (reduce.type == DataType::kFloat16) return Way::template run<DataType::kFloat16>(launch, call);
-    return Way::template run<DataType::kBfloat16>(launch, call);
-  }
-};
-template <typename Terms, typename Sums, typename Rounding>
-struct ByCodedTwoShots : OfKnownType<ByCodedTwoShots<Terms, Sums, Rounding>> {
-  template <DataType kType>
-  VERBENA_DEVICE static SymmStatus run(const Launch& launch, const Call& call) {
     TwoShot<> calls(launch.workspace, block_index(), blocks_per_grid(), start_of(launch));
     (void)all_reduce_coded_twice<Terms, Sums>(launch.workspace.context, calls, call.input, call.output,
-                                              call.length_bytes, kType, choose_rounding<Rounding>(call.seed));
+                                              call.length_bytes, reduce.type,
+                                              choose_rounding<Rounding>(call.seed));
     return calls.finish();
   }
 };
 template <typename Codec, typename Rounding>
-struct ByCodedOneShot : OfKnownType<ByCodedOneShot<Codec, Rounding>> {
-  template <DataType kType>
-  VERBENA_DEVICE static SymmStatus run(const Launch& launch, const Call& call) {
+struct ByCodedOneShot {
+  template <typename Reduce>
+  VERBENA_DEVICE static SymmStatus all_reduce(const Launch& launch, const Call& call, const Reduce& reduce) {
     OneShot<> calls(launch.workspace, block_index(), blocks_per_grid(), start_of(launch));
     (void)all_reduce_coded<Codec>(launch.workspace.context, calls, call.input, call.output, call.length_bytes,
-                                  kType, choose_rounding<Rounding>(call.seed));
+                                  reduce.type, choose_rounding<Rounding>(call.seed));
     return calls.finish();
   }
 };

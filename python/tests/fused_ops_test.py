@@ -62,9 +62,10 @@ def _code(rank):
             coded, plain = ops.all_reduce_coded(part, "int4"), ops.all_reduce(part)
             _synchronize()
             assert torch.equal(coded, plain)
-        large = torch.empty(1 << 21, dtype=torch.bfloat16)
+        large = torch.empty(1 << 20, dtype=torch.bfloat16)
         assert ops.choose_coded(large, "int6").algorithm.name == "INT6"
-        assert ops.choose_coded(large, "int8").algorithm.name == "TWO_SHOT", "worth it from twice that on"
+        for codec in ("int8", "fp8_int8"):
+            assert ops.choose_coded(large, codec).algorithm.name == "TWO_SHOT", "worth it from twice that on"
         with pytest.raises(ValueError, match="int5"):
             ops.all_reduce_coded(parts[rank], "int5")
         with pytest.raises(verbena.VerbenaError, match="sums float16 or bfloat16"):

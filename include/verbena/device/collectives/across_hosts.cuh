@@ -322,7 +322,7 @@ class AcrossHosts {
         VERBENA_UNROLL
         for (uint32_t i = 0; i < kUnitNumbers; ++i) numbers.of[row][i] = detail::from_bits(host.words[i]);
       }
-      const uint32_t left = (length - tile * kTileBytes) / sizeof(Bfloat16);
+      const uint32_t left = (length - tile * kTileBytes) / static_cast<uint32_t>(sizeof(Bfloat16));
       if (left < kTileNumbers) detail::fill_tile(numbers, left);
       CodedTiles<Codec>(own, tiles)
           .store(tile, Codec::encode(numbers, rounding.in_tile(sender << 16 | tile)));

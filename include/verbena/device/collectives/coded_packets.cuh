@@ -77,12 +77,11 @@ class CodedPackets {
           Packet::mask(load<Order::kWeak, Scope::kThreads>(reinterpret_cast<Vector16*>(memory + offset)));
     });
     sync_warp();
-    bool are_plain = true;
-    for_packets([&](uint32_t i, uint32_t) { are_plain = are_plain & Packet::is_plain(stored.packets[i]); });
+    const bool is_plain = are_plain(stored);
     for (uint32_t slot = 0; slot < slots; ++slot) {
       char* const there = find(slot);
       char* const first = there + tile * kTileBytes;
-      if (are_plain) {
+      if (is_plain) {
         for_packets(
             [&](uint32_t i, uint32_t offset) { Packet::send_plain(first + offset, stored.packets[i]); });
       } else {
@@ -101,11 +100,6 @@ class CodedPackets {
   // What was polled of `member`, when it has come. False, for all lanes: it has not.
   VERBENA_DEVICE bool receive(char* slot, uint32_t tile, uint64_t epoch, int32_t member, Polled& polled,
                               Patience& patience, Coded& coded) const {
-    const auto are_plain = [&] {
-      bool all = true;
-      for_packets([&](uint32_t i, uint32_t) { all = all & Packet::is_plain(polled.packets[i]); });
-      return all;
-    };
     const auto have_come = [&] {
       bool all = true;
       for_packets([&](uint32_t i, uint32_t offset) {
@@ -114,8 +108,8 @@ class CodedPackets {
       return all;
     };
     // All lanes leave the wait together, as they meet behind it anyway.
-    for (uint32_t spins = 1; ballot(kFullWarp, !are_plain()) != 0 && ballot(kFullWarp, !have_come()) != 0;
-         ++spins) {
+    for (uint32_t spins = 1;
+         ballot(kFullWarp, !are_plain(polled)) != 0 && ballot(kFullWarp, !have_come()) != 0; ++spins) {
       poll(slot, tile, polled);
       if (spins % kDefaultSpinsPerCheck != 0) continue;
       if (ballot(kFullWarp, patience.check(member) != WaitResult::kReached) != 0) return false;
@@ -143,6 +137,12 @@ class CodedPackets {
       const uint32_t offset = (i * kWarpLanes + lane()) * Packet::kBytes;
       if (offset < kTileBytes) body(i, offset);
     }
+  }
+
+  VERBENA_DEVICE static bool are_plain(const Polled& polled) {
+    bool all = true;
+    for_packets([&](uint32_t i, uint32_t) { all = all & Packet::is_plain(polled.packets[i]); });
+    return all;
   }
 
   VERBENA_DEVICE char* find_note(char* slot, uint32_t tile, uint32_t offset) const {

@@ -45,17 +45,15 @@ class TwoShot {
                                                            const Group& group = {}) {
     if (status_ == SymmStatus::kDone && !exchange_.is_size(kRanks)) status_ = SymmStatus::kInvalid;
     if (status_ != SymmStatus::kDone) return status_;
-    const auto size = static_cast<uint64_t>(context_.team_size);
-    const Part part = find_part(length_bytes, block_, blocks_);
-    const uint64_t room = exchange_.capacity_bytes() * size;
-    const uint64_t most =
-        detail::even_rounds(part.length_bytes, room < kMostBytes ? room : kMostBytes, size * kVectorBytes);
+    const auto size = static_cast<uint32_t>(context_.team_size);
+    const uint64_t share_bytes = find_part_bytes(length_bytes, size);
+    const Part part = find_part(share_bytes, block_, blocks_);
+    const uint64_t most = find_round_bytes(part);
     for (uint64_t at = 0; at < part.length_bytes; at += most) {
       if (!has_begun_) start_();
       if (!begin_messages(group)) return status_;
-      const auto length = static_cast<uint32_t>(detail::cut_round(part, at, most));
-      const uint64_t offset = part.begin + at;
-      status_ = reduce_message<kRanks>(input + offset, output + offset, length, reduce, group);
+      const Round round{length_bytes, share_bytes, part.begin + at, detail::cut_round(part, at, most)};
+      status_ = reduce_message<kRanks>(input, output, round, reduce, group);
       if (status_ != SymmStatus::kDone) return status_;
     }
     return SymmStatus::kDone;
@@ -80,8 +78,7 @@ class TwoShot {
     for (uint32_t k = 0; k < peers.kCount; ++k)
       shares.of_peer[k] = keep(static_cast<uint32_t>(peers.member[k]) * share_bytes + part.begin);
     if (!has_begun_) start_();
-    const uint64_t most =
-        detail::even_rounds(part.length_bytes, exchange_.capacity_bytes(), group.size() * kVectorBytes);
+    const uint64_t most = find_round_bytes(part);
     for (uint64_t at = 0; at < part.length_bytes && status_ == SymmStatus::kDone; at += most) {
       const auto count = static_cast<uint32_t>(detail::cut_round(part, at, most) / kVectorBytes);
       status_ = reduce_vectors<kRanks>(input + at, output + at, count, shares, peers, reduce, group);
@@ -91,7 +88,7 @@ class TwoShot {
 
   // The block's part of so many units of which each rank sums as many: `body(exchange, first, count)` sends
   // and takes terms, and then sums, of up to `most` units, packet by packet, in two calls that are under way
-  // together. `at_once`: units that the group does at a time.
+  // together. `at_once`, the same on all ranks: units that the largest group does at a time.
   template <typename Group, typename Body>
   [[nodiscard]] VERBENA_DEVICE SymmStatus for_rounds(uint64_t units, uint64_t most, uint64_t at_once,
                                                      const Group& group, const Body& body) {
@@ -117,7 +114,6 @@ class TwoShot {
 
  private:
   using Data = Packet::Data;
-  static constexpr uint64_t kMostBytes = uint64_t{1} << 31;  // of a message: offsets have 32 bits
   static constexpr uint32_t kSums = 1;  // the call in which sums travel, behind that of the terms
 
   // Where they begin, in bytes.
@@ -228,29 +224,46 @@ class TwoShot {
     return status_ == SymmStatus::kDone;
   }
 
+  // What a block does of every rank's share in two calls that are under way together.
+  struct Round {
+    uint64_t length_bytes, share_bytes;  // of the tensor
+    uint64_t begin, most_bytes;          // of each share
+
+    VERBENA_DEVICE uint64_t offset(int32_t member) const {
+      return static_cast<uint32_t>(member) * share_bytes + begin;
+    }
+    // Less than the others', or nothing, of a rank at the tensor's end.
+    VERBENA_DEVICE uint32_t length(int32_t member) const {
+      const uint64_t from = offset(member);
+      if (from >= length_bytes) return 0;
+      return static_cast<uint32_t>(length_bytes - from < most_bytes ? length_bytes - from : most_bytes);
+    }
+  };
+  // The ranks choose between the two kernels by the addresses of their own tensors, so both have one layout:
+  // shares of the tensor, each in parts of the blocks, each part in rounds that depend on lengths alone.
+  VERBENA_DEVICE uint64_t find_round_bytes(const Part& part) const {
+    constexpr uint64_t kUnitBytes = 512 * kVectorBytes;  // a vector of each thread of the largest block
+    return detail::even_rounds(part.length_bytes, exchange_.capacity_bytes(), kUnitBytes);
+  }
+
   // A thread has the same packets of each rank's share: enough threads have one each. It sends all terms,
-  // then all sums: nobody waits before everything that can be is on its way.
+  // then all sums: nobody waits before everything that can be is on its way. Who has an empty share sends a
+  // packet without data.
   template <int kRanks, typename Reduce, typename Group>
-  VERBENA_DEVICE SymmStatus reduce_message(const char* input, char* output, uint32_t length_bytes,
+  VERBENA_DEVICE SymmStatus reduce_message(const char* input, char* output, const Round& round,
                                            const Reduce& reduce, const Group& group) {
     const int32_t size = kRanks == 0 ? context_.team_size : kRanks, me = context_.team_rank;
-    // Shares are of whole packets: all but the last that are not empty are equally long, and who has an empty
-    // one sends a packet without data.
-    const uint32_t packets = Packet::count(length_bytes);
-    const uint32_t share = (packets + static_cast<uint32_t>(size) - 1) / static_cast<uint32_t>(size);
-    const auto first_of = [&](int32_t member) { return share * static_cast<uint32_t>(member); };
-    const auto count_of = [&](int32_t member) {
-      const uint32_t first = first_of(member);
-      return first >= packets ? 1u : packets - first < share ? packets - first : share;
+    const auto count_of = [&](int32_t member) { return Packet::count(round.length(member)); };
+    const auto share_of = [&](auto* tensor, int32_t member) {
+      auto* const begin = const_cast<char*>(tensor) + round.offset(member);
+      return MessageBytes(begin, round.length(member));
     };
-    const uint32_t mine = count_of(me);
-    const MessageBytes from(input, length_bytes);
-    const MessageBytes to(output, length_bytes);
-    for (uint32_t index = group.rank(); index < share; index += group.size()) {
+    const uint32_t longest = count_of(0);
+    for (uint32_t index = group.rank(); index < longest; index += group.size()) {
       VERBENA_UNROLL
       for (int32_t turn = 1; turn < size; ++turn) {
         const int32_t peer = me + turn < size ? me + turn : me + turn - size;
-        if (index < count_of(peer)) exchange_.send_packet(peer, index, from.load(first_of(peer) + index));
+        if (index < count_of(peer)) exchange_.send_packet(peer, index, share_of(input, peer).load(index));
       }
     }
     Patience patience(context_);
@@ -263,20 +276,21 @@ class TwoShot {
         VERBENA_UNROLL
         for (int32_t k = 0; k < sums.kMost; ++k) {
           const int32_t member = sums.first + k;
-          if (k < sums.count && has(i, member)) to.store(first_of(member) + index[i], sums.data[k]);
+          if (k < sums.count && has(i, member)) share_of(output, member).store(index[i], sums.data[k]);
         }
       };
       const Data none[kCount] = {};
       return exchange_.template receive_several<kRanks>(index, has, patience, none, kSums, take);
     };
+    const MessageBytes from = share_of(input, me), to = share_of(output, me);
     const bool have_come =
         exchange_.template reduce_packets<kRanks>(
-            mine, group, patience, reduce, [&](uint32_t index) { return from.load(first_of(me) + index); },
+            count_of(me), group, patience, reduce, [&](uint32_t index) { return from.load(index); },
             [&](uint32_t index, const Data& sum) {
               exchange_.template send_packet_to_all<kRanks>(index, sum, kSums);
-              to.store(first_of(me) + index, sum);
+              to.store(index, sum);
             }) &&
-        Exchange::for_several(share, group, receive_sums);
+        Exchange::for_several(longest, group, receive_sums);
     return exchange_.conclude(group, have_come, patience);
   }
 

@@ -241,7 +241,7 @@ template <typename Terms, typename Sums = Terms, typename Rounding = RoundToNear
   const uint64_t tiles = (length_bytes + kTileBytes - 1) / kTileBytes;
   const auto size = static_cast<uint64_t>(context.team_size);
   const auto share_tiles = static_cast<uint32_t>((tiles + size - 1) / size);
-  return calls.for_rounds(share_tiles, most_tiles, group.size() / kWarpLanes, group,
+  return calls.for_rounds(share_tiles, most_tiles, kMostCodedWarps, group,
                           [&](const Exchange& exchange, uint64_t first, uint64_t count) {
                             const typename Shares::Tensor tensor = {input,
                                                                     output,

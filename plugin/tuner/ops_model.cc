@@ -10,13 +10,19 @@
 namespace verbena::tuner {
 namespace {
 
+struct Estimate {
+  uint32_t blocks = 0;
+  double microseconds = 0;
+};
+
 // Between two points both time and blocks grow evenly; before the first they are the first's, behind the last
 // the time goes on as between the last two.
-OpsWay estimate(const OpsMeasurement& measured, uint64_t bytes) {
-  OpsWay way{measured.algorithm, 0, measured.threads, measured.chunk_bytes, 0};
+Estimate estimate(const OpsMeasurement& measured, uint64_t bytes) {
+  Estimate way;
   const std::vector<OpsPoint>& points = measured.points;
   const auto above =
-      std::find_if(points.begin(), points.end(), [&](const OpsPoint& point) { return point.bytes >= bytes; });
+      std::lower_bound(points.begin(), points.end(), bytes,
+                       [](const OpsPoint& point, uint64_t size) { return point.bytes < size; });
   if (above == points.begin() || points.size() == 1) {
     const OpsPoint& only = above == points.end() ? points.back() : points.front();
     way.blocks = only.blocks;
@@ -28,8 +34,8 @@ OpsWay estimate(const OpsMeasurement& measured, uint64_t bytes) {
   const auto to = above == points.end() ? points.end() - 1 : above;
   const OpsPoint &low = *(to - 1), &high = *to;
   const double share = static_cast<double>(bytes - low.bytes) / static_cast<double>(high.bytes - low.bytes);
-  way.microseconds =
-      std::max(low.microseconds + share * (high.microseconds - low.microseconds), low.microseconds / 2);
+  way.microseconds = low.microseconds + share * (high.microseconds - low.microseconds);
+  if (bytes > high.bytes) way.microseconds = std::max(way.microseconds, low.microseconds / 2);
   const double blocks = low.blocks + std::min(share, 1.0) * (static_cast<double>(high.blocks) - low.blocks);
   way.blocks = std::max(1U, static_cast<uint32_t>(std::ceil(blocks)));
   return way;
@@ -39,6 +45,34 @@ bool is_for(const OpsMeasurement& measured, std::string_view operation, uint32_t
             std::string_view gpu) {
   return measured.operation == operation && measured.ranks == ranks && measured.gpu == gpu &&
          !measured.points.empty();
+}
+
+// The sizes for which a way of those is tried. One that was left at smaller sizes, as it was slow there, is
+// not brought back by an estimate; one that begins at larger sizes is not tried before.
+struct Reach {
+  uint64_t first_bytes, last_bytes;
+};
+std::vector<Reach> find_reaches(const std::vector<const OpsMeasurement*>& ways) {
+  uint64_t first = UINT64_MAX, last = 0;
+  for (const OpsMeasurement* const way : ways) {
+    first = std::min(first, way->points.front().bytes);
+    last = std::max(last, way->points.back().bytes);
+  }
+  std::vector<Reach> reaches;
+  reaches.reserve(ways.size());
+  for (const OpsMeasurement* const way : ways) {
+    const uint64_t begin = way->points.front().bytes, end = way->points.back().bytes;
+    reaches.push_back({begin == first ? 0 : begin, end == last ? UINT64_MAX : end});
+  }
+  return reaches;
+}
+std::vector<const OpsMeasurement*> list_measured(const std::vector<OpsMeasurement>& measurements,
+                                                 std::string_view operation, uint32_t ranks,
+                                                 std::string_view gpu) {
+  std::vector<const OpsMeasurement*> ways;
+  for (const OpsMeasurement& measured : measurements)
+    if (is_for(measured, operation, ranks, gpu)) ways.push_back(&measured);
+  return ways;
 }
 
 std::string describe(const OpsWay& way) {
@@ -74,26 +108,72 @@ std::optional<uint64_t> parse_bytes(std::string_view text) {
 
 std::vector<OpsWay> list_ways(const std::vector<OpsMeasurement>& measurements, std::string_view operation,
                               uint32_t ranks, std::string_view gpu, uint64_t bytes) {
+  const std::vector<const OpsMeasurement*> measured = list_measured(measurements, operation, ranks, gpu);
+  const std::vector<Reach> reaches = find_reaches(measured);
   std::vector<OpsWay> ways;
-  for (const OpsMeasurement& measured : measurements) {
-    if (!is_for(measured, operation, ranks, gpu)) continue;
-    // A way that was left at smaller sizes, as it was slow there, is not brought back by an estimate; one
-    // that begins at larger sizes is not tried before.
-    const uint64_t first = measured.points.front().bytes, last = measured.points.back().bytes;
-    const bool is_last_of_all =
-        std::none_of(measurements.begin(), measurements.end(), [&](const OpsMeasurement& other) {
-          return is_for(other, operation, ranks, gpu) && other.points.back().bytes > last;
-        });
-    const bool is_first_of_all =
-        std::none_of(measurements.begin(), measurements.end(), [&](const OpsMeasurement& other) {
-          return is_for(other, operation, ranks, gpu) && other.points.front().bytes < first;
-        });
-    if ((bytes < first && !is_first_of_all) || (bytes > last && !is_last_of_all)) continue;
-    ways.push_back(estimate(measured, bytes));
+  for (size_t i = 0; i < measured.size(); ++i) {
+    if (bytes < reaches[i].first_bytes || bytes > reaches[i].last_bytes) continue;
+    const Estimate expected = estimate(*measured[i], bytes);
+    ways.push_back({measured[i]->algorithm, expected.blocks, measured[i]->threads, measured[i]->chunk_bytes,
+                    expected.microseconds});
   }
   std::stable_sort(ways.begin(), ways.end(),
                    [](const OpsWay& a, const OpsWay& b) { return a.microseconds < b.microseconds; });
   return ways;
+}
+
+OpsTable::OpsTable(const std::vector<OpsMeasurement>& measurements, std::string_view operation,
+                   uint32_t ranks, std::string_view gpu, const Accept& accept) {
+  const std::vector<const OpsMeasurement*> measured = list_measured(measurements, operation, ranks, gpu);
+  const std::vector<Reach> reaches = find_reaches(measured);
+  std::set<uint64_t> ends = {UINT64_MAX};
+  for (size_t i = 0; i < measured.size(); ++i) {
+    const auto number = accept(*measured[i]);
+    if (!number) continue;
+    ways_.push_back({*measured[i], *number, reaches[i].first_bytes, reaches[i].last_bytes});
+    for (const OpsPoint& point : measured[i]->points) ends.insert(point.bytes);
+    if (reaches[i].first_bytes > 0) ends.insert(reaches[i].first_bytes - 1);
+  }
+  if (ways_.empty()) return;
+  uint64_t begin = 0;
+  for (const uint64_t end : ends) {
+    Interval interval{end, {}};
+    for (size_t i = 0; i < ways_.size(); ++i)
+      if (ways_[i].first_bytes <= begin && ways_[i].last_bytes >= end)
+        interval.ways.push_back(static_cast<uint16_t>(i));
+    // Behind the last size times grow without an end, and not as a line: all ways stay.
+    if (end != UINT64_MAX) {
+      const auto is_slower = [&](uint16_t one, uint16_t other) {
+        const double at_begin = estimate(ways_[one].measured, begin).microseconds -
+                                estimate(ways_[other].measured, begin).microseconds;
+        const double at_end = estimate(ways_[one].measured, end).microseconds -
+                              estimate(ways_[other].measured, end).microseconds;
+        return at_begin >= 0 && at_end >= 0 && (at_begin > 0 || at_end > 0 || one > other);
+      };
+      const std::vector<uint16_t> all = interval.ways;
+      std::erase_if(interval.ways, [&](uint16_t one) {
+        return std::any_of(all.begin(), all.end(),
+                           [&](uint16_t other) { return other != one && is_slower(one, other); });
+      });
+    }
+    intervals_.push_back(std::move(interval));
+    if (end != UINT64_MAX) begin = end + 1;
+  }
+}
+
+std::optional<OpsTable::Fastest> OpsTable::find_fastest(uint64_t bytes) const {
+  const auto interval =
+      std::lower_bound(intervals_.begin(), intervals_.end(), bytes,
+                       [](const Interval& one, uint64_t size) { return one.end_bytes < size; });
+  if (interval == intervals_.end()) return std::nullopt;
+  std::optional<Fastest> fastest;
+  for (const uint16_t i : interval->ways) {
+    const OpsMeasurement& way = ways_[i].measured;
+    const Estimate expected = estimate(way, bytes);
+    if (!fastest || expected.microseconds < fastest->microseconds)
+      fastest = {ways_[i].number, expected.blocks, way.threads, way.chunk_bytes, expected.microseconds};
+  }
+  return fastest;
 }
 
 std::optional<OpsQuestion> parse_question(std::string_view text, std::string& problem) {

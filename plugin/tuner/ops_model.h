@@ -2,6 +2,8 @@
 // with the same measurements gives the same answer.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -11,21 +13,58 @@
 
 namespace verbena::tuner {
 
+// For tensors in windows, which one rank cannot know of the others': only where a call asks for it, or where
+// the communicator's has_windows promises it.
+inline bool needs_windows(std::string_view algorithm) {
+  return algorithm == "direct" || algorithm == "copy-engines";
+}
+
 // One way of doing a call.
 struct OpsWay {
   std::string algorithm;  // as verbena/ops.h names them: one-shot
   uint32_t blocks = 0, threads = 0, chunk_bytes = 0;
   double microseconds = 0;  // as it is estimated for the size that was asked for
 
-  // For tensors in windows, which one rank cannot know of the others': only where a call asks for it, or
-  // where the communicator's has_windows promises it.
-  bool needs_windows() const { return algorithm == "direct" || algorithm == "copy-engines"; }
+  bool needs_windows() const { return tuner::needs_windows(algorithm); }
 };
 
 // What was measured for this operation, number of ranks and GPU, each with its time between the sizes that
 // were measured; the fastest first. Empty: nothing.
 std::vector<OpsWay> list_ways(const std::vector<OpsMeasurement>& measurements, std::string_view operation,
                               uint32_t ranks, std::string_view gpu, uint64_t bytes);
+
+// The same for calls that ask again and again: the measurements of one operation, sorted out when the table
+// is made. Between two measured sizes each way's time is a line, so a call finds the interval of its size by
+// a binary search and compares the few ways that are the fastest somewhere in it.
+class OpsTable {
+ public:
+  struct Fastest {
+    uint32_t number;  // what `accept` returned
+    uint32_t blocks, threads, chunk_bytes;
+    double microseconds;
+  };
+  // A number for a way that may be chosen; none: it may not.
+  using Accept = std::function<std::optional<uint32_t>(const OpsMeasurement& measured)>;
+
+  OpsTable() = default;
+  OpsTable(const std::vector<OpsMeasurement>& measurements, std::string_view operation, uint32_t ranks,
+           std::string_view gpu, const Accept& accept);
+  // None: nothing was measured. Any thread.
+  std::optional<Fastest> find_fastest(uint64_t bytes) const;
+
+ private:
+  struct Way {
+    OpsMeasurement measured;
+    uint32_t number;
+    uint64_t first_bytes, last_bytes;  // sizes that it is tried for
+  };
+  struct Interval {
+    uint64_t end_bytes;  // the last size in it
+    std::vector<uint16_t> ways;
+  };
+  std::vector<Way> ways_;
+  std::vector<Interval> intervals_;  // ascending
+};
 
 // What is asked for: all_reduce:512k:4, and what was measured for it, in lines for people. `problem` is a
 // clause.

@@ -3,6 +3,10 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
+#include <optional>
+#include <random>
+
 #include "tuner/calibration_file.h"
 
 namespace verbena::tuner {
@@ -65,6 +69,51 @@ TEST(OpsModel, OnlyWhatIsLikeThis) {
   EXPECT_THAT(list_ways(measured, "all_gather", 4, "H200", 1024), IsEmpty());
   EXPECT_THAT(list_ways(measured, "all_reduce", 2, "H200", 1024), IsEmpty());
   EXPECT_THAT(list_ways(measured, "all_reduce", 4, "H100", 1024), IsEmpty());
+}
+
+// Measurements drawn by chance, of any shape: times that fall, ways that begin late or end early, single
+// points.
+TEST(OpsTable, FindsWhatTheListHasFirst) {
+  std::mt19937 random(7);
+  const auto draw = [&](uint32_t first, uint32_t last) {
+    return std::uniform_int_distribution<uint32_t>(first, last)(random);
+  };
+  for (int round = 0; round < 300; ++round) {
+    std::vector<OpsMeasurement> measured;
+    const uint32_t ways = draw(0, 8);
+    for (uint32_t way = 0; way < ways; ++way) {
+      std::vector<OpsPoint> points;
+      uint64_t bytes = draw(1, 4096);
+      for (uint32_t i = draw(1, 6); i > 0; --i, bytes += draw(1, 1 << 20))
+        points.push_back({bytes, draw(1, 128), 0.25 * draw(1, 400)});
+      measured.push_back(make(draw(0, 3) == 0 ? "direct" : "one-shot", 32 * (way + 1), points));
+      if (draw(0, 5) == 0) measured.back().gpu = "H100";
+    }
+    const auto accept = [](const OpsMeasurement& one) {
+      return needs_windows(one.algorithm) ? std::nullopt : std::optional(one.threads / 32);
+    };
+    const OpsTable table(measured, "all_reduce", 4, "H200", accept);
+    std::vector<uint64_t> sizes = {0, 1, UINT64_MAX};
+    for (const OpsMeasurement& one : measured)
+      for (const OpsPoint& point : one.points)
+        sizes.insert(sizes.end(), {point.bytes - 1, point.bytes, point.bytes + 1});
+    for (int i = 0; i < 50; ++i) sizes.push_back(draw(0, 8 << 20));
+    for (const uint64_t bytes : sizes) {
+      const auto found = table.find_fastest(bytes);
+      std::vector<OpsWay> listed = list_ways(measured, "all_reduce", 4, "H200", bytes);
+      std::erase_if(listed, [](const OpsWay& way) { return way.needs_windows(); });
+      ASSERT_EQ(found.has_value(), !listed.empty()) << "round " << round << ", " << bytes << " bytes";
+      if (!found) continue;
+      EXPECT_NEAR(found->microseconds, listed.front().microseconds, 1e-9)
+          << "round " << round << ", " << bytes;
+      const auto same = std::find_if(listed.begin(), listed.end(), [&](const OpsWay& way) {
+        return way.threads == found->threads && way.blocks == found->blocks;
+      });
+      ASSERT_NE(same, listed.end());
+      EXPECT_EQ(found->number, found->threads / 32);
+      EXPECT_NEAR(same->microseconds, found->microseconds, 1e-9);
+    }
+  }
 }
 
 TEST(OpsModel, ExplainsItsChoice) {

@@ -84,21 +84,21 @@ Outcome create(verbena_context** out, const Join& join, const verbena_heap* heap
   return {};
 }
 
-Outcome describe_late_waits(const symm::Context& context, std::string& text) {
-  const auto late = context.find_late_waits();
-  if (!late) return late.error();
-  if (late->empty()) return {};
-  text = *late +
+Outcome describe_failures(const symm::Context& context, std::string& text) {
+  const auto failures = context.find_failures();
+  if (!failures) return failures.error();
+  if (failures->status == Status::kOk) return {};
+  text = failures->text +
          " (VERBENA_SYMM_TIMEOUT_MS): when the cause is gone, verbena_team_reset() makes a team good, "
          "verbena_workspace_reset() a workspace";
-  return base::Error{Status::kTimeout, 0};
+  return base::Error{failures->status, 0};
 }
 
 Outcome describe_end(const symm::Context& context, std::string& text) {
   text = context.error();
   switch (context.state()) {
     case SymmAbort::kNone:
-      return describe_late_waits(context, text);
+      return describe_failures(context, text);
     case SymmAbort::kNetworkFailed:
       return base::Error{Status::kRemote, 0};
     case SymmAbort::kByUser:

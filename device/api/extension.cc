@@ -12,13 +12,22 @@ verbena_result verbena_fail(verbena_result result, const char* text) {
   return static_cast<verbena_result>(base::fail(static_cast<base::Status>(result), "%s", text).status);
 }
 
+verbena_result verbena_context_gather(verbena_context* context, const void* mine, void* all,
+                                      size_t bytes_each) {
+  return api::guard([&]() -> base::Outcome {
+    const size_t ranks = context->context->count_ranks();
+    return context->context->gather({static_cast<const std::byte*>(mine), bytes_each},
+                                    {static_cast<std::byte*>(all), ranks * bytes_each});
+  });
+}
+
 verbena_result verbena_get_ops_settings(verbena_ops_settings* settings) {
   return api::guard([&]() -> base::Outcome {
     if (auto loaded = api::load_settings(); !loaded) return loaded;
     const base::Parameters& parameters = base::parameters();
     const bool is_file = parameters.tuning_file != "none" && parameters.tuning_file != "auto";
     *settings = {is_file ? parameters.tuning_file.c_str() : "",
-                 static_cast<uint32_t>(parameters.ops_algorithm)};
+                 static_cast<uint32_t>(parameters.ops_algorithm), parameters.ops_check ? 1U : 0U};
     return {};
   });
 }

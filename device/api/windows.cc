@@ -163,11 +163,12 @@ verbena_result verbena_workspace_free(verbena_workspace* workspace) {
 verbena_result verbena_workspace_get_error(verbena_workspace* workspace, char* text, size_t length) {
   return guard([&]() -> Outcome {
     const symm::Workspace& asked = *workspace->workspace;
-    const auto late = asked.team == nullptr ? base::Result<std::string>(std::string())
-                                            : asked.context->find_late_wait(*asked.team);
-    if (!late) return late.error();
-    api::copy_text(*late, text, length);
-    return late->empty() ? Outcome() : Outcome(base::Error{Status::kTimeout, 0});
+    const auto failure = asked.team == nullptr ? base::Result<symm::TeamFailure>(symm::TeamFailure{})
+                                               : asked.context->find_failure(*asked.team);
+    if (!failure) return failure.error();
+    api::copy_text(failure->text, text, length);
+    if (failure->status == Status::kOk) return {};
+    return base::Error{failure->status, 0};
   });
 }
 

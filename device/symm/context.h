@@ -115,6 +115,8 @@ class Context {
 
   // Collective, on the host.
   base::Outcome barrier();
+  // Collective: `all` has room for what each rank has at `mine`, rank 0's first.
+  base::Outcome gather(std::span<const std::byte> mine, std::span<std::byte> all);
   // Collective: an error on all ranks if one has `mine`.
   base::Outcome agree(const base::Outcome& mine);
   // Collective: an error on all ranks if their numbers of `what` differ.
@@ -127,10 +129,9 @@ class Context {
   SymmAbort state() const { return abort_->value(); }
   // Why the context has failed; empty: it has not.
   std::string error() const;
-  // The first wait in a kernel of any member that ended by time; empty: none has. Of one team, or of each
-  // team and workspace.
-  base::Result<std::string> find_late_wait(const Team& team) const;
-  base::Result<std::string> find_late_waits() const;
+  // Of one team, or of each team and workspace, with the first one's status.
+  base::Result<TeamFailure> find_failure(const Team& team) const;
+  base::Result<TeamFailure> find_failures() const;
 
  private:
   struct WindowProposal;

@@ -86,6 +86,11 @@ Outcome Context::barrier() {
   return bootstrap_.barrier();
 }
 
+Outcome Context::gather(std::span<const std::byte> mine, std::span<std::byte> all) {
+  const std::lock_guard call(calls_mutex_);
+  return bootstrap_.all_gather(mine, all);
+}
+
 Outcome Context::agree(const Outcome& mine) {
   const std::lock_guard call(calls_mutex_);
   return bootstrap_.all_agree(mine, base::last_failure());
@@ -383,27 +388,30 @@ Outcome Context::reset_team(Team* team) {
   return bootstrap_.all_agree(state, base::last_failure());
 }
 
-base::Result<std::string> Context::find_late_wait(const Team& team) const {
+base::Result<TeamFailure> Context::find_failure(const Team& team) const {
   const auto failure = heap_->read_word(team.context().failure);
   if (!failure) return failure.error();
-  return *failure == 0 ? std::string() : team.describe_failure(*failure);
+  if (*failure == 0) return TeamFailure{};
+  return TeamFailure{is_refused_call(*failure) ? Status::kInvalidArgument : Status::kTimeout,
+                     team.describe_failure(*failure)};
 }
 
-base::Result<std::string> Context::find_late_waits() const {
+base::Result<TeamFailure> Context::find_failures() const {
   const std::lock_guard lock(teams_mutex_);
   std::vector<const Team*> all;
   all.reserve(teams_.size() + workspaces_.size());
   for (const auto& team : teams_) all.push_back(team.get());
   for (const auto& workspace : workspaces_)
     if (workspace->team != nullptr) all.push_back(workspace->team.get());
-  std::string text;
+  TeamFailure failures;
   for (const Team* team : all) {
-    const auto late = find_late_wait(*team);
-    if (!late) return late.error();
-    if (!text.empty() && !late->empty()) text += "; ";
-    text += *late;
+    const auto one = find_failure(*team);
+    if (!one) return one.error();
+    if (one->status == Status::kOk) continue;
+    if (failures.status == Status::kOk) failures.status = one->status;
+    failures.text += (failures.text.empty() ? "" : "; ") + one->text;
   }
-  return text;
+  return failures;
 }
 
 void Context::free_team(const Team& team) {

@@ -85,9 +85,14 @@ std::string Team::describe_failure(uint64_t failure) const {
     const auto member = static_cast<uint32_t>(failure >> shift) & kSymmNobody;
     return member < ranks().size() ? "rank " + std::to_string(ranks()[member]) : std::string("a peer");
   };
-  std::string text = parts_.name + " of " + std::to_string(ranks().size()) +
-                     " ranks: " + name(kSymmFailureRank) + " has waited in vain ";
   const std::string peer = name(kSymmFailurePeer);
+  std::string text = parts_.name + " of " + std::to_string(ranks().size()) + " ranks: ";
+  if (is_refused_call(failure)) {
+    return text + peer +
+           " made a call that cannot be carried out: counts or offsets in the GPU's memory lie outside the "
+           "tensors, or differ from those of its peers";
+  }
+  text += name(kSymmFailureRank) + " has waited in vain ";
   switch (static_cast<SymmWait>(failure & 0xff)) {
     case SymmWait::kBarrier:
       return text + "for " + peer + " in barrier " + std::to_string(number);
@@ -103,6 +108,8 @@ std::string Team::describe_failure(uint64_t failure) const {
       return text + "for a word of a window";
     case SymmWait::kPacket:
       return text + "for a packet of " + peer + " in block " + std::to_string(number);
+    case SymmWait::kCall:
+      break;
   }
   return text;
 }

@@ -19,6 +19,18 @@ namespace verbena::symm {
 // Bytes of a team's words in the heap, for a world of so many ranks.
 uint64_t measure_team_words(uint32_t count_ranks);
 
+// Whether SymmContext::failure tells of a call that could not be carried out, and not of a wait.
+constexpr bool is_refused_call(uint64_t failure) {
+  return static_cast<SymmWait>(failure & 0xff) == SymmWait::kCall;
+}
+
+// The first wait in a kernel of any member that ended by time (kTimeout), or the first call of a member that
+// could not be carried out (kInvalidArgument), in words; kOk: there is neither.
+struct TeamFailure {
+  base::Status status = base::Status::kOk;
+  std::string text;
+};
+
 // What one team has and no other.
 struct TeamParts {
   std::string name;

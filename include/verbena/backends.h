@@ -47,11 +47,16 @@ VERBENA_API verbena_result verbena_nvshmem_prepare_module(void* module);
 
 /* Returns `result`, of which the thread's verbena_last_error() is `text` from now on. */
 VERBENA_API verbena_result verbena_fail(verbena_result result, const char* text);
-/* What VERBENA_TUNING_FILE ("none" and "auto" are no file) and VERBENA_OPS_ALGORITHM (verbena_ops_algorithm)
- * say. The text stays as long as the process. */
+/* Collective over the context: copies the `bytes_each` at `mine` to every rank's `all`, rank 0's first. The
+ * caller owns both; all ranks give the same length. VERBENA_REMOTE_ERROR if a rank has failed. */
+VERBENA_API verbena_result verbena_context_gather(verbena_context* context, const void* mine, void* all,
+                                                  size_t bytes_each);
+/* What VERBENA_TUNING_FILE ("none" and "auto" are no file), VERBENA_OPS_ALGORITHM (verbena_ops_algorithm)
+ * and VERBENA_OPS_CHECK say. The text stays as long as the process. */
 typedef struct {
   const char* tuning_file;
   uint32_t algorithm;
+  uint32_t checks_calls; /* 1: calls of all ranks are compared */
 } verbena_ops_settings;
 VERBENA_API verbena_result verbena_get_ops_settings(verbena_ops_settings* settings);
 /* 0: VERBENA_SYMM_PATH is rdma, which takes them away between all ranks. */

@@ -54,9 +54,10 @@ enum class SymmAbort : uint32_t {
   kRefused = 3,
 };
 
-// What SymmContext::failure says of the first wait of a team that ended by time, at whatever member: the kind
-// in bits 0 to 7, the number of its barrier or signal from bit 8, the member that it waited for from bit 24,
-// the member that waited from bit 44. 0: none has.
+// What SymmContext::failure says of the first wait of a team that ended by time, or of the first call that
+// could not be carried out, at whatever member: the kind in bits 0 to 7, the number of its barrier or signal
+// from bit 8, the member that it waited for, or whose call it was, from bit 24, the member that waited from
+// bit 44. 0: none has.
 enum class SymmWait : uint8_t {
   kBarrier = 1,     // of the whole team
   kLsaBarrier = 2,  // of the ranks in reach
@@ -65,6 +66,7 @@ enum class SymmWait : uint8_t {
   kCompletion = 5,  // symm_quiet, symm_flush, or a barrier's first half
   kPacket = 6,      // for a packet of low_latency.cuh; the number is the block's
   kWord = 7,        // for a word of a window
+  kCall = 8,        // none: the member's call has arguments that cannot be, or that its peers do not have
 };
 inline constexpr uint32_t kSymmFailureNumber = 8, kSymmFailurePeer = 24, kSymmFailureRank = 44;  // bits
 inline constexpr uint32_t kSymmFailureNumberBits = 16, kSymmFailureRankBits = 20;

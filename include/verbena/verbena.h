@@ -229,7 +229,8 @@ VERBENA_API verbena_result verbena_workspace_reset(verbena_workspace* workspace)
  * for. Freed with its context otherwise. */
 VERBENA_API verbena_result verbena_workspace_free(verbena_workspace* workspace);
 /* VERBENA_TIMEOUT and the text, as verbena_context_get_error(), if a wait of this workspace has ended by time
- * on any member; what other teams and workspaces wait for does not count. VERBENA_SUCCESS of no member. */
+ * on any member, VERBENA_INVALID_ARGUMENT if a call of a member could not be carried out; what other teams
+ * and workspaces wait for does not count. VERBENA_SUCCESS of no member. */
 VERBENA_API verbena_result verbena_workspace_get_error(verbena_workspace* workspace, char* text,
                                                        size_t length);
 /* Bytes of one slot; 0: there are none, or this rank is no member. */

@@ -162,6 +162,7 @@ enum CUdevice_attribute : int {
   X(cuCtxPushCurrent_v2, (CUcontext context))                                                               \
   X(cuCtxPopCurrent_v2, (CUcontext * context))                                                              \
   X(cuCtxGetDevice, (CUdevice * device))                                                                    \
+  X(cuCtxSynchronize, ())                                                                                   \
   X(cuCtxGetStreamPriorityRange, (int* least, int* greatest))                                               \
   X(cuThreadExchangeStreamCaptureMode, (int* mode))                                                         \
   X(cuPointerGetAttribute, (void* value, int attribute, CUdeviceptr address))                               \

@@ -289,9 +289,9 @@ TEST_P(GpuWindowTest, AWorkspace) {
               reinterpret_cast<uint64_t>(kernel.blocks.slots));
     write(at(kernel.context.failure), static_cast<uint64_t>(SymmWait::kPacket));
     write(at(kernel.blocks.slots), 5);
-    EXPECT_THAT(*context.find_late_waits(), testing::HasSubstr("workspace 1 for team 0"));
+    EXPECT_THAT(context.find_failures()->text, testing::HasSubstr("workspace 1 for team 0"));
     ASSERT_TRUE(context.reset_workspace(**made));
-    EXPECT_EQ(*context.find_late_waits(), "");
+    EXPECT_EQ(context.find_failures()->text, "");
     EXPECT_EQ(read(at(kernel.blocks.slots)), 0U);
     EXPECT_TRUE(context.free_workspace(**made));
   });

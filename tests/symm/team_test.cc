@@ -148,18 +148,16 @@ TEST_P(TeamTest, AResetMakesWordsNew) {
         kernel.arrivals[0] = kernel.rounds[kSymmBarrierRows - 1] = rank + 7;
         *kernel.failure = static_cast<uint64_t>(SymmWait::kBarrier) | uint64_t{9} << kSymmFailureNumber |
                           uint64_t{0} << kSymmFailurePeer | (team->ranks().size() - 1) << kSymmFailureRank;
-        const auto late = context.find_late_waits();
-        ASSERT_TRUE(late);
-        EXPECT_NE(
-            late->find("rank " + std::to_string(team->ranks().back()) + " has waited in vain for rank " +
-                       std::to_string(team->ranks().front()) + " in barrier 9"),
-            std::string::npos)
-            << *late;
+        const auto failure = context.find_failures();
+        ASSERT_TRUE(failure);
+        EXPECT_NE(failure->text.find("rank " + std::to_string(team->ranks().back()) +
+                                     " has waited in vain for rank " + std::to_string(team->ranks().front()) +
+                                     " in barrier 9"),
+                  std::string::npos)
+            << failure->text;
       }
       ASSERT_TRUE(context.reset_team(team));
-      const auto late = context.find_late_waits();
-      ASSERT_TRUE(late);
-      EXPECT_EQ(*late, "");
+      EXPECT_EQ(context.find_failures()->text, "");
       if (team == nullptr) continue;
       const SymmContext& kernel = team->context();
       for (const uint64_t* word = kernel.signals; word <= kernel.failure; ++word) ASSERT_EQ(*word, 0U);

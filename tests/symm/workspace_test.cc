@@ -106,15 +106,16 @@ TEST_P(WorkspaceTest, AResetMakesItNewAndItsFailureIsItsOwn) {
     kernel.blocks.slots[256 * kSymmTurns * 2 * kernel.blocks.slot_bytes - 1] = 1;
     *kernel.context.failure = static_cast<uint64_t>(SymmWait::kPacket) | uint64_t{200} << kSymmFailureNumber |
                               uint64_t{1} << kSymmFailurePeer;
-    const auto late = context.find_late_waits();
-    ASSERT_TRUE(late);
-    EXPECT_THAT(*late,
+    const auto failure = context.find_failures();
+    ASSERT_TRUE(failure);
+    EXPECT_EQ(failure->status, base::Status::kTimeout);
+    EXPECT_THAT(failure->text,
                 testing::HasSubstr("workspace 1 for team 0 of 2 ranks: rank 0 has waited in vain for a "
                                    "packet of rank 1 in block 200"));
-    EXPECT_EQ(*context.find_late_wait(*(*made)->team), *late);
-    EXPECT_EQ(*context.find_late_wait(*(*other)->team), "");
+    EXPECT_EQ(context.find_failure(*(*made)->team)->text, failure->text);
+    EXPECT_EQ(context.find_failure(*(*other)->team)->text, "");
     ASSERT_TRUE(context.reset_workspace(**made));
-    EXPECT_EQ(*context.find_late_waits(), "");
+    EXPECT_EQ(context.find_failures()->text, "");
     const auto* const begin = reinterpret_cast<const char*>((*made)->window->address);
     EXPECT_TRUE(
         std::all_of(begin, begin + (*made)->window->length_bytes, [](char byte) { return byte == 0; }));

@@ -26,8 +26,9 @@
 // data, or waits for what was written over and ends by time.
 //
 // A packet orders nothing but itself: other memory goes by signals and barriers. Every wait ends by the
-// context's limits; when a call did not return kDone the ranks are out of step, and the hosts make the
-// workspace good again (verbena_workspace_reset).
+// context's limits; when a call did not return kDone the ranks are out of step: kernels read the workspace's
+// failure word with the epoch, and send and take nothing more until the hosts have reset the workspace
+// (verbena_workspace_reset).
 #ifndef VERBENA_DEVICE_LOW_LATENCY_CUH
 #define VERBENA_DEVICE_LOW_LATENCY_CUH
 
@@ -100,18 +101,20 @@ class LowLatency {
   // The first call of a kernel, which the kernels before it have ended; or the first `calls`, which are under
   // way together (packet by packet, below).
   template <typename Group = BlockGroup>
-  [[nodiscard]] VERBENA_DEVICE SymmStatus begin(const Group& = {}, uint32_t calls = 1) {
+  [[nodiscard]] VERBENA_DEVICE SymmStatus begin(const Group& group = {}, uint32_t calls = 1) {
     if (const SymmStatus status = check(); status != SymmStatus::kDone) return status;
     load_epoch(calls);
-    return SymmStatus::kDone;
+    return conclude(group, trouble());
   }
-  // What begin() does, in two steps. Only the second one needs the kernels before this one to have ended.
+  // What begin() does, in steps. The second one needs the kernels before this one to have ended. Behind it a
+  // thread whose trouble() is not 0 sends and takes nothing, and goes to conclude() with that.
   [[nodiscard]] VERBENA_DEVICE SymmStatus check() const {
     if (block_ >= blocks_.count || blocks_.slot_bytes == 0) return SymmStatus::kInvalid;
     return context_.has_remote != 0 ? SymmStatus::kUnreachable : SymmStatus::kDone;
   }
   VERBENA_DEVICE void load_epoch(uint32_t calls = 1) {
     epoch_ = load_relaxed<Scope::kGpu>(epoch_word_) + 1;
+    has_failed_ = detail::has_failed(context_);
     calls_ = calls;
     unfenced_calls_ = 0;
   }
@@ -317,6 +320,11 @@ class LowLatency {
 
   // Why a packet has not come: 0 if it has, or a WaitResult, and whose it is above that.
   using Trouble = uint32_t;
+  // What the kernel began with: another value than 0 if a wait of the team had ended by time before. A peer
+  // may fail at any moment, so that threads of a group differ in it until they conclude().
+  VERBENA_DEVICE Trouble trouble() const {
+    return has_failed_ ? static_cast<Trouble>(WaitResult::kTimedOut) : 0;
+  }
 
   // In front of a wait for earlier kernels: then what send_to_members() is told is at hand behind it.
   template <int kRanks>
@@ -659,6 +667,7 @@ class LowLatency {
   uint32_t calls_ = 1;           // under way
   uint32_t unfenced_calls_ = 0;  // ended since the last fence or the begin of the kernel
   uint64_t epoch_ = 0;           // of the first call under way
+  bool has_failed_ = false;
 };
 
 }  // namespace verbena::device

@@ -25,6 +25,12 @@ VERBENA_DEVICE uint64_t pack_failure(const SymmContext& context, const Awaited& 
          static_cast<uint64_t>(context.team_rank) << kSymmFailureRank;
 }
 
+// Whether a wait of the team has ended by time at any member, or a call could not be. Its ranks are out of
+// step then: what lies in slots may be of another call.
+VERBENA_DEVICE bool has_failed(const SymmContext& context) {
+  return context.failure != nullptr && load_relaxed<Scope::kSystem>(context.failure) != 0;
+}
+
 // By each thread whose time is over; the first one's word stays. Members out of reach are told if that needs
 // no wait: they have deadlines of their own.
 template <typename Context>
@@ -56,6 +62,12 @@ VERBENA_DEVICE SymmStatus conclude(const Context& context, const Group& group, W
   note_wait(context, group, awaited.number, awaited.peer, awaited.begun_ns, mine == WaitResult::kTimedOut);
   if (mine == WaitResult::kTimedOut) fail_team(context, awaited);
   return as_status(context, agree(group, mine));
+}
+
+// For what begins a kernel: kTimedOut, for all threads of the group, once the team has failed.
+template <typename Context, typename Group>
+VERBENA_DEVICE SymmStatus begin_in_step(const Context& context, const Group& group) {
+  return group.any(has_failed(context)) ? SymmStatus::kTimedOut : SymmStatus::kDone;
 }
 
 }  // namespace detail

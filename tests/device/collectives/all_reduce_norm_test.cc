@@ -208,8 +208,10 @@ class NormRanks {
     for (uint64_t rank = 0; rank < ranks; ++rank) {
       if (status_[rank] != 0) {
         const Data& output = all[rank].output;
-        if (std::count(output.begin(), output.end(), kUntouched) != static_cast<ptrdiff_t>(output.size()))
-          return "output without the sum";
+        const auto spoilt = static_cast<uint64_t>(std::count(output.begin(), output.end(), 0xff));
+        const auto untouched = static_cast<uint64_t>(std::count(output.begin(), output.end(), kUntouched));
+        if (spoilt + untouched != output.size() || spoilt < c.rows * c.hidden * sizeof(uint16_t))
+          return "the output is not all NaN";
         return "status " + std::to_string(status_[rank]);
       }
       std::string wrong = compare(all[rank], expected, is_sharded(way));
@@ -413,11 +415,15 @@ TEST(AllReduceNorm, AClusterEndsTogether) {
             "status " + std::to_string(static_cast<int>(SymmStatus::kTimedOut)));
 }
 
-// Tiles of scales are of 128 rows, of several ranks: refused, on all ranks.
+// Tiles of scales are of 128 rows, of several ranks: refused, on all ranks; the waits of one that still waits
+// end by the refusal of another one.
 TEST(AllReduceNorm, SwizzledScalesCannotBeGathered) {
   NormRanks ranks({2});
+  const auto describe = [](SymmStatus status) {
+    return "status " + std::to_string(static_cast<int>(status));
+  };
   const std::string wrong = ranks.run(Way::kShardedPackets, {4, 64, RowQuantisation::kMxFloat8Swizzled}, 1);
-  EXPECT_EQ(wrong, "status " + std::to_string(static_cast<int>(SymmStatus::kInvalid)));
+  EXPECT_TRUE(wrong == describe(SymmStatus::kInvalid) || wrong == describe(SymmStatus::kTimedOut)) << wrong;
 }
 
 }  // namespace

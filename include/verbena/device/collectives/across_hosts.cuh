@@ -67,7 +67,7 @@ class AcrossHosts {
   [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce(const char* input, char* output, uint64_t length_bytes,
                                                      const Reduce& reduce, const Group& group = {}) {
     if (status_ != SymmStatus::kDone) return status_;
-    load_number();
+    if (!load_number(group)) return status_;
     const HostSums codec{{reduce}, *this};
     const SymmStatus status = calls_.all_reduce(input, output, length_bytes, codec, group);
     if (status_ == SymmStatus::kDone) take_status(status, group);
@@ -80,7 +80,7 @@ class AcrossHosts {
                                                            const Rounding& rounding = {},
                                                            const Group& group = {}) {
     if (status_ != SymmStatus::kDone) return status_;
-    load_number();
+    if (!load_number(group)) return status_;
     const CodedHostSums<Codec, Rounding> codec{{reduce}, *this, rounding};
     const SymmStatus status = calls_.all_reduce(input, output, length_bytes, codec, group);
     if (status_ == SymmStatus::kDone) take_status(status, group);
@@ -121,7 +121,7 @@ class AcrossHosts {
   [[nodiscard]] VERBENA_DEVICE SymmStatus reduce_scatter(const Plan& plan, uint64_t most_bytes,
                                                          const Reduce& reduce, const Group& group = {}) {
     if (status_ != SymmStatus::kDone) return status_;
-    load_number();
+    if (!load_number(group)) return status_;
     const uint64_t most = half_bytes() / (kVectorBytes * count_vectors(reduce)) * kVectorBytes;
     if (most == 0) status_ = SymmStatus::kInvalid;
     for (uint64_t at = 0; at < most_bytes && status_ == SymmStatus::kDone; at += most)
@@ -183,8 +183,14 @@ class AcrossHosts {
     }
   };
 
-  VERBENA_DEVICE void load_number() {
-    if (number_ == 0) number_ = load_relaxed<Scope::kGpu>(blocks_.epochs + block_) + 1;
+  template <typename Group>
+  VERBENA_DEVICE bool load_number(const Group& group) {
+    if (number_ == 0) {
+      number_ = load_relaxed<Scope::kGpu>(blocks_.epochs + block_) + 1;
+      status_ = detail::begin_in_step(context_, group);
+      if (status_ == SymmStatus::kTimedOut) end_host(group);
+    }
+    return status_ == SymmStatus::kDone;
   }
   template <typename Group>
   VERBENA_DEVICE void store_number(const Group& group) {

@@ -422,7 +422,8 @@ class Bulk {
     start_();
     number_ = load_relaxed<Scope::kGpu>(blocks_.epochs + block_) + 1;
     has_begun_ = true;
-    return true;
+    status_ = detail::begin_in_step(context_, group);
+    return status_ == SymmStatus::kDone;
   }
   // All threads have read this call's slots and may read what any of them has stored.
   template <typename Group>

@@ -27,7 +27,8 @@ template <int kRanks = 0, typename Reduce, typename Group = BlockGroup>
                         detail::offset_in_vector(input) == 0 && detail::offset_in_vector(output) == 0;
   if (context.has_remote != 0) return SymmStatus::kUnreachable;
   if (!is_right) return SymmStatus::kInvalid;
-  SymmStatus status = symm_lsa_barrier(context, block, group);
+  SymmStatus status = detail::begin_in_step(context, group);
+  if (status == SymmStatus::kDone) status = symm_lsa_barrier(context, block, group);
   if (status != SymmStatus::kDone) return status;
   const int32_t size = kRanks == 0 ? context.team_size : kRanks;
   const Part share =

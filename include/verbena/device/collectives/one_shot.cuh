@@ -88,11 +88,12 @@ class OneShot {
     Vector16 first{};
     if (group.rank() < count) first = detail::load_data(from + Packet::offset(group.rank()));
     if (!begin_message(group)) return status_;
-    if (group.rank() < count) exchange_.template send_to_members<kRanks>({group.rank()}, 1, {first});
-    for (uint32_t i = group.rank() + group.size(); i < count; i += group.size())
+    typename Exchange::Trouble trouble = exchange_.trouble();
+    const uint32_t end = trouble == 0 ? count : 0;
+    if (group.rank() < end) exchange_.template send_to_members<kRanks>({group.rank()}, 1, {first});
+    for (uint32_t i = group.rank() + group.size(); i < end; i += group.size())
       exchange_.template send_to_members<kRanks>({i}, 1, {detail::load_data(from + Packet::offset(i))});
-    typename Exchange::Trouble trouble = 0;
-    for (uint32_t i = group.rank(); i < count && trouble == 0; i += group.size()) {
+    for (uint32_t i = group.rank(); i < end && trouble == 0; i += group.size()) {
       Vector16 vector[1];
       trouble = exchange_.template reduce_from_members<kRanks>({i}, 1, vector, reduce);
       if (trouble == 0) detail::store_data(to + Packet::offset(i), vector[0]);
@@ -117,7 +118,7 @@ class OneShot {
       const auto length = static_cast<uint32_t>(detail::cut_round(part, at, kCalls * most_bytes));
       if (!start()) return status_;
       load(part.begin + at, length);
-      if (!begin_message(group, length > most_bytes ? kCalls : 1)) return status_;
+      if (!begin_in_step(group, length > most_bytes ? kCalls : 1)) return status_;
       status_ = body(exchange_, part.begin + at, length);
       if (status_ != SymmStatus::kDone) return status_;
     }
@@ -179,7 +180,7 @@ class OneShot {
                                                        const Group& group = {}) {
     if (status_ != SymmStatus::kDone || !begin_message(group)) return status_;
     uint32_t index[kVectors];
-    const uint32_t which = find_vectors(count, group, index);
+    const uint32_t which = find_vectors(exchange_.trouble() == 0 ? count : 0, group, index);
     exchange_.template send_to_members<kRanks>(index, which, vectors);
     return status_;
   }
@@ -227,6 +228,7 @@ class OneShot {
   template <int kRanks, uint32_t kVectors, typename Reduce, typename Group>
   VERBENA_DEVICE auto reduce_kept(Vector16 (&vectors)[kVectors], uint32_t count, const Reduce& reduce,
                                   const Group& group) const {
+    if (exchange_.trouble() != 0) return exchange_.trouble();
     uint32_t index[kVectors];
     const uint32_t which = find_vectors(count, group, index);
     return exchange_.template reduce_from_members<kRanks>(index, which, vectors, reduce);
@@ -247,6 +249,13 @@ class OneShot {
       exchange_.load_epoch(calls);
     }
     has_begun_ = true;
+    return status_ == SymmStatus::kDone;
+  }
+  // The same where nobody looks at the exchange's trouble() behind it: false for all threads if one has it.
+  template <typename Group>
+  VERBENA_DEVICE bool begin_in_step(const Group& group, uint32_t calls = 1) {
+    const bool is_first = !has_begun_;
+    if (begin_message(group, calls) && is_first) status_ = exchange_.conclude(group, exchange_.trouble());
     return status_ == SymmStatus::kDone;
   }
   template <typename Plan>
@@ -301,7 +310,7 @@ class OneShot {
       const Round round{i * most, most, i == 0 ? told : 0u, Packet::count(length)};
       if (!start()) return status_;
       const Data first = load_packet<kRanks>(plan, round, group.rank());
-      if (!begin_message(group)) return status_;
+      if (!begin_in_step(group)) return status_;
       if (round.first_packet != 0) tell_lengths(plan, rounds, group);
       send_messages<kRanks>(plan, round, first, group);
       if (round.first_packet != 0) status_ = hear_lengths(plan, rounds, group);

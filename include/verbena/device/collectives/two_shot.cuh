@@ -51,7 +51,7 @@ class TwoShot {
     const uint64_t most = find_round_bytes(part);
     for (uint64_t at = 0; at < part.length_bytes; at += most) {
       if (!has_begun_) start_();
-      if (!begin_messages(group)) return status_;
+      if (!begin_in_step(group)) return status_;
       const Round round{length_bytes, share_bytes, part.begin + at, detail::cut_round(part, at, most)};
       status_ = reduce_message<kRanks>(input, output, round, reduce, group);
       if (status_ != SymmStatus::kDone) return status_;
@@ -98,7 +98,7 @@ class TwoShot {
     most = detail::even_rounds(part.length_bytes, most, at_once);
     for (uint64_t at = 0; at < part.length_bytes; at += most) {
       if (!has_begun_) start_();
-      if (!begin_messages(group)) return status_;
+      if (!begin_in_step(group)) return status_;
       status_ = body(exchange_, part.begin + at, detail::cut_round(part, at, most));
       if (status_ != SymmStatus::kDone) return status_;
     }
@@ -141,6 +141,8 @@ class TwoShot {
       if (group.rank() < count) first[k] = load(shares.of_peer[k], group.rank());
     }
     if (!begin_messages(group)) return status_;
+    typename Exchange::Trouble trouble = exchange_.trouble();
+    if (trouble != 0) count = 0;
     (void)Exchange::for_several(count, group, [&](const auto& index) {
       constexpr uint32_t kCount = sizeof(index) / sizeof(index[0]);
       Data terms[kCount][kPeers];
@@ -157,7 +159,6 @@ class TwoShot {
       }
       return true;
     });
-    typename Exchange::Trouble trouble = 0;
     const auto sum = [&](const auto& index) {
       constexpr uint32_t kCount = sizeof(index) / sizeof(index[0]);
       Data own[kCount], theirs[kCount][kPeers];
@@ -221,6 +222,14 @@ class TwoShot {
       exchange_.load_epoch(2);
     }
     has_begun_ = true;
+    return status_ == SymmStatus::kDone;
+  }
+
+  // As OneShot's.
+  template <typename Group>
+  VERBENA_DEVICE bool begin_in_step(const Group& group) {
+    const bool is_first = !has_begun_;
+    if (begin_messages(group) && is_first) status_ = exchange_.conclude(group, exchange_.trouble());
     return status_ == SymmStatus::kDone;
   }
 

@@ -26,6 +26,8 @@ verbena_result guard(const Body& body) noexcept {
     body();
     return VERBENA_SUCCESS;
   } catch (const Failure& failure) {
+    // What a call of libverbena.so or an earlier call of this thread said is in the log.
+    if (std::strcmp(failure.what(), verbena_last_error()) == 0) return failure.result();
     return verbena_fail(failure.result(), failure.what());
   } catch (const std::bad_alloc&) {
     return verbena_fail(VERBENA_SYSTEM_ERROR, "ops: out of memory");

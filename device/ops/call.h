@@ -9,7 +9,8 @@
 namespace verbena::ops {
 
 inline constexpr int32_t kMostRanks = 16;
-inline constexpr uint32_t kMostCalls = 8;  // of a launch
+inline constexpr uint32_t kCountOperations = 5;  // of verbena_ops_operation
+inline constexpr uint32_t kMostCalls = 8;        // of a launch
 inline constexpr uint32_t kMostThreads = 512;
 // Of a row of an all-reduce with a norm that does not go through memory: vectors that a thread has, blocks
 // and warps that have the row.
@@ -133,6 +134,29 @@ struct NormLaunch : CallLaunch {
 struct GroupLaunch : Launch {
   uint32_t count_calls;
   Call calls[kMostCalls];
+};
+
+// What ranks have to agree on in a call, as VERBENA_OPS_CHECK compares it. Addresses, strides and streams are
+// each rank's own and have no part in it.
+struct CallRecord {
+  uint32_t kind, algorithm, type, reduction;
+  uint32_t blocks, threads, cluster, chunk_bytes;
+  uint64_t length_bytes, unit_bytes;
+  uint64_t rows, hidden;
+  uint32_t lengths, quantisation, outputs;
+  int32_t root;
+  uint64_t counts_hash, padding;  // of counts in the GPU's memory that ranks have alike
+
+  constexpr bool operator==(const CallRecord&) const = default;
+};
+static_assert(sizeof(CallRecord) % 16 == 0, "verbena: an exchange moves whole vectors the fastest");
+
+// Before the records of all ranks travel, and behind that.
+struct CompareLaunch : Launch {
+  CallRecord record;
+  const int64_t* counts;  // of the call, if all ranks have to have the same; or null
+  // In memory of the host: this rank's record, all members', and this rank's of a call that was refused.
+  CallRecord *own, *all, *refused;
 };
 
 }  // namespace verbena::ops

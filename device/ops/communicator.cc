@@ -1,7 +1,9 @@
 #include "device/ops/communicator.h"
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
+#include <new>
 #include <utility>
 
 #include "tuner/calibration_file.h"
@@ -23,7 +25,6 @@ constexpr size_t kErrorTextBytes = 512;
 constexpr uint64_t kHostBlockBytes = 128 << 10;
 constexpr uint32_t kChosenHostBlocks = 8;
 
-constexpr uint32_t kFingerprintBits = 12;
 constexpr const char* kOperationNames[] = {"all_reduce", "all_gather", "reduce_scatter", "broadcast",
                                            "all_to_all"};
 constexpr const char* kAlgorithmNames[kCountAlgorithms] = {
@@ -48,8 +49,18 @@ Algorithm find_algorithm(const std::string& name) {
 verbena_ops_options fill_in(verbena_ops_options options) {
   if (options.packet_bytes == 0) options.packet_bytes = kPacketBytes;
   if (options.chunk_bytes == 0) options.chunk_bytes = kChunkBytes;
-  if (options.blocks == 0) options.blocks = kBlocks;
   return options;
+}
+
+// Communicators of this process that are alive: kernels of several may run at the same time.
+std::atomic<uint32_t> live_communicators{0};
+
+// Blocks of kernels that wait for each other must not fill a GPU: then those of another communicator, which
+// fill a peer's GPU, would wait for the first ones and they for those. A few multiprocessors stay free for
+// the second communicator, and communicators behind the first one take half of them.
+uint32_t choose_blocks(uint32_t multiprocessors) {
+  const uint32_t most = multiprocessors - multiprocessors / 32;
+  return std::clamp<uint32_t>(live_communicators == 0 ? most : most / 2, 1, kBlocks);
 }
 
 void check_options(const verbena_ops_options& options) {
@@ -90,12 +101,7 @@ SymmetricTeam split(verbena_context* context, const verbena_team* parent, int64_
   check(verbena_team_split(context, parent, color, key, &team));
   return SymmetricTeam(team, true);
 }
-// Collective: whether any rank says so.
-bool does_any(verbena_context* context, bool mine) {
-  const verbena_team* const world = verbena_team_world(context);
-  const SymmetricTeam alike = split(context, world, mine ? 1 : 0, 0);
-  return mine || verbena_team_size(alike.handle()) != verbena_team_size(world);
-}
+
 std::vector<uint8_t> find_members(const verbena_team* part, const verbena_team* team) {
   std::vector<uint8_t> members;
   for (uint32_t i = 0; i < verbena_team_size(part); ++i) {
@@ -115,75 +121,84 @@ SymmetricWorkspace make_workspace(verbena_context* context, const verbena_team* 
 
 }  // namespace
 
-StatusWord::StatusWord(const Driver& driver) : driver_(driver) {
+HostNotes::HostNotes(const Driver& driver) : driver_(driver) {
   void* memory = nullptr;
   driver_.check(
-      driver_.cuMemHostAlloc(&memory, sizeof(int64_t), CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP),
+      driver_.cuMemHostAlloc(&memory, sizeof(Content), CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP),
       "memory of the host for a status");
-  word_ = static_cast<int64_t*>(memory);
-  clear();
+  content_ = new (memory) Content{};
 }
 
-StatusWord::~StatusWord() {
-  driver_.cuMemFreeHost(word_);
+HostNotes::~HostNotes() {
+  driver_.cuMemFreeHost(content_);
 }
+
+Communicator::Local::Local()
+    : kernels(KernelSet::share()), notes(Driver::instance()), gpu(Driver::instance().find_gpu()) {}
 
 Communicator::Communicator(verbena_context* context, const verbena_team* team,
                            const verbena_ops_options& options)
     : context_(context), options_(fill_in(options)) {
   const SymmetricTeam host = find_hosts(team);
-  const bool spans = host.handle() != nullptr, may_span = has_own_network(context);
-  const bool any_inside = !may_span || does_any(context, team != nullptr && !spans);
-  const bool any_spans = may_span && does_any(context, spans);
+  const bool is_across = host.handle() != nullptr;
+  Proposal mine;
+  std::exception_ptr failure;
   try {
-    check_options(options_);
-    load_measurements();
-    if (team != nullptr) {
-      check_team(team);
-      rank_ = verbena_team_rank(team);
-      size_ = verbena_team_size(team);
-      if (hosts_ && hosts_->count * hosts_->of_this_one != size_) {
-        throw Failure(VERBENA_INVALID_USAGE, "ops: not all hosts have equally many ranks of the team of " +
-                                                 std::to_string(size_) + ", this one has " +
-                                                 std::to_string(hosts_->of_this_one) +
-                                                 "; make the team of equally many ranks of each host");
-      }
-      local_.emplace();
-      for (uint32_t member = 0; member < size_; ++member)
-        local_->world_ranks.push_back(verbena_team_world_rank(team, member));
-      gpu_ = Driver::instance().find_gpu_name();
-    }
-  } catch (const Failure&) {
-    // What cannot be, so that the other ranks, who are in this call, fail too.
-    verbena_workspace* none = nullptr;
-    static_cast<void>(verbena_workspace_create(context, nullptr, 0, 0, &none));
-    throw;
+    prepare(team, mine);
+    mine.is_across_hosts = is_across ? 1 : 0;
+  } catch (const Failure& cause) {
+    failure = std::current_exception();
+    mine.take_failure(cause);
   }
-  try {
-    if (any_inside) make_workspaces(spans ? nullptr : team);
-    if (any_spans) make_workspaces_across(spans ? team : nullptr, host.handle());
-  } catch (const Failure& failure) {
-    throw Failure(failure.result(), std::string(failure.what()) +
-                                        " (bytes of slots also differ where ranks have other tuning files, "
-                                        "VERBENA_TUNING_FILE, another VERBENA_OPS_ALGORITHM, has_windows or "
-                                        "lets_next_start)");
-  }
+  const Agreement agreement = agree(context_, mine, failure);
+  options_.blocks = agreement.blocks;
+  has_clusters_ = agreement.has_clusters;
+  if (agreement.have_same_gpu) index_measurements(mine.gpu);
+  if (agreement.any_inside) make_workspaces(is_across ? nullptr : team);
+  if (agreement.any_across) make_workspaces_across(is_across ? team : nullptr, host.handle());
+  ++live_communicators;
 }
 
-// Bytes of slots that are the same on all ranks: the lowest bits, which make no difference to slots, tell of
-// the rest that has to be.
-size_t Communicator::mark_bytes(size_t bytes) const {
-  const uint64_t unit = uint64_t{1} << kFingerprintBits;
-  return bytes / unit * unit + unit + compute_fingerprint();
+Communicator::~Communicator() {
+  --live_communicators;
 }
+
+// What this rank can do alone before it meets the others.
+void Communicator::prepare(const verbena_team* team, Proposal& mine) {
+  check_options(options_);
+  load_settings(mine);
+  mine.packet_bytes = options_.packet_bytes;
+  mine.chunk_bytes = options_.chunk_bytes;
+  mine.has_windows = options_.has_windows != 0 ? 1 : 0;
+  mine.lets_next_start = options_.lets_next_start;
+  mine.are_own_blocks = options_.blocks != 0 ? 1 : 0;
+  mine.blocks = options_.blocks != 0 ? options_.blocks : kBlocks;
+  if (team == nullptr) return;
+  check_team(team);
+  rank_ = verbena_team_rank(team);
+  size_ = verbena_team_size(team);
+  if (hosts_ && hosts_->count * hosts_->of_this_one != size_) {
+    throw Failure(VERBENA_INVALID_USAGE, "ops: not all hosts have equally many ranks of the team of " +
+                                             std::to_string(size_) + ", this one has " +
+                                             std::to_string(hosts_->of_this_one) +
+                                             "; make the team of equally many ranks of each host");
+  }
+  local_.emplace();
+  for (uint32_t member = 0; member < size_; ++member)
+    local_->world_ranks.push_back(verbena_team_world_rank(team, member));
+  mine.team = local_->world_ranks.front() + 1;
+  mine.has_clusters = local_->gpu.has_clusters ? 1 : 0;
+  local_->gpu.name.copy(mine.gpu, sizeof(mine.gpu) - 1);
+  if (options_.blocks == 0) mine.blocks = choose_blocks(local_->gpu.multiprocessors);
+}
+
 void Communicator::make_workspaces(const verbena_team* team) {
-  workspace_of(Family::kPackets) =
-      make_workspace(context_, team, mark_bytes(options_.packet_bytes), options_.blocks);
+  workspace_of(Family::kPackets) = make_workspace(context_, team, options_.packet_bytes, options_.blocks);
   workspace_of(Family::kChunks) = make_workspace(context_, team, options_.chunk_bytes, count_chunk_blocks());
 }
 void Communicator::make_workspaces_across(const verbena_team* team, const verbena_team* host) {
   const uint32_t blocks = std::min(options_.blocks, kMostHostBlocks);
-  across_ = make_workspace(context_, team, mark_bytes(options_.chunk_bytes), blocks);
+  across_ = make_workspace(context_, team, options_.chunk_bytes, blocks);
   host_ = make_workspace(context_, host, options_.chunk_bytes, blocks);
 }
 
@@ -210,10 +225,13 @@ void Communicator::expect_one_host(const char* what) const {
                     "docs/collectives.md says what there is across hosts");
 }
 
-void Communicator::load_measurements() {
+void Communicator::load_settings(Proposal& mine) {
   verbena_ops_settings settings{};
   check(verbena_get_ops_settings(&settings));
   forced_ = static_cast<Algorithm>(settings.algorithm);
+  checks_calls_ = settings.checks_calls != 0;
+  mine.algorithm = settings.algorithm;
+  mine.checks_calls = settings.checks_calls;
   const std::string file = options_.tuning_file != nullptr ? options_.tuning_file : settings.tuning_file;
   if (file.empty()) return;
   const tuner::ParsedCalibration parsed = tuner::read_calibration_file(file);
@@ -225,19 +243,30 @@ void Communicator::load_measurements() {
                                                 .c_str()));
     return;
   }
-  measurements_ = parsed.calibration->ops;
+  tuner::Calibration chosen_by;
+  chosen_by.ops = parsed.calibration->ops;
+  mine.measurements = tuner::compute_fingerprint(chosen_by);
+  measurements_ = std::move(chosen_by.ops);
 }
 
-// Of all that ranks choose by, in kFingerprintBits: those that differ in it would wait for each other in
-// vain.
-uint64_t Communicator::compute_fingerprint() const {
-  tuner::Calibration chosen_by;
-  chosen_by.ops = measurements_;
-  uint64_t hash = tuner::compute_fingerprint(chosen_by);
-  for (const uint64_t number : {uint64_t{options_.lets_next_start}, uint64_t{static_cast<uint32_t>(forced_)},
-                                uint64_t{options_.has_windows != 0}})
-    hash = (hash ^ number) * 0x100000001b3U;
-  return (hash ^ hash >> 32) % (uint64_t{1} << kFingerprintBits);
+// What a call looks up: nothing is compared by name any more.
+void Communicator::index_measurements(const std::string& gpu) {
+  const auto make = [&](const char* operation, bool is_in_windows) {
+    const auto accept = [&](const tuner::OpsMeasurement& one) -> std::optional<uint32_t> {
+      const Algorithm algorithm = find_algorithm(one.algorithm);
+      const bool is_right =
+          algorithm != Algorithm::kAuto && one.threads % 32 == 0 && one.threads <= kMostThreads &&
+          (!tuner::needs_windows(one.algorithm) || (is_in_windows && algorithm == Algorithm::kDirect));
+      return is_right ? std::optional(static_cast<uint32_t>(algorithm)) : std::nullopt;
+    };
+    return tuner::OpsTable(measurements_, operation, size_, gpu, accept);
+  };
+  for (uint32_t operation = 0; operation < tables_.exact.size(); ++operation)
+    tables_.exact[operation] = make(kOperationNames[operation], false);
+  tables_.in_windows = make(kOperationNames[VERBENA_OPS_ALL_REDUCE], true);
+  for (uint32_t codec = 0; codec < kCountCodecs; ++codec)
+    tables_.coded[codec] = tuner::OpsTable(measurements_, kCodedNames[codec], size_, gpu,
+                                           [](const tuner::OpsMeasurement&) { return 0; });
 }
 
 // Those that there are. The one that says who did not come, whatever host he is in, is the first.
@@ -249,31 +278,55 @@ std::vector<const SymmetricWorkspace*> Communicator::list_workspaces() const {
   return all;
 }
 
+// Kernels of this communicator that are still in a stream end by its failure; those of a late rank would take
+// what lies in slots that are zero again for a new call's. So each rank waits for its GPU before it meets the
+// others, and nobody clears anything before all have.
 void Communicator::reset() {
+  if (local_) local_->kernels->synchronize();
   for (const SymmetricWorkspace* const workspace : list_workspaces())
     check(verbena_workspace_reset(workspace->handle()));
-  if (local_) local_->status.clear();
+  if (local_) local_->notes.clear();
+  failure_.reset();
+  group_.clear();
+  is_grouped_ = false;
+}
+
+// One load, where nothing has failed.
+void Communicator::expect_in_step() const {
+  expect_member();
+  if (local_->notes.status() == 0) return;
+  if (!failure_) {
+    try {
+      check_error();
+    } catch (const Failure& failure) {
+      failure_ = failure;
+    }
+  }
+  if (failure_) throw Failure(*failure_);
 }
 
 void Communicator::check_error() const {
+  if (local_ && local_->notes.status() != 0) {
+    if (const std::string text = describe_difference(); !text.empty())
+      throw Failure(VERBENA_INVALID_ARGUMENT, text);
+  }
   char text[kErrorTextBytes] = "";
   for (const SymmetricWorkspace* const workspace : list_workspaces()) {
     const verbena_result result = verbena_workspace_get_error(workspace->handle(), text, sizeof(text));
-    if (result != VERBENA_SUCCESS) throw Failure(result, text);
+    if (result != VERBENA_SUCCESS)
+      throw Failure(result, std::string("ops: ") + text +
+                                "; results of this and later calls are NaN until all ranks have called "
+                                "verbena_ops_reset()");
   }
   const verbena_result result = verbena_context_get_error(context_, text, sizeof(text));
   // A wait of another team or workspace that ended by time is none of ours.
-  if (result != VERBENA_SUCCESS && result != VERBENA_TIMEOUT) throw Failure(result, text);
-  if (!local_ || local_->status.value() == 0) return;
-  if (local_->status.value() == static_cast<int64_t>(SymmStatus::kInvalid)) {
-    throw Failure(VERBENA_INVALID_ARGUMENT,
-                  "ops: counts or offsets in the GPU's memory that do not fit the tensors, or that ranks "
-                  "differ in; verbena_ops_reset() makes the communicator good again");
-  }
+  if (result != VERBENA_SUCCESS && result != VERBENA_TIMEOUT && result != VERBENA_INVALID_ARGUMENT)
+    throw Failure(result, text);
+  if (!local_ || local_->notes.status() == 0) return;
   throw Failure(VERBENA_REMOTE_ERROR, "ops: a call has ended without its result (status " +
-                                          std::to_string(local_->status.value()) +
-                                          "); verbena_ops_reset() makes the communicator "
-                                          "good again");
+                                          std::to_string(local_->notes.status()) +
+                                          "); verbena_ops_reset() on all ranks makes the communicator "
+                                          "usable again");
 }
 
 void Communicator::expect_member() const {
@@ -284,15 +337,12 @@ Choice Communicator::choose(verbena_ops_operation operation, uint64_t bytes, boo
   expect_member();
   if (hosts_) return spread_across_hosts(bytes);
   if (forced_ != Algorithm::kAuto) return spread(forced_, operation, bytes);
-  const std::vector<tuner::OpsWay> ways =
-      tuner::list_ways(measurements_, kOperationNames[operation], size_, gpu_, bytes);
-  for (const tuner::OpsWay& way : ways) {
-    const Algorithm algorithm = find_algorithm(way.algorithm);
-    if (algorithm == Algorithm::kAuto || way.threads % 32 != 0 || way.threads > kMostThreads ||
-        (way.needs_windows() && !(is_in_windows && algorithm == Algorithm::kDirect)))
-      continue;
+  const tuner::OpsTable& table =
+      is_in_windows && operation == VERBENA_OPS_ALL_REDUCE ? tables_.in_windows : tables_.exact[operation];
+  if (const auto way = table.find_fastest(bytes)) {
+    const auto algorithm = static_cast<Algorithm>(way->number);
     const uint32_t most = most_blocks(family_of(algorithm));
-    return {algorithm, {std::min(way.blocks, most), way.threads}, way.chunk_bytes};
+    return {algorithm, {std::min(way->blocks, most), way->threads}, way->chunk_bytes};
   }
   return choose_by_rules(operation, bytes, is_in_windows);
 }
@@ -301,21 +351,16 @@ Choice Communicator::choose_coded(Algorithm codec, uint64_t bytes) const {
   const Choice exact = choose(VERBENA_OPS_ALL_REDUCE, bytes);
   if (hosts_) return bytes < kLeastCodedHostBytes ? exact : Choice{codec, exact.grid, exact.chunk_bytes};
   if (forced_ != Algorithm::kAuto) return exact;
-  const char* const operation = kCodedNames[find_codec(codec)];
-  const std::vector<tuner::OpsWay> coded = tuner::list_ways(measurements_, operation, size_, gpu_, bytes);
-  const std::vector<tuner::OpsWay> others =
-      tuner::list_ways(measurements_, kOperationNames[VERBENA_OPS_ALL_REDUCE], size_, gpu_, bytes);
-  // The exact way that would be taken instead, which is none for tensors in windows.
-  const auto other = std::find_if_not(others.begin(), others.end(),
-                                      [](const tuner::OpsWay& way) { return way.needs_windows(); });
-  if (coded.empty() || other == others.end()) {
+  const auto coded = tables_.coded[find_codec(codec)].find_fastest(bytes);
+  // The exact way that would be taken instead.
+  const auto other = tables_.exact[VERBENA_OPS_ALL_REDUCE].find_fastest(bytes);
+  if (!coded || !other) {
     const bool is_slow = codec == Algorithm::kInt8 || find_codec(codec) >= kCountSingleCodecs;
     return bytes < (is_slow ? 2 : 1) * kLeastCodedBytes ? exact
                                                         : spread(codec, VERBENA_OPS_ALL_REDUCE, bytes);
   }
-  const tuner::OpsWay& way = coded.front();
-  if (other->microseconds <= way.microseconds) return exact;
-  return {codec, {std::min(way.blocks, options_.blocks), way.threads}, 0};
+  if (other->microseconds <= coded->microseconds) return exact;
+  return {codec, {std::min(coded->blocks, options_.blocks), coded->threads}, 0};
 }
 
 // Where nothing was measured: as two and four H200s were fastest. Of more ranks it is an estimate from the
@@ -423,19 +468,22 @@ Choice Communicator::complete(const Choice& chosen, const verbena_ops_choice* as
   }
   const bool is_right =
       (static_cast<uint32_t>(choice.algorithm) < kCountAlgorithms || is_coded(choice.algorithm)) &&
-      choice.grid.blocks <= most && choice.grid.threads % 32 == 0 && choice.grid.threads <= kMostThreads;
+      choice.grid.blocks <= most && choice.grid.threads % 32 == 0 && choice.grid.threads <= kMostThreads &&
+      choice.chunk_bytes % kVectorBytes == 0;
   if (!is_right) {
     throw Failure(VERBENA_INVALID_ARGUMENT,
                   "ops: a choice of algorithm " + std::to_string(asked->algorithm) + ", " +
                       std::to_string(asked->blocks) + " blocks of " + std::to_string(asked->threads) +
-                      " threads: there are at most " + std::to_string(most) + " blocks of " +
-                      std::to_string(kMostThreads) + ", threads a multiple of 32");
+                      " threads, chunks of " + std::to_string(asked->chunk_bytes) +
+                      " bytes: there are at most " + std::to_string(most) + " blocks of " +
+                      std::to_string(kMostThreads) + " threads, a multiple of 32; chunks are a multiple of " +
+                      std::to_string(kVectorBytes) + " bytes");
   }
   return choice;
 }
 
 void Communicator::submit(const Call& call, const Choice& choice, CUstream stream) {
-  expect_member();
+  expect_in_step();
   if (is_grouped_) {
     group_.push_back({call, choice});
   } else {
@@ -455,7 +503,7 @@ std::optional<Grid> Communicator::spread_rows(Algorithm algorithm, uint64_t rows
   if (rows == 0 || warps > kMostRowWarps) return std::nullopt;
   // A block of less than two warps is not worth it. A row that has no room in one block takes two.
   uint64_t cluster = 1;
-  if (local_->kernels.has_clusters()) {
+  if (has_clusters_) {
     while (2 * cluster <= kMostRowBlocks && 4 * cluster <= warps &&
            ((2 * cluster <= kFewRowBlocks && 2 * cluster * rows <= options_.blocks) ||
             32 * warps > cluster * kMostKept * kMostThreads))
@@ -479,7 +527,7 @@ void Communicator::expect_no_group() const {
 }
 
 void Communicator::submit_norm(const Call& call, const Choice& choice, const Norm& norm, CUstream stream) {
-  expect_member();
+  expect_in_step();
   expect_no_group();
   if (call.kind != Kind::kNorm) expect_one_host("a norm in one kernel with its sum");
   NormLaunch launch;
@@ -492,11 +540,13 @@ void Communicator::submit_norm(const Call& call, const Choice& choice, const Nor
   Grid grid{static_cast<uint32_t>(std::min(norm.rows, most)), kMostThreads};
   if (call.kind == Kind::kAllReduceNorm)
     grid = spread_rows(choice.algorithm, norm.rows, norm.hidden * kNormNumberBytes).value();
-  local_->kernels.launch_norm(grid, launch, stream);
+  if (checks_calls_ && call.kind != Kind::kNorm)
+    compare_calls(make_record(launch.call, norm, grid), nullptr, stream);
+  local_->kernels->launch_norm(grid, launch, stream);
 }
 
 void Communicator::begin_group() {
-  expect_member();
+  expect_in_step();
   if (is_grouped_)
     throw Failure(VERBENA_INVALID_USAGE, "ops: a group is open already; end it before the next begins");
   is_grouped_ = true;
@@ -506,6 +556,7 @@ void Communicator::end_group(CUstream stream) {
   if (!is_grouped_) throw Failure(VERBENA_INVALID_USAGE, "ops: no group is open; begin one before ending it");
   is_grouped_ = false;
   const std::vector<Pending> calls = std::exchange(group_, {});
+  expect_in_step();
   for (size_t begin = 0; begin < calls.size();) {
     size_t end = begin + 1;
     const auto is_alike = [&](const Pending& one) {
@@ -527,7 +578,7 @@ void Communicator::begin_launch(const Choice& choice, Launch& launch) {
   } else {
     launch.workspace = workspace_of(family_of(choice.algorithm)).workspace();
   }
-  launch.status = local_->status.address();
+  launch.status = local_->notes.status_address();
   launch.chunk_bytes = choice.chunk_bytes;
   launch.lets_next_start = options_.lets_next_start;
   launch.pause_before_ns = options_.pause_before_ns;
@@ -546,6 +597,18 @@ void Communicator::place_in_hosts(Launch& launch) const {
 
 // Calls of one family, or one in few bits; the grid is the largest that one of them wants.
 void Communicator::launch(std::span<const Pending> calls, CUstream stream) {
+  if (checks_calls_) {
+    for (const auto& [call, choice] : calls) {
+      const bool have_same_counts =
+          call.lengths == Lengths::kByReceiver || call.lengths == Lengths::kBySender;
+      compare_calls(make_record(call, choice.algorithm, choice.grid, choice.chunk_bytes),
+                    have_same_counts ? call.counts : nullptr, stream);
+    }
+  }
+  put(calls, stream);
+}
+
+void Communicator::put(std::span<const Pending> calls, CUstream stream) {
   const Choice& first = calls.front().choice;
   if (is_coded(first.algorithm)) return launch_coded(calls.front(), stream);
   GroupLaunch launch;
@@ -560,11 +623,11 @@ void Communicator::launch(std::span<const Pending> calls, CUstream stream) {
     grid.blocks = std::max(grid.blocks, calls[i].choice.grid.blocks);
     grid.threads = std::max(grid.threads, calls[i].choice.grid.threads);
   }
-  if (hosts_) return local_->kernels.launch_across_hosts(grid, launch, stream);
+  if (hosts_) return local_->kernels->launch_across_hosts(grid, launch, stream);
   const Content content = !has_exchanges     ? Content::kAllReduces
                           : !has_all_reduces ? Content::kExchanges
                                              : Content::kAnything;
-  local_->kernels.launch(family_of(first.algorithm), content, grid, launch, stream);
+  local_->kernels->launch(family_of(first.algorithm), content, grid, launch, stream);
 }
 
 void Communicator::launch_coded(const Pending& one, CUstream stream) {
@@ -572,7 +635,7 @@ void Communicator::launch_coded(const Pending& one, CUstream stream) {
   begin_launch(one.choice, launch);
   launch.call = one.call;
   launch.call.algorithm = one.choice.algorithm;
-  local_->kernels.launch_coded(one.choice.grid, launch, stream);
+  local_->kernels->launch_coded(one.choice.grid, launch, stream);
 }
 
 bool Communicator::are_in_windows(const Call& call) const {
@@ -587,6 +650,43 @@ bool Communicator::are_in_windows(const Call& call) const {
   return true;
 }
 
+// Each rank's record goes to all, and a kernel compares them: in the stream, so that graphs that are replayed
+// are compared too.
+void Communicator::compare_calls(const CallRecord& record, const int64_t* counts, CUstream stream) {
+  CompareLaunch compare;
+  begin_launch({Algorithm::kOneShot, {1, 32}, 0}, compare);
+  compare.record = record;
+  compare.counts = counts;
+  compare.own = local_->notes.own_record();
+  compare.all = local_->notes.records();
+  compare.refused = local_->notes.refused_record();
+  local_->kernels->note_call(compare, stream);
+  Call gather{};
+  gather.kind = Kind::kExchange;
+  gather.input = reinterpret_cast<const char*>(compare.own);
+  gather.output = reinterpret_cast<char*>(compare.all);
+  gather.length_bytes = sizeof(record);
+  gather.source = {0, 1, 1};
+  gather.destination = {sizeof(record), 1, 1};
+  const Pending one{gather, {hosts_ ? Algorithm::kBulkTwoShot : Algorithm::kOneShot, {1, 32}, 0}};
+  put({&one, 1}, stream);
+  local_->kernels->compare_calls(compare, stream);
+}
+
+// Of the call in which ranks were found to differ; empty: there is none.
+std::string Communicator::describe_difference() const {
+  const CallRecord& mine = *local_->notes.refused_record();
+  if (mine == CallRecord{}) return "";
+  for (uint32_t member = 0; member < size_; ++member) {
+    const CallRecord& theirs = local_->notes.records()[member];
+    if (theirs == mine) continue;
+    return "ops: ranks " + std::to_string(rank_) + " and " + std::to_string(member) +
+           " of the team make different calls: " + describe(mine) + ", and " + describe(theirs) +
+           "; all ranks have to make the same calls in the same order (VERBENA_OPS_CHECK)";
+  }
+  return "";
+}
+
 // A broadcast of nothing: each rank hears from each.
 void Communicator::meet(CUstream stream) {
   Call call{};
@@ -596,11 +696,11 @@ void Communicator::meet(CUstream stream) {
   call.length_bytes = 1;
   call.source = call.destination = {0, 1, 1};
   const Pending one{call, {Algorithm::kOneShot, {1, 32}, 0}};
-  launch({&one, 1}, stream);
+  put({&one, 1}, stream);
 }
 
 void Communicator::gather_by_copies(const void* input, void* output, uint64_t length_bytes, CUstream stream) {
-  expect_member();
+  expect_in_step();
   expect_one_host("an all-gather by copy engines");
   if (is_grouped_)
     throw Failure(VERBENA_INVALID_USAGE,
@@ -615,20 +715,27 @@ void Communicator::gather_by_copies(const void* input, void* output, uint64_t le
         "ops: copy engines gather into windows (verbena_window_allocate), by their own address, and "
         "this output is in none");
   }
+  if (checks_calls_) {
+    Call call{};
+    call.kind = Kind::kExchange;
+    call.algorithm = Algorithm::kCopyEngines;
+    call.length_bytes = length_bytes;
+    compare_calls(make_record(call, Algorithm::kCopyEngines, {}, 0), nullptr, stream);
+  }
   // Before it peers may still use what they have there; behind it what came is there.
   meet(stream);
   for (uint32_t turn = 0; turn < size_; ++turn) {
     const uint32_t member = (rank_ + turn) % size_;
     char* const there = static_cast<char*>(verbena_window_peer_address(window, local_->world_ranks[member])) +
                         offset + rank_ * length_bytes;
-    if (there != input) local_->kernels.copy(there, input, length_bytes, stream);
+    if (there != input) local_->kernels->copy(there, input, length_bytes, stream);
   }
   meet(stream);
 }
 
 void Communicator::pause(uint64_t length_ns, CUstream stream) {
   expect_member();
-  local_->kernels.pause(length_ns, stream);
+  local_->kernels->pause(length_ns, stream);
 }
 
 }  // namespace verbena::ops

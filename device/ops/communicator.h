@@ -9,44 +9,59 @@
 #include <string>
 #include <vector>
 
+#include "device/ops/agreement.h"
 #include "device/ops/call.h"
+#include "device/ops/call_record.h"
 #include "device/ops/kernel_set.h"
 #include "tuner/calibration.h"
+#include "tuner/ops_model.h"
 #include "verbena/ops.h"
 #include "verbena/verbena.hpp"
 
 namespace verbena::ops {
 
-// Of a call: how, by whom.
+// Of a call: which algorithm, by which grid.
 struct Choice {
   Algorithm algorithm = Algorithm::kAuto;
   Grid grid{0, 0};
   uint32_t chunk_bytes = 0;
 };
 
-// A word that kernels write and the host reads at any time.
-class StatusWord {
+// What kernels write in the host's memory and the host reads at any time.
+class HostNotes {
  public:
-  explicit StatusWord(const Driver& driver);
-  ~StatusWord();
-  StatusWord(const StatusWord&) = delete;
-  StatusWord& operator=(const StatusWord&) = delete;
+  explicit HostNotes(const Driver& driver);
+  ~HostNotes();
+  HostNotes(const HostNotes&) = delete;
+  HostNotes& operator=(const HostNotes&) = delete;
 
-  int64_t* address() const { return word_; }
-  int64_t value() const { return __atomic_load_n(word_, __ATOMIC_RELAXED); }
-  void clear() { __atomic_store_n(word_, 0, __ATOMIC_RELAXED); }
+  int64_t* status_address() const { return &content_->status; }
+  // A SymmStatus; 0: no call has failed.
+  int64_t status() const { return __atomic_load_n(&content_->status, __ATOMIC_RELAXED); }
+  // Of the call that is being compared: this rank's, every member's, and this rank's where it differed.
+  CallRecord* own_record() const { return &content_->own; }
+  CallRecord* records() const { return content_->all; }
+  CallRecord* refused_record() const { return &content_->refused; }
+  void clear() { *content_ = {}; }
 
  private:
+  struct Content {
+    alignas(64) int64_t status;
+    CallRecord own, refused, all[kMostRanks];
+  };
   const Driver& driver_;
-  int64_t* word_ = nullptr;
+  Content* content_ = nullptr;
 };
 
 class Communicator {
  public:
   // Collective over the context; `team` null: this rank is no member. Throws Failure, on all ranks if on one.
   Communicator(verbena_context* context, const verbena_team* team, const verbena_ops_options& options);
+  ~Communicator();
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
 
-  // Collective.
+  // Collective. Waits for this rank's GPU first.
   void reset();
   // Throws Failure if a result is missing.
   void check_error() const;
@@ -97,10 +112,17 @@ class Communicator {
     std::vector<uint8_t> members;
   };
   struct Local {
-    Local() : status(Driver::instance()) {}
-    KernelSet kernels;
-    StatusWord status;
+    Local();
+    std::shared_ptr<KernelSet> kernels;  // of all communicators on this GPU
+    HostNotes notes;
+    GpuFacts gpu;
     std::vector<uint32_t> world_ranks;  // of the members
+  };
+  // What was measured on this GPU, by operation, of tensors in windows, by codec.
+  struct Tables {
+    std::array<tuner::OpsTable, kCountOperations> exact;
+    tuner::OpsTable in_windows;
+    std::array<tuner::OpsTable, kCountCodecs> coded;
   };
   // Returns when all members have come here and what they put into their streams before is done: in the
   // stream.
@@ -110,14 +132,16 @@ class Communicator {
     Choice choice;
   };
   void expect_member() const;
+  // Throws Failure if an earlier call has failed: ranks are out of step then.
+  void expect_in_step() const;
+  void prepare(const verbena_team* team, Proposal& mine);
   // Collective: sets hosts_. The team of this rank's host; null: the team has one host, or this rank none.
   SymmetricTeam find_hosts(const verbena_team* team);
-  size_t mark_bytes(size_t bytes) const;
   // Collective: all ranks make the same ones in the same order, those of no member by null.
   void make_workspaces(const verbena_team* team);
   void make_workspaces_across(const verbena_team* team, const verbena_team* host);
-  void load_measurements();
-  uint64_t compute_fingerprint() const;
+  void load_settings(Proposal& mine);
+  void index_measurements(const std::string& gpu);
   Choice choose_by_rules(verbena_ops_operation operation, uint64_t bytes, bool is_in_windows) const;
   Choice spread(Algorithm algorithm, verbena_ops_operation operation, uint64_t bytes) const;
   Choice spread_across_hosts(uint64_t bytes) const;
@@ -127,7 +151,11 @@ class Communicator {
   void place_in_hosts(Launch& launch) const;
   void begin_launch(const Choice& choice, Launch& launch);
   void launch_coded(const Pending& one, CUstream stream);
+  // With the comparison that VERBENA_OPS_CHECK asks for, and without.
   void launch(std::span<const Pending> calls, CUstream stream);
+  void put(std::span<const Pending> calls, CUstream stream);
+  void compare_calls(const CallRecord& record, const int64_t* counts, CUstream stream);
+  std::string describe_difference() const;
 
   verbena_context* context_;
   verbena_ops_options options_;
@@ -135,8 +163,11 @@ class Communicator {
   std::optional<Local> local_;    // of members
   std::optional<Hosts> hosts_;    // of members of a team in several hosts
   Algorithm forced_ = Algorithm::kAuto;
-  std::string gpu_;                                  // its name
+  bool checks_calls_ = false;
+  bool has_clusters_ = false;                        // so do the GPUs of all members
   std::vector<tuner::OpsMeasurement> measurements_;  // of the platform
+  Tables tables_;
+  mutable std::optional<Failure> failure_;  // of a call, until reset()
   std::array<SymmetricWorkspace, kFamilies> workspaces_{SymmetricWorkspace(nullptr),
                                                         SymmetricWorkspace(nullptr)};
   // Of a team in several hosts: the whole team's, and the host's.

@@ -3,6 +3,8 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <map>
+#include <mutex>
 #include <string>
 
 #include "device/ops/kernel_image.h"
@@ -56,22 +58,39 @@ void Driver::check(CUresult status, const char* what) const {
   throw Failure(VERBENA_CUDA_ERROR, std::string("ops: ") + what + ": " + text);
 }
 
-std::string Driver::find_gpu_name() const {
+GpuFacts Driver::find_gpu() const {
   CUdevice device = 0;
   char name[256] = "";
+  int major = 0, multiprocessors = 0;
   check(cuCtxGetDevice(&device), "no GPU is current (cudaSetDevice)");
   check(cuDeviceGetName(name, sizeof(name), device), "the GPU's name");
-  return name;
+  check(cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device),
+        "the GPU's compute capability");
+  check(cuDeviceGetAttribute(&multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device),
+        "the GPU's multiprocessors");
+  return {name, static_cast<uint32_t>(multiprocessors), major >= kHopper};
+}
+
+std::shared_ptr<KernelSet> KernelSet::share() {
+  static std::mutex mutex;
+  static std::map<CUcontext, std::weak_ptr<KernelSet>> sets;
+  CUcontext context = nullptr;
+  const Driver& driver = Driver::instance();
+  driver.check(driver.cuCtxGetCurrent(&context), "no GPU is current (cudaSetDevice)");
+  const std::lock_guard lock(mutex);
+  std::weak_ptr<KernelSet>& shared = sets[context];
+  std::shared_ptr<KernelSet> set = shared.lock();
+  if (!set) shared = set = std::make_shared<KernelSet>();
+  return set;
+}
+
+void KernelSet::synchronize() const {
+  driver_.check(driver_.cuCtxSynchronize(), "waiting for the GPU");
 }
 
 KernelSet::KernelSet() : driver_(Driver::instance()) {
   const RelaxedCapture relaxed(driver_);
-  CUdevice device = 0;
-  driver_.check(driver_.cuCtxGetDevice(&device), "no GPU is current (cudaSetDevice)");
-  int major = 0;
-  driver_.check(driver_.cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device),
-                "the GPU's compute capability");
-  is_hopper_ = major >= kHopper;
+  is_hopper_ = driver_.find_gpu().has_clusters;
   // Not before: without a GPU the message is the one above.
   module_ = load(kernel_image());       // NOLINT(cppcoreguidelines-prefer-member-initializer)
   fused_ = load(fused_kernel_image());  // NOLINT(cppcoreguidelines-prefer-member-initializer)
@@ -113,6 +132,8 @@ KernelSet::KernelSet() : driver_(Driver::instance()) {
   sharded_by_packets_ = find(fused_, "sharded_norm_packets");
   sharded_by_chunks_ = find(fused_, "sharded_norm_chunks");
   across_hosts_ = find(module_, "across_hosts");
+  note_ = find(module_, "note");
+  compare_ = find(module_, "compare");
   pause_ = find(module_, "pause");
 }
 
@@ -235,6 +256,13 @@ CUfunction KernelSet::find_norm(const Grid& grid, const NormLaunch& launch) cons
   if (call.kind == Kind::kNorm) return norm_;
   const bool is_long = launch.norm.hidden * 2 > uint64_t{16} * grid.threads * grid.cluster;
   return all_reduce_norms_[size_of(launch)][call.type == VERBENA_OPS_BFLOAT16 ? 1 : 0][is_long ? 1 : 0];
+}
+
+void KernelSet::note_call(const CompareLaunch& launch, CUstream stream) {
+  enqueue(note_, {1, 32}, launch, stream);
+}
+void KernelSet::compare_calls(const CompareLaunch& launch, CUstream stream) {
+  enqueue(compare_, {1, 32}, launch, stream);
 }
 
 void KernelSet::pause(uint64_t length_ns, CUstream stream) {

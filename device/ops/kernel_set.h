@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "abi/cuda.h"
@@ -17,8 +18,14 @@ using namespace ::verbena::cuda;  // NVIDIA's names
 #define VERBENA_OPS_CUDA(X)                                                                                  \
   X(cuGetErrorString) X(cuCtxGetCurrent) X(cuCtxGetDevice) X(cuDeviceGetName) X(cuDeviceGetAttribute) X(cuModuleLoadDataEx)     \
   X(cuModuleUnload) X(cuModuleGetFunction) X(cuLaunchKernelEx) X(cuMemHostAlloc) X(cuMemFreeHost)            \
-  X(cuMemcpyAsync) X(cuThreadExchangeStreamCaptureMode)
+  X(cuMemcpyAsync) X(cuCtxSynchronize) X(cuThreadExchangeStreamCaptureMode)
 // clang-format on
+// Of the GPU that is current.
+struct GpuFacts {
+  std::string name;
+  uint32_t multiprocessors = 0;
+  bool has_clusters = false;  // Hopper or newer: programmatic dependent launch, and clusters of blocks
+};
 struct Driver {
   VERBENA_OPS_CUDA(VERBENA_CUDA_MEMBER)
 
@@ -26,8 +33,8 @@ struct Driver {
   static const Driver& instance();
   // Throws Failure unless the call succeeded.
   void check(CUresult status, const char* what) const;
-  // Of the GPU that is current.
-  std::string find_gpu_name() const;
+  // Throws Failure if no GPU is current.
+  GpuFacts find_gpu() const;
 };
 
 // Kernels that have a workspace of their own.
@@ -54,6 +61,10 @@ class KernelSet {
   KernelSet(const KernelSet&) = delete;
   KernelSet& operator=(const KernelSet&) = delete;
 
+  // That of the GPU that is current: its kernels are loaded once, for as long as somebody has it. Any thread.
+  static std::shared_ptr<KernelSet> share();
+  // Waits for all that the GPU's context has been given.
+  void synchronize() const;
   // A group of calls, or one.
   void launch(Family family, Content content, const Grid& grid, const GroupLaunch& launch, CUstream stream);
   // Of a team in several hosts.
@@ -61,8 +72,9 @@ class KernelSet {
   // One all-reduce in few bits.
   void launch_coded(const Grid& grid, const CallLaunch& launch, CUstream stream);
   void launch_norm(const Grid& grid, const NormLaunch& launch, CUstream stream);
-  // Whether kernels may be launched in clusters.
-  bool has_clusters() const { return is_hopper_; }
+  // The halves of a comparison of calls among the ranks.
+  void note_call(const CompareLaunch& launch, CUstream stream);
+  void compare_calls(const CompareLaunch& launch, CUstream stream);
   void pause(uint64_t length_ns, CUstream stream);
   // By a copy engine.
   void copy(void* to, const void* from, uint64_t length_bytes, CUstream stream);
@@ -95,7 +107,7 @@ class KernelSet {
   // All-reduces with a norm, of float16 and bfloat16, with 1 to kMostKept vectors of a thread.
   std::array<std::array<std::array<CUfunction, kMostKept>, 2>, kOfAny + 1> all_reduce_norms_{};
   CUfunction norm_ = nullptr, sharded_by_packets_ = nullptr, sharded_by_chunks_ = nullptr;
-  CUfunction across_hosts_ = nullptr, pause_ = nullptr;
+  CUfunction across_hosts_ = nullptr, note_ = nullptr, compare_ = nullptr, pause_ = nullptr;
   bool is_hopper_ = false;  // or newer: it has programmatic dependent launch, and clusters
 };
 

@@ -32,6 +32,9 @@ VERBENA_OPS_KNOWN(chunks_exchange_of_4, kExchanges, ByChunks<4>)
 VERBENA_OPS_KERNEL(chunks, GroupLaunch, (run_calls<ByChunks<0>>))
 VERBENA_OPS_KERNEL(across_hosts, GroupLaunch, (run_calls<AcrossHostsByChunks>))
 
+VERBENA_OPS_KERNEL(note, CompareLaunch, run_note)
+VERBENA_OPS_KERNEL(compare, CompareLaunch, run_compare)
+
 // Does nothing for a time.
 extern "C" __global__ void verbena_ops_pause(uint64_t length_ns) {
   const uint64_t end_ns = verbena::device::clock_ns() + length_ns;

@@ -263,15 +263,70 @@ VERBENA_DEVICE SymmStatus run_call(const Launch& launch, const Call& call, const
   return SymmStatus::kInvalid;
 }
 
+// An output that was not computed: all its bytes become 0xff, which is a NaN in every floating-point type. By
+// all threads of the block, each block all of it, since only the blocks that failed know of it.
+VERBENA_DEVICE void spoil(const Rows& output, uint64_t length_bytes) {
+  constexpr uint64_t kPieceBytes = uint64_t{1} << 30;  // offsets have 32 bits
+  constexpr Vector16 kNans{~0U, ~0U, ~0U, ~0U};
+  for (uint64_t at = 0; at < length_bytes; at += kPieceBytes) {
+    const Rows piece = output.from(at);
+    const auto length =
+        static_cast<uint32_t>(length_bytes - at < kPieceBytes ? length_bytes - at : kPieceBytes);
+    for (uint32_t offset = thread_index() * kVectorBytes; offset < length;
+         offset += threads_per_block() * kVectorBytes)
+      detail::store_vector(piece, offset, length, kNans);
+  }
+}
+// The outputs of calls from `first` on, which this rank made and which have failed.
+VERBENA_DEVICE_FAR void spoil_outputs(const Call* calls, uint32_t first, uint32_t count, int32_t me,
+                                      int32_t size) {
+  for (uint32_t i = first; i < count; ++i) {
+    const Call& call = calls[i];
+    if (call.lengths >= Lengths::kByReceiver) {
+      spoil(Rows::side_by_side(call.output), call.output_bytes);
+    } else if (call.kind == Kind::kExchange && call.destination.member_bytes != 0) {
+      for (int32_t member = 0; member < size; ++member) {
+        ExchangeLine line;
+        fill_line(call, me, member, line);
+        // In place a rank's own message is its input.
+        if (member != me || line.source.find(0) != line.destination.find(0))
+          spoil(line.destination, call.length_bytes);
+      }
+    } else if (call.lengths != Lengths::kFromRoot || me != call.root || call.input != call.output) {
+      spoil(Rows::side_by_side(call.output), call.length_bytes);
+    }
+  }
+}
+
+// A call that has failed: the host is told, and for arguments that cannot be so are the peers, who would wait
+// for this rank in vain.
+VERBENA_DEVICE_FAR void report(const Launch& launch, SymmStatus status) {
+  if (thread_index() != 0) return;
+  store_relaxed<Scope::kSystem>(launch.status, static_cast<int64_t>(status));
+  if (status != SymmStatus::kInvalid) return;
+  const SymmContext& context = launch.workspace.context;
+  const detail::Awaited refused{SymmWait::kCall, 0, static_cast<uint32_t>(context.team_rank)};
+  detail::fail_team(context, refused);
+  if (launch.hosts > 1)
+    detail::fail_team(launch.host->context,
+                      {SymmWait::kCall, 0, static_cast<uint32_t>(launch.host->context.team_rank)});
+}
+
 // The frame of each kernel around `body() -> SymmStatus`, which does what start_of() does before it touches
-// what other kernels touch.
-template <typename Body>
-VERBENA_DEVICE void run_grid(const Launch& launch, const Body& body) {
+// what other kernels touch; `spoil_all()` where it failed.
+template <typename Body, typename SpoilAll>
+VERBENA_DEVICE void run_grid(const Launch& launch, const Body& body, const SpoilAll& spoil_all) {
   const SymmStatus status = body();
   // No grid ends before those that it had to wait for, even if some of its blocks had nothing to do.
   wait_for_earlier_grids();
-  if (status != SymmStatus::kDone && thread_index() == 0)
-    store_relaxed<Scope::kSystem>(launch.status, static_cast<int64_t>(status));
+  if (__builtin_expect(status == SymmStatus::kDone, 1)) return;
+  report(launch, status);
+  spoil_all();
+}
+
+VERBENA_DEVICE void spoil_call(const CallLaunch& launch) {
+  const SymmContext& context = launch.workspace.context;
+  spoil_outputs(&launch.call, 0, 1, context.team_rank, context.team_size);
 }
 
 VERBENA_DEVICE void make_reduction(const Call& call, ReduceAny& reduce) {
@@ -281,43 +336,83 @@ VERBENA_DEVICE void make_reduction(const Call& call, ReduceFloats& reduce) {
   reduce = {static_cast<DataType>(call.type)};
 }
 
+// VERBENA_OPS_CHECK, by one block: this rank's record where an exchange takes it from; and behind that
+// exchange whether all ranks' are the same. If they are not, this rank refuses its call, as its peers do.
+VERBENA_DEVICE void run_note(const CompareLaunch& launch) {
+  start_of(launch)();
+  if (thread_index() != 0) return;
+  CallRecord record = launch.record;
+  for (int32_t i = 0; launch.counts != nullptr && i < launch.workspace.context.team_size; ++i)
+    record.counts_hash = (record.counts_hash ^ static_cast<uint64_t>(launch.counts[i])) * 0x100000001b3U + 1;
+  *launch.own = record;
+}
+VERBENA_DEVICE void run_compare(const CompareLaunch& launch) {
+  run_grid(
+      launch,
+      [&] {
+        start_of(launch)();
+        // Where the exchange has failed there is nothing to compare. A peer that has compared by now may have
+        // failed the team already.
+        if (sync_block_any(load_relaxed<Scope::kSystem>(launch.status) != 0)) return SymmStatus::kTimedOut;
+        const auto member = static_cast<int32_t>(thread_index());
+        const bool is_other =
+            member < launch.workspace.context.team_size && !(launch.all[member] == *launch.own);
+        if (!sync_block_any(is_other)) return SymmStatus::kDone;
+        if (member == 0) *launch.refused = *launch.own;
+        return SymmStatus::kInvalid;
+      },
+      [] {});
+}
+
 template <typename Way, Content kContent, typename Reduce = ReduceAny>
 VERBENA_DEVICE void run_call(const CallLaunch& launch) {
-  run_grid(launch, [&] {
-    Reduce reduce;
-    make_reduction(launch.call, reduce);
-    return run_call<Way, kContent>(launch, launch.call, reduce);
-  });
+  run_grid(
+      launch,
+      [&] {
+        Reduce reduce;
+        make_reduction(launch.call, reduce);
+        return run_call<Way, kContent>(launch, launch.call, reduce);
+      },
+      [&] { spoil_call(launch); });
 }
 
 // An all-reduce that all_reduce_vectors() of OneShot or of TwoShot takes.
 template <typename Calls, int kRanks, typename T>
 VERBENA_DEVICE void run_vectors(const CallLaunch& launch) {
-  run_grid(launch, [&] {
-    Calls calls(launch.workspace, block_index(), blocks_per_grid(), start_of(launch));
-    (void)calls.template all_reduce_vectors<kRanks>(launch.call.input, launch.call.output,
-                                                    launch.call.length_bytes, ReduceAs<T>{});
-    return calls.finish();
-  });
+  run_grid(
+      launch,
+      [&] {
+        Calls calls(launch.workspace, block_index(), blocks_per_grid(), start_of(launch));
+        (void)calls.template all_reduce_vectors<kRanks>(launch.call.input, launch.call.output,
+                                                        launch.call.length_bytes, ReduceAs<T>{});
+        return calls.finish();
+      },
+      [&] { spoil_call(launch); });
 }
 
 template <typename Way, Content kContent = Content::kAnything, typename Reduce = ReduceAny>
 VERBENA_DEVICE void run_calls(const GroupLaunch& launch) {
-  run_grid(launch, [&] {
-    SymmStatus status = SymmStatus::kDone;
-    for (uint32_t i = 0; i < launch.count_calls && status == SymmStatus::kDone; ++i) {
-      // As the end of a kernel would: what a block has read and stored comes before what it does next.
-      if (i > 0) {
-        fence<Order::kAcquireRelease, Scope::kSystem>();
-        sync_block();
-      }
-      const Call& call = launch.calls[i];
-      Reduce reduce;
-      make_reduction(call, reduce);
-      status = run_call<Way, kContent>(launch, call, reduce);
-    }
-    return status;
-  });
+  const SymmContext& context = launch.workspace.context;
+  uint32_t done = 0;
+  run_grid(
+      launch,
+      [&] {
+        SymmStatus status = SymmStatus::kDone;
+        for (; done < launch.count_calls; ++done) {
+          // As the end of a kernel would: what a block has read and stored comes before what it does next.
+          if (done > 0) {
+            fence<Order::kAcquireRelease, Scope::kSystem>();
+            sync_block();
+          }
+          const Call& call = launch.calls[done];
+          Reduce reduce;
+          make_reduction(call, reduce);
+          status = run_call<Way, kContent>(launch, call, reduce);
+          if (status != SymmStatus::kDone) break;
+        }
+        return status;
+      },
+      [&] { spoil_outputs(launch.calls, done, launch.count_calls, context.team_rank, context.team_size); });
 }
 
 }  // namespace verbena::ops

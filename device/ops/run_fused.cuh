@@ -110,46 +110,69 @@ struct NormArguments {
         norm_some{reduce.type} {}
 };
 
+// What a norm makes, all rows of it; a sum in rows of the norm's `hidden`, which may be less than all of it.
+VERBENA_DEVICE_FAR void spoil_norm(const Call& call, const Norm& norm, uint64_t sum_rows) {
+  const auto spoil_rows = [&](void* begin, uint64_t rows, uint64_t row_bytes, uint64_t step_bytes) {
+    if (begin != nullptr && rows != 0)
+      spoil({static_cast<char*>(begin), row_bytes, step_bytes}, rows * row_bytes);
+  };
+  const uint64_t hidden_bytes = norm.hidden * sizeof(Number16), columns = norm.hidden + norm.padding;
+  spoil_rows(call.output, sum_rows, hidden_bytes, hidden_bytes);
+  spoil_rows(norm.residual_out, sum_rows, hidden_bytes, norm.residual_out_step * sizeof(Number16));
+  spoil_rows(norm.output, norm.rows, columns * sizeof(Number16), norm.output_step * sizeof(Number16));
+  if (norm.quantisation != static_cast<uint32_t>(RowQuantisation::kNone))
+    spoil_rows(norm.numbers, norm.rows, columns, norm.row_bytes);
+}
+
 // Rows that are there.
 VERBENA_DEVICE void run_norm(const NormLaunch& launch) {
-  run_grid(launch, [&] {
-    const NormArguments all(launch.call);
-    start_of(launch)();
-    all.norm_some(read_norm(launch.norm), all.input, block_index(), launch.norm.rows, launch.norm.x_step,
-                  blocks_per_grid());
-    return SymmStatus::kDone;
-  });
+  const NormArguments all(launch.call);
+  start_of(launch)();
+  all.norm_some(read_norm(launch.norm), all.input, block_index(), launch.norm.rows, launch.norm.x_step,
+                blocks_per_grid());
+  wait_for_earlier_grids();
 }
 
 // An all-reduce and its norm: kKept vectors of each thread. Types and lengths have kernels of their own, as
 // compilers leave arrays of a kernel as long as all of these in memory.
 template <int kRanks, typename T, uint32_t kKept>
 VERBENA_DEVICE void run_all_reduce_norm(const NormLaunch& launch) {
-  run_grid(launch, [&] {
-    const Call& call = launch.call;
-    OneShot<> calls(launch.workspace, block_index(), blocks_per_grid(), start_of(launch));
-    const auto norm = __builtin_bit_cast(RmsNorm<T>, read_norm(launch.norm));
-    const SymmStatus status = all_reduce_norm<kRanks, kKept>(calls, reinterpret_cast<const T*>(call.input),
-                                                             reinterpret_cast<T*>(call.output), norm);
-    const SymmStatus end = calls.finish();
-    return status == SymmStatus::kDone ? end : status;
-  });
+  run_grid(
+      launch,
+      [&] {
+        const Call& call = launch.call;
+        OneShot<> calls(launch.workspace, block_index(), blocks_per_grid(), start_of(launch));
+        const auto norm = __builtin_bit_cast(RmsNorm<T>, read_norm(launch.norm));
+        const SymmStatus status = all_reduce_norm<kRanks, kKept>(
+            calls, reinterpret_cast<const T*>(call.input), reinterpret_cast<T*>(call.output), norm);
+        const SymmStatus end = calls.finish();
+        return status == SymmStatus::kDone ? end : status;
+      },
+      [&] { spoil_norm(launch.call, launch.norm, launch.norm.rows); });
 }
 
 // A reduce-scatter, its norm, an all-gather; Calls is OneShot or Bulk.
 template <typename Calls>
 VERBENA_DEVICE void run_sharded_norm(const NormLaunch& launch) {
-  run_grid(launch, [&] {
-    const NormArguments all(launch.call);
-    Calls calls(launch.workspace, block_index(), blocks_per_grid());
-    start_of(launch)();
-    const SymmStatus status = reduce_scatter_norm_all_gather(
-        launch.workspace.context, calls, *find_plan(), all.input, all.sum, launch.norm.rows,
-        launch.norm.hidden, block_index(), blocks_per_grid(), [&] { return read_norm(launch.norm); },
-        all.reduce, all.norm_some);
-    const SymmStatus end = calls.finish();
-    return status == SymmStatus::kDone ? end : status;
-  });
+  const SymmContext& context = launch.workspace.context;
+  run_grid(
+      launch,
+      [&] {
+        const NormArguments all(launch.call);
+        Calls calls(launch.workspace, block_index(), blocks_per_grid());
+        start_of(launch)();
+        const SymmStatus status = reduce_scatter_norm_all_gather(
+            context, calls, *find_plan(), all.input, all.sum, launch.norm.rows, launch.norm.hidden,
+            block_index(), blocks_per_grid(), [&] { return read_norm(launch.norm); }, all.reduce,
+            all.norm_some);
+        const SymmStatus end = calls.finish();
+        return status == SymmStatus::kDone ? end : status;
+      },
+      [&] {
+        const detail::ShardedRows shards(launch.norm.rows, launch.norm.hidden * sizeof(Number16),
+                                         context.team_size, 0, 1);
+        spoil_norm(launch.call, launch.norm, shards.count_of(context.team_rank));
+      });
 }
 
 }  // namespace verbena::ops

@@ -9,8 +9,15 @@
  * serves one stream at a time, and whoever goes on in another stream orders the two by an event. Streams that
  * run at the same time have a verbena_ops each.
  *
- * Every wait in a kernel ends after VERBENA_SYMM_TIMEOUT_MS. What then was not computed is told by
- * verbena_ops_get_error(), with the rank that did not come, and never by a kernel that hangs.
+ * Every wait in a kernel ends after VERBENA_SYMM_TIMEOUT_MS. From then on no call computes anything: kernels,
+ * also those of graphs that are replayed, fill their outputs with bytes of 0xff (NaN in every floating-point
+ * type, -1 in int32), and the next call of each rank returns the error, which names the rank that did not
+ * come: VERBENA_TIMEOUT, or VERBENA_INVALID_ARGUMENT where counts in a GPU's memory cannot be. Nothing else
+ * has to be asked. verbena_ops_reset() on all ranks makes the communicator usable again. An all-gather by
+ * copy engines is the exception: the driver's copies cannot be taken back, and go on.
+ *
+ * docs/collectives.md lists what may differ among ranks and what may not; VERBENA_OPS_CHECK=1 compares each
+ * call's arguments among the ranks.
  */
 #ifndef VERBENA_OPS_H
 #define VERBENA_OPS_H
@@ -78,7 +85,11 @@ typedef enum {
 typedef struct {
   size_t packet_bytes; /* of the workspace for packets; 0: 128 MiB */
   size_t chunk_bytes;  /* of the workspace for chunks; 0: 64 MiB */
-  uint32_t blocks;     /* most blocks of a kernel, 1 to 512, by chunks of twice as many; 0: 128 */
+  /* Most blocks of a kernel, 1 to 512, by chunks of twice as many; 0: 128, or less on GPUs of fewer
+   * multiprocessors, and at most half of these for a communicator that is not the only one of a process.
+   * Blocks wait for those of other ranks: where kernels of several communicators run at the same time and are
+   * launched in another order on some rank, all their blocks together must fit on each GPU. */
+  uint32_t blocks;
   /* 1: a kernel lets the next one of its stream begin before it has ended (programmatic dependent launch).
    * Only where every kernel behind it that is launched so waits for it. */
   uint32_t lets_next_start;
@@ -101,7 +112,7 @@ typedef struct {
   verbena_ops_algorithm algorithm;
   uint32_t blocks;      /* at most verbena_ops_options::blocks, of bulk algorithms and codes twice that */
   uint32_t threads;     /* of a block: a multiple of 32, at most 512 */
-  uint32_t chunk_bytes; /* of bulk algorithms */
+  uint32_t chunk_bytes; /* of bulk algorithms: a multiple of 16 */
 } verbena_ops_choice;
 
 /* Collective over the context, with its GPU current: members give the team, of at most 16 ranks, other ranks
@@ -116,11 +127,13 @@ VERBENA_API verbena_result verbena_ops_create(verbena_context* context, const ve
                                               const verbena_ops_options* options, verbena_ops** ops);
 /* Collective over the context. No kernel of any rank uses it any more. Before the context's end. */
 VERBENA_API verbena_result verbena_ops_destroy(verbena_ops* ops);
-/* Collective over the context: after an error, when no kernel of any rank uses it any more. */
+/* Collective over the context, after an error: waits until this rank's GPU has nothing left to do, then
+ * clears the workspaces of all ranks. VERBENA_CUDA_ERROR while a stream of this thread is captured. */
 VERBENA_API verbena_result verbena_ops_reset(verbena_ops* ops);
-/* VERBENA_SUCCESS, or why a call's result is not there: VERBENA_TIMEOUT and who did not come; other results
- * as verbena_context_get_error(). The text is cut to `length` bytes with its zero; null: none. Takes some
- * microseconds. */
+/* VERBENA_SUCCESS, or why a call's result is not there: VERBENA_TIMEOUT and who did not come;
+ * VERBENA_INVALID_ARGUMENT and whose call could not be; other results as verbena_context_get_error(). The
+ * text is cut to `length` bytes with its zero; null: none. Takes some microseconds, as it reads memory of the
+ * GPU. */
 VERBENA_API verbena_result verbena_ops_get_error(verbena_ops* ops, char* text, size_t length);
 VERBENA_API uint32_t verbena_ops_rank(const verbena_ops* ops);
 VERBENA_API uint32_t verbena_ops_size(const verbena_ops* ops);

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdlib>
@@ -48,6 +49,14 @@ using Kernels = std::map<std::string, Kernel>;
 int count_gpus() {
   const char* const text = std::getenv("FAKE_GPUS");
   return text == nullptr ? 4 : std::atoi(text);
+}
+
+// FAKE_GPU_CAPABILITIES: the major compute capability of each GPU, one digit each, the first ones first
+// ("9,8").
+int find_capability(int gpu) {
+  const char* const text = std::getenv("FAKE_GPU_CAPABILITIES");
+  const auto at = static_cast<size_t>(gpu) * 2;
+  return text == nullptr || at >= std::strlen(text) ? 9 : text[at] - '0';
 }
 
 struct Context {
@@ -158,8 +167,17 @@ class Stream {
   std::thread thread_{[this] { work(); }};  // never ends: the process does
 };
 
+// Streams and their GPUs, the default one among them: it is the process's.
+std::mutex streams_mutex;
+std::vector<std::pair<Stream*, int>> streams;
+Stream* add_stream(int gpu) {
+  auto* const stream = new Stream;
+  const std::lock_guard lock(streams_mutex);
+  streams.emplace_back(stream, gpu);
+  return stream;
+}
 Stream* find_stream(CUstream stream) {
-  static auto* const legacy = new Stream;
+  static auto* const legacy = add_stream(-1);
   return stream == nullptr ? legacy : reinterpret_cast<Stream*>(stream);
 }
 
@@ -236,6 +254,8 @@ const Kernels& list_kernels() {
         {"verbena_ops_packets", make<GroupLaunch, &ops::run_calls<ops::ByPackets<0>>>()},
         {"verbena_ops_chunks", make<GroupLaunch, &ops::run_calls<ops::ByChunks<0>>>()},
         {"verbena_ops_across_hosts", make<GroupLaunch, &ops::run_calls<ops::AcrossHostsByChunks>>()},
+        {"verbena_ops_note", make<ops::CompareLaunch, &ops::run_note>()},
+        {"verbena_ops_compare", make<ops::CompareLaunch, &ops::run_compare>()},
         {"verbena_ops_norm", make<NormLaunch, &ops::run_norm>()},
         {"verbena_ops_sharded_norm_packets", make<NormLaunch, &ops::run_sharded_norm<device::OneShot<>>>()},
         {"verbena_ops_sharded_norm_chunks", make<NormLaunch, &ops::run_sharded_norm<device::Bulk<>>>()},
@@ -325,8 +345,8 @@ API cuDeviceGet(CUdevice* device, int ordinal) {
   *device = ordinal;
   return ordinal < count_gpus() ? CUDA_SUCCESS : kInvalidValue;
 }
-API cuDeviceGetName(char* name, int capacity, CUdevice) {
-  std::snprintf(name, static_cast<size_t>(capacity), "emulated GPU");
+API cuDeviceGetName(char* name, int capacity, CUdevice device) {
+  std::snprintf(name, static_cast<size_t>(capacity), "emulated GPU %d", find_capability(device));
   return CUDA_SUCCESS;
 }
 API cuDeviceGetPCIBusId(char* text, int capacity, CUdevice device) {
@@ -340,7 +360,7 @@ API cuDeviceGetUuid(CUuuid* uuid, CUdevice device) {
 API cuDeviceGetAttribute(int* value, int attribute, CUdevice device) {
   switch (attribute) {
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
-      *value = 9;
+      *value = find_capability(device);
       break;
     case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
       *value = 132;
@@ -544,11 +564,21 @@ API cuMemSetAccess(CUdeviceptr, size_t, const CUmemAccessDesc*, size_t) {
 // ---- Streams, events, graphs ----
 
 API cuStreamCreate(CUstream* stream, unsigned) {
-  *stream = reinterpret_cast<CUstream>(new Stream);
+  *stream = reinterpret_cast<CUstream>(add_stream(current == nullptr ? 0 : current->gpu));
   return CUDA_SUCCESS;
 }
-API cuStreamCreateWithPriority(CUstream* stream, unsigned, int) {
-  *stream = reinterpret_cast<CUstream>(new Stream);
+API cuStreamCreateWithPriority(CUstream* stream, unsigned flags, int) {
+  return cuStreamCreate(stream, flags);
+}
+API cuCtxSynchronize() {
+  if (current == nullptr) return kInvalidContext;
+  std::vector<Stream*> all;
+  {
+    const std::lock_guard lock(streams_mutex);
+    for (const auto& [stream, gpu] : streams)
+      if (gpu < 0 || gpu == current->gpu) all.push_back(stream);
+  }
+  for (Stream* const stream : all) stream->wait();
   return CUDA_SUCCESS;
 }
 API cuStreamDestroy_v2(CUstream) {
@@ -640,11 +670,17 @@ API cuMemsetD32Async(CUdeviceptr to, unsigned value, size_t count, CUstream stre
 
 // ---- Modules and kernels ----
 
+std::atomic<int> modules{0};
+extern "C" __attribute__((visibility("default"))) int fake_gpu_count_modules() {
+  return modules;
+}
 API cuModuleLoadDataEx(CUmodule* module, const void*, unsigned, int*, void**) {
+  ++modules;
   *module = reinterpret_cast<CUmodule>(new int(0));
   return CUDA_SUCCESS;
 }
 API cuModuleUnload(CUmodule module) {
+  --modules;
   delete reinterpret_cast<int*>(module);
   return CUDA_SUCCESS;
 }

@@ -54,7 +54,9 @@ void start_ranks(ChildGroup& group, const Options& options) {
                                      "--packets",   std::to_string(plan.packet_bytes),
                                      "--hidden",    std::to_string(plan.hidden),
                                      "--hosts",     std::to_string(plan.hosts),
-                                     "--soak",      std::to_string(plan.soak)};
+                                     "--soak",      std::to_string(plan.soak),
+                                     "--random",    std::to_string(plan.random),
+                                     "--seed",      std::to_string(plan.seed)};
   if (!plan.library.empty()) common.insert(common.end(), {"--library", plan.library});
   if (!plan.checks) common.emplace_back("--no-check");
   if (!plan.measures) common.emplace_back("--check");

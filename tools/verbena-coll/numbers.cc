@@ -42,24 +42,44 @@ Bytes make_input_of(uint64_t count, uint32_t rank, uint32_t round) {
 }
 
 template <typename T>
-Bytes make_sum_of(uint64_t count, uint32_t ranks, uint32_t round, uint32_t of_host) {
+T reduce(verbena_ops_reduction reduction, uint64_t index, uint32_t ranks, uint32_t round, uint32_t of_host) {
+  const auto number = [&](uint32_t rank) { return draw<T>(index, rank, round); };
+  if (reduction == VERBENA_OPS_MIN || reduction == VERBENA_OPS_MAX) {
+    T result = number(0);
+    const auto value = [](T one) {
+      if constexpr (std::is_same_v<T, int32_t>) {
+        return one;
+      } else {
+        return device::widen(one);
+      }
+    };
+    for (uint32_t rank = 1; rank < ranks; ++rank) {
+      const bool is_less = value(number(rank)) < value(result), is_more = value(result) < value(number(rank));
+      if (reduction == VERBENA_OPS_MIN ? is_less : is_more) result = number(rank);
+    }
+    return result;
+  }
+  const bool is_mean = reduction == VERBENA_OPS_MEAN;
+  if constexpr (std::is_same_v<T, int32_t>) {
+    uint32_t sum = 0;
+    for (uint32_t rank = 0; rank < ranks; ++rank) sum += static_cast<uint32_t>(number(rank));
+    return is_mean ? static_cast<int32_t>(sum) / static_cast<int32_t>(ranks) : static_cast<int32_t>(sum);
+  } else {
+    float sum = 0;
+    for (uint32_t first = 0; first < ranks; first += of_host) {
+      float part = device::widen(number(first));
+      for (uint32_t rank = first + 1; rank < first + of_host; ++rank) part += device::widen(number(rank));
+      sum = first == 0 ? part : sum + part;
+    }
+    return device::narrow<T>(is_mean ? sum / static_cast<float>(ranks) : sum);
+  }
+}
+template <typename T>
+Bytes make_reduced_of(verbena_ops_reduction reduction, uint64_t count, uint32_t ranks, uint32_t round,
+                      uint32_t of_host) {
   Bytes bytes(count * sizeof(T));
   for (uint64_t i = 0; i < count; ++i) {
-    T result;
-    if constexpr (std::is_same_v<T, int32_t>) {
-      uint32_t sum = 0;
-      for (uint32_t rank = 0; rank < ranks; ++rank) sum += static_cast<uint32_t>(draw<T>(i, rank, round));
-      result = static_cast<int32_t>(sum);
-    } else {
-      float sum = 0;
-      for (uint32_t first = 0; first < ranks; first += of_host) {
-        float part = device::widen(draw<T>(i, first, round));
-        for (uint32_t rank = first + 1; rank < first + of_host; ++rank)
-          part += device::widen(draw<T>(i, rank, round));
-        sum = first == 0 ? part : sum + part;
-      }
-      result = device::narrow<T>(sum);
-    }
+    const T result = reduce<T>(reduction, i, ranks, round, of_host);
     std::memcpy(bytes.data() + i * sizeof(T), &result, sizeof(T));
   }
   return bytes;
@@ -118,9 +138,11 @@ Bytes make_input(verbena_ops_type type, uint64_t count, uint32_t rank, uint32_t 
   return with_type(type, [&](auto number) { return make_input_of<decltype(number)>(count, rank, round); });
 }
 
-Bytes make_sum(verbena_ops_type type, uint64_t count, uint32_t ranks, uint32_t round, uint32_t of_host) {
-  return with_type(type,
-                   [&](auto number) { return make_sum_of<decltype(number)>(count, ranks, round, of_host); });
+Bytes make_reduced(verbena_ops_type type, verbena_ops_reduction reduction, uint64_t count, uint32_t ranks,
+                   uint32_t round, uint32_t of_host) {
+  return with_type(type, [&](auto number) {
+    return make_reduced_of<decltype(number)>(reduction, count, ranks, round, of_host);
+  });
 }
 
 double measure_error(verbena_ops_type type, const Bytes& numbers, const Bytes& exact,

@@ -18,8 +18,10 @@ using Bytes = std::vector<unsigned char>;
 
 // Of the `round`-th call: numbers of many magnitudes and both signs, whose sums round.
 Bytes make_input(verbena_ops_type type, uint64_t count, uint32_t rank, uint32_t round);
-// The sum over all ranks, as the library promises it: of the sums of so many ranks each.
-Bytes make_sum(verbena_ops_type type, uint64_t count, uint32_t ranks, uint32_t round, uint32_t of_host);
+// What a reduction makes of all ranks' inputs, as the library promises it: a sum of the sums of so many ranks
+// each.
+Bytes make_reduced(verbena_ops_type type, verbena_ops_reduction reduction, uint64_t count, uint32_t ranks,
+                   uint32_t round, uint32_t of_host);
 
 uint64_t hash_bytes(const Bytes& bytes);
 

@@ -74,6 +74,12 @@ ParsedOptions parse_options(int argc, char** argv) {
   app.add_flag("--early", plan.early, "kernels let the next one begin early (programmatic dependent launch)");
   app.add_option("--soak", plan.soak,
                  "then so many replays of one graph, with other data each time, all verified");
+  app.add_option(
+      "--random", plan.random,
+      "then so many steps of calls drawn by chance, in tensors of up to the largest of --sizes: operation, "
+      "type, size, algorithm, groups, and for each rank alignment, in place, delay, graph, stream; every "
+      "element is checked");
+  app.add_option("--seed", plan.seed, "of --random: the same calls again")->capture_default_str();
   app.add_option("--repeats,-r", plan.repeats, "samples of each figure")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();

@@ -24,6 +24,8 @@ struct RankPlan {
   unsigned delay_us = 0;   // in each kernel, on both sides of where it lets the next one begin
   bool is_quick = false;   // slopes alone
   uint64_t soak = 0;       // verified replays
+  uint64_t random = 0;     // steps of calls drawn by chance
+  uint64_t seed = 0;       // of them
   std::string library;     // libverbena_ops.so
   std::string nccl_library;
   uint32_t blocks = 128;      // most of a kernel's

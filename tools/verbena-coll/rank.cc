@@ -19,6 +19,7 @@
 #include "verbena-coll/contenders.h"
 #include "verbena-coll/numbers.h"
 #include "verbena-coll/plan.h"
+#include "verbena-coll/random_calls.h"
 #include "verbena/verbena.hpp"
 
 namespace verbena::tools::coll {
@@ -45,6 +46,7 @@ class Rank {
   void make_numbers();
   void measure_all();
   void soak();
+  void call_at_random();
   // An all-reduce in few bits of zeros and of ones in turn, which are exact: what is left of the one shows.
   void soak_coded(const Named& named);
 
@@ -83,8 +85,14 @@ class Rank {
   std::vector<std::unique_ptr<Contender>> list_contenders(const Subject& subject, uint64_t bytes);
   uint64_t count_wrong(const Bytes& output, const Bytes& expected, uint64_t element,
                        const std::string& maker) const;
-  uint64_t check_one(Contender& contender, const Subject& subject, uint64_t bytes, uint64_t offset,
-                     bool is_in_place, uint32_t round);
+  // Where this rank's tensors lie in a check; each rank draws its own.
+  struct Placement {
+    uint64_t input_offset = 0, output_offset = 0;
+    bool is_in_place = false;
+  };
+  Placement draw_placement(const Subject& subject, uint32_t round) const;
+  uint64_t check_one(Contender& contender, const Subject& subject, uint64_t bytes, const Placement& placement,
+                     uint32_t round);
   uint64_t check_chain(Contender& contender, uint64_t bytes);
   void expect_no_error();
   // Whole rows, where there are some.
@@ -206,6 +214,7 @@ uint64_t Rank::output_bytes(const Subject& subject, uint64_t bytes) const {
 
 Bytes Rank::expect(const Subject& subject, uint64_t count, uint32_t round) const {
   const uint64_t bytes = count * get_element_bytes(subject.type);
+  const uint32_t of_host = plan_.count_ranks / plan_.hosts;
   const auto cut = [&](const Bytes& of, uint64_t part) {
     const auto begin = of.begin() + static_cast<int64_t>(part * bytes);
     return Bytes(begin, begin + static_cast<int64_t>(bytes));
@@ -213,10 +222,10 @@ Bytes Rank::expect(const Subject& subject, uint64_t count, uint32_t round) const
   Bytes output;
   switch (subject.operation) {
     case VERBENA_OPS_ALL_REDUCE:
-      return make_sum(subject.type, count, plan_.count_ranks, round, plan_.count_ranks / plan_.hosts);
+      return make_reduced(subject.type, VERBENA_OPS_SUM, count, plan_.count_ranks, round, of_host);
     case VERBENA_OPS_REDUCE_SCATTER:
-      return cut(make_sum(subject.type, count * plan_.count_ranks, plan_.count_ranks, round,
-                          plan_.count_ranks / plan_.hosts),
+      return cut(make_reduced(subject.type, VERBENA_OPS_SUM, count * plan_.count_ranks, plan_.count_ranks,
+                              round, of_host),
                  plan_.rank);
     case VERBENA_OPS_BROADCAST:
       return make_input(subject.type, count, round % plan_.count_ranks, round);
@@ -285,11 +294,23 @@ uint64_t Rank::count_wrong(const Bytes& output, const Bytes& expected, uint64_t 
   return wrong;
 }
 
-uint64_t Rank::check_one(Contender& contender, const Subject& subject, uint64_t bytes, uint64_t offset,
-                         bool is_in_place, uint32_t round) {
+Rank::Placement Rank::draw_placement(const Subject& subject, uint32_t round) const {
+  std::mt19937 random(round * 16 + plan_.rank);
+  const auto draw = [&] { return random() % 2 == 0 ? 0 : get_element_bytes(subject.type) * (random() % 16); };
+  Placement placement{draw(), draw(), random() % 4 == 0 && subject.operation == VERBENA_OPS_ALL_REDUCE};
+  if (placement.is_in_place) placement.output_offset = placement.input_offset;
+  return placement;
+}
+
+uint64_t Rank::check_one(Contender& contender, const Subject& subject, uint64_t bytes,
+                         const Placement& placement, uint32_t round) {
   const uint64_t element = get_element_bytes(subject.type);
-  const Work work{subject.operation, first_ + offset, (is_in_place ? first_ : second_) + offset,
-                  bytes / element,   subject.type,    round % plan_.count_ranks};
+  const Work work{subject.operation,
+                  first_ + placement.input_offset,
+                  (placement.is_in_place ? first_ : second_) + placement.output_offset,
+                  bytes / element,
+                  subject.type,
+                  round % plan_.count_ranks};
   const Bytes input = make_input(subject.type, input_bytes(subject, bytes) / element, plan_.rank, round);
   gpu_.fill_words(second_, 0x5a5a5a5a, room_bytes_ / 4);
   gpu_.fill_words(first_, 0x5a5a5a5a, room_bytes_ / 4);
@@ -305,8 +326,10 @@ uint64_t Rank::check_one(Contender& contender, const Subject& subject, uint64_t 
   const bool is_coded = subject.named.codec != VERBENA_OPS_AUTO;
   if (!is_coded && !is_first) {
     wrong = count_wrong(output, expected, element,
-                        contender.name() + ", round " + std::to_string(round) + ", offset " +
-                            std::to_string(offset) + (is_in_place ? ", in place" : ""));
+                        contender.name() + ", round " + std::to_string(round) + ", offsets " +
+                            std::to_string(placement.input_offset) + " and " +
+                            std::to_string(placement.output_offset) +
+                            (placement.is_in_place ? ", in place" : ""));
   }
   if (is_coded) {
     std::vector<Bytes> terms;
@@ -339,7 +362,8 @@ uint64_t Rank::check_chain(Contender& contender, uint64_t bytes) {
   const uint64_t count = bytes / sizeof(int32_t);
   const Work work{VERBENA_OPS_ALL_REDUCE, first_, second_, count, VERBENA_OPS_INT32, 0};
   const Bytes input = make_input(VERBENA_OPS_INT32, count, plan_.rank, 7);
-  Bytes expected = make_sum(VERBENA_OPS_INT32, count, plan_.count_ranks, 7, plan_.count_ranks);
+  Bytes expected =
+      make_reduced(VERBENA_OPS_INT32, VERBENA_OPS_SUM, count, plan_.count_ranks, 7, plan_.count_ranks);
   for (uint64_t i = 0; i < count; ++i) {
     uint32_t number = 0;
     std::memcpy(&number, expected.data() + i * sizeof(number), sizeof(number));
@@ -382,10 +406,9 @@ void Rank::check_all() {
         // Tensors of the direct way are aligned.
         const bool is_any = contender->name().find("/direct/") == std::string::npos;
         if (has_norm) round = first_round;
-        const bool is_odd = !has_norm && is_any && round % 3 == 1 && has_room(bytes, 64);
-        const bool is_in_place = !has_norm && round % 4 == 3 && subject.operation == VERBENA_OPS_ALL_REDUCE;
-        wrong +=
-            check_one(*contender, subject, bytes, is_odd ? element * (round % 7) : 0, is_in_place, round);
+        const bool is_free = !has_norm && is_any && has_room(bytes, 64);
+        wrong += check_one(*contender, subject, bytes, is_free ? draw_placement(subject, round) : Placement{},
+                           round);
         ++round;
       }
       tell("checked " + std::to_string(wrong) + " " + subject.operation_name + " " + subject.type_name + " " +
@@ -631,6 +654,15 @@ void Rank::soak_coded(const Named& named) {
        " of zeros and of ones in turn");
 }
 
+void Rank::call_at_random() {
+  const int64_t begin_ns = now_ns();
+  const uint64_t wrong = run_random_calls(plan_, library_, ours_->ops, gpu_, {first_, second_, room_bytes_});
+  expect_no_error();
+  tell("checked " + std::to_string(wrong) + " " + std::to_string(plan_.random) +
+       " steps of calls drawn by chance, seed " + std::to_string(plan_.seed) + ", in " +
+       std::to_string((now_ns() - begin_ns) / 1'000'000) + " ms");
+}
+
 // One graph, replayed with other data each time, every element compared.
 void Rank::soak() {
   bool has_coded = false;
@@ -695,6 +727,7 @@ void run_rank(const RankPlan& plan) {
   if (plan.checks) rank.check_all();
   if (plan.measures) rank.measure_all();
   if (plan.soak != 0) rank.soak();
+  if (plan.random != 0) rank.call_at_random();
 }
 
 }  // namespace verbena::tools::coll

@@ -146,10 +146,10 @@ struct CallRecord {
   uint32_t lengths, quantisation, outputs;
   int32_t root;
   uint64_t counts_hash, padding;  // of counts in the GPU's memory that ranks have alike
-
-  constexpr bool operator==(const CallRecord&) const = default;
 };
-static_assert(sizeof(CallRecord) % 16 == 0, "verbena: an exchange moves whole vectors the fastest");
+// As words, of which none is padding.
+inline constexpr uint32_t kRecordWords = sizeof(CallRecord) / sizeof(uint64_t);
+static_assert(sizeof(CallRecord) == 96, "verbena: records are compared word by word");
 
 // Before the records of all ranks travel, and behind that.
 struct CompareLaunch : Launch {

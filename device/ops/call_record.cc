@@ -1,6 +1,7 @@
 #include "device/ops/call_record.h"
 
 #include <array>
+#include <cstring>
 
 #include "verbena/ops.h"
 
@@ -50,6 +51,10 @@ CallRecord make_record(const Call& call, const Norm& norm, const Grid& grid) {
   record.padding = norm.padding;
   record.outputs = (norm.output != nullptr ? 1 : 0) | (norm.numbers != nullptr ? 2 : 0);
   return record;
+}
+
+bool are_alike(const CallRecord& a, const CallRecord& b) {
+  return std::memcmp(&a, &b, sizeof(a)) == 0;
 }
 
 std::string describe(const CallRecord& record) {

@@ -10,6 +10,7 @@ namespace verbena::ops {
 
 CallRecord make_record(const Call& call, Algorithm algorithm, const Grid& grid, uint32_t chunk_bytes);
 CallRecord make_record(const Call& call, const Norm& norm, const Grid& grid);
+bool are_alike(const CallRecord& a, const CallRecord& b);
 // For people: what is called, of what, and how.
 std::string describe(const CallRecord& record);
 

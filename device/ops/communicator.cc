@@ -676,10 +676,10 @@ void Communicator::compare_calls(const CallRecord& record, const int64_t* counts
 // Of the call in which ranks were found to differ; empty: there is none.
 std::string Communicator::describe_difference() const {
   const CallRecord& mine = *local_->notes.refused_record();
-  if (mine == CallRecord{}) return "";
+  if (are_alike(mine, {})) return "";
   for (uint32_t member = 0; member < size_; ++member) {
     const CallRecord& theirs = local_->notes.records()[member];
-    if (theirs == mine) continue;
+    if (are_alike(theirs, mine)) continue;
     return "ops: ranks " + std::to_string(rank_) + " and " + std::to_string(member) +
            " of the team make different calls: " + describe(mine) + ", and " + describe(theirs) +
            "; all ranks have to make the same calls in the same order (VERBENA_OPS_CHECK)";

@@ -354,11 +354,14 @@ VERBENA_DEVICE void run_compare(const CompareLaunch& launch) {
         // Where the exchange has failed there is nothing to compare. A peer that has compared by now may have
         // failed the team already.
         if (sync_block_any(load_relaxed<Scope::kSystem>(launch.status) != 0)) return SymmStatus::kTimedOut;
-        const auto member = static_cast<int32_t>(thread_index());
-        const bool is_other =
-            member < launch.workspace.context.team_size && !(launch.all[member] == *launch.own);
+        const auto* const own = reinterpret_cast<const uint64_t*>(launch.own);
+        const auto* const all = reinterpret_cast<const uint64_t*>(launch.all);
+        const auto ranks = static_cast<uint32_t>(launch.workspace.context.team_size);
+        bool is_other = false;
+        for (uint32_t i = thread_index(); i < ranks * kRecordWords; i += threads_per_block())
+          is_other = is_other || all[i] != own[i % kRecordWords];
         if (!sync_block_any(is_other)) return SymmStatus::kDone;
-        if (member == 0) *launch.refused = *launch.own;
+        if (thread_index() == 0) *launch.refused = *launch.own;
         return SymmStatus::kInvalid;
       },
       [] {});

@@ -277,6 +277,9 @@ VERBENA_DEVICE void spoil(const Rows& output, uint64_t length_bytes) {
       detail::store_vector(piece, offset, length, kNans);
   }
 }
+VERBENA_DEVICE_FAR void spoil_tensor(char* output, uint64_t length_bytes) {
+  spoil(Rows::side_by_side(output), length_bytes);
+}
 // The outputs of calls from `first` on, which this rank made and which have failed.
 VERBENA_DEVICE_FAR void spoil_outputs(const Call* calls, uint32_t first, uint32_t count, int32_t me,
                                       int32_t size) {
@@ -390,7 +393,7 @@ VERBENA_DEVICE void run_vectors(const CallLaunch& launch) {
                                                         launch.call.length_bytes, ReduceAs<T>{});
         return calls.finish();
       },
-      [&] { spoil_call(launch); });
+      [&] { spoil_tensor(launch.call.output, launch.call.length_bytes); });
 }
 
 template <typename Way, Content kContent = Content::kAnything, typename Reduce = ReduceAny>

@@ -148,7 +148,7 @@ def _call_on_streams(rank):
         world.put(begin, _GpuTensor(begin), peer, stream)
         world.get((begin + 64, 100), begin, peer, stream)
         # PyTorch's current stream, where PyTorch is loaded.
-        sys.modules["torch"] = types.SimpleNamespace(cuda=types.SimpleNamespace(current_stream=lambda: stream))
+        sys.modules["torch"] = stand_ins.make_torch_with_stream(stream)
         world.quiet()
         with context.create_workspace(world, 0, 1) as workspace:
             workspace.team.barrier(1, stream)
@@ -189,7 +189,7 @@ def _run_the_examples_calls(rank):
     driver.use_gpu(rank)
     launcher, stream = _Launcher(), _Stream()
     driver.call("fake_set_launcher", ctypes.byref(launcher))
-    torch = types.SimpleNamespace(cuda=types.SimpleNamespace(current_stream=lambda: stream))
+    torch = stand_ins.make_torch_with_stream(stream)
     with verbena.SymmetricContext.from_environment() as context, context.allocate(2 * LENGTH_BYTES) as window:
         team = create_mesh_teams(context, stand_ins.DeviceMesh(rank, (1, 2), ("column", "row")))["row"]
         module.pass_on(torch, team, _GpuTensor(window.address), window.address + LENGTH_BYTES)

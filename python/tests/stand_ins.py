@@ -55,6 +55,11 @@ def install_torch():
     sys.modules.update({"torch": torch, "torch.distributed": torch.distributed})
 
 
+def make_torch_with_stream(stream):
+    """PyTorch that uses the GPU, as far as its current stream is asked for."""
+    return types.SimpleNamespace(cuda=types.SimpleNamespace(is_initialized=lambda: True, current_stream=lambda device=None: stream))
+
+
 class PluggableAllocator:
     """torch.cuda.memory.CUDAPluggableAllocator: functions of a library, by their names."""
 

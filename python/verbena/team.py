@@ -1,12 +1,12 @@
 """Teams: ranks with signals and barriers of their own."""
 import ctypes
 import struct
-import sys
 from types import TracebackType
 from typing import Any
 
 from verbena.constants import Backend, ContextType, SignalCompare, SignalOperation
 from verbena.part import ContextPart
+from verbena.streams import find_stream
 from verbena.window import SymmetricWindow
 
 _TABLE_WORDS = 1024
@@ -73,41 +73,34 @@ class SymmetricTeam(ContextPart):
 
     def barrier(self, barrier: int = 0, stream: Any = None) -> None:
         """The members' streams meet; what they have put before is complete."""
-        self._library.check(self._library.barrier_on_stream(self.handle, barrier, _find_stream(stream)))
+        self._library.check(self._library.barrier_on_stream(self.handle, barrier, find_stream(stream)))
 
     def signal(self, signal: int, peer: int, value: int = 1, operation: SignalOperation = SignalOperation.ADD,
                stream: Any = None) -> None:
         """Behind all that the stream has put there."""
         self._library.check(self._library.signal_on_stream(self.handle, signal, peer, value & 0xFFFFFFFFFFFFFFFF,
-                                                           operation, _find_stream(stream)))
+                                                           operation, find_stream(stream)))
 
     def wait(self, signal: int, value: int, compare: SignalCompare = SignalCompare.GE, stream: Any = None) -> None:
         """Until this rank's signal compares so."""
-        self._library.check(self._library.wait_on_stream(self.handle, signal, compare, value, _find_stream(stream)))
+        self._library.check(self._library.wait_on_stream(self.handle, signal, compare, value, find_stream(stream)))
 
     def put(self, destination: Any, source: Any, peer: int, stream: Any = None) -> None:
         """What `source`, a contiguous tensor or an (address, bytes), holds, to the place that this rank calls `destination`,
         a tensor in a window or an address."""
         address, length_bytes = _measure(source)
         self._library.check(self._library.put_on_stream(self.handle, _find_address(destination), address, length_bytes, peer,
-                                                        _find_stream(stream)))
+                                                        find_stream(stream)))
 
     def get(self, destination: Any, source: Any, peer: int, stream: Any = None) -> None:
         """What the peer has where this rank has `source`, to `destination`, a contiguous tensor or an (address, bytes)."""
         address, length_bytes = _measure(destination)
         self._library.check(self._library.get_on_stream(self.handle, address, _find_address(source), length_bytes, peer,
-                                                        _find_stream(stream)))
+                                                        find_stream(stream)))
 
     def quiet(self, stream: Any = None) -> None:
         """What this rank has put, got or signalled before is complete at all peers."""
-        self._library.check(self._library.quiet_on_stream(self.handle, _find_stream(stream)))
-
-
-def _find_stream(stream: Any) -> int:
-    if stream is None:
-        torch = sys.modules.get("torch")
-        stream = torch.cuda.current_stream() if torch is not None else 0
-    return int(getattr(stream, "cuda_stream", stream))
+        self._library.check(self._library.quiet_on_stream(self.handle, find_stream(stream)))
 
 
 def _find_address(place: Any) -> int:

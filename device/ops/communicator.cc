@@ -282,13 +282,13 @@ std::vector<const SymmetricWorkspace*> Communicator::list_workspaces() const {
 // what lies in slots that are zero again for a new call's. So each rank waits for its GPU before it meets the
 // others, and nobody clears anything before all have.
 void Communicator::reset() {
+  is_grouped_ = false;
+  group_.clear();
   if (local_) local_->kernels->synchronize();
   for (const SymmetricWorkspace* const workspace : list_workspaces())
     check(verbena_workspace_reset(workspace->handle()));
   if (local_) local_->notes.clear();
   failure_.reset();
-  group_.clear();
-  is_grouped_ = false;
 }
 
 // One load, where nothing has failed.

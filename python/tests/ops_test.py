@@ -321,6 +321,87 @@ def test_operators():
     run_ranks(2, _call_operators)
 
 
+def _keep_tensors_of_groups(rank):
+    """Calls of a group make temporaries of one size. The emulated GPU's memory is the host's, whose allocator knows no streams, so
+    the stream ends before the group's end returns; on a GPU the allocator keeps the stream's order."""
+    driver.use_gpu(rank)
+    with verbena.SymmetricContext.from_environment() as context, _make(rank, context) as ops:
+        end_group = ops._ops.ops_group_end
+
+        def end_and_wait(*arguments):
+            result = end_group(*arguments)
+            _synchronize()
+            return result
+        ops._ops.ops_group_end = end_and_wait
+        a, b = (torch.arange(4096.).view(64, 64) + begin + rank for begin in (0, 5000))
+        counts = torch.full((ops.size,), 16)
+        with ops.group(a):
+            first = ops.all_reduce(a.t())
+            second = ops.all_reduce(b.t())
+            third = ops.all_reduce(a.t() * 2, "max")  # nobody but the group keeps the input, nor the next call's output
+            ops.all_reduce(b.t() * 3)
+            fourth = ops.all_gather(b.t()[:16])
+            fifth = ops.all_gather_v((a * 5)[:16].clone(), counts.clone(), torch.empty(16 * ops.size, 64))
+        totals = [ops.size * one.t() + (ops.size * (ops.size - 1) / 2 - ops.size * rank) for one in (a, b)]
+        assert torch.equal(first, totals[0]) and torch.equal(second, totals[1])
+        assert torch.equal(third, (a.t() + (ops.size - 1 - rank)) * 2)
+        assert torch.equal(fourth, torch.cat([b.t()[:16] + (other - rank) for other in range(ops.size)]))
+        assert torch.equal(fifth, torch.cat([(a[:16] + (other - rank)) * 5 for other in range(ops.size)]))
+        ops.check_error()
+
+
+def test_tensors_of_a_group_live_until_its_launch():
+    run_ranks(2, _keep_tensors_of_groups)
+
+
+class _Mistake(Exception):
+    pass
+
+
+def _drop_groups(rank):
+    import os
+    os.environ["VERBENA_SYMM_TIMEOUT_MS"] = "2000"
+    driver.use_gpu(rank)
+    with verbena.SymmetricContext.from_environment() as context, _make(rank, context) as ops:
+        x, out = torch.full((100,), float(rank + 1)), torch.zeros(100)
+        # On all ranks: nothing was launched, and nobody waits.
+        for wrong in (lambda: (_ for _ in ()).throw(_Mistake("of the user")), lambda: ops.all_reduce(x.long()),
+                      lambda: ops.group().__enter__()):
+            with pytest.raises((_Mistake, TypeError, verbena.VerbenaError)):
+                with ops.group(x):
+                    ops.all_reduce(x, out=out)
+                    wrong()
+            for call in (lambda: ops.all_reduce(x), lambda: ops.group(x).__enter__(), ops.check_error):
+                with pytest.raises(verbena.VerbenaError, match="a group of 1 calls was not launched.*reset"):
+                    call()
+            ops.reset()
+            ops.check_error()
+            assert not out.any()
+            got = ops.all_reduce(x)
+            _synchronize()
+            assert torch.equal(got, torch.full((100,), 3.0))
+        # On one rank: its own next call says so, and the peer's wait ends by time and names it.
+        try:
+            with ops.group(x):
+                ops.all_reduce(x)
+                if rank == 1:
+                    raise _Mistake("of one rank")
+        except _Mistake:
+            pass
+        _synchronize()
+        with pytest.raises(verbena.VerbenaError, match="of one rank" if rank == 1 else "rank 1"):
+            ops.check_error()
+        context.barrier()
+        ops.reset()
+        got = ops.all_reduce(x)
+        _synchronize()
+        assert torch.equal(got, torch.full((100,), 3.0))
+
+
+def test_a_group_whose_block_raises_is_not_launched():
+    run_ranks(2, _drop_groups)
+
+
 class _Group:
     """A process group, as far as a communicator over the host needs it."""
 

@@ -1,11 +1,12 @@
-"""What calls of a communicator have in common: types, algorithms, choices, and how a tensor becomes an argument."""
+"""Shared by all calls of a communicator: types, reductions, algorithms, choices, and how a tensor becomes an argument."""
 import ctypes
 import dataclasses
 import enum
 from typing import Any
 
-from verbena.native import NativeLibrary, OpsChoice
+from verbena.native import NativeLibrary, OpsChoice, Result, VerbenaError
 from verbena.part import CollectivePart
+from verbena.streams import stream_of
 
 
 class DataType(enum.IntEnum):
@@ -45,7 +46,8 @@ class Algorithm(enum.IntEnum):
 _TYPES = {"torch.float32": DataType.FLOAT32, "torch.float16": DataType.FLOAT16, "torch.bfloat16": DataType.BFLOAT16,
           "torch.int32": DataType.INT32, "torch.float8_e4m3fn": DataType.E4M3}
 OPERATIONS = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all"]
-REDUCTIONS = {one.name.lower(): one for one in Reduction} | {"avg": Reduction.MEAN}
+# By PyTorch's names too.
+_REDUCTIONS = {one.name.lower(): one for one in Reduction} | {"avg": Reduction.MEAN}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,15 +60,18 @@ class Choice:
 
 
 def find_data_type(tensor: Any) -> DataType | None:
-    """None: numbers that are not computed with."""
+    """None if no kernel computes with the type. Operations that only move data take every type."""
     return _TYPES.get(str(tensor.dtype))
 
 
 class OpsPart(CollectivePart):
-    """What all kinds of a communicator's calls use."""
+    """The base of a communicator's calls."""
 
     _name = "ops"
     _ops: NativeLibrary
+    # Tensors of the open group's calls: the group's kernels are launched at its end, and read and write them then.
+    _group: list[tuple[Any, ...]] | None = None
+    _dropped_group: str | None = None  # why all calls fail until reset()
 
     @property
     def rank(self) -> int:
@@ -83,14 +88,36 @@ class OpsPart(CollectivePart):
         return Choice(Algorithm(choice.algorithm), choice.blocks, choice.threads, choice.chunk_bytes)
 
     def _call(self, name: str, source: Any, out: Any, *arguments: Any, choice: Choice | None) -> None:
-        self._ops.check(getattr(self._ops, name)(self.handle, source.data_ptr(), out.data_ptr(), *arguments, pack_choice(choice),
-                                                 stream_of(source)))
+        self._launch(name, (source, out), source.data_ptr(), out.data_ptr(), *arguments, pack_choice(choice), stream_of(source))
+
+    def _launch(self, name: str, tensors: tuple[Any, ...], *arguments: Any) -> None:
+        """Every call that takes a stream goes through this function."""
+        if self._dropped_group is not None:
+            self._tell_dropped_group()
+        self._ops.check(getattr(self._ops, name)(self.handle, *arguments))
+        if self._group is not None:
+            self._group.append(tensors)
+
+    def _tell_dropped_group(self) -> None:
+        if self._dropped_group is not None:
+            raise VerbenaError(Result.INVALID_USAGE, self._dropped_group)
+
+
+def find_reduction(reduction: Any) -> Reduction:
+    """Takes a name, a Reduction, or a ReduceOp of torch.distributed."""
+    named = reduction if isinstance(reduction, str) else getattr(getattr(reduction, "op", reduction), "name", str(reduction))
+    try:
+        return _REDUCTIONS[named.lower()]
+    except KeyError:
+        raise ValueError(f"there is no kernel for the reduction {named!r}: sum, mean (avg), min and max have one; for another "
+                         "reduction use torch.distributed") from None
 
 
 def need_type(tensor: Any) -> DataType:
     found = find_data_type(tensor)
     if found is None:
-        raise TypeError(f"numbers of {tensor.dtype} are not reduced: {', '.join(sorted(_TYPES))}")
+        raise TypeError(f"there is no kernel that reduces {tensor.dtype}: {', '.join(sorted(_TYPES))} have one; convert the tensor, "
+                        "or use torch.distributed")
     return found
 
 
@@ -104,12 +131,3 @@ def pack_choice(choice: Choice | None) -> Any:
     if choice is None:
         return None
     return ctypes.byref(OpsChoice(choice.algorithm, choice.blocks, choice.threads, choice.chunk_bytes))
-
-
-def stream_of(tensor: Any) -> int:
-    return current_stream(tensor.device) if tensor.is_cuda else 0
-
-
-def current_stream(device: Any = None) -> int:
-    import torch
-    return int(torch.cuda.current_stream(device).cuda_stream)

@@ -7,9 +7,9 @@ from typing import Any
 
 from verbena.context import SymmetricContext
 from verbena.native import OpsExtent, OpsOptions, Result, VerbenaError, load_ops_library
-from verbena.ops.calls import (OPERATIONS, REDUCTIONS, Choice, current_stream, expect_like, need_type, pack_choice,
-                               stream_of)
+from verbena.ops.calls import OPERATIONS, Choice, expect_like, find_reduction, need_type, pack_choice
 from verbena.ops.fused import FusedCalls
+from verbena.streams import current_stream, stream_of
 from verbena.team import SymmetricTeam
 
 _ERROR_TEXT_BYTES = 512
@@ -43,6 +43,7 @@ class Communicator(FusedCalls):
 
     def check_error(self) -> None:
         """Raises why a call's result is not there, with the rank that did not come, if so."""
+        self._tell_dropped_group()
         text = ctypes.create_string_buffer(_ERROR_TEXT_BYTES)
         result = self._ops.ops_get_error(self.handle, text, len(text))
         if result != Result.SUCCESS:
@@ -51,6 +52,7 @@ class Communicator(FusedCalls):
     def reset(self) -> None:
         """Collective: after an error the communicator is as good as new."""
         self._ops.check(self._ops.ops_reset(self.handle))
+        self._dropped_group = None
 
     def choose(self, operation: str, length_bytes: int) -> Choice:
         """How an operation, such as "all_reduce", of so many bytes (of others than that: of a message) would be done."""
@@ -61,7 +63,7 @@ class Communicator(FusedCalls):
         tensor."""
         tensor = tensor.contiguous()
         out = tensor.new_empty(tensor.shape) if out is None else expect_like(out, tensor.shape)
-        self._call("ops_all_reduce", tensor, out, tensor.numel(), need_type(tensor), REDUCTIONS[reduction], choice=choice)
+        self._call("ops_all_reduce", tensor, out, tensor.numel(), need_type(tensor), find_reduction(reduction), choice=choice)
         return out
 
     def all_gather(self, tensor: Any, dim: int = 0, *, out: Any = None, choice: Choice | None = None) -> Any:
@@ -85,7 +87,7 @@ class Communicator(FusedCalls):
         out = tensor.new_empty(shape) if out is None else expect_like(out, shape)
         rows = math.prod(shape[:dim])
         self._call("ops_reduce_scatter", tensor, out, rows, out.numel() // max(rows, 1), need_type(tensor),
-                   REDUCTIONS[reduction], choice=choice)
+                   find_reduction(reduction), choice=choice)
         return out
 
     def broadcast(self, tensor: Any, root: int = 0, *, choice: Choice | None = None) -> Any:
@@ -119,7 +121,7 @@ class Communicator(FusedCalls):
     def reduce_scatter_v(self, tensor: Any, counts: Any, out: Any, reduction: str = "sum", *, offsets: Any = None,
                          choice: Choice | None = None) -> Any:
         """counts[r] rows, from offsets[r] on, of all ranks' tensors become rank r's `out`, which may be longer."""
-        self._call_v("ops_reduce_scatter_v", tensor, out, [counts, offsets], [need_type(tensor), REDUCTIONS[reduction]],
+        self._call_v("ops_reduce_scatter_v", tensor, out, [counts, offsets], [need_type(tensor), find_reduction(reduction)],
                      tensor.numel() // self.size, choice)
         return out
 
@@ -134,14 +136,23 @@ class Communicator(FusedCalls):
 
     @contextlib.contextmanager
     def group(self, like: Any = None) -> Iterator[None]:
-        """Calls in the block, which do not use each other's results, go into the stream as one kernel where that can be: the
-        current one, or with it that of `like`, a tensor."""
+        """Launches the calls of the block together at its end, by one kernel where possible, in the current stream, or in that of
+        the GPU of `like`, a tensor. The calls do not use each other's results. If the block raises, none of its calls is launched
+        and every further call raises until all ranks have called reset(): the peers may have launched theirs."""
+        self._tell_dropped_group()
         self._ops.check(self._ops.ops_group_begin(self.handle))
+        self._group = []
         try:
             yield
-        finally:
-            stream = 0 if like is not None and not like.is_cuda else current_stream()
+            stream = current_stream() if like is None else stream_of(like)
             self._ops.check(self._ops.ops_group_end(self.handle, stream))
+        except BaseException as error:
+            self._dropped_group = (
+                f"ops: a group of {len(self._group)} calls was not launched, because its block raised {type(error).__name__}: {error}; "
+                "call reset() on all ranks: peers that launched their group wait for this rank until their time limit")
+            raise
+        finally:
+            self._group = None
 
     def _call_v(self, name: str, source: Any, out: Any, counts: list[Any], more: list[Any], expected: int,
                 choice: Choice | None) -> None:
@@ -154,8 +165,8 @@ class Communicator(FusedCalls):
         extent = OpsExtent(math.prod(source.shape[1:]) * element, source.numel() * element, out.numel() * element,
                            expected * element)
         addresses = [None if one is None else one.data_ptr() for one in counts]
-        self._ops.check(getattr(self._ops, name)(self.handle, source.data_ptr(), out.data_ptr(), *addresses,
-                                                 ctypes.byref(extent), *more, pack_choice(choice), stream_of(source)))
+        self._launch(name, (source, out, *counts), source.data_ptr(), out.data_ptr(), *addresses, ctypes.byref(extent), *more,
+                     pack_choice(choice), stream_of(source))
 
 
 def _cut(shape: Any, dim: int, parts: int) -> tuple[int, list[int]]:

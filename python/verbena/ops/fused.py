@@ -5,7 +5,8 @@ import enum
 from typing import Any
 
 from verbena.native import OpsNorm
-from verbena.ops.calls import Algorithm, Choice, OpsPart, expect_like, need_type, pack_choice, stream_of
+from verbena.ops.calls import Algorithm, Choice, OpsPart, expect_like, need_type, pack_choice
+from verbena.streams import stream_of
 
 CODECS = {"fp8": Algorithm.FP8, "int8": Algorithm.INT8, "int6": Algorithm.INT6, "int4": Algorithm.INT4,
           "mxfp8": Algorithm.MXFP8, "fp8_int8": Algorithm.FP8_INT8, "int4_int8": Algorithm.INT4_INT8}
@@ -76,8 +77,8 @@ class FusedCalls(OpsPart):
         """Of rows along the last dimension, on this rank alone. `residual_out` may be the residual."""
         rows, result, packed = _prepare(x, norm, residual, residual_out)
         if rows.numel():
-            self._ops.check(self._ops.ops_norm_rows(self.handle, rows.data_ptr(), rows.stride(0), need_type(rows),
-                                                    ctypes.byref(packed), stream_of(rows)))
+            self._launch("ops_norm_rows", (), rows.data_ptr(), rows.stride(0), need_type(rows), ctypes.byref(packed),
+                         stream_of(rows))
         return result
 
     def all_reduce_rms_norm(self, tensor: Any, norm: Norm, residual: Any = None, *, residual_out: Any = None,
@@ -88,9 +89,8 @@ class FusedCalls(OpsPart):
         if rows.numel():
             in_output = result.output is not None and norm.padding == 0
             total = result.output if in_output else rows.new_empty(rows.shape)
-            self._ops.check(self._ops.ops_all_reduce_norm(
-                self.handle, rows.data_ptr(), total.data_ptr(), need_type(rows), ctypes.byref(packed),
-                Algorithm.AUTO if codec is None else find_codec(codec), pack_choice(choice), stream_of(rows)))
+            self._launch("ops_all_reduce_norm", (), rows.data_ptr(), total.data_ptr(), need_type(rows), ctypes.byref(packed),
+                         Algorithm.AUTO if codec is None else find_codec(codec), pack_choice(choice), stream_of(rows))
             if not in_output:
                 return dataclasses.replace(result, sum=total)
         return result
@@ -112,9 +112,8 @@ class FusedCalls(OpsPart):
         rows, result, packed = _prepare(rows, norm, residual, residual_out, shape=tensor.shape, residual_rows=count)
         if rows.numel():
             total = rows.new_empty((max(count, 1), rows.shape[1]))
-            self._ops.check(self._ops.ops_reduce_scatter_norm_all_gather(
-                self.handle, rows.data_ptr(), total.data_ptr(), need_type(rows), ctypes.byref(packed), pack_choice(choice),
-                stream_of(rows)))
+            self._launch("ops_reduce_scatter_norm_all_gather", (), rows.data_ptr(), total.data_ptr(), need_type(rows),
+                         ctypes.byref(packed), pack_choice(choice), stream_of(rows))
             return dataclasses.replace(result, sum=total)
         return result
 

@@ -2,7 +2,7 @@
 system's.
 
 usage: run.py MODULES COMMAND...   (such as: run.py pytest,torch? -m pytest groups_test.py)
-A module with a question mark is one that some tests want: a Python that has it comes before others.
+A module with a question mark is one that some tests want: a Python that has it comes before others. PYTHONS=system: the system's alone.
 Exits with 77 where no Python has all other modules.
 """
 import os
@@ -17,6 +17,8 @@ FOLDER = pathlib.Path(__file__).resolve().parent
 
 
 def list_pythons():
+    if os.environ.get("PYTHONS") == "system":
+        return ["/usr/bin/python3"]
     cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
     return [str(cache / "verbena" / "python" / "bin" / "python"), sys.executable, "/usr/bin/python3"]
 
@@ -36,7 +38,7 @@ def main():
             os.environ["PYTHONPATH"] = str(FOLDER.parent)
             os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
             os.execv(python, [python, *command])
-    print(f"skipped: no Python has {' and '.join(needed)} (tools/setup test triton)")
+    print(f"skipped: no Python has {' and '.join(needed)} (tools/setup test triton torch)")
     return SKIPPED
 
 

@@ -178,6 +178,8 @@ def _make_graph(has_residual, has_late_user=False, has_early_user=False, group="
     results = [graph.call_function(operator.getitem, (norm, place)) for place in (0, 1)]
     late = graph.call_function(torch.neg, (total,)) if has_late_user else None
     graph.output((*results, early, late))
+    for node in (x, residual, weight, total):
+        node.meta["val"] = torch.empty(0, dtype=torch.bfloat16, device="meta")
     return torch.fx.GraphModule(torch.nn.Module(), graph)
 
 

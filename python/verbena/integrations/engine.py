@@ -1,34 +1,62 @@
-"""What engines' classes of custom all-reduces have in common."""
+"""The part that the engines' classes of custom all-reduces have in common."""
 import contextlib
+import importlib.metadata
+import itertools
 import os
+import pathlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from verbena.communicators import ProcessGroupCommunicator
 from verbena.context import SymmetricContext
 from verbena.integrations.quick_reduce import QuickReduce
+from verbena.links import find_bus_id, has_nvlink
 from verbena.ops.calls import Choice, find_data_type
 from verbena.ops.communicator import Communicator
-from verbena.ops.fused import find_codec
+from verbena.ops.fused import CODECS, find_codec
+from verbena.ops.torch_ops import set_group
 
 # Plug-ins of an engine load wherever they are installed: they do nothing unless this variable is 1.
 SWITCH = "USE_VERBENA_COLLECTIVES"
 MOST_RANKS = 16
+MOST_RANKS_OVER_PCIE = 2  # as the engines have it: NCCL is faster from three ranks on
 MOST_BYTES = 256 << 20  # larger tensors are left to the engine, unless it wants one way for all sizes
+# A rank of an engine may compile kernels, load a checkpoint or wait in a debugger while the others wait for it: ten minutes, as
+# PyTorch gives NCCL. The library reads the variable when a process first uses it.
+_LIMIT = "VERBENA_SYMM_TIMEOUT_MS"
+_LIMIT_MS = 600_000
+_numbers = itertools.count()
 
 
-def is_switched_on() -> bool:
-    return os.environ.get(SWITCH) == "1"
+def switch_on_if_asked(engine: str, switch_on: Callable[[], None]) -> None:
+    """For entry points, whose exceptions would end the server: an engine without our hook points keeps its own collectives."""
+    if os.environ.get(SWITCH) != "1":
+        return
+    try:
+        switch_on()
+    except Exception as error:
+        warnings.warn(f"verbena: {engine} {_find_version(engine)} has no place for Verbena's collectives and keeps its own: "
+                      f"{type(error).__name__}: {error}; docs/inference.md names the versions that were tested", stacklevel=3)
+
+
+def _find_version(distribution: str) -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return "(unknown version)"
 
 
 class EngineCollectives:
     """Made by all ranks of `group`, a process group whose all-gather goes through the host (gloo), each with the GPU `device`.
     Nothing is registered, and nothing happens at the end of a capture: addresses in graphs are the engine's own tensors, and
-    the workspace's, which stay. Where it cannot be made, `disabled` is set and the engine goes its own way."""
+    the workspace's, which stay. Where it cannot be made, `disabled` is set and the engine goes its own way. A call raises
+    VerbenaError if an earlier one has ended without its result. Operators in compiled graphs find it by `group_name`, which is
+    the same in each start of the engine: caches of compilers have it."""
 
     def __init__(self, group: Any, device: Any, max_size: int = MOST_BYTES, is_batch_invariant: bool = False) -> None:
         """Collective."""
+        os.environ.setdefault(_LIMIT, str(_LIMIT_MS))
         self.group = group
         self.device = device
         self.max_size = max_size
@@ -36,7 +64,9 @@ class EngineCollectives:
         # A number in few bits depends on its neighbours, and another batch has others.
         self.quick_reduce = QuickReduce() if is_batch_invariant else QuickReduce.from_environment()
         self.disabled = True
-        self.fully_connected = False
+        self.fully_connected = False  # by NVLink
+        self._IS_CAPTURING = False  # engines read it; nothing here depends on it
+        self.group_name = f"verbena_engine_{next(_numbers)}"
         ranks = ProcessGroupCommunicator(group)
         self.rank, self.world_size = ranks.rank, ranks.size
         self._context: SymmetricContext | None = None
@@ -46,13 +76,16 @@ class EngineCollectives:
         try:
             self._use_device()
             self._context = SymmetricContext.from_all_gather(ranks.all_gather, self.rank, self.world_size)
+            self.fully_connected = are_all_linked(ranks)
+            if not self.fully_connected and self.world_size > MOST_RANKS_OVER_PCIE and not is_batch_invariant:
+                raise RuntimeError(f"{self.world_size} GPUs without NVLink between all of them: NCCL is faster there")
             self._communicator = Communicator(self._context)
         except Exception as error:  # as engines do: they have another way
             warnings.warn(f"verbena: custom collectives are off: {error}", stacklevel=2)
             self.close()
             return
+        set_group(self.group_name, self._communicator)
         self.disabled = False
-        self.fully_connected = True
 
     def _use_device(self) -> None:
         import torch
@@ -92,17 +125,31 @@ class EngineCollectives:
         """(norm of the sum and the residual, their sum), of any row length."""
         return self.communicator.fused_allreduce_rmsnorm(x, residual, weight, eps)
 
+    def should_fuse_norm(self, x: Any, residual: Any, weight: Any) -> bool:
+        """Whether the fused kernel has these types; the answer is the same on all ranks."""
+        return (self.should_custom_ar(x) and str(x.dtype) in ("torch.float16", "torch.bfloat16")
+                and residual.dtype == weight.dtype == x.dtype)
+
     def custom_fused_ar_rms(self, input: Any, residual_inp: Any, weight: Any, eps: float,
                             use_1stage: bool = False) -> tuple[Any, Any] | None:
-        """The same, or None where the engine shall go its own way. How many kernels it takes is the library's choice."""
-        is_taken = (self.should_custom_ar(input) and str(input.dtype) in ("torch.float16", "torch.bfloat16")
-                    and residual_inp.dtype == weight.dtype == input.dtype)
+        """fused_allreduce_rmsnorm(), or None where the engine shall go its own way. How many kernels it takes is the library's choice."""
+        is_taken = self.should_fuse_norm(input, residual_inp, weight)
         return self.fused_allreduce_rmsnorm(input, residual_inp, weight, eps) if is_taken else None
+
+    @property
+    def fusion_codec(self) -> str | None:
+        """The format of quantised sums in fused operators, which are quantised from the size on where that is faster."""
+        regime = self.quick_reduce.regime.lower()
+        return regime if regime in CODECS and self.quick_reduce.least_sizes == "measured" else None
 
     @contextlib.contextmanager
     def capture(self) -> Iterator[None]:
-        """Nothing needs to be known about a capture."""
-        yield
+        """Only _IS_CAPTURING changes: nothing needs to be known about a capture."""
+        self._IS_CAPTURING = True
+        try:
+            yield
+        finally:
+            self._IS_CAPTURING = False
 
     def register_graph_buffers(self) -> None:
         """Nothing is registered."""
@@ -113,6 +160,20 @@ class EngineCollectives:
         self._communicator = self._context = None
         self.disabled = True
         if communicator is not None:
+            set_group(self.group_name, None)
             communicator.free()
         if context is not None:
             context.close()
+
+
+def are_all_linked(ranks: ProcessGroupCommunicator) -> bool:
+    """Collective: whether NVLink connects all ranks' GPUs. Ranks of several hosts are linked as far as loads and stores reach
+    (multi-node NVLink); those of one host are looked up."""
+    width = 128
+    # Containers of one host have its kernel, whatever they are called.
+    mine = f"{pathlib.Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {find_bus_id()}".encode()
+    places = [part.decode().strip("\0").split(" ") for part in ranks.all_gather(mine.ljust(width, b"\0"))]
+    host, bus_id = places[ranks.rank]
+    peers = [one for rank, (where, one) in enumerate(places) if where == host and rank != ranks.rank]
+    answers = ranks.all_gather(b"1" if has_nvlink(bus_id, peers) else b"0")
+    return all(answer == b"1" for answer in answers)

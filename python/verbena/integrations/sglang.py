@@ -6,12 +6,15 @@
 """
 import importlib
 import os
+import warnings
 from typing import Any
 
-from verbena.integrations.engine import MOST_BYTES, EngineCollectives, is_switched_on
+from verbena.integrations.engine import MOST_BYTES, EngineCollectives, switch_on_if_asked
 
 _DISPATCH = "sglang.srt.distributed.device_communicators.custom_all_reduce.dispatch_custom_allreduce"
-_hooked: list[str] = []
+_FUSION = "sglang.srt.layers.flashinfer_comm_fusion"
+_hooked: set[str] = set()
+_resolve_group: list[Any] = []  # SGLang's function, from when a communicator is made
 
 
 class VerbenaAllreduce(EngineCollectives):
@@ -20,6 +23,9 @@ class VerbenaAllreduce(EngineCollectives):
     def __init__(self, group: Any, device: Any, max_size: int = MOST_BYTES) -> None:
         is_deterministic = os.environ.get("SGLANG_ENABLE_DETERMINISTIC_INFERENCE", "0").lower() in ("1", "true")
         super().__init__(group, device, max_size, is_deterministic)
+        self.original_disabled = self.disabled
+        if not self.disabled:
+            join_fusion()
 
     def reduce_scatter(self, input: Any, output: Any, registered: bool = False) -> None:
         self.communicator.reduce_scatter(input, 0, out=output)
@@ -39,16 +45,58 @@ def dispatch(original: Any, *arguments: Any, **named: Any) -> type[VerbenaAllred
     return VerbenaAllreduce
 
 
+def fused_norm(original: Any, input_tensor: Any, residual: Any, weight: Any, eps: float = 1e-6, *arguments: Any, **named: Any) -> Any:
+    """Around SGLang's call of FlashInfer's all-reduce and norm, which SGLang makes where flashinfer_allreduce_fusion_backend is set."""
+    communicator = _find_fusing(named.get("use_attn_tp_group", True))[1]
+    if communicator is None or not communicator.should_fuse_norm(input_tensor, residual, weight):
+        return original(input_tensor, residual, weight, eps, *arguments, **named)
+    import torch
+    return torch.ops.verbena.all_reduce_rms_norm(input_tensor, residual, weight, eps, communicator.group_name, 0.0, True, False,
+                                                 communicator.fusion_codec or "")
+
+
+def make_no_workspaces(original: Any, *arguments: Any, **named: Any) -> None:
+    """Around the making of FlashInfer's workspaces, which nobody uses where Verbena fuses: SGLang's all-reduces of their groups then go
+    through the communicator too."""
+    groups = [_find_fusing(use_attn_tp_group) for use_attn_tp_group in (False, True)]
+    if any(size > 1 and communicator is None for size, communicator in groups):
+        original(*arguments, **named)
+
+
+def _find_fusing(use_attn_tp_group: bool) -> tuple[int, VerbenaAllreduce | None]:
+    """The group that the fused kernel sums over: its size, and its communicator if that is Verbena's."""
+    size, _, group = _resolve_group[0](use_attn_tp_group=use_attn_tp_group)
+    communicator = getattr(group, "ca_comm", None)
+    return size, communicator if isinstance(communicator, VerbenaAllreduce) and not communicator.disabled else None
+
+
+def join_fusion() -> None:
+    """Hooks the fused all-reduce and norm. Not at the start, because its module loads SGLang's layers."""
+    try:
+        _resolve_group[:] = [importlib.import_module(_FUSION).resolve_fusion_group]
+        _hook(f"{_FUSION}.flashinfer_allreduce_residual_rmsnorm", fused_norm)
+        _hook(f"{_FUSION}.pre_initialize_workspaces", make_no_workspaces)
+        _find_registry().HookRegistry.apply_hooks()
+    except Exception as error:
+        warnings.warn(f"verbena: SGLang does not fuse all-reduce and norm: {type(error).__name__}: {error}", stacklevel=3)
+
+
+def _find_registry() -> Any:
+    return importlib.import_module("sglang.srt.plugins.hook_registry")
+
+
+def _hook(target: str, hook: Any) -> None:
+    if target not in _hooked:
+        registry = _find_registry()
+        registry.HookRegistry.register(target, hook, registry.HookType.AROUND)
+        _hooked.add(target)
+
+
 def register() -> None:
     """The entry point of SGLang's group sglang.srt.plugins: does nothing unless USE_VERBENA_COLLECTIVES is 1."""
-    if is_switched_on():
-        switch_on()
+    switch_on_if_asked("sglang", switch_on)
 
 
 def switch_on() -> None:
-    """SGLang's communicators that are made from now on use Verbena."""
-    if _hooked:
-        return
-    plugins: Any = importlib.import_module("sglang.srt.plugins")
-    plugins.HookRegistry.register(_DISPATCH, dispatch, plugins.HookType.AROUND)
-    _hooked.append(_DISPATCH)
+    """SGLang's communicators that are made from now on use Verbena. SGLang applies the hook when all plug-ins are loaded."""
+    _hook(_DISPATCH, dispatch)

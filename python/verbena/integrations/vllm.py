@@ -1,27 +1,61 @@
 """Verbena in vLLM, in the place of its CustomAllreduce (docs/inference.md).
 
     pip install verbena-*.whl
-    export USE_VERBENA_COLLECTIVES=1 VLLM_ALLREDUCE_USE_FLASHINFER=0
+    export USE_VERBENA_COLLECTIVES=1
     vllm serve MODEL --tensor-parallel-size 4
 """
+import functools
 import importlib
 import os
+import warnings
 from typing import Any
 
-from verbena.integrations.engine import MOST_BYTES, EngineCollectives, is_switched_on
+from verbena.integrations.engine import MOST_BYTES, EngineCollectives, switch_on_if_asked
 
 _MODULE = "vllm.distributed.device_communicators.custom_all_reduce"
+_PASSES = "vllm.compilation.passes.pass_manager"
+_FUSES = "AllReduceFusionPass"
 
 
 class VerbenaAllreduce(EngineCollectives):
-    """As vLLM 0.33 makes and calls its CustomAllreduce. The sizes that vLLM gives are those of its own kernels, and do not
-    count here. Results do not change with the batch, whatever VLLM_BATCH_INVARIANT says; with it no size is left to NCCL."""
+    """As vLLM 0.33 makes and calls its CustomAllreduce. The sizes that vLLM gives are those of its own kernels: they are kept for
+    its code to read, and do not count here. Results do not change with the batch, whatever VLLM_BATCH_INVARIANT says; with it no
+    size is left to NCCL. Attributes that begin with mnnvl_ say that there are no buffers of multi-node NVLink."""
+
+    mnnvl_only = mnnvl_multimem_rs_supported = mnnvl_multimem_rs_initialized = False
+    mnnvl_multicast_ptr = mnnvl_buffer_size = 0
+    mnnvl_lamport_ag_local_ptr = mnnvl_lamport_ag_multicast_ptr = mnnvl_lamport_ag_epoch_ptr = 0
+    mnnvl_lamport_rs_local_ptr = mnnvl_lamport_rs_epoch_ptr = 0
+    mnnvl_multimem_rs_buffer_size = mnnvl_multimem_rs_local_ptr = mnnvl_multimem_rs_multicast_ptr = 0
+    mnnvl_buffer = mnnvl_handle = mnnvl_peer_buffers = mnnvl_lamport_epochs = None
+    mnnvl_multimem_rs_buffer = mnnvl_multimem_rs_handle = None
 
     def __init__(self, group: Any, device: Any, max_size: int = 0, max_all_gather_size: int = 0,
                  max_mnnvl_all_gather_size: int | None = None, max_reduce_scatter_size: int = 0,
                  max_mnnvl_reduce_scatter_size: int = 0, max_mnnvl_multimem_reduce_scatter_size: int = 0,
-                 symm_mem_enabled: bool = False, *, register_graph_buffers: bool = True) -> None:
-        super().__init__(group, _as_device(device), MOST_BYTES, os.environ.get("VLLM_BATCH_INVARIANT", "0") == "1")
+                 symm_mem_enabled: bool = False, *, register_graph_buffers: bool = True, **others: Any) -> None:
+        self.batch_invariant = os.environ.get("VLLM_BATCH_INVARIANT", "0") == "1"
+        self.max_all_gather_size = max_all_gather_size
+        self.max_mnnvl_all_gather_size = max_mnnvl_all_gather_size or 0
+        self.max_reduce_scatter_size = max_reduce_scatter_size
+        self.max_mnnvl_reduce_scatter_size = max_mnnvl_reduce_scatter_size
+        self.max_mnnvl_multimem_reduce_scatter_size = max_mnnvl_multimem_reduce_scatter_size
+        super().__init__(group, _as_device(device), MOST_BYTES, self.batch_invariant)
+        if others:
+            warnings.warn(f"verbena: vLLM makes its custom all-reduce with arguments that are not known here and do not count: "
+                          f"{', '.join(sorted(others))}", stacklevel=2)
+        if not self.disabled:
+            join_compilation(self)
+
+    def __getattr__(self, name: str) -> Any:
+        """Attributes of a vLLM that is newer than the tests: only a zero that says "there are no such buffers" is safe to make up."""
+        if name.startswith("mnnvl_"):
+            warnings.warn(f"verbena: vLLM reads the attribute {name} of its custom all-reduce, which is not known here: 0 says that "
+                          "there is no buffer of multi-node NVLink", stacklevel=2)
+            setattr(self, name, 0)
+            return 0
+        raise AttributeError(f"verbena: vLLM reads the attribute {name!r} of its custom all-reduce, which Verbena's has not: "
+                             "start vLLM without USE_VERBENA_COLLECTIVES=1, or see docs/inference.md for the versions that work")
 
     def all_reduce(self, inp: Any, *, out: Any = None, registered: bool = False) -> Any:
         return self.sum_up(inp, out)
@@ -31,6 +65,9 @@ class VerbenaAllreduce(EngineCollectives):
 
     def custom_all_gather(self, inp: Any, dim: int = 0) -> Any:
         return self.communicator.all_gather(inp, dim) if self.should_custom_all_gather(inp) else None
+
+    def should_mnnvl_multimem_reduce_scatter(self, inp: Any) -> bool:
+        return False
 
     def should_custom_reduce_scatter(self, inp: Any) -> bool:
         return self.takes(inp) and inp.shape[0] % self.world_size == 0
@@ -46,12 +83,65 @@ def _as_device(device: Any) -> Any:
 def register() -> None:
     """The entry point of vLLM's group vllm.general_plugins, which every process of an engine calls, some several times: does
     nothing unless USE_VERBENA_COLLECTIVES is 1."""
-    if is_switched_on():
-        switch_on()
+    switch_on_if_asked("vllm", switch_on)
 
 
 def switch_on() -> None:
     """vLLM's communicators that are made from now on use Verbena."""
+    module: Any = importlib.import_module(_MODULE)
+    if not hasattr(module, "CustomAllreduce"):
+        raise AttributeError(f"{_MODULE} has no CustomAllreduce")
+    module.CustomAllreduce = VerbenaAllreduce
     # FlashInfer's kernels stand before the custom ones, unless they are told not to.
     os.environ.setdefault("VLLM_ALLREDUCE_USE_FLASHINFER", "0")
-    importlib.import_module(_MODULE).__dict__["CustomAllreduce"] = VerbenaAllreduce
+
+
+def join_compilation(communicator: VerbenaAllreduce) -> None:
+    """Has vLLM's compiler fuse this communicator's all-reduces with the norms behind them, in place of its pass for FlashInfer's kernels
+    and whether fuse_allreduce_rms is set or not: with this communicator the two operators are never faster apart."""
+    try:
+        manager: Any = importlib.import_module(_PASSES)
+        make_pass = _make_pass_class()
+        configure = getattr(manager.PostGradPassManager.configure, "without_verbena", manager.PostGradPassManager.configure)
+
+        def configure_with_verbena(self: Any, config: Any) -> None:
+            if communicator.disabled:
+                configure(self, config)
+                return
+            count, theirs = len(self.passes), getattr(manager, _FUSES, None)
+            setattr(manager, _FUSES, lambda config: make_pass(communicator))
+            try:
+                configure(self, config)
+            finally:
+                setattr(manager, _FUSES, theirs)
+            added = self.passes[count:]
+            if not any(isinstance(one, make_pass) for one in added):
+                # Before the passes that take the norms for theirs, behind the one that removes what does nothing.
+                place = next((i + 1 for i, one in enumerate(added) if type(one).__name__ == "NoOpEliminationPass"), 0)
+                self.passes.insert(count + place, make_pass(communicator))
+
+        configure_with_verbena.without_verbena = configure  # type: ignore[attr-defined]
+        manager.PostGradPassManager.configure = configure_with_verbena
+    except Exception as error:
+        warnings.warn(f"verbena: vLLM's compiler does not fuse all-reduce and norm: {type(error).__name__}: {error}", stacklevel=3)
+
+
+@functools.cache
+def _make_pass_class() -> Any:
+    inductor_pass: Any = importlib.import_module("vllm.compilation.passes.inductor_pass")
+    fusion: Any = importlib.import_module("verbena.ops.fusion")
+
+    class VerbenaFusionPass(inductor_pass.InductorPass):
+        """verbena.ops.fusion.FusionPass as one of vLLM's passes, for all shapes."""
+
+        def __init__(self, communicator: VerbenaAllreduce) -> None:
+            state: Any = importlib.import_module("vllm.distributed.parallel_state")
+            self._fuse = fusion.FusionPass(communicator.group_name, [state.get_tp_group().unique_name], communicator.fusion_codec)
+
+        def __call__(self, graph: Any) -> None:
+            self._fuse(graph)
+
+        def uuid(self) -> str:
+            return str(self._fuse.uuid())
+
+    return VerbenaFusionPass

@@ -1,41 +1,51 @@
-"""For code that is compiled: all-reduces and the norms behind them become one operator.
+"""A pass of torch.compile that makes one operator of an all-reduce and the RMSNorm behind it.
 
     torch._inductor.config.post_grad_custom_post_pass = verbena.ops.fusion.FusionPass("tp")
 
-The pass looks for an all-reduce whose result only a norm uses, by the names of their operators: Verbena's, PyTorch's
-functional collectives with an operator of add and RMSNorm, and those of vLLM's graphs."""
+The pass finds the operators by their names: Verbena's, those of PyTorch's functional collectives with an RMSNorm of Verbena's, and those
+of vLLM's graphs. Importing this module imports PyTorch."""
 import dataclasses
 import operator
 from collections.abc import Collection
 from typing import Any
 
-# all-reduce -> where its tensor is among the arguments. Of functional collectives the wait behind it is skipped.
+import torch
+
+try:
+    from torch._inductor.custom_graph_pass import CustomGraphPass
+except ImportError:  # before PyTorch 2.6, whose compiler does not cache graphs of custom passes
+    CustomGraphPass = object
+
+# Of functional collectives the wait behind the all-reduce is skipped.
 _ALL_REDUCES = ("verbena.all_reduce", "vllm.all_reduce", "_c10d_functional.all_reduce")
 _WAIT = "_c10d_functional.wait_tensor"
+_VERSION = 2  # of what the pass does, for the compiler's cache
 
 
 @dataclasses.dataclass(frozen=True)
 class _NormRule:
-    """How an operator's arguments are those of verbena.all_reduce_rms_norm; it returns (output, residual), or output alone."""
-    name: str
-    residual: int | None  # places of arguments
-    weight: int
-    epsilon: int
-    rounds_sum: bool = False
+    """Which arguments of an operator are those of verbena.all_reduce_rms_norm. `ignored` are arguments that make no difference; any other
+    argument has to have its default. The operator returns (output, residual), or output alone."""
+    x: str
+    residual: str | None
+    options: tuple[str, ...] = ()  # passed on by name
+    ignored: tuple[str, ...] = ()
     rounds_normed: bool = False
     returns_pair: bool = True
 
 
-_NORMS = {rule.name: rule for rule in (
-    _NormRule("verbena.rms_norm", 1, 2, 3),
-    _NormRule("vllm_ir.fused_add_rms_norm", 1, 2, 3, rounds_normed=True),
-    _NormRule("vllm_ir.rms_norm", None, 1, 2, rounds_normed=True, returns_pair=False),
-)}
+_NORMS = {
+    "verbena.rms_norm": _NormRule("x", "residual", ("weight_offset", "rounds_sum", "rounds_normed"), ("group",)),
+    # variance_size, the length of the part whose squares count, is not ours.
+    "vllm_ir.fused_add_rms_norm": _NormRule("x", "x_residual", rounds_normed=True),
+    "vllm_ir.rms_norm": _NormRule("x", None, rounds_normed=True, returns_pair=False),
+}
+_TYPES = {torch.float16, torch.bfloat16}
 
 
-class FusionPass:
-    """Of graphs behind autograd. `group` is what set_group() calls the communicator of the all-reduces' team, `names` what they
-    call it (None: the same); `codec`, if not None, allows fewer bits."""
+class FusionPass(CustomGraphPass):
+    """For graphs behind autograd. `group` is the name that set_group() gave the communicator; `names` are the names that all-reduces of its
+    ranks have in the graph (None: the same name); `codec`, if not None, allows fewer bits."""
 
     def __init__(self, group: str, names: Collection[str] | None = None, codec: str | None = None) -> None:
         self.group = group
@@ -44,76 +54,106 @@ class FusionPass:
         self.count_fused = 0  # of the last graph
 
     def uuid(self) -> str:
-        """Two passes with one are one to the compiler's cache."""
-        return f"verbena-fusion-1-{self.group}-{sorted(self.names)}-{self.codec}"
+        """Tells the compiler's cache which passes make the same graph."""
+        return f"verbena-fusion-{_VERSION}-{self.group}-{sorted(self.names)}-{self.codec}"
 
     def __call__(self, graph: Any) -> None:
         self.count_fused = 0
         for node in list(graph.nodes):
             rule = _NORMS.get(_name_of(node))
-            all_reduce = _find_all_reduce(node, self.names) if rule is not None else None
-            if rule is not None and all_reduce is not None and _can_fuse(graph, node, rule, all_reduce):
-                self._fuse(graph, node, rule, all_reduce)
+            match = None if rule is None else _match(graph, node, rule, self.names)
+            if rule is not None and match is not None:
+                self._fuse(graph, node, rule, match)
         if self.count_fused:
             graph.eliminate_dead_code()
             graph.lint()
 
-    def _fuse(self, graph: Any, norm: Any, rule: _NormRule, all_reduce: Any) -> None:
-        import torch
-        arguments = norm.args
-        more = dict(norm.kwargs)
-        if rule.name == "verbena.rms_norm":
-            more.update(zip(("weight_offset", "rounds_sum", "rounds_normed"), arguments[5:]))
-        else:
-            more.update(rounds_sum=rule.rounds_sum, rounds_normed=rule.rounds_normed)
-        residual = None if rule.residual is None else arguments[rule.residual]
+    def _fuse(self, graph: Any, norm: Any, rule: _NormRule, match: "_Match") -> None:
+        options = {name: match.arguments[name] for name in rule.options}
+        if rule.rounds_normed:
+            options["rounds_normed"] = True
+        arguments = match.arguments
         with graph.inserting_before(norm):
             fused = graph.call_function(
                 torch.ops.verbena.all_reduce_rms_norm.default,
-                (all_reduce.args[0], residual, arguments[rule.weight], arguments[rule.epsilon], self.group),
-                {**more, "codec": self.codec or ""})
+                (match.all_reduce.args[0], match.residual, arguments["weight"], arguments["epsilon"], self.group),
+                {**options, "codec": self.codec or ""})
             output = graph.call_function(operator.getitem, (fused, 0))
             second = graph.call_function(operator.getitem, (fused, 1))
-        total = _find_sum(all_reduce)
-        for user in list(total.users):
+        _copy_types(norm, match, fused, output, second)
+        for user in list(match.total.users):
             if user is not norm:  # without a residual the second result is the sum
-                user.replace_input_with(total, second)
-        if rule.returns_pair:
-            norm.replace_all_uses_with(fused)
-        else:
-            norm.replace_all_uses_with(output)
+                user.replace_input_with(match.total, second)
+        norm.replace_all_uses_with(fused if rule.returns_pair else output)
         self.count_fused += 1
+
+
+@dataclasses.dataclass(frozen=True)
+class _Match:
+    all_reduce: Any
+    total: Any  # the node that others take for the all-reduce's result
+    residual: Any
+    arguments: dict[str, Any]  # of the norm, by their names in its schema
+
+
+def _match(graph: Any, norm: Any, rule: _NormRule, names: Collection[str]) -> _Match | None:
+    arguments = _name_arguments(norm, rule)
+    if arguments is None:
+        return None
+    total = arguments[rule.x]
+    all_reduce = _find_all_reduce(total, names)
+    residual = None if rule.residual is None else arguments[rule.residual]
+    if all_reduce is None or not _have_types(total, residual, arguments["weight"]):
+        return None
+    order = {node: place for place, node in enumerate(graph.nodes)}
+    others = [user for user in total.users if user is not norm]
+    # A norm with a residual has not got the sum, and one without has it no sooner than its own place.
+    if others and (residual is not None or any(order[user] < order[norm] for user in others)):
+        return None
+    return _Match(all_reduce, total, residual, arguments)
+
+
+def _name_arguments(norm: Any, rule: _NormRule) -> dict[str, Any] | None:
+    """All arguments by name, defaults included; None if one is given that the fused operator does not have."""
+    schema = norm.target._schema.arguments
+    given = {one.name: value for one, value in zip(schema, norm.args)} | norm.kwargs
+    known = {rule.x, rule.residual, "weight", "epsilon", *rule.options, *rule.ignored}
+    if any(one.name not in known and given.get(one.name, one.default_value) != one.default_value for one in schema):
+        return None
+    return {one.name: given.get(one.name, one.default_value) for one in schema}
+
+
+def _have_types(total: Any, residual: Any, weight: Any) -> bool:
+    """Whether all tensors are of the one type that the kernel has for them; what the graph does not tell is not taken."""
+    values = [getattr(node, "meta", {}).get("val") for node in (total, residual, weight) if node is not None]
+    types = {None if value is None else value.dtype for value in values}
+    return len(types) == 1 and types <= _TYPES
+
+
+def _copy_types(norm: Any, match: _Match, fused: Any, output: Any, second: Any) -> None:
+    """Passes behind this one ask what a node's result is."""
+    total = match.total.meta["val"]
+    normed = norm.meta.get("val", total)
+    output.meta["val"] = normed[0] if isinstance(normed, (tuple, list)) else normed
+    second.meta["val"] = total
+    fused.meta["val"] = (output.meta["val"], second.meta["val"])
 
 
 def _name_of(node: Any) -> str:
     """ "verbena.all_reduce" for a call of torch.ops.verbena.all_reduce.default."""
-    if node.op != "call_function":
+    if not hasattr(node, "op") or node.op != "call_function":
         return ""
     return ".".join(str(node.target).replace("::", ".").split(".")[:2])
 
 
-def _find_sum(all_reduce: Any) -> Any:
-    """The node that others take for its result."""
-    users = list(all_reduce.users)
-    return users[0] if len(users) == 1 and _name_of(users[0]) == _WAIT else all_reduce
-
-
-def _find_all_reduce(norm: Any, names: frozenset[str]) -> Any:
-    """The all-reduce, a sum over a group of these names, whose result is the norm's first argument; or None."""
-    node = norm.args[0] if norm.args else None
-    if hasattr(node, "op") and _name_of(node) == _WAIT:
+def _find_all_reduce(total: Any, names: Collection[str]) -> Any:
+    """The all-reduce, a sum over a group of these names, whose result is `total`; or None."""
+    node = total
+    if _name_of(node) == _WAIT:
         node = node.args[0]
-    if not hasattr(node, "op") or _name_of(node) not in _ALL_REDUCES:
+        if len(node.users) != 1:
+            return None
+    if _name_of(node) not in _ALL_REDUCES:
         return None
     told = {one for one in (*node.args[1:], *node.kwargs.values()) if isinstance(one, str)}
-    return node if told & names and told <= names | {"sum"} else None
-
-
-def _can_fuse(graph: Any, norm: Any, rule: _NormRule, all_reduce: Any) -> bool:
-    if len(norm.args) <= max(rule.weight, rule.epsilon) or (norm.kwargs and rule.name != "verbena.rms_norm"):
-        return False
-    order = {node: place for place, node in enumerate(graph.nodes)}
-    others = [user for user in _find_sum(all_reduce).users if user is not norm]
-    # A norm with a residual has not got the sum, and one without has it no sooner than its own place.
-    has_residual = rule.residual is not None and norm.args[rule.residual] is not None
-    return not others or (not has_residual and all(order[user] > order[norm] for user in others))
+    return node if told & set(names) and told <= {*names, "sum"} else None

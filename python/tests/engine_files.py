@@ -1,0 +1,100 @@
+"""Files of inference engines, as tools/setup engines has unpacked them out of their wheels."""
+import ast
+import contextlib
+import importlib
+import os
+import pathlib
+import sys
+import tomllib
+import types
+import warnings
+
+import pytest
+
+CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "verbena" / "engines"
+PACKAGE = pathlib.Path(__file__).resolve().parents[1]
+
+
+def find_engine(name):
+    """The folder of the newest version that is there, whose name ends with the version."""
+    found = sorted(path for path in CACHE.glob(f"{name}-*") if path.is_dir())
+    if not found:
+        pytest.skip(f"no files of {name} in {CACHE} (tools/setup engines)")
+    return found[-1]
+
+
+@contextlib.contextmanager
+def importable(folder, *bare):
+    """Modules of the folder can be imported; of the packages named `bare` without what their __init__.py does, which imports what is not
+    installed here. Nothing of it is left behind."""
+    roots = {name.split(".")[0] for name in bare}
+    before = dict(sys.modules)
+    sys.path.insert(0, str(folder))
+    importlib.invalidate_caches()
+    try:
+        for name in bare:
+            add_module(name, __path__=[str(folder / name.replace(".", "/"))])
+        yield
+    finally:
+        sys.path.remove(str(folder))
+        for name in set(sys.modules) - set(before):
+            if name.split(".")[0] in {*roots, "verbena"}:
+                del sys.modules[name]
+        sys.modules.update({name: module for name, module in before.items() if name.split(".")[0] in {*roots, "verbena"}})
+
+
+def add_module(name, **contents):
+    module = types.ModuleType(name)
+    module.__dict__.update(contents)
+    sys.modules[name] = module
+    parent, _, last = name.rpartition(".")
+    if parent in sys.modules:
+        setattr(sys.modules[parent], last, module)
+    return module
+
+
+def add_definitions(name, path, wanted, **needed):
+    """The module `name` with the classes and functions `wanted` of the file alone; `needed` are names that their bodies need to be
+    defined."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    found = [node for node in tree.body if getattr(node, "name", None) in wanted]
+    assert len(found) == len(wanted), f"{path} does not define {', '.join(wanted)} (any more)"
+    module = add_module(name, **needed)
+    # Annotations are not evaluated: they name PyTorch's types.
+    code = compile(ast.Module(found, []), str(path), "exec", flags=importlib.import_module("__future__").annotations.compiler_flag)
+    exec(code, module.__dict__)
+    return module
+
+
+@contextlib.contextmanager
+def installed_entry_points(folder):
+    """Verbena's entry points, of both of its pyproject.toml, are found as those of an installed distribution."""
+    told = [tomllib.loads(path.read_text())["project"]["entry-points"]
+            for path in (PACKAGE / "pyproject.toml", PACKAGE.parent / "pyproject.toml")]
+    assert told[0] == told[1]
+    information = folder / "verbena-0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: verbena\nVersion: 0\n")
+    (information / "entry_points.txt").write_text("".join(
+        f"[{group}]\n" + "".join(f"{name} = {place}\n" for name, place in points.items()) for group, points in told[0].items()))
+    sys.path.insert(0, str(folder))
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+
+
+def make_alone(module, class_name="VerbenaAllreduce", **arguments):
+    """Verbena's class in a group of one rank, which makes no communicator and has all attributes."""
+    group = types.SimpleNamespace(rank=lambda: 0, size=lambda: 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        return getattr(module, class_name)(group=group, device="cpu", **arguments)
+
+
+def find_calls(path, function):
+    """The calls of a function, or of a method of any object, in a file: (positional arguments, keywords)."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) == function:
+            yield len(node.args), [one.arg for one in node.keywords if one.arg]

@@ -1,0 +1,49 @@
+"""Whether NVLink connects GPUs, asked of NVIDIA's management library, which sees all GPUs of the host whatever
+CUDA_VISIBLE_DEVICES says."""
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+_BUS_ID_BYTES = 32
+_NVML_P2P_CAPS_INDEX_NVLINK = 2
+_NVML_P2P_STATUS_OK = 0
+
+
+def find_bus_id() -> str:
+    """The PCI bus id of the calling thread's GPU; empty if the driver does not tell it."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return ""
+    device, text = ctypes.c_int(), ctypes.create_string_buffer(_BUS_ID_BYTES)
+    if driver.cuCtxGetDevice(ctypes.byref(device)) or driver.cuDeviceGetPCIBusId(text, len(text), device):
+        return ""
+    return text.value.decode()
+
+
+def has_nvlink(bus_id: str, peers: Sequence[str], library: Any = None) -> bool:
+    """Whether the GPU reaches each of the peers, which are of the same host, over NVLink or NVSwitch. False if nobody can tell.
+    `library` stands for libnvidia-ml.so.1."""
+    try:
+        nvml = ctypes.CDLL("libnvidia-ml.so.1") if library is None else library
+        if nvml.nvmlInit_v2():
+            return False
+    except (OSError, AttributeError):
+        return False
+    try:
+        mine = _find_gpu(nvml, bus_id)
+        others = [_find_gpu(nvml, peer) for peer in peers]
+        return mine is not None and all(other is not None and _are_linked(nvml, mine, other) for other in others)
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _find_gpu(nvml: Any, bus_id: str) -> ctypes.c_void_p | None:
+    gpu = ctypes.c_void_p()
+    return None if nvml.nvmlDeviceGetHandleByPciBusId_v2(bus_id.encode(), ctypes.byref(gpu)) else gpu
+
+
+def _are_linked(nvml: Any, one: ctypes.c_void_p, other: ctypes.c_void_p) -> bool:
+    status = ctypes.c_int(-1)
+    failed = nvml.nvmlDeviceGetP2PStatus(one, other, _NVML_P2P_CAPS_INDEX_NVLINK, ctypes.byref(status))
+    return not failed and status.value == _NVML_P2P_STATUS_OK

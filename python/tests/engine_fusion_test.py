@@ -1,5 +1,5 @@
-"""All-reduce and norm made one operator by vLLM's own compiler passes, out of its wheel: on emulated GPUs, as ops_test.py. Only
-the rest of vLLM (configuration, platforms, passes of other fusions) is left out."""
+"""All-reduce and norm in one kernel, reached through the engines' own files: vLLM's compiler passes and SGLang's hooks, on emulated GPUs, as
+ops_test.py. Only the rest of the engines (configuration, platforms, other fusions) is left out."""
 import contextlib
 import importlib
 import re
@@ -10,12 +10,12 @@ from unittest import mock
 import pytest
 
 import driver
-from engine_files import add_module, find_engine, importable
+from engine_files import add_definitions, add_module, find_engine, importable
 from ops_test import _draw, _make_group, _synchronize
 from ranks import run_ranks
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("torch._inductor.custom_graph_pass", reason="this PyTorch is older than vLLM's")
+needs_vllms_torch = pytest.mark.skipif(torch.__version__ < "2.6", reason="this PyTorch is older than vLLM's")
 
 PASSES = "vllm.compilation.passes"
 BARE = ["vllm", "vllm.distributed", "vllm.compilation", PASSES]
@@ -153,6 +153,7 @@ def _check_graphs(ir, fuse, rank):
             assert torch.allclose(one.float(), two.float(), rtol=2 ** -6, atol=1e-2), name
 
 
+@needs_vllms_torch
 def test_vllms_pass_manager_fuses(tmp_path):
     run_ranks(2, _compile_for_vllm, tmp_path, find_engine("vllm"))
 
@@ -190,8 +191,57 @@ def _compile_in_rank(rank, folder):
     return _compile_once(folder)
 
 
+@needs_vllms_torch
 def test_graphs_are_cached(tmp_path):
     (first, fused), = run_ranks(1, _compile_in_rank, tmp_path)
     (second, _), = run_ranks(1, _compile_in_rank, tmp_path)
     assert fused == 1
     assert first == {"bypass": 0, "miss": 1, "hit": 0} and second == {"bypass": 0, "miss": 0, "hit": 1}
+
+
+SGLANG_FUSION = "sglang.srt.layers.flashinfer_comm_fusion"
+
+
+def _fuse_in_sglang(rank, folder, engine):
+    import os
+    driver.use_gpu(rank)
+    os.environ["VERBENA_SYMM_HEAP_BYTES"] = "1g"
+    group = _make_group(rank, 2, folder)
+    from verbena.integrations import engine as engines
+    from verbena.ops import Communicator, Norm, register_torch_ops
+    register_torch_ops("CPU")
+    engines.Communicator = lambda context: Communicator(context, blocks=2)
+    with importable(engine, "sglang", "sglang.srt", "sglang.srt.layers"):
+        from verbena.integrations.sglang import VerbenaAllreduce
+        made = VerbenaAllreduce.__new__(VerbenaAllreduce)
+        parallel = types.SimpleNamespace(attn_tp_size=2, attn_tp_rank=rank, attn_tp_group=types.SimpleNamespace(ca_comm=made))
+        moe = types.SimpleNamespace(world_size=1, rank_in_group=0)
+        add_module("sglang.srt.layers.moe", __path__=[])
+        add_module("sglang.srt.layers.moe.utils", post_experts_reduction_group=lambda: moe)
+        module = add_definitions(
+            SGLANG_FUSION, engine / f"{SGLANG_FUSION.replace('.', '/')}.py",
+            ["resolve_fusion_group", "flashinfer_allreduce_residual_rmsnorm", "fake_flashinfer_allreduce_residual_rmsnorm",
+             "pre_initialize_workspaces"],
+            register_custom_op=lambda **_: lambda function: function, get_parallel=lambda: parallel, torch=torch,
+            is_flashinfer_available=lambda: False, _flashinfer_comm=None, _flashinfer_allreduce_unavailable=False, logger=mock.MagicMock(),
+            ensure_workspace_initialized=mock.MagicMock(side_effect=AssertionError("FlashInfer's workspaces would be made")))
+        made.__init__(group=group, device=torch.device("cpu"))
+        x, residual, weight = (_draw(seed, shape, torch.bfloat16) for seed, shape in ((rank, (7, HIDDEN)), (20, (7, HIDDEN)), (21, (HIDDEN,))))
+        options = {"residual": residual, "eps": 1e-6, "max_token_num": 2048}
+        output, summed = module.flashinfer_allreduce_residual_rmsnorm(input_tensor=x, weight=weight, use_attn_tp_group=True, **options)
+        want = made.communicator.all_reduce_rms_norm(x, Norm(weight, 1e-6, rounds_sum=True), residual)
+        _synchronize()
+        assert torch.equal(output, want.output) and torch.equal(summed, want.residual)
+        # SGLang's own function answers where the kernel is not for the types, or the group is another one.
+        for weight, use_attn_tp_group in ((weight.float(), True), (weight, False)):
+            assert module.flashinfer_allreduce_residual_rmsnorm(
+                input_tensor=x, weight=weight, use_attn_tp_group=use_attn_tp_group, **options) == (None, None)
+        module._flashinfer_comm = object()
+        module.pre_initialize_workspaces(max_token_num=2048, hidden_dim=HIDDEN, dtype=torch.bfloat16)
+        made.close()
+        with pytest.raises(AssertionError, match="workspaces would be made"):
+            module.pre_initialize_workspaces(max_token_num=2048, hidden_dim=HIDDEN, dtype=torch.bfloat16)
+
+
+def test_sglangs_fused_norm_is_ours(tmp_path):
+    run_ranks(2, _fuse_in_sglang, tmp_path, find_engine("sglang"))

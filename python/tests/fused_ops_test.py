@@ -54,7 +54,7 @@ def _code(rank):
             _synchronize()
             for one, most in zip(got, (limit, 2 * limit)):
                 assert float((one.double() - exact).norm() / exact.norm()) <= most, codec
-                same = ops.all_gather(one)
+                same = ops.all_gather(one, 0)
                 _synchronize()
                 assert all(torch.equal(same[:3000], other) for other in same.chunk(ops.size)), "the same on all ranks"
         # Small ones, and numbers of 32 bits, are not coded.

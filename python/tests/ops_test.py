@@ -41,6 +41,10 @@ def _reduce_tensors(rank):
             wide = torch.stack([part.to(torch.float64) for part in parts])
             results = {"sum": total, "max": wide.amax(0), "min": wide.amin(0)}
             got = {name: ops.all_reduce(mine, name) for name in results}
+            if hasattr(torch.distributed.ReduceOp.SUM, "name"):  # not in PyTorch 1
+                results |= {"SUM of torch": total, "MAX of torch": results["max"]}
+                for name in ("SUM", "MAX"):
+                    got[f"{name} of torch"] = ops.all_reduce(mine, op=getattr(torch.distributed.ReduceOp, name))
             scattered = ops.reduce_scatter(mine, dim=1)
             _synchronize()
             for name, expected in results.items():
@@ -49,8 +53,15 @@ def _reduce_tensors(rank):
             assert ops.all_reduce(mine, out=mine) is mine
             _synchronize()
             assert torch.equal(mine.to(torch.float64), total)
-        with pytest.raises(TypeError, match="torch.int64"):
+        with pytest.raises(TypeError, match="no kernel that reduces torch.int64.*torch.bfloat16.*torch.distributed"):
             ops.all_reduce(torch.zeros(3, dtype=torch.int64))
+        for wrong in ("product", torch.distributed.ReduceOp.BAND):
+            with pytest.raises(ValueError, match="no kernel for the reduction .*sum, mean"):
+                ops.all_reduce(mine, wrong)
+        for call in (ops.all_gather, ops.reduce_scatter):
+            with pytest.raises(TypeError, match="dim"):
+                call(mine)
+        assert repr(ops) == f"<verbena.ops.Communicator, rank {rank} of {size}, last call all_reduce of {mine.nbytes} bytes by ONE_SHOT>"
         ops.check_error()
 
 
@@ -87,7 +98,7 @@ def _exchange_tensors(rank):
         assert torch.equal(received, torch.cat([sent[other * size + rank] for other in range(size)]))
         with ops.group(parts[rank]):
             first = ops.all_reduce(parts[rank])
-            second = ops.all_gather(parts[rank])
+            second = ops.all_gather(parts[rank], 0)
         _synchronize()
         assert torch.equal(first.to(torch.float64), sum(part.to(torch.float64) for part in parts))
         assert torch.equal(second, torch.cat(parts))
@@ -104,13 +115,13 @@ def _copy_by_engines(rank):
         for turn in range(3):
             parts = [torch.full((100,), 10 * turn + other, dtype=torch.uint8) for other in range(size)]
             out = whole[16:16 + 100 * size]
-            ops.all_gather(parts[rank], out=out, choice=engines)
+            ops.all_gather(parts[rank], 0, out=out, choice=engines)
             _synchronize()
             ops.check_error()
             assert torch.equal(out, torch.cat(parts)), turn
             context.barrier()
         with pytest.raises(verbena.VerbenaError, match="this output is in none"):
-            ops.all_gather(parts[rank], choice=engines)
+            ops.all_gather(parts[rank], 0, choice=engines)
         with pytest.raises(verbena.VerbenaError, match="do all-gathers only"):
             ops.all_reduce(torch.ones(3), choice=engines)
 
@@ -255,7 +266,7 @@ def _ask_for_another_algorithm(rank):
     driver.use_gpu(rank)
     with verbena.SymmetricContext.from_environment() as context, _make(rank, context) as ops:
         x = torch.full((3 << 20,), rank, dtype=torch.uint8)
-        got = ops.all_gather(x, choice=Choice(Algorithm.ONE_SHOT))
+        got = ops.all_gather(x, 0, choice=Choice(Algorithm.ONE_SHOT))
         _synchronize()
         assert torch.equal(got, torch.arange(ops.size, dtype=torch.uint8).repeat_interleave(len(x)))
 
@@ -312,6 +323,16 @@ def _call_operators(rank):
             assert ops.all_gather_v(fake, counts.to("meta"), 7, "tp").shape == (7, 3)
         with pytest.raises(Exception, match="no communicator is called 'dp'"):
             ops.all_reduce(x, "dp")
+        # No silent loss of gradients, but nothing in the way where none are wanted.
+        learned = x.clone().requires_grad_()
+        for call in (lambda: ops.all_reduce(learned, "tp"), lambda: ops.all_gather(learned, 0, size, "tp"),
+                     lambda: ops.all_reduce_(learned, "tp"), lambda: ops.rms_norm(x, None, learned[0], 1e-6, "tp")):
+            with pytest.raises(RuntimeError, match="has no gradient: .*no_grad"):
+                call()
+        with torch.no_grad():
+            got = ops.all_reduce(learned, "tp")
+        _synchronize()
+        assert torch.equal(got, sum(parts)) and not got.requires_grad
         verbena.ops.set_group("tp", None)
 
 
@@ -338,7 +359,7 @@ def _keep_tensors_of_groups(rank):
             second = ops.all_reduce(b.t())
             third = ops.all_reduce(a.t() * 2, "max")  # nobody but the group keeps the input, nor the next call's output
             ops.all_reduce(b.t() * 3)
-            fourth = ops.all_gather(b.t()[:16])
+            fourth = ops.all_gather(b.t()[:16], 0)
             fifth = ops.all_gather_v((a * 5)[:16].clone(), counts.clone(), torch.empty(16 * ops.size, 64))
         totals = [ops.size * one.t() + (ops.size * (ops.size - 1) / 2 - ops.size * rank) for one in (a, b)]
         assert torch.equal(first, totals[0]) and torch.equal(second, totals[1])
@@ -496,6 +517,11 @@ def _leave_pcie(rank, folder):
     driver.use_gpu(rank)
     group = _make_group(rank, 3, folder)
     from verbena.integrations.engine import EngineCollectives
+    from verbena.communicators import ProcessGroupCommunicator, adapt
+    adapted = adapt(group)
+    assert isinstance(adapted, ProcessGroupCommunicator) and (adapted.rank, adapted.size, adapted.backend) == (rank, 3, "gloo")
+    with pytest.raises((AttributeError, RuntimeError)):
+        adapted.find_native_handle()
     with pytest.warns(UserWarning, match="3 GPUs without NVLink between all of them"):
         made = EngineCollectives(group, torch.device("cpu"))
     assert made.disabled and not made.fully_connected

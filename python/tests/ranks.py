@@ -20,7 +20,7 @@ def run_ranks(count: int, body: Callable[..., Any], *arguments: Any, limit_s: in
 def _run_at(port: int, count: int, body: Callable[..., Any], arguments: tuple[Any, ...], limit_s: int) -> list[Any]:
     # A fork of a process that has imported PyTorch, and nothing of ours: to import it takes each rank seconds.
     server = multiprocessing.get_context("forkserver")
-    server.set_forkserver_preload(["torch"])
+    server.set_forkserver_preload([os.environ.get("RANKS_PRELOAD", "torch")])
     answers = server.Queue()
     call = (port, answers, dict(os.environ), body, arguments)
     ranks = [server.Process(target=_run_rank, args=(rank, count, *call)) for rank in range(count)]

@@ -22,7 +22,7 @@ class Communicator(Protocol):
 
 def adapt(communicator: Any) -> Communicator:
     """Wraps a TorchComms communicator or a process group of torch.distributed."""
-    if hasattr(communicator, "_get_backend"):
+    if hasattr(communicator, "rank") and hasattr(communicator, "size"):  # functions of process groups in every PyTorch
         return ProcessGroupCommunicator(communicator)
     return TorchCommsCommunicator(communicator)
 
@@ -106,7 +106,8 @@ class ProcessGroupCommunicator:
 
     def find_native_handle(self) -> int:
         import torch
-        backend = self._group._get_backend(torch.device("cuda"))
+        find_backend = getattr(self._group, "_get_backend", None)
+        backend: Any = None if find_backend is None else find_backend(torch.device("cuda"))
         if not hasattr(backend, "_comm_ptr"):
             raise AttributeError("this PyTorch's process group does not expose its ncclComm_t: 2.8 and newer do")
         handle = int(backend._comm_ptr())

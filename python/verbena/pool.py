@@ -1,6 +1,7 @@
 """Pools: tensors of PyTorch's own allocator that lie in a window."""
 from typing import TYPE_CHECKING, Any
 
+from verbena.native import BackendUnavailable
 from verbena.part import CollectivePart
 from verbena.window import SymmetricWindow
 
@@ -25,6 +26,8 @@ class SymmetricPool(CollectivePart):
         """A torch.cuda.MemPool, kept by this object."""
         if self._mem_pool is None:
             import torch
+            if not hasattr(torch.cuda, "MemPool"):
+                raise BackendUnavailable(f"pools for tensors: PyTorch {torch.__version__} has no torch.cuda.MemPool; builds for CUDA from 2.5 on do")
             functions = (f"verbena_pool_{name}_{self.number}" for name in ("allocate", "release"))
             self._allocator = torch.cuda.memory.CUDAPluggableAllocator(self._library.path, *functions)
             self._mem_pool = torch.cuda.MemPool(self._allocator.allocator())

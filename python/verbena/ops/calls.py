@@ -72,6 +72,7 @@ class OpsPart(CollectivePart):
     # Tensors of the open group's calls: the group's kernels are launched at its end, and read and write them then.
     _group: list[tuple[Any, ...]] | None = None
     _dropped_group: str | None = None  # why all calls fail until reset()
+    _last: tuple[str, Any, Choice | None] | None = None  # the last call of _call(): its name, tensor's bytes, choice
 
     @property
     def rank(self) -> int:
@@ -89,6 +90,7 @@ class OpsPart(CollectivePart):
 
     def _call(self, name: str, source: Any, out: Any, *arguments: Any, choice: Choice | None) -> None:
         self._launch(name, (source, out), source.data_ptr(), out.data_ptr(), *arguments, pack_choice(choice), stream_of(source))
+        self._last = name, source.nbytes, choice
 
     def _launch(self, name: str, tensors: tuple[Any, ...], *arguments: Any) -> None:
         """Every call that takes a stream goes through this function."""
@@ -101,6 +103,17 @@ class OpsPart(CollectivePart):
     def _tell_dropped_group(self) -> None:
         if self._dropped_group is not None:
             raise VerbenaError(Result.INVALID_USAGE, self._dropped_group)
+
+
+def describe_call(calls: OpsPart, name: str, tensor_bytes: int, choice: Choice | None) -> str:
+    """The name and the algorithm that was asked for or, where a tensor's bytes tell it, chosen."""
+    operation = name.removeprefix("ops_")
+    if choice is None and operation in OPERATIONS:
+        # Of an all-reduce the tensor's bytes count, of exchanges a message's.
+        message_bytes = tensor_bytes // calls.size if operation in ("reduce_scatter", "all_to_all") else tensor_bytes
+        choice = calls._choose("ops_choose", OPERATIONS.index(operation), message_bytes)
+    algorithm = "" if choice is None else f" by {choice.algorithm.name}"
+    return f"{operation} of {tensor_bytes} bytes{algorithm}"
 
 
 def find_reduction(reduction: Any) -> Reduction:

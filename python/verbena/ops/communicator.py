@@ -7,7 +7,7 @@ from typing import Any
 
 from verbena.context import SymmetricContext
 from verbena.native import OpsExtent, OpsOptions, Result, VerbenaError, load_ops_library
-from verbena.ops.calls import OPERATIONS, Choice, expect_like, find_reduction, need_type, pack_choice
+from verbena.ops.calls import OPERATIONS, Choice, describe_call, expect_like, find_reduction, need_type, pack_choice
 from verbena.ops.fused import FusedCalls
 from verbena.streams import current_stream, stream_of
 from verbena.team import SymmetricTeam
@@ -35,6 +35,12 @@ class Communicator(FusedCalls):
         super().__init__(context, handle)
         self._ops = ops
 
+    def __repr__(self) -> str:
+        if self._handle is None or self._context.is_closed:
+            return "<verbena.ops.Communicator, freed>"
+        last = "no call so far" if self._last is None else f"last call {describe_call(self, *self._last)}"
+        return f"<verbena.ops.Communicator, rank {self.rank} of {self.size}, {last}>"
+
     def free(self) -> None:
         """Collective."""
         handle, self._handle = self._handle, None
@@ -58,15 +64,17 @@ class Communicator(FusedCalls):
         """How an operation, such as "all_reduce", of so many bytes (of others than that: of a message) would be done."""
         return self._choose("ops_choose", OPERATIONS.index(operation), length_bytes)
 
-    def all_reduce(self, tensor: Any, reduction: str = "sum", *, out: Any = None, choice: Choice | None = None) -> Any:
-        """What the ranks' tensors become together, element by element, with the same bits on all of them. `out` may be the
+    def all_reduce(self, tensor: Any, reduction: Any = "sum", *, op: Any = None, out: Any = None,
+                   choice: Choice | None = None) -> Any:
+        """Reduces the ranks' tensors element by element; the result has the same bits on all ranks. `reduction`: "sum", "mean" or "avg",
+        "min", "max", a Reduction, or a torch.distributed.ReduceOp; `op` is the same under torch.distributed's name. `out` may be the
         tensor."""
         tensor = tensor.contiguous()
         out = tensor.new_empty(tensor.shape) if out is None else expect_like(out, tensor.shape)
-        self._call("ops_all_reduce", tensor, out, tensor.numel(), need_type(tensor), find_reduction(reduction), choice=choice)
+        self._call("ops_all_reduce", tensor, out, tensor.numel(), need_type(tensor), find_reduction(reduction if op is None else op), choice=choice)
         return out
 
-    def all_gather(self, tensor: Any, dim: int = 0, *, out: Any = None, choice: Choice | None = None) -> Any:
+    def all_gather(self, tensor: Any, dim: int, *, out: Any = None, choice: Choice | None = None) -> Any:
         """All ranks' tensors behind each other along `dim`, without a permutation afterwards."""
         tensor = tensor.contiguous()
         rows, shape = _cut(tensor.shape, dim, self.size)
@@ -75,9 +83,10 @@ class Communicator(FusedCalls):
         self._call("ops_all_gather", tensor, out, rows, row_bytes, choice=choice)
         return out
 
-    def reduce_scatter(self, tensor: Any, dim: int = 0, reduction: str = "sum", *, out: Any = None,
+    def reduce_scatter(self, tensor: Any, dim: int, reduction: Any = "sum", *, op: Any = None, out: Any = None,
                        choice: Choice | None = None) -> Any:
-        """This rank's part along `dim`, whose size the number of ranks divides."""
+        """Returns this rank's part of the sum along `dim`, whose size the number of ranks divides. `dim` has no default, as all_gather()'s:
+        engines and torch.distributed have different ones. `op` is `reduction` under torch.distributed's name."""
         tensor = tensor.contiguous()
         shape = list(tensor.shape)
         dim %= len(shape)
@@ -87,7 +96,7 @@ class Communicator(FusedCalls):
         out = tensor.new_empty(shape) if out is None else expect_like(out, shape)
         rows = math.prod(shape[:dim])
         self._call("ops_reduce_scatter", tensor, out, rows, out.numel() // max(rows, 1), need_type(tensor),
-                   find_reduction(reduction), choice=choice)
+                   find_reduction(reduction if op is None else op), choice=choice)
         return out
 
     def broadcast(self, tensor: Any, root: int = 0, *, choice: Choice | None = None) -> Any:
@@ -118,7 +127,7 @@ class Communicator(FusedCalls):
         self._call_v("ops_all_gather_v", tensor, out, [counts, offsets], [], out.numel() // self.size, choice)
         return out
 
-    def reduce_scatter_v(self, tensor: Any, counts: Any, out: Any, reduction: str = "sum", *, offsets: Any = None,
+    def reduce_scatter_v(self, tensor: Any, counts: Any, out: Any, reduction: Any = "sum", *, offsets: Any = None,
                          choice: Choice | None = None) -> Any:
         """counts[r] rows, from offsets[r] on, of all ranks' tensors become rank r's `out`, which may be longer."""
         self._call_v("ops_reduce_scatter_v", tensor, out, [counts, offsets], [need_type(tensor), find_reduction(reduction)],

@@ -169,6 +169,20 @@ _OPERATORS: list[tuple[str, Callable[..., Any], Callable[..., Any]]] = [
 ]
 
 
+def _refuse_gradients(name: str) -> Callable[..., Any]:
+    """Before autograd: a result would have no gradient, and training would go on without it."""
+    import torch
+    call = getattr(torch.ops.verbena, name).default
+
+    def run(*arguments: Any, **named: Any) -> Any:
+        if torch.is_grad_enabled() and any(getattr(one, "requires_grad", False) for one in (*arguments, *named.values())):
+            raise RuntimeError(f"torch.ops.verbena.{name} has no gradient: call it under torch.no_grad() or torch.inference_mode(), or use "
+                               "torch.distributed for training")
+        with torch._C._AutoDispatchBelowAutograd():
+            return call(*arguments, **named)
+    return run
+
+
 def register_torch_ops(device: str = "CUDA") -> None:
     """Once for each of PyTorch's kinds of devices; set_group() does it for GPUs unless it was done before."""
     import torch
@@ -184,5 +198,6 @@ def register_torch_ops(device: str = "CUDA") -> None:
                     library._register_fake(name, says_shape)
                 else:
                     library.impl(name, says_shape, "Meta")
+                library.impl(name, _refuse_gradients(name), "Autograd")
             library.impl(name, does, device)
         _libraries.append((device, library))

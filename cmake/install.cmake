@@ -19,8 +19,10 @@ endif()
 # of them means the current folder.
 # install_library(TARGET NAME): a shared library that others link, as verbena::NAME.
 function(install_library target name)
-  set_target_properties(${target} PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${VERBENA_SOVERSION}
-    EXPORT_NAME ${name} INSTALL_RPATH $ORIGIN BUILD_WITH_INSTALL_RPATH ON)
+  set_target_properties(${target} PROPERTIES EXPORT_NAME ${name} INSTALL_RPATH $ORIGIN BUILD_WITH_INSTALL_RPATH ON)
+  if(NOT SKBUILD) # a wheel has no links: each name of a library would be a copy
+    set_target_properties(${target} PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${VERBENA_SOVERSION})
+  endif()
   target_include_directories(${target} INTERFACE $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   add_library(verbena::${name} ALIAS ${target})
   set_property(GLOBAL APPEND PROPERTY VERBENA_LIBRARIES ${target})

@@ -11,8 +11,8 @@ import subprocess
 import sys
 
 # Functions of the libraries that may be absent. libcudart.so and libcupti.so are called when PyTorch is imported: install them.
-ABSENT = re.compile(r"\bU ((?:nccl|nvshmem|cublas|cudnn|cusparse|cufft|cusolver|nvrtc|cuFile|nvJitLink)\w*)@?([\w.]*)$", re.MULTILINE)
-NAMES = re.compile(r"\[(lib(?:nccl|nvshmem_host|cublas|cublasLt|cudnn|cusparse|cusparseLt|cufft|cufile|cusolver|nvrtc|nvJitLink)\.so[.\d]*)\]")
+ABSENT = re.compile(r"\bU ((?:nccl|nvshmem|cublas|cudnn|cusparse|cufft|curand|cusolver|nvrtc|cuFile|nvJitLink)\w*)@?([\w.]*)$", re.MULTILINE)
+NAMES = re.compile(r"\[(lib(?:nccl|nvshmem_host|cublas|cublasLt|cudnn|cusparse|cusparseLt|cufft|cufile|curand|cusolver|nvrtc|nvJitLink)\.so[.\d]*)\]")
 
 
 def run(*command):

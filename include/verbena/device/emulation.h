@@ -23,6 +23,9 @@ void sync_block();
 void sync_named(int barrier, int count_threads);
 void sync_cluster();
 void sync_warp(uint32_t lanes);
+// Programmatic dependent launch: griddepcontrol's wait and trigger, by any thread.
+void wait_for_earlier_grids();
+void let_next_grid_start();
 uint32_t shuffle(uint32_t lanes, uint32_t value, int source_lane);
 uint32_t ballot(uint32_t lanes, bool vote);
 

@@ -318,11 +318,15 @@ VERBENA_DEVICE bool elect_one(uint32_t lanes = kFullWarp) {
 VERBENA_DEVICE void wait_for_earlier_grids() {
 #if VERBENA_PTX && VERBENA_ARCH >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
+#elif VERBENA_EMULATED
+  emulation::wait_for_earlier_grids();
 #endif
 }
 VERBENA_DEVICE void let_next_grid_start() {
 #if VERBENA_PTX && VERBENA_ARCH >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#elif VERBENA_EMULATED
+  emulation::let_next_grid_start();
 #endif
 }
 

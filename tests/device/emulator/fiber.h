@@ -79,7 +79,21 @@ struct SharedPiece {
 
 struct Cluster;
 
+// A launch. One behind it may begin when each of its blocks has let it, or has ended.
+struct Grid {
+  Grid* earlier = nullptr;
+  uint32_t threads_left = 0;    // that have not ended
+  uint32_t blocks_holding = 0;  // that have not let the next grid begin
+  // Of the next grid: lists through Fiber::next_waiting.
+  Fiber* waiting_for_begin = nullptr;
+  Fiber* waiting_for_end = nullptr;
+  uint64_t clock = 0;  // its end: what the sanitizer orders by
+};
+
 struct Block {
+  Grid* grid;
+  bool is_holding = true;
+  uint32_t threads_left;
   uint32_t gpu;
   uint32_t number;
   uint32_t threads;

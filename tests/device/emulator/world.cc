@@ -1,5 +1,6 @@
 #include "world.h"
 
+#include "launch_order.h"
 #include "report.h"
 #include "scheduler.h"
 #include "shared_memory.h"
@@ -14,15 +15,26 @@ World::~World() {
   for (const auto& block : blocks_) release_shared_memory(*block);
 }
 
-void World::add_grid(uint32_t gpu, uint32_t blocks, uint32_t threads_per_block, std::function<void()> kernel,
-                     uint32_t blocks_per_cluster) {
-  bodies_.push_back(std::make_unique<std::function<void()>>(std::move(kernel)));
+Grid* World::add_grid(uint32_t gpu, uint32_t blocks, uint32_t threads_per_block, std::function<void()> kernel,
+                      uint32_t blocks_per_cluster, Grid* earlier) {
+  bodies_.push_back(std::make_unique<std::function<void()>>([kernel = std::move(kernel)] {
+    begin_thread();
+    kernel();
+    end_thread();
+  }));
+  grids_.push_back(std::make_unique<Grid>());
+  Grid* const grid = grids_.back().get();
+  grid->earlier = earlier;
+  grid->blocks_holding = blocks;
+  grid->threads_left = blocks * threads_per_block;
   const uint32_t warps = (threads_per_block + device::kWarpLanes - 1) / device::kWarpLanes;
   std::shared_ptr<Cluster> cluster;
   for (uint32_t number = 0; number < blocks; ++number) {
     const auto block_number = static_cast<uint32_t>(blocks_.size());
     if (number % blocks_per_cluster == 0) cluster = std::make_shared<Cluster>();
     auto block = std::make_unique<Block>();
+    block->grid = grid;
+    block->threads_left = threads_per_block;
     block->cluster = cluster;
     cluster->blocks.push_back(block.get());
     block->gpu = gpu;
@@ -40,6 +52,7 @@ void World::add_grid(uint32_t gpu, uint32_t blocks, uint32_t threads_per_block, 
     }
     blocks_.push_back(std::move(block));
   }
+  return grid;
 }
 
 void World::add_host(std::function<void()> body) {

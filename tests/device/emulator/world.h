@@ -25,6 +25,7 @@ namespace verbena::emulator {
 
 struct Fiber;
 struct Block;
+struct Grid;
 struct MulticastRange;
 
 class World {
@@ -43,9 +44,9 @@ class World {
   World(const World&) = delete;
   World& operator=(const World&) = delete;
 
-  // `blocks` is a multiple of blocks_per_cluster.
-  void add_grid(uint32_t gpu, uint32_t blocks, uint32_t threads_per_block, std::function<void()> kernel,
-                uint32_t blocks_per_cluster = 1);
+  // `blocks` is a multiple of blocks_per_cluster. Behind an `earlier` grid by programmatic dependent launch.
+  Grid* add_grid(uint32_t gpu, uint32_t blocks, uint32_t threads_per_block, std::function<void()> kernel,
+                 uint32_t blocks_per_cluster = 1, Grid* earlier = nullptr);
   void add_host(std::function<void()> body);
   // `begin` and what follows is never accessed itself: it stands for each place of `places`, in their order.
   void add_multicast(uint64_t begin, size_t length_bytes, const std::vector<void*>& places);
@@ -58,6 +59,7 @@ class World {
   const uint64_t seed_;
   const Limits limits_;
   std::vector<std::unique_ptr<std::function<void()>>> bodies_;
+  std::vector<std::unique_ptr<Grid>> grids_;
   std::vector<std::unique_ptr<Block>> blocks_;
   std::vector<std::unique_ptr<Fiber>> fibers_;
   std::vector<MulticastRange> multicasts_;

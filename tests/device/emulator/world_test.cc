@@ -168,6 +168,56 @@ std::string finishing_order(uint64_t seed) {
   return order;
 }
 
+// Programmatic dependent launch: the second grid begins when the first one lets it, and waits for its end.
+TEST_P(EverySchedule, ADependentGridBeginsEarlyAndWaitsForTheOneBefore) {
+  uint64_t has_begun = 0;
+  uint32_t data[2] = {};
+  World world(GetParam());
+  Grid* const first = world.add_grid(0, 2, 32, [&] {
+    if (index().thread == 0) {
+      pause(10'000);
+      require(__atomic_load_n(&has_begun, __ATOMIC_RELAXED) == 0,
+              "the second grid has begun before it was let");
+      let_next_grid_start();
+    }
+    uint64_t begun = 0;
+    while (begun == 0) emulation::load(&begun, &has_begun, 8, Order::kRelaxed, Scope::kGpu);
+    if (index().thread == 0) data[index().block] = index().block + 1;
+  });
+  world.add_grid(
+      0, 1, 32,
+      [&] {
+        const uint64_t begun = 1;
+        if (index().thread == 0) emulation::store(&has_begun, &begun, 8, Order::kRelaxed, Scope::kGpu);
+        wait_for_earlier_grids();
+        require(data[0] == 1 && data[1] == 2, "what the first grid wrote");
+      },
+      1, first);
+  EXPECT_EQ(world.run(), "");
+}
+
+// A grid that does not wait ends before the one in front of it, and so does the wait of the one behind.
+TEST_P(EverySchedule, AWaitIsForTheGridBeforeAlone) {
+  uint64_t has_ended = 0;
+  World world(GetParam());
+  Grid* const first = world.add_grid(0, 1, 32, [&] {
+    let_next_grid_start();
+    uint64_t ended = 0;
+    while (ended == 0) emulation::load(&ended, &has_ended, 8, Order::kRelaxed, Scope::kGpu);
+  });
+  Grid* const second = world.add_grid(
+      0, 1, 32, [] {}, 1, first);
+  world.add_grid(
+      0, 1, 32,
+      [&] {
+        wait_for_earlier_grids();
+        const uint64_t ended = 1;
+        if (index().thread == 0) emulation::store(&has_ended, &ended, 8, Order::kRelaxed, Scope::kGpu);
+      },
+      1, second);
+  EXPECT_EQ(world.run(), "");
+}
+
 TEST(Schedule, IsTheSameForTheSameSeedOnly) {
   if (kThreadSanitizer) GTEST_SKIP() << "its threads append to one string without any order";
   EXPECT_EQ(finishing_order(0), "abcdefghijklmnopqrstuvwxyz");

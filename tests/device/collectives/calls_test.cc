@@ -403,6 +403,33 @@ Case reduce_scatter(Random& random, int32_t ranks, uint64_t rows, uint64_t row_c
   return one;
 }
 
+// In one row in place: this rank's part of the output is its input, or the other way round.
+Case all_gather_in_place(Random& random, int32_t ranks, uint64_t length) {
+  Case one = all_gather(random, ranks, 1, length);
+  one.describe = [=, describe = one.describe](int32_t rank, Call& call) {
+    describe(rank, call);
+    char* const mine = call.output + static_cast<uint64_t>(rank) * length;
+    std::memcpy(mine, call.input, length);
+    call.input = mine;
+  };
+  return one;
+}
+Case reduce_scatter_in_place(Random& random, int32_t ranks, uint64_t count, const Shape* hosts = nullptr) {
+  Case one = reduce_scatter(random, ranks, 1, count, device::Reduction::kSum, hosts);
+  const uint64_t length = count * sizeof(device::Bfloat16);
+  for (size_t rank = 0; rank < one.inputs.size(); ++rank) {
+    const Data part = std::exchange(one.outputs[rank], one.inputs[rank]);
+    std::copy(part.begin(), part.end(),
+              one.outputs[rank].begin() + static_cast<int64_t>(rank) * static_cast<int64_t>(length));
+  }
+  one.is_in_place = true;
+  one.describe = [=, describe = one.describe](int32_t rank, Call& call) {
+    describe(rank, call);
+    call.output += static_cast<uint64_t>(rank) * length;
+  };
+  return one;
+}
+
 // Counts in memory. `counts[from][to]` in units; parts lie in reverse order, with a gap between them, where
 // there are offsets.
 struct Counts {
@@ -648,6 +675,39 @@ TYPED_TEST(CallsTest, Broadcasts) {
   }
 }
 
+// Blocks read and write parts of one tensor side by side: nobody reads a byte that another block writes.
+TYPED_TEST(CallsTest, InPlaceBetweenVectors) {
+  for (const int32_t ranks : {2, 3}) {
+    Ranks<typename TypeParam::template Way<0>> all({ranks, 3, 32, TypeParam::kSlotBytes});
+    for (uint64_t seed = 0; seed < 4; ++seed) {
+      Random random(seed + 21);
+      const uint64_t odd = 101 + 2 * random.between(0, 100);
+      EXPECT_EQ(
+          all.run(seed, {all_gather_in_place(random, ranks, odd), reduce_scatter_in_place(random, ranks, odd),
+                         all_gather_in_place(random, ranks, 2 * odd)}),
+          "")
+          << ranks << " ranks, seed " << seed;
+    }
+  }
+}
+
+// Of chunks of any length: numbers are not split.
+TYPED_TEST(CallsTest, ChunksOfAnyLength) {
+  Ranks<typename TypeParam::template Way<0>> all({3, 2, 32, TypeParam::kSlotBytes});
+  for (const uint32_t chunk_bytes : {1U, 17U, 42U, 95U}) {
+    Random random(chunk_bytes);
+    EXPECT_EQ(
+        all.run(chunk_bytes,
+                {all_gather(random, 3, 1, 301), reduce_scatter(random, 3, 1, 133, device::Reduction::kSum),
+                 all_reduce<float>(random, 3, 90, device::Reduction::kSum, TypeParam::kOne),
+                 all_reduce<float>(random, 3, 90, device::Reduction::kSum, TypeParam::kTwo),
+                 broadcast(random, 3, 400, 1, TypeParam::kTwo), all_to_all_v(random, 3, 90, 3, true)},
+                chunk_bytes),
+        "")
+        << chunk_bytes;
+  }
+}
+
 TYPED_TEST(CallsTest, CountsInMemory) {
   for (const int32_t ranks : {1, 2, 3, 5}) this->template check_counts_in_memory<0>(ranks);
   this->template check_counts_in_memory<2>(2);
@@ -719,6 +779,36 @@ TEST(AcrossHosts, ExchangesAndAllReducesInTurn) {
   }
 }
 
+TEST(AcrossHosts, InPlaceBetweenVectors) {
+  for (const Shape& shape : {Shape{4, 3, 32, 640, 2, false}, Shape{3, 3, 32, 640, 1, false}}) {
+    Ranks<ops::AcrossHostsByChunks> all(shape);
+    for (uint64_t seed = 0; seed < 4; ++seed) {
+      Random random(seed + 23);
+      const uint64_t odd = 101 + 2 * random.between(0, 100);
+      EXPECT_EQ(all.run(seed, {reduce_scatter_in_place(random, shape.ranks, odd, &shape),
+                               all_gather_in_place(random, shape.ranks, odd)}),
+                "")
+          << shape.ranks << " ranks, hosts of " << shape.of_host << ", seed " << seed;
+    }
+  }
+}
+
+TEST(AcrossHosts, ChunksOfAnyLength) {
+  const Shape shape{4, 2, 32, 640, 2, false};
+  Ranks<ops::AcrossHostsByChunks> all(shape);
+  for (const uint32_t chunk_bytes : {1U, 17U, 42U, 95U}) {
+    Random random(chunk_bytes);
+    EXPECT_EQ(all.run(chunk_bytes,
+                      {all_gather(random, 4, 1, 301),
+                       reduce_scatter(random, 4, 1, 133, device::Reduction::kSum, &shape),
+                       all_reduce_across<float>(random, shape, 90, device::Reduction::kSum),
+                       all_to_all(random, 4, 301, 1, 1)},
+                      chunk_bytes),
+              "")
+        << chunk_bytes;
+  }
+}
+
 // In windows: every size, in place too, the same bits as by every other way.
 TEST(Direct, AllReducesInWindows) {
   for (const int32_t ranks : {1, 2, 3, 4, 9}) {
@@ -779,6 +869,27 @@ TYPED_TEST(CallsTest, RefusesCountsThatCannotBe) {
     EXPECT_NE(all.run(1, {one}), "");
     const auto invalid = static_cast<int64_t>(SymmStatus::kInvalid);
     EXPECT_EQ(all.status(wrong == 2 ? 1 : 0), invalid) << wrong;
+  }
+}
+
+// A part that begins inside of the tensor and ends beyond it, of what is sent or of what is received.
+TYPED_TEST(CallsTest, RefusesPartsThatEndBeyondTheTensor) {
+  for (const bool is_sent : {true, false}) {
+    Ranks<typename TypeParam::template Way<0>> all({2, 1, 32, TypeParam::kSlotBytes}, 2'000'000);
+    Random random(4);
+    Case one = all_to_all_v(random, 2, 9, 4, true);
+    static const int64_t kCounts[2] = {5, 5}, kWithin[2] = {0, 10}, kBeyond[2] = {0, 11};
+    for (Data& input : one.inputs) input.resize(60);
+    for (Data& output : one.outputs) output.resize(60, kUntouched);
+    one.describe = [&, right = one.describe](int32_t rank, Call& call) {
+      right(rank, call);
+      call.input_bytes = call.output_bytes = 60;
+      call.counts = call.receive_counts = kCounts;
+      call.offsets = rank == 0 && is_sent ? kBeyond : kWithin;
+      call.receive_offsets = rank == 0 && !is_sent ? kBeyond : kWithin;
+    };
+    EXPECT_NE(all.run(1, {one}), "");
+    EXPECT_EQ(all.status(0), static_cast<int64_t>(SymmStatus::kInvalid)) << is_sent;
   }
 }
 

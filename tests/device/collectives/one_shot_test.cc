@@ -348,6 +348,31 @@ TEST(OneShot, ADeadPeerIsNamed) {
   EXPECT_EQ(fleet.workspace(0, 0, 1, kSlotBytes).blocks.epochs[0], 0U) << "a failed call has not ended";
 }
 
+// In two shots a rank whose share is empty waits for all others too: it names who does not come, and not the
+// rank that waits for that one.
+TEST(TwoShot, ADeadPeerIsNamedByARankWithoutAShare) {
+  constexpr uint64_t kSlotBytes = 128;
+  for (uint64_t seed = 0; seed < 4; ++seed) {
+    Fleet fleet(3, INT32_MAX, Fleet::measure_workspace(3, 1, kSlotBytes));
+    float inputs[3][4] = {}, outputs[3][4] = {};
+    World world(seed, kPatient);
+    for (int32_t rank = 0; rank < 2; ++rank) {
+      // One packet, which is rank 0's to sum. Rank 1 gives up first.
+      fleet.context(rank).timeout_ns = rank == 1 ? 50'000'000 : 200'000'000;
+      world.add_grid(static_cast<uint32_t>(rank), 1, 32, [&, rank] {
+        const SymmWorkspace<> mine = fleet.workspace(rank, 0, 1, kSlotBytes);
+        TwoShot<> calls(mine, 0, 1);
+        require(calls.all_reduce(inputs[rank], outputs[rank], 4) == SymmStatus::kTimedOut, "all_reduce");
+      });
+    }
+    EXPECT_EQ(world.run(), "");
+    for (int32_t rank = 0; rank < 2; ++rank) {
+      const uint64_t failure = *fleet.workspace(rank, 0, 1, kSlotBytes).context.failure;
+      EXPECT_EQ(failure >> kSymmFailurePeer & kSymmNobody, 2U) << "rank " << rank << ", seed " << seed;
+    }
+  }
+}
+
 // The same of whole vectors, in one shot and in two: some of the block's threads wait in vain.
 template <typename Calls>
 void expect_named_in_vectors() {

@@ -1,5 +1,5 @@
 // The order of what across_hosts.cuh does, chunk by chunk, over NICs that take their time; and who is named
-// when a rank does not come. Small, since tests/device/weakening runs it for each order that it weakens;
+// when a rank does not come. Small, since tests/mutation runs it for each order that it weakens;
 // calls_test.cc has every size, type and shape.
 #include "verbena/device/collectives/across_hosts.cuh"
 

@@ -1,5 +1,5 @@
 // The order of what bulk.cuh does, chunk by chunk: slots that are used again and again, ranks that are slow,
-// calls behind each other. Small, since tests/device/weakening runs it for each order that it weakens.
+// calls behind each other. Small, since tests/mutation runs it for each order that it weakens.
 #include "verbena/device/collectives/bulk.cuh"
 
 #include <gtest/gtest.h>

@@ -1,0 +1,53 @@
+"""What each suite changes, and the programs that have to notice it."""
+import dataclasses
+import pathlib
+
+import weakenings
+from programs import Program
+
+DEVICE = pathlib.PurePosixPath("include/verbena/device")
+# Headers whose orders and barriers are not weakened, and why.
+LEFT_OUT = {
+    "atomic.cuh": "it takes its orders from its callers; device.assembly shows that each becomes the instruction",
+    "async_copy.cuh": "its orders are instructions of GPUs alone, which device.assembly shows",
+    "machine.cuh": "the barriers themselves: one instruction each, which device.assembly shows",
+    "multimem.cuh": "its orders are those of what stands for its instructions on an emulated GPU; device.assembly shows these",
+    "warpgroup.cuh": "one instruction each; the emulated GPU has none of them and only lets the warp meet",
+    "backends/nccl.cuh": "needs NCCL's device code, which no emulated GPU runs",
+    "backends/nvshmem.cuh": "needs NVSHMEM's device code, which no emulated GPU runs",
+}
+DEVICE_TESTS = [".", "order", "symm", "collectives"]  # folders of tests/device
+DEVICE_FOLDERS = ["include", "include/verbena/tilescale", "include/verbena/nccl_device", "plugin", "tests", "."]
+GTEST = ["-lgtest_main", "-lgmock", "-lgtest", "-lpthread"]
+
+
+@dataclasses.dataclass
+class Suite:
+    sources: list  # with mutants, from the project's root
+    copied: list  # folders or files that the programs read from the copy
+    find: object  # find(path, text): the mutants of a source
+    programs: list
+    flags: list
+    faults: dict = dataclasses.field(default_factory=dict)  # planted: each has to be marked somewhere
+
+
+def list_sources(root, folder, *endings):
+    return sorted(path.relative_to(root) for path in (root / folder).rglob("*") if path.suffix in endings)
+
+
+def device_programs(root, emulator, folders=DEVICE_TESTS):
+    for folder in folders:
+        for path in sorted((root / "tests/device" / folder).glob("*_test.cc")):
+            source = path.relative_to(root)
+            yield Program(str(source.relative_to("tests/device")), [str(source)], [*DEVICE_FOLDERS, str(source.parent)], [emulator, *GTEST])
+
+
+def orders(root, build):
+    """In a build with ThreadSanitizer, which judges orders and scopes."""
+    sources = [path for path in list_sources(root, DEVICE, ".cuh") if str(path.relative_to(DEVICE)) not in LEFT_OUT]
+    return Suite(sources + list_sources(root, "device/ops", ".cuh"), ["include", "device/ops"], weakenings.find,
+                 list(device_programs(root, build / "tests/device/emulator/libverbena_emulator.a")),
+                 ["-std=c++20", "-O1", "-fsanitize=thread", "-DVERBENA_EMULATOR_TSAN=1", "-DVERBENA_EMULATOR_ASAN=0"])
+
+
+SUITES = {"orders": orders}

@@ -35,7 +35,7 @@ class Arrivals {
     if (tag.index > highest_) highest_ = tag.index;
     if (tag.last) total_ = tag.index + 1U;
     ++seen_;
-    bytes_ += length_bytes;
+    bytes_ += length_bytes;  // FAULT(arrival_counts_twice)
     return Arrival::kNew;
   }
 

@@ -31,7 +31,7 @@ class SenderCredits {
   void restart(uint32_t queue_pair, uint32_t entries, uint32_t returned, uint32_t held) {
     window_[queue_pair] = entries;
     returned_[queue_pair] = returned;
-    taken_[queue_pair] = returned + held;
+    taken_[queue_pair] = returned + held;  // FAULT(held_pages_do_not_count_at_a_revival)
   }
 
   uint32_t returned(uint32_t queue_pair) const { return returned_[queue_pair]; }

@@ -83,6 +83,7 @@ struct LaneOperation {
   uint64_t operand = 0;       // written or added
   uint64_t cookie = 0;        // not 0: the caller wants its answer
 
+  // FAULT(operation_is_done_before_its_last_share)
   bool is_complete() const { return shares != 0 && open_shares == 0; }
 };
 
@@ -318,11 +319,12 @@ class LaneCore {
   // A part stays on a queue pair as long as something of it is under way there, or not settled. What is not
   // begun is chosen for anew: the main queue pair may be another one by now.
   bool choose_carrier(const Operation& operation, LaneShare& part) {
+    // FAULT(waiting_part_stays_on_its_rail)
     if (part.issued != part.done) return recovery_.is_live(part.queue_pair);
     uint32_t q = main_;
     if (operation.kind == LaneOperationKind::kPut && operation.shares > 1) {
       q = find_least_loaded();
-    } else if (!changes_word(operation.kind) && !recovery_.is_live(q)) {
+    } else if (!changes_word(operation.kind) && !recovery_.is_live(q)) {  // FAULT(word_takes_any_live_rail)
       q = recovery_.find_live(q);
     }
     if (!recovery_.is_live(q)) {
@@ -330,13 +332,14 @@ class LaneCore {
       return false;
     }
     const bool is_ordered = operation.kind != LaneOperationKind::kPut || operation.is_fenced;
-    if (is_ordered && !is_alone(q)) return false;
+    if (is_ordered && !is_alone(q)) return false;  // FAULT(word_does_not_wait_for_other_rails)
     part.queue_pair = static_cast<uint8_t>(q);
     return true;
   }
   // Nothing is under way, or unsettled, on any other.
   bool is_alone(uint32_t q) const {
     for (uint32_t other = 0; other < options_.rails; ++other)
+      // FAULT(unsettled_rail_counts_as_empty)
       if (other != q && pairs_[other].head != pairs_[other].tail) return false;
     return true;
   }
@@ -356,7 +359,7 @@ class LaneCore {
       if (under_way(q) == options_.send_depth) return false;
       const uint64_t length = std::min(part.end - part.issued, options_.max_request_bytes);
       const bool is_last = part.issued + length == part.end;
-      const bool is_fenced = operation.is_fenced && part.issued == 0;
+      const bool is_fenced = operation.is_fenced && part.issued == 0;  // FAULT(fence_does_not_hold)
       const uint64_t offset = part.issued;
       part.issued += length;
       under_way_bytes_[q] += length;
@@ -369,6 +372,7 @@ class LaneCore {
 
   void post_request(uint32_t q, LanePosted posted, Request request) {
     Pair& pair = pairs_[q];
+    // FAULT(trial_is_not_counted)
     pair.packets = add_packets(pair.packets, port().packets_of(q, request.length_bytes));
     posted.packets = pair.packets;
     request.position = pair.tail;
@@ -401,14 +405,16 @@ class LaneCore {
     const uint32_t carried_out =
         record.has_count != 0 ? count_packets(pair.retired_packets, record.packets) : 0;
     if (record.has_count != 0 && carried_out > posted) return fail(LaneFailure::kDeviceLoss, q), true;
+    // FAULT(words_are_repeated_without_counts)
     if (record.has_count == 0 && has_words(pair)) return fail(LaneFailure::kUncertain, q), true;
     uint32_t first = posted_;
     uint32_t repeated = 0;
     for (; pair.head != pair.tail; ++pair.head) {
       const LanePosted& request = entry(pair, pair.head);
       if (request.slot == LanePosted::kTrial) continue;
+      // FAULT(one_request_too_many_counts_as_done)
       const bool was_carried_out = count_packets(pair.retired_packets, request.packets) <= carried_out;
-      if (was_carried_out && finish_unanswered(request)) continue;
+      if (was_carried_out && finish_unanswered(request)) continue;  // FAULT(done_request_is_issued_again)
       LaneShare& part = share(request.slot, request.share);
       part.issued = part.done;
       part.queue_pair = kNobody;
@@ -417,6 +423,7 @@ class LaneCore {
     }
     pair.packets = pair.retired_packets = pair.unsignaled = 0;
     under_way_bytes_[q] = 0;
+    // FAULT(failed_requests_are_not_issued_again)
     if (count_between_turns(first, issued_) > 0) issued_ = first;
     counts_.replayed_requests += repeated;
     port().retire_pair(q);
@@ -434,6 +441,7 @@ class LaneCore {
   // add.
   bool finish_unanswered(const LanePosted& request) {
     Operation& operation = operations_[request.slot];
+    // FAULT(get_without_its_answer_counts_as_done)
     if (operation.kind == LaneOperationKind::kGet || operation.kind == LaneOperationKind::kReadWord)
       return false;
     operation.is_answer_lost = operation.kind == LaneOperationKind::kAddWord;

@@ -160,7 +160,7 @@ class LaneRecovery : public QueuePairStates {
     const uint32_t q = offer.rail;
     LaneRecord record = make(LaneRecordKind::kAnswer, q);
     ++record.generation;
-    if (host.is_usable(q) && host.answer(q, offer, record)) {
+    if (host.is_usable(q) && host.answer(q, offer, record)) {  // FAULT(answer_without_a_queue_pair)
       ++lives_[q].generation;
       enter(q, Phase::kTrial, now_ns);
     } else {

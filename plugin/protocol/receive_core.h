@@ -225,7 +225,7 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
 
   // A chunk that came over a queue pair which is in use.
   void on_arrived(uint32_t queue_pair, ArrivedChunk chunk) {
-    written_rails_ |= rail_bit(queue_pair);
+    written_rails_ |= rail_bit(queue_pair);  // FAULT(rail_that_wrote_is_not_flushed)
     if (is_observed_) [[unlikely]]
       tell_of_chunk(queue_pair, chunk);
     const bool is_within_window = ++held_[queue_pair] <= options_.window[queue_pair];
@@ -262,7 +262,7 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
     }
     wait_.note_progress();
     *bytes = message.arrivals.bytes();
-    message.phase = Phase::kReported;
+    message.phase = Phase::kReported;  // FAULT(slot_is_cleared_when_reported)
     if (is_observed_) [[unlikely]]
       port().note_done(message.sequence, *bytes);
     if (!options_.waits_for_consumed) {
@@ -432,6 +432,7 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
     bool goes_on = true;
     for_each_part(first, [&](Message& part) {
       goes_on = goes_on && advance(part);
+      // FAULT(group_is_done_with_its_first_buffer)
       if (waiting == nullptr && part.phase != Phase::kReady) waiting = &part;
     });
     if (!goes_on) return false;
@@ -487,6 +488,7 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
   // All on one queue pair, as long as it lives: updates cannot overtake each other, and where they could the
   // next waits until the one before has been acknowledged.
   [[gnu::noinline]] void send_credits() {
+    // FAULT(credit_line_overtakes_another)
     if (!may_write_control_ || is_line_under_way_ || port().free_slots(credit_pair_) == 0) return;
     must_send_credits_ = false;
     is_line_under_way_ = options_.out_of_order;
@@ -529,6 +531,7 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
     const bool is_closed = !message.is_posted && is_before(sequence, next_);
     if (is_closed || message.phase > Phase::kArriving) return false;
     if (chunk.is_write && !message.is_posted) return false;  // it answers no grant
+    // FAULT(bytes_before_the_immediate_do_not_count)
     const auto arrival = message.arrivals.record(*tag, tag->written_bytes + chunk.length_bytes);
     if (arrival == Arrival::kInvalid) return false;
     if (arrival == Arrival::kNew) {
@@ -582,6 +585,7 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
     if (message.phase != Phase::kMoving) return true;
     if (message.next_move != kNoPage && !move_pages(message)) return false;
     if (message.rails_to_flush != 0) flush_pages(message);
+    // FAULT(copy_is_not_awaited)
     if (message.next_move == kNoPage && message.rails_to_flush == 0 && message.outstanding == 0)
       hand_over(message);
     return true;
@@ -610,6 +614,7 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
       if (!queue_->append(message.slot, port().page_offset(page), destination, info.length_bytes,
                           piece_bytes))
         return port().fail(Failure::kLongStaged, message.sequence);
+      // FAULT(pages_are_not_pushed)
       if (options_.pushes_pages) message.rails_to_flush |= rail_bit(info.queue_pair);
     }
     return true;
@@ -648,10 +653,10 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
     if (message.receive_class == ReceiveClass::kUnpacked) {
       statistics_.unpack_descriptors += queue_->pending(message.slot);
       queue_->publish(message.slot);
-      return;
+      return;  // FAULT(pages_are_free_before_the_kernel_reads)
     }
     ++statistics_.copied_messages;
-    written_rails_ |= 1U << kCopyRail;
+    written_rails_ |= 1U << kCopyRail;  // FAULT(copy_is_not_flushed)
     release_pages(message);
   }
 
@@ -686,7 +691,7 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
   // that one is done.
   uint32_t find_rails_to_flush() const {
     uint32_t rails = written_rails_;
-    if (open_flushes_ == 0) return rails;
+    if (open_flushes_ == 0) return rails;  // FAULT(flush_overtakes_an_earlier_one)
     for (const Flush& flush : flushes_)
       if (flush.in_use) rails |= flush.rails;
     return rails;
@@ -709,6 +714,7 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
     // Tested out of order, messages close out of order; the sender is told of the closed ones without a gap.
     while (consumed_ != next_) {
       const Message& oldest = ring_[consumed_ % kMessageRing];
+      // FAULT(consumed_while_an_older_message_is_open)
       if (oldest.is_posted && oldest.sequence == consumed_) break;
       ++consumed_;
     }
@@ -732,6 +738,7 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
   }
   void repost(uint32_t queue_pair, std::span<const uint32_t> pages) {
     held_[queue_pair] -= static_cast<uint32_t>(pages.size());
+    // FAULT(credit_is_not_returned)
     if (port().repost(queue_pair, pages)) credits_.give_back(queue_pair, static_cast<uint32_t>(pages.size()));
   }
 
@@ -749,6 +756,7 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
     }
     void send(const RecoveryRecord& record) { port.send_record(record, nullptr); }
     // Asked before the look: whatever came until then is found by it.
+    // FAULT(stopped_queue_pair_is_not_emptied)
     bool is_drained(uint32_t q) { return port.is_drained(q) && port.poll_completions(); }
     void send_arrived(const RecoveryRecord& record) {
       ArrivedRecord arrived;
@@ -758,7 +766,7 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
     }
     void regrant() {
       core().update_rails();
-      core().next_grant_ = core().consumed_;
+      core().next_grant_ = core().consumed_;  // FAULT(grants_are_not_written_again)
       core().recovering_until_ = core().consumed_ + kMessageRing;
       core().is_recovering_ = true;
       core().send_grants();

@@ -292,6 +292,7 @@ class ReceiverRecovery : public QueuePairStates {
   template <typename Host>
   void step(Host& host, int64_t now_ns) {
     for (uint32_t q = 0; q < queue_pairs_; ++q) {
+      // FAULT(replay_overtakes_the_stop)
       if (phase(q) != Phase::kStopping || !lives_[q].is_peer_stopped || !host.is_drained(q)) continue;
       enter(q, Phase::kDown, now_ns);
       host.send_arrived(make_record(RecoveryKind::kArrived, q));

@@ -144,6 +144,7 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
         has_turns_(find_turns()),
         slots_shift_(is_any_adaptive() ? 1 : 0),
         apart_above_bytes_(is_any_adaptive() ? options.adaptive_above_bytes : UINT64_MAX),
+        // FAULT(no_entry_is_kept_for_replays)
         kept_entries_(has_choice_ ? 1 : 0) {
     for (uint32_t q = 0; q < options.queue_pairs; ++q) credits_.set_window(q, options.window[q]);
     share_.start(options.queue_pairs, options.speed_mbps, options.primary, options.min_stripe_bytes);
@@ -315,6 +316,7 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
   // the one before is done. Mostly all that was granted is taken, and the next grant is the one.
   Message* find_receive(int32_t tag) {
     Message& message = ring_[granted_ % kMessageRing];
+    // FAULT(receive_of_another_tag_is_taken)
     if (unclaimed_ != 0 || message.in_use || !port().control().read_grant(granted_, message.grant) ||
         message.grant.tag() != tag) [[unlikely]]
       return find_older_receive(tag);
@@ -342,7 +344,7 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
       // It is for this send and no later one of the tag, also if the send before it there is not tested yet.
       if (message.in_use || !control.read_grant(sequence, message.grant)) return nullptr;
       message.sequence = sequence;
-      unclaimed_ &= ~bit_of(sequence);
+      unclaimed_ &= ~bit_of(sequence);  // FAULT(receive_is_taken_twice)
       return &message;
     }
     return nullptr;
@@ -351,6 +353,7 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
   // In the order of the numbers: bit i is number granted_ - kMessageRing + i.
   uint32_t sort_unclaimed() const { return std::rotr(unclaimed_, static_cast<int>(granted_ % kMessageRing)); }
   uint32_t oldest_of(uint32_t sorted) const {
+    // FAULT(newest_receive_of_a_tag_is_taken)
     return granted_ - kMessageRing + static_cast<uint32_t>(std::countr_zero(sorted));
   }
   // The receiver cannot have consumed this number.
@@ -371,6 +374,7 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
   // spare. It is the short form of post_waiting() and its parts and decides as they would. False: nothing has
   // been done, and they have to.
   [[gnu::always_inline]] bool post_at_once(Message& message) {
+    // FAULT(short_message_does_not_wait_for_credits)
     if (credits_.available(primary_) < few_credits_ || has_any_replays() || !decide_path(message))
       return false;
     if (message.length_bytes > (message.path == Path::kStaged ? options_.page_bytes : kMaxStripeBytes)) {
@@ -590,6 +594,7 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
     rest.remote += bytes.length_bytes;
     rest.length_bytes -= bytes.length_bytes;
     rest.imm = encode_tag(*tag, rest.length_bytes);
+    // FAULT(immediate_overtakes_its_bytes)
     const typename Port::WorkRequest requests[] = {port().make_work(queue_pair, message.memory, bytes),
                                                    port().make_work(queue_pair, message.memory, rest)};
     return port().post_work(queue_pair, std::span(requests));
@@ -643,6 +648,7 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
   }
   // Chunks that a queue pair can take now. Where bytes and immediate go apart each counts as two requests.
   uint32_t count_free(uint32_t queue_pair) {
+    // FAULT(full_send_queue_is_ignored)
     return std::min(credits_.available(queue_pair), port().free_slots(queue_pair) >> slots_shift_);
   }
   // Of this message. Pages stay taken until their message is consumed, and an older message may have lost a
@@ -784,6 +790,7 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
     is_watched_ = true;
     for (uint32_t index = 0; index < chunks; ++index) {
       const uint32_t by_cut = message.is_whole ? message.whole_on : message.cut.carrier_of(index);
+      // FAULT(arrived_chunk_is_sent_again)
       if (!replay_->is_carried_by(slot, index, by_cut, queue_pair) || arrived.has(ahead, index)) continue;
       if (!message.in_use) return port().fail(Failure::kDeviceLoss, message.sequence, queue_pair);
       replay_->add(slot, index);

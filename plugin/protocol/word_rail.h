@@ -26,7 +26,7 @@ class WordRail {
     if (host.is_whole(rail_)) return false;
     for (uint32_t rail = 0; rail < host.rails(); ++rail) {
       if (rail == rail_ || !host.is_whole(rail)) continue;
-      host.stop_rail(rail_);
+      host.stop_rail(rail_);  // FAULT(old_rail_of_words_is_not_stopped)
       rail_ = rail;
       host.tell_word_rail(rail, ++moves_);
       return true;

@@ -2,6 +2,8 @@
 import dataclasses
 import pathlib
 
+import planted
+import protocol_faults
 import weakenings
 from programs import Program
 
@@ -16,6 +18,7 @@ LEFT_OUT = {
     "backends/nccl.cuh": "needs NCCL's device code, which no emulated GPU runs",
     "backends/nvshmem.cuh": "needs NVSHMEM's device code, which no emulated GPU runs",
 }
+PLANTED = {*protocol_faults.CONNECTION, *protocol_faults.LANES}
 DEVICE_TESTS = [".", "order", "symm", "collectives"]  # folders of tests/device
 DEVICE_FOLDERS = ["include", "include/verbena/tilescale", "include/verbena/nccl_device", "plugin", "tests", "."]
 GTEST = ["-lgtest_main", "-lgmock", "-lgtest", "-lpthread"]
@@ -42,6 +45,11 @@ def device_programs(root, emulator, folders=DEVICE_TESTS):
             yield Program(str(source.relative_to("tests/device")), [str(source)], [*DEVICE_FOLDERS, str(source.parent)], [emulator, *GTEST])
 
 
+def planted_suite(sources, copied, faults, programs, flags):
+    marked, others = set(), PLANTED - set(faults)
+    return Suite(sources, copied, lambda path, text: planted.find(path, text, faults, marked, others), programs, flags, faults)
+
+
 def orders(root, build):
     """In a build with ThreadSanitizer, which judges orders and scopes."""
     sources = [path for path in list_sources(root, DEVICE, ".cuh") if str(path.relative_to(DEVICE)) not in LEFT_OUT]
@@ -50,4 +58,24 @@ def orders(root, build):
                  ["-std=c++20", "-O1", "-fsanitize=thread", "-DVERBENA_EMULATOR_TSAN=1", "-DVERBENA_EMULATOR_ASAN=0"])
 
 
-SUITES = {"orders": orders}
+def simulation(faults, name, sources, test_filter, seeds_variable, seeds):
+    """The cores of plugin/protocol, judged by a simulation whose first seeds are tried."""
+    def make(root, _build):
+        program = Program(name, sources, ["plugin", "include", "tests", "tools"], GTEST, [f"--gtest_filter={test_filter}", "--gtest_fail_fast"],
+                          {seeds_variable: str(seeds)}, ["-DVERBENA_IS_SANITIZED=0"], 3 << 30)
+        return planted_suite(list_sources(root, "plugin/protocol", ".h", ".cc"), ["plugin/protocol"], faults, [program], ["-std=c++20", "-O1"])
+    return make
+
+
+def of_simulation(folder, names):
+    return [f"tests/protocol/{folder}/{name}.cc" for name in names]
+
+
+connection = simulation(
+    protocol_faults.CONNECTION, "failover_test",
+    [*of_simulation("simulation", ["fault", "injector", "network", "shape", "sim_port", "simulation"]), "tests/protocol/failover_test.cc",
+     "tools/common/cpu_unpack.cc", "tools/common/pattern.cc"], "Seeds/Failover.*/0", "FAILOVER_SEEDS", 3000)
+lanes = simulation(protocol_faults.LANES, "lane_test", [*of_simulation("lane_simulation", ["rank", "run", "world"]), "tests/protocol/lane_test.cc"],
+                   "Seeds/LaneFailover.*/0", "LANE_SEEDS", 3000)
+
+SUITES = {"orders": orders, "connection": connection, "lanes": lanes}

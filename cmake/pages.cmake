@@ -10,11 +10,17 @@ set(about_nccl-perf "measure and verify NCCL's collectives over the Verbena plug
 set(about_verbena-unpack "measure and verify the unpacking of messages on a GPU")
 set(about_verbena-coll "measure and verify collectives between GPUs")
 set(about_verbena-symm "measure and verify symmetric memory between GPUs")
+set(about_softverbs-run "run a program over softverbs, a software RDMA device")
 
 # add_pages(TOOL): creates share/man/man1/TOOL.1.gz and a completion file for each shell.
 function(add_pages tool)
-  set(folder $<TARGET_FILE_DIR:${tool}>)
-  if(CMAKE_CROSSCOMPILING_EMULATOR)
+  set(folder ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
+  set(made_from ${folder}/${tool}) # a script
+  if(TARGET ${tool})
+    set(folder $<TARGET_FILE_DIR:${tool}>)
+    set(made_from ${tool})
+  endif()
+  if(CMAKE_CROSSCOMPILING_EMULATOR AND TARGET ${tool})
     set(folder ${PROJECT_BINARY_DIR}/emulated)
     list(JOIN CMAKE_CROSSCOMPILING_EMULATOR " " emulator)
     file(GENERATE OUTPUT ${folder}/${tool} CONTENT "#!/bin/sh\nexec ${emulator} $<TARGET_FILE:${tool}> \"$@\"\n"
@@ -28,7 +34,7 @@ function(add_pages tool)
         ${VERBENA_HELP2MAN} --no-info --section=1 "--name=${about_${tool}}" "--source=Verbena ${PROJECT_VERSION}"
         "--manual=Verbena" --include=${PROJECT_SOURCE_DIR}/packaging/see-also.h2m --output=${page} ${tool}
       COMMAND ${VERBENA_GZIP} -9nf ${page}
-      DEPENDS ${tool} ${PROJECT_SOURCE_DIR}/packaging/see-also.h2m COMMENT "Writing the manual page of ${tool}" VERBATIM)
+      DEPENDS ${made_from} ${PROJECT_SOURCE_DIR}/packaging/see-also.h2m COMMENT "Writing the manual page of ${tool}" VERBATIM)
     set(found ${page}.gz)
     install(FILES ${page}.gz DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
   endif()
@@ -37,7 +43,7 @@ function(add_pages tool)
     set(zsh ${pages_folder}/zsh/vendor-completions/_${tool})
     add_custom_command(OUTPUT ${bash} ${zsh}
       COMMAND ${VERBENA_PYTHON3} ${PROJECT_SOURCE_DIR}/packaging/make_completion ${folder}/${tool} --bash ${bash} --zsh ${zsh}
-      DEPENDS ${tool} ${PROJECT_SOURCE_DIR}/packaging/make_completion COMMENT "Writing the completions of ${tool}" VERBATIM)
+      DEPENDS ${made_from} ${PROJECT_SOURCE_DIR}/packaging/make_completion COMMENT "Writing the completions of ${tool}" VERBATIM)
     list(APPEND found ${bash} ${zsh})
     install(FILES ${bash} DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
     install(FILES ${zsh} DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/vendor-completions)
@@ -47,7 +53,7 @@ endfunction()
 
 file(MAKE_DIRECTORY ${pages_folder}/man/man1 ${pages_folder}/bash-completion/completions
   ${pages_folder}/zsh/vendor-completions)
-foreach(tool ${installed_tools})
+foreach(tool ${installed_tools} softverbs-run)
   add_pages(${tool})
 endforeach()
 if(NOT VERBENA_HELP2MAN)

@@ -1,12 +1,15 @@
-"""What is run: programs that others wrote, as their packages in Debian ship them, over the software RDMA device.
+"""What is run: programs that others wrote, as their packages in Debian or on PyPI ship them, over the software RDMA device.
 
-A pair is a server and a client of one program. {port} is a port, {gid} the index of the device's IPv4 GID.
+A pair is a server and a client of one program. In commands {port} is a port, {programs} our folder of that name, {folder} one
+for files of the case, {bin} the build's programs, {python} the Python that has what only PyPI has.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 DEVICE = "softverbs0"
-GID = 1
+GID = 1  # the index of the device's IPv4 GID
+# Some programs want to be told a port. Any is free in a network namespace of one's own.
+PORT = 18515
 
 
 @dataclass(frozen=True)
@@ -16,7 +19,11 @@ class Case:
     client: str = ""  # what the client's command adds; without it, one process runs alone
     expect: str = ""  # regular expression that the (client's) output must match
     limit_s: int = 300
-    private_dev: bool = False  # needs a device node, given to it in a mount namespace of its own
+    is_wrapped: bool = False  # by softverbs-run, as it looks for device nodes, or brings a libibverbs of another name
+    build: str = ""  # makes the program
+    needs: tuple = ()  # programs, files, or PYTHON:module; without one of them the case is skipped, and named
+    users: int = 0  # processes that have to load our library; 0: each that is started
+    environment: dict = field(default_factory=dict)
 
 
 def pingpong(name, options, expect=r"bytes in .* seconds"):
@@ -36,17 +43,34 @@ def up_to(bytes_):
 
 def ucx(name, transport, test, options):
     kind = "ucp" if test.startswith(("tag_", "ucp_", "stream_")) else "uct"
-    settings = f"UCX_NET_DEVICES={DEVICE}:1 UCX_IB_GID_INDEX={GID} UCX_LOG_LEVEL=error"
     place = f"-d {DEVICE}:1 -x rc_verbs" if kind == "uct" else ""
-    tls = f"UCX_TLS={transport}"
     return Case(
         name,
-        f"env {settings} {tls} ucx_perftest -p {{port}} {place} -t {test} {options}",
+        f"ucx_perftest -p {{port}} {place} -t {test} {options}",
         "127.0.0.1",
         r"Final: +\d+",
-        private_dev=True,
+        is_wrapped=True,
+        environment={**UCX_SETTINGS, "UCX_TLS": transport},
     )
 
+
+def mpi(name, kind, launch, ranks, has_windows=False, **environment):
+    """Our program of tests/foreign/programs, by an MPI."""
+    return Case(
+        name,
+        f"{launch} -n {ranks} {{folder}}/mpi_check {'windows' if has_windows else ''}",
+        expect=rf"\b{ranks} ranks, 0 wrong",
+        is_wrapped=True,
+        build=f"mpicc.{kind} -O1 -w -o mpi_check {{programs}}/mpi_check.c",
+        needs=(f"mpicc.{kind}", f"mpirun.{kind}"),
+        users=ranks,
+        environment={**UCX_SETTINGS, **environment},
+    )
+
+
+UCX_SETTINGS = {"UCX_NET_DEVICES": f"{DEVICE}:1", "UCX_IB_GID_INDEX": str(GID), "UCX_LOG_LEVEL": "error"}
+OPEN_MPI_SETTINGS = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+OPEN_MPI = "mpirun.openmpi --oversubscribe --mca pml ucx --mca osc ucx --mca btl self"
 
 DEVICES = [
     Case("ibv_devices", "ibv_devices", expect=rf"{DEVICE}\s+[0-9a-f]{{16}}"),
@@ -125,4 +149,103 @@ UCX = [
     ucx("ucx ucp am_lat", "rc_v", "ucp_am_lat", "-s 1024 -n 1000 -w 50"),
 ]
 
-GROUPS = {"ibv": DEVICES + PINGPONGS, "perftest": PERFTESTS, "ucx": UCX}
+# MPICH without windows: those of Debian 12's release are wrong over UCX's TCP and shared memory too.
+MPI = [
+    mpi("mpi MPICH rc", "mpich", "mpirun.mpich -launcher fork", 3, UCX_TLS="rc_v,self"),
+    mpi("mpi MPICH ud", "mpich", "mpirun.mpich -launcher fork", 2, UCX_TLS="ud_v,self"),
+    mpi("mpi Open MPI rc", "openmpi", OPEN_MPI, 3, True, UCX_TLS="rc_v,self", **OPEN_MPI_SETTINGS),
+    Case(
+        "mpi Open MPI mpi4py",
+        f"{OPEN_MPI} -n 2 /usr/bin/python3 {{programs}}/mpi_check.py",
+        expect=r"\b2 ranks, 0 wrong",
+        is_wrapped=True,
+        needs=("mpirun.openmpi", "/usr/bin/python3:mpi4py"),
+        users=2,
+        environment={**UCX_SETTINGS, "UCX_TLS": "rc_v,self", **OPEN_MPI_SETTINGS},
+    ),
+]
+
+LIBFABRIC = [
+    Case("fi_info verbs", "fi_info -p verbs", expect=rf"(?s)domain: {DEVICE}.*type: FI_EP_DGRAM", needs=("fi_info",)),
+    Case(
+        "fi_pingpong verbs;ofi_rxd",
+        f"fi_pingpong -B {{port}} -p 'verbs;ofi_rxd' -e rdm -d {DEVICE}-dgram -c",
+        f"-B 0 -P {PORT} 127.0.0.1",
+        r"(?m)^1m +10 +=10 ",
+        needs=("fi_pingpong",),
+    ),
+]
+
+GLOO = "/usr/include/gloo/transport/ibverbs/device.h"
+BUILD_GLOO = "g++ -std=c++17 -O1 -o gloo_check {programs}/gloo_check.cc -lgloo -libverbs -lpthread"
+FRAMEWORKS = [
+    Case(
+        "torch rpc over TensorPipe's ibv",
+        "/usr/bin/python3 {programs}/rpc_check.py {port}",
+        expect=r"\b0 wrong",
+        needs=("/usr/bin/python3:torch",),
+        users=2,
+    ),
+    *(
+        Case(
+            f"gloo ibverbs, {ranks} ranks, GID {gid}",
+            f"{{folder}}/gloo_check {ranks} {gid} {{folder}}",
+            expect=rf"\b{ranks} ranks, 0 failed",
+            build=BUILD_GLOO,
+            needs=("g++", GLOO),
+        )
+        for ranks, gid in ((2, 0), (4, GID))
+    ),
+    *(
+        Case(
+            f"nixl {transport}",
+            "{python} {programs}/nixl_check.py",
+            expect=r"(?s)(written|read): 0 wrong.*(written|read): 0 wrong",
+            is_wrapped=True,
+            needs=("{python}:nixl_cu12",),
+            users=2,
+            environment={**UCX_SETTINGS, "UCX_TLS": transport},
+        )
+        for transport in ("rc_v", "ud_v")
+    ),
+    Case(
+        "mooncake rdma",
+        "{python} {programs}/mooncake_check.py",
+        expect=r"(?s)installTransport, type=rdma.*\b0 wrong",
+        is_wrapped=True,
+        needs=("{python}:mooncake",),
+        users=2,
+    ),
+]
+
+def profiled(name, command, expect, users):
+    """A timer interrupts every thread all the time, as profilers do. Only our own tool, since others are not made for that: servers of
+    ibverbs-utils and perftest end at an interrupted accept(), Gloo does not end at all."""
+    return Case(
+        f"profiled {name}",
+        f"env LD_PRELOAD={{folder}}/profiler.so {command}",
+        expect=rf"(?s)(?=.*{expect}).*profiler: [1-9]\d+ signals",
+        build="cc -O1 -shared -fPIC -o profiler.so {programs}/profiler.c -ldl -lpthread -lrt",
+        needs=("cc",),
+        users=users,
+        environment={"VERBENA_IBVERBS_LIB": "softverbs"},
+    )
+
+
+PERF = r"{bin}/verbena-perf --timeout 60 --sizes 8:1m --factor 16 --iters 20"
+PROFILED = [
+    profiled("verbena-perf", PERF, "verified", 2),
+    profiled("verbena-perf, four rails, staged", f"env SOFTVERBS_DEVICES=4 {PERF} --rails 4 --unpack 1 --threshold unlimited", "verified", 2),
+    profiled("verbena-perf, datagrams", f"{PERF} --transport datagram", "verified", 2),
+    profiled("verbena-perf, TCP", f"env SOFTVERBS_NETDEVS=127.0.0.1 SOFTVERBS_FORCE_WIRE=1 SOFTVERBS_INSECURE=1 {PERF}", "verified", 2),
+]
+
+GROUPS = {
+    "ibv": DEVICES + PINGPONGS,
+    "perftest": PERFTESTS,
+    "ucx": UCX,
+    "mpi": MPI,
+    "libfabric": LIBFABRIC,
+    "frameworks": FRAMEWORKS,
+    "profiled": PROFILED,
+}

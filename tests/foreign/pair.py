@@ -1,33 +1,46 @@
-"""Runs one case: starts its processes, proves that they use our library, and bounds their time."""
+"""Runs one case: builds its program, starts its processes, bounds their time, and proves that they use our library."""
 
+import glob
+import importlib.util
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import tempfile
 import time
 
-from cases import Case
+from cases import PORT, Case
 
-# UCX needs a character device, but does not open it; it finds one in a private /dev.
-PRIVATE_DEV = """set -e
-mkdir "$0/dev" "$0/infiniband"
-mount --rbind /dev "$0/dev"
-mount -t tmpfs none /dev
-ln -s "$0"/dev/* /dev/
-rm -rf /dev/infiniband
-mkdir /dev/infiniband
-ln -s "$0/dev/null" /dev/infiniband/uverbs0
-exec "$@"
-"""
+HERE = os.path.dirname(os.path.realpath(__file__))
+BUILD_LIMIT_S = 120
+# Where tools/setup puts what only a package index has; a Python of its own.
+PYTHON = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "verbena", "foreign", "bin", "python")
 
 
 class Failure(Exception):
     pass
 
 
-# These programs want to be told a port. Any is free in a network namespace of one's own.
-PORT = 18515
+def find_missing(case):
+    """What the case needs and this machine has not: a program, a file, or a Python module, as python:module."""
+    for need in case.needs:
+        python, colon, module = need.format(python=PYTHON).partition(":")
+        if colon:
+            found = has_module(python, module)
+        else:
+            found = os.path.exists(need) if need.startswith("/") else shutil.which(need)
+        if not found:
+            return module or need
+    return ""
+
+
+def has_module(python, module):
+    if not os.path.exists(python):
+        return False
+    if os.path.realpath(python) == os.path.realpath(os.sys.executable):
+        return importlib.util.find_spec(module) is not None
+    return subprocess.run([python, "-c", f"import {module}"], capture_output=True, check=False).returncode == 0
 
 
 class Network:
@@ -61,18 +74,13 @@ class Network:
 
 
 class Process:
-    def __init__(self, command, case, folder, environment, network):
-        self.command = command
-        self.network = network
-        arguments = shlex.split(command)
-        if case.private_dev:
-            mounts = tempfile.mkdtemp(dir=folder)
-            own = ["--map-root-user"] if os.geteuid() != 0 else []
-            arguments = ["unshare", *own, "--mount", "sh", "-c", PRIVATE_DEV, mounts, *arguments]
+    def __init__(self, command, folder, environment, network):
+        self.command, self.network = command, network
         self.output = tempfile.TemporaryFile(dir=folder)
         self.process = subprocess.Popen(
-            [*network.enter, *arguments], stdin=subprocess.DEVNULL, stdout=self.output, stderr=subprocess.STDOUT, env=environment
-        )
+            [*network.enter, *shlex.split(command)], cwd=folder, stdin=subprocess.DEVNULL, stdout=self.output, stderr=subprocess.STDOUT,
+            env=environment, start_new_session=True,
+        )  # fmt: skip
 
     def read_output(self):
         self.output.seek(0)
@@ -97,47 +105,71 @@ class Process:
                 raise self.explain("the server does not listen")
             time.sleep(0.02)
 
-    def is_using(self, library):
-        with open(f"/proc/{self.process.pid}/maps", encoding="utf-8") as maps:
-            return library in maps.read()
-
-    def wait_until_used(self, library, deadline):
-        """A zombie has no maps: a program that ended without having been seen with the library fails."""
-        while not self.is_using(library):
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                raise self.explain(f"it was not seen to use {library}")
-            time.sleep(0.002)
-
     def stop(self):
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
+        """Ends it with what it has started."""
+        try:
+            os.killpg(self.process.pid, 9)
+        except ProcessLookupError:
+            pass
+        self.process.wait()
         self.output.close()
 
 
-def run_case(case: Case, library_folder, folder):
+def build(case, folder, network):
+    if not case.build:
+        return
+    command = [*network.enter, *shlex.split(fill(case.build, folder))]
+    built = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, timeout=BUILD_LIMIT_S, check=False)
+    if built.returncode != 0:
+        raise Failure(f"it does not build: {case.build}\n{built.stderr.decode(errors='replace')}")
+
+
+def fill(text, folder, build_folder=""):
+    return text.format(port=PORT, folder=folder, programs=os.path.join(HERE, "programs"), python=PYTHON, bin=os.path.join(build_folder, "bin"))
+
+
+def count_users(library, notes):
+    """Processes that the dynamic linker says have loaded the library: even those that lived for a millisecond, or loaded it late."""
+    users = 0
+    for path in glob.glob(notes + ".*"):
+        with open(path, encoding="utf-8", errors="replace") as lines:
+            users += any("calling init: " in line and os.path.realpath(line.split("calling init: ")[1].strip()) == library for line in lines)
+    return users
+
+
+def run_case(case: Case, build_folder, folder):
     """Raises Failure. `folder` is one for temporary files."""
-    environment = dict(os.environ, LD_LIBRARY_PATH=library_folder, SOFTVERBS_JOB=f"{os.getpid()}-{case.name}", LC_ALL="C")
-    library = os.path.realpath(os.path.join(library_folder, "libibverbs.so.1"))
+    folder = tempfile.mkdtemp(dir=folder)
+    library_folder = os.path.join(build_folder, "lib", "softverbs")
+    notes = os.path.join(folder, "linker")
+    environment = dict(
+        os.environ, SOFTVERBS_JOB=f"{os.getpid()}-{case.name}", LC_ALL="C", LD_DEBUG="libs", LD_DEBUG_OUTPUT=notes, **case.environment
+    )
+    command = fill(case.command, folder, build_folder)
+    if case.is_wrapped:
+        command = f"{build_folder}/bin/softverbs-run {command}"
+    else:
+        environment["LD_LIBRARY_PATH"] = library_folder
     deadline = time.monotonic() + case.limit_s
-    command = case.command.format(port=PORT)
     network = Network()
     started = []
     try:
-        started.append(Process(command, case, folder, environment, network))
+        build(case, folder, network)
+        started.append(Process(command, folder, environment, network))
         if case.client:
             started[0].wait_until_listening(deadline)
-            # Some programs load the library only at a connection, others exit milliseconds after one.
-            is_seen = started[0].is_using(library)
-            started.append(Process(f"{command} {case.client}", case, folder, environment, network))
-            if not is_seen:
-                started[0].wait_until_used(library, deadline)
+            started.append(Process(f"{command} {case.client}", folder, environment, network))
         for process in reversed(started):
             process.wait(deadline)
         output = started[-1].read_output()
         if not re.search(case.expect, output):
             raise started[-1].explain(f"no {case.expect!r} in the output")
+        library = os.path.realpath(os.path.join(library_folder, "libibverbs.so.1"))
+        users, wanted = count_users(library, notes), case.users or len(started)
+        if users < wanted:
+            raise started[-1].explain(f"{users} processes have loaded {library}, not {wanted}")
     finally:
         for process in started:
             process.stop()
         network.close()
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""verbena-perf between two hosts without RDMA: network namespaces with two cables, over softverbs' wire.
+"""verbena-perf between two hosts without RDMA: network namespaces with two cables, over softverbs' wire; by IPv6, where hosts
+have no IPv4, and by IPv4.
 
 Usage: two_hosts.py VERBENA_PERF PLUGIN SOFTVERBS_FOLDER. Ends with 77 where namespaces are not permitted.
 """
@@ -22,21 +23,29 @@ def run(command):
     return subprocess.run(command.split(), check=True, capture_output=True, text=True)
 
 
+# What an address of a rail of a host is, and how many bits of it all hosts have in common.
+FAMILIES = {"IPv4": ("10.78.{rail}.{number}", 24), "IPv6": ("fd78:{rail}::{number}", 64)}
+
+
 class Network:
     """Two namespaces, a virtual cable for each rail."""
 
-    def __init__(self):
+    def __init__(self, family):
+        self.family = family
         self.hosts = [f"verbena-{os.getpid()}-{host}" for host in "ab"]
 
     def __enter__(self):
         for host in self.hosts:
             run(f"ip netns add {host}")
             run(f"ip -n {host} link set lo up")
+            if self.family != "IPv4":
+                run(f"ip -n {host} addr del 127.0.0.1/8 dev lo")
         for rail in range(RAILS):
             run(f"ip -n {self.hosts[0]} link add rail{rail} type veth peer name rail{rail} netns {self.hosts[1]}")
             for number, host in enumerate(self.hosts):
-                run(f"ip -n {host} addr add {self.address(number, rail)}/24 dev rail{rail}")
                 run(f"ip -n {host} link set rail{rail} up")
+                nodad = "" if self.family == "IPv4" else "nodad"
+                run(f"ip -n {host} addr add {self.address(number, rail)}/{FAMILIES[self.family][1]} dev rail{rail} {nodad}")
         return self
 
     def __exit__(self, *_):
@@ -47,9 +56,8 @@ class Network:
         links = json.loads(run(f"ip -n {self.hosts[0]} -s -j link show rail{rail}").stdout)
         return links[0]["stats64"]["rx"]["bytes"]
 
-    @staticmethod
-    def address(host, rail):
-        return f"10.78.{rail}.{host + 1}"
+    def address(self, host, rail):
+        return FAMILIES[self.family][0].format(rail=rail, number=host + 1)
 
 
 class Hosts:
@@ -127,9 +135,11 @@ def expect_end_after_kill(hosts, killed):
 def main():
     perf, plugin, folder = map(os.path.abspath, sys.argv[1:4])
     try:
-        with Network() as network:
+        sizes = "--sizes 8:1m --factor 32 --iters 20"
+        with Network("IPv6") as network:
+            expect_success(Hosts(network, perf, plugin, folder), f"--rails {RAILS} {sizes} --csv -", ["direct"])
+        with Network("IPv4") as network:
             hosts = Hosts(network, perf, plugin, folder)
-            sizes = "--sizes 8:1m --factor 32 --iters 20"
             expect_success(hosts, f"--unpack 1 --threshold 1m --rails {RAILS} {sizes} --csv -", ["staged"])
             expect_success(hosts, f"--unpack 0 --rails {RAILS} {sizes} --csv -", ["direct"])
             for killed in (0, 1):

@@ -2,10 +2,11 @@
 import dataclasses
 import pathlib
 
+import device_faults
 import planted
 import protocol_faults
 import weakenings
-from programs import Program
+from programs import Libraries, Library, Program, list_ctests
 
 DEVICE = pathlib.PurePosixPath("include/verbena/device")
 # Headers whose orders and barriers are not weakened, and why.
@@ -18,7 +19,7 @@ LEFT_OUT = {
     "backends/nccl.cuh": "needs NCCL's device code, which no emulated GPU runs",
     "backends/nvshmem.cuh": "needs NVSHMEM's device code, which no emulated GPU runs",
 }
-PLANTED = {*protocol_faults.CONNECTION, *protocol_faults.LANES}
+PLANTED = {*protocol_faults.CONNECTION, *protocol_faults.LANES, *device_faults.FAULTS}
 DEVICE_TESTS = [".", "order", "symm", "collectives"]  # folders of tests/device
 DEVICE_FOLDERS = ["include", "include/verbena/tilescale", "include/verbena/nccl_device", "plugin", "tests", "."]
 GTEST = ["-lgtest_main", "-lgmock", "-lgtest", "-lpthread"]
@@ -58,6 +59,28 @@ def orders(root, build):
                  ["-std=c++20", "-O1", "-fsanitize=thread", "-DVERBENA_EMULATOR_TSAN=1", "-DVERBENA_EMULATOR_ASAN=0"])
 
 
+def operations(root, build):
+    """libverbena_ops.so over emulated GPUs (tests/ops)."""
+    folder = build / "lib/fake_gpu"
+    return Libraries([
+        Library("libcuda.so.1", ["tests/ops/fake_gpu.cc"], ["-O1"], [build / "tests/device/emulator/libverbena_emulator.a"]),
+        Library("libverbena_ops.so", sorted(map(str, list_sources(root, "device/ops", ".cc"))),
+                [f'-DVERBENA_KERNEL_IMAGES="{build}/tests/ops"'],
+                [f"-L{build}/lib", "-lverbena", build / "plugin/tuner/libverbena_tuner.a", build / "plugin/base/libverbena_base.a",
+                 build / "plugin/crypto/libverbena_crypto.a", "-ldl"]),
+    ], DEVICE_FOLDERS), folder
+
+
+def device(root, build):
+    """In a build without sanitizers, which can run libverbena_ops.so too."""
+    libraries, folder = operations(root, build)
+    programs = [*device_programs(root, build / "tests/device/emulator/libverbena_emulator.a"),
+                *list_ctests(build, "^ops[.]", libraries, folder)]
+    return planted_suite(list_sources(root, "include/verbena", ".cuh", ".h") + list_sources(root, "device/ops", ".cc", ".h", ".cuh"),
+                         ["include", "device/ops"], device_faults.FAULTS, programs,
+                         ["-std=c++20", "-O1", "-DVERBENA_EMULATOR_TSAN=0", "-DVERBENA_EMULATOR_ASAN=0"])
+
+
 def simulation(faults, name, sources, test_filter, seeds_variable, seeds):
     """The cores of plugin/protocol, judged by a simulation whose first seeds are tried."""
     def make(root, _build):
@@ -78,4 +101,4 @@ connection = simulation(
 lanes = simulation(protocol_faults.LANES, "lane_test", [*of_simulation("lane_simulation", ["rank", "run", "world"]), "tests/protocol/lane_test.cc"],
                    "Seeds/LaneFailover.*/0", "LANE_SEEDS", 3000)
 
-SUITES = {"orders": orders, "connection": connection, "lanes": lanes}
+SUITES = {"orders": orders, "device": device, "connection": connection, "lanes": lanes}

@@ -174,7 +174,7 @@ VERBENA_DEVICE CopyPiece cut_piece(char* destination, const char* source, Length
 template <typename Length>
 VERBENA_DEVICE Length count_pieces(const char* destination, Length length_bytes, uint32_t piece_shift) {
   const Length head = get_head_bytes(destination);
-  if (length_bytes <= head) return length_bytes == 0 ? 0 : 1;
+  if (length_bytes <= head) return length_bytes == 0 ? 0 : 1;  // FAULT(copy_has_a_piece_too_many)
   return ((length_bytes - head - 1) >> piece_shift) + 1;
 }
 

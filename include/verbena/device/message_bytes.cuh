@@ -24,7 +24,7 @@ struct Rows {
     offset += first;
     if (is_side_by_side()) return begin + offset;
     // Divisions of 32 bits are several times as fast.
-    const uint64_t row = (offset | row_bytes) >> 32 == 0
+    const uint64_t row = (offset | row_bytes) >> 32 == 0  // FAULT(rows_wrap_at_4_gib)
                              ? static_cast<uint32_t>(offset) / static_cast<uint32_t>(row_bytes)
                              : offset / row_bytes;
     return begin + row * step_bytes + (offset - row * row_bytes);

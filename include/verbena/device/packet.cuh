@@ -44,6 +44,7 @@ struct Packet {
   }
   // Neither empty nor noted.
   VERBENA_DEVICE static bool is_plain(const Data& stored) {
+    // FAULT(second_half_is_not_looked_at)
     return static_cast<int>(stored.x > kNoted) & static_cast<int>(stored.z > kNoted);  // no branch
   }
   VERBENA_DEVICE static void send_plain(char* there, const Data& stored) { detail::send_bits(there, stored); }
@@ -64,7 +65,7 @@ struct Packet {
     if (is_plain(stored)) return true;
     if (stored.x == 0 || stored.z == 0) return false;
     const auto note = detail::poll_bits<uint64_t>(its_note);
-    if (note >> 2 != epoch) return false;
+    if (note >> 2 != epoch) return false;  // FAULT(old_note_is_believed)
     if (stored.x == kNoted) stored.x = static_cast<uint32_t>(note & 1);
     if (stored.z == kNoted) stored.z = static_cast<uint32_t>(note >> 1 & 1);
     return true;

@@ -25,7 +25,7 @@ VERBENA_DEVICE Sum add_terms(Sum a, Sum b) {
 }
 template <typename Sum>
 VERBENA_DEVICE Sum choose_term(Sum a, Sum b, bool is_least) {
-  const bool takes_second = b != b || (is_least ? b < a : b > a);
+  const bool takes_second = b != b || (is_least ? b < a : b > a);  // FAULT(nan_is_lost)
   return takes_second ? b : a;
 }
 
@@ -47,7 +47,7 @@ VERBENA_DEVICE void add_in_order(SumsOf<T, Bits>& sums, Reduction reduction, con
   for (int32_t term = 0; term < kMost; ++term) {
     if (term >= count) break;
     const auto numbers = __builtin_bit_cast(Numbers, terms[term]);
-    if (term == 0 && first == 0) {
+    if (term == 0 && first == 0) {  // FAULT(later_terms_begin_a_sum)
       sums.begin(numbers);
       continue;
     }
@@ -145,6 +145,7 @@ struct ReduceAny {
                                               ? detail::add_terms(a, b)
                                               : detail::choose_term(a, b, is_least));
     };
+    // FAULT(integers_merge_as_floats)
     if (type == DataType::kInt32) return merge(static_cast<int32_t>(sum), static_cast<int32_t>(later));
     return merge(__builtin_bit_cast(float, sum), __builtin_bit_cast(float, later));
   }

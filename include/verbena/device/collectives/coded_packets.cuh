@@ -146,6 +146,7 @@ class CodedPackets {
   }
 
   VERBENA_DEVICE char* find_note(char* slot, uint32_t tile, uint32_t offset) const {
+    // FAULT(tiles_share_notes)
     return slot + room_bytes_ + (tile * kTileBytes + offset) / Packet::kBytes * Packet::kNoteBytes;
   }
 

@@ -55,7 +55,7 @@ VERBENA_DEVICE uint64_t even_rounds(uint64_t length, uint64_t most, uint64_t uni
   if (length <= most) return most;
   const uint64_t rounds = (length + most - 1) / most;
   const uint64_t even = ((length + rounds - 1) / rounds + unit - 1) / unit * unit;
-  return even < most ? even : most;
+  return even < most ? even : most;  // FAULT(rounds_outgrow_a_slot)
 }
 // What of a part lies in the round that begins at `at`.
 VERBENA_DEVICE uint64_t cut_round(const Part& part, uint64_t at, uint64_t most) {

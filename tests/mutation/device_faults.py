@@ -1,0 +1,17 @@
+"""Careless lines of the device library and of libverbena_ops.so: marks of planted.py, and what is wrong there."""
+from planted import condition, operand, returned, value
+
+FAULTS = {
+    "copy_has_a_piece_too_many": condition("length_bytes < head"),
+    "nan_is_lost": operand(1),
+    # More ranks than are added at a time.
+    "later_terms_begin_a_sum": operand(2),
+    "integers_merge_as_floats": condition("false"),
+    "rounds_outgrow_a_slot": value("even"),
+    "second_half_is_not_looked_at": value("static_cast<int>(stored.x > kNoted)"),
+    "old_note_is_believed": condition("false"),
+    "rows_wrap_at_4_gib": value("static_cast<uint32_t>(offset) / static_cast<uint32_t>(row_bytes)"),
+    "tiles_share_notes": value("slot + room_bytes_ + offset / Packet::kBytes * Packet::kNoteBytes"),
+    # In two shots each rank hears from each: who does not come is named by ranks without a share too.
+    "empty_share_is_silent": returned("round.length(member) == 0 ? 0U : {}"),
+}

@@ -30,7 +30,7 @@ STAND_INS = {
 NOT_RUN = [
     (r"^(\./)?tools/(test|demo|tidy|coverage|lint|fuzz|setup|gpu-suite)\b", "takes minutes, or installs packages"),
     (r"^(\./)?tools/rdma-vm|^(\./)?tests/vm/run", "the virtual machine's suite runs it"),
-    (r"^(\./)?tests/(packages|foreign|bench|docs)/", "the tests themselves run it"),
+    (r"^(\./)?tests/(packages|foreign|bench|docs|mutation)/|tests/foreign/programs/", "the tests themselves run it"),
     (r"nccl-perf\b|--nccl\b|nccl-ib|--against\b", "needs NCCL, most of it GPUs"),
     (r"verbena-symm\b|verbena-coll\b|verbena-unpack\b", "needs a GPU"),
     (r"^tools/nccl-gin/", "fetches NCCL's wheels, and needs GPUs"),

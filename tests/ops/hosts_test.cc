@@ -102,5 +102,32 @@ TEST(OpsAcrossHosts, NamesTheRankThatDoesNotComeAndGoesOn) {
   unsetenv("VERBENA_SYMM_TIMEOUT_MS");
 }
 
+// Rank 3 does not come, and rank 2, of its host, begins later than rank 0, whose counterpart it is. Ranks
+// that wait for another host wait longer: rank 2 gives up first, and all name rank 3, and not the one that
+// waits for it.
+TEST(OpsAcrossHosts, NamesTheRankThatDoesNotComeAndNotTheOneThatWaitsForIt) {
+  setenv("VERBENA_SYMM_TIMEOUT_MS", "4000", 1);
+  EXPECT_EQ(run({0, 0, 1, 1},
+                [](Rank& rank, uint32_t number) -> std::string {
+                  if (rank.create(verbena_team_world(rank.context().handle())) != VERBENA_SUCCESS)
+                    return verbena_last_error();
+                  if (rank.all_reduce() != VERBENA_SUCCESS) return verbena_last_error();
+                  if (!rank.has_sum(4, 6)) return "wrong";
+                  if (number == 2) std::this_thread::sleep_for(std::chrono::milliseconds(400));
+                  if (number == 3) {
+                    std::this_thread::sleep_for(std::chrono::seconds(7));
+                    return "";
+                  }
+                  if (rank.all_reduce() != VERBENA_SUCCESS) return verbena_last_error();
+                  rank.synchronize();
+                  char text[512] = "";
+                  const verbena_result result = verbena_ops_get_error(rank.ops(), text, sizeof(text));
+                  const bool is_named = std::string(text).find("of rank 3") != std::string::npos;
+                  return result == VERBENA_TIMEOUT && is_named ? "" : std::string("said: ") + text;
+                }),
+            "");
+  unsetenv("VERBENA_SYMM_TIMEOUT_MS");
+}
+
 }  // namespace
 }  // namespace verbena

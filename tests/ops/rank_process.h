@@ -40,8 +40,7 @@ class Rank {
 
   SymmetricContext& context() { return context_; }
   verbena_ops* ops() { return ops_; }
-  verbena_result create(const verbena_team* team) {
-    verbena_ops_options options{};
+  verbena_result create(const verbena_team* team, verbena_ops_options options = {}) {
     options.packet_bytes = options.chunk_bytes = 1 << 20;
     options.blocks = 2;
     return verbena_ops_create(context_.handle(), team, &options, &ops_);

@@ -99,6 +99,7 @@ void check_way(const verbena_ops* ops, const Call& call, const Choice& choice) {
 void submit(verbena_ops* ops, verbena_ops_operation operation, const Call& call, uint64_t bytes,
             const verbena_ops_choice* asked, verbena_stream stream) {
   Communicator& communicator = ops->communicator;
+  // FAULT(direct_without_a_promise)
   const bool is_in_windows = call.kind == Kind::kAllReduce && communicator.are_in_windows_of_all(call);
   const Choice chosen = communicator.choose(operation, bytes, is_in_windows);
   const Choice choice = communicator.complete(chosen, asked);

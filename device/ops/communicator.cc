@@ -560,6 +560,7 @@ void Communicator::end_group(CUstream stream) {
   for (size_t begin = 0; begin < calls.size();) {
     size_t end = begin + 1;
     const auto is_alike = [&](const Pending& one) {
+      // FAULT(group_mixes_chunk_lengths)
       return family_of(one.choice.algorithm) == family_of(calls[begin].choice.algorithm) &&
              one.choice.chunk_bytes == calls[begin].choice.chunk_bytes && !is_coded(one.choice.algorithm) &&
              !is_coded(calls[begin].choice.algorithm);
@@ -589,6 +590,7 @@ void Communicator::begin_launch(const Choice& choice, Launch& launch) {
 // hosts wait a quarter longer.
 void Communicator::place_in_hosts(Launch& launch) const {
   launch.workspace = across_.workspace();
+  // FAULT(hosts_wait_no_longer)
   launch.workspace.context.timeout_ns += launch.workspace.context.timeout_ns / 4;
   launch.host = host_.device_workspace();
   launch.hosts = hosts_->count;

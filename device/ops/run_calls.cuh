@@ -155,6 +155,7 @@ VERBENA_DEVICE Stretch find_stretch(const int64_t* counts, const int64_t* offset
   if (offsets != nullptr) offset = load<Order::kWeak, Scope::kThreads>(offsets + member);
   const int64_t count = load<Order::kWeak, Scope::kThreads>(counts + member);
   const uint64_t most = room_bytes / call.unit_bytes;
+  // FAULT(parts_end_beyond_the_tensor)
   is_right = is_right && count >= 0 && offset >= 0 && static_cast<uint64_t>(count) <= most &&
              static_cast<uint64_t>(offset) <= most - static_cast<uint64_t>(count);
   return {static_cast<uint64_t>(offset) * call.unit_bytes, static_cast<uint64_t>(count) * call.unit_bytes,
@@ -321,7 +322,7 @@ template <typename Body, typename SpoilAll>
 VERBENA_DEVICE void run_grid(const Launch& launch, const Body& body, const SpoilAll& spoil_all) {
   const SymmStatus status = body();
   // No grid ends before those that it had to wait for, even if some of its blocks had nothing to do.
-  wait_for_earlier_grids();
+  wait_for_earlier_grids();  // FAULT(idle_grid_ends_early)
   if (__builtin_expect(status == SymmStatus::kDone, 1)) return;
   report(launch, status);
   spoil_all();

@@ -1,5 +1,5 @@
 """Careless lines of the device library and of libverbena_ops.so: marks of planted.py, and what is wrong there."""
-from planted import condition, operand, returned, value
+from planted import condition, drop, operand, part, returned, value
 
 FAULTS = {
     "copy_has_a_piece_too_many": condition("length_bytes < head"),
@@ -14,4 +14,20 @@ FAULTS = {
     "tiles_share_notes": value("slot + room_bytes_ + offset / Packet::kBytes * Packet::kNoteBytes"),
     # In two shots each rank hears from each: who does not come is named by ranks without a share too.
     "empty_share_is_silent": returned("round.length(member) == 0 ? 0U : {}"),
+    "empty_coded_share_is_silent": value("tiles"),
+    "chunks_split_elements": part(r"chunk_bytes_ / kVectorBytes \* kVectorBytes", "chunk_bytes_"),
+    "direct_begins_alone": value("SymmStatus::kDone"),
+    "direct_ends_alone": value("SymmStatus::kDone"),
+    "parts_end_beyond_the_tensor": operand(5),
+    "idle_grid_ends_early": drop(),
+    # Of ranks that differ.
+    "two_shots_take_any_vectors": operand(2, "call.length_bytes % kVectorBytes == 0"),
+    "direct_without_a_promise": operand(2, "communicator.are_in_windows(call)"),
+    "group_mixes_chunk_lengths": operand(2),
+    "hosts_wait_no_longer": drop(),
+}
+# For a build with ThreadSanitizer: bytes beside a tensor are read while another block writes them.
+RACES = {
+    "exchange_in_place_reads_beside": value("false"),
+    "reduce_in_place_reads_beside": value("false"),
 }

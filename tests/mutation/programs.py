@@ -141,6 +141,8 @@ class CtestProgram:
 def list_ctests(build, pattern, libraries, replaced):
     said = subprocess.run(["ctest", "--test-dir", build, "--show-only=json-v1", "-R", pattern], capture_output=True, text=True, check=True)
     for test in json.loads(said.stdout)["tests"]:
+        if "command" not in test:
+            raise SystemExit(f"{test['name']} is not built: cmake --build {build}")
         properties = {entry["name"]: entry["value"] for entry in test.get("properties", [])}
         environment = dict(entry.split("=", 1) for entry in properties.get("ENVIRONMENT", []))
         yield CtestProgram(test["name"], test["command"], environment, libraries, replaced)

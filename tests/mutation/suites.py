@@ -19,7 +19,7 @@ LEFT_OUT = {
     "backends/nccl.cuh": "needs NCCL's device code, which no emulated GPU runs",
     "backends/nvshmem.cuh": "needs NVSHMEM's device code, which no emulated GPU runs",
 }
-PLANTED = {*protocol_faults.CONNECTION, *protocol_faults.LANES, *device_faults.FAULTS}
+PLANTED = {*protocol_faults.CONNECTION, *protocol_faults.LANES, *device_faults.FAULTS, *device_faults.RACES}
 DEVICE_TESTS = [".", "order", "symm", "collectives"]  # folders of tests/device
 DEVICE_FOLDERS = ["include", "include/verbena/tilescale", "include/verbena/nccl_device", "plugin", "tests", "."]
 GTEST = ["-lgtest_main", "-lgmock", "-lgtest", "-lpthread"]
@@ -52,11 +52,17 @@ def planted_suite(sources, copied, faults, programs, flags):
 
 
 def orders(root, build):
-    """In a build with ThreadSanitizer, which judges orders and scopes."""
+    """In a build with ThreadSanitizer, which judges orders and scopes, and sees races."""
+    marked, others = set(), PLANTED - set(device_faults.RACES)
+
+    def find(path, text):
+        yield from weakenings.find(path, text)
+        yield from planted.find(path, text, device_faults.RACES, marked, others)
+
     sources = [path for path in list_sources(root, DEVICE, ".cuh") if str(path.relative_to(DEVICE)) not in LEFT_OUT]
-    return Suite(sources + list_sources(root, "device/ops", ".cuh"), ["include", "device/ops"], weakenings.find,
+    return Suite(sources + list_sources(root, "device/ops", ".cuh"), ["include", "device/ops"], find,
                  list(device_programs(root, build / "tests/device/emulator/libverbena_emulator.a")),
-                 ["-std=c++20", "-O1", "-fsanitize=thread", "-DVERBENA_EMULATOR_TSAN=1", "-DVERBENA_EMULATOR_ASAN=0"])
+                 ["-std=c++20", "-O1", "-fsanitize=thread", "-DVERBENA_EMULATOR_TSAN=1", "-DVERBENA_EMULATOR_ASAN=0"], device_faults.RACES)
 
 
 def operations(root, build):

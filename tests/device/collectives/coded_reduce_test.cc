@@ -328,6 +328,35 @@ TEST(CodedReduce, OneShotRefuses) {
   }
 }
 
+// In two shots a rank whose share is empty hears from all others too: it names who does not come, and not the
+// rank that waits for that one.
+TEST(CodedReduce, ADeadPeerIsNamedByARankWithoutAShare) {
+  constexpr uint64_t kSlotBytes = 8192;
+  World::Limits patient;
+  patient.stalled_steps *= 100;
+  for (uint64_t seed = 0; seed < 4; ++seed) {
+    Fleet fleet(3, INT32_MAX, Fleet::measure_workspace(3, 1, kSlotBytes));
+    alignas(16) char inputs[3][512] = {}, outputs[3][512] = {};
+    World world(seed, patient);
+    for (int32_t rank = 0; rank < 2; ++rank) {
+      // One tile, which is rank 0's to sum. Rank 1 gives up first.
+      fleet.context(rank).timeout_ns = rank == 1 ? 50'000'000 : 200'000'000;
+      world.add_grid(static_cast<uint32_t>(rank), 1, 32, [&, rank] {
+        const SymmWorkspace<> mine = fleet.workspace(rank, 0, 1, kSlotBytes);
+        TwoShot<> calls(mine, 0, 1);
+        require(all_reduce_coded_twice<Int8>(mine.context, calls, inputs[rank], outputs[rank], 512,
+                                             DataType::kBfloat16) == SymmStatus::kTimedOut,
+                "all_reduce_coded_twice");
+      });
+    }
+    EXPECT_EQ(world.run(), "");
+    for (int32_t rank = 0; rank < 2; ++rank) {
+      const uint64_t failure = *fleet.workspace(rank, 0, 1, kSlotBytes).context.failure;
+      EXPECT_EQ(failure >> kSymmFailurePeer & kSymmNobody, 2U) << "rank " << rank << ", seed " << seed;
+    }
+  }
+}
+
 // As a graph that is replayed, with other lengths in between: tensors of zeros and ones, which integers code
 // exactly.
 template <typename Sums>

@@ -236,6 +236,7 @@ class AcrossHosts {
     const uint64_t number = number_++;
     const uint32_t vectors = count_vectors(reduce);
     const auto own = plan(context_.team_rank);
+    // FAULT(reduce_in_place_reads_beside)
     const bool is_in_place = own.source.find(0) == own.destination.find(0);
     const auto cut = [&](const Part& part) {
       return Part{part.begin + at, detail::cut_round(part, at, most)};

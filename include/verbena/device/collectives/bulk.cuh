@@ -550,6 +550,7 @@ class Bulk {
     if (!begin(group) || most_bytes == 0) return status_;
     const uint64_t room = (kReachesFar ? 1 : 2) * half_bytes();
     const auto most = static_cast<uint32_t>(chunk_bytes_ >= kVectorBytes && chunk_bytes_ < room
+                                                // FAULT(chunks_split_elements)
                                                 ? chunk_bytes_ / kVectorBytes * kVectorBytes
                                                 : room);
     const bool is_known = most_bytes != kUnknownLength;
@@ -616,6 +617,7 @@ class Bulk {
                                  const Group& group) const {
     char* const there = find_slot(number, context_.team_rank);
     const auto mine = plan(context_.team_rank);
+    // FAULT(exchange_in_place_reads_beside)
     const bool is_in_place = mine.source.find(0) == mine.destination.find(0);
     for (int32_t turn = 1; turn < count_members(); ++turn) {
       const int32_t peer = find_member(turn);

@@ -28,6 +28,7 @@ template <int kRanks = 0, typename Reduce, typename Group = BlockGroup>
   if (context.has_remote != 0) return SymmStatus::kUnreachable;
   if (!is_right) return SymmStatus::kInvalid;
   SymmStatus status = detail::begin_in_step(context, group);
+  // FAULT(direct_begins_alone)
   if (status == SymmStatus::kDone) status = symm_lsa_barrier(context, block, group);
   if (status != SymmStatus::kDone) return status;
   const int32_t size = kRanks == 0 ? context.team_size : kRanks;
@@ -77,7 +78,7 @@ template <int kRanks = 0, typename Reduce, typename Group = BlockGroup>
       });
     }
   }
-  return symm_lsa_barrier(context, block, group);
+  return symm_lsa_barrier(context, block, group);  // FAULT(direct_ends_alone)
 }
 
 }  // namespace verbena::device

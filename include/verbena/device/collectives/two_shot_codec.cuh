@@ -160,7 +160,7 @@ class CodedShares {
   }
   VERBENA_DEVICE uint32_t count_sent(int32_t member) const {
     const uint32_t tiles = count_tiles(member);
-    return tiles == 0 ? 1 : tiles;
+    return tiles == 0 ? 1 : tiles;  // FAULT(empty_coded_share_is_silent)
   }
   VERBENA_DEVICE uint32_t first_tile(int32_t member) const {
     return static_cast<uint32_t>(member) * tensor_.share_tiles + tensor_.first;

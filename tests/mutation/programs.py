@@ -31,6 +31,9 @@ class Builder:
     work: pathlib.Path
     compiler: list  # with a launcher such as ccache, if there is one
     flags: list
+    shared: list  # (source, flags, folders) that all programs have, without mutants
+    _shared_objects: list = dataclasses.field(default_factory=list)
+    _lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
 
     def includes(self, folders):
         return [f"-I{base / folder}" for folder in folders for base in (self.copy, self.root) if (base / folder).is_dir()]
@@ -50,13 +53,16 @@ class Builder:
         made_of = output.with_suffix(".d").read_text(encoding="utf-8").split()
         return {name.removeprefix(f"{self.copy}/") for name in made_of if name.startswith(f"{self.copy}/")}
 
-    def chosen(self):
-        output = self.work / "chosen.o"
-        if not output.exists():
-            here = output.with_suffix(f".{os.getpid()}")
-            self.call([*self.compiler, "-std=c++20", "-O1", "-fPIC", "-c", self.root / "tests/mutation/chosen.cc", "-o", here])
-            here.rename(output)
-        return output
+    def shared_objects(self):
+        with self._lock:
+            if not self._shared_objects:
+                for source, flags, folders in [("tests/mutation/chosen.cc", ["-fno-sanitize=all"], []), *self.shared]:
+                    output = self.work / "shared" / (source.replace("/", "_") + ".o")
+                    output.parent.mkdir(parents=True, exist_ok=True)
+                    self.call([*self.compiler, *self.flags, *flags, "-w", "-fPIC", *[f"-I{self.root / folder}" for folder in folders], "-c",
+                               self.root / source, "-o", output])
+                    self._shared_objects.append(output)
+            return self._shared_objects
 
 
 @dataclasses.dataclass
@@ -68,6 +74,7 @@ class Program:
     arguments: list = dataclasses.field(default_factory=list)
     environment: dict = dataclasses.field(default_factory=dict)
     flags: list = dataclasses.field(default_factory=list)
+    launcher: list = dataclasses.field(default_factory=list)
     memory_bytes: int = 0  # that it may have: a fault may make it go on for ever; 0: any
     seconds: float = 0  # without a mutant
     made_of: set = dataclasses.field(default_factory=set)  # sources that may have mutants
@@ -81,8 +88,8 @@ class Program:
             objects.append(folder / (hashlib.sha1(source.encode()).hexdigest()[:12] + ".o"))
             self.made_of |= builder.compile(source, objects[-1], self.folders, self.flags, mutant)
         program = folder / "program"
-        builder.call([builder.compiler[-1], *builder.flags, *objects, builder.chosen(), *self.links, "-o", program])
-        return [program, *self.arguments]
+        builder.call([builder.compiler[-1], *builder.flags, *objects, *builder.shared_objects(), *self.links, "-o", program])
+        return [*self.launcher, program, *self.arguments]
 
     def clean(self, builder, mutant):
         shutil.rmtree(builder.work / re.sub(r"\W+", "_", self.name) / str(mutant.id), ignore_errors=True)
@@ -113,7 +120,8 @@ class Libraries:
                     for source in library.sources:
                         objects.append(folder / f"{library.name}.{pathlib.PurePath(source).name}.o")
                         builder.compile(source, objects[-1], self.folders, ["-fPIC", *library.flags])
-                    builder.call([builder.compiler[-1], "-shared", *objects, builder.chosen(), *library.links, "-o", folder / library.name])
+                    builder.call([builder.compiler[-1], "-shared", *objects, *builder.shared_objects(), *library.links, "-o",
+                                  folder / library.name])
                 self._folder = folder
             return self._folder
 

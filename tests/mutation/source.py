@@ -11,6 +11,8 @@ CLASS = re.compile(r"\b(?:class|struct|union|enum(?:\s+class)?)\s+(?:alignas\s*\
 # What looks like a function's name in front of its parenthesis and is none.
 NO_NAMES = {"alignas", "decltype", "noexcept", "requires", "explicit", "__attribute__", "__launch_bounds__"}
 NAME = re.compile(r"((?:\w+(?:<[^<>]*>)?::)*(?:operator\s*(?:\(\s*\)|\[\s*\]|[^\s\w(]+|\w+)|~?\w+))\s*\(")
+# In front of the brace of a member's initialiser, behind which the head of the constructor goes on.
+INITIALISER = re.compile(r"\)\s*(?:noexcept\s*)?:(?!:).*[\w>]\s*$", re.S)
 PAIRS = {"(": ")", "[": "]", "{": "}", "<": ">"}
 
 
@@ -143,6 +145,9 @@ class Source:
                 boundary = self._pop(stack, "(", at)[2]
             elif char == ";":
                 boundary = at + 1
+            elif char == "{" and INITIALISER.search(code[boundary:at]):
+                stack.append(("initialiser", "", boundary))
+                boundary = at + 1
             elif char == "{":
                 stack.append((*self._classify(code[boundary:at], stack), at))
                 boundary = at + 1
@@ -150,7 +155,7 @@ class Source:
                 kind, name, begin = self._pop(stack, None, at)
                 if kind == "function":
                     self.functions.append(Function(name, begin, at + 1))
-                boundary = at + 1
+                boundary = begin if kind == "initialiser" else at + 1
         if stack:
             raise ValueError(f"{self.path}: braces that are not closed")
         self.functions.sort(key=lambda function: function.begin)

@@ -1,6 +1,8 @@
 """What each suite changes, and the programs that have to notice it."""
 import dataclasses
 import pathlib
+import platform
+import subprocess
 
 import device_faults
 import planted
@@ -32,6 +34,7 @@ class Suite:
     find: object  # find(path, text): the mutants of a source
     programs: list
     flags: list
+    shared: list = dataclasses.field(default_factory=list)  # (source, flags, folders) without mutants, in all programs
     faults: dict = dataclasses.field(default_factory=dict)  # planted: each has to be marked somewhere
 
 
@@ -39,20 +42,34 @@ def list_sources(root, folder, *endings):
     return sorted(path.relative_to(root) for path in (root / folder).rglob("*") if path.suffix in endings)
 
 
-def device_programs(root, emulator, folders=DEVICE_TESTS):
-    for folder in folders:
+def device_programs(root, launcher=()):
+    for folder in DEVICE_TESTS:
         for path in sorted((root / "tests/device" / folder).glob("*_test.cc")):
             source = path.relative_to(root)
-            yield Program(str(source.relative_to("tests/device")), [str(source)], [*DEVICE_FOLDERS, str(source.parent)], [emulator, *GTEST])
+            yield Program(str(source.relative_to("tests/device")), [str(source)], [*DEVICE_FOLDERS, str(source.parent)], GTEST,
+                          launcher=list(launcher))
+
+
+def emulator(root):
+    """Only memory.cc shows its accesses to ThreadSanitizer."""
+    for path in sorted((root / "tests/device/emulator").glob("*.cc")):
+        if not path.name.endswith("_test.cc") and not path.name.startswith("ordering_cases"):
+            yield str(path.relative_to(root)), [] if path.name == "memory.cc" else ["-fno-sanitize=all"], DEVICE_FOLDERS
+
+
+def find_tsan_launcher():
+    """gcc 12's runtime cannot map its shadow where the kernel randomises with many bits."""
+    command = ["setarch", platform.machine(), "-R"]
+    return command if subprocess.run([*command, "true"], capture_output=True, check=False).returncode == 0 else []
 
 
 def planted_suite(sources, copied, faults, programs, flags):
     marked, others = set(), PLANTED - set(faults)
-    return Suite(sources, copied, lambda path, text: planted.find(path, text, faults, marked, others), programs, flags, faults)
+    return Suite(sources, copied, lambda path, text: planted.find(path, text, faults, marked, others), programs, flags, faults=faults)
 
 
-def orders(root, build):
-    """In a build with ThreadSanitizer, which judges orders and scopes, and sees races."""
+def orders(root, _build):
+    """ThreadSanitizer judges orders and scopes, and sees races."""
     marked, others = set(), PLANTED - set(device_faults.RACES)
 
     def find(path, text):
@@ -61,15 +78,16 @@ def orders(root, build):
 
     sources = [path for path in list_sources(root, DEVICE, ".cuh") if str(path.relative_to(DEVICE)) not in LEFT_OUT]
     return Suite(sources + list_sources(root, "device/ops", ".cuh"), ["include", "device/ops"], find,
-                 list(device_programs(root, build / "tests/device/emulator/libverbena_emulator.a")),
-                 ["-std=c++20", "-O1", "-fsanitize=thread", "-DVERBENA_EMULATOR_TSAN=1", "-DVERBENA_EMULATOR_ASAN=0"], device_faults.RACES)
+                 list(device_programs(root, find_tsan_launcher())),
+                 ["-std=c++20", "-O1", "-fsanitize=thread", "-DVERBENA_EMULATOR_TSAN=1", "-DVERBENA_EMULATOR_ASAN=0"], list(emulator(root)),
+                 device_faults.RACES)
 
 
 def operations(root, build):
     """libverbena_ops.so over emulated GPUs (tests/ops)."""
     folder = build / "lib/fake_gpu"
     return Libraries([
-        Library("libcuda.so.1", ["tests/ops/fake_gpu.cc"], ["-O1"], [build / "tests/device/emulator/libverbena_emulator.a"]),
+        Library("libcuda.so.1", ["tests/ops/fake_gpu.cc"], ["-O1"], []),
         Library("libverbena_ops.so", sorted(map(str, list_sources(root, "device/ops", ".cc"))),
                 [f'-DVERBENA_KERNEL_IMAGES="{build}/tests/ops"'],
                 [f"-L{build}/lib", "-lverbena", build / "plugin/tuner/libverbena_tuner.a", build / "plugin/base/libverbena_base.a",
@@ -80,18 +98,19 @@ def operations(root, build):
 def device(root, build):
     """In a build without sanitizers, which can run libverbena_ops.so too."""
     libraries, folder = operations(root, build)
-    programs = [*device_programs(root, build / "tests/device/emulator/libverbena_emulator.a"),
-                *list_ctests(build, "^ops[.]", libraries, folder)]
-    return planted_suite(list_sources(root, "include/verbena", ".cuh", ".h") + list_sources(root, "device/ops", ".cc", ".h", ".cuh"),
+    programs = [*device_programs(root), *list_ctests(build, "^ops[.]", libraries, folder)]
+    suite = planted_suite(list_sources(root, "include/verbena", ".cuh", ".h") + list_sources(root, "device/ops", ".cc", ".h", ".cuh"),
                          ["include", "device/ops"], device_faults.FAULTS, programs,
                          ["-std=c++20", "-O1", "-DVERBENA_EMULATOR_TSAN=0", "-DVERBENA_EMULATOR_ASAN=0"])
+    suite.shared = list(emulator(root))
+    return suite
 
 
 def simulation(faults, name, sources, test_filter, seeds_variable, seeds):
     """The cores of plugin/protocol, judged by a simulation whose first seeds are tried."""
     def make(root, _build):
         program = Program(name, sources, ["plugin", "include", "tests", "tools"], GTEST, [f"--gtest_filter={test_filter}", "--gtest_fail_fast"],
-                          {seeds_variable: str(seeds)}, ["-DVERBENA_IS_SANITIZED=0"], 3 << 30)
+                          {seeds_variable: str(seeds)}, ["-DVERBENA_IS_SANITIZED=0"], memory_bytes=3 << 30)
         return planted_suite(list_sources(root, "plugin/protocol", ".h", ".cc"), ["plugin/protocol"], faults, [program], ["-std=c++20", "-O1"])
     return make
 

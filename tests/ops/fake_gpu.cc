@@ -346,7 +346,8 @@ API cuDeviceGet(CUdevice* device, int ordinal) {
   return ordinal < count_gpus() ? CUDA_SUCCESS : kInvalidValue;
 }
 API cuDeviceGetName(char* name, int capacity, CUdevice device) {
-  std::snprintf(name, static_cast<size_t>(capacity), "emulated GPU %d", find_capability(device));
+  const int capability = find_capability(device);
+  std::snprintf(name, static_cast<size_t>(capacity), capability == 9 ? "emulated GPU%.0d" : "emulated GPU %d", capability == 9 ? 0 : capability);
   return CUDA_SUCCESS;
 }
 API cuDeviceGetPCIBusId(char* text, int capacity, CUdevice device) {

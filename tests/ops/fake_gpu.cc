@@ -347,7 +347,8 @@ API cuDeviceGet(CUdevice* device, int ordinal) {
 }
 API cuDeviceGetName(char* name, int capacity, CUdevice device) {
   const int capability = find_capability(device);
-  std::snprintf(name, static_cast<size_t>(capacity), capability == 9 ? "emulated GPU%.0d" : "emulated GPU %d", capability == 9 ? 0 : capability);
+  std::snprintf(name, static_cast<size_t>(capacity), capability == 9 ? "emulated GPU%.0d" : "emulated GPU %d",
+                capability == 9 ? 0 : capability);
   return CUDA_SUCCESS;
 }
 API cuDeviceGetPCIBusId(char* text, int capacity, CUdevice device) {

@@ -3,7 +3,17 @@
 #include <cstring>
 
 #include "access.h"
+#include "sanitizer.h"
 #include "verbena/device/emulation.h"
+
+#if VERBENA_EMULATOR_TSAN
+// Each block whose call has failed spoils all of the output, and may meet a block that still writes its part:
+// the call has failed whichever of them comes last.
+extern "C" __attribute__((visibility("default"))) const char* __tsan_default_suppressions();
+const char* __tsan_default_suppressions() {
+  return "race:verbena::ops::spoil\n";
+}
+#endif
 
 namespace verbena::device::emulation {
 

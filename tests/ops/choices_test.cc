@@ -75,9 +75,9 @@ TEST(OpsChoices, WindowsOfOneRankAlone) {
   const std::string file = testing::TempDir() + "ops_choices_" + std::to_string(getpid()) + ".json";
   std::ofstream(file)
       << R"({"format": "verbena-tuning", "version": 1, "ops": [)"
-      << R"({"operation": "all_reduce", "algorithm": "direct", "gpu": "emulated GPU 9", "ranks": 2, )"
+      << R"({"operation": "all_reduce", "algorithm": "direct", "gpu": "emulated GPU", "ranks": 2, )"
       << R"("threads": 64, "chunk_bytes": 0, "points": [[64, 2, 1], [1048576, 2, 2]]}, )"
-      << R"({"operation": "all_reduce", "algorithm": "one-shot", "gpu": "emulated GPU 9", "ranks": 2, )"
+      << R"({"operation": "all_reduce", "algorithm": "one-shot", "gpu": "emulated GPU", "ranks": 2, )"
       << R"("threads": 64, "chunk_bytes": 0, "points": [[64, 2, 10], [1048576, 2, 20]]}]})";
   setenv("VERBENA_SYMM_TIMEOUT_MS", "5000", 1);
   EXPECT_EQ(run({0, 0},

@@ -16,6 +16,7 @@ from schemata import IDS
 BUILD_LIMIT_S = 600
 LEAST_LIMIT_S = 60  # of a run; more where the program takes longer without a mutant
 LIMIT_FACTOR = 10
+CUT_SHORT_LIMIT_S = 600  # of a run of a program that was not seen to its end
 TSAN = "exitcode=66 halt_on_error=1 symbolize=0 print_full_thread_history=0"
 
 
@@ -77,6 +78,7 @@ class Program:
     launcher: list = dataclasses.field(default_factory=list)
     memory_bytes: int = 0  # that it may have: a fault may make it go on for ever; 0: any
     seconds: float = 0  # without a mutant
+    is_cut_short: bool = False  # it was not seen to its end
     made_of: set = dataclasses.field(default_factory=set)  # sources that may have mutants
 
     def build(self, builder, mutant=None):
@@ -136,6 +138,7 @@ class CtestProgram:
     replaced: pathlib.Path  # the folder of the libraries without mutants
     memory_bytes: int = 0
     seconds: float = 0
+    is_cut_short: bool = False
     made_of: set = dataclasses.field(default_factory=set)  # nothing that the compiler has to know
 
     def build(self, builder, mutant=None):
@@ -180,14 +183,17 @@ def run(program, command, environment, limit_s):
 
 
 def observe(program, command, record, limit_s):
-    """Runs it as it is: (which mutants' places it reached, why it failed). What takes longer than the limit has not failed."""
+    """Runs it as it is: (which mutants' places it reached, why it failed). What takes longer than the limit has not failed, and may
+    reach more places than these."""
     begin = time.monotonic()
     passed, said = run(program, command, {"FAULT_RECORD": str(record)}, limit_s)
     program.seconds = time.monotonic() - begin
     reached = record.read_bytes() if record.exists() else bytes(IDS)
     record.unlink(missing_ok=True)
-    return reached, "" if passed or program.seconds >= limit_s else said
+    program.is_cut_short = not passed and program.seconds >= limit_s
+    return reached, "" if passed or program.is_cut_short else said
 
 
 def judge(program, command, mutant):
-    return run(program, command, {"FAULT": str(mutant.id)}, max(LEAST_LIMIT_S, LIMIT_FACTOR * program.seconds))
+    limit_s = CUT_SHORT_LIMIT_S if program.is_cut_short else max(LEAST_LIMIT_S, LIMIT_FACTOR * program.seconds)
+    return run(program, command, {"FAULT": str(mutant.id)}, limit_s)

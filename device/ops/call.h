@@ -145,11 +145,12 @@ struct CallRecord {
   uint64_t rows, hidden;
   uint32_t lengths, quantisation, outputs;
   int32_t root;
-  uint64_t counts_hash, padding;  // of counts in the GPU's memory that ranks have alike
+  uint64_t counts_hash, padding;       // of counts in the GPU's memory that ranks have alike
+  uint64_t input_place, output_place;  // where peers read or write them: bytes behind a window's begin
 };
 // As words, of which none is padding.
 inline constexpr uint32_t kRecordWords = sizeof(CallRecord) / sizeof(uint64_t);
-static_assert(sizeof(CallRecord) == 96, "verbena: records are compared word by word");
+static_assert(sizeof(CallRecord) == 112, "verbena: records are compared word by word");
 
 // Before the records of all ranks travel, and behind that.
 struct CompareLaunch : Launch {

@@ -71,6 +71,9 @@ std::string describe(const CallRecord& record) {
   text += " (algorithm " + std::to_string(record.algorithm) + ", " + std::to_string(record.blocks) +
           " blocks of " + std::to_string(record.threads) + " threads";
   if (record.chunk_bytes != 0) text += ", chunks of " + std::to_string(record.chunk_bytes) + " bytes";
+  if (record.input_place != 0 || record.output_place != 0)
+    text += ", input at byte " + std::to_string(record.input_place) + " and output at byte " +
+            std::to_string(record.output_place) + " of their windows";
   if (record.counts_hash != 0) text += ", counts " + std::to_string(record.counts_hash);
   return text + ")";
 }

@@ -603,8 +603,13 @@ void Communicator::launch(std::span<const Pending> calls, CUstream stream) {
     for (const auto& [call, choice] : calls) {
       const bool have_same_counts =
           call.lengths == Lengths::kByReceiver || call.lengths == Lengths::kBySender;
-      compare_calls(make_record(call, choice.algorithm, choice.grid, choice.chunk_bytes),
-                    have_same_counts ? call.counts : nullptr, stream);
+      CallRecord record = make_record(call, choice.algorithm, choice.grid, choice.chunk_bytes);
+      if (choice.algorithm == Algorithm::kDirect && call.kind == Kind::kAllReduce) {
+        if (const auto place = find_place(call.input, call.length_bytes)) record.input_place = place->offset;
+        if (const auto place = find_place(call.output, call.length_bytes))
+          record.output_place = place->offset;
+      }
+      compare_calls(record, have_same_counts ? call.counts : nullptr, stream);
     }
   }
   put(calls, stream);
@@ -640,15 +645,21 @@ void Communicator::launch_coded(const Pending& one, CUstream stream) {
   local_->kernels->launch_coded(one.choice.grid, launch, stream);
 }
 
+std::optional<Communicator::WindowPlace> Communicator::find_place(const void* tensor,
+                                                                  uint64_t length_bytes) const {
+  verbena_window* const window = verbena_window_find(context_, tensor);
+  if (window == nullptr) return std::nullopt;
+  const char* const begin = static_cast<char*>(verbena_window_address(window));
+  // Below the window's begin it is a very large number.
+  const auto offset = static_cast<uint64_t>(static_cast<const char*>(tensor) - begin);
+  if (length_bytes > verbena_window_length(window) || offset > verbena_window_length(window) - length_bytes)
+    return std::nullopt;
+  return WindowPlace{window, offset};
+}
+
 bool Communicator::are_in_windows(const Call& call) const {
-  for (const char* const tensor : {call.input, static_cast<const char*>(call.output)}) {
-    verbena_window* const window = verbena_window_find(context_, tensor);
-    if (window == nullptr || reinterpret_cast<uintptr_t>(tensor) % 16 != 0) return false;
-    const char* const begin = static_cast<char*>(verbena_window_address(window));
-    if (tensor < begin || call.length_bytes > verbena_window_length(window) ||
-        static_cast<uint64_t>(tensor - begin) > verbena_window_length(window) - call.length_bytes)
-      return false;
-  }
+  for (const char* const tensor : {call.input, static_cast<const char*>(call.output)})
+    if (reinterpret_cast<uintptr_t>(tensor) % 16 != 0 || !find_place(tensor, call.length_bytes)) return false;
   return true;
 }
 
@@ -690,8 +701,10 @@ std::string Communicator::describe_difference() const {
 }
 
 // A broadcast of nothing: each rank hears from each.
-void Communicator::meet(CUstream stream) {
+void Communicator::meet(void* output, uint64_t output_bytes, CUstream stream) {
   Call call{};
+  call.output = static_cast<char*>(output);
+  call.output_bytes = output_bytes;
   call.kind = Kind::kExchange;
   call.lengths = Lengths::kFromRoot;
   call.root = -1;
@@ -707,11 +720,8 @@ void Communicator::gather_by_copies(const void* input, void* output, uint64_t le
   if (is_grouped_)
     throw Failure(VERBENA_INVALID_USAGE,
                   "ops: copy engines cannot be part of a group; call them outside of it");
-  verbena_window* const window = verbena_window_find(context_, output);
-  const char* const begin = window == nullptr ? nullptr : static_cast<char*>(verbena_window_address(window));
-  const auto offset = static_cast<uint64_t>(static_cast<char*>(output) - begin);
-  if (window == nullptr || offset > verbena_window_length(window) ||
-      size_ * length_bytes > verbena_window_length(window) - offset) {
+  const auto place = find_place(output, size_ * length_bytes);
+  if (!place) {
     throw Failure(
         VERBENA_INVALID_ARGUMENT,
         "ops: copy engines gather into windows (verbena_window_allocate), by their own address, and "
@@ -722,17 +732,20 @@ void Communicator::gather_by_copies(const void* input, void* output, uint64_t le
     call.kind = Kind::kExchange;
     call.algorithm = Algorithm::kCopyEngines;
     call.length_bytes = length_bytes;
-    compare_calls(make_record(call, Algorithm::kCopyEngines, {}, 0), nullptr, stream);
+    CallRecord record = make_record(call, Algorithm::kCopyEngines, {}, 0);
+    record.output_place = place->offset;
+    compare_calls(record, nullptr, stream);
   }
   // Before it peers may still use what they have there; behind it what came is there.
-  meet(stream);
+  meet(nullptr, 0, stream);
   for (uint32_t turn = 0; turn < size_; ++turn) {
     const uint32_t member = (rank_ + turn) % size_;
-    char* const there = static_cast<char*>(verbena_window_peer_address(window, local_->world_ranks[member])) +
-                        offset + rank_ * length_bytes;
+    char* const there =
+        static_cast<char*>(verbena_window_peer_address(place->window, local_->world_ranks[member])) +
+        place->offset + rank_ * length_bytes;
     if (there != input) local_->kernels->copy(there, input, length_bytes, stream);
   }
-  meet(stream);
+  meet(output, size_ * length_bytes, stream);
 }
 
 void Communicator::pause(uint64_t length_ns, CUstream stream) {

@@ -87,6 +87,12 @@ class Communicator {
   // An all-gather of `length_bytes` each by copy engines; throws Failure if the output is in no window that
   // all members reach.
   void gather_by_copies(const void* input, void* output, uint64_t length_bytes, CUstream stream);
+  // The window that covers a tensor, and where in it; none: no window covers all of it.
+  struct WindowPlace {
+    verbena_window* window;
+    uint64_t offset;
+  };
+  std::optional<WindowPlace> find_place(const void* tensor, uint64_t length_bytes) const;
   // Whether input and output of an all-reduce lie in windows; and by the options' promise on all ranks.
   bool are_in_windows(const Call& call) const;
   bool are_in_windows_of_all(const Call& call) const {
@@ -124,9 +130,9 @@ class Communicator {
     tuner::OpsTable in_windows;
     std::array<tuner::OpsTable, kCountCodecs> coded;
   };
-  // Returns when all members have come here and what they put into their streams before is done: in the
-  // stream.
-  void meet(CUstream stream);
+  // In the stream: ends when all members have come here, and what they put into their streams before is done.
+  // If one does not come, the output is spoilt, where there is one.
+  void meet(void* output, uint64_t output_bytes, CUstream stream);
   struct Pending {
     Call call;
     Choice choice;

@@ -296,6 +296,8 @@ VERBENA_DEVICE_FAR void spoil_outputs(const Call* calls, uint32_t first, uint32_
         if (member != me || line.source.find(0) != line.destination.find(0))
           spoil(line.destination, call.length_bytes);
       }
+    } else if (call.lengths == Lengths::kFromRoot && call.root < 0) {  // members only meet
+      spoil(Rows::side_by_side(call.output), call.output_bytes);
     } else if (call.lengths != Lengths::kFromRoot || me != call.root || call.input != call.output) {
       spoil(Rows::side_by_side(call.output), call.length_bytes);
     }

@@ -294,6 +294,37 @@ TEST(OpsFailures, AResetWaitsForKernelsOfALateRank) {
   unsetenv("VERBENA_SYMM_TIMEOUT_MS");
 }
 
+// Copy engines gather where a rank does not come in time: named like any other, and whoever waited has no
+// result. Copies of the late rank itself may come at any time behind that.
+TEST(OpsFailures, CopyEnginesMeetALateRank) {
+  setenv("VERBENA_SYMM_TIMEOUT_MS", "300", 1);
+  const auto attempt = [] {
+    return run({0, 0}, [](Rank& rank, uint32_t number) -> std::string {
+      if (rank.create(verbena_team_world(rank.context().handle())) != VERBENA_SUCCESS)
+        return verbena_last_error();
+      const Way way = gather_by("copy engines", VERBENA_OPS_COPY_ENGINES);
+      for (uint32_t step = 0; step < 2; ++step) {
+        fill(rank, way, number, step);
+        if (step == 1 && number == 1) static_cast<void>(verbena_ops_pause(rank.ops(), 900'000'000, nullptr));
+        if (way.enqueue(rank, number, nullptr) != VERBENA_SUCCESS) return kTooBusy;
+        if (step == 1) break;
+        rank.synchronize();
+        bool is_there = false;
+        if (const std::string wrong = check_step(rank, way, step, is_there); !wrong.empty()) return wrong;
+        if (!is_there) return kTooBusy;
+      }
+      rank.synchronize();
+      if (number == 0 && !std::isnan(read(rank, way, 1, 0))) return "its own message is there";
+      const verbena_result next = way.enqueue(rank, number, nullptr);
+      if (next != VERBENA_TIMEOUT) return "the next call was taken: " + std::to_string(next);
+      const std::string said = verbena_last_error();
+      return said.find("rank 1") == std::string::npos ? "rank 1 is not named: " + said : "";
+    });
+  };
+  EXPECT_EQ(run_patiently(attempt), "");
+  unsetenv("VERBENA_SYMM_TIMEOUT_MS");
+}
+
 // Rank 1 sees counts beyond its tensor. Nobody waits for it until a limit that is a minute: all are told at
 // once.
 TEST(OpsFailures, WrongCountsAreToldToAll) {
@@ -395,6 +426,19 @@ TEST(OpsFailures, CallsThatDifferAreNamedWhereTheyAreCompared) {
                                               VERBENA_OPS_FLOAT32, VERBENA_OPS_SUM, &choice, nullptr);
               }),
               HasSubstr("2 blocks"));
+  // Of these two peers write to where a rank's own tensor lies.
+  EXPECT_THAT(run_calls([](Rank& rank, uint32_t number) {
+                const verbena_ops_choice direct{VERBENA_OPS_DIRECT, 0, 0, 0};
+                return verbena_ops_all_reduce(rank.ops(), rank.tensor(0), rank.tensor(1) + 4 * number, 64,
+                                              VERBENA_OPS_FLOAT32, VERBENA_OPS_SUM, &direct, nullptr);
+              }),
+              HasSubstr("output at byte 16 of their windows"));
+  EXPECT_THAT(run_calls([](Rank& rank, uint32_t number) {
+                const verbena_ops_choice copies{VERBENA_OPS_COPY_ENGINES, 0, 0, 0};
+                return verbena_ops_all_gather(rank.ops(), rank.tensor(0), rank.tensor(1) + number, 1, 64,
+                                              &copies, nullptr);
+              }),
+              HasSubstr("output at byte 4 of their windows"));
   EXPECT_THAT(run_calls([](Rank& rank, uint32_t) { return rank.all_reduce(); }),
               AllOf(HasSubstr("rank 0: nothing was said"), HasSubstr("rank 1: nothing was said")));
   unsetenv("VERBENA_OPS_CHECK");

@@ -87,6 +87,7 @@ class LowLatency {
         slots_(keep(workspace.blocks.slots + block * uint64_t{kSymmTurns} * turn_bytes_)),
         own_slots_(keep(slots_ + static_cast<uint64_t>(workspace.context.team_rank) * slot_bytes_)),
         epoch_word_(keep(workspace.blocks.epochs + block)),
+        failure_(keep(workspace.context.failure)),
         block_(block) {}
 
   // The most that a message may have.
@@ -114,7 +115,7 @@ class LowLatency {
   }
   VERBENA_DEVICE void load_epoch(uint32_t calls = 1) {
     epoch_ = load_relaxed<Scope::kGpu>(epoch_word_) + 1;
-    has_failed_ = detail::has_failed(context_);
+    has_failed_ = detail::has_failed(failure_);
     calls_ = calls;
     unfenced_calls_ = 0;
   }
@@ -473,11 +474,12 @@ class LowLatency {
   VERBENA_DEVICE char* find_note(char* slot, uint32_t index) const {
     return slot + room_bytes() + index * Packet::kNoteBytes;
   }
-  // What all threads of the group make of their waits; `have_come`: none of this one's was in vain.
+  // What all threads of the group make of their waits, and of what the kernel began with; `have_come`: none of
+  // this one's was in vain.
   template <typename Group>
   [[nodiscard]] VERBENA_DEVICE SymmStatus conclude(const Group& group, bool have_come,
                                                    const Patience& patience) const {
-    return conclude(group, have_come ? 0 : patience.trouble());
+    return conclude(group, have_come ? trouble() : patience.trouble());
   }
 
  private:
@@ -663,6 +665,7 @@ class LowLatency {
   uint64_t slot_bytes_, turn_bytes_;
   char *slots_, *own_slots_;
   uint64_t* epoch_word_;
+  const uint64_t* failure_;  // the team's, which is read with the epoch
   uint32_t block_;
   uint32_t calls_ = 1;           // under way
   uint32_t unfenced_calls_ = 0;  // ended since the last fence or the begin of the kernel

@@ -27,8 +27,11 @@ VERBENA_DEVICE uint64_t pack_failure(const SymmContext& context, const Awaited& 
 
 // Whether a wait of the team has ended by time at any member, or a call could not be. Its ranks are out of
 // step then: what lies in slots may be of another call.
+VERBENA_DEVICE bool has_failed(const uint64_t* failure) {
+  return failure != nullptr && load_relaxed<Scope::kSystem>(failure) != 0;
+}
 VERBENA_DEVICE bool has_failed(const SymmContext& context) {
-  return context.failure != nullptr && load_relaxed<Scope::kSystem>(context.failure) != 0;
+  return has_failed(context.failure);
 }
 
 // By each thread whose time is over; the first one's word stays. Members out of reach are told if that needs

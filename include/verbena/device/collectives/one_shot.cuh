@@ -307,10 +307,12 @@ class OneShot {
     uint64_t rounds = (longest + most - 1) / most;
     for (uint64_t i = 0; i < rounds || (i == 0 && !is_known); ++i) {
       const auto length = static_cast<uint32_t>(detail::cut_round({0, longest}, i * most, most));
-      const Round round{i * most, most, i == 0 ? told : 0u, Packet::count(length)};
+      Round round{i * most, most, i == 0 ? told : 0u, Packet::count(length)};
       if (!start()) return status_;
       const Data first = load_packet<kRanks>(plan, round, group.rank());
-      if (!begin_in_step(group)) return status_;
+      if (!begin_message(group)) return status_;
+      // A thread with trouble sends and takes nothing; the group hears of it where it concludes.
+      if (exchange_.trouble() != 0) round.packets = 0;
       if (round.first_packet != 0) tell_lengths(plan, rounds, group);
       send_messages<kRanks>(plan, round, first, group);
       if (round.first_packet != 0) status_ = hear_lengths(plan, rounds, group);
@@ -336,7 +338,7 @@ class OneShot {
   static constexpr uint32_t kRoundsShift = 40;
   template <typename Plan, typename Group>
   VERBENA_DEVICE void tell_lengths(const Plan& plan, uint64_t rounds, const Group& group) const {
-    if (group.rank() != 0) return;
+    if (group.rank() != 0 || exchange_.trouble() != 0) return;
     for (int32_t peer = 0; peer < context_.team_size; ++peer) {
       if (peer == context_.team_rank) continue;
       const uint64_t told = plan(peer).send.length_bytes | rounds << kRoundsShift;
@@ -350,7 +352,7 @@ class OneShot {
     Patience patience(context_);
     bool have_come = true, are_wrong = false;
     uint64_t most_rounds = rounds;
-    if (group.rank() == 0) {
+    if (group.rank() == 0 && exchange_.trouble() == 0) {
       for (int32_t peer = 0; peer < context_.team_size && have_come; ++peer) {
         if (peer == context_.team_rank) continue;
         Data data{};
@@ -447,7 +449,8 @@ class OneShot {
   VERBENA_DEVICE SymmStatus reduce_messages(const Plan& plan, const Round& round, const Reduce& reduce,
                                             const Group& group) const {
     const auto line = plan(context_.team_rank);
-    const uint32_t length_bytes = round.length(line.receive), packets = Packet::count(length_bytes);
+    const uint32_t length_bytes = round.length(line.receive);
+    const uint32_t packets = round.packets == 0 ? 0 : Packet::count(length_bytes);
     const MessageBytes from(line.source.from(round.offset(line.receive)), length_bytes);
     const MessageBytes to(line.destination.from(round.offset(line.receive)), length_bytes);
     Patience patience(context_);
